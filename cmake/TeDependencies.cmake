@@ -1,0 +1,31 @@
+# Finds what te-train is built on. scripts/install_deps.sh installs all of it; packages that come as
+# PyPI wheels (CUDA without a toolkit, cudnn-frontend) are unpacked under .deps/ and found there.
+set(TE_DEPS_DIR ${CMAKE_SOURCE_DIR}/.deps CACHE PATH "Folder of dependencies fetched by scripts/install_deps.sh")
+
+find_package(Threads REQUIRED)
+find_package(OpenMP REQUIRED COMPONENTS CXX)
+find_package(yaml-cpp REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(MPI REQUIRED COMPONENTS CXX)
+
+find_path(TE_CBLAS_INCLUDE cblas.h PATH_SUFFIXES openblas x86_64-linux-gnu openblas-openmp openblas-pthread REQUIRED)
+find_library(TE_OPENBLAS_LIBRARY openblas REQUIRED)
+add_library(te_openblas INTERFACE)
+target_include_directories(te_openblas SYSTEM INTERFACE ${TE_CBLAS_INCLUDE})
+target_link_libraries(te_openblas INTERFACE ${TE_OPENBLAS_LIBRARY})
+
+# yaml-cpp 0.8 exports yaml-cpp::yaml-cpp, 0.7 the plain name.
+add_library(te_yaml INTERFACE)
+if(TARGET yaml-cpp::yaml-cpp)
+  target_link_libraries(te_yaml INTERFACE yaml-cpp::yaml-cpp)
+else()
+  target_link_libraries(te_yaml INTERFACE yaml-cpp)
+endif()
+
+set(TE_HAVE_CUDA OFF)
+if(NOT TE_CUDA STREQUAL "OFF")
+  include(TeCuda)
+endif()
+message(STATUS "te-train: CUDA backend ${TE_HAVE_CUDA}")

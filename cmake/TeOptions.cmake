@@ -1,0 +1,38 @@
+# Options and compiler flags. Everything a builder may want to set is in this file.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Debug, Release or RelWithDebInfo" FORCE)
+endif()
+
+set(TE_CUDA "AUTO" CACHE STRING "CUDA backend: ON, OFF, or AUTO (on where a CUDA compiler is found)")
+set_property(CACHE TE_CUDA PROPERTY STRINGS AUTO ON OFF)
+option(TE_BUILD_TESTS "Build the test suite" ON)
+option(TE_NATIVE "Tune host code for this machine (-march=native)" ON)
+option(TE_SANITIZE "AddressSanitizer and UndefinedBehaviorSanitizer for host code" OFF)
+option(TE_WERROR "Warnings are errors" ON)
+
+add_library(te_flags INTERFACE)
+# -ffp-contract=off: the CPU backend is the reference, so its results must not depend on whether the
+# compiler found a multiply-add to fuse; where a fused multiply-add is meant, the code says std::fma.
+set(TE_HOST_FLAGS -Wall -Wextra -Wno-unused-parameter -Wno-missing-field-initializers -ffp-contract=off)
+if(TE_WERROR)
+  list(APPEND TE_HOST_FLAGS -Werror)
+endif()
+if(TE_NATIVE)
+  list(APPEND TE_HOST_FLAGS -march=native)
+endif()
+if(TE_SANITIZE)
+  list(APPEND TE_HOST_FLAGS -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  target_link_options(te_flags INTERFACE -fsanitize=address,undefined)
+endif()
+target_compile_options(te_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${TE_HOST_FLAGS}>")
+
+find_program(TE_CCACHE ccache)
+if(TE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${TE_CCACHE})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${TE_CCACHE})
+endif()

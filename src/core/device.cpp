@@ -1,0 +1,200 @@
+#include "core/device.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <new>
+#include <thread>
+#include <utility>
+
+#include "core/device_backend.h"
+
+namespace te {
+namespace {
+
+constexpr size_t kLibraryWorkspaceBytes = size_t{64} << 20;
+constexpr size_t kCpuAlignment = 64;
+
+DeviceInfo cpu_info() {
+  DeviceInfo info;
+  info.name = "CPU";
+  std::ifstream cpuinfo("/proc/cpuinfo");
+  for (std::string line; std::getline(cpuinfo, line);) {
+    if (line.rfind("model name", 0) == 0) {
+      info.name = line.substr(line.find(':') + 2);
+      break;
+    }
+  }
+  const int64_t page = sysconf(_SC_PAGESIZE);
+  info.memory_bytes = sysconf(_SC_PHYS_PAGES) * page;
+  info.free_bytes = sysconf(_SC_AVPHYS_PAGES) * page;
+  info.multiprocessors = static_cast<int>(std::thread::hardware_concurrency());
+  return info;
+}
+
+}  // namespace
+
+#ifdef TE_WITH_CUDA
+int cuda_device_count() {
+  return cuda_backend::device_count();
+}
+#else
+int cuda_device_count() {
+  return 0;
+}
+// A CPU build has no CUDA context, so these are never reached; they keep the code below free of #ifdef.
+namespace cuda_backend {
+void* create_stream(int) {
+  return nullptr;
+}
+void destroy_stream(void*) {}
+DeviceInfo info(int) {
+  return {};
+}
+void synchronize(void*) {}
+void* allocate(size_t) {
+  return nullptr;
+}
+void release(void*) {}
+void* allocate_host(size_t) {
+  return nullptr;
+}
+void release_host(void*) {}
+void copy(void*, const void*, size_t, void*) {}
+void fill(void*, uint8_t, size_t, void*) {}
+}  // namespace cuda_backend
+#endif
+
+Context Context::cpu() {
+  return Context();
+}
+
+Context Context::cuda(int ordinal) {
+  const int count = cuda_device_count();
+#ifndef TE_WITH_CUDA
+  user_error(
+      "device cuda: this te-train was built without CUDA; build with --preset cuda, or use device: cpu");
+#endif
+  if (ordinal >= count) {
+    user_error("device cuda:{}: {} CUDA device(s) usable here; use device: cpu or check the driver", ordinal,
+               count);
+  }
+  const DeviceInfo info = cuda_backend::info(ordinal);
+  if (info.capability_major != 9) {
+    user_error("device cuda:{}: {} has compute capability {}.{}; te-train's kernels need 9.0 (Hopper)",
+               ordinal, info.name, info.capability_major, info.capability_minor);
+  }
+  Context context;
+  context.device_ = DeviceKind::cuda;
+  context.ordinal_ = ordinal;
+  context.stream_ = cuda_backend::create_stream(ordinal);
+  context.workspace_ = {cuda_backend::allocate(kLibraryWorkspaceBytes), DType::u8,
+                        Shape{static_cast<int64_t>(kLibraryWorkspaceBytes)}};
+  return context;
+}
+
+Context::Context(Context&& other) noexcept
+    : device_(other.device_),
+      ordinal_(other.ordinal_),
+      stream_(std::exchange(other.stream_, nullptr)),
+      workspace_(std::exchange(other.workspace_, Tensor{})) {}
+
+Context::~Context() {
+  if (workspace_) cuda_backend::release(workspace_.data);
+  if (stream_ != nullptr) cuda_backend::destroy_stream(stream_);
+}
+
+DeviceInfo Context::info() const {
+  return is_cuda() ? cuda_backend::info(ordinal_) : cpu_info();
+}
+
+void Context::synchronize() const {
+  if (is_cuda()) cuda_backend::synchronize(stream_);
+}
+
+void Context::copy_to_device(const Tensor& destination, const void* host) const {
+  if (destination.bytes() == 0) return;
+  if (is_cuda()) return cuda_backend::copy(destination.data, host, destination.bytes(), stream_);
+  std::memcpy(destination.data, host, destination.bytes());
+}
+
+void Context::copy_to_host(void* host, const Tensor& source) const {
+  if (source.bytes() == 0) return;
+  if (is_cuda()) return cuda_backend::copy(host, source.data, source.bytes(), stream_);
+  std::memcpy(host, source.data, source.bytes());
+}
+
+void Context::copy(const Tensor& destination, const Tensor& source) const {
+  TE_CHECK(destination.bytes() == source.bytes(), "copy of {} bytes to {}", source.bytes(),
+           destination.bytes());
+  if (source.bytes() == 0) return;
+  if (is_cuda()) return cuda_backend::copy(destination.data, source.data, source.bytes(), stream_);
+  std::memmove(destination.data, source.data, source.bytes());
+}
+
+void Context::fill_bytes(const Tensor& tensor, uint8_t byte) const {
+  if (tensor.bytes() == 0) return;
+  if (is_cuda()) return cuda_backend::fill(tensor.data, byte, tensor.bytes(), stream_);
+  std::memset(tensor.data, byte, tensor.bytes());
+}
+
+DeviceBuffer::DeviceBuffer(const Context& context, size_t bytes) : bytes_(bytes), device_(context.device()) {
+  if (bytes == 0) return;
+  if (context.is_cuda()) {
+    data_ = cuda_backend::allocate(bytes);
+    return;
+  }
+  const size_t padded = (bytes + kCpuAlignment - 1) / kCpuAlignment * kCpuAlignment;
+  data_ = std::aligned_alloc(kCpuAlignment, padded);
+  if (data_ == nullptr)
+    user_error("memory: {:.2f} GiB could not be allocated on the CPU", double(bytes) / (1 << 30));
+}
+
+DeviceBuffer::~DeviceBuffer() {
+  if (data_ == nullptr) return;
+  if (device_ == DeviceKind::cuda) {
+    cuda_backend::release(data_);
+  } else {
+    std::free(data_);
+  }
+}
+
+DeviceBuffer::DeviceBuffer(DeviceBuffer&& other) noexcept {
+  *this = std::move(other);
+}
+
+DeviceBuffer& DeviceBuffer::operator=(DeviceBuffer&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  std::swap(device_, other.device_);
+  return *this;
+}
+
+HostBuffer::HostBuffer(const Context& context, size_t bytes) : bytes_(bytes), device_(context.device()) {
+  data_ = context.is_cuda() ? cuda_backend::allocate_host(bytes) : std::calloc(1, bytes);
+  if (data_ == nullptr && bytes > 0) throw std::bad_alloc();
+}
+
+HostBuffer::~HostBuffer() {
+  if (data_ == nullptr) return;
+  if (device_ == DeviceKind::cuda) {
+    cuda_backend::release_host(data_);
+  } else {
+    std::free(data_);
+  }
+}
+
+HostBuffer::HostBuffer(HostBuffer&& other) noexcept {
+  *this = std::move(other);
+}
+
+HostBuffer& HostBuffer::operator=(HostBuffer&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  std::swap(device_, other.device_);
+  return *this;
+}
+
+}  // namespace te

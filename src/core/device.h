@@ -1,0 +1,107 @@
+// Device, stream and raw memory. A process drives one device; a Context names it and carries the stream on
+// which all work of the training step is launched, in order. On the CPU every call completes before it
+// returns.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "core/tensor.h"
+
+namespace te {
+
+enum class DeviceKind : uint8_t { cpu, cuda };
+
+struct DeviceInfo {
+  std::string name;          ///< "NVIDIA H200", or the CPU's model name
+  int64_t memory_bytes = 0;  ///< total
+  int64_t free_bytes = 0;    ///< free now
+  int multiprocessors = 0;   ///< or hardware threads on the CPU
+  int capability_major = 0;  ///< CUDA compute capability; 0 on the CPU
+  int capability_minor = 0;
+};
+
+/// Usable CUDA devices: 0 in a CPU build, without a driver, or without a card.
+int cuda_device_count();
+
+class Context {
+ public:
+  static Context cpu();
+  /// UserError when the build has no CUDA, no such device exists, or it is older than Hopper (compute
+  /// capability 9.0).
+  static Context cuda(int ordinal);
+  ~Context();
+  Context(Context&& other) noexcept;
+  Context& operator=(Context&&) = delete;
+  Context(const Context&) = delete;
+
+  DeviceKind device() const { return device_; }
+  bool is_cuda() const { return device_ == DeviceKind::cuda; }
+  int ordinal() const { return ordinal_; }
+  /// cudaStream_t as an opaque pointer; null on the CPU.
+  void* stream() const { return stream_; }
+  /// Scratch of the matrix-product library, 64 MiB on a GPU; empty on the CPU. Used only on stream().
+  Tensor library_workspace() const { return workspace_; }
+  DeviceInfo info() const;
+
+  /// Waits for all work on stream().
+  void synchronize() const;
+  /// Asynchronous on a GPU: the host buffer must stay alive (and should be pinned) until the stream has
+  /// passed it.
+  void copy_to_device(const Tensor& destination, const void* host) const;
+  void copy_to_host(void* host, const Tensor& source) const;
+  void copy(const Tensor& destination, const Tensor& source) const;
+  /// Sets every byte.
+  void fill_bytes(const Tensor& tensor, uint8_t byte) const;
+  void zero(const Tensor& tensor) const { fill_bytes(tensor, 0); }
+
+ private:
+  Context() = default;
+  DeviceKind device_ = DeviceKind::cpu;
+  int ordinal_ = 0;
+  void* stream_ = nullptr;
+  Tensor workspace_;
+};
+
+/// Owns bytes of device memory (64-byte aligned on the CPU, 256 on a GPU). UserError when the device has not
+/// enough.
+class DeviceBuffer {
+ public:
+  DeviceBuffer() = default;
+  DeviceBuffer(const Context& context, size_t bytes);
+  ~DeviceBuffer();
+  DeviceBuffer(DeviceBuffer&& other) noexcept;
+  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept;
+
+  void* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  void* data_ = nullptr;
+  size_t bytes_ = 0;
+  DeviceKind device_ = DeviceKind::cpu;
+};
+
+/// Owns page-locked host memory on a GPU build with a device, plain memory otherwise.
+class HostBuffer {
+ public:
+  HostBuffer() = default;
+  HostBuffer(const Context& context, size_t bytes);
+  ~HostBuffer();
+  HostBuffer(HostBuffer&& other) noexcept;
+  HostBuffer& operator=(HostBuffer&& other) noexcept;
+
+  template <class T>
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  void* data_ = nullptr;
+  size_t bytes_ = 0;
+  DeviceKind device_ = DeviceKind::cpu;
+};
+
+}  // namespace te

@@ -1,0 +1,23 @@
+// What device.cpp asks of CUDA. Implemented in device_cuda.cpp; absent from a CPU build.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/device.h"
+
+namespace te::cuda_backend {
+
+int device_count();
+void* create_stream(int ordinal);  ///< selects the device for this process and creates its stream
+void destroy_stream(void* stream);
+DeviceInfo info(int ordinal);
+void synchronize(void* stream);
+void* allocate(size_t bytes);
+void release(void* data);
+void* allocate_host(size_t bytes);
+void release_host(void* data);
+void copy(void* destination, const void* source, size_t bytes, void* stream);
+void fill(void* data, uint8_t byte, size_t bytes, void* stream);
+
+}  // namespace te::cuda_backend

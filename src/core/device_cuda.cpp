@@ -1,0 +1,92 @@
+// The CUDA runtime behind device.h.
+#include <cuda_runtime.h>
+
+#include "core/cuda_check.h"
+#include "core/device_backend.h"
+
+namespace te::cuda_backend {
+
+int device_count() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) {
+    cudaGetLastError();  // no driver or no card: not an error here, so clear it for later checks
+    return 0;
+  }
+  return count;
+}
+
+void* create_stream(int ordinal) {
+  TE_CUDA_CHECK(cudaSetDevice(ordinal));
+  cudaStream_t stream = nullptr;
+  TE_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  return stream;
+}
+
+void destroy_stream(void* stream) {
+  cudaStreamDestroy(static_cast<cudaStream_t>(stream));
+}
+
+DeviceInfo info(int ordinal) {
+  cudaDeviceProp properties{};
+  TE_CUDA_CHECK(cudaGetDeviceProperties(&properties, ordinal));
+  DeviceInfo info;
+  info.name = properties.name;
+  info.multiprocessors = properties.multiProcessorCount;
+  info.capability_major = properties.major;
+  info.capability_minor = properties.minor;
+  info.memory_bytes = static_cast<int64_t>(properties.totalGlobalMem);
+  int current = 0;
+  TE_CUDA_CHECK(cudaGetDevice(&current));
+  TE_CUDA_CHECK(cudaSetDevice(ordinal));
+  size_t free_bytes = 0, total = 0;
+  TE_CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total));
+  TE_CUDA_CHECK(cudaSetDevice(current));
+  info.free_bytes = static_cast<int64_t>(free_bytes);
+  return info;
+}
+
+void synchronize(void* stream) {
+  TE_CUDA_CHECK(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)));
+}
+
+void* allocate(size_t bytes) {
+  void* data = nullptr;
+  const cudaError_t status = cudaMalloc(&data, bytes);
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    size_t free_bytes = 0, total = 0;
+    cudaMemGetInfo(&free_bytes, &total);
+    user_error(
+        "GPU memory: {:.2f} GiB were asked for, {:.2f} of {:.2f} GiB are free; lower "
+        "training.micro_batch_size, set "
+        "training.recompute, or see the plan of --dry-run",
+        double(bytes) / (1 << 30), double(free_bytes) / (1 << 30), double(total) / (1 << 30));
+  }
+  TE_CUDA_CHECK(status);
+  return data;
+}
+
+void release(void* data) {
+  cudaFree(data);
+}
+
+void* allocate_host(size_t bytes) {
+  void* data = nullptr;
+  TE_CUDA_CHECK(cudaHostAlloc(&data, bytes, cudaHostAllocDefault));
+  return data;
+}
+
+void release_host(void* data) {
+  cudaFreeHost(data);
+}
+
+void copy(void* destination, const void* source, size_t bytes, void* stream) {
+  TE_CUDA_CHECK(
+      cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDefault, static_cast<cudaStream_t>(stream)));
+}
+
+void fill(void* data, uint8_t byte, size_t bytes, void* stream) {
+  TE_CUDA_CHECK(cudaMemsetAsync(data, byte, bytes, static_cast<cudaStream_t>(stream)));
+}
+
+}  // namespace te::cuda_backend

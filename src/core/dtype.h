@@ -1,0 +1,61 @@
+// Element types of tensors, their names in configs and files, and their sizes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace te {
+
+enum class DType : uint8_t { f32, bf16, e4m3, e5m2, i32, i64, u16, u8 };
+
+constexpr size_t dtype_size(DType type) {
+  switch (type) {
+    case DType::f32:
+    case DType::i32:
+      return 4;
+    case DType::i64:
+      return 8;
+    case DType::bf16:
+    case DType::u16:
+      return 2;
+    case DType::e4m3:
+    case DType::e5m2:
+    case DType::u8:
+      return 1;
+  }
+  return 0;
+}
+
+constexpr std::string_view dtype_name(DType type) {
+  switch (type) {
+    case DType::f32:
+      return "fp32";
+    case DType::bf16:
+      return "bf16";
+    case DType::e4m3:
+      return "fp8_e4m3";
+    case DType::e5m2:
+      return "fp8_e5m2";
+    case DType::i32:
+      return "int32";
+    case DType::i64:
+      return "int64";
+    case DType::u16:
+      return "uint16";
+    case DType::u8:
+      return "uint8";
+  }
+  return "?";
+}
+
+constexpr bool is_fp8(DType type) {
+  return type == DType::e4m3 || type == DType::e5m2;
+}
+
+/// Largest finite value of an FP8 format: 448 for E4M3 (no infinities), 57344 for E5M2.
+constexpr float fp8_max(DType type) {
+  return type == DType::e4m3 ? 448.0f : 57344.0f;
+}
+
+}  // namespace te

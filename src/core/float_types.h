@@ -1,0 +1,119 @@
+// The 16-bit and 8-bit floating point types of the CPU backend, rounded exactly as the GPU rounds them.
+//
+// Conversions from FP32 round to nearest, ties to even. BF16 keeps infinities and NaN (NaN becomes 0x7fff, as
+// cvt.rn.bf16.f32 makes it). FP8 conversions saturate: finite values beyond the largest become the largest
+// (cvt.rn.satfinite.e4m3x2.f32), infinities too; NaN stays NaN (0x7f with E4M3 and E5M2). The GPU tests
+// compare every BF16 value and every FP8 code bit for bit.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+#include "core/dtype.h"
+
+namespace te {
+
+struct bfloat16 {
+  uint16_t bits;
+};
+struct float8_e4m3 {
+  uint8_t bits;
+};
+struct float8_e5m2 {
+  uint8_t bits;
+};
+
+inline float to_float(float value) {
+  return value;
+}
+inline float to_float(bfloat16 value) {
+  return std::bit_cast<float>(uint32_t{value.bits} << 16);
+}
+inline float to_float(int32_t value) {
+  return static_cast<float>(value);
+}
+
+/// Tables with the value of every code; 256 floats each.
+extern const float* const kE4m3Values;
+extern const float* const kE5m2Values;
+inline float to_float(float8_e4m3 value) {
+  return kE4m3Values[value.bits];
+}
+inline float to_float(float8_e5m2 value) {
+  return kE5m2Values[value.bits];
+}
+
+inline bfloat16 to_bf16(float value) {
+  uint32_t bits = std::bit_cast<uint32_t>(value);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return {0x7fff};
+  bits += 0x7fffu + ((bits >> 16) & 1u);
+  return {static_cast<uint16_t>(bits >> 16)};
+}
+float8_e4m3 to_e4m3(float value);
+float8_e5m2 to_e5m2(float value);
+
+/// from_float<T>(x): x rounded to T. T is float, bfloat16, float8_e4m3 or float8_e5m2.
+template <class T>
+T from_float(float value);
+template <>
+inline float from_float<float>(float value) {
+  return value;
+}
+template <>
+inline bfloat16 from_float<bfloat16>(float value) {
+  return to_bf16(value);
+}
+template <>
+inline float8_e4m3 from_float<float8_e4m3>(float value) {
+  return to_e4m3(value);
+}
+template <>
+inline float8_e5m2 from_float<float8_e5m2>(float value) {
+  return to_e5m2(value);
+}
+
+template <class T>
+constexpr DType dtype_of();
+template <>
+constexpr DType dtype_of<float>() {
+  return DType::f32;
+}
+template <>
+constexpr DType dtype_of<bfloat16>() {
+  return DType::bf16;
+}
+template <>
+constexpr DType dtype_of<float8_e4m3>() {
+  return DType::e4m3;
+}
+template <>
+constexpr DType dtype_of<float8_e5m2>() {
+  return DType::e5m2;
+}
+template <>
+constexpr DType dtype_of<int32_t>() {
+  return DType::i32;
+}
+template <>
+constexpr DType dtype_of<uint8_t>() {
+  return DType::u8;
+}
+
+/// Calls fn(T{}) with the C++ type of a high-precision dtype (FP32 or BF16); false for any other dtype.
+template <class Fn>
+bool visit_hp(DType type, Fn&& fn) {
+  if (type == DType::f32) return fn(float{}), true;
+  if (type == DType::bf16) return fn(bfloat16{}), true;
+  return false;
+}
+
+/// Calls fn(T{}) with the C++ type of an FP8 dtype; false for any other dtype.
+template <class Fn>
+bool visit_fp8(DType type, Fn&& fn) {
+  if (type == DType::e4m3) return fn(float8_e4m3{}), true;
+  if (type == DType::e5m2) return fn(float8_e5m2{}), true;
+  return false;
+}
+
+}  // namespace te

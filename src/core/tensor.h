@@ -1,0 +1,65 @@
+// A tensor is a view: pointer, dtype and shape of dense row-major elements in the memory of the context's
+// device. It owns nothing (the Arena does) and its constness does not protect the elements.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+
+#include "core/dtype.h"
+#include "core/error.h"
+
+namespace te {
+
+class Shape {
+ public:
+  static constexpr int kMaxRank = 4;
+  Shape() = default;
+  Shape(std::initializer_list<int64_t> dims);
+
+  int rank() const { return rank_; }
+  int64_t operator[](int axis) const { return dims_[axis]; }
+  int64_t numel() const;
+  std::string str() const;  ///< "[2, 3]"
+  bool operator==(const Shape&) const = default;
+
+ private:
+  std::array<int64_t, kMaxRank> dims_{};
+  int rank_ = 0;
+};
+
+struct Tensor {
+  void* data = nullptr;
+  DType dtype = DType::f32;
+  Shape shape;
+
+  /// False for an absent optional tensor.
+  explicit operator bool() const { return data != nullptr; }
+  int64_t numel() const { return data == nullptr ? 0 : shape.numel(); }
+  size_t bytes() const { return static_cast<size_t>(numel()) * dtype_size(dtype); }
+  int64_t dim(int axis) const { return shape[axis]; }
+  /// The last dimension, and the product of all others: how row-wise kernels see any tensor.
+  int64_t cols() const { return shape.rank() == 0 ? 1 : shape[shape.rank() - 1]; }
+  int64_t rows() const { return cols() == 0 ? 0 : numel() / cols(); }
+
+  template <class T>
+  T* as() const {
+    return static_cast<T*>(data);
+  }
+  /// The same elements under another shape of as many elements.
+  Tensor view(Shape other) const {
+    TE_CHECK(other.numel() == shape.numel(), "view {} of a tensor of shape {}", other.str(), shape.str());
+    return {data, dtype, other};
+  }
+  /// Rows [begin, begin + count) of the tensor seen as [rows, cols].
+  Tensor slice_rows(int64_t begin, int64_t count) const {
+    TE_CHECK(begin >= 0 && count >= 0 && begin + count <= rows(), "rows {}+{} of {}", begin, count,
+             shape.str());
+    return {static_cast<char*>(data) + static_cast<size_t>(begin * cols()) * dtype_size(dtype),
+            dtype,
+            {count, cols()}};
+  }
+};
+
+}  // namespace te

@@ -1,0 +1,35 @@
+// SwiGLU (Shazeer, arXiv 2002.05202) and GELU in its tanh form (Hendrycks and Gimpel, arXiv 1606.08415), with
+// the FP8 cast of the result in the same pass.
+//   swiglu  x [rows, 2 ffn] = gate | up,  y = gate * sigmoid(gate) * up
+//   gelu    x [rows, ffn],                y = 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
+// Computed in FP32; results rounded to the tensors' dtype (bf16 or fp32).
+#pragma once
+
+#include "core/device.h"
+#include "core/tensor.h"
+#include "kernels/quantize/fp8_output.h"
+
+namespace te::kernels {
+
+enum class ActivationKind : uint8_t { swiglu, gelu };
+
+struct ActivationForward {
+  ActivationKind kind = ActivationKind::swiglu;
+  Tensor x;         ///< [rows, 2 ffn] or [rows, ffn]
+  Tensor y;         ///< out [rows, ffn]; may be empty when y_fp8 wants data
+  Fp8Output y_fp8;  ///< optional
+};
+void activation_forward(const Context& context, const ActivationForward& args);
+
+struct ActivationBackward {
+  ActivationKind kind = ActivationKind::swiglu;
+  Tensor x;          ///< as in the forward pass
+  Tensor dy;         ///< [rows, ffn]
+  Tensor dx;         ///< out, shape of x; may be empty when dx_fp8 wants data; may be x itself
+  Fp8Output dx_fp8;  ///< optional
+  Tensor dbias;      ///< optional fp32 [cols of x], += column sums of dx (after rounding)
+  Tensor scratch;    ///< fp32, quantize_scratch_elements(rows, cols of x) when dbias is given
+};
+void activation_backward(const Context& context, const ActivationBackward& args);
+
+}  // namespace te::kernels

@@ -1,0 +1,39 @@
+// AdamW (Loshchilov and Hutter, arXiv 1711.05101) over a flat buffer of parameters, one launch for the whole
+// model.
+#pragma once
+
+#include "core/device.h"
+#include "core/tensor.h"
+
+namespace te::kernels {
+
+/// Parameters start at multiples of this many elements in the flat buffers, so a decay flag per granule is
+/// exact.
+constexpr int64_t kAdamWGranule = 128;
+
+/// With g = main_grad * *grad_multiplier and t = step (1-based):
+///   exp_avg    = beta1 exp_avg + (1 - beta1) g
+///   exp_avg_sq = beta2 exp_avg_sq + (1 - beta2) g^2
+///   main_param = main_param (1 - lr weight_decay [where flagged])
+///                - lr (exp_avg / (1 - beta1^t)) / (sqrt(exp_avg_sq / (1 - beta2^t)) + eps)
+///   param      = main_param rounded to its dtype
+/// Nothing is written when *skip is non-zero.
+struct AdamW {
+  Tensor main_param;  ///< fp32 [n], in/out
+  Tensor main_grad;   ///< fp32 [n]
+  Tensor exp_avg;     ///< fp32 [n], in/out
+  Tensor exp_avg_sq;  ///< fp32 [n], in/out
+  Tensor param;       ///< bf16 [n], out; empty in an FP32 model, whose parameters are main_param
+  Tensor decay;       ///< u8 [ceil(n / kAdamWGranule)]: 1 where weight decay applies
+  float lr = 0.0f;
+  float beta1 = 0.9f;
+  float beta2 = 0.95f;
+  float eps = 1e-8f;
+  float weight_decay = 0.0f;
+  int64_t step = 1;
+  const float* grad_multiplier = nullptr;  ///< device scalar (the clipping coefficient), or null for 1
+  const int32_t* skip = nullptr;           ///< device flag, or null
+};
+void adamw(const Context& context, const AdamW& args);
+
+}  // namespace te::kernels

@@ -1,0 +1,56 @@
+// Causal attention with grouped queries: o = softmax(q k^T * softmax_scale + causal mask) v per head, no
+// score matrix in memory. cuDNN's fused attention on a GPU (bf16; head_dim a multiple of 8, at most 128), an
+// online-softmax reference on the CPU (Milakov and Gimelshein, arXiv 1805.02867; Dao, arXiv 2307.08691). q, k
+// and v are read in place from the packed output of linear_qkv, the gradients written to the same layout.
+#pragma once
+
+#include <cstdint>
+
+#include "core/device.h"
+#include "core/tensor.h"
+
+namespace te::kernels {
+
+struct AttentionShape {
+  int64_t batch = 0;
+  int64_t seq = 0;
+  int64_t num_heads = 0;
+  int64_t num_query_groups =
+      0;  ///< divides num_heads; query head h reads group h / (num_heads / num_query_groups)
+  int64_t head_dim = 0;
+  float softmax_scale = 0.0f;
+  /// Dropout of the attention probabilities. The mask is Philox of (seed, offset, position); on a GPU cuDNN's
+  /// own Philox, so the two backends drop different elements of the same distribution. Forward and backward
+  /// must get the same seed and offset.
+  float dropout = 0.0f;
+};
+
+struct AttentionForward {
+  AttentionShape shape;
+  Tensor qkv;        ///< [batch * seq, (heads + 2 groups) * head_dim]: q | k | v
+  Tensor o;          ///< out [batch * seq, heads * head_dim]
+  Tensor lse;        ///< out [batch, heads, seq] fp32: log of the softmax denominator, for the backward pass
+  Tensor workspace;  ///< u8, attention_workspace_bytes(...)
+  uint64_t dropout_seed = 0;
+  uint64_t dropout_offset = 0;
+};
+void attention_forward(const Context& context, const AttentionForward& args);
+
+struct AttentionBackward {
+  AttentionShape shape;
+  Tensor qkv, o, lse;
+  Tensor d_o;   ///< [batch * seq, heads * head_dim]
+  Tensor dqkv;  ///< out, layout of qkv; every element is written
+  Tensor workspace;
+  uint64_t dropout_seed = 0;
+  uint64_t dropout_offset = 0;
+};
+void attention_backward(const Context& context, const AttentionBackward& args);
+
+/// Bytes of workspace that cover both passes; builds and caches the plans, so that no step does.
+int64_t attention_workspace_bytes(const Context& context, const AttentionShape& shape, DType dtype);
+
+/// Empty when this backend can run the shape, else the rule it breaks (for config errors).
+const char* attention_unsupported(DeviceKind device, const AttentionShape& shape, DType dtype);
+
+}  // namespace te::kernels

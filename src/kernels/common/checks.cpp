@@ -1,0 +1,41 @@
+#include "kernels/common/checks.h"
+
+namespace te::kernels {
+
+void check_hp(const char* op, const char* name, const Tensor& tensor) {
+  TE_CHECK(tensor, "{}: tensor {} is missing", op, name);
+  TE_CHECK(tensor.dtype == DType::f32 || tensor.dtype == DType::bf16, "{}: {} must be fp32 or bf16, not {}",
+           op, name, dtype_name(tensor.dtype));
+}
+
+void check_dtype(const char* op, const char* name, const Tensor& tensor, DType dtype) {
+  TE_CHECK(tensor, "{}: tensor {} is missing", op, name);
+  TE_CHECK(tensor.dtype == dtype, "{}: {} must be {}, not {}", op, name, dtype_name(dtype),
+           dtype_name(tensor.dtype));
+}
+
+void check_shape(const char* op, const char* name, const Tensor& tensor, Shape shape) {
+  TE_CHECK(tensor, "{}: tensor {} is missing", op, name);
+  TE_CHECK(tensor.shape == shape, "{}: {} has shape {}, must be {}", op, name, tensor.shape.str(),
+           shape.str());
+}
+
+void check_fp8_output(const char* op, const Fp8Output& out, int64_t rows, int64_t cols) {
+  if (!out.wants_data()) return;
+  TE_CHECK(out.scale != nullptr, "{}: an FP8 output needs a scale", op);
+  if (out.rowwise) {
+    TE_CHECK(is_fp8(out.rowwise.dtype), "{}: rowwise must be FP8", op);
+    check_shape(op, "rowwise", out.rowwise, {rows, cols});
+  }
+  if (out.columnwise) {
+    TE_CHECK(is_fp8(out.columnwise.dtype), "{}: columnwise must be FP8", op);
+    check_shape(op, "columnwise", out.columnwise, {cols, rows});
+    TE_CHECK(!out.rowwise || out.rowwise.dtype == out.columnwise.dtype, "{}: one FP8 format per output", op);
+  }
+}
+
+void no_cuda(const char* op) {
+  internal_error(std::string(op) + ": this build has no CUDA", std::source_location::current());
+}
+
+}  // namespace te::kernels

@@ -1,0 +1,30 @@
+// Argument checks shared by the ops. Each names the op, the tensor and the rule.
+#pragma once
+
+#include "core/device.h"
+#include "core/tensor.h"
+#include "kernels/quantize/fp8_output.h"
+
+namespace te::kernels {
+
+/// The tensor is present and fp32 or bf16.
+void check_hp(const char* op, const char* name, const Tensor& tensor);
+void check_dtype(const char* op, const char* name, const Tensor& tensor, DType dtype);
+void check_shape(const char* op, const char* name, const Tensor& tensor, Shape shape);
+/// rowwise is [rows, cols], columnwise [cols, rows], one FP8 format, a scale present when data is wanted.
+void check_fp8_output(const char* op, const Fp8Output& out, int64_t rows, int64_t cols);
+
+/// A CPU build meets a CUDA context only through a bug: says so.
+[[noreturn]] void no_cuda(const char* op);
+
+}  // namespace te::kernels
+
+/// Dispatches to the CUDA launcher `cuda::op(context, args)` in a CUDA build; the CPU reference follows the
+/// macro.
+#ifdef TE_WITH_CUDA
+#define TE_DISPATCH_CUDA(context, op, ...) \
+  if ((context).is_cuda()) return cuda::op(context, __VA_ARGS__)
+#else
+#define TE_DISPATCH_CUDA(context, op, ...) \
+  if ((context).is_cuda()) ::te::kernels::no_cuda(#op)
+#endif

@@ -1,0 +1,167 @@
+// Pieces shared by the CUDA kernels: 16-byte vectors, reductions, FP8 casts, amax and counters.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp8.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "core/cuda_check.h"
+#include "core/float_types.h"
+#include "kernels/quantize/fp8_output.h"
+
+namespace te::kernels {
+
+constexpr int kWarpSize = 32;
+
+// --- element access
+// -------------------------------------------------------------------------------------------------
+
+template <class T>
+struct DeviceType;
+template <>
+struct DeviceType<float> {
+  using type = float;
+};
+template <>
+struct DeviceType<bfloat16> {
+  using type = __nv_bfloat16;
+};
+
+__device__ __forceinline__ float load_float(const float* p) {
+  return *p;
+}
+__device__ __forceinline__ float load_float(const __nv_bfloat16* p) {
+  return __bfloat162float(*p);
+}
+__device__ __forceinline__ void store_float(float* p, float v) {
+  *p = v;
+}
+__device__ __forceinline__ void store_float(__nv_bfloat16* p, float v) {
+  *p = __float2bfloat16_rn(v);
+}
+/// x rounded to T and back: what a later reader of the stored value would see.
+template <class T>
+__device__ __forceinline__ float round_to(float x);
+template <>
+__device__ __forceinline__ float round_to<float>(float x) {
+  return x;
+}
+template <>
+__device__ __forceinline__ float round_to<__nv_bfloat16>(float x) {
+  return __bfloat162float(__float2bfloat16_rn(x));
+}
+
+/// N elements moved as one access (N * sizeof(T) of 2, 4, 8 or 16 bytes, aligned to that size).
+template <class T, int N>
+struct alignas(N * sizeof(T)) Vector {
+  T v[N];
+};
+template <class T, int N>
+__device__ __forceinline__ Vector<T, N> load_vector(const T* p) {
+  return *reinterpret_cast<const Vector<T, N>*>(p);
+}
+template <class T, int N>
+__device__ __forceinline__ void store_vector(T* p, const Vector<T, N>& x) {
+  *reinterpret_cast<Vector<T, N>*>(p) = x;
+}
+/// Elements of T in 16 bytes.
+template <class T>
+constexpr int kVectorWidth = 16 / static_cast<int>(sizeof(T));
+
+inline bool is_aligned(const void* pointer, size_t bytes) {
+  return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
+}
+
+// --- reductions (fixed order, so deterministic)
+// ---------------------------------------------------------------------
+
+__device__ __forceinline__ float warp_sum(float x) {
+#pragma unroll
+  for (int offset = kWarpSize / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
+  return x;
+}
+__device__ __forceinline__ float warp_max(float x) {
+#pragma unroll
+  for (int offset = kWarpSize / 2; offset > 0; offset /= 2)
+    x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, offset));
+  return x;
+}
+/// Sum over the block, given to all threads. `shared` holds 32 floats; blockDim.x is a multiple of 32.
+__device__ __forceinline__ float block_sum(float x, float* shared) {
+  const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize, warps = blockDim.x / kWarpSize;
+  x = warp_sum(x);
+  if (lane == 0) shared[warp] = x;
+  __syncthreads();
+  x = warp_sum(lane < warps ? shared[lane] : 0.0f);
+  __syncthreads();
+  return x;
+}
+
+// --- amax
+// -----------------------------------------------------------------------------------------------------------
+
+/// |x| as bits: ordered as integers, NaN > inf > finite, so an integer max never loses a NaN.
+__device__ __forceinline__ uint32_t abs_bits(float x) {
+  return __float_as_uint(x) & 0x7fffffffu;
+}
+/// Raises *amax by the block's largest abs_bits; every thread of the block calls it. `shared` holds 32 words.
+__device__ __forceinline__ void block_raise_amax(uint32_t bits, float* amax, uint32_t* shared) {
+  const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize, warps = blockDim.x / kWarpSize;
+  bits = __reduce_max_sync(0xffffffffu, bits);
+  if (lane == 0) shared[warp] = bits;
+  __syncthreads();
+  if (warp == 0) {
+    bits = __reduce_max_sync(0xffffffffu, lane < warps ? shared[lane] : 0u);
+    // The plain read skips most atomics: amax only grows within a step.
+    if (lane == 0 && bits > __float_as_uint(*reinterpret_cast<volatile float*>(amax)))
+      atomicMax(reinterpret_cast<unsigned int*>(amax), bits);
+  }
+  __syncthreads();
+}
+
+// --- FP8
+// ------------------------------------------------------------------------------------------------------------
+
+template <DType type>
+constexpr __nv_fp8_interpretation_t kInterpretation = type == DType::e4m3 ? __NV_E4M3 : __NV_E5M2;
+
+/// sat_cast, round to nearest even: one byte, or two in the order they lie in memory (low byte first).
+template <DType type>
+__device__ __forceinline__ uint8_t to_fp8(float x) {
+  return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, kInterpretation<type>);
+}
+template <DType type>
+__device__ __forceinline__ uint16_t to_fp8x2(float x, float y) {
+  return __nv_cvt_float2_to_fp8x2(make_float2(x, y), __NV_SATFINITE, kInterpretation<type>);
+}
+
+/// Running statistics of one thread; see Fp8Counters.
+struct ThreadCounters {
+  unsigned saturated = 0;
+  unsigned flushed = 0;
+};
+template <DType type>
+__device__ __forceinline__ void count_value(float x, float scaled, uint8_t q, ThreadCounters& counters) {
+  counters.saturated += isfinite(x) && fabsf(scaled) > fp8_max(type) ? 1u : 0u;
+  counters.flushed += x != 0.0f && (q & 0x7f) == 0 ? 1u : 0u;
+}
+/// Adds the warp's counts; every thread of the warp calls it. `elements` is what the calling thread handled.
+__device__ __forceinline__ void add_counters(const ThreadCounters& counters, unsigned elements,
+                                             Fp8Counters* out) {
+  const unsigned saturated = __reduce_add_sync(0xffffffffu, counters.saturated);
+  const unsigned flushed = __reduce_add_sync(0xffffffffu, counters.flushed);
+  const unsigned total = __reduce_add_sync(0xffffffffu, elements);
+  if (threadIdx.x % kWarpSize == 0) {
+    if (saturated > 0) atomicAdd(&out->saturated, static_cast<unsigned long long>(saturated));
+    if (flushed > 0) atomicAdd(&out->flushed, static_cast<unsigned long long>(flushed));
+    atomicAdd(&out->total, static_cast<unsigned long long>(total));
+  }
+}
+
+inline unsigned ceil_div(int64_t a, int64_t b) {
+  return static_cast<unsigned>((a + b - 1) / b);
+}
+
+}  // namespace te::kernels

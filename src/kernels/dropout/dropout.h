@@ -1,0 +1,25 @@
+// Dropout with a counter-based mask: no mask is stored, the backward pass and a recomputed forward draw the
+// same one.
+#pragma once
+
+#include <cstdint>
+
+#include "core/device.h"
+#include "core/tensor.h"
+
+namespace te::kernels {
+
+/// y[r, c] = keep ? x[r, c] / (1 - probability) : 0, keep from word i % 4 of philox(seed, stream, i / 4) with
+/// i = (first_row + r) * cols + c: keep when word >= probability * 2^32. The gradient is the same call on dy.
+/// first_row is the global row (sample * seq + position), so the mask does not depend on the batch layout.
+struct Dropout {
+  Tensor x;  ///< [rows, cols] fp32 or bf16
+  Tensor y;  ///< out, may be x
+  float probability = 0.0f;
+  uint64_t seed = 0;
+  uint64_t stream = 0;
+  uint64_t first_row = 0;
+};
+void dropout(const Context& context, const Dropout& args);
+
+}  // namespace te::kernels

@@ -1,0 +1,31 @@
+// Token (and learned position) embedding, and its gradient: a scatter-add made deterministic by sorting the
+// tokens.
+#pragma once
+
+#include "core/device.h"
+#include "core/tensor.h"
+
+namespace te::kernels {
+
+struct EmbeddingForward {
+  Tensor tokens;     ///< [rows] int32, 0 <= token < vocab (checked by the data loader, not here)
+  Tensor table;      ///< [vocab, hidden]
+  Tensor positions;  ///< optional [>= seq, hidden]: row r adds positions[r % seq]
+  int64_t seq = 0;
+  Tensor out;  ///< [rows, hidden], dtype of table; the sum is FP32, rounded once
+};
+void embedding_forward(const Context& context, const EmbeddingForward& args);
+
+struct EmbeddingBackward {
+  Tensor tokens;  ///< [rows] int32
+  Tensor dout;    ///< [rows, hidden] fp32 or bf16
+  int64_t seq = 0;
+  Tensor dtable;      ///< fp32 [vocab, hidden], +=
+  Tensor dpositions;  ///< optional fp32 [>= seq, hidden], +=
+  Tensor workspace;   ///< u8, embedding_backward_workspace_bytes(...)
+};
+/// Deterministic: the same bits in every run, whatever the order of the tokens' rows in hardware.
+void embedding_backward(const Context& context, const EmbeddingBackward& args);
+int64_t embedding_backward_workspace_bytes(const Context& context, int64_t rows, int64_t hidden);
+
+}  // namespace te::kernels

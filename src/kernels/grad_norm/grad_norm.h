@@ -1,0 +1,28 @@
+// Global gradient norm and clipping, on the device: the host never waits for the norm before it launches the
+// update.
+#pragma once
+
+#include "core/device.h"
+#include "core/tensor.h"
+
+namespace te::kernels {
+
+/// *out += sum of x^2, FP32 products, partial sums combined in FP64 in a fixed order. x fp32 [n]; out [1]
+/// fp32; scratch fp32 of sum_of_squares_scratch_elements().
+void sum_of_squares(const Context& context, const Tensor& x, const Tensor& out, const Tensor& scratch);
+int64_t sum_of_squares_scratch_elements();
+
+/// grad_norm = sqrt(sum_of_squares); multiplier = clip > 0 and norm > clip ? clip / (norm + 1e-6) : 1 (the
+/// rule of Megatron-LM and torch.nn.utils.clip_grad_norm_); skip = 1 when the norm or *loss is not finite,
+/// else 0.
+struct ClipCoefficient {
+  Tensor sum_of_squares;  ///< [1] fp32
+  Tensor loss;            ///< [1] fp32, optional
+  float clip = 0.0f;      ///< 0 = no clipping
+  Tensor grad_norm;       ///< out [1] fp32
+  Tensor multiplier;      ///< out [1] fp32
+  Tensor skip;            ///< out [1] int32
+};
+void clip_coefficient(const Context& context, const ClipCoefficient& args);
+
+}  // namespace te::kernels

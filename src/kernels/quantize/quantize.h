@@ -1,0 +1,31 @@
+// Casting to FP8: q = sat_cast(x * scale), row-wise and / or transposed ("columnwise"), with amax, in one
+// pass. Hopper's FP8 matrix products read both operands along the contraction, so each operand needs the
+// orientation of the product it enters, and a transposed operand is a physical transpose.
+#pragma once
+
+#include "core/device.h"
+#include "core/tensor.h"
+#include "kernels/quantize/fp8_output.h"
+
+namespace te::kernels {
+
+struct Quantize {
+  Tensor x;        ///< [rows, cols], fp32 or bf16
+  Fp8Output out;   ///< amax alone (no rowwise / columnwise) is allowed: an amax pass
+  Tensor dbias;    ///< optional [cols] fp32: += column sums of x (FP32 sums, fixed order)
+  Tensor scratch;  ///< fp32, at least quantize_scratch_elements(...) when dbias is given
+};
+void quantize(const Context& context, const Quantize& args);
+/// FP32 elements of scratch for the partial column sums of a [rows, cols] tensor.
+int64_t quantize_scratch_elements(int64_t rows, int64_t cols);
+
+/// FP8 [rows, cols] -> [cols, rows], the bytes unchanged.
+void transpose_fp8(const Context& context, const Tensor& x, const Tensor& out);
+
+/// Quantizes several weights in one launch (both layouts, amax); what the optimizer step ends with.
+void quantize_many(const Context& context, const Quantize* args, int count);
+
+/// x = q * scale_inv, for tests and tools. q: FP8 [n], out: fp32 or bf16 [n].
+void dequantize(const Context& context, const Tensor& q, const float* scale_inv, const Tensor& out);
+
+}  // namespace te::kernels

@@ -1,0 +1,29 @@
+// Rotary position embedding in the rotate-half form (Su et al., arXiv 2104.09864; the layout of Hugging
+// Face's Llama).
+//   [a, b] -> [a cos - b sin, b cos + a sin] with a, b the halves of a head and one angle per pair:
+//   angle(position, i) = position * theta^(-2 i / head_dim)
+// Works in place on the packed output of linear_qkv; attention reads q, k and v there through strides, so the
+// QKV split needs no pass of its own.
+#pragma once
+
+#include "core/device.h"
+#include "core/tensor.h"
+
+namespace te::kernels {
+
+struct Rope {
+  Tensor
+      qkv;  ///< [batch * seq, (heads + 2 groups) * head_dim], q | k | v, in/out: q and k rotated, v untouched
+  Tensor cos, sin;  ///< [>= seq, head_dim / 2] fp32
+  int64_t seq = 0;  ///< position of a row = row % seq
+  int64_t num_heads = 0;
+  int64_t num_query_groups = 0;
+  int64_t head_dim = 0;
+  bool backward = false;  ///< rotate by the negative angle: the gradient
+};
+void rope(const Context& context, const Rope& args);
+
+/// Fills host tables of [seq, head_dim / 2] in double precision, rounded to FP32.
+void rope_tables(int64_t seq, int64_t head_dim, double theta, float* cos, float* sin);
+
+}  // namespace te::kernels

@@ -1,0 +1,42 @@
+// Delayed and tensorwise scaling: from amax to scale, for all tensors of the model in one launch.
+// Source: Micikevicius et al., "FP8 formats for deep learning" (arXiv 2209.05433), and the public behaviour
+// of NVIDIA Transformer Engine's DelayedScaling, with two differences that keep bad values out of the state
+// (see below).
+#pragma once
+
+#include "core/device.h"
+#include "core/tensor.h"
+
+namespace te::kernels {
+
+enum class AmaxCompute : uint8_t { max, most_recent };
+
+/// One optimizer step of the delayed recipe, for n tensors. Unless *skip is non-zero:
+///   history[position, i] = amax[i] if finite, else 0  (a non-finite amax would poison a max over the
+///   history) reference  = max over history[:, i], or amax[i] for most_recent scale[i]   = fp8_max[i] *
+///   2^-margin / reference   if reference is finite and > 0, else the old scale a scale that comes out inf
+///   becomes FLT_MAX position   = (position + 1) % len
+/// In every case amax[i] becomes 0: a skipped step leaves history, position and scales as they were.
+struct DelayedScaleUpdate {
+  Tensor amax;      ///< [n] fp32, in/out
+  Tensor history;   ///< [len, n] fp32, in/out, a ring
+  Tensor position;  ///< [1] int32, in/out
+  Tensor scale;     ///< [n] fp32, in/out
+  Tensor fp8_max;   ///< [n] fp32: 448 or 57344
+  int margin = 0;
+  AmaxCompute compute = AmaxCompute::max;
+  const int32_t* skip = nullptr;  ///< device flag, or null
+};
+void delayed_scale_update(const Context& context, const DelayedScaleUpdate& args);
+
+/// Tensorwise (current) scaling: scale = fp8_max / amax; 1 where amax is 0, inf or NaN; inf becomes FLT_MAX.
+/// Elementwise.
+struct CurrentScale {
+  Tensor amax;   ///< [n] fp32
+  Tensor scale;  ///< [n] fp32, out
+  float fp8_max = 448.0f;
+  int margin = 0;
+};
+void current_scale(const Context& context, const CurrentScale& args);
+
+}  // namespace te::kernels

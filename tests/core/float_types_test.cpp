@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -16,7 +17,7 @@ namespace {
 // Nearest code by search over all finite codes of one sign; ties go to the even code.
 template <class T>
 uint8_t nearest_code(float value, int max_code) {
-  const float magnitude = std::abs(value);
+  const float magnitude = std::min(std::abs(value), to_float(T{static_cast<uint8_t>(max_code)}));  // saturates
   int best = 0;
   double best_distance = std::numeric_limits<double>::infinity();
   for (int code = 0; code <= max_code; ++code) {

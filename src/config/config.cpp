@@ -1,0 +1,27 @@
+// Derived sizes of a config and the defaults that depend on other keys.
+#include "config/config.h"
+
+#include <algorithm>
+
+namespace te::config {
+
+int64_t ModelConfig::padded_vocab_size() const {
+  const int64_t multiple = std::max<int64_t>(make_vocab_size_divisible_by, 1);
+  return (vocab_size + multiple - 1) / multiple * multiple;
+}
+
+void resolve_defaults(Config& config) {
+  ModelConfig& m = config.model;
+  if (m.ffn_hidden_size == 0 && m.family == Family::gpt) m.ffn_hidden_size = 4 * m.hidden_size;
+  if (m.num_query_groups == 0) m.num_query_groups = m.num_attention_heads;
+  if (m.kv_channels == 0 && m.num_attention_heads > 0) m.kv_channels = m.hidden_size / m.num_attention_heads;
+  if (m.max_position_embeddings == 0) m.max_position_embeddings = m.seq_length;
+  OptimizerConfig& o = config.optimizer;
+  if (o.decay_steps == 0) o.decay_steps = config.training.train_steps;
+  if (o.wsd_decay_steps == 0) o.wsd_decay_steps = std::max<int64_t>(o.decay_steps / 10, 1);
+  if (config.logging.directory.empty()) config.logging.directory = "runs/" + config.name;
+  if (config.checkpoint.directory.empty())
+    config.checkpoint.directory = config.logging.directory + "/checkpoints";
+}
+
+}  // namespace te::config

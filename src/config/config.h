@@ -1,0 +1,185 @@
+// The configuration of a run: plain structs, one per section of the YAML file. Every key, its default and its
+// rule are in one table (key_table.cpp), from which parsing, suggestions, to_yaml and docs/configuration.md
+// all derive. A Config that came from load_config or parse_config holds no "unset" value: defaults that
+// depend on other keys have been filled in, so readers never ask "or else?".
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace te::config {
+
+enum class Family : uint8_t { gpt, llama };
+enum class ComputeDType : uint8_t { bf16, fp32 };
+enum class Fp8Mode : uint8_t { off, e4m3, hybrid };
+enum class Fp8Recipe : uint8_t { delayed, tensorwise };
+enum class AmaxAlgo : uint8_t { max, most_recent };
+enum class Recompute : uint8_t { none, selective, full };
+enum class DeviceChoice : uint8_t { automatic, cpu, cuda };  ///< automatic is spelled "auto" in YAML
+enum class LrDecay : uint8_t { cosine, linear, constant, wsd };
+enum class OptimizerName : uint8_t { adamw };
+
+std::string_view to_string(Family value);
+std::string_view to_string(ComputeDType value);
+std::string_view to_string(Fp8Mode value);
+std::string_view to_string(Fp8Recipe value);
+std::string_view to_string(AmaxAlgo value);
+std::string_view to_string(Recompute value);
+std::string_view to_string(DeviceChoice value);
+std::string_view to_string(LrDecay value);
+std::string_view to_string(OptimizerName value);
+
+/// The inverse of to_string; false (and value untouched) when the text names no value.
+bool from_string(std::string_view text, Family& value);
+bool from_string(std::string_view text, ComputeDType& value);
+bool from_string(std::string_view text, Fp8Mode& value);
+bool from_string(std::string_view text, Fp8Recipe& value);
+bool from_string(std::string_view text, AmaxAlgo& value);
+bool from_string(std::string_view text, Recompute& value);
+bool from_string(std::string_view text, DeviceChoice& value);
+bool from_string(std::string_view text, LrDecay& value);
+bool from_string(std::string_view text, OptimizerName& value);
+
+struct ModelConfig {
+  Family family = Family::llama;
+  int64_t num_layers = 0;
+  int64_t hidden_size = 0;
+  int64_t ffn_hidden_size = 0;  ///< gpt: 4 * hidden_size when absent; llama: width of one of fc1's two halves
+  int64_t num_attention_heads = 0;
+  int64_t num_query_groups = 0;  ///< num_attention_heads when absent
+  int64_t kv_channels = 0;       ///< width of one head; hidden_size / num_attention_heads when absent
+  int64_t vocab_size = 0;        ///< tokens of the tokenizer, before padding
+  int64_t make_vocab_size_divisible_by = 128;
+  int64_t seq_length = 0;
+  int64_t max_position_embeddings = 0;  ///< gpt: rows of the position table; seq_length when absent
+  double rope_theta = 10000.0;          ///< llama
+  double norm_epsilon = 1e-5;
+  bool tie_word_embeddings = false;  ///< the loader's default: true for gpt, false for llama
+  bool add_qkv_bias = false;         ///< llama; gpt has a bias in every linear
+  double hidden_dropout = 0.0;       ///< gpt
+  double attention_dropout = 0.0;    ///< gpt
+  double init_method_std = 0.02;
+
+  /// Rows of the embedding and head: vocab_size rounded up to make_vocab_size_divisible_by.
+  int64_t padded_vocab_size() const;
+  /// Width of linear_qkv's output: (num_attention_heads + 2 * num_query_groups) * kv_channels.
+  int64_t qkv_width() const { return (num_attention_heads + 2 * num_query_groups) * kv_channels; }
+  /// Width of the attention output, linear_proj's input: num_attention_heads * kv_channels.
+  int64_t attention_width() const { return num_attention_heads * kv_channels; }
+  /// Width of linear_fc1's output: ffn_hidden_size for gpt, both halves of SwiGLU for llama.
+  int64_t fc1_width() const { return family == Family::llama ? 2 * ffn_hidden_size : ffn_hidden_size; }
+};
+
+struct PrecisionConfig {
+  ComputeDType dtype = ComputeDType::bf16;
+  Fp8Mode fp8 = Fp8Mode::off;
+  Fp8Recipe fp8_recipe = Fp8Recipe::delayed;
+  int64_t amax_history_len = 1024;
+  AmaxAlgo amax_compute_algo = AmaxAlgo::max;
+  int64_t margin = 0;
+  int64_t first_layers_bf16 = 0;
+  int64_t last_layers_bf16 = 0;
+  bool fp8_calibrate = false;  ///< with fp8 off: record the amaxes that an FP8 run would see
+  /// Passes over the first microbatch before step 1 that fill the amax history, so that step 1 does not run
+  /// at scale 1. 0: Transformer Engine's behaviour.
+  int64_t fp8_calibration_passes = 2;
+};
+
+struct TrainingConfig {
+  int64_t micro_batch_size = 0;   ///< sequences per forward pass
+  int64_t global_batch_size = 0;  ///< sequences per optimizer step
+  int64_t train_steps = 0;
+  uint64_t seed = 1234;
+  Recompute recompute = Recompute::none;
+  DeviceChoice device = DeviceChoice::automatic;
+  int64_t device_index = 0;
+  int64_t eval_interval = 0;         ///< steps between evaluations; 0: never
+  int64_t eval_microbatches = 10;    ///< microbatches of one evaluation
+  int64_t max_nonfinite_steps = 10;  ///< training stops after so many skipped steps in a row
+};
+
+struct OptimizerConfig {
+  OptimizerName name = OptimizerName::adamw;
+  double lr = 3e-4;
+  double min_lr = 3e-5;
+  int64_t warmup_steps = 0;
+  LrDecay decay = LrDecay::cosine;
+  int64_t decay_steps = 0;      ///< train_steps when absent
+  int64_t wsd_decay_steps = 0;  ///< a tenth of decay_steps, at least 1, when absent
+  double weight_decay = 0.1;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double eps = 1e-8;
+  double clip_grad = 1.0;  ///< 0: no clipping
+};
+
+struct DataSource {
+  double weight = 1.0;  ///< relative; weights need not sum to 1
+  std::string prefix;   ///< PREFIX.bin and PREFIX.idx, relative to the working directory
+  bool operator==(const DataSource&) const = default;
+};
+
+struct DataConfig {
+  std::vector<DataSource> train;
+  std::vector<DataSource> valid;
+  bool synthetic = false;  ///< random tokens, for benchmarks
+  std::string tokenizer;   ///< "bytes" or empty
+};
+
+struct CheckpointConfig {
+  std::string directory;         ///< logging.directory + "/checkpoints" when absent
+  int64_t save_every = 0;        ///< steps; 0: never
+  bool save_last = true;         ///< save after the last step
+  std::string resume = "never";  ///< "never", "auto" (the latest of directory, if any) or a checkpoint's path
+};
+
+struct LoggingConfig {
+  std::string directory;         ///< "runs/" + Config::name when absent
+  int64_t every = 1;             ///< steps between console lines and log records
+  std::string csv = "loss.csv";  ///< inside directory; empty: none
+  bool jsonl = true;             ///< metrics.jsonl inside directory
+  int64_t fp8_stats_every = 10;  ///< steps between FP8 health records; 0: off
+};
+
+struct Config {
+  std::string name;  ///< stem of the config file; not a key
+  ModelConfig model;
+  PrecisionConfig precision;
+  TrainingConfig training;
+  OptimizerConfig optimizer;
+  DataConfig data;
+  CheckpointConfig checkpoint;
+  LoggingConfig logging;
+};
+
+/// Reads, overrides ("model.num_layers=4"), fills in defaults and validates. UserError, one line, that names
+/// file, line and key (or the override) on any mistake.
+Config load_config(const std::string& path, const std::vector<std::string>& overrides = {});
+
+/// load_config on text; source_name stands for the file in errors and gives Config::name (its stem).
+Config parse_config(const std::string& yaml_text, const std::string& source_name,
+                    const std::vector<std::string>& overrides = {});
+
+/// Fills in what is still 0 or empty and has a default that depends on other keys (the comments above say
+/// "when absent"). For configs made in code; the loader has done it.
+void resolve_defaults(Config& config);
+
+/// Checks every range and every combination of keys; UserError with key names and arithmetic. Rules that
+/// depend on the device are checked when training.device names one.
+void validate(const Config& config);
+
+/// The rules of one device, for when training.device is auto and the device has been chosen.
+void validate_for_device(const Config& config, bool cuda);
+
+/// The effective config as YAML; parse_config(to_yaml(c)) gives c again.
+std::string to_yaml(const Config& config);
+
+/// One line per key (name, type, default, meaning) for --help.
+std::string describe_keys();
+
+/// The tables of docs/configuration.md.
+std::string config_reference_markdown();
+
+}  // namespace te::config

@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+"""Text to a Megatron .bin/.idx dataset with a Hugging Face tokenizer.json.
+
+    pip install tokenizers
+    scripts/tokenize_hf.py --tokenizer gpt2/tokenizer.json --input books.txt --output data/books
+
+For tokenizers that `te-data tokenize` does not have. The text is split into documents at lines equal to
+--document-separator; a document is the text between two such lines, unchanged; empty ones are dropped. Every
+document ends with the end-of-document token. The files are written aside and renamed, .bin first, so an
+interrupted run leaves no half dataset. Format: 16-bit tokens below a vocabulary of 65500, else 32-bit.
+"""
+
+import argparse
+import array
+import os
+import struct
+import sys
+import time
+
+DTYPE_CODE = {"H": 8, "i": 4}  # Megatron's codes of uint16 and int32
+
+
+def documents(paths, separator):
+    """Yields the documents of the files, in order. A file's end also ends a document."""
+    for path in paths:
+        lines = []
+        with open(path, encoding="utf-8", newline="") as file:
+            for line in file:
+                if line.rstrip("\r\n") == separator:
+                    if lines:
+                        yield "".join(lines)
+                    lines = []
+                else:
+                    lines.append(line)
+        if lines:
+            yield "".join(lines)
+
+
+def batches(items, max_characters=4_000_000):
+    """Groups documents so that the tokenizer can use several threads without holding the whole corpus."""
+    batch, size = [], 0
+    for item in items:
+        batch.append(item)
+        size += len(item)
+        if size >= max_characters:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def write_index(path, typecode, lengths):
+    """One sequence per document: see src/data/indexed_dataset.h for the layout."""
+    width = array.array(typecode).itemsize
+    pointers, position = array.array("q"), 0
+    for length in lengths:
+        pointers.append(position)
+        position += length * width
+    with open(path, "wb") as file:
+        file.write(b"MMIDIDX\x00\x00")
+        file.write(struct.pack("<QBQQ", 1, DTYPE_CODE[typecode], len(lengths), len(lengths) + 1))
+        array.array("i", lengths).tofile(file)
+        pointers.tofile(file)
+        array.array("q", range(len(lengths) + 1)).tofile(file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def tokenize(tokenizer, end_of_document, arguments):
+    typecode = "H" if tokenizer.get_vocab_size() < 65500 else "i"
+    prefix = arguments.output
+    folder = os.path.dirname(os.path.abspath(prefix))
+    os.makedirs(folder, exist_ok=True)
+    lengths, tokens, text_bytes, start = [], 0, 0, time.time()
+    with open(prefix + ".bin.tmp", "wb") as file:
+        for batch in batches(documents(arguments.input, arguments.document_separator)):
+            text_bytes += sum(len(text.encode()) for text in batch)
+            for encoding in tokenizer.encode_batch_fast(batch, add_special_tokens=False):
+                ids = array.array(typecode, encoding.ids)
+                ids.append(end_of_document)
+                ids.tofile(file)
+                lengths.append(len(ids))
+                tokens += len(ids)
+            rate = text_bytes / 1e6 / (time.time() - start)
+            print(f"\r{len(lengths)} documents, {tokens} tokens, {text_bytes / 1e6:.1f} MB, {rate:.1f} MB/s ",
+                  end="", file=sys.stderr, flush=True)
+        print(file=sys.stderr)
+        file.flush()
+        os.fsync(file.fileno())
+    if not lengths:
+        os.remove(prefix + ".bin.tmp")
+        sys.exit("tokenize_hf.py: error: the input holds no document; give --input a file with text")
+    write_index(prefix + ".idx.tmp", typecode, lengths)
+    if os.path.exists(prefix + ".idx"):
+        os.remove(prefix + ".idx")  # never an old index beside a new .bin
+    os.replace(prefix + ".bin.tmp", prefix + ".bin")
+    os.replace(prefix + ".idx.tmp", prefix + ".idx")
+    width = array.array(typecode).itemsize
+    print(f"{prefix}.bin: {len(lengths)} documents, {tokens} tokens of {width} bytes ({tokens * width} bytes), "
+          f"{text_bytes} bytes of text, {text_bytes / tokens:.3f} bytes per token")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokenizer", required=True, help="path of a tokenizer.json")
+    parser.add_argument("--input", required=True, nargs="+", help="UTF-8 text files")
+    parser.add_argument("--output", required=True, metavar="PREFIX", help="writes PREFIX.bin and PREFIX.idx")
+    parser.add_argument("--end-of-document", default="<|endoftext|>", metavar="TOKEN",
+                        help="name of the token that ends every document (default: %(default)s)")
+    parser.add_argument("--document-separator", default="<|endoftext|>", metavar="LINE",
+                        help="line that separates documents (default: %(default)s)")
+    arguments = parser.parse_args()
+    try:
+        from tokenizers import Tokenizer
+    except ImportError:
+        sys.exit("tokenize_hf.py: error: the Python package `tokenizers` is missing; pip install tokenizers")
+    for path in [arguments.tokenizer] + arguments.input:
+        if not os.path.isfile(path):
+            sys.exit(f"tokenize_hf.py: error: {path}: no such file")
+    tokenizer = Tokenizer.from_file(arguments.tokenizer)
+    end_of_document = tokenizer.token_to_id(arguments.end_of_document)
+    if end_of_document is None:
+        sys.exit(f"tokenize_hf.py: error: {arguments.tokenizer} has no token named {arguments.end_of_document}; "
+                 "name the one that ends documents with --end-of-document")
+    tokenize(tokenizer, end_of_document, arguments)
+
+
+if __name__ == "__main__":
+    main()

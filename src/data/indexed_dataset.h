@@ -1,0 +1,144 @@
+// Megatron's indexed dataset: a pair of files PREFIX.bin and PREFIX.idx, little-endian.
+//
+//   PREFIX.bin  the tokens, one after another
+//   PREFIX.idx  9 bytes "MMIDIDX\0\0", u64 version = 1, u8 token type, u64 sequence_count, u64
+//   document_count,
+//               i32 lengths[sequence_count]            tokens of each sequence
+//               i64 byte_pointers[sequence_count]      where each sequence starts in the .bin
+//               i64 document_indices[document_count]   first sequence of each document, then sequence_count;
+//                                                      so documents = document_count - 1
+//               i8  modes[sequence_count]              optional, ignored here
+//
+// Format: Megatron-LM, megatron/core/datasets/indexed_dataset.py. The reader accepts what Megatron writes,
+// and no more: sequences lie in the .bin in order and without gaps, so a document is one run of tokens.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace te {
+
+/// The dtype codes of the .idx. Reader and writer handle the integer ones; floats are refused.
+enum class TokenType : uint8_t {
+  kU8 = 1,
+  kI8 = 2,
+  kI16 = 3,
+  kI32 = 4,
+  kI64 = 5,
+  kF64 = 6,
+  kF32 = 7,
+  kU16 = 8
+};
+
+int64_t token_size(TokenType type);           ///< bytes
+const char* token_type_name(TokenType type);  ///< "u16", "i32", ...
+
+/// Megatron's choice: u16 below a vocabulary of 65500, else i32.
+TokenType token_type_for_vocab(int64_t vocab_size);
+
+/// A file mapped read-only; an empty file is an empty span. UserError when it cannot be opened.
+class MappedFile {
+ public:
+  explicit MappedFile(std::string path);
+  ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+  std::span<const uint8_t> bytes() const { return {data_, size_}; }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  const uint8_t* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+/// Reader. The constructor checks every number of the .idx against the two files' sizes before it is used;
+/// each failure is a UserError that names the file, the rule and the mend. Thread safe after construction.
+class IndexedDataset {
+ public:
+  explicit IndexedDataset(std::string prefix);
+
+  const std::string& prefix() const { return prefix_; }
+  TokenType token_type() const { return type_; }
+  int64_t num_sequences() const { return num_sequences_; }
+  int64_t num_documents() const { return num_documents_; }
+  int64_t num_tokens() const { return num_tokens_; }
+
+  /// Position in the .bin, in tokens, of a document's first token; document = num_documents() gives the end.
+  int64_t document_begin(int64_t document) const;
+  int64_t document_length(int64_t document) const {
+    return document_begin(document + 1) - document_begin(document);
+  }
+
+  /// The document that holds token `position` of the .bin (0 <= position < num_tokens()).
+  int64_t document_at(int64_t position) const;
+
+  /// Copies tokens [begin, begin + count) of the .bin. With vocab_size > 0 a token outside [0, vocab_size) is
+  /// a UserError that names the dataset, the document, the token and its value.
+  void read(int64_t begin, int64_t count, int32_t* out, int64_t vocab_size = 0) const;
+
+ private:
+  void check_header();
+  void check_sequences() const;
+  void check_documents() const;
+  template <class Stored>
+  void read_as(int64_t begin, int64_t count, int32_t* out, int64_t limit) const;
+  [[noreturn]] void bad_token(int64_t position, int64_t value, int64_t limit) const;
+
+  std::string prefix_;
+  MappedFile index_;
+  MappedFile tokens_;
+  TokenType type_ = TokenType::kU16;
+  int64_t num_sequences_ = 0;
+  int64_t num_documents_ = 0;
+  int64_t num_tokens_ = 0;
+  const uint8_t* lengths_ = nullptr;    // i32, not aligned: the header has 34 bytes
+  const uint8_t* pointers_ = nullptr;   // i64, not aligned
+  const uint8_t* documents_ = nullptr;  // i64, not aligned
+};
+
+/// Writer. Tokens go to PREFIX.bin.tmp; finish() syncs both files and renames them, .bin first, so that an
+/// interrupted run leaves no half dataset. Destroyed without finish(), it removes what it wrote.
+class IndexedDatasetWriter {
+ public:
+  /// Creates the folder of the prefix. Integer types only.
+  IndexedDatasetWriter(std::string prefix, TokenType type);
+  ~IndexedDatasetWriter();
+  IndexedDatasetWriter(const IndexedDatasetWriter&) = delete;
+  IndexedDatasetWriter& operator=(const IndexedDatasetWriter&) = delete;
+
+  /// Adds tokens to the current document, in as many calls as wanted. TE_CHECK when a value does not fit.
+  void append(std::span<const int32_t> tokens);
+  void end_document();
+  void add_document(std::span<const int32_t> tokens) {
+    append(tokens);
+    end_document();
+  }
+
+  int64_t num_documents() const { return static_cast<int64_t>(document_indices_.size()) - 1; }
+  int64_t num_tokens() const { return num_tokens_; }
+
+  /// Ends the current document when it has tokens, and makes the dataset visible under its name.
+  void finish();
+
+ private:
+  void end_sequence();
+  void write_tokens(std::span<const int32_t> tokens);
+  void write_index();
+
+  std::string prefix_;
+  TokenType type_;
+  std::FILE* file_ = nullptr;
+  bool finished_ = false;
+  int64_t num_tokens_ = 0;
+  int64_t sequence_tokens_ = 0;  // of the sequence being written
+  std::vector<int32_t> lengths_;
+  std::vector<int64_t> document_indices_{0};
+  std::vector<uint8_t> buffer_;
+};
+
+}  // namespace te

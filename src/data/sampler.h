@@ -1,0 +1,71 @@
+// The sampler: sample k of a run is a pure function of (data, seed, k), whatever the number of ranks, the
+// batch size or where a run was resumed. A rank that trains samples [first, first + count) asks for just
+// those.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace te {
+
+/// B samples of S tokens, row after row. targets[i] is the token that follows tokens[i]; -1 is not counted in
+/// the loss.
+struct Batch {
+  std::vector<int32_t> tokens;   ///< [B, S]
+  std::vector<int32_t> targets;  ///< [B, S]
+};
+
+class BatchSource {
+ public:
+  static constexpr int64_t kEndless = INT64_MAX;
+  static constexpr int32_t kIgnoredTarget = -1;
+
+  virtual ~BatchSource() = default;
+
+  /// Samples [first_sample, first_sample + count) into tokens and targets, each [count, seq_length()].
+  /// Samples at or beyond num_samples() are all token 0 with target -1, so a ragged last batch of a
+  /// validation set needs no special case. Thread safe; the same sample has the same tokens in every call.
+  virtual void fill(int64_t first_sample, int64_t count, int32_t* tokens, int32_t* targets) const = 0;
+
+  /// kEndless for training data (epochs follow one another), the number of distinct samples for validation
+  /// data.
+  virtual int64_t num_samples() const = 0;
+
+  /// One line for the start of a run: what is read and how much of it there is.
+  virtual std::string describe() const = 0;
+
+  int64_t seq_length() const { return seq_length_; }
+  Batch batch(int64_t first_sample, int64_t count) const;
+
+ protected:
+  explicit BatchSource(int64_t seq_length) : seq_length_(seq_length) {}
+
+ private:
+  int64_t seq_length_;
+};
+
+struct WeightedDataset {
+  double weight = 1.0;
+  std::string prefix;  ///< of PREFIX.bin and PREFIX.idx
+};
+
+struct IndexedSourceOptions {
+  int64_t seq_length = 0;
+  int64_t vocab_size = 0;  ///< every token read must be below it
+  uint64_t seed = 0;
+  bool shuffle = true;             ///< true: training, endless; false: validation, in order, each token once
+  int64_t max_samples = 0;         ///< validation: at most this many samples; 0 for all
+  std::string key = "data.train";  ///< the config key that errors name
+};
+
+/// Blended Megatron datasets. UserError for an empty list, a weight that is not positive, a dataset that
+/// cannot be read, or one that is too small for a sample.
+std::unique_ptr<BatchSource> make_indexed_source(const std::vector<WeightedDataset>& datasets,
+                                                 const IndexedSourceOptions& options);
+
+/// Uniformly random tokens, for benchmarks: an endless source that reads no file.
+std::unique_ptr<BatchSource> make_synthetic_source(int64_t seq_length, int64_t vocab_size, uint64_t seed);
+
+}  // namespace te

@@ -1,5 +1,7 @@
 # CUDA toolkit, cuBLASLt, cuDNN, NCCL and cudnn-frontend. Sets TE_HAVE_CUDA and the target te_cuda.
-if(NOT CMAKE_CUDA_COMPILER)
+if(NOT CMAKE_CUDA_COMPILER AND DEFINED ENV{CUDACXX})
+  set(CMAKE_CUDA_COMPILER $ENV{CUDACXX})
+elseif(NOT CMAKE_CUDA_COMPILER)
   # nvcc is often installed without being on the PATH; the wheels of install_deps.sh are never on it.
   find_program(TE_NVCC nvcc HINTS ${TE_DEPS_DIR}/cuda/bin $ENV{CUDA_HOME}/bin /usr/local/cuda/bin)
   if(TE_NVCC)
@@ -19,10 +21,16 @@ enable_language(CUDA)
 set(CMAKE_CUDA_STANDARD 20)
 set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 find_package(CUDAToolkit REQUIRED)
+
+# cuDNN and NCCL may lie in the toolkit, in the system's folders, or among the wheels.
+set(te_include_hints ${TE_DEPS_DIR}/cuda/include ${CUDAToolkit_INCLUDE_DIRS})
+set(te_library_hints ${TE_DEPS_DIR}/cuda/lib ${CUDAToolkit_LIBRARY_DIR})
 find_path(TE_CUDNN_FRONTEND_INCLUDE cudnn_frontend.h HINTS ${TE_DEPS_DIR}/cudnn-frontend/include)
-find_library(TE_CUDNN_LIBRARY NAMES cudnn libcudnn.so.9 HINTS ${TE_DEPS_DIR}/cuda/lib ${CUDAToolkit_LIBRARY_DIR})
-find_library(TE_NCCL_LIBRARY NAMES nccl libnccl.so.2 HINTS ${TE_DEPS_DIR}/cuda/lib ${CUDAToolkit_LIBRARY_DIR})
-foreach(piece TE_CUDNN_FRONTEND_INCLUDE TE_CUDNN_LIBRARY TE_NCCL_LIBRARY)
+find_path(TE_CUDNN_INCLUDE cudnn.h HINTS ${te_include_hints})
+find_path(TE_NCCL_INCLUDE nccl.h HINTS ${te_include_hints})
+find_library(TE_CUDNN_LIBRARY NAMES cudnn libcudnn.so.9 HINTS ${te_library_hints})
+find_library(TE_NCCL_LIBRARY NAMES nccl libnccl.so.2 HINTS ${te_library_hints})
+foreach(piece TE_CUDNN_FRONTEND_INCLUDE TE_CUDNN_INCLUDE TE_NCCL_INCLUDE TE_CUDNN_LIBRARY TE_NCCL_LIBRARY)
   if(NOT ${piece})
     if(TE_CUDA STREQUAL "ON")
       message(FATAL_ERROR "${piece} not found; run scripts/install_deps.sh")
@@ -32,9 +40,19 @@ foreach(piece TE_CUDNN_FRONTEND_INCLUDE TE_CUDNN_LIBRARY TE_NCCL_LIBRARY)
   endif()
 endforeach()
 
+# Executables, installed ones too, find the libraries of a toolkit that the system's loader does not know. CMake leaves
+# a compiler's own library folders out of the run path, hence the explicit list.
+foreach(library ${TE_CUDNN_LIBRARY} ${TE_NCCL_LIBRARY} ${CUDA_cublasLt_LIBRARY} ${CUDA_cudart_LIBRARY})
+  get_filename_component(folder ${library} DIRECTORY)
+  list(APPEND CMAKE_BUILD_RPATH ${folder})
+endforeach()
+list(REMOVE_DUPLICATES CMAKE_BUILD_RPATH)
+list(APPEND CMAKE_INSTALL_RPATH ${CMAKE_BUILD_RPATH})
+
 add_library(te_cuda INTERFACE)
 target_compile_definitions(te_cuda INTERFACE TE_WITH_CUDA=1)
-target_include_directories(te_cuda SYSTEM INTERFACE ${TE_CUDNN_FRONTEND_INCLUDE} ${CUDAToolkit_INCLUDE_DIRS})
+target_include_directories(te_cuda SYSTEM INTERFACE
+  ${TE_CUDNN_FRONTEND_INCLUDE} ${TE_CUDNN_INCLUDE} ${TE_NCCL_INCLUDE} ${CUDAToolkit_INCLUDE_DIRS})
 target_link_libraries(te_cuda INTERFACE CUDA::cudart CUDA::cublasLt ${TE_CUDNN_LIBRARY} ${TE_NCCL_LIBRARY})
 set(TE_CUDA_FLAGS --expt-relaxed-constexpr --expt-extended-lambda -Xcompiler=-Wall)
 if(TE_WERROR)

@@ -1,0 +1,171 @@
+#!/usr/bin/env bash
+# Installs what te-train is built with, asking nothing: run it as root or as a user with sudo, on Debian 12 or newer or
+# Ubuntu 24.04 or newer. A second run finds everything in place and ends at once.
+#
+#   scripts/install_deps.sh [--dev]     --dev adds what the checks of CI use (clang-tidy, clang-format, shellcheck)
+#
+# 1. Distribution packages (compiler, CMake, libraries, Python with matplotlib).
+# 2. Where CUDA is in use: the headers of cudnn-frontend, into .deps/cudnn-frontend.
+# 3. With an NVIDIA driver but no CUDA toolkit: nvcc, cuBLAS, cuDNN and NCCL as pinned wheels, into .deps/cuda, where
+#    CMake finds them. A toolkit that lacks cuDNN or NCCL gets just those. Versions: scripts/versions.env.
+#
+# TE_FORCE_CUDA_WHEELS=1 behaves as if there were a driver and no toolkit (to build on a machine without a GPU for one
+# with it). TE_NO_CUDA=1 leaves everything of CUDA out.
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+# Same names on Debian 12 and Ubuntu 24.04.
+packages=(
+  g++ cmake ninja-build ccache git ca-certificates
+  libyaml-cpp-dev libcli11-dev libspdlog-dev nlohmann-json3-dev libgtest-dev
+  libopenmpi-dev openmpi-bin libopenblas-dev
+  python3 python3-numpy python3-matplotlib
+)
+dev_packages=(clang-tidy shellcheck)
+
+# usage: the comment at the top of this file.
+usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; }
+
+# missing_packages NAME...: prints those that are not installed.
+missing_packages() {
+  local name
+  for name in "$@"; do
+    [[ "$(dpkg-query -W -f '${db:Status-Status}' "$name" 2>/dev/null)" == installed ]] || echo "$name"
+  done
+}
+
+# apt_install NAME...: installs packages without recommendations, and without questions.
+apt_install() {
+  with_root env DEBIAN_FRONTEND=noninteractive apt-get -y -q -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 \
+    install --no-install-recommends "$@"
+}
+
+# apt_update: refreshes the package lists; an unreachable third-party source is no reason to stop.
+apt_update() {
+  with_root apt-get -q -o DPkg::Lock::Timeout=300 update || say "some package lists could not be refreshed"
+}
+
+# install_packages NAME...: installs those that are missing.
+install_packages() {
+  local missing
+  mapfile -t missing < <(missing_packages "$@")
+  [[ ${#missing[@]} -eq 0 ]] && return 0
+  command -v apt-get >/dev/null ||
+    die "this script knows Debian and Ubuntu; install the equivalents of: ${missing[*]}"
+  quietly "refreshing package lists" apt_update
+  quietly "installing ${#missing[@]} packages" apt_install "${missing[@]}"
+}
+
+# download_wheels FOLDER REQUIREMENT...: fetches wheels for this machine's architecture, without their dependencies.
+download_wheels() {
+  local folder="$1" python platforms=() tag
+  shift
+  # The interpreter's own version is irrelevant (only headers and libraries are used), so it is pinned too.
+  for tag in 2_28 2_27 2_24 2_18 2_17 2_12; do platforms+=(--platform "manylinux_${tag}_$(uname -m)"); done
+  platforms+=(--platform "manylinux2014_$(uname -m)" --platform "manylinux2010_$(uname -m)")
+  if ! python="$(python_with pip)"; then
+    install_packages python3-pip
+    python="$(python_with pip)" || die "python3-pip is installed but no python3 can import pip"
+  fi
+  mkdir -p "$folder"
+  "$python" -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: \
+    --implementation cp --python-version 3.11 "${platforms[@]}" --dest "$folder" "$@"
+}
+
+# fetch_tree NAME LABEL REQUIREMENT...: downloads wheels and unpacks them into .deps/NAME; skipped if that was done with
+# the same versions. The tree appears under its name only when complete.
+fetch_tree() {
+  local name="$1" label="$2" target stage
+  shift 2
+  target="$TE_DEPS/$name"
+  if [[ -f "$target/.versions" && "$(cat "$target/.versions")" == "$*" ]]; then return 0; fi
+  stage="$TE_DEPS/.$name.partial"
+  rm -rf "$stage"
+  mkdir -p "$stage/wheels" "$stage/tree"
+  [[ -n "$(python_with pip || true)" ]] || install_packages python3-pip
+  quietly "downloading $label" download_wheels "$stage/wheels" "$@"
+  quietly "unpacking $label" "$(python_with zipfile)" "$TE_ROOT/scripts/unpack_wheels.py" "$stage/tree" "$stage"/wheels/*.whl
+  echo "$*" >"$stage/tree/.versions"
+  rm -rf "$target"
+  mv "$stage/tree" "$target"
+  rm -rf "$stage"
+}
+
+# check_driver: warns when the driver is too old for the wheels' CUDA.
+check_driver() {
+  local version
+  version="$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1 || true)"
+  if [[ "$version" =~ ^([0-9]+)\. ]] && ((BASH_REMATCH[1] < CUDA_MIN_DRIVER)); then
+    say "warning: NVIDIA driver $version is older than $CUDA_MIN_DRIVER, which CUDA $CUDA_MAJOR needs: upgrade it," \
+      "or install a CUDA 12 toolkit"
+  fi
+}
+
+# install_cuda: the parts of CUDA that this machine lacks, and the headers of cudnn-frontend.
+install_cuda() {
+  local nvcc major extras=()
+  if [[ "${TE_NO_CUDA:-0}" == 1 ]]; then return 0; fi
+  if nvcc="$(system_nvcc)"; then
+    major="$("$nvcc" --version | sed -n 's/.*release \([0-9]*\)\..*/\1/p')"
+    toolkit_has 'libcudnn.so*' && toolkit_has 'cudnn.h' || extras+=("nvidia-cudnn-cu$major==$CUDNN_VERSION")
+    toolkit_has 'libnccl.so*' && toolkit_has 'nccl.h' || extras+=("nvidia-nccl-cu$major==$NCCL_VERSION")
+    if [[ ${#extras[@]} -gt 0 ]]; then fetch_tree cuda "${extras[*]}" "${extras[@]}"; fi
+  elif has_driver; then
+    check_driver
+    fetch_tree cuda "CUDA toolkit wheels (1.2 GB)" \
+      "nvidia-cuda-nvcc==$CUDA_NVCC_VERSION" "nvidia-cuda-crt==$CUDA_CRT_VERSION" "nvidia-nvvm==$CUDA_NVVM_VERSION" \
+      "nvidia-cuda-runtime==$CUDA_RUNTIME_VERSION" "nvidia-cuda-cccl==$CUDA_CCCL_VERSION" \
+      "nvidia-cuda-nvrtc==$CUDA_NVRTC_VERSION" "nvidia-cublas==$CUBLAS_VERSION" \
+      "nvidia-cudnn-cu$CUDA_MAJOR==$CUDNN_VERSION" "nvidia-nccl-cu$CUDA_MAJOR==$NCCL_VERSION"
+  else
+    return 0
+  fi
+  fetch_tree cudnn-frontend "cudnn-frontend headers" "nvidia-cudnn-frontend==$CUDNN_FRONTEND_VERSION"
+}
+
+# install_clang_format: the pinned formatter, unless the distribution's is that version.
+install_clang_format() {
+  local python
+  [[ "$(clang-format --version 2>/dev/null)" == *" $CLANG_FORMAT_VERSION"* ]] && return 0
+  [[ -x "$TE_DEPS/clang-format/bin/clang-format" ]] && return 0
+  python="$(python_with pip)" || { install_packages python3-pip && python="$(python_with pip)"; }
+  quietly "installing clang-format $CLANG_FORMAT_VERSION" "$python" -m pip install --quiet --no-deps --prefix "$TE_DEPS/clang-format" \
+    --disable-pip-version-check --ignore-installed "clang-format==$CLANG_FORMAT_VERSION"
+}
+
+# print_versions: one line of what the build will use.
+print_versions() {
+  local package versions=() nvcc
+  for package in libyaml-cpp-dev libcli11-dev libspdlog-dev nlohmann-json3-dev libgtest-dev libopenmpi-dev libopenblas-dev; do
+    versions+=("$(dpkg-query -W -f '${Package} ${Version}' "$package" 2>/dev/null | sed 's/^lib//;s/-dev / /')")
+  done
+  say "  $(g++ --version | head -n 1); $(cmake --version | head -n 1); ninja $(ninja --version)"
+  say "  $(printf '%s; ' "${versions[@]}" | sed 's/; $//')"
+  if nvcc="$(system_nvcc)" || { nvcc="$TE_DEPS/cuda/bin/nvcc" && [[ -x "$nvcc" ]]; }; then
+    say "  CUDA $("$nvcc" --version | sed -n 's/.*, V//p') ($nvcc)"
+  else
+    say "  no CUDA: te-train will be built for the CPU"
+  fi
+}
+
+main() {
+  local dev=0 start=$EPOCHSECONDS
+  while [[ $# -gt 0 ]]; do
+    case "$1" in
+      --dev) dev=1 ;;
+      -h | --help) usage && exit 0 ;;
+      *) die "unknown option $1; see --help" ;;
+    esac
+    shift
+  done
+  say "dependencies of te-train"
+  if [[ $dev -eq 1 ]]; then packages+=("${dev_packages[@]}"); fi
+  install_packages "${packages[@]}"
+  if [[ $dev -eq 1 ]]; then install_clang_format; fi
+  install_cuda
+  print_versions
+  say "dependencies ready ($(seconds_since "$start") s)"
+}
+
+main "$@"

@@ -1,0 +1,115 @@
+# shellcheck shell=bash
+# Functions that the scripts share. Source it after `set -euo pipefail`:
+#   source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+# It sets TE_ROOT (the repository), TE_DEPS (where fetched dependencies live) and TE_LOGS (logs of quiet steps).
+
+TE_ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+TE_DEPS="${TE_DEPS_DIR:-$TE_ROOT/.deps}"
+TE_LOGS="$TE_ROOT/build/logs"
+# shellcheck source=scripts/versions.env
+source "$TE_ROOT/scripts/versions.env"
+
+# say TEXT...: one line of progress.
+say() { printf '%s\n' "$*"; }
+
+# die TEXT...: one clear line on stderr, then exit 1.
+die() {
+  printf 'error: %s\n' "$*" >&2
+  exit 1
+}
+
+# seconds_since START: whole seconds since START (a value of EPOCHSECONDS).
+seconds_since() { echo $((EPOCHSECONDS - $1)); }
+
+# quietly LABEL COMMAND...: runs COMMAND with its output in a log, prints "LABEL ... N s", and on failure the log's
+# last lines and one line that says what failed. On a terminal the elapsed time is shown while it runs.
+quietly() {
+  local label="$1" log start pid
+  shift
+  mkdir -p "$TE_LOGS"
+  log="$TE_LOGS/$(tr -cs 'a-zA-Z0-9' '_' <<<"$label" | cut -c1-60).log"
+  start=$EPOCHSECONDS
+  "$@" >"$log" 2>&1 </dev/null &
+  pid=$!
+  if [[ -t 1 ]]; then
+    while kill -0 "$pid" 2>/dev/null; do
+      printf '\r  %s ... %s s ' "$label" "$(seconds_since "$start")"
+      sleep 1
+    done
+    printf '\r'
+  fi
+  if ! wait "$pid"; then
+    tail -n 25 "$log" >&2
+    die "$label failed after $(seconds_since "$start") s; full log: $log"
+  fi
+  say "  $label ... $(seconds_since "$start") s"
+}
+
+# with_root COMMAND...: runs COMMAND as root, through sudo where needed.
+with_root() {
+  if [[ $(id -u) -eq 0 ]]; then
+    "$@"
+  elif command -v sudo >/dev/null; then
+    sudo "$@"
+  else
+    die "root is needed for: $*; run as root or install sudo"
+  fi
+}
+
+# python_with MODULE...: prints a Python 3 that can import all MODULEs (the one on the PATH, else the system's).
+python_with() {
+  local python module
+  for python in python3 /usr/bin/python3; do
+    command -v "$python" >/dev/null || continue
+    for module in "$@"; do
+      "$python" -c "import $module" >/dev/null 2>&1 || continue 2
+    done
+    echo "$python"
+    return 0
+  done
+  return 1
+}
+
+# has_driver: true on a machine with an NVIDIA driver (TE_FORCE_CUDA_WHEELS=1 pretends there is one).
+has_driver() {
+  [[ "${TE_FORCE_CUDA_WHEELS:-0}" == 1 ]] && return 0
+  [[ -e /proc/driver/nvidia/version ]] && return 0
+  command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1 && return 0
+  { ldconfig -p 2>/dev/null || /sbin/ldconfig -p 2>/dev/null; } | grep -q 'libcuda\.so\.1 '
+}
+
+# has_hopper_gpu: true where nvidia-smi lists a GPU of compute capability 9.0, the architecture the kernels are for.
+has_hopper_gpu() {
+  command -v nvidia-smi >/dev/null || return 1
+  nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | grep -q '^9\.0'
+}
+
+# system_nvcc: prints the nvcc of an installed toolkit; fails without one, or when TE_FORCE_CUDA_WHEELS=1 hides it.
+system_nvcc() {
+  local candidate
+  [[ "${TE_FORCE_CUDA_WHEELS:-0}" == 1 ]] && return 1
+  for candidate in "${CUDACXX:-}" "${CUDA_HOME:+$CUDA_HOME/bin/nvcc}" "$(command -v nvcc || true)" /usr/local/cuda/bin/nvcc; do
+    if [[ -n "$candidate" && -x "$candidate" ]]; then
+      readlink -f "$candidate"
+      return 0
+    fi
+  done
+  return 1
+}
+
+# toolkit_has PATTERN: true when the installed toolkit or the system's library folders hold a file PATTERN.
+toolkit_has() {
+  local root folder
+  root="$(dirname "$(dirname "$(system_nvcc)")")"
+  for folder in "$root"/{lib,lib64,include,targets/*/lib,targets/*/include} /usr/include /usr/local/include \
+    /usr/include/*-linux-gnu /usr/lib/*-linux-gnu /usr/local/lib /usr/lib64; do
+    compgen -G "$folder/$1" >/dev/null && return 0
+  done
+  return 1
+}
+
+# can_build_cuda: true when everything the cuda preset needs is present.
+can_build_cuda() {
+  [[ -e "$TE_DEPS/cudnn-frontend/include/cudnn_frontend.h" ]] || return 1
+  [[ -x "$TE_DEPS/cuda/bin/nvcc" ]] || system_nvcc >/dev/null
+}

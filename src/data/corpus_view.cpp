@@ -1,0 +1,119 @@
+// Epochs, the order of documents within one, and the cut into samples.
+//
+// An epoch's order is a Permutation, so only the positions at which documents start must be stored, and of
+// those every 64th: a query finds the block by binary search and walks on document by document.
+#include "data/corpus_view.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "core/random.h"
+
+namespace te {
+namespace {
+
+constexpr int64_t kBlock = 64;
+constexpr size_t kRecentEpochs = 2;  // a batch that crosses the end of an epoch needs two
+
+Permutation epoch_permutation(int64_t size, uint64_t seed, uint64_t stream, const char* what, int64_t epoch) {
+  const Philox4 random = philox(seed, stream_of(what) + stream, static_cast<uint64_t>(epoch));
+  return {size, (uint64_t{random.word[0]} << 32) | random.word[1],
+          (uint64_t{random.word[2]} << 32) | random.word[3]};
+}
+
+}  // namespace
+
+struct CorpusView::Epoch {
+  int64_t number = 0;
+  Permutation documents, samples;
+  std::vector<int64_t> starts;  // in the epoch's token stream: of document 0, 64, 128, ... of its order
+};
+
+CorpusView::CorpusView(std::shared_ptr<const IndexedDataset> dataset, int64_t seq_length, int64_t vocab_size,
+                       uint64_t seed, uint64_t stream, bool shuffle)
+    : dataset_(std::move(dataset)),
+      seq_length_(seq_length),
+      vocab_size_(vocab_size),
+      seed_(seed),
+      stream_(stream),
+      shuffle_(shuffle) {
+  TE_CHECK(seq_length > 0, "seq_length {} must be positive", seq_length);
+  const int64_t tokens = dataset_->num_tokens();
+  if (shuffle && tokens < seq_length + 1) {
+    user_error(
+        "{}: holds {} tokens, a sample needs seq_length + 1 = {} + 1 = {}; use more text or a shorter "
+        "seq_length",
+        dataset_->prefix(), tokens, seq_length, seq_length + 1);
+  }
+  if (tokens < 2) {
+    user_error(
+        "{}: holds {} tokens, validation needs at least 2 (one to read, one to predict); use more text",
+        dataset_->prefix(), tokens);
+  }
+  samples_per_epoch_ = shuffle ? (tokens - 1) / seq_length : (tokens - 2) / seq_length + 1;
+}
+
+std::shared_ptr<const CorpusView::Epoch> CorpusView::epoch(int64_t number) const {
+  const std::lock_guard lock(mutex_);
+  for (size_t i = 0; i < recent_.size(); ++i) {
+    if (recent_[i]->number != number) continue;
+    std::rotate(recent_.begin(), recent_.begin() + static_cast<int64_t>(i),
+                recent_.begin() + static_cast<int64_t>(i) + 1);
+    return recent_.front();
+  }
+  const int64_t documents = dataset_->num_documents();
+  auto made = std::make_shared<Epoch>(
+      Epoch{number,
+            epoch_permutation(documents, seed_, stream_, "data.documents", number),
+            epoch_permutation(samples_per_epoch_, seed_, stream_, "data.samples", number),
+            {}});
+  made->starts.reserve(static_cast<size_t>((documents + kBlock - 1) / kBlock));
+  int64_t position = 0;
+  for (int64_t i = 0; i < documents; ++i) {
+    if (i % kBlock == 0) made->starts.push_back(position);
+    position += dataset_->document_length(made->documents(i));
+  }
+  TE_CHECK(position == dataset_->num_tokens(), "{}: an epoch has {} of {} tokens", dataset_->prefix(),
+           position, dataset_->num_tokens());
+  recent_.insert(recent_.begin(), made);
+  if (recent_.size() > kRecentEpochs) recent_.pop_back();
+  return made;
+}
+
+void CorpusView::read_stream(const Epoch& epoch, int64_t begin, int64_t count, int32_t* tokens) const {
+  const auto block =
+      std::upper_bound(epoch.starts.begin(), epoch.starts.end(), begin) - epoch.starts.begin() - 1;
+  int64_t position = epoch.starts[static_cast<size_t>(block)];
+  for (int64_t i = block * kBlock; count > 0; ++i) {
+    const int64_t document = epoch.documents(i);
+    const int64_t source = dataset_->document_begin(document);
+    const int64_t length = dataset_->document_begin(document + 1) - source;
+    const int64_t skip = begin - position;
+    if (skip < length) {
+      const int64_t part = std::min(length - skip, count);
+      dataset_->read(source + skip, part, tokens, vocab_size_);
+      tokens += part;
+      begin += part;
+      count -= part;
+    }
+    position += length;
+  }
+}
+
+int64_t CorpusView::read(int64_t index, int32_t* tokens) const {
+  TE_CHECK(index >= 0 && (shuffle_ || index < samples_per_epoch_), "{}: sample {} of {}", dataset_->prefix(),
+           index, samples_per_epoch_);
+  const int64_t wanted = seq_length_ + 1;
+  if (shuffle_) {
+    const auto order = epoch(index / samples_per_epoch_);
+    read_stream(*order, order->samples(index % samples_per_epoch_) * seq_length_, wanted, tokens);
+    return wanted;
+  }
+  const int64_t begin = index * seq_length_;
+  const int64_t count = std::min(wanted, dataset_->num_tokens() - begin);
+  dataset_->read(begin, count, tokens, vocab_size_);
+  std::fill(tokens + count, tokens + wanted, 0);
+  return count;
+}
+
+}  // namespace te

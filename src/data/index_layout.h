@@ -1,0 +1,13 @@
+// Constants of the .idx file, shared by reader and writer (private to the data room).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace te {
+
+inline constexpr char kIndexMagic[9] = {'M', 'M', 'I', 'D', 'I', 'D', 'X', '\0', '\0'};
+inline constexpr uint64_t kIndexVersion = 1;
+inline constexpr size_t kIndexHeaderBytes = 34;  // magic, version, token type, sequence and document counts
+
+}  // namespace te

@@ -1,0 +1,194 @@
+// Writer of Megatron's indexed datasets.
+//
+// Order at the end: both temporary files are synced; an old .idx of that name goes away; .bin is renamed,
+// then .idx. A dataset exists only while its .idx does, so at no instant does an index stand beside another
+// run's tokens.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+
+#include "core/error.h"
+#include "data/index_layout.h"
+#include "data/indexed_dataset.h"
+
+namespace te {
+namespace {
+
+constexpr int64_t kMaxSequenceTokens = int64_t{1}
+                                       << 30;  // lengths are i32; a longer document takes several sequences
+constexpr size_t kBufferBytes = size_t{1} << 20;
+
+[[noreturn]] void write_failed(const std::string& path) {
+  user_error("{}: cannot be written ({}); check the folder's rights and free space", path,
+             std::strerror(errno));
+}
+
+std::FILE* open_for_writing(const std::string& path) {
+  std::FILE* file = std::fopen(path.c_str(), "wb");
+  if (file == nullptr) write_failed(path);
+  return file;
+}
+
+void write_bytes(std::FILE* file, const void* data, size_t bytes, const std::string& path) {
+  if (bytes > 0 && std::fwrite(data, 1, bytes, file) != bytes) write_failed(path);
+}
+
+void sync_and_close(std::FILE* file, const std::string& path) {
+  const bool synced = std::fflush(file) == 0 && ::fsync(::fileno(file)) == 0;
+  const int error = errno;
+  const bool closed = std::fclose(file) == 0;
+  if (!synced) errno = error;
+  if (!synced || !closed) write_failed(path);
+}
+
+void rename_file(const std::string& from, const std::string& to) {
+  if (std::rename(from.c_str(), to.c_str()) != 0) write_failed(to);
+}
+
+/// Renames last only once the folder itself is on disk. Not every file system can do it, so failure is no
+/// error.
+void sync_folder(const std::string& prefix) {
+  const std::filesystem::path folder = std::filesystem::absolute(prefix).parent_path();
+  const int file = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (file < 0) return;
+  ::fsync(file);
+  ::close(file);
+}
+
+template <class Stored>
+bool append_as(std::span<const int32_t> tokens, std::vector<uint8_t>& buffer) {
+  const size_t start = buffer.size();
+  buffer.resize(start + tokens.size() * sizeof(Stored));
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const Stored value = static_cast<Stored>(tokens[i]);
+    if (static_cast<int64_t>(value) != tokens[i]) return false;
+    std::memcpy(buffer.data() + start + i * sizeof(Stored), &value, sizeof(Stored));
+  }
+  return true;
+}
+
+bool append_tokens(TokenType type, std::span<const int32_t> tokens, std::vector<uint8_t>& buffer) {
+  switch (type) {
+    case TokenType::kU8:
+      return append_as<uint8_t>(tokens, buffer);
+    case TokenType::kI8:
+      return append_as<int8_t>(tokens, buffer);
+    case TokenType::kI16:
+      return append_as<int16_t>(tokens, buffer);
+    case TokenType::kU16:
+      return append_as<uint16_t>(tokens, buffer);
+    case TokenType::kI32:
+      return append_as<int32_t>(tokens, buffer);
+    case TokenType::kI64:
+      return append_as<int64_t>(tokens, buffer);
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+IndexedDatasetWriter::IndexedDatasetWriter(std::string prefix, TokenType type)
+    : prefix_(std::move(prefix)), type_(type) {
+  TE_CHECK(type != TokenType::kF32 && type != TokenType::kF64, "{}: tokens are integers", prefix_);
+  const std::filesystem::path name = std::filesystem::path(prefix_).filename();
+  if (name.empty() || std::filesystem::is_directory(prefix_)) {
+    user_error("output prefix `{}`: is a folder; name the dataset too, as in `{}`", prefix_,
+               (std::filesystem::path(prefix_) / "corpus").string());
+  }
+  const std::filesystem::path folder = std::filesystem::absolute(prefix_).parent_path();
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error)
+    user_error("{}: cannot be created ({}); mend the output prefix", folder.string(), error.message());
+  file_ = open_for_writing(prefix_ + ".bin.tmp");
+}
+
+IndexedDatasetWriter::~IndexedDatasetWriter() {
+  if (file_ != nullptr) std::fclose(file_);
+  if (finished_) return;
+  std::remove((prefix_ + ".bin.tmp").c_str());
+  std::remove((prefix_ + ".idx.tmp").c_str());
+}
+
+void IndexedDatasetWriter::append(std::span<const int32_t> tokens) {
+  TE_CHECK(file_ != nullptr, "{}: append after finish", prefix_);
+  while (!tokens.empty()) {
+    const size_t room = static_cast<size_t>(kMaxSequenceTokens - sequence_tokens_);
+    const std::span<const int32_t> part = tokens.first(std::min(tokens.size(), room));
+    write_tokens(part);
+    sequence_tokens_ += static_cast<int64_t>(part.size());
+    if (sequence_tokens_ == kMaxSequenceTokens) end_sequence();
+    tokens = tokens.subspan(part.size());
+  }
+}
+
+void IndexedDatasetWriter::write_tokens(std::span<const int32_t> tokens) {
+  const size_t step = kBufferBytes / static_cast<size_t>(token_size(type_));
+  for (size_t begin = 0; begin < tokens.size(); begin += step) {
+    const std::span<const int32_t> part = tokens.subspan(begin, std::min(step, tokens.size() - begin));
+    buffer_.clear();
+    TE_CHECK(append_tokens(type_, part, buffer_), "{}: a token does not fit {}", prefix_,
+             token_type_name(type_));
+    write_bytes(file_, buffer_.data(), buffer_.size(), prefix_ + ".bin.tmp");
+  }
+  num_tokens_ += static_cast<int64_t>(tokens.size());
+}
+
+void IndexedDatasetWriter::end_sequence() {
+  lengths_.push_back(static_cast<int32_t>(sequence_tokens_));
+  sequence_tokens_ = 0;
+}
+
+void IndexedDatasetWriter::end_document() {
+  const bool has_sequence = static_cast<int64_t>(lengths_.size()) > document_indices_.back();
+  if (sequence_tokens_ > 0 || !has_sequence) end_sequence();
+  document_indices_.push_back(static_cast<int64_t>(lengths_.size()));
+}
+
+void IndexedDatasetWriter::write_index() {
+  const std::string path = prefix_ + ".idx.tmp";
+  std::FILE* file = open_for_writing(path);
+  const uint8_t code = static_cast<uint8_t>(type_);
+  const uint64_t counts[2] = {lengths_.size(), document_indices_.size()};
+  std::vector<int64_t> pointers(lengths_.size());
+  int64_t position = 0;
+  for (size_t i = 0; i < lengths_.size(); ++i) {
+    pointers[i] = position;
+    position += lengths_[i] * token_size(type_);
+  }
+  try {
+    write_bytes(file, kIndexMagic, sizeof(kIndexMagic), path);
+    write_bytes(file, &kIndexVersion, sizeof(kIndexVersion), path);
+    write_bytes(file, &code, sizeof(code), path);
+    write_bytes(file, counts, sizeof(counts), path);
+    write_bytes(file, lengths_.data(), lengths_.size() * sizeof(int32_t), path);
+    write_bytes(file, pointers.data(), pointers.size() * sizeof(int64_t), path);
+    write_bytes(file, document_indices_.data(), document_indices_.size() * sizeof(int64_t), path);
+  } catch (...) {
+    std::fclose(file);
+    throw;
+  }
+  sync_and_close(file, path);
+}
+
+void IndexedDatasetWriter::finish() {
+  TE_CHECK(file_ != nullptr, "{}: finish called twice", prefix_);
+  if (sequence_tokens_ > 0) end_document();
+  std::FILE* file = file_;
+  file_ = nullptr;
+  sync_and_close(file, prefix_ + ".bin.tmp");
+  write_index();
+  if (std::remove((prefix_ + ".idx").c_str()) != 0 && errno != ENOENT) write_failed(prefix_ + ".idx");
+  rename_file(prefix_ + ".bin.tmp", prefix_ + ".bin");
+  rename_file(prefix_ + ".idx.tmp", prefix_ + ".idx");
+  finished_ = true;
+  sync_folder(prefix_);
+}
+
+}  // namespace te

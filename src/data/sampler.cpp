@@ -1,0 +1,144 @@
+// The two sources of batches: blended datasets and random tokens.
+#include "data/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/error.h"
+#include "core/random.h"
+#include "data/blend.h"
+#include "data/corpus_view.h"
+
+namespace te {
+namespace {
+
+class IndexedBatchSource : public BatchSource {
+ public:
+  IndexedBatchSource(std::vector<std::unique_ptr<CorpusView>> views, std::unique_ptr<Blend> blend,
+                     const IndexedSourceOptions& options)
+      : BatchSource(options.seq_length),
+        views_(std::move(views)),
+        blend_(std::move(blend)),
+        options_(options) {}
+
+  int64_t num_samples() const override {
+    const int64_t available = blend_->num_samples();
+    return options_.max_samples > 0 ? std::min(options_.max_samples, available) : available;
+  }
+
+  void fill(int64_t first_sample, int64_t count, int32_t* tokens, int32_t* targets) const override {
+    TE_CHECK(first_sample >= 0 && count >= 0, "samples [{}, {} + {})", first_sample, first_sample, count);
+    const int64_t length = seq_length();
+    const int64_t real = std::clamp<int64_t>(num_samples() - first_sample, 0, count);
+    std::vector<int32_t> sample(static_cast<size_t>(length + 1));
+    int64_t row = 0;
+    for (const Blend::Item& item :
+         real > 0 ? blend_->items(first_sample, real) : std::vector<Blend::Item>()) {
+      const int64_t valid = views_[static_cast<size_t>(item.dataset)]->read(item.sample, sample.data());
+      std::copy_n(sample.data(), length, tokens + row * length);
+      std::copy_n(sample.data() + 1, length, targets + row * length);
+      std::fill(targets + row * length + valid - 1, targets + (row + 1) * length, kIgnoredTarget);
+      ++row;
+    }
+    std::fill(tokens + real * length, tokens + count * length, 0);
+    std::fill(targets + real * length, targets + count * length, kIgnoredTarget);
+  }
+
+  std::string describe() const override {
+    int64_t tokens = 0, documents = 0, samples = 0;
+    for (const auto& view : views_) {
+      tokens += view->dataset().num_tokens();
+      documents += view->dataset().num_documents();
+      samples += view->samples_per_epoch();
+    }
+    std::string text =
+        fmt::format("{} ({} dataset{}): {} tokens, {} documents, ", views_[0]->dataset().prefix(),
+                    views_.size(), views_.size() == 1 ? "" : "s", tokens, documents);
+    return text + (options_.shuffle ? fmt::format("{} samples an epoch, shuffled", samples)
+                                    : fmt::format("{} of {} samples, in order", num_samples(), samples));
+  }
+
+ private:
+  std::vector<std::unique_ptr<CorpusView>> views_;
+  std::unique_ptr<Blend> blend_;
+  IndexedSourceOptions options_;
+};
+
+class SyntheticBatchSource : public BatchSource {
+ public:
+  SyntheticBatchSource(int64_t seq_length, int64_t vocab_size, uint64_t seed)
+      : BatchSource(seq_length), vocab_size_(vocab_size), seed_(seed) {}
+
+  int64_t num_samples() const override { return kEndless; }
+
+  void fill(int64_t first_sample, int64_t count, int32_t* tokens, int32_t* targets) const override {
+    TE_CHECK(first_sample >= 0 && count >= 0, "samples [{}, {} + {})", first_sample, first_sample, count);
+    const int64_t length = seq_length();
+    const int64_t blocks = length / 4 + 1;  // four tokens each, length + 1 in all
+    const uint64_t stream = stream_of("data.synthetic");
+#pragma omp parallel for
+    for (int64_t row = 0; row < count; ++row) {
+      for (int64_t block = 0; block < blocks; ++block) {
+        const Philox4 random =
+            philox(seed_, stream, static_cast<uint64_t>((first_sample + row) * blocks + block));
+        for (int64_t i = 0; i < 4; ++i) {
+          const int64_t at = 4 * block + i;
+          const auto token =
+              static_cast<int32_t>((random.word[i] * static_cast<uint64_t>(vocab_size_)) >> 32);
+          if (at < length) tokens[row * length + at] = token;
+          if (at >= 1 && at <= length) targets[row * length + at - 1] = token;
+        }
+      }
+    }
+  }
+
+  std::string describe() const override {
+    return fmt::format("synthetic: uniformly random tokens below {}", vocab_size_);
+  }
+
+ private:
+  int64_t vocab_size_;
+  uint64_t seed_;
+};
+
+}  // namespace
+
+Batch BatchSource::batch(int64_t first_sample, int64_t count) const {
+  Batch batch;
+  batch.tokens.resize(static_cast<size_t>(count * seq_length()));
+  batch.targets.resize(static_cast<size_t>(count * seq_length()));
+  fill(first_sample, count, batch.tokens.data(), batch.targets.data());
+  return batch;
+}
+
+std::unique_ptr<BatchSource> make_indexed_source(const std::vector<WeightedDataset>& datasets,
+                                                 const IndexedSourceOptions& options) {
+  TE_CHECK(options.seq_length > 0 && options.vocab_size > 0,
+           "{}: seq_length {}, vocab_size {} must be positive", options.key, options.seq_length,
+           options.vocab_size);
+  if (datasets.empty()) user_error("{}: names no dataset; give a list of [weight, prefix]", options.key);
+  std::vector<std::unique_ptr<CorpusView>> views;
+  std::vector<double> weights;
+  std::vector<int64_t> limits;
+  for (const WeightedDataset& item : datasets) {
+    if (!(item.weight > 0.0) || !std::isfinite(item.weight)) {
+      user_error("{}: weight {} of {} must be positive; mend it or drop the dataset", options.key,
+                 item.weight, item.prefix);
+    }
+    views.push_back(std::make_unique<CorpusView>(std::make_shared<IndexedDataset>(item.prefix),
+                                                 options.seq_length, options.vocab_size, options.seed,
+                                                 views.size(), options.shuffle));
+    weights.push_back(item.weight);
+    limits.push_back(options.shuffle ? Blend::kEndless : views.back()->samples_per_epoch());
+  }
+  auto blend = std::make_unique<Blend>(std::move(weights), std::move(limits));
+  return std::make_unique<IndexedBatchSource>(std::move(views), std::move(blend), options);
+}
+
+std::unique_ptr<BatchSource> make_synthetic_source(int64_t seq_length, int64_t vocab_size, uint64_t seed) {
+  TE_CHECK(seq_length > 0 && vocab_size > 0 && vocab_size <= INT32_MAX,
+           "synthetic data: seq_length {}, vocab_size {}", seq_length, vocab_size);
+  return std::make_unique<SyntheticBatchSource>(seq_length, vocab_size, seed);
+}
+
+}  // namespace te

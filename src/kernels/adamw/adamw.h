@@ -17,6 +17,8 @@ constexpr int64_t kAdamWGranule = 128;
 ///   main_param = main_param (1 - lr weight_decay [where flagged])
 ///                - lr (exp_avg / (1 - beta1^t)) / (sqrt(exp_avg_sq / (1 - beta2^t)) + eps)
 ///   param      = main_param rounded to its dtype
+/// in FP32; bias corrections and lr weight_decay are computed in FP64 and rounded once. main_param is rounded
+/// once per step (decay and update are added first). CPU and GPU give the same bits.
 /// Nothing is written when *skip is non-zero.
 struct AdamW {
   Tensor main_param;  ///< fp32 [n], in/out

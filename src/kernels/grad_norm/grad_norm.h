@@ -7,14 +7,16 @@
 
 namespace te::kernels {
 
-/// *out += sum of x^2, FP32 products, partial sums combined in FP64 in a fixed order. x fp32 [n]; out [1]
-/// fp32; scratch fp32 of sum_of_squares_scratch_elements().
+/// *out += sum of x^2, FP32 products, partial sums combined in FP64 in a fixed order (the same bits in every
+/// run and with any number of threads). x fp32 [n], may be empty; out [1] fp32; scratch fp32 of
+/// sum_of_squares_scratch_elements(), 8-byte aligned. NaN and infinities, also from an FP32 product that
+/// overflows, reach out.
 void sum_of_squares(const Context& context, const Tensor& x, const Tensor& out, const Tensor& scratch);
 int64_t sum_of_squares_scratch_elements();
 
 /// grad_norm = sqrt(sum_of_squares); multiplier = clip > 0 and norm > clip ? clip / (norm + 1e-6) : 1 (the
-/// rule of Megatron-LM and torch.nn.utils.clip_grad_norm_); skip = 1 when the norm or *loss is not finite,
-/// else 0.
+/// rule of Megatron-LM and torch.nn.utils.clip_grad_norm_); skip = 1 and
+/// multiplier = 0 when the norm or *loss is not finite, else skip = 0.
 struct ClipCoefficient {
   Tensor sum_of_squares;  ///< [1] fp32
   Tensor loss;            ///< [1] fp32, optional

@@ -1,0 +1,61 @@
+// AdamW: checks, dispatch and the CPU reference.
+#include "kernels/adamw/adamw.h"
+
+#include <algorithm>
+
+#include "core/float_types.h"
+#include "kernels/adamw/adamw_math.h"
+#include "kernels/common/checks.h"
+
+namespace te::kernels {
+namespace {
+
+void check(const AdamW& args, int64_t n) {
+  for (const auto& [name, tensor] : {std::pair{"main_param", &args.main_param},
+                                     {"main_grad", &args.main_grad},
+                                     {"exp_avg", &args.exp_avg},
+                                     {"exp_avg_sq", &args.exp_avg_sq}}) {
+    check_dtype("adamw", name, *tensor, DType::f32);
+    check_shape("adamw", name, *tensor, {n});
+  }
+  if (args.param) {
+    check_dtype("adamw", "param", args.param, DType::bf16);
+    check_shape("adamw", "param", args.param, {n});
+  }
+  check_dtype("adamw", "decay", args.decay, DType::u8);
+  check_shape("adamw", "decay", args.decay, {(n + kAdamWGranule - 1) / kAdamWGranule});
+  TE_CHECK(args.step >= 1, "adamw: step {} must be at least 1", args.step);
+}
+
+void adamw_cpu(const AdamW& args, int64_t n) {
+  if (args.skip != nullptr && *args.skip != 0) return;
+  const AdamWConstants c = adamw_constants(args);
+  const float multiplier = args.grad_multiplier != nullptr ? *args.grad_multiplier : 1.0f;
+  float* main_param = args.main_param.as<float>();
+  const float* main_grad = args.main_grad.as<float>();
+  float* exp_avg = args.exp_avg.as<float>();
+  float* exp_avg_sq = args.exp_avg_sq.as<float>();
+  bfloat16* param = args.param.as<bfloat16>();
+  const uint8_t* decay_flags = args.decay.as<uint8_t>();
+#pragma omp parallel for schedule(static)
+  for (int64_t begin = 0; begin < n; begin += kAdamWGranule) {
+    const float decay = decay_flags[begin / kAdamWGranule] != 0 ? c.decay : 0.0f;
+    const int64_t end = std::min(begin + kAdamWGranule, n);
+    for (int64_t i = begin; i < end; ++i)
+      adamw_element(c, decay, main_grad[i] * multiplier, main_param[i], exp_avg[i], exp_avg_sq[i]);
+    if (param != nullptr)
+      for (int64_t i = begin; i < end; ++i) param[i] = to_bf16(main_param[i]);
+  }
+}
+
+}  // namespace
+
+void adamw(const Context& context, const AdamW& args) {
+  const int64_t n = args.main_param.numel();
+  if (n == 0) return;  // a rank whose shard is empty
+  check(args, n);
+  TE_DISPATCH_CUDA(context, adamw, args);
+  adamw_cpu(args, n);
+}
+
+}  // namespace te::kernels

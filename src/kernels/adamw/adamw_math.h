@@ -1,0 +1,55 @@
+// The arithmetic of AdamW, shared by the CPU reference and the CUDA kernel so that both give the same bits:
+// every multiply-add is spelled fmaf, nothing is left for a compiler to contract, and division and square
+// root are IEEE on both sides.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "core/random.h"
+#include "kernels/adamw/adamw.h"
+
+namespace te::kernels {
+
+struct AdamWConstants {
+  float beta1, one_minus_beta1;
+  float beta2, one_minus_beta2;
+  float step_size;             ///< lr / (1 - beta1^t)
+  float inv_sqrt_correction2;  ///< 1 / sqrt(1 - beta2^t)
+  float eps;
+  float decay;  ///< lr * weight_decay
+};
+
+inline AdamWConstants adamw_constants(const AdamW& args) {
+  const double t = static_cast<double>(args.step), beta1 = args.beta1, beta2 = args.beta2, lr = args.lr;
+  AdamWConstants c;
+  c.beta1 = args.beta1;
+  c.one_minus_beta1 = static_cast<float>(1.0 - beta1);
+  c.beta2 = args.beta2;
+  c.one_minus_beta2 = static_cast<float>(1.0 - beta2);
+  c.step_size = static_cast<float>(lr / (1.0 - std::pow(beta1, t)));
+  c.inv_sqrt_correction2 = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(beta2, t)));
+  c.eps = args.eps;
+  c.decay = static_cast<float>(lr * static_cast<double>(args.weight_decay));
+  return c;
+}
+
+/// One element; `gradient` is already multiplied by the clipping coefficient, `decay` is c.decay or 0.
+TE_HOST_DEVICE void adamw_element(const AdamWConstants& c, float decay, float gradient, float& param,
+                                  float& exp_avg, float& exp_avg_sq) {
+  exp_avg = fmaf(c.beta1, exp_avg, c.one_minus_beta1 * gradient);
+  exp_avg_sq = fmaf(c.beta2, exp_avg_sq, c.one_minus_beta2 * gradient * gradient);
+  const float denominator = fmaf(sqrtf(exp_avg_sq), c.inv_sqrt_correction2, c.eps);
+  const float update = exp_avg / denominator;
+  // Decay and update are small beside param: adding them first leaves one rounding of param. The product is
+  // the addend of an fmaf, so it cannot be contracted.
+  param = param - fmaf(decay, param, c.step_size * update);
+}
+
+#ifdef TE_WITH_CUDA
+namespace cuda {
+void adamw(const Context& context, const AdamW& args);
+}
+#endif
+
+}  // namespace te::kernels

@@ -1,0 +1,118 @@
+// Embedding: checks, dispatch and the CPU reference.
+#include "kernels/embedding/embedding.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "core/float_types.h"
+#include "kernels/common/checks.h"
+#include "kernels/embedding/embedding_cuda.h"
+
+namespace te::kernels {
+namespace {
+
+void check_positions(const char* op, const char* name, const Tensor& positions, DType dtype, int64_t seq,
+                     int64_t hidden) {
+  check_dtype(op, name, positions, dtype);
+  TE_CHECK(seq >= 1, "{}: seq {} must be at least 1", op, seq);
+  TE_CHECK(positions.shape.rank() == 2 && positions.dim(0) >= seq && positions.dim(1) == hidden,
+           "{}: {} has shape {}, must be [>= {}, {}]", op, name, positions.shape.str(), seq, hidden);
+}
+
+template <class T>
+void embedding_forward_cpu(const EmbeddingForward& args) {
+  const int64_t rows = args.tokens.numel(), hidden = args.table.dim(1);
+  const int32_t* tokens = args.tokens.as<int32_t>();
+  const T* table = args.table.as<T>();
+  const T* positions = args.positions.as<T>();
+#pragma omp parallel for schedule(static)
+  for (int64_t r = 0; r < rows; ++r) {
+    const T* row = table + tokens[r] * hidden;
+    T* out = args.out.as<T>() + r * hidden;
+    if (positions == nullptr) {
+      std::copy_n(row, hidden, out);
+      continue;
+    }
+    const T* position = positions + r % args.seq * hidden;
+    for (int64_t c = 0; c < hidden; ++c) out[c] = from_float<T>(to_float(row[c]) + to_float(position[c]));
+  }
+}
+
+// Rows are added in their order; threads own blocks of columns, so the result does not depend on their
+// number.
+template <class T>
+void backward_table_cpu(const EmbeddingBackward& args) {
+  constexpr int64_t kColumns = 64;
+  const int64_t rows = args.tokens.numel(), hidden = args.dtable.dim(1);
+  const int32_t* tokens = args.tokens.as<int32_t>();
+  const T* dout = args.dout.as<T>();
+  float* dtable = args.dtable.as<float>();
+#pragma omp parallel for schedule(static)
+  for (int64_t begin = 0; begin < hidden; begin += kColumns) {
+    const int64_t end = std::min(begin + kColumns, hidden);
+    for (int64_t r = 0; r < rows; ++r) {
+      float* target = dtable + tokens[r] * hidden;
+      for (int64_t c = begin; c < end; ++c) target[c] += to_float(dout[r * hidden + c]);
+    }
+  }
+}
+
+template <class T>
+void backward_positions_cpu(const EmbeddingBackward& args) {
+  const int64_t rows = args.tokens.numel(), hidden = args.dtable.dim(1);
+  const T* dout = args.dout.as<T>();
+#pragma omp parallel
+  {
+    std::vector<float> sum(static_cast<size_t>(hidden));
+#pragma omp for schedule(static)
+    for (int64_t s = 0; s < args.seq; ++s) {
+      std::fill(sum.begin(), sum.end(), 0.0f);
+      for (int64_t r = s; r < rows; r += args.seq)
+        for (int64_t c = 0; c < hidden; ++c) sum[static_cast<size_t>(c)] += to_float(dout[r * hidden + c]);
+      float* target = args.dpositions.as<float>() + s * hidden;
+      for (int64_t c = 0; c < hidden; ++c) target[c] += sum[static_cast<size_t>(c)];
+    }
+  }
+}
+
+}  // namespace
+
+void embedding_forward(const Context& context, const EmbeddingForward& args) {
+  const char* op = "embedding_forward";
+  check_dtype(op, "tokens", args.tokens, DType::i32);
+  check_hp(op, "table", args.table);
+  TE_CHECK(args.table.shape.rank() == 2, "{}: table has shape {}, must be [vocab, hidden]", op,
+           args.table.shape.str());
+  const int64_t hidden = args.table.dim(1);
+  check_dtype(op, "out", args.out, args.table.dtype);
+  check_shape(op, "out", args.out, {args.tokens.numel(), hidden});
+  if (args.positions) check_positions(op, "positions", args.positions, args.table.dtype, args.seq, hidden);
+  if (args.out.numel() == 0) return;
+  TE_DISPATCH_CUDA(context, embedding_forward, args);
+  visit_hp(args.table.dtype, [&](auto zero) { embedding_forward_cpu<decltype(zero)>(args); });
+}
+
+void embedding_backward(const Context& context, const EmbeddingBackward& args) {
+  const char* op = "embedding_backward";
+  check_dtype(op, "tokens", args.tokens, DType::i32);
+  check_hp(op, "dout", args.dout);
+  check_dtype(op, "dtable", args.dtable, DType::f32);
+  TE_CHECK(args.dtable.shape.rank() == 2, "{}: dtable has shape {}, must be [vocab, hidden]", op,
+           args.dtable.shape.str());
+  const int64_t hidden = args.dtable.dim(1);
+  check_shape(op, "dout", args.dout, {args.tokens.numel(), hidden});
+  if (args.dpositions) check_positions(op, "dpositions", args.dpositions, DType::f32, args.seq, hidden);
+  if (args.dout.numel() == 0) return;
+  TE_DISPATCH_CUDA(context, embedding_backward, args);
+  visit_hp(args.dout.dtype, [&](auto zero) {
+    backward_table_cpu<decltype(zero)>(args);
+    if (args.dpositions) backward_positions_cpu<decltype(zero)>(args);
+  });
+}
+
+int64_t embedding_backward_workspace_bytes(const Context& context, int64_t rows, int64_t hidden) {
+  TE_DISPATCH_CUDA(context, embedding_backward_workspace_bytes, rows, hidden);
+  return 0;  // the CPU reference needs none
+}
+
+}  // namespace te::kernels

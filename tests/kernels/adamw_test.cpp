@@ -1,0 +1,183 @@
+// AdamW's CPU reference: one step by hand, a hundred steps against double precision, the skip flag, decay
+// flags.
+#include "kernels/adamw/adamw.h"
+
+#include <cmath>
+
+#include "testing/testing.h"
+
+namespace te::kernels {
+namespace {
+
+using testing::TestTensor;
+
+const Context& cpu() {
+  static const Context context = Context::cpu();
+  return context;
+}
+
+// All buffers of one optimizer, filled with small numbers; decay on granules whose number is even.
+struct Buffers {
+  explicit Buffers(int64_t n)
+      : main_param(cpu(), DType::f32, {n}),
+        main_grad(cpu(), DType::f32, {n}),
+        exp_avg(cpu(), DType::f32, {n}),
+        exp_avg_sq(cpu(), DType::f32, {n}),
+        param(cpu(), DType::bf16, {n}),
+        decay(cpu(), DType::u8, {(n + kAdamWGranule - 1) / kAdamWGranule}) {
+    main_param.fill_normal(1);
+    main_grad.fill_normal(2, 0.1f);
+    exp_avg.fill_value(0);
+    exp_avg_sq.fill_value(0);
+    std::vector<uint8_t> flags(static_cast<size_t>(decay.get().numel()));
+    for (size_t i = 0; i < flags.size(); ++i) flags[i] = i % 2 == 0;
+    decay.fill_raw(flags.data());
+  }
+  AdamW args() {
+    return {.main_param = main_param,
+            .main_grad = main_grad,
+            .exp_avg = exp_avg,
+            .exp_avg_sq = exp_avg_sq,
+            .param = param,
+            .decay = decay,
+            .lr = 1e-2f,
+            .weight_decay = 0.1f};
+  }
+  TestTensor main_param, main_grad, exp_avg, exp_avg_sq, param, decay;
+};
+
+TEST(AdamW, OneStepByHand) {
+  // Step 1 from zero moments: the corrected moments are g and g^2, so the update is lr * sign(g).
+  Buffers b(2);
+  b.main_param.fill({1.0f, -2.0f});
+  b.main_grad.fill({0.5f, -4.0f});
+  AdamW args = b.args();
+  args.lr = 0.125f, args.beta1 = 0.5f, args.beta2 = 0.75f, args.eps = 0.0f, args.weight_decay = 0.25f;
+  adamw(cpu(), args);
+  EXPECT_EQ(b.exp_avg.floats(), (std::vector<float>{0.25f, -2.0f}));
+  EXPECT_EQ(b.exp_avg_sq.floats(), (std::vector<float>{0.0625f, 4.0f}));
+  // 1 (1 - 0.03125) - 0.125 = 0.84375;  -2 (1 - 0.03125) + 0.125 = -1.8125
+  EXPECT_EQ(b.main_param.floats(), (std::vector<float>{0.84375f, -1.8125f}));
+  EXPECT_EQ(b.param.floats(), (std::vector<float>{0.84375f, -1.8125f}));
+}
+
+TEST(AdamW, EpsIsAddedToTheCorrectedRoot) {
+  Buffers b(1);
+  b.main_param.fill({0.0f});
+  b.main_grad.fill({3.0f});
+  AdamW args = b.args();
+  args.lr = 1.0f, args.eps = 1.0f, args.beta1 = 0.5f, args.beta2 = 0.75f, args.weight_decay = 0.0f;
+  adamw(cpu(), args);
+  EXPECT_EQ(b.main_param.floats()[0], -0.75f);  // 3 / (3 + 1)
+}
+
+TEST(AdamW, HundredStepsAgainstDoublePrecision) {
+  const int64_t n = 1000;
+  Buffers b(n);
+  AdamW args = b.args();
+  const float multiplier = 0.5f;
+  args.grad_multiplier = &multiplier;
+  const std::vector<float> start = b.main_param.floats();
+  std::vector<double> w(start.begin(), start.end()), m(n, 0.0), v(n, 0.0);
+  for (int step = 1; step <= 100; ++step) {
+    b.main_grad.fill_normal(static_cast<uint64_t>(100 + step), 0.1f);
+    args.step = step;
+    adamw(cpu(), args);
+    const std::vector<float> gradient = b.main_grad.floats();
+    const double b1 = args.beta1, b2 = args.beta2, lr = args.lr;
+    for (int64_t i = 0; i < n; ++i) {
+      const double g = 0.5 * static_cast<double>(gradient[i]);
+      const bool decayed = i / kAdamWGranule % 2 == 0;
+      m[i] = b1 * m[i] + (1 - b1) * g;
+      v[i] = b2 * v[i] + (1 - b2) * g * g;
+      w[i] = w[i] * (1 - (decayed ? lr * static_cast<double>(args.weight_decay) : 0.0)) -
+             lr * (m[i] / (1 - std::pow(b1, step))) /
+                 (std::sqrt(v[i] / (1 - std::pow(b2, step))) + static_cast<double>(args.eps));
+    }
+  }
+  // Each step rounds a parameter of magnitude ~1 once (6e-8); a hundred roundings walk to about 6e-7.
+  EXPECT_LT(testing::relative_error(b.main_param.floats(), {w.begin(), w.end()}), 1e-6);
+  EXPECT_LT(testing::relative_error(b.exp_avg.floats(), {m.begin(), m.end()}), 1e-6);
+  EXPECT_LT(testing::relative_error(b.exp_avg_sq.floats(), {v.begin(), v.end()}), 1e-6);
+  const std::vector<float> rounded = b.param.floats(), exact = b.main_param.floats();
+  for (int64_t i = 0; i < n; ++i) EXPECT_EQ(rounded[i], to_float(to_bf16(exact[i])));
+}
+
+TEST(AdamW, SmallDecayIsNotLostInRounding) {
+  // lr * weight_decay = 1e-6: a factor 1 - 1e-6 rounded to FP32 would be off by 3 % of the decay.
+  const int64_t n = 4 * kAdamWGranule;
+  Buffers b(n);
+  b.main_grad.fill_value(0.0f);
+  std::vector<uint8_t> flags(4, 1);
+  b.decay.fill_raw(flags.data());
+  std::vector<float> start(n);
+  for (int64_t i = 0; i < n; ++i) start[i] = 1.0f + static_cast<float>(i) / static_cast<float>(n);
+  b.main_param.fill(start);
+  AdamW args = b.args();
+  args.lr = 1e-5f;
+  double before = 0, after = 0;
+  for (float x : start) before += static_cast<double>(x);
+  for (args.step = 1; args.step <= 200; ++args.step) adamw(cpu(), args);
+  for (float x : b.main_param.floats()) after += static_cast<double>(x);
+  EXPECT_NEAR((before - after) / before, 200e-6, 3e-6);
+}
+
+TEST(AdamW, DecayFlagsSelectGranules) {
+  const int64_t n = 2 * kAdamWGranule + 40;  // the last granule is cut
+  Buffers b(n);
+  b.main_grad.fill_value(0.0f);
+  b.main_param.fill_value(1.0f);
+  AdamW args = b.args();
+  args.lr = 0.5f, args.weight_decay = 0.5f;
+  adamw(cpu(), args);
+  const std::vector<float> after = b.main_param.floats();
+  for (int64_t i = 0; i < n; ++i) EXPECT_EQ(after[i], i / kAdamWGranule == 1 ? 1.0f : 0.75f) << i;
+}
+
+TEST(AdamW, SkipLeavesEveryBit) {
+  Buffers b(300);
+  AdamW args = b.args();
+  const auto state = [&] {
+    return std::vector{b.main_param.raw(), b.main_grad.raw(), b.exp_avg.raw(), b.exp_avg_sq.raw(),
+                       b.param.raw()};
+  };
+  const float multiplier = 0.0f;
+  int32_t skip = 1;
+  args.grad_multiplier = &multiplier, args.skip = &skip;
+  const auto before = state();
+  adamw(cpu(), args);
+  EXPECT_EQ(before, state());
+  skip = 0;
+  adamw(cpu(), args);
+  EXPECT_NE(before, state());
+}
+
+TEST(AdamW, NonFiniteGradientsStayInTheirElement) {
+  Buffers b(3);
+  b.main_grad.fill({1.0f, std::nanf(""), INFINITY});
+  adamw(cpu(), b.args());
+  const std::vector<float> after = b.main_param.floats();
+  EXPECT_TRUE(std::isfinite(after[0]));
+  EXPECT_TRUE(std::isnan(after[1]));
+  EXPECT_TRUE(std::isnan(after[2]));
+}
+
+TEST(AdamW, WorksWithoutAModelCopyAndOnAnEmptyShard) {
+  Buffers b(5), with(5);
+  AdamW args = b.args();
+  args.param = {};
+  adamw(cpu(), args);
+  adamw(cpu(), with.args());
+  EXPECT_EQ(b.main_param.raw(), with.main_param.raw());
+  adamw(cpu(), AdamW{});
+}
+
+TEST(AdamW, RejectsAWrongNumberOfDecayFlags) {
+  Buffers b(129), other(128);
+  AdamW args = b.args();
+  args.decay = other.decay;
+  EXPECT_THROW(adamw(cpu(), args), InternalError);
+}
+
+}  // namespace
+}  // namespace te::kernels

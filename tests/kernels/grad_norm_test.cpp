@@ -1,0 +1,131 @@
+// Gradient norm and clipping on the CPU: hand-computed values, non-finite input, independence of threads.
+#include "kernels/grad_norm/grad_norm.h"
+
+#include <omp.h>
+
+#include <cmath>
+#include <limits>
+
+#include "testing/testing.h"
+
+namespace te::kernels {
+namespace {
+
+using testing::TestTensor;
+
+const Context& cpu() {
+  static const Context context = Context::cpu();
+  return context;
+}
+
+float sum(const std::vector<float>& values, float start = 0.0f) {
+  TestTensor x(cpu(), DType::f32, {static_cast<int64_t>(values.size())}), out(cpu(), DType::f32, {1});
+  TestTensor scratch(cpu(), DType::f32, {sum_of_squares_scratch_elements()});
+  x.fill(values);
+  out.fill({start});
+  sum_of_squares(cpu(), x, out, scratch);
+  return out.floats()[0];
+}
+
+struct Clip {
+  float grad_norm, multiplier, skip;
+};
+Clip clip(float sum_of_squares, float limit, const float* loss = nullptr) {
+  TestTensor total(cpu(), DType::f32, {1}), loss_tensor(cpu(), DType::f32, {1});
+  TestTensor norm(cpu(), DType::f32, {1}), multiplier(cpu(), DType::f32, {1}), skip(cpu(), DType::i32, {1});
+  total.fill({sum_of_squares});
+  ClipCoefficient args{
+      .sum_of_squares = total, .clip = limit, .grad_norm = norm, .multiplier = multiplier, .skip = skip};
+  if (loss != nullptr) {
+    loss_tensor.fill({*loss});
+    args.loss = loss_tensor;
+  }
+  clip_coefficient(cpu(), args);
+  return {norm.floats()[0], multiplier.floats()[0], skip.floats()[0]};
+}
+
+TEST(SumOfSquares, ByHandAndAccumulating) {
+  EXPECT_EQ(sum({3, -4}), 25.0f);
+  EXPECT_EQ(sum({3, -4}, 100.0f), 125.0f);
+  EXPECT_EQ(sum({2}), 4.0f);
+}
+
+TEST(SumOfSquares, EmptyInputAddsNothing) {
+  TestTensor out(cpu(), DType::f32, {1});
+  out.fill({7});
+  sum_of_squares(cpu(), {}, out, {});
+  EXPECT_EQ(out.floats()[0], 7.0f);
+}
+
+TEST(SumOfSquares, CountsEveryElementOnce) {
+  // Integers: every partial sum is exact, so a lost or doubled element shows.
+  for (int64_t n : {7, 1023, 1024, 1025, 100003}) {
+    std::vector<float> values(static_cast<size_t>(n), 1.0f);
+    EXPECT_EQ(sum(values), static_cast<float>(n));
+    values.back() = 3.0f;
+    EXPECT_EQ(sum(values), static_cast<float>(n + 8));
+  }
+}
+
+TEST(SumOfSquares, MatchesDoublePrecision) {
+  const std::vector<float> values = testing::normal_values(3'000'001, 5, 0.01f);
+  double expected = 0;
+  for (float x : values) expected += static_cast<double>(x) * static_cast<double>(x);
+  EXPECT_NEAR(sum(values) / expected, 1.0, 2e-7);  // two roundings to FP32 of the total
+}
+
+TEST(SumOfSquares, NonFiniteReachesTheSum) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  std::vector<float> values(5000, 1.0f);
+  values[4321] = -infinity;
+  EXPECT_EQ(sum(values), infinity);
+  values[17] = std::nanf("");
+  EXPECT_TRUE(std::isnan(sum(values)));
+  EXPECT_EQ(sum({1e30f}), infinity);  // the FP32 product overflows
+}
+
+TEST(SumOfSquares, DoesNotDependOnTheNumberOfThreads) {
+  const std::vector<float> values = testing::normal_values(123457, 6);
+  const int before = omp_get_max_threads();
+  omp_set_num_threads(1);
+  const float one = sum(values);
+  omp_set_num_threads(5);
+  const float five = sum(values);
+  omp_set_num_threads(before);
+  EXPECT_EQ(one, five);
+}
+
+TEST(ClipCoefficient, ClipsAboveTheLimitOnly) {
+  const Clip above = clip(16.0f, 1.0f);
+  EXPECT_EQ(above.grad_norm, 4.0f);
+  EXPECT_EQ(above.multiplier, 1.0f / (4.0f + 1e-6f));
+  EXPECT_EQ(above.skip, 0.0f);
+  EXPECT_EQ(clip(16.0f, 4.0f).multiplier, 1.0f);
+  EXPECT_EQ(clip(16.0f, 5.0f).multiplier, 1.0f);
+  EXPECT_EQ(clip(16.0f, 0.0f).multiplier, 1.0f);  // clipping off
+  EXPECT_EQ(clip(0.0f, 1.0f).multiplier, 1.0f);
+  EXPECT_EQ(clip(0.0f, 1.0f).skip, 0.0f);
+}
+
+TEST(ClipCoefficient, NonFiniteNormOrLossSkips) {
+  const float infinity = std::numeric_limits<float>::infinity(), nan = std::nanf("");
+  const float bad_losses[] = {nan, infinity, -infinity};
+  for (float bad : {nan, infinity}) {
+    const Clip result = clip(bad, 1.0f);
+    EXPECT_FALSE(std::isfinite(result.grad_norm));
+    EXPECT_EQ(result.multiplier, 0.0f);
+    EXPECT_EQ(result.skip, 1.0f);
+  }
+  for (const float& loss : bad_losses) {
+    const Clip result = clip(16.0f, 1.0f, &loss);
+    EXPECT_EQ(result.grad_norm, 4.0f);
+    EXPECT_EQ(result.multiplier, 0.0f);
+    EXPECT_EQ(result.skip, 1.0f);
+  }
+  const float good = 2.5f;
+  EXPECT_EQ(clip(16.0f, 0.0f, &good).skip, 0.0f);
+  EXPECT_EQ(clip(16.0f, 0.0f, &good).multiplier, 1.0f);
+}
+
+}  // namespace
+}  // namespace te::kernels

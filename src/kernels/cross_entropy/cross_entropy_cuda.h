@@ -1,0 +1,9 @@
+// The CUDA versions of the cross-entropy. Arguments are checked by the public functions.
+#pragma once
+
+#include "kernels/cross_entropy/cross_entropy.h"
+
+namespace te::kernels::cuda {
+void cross_entropy(const Context& context, const CrossEntropy& args);
+void accumulate_sum(const Context& context, const Tensor& values, const Tensor& sum);
+}  // namespace te::kernels::cuda

@@ -1,0 +1,235 @@
+// Checks, dispatch and CPU reference of the norms.
+#include "kernels/norm/norm.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "core/float_types.h"
+#include "kernels/common/checks.h"
+#include "kernels/common/fp8_cpu.h"
+#include "kernels/norm/norm_cuda.h"
+
+namespace te::kernels {
+
+namespace {
+
+/// Column sums over rows are made of FP32 sums of this many rows: error grows with the number of groups, not
+/// of rows.
+constexpr int64_t kRowGroup = 64;
+/// Columns one thread sums at a time.
+constexpr int64_t kColumnGroup = 64;
+
+void check_forward(const NormForward& a) {
+  const char* op = "norm_forward";
+  check_hp(op, "x", a.x);
+  const DType type = a.x.dtype;
+  const int64_t rows = a.x.rows(), hidden = a.x.cols();
+  TE_CHECK(hidden > 0, "{}: x has shape {}, hidden must be positive", op, a.x.shape.str());
+  const auto check = [&](const char* name, const Tensor& tensor, DType dtype, Shape shape) {
+    check_dtype(op, name, tensor, dtype);
+    check_shape(op, name, tensor, shape);
+  };
+  if (a.delta) {
+    check("delta", a.delta, type, a.x.shape);
+    check("sum", a.sum, type, a.x.shape);
+  }
+  check("gamma", a.gamma, type, {hidden});
+  check("rstd", a.rstd, DType::f32, {rows});
+  if (a.kind == NormKind::layer) {
+    check("beta", a.beta, type, {hidden});
+    check("mean", a.mean, DType::f32, {rows});
+  }
+  TE_CHECK(a.y || a.y_fp8.wants_data(), "{}: neither y nor an FP8 output is asked for", op);
+  if (a.y) check("y", a.y, type, a.x.shape);
+  check_fp8_output(op, a.y_fp8, rows, hidden);
+}
+
+void check_backward(const NormBackward& a) {
+  const char* op = "norm_backward";
+  check_hp(op, "x", a.x);
+  const DType type = a.x.dtype;
+  const int64_t rows = a.x.rows(), hidden = a.x.cols();
+  TE_CHECK(hidden > 0, "{}: x has shape {}, hidden must be positive", op, a.x.shape.str());
+  const auto check = [&](const char* name, const Tensor& tensor, DType dtype, Shape shape) {
+    check_dtype(op, name, tensor, dtype);
+    check_shape(op, name, tensor, shape);
+  };
+  check("dy", a.dy, type, a.x.shape);
+  check("gamma", a.gamma, type, {hidden});
+  check("rstd", a.rstd, DType::f32, {rows});
+  if (a.dresidual) check("dresidual", a.dresidual, type, a.x.shape);
+  check("dx", a.dx, type, a.x.shape);
+  check("dgamma", a.dgamma, DType::f32, {hidden});
+  if (a.kind == NormKind::layer) {
+    check("mean", a.mean, DType::f32, {rows});
+    check("dbeta", a.dbeta, DType::f32, {hidden});
+  }
+  check_dtype(op, "scratch", a.scratch, DType::f32);
+  TE_CHECK(a.scratch.numel() >= norm_backward_scratch_elements(hidden),
+           "{}: scratch has {} elements, needs {}", op, a.scratch.numel(),
+           norm_backward_scratch_elements(hidden));
+}
+
+/// The one formula for an element, in the order of operations of the CUDA version.
+inline float normalized(bool layer, float x, float mean, float rstd, float gamma, float beta) {
+  return layer ? (x - mean) * rstd * gamma + beta : x * rstd * gamma;
+}
+
+template <class T>
+std::vector<float> as_floats(const Tensor& tensor) {
+  std::vector<float> values(static_cast<size_t>(tensor.numel()));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = to_float(tensor.as<T>()[i]);
+  return values;
+}
+
+struct RowStatistics {
+  float mean;
+  float rstd;
+};
+
+RowStatistics row_statistics(bool layer, const float* x, int64_t hidden, float eps) {
+  const float count = static_cast<float>(hidden);
+  float sum = 0.0f, squares = 0.0f;
+  if (layer) {
+#pragma omp simd reduction(+ : sum)
+    for (int64_t c = 0; c < hidden; ++c) sum += x[c];
+  }
+  const float mean = sum / count;
+#pragma omp simd reduction(+ : squares)
+  for (int64_t c = 0; c < hidden; ++c) squares += (x[c] - mean) * (x[c] - mean);
+  return {mean, 1.0f / std::sqrt(squares / count + eps)};
+}
+
+template <class T>
+void forward_cpu(const NormForward& a) {
+  const int64_t rows = a.x.rows(), hidden = a.x.cols();
+  const bool layer = a.kind == NormKind::layer;
+  const std::vector<float> gamma = as_floats<T>(a.gamma);
+  const std::vector<float> beta = layer ? as_floats<T>(a.beta) : std::vector<float>(gamma.size(), 0.0f);
+  const T* normalized_input = a.delta ? a.sum.as<T>() : a.x.as<T>();
+#pragma omp parallel
+  {
+    std::vector<float> row(static_cast<size_t>(hidden));
+#pragma omp for
+    for (int64_t r = 0; r < rows; ++r) {
+      const T* x = a.x.as<T>() + r * hidden;
+      for (int64_t c = 0; c < hidden; ++c) row[c] = to_float(x[c]);
+      if (a.delta) {
+        const T* delta = a.delta.as<T>() + r * hidden;
+        T* sum = a.sum.as<T>() + r * hidden;
+        for (int64_t c = 0; c < hidden; ++c) {
+          sum[c] = from_float<T>(row[c] + to_float(delta[c]));
+          row[c] = to_float(sum[c]);
+        }
+      }
+      const RowStatistics s = row_statistics(layer, row.data(), hidden, a.eps);
+      a.rstd.as<float>()[r] = s.rstd;
+      if (layer) a.mean.as<float>()[r] = s.mean;
+      if (!a.y) continue;
+      T* y = a.y.as<T>() + r * hidden;
+      for (int64_t c = 0; c < hidden; ++c)
+        y[c] = from_float<T>(normalized(layer, row[c], s.mean, s.rstd, gamma[c], beta[c]));
+    }
+  }
+  write_fp8_output_cpu(a.y_fp8, rows, hidden, [&](int64_t r, int64_t c) {
+    if (a.y) return to_float(a.y.as<T>()[r * hidden + c]);
+    const float mean = layer ? a.mean.as<float>()[r] : 0.0f;
+    const float x = to_float(normalized_input[r * hidden + c]);
+    return to_float(from_float<T>(normalized(layer, x, mean, a.rstd.as<float>()[r], gamma[c], beta[c])));
+  });
+}
+
+/// dgamma += sum over rows of dy * x_hat, dbeta += sum over rows of dy. A thread owns columns, so the order
+/// of each sum is that of the rows whatever the number of threads.
+template <class T>
+void parameter_gradients_cpu(const NormBackward& a) {
+  const int64_t rows = a.x.rows(), hidden = a.x.cols();
+  const bool layer = a.kind == NormKind::layer;
+#pragma omp parallel for
+  for (int64_t begin = 0; begin < hidden; begin += kColumnGroup) {
+    const int64_t columns = std::min(kColumnGroup, hidden - begin);
+    float dgamma[kColumnGroup] = {}, dbeta[kColumnGroup] = {};
+    for (int64_t first = 0; first < rows; first += kRowGroup) {
+      float group_dgamma[kColumnGroup] = {}, group_dbeta[kColumnGroup] = {};
+      for (int64_t r = first; r < std::min(rows, first + kRowGroup); ++r) {
+        const T* dy = a.dy.as<T>() + r * hidden + begin;
+        const T* x = a.x.as<T>() + r * hidden + begin;
+        const float rstd = a.rstd.as<float>()[r], mean = layer ? a.mean.as<float>()[r] : 0.0f;
+        for (int64_t c = 0; c < columns; ++c) {
+          const float gradient = to_float(dy[c]);
+          group_dgamma[c] += gradient * ((to_float(x[c]) - mean) * rstd);
+          group_dbeta[c] += gradient;
+        }
+      }
+      for (int64_t c = 0; c < columns; ++c) {
+        dgamma[c] += group_dgamma[c];
+        dbeta[c] += group_dbeta[c];
+      }
+    }
+    for (int64_t c = 0; c < columns; ++c) {
+      a.dgamma.as<float>()[begin + c] += dgamma[c];
+      if (layer) a.dbeta.as<float>()[begin + c] += dbeta[c];
+    }
+  }
+}
+
+/// With g = dy * gamma and means over the row:
+///   rms    dx = rstd * (g - x_hat * mean(g x_hat))
+///   layer  dx = rstd * (g - mean(g) - x_hat * mean(g x_hat))
+template <class T>
+void input_gradient_cpu(const NormBackward& a) {
+  const int64_t rows = a.x.rows(), hidden = a.x.cols();
+  const bool layer = a.kind == NormKind::layer;
+  const std::vector<float> gamma = as_floats<T>(a.gamma);
+#pragma omp parallel
+  {
+    std::vector<float> g(static_cast<size_t>(hidden)), x_hat(static_cast<size_t>(hidden));
+#pragma omp for
+    for (int64_t r = 0; r < rows; ++r) {
+      const T* dy = a.dy.as<T>() + r * hidden;
+      const T* x = a.x.as<T>() + r * hidden;
+      const float rstd = a.rstd.as<float>()[r], mean = layer ? a.mean.as<float>()[r] : 0.0f;
+      float sum_g = 0.0f, sum_gx = 0.0f;
+#pragma omp simd reduction(+ : sum_g, sum_gx)
+      for (int64_t c = 0; c < hidden; ++c) {
+        g[c] = to_float(dy[c]) * gamma[c];
+        x_hat[c] = (to_float(x[c]) - mean) * rstd;
+        sum_g += g[c];
+        sum_gx += g[c] * x_hat[c];
+      }
+      const float count = static_cast<float>(hidden);
+      const float mean_g = layer ? sum_g / count : 0.0f, mean_gx = sum_gx / count;
+      const T* dresidual = a.dresidual ? a.dresidual.as<T>() + r * hidden : nullptr;
+      T* dx = a.dx.as<T>() + r * hidden;
+      for (int64_t c = 0; c < hidden; ++c) {
+        float value = rstd * (g[c] - mean_g - x_hat[c] * mean_gx);
+        if (dresidual != nullptr) value += to_float(dresidual[c]);
+        dx[c] = from_float<T>(value);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+int64_t norm_backward_scratch_elements(int64_t hidden) {
+  return 2 * norm_partial_blocks(hidden) * hidden;
+}
+
+void norm_forward(const Context& context, const NormForward& args) {
+  check_forward(args);
+  TE_DISPATCH_CUDA(context, norm_forward, args);
+  visit_hp(args.x.dtype, [&](auto zero) { forward_cpu<decltype(zero)>(args); });
+}
+
+void norm_backward(const Context& context, const NormBackward& args) {
+  check_backward(args);
+  TE_DISPATCH_CUDA(context, norm_backward, args);
+  visit_hp(args.x.dtype, [&](auto zero) {
+    parameter_gradients_cpu<decltype(zero)>(args);  // first: dx may be dy itself
+    input_gradient_cpu<decltype(zero)>(args);
+  });
+}
+
+}  // namespace te::kernels

@@ -1,0 +1,21 @@
+// The CUDA versions of the norms. Arguments are checked by the public functions.
+#pragma once
+
+#include "kernels/norm/norm.h"
+
+namespace te::kernels {
+
+/// Most blocks that norm_backward's CUDA version gives partial sums of dgamma and dbeta. A function of the
+/// width alone, so that the assignment of rows to blocks, and with it every bit of the sums, does not depend
+/// on the device: enough blocks to fill Hopper's 132 multiprocessors with about 1024 threads each.
+inline int64_t norm_partial_blocks(int64_t hidden) {
+  const int64_t per_multiprocessor = 8192 / (hidden > 1024 ? hidden : 1024);
+  return 132 * (per_multiprocessor > 1 ? per_multiprocessor : 1);
+}
+
+namespace cuda {
+void norm_forward(const Context& context, const NormForward& args);
+void norm_backward(const Context& context, const NormBackward& args);
+}  // namespace cuda
+
+}  // namespace te::kernels

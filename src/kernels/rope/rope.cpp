@@ -1,0 +1,72 @@
+// Checks, dispatch and CPU reference of the rotary embedding.
+#include "kernels/rope/rope.h"
+
+#include <cmath>
+
+#include "core/float_types.h"
+#include "kernels/common/checks.h"
+#include "kernels/rope/rope_cuda.h"
+
+namespace te::kernels {
+
+namespace {
+
+void check_rope(const Rope& a) {
+  const char* op = "rope";
+  check_hp(op, "qkv", a.qkv);
+  TE_CHECK(a.head_dim > 0 && a.head_dim % 2 == 0, "{}: head_dim {} must be even", op, a.head_dim);
+  TE_CHECK(a.num_heads > 0 && a.num_query_groups > 0, "{}: {} heads and {} query groups must be positive", op,
+           a.num_heads, a.num_query_groups);
+  TE_CHECK(a.qkv.cols() == (a.num_heads + 2 * a.num_query_groups) * a.head_dim,
+           "{}: qkv has {} columns, must be (heads {} + 2 x groups {}) x head_dim {}", op, a.qkv.cols(),
+           a.num_heads, a.num_query_groups, a.head_dim);
+  TE_CHECK(a.seq > 0 && a.qkv.rows() % a.seq == 0, "{}: {} rows of qkv are not a multiple of seq {}", op,
+           a.qkv.rows(), a.seq);
+  check_dtype(op, "cos", a.cos, DType::f32);
+  check_dtype(op, "sin", a.sin, DType::f32);
+  TE_CHECK(a.cos.shape.rank() == 2 && a.cos.dim(0) >= a.seq && a.cos.dim(1) == a.head_dim / 2,
+           "{}: cos has shape {}, must be [>= {}, {}]", op, a.cos.shape.str(), a.seq, a.head_dim / 2);
+  check_shape(op, "sin", a.sin, a.cos.shape);
+}
+
+template <class T>
+void rope_cpu(const Rope& a) {
+  const int64_t rows = a.qkv.rows(), columns = a.qkv.cols(), half = a.head_dim / 2;
+  const float sign = a.backward ? -1.0f : 1.0f;
+#pragma omp parallel for
+  for (int64_t r = 0; r < rows; ++r) {
+    const float* cos = a.cos.as<float>() + (r % a.seq) * half;
+    const float* sin = a.sin.as<float>() + (r % a.seq) * half;
+    for (int64_t head = 0; head < a.num_heads + a.num_query_groups; ++head) {
+      T* first = a.qkv.as<T>() + r * columns + head * a.head_dim;
+      T* second = first + half;
+      for (int64_t i = 0; i < half; ++i) {
+        const float x = to_float(first[i]), y = to_float(second[i]), s = sign * sin[i];
+        first[i] = from_float<T>(x * cos[i] - y * s);
+        second[i] = from_float<T>(y * cos[i] + x * s);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void rope(const Context& context, const Rope& args) {
+  check_rope(args);
+  TE_DISPATCH_CUDA(context, rope, args);
+  visit_hp(args.qkv.dtype, [&](auto zero) { rope_cpu<decltype(zero)>(args); });
+}
+
+void rope_tables(int64_t seq, int64_t head_dim, double theta, float* cos, float* sin) {
+  const int64_t half = head_dim / 2;
+  for (int64_t position = 0; position < seq; ++position) {
+    for (int64_t i = 0; i < half; ++i) {
+      const double frequency = std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
+      const double angle = static_cast<double>(position) * frequency;
+      cos[position * half + i] = static_cast<float>(std::cos(angle));
+      sin[position * half + i] = static_cast<float>(std::sin(angle));
+    }
+  }
+}
+
+}  // namespace te::kernels

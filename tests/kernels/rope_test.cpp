@@ -1,0 +1,107 @@
+// CPU reference of the rotary embedding against double precision; forward and backward are inverses.
+#include "kernels/rope/rope.h"
+
+#include <cmath>
+
+#include "testing/testing.h"
+
+namespace te::testing {
+namespace {
+
+using kernels::Rope;
+using kernels::rope;
+using kernels::rope_tables;
+
+struct RopeCase {
+  int64_t batch, seq, heads, groups, head_dim;
+};
+const RopeCase kCases[] = {{1, 1, 1, 1, 2}, {2, 5, 3, 1, 6}, {2, 33, 4, 2, 64}, {1, 17, 2, 2, 80}};
+
+/// Tables are longer than seq, as in evaluation with shorter sequences.
+struct RopeTables {
+  TestTensor cos, sin;
+  RopeTables(const Context& context, int64_t seq, int64_t head_dim, double theta)
+      : cos(context, DType::f32, {seq + 3, head_dim / 2}), sin(context, DType::f32, {seq + 3, head_dim / 2}) {
+    std::vector<float> c(cos.get().numel()), s(c.size());
+    rope_tables(seq + 3, head_dim, theta, c.data(), s.data());
+    cos.fill(c), sin.fill(s);
+  }
+};
+
+TEST(RopeTest, TablesHoldTheAngles) {
+  std::vector<float> cos(3 * 2), sin(3 * 2);
+  rope_tables(3, 4, 10000.0, cos.data(), sin.data());
+  // angle(position, i) = position * 10000^(-i / 2): 0, position / 100
+  EXPECT_EQ(cos[0], 1.0f);
+  EXPECT_EQ(sin[1], 0.0f);
+  EXPECT_FLOAT_EQ(cos[2 * 2], static_cast<float>(std::cos(2.0)));
+  EXPECT_FLOAT_EQ(sin[2 * 2 + 1], static_cast<float>(std::sin(0.02)));
+}
+
+TEST(RopeTest, MatchesDoublePrecision) {
+  const Context context = Context::cpu();
+  const double theta = 500.0;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const RopeCase& t : kCases) {
+      const int64_t rows = t.batch * t.seq, heads = t.heads + 2 * t.groups, half = t.head_dim / 2;
+      const int64_t columns = heads * t.head_dim;
+      TestTensor qkv(context, dtype, {rows, columns});
+      qkv.fill_normal(1);
+      RopeTables tables(context, t.seq, t.head_dim, theta);
+      const std::vector<float> x = qkv.floats();
+      for (const bool backward : {false, true}) {
+        qkv.fill(x);
+        rope(context, {qkv, tables.cos, tables.sin, t.seq, t.heads, t.groups, t.head_dim, backward});
+        std::vector<float> expected = x;
+        for (int64_t r = 0; r < rows; ++r) {
+          for (int64_t h = 0; h < t.heads + t.groups; ++h) {
+            for (int64_t i = 0; i < half; ++i) {
+              const double angle = (backward ? -1.0 : 1.0) * static_cast<double>(r % t.seq) *
+                                   std::pow(theta, -2.0 * i / static_cast<double>(t.head_dim));
+              const int64_t first = r * columns + h * t.head_dim + i;
+              const double a = x[first], b = x[first + half];
+              expected[first] = static_cast<float>(a * std::cos(angle) - b * std::sin(angle));
+              expected[first + half] = static_cast<float>(b * std::cos(angle) + a * std::sin(angle));
+            }
+          }
+        }
+        EXPECT_LT(max_relative_error(qkv.floats(), expected, 0.1), dtype == DType::bf16 ? 4e-3 : 2e-6);
+      }
+    }
+  }
+}
+
+TEST(RopeTest, BackwardIsTheTranspose) {
+  // <R x, w> = <x, R^T w>: the gradient of a linear map is its transpose.
+  const Context context = Context::cpu();
+  const RopeCase t{2, 9, 3, 1, 16};
+  const Shape shape{t.batch * t.seq, (t.heads + 2 * t.groups) * t.head_dim};
+  TestTensor x(context, DType::f32, shape), w(context, DType::f32, shape);
+  x.fill_normal(1), w.fill_normal(2);
+  const std::vector<float> x0 = x.floats(), w0 = w.floats();
+  RopeTables tables(context, t.seq, t.head_dim, 10000.0);
+  rope(context, {x, tables.cos, tables.sin, t.seq, t.heads, t.groups, t.head_dim, false});
+  rope(context, {w, tables.cos, tables.sin, t.seq, t.heads, t.groups, t.head_dim, true});
+  const std::vector<float> x1 = x.floats(), w1 = w.floats();
+  double left = 0, right = 0, size = 0;
+  for (size_t i = 0; i < x0.size(); ++i) {
+    left += double{x1[i]} * w0[i];
+    right += double{x0[i]} * w1[i];
+    size += std::abs(double{x0[i]} * w1[i]);
+  }
+  EXPECT_NEAR(left, right, 1e-6 * size);
+  EXPECT_GT(relative_error(x1, x0), 0.1);
+}
+
+TEST(RopeTest, WrongArgumentsAreNamed) {
+  const Context context = Context::cpu();
+  TestTensor qkv(context, DType::f32, {6, 3 * 4});
+  RopeTables tables(context, 3, 4, 10000.0);
+  qkv.fill_value(1);
+  EXPECT_THROW(rope(context, {qkv, tables.cos, tables.sin, 4, 1, 1, 4, false}), InternalError);
+  EXPECT_THROW(rope(context, {qkv, tables.cos, tables.sin, 3, 2, 1, 4, false}), InternalError);
+  EXPECT_THROW(rope(context, {qkv, qkv, tables.sin, 3, 1, 1, 4, false}), InternalError);
+}
+
+}  // namespace
+}  // namespace te::testing

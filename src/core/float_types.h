@@ -50,8 +50,35 @@ inline bfloat16 to_bf16(float value) {
   bits += 0x7fffu + ((bits >> 16) & 1u);
   return {static_cast<uint16_t>(bits >> 16)};
 }
-float8_e4m3 to_e4m3(float value);
-float8_e5m2 to_e5m2(float value);
+
+/// Rounds to the nearest FP8 code (ties to even), without branches so that loops over it vectorize.
+/// kMinExponent is that of the smallest normal number, kMaxCode the code of the largest finite magnitude.
+template <int kMantissaBits, int kMinExponent, uint32_t kMaxCode>
+inline uint8_t encode_fp8(float value) {
+  constexpr int kDrop = 23 - kMantissaBits;
+  constexpr uint32_t kMinNormal = static_cast<uint32_t>(127 + kMinExponent) << 23;
+  constexpr uint32_t kRebias = static_cast<uint32_t>(127 + kMinExponent - 1) << kMantissaBits;
+  // One unit in the last place of this power of two is the smallest FP8 step, so adding it makes the FP32
+  // adder round a subnormal to a whole number of steps.
+  constexpr uint32_t kMagic = static_cast<uint32_t>(127 + kMinExponent - kMantissaBits + 23) << 23;
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  // A carry out of the mantissa moves into the exponent, as it should.
+  const uint32_t rounded = magnitude + ((1u << (kDrop - 1)) - 1) + ((magnitude >> kDrop) & 1u);
+  const uint32_t normal = (rounded >> kDrop) - kRebias;
+  const uint32_t subnormal =
+      std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + std::bit_cast<float>(kMagic)) - kMagic;
+  uint32_t code = magnitude < kMinNormal ? subnormal : normal;
+  code = code > kMaxCode ? kMaxCode : code;
+  code |= (bits >> 24) & 0x80u;
+  return static_cast<uint8_t>(magnitude > 0x7f800000u ? 0x7fu : code);
+}
+inline float8_e4m3 to_e4m3(float value) {
+  return {encode_fp8<3, -6, 0x7e>(value)};
+}
+inline float8_e5m2 to_e5m2(float value) {
+  return {encode_fp8<2, -14, 0x7b>(value)};
+}
 
 /// from_float<T>(x): x rounded to T. T is float, bfloat16, float8_e4m3 or float8_e5m2.
 template <class T>

@@ -1,9 +1,11 @@
-// The FP8 side of the CPU references: one value at a time, in the definition's words.
+// The FP8 side of the CPU references, in the definition's words. Rows are shared out to threads in blocks;
+// a maximum and integer counts do not depend on how.
 #pragma once
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <vector>
 
 #include "core/float_types.h"
 #include "kernels/quantize/fp8_output.h"
@@ -16,45 +18,93 @@ inline float amax_of(float amax, float value) {
   return bits > std::bit_cast<uint32_t>(amax) ? std::bit_cast<float>(bits) : amax;
 }
 
+namespace fp8_detail {
+
+inline uint32_t row_amax_bits(const float* x, int64_t cols) {
+  uint32_t largest = 0;
+  for (int64_t c = 0; c < cols; ++c) largest = std::max(largest, std::bit_cast<uint32_t>(x[c]) & 0x7fffffffu);
+  return largest;
+}
+
+template <class T>
+void quantize_row(const float* x, float scale, T* q, int64_t cols) {
+  for (int64_t c = 0; c < cols; ++c) q[c] = from_float<T>(x[c] * scale);
+}
+
+template <class T>
+void count_row(const float* x, float scale, const T* q, int64_t cols, unsigned long long& saturated,
+               unsigned long long& flushed) {
+  unsigned over = 0, zeroed = 0;
+  for (int64_t c = 0; c < cols; ++c) {
+    over += std::isfinite(x[c]) && std::abs(x[c] * scale) > fp8_max(dtype_of<T>()) ? 1u : 0u;
+    zeroed += x[c] != 0.0f && (q[c].bits & 0x7f) == 0 ? 1u : 0u;
+  }
+  saturated += over;
+  flushed += zeroed;
+}
+
+/// Rows handled together, so that the transposed output is written in runs of this many bytes.
+constexpr int64_t kRowBlock = 32;
+
+template <class T, class Value>
+void write_data(const Fp8Output& out, int64_t rows, int64_t cols, float scale, uint32_t& amax_bits,
+                Value& value) {
+  T* const rowwise = out.rowwise.as<T>();
+  T* const columnwise = out.columnwise.as<T>();
+  const bool counting = out.counters != nullptr;
+  unsigned long long saturated = 0, flushed = 0;
+  uint32_t largest = 0;
+#pragma omp parallel reduction(+ : saturated, flushed) reduction(max : largest)
+  {
+    std::vector<float> x(static_cast<size_t>(cols));
+    std::vector<T> block(static_cast<size_t>(cols * kRowBlock));
+#pragma omp for
+    for (int64_t begin = 0; begin < rows; begin += kRowBlock) {
+      const int64_t count = std::min(kRowBlock, rows - begin);
+      for (int64_t r = 0; r < count; ++r) {
+        T* const q = block.data() + r * cols;
+        for (int64_t c = 0; c < cols; ++c) x[c] = value(begin + r, c);
+        largest = std::max(largest, row_amax_bits(x.data(), cols));
+        quantize_row(x.data(), scale, q, cols);
+        if (counting) count_row(x.data(), scale, q, cols, saturated, flushed);
+        if (rowwise != nullptr) std::copy(q, q + cols, rowwise + (begin + r) * cols);
+      }
+      if (columnwise == nullptr) continue;
+      for (int64_t c = 0; c < cols; ++c)
+        for (int64_t r = 0; r < count; ++r) columnwise[c * rows + begin + r] = block[r * cols + c];
+    }
+  }
+  amax_bits = std::max(amax_bits, largest);
+  if (counting) {
+    out.counters->saturated += saturated;
+    out.counters->flushed += flushed;
+    out.counters->total += static_cast<unsigned long long>(rows * cols);
+  }
+}
+
+}  // namespace fp8_detail
+
 /// Writes a whole [rows, cols] output from `value(row, col)`, which returns the high-precision value already
-/// rounded to its dtype: data in both layouts, scale_inv, amax and counters.
+/// rounded to its dtype: data in both layouts, scale_inv, amax and counters. `value` is called by several
+/// threads at once.
 template <class Value>
 void write_fp8_output_cpu(const Fp8Output& out, int64_t rows, int64_t cols, Value&& value) {
   if (!out) return;
   const float scale = out.scale != nullptr ? *out.scale : 1.0f;
   if (out.scale_inv != nullptr) *out.scale_inv = 1.0f / scale;
-  float amax = out.amax != nullptr ? *out.amax : 0.0f;
-  unsigned long long saturated = 0, flushed = 0;
-  const DType type = out.rowwise ? out.rowwise.dtype : out.columnwise.dtype;
-  const auto each = [&](auto zero) {
-    using T = decltype(zero);
-    T* rowwise = out.rowwise.as<T>();
-    T* columnwise = out.columnwise.as<T>();
-    for (int64_t r = 0; r < rows; ++r) {
-      for (int64_t c = 0; c < cols; ++c) {
-        const float x = value(r, c);
-        amax = amax_of(amax, x);
-        const float scaled = x * scale;
-        const T q = from_float<T>(scaled);
-        if (rowwise != nullptr) rowwise[r * cols + c] = q;
-        if (columnwise != nullptr) columnwise[c * rows + r] = q;
-        saturated += std::isfinite(x) && std::abs(scaled) > fp8_max(dtype_of<T>()) ? 1 : 0;
-        flushed += x != 0.0f && (q.bits & 0x7f) == 0 ? 1 : 0;
-      }
-    }
-  };
+  uint32_t amax_bits = 0;
   if (out.wants_data()) {
-    visit_fp8(type, each);
-    if (out.counters != nullptr) {
-      out.counters->saturated += saturated;
-      out.counters->flushed += flushed;
-      out.counters->total += static_cast<unsigned long long>(rows * cols);
-    }
+    visit_fp8(out.rowwise ? out.rowwise.dtype : out.columnwise.dtype, [&](auto zero) {
+      fp8_detail::write_data<decltype(zero)>(out, rows, cols, scale, amax_bits, value);
+    });
   } else {
+#pragma omp parallel for reduction(max : amax_bits)
     for (int64_t r = 0; r < rows; ++r)
-      for (int64_t c = 0; c < cols; ++c) amax = amax_of(amax, value(r, c));
+      for (int64_t c = 0; c < cols; ++c)
+        amax_bits =
+            std::max(amax_bits, std::bit_cast<uint32_t>(static_cast<float>(value(r, c))) & 0x7fffffffu);
   }
-  if (out.amax != nullptr) *out.amax = amax;
+  if (out.amax != nullptr) *out.amax = amax_of(*out.amax, std::bit_cast<float>(amax_bits));
 }
 
 }  // namespace te::kernels

@@ -16,7 +16,7 @@ void bias_gradient(const Context& context, const Tensor& dy, const Tensor& dbias
 /// out = x converted between fp32 and bf16.
 void cast(const Context& context, const Tensor& x, const Tensor& out);
 
-/// x[i] = mean + std * normal(seed, stream, first_index + i): initial weights; fp32 [n]. Same bits on every
+/// x[i] = std * normal(seed, stream, first_index + i): initial weights; fp32 [n]. Same bits on every
 /// backend.
 void fill_normal(const Context& context, const Tensor& x, float std, uint64_t seed, uint64_t stream,
                  uint64_t first_index);

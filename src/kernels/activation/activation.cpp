@@ -1,0 +1,156 @@
+// SwiGLU and GELU: checks, dispatch and the CPU reference.
+#include "kernels/activation/activation.h"
+
+#include "core/float_types.h"
+#include "kernels/activation/activation_math.h"
+#include "kernels/common/checks.h"
+#include "kernels/common/column_sum_cpu.h"
+#include "kernels/common/fp8_cpu.h"
+#include "kernels/quantize/quantize.h"
+
+namespace te::kernels {
+
+namespace cuda {
+void activation_forward(const Context& context, const ActivationForward& args);
+void activation_backward(const Context& context, const ActivationBackward& args);
+}  // namespace cuda
+
+namespace {
+
+float sigmoid(float x) {
+  return 1.0f / (1.0f + std::exp(-x));
+}
+
+/// Columns of y for an input x: x holds gate and up side by side for SwiGLU.
+int64_t output_cols(const char* op, ActivationKind kind, const Tensor& x) {
+  if (kind == ActivationKind::gelu) return x.cols();
+  TE_CHECK(x.cols() % 2 == 0, "{}: x of SwiGLU holds gate | up, but has {} columns", op, x.cols());
+  return x.cols() / 2;
+}
+
+template <ActivationKind kind, class T>
+float forward_at(const T* x, int64_t ffn, int64_t r, int64_t c) {
+  constexpr bool gated = kind == ActivationKind::swiglu;
+  const T* const row = x + r * (gated ? 2 * ffn : ffn);
+  const float gate = to_float(row[c]);
+  const float up = gated ? to_float(row[ffn + c]) : 0.0f;
+  return to_float(from_float<T>(activation_value<kind>(gate, up, sigmoid(activation_argument<kind>(gate)))));
+}
+
+template <ActivationKind kind, class T>
+void forward_cpu(const ActivationForward& args, int64_t rows, int64_t ffn) {
+  const T* const x = args.x.as<T>();
+  T* const y = args.y.as<T>();
+  if (y == nullptr) {
+    write_fp8_output_cpu(args.y_fp8, rows, ffn,
+                         [=](int64_t r, int64_t c) { return forward_at<kind>(x, ffn, r, c); });
+    return;
+  }
+#pragma omp parallel for
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t c = 0; c < ffn; ++c) y[r * ffn + c] = from_float<T>(forward_at<kind>(x, ffn, r, c));
+  write_fp8_output_cpu(args.y_fp8, rows, ffn, [=](int64_t r, int64_t c) { return to_float(y[r * ffn + c]); });
+}
+
+/// dx[r, c] in FP32; for SwiGLU columns below ffn are the gate's, the rest the up projection's.
+template <ActivationKind kind, class T>
+float backward_at(const T* x, const T* dy, int64_t ffn, int64_t r, int64_t c) {
+  if constexpr (kind == ActivationKind::gelu) {
+    const float value = to_float(x[r * ffn + c]);
+    return gelu_gradient(value, sigmoid(activation_argument<kind>(value)), to_float(dy[r * ffn + c]));
+  } else {
+    const int64_t column = c < ffn ? c : c - ffn;
+    const T* const row = x + r * 2 * ffn;
+    const float gate = to_float(row[column]), up = to_float(row[ffn + column]);
+    const float slope = to_float(dy[r * ffn + column]), s = sigmoid(gate);
+    return c < ffn ? swiglu_gate_gradient(gate, up, s, slope) : swiglu_up_gradient(gate, s, slope);
+  }
+}
+
+/// Fills dx; dx may be x, so both halves of a SwiGLU row are computed before either is written.
+template <ActivationKind kind, class T>
+void store_gradient(const T* x, const T* dy, T* dx, int64_t rows, int64_t ffn) {
+#pragma omp parallel for
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < ffn; ++c) {
+      if constexpr (kind == ActivationKind::gelu) {
+        dx[r * ffn + c] = from_float<T>(backward_at<kind>(x, dy, ffn, r, c));
+      } else {
+        const int64_t at = r * 2 * ffn + c;
+        const float gate = to_float(x[at]), up = to_float(x[at + ffn]);
+        const float slope = to_float(dy[r * ffn + c]), s = sigmoid(gate);
+        dx[at] = from_float<T>(swiglu_gate_gradient(gate, up, s, slope));
+        dx[at + ffn] = from_float<T>(swiglu_up_gradient(gate, s, slope));
+      }
+    }
+  }
+}
+
+template <ActivationKind kind, class T>
+void backward_cpu(const ActivationBackward& args, int64_t rows, int64_t ffn) {
+  const T* const x = args.x.as<T>();
+  const T* const dy = args.dy.as<T>();
+  T* const dx = args.dx.as<T>();
+  const int64_t cols = args.x.cols();
+  const auto finish = [&](auto value) {
+    write_fp8_output_cpu(args.dx_fp8, rows, cols, value);
+    if (args.dbias) add_column_sums_cpu(rows, cols, args.dbias.as<float>(), args.scratch.as<float>(), value);
+  };
+  if (dx != nullptr) {
+    store_gradient<kind>(x, dy, dx, rows, ffn);
+    finish([=](int64_t r, int64_t c) { return to_float(dx[r * cols + c]); });
+  } else {
+    finish(
+        [=](int64_t r, int64_t c) { return to_float(from_float<T>(backward_at<kind>(x, dy, ffn, r, c))); });
+  }
+}
+
+}  // namespace
+
+void activation_forward(const Context& context, const ActivationForward& args) {
+  const char* op = "activation_forward";
+  check_hp(op, "x", args.x);
+  const int64_t rows = args.x.rows(), ffn = output_cols(op, args.kind, args.x);
+  TE_CHECK(args.y || args.y_fp8.wants_data(), "{}: neither y nor y_fp8 is asked for", op);
+  if (args.y) {
+    check_dtype(op, "y", args.y, args.x.dtype);
+    check_shape(op, "y", args.y, {rows, ffn});
+  }
+  check_fp8_output(op, args.y_fp8, rows, ffn);
+  TE_DISPATCH_CUDA(context, activation_forward, args);
+  visit_hp(args.x.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    if (args.kind == ActivationKind::gelu) return forward_cpu<ActivationKind::gelu, T>(args, rows, ffn);
+    forward_cpu<ActivationKind::swiglu, T>(args, rows, ffn);
+  });
+}
+
+void activation_backward(const Context& context, const ActivationBackward& args) {
+  const char* op = "activation_backward";
+  check_hp(op, "x", args.x);
+  const int64_t rows = args.x.rows(), cols = args.x.cols(), ffn = output_cols(op, args.kind, args.x);
+  check_dtype(op, "dy", args.dy, args.x.dtype);
+  check_shape(op, "dy", args.dy, {rows, ffn});
+  TE_CHECK(args.dx || args.dx_fp8.wants_data(), "{}: neither dx nor dx_fp8 is asked for", op);
+  if (args.dx) {
+    check_dtype(op, "dx", args.dx, args.x.dtype);
+    check_shape(op, "dx", args.dx, {rows, cols});
+  }
+  check_fp8_output(op, args.dx_fp8, rows, cols);
+  if (args.dbias) {
+    check_dtype(op, "dbias", args.dbias, DType::f32);
+    check_shape(op, "dbias", args.dbias, {cols});
+    check_dtype(op, "scratch", args.scratch, DType::f32);
+    TE_CHECK(args.scratch.numel() >= quantize_scratch_elements(rows, cols),
+             "{}: scratch holds {} elements, needs {}", op, args.scratch.numel(),
+             quantize_scratch_elements(rows, cols));
+  }
+  TE_DISPATCH_CUDA(context, activation_backward, args);
+  visit_hp(args.x.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    if (args.kind == ActivationKind::gelu) return backward_cpu<ActivationKind::gelu, T>(args, rows, ffn);
+    backward_cpu<ActivationKind::swiglu, T>(args, rows, ffn);
+  });
+}
+
+}  // namespace te::kernels

@@ -1,0 +1,31 @@
+// Column sums of the CPU references (bias gradients): FP32 partial sums over blocks of rows, then over the
+// blocks in order, so the result does not depend on the number of threads.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace te::kernels {
+
+/// Rows of one partial sum, on every backend; scratch holds [ceil(rows / kColumnSumRows), cols] floats.
+constexpr int64_t kColumnSumRows = 128;
+
+/// sums[c] += sum over rows of value(r, c).
+template <class Value>
+void add_column_sums_cpu(int64_t rows, int64_t cols, float* sums, float* scratch, Value&& value) {
+  if (rows == 0) return;
+  const int64_t blocks = (rows + kColumnSumRows - 1) / kColumnSumRows;
+#pragma omp parallel for
+  for (int64_t block = 0; block < blocks; ++block) {
+    float* const partial = scratch + block * cols;
+    std::fill(partial, partial + cols, 0.0f);
+    const int64_t end = std::min(rows, (block + 1) * kColumnSumRows);
+    for (int64_t r = block * kColumnSumRows; r < end; ++r)
+      for (int64_t c = 0; c < cols; ++c) partial[c] += value(r, c);
+  }
+  for (int64_t block = 1; block < blocks; ++block)
+    for (int64_t c = 0; c < cols; ++c) scratch[c] += scratch[block * cols + c];
+  for (int64_t c = 0; c < cols; ++c) sums[c] += scratch[c];
+}
+
+}  // namespace te::kernels

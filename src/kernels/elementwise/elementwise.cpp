@@ -1,0 +1,92 @@
+// Residual add, bias gradient, casts and fills: checks, dispatch and the CPU reference.
+#include "kernels/elementwise/elementwise.h"
+
+#include "core/float_types.h"
+#include "core/random.h"
+#include "kernels/common/checks.h"
+#include "kernels/common/column_sum_cpu.h"
+#include "kernels/quantize/quantize.h"
+
+namespace te::kernels {
+
+namespace cuda {
+void add(const Context& context, const Tensor& a, const Tensor& b, const Tensor& out);
+void bias_gradient(const Context& context, const Tensor& dy, const Tensor& dbias, const Tensor& scratch);
+void cast(const Context& context, const Tensor& x, const Tensor& out);
+void fill_normal(const Context& context, const Tensor& x, float std, uint64_t seed, uint64_t stream,
+                 uint64_t first_index);
+void fill_value(const Context& context, const Tensor& x, float value);
+}  // namespace cuda
+
+void add(const Context& context, const Tensor& a, const Tensor& b, const Tensor& out) {
+  check_hp("add", "a", a);
+  check_dtype("add", "b", b, a.dtype);
+  check_dtype("add", "out", out, a.dtype);
+  TE_CHECK(a.numel() == b.numel() && a.numel() == out.numel(),
+           "add: a, b and out have {}, {} and {} elements", a.numel(), b.numel(), out.numel());
+  TE_DISPATCH_CUDA(context, add, a, b, out);
+  visit_hp(a.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const T *x = a.as<T>(), *y = b.as<T>();
+    T* const sum = out.as<T>();
+    const int64_t count = a.numel();
+#pragma omp parallel for
+    for (int64_t i = 0; i < count; ++i) sum[i] = from_float<T>(to_float(x[i]) + to_float(y[i]));
+  });
+}
+
+void bias_gradient(const Context& context, const Tensor& dy, const Tensor& dbias, const Tensor& scratch) {
+  check_hp("bias_gradient", "dy", dy);
+  const int64_t rows = dy.rows(), cols = dy.cols();
+  check_dtype("bias_gradient", "dbias", dbias, DType::f32);
+  check_shape("bias_gradient", "dbias", dbias, {cols});
+  check_dtype("bias_gradient", "scratch", scratch, DType::f32);
+  TE_CHECK(scratch.numel() >= quantize_scratch_elements(rows, cols),
+           "bias_gradient: scratch holds {} elements, needs {}", scratch.numel(),
+           quantize_scratch_elements(rows, cols));
+  TE_DISPATCH_CUDA(context, bias_gradient, dy, dbias, scratch);
+  visit_hp(dy.dtype, [&](auto zero) {
+    const auto* x = dy.as<decltype(zero)>();
+    add_column_sums_cpu(rows, cols, dbias.as<float>(), scratch.as<float>(),
+                        [x, cols](int64_t r, int64_t c) { return to_float(x[r * cols + c]); });
+  });
+}
+
+void cast(const Context& context, const Tensor& x, const Tensor& out) {
+  check_hp("cast", "x", x);
+  check_hp("cast", "out", out);
+  TE_CHECK(x.numel() == out.numel(), "cast: x has {} elements, out {}", x.numel(), out.numel());
+  TE_DISPATCH_CUDA(context, cast, x, out);
+  visit_hp(x.dtype, [&](auto from_zero) {
+    visit_hp(out.dtype, [&](auto to_zero) {
+      using To = decltype(to_zero);
+      const auto* from = x.as<decltype(from_zero)>();
+      To* const to = out.as<To>();
+      const int64_t count = x.numel();
+#pragma omp parallel for
+      for (int64_t i = 0; i < count; ++i) to[i] = from_float<To>(to_float(from[i]));
+    });
+  });
+}
+
+void fill_normal(const Context& context, const Tensor& x, float std, uint64_t seed, uint64_t stream,
+                 uint64_t first_index) {
+  check_dtype("fill_normal", "x", x, DType::f32);
+  TE_DISPATCH_CUDA(context, fill_normal, x, std, seed, stream, first_index);
+  float* const values = x.as<float>();
+  const int64_t count = x.numel();
+#pragma omp parallel for
+  for (int64_t i = 0; i < count; ++i)
+    values[i] = std * normal(seed, stream, first_index + static_cast<uint64_t>(i));
+}
+
+void fill_value(const Context& context, const Tensor& x, float value) {
+  check_hp("fill_value", "x", x);
+  TE_DISPATCH_CUDA(context, fill_value, x, value);
+  visit_hp(x.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    std::fill(x.as<T>(), x.as<T>() + x.numel(), from_float<T>(value));
+  });
+}
+
+}  // namespace te::kernels

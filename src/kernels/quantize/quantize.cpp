@@ -1,0 +1,100 @@
+// Quantize, transpose and dequantize: checks, dispatch and the CPU reference.
+#include "kernels/quantize/quantize.h"
+
+#include "core/float_types.h"
+#include "kernels/common/checks.h"
+#include "kernels/common/column_sum_cpu.h"
+#include "kernels/common/fp8_cpu.h"
+
+namespace te::kernels {
+
+namespace cuda {
+void quantize(const Context& context, const Quantize& args);
+void transpose_fp8(const Context& context, const Tensor& x, const Tensor& out);
+void quantize_many(const Context& context, const Quantize* args, int count);
+void dequantize(const Context& context, const Tensor& q, const float* scale_inv, const Tensor& out);
+}  // namespace cuda
+
+namespace {
+
+void check_quantize(const char* op, const Quantize& args) {
+  check_hp(op, "x", args.x);
+  const int64_t rows = args.x.rows(), cols = args.x.cols();
+  check_fp8_output(op, args.out, rows, cols);
+  TE_CHECK(args.out || args.dbias, "{}: nothing is asked for", op);
+  if (args.dbias) {
+    check_dtype(op, "dbias", args.dbias, DType::f32);
+    check_shape(op, "dbias", args.dbias, {cols});
+    check_dtype(op, "scratch", args.scratch, DType::f32);
+    TE_CHECK(args.scratch.numel() >= quantize_scratch_elements(rows, cols),
+             "{}: scratch holds {} elements, needs {}", op, args.scratch.numel(),
+             quantize_scratch_elements(rows, cols));
+  }
+}
+
+void quantize_cpu(const Quantize& args) {
+  const int64_t rows = args.x.rows(), cols = args.x.cols();
+  visit_hp(args.x.dtype, [&](auto zero) {
+    const auto* x = args.x.as<decltype(zero)>();
+    const auto value = [x, cols](int64_t r, int64_t c) { return to_float(x[r * cols + c]); };
+    write_fp8_output_cpu(args.out, rows, cols, value);
+    if (args.dbias) add_column_sums_cpu(rows, cols, args.dbias.as<float>(), args.scratch.as<float>(), value);
+  });
+}
+
+}  // namespace
+
+int64_t quantize_scratch_elements(int64_t rows, int64_t cols) {
+  return (rows + kColumnSumRows - 1) / kColumnSumRows * cols;
+}
+
+void quantize(const Context& context, const Quantize& args) {
+  check_quantize("quantize", args);
+  TE_DISPATCH_CUDA(context, quantize, args);
+  quantize_cpu(args);
+}
+
+void quantize_many(const Context& context, const Quantize* args, int count) {
+  for (int i = 0; i < count; ++i) {
+    check_quantize("quantize_many", args[i]);
+    TE_CHECK(!args[i].dbias, "quantize_many: tensor {} asks for dbias, which only quantize gives", i);
+  }
+  TE_DISPATCH_CUDA(context, quantize_many, args, count);
+  for (int i = 0; i < count; ++i) quantize_cpu(args[i]);
+}
+
+void transpose_fp8(const Context& context, const Tensor& x, const Tensor& out) {
+  TE_CHECK(x && is_fp8(x.dtype), "transpose_fp8: x must be FP8");
+  const int64_t rows = x.rows(), cols = x.cols();
+  check_dtype("transpose_fp8", "out", out, x.dtype);
+  check_shape("transpose_fp8", "out", out, {cols, rows});
+  TE_DISPATCH_CUDA(context, transpose_fp8, x, out);
+  const uint8_t* from = x.as<uint8_t>();
+  uint8_t* to = out.as<uint8_t>();
+  constexpr int64_t kBlock = 64;
+#pragma omp parallel for
+  for (int64_t begin = 0; begin < cols; begin += kBlock)
+    for (int64_t r0 = 0; r0 < rows; r0 += kBlock)
+      for (int64_t c = begin; c < std::min(cols, begin + kBlock); ++c)
+        for (int64_t r = r0; r < std::min(rows, r0 + kBlock); ++r) to[c * rows + r] = from[r * cols + c];
+}
+
+void dequantize(const Context& context, const Tensor& q, const float* scale_inv, const Tensor& out) {
+  TE_CHECK(q && is_fp8(q.dtype), "dequantize: q must be FP8");
+  check_hp("dequantize", "out", out);
+  TE_CHECK(out.numel() == q.numel(), "dequantize: q has {} elements, out {}", q.numel(), out.numel());
+  TE_CHECK(scale_inv != nullptr, "dequantize: scale_inv is missing");
+  TE_DISPATCH_CUDA(context, dequantize, q, scale_inv, out);
+  const int64_t count = q.numel();
+  visit_fp8(q.dtype, [&](auto fp8_zero) {
+    visit_hp(out.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      const auto* from = q.as<decltype(fp8_zero)>();
+      T* to = out.as<T>();
+#pragma omp parallel for
+      for (int64_t i = 0; i < count; ++i) to[i] = from_float<T>(to_float(from[i]) * *scale_inv);
+    });
+  });
+}
+
+}  // namespace te::kernels

@@ -1,0 +1,166 @@
+// Activations on the CPU: values against the definitions in double, gradients against finite differences of
+// those definitions, fused FP8 outputs against a separate quantize (bit for bit).
+#include "kernels/activation/activation.h"
+
+#include <cmath>
+
+#include "kernels/elementwise/elementwise.h"
+#include "kernels/fp8_storage.h"
+#include "kernels/quantize/quantize.h"
+
+namespace te::kernels {
+namespace {
+
+using testing::TestTensor;
+
+double gelu(double x) {
+  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
+double swiglu(double gate, double up) {
+  return gate / (1 + std::exp(-gate)) * up;
+}
+
+struct Case {
+  ActivationKind kind;
+  DType dtype;
+  int64_t rows, ffn;
+  int64_t cols() const { return kind == ActivationKind::swiglu ? 2 * ffn : ffn; }
+};
+
+std::vector<Case> cases() {
+  std::vector<Case> list;
+  for (const auto kind : {ActivationKind::swiglu, ActivationKind::gelu})
+    for (const DType dtype : {DType::f32, DType::bf16})
+      for (const int64_t rows : {1, 35, 160})
+        for (const int64_t ffn : {3, 48, 72}) list.push_back({kind, dtype, rows, ffn});
+  return list;
+}
+
+TEST(Activation, ForwardIsTheDefinition) {
+  const Context context = Context::cpu();
+  for (const Case& c : cases()) {
+    TestTensor x(context, c.dtype, {c.rows, c.cols()}), y(context, c.dtype, {c.rows, c.ffn});
+    x.fill_normal(1, 3.0f);
+    activation_forward(context, {.kind = c.kind, .x = x, .y = y});
+    const auto in = x.floats(), out = y.floats();
+    // BF16: half a unit in the last of 8 bits; FP32: a few units, the cubic's rounding grows with |x|.
+    const double bound = c.dtype == DType::bf16 ? 1.0 / 256 : 3e-6;
+    for (int64_t r = 0; r < c.rows; ++r) {
+      for (int64_t i = 0; i < c.ffn; ++i) {
+        const float* row = in.data() + r * c.cols();
+        const double expected =
+            c.kind == ActivationKind::gelu ? gelu(row[i]) : swiglu(row[i], row[c.ffn + i]);
+        ASSERT_NEAR(out[r * c.ffn + i], expected, bound * std::abs(expected) + 1e-6) << row[i];
+      }
+    }
+  }
+}
+
+TEST(Activation, ExtremeInputsGiveFiniteValuesAndGradients) {
+  const Context context = Context::cpu();
+  const std::vector<float> inputs = {-1e9f, -200, -89, -1e-30f, 0, 1e-30f, 89, 200, 1e9f};
+  const int64_t n = static_cast<int64_t>(inputs.size());
+  TestTensor x(context, DType::f32, {1, n}), y(context, DType::f32, {1, n}), dy(context, DType::f32, {1, n});
+  x.fill(inputs);
+  dy.fill_value(1.0f);
+  activation_forward(context, {.kind = ActivationKind::gelu, .x = x, .y = y});
+  const auto out = y.floats();
+  activation_backward(context, {.kind = ActivationKind::gelu, .x = x, .dy = dy, .dx = y});
+  const auto slope = y.floats();
+  for (int64_t i = 0; i < n; ++i) {
+    EXPECT_FLOAT_EQ(out[i], std::abs(inputs[i]) < 1 ? inputs[i] / 2 : std::max(inputs[i], 0.0f)) << inputs[i];
+    EXPECT_FLOAT_EQ(slope[i], std::abs(inputs[i]) < 1 ? 0.5f : inputs[i] > 0 ? 1.0f : 0.0f) << inputs[i];
+  }
+}
+
+TEST(Activation, BackwardMatchesFiniteDifferences) {
+  const Context context = Context::cpu();
+  for (const Case& c : cases()) {
+    TestTensor x(context, c.dtype, {c.rows, c.cols()}), dy(context, c.dtype, {c.rows, c.ffn});
+    TestTensor dx(context, c.dtype, {c.rows, c.cols()});
+    x.fill_normal(1, 2.0f);
+    dy.fill_normal(2);
+    activation_backward(context, {.kind = c.kind, .x = x, .dy = dy, .dx = dx});
+    const auto in = x.floats(), slope = dy.floats(), out = dx.floats();
+    const double h = 1e-5, bound = c.dtype == DType::bf16 ? 1.0 / 256 : 2e-6;
+    const auto check = [&](float actual, double derivative, float upstream) {
+      const double expected = derivative * upstream;
+      ASSERT_NEAR(actual, expected, bound * std::abs(expected) + 2e-6 * (1 + std::abs(upstream)));
+    };
+    for (int64_t r = 0; r < c.rows; ++r) {
+      for (int64_t i = 0; i < c.ffn; ++i) {
+        const int64_t at = r * c.cols() + i;
+        const double a = in[at];
+        const float up = slope[r * c.ffn + i];
+        if (c.kind == ActivationKind::gelu) {
+          check(out[at], (gelu(a + h) - gelu(a - h)) / (2 * h), up);
+        } else {
+          const double b = in[at + c.ffn];
+          check(out[at], (swiglu(a + h, b) - swiglu(a - h, b)) / (2 * h), up);
+          check(out[at + c.ffn], (swiglu(a, b + h) - swiglu(a, b - h)) / (2 * h), up);
+        }
+      }
+    }
+  }
+}
+
+TEST(Activation, FusedForwardEqualsForwardThenQuantize) {
+  const Context context = Context::cpu();
+  for (const Case& c : cases()) {
+    TestTensor x(context, c.dtype, {c.rows, c.cols()});
+    TestTensor y(context, c.dtype, {c.rows, c.ffn}), fused_y(context, c.dtype, {c.rows, c.ffn});
+    x.fill_normal(3, 2.0f);
+    Fp8Storage plain(context, DType::e4m3, c.rows, c.ffn, 100.0f);
+    Fp8Storage fused(context, DType::e4m3, c.rows, c.ffn, 100.0f);
+    Fp8Storage alone(context, DType::e4m3, c.rows, c.ffn, 100.0f);
+    activation_forward(context, {.kind = c.kind, .x = x, .y = y});
+    quantize(context, {.x = y, .out = plain.output()});
+    activation_forward(context, {.kind = c.kind, .x = x, .y = fused_y, .y_fp8 = fused.output()});
+    activation_forward(context, {.kind = c.kind, .x = x, .y_fp8 = alone.output()});
+    EXPECT_EQ(fused_y.raw(), y.raw());
+    expect_same(fused.read(), plain.read());
+    expect_same(alone.read(), plain.read());
+    EXPECT_EQ(plain.read().columnwise, transposed(plain.read().rowwise, c.rows, c.ffn));
+  }
+}
+
+TEST(Activation, FusedBackwardEqualsBackwardThenQuantizeAndMayWorkInPlace) {
+  const Context context = Context::cpu();
+  for (const Case& c : cases()) {
+    const Shape shape{c.rows, c.cols()};
+    TestTensor x(context, c.dtype, shape), dy(context, c.dtype, {c.rows, c.ffn}), dx(context, c.dtype, shape);
+    TestTensor scratch(context, DType::f32, {quantize_scratch_elements(c.rows, c.cols())});
+    TestTensor bias(context, DType::f32, {c.cols()}), fused_bias(context, DType::f32, {c.cols()});
+    TestTensor alone_bias(context, DType::f32, {c.cols()});
+    x.fill_normal(3, 2.0f);
+    dy.fill_normal(4);
+    for (TestTensor* b : {&bias, &fused_bias, &alone_bias}) b->fill_value(0.5f);
+    Fp8Storage plain(context, DType::e5m2, c.rows, c.cols(), 300.0f);
+    Fp8Storage fused(context, DType::e5m2, c.rows, c.cols(), 300.0f);
+    Fp8Storage alone(context, DType::e5m2, c.rows, c.cols(), 300.0f);
+    activation_backward(context, {.kind = c.kind, .x = x, .dy = dy, .dx = dx});
+    quantize(context, {.x = dx, .out = plain.output()});
+    bias_gradient(context, dx, bias, scratch);
+    activation_backward(context, {.kind = c.kind,
+                                  .x = x,
+                                  .dy = dy,
+                                  .dx_fp8 = alone.output(),
+                                  .dbias = alone_bias,
+                                  .scratch = scratch});
+    activation_backward(context, {.kind = c.kind,
+                                  .x = x,
+                                  .dy = dy,
+                                  .dx = x,  // in place
+                                  .dx_fp8 = fused.output(),
+                                  .dbias = fused_bias,
+                                  .scratch = scratch});
+    EXPECT_EQ(x.raw(), dx.raw());
+    expect_same(fused.read(), plain.read());
+    expect_same(alone.read(), plain.read());
+    EXPECT_EQ(fused_bias.raw(), bias.raw());
+    EXPECT_EQ(alone_bias.raw(), bias.raw());
+  }
+}
+
+}  // namespace
+}  // namespace te::kernels

@@ -1,0 +1,180 @@
+// Files: mapping one for reading, and writing one aside before it takes its name.
+#include "checkpoint/safetensors.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <bit>
+#include <cerrno>
+#include <cstring>
+
+#include "checkpoint/safetensors_header.h"
+#include "core/error.h"
+
+namespace te {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "safetensors files are little-endian");
+constexpr uint64_t kLengthBytes = 8;
+
+std::string reason() {
+  return std::strerror(errno);
+}
+
+/// Closes a file descriptor at the end of a scope.
+struct FileCloser {
+  int file;
+  ~FileCloser() { ::close(file); }
+};
+
+/// Maps a whole regular file of at least 8 bytes; `size` gets its size.
+std::shared_ptr<const std::byte> map_file(const std::filesystem::path& path, uint64_t& size) {
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe must not hang
+  if (file < 0) user_error("{}: cannot be opened: {}; check the path", path.string(), reason());
+  const FileCloser closer{file};
+  struct stat info {};
+  if (::fstat(file, &info) != 0 || !S_ISREG(info.st_mode))
+    user_error("{}: is not a regular file; give the path of a .safetensors file", path.string());
+  size = static_cast<uint64_t>(info.st_size);
+  if (size < kLengthBytes) {
+    user_error(
+        "{}: {} bytes are too few for a safetensors file (the header's length takes 8); fetch it again",
+        path.string(), size);
+  }
+  void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file, 0);
+  if (address == MAP_FAILED) user_error("{}: cannot be mapped: {}", path.string(), reason());
+  const size_t length = size;
+  return {static_cast<const std::byte*>(address),
+          [length](const std::byte* mapped) { ::munmap(const_cast<std::byte*>(mapped), length); }};
+}
+
+void sync_folder(const std::filesystem::path& folder) {
+  const int file = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (file < 0) return;  // the rename itself has happened; some file systems let no folder be opened
+  const FileCloser closer{file};
+  ::fsync(file);
+}
+
+}  // namespace
+
+SafetensorsReader::SafetensorsReader(const std::filesystem::path& path) : path_(path) {
+  const std::string file = path.string();
+  uint64_t size = 0, header_bytes = 0;
+  mapping_ = map_file(path, size);
+  std::memcpy(&header_bytes, mapping_.get(), kLengthBytes);
+  if (header_bytes > size - kLengthBytes) {
+    user_error(
+        "{}: header of {} bytes does not fit into the file's {}; the file is cut short or damaged, fetch it "
+        "again",
+        file, header_bytes, size);
+  }
+  if (header_bytes > safetensors::kMaxHeaderBytes) {
+    user_error("{}: header of {} bytes exceeds the format's limit of {}; split the file", file, header_bytes,
+               safetensors::kMaxHeaderBytes);
+  }
+  const std::byte* data = mapping_.get() + kLengthBytes + header_bytes;
+  const std::string_view text(reinterpret_cast<const char*>(mapping_.get() + kLengthBytes), header_bytes);
+  safetensors::Header header = safetensors::parse_header(file, text, size - kLengthBytes - header_bytes);
+  metadata_ = std::move(header.metadata);
+  tensors_.reserve(header.tensors.size());
+  for (safetensors::HeaderTensor& tensor : header.tensors) {
+    index_.emplace(tensor.name, tensors_.size());
+    tensors_.push_back({std::move(tensor.name), tensor.file_dtype, tensor.dtype, std::move(tensor.shape),
+                        data + tensor.begin, tensor.end - tensor.begin});
+  }
+}
+
+const SafetensorsTensor* SafetensorsReader::find(std::string_view name) const {
+  const auto found = index_.find(name);
+  return found == index_.end() ? nullptr : &tensors_[found->second];
+}
+
+const SafetensorsTensor& SafetensorsReader::at(std::string_view name) const {
+  const SafetensorsTensor* tensor = find(name);
+  if (tensor == nullptr) {
+    user_error("{}: tensor {} is missing; use a file of the same model", path_.string(),
+               safetensors::quote_name(name));
+  }
+  return *tensor;
+}
+
+SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
+                                     const std::vector<SafetensorsSpec>& specs,
+                                     const SafetensorsMetadata& metadata)
+    : path_(path), temporary_(path.string() + ".tmp") {
+  const safetensors::Header header = safetensors::plan_header(specs, metadata);
+  const std::string text = safetensors::header_text(header);
+  const uint64_t header_bytes = text.size(), data_begin = kLengthBytes + header_bytes;
+  TE_CHECK(header_bytes <= safetensors::kMaxHeaderBytes, "{}: header of {} bytes", path.string(),
+           header_bytes);
+  for (const safetensors::HeaderTensor& tensor : header.tensors)
+    slots_[tensor.name] = {data_begin + tensor.begin, data_begin + tensor.end};
+
+  file_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (file_ < 0) {
+    user_error("{}: cannot be created: {}; choose a folder that exists and is writable", temporary_.string(),
+               reason());
+  }
+  try {
+    // A full disk should show before hours of writing, where the file system can tell.
+    const uint64_t size = data_begin + (header.tensors.empty() ? 0 : header.tensors.back().end);
+    if (::fallocate(file_, 0, 0, static_cast<off_t>(size)) != 0 && errno == ENOSPC)
+      user_error("{}: the disk has no room for {} bytes; free some or choose another folder", path.string(),
+                 size);
+    write_at(0, &header_bytes, kLengthBytes);
+    write_at(kLengthBytes, text.data(), header_bytes);
+  } catch (...) {
+    ::close(file_);
+    ::unlink(temporary_.c_str());
+    throw;
+  }
+}
+
+SafetensorsWriter::~SafetensorsWriter() {
+  if (file_ < 0) return;
+  ::close(file_);
+  ::unlink(temporary_.c_str());
+}
+
+void SafetensorsWriter::write_at(uint64_t offset, const void* data, size_t bytes) {
+  const char* from = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t written = ::pwrite(file_, from, bytes, static_cast<off_t>(offset));
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) {
+      user_error("{}: writing failed: {}; free disk space or choose another folder", temporary_.string(),
+                 reason());
+    }
+    from += written;
+    offset += static_cast<uint64_t>(written);
+    bytes -= static_cast<size_t>(written);
+  }
+}
+
+void SafetensorsWriter::write(std::string_view name, const void* data, size_t bytes) {
+  const auto found = slots_.find(name);
+  TE_CHECK(file_ >= 0, "{}: write after finish()", path_.string());
+  TE_CHECK(found != slots_.end(), "{}: tensor {} was not announced", path_.string(), name);
+  Slot& slot = found->second;
+  TE_CHECK(bytes <= slot.end - slot.next, "{}: tensor {} has room for {} more bytes, not {}", path_.string(),
+           name, slot.end - slot.next, bytes);
+  write_at(slot.next, data, bytes);
+  slot.next += bytes;
+}
+
+void SafetensorsWriter::finish() {
+  TE_CHECK(file_ >= 0, "{}: finish() called twice", path_.string());
+  for (const auto& [name, slot] : slots_)
+    TE_CHECK(slot.next == slot.end, "{}: tensor {} lacks {} bytes", path_.string(), name,
+             slot.end - slot.next);
+  if (::fsync(file_) != 0) user_error("{}: cannot be synced to disk: {}", temporary_.string(), reason());
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0)
+    user_error("{}: cannot be renamed to {}: {}", temporary_.string(), path_.string(), reason());
+  ::close(std::exchange(file_, -1));
+  const auto folder = path_.parent_path();
+  sync_folder(folder.empty() ? "." : folder);
+}
+
+}  // namespace te

@@ -2,6 +2,11 @@
 // score matrix in memory. cuDNN's fused attention on a GPU (bf16; head_dim a multiple of 8, at most 128), an
 // online-softmax reference on the CPU (Milakov and Gimelshein, arXiv 1805.02867; Dao, arXiv 2307.08691). q, k
 // and v are read in place from the packed output of linear_qkv, the gradients written to the same layout.
+//
+// Scores, softmax and sums are FP32; o and dqkv are rounded once (cuDNN also rounds the probabilities and
+// their gradients to BF16 between the products). Deterministic on both backends: the same inputs give the
+// same bits, on the CPU for any number of threads; on a GPU the backward pass asks cuDNN for its
+// deterministic algorithm.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +24,10 @@ struct AttentionShape {
       0;  ///< divides num_heads; query head h reads group h / (num_heads / num_query_groups)
   int64_t head_dim = 0;
   float softmax_scale = 0.0f;
-  /// Dropout of the attention probabilities. The mask is Philox of (seed, offset, position); on a GPU cuDNN's
+  /// Dropout of the attention probabilities, in [0, 1); the kept ones are divided by 1 - dropout. The mask is
+  /// Philox of (seed, offset, (sample, head, query, key)), sample counted within this batch; on a GPU cuDNN's
   /// own Philox, so the two backends drop different elements of the same distribution. Forward and backward
-  /// must get the same seed and offset.
+  /// must get the same seed and offset, and different layers and microbatches different ones.
   float dropout = 0.0f;
 };
 
@@ -47,7 +53,8 @@ struct AttentionBackward {
 };
 void attention_backward(const Context& context, const AttentionBackward& args);
 
-/// Bytes of workspace that cover both passes; builds and caches the plans, so that no step does.
+/// Bytes of workspace that cover both passes (0 on the CPU); builds and caches the plans, so that no step
+/// does.
 int64_t attention_workspace_bytes(const Context& context, const AttentionShape& shape, DType dtype);
 
 /// Empty when this backend can run the shape, else the rule it breaks (for config errors).

@@ -7,8 +7,14 @@
 //   dgrad  dx [M, K] = dy [M, N] * W
 //   wgrad  dW [N, K] += dy^T * x               trans_a, accumulate
 // FP8 operands (E4M3 or E5M2, not both E5M2) exist only in the form a [m, k], b [n, k] with trans_b: the
-// transposed copies of fp8_output.h bring dgrad and wgrad into it. Products and sums are FP32; the result is
-// rounded once.
+// transposed copies of fp8_output.h bring dgrad and wgrad into it. FP32 operands give an FP32 result (without
+// TF32), BF16 and FP8 operands a BF16 or FP32 one. Products and sums are FP32; the result is rounded once.
+//
+// Deterministic: a call repeated in a process gives the same bits on both backends (split sums are reduced in
+// a fixed order, and only in FP32). On the CPU the bits do not depend on the number of threads. On a GPU they
+// depend on the algorithm, which is chosen at the first use of a problem (shapes, dtypes, layout, alignment)
+// and kept: with autotuning two processes may choose two algorithms of nearly equal speed; without it the
+// choice is a function of the problem, the GPU and cuBLASLt's version.
 #pragma once
 
 #include "core/device.h"
@@ -17,7 +23,7 @@
 namespace te::kernels {
 
 struct Gemm {
-  Tensor a;    ///< [m, k], or [k, m] with trans_a; fp32, bf16 or FP8
+  Tensor a;    ///< [m, k], or [k, m] with trans_a; fp32, bf16 or FP8; of any rank, seen as [rows, cols]
   Tensor b;    ///< [k, n], or [n, k] with trans_b; same dtype as a (FP8: either format)
   Tensor out;  ///< [m, n]; fp32 or bf16
   bool trans_a = false;
@@ -31,6 +37,11 @@ struct Gemm {
 
 /// FP8: m, n and k must be multiples of 16 (leading dimensions of 16 bytes; checked with the tensor named).
 void gemm(const Context& context, const Gemm& args);
+
+/// On a GPU: whether the first use of a problem times cuBLASLt's candidates on the device (the default; it
+/// waits for the stream and, to time an accumulating product, borrows memory of out's size) or takes the
+/// first one. Problems that were used before keep their algorithm.
+void set_gemm_autotune(bool enabled);
 
 /// FLOPs of the product: 2 m n k.
 int64_t gemm_flops(const Gemm& args);

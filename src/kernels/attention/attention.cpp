@@ -1,0 +1,74 @@
+// Checks and dispatch of attention. The CPU reference is attention_cpu.cpp, the CUDA version
+// attention_cuda.cpp.
+#include "kernels/attention/attention.h"
+
+#include "kernels/attention/attention_cpu.h"
+#include "kernels/attention/attention_cuda.h"
+#include "kernels/common/checks.h"
+
+namespace te::kernels {
+namespace {
+
+constexpr int64_t kCudnnMaxHeadDim = 128;
+constexpr int64_t kCudnnHeadDimMultiple = 8;
+
+const char* broken_rule(const AttentionShape& shape) {
+  if (shape.batch <= 0 || shape.seq <= 0 || shape.num_heads <= 0 || shape.num_query_groups <= 0 ||
+      shape.head_dim <= 0)
+    return "batch, sequence, heads, query groups and head size must be positive";
+  if (shape.num_heads % shape.num_query_groups != 0) return "the query groups must divide the heads";
+  if (!(shape.dropout >= 0.0f && shape.dropout < 1.0f)) return "dropout must be in [0, 1)";
+  return "";
+}
+
+void check_common(const Context& context, const char* op, const AttentionShape& shape, const Tensor& qkv,
+                  const Tensor& o, const Tensor& lse) {
+  check_hp(op, "qkv", qkv);
+  const char* rule = attention_unsupported(context.device(), shape, qkv.dtype);
+  TE_CHECK(rule[0] == '\0', "{}: {}", op, rule);
+  const int64_t rows = shape.batch * shape.seq;
+  check_shape(op, "qkv", qkv, {rows, (shape.num_heads + 2 * shape.num_query_groups) * shape.head_dim});
+  check_dtype(op, "o", o, qkv.dtype);
+  check_shape(op, "o", o, {rows, shape.num_heads * shape.head_dim});
+  check_dtype(op, "lse", lse, DType::f32);
+  check_shape(op, "lse", lse, {shape.batch, shape.num_heads, shape.seq});
+}
+
+}  // namespace
+
+void attention_forward(const Context& context, const AttentionForward& args) {
+  check_common(context, "attention_forward", args.shape, args.qkv, args.o, args.lse);
+  TE_DISPATCH_CUDA(context, attention_forward, args);
+  cpu::attention_forward(args);
+}
+
+void attention_backward(const Context& context, const AttentionBackward& args) {
+  constexpr const char* op = "attention_backward";
+  check_common(context, op, args.shape, args.qkv, args.o, args.lse);
+  check_dtype(op, "d_o", args.d_o, args.qkv.dtype);
+  check_shape(op, "d_o", args.d_o, args.o.shape);
+  check_dtype(op, "dqkv", args.dqkv, args.qkv.dtype);
+  check_shape(op, "dqkv", args.dqkv, args.qkv.shape);
+  TE_DISPATCH_CUDA(context, attention_backward, args);
+  cpu::attention_backward(args);
+}
+
+int64_t attention_workspace_bytes(const Context& context, const AttentionShape& shape, DType dtype) {
+  const char* rule = attention_unsupported(context.device(), shape, dtype);
+  TE_CHECK(rule[0] == '\0', "attention_workspace_bytes: {}", rule);
+  TE_DISPATCH_CUDA(context, attention_workspace_bytes, shape, dtype);
+  return 0;
+}
+
+const char* attention_unsupported(DeviceKind device, const AttentionShape& shape, DType dtype) {
+  const char* rule = broken_rule(shape);
+  if (rule[0] != '\0') return rule;
+  if (dtype != DType::f32 && dtype != DType::bf16) return "attention needs fp32 or bf16";
+  if (device == DeviceKind::cpu) return "";
+  if (dtype != DType::bf16) return "attention on a GPU (cuDNN) needs bf16";
+  if (shape.head_dim % kCudnnHeadDimMultiple != 0 || shape.head_dim > kCudnnMaxHeadDim)
+    return "attention on a GPU (cuDNN) needs a head size that is a multiple of 8 and at most 128";
+  return "";
+}
+
+}  // namespace te::kernels

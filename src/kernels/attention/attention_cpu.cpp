@@ -1,0 +1,287 @@
+// Attention on the CPU: blocks of 64 queries against blocks of 64 keys, so that no S x S matrix is held.
+//
+// Forward, per query i (Milakov and Gimelshein): the running maximum m and denominator l are updated block by
+// block, what has been summed so far is rescaled by exp(m_old - m_new), and in the end o = sum / l, lse = m +
+// log l. Backward (Dao et al.): with p = exp(s - lse) recomputed, delta_i = do_i . o_i,
+//   dv_j = sum_i p~_ij do_i,  dp_ij = do_i . v_j,  ds_ij = p_ij (keep_ij dp_ij - delta_i),
+//   dq_i = scale sum_j ds_ij k_j,  dk_j = scale sum_i ds_ij q_i,
+// where keep is the dropout factor (0 or 1 / (1 - p)) and p~ = keep p. All of it is FP32.
+//
+// A task is one head (forward) or one query group (backward); a task's sums run in a fixed order, so the
+// results do not depend on the number of threads.
+#include "kernels/attention/attention_cpu.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "core/float_types.h"
+#include "core/random.h"
+#include "kernels/common/exp_cpu.h"
+#include "kernels/gemm/sgemm_cpu.h"
+
+namespace te::kernels::cpu {
+namespace {
+
+constexpr int64_t kBlock = 64;
+
+/// Where the parts of one sample's heads lie in the packed buffer.
+struct Layout {
+  explicit Layout(const AttentionShape& s)
+      : shape(s),
+        dim(s.head_dim),
+        heads_per_group(s.num_heads / s.num_query_groups),
+        qkv_stride((s.num_heads + 2 * s.num_query_groups) * s.head_dim),
+        o_stride(s.num_heads * s.head_dim) {}
+  int64_t q(int64_t b, int64_t head) const { return b * shape.seq * qkv_stride + head * dim; }
+  int64_t k(int64_t b, int64_t group) const { return q(b, shape.num_heads + group); }
+  int64_t v(int64_t b, int64_t group) const { return q(b, shape.num_heads + shape.num_query_groups + group); }
+  int64_t o(int64_t b, int64_t head) const { return b * shape.seq * o_stride + head * dim; }
+  int64_t lse(int64_t b, int64_t head) const { return (b * shape.num_heads + head) * shape.seq; }
+
+  AttentionShape shape;
+  int64_t dim, heads_per_group, qkv_stride, o_stride;
+};
+
+/// [seq, dim] of one head as dense FP32.
+template <class T>
+void load(std::vector<float>& to, const T* from, int64_t stride, const Layout& layout) {
+  to.resize(static_cast<size_t>(layout.shape.seq * layout.dim));
+  for (int64_t i = 0; i < layout.shape.seq; ++i)
+    for (int64_t d = 0; d < layout.dim; ++d)
+      to[static_cast<size_t>(i * layout.dim + d)] = to_float(from[i * stride + d]);
+}
+
+template <class T>
+void store(T* to, int64_t stride, const float* from, int64_t rows, int64_t dim) {
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t d = 0; d < dim; ++d) to[i * stride + d] = from_float<T>(from[i * dim + d]);
+}
+
+/// The dropout factors of one block: word j % 4 of philox(seed, offset, (row * ceil4(seq) + j) / 4), row
+/// being (sample * heads + head) * seq + query; an element is kept when the word is at least dropout * 2^32.
+struct DropoutMask {
+  float probability;
+  uint64_t seed, offset;
+  int64_t seq;
+
+  void fill(float* keep, int64_t first_row, int64_t rows, int64_t first_key, int64_t cols) const {
+    const auto threshold = static_cast<uint64_t>(double{probability} * 4294967296.0);
+    const float kept = 1.0f / (1.0f - probability);
+    const int64_t calls_per_row = (seq + 3) / 4;
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t c = 0; c < cols; c += 4) {
+        const Philox4 random = philox(
+            seed, offset, static_cast<uint64_t>((first_row + r) * calls_per_row + (first_key + c) / 4));
+        for (int64_t w = 0; w < 4 && c + w < cols; ++w)
+          keep[r * cols + c + w] = random.word[w] >= threshold ? kept : 0.0f;
+      }
+    }
+  }
+};
+
+/// A block of the score matrix: queries [i0, i0 + rows) against keys [j0, j0 + cols), j0 <= i0.
+struct Block {
+  int64_t i0, rows, j0, cols;
+  /// Keys of the block that query i0 + r may see: at least one.
+  int64_t visible(int64_t r) const { return std::min(cols, i0 + r - j0 + 1); }
+};
+
+/// Calls fn(block) for the key blocks at or below the diagonal of one block of queries.
+template <class Fn>
+void for_key_blocks(int64_t i0, int64_t rows, int64_t seq, Fn&& fn) {
+  for (int64_t j0 = 0; j0 < i0 + rows; j0 += kBlock) fn(Block{i0, rows, j0, std::min(kBlock, seq - j0)});
+}
+
+// --- forward -----------------------------------------------------------------------------------------------
+
+/// What one thread keeps from head to head.
+struct ForwardBuffers {
+  std::vector<float> q, k, v, sum;
+  std::vector<float> scores = std::vector<float>(kBlock * kBlock);
+  std::vector<float> keep = std::vector<float>(kBlock * kBlock);
+  float maximum[kBlock], denominator[kBlock];
+};
+
+/// Turns a block of scores into unnormalised probabilities and rescales what was summed before it.
+void online_softmax(const Block& block, ForwardBuffers& buffers, int64_t dim) {
+  for (int64_t r = 0; r < block.rows; ++r) {
+    float* row = buffers.scores.data() + r * block.cols;
+    const int64_t visible = block.visible(r);
+    float maximum = buffers.maximum[r];
+    for (int64_t c = 0; c < visible; ++c) maximum = std::max(maximum, row[c]);
+    const float rescale =
+        block.j0 == 0 ? 0.0f : exp_nonpositive(std::min(0.0f, buffers.maximum[r] - maximum));
+    for (int64_t c = 0; c < visible; ++c) row[c] = exp_nonpositive(row[c] - maximum);
+    std::fill(row + visible, row + block.cols, 0.0f);
+    float total = 0.0f;
+    for (int64_t c = 0; c < visible; ++c) total += row[c];
+    buffers.denominator[r] = buffers.denominator[r] * rescale + total;
+    buffers.maximum[r] = maximum;
+    if (rescale != 1.0f)
+      for (int64_t d = 0; d < dim; ++d) buffers.sum[static_cast<size_t>(r * dim + d)] *= rescale;
+  }
+}
+
+template <class T>
+void forward_rows(const AttentionForward& args, const Layout& layout, int64_t b, int64_t head, int64_t i0,
+                  const DropoutMask& dropout, ForwardBuffers& buffers) {
+  const int64_t seq = layout.shape.seq, dim = layout.dim;
+  const int64_t rows = std::min(kBlock, seq - i0);
+  buffers.sum.assign(static_cast<size_t>(rows * dim), 0.0f);
+  std::fill_n(buffers.denominator, rows, 0.0f);
+  std::fill_n(buffers.maximum, rows, -std::numeric_limits<float>::infinity());
+  for_key_blocks(i0, rows, seq, [&](const Block& block) {
+    sgemm_one_thread(false, true, rows, block.cols, dim, layout.shape.softmax_scale,
+                     buffers.q.data() + i0 * dim, dim, buffers.k.data() + block.j0 * dim, dim, 0.0f,
+                     buffers.scores.data(), block.cols);
+    online_softmax(block, buffers, dim);
+    if (dropout.probability > 0.0f) {
+      dropout.fill(buffers.keep.data(), layout.lse(b, head) + i0, rows, block.j0, block.cols);
+      for (int64_t i = 0; i < rows * block.cols; ++i)
+        buffers.scores[static_cast<size_t>(i)] *= buffers.keep[static_cast<size_t>(i)];
+    }
+    sgemm_one_thread(false, false, rows, dim, block.cols, 1.0f, buffers.scores.data(), block.cols,
+                     buffers.v.data() + block.j0 * dim, dim, 1.0f, buffers.sum.data(), dim);
+  });
+  float* lse = args.lse.as<float>() + layout.lse(b, head) + i0;
+  for (int64_t r = 0; r < rows; ++r) {
+    lse[r] = buffers.maximum[r] + std::log(buffers.denominator[r]);
+    const float inverse = 1.0f / buffers.denominator[r];
+    for (int64_t d = 0; d < dim; ++d) buffers.sum[static_cast<size_t>(r * dim + d)] *= inverse;
+  }
+  store(args.o.as<T>() + layout.o(b, head) + i0 * layout.o_stride, layout.o_stride, buffers.sum.data(), rows,
+        dim);
+}
+
+template <class T>
+void forward(const AttentionForward& args) {
+  const Layout layout(args.shape);
+  const AttentionShape& shape = args.shape;
+  const DropoutMask dropout{shape.dropout, args.dropout_seed, args.dropout_offset, shape.seq};
+  const T* qkv = args.qkv.as<T>();
+#pragma omp parallel for schedule(dynamic)
+  for (int64_t task = 0; task < shape.batch * shape.num_heads; ++task) {
+    static thread_local ForwardBuffers buffers;
+    const int64_t b = task / shape.num_heads, head = task % shape.num_heads;
+    const int64_t group = head / layout.heads_per_group;
+    load(buffers.q, qkv + layout.q(b, head), layout.qkv_stride, layout);
+    load(buffers.k, qkv + layout.k(b, group), layout.qkv_stride, layout);
+    load(buffers.v, qkv + layout.v(b, group), layout.qkv_stride, layout);
+    for (int64_t i0 = 0; i0 < shape.seq; i0 += kBlock)
+      forward_rows<T>(args, layout, b, head, i0, dropout, buffers);
+  }
+}
+
+// --- backward ----------------------------------------------------------------------------------------------
+
+struct BackwardBuffers {
+  std::vector<float> q, k, v, o, d_o, delta;
+  std::vector<float> dq, dk, dv;  ///< dq of one block of queries; dk and dv of the whole group
+  std::vector<float> p = std::vector<float>(kBlock * kBlock);
+  std::vector<float> ds = std::vector<float>(kBlock * kBlock);
+  std::vector<float> keep = std::vector<float>(kBlock * kBlock);
+};
+
+/// From scores in p and do . v in ds: p becomes keep * p, ds becomes p * (keep * ds - delta).
+void score_gradients(const Block& block, const float* lse, bool use_keep, BackwardBuffers& buffers) {
+  for (int64_t r = 0; r < block.rows; ++r) {
+    float* p = buffers.p.data() + r * block.cols;
+    float* ds = buffers.ds.data() + r * block.cols;
+    const float* keep = buffers.keep.data() + r * block.cols;
+    const float delta = buffers.delta[static_cast<size_t>(block.i0 + r)], denominator = lse[block.i0 + r];
+    const int64_t visible = block.visible(r);
+    // s - lse is at most 0 but for rounding.
+    for (int64_t c = 0; c < visible; ++c) p[c] = exp_nonpositive(p[c] - denominator);
+    if (use_keep) {
+      for (int64_t c = 0; c < visible; ++c) ds[c] = p[c] * (keep[c] * ds[c] - delta);
+      for (int64_t c = 0; c < visible; ++c) p[c] *= keep[c];
+    } else {
+      for (int64_t c = 0; c < visible; ++c) ds[c] = p[c] * (ds[c] - delta);
+    }
+    std::fill(p + visible, p + block.cols, 0.0f);
+    std::fill(ds + visible, ds + block.cols, 0.0f);
+  }
+}
+
+void backward_block(const Block& block, const Layout& layout, const float* lse, int64_t first_row,
+                    const DropoutMask& dropout, BackwardBuffers& buffers) {
+  const int64_t dim = layout.dim, rows = block.rows, cols = block.cols;
+  const float scale = layout.shape.softmax_scale;
+  const float* q = buffers.q.data() + block.i0 * dim;
+  const float* d_o = buffers.d_o.data() + block.i0 * dim;
+  const float* k = buffers.k.data() + block.j0 * dim;
+  const float* v = buffers.v.data() + block.j0 * dim;
+  float* p = buffers.p.data();
+  float* ds = buffers.ds.data();
+  sgemm_one_thread(false, true, rows, cols, dim, scale, q, dim, k, dim, 0.0f, p, cols);
+  sgemm_one_thread(false, true, rows, cols, dim, 1.0f, d_o, dim, v, dim, 0.0f, ds, cols);
+  const bool use_keep = dropout.probability > 0.0f;
+  if (use_keep) dropout.fill(buffers.keep.data(), first_row + block.i0, rows, block.j0, cols);
+  score_gradients(block, lse, use_keep, buffers);
+  sgemm_one_thread(true, false, cols, dim, rows, 1.0f, p, cols, d_o, dim, 1.0f,
+                   buffers.dv.data() + block.j0 * dim, dim);
+  sgemm_one_thread(true, false, cols, dim, rows, scale, ds, cols, q, dim, 1.0f,
+                   buffers.dk.data() + block.j0 * dim, dim);
+  sgemm_one_thread(false, false, rows, dim, cols, scale, ds, cols, k, dim, 1.0f, buffers.dq.data(), dim);
+}
+
+template <class T>
+void backward_head(const AttentionBackward& args, const Layout& layout, int64_t b, int64_t head,
+                   const DropoutMask& dropout, BackwardBuffers& buffers) {
+  const int64_t seq = layout.shape.seq, dim = layout.dim;
+  load(buffers.q, args.qkv.as<T>() + layout.q(b, head), layout.qkv_stride, layout);
+  load(buffers.o, args.o.as<T>() + layout.o(b, head), layout.o_stride, layout);
+  load(buffers.d_o, args.d_o.as<T>() + layout.o(b, head), layout.o_stride, layout);
+  buffers.delta.resize(static_cast<size_t>(seq));
+  for (int64_t i = 0; i < seq; ++i) {
+    float sum = 0.0f;
+    for (int64_t d = i * dim; d < (i + 1) * dim; ++d)
+      sum += buffers.o[static_cast<size_t>(d)] * buffers.d_o[static_cast<size_t>(d)];
+    buffers.delta[static_cast<size_t>(i)] = sum;
+  }
+  const float* lse = args.lse.as<float>() + layout.lse(b, head);
+  T* dq = args.dqkv.as<T>() + layout.q(b, head);
+  for (int64_t i0 = 0; i0 < seq; i0 += kBlock) {
+    const int64_t rows = std::min(kBlock, seq - i0);
+    buffers.dq.assign(static_cast<size_t>(rows * dim), 0.0f);
+    for_key_blocks(i0, rows, seq, [&](const Block& block) {
+      backward_block(block, layout, lse, layout.lse(b, head), dropout, buffers);
+    });
+    store(dq + i0 * layout.qkv_stride, layout.qkv_stride, buffers.dq.data(), rows, dim);
+  }
+}
+
+template <class T>
+void backward(const AttentionBackward& args) {
+  const Layout layout(args.shape);
+  const AttentionShape& shape = args.shape;
+  const DropoutMask dropout{shape.dropout, args.dropout_seed, args.dropout_offset, shape.seq};
+#pragma omp parallel for schedule(dynamic)
+  for (int64_t task = 0; task < shape.batch * shape.num_query_groups; ++task) {
+    static thread_local BackwardBuffers buffers;
+    const int64_t b = task / shape.num_query_groups, group = task % shape.num_query_groups;
+    load(buffers.k, args.qkv.as<T>() + layout.k(b, group), layout.qkv_stride, layout);
+    load(buffers.v, args.qkv.as<T>() + layout.v(b, group), layout.qkv_stride, layout);
+    buffers.dk.assign(static_cast<size_t>(shape.seq * layout.dim), 0.0f);
+    buffers.dv.assign(static_cast<size_t>(shape.seq * layout.dim), 0.0f);
+    for (int64_t h = 0; h < layout.heads_per_group; ++h)
+      backward_head<T>(args, layout, b, group * layout.heads_per_group + h, dropout, buffers);
+    T* dqkv = args.dqkv.as<T>();
+    store(dqkv + layout.k(b, group), layout.qkv_stride, buffers.dk.data(), shape.seq, layout.dim);
+    store(dqkv + layout.v(b, group), layout.qkv_stride, buffers.dv.data(), shape.seq, layout.dim);
+  }
+}
+
+}  // namespace
+
+void attention_forward(const AttentionForward& args) {
+  visit_hp(args.qkv.dtype, [&](auto zero) { forward<decltype(zero)>(args); });
+}
+
+void attention_backward(const AttentionBackward& args) {
+  visit_hp(args.qkv.dtype, [&](auto zero) { backward<decltype(zero)>(args); });
+}
+
+}  // namespace te::kernels::cpu

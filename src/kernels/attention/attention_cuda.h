@@ -1,0 +1,12 @@
+// The cuDNN side of attention.h; the arguments have been checked.
+#pragma once
+
+#include "kernels/attention/attention.h"
+
+namespace te::kernels::cuda {
+
+void attention_forward(const Context& context, const AttentionForward& args);
+void attention_backward(const Context& context, const AttentionBackward& args);
+int64_t attention_workspace_bytes(const Context& context, const AttentionShape& shape, DType dtype);
+
+}  // namespace te::kernels::cuda

@@ -1,0 +1,164 @@
+// Checks, dispatch and the CPU reference of the matrix product.
+//
+// The reference widens the operands to FP32 (exact for BF16 and FP8), lets OpenBLAS multiply tiles of the
+// result and rounds each tile once. The tiles are of a fixed size and each is the work of one thread, so the
+// bits of the result do not depend on the number of threads.
+#include "kernels/gemm/gemm.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "core/float_types.h"
+#include "kernels/common/checks.h"
+#include "kernels/gemm/gemm_cuda.h"
+#include "kernels/gemm/sgemm_cpu.h"
+
+namespace te::kernels {
+namespace {
+
+constexpr int64_t kTileRows = 128;
+constexpr int64_t kTileCols = 256;
+constexpr int64_t kFp8Multiple = 16;
+
+void check_operands(const Gemm& args) {
+  TE_CHECK(args.a && args.b && args.out, "gemm: tensor a, b or out is missing");
+  if (is_fp8(args.a.dtype) || is_fp8(args.b.dtype)) {
+    TE_CHECK(is_fp8(args.a.dtype) && is_fp8(args.b.dtype), "gemm: a is {}, b is {}: both or none must be FP8",
+             dtype_name(args.a.dtype), dtype_name(args.b.dtype));
+    TE_CHECK(args.a.dtype == DType::e4m3 || args.b.dtype == DType::e4m3, "gemm: a and b are both E5M2");
+    TE_CHECK(!args.trans_a && args.trans_b, "gemm: FP8 operands must be a [m, k] and b [n, k] with trans_b");
+    TE_CHECK(args.a_scale_inv != nullptr && args.b_scale_inv != nullptr,
+             "gemm: FP8 operands need a_scale_inv and b_scale_inv");
+  } else {
+    check_hp("gemm", "a", args.a);
+    check_dtype("gemm", "b", args.b, args.a.dtype);
+    TE_CHECK(args.a_scale_inv == nullptr && args.b_scale_inv == nullptr, "gemm: scales go with FP8 operands");
+  }
+  check_hp("gemm", "out", args.out);
+  TE_CHECK(args.a.dtype != DType::f32 || args.out.dtype == DType::f32,
+           "gemm: fp32 operands need an fp32 out");
+}
+
+void check_args(const Gemm& args) {
+  check_operands(args);
+  const auto [m, n, k] = gemm_size(args);
+  const int64_t b_k = args.trans_b ? args.b.cols() : args.b.rows();
+  TE_CHECK(b_k == k, "gemm: a {} and b {} disagree on k: {} and {}", args.a.shape.str(), args.b.shape.str(),
+           k, b_k);
+  TE_CHECK(args.out.rows() == m && args.out.cols() == n, "gemm: out has shape {}, must be [{}, {}]",
+           args.out.shape.str(), m, n);
+  if (args.bias) {
+    check_dtype("gemm", "bias", args.bias, args.out.dtype);
+    check_shape("gemm", "bias", args.bias, {n});
+  }
+  if (is_fp8(args.a.dtype)) {
+    TE_CHECK(m % kFp8Multiple == 0, "gemm: rows of FP8 tensor a {} must be a multiple of 16",
+             args.a.shape.str());
+    TE_CHECK(n % kFp8Multiple == 0, "gemm: rows of FP8 tensor b {} must be a multiple of 16",
+             args.b.shape.str());
+    TE_CHECK(k % kFp8Multiple == 0, "gemm: columns of FP8 tensor a {} must be a multiple of 16",
+             args.a.shape.str());
+  }
+}
+
+/// The values of a tensor as FP32: the tensor itself, or a copy in the buffer.
+const float* widen(const Tensor& tensor, std::vector<float>& buffer) {
+  if (tensor.dtype == DType::f32) return tensor.as<float>();
+  const int64_t count = tensor.numel();
+  if (static_cast<int64_t>(buffer.size()) < count) buffer.resize(static_cast<size_t>(count));
+  float* out = buffer.data();
+  const auto convert = [&](auto zero) {
+    const auto* in = tensor.as<decltype(zero)>();
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < count; ++i) out[i] = to_float(in[i]);
+  };
+  if (!visit_hp(tensor.dtype, convert)) visit_fp8(tensor.dtype, convert);
+  return out;
+}
+
+/// A product of FP32 matrices with what each tile of it needs.
+struct Product {
+  const Gemm& args;
+  GemmSize size;
+  const float* a;
+  const float* b;
+  float scale;
+
+  void multiply(int64_t row, int64_t col, int64_t rows, int64_t cols, float beta, float* c,
+                int64_t ldc) const {
+    const int64_t lda = args.trans_a ? size.m : size.k, ldb = args.trans_b ? size.k : size.n;
+    const float* a_tile = args.trans_a ? a + row : a + row * lda;
+    const float* b_tile = args.trans_b ? b + col * ldb : b + col;
+    sgemm_one_thread(args.trans_a, args.trans_b, rows, cols, size.k, scale, a_tile, lda, b_tile, ldb, beta, c,
+                     ldc);
+  }
+
+  void fp32_tile(int64_t row, int64_t col, int64_t rows, int64_t cols) const {
+    float* out = args.out.as<float>() + row * size.n + col;
+    multiply(row, col, rows, cols, args.accumulate ? 1.0f : 0.0f, out, size.n);
+    if (!args.bias) return;
+    const float* bias = args.bias.as<float>() + col;
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t c = 0; c < cols; ++c) out[r * size.n + c] += bias[c];
+  }
+
+  void bf16_tile(int64_t row, int64_t col, int64_t rows, int64_t cols) const {
+    static thread_local std::vector<float> tile(kTileRows * kTileCols);
+    multiply(row, col, rows, cols, 0.0f, tile.data(), cols);
+    const bfloat16* bias = args.bias ? args.bias.as<bfloat16>() + col : nullptr;
+    for (int64_t r = 0; r < rows; ++r) {
+      float* sum = tile.data() + r * cols;
+      bfloat16* out = args.out.as<bfloat16>() + (row + r) * size.n + col;
+      if (args.accumulate)
+        for (int64_t c = 0; c < cols; ++c) sum[c] += to_float(out[c]);
+      if (bias != nullptr)
+        for (int64_t c = 0; c < cols; ++c) sum[c] += to_float(bias[c]);
+      for (int64_t c = 0; c < cols; ++c) out[c] = to_bf16(sum[c]);
+    }
+  }
+};
+
+void gemm_cpu(const Gemm& args) {
+  // The copies live as long as the thread: a training step multiplies the same sizes again and again.
+  static thread_local std::vector<float> a_buffer, b_buffer;
+  const GemmSize size = gemm_size(args);
+  const float scale = is_fp8(args.a.dtype) ? *args.a_scale_inv * *args.b_scale_inv : 1.0f;
+  const Product product{args, size, widen(args.a, a_buffer), widen(args.b, b_buffer), scale};
+#pragma omp parallel for collapse(2) schedule(dynamic)
+  for (int64_t row = 0; row < size.m; row += kTileRows) {
+    for (int64_t col = 0; col < size.n; col += kTileCols) {
+      const int64_t rows = std::min(kTileRows, size.m - row), cols = std::min(kTileCols, size.n - col);
+      if (args.out.dtype == DType::f32) {
+        product.fp32_tile(row, col, rows, cols);
+      } else {
+        product.bf16_tile(row, col, rows, cols);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+GemmSize gemm_size(const Gemm& args) {
+  return {args.trans_a ? args.a.cols() : args.a.rows(), args.trans_b ? args.b.rows() : args.b.cols(),
+          args.trans_a ? args.a.rows() : args.a.cols()};
+}
+
+void gemm(const Context& context, const Gemm& args) {
+  check_args(args);
+  TE_DISPATCH_CUDA(context, gemm, args);
+  gemm_cpu(args);
+}
+
+void set_gemm_autotune([[maybe_unused]] bool enabled) {
+#ifdef TE_WITH_CUDA
+  cuda::set_gemm_autotune(enabled);
+#endif
+}
+
+int64_t gemm_flops(const Gemm& args) {
+  const auto [m, n, k] = gemm_size(args);
+  return 2 * m * n * k;
+}
+
+}  // namespace te::kernels

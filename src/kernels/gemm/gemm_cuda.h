@@ -1,0 +1,21 @@
+// The cuBLASLt side of gemm.h; the arguments have been checked.
+#pragma once
+
+#include "kernels/gemm/gemm.h"
+
+namespace te::kernels {
+
+/// Rows and columns of the product; operands of more dimensions are seen as [rows, cols].
+struct GemmSize {
+  int64_t m, n, k;
+};
+GemmSize gemm_size(const Gemm& args);
+
+namespace cuda {
+void gemm(const Context& context, const Gemm& args);
+void set_gemm_autotune(bool enabled);
+/// out[r, c] = (accumulate ? out[r, c] : 0) + bias[c]: for the few products whose bias cuBLASLt cannot add.
+void prepare_bias(const Context& context, const Tensor& out, const Tensor& bias, bool accumulate);
+}  // namespace cuda
+
+}  // namespace te::kernels

@@ -1,0 +1,293 @@
+// Attention on the CPU against the definition in double precision (a full score matrix, no blocks), whose own
+// gradient is checked against finite differences.
+#include "kernels/attention/attention.h"
+
+#include <omp.h>
+
+#include <cmath>
+
+#include "core/random.h"
+#include "kernels/common/exp_cpu.h"
+#include "testing/testing.h"
+
+namespace te::kernels {
+namespace {
+
+using te::testing::count_different;
+using te::testing::relative_error;
+using te::testing::TestTensor;
+
+constexpr uint64_t kSeed = 77, kOffset = 5;
+
+using Values = std::vector<double>;
+
+/// The definition, head by head.
+class Naive {
+ public:
+  explicit Naive(const AttentionShape& shape) : s_(shape) {}
+
+  int64_t qkv_cols() const { return (s_.num_heads + 2 * s_.num_query_groups) * s_.head_dim; }
+  int64_t o_cols() const { return s_.num_heads * s_.head_dim; }
+
+  /// Fills o and lse from qkv, and dqkv too where d_o is given.
+  void run(const Values& qkv, Values& o, Values& lse, const Values* d_o = nullptr,
+           Values* dqkv = nullptr) const {
+    o.assign(static_cast<size_t>(s_.batch * s_.seq * o_cols()), 0.0);
+    lse.assign(static_cast<size_t>(s_.batch * s_.num_heads * s_.seq), 0.0);
+    if (dqkv != nullptr) dqkv->assign(qkv.size(), 0.0);
+    for (int64_t b = 0; b < s_.batch; ++b)
+      for (int64_t h = 0; h < s_.num_heads; ++h)
+        for (int64_t i = 0; i < s_.seq; ++i) query(qkv, o, lse, d_o, dqkv, b, h, i);
+  }
+
+ private:
+  size_t at(int64_t b, int64_t i, int64_t head) const {
+    return static_cast<size_t>((b * s_.seq + i) * qkv_cols() + head * s_.head_dim);
+  }
+  double dot(const double* x, const double* y) const {
+    double sum = 0;
+    for (int64_t d = 0; d < s_.head_dim; ++d) sum += x[d] * y[d];
+    return sum;
+  }
+  double keep(int64_t b, int64_t h, int64_t i, int64_t j) const {
+    if (s_.dropout == 0.0f) return 1.0;
+    const int64_t row = (b * s_.num_heads + h) * s_.seq + i;
+    const Philox4 random = philox(kSeed, kOffset, static_cast<uint64_t>(row * ((s_.seq + 3) / 4) + j / 4));
+    return random.word[j % 4] >= double{s_.dropout} * 4294967296.0 ? 1.0 / (1.0 - double{s_.dropout}) : 0.0;
+  }
+
+  void query(const Values& qkv, Values& o, Values& lse, const Values* d_o, Values* dqkv, int64_t b, int64_t h,
+             int64_t i) const {
+    const int64_t group = h / (s_.num_heads / s_.num_query_groups);
+    const int64_t k_head = s_.num_heads + group, v_head = k_head + s_.num_query_groups;
+    const size_t q = at(b, i, h), out = static_cast<size_t>((b * s_.seq + i) * o_cols() + h * s_.head_dim);
+    Values p(static_cast<size_t>(i + 1));
+    double total = 0;
+    for (int64_t j = 0; j <= i; ++j) {
+      p[static_cast<size_t>(j)] = std::exp(double{s_.softmax_scale} * dot(&qkv[q], &qkv[at(b, j, k_head)]));
+      total += p[static_cast<size_t>(j)];
+    }
+    lse[static_cast<size_t>((b * s_.num_heads + h) * s_.seq + i)] = std::log(total);
+    double delta = 0;
+    for (int64_t j = 0; j <= i; ++j) {
+      p[static_cast<size_t>(j)] /= total;
+      const double weight = p[static_cast<size_t>(j)] * keep(b, h, i, j);
+      const size_t v = at(b, j, v_head);
+      for (int64_t d = 0; d < s_.head_dim; ++d) o[out + d] += weight * qkv[v + d];
+      if (dqkv == nullptr) continue;
+      for (int64_t d = 0; d < s_.head_dim; ++d) (*dqkv)[v + d] += weight * (*d_o)[out + d];
+      delta += weight * dot(&(*d_o)[out], &qkv[v]);
+    }
+    if (dqkv == nullptr) return;
+    for (int64_t j = 0; j <= i; ++j) {
+      const double dp = keep(b, h, i, j) * dot(&(*d_o)[out], &qkv[at(b, j, v_head)]);
+      const double ds = double{s_.softmax_scale} * p[static_cast<size_t>(j)] * (dp - delta);
+      const size_t k = at(b, j, k_head);
+      for (int64_t d = 0; d < s_.head_dim; ++d) {
+        (*dqkv)[q + d] += ds * qkv[k + d];
+        (*dqkv)[k + d] += ds * qkv[q + d];
+      }
+    }
+  }
+
+  AttentionShape s_;
+};
+
+Values widen(const std::vector<float>& values) {
+  return {values.begin(), values.end()};
+}
+std::vector<float> narrow(const Values& values) {
+  return {values.begin(), values.end()};
+}
+
+AttentionShape shape_of(int64_t batch, int64_t seq, int64_t heads, int64_t groups, int64_t dim,
+                        float dropout = 0.0f) {
+  return {batch, seq, heads, groups, dim, 1.0f / std::sqrt(static_cast<float>(dim)), dropout};
+}
+
+/// The tensors of one attention and both passes over them.
+struct Problem {
+  Problem(const Context& context, const AttentionShape& shape, DType dtype)
+      : context(context),
+        shape(shape),
+        qkv(context, dtype, {shape.batch * shape.seq, Naive(shape).qkv_cols()}),
+        o(context, dtype, {shape.batch * shape.seq, Naive(shape).o_cols()}),
+        lse(context, DType::f32, {shape.batch, shape.num_heads, shape.seq}),
+        d_o(context, dtype, {shape.batch * shape.seq, Naive(shape).o_cols()}),
+        dqkv(context, dtype, {shape.batch * shape.seq, Naive(shape).qkv_cols()}) {
+    qkv.fill_normal(1, 1.5f);
+    d_o.fill_normal(2);
+  }
+  void forward() { attention_forward(context, {shape, qkv, o, lse, {}, kSeed, kOffset}); }
+  void backward() { attention_backward(context, {shape, qkv, o, lse, d_o, dqkv, {}, kSeed, kOffset}); }
+
+  const Context& context;
+  AttentionShape shape;
+  TestTensor qkv, o, lse, d_o, dqkv;
+};
+
+void check_against_naive(const AttentionShape& shape, DType dtype) {
+  SCOPED_TRACE(fmt::format("batch {} seq {} heads {}/{} dim {} dropout {} {}", shape.batch, shape.seq,
+                           shape.num_heads, shape.num_query_groups, shape.head_dim, shape.dropout,
+                           dtype_name(dtype)));
+  const Context context = Context::cpu();
+  Problem problem(context, shape, dtype);
+  problem.forward();
+  problem.backward();
+  Values o, lse, dqkv;
+  const Values d_o = widen(problem.d_o.floats());
+  Naive(shape).run(widen(problem.qkv.floats()), o, lse, &d_o, &dqkv);
+  // BF16: results are rounded once (relative 2^-9 at most, rms about 2^-10), and delta is made from the
+  // rounded o.
+  EXPECT_LT(relative_error(problem.o.floats(), narrow(o)), dtype == DType::f32 ? 1e-6 : 2.5e-3);
+  EXPECT_LT(relative_error(problem.lse.floats(), narrow(lse)), 1e-6);
+  EXPECT_LT(relative_error(problem.dqkv.floats(), narrow(dqkv)), dtype == DType::f32 ? 4e-6 : 8e-3);
+  // No element is left out: each is near its own value, in units of the typical one.
+  const std::vector<float> actual = problem.dqkv.floats();
+  for (size_t i = 0; i < actual.size(); ++i)
+    ASSERT_NEAR(actual[i], dqkv[i], (dtype == DType::f32 ? 1e-5 : 5e-2) * (1.0 + std::abs(dqkv[i]))) << i;
+}
+
+TEST(AttentionReference, NaiveGradientAgainstFiniteDifferences) {
+  const AttentionShape shape = shape_of(2, 5, 4, 2, 3, 0.25f);
+  const Naive naive(shape);
+  Values qkv = widen(te::testing::normal_values(2 * 5 * naive.qkv_cols(), 1));
+  const Values d_o = widen(te::testing::normal_values(2 * 5 * naive.o_cols(), 2));
+  Values o, lse, dqkv;
+  naive.run(qkv, o, lse, &d_o, &dqkv);
+  const auto loss = [&] {
+    naive.run(qkv, o, lse);
+    double sum = 0;
+    for (size_t i = 0; i < o.size(); ++i) sum += o[i] * d_o[i];
+    return sum;
+  };
+  constexpr double kStep = 1e-5;
+  for (size_t i = 0; i < qkv.size(); ++i) {
+    const double value = qkv[i];
+    qkv[i] = value + kStep;
+    const double above = loss();
+    qkv[i] = value - kStep;
+    const double below = loss();
+    qkv[i] = value;
+    ASSERT_NEAR((above - below) / (2 * kStep), dqkv[i], 1e-8) << "element " << i;
+  }
+}
+
+TEST(Attention, Fp32GradientAgainstFiniteDifferences) {
+  const Context context = Context::cpu();
+  Problem problem(context, shape_of(1, 7, 4, 2, 8), DType::f32);
+  problem.forward();
+  problem.backward();
+  const std::vector<float> gradient = problem.dqkv.floats(), d_o = problem.d_o.floats();
+  std::vector<float> qkv = problem.qkv.floats();
+  const auto loss = [&] {
+    problem.qkv.fill(qkv);
+    problem.forward();
+    const std::vector<float> o = problem.o.floats();
+    double sum = 0;
+    for (size_t i = 0; i < o.size(); ++i) sum += double{o[i]} * d_o[i];
+    return sum;
+  };
+  constexpr float kStep = 1e-2f;
+  for (size_t i = 0; i < qkv.size(); ++i) {
+    const float value = qkv[i];
+    qkv[i] = value + kStep;
+    const double above = loss(), x_above = qkv[i];
+    qkv[i] = value - kStep;
+    const double below = loss(), x_below = qkv[i];
+    qkv[i] = value;
+    // Error: step^2 / 6 times a third derivative of order 1 to 10, and FP32 noise (about 1e-6) over the step.
+    ASSERT_NEAR((above - below) / (x_above - x_below), gradient[i], 2e-3) << "element " << i;
+  }
+}
+
+TEST(Attention, AgainstNaiveInFp32AndBf16) {
+  for (DType dtype : {DType::f32, DType::bf16}) {
+    for (int64_t seq : {1, 7, 64, 200}) {
+      check_against_naive(shape_of(2, seq, 2, 2, 32), dtype);
+      check_against_naive(shape_of(1, seq, 6, 2, 20), dtype);  // three heads a group
+      check_against_naive(shape_of(2, seq, 4, 1, 8), dtype);
+    }
+  }
+}
+
+TEST(Attention, DropoutAgainstNaiveWithTheSameMask) {
+  for (DType dtype : {DType::f32, DType::bf16})
+    for (int64_t seq : {1, 7, 66, 130}) check_against_naive(shape_of(2, seq, 4, 2, 16, 0.3f), dtype);
+}
+
+TEST(Attention, DropoutKeepsTheStatedShare) {
+  // With q = 0 all probabilities of query i are 1 / (i + 1); with v = 1, o is the kept share / (1 - dropout).
+  const Context context = Context::cpu();
+  constexpr float kDropout = 0.2f;
+  Problem problem(context, shape_of(2, 256, 4, 4, 8, kDropout), DType::f32);
+  problem.qkv.fill_value(0.0f);
+  std::vector<float> qkv(static_cast<size_t>(problem.qkv.get().numel()), 0.0f);
+  const int64_t cols = problem.qkv.get().cols();
+  for (size_t i = 0; i < qkv.size(); ++i)
+    qkv[i] = static_cast<int64_t>(i) % cols >= cols * 2 / 3 ? 1.0f : 0.0f;
+  problem.qkv.fill(qkv);
+  problem.forward();
+  const std::vector<float> o = problem.o.floats();
+  double kept = 0, total = 0;
+  for (int64_t row = 0; row < 512; ++row) {
+    const double visible = static_cast<double>(row % 256 + 1);
+    for (int64_t head = 0; head < 4; ++head) {
+      kept += o[static_cast<size_t>(row * 32 + head * 8)] * visible * (1.0 - kDropout);
+      total += visible;
+    }
+  }
+  // 263,168 draws: three standard deviations are 0.0023.
+  EXPECT_NEAR(kept / total, 1.0 - kDropout, 0.0024);
+}
+
+TEST(Attention, BitsDoNotDependOnTheNumberOfThreads) {
+  const Context context = Context::cpu();
+  const AttentionShape shape = shape_of(2, 130, 4, 2, 32, 0.1f);
+  Problem one(context, shape, DType::bf16), many(context, shape, DType::bf16);
+  const int threads = omp_get_max_threads();
+  omp_set_num_threads(1);
+  one.forward(), one.backward();
+  omp_set_num_threads(4);
+  many.forward(), many.backward();
+  omp_set_num_threads(threads);
+  EXPECT_EQ(count_different(one.o.raw(), many.o.raw(), 2), 0);
+  EXPECT_EQ(count_different(one.dqkv.raw(), many.dqkv.raw(), 2), 0);
+}
+
+TEST(Attention, LargeScoresStayFinite) {
+  const Context context = Context::cpu();
+  Problem problem(context, shape_of(1, 100, 2, 2, 16), DType::f32);
+  problem.qkv.fill_normal(3, 60.0f);  // scores of some thousands: exp() of one alone overflows
+  problem.forward();
+  problem.backward();
+  for (float x : problem.o.floats()) ASSERT_TRUE(std::isfinite(x));
+  for (float x : problem.dqkv.floats()) ASSERT_TRUE(std::isfinite(x));
+}
+
+TEST(Attention, StatesWhatABackendCannotRun) {
+  const AttentionShape good = shape_of(1, 16, 4, 2, 64);
+  EXPECT_STREQ(attention_unsupported(DeviceKind::cpu, good, DType::f32), "");
+  EXPECT_STREQ(attention_unsupported(DeviceKind::cuda, good, DType::bf16), "");
+  EXPECT_STRNE(attention_unsupported(DeviceKind::cuda, good, DType::f32), "");
+  EXPECT_STRNE(attention_unsupported(DeviceKind::cuda, shape_of(1, 16, 4, 2, 136), DType::bf16), "");
+  EXPECT_STRNE(attention_unsupported(DeviceKind::cuda, shape_of(1, 16, 4, 2, 20), DType::bf16), "");
+  EXPECT_STREQ(attention_unsupported(DeviceKind::cpu, shape_of(1, 16, 4, 2, 20), DType::bf16), "");
+  EXPECT_STRNE(attention_unsupported(DeviceKind::cpu, shape_of(1, 16, 4, 3, 64), DType::bf16), "");
+  EXPECT_STRNE(attention_unsupported(DeviceKind::cpu, shape_of(1, 16, 4, 2, 64, 1.0f), DType::bf16), "");
+  EXPECT_EQ(attention_workspace_bytes(Context::cpu(), good, DType::bf16), 0);
+}
+
+TEST(ExpCpu, AgainstTheLibrary) {
+  for (float x = 0.0f; x > -87.0f; x = x * 1.0003f - 1e-4f) {
+    const double expected = std::exp(double{x});
+    ASSERT_NEAR(exp_nonpositive(x) / expected, 1.0, 3e-7) << x;
+  }
+  EXPECT_EQ(exp_nonpositive(0.0f), 1.0f);
+  EXPECT_EQ(exp_nonpositive(-88.0f), 0.0f);
+  EXPECT_EQ(exp_nonpositive(-INFINITY), 0.0f);
+  EXPECT_TRUE(std::isnan(exp_nonpositive(NAN)));
+}
+
+}  // namespace
+}  // namespace te::kernels

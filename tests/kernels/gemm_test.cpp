@@ -1,0 +1,156 @@
+// The CPU matrix product against double precision: every layout, dtype and epilogue, ragged and aligned
+// sizes.
+#include "kernels/gemm/gemm.h"
+
+#include <omp.h>
+
+#include <cmath>
+
+#include "testing/testing.h"
+
+namespace te::kernels {
+namespace {
+
+using te::testing::count_different;
+using te::testing::TestTensor;
+
+struct Case {
+  int64_t m, n, k;
+  DType a, b, out;
+  bool trans_a, trans_b, accumulate, bias;
+};
+
+/// What gemm.h promises, in double precision and unrounded; `magnitude` is the same with absolute values.
+void reference(const Case& c, const std::vector<float>& a, const std::vector<float>& b,
+               const std::vector<float>& old, const std::vector<float>& bias, double scale,
+               std::vector<double>& sum, std::vector<double>& magnitude) {
+  sum.assign(static_cast<size_t>(c.m * c.n), 0.0);
+  magnitude = sum;
+  for (int64_t i = 0; i < c.m; ++i) {
+    for (int64_t j = 0; j < c.n; ++j) {
+      const auto at = static_cast<size_t>(i * c.n + j);
+      for (int64_t l = 0; l < c.k; ++l) {
+        const double x = a[static_cast<size_t>(c.trans_a ? l * c.m + i : i * c.k + l)];
+        const double y = b[static_cast<size_t>(c.trans_b ? j * c.k + l : l * c.n + j)];
+        sum[at] += scale * x * y;
+        magnitude[at] += std::abs(scale * x * y);
+      }
+      if (c.accumulate) sum[at] += old[at], magnitude[at] += std::abs(old[at]);
+      if (c.bias)
+        sum[at] += bias[static_cast<size_t>(j)], magnitude[at] += std::abs(bias[static_cast<size_t>(j)]);
+    }
+  }
+}
+
+void check(const Context& context, const Case& c) {
+  SCOPED_TRACE(fmt::format("{}x{}x{} a {}{} b {}{} out {}{}{}", c.m, c.n, c.k, dtype_name(c.a),
+                           c.trans_a ? "^T" : "", dtype_name(c.b), c.trans_b ? "^T" : "", dtype_name(c.out),
+                           c.accumulate ? " +=" : "", c.bias ? " bias" : ""));
+  TestTensor a(context, c.a, c.trans_a ? Shape{c.k, c.m} : Shape{c.m, c.k});
+  TestTensor b(context, c.b, c.trans_b ? Shape{c.n, c.k} : Shape{c.k, c.n});
+  TestTensor out(context, c.out, {c.m, c.n});
+  TestTensor bias(context, c.out, {c.n});
+  TestTensor scales(context, DType::f32, {2});
+  a.fill_normal(1, is_fp8(c.a) ? 30.0f : 1.0f);
+  b.fill_normal(2, is_fp8(c.b) ? 30.0f : 1.0f);
+  bias.fill_normal(3, 5.0f);
+  scales.fill({0.03f, 0.07f});
+  if (c.accumulate) out.fill_normal(4, 10.0f);  // otherwise it stays poisoned with NaN
+  const std::vector<float> old = out.floats();
+
+  Gemm args{a, b, out, c.trans_a, c.trans_b, c.accumulate};
+  if (c.bias) args.bias = bias;
+  double scale = 1.0;
+  if (is_fp8(c.a)) {
+    args.a_scale_inv = scales.get().as<float>();
+    args.b_scale_inv = scales.get().as<float>() + 1;
+    scale = double{0.03f} * double{0.07f};
+  }
+  gemm(context, args);
+
+  std::vector<double> sum, magnitude;
+  reference(c, a.floats(), b.floats(), old, bias.floats(), scale, sum, magnitude);
+  const std::vector<float> actual = out.floats();
+  // FP32 sums: k roundings of partial sums, far fewer in practice; then one rounding to the output's dtype
+  // (half a unit of the 8th significant bit for BF16).
+  const double sum_error = 4e-7 * std::sqrt(static_cast<double>(c.k) + 4.0);
+  const double rounding = c.out == DType::bf16 ? 1.0 / 256.0 : 1.2e-7;
+  for (size_t i = 0; i < actual.size(); ++i)
+    ASSERT_NEAR(actual[i], sum[i], sum_error * magnitude[i] + rounding * std::abs(sum[i])) << "element " << i;
+}
+
+TEST(Gemm, HighPrecisionAgainstDouble) {
+  const Context context = Context::cpu();
+  const int64_t sizes[][3] = {{1, 1, 1}, {3, 5, 7}, {129, 257, 33}, {64, 128, 96}, {260, 48, 300}};
+  for (const auto& [m, n, k] : sizes)
+    for (const auto& [in, out] :
+         {std::pair{DType::f32, DType::f32}, {DType::bf16, DType::bf16}, {DType::bf16, DType::f32}})
+      for (int bits = 0; bits < 16; ++bits)
+        check(context,
+              {m, n, k, in, in, out, (bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0, (bits & 8) != 0});
+}
+
+TEST(Gemm, Fp8AgainstTheExactProductOfTheDecodedValues) {
+  const Context context = Context::cpu();
+  const int64_t sizes[][3] = {{16, 16, 16}, {144, 272, 48}, {32, 64, 128}};
+  for (const auto& [m, n, k] : sizes)
+    for (const auto& [a, b] :
+         {std::pair{DType::e4m3, DType::e4m3}, {DType::e5m2, DType::e4m3}, {DType::e4m3, DType::e5m2}})
+      for (DType out : {DType::f32, DType::bf16})
+        for (int bits = 0; bits < 4; ++bits)
+          check(context, {m, n, k, a, b, out, false, true, (bits & 1) != 0, (bits & 2) != 0});
+}
+
+TEST(Gemm, Bf16ResultIsRoundedOnce) {
+  const Context context = Context::cpu();
+  // 256 + 1 + 2^-7 is just above the tie of 256 and 258 in BF16; rounding the product (to 256) before the
+  // bias and the old value are added would give 256.
+  TestTensor a(context, DType::bf16, {1, 2}), b(context, DType::bf16, {2, 1});
+  TestTensor out(context, DType::bf16, {1, 1}), bias(context, DType::bf16, {1});
+  a.fill({256.0f, 1.0f});
+  b.fill({1.0f, 0.5f});
+  out.fill({0.5f});
+  bias.fill({0.0078125f});
+  Gemm args{a, b, out};
+  args.accumulate = true;
+  args.bias = bias;
+  gemm(context, args);
+  EXPECT_EQ(out.floats()[0], 258.0f);
+}
+
+TEST(Gemm, BitsDoNotDependOnTheNumberOfThreads) {
+  const Context context = Context::cpu();
+  TestTensor a(context, DType::bf16, {300, 200}), b(context, DType::bf16, {530, 200});
+  TestTensor one(context, DType::f32, {300, 530}), many(context, DType::f32, {300, 530});
+  a.fill_normal(1);
+  b.fill_normal(2);
+  const int threads = omp_get_max_threads();
+  omp_set_num_threads(1);
+  gemm(context, {a, b, one, false, true});
+  omp_set_num_threads(3);
+  gemm(context, {a, b, many, false, true});
+  omp_set_num_threads(threads);
+  EXPECT_EQ(count_different(one.raw(), many.raw(), 4), 0);
+}
+
+TEST(Gemm, RejectsWhatTheContractExcludes) {
+  const Context context = Context::cpu();
+  TestTensor x(context, DType::bf16, {16, 32}), w(context, DType::bf16, {48, 32}),
+      y(context, DType::bf16, {16, 48});
+  TestTensor x8(context, DType::e5m2, {16, 32}), w8(context, DType::e4m3, {48, 32}),
+      v8(context, DType::e5m2, {48, 32});
+  TestTensor odd(context, DType::e4m3, {8, 32}), odd_y(context, DType::bf16, {8, 48}),
+      f(context, DType::f32, {16, 32});
+  TestTensor scale(context, DType::f32, {1}), bias(context, DType::f32, {48});
+  const float* s = scale.get().as<float>();
+  EXPECT_THROW(gemm(context, {x, w, y}), InternalError);  // k disagrees
+  EXPECT_THROW(gemm(context, {f, w, y, false, true}), InternalError);
+  EXPECT_THROW(gemm(context, {x, w, y, false, true, false, bias}), InternalError);  // fp32 bias, bf16 out
+  EXPECT_THROW(gemm(context, {x8, w8, y, false, true}), InternalError);             // no scales
+  EXPECT_THROW(gemm(context, {x8, v8, y, false, true, false, {}, s, s}), InternalError);
+  EXPECT_THROW(gemm(context, {odd, w8, odd_y, false, true, false, {}, s, s}), InternalError);
+  EXPECT_EQ(gemm_flops({x, w, y, false, true}), 2 * 16 * 48 * 32);
+}
+
+}  // namespace
+}  // namespace te::kernels

@@ -54,6 +54,12 @@ class SafetensorsTest : public ::testing::Test {
     return path();
   }
 
+  /// Changes one byte of path() in place: rewriting whole files thousands of times would wait for the disk.
+  void patch(size_t at, char value) const {
+    std::fstream file(path(), std::ios::binary | std::ios::in | std::ios::out);
+    file.seekp(static_cast<std::streamoff>(at)).put(value);
+  }
+
   fs::path folder_;
 };
 
@@ -238,13 +244,13 @@ TEST_F(SafetensorsTest, HeaderLengthIsCheckedAgainstTheFile) {
 
 TEST_F(SafetensorsTest, EveryTruncationIsRefused) {
   const std::string whole = golden();
-  for (size_t size = 0; size < whole.size(); ++size) {
-    store(whole.substr(0, size));
+  EXPECT_EQ(open_error(store(whole)), "");
+  for (size_t size = whole.size(); size-- > 0;) {
+    fs::resize_file(path(), size);
     largest_allocation = 0;
     EXPECT_NE(open_error(path()), "") << "cut to " << size << " bytes";
     EXPECT_LT(largest_allocation, 8 * whole.size());
   }
-  EXPECT_EQ(open_error(store(whole)), "");
 }
 
 // Most changes are refused; some (a letter of a name, say) leave a valid file, whose tensors must then lie
@@ -254,14 +260,13 @@ TEST_F(SafetensorsTest, NoChangedHeaderByteDoesHarm) {
   const size_t header_end = 8 + kGoldenHeader.size();
   const unsigned char kValues[] = {0, '"', '9', '}', 0xff};
   int refused = 0, accepted = 0;
+  store(whole);
   for (size_t at = 0; at < header_end; ++at) {
     std::vector<unsigned char> values(std::begin(kValues), std::end(kValues));
     for (int bit = 0; bit < 8; ++bit) values.push_back(static_cast<unsigned char>(whole[at]) ^ (1u << bit));
     for (unsigned char value : values) {
       if (value == static_cast<unsigned char>(whole[at])) continue;
-      std::string damaged = whole;
-      damaged[at] = static_cast<char>(value);
-      store(damaged);
+      patch(at, static_cast<char>(value));
       largest_allocation = 0;
       try {
         SafetensorsReader reader(path());
@@ -280,6 +285,7 @@ TEST_F(SafetensorsTest, NoChangedHeaderByteDoesHarm) {
       }
       ASSERT_LT(largest_allocation, 8 * whole.size()) << "byte " << at << " = " << int{value};
     }
+    patch(at, whole[at]);
   }
   EXPECT_GT(refused, 5 * accepted);
   EXPECT_GT(accepted, 0);

@@ -1,0 +1,314 @@
+#!/usr/bin/env python3
+"""Makes tests/fixtures/*_tiny.safetensors: tiny models of Hugging Face transformers, one training step of each.
+
+The tests load "param/NAME" into te-train, run forward, backward and one AdamW step on "tokens" and "targets", and
+compare with what transformers and torch computed: "logits", "loss", "grad/NAME" (before clipping), "grad_norm" (before
+clipping) and "updated/NAME" (after the step). Metadata: "model" and "optimizer" (JSON, te-train's config keys) and
+"zero_gradient_rows" (JSON {NAME pattern: [begin, end]}: rows whose "updated" values FP32 cannot reproduce). Names and layouts are te-train's: weights are [out, in], linear_qkv stacks
+q, k, v, Llama's linear_fc1 stacks gate, up. output_layer.weight is absent where the head is tied.
+
+The numbers come from a float64 run rounded once to FP32, so that the fixture's own error is far below the tests' bound.
+transformers computes norms, softmax and RoPE in FP32 whatever the model's dtype; these three are replaced by float64
+versions of the same formulas, and the untouched model is run in FP32 beside it and must agree (that run is the proof
+that the replacements are right).
+
+    pip install torch transformers safetensors
+    scripts/make_hf_fixtures.py            # writes the files
+    scripts/make_hf_fixtures.py --check    # recomputes them and compares
+"""
+
+import argparse
+import fnmatch
+import json
+import os
+import sys
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent.parent / "tests" / "fixtures"
+BATCH, SEQ = 2, 24
+OPTIMIZER = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1, "clip_grad": 1.0}
+# te-train's config keys. make_vocab_size_divisible_by 1: no padding rows, as in transformers.
+COMMON = {"num_layers": 2, "num_attention_heads": 4, "seq_length": SEQ, "norm_epsilon": 1e-5,
+          "make_vocab_size_divisible_by": 1}
+MODELS = {
+    "gpt2_tiny": COMMON | {"family": "gpt", "hidden_size": 48, "ffn_hidden_size": 192, "num_query_groups": 4,
+                           "vocab_size": 97, "max_position_embeddings": SEQ, "tie_word_embeddings": True,
+                           "add_qkv_bias": True, "hidden_dropout": 0.0, "attention_dropout": 0.0},
+    "llama_tiny": COMMON | {"family": "llama", "hidden_size": 64, "ffn_hidden_size": 96, "num_query_groups": 2,
+                            "vocab_size": 101, "rope_theta": 10000.0, "tie_word_embeddings": False,
+                            "add_qkv_bias": False},
+    # Llama with a tied head and q, k, v biases is what transformers calls Qwen2.
+    "qwen2_tiny": COMMON | {"family": "llama", "hidden_size": 32, "ffn_hidden_size": 48, "num_query_groups": 2,
+                            "vocab_size": 61, "rope_theta": 10000.0, "tie_word_embeddings": True,
+                            "add_qkv_bias": True},
+}
+# AdamW's first step is lr * sign(g) but for |g| near eps, where rounding noise of g decides. Of the first 90 seeds these
+# keep the smallest gradient farthest from zero, so that the step can be compared tightly.
+SEEDS = {"gpt2_tiny": 49, "llama_tiny": 23, "qwen2_tiny": 36}
+
+
+def fail(message):
+    print(f"make_hf_fixtures.py: error: {message}", file=sys.stderr)
+    sys.exit(2)
+
+
+try:
+    import numpy as np
+    import safetensors
+    import torch
+    import transformers
+    from safetensors.numpy import load_file, save_file
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+    from transformers.models.gpt2.modeling_gpt2 import GPT2Config, GPT2LMHeadModel
+    from transformers.models.llama.modeling_llama import LlamaConfig, LlamaForCausalLM, LlamaRMSNorm
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+    from transformers.models.qwen2.modeling_qwen2 import Qwen2Config, Qwen2ForCausalLM, Qwen2RMSNorm
+    from transformers.models.qwen2.modeling_qwen2 import Qwen2RotaryEmbedding
+except ImportError as error:
+    fail(f"{error}; pip install torch transformers safetensors")
+
+
+# ---- Float64 versions of what transformers does in FP32 -----------------------------------------------------------
+
+def rmsnorm64(self, hidden):
+    return self.weight * hidden * torch.rsqrt(hidden.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+
+
+def make_rotary64(theta, head_dim):
+    def rotary(self, x, position_ids):
+        frequency = theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
+        angle = position_ids[..., None].double() * frequency
+        angle = torch.cat([angle, angle], dim=-1)
+        return angle.cos(), angle.sin()
+    return rotary
+
+
+def attention64(module, query, key, value, attention_mask, scaling=None, dropout=0.0, **unused):
+    """Causal attention; query [b, heads, s, d], key and value [b, groups, s, d]. Returns [b, s, heads, d]."""
+    groups = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
+    scale = scaling if scaling is not None else query.shape[-1] ** -0.5
+    scores = (query @ key.transpose(-1, -2)) * scale
+    future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+    weights = scores.masked_fill(future, float("-inf")).softmax(-1)
+    return (weights @ value).transpose(1, 2).contiguous(), weights
+
+
+ALL_ATTENTION_FUNCTIONS.register("float64", attention64)
+
+
+# ---- Models -------------------------------------------------------------------------------------------------------
+
+def build_model(config, attention):
+    heads, hidden = config["num_attention_heads"], config["hidden_size"]
+    if config["family"] == "gpt":
+        return GPT2LMHeadModel(GPT2Config(
+            vocab_size=config["vocab_size"], n_positions=SEQ, n_embd=hidden, n_layer=config["num_layers"], n_head=heads,
+            n_inner=config["ffn_hidden_size"], activation_function="gelu_new", resid_pdrop=0.0, embd_pdrop=0.0,
+            attn_pdrop=0.0, layer_norm_epsilon=config["norm_epsilon"], tie_word_embeddings=True,
+            attn_implementation=attention, use_cache=False))
+    arguments = dict(
+        vocab_size=config["vocab_size"], hidden_size=hidden, intermediate_size=config["ffn_hidden_size"],
+        num_hidden_layers=config["num_layers"], num_attention_heads=heads,
+        num_key_value_heads=config["num_query_groups"], head_dim=hidden // heads, hidden_act="silu",
+        max_position_embeddings=SEQ, rms_norm_eps=config["norm_epsilon"],
+        rope_parameters={"rope_type": "default", "rope_theta": config["rope_theta"]},
+        tie_word_embeddings=config["tie_word_embeddings"], attn_implementation=attention, use_cache=False)
+    if config["add_qkv_bias"]:
+        return Qwen2ForCausalLM(Qwen2Config(**arguments))
+    return LlamaForCausalLM(LlamaConfig(**arguments, attention_bias=False, mlp_bias=False))
+
+
+def randomize(model, seed):
+    """FP32 values for every parameter: large enough that softmax and activations leave their linear range, and
+    gains and biases away from 1 and 0, so that a forgotten one shows."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in sorted(model.named_parameters()):
+        noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float32)
+        if parameter.dim() == 1:
+            gain = "norm" in name or "ln_" in name
+            value = 1.0 + 0.2 * noise if gain and name.endswith("weight") else 0.1 * noise
+        else:
+            embedding = "embed" in name or "wte" in name or "wpe" in name
+            value = noise * (0.3 if embedding else 1.0 / parameter.shape[0 if "transformer" in name else 1] ** 0.5)
+        with torch.no_grad():
+            parameter.copy_(value)
+
+
+def to_float64(model, config):
+    model = model.double()
+    for module in model.modules():
+        if isinstance(module, (LlamaRMSNorm, Qwen2RMSNorm)):
+            module.forward = rmsnorm64.__get__(module)
+        elif isinstance(module, (LlamaRotaryEmbedding, Qwen2RotaryEmbedding)):
+            head_dim = config["hidden_size"] // config["num_attention_heads"]
+            module.forward = make_rotary64(config["rope_theta"], head_dim).__get__(module)
+    return model
+
+
+# ---- te-train's names and layouts ---------------------------------------------------------------------------------
+
+def gpt_names(tensors, num_layers):
+    yield "embedding.word_embeddings.weight", tensors["transformer.wte.weight"]
+    yield "embedding.position_embeddings.weight", tensors["transformer.wpe.weight"]
+    norms = {"ln_1": "input_layernorm", "ln_2": "pre_mlp_layernorm"}
+    linears = {"attn.c_attn": "self_attention.linear_qkv", "attn.c_proj": "self_attention.linear_proj",
+               "mlp.c_fc": "mlp.linear_fc1", "mlp.c_proj": "mlp.linear_fc2"}
+    for layer in range(num_layers):
+        for theirs, ours in (norms | linears).items():
+            weight = tensors[f"transformer.h.{layer}.{theirs}.weight"]
+            yield f"layers.{layer}.{ours}.weight", weight.T if theirs in linears else weight  # Conv1D is [in, out]
+            yield f"layers.{layer}.{ours}.bias", tensors[f"transformer.h.{layer}.{theirs}.bias"]
+    yield "final_layernorm.weight", tensors["transformer.ln_f.weight"]
+    yield "final_layernorm.bias", tensors["transformer.ln_f.bias"]
+
+
+def llama_names(tensors, num_layers):
+    yield "embedding.word_embeddings.weight", tensors["model.embed_tokens.weight"]
+    for layer in range(num_layers):
+        prefix = f"model.layers.{layer}."
+        stacks = {"self_attention.linear_qkv": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
+                  "self_attention.linear_proj": ["self_attn.o_proj"],
+                  "mlp.linear_fc1": ["mlp.gate_proj", "mlp.up_proj"], "mlp.linear_fc2": ["mlp.down_proj"],
+                  "input_layernorm": ["input_layernorm"], "pre_mlp_layernorm": ["post_attention_layernorm"]}
+        for ours, theirs in stacks.items():
+            for kind in ("weight", "bias"):
+                if f"{prefix}{theirs[0]}.{kind}" in tensors:
+                    yield f"layers.{layer}.{ours}.{kind}", torch.cat([tensors[f"{prefix}{t}.{kind}"] for t in theirs])
+    yield "final_layernorm.weight", tensors["model.norm.weight"]
+    if "lm_head.weight" in tensors:
+        yield "output_layer.weight", tensors["lm_head.weight"]
+
+
+def te_tensors(prefix, tensors, config):
+    """{prefix + te-train's name: float64 array}; every tensor of the model must have found its place."""
+    names = gpt_names if config["family"] == "gpt" else llama_names
+    result = {prefix + name: value.detach().double().numpy().copy() for name, value in names(tensors, config["num_layers"])}
+    assert sum(v.size for v in result.values()) == sum(t.numel() for t in tensors.values()), "a tensor was left out"
+    return result
+
+
+# ---- One training step --------------------------------------------------------------------------------------------
+
+def train_step(model, config, tokens, targets):
+    """Forward, backward, clipping and one AdamW step. Returns {fixture name: float64 array}."""
+    parameters = dict(model.named_parameters())  # a tied head is listed once, as the embedding
+    out = te_tensors("param/", parameters, config)
+    logits = model(tokens).logits
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+    loss.backward()
+    out |= te_tensors("grad/", {name: p.grad for name, p in parameters.items()}, config)
+    decayed = [p for p in parameters.values() if p.dim() >= 2]
+    others = [p for p in parameters.values() if p.dim() < 2]
+    norm = torch.nn.utils.clip_grad_norm_(list(parameters.values()), OPTIMIZER["clip_grad"], foreach=False)
+    torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": OPTIMIZER["weight_decay"]}, {"params": others, "weight_decay": 0.0}],
+        lr=OPTIMIZER["lr"], betas=(OPTIMIZER["beta1"], OPTIMIZER["beta2"]), eps=OPTIMIZER["eps"], foreach=False).step()
+    out |= te_tensors("updated/", parameters, config)
+    out["logits"] = logits.detach().double().numpy()
+    out["loss"] = np.array(loss.item())
+    out["grad_norm"] = np.array(norm.item())
+    return out
+
+
+def relative_error(actual, expected):
+    return float(np.linalg.norm(actual - expected) / max(np.linalg.norm(expected), 1e-30))
+
+
+def zero_gradient_rows(config):
+    """{name pattern: [begin, end)}. Softmax does not see what is added to all scores of a query, so without RoPE the key
+    biases have no gradient: FP32 holds only rounding noise there, and AdamW makes steps of it."""
+    if config["family"] != "gpt":
+        return {}
+    return {"layers.*.self_attention.linear_qkv.bias": [config["hidden_size"], 2 * config["hidden_size"]]}
+
+
+def cross_check(name, exact, plain):
+    """The float64 run against transformers' own FP32 code."""
+    for key, value in exact.items():
+        difference = plain[key] - value
+        for pattern, (begin, end) in zero_gradient_rows(MODELS[name]).items():
+            if fnmatch.fnmatch(key, "updated/" + pattern):
+                difference[begin:end] = 0.0
+        error = np.linalg.norm(difference) / np.linalg.norm(value)
+        if not error < 5e-6:
+            fail(f"{name}: {key}: float64 and FP32 runs differ by {error:.2e}; the float64 replacements no longer match "
+                 f"transformers {transformers.__version__}")
+
+
+def make_fixture(name):
+    """(tensors as stored, metadata)."""
+    config = MODELS[name]
+    generator = torch.Generator().manual_seed(1000 + SEEDS[name])
+    text = torch.randint(config["vocab_size"], (BATCH, SEQ + 1), generator=generator)
+    tokens, targets = text[:, :-1].contiguous(), text[:, 1:].contiguous()
+
+    plain = build_model(config, "eager")
+    randomize(plain, SEEDS[name])
+    exact = build_model(config, "float64")
+    exact.load_state_dict(plain.state_dict())
+    exact = to_float64(exact, config)
+    results = train_step(exact, config, tokens, targets)
+    cross_check(name, results, train_step(plain, config, tokens, targets))
+
+    stored = {key: value.astype(np.float32) for key, value in results.items()}
+    stored["tokens"] = tokens.numpy().astype(np.int32)
+    stored["targets"] = targets.numpy().astype(np.int32)
+    metadata = {
+        "model": json.dumps(config), "optimizer": json.dumps(OPTIMIZER | {"weight_decay_of": "tensors of rank >= 2"}),
+        "arithmetic": "computed in float64, stored as FP32", "seed": str(SEEDS[name]),
+        "made_by": f"scripts/make_hf_fixtures.py; torch {torch.__version__}, transformers {transformers.__version__}, "
+                   f"safetensors {safetensors.__version__}, numpy {np.__version__}"}
+    if zero_gradient_rows(config):
+        metadata["zero_gradient_rows"] = json.dumps(zero_gradient_rows(config))
+    return stored, metadata
+
+
+def check_fixture(path, stored, metadata):
+    """Compares a file with a fresh run; other versions of torch may round the last bit another way."""
+    if not path.is_file():
+        fail(f"{path}: is missing; run scripts/make_hf_fixtures.py")
+    found = load_file(path)
+    with safetensors.safe_open(path, "np") as file:
+        found_metadata = file.metadata()
+    for key in metadata.keys() - {"made_by"}:
+        if found_metadata.get(key) != metadata[key]:
+            fail(f"{path}: metadata {key} is {found_metadata.get(key)}, should be {metadata[key]}; write the file again")
+    if found.keys() != stored.keys():
+        fail(f"{path}: tensors differ: {sorted(found.keys() ^ stored.keys())[:4]}; write the file again")
+    worst = 0.0
+    for key, value in stored.items():
+        if found[key].shape != value.shape or found[key].dtype != value.dtype:
+            fail(f"{path}: {key}: shape or dtype differs; write the file again")
+        if key.startswith("param/") or value.dtype == np.int32:
+            error = 0.0 if np.array_equal(found[key], value) else float("inf")
+        else:
+            error = relative_error(found[key].astype(np.float64), value.astype(np.float64))
+        if not error < 2e-7:
+            fail(f"{path}: {key}: differs from a fresh run by {error:.2e}; write the file again")
+        worst = max(worst, error)
+    return worst
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--check", action="store_true", help="recompute and compare with the files, write nothing")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where the files lie (default: tests/fixtures)")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    for name in MODELS:
+        path = arguments.folder / f"{name}.safetensors"
+        stored, metadata = make_fixture(name)
+        if arguments.check:
+            print(f"{path}: agrees, largest relative difference {check_fixture(path, stored, metadata):.1e}")
+            continue
+        arguments.folder.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_suffix(".tmp")
+        save_file(stored, temporary, metadata)
+        os.replace(temporary, path)
+        print(f"{path}: {path.stat().st_size} bytes, loss {stored['loss']:.6f}, grad_norm {stored['grad_norm']:.6f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -76,7 +76,7 @@ class SyntheticBatchSource : public BatchSource {
     const int64_t length = seq_length();
     const int64_t blocks = length / 4 + 1;  // four tokens each, length + 1 in all
     const uint64_t stream = stream_of("data.synthetic");
-#pragma omp parallel for
+#pragma omp parallel for if (count * blocks >= 4096)
     for (int64_t row = 0; row < count; ++row) {
       for (int64_t block = 0; block < blocks; ++block) {
         const Philox4 random =

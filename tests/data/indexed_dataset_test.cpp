@@ -1,0 +1,217 @@
+// The Megatron format: golden bytes, round trips, and damaged files, which must end in one clear line.
+#include "data/indexed_dataset.h"
+
+#include <gtest/gtest.h>
+
+#include "data_testing.h"
+
+namespace te {
+namespace {
+
+using testing::Documents;
+using testing::read_dataset;
+using testing::read_file;
+using testing::TemporaryFolder;
+using testing::user_error_of;
+using testing::write_dataset;
+using testing::write_file;
+
+void put(std::string& bytes, uint64_t value, int size) {
+  for (int i = 0; i < size; ++i) bytes += static_cast<char>(value >> (8 * i));
+}
+
+/// The .idx of documents of 3, 0 and 2 tokens, spelled out field by field.
+std::string golden_index() {
+  std::string bytes("MMIDIDX\0\0", 9);
+  put(bytes, 1, 8);  // version
+  put(bytes, 8, 1);  // u16
+  put(bytes, 3, 8);  // sequences
+  put(bytes, 4, 8);  // documents + 1
+  for (int length : {3, 0, 2}) put(bytes, length, 4);
+  for (int pointer : {0, 6, 6}) put(bytes, pointer, 8);
+  for (int sequence : {0, 1, 2, 3}) put(bytes, sequence, 8);
+  return bytes;
+}
+
+const Documents kGolden = {{1, 2, 65535}, {}, {256, 7}};
+const std::string kGoldenTokens("\x01\x00\x02\x00\xff\xff\x00\x01\x07\x00", 10);
+
+TEST(IndexedDataset, WritesTheGoldenBytes) {
+  TemporaryFolder folder;
+  write_dataset(folder / "new/sub/golden", kGolden);
+  EXPECT_EQ(read_file(folder / "new/sub/golden.idx"), golden_index());
+  EXPECT_EQ(read_file(folder / "new/sub/golden.bin"), kGoldenTokens);
+  EXPECT_FALSE(std::filesystem::exists(folder / "new/sub/golden.bin.tmp"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "new/sub/golden.idx.tmp"));
+}
+
+TEST(IndexedDataset, ReadsTheGoldenBytesWithAndWithoutModes) {
+  TemporaryFolder folder;
+  write_file(folder / "a.bin", kGoldenTokens);
+  for (const std::string& modes : {std::string(), std::string(3, '\0')}) {
+    write_file(folder / "a.idx", golden_index() + modes);
+    EXPECT_EQ(read_dataset(folder / "a"), kGolden);
+  }
+  const IndexedDataset dataset(folder / "a");
+  EXPECT_EQ(dataset.num_tokens(), 5);
+  EXPECT_EQ(dataset.num_sequences(), 3);
+  EXPECT_EQ(dataset.token_type(), TokenType::kU16);
+  const std::vector<int64_t> owners = {0, 0, 0, 2, 2};  // the empty document owns nothing
+  for (int64_t i = 0; i < 5; ++i) EXPECT_EQ(dataset.document_at(i), owners[static_cast<size_t>(i)]) << i;
+}
+
+TEST(IndexedDataset, ReadsDocumentsOfSeveralSequences) {
+  std::string index("MMIDIDX\0\0", 9);
+  put(index, 1, 8), put(index, 8, 1), put(index, 3, 8), put(index, 3, 8);
+  for (int length : {2, 1, 2}) put(index, length, 4);
+  for (int pointer : {0, 4, 6}) put(index, pointer, 8);
+  for (int sequence : {0, 2, 3}) put(index, sequence, 8);
+  TemporaryFolder folder;
+  write_file(folder / "a.idx", index);
+  write_file(folder / "a.bin", kGoldenTokens);
+  EXPECT_EQ(read_dataset(folder / "a"), (Documents{{1, 2, 65535}, {256, 7}}));
+}
+
+TEST(IndexedDataset, RoundTripsEveryIntegerType) {
+  const std::vector<std::pair<TokenType, int32_t>> types = {
+      {TokenType::kU8, 255},    {TokenType::kI8, 127},         {TokenType::kI16, 32767},
+      {TokenType::kU16, 65535}, {TokenType::kI32, 2000000000}, {TokenType::kI64, 2000000000}};
+  for (const auto& [type, largest] : types) {
+    TemporaryFolder folder;
+    const Documents documents = {{0, 1, largest}, std::vector<int32_t>(300000, 5), {}, {largest}};
+    write_dataset(folder / "a", documents, type);
+    EXPECT_EQ(std::filesystem::file_size(folder / "a.bin"),
+              300004u * static_cast<uint64_t>(token_size(type)));
+    EXPECT_EQ(IndexedDataset(folder / "a").token_type(), type);
+    EXPECT_EQ(read_dataset(folder / "a"), documents) << token_type_name(type);
+  }
+}
+
+TEST(IndexedDataset, ChoosesTheTypeAsMegatronDoes) {
+  EXPECT_EQ(token_type_for_vocab(257), TokenType::kU16);
+  EXPECT_EQ(token_type_for_vocab(65499), TokenType::kU16);
+  EXPECT_EQ(token_type_for_vocab(65500), TokenType::kI32);
+}
+
+TEST(IndexedDataset, RefusesTokensThatDoNotFitTheType) {
+  TemporaryFolder folder;
+  IndexedDatasetWriter writer(folder / "a", TokenType::kU16);
+  const std::vector<int32_t> large = {65536}, negative = {-1};
+  EXPECT_THROW(writer.append(large), InternalError);
+  EXPECT_THROW(writer.append(negative), InternalError);
+}
+
+TEST(IndexedDataset, AnUnfinishedWriterLeavesNothingAndKeepsTheOldDataset) {
+  TemporaryFolder folder;
+  write_dataset(folder / "a", kGolden);
+  {
+    IndexedDatasetWriter writer(folder / "a", TokenType::kI32);
+    writer.add_document(std::vector<int32_t>{1, 2, 3});
+  }
+  EXPECT_EQ(read_dataset(folder / "a"), kGolden);
+  EXPECT_FALSE(std::filesystem::exists(folder / "a.bin.tmp"));
+  write_dataset(folder / "a", {{9}}, TokenType::kI32);  // and a finished one replaces it
+  EXPECT_EQ(read_dataset(folder / "a"), (Documents{{9}}));
+}
+
+TEST(IndexedDataset, AnEmptyDatasetOpens) {
+  TemporaryFolder folder;
+  write_dataset(folder / "a", {});
+  EXPECT_EQ(IndexedDataset(folder / "a").num_documents(), 0);
+  EXPECT_EQ(IndexedDataset(folder / "a").num_tokens(), 0);
+}
+
+TEST(IndexedDataset, EveryTruncationIsRefused) {
+  TemporaryFolder folder;
+  const std::string index = golden_index();
+  for (size_t size = 0; size < index.size(); ++size) {
+    write_file(folder / "a.idx", index.substr(0, size));
+    write_file(folder / "a.bin", kGoldenTokens);
+    TE_EXPECT_CONTAINS(user_error_of([&] { IndexedDataset(folder / "a"); }), folder / "a.idx");
+  }
+  write_file(folder / "a.idx", index);
+  for (size_t size = 0; size < kGoldenTokens.size(); ++size) {
+    write_file(folder / "a.bin", kGoldenTokens.substr(0, size));
+    TE_EXPECT_CONTAINS(user_error_of([&] { IndexedDataset(folder / "a"); }), folder / "a.bin");
+  }
+  write_file(folder / "a.bin", kGoldenTokens + "x");
+  TE_EXPECT_CONTAINS(user_error_of([&] { IndexedDataset(folder / "a"); }), "has 11 bytes");
+}
+
+TEST(IndexedDataset, EveryBitFlipIsRefusedOrReadsInRange) {
+  TemporaryFolder folder;
+  const std::string index = golden_index();
+  write_file(folder / "a.bin", kGoldenTokens);
+  int accepted = 0;
+  for (size_t bit = 0; bit < 8 * index.size(); ++bit) {
+    std::string damaged = index;
+    damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << (bit % 8)));
+    write_file(folder / "a.idx", damaged);
+    const std::string error = user_error_of([&] {
+      const Documents documents = read_dataset(folder / "a");
+      size_t tokens = 0;
+      for (const auto& document : documents) tokens += document.size();
+      EXPECT_EQ(tokens, kGoldenTokens.size() / 2) << "bit " << bit;
+      ++accepted;
+    });
+    if (!error.empty()) {
+      TE_EXPECT_CONTAINS(error, folder / "a");
+    }
+  }
+  // Two flips leave a well-formed index: document marks 0 1 2 3 -> 0 0 2 3 and 0 1 3 3.
+  EXPECT_EQ(accepted, 2);
+}
+
+TEST(IndexedDataset, HugeCountsAreRefusedWithoutAllocating) {
+  TemporaryFolder folder;
+  write_file(folder / "a.bin", kGoldenTokens);
+  for (const size_t field : {18, 26}) {
+    for (const uint64_t count :
+         {uint64_t{1} << 60, ~uint64_t{0}, (uint64_t{1} << 62) + 3, uint64_t{1} << 63}) {
+      std::string damaged = golden_index();
+      std::memcpy(damaged.data() + field, &count, 8);
+      write_file(folder / "a.idx", damaged);
+      TE_EXPECT_CONTAINS(user_error_of([&] { IndexedDataset(folder / "a"); }), "do not fit");
+    }
+  }
+}
+
+TEST(IndexedDataset, ErrorsNameTheRuleAndTheMend) {
+  TemporaryFolder folder;
+  TE_EXPECT_CONTAINS(user_error_of([&] { IndexedDataset(folder / "none"); }), "none.idx: cannot be opened");
+  write_dataset(folder / "a", kGolden);
+  TE_EXPECT_CONTAINS(user_error_of([&] { IndexedDataset(folder / "a.bin"); }), "without .bin or .idx");
+  std::string damaged = golden_index();
+  damaged[17] = 7;
+  write_file(folder / "a.idx", damaged);
+  TE_EXPECT_CONTAINS(user_error_of([&] { IndexedDataset(folder / "a"); }),
+                     "f32 values, tokens must be integers");
+  damaged = golden_index();
+  damaged[9] = 2;
+  write_file(folder / "a.idx", damaged);
+  TE_EXPECT_CONTAINS(user_error_of([&] { IndexedDataset(folder / "a"); }),
+                     "version 2, only version 1 is known");
+  TE_EXPECT_CONTAINS(user_error_of([&] { IndexedDatasetWriter(folder / "", TokenType::kU16); }),
+                     "is a folder");
+}
+
+TEST(IndexedDataset, TokensOutsideTheVocabularyNameDocumentAndToken) {
+  TemporaryFolder folder;
+  write_dataset(folder / "a", kGolden);
+  const IndexedDataset dataset(folder / "a");
+  std::vector<int32_t> tokens(5);
+  const std::string error = user_error_of([&] { dataset.read(1, 4, tokens.data(), 65535); });
+  TE_EXPECT_CONTAINS(error, "a.bin: token 2 of document 0 is 65535");
+  TE_EXPECT_CONTAINS(error, "below vocab_size = 65535");
+  TE_EXPECT_CONTAINS(user_error_of([&] { dataset.read(3, 2, tokens.data(), 256); }),
+                     "token 0 of document 2 is 256");
+  dataset.read(0, 5, tokens.data(), 65536);
+  EXPECT_EQ(tokens, (std::vector<int32_t>{1, 2, 65535, 256, 7}));
+
+  write_dataset(folder / "negative", {{3, -1}}, TokenType::kI32);
+  TE_EXPECT_CONTAINS(user_error_of([&] { read_dataset(folder / "negative"); }),
+                     "token 1 of document 0 is -1");
+}
+
+}  // namespace
+}  // namespace te

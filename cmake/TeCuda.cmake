@@ -20,6 +20,11 @@ set(CMAKE_CUDA_ARCHITECTURES "90a" CACHE STRING "CUDA architectures")
 enable_language(CUDA)
 set(CMAKE_CUDA_STANDARD 20)
 set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
+  # CMake 3.25 (Debian 12) does not know that nvcc compiles C++20.
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+  set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+endif()
 find_package(CUDAToolkit REQUIRED)
 
 # cuDNN and NCCL may lie in the toolkit, in the system's folders, or among the wheels.
@@ -59,4 +64,6 @@ if(TE_WERROR)
   list(APPEND TE_CUDA_FLAGS --Werror=all-warnings)
 endif()
 target_compile_options(te_flags INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:${TE_CUDA_FLAGS}>")
+# fmt 9 takes nvcc for a compiler without constexpr functions, and then fails to compile as C++20.
+target_compile_definitions(te_flags INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>")
 set(TE_HAVE_CUDA ON)

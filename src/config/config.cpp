@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "core/error.h"
+
 namespace te::config {
 
 int64_t ModelConfig::padded_vocab_size() const {
@@ -14,7 +16,16 @@ void resolve_defaults(Config& config) {
   ModelConfig& m = config.model;
   if (m.ffn_hidden_size == 0 && m.family == Family::gpt) m.ffn_hidden_size = 4 * m.hidden_size;
   if (m.num_query_groups == 0) m.num_query_groups = m.num_attention_heads;
-  if (m.kv_channels == 0 && m.num_attention_heads > 0) m.kv_channels = m.hidden_size / m.num_attention_heads;
+  if (m.kv_channels == 0 && m.num_attention_heads > 0) {
+    if (m.hidden_size % m.num_attention_heads != 0) {
+      user_error(
+          "model.hidden_size ({}) is not a multiple of model.num_attention_heads ({}): {} remain; mend one "
+          "of them "
+          "or give model.kv_channels",
+          m.hidden_size, m.num_attention_heads, m.hidden_size % m.num_attention_heads);
+    }
+    m.kv_channels = m.hidden_size / m.num_attention_heads;
+  }
   if (m.max_position_embeddings == 0) m.max_position_embeddings = m.seq_length;
   OptimizerConfig& o = config.optimizer;
   if (o.decay_steps == 0) o.decay_steps = config.training.train_steps;

@@ -1,0 +1,46 @@
+// The YAML names of the enums' values. Order matters: a name's index is its value.
+#include "config/enums.h"
+
+#include <algorithm>
+#include <array>
+
+namespace te::config {
+
+namespace {
+
+template <class Enum>
+bool find_name(std::string_view text, Enum& value) {
+  const auto names = names_of(Enum{});
+  const auto found = std::find(names.begin(), names.end(), text);
+  if (found == names.end()) return false;
+  value = static_cast<Enum>(found - names.begin());
+  return true;
+}
+
+}  // namespace
+
+#define TE_CONFIG_ENUM(Enum, ...)                                                 \
+  std::span<const std::string_view> names_of(Enum) {                              \
+    static constexpr auto names = std::to_array<std::string_view>({__VA_ARGS__}); \
+    return names;                                                                 \
+  }                                                                               \
+  std::string_view to_string(Enum value) {                                        \
+    return names_of(value)[static_cast<size_t>(value)];                           \
+  }                                                                               \
+  bool from_string(std::string_view text, Enum& value) {                          \
+    return find_name(text, value);                                                \
+  }
+
+TE_CONFIG_ENUM(Family, "gpt", "llama")
+TE_CONFIG_ENUM(ComputeDType, "bf16", "fp32")
+TE_CONFIG_ENUM(Fp8Mode, "off", "e4m3", "hybrid")
+TE_CONFIG_ENUM(Fp8Recipe, "delayed", "tensorwise")
+TE_CONFIG_ENUM(AmaxAlgo, "max", "most_recent")
+TE_CONFIG_ENUM(Recompute, "none", "selective", "full")
+TE_CONFIG_ENUM(DeviceChoice, "auto", "cpu", "cuda")
+TE_CONFIG_ENUM(LrDecay, "cosine", "linear", "constant", "wsd")
+TE_CONFIG_ENUM(OptimizerName, "adamw")
+
+#undef TE_CONFIG_ENUM
+
+}  // namespace te::config

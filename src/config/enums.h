@@ -1,0 +1,21 @@
+// Names of the enums' values, for code that treats all enums alike. Private to this folder.
+#pragma once
+
+#include <span>
+
+#include "config/config.h"
+
+namespace te::config {
+
+/// Names in the order of the values.
+std::span<const std::string_view> names_of(Family);
+std::span<const std::string_view> names_of(ComputeDType);
+std::span<const std::string_view> names_of(Fp8Mode);
+std::span<const std::string_view> names_of(Fp8Recipe);
+std::span<const std::string_view> names_of(AmaxAlgo);
+std::span<const std::string_view> names_of(Recompute);
+std::span<const std::string_view> names_of(DeviceChoice);
+std::span<const std::string_view> names_of(LrDecay);
+std::span<const std::string_view> names_of(OptimizerName);
+
+}  // namespace te::config

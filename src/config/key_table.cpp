@@ -1,0 +1,201 @@
+// The table of keys. See key_table.h for what each column means.
+#include "config/key_table.h"
+
+#include <array>
+
+#include "config/enums.h"
+
+namespace te::config {
+
+namespace {
+
+template <class T>
+Field as_field(T& value) {
+  if constexpr (std::is_enum_v<T>) {
+    return EnumField{names_of(value), reinterpret_cast<uint8_t*>(&value)};
+  } else {
+    return &value;
+  }
+}
+
+#define TE_KEY(member) #member, [](Config & c) -> Field { return as_field(c.member); }
+
+constexpr Range kAny{};
+constexpr Range from_to(double low, double high) {
+  return {low, high, false, false};
+}
+constexpr Range at_least(double low) {
+  return {.low = low};
+}
+constexpr Range above(double low) {
+  return {.low = low, .open_low = true};
+}
+/// [0, 1)
+constexpr Range kFraction{0.0, 1.0, false, true};
+/// Steps and sizes are bounded so that products of them cannot overflow 64 bits.
+constexpr double kMaxSteps = 1e9;
+constexpr double kMaxWidth = 1e6;
+
+constexpr std::string_view kSourcesRule = "`[[weight, prefix], ...]`, a list of prefixes, or one prefix";
+
+constexpr auto kSections = std::to_array<Section>({
+    {"model", "The architecture. Names follow Megatron-LM where it has one."},
+    {"precision",
+     "Number formats. `fp8` is the one key that turns a BF16 run into an FP8 run; every other `fp8_*` key "
+     "and "
+     "the amax keys have no effect while it is `off`, unless `fp8_calibrate` is set."},
+    {"training", "Batches, length, device. Batch sizes count sequences of `model.seq_length` tokens."},
+    {"optimizer", "AdamW and the learning-rate schedule. Steps are optimizer steps."},
+    {"data",
+     "Tokenized datasets (`PREFIX.bin` with `PREFIX.idx`, made by `te-data`). Relative paths start at the "
+     "working directory."},
+    {"checkpoint", "Saving and resuming."},
+    {"logging", "What a run writes, and where."},
+});
+
+const auto kKeys = std::to_array<Key>({
+    {TE_KEY(model.family), kRequired, kAny,
+     "Architecture: `gpt` has LayerNorm, learned positions, biases and GELU; `llama` has RMSNorm, RoPE and "
+     "SwiGLU."},
+    {TE_KEY(model.num_layers), kRequired, from_to(1, 10000), "Transformer layers."},
+    {TE_KEY(model.hidden_size), kRequired, from_to(1, kMaxWidth), "Width of the residual stream."},
+    {TE_KEY(model.ffn_hidden_size), "gpt: 4 * hidden_size; llama: required", from_to(1, kMaxWidth),
+     "Width of the MLP; for `llama` that of each of the two halves of `linear_fc1`."},
+    {TE_KEY(model.num_attention_heads), kRequired, from_to(1, 10000), "Attention (query) heads."},
+    {TE_KEY(model.num_query_groups), "num_attention_heads", from_to(1, 10000),
+     "Key and value heads; fewer than `num_attention_heads` is grouped-query attention. Divides "
+     "`num_attention_heads`."},
+    {TE_KEY(model.kv_channels), "hidden_size / num_attention_heads", from_to(1, 10000),
+     "Width of one head. Even for `llama`; on a GPU a multiple of 8, at most 128."},
+    {TE_KEY(model.vocab_size), kRequired, from_to(1, 1e7), "Tokens of the tokenizer, before padding."},
+    {TE_KEY(model.make_vocab_size_divisible_by), kBuiltIn, from_to(1, kMaxWidth),
+     "The embedding has `vocab_size` rows rounded up to a multiple of this."},
+    {TE_KEY(model.seq_length), kRequired, from_to(1, 1e7), "Tokens per sequence."},
+    {TE_KEY(model.max_position_embeddings), "seq_length", from_to(1, 1e7),
+     "`gpt`: rows of the position table. At least `seq_length`."},
+    {TE_KEY(model.rope_theta), kBuiltIn, above(0), "`llama`: base of the rotary position embedding."},
+    {TE_KEY(model.norm_epsilon), kBuiltIn, above(0),
+     "Added to the variance (LayerNorm) or mean square (RMSNorm)."},
+    {TE_KEY(model.tie_word_embeddings), "gpt: true; llama: false", kAny,
+     "The output head shares the weight of the token embedding."},
+    {TE_KEY(model.add_qkv_bias), kBuiltIn, kAny,
+     "`llama`: a bias in `linear_qkv`. `gpt` has a bias in every linear and rejects this key."},
+    {TE_KEY(model.hidden_dropout), kBuiltIn, kFraction,
+     "`gpt`: dropout of the embedding and of each block's output."},
+    {TE_KEY(model.attention_dropout), kBuiltIn, kFraction, "`gpt`: dropout of the attention probabilities."},
+    {TE_KEY(model.init_method_std), kBuiltIn, above(0), "Standard deviation of the initial weights."},
+
+    {TE_KEY(precision.dtype), kBuiltIn, kAny,
+     "Activations and working weights; `fp32` runs on the CPU only, for tests."},
+    {TE_KEY(precision.fp8), kBuiltIn, kAny,
+     "FP8 matrix products of the transformer layers: `hybrid` is E4M3 forward and E5M2 for gradients, `e4m3` "
+     "is "
+     "E4M3 for both."},
+    {TE_KEY(precision.fp8_recipe), kBuiltIn, kAny,
+     "How scales are found: `delayed` from the amaxes of past steps, `tensorwise` from the tensor itself."},
+    {TE_KEY(precision.amax_history_len), kBuiltIn, from_to(1, kMaxWidth),
+     "`delayed`: steps of amax history."},
+    {TE_KEY(precision.amax_compute_algo), kBuiltIn, kAny,
+     "`delayed`: the scale follows the maximum of the history or its most recent entry."},
+    {TE_KEY(precision.margin), kBuiltIn, from_to(0, 64),
+     "Headroom in powers of two: scales are divided by 2^margin."},
+    {TE_KEY(precision.first_layers_bf16), kBuiltIn, from_to(0, 10000),
+     "Layers at the input that stay in BF16."},
+    {TE_KEY(precision.last_layers_bf16), kBuiltIn, from_to(0, 10000),
+     "Layers at the output that stay in BF16."},
+    {TE_KEY(precision.fp8_calibrate), kBuiltIn, kAny,
+     "With `fp8: off`: record the amaxes that an FP8 run would see, so that FP8 can take over at any step."},
+    {TE_KEY(precision.fp8_calibration_passes), kBuiltIn, from_to(0, 1000),
+     "`delayed`: passes over the first microbatch before step 1 that fill the amax history, so that step 1 "
+     "does "
+     "not run at scale 1. 0 is Transformer Engine's behaviour."},
+
+    {TE_KEY(training.micro_batch_size), kRequired, from_to(1, kMaxWidth), "Sequences per forward pass."},
+    {TE_KEY(training.global_batch_size), kRequired, from_to(1, kMaxWidth),
+     "Sequences per optimizer step. A multiple of `micro_batch_size`."},
+    {TE_KEY(training.train_steps), kRequired, from_to(1, kMaxSteps), "Optimizer steps of the run."},
+    {TE_KEY(training.seed), kBuiltIn, at_least(0),
+     "Fixes the initial weights, the order of the data and dropout.", "0 to 2^64 - 1"},
+    {TE_KEY(training.recompute), kBuiltIn, kAny,
+     "Activations recomputed in the backward pass: none, the cheap ones of each layer, or whole layers. "
+     "Gradients "
+     "are the same, bit for bit."},
+    {TE_KEY(training.device), kBuiltIn, kAny, "`auto` is `cuda` when a usable GPU is found, else `cpu`."},
+    {TE_KEY(training.device_index), kBuiltIn, from_to(0, 1023),
+     "Which GPU, when `device` is or becomes `cuda`."},
+    {TE_KEY(training.eval_interval), kBuiltIn, from_to(0, kMaxSteps),
+     "Steps between evaluations; 0 is never."},
+    {TE_KEY(training.eval_microbatches), kBuiltIn, from_to(1, kMaxSteps), "Microbatches of one evaluation."},
+    {TE_KEY(training.max_nonfinite_steps), kBuiltIn, from_to(1, kMaxSteps),
+     "A step whose loss or gradient is not finite is skipped; the run stops after this many in a row."},
+
+    {TE_KEY(optimizer.name), kBuiltIn, kAny, "The optimizer."},
+    {TE_KEY(optimizer.lr), kBuiltIn, above(0), "Peak learning rate."},
+    {TE_KEY(optimizer.min_lr), kBuiltIn, at_least(0), "Learning rate at the end of the decay. At most `lr`."},
+    {TE_KEY(optimizer.warmup_steps), kBuiltIn, from_to(0, kMaxSteps), "Steps of linear warm-up."},
+    {TE_KEY(optimizer.decay), kBuiltIn, kAny,
+     "Shape after the warm-up; `wsd` stays at `lr` and falls only in the last `wsd_decay_steps`."},
+    {TE_KEY(optimizer.decay_steps), "training.train_steps", from_to(1, kMaxSteps),
+     "Step at which `min_lr` is reached, warm-up included."},
+    {TE_KEY(optimizer.wsd_decay_steps), "a tenth of decay_steps, at least 1", from_to(1, kMaxSteps),
+     "`wsd`: length of the final decay, in steps. At most `decay_steps`."},
+    {TE_KEY(optimizer.weight_decay), kBuiltIn, at_least(0),
+     "Decoupled weight decay of matrices; norms and biases have none."},
+    {TE_KEY(optimizer.beta1), kBuiltIn, kFraction, "Decay of the first moment."},
+    {TE_KEY(optimizer.beta2), kBuiltIn, kFraction, "Decay of the second moment."},
+    {TE_KEY(optimizer.eps), kBuiltIn, above(0), "Added to the root of the second moment."},
+    {TE_KEY(optimizer.clip_grad), kBuiltIn, at_least(0), "Largest global gradient norm; 0 is no clipping."},
+
+    {TE_KEY(data.train), kBuiltIn, kAny,
+     "Training datasets, blended by weight (relative; they need not sum to 1). Required unless `synthetic`.",
+     kSourcesRule},
+    {TE_KEY(data.valid), kBuiltIn, kAny,
+     "Validation datasets, blended by weight. Required when `training.eval_interval` is not 0, unless "
+     "`synthetic`.",
+     kSourcesRule},
+    {TE_KEY(data.synthetic), kBuiltIn, kAny, "Random tokens instead of datasets, for benchmarks."},
+    {TE_KEY(data.tokenizer), kBuiltIn, kAny,
+     "How the datasets were tokenized; `bytes` is the byte-level tokenizer (256 bytes and an end-of-document "
+     "token). "
+     "Empty when text is not needed.",
+     "empty or `bytes`"},
+
+    {TE_KEY(checkpoint.directory), "logging.directory/checkpoints", kAny, "Where checkpoints are written."},
+    {TE_KEY(checkpoint.save_every), kBuiltIn, from_to(0, kMaxSteps),
+     "Steps between checkpoints; 0 is never."},
+    {TE_KEY(checkpoint.save_last), kBuiltIn, kAny, "Save after the last step."},
+    {TE_KEY(checkpoint.resume), kBuiltIn, kAny,
+     "`auto` continues from the latest checkpoint of `directory` if there is one; a path continues from that "
+     "checkpoint.",
+     "`auto`, `never` or a path"},
+
+    {TE_KEY(logging.directory), "runs/NAME, NAME being the config file's name without .yaml", kAny,
+     "Where the run writes its logs."},
+    {TE_KEY(logging.every), kBuiltIn, from_to(1, kMaxSteps), "Steps between console lines and log records."},
+    {TE_KEY(logging.csv), kBuiltIn, kAny, "Loss log inside `directory`; empty is none.",
+     "a file name, or empty"},
+    {TE_KEY(logging.jsonl), kBuiltIn, kAny, "Write `metrics.jsonl` inside `directory`."},
+    {TE_KEY(logging.fp8_stats_every), kBuiltIn, from_to(0, kMaxSteps),
+     "Steps between FP8 health records in `metrics.jsonl`; 0 is never."},
+});
+
+#undef TE_KEY
+
+}  // namespace
+
+std::span<const Section> sections() {
+  return kSections;
+}
+
+std::span<const Key> keys() {
+  return kKeys;
+}
+
+const Key* find_key(std::string_view path) {
+  for (const Key& key : kKeys) {
+    if (key.path == path) return &key;
+  }
+  return nullptr;
+}
+
+}  // namespace te::config

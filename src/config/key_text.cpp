@@ -1,0 +1,120 @@
+// Keys, values and rules in words, for errors, YAML and the reference.
+#include <cmath>
+
+#include "config/key_table.h"
+#include "config/text.h"
+#include "core/error.h"
+
+namespace te::config {
+
+namespace {
+
+template <class... Ts>
+struct Overloaded : Ts... {
+  using Ts::operator()...;
+};
+
+std::string bound_text(double value) {
+  return std::abs(value) < 1e15 && value == std::floor(value) ? fmt::format("{:.0f}", value)
+                                                              : fmt::format("{}", value);
+}
+
+std::string sources_text(const std::vector<DataSource>& sources) {
+  std::string text = "[";
+  for (const DataSource& source : sources) {
+    if (text.size() > 1) text += ", ";
+    text += fmt::format("[{}, {}]", number_text(source.weight), quoted(source.prefix));
+  }
+  return text + "]";
+}
+
+}  // namespace
+
+bool Range::contains(double value) const {
+  if (!std::isfinite(value)) return false;
+  const bool above_low = open_low ? value > low : value >= low;
+  const bool below_high = open_high ? value < high : value <= high;
+  return above_low && below_high;
+}
+
+std::string range_text(const Range& range) {
+  const bool has_low = std::isfinite(range.low);
+  const bool has_high = std::isfinite(range.high);
+  if (has_low && has_high && !range.open_low && !range.open_high) {
+    return fmt::format("{} to {}", bound_text(range.low), bound_text(range.high));
+  }
+  std::string text;
+  if (has_low)
+    text = fmt::format(fmt::runtime(range.open_low ? "above {}" : "{} or more"), bound_text(range.low));
+  if (has_high) {
+    if (has_low) text += ", ";
+    text += fmt::format(fmt::runtime(range.open_high ? "below {}" : "at most {}"), bound_text(range.high));
+  }
+  return text;
+}
+
+std::string_view type_name(const Key& key) {
+  Config config;
+  return std::visit(Overloaded{
+                        [](int64_t*) { return "integer"; },
+                        [](uint64_t*) { return "integer"; },
+                        [](double*) { return "number"; },
+                        [](bool*) { return "boolean"; },
+                        [](std::string*) { return "string"; },
+                        [](std::vector<DataSource>*) { return "list"; },
+                        [](const EnumField&) { return "name"; },
+                    },
+                    key.field(config));
+}
+
+std::string allowed_values(const Key& key) {
+  if (!key.rule.empty()) return std::string(key.rule);
+  Config config;
+  const Field field = key.field(config);
+  if (const auto* names = std::get_if<EnumField>(&field)) {
+    return fmt::format("`{}`", fmt::join(names->names, "`, `"));
+  }
+  if (std::holds_alternative<bool*>(field)) return "`true`, `false`";
+  if (std::holds_alternative<std::string*>(field)) return "a path";
+  return range_text(key.range);
+}
+
+std::string number_text(double value) {
+  std::string text = fmt::format("{}", value);
+  // YAML 1.1 readers take a number without a point before its exponent for a string.
+  if (text.find('.') == std::string::npos) {
+    const size_t exponent = text.find('e');
+    text.insert(exponent == std::string::npos ? text.size() : exponent, ".0");
+  }
+  return text;
+}
+
+std::string value_text(const Field& field) {
+  return std::visit(Overloaded{
+                        [](const int64_t* value) { return std::to_string(*value); },
+                        [](const uint64_t* value) { return std::to_string(*value); },
+                        [](const double* value) { return number_text(*value); },
+                        [](const bool* value) { return std::string(*value ? "true" : "false"); },
+                        [](const std::string* value) { return quoted(*value); },
+                        [](const std::vector<DataSource>* value) { return sources_text(*value); },
+                        [](const EnumField& value) { return std::string(value.names[*value.index]); },
+                    },
+                    field);
+}
+
+void check_range(const Key& key, Config& config, std::string_view where) {
+  const Field field = key.field(config);
+  double value = 0.0;
+  if (const auto* integer = std::get_if<int64_t*>(&field)) {
+    value = static_cast<double>(**integer);
+  } else if (const auto* number = std::get_if<double*>(&field)) {
+    value = **number;
+  } else {
+    return;  // every unsigned integer is in range, and nothing else has one
+  }
+  if (!key.range.contains(value)) {
+    user_error("{}: {} is out of range; it must be {}", where, value_text(field), range_text(key.range));
+  }
+}
+
+}  // namespace te::config

@@ -1,0 +1,226 @@
+// Combinations of keys that cannot work, found before anything is allocated. Each message names the keys,
+// shows the arithmetic and says what would mend it. Ranges of single keys come from the table.
+#include <cmath>
+
+#include "config/key_table.h"
+#include "config/text.h"
+#include "core/error.h"
+
+namespace te::config {
+
+namespace {
+
+/// Rows and columns of FP8 operands: their leading dimensions must be whole 16-byte units.
+constexpr int64_t kFp8Multiple = 16;
+
+void check_ranges(const Config& config) {
+  if (config.model.family == Family::llama && config.model.ffn_hidden_size == 0) {
+    user_error("model.ffn_hidden_size is required with model.family llama");
+  }
+  Config copy = config;
+  for (const Key& key : keys()) check_range(key, copy, key.path);
+}
+
+void check_attention(const ModelConfig& m) {
+  if (m.num_attention_heads % m.num_query_groups != 0) {
+    user_error("model.num_attention_heads ({}) is not a multiple of model.num_query_groups ({}): {} remain",
+               m.num_attention_heads, m.num_query_groups, m.num_attention_heads % m.num_query_groups);
+  }
+  if (m.family == Family::llama && m.kv_channels % 2 != 0) {
+    user_error("model.kv_channels ({}) must be even with model.family llama: RoPE rotates halves of a head",
+               m.kv_channels);
+  }
+}
+
+void check_model(const ModelConfig& m) {
+  check_attention(m);
+  if (m.max_position_embeddings < m.seq_length) {
+    user_error(
+        "model.max_position_embeddings ({}) is below model.seq_length ({}): the last {} positions have no "
+        "row",
+        m.max_position_embeddings, m.seq_length, m.seq_length - m.max_position_embeddings);
+  }
+  const bool gpt = m.family == Family::gpt;
+  if (gpt && m.add_qkv_bias) {
+    user_error(
+        "model.add_qkv_bias is a key of model.family llama; gpt has a bias in every linear: leave it out");
+  }
+  if (gpt && m.rope_theta != ModelConfig{}.rope_theta) {
+    user_error("model.rope_theta is a key of model.family llama; gpt has learned positions: leave it out");
+  }
+  if (!gpt && m.hidden_dropout != 0.0) {
+    user_error("model.hidden_dropout ({}) must be 0 with model.family llama: only gpt has dropout",
+               m.hidden_dropout);
+  }
+  if (!gpt && m.attention_dropout != 0.0) {
+    user_error("model.attention_dropout ({}) must be 0 with model.family llama: only gpt has dropout",
+               m.attention_dropout);
+  }
+}
+
+void check_fp8_dimension(const PrecisionConfig& p, const std::string& what, int64_t size) {
+  if (size % kFp8Multiple == 0) return;
+  const int64_t below = size / kFp8Multiple * kFp8Multiple;
+  const std::string nearest = below == 0
+                                  ? fmt::format("the nearest is {}", kFp8Multiple)
+                                  : fmt::format("the nearest are {} and {}", below, below + kFp8Multiple);
+  user_error(
+      "precision.fp8 {} needs GEMM dimensions that are multiples of {}, but {} = {} ({} * {} + {}); {}",
+      to_string(p.fp8), kFp8Multiple, what, size, below / kFp8Multiple, kFp8Multiple, size - below, nearest);
+}
+
+void check_fp8(const Config& c) {
+  const ModelConfig& m = c.model;
+  const PrecisionConfig& p = c.precision;
+  if (p.first_layers_bf16 + p.last_layers_bf16 > m.num_layers) {
+    user_error(
+        "precision.first_layers_bf16 ({}) + precision.last_layers_bf16 ({}) = {} is more than "
+        "model.num_layers ({})",
+        p.first_layers_bf16, p.last_layers_bf16, p.first_layers_bf16 + p.last_layers_bf16, m.num_layers);
+  }
+  if (p.fp8 == Fp8Mode::off) return;
+  if (p.fp8_calibrate) {
+    user_error(
+        "precision.fp8_calibrate records amaxes in a run with precision.fp8 off, but fp8 is {}: an FP8 run "
+        "records them anyway; leave fp8_calibrate out",
+        to_string(p.fp8));
+  }
+  check_fp8_dimension(p, "model.hidden_size", m.hidden_size);
+  check_fp8_dimension(p, "model.ffn_hidden_size", m.ffn_hidden_size);
+  check_fp8_dimension(p,
+                      fmt::format("model.num_attention_heads * model.kv_channels = {} * {}",
+                                  m.num_attention_heads, m.kv_channels),
+                      m.attention_width());
+  check_fp8_dimension(
+      p,
+      fmt::format("the width of linear_qkv, (model.num_attention_heads + 2 * model.num_query_groups) * "
+                  "model.kv_channels = ({} + 2 * {}) * {}",
+                  m.num_attention_heads, m.num_query_groups, m.kv_channels),
+      m.qkv_width());
+  check_fp8_dimension(
+      p,
+      fmt::format("the tokens of a microbatch, training.micro_batch_size * model.seq_length = {} * {}",
+                  c.training.micro_batch_size, m.seq_length),
+      c.training.micro_batch_size * m.seq_length);
+}
+
+void check_training(const Config& c) {
+  const TrainingConfig& t = c.training;
+  if (t.global_batch_size % t.micro_batch_size != 0) {
+    user_error(
+        "training.global_batch_size ({}) is not a multiple of training.micro_batch_size ({}): {} remain",
+        t.global_batch_size, t.micro_batch_size, t.global_batch_size % t.micro_batch_size);
+  }
+  const int64_t tokens = t.micro_batch_size * c.model.seq_length;
+  if (tokens > INT32_MAX) {
+    user_error(
+        "training.micro_batch_size * model.seq_length = {} * {} = {} tokens of a microbatch must be below "
+        "2^31",
+        t.micro_batch_size, c.model.seq_length, tokens);
+  }
+  const double total = static_cast<double>(t.global_batch_size) * static_cast<double>(c.model.seq_length) *
+                       static_cast<double>(t.train_steps);
+  if (total > 9e18) {
+    user_error(
+        "training.global_batch_size * model.seq_length * training.train_steps = {} * {} * {} tokens must be "
+        "below 2^63",
+        t.global_batch_size, c.model.seq_length, t.train_steps);
+  }
+}
+
+void check_optimizer(const Config& c) {
+  const OptimizerConfig& o = c.optimizer;
+  if (o.min_lr > o.lr) user_error("optimizer.min_lr ({}) is above optimizer.lr ({})", o.min_lr, o.lr);
+  // A run cut short by --set training.train_steps=10 may end inside its warm-up; a decay written out may not.
+  if (o.decay_steps != c.training.train_steps && o.decay != LrDecay::constant &&
+      o.warmup_steps >= o.decay_steps) {
+    user_error(
+        "optimizer.warmup_steps ({}) leaves nothing of optimizer.decay_steps ({}), which counts from step 0",
+        o.warmup_steps, o.decay_steps);
+  }
+  if (o.decay == LrDecay::wsd && o.wsd_decay_steps > o.decay_steps) {
+    user_error("optimizer.wsd_decay_steps ({}) is above optimizer.decay_steps ({})", o.wsd_decay_steps,
+               o.decay_steps);
+  }
+}
+
+void check_sources(const std::vector<DataSource>& sources, std::string_view key) {
+  for (const DataSource& source : sources) {
+    if (!(source.weight > 0.0) || !std::isfinite(source.weight)) {
+      user_error("{}: the weight {} of {} must be above 0", key, source.weight, quoted(source.prefix));
+    }
+    if (source.prefix.empty()) user_error("{}: a path prefix is empty", key);
+  }
+}
+
+void check_data(const Config& c) {
+  const DataConfig& d = c.data;
+  check_sources(d.train, "data.train");
+  check_sources(d.valid, "data.valid");
+  if (d.synthetic && !d.train.empty()) {
+    user_error(
+        "data.synthetic and data.train are both given; set data.synthetic to false or data.train to []");
+  }
+  if (d.synthetic && !d.valid.empty()) {
+    user_error(
+        "data.synthetic and data.valid are both given; set data.synthetic to false or data.valid to []");
+  }
+  if (!d.synthetic && d.train.empty()) {
+    user_error("data.train is missing; give a dataset made by te-data, or set data.synthetic to true");
+  }
+  if (c.training.eval_interval > 0 && !d.synthetic && d.valid.empty()) {
+    user_error(
+        "training.eval_interval ({}) needs data.valid, which is missing; give it, or set eval_interval to 0",
+        c.training.eval_interval);
+  }
+  if (!d.tokenizer.empty() && d.tokenizer != "bytes") {
+    user_error(
+        "data.tokenizer: {} is not known; datasets are tokenized beforehand by te-data, so leave the key "
+        "out, "
+        "or write bytes, the one accepted value",
+        quoted(d.tokenizer));
+  }
+  constexpr int64_t kByteTokens = 257;  // 256 bytes and the end-of-document token
+  if (d.tokenizer == "bytes" && c.model.vocab_size < kByteTokens) {
+    user_error(
+        "model.vocab_size ({}) is below the {} tokens of data.tokenizer bytes (256 bytes, end of document)",
+        c.model.vocab_size, kByteTokens);
+  }
+}
+
+void check_output(const Config& c) {
+  if (c.checkpoint.resume.empty()) user_error("checkpoint.resume is empty; it must be auto, never or a path");
+  if (c.logging.csv.find('/') != std::string::npos) {
+    user_error("logging.csv: {} must be a file name without a folder; logging.directory is the folder",
+               quoted(c.logging.csv));
+  }
+}
+
+}  // namespace
+
+void validate_for_device(const Config& config, bool cuda) {
+  if (!cuda) return;
+  if (config.precision.dtype == ComputeDType::fp32) {
+    user_error(
+        "precision.dtype fp32 runs on the CPU only (attention on a GPU is BF16); set training.device to cpu "
+        "or "
+        "precision.dtype to bf16");
+  }
+  const int64_t head = config.model.kv_channels;
+  if (head > 128 || head % 8 != 0) {
+    user_error("model.kv_channels ({}) must be a multiple of 8 and at most 128 on a GPU", head);
+  }
+}
+
+void validate(const Config& config) {
+  check_ranges(config);
+  check_model(config.model);
+  check_training(config);
+  check_fp8(config);
+  check_optimizer(config);
+  check_data(config);
+  check_output(config);
+  if (config.training.device == DeviceChoice::cuda) validate_for_device(config, true);
+}
+
+}  // namespace te::config

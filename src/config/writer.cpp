@@ -1,0 +1,65 @@
+// The table of keys, written out: as YAML with a config's values, as help, as the reference document.
+#include <algorithm>
+
+#include "config/key_table.h"
+#include "core/error.h"
+
+namespace te::config {
+
+namespace {
+
+/// Default as shown to a reader.
+std::string default_shown(const Key& key) {
+  if (!key.default_text.empty()) return std::string(key.default_text);
+  Config defaults;
+  return value_text(key.field(defaults));
+}
+
+std::string markdown_row(const Key& key) {
+  const bool literal = key.default_text.empty();
+  const std::string shown = literal ? fmt::format("`{}`", default_shown(key)) : default_shown(key);
+  const std::string_view bold = key.required() ? "**" : "";
+  return fmt::format("| `{}` | {} | {}{}{} | {} | {} |\n", key.path, type_name(key), bold, shown, bold,
+                     allowed_values(key), key.meaning);
+}
+
+}  // namespace
+
+std::string to_yaml(const Config& config) {
+  Config copy = config;
+  std::string text;
+  for (const Section& section : sections()) {
+    text += fmt::format("{}:\n", section.name);
+    for (const Key& key : keys()) {
+      if (key.section() == section.name)
+        text += fmt::format("  {}: {}\n", key.name(), value_text(key.field(copy)));
+    }
+  }
+  return text;
+}
+
+std::string describe_keys() {
+  size_t width = 0;
+  for (const Key& key : keys()) width = std::max(width, key.path.size());
+  std::string text;
+  for (const Key& key : keys()) {
+    std::string meaning(key.meaning);
+    std::erase(meaning, '`');
+    text += fmt::format("  {:<{}}  {} [{}]\n", key.path, width, meaning, default_shown(key));
+  }
+  return text;
+}
+
+std::string config_reference_markdown() {
+  std::string text;
+  for (const Section& section : sections()) {
+    text += fmt::format("{}### {}\n\n{}\n\n", text.empty() ? "" : "\n", section.name, section.intro);
+    text += "| Key | Type | Default | Allowed | Meaning |\n|---|---|---|---|---|\n";
+    for (const Key& key : keys()) {
+      if (key.section() == section.name) text += markdown_row(key);
+    }
+  }
+  return text;
+}
+
+}  // namespace te::config

@@ -1,0 +1,43 @@
+// Helpers of the config tests: a small valid file, and the message of a rejected one.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "config/config.h"
+#include "core/error.h"
+
+namespace te::config {
+
+inline const std::string kSmall =
+    "model: {family: llama, num_layers: 2, hidden_size: 64, ffn_hidden_size: 96, num_attention_heads: 4,\n"
+    "        vocab_size: 100, seq_length: 32}\n"
+    "training: {micro_batch_size: 2, global_batch_size: 8, train_steps: 100}\n"
+    "data: {synthetic: true}\n";
+
+inline Config small(const std::vector<std::string>& overrides = {}) {
+  return parse_config(kSmall, "dir/small.yaml", overrides);
+}
+
+/// What parse_config says about a text; fails the test when it has no complaint. Any other exception than
+/// UserError, and any message of several lines, fails too.
+inline std::string complaint(const std::string& text, const std::vector<std::string>& overrides = {}) {
+  try {
+    parse_config(text, "dir/bad.yaml", overrides);
+  } catch (const UserError& error) {
+    const std::string message = error.what();
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+    return message;
+  }
+  ADD_FAILURE() << "accepted:\n" << text;
+  return {};
+}
+
+/// What an override of the small config is rejected with.
+inline std::string override_complaint(const std::vector<std::string>& overrides) {
+  return complaint(kSmall, overrides);
+}
+
+}  // namespace te::config

@@ -1,0 +1,127 @@
+// What is written from the table of keys: YAML that reads back, the names of enums, docs/configuration.md.
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+#include "config_testing.h"
+
+namespace te::config {
+namespace {
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path);
+  EXPECT_TRUE(file) << path;
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+TEST(ToYaml, RoundTripsEveryKindOfValue) {
+  Config config = small({"optimizer.lr=0.1", "optimizer.min_lr=1e-300", "training.seed=18446744073709551615",
+                         "optimizer.eps=1.2345678901234567e-8", "precision.fp8=e4m3", "optimizer.decay=wsd",
+                         "training.device=cpu", "logging.jsonl=false", "model.tie_word_embeddings=true"});
+  config.data = {.train = {{1.0 / 3.0, "a b: \"c\" #d\\e"}, {2.0, "0.5"}}, .valid = {{1.0, "\xc3\xa4/x\ty"}}};
+  config.logging.directory = "null";
+  config.logging.csv = "";
+  config.checkpoint.directory = " ~ ";
+  const std::string text = to_yaml(config);
+  const Config again = parse_config(text, "dir/small.yaml");
+  EXPECT_EQ(to_yaml(again), text);
+  EXPECT_EQ(again.data.train, config.data.train);
+  EXPECT_EQ(again.data.valid, config.data.valid);
+  EXPECT_EQ(again.optimizer.lr, 0.1);
+  EXPECT_EQ(again.optimizer.min_lr, 1e-300);
+  EXPECT_EQ(again.optimizer.eps, 1.2345678901234567e-8);
+  EXPECT_EQ(again.training.seed, 18446744073709551615ull);
+  EXPECT_EQ(again.logging.directory, "null");
+  EXPECT_EQ(again.logging.csv, "");
+  EXPECT_EQ(again.checkpoint.directory, " ~ ");
+  EXPECT_EQ(again.precision.fp8, Fp8Mode::e4m3);
+  EXPECT_TRUE(again.model.tie_word_embeddings);
+  EXPECT_FALSE(again.logging.jsonl);
+}
+
+TEST(ToYaml, ShowsTheEffectiveValues) {
+  const std::string text = to_yaml(small({"optimizer.eps=1e-8"}));
+  EXPECT_NE(text.find("  kv_channels: 16\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("  eps: 1.0e-08\n"), std::string::npos) << text;  // YAML 1.1 needs the point
+  EXPECT_NE(text.find("  rope_theta: 10000.0\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("  directory: \"runs/small/checkpoints\"\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("  fp8: off\n"), std::string::npos) << text;
+}
+
+template <class Enum>
+void expect_names(std::initializer_list<const char*> names) {
+  int index = 0;
+  for (const char* name : names) {
+    const auto value = static_cast<Enum>(index++);
+    EXPECT_EQ(to_string(value), name);
+    Enum read{};
+    EXPECT_TRUE(from_string(name, read));
+    EXPECT_EQ(read, value);
+  }
+  Enum untouched = static_cast<Enum>(index - 1);
+  EXPECT_FALSE(from_string("nonsense", untouched));
+  EXPECT_FALSE(from_string("", untouched));
+  EXPECT_EQ(untouched, static_cast<Enum>(index - 1));
+}
+
+TEST(Enums, NamesAndValuesAgree) {
+  expect_names<Family>({"gpt", "llama"});
+  expect_names<ComputeDType>({"bf16", "fp32"});
+  expect_names<Fp8Mode>({"off", "e4m3", "hybrid"});
+  expect_names<Fp8Recipe>({"delayed", "tensorwise"});
+  expect_names<AmaxAlgo>({"max", "most_recent"});
+  expect_names<Recompute>({"none", "selective", "full"});
+  expect_names<DeviceChoice>({"auto", "cpu", "cuda"});
+  expect_names<LrDecay>({"cosine", "linear", "constant", "wsd"});
+  expect_names<OptimizerName>({"adamw"});
+  EXPECT_EQ(to_string(LrDecay::wsd), "wsd");
+  EXPECT_EQ(to_string(DeviceChoice::automatic), "auto");
+  EXPECT_EQ(to_string(Fp8Mode::hybrid), "hybrid");
+}
+
+TEST(Reference, EveryKeyOfTheYamlIsDescribed) {
+  const std::string markdown = config_reference_markdown();
+  const std::string help = describe_keys();
+  std::istringstream yaml(to_yaml(small()));
+  std::string line, section;
+  int keys = 0;
+  while (std::getline(yaml, line)) {
+    const std::string name =
+        line.substr(line.find_first_not_of(' '), line.find(':') - line.find_first_not_of(' '));
+    if (line[0] != ' ') {
+      section = name;
+      EXPECT_NE(markdown.find("### " + section + "\n"), std::string::npos);
+      continue;
+    }
+    ++keys;
+    EXPECT_NE(markdown.find("| `" + section + "." + name + "` |"), std::string::npos) << name;
+    EXPECT_NE(help.find("  " + section + "." + name + " "), std::string::npos) << name;
+  }
+  EXPECT_EQ(keys, 63);
+}
+
+/// docs/configuration.md holds the reference between two markers. TE_UPDATE_DOCS=1 writes it.
+TEST(Reference, DocumentIsUpToDate) {
+  const std::string path = std::string(TE_SOURCE_DIR) + "/docs/configuration.md";
+  const std::string begin = "<!-- begin: generated from src/config/key_table.cpp -->\n";
+  const std::string end = "<!-- end: generated -->\n";
+  std::string text = read_file(path);
+  const size_t from = text.find(begin);
+  const size_t to = text.find(end);
+  ASSERT_TRUE(from != std::string::npos && to != std::string::npos && from < to)
+      << "markers missing in " << path;
+  const size_t start = from + begin.size();
+  const std::string expected = "\n" + config_reference_markdown() + "\n";
+  if (std::getenv("TE_UPDATE_DOCS")) {
+    text.replace(start, to - start, expected);
+    std::ofstream(path) << text;
+    return;
+  }
+  EXPECT_EQ(text.substr(start, to - start), expected) << "docs/configuration.md is behind the table of keys; "
+                                                         "run this test with TE_UPDATE_DOCS=1 to rewrite it";
+}
+
+}  // namespace
+}  // namespace te::config

@@ -1,0 +1,99 @@
+// The configs that ship: all load, and each pair of _bf16 and _fp8 differs in the FP8 flag alone.
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "config_testing.h"
+
+namespace te::config {
+namespace {
+
+const std::filesystem::path kFolder = std::filesystem::path(TE_SOURCE_DIR) / "configs";
+
+std::vector<std::string> lines(const std::string& text) {
+  std::istringstream stream(text);
+  std::vector<std::string> result;
+  for (std::string line; std::getline(stream, line);) result.push_back(line);
+  return result;
+}
+
+TEST(Shipped, EveryConfigLoadsAndSuitsAGpu) {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(kFolder)) {
+    ASSERT_EQ(entry.path().extension(), ".yaml") << entry.path();
+    const Config config = load_config(entry.path().string());
+    EXPECT_EQ(config.name, entry.path().stem().string());
+    EXPECT_EQ(config.logging.directory, "runs/" + config.name);
+    validate_for_device(config, true);
+    names.insert(config.name);
+  }
+  for (const char* family : {"quickstart", "gpt2_124m", "llama_1b", "llama7b"}) {
+    EXPECT_TRUE(names.contains(std::string(family) + "_bf16")) << family;
+    EXPECT_TRUE(names.contains(std::string(family) + "_fp8")) << family;
+  }
+}
+
+TEST(Shipped, PairsDifferInTheFp8FlagAlone) {
+  int pairs = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(kFolder)) {
+    const std::string stem = entry.path().stem().string();
+    if (!stem.ends_with("_bf16")) continue;
+    ++pairs;
+    const std::string base = stem.substr(0, stem.size() - 5);
+    Config bf16 = load_config(entry.path().string());
+    Config fp8 = load_config((kFolder / (base + "_fp8.yaml")).string());
+    EXPECT_EQ(bf16.precision.fp8, Fp8Mode::off);
+    EXPECT_EQ(fp8.precision.fp8, Fp8Mode::hybrid);
+    // The run directory follows from the file's name; everything else must agree.
+    EXPECT_EQ(fp8.logging.directory, "runs/" + base + "_fp8");
+    EXPECT_EQ(fp8.checkpoint.directory, "runs/" + base + "_fp8/checkpoints");
+    fp8.precision.fp8 = Fp8Mode::off;
+    fp8.logging.directory = bf16.logging.directory;
+    fp8.checkpoint.directory = bf16.checkpoint.directory;
+    EXPECT_EQ(to_yaml(fp8), to_yaml(bf16)) << base;
+  }
+  EXPECT_EQ(pairs, 4);
+}
+
+/// The files themselves differ in one line, so that a diff shows a reader the same thing.
+TEST(Shipped, FilesDifferInOneLine) {
+  for (const char* base : {"quickstart", "gpt2_124m", "llama_1b", "llama7b"}) {
+    std::vector<std::string> text[2];
+    for (int i = 0; i < 2; ++i) {
+      std::ifstream file(kFolder / (std::string(base) + (i == 0 ? "_bf16.yaml" : "_fp8.yaml")));
+      std::ostringstream all;
+      all << file.rdbuf();
+      text[i] = lines(all.str());
+    }
+    ASSERT_EQ(text[0].size(), text[1].size()) << base;
+    int different = 0;
+    for (size_t i = 0; i < text[0].size(); ++i) {
+      if (text[0][i] == text[1][i]) continue;
+      ++different;
+      EXPECT_EQ(text[0][i], "  fp8: off");
+      EXPECT_EQ(text[1][i], "  fp8: hybrid");
+    }
+    EXPECT_EQ(different, 1) << base;
+  }
+}
+
+TEST(Shipped, ShapesArePublishedOnes) {
+  const Config gpt2 = load_config((kFolder / "gpt2_124m_fp8.yaml").string());
+  EXPECT_EQ(gpt2.model.padded_vocab_size(), 50304);
+  EXPECT_EQ(gpt2.model.ffn_hidden_size, 3072);
+  EXPECT_EQ(gpt2.model.kv_channels, 64);
+  EXPECT_TRUE(gpt2.model.tie_word_embeddings);
+  const Config llama = load_config((kFolder / "llama7b_fp8.yaml").string());
+  const ModelConfig& m = llama.model;
+  // Llama-2 7B has 6,738,415,616 parameters: embedding and head, four attention matrices, three of the MLP,
+  // norms.
+  const int64_t layer =
+      m.hidden_size * (m.qkv_width() + m.attention_width() + m.fc1_width() + m.ffn_hidden_size) +
+      2 * m.hidden_size;
+  EXPECT_EQ(2 * m.padded_vocab_size() * m.hidden_size + m.num_layers * layer + m.hidden_size, 6738415616);
+}
+
+}  // namespace
+}  // namespace te::config

@@ -1,0 +1,172 @@
+// Combinations of keys that cannot work, each with the keys and the arithmetic in its message.
+#include "config_testing.h"
+
+namespace te::config {
+namespace {
+
+/// The overrides are rejected, and the message holds every one of the pieces.
+void expect_rejected(const std::vector<std::string>& overrides, const std::vector<std::string>& pieces) {
+  const std::string message = override_complaint(overrides);
+  for (const std::string& piece : pieces) EXPECT_NE(message.find(piece), std::string::npos) << message;
+  EXPECT_EQ(message.rfind("dir/bad.yaml with --set ", 0), 0u) << message;
+}
+
+TEST(Validate, AcceptsTheSmallConfigOnEveryDevice) {
+  small();
+  small({"training.device=cuda"});
+  small({"precision.fp8=hybrid"});
+  small({"precision.fp8=e4m3", "precision.dtype=fp32", "training.device=cpu"});
+}
+
+TEST(Validate, MessageNamesTheFileWhenThereIsNoOverride) {
+  EXPECT_EQ(complaint(kSmall + "optimizer: {min_lr: 1.0}\n"),
+            "dir/bad.yaml: optimizer.min_lr (1) is above optimizer.lr (0.0003)");
+}
+
+TEST(Validate, Heads) {
+  expect_rejected(
+      {"model.num_query_groups=3"},
+      {"model.num_attention_heads (4) is not a multiple of model.num_query_groups (3): 1 remain"});
+  expect_rejected(
+      {"model.num_attention_heads=5"},
+      {"model.hidden_size (64) is not a multiple of model.num_attention_heads (5): 4 remain", "kv_channels"});
+  EXPECT_EQ(small({"model.num_attention_heads=5", "model.kv_channels=16"}).model.attention_width(), 80);
+  expect_rejected({"model.kv_channels=15"}, {"model.kv_channels (15) must be even", "RoPE"});
+}
+
+TEST(Validate, Family) {
+  const auto gpt = [](std::string extra) {
+    return std::vector<std::string>{"model.family=gpt", std::move(extra)};
+  };
+  EXPECT_EQ(small(gpt("model.kv_channels=15")).model.kv_channels, 15);  // no RoPE, and the CPU has no rule
+  EXPECT_EQ(small(gpt("model.attention_dropout=0.5")).model.attention_dropout, 0.5);
+  expect_rejected(gpt("model.add_qkv_bias=true"), {"model.add_qkv_bias", "gpt has a bias in every linear"});
+  expect_rejected(gpt("model.rope_theta=5e5"), {"model.rope_theta", "learned positions"});
+  expect_rejected({"model.hidden_dropout=0.1"}, {"model.hidden_dropout (0.1) must be 0"});
+  expect_rejected({"model.attention_dropout=0.1"}, {"model.attention_dropout (0.1) must be 0"});
+  expect_rejected(gpt("model.max_position_embeddings=31"),
+                  {"model.max_position_embeddings (31) is below model.seq_length (32): the last 1"});
+  EXPECT_NE(complaint("model: {family: llama, num_layers: 2, hidden_size: 64, num_attention_heads: 4,\n"
+                      "        vocab_size: 100, seq_length: 32}\n"
+                      "training: {micro_batch_size: 2, global_batch_size: 8, train_steps: 100}\n")
+                .find("the required key model.ffn_hidden_size is missing"),
+            std::string::npos);
+}
+
+TEST(Validate, Batches) {
+  expect_rejected(
+      {"training.global_batch_size=9"},
+      {"training.global_batch_size (9) is not a multiple of training.micro_batch_size (2): 1 remain"});
+  expect_rejected({"training.micro_batch_size=4", "training.global_batch_size=2"},
+                  {"(2) is not a multiple", "(4)"});
+  expect_rejected(
+      {"training.micro_batch_size=1000000", "training.global_batch_size=1000000", "model.seq_length=10000"},
+      {"1000000 * 10000 = 10000000000 tokens", "below 2^31"});
+  expect_rejected(
+      {"training.global_batch_size=1000000", "model.seq_length=1000000", "training.train_steps=1000000000"},
+      {"training.train_steps = 1000000 * 1000000 * 1000000000", "below 2^63"});
+}
+
+TEST(Validate, Fp8Dimensions) {
+  const auto fp8 = [](std::vector<std::string> more) {
+    more.push_back("precision.fp8=hybrid");
+    return more;
+  };
+  expect_rejected(fp8({"model.ffn_hidden_size=100"}),
+                  {"precision.fp8 hybrid needs", "multiples of 16",
+                   "model.ffn_hidden_size = 100 (6 * 16 + 4)", "the nearest are 96 and 112"});
+  // Halves of SwiGLU: 2 * 24 = 48 fits linear_fc1, but the 24 columns of linear_fc2 do not.
+  expect_rejected(fp8({"model.ffn_hidden_size=24"}), {"model.ffn_hidden_size = 24"});
+  expect_rejected(fp8({"model.hidden_size=72", "model.kv_channels=16"}), {"model.hidden_size = 72"});
+  expect_rejected(fp8({"model.hidden_size=8", "model.kv_channels=16"}), {"the nearest is 16"});
+  expect_rejected(fp8({"model.kv_channels=2"}),
+                  {"model.num_attention_heads * model.kv_channels = 4 * 2 = 8 "});
+  expect_rejected(fp8({"model.num_query_groups=1", "model.kv_channels=20"}),
+                  {"width of linear_qkv", "(4 + 2 * 1) * 20 = 120 (7 * 16 + 8)"});
+  expect_rejected(fp8({"model.seq_length=36"}),
+                  {"training.micro_batch_size * model.seq_length = 2 * 36 = 72"});
+  // Without FP8 all of these are fine.
+  small({"model.ffn_hidden_size=100", "model.seq_length=36", "model.num_query_groups=1",
+         "model.kv_channels=20"});
+}
+
+TEST(Validate, Fp8Options) {
+  expect_rejected(
+      {"precision.first_layers_bf16=1", "precision.last_layers_bf16=2"},
+      {"precision.first_layers_bf16 (1) + precision.last_layers_bf16 (2) = 3", "model.num_layers (2)"});
+  small({"precision.first_layers_bf16=1", "precision.last_layers_bf16=1", "precision.fp8=hybrid"});
+  expect_rejected({"precision.fp8_calibrate=true", "precision.fp8=e4m3"},
+                  {"precision.fp8_calibrate", "fp8 is e4m3"});
+  EXPECT_TRUE(small({"precision.fp8_calibrate=true"}).precision.fp8_calibrate);
+}
+
+TEST(Validate, Device) {
+  expect_rejected({"precision.dtype=fp32", "training.device=cuda"},
+                  {"precision.dtype fp32 runs on the CPU only"});
+  expect_rejected({"model.kv_channels=136", "training.device=cuda"},
+                  {"model.kv_channels (136)", "at most 128 on a GPU"});
+  expect_rejected({"model.kv_channels=12", "training.device=cuda"},
+                  {"model.kv_channels (12)", "multiple of 8"});
+  const Config open = small({"precision.dtype=fp32"});
+  validate_for_device(open, false);
+  EXPECT_THROW(validate_for_device(open, true), UserError);
+  EXPECT_THROW(validate_for_device(small({"model.kv_channels=136"}), true), UserError);
+  validate_for_device(small({"model.kv_channels=128"}), true);
+}
+
+TEST(Validate, Schedule) {
+  expect_rejected({"optimizer.lr=1e-5"}, {"optimizer.min_lr (3e-05) is above optimizer.lr (1e-05)"});
+  expect_rejected({"optimizer.decay_steps=50", "optimizer.warmup_steps=50"},
+                  {"optimizer.warmup_steps (50)", "optimizer.decay_steps (50)"});
+  small({"optimizer.decay_steps=50", "optimizer.warmup_steps=50", "optimizer.decay=constant"});
+  small({"training.train_steps=10", "optimizer.warmup_steps=50"});  // a run cut short inside its warm-up
+  expect_rejected({"optimizer.decay=wsd", "optimizer.wsd_decay_steps=101"},
+                  {"optimizer.wsd_decay_steps (101) is above optimizer.decay_steps (100)"});
+}
+
+TEST(Validate, Data) {
+  expect_rejected({"data.synthetic=false"}, {"data.train is missing"});
+  expect_rejected({"data.train=a"}, {"data.synthetic and data.train are both given"});
+  expect_rejected({"data.valid=a"}, {"data.synthetic and data.valid are both given"});
+  expect_rejected({"data.synthetic=false", "data.train=a", "training.eval_interval=5"},
+                  {"training.eval_interval (5) needs data.valid"});
+  small({"training.eval_interval=5"});  // synthetic data validates on random tokens
+  expect_rejected({"data.tokenizer=gpt2.json"},
+                  {"data.tokenizer: \"gpt2.json\"", "beforehand by te-data", "bytes"});
+  expect_rejected({"data.tokenizer=bytes"}, {"model.vocab_size (100) is below the 257 tokens"});
+  EXPECT_EQ(small({"data.tokenizer=bytes", "model.vocab_size=257"}).data.tokenizer, "bytes");
+}
+
+TEST(Validate, Output) {
+  expect_rejected({"checkpoint.resume="}, {"checkpoint.resume is empty"});
+  expect_rejected({"logging.csv=a/b.csv"}, {"logging.csv: \"a/b.csv\""});
+}
+
+/// Configs made in code pass through the same rules, ranges included.
+TEST(Validate, ConfigsMadeInCode) {
+  const auto message = [](const Config& config) -> std::string {
+    try {
+      validate(config);
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  Config config = small();
+  EXPECT_EQ(message(config), "");
+  config.model.num_layers = 0;
+  EXPECT_EQ(message(config), "model.num_layers: 0 is out of range; it must be 1 to 10000");
+  config = small();
+  config.optimizer.lr = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_EQ(message(config).rfind("optimizer.lr: nan", 0), 0u) << message(config);
+  config = small();
+  config.model.ffn_hidden_size = 0;
+  EXPECT_EQ(message(config), "model.ffn_hidden_size is required with model.family llama");
+  config = small();
+  config.data = {.train = {{-1.0, "a"}}};
+  EXPECT_EQ(message(config), "data.train: the weight -1 of \"a\" must be above 0");
+  EXPECT_NE(message(Config{}), "");
+}
+
+}  // namespace
+}  // namespace te::config

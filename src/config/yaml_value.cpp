@@ -31,7 +31,7 @@ std::string found(const YAML::Node& node) {
 /// The whole text as a decimal number; no octal, hexadecimal, infinity or NaN.
 template <class T>
 bool parse_number(std::string_view text, T& value) {
-  if (text.starts_with('+')) text.remove_prefix(1);
+  if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc{} || end != text.data() + text.size()) return false;
   if constexpr (std::is_floating_point_v<T>) return std::isfinite(value);

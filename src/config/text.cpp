@@ -64,6 +64,31 @@ std::string_view leaf(std::string_view path) {
   return path.substr(path.rfind('.') + 1);  // npos + 1 is 0: a path without a dot is its own leaf
 }
 
+std::string_view take_word(std::string_view& text) {
+  const std::string_view word = text.substr(0, text.find('_'));
+  text.remove_prefix(std::min(text.size(), word.size() + 1));
+  return word;
+}
+
+/// The words of name begin words of candidate, in order: n_head and num_attention_heads, batch_size and
+/// micro_batch_size.
+bool abbreviates(std::string_view name, std::string_view candidate) {
+  if (name.size() < 4) return false;
+  while (!name.empty()) {
+    const std::string_view word = take_word(name);
+    bool matched = false;
+    while (!matched && !candidate.empty()) matched = take_word(candidate).starts_with(word);
+    if (!matched) return false;
+  }
+  return true;
+}
+
+/// Twice the edits between two names; an abbreviation ranks between one edit and two.
+int name_cost(std::string_view name, std::string_view candidate) {
+  const int edits = 2 * edit_distance(name, candidate);
+  return abbreviates(name, candidate) ? std::min(edits, 3) : edits;
+}
+
 }  // namespace
 
 std::string suggestion(std::string_view unknown_path) {
@@ -75,7 +100,7 @@ std::string suggestion(std::string_view unknown_path) {
   int best_cost = 1 << 30;
   const auto consider = [&](std::string_view candidate, std::string_view candidate_section) {
     const bool elsewhere = has_section ? candidate_section != section : !candidate_section.empty();
-    const int cost = 2 * edit_distance(name, leaf(candidate)) + (elsewhere ? 1 : 0);
+    const int cost = name_cost(name, leaf(candidate)) + (elsewhere ? 1 : 0);
     if (cost < best_cost) {
       best_cost = cost;
       best = candidate;
@@ -85,7 +110,7 @@ std::string suggestion(std::string_view unknown_path) {
     for (const Section& candidate : sections()) consider(candidate.name, {});
   }
   for (const Key& candidate : keys()) consider(candidate.path, candidate.section());
-  const int limit = std::max<int>(2, static_cast<int>(std::max(name.size(), leaf(best).size())) / 2);
+  const int limit = std::max<int>(1, static_cast<int>(name.size()) / 2);
   if (best_cost / 2 <= limit) return fmt::format("did you mean '{}'?", best);
   return fmt::format("the nearest is '{}'; docs/configuration.md lists all keys", best);
 }

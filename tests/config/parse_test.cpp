@@ -77,6 +77,16 @@ TEST(Parse, UnknownKeysAreReportedWithTheNearest) {
   EXPECT_EQ(complaint("\nseed: 1\n"), "dir/bad.yaml:2: key 'seed' is unknown; did you mean 'training.seed'?");
   EXPECT_EQ(complaint("precision: {pf8: off}\n"),
             "dir/bad.yaml:1: key 'precision.pf8' is unknown; did you mean 'precision.fp8'?");
+  const auto for_override = [](const std::string& key) {
+    const std::string message = override_complaint({key + "=1"});
+    return message.substr(message.rfind("; ") + 2);
+  };
+  EXPECT_EQ(for_override("model.n_head"), "did you mean 'model.num_attention_heads'?");
+  EXPECT_EQ(for_override("model.nlayers"), "did you mean 'model.num_layers'?");
+  EXPECT_EQ(for_override("model.hidden"), "did you mean 'model.hidden_size'?");
+  EXPECT_EQ(for_override("training.batch_size"), "did you mean 'training.micro_batch_size'?");
+  EXPECT_EQ(for_override("optimizer.beat1"), "did you mean 'optimizer.beta1'?");
+  EXPECT_EQ(for_override("parallel.tensor"), "docs/configuration.md lists all keys");
   EXPECT_NE(complaint("model: {zzzzzzzzzzzzzzzz: 1}\n").find("docs/configuration.md lists all keys"),
             std::string::npos);
   EXPECT_NE(complaint("\"a\\nb\": 1\n").find("'a\\x0ab'"), std::string::npos);
@@ -92,7 +102,8 @@ TEST(Parse, IllTypedValues) {
   EXPECT_EQ(in_model(""), "dir/bad.yaml:2: model.num_layers: expected an integer, got nothing");
   EXPECT_EQ(in_model("[1]"), "dir/bad.yaml:2: model.num_layers: expected an integer, got a list");
   EXPECT_EQ(in_model("{a: 1}"), "dir/bad.yaml:2: model.num_layers: expected an integer, got a mapping");
-  for (const char* text : {"1.5", "1e3", "0x10", "1_000", "true", "99999999999999999999", "1 2", "+", "+-1"}) {
+  for (const char* text :
+       {"1.5", "1e3", "0x10", "1_000", "true", "99999999999999999999", "1 2", "+", "+-1"}) {
     EXPECT_EQ(in_model(text),
               std::string("dir/bad.yaml:2: model.num_layers: expected an integer, got \"") + text + "\"");
   }

@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
 """Makes tests/fixtures/*_tiny.safetensors: tiny models of Hugging Face transformers, one training step of each.
 
-The tests load "param/NAME" into te-train, run forward, backward and one AdamW step on "tokens" and "targets", and
-compare with what transformers and torch computed: "logits", "loss", "grad/NAME" (before clipping), "grad_norm" (before
-clipping) and "updated/NAME" (after the step). Metadata: "model" and "optimizer" (JSON, te-train's config keys) and
-"zero_gradient_rows" (JSON {NAME pattern: [begin, end]}: rows whose "updated" values FP32 cannot reproduce). Names and layouts are te-train's: weights are [out, in], linear_qkv stacks
-q, k, v, Llama's linear_fc1 stacks gate, up. output_layer.weight is absent where the head is tied.
+The tests load "param/NAME" into te-train, run forward, backward and one AdamW step on "tokens" and "targets",
+and compare with what transformers and torch computed: "logits", "loss", "grad/NAME" (before clipping),
+"grad_norm" (before clipping) and "updated/NAME" (after the step). Metadata: "model" and "optimizer" (JSON,
+te-train's config keys) and "zero_gradient_rows" (JSON {NAME pattern: [begin, end]}: rows whose "updated"
+values FP32 cannot reproduce). Names and layouts are te-train's: weights are [out, in], linear_qkv stacks q,
+k, v, Llama's linear_fc1 stacks gate, up. output_layer.weight is absent where the head is tied.
 
-The numbers come from a float64 run rounded once to FP32, so that the fixture's own error is far below the tests' bound.
-transformers computes norms, softmax and RoPE in FP32 whatever the model's dtype; these three are replaced by float64
-versions of the same formulas, and the untouched model is run in FP32 beside it and must agree (that run is the proof
-that the replacements are right).
+The numbers come from a float64 run rounded once to FP32, so that the fixture's own error is far below the
+tests' bound. transformers computes norms, softmax and RoPE in FP32 whatever the model's dtype; these three
+are replaced by float64 versions of the same formulas, and the untouched model is run in FP32 beside it and
+must agree (that run is the proof that the replacements are right).
 
     pip install torch transformers safetensors
     scripts/make_hf_fixtures.py            # writes the files
@@ -28,22 +29,53 @@ FOLDER = Path(__file__).resolve().parent.parent / "tests" / "fixtures"
 BATCH, SEQ = 2, 24
 OPTIMIZER = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1, "clip_grad": 1.0}
 # te-train's config keys. make_vocab_size_divisible_by 1: no padding rows, as in transformers.
-COMMON = {"num_layers": 2, "num_attention_heads": 4, "seq_length": SEQ, "norm_epsilon": 1e-5,
-          "make_vocab_size_divisible_by": 1}
-MODELS = {
-    "gpt2_tiny": COMMON | {"family": "gpt", "hidden_size": 48, "ffn_hidden_size": 192, "num_query_groups": 4,
-                           "vocab_size": 97, "max_position_embeddings": SEQ, "tie_word_embeddings": True,
-                           "add_qkv_bias": True, "hidden_dropout": 0.0, "attention_dropout": 0.0},
-    "llama_tiny": COMMON | {"family": "llama", "hidden_size": 64, "ffn_hidden_size": 96, "num_query_groups": 2,
-                            "vocab_size": 101, "rope_theta": 10000.0, "tie_word_embeddings": False,
-                            "add_qkv_bias": False},
-    # Llama with a tied head and q, k, v biases is what transformers calls Qwen2.
-    "qwen2_tiny": COMMON | {"family": "llama", "hidden_size": 32, "ffn_hidden_size": 48, "num_query_groups": 2,
-                            "vocab_size": 61, "rope_theta": 10000.0, "tie_word_embeddings": True,
-                            "add_qkv_bias": True},
+COMMON = {
+    "num_layers": 2,
+    "num_attention_heads": 4,
+    "seq_length": SEQ,
+    "norm_epsilon": 1e-5,
+    "make_vocab_size_divisible_by": 1,
 }
-# AdamW's first step is lr * sign(g) but for |g| near eps, where rounding noise of g decides. Of the first 90 seeds these
-# keep the smallest gradient farthest from zero, so that the step can be compared tightly.
+MODELS = {
+    "gpt2_tiny": COMMON
+    | {
+        "family": "gpt",
+        "hidden_size": 48,
+        "ffn_hidden_size": 192,
+        "num_query_groups": 4,
+        "vocab_size": 97,
+        "max_position_embeddings": SEQ,
+        "tie_word_embeddings": True,
+        "add_qkv_bias": True,
+        "hidden_dropout": 0.0,
+        "attention_dropout": 0.0,
+    },
+    "llama_tiny": COMMON
+    | {
+        "family": "llama",
+        "hidden_size": 64,
+        "ffn_hidden_size": 96,
+        "num_query_groups": 2,
+        "vocab_size": 101,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": False,
+        "add_qkv_bias": False,
+    },
+    # Llama with a tied head and q, k, v biases is what transformers calls Qwen2.
+    "qwen2_tiny": COMMON
+    | {
+        "family": "llama",
+        "hidden_size": 32,
+        "ffn_hidden_size": 48,
+        "num_query_groups": 2,
+        "vocab_size": 61,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": True,
+        "add_qkv_bias": True,
+    },
+}
+# AdamW's first step is lr * sign(g) but for |g| near eps, where rounding noise of g decides. Of the first 90
+# seeds these keep the smallest gradient farthest from zero, so that the step can be compared tightly.
 SEEDS = {"gpt2_tiny": 49, "llama_tiny": 23, "qwen2_tiny": 36}
 
 
@@ -68,7 +100,8 @@ except ImportError as error:
     fail(f"{error}; pip install torch transformers safetensors")
 
 
-# ---- Float64 versions of what transformers does in FP32 -----------------------------------------------------------
+# ---- Float64 versions of what transformers does in FP32 ----------------------------------------------------
+
 
 def rmsnorm64(self, hidden):
     return self.weight * hidden * torch.rsqrt(hidden.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
@@ -80,6 +113,7 @@ def make_rotary64(theta, head_dim):
         angle = position_ids[..., None].double() * frequency
         angle = torch.cat([angle, angle], dim=-1)
         return angle.cos(), angle.sin()
+
     return rotary
 
 
@@ -97,23 +131,46 @@ def attention64(module, query, key, value, attention_mask, scaling=None, dropout
 ALL_ATTENTION_FUNCTIONS.register("float64", attention64)
 
 
-# ---- Models -------------------------------------------------------------------------------------------------------
+# ---- Models ------------------------------------------------------------------------------------------------
+
 
 def build_model(config, attention):
     heads, hidden = config["num_attention_heads"], config["hidden_size"]
     if config["family"] == "gpt":
-        return GPT2LMHeadModel(GPT2Config(
-            vocab_size=config["vocab_size"], n_positions=SEQ, n_embd=hidden, n_layer=config["num_layers"], n_head=heads,
-            n_inner=config["ffn_hidden_size"], activation_function="gelu_new", resid_pdrop=0.0, embd_pdrop=0.0,
-            attn_pdrop=0.0, layer_norm_epsilon=config["norm_epsilon"], tie_word_embeddings=True,
-            attn_implementation=attention, use_cache=False))
+        return GPT2LMHeadModel(
+            GPT2Config(
+                vocab_size=config["vocab_size"],
+                n_positions=SEQ,
+                n_embd=hidden,
+                n_layer=config["num_layers"],
+                n_head=heads,
+                n_inner=config["ffn_hidden_size"],
+                activation_function="gelu_new",
+                resid_pdrop=0.0,
+                embd_pdrop=0.0,
+                attn_pdrop=0.0,
+                layer_norm_epsilon=config["norm_epsilon"],
+                tie_word_embeddings=True,
+                attn_implementation=attention,
+                use_cache=False,
+            )
+        )
     arguments = dict(
-        vocab_size=config["vocab_size"], hidden_size=hidden, intermediate_size=config["ffn_hidden_size"],
-        num_hidden_layers=config["num_layers"], num_attention_heads=heads,
-        num_key_value_heads=config["num_query_groups"], head_dim=hidden // heads, hidden_act="silu",
-        max_position_embeddings=SEQ, rms_norm_eps=config["norm_epsilon"],
+        vocab_size=config["vocab_size"],
+        hidden_size=hidden,
+        intermediate_size=config["ffn_hidden_size"],
+        num_hidden_layers=config["num_layers"],
+        num_attention_heads=heads,
+        num_key_value_heads=config["num_query_groups"],
+        head_dim=hidden // heads,
+        hidden_act="silu",
+        max_position_embeddings=SEQ,
+        rms_norm_eps=config["norm_epsilon"],
         rope_parameters={"rope_type": "default", "rope_theta": config["rope_theta"]},
-        tie_word_embeddings=config["tie_word_embeddings"], attn_implementation=attention, use_cache=False)
+        tie_word_embeddings=config["tie_word_embeddings"],
+        attn_implementation=attention,
+        use_cache=False,
+    )
     if config["add_qkv_bias"]:
         return Qwen2ForCausalLM(Qwen2Config(**arguments))
     return LlamaForCausalLM(LlamaConfig(**arguments, attention_bias=False, mlp_bias=False))
@@ -130,7 +187,9 @@ def randomize(model, seed):
             value = 1.0 + 0.2 * noise if gain and name.endswith("weight") else 0.1 * noise
         else:
             embedding = "embed" in name or "wte" in name or "wpe" in name
-            value = noise * (0.3 if embedding else 1.0 / parameter.shape[0 if "transformer" in name else 1] ** 0.5)
+            value = noise * (
+                0.3 if embedding else 1.0 / parameter.shape[0 if "transformer" in name else 1] ** 0.5
+            )
         with torch.no_grad():
             parameter.copy_(value)
 
@@ -146,18 +205,25 @@ def to_float64(model, config):
     return model
 
 
-# ---- te-train's names and layouts ---------------------------------------------------------------------------------
+# ---- te-train's names and layouts --------------------------------------------------------------------------
+
 
 def gpt_names(tensors, num_layers):
     yield "embedding.word_embeddings.weight", tensors["transformer.wte.weight"]
     yield "embedding.position_embeddings.weight", tensors["transformer.wpe.weight"]
     norms = {"ln_1": "input_layernorm", "ln_2": "pre_mlp_layernorm"}
-    linears = {"attn.c_attn": "self_attention.linear_qkv", "attn.c_proj": "self_attention.linear_proj",
-               "mlp.c_fc": "mlp.linear_fc1", "mlp.c_proj": "mlp.linear_fc2"}
+    linears = {
+        "attn.c_attn": "self_attention.linear_qkv",
+        "attn.c_proj": "self_attention.linear_proj",
+        "mlp.c_fc": "mlp.linear_fc1",
+        "mlp.c_proj": "mlp.linear_fc2",
+    }
     for layer in range(num_layers):
         for theirs, ours in (norms | linears).items():
             weight = tensors[f"transformer.h.{layer}.{theirs}.weight"]
-            yield f"layers.{layer}.{ours}.weight", weight.T if theirs in linears else weight  # Conv1D is [in, out]
+            yield f"layers.{layer}.{ours}.weight", (
+                weight.T if theirs in linears else weight
+            )  # Conv1D is [in, out]
             yield f"layers.{layer}.{ours}.bias", tensors[f"transformer.h.{layer}.{theirs}.bias"]
     yield "final_layernorm.weight", tensors["transformer.ln_f.weight"]
     yield "final_layernorm.bias", tensors["transformer.ln_f.bias"]
@@ -167,14 +233,20 @@ def llama_names(tensors, num_layers):
     yield "embedding.word_embeddings.weight", tensors["model.embed_tokens.weight"]
     for layer in range(num_layers):
         prefix = f"model.layers.{layer}."
-        stacks = {"self_attention.linear_qkv": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
-                  "self_attention.linear_proj": ["self_attn.o_proj"],
-                  "mlp.linear_fc1": ["mlp.gate_proj", "mlp.up_proj"], "mlp.linear_fc2": ["mlp.down_proj"],
-                  "input_layernorm": ["input_layernorm"], "pre_mlp_layernorm": ["post_attention_layernorm"]}
+        stacks = {
+            "self_attention.linear_qkv": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
+            "self_attention.linear_proj": ["self_attn.o_proj"],
+            "mlp.linear_fc1": ["mlp.gate_proj", "mlp.up_proj"],
+            "mlp.linear_fc2": ["mlp.down_proj"],
+            "input_layernorm": ["input_layernorm"],
+            "pre_mlp_layernorm": ["post_attention_layernorm"],
+        }
         for ours, theirs in stacks.items():
             for kind in ("weight", "bias"):
                 if f"{prefix}{theirs[0]}.{kind}" in tensors:
-                    yield f"layers.{layer}.{ours}.{kind}", torch.cat([tensors[f"{prefix}{t}.{kind}"] for t in theirs])
+                    yield f"layers.{layer}.{ours}.{kind}", torch.cat(
+                        [tensors[f"{prefix}{t}.{kind}"] for t in theirs]
+                    )
     yield "final_layernorm.weight", tensors["model.norm.weight"]
     if "lm_head.weight" in tensors:
         yield "output_layer.weight", tensors["lm_head.weight"]
@@ -183,12 +255,18 @@ def llama_names(tensors, num_layers):
 def te_tensors(prefix, tensors, config):
     """{prefix + te-train's name: float64 array}; every tensor of the model must have found its place."""
     names = gpt_names if config["family"] == "gpt" else llama_names
-    result = {prefix + name: value.detach().double().numpy().copy() for name, value in names(tensors, config["num_layers"])}
-    assert sum(v.size for v in result.values()) == sum(t.numel() for t in tensors.values()), "a tensor was left out"
+    result = {
+        prefix + name: value.detach().double().numpy().copy()
+        for name, value in names(tensors, config["num_layers"])
+    }
+    assert sum(v.size for v in result.values()) == sum(
+        t.numel() for t in tensors.values()
+    ), "a tensor was left out"
     return result
 
 
-# ---- One training step --------------------------------------------------------------------------------------------
+# ---- One training step -------------------------------------------------------------------------------------
+
 
 def train_step(model, config, tokens, targets):
     """Forward, backward, clipping and one AdamW step. Returns {fixture name: float64 array}."""
@@ -202,8 +280,15 @@ def train_step(model, config, tokens, targets):
     others = [p for p in parameters.values() if p.dim() < 2]
     norm = torch.nn.utils.clip_grad_norm_(list(parameters.values()), OPTIMIZER["clip_grad"], foreach=False)
     torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": OPTIMIZER["weight_decay"]}, {"params": others, "weight_decay": 0.0}],
-        lr=OPTIMIZER["lr"], betas=(OPTIMIZER["beta1"], OPTIMIZER["beta2"]), eps=OPTIMIZER["eps"], foreach=False).step()
+        [
+            {"params": decayed, "weight_decay": OPTIMIZER["weight_decay"]},
+            {"params": others, "weight_decay": 0.0},
+        ],
+        lr=OPTIMIZER["lr"],
+        betas=(OPTIMIZER["beta1"], OPTIMIZER["beta2"]),
+        eps=OPTIMIZER["eps"],
+        foreach=False,
+    ).step()
     out |= te_tensors("updated/", parameters, config)
     out["logits"] = logits.detach().double().numpy()
     out["loss"] = np.array(loss.item())
@@ -216,8 +301,8 @@ def relative_error(actual, expected):
 
 
 def zero_gradient_rows(config):
-    """{name pattern: [begin, end)}. Softmax does not see what is added to all scores of a query, so without RoPE the key
-    biases have no gradient: FP32 holds only rounding noise there, and AdamW makes steps of it."""
+    """{name pattern: [begin, end)}. Softmax does not see what is added to all scores of a query, so
+    without RoPE the key biases have no gradient: FP32 holds only rounding noise there, of which AdamW makes steps."""
     if config["family"] != "gpt":
         return {}
     return {"layers.*.self_attention.linear_qkv.bias": [config["hidden_size"], 2 * config["hidden_size"]]}
@@ -232,8 +317,10 @@ def cross_check(name, exact, plain):
                 difference[begin:end] = 0.0
         error = np.linalg.norm(difference) / np.linalg.norm(value)
         if not error < 5e-6:
-            fail(f"{name}: {key}: float64 and FP32 runs differ by {error:.2e}; the float64 replacements no longer match "
-                 f"transformers {transformers.__version__}")
+            fail(
+                f"{name}: {key}: float64 and FP32 runs differ by {error:.2e}; the float64 replacements no longer match "
+                f"transformers {transformers.__version__}"
+            )
 
 
 def make_fixture(name):
@@ -255,10 +342,13 @@ def make_fixture(name):
     stored["tokens"] = tokens.numpy().astype(np.int32)
     stored["targets"] = targets.numpy().astype(np.int32)
     metadata = {
-        "model": json.dumps(config), "optimizer": json.dumps(OPTIMIZER | {"weight_decay_of": "tensors of rank >= 2"}),
-        "arithmetic": "computed in float64, stored as FP32", "seed": str(SEEDS[name]),
+        "model": json.dumps(config),
+        "optimizer": json.dumps(OPTIMIZER | {"weight_decay_of": "tensors of rank >= 2"}),
+        "arithmetic": "computed in float64, stored as FP32",
+        "seed": str(SEEDS[name]),
         "made_by": f"scripts/make_hf_fixtures.py; torch {torch.__version__}, transformers {transformers.__version__}, "
-                   f"safetensors {safetensors.__version__}, numpy {np.__version__}"}
+        f"safetensors {safetensors.__version__}, numpy {np.__version__}",
+    }
     if zero_gradient_rows(config):
         metadata["zero_gradient_rows"] = json.dumps(zero_gradient_rows(config))
     return stored, metadata
@@ -273,7 +363,9 @@ def check_fixture(path, stored, metadata):
         found_metadata = file.metadata()
     for key in metadata.keys() - {"made_by"}:
         if found_metadata.get(key) != metadata[key]:
-            fail(f"{path}: metadata {key} is {found_metadata.get(key)}, should be {metadata[key]}; write the file again")
+            fail(
+                f"{path}: metadata {key} is {found_metadata.get(key)}, should be {metadata[key]}; write the file again"
+            )
     if found.keys() != stored.keys():
         fail(f"{path}: tensors differ: {sorted(found.keys() ^ stored.keys())[:4]}; write the file again")
     worst = 0.0
@@ -292,8 +384,12 @@ def check_fixture(path, stored, metadata):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--check", action="store_true", help="recompute and compare with the files, write nothing")
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="where the files lie (default: tests/fixtures)")
+    parser.add_argument(
+        "--check", action="store_true", help="recompute and compare with the files, write nothing"
+    )
+    parser.add_argument(
+        "--folder", type=Path, default=FOLDER, help="where the files lie (default: tests/fixtures)"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
@@ -307,7 +403,9 @@ def main():
         temporary = path.with_suffix(".tmp")
         save_file(stored, temporary, metadata)
         os.replace(temporary, path)
-        print(f"{path}: {path.stat().st_size} bytes, loss {stored['loss']:.6f}, grad_norm {stored['grad_norm']:.6f}")
+        print(
+            f"{path}: {path.stat().st_size} bytes, loss {stored['loss']:.6f}, grad_norm {stored['grad_norm']:.6f}"
+        )
 
 
 if __name__ == "__main__":

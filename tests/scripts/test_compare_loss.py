@@ -1,0 +1,246 @@
+"""Tests of scripts/compare_loss.py and loss_curves.py: curves with known gaps, damaged logs, the noise band."""
+
+import contextlib
+import io
+import json
+import math
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+sys.path.insert(0, str(SCRIPTS))
+try:
+    import matplotlib  # noqa: F401
+    import numpy as np
+except ImportError as missing:
+    print(f"skipped: {missing}")
+    sys.exit(77)
+import compare_loss
+from loss_curves import (
+    Run,
+    UserError,
+    align,
+    band_of,
+    compare,
+    noise_band,
+    read_run,
+    smooth,
+    tail_mask,
+    verdicts,
+)
+
+
+def make_run(loss, label="run", batch=100, valid=()):
+    tokens = batch * np.arange(1.0, len(loss) + 1)
+    valid = np.array(valid, float)
+    return Run(label, tokens, np.array(loss, float), tokens[-len(valid) :] if len(valid) else valid, valid)
+
+
+class Folder(unittest.TestCase):
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.folder = Path(temporary.name)
+
+    def write(self, name, text):
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+
+class Reading(Folder):
+    def test_folder_validation_skipped_and_repeated_steps(self):
+        self.write(
+            "bf16/loss.csv",
+            "step,consumed_tokens,loss,lr,valid_loss\n1,100,4.0,1e-3,\n2,200,nan,1e-3,\n"
+            "3,300,9.0,1e-3,\n3,300,3.0,1e-3,3.25\n\n4,400,2.5,1e-3,\n",
+        )
+        run = read_run(self.folder / "bf16")
+        self.assertEqual(run.label, "bf16")
+        self.assertEqual(run.tokens.tolist(), [100, 300, 400])
+        self.assertEqual(run.loss.tolist(), [4.0, 3.0, 2.5])
+        self.assertEqual((run.valid_tokens.tolist(), run.valid_loss.tolist()), ([300], [3.25]))
+        self.assertEqual(run.dropped, 1)
+
+    def test_last_line_of_a_run_that_still_writes(self):
+        run = read_run(self.write("x.csv", "step,consumed_tokens,loss\n1,100,4.0\n2,200"))
+        self.assertEqual(run.tokens.tolist(), [100])
+        self.assertEqual(run.label, "x")
+
+    def test_errors_name_file_and_line(self):
+        head = "step,consumed_tokens,loss\n"
+        cases = {
+            "": "is empty",
+            "step,loss\n1,2\n": "column consumed_tokens is missing (found: step, loss)",
+            head: "no row with a finite loss",
+            head + "1,100,abc\n": "line 2: loss is 'abc'",
+            head + "1,,2.0\n": "line 2: consumed_tokens is empty",
+            head + "1,100\n2,200,3.0\n": "line 2: 2 fields where the header has 3",
+        }
+        for text, expected in cases.items():
+            with self.assertRaises(UserError, msg=text) as caught:
+                read_run(self.write("bad.csv", text))
+            self.assertIn(expected, str(caught.exception))
+            self.assertIn("bad.csv", str(caught.exception))
+        with self.assertRaisesRegex(UserError, "no such file"):
+            read_run(self.folder / "absent")
+        with self.assertRaisesRegex(UserError, "loss.csv: no such file"):
+            read_run(self.folder)
+
+
+class Arithmetic(unittest.TestCase):
+    def test_smooth(self):
+        np.testing.assert_allclose(smooth([1, 2, 6, 4, 2], 1), [1, 2, 6, 4, 2])
+        np.testing.assert_allclose(smooth([1, 2, 6, 4, 2], 3), [1, 3, 4, 4, 3])
+        np.testing.assert_allclose(smooth(np.full(9, 2.0), 101), np.full(9, 2.0))
+        np.testing.assert_allclose(smooth([5.0], 7), [5.0])
+        line = np.arange(20.0)
+        np.testing.assert_allclose(smooth(line, 5)[:18], line[:18])  # no bias on a slope, but for the end
+
+    def test_align_takes_common_tokens(self):
+        base = make_run([5, 4, 3, 2])
+        other = make_run([50, 40, 30, 20, 10])
+        tokens, a, b, exact = align(base, other)
+        self.assertEqual(
+            (tokens.tolist(), a.tolist(), b.tolist()), ([100, 200, 300, 400], [5, 4, 3, 2], [50, 40, 30, 20])
+        )
+        self.assertTrue(exact)
+
+    def test_align_interpolates_other_batch_sizes(self):
+        base = make_run([8, 7, 6, 5, 4], batch=100)
+        other = make_run([8, 5, 2], batch=150)  # 150, 300, 450: 300 alone is common
+        tokens, a, b, exact = align(base, other)
+        self.assertFalse(exact)
+        self.assertEqual((tokens.tolist(), a.tolist()), ([200, 300, 400], [7, 6, 5]))
+        np.testing.assert_allclose(b, [7, 5, 3])
+        with self.assertRaisesRegex(UserError, "shares no range"):
+            align(make_run([1, 2, 3], batch=1), make_run([1, 2, 3], batch=1000))
+
+    def test_tail_is_the_last_tenth_of_the_tokens(self):
+        self.assertEqual(tail_mask(np.arange(0.0, 101.0)).sum(), 11)
+        self.assertEqual(tail_mask(np.array([7.0])).sum(), 1)
+
+    def test_compare_finds_the_gaps_that_were_put_in(self):
+        base = 2.0 + np.exp(-np.arange(200) / 20)
+        factor = np.full(200, 1.01)
+        factor[50] = 0.9
+        factor[-20:] = 1.02
+        result = compare(
+            make_run(base, valid=[2.0, 4.0]), make_run(base * factor, "fp8", valid=[2.0, 4.1]), window=1
+        )
+        self.assertAlmostEqual(result["mean_gap"], (179 * 0.01 - 0.1 + 20 * 0.02) / 200)
+        self.assertAlmostEqual(result["mean_abs_gap"], (179 * 0.01 + 0.1 + 20 * 0.02) / 200)
+        self.assertAlmostEqual(result["max_abs_gap"], 0.1)
+        self.assertEqual(result["max_abs_gap_tokens"], 5100)
+        self.assertAlmostEqual(result["last_tenth_gap"], 0.02)
+        self.assertAlmostEqual(result["final_loss"], base[-1] * 1.02)
+        self.assertAlmostEqual(result["valid_gap"], 0.025)
+        smoothed = compare(make_run(base), make_run(base * factor), window=21)
+        self.assertLess(smoothed["max_abs_smoothed_gap"], 0.03)
+        self.assertTrue(math.isnan(smoothed["valid_gap"]))
+
+    def test_band_and_verdict(self):
+        low, high = band_of([0.0, 0.01, 0.02], "sigma", 2.0)
+        np.testing.assert_allclose([low, high], [-0.01, 0.03])
+        self.assertEqual(band_of([0.0, 0.01, -0.02], "minmax", 2.0), (-0.02, 0.01))
+        base = make_run(np.full(100, 4.0), valid=[4.0])
+        seeds = [make_run(np.full(100, 4.0 * f), valid=[4.0 * f]) for f in (1.01, 1.02)]
+        band = noise_band(base, seeds, window=3)
+        self.assertEqual(band["runs"], 3)
+        np.testing.assert_allclose(band["last_tenth"], [-0.01, 0.03])
+        np.testing.assert_allclose(band["valid"], [-0.01, 0.03])
+        np.testing.assert_allclose(band["curves"]["high"], 0.03)
+        for factor, inside in ((1.029, True), (1.031, False), (0.991, True), (0.989, False)):
+            result = compare(base, make_run(np.full(100, 4.0 * factor), valid=[4.0 * factor]), window=3)
+            self.assertEqual(verdicts(result, band), {"last_tenth": inside, "valid": inside})
+        no_valid = compare(base, make_run(np.full(100, 4.0)), window=3)
+        self.assertEqual(verdicts(no_valid, band), {"last_tenth": True})
+
+
+class Program(Folder):
+    def setUp(self):
+        super().setUp()
+        for name, factor in (("bf16", 1.0), ("fp8", 1.004), ("seed2", 1.003), ("seed3", 0.998)):
+            rows = [
+                f"{i},{i * 4096},{factor * (3 + 8 / i):.6f},{3.1 * factor if i % 50 == 0 else ''}"
+                for i in range(1, 101)
+            ]
+            self.write(f"{name}/loss.csv", "step,consumed_tokens,loss,valid_loss\n" + "\n".join(rows) + "\n")
+
+    def call(self, *arguments):
+        output, errors = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+            code = compare_loss.main([str(a) for a in arguments])
+        return code, output.getvalue(), errors.getvalue()
+
+    def test_table_json_and_picture(self):
+        runs = [self.folder / name for name in ("bf16", "fp8")]
+        picture, report = self.folder / "x.png", self.folder / "x.json"
+        code, output, errors = self.call(
+            *runs,
+            "--band",
+            self.folder / "seed2",
+            self.folder / "seed3",
+            "--output",
+            picture,
+            "--json",
+            report,
+        )
+        self.assertEqual((code, errors), (0, ""))
+        self.assertIn("+0.400 %", output)
+        self.assertIn("INSIDE", output)
+        self.assertEqual(picture.read_bytes()[:8], b"\x89PNG\r\n\x1a\n")
+        found = json.loads(report.read_text())
+        self.assertEqual(found["baseline"], "bf16")
+        self.assertAlmostEqual(found["runs"][0]["last_tenth_gap"], 0.004, places=6)
+        self.assertEqual(found["runs"][0]["inside_band"], {"last_tenth": True, "valid": True})
+        self.assertEqual(found["band"]["runs"], 3)
+
+    def test_a_gap_outside_the_band_is_said(self):
+        code, output, _ = self.call(
+            *[self.folder / n for n in ("bf16", "fp8")],
+            "--band",
+            self.folder / "seed2",
+            "--band-kind",
+            "minmax",
+            "--no-plot",
+        )
+        self.assertEqual(code, 0)
+        self.assertIn("OUTSIDE the noise band [+0.000 %, +0.300 %]", output)
+        self.assertFalse(list(self.folder.glob("*.png")))
+
+    def test_mistakes_are_one_line_and_exit_2(self):
+        bf16, fp8 = self.folder / "bf16", self.folder / "fp8"
+        for arguments, expected in (
+            ([bf16], "one run is nothing to compare"),
+            ([bf16, self.folder / "none"], "no such file"),
+            ([bf16, fp8, "--labels", "a"], "--labels"),
+            ([bf16, fp8, "--smooth", "0"], "--smooth"),
+            ([bf16, fp8, "--output", self.folder / "no" / "x.png"], "cannot be written"),
+            ([bf16, fp8, "--output", self.folder / "x.weird"], "cannot be written"),
+            ([bf16, fp8, "--no-plot", "--json", self.folder / "no" / "x.json"], "cannot be written"),
+        ):
+            code, _, errors = self.call(*arguments)
+            self.assertEqual(code, 2, arguments)
+            self.assertIn(expected, errors)
+            self.assertEqual(errors.count("\n"), 1, errors)
+
+    def test_as_a_process(self):
+        command = [
+            sys.executable,
+            "-B",
+            SCRIPTS / "compare_loss.py",
+            self.folder / "bf16",
+            self.folder / "nothing",
+        ]
+        done = subprocess.run(command, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 2)
+        self.assertTrue(done.stderr.startswith("compare_loss.py: error: "), done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

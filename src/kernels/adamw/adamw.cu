@@ -1,0 +1,83 @@
+// AdamW on the GPU: one launch over the flat buffers. It reads 16 and writes 12 (with a bf16 copy 14) bytes
+// per element, so it is bound by memory; each thread takes four consecutive elements, 16 bytes of every FP32
+// buffer.
+#include "kernels/adamw/adamw_math.h"
+#include "kernels/common/cuda_common.cuh"
+
+namespace te::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWidth = 4;
+
+struct Pointers {
+  float* main_param;
+  const float* main_grad;
+  float* exp_avg;
+  float* exp_avg_sq;
+  __nv_bfloat16* param;  ///< or null
+  const uint8_t* decay;
+  const float* grad_multiplier;  ///< or null
+  const int32_t* skip;           ///< or null
+};
+
+// A thread's elements lie in one granule, because kWidth divides kAdamWGranule.
+static_assert(kAdamWGranule % kWidth == 0);
+
+template <bool vectors>
+__global__ void __launch_bounds__(kThreads) adamw_kernel(Pointers p, AdamWConstants c, int64_t n) {
+  if (p.skip != nullptr && *p.skip != 0) return;
+  const int64_t begin = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kWidth;
+  if (begin >= n) return;
+  const float multiplier = p.grad_multiplier != nullptr ? *p.grad_multiplier : 1.0f;
+  const float decay = p.decay[begin / kAdamWGranule] != 0 ? c.decay : 0.0f;
+  if (vectors && begin + kWidth <= n) {
+    Vector<float, kWidth> w = load_vector<float, kWidth>(p.main_param + begin);
+    const Vector<float, kWidth> g = load_vector<float, kWidth>(p.main_grad + begin);
+    Vector<float, kWidth> m = load_vector<float, kWidth>(p.exp_avg + begin);
+    Vector<float, kWidth> v = load_vector<float, kWidth>(p.exp_avg_sq + begin);
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) adamw_element(c, decay, g.v[k] * multiplier, w.v[k], m.v[k], v.v[k]);
+    store_vector(p.main_param + begin, w);
+    store_vector(p.exp_avg + begin, m);
+    store_vector(p.exp_avg_sq + begin, v);
+    if (p.param != nullptr) {
+      Vector<__nv_bfloat16, kWidth> rounded;
+#pragma unroll
+      for (int k = 0; k < kWidth; ++k) store_float(&rounded.v[k], w.v[k]);
+      store_vector(p.param + begin, rounded);
+    }
+    return;
+  }
+  const int64_t end = begin + kWidth < n ? begin + kWidth : n;
+  for (int64_t i = begin; i < end; ++i) {
+    float w = p.main_param[i], m = p.exp_avg[i], v = p.exp_avg_sq[i];
+    adamw_element(c, decay, p.main_grad[i] * multiplier, w, m, v);
+    p.main_param[i] = w;
+    p.exp_avg[i] = m;
+    p.exp_avg_sq[i] = v;
+    if (p.param != nullptr) store_float(p.param + i, w);
+  }
+}
+
+}  // namespace
+
+void adamw(const Context& context, const AdamW& args) {
+  const int64_t n = args.main_param.numel();
+  const Pointers p{args.main_param.as<float>(),    args.main_grad.as<float>(),
+                   args.exp_avg.as<float>(),       args.exp_avg_sq.as<float>(),
+                   args.param.as<__nv_bfloat16>(), args.decay.as<uint8_t>(),
+                   args.grad_multiplier,           args.skip};
+  const AdamWConstants c = adamw_constants(args);
+  const unsigned blocks = ceil_div(n, int64_t{kThreads} * kWidth);
+  const bool vectors = is_aligned(p.main_param, 16) && is_aligned(p.main_grad, 16) &&
+                       is_aligned(p.exp_avg, 16) && is_aligned(p.exp_avg_sq, 16) && is_aligned(p.param, 8);
+  if (vectors) {
+    adamw_kernel<true><<<blocks, kThreads, 0, cuda_stream(context)>>>(p, c, n);
+  } else {
+    adamw_kernel<false><<<blocks, kThreads, 0, cuda_stream(context)>>>(p, c, n);
+  }
+  TE_CUDA_CHECK_LAUNCH();
+}
+
+}  // namespace te::kernels::cuda

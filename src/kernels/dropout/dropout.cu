@@ -1,0 +1,85 @@
+// Dropout on the GPU. Rows are dense, so the whole tensor is one run of consecutive Philox indices: a thread
+// takes 16 bytes, which are one (fp32) or two (bf16) whole groups of four. Where the first index or a pointer
+// does not allow that, a thread takes one group element by element.
+#include "core/random.h"
+#include "kernels/common/cuda_common.cuh"
+#include "kernels/dropout/dropout_rule.h"
+
+namespace te::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+// One group of four indices, cut to [begin, end).
+template <class T>
+__device__ __forceinline__ void drop_group(const T* x, T* y, uint64_t group, uint64_t begin, uint64_t end,
+                                           uint64_t seed, uint64_t stream, const DropoutRule& rule) {
+  const Philox4 random = philox(seed, stream, group);
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const uint64_t i = group * 4 + k;
+    if (i < begin || i >= end) continue;
+    const float value = random.word[k] >= rule.threshold ? load_float(x + (i - begin)) * rule.scale : 0.0f;
+    store_float(y + (i - begin), value);
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    dropout_groups(const T* x, T* y, int64_t n, uint64_t seed, uint64_t stream, DropoutRule rule) {
+  const uint64_t begin = rule.first_index, end = begin + static_cast<uint64_t>(n);
+  const uint64_t group = begin / 4 + static_cast<uint64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (group * 4 < end) drop_group(x, y, group, begin, end, seed, stream, rule);
+}
+
+// rule.first_index is a multiple of 4 and both pointers are aligned to 16 bytes.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    dropout_vectors(const T* x, T* y, int64_t n, uint64_t seed, uint64_t stream, DropoutRule rule) {
+  constexpr int kWidth = kVectorWidth<T>;
+  const int64_t offset = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kWidth;
+  if (offset >= n) return;
+  const uint64_t first_group = (rule.first_index + static_cast<uint64_t>(offset)) / 4;
+  if (offset + kWidth > n) {
+    const uint64_t begin = rule.first_index, end = begin + static_cast<uint64_t>(n);
+#pragma unroll
+    for (int g = 0; g < kWidth / 4; ++g) drop_group(x, y, first_group + g, begin, end, seed, stream, rule);
+    return;
+  }
+  Vector<T, kWidth> values = load_vector<T, kWidth>(x + offset);
+#pragma unroll
+  for (int g = 0; g < kWidth / 4; ++g) {
+    const Philox4 random = philox(seed, stream, first_group + g);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      T& value = values.v[4 * g + k];
+      store_float(&value, random.word[k] >= rule.threshold ? load_float(&value) * rule.scale : 0.0f);
+    }
+  }
+  store_vector(y + offset, values);
+}
+
+template <class T>
+void launch(const Context& context, const Dropout& args) {
+  const DropoutRule rule = dropout_rule(args);
+  const int64_t n = args.x.numel();
+  const T* x = args.x.as<T>();
+  T* y = args.y.as<T>();
+  if (rule.first_index % 4 == 0 && is_aligned(x, 16) && is_aligned(y, 16)) {
+    const unsigned blocks = ceil_div(n, int64_t{kThreads} * kVectorWidth<T>);
+    dropout_vectors<<<blocks, kThreads, 0, cuda_stream(context)>>>(x, y, n, args.seed, args.stream, rule);
+  } else {
+    const unsigned blocks = ceil_div(n / 4 + 2, kThreads);  // a cut group at either end
+    dropout_groups<<<blocks, kThreads, 0, cuda_stream(context)>>>(x, y, n, args.seed, args.stream, rule);
+  }
+  TE_CUDA_CHECK_LAUNCH();
+}
+
+}  // namespace
+
+void dropout(const Context& context, const Dropout& args) {
+  visit_hp(args.x.dtype,
+           [&](auto zero) { launch<typename DeviceType<decltype(zero)>::type>(context, args); });
+}
+
+}  // namespace te::kernels::cuda

@@ -1,0 +1,318 @@
+// Embedding on the GPU. The forward pass and the position gradient are plain streaming kernels.
+//
+// The gradient of the table is a scatter-add. Adding atomically would be slow for frequent tokens and give
+// other bits in every run, so the (token, row) pairs are sorted first (the radix sort is stable: rows of a
+// token stay in order). Then
+//   1. a block takes a chunk of kChunk sorted pairs and a tile of columns and adds up each run of equal
+//   tokens. A
+//      run that lies inside the chunk has no other owner: its sum is added to dtable. A run that began in an
+//      earlier chunk leaves its sum in the chunk's slot 0, one that begins here and goes on in slot 1.
+//   2. for every run that crosses chunk borders, the block of the chunk in which it begins adds that chunk's
+//   slot 1
+//      and the slots 0 of the following chunks, in a fixed order, to dtable.
+#include <cub/device/device_radix_sort.cuh>
+
+#include "kernels/common/cuda_common.cuh"
+#include "kernels/embedding/embedding_cuda.h"
+
+namespace te::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kChunk = 64;
+constexpr int kUnroll = 8;  // rows loaded before they are added
+constexpr int64_t kMaxRows = int64_t{65535} * kChunk;  // chunks are the y axis of a grid
+static_assert(kChunk % kUnroll == 0 && kChunk <= kThreads);
+
+/// Adds N floats to target[0, N): 16-byte accesses where N allows (target is then aligned).
+template <int N>
+__device__ __forceinline__ void add_or_set(float* target, const float (&sum)[N], bool add) {
+  constexpr int kStep = N % 4 == 0 ? 4 : 1;
+#pragma unroll
+  for (int k = 0; k < N; k += kStep) {
+    Vector<float, kStep> value{};
+    if (add) value = load_vector<float, kStep>(target + k);
+#pragma unroll
+    for (int j = 0; j < kStep; ++j) value.v[j] += sum[k + j];
+    store_vector(target + k, value);
+  }
+}
+
+// --- forward
+
+template <class T, int width>
+__global__ void forward_kernel(const int32_t* tokens, const T* table, const T* positions, int64_t rows,
+                               int64_t hidden, int64_t seq, T* out) {
+  const int64_t r = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
+  if (r >= rows) return;
+  const T* row = table + static_cast<int64_t>(tokens[r]) * hidden;
+  const T* position = positions != nullptr ? positions + r % seq * hidden : nullptr;
+  for (int64_t c = static_cast<int64_t>(threadIdx.x) * width; c < hidden;
+       c += static_cast<int64_t>(blockDim.x) * width) {
+    Vector<T, width> value = load_vector<T, width>(row + c);
+    if (position != nullptr) {
+      const Vector<T, width> shift = load_vector<T, width>(position + c);
+#pragma unroll
+      for (int k = 0; k < width; ++k)
+        store_float(&value.v[k], load_float(&value.v[k]) + load_float(&shift.v[k]));
+    }
+    store_vector(out + r * hidden + c, value);
+  }
+}
+
+template <class T, int width>
+void launch_forward(const Context& context, const EmbeddingForward& args) {
+  const int64_t rows = args.tokens.numel(), hidden = args.table.dim(1);
+  unsigned across = 8;  // threads of one row; the others of the block take further rows
+  while (across < 256 && static_cast<int64_t>(across) * width < hidden) across *= 2;
+  const dim3 block(across, 256 / across);
+  forward_kernel<T, width><<<ceil_div(rows, block.y), block, 0, cuda_stream(context)>>>(
+      args.tokens.as<int32_t>(), args.table.as<T>(), args.positions.as<T>(), rows, hidden, args.seq,
+      args.out.as<T>());
+  TE_CUDA_CHECK_LAUNCH();
+}
+
+// --- gradient of the positions
+
+template <class T, int width>
+__global__ void __launch_bounds__(kThreads)
+    positions_kernel(const T* dout, int64_t rows, int64_t hidden, int64_t seq, float* dpositions) {
+  const int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * width;
+  const int64_t size = seq * hidden;  // of one sample
+  if (i >= size) return;
+  float sum[width] = {};
+#pragma unroll 4
+  for (int64_t offset = i; offset < rows * hidden; offset += size) {
+    const Vector<T, width> value = load_vector<T, width>(dout + offset);
+#pragma unroll
+    for (int k = 0; k < width; ++k) sum[k] += load_float(&value.v[k]);
+  }
+  add_or_set(dpositions + i, sum, true);
+}
+
+// --- gradient of the table
+
+__global__ void __launch_bounds__(kThreads) iota_kernel(int32_t* out, int n) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i < n) out[i] = static_cast<int32_t>(i);
+}
+
+/// Sums of the runs of one chunk; see the top of the file. Grid: (column tiles, chunks).
+template <class T, int width>
+__global__ void __launch_bounds__(kThreads)
+    chunk_kernel(const uint32_t* keys, const int32_t* order, int rows, const T* dout, int64_t hidden,
+                 float* dtable, float* partials) {
+  __shared__ int32_t source[kChunk];
+  __shared__ float* target[kChunk];  // where the sum goes when a run ends at this pair, else null
+  __shared__ bool adds[kChunk];
+  const int64_t chunk = blockIdx.y;
+  const int begin = static_cast<int>(chunk * kChunk);
+  const int count = min(kChunk, rows - begin);
+  if (threadIdx.x < kChunk) {
+    const int k = threadIdx.x;
+    source[k] = k < count ? order[begin + k] : -1;
+    target[k] = nullptr;
+    adds[k] = false;
+    if (k < count) {
+      const int i = begin + k;
+      const uint32_t key = keys[i];
+      const bool last = k == count - 1;
+      if (last || keys[i + 1] != key) {
+        const bool began_before = begin > 0 && keys[begin - 1] == key;
+        const bool goes_on = last && i + 1 < rows && keys[i + 1] == key;
+        adds[k] = !began_before && !goes_on;
+        target[k] = adds[k] ? dtable + static_cast<int64_t>(key) * hidden
+                            : partials + (chunk * 2 + (began_before ? 0 : 1)) * hidden;
+      }
+    }
+  }
+  __syncthreads();
+  const int64_t c = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * width;
+  if (c >= hidden) return;
+  float sum[width] = {};
+  for (int first = 0; first < count; first += kUnroll) {
+    Vector<T, width> values[kUnroll];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u)
+      if (first + u < count)
+        values[u] = load_vector<T, width>(dout + static_cast<int64_t>(source[first + u]) * hidden + c);
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      if (first + u >= count) break;
+#pragma unroll
+      for (int k = 0; k < width; ++k) sum[k] += load_float(&values[u].v[k]);
+      if (target[first + u] != nullptr) {
+        add_or_set(target[first + u] + c, sum, adds[first + u]);
+#pragma unroll
+        for (int k = 0; k < width; ++k) sum[k] = 0.0f;
+      }
+    }
+  }
+}
+
+constexpr int kSlices = 8;  // of the chunks of a long run, added in parallel and then in order
+
+/// First index of the sorted keys after the run of `key` at `i`.
+__device__ __forceinline__ int run_end(const uint32_t* keys, int rows, int i, uint32_t key) {
+  int low = i + 1, high = rows;
+  while (low < high) {
+    const int middle = low + (high - low) / 2;
+    if (keys[middle] == key) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+/// Adds the runs that cross chunk borders. Grid: (column tiles, chunks); block: (kWarpSize, kSlices).
+template <int width>
+__global__ void __launch_bounds__(kWarpSize* kSlices)
+    combine_kernel(const uint32_t* keys, int rows, int64_t hidden, const float* partials, float* dtable) {
+  __shared__ float shared[kSlices][kWarpSize * width];
+  const int64_t chunk = blockIdx.y;
+  const int begin = static_cast<int>(chunk * kChunk);
+  const int last = begin + kChunk - 1;
+  // The same for the whole block: does a run begin in this chunk and go on in the next?
+  if (last + 1 >= rows) return;
+  const uint32_t key = keys[last];
+  if (keys[last + 1] != key || (begin > 0 && keys[begin - 1] == key)) return;
+  const int64_t end_chunk = (run_end(keys, rows, last + 1, key) - 1) / kChunk;
+
+  const int64_t c = (static_cast<int64_t>(blockIdx.x) * kWarpSize + threadIdx.x) * width;
+  float sum[width] = {};
+  if (c < hidden) {
+#pragma unroll 4
+    for (int64_t other = chunk + threadIdx.y; other <= end_chunk; other += kSlices) {
+      const int slot = other == chunk ? 1 : 0;
+      const Vector<float, width> value =
+          load_vector<float, width>(partials + (other * 2 + slot) * hidden + c);
+#pragma unroll
+      for (int k = 0; k < width; ++k) sum[k] += value.v[k];
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < width; ++k) shared[threadIdx.y][threadIdx.x * width + k] = sum[k];
+  __syncthreads();
+  if (threadIdx.y != 0 || c >= hidden) return;
+  for (int slice = 1; slice < kSlices; ++slice)
+#pragma unroll
+    for (int k = 0; k < width; ++k) sum[k] += shared[slice][threadIdx.x * width + k];
+  add_or_set(dtable + static_cast<int64_t>(key) * hidden + c, sum, true);
+}
+
+// --- workspace and launches
+
+struct Workspace {
+  size_t keys, order_in, order, partials, sort, sort_bytes, total;  // offsets and sizes in bytes
+};
+
+size_t sort_bytes(int rows, int bits, cudaStream_t stream) {
+  size_t bytes = 0;
+  TE_CUDA_CHECK(cub::DeviceRadixSort::SortPairs(
+      nullptr, bytes, static_cast<const uint32_t*>(nullptr), static_cast<uint32_t*>(nullptr),
+      static_cast<const int32_t*>(nullptr), static_cast<int32_t*>(nullptr), rows, 0, bits, stream));
+  return bytes;
+}
+
+/// The contract gives no vocabulary to size the sort by, so all 32 bits are planned for; fewer need no more.
+Workspace plan_workspace(int64_t rows, int64_t hidden, cudaStream_t stream) {
+  TE_CHECK(rows <= kMaxRows, "embedding_backward: {} rows in one call, at most {}", rows, kMaxRows);
+  const auto aligned = [](size_t bytes) { return (bytes + 255) / 256 * 256; };
+  const size_t list = aligned(static_cast<size_t>(rows) * sizeof(int32_t));
+  const size_t chunks = ceil_div(rows, kChunk);
+  Workspace w;
+  w.keys = 0;
+  w.order_in = list;
+  w.order = 2 * list;
+  w.partials = 3 * list;
+  w.sort = w.partials + aligned(chunks * 2 * static_cast<size_t>(hidden) * sizeof(float));
+  w.sort_bytes = sort_bytes(static_cast<int>(rows), 32, stream);
+  w.total = w.sort + aligned(w.sort_bytes);
+  return w;
+}
+
+/// Bits that tell the tokens 0 .. vocab - 1 apart, at least 1.
+int token_bits(int64_t vocab) {
+  int bits = 1;
+  while (bits < 31 && (int64_t{1} << bits) < vocab) ++bits;
+  return bits;
+}
+
+template <class T, int width>
+void launch_backward(const Context& context, const EmbeddingBackward& args) {
+  const cudaStream_t stream = cuda_stream(context);
+  const int64_t hidden = args.dtable.dim(1), rows64 = args.tokens.numel();
+  const Workspace w = plan_workspace(rows64, hidden, stream);
+  TE_CHECK(args.workspace.bytes() >= w.total, "embedding_backward: workspace has {} bytes, needs {}",
+           args.workspace.bytes(), w.total);
+  TE_CHECK(is_aligned(args.workspace.data, 16), "embedding_backward: workspace must be 16-byte aligned");
+  const int rows = static_cast<int>(rows64);
+  char* base = args.workspace.as<char>();
+  uint32_t* keys = reinterpret_cast<uint32_t*>(base + w.keys);
+  int32_t* order_in = reinterpret_cast<int32_t*>(base + w.order_in);
+  int32_t* order = reinterpret_cast<int32_t*>(base + w.order);
+  float* partials = reinterpret_cast<float*>(base + w.partials);
+
+  iota_kernel<<<ceil_div(rows, kThreads), kThreads, 0, stream>>>(order_in, rows);
+  TE_CUDA_CHECK_LAUNCH();
+  size_t available = w.sort_bytes;
+  TE_CUDA_CHECK(cub::DeviceRadixSort::SortPairs(base + w.sort, available, args.tokens.as<uint32_t>(), keys,
+                                                order_in, order, rows, 0, token_bits(args.dtable.dim(0)),
+                                                stream));
+  const unsigned chunks = ceil_div(rows, kChunk);
+  const T* dout = args.dout.as<T>();
+  float* dtable = args.dtable.as<float>();
+  const dim3 chunk_grid(ceil_div(hidden, int64_t{kThreads} * width), chunks);
+  chunk_kernel<T, width>
+      <<<chunk_grid, kThreads, 0, stream>>>(keys, order, rows, dout, hidden, dtable, partials);
+  TE_CUDA_CHECK_LAUNCH();
+  if (chunks > 1) {
+    constexpr int kCombineWidth = width == 1 ? 1 : 4;
+    const dim3 grid(ceil_div(hidden, int64_t{kWarpSize} * kCombineWidth), chunks);
+    combine_kernel<kCombineWidth>
+        <<<grid, dim3(kWarpSize, kSlices), 0, stream>>>(keys, rows, hidden, partials, dtable);
+    TE_CUDA_CHECK_LAUNCH();
+  }
+  if (args.dpositions) {
+    const unsigned blocks = ceil_div(args.seq * hidden, int64_t{kThreads} * width);
+    positions_kernel<T, width>
+        <<<blocks, kThreads, 0, stream>>>(dout, rows64, hidden, args.seq, args.dpositions.as<float>());
+    TE_CUDA_CHECK_LAUNCH();
+  }
+}
+
+}  // namespace
+
+void embedding_forward(const Context& context, const EmbeddingForward& args) {
+  visit_hp(args.table.dtype, [&](auto zero) {
+    using T = typename DeviceType<decltype(zero)>::type;
+    const bool vectors = args.table.dim(1) % kVectorWidth<T> == 0 && is_aligned(args.table.data, 16) &&
+                         is_aligned(args.positions.data, 16) && is_aligned(args.out.data, 16);
+    if (vectors) {
+      launch_forward<T, kVectorWidth<T>>(context, args);
+    } else {
+      launch_forward<T, 1>(context, args);
+    }
+  });
+}
+
+void embedding_backward(const Context& context, const EmbeddingBackward& args) {
+  visit_hp(args.dout.dtype, [&](auto zero) {
+    using T = typename DeviceType<decltype(zero)>::type;
+    const bool vectors = args.dtable.dim(1) % kVectorWidth<T> == 0 && is_aligned(args.dout.data, 16) &&
+                         is_aligned(args.dtable.data, 16) && is_aligned(args.dpositions.data, 16);
+    if (vectors) {
+      launch_backward<T, kVectorWidth<T>>(context, args);
+    } else {
+      launch_backward<T, 1>(context, args);
+    }
+  });
+}
+
+int64_t embedding_backward_workspace_bytes(const Context& context, int64_t rows, int64_t hidden) {
+  return static_cast<int64_t>(plan_workspace(rows, hidden, cuda_stream(context)).total);
+}
+
+}  // namespace te::kernels::cuda

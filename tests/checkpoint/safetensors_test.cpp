@@ -169,6 +169,27 @@ TEST_F(SafetensorsTest, ReadsForeignTypesAndUnpaddedHeaders) {
   EXPECT_TRUE(SafetensorsReader(store(file_bytes("{}      ", ""))).tensors().empty());
 }
 
+TEST_F(SafetensorsTest, ReadsTheFixtures) {
+  for (const char* model : {"gpt2_tiny", "llama_tiny", "qwen2_tiny"}) {
+    const SafetensorsReader reader(fs::path(TE_SOURCE_DIR) / "tests" / "fixtures" /
+                                   (std::string(model) + ".safetensors"));
+    EXPECT_TRUE(reader.metadata().contains("model")) << model;
+    EXPECT_EQ(reader.at("tokens").dtype, DType::i32);
+    EXPECT_EQ(reader.at("logits").shape.size(), 3u);
+    int parameters = 0;
+    for (const SafetensorsTensor& tensor : reader.tensors()) {
+      if (!tensor.name.starts_with("param/")) continue;
+      ++parameters;
+      for (const char* kind : {"grad/", "updated/"}) {
+        const SafetensorsTensor& other = reader.at(kind + tensor.name.substr(6));
+        EXPECT_EQ(other.shape, tensor.shape) << model << " " << other.name;
+        EXPECT_NE(std::memcmp(other.data, tensor.data, tensor.bytes), 0) << model << " " << other.name;
+      }
+    }
+    EXPECT_GT(parameters, 10) << model;
+  }
+}
+
 TEST_F(SafetensorsTest, EveryBrokenRuleIsNamed) {
   struct Case {
     std::string json, data, expected;

@@ -20,6 +20,11 @@ import time
 DTYPE_CODE = {"H": 8, "i": 4}  # Megatron's codes of uint16 and int32
 
 
+def fail(message):
+    print(f"tokenize_hf.py: error: {message}", file=sys.stderr)
+    sys.exit(2)
+
+
 def documents(paths, separator):
     """Yields the documents of the files, in order. A file's end also ends a document."""
     for path in paths:
@@ -89,7 +94,7 @@ def tokenize(tokenizer, end_of_document, arguments):
         os.fsync(file.fileno())
     if not lengths:
         os.remove(prefix + ".bin.tmp")
-        sys.exit("tokenize_hf.py: error: the input holds no document; give --input a file with text")
+        fail("the input holds no document; give --input a file with text")
     write_index(prefix + ".idx.tmp", typecode, lengths)
     if os.path.exists(prefix + ".idx"):
         os.remove(prefix + ".idx")  # never an old index beside a new .bin
@@ -113,16 +118,25 @@ def main():
     try:
         from tokenizers import Tokenizer
     except ImportError:
-        sys.exit("tokenize_hf.py: error: the Python package `tokenizers` is missing; pip install tokenizers")
+        fail("the Python package `tokenizers` is missing; pip install tokenizers")
     for path in [arguments.tokenizer] + arguments.input:
         if not os.path.isfile(path):
-            sys.exit(f"tokenize_hf.py: error: {path}: no such file")
-    tokenizer = Tokenizer.from_file(arguments.tokenizer)
+            fail(f"{path}: no such file")
+    try:
+        tokenizer = Tokenizer.from_file(arguments.tokenizer)
+    except Exception as error:  # the library raises plain Exception
+        fail(f"{arguments.tokenizer}: no Hugging Face tokenizer ({error}); name a tokenizer.json")
+    tokenizer.no_truncation()  # some tokenizer.json cut or pad what they encode
+    tokenizer.no_padding()
     end_of_document = tokenizer.token_to_id(arguments.end_of_document)
     if end_of_document is None:
-        sys.exit(f"tokenize_hf.py: error: {arguments.tokenizer} has no token named {arguments.end_of_document}; "
-                 "name the one that ends documents with --end-of-document")
-    tokenize(tokenizer, end_of_document, arguments)
+        fail(f"{arguments.tokenizer} has no token named {arguments.end_of_document}; "
+             "name the one that ends documents with --end-of-document")
+    try:
+        tokenize(tokenizer, end_of_document, arguments)
+    except UnicodeDecodeError as error:
+        os.remove(arguments.output + ".bin.tmp")
+        fail(f"--input: a file is not UTF-8 ({error}); convert it")
 
 
 if __name__ == "__main__":

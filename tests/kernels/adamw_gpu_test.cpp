@@ -1,0 +1,98 @@
+// CUDA AdamW has the bits of the CPU reference over several steps, with and without a bf16 copy, for cut
+// tails and unaligned shards; the skip flag leaves every bit.
+#include "kernels/adamw/adamw.h"
+#include "testing/testing.h"
+
+namespace te::kernels {
+namespace {
+
+using testing::TestTensor;
+using Bits = std::vector<std::vector<uint8_t>>;
+
+struct Shard {
+  int64_t n;
+  int64_t offset;  ///< elements by which every buffer is shifted, to break its alignment
+  bool copy;       ///< with a bf16 copy
+  int32_t skip;
+};
+
+// Everything the optimizer holds after `steps` steps. The first `offset` elements are guards.
+Bits run(const Context& context, const Shard& s, int steps) {
+  const int64_t size = s.n + s.offset;
+  TestTensor w(context, DType::f32, {size}), g(context, DType::f32, {size}), m(context, DType::f32, {size});
+  TestTensor v(context, DType::f32, {size}), p(context, DType::bf16, {size});
+  TestTensor decay(context, DType::u8, {(s.n + kAdamWGranule - 1) / kAdamWGranule});
+  TestTensor multiplier(context, DType::f32, {1}), skip(context, DType::i32, {1});
+  w.fill_normal(1), m.fill_value(0), v.fill_value(0);
+  std::vector<uint8_t> flags(static_cast<size_t>(decay.get().numel()));
+  for (size_t i = 0; i < flags.size(); ++i) flags[i] = i % 3 != 1;
+  decay.fill_raw(flags.data());
+  multiplier.fill({0.3f});
+  skip.fill_ints({s.skip});
+  const auto part = [&](const TestTensor& t) {
+    const Tensor& whole = t.get();
+    return whole.view({size, 1}).slice_rows(s.offset, s.n).view({s.n});
+  };
+  AdamW args{.main_param = part(w),
+             .main_grad = part(g),
+             .exp_avg = part(m),
+             .exp_avg_sq = part(v),
+             .param = s.copy ? part(p) : Tensor{},
+             .decay = decay,
+             .lr = 3e-3f,
+             .weight_decay = 0.1f};
+  args.grad_multiplier = multiplier.get().as<float>();
+  args.skip = skip.get().as<int32_t>();
+  for (int step = 1; step <= steps; ++step) {
+    g.fill_normal(static_cast<uint64_t>(10 + step), step == 2 ? 1e-22f : 0.1f);  // squares below normal range
+    args.step = step;
+    adamw(context, args);
+  }
+  return {w.raw(), m.raw(), v.raw(), p.raw()};
+}
+
+TEST(AdamWGpu, HasTheBitsOfTheReference) {
+  TE_REQUIRE_GPU();
+  const Context cpu = Context::cpu(), gpu = Context::cuda(0);
+  for (int64_t n : {1, 3, 4, 128, 1000, 1024, 100'003})
+    for (int64_t offset : {0, 1, 2})
+      for (bool copy : {false, true}) {
+        const Shard setup{n, offset, copy, 0};
+        EXPECT_EQ(run(cpu, setup, 10), run(gpu, setup, 10)) << n << " " << offset << " " << copy;
+      }
+}
+
+TEST(AdamWGpu, NoMultiplierMeansOne) {
+  TE_REQUIRE_GPU();
+  const Context cpu = Context::cpu(), gpu = Context::cuda(0);
+  const auto once = [](const Context& context) {
+    TestTensor w(context, DType::f32, {256}), g(context, DType::f32, {256}), m(context, DType::f32, {256});
+    TestTensor v(context, DType::f32, {256}), decay(context, DType::u8, {2});
+    w.fill_normal(1), g.fill_normal(2), m.fill_value(0), v.fill_value(0);
+    const uint8_t flags[] = {1, 0};
+    decay.fill_raw(flags);
+    adamw(context, {.main_param = w,
+                    .main_grad = g,
+                    .exp_avg = m,
+                    .exp_avg_sq = v,
+                    .decay = decay,
+                    .lr = 1e-2f,
+                    .weight_decay = 0.5f});
+    return Bits{w.raw(), m.raw(), v.raw()};
+  };
+  EXPECT_EQ(once(gpu), once(cpu));
+}
+
+TEST(AdamWGpu, SkipLeavesEveryBit) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  for (bool copy : {false, true}) {
+    const Bits untouched = run(gpu, {1000, 0, copy, 0}, 0);
+    EXPECT_EQ(run(gpu, {1000, 0, copy, 1}, 2), untouched);
+    EXPECT_EQ(run(gpu, {1000, 0, copy, -5}, 2), untouched);
+    EXPECT_NE(run(gpu, {1000, 0, copy, 0}, 2), untouched);
+  }
+}
+
+}  // namespace
+}  // namespace te::kernels

@@ -113,3 +113,11 @@ can_build_cuda() {
   [[ -e "$TE_DEPS/cudnn-frontend/include/cudnn_frontend.h" ]] || return 1
   [[ -x "$TE_DEPS/cuda/bin/nvcc" ]] || system_nvcc >/dev/null
 }
+
+# build_preset PRESET [TARGET...]: builds all, or the targets, with one line of progress; compiler errors are shown.
+build_preset() {
+  local preset="$1" arguments=()
+  shift
+  if [[ $# -gt 0 ]]; then arguments=(--target "$@"); fi
+  quietly "building $preset" cmake --build "$TE_ROOT/build/$preset" -j "$(nproc)" "${arguments[@]}"
+}

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Formats the C++ and CUDA sources with the pinned clang-format (scripts/versions.env; other versions format differently).
+#
+#   scripts/format.sh            formats in place
+#   scripts/format.sh --check    changes nothing; lists what is not formatted and exits 1
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+# find_clang_format: prints the pinned clang-format: the distribution's if it is that version, else the one in .deps.
+find_clang_format() {
+  local candidate
+  for candidate in clang-format "clang-format-${CLANG_FORMAT_VERSION%%.*}" "$TE_DEPS/clang-format/bin/clang-format"; do
+    [[ "$("$candidate" --version 2>/dev/null)" == *" $CLANG_FORMAT_VERSION"* ]] && echo "$candidate" && return 0
+  done
+  return 1
+}
+
+main() {
+  local tool files mode=(-i)
+  case "${1:-}" in
+    "") ;;
+    --check) mode=(--dry-run -Werror) ;;
+    *) die "unknown option $1; usage: scripts/format.sh [--check]" ;;
+  esac
+  cd "$TE_ROOT"
+  tool="$(find_clang_format)" || die "clang-format $CLANG_FORMAT_VERSION not found; run scripts/install_deps.sh --dev"
+  mapfile -t files < <(git ls-files --cached --others --exclude-standard '*.h' '*.cpp' '*.cu' '*.cuh')
+  "$tool" "${mode[@]}" "${files[@]}" || die "sources are not formatted; run scripts/format.sh"
+  say "format: ${#files[@]} files"
+}
+
+main "$@"

@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# Builds te-train and runs its test suite; ctest's summary is printed last. Exits non-zero when anything fails.
+#
+#   scripts/test.sh [--preset cpu|cuda|asan] [--sanitize] [--label LABEL] [--filter REGEX] [--no-deps]
+#
+#   --preset    default: cuda where a CUDA compiler and its libraries are found, else cpu
+#   --sanitize  the asan preset: CPU tests under AddressSanitizer and UndefinedBehaviorSanitizer
+#   --label     only tests with this label: cpu, gpu, train (default: all; GPU tests are skipped without a Hopper GPU)
+#   --filter    only tests whose name matches
+#   --no-deps   do not look for missing dependencies
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+# usage: the comment at the top of this file.
+usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; }
+
+# summarize: passes ctest's output through, with the (possibly hundreds of) skipped tests counted instead of listed.
+summarize() {
+  awk '/\*\*\*Skipped/ { skipped++ }
+    /^The following tests did not run/ { listing = 1 }
+    /^The following tests FAILED/ { listing = 0 }
+    /tests passed, .* tests failed/ && skipped { print skipped " tests skipped (GPU tests need a Hopper GPU)" }
+    !listing { print; fflush() }'
+}
+
+main() {
+  local preset="" arguments=() deps=1 log status=0 start=$EPOCHSECONDS
+  while [[ $# -gt 0 ]]; do
+    case "$1" in
+      --preset) preset="${2:?--preset needs a name}" && shift ;;
+      --sanitize) preset=asan ;;
+      --label) arguments+=(-L "^${2:?--label needs a label}\$") && shift ;;
+      --filter) arguments+=(-R "${2:?--filter needs a regular expression}") && shift ;;
+      --no-deps) deps=0 ;;
+      -h | --help) usage && exit 0 ;;
+      *) die "unknown option $1; see --help" ;;
+    esac
+    shift
+  done
+  cd "$TE_ROOT"
+  if [[ $deps -eq 1 ]]; then scripts/install_deps.sh; fi
+  if [[ -z "$preset" ]]; then preset="$(can_build_cuda && echo cuda || echo cpu)"; fi
+  say "tests, preset $preset"
+  quietly "configuring $preset" cmake --preset "$preset"
+  build_preset "$preset"
+  say "built in $(seconds_since "$start") s"
+  # Several tests at once, each with two threads that sleep when they wait: thread counts matter to some tests.
+  export OMP_NUM_THREADS="${OMP_NUM_THREADS:-2}" OMP_WAIT_POLICY=passive
+  log="$TE_LOGS/ctest_$preset.log"
+  ctest --preset "$preset" --no-tests=error -j "$(($(nproc) < 8 ? $(nproc) : 8))" "${arguments[@]}" </dev/null 2>&1 |
+    tee "$log" | summarize || status=$?
+  exit "$status"
+}
+
+main "$@"

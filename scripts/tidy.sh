@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# Runs clang-tidy (checks: .clang-tidy) over the host sources of the cpu preset.
+#
+#   scripts/tidy.sh [--budget SECONDS] [FILE...]
+#
+# FILE...: these sources only; by default all of src/ and apps/. A file that passed is not checked again until it, a
+# header of the project or the checks change (stamps in build/tidy, or $TE_TIDY_CACHE). With --budget no file is
+# started after so many seconds; those left out are counted in the last line.
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+TE_TIDY_CACHE="${TE_TIDY_CACHE:-$TE_ROOT/build/tidy}"
+TE_TIDY_DATABASE="$TE_ROOT/build/cpu"
+
+# common_key: a checksum of what every file's result depends on.
+common_key() {
+  {
+    clang-tidy --version
+    cat .clang-tidy
+    git ls-files --cached --others --exclude-standard 'src/*.h' | LC_ALL=C sort | xargs cat
+  } | sha256sum | cut -c1-16
+}
+
+# write_shim FILE: a header included first. clang 14 cannot read libstdc++'s std::source_location.
+write_shim() {
+  cat >"$1" <<'SHIM'
+#pragma once
+#if __clang_major__ < 15
+#include <cstdint>
+namespace std {
+struct source_location {
+  static constexpr source_location current() noexcept { return {}; }
+  constexpr uint_least32_t line() const noexcept { return 0; }
+  constexpr uint_least32_t column() const noexcept { return 0; }
+  constexpr const char* file_name() const noexcept { return ""; }
+  constexpr const char* function_name() const noexcept { return ""; }
+};
+}  // namespace std
+#endif
+SHIM
+}
+
+# check_file FILE: one clang-tidy; prints its findings, exits non-zero if there are any.
+check_file() {
+  local stamp log
+  stamp="$TE_TIDY_CACHE/$(cat "$1" <(echo "$TE_TIDY_KEY $1") | sha256sum | cut -c1-32)"
+  [[ -e "$stamp" ]] && return 0
+  if ((EPOCHSECONDS > TE_TIDY_DEADLINE)); then
+    : >"$TE_TIDY_LEFT/$(tr / _ <<<"$1")"
+    return 0
+  fi
+  # GCC's OpenMP runtime header is not on clang's path, and pragmas need no checking.
+  if ! log="$(clang-tidy --quiet -p "$TE_TIDY_DATABASE" --extra-arg=-fno-openmp --extra-arg=-Wno-everything \
+    --extra-arg=-include --extra-arg="$TE_TIDY_CACHE/shim.h" "$1" 2>&1)"; then
+    grep -vE 'warnings? .*generated|^Suppressed|^Use -' <<<"$log" || true
+    return 1
+  fi
+  : >"$stamp"
+}
+
+main() {
+  local files=() budget=1000000 start=$EPOCHSECONDS known left
+  cd "$TE_ROOT"
+  while [[ $# -gt 0 ]]; do
+    case "$1" in
+      --budget) budget="${2:?--budget needs seconds}" && shift ;;
+      -*) die "unknown option $1; usage: scripts/tidy.sh [--budget SECONDS] [FILE...]" ;;
+      *) files+=("$1") ;;
+    esac
+    shift
+  done
+  command -v clang-tidy >/dev/null || die "clang-tidy not found; run scripts/install_deps.sh --dev"
+  quietly "configuring the cpu preset" cmake --preset cpu
+  if [[ ${#files[@]} -eq 0 ]]; then
+    known="$(sed -n 's/^ *"file": "\(.*\)",\{0,1\}$/\1/p' "$TE_TIDY_DATABASE/compile_commands.json")"
+    mapfile -t files < <(sed -n "s#^$TE_ROOT/\(\(src\|apps\)/.*\)#\1#p" <<<"$known" | LC_ALL=C sort -u)
+  fi
+  mkdir -p "$TE_TIDY_CACHE"
+  write_shim "$TE_TIDY_CACHE/shim.h"
+  TE_TIDY_KEY="$(common_key)"
+  TE_TIDY_DEADLINE=$((EPOCHSECONDS + budget))
+  TE_TIDY_LEFT="$(mktemp -d)"
+  export TE_TIDY_KEY TE_TIDY_DEADLINE TE_TIDY_LEFT TE_TIDY_CACHE TE_TIDY_DATABASE
+  export -f check_file
+  # shellcheck disable=SC2016  # expanded by the inner shell
+  printf '%s\n' "${files[@]}" | xargs -P "$(nproc)" -I{} bash -c 'check_file "$1"' _ {} || die "clang-tidy found problems (above)"
+  left="$(find "$TE_TIDY_LEFT" -type f | wc -l)"
+  rm -rf "$TE_TIDY_LEFT"
+  say "tidy: $((${#files[@]} - left)) files clean, $left left out for time ($(seconds_since "$start") s)"
+}
+
+main "$@"

@@ -72,12 +72,11 @@ Context Context::cpu() {
 }
 
 Context Context::cuda(int ordinal) {
-  const int count = cuda_device_count();
 #ifndef TE_WITH_CUDA
   user_error(
       "device cuda: this te-train was built without CUDA; build with --preset cuda, or use device: cpu");
 #endif
-  if (ordinal >= count) {
+  if (const int count = cuda_device_count(); ordinal >= count) {
     user_error("device cuda:{}: {} CUDA device(s) usable here; use device: cpu or check the driver", ordinal,
                count);
   }

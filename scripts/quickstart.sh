@@ -1,0 +1,121 @@
+#!/usr/bin/env bash
+# From a fresh machine to two loss curves: installs what is missing, builds te-train, makes a text corpus, trains the
+# same small Llama in BF16 and in FP8 (same initial weights, same data order), and compares the two runs.
+#
+#   scripts/quickstart.sh [--text PATH] [--steps N] [--cpu]
+#
+#   --text    train on this text file, or all text files below this folder, instead of the default corpus
+#   --steps   training steps of each run (default: what configs/quickstart_*.yaml say)
+#   --cpu     use the CPU even where there is a GPU
+#
+# The default corpus is the King James Bible, 4.2 MB of English in the public domain, out of the distribution's
+# package bible-kjv-text. Everything is written to runs/quickstart/; run it again at any time.
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+run_directory=runs/quickstart
+data_directory=$run_directory/data
+separator='<|endoftext|>'
+
+# usage: the comment at the top of this file.
+usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; }
+
+# stage TEXT: the heading of the next stage, with the time so far.
+stage() { printf '\n[%s s] %s\n' "$(seconds_since "$started")" "$*"; }
+
+# fetch_bible FOLDER: the text's package and that of its reader, unpacked into FOLDER; nothing is installed.
+fetch_bible() {
+  local folder="$1"
+  mkdir -p "$folder"
+  (
+    cd "$folder"
+    apt-get -q download bible-kjv-text bible-kjv 2>/dev/null || {
+      with_root apt-get -q update
+      apt-get -q download bible-kjv-text bible-kjv
+    }
+    for package in ./*.deb; do dpkg-deb -x "$package" .; done
+  )
+}
+
+# write_bible FOLDER FILE: the text as one document per chapter, one verse per line, without verse numbers.
+write_bible() {
+  (cd "$1/usr/lib" && "$1/usr/bin/bible" -f Gen1:1-Rev22:21 </dev/null) | awk -v separator="$separator" '
+    { split($1, place, ":"); sub(/^[^ ]+ +/, "") }
+    NR > 1 && place[1] != chapter { print separator }
+    { chapter = place[1]; print }' >"$2.partial"
+  [[ $(wc -c <"$2.partial") -gt 4000000 ]] || die "the text read from bible-kjv-text is too short"
+  mv "$2.partial" "$2"
+}
+
+# make_corpus: the default text, made once.
+make_corpus() {
+  local text=$data_directory/bible.txt folder
+  if [[ ! -f $text ]]; then
+    command -v apt-get >/dev/null || die "no apt-get to fetch the default corpus with; give your own with --text PATH"
+    folder="$(mktemp -d)"
+    quietly "fetching bible-kjv-text" fetch_bible "$folder"
+    quietly "extracting the text" write_bible "$folder" "$text"
+    rm -rf "$folder"
+  fi
+  say "  $text: $(wc -c <"$text") bytes, $(wc -l <"$text") lines (public domain)"
+}
+
+# tokenize INPUT: byte tokens, every twentieth document for validation.
+tokenize() {
+  "$binaries/te-data" tokenize --tokenizer bytes --input "$1" --document-separator "$separator" \
+    --output $data_directory/train --valid-output $data_directory/valid --valid-fraction 0.05
+}
+
+# train NAME: one run, logged to runs/quickstart/NAME.
+train() {
+  rm -rf "${run_directory:?}/$1"
+  "$binaries/te-train" --config "configs/quickstart_$1.yaml" "${overrides[@]}" \
+    --set "logging.directory=$run_directory/$1" || die "training $1 failed; see the lines above"
+}
+
+main() {
+  local text="" preset=cpu python overrides=() started=$EPOCHSECONDS binaries
+  while [[ $# -gt 0 ]]; do
+    case "$1" in
+      --text) text="$(realpath -e "${2:?--text needs a path}")" && shift ;;
+      --steps) overrides+=(--set "training.train_steps=${2:?--steps needs a number}") && shift ;;
+      --cpu) overrides+=(--set training.device=cpu) && export TE_NO_CUDA=1 ;;
+      -h | --help) usage && exit 0 ;;
+      *) die "unknown option $1; see --help" ;;
+    esac
+    shift
+  done
+  cd "$TE_ROOT"
+
+  stage "installing what is missing"
+  scripts/install_deps.sh
+  python="$(python_with numpy matplotlib)" || die "no python3 with numpy and matplotlib after installing them"
+  if [[ "${TE_NO_CUDA:-0}" != 1 ]] && has_hopper_gpu && can_build_cuda; then preset=cuda; fi
+  binaries="$TE_ROOT/build/$preset/apps"
+
+  stage "building te-train (preset $preset)"
+  quietly "configuring $preset" cmake --preset "$preset"
+  build_preset "$preset" te-train te-data
+
+  stage "making the corpus"
+  mkdir -p $data_directory
+  if [[ -z "$text" ]]; then
+    make_corpus
+    text=$data_directory/bible.txt
+  fi
+  tokenize "$text"
+
+  stage "training in BF16"
+  train bf16
+  stage "training in FP8"
+  train fp8
+
+  stage "comparing the two runs"
+  "$python" scripts/compare_loss.py $run_directory/bf16 $run_directory/fp8 --labels BF16 FP8 \
+    --title "quickstart: a small Llama in BF16 and FP8" --output $run_directory/curves.png
+  say ""
+  say "picture: $run_directory/curves.png; logs: $run_directory/{bf16,fp8}/loss.csv ($(seconds_since "$started") s in all)"
+}
+
+main "$@"

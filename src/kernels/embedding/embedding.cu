@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kChunk = 64;
-constexpr int kUnroll = 8;  // rows loaded before they are added
+constexpr int kUnroll = 8;                             // rows loaded before they are added
 constexpr int64_t kMaxRows = int64_t{65535} * kChunk;  // chunks are the y axis of a grid
 static_assert(kChunk % kUnroll == 0 && kChunk <= kThreads);
 

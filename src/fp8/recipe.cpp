@@ -1,0 +1,65 @@
+#include "fp8/recipe.h"
+
+#include "fp8/recipes.h"
+#include "kernels/elementwise/elementwise.h"
+
+namespace te::fp8 {
+
+bool Quantizer::enabled() const {
+  return index_ >= 0 && recipe_->quantizes();
+}
+
+DType Quantizer::format() const {
+  return recipe_->table().info(index_).format;
+}
+
+bool Quantizer::fused() const {
+  return enabled() && recipe_->fused();
+}
+
+kernels::Fp8Output Quantizer::producer_output(const QuantizedTensor& storage, QuantizeMode mode) const {
+  return fused() ? recipe_->producer_output(index_, storage, mode) : kernels::Fp8Output{};
+}
+
+void Quantizer::complete(const Context& context, Operand& operand, QuantizeMode mode, const Tensor& dbias,
+                         const Tensor& scratch) const {
+  if (index_ >= 0) return recipe_->complete(context, index_, operand, mode, dbias, scratch);
+  if (dbias) kernels::bias_gradient(context, operand.hp, dbias, scratch);
+}
+
+Quantizer Recipe::quantizer(const std::string& linear_name, int layer, OperandRole role) {
+  const bool high_precision_layer =
+      layer < precision_.first_layers_bf16 || layer >= num_layers_ - precision_.last_layers_bf16;
+  const bool tracked = quantizes() || precision_.fp8_calibrate;
+  if (high_precision_layer || !tracked) return {};
+  // Hybrid: gradients have the wider range and get the wider exponent.
+  const bool e5m2 = role == OperandRole::grad_output && precision_.fp8 != config::Fp8Mode::e4m3;
+  return {this, table_.add({linear_name, layer, role, e5m2 ? DType::e5m2 : DType::e4m3})};
+}
+
+void Recipe::plan(MemoryPlan& plan) {
+  table_.plan(plan, history_len());
+}
+
+void Recipe::update(const Context&, const int32_t*) {}
+
+kernels::Fp8Output Recipe::producer_output(int index, const QuantizedTensor& storage, QuantizeMode mode) {
+  kernels::Fp8Output out;
+  out.rowwise = storage.rowwise;
+  out.columnwise = storage.columnwise;
+  out.scale = table_.scale_of(index).as<float>();
+  out.scale_inv = storage.scale_inv.as<float>();
+  out.amax = mode.record_amax ? table_.amax_of(index).as<float>() : nullptr;
+  out.counters = mode.count ? table_.counters_of(index) : nullptr;
+  return out;
+}
+
+std::unique_ptr<Recipe> make_recipe(const config::PrecisionConfig& precision, int num_layers) {
+  if (precision.fp8 == config::Fp8Mode::off) return std::make_unique<OffRecipe>(precision, num_layers);
+  if (precision.fp8_recipe == config::Fp8Recipe::tensorwise) {
+    return std::make_unique<TensorwiseRecipe>(precision, num_layers);
+  }
+  return std::make_unique<DelayedRecipe>(precision, num_layers);
+}
+
+}  // namespace te::fp8

@@ -1,0 +1,78 @@
+#include "fp8/recipes.h"
+
+#include "kernels/elementwise/elementwise.h"
+#include "kernels/quantize/quantize.h"
+#include "kernels/scale_update/scale_update.h"
+
+namespace te::fp8 {
+
+// --- delayed
+// --------------------------------------------------------------------------------------------------------
+
+void DelayedRecipe::complete(const Context& context, int index, Operand& operand, QuantizeMode mode,
+                             const Tensor& dbias, const Tensor& scratch) {
+  if (operand.quantized) return;
+  kernels::quantize(
+      context,
+      {.x = operand.hp, .out = producer_output(index, operand.q, mode), .dbias = dbias, .scratch = scratch});
+  operand.quantized = true;
+}
+
+void DelayedRecipe::update(const Context& context, const int32_t* skip) {
+  if (table_.size() == 0) return;
+  const int64_t n = table_.size();
+  context.copy(table_.last_amax, table_.amax);
+  kernels::delayed_scale_update(context, {.amax = table_.amax.view({n}),
+                                          .history = table_.history,
+                                          .position = table_.position,
+                                          .scale = table_.scale.view({n}),
+                                          .fp8_max = table_.fp8_max.view({n}),
+                                          .margin = static_cast<int>(precision_.margin),
+                                          .compute = precision_.amax_compute_algo == config::AmaxAlgo::max
+                                                         ? kernels::AmaxCompute::max
+                                                         : kernels::AmaxCompute::most_recent,
+                                          .skip = skip});
+}
+
+// --- off
+// ------------------------------------------------------------------------------------------------------------
+
+void OffRecipe::complete(const Context& context, int index, Operand& operand, QuantizeMode mode,
+                         const Tensor& dbias, const Tensor& scratch) {
+  kernels::Fp8Output out;
+  out.amax = mode.record_amax ? table_.amax_of(index).as<float>() : nullptr;
+  if (out) {
+    kernels::quantize(context, {.x = operand.hp, .out = out, .dbias = dbias, .scratch = scratch});
+  } else if (dbias) {
+    kernels::bias_gradient(context, operand.hp, dbias, scratch);
+  }
+}
+
+// --- tensorwise
+// -----------------------------------------------------------------------------------------------------
+
+void TensorwiseRecipe::complete(const Context& context, int index, Operand& operand, QuantizeMode mode,
+                                const Tensor& dbias, const Tensor& scratch) {
+  // Nothing here outlives the call but the values and their scale_inv: the table's row is working space (and
+  // what the log shows).
+  const Tensor amax = table_.amax_of(index), scale = table_.scale_of(index);
+  context.zero(amax);
+  kernels::Fp8Output amax_only;
+  amax_only.amax = amax.as<float>();
+  kernels::quantize(context, {.x = operand.hp, .out = amax_only});
+  kernels::current_scale(context, {.amax = amax,
+                                   .scale = scale,
+                                   .fp8_max = fp8_max(table_.info(index).format),
+                                   .margin = static_cast<int>(precision_.margin)});
+  mode.record_amax = false;
+  kernels::quantize(
+      context,
+      {.x = operand.hp, .out = producer_output(index, operand.q, mode), .dbias = dbias, .scratch = scratch});
+  operand.quantized = true;
+}
+
+void TensorwiseRecipe::update(const Context& context, const int32_t*) {
+  if (table_.size() > 0) context.copy(table_.last_amax, table_.amax);
+}
+
+}  // namespace te::fp8

@@ -1,0 +1,58 @@
+#include "fp8/scale_table.h"
+
+#include <utility>
+
+namespace te::fp8 {
+
+const char* role_name(OperandRole role) {
+  switch (role) {
+    case OperandRole::input:
+      return "input";
+    case OperandRole::weight:
+      return "weight";
+    case OperandRole::grad_output:
+      return "grad_output";
+  }
+  return "?";
+}
+
+int ScaleTable::add(OperandInfo info) {
+  TE_CHECK(scale.shape.rank() == 0, "operand {} registered after the plan", info.name);
+  infos_.push_back(std::move(info));
+  return size() - 1;
+}
+
+void ScaleTable::plan(MemoryPlan& plan, int history_len) {
+  const int64_t n = size();
+  if (n == 0) return;
+  plan.add(amax, "fp8.amax", MemoryKind::fp8_state, DType::f32, {n, 1});
+  plan.add(last_amax, "fp8.last_amax", MemoryKind::fp8_state, DType::f32, {n, 1});
+  plan.add(scale, "fp8.scale", MemoryKind::fp8_state, DType::f32, {n, 1});
+  plan.add(fp8_max, "fp8.fp8_max", MemoryKind::fp8_state, DType::f32, {n, 1});
+  plan.add(counters, "fp8.counters", MemoryKind::fp8_state, DType::u8,
+           {n, static_cast<int64_t>(sizeof(kernels::Fp8Counters))});
+  if (history_len > 0) {
+    plan.add(history, "fp8.amax_history", MemoryKind::fp8_state, DType::f32, {history_len, n});
+    plan.add(position, "fp8.history_position", MemoryKind::fp8_state, DType::i32, {1});
+  }
+}
+
+void ScaleTable::reset(const Context& context) {
+  if (size() == 0) return;
+  std::vector<float> ones(infos_.size(), 1.0f), limits;
+  for (const OperandInfo& info : infos_) limits.push_back(te::fp8_max(info.format));
+  context.copy_to_device(scale, ones.data());
+  context.copy_to_device(fp8_max, limits.data());
+  context.zero(amax);
+  context.zero(last_amax);
+  context.zero(counters);
+  if (history) context.zero(history);
+  if (position) context.zero(position);
+  context.synchronize();  // the host vectors above must outlive the copies
+}
+
+void ScaleTable::zero_counters(const Context& context) {
+  if (size() > 0) context.zero(counters);
+}
+
+}  // namespace te::fp8

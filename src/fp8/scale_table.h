@@ -1,0 +1,53 @@
+// The FP8 state of a model: for every GEMM operand its scale, amax, amax history and counters, as flat
+// arrays, so that one launch updates all of them and one message reduces or saves all of them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/device.h"
+#include "core/memory_plan.h"
+#include "kernels/quantize/fp8_output.h"
+
+namespace te::fp8 {
+
+/// The three operands of a linear layer's three products (fprop: input, weight; dgrad: grad_output, weight;
+/// wgrad: grad_output, input).
+enum class OperandRole : uint8_t { input, weight, grad_output };
+const char* role_name(OperandRole role);
+
+struct OperandInfo {
+  std::string name;  ///< "layers.3.mlp.linear_fc1"
+  int layer = 0;
+  OperandRole role = OperandRole::input;
+  DType format = DType::e4m3;
+};
+
+class ScaleTable {
+ public:
+  /// Registers an operand; returns its index. Only before plan().
+  int add(OperandInfo info);
+  void plan(MemoryPlan& plan, int history_len);
+  /// scale = 1, amax = 0, empty history.
+  void reset(const Context& context);
+  void zero_counters(const Context& context);
+
+  int size() const { return static_cast<int>(infos_.size()); }
+  const OperandInfo& info(int index) const { return infos_[index]; }
+  Tensor amax_of(int index) const { return amax.slice_rows(index, 1).view({1}); }
+  Tensor scale_of(int index) const { return scale.slice_rows(index, 1).view({1}); }
+  kernels::Fp8Counters* counters_of(int index) const { return counters.as<kernels::Fp8Counters>() + index; }
+
+  Tensor amax;       ///< [n, 1] fp32: the step so far
+  Tensor last_amax;  ///< [n, 1] fp32: the last finished step, for the log
+  Tensor scale;      ///< [n, 1] fp32
+  Tensor fp8_max;    ///< [n, 1] fp32
+  Tensor history;    ///< [history_len, n] fp32; empty when history_len is 0
+  Tensor position;   ///< [1] int32, the ring's next row
+  Tensor counters;   ///< [n, 24] bytes: Fp8Counters
+
+ private:
+  std::vector<OperandInfo> infos_;
+};
+
+}  // namespace te::fp8

@@ -1,0 +1,93 @@
+#include "model/attention.h"
+
+#include <cmath>
+#include <vector>
+
+#include "core/random.h"
+#include "kernels/rope/rope.h"
+
+namespace te::model {
+
+void RopeTables::plan(MemoryPlan& plan, const config::ModelConfig& model) {
+  if (model.family != config::Family::llama) return;
+  const Shape shape{model.seq_length, model.kv_channels / 2};
+  plan.add(cos, "rope.cos", MemoryKind::parameters, DType::f32, shape);
+  plan.add(sin, "rope.sin", MemoryKind::parameters, DType::f32, shape);
+}
+
+void RopeTables::fill(const Context& context, const config::ModelConfig& model) {
+  if (!cos) return;
+  std::vector<float> host_cos(static_cast<size_t>(cos.numel())), host_sin(host_cos.size());
+  kernels::rope_tables(model.seq_length, model.kv_channels, model.rope_theta, host_cos.data(),
+                       host_sin.data());
+  context.copy_to_device(cos, host_cos.data());
+  context.copy_to_device(sin, host_sin.data());
+  context.synchronize();  // the host vectors must outlive the copies
+}
+
+kernels::AttentionShape DotProductAttention::shape_of(const config::Config& config) {
+  kernels::AttentionShape shape;
+  shape.batch = config.training.micro_batch_size;
+  shape.seq = config.model.seq_length;
+  shape.num_heads = config.model.num_attention_heads;
+  shape.num_query_groups = config.model.num_query_groups;
+  shape.head_dim = config.model.kv_channels;
+  shape.softmax_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_dim)));
+  shape.dropout = static_cast<float>(config.model.attention_dropout);
+  return shape;
+}
+
+DotProductAttention::DotProductAttention(const std::string& name, const config::Config& config,
+                                         const RopeTables& rope)
+    : shape_(shape_of(config)), rope_(rope), stream_(stream_of(name + ".attention_dropout")) {}
+
+void DotProductAttention::rotate(const Context& context, const Tensor& qkv, bool backward) const {
+  if (!rope_.cos) return;
+  kernels::rope(context, {.qkv = qkv,
+                          .cos = rope_.cos,
+                          .sin = rope_.sin,
+                          .seq = shape_.seq,
+                          .num_heads = shape_.num_heads,
+                          .num_query_groups = shape_.num_query_groups,
+                          .head_dim = shape_.head_dim,
+                          .backward = backward});
+}
+
+// One seed per layer and microbatch: the kernels count positions from the microbatch's first sample.
+uint64_t DotProductAttention::dropout_seed(const Pass& pass) const {
+  const Philox4 random = philox(pass.dropout_seed, stream_, static_cast<uint64_t>(pass.first_sample));
+  return (static_cast<uint64_t>(random.word[0]) << 32) | random.word[1];
+}
+
+kernels::AttentionShape DotProductAttention::shape_for(const Pass& pass) const {
+  kernels::AttentionShape shape = shape_;
+  if (pass.evaluating()) shape.dropout = 0.0f;
+  return shape;
+}
+
+void DotProductAttention::forward(const Context& context, const Tensor& qkv, const Tensor& o,
+                                  const Tensor& lse, const Pass& pass, const Scratch& scratch) const {
+  rotate(context, qkv, false);
+  kernels::attention_forward(context, {.shape = shape_for(pass),
+                                       .qkv = qkv,
+                                       .o = o,
+                                       .lse = lse,
+                                       .workspace = scratch.attention,
+                                       .dropout_seed = dropout_seed(pass)});
+}
+
+void DotProductAttention::backward(const Context& context, const Tensor& qkv, const Tensor& o,
+                                   const Tensor& lse, const Tensor& d_o, const Tensor& dqkv, const Pass& pass,
+                                   const Scratch& scratch) const {
+  kernels::attention_backward(context, {.shape = shape_for(pass),
+                                        .qkv = qkv,
+                                        .o = o,
+                                        .lse = lse,
+                                        .d_o = d_o,
+                                        .dqkv = dqkv,
+                                        .workspace = scratch.attention,
+                                        .dropout_seed = dropout_seed(pass)});
+  rotate(context, dqkv, true);
+}
+
+}  // namespace te::model

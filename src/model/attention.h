@@ -1,0 +1,44 @@
+// DotProductAttention: rotary embedding and causal attention on the packed output of linear_qkv.
+#pragma once
+
+#include <string>
+
+#include "core/device.h"
+#include "kernels/attention/attention.h"
+#include "model/pass.h"
+#include "model/scratch.h"
+
+namespace te::model {
+
+/// Rotary tables, one for the whole model; empty for GPT.
+struct RopeTables {
+  Tensor cos, sin;  ///< [seq, head_dim / 2] fp32
+  void plan(MemoryPlan& plan, const config::ModelConfig& model);
+  void fill(const Context& context, const config::ModelConfig& model);
+};
+
+class DotProductAttention {
+ public:
+  DotProductAttention(const std::string& name, const config::Config& config, const RopeTables& rope);
+
+  static kernels::AttentionShape shape_of(const config::Config& config);
+
+  int64_t heads() const { return shape_.num_heads; }
+
+  /// Rotates q and k inside qkv, then o = attention(q, k, v); lse is kept for the backward pass.
+  void forward(const Context& context, const Tensor& qkv, const Tensor& o, const Tensor& lse,
+               const Pass& pass, const Scratch& scratch) const;
+  /// dqkv from d_o; qkv is as forward() left it (rotated).
+  void backward(const Context& context, const Tensor& qkv, const Tensor& o, const Tensor& lse,
+                const Tensor& d_o, const Tensor& dqkv, const Pass& pass, const Scratch& scratch) const;
+
+ private:
+  void rotate(const Context& context, const Tensor& qkv, bool backward) const;
+  uint64_t dropout_seed(const Pass& pass) const;
+  kernels::AttentionShape shape_for(const Pass& pass) const;
+  kernels::AttentionShape shape_;
+  const RopeTables& rope_;
+  uint64_t stream_;
+};
+
+}  // namespace te::model

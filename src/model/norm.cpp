@@ -1,0 +1,65 @@
+#include "model/norm.h"
+
+#include "kernels/norm/norm.h"
+
+namespace te::model {
+
+Norm::Norm(const std::string& name, const config::ModelConfig& model, ParameterStore& parameters)
+    : layer_norm_(model.family == config::Family::gpt), eps_(static_cast<float>(model.norm_epsilon)) {
+  gain_ = parameters.add(name + ".weight", {model.hidden_size}, Init::ones, 0.0f, false);
+  if (layer_norm_) bias_ = parameters.add(name + ".bias", {model.hidden_size}, Init::zeros, 0.0f, false);
+}
+
+void Norm::plan_statistics(MemoryPlan& plan, Statistics& statistics, int64_t tokens,
+                           const std::string& name) const {
+  plan.add(statistics.rstd, name + ".rstd", MemoryKind::activations, DType::f32, {tokens});
+  if (layer_norm_) plan.add(statistics.mean, name + ".mean", MemoryKind::activations, DType::f32, {tokens});
+}
+
+void Norm::forward(const Context& context, const Tensor& x, const Tensor& delta, const Tensor& sum,
+                   const Statistics& statistics, const OperandTarget& target) const {
+  kernels::NormForward args;
+  args.kind = layer_norm_ ? kernels::NormKind::layer : kernels::NormKind::rms;
+  args.eps = eps_;
+  args.x = x;
+  args.delta = delta;
+  if (delta) args.sum = sum;
+  args.gamma = gain_->value;
+  if (bias_ != nullptr) args.beta = bias_->value;
+  args.mean = statistics.mean;
+  args.rstd = statistics.rstd;
+  args.y = target.hp;
+  args.y_fp8 = target.fp8;
+  kernels::norm_forward(context, args);
+}
+
+void Norm::run_backward(const Context& context, const Tensor& dy, const Tensor& x,
+                        const Statistics& statistics, const Tensor& residual, const Tensor& dx,
+                        const Scratch& scratch) const {
+  kernels::NormBackward args;
+  args.kind = layer_norm_ ? kernels::NormKind::layer : kernels::NormKind::rms;
+  args.dy = dy;
+  args.x = x;
+  args.gamma = gain_->value;
+  args.mean = statistics.mean;
+  args.rstd = statistics.rstd;
+  args.dresidual = residual;
+  args.dx = dx;
+  args.dgamma = gain_->grad;
+  if (bias_ != nullptr) args.dbeta = bias_->grad;
+  args.scratch = scratch.norm_sums;
+  kernels::norm_backward(context, args);
+}
+
+void Norm::backward(const Context& context, const Tensor& dy, const Tensor& x, const Statistics& statistics,
+                    const Tensor& d_stream, const Scratch& scratch) const {
+  run_backward(context, dy, x, statistics, d_stream, d_stream, scratch);
+}
+
+void Norm::backward_no_residual(const Context& context, const Tensor& dy, const Tensor& x,
+                                const Statistics& statistics, const Tensor& d_stream,
+                                const Scratch& scratch) const {
+  run_backward(context, dy, x, statistics, {}, d_stream, scratch);
+}
+
+}  // namespace te::model

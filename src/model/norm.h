@@ -1,0 +1,43 @@
+// RMSNorm or LayerNorm with its parameters; see kernels/norm for the mathematics.
+#pragma once
+
+#include <string>
+
+#include "core/device.h"
+#include "model/linear.h"
+
+namespace te::model {
+
+class Norm {
+ public:
+  Norm(const std::string& name, const config::ModelConfig& model, ParameterStore& parameters);
+
+  /// Per-row statistics of one pass, kept for the backward pass.
+  struct Statistics {
+    Tensor mean;  ///< [tokens] fp32, LayerNorm only
+    Tensor rstd;  ///< [tokens] fp32
+  };
+  void plan_statistics(MemoryPlan& plan, Statistics& statistics, int64_t tokens,
+                       const std::string& name) const;
+
+  /// sum = x + delta (or x itself without a delta, when sum is x); target = norm(sum).
+  void forward(const Context& context, const Tensor& x, const Tensor& delta, const Tensor& sum,
+               const Statistics& statistics, const OperandTarget& target) const;
+  /// d_stream += gradient of x through the norm, given dy; gains and biases accumulate.
+  void backward(const Context& context, const Tensor& dy, const Tensor& x, const Statistics& statistics,
+                const Tensor& d_stream, const Scratch& scratch) const;
+  /// The same without a residual path around the norm: d_stream = gradient of x.
+  void backward_no_residual(const Context& context, const Tensor& dy, const Tensor& x,
+                            const Statistics& statistics, const Tensor& d_stream,
+                            const Scratch& scratch) const;
+
+ private:
+  void run_backward(const Context& context, const Tensor& dy, const Tensor& x, const Statistics& statistics,
+                    const Tensor& residual, const Tensor& dx, const Scratch& scratch) const;
+  bool layer_norm_;
+  float eps_;
+  Parameter* gain_;
+  Parameter* bias_ = nullptr;
+};
+
+}  // namespace te::model

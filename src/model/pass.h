@@ -1,0 +1,32 @@
+// What kind of pass this is, and which samples it runs on.
+#pragma once
+
+#include <cstdint>
+
+#include "fp8/recipe.h"
+
+namespace te::model {
+
+enum class PassKind : uint8_t { train, recompute, evaluate };
+
+struct Pass {
+  PassKind kind = PassKind::train;
+  int64_t first_sample = 0;  ///< global index of the microbatch's first sample: the dropout masks hang on it
+  uint64_t dropout_seed = 0;
+  bool count_fp8 = false;  ///< collect saturation counters in this pass
+
+  bool evaluating() const { return kind == PassKind::evaluate; }
+  /// The first training pass of a microbatch owns the statistics; a recomputed one would count everything
+  /// twice.
+  fp8::QuantizeMode quantize_mode() const {
+    const bool training = kind == PassKind::train;
+    return {.record_amax = training, .count = training && count_fp8};
+  }
+  Pass recomputed() const {
+    Pass pass = *this;
+    pass.kind = PassKind::recompute;
+    return pass;
+  }
+};
+
+}  // namespace te::model

@@ -1,0 +1,216 @@
+#include "model/transformer_layer.h"
+
+#include <cmath>
+
+#include "core/random.h"
+#include "kernels/activation/activation.h"
+#include "kernels/dropout/dropout.h"
+
+namespace te::model {
+namespace {
+
+Linear::Spec linear_spec(const std::string& name, int layer, int64_t in, int64_t out, bool bias, double std) {
+  return {name, layer, in, out, bias, static_cast<float>(std)};
+}
+
+// Projections back into the residual stream start smaller, by the depth of the stream (GPT-2's rule).
+double output_std(const config::ModelConfig& model) {
+  return model.init_method_std / std::sqrt(2.0 * static_cast<double>(model.num_layers));
+}
+
+}  // namespace
+
+TransformerLayer::TransformerLayer(int index, const config::Config& config, ParameterStore& parameters,
+                                   fp8::Recipe& recipe, const RopeTables& rope)
+    : name_("layers." + std::to_string(index)),
+      dims_(Dimensions::of(config)),
+      recompute_(config.training.recompute),
+      swiglu_(config.model.family == config::Family::llama),
+      dropout_(static_cast<float>(config.model.hidden_dropout)),
+      attention_stream_(stream_of(name_ + ".self_attention.hidden_dropout")),
+      mlp_stream_(stream_of(name_ + ".mlp.hidden_dropout")),
+      input_layernorm_(name_ + ".input_layernorm", config.model, parameters),
+      linear_qkv_(linear_spec(name_ + ".self_attention.linear_qkv", index, dims_.hidden, dims_.qkv,
+                              !swiglu_ || config.model.add_qkv_bias, config.model.init_method_std),
+                  parameters, recipe),
+      attention_(name_ + ".self_attention", config, rope),
+      linear_proj_(linear_spec(name_ + ".self_attention.linear_proj", index, dims_.attention, dims_.hidden,
+                               !swiglu_, output_std(config.model)),
+                   parameters, recipe),
+      pre_mlp_layernorm_(name_ + ".pre_mlp_layernorm", config.model, parameters),
+      linear_fc1_(linear_spec(name_ + ".mlp.linear_fc1", index, dims_.hidden, dims_.fc1, !swiglu_,
+                              config.model.init_method_std),
+                  parameters, recipe),
+      linear_fc2_(linear_spec(name_ + ".mlp.linear_fc2", index, dims_.ffn, dims_.hidden, !swiglu_,
+                              output_std(config.model)),
+                  parameters, recipe) {}
+
+// --- memory
+// ---------------------------------------------------------------------------------------------------------
+
+void TransformerLayer::plan_weights(MemoryPlan& plan) {
+  for (Linear* linear : {&linear_qkv_, &linear_proj_, &linear_fc1_, &linear_fc2_}) linear->plan_weights(plan);
+}
+
+void TransformerLayer::plan_input(MemoryPlan& plan, LayerActivations& a) {
+  plan.add(a.x_in, name_ + ".x_in", MemoryKind::activations, dims_.dtype, {dims_.tokens, dims_.hidden});
+}
+
+void TransformerLayer::plan_activations(MemoryPlan& plan, LayerActivations& a, Scratch& scratch) {
+  const auto own = [&](Tensor& slot, const char* what, DType dtype, Shape shape) {
+    plan.add(slot, name_ + what, MemoryKind::activations, dtype, shape);
+  };
+  input_layernorm_.plan_statistics(plan, a.norm1, dims_.tokens, name_ + ".input_layernorm");
+  pre_mlp_layernorm_.plan_statistics(plan, a.norm2, dims_.tokens, name_ + ".pre_mlp_layernorm");
+  own(a.qkv, ".qkv", dims_.dtype, {dims_.tokens, dims_.qkv});
+  own(a.lse, ".lse", DType::f32, {dims_.batch, attention_.heads(), dims_.seq});
+  own(a.proj_input.hp, ".attention_out", dims_.dtype, {dims_.tokens, dims_.attention});
+  own(a.x_mid, ".x_mid", dims_.dtype, {dims_.tokens, dims_.hidden});
+  own(a.fc1_out, ".fc1_out", dims_.dtype, {dims_.tokens, dims_.fc1});
+  // Selective recompute rebuilds what norms and activations produced: cheap to make, and the bulk of what is
+  // saved.
+  const bool saved = recompute_ != config::Recompute::selective;
+  linear_qkv_.plan_input(plan, a.qkv_input, dims_, scratch, saved, false);
+  linear_proj_.plan_input(plan, a.proj_input, dims_, scratch, true, true);
+  linear_fc1_.plan_input(plan, a.fc1_input, dims_, scratch, saved, false);
+  linear_fc2_.plan_input(plan, a.fc2_input, dims_, scratch, saved, false);
+}
+
+void TransformerLayer::quantize_weights(const Context& context) {
+  for (Linear* linear : {&linear_qkv_, &linear_proj_, &linear_fc1_, &linear_fc2_})
+    linear->quantize_weight(context);
+}
+
+// --- forward
+// --------------------------------------------------------------------------------------------------------
+
+void TransformerLayer::forward(const Context& context, const Tensor& residual, const Tensor& delta,
+                               LayerActivations& a, const Pass& pass, const Scratch& scratch) {
+  // 1. The previous layer's output joins the stream; its norm is linear_qkv's operand.
+  input_layernorm_.forward(context, residual, delta, a.x_in, a.norm1,
+                           linear_qkv_.input_target(a.qkv_input, pass));
+  forward_attention(context, a, pass, scratch);
+  // 5. The attention output joins the stream; its norm is linear_fc1's operand.
+  pre_mlp_layernorm_.forward(context, a.x_in, scratch.delta, a.x_mid, a.norm2,
+                             linear_fc1_.input_target(a.fc1_input, pass));
+  forward_mlp(context, a, pass, scratch);
+}
+
+void TransformerLayer::forward_attention(const Context& context, LayerActivations& a, const Pass& pass,
+                                         const Scratch& scratch) {
+  // 2. Queries, keys and values of all heads, in one product.
+  linear_qkv_.forward(context, a.qkv_input, a.qkv, pass, scratch);
+  // 3. Rotary embedding and attention, on the packed product.
+  attention_.forward(context, a.qkv, a.proj_input.hp, a.lse, pass, scratch);
+  a.proj_input.quantized = false;
+  // 4. Back to the width of the stream.
+  linear_proj_.forward(context, a.proj_input, scratch.delta, pass, scratch);
+  hidden_dropout(context, scratch.delta, scratch.delta, attention_stream_, pass);
+}
+
+void TransformerLayer::forward_mlp(const Context& context, LayerActivations& a, const Pass& pass,
+                                   const Scratch& scratch) {
+  // 6. Up (for SwiGLU: gate and up in one product).
+  linear_fc1_.forward(context, a.fc1_input, a.fc1_out, pass, scratch);
+  // 7. The activation is linear_fc2's operand.
+  run_activation(context, a, pass);
+  // 8. Down; the result joins the stream in the next norm.
+  linear_fc2_.forward(context, a.fc2_input, scratch.delta, pass, scratch);
+  hidden_dropout(context, scratch.delta, scratch.delta, mlp_stream_, pass);
+}
+
+void TransformerLayer::run_activation(const Context& context, LayerActivations& a, const Pass& pass) {
+  const OperandTarget target = linear_fc2_.input_target(a.fc2_input, pass);
+  const auto kind = swiglu_ ? kernels::ActivationKind::swiglu : kernels::ActivationKind::gelu;
+  kernels::activation_forward(context, {.kind = kind, .x = a.fc1_out, .y = target.hp, .y_fp8 = target.fp8});
+}
+
+void TransformerLayer::hidden_dropout(const Context& context, const Tensor& x, const Tensor& y,
+                                      uint64_t stream, const Pass& pass) const {
+  if (dropout_ == 0.0f || pass.evaluating()) return;
+  kernels::dropout(context, {.x = x,
+                             .y = y,
+                             .probability = dropout_,
+                             .seed = pass.dropout_seed,
+                             .stream = stream,
+                             .first_row = static_cast<uint64_t>(pass.first_sample * dims_.seq)});
+}
+
+// --- backward
+// -------------------------------------------------------------------------------------------------------
+
+void TransformerLayer::backward(const Context& context, LayerActivations& a, const Pass& pass,
+                                const Scratch& scratch) {
+  backward_mlp(context, a, pass, scratch);
+  backward_attention(context, a, pass, scratch);
+}
+
+// The stream's gradient as it enters a sublayer's output: itself, or through the dropout in front of it.
+Tensor TransformerLayer::branch_gradient(const Context& context, uint64_t stream, const Pass& pass,
+                                         const Scratch& scratch) const {
+  if (dropout_ == 0.0f) return scratch.d_stream;
+  hidden_dropout(context, scratch.d_stream, scratch.d_branch, stream, pass);
+  return scratch.d_branch;
+}
+
+void TransformerLayer::backward_mlp(const Context& context, LayerActivations& a, const Pass& pass,
+                                    const Scratch& scratch) {
+  const bool selective = recompute_ == config::Recompute::selective;
+  const Pass again = pass.recomputed();
+  const Tensor d_act{scratch.d_inner.data, dims_.dtype, {dims_.tokens, dims_.ffn}};
+  const Tensor d_fc1{scratch.d_wide.data, dims_.dtype, {dims_.tokens, dims_.fc1}};
+  // 8'. Down.
+  if (selective) {
+    run_activation(context, a, again);
+    linear_fc2_.complete_input(context, a.fc2_input, again);
+  }
+  linear_fc2_.backward(context, branch_gradient(context, mlp_stream_, pass, scratch), a.fc2_input, d_act,
+                       pass, scratch);
+  // 7'. The activation's gradient is linear_fc1's grad_output, cast where it is made.
+  fp8::Operand grad;
+  const OperandTarget target = linear_fc1_.grad_target(grad, d_fc1, scratch, pass);
+  kernels::ActivationBackward activation;
+  activation.kind = swiglu_ ? kernels::ActivationKind::swiglu : kernels::ActivationKind::gelu;
+  activation.x = a.fc1_out;
+  activation.dy = d_act;
+  activation.dx = target.hp;
+  activation.dx_fp8 = target.fp8;
+  if (grad.quantized && linear_fc1_.bias() != nullptr) {
+    activation.dbias = linear_fc1_.bias()->grad;
+    activation.scratch = scratch.column_sums;
+  }
+  kernels::activation_backward(context, activation);
+  // 6'. Up.
+  if (selective) {
+    pre_mlp_layernorm_.forward(context, a.x_mid, {}, a.x_mid, a.norm2,
+                               linear_fc1_.input_target(a.fc1_input, again));
+    linear_fc1_.complete_input(context, a.fc1_input, again);
+  }
+  linear_fc1_.backward(context, grad, a.fc1_input, scratch.d_branch, pass, scratch);
+  // 5'. Norm; its gradient joins the stream's.
+  pre_mlp_layernorm_.backward(context, scratch.d_branch, a.x_mid, a.norm2, scratch.d_stream, scratch);
+}
+
+void TransformerLayer::backward_attention(const Context& context, LayerActivations& a, const Pass& pass,
+                                          const Scratch& scratch) {
+  const bool selective = recompute_ == config::Recompute::selective;
+  const Pass again = pass.recomputed();
+  const Tensor d_o{scratch.d_inner.data, dims_.dtype, {dims_.tokens, dims_.attention}};
+  const Tensor d_qkv{scratch.d_wide.data, dims_.dtype, {dims_.tokens, dims_.qkv}};
+  // 4'. Projection.
+  linear_proj_.backward(context, branch_gradient(context, attention_stream_, pass, scratch), a.proj_input,
+                        d_o, pass, scratch);
+  // 3'. Attention and rotary embedding.
+  attention_.backward(context, a.qkv, a.proj_input.hp, a.lse, d_o, d_qkv, pass, scratch);
+  // 2'. Queries, keys and values.
+  if (selective) {
+    input_layernorm_.forward(context, a.x_in, {}, a.x_in, a.norm1,
+                             linear_qkv_.input_target(a.qkv_input, again));
+    linear_qkv_.complete_input(context, a.qkv_input, again);
+  }
+  linear_qkv_.backward(context, d_qkv, a.qkv_input, scratch.d_branch, pass, scratch);
+  // 1'. Norm; its gradient joins the stream's.
+  input_layernorm_.backward(context, scratch.d_branch, a.x_in, a.norm1, scratch.d_stream, scratch);
+}
+
+}  // namespace te::model

@@ -1,0 +1,69 @@
+#include "optim/optimizer.h"
+
+#include "kernels/adamw/adamw.h"
+#include "kernels/grad_norm/grad_norm.h"
+
+namespace te::optim {
+
+static_assert(sizeof(StepStatus) == 5 * sizeof(float), "field() addresses StepStatus as five words");
+
+Optimizer::Optimizer(const config::Config& config, model::ParameterStore& parameters)
+    : config_(config.optimizer),
+      parameters_(parameters),
+      schedule_{.lr = config.optimizer.lr,
+                .min_lr = config.optimizer.min_lr,
+                .warmup_steps = config.optimizer.warmup_steps,
+                .decay_steps = config.optimizer.decay_steps,
+                .decay = config.optimizer.decay,
+                .wsd_decay_steps = config.optimizer.wsd_decay_steps} {}
+
+Tensor Optimizer::field(int index, DType dtype) const {
+  return {static_cast<char*>(status_.data) + index * sizeof(float), dtype, {1}};
+}
+
+void Optimizer::plan(MemoryPlan& plan) {
+  const int64_t size = parameters_.flat_size();
+  plan.add(exp_avg, "exp_avg", MemoryKind::optimizer, DType::f32, {size});
+  plan.add(exp_avg_sq, "exp_avg_sq", MemoryKind::optimizer, DType::f32, {size});
+  plan.add(status_, "step_status", MemoryKind::data, DType::u8, {static_cast<int64_t>(sizeof(StepStatus))});
+  plan.add(scratch_, "grad_norm.scratch", MemoryKind::scratch, DType::f32,
+           {kernels::sum_of_squares_scratch_elements()});
+}
+
+void Optimizer::begin_step(const Context& context) {
+  context.zero(parameters_.grads);
+  context.zero(status_);
+}
+
+void Optimizer::step(const Context& context, float lr) {
+  // 1. Global gradient norm, the clipping coefficient, and whether the step counts at all.
+  kernels::sum_of_squares(context, parameters_.grads, field(1, DType::f32), scratch_);
+  kernels::clip_coefficient(context, {.sum_of_squares = field(1, DType::f32),
+                                      .loss = loss_sum(),
+                                      .clip = static_cast<float>(config_.clip_grad),
+                                      .grad_norm = field(2, DType::f32),
+                                      .multiplier = field(3, DType::f32),
+                                      .skip = field(4, DType::i32)});
+  // 2. Moments, main parameters, values.
+  kernels::adamw(context, {.main_param = parameters_.mains,
+                           .main_grad = parameters_.grads,
+                           .exp_avg = exp_avg,
+                           .exp_avg_sq = exp_avg_sq,
+                           .param = parameters_.values,
+                           .decay = parameters_.decay,
+                           .lr = lr,
+                           .beta1 = static_cast<float>(config_.beta1),
+                           .beta2 = static_cast<float>(config_.beta2),
+                           .eps = static_cast<float>(config_.eps),
+                           .weight_decay = static_cast<float>(config_.weight_decay),
+                           .step = updates_ + 1,
+                           .grad_multiplier = field(3, DType::f32).as<float>(),
+                           .skip = skip_flag()});
+}
+
+void Optimizer::fetch_status(const Context& context) {
+  if (host_status_.bytes() == 0) host_status_ = HostBuffer(context, sizeof(StepStatus));
+  context.copy_to_host(host_status_.as<void>(), status_);
+}
+
+}  // namespace te::optim

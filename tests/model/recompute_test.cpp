@@ -1,0 +1,162 @@
+// Activation recomputation and the FP8 state: recompute none, selective and full give the same gradients bit
+// for bit, in every precision and with dropout; evaluation and recomputation leave the FP8 state alone.
+#include <cmath>
+#include <limits>
+
+#include "model/tiny_model.h"
+#include "testing/testing.h"
+
+namespace te {
+namespace {
+
+using config::Config;
+using config::Family;
+using config::Fp8Mode;
+using config::Fp8Recipe;
+using config::Recompute;
+using testing::tiny_config;
+using testing::TinyModel;
+
+std::vector<Config> all_precisions() {
+  std::vector<Config> configs;
+  for (Family family : {Family::gpt, Family::llama}) {
+    for (auto [mode, recipe] : {std::pair{Fp8Mode::off, Fp8Recipe::delayed},
+                                {Fp8Mode::hybrid, Fp8Recipe::delayed},
+                                {Fp8Mode::e4m3, Fp8Recipe::delayed},
+                                {Fp8Mode::hybrid, Fp8Recipe::tensorwise}}) {
+      Config config = tiny_config(family);
+      config.precision.dtype = config::ComputeDType::bf16;
+      config.precision.fp8 = mode;
+      config.precision.fp8_recipe = recipe;
+      config.precision.amax_history_len = 4;
+      config.precision.first_layers_bf16 = mode == Fp8Mode::e4m3 ? 1 : 0;
+      if (family == Family::gpt) config.model.hidden_dropout = config.model.attention_dropout = 0.1;
+      configs.push_back(config);
+    }
+  }
+  return configs;
+}
+
+std::string label(const Config& config) {
+  return std::string(to_string(config.model.family)) + " " + std::string(to_string(config.precision.fp8)) +
+         " " + std::string(to_string(config.precision.fp8_recipe));
+}
+
+// Three training steps; parameters, gradients and FP8 scales at the end.
+std::vector<std::vector<float>> trained(Config config, Recompute recompute) {
+  config.training.recompute = recompute;
+  TinyModel tiny(config);
+  for (int step = 0; step < 3; ++step) {
+    tiny.set_batch(10 + step);
+    tiny.train_step(1e-2f);
+  }
+  tiny.forward_backward();
+  std::vector<std::vector<float>> result = {tiny.read(tiny.model().parameters().mains),
+                                            tiny.read(tiny.model().parameters().grads)};
+  if (config.precision.fp8 != Fp8Mode::off) result.push_back(tiny.read(tiny.model().recipe().table().scale));
+  return result;
+}
+
+TEST(Recompute, GivesBitwiseEqualGradientsInEveryPrecision) {
+  for (const Config& config : all_precisions()) {
+    const auto reference = trained(config, Recompute::none);
+    for (float value : reference[1]) ASSERT_TRUE(std::isfinite(value)) << label(config);
+    EXPECT_EQ(trained(config, Recompute::selective), reference) << label(config) << " selective";
+    EXPECT_EQ(trained(config, Recompute::full), reference) << label(config) << " full";
+  }
+}
+
+TEST(Recompute, SavesMemory) {
+  Config config = tiny_config(Family::llama);
+  config.model.num_layers = 8;
+  const auto activations = [&](Recompute recompute) {
+    config.training.recompute = recompute;
+    return TinyModel(config).plan().bytes(MemoryKind::activations);
+  };
+  const int64_t none = activations(Recompute::none), selective = activations(Recompute::selective);
+  EXPECT_LT(selective, none * 4 / 5);
+  EXPECT_LT(activations(Recompute::full), none / 3);
+}
+
+TEST(Fp8State, EvaluationLeavesItAlone) {
+  for (const Config& config : all_precisions()) {
+    if (config.precision.fp8 == Fp8Mode::off || config.precision.fp8_recipe != Fp8Recipe::delayed) continue;
+    TinyModel tiny(config), evaluated(config);
+    for (int step = 0; step < 3; ++step) {
+      tiny.set_batch(step), evaluated.set_batch(step);
+      evaluated.evaluate();
+      tiny.train_step(1e-2f), evaluated.train_step(1e-2f);
+      evaluated.set_batch(77);
+      evaluated.evaluate();
+    }
+    const fp8::ScaleTable &a = tiny.model().recipe().table(), &b = evaluated.model().recipe().table();
+    EXPECT_EQ(tiny.read(a.scale), evaluated.read(b.scale)) << label(config);
+    EXPECT_EQ(tiny.read(a.history), evaluated.read(b.history)) << label(config);
+    EXPECT_EQ(tiny.read(a.amax), evaluated.read(b.amax)) << label(config);
+    EXPECT_EQ(tiny.read(tiny.model().parameters().mains),
+              evaluated.read(evaluated.model().parameters().mains));
+  }
+}
+
+TEST(Fp8State, SkippedStepLeavesEverythingAlone) {
+  Config config = tiny_config(Family::llama);
+  config.precision.dtype = config::ComputeDType::bf16;
+  config.precision.fp8 = Fp8Mode::hybrid;
+  config.precision.amax_history_len = 4;
+  TinyModel tiny(config), disturbed(config);
+  tiny.train_step(1e-2f), disturbed.train_step(1e-2f);
+  const auto scale = disturbed.read(disturbed.model().recipe().table().scale);
+  // A step whose gradient is not finite.
+  disturbed.forward_backward();
+  std::vector<float> gradients = disturbed.read(disturbed.model().parameters().grads);
+  gradients[5] = std::numeric_limits<float>::infinity();
+  disturbed.write(disturbed.model().parameters().grads, gradients);
+  disturbed.optimizer().step(disturbed.context(), 1e-2f);
+  disturbed.model().recipe().update(disturbed.context(), disturbed.optimizer().skip_flag());
+  disturbed.model().quantize_weights(disturbed.context());
+  disturbed.optimizer().fetch_status(disturbed.context());
+  EXPECT_EQ(disturbed.optimizer().status().skipped, 1);
+  disturbed.optimizer().finish_step(true);
+  EXPECT_EQ(disturbed.read(disturbed.model().recipe().table().scale), scale);
+  // And on as if it had not been.
+  EXPECT_EQ(tiny.train_step(1e-2f), disturbed.train_step(1e-2f));
+  EXPECT_EQ(tiny.read(tiny.model().parameters().mains), disturbed.read(disturbed.model().parameters().mains));
+  EXPECT_EQ(tiny.read(tiny.model().recipe().table().history),
+            disturbed.read(disturbed.model().recipe().table().history));
+}
+
+TEST(Fp8State, CalibrationOfABf16RunRecordsTheSameOperands) {
+  Config config = tiny_config(Family::llama);
+  config.precision.dtype = config::ComputeDType::bf16;
+  Config fp8 = config;
+  fp8.precision.fp8 = Fp8Mode::hybrid;
+  config.precision.fp8_calibrate = true;
+  TinyModel calibrated(config), quantized(fp8);
+  calibrated.train_step(0), quantized.train_step(0);
+  const fp8::ScaleTable &a = calibrated.model().recipe().table(), &b = quantized.model().recipe().table();
+  ASSERT_EQ(a.size(), b.size());
+  ASSERT_EQ(a.size(), 2 * 4 * 3);
+  const auto amax_a = calibrated.read(a.last_amax), amax_b = quantized.read(b.last_amax);
+  for (int i = 0; i < a.size(); ++i) {
+    EXPECT_EQ(a.info(i).name, b.info(i).name);
+    EXPECT_EQ(a.info(i).format, b.info(i).format);
+    EXPECT_GT(amax_a[i], 0) << a.info(i).name << " " << role_name(a.info(i).role);
+    // Weights are the same bits; activations differ by what FP8 did before them.
+    if (a.info(i).role != fp8::OperandRole::weight) continue;
+    EXPECT_EQ(amax_a[i], amax_b[i]);
+  }
+}
+
+TEST(Training, OverfitsOneBatchInEveryPrecision) {
+  for (const Config& config : all_precisions()) {
+    if (config.model.hidden_dropout > 0) continue;
+    TinyModel tiny(config);
+    const double first = tiny.train_step(1e-2f);
+    double last = first;
+    for (int step = 0; step < 60; ++step) last = tiny.train_step(1e-2f);
+    EXPECT_LT(last, first * 0.3) << label(config);
+  }
+}
+
+}  // namespace
+}  // namespace te

@@ -1,0 +1,140 @@
+// A small model with its optimizer, built from a config in code: what the tests of the model, the recipes and
+// the trainer share.
+#pragma once
+
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "config/config.h"
+#include "core/device.h"
+#include "core/random.h"
+#include "model/model_stage.h"
+#include "optim/optimizer.h"
+
+namespace te::testing {
+
+/// A valid config of awkward but small sizes: 2 layers, hidden 32, grouped queries for Llama, FP32 unless
+/// changed.
+inline config::Config tiny_config(config::Family family) {
+  config::Config config;
+  config.name = "tiny";
+  config.model.family = family;
+  config.model.num_layers = 2;
+  config.model.hidden_size = 32;
+  config.model.ffn_hidden_size = 48;
+  config.model.num_attention_heads = 4;
+  config.model.num_query_groups = family == config::Family::llama ? 2 : 4;
+  config.model.vocab_size = 61;
+  config.model.make_vocab_size_divisible_by = 16;
+  config.model.seq_length = 16;
+  config.model.tie_word_embeddings = family == config::Family::gpt;
+  config.model.init_method_std = 0.2;  // large enough that every path of the gradient matters
+  config.precision.dtype = config::ComputeDType::fp32;
+  config.training.micro_batch_size = 2;
+  config.training.global_batch_size = 2;
+  config.training.train_steps = 10;
+  config.training.device = config::DeviceChoice::cpu;
+  config.data.synthetic = true;
+  config::resolve_defaults(config);
+  return config;
+}
+
+class TinyModel {
+ public:
+  explicit TinyModel(const config::Config& config, Context context = Context::cpu())
+      : config_(config),
+        context_(std::move(context)),
+        model_(config),
+        optimizer_(config, model_.parameters()) {
+    config::validate(config);
+    model_.plan(plan_, context_);
+    optimizer_.plan(plan_);
+    const int64_t tokens = model_.dims().tokens;
+    plan_.add(tokens_, "tokens", MemoryKind::data, DType::i32, {tokens});
+    plan_.add(targets_, "targets", MemoryKind::data, DType::i32, {tokens});
+    plan_.add(eval_loss_, "eval_loss", MemoryKind::data, DType::f32, {1});
+    memory_ = plan_.allocate(context_);
+    model_.bind(context_);
+    model_.initialize(context_, config.training.seed);
+    model_.quantize_weights(context_);
+    set_batch(1);
+  }
+
+  /// Random tokens and targets, a pure function of the seed.
+  void set_batch(uint64_t seed) {
+    std::vector<int32_t> tokens(static_cast<size_t>(tokens_.numel())), targets(tokens.size());
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      const Philox4 random = philox(seed, 99, i);
+      tokens[i] = static_cast<int32_t>(random.word[0] % static_cast<uint32_t>(config_.model.vocab_size));
+      targets[i] = static_cast<int32_t>(random.word[1] % static_cast<uint32_t>(config_.model.vocab_size));
+    }
+    set_batch(tokens, targets);
+  }
+  void set_batch(const std::vector<int32_t>& tokens, const std::vector<int32_t>& targets) {
+    context_.copy_to_device(tokens_, tokens.data());
+    context_.copy_to_device(targets_, targets.data());
+    context_.synchronize();
+  }
+
+  /// Gradients of the mean loss (from zero), and the loss.
+  double forward_backward(const model::Pass& pass = {}) {
+    optimizer_.begin_step(context_);
+    const float scale = 1.0f / static_cast<float>(tokens_.numel());
+    model_.forward_backward(context_, tokens_, targets_, scale, optimizer_.loss_sum(), pass);
+    return read_scalar(optimizer_.loss_sum()) * scale;
+  }
+  double evaluate() {
+    context_.zero(eval_loss_);
+    model_.evaluate(context_, tokens_, targets_, eval_loss_);
+    return read_scalar(eval_loss_) / static_cast<double>(tokens_.numel());
+  }
+  /// A whole optimizer step; returns the loss before it.
+  double train_step(float lr) {
+    forward_backward();
+    optimizer_.step(context_, lr);
+    model_.recipe().update(context_, optimizer_.skip_flag());
+    model_.quantize_weights(context_);
+    optimizer_.fetch_status(context_);
+    context_.synchronize();
+    optimizer_.finish_step(optimizer_.status().skipped != 0);
+    return static_cast<double>(optimizer_.status().loss_sum) / static_cast<double>(tokens_.numel());
+  }
+
+  std::vector<float> read(const Tensor& tensor) const {
+    std::vector<float> values(static_cast<size_t>(tensor.numel()));
+    TE_CHECK(tensor.dtype == DType::f32, "read() is for FP32 tensors");
+    context_.copy_to_host(values.data(), tensor);
+    context_.synchronize();
+    return values;
+  }
+  void write(const Tensor& tensor, const std::vector<float>& values) const {
+    context_.copy_to_device(tensor, values.data());
+    context_.synchronize();
+  }
+  double read_scalar(const Tensor& tensor) const { return read(tensor)[0]; }
+  const model::Parameter& parameter(const std::string& name) {
+    for (const model::Parameter& parameter : model_.parameters().parameters()) {
+      if (parameter.name == name) return parameter;
+    }
+    internal_error("no parameter " + name, std::source_location::current());
+  }
+
+  const Context& context() const { return context_; }
+  model::ModelStage& model() { return model_; }
+  optim::Optimizer& optimizer() { return optimizer_; }
+  const MemoryPlan& plan() const { return plan_; }
+  Tensor tokens() const { return tokens_; }
+
+ private:
+  config::Config config_;
+  Context context_;
+  model::ModelStage model_;
+  optim::Optimizer optimizer_;
+  MemoryPlan plan_;
+  DeviceBuffer memory_;
+  Tensor tokens_, targets_, eval_loss_;
+};
+
+}  // namespace te::testing

@@ -1,0 +1,102 @@
+#include "train/summary.h"
+
+#include <map>
+
+#include "train/flops.h"
+
+namespace te::train {
+namespace {
+
+// CUDA context, cuBLASLt's and cuDNN's own memory, and the 64 MiB product workspace: seen on H200 with
+// CUDA 13.
+constexpr int64_t kCudaOverheadBytes = int64_t{900} << 20;
+
+std::string with_separators(int64_t value) {
+  std::string digits = std::to_string(value);
+  for (int at = static_cast<int>(digits.size()) - 3; at > 0; at -= 3)
+    digits.insert(static_cast<size_t>(at), ",");
+  return digits;
+}
+
+// "layers.3.mlp.linear_fc1.weight" -> "linear_fc1": the rows of the parameter table.
+std::string part_of(const std::string& name) {
+  for (const char* part : {"linear_qkv", "linear_proj", "linear_fc1", "linear_fc2", "word_embeddings",
+                           "position_embeddings", "output_layer"}) {
+    if (name.find(part) != std::string::npos) return part;
+  }
+  return "norms";
+}
+
+}  // namespace
+
+std::string device_summary(const Context& context) {
+  const DeviceInfo info = context.info();
+  if (context.is_cuda()) {
+    return fmt::format("device: cuda:{} {}, {} SMs, compute capability {}.{}, {} ({} free)\n",
+                       context.ordinal(), info.name, info.multiprocessors, info.capability_major,
+                       info.capability_minor, human_bytes(info.memory_bytes), human_bytes(info.free_bytes));
+  }
+  return fmt::format("device: CPU {}, {} threads, {} of memory ({} free)\n", info.name, info.multiprocessors,
+                     human_bytes(info.memory_bytes), human_bytes(info.free_bytes));
+}
+
+std::string model_summary(const config::Config& config, const model::ParameterStore& parameters) {
+  const config::ModelConfig& model = config.model;
+  std::string text = fmt::format(
+      "model: {} with {} layers, hidden {}, ffn {}, {} heads of {} ({} query groups), vocabulary {} (padded "
+      "{}), sequence {}\n",
+      to_string(model.family), model.num_layers, model.hidden_size, model.ffn_hidden_size,
+      model.num_attention_heads, model.kv_channels, model.num_query_groups, model.vocab_size,
+      model.padded_vocab_size(), model.seq_length);
+  std::map<std::string, int64_t> parts;
+  for (const model::Parameter& parameter : parameters.parameters()) {
+    parts[part_of(parameter.name)] += parameter.shape.numel();
+  }
+  for (const auto& [part, count] : parts)
+    text += fmt::format("  {:<26}{:>16}\n", part, with_separators(count));
+  text += fmt::format("  {:<26}{:>16}\n", "parameters", with_separators(parameters.num_parameters()));
+  const int64_t tokens = config.training.global_batch_size * model.seq_length;
+  text += fmt::format("  {:<26}{:>16.3f}\n  {:<26}{:>16}  ({} microbatches of {} x {})\n", "GFLOP per token",
+                      flops_per_token(model) / 1e9, "tokens per step", with_separators(tokens),
+                      config.training.global_batch_size / config.training.micro_batch_size,
+                      config.training.micro_batch_size, model.seq_length);
+  return text;
+}
+
+std::string precision_summary(const config::Config& config, const Context& context) {
+  const config::PrecisionConfig& precision = config.precision;
+  const auto dtype = to_string(precision.dtype);
+  if (precision.fp8 == config::Fp8Mode::off) {
+    return fmt::format("precision: {}, FP32 main parameters, FP8 off{}\n", dtype,
+                       precision.fp8_calibrate ? " (calibrating)" : "");
+  }
+  std::string text = fmt::format(
+      "precision: {}, FP32 main parameters; FP8 {} ({}): inputs and weights of the four linears of a layer "
+      "E4M3, "
+      "gradients {}, recipe {}\n",
+      dtype, to_string(precision.fp8),
+      precision.fp8 == config::Fp8Mode::hybrid ? "E4M3 and E5M2" : "E4M3 alone",
+      precision.fp8 == config::Fp8Mode::hybrid ? "E5M2" : "E4M3", to_string(precision.fp8_recipe));
+  if (precision.first_layers_bf16 + precision.last_layers_bf16 > 0) {
+    text += fmt::format("  the first {} and the last {} layers stay in {}\n", precision.first_layers_bf16,
+                        precision.last_layers_bf16, dtype);
+  }
+  // Casting costs a pass over memory per operand, which the product must win back: it grows with the width,
+  // the gain with its square.
+  if (context.is_cuda() && config.model.hidden_size < 2048) {
+    text += fmt::format(
+        "  note: at hidden size {} FP8 is often no faster than BF16; its gain shows from about 2048\n",
+        config.model.hidden_size);
+  }
+  return text;
+}
+
+std::string memory_summary(const MemoryPlan& plan, const Context& context) {
+  std::string text = "memory, planned before the first step:\n" + plan.table();
+  if (!context.is_cuda()) return text;
+  const int64_t peak = plan.total_bytes() + kCudaOverheadBytes;
+  return text + fmt::format("  {:<26}{:>12}  (with CUDA's own memory) of {}\n", "estimated peak",
+                            human_bytes(peak), human_bytes(context.info().memory_bytes));
+}
+
+}  // namespace te::train

@@ -1,0 +1,22 @@
+// The tables of the start: device, model, memory, effective config.
+#pragma once
+
+#include <string>
+
+#include "config/config.h"
+#include "core/device.h"
+#include "core/memory_plan.h"
+#include "model/model_stage.h"
+
+namespace te::train {
+
+std::string device_summary(const Context& context);
+/// Shape, parameters by part, FLOPs per token, tokens per step.
+std::string model_summary(const config::Config& config, const model::ParameterStore& parameters);
+/// Which operands are FP8, in which format, by which recipe; and a warning where FP8 is likely slower than
+/// BF16.
+std::string precision_summary(const config::Config& config, const Context& context);
+/// Memory by kind, the estimated peak, and what the device has.
+std::string memory_summary(const MemoryPlan& plan, const Context& context);
+
+}  // namespace te::train

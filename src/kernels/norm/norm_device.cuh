@@ -1,0 +1,156 @@
+// Device pieces shared by the CUDA versions of the norms.
+#pragma once
+
+#include <initializer_list>
+
+#include "core/device.h"
+#include "kernels/common/cuda_common.cuh"
+#include "kernels/norm/norm.h"
+
+namespace te::kernels::cuda {
+
+/// One element of y. Spelled out without fused multiply-adds, so that every kernel (and the CPU reference)
+/// that starts from the same statistics gets the same bits.
+__device__ __forceinline__ float norm_element(bool layer, float x, float mean, float rstd, float gamma,
+                                              float beta) {
+  if (!layer) return __fmul_rn(__fmul_rn(x, rstd), gamma);
+  return __fadd_rn(__fmul_rn(__fmul_rn(__fsub_rn(x, mean), rstd), gamma), beta);
+}
+
+/// Sums over the threads that share a row: a warp, or the whole block.
+template <bool kWarpPerRow>
+class RowReducer {
+ public:
+  using Shared = float2[2][kWarpSize];
+  __device__ explicit RowReducer(Shared& shared) : shared_(shared) {}
+
+  __device__ __forceinline__ float2 sum(float2 value) {
+    value = {warp_sum(value.x), warp_sum(value.y)};
+    if constexpr (kWarpPerRow) return value;
+    // Two buffers in turn: a warp that writes one has passed the barrier behind which all warps have read it,
+    // so one barrier a sum is enough.
+    float2* buffer = shared_[turn_];
+    turn_ ^= 1;
+    const int lane = threadIdx.x % kWarpSize, warps = blockDim.x / kWarpSize;
+    if (lane == 0) buffer[threadIdx.x / kWarpSize] = value;
+    __syncthreads();
+    value = lane < warps ? buffer[lane] : float2{0.0f, 0.0f};
+    return {warp_sum(value.x), warp_sum(value.y)};
+  }
+  __device__ __forceinline__ float sum(float value) { return sum(float2{value, 0.0f}).x; }
+
+ private:
+  Shared& shared_;
+  int turn_ = 0;
+};
+
+/// What the kernels need of an Fp8Output.
+struct NormFp8 {
+  bool wanted = false;  ///< amax or data
+  bool data = false;
+  bool e5m2 = false;
+  uint8_t* rowwise = nullptr;
+  const float* scale = nullptr;
+  float* scale_inv = nullptr;
+  float* amax = nullptr;
+  Fp8Counters* counters = nullptr;
+};
+
+inline NormFp8 norm_fp8(const Fp8Output& out) {
+  NormFp8 fp8;
+  fp8.wanted = static_cast<bool>(out);
+  if (!fp8.wanted) return fp8;
+  fp8.data = out.wants_data();
+  fp8.e5m2 = (out.rowwise ? out.rowwise : out.columnwise).dtype == DType::e5m2;
+  fp8.rowwise = out.rowwise.as<uint8_t>();
+  fp8.scale = out.scale;
+  fp8.scale_inv = out.scale_inv;
+  fp8.amax = out.amax;
+  fp8.counters = fp8.data ? out.counters : nullptr;
+  return fp8;
+}
+
+/// N values (already rounded to the high-precision dtype) as FP8 bytes, counted.
+template <DType type, int N>
+__device__ __forceinline__ Vector<uint8_t, N> cast_values(const float (&y)[N], float scale,
+                                                          ThreadCounters& counters) {
+  Vector<uint8_t, N> q;
+  if constexpr (N == 1) {
+    const float scaled = __fmul_rn(y[0], scale);
+    q.v[0] = to_fp8<type>(scaled);
+    count_value<type>(y[0], scaled, q.v[0], counters);
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; i += 2) {
+      const float first = __fmul_rn(y[i], scale), second = __fmul_rn(y[i + 1], scale);
+      const uint16_t pair = to_fp8x2<type>(first, second);
+      q.v[i] = static_cast<uint8_t>(pair & 0xff);
+      q.v[i + 1] = static_cast<uint8_t>(pair >> 8);
+      count_value<type>(y[i], first, q.v[i], counters);
+      count_value<type>(y[i + 1], second, q.v[i + 1], counters);
+    }
+  }
+  return q;
+}
+template <int N>
+__device__ __forceinline__ Vector<uint8_t, N> cast_values(bool e5m2, const float (&y)[N], float scale,
+                                                          ThreadCounters& counters) {
+  return e5m2 ? cast_values<DType::e5m2>(y, scale, counters) : cast_values<DType::e4m3>(y, scale, counters);
+}
+
+/// Statistics of one thread over all its rows, and their way to memory once per block.
+struct NormFp8Sums {
+  ThreadCounters counters;
+  uint32_t amax = 0;
+
+  template <int N>
+  __device__ __forceinline__ void add_row_piece(const NormFp8& fp8, const float (&y)[N], float scale,
+                                                int64_t offset) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) amax = max(amax, abs_bits(y[i]));
+    if (!fp8.data) return;
+    const Vector<uint8_t, N> q = cast_values(fp8.e5m2, y, scale, counters);
+    if (fp8.rowwise != nullptr) store_vector<uint8_t, N>(fp8.rowwise + offset, q);
+  }
+
+  /// Every thread of the block calls it. `elements` is the size of the whole output.
+  __device__ __forceinline__ void finish(const NormFp8& fp8, float scale, int64_t elements) {
+    __shared__ uint32_t words[kWarpSize];
+    __shared__ unsigned counts[2];
+    if (!fp8.wanted) return;
+    const bool first = blockIdx.x == 0 && threadIdx.x == 0;
+    if (first && fp8.scale_inv != nullptr) *fp8.scale_inv = 1.0f / scale;
+    if (fp8.amax != nullptr) block_raise_amax(amax, fp8.amax, words);
+    if (fp8.counters == nullptr) return;
+    if (threadIdx.x < 2) counts[threadIdx.x] = 0;
+    __syncthreads();
+    const unsigned saturated = __reduce_add_sync(0xffffffffu, counters.saturated);
+    const unsigned flushed = __reduce_add_sync(0xffffffffu, counters.flushed);
+    if (threadIdx.x % kWarpSize == 0) {
+      if (saturated > 0) atomicAdd(&counts[0], saturated);
+      if (flushed > 0) atomicAdd(&counts[1], flushed);
+    }
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    if (counts[0] > 0) atomicAdd(&fp8.counters->saturated, static_cast<unsigned long long>(counts[0]));
+    if (counts[1] > 0) atomicAdd(&fp8.counters->flushed, static_cast<unsigned long long>(counts[1]));
+    if (first) atomicAdd(&fp8.counters->total, static_cast<unsigned long long>(elements));
+  }
+};
+
+inline bool all_aligned(size_t bytes, std::initializer_list<const void*> pointers) {
+  for (const void* pointer : pointers)
+    if (!is_aligned(pointer, bytes)) return false;
+  return true;
+}
+
+inline int multiprocessor_count(const Context& context) {
+  int count = 0;
+  TE_CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, context.ordinal()));
+  return count;
+}
+
+/// The columnwise FP8 output, from the rowwise one or else from x and the statistics just written.
+void norm_columnwise(const Context& context, const NormForward& args);
+
+}  // namespace te::kernels::cuda

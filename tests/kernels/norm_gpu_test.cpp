@@ -1,0 +1,222 @@
+// CUDA norms against the CPU reference on the same inputs.
+#include <cstring>
+
+#include "norm_cases.h"
+
+namespace te::testing {
+namespace {
+
+using kernels::norm_backward;
+using kernels::norm_forward;
+
+struct GpuShape {
+  int64_t rows, hidden;
+};
+/// One element, odd widths, a warp per row, a block per row with 1, 2 and 4 vectors a thread, widths beyond
+/// the registers; more rows than resident blocks, and more than the blocks of partial sums.
+const GpuShape kShapes[] = {{3, 1},     {5, 7},     {9, 130},   {4500, 35},  {7, 128},   {300, 512},
+                            {37, 1024}, {200, 768}, {19, 2048}, {270, 4096}, {20, 5120}, {1700, 1032},
+                            {9, 16384}, {5, 16392}, {4, 33000}, {9000, 64}};
+
+template <class Body>
+void each_case(Body&& body) {
+  for (const NormKind kind : {NormKind::rms, NormKind::layer}) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      for (const GpuShape& shape : kShapes) {
+        SCOPED_TRACE(std::string(kind == NormKind::rms ? "rms " : "layer ") + std::string(dtype_name(dtype)) +
+                     " " + std::to_string(shape.rows) + " x " + std::to_string(shape.hidden));
+        body(kind, dtype, shape);
+      }
+    }
+  }
+}
+
+/// Statistics differ by the order of FP32 sums; y by that and one rounding, a whole ulp of bf16 at most.
+double tolerance(DType dtype) {
+  return dtype == DType::bf16 ? 8e-3 : 1e-5;
+}
+
+TEST(NormGpuTest, ForwardMatchesCpu) {
+  TE_REQUIRE_GPU();
+  const Context cpu = Context::cpu(), gpu = Context::cuda(0);
+  each_case([&](NormKind kind, DType dtype, GpuShape shape) {
+    for (const bool with_delta : {false, true}) {
+      NormCase expected(cpu, kind, dtype, shape.rows, shape.hidden);
+      NormCase actual(gpu, kind, dtype, shape.rows, shape.hidden);
+      norm_forward(cpu, with_delta ? expected.forward_with_delta() : expected.forward());
+      norm_forward(gpu, with_delta ? actual.forward_with_delta() : actual.forward());
+      if (with_delta) {
+        EXPECT_EQ(count_different(actual.sum.raw(), expected.sum.raw(), dtype_size(dtype)), 0);
+      }
+      EXPECT_LT(max_relative_error(actual.rstd.floats(), expected.rstd.floats()), 1e-5);
+      if (kind == NormKind::layer) {
+        EXPECT_LT(max_relative_error(actual.mean.floats(), expected.mean.floats(), 0.1), 1e-5);
+      }
+      EXPECT_LT(max_relative_error(actual.y.floats(), expected.y.floats(), 0.05), tolerance(dtype));
+      EXPECT_LT(relative_error(actual.y.floats(), expected.y.floats()), dtype == DType::bf16 ? 5e-4 : 2e-6);
+    }
+  });
+}
+
+TEST(NormGpuTest, SumMayReplaceX) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  each_case([&](NormKind kind, DType dtype, GpuShape shape) {
+    NormCase t(gpu, kind, dtype, shape.rows, shape.hidden);
+    norm_forward(gpu, t.forward_with_delta());
+    const std::vector<uint8_t> sum = t.sum.raw(), y = t.y.raw();
+    NormForward in_place = t.forward_with_delta();
+    in_place.sum = t.x;
+    norm_forward(gpu, in_place);
+    EXPECT_EQ(count_different(t.x.raw(), sum, 1), 0);
+    EXPECT_EQ(count_different(t.y.raw(), y, 1), 0);
+  });
+}
+
+/// The bytes, amax and counters that a separate cast of the GPU's own y would give.
+struct ExpectedFp8 {
+  std::vector<uint8_t> rowwise, columnwise;
+  float amax = 0.0f;
+  Fp8Counters counters{};
+
+  ExpectedFp8(DType type, const std::vector<float>& y, int64_t rows, int64_t cols, float scale)
+      : rowwise(y.size()), columnwise(y.size()) {
+    for (size_t i = 0; i < y.size(); ++i) {
+      const float scaled = y[i] * scale;
+      const uint8_t q = type == DType::e4m3 ? to_e4m3(scaled).bits : to_e5m2(scaled).bits;
+      rowwise[i] = q;
+      columnwise[(i % cols) * rows + i / cols] = q;
+      amax = std::max(amax, std::abs(y[i]));
+      counters.saturated += std::abs(scaled) > fp8_max(type) ? 1 : 0;
+      counters.flushed += y[i] != 0.0f && (q & 0x7f) == 0 ? 1 : 0;
+    }
+    counters.total = y.size();
+  }
+};
+
+TEST(NormGpuTest, FusedFp8EqualsNormThenCast) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  const float scale = 300.0f;
+  each_case([&](NormKind kind, DType dtype, GpuShape shape) {
+    const DType fp8 = shape.rows % 2 == 0 ? DType::e5m2 : DType::e4m3;
+    NormCase t(gpu, kind, dtype, shape.rows, shape.hidden);
+    norm_forward(gpu, t.forward_with_delta());
+    const std::vector<uint8_t> y = t.y.raw();
+    const ExpectedFp8 expected(fp8, t.y.floats(), shape.rows, shape.hidden, scale);
+    for (int outputs = 1; outputs < 8; ++outputs) {
+      const bool rowwise = (outputs & 1) != 0, columnwise = (outputs & 2) != 0, keep_y = (outputs & 4) != 0;
+      if (!rowwise && !columnwise && !keep_y) continue;
+      SCOPED_TRACE("outputs " + std::to_string(outputs));
+      Fp8Case out(gpu, fp8, shape.rows, shape.hidden, scale);
+      NormForward args = t.forward_with_delta();
+      if (!keep_y) args.y = {};
+      args.y_fp8 = out.output(rowwise, columnwise);
+      norm_forward(gpu, args);
+      if (rowwise) {
+        EXPECT_EQ(count_different(out.rowwise.raw(), expected.rowwise, 1), 0);
+      }
+      if (columnwise) {
+        EXPECT_EQ(count_different(out.columnwise.raw(), expected.columnwise, 1), 0);
+      }
+      if (keep_y) {
+        EXPECT_EQ(count_different(t.y.raw(), y, 1), 0);
+      }
+      EXPECT_EQ(out.numbers.floats(), (std::vector<float>{scale, 1.0f / scale, expected.amax}));
+      const Fp8Counters counters = rowwise || columnwise ? expected.counters : Fp8Counters{};
+      EXPECT_EQ(std::memcmp(out.counters.raw().data(), &counters, sizeof counters), 0);
+    }
+  });
+}
+
+TEST(NormGpuTest, BackwardMatchesCpu) {
+  TE_REQUIRE_GPU();
+  const Context cpu = Context::cpu(), gpu = Context::cuda(0);
+  each_case([&](NormKind kind, DType dtype, GpuShape shape) {
+    for (const bool residual : {false, true}) {
+      NormCase expected(cpu, kind, dtype, shape.rows, shape.hidden);
+      NormCase actual(gpu, kind, dtype, shape.rows, shape.hidden);
+      norm_forward(cpu, expected.forward());
+      // The same statistics on both sides, so that only the backward pass is compared.
+      actual.rstd.fill(expected.rstd.floats());
+      if (kind == NormKind::layer) actual.mean.fill(expected.mean.floats());
+      NormBackward expected_args = expected.backward(), actual_args = actual.backward();
+      if (residual) {
+        expected_args.dresidual = expected.dresidual;
+        actual_args.dresidual = actual.dresidual;
+      }
+      norm_backward(cpu, expected_args);
+      norm_backward(gpu, actual_args);
+      // With one column the terms of dx cancel nearly to nothing, so the error is that of the terms.
+      const double floor = shape.hidden == 1 ? 1.0 : 0.1;
+      EXPECT_LT(max_relative_error(actual.dx.floats(), expected.dx.floats(), floor),
+                dtype == DType::bf16 ? 8e-3 : 5e-5);
+      // FP32 sums of up to 9000 terms of size 1, in two orders.
+      EXPECT_LT(max_relative_error(actual.dgamma.floats(), expected.dgamma.floats(), 1.0), 2e-4);
+      if (kind == NormKind::layer) {
+        EXPECT_LT(max_relative_error(actual.dbeta.floats(), expected.dbeta.floats(), 1.0), 2e-4);
+      }
+    }
+  });
+}
+
+TEST(NormGpuTest, BackwardIsDeterministicAndMayOverwriteItsInputs) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  each_case([&](NormKind kind, DType dtype, GpuShape shape) {
+    std::vector<uint8_t> dx, dgamma, dbeta;
+    for (int run = 0; run < 4; ++run) {
+      NormCase t(gpu, kind, dtype, shape.rows, shape.hidden);
+      norm_forward(gpu, t.forward());
+      NormBackward args = t.backward();
+      args.dresidual = t.dresidual;
+      const TestTensor& out = run == 2 ? t.dy : run == 3 ? t.dresidual : t.dx;
+      args.dx = out;
+      norm_backward(gpu, args);
+      if (run == 0) {
+        dx = out.raw(), dgamma = t.dgamma.raw(), dbeta = t.dbeta.raw();
+        continue;
+      }
+      EXPECT_EQ(count_different(out.raw(), dx, 1), 0);
+      EXPECT_EQ(count_different(t.dgamma.raw(), dgamma, 1), 0);
+      EXPECT_EQ(count_different(t.dbeta.raw(), dbeta, 1), 0);
+    }
+  });
+}
+
+TEST(NormGpuTest, UnalignedTensorsTakeTheSlowPath) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  const int64_t rows = 6, hidden = 256;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    NormCase t(gpu, NormKind::layer, dtype, rows, hidden);
+    norm_forward(gpu, t.forward());
+    const std::vector<float> y = t.y.floats();
+    TestTensor wide(gpu, dtype, {rows * hidden + 1});
+    Tensor shifted{wide.get().as<char>() + dtype_size(dtype), dtype, {rows, hidden}};
+    gpu.copy(shifted, t.x);
+    NormForward args = t.forward();
+    t.y.fill_value(std::nanf(""));
+    args.x = shifted;
+    norm_forward(gpu, args);
+    EXPECT_LT(max_relative_error(t.y.floats(), y, 0.05), tolerance(dtype));
+  }
+}
+
+TEST(NormGpuTest, NanReachesAmax) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  NormCase t(gpu, NormKind::rms, DType::bf16, 4, 64);
+  std::vector<float> x = t.x.floats();
+  x[100] = std::nanf("");
+  t.x.fill(x);
+  Fp8Case out(gpu, DType::e4m3, 4, 64);
+  NormForward args = t.forward();
+  args.y_fp8 = out.output(true, true);
+  norm_forward(gpu, args);
+  EXPECT_TRUE(std::isnan(out.numbers.floats()[2]));
+  EXPECT_EQ(out.rowwise.raw()[100], 0x7f);
+}
+
+}  // namespace
+}  // namespace te::testing

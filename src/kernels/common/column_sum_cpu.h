@@ -5,12 +5,11 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "kernels/quantize/quantize.h"
+
 namespace te::kernels {
 
-/// Rows of one partial sum, on every backend; scratch holds [ceil(rows / kColumnSumRows), cols] floats.
-constexpr int64_t kColumnSumRows = 128;
-
-/// sums[c] += sum over rows of value(r, c).
+/// sums[c] += sum over rows of value(r, c). scratch: quantize_scratch_elements(rows, cols) floats.
 template <class Value>
 void add_column_sums_cpu(int64_t rows, int64_t cols, float* sums, float* scratch, Value&& value) {
   if (rows == 0) return;

@@ -5,15 +5,9 @@
 #include "kernels/common/checks.h"
 #include "kernels/common/column_sum_cpu.h"
 #include "kernels/common/fp8_cpu.h"
+#include "kernels/quantize/quantize_cuda.h"
 
 namespace te::kernels {
-
-namespace cuda {
-void quantize(const Context& context, const Quantize& args);
-void transpose_fp8(const Context& context, const Tensor& x, const Tensor& out);
-void quantize_many(const Context& context, const Quantize* args, int count);
-void dequantize(const Context& context, const Tensor& q, const float* scale_inv, const Tensor& out);
-}  // namespace cuda
 
 namespace {
 

@@ -16,6 +16,8 @@ struct Quantize {
   Tensor scratch;  ///< fp32, at least quantize_scratch_elements(...) when dbias is given
 };
 void quantize(const Context& context, const Quantize& args);
+/// Rows of one partial column sum, on every backend.
+constexpr int64_t kColumnSumRows = 128;
 /// FP32 elements of scratch for the partial column sums of a [rows, cols] tensor.
 int64_t quantize_scratch_elements(int64_t rows, int64_t cols);
 

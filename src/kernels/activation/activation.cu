@@ -1,0 +1,164 @@
+// SwiGLU and GELU on the GPU, in the tiles of fp8_tile.cuh, so that FP8 output costs no second pass.
+#include "kernels/activation/activation.h"
+#include "kernels/activation/activation_math.h"
+#include "kernels/quantize/fp8_tile.cuh"
+#include "kernels/quantize/quantize_cuda.h"
+
+namespace te::kernels::cuda {
+namespace {
+
+/// FP32 tensors get the accurate exponential; for BF16 the fast one's relative error (below 1e-5) is far
+/// inside the rounding of the result. Every kernel of one type uses the same, so fused equals unfused.
+template <class T>
+__device__ __forceinline__ float sigmoid(float x) {
+  return 1.0f / (1.0f + expf(-x));
+}
+template <>
+__device__ __forceinline__ float sigmoid<__nv_bfloat16>(float x) {
+  return __fdividef(1.0f, 1.0f + __expf(-x));
+}
+
+template <class T>
+struct ForwardArgs {
+  const T* x;
+  T* y;
+  Fp8TileTarget target;  ///< [rows, ffn]
+};
+
+template <class T>
+struct BackwardArgs {
+  const T* x;
+  const T* dy;
+  T* dx;
+  Fp8TileTarget target;  ///< [rows, cols of x]
+  int64_t ffn;
+};
+
+/// The block's tile of a [rows, cols] matrix.
+struct TilePlace {
+  int64_t row, col;
+};
+__device__ __forceinline__ TilePlace tile_place(int64_t cols) {
+  const unsigned across = static_cast<unsigned>((cols + kTileCols - 1) / kTileCols);
+  return {int64_t{blockIdx.x / across} * kTileRows, int64_t{blockIdx.x % across} * kTileCols};
+}
+
+template <ActivationKind kind, class T, DType kFormat, bool kAligned>
+__global__ void __launch_bounds__(kTileThreads, kTileBlocks<T, kAligned>)
+    forward_kernel(const __grid_constant__ ForwardArgs<T> args) {
+  __shared__ Fp8TileShared shared;
+  constexpr bool gated = kind == ActivationKind::swiglu;
+  const int64_t rows = args.target.rows, ffn = args.target.cols, stride = gated ? 2 * ffn : ffn;
+  const TilePlace tile = tile_place(ffn);
+  Octet<T> x[kThreadRows], up[kThreadRows];
+  load_tile<kAligned>(args.x, stride, rows, tile.row, tile.col, ffn, x);
+  if constexpr (gated) load_tile<kAligned>(args.x + ffn, stride, rows, tile.row, tile.col, ffn, up);
+  const auto value = [&](int i, int j) {
+    const float in = x[i].get(j);
+    float factor = 0.0f;
+    if constexpr (gated) factor = up[i].get(j);
+    return activation_value<kind>(in, factor, sigmoid<T>(activation_argument<kind>(in)));
+  };
+#pragma unroll
+  for (int i = 0; i < kThreadRows; ++i) {
+#pragma unroll
+    for (int j = 0; j < 8; j += 2) x[i].set_pair(j, value(i, j), value(i, j + 1));
+  }
+  if (args.y != nullptr) store_tile<kAligned>(x, args.y, ffn, rows, tile.row, tile.col, ffn);
+  Fp8TileWriter<T, kFormat, kAligned> writer(args.target, shared);
+  writer.write(x, tile.row, tile.col, ffn);
+  writer.finish(blockIdx.x == 0);
+}
+
+/// SwiGLU's gradient holds three packed tensors, so it gets more registers.
+template <ActivationKind kind, class T, bool kAligned>
+constexpr int kBackwardBlocks = (kind == ActivationKind::swiglu) && kAligned && sizeof(T) == 2
+                                    ? 3
+                                    : kTileBlocks<T, kAligned>;
+
+/// x becomes dx (SwiGLU: x the gate's, up the up projection's); dx may share memory with x, as each thread
+/// writes only what it alone has read.
+template <ActivationKind kind, class T, DType kFormat, bool kAligned>
+__global__ void __launch_bounds__(kTileThreads, kBackwardBlocks<kind, T, kAligned>)
+    backward_kernel(const __grid_constant__ BackwardArgs<T> args) {
+  __shared__ Fp8TileShared shared;
+  constexpr bool gated = kind == ActivationKind::swiglu;
+  const int64_t rows = args.target.rows, cols = args.target.cols, ffn = args.ffn;
+  const TilePlace tile = tile_place(ffn);
+  Octet<T> x[kThreadRows], up[kThreadRows], dy[kThreadRows];
+  load_tile<kAligned>(args.x, cols, rows, tile.row, tile.col, ffn, x);
+  if constexpr (gated) load_tile<kAligned>(args.x + ffn, cols, rows, tile.row, tile.col, ffn, up);
+  load_tile<kAligned>(args.dy, ffn, rows, tile.row, tile.col, ffn, dy);
+#pragma unroll
+  for (int i = 0; i < kThreadRows; ++i) {
+#pragma unroll
+    for (int j = 0; j < 8; j += 2) {
+      float first[2], second[2];
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const float in = x[i].get(j + k), slope = dy[i].get(j + k);
+        const float s = sigmoid<T>(activation_argument<kind>(in));
+        if constexpr (gated) {
+          first[k] = swiglu_gate_gradient(in, up[i].get(j + k), s, slope);
+          second[k] = swiglu_up_gradient(in, s, slope);
+        } else {
+          first[k] = gelu_gradient(in, s, slope);
+        }
+      }
+      x[i].set_pair(j, first[0], first[1]);
+      if constexpr (gated) up[i].set_pair(j, second[0], second[1]);
+    }
+  }
+  if (args.dx != nullptr) {
+    store_tile<kAligned>(x, args.dx, cols, rows, tile.row, tile.col, ffn);
+    if constexpr (gated) store_tile<kAligned>(up, args.dx + ffn, cols, rows, tile.row, tile.col, ffn);
+  }
+  Fp8TileWriter<T, kFormat, kAligned> writer(args.target, shared);
+  writer.write(x, tile.row, tile.col, ffn);
+  if constexpr (gated) writer.write(up, tile.row, ffn + tile.col, cols);
+  writer.finish(blockIdx.x == 0);
+}
+
+unsigned tile_count(int64_t rows, int64_t ffn) {
+  return ceil_div(rows, kTileRows) * ceil_div(ffn, kTileCols);
+}
+
+}  // namespace
+
+void activation_forward(const Context& context, const ActivationForward& args) {
+  const int64_t rows = args.x.rows();
+  const int64_t ffn = args.kind == ActivationKind::swiglu ? args.x.cols() / 2 : args.x.cols();
+  if (args.x.numel() == 0) return;
+  const Fp8TileTarget target = tile_target(args.y_fp8, nullptr, rows, ffn);
+  const bool aligned = is_tile_aligned(target) && is_aligned(args.x.data, 16) && is_aligned(args.y.data, 16);
+  dispatch_tile(args.x.dtype, tile_format(args.y_fp8), aligned, [&]<class T, DType kFormat, bool kAligned>() {
+    const auto kernel = args.kind == ActivationKind::swiglu
+                            ? forward_kernel<ActivationKind::swiglu, T, kFormat, kAligned>
+                            : forward_kernel<ActivationKind::gelu, T, kFormat, kAligned>;
+    kernel<<<tile_count(rows, ffn), kTileThreads, 0, cuda_stream(context)>>>(
+        ForwardArgs<T>{args.x.as<T>(), args.y.as<T>(), target});
+  });
+  TE_CUDA_CHECK_LAUNCH();
+}
+
+void activation_backward(const Context& context, const ActivationBackward& args) {
+  const int64_t rows = args.x.rows(), cols = args.x.cols();
+  const int64_t ffn = args.kind == ActivationKind::swiglu ? cols / 2 : cols;
+  if (args.x.numel() == 0) return;
+  float* const partial = args.dbias ? args.scratch.as<float>() : nullptr;
+  const Fp8TileTarget target = tile_target(args.dx_fp8, partial, rows, cols);
+  const bool aligned = is_tile_aligned(target) && ffn % 8 == 0 && is_aligned(args.x.data, 16) &&
+                       is_aligned(args.dy.data, 16) && is_aligned(args.dx.data, 16);
+  dispatch_tile(args.x.dtype, tile_format(args.dx_fp8), aligned,
+                [&]<class T, DType kFormat, bool kAligned>() {
+                  const auto kernel = args.kind == ActivationKind::swiglu
+                                          ? backward_kernel<ActivationKind::swiglu, T, kFormat, kAligned>
+                                          : backward_kernel<ActivationKind::gelu, T, kFormat, kAligned>;
+                  kernel<<<tile_count(rows, ffn), kTileThreads, 0, cuda_stream(context)>>>(
+                      BackwardArgs<T>{args.x.as<T>(), args.dy.as<T>(), args.dx.as<T>(), target, ffn});
+                });
+  TE_CUDA_CHECK_LAUNCH();
+  if (args.dbias) add_partial_sums(context, partial, ceil_div(rows, kTileRows), cols, args.dbias.as<float>());
+}
+
+}  // namespace te::kernels::cuda

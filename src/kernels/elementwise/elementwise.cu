@@ -1,0 +1,126 @@
+// Elementwise ops on the GPU: eight values per thread, moved in 16-byte pieces where alignment allows.
+#include "core/random.h"
+#include "kernels/common/cuda_common.cuh"
+#include "kernels/common/octet.cuh"
+#include "kernels/elementwise/elementwise.h"
+#include "kernels/quantize/quantize_cuda.h"
+
+namespace te::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+unsigned octet_blocks(int64_t count) {
+  return ceil_div((count + 7) / 8, kThreads);
+}
+
+/// Loads, or stores, this thread's octet of a vector; the last may be short.
+template <bool kAligned, class T>
+__device__ __forceinline__ Octet<T> load_piece(const T* p, int64_t valid) {
+  return kAligned && valid >= 8 ? load_octet<true>(p, valid) : load_octet<false>(p, valid);
+}
+template <bool kAligned, class T>
+__device__ __forceinline__ void store_piece(const Octet<T>& octet, T* p, int64_t valid) {
+  if (kAligned && valid >= 8) {
+    store_octet<true>(octet, p, valid);
+  } else {
+    store_octet<false>(octet, p, valid);
+  }
+}
+
+template <class T, bool kAligned>
+__global__ void add_kernel(const T* a, const T* b, T* out, int64_t count) {
+  const int64_t at = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * 8;
+  if (at >= count) return;
+  const Octet<T> x = load_piece<kAligned>(a + at, count - at), y = load_piece<kAligned>(b + at, count - at);
+  Octet<T> sum;
+#pragma unroll
+  for (int j = 0; j < 8; j += 2) sum.set_pair(j, x.get(j) + y.get(j), x.get(j + 1) + y.get(j + 1));
+  store_piece<kAligned>(sum, out + at, count - at);
+}
+
+template <class From, class To, bool kAligned>
+__global__ void cast_kernel(const From* x, To* out, int64_t count) {
+  const int64_t at = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * 8;
+  if (at >= count) return;
+  const Octet<From> in = load_piece<kAligned>(x + at, count - at);
+  Octet<To> result;
+#pragma unroll
+  for (int j = 0; j < 8; j += 2) result.set_pair(j, in.get(j), in.get(j + 1));
+  store_piece<kAligned>(result, out + at, count - at);
+}
+
+template <class T>
+__global__ void fill_value_kernel(T* x, float value, int64_t count) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < count) store_float(x + i, value);
+}
+
+__global__ void fill_normal_kernel(float* x, int64_t count, float std, uint64_t seed, uint64_t stream,
+                                   uint64_t first_index) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < count) x[i] = std * normal(seed, stream, first_index + static_cast<uint64_t>(i));
+}
+
+template <class T>
+void launch_add(const Context& context, const Tensor& a, const Tensor& b, const Tensor& out) {
+  const bool aligned = is_aligned(a.data, 16) && is_aligned(b.data, 16) && is_aligned(out.data, 16);
+  const auto kernel = aligned ? add_kernel<T, true> : add_kernel<T, false>;
+  kernel<<<octet_blocks(a.numel()), kThreads, 0, cuda_stream(context)>>>(a.as<T>(), b.as<T>(), out.as<T>(),
+                                                                         a.numel());
+}
+
+template <class From, class To>
+void launch_cast(const Context& context, const Tensor& x, const Tensor& out) {
+  const bool aligned = is_aligned(x.data, 16) && is_aligned(out.data, 16);
+  const auto kernel = aligned ? cast_kernel<From, To, true> : cast_kernel<From, To, false>;
+  kernel<<<octet_blocks(x.numel()), kThreads, 0, cuda_stream(context)>>>(x.as<From>(), out.as<To>(),
+                                                                         x.numel());
+}
+
+/// Calls fn(element) with the device's element type of an fp32 or bf16 tensor.
+template <class Fn>
+void with_type(DType type, Fn&& fn) {
+  if (type == DType::f32) return fn(float{});
+  fn(__nv_bfloat16{});
+}
+
+}  // namespace
+
+void add(const Context& context, const Tensor& a, const Tensor& b, const Tensor& out) {
+  if (a.numel() == 0) return;
+  with_type(a.dtype, [&](auto element) { launch_add<decltype(element)>(context, a, b, out); });
+  TE_CUDA_CHECK_LAUNCH();
+}
+
+void bias_gradient(const Context& context, const Tensor& dy, const Tensor& dbias, const Tensor& scratch) {
+  quantize(context, {.x = dy, .dbias = dbias, .scratch = scratch});
+}
+
+void cast(const Context& context, const Tensor& x, const Tensor& out) {
+  if (x.numel() == 0) return;
+  with_type(x.dtype, [&](auto from) {
+    with_type(out.dtype, [&](auto to) { launch_cast<decltype(from), decltype(to)>(context, x, out); });
+  });
+  TE_CUDA_CHECK_LAUNCH();
+}
+
+void fill_normal(const Context& context, const Tensor& x, float std, uint64_t seed, uint64_t stream,
+                 uint64_t first_index) {
+  if (x.numel() == 0) return;
+  fill_normal_kernel<<<ceil_div(x.numel(), kThreads), kThreads, 0, cuda_stream(context)>>>(
+      x.as<float>(), x.numel(), std, seed, stream, first_index);
+  TE_CUDA_CHECK_LAUNCH();
+}
+
+void fill_value(const Context& context, const Tensor& x, float value) {
+  if (x.numel() == 0) return;
+  with_type(x.dtype, [&](auto element) {
+    using T = decltype(element);
+    fill_value_kernel<<<ceil_div(x.numel(), kThreads), kThreads, 0, cuda_stream(context)>>>(x.as<T>(), value,
+                                                                                            x.numel());
+  });
+  TE_CUDA_CHECK_LAUNCH();
+}
+
+}  // namespace te::kernels::cuda

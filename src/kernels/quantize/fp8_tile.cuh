@@ -1,0 +1,287 @@
+// Writing FP8 output tile by tile: shared by quantize and by the kernels that fuse it.
+//
+// A block of 256 threads owns a tile of 128 rows and 64 columns; thread (tx = tid % 8, ty = tid / 8) holds
+// the 4 x 8 values at row 4 ty, column 8 tx, as four Octets. Values outside the matrix are zeros, which
+// change neither amax nor counts nor sums. Row-wise bytes leave from registers, 8 at a time. For the
+// transposed output each thread transposes its 4 x 8 bytes into words of four rows, which meet in shared
+// memory and leave as 16-byte runs of rows, 128 bytes per column. The 16-byte units of a column are permuted
+// (xor with the column's group of eight), so neither side of the exchange has bank conflicts.
+#pragma once
+
+#include "kernels/common/cuda_common.cuh"
+#include "kernels/common/octet.cuh"
+
+namespace te::kernels {
+
+constexpr int kTileRows = 128;
+constexpr int kTileCols = 64;
+constexpr int kTileThreads = 256;
+constexpr int kThreadRows = 4;
+constexpr int kTileWarps = kTileThreads / kWarpSize;
+/// Blocks to keep on a multiprocessor. Unasked, the compiler keeps every unpacked value in a register of its
+/// own, and too few loads are in flight to fill the memory's bandwidth.
+template <class T, bool kAligned>
+constexpr int kTileBlocks = !kAligned        ? 1
+                            : sizeof(T) == 2 ? 4
+                                             : 2;
+
+/// An Fp8Output (and partial column sums) as a kernel sees it; null pointers ask for nothing.
+struct Fp8TileTarget {
+  uint8_t* rowwise;
+  uint8_t* columnwise;
+  const float* scale;
+  float* scale_inv;
+  float* amax;
+  Fp8Counters* counters;
+  float* partial_sums;  ///< [ceil(rows / kTileRows), cols]
+  int64_t rows;
+  int64_t cols;
+};
+
+inline Fp8TileTarget tile_target(const Fp8Output& out, float* partial_sums, int64_t rows, int64_t cols) {
+  return {out.rowwise.as<uint8_t>(),
+          out.columnwise.as<uint8_t>(),
+          out.scale,
+          out.scale_inv,
+          out.amax,
+          out.wants_data() ? out.counters : nullptr,
+          partial_sums,
+          rows,
+          cols};
+}
+/// The format of an output's bytes; any when it has none.
+inline DType tile_format(const Fp8Output& out) {
+  return out.rowwise ? out.rowwise.dtype : out.columnwise ? out.columnwise.dtype : DType::e4m3;
+}
+/// True when the wide stores of the aligned kernels may be used for this target.
+inline bool is_tile_aligned(const Fp8TileTarget& target) {
+  return target.cols % 8 == 0 && is_aligned(target.rowwise, 8) &&
+         (target.columnwise == nullptr || (target.rows % 16 == 0 && is_aligned(target.columnwise, 16)));
+}
+
+struct Fp8TileShared {
+  uint4 transposed[kTileCols * kTileRows / 16];
+  float sums[kTileWarps][kTileCols];
+  uint32_t words[kWarpSize];
+};
+
+/// Stores a tile's bytes transposed: bytes[i] holds row 4 ty + i, columns 8 tx ... 8 tx + 7. Every thread of
+/// the block calls it. out is [cols, rows]; columns from col_end on are not written.
+template <bool kAligned>
+__device__ __forceinline__ void store_transposed(const uint2 (&bytes)[kThreadRows], uint8_t* out,
+                                                 int64_t rows, int64_t tile_row, int64_t tile_col,
+                                                 int64_t col_end, Fp8TileShared& shared) {
+  const int tx = threadIdx.x % 8, ty = threadIdx.x / 8;
+  uint32_t* const words = reinterpret_cast<uint32_t*>(shared.transposed);
+  const int place = ((ty / 4) ^ tx) * 4 + ty % 4;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    uint32_t row[kThreadRows];
+#pragma unroll
+    for (int i = 0; i < kThreadRows; ++i) row[i] = half == 0 ? bytes[i].x : bytes[i].y;
+    // A 4 x 4 transpose of bytes: pair rows, then pair the pairs.
+    const uint32_t low01 = __byte_perm(row[0], row[1], 0x5140), low23 = __byte_perm(row[2], row[3], 0x5140);
+    const uint32_t high01 = __byte_perm(row[0], row[1], 0x7362), high23 = __byte_perm(row[2], row[3], 0x7362);
+    uint32_t* const column = words + (tx * 8 + half * 4) * (kTileRows / 4) + place;
+    column[0 * (kTileRows / 4)] = __byte_perm(low01, low23, 0x5410);
+    column[1 * (kTileRows / 4)] = __byte_perm(low01, low23, 0x7632);
+    column[2 * (kTileRows / 4)] = __byte_perm(high01, high23, 0x5410);
+    column[3 * (kTileRows / 4)] = __byte_perm(high01, high23, 0x7632);
+  }
+  __syncthreads();
+  constexpr int kUnits = kTileRows / 16;
+#pragma unroll
+  for (int pass = 0; pass < kTileCols * kUnits / kTileThreads; ++pass) {
+    const int index = static_cast<int>(threadIdx.x) + pass * kTileThreads;
+    const int column = index / kUnits, unit = index % kUnits;
+    const uint4 run = shared.transposed[column * kUnits + (unit ^ (column / 8))];
+    const int64_t c = tile_col + column, r = tile_row + unit * 16;
+    if (c >= col_end || r >= rows) continue;
+    uint8_t* const to = out + c * rows + r;
+    if constexpr (kAligned) {
+      *reinterpret_cast<uint4*>(to) = run;
+    } else {
+      const uint32_t part[4] = {run.x, run.y, run.z, run.w};
+#pragma unroll
+      for (int k = 0; k < 16; ++k)
+        if (r + k < rows) to[k] = static_cast<uint8_t>(part[k / 4] >> (k % 4 * 8));
+    }
+  }
+  __syncthreads();  // the buffer may be filled again
+}
+
+/// One thread's share of writing tiles to a target. Every thread of the block makes one, calls write() for
+/// each tile and finish() once.
+template <class T, DType kFormat, bool kAligned>
+class Fp8TileWriter {
+ public:
+  __device__ __forceinline__ Fp8TileWriter(const Fp8TileTarget& target, Fp8TileShared& shared)
+      : target_(target), shared_(shared), scale_(target.scale != nullptr ? *target.scale : 1.0f) {}
+
+  /// values: this thread's rows of the tile at (tile_row, tile_col); columns from col_end on are not written.
+  __device__ __forceinline__ void write(Octet<T> (&values)[kThreadRows], int64_t tile_row, int64_t tile_col,
+                                        int64_t col_end) {
+    if (target_.amax != nullptr) {
+#pragma unroll
+      for (int i = 0; i < kThreadRows; ++i) values[i].raise(largest_);
+    }
+    forget_unpacked(values);
+    if (target_.partial_sums != nullptr) write_sums(values, tile_row, tile_col, col_end);
+    if (target_.rowwise == nullptr && target_.columnwise == nullptr) return;
+    forget_unpacked(values);
+    uint2 bytes[kThreadRows];
+#pragma unroll
+    for (int i = 0; i < kThreadRows; ++i) bytes[i] = quantized(values[i]);
+    forget_unpacked(values);
+    if (target_.counters != nullptr) count(values, bytes);
+    if (target_.rowwise != nullptr) write_rows(bytes, tile_row, tile_col, col_end);
+    if (target_.columnwise != nullptr)
+      store_transposed<kAligned>(bytes, target_.columnwise, target_.rows, tile_row, tile_col, col_end,
+                                 shared_);
+  }
+
+  /// `first` is true in exactly one block of the launch.
+  __device__ __forceinline__ void finish(bool first) {
+    if (target_.amax != nullptr) block_raise_amax(Octet<T>::amax_bits(largest_), target_.amax, shared_.words);
+    if (target_.counters != nullptr) add_counts(first);
+    if (first && threadIdx.x == 0 && target_.scale_inv != nullptr) *target_.scale_inv = 1.0f / scale_;
+  }
+
+ private:
+  static __device__ __forceinline__ void forget_unpacked(Octet<T> (&values)[kThreadRows]) {
+#pragma unroll
+    for (int i = 0; i < kThreadRows; ++i) values[i].forget_unpacked();
+  }
+
+  __device__ __forceinline__ uint2 quantized(const Octet<T>& row) const {
+    uint32_t word[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const uint32_t low = to_fp8x2<kFormat>(row.get(4 * half) * scale_, row.get(4 * half + 1) * scale_);
+      const uint32_t high = to_fp8x2<kFormat>(row.get(4 * half + 2) * scale_, row.get(4 * half + 3) * scale_);
+      word[half] = low | high << 16;
+    }
+    return make_uint2(word[0], word[1]);
+  }
+
+  __device__ __forceinline__ void count(const Octet<T> (&values)[kThreadRows],
+                                        const uint2 (&bytes)[kThreadRows]) {
+#pragma unroll
+    for (int i = 0; i < kThreadRows; ++i) {
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        const float x = values[i].get(j);
+        const uint32_t word = j < 4 ? bytes[i].x : bytes[i].y;
+        count_value<kFormat>(x, x * scale_, static_cast<uint8_t>(word >> (j % 4 * 8)), counters_);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void write_rows(const uint2 (&bytes)[kThreadRows], int64_t tile_row,
+                                             int64_t tile_col, int64_t col_end) const {
+    const int64_t row = tile_row + threadIdx.x / 8 * kThreadRows, col = tile_col + threadIdx.x % 8 * 8;
+#pragma unroll
+    for (int i = 0; i < kThreadRows; ++i) {
+      if (row + i >= target_.rows || col >= col_end) continue;
+      uint8_t* const to = target_.rowwise + (row + i) * target_.cols + col;
+      if constexpr (kAligned) {
+        *reinterpret_cast<uint2*>(to) = bytes[i];
+      } else {
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+          const uint32_t word = j < 4 ? bytes[i].x : bytes[i].y;
+          if (col + j < col_end) to[j] = static_cast<uint8_t>(word >> (j % 4 * 8));
+        }
+      }
+    }
+  }
+
+  /// The tile's column sums, in a fixed order: a thread's rows, a warp's, the block's.
+  __device__ __forceinline__ void write_sums(const Octet<T> (&values)[kThreadRows], int64_t tile_row,
+                                             int64_t tile_col, int64_t col_end) {
+    const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      float sum = values[0].get(j);
+#pragma unroll
+      for (int i = 1; i < kThreadRows; ++i) sum += values[i].get(j);
+      sum += __shfl_xor_sync(0xffffffffu, sum, 8);
+      sum += __shfl_xor_sync(0xffffffffu, sum, 16);
+      if (lane < 8) shared_.sums[warp][lane * 8 + j] = sum;
+    }
+    __syncthreads();
+    if (threadIdx.x < kTileCols && tile_col + threadIdx.x < col_end) {
+      float sum = shared_.sums[0][threadIdx.x];
+#pragma unroll
+      for (int w = 1; w < kTileWarps; ++w) sum += shared_.sums[w][threadIdx.x];
+      target_.partial_sums[tile_row / kTileRows * target_.cols + tile_col + threadIdx.x] = sum;
+    }
+    __syncthreads();
+  }
+
+  /// One atomic per block and kind: thousands of blocks share the three addresses.
+  __device__ __forceinline__ void add_counts(bool first) {
+    const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
+    const unsigned saturated = __reduce_add_sync(0xffffffffu, counters_.saturated);
+    const unsigned flushed = __reduce_add_sync(0xffffffffu, counters_.flushed);
+    if (lane == 0) shared_.words[warp] = saturated, shared_.words[kTileWarps + warp] = flushed;
+    __syncthreads();
+    if (threadIdx.x < 2) {
+      unsigned sum = 0;
+#pragma unroll
+      for (int w = 0; w < kTileWarps; ++w) sum += shared_.words[threadIdx.x * kTileWarps + w];
+      unsigned long long* const to =
+          threadIdx.x == 0 ? &target_.counters->saturated : &target_.counters->flushed;
+      if (sum > 0) atomicAdd(to, static_cast<unsigned long long>(sum));
+    }
+    if (first && threadIdx.x == 0)
+      atomicAdd(&target_.counters->total, static_cast<unsigned long long>(target_.rows * target_.cols));
+  }
+
+  const Fp8TileTarget& target_;
+  Fp8TileShared& shared_;
+  const float scale_;
+  uint32_t largest_ = 0;
+  ThreadCounters counters_;
+};
+
+/// This thread's four rows of the tile at (tile_row, tile_col) of a matrix whose rows are `stride` elements
+/// apart; columns from col_end on and rows from `rows` on are zeros.
+template <bool kAligned, class T>
+__device__ __forceinline__ void load_tile(const T* x, int64_t stride, int64_t rows, int64_t tile_row,
+                                          int64_t tile_col, int64_t col_end,
+                                          Octet<T> (&values)[kThreadRows]) {
+  const int64_t row = tile_row + threadIdx.x / 8 * kThreadRows, col = tile_col + threadIdx.x % 8 * 8;
+#pragma unroll
+  for (int i = 0; i < kThreadRows; ++i)
+    values[i] = load_octet<kAligned>(x + (row + i) * stride + col, row + i < rows ? col_end - col : 0);
+}
+
+template <bool kAligned, class T>
+__device__ __forceinline__ void store_tile(const Octet<T> (&values)[kThreadRows], T* out, int64_t stride,
+                                           int64_t rows, int64_t tile_row, int64_t tile_col,
+                                           int64_t col_end) {
+  const int64_t row = tile_row + threadIdx.x / 8 * kThreadRows, col = tile_col + threadIdx.x % 8 * 8;
+#pragma unroll
+  for (int i = 0; i < kThreadRows; ++i)
+    store_octet<kAligned>(values[i], out + (row + i) * stride + col, row + i < rows ? col_end - col : 0);
+}
+
+/// Calls launch.template operator()<T, kFormat, kAligned>() for the run-time choice.
+template <class T, class Launch>
+void dispatch_tile(DType format, bool aligned, Launch&& launch) {
+  if (format == DType::e4m3) {
+    aligned ? launch.template operator()<T, DType::e4m3, true>()
+            : launch.template operator()<T, DType::e4m3, false>();
+  } else {
+    aligned ? launch.template operator()<T, DType::e5m2, true>()
+            : launch.template operator()<T, DType::e5m2, false>();
+  }
+}
+template <class Launch>
+void dispatch_tile(DType type, DType format, bool aligned, Launch&& launch) {
+  if (type == DType::f32) return dispatch_tile<float>(format, aligned, launch);
+  dispatch_tile<__nv_bfloat16>(format, aligned, launch);
+}
+
+}  // namespace te::kernels

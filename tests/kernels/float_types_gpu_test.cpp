@@ -1,0 +1,142 @@
+// The CPU's FP8 and BF16 conversions and random numbers against the GPU's, bit for bit.
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "core/random.h"
+#include "kernels/elementwise/elementwise.h"
+#include "kernels/fp8_storage.h"
+#include "kernels/quantize/quantize.h"
+
+namespace te::kernels {
+namespace {
+
+using testing::TestTensor;
+
+std::vector<uint16_t> all_bf16() {
+  std::vector<uint16_t> bits(65536);
+  for (size_t i = 0; i < bits.size(); ++i) bits[i] = static_cast<uint16_t>(i);
+  return bits;
+}
+
+// FP32 values of every exponent, ties included: each BF16 value, and its neighbours halfway to the next.
+std::vector<float> many_floats() {
+  std::vector<float> values;
+  for (uint32_t high = 0; high < 65536; ++high)
+    for (const uint32_t low : {0x0000u, 0x7fffu, 0x8000u, 0x8001u})
+      values.push_back(std::bit_cast<float>(high << 16 | low));
+  return values;
+}
+
+// FP8 bytes by the GPU, quantized with scale 1 through the aligned and the ragged kernel.
+std::vector<uint8_t> gpu_codes(const Context& gpu, const Tensor& x, DType format) {
+  Fp8Storage storage(gpu, format, x.rows(), x.cols(), 1.0f);
+  quantize(gpu, {.x = x, .out = storage.output()});
+  return storage.read().rowwise;
+}
+
+template <class T>
+void expect_codes(const std::vector<uint8_t>& actual, const std::vector<float>& values) {
+  ASSERT_EQ(actual.size(), values.size());
+  int shown = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const uint8_t expected = from_float<T>(values[i]).bits;
+    if (actual[i] == expected) continue;
+    ADD_FAILURE() << "value " << values[i] << " bits 0x" << std::hex << std::bit_cast<uint32_t>(values[i])
+                  << ": the GPU gives 0x" << int{actual[i]} << ", the CPU 0x" << int{expected};
+    if (++shown == 16) return;
+  }
+}
+
+TEST(FloatTypesGpu, EveryBf16ValueToFp8) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  const std::vector<uint16_t> bits = all_bf16();
+  std::vector<float> values;
+  for (const uint16_t b : bits) values.push_back(to_float(bfloat16{b}));
+  for (const Shape shape : {Shape{256, 256}, Shape{65536, 1}}) {  // aligned and ragged kernel
+    TestTensor x(gpu, DType::bf16, shape);
+    x.fill_raw(bits.data());
+    expect_codes<float8_e4m3>(gpu_codes(gpu, x, DType::e4m3), values);
+    expect_codes<float8_e5m2>(gpu_codes(gpu, x, DType::e5m2), values);
+  }
+}
+
+TEST(FloatTypesGpu, ManyFp32ValuesToFp8AndBf16) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  const std::vector<float> values = many_floats();
+  TestTensor x(gpu, DType::f32, {512, 512}), half(gpu, DType::bf16, {512, 512});
+  ASSERT_EQ(values.size(), 512u * 512u);
+  x.fill_raw(values.data());
+  expect_codes<float8_e4m3>(gpu_codes(gpu, x, DType::e4m3), values);
+  expect_codes<float8_e5m2>(gpu_codes(gpu, x, DType::e5m2), values);
+  cast(gpu, x, half);
+  const std::vector<uint8_t> bytes = half.raw();
+  int shown = 0;
+  for (size_t i = 0; i < values.size() && shown < 16; ++i) {
+    uint16_t actual;
+    std::memcpy(&actual, bytes.data() + 2 * i, 2);
+    if (actual == to_bf16(values[i]).bits) continue;
+    ADD_FAILURE() << "bits 0x" << std::hex << std::bit_cast<uint32_t>(values[i]) << ": the GPU gives BF16 0x"
+                  << actual << ", the CPU 0x" << to_bf16(values[i]).bits;
+    ++shown;
+  }
+}
+
+TEST(FloatTypesGpu, EveryBf16ValueToFp32) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  const std::vector<uint16_t> bits = all_bf16();
+  TestTensor x(gpu, DType::bf16, {65536}), out(gpu, DType::f32, {65536});
+  x.fill_raw(bits.data());
+  cast(gpu, x, out);
+  const std::vector<float> values = out.floats();
+  for (size_t i = 0; i < bits.size(); ++i)
+    ASSERT_EQ(std::bit_cast<uint32_t>(values[i]), uint32_t{bits[i]} << 16);
+}
+
+TEST(FloatTypesGpu, EveryFp8CodeToFp32AndBf16) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  const Context cpu = Context::cpu();
+  std::vector<uint8_t> codes(256);
+  for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<uint8_t>(i);
+  for (const DType format : {DType::e4m3, DType::e5m2}) {
+    TestTensor q(gpu, format, {256}), cpu_q(cpu, format, {256}), scale_inv(gpu, DType::f32, {1});
+    q.fill_raw(codes.data());
+    cpu_q.fill_raw(codes.data());
+    scale_inv.fill_value(1.0f);
+    const std::vector<float> expected = cpu_q.floats();
+    for (const DType type : {DType::f32, DType::bf16}) {
+      TestTensor out(gpu, type, {256});
+      dequantize(gpu, q, scale_inv.get().as<float>(), out);
+      const std::vector<float> values = out.floats();
+      for (int i = 0; i < 256; ++i) {
+        if (std::isnan(expected[i])) {  // payloads of NaN are not promised
+          EXPECT_TRUE(std::isnan(values[i])) << dtype_name(format) << " code " << i << ": " << values[i];
+        } else {
+          EXPECT_EQ(std::bit_cast<uint32_t>(values[i]), std::bit_cast<uint32_t>(expected[i]))
+              << dtype_name(format) << " code " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(FloatTypesGpu, FillNormalHasTheSameBits) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  const Context cpu = Context::cpu();
+  const int64_t count = 1000003;
+  TestTensor a(gpu, DType::f32, {count}), b(cpu, DType::f32, {count});
+  for (const uint64_t first : {uint64_t{0}, uint64_t{77}, (uint64_t{1} << 33) + 5}) {
+    fill_normal(gpu, a, 0.02f, 1234, stream_of("layers.0.linear_qkv.weight"), first);
+    fill_normal(cpu, b, 0.02f, 1234, stream_of("layers.0.linear_qkv.weight"), first);
+    EXPECT_EQ(testing::count_different(a.raw(), b.raw(), 4), 0);
+  }
+}
+
+}  // namespace
+}  // namespace te::kernels

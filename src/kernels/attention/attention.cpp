@@ -60,6 +60,12 @@ int64_t attention_workspace_bytes(const Context& context, const AttentionShape& 
   return 0;
 }
 
+void set_attention_deterministic([[maybe_unused]] bool enabled) {
+#ifdef TE_WITH_CUDA
+  cuda::set_attention_deterministic(enabled);
+#endif
+}
+
 const char* attention_unsupported(DeviceKind device, const AttentionShape& shape, DType dtype) {
   const char* rule = broken_rule(shape);
   if (rule[0] != '\0') return rule;
@@ -68,6 +74,7 @@ const char* attention_unsupported(DeviceKind device, const AttentionShape& shape
   if (dtype != DType::bf16) return "attention on a GPU (cuDNN) needs bf16";
   if (shape.head_dim % kCudnnHeadDimMultiple != 0 || shape.head_dim > kCudnnMaxHeadDim)
     return "attention on a GPU (cuDNN) needs a head size that is a multiple of 8 and at most 128";
+  if (shape.seq < 2) return "attention on a GPU (cuDNN) needs a sequence of at least 2";
   return "";
 }
 

@@ -57,6 +57,11 @@ void attention_backward(const Context& context, const AttentionBackward& args);
 /// does.
 int64_t attention_workspace_bytes(const Context& context, const AttentionShape& shape, DType dtype);
 
+/// On a GPU: whether the backward pass uses cuDNN's deterministic algorithm (the default), which holds batch
+/// * heads * seq * seq BF16 values of dP as workspace where cuDNN has no other, or the one that adds dq with
+/// atomics. To be called before attention_workspace_bytes.
+void set_attention_deterministic(bool enabled);
+
 /// Empty when this backend can run the shape, else the rule it breaks (for config errors).
 const char* attention_unsupported(DeviceKind device, const AttentionShape& shape, DType dtype);
 

@@ -1,0 +1,22 @@
+// The two scalars of cuDNN's dropout generator, which it reads from device memory.
+#include "kernels/attention/attention_seed.h"
+#include "kernels/common/cuda_common.cuh"
+
+namespace te::kernels::cuda {
+namespace {
+
+__global__ void set_seed_kernel(int64_t* destination, int64_t seed, int64_t offset) {
+  destination[0] = seed;
+  destination[1] = offset;
+}
+
+}  // namespace
+
+void set_attention_seed(const Context& context, int64_t* destination, uint64_t seed, uint64_t offset) {
+  // A kernel's arguments travel with the launch: no host buffer has to stay alive, as a copy would need.
+  set_seed_kernel<<<1, 1, 0, cuda_stream(context)>>>(destination, static_cast<int64_t>(seed),
+                                                     static_cast<int64_t>(offset));
+  TE_CUDA_CHECK_LAUNCH();
+}
+
+}  // namespace te::kernels::cuda

@@ -1,0 +1,13 @@
+// Private to the CUDA attention.
+#pragma once
+
+#include <cstdint>
+
+#include "core/device.h"
+
+namespace te::kernels::cuda {
+
+/// Writes seed and offset to destination[0] and [1] (device memory), on the stream.
+void set_attention_seed(const Context& context, int64_t* destination, uint64_t seed, uint64_t offset);
+
+}  // namespace te::kernels::cuda

@@ -1,0 +1,204 @@
+// cuDNN's attention against the CPU reference on the same BF16 inputs; dropout by its statistics.
+#include <cmath>
+
+#include "kernels/attention/attention.h"
+#include "testing/testing.h"
+
+namespace te::kernels {
+namespace {
+
+using te::testing::count_different;
+using te::testing::relative_error;
+using te::testing::TestTensor;
+
+AttentionShape shape_of(int64_t batch, int64_t seq, int64_t heads, int64_t groups, int64_t dim,
+                        float dropout = 0.0f) {
+  return {batch, seq, heads, groups, dim, 1.0f / std::sqrt(static_cast<float>(dim)), dropout};
+}
+
+/// The tensors of one attention on one device.
+struct Problem {
+  Problem(const Context& context, const AttentionShape& shape)
+      : context(context),
+        shape(shape),
+        rows(shape.batch * shape.seq),
+        qkv(context, DType::bf16, {rows, (shape.num_heads + 2 * shape.num_query_groups) * shape.head_dim}),
+        o(context, DType::bf16, {rows, shape.num_heads * shape.head_dim}),
+        lse(context, DType::f32, {shape.batch, shape.num_heads, shape.seq}),
+        d_o(context, DType::bf16, {rows, shape.num_heads * shape.head_dim}),
+        dqkv(context, DType::bf16, qkv.get().shape),
+        workspace(context, DType::u8, {attention_workspace_bytes(context, shape, DType::bf16)}) {
+    qkv.fill_normal(1, 1.5f);
+    d_o.fill_normal(2);
+  }
+  void forward(uint64_t seed = 77, uint64_t offset = 5) {
+    attention_forward(context, {shape, qkv, o, lse, workspace, seed, offset});
+  }
+  void backward(uint64_t seed = 77, uint64_t offset = 5) {
+    attention_backward(context, {shape, qkv, o, lse, d_o, dqkv, workspace, seed, offset});
+  }
+
+  const Context& context;
+  AttentionShape shape;
+  int64_t rows;
+  TestTensor qkv, o, lse, d_o, dqkv, workspace;
+};
+
+/// Columns [begin, end) of every row.
+std::vector<float> columns(const TestTensor& tensor, int64_t begin, int64_t end) {
+  const std::vector<float> all = tensor.floats();
+  std::vector<float> part;
+  for (int64_t row = 0; row < tensor.get().rows(); ++row)
+    for (int64_t col = begin; col < end; ++col)
+      part.push_back(all[static_cast<size_t>(row * tensor.get().cols() + col)]);
+  return part;
+}
+
+void check_against_reference(const Context& gpu, const AttentionShape& shape) {
+  SCOPED_TRACE(fmt::format("batch {} seq {} heads {}/{} dim {}", shape.batch, shape.seq, shape.num_heads,
+                           shape.num_query_groups, shape.head_dim));
+  const Context cpu = Context::cpu();
+  Problem expected(cpu, shape), actual(gpu, shape);
+  expected.forward();
+  actual.forward();
+  // cuDNN rounds the probabilities to BF16 before they meet v (2^-9 each, averaged over the keys), then o.
+  EXPECT_LT(relative_error(actual.o.floats(), expected.o.floats()), 5e-3);
+  EXPECT_LT(relative_error(actual.lse.floats(), expected.lse.floats()), 1e-5);
+  // The backward pass from the same o and lse.
+  actual.o.fill_raw(expected.o.raw().data());
+  actual.lse.fill_raw(expected.lse.raw().data());
+  expected.backward();
+  actual.backward();
+  const int64_t q = shape.num_heads * shape.head_dim, kv = shape.num_query_groups * shape.head_dim;
+  const int64_t bounds[] = {0, q, q + kv, q + 2 * kv};
+  for (int part = 0; part < 3; ++part) {
+    const std::vector<float> want = columns(expected.dqkv, bounds[part], bounds[part + 1]);
+    const std::vector<float> got = columns(actual.dqkv, bounds[part], bounds[part + 1]);
+    // p and ds are rounded to BF16 before the three products, with groups the heads' dk and dv too.
+    EXPECT_LT(relative_error(got, want), 1.2e-2) << "dq, dk, dv number " << part;
+  }
+}
+
+TEST(AttentionGpu, AgainstReference) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  for (int64_t seq : {256, 1024})
+    for (int64_t dim : {64, 128})
+      for (int64_t groups : {2, 8}) check_against_reference(gpu, shape_of(2, seq, 8, groups, dim));
+}
+
+TEST(AttentionGpu, RaggedSequencesAndSmallHeads) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  for (int64_t seq : {2, 7, 64, 200}) check_against_reference(gpu, shape_of(3, seq, 4, 2, 64));
+  check_against_reference(gpu, shape_of(2, 128, 4, 4, 32));
+  check_against_reference(gpu, shape_of(2, 192, 6, 2, 80));
+  check_against_reference(gpu, shape_of(1, 128, 4, 1, 128));
+}
+
+TEST(AttentionGpu, RepeatedCallsGiveTheSameBits) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  for (int64_t groups : {2, 8}) {
+    Problem one(gpu, shape_of(2, 1024, 8, groups, 128)), two(gpu, shape_of(2, 1024, 8, groups, 128));
+    one.forward(), one.backward();
+    for (int i = 0; i < 4; ++i) {
+      two.forward(), two.backward();
+      EXPECT_EQ(count_different(one.o.raw(), two.o.raw(), 2), 0);
+      EXPECT_EQ(count_different(one.dqkv.raw(), two.dqkv.raw(), 2), 0);
+    }
+  }
+}
+
+/// q = 0, so that every visible key has the probability 1 / (i + 1), and v_j = the unit vector of j % dim:
+/// with dim equal to seq, o holds the dropout mask of query i, scaled by 1 / ((i + 1)(1 - dropout)).
+void fill_identity_values(Problem& problem) {
+  const AttentionShape& s = problem.shape;
+  std::vector<float> qkv(static_cast<size_t>(problem.qkv.get().numel()), 0.0f);
+  const int64_t cols = problem.qkv.get().cols(), v0 = (s.num_heads + s.num_query_groups) * s.head_dim;
+  for (int64_t row = 0; row < problem.rows; ++row)
+    for (int64_t g = 0; g < s.num_query_groups; ++g)
+      qkv[static_cast<size_t>(row * cols + v0 + g * s.head_dim + row % s.seq)] = 1.0f;
+  problem.qkv.fill(qkv);
+}
+
+TEST(AttentionGpu, DropoutKeepsTheStatedShareAndFollowsTheSeed) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  constexpr double kDropout = 0.25;
+  Problem problem(gpu, shape_of(8, 128, 8, 8, 128, kDropout));
+  fill_identity_values(problem);
+  problem.forward(1, 0);
+  const std::vector<float> o = problem.o.floats();
+  int64_t kept = 0, total = 0;
+  for (int64_t row = 0; row < problem.rows; ++row) {
+    const int64_t query = row % 128;
+    for (int64_t head = 0; head < 8; ++head) {
+      for (int64_t key = 0; key < 128; ++key) {
+        const float value = o[static_cast<size_t>((row * 8 + head) * 128 + key)];
+        if (key > query) {
+          ASSERT_EQ(value, 0.0f) << "a masked key was seen";
+          continue;
+        }
+        ++total;
+        if (value == 0.0f) continue;
+        ++kept;
+        const double expected = 1.0 / (static_cast<double>(query + 1) * (1.0 - kDropout));
+        ASSERT_NEAR(value, expected, expected * 1e-2);  // three roundings to BF16
+      }
+    }
+  }
+  // 528,384 draws: four standard deviations are 0.0024.
+  EXPECT_NEAR(static_cast<double>(kept) / static_cast<double>(total), 1.0 - kDropout, 0.0024);
+
+  const std::vector<uint8_t> first = problem.o.raw();
+  problem.forward(1, 0);
+  EXPECT_EQ(count_different(problem.o.raw(), first, 2), 0);
+  problem.forward(2, 0);
+  EXPECT_GT(count_different(problem.o.raw(), first, 2), 10000);
+  problem.forward(1, 4096);
+  EXPECT_GT(count_different(problem.o.raw(), first, 2), 10000);
+}
+
+TEST(AttentionGpu, DropoutBackwardUsesTheForwardMask) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  constexpr double kDropout = 0.25;
+  const int64_t seq = 128, heads = 2;
+  Problem problem(gpu, shape_of(2, seq, heads, heads, 128, kDropout));
+  fill_identity_values(problem);
+  problem.forward(9, 4);
+  // With d_o of query i the unit vector of i, dv_j holds in column i what query i kept of key j: o
+  // transposed.
+  std::vector<float> d_o(static_cast<size_t>(problem.d_o.get().numel()), 0.0f);
+  for (int64_t row = 0; row < problem.rows; ++row)
+    for (int64_t head = 0; head < heads; ++head)
+      d_o[static_cast<size_t>((row * heads + head) * 128 + row % seq)] = 1.0f;
+  problem.d_o.fill(d_o);
+  problem.backward(9, 4);
+  const std::vector<float> o = problem.o.floats();
+  const std::vector<float> dv = columns(problem.dqkv, 2 * heads * 128, 3 * heads * 128);
+  for (int64_t b = 0; b < 2; ++b)
+    for (int64_t head = 0; head < heads; ++head)
+      for (int64_t i = 0; i < seq; ++i)
+        for (int64_t j = 0; j < seq; ++j) {
+          const float forward = o[static_cast<size_t>(((b * seq + i) * heads + head) * 128 + j)];
+          const float backward = dv[static_cast<size_t>(((b * seq + j) * heads + head) * 128 + i)];
+          ASSERT_NEAR(backward, forward, 1e-2 * forward) << "query " << i << " key " << j;
+        }
+}
+
+TEST(AttentionGpu, AtomicAlgorithmAgreesWithTheDeterministicOne) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  Problem deterministic(gpu, shape_of(2, 512, 8, 4, 64));
+  deterministic.forward(), deterministic.backward();
+  set_attention_deterministic(false);
+  Problem atomic(gpu, shape_of(2, 512, 8, 4, 64));
+  atomic.forward(), atomic.backward();
+  set_attention_deterministic(true);
+  EXPECT_LT(relative_error(atomic.dqkv.floats(), deterministic.dqkv.floats()), 1e-2);
+}
+
+}  // namespace
+}  // namespace te::kernels

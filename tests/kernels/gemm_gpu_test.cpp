@@ -1,0 +1,167 @@
+// The matrix product through cuBLASLt against the CPU reference on the same inputs.
+#include <cmath>
+
+#include "kernels/gemm/gemm.h"
+#include "testing/testing.h"
+
+namespace te::kernels {
+namespace {
+
+using te::testing::count_different;
+using te::testing::TestTensor;
+
+struct Case {
+  int64_t m, n, k;
+  DType a, b, out;
+  bool trans_a, trans_b, accumulate, bias;
+  bool fast = false;
+};
+
+/// The operands of a case on one device; the seeds make both devices' the same.
+struct Operands {
+  Operands(const Context& context, const Case& c)
+      : a(context, c.a, c.trans_a ? Shape{c.k, c.m} : Shape{c.m, c.k}),
+        b(context, c.b, c.trans_b ? Shape{c.n, c.k} : Shape{c.k, c.n}),
+        out(context, c.out, {c.m, c.n}),
+        bias(context, c.out, {c.n}),
+        scales(context, DType::f32, {2}),
+        args{a, b, out, c.trans_a, c.trans_b, c.accumulate} {
+    a.fill_normal(1, is_fp8(c.a) ? 30.0f : 1.0f);
+    b.fill_normal(2, is_fp8(c.b) ? 30.0f : 1.0f);
+    bias.fill_normal(3, 5.0f);
+    scales.fill({0.03f, 0.07f});
+    if (c.accumulate) out.fill_normal(4, 10.0f);  // otherwise it stays poisoned with NaN
+    if (c.bias) args.bias = bias;
+    if (is_fp8(c.a)) {
+      args.a_scale_inv = scales.get().as<float>();
+      args.b_scale_inv = scales.get().as<float>() + 1;
+      args.fast_accumulation = c.fast;
+    }
+  }
+  TestTensor a, b, out, bias, scales;
+  Gemm args;
+};
+
+void check(const Context& gpu, const Case& c) {
+  SCOPED_TRACE(fmt::format("{}x{}x{} a {}{} b {}{} out {}{}{}{}", c.m, c.n, c.k, dtype_name(c.a),
+                           c.trans_a ? "^T" : "", dtype_name(c.b), c.trans_b ? "^T" : "", dtype_name(c.out),
+                           c.accumulate ? " +=" : "", c.bias ? " bias" : "", c.fast ? " fast" : ""));
+  const Context cpu = Context::cpu();
+  Operands expected(cpu, c), actual(gpu, c);
+  gemm(cpu, expected.args);
+  gemm(gpu, actual.args);
+  const std::vector<float> want = expected.out.floats(), got = actual.out.floats();
+  // Typical size of a sum of k products of the operands (FP8: values of 30 times the scales), bias and old
+  // value.
+  const double unit = (is_fp8(c.a) ? 900.0 * 0.03 * 0.07 : 1.0) * std::sqrt(static_cast<double>(c.k)) +
+                      (c.accumulate ? 10.0 : 0.0) + (c.bias ? 5.0 : 0.0);
+  // FP32 sums in another order differ by some 1e-7 of the unit. FP8 on Hopper adds products with 13 to 14
+  // bits below the largest of a group: 2^-13 a group, with fast accumulation 2^-13 every 32 products. BF16
+  // results may be rounded to the other neighbour: 2^-7 of the value.
+  const double sum_error = is_fp8(c.a) ? (c.fast ? 3e-3 : 1e-3) : 3e-6;
+  const double rounding = c.out == DType::bf16 ? 1.0 / 128.0 : 1e-6;
+  for (size_t i = 0; i < got.size(); ++i)
+    ASSERT_NEAR(got[i], want[i], sum_error * unit + rounding * std::abs(want[i])) << "element " << i;
+}
+
+TEST(GemmGpu, HighPrecisionAgainstReference) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  const int64_t sizes[][3] = {{1, 1, 1}, {3, 5, 7}, {33, 130, 66}, {128, 256, 64}, {520, 264, 1024}};
+  for (bool autotune : {false, true}) {
+    set_gemm_autotune(autotune);
+    for (const auto& [m, n, k] : sizes)
+      for (const auto& [in, out] :
+           {std::pair{DType::f32, DType::f32}, {DType::bf16, DType::bf16}, {DType::bf16, DType::f32}})
+        for (int bits = 0; bits < 16; ++bits)
+          // One more row when autotuning: a problem used before keeps its algorithm.
+          check(gpu, {m + (autotune ? 1 : 0), n, k, in, in, out, (bits & 1) != 0, (bits & 2) != 0,
+                      (bits & 4) != 0, (bits & 8) != 0});
+  }
+}
+
+TEST(GemmGpu, Fp8AgainstReference) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  set_gemm_autotune(true);
+  const int64_t sizes[][3] = {{16, 16, 16}, {144, 272, 48}, {256, 512, 1024}};
+  for (const auto& [m, n, k] : sizes)
+    for (const auto& [a, b] :
+         {std::pair{DType::e4m3, DType::e4m3}, {DType::e5m2, DType::e4m3}, {DType::e4m3, DType::e5m2}})
+      for (DType out : {DType::f32, DType::bf16})
+        for (int bits = 0; bits < 8; ++bits)
+          check(gpu, {m, n, k, a, b, out, false, true, (bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0});
+}
+
+TEST(GemmGpu, Fp8OfSmallIntegersIsExact) {
+  TE_REQUIRE_GPU();
+  // Integers whose products and sums fit 13 bits: every accumulator holds them, so every bit must agree.
+  const Context gpu = Context::cuda(0);
+  const Context cpu = Context::cpu();
+  const Case c{64, 96, 128, DType::e4m3, DType::e5m2, DType::f32, false, true, false, false};
+  Operands expected(cpu, c), actual(gpu, c);
+  std::vector<float> a(64 * 128), b(96 * 128);
+  for (size_t i = 0; i < a.size(); ++i) a[i] = static_cast<float>(static_cast<int>(i * 7 % 11) - 5);
+  for (size_t i = 0; i < b.size(); ++i) b[i] = static_cast<float>(static_cast<int>(i * 5 % 9) - 4);
+  for (Operands* operands : {&expected, &actual}) {
+    operands->a.fill(a);
+    operands->b.fill(b);
+    operands->scales.fill({0.5f, 4.0f});
+  }
+  gemm(cpu, expected.args);
+  gemm(gpu, actual.args);
+  EXPECT_EQ(count_different(actual.out.raw(), expected.out.raw(), 4), 0);
+}
+
+TEST(GemmGpu, UnalignedViews) {
+  TE_REQUIRE_GPU();
+  // Rows 1.. of tensors with an odd row length: pointers aligned to 2 bytes only.
+  const Context gpu = Context::cuda(0);
+  const Context cpu = Context::cpu();
+  std::vector<std::vector<float>> results;
+  for (const Context* context : {&cpu, &gpu}) {
+    TestTensor a(*context, DType::bf16, {34, 65}), b(*context, DType::bf16, {18, 65}),
+        out(*context, DType::bf16, {35, 17});
+    a.fill_normal(1);
+    b.fill_normal(2);
+    gemm(*context,
+         {a.get().slice_rows(1, 33), b.get().slice_rows(1, 17), out.get().slice_rows(1, 33), false, true});
+    results.push_back(out.floats());
+    for (size_t i = 0; i < 17; ++i) {
+      EXPECT_TRUE(std::isnan(results.back()[i])) << "row before the view was written";
+      EXPECT_TRUE(std::isnan(results.back()[34 * 17 + i])) << "row after the view was written";
+    }
+  }
+  for (size_t i = 17; i < 34 * 17; ++i)
+    ASSERT_NEAR(results[1][i], results[0][i], std::abs(results[0][i]) / 128.0 + 1e-4) << i;
+}
+
+TEST(GemmGpu, TuningAnAccumulatingProductAddsOnce) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  set_gemm_autotune(true);
+  const Case c{1024, 768, 2048, DType::bf16, DType::bf16, DType::f32, true, false, true, false};
+  Operands first(gpu, c), second(gpu, c);
+  gemm(gpu, first.args);   // tunes
+  gemm(gpu, second.args);  // looks the plan up
+  EXPECT_EQ(count_different(first.out.raw(), second.out.raw(), 4), 0);
+  check(gpu, c);
+}
+
+TEST(GemmGpu, RepeatedCallsGiveTheSameBits) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  // Long sums with few tiles: the shape in which the library splits k.
+  for (DType out : {DType::bf16, DType::f32}) {
+    const Case c{128, 128, 16384, DType::bf16, DType::bf16, out, true, false, false, false};
+    Operands one(gpu, c), two(gpu, c);
+    gemm(gpu, one.args);
+    for (int i = 0; i < 5; ++i) {
+      gemm(gpu, two.args);
+      EXPECT_EQ(count_different(one.out.raw(), two.out.raw(), dtype_size(out)), 0);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace te::kernels

@@ -272,6 +272,7 @@ TEST(Attention, StatesWhatABackendCannotRun) {
   EXPECT_STRNE(attention_unsupported(DeviceKind::cuda, good, DType::f32), "");
   EXPECT_STRNE(attention_unsupported(DeviceKind::cuda, shape_of(1, 16, 4, 2, 136), DType::bf16), "");
   EXPECT_STRNE(attention_unsupported(DeviceKind::cuda, shape_of(1, 16, 4, 2, 20), DType::bf16), "");
+  EXPECT_STRNE(attention_unsupported(DeviceKind::cuda, shape_of(1, 1, 4, 2, 64), DType::bf16), "");
   EXPECT_STREQ(attention_unsupported(DeviceKind::cpu, shape_of(1, 16, 4, 2, 20), DType::bf16), "");
   EXPECT_STRNE(attention_unsupported(DeviceKind::cpu, shape_of(1, 16, 4, 3, 64), DType::bf16), "");
   EXPECT_STRNE(attention_unsupported(DeviceKind::cpu, shape_of(1, 16, 4, 2, 64, 1.0f), DType::bf16), "");

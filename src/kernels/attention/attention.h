@@ -1,12 +1,13 @@
 // Causal attention with grouped queries: o = softmax(q k^T * softmax_scale + causal mask) v per head, no
-// score matrix in memory. cuDNN's fused attention on a GPU (bf16; head_dim a multiple of 8, at most 128), an
-// online-softmax reference on the CPU (Milakov and Gimelshein, arXiv 1805.02867; Dao, arXiv 2307.08691). q, k
-// and v are read in place from the packed output of linear_qkv, the gradients written to the same layout.
+// score matrix in memory. cuDNN's fused attention on a GPU (bf16; head_dim a multiple of 8, at most 128; seq
+// at least 2), an online-softmax reference on the CPU (Milakov and Gimelshein, arXiv 1805.02867; Dao, arXiv
+// 2307.08691). q, k and v are read in place from the packed output of linear_qkv, the gradients written to
+// the same layout.
 //
 // Scores, softmax and sums are FP32; o and dqkv are rounded once (cuDNN also rounds the probabilities and
 // their gradients to BF16 between the products). Deterministic on both backends: the same inputs give the
-// same bits, on the CPU for any number of threads; on a GPU the backward pass asks cuDNN for its
-// deterministic algorithm.
+// same bits, on the CPU for any number of threads; on a GPU unless set_attention_deterministic(false) was
+// called.
 #pragma once
 
 #include <cstdint>

@@ -1,0 +1,160 @@
+#include "bench/session.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <string>
+
+#include "core/error.h"
+#include "core/float_types.h"
+#include "core/random.h"
+
+#ifdef TE_WITH_CUDA
+#include "core/cuda_check.h"
+#endif
+
+namespace te::bench {
+namespace {
+
+constexpr int kWarmUp = 3;
+constexpr size_t kCopyBytesGpu = size_t{1} << 30;
+constexpr size_t kCopyBytesCpu = size_t{256} << 20;
+constexpr int64_t kPatternElements = 1 << 20;
+
+#ifdef TE_WITH_CUDA
+std::vector<double> times_on_gpu(const Context& context, int repeats, const std::function<void()>& call) {
+  const cudaStream_t stream = cuda_stream(context);
+  std::vector<cudaEvent_t> events(static_cast<size_t>(2 * repeats));
+  for (cudaEvent_t& event : events) TE_CUDA_CHECK(cudaEventCreate(&event));
+  for (size_t i = 0; i < events.size(); i += 2) {
+    TE_CUDA_CHECK(cudaEventRecord(events[i], stream));
+    call();
+    TE_CUDA_CHECK(cudaEventRecord(events[i + 1], stream));
+  }
+  context.synchronize();
+  std::vector<double> times;
+  for (size_t i = 0; i < events.size(); i += 2) {
+    float ms = 0.0f;
+    TE_CUDA_CHECK(cudaEventElapsedTime(&ms, events[i], events[i + 1]));
+    times.push_back(ms);
+  }
+  for (cudaEvent_t event : events) cudaEventDestroy(event);
+  return times;
+}
+#endif
+
+std::vector<double> times_on_cpu(int repeats, const std::function<void()>& call) {
+  std::vector<double> times;
+  for (int i = 0; i < repeats; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    call();
+    times.push_back(
+        std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count());
+  }
+  return times;
+}
+
+/// The first kPatternElements values, as bytes of the dtype.
+std::vector<char> pattern(DType dtype) {
+  std::vector<char> bytes(static_cast<size_t>(kPatternElements) * dtype_size(dtype));
+  const auto put = [&](auto zero) {
+    using T = decltype(zero);
+    for (int64_t i = 0; i < kPatternElements; ++i) {
+      const T value = from_float<T>(normal(1, stream_of("bench"), static_cast<uint64_t>(i)));
+      std::memcpy(bytes.data() + static_cast<size_t>(i) * sizeof(T), &value, sizeof(T));
+    }
+  };
+  TE_CHECK(visit_hp(dtype, put) || visit_fp8(dtype, put), "fill_random: dtype {}", dtype_name(dtype));
+  return bytes;
+}
+
+}  // namespace
+
+void Options::add_to(CLI::App& command) {
+  command.add_option("--device", device, "auto, cpu, cuda or cuda:N")->capture_default_str();
+  command.add_option("--repeats", repeats, "calls of which the median is taken")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command.add_option("--json", json, "also write the report to this file");
+}
+
+Context open_device(const std::string& name) {
+  if (name == "cpu" || (name == "auto" && cuda_device_count() == 0)) return Context::cpu();
+  if (name == "auto" || name == "cuda") return Context::cuda(0);
+  const std::string digits = name.rfind("cuda:", 0) == 0 ? name.substr(5) : "";
+  const bool good = !digits.empty() && digits.size() <= 4 &&
+                    std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; });
+  if (!good) user_error("--device {}: must be auto, cpu, cuda or cuda:N", name);
+  return Context::cuda(std::stoi(digits));
+}
+
+double median_ms(const Context& context, int repeats, const std::function<void()>& call) {
+  for (int i = 0; i < kWarmUp; ++i) call();
+  context.synchronize();
+  std::vector<double> times;
+#ifdef TE_WITH_CUDA
+  if (context.is_cuda()) times = times_on_gpu(context, repeats, call);
+#endif
+  if (times.empty()) times = times_on_cpu(repeats, call);
+  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
+  std::nth_element(times.begin(), middle, times.end());
+  return *middle;
+}
+
+double copy_bandwidth(const Context& context, int repeats) {
+  const size_t bytes = context.is_cuda() ? kCopyBytesGpu : kCopyBytesCpu;
+  const DeviceBuffer from(context, bytes), to(context, bytes);
+  const Shape shape{static_cast<int64_t>(bytes)};
+  const Tensor source{from.data(), DType::u8, shape}, destination{to.data(), DType::u8, shape};
+  context.fill_bytes(source, 0x5a);
+  const double ms = median_ms(context, repeats, [&] { context.copy(destination, source); });
+  return 2.0 * static_cast<double>(bytes) / (ms * 1e-3);
+}
+
+void fill_random(const Context& context, const Tensor& tensor) {
+  const std::vector<char> bytes = pattern(tensor.dtype);
+  const auto piece = [&](size_t begin, size_t count) {
+    return Tensor{tensor.as<char>() + begin, DType::u8, {static_cast<int64_t>(count)}};
+  };
+  size_t filled = std::min(bytes.size(), tensor.bytes());
+  context.copy_to_device(piece(0, filled), bytes.data());
+  while (filled < tensor.bytes()) {  // doubling what is there
+    const size_t count = std::min(filled, tensor.bytes() - filled);
+    context.copy(piece(filled, count), piece(0, count));
+    filled += count;
+  }
+  context.synchronize();
+}
+
+void print_table(const std::vector<std::vector<std::string>>& rows) {
+  constexpr size_t kLeftAligned = 2;
+  std::vector<size_t> widths;
+  for (const auto& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  for (const auto& row : rows) {
+    std::string line;
+    for (size_t i = 0; i < row.size(); ++i) {
+      const std::string padding(widths[i] - row[i].size(), ' ');
+      line += (i > 0 ? "  " : "") + (i < kLeftAligned ? row[i] + padding : padding + row[i]);
+    }
+    std::printf("%s\n", line.c_str());
+  }
+}
+
+nlohmann::json report_head(const Context& context, const Options& options) {
+  return {{"device", context.info().name}, {"repeats", options.repeats}};
+}
+
+void write_report(const Options& options, const nlohmann::json& report) {
+  if (options.json.empty()) return;
+  std::ofstream file(options.json);
+  file << report.dump(2) << '\n';
+  file.close();
+  if (!file) user_error("--json {}: cannot be written; check the folder and its permissions", options.json);
+}
+
+}  // namespace te::bench

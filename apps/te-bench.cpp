@@ -1,0 +1,30 @@
+// te-bench: how fast the pieces of a training step run on this device. Each subcommand lives in its own file
+// of apps/bench/; what they share (device, repetitions, report) is in bench/session.h.
+#include <CLI/CLI.hpp>
+
+#include "bench/gemm.h"
+#include "bench/session.h"
+#include "core/error.h"
+
+namespace {
+
+int body(int argc, char** argv) {
+  CLI::App app{
+      "Times the pieces of a training step on this machine's GPU (or its CPU).\n"
+      "Example: te-bench gemm --json gemm.json",
+      "te-bench"};
+  app.require_subcommand(1);
+  te::bench::add_gemm_command(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return te::run_main("te-bench", body, argc, argv);
+}

@@ -1,5 +1,6 @@
 #include "model/attention.h"
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -35,6 +36,14 @@ kernels::AttentionShape DotProductAttention::shape_of(const config::Config& conf
   shape.softmax_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_dim)));
   shape.dropout = static_cast<float>(config.model.attention_dropout);
   return shape;
+}
+
+int64_t DotProductAttention::workspace_bytes(const Context& context, const config::Config& config) {
+  const DType dtype = Dimensions::of(config).dtype;
+  kernels::AttentionShape shape = shape_of(config);
+  const int64_t training = kernels::attention_workspace_bytes(context, shape, dtype);
+  shape.dropout = 0.0f;  // evaluation drops nothing
+  return std::max(training, kernels::attention_workspace_bytes(context, shape, dtype));
 }
 
 DotProductAttention::DotProductAttention(const std::string& name, const config::Config& config,

@@ -22,6 +22,8 @@ class DotProductAttention {
   DotProductAttention(const std::string& name, const config::Config& config, const RopeTables& rope);
 
   static kernels::AttentionShape shape_of(const config::Config& config);
+  /// Bytes that cover training and evaluation; makes their plans, so that no step does.
+  static int64_t workspace_bytes(const Context& context, const config::Config& config);
 
   int64_t heads() const { return shape_.num_heads; }
 

@@ -3,7 +3,9 @@
 #include <CLI/CLI.hpp>
 
 #include "bench/gemm.h"
+#include "bench/layer.h"
 #include "bench/session.h"
+#include "bench/step.h"
 #include "core/error.h"
 
 namespace {
@@ -15,6 +17,8 @@ int body(int argc, char** argv) {
       "te-bench"};
   app.require_subcommand(1);
   te::bench::add_gemm_command(app);
+  te::bench::add_layer_command(app);
+  te::bench::add_step_command(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

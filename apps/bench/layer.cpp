@@ -1,0 +1,179 @@
+#include "bench/layer.h"
+
+#include <cstdio>
+#include <memory>
+
+#include "bench/session.h"
+#include "core/error.h"
+#include "kernels/attention/attention.h"
+#include "kernels/elementwise/elementwise.h"
+#include "model/transformer_layer.h"
+#include "train/flops.h"
+
+namespace te::bench {
+namespace {
+
+struct LayerOptions {
+  Options common;
+  std::string which;
+  std::string recipe = "delayed";
+  std::string attention = "deterministic";
+};
+
+/// The layer shapes that others publish: a GPT layer of Transformer Engine's tutorial, and Llama-2 7B's.
+config::Config layer_config(const std::string& which) {
+  config::Config config;
+  config.name = which;
+  config.model.num_layers = 1;
+  config.model.vocab_size = 16;
+  config.model.make_vocab_size_divisible_by = 16;
+  config.model.hidden_size = 4096;
+  config.model.num_attention_heads = 32;
+  if (which == "gpt") {
+    config.model.family = config::Family::gpt;
+    config.model.ffn_hidden_size = 16384;
+    config.model.seq_length = 2048;
+    config.training.micro_batch_size = 4;
+  } else if (which == "llama7b") {
+    config.model.family = config::Family::llama;
+    config.model.ffn_hidden_size = 11008;
+    config.model.seq_length = 4096;
+    config.training.micro_batch_size = 2;
+  } else {
+    user_error("--which {}: must be gpt or llama7b", which);
+  }
+  config.training.global_batch_size = config.training.micro_batch_size;
+  config.training.train_steps = 1;
+  config.data.synthetic = true;
+  config::resolve_defaults(config);
+  return config;
+}
+
+/// One layer with all its memory.
+class Layer {
+ public:
+  Layer(const config::Config& config, const Context& context)
+      : context_(context),
+        recipe_(fp8::make_recipe(config.precision, 1)),
+        layer_(0, config, parameters_, *recipe_, rope_),
+        dims_(model::Dimensions::of(config)) {
+    parameters_.plan(plan_, dims_.dtype);
+    recipe_->plan(plan_);
+    rope_.plan(plan_, config.model);
+    scratch_.plan(plan_, dims_, recipe_->quantizes(), false,
+                  model::DotProductAttention::workspace_bytes(context, config));
+    layer_.plan_weights(plan_);
+    layer_.plan_input(plan_, activations_);
+    layer_.plan_activations(plan_, activations_, scratch_);
+    plan_.add(out_, "out", MemoryKind::activations, dims_.dtype, {dims_.tokens, dims_.hidden});
+    plan_.add(dy_, "dy", MemoryKind::activations, dims_.dtype, {dims_.tokens, dims_.hidden});
+    memory_ = plan_.allocate(context);
+    parameters_.bind(context);
+    rope_.fill(context, config.model);
+    recipe_->reset(context);
+    parameters_.initialize(context, 1);
+    fill_random(context, activations_.x_in);
+    fill_random(context, dy_);
+    for (int i = 0; i < 3; ++i) {  // settle the scales of delayed scaling
+      cast_weights();
+      forward();
+      backward();
+      recipe_->update(context, nullptr);
+    }
+    cast_weights();
+  }
+
+  void cast_weights() { layer_.quantize_weights(context_); }
+  void forward() {
+    layer_.forward(context_, activations_.x_in, {}, activations_, pass_, scratch_);
+    kernels::add(context_, activations_.x_mid, scratch_.delta,
+                 out_);  // a model has the next norm's kernel do this
+  }
+  void backward() {
+    context_.copy(scratch_.d_stream, dy_);
+    layer_.backward(context_, activations_, pass_, scratch_);
+  }
+
+ private:
+  const Context& context_;
+  model::ParameterStore parameters_;
+  std::unique_ptr<fp8::Recipe> recipe_;
+  model::RopeTables rope_;
+  model::TransformerLayer layer_;
+  model::Dimensions dims_;
+  model::Scratch scratch_;
+  model::LayerActivations activations_;
+  model::Pass pass_;
+  MemoryPlan plan_;
+  DeviceBuffer memory_;
+  Tensor out_, dy_;
+};
+
+void run(const LayerOptions& options) {
+  const Context context = open_device(options.common.device);
+  if (options.attention != "deterministic" && options.attention != "fastest") {
+    user_error("--attention {}: must be deterministic or fastest", options.attention);
+  }
+  kernels::set_attention_deterministic(options.attention == "deterministic");
+  nlohmann::json report = report_head(context, options.common);
+  std::vector<std::vector<std::string>> table{{"layer", "precision", "tokens", "forward ms", "backward ms",
+                                               "both ms", "TFLOP/s", "weight cast ms", "speed-up"}};
+  for (const std::string& which : options.which.empty() ? std::vector<std::string>{"gpt", "llama7b"}
+                                                        : std::vector<std::string>{options.which}) {
+    double bf16_ms = 0;
+    for (bool fp8 : {false, true}) {
+      config::Config config = layer_config(which);
+      if (fp8) config.precision.fp8 = config::Fp8Mode::hybrid;
+      if (!from_string(options.recipe, config.precision.fp8_recipe)) {
+        user_error("--recipe {}: must be delayed or tensorwise", options.recipe);
+      }
+      Layer layer(config, context);
+      const int repeats = options.common.repeats;
+      const double forward = median_ms(context, repeats, [&] { layer.forward(); });
+      const double backward = median_ms(context, repeats, [&] { layer.backward(); });
+      const double both = median_ms(context, repeats, [&] { layer.forward(), layer.backward(); });
+      const double cast = fp8 ? median_ms(context, repeats, [&] { layer.cast_weights(); }) : 0.0;
+      const int64_t tokens = config.training.micro_batch_size * config.model.seq_length;
+      config.model.vocab_size = config.model.make_vocab_size_divisible_by = 1;
+      const double tflops = train::flops_per_token(config.model) * static_cast<double>(tokens) / both / 1e9;
+      if (!fp8) bf16_ms = both;
+      table.push_back({which, fp8 ? "FP8 " + options.recipe : "BF16", std::to_string(tokens),
+                       fmt::format("{:.3f}", forward), fmt::format("{:.3f}", backward),
+                       fmt::format("{:.3f}", both), fmt::format("{:.0f}", tflops),
+                       fp8 ? fmt::format("{:.3f}", cast) : "",
+                       fp8 ? fmt::format("{:.2f}", bf16_ms / both) : ""});
+      report["layer"].push_back({{"which", which},
+                                 {"precision", fp8 ? "fp8" : "bf16"},
+                                 {"recipe", fp8 ? options.recipe : "off"},
+                                 {"attention", options.attention},
+                                 {"tokens", tokens},
+                                 {"forward_ms", forward},
+                                 {"backward_ms", backward},
+                                 {"ms", both},
+                                 {"weight_cast_ms", cast},
+                                 {"tflops", tflops}});
+    }
+  }
+  std::printf("%s, median of %d; weights are cast once per optimizer step, gradients accumulate in FP32\n",
+              context.info().name.c_str(), options.common.repeats);
+  print_table(table);
+  write_report(options.common, report);
+}
+
+}  // namespace
+
+void add_layer_command(CLI::App& app) {
+  const auto options = std::make_shared<LayerOptions>();
+  CLI::App* command =
+      app.add_subcommand("layer", "Forward and backward of one transformer layer, BF16 and FP8");
+  options->common.add_to(*command);
+  command->add_option("--which", options->which,
+                      "gpt (4096/16384, 4 x 2048) or llama7b (2 x 4096); both when absent");
+  command->add_option("--recipe", options->recipe, "FP8 recipe: delayed or tensorwise")
+      ->capture_default_str();
+  command->add_option("--attention", options->attention, "backward of attention: deterministic or fastest")
+      ->capture_default_str();
+  command->callback([options] { run(*options); });
+}
+
+}  // namespace te::bench

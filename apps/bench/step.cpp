@@ -1,0 +1,118 @@
+#include "bench/step.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+
+#include "bench/session.h"
+#include "config/config.h"
+#include "core/error.h"
+#include "data/sampler.h"
+#include "kernels/attention/attention.h"
+#include "train/flops.h"
+#include "train/step_runner.h"
+
+namespace te::bench {
+namespace {
+
+struct StepOptions {
+  std::vector<std::string> configs;
+  std::vector<std::string> overrides;
+  int steps = 20;
+  std::string json;
+  std::string attention = "deterministic";
+};
+
+double milliseconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+}
+
+void run(const StepOptions& options) {
+  kernels::set_attention_deterministic(options.attention == "deterministic");
+  nlohmann::json report;
+  std::vector<std::vector<std::string>> table{
+      {"config", "FP8", "tokens/step", "ms", "min", "max", "tokens/s", "TFLOP/s", "memory", "first step s"}};
+  for (const std::string& path : options.configs) {
+    const auto start = std::chrono::steady_clock::now();
+    std::vector<std::string> overrides = {"data.synthetic=true", "data.train=[]", "data.valid=[]",
+                                          "training.eval_interval=0"};
+    overrides.insert(overrides.end(), options.overrides.begin(), options.overrides.end());
+    const config::Config config = config::load_config(path, overrides);
+    const Context context = open_device(config.training.device == config::DeviceChoice::cpu ? "cpu" : "auto");
+    config::validate_for_device(config, context.is_cuda());
+    train::StepRunner runner(config, context);
+    runner.allocate();
+    runner.model().initialize(context, config.training.seed);
+    runner.model().quantize_weights(context);
+    const auto data =
+        make_synthetic_source(config.model.seq_length, config.model.vocab_size, config.training.seed);
+    train::HostBatch batch = runner.make_host_batch();
+    const int64_t samples = config.training.global_batch_size;
+    data->fill(0, samples, batch.tokens.as<int32_t>(), batch.targets.as<int32_t>());
+    batch.counted = samples * config.model.seq_length;
+    std::vector<double> times;
+    double first_step = 0;
+    for (int step = 0; step < options.steps + 3; ++step) {
+      const auto begin = std::chrono::steady_clock::now();
+      runner.launch(batch, step * samples, false);
+      context.synchronize();
+      runner.optimizer().finish_step(runner.optimizer().status().skipped != 0);
+      if (step == 0) first_step = milliseconds_since(start) / 1e3;
+      if (step >= 3) times.push_back(milliseconds_since(begin));
+    }
+    std::sort(times.begin(), times.end());
+    const double ms = times[times.size() / 2];
+    const auto tokens = static_cast<double>(samples * config.model.seq_length);
+    const double tflops = train::flops_per_token(config.model) * tokens / ms / 1e9;
+    const std::string fp8(to_string(config.precision.fp8));
+    table.push_back({config.name, fp8, fmt::format("{:.0f}", tokens), fmt::format("{:.2f}", ms),
+                     fmt::format("{:.2f}", times.front()), fmt::format("{:.2f}", times.back()),
+                     fmt::format("{:.0f}", tokens / ms * 1e3), fmt::format("{:.1f}", tflops),
+                     human_bytes(runner.plan().total_bytes()), fmt::format("{:.1f}", first_step)});
+    report.push_back({{"config", config.name},
+                      {"fp8", fp8},
+                      {"attention", options.attention},
+                      {"device", context.info().name},
+                      {"tokens_per_step", tokens},
+                      {"micro_batch_size", config.training.micro_batch_size},
+                      {"ms", ms},
+                      {"ms_min", times.front()},
+                      {"ms_max", times.back()},
+                      {"tokens_per_s", tokens / ms * 1e3},
+                      {"tflops", tflops},
+                      {"memory_bytes", runner.plan().total_bytes()},
+                      {"first_step_s", first_step},
+                      {"loss", runner.optimizer().status().loss_sum / static_cast<float>(batch.counted)}});
+  }
+  std::printf(
+      "whole optimizer steps (clipping, AdamW with FP32 main parameters), random tokens, median of %d\n",
+      options.steps);
+  print_table(table);
+  Options common;
+  common.json = options.json;
+  write_report(common, report);
+}
+
+}  // namespace
+
+void add_step_command(CLI::App& app) {
+  const auto options = std::make_shared<StepOptions>();
+  CLI::App* command =
+      app.add_subcommand("step", "Whole optimizer steps of one or more configs, on random tokens");
+  command->add_option("--config", options->configs, "YAML files of te-train")->required()->type_name("FILE");
+  command->add_option("--set", options->overrides, "override a key of all configs, as in te-train")
+      ->type_name("KEY=VALUE");
+  command
+      ->add_option("--steps", options->steps,
+                   "steps of which the median is taken, after three that do not count")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--attention", options->attention, "backward of attention: deterministic or fastest")
+      ->check(CLI::IsMember({"deterministic", "fastest"}))
+      ->capture_default_str();
+  command->add_option("--json", options->json, "also write the report to this file");
+  command->callback([options] { run(*options); });
+}
+
+}  // namespace te::bench

@@ -1,0 +1,115 @@
+// The whole model on a GPU: against the CPU backend on the same weights and tokens, against itself under
+// recomputation, and without any device allocation inside a step.
+#include <cmath>
+
+#include "model/tiny_model.h"
+#include "testing/testing.h"
+
+#ifdef TE_WITH_CUDA
+#include <cuda_runtime.h>
+#endif
+
+namespace te {
+namespace {
+
+using config::Config;
+using config::Family;
+using config::Fp8Mode;
+using config::Fp8Recipe;
+using config::Recompute;
+using testing::TinyModel;
+
+Config gpu_config(Family family, Fp8Mode mode, Fp8Recipe recipe = Fp8Recipe::delayed) {
+  Config config = testing::tiny_config(family);
+  config.precision.dtype = config::ComputeDType::bf16;
+  config.precision.fp8 = mode;
+  config.precision.fp8_recipe = recipe;
+  config.precision.amax_history_len = 4;
+  config.model.hidden_size = 128;
+  config.model.ffn_hidden_size = 256;
+  config.model.kv_channels = 32;
+  config.model.seq_length = config.model.max_position_embeddings = 128;
+  config.model.vocab_size = 301;
+  config.model.init_method_std = 0.05;
+  config.training.device = config::DeviceChoice::automatic;
+  return config;
+}
+
+std::vector<Config> all_configs() {
+  std::vector<Config> configs;
+  for (Family family : {Family::gpt, Family::llama}) {
+    configs.push_back(gpu_config(family, Fp8Mode::off));
+    configs.push_back(gpu_config(family, Fp8Mode::hybrid));
+    configs.push_back(gpu_config(family, Fp8Mode::e4m3));
+    configs.push_back(gpu_config(family, Fp8Mode::hybrid, Fp8Recipe::tensorwise));
+  }
+  return configs;
+}
+
+std::string label(const Config& config) {
+  return fmt::format("{} {} {}", to_string(config.model.family), to_string(config.precision.fp8),
+                     to_string(config.precision.fp8_recipe));
+}
+
+TEST(ModelGpu, AgreesWithTheCpuBackend) {
+  TE_REQUIRE_GPU();
+  for (const Config& config : all_configs()) {
+    TinyModel cpu(config), gpu(config, Context::cuda(0));
+    // Same initial weights, bit for bit.
+    ASSERT_EQ(cpu.read(cpu.model().parameters().mains), gpu.read(gpu.model().parameters().mains))
+        << label(config);
+    // Two updates, so that delayed scaling runs on real scales; then losses and every gradient.
+    for (int step = 0; step < 2; ++step) {
+      cpu.train_step(1e-3f), gpu.train_step(1e-3f);
+    }
+    const double cpu_loss = cpu.forward_backward(), gpu_loss = gpu.forward_backward();
+    // Both round at the same places; sums run in another order, so single BF16 roundings flip (2^-8 each)
+    // and, in FP8, single codes (2^-4 each). Averaged over a tensor that stays far below these bounds; a
+    // missing term would not.
+    const bool fp8 = config.precision.fp8 != Fp8Mode::off;
+    EXPECT_NEAR(cpu_loss, gpu_loss, fp8 ? 4e-3 : 1e-3) << label(config);
+    for (size_t i = 0; i < cpu.model().parameters().parameters().size(); ++i) {
+      const model::Parameter &a = cpu.model().parameters().parameters()[i],
+                             &b = gpu.model().parameters().parameters()[i];
+      EXPECT_LT(testing::relative_error(gpu.read(b.grad), cpu.read(a.grad)), fp8 ? 0.08 : 0.02)
+          << label(config) << " " << a.name;
+    }
+  }
+}
+
+TEST(ModelGpu, RecomputationGivesTheSameBits) {
+  TE_REQUIRE_GPU();
+  for (Config config : all_configs()) {
+    if (config.model.family == Family::gpt)
+      config.model.hidden_dropout = config.model.attention_dropout = 0.1;
+    std::vector<float> reference;
+    for (Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
+      config.training.recompute = recompute;
+      TinyModel gpu(config, Context::cuda(0));
+      for (int step = 0; step < 2; ++step) gpu.train_step(1e-3f);
+      gpu.forward_backward();
+      const std::vector<float> gradients = gpu.read(gpu.model().parameters().grads);
+      if (recompute == Recompute::none) reference = gradients;
+      EXPECT_EQ(gradients, reference) << label(config) << " " << to_string(recompute);
+    }
+  }
+}
+
+TEST(ModelGpu, StepsAllocateNoDeviceMemory) {
+  TE_REQUIRE_GPU();
+#ifdef TE_WITH_CUDA
+  for (const Config& config : all_configs()) {
+    TinyModel gpu(config, Context::cuda(0));
+    for (int step = 0; step < 2; ++step)
+      gpu.train_step(1e-3f);  // plans of products are made at their first use
+    size_t before = 0, after = 0, total = 0;
+    ASSERT_EQ(cudaMemGetInfo(&before, &total), cudaSuccess);
+    for (int step = 0; step < 5; ++step) gpu.train_step(1e-3f);
+    ASSERT_EQ(cudaMemGetInfo(&after, &total), cudaSuccess);
+    EXPECT_EQ(before, after) << label(config);
+  }
+#endif
+}
+
+}  // namespace
+}  // namespace te

@@ -56,9 +56,9 @@ class Operands {
     a_ = DeviceBuffer(context, elements * 2);
     b_ = DeviceBuffer(context, elements * 2);
     out_ = DeviceBuffer(context, static_cast<size_t>(largest_out));
-    scales_ = DeviceBuffer(context, 2 * sizeof(float));
-    const float ones[2] = {1.0f, 1.0f};
-    context.copy_to_device({scales_.data(), DType::f32, {2}}, ones);
+    scale_ = DeviceBuffer(context, sizeof(float));
+    const float one = 1.0f;
+    context.copy_to_device({scale_.data(), DType::f32, {1}}, &one);
     context.synchronize();
   }
 
@@ -77,8 +77,7 @@ class Operands {
     args.out = {out_.data(), pass == Pass::wgrad ? DType::f32 : DType::bf16, {m, n}};
     args.accumulate = pass == Pass::wgrad;
     if (fp8) {
-      args.a_scale_inv = static_cast<const float*>(scales_.data());
-      args.b_scale_inv = args.a_scale_inv + 1;
+      args.a_scale_inv = args.b_scale_inv = static_cast<const float*>(scale_.data());
       args.fast_accumulation = pass == Pass::fprop;
     }
     fill_random(context_, args.a);
@@ -89,7 +88,7 @@ class Operands {
 
  private:
   const Context& context_;
-  DeviceBuffer a_, b_, out_, scales_;
+  DeviceBuffer a_, b_, out_, scale_;
 };
 
 std::vector<Linear> selected(const GemmOptions& options) {

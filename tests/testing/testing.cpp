@@ -80,7 +80,7 @@ double relative_error(const std::vector<float>& actual, const std::vector<float>
   for (size_t i = 0; i < expected.size(); ++i) {
     if (std::isnan(actual[i]) && std::isnan(expected[i])) continue;
     if (std::isnan(actual[i]) != std::isnan(expected[i])) return std::numeric_limits<double>::infinity();
-    if (actual[i] == expected[i]) continue;  // equal infinities
+    if (std::isinf(expected[i]) && actual[i] == expected[i]) continue;
     difference += (double(actual[i]) - expected[i]) * (double(actual[i]) - expected[i]);
     norm += double(expected[i]) * expected[i];
   }

@@ -30,7 +30,8 @@ struct Gemm {
   bool trans_b = false;
   bool accumulate = false;             ///< add to out instead of overwriting it
   Tensor bias;                         ///< optional [n], bf16 or fp32: out's dtype
-  const float* a_scale_inv = nullptr;  ///< device scalars, required with FP8
+  /// Device scalars, required with FP8, aligned to 16 bytes (cuBLASLt refuses others).
+  const float* a_scale_inv = nullptr;
   const float* b_scale_inv = nullptr;
   bool fast_accumulation = false;  ///< FP8 on Hopper: FP22-like accumulator without promotion; for fprop only
 };

@@ -146,6 +146,9 @@ MatmulDesc make_desc(const Gemm& args) {
 
 void set_pointers(const MatmulDesc& desc, const Gemm& args) {
   if (is_fp8(args.a.dtype)) {
+    TE_CHECK(reinterpret_cast<uintptr_t>(args.a_scale_inv) % 16 == 0 &&
+                 reinterpret_cast<uintptr_t>(args.b_scale_inv) % 16 == 0,
+             "gemm: a_scale_inv and b_scale_inv must be aligned to 16 bytes");
     set(desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, args.b_scale_inv);
     set(desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, args.a_scale_inv);
   }

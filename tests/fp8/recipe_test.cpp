@@ -1,0 +1,316 @@
+// Recipes: which operands are FP8, in which format, and with which scale. Scales are powers of two here, so
+// every expected value is exact.
+#include "fp8/recipe.h"
+
+#include <limits>
+#include <map>
+
+#include "core/float_types.h"
+#include "kernels/activation/activation.h"
+#include "kernels/norm/norm.h"
+#include "kernels/quantize/quantize.h"
+#include "model/tiny_model.h"
+#include "testing/testing.h"
+#include "train/metrics.h"
+
+namespace te {
+namespace {
+
+using config::Fp8Mode;
+using config::Fp8Recipe;
+using config::PrecisionConfig;
+using fp8::OperandRole;
+using fp8::Quantizer;
+using testing::TestTensor;
+
+PrecisionConfig precision(Fp8Mode mode, Fp8Recipe recipe = Fp8Recipe::delayed) {
+  PrecisionConfig config;
+  config.fp8 = mode;
+  config.fp8_recipe = recipe;
+  config.amax_history_len = 3;
+  return config;
+}
+
+const OperandRole kRoles[] = {OperandRole::input, OperandRole::weight, OperandRole::grad_output};
+
+/// FP8 storage for a [rows, cols] operand of which the test owns the memory.
+struct Storage {
+  Storage(const Context& context, DType format, int64_t rows, int64_t cols)
+      : rowwise(context, format, {rows, cols}),
+        columnwise(context, format, {cols, rows}),
+        scale_inv(context, DType::f32, {1}) {}
+  fp8::QuantizedTensor get() const { return {rowwise, columnwise, scale_inv}; }
+  bool operator==(const Storage& other) const {
+    return rowwise.raw() == other.rowwise.raw() && columnwise.raw() == other.columnwise.raw() &&
+           scale_inv.raw() == other.scale_inv.raw();
+  }
+  TestTensor rowwise, columnwise, scale_inv;
+};
+
+/// A recipe with its state allocated.
+class Bench {
+ public:
+  Bench(const PrecisionConfig& config, int operands, OperandRole role = OperandRole::input)
+      : recipe_(fp8::make_recipe(config, 1)) {
+    for (int i = 0; i < operands; ++i)
+      quantizers_.push_back(recipe_->quantizer("linear" + std::to_string(i), 0, role));
+    recipe_->plan(plan_);
+    memory_ = plan_.allocate(context_);
+    recipe_->reset(context_);
+  }
+
+  /// Casts `values` as an operand [rows, values / rows] in FP32; returns what the products will see.
+  std::vector<float> cast(int index, const std::vector<float>& values, int64_t rows,
+                          fp8::QuantizeMode mode = {.record_amax = true}) {
+    const int64_t cols = static_cast<int64_t>(values.size()) / rows;
+    const Quantizer& quantizer = quantizers_[static_cast<size_t>(index)];
+    TestTensor hp(context_, DType::f32, {rows, cols}), back(context_, DType::f32, {rows, cols});
+    hp.fill(values);
+    Storage storage(context_, quantizer.format(), rows, cols);
+    fp8::Operand operand{hp, storage.get(), false};
+    quantizer.complete(context_, operand, mode);
+    EXPECT_TRUE(operand.quantized);
+    kernels::dequantize(context_, storage.rowwise, storage.scale_inv.get().as<float>(), back);
+    const std::vector<uint8_t> row = storage.rowwise.raw(), column = storage.columnwise.raw();
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t c = 0; c < cols; ++c) EXPECT_EQ(row[r * cols + c], column[c * rows + r]);
+    }
+    return back.floats();
+  }
+  float scale(int index) { return recipe_->table().scale_of(index).as<float>()[0]; }
+  float amax(int index) { return recipe_->table().amax_of(index).as<float>()[0]; }
+  kernels::Fp8Counters counters(int index) { return *recipe_->table().counters_of(index); }
+
+  Context& context() { return context_; }
+  fp8::Recipe& recipe() { return *recipe_; }
+  Quantizer& quantizer(int index) { return quantizers_[static_cast<size_t>(index)]; }
+
+ private:
+  Context context_ = Context::cpu();
+  std::unique_ptr<fp8::Recipe> recipe_;
+  std::vector<Quantizer> quantizers_;
+  MemoryPlan plan_;
+  DeviceBuffer memory_;
+};
+
+// --- which operands, which format
+
+TEST(Recipe, FormatsFollowModeAndRole) {
+  const std::map<Fp8Mode, DType> gradient_format = {{Fp8Mode::hybrid, DType::e5m2},
+                                                    {Fp8Mode::e4m3, DType::e4m3}};
+  for (const auto& [mode, format] : gradient_format) {
+    for (Fp8Recipe kind : {Fp8Recipe::delayed, Fp8Recipe::tensorwise}) {
+      const auto recipe = fp8::make_recipe(precision(mode, kind), 1);
+      for (OperandRole role : kRoles) {
+        const Quantizer quantizer = recipe->quantizer("fc", 0, role);
+        EXPECT_TRUE(quantizer.enabled());
+        EXPECT_EQ(quantizer.fused(), kind == Fp8Recipe::delayed);
+        EXPECT_EQ(quantizer.format(), role == OperandRole::grad_output ? format : DType::e4m3);
+      }
+    }
+  }
+}
+
+TEST(Recipe, FirstAndLastLayersStayUnquantized) {
+  for (Fp8Recipe kind : {Fp8Recipe::delayed, Fp8Recipe::tensorwise}) {
+    PrecisionConfig config = precision(Fp8Mode::hybrid, kind);
+    config.first_layers_bf16 = 1;
+    config.last_layers_bf16 = 2;
+    const auto recipe = fp8::make_recipe(config, 5);
+    for (int layer = 0; layer < 5; ++layer) {
+      for (OperandRole role : kRoles)
+        EXPECT_EQ(recipe->quantizer("fc", layer, role).enabled(), layer == 1 || layer == 2) << layer;
+    }
+    EXPECT_EQ(recipe->table().size(), 2 * 3);
+  }
+}
+
+TEST(Recipe, OffTracksOperandsOnlyWhenCalibrating) {
+  PrecisionConfig config = precision(Fp8Mode::off);
+  for (bool calibrate : {false, true}) {
+    config.fp8_calibrate = calibrate;
+    const auto recipe = fp8::make_recipe(config, 1);
+    for (OperandRole role : kRoles) EXPECT_FALSE(recipe->quantizer("fc", 0, role).enabled());
+    EXPECT_EQ(recipe->table().size(), calibrate ? 3 : 0);
+  }
+}
+
+// A model all of whose layers are left out is the BF16 model, bit for bit.
+TEST(Recipe, AModelOfUnquantizedLayersIsTheBf16Model) {
+  for (Fp8Recipe kind : {Fp8Recipe::delayed, Fp8Recipe::tensorwise}) {
+    config::Config config = testing::tiny_config(config::Family::llama);
+    config.precision.dtype = config::ComputeDType::bf16;
+    testing::TinyModel plain(config);
+    config.precision.fp8 = Fp8Mode::hybrid;
+    config.precision.fp8_recipe = kind;
+    testing::TinyModel all_fp8(config);
+    config.precision.first_layers_bf16 = config.precision.last_layers_bf16 = 1;
+    testing::TinyModel left_out(config);
+    for (testing::TinyModel* tiny : {&plain, &all_fp8, &left_out})
+      for (int step = 0; step < 2; ++step) tiny->train_step(1e-2f);
+    const auto trained = [](testing::TinyModel& tiny) { return tiny.read(tiny.model().parameters().mains); };
+    EXPECT_EQ(trained(left_out), trained(plain));
+    EXPECT_NE(trained(all_fp8), trained(plain));
+  }
+}
+
+// --- scales
+
+TEST(TensorwiseRecipe, ScaleComesFromTheTensorItself) {
+  Bench bench(precision(Fp8Mode::hybrid, Fp8Recipe::tensorwise), 2);
+  // amax 3.5: scale 448 / 3.5 = 128; the largest value is FP8's largest.
+  const std::vector<float> values = {0.25f, -3.5f, 1.0f, 0.0f, 2.0f, -0.125f};
+  EXPECT_EQ(bench.cast(0, values, 2), values);  // each times 128 is an E4M3 number
+  EXPECT_EQ(bench.scale(0), 128.0f);
+  EXPECT_EQ(bench.amax(0), 3.5f);
+  // A smaller tensor later has a scale of its own: the larger one left nothing behind.
+  EXPECT_EQ(bench.cast(0, {0.875f, 0.5f}, 1), (std::vector<float>{0.875f, 0.5f}));
+  EXPECT_EQ(bench.scale(0), 512.0f);
+  // Nothing to scale by: 1.
+  EXPECT_EQ(bench.cast(1, {0.0f, 0.0f}, 1), (std::vector<float>{0.0f, 0.0f}));
+  EXPECT_EQ(bench.scale(1), 1.0f);
+  bench.cast(1, {std::numeric_limits<float>::infinity(), 1.0f}, 1);
+  EXPECT_EQ(bench.scale(1), 1.0f);
+}
+
+TEST(TensorwiseRecipe, MarginAndGradientFormatEnterTheScale) {
+  PrecisionConfig config = precision(Fp8Mode::hybrid, Fp8Recipe::tensorwise);
+  config.margin = 2;
+  Bench inputs(config, 1), gradients(config, 1, OperandRole::grad_output);
+  inputs.cast(0, {3.5f, 1.0f}, 1);
+  EXPECT_EQ(inputs.scale(0), 32.0f);  // 448 / 4 / 3.5
+  gradients.cast(0, {7.0f, 1.0f}, 1);
+  EXPECT_EQ(gradients.scale(0), 2048.0f);  // 57344 / 4 / 7
+}
+
+TEST(DelayedRecipe, ScaleComesFromTheAmaxesOfEarlierSteps) {
+  Bench bench(precision(Fp8Mode::hybrid), 1);
+  const auto step = [&](float amax) {
+    bench.cast(0, {amax / 2, -amax}, 1);
+    EXPECT_EQ(bench.amax(0), amax);
+    bench.recipe().update(bench.context(), nullptr);
+    EXPECT_EQ(bench.amax(0), 0.0f);
+    return bench.scale(0);
+  };
+  EXPECT_EQ(bench.scale(0), 1.0f);
+  EXPECT_EQ(step(7.0f), 64.0f);
+  EXPECT_EQ(step(3.5f), 64.0f);  // the history of 3 steps still holds the 7
+  EXPECT_EQ(step(1.75f), 64.0f);
+  EXPECT_EQ(step(0.875f), 128.0f);  // the 7 has left: 448 / 3.5
+  EXPECT_EQ(step(14.0f), 32.0f);
+}
+
+TEST(DelayedRecipe, AmaxIsTheLargestOfTheStepsPasses) {
+  Bench bench(precision(Fp8Mode::hybrid), 1);
+  bench.cast(0, {1.0f, 3.5f}, 1);
+  bench.cast(0, {1.0f, 1.75f}, 1);      // the second microbatch
+  bench.cast(0, {1.0f, 99.0f}, 1, {});  // evaluation records nothing
+  bench.recipe().update(bench.context(), nullptr);
+  EXPECT_EQ(bench.scale(0), 128.0f);
+}
+
+TEST(DelayedRecipe, MostRecentForgetsAtOnce) {
+  PrecisionConfig config = precision(Fp8Mode::e4m3);
+  config.amax_compute_algo = config::AmaxAlgo::most_recent;
+  config.margin = 1;
+  Bench bench(config, 1);
+  for (const auto& [amax, scale] : {std::pair{7.0f, 32.0f}, {0.875f, 256.0f}, {0.0f, 256.0f}}) {
+    bench.cast(0, {amax, 0.0f}, 1);
+    bench.recipe().update(bench.context(), nullptr);
+    EXPECT_EQ(bench.scale(0), scale);
+  }
+}
+
+TEST(DelayedRecipe, ASkippedStepLeavesScaleAndHistory) {
+  Bench bench(precision(Fp8Mode::hybrid), 1);
+  bench.cast(0, {3.5f, 1.0f}, 1);
+  bench.recipe().update(bench.context(), nullptr);
+  const int32_t skip = 1;
+  bench.cast(0, {std::numeric_limits<float>::infinity(), 1.0f}, 1);
+  bench.recipe().update(bench.context(), &skip);
+  EXPECT_EQ(bench.scale(0), 128.0f);
+  EXPECT_EQ(bench.recipe().table().position.as<int32_t>()[0], 1);
+  EXPECT_EQ(bench.amax(0), 0.0f);
+}
+
+// --- casting where the operand is made
+
+// The producer's FP8 output and a separate cast of what it stored: the same bits, amax and counts.
+TEST(DelayedRecipe, ProducersAndSeparateCastsAgree) {
+  constexpr int64_t kRows = 19, kCols = 48;
+  Bench bench(precision(Fp8Mode::hybrid), 2);
+  Context& context = bench.context();
+  TestTensor x(context, DType::bf16, {kRows, kCols}), gamma(context, DType::bf16, {kCols});
+  x.fill_normal(1), gamma.fill_normal(2, 3.0f);
+  const fp8::QuantizeMode mode{.record_amax = true, .count = true};
+
+  const auto compare = [&](const auto& produce, int64_t cols) {
+    bench.recipe().reset(context);
+    // A scale at which some values saturate and some vanish.
+    for (int i = 0; i < 2; ++i) bench.recipe().table().scale_of(i).as<float>()[0] = 300.0f;
+    TestTensor hp(context, DType::bf16, {kRows, cols});
+    Storage fused(context, DType::e4m3, kRows, cols), separate(context, DType::e4m3, kRows, cols);
+    produce(Tensor{}, bench.quantizer(0).producer_output(fused.get(), mode));
+    produce(hp.get(), kernels::Fp8Output{});
+    fp8::Operand operand{hp, separate.get(), false};
+    bench.quantizer(1).complete(context, operand, mode);
+    EXPECT_TRUE(fused == separate);
+    EXPECT_EQ(bench.amax(0), bench.amax(1));
+    EXPECT_GT(bench.amax(0), 0.0f);
+    EXPECT_EQ(bench.counters(0).saturated, bench.counters(1).saturated);
+    EXPECT_EQ(bench.counters(0).flushed, bench.counters(1).flushed);
+    EXPECT_EQ(bench.counters(0).total, static_cast<unsigned long long>(kRows * cols));
+    EXPECT_EQ(bench.counters(1).total, static_cast<unsigned long long>(kRows * cols));
+    EXPECT_GT(bench.counters(0).saturated, 0u);
+  };
+  compare(
+      [&](const Tensor& y, const kernels::Fp8Output& y_fp8) {
+        TestTensor rstd(context, DType::f32, {kRows});
+        kernels::NormForward args;
+        args.kind = kernels::NormKind::rms;
+        args.x = x, args.gamma = gamma, args.rstd = rstd, args.y = y, args.y_fp8 = y_fp8;
+        kernels::norm_forward(context, args);
+      },
+      kCols);
+  compare(
+      [&](const Tensor& y, const kernels::Fp8Output& y_fp8) {
+        kernels::activation_forward(
+            context, {.kind = kernels::ActivationKind::swiglu, .x = x, .y = y, .y_fp8 = y_fp8});
+      },
+      kCols / 2);
+}
+
+// --- health
+
+TEST(Fp8Health, ASpikeBeyondTheScaleIsCountedAndShown) {
+  for (auto [role, limit] : {std::pair{OperandRole::input, 448.0f}, {OperandRole::grad_output, 57344.0f}}) {
+    Bench bench(precision(Fp8Mode::hybrid), 2, role);
+    bench.cast(0, std::vector<float>(8, 3.5f), 2);
+    bench.recipe().update(bench.context(), nullptr);
+    const fp8::QuantizeMode counting{.record_amax = true, .count = true};
+    // A spike of twice the history's amax in 2 of 8 values: they become the largest FP8 number.
+    const std::vector<float> back =
+        bench.cast(0, {3.5f, -7.0f, 0.0f, 1.75f, 7.0f, 0.0f, 3.5f, 1e-12f}, 2, counting);
+    EXPECT_EQ(back, (std::vector<float>{3.5f, -3.5f, 0.0f, 1.75f, 3.5f, 0.0f, 3.5f, 0.0f}));
+    EXPECT_EQ(bench.scale(0), limit / 3.5f);
+    bench.recipe().update(bench.context(), nullptr);
+
+    const std::vector<train::Fp8Health> health =
+        train::read_fp8_health(bench.context(), bench.recipe().table());
+    ASSERT_EQ(health.size(), 2u);
+    EXPECT_EQ(health[0].name, "linear0");
+    EXPECT_EQ(health[0].role, role);
+    EXPECT_EQ(health[0].amax, 7.0);
+    EXPECT_EQ(health[0].scale, limit / 7.0f);
+    EXPECT_EQ(health[0].saturated, 2.0 / 8);
+    EXPECT_EQ(health[0].flushed, 1.0 / 8);  // 1e-12; zeros were zero before
+    EXPECT_EQ(health[1].saturated, 0.0);    // not counted: no share of nothing
+    // The next record starts from nothing.
+    bench.recipe().table().zero_counters(bench.context());
+    EXPECT_EQ(bench.counters(0).saturated, 0u);
+    EXPECT_EQ(bench.counters(0).total, 0u);
+  }
+}
+
+}  // namespace
+}  // namespace te

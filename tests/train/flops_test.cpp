@@ -1,0 +1,56 @@
+// FLOPs of a token against numbers worked out by hand.
+#include "train/flops.h"
+
+#include <gtest/gtest.h>
+
+namespace te {
+namespace {
+
+TEST(Flops, Llama2_7B) {
+  config::ModelConfig model;
+  model.family = config::Family::llama;
+  model.num_layers = 32;
+  model.hidden_size = 4096;
+  model.ffn_hidden_size = 11008;
+  model.num_attention_heads = model.num_query_groups = 32;
+  model.kv_channels = 128;
+  model.vocab_size = 32000;
+  model.seq_length = 4096;
+  // A layer: q, k, v and the projection 4 * 4096^2 = 67,108,864; gate, up and down 3 * 4096 * 11008 =
+  // 135,266,304. 32 layers: 6,476,005,376. Head: 4096 * 32000 = 131,072,000. Together 6,607,077,376, times 6.
+  // Attention: 6 * 4096 * 4096 * 32 = 3,221,225,472.
+  EXPECT_EQ(train::flops_per_token(model), 39'642'464'256.0 + 3'221'225'472.0);
+}
+
+TEST(Flops, Gpt2_124M) {
+  config::ModelConfig model;
+  model.family = config::Family::gpt;
+  model.num_layers = 12;
+  model.hidden_size = 768;
+  model.ffn_hidden_size = 3072;
+  model.num_attention_heads = model.num_query_groups = 12;
+  model.kv_channels = 64;
+  model.vocab_size = 50257;
+  model.seq_length = 1024;
+  // A layer: 12 * 768^2 = 7,077,888, twelve of them 84,934,656. Head, with the padded vocabulary: 768 * 50304
+  // = 38,633,472. Together 123,568,128, times 6. Attention: 6 * 1024 * 768 * 12 = 56,623,104.
+  EXPECT_EQ(train::flops_per_token(model), 741'408'768.0 + 56'623'104.0);
+}
+
+TEST(Flops, GroupedQueriesShrinkKeysAndValuesAlone) {
+  config::ModelConfig model;
+  model.num_layers = 1;
+  model.hidden_size = 8;
+  model.ffn_hidden_size = 16;
+  model.num_attention_heads = 4;
+  model.num_query_groups = 2;
+  model.kv_channels = 4;  // heads wider than hidden / heads
+  model.vocab_size = 10;
+  model.make_vocab_size_divisible_by = 1;
+  model.seq_length = 3;
+  // qkv 8 * 32, projection 16 * 8, fc1 8 * 32, fc2 16 * 8, head 8 * 10: 256 + 128 + 256 + 128 + 80 = 848.
+  EXPECT_EQ(train::flops_per_token(model), 6.0 * 848 + 6.0 * 3 * 16);
+}
+
+}  // namespace
+}  // namespace te

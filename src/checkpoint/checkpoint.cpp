@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <system_error>
@@ -109,6 +110,17 @@ void write_text(const fs::path& path, const std::string& text) {
   fs::rename(temporary, path);
 }
 
+// Gives the finished folder its name. A run that was resumed before this step saves it again: then the two
+// are swapped in one instant, since `latest` may name the old one.
+void move_into_place(const fs::path& temporary, const fs::path& folder) {
+  if (!fs::exists(folder)) return fs::rename(temporary, folder);
+  if (::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, folder.c_str(), RENAME_EXCHANGE) != 0) {
+    fs::remove_all(folder);  // a file system that cannot swap
+    return fs::rename(temporary, folder);
+  }
+  fs::remove_all(temporary);
+}
+
 nlohmann::json read_manifest(const fs::path& folder) {
   const fs::path path = folder / "manifest.json";
   std::ifstream in(path, std::ios::binary);
@@ -146,8 +158,7 @@ fs::path save(const Context& context, const fs::path& directory, const Progress&
                                      {"config", config_yaml}};
     write_text(temporary / "manifest.json", manifest.dump(2) + "\n");
     sync_path(temporary);
-    fs::remove_all(folder);  // a run that was resumed before this step saves it again
-    fs::rename(temporary, folder);
+    move_into_place(temporary, folder);
     sync_path(directory);
     write_text(directory / "latest", name + "\n");
     sync_path(directory);

@@ -141,10 +141,10 @@ void Linear::backward(const Context& context, Operand& grad, Operand& input, con
   kernels::gemm(context, wgrad);
 }
 
-void Linear::quantize_weight(const Context& context) {
+void Linear::quantize_weight(const Context& context, bool count) {
   weight_operand_.hp = weight_->value;
   weight_operand_.quantized = false;
-  weight_quantizer_.complete(context, weight_operand_, {.record_amax = true});
+  weight_quantizer_.complete(context, weight_operand_, {.record_amax = true, .count = count});
 }
 
 }  // namespace te::model

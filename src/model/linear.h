@@ -62,8 +62,9 @@ class Linear {
 
   /// Completes an input for wgrad when it was recomputed and not run through forward().
   void complete_input(const Context& context, fp8::Operand& input, const Pass& pass) const;
-  /// Casts the weight; once per optimizer step, before the first pass that uses it.
-  void quantize_weight(const Context& context);
+  /// Casts the weight; once per optimizer step, before the first pass that uses it. `count`: add to the
+  /// saturation counters.
+  void quantize_weight(const Context& context, bool count = false);
 
   /// True when the products run in FP8.
   bool fp8() const { return input_quantizer_.enabled(); }

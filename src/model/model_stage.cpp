@@ -71,8 +71,8 @@ void ModelStage::initialize(const Context& context, uint64_t seed) {
   parameters_.initialize(context, seed);
 }
 
-void ModelStage::quantize_weights(const Context& context) {
-  for (TransformerLayer& layer : layers_) layer.quantize_weights(context);
+void ModelStage::quantize_weights(const Context& context, bool count_fp8) {
+  for (TransformerLayer& layer : layers_) layer.quantize_weights(context, count_fp8);
 }
 
 // --- passes

@@ -23,8 +23,9 @@ class ModelStage {
   void plan(MemoryPlan& plan, const Context& context);
   void bind(const Context& context);
   void initialize(const Context& context, uint64_t seed);
-  /// Casts all weights of FP8 layers; after every change of the weights.
-  void quantize_weights(const Context& context);
+  /// Casts all weights of FP8 layers; after every change of the weights. `count_fp8`: add to the saturation
+  /// counters.
+  void quantize_weights(const Context& context, bool count_fp8 = false);
 
   /// One microbatch in training: loss and, with grad_scale (1 / tokens of the global batch), all gradients,
   /// added to the store's. tokens, targets: int32 [tokens of a microbatch] in device memory; loss_sum [1]

@@ -76,9 +76,9 @@ void TransformerLayer::plan_activations(MemoryPlan& plan, LayerActivations& a, S
   linear_fc2_.plan_input(plan, a.fc2_input, dims_, scratch, saved, false);
 }
 
-void TransformerLayer::quantize_weights(const Context& context) {
+void TransformerLayer::quantize_weights(const Context& context, bool count_fp8) {
   for (Linear* linear : {&linear_qkv_, &linear_proj_, &linear_fc1_, &linear_fc2_})
-    linear->quantize_weight(context);
+    linear->quantize_weight(context, count_fp8);
 }
 
 // --- forward

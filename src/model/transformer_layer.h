@@ -53,7 +53,7 @@ class TransformerLayer {
   void backward(const Context& context, LayerActivations& activations, const Pass& pass,
                 const Scratch& scratch);
 
-  void quantize_weights(const Context& context);
+  void quantize_weights(const Context& context, bool count_fp8 = false);
 
  private:
   void forward_attention(const Context&, LayerActivations&, const Pass&, const Scratch&);

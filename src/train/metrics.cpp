@@ -95,7 +95,7 @@ MetricsWriter::MetricsWriter(const config::Config& config, int64_t resumed_step,
   if (!config.logging.csv.empty()) {
     const fs::path path = directory / config.logging.csv;
     std::string start = resumed_step > 0 ? kept_lines(path, resumed_step, csv_step) : "";
-    if (start.empty()) start = std::string(kCsvHeader) + "\n";
+    if (!start.starts_with(kCsvHeader)) start = std::string(kCsvHeader) + "\n" + start;
     csv_ = open_log(path, start);
   }
   if (config.logging.jsonl) {

@@ -53,7 +53,7 @@ void StepRunner::launch(const HostBatch& batch, int64_t first_sample, bool count
   optimizer_.step(context_, optimizer_.schedule().at(first_sample / config_.training.global_batch_size + 1));
   // 4. FP8 scales from this step's amaxes, then the weights in FP8 for the next step.
   model_.recipe().update(context_, optimizer_.skip_flag());
-  model_.quantize_weights(context_);
+  model_.quantize_weights(context_, count_fp8);
   // 5. What the host wants to know.
   optimizer_.fetch_status(context_);
 }

@@ -1,7 +1,11 @@
 #include "train/trainer.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <system_error>
 
 #include "core/log.h"
 #include "train/flops.h"
@@ -17,6 +21,14 @@ std::vector<WeightedDataset> datasets_of(const std::vector<config::DataSource>& 
   std::vector<WeightedDataset> datasets;
   for (const config::DataSource& source : sources) datasets.push_back({source.weight, source.prefix});
   return datasets;
+}
+
+// Hours of training must not end at a folder that cannot be written.
+void check_writable(const char* key, const std::string& directory) {
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  if (!error && ::access(directory.c_str(), W_OK) != 0) error.assign(errno, std::generic_category());
+  if (error) user_error("{}: {}: {}; choose a folder that can be written", key, directory, error.message());
 }
 
 }  // namespace
@@ -117,10 +129,6 @@ void Trainer::save() {
   spdlog::info("saved {}", saved_.string());
 }
 
-std::string Trainer::last_checkpoint() const {
-  return saved_.empty() ? "no checkpoint was saved" : "the last good checkpoint is " + saved_.string();
-}
-
 // What the host learns from a finished step; advances progress_.
 StepMetrics Trainer::finish_step(const HostBatch& batch, double seconds) {
   optim::Optimizer& optimizer = runner_.optimizer();
@@ -132,6 +140,7 @@ StepMetrics Trainer::finish_step(const HostBatch& batch, double seconds) {
   progress_.consumed_samples += samples;
   skipped_in_a_row_ = status.skipped != 0 ? skipped_in_a_row_ + 1 : 0;
   skipped_total_ += status.skipped != 0 ? 1 : 0;
+  if (status.skipped == 0) good_ = saved_;
 
   StepMetrics metrics;
   metrics.step = progress_.step;
@@ -154,6 +163,9 @@ StepMetrics Trainer::finish_step(const HostBatch& batch, double seconds) {
 
 Outcome Trainer::run(const volatile std::sig_atomic_t* stop) {
   open_data();
+  check_writable("logging.directory", config_.logging.directory);
+  if (config_.checkpoint.save_every > 0 || config_.checkpoint.save_last)
+    check_writable("checkpoint.directory", config_.checkpoint.directory);
   runner_.allocate();
   for (HostBatch& batch : batches_) batch = runner_.make_host_batch();
   start();
@@ -169,7 +181,8 @@ Outcome Trainer::run(const volatile std::sig_atomic_t* stop) {
 
   const double loop_start = now_seconds();
   double in_steps = 0;  // without validation, logs and checkpoints
-  while (progress_.step < training.train_steps && *stop == 0) {
+  bool stopping = *stop != 0;
+  while (progress_.step < training.train_steps && !stopping) {
     const int64_t step = progress_.step + 1;
     const bool last = step == training.train_steps, first = step == first_step + 1;
     const HostBatch& batch = batches_[(step - first_step - 1) % 2];
@@ -187,26 +200,28 @@ Outcome Trainer::run(const volatile std::sig_atomic_t* stop) {
     in_steps += seconds;
     StepMetrics metrics = finish_step(batch, seconds);
 
-    // Validation and logs.
+    // Validation and logs. FP8 health is read first: a tensorwise validation leaves its own scales behind.
+    std::vector<Fp8Health> fp8;
+    if (fp8_stats) fp8 = read_fp8_health(context_, runner_.model().recipe().table());
     const bool evaluate = valid_data_ && (step % training.eval_interval == 0 || last);
     if (evaluate) metrics.valid_loss = validate();
     if (log || evaluate || metrics.skipped) {
       const double per_step = (now_seconds() - loop_start) / static_cast<double>(step - first_step);
-      writer.step(
-          metrics,
-          fp8_stats ? read_fp8_health(context_, runner_.model().recipe().table()) : std::vector<Fp8Health>{},
-          per_step * static_cast<double>(training.train_steps - step));
+      writer.step(metrics, fp8, per_step * static_cast<double>(training.train_steps - step));
     }
     if (skipped_in_a_row_ >= training.max_nonfinite_steps) {
       spdlog::error(
           "stopped: loss or gradient was not finite in {} steps in a row (training.max_nonfinite_steps); {}",
-          skipped_in_a_row_, last_checkpoint());
+          skipped_in_a_row_,
+          good_.empty() ? "no good checkpoint was saved" : "the last good checkpoint is " + good_.string());
       return Outcome::diverged;
     }
 
-    // Checkpoints.
+    // Checkpoints. A skipped step saves none on its way: if the weights are the reason, `latest` would move
+    // farther from the last good one. The flag is read once, so that no signal can end the loop unsaved.
+    stopping = *stop != 0;
     const bool due = config_.checkpoint.save_every > 0 && step % config_.checkpoint.save_every == 0;
-    if (due || ((last || *stop != 0) && config_.checkpoint.save_last)) save();
+    if ((due && !metrics.skipped) || (last && config_.checkpoint.save_last) || (stopping && !last)) save();
   }
   const int64_t steps = progress_.step - first_step;
   spdlog::info("{} steps in {} ({} with validation, logs and checkpoints), {:.0f} tokens/s on average", steps,
@@ -214,7 +229,8 @@ Outcome Trainer::run(const volatile std::sig_atomic_t* stop) {
                static_cast<double>(steps * training.global_batch_size * config_.model.seq_length) /
                    std::max(in_steps, 1e-9));
   if (progress_.step >= training.train_steps) return Outcome::finished;
-  spdlog::warn("interrupted after step {}; {}", progress_.step, last_checkpoint());
+  spdlog::warn("interrupted after step {}; {}", progress_.step,
+               saved_.empty() ? "nothing was trained" : "the checkpoint is " + saved_.string());
   return Outcome::interrupted;
 }
 

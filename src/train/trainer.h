@@ -27,7 +27,7 @@ class Trainer {
   model::ModelStage& model() { return runner_.model(); }
 
   /// Opens the data, allocates, initializes or resumes, and trains to the last step. `stop` is set by a
-  /// signal handler: the step in work is finished and a checkpoint saved.
+  /// signal handler: the step in work is finished and a checkpoint saved, whatever checkpoint.save_last says.
   Outcome run(const volatile std::sig_atomic_t* stop);
 
  private:
@@ -38,7 +38,6 @@ class Trainer {
   StepMetrics finish_step(const HostBatch& batch, double seconds);
   double validate();
   void save();
-  std::string last_checkpoint() const;
 
   config::Config config_;
   Context& context_;
@@ -46,7 +45,8 @@ class Trainer {
   std::unique_ptr<BatchSource> train_data_, valid_data_;
   HostBatch batches_[2];
   checkpoint::Progress progress_;
-  std::filesystem::path saved_;
+  std::filesystem::path saved_;  ///< the newest checkpoint
+  std::filesystem::path good_;   ///< the newest checkpoint that has been trained on without a non-finite step
   int64_t skipped_in_a_row_ = 0, skipped_total_ = 0;
 };
 

@@ -1,0 +1,156 @@
+// The command line of te-train: what it prints without training, and how it refuses.
+#include <nlohmann/json.hpp>
+
+#include "te_train_testing.h"
+
+namespace te {
+namespace {
+
+using testing::expect_refused;
+using testing::read_file;
+using testing::Result;
+using testing::TrainFolder;
+using testing::write_dataset;
+using testing::write_file;
+
+class CommandLine : public ::testing::Test {
+ protected:
+  TrainFolder folder_;
+};
+
+TEST_F(CommandLine, HelpNamesOptionsAndExitCodes) {
+  const Result result = folder_.run_raw("--help");
+  EXPECT_EQ(result.code, 0);
+  EXPECT_EQ(result.error, "");
+  for (const char* part : {"--config", "--set", "--dry-run", "--print-config", "130 interrupted"})
+    TE_EXPECT_CONTAINS(result.out, part);
+  const Result keys = folder_.run_raw("--describe-keys");
+  EXPECT_EQ(keys.code, 0);
+  TE_EXPECT_CONTAINS(keys.out, "training.micro_batch_size");
+}
+
+TEST_F(CommandLine, PrintedConfigIsTheSameConfig) {
+  const Result first =
+      folder_.run_raw("--config " + (folder_ / "base.yaml") +
+                      " --print-config --set precision.fp8=hybrid --set optimizer.lr=1.7e-3");
+  EXPECT_EQ(first.code, 0) << first.error;
+  TE_EXPECT_CONTAINS(first.out, "lr: 0.0017");
+  folder_.write_config("again", first.out);
+  const Result second = folder_.run_raw("--config " + (folder_ / "again.yaml") + " --print-config");
+  EXPECT_EQ(second.code, 0) << second.error;
+  EXPECT_EQ(second.out, first.out);
+}
+
+// 7 billion parameters need about 130 GiB to train; a dry run only counts them.
+TEST_F(CommandLine, DryRunPlansALargeModelWithoutItsMemory) {
+  const Result result =
+      folder_.run_raw("--config " TE_SOURCE_DIR "/configs/llama7b_fp8.yaml --dry-run --verbose");
+  EXPECT_EQ(result.code, 0) << result.error;
+  EXPECT_EQ(result.error, "");
+  TE_EXPECT_CONTAINS(result.out, "6,738,415,616");  // Llama-2 7B's count
+  TE_EXPECT_CONTAINS(result.out, "layers.31.mlp.linear_fc2");
+  TE_EXPECT_CONTAINS(result.out, "optimizer moments");
+  EXPECT_LT(result.peak_bytes, int64_t{1} << 30);
+  EXPECT_FALSE(std::filesystem::exists("runs/llama7b_fp8"));
+}
+
+TEST_F(CommandLine, DryRunLeavesNoTrace) {
+  EXPECT_EQ(folder_.run_raw("--dry-run --config " + (folder_ / "base.yaml")).code, 0);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "runs"));
+}
+
+TEST_F(CommandLine, WrongArguments) {
+  expect_refused(folder_.run_raw(""), "--config FILE is required");
+  expect_refused(folder_.run_raw("--frobnicate"), "frobnicate");
+  expect_refused(folder_.run_raw("--config " + (folder_ / "none.yaml")), "none.yaml");
+  expect_refused(folder_.run("a", {"model.num_layer=3"}), "did you mean 'model.num_layers'?");
+  expect_refused(folder_.run("a", {"training.train_steps=many"}), "training.train_steps");
+  folder_.write_config("unknown", folder_.base_config() + "modle: {num_layers: 3}\n");
+  expect_refused(folder_.run("a", {}, "unknown"), "unknown.yaml");
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "runs"));
+}
+
+TEST_F(CommandLine, WrongData) {
+  expect_refused(folder_.run("a", {"data.train=" + (folder_ / "none")}), "none.idx: cannot be opened");
+  expect_refused(folder_.run("a", {"training.eval_interval=2", "data.valid=" + (folder_ / "none")}),
+                 "none.idx: cannot be opened");
+  expect_refused(folder_.run("a", {"model.vocab_size=100"}), "below vocab_size = 100");
+  // A .bin that lost its end.
+  std::filesystem::resize_file(folder_ / "train.bin", 1001);
+  expect_refused(folder_.run("a"), "train.bin");
+}
+
+TEST_F(CommandLine, WrongFolders) {
+  // A file where a folder should be: no user can write into it, root neither.
+  write_file(folder_ / "file", "");
+  expect_refused(folder_.run_raw("--config " + (folder_ / "base.yaml") +
+                                 " --set logging.directory=" + (folder_ / "file/run")),
+                 "logging.directory: ");
+  // Found before the first step, not after the hours until the first checkpoint.
+  const Result result = folder_.run("a", {"checkpoint.directory=" + (folder_ / "file/saved")});
+  expect_refused(result, "checkpoint.directory: ");
+  EXPECT_EQ(result.out.find("| loss"), std::string::npos) << result.out;
+}
+
+class Resuming : public CommandLine {
+ protected:
+  Resuming() {
+    EXPECT_EQ(folder_.run("a", {"training.train_steps=2"}).code, 0);
+    folder_checkpoint_ = folder_.checkpoint("a", 2);
+  }
+  Result resume(const std::vector<std::string>& overrides = {}) {
+    std::vector<std::string> all = {"checkpoint.resume=" + folder_checkpoint_};
+    all.insert(all.end(), overrides.begin(), overrides.end());
+    return folder_.run("b", all);
+  }
+  std::string folder_checkpoint_;
+};
+
+TEST_F(Resuming, ACheckpointOfAnotherModel) {
+  expect_refused(resume({"model.num_layers=3"}), "model.safetensors: holds");
+  expect_refused(resume({"model.ffn_hidden_size=64"}), "linear_fc1.weight");
+  expect_refused(resume({"model.family=gpt", "model.num_query_groups=4"}), "model.safetensors");
+  expect_refused(resume({"precision.fp8=hybrid"}), "fp8.safetensors");
+  EXPECT_EQ(resume().code, 0);
+}
+
+TEST_F(Resuming, ACheckpointThatIsNotThereOrDamaged) {
+  const std::string manifest = folder_checkpoint_ + "/manifest.json", good = read_file(manifest);
+  expect_refused(folder_.run("b", {"checkpoint.resume=" + (folder_ / "nowhere")}), "manifest.json");
+  std::filesystem::resize_file(folder_checkpoint_ + "/optimizer.safetensors", 5000);
+  expect_refused(resume(), "optimizer.safetensors");
+  std::filesystem::resize_file(folder_checkpoint_ + "/model.safetensors", 3);
+  expect_refused(resume(), "model.safetensors");
+  write_file(manifest, good.substr(0, 40));
+  expect_refused(resume(), "manifest.json");
+  write_file(manifest, R"({"step": -2, "consumed_samples": 8, "updates": 2})");
+  expect_refused(resume(), "'step'");
+  // `latest` that names what is not there.
+  write_file(folder_.run_folder("a") + "/checkpoints/latest", "step_00000099\n");
+  expect_refused(folder_.run("a", {"checkpoint.resume=auto"}), "step_00000099");
+}
+
+// The logs of a crashed run may go beyond its checkpoint and end in half a line; resumed, they hold each step
+// once.
+TEST_F(Resuming, LogsGoOnBehindTheCheckpoint) {
+  const std::string csv = folder_.run_folder("a") + "/loss.csv",
+                    jsonl = folder_.run_folder("a") + "/metrics.jsonl";
+  const std::string rows = read_file(csv), records = read_file(jsonl);
+  write_file(csv, rows + "3,12,192,9.0,,1,1,1,1,1,0\n4,16,256,9.0");
+  write_file(jsonl, records + "{\"step\": 3, \"loss\": 9.0}\n{\"step\": 4, \"lo");
+  EXPECT_EQ(folder_.run("a", {"checkpoint.resume=auto"}).code, 0);
+  EXPECT_EQ(folder_.column("a", "step"), (std::vector<double>{1, 2, 3, 4, 5, 6}));
+  EXPECT_EQ(read_file(csv).substr(0, rows.size()), rows);
+  for (double loss : folder_.column("a", "loss")) EXPECT_LT(loss, 8.0);
+  int64_t step = 0;
+  for (const std::string& line : testing::split(read_file(jsonl), '\n'))
+    EXPECT_EQ(nlohmann::json::parse(line)["step"], ++step);
+  EXPECT_EQ(step, 6);
+  // A log whose header is lost gets it back.
+  write_file(csv, rows.substr(rows.find('\n') + 1));
+  EXPECT_EQ(folder_.run("a", {"checkpoint.resume=" + folder_checkpoint_}).code, 0);
+  EXPECT_EQ(folder_.column("a", "step"), (std::vector<double>{1, 2, 3, 4, 5, 6}));
+}
+
+}  // namespace
+}  // namespace te

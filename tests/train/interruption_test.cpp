@@ -1,0 +1,173 @@
+// Runs that do not end well: a signal, divergence, a full disk. Whatever happens, the last checkpoint is
+// good.
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <thread>
+
+#include "checkpoint/safetensors.h"
+#include "te_train_testing.h"
+
+namespace te {
+namespace {
+
+using testing::read_file;
+using testing::Result;
+using testing::split;
+using testing::TrainFolder;
+
+class Interruption : public ::testing::Test {
+ protected:
+  /// Sends SIGTERM once the run has logged a few steps.
+  Result run_until_signal(const std::vector<std::string>& overrides) {
+    const pid_t child = folder_.start("a", overrides);
+    const std::string csv = folder_.run_folder("a") + "/loss.csv";
+    for (int tick = 0; tick < 3000; ++tick) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      if (!std::filesystem::exists(csv)) continue;
+      const std::string text = read_file(csv);
+      if (std::count(text.begin(), text.end(), '\n') >= 4) break;
+    }
+    ::kill(child, SIGTERM);
+    return folder_.wait(child);
+  }
+  void expect_all_finite(const std::string& checkpoint) {
+    for (const char* name : {"/model.safetensors", "/optimizer.safetensors"}) {
+      const SafetensorsReader file(checkpoint + name);
+      ASSERT_FALSE(file.tensors().empty());
+      for (const SafetensorsTensor& tensor : file.tensors()) {
+        std::vector<float> values(tensor.bytes / sizeof(float));
+        std::memcpy(values.data(), tensor.data, tensor.bytes);
+        for (float value : values)
+          ASSERT_TRUE(std::isfinite(value)) << checkpoint << name << " " << tensor.name;
+      }
+    }
+  }
+  std::string latest(const std::string& run) {
+    return read_file(folder_.run_folder(run) + "/checkpoints/latest");
+  }
+  TrainFolder folder_;
+};
+
+TEST_F(Interruption, ASignalFinishesTheStepSavesAndCanBeResumed) {
+  for (const char* save_last : {"checkpoint.save_last=true", "checkpoint.save_last=false"}) {
+    const Result result = run_until_signal({"training.train_steps=1000000", save_last});
+    EXPECT_EQ(result.code, 130) << result.error;
+    EXPECT_EQ(result.error, "");
+    const auto rows = folder_.csv("a");
+    ASSERT_GE(rows.size(), 3u);
+    const int64_t step = std::stoll(rows.back().at("step"));
+    EXPECT_EQ(static_cast<int64_t>(rows.size()), step);
+    TE_EXPECT_CONTAINS(result.out, "interrupted after step " + std::to_string(step));
+    TE_EXPECT_CONTAINS(result.out, folder_.checkpoint("a", step));
+    ASSERT_TRUE(std::filesystem::exists(folder_.checkpoint("a", step) + "/manifest.json"));
+
+    const Result more = folder_.run(
+        "a", {"training.train_steps=" + std::to_string(step + 2), "checkpoint.resume=auto", save_last});
+    EXPECT_EQ(more.code, 0) << more.error;
+    const std::vector<double> steps = folder_.column("a", "step");
+    ASSERT_EQ(static_cast<int64_t>(steps.size()), step + 2);
+    for (size_t i = 0; i < steps.size(); ++i) EXPECT_EQ(steps[i], static_cast<double>(i + 1));
+    std::filesystem::remove_all(folder_.run_folder("a"));
+  }
+}
+
+TEST_F(Interruption, ResumingAFinishedRunDoesNothing) {
+  EXPECT_EQ(folder_.run("a").code, 0);
+  const std::string before = folder_.checkpoint_bytes("a", 6);
+  const Result again = folder_.run("a", {"checkpoint.resume=auto"});
+  EXPECT_EQ(again.code, 0) << again.error;
+  TE_EXPECT_CONTAINS(again.out, "nothing to do");
+  EXPECT_EQ(folder_.csv("a").size(), 6u);
+  EXPECT_EQ(folder_.checkpoint_bytes("a", 6), before);
+}
+
+// A learning rate that throws the weights to 1e30: the step is finite, everything after it is not. The
+// checkpoints saved up to then are the only ones that may be recommended or left.
+TEST_F(Interruption, DivergenceStopsTheRunAndNamesTheLastGoodCheckpoint) {
+  EXPECT_EQ(folder_.run("a", {"training.train_steps=3", "checkpoint.save_every=1"}).code, 0);
+  const Result result =
+      folder_.run("a", {"training.train_steps=50", "checkpoint.resume=auto", "checkpoint.save_every=1",
+                        "optimizer.decay=constant", "optimizer.lr=1e30", "optimizer.clip_grad=0",
+                        "training.max_nonfinite_steps=4"});
+  EXPECT_EQ(result.code, 3) << result.out << result.error;
+  EXPECT_EQ(result.error, "");
+  TE_EXPECT_CONTAINS(result.out, "4 steps in a row");
+  const auto rows = folder_.csv("a");
+  ASSERT_GT(rows.size(), 7u);
+  int64_t last_finite = 0;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const bool skipped = rows[i].at("skipped") == "1";
+    EXPECT_EQ(skipped, i + 4 >= rows.size()) << i + 1;
+    if (!skipped) last_finite = std::stoll(rows[i].at("step"));
+  }
+  // The checkpoint behind the last finite step holds the weights that gave the first non-finite one.
+  TE_EXPECT_CONTAINS(result.out, "the last good checkpoint is " + folder_.checkpoint("a", last_finite - 1));
+  EXPECT_FALSE(std::filesystem::exists(folder_.checkpoint("a", last_finite + 1)));
+  for (int64_t step = 1; step <= last_finite; ++step) expect_all_finite(folder_.checkpoint("a", step));
+}
+
+TEST_F(Interruption, APoisonedCheckpointIsSkippedOverAndNeverSavedAgain) {
+  EXPECT_EQ(folder_.run("a", {"training.train_steps=3"}).code, 0);
+  // NaN in one weight of the head.
+  const std::string path = folder_.checkpoint("a", 3) + "/model.safetensors";
+  int64_t offset = 0;
+  {
+    const SafetensorsReader reader(path);
+    const std::string bytes = read_file(path);
+    std::string head(reinterpret_cast<const char*>(reader.at("output_layer.weight").data), 64);
+    offset = static_cast<int64_t>(bytes.find(head));
+  }
+  {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    const float nan = std::nanf("");
+    file.seekp(offset);
+    file.write(reinterpret_cast<const char*>(&nan), sizeof(nan));
+  }
+  const Result result = folder_.run("a", {"training.train_steps=50", "checkpoint.resume=auto",
+                                          "checkpoint.save_every=1", "training.max_nonfinite_steps=5"});
+  EXPECT_EQ(result.code, 3);
+  const auto rows = folder_.csv("a");
+  ASSERT_EQ(rows.size(), 3u + 5u);
+  for (size_t i = 3; i < rows.size(); ++i) {
+    EXPECT_EQ(rows[i].at("skipped"), "1");
+    EXPECT_EQ(rows[i].at("loss"), "nan");
+  }
+  TE_EXPECT_CONTAINS(result.out, "(5 so far)");
+  TE_EXPECT_CONTAINS(result.out, "no good checkpoint");
+  EXPECT_FALSE(std::filesystem::exists(folder_.checkpoint("a", 4)));
+  EXPECT_EQ(latest("a"), "step_00000003\n");
+}
+
+// A file size limit stands for a full disk: the write fails half way.
+TEST_F(Interruption, ASaveThatFailsLeavesThePreviousCheckpoint) {
+  EXPECT_EQ(folder_.run("a", {"training.train_steps=3"}).code, 0);
+  const std::string before = folder_.checkpoint_bytes("a", 3);
+  const Result result = folder_.run("a", {"checkpoint.resume=auto", "checkpoint.save_every=2"}, "base",
+                                    "trap '' XFSZ; ulimit -f 64;");
+  expect_refused(result, "step_00000004");
+  EXPECT_EQ(latest("a"), "step_00000003\n");
+  EXPECT_EQ(folder_.checkpoint_bytes("a", 3), before);
+  int64_t entries = 0;
+  for ([[maybe_unused]] const auto& entry :
+       std::filesystem::directory_iterator(folder_.run_folder("a") + "/checkpoints"))
+    ++entries;
+  EXPECT_EQ(entries, 2);  // the checkpoint and `latest`
+  EXPECT_EQ(folder_.run("a", {"checkpoint.resume=auto"}).code, 0);
+  EXPECT_EQ(folder_.csv("a").size(), 6u);
+}
+
+TEST_F(Interruption, SavingAStepAgainReplacesItsCheckpoint) {
+  EXPECT_EQ(folder_.run("a", {"checkpoint.save_every=3"}).code, 0);
+  const Result again =
+      folder_.run("a", {"checkpoint.resume=" + folder_.checkpoint("a", 3), "optimizer.weight_decay=0.5"});
+  EXPECT_EQ(again.code, 0) << again.error;
+  EXPECT_EQ(folder_.run("b", {"optimizer.weight_decay=0.1"}).code, 0);
+  EXPECT_NE(folder_.checkpoint_bytes("a", 6), folder_.checkpoint_bytes("b", 6));
+  EXPECT_FALSE(std::filesystem::exists(folder_.checkpoint("a", 6) + ".tmp"));
+  EXPECT_EQ(folder_.csv("a").size(), 6u);
+  EXPECT_EQ(latest("a"), "step_00000006\n");
+}
+
+}  // namespace
+}  // namespace te

@@ -1,0 +1,20 @@
+// Times as people read them; what the writers put into their files is tested through whole runs.
+#include "train/metrics.h"
+
+#include <gtest/gtest.h>
+
+namespace te {
+namespace {
+
+TEST(HumanTime, MinutesOrHours) {
+  EXPECT_EQ(train::human_time(0), "00:00");
+  EXPECT_EQ(train::human_time(-3), "00:00");
+  EXPECT_EQ(train::human_time(59.4), "00:59");
+  EXPECT_EQ(train::human_time(59.6), "01:00");
+  EXPECT_EQ(train::human_time(3599), "59:59");
+  EXPECT_EQ(train::human_time(3723), "1:02:03");
+  EXPECT_EQ(train::human_time(100 * 3600), "100:00:00");
+}
+
+}  // namespace
+}  // namespace te

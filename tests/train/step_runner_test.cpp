@@ -1,0 +1,105 @@
+// One step through StepRunner: the FP8 counters see every operand exactly once per microbatch.
+#include "train/step_runner.h"
+
+#include <map>
+
+#include "model/tiny_model.h"
+#include "testing/testing.h"
+#include "train/metrics.h"
+
+namespace te {
+namespace {
+
+using fp8::OperandRole;
+
+config::Config fp8_config(config::Fp8Recipe recipe, config::Recompute recompute) {
+  config::Config config = testing::tiny_config(config::Family::llama);
+  config.precision.dtype = config::ComputeDType::bf16;
+  config.precision.fp8 = config::Fp8Mode::hybrid;
+  config.precision.fp8_recipe = recipe;
+  config.training.recompute = recompute;
+  config.training.global_batch_size = 6;
+  config::validate(config);
+  return config;
+}
+
+train::HostBatch random_batch(const train::StepRunner& runner, const config::Config& config) {
+  train::HostBatch batch = runner.make_host_batch();
+  batch.counted = config.training.global_batch_size * config.model.seq_length;
+  for (int64_t i = 0; i < batch.counted; ++i) {
+    const Philox4 random = philox(3, 4, static_cast<uint64_t>(i));
+    batch.tokens.as<int32_t>()[i] = static_cast<int32_t>(random.word[0] % 61);
+    batch.targets.as<int32_t>()[i] = static_cast<int32_t>(random.word[1] % 61);
+  }
+  return batch;
+}
+
+TEST(StepRunner, CountersSeeEveryOperandOncePerPass) {
+  for (config::Fp8Recipe recipe : {config::Fp8Recipe::delayed, config::Fp8Recipe::tensorwise}) {
+    for (config::Recompute recompute : {config::Recompute::none, config::Recompute::full}) {
+      const config::Config config = fp8_config(recipe, recompute);
+      const Context context = Context::cpu();
+      train::StepRunner runner(config, context);
+      runner.allocate();
+      runner.model().initialize(context, 1);
+      runner.model().quantize_weights(context);
+      const train::HostBatch batch = random_batch(runner, config);
+      const fp8::ScaleTable& table = runner.model().recipe().table();
+      std::map<std::string, std::pair<int64_t, int64_t>> shapes;  // of the weights: [out, in]
+      for (const model::Parameter& parameter : runner.model().parameters().parameters()) {
+        if (parameter.shape.rank() == 2 && parameter.name.starts_with("layers."))
+          shapes[parameter.name] = {parameter.shape[0], parameter.shape[1]};
+      }
+      ASSERT_EQ(table.size(), static_cast<int>(3 * shapes.size()));
+
+      runner.launch(batch, 0, false);
+      for (int i = 0; i < table.size(); ++i) EXPECT_EQ(table.counters_of(i)->total, 0u) << table.info(i).name;
+      runner.launch(batch, 6, true);
+      for (int i = 0; i < table.size(); ++i) {
+        const fp8::OperandInfo& info = table.info(i);
+        const auto [out, in] = shapes.at(info.name + ".weight");
+        const int64_t expected = info.role == OperandRole::weight  ? out * in
+                                 : info.role == OperandRole::input ? batch.counted * in
+                                                                   : batch.counted * out;
+        EXPECT_EQ(table.counters_of(i)->total, static_cast<unsigned long long>(expected))
+            << info.name << " " << role_name(info.role);
+      }
+    }
+  }
+}
+
+// A weight far beyond its scale saturates in the cast that ends the step; the health of the step says so.
+TEST(StepRunner, WeightsThatOutgrowTheirScaleShowInTheHealth) {
+  const config::Config config = fp8_config(config::Fp8Recipe::delayed, config::Recompute::none);
+  const Context context = Context::cpu();
+  train::StepRunner runner(config, context);
+  runner.allocate();
+  runner.model().initialize(context, 1);
+  runner.model().quantize_weights(context);
+  const train::HostBatch batch = random_batch(runner, config);
+  runner.launch(batch, 0, true);
+  for (const train::Fp8Health& item : train::read_fp8_health(context, runner.model().recipe().table())) {
+    if (item.role == OperandRole::weight) {
+      EXPECT_LT(item.saturated, 0.05) << item.name;
+    }
+  }
+  // One step of 1.0 on weights whose amax was below that: all of them leave the range.
+  config::Config fast = config;
+  fast.optimizer.lr = 1.0;
+  train::StepRunner jumping(fast, context);
+  jumping.allocate();
+  jumping.model().initialize(context, 1);
+  jumping.model().quantize_weights(context);
+  jumping.launch(batch, 0, true);
+  int saturated = 0, weights = 0;
+  for (const train::Fp8Health& item : train::read_fp8_health(context, jumping.model().recipe().table())) {
+    if (item.role != OperandRole::weight) continue;
+    ++weights;
+    saturated += item.saturated > 0.2;
+  }
+  EXPECT_GT(weights, 0);
+  EXPECT_EQ(saturated, weights);
+}
+
+}  // namespace
+}  // namespace te

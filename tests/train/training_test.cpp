@@ -1,0 +1,172 @@
+// Whole runs of te-train: what they learn and log, and that the same run has the same bits however it was
+// cut.
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "te_train_testing.h"
+
+namespace te {
+namespace {
+
+using testing::read_file;
+using testing::Result;
+using testing::split;
+using testing::TrainFolder;
+
+const std::vector<std::string> kFp8 = {"precision.fp8=hybrid"};
+
+std::vector<std::string> operator+(std::vector<std::string> a, const std::vector<std::string>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+void expect_success(const Result& result) {
+  EXPECT_EQ(result.code, 0) << result.out;
+  EXPECT_EQ(result.error, "");
+}
+
+class Training : public ::testing::Test {
+ protected:
+  TrainFolder folder_;
+};
+
+TEST_F(Training, LearnsTextAndLogsIt) {
+  expect_success(folder_.run(
+      "a", {"training.train_steps=40", "training.eval_interval=15", "training.eval_microbatches=3",
+            "optimizer.decay_steps=40", "logging.fp8_stats_every=10", "precision.fp8=hybrid"}));
+  const std::string text = read_file(folder_.run_folder("a") + "/loss.csv");
+  EXPECT_EQ(split(text, '\n')[0],
+            "step,consumed_samples,consumed_tokens,loss,valid_loss,grad_norm,lr,tokens_per_s,step_ms,tflops,"
+            "skipped");
+  const auto rows = folder_.csv("a");
+  ASSERT_EQ(rows.size(), 40u);
+  std::vector<nlohmann::json> records;
+  for (const std::string& line : split(read_file(folder_.run_folder("a") + "/metrics.jsonl"), '\n'))
+    records.push_back(nlohmann::json::parse(line));
+  ASSERT_EQ(records.size(), 40u);
+
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const int64_t step = static_cast<int64_t>(i) + 1;
+    EXPECT_EQ(rows[i].at("step"), std::to_string(step));
+    EXPECT_EQ(rows[i].at("consumed_samples"), std::to_string(4 * step));
+    EXPECT_EQ(rows[i].at("consumed_tokens"), std::to_string(4 * 16 * step));
+    EXPECT_EQ(rows[i].at("skipped"), "0");
+    EXPECT_GT(std::stod(rows[i].at("tokens_per_s")), 0);
+    EXPECT_EQ(rows[i].at("valid_loss").empty(), step != 15 && step != 30 && step != 40) << step;
+    EXPECT_EQ(records[i]["step"], step);
+    EXPECT_NEAR(records[i]["loss"].get<double>(), std::stod(rows[i].at("loss")), 1e-5);
+    EXPECT_EQ(records[i].contains("valid_loss"), !rows[i].at("valid_loss").empty());
+  }
+  const std::vector<double> loss = folder_.column("a", "loss");
+  EXPECT_NEAR(loss.front(), std::log(257.0), 0.1);  // a fresh model knows nothing
+  EXPECT_LT(loss.back(), loss.front() - 1.5);
+  EXPECT_LT(std::stod(rows[39].at("valid_loss")), std::stod(rows[14].at("valid_loss")));
+
+  // FP8 health of every operand: 2 layers, 4 linears, 3 roles.
+  for (size_t i = 0; i < records.size(); ++i) {
+    const bool stats = i == 0 || (i + 1) % 10 == 0;
+    ASSERT_EQ(records[i].contains("fp8"), stats) << i + 1;
+    if (!stats) continue;
+    std::set<std::string> operands;
+    for (const nlohmann::json& item : records[i]["fp8"]) {
+      const std::string role = item["role"];
+      operands.insert(item["linear"].get<std::string>() + " " + role);
+      EXPECT_GT(item["amax"].get<double>(), 0) << item;
+      EXPECT_GT(item["scale"].get<double>(), 0) << item;
+      EXPECT_GE(item["saturated"].get<double>(), 0) << item;
+      EXPECT_LT(item["saturated"].get<double>(), 0.5) << item;
+      EXPECT_EQ(item["format"], role == "grad_output" ? "fp8_e5m2" : "fp8_e4m3");
+    }
+    EXPECT_EQ(operands.size(), 24u);
+  }
+}
+
+TEST_F(Training, LogsOnlyWhatIsAskedFor) {
+  expect_success(folder_.run("a", {"logging.every=4", "logging.jsonl=false", "logging.csv=other.csv"}));
+  EXPECT_FALSE(std::filesystem::exists(folder_.run_folder("a") + "/metrics.jsonl"));
+  const auto lines = split(read_file(folder_.run_folder("a") + "/other.csv"), '\n');
+  ASSERT_EQ(lines.size(), 4u);  // the header, and steps 1, 4 and 6
+  for (size_t i = 1; i < 4; ++i) EXPECT_EQ(split(lines[i], ',')[0], std::string("146").substr(i - 1, 1));
+}
+
+// --- the same run has the same bits
+
+struct Case {
+  const char* name;
+  std::vector<std::string> overrides;
+};
+
+class Resume : public ::testing::TestWithParam<Case> {
+ protected:
+  TrainFolder folder_;
+};
+
+TEST_P(Resume, EqualsNoInterruptionBitForBit) {
+  const auto& overrides = GetParam().overrides;
+  expect_success(folder_.run("whole", overrides));
+  expect_success(folder_.run("cut", overrides + std::vector<std::string>{"training.train_steps=3"}));
+  EXPECT_EQ(folder_.csv("cut").size(), 3u);
+  const Result second = folder_.run("cut", overrides + std::vector<std::string>{"checkpoint.resume=auto"});
+  expect_success(second);
+  TE_EXPECT_CONTAINS(second.out, "step_00000003 after step 3");
+  EXPECT_EQ(folder_.checkpoint_bytes("cut", 6), folder_.checkpoint_bytes("whole", 6));
+  for (const char* column : {"step", "consumed_samples", "consumed_tokens", "loss", "grad_norm", "lr"})
+    EXPECT_EQ(folder_.column("cut", column), folder_.column("whole", column)) << column;
+  EXPECT_EQ(folder_.csv("cut").size(), 6u);
+}
+
+const Case kCases[] = {
+    {"bf16", {}},
+    {"fp32", {"precision.dtype=fp32"}},
+    {"fp8_delayed", kFp8},
+    {"fp8_delayed_full_recompute", kFp8 + std::vector<std::string>{"training.recompute=full"}},
+    {"fp8_tensorwise", kFp8 + std::vector<std::string>{"precision.fp8_recipe=tensorwise"}},
+    {"fp8_gpt_with_dropout",
+     kFp8 + std::vector<std::string>{"model.family=gpt", "model.num_query_groups=4",
+                                     "model.hidden_dropout=0.1", "model.attention_dropout=0.1"}},
+};
+INSTANTIATE_TEST_SUITE_P(Precisions, Resume, ::testing::ValuesIn(kCases),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST_F(Training, ABf16RunThatCalibratedGoesOnInFp8) {
+  expect_success(folder_.run("a", {"training.train_steps=3", "precision.fp8_calibrate=true"}));
+  expect_success(folder_.run("a", kFp8 + std::vector<std::string>{"checkpoint.resume=auto"}));
+  const std::vector<double> loss = folder_.column("a", "loss");
+  ASSERT_EQ(loss.size(), 6u);
+  EXPECT_LT(loss[3], loss[0]);
+}
+
+TEST_F(Training, SeedsAndThreads) {
+  expect_success(folder_.run("a", kFp8));
+  expect_success(folder_.run("b", kFp8));
+  expect_success(folder_.run("threads", kFp8, "base", "TEST_THREADS=3;"));
+  expect_success(folder_.run("other", kFp8 + std::vector<std::string>{"training.seed=99"}));
+  EXPECT_EQ(folder_.checkpoint_bytes("a", 6), folder_.checkpoint_bytes("b", 6));
+  EXPECT_EQ(folder_.column("a", "loss"), folder_.column("b", "loss"));
+  EXPECT_EQ(folder_.checkpoint_bytes("a", 6), folder_.checkpoint_bytes("threads", 6));
+  EXPECT_NE(folder_.checkpoint_bytes("a", 6), folder_.checkpoint_bytes("other", 6));
+  EXPECT_NE(folder_.column("a", "loss"), folder_.column("other", "loss"));
+}
+
+// In FP32 the split of the global batch changes the order of sums alone. AdamW turns the roundoff of
+// near-zero gradients into steps, but of few elements: the losses of six steps agree to 1e-5.
+TEST_F(Training, GradientAccumulationGivesTheSameLosses) {
+  for (const char* micro : {"1", "2", "4"}) {
+    expect_success(folder_.run(
+        micro,
+        {"precision.dtype=fp32", std::string("training.micro_batch_size=") + micro, "optimizer.lr=1e-3"}));
+  }
+  const std::vector<double> expected = folder_.column("4", "loss"), norms = folder_.column("4", "grad_norm");
+  ASSERT_EQ(expected.size(), 6u);
+  for (const char* micro : {"1", "2"}) {
+    const std::vector<double> loss = folder_.column(micro, "loss"), norm = folder_.column(micro, "grad_norm");
+    ASSERT_EQ(loss.size(), 6u);
+    for (size_t i = 0; i < 6; ++i) {
+      EXPECT_NEAR(loss[i], expected[i], 1e-5 * expected[i]) << micro;
+      EXPECT_NEAR(norm[i], norms[i], 1e-4 * norms[i]) << micro;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace te

@@ -55,7 +55,7 @@ void run(const StepOptions& options) {
     double first_step = 0;
     for (int step = 0; step < options.steps + 3; ++step) {
       const auto begin = std::chrono::steady_clock::now();
-      runner.launch(batch, step * samples, false);
+      runner.launch(batch, step + 1, step * samples, false);
       context.synchronize();
       runner.optimizer().finish_step(runner.optimizer().status().skipped != 0);
       if (step == 0) first_step = milliseconds_since(start) / 1e3;

@@ -36,10 +36,9 @@ void StepRunner::microbatch(int64_t index, int64_t first_sample, float grad_scal
                           pass);
 }
 
-void StepRunner::launch(const HostBatch& batch, int64_t first_sample, bool count_fp8) {
+void StepRunner::launch(const HostBatch& batch, int64_t step, int64_t first_sample, bool count_fp8) {
   // 1. Samples. The loss is the mean over the counted tokens of the global batch, so every microbatch's
-  // gradient is scaled by
-  //    their number.
+  //    gradient is scaled by their number.
   context_.copy_to_device(tokens_, batch.tokens.as<void>());
   context_.copy_to_device(targets_, batch.targets.as<void>());
   const float grad_scale = 1.0f / static_cast<float>(std::max<int64_t>(1, batch.counted));
@@ -48,9 +47,8 @@ void StepRunner::launch(const HostBatch& batch, int64_t first_sample, bool count
   if (count_fp8) model_.recipe().table().zero_counters(context_);
   for (int64_t index = 0; index < tokens_.dim(0); ++index)
     microbatch(index, first_sample, grad_scale, count_fp8);
-  // 3. Gradient norm, clipping, AdamW. The schedule goes by samples, so that it does not depend on what was
-  // skipped.
-  optimizer_.step(context_, optimizer_.schedule().at(first_sample / config_.training.global_batch_size + 1));
+  // 3. Gradient norm, clipping, AdamW.
+  optimizer_.step(context_, optimizer_.schedule().at(step));
   // 4. FP8 scales from this step's amaxes, then the weights in FP8 for the next step.
   model_.recipe().update(context_, optimizer_.skip_flag());
   model_.quantize_weights(context_, count_fp8);

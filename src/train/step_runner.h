@@ -28,9 +28,10 @@ class StepRunner {
   void allocate();
   HostBatch make_host_batch() const;
 
-  /// Launches a whole step and the copy of its status to the host; returns before the device is done. `batch`
-  /// must stay as it is until the context has been synchronized.
-  void launch(const HostBatch& batch, int64_t first_sample, bool count_fp8);
+  /// Launches optimizer step `step` (from 1: the learning rate hangs on it) on the samples from
+  /// `first_sample` (the dropout masks hang on it), and the copy of its status to the host; returns before
+  /// the device is done. `batch` must stay as it is until the context has been synchronized.
+  void launch(const HostBatch& batch, int64_t step, int64_t first_sample, bool count_fp8);
   /// Forward and backward of the batch's first microbatch and an update of the FP8 scales: no weight changes.
   void calibrate(const HostBatch& batch);
   /// Adds the loss of one microbatch (host tokens and targets, int32 [micro batch, seq]) to *valid_loss;

@@ -193,7 +193,7 @@ Outcome Trainer::run(const volatile std::sig_atomic_t* stop) {
 
     // The step; while the device works on it, the next step's samples are read.
     const double start = now_seconds();
-    runner_.launch(batch, progress_.consumed_samples, fp8_stats);
+    runner_.launch(batch, step, progress_.consumed_samples, fp8_stats);
     if (!last) read_batch(progress_.consumed_samples + training.global_batch_size, next);
     context_.synchronize();
     const double seconds = now_seconds() - start;

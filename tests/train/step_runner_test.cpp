@@ -52,9 +52,9 @@ TEST(StepRunner, CountersSeeEveryOperandOncePerPass) {
       }
       ASSERT_EQ(table.size(), static_cast<int>(3 * shapes.size()));
 
-      runner.launch(batch, 0, false);
+      runner.launch(batch, 1, 0, false);
       for (int i = 0; i < table.size(); ++i) EXPECT_EQ(table.counters_of(i)->total, 0u) << table.info(i).name;
-      runner.launch(batch, 6, true);
+      runner.launch(batch, 2, 6, true);
       for (int i = 0; i < table.size(); ++i) {
         const fp8::OperandInfo& info = table.info(i);
         const auto [out, in] = shapes.at(info.name + ".weight");
@@ -77,7 +77,7 @@ TEST(StepRunner, WeightsThatOutgrowTheirScaleShowInTheHealth) {
   runner.model().initialize(context, 1);
   runner.model().quantize_weights(context);
   const train::HostBatch batch = random_batch(runner, config);
-  runner.launch(batch, 0, true);
+  runner.launch(batch, 1, 0, true);
   for (const train::Fp8Health& item : train::read_fp8_health(context, runner.model().recipe().table())) {
     if (item.role == OperandRole::weight) {
       EXPECT_LT(item.saturated, 0.05) << item.name;
@@ -90,7 +90,7 @@ TEST(StepRunner, WeightsThatOutgrowTheirScaleShowInTheHealth) {
   jumping.allocate();
   jumping.model().initialize(context, 1);
   jumping.model().quantize_weights(context);
-  jumping.launch(batch, 0, true);
+  jumping.launch(batch, 1, 0, true);
   int saturated = 0, weights = 0;
   for (const train::Fp8Health& item : train::read_fp8_health(context, jumping.model().recipe().table())) {
     if (item.role != OperandRole::weight) continue;

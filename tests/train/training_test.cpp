@@ -136,6 +136,23 @@ TEST_F(Training, ABf16RunThatCalibratedGoesOnInFp8) {
   EXPECT_LT(loss[3], loss[0]);
 }
 
+// The schedule counts steps, whatever their size: the learning rate that is logged is the one that is used.
+TEST_F(Training, TheBatchSizeMayChangeOnResume) {
+  const std::vector<std::string> linear = {"optimizer.decay=linear", "optimizer.min_lr=0",
+                                           "optimizer.decay_steps=5"};
+  expect_success(folder_.run("a", linear + std::vector<std::string>{"training.train_steps=3"}));
+  const std::vector<std::string> more = {"training.global_batch_size=2", "checkpoint.resume=auto",
+                                         "checkpoint.save_every=1", "training.train_steps=5"};
+  expect_success(folder_.run("a", linear + more));
+  EXPECT_EQ(folder_.column("a", "consumed_samples"), (std::vector<double>{4, 8, 12, 14, 16}));
+  EXPECT_EQ(folder_.column("a", "lr"), (std::vector<double>{4e-3, 3e-3, 2e-3, 1e-3, 0}));
+  const auto weights = [&](int64_t step) {
+    return read_file(folder_.checkpoint("a", step) + "/model.safetensors");
+  };
+  EXPECT_NE(weights(4), weights(3));
+  EXPECT_EQ(weights(5), weights(4));  // a learning rate of 0
+}
+
 TEST_F(Training, SeedsAndThreads) {
   expect_success(folder_.run("a", kFp8));
   expect_success(folder_.run("b", kFp8));

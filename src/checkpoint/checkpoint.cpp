@@ -48,16 +48,27 @@ std::vector<NamedTensor> fp8_tensors(model::ModelStage& model) {
   return {{"scale", table.scale}, {"amax_history", table.history}, {"position", table.position}};
 }
 
+// Whose scales they are, in the order of the table: rows alone would fit other layers, too.
+nlohmann::json fp8_operands(const fp8::ScaleTable& table) {
+  nlohmann::json operands = nlohmann::json::array();
+  for (int i = 0; i < table.size(); ++i) {
+    const fp8::OperandInfo& info = table.info(i);
+    operands.push_back({info.name, role_name(info.role), fp8_max(info.format)});
+  }
+  return operands;
+}
+
 std::vector<int64_t> dims(const Tensor& tensor) {
   std::vector<int64_t> result;
   for (int axis = 0; axis < tensor.shape.rank(); ++axis) result.push_back(tensor.shape[axis]);
   return result;
 }
 
-void write_file(const Context& context, const fs::path& path, const std::vector<NamedTensor>& tensors) {
+void write_file(const Context& context, const fs::path& path, const std::vector<NamedTensor>& tensors,
+                const SafetensorsMetadata& metadata = {}) {
   std::vector<SafetensorsSpec> specs;
   for (const NamedTensor& item : tensors) specs.push_back({item.name, item.tensor.dtype, dims(item.tensor)});
-  SafetensorsWriter writer(path, specs);
+  SafetensorsWriter writer(path, specs, metadata);
   std::vector<char> host;  // one tensor at a time
   for (const NamedTensor& item : tensors) {
     host.resize(item.tensor.bytes());
@@ -88,6 +99,36 @@ void read_file(const Context& context, const fs::path& path, const std::vector<N
   }
 }
 
+// Scales, history and ring position. A run may go on with another format (calibrated as hybrid, resumed as
+// e4m3): then the scales are carried over to its largest number.
+void read_fp8_file(const Context& context, const fs::path& path, model::ModelStage& model) {
+  read_file(context, path, fp8_tensors(model));
+  const fp8::ScaleTable& table = model.recipe().table();
+  const SafetensorsReader reader(path);
+  const auto found = reader.metadata().find("operands");
+  const nlohmann::json stored = found == reader.metadata().end()
+                                    ? nlohmann::json()
+                                    : nlohmann::json::parse(found->second, nullptr, false),
+                       wanted = fp8_operands(table);
+  std::vector<float> scale(static_cast<size_t>(table.size()));
+  context.copy_to_host(scale.data(), table.scale);
+  context.synchronize();
+  for (size_t i = 0; i < scale.size(); ++i) {
+    const bool fits = stored.is_array() && stored.size() == scale.size() && stored[i].is_array() &&
+                      stored[i].size() == 3 && stored[i][0] == wanted[i][0] && stored[i][1] == wanted[i][1] &&
+                      stored[i][2].is_number();
+    if (!fits) {
+      user_error(
+          "{}: holds the scales of other layers than this config quantizes; resume with the "
+          "precision.first_layers_bf16 and last_layers_bf16 it was saved with",
+          path.string());
+    }
+    scale[i] *= wanted[i][2].get<float>() / stored[i][2].get<float>();
+  }
+  context.copy_to_device(table.scale, scale.data());
+  context.synchronize();
+}
+
 void sync_path(const fs::path& path) {
   const int file = ::open(path.c_str(), O_RDONLY);
   if (file < 0 || ::fsync(file) != 0) {
@@ -103,8 +144,11 @@ void write_text(const fs::path& path, const std::string& text) {
     std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
     out << text;
     out.flush();
-    if (!out)
-      user_error("{}: could not be written; is the disk full or the folder read-only?", temporary.string());
+    if (!out) {
+      std::error_code ignored;
+      fs::remove(temporary, ignored);
+      user_error("{}: could not be written; is the disk full or the folder read-only?", path.string());
+    }
   }
   sync_path(temporary);
   fs::rename(temporary, path);
@@ -149,7 +193,10 @@ fs::path save(const Context& context, const fs::path& directory, const Progress&
     write_file(context, temporary / "model.safetensors", model_tensors(model));
     write_file(context, temporary / "optimizer.safetensors", optimizer_tensors(model, optimizer));
     const std::vector<NamedTensor> fp8 = fp8_tensors(model);
-    if (!fp8.empty()) write_file(context, temporary / "fp8.safetensors", fp8);
+    if (!fp8.empty()) {
+      write_file(context, temporary / "fp8.safetensors", fp8,
+                 {{"operands", fp8_operands(model.recipe().table()).dump()}});
+    }
     const nlohmann::json manifest = {{"format", "te-train checkpoint 1"},
                                      {"step", progress.step},
                                      {"consumed_samples", progress.consumed_samples},
@@ -189,7 +236,7 @@ Progress load(const Context& context, const fs::path& folder, model::ModelStage&
           "precision.fp8: off or from a run with fp8_calibrate: true",
           folder.string());
     }
-    read_file(context, folder / "fp8.safetensors", fp8);
+    read_fp8_file(context, folder / "fp8.safetensors", model);
   }
   Progress progress;
   progress.step = manifest["step"].get<int64_t>();
@@ -201,10 +248,11 @@ Progress load(const Context& context, const fs::path& folder, model::ModelStage&
 
 std::optional<fs::path> latest(const fs::path& directory) {
   std::ifstream in(directory / "latest");
+  if (!in) return std::nullopt;
   std::string name;
-  if (!in || !std::getline(in, name)) return std::nullopt;
+  std::getline(in, name);  // an empty name is no checkpoint either: starting anew would overwrite the run
   const fs::path folder = directory / name;
-  if (!fs::exists(folder / "manifest.json")) {
+  if (name.empty() || !fs::exists(folder / "manifest.json")) {
     user_error(
         "{}: names '{}', which is not a checkpoint; correct the file or set checkpoint.resume to a folder",
         (directory / "latest").string(), name);

@@ -92,6 +92,10 @@ TEST_F(CommandLine, WrongFolders) {
   EXPECT_EQ(result.out.find("| loss"), std::string::npos) << result.out;
 }
 
+TEST_F(CommandLine, ADeviceThatIsNotThere) {
+  expect_refused(folder_.run("a", {"training.device=cuda", "training.device_index=99"}), "device cuda");
+}
+
 class Resuming : public CommandLine {
  protected:
   Resuming() {
@@ -114,6 +118,18 @@ TEST_F(Resuming, ACheckpointOfAnotherModel) {
   EXPECT_EQ(resume().code, 0);
 }
 
+// As many scales, but of another layer.
+TEST_F(Resuming, Fp8ScalesOfOtherLayers) {
+  EXPECT_EQ(
+      folder_.run("f", {"training.train_steps=2", "precision.fp8=hybrid", "precision.first_layers_bf16=1"})
+          .code,
+      0);
+  const std::string saved = "checkpoint.resume=" + folder_.checkpoint("f", 2);
+  expect_refused(folder_.run("g", {saved, "precision.fp8=hybrid", "precision.last_layers_bf16=1"}),
+                 "precision.first_layers_bf16");
+  EXPECT_EQ(folder_.run("g", {saved, "precision.fp8=hybrid", "precision.first_layers_bf16=1"}).code, 0);
+}
+
 TEST_F(Resuming, ACheckpointThatIsNotThereOrDamaged) {
   const std::string manifest = folder_checkpoint_ + "/manifest.json", good = read_file(manifest);
   expect_refused(folder_.run("b", {"checkpoint.resume=" + (folder_ / "nowhere")}), "manifest.json");
@@ -128,6 +144,8 @@ TEST_F(Resuming, ACheckpointThatIsNotThereOrDamaged) {
   // `latest` that names what is not there.
   write_file(folder_.run_folder("a") + "/checkpoints/latest", "step_00000099\n");
   expect_refused(folder_.run("a", {"checkpoint.resume=auto"}), "step_00000099");
+  write_file(folder_.run_folder("a") + "/checkpoints/latest", "");
+  expect_refused(folder_.run("a", {"checkpoint.resume=auto"}), "checkpoints/latest");
 }
 
 // The logs of a crashed run may go beyond its checkpoint and end in half a line; resumed, they hold each step

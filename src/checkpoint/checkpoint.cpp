@@ -3,7 +3,9 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <system_error>
@@ -64,6 +66,25 @@ std::vector<int64_t> dims(const Tensor& tensor) {
   return result;
 }
 
+// Weights that an update has thrown out of FP32 are no checkpoint: the previous one must stay the latest.
+void check_finite(const NamedTensor& item, const std::vector<char>& host) {
+  if (item.tensor.dtype != DType::f32) return;
+  constexpr uint32_t kExponent = 0x7f800000;
+  bool finite = true;
+  for (size_t i = 0; i < host.size();
+       i += sizeof(uint32_t)) {  // no early end, so that it runs at memory speed
+    uint32_t bits;
+    std::memcpy(&bits, host.data() + i, sizeof(bits));
+    finite &= (bits & kExponent) != kExponent;
+  }
+  if (!finite) {
+    user_error(
+        "{} is not finite after this step, so no checkpoint is saved; lower optimizer.lr, and resume from "
+        "an earlier checkpoint",
+        item.name);
+  }
+}
+
 void write_file(const Context& context, const fs::path& path, const std::vector<NamedTensor>& tensors,
                 const SafetensorsMetadata& metadata = {}) {
   std::vector<SafetensorsSpec> specs;
@@ -74,6 +95,7 @@ void write_file(const Context& context, const fs::path& path, const std::vector<
     host.resize(item.tensor.bytes());
     context.copy_to_host(host.data(), item.tensor);
     context.synchronize();
+    check_finite(item, host);
     writer.write(item.name, host.data(), host.size());
   }
   writer.finish();

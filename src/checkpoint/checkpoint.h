@@ -29,8 +29,8 @@ struct Progress {
   int64_t updates = 0;  ///< steps that were not skipped: Adam's t
 };
 
-/// Returns the folder that was written. UserError when it cannot be (disk full, no permission); then nothing
-/// is left behind.
+/// Returns the folder that was written. UserError when it cannot be (disk full, no permission) or a value is
+/// not finite; then nothing is left behind.
 std::filesystem::path save(const Context& context, const std::filesystem::path& directory,
                            const Progress& progress, model::ModelStage& model, optim::Optimizer& optimizer,
                            const std::string& config_yaml);

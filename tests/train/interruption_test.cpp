@@ -139,6 +139,19 @@ TEST_F(Interruption, APoisonedCheckpointIsSkippedOverAndNeverSavedAgain) {
   EXPECT_EQ(latest("a"), "step_00000003\n");
 }
 
+// One finite step whose update leaves FP32: 1e38 * 1e38 of weight decay.
+TEST_F(Interruption, WeightsThatAreNotFiniteAreNotSaved) {
+  EXPECT_EQ(folder_.run("a", {"training.train_steps=3"}).code, 0);
+  const std::vector<std::string> overflow = {"checkpoint.resume=auto", "checkpoint.save_every=1",
+                                             "optimizer.lr=1e38", "optimizer.decay=constant",
+                                             "optimizer.weight_decay=1e38"};
+  expect_refused(folder_.run("a", overflow), "weight is not finite");
+  EXPECT_FALSE(std::filesystem::exists(folder_.checkpoint("a", 4)));
+  EXPECT_FALSE(std::filesystem::exists(folder_.checkpoint("a", 4) + ".tmp"));
+  EXPECT_EQ(latest("a"), "step_00000003\n");
+  expect_all_finite(folder_.checkpoint("a", 3));
+}
+
 // A file size limit stands for a full disk: the write fails half way.
 TEST_F(Interruption, ASaveThatFailsLeavesThePreviousCheckpoint) {
   EXPECT_EQ(folder_.run("a", {"training.train_steps=3"}).code, 0);

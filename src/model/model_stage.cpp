@@ -32,9 +32,7 @@ void ModelStage::plan(MemoryPlan& plan, const Context& context) {
   recipe_->plan(plan);
   rope_.plan(plan, config_.model);
   embedding_.plan(plan, context);
-  scratch_.plan(
-      plan, dims_, fp8, selective,
-      kernels::attention_workspace_bytes(context, DotProductAttention::shape_of(config_), dims_.dtype));
+  scratch_.plan(plan, dims_, fp8, selective, DotProductAttention::workspace_bytes(context, config_));
   bool shared_planned[2] = {false, false};
   activations_.resize(layers_.size());
   for (size_t i = 0; i < layers_.size(); ++i) {

@@ -71,7 +71,7 @@ void TransformerLayer::plan_activations(MemoryPlan& plan, LayerActivations& a, S
   // saved.
   const bool saved = recompute_ != config::Recompute::selective;
   linear_qkv_.plan_input(plan, a.qkv_input, dims_, scratch, saved, false);
-  linear_proj_.plan_input(plan, a.proj_input, dims_, scratch, true, true);
+  linear_proj_.plan_input(plan, a.proj_input, dims_, scratch, saved, true);
   linear_fc1_.plan_input(plan, a.fc1_input, dims_, scratch, saved, false);
   linear_fc2_.plan_input(plan, a.fc2_input, dims_, scratch, saved, false);
 }
@@ -198,6 +198,10 @@ void TransformerLayer::backward_attention(const Context& context, LayerActivatio
   const Tensor d_o{scratch.d_inner.data, dims_.dtype, {dims_.tokens, dims_.attention}};
   const Tensor d_qkv{scratch.d_wide.data, dims_.dtype, {dims_.tokens, dims_.qkv}};
   // 4'. Projection.
+  if (selective) {
+    a.proj_input.quantized = false;
+    linear_proj_.complete_input(context, a.proj_input, again);
+  }
   linear_proj_.backward(context, branch_gradient(context, attention_stream_, pass, scratch), a.proj_input,
                         d_o, pass, scratch);
   // 3'. Attention and rotary embedding.

@@ -68,7 +68,8 @@ TEST(CrossEntropyGpuTest, MatchesCpu) {
       // crosses a rounding.
       EXPECT_LT(max_relative_error(actual.gradient, expected.gradient, dtype == DType::bf16 ? 1e-5 : 1e-3),
                 dtype == DType::bf16 ? 8e-3 : 1e-4);
-      EXPECT_LT(relative_error(actual.gradient, expected.gradient), dtype == DType::bf16 ? 5e-4 : 1e-5);
+      // The FP32 sum of 128,256 exponentials alone differs by some 1e-5 when it is taken in another order.
+      EXPECT_LT(relative_error(actual.gradient, expected.gradient), dtype == DType::bf16 ? 5e-4 : 3e-5);
       for (int64_t r = 0; r < shape.rows; ++r)
         for (int64_t c = r == 1 ? 0 : shape.vocab; c < shape.padded; ++c)
           ASSERT_EQ(actual.gradient[r * shape.padded + c], 0.0f) << r << ", " << c;

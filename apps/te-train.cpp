@@ -24,8 +24,8 @@ constexpr const char* kFooter = R"(Examples:
   te-train --config configs/llama7b_fp8.yaml --dry-run
   te-train --config configs/quickstart_bf16.yaml --set training.train_steps=20 --set precision.fp8=hybrid
 
-Logs go to logging.directory: loss.csv (one line per step) and metrics.jsonl (with FP8 health). Ctrl-C finishes the step in
-work and saves a checkpoint; --set checkpoint.resume=auto goes on from it.
+Logs go to logging.directory: loss.csv (one line per step) and metrics.jsonl (with FP8 health).
+Ctrl-C finishes the step in work and saves a checkpoint; --set checkpoint.resume=auto goes on from it.
 
 Exit codes: 0 done, 1 internal error, 2 wrong input, 3 diverged, 130 interrupted.)";
 

@@ -2,8 +2,7 @@
 //
 //   DIR/step_00000500/model.safetensors      main parameters, FP32, by name
 //                     optimizer.safetensors  exp_avg and exp_avg_sq, FP32, by name
-//                     fp8.safetensors        scales, amax history and ring position, present when there is
-//                     FP8
+//                     fp8.safetensors        scales, amax history and ring position; only where there is FP8
 //                                            state; metadata "operands": [[linear, role, fp8_max], ...]
 //                     manifest.json          step, consumed samples, optimizer updates, the effective config
 //   DIR/latest                               the name of the newest folder

@@ -1,7 +1,6 @@
 // Errors come in two kinds.
 //   UserError      the user can mend it: a key, a file, a tensor, a device. One line that names the thing,
-//   the rule
-//                  and the mend. Executables print that line and exit with code 2.
+//                  the rule and the mend. Executables print that line and exit with code 2.
 //   InternalError  a broken promise inside te-train. Names the place in the source. Exit code 1.
 #pragma once
 

@@ -1,8 +1,7 @@
 // Streams documents out of text and JSONL files, one at a time in memory.
 //
-//   text   a document is what stands between two lines equal to the separator, unchanged; without a separator
-//   it is
-//          the whole file
+//   text   a document is what stands between two lines equal to the separator, unchanged; without a
+//          separator it is the whole file
 //   JSONL  every line is an object, the document is the string in one of its fields; blank lines are skipped
 //
 // Empty documents are dropped.
@@ -21,8 +20,7 @@ enum class TextFormat { kAuto, kText, kJsonl };  ///< kAuto: JSONL for .jsonl an
 struct DocumentOptions {
   TextFormat format = TextFormat::kAuto;
   std::string jsonl_field = "text";
-  std::string
-      separator;  ///< the line that separates documents of a text file, without its line break; "" for none
+  std::string separator;  ///< the line between documents of a text file, without its break; "" for none
 };
 
 /// The files of an input: a file itself, "-" (standard input), or for a folder every file below it, sorted by

@@ -132,8 +132,8 @@ void IndexedDataset::check_header() {
         "again",
         path, sequences, documents, bytes.size());
   }
-  const uint64_t expected =
-      12 * sequences + 8 * documents;  // no overflow: both are bounded by the file's size
+  // No overflow: both are bounded by the file's size.
+  const uint64_t expected = 12 * sequences + 8 * documents;
   if (rest != expected && rest != expected + sequences) {
     user_error("{}: has {} bytes, but its counts ask for {}; the file is damaged, make it again", path,
                bytes.size(), kIndexHeaderBytes + expected);

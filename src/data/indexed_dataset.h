@@ -1,8 +1,8 @@
 // Megatron's indexed dataset: a pair of files PREFIX.bin and PREFIX.idx, little-endian.
 //
 //   PREFIX.bin  the tokens, one after another
-//   PREFIX.idx  9 bytes "MMIDIDX\0\0", u64 version = 1, u8 token type, u64 sequence_count, u64
-//   document_count,
+//   PREFIX.idx  9 bytes "MMIDIDX\0\0", u64 version = 1, u8 token type,
+//               u64 sequence_count, u64 document_count,
 //               i32 lengths[sequence_count]            tokens of each sequence
 //               i64 byte_pointers[sequence_count]      where each sequence starts in the .bin
 //               i64 document_indices[document_count]   first sequence of each document, then sequence_count;

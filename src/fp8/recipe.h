@@ -1,10 +1,9 @@
 // An FP8 recipe decides which operands of the linear layers are FP8, and with which scale. The model asks it
 // for a Quantizer per operand and never looks behind it: `off` is just another recipe.
 //
-//   off         operands stay in the model's dtype; with fp8_calibrate their amax is recorded as `delayed`
-//   would delayed     the scale of step n comes from the amaxes of the steps before it, so the kernel that
-//   produces an operand
-//               casts it in the same pass
+//   off         operands stay in the model's dtype; with fp8_calibrate their amax is recorded as by `delayed`
+//   delayed     the scale of step n comes from the amaxes of the steps before it, so the kernel that produces
+//               an operand casts it in the same pass
 //   tensorwise  the scale comes from the tensor itself: an amax pass, then the cast; no state
 //
 // State is updated once per optimizer step (update()), never by evaluation, recomputation or a skipped step.
@@ -57,8 +56,7 @@ class Recipe {
  public:
   virtual ~Recipe() = default;
 
-  /// The quantizer of an operand. `layer` of `num_layers` decides about first_layers_bf16 and
-  /// last_layers_bf16.
+  /// The quantizer of an operand. `layer` decides about first_layers_bf16 and last_layers_bf16.
   Quantizer quantizer(const std::string& linear_name, int layer, OperandRole role);
 
   virtual const char* name() const = 0;
@@ -68,8 +66,8 @@ class Recipe {
 
   void plan(MemoryPlan& plan);
   void reset(const Context& context) { table_.reset(context); }
-  /// Once per optimizer step, after the update of the weights. *skip != 0 (device flag) leaves the state as
-  /// it was.
+  /// Once per optimizer step, after the update of the weights. *skip != 0 (device flag) leaves the state
+  /// as it was.
   virtual void update(const Context& context, const int32_t* skip);
 
   ScaleTable& table() { return table_; }

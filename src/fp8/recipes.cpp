@@ -6,8 +6,7 @@
 
 namespace te::fp8 {
 
-// --- delayed
-// --------------------------------------------------------------------------------------------------------
+// --- delayed -----------------------------------------------------------------------------------------------
 
 void DelayedRecipe::complete(const Context& context, int index, Operand& operand, QuantizeMode mode,
                              const Tensor& dbias, const Tensor& scratch) {
@@ -34,8 +33,7 @@ void DelayedRecipe::update(const Context& context, const int32_t* skip) {
                                           .skip = skip});
 }
 
-// --- off
-// ------------------------------------------------------------------------------------------------------------
+// --- off ---------------------------------------------------------------------------------------------------
 
 void OffRecipe::complete(const Context& context, int index, Operand& operand, QuantizeMode mode,
                          const Tensor& dbias, const Tensor& scratch) {
@@ -48,8 +46,7 @@ void OffRecipe::complete(const Context& context, int index, Operand& operand, Qu
   }
 }
 
-// --- tensorwise
-// -----------------------------------------------------------------------------------------------------
+// --- tensorwise --------------------------------------------------------------------------------------------
 
 void TensorwiseRecipe::complete(const Context& context, int index, Operand& operand, QuantizeMode mode,
                                 const Tensor& dbias, const Tensor& scratch) {

@@ -17,8 +17,7 @@ Linear::Linear(Spec spec, ParameterStore& parameters, fp8::Recipe& recipe) : spe
   grad_quantizer_ = recipe.quantizer(spec_.name, spec_.layer, OperandRole::grad_output);
 }
 
-// --- storage
-// --------------------------------------------------------------------------------------------------------
+// --- storage -----------------------------------------------------------------------------------------------
 
 void Linear::plan_weights(MemoryPlan& plan) {
   if (!weight_quantizer_.enabled()) return;
@@ -56,8 +55,7 @@ void Linear::plan_input(MemoryPlan& plan, Operand& input, const Dimensions& dims
   keep(input.q.scale_inv, ".scale_inv", DType::f32, {1});
 }
 
-// --- forward
-// --------------------------------------------------------------------------------------------------------
+// --- forward -----------------------------------------------------------------------------------------------
 
 OperandTarget Linear::input_target(Operand& input, const Pass& pass) const {
   fp8::QuantizedTensor storage = input.q;
@@ -86,8 +84,7 @@ void Linear::forward(const Context& context, Operand& input, const Tensor& y, co
   kernels::gemm(context, product);
 }
 
-// --- backward
-// -------------------------------------------------------------------------------------------------------
+// --- backward ----------------------------------------------------------------------------------------------
 
 OperandTarget Linear::grad_target(Operand& grad, const Tensor& hp, const Scratch& scratch,
                                   const Pass& pass) const {

@@ -22,8 +22,7 @@ ModelStage::ModelStage(const config::Config& config)
   output_layer_ = std::make_unique<OutputLayer>(config, parameters_, tied);
 }
 
-// --- life
-// -----------------------------------------------------------------------------------------------------------
+// --- life --------------------------------------------------------------------------------------------------
 
 void ModelStage::plan(MemoryPlan& plan, const Context& context) {
   const bool fp8 = recipe_->quantizes();
@@ -73,8 +72,7 @@ void ModelStage::quantize_weights(const Context& context, bool count_fp8) {
   for (TransformerLayer& layer : layers_) layer.quantize_weights(context, count_fp8);
 }
 
-// --- passes
-// ---------------------------------------------------------------------------------------------------------
+// --- passes ------------------------------------------------------------------------------------------------
 
 void ModelStage::forward(const Context& context, const Tensor& tokens, const Pass& pass) {
   // 1. Tokens become the residual stream.

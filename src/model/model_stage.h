@@ -1,8 +1,8 @@
 // The model (of this rank): embedding, layers, final norm, head, with all memory planned before the first
 // pass.
 //
-// Life: construct -> plan() -> [MemoryPlan::allocate] -> bind() -> initialize() or load -> quantize_weights()
-// -> passes.
+// Life: construct -> plan() -> [MemoryPlan::allocate] -> bind() -> initialize() or load ->
+//       quantize_weights() -> passes.
 #pragma once
 
 #include <deque>

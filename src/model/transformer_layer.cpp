@@ -45,8 +45,7 @@ TransformerLayer::TransformerLayer(int index, const config::Config& config, Para
                               output_std(config.model)),
                   parameters, recipe) {}
 
-// --- memory
-// ---------------------------------------------------------------------------------------------------------
+// --- memory ------------------------------------------------------------------------------------------------
 
 void TransformerLayer::plan_weights(MemoryPlan& plan) {
   for (Linear* linear : {&linear_qkv_, &linear_proj_, &linear_fc1_, &linear_fc2_}) linear->plan_weights(plan);
@@ -81,8 +80,7 @@ void TransformerLayer::quantize_weights(const Context& context, bool count_fp8) 
     linear->quantize_weight(context, count_fp8);
 }
 
-// --- forward
-// --------------------------------------------------------------------------------------------------------
+// --- forward -----------------------------------------------------------------------------------------------
 
 void TransformerLayer::forward(const Context& context, const Tensor& residual, const Tensor& delta,
                                LayerActivations& a, const Pass& pass, const Scratch& scratch) {
@@ -136,8 +134,7 @@ void TransformerLayer::hidden_dropout(const Context& context, const Tensor& x, c
                              .first_row = static_cast<uint64_t>(pass.first_sample * dims_.seq)});
 }
 
-// --- backward
-// -------------------------------------------------------------------------------------------------------
+// --- backward ----------------------------------------------------------------------------------------------
 
 void TransformerLayer::backward(const Context& context, LayerActivations& a, const Pass& pass,
                                 const Scratch& scratch) {

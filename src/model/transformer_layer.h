@@ -1,11 +1,11 @@
 // One transformer layer. Its two passes read top to bottom as numbered steps (transformer_layer.cpp).
 //
-//   x_in = residual + delta                        the previous layer's MLP output joins the residual stream
-//   here x_mid = x_in + linear_proj(attention(linear_qkv(norm(x_in)))) delta_out =
-//   linear_fc2(activation(linear_fc1(norm(x_mid))))
+//   x_in      = residual + delta      the previous layer's MLP output joins the residual stream here
+//   x_mid     = x_in + linear_proj(attention(linear_qkv(norm(x_in))))
+//   delta_out = linear_fc2(activation(linear_fc1(norm(x_mid))))
 //
-// The residual add of delta_out happens in the next norm's kernel, so a layer hands on the pair (x_mid,
-// delta_out).
+// The residual add of delta_out happens in the next norm's kernel, so a layer hands on the pair
+// (x_mid, delta_out).
 #pragma once
 
 #include <string>

@@ -36,8 +36,7 @@ void check_writable(const char* key, const std::string& directory) {
 Trainer::Trainer(const config::Config& config, Context& context)
     : config_(config), context_(context), runner_(config, context) {}
 
-// --- before the first step
-// ------------------------------------------------------------------------------------------
+// --- before the first step ---------------------------------------------------------------------------------
 
 void Trainer::open_data() {
   const config::DataConfig& data = config_.data;
@@ -98,8 +97,7 @@ void Trainer::calibrate() {
                config_.precision.fp8_calibration_passes);
 }
 
-// --- one step
-// -------------------------------------------------------------------------------------------------------
+// --- one step ----------------------------------------------------------------------------------------------
 
 void Trainer::read_batch(int64_t first_sample, HostBatch& batch) const {
   const int64_t samples = config_.training.global_batch_size;
@@ -158,8 +156,7 @@ StepMetrics Trainer::finish_step(const HostBatch& batch, double seconds) {
   return metrics;
 }
 
-// --- the loop
-// -------------------------------------------------------------------------------------------------------
+// --- the loop ----------------------------------------------------------------------------------------------
 
 Outcome Trainer::run(const volatile std::sig_atomic_t* stop) {
   open_data();

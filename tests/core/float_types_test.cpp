@@ -17,8 +17,8 @@ namespace {
 // Nearest code by search over all finite codes of one sign; ties go to the even code.
 template <class T>
 uint8_t nearest_code(float value, int max_code) {
-  const float magnitude =
-      std::min(std::abs(value), to_float(T{static_cast<uint8_t>(max_code)}));  // saturates
+  // Saturates.
+  const float magnitude = std::min(std::abs(value), to_float(T{static_cast<uint8_t>(max_code)}));
   int best = 0;
   double best_distance = std::numeric_limits<double>::infinity();
   for (int code = 0; code <= max_code; ++code) {

@@ -93,7 +93,7 @@ class Bench {
   DeviceBuffer memory_;
 };
 
-// --- which operands, which format
+// --- which operands, which format --------------------------------------------------------------------------
 
 TEST(Recipe, FormatsFollowModeAndRole) {
   const std::map<Fp8Mode, DType> gradient_format = {{Fp8Mode::hybrid, DType::e5m2},
@@ -154,7 +154,7 @@ TEST(Recipe, AModelOfUnquantizedLayersIsTheBf16Model) {
   }
 }
 
-// --- scales
+// --- scales ------------------------------------------------------------------------------------------------
 
 TEST(TensorwiseRecipe, ScaleComesFromTheTensorItself) {
   Bench bench(precision(Fp8Mode::hybrid, Fp8Recipe::tensorwise), 2);
@@ -233,7 +233,7 @@ TEST(DelayedRecipe, ASkippedStepLeavesScaleAndHistory) {
   EXPECT_EQ(bench.amax(0), 0.0f);
 }
 
-// --- casting where the operand is made
+// --- casting where the operand is made ---------------------------------------------------------------------
 
 // The producer's FP8 output and a separate cast of what it stored: the same bits, amax and counts.
 TEST(DelayedRecipe, ProducersAndSeparateCastsAgree) {
@@ -280,7 +280,7 @@ TEST(DelayedRecipe, ProducersAndSeparateCastsAgree) {
       kCols / 2);
 }
 
-// --- health
+// --- health ------------------------------------------------------------------------------------------------
 
 TEST(Fp8Health, ASpikeBeyondTheScaleIsCountedAndShown) {
   for (auto [role, limit] : {std::pair{OperandRole::input, 448.0f}, {OperandRole::grad_output, 57344.0f}}) {

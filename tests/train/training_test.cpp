@@ -89,7 +89,7 @@ TEST_F(Training, LogsOnlyWhatIsAskedFor) {
   for (size_t i = 1; i < 4; ++i) EXPECT_EQ(split(lines[i], ',')[0], std::string("146").substr(i - 1, 1));
 }
 
-// --- the same run has the same bits
+// --- the same run has the same bits ------------------------------------------------------------------------
 
 struct Case {
   const char* name;

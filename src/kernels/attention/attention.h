@@ -21,8 +21,7 @@ struct AttentionShape {
   int64_t batch = 0;
   int64_t seq = 0;
   int64_t num_heads = 0;
-  int64_t num_query_groups =
-      0;  ///< divides num_heads; query head h reads group h / (num_heads / num_query_groups)
+  int64_t num_query_groups = 0;  ///< divides num_heads; head h reads group h / (num_heads / num_query_groups)
   int64_t head_dim = 0;
   float softmax_scale = 0.0f;
   /// Dropout of the attention probabilities, in [0, 1); the kept ones are divided by 1 - dropout. The mask is
@@ -58,9 +57,9 @@ void attention_backward(const Context& context, const AttentionBackward& args);
 /// does.
 int64_t attention_workspace_bytes(const Context& context, const AttentionShape& shape, DType dtype);
 
-/// On a GPU: whether the backward pass uses cuDNN's deterministic algorithm (the default), which holds batch
-/// * heads * seq * seq BF16 values of dP as workspace where cuDNN has no other, or the one that adds dq with
-/// atomics. To be called before attention_workspace_bytes.
+/// On a GPU: whether the backward pass uses cuDNN's deterministic algorithm (the default), which holds
+/// batch * heads * seq * seq BF16 values of dP as workspace where cuDNN has no other, or the one that adds dq
+/// with atomics. To be called before attention_workspace_bytes.
 void set_attention_deterministic(bool enabled);
 
 /// Empty when this backend can run the shape, else the rule it breaks (for config errors).

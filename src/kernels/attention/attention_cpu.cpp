@@ -1,8 +1,8 @@
 // Attention on the CPU: blocks of 64 queries against blocks of 64 keys, so that no S x S matrix is held.
 //
 // Forward, per query i (Milakov and Gimelshein): the running maximum m and denominator l are updated block by
-// block, what has been summed so far is rescaled by exp(m_old - m_new), and in the end o = sum / l, lse = m +
-// log l. Backward (Dao et al.): with p = exp(s - lse) recomputed, delta_i = do_i . o_i,
+// block, what has been summed so far is rescaled by exp(m_old - m_new), and in the end o = sum / l,
+// lse = m + log l. Backward (Dao et al.): with p = exp(s - lse) recomputed, delta_i = do_i . o_i,
 //   dv_j = sum_i p~_ij do_i,  dp_ij = do_i . v_j,  ds_ij = p_ij (keep_ij dp_ij - delta_i),
 //   dq_i = scale sum_j ds_ij k_j,  dk_j = scale sum_i ds_ij q_i,
 // where keep is the dropout factor (0 or 1 / (1 - p)) and p~ = keep p. All of it is FP32.

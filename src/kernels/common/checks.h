@@ -19,8 +19,7 @@ void check_fp8_output(const char* op, const Fp8Output& out, int64_t rows, int64_
 
 }  // namespace te::kernels
 
-/// Dispatches to the CUDA launcher `cuda::op(context, args)` in a CUDA build; the CPU reference follows the
-/// macro.
+/// Dispatches to the CUDA launcher `cuda::op(context, args)` in a CUDA build; the CPU reference follows it.
 #ifdef TE_WITH_CUDA
 #define TE_DISPATCH_CUDA(context, op, ...) \
   if ((context).is_cuda()) return cuda::op(context, __VA_ARGS__)

@@ -15,8 +15,7 @@ namespace te::kernels {
 
 constexpr int kWarpSize = 32;
 
-// --- element access
-// -------------------------------------------------------------------------------------------------
+// --- element access ----------------------------------------------------------------------------------------
 
 template <class T>
 struct DeviceType;
@@ -74,8 +73,7 @@ inline bool is_aligned(const void* pointer, size_t bytes) {
   return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
 }
 
-// --- reductions (fixed order, so deterministic)
-// ---------------------------------------------------------------------
+// --- reductions (fixed order, so deterministic) ------------------------------------------------------------
 
 __device__ __forceinline__ float warp_sum(float x) {
 #pragma unroll
@@ -99,8 +97,7 @@ __device__ __forceinline__ float block_sum(float x, float* shared) {
   return x;
 }
 
-// --- amax
-// -----------------------------------------------------------------------------------------------------------
+// --- amax --------------------------------------------------------------------------------------------------
 
 /// |x| as bits: ordered as integers, NaN > inf > finite, so an integer max never loses a NaN.
 __device__ __forceinline__ uint32_t abs_bits(float x) {
@@ -121,8 +118,7 @@ __device__ __forceinline__ void block_raise_amax(uint32_t bits, float* amax, uin
   __syncthreads();
 }
 
-// --- FP8
-// ------------------------------------------------------------------------------------------------------------
+// --- FP8 ---------------------------------------------------------------------------------------------------
 
 template <DType type>
 constexpr __nv_fp8_interpretation_t kInterpretation = type == DType::e4m3 ? __NV_E4M3 : __NV_E5M2;

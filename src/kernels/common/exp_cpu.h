@@ -1,5 +1,5 @@
-// exp() for the inner loops of the CPU references, in a form that compilers vectorise (a call of std::exp is
-// not).
+// exp() for the inner loops of the CPU references, in a form that compilers vectorise (they cannot vectorise
+// a call of std::exp).
 #pragma once
 
 #include <bit>

@@ -9,10 +9,10 @@
 namespace te::kernels {
 
 struct CrossEntropy {
-  Tensor logits;   ///< in: [rows, padded_vocab] fp32 or bf16; out, when grad_scale != 0: (softmax - onehot) *
-                   ///< grad_scale
-  Tensor targets;  ///< [rows] int32; -1 = not counted: loss 0, gradient 0
-  Tensor losses;   ///< out [rows] fp32: -log softmax[target]
+  /// In: [rows, padded_vocab] fp32 or bf16; out, when grad_scale != 0: (softmax - onehot) * grad_scale.
+  Tensor logits;
+  Tensor targets;           ///< [rows] int32; -1 = not counted: loss 0, gradient 0
+  Tensor losses;            ///< out [rows] fp32: -log softmax[target]
   int64_t vocab = 0;        ///< columns >= vocab are padding: probability 0, gradient 0
   float grad_scale = 0.0f;  ///< 1 / (tokens of the global batch) in training; 0 = loss only, logits untouched
 };

@@ -9,10 +9,11 @@
 
 namespace te::kernels {
 
-/// y[r, c] = keep ? x[r, c] * (1 / (1 - probability)) : 0 in FP32 (the factor rounded once), keep from word i
-/// % 4 of philox(seed, stream, i / 4) with i = (first_row + r) * cols + c: keep when word >= probability *
-/// 2^32; 0 <= probability < 1. The gradient is the same call on dy. CPU and GPU give the same bits. first_row
-/// is the global row (sample * seq + position), so the mask does not depend on the batch layout.
+/// With i = (first_row + r) * cols + c and word = word i % 4 of philox(seed, stream, i / 4):
+///   keep    = word >= probability * 2^32; 0 <= probability < 1
+///   y[r, c] = keep ? x[r, c] * (1 / (1 - probability)) : 0
+/// in FP32, the factor rounded once. The gradient is the same call on dy. CPU and GPU give the same bits.
+/// first_row is the global row (sample * seq + position), so the mask does not depend on the batch layout.
 struct Dropout {
   Tensor x;  ///< [rows, cols] fp32 or bf16
   Tensor y;  ///< out, may be x

@@ -4,12 +4,11 @@
 // other bits in every run, so the (token, row) pairs are sorted first (the radix sort is stable: rows of a
 // token stay in order). Then
 //   1. a block takes a chunk of kChunk sorted pairs and a tile of columns and adds up each run of equal
-//   tokens. A
-//      run that lies inside the chunk has no other owner: its sum is added to dtable. A run that began in an
-//      earlier chunk leaves its sum in the chunk's slot 0, one that begins here and goes on in slot 1.
+//      tokens. A run that lies inside the chunk has no other owner: its sum is added to dtable. A run that
+//      began in an earlier chunk leaves its sum in the chunk's slot 0, one that begins here and goes on in
+//      slot 1.
 //   2. for every run that crosses chunk borders, the block of the chunk in which it begins adds that chunk's
-//   slot 1
-//      and the slots 0 of the following chunks, in a fixed order, to dtable.
+//      slot 1 and the slots 0 of the following chunks, in a fixed order, to dtable.
 #include <cub/device/device_radix_sort.cuh>
 
 #include "kernels/common/cuda_common.cuh"
@@ -38,7 +37,7 @@ __device__ __forceinline__ void add_or_set(float* target, const float (&sum)[N],
   }
 }
 
-// --- forward
+// --- forward -----------------------------------------------------------------------------------------------
 
 template <class T, int width>
 __global__ void forward_kernel(const int32_t* tokens, const T* table, const T* positions, int64_t rows,
@@ -72,7 +71,7 @@ void launch_forward(const Context& context, const EmbeddingForward& args) {
   TE_CUDA_CHECK_LAUNCH();
 }
 
-// --- gradient of the positions
+// --- gradient of the positions -----------------------------------------------------------------------------
 
 template <class T, int width>
 __global__ void __launch_bounds__(kThreads)
@@ -90,7 +89,7 @@ __global__ void __launch_bounds__(kThreads)
   add_or_set(dpositions + i, sum, true);
 }
 
-// --- gradient of the table
+// --- gradient of the table ---------------------------------------------------------------------------------
 
 __global__ void __launch_bounds__(kThreads) iota_kernel(int32_t* out, int n) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
@@ -202,7 +201,7 @@ __global__ void __launch_bounds__(kWarpSize* kSlices)
   add_or_set(dtable + static_cast<int64_t>(key) * hidden + c, sum, true);
 }
 
-// --- workspace and launches
+// --- workspace and launches --------------------------------------------------------------------------------
 
 struct Workspace {
   size_t keys, order_in, order, partials, sort, sort_bytes, total;  // offsets and sizes in bytes

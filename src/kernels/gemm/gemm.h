@@ -28,8 +28,8 @@ struct Gemm {
   Tensor out;  ///< [m, n]; fp32 or bf16
   bool trans_a = false;
   bool trans_b = false;
-  bool accumulate = false;             ///< add to out instead of overwriting it
-  Tensor bias;                         ///< optional [n], bf16 or fp32: out's dtype
+  bool accumulate = false;  ///< add to out instead of overwriting it
+  Tensor bias;              ///< optional [n], bf16 or fp32: out's dtype
   /// Device scalars, required with FP8, aligned to 16 bytes (cuBLASLt refuses others).
   const float* a_scale_inv = nullptr;
   const float* b_scale_inv = nullptr;

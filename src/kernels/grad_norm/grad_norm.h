@@ -14,9 +14,10 @@ namespace te::kernels {
 void sum_of_squares(const Context& context, const Tensor& x, const Tensor& out, const Tensor& scratch);
 int64_t sum_of_squares_scratch_elements();
 
-/// grad_norm = sqrt(sum_of_squares); multiplier = clip > 0 and norm > clip ? clip / (norm + 1e-6) : 1 (the
-/// rule of Megatron-LM and torch.nn.utils.clip_grad_norm_); skip = 1 and
-/// multiplier = 0 when the norm or *loss is not finite, else skip = 0.
+/// grad_norm  = sqrt(sum_of_squares)
+/// multiplier = clip > 0 and norm > clip ? clip / (norm + 1e-6) : 1
+///              (the rule of Megatron-LM and torch.nn.utils.clip_grad_norm_)
+/// skip       = 0; but 1, with multiplier = 0, when the norm or *loss is not finite
 struct ClipCoefficient {
   Tensor sum_of_squares;  ///< [1] fp32
   Tensor loss;            ///< [1] fp32, optional

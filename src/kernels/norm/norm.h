@@ -16,15 +16,14 @@ enum class NormKind : uint8_t { rms, layer };
 struct NormForward {
   NormKind kind = NormKind::rms;
   float eps = 1e-5f;
-  Tensor x;         ///< [rows, hidden]
-  Tensor delta;     ///< optional [rows, hidden]: x + delta, rounded to the dtype, is written to `sum` and
-                    ///< normalized
-  Tensor sum;       ///< out, required with delta; may be x itself
-  Tensor gamma;     ///< [hidden], dtype of x
-  Tensor beta;      ///< [hidden], layer only
-  Tensor mean;      ///< out [rows] fp32, layer only
-  Tensor rstd;      ///< out [rows] fp32
-  Tensor y;         ///< out [rows, hidden] dtype of x; may be empty when y_fp8 wants data
+  Tensor x;      ///< [rows, hidden]
+  Tensor delta;  ///< optional [rows, hidden]: `sum` = x + delta, rounded to the dtype, is what is normalized
+  Tensor sum;    ///< out, required with delta; may be x itself
+  Tensor gamma;  ///< [hidden], dtype of x
+  Tensor beta;   ///< [hidden], layer only
+  Tensor mean;   ///< out [rows] fp32, layer only
+  Tensor rstd;   ///< out [rows] fp32
+  Tensor y;      ///< out [rows, hidden] dtype of x; may be empty when y_fp8 wants data
   Fp8Output y_fp8;  ///< optional
 };
 void norm_forward(const Context& context, const NormForward& args);
@@ -36,8 +35,7 @@ struct NormBackward {
   Tensor gamma;
   Tensor mean;  ///< layer only
   Tensor rstd;
-  Tensor dresidual;  ///< optional [rows, hidden]: the residual stream's gradient, added to dx in FP32 before
-                     ///< rounding
+  Tensor dresidual;  ///< optional [rows, hidden]: the residual stream's gradient, added before dx is rounded
   Tensor dx;         ///< out [rows, hidden]; may be dresidual itself or dy itself
   Tensor dgamma;     ///< fp32 [hidden], += ; sums over rows in a fixed order
   Tensor dbeta;      ///< fp32 [hidden], +=, layer only

@@ -24,8 +24,7 @@ struct Fp8Output {
   Tensor columnwise;             ///< [cols, rows] FP8, the physical transpose of rowwise, or empty
   const float* scale = nullptr;  ///< required when rowwise or columnwise is asked for
   float* scale_inv = nullptr;    ///< receives 1 / scale, or null
-  float* amax =
-      nullptr;  ///< raised to max(*amax, max |x|) of the unscaled values; NaN > inf > finite; or null
+  float* amax = nullptr;         ///< raised to max(*amax, max |x|), x unscaled; NaN > inf > finite; or null
   Fp8Counters* counters = nullptr;  ///< added to, or null
 
   bool wants_data() const { return rowwise || columnwise; }

@@ -1,6 +1,6 @@
 // Rotary position embedding in the rotate-half form (Su et al., arXiv 2104.09864; the layout of Hugging
-// Face's Llama).
-//   [a, b] -> [a cos - b sin, b cos + a sin] with a, b the halves of a head and one angle per pair:
+// Face's Llama). With a, b the halves of a head and one angle per pair:
+//   [a, b] -> [a cos - b sin, b cos + a sin]
 //   angle(position, i) = position * theta^(-2 i / head_dim)
 // Works in place on the packed output of linear_qkv; attention reads q, k and v there through strides, so the
 // QKV split needs no pass of its own.
@@ -12,8 +12,7 @@
 namespace te::kernels {
 
 struct Rope {
-  Tensor
-      qkv;  ///< [batch * seq, (heads + 2 groups) * head_dim], q | k | v, in/out: q and k rotated, v untouched
+  Tensor qkv;       ///< [batch * seq, (heads + 2 groups) * head_dim], q | k | v, in/out: q and k are rotated
   Tensor cos, sin;  ///< [>= seq, head_dim / 2] fp32
   int64_t seq = 0;  ///< position of a row = row % seq
   int64_t num_heads = 0;

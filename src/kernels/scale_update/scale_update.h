@@ -1,7 +1,7 @@
 // Delayed and tensorwise scaling: from amax to scale, for all tensors of the model in one launch.
 // Source: Micikevicius et al., "FP8 formats for deep learning" (arXiv 2209.05433), and the public behaviour
-// of NVIDIA Transformer Engine's DelayedScaling, with two differences that keep bad values out of the state
-// (see below).
+// of NVIDIA Transformer Engine's DelayedScaling, with two differences that keep bad values out of the state:
+// see below.
 #pragma once
 
 #include "core/device.h"
@@ -12,10 +12,11 @@ namespace te::kernels {
 enum class AmaxCompute : uint8_t { max, most_recent };
 
 /// One optimizer step of the delayed recipe, for n tensors. Unless *skip is non-zero:
-///   history[position, i] = amax[i] if finite, else 0  (a non-finite amax would poison a max over the
-///   history) reference  = max over history[:, i], or amax[i] for most_recent scale[i]   = fp8_max[i] *
-///   2^-margin / reference   if reference is finite and > 0, else the old scale a scale that comes out inf
-///   becomes FLT_MAX position   = (position + 1) % len
+///   history[position, i] = amax[i] if finite, else 0  (a non-finite amax would poison the max below)
+///   reference = max over history[:, i], or amax[i] for most_recent
+///   scale[i]  = fp8_max[i] * 2^-margin / reference if reference is finite and > 0, else the old scale;
+///               a scale that comes out inf becomes FLT_MAX
+///   position  = (position + 1) % len
 /// In every case amax[i] becomes 0: a skipped step leaves history, position and scales as they were.
 struct DelayedScaleUpdate {
   Tensor amax;      ///< [n] fp32, in/out
@@ -29,8 +30,8 @@ struct DelayedScaleUpdate {
 };
 void delayed_scale_update(const Context& context, const DelayedScaleUpdate& args);
 
-/// Tensorwise (current) scaling: scale = fp8_max / amax; 1 where amax is 0, inf or NaN; inf becomes FLT_MAX.
-/// Elementwise.
+/// Tensorwise (current) scaling, elementwise: scale = fp8_max * 2^-margin / amax, or 1 where amax is 0, inf
+/// or NaN; a scale that comes out inf becomes FLT_MAX.
 struct CurrentScale {
   Tensor amax;   ///< [n] fp32
   Tensor scale;  ///< [n] fp32, out

@@ -118,8 +118,7 @@ int tokenize(const TokenizeArguments& arguments) {
   if (valid && (valid->num_documents() == 0 || train.num_documents() == 0)) {
     user_error(
         "--valid-fraction: {} of {} documents leaves the {} set empty; split the text into more documents "
-        "with "
-        "--document-separator, or change the fraction",
+        "with --document-separator, or change the fraction",
         arguments.valid_fraction, documents, valid->num_documents() == 0 ? "validation" : "training");
   }
   if (valid) valid->finish();
@@ -258,9 +257,8 @@ void add_tokenize(CLI::App& app, TokenizeArguments& arguments) {
   command->add_option("--valid-output", arguments.valid_output, "Prefix of the validation set")
       ->type_name("PREFIX");
   command->footer(
-      "Every document ends with the tokenizer's end-of-document token. Files appear under their final name "
-      "only when\n"
-      "complete.\n\n"
+      "Every document ends with the tokenizer's end-of-document token. Files appear under their final\n"
+      "name only when complete.\n\n"
       "  te-data tokenize --input books.txt --document-separator '<|endoftext|>' --output data/books "
       "--tokenizer bytes\n"
       "  zcat web.jsonl.gz | te-data tokenize --input - --format jsonl --output data/web --tokenizer bytes");

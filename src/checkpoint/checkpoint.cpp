@@ -254,8 +254,7 @@ Progress load(const Context& context, const fs::path& folder, model::ModelStage&
     if (!fs::exists(folder / "fp8.safetensors")) {
       user_error(
           "{}: has no fp8.safetensors, but precision.fp8 with the delayed recipe needs its scales; resume "
-          "with "
-          "precision.fp8: off or from a run with fp8_calibrate: true",
+          "with precision.fp8: off or from a run with fp8_calibrate: true",
           folder.string());
     }
     read_fp8_file(context, folder / "fp8.safetensors", model);

@@ -20,8 +20,7 @@ void resolve_defaults(Config& config) {
     if (m.hidden_size % m.num_attention_heads != 0) {
       user_error(
           "model.hidden_size ({}) is not a multiple of model.num_attention_heads ({}): {} remain; mend one "
-          "of them "
-          "or give model.kv_channels",
+          "of them or give model.kv_channels",
           m.hidden_size, m.num_attention_heads, m.hidden_size % m.num_attention_heads);
     }
     m.kv_channels = m.hidden_size / m.num_attention_heads;

@@ -42,8 +42,7 @@ constexpr auto kSections = std::to_array<Section>({
     {"model", "The architecture. Names follow Megatron-LM where it has one."},
     {"precision",
      "Number formats. `fp8` is the one key that turns a BF16 run into an FP8 run; every other `fp8_*` key "
-     "and "
-     "the amax keys have no effect while it is `off`, unless `fp8_calibrate` is set."},
+     "and the amax keys have no effect while it is `off`, unless `fp8_calibrate` is set."},
     {"training", "Batches, length, device. Batch sizes count sequences of `model.seq_length` tokens."},
     {"optimizer", "AdamW and the learning-rate schedule. Steps are optimizer steps."},
     {"data",
@@ -89,8 +88,7 @@ const auto kKeys = std::to_array<Key>({
      "Activations and working weights; `fp32` runs on the CPU only, for tests."},
     {TE_KEY(precision.fp8), kBuiltIn, kAny,
      "FP8 matrix products of the transformer layers: `hybrid` is E4M3 forward and E5M2 for gradients, `e4m3` "
-     "is "
-     "E4M3 for both."},
+     "is E4M3 for both."},
     {TE_KEY(precision.fp8_recipe), kBuiltIn, kAny,
      "How scales are found: `delayed` from the amaxes of past steps, `tensorwise` from the tensor itself."},
     {TE_KEY(precision.amax_history_len), kBuiltIn, from_to(1, kMaxWidth),
@@ -107,8 +105,7 @@ const auto kKeys = std::to_array<Key>({
      "With `fp8: off`: record the amaxes that an FP8 run would see, so that FP8 can take over at any step."},
     {TE_KEY(precision.fp8_calibration_passes), kBuiltIn, from_to(0, 1000),
      "`delayed`: passes over the first microbatch before step 1 that fill the amax history, so that step 1 "
-     "does "
-     "not run at scale 1. 0 is Transformer Engine's behaviour."},
+     "does not run at scale 1. 0 is Transformer Engine's behaviour."},
 
     {TE_KEY(training.micro_batch_size), kRequired, from_to(1, kMaxWidth), "Sequences per forward pass."},
     {TE_KEY(training.global_batch_size), kRequired, from_to(1, kMaxWidth),
@@ -118,8 +115,7 @@ const auto kKeys = std::to_array<Key>({
      "Fixes the initial weights, the order of the data and dropout.", "0 to 2^64 - 1"},
     {TE_KEY(training.recompute), kBuiltIn, kAny,
      "Activations recomputed in the backward pass: none, the cheap ones of each layer, or whole layers. "
-     "Gradients "
-     "are the same, bit for bit."},
+     "Gradients are the same, bit for bit."},
     {TE_KEY(training.device), kBuiltIn, kAny, "`auto` is `cuda` when a usable GPU is found, else `cpu`."},
     {TE_KEY(training.device_index), kBuiltIn, from_to(0, 1023),
      "Which GPU, when `device` is or becomes `cuda`."},
@@ -150,14 +146,13 @@ const auto kKeys = std::to_array<Key>({
      "Training datasets, blended by weight (relative; they need not sum to 1). Required unless `synthetic`.",
      kSourcesRule},
     {TE_KEY(data.valid), kBuiltIn, kAny,
-     "Validation datasets, blended by weight. Required when `training.eval_interval` is not 0, unless "
-     "`synthetic`.",
+     "Validation datasets, blended by weight. Required when `training.eval_interval` is not 0.",
      kSourcesRule},
-    {TE_KEY(data.synthetic), kBuiltIn, kAny, "Random tokens instead of datasets, for benchmarks."},
+    {TE_KEY(data.synthetic), kBuiltIn, kAny,
+     "Random tokens instead of datasets, for benchmarks; without validation."},
     {TE_KEY(data.tokenizer), kBuiltIn, kAny,
      "How the datasets were tokenized; `bytes` is the byte-level tokenizer (256 bytes and an end-of-document "
-     "token). "
-     "Empty when text is not needed.",
+     "token). Empty when text is not needed.",
      "empty or `bytes`"},
 
     {TE_KEY(checkpoint.directory), "logging.directory/checkpoints", kAny, "Where checkpoints are written."},

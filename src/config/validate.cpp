@@ -168,7 +168,12 @@ void check_data(const Config& c) {
   if (!d.synthetic && d.train.empty()) {
     user_error("data.train is missing; give a dataset made by te-data, or set data.synthetic to true");
   }
-  if (c.training.eval_interval > 0 && !d.synthetic && d.valid.empty()) {
+  if (c.training.eval_interval > 0 && d.synthetic) {
+    user_error(
+        "training.eval_interval ({}) needs data.valid, which data.synthetic excludes; set eval_interval to 0",
+        c.training.eval_interval);
+  }
+  if (c.training.eval_interval > 0 && d.valid.empty()) {
     user_error(
         "training.eval_interval ({}) needs data.valid, which is missing; give it, or set eval_interval to 0",
         c.training.eval_interval);
@@ -176,8 +181,7 @@ void check_data(const Config& c) {
   if (!d.tokenizer.empty() && d.tokenizer != "bytes") {
     user_error(
         "data.tokenizer: {} is not known; datasets are tokenized beforehand by te-data, so leave the key "
-        "out, "
-        "or write bytes, the one accepted value",
+        "out, or write bytes, the one accepted value",
         quoted(d.tokenizer));
   }
   constexpr int64_t kByteTokens = 257;  // 256 bytes and the end-of-document token
@@ -203,12 +207,15 @@ void validate_for_device(const Config& config, bool cuda) {
   if (config.precision.dtype == ComputeDType::fp32) {
     user_error(
         "precision.dtype fp32 runs on the CPU only (attention on a GPU is BF16); set training.device to cpu "
-        "or "
-        "precision.dtype to bf16");
+        "or precision.dtype to bf16");
   }
   const int64_t head = config.model.kv_channels;
   if (head > 128 || head % 8 != 0) {
     user_error("model.kv_channels ({}) must be a multiple of 8 and at most 128 on a GPU", head);
+  }
+  if (config.model.seq_length < 2) {
+    user_error("model.seq_length ({}) must be at least 2 on a GPU: cuDNN's attention needs two positions",
+               config.model.seq_length);
   }
 }
 

@@ -162,8 +162,7 @@ void IndexedDataset::check_sequences() const {
     if (pointer != position) {
       user_error(
           "{}: sequence {} starts at byte {}, the one before it ends at {}; sequences must follow one "
-          "another, "
-          "make the dataset again",
+          "another, make the dataset again",
           index_.path(), i, pointer, position);
     }
     position += length * token_size(type_);  // below bin_bytes + 2^34: no overflow

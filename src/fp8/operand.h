@@ -16,7 +16,8 @@ struct QuantizedTensor {
 struct Operand {
   Tensor hp;          ///< [rows, cols] bf16 or fp32; may be empty where only FP8 is kept
   QuantizedTensor q;  ///< empty tensors where the recipe is off
-  /// True once q holds this pass's values (a producer kernel wrote them); hp is then not read.
+  /// q holds this pass's values, or will: set when a producer is asked to write q in this pass, and when hp
+  /// has been cast. hp is then not read.
   bool quantized = false;
 };
 

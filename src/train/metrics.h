@@ -27,13 +27,13 @@ struct StepMetrics {
   int64_t skipped_total = 0;
 };
 
-/// FP8 health of one operand since the last record.
+/// FP8 health of one operand in the step just taken. The shares are 0 in a step that does not count.
 struct Fp8Health {
   std::string name;
   int layer = 0;
   fp8::OperandRole role = fp8::OperandRole::input;
   DType format = DType::e4m3;
-  double amax = 0;       ///< of the last step
+  double amax = 0;       ///< of this step
   double scale = 0;      ///< in use for the next step
   double saturated = 0;  ///< share of values beyond the largest FP8 number
   double flushed = 0;    ///< share of non-zero values that became zero

@@ -107,6 +107,8 @@ TEST(Validate, Device) {
                   {"model.kv_channels (136)", "at most 128 on a GPU"});
   expect_rejected({"model.kv_channels=12", "training.device=cuda"},
                   {"model.kv_channels (12)", "multiple of 8"});
+  expect_rejected({"model.seq_length=1", "training.device=cuda"},
+                  {"model.seq_length (1) must be at least 2 on a GPU"});
   const Config open = small({"precision.dtype=fp32"});
   validate_for_device(open, false);
   EXPECT_THROW(validate_for_device(open, true), UserError);
@@ -130,7 +132,8 @@ TEST(Validate, Data) {
   expect_rejected({"data.valid=a"}, {"data.synthetic and data.valid are both given"});
   expect_rejected({"data.synthetic=false", "data.train=a", "training.eval_interval=5"},
                   {"training.eval_interval (5) needs data.valid"});
-  small({"training.eval_interval=5"});  // synthetic data validates on random tokens
+  expect_rejected({"training.eval_interval=5"},
+                  {"training.eval_interval (5) needs data.valid, which data.synthetic excludes"});
   expect_rejected({"data.tokenizer=gpt2.json"},
                   {"data.tokenizer: \"gpt2.json\"", "beforehand by te-data", "bytes"});
   expect_rejected({"data.tokenizer=bytes"}, {"model.vocab_size (100) is below the 257 tokens"});

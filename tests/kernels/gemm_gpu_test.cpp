@@ -63,9 +63,9 @@ void check(const Context& gpu, const Case& c) {
   // products with 13 to 14 bits below the largest of a group: 2^-13 a group, with fast accumulation 2^-13
   // every 32 products.
   const double sum_error = is_fp8(c.a) ? (c.fast ? 3e-3 : 1e-3) : c.a == DType::bf16 ? 2e-5 : 3e-6;
-  // A BF16 result may be rounded to the other neighbour, 2^-7 of the value; and cuBLASLt rounds the product to
-  // BF16 before it adds the old value or the bias, so where those cancel the error is theirs. Fast accumulation
-  // drops bits of the running sum at every group: half of 2^-13 each, if all go the same way.
+  // A BF16 result may be rounded to the other neighbour, 2^-7 of the value; and cuBLASLt rounds the product
+  // to BF16 before it adds the old value or the bias, so where those cancel the error is theirs. Fast
+  // accumulation drops bits of the running sum at every group: half of 2^-13 each, if all go the same way.
   const double groups = c.fast ? static_cast<double>(c.k) / 32.0 : 0.0;
   const double rounding = (c.out == DType::bf16 ? 1.0 / 128.0 : 1e-6) + groups * std::exp2(-14.0);
   for (size_t i = 0; i < got.size(); ++i) {

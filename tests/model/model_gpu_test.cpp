@@ -58,8 +58,8 @@ TEST(ModelGpu, AgreesWithTheCpuBackend) {
     // Same initial weights, bit for bit.
     ASSERT_EQ(cpu.read(cpu.model().parameters().mains), gpu.read(gpu.model().parameters().mains))
         << label(config);
-    // Two steps that change no weight, so that delayed scaling runs on real scales: Adam's first updates are signs of
-    // gradients, and would turn a flipped rounding near zero into a different model.
+    // Two steps that change no weight, so that delayed scaling runs on real scales: Adam's first updates are
+    // signs of gradients, and would turn a flipped rounding near zero into a different model.
     for (int step = 0; step < 2; ++step) cpu.train_step(0.0f), gpu.train_step(0.0f);
     const double cpu_loss = cpu.forward_backward(), gpu_loss = gpu.forward_backward();
     // Both round at the same places; sums run in another order, so single BF16 roundings flip (2^-8 each)
@@ -94,14 +94,15 @@ TEST(ModelGpu, RecomputationGivesTheSameBits) {
   }
 }
 
-// Free memory is the whole card's, and tests of other processes may run beside this one: a step of ours that allocates does so
-// every time, so one quiet try of several is proof enough.
+// Free memory is the whole card's, and tests of other processes may run beside this one: a step of ours that
+// allocates does so every time, so one quiet try of several is proof enough.
 TEST(ModelGpu, StepsAllocateNoDeviceMemory) {
   TE_REQUIRE_GPU();
 #ifdef TE_WITH_CUDA
   for (const Config& config : all_configs()) {
     TinyModel gpu(config, Context::cuda(0));
-    for (int step = 0; step < 2; ++step) gpu.train_step(1e-3f);  // plans of products are made at their first use
+    // Plans of products are made at their first use.
+    for (int step = 0; step < 2; ++step) gpu.train_step(1e-3f);
     bool unchanged = false;
     for (int attempt = 0; attempt < 20 && !unchanged; ++attempt) {
       size_t before = 0, after = 0, total = 0;

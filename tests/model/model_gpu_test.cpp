@@ -51,27 +51,49 @@ std::string label(const Config& config) {
                      to_string(config.precision.fp8_recipe));
 }
 
+// Gradients after two steps that change no weight, so that delayed scaling runs on real scales (Adam's first updates are signs of
+// gradients, and would turn a flipped rounding near zero into a different model).
+std::vector<std::vector<float>> settled_gradients(TinyModel& tiny, double* loss) {
+  for (int step = 0; step < 2; ++step) tiny.train_step(0.0f);
+  *loss = tiny.forward_backward();
+  std::vector<std::vector<float>> gradients;
+  for (const model::Parameter& parameter : tiny.model().parameters().parameters()) {
+    gradients.push_back(tiny.read(parameter.grad));
+  }
+  return gradients;
+}
+
+// Moves every weight by 0.1 % at random: less than half the distance of two BF16 numbers.
+void nudge_weights(TinyModel& tiny) {
+  model::ParameterStore& store = tiny.model().parameters();
+  std::vector<float> weights = tiny.read(store.mains);
+  const std::vector<float> noise = testing::normal_values(static_cast<int64_t>(weights.size()), 77, 1e-3f);
+  for (size_t i = 0; i < weights.size(); ++i) weights[i] *= 1.0f + noise[i];
+  tiny.write(store.mains, weights);
+  store.cast_values(tiny.context());
+  tiny.model().quantize_weights(tiny.context());
+}
+
+// Both backends round at the same places, but sum in another order, so single roundings flip; each flip of an FP8 code is 2^-2
+// to 2^-4 of a value, and flips cascade through the layers. How much that may change a gradient is a property of the model, and
+// is measured here: by the same CPU model with weights nudged by less than a BF16 rounding. The GPU may differ from
+// the CPU by twice that. A wrong scale, a missing term or a transposed operand differs by far more.
 TEST(ModelGpu, AgreesWithTheCpuBackend) {
   TE_REQUIRE_GPU();
   for (const Config& config : all_configs()) {
-    TinyModel cpu(config), gpu(config, Context::cuda(0));
-    // Same initial weights, bit for bit.
+    TinyModel cpu(config), nudged(config), gpu(config, Context::cuda(0));
     ASSERT_EQ(cpu.read(cpu.model().parameters().mains), gpu.read(gpu.model().parameters().mains))
         << label(config);
-    // Two steps that change no weight, so that delayed scaling runs on real scales: Adam's first updates are
-    // signs of gradients, and would turn a flipped rounding near zero into a different model.
-    for (int step = 0; step < 2; ++step) cpu.train_step(0.0f), gpu.train_step(0.0f);
-    const double cpu_loss = cpu.forward_backward(), gpu_loss = gpu.forward_backward();
-    // Both round at the same places; sums run in another order, so single BF16 roundings flip (2^-8 each)
-    // and, in FP8, single codes (2^-4 each). Averaged over a tensor that stays far below these bounds; a
-    // missing term would not.
-    const bool fp8 = config.precision.fp8 != Fp8Mode::off;
-    EXPECT_NEAR(cpu_loss, gpu_loss, fp8 ? 4e-3 : 1e-3) << label(config);
-    for (size_t i = 0; i < cpu.model().parameters().parameters().size(); ++i) {
-      const model::Parameter &a = cpu.model().parameters().parameters()[i],
-                             &b = gpu.model().parameters().parameters()[i];
-      EXPECT_LT(testing::relative_error(gpu.read(b.grad), cpu.read(a.grad)), fp8 ? 0.08 : 0.02)
-          << label(config) << " " << a.name;
+    nudge_weights(nudged);
+    double cpu_loss = 0, nudged_loss = 0, gpu_loss = 0;
+    const auto expected = settled_gradients(cpu, &cpu_loss), moved = settled_gradients(nudged, &nudged_loss),
+               actual = settled_gradients(gpu, &gpu_loss);
+    EXPECT_NEAR(cpu_loss, gpu_loss, 2 * std::abs(nudged_loss - cpu_loss) + 2e-3) << label(config);
+    for (size_t i = 0; i < expected.size(); ++i) {
+      const double noise = testing::relative_error(moved[i], expected[i]);
+      EXPECT_LT(noise, 0.25) << "too noisy a model to tell anything";
+      EXPECT_LT(testing::relative_error(actual[i], expected[i]), 2 * noise + 0.005)
+          << label(config) << " " << cpu.model().parameters().parameters()[i].name;
     }
   }
 }

@@ -66,24 +66,37 @@ std::string human_time(double seconds) {
   return fmt::format("{:02}:{:02}", total / 60, total % 60);
 }
 
-std::vector<Fp8Health> read_fp8_health(const Context& context, const fp8::ScaleTable& table) {
+Fp8HealthReader::Fp8HealthReader(const Context& context, const fp8::ScaleTable& table)
+    : context_(context),
+      table_(table),
+      amax_(context, table.last_amax.bytes()),
+      scale_(context, table.scale.bytes()),
+      counters_(context, table.counters.bytes()) {}
+
+void Fp8HealthReader::fetch() {
+  context_.copy_to_host(amax_.as<void>(), table_.last_amax);
+  context_.copy_to_host(scale_.as<void>(), table_.scale);
+  context_.copy_to_host(counters_.as<void>(), table_.counters);
+}
+
+std::vector<Fp8Health> Fp8HealthReader::read() const {
   std::vector<Fp8Health> health;
-  if (table.size() == 0) return health;
-  const size_t n = static_cast<size_t>(table.size());
-  std::vector<float> amax(n), scale(n);
-  std::vector<kernels::Fp8Counters> counters(n);
-  context.copy_to_host(amax.data(), table.last_amax);
-  context.copy_to_host(scale.data(), table.scale);
-  context.copy_to_host(counters.data(), table.counters);
-  context.synchronize();
-  for (size_t i = 0; i < n; ++i) {
-    const fp8::OperandInfo& info = table.info(static_cast<int>(i));
-    const double total = std::max<double>(1.0, static_cast<double>(counters[i].total));
-    health.push_back({info.name, info.layer, info.role, info.format, amax[i], scale[i],
-                      static_cast<double>(counters[i].saturated) / total,
-                      static_cast<double>(counters[i].flushed) / total});
+  for (int i = 0; i < table_.size(); ++i) {
+    const fp8::OperandInfo& info = table_.info(i);
+    const kernels::Fp8Counters& counters = counters_.as<kernels::Fp8Counters>()[i];
+    const double total = std::max<double>(1.0, static_cast<double>(counters.total));
+    health.push_back({info.name, info.layer, info.role, info.format, amax_.as<float>()[i],
+                      scale_.as<float>()[i], static_cast<double>(counters.saturated) / total,
+                      static_cast<double>(counters.flushed) / total});
   }
   return health;
+}
+
+std::vector<Fp8Health> read_fp8_health(const Context& context, const fp8::ScaleTable& table) {
+  Fp8HealthReader reader(context, table);
+  reader.fetch();
+  context.synchronize();
+  return reader.read();
 }
 
 MetricsWriter::MetricsWriter(const config::Config& config, int64_t resumed_step, int64_t mfu_devices)

@@ -38,7 +38,21 @@ struct Fp8Health {
   double saturated = 0;  ///< share of values beyond the largest FP8 number
   double flushed = 0;    ///< share of non-zero values that became zero
 };
-/// Waits for the device. Empty when the recipe keeps no table.
+/// Copies the table's state to the host beside a step's status, so that looking at it costs no wait of its own.
+class Fp8HealthReader {
+ public:
+  Fp8HealthReader(const Context& context, const fp8::ScaleTable& table);
+  /// Launches the copies; read() is valid after the next synchronize of the context.
+  void fetch();
+  /// Empty when the recipe keeps no table.
+  std::vector<Fp8Health> read() const;
+
+ private:
+  const Context& context_;
+  const fp8::ScaleTable& table_;
+  HostBuffer amax_, scale_, counters_;
+};
+/// fetch, wait, read.
 std::vector<Fp8Health> read_fp8_health(const Context& context, const fp8::ScaleTable& table);
 
 class MetricsWriter {

@@ -175,6 +175,7 @@ Outcome Trainer::run(const volatile std::sig_atomic_t* stop) {
     return Outcome::finished;
   }
   MetricsWriter writer(config_, first_step, context_.is_cuda() ? 1 : 0);
+  Fp8HealthReader fp8_health(context_, runner_.model().recipe().table());
   read_batch(progress_.consumed_samples, batches_[0]);
 
   const double loop_start = now_seconds();
@@ -192,20 +193,20 @@ Outcome Trainer::run(const volatile std::sig_atomic_t* stop) {
     // The step; while the device works on it, the next step's samples are read.
     const double start = now_seconds();
     runner_.launch(batch, step, progress_.consumed_samples, fp8_stats);
+    if (fp8_stats) fp8_health.fetch();
     if (!last) read_batch(progress_.consumed_samples + training.global_batch_size, next);
     context_.synchronize();
     const double seconds = now_seconds() - start;
     in_steps += seconds;
     StepMetrics metrics = finish_step(batch, seconds);
 
-    // Validation and logs. FP8 health is read first: a tensorwise validation leaves its own scales behind.
-    std::vector<Fp8Health> fp8;
-    if (fp8_stats) fp8 = read_fp8_health(context_, runner_.model().recipe().table());
+    // Validation and logs.
     const bool evaluate = valid_data_ && (step % training.eval_interval == 0 || last);
     if (evaluate) metrics.valid_loss = validate();
     if (log || evaluate || metrics.skipped) {
       const double per_step = (now_seconds() - loop_start) / static_cast<double>(step - first_step);
-      writer.step(metrics, fp8, per_step * static_cast<double>(training.train_steps - step));
+      writer.step(metrics, fp8_stats ? fp8_health.read() : std::vector<Fp8Health>{},
+                  per_step * static_cast<double>(training.train_steps - step));
     }
     if (skipped_in_a_row_ >= training.max_nonfinite_steps) {
       spdlog::error(

@@ -46,7 +46,8 @@ main() {
   build_preset "$preset"
   say "built in $(seconds_since "$start") s"
   # Several tests at once, each with two threads that sleep when they wait: thread counts matter to some tests.
-  export OMP_NUM_THREADS="${OMP_NUM_THREADS:-2}" OMP_WAIT_POLICY=passive
+  # OpenBLAS is only called from OpenMP's threads and needs none of its own.
+  export OMP_NUM_THREADS="${OMP_NUM_THREADS:-2}" OMP_WAIT_POLICY=passive OPENBLAS_NUM_THREADS=1
   log="$TE_LOGS/ctest_$preset.log"
   ctest --preset "$preset" --no-tests=error -j "$(($(nproc) < 8 ? $(nproc) : 8))" "${arguments[@]}" </dev/null 2>&1 |
     tee "$log" | summarize || status=$?

@@ -88,7 +88,7 @@ struct RowStatistics {
   float rstd;
 };
 
-/// Sum of value(0) ... value(count - 1) in 16 partial sums of every 16th value: errors smaller than one by one,
+/// Sum of value(0) ... value(count - 1) in 16 partial sums of every 16th value: smaller errors,
 /// loops that vectorize, and bits that do not depend on whether they were.
 template <class Value>
 float sum_of(int64_t count, Value value) {

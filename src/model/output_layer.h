@@ -21,8 +21,8 @@ class OutputLayer {
   /// gradient. d_h may not be h.
   void run(const Context& context, const Tensor& h, const Tensor& targets, float grad_scale,
            const Tensor& loss_sum, const Tensor& d_h) const;
-  /// logits [rows, padded vocab] of h [rows, hidden]; for tests and generation.
-  void logits(const Context& context, const Tensor& h, const Tensor& logits) const;
+  /// out = logits [rows, padded vocab] of h [rows, hidden]; for tests and generation.
+  void logits(const Context& context, const Tensor& h, const Tensor& out) const;
 
  private:
   int64_t vocab_, padded_vocab_, tokens_, chunk_;

@@ -22,6 +22,9 @@ TEST(ByteTokenizer, EncodesEveryByteAndDecodesIt) {
   EXPECT_EQ(tokens[0], 42);
   for (int byte = 0; byte < 256; ++byte) EXPECT_EQ(tokens[static_cast<size_t>(byte) + 1], byte);
   EXPECT_EQ(tokenizer->decode(std::span(tokens).subspan(1)), text);
+  EXPECT_EQ(tokenizer->find_token("a"), 97);
+  EXPECT_EQ(tokenizer->find_token("<|endoftext|>"), 256);
+  EXPECT_FALSE(tokenizer->find_token("ab").has_value());
 }
 
 TEST(ByteTokenizer, ShowsTheEndOfADocumentAndRefusesUnknownTokens) {

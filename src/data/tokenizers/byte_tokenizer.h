@@ -1,4 +1,4 @@
-// The byte-level tokenizer: a token per byte of UTF-8, and 256 for the end of a document.
+// The byte-level tokenizer: a token per byte, and 256 for the end of a document.
 #pragma once
 
 #include "data/tokenizer.h"
@@ -10,11 +10,16 @@ class ByteTokenizer : public Tokenizer {
   static constexpr int32_t kEndOfDocument = 256;
   static constexpr int64_t kVocabSize = 257;
 
-  void encode(std::string_view text, std::vector<int32_t>& tokens) const override;
   std::string decode(std::span<const int32_t> tokens) const override;
   int64_t vocab_size() const override { return kVocabSize; }
   int32_t end_of_document() const override { return kEndOfDocument; }
   std::string name() const override { return "bytes"; }
+  /// One byte, or "<|endoftext|>".
+  std::optional<int32_t> find_token(std::string_view token) const override;
+
+ private:
+  /// A byte is its own token, so no text contains the end-of-document token, whatever `special` says.
+  void encode_text(std::string_view text, std::vector<int32_t>& tokens, SpecialTokens special) const override;
 };
 
 }  // namespace te

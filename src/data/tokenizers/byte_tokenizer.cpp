@@ -1,11 +1,16 @@
 // A byte is its own token, so encoding is a copy.
-#include "data/byte_tokenizer.h"
+#include "data/tokenizers/byte_tokenizer.h"
 
 #include "core/error.h"
 
 namespace te {
 
-void ByteTokenizer::encode(std::string_view text, std::vector<int32_t>& tokens) const {
+namespace {
+constexpr std::string_view kEndOfDocumentName = "<|endoftext|>";
+}
+
+void ByteTokenizer::encode_text(std::string_view text, std::vector<int32_t>& tokens,
+                                SpecialTokens /*special*/) const {
   const size_t start = tokens.size();
   tokens.resize(start + text.size());
   for (size_t i = 0; i < text.size(); ++i) tokens[start + i] = static_cast<uint8_t>(text[i]);
@@ -20,12 +25,18 @@ std::string ByteTokenizer::decode(std::span<const int32_t> tokens) const {
                  token, kVocabSize - 1);
     }
     if (token == kEndOfDocument) {
-      text += "<|endoftext|>";
+      text += kEndOfDocumentName;
     } else {
       text += static_cast<char>(token);
     }
   }
   return text;
+}
+
+std::optional<int32_t> ByteTokenizer::find_token(std::string_view token) const {
+  if (token == kEndOfDocumentName) return kEndOfDocument;
+  if (token.size() == 1) return static_cast<uint8_t>(token[0]);
+  return {};
 }
 
 }  // namespace te

@@ -1,8 +1,8 @@
 // The list of tokenizers.
-#include "data/tokenizer.h"
 
 #include "core/error.h"
-#include "data/byte_tokenizer.h"
+#include "data/tokenizer.h"
+#include "data/tokenizers/byte_tokenizer.h"
 
 namespace te {
 

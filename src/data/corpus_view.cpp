@@ -29,17 +29,27 @@ struct CorpusView::Epoch {
   std::vector<int64_t> starts;  // in the epoch's token stream: of document 0, 64, 128, ... of its order
 };
 
-CorpusView::CorpusView(std::shared_ptr<const IndexedDataset> dataset, int64_t seq_length, int64_t vocab_size,
-                       uint64_t seed, uint64_t stream, bool shuffle)
-    : dataset_(std::move(dataset)),
-      seq_length_(seq_length),
-      vocab_size_(vocab_size),
-      seed_(seed),
-      stream_(stream),
-      shuffle_(shuffle) {
+struct CorpusView::Sample {
+  explicit Sample(int64_t seq_length)
+      : tokens(static_cast<size_t>(seq_length + 1)), starts(static_cast<size_t>(seq_length + 1)) {}
+  int64_t room() const { return static_cast<int64_t>(tokens.size()) - filled; }
+
+  /// The next `count` tokens, which belong to one document, are written to the returned place.
+  int32_t* extend(int64_t count) {
+    std::fill_n(starts.begin() + filled, count, static_cast<int32_t>(filled));
+    filled += count;
+    return tokens.data() + filled - count;
+  }
+
+  std::vector<int32_t> tokens, starts;
+  int64_t filled = 0;
+};
+
+CorpusView::CorpusView(std::shared_ptr<const IndexedDataset> dataset, const CorpusViewOptions& options)
+    : dataset_(std::move(dataset)), options_(options) {
+  const int64_t seq_length = options_.seq_length, tokens = dataset_->num_tokens();
   TE_CHECK(seq_length > 0, "seq_length {} must be positive", seq_length);
-  const int64_t tokens = dataset_->num_tokens();
-  if (shuffle && tokens < seq_length + 1) {
+  if (options_.shuffle && tokens < seq_length + 1) {
     user_error(
         "{}: holds {} tokens, a sample needs seq_length + 1 = {} + 1 = {}; use more text or a shorter "
         "seq_length",
@@ -50,7 +60,7 @@ CorpusView::CorpusView(std::shared_ptr<const IndexedDataset> dataset, int64_t se
         "{}: holds {} tokens, validation needs at least 2 (one to read, one to predict); use more text",
         dataset_->prefix(), tokens);
   }
-  samples_per_epoch_ = shuffle ? (tokens - 1) / seq_length : (tokens - 2) / seq_length + 1;
+  samples_per_epoch_ = options_.shuffle ? (tokens - 1) / seq_length : (tokens - 2) / seq_length + 1;
 }
 
 std::shared_ptr<const CorpusView::Epoch> CorpusView::epoch(int64_t number) const {
@@ -64,8 +74,8 @@ std::shared_ptr<const CorpusView::Epoch> CorpusView::epoch(int64_t number) const
   const int64_t documents = dataset_->num_documents();
   auto made = std::make_shared<Epoch>(
       Epoch{number,
-            epoch_permutation(documents, seed_, stream_, "data.documents", number),
-            epoch_permutation(samples_per_epoch_, seed_, stream_, "data.samples", number),
+            epoch_permutation(documents, options_.seed, options_.stream, "data.documents", number),
+            epoch_permutation(samples_per_epoch_, options_.seed, options_.stream, "data.samples", number),
             {}});
   made->starts.reserve(static_cast<size_t>((documents + kBlock - 1) / kBlock));
   int64_t position = 0;
@@ -80,40 +90,55 @@ std::shared_ptr<const CorpusView::Epoch> CorpusView::epoch(int64_t number) const
   return made;
 }
 
-void CorpusView::read_stream(const Epoch& epoch, int64_t begin, int64_t count, int32_t* tokens) const {
+void CorpusView::read_stream(const Epoch& epoch, int64_t begin, Sample& sample) const {
   const auto block =
       std::upper_bound(epoch.starts.begin(), epoch.starts.end(), begin) - epoch.starts.begin() - 1;
   int64_t position = epoch.starts[static_cast<size_t>(block)];
-  for (int64_t i = block * kBlock; count > 0; ++i) {
+  for (int64_t i = block * kBlock; sample.room() > 0; ++i) {
     const int64_t document = epoch.documents(i);
     const int64_t source = dataset_->document_begin(document);
     const int64_t length = dataset_->document_begin(document + 1) - source;
     const int64_t skip = begin - position;
     if (skip < length) {
-      const int64_t part = std::min(length - skip, count);
-      dataset_->read(source + skip, part, tokens, vocab_size_);
-      tokens += part;
+      const int64_t part = std::min(length - skip, sample.room());
+      dataset_->read(source + skip, part, sample.extend(part), options_.vocab_size);
       begin += part;
-      count -= part;
     }
     position += length;
   }
 }
 
-int64_t CorpusView::read(int64_t index, int32_t* tokens) const {
-  TE_CHECK(index >= 0 && (shuffle_ || index < samples_per_epoch_), "{}: sample {} of {}", dataset_->prefix(),
-           index, samples_per_epoch_);
-  const int64_t wanted = seq_length_ + 1;
-  if (shuffle_) {
-    const auto order = epoch(index / samples_per_epoch_);
-    read_stream(*order, order->samples(index % samples_per_epoch_) * seq_length_, wanted, tokens);
-    return wanted;
+void CorpusView::read_in_order(int64_t begin, Sample& sample) const {
+  const int64_t end = std::min(begin + sample.room(), dataset_->num_tokens());
+  int64_t document = dataset_->document_at(begin);
+  while (begin < end) {
+    const int64_t part = std::min(dataset_->document_begin(++document), end) - begin;
+    dataset_->read(begin, part, sample.extend(part), options_.vocab_size);
+    begin += part;
   }
-  const int64_t begin = index * seq_length_;
-  const int64_t count = std::min(wanted, dataset_->num_tokens() - begin);
-  dataset_->read(begin, count, tokens, vocab_size_);
-  std::fill(tokens + count, tokens + wanted, 0);
-  return count;
+}
+
+void CorpusView::read(int64_t index, const SampleRow& row) const {
+  TE_CHECK(index >= 0 && (options_.shuffle || index < samples_per_epoch_), "{}: sample {} of {}",
+           dataset_->prefix(), index, samples_per_epoch_);
+  const int64_t length = options_.seq_length;
+  Sample sample(length);
+  if (options_.shuffle) {
+    const auto order = epoch(index / samples_per_epoch_);
+    read_stream(*order, order->samples(index % samples_per_epoch_) * length, sample);
+  } else {
+    read_in_order(index * length, sample);
+  }
+  const int64_t real = sample.filled;
+  std::fill_n(sample.extend(sample.room()), length + 1 - real, 0);
+  std::copy_n(sample.tokens.begin(), length, row.tokens);
+  std::copy_n(sample.tokens.begin() + 1, length, row.targets);
+  std::fill(row.targets + real - 1, row.targets + length, -1);
+  if (row.document_start != nullptr) std::copy_n(sample.starts.begin(), length, row.document_start);
+  if (!options_.eod_mask_loss) return;
+  for (int64_t i = 0; i < length; ++i) {
+    if (sample.starts[static_cast<size_t>(i + 1)] == i + 1) row.targets[i] = -1;
+  }
 }
 
 }  // namespace te

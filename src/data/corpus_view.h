@@ -6,7 +6,9 @@
 // of an epoch are left out. Samples beyond an epoch belong to the next, shuffled with another key.
 //
 // Ordered, for validation: documents as they lie in the file, every token predicted exactly once; the last
-// sample is padded.
+// sample is padded: tokens 0 with target -1, which count as a document of their own.
+//
+// Where documents begin is taken from the dataset's index, so it does not hang on an end-of-document token.
 #pragma once
 
 #include <cstdint>
@@ -16,32 +18,40 @@
 
 #include "data/indexed_dataset.h"
 #include "data/permutation.h"
+#include "data/sample_view.h"
 
 namespace te {
 
-class CorpusView {
+struct CorpusViewOptions {
+  int64_t seq_length = 0;
+  int64_t vocab_size = 0;  ///< every token read must be below it
+  uint64_t seed = 0;
+  uint64_t stream = 0;  ///< separates the datasets of a blend
+  bool shuffle = true;
+  bool eod_mask_loss = false;  ///< targets that begin a document are -1
+};
+
+class CorpusView : public SampleView {
  public:
-  /// UserError when the dataset is too small for one sample. `stream` separates the datasets of a blend.
-  CorpusView(std::shared_ptr<const IndexedDataset> dataset, int64_t seq_length, int64_t vocab_size,
-             uint64_t seed, uint64_t stream, bool shuffle);
+  /// UserError when the dataset is too small for one sample.
+  CorpusView(std::shared_ptr<const IndexedDataset> dataset, const CorpusViewOptions& options);
 
   int64_t samples_per_epoch() const { return samples_per_epoch_; }
-  const IndexedDataset& dataset() const { return *dataset_; }
-
-  /// The S + 1 tokens of sample `index`, a pure function of (dataset, seed, stream, index). Returns how many
-  /// are real: less than S + 1 only for the last sample of an ordered view (the rest is set to 0). Thread
-  /// safe.
-  int64_t read(int64_t index, int32_t* tokens) const;
+  Counts counts() const override {
+    return {dataset_->num_tokens(), dataset_->num_documents(), samples_per_epoch_};
+  }
+  const std::string& prefix() const override { return dataset_->prefix(); }
+  void read(int64_t index, const SampleRow& row) const override;
 
  private:
-  struct Epoch;  // the order of one epoch's documents
+  struct Epoch;   // the order of one epoch's documents
+  struct Sample;  // S + 1 tokens and where their documents begin
   std::shared_ptr<const Epoch> epoch(int64_t number) const;
-  void read_stream(const Epoch& epoch, int64_t begin, int64_t count, int32_t* tokens) const;
+  void read_stream(const Epoch& epoch, int64_t begin, Sample& sample) const;
+  void read_in_order(int64_t begin, Sample& sample) const;
 
   std::shared_ptr<const IndexedDataset> dataset_;
-  int64_t seq_length_, vocab_size_;
-  uint64_t seed_, stream_;
-  bool shuffle_;
+  CorpusViewOptions options_;
   int64_t samples_per_epoch_ = 0;
   mutable std::mutex mutex_;
   mutable std::vector<std::shared_ptr<const Epoch>> recent_;  // the last epochs used, newest first

@@ -12,10 +12,10 @@
 namespace te {
 namespace {
 
-class IndexedBatchSource : public BatchSource {
+class BlendedSource : public BatchSource {
  public:
-  IndexedBatchSource(std::vector<std::unique_ptr<CorpusView>> views, std::unique_ptr<Blend> blend,
-                     const IndexedSourceOptions& options)
+  BlendedSource(std::vector<std::unique_ptr<SampleView>> views, std::unique_ptr<Blend> blend,
+                const IndexedSourceOptions& options)
       : BatchSource(options.seq_length),
         views_(std::move(views)),
         blend_(std::move(blend)),
@@ -26,40 +26,32 @@ class IndexedBatchSource : public BatchSource {
     return options_.max_samples > 0 ? std::min(options_.max_samples, available) : available;
   }
 
-  void fill(int64_t first_sample, int64_t count, int32_t* tokens, int32_t* targets) const override {
-    TE_CHECK(first_sample >= 0 && count >= 0, "samples [{}, {} + {})", first_sample, first_sample, count);
-    const int64_t length = seq_length();
-    const int64_t real = std::clamp<int64_t>(num_samples() - first_sample, 0, count);
-    std::vector<int32_t> sample(static_cast<size_t>(length + 1));
-    int64_t row = 0;
-    for (const Blend::Item& item :
-         real > 0 ? blend_->items(first_sample, real) : std::vector<Blend::Item>()) {
-      const int64_t valid = views_[static_cast<size_t>(item.dataset)]->read(item.sample, sample.data());
-      std::copy_n(sample.data(), length, tokens + row * length);
-      std::copy_n(sample.data() + 1, length, targets + row * length);
-      std::fill(targets + row * length + valid - 1, targets + (row + 1) * length, kIgnoredTarget);
-      ++row;
+  void fill_samples(int64_t first_sample, int64_t count, int32_t* tokens, int32_t* targets,
+                    int32_t* document_start) const override {
+    int64_t at = 0;
+    for (const Blend::Item& item : blend_->items(first_sample, count)) {
+      int32_t* starts = document_start != nullptr ? document_start + at : nullptr;
+      views_[static_cast<size_t>(item.dataset)]->read(item.sample, {tokens + at, targets + at, starts});
+      at += seq_length();
     }
-    std::fill(tokens + real * length, tokens + count * length, 0);
-    std::fill(targets + real * length, targets + count * length, kIgnoredTarget);
   }
 
   std::string describe() const override {
     int64_t tokens = 0, documents = 0, samples = 0;
     for (const auto& view : views_) {
-      tokens += view->dataset().num_tokens();
-      documents += view->dataset().num_documents();
-      samples += view->samples_per_epoch();
+      const SampleView::Counts counts = view->counts();
+      tokens += counts.tokens;
+      documents += counts.documents;
+      samples += counts.samples;
     }
-    std::string text =
-        fmt::format("{} ({} dataset{}): {} tokens, {} documents, ", views_[0]->dataset().prefix(),
-                    views_.size(), views_.size() == 1 ? "" : "s", tokens, documents);
+    const std::string text = fmt::format("{} ({} dataset{}): {} tokens, {} documents, ", views_[0]->prefix(),
+                                         views_.size(), views_.size() == 1 ? "" : "s", tokens, documents);
     return text + (options_.shuffle ? fmt::format("{} samples an epoch, shuffled", samples)
                                     : fmt::format("{} of {} samples, in order", num_samples(), samples));
   }
 
  private:
-  std::vector<std::unique_ptr<CorpusView>> views_;
+  std::vector<std::unique_ptr<SampleView>> views_;
   std::unique_ptr<Blend> blend_;
   IndexedSourceOptions options_;
 };
@@ -71,9 +63,10 @@ class SyntheticBatchSource : public BatchSource {
 
   int64_t num_samples() const override { return kEndless; }
 
-  void fill(int64_t first_sample, int64_t count, int32_t* tokens, int32_t* targets) const override {
-    TE_CHECK(first_sample >= 0 && count >= 0, "samples [{}, {} + {})", first_sample, first_sample, count);
+  void fill_samples(int64_t first_sample, int64_t count, int32_t* tokens, int32_t* targets,
+                    int32_t* document_start) const override {
     const int64_t length = seq_length();
+    if (document_start != nullptr) std::fill_n(document_start, count * length, 0);
     const int64_t blocks = length / 4 + 1;  // four tokens each, length + 1 in all
     const uint64_t stream = stream_of("data.synthetic");
 #pragma omp parallel for if (count * blocks >= 4096)
@@ -103,11 +96,23 @@ class SyntheticBatchSource : public BatchSource {
 
 }  // namespace
 
-Batch BatchSource::batch(int64_t first_sample, int64_t count) const {
-  Batch batch;
-  batch.tokens.resize(static_cast<size_t>(count * seq_length()));
-  batch.targets.resize(static_cast<size_t>(count * seq_length()));
-  fill(first_sample, count, batch.tokens.data(), batch.targets.data());
+void BatchSource::fill(int64_t first_sample, int64_t count, int32_t* tokens, int32_t* targets,
+                       int32_t* document_start) const {
+  TE_CHECK(first_sample >= 0 && count >= 0, "samples [{}, {} + {})", first_sample, first_sample, count);
+  const int64_t real = std::clamp<int64_t>(num_samples() - first_sample, 0, count);
+  if (real > 0) fill_samples(first_sample, real, tokens, targets, document_start);
+  const int64_t begin = real * seq_length(), end = count * seq_length();
+  std::fill(tokens + begin, tokens + end, 0);
+  std::fill(targets + begin, targets + end, kIgnoredTarget);
+  if (document_start != nullptr) std::fill(document_start + begin, document_start + end, 0);
+}
+
+Batch BatchSource::batch(int64_t first_sample, int64_t count, bool with_document_start) const {
+  const auto size = static_cast<size_t>(count * seq_length());
+  Batch batch = {std::vector<int32_t>(size), std::vector<int32_t>(size),
+                 std::vector<int32_t>(with_document_start ? size : 0)};
+  fill(first_sample, count, batch.tokens.data(), batch.targets.data(),
+       with_document_start ? batch.document_start.data() : nullptr);
   return batch;
 }
 
@@ -117,7 +122,7 @@ std::unique_ptr<BatchSource> make_indexed_source(const std::vector<WeightedDatas
            "{}: seq_length {}, vocab_size {} must be positive", options.key, options.seq_length,
            options.vocab_size);
   if (datasets.empty()) user_error("{}: names no dataset; give a list of [weight, prefix]", options.key);
-  std::vector<std::unique_ptr<CorpusView>> views;
+  std::vector<std::unique_ptr<SampleView>> views;
   std::vector<double> weights;
   std::vector<int64_t> limits;
   for (const WeightedDataset& item : datasets) {
@@ -126,13 +131,17 @@ std::unique_ptr<BatchSource> make_indexed_source(const std::vector<WeightedDatas
                  item.weight, item.prefix);
     }
     views.push_back(std::make_unique<CorpusView>(std::make_shared<IndexedDataset>(item.prefix),
-                                                 options.seq_length, options.vocab_size, options.seed,
-                                                 views.size(), options.shuffle));
+                                                 CorpusViewOptions{.seq_length = options.seq_length,
+                                                                   .vocab_size = options.vocab_size,
+                                                                   .seed = options.seed,
+                                                                   .stream = views.size(),
+                                                                   .shuffle = options.shuffle,
+                                                                   .eod_mask_loss = options.eod_mask_loss}));
     weights.push_back(item.weight);
-    limits.push_back(options.shuffle ? Blend::kEndless : views.back()->samples_per_epoch());
+    limits.push_back(options.shuffle ? Blend::kEndless : views.back()->counts().samples);
   }
   auto blend = std::make_unique<Blend>(std::move(weights), std::move(limits));
-  return std::make_unique<IndexedBatchSource>(std::move(views), std::move(blend), options);
+  return std::make_unique<BlendedSource>(std::move(views), std::move(blend), options);
 }
 
 std::unique_ptr<BatchSource> make_synthetic_source(int64_t seq_length, int64_t vocab_size, uint64_t seed) {

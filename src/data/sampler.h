@@ -15,6 +15,9 @@ namespace te {
 struct Batch {
   std::vector<int32_t> tokens;   ///< [B, S]
   std::vector<int32_t> targets;  ///< [B, S]
+  /// [B, S], or empty when it was not asked for: position in the row at which the document of each token
+  /// begins. A token may attend to positions document_start[i] to i, so attention stays inside a document.
+  std::vector<int32_t> document_start;
 };
 
 class BatchSource {
@@ -24,10 +27,12 @@ class BatchSource {
 
   virtual ~BatchSource() = default;
 
-  /// Samples [first_sample, first_sample + count) into tokens and targets, each [count, seq_length()].
-  /// Samples at or beyond num_samples() are all token 0 with target -1, so a ragged last batch of a
-  /// validation set needs no special case. Thread safe; the same sample has the same tokens in every call.
-  virtual void fill(int64_t first_sample, int64_t count, int32_t* tokens, int32_t* targets) const = 0;
+  /// Samples [first_sample, first_sample + count) into tokens and targets and, unless it is null,
+  /// document_start (see Batch), each [count, seq_length()]. Samples at or beyond num_samples() are all token
+  /// 0 with target -1, so a ragged last batch of a validation set needs no special case; padding inside a
+  /// sample is a document of its own. Thread safe; the same sample has the same tokens in every call.
+  void fill(int64_t first_sample, int64_t count, int32_t* tokens, int32_t* targets,
+            int32_t* document_start = nullptr) const;
 
   /// kEndless for training data (epochs follow one another), the number of distinct samples for validation
   /// data.
@@ -37,10 +42,13 @@ class BatchSource {
   virtual std::string describe() const = 0;
 
   int64_t seq_length() const { return seq_length_; }
-  Batch batch(int64_t first_sample, int64_t count) const;
+  Batch batch(int64_t first_sample, int64_t count, bool with_document_start = false) const;
 
  protected:
   explicit BatchSource(int64_t seq_length) : seq_length_(seq_length) {}
+  /// All `count` samples are below num_samples(); document_start may be null.
+  virtual void fill_samples(int64_t first_sample, int64_t count, int32_t* tokens, int32_t* targets,
+                            int32_t* document_start) const = 0;
 
  private:
   int64_t seq_length_;
@@ -57,6 +65,7 @@ struct IndexedSourceOptions {
   uint64_t seed = 0;
   bool shuffle = true;             ///< true: training, endless; false: validation, in order, each token once
   int64_t max_samples = 0;         ///< validation: at most this many samples; 0 for all
+  bool eod_mask_loss = false;      ///< no loss on the first token of a document
   std::string key = "data.train";  ///< the config key that errors name
 };
 

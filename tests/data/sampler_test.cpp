@@ -225,6 +225,87 @@ TEST(IndexedSource, ChecksTokensAgainstTheVocabulary) {
   TE_EXPECT_CONTAINS(user_error_of([&] { source->batch(0, 1); }), "a.bin: token 1 of document 1 is 900");
 }
 
+/// Where the document of each token of a row begins, from the values alone: in `documents` they count up.
+std::vector<int32_t> starts_by_value(const Documents& documents, const int32_t* row, int64_t length) {
+  std::set<int32_t> first_tokens;
+  for (const auto& document : documents) {
+    if (!document.empty()) first_tokens.insert(document[0]);
+  }
+  std::vector<int32_t> starts;
+  for (int64_t i = 0; i < length; ++i) {
+    const bool begins = i == 0 || first_tokens.contains(row[i]);
+    starts.push_back(begins ? static_cast<int32_t>(i) : starts.back());
+  }
+  return starts;
+}
+
+TEST(IndexedSource, TellsWhereDocumentsBegin) {
+  TemporaryFolder folder;
+  const Documents documents = counting_documents(300, 12);
+  write_dataset(folder / "a", documents);
+  for (const bool shuffle : {true, false}) {
+    constexpr int64_t kLength = 20, kCount = 150;
+    const auto source = open_source({{1.0, folder / "a"}}, kLength, 3, shuffle);
+    const Batch batch = source->batch(0, kCount, true), plain = source->batch(0, kCount);
+    EXPECT_TRUE(plain.document_start.empty());
+    EXPECT_EQ(plain.tokens, batch.tokens);
+    EXPECT_EQ(plain.targets, batch.targets);
+    int64_t several = 0;
+    for (int64_t k = 0; k < kCount; ++k) {
+      const auto begin = batch.document_start.begin() + k * kLength;
+      const std::vector<int32_t> starts(begin, begin + kLength);
+      EXPECT_EQ(starts, starts_by_value(documents, batch.tokens.data() + k * kLength, kLength)) << k;
+      several += starts.back() > starts.front();
+    }
+    EXPECT_GT(several, kCount / 2);
+  }
+}
+
+TEST(IndexedSource, PaddingIsADocumentOfItsOwn) {
+  TemporaryFolder folder;
+  write_dataset(folder / "a", {{1, 2, 3, 4}, {}, {5, 6, 7}});
+  const auto source = open_source({{1.0, folder / "a"}}, 5, 1, false);
+  const Batch batch = source->batch(0, 3, true);  // one sample more than there is
+  EXPECT_EQ(batch.tokens, (std::vector<int32_t>{1, 2, 3, 4, 5, 6, 7, 0, 0, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(batch.targets, (std::vector<int32_t>{2, 3, 4, 5, 6, 7, -1, -1, -1, -1, -1, -1, -1, -1, -1}));
+  EXPECT_EQ(batch.document_start, (std::vector<int32_t>{0, 0, 0, 0, 4, 0, 0, 2, 2, 2, 0, 0, 0, 0, 0}));
+}
+
+TEST(IndexedSource, CanLeaveTheFirstTokenOfADocumentOutOfTheLoss) {
+  TemporaryFolder folder;
+  write_dataset(folder / "a", {{1, 2, 3, 4}, {}, {5, 6}, {7, 8, 9}});
+  const auto source = make_indexed_source(
+      {{1.0, folder / "a"}}, {.seq_length = 4, .vocab_size = 10, .shuffle = false, .eod_mask_loss = true});
+  const Batch batch = source->batch(0, 2, true);  // 5 is the target of 4, 7 that of 6
+  EXPECT_EQ(batch.targets, (std::vector<int32_t>{2, 3, 4, -1, 6, -1, 8, 9}));
+  EXPECT_EQ(batch.document_start, (std::vector<int32_t>{0, 0, 0, 0, 0, 0, 2, 2}));
+
+  const Documents documents = counting_documents(200, 9);
+  write_dataset(folder / "b", documents);
+  std::set<int32_t> first_tokens;
+  for (const auto& document : documents) {
+    if (!document.empty()) first_tokens.insert(document[0]);
+  }
+  const auto with = make_indexed_source(
+      {{1.0, folder / "b"}}, {.seq_length = 16, .vocab_size = 65536, .seed = 5, .eod_mask_loss = true});
+  const auto without =
+      make_indexed_source({{1.0, folder / "b"}}, {.seq_length = 16, .vocab_size = 65536, .seed = 5});
+  const Batch masked = with->batch(0, 200), plain = without->batch(0, 200);
+  EXPECT_EQ(masked.tokens, plain.tokens);
+  int64_t ignored = 0;
+  for (size_t i = 0; i < plain.targets.size(); ++i) {
+    const bool begins = first_tokens.contains(plain.targets[i]);
+    ignored += begins;
+    ASSERT_EQ(masked.targets[i], begins ? -1 : plain.targets[i]) << i;
+  }
+  EXPECT_GT(ignored, 200);
+}
+
+TEST(SyntheticSource, IsOneDocumentASample) {
+  const Batch batch = make_synthetic_source(5, 1000, 5)->batch(3, 2, true);
+  EXPECT_EQ(batch.document_start, std::vector<int32_t>(10, 0));
+}
+
 TEST(Blend, CountsFollowTheWeights) {
   const std::vector<double> weights = {5.0, 3.0, 1.0, 1.0};  // normalised by the blend
   const Blend blend(weights, std::vector<int64_t>(4, Blend::kEndless));

@@ -1,0 +1,26 @@
+// The four schedules, reduced to what tells them apart: the order in which a stage computes. Messages and
+// slots follow from that order and are added in one place (schedule.cpp).
+#pragma once
+
+#include <vector>
+
+#include "parallel/schedule/schedule.h"
+
+namespace te::parallel {
+
+/// forward, backward or wgrad of a microbatch on a chunk.
+struct Step {
+  ActionKind kind;
+  int microbatch;
+  int chunk;
+};
+
+std::vector<Step> gpipe_order(const ScheduleShape& shape, int stage);
+std::vector<Step> one_f_one_b_order(const ScheduleShape& shape, int stage);
+std::vector<Step> interleaved_order(const ScheduleShape& shape, int stage);
+std::vector<Step> zero_bubble_order(const ScheduleShape& shape, int stage);
+
+/// Forward passes before the first backward pass of the interleaved schedule.
+int interleaved_warmup(const ScheduleShape& shape, int stage);
+
+}  // namespace te::parallel

@@ -1,0 +1,208 @@
+// Which shapes have a schedule, and how the order of a stage's computations (orders.h) becomes its list of
+// actions.
+//
+// 1. A receive stands directly before the computation that needs it. Earlier would take its slot earlier
+//    and so break the bounds on memory; on a GPU nothing is lost, since the host enqueues ahead of the device.
+// 2. A send stands directly after the computation that made it, before a wgrad that could wait.
+// 3. A microbatch takes the lowest free slot of its chunk; there are as many slots as were ever taken at once.
+#include "parallel/schedule/schedule.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <utility>
+
+#include "core/error.h"
+#include "parallel/schedule/orders.h"
+
+namespace te::parallel {
+
+namespace {
+
+constexpr std::array<std::string_view, 4> kScheduleNames = {"gpipe", "1f1b", "interleaved", "zero_bubble"};
+constexpr std::array<std::string_view, 7> kActionNames = {
+    "receive_forward", "forward", "send_forward", "receive_backward", "backward", "send_backward", "wgrad"};
+
+/// Numbers 0, 1, ... given out lowest first; remembers how many were ever out at once.
+class Slots {
+ public:
+  int take() {
+    const auto free = std::find(taken_.begin(), taken_.end(), false);
+    const auto slot = static_cast<int>(free - taken_.begin());
+    if (free == taken_.end()) {
+      taken_.push_back(true);
+    } else {
+      *free = true;
+    }
+    return slot;
+  }
+  void give_back(int slot) { taken_.at(slot) = false; }
+  int count() const { return static_cast<int>(taken_.size()); }
+
+ private:
+  std::vector<bool> taken_;
+};
+
+/// Adds messages and slots to the computations of one stage, one after the other.
+class StageWriter {
+ public:
+  StageWriter(const ScheduleShape& shape, int stage)
+      : shape_(shape), stage_(stage), chunk_slots_(static_cast<size_t>(shape.chunks)) {}
+
+  void add(const Step& step) {
+    switch (step.kind) {
+      case ActionKind::forward:
+        return forward(step);
+      case ActionKind::backward:
+        return backward(step);
+      case ActionKind::wgrad:
+        return wgrad(step);
+      default:
+        TE_CHECK(false, "{} is not a computation", action_name(step.kind));
+    }
+  }
+
+  StageSchedule finish() {
+    for (const Slots& slots : chunk_slots_) out_.slots.push_back(slots.count());
+    out_.wgrad_slots = wgrad_slots_.count();
+    return std::move(out_);
+  }
+
+ private:
+  using Key = std::pair<int, int>;  // chunk, microbatch
+
+  bool first(const Step& step) const { return shape_.piece(stage_, step.chunk) == 0; }
+  bool last(const Step& step) const { return shape_.piece(stage_, step.chunk) == shape_.pieces() - 1; }
+  void push(ActionKind kind, const Step& step, int slot, int wgrad_slot = -1) {
+    out_.actions.push_back({kind, step.microbatch, step.chunk, slot, wgrad_slot});
+  }
+
+  void forward(const Step& step) {
+    const int slot = chunk_slots_.at(step.chunk).take();
+    slot_of_[{step.chunk, step.microbatch}] = slot;
+    if (!first(step)) push(ActionKind::receive_forward, step, slot);
+    push(ActionKind::forward, step, slot);
+    if (!last(step)) push(ActionKind::send_forward, step, slot);
+  }
+
+  void backward(const Step& step) {
+    const int slot = slot_of_.at({step.chunk, step.microbatch});
+    const bool split = shape_.kind == ScheduleKind::zero_bubble;
+    const int wgrad_slot = split ? wgrad_slots_.take() : -1;
+    if (!last(step)) push(ActionKind::receive_backward, step, slot);
+    push(ActionKind::backward, step, slot, wgrad_slot);
+    if (!first(step)) push(ActionKind::send_backward, step, slot);
+    if (split) {
+      wgrad_slot_of_[{step.chunk, step.microbatch}] = wgrad_slot;
+    } else {
+      chunk_slots_.at(step.chunk).give_back(slot);
+    }
+  }
+
+  void wgrad(const Step& step) {
+    const int slot = slot_of_.at({step.chunk, step.microbatch});
+    const int wgrad_slot = wgrad_slot_of_.at({step.chunk, step.microbatch});
+    push(ActionKind::wgrad, step, slot, wgrad_slot);
+    chunk_slots_.at(step.chunk).give_back(slot);
+    wgrad_slots_.give_back(wgrad_slot);
+  }
+
+  const ScheduleShape& shape_;
+  int stage_;
+  std::vector<Slots> chunk_slots_;
+  Slots wgrad_slots_;
+  std::map<Key, int> slot_of_;
+  std::map<Key, int> wgrad_slot_of_;
+  StageSchedule out_;
+};
+
+/// With one stage there is nobody to keep busy: the order of 1F1B, which is F B F B, or F B W F B W.
+std::vector<Step> stage_order(const ScheduleShape& shape, int stage) {
+  switch (shape.kind) {
+    case ScheduleKind::gpipe:
+      return shape.stages == 1 ? one_f_one_b_order(shape, stage) : gpipe_order(shape, stage);
+    case ScheduleKind::one_f_one_b:
+      return one_f_one_b_order(shape, stage);
+    case ScheduleKind::interleaved:
+      return interleaved_order(shape, stage);
+    case ScheduleKind::zero_bubble:
+      return zero_bubble_order(shape, stage);
+  }
+  internal_error("unknown schedule", std::source_location::current());
+}
+
+void check_interleaved(const ScheduleShape& shape) {
+  if (shape.chunks < 2) {
+    user_error(
+        "parallel.schedule interleaved needs parallel.virtual_stages of 2 or more (it is {}): set it, or "
+        "choose parallel.schedule 1f1b",
+        shape.chunks);
+  }
+  if (shape.stages < 2) {
+    user_error(
+        "parallel.schedule interleaved needs parallel.pipeline of 2 or more (it is {}): set it, or choose "
+        "parallel.schedule 1f1b and parallel.virtual_stages 1",
+        shape.stages);
+  }
+  const int rest = shape.microbatches % shape.stages;
+  if (rest != 0) {
+    const int below = shape.microbatches - rest;
+    user_error(
+        "parallel.schedule interleaved needs a multiple of parallel.pipeline ({}) as number of microbatches, "
+        "but training.global_batch_size / micro_batch_size / data-parallel size is {}, {} too many: make it "
+        "{}{}, or choose parallel.schedule 1f1b",
+        shape.stages, shape.microbatches, rest, below > 0 ? fmt::format("{} or ", below) : "",
+        below + shape.stages);
+  }
+}
+
+}  // namespace
+
+std::string_view schedule_name(ScheduleKind kind) {
+  return kScheduleNames.at(static_cast<size_t>(kind));
+}
+
+ScheduleKind schedule_kind(std::string_view name) {
+  for (size_t i = 0; i < kScheduleNames.size(); ++i) {
+    if (kScheduleNames[i] == name) return static_cast<ScheduleKind>(i);
+  }
+  user_error("parallel.schedule: there is no schedule \"{}\"; it is one of {}", name,
+             fmt::join(kScheduleNames, ", "));
+}
+
+std::string_view action_name(ActionKind kind) {
+  return kActionNames.at(static_cast<size_t>(kind));
+}
+
+void check(const ScheduleShape& shape) {
+  if (shape.stages < 1) user_error("parallel.pipeline ({}) must be at least 1", shape.stages);
+  if (shape.chunks < 1) user_error("parallel.virtual_stages ({}) must be at least 1", shape.chunks);
+  if (shape.microbatches < 1) {
+    user_error(
+        "training.global_batch_size / micro_batch_size / data-parallel size gives {} microbatches; there "
+        "must "
+        "be at least 1: raise training.global_batch_size",
+        shape.microbatches);
+  }
+  if (shape.kind == ScheduleKind::interleaved) {
+    check_interleaved(shape);
+  } else if (shape.chunks > 1) {
+    user_error(
+        "parallel.virtual_stages ({}) must be 1 with parallel.schedule {}: set it, or choose "
+        "parallel.schedule interleaved",
+        shape.chunks, schedule_name(shape.kind));
+  }
+}
+
+std::vector<StageSchedule> make_schedule(const ScheduleShape& shape) {
+  check(shape);
+  std::vector<StageSchedule> stages;
+  for (int stage = 0; stage < shape.stages; ++stage) {
+    StageWriter writer(shape, stage);
+    for (const Step& step : stage_order(shape, stage)) writer.add(step);
+    stages.push_back(writer.finish());
+  }
+  return stages;
+}
+
+}  // namespace te::parallel

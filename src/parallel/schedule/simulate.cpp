@@ -1,0 +1,213 @@
+// 1. Every stage has a clock and a position in its list. A stage goes on until it has to wait: for a message
+//    that was not sent yet, or, with bounded buffers, for its last message to be received. Stages take turns
+//    until all are at their end. If a whole round moves nobody, they wait for each other: deadlock.
+// 2. Who goes first does not matter. A receive has one sender and a queue, so what a stage sees depends only
+//    on what the others did before, never on the order in which this loop visits them (a Kahn network).
+// 3. Message k arrives at the time of its send plus the communication; receiving ends at the later of arrival
+//    and the receiver's clock. With b buffers, send k cannot end before message k - b was received.
+// 4. A message carries its identity (direction, microbatch, piece that made it), and the receiver compares it
+//    with what it expects: counts that match while contents are swapped would be the worst kind of wrong.
+#include "parallel/schedule/simulate.h"
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "core/error.h"
+
+namespace te::parallel {
+
+namespace {
+
+struct Message {
+  int microbatch;
+  int piece;  // global chunk that made it
+  double arrival;
+};
+
+/// A queue between two stages. Messages stay in the vector, so that the time of receipt can be looked up.
+struct Channel {
+  std::vector<Message> sent;
+  std::vector<double> received;
+};
+
+class Simulator {
+ public:
+  Simulator(const std::vector<StageSchedule>& schedule, const ScheduleShape& shape, const Costs& costs)
+      : schedule_(schedule), shape_(shape), costs_(costs), states_(schedule.size()) {
+    TE_CHECK(static_cast<int>(schedule.size()) == shape.stages, "schedule of {} stages for a shape of {}",
+             schedule.size(), shape.stages);
+    result_.stages.resize(schedule.size());
+  }
+
+  Simulation run() {
+    bool moved = true;
+    while (moved) {
+      moved = false;
+      for (int stage = 0; stage < shape_.stages; ++stage) moved = advance(stage) || moved;
+    }
+    check_no_deadlock();
+    for (int stage = 0; stage < shape_.stages; ++stage) check_finished(stage);
+    for (const State& state : states_) result_.makespan = std::max(result_.makespan, state.clock);
+    result_.ideal = shape_.microbatches * (costs_.forward + costs_.backward);
+    result_.bubble_share = result_.makespan > 0 ? (result_.makespan - result_.ideal) / result_.makespan : 0;
+    return std::move(result_);
+  }
+
+ private:
+  using Key = std::pair<int, int>;  // chunk, microbatch
+
+  struct State {
+    size_t position = 0;
+    double clock = 0;
+    Channel forward_in;   // from the previous stage
+    Channel backward_in;  // from the next stage
+    // What each (chunk, microbatch) has been through here.
+    std::set<Key> forward_received, forward_done, backward_received, backward_done, wgrad_done, in_flight;
+  };
+
+  State& neighbour(int stage, int step) {
+    return states_[static_cast<size_t>((stage + step + shape_.stages) % shape_.stages)];
+  }
+
+  /// Runs the stage as far as it gets; whether it got anywhere.
+  bool advance(int stage) {
+    const std::vector<Action>& actions = schedule_[static_cast<size_t>(stage)].actions;
+    State& state = states_[static_cast<size_t>(stage)];
+    const size_t before = state.position;
+    while (state.position < actions.size() && act(stage, state, actions[state.position])) ++state.position;
+    return state.position != before;
+  }
+
+  /// Does one action, or returns false if it has to wait.
+  bool act(int stage, State& state, const Action& action) {
+    const Key key = {action.chunk, action.microbatch};
+    const int piece = shape_.piece(stage, action.chunk);
+    switch (action.kind) {
+      case ActionKind::receive_forward:
+        if (!receive(stage, state, state.forward_in, action, piece - 1)) return false;
+        state.forward_received.insert(key);
+        return true;
+      case ActionKind::receive_backward:
+        if (!receive(stage, state, state.backward_in, action, piece + 1)) return false;
+        state.backward_received.insert(key);
+        return true;
+      case ActionKind::send_forward:
+        require(state.forward_done.contains(key), stage, action, "sends what is not computed");
+        return send(state, neighbour(stage, 1).forward_in, {action.microbatch, piece, 0});
+      case ActionKind::send_backward:
+        require(state.backward_done.contains(key), stage, action, "sends what is not computed");
+        return send(state, neighbour(stage, -1).backward_in, {action.microbatch, piece, 0});
+      default:
+        compute(stage, state, action);
+        return true;
+    }
+  }
+
+  bool receive(int stage, State& state, Channel& channel, const Action& action, int piece) const {
+    const size_t next = channel.received.size();
+    if (next == channel.sent.size()) return false;
+    const Message& message = channel.sent[next];
+    TE_CHECK(message.microbatch == action.microbatch && message.piece == piece,
+             "stage {}: {} expects microbatch {} of piece {}, but microbatch {} of piece {} arrives", stage,
+             action_name(action.kind), action.microbatch, piece, message.microbatch, message.piece);
+    state.clock = std::max(state.clock, message.arrival);
+    channel.received.push_back(state.clock);
+    return true;
+  }
+
+  bool send(State& state, Channel& channel, Message message) const {
+    const auto buffers = static_cast<size_t>(costs_.buffers);
+    const size_t index = channel.sent.size();
+    if (buffers > 0 && index >= buffers) {
+      const size_t before = index - buffers;  // the message whose buffer this one takes over
+      if (before >= channel.received.size()) return false;
+      state.clock = std::max(state.clock, channel.received[before]);
+    }
+    message.arrival = state.clock + costs_.communication;
+    channel.sent.push_back(message);
+    return true;
+  }
+
+  void compute(int stage, State& state, const Action& action) {
+    const Key key = {action.chunk, action.microbatch};
+    const int piece = shape_.piece(stage, action.chunk);
+    const bool split = shape_.kind == ScheduleKind::zero_bubble;
+    double duration = 0;
+    if (action.kind == ActionKind::forward) {
+      require(piece == 0 || state.forward_received.contains(key), stage, action,
+              "runs before its input came");
+      require(state.forward_done.insert(key).second, stage, action, "runs twice");
+      state.in_flight.insert(key);
+      duration = costs_.forward;
+    } else if (action.kind == ActionKind::backward) {
+      const bool last = piece == shape_.pieces() - 1;
+      require(state.forward_done.contains(key), stage, action, "runs before its forward");
+      require(last || state.backward_received.contains(key), stage, action, "runs before its input came");
+      require(state.backward_done.insert(key).second, stage, action, "runs twice");
+      duration = costs_.backward * (split ? 1 - costs_.wgrad_share : 1);
+    } else {
+      require(state.backward_done.contains(key), stage, action, "runs before its backward");
+      require(state.wgrad_done.insert(key).second, stage, action, "runs twice");
+      duration = costs_.backward * costs_.wgrad_share;
+    }
+    record(result_.stages[static_cast<size_t>(stage)], state, action, duration / shape_.chunks);
+    if (action.kind == (split ? ActionKind::wgrad : ActionKind::backward)) state.in_flight.erase(key);
+  }
+
+  static void record(StageSimulation& out, State& state, const Action& action, double duration) {
+    const double end = state.clock + duration;
+    out.timeline.push_back({action.kind, action.microbatch, action.chunk, state.clock, end});
+    out.busy += duration;
+    out.peak = std::max(out.peak, static_cast<int>(state.in_flight.size()));
+    state.clock = end;
+  }
+
+  void check_no_deadlock() const {
+    std::vector<std::string> waiting;
+    for (size_t stage = 0; stage < schedule_.size(); ++stage) {
+      const std::vector<Action>& actions = schedule_[stage].actions;
+      if (states_[stage].position == actions.size()) continue;
+      const Action& action = actions[states_[stage].position];
+      waiting.push_back(fmt::format("stage {} at {} of microbatch {} on chunk {}", stage,
+                                    action_name(action.kind), action.microbatch, action.chunk));
+    }
+    TE_CHECK(waiting.empty(), "deadlock: {}", fmt::join(waiting, ", "));
+  }
+
+  void check_finished(int stage) const {
+    const State& state = states_[static_cast<size_t>(stage)];
+    const auto passes = static_cast<size_t>(shape_.chunks) * static_cast<size_t>(shape_.microbatches);
+    const size_t wgrads = shape_.kind == ScheduleKind::zero_bubble ? passes : 0;
+    TE_CHECK(state.forward_done.size() == passes && state.backward_done.size() == passes &&
+                 state.wgrad_done.size() == wgrads,
+             "stage {}: {} forward, {} backward, {} wgrad passes; {}, {} and {} are due", stage,
+             state.forward_done.size(), state.backward_done.size(), state.wgrad_done.size(), passes, passes,
+             wgrads);
+    for (const Channel* channel : {&state.forward_in, &state.backward_in}) {
+      TE_CHECK(channel->received.size() == channel->sent.size(), "stage {}: {} messages are never received",
+               stage, channel->sent.size() - channel->received.size());
+    }
+  }
+
+  static void require(bool holds, int stage, const Action& action, const char* what) {
+    TE_CHECK(holds, "stage {}: {} of microbatch {} on chunk {} {}", stage, action_name(action.kind),
+             action.microbatch, action.chunk, what);
+  }
+
+  const std::vector<StageSchedule>& schedule_;
+  const ScheduleShape& shape_;
+  const Costs& costs_;
+  std::vector<State> states_;
+  Simulation result_;
+};
+
+}  // namespace
+
+Simulation simulate(const std::vector<StageSchedule>& schedule, const ScheduleShape& shape,
+                    const Costs& costs) {
+  return Simulator(schedule, shape, costs).run();
+}
+
+}  // namespace te::parallel

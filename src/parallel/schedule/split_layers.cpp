@@ -1,0 +1,55 @@
+#include "parallel/schedule/split_layers.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <numeric>
+
+#include "core/error.h"
+
+namespace te::parallel {
+
+namespace {
+
+/// 0 .. count - 1, those nearest the middle first, the earlier of two equally near ones first.
+std::vector<int> middle_first(int count) {
+  std::vector<int> order(static_cast<size_t>(count));
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [count](int a, int b) {
+    return std::abs(2 * a - (count - 1)) < std::abs(2 * b - (count - 1));
+  });
+  return order;
+}
+
+}  // namespace
+
+std::vector<std::pair<int, int>> split_layers(int layers, int stages, int chunks) {
+  TE_CHECK(stages >= 1 && chunks >= 1, "{} stages of {} chunks", stages, chunks);
+  const int pieces = stages * chunks;
+  if (layers < pieces) {
+    user_error(
+        "model.num_layers ({}) is below parallel.pipeline x parallel.virtual_stages ({} x {} = {}): every "
+        "piece "
+        "of the pipeline needs a layer; lower one of the two or raise model.num_layers by {}",
+        layers, stages, chunks, pieces, pieces - layers);
+  }
+  // One round over the stages gives each one extra layer; the order within a round is the rule's step 2.
+  const std::vector<int> stage_order = middle_first(stages);
+  const std::vector<int> piece_order = middle_first(pieces);
+  std::vector<int> counts(static_cast<size_t>(pieces), layers / pieces);
+  for (int extra = 0; extra < layers % pieces; ++extra) {
+    const int stage = stage_order[static_cast<size_t>(extra % stages)];
+    const auto piece = std::find_if(piece_order.begin(), piece_order.end(), [&](int g) {
+      return g % stages == stage && counts[static_cast<size_t>(g)] == layers / pieces;
+    });
+    ++counts[static_cast<size_t>(*piece)];
+  }
+  std::vector<std::pair<int, int>> split;
+  int first = 0;
+  for (const int count : counts) {
+    split.emplace_back(first, count);
+    first += count;
+  }
+  return split;
+}
+
+}  // namespace te::parallel

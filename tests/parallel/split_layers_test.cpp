@@ -1,0 +1,78 @@
+// Layers of the pipeline's pieces: the documented rule by hand, and its promises for every small shape.
+#include "parallel/schedule/split_layers.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace te::parallel {
+namespace {
+
+std::vector<int> counts(int layers, int stages, int chunks) {
+  std::vector<int> result;
+  for (const auto& [first, count] : split_layers(layers, stages, chunks)) result.push_back(count);
+  return result;
+}
+
+TEST(SplitLayers, EvenSplit) {
+  EXPECT_EQ(split_layers(8, 2, 2), (std::vector<std::pair<int, int>>{{0, 2}, {2, 2}, {4, 2}, {6, 2}}));
+  EXPECT_EQ(split_layers(5, 1, 1), (std::vector<std::pair<int, int>>{{0, 5}}));
+}
+
+TEST(SplitLayers, RemainderGoesToTheMiddleStages) {
+  EXPECT_EQ(counts(9, 4, 1), (std::vector<int>{2, 3, 2, 2}));
+  EXPECT_EQ(counts(10, 4, 1), (std::vector<int>{2, 3, 3, 2}));
+  EXPECT_EQ(counts(11, 4, 1), (std::vector<int>{3, 3, 3, 2}));
+  EXPECT_EQ(counts(7, 3, 1), (std::vector<int>{2, 3, 2}));
+  EXPECT_EQ(counts(8, 3, 1), (std::vector<int>{3, 3, 2}));
+  EXPECT_EQ(counts(3, 2, 1), (std::vector<int>{2, 1}));
+}
+
+TEST(SplitLayers, RemainderOfChunksBalancesStages) {
+  // 4 stages of 2 chunks. Pieces 0..7 belong to stages 0 1 2 3 0 1 2 3; the middle of the model is 3.5.
+  EXPECT_EQ(counts(10, 4, 2), (std::vector<int>{1, 1, 2, 1, 1, 2, 1, 1}));  // stages 1 and 2, inner pieces
+  EXPECT_EQ(counts(12, 4, 2), (std::vector<int>{1, 1, 2, 2, 2, 2, 1, 1}));  // one more for every stage
+  EXPECT_EQ(counts(13, 4, 2), (std::vector<int>{1, 2, 2, 2, 2, 2, 1, 1}));  // stage 1 has both
+  EXPECT_EQ(counts(5, 2, 2), (std::vector<int>{1, 1, 2, 1}));               // stage 0, its inner piece
+}
+
+TEST(SplitLayers, PromisesForEveryShape) {
+  for (int stages = 1; stages <= 8; ++stages) {
+    for (int chunks = 1; chunks <= 4; ++chunks) {
+      const int pieces = stages * chunks;
+      for (int layers = pieces; layers <= 3 * pieces + 1; ++layers) {
+        const auto split = split_layers(layers, stages, chunks);
+        ASSERT_EQ(split.size(), static_cast<size_t>(pieces));
+        std::vector<int> of_stage(static_cast<size_t>(stages), 0);
+        int next = 0;
+        for (int g = 0; g < pieces; ++g) {
+          const auto [first, count] = split[static_cast<size_t>(g)];
+          ASSERT_EQ(first, next);
+          ASSERT_TRUE(count == layers / pieces || count == layers / pieces + 1);
+          of_stage[static_cast<size_t>(g % stages)] += count;
+          next = first + count;
+        }
+        ASSERT_EQ(next, layers);
+        const auto [low, high] = std::minmax_element(of_stage.begin(), of_stage.end());
+        ASSERT_LE(*high - *low, 1) << layers << " layers, " << stages << " x " << chunks;
+      }
+    }
+  }
+}
+
+TEST(SplitLayers, TooFewLayersAreRefusedWithTheArithmetic) {
+  try {
+    split_layers(7, 4, 2);
+    FAIL() << "7 layers for 8 pieces";
+  } catch (const UserError& error) {
+    const std::string message = error.what();
+    EXPECT_NE(message.find("model.num_layers (7)"), std::string::npos) << message;
+    EXPECT_NE(message.find("4 x 2 = 8"), std::string::npos) << message;
+    EXPECT_NE(message.find("by 1"), std::string::npos) << message;
+  }
+}
+
+}  // namespace
+}  // namespace te::parallel

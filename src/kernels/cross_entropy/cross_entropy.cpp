@@ -26,13 +26,71 @@ void check_cross_entropy(const CrossEntropy& a) {
            op, a.vocab, a.logits.cols());
 }
 
+/// What the checks of the two sharded ops have in common; returns the rows.
+int64_t check_slice(const char* op, const Tensor& logits, const Tensor& targets, int64_t first,
+                    int64_t vocab) {
+  check_hp(op, "logits", logits);
+  const int64_t rows = logits.rows();
+  check_dtype(op, "targets", targets, DType::i32);
+  check_shape(op, "targets", targets, {rows});
+  TE_CHECK(first >= 0, "{}: first {} must not be negative", op, first);
+  TE_CHECK(vocab > 0, "{}: vocab {} must be positive", op, vocab);
+  return rows;
+}
+
+void check_targets(const char* op, const Tensor& targets, int64_t vocab) {
+  const int32_t* target = targets.as<int32_t>();
+  const int64_t rows = targets.numel();
+  for (int64_t r = 0; r < rows; ++r)
+    TE_CHECK(target[r] >= -1 && target[r] < vocab, "{}: target {} of row {} is not in -1..{}", op, target[r],
+             r, vocab - 1);
+}
+
+/// Columns of a slice that are not padding.
+int64_t valid_columns(const Tensor& logits, int64_t first, int64_t vocab) {
+  return std::clamp<int64_t>(vocab - first, 0, logits.cols());
+}
+
+struct Softmax {
+  // A finite start, so that a logit of -inf means probability 0 rather than inf - inf.
+  float largest = std::numeric_limits<float>::lowest();
+  float sum = 0.0f;
+};
+
+/// Maximum and sum of exp(logit - maximum); the exponentials are left in `row`.
+template <class T>
+Softmax row_softmax(const T* logits, int64_t count, float* row) {
+  Softmax all;
+  for (int64_t c = 0; c < count; ++c) {
+    row[c] = to_float(logits[c]);
+    all.largest = std::max(all.largest, row[c]);
+  }
+  const float largest = all.largest;
+  for (int64_t c = 0; c < count; ++c) row[c] = std::exp(row[c] - largest);
+  float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t c = 0; c < count; ++c) sum += row[c];
+  all.sum = sum;
+  return all;
+}
+
+/// The gradient of one row from its exponentials; `target` is a column, or any other number for none of them.
+template <class T>
+void write_gradient(const float* row, float sum, int64_t target, float grad_scale, int64_t count,
+                    int64_t columns, T* gradient) {
+  const float inverse = 1.0f / sum;
+  for (int64_t c = 0; c < count; ++c) {
+    const float one = c == target ? 1.0f : 0.0f;
+    gradient[c] = from_float<T>((row[c] * inverse - one) * grad_scale);
+  }
+  std::fill(gradient + count, gradient + columns, T{});
+}
+
 template <class T>
 void cross_entropy_cpu(const CrossEntropy& a) {
   const int64_t rows = a.logits.rows(), columns = a.logits.cols();
   const int32_t* targets = a.targets.as<int32_t>();
-  for (int64_t r = 0; r < rows; ++r)
-    TE_CHECK(targets[r] >= -1 && targets[r] < a.vocab, "cross_entropy: target {} of row {} is not in -1..{}",
-             targets[r], r, a.vocab - 1);
+  check_targets("cross_entropy", a.targets, a.vocab);
   const bool backward = a.grad_scale != 0.0f;
 #pragma omp parallel
   {
@@ -45,24 +103,80 @@ void cross_entropy_cpu(const CrossEntropy& a) {
         if (backward) std::fill(logits, logits + columns, T{});
         continue;
       }
-      // A finite start, so that a logit of -inf means probability 0 rather than inf - inf.
-      float largest = std::numeric_limits<float>::lowest(), sum = 0.0f;
-      for (int64_t c = 0; c < a.vocab; ++c) {
-        row[c] = to_float(logits[c]);
-        largest = std::max(largest, row[c]);
+      const Softmax all = row_softmax(logits, a.vocab, row.data());
+      a.losses.as<float>()[r] = std::log(all.sum) - (to_float(logits[targets[r]]) - all.largest);
+      if (backward) write_gradient(row.data(), all.sum, targets[r], a.grad_scale, a.vocab, columns, logits);
+    }
+  }
+}
+
+template <class T>
+void statistics_cpu(const CrossEntropyStatistics& a) {
+  const int64_t rows = a.logits.rows(), columns = a.logits.cols();
+  const int64_t count = valid_columns(a.logits, a.first, a.vocab);
+  const int32_t* targets = a.targets.as<int32_t>();
+  float* largest = a.statistics.as<float>();
+  float *sum = largest + rows, *target_logit = sum + rows;
+#pragma omp parallel
+  {
+    std::vector<float> row(static_cast<size_t>(count));
+#pragma omp for
+    for (int64_t r = 0; r < rows; ++r) {
+      const T* logits = a.logits.as<T>() + r * columns;
+      const Softmax mine = row_softmax(logits, count, row.data());
+      const int64_t target = targets[r] - a.first;
+      largest[r] = mine.largest;
+      sum[r] = mine.sum;
+      target_logit[r] = targets[r] >= 0 && target >= 0 && target < count
+                            ? to_float(logits[target])
+                            : std::numeric_limits<float>::quiet_NaN();
+    }
+  }
+}
+
+/// The softmax of a whole row from the ranks' statistics, and the target's logit.
+struct Combined {
+  Softmax all;
+  float target_logit = std::numeric_limits<float>::quiet_NaN();
+};
+
+Combined combine(const float* statistics, int64_t ranks, int64_t rows, int64_t row) {
+  Combined result;
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    const float* mine = statistics + rank * 3 * rows + row;
+    result.all.largest = std::max(result.all.largest, mine[0]);
+    if (!std::isnan(mine[2 * rows])) result.target_logit = mine[2 * rows];
+  }
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    const float* mine = statistics + rank * 3 * rows + row;
+    result.all.sum += mine[rows] * std::exp(mine[0] - result.all.largest);
+  }
+  return result;
+}
+
+template <class T>
+void from_statistics_cpu(const CrossEntropyFromStatistics& a) {
+  const int64_t rows = a.logits.rows(), columns = a.logits.cols(), ranks = a.statistics.dim(0);
+  const int64_t count = valid_columns(a.logits, a.first, a.vocab);
+  const int32_t* targets = a.targets.as<int32_t>();
+  const bool backward = a.grad_scale != 0.0f;
+#pragma omp parallel
+  {
+    std::vector<float> row(static_cast<size_t>(count));
+#pragma omp for
+    for (int64_t r = 0; r < rows; ++r) {
+      T* logits = a.logits.as<T>() + r * columns;
+      if (targets[r] < 0) {
+        a.losses.as<float>()[r] = 0.0f;
+        if (backward) std::fill(logits, logits + columns, T{});
+        continue;
       }
-      const float target_logit = row[targets[r]];
-      for (int64_t c = 0; c < a.vocab; ++c) row[c] = std::exp(row[c] - largest);
-#pragma omp simd reduction(+ : sum)
-      for (int64_t c = 0; c < a.vocab; ++c) sum += row[c];
-      a.losses.as<float>()[r] = std::log(sum) - (target_logit - largest);
+      const auto [all, target_logit] = combine(a.statistics.as<float>(), ranks, rows, r);
+      a.losses.as<float>()[r] = std::log(all.sum) - (target_logit - all.largest);
       if (!backward) continue;
-      const float inverse = 1.0f / sum;
-      for (int64_t c = 0; c < a.vocab; ++c) {
-        const float one = c == targets[r] ? 1.0f : 0.0f;
-        logits[c] = from_float<T>((row[c] * inverse - one) * a.grad_scale);
-      }
-      std::fill(logits + a.vocab, logits + columns, T{});
+      const float largest = all.largest;
+      for (int64_t c = 0; c < count; ++c) row[c] = std::exp(to_float(logits[c]) - largest);
+      write_gradient(row.data(), all.sum, targets[r] - a.first, a.grad_scale, count, columns, logits);
     }
   }
 }
@@ -73,6 +187,30 @@ void cross_entropy(const Context& context, const CrossEntropy& args) {
   check_cross_entropy(args);
   TE_DISPATCH_CUDA(context, cross_entropy, args);
   visit_hp(args.logits.dtype, [&](auto zero) { cross_entropy_cpu<decltype(zero)>(args); });
+}
+
+void cross_entropy_statistics(const Context& context, const CrossEntropyStatistics& args) {
+  const char* op = "cross_entropy_statistics";
+  const int64_t rows = check_slice(op, args.logits, args.targets, args.first, args.vocab);
+  check_dtype(op, "statistics", args.statistics, DType::f32);
+  check_shape(op, "statistics", args.statistics, {3, rows});
+  TE_DISPATCH_CUDA(context, cross_entropy_statistics, args);
+  check_targets(op, args.targets, args.vocab);
+  visit_hp(args.logits.dtype, [&](auto zero) { statistics_cpu<decltype(zero)>(args); });
+}
+
+void cross_entropy_from_statistics(const Context& context, const CrossEntropyFromStatistics& args) {
+  const char* op = "cross_entropy_from_statistics";
+  const int64_t rows = check_slice(op, args.logits, args.targets, args.first, args.vocab);
+  check_dtype(op, "statistics", args.statistics, DType::f32);
+  TE_CHECK(args.statistics.shape.rank() == 3, "{}: statistics have shape {}, must be [ranks, 3, {}]", op,
+           args.statistics.shape.str(), rows);
+  check_shape(op, "statistics", args.statistics, {args.statistics.dim(0), 3, rows});
+  check_dtype(op, "losses", args.losses, DType::f32);
+  check_shape(op, "losses", args.losses, {rows});
+  TE_DISPATCH_CUDA(context, cross_entropy_from_statistics, args);
+  check_targets(op, args.targets, args.vocab);
+  visit_hp(args.logits.dtype, [&](auto zero) { from_statistics_cpu<decltype(zero)>(args); });
 }
 
 void accumulate_sum(const Context& context, const Tensor& values, const Tensor& sum) {

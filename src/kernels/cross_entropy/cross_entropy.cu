@@ -2,64 +2,14 @@
 // into shared memory (two rows of 50,304 bf16 logits fit on a Hopper multiprocessor), each thread keeps the
 // maximum and the scaled sum of its own elements; the gradient is then made from the copy. A row too long for
 // shared memory is read a second time, mostly from L2. A thread only reads back what it stored itself.
-#include <algorithm>
-#include <limits>
-
-#include "kernels/common/cuda_common.cuh"
-#include "kernels/cross_entropy/cross_entropy_cuda.h"
+#include "kernels/cross_entropy/cross_entropy_device.cuh"
 
 namespace te::kernels::cuda {
 
 namespace {
 
-/// Two such blocks, with their rows, fit on a multiprocessor: one computes while the other waits for memory.
-constexpr int kMaxThreads = 512;
-constexpr int kLoads = 4;  ///< vectors a thread has in flight
 /// A Hopper block may have 227 KiB of shared memory; 1 KiB is left for the reductions.
 constexpr int64_t kMaxCachedBytes = 226 * 1024;
-constexpr float kLog2E = 1.4426950408889634f;
-
-__device__ __forceinline__ float exp_of(float x) {
-  return exp2f(x * kLog2E);
-}
-
-/// sum of exp(x - largest) over some elements. It starts from a finite maximum, so that a logit of -inf means
-/// probability 0 rather than inf - inf.
-struct Softmax {
-  float largest = -3.402823466e38f;
-  float sum = 0.0f;
-};
-
-template <class T, int N>
-__device__ __forceinline__ void add_logits(Softmax& s, const Vector<T, N>& x, int valid) {
-  float value[N], largest = s.largest;
-#pragma unroll
-  for (int i = 0; i < N; ++i) {
-    value[i] = load_float(&x.v[i]);
-    if (i < valid) largest = fmaxf(largest, value[i]);
-  }
-  if (largest > s.largest) {
-    s.sum *= exp_of(s.largest - largest);
-    s.largest = largest;
-  }
-#pragma unroll
-  for (int i = 0; i < N; ++i)
-    if (i < valid) s.sum += exp_of(value[i] - largest);
-}
-
-/// The block's maximum and sum, given to all threads.
-__device__ __forceinline__ Softmax block_softmax(const Softmax& mine, float* shared) {
-  const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize, warps = blockDim.x / kWarpSize;
-  Softmax all;
-  float largest = warp_max(mine.largest);
-  if (lane == 0) shared[warp] = largest;
-  __syncthreads();
-  all.largest = warp_max(lane < warps ? shared[lane] : mine.largest);
-  __syncthreads();
-  all.sum = block_sum(mine.sum * exp_of(mine.largest - all.largest), shared);
-  return all;
-}
-
 template <class T>
 struct CrossEntropyParams {
   T* logits;
@@ -71,36 +21,9 @@ struct CrossEntropyParams {
   bool cached;  ///< the row fits in shared memory
 };
 
-/// Writes zeros over a row.
-template <class T, int N>
-__device__ void clear_row(T* row, int64_t columns) {
-  Vector<T, N> zero;
-#pragma unroll
-  for (int i = 0; i < N; ++i) store_float(&zero.v[i], 0.0f);
-  for (int64_t c = int64_t{threadIdx.x} * N; c < columns; c += int64_t{blockDim.x} * N)
-    store_vector<T, N>(row + c, zero);
-}
-
-template <class T, int N>
-__device__ void write_gradient(const CrossEntropyParams<T>& p, const Softmax& all, int target,
-                               const T* source, T* row) {
-  const float inverse = 1.0f / all.sum;
-  for (int64_t c = int64_t{threadIdx.x} * N; c < p.columns; c += int64_t{blockDim.x} * N) {
-    const Vector<T, N> x = load_vector<T, N>(source + c);
-    Vector<T, N> gradient;
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      const float probability = exp_of(load_float(&x.v[i]) - all.largest) * inverse;
-      const float value = (probability - (c + i == target ? 1.0f : 0.0f)) * p.grad_scale;
-      store_float(&gradient.v[i], c + i < p.vocab ? value : 0.0f);
-    }
-    store_vector<T, N>(row + c, gradient);
-  }
-}
-
 /// The device cannot throw: a target outside -1..vocab-1 gives the loss NaN, which the trainer refuses.
 template <class T, int N>
-__global__ void __launch_bounds__(kMaxThreads, 2) cross_entropy_rows(CrossEntropyParams<T> p) {
+__global__ void __launch_bounds__(kRowThreads, 2) cross_entropy_rows(CrossEntropyParams<T> p) {
   extern __shared__ __align__(16) unsigned char cache_bytes[];
   __shared__ float shared[kWarpSize];
   T* cache = reinterpret_cast<T*>(cache_bytes);
@@ -115,24 +38,10 @@ __global__ void __launch_bounds__(kMaxThreads, 2) cross_entropy_rows(CrossEntrop
   float target_logit = __int_as_float(0x7fc00000);
   if (threadIdx.x == 0 && target >= 0 && target < p.vocab) target_logit = load_float(row + target);
 
-  Softmax mine;
-  const int64_t stride = int64_t{blockDim.x} * N;
-  for (int64_t start = int64_t{threadIdx.x} * N; start < p.columns; start += kLoads * stride) {
-    Vector<T, N> x[kLoads];
-#pragma unroll
-    for (int k = 0; k < kLoads; ++k)
-      if (start + k * stride < p.columns) x[k] = load_vector<T, N>(row + start + k * stride);
-#pragma unroll
-    for (int k = 0; k < kLoads; ++k) {
-      const int64_t c = start + k * stride, left = p.vocab - c;
-      if (c >= p.columns) continue;
-      if (p.cached) store_vector<T, N>(cache + c, x[k]);
-      add_logits<T, N>(mine, x[k], left >= N ? N : static_cast<int>(left));
-    }
-  }
-  const Softmax all = block_softmax(mine, shared);
+  const Softmax all = row_softmax<T, N>(row, p.columns, p.vocab, p.cached ? cache : nullptr, shared);
   if (threadIdx.x == 0) p.losses[blockIdx.x] = logf(all.sum) - (target_logit - all.largest);
-  if (p.grad_scale != 0.0f) write_gradient<T, N>(p, all, target, p.cached ? cache : row, row);
+  if (p.grad_scale != 0.0f)
+    write_gradient<T, N>(p.cached ? cache : row, row, p.columns, p.vocab, all, target, p.grad_scale);
 }
 
 template <class T, int N>
@@ -143,10 +52,8 @@ void launch(const Context& context, CrossEntropyParams<T> p, int64_t rows) {
   if (shared_bytes > 48 * 1024)
     TE_CUDA_CHECK(cudaFuncSetAttribute(cross_entropy_rows<T, N>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                        shared_bytes));
-  const int64_t vectors = ceil_div(p.columns, N);
-  const unsigned threads = static_cast<unsigned>(
-      std::min<int64_t>(kMaxThreads, ceil_div(vectors, kWarpSize) * int64_t{kWarpSize}));
-  cross_entropy_rows<T, N><<<static_cast<unsigned>(rows), threads, shared_bytes, cuda_stream(context)>>>(p);
+  cross_entropy_rows<T, N>
+      <<<static_cast<unsigned>(rows), row_threads(p.columns, N), shared_bytes, cuda_stream(context)>>>(p);
   TE_CUDA_CHECK_LAUNCH();
 }
 

@@ -18,6 +18,36 @@ struct CrossEntropy {
 };
 void cross_entropy(const Context& context, const CrossEntropy& args);
 
+// The same over a vocabulary that several ranks hold in slices: every rank reduces its columns to three
+// numbers a row, the caller all-gathers those, and every rank combines them in rank order, so that losses and
+// softmax denominators have the same bits on all ranks. With one rank the results are those of cross_entropy,
+// bit for bit.
+
+/// A rank's slice: column c is row first + c of the vocabulary. Columns at or beyond `vocab` are padding; a
+/// slice may hold nothing else.
+struct CrossEntropyStatistics {
+  Tensor logits;      ///< [rows, local_columns] fp32 or bf16
+  Tensor targets;     ///< [rows] int32, of the whole vocabulary; -1 = not counted
+  int64_t first = 0;  ///< vocabulary row of column 0
+  int64_t vocab = 0;  ///< of all ranks together, without padding
+  /// Out, fp32 [3, rows]: the largest logit (the lowest finite number where there is none), the sum of
+  /// exp(logit - largest) (0 where there is none), and the target's logit, NaN when the slice does not hold
+  /// it.
+  Tensor statistics;
+};
+void cross_entropy_statistics(const Context& context, const CrossEntropyStatistics& args);
+
+struct CrossEntropyFromStatistics {
+  Tensor logits;   ///< in: the same slice; out, when grad_scale != 0: (softmax - onehot) * grad_scale
+  Tensor targets;  ///< as above
+  int64_t first = 0;
+  int64_t vocab = 0;
+  Tensor statistics;        ///< fp32 [ranks, 3, rows], the ranks' statistics in rank order
+  Tensor losses;            ///< out [rows] fp32: -log softmax[target]; the same on every rank
+  float grad_scale = 0.0f;  ///< as in CrossEntropy
+};
+void cross_entropy_from_statistics(const Context& context, const CrossEntropyFromStatistics& args);
+
 /// *sum += sum of values, in FP32 in a fixed order. values: [n] fp32; sum: [1] fp32.
 void accumulate_sum(const Context& context, const Tensor& values, const Tensor& sum);
 

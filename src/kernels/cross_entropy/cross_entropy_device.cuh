@@ -1,0 +1,117 @@
+// The device code that the cross-entropy over a whole vocabulary and the one over a slice of it share: with
+// one slice both give the same bits.
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/common/cuda_common.cuh"
+#include "kernels/cross_entropy/cross_entropy_cuda.h"
+
+namespace te::kernels::cuda {
+
+/// Two such blocks, with their rows, fit on a multiprocessor: one computes while the other waits for memory.
+constexpr int kRowThreads = 512;
+constexpr int kRowLoads = 4;  ///< vectors a thread has in flight
+constexpr float kLog2E = 1.4426950408889634f;
+
+__device__ __forceinline__ float exp_of(float x) {
+  return exp2f(x * kLog2E);
+}
+
+/// sum of exp(x - largest) over some elements. It starts from a finite maximum, so that a logit of -inf means
+/// probability 0 rather than inf - inf.
+struct Softmax {
+  float largest = -3.402823466e38f;
+  float sum = 0.0f;
+};
+
+template <class T, int N>
+__device__ __forceinline__ void add_logits(Softmax& s, const Vector<T, N>& x, int valid) {
+  float value[N], largest = s.largest;
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    value[i] = load_float(&x.v[i]);
+    if (i < valid) largest = fmaxf(largest, value[i]);
+  }
+  if (largest > s.largest) {
+    s.sum *= exp_of(s.largest - largest);
+    s.largest = largest;
+  }
+#pragma unroll
+  for (int i = 0; i < N; ++i)
+    if (i < valid) s.sum += exp_of(value[i] - largest);
+}
+
+/// The block's maximum and sum, given to all threads.
+__device__ __forceinline__ Softmax block_softmax(const Softmax& mine, float* shared) {
+  const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize, warps = blockDim.x / kWarpSize;
+  Softmax all;
+  float largest = warp_max(mine.largest);
+  if (lane == 0) shared[warp] = largest;
+  __syncthreads();
+  all.largest = warp_max(lane < warps ? shared[lane] : mine.largest);
+  __syncthreads();
+  all.sum = block_sum(mine.sum * exp_of(mine.largest - all.largest), shared);
+  return all;
+}
+
+/// Writes zeros over a row.
+template <class T, int N>
+__device__ __forceinline__ void clear_row(T* row, int64_t columns) {
+  Vector<T, N> zero;
+#pragma unroll
+  for (int i = 0; i < N; ++i) store_float(&zero.v[i], 0.0f);
+  for (int64_t c = int64_t{threadIdx.x} * N; c < columns; c += int64_t{blockDim.x} * N)
+    store_vector<T, N>(row + c, zero);
+}
+
+/// Threads of a block that takes a row of `columns` in vectors of N.
+inline unsigned row_threads(int64_t columns, int N) {
+  const int64_t vectors = ceil_div(columns, N);
+  return static_cast<unsigned>(
+      std::min<int64_t>(kRowThreads, ceil_div(vectors, kWarpSize) * int64_t{kWarpSize}));
+}
+
+/// Maximum and sum over the first `valid` columns of a row, given to all threads of the block; the row is
+/// copied to `cache` where that is not null. A thread only reads back from there what it stored itself.
+template <class T, int N>
+__device__ __forceinline__ Softmax row_softmax(const T* row, int64_t columns, int64_t valid, T* cache,
+                                               float* shared) {
+  Softmax mine;
+  const int64_t stride = int64_t{blockDim.x} * N;
+  for (int64_t start = int64_t{threadIdx.x} * N; start < columns; start += kRowLoads * stride) {
+    Vector<T, N> x[kRowLoads];
+#pragma unroll
+    for (int k = 0; k < kRowLoads; ++k)
+      if (start + k * stride < columns) x[k] = load_vector<T, N>(row + start + k * stride);
+#pragma unroll
+    for (int k = 0; k < kRowLoads; ++k) {
+      const int64_t c = start + k * stride, left = valid - c;
+      if (c >= columns) continue;
+      if (cache != nullptr) store_vector<T, N>(cache + c, x[k]);
+      add_logits<T, N>(mine, x[k], left >= N ? N : static_cast<int>(left));
+    }
+  }
+  return block_softmax(mine, shared);
+}
+
+/// row = (softmax - onehot) * grad_scale from the logits in `source` (the row itself or its copy), zeros from
+/// column `valid` on.
+template <class T, int N>
+__device__ __forceinline__ void write_gradient(const T* source, T* row, int64_t columns, int64_t valid,
+                                               const Softmax& all, int64_t target, float grad_scale) {
+  const float inverse = 1.0f / all.sum;
+  for (int64_t c = int64_t{threadIdx.x} * N; c < columns; c += int64_t{blockDim.x} * N) {
+    const Vector<T, N> x = load_vector<T, N>(source + c);
+    Vector<T, N> gradient;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const float probability = exp_of(load_float(&x.v[i]) - all.largest) * inverse;
+      const float value = (probability - (c + i == target ? 1.0f : 0.0f)) * grad_scale;
+      store_float(&gradient.v[i], c + i < valid ? value : 0.0f);
+    }
+    store_vector<T, N>(row + c, gradient);
+  }
+}
+
+}  // namespace te::kernels::cuda

@@ -1,0 +1,121 @@
+// The cross-entropy over a slice of the vocabulary: a block per row in both kernels. The statistics read the
+// logits once; losses and gradient are made from all ranks' statistics and one more pass over the logits.
+#include <algorithm>
+#include <type_traits>
+
+#include "kernels/cross_entropy/cross_entropy_device.cuh"
+
+namespace te::kernels::cuda {
+
+namespace {
+
+template <class T>
+struct SliceParams {
+  T* logits;
+  const int32_t* targets;
+  int64_t columns;
+  int64_t first;  ///< vocabulary row of column 0
+  int64_t valid;  ///< columns that are not padding
+};
+
+template <class T, int N>
+__global__ void __launch_bounds__(kRowThreads, 2) statistics_rows(SliceParams<T> p, float* statistics) {
+  __shared__ float shared[kWarpSize];
+  const int64_t rows = gridDim.x, r = blockIdx.x;
+  const T* row = p.logits + r * p.columns;
+  const Softmax all = row_softmax<T, N>(row, p.columns, p.valid, nullptr, shared);
+  if (threadIdx.x != 0) return;
+  const int64_t target = p.targets[r] - p.first;
+  const bool here = p.targets[r] >= 0 && target >= 0 && target < p.valid;
+  statistics[r] = all.largest;
+  statistics[rows + r] = all.sum;
+  statistics[2 * rows + r] = here ? load_float(row + target) : __int_as_float(0x7fc00000);
+}
+
+/// What a row's statistics of all ranks make together. Every thread reads all of them, in rank order.
+struct Combined {
+  Softmax all;
+  float target_logit;
+};
+__device__ __forceinline__ Combined combine(const float* statistics, int ranks, int64_t rows, int64_t r) {
+  Combined result;
+  result.target_logit = __int_as_float(0x7fc00000);
+  for (int rank = 0; rank < ranks; ++rank) {
+    const float* mine = statistics + rank * 3 * rows + r;
+    result.all.largest = fmaxf(result.all.largest, mine[0]);
+    if (!isnan(mine[2 * rows])) result.target_logit = mine[2 * rows];
+  }
+  for (int rank = 0; rank < ranks; ++rank) {
+    const float* mine = statistics + rank * 3 * rows + r;
+    result.all.sum += mine[rows] * exp_of(mine[0] - result.all.largest);
+  }
+  return result;
+}
+
+/// A target outside -1..vocab-1 is nobody's: its loss is NaN, which the trainer refuses.
+template <class T, int N>
+__global__ void __launch_bounds__(kRowThreads, 2)
+    from_statistics_rows(SliceParams<T> p, const float* statistics, int ranks, float* losses,
+                         float grad_scale) {
+  const int64_t rows = gridDim.x, r = blockIdx.x;
+  T* row = p.logits + r * p.columns;
+  const int target = p.targets[r];
+  if (target == -1) {
+    if (threadIdx.x == 0) losses[r] = 0.0f;
+    if (grad_scale != 0.0f) clear_row<T, N>(row, p.columns);
+    return;
+  }
+  const Combined combined = combine(statistics, ranks, rows, r);
+  if (threadIdx.x == 0) losses[r] = logf(combined.all.sum) - (combined.target_logit - combined.all.largest);
+  if (grad_scale != 0.0f)
+    write_gradient<T, N>(row, row, p.columns, p.valid, combined.all, target - p.first, grad_scale);
+}
+
+template <class T>
+SliceParams<T> slice_params(const Tensor& logits, const Tensor& targets, int64_t first, int64_t vocab) {
+  return {logits.as<T>(), targets.as<int32_t>(), logits.cols(), first,
+          std::clamp<int64_t>(vocab - first, 0, logits.cols())};
+}
+
+/// Calls fn(width) with the elements of T that one access of the kernels may take.
+template <class T, class Fn>
+void with_width(const SliceParams<T>& p, Fn&& fn) {
+  constexpr int N = kVectorWidth<T>;
+  if (p.columns % N == 0 && is_aligned(p.logits, 16)) return fn(std::integral_constant<int, N>{});
+  fn(std::integral_constant<int, 1>{});
+}
+
+}  // namespace
+
+void cross_entropy_statistics(const Context& context, const CrossEntropyStatistics& args) {
+  const unsigned rows = static_cast<unsigned>(args.logits.rows());
+  if (rows == 0) return;
+  visit_hp(args.logits.dtype, [&](auto zero) {
+    using T = typename DeviceType<decltype(zero)>::type;
+    const auto p = slice_params<T>(args.logits, args.targets, args.first, args.vocab);
+    with_width(p, [&](auto width) {
+      constexpr int N = decltype(width)::value;
+      statistics_rows<T, N>
+          <<<rows, row_threads(p.columns, N), 0, cuda_stream(context)>>>(p, args.statistics.as<float>());
+    });
+  });
+  TE_CUDA_CHECK_LAUNCH();
+}
+
+void cross_entropy_from_statistics(const Context& context, const CrossEntropyFromStatistics& args) {
+  const unsigned rows = static_cast<unsigned>(args.logits.rows());
+  if (rows == 0) return;
+  visit_hp(args.logits.dtype, [&](auto zero) {
+    using T = typename DeviceType<decltype(zero)>::type;
+    const auto p = slice_params<T>(args.logits, args.targets, args.first, args.vocab);
+    with_width(p, [&](auto width) {
+      constexpr int N = decltype(width)::value;
+      from_statistics_rows<T, N><<<rows, row_threads(p.columns, N), 0, cuda_stream(context)>>>(
+          p, args.statistics.as<float>(), static_cast<int>(args.statistics.dim(0)), args.losses.as<float>(),
+          args.grad_scale);
+    });
+  });
+  TE_CUDA_CHECK_LAUNCH();
+}
+
+}  // namespace te::kernels::cuda

@@ -1,0 +1,111 @@
+// The cross-entropy over a sliced vocabulary against the one over the whole, on the CPU.
+#include <cmath>
+#include <limits>
+
+#include "cross_entropy_slices.h"
+
+namespace te::testing {
+namespace {
+
+using kernels::cross_entropy;
+
+TEST(ShardedCrossEntropy, EqualsTheWhole) {
+  const Context context = Context::cpu();
+  const int64_t rows = 6;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const SlicedVocabulary& v : kSlicedVocabularies) {
+      SCOPED_TRACE(fmt::format("{} vocab {}, {} x {}", dtype_name(dtype), v.vocab, v.slices, v.local));
+      const std::vector<float> values = whole_logits(v, rows);
+      const std::vector<int32_t> target = slice_targets(v, rows);
+      TestTensor logits(context, dtype, {rows, v.local * v.slices}), losses(context, DType::f32, {rows});
+      TestTensor targets(context, DType::i32, {rows});
+      targets.fill_ints(target);
+      SlicedCrossEntropy sliced(context, dtype, v, rows, values, target);
+      for (const float grad_scale : {0.0f, 0.125f}) {
+        logits.fill(values);
+        cross_entropy(context, {logits, targets, losses, v.vocab, grad_scale});
+        sliced.run(grad_scale);
+        for (int64_t rank = 0; rank < v.slices; ++rank) {
+          // The FP32 sum of up to 50,257 exponentials in another order: some 1e-6 of the sum.
+          EXPECT_LT(max_relative_error(sliced.losses[rank].floats(), losses.floats(), 1.0), 1e-6);
+          EXPECT_EQ(sliced.losses[rank].raw(), sliced.losses[0].raw());
+          EXPECT_EQ(sliced.losses[rank].floats()[1], 0.0f);
+        }
+        if (v.slices == 1) {
+          EXPECT_EQ(sliced.losses[0].raw(), losses.raw());
+        }
+      }
+      if (v.slices == 1) {
+        EXPECT_EQ(sliced.logits[0].raw(), logits.raw());
+      }
+      // p - 1 cancels for a target of high probability: absolute errors of 1e-7 of grad_scale; bf16 may fall
+      // on the other side of a rounding, 2^-7.
+      EXPECT_LT(max_relative_error(sliced.joined(), logits.floats(), 1e-3),
+                dtype == DType::bf16 ? 8e-3 : 1e-4);
+      EXPECT_LT(relative_error(sliced.joined(), logits.floats()), dtype == DType::bf16 ? 5e-4 : 1e-5);
+      const std::vector<float> gradient = sliced.joined();
+      for (int64_t r = 0; r < rows; ++r)
+        for (int64_t c = r == 1 ? 0 : v.vocab; c < v.local * v.slices; ++c)
+          ASSERT_EQ(gradient[r * v.local * v.slices + c], 0.0f);
+    }
+  }
+}
+
+TEST(ShardedCrossEntropy, StatisticsByHand) {
+  const Context context = Context::cpu();
+  const float inf = std::numeric_limits<float>::infinity(), lowest = std::numeric_limits<float>::lowest();
+  TestTensor logits(context, DType::f32, {3, 2}), targets(context, DType::i32, {3});
+  TestTensor statistics(context, DType::f32, {3, 3});
+  logits.fill({1, 1, 5, -inf, -inf, -inf});
+  targets.fill_ints({5, 3, -1});  // the second column; the rank before; not counted
+  kernels::cross_entropy_statistics(
+      context, {.logits = logits, .targets = targets, .first = 4, .vocab = 6, .statistics = statistics});
+  const std::vector<float> s = statistics.floats();
+  EXPECT_EQ((std::vector<float>{s.begin(), s.begin() + 6}), (std::vector<float>{1, 5, lowest, 2, 1, 0}));
+  EXPECT_EQ(s[6], 1.0f);
+  EXPECT_TRUE(std::isnan(s[7]));
+  EXPECT_TRUE(std::isnan(s[8]));
+}
+
+TEST(ShardedCrossEntropy, ExtremeLogitsOnDifferentRanks) {
+  // Rank 0 holds 1e4 twice, rank 1 only -inf, rank 2 numbers whose exponentials vanish.
+  const Context context = Context::cpu();
+  const float inf = std::numeric_limits<float>::infinity();
+  SlicedCrossEntropy sliced(context, DType::f32, {6, 2, 3}, 2,
+                            {1e4f, 1e4f, -inf, -inf, -1e4f, 3, -inf, -3e38f, -inf, -inf, -inf, -inf}, {0, 1});
+  sliced.run(1.0f);
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_FLOAT_EQ(sliced.losses[rank].floats()[0], std::log(2.0f));
+    EXPECT_EQ(sliced.losses[rank].floats()[1], 0.0f);
+  }
+  EXPECT_EQ(sliced.joined(), (std::vector<float>{-0.5f, 0.5f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}));
+}
+
+TEST(ShardedCrossEntropy, ANaNLogitReachesTheLossOfItsRowOnEveryRank) {
+  const Context context = Context::cpu();
+  SlicedCrossEntropy sliced(context, DType::f32, {4, 2, 2}, 2, {1, 2, std::nanf(""), 3, 1, 2, 3, 4}, {0, 0});
+  sliced.run(1.0f);
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_TRUE(std::isnan(sliced.losses[rank].floats()[0]));
+    EXPECT_FALSE(std::isnan(sliced.losses[rank].floats()[1]));
+  }
+}
+
+TEST(ShardedCrossEntropy, WrongArgumentsAreNamed) {
+  const Context context = Context::cpu();
+  TestTensor logits(context, DType::f32, {2, 4}), losses(context, DType::f32, {2});
+  TestTensor targets(context, DType::i32, {2}), two(context, DType::f32, {2, 2});
+  logits.fill_value(0);
+  targets.fill_ints({0, 8});
+  TestTensor statistics(context, DType::f32, {3, 2});
+  EXPECT_THROW(kernels::cross_entropy_statistics(context, {logits, targets, 4, 8, statistics}),
+               InternalError);
+  EXPECT_THROW(kernels::cross_entropy_statistics(context, {logits, targets, 4, 9, two}), InternalError);
+  kernels::cross_entropy_statistics(context, {logits, targets, 4, 9, statistics});
+  EXPECT_THROW(
+      kernels::cross_entropy_from_statistics(context, {logits, targets, 4, 9, statistics, losses, 0.0f}),
+      InternalError);
+}
+
+}  // namespace
+}  // namespace te::testing

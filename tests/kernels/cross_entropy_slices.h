@@ -1,0 +1,106 @@
+// A vocabulary in slices, as tensor-parallel ranks hold it, for the tests of the sharded cross-entropy.
+#pragma once
+
+#include <deque>
+#include <limits>
+#include <vector>
+
+#include "kernels/cross_entropy/cross_entropy.h"
+#include "testing/testing.h"
+
+namespace te::testing {
+
+/// Logits of `rows` rows over `slices` ranks of `local` columns each; columns from `vocab` on are padding.
+struct SlicedVocabulary {
+  int64_t vocab, local, slices;
+};
+
+/// Ragged and aligned slices; padding over more than one rank; a rank of padding only; one column a rank.
+inline const SlicedVocabulary kSlicedVocabularies[] = {{7, 7, 1},    {257, 264, 1},    {256, 64, 4},
+                                                       {250, 64, 4}, {130, 64, 4},     {3, 1, 3},
+                                                       {33, 11, 3},  {50257, 12576, 4}};
+
+/// Logits of standard deviation 4, some of them -inf; the padding holds NaN, which must not matter.
+inline std::vector<float> whole_logits(const SlicedVocabulary& v, int64_t rows) {
+  const int64_t columns = v.local * v.slices;
+  std::vector<float> logits = normal_values(rows * columns, 11, 4.0f);
+  for (int64_t r = 0; r < rows; ++r) {
+    if (v.vocab > 7) logits[r * columns + 3] = -std::numeric_limits<float>::infinity();
+    for (int64_t c = v.vocab; c < columns; ++c)
+      logits[r * columns + c] = std::numeric_limits<float>::quiet_NaN();
+  }
+  return logits;
+}
+
+/// Row 1 is not counted; the last row of the vocabulary is row 0's.
+inline std::vector<int32_t> slice_targets(const SlicedVocabulary& v, int64_t rows) {
+  std::vector<int32_t> targets(rows);
+  for (int64_t r = 0; r < rows; ++r) targets[r] = static_cast<int32_t>((r * 7919 + v.vocab - 1) % v.vocab);
+  targets[1] = -1;
+  return targets;
+}
+
+/// Runs the two ops rank by rank on one device, with the gather between them done on the host.
+class SlicedCrossEntropy {
+ public:
+  SlicedCrossEntropy(const Context& context, DType dtype, const SlicedVocabulary& v, int64_t rows,
+                     const std::vector<float>& values, const std::vector<int32_t>& target_values)
+      : targets(context, DType::i32, {rows}),
+        statistics(context, DType::f32, {v.slices, 3, rows}),
+        context_(context),
+        v_(v),
+        rows_(rows) {
+    targets.fill_ints(target_values);
+    const int64_t columns = v.local * v.slices;
+    for (int64_t rank = 0; rank < v.slices; ++rank) {
+      std::vector<float> part;
+      for (int64_t r = 0; r < rows; ++r)
+        for (int64_t c = 0; c < v.local; ++c) part.push_back(values[r * columns + rank * v.local + c]);
+      logits.emplace_back(context, dtype, Shape{rows, v.local});
+      logits.back().fill(part);
+      losses.emplace_back(context, DType::f32, Shape{rows});
+    }
+  }
+
+  void run(float grad_scale) {
+    for (int64_t rank = 0; rank < v_.slices; ++rank) {
+      const Tensor own{statistics.get().as<float>() + rank * 3 * rows_, DType::f32, {3, rows_}};
+      kernels::cross_entropy_statistics(context_, {.logits = logits[rank],
+                                                   .targets = targets,
+                                                   .first = rank * v_.local,
+                                                   .vocab = v_.vocab,
+                                                   .statistics = own});
+    }
+    for (int64_t rank = 0; rank < v_.slices; ++rank)
+      kernels::cross_entropy_from_statistics(context_, {.logits = logits[rank],
+                                                        .targets = targets,
+                                                        .first = rank * v_.local,
+                                                        .vocab = v_.vocab,
+                                                        .statistics = statistics,
+                                                        .losses = losses[rank],
+                                                        .grad_scale = grad_scale});
+  }
+
+  /// The ranks' logits (or gradients) side by side.
+  std::vector<float> joined() const {
+    const int64_t columns = v_.local * v_.slices;
+    std::vector<float> all(static_cast<size_t>(rows_ * columns));
+    for (int64_t rank = 0; rank < v_.slices; ++rank) {
+      const std::vector<float> part = logits[rank].floats();
+      for (int64_t r = 0; r < rows_; ++r)
+        for (int64_t c = 0; c < v_.local; ++c)
+          all[r * columns + rank * v_.local + c] = part[r * v_.local + c];
+    }
+    return all;
+  }
+
+  TestTensor targets, statistics;
+  std::deque<TestTensor> logits, losses;  ///< per rank
+
+ private:
+  const Context& context_;
+  SlicedVocabulary v_;
+  int64_t rows_;
+};
+
+}  // namespace te::testing

@@ -123,5 +123,52 @@ TEST(EmbeddingGpu, EveryRowIsAddedOnce) {
   }
 }
 
+TEST(EmbeddingGpu, SlicesOfTheVocabularyMatchTheReference) {
+  TE_REQUIRE_GPU();
+  const Context cpu = Context::cpu(), gpu = Context::cuda(0);
+  struct Result {
+    std::vector<std::vector<uint8_t>> out;
+    std::vector<float> dtable;
+    std::vector<uint8_t> dtable_bits;
+  };
+  const auto run = [](const Context& context, const Case& c, DType dtype) {
+    Result result;
+    TestTensor tokens(context, DType::i32, {c.rows}), table(context, dtype, {c.vocab, c.hidden});
+    TestTensor dout(context, dtype, {c.rows, c.hidden}), dtable(context, DType::f32, {c.vocab, c.hidden});
+    TestTensor workspace(
+        context, DType::u8,
+        {std::max<int64_t>(1, embedding_backward_workspace_bytes(context, c.rows, c.hidden))});
+    tokens.fill_ints(tokens_of(c));
+    table.fill_normal(1), dout.fill_normal(3), dtable.fill_normal(4);
+    const int64_t half = c.vocab / 2, borders[] = {0, half, half, std::min(half + 1, c.vocab), c.vocab};
+    for (int slice = 0; slice < 4; ++slice) {
+      const int64_t first = borders[slice], count = borders[slice + 1] - first;
+      TestTensor out(context, dtype, {c.rows, c.hidden});
+      embedding_forward(context, {.tokens = tokens,
+                                  .table = table.get().slice_rows(first, count),
+                                  .out = out,
+                                  .first_token = first});
+      embedding_backward(context, {.tokens = tokens,
+                                   .dout = dout,
+                                   .dtable = dtable.get().slice_rows(first, count),
+                                   .workspace = workspace,
+                                   .first_token = first});
+      result.out.push_back(out.raw());
+    }
+    result.dtable = dtable.floats();
+    result.dtable_bits = dtable.raw();
+    return result;
+  };
+  for (const Case& c : kCases) {
+    for (DType dtype : {DType::f32, DType::bf16}) {
+      SCOPED_TRACE(fmt::format("{}x{} vocab {} {}", c.rows, c.hidden, c.vocab, dtype_name(dtype)));
+      const Result expected = run(cpu, c, dtype), actual = run(gpu, c, dtype);
+      EXPECT_EQ(actual.out, expected.out);
+      EXPECT_LT(testing::relative_error(actual.dtable, expected.dtable), 1e-5);
+      EXPECT_EQ(run(gpu, c, dtype).dtable_bits, actual.dtable_bits) << "not deterministic";
+    }
+  }
+}
+
 }  // namespace
 }  // namespace te::kernels

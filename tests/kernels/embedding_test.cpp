@@ -107,5 +107,71 @@ TEST(EmbeddingBackward, DoesNotDependOnTheNumberOfThreads) {
   EXPECT_EQ(results[0], results[1]);
 }
 
+/// Slices of a vocabulary of 17: one row, none, odd ones.
+const int64_t kFirstTokens[] = {0, 1, 1, 8, 17};
+
+TEST(EmbeddingForward, SlicesOfTheVocabularyAddUp) {
+  const int64_t rows = 40, hidden = 5, vocab = 17, seq = 10;
+  for (DType dtype : {DType::f32, DType::bf16}) {
+    for (bool with_positions : {false, true}) {
+      TestTensor table(cpu(), dtype, {vocab, hidden}), positions(cpu(), dtype, {seq, hidden});
+      TestTensor tokens(cpu(), DType::i32, {rows}), whole(cpu(), dtype, {rows, hidden});
+      table.fill_normal(1);
+      positions.fill_normal(2);
+      std::vector<int32_t> ids(rows);
+      for (int64_t r = 0; r < rows; ++r) ids[r] = static_cast<int32_t>(r * 5 % vocab);
+      tokens.fill_ints(ids);
+      EmbeddingForward args{.tokens = tokens, .table = table, .seq = seq, .out = whole};
+      embedding_forward(cpu(), args);
+      // The positions are given to the first rank alone.
+      std::vector<float> sum(rows * hidden, 0.0f), expected = whole.floats();
+      const std::vector<float> shift = positions.floats();
+      for (size_t slice = 0; slice + 1 < std::size(kFirstTokens); ++slice) {
+        TestTensor out(cpu(), dtype, {rows, hidden});
+        const int64_t first = kFirstTokens[slice], end = kFirstTokens[slice + 1];
+        args.table = table.get().slice_rows(first, end - first);
+        args.first_token = first;
+        args.positions = with_positions && slice == 0 ? positions.get() : Tensor{};
+        args.out = out;
+        embedding_forward(cpu(), args);
+        const std::vector<float> part = out.floats();
+        for (int64_t i = 0; i < rows * hidden; ++i) {
+          const int64_t r = i / hidden;
+          const bool held = ids[r] >= first && ids[r] < end;
+          const float position = shift[r % seq * hidden + i % hidden];
+          float value = held ? expected[i] : 0.0f;
+          if (args.positions) value += position;
+          ASSERT_EQ(part[i], dtype == DType::bf16 ? to_float(to_bf16(value)) : value) << slice << " " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(EmbeddingBackward, ASliceGetsItsRowsAndNothingElse) {
+  const int64_t rows = 90, hidden = 70, vocab = 17, seq = 30;
+  TestTensor tokens(cpu(), DType::i32, {rows}), dout(cpu(), DType::bf16, {rows, hidden});
+  TestTensor whole(cpu(), DType::f32, {vocab, hidden}), sliced(cpu(), DType::f32, {vocab, hidden});
+  TestTensor dpositions(cpu(), DType::f32, {seq, hidden}), again(cpu(), DType::f32, {seq, hidden});
+  std::vector<int32_t> ids(rows);
+  for (int64_t r = 0; r < rows; ++r) ids[r] = static_cast<int32_t>(r * r % vocab);
+  tokens.fill_ints(ids);
+  dout.fill_normal(1);
+  whole.fill_normal(2), sliced.fill_normal(2);
+  dpositions.fill_normal(3), again.fill_normal(3);
+  EmbeddingBackward args{.tokens = tokens, .dout = dout, .seq = seq, .dtable = whole};
+  args.dpositions = dpositions;
+  embedding_backward(cpu(), args);
+  for (size_t slice = 0; slice + 1 < std::size(kFirstTokens); ++slice) {
+    const int64_t first = kFirstTokens[slice];
+    args.dtable = sliced.get().slice_rows(first, kFirstTokens[slice + 1] - first);
+    args.first_token = first;
+    args.dpositions = slice == 0 ? again.get() : Tensor{};
+    embedding_backward(cpu(), args);
+  }
+  EXPECT_EQ(sliced.raw(), whole.raw());
+  EXPECT_EQ(again.raw(), dpositions.raw());
+}
+
 }  // namespace
 }  // namespace te::kernels

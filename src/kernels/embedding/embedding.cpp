@@ -21,20 +21,24 @@ void check_positions(const char* op, const char* name, const Tensor& positions, 
 
 template <class T>
 void embedding_forward_cpu(const EmbeddingForward& args) {
-  const int64_t rows = args.tokens.numel(), hidden = args.table.dim(1);
+  const int64_t rows = args.tokens.numel(), hidden = args.table.dim(1), held = args.table.dim(0);
   const int32_t* tokens = args.tokens.as<int32_t>();
   const T* table = args.table.as<T>();
   const T* positions = args.positions.as<T>();
 #pragma omp parallel for schedule(static)
   for (int64_t r = 0; r < rows; ++r) {
-    const T* row = table + tokens[r] * hidden;
+    const int64_t token = tokens[r] - args.first_token;
+    const bool elsewhere = token < 0 || token >= held;
+    const T* row = elsewhere ? nullptr : table + token * hidden;
+    const T* position = positions != nullptr ? positions + r % args.seq * hidden : nullptr;
     T* out = args.out.as<T>() + r * hidden;
-    if (positions == nullptr) {
-      std::copy_n(row, hidden, out);
-      continue;
+    if (position == nullptr && elsewhere) {
+      std::fill_n(out, hidden, T{});
+    } else if (position == nullptr || elsewhere) {
+      std::copy_n(elsewhere ? position : row, hidden, out);
+    } else {
+      for (int64_t c = 0; c < hidden; ++c) out[c] = from_float<T>(to_float(row[c]) + to_float(position[c]));
     }
-    const T* position = positions + r % args.seq * hidden;
-    for (int64_t c = 0; c < hidden; ++c) out[c] = from_float<T>(to_float(row[c]) + to_float(position[c]));
   }
 }
 
@@ -43,7 +47,7 @@ void embedding_forward_cpu(const EmbeddingForward& args) {
 template <class T>
 void backward_table_cpu(const EmbeddingBackward& args) {
   constexpr int64_t kColumns = 64;
-  const int64_t rows = args.tokens.numel(), hidden = args.dtable.dim(1);
+  const int64_t rows = args.tokens.numel(), hidden = args.dtable.dim(1), held = args.dtable.dim(0);
   const int32_t* tokens = args.tokens.as<int32_t>();
   const T* dout = args.dout.as<T>();
   float* dtable = args.dtable.as<float>();
@@ -51,7 +55,9 @@ void backward_table_cpu(const EmbeddingBackward& args) {
   for (int64_t begin = 0; begin < hidden; begin += kColumns) {
     const int64_t end = std::min(begin + kColumns, hidden);
     for (int64_t r = 0; r < rows; ++r) {
-      float* target = dtable + tokens[r] * hidden;
+      const int64_t token = tokens[r] - args.first_token;
+      if (token < 0 || token >= held) continue;
+      float* target = dtable + token * hidden;
       for (int64_t c = begin; c < end; ++c) target[c] += to_float(dout[r * hidden + c]);
     }
   }
@@ -87,6 +93,7 @@ void embedding_forward(const Context& context, const EmbeddingForward& args) {
   check_dtype(op, "out", args.out, args.table.dtype);
   check_shape(op, "out", args.out, {args.tokens.numel(), hidden});
   if (args.positions) check_positions(op, "positions", args.positions, args.table.dtype, args.seq, hidden);
+  TE_CHECK(args.first_token >= 0, "{}: first_token {} must not be negative", op, args.first_token);
   if (args.out.numel() == 0) return;
   TE_DISPATCH_CUDA(context, embedding_forward, args);
   visit_hp(args.table.dtype, [&](auto zero) { embedding_forward_cpu<decltype(zero)>(args); });
@@ -102,6 +109,7 @@ void embedding_backward(const Context& context, const EmbeddingBackward& args) {
   const int64_t hidden = args.dtable.dim(1);
   check_shape(op, "dout", args.dout, {args.tokens.numel(), hidden});
   if (args.dpositions) check_positions(op, "dpositions", args.dpositions, DType::f32, args.seq, hidden);
+  TE_CHECK(args.first_token >= 0, "{}: first_token {} must not be negative", op, args.first_token);
   if (args.dout.numel() == 0) return;
   TE_DISPATCH_CUDA(context, embedding_backward, args);
   visit_hp(args.dout.dtype, [&](auto zero) {

@@ -2,7 +2,7 @@
 //
 // The gradient of the table is a scatter-add. Adding atomically would be slow for frequent tokens and give
 // other bits in every run, so the (token, row) pairs are sorted first (the radix sort is stable: rows of a
-// token stay in order). Then
+// token stay in order; tokens that another rank holds come last and are left out). Then
 //   1. a block takes a chunk of kChunk sorted pairs and a tile of columns and adds up each run of equal
 //      tokens. A run that lies inside the chunk has no other owner: its sum is added to dtable. A run that
 //      began in an earlier chunk leaves its sum in the chunk's slot 0, one that begins here and goes on in
@@ -40,15 +40,22 @@ __device__ __forceinline__ void add_or_set(float* target, const float (&sum)[N],
 // --- forward -----------------------------------------------------------------------------------------------
 
 template <class T, int width>
-__global__ void forward_kernel(const int32_t* tokens, const T* table, const T* positions, int64_t rows,
-                               int64_t hidden, int64_t seq, T* out) {
+__global__ void forward_kernel(const int32_t* tokens, const T* table, int64_t first_token, int64_t held,
+                               const T* positions, int64_t rows, int64_t hidden, int64_t seq, T* out) {
   const int64_t r = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
   if (r >= rows) return;
-  const T* row = table + static_cast<int64_t>(tokens[r]) * hidden;
+  const int64_t token = tokens[r] - first_token;
+  const T* row = token >= 0 && token < held ? table + token * hidden : nullptr;  // null: held elsewhere
   const T* position = positions != nullptr ? positions + r % seq * hidden : nullptr;
   for (int64_t c = static_cast<int64_t>(threadIdx.x) * width; c < hidden;
        c += static_cast<int64_t>(blockDim.x) * width) {
-    Vector<T, width> value = load_vector<T, width>(row + c);
+    Vector<T, width> value;
+    if (row != nullptr) {
+      value = load_vector<T, width>(row + c);
+    } else {
+#pragma unroll
+      for (int k = 0; k < width; ++k) store_float(&value.v[k], 0.0f);
+    }
     if (position != nullptr) {
       const Vector<T, width> shift = load_vector<T, width>(position + c);
 #pragma unroll
@@ -66,8 +73,8 @@ void launch_forward(const Context& context, const EmbeddingForward& args) {
   while (across < 256 && static_cast<int64_t>(across) * width < hidden) across *= 2;
   const dim3 block(across, 256 / across);
   forward_kernel<T, width><<<ceil_div(rows, block.y), block, 0, cuda_stream(context)>>>(
-      args.tokens.as<int32_t>(), args.table.as<T>(), args.positions.as<T>(), rows, hidden, args.seq,
-      args.out.as<T>());
+      args.tokens.as<int32_t>(), args.table.as<T>(), args.first_token, args.table.dim(0),
+      args.positions.as<T>(), rows, hidden, args.seq, args.out.as<T>());
   TE_CUDA_CHECK_LAUNCH();
 }
 
@@ -91,22 +98,30 @@ __global__ void __launch_bounds__(kThreads)
 
 // --- gradient of the table ---------------------------------------------------------------------------------
 
-__global__ void __launch_bounds__(kThreads) iota_kernel(int32_t* out, int n) {
+/// The pairs to sort: row i, and its token counted from the slice's first; `held` for a token elsewhere, so
+/// that those come last.
+__global__ void __launch_bounds__(kThreads)
+    pairs_kernel(const int32_t* tokens, int64_t first_token, uint32_t held, int n, uint32_t* keys,
+                 int32_t* order) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i < n) out[i] = static_cast<int32_t>(i);
+  if (i >= n) return;
+  const int64_t token = tokens[i] - first_token;
+  keys[i] = token >= 0 && token < held ? static_cast<uint32_t>(token) : held;
+  order[i] = static_cast<int32_t>(i);
 }
 
 /// Sums of the runs of one chunk; see the top of the file. Grid: (column tiles, chunks).
 template <class T, int width>
 __global__ void __launch_bounds__(kThreads)
-    chunk_kernel(const uint32_t* keys, const int32_t* order, int rows, const T* dout, int64_t hidden,
-                 float* dtable, float* partials) {
+    chunk_kernel(const uint32_t* keys, const int32_t* order, int rows, uint32_t held, const T* dout,
+                 int64_t hidden, float* dtable, float* partials) {
   __shared__ int32_t source[kChunk];
   __shared__ float* target[kChunk];  // where the sum goes when a run ends at this pair, else null
   __shared__ bool adds[kChunk];
   const int64_t chunk = blockIdx.y;
   const int begin = static_cast<int>(chunk * kChunk);
-  const int count = min(kChunk, rows - begin);
+  int count = min(kChunk, rows - begin);
+  if (keys[begin] >= held) return;  // the same for the whole block: only tokens held elsewhere
   if (threadIdx.x < kChunk) {
     const int k = threadIdx.x;
     source[k] = k < count ? order[begin + k] : -1;
@@ -125,7 +140,8 @@ __global__ void __launch_bounds__(kThreads)
       }
     }
   }
-  __syncthreads();
+  // Tokens held elsewhere are the last of the chunk.
+  count = __syncthreads_count(threadIdx.x < count && keys[begin + threadIdx.x] < held);
   const int64_t c = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * width;
   if (c >= hidden) return;
   float sum[width] = {};
@@ -168,7 +184,8 @@ __device__ __forceinline__ int run_end(const uint32_t* keys, int rows, int i, ui
 /// Adds the runs that cross chunk borders. Grid: (column tiles, chunks); block: (kWarpSize, kSlices).
 template <int width>
 __global__ void __launch_bounds__(kWarpSize* kSlices)
-    combine_kernel(const uint32_t* keys, int rows, int64_t hidden, const float* partials, float* dtable) {
+    combine_kernel(const uint32_t* keys, int rows, uint32_t held, int64_t hidden, const float* partials,
+                   float* dtable) {
   __shared__ float shared[kSlices][kWarpSize * width];
   const int64_t chunk = blockIdx.y;
   const int begin = static_cast<int>(chunk * kChunk);
@@ -176,7 +193,7 @@ __global__ void __launch_bounds__(kWarpSize* kSlices)
   // The same for the whole block: does a run begin in this chunk and go on in the next?
   if (last + 1 >= rows) return;
   const uint32_t key = keys[last];
-  if (keys[last + 1] != key || (begin > 0 && keys[begin - 1] == key)) return;
+  if (key >= held || keys[last + 1] != key || (begin > 0 && keys[begin - 1] == key)) return;
   const int64_t end_chunk = (run_end(keys, rows, last + 1, key) - 1) / kChunk;
 
   const int64_t c = (static_cast<int64_t>(blockIdx.x) * kWarpSize + threadIdx.x) * width;
@@ -204,7 +221,7 @@ __global__ void __launch_bounds__(kWarpSize* kSlices)
 // --- workspace and launches --------------------------------------------------------------------------------
 
 struct Workspace {
-  size_t keys, order_in, order, partials, sort, sort_bytes, total;  // offsets and sizes in bytes
+  size_t keys_in, keys, order_in, order, partials, sort, sort_bytes, total;  // offsets and sizes in bytes
 };
 
 size_t sort_bytes(int rows, int bits, cudaStream_t stream) {
@@ -222,20 +239,21 @@ Workspace plan_workspace(int64_t rows, int64_t hidden, cudaStream_t stream) {
   const size_t list = aligned(static_cast<size_t>(rows) * sizeof(int32_t));
   const size_t chunks = ceil_div(rows, kChunk);
   Workspace w;
-  w.keys = 0;
-  w.order_in = list;
-  w.order = 2 * list;
-  w.partials = 3 * list;
+  w.keys_in = 0;
+  w.keys = list;
+  w.order_in = 2 * list;
+  w.order = 3 * list;
+  w.partials = 4 * list;
   w.sort = w.partials + aligned(chunks * 2 * static_cast<size_t>(hidden) * sizeof(float));
   w.sort_bytes = sort_bytes(static_cast<int>(rows), 32, stream);
   w.total = w.sort + aligned(w.sort_bytes);
   return w;
 }
 
-/// Bits that tell the tokens 0 .. vocab - 1 apart, at least 1.
-int token_bits(int64_t vocab) {
+/// Bits that tell the keys 0 .. held apart, at least 1.
+int key_bits(int64_t held) {
   int bits = 1;
-  while (bits < 31 && (int64_t{1} << bits) < vocab) ++bits;
+  while (bits < 32 && (int64_t{1} << bits) <= held) ++bits;
   return bits;
 }
 
@@ -249,29 +267,31 @@ void launch_backward(const Context& context, const EmbeddingBackward& args) {
   TE_CHECK(is_aligned(args.workspace.data, 16), "embedding_backward: workspace must be 16-byte aligned");
   const int rows = static_cast<int>(rows64);
   char* base = args.workspace.as<char>();
+  const auto held = static_cast<uint32_t>(args.dtable.dim(0));
+  uint32_t* keys_in = reinterpret_cast<uint32_t*>(base + w.keys_in);
   uint32_t* keys = reinterpret_cast<uint32_t*>(base + w.keys);
   int32_t* order_in = reinterpret_cast<int32_t*>(base + w.order_in);
   int32_t* order = reinterpret_cast<int32_t*>(base + w.order);
   float* partials = reinterpret_cast<float*>(base + w.partials);
 
-  iota_kernel<<<ceil_div(rows, kThreads), kThreads, 0, stream>>>(order_in, rows);
+  pairs_kernel<<<ceil_div(rows, kThreads), kThreads, 0, stream>>>(args.tokens.as<int32_t>(), args.first_token,
+                                                                  held, rows, keys_in, order_in);
   TE_CUDA_CHECK_LAUNCH();
   size_t available = w.sort_bytes;
-  TE_CUDA_CHECK(cub::DeviceRadixSort::SortPairs(base + w.sort, available, args.tokens.as<uint32_t>(), keys,
-                                                order_in, order, rows, 0, token_bits(args.dtable.dim(0)),
-                                                stream));
+  TE_CUDA_CHECK(cub::DeviceRadixSort::SortPairs(base + w.sort, available, keys_in, keys, order_in, order,
+                                                rows, 0, key_bits(held), stream));
   const unsigned chunks = ceil_div(rows, kChunk);
   const T* dout = args.dout.as<T>();
   float* dtable = args.dtable.as<float>();
   const dim3 chunk_grid(ceil_div(hidden, int64_t{kThreads} * width), chunks);
   chunk_kernel<T, width>
-      <<<chunk_grid, kThreads, 0, stream>>>(keys, order, rows, dout, hidden, dtable, partials);
+      <<<chunk_grid, kThreads, 0, stream>>>(keys, order, rows, held, dout, hidden, dtable, partials);
   TE_CUDA_CHECK_LAUNCH();
   if (chunks > 1) {
     constexpr int kCombineWidth = width == 1 ? 1 : 4;
     const dim3 grid(ceil_div(hidden, int64_t{kWarpSize} * kCombineWidth), chunks);
     combine_kernel<kCombineWidth>
-        <<<grid, dim3(kWarpSize, kSlices), 0, stream>>>(keys, rows, hidden, partials, dtable);
+        <<<grid, dim3(kWarpSize, kSlices), 0, stream>>>(keys, rows, held, hidden, partials, dtable);
     TE_CUDA_CHECK_LAUNCH();
   }
   if (args.dpositions) {

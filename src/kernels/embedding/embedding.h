@@ -1,5 +1,7 @@
 // Token (and learned position) embedding, and its gradient: a scatter-add made deterministic by sorting the
-// tokens.
+// tokens. A rank may hold a slice of the vocabulary: the table then has the tokens
+// [first_token, first_token + rows of the table); the sum of the ranks' outputs is the output of the whole
+// table, and each rank gets the gradient of its rows.
 #pragma once
 
 #include "core/device.h"
@@ -9,10 +11,11 @@ namespace te::kernels {
 
 struct EmbeddingForward {
   Tensor tokens;     ///< [rows] int32, 0 <= token < vocab (checked by the data loader, not here)
-  Tensor table;      ///< [vocab, hidden]
+  Tensor table;      ///< [vocab or a slice of it, hidden]; a token outside contributes zeros
   Tensor positions;  ///< optional [>= seq, hidden]: row r adds positions[r % seq]
   int64_t seq = 0;
   Tensor out;  ///< [rows, hidden], dtype of table; the sum is FP32, rounded once
+  int64_t first_token = 0;
 };
 void embedding_forward(const Context& context, const EmbeddingForward& args);
 
@@ -20,9 +23,10 @@ struct EmbeddingBackward {
   Tensor tokens;  ///< [rows] int32
   Tensor dout;    ///< [rows, hidden] fp32 or bf16
   int64_t seq = 0;
-  Tensor dtable;      ///< fp32 [vocab, hidden], +=
+  Tensor dtable;      ///< fp32 [vocab or a slice of it, hidden], +=; tokens outside are passed over
   Tensor dpositions;  ///< optional fp32 [>= seq, hidden], +=
   Tensor workspace;   ///< u8, embedding_backward_workspace_bytes(...)
+  int64_t first_token = 0;
 };
 /// Deterministic: the same bits in every run, whatever the order of the tokens' rows in hardware.
 void embedding_backward(const Context& context, const EmbeddingBackward& args);

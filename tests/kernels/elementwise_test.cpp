@@ -82,5 +82,38 @@ TEST(Elementwise, FillValue) {
   }
 }
 
+TEST(Elementwise, FillNormalOfARegionIsThatOfTheWhole) {
+  const Context context = Context::cpu();
+  const int64_t rows = 13, cols = 21;
+  TestTensor whole(context, DType::f32, {rows, cols});
+  fill_normal(context, whole, 0.02f, 42, stream_of("w"), 0);
+  const auto all = whole.floats();
+  struct Case {
+    int64_t row, row_count, col, col_count;
+  };
+  for (const Case& c : {Case{0, 13, 0, 21}, Case{4, 5, 0, 21}, Case{0, 13, 7, 7}, Case{3, 9, 5, 11},
+                        Case{12, 1, 20, 1}, Case{6, 2, 3, 1}}) {
+    const int64_t size = c.row_count * c.col_count;
+    for (const int64_t first : {int64_t{0}, int64_t{1}, size / 2, size - 1}) {
+      if (first == size) continue;
+      TestTensor part(context, DType::f32, {size - first});
+      fill_normal(context, part, 0.02f, 42, stream_of("w"),
+                  {.local_cols = c.col_count,
+                   .first_local = first,
+                   .global_row = c.row,
+                   .global_col = c.col,
+                   .global_cols = cols});
+      const auto some = part.floats();
+      for (int64_t i = 0; i < size - first; ++i) {
+        const int64_t row = c.row + (first + i) / c.col_count, col = c.col + (first + i) % c.col_count;
+        ASSERT_EQ(some[i], all[row * cols + col]) << row << ", " << col;
+      }
+    }
+  }
+  TestTensor part(context, DType::f32, {4});
+  const ParameterRegion too_wide{.local_cols = 4, .global_col = 18, .global_cols = 21};
+  EXPECT_THROW(fill_normal(context, part, 1.0f, 1, 1, too_wide), InternalError);
+}
+
 }  // namespace
 }  // namespace te::kernels

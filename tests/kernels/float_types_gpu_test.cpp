@@ -138,5 +138,23 @@ TEST(FloatTypesGpu, FillNormalHasTheSameBits) {
   }
 }
 
+TEST(FloatTypesGpu, FillNormalOfARegionHasTheSameBits) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  const Context cpu = Context::cpu();
+  const int64_t count = 70001;
+  TestTensor a(gpu, DType::f32, {count}), b(cpu, DType::f32, {count});
+  for (const int64_t local_cols : {1, 77, 4096}) {
+    const ParameterRegion region{.local_cols = local_cols,
+                                 .first_local = 3 * local_cols / 2,
+                                 .global_row = 1'000'000,
+                                 .global_col = 13,
+                                 .global_cols = 3 * local_cols + 10};
+    fill_normal(gpu, a, 0.02f, 1234, stream_of("w"), region);
+    fill_normal(cpu, b, 0.02f, 1234, stream_of("w"), region);
+    EXPECT_EQ(testing::count_different(a.raw(), b.raw(), 4), 0);
+  }
+}
+
 }  // namespace
 }  // namespace te::kernels

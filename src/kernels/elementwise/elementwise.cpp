@@ -15,6 +15,8 @@ void bias_gradient(const Context& context, const Tensor& dy, const Tensor& dbias
 void cast(const Context& context, const Tensor& x, const Tensor& out);
 void fill_normal(const Context& context, const Tensor& x, float std, uint64_t seed, uint64_t stream,
                  uint64_t first_index);
+void fill_normal(const Context& context, const Tensor& x, float std, uint64_t seed, uint64_t stream,
+                 const ParameterRegion& region);
 void fill_value(const Context& context, const Tensor& x, float value);
 }  // namespace cuda
 
@@ -78,6 +80,21 @@ void fill_normal(const Context& context, const Tensor& x, float std, uint64_t se
 #pragma omp parallel for
   for (int64_t i = 0; i < count; ++i)
     values[i] = std * normal(seed, stream, first_index + static_cast<uint64_t>(i));
+}
+
+void fill_normal(const Context& context, const Tensor& x, float std, uint64_t seed, uint64_t stream,
+                 const ParameterRegion& region) {
+  if (x.numel() == 0) return;  // a rank whose slice is empty
+  check_dtype("fill_normal", "x", x, DType::f32);
+  TE_CHECK(region.local_cols > 0 && region.first_local >= 0 && region.global_row >= 0 &&
+               region.global_col >= 0 && region.global_col + region.local_cols <= region.global_cols,
+           "fill_normal: columns {}+{} of {} from row {}, element {} on, are no region of a parameter",
+           region.global_col, region.local_cols, region.global_cols, region.global_row, region.first_local);
+  TE_DISPATCH_CUDA(context, fill_normal, x, std, seed, stream, region);
+  float* const values = x.as<float>();
+  const int64_t count = x.numel();
+#pragma omp parallel for
+  for (int64_t i = 0; i < count; ++i) values[i] = std * normal(seed, stream, region.index(i));
 }
 
 void fill_value(const Context& context, const Tensor& x, float value) {

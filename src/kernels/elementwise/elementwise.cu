@@ -62,6 +62,12 @@ __global__ void fill_normal_kernel(float* x, int64_t count, float std, uint64_t 
   if (i < count) x[i] = std * normal(seed, stream, first_index + static_cast<uint64_t>(i));
 }
 
+__global__ void fill_region_kernel(float* x, int64_t count, float std, uint64_t seed, uint64_t stream,
+                                   ParameterRegion region) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < count) x[i] = std * normal(seed, stream, region.index(i));
+}
+
 template <class T>
 void launch_add(const Context& context, const Tensor& a, const Tensor& b, const Tensor& out) {
   const bool aligned = is_aligned(a.data, 16) && is_aligned(b.data, 16) && is_aligned(out.data, 16);
@@ -110,6 +116,14 @@ void fill_normal(const Context& context, const Tensor& x, float std, uint64_t se
   if (x.numel() == 0) return;
   fill_normal_kernel<<<ceil_div(x.numel(), kThreads), kThreads, 0, cuda_stream(context)>>>(
       x.as<float>(), x.numel(), std, seed, stream, first_index);
+  TE_CUDA_CHECK_LAUNCH();
+}
+
+void fill_normal(const Context& context, const Tensor& x, float std, uint64_t seed, uint64_t stream,
+                 const ParameterRegion& region) {
+  if (x.numel() == 0) return;
+  fill_region_kernel<<<ceil_div(x.numel(), kThreads), kThreads, 0, cuda_stream(context)>>>(
+      x.as<float>(), x.numel(), std, seed, stream, region);
   TE_CUDA_CHECK_LAUNCH();
 }
 

@@ -1,7 +1,10 @@
 // The small ones: residual add, bias gradient, casts.
 #pragma once
 
+#include <cstdint>
+
 #include "core/device.h"
+#include "core/random.h"
 #include "core/tensor.h"
 
 namespace te::kernels {
@@ -20,6 +23,27 @@ void cast(const Context& context, const Tensor& x, const Tensor& out);
 /// backend.
 void fill_normal(const Context& context, const Tensor& x, float std, uint64_t seed, uint64_t stream,
                  uint64_t first_index);
+
+/// Where a run of a rank's slice of a 2-D parameter lies in the whole parameter. The slice is a region of
+/// local_cols columns whose upper left element is [global_row, global_col] of the whole; the run starts
+/// first_local elements into the region (row-major), anywhere within a row.
+struct ParameterRegion {
+  int64_t local_cols = 0;
+  int64_t first_local = 0;
+  int64_t global_row = 0;
+  int64_t global_col = 0;
+  int64_t global_cols = 0;
+
+  /// Flat index in the whole parameter of element i of the run.
+  TE_HOST_DEVICE uint64_t index(int64_t i) const {
+    const int64_t local = first_local + i;
+    return static_cast<uint64_t>((global_row + local / local_cols) * global_cols + global_col +
+                                 local % local_cols);
+  }
+};
+/// x[i] = std * normal(seed, stream, region.index(i)): what the call for the whole parameter writes there.
+void fill_normal(const Context& context, const Tensor& x, float std, uint64_t seed, uint64_t stream,
+                 const ParameterRegion& region);
 void fill_value(const Context& context, const Tensor& x, float value);
 
 }  // namespace te::kernels

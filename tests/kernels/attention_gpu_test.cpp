@@ -160,6 +160,27 @@ TEST(AttentionGpu, DropoutKeepsTheStatedShareAndFollowsTheSeed) {
   EXPECT_GT(count_different(problem.o.raw(), first, 2), 10000);
 }
 
+TEST(AttentionGpu, RanksWithOtherHeadsDropOtherElements) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  Problem whole(gpu, shape_of(2, 128, 4, 4, 128, 0.25f));
+  fill_identity_values(whole);
+  whole.forward(1, 0);
+  std::vector<std::vector<uint8_t>> masks;
+  for (int64_t first : {0, 4, 8}) {
+    AttentionShape shape = shape_of(2, 128, 4, 4, 128, 0.25f);
+    shape.first_head = first, shape.total_heads = 12;
+    Problem part(gpu, shape);
+    fill_identity_values(part);
+    part.forward(1, 0);
+    masks.push_back(part.o.raw());
+  }
+  EXPECT_EQ(masks[0], whole.o.raw());
+  EXPECT_GT(count_different(masks[1], masks[0], 2), 10000);
+  EXPECT_GT(count_different(masks[2], masks[0], 2), 10000);
+  EXPECT_GT(count_different(masks[2], masks[1], 2), 10000);
+}
+
 TEST(AttentionGpu, DropoutBackwardUsesTheForwardMask) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);

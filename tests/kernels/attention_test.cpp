@@ -216,6 +216,42 @@ TEST(Attention, DropoutAgainstNaiveWithTheSameMask) {
     for (int64_t seq : {1, 7, 66, 130}) check_against_naive(shape_of(2, seq, 4, 2, 16, 0.3f), dtype);
 }
 
+TEST(Attention, ASliceOfTheHeadsDropsWhatTheWholeDrops) {
+  const Context context = Context::cpu();
+  const int64_t batch = 2, seq = 70, heads = 6, groups = 3, dim = 8;
+  Problem whole(context, shape_of(batch, seq, heads, groups, dim, 0.3f), DType::f32);
+  whole.forward();
+  whole.backward();
+  const auto head_of = [&](const std::vector<float>& values, int64_t total, int64_t row, int64_t head) {
+    const auto begin = values.begin() + (row * total + head) * dim;
+    return std::vector<float>(begin, begin + dim);
+  };
+  const std::vector<float> qkv = whole.qkv.floats(), d_o = whole.d_o.floats();
+  const std::vector<float> o = whole.o.floats(), dqkv = whole.dqkv.floats();
+  for (int64_t group = 0; group < groups; ++group) {  // one query group and its two heads a rank
+    AttentionShape shape = shape_of(batch, seq, 2, 1, dim, 0.3f);
+    shape.first_head = 2 * group, shape.total_heads = heads;
+    Problem part(context, shape, DType::f32);
+    const int64_t sources[] = {2 * group, 2 * group + 1, heads + group, heads + groups + group};
+    std::vector<float> part_qkv, part_d_o;
+    for (int64_t row = 0; row < batch * seq; ++row) {
+      for (int64_t source : sources)
+        for (float x : head_of(qkv, heads + 2 * groups, row, source)) part_qkv.push_back(x);
+      for (int64_t h : {0, 1})
+        for (float x : head_of(d_o, heads, row, 2 * group + h)) part_d_o.push_back(x);
+    }
+    part.qkv.fill(part_qkv), part.d_o.fill(part_d_o);
+    part.forward();
+    part.backward();
+    const std::vector<float> part_o = part.o.floats(), part_dqkv = part.dqkv.floats();
+    for (int64_t row = 0; row < batch * seq; ++row) {
+      for (int64_t h : {0, 1}) ASSERT_EQ(head_of(part_o, 2, row, h), head_of(o, heads, row, 2 * group + h));
+      for (int64_t i = 0; i < 4; ++i)
+        ASSERT_EQ(head_of(part_dqkv, 4, row, i), head_of(dqkv, heads + 2 * groups, row, sources[i]));
+    }
+  }
+}
+
 TEST(Attention, DropoutKeepsTheStatedShare) {
   // With q = 0 all probabilities of query i are 1 / (i + 1); with v = 1, o is the kept share / (1 - dropout).
   const Context context = Context::cpu();
@@ -276,6 +312,11 @@ TEST(Attention, StatesWhatABackendCannotRun) {
   EXPECT_STREQ(attention_unsupported(DeviceKind::cpu, shape_of(1, 16, 4, 2, 20), DType::bf16), "");
   EXPECT_STRNE(attention_unsupported(DeviceKind::cpu, shape_of(1, 16, 4, 3, 64), DType::bf16), "");
   EXPECT_STRNE(attention_unsupported(DeviceKind::cpu, shape_of(1, 16, 4, 2, 64, 1.0f), DType::bf16), "");
+  AttentionShape slice = good;
+  slice.first_head = 4, slice.total_heads = 8;
+  EXPECT_STREQ(attention_unsupported(DeviceKind::cpu, slice, DType::bf16), "");
+  slice.first_head = 5;
+  EXPECT_STRNE(attention_unsupported(DeviceKind::cpu, slice, DType::bf16), "");
   EXPECT_EQ(attention_workspace_bytes(Context::cpu(), good, DType::bf16), 0);
 }
 

@@ -17,6 +17,9 @@ const char* broken_rule(const AttentionShape& shape) {
       shape.head_dim <= 0)
     return "batch, sequence, heads, query groups and head size must be positive";
   if (shape.num_heads % shape.num_query_groups != 0) return "the query groups must divide the heads";
+  if (shape.first_head < 0 ||
+      (shape.total_heads != 0 && shape.first_head + shape.num_heads > shape.total_heads))
+    return "the heads of this rank must be among the model's";
   if (!(shape.dropout >= 0.0f && shape.dropout < 1.0f)) return "dropout must be in [0, 1)";
   return "";
 }

@@ -25,10 +25,17 @@ struct AttentionShape {
   int64_t head_dim = 0;
   float softmax_scale = 0.0f;
   /// Dropout of the attention probabilities, in [0, 1); the kept ones are divided by 1 - dropout. The mask is
-  /// Philox of (seed, offset, (sample, head, query, key)), sample counted within this batch; on a GPU cuDNN's
-  /// own Philox, so the two backends drop different elements of the same distribution. Forward and backward
-  /// must get the same seed and offset, and different layers and microbatches different ones.
+  /// Philox of (seed, offset, (sample, head, query, key)), sample counted within this batch and head in the
+  /// whole model; on a GPU cuDNN's own Philox, so the two backends drop different elements of the same
+  /// distribution. Forward and backward must get the same seed and offset, and different layers and
+  /// microbatches different ones.
   float dropout = 0.0f;
+  /// A rank that holds some of the heads: they are heads first_head, first_head + 1, ... of total_heads
+  /// (0 = num_heads). On the CPU they drop what they would drop in the whole. cuDNN counts heads from 0 in
+  /// every call, so on a GPU first_head is mixed into the seed: ranks draw different masks, but other ones
+  /// than a single GPU would.
+  int64_t first_head = 0;
+  int64_t total_heads = 0;
 };
 
 struct AttentionForward {

@@ -39,6 +39,11 @@ struct Layout {
   int64_t v(int64_t b, int64_t group) const { return q(b, shape.num_heads + shape.num_query_groups + group); }
   int64_t o(int64_t b, int64_t head) const { return b * shape.seq * o_stride + head * dim; }
   int64_t lse(int64_t b, int64_t head) const { return (b * shape.num_heads + head) * shape.seq; }
+  /// Row of query 0 in the mask of the whole model.
+  int64_t mask_row(int64_t b, int64_t head) const {
+    const int64_t heads = shape.total_heads > 0 ? shape.total_heads : shape.num_heads;
+    return (b * heads + shape.first_head + head) * shape.seq;
+  }
 
   AttentionShape shape;
   int64_t dim, heads_per_group, qkv_stride, o_stride;
@@ -60,7 +65,7 @@ void store(T* to, int64_t stride, const float* from, int64_t rows, int64_t dim) 
 }
 
 /// The dropout factors of one block: word j % 4 of philox(seed, offset, (row * ceil4(seq) + j) / 4), row
-/// being (sample * heads + head) * seq + query; an element is kept when the word is at least dropout * 2^32.
+/// being (sample * heads + head) * seq + query, heads counted over the whole model; an element is kept when the word is at least dropout * 2^32.
 struct DropoutMask {
   float probability;
   uint64_t seed, offset;
@@ -138,7 +143,7 @@ void forward_rows(const AttentionForward& args, const Layout& layout, int64_t b,
                      buffers.scores.data(), block.cols);
     online_softmax(block, buffers, dim);
     if (dropout.probability > 0.0f) {
-      dropout.fill(buffers.keep.data(), layout.lse(b, head) + i0, rows, block.j0, block.cols);
+      dropout.fill(buffers.keep.data(), layout.mask_row(b, head) + i0, rows, block.j0, block.cols);
       for (int64_t i = 0; i < rows * block.cols; ++i)
         buffers.scores[static_cast<size_t>(i)] *= buffers.keep[static_cast<size_t>(i)];
     }
@@ -247,7 +252,7 @@ void backward_head(const AttentionBackward& args, const Layout& layout, int64_t 
     const int64_t rows = std::min(kBlock, seq - i0);
     buffers.dq.assign(static_cast<size_t>(rows * dim), 0.0f);
     for_key_blocks(i0, rows, seq, [&](const Block& block) {
-      backward_block(block, layout, lse, layout.lse(b, head), dropout, buffers);
+      backward_block(block, layout, lse, layout.mask_row(b, head), dropout, buffers);
     });
     store(dq + i0 * layout.qkv_stride, layout.qkv_stride, buffers.dq.data(), rows, dim);
   }

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "core/cuda_check.h"
+#include "core/random.h"
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/attention/attention_seed.h"
 
@@ -171,6 +172,13 @@ void bind_packed(Bindings& bindings, const AttentionShape& s, const Tensor& pack
   bindings[v] = data + (s.num_heads + s.num_query_groups) * s.head_dim * kElementBytes;
 }
 
+/// The seed of a rank's heads; that of the first ones is the caller's.
+uint64_t seed_of_heads(uint64_t seed, int64_t first_head) {
+  if (first_head == 0) return seed;
+  const Philox4 random = philox(seed, stream_of("attention.first_head"), static_cast<uint64_t>(first_head));
+  return (uint64_t{random.word[0]} << 32) | random.word[1];
+}
+
 void execute(const Context& context, const AttentionShape& shape, const Plan& plan, Bindings& bindings,
              const Tensor& workspace, uint64_t seed, uint64_t offset) {
   TE_CHECK(static_cast<int64_t>(workspace.bytes()) >= plan.workspace_bytes,
@@ -178,7 +186,7 @@ void execute(const Context& context, const AttentionShape& shape, const Plan& pl
            plan.workspace_bytes);
   if (shape.dropout > 0.0f) {
     auto* scalars = workspace.as<int64_t>();
-    set_attention_seed(context, scalars, seed, offset);
+    set_attention_seed(context, scalars, seed_of_heads(seed, shape.first_head), offset);
     bindings[kSeed] = scalars;
     bindings[kOffset] = scalars + 1;
   }

@@ -38,6 +38,56 @@ TEST(RopeTest, TablesHoldTheAngles) {
   EXPECT_FLOAT_EQ(sin[2 * 2 + 1], static_cast<float>(std::sin(0.02)));
 }
 
+/// Frequencies of Llama 3.1 as its publishers wrote them: by wavelength.
+long double llama3_frequency(long double frequency, long double factor, long double low, long double high,
+                             long double length) {
+  const long double wavelength = 2.0L * 3.14159265358979323846264338327950288L / frequency;
+  if (wavelength < length / high) return frequency;
+  if (wavelength > length / low) return frequency / factor;
+  const long double smooth = (length / wavelength - low) / (high - low);
+  return (1.0L - smooth) * frequency / factor + smooth * frequency;
+}
+
+TEST(RopeTest, ScaledTables) {
+  using kernels::RopeScaling;
+  using kernels::RopeScalingKind;
+  const int64_t seq = 40, dim = 128, half = dim / 2;
+  std::vector<float> cos(seq * half), sin(seq * half);
+  // Llama 3.1's own numbers, then odd ones whose bands lie elsewhere.
+  struct Case {
+    double theta, factor, low, high;
+    int64_t length;
+  };
+  for (const Case& c : {Case{500000.0, 8.0, 1.0, 4.0, 8192}, Case{10000.0, 3.5, 2.0, 5.5, 777}}) {
+    rope_tables(seq, dim, c.theta, cos.data(), sin.data(),
+                {RopeScalingKind::llama3, c.factor, c.low, c.high, c.length});
+    int kept = 0, slowed = 0, between = 0;
+    for (int64_t i = 0; i < half; ++i) {
+      const long double plain = std::pow(static_cast<long double>(c.theta), -2.0L * i / dim);
+      const long double frequency = llama3_frequency(plain, c.factor, c.low, c.high, c.length);
+      if (frequency == plain) {
+        ++kept;
+      } else if (frequency == plain / c.factor) {
+        ++slowed;
+      } else {
+        ++between;
+      }
+      for (int64_t position : {int64_t{0}, int64_t{1}, seq - 1}) {
+        ASSERT_NEAR(cos[position * half + i], std::cos(position * frequency), 1e-7) << i;
+        ASSERT_NEAR(sin[position * half + i], std::sin(position * frequency), 1e-7) << i;
+      }
+    }
+    EXPECT_GT(kept, 0);
+    EXPECT_GT(slowed, 0);
+    EXPECT_GT(between, 0);
+  }
+  rope_tables(seq, dim, 10000.0, cos.data(), sin.data(), {.kind = RopeScalingKind::linear, .factor = 4.0});
+  EXPECT_FLOAT_EQ(cos[8 * half], static_cast<float>(std::cos(2.0)));  // position 8 reads as position 2
+  EXPECT_FLOAT_EQ(sin[39 * half + 32], static_cast<float>(std::sin(39.0 / 4.0 / 100.0)));
+  const RopeScaling upside_down{RopeScalingKind::llama3, 8.0, 4.0, 1.0, 8192};
+  EXPECT_THROW(rope_tables(seq, dim, 10000.0, cos.data(), sin.data(), upside_down), InternalError);
+}
+
 TEST(RopeTest, MatchesDoublePrecision) {
   const Context context = Context::cpu();
   const double theta = 500.0;

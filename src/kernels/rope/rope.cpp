@@ -2,6 +2,8 @@
 #include "kernels/rope/rope.h"
 
 #include <cmath>
+#include <numbers>
+#include <vector>
 
 #include "core/float_types.h"
 #include "kernels/common/checks.h"
@@ -57,12 +59,41 @@ void rope(const Context& context, const Rope& args) {
   visit_hp(args.qkv.dtype, [&](auto zero) { rope_cpu<decltype(zero)>(args); });
 }
 
-void rope_tables(int64_t seq, int64_t head_dim, double theta, float* cos, float* sin) {
+namespace {
+
+double scaled_frequency(double frequency, const RopeScaling& scaling) {
+  if (scaling.kind == RopeScalingKind::none) return frequency;
+  const double slow = frequency / scaling.factor;
+  if (scaling.kind == RopeScalingKind::linear) return slow;
+  const double low = scaling.low_freq_factor, high = scaling.high_freq_factor;
+  // Turns within the sequence length of the first training.
+  const double turns =
+      static_cast<double>(scaling.original_max_position_embeddings) * frequency / (2.0 * std::numbers::pi);
+  if (turns > high) return frequency;
+  if (turns < low) return slow;
+  const double share = (turns - low) / (high - low);
+  return (1.0 - share) * slow + share * frequency;
+}
+
+}  // namespace
+
+void rope_tables(int64_t seq, int64_t head_dim, double theta, float* cos, float* sin,
+                 const RopeScaling& scaling) {
+  TE_CHECK(scaling.factor >= 1.0, "rope_tables: factor {} must be at least 1", scaling.factor);
+  TE_CHECK(scaling.kind != RopeScalingKind::llama3 ||
+               (scaling.low_freq_factor > 0.0 && scaling.low_freq_factor < scaling.high_freq_factor &&
+                scaling.original_max_position_embeddings > 0),
+           "rope_tables: low_freq_factor {} must be positive and below high_freq_factor {}, "
+           "original_max_position_embeddings {} positive",
+           scaling.low_freq_factor, scaling.high_freq_factor, scaling.original_max_position_embeddings);
   const int64_t half = head_dim / 2;
+  std::vector<double> frequencies(static_cast<size_t>(half));
+  for (int64_t i = 0; i < half; ++i)
+    frequencies[static_cast<size_t>(i)] = scaled_frequency(
+        std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim)), scaling);
   for (int64_t position = 0; position < seq; ++position) {
     for (int64_t i = 0; i < half; ++i) {
-      const double frequency = std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
-      const double angle = static_cast<double>(position) * frequency;
+      const double angle = static_cast<double>(position) * frequencies[static_cast<size_t>(i)];
       cos[position * half + i] = static_cast<float>(std::cos(angle));
       sin[position * half + i] = static_cast<float>(std::sin(angle));
     }

@@ -6,6 +6,8 @@
 // QKV split needs no pass of its own.
 #pragma once
 
+#include <cstdint>
+
 #include "core/device.h"
 #include "core/tensor.h"
 
@@ -22,7 +24,24 @@ struct Rope {
 };
 void rope(const Context& context, const Rope& args);
 
+/// How the frequencies of a pretrained model are changed for longer sequences (Hugging Face's `rope_scaling`).
+///   linear  frequency / factor (position interpolation: Chen et al., arXiv 2306.15595)
+///   llama3  with wavelength = 2 pi / frequency and L = original_max_position_embeddings (Llama 3.1):
+///             wavelength < L / high_freq_factor   frequency
+///             wavelength > L / low_freq_factor    frequency / factor
+///             between: (1 - s) frequency / factor + s frequency,
+///             s = (L / wavelength - low_freq_factor) / (high_freq_factor - low_freq_factor)
+enum class RopeScalingKind : uint8_t { none, linear, llama3 };
+struct RopeScaling {
+  RopeScalingKind kind = RopeScalingKind::none;
+  double factor = 1.0;                              ///< at least 1
+  double low_freq_factor = 1.0;                     ///< llama3 only, below high_freq_factor
+  double high_freq_factor = 4.0;                    ///< llama3 only
+  int64_t original_max_position_embeddings = 8192;  ///< llama3 only
+};
+
 /// Fills host tables of [seq, head_dim / 2] in double precision, rounded to FP32.
-void rope_tables(int64_t seq, int64_t head_dim, double theta, float* cos, float* sin);
+void rope_tables(int64_t seq, int64_t head_dim, double theta, float* cos, float* sin,
+                 const RopeScaling& scaling = {});
 
 }  // namespace te::kernels

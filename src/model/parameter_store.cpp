@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/random.h"
-#include "kernels/adamw/adamw.h"
+#include "kernels/common/granule.h"
 #include "kernels/elementwise/elementwise.h"
 
 namespace te::model {
@@ -24,11 +24,11 @@ void ParameterStore::plan(MemoryPlan& plan, DType dtype) {
   if (dtype != DType::f32) plan.add(values, "parameters", MemoryKind::parameters, dtype, {flat_size_});
   plan.add(mains, "main_params", MemoryKind::main_params, DType::f32, {flat_size_});
   plan.add(grads, "main_grads", MemoryKind::main_grads, DType::f32, {flat_size_});
-  plan.add(decay, "decay_flags", MemoryKind::optimizer, DType::u8, {flat_size_ / kernels::kAdamWGranule});
+  plan.add(flags, "granule_flags", MemoryKind::optimizer, DType::u8, {kernels::granules_of(flat_size_)});
 }
 
 void ParameterStore::bind(const Context& context) {
-  std::vector<uint8_t> flags(static_cast<size_t>(decay.numel()), 0);
+  std::vector<uint8_t> host_flags(static_cast<size_t>(flags.numel()), kernels::kGranuleCounted);
   const auto part = [](const Tensor& flat, const Parameter& parameter) {
     char* data =
         static_cast<char*>(flat.data) + static_cast<size_t>(parameter.offset) * dtype_size(flat.dtype);
@@ -38,12 +38,13 @@ void ParameterStore::bind(const Context& context) {
     parameter.main = part(mains, parameter);
     parameter.grad = part(grads, parameter);
     parameter.value = values ? part(values, parameter) : parameter.main;
-    const int64_t granule = kernels::kAdamWGranule;
-    const int64_t first = parameter.offset / granule;
-    const int64_t count = (parameter.shape.numel() + granule - 1) / granule;
-    std::fill_n(flags.begin() + first, count, parameter.decay ? 1 : 0);
+    if (!parameter.decay) continue;
+    const int64_t first = parameter.offset / kernels::kAdamWGranule;
+    const int64_t count = kernels::granules_of(parameter.shape.numel());
+    for (int64_t i = first; i < first + count; ++i)
+      host_flags[static_cast<size_t>(i)] |= kernels::kGranuleDecays;
   }
-  context.copy_to_device(decay, flags.data());
+  context.copy_to_device(flags, host_flags.data());
   context.synchronize();  // the host vector must outlive the copy
 }
 

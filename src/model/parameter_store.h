@@ -34,7 +34,7 @@ class ParameterStore {
   Parameter* add(std::string name, Shape shape, Init init, float std, bool decay);
 
   void plan(MemoryPlan& plan, DType dtype);
-  /// After the plan's allocation: points every parameter into the flat buffers and writes the decay flags.
+  /// After the plan's allocation: points every parameter into the flat buffers and writes the granule flags.
   void bind(const Context& context);
   void initialize(const Context& context, uint64_t seed);
   /// value = main rounded to the model's dtype: after main parameters were loaded.
@@ -47,7 +47,7 @@ class ParameterStore {
   Tensor values;  ///< [flat_size]; empty in an FP32 model
   Tensor mains;   ///< [flat_size] fp32
   Tensor grads;   ///< [flat_size] fp32
-  Tensor decay;   ///< u8 [flat_size / granule]
+  Tensor flags;   ///< u8 [flat_size / granule]: kGranuleDecays, kGranuleCounted
 
  private:
   std::deque<Parameter> parameters_;

@@ -50,7 +50,7 @@ void Optimizer::step(const Context& context, float lr) {
                            .exp_avg = exp_avg,
                            .exp_avg_sq = exp_avg_sq,
                            .param = parameters_.values,
-                           .decay = parameters_.decay,
+                           .flags = parameters_.flags,
                            .lr = lr,
                            .beta1 = static_cast<float>(config_.beta1),
                            .beta2 = static_cast<float>(config_.beta2),

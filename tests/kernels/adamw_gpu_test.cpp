@@ -38,7 +38,7 @@ Bits run(const Context& context, const Shard& s, int steps) {
              .exp_avg = part(m),
              .exp_avg_sq = part(v),
              .param = s.copy ? part(p) : Tensor{},
-             .decay = decay,
+             .flags = decay,
              .lr = 3e-3f,
              .weight_decay = 0.1f};
   args.grad_multiplier = multiplier.get().as<float>();
@@ -62,6 +62,31 @@ TEST(AdamWGpu, HasTheBitsOfTheReference) {
       }
 }
 
+TEST(AdamWGpu, ModelCopyMayBeFp32AndTheMainParameters) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  for (int64_t n : {5, 300, 100'003}) {
+    const auto once = [&](bool separate) {
+      TestTensor w(gpu, DType::f32, {n}), g(gpu, DType::f32, {n}), m(gpu, DType::f32, {n});
+      TestTensor v(gpu, DType::f32, {n}), copy(gpu, DType::f32, {n}), flags(gpu, DType::u8, {granules_of(n)});
+      w.fill_normal(1), g.fill_normal(2), m.fill_value(0), v.fill_value(0);
+      gpu.zero(flags);
+      adamw(gpu, {.main_param = w,
+                  .main_grad = g,
+                  .exp_avg = m,
+                  .exp_avg_sq = v,
+                  .param = separate ? copy.get() : w.get(),
+                  .flags = flags,
+                  .lr = 1e-2f});
+      if (separate) {
+        EXPECT_EQ(copy.raw(), w.raw());
+      }
+      return w.raw();
+    };
+    EXPECT_EQ(once(true), once(false));
+  }
+}
+
 TEST(AdamWGpu, NoMultiplierMeansOne) {
   TE_REQUIRE_GPU();
   const Context cpu = Context::cpu(), gpu = Context::cuda(0);
@@ -75,7 +100,7 @@ TEST(AdamWGpu, NoMultiplierMeansOne) {
                     .main_grad = g,
                     .exp_avg = m,
                     .exp_avg_sq = v,
-                    .decay = decay,
+                    .flags = decay,
                     .lr = 1e-2f,
                     .weight_decay = 0.5f});
     return Bits{w.raw(), m.raw(), v.raw()};

@@ -39,7 +39,7 @@ struct Buffers {
             .exp_avg = exp_avg,
             .exp_avg_sq = exp_avg_sq,
             .param = param,
-            .decay = decay,
+            .flags = decay,
             .lr = 1e-2f,
             .weight_decay = 0.1f};
   }
@@ -172,10 +172,36 @@ TEST(AdamW, WorksWithoutAModelCopyAndOnAnEmptyShard) {
   adamw(cpu(), AdamW{});
 }
 
+TEST(AdamW, ModelCopyMayBeFp32AndTheMainParameters) {
+  Buffers bf16(300), fp32(300), same(300);
+  TestTensor copy(cpu(), DType::f32, {300});
+  adamw(cpu(), bf16.args());
+  AdamW args = fp32.args();
+  args.param = copy;
+  adamw(cpu(), args);
+  args = same.args();
+  args.param = same.main_param;
+  adamw(cpu(), args);
+  EXPECT_EQ(copy.raw(), bf16.main_param.raw());
+  EXPECT_EQ(fp32.main_param.raw(), bf16.main_param.raw());
+  EXPECT_EQ(same.main_param.raw(), bf16.main_param.raw());
+}
+
+TEST(AdamW, OnlyTheDecayFlagDecays) {
+  Buffers b(2 * kAdamWGranule), plain(2 * kAdamWGranule);
+  const std::vector<uint8_t> both = {kGranuleDecays | kGranuleCounted, kGranuleCounted};
+  const std::vector<uint8_t> decay_only = {kGranuleDecays, 0};
+  b.decay.fill_raw(both.data());
+  plain.decay.fill_raw(decay_only.data());
+  adamw(cpu(), b.args());
+  adamw(cpu(), plain.args());
+  EXPECT_EQ(b.main_param.raw(), plain.main_param.raw());
+}
+
 TEST(AdamW, RejectsAWrongNumberOfDecayFlags) {
   Buffers b(129), other(128);
   AdamW args = b.args();
-  args.decay = other.decay;
+  args.flags = other.decay;
   EXPECT_THROW(adamw(cpu(), args), InternalError);
 }
 

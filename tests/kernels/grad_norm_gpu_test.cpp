@@ -62,6 +62,43 @@ TEST(SumOfSquaresGpu, NonFiniteReachesTheSum) {
   }
 }
 
+TEST(SumOfSquaresGpu, AddsCountedGranulesOnly) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  // Integers: exact sums. Offsets break the alignment; flags count from the part's own start.
+  for (int64_t n : {1, 127, 129, 100'003, 4'194'304 + 7}) {
+    for (int64_t offset : {0, 1}) {
+      TestTensor x(gpu, DType::f32, {n + offset, 1}), out(gpu, DType::f32, {1});
+      TestTensor scratch(gpu, DType::f32, {sum_of_squares_scratch_elements()});
+      TestTensor flags(gpu, DType::u8, {granules_of(n)});
+      std::vector<uint8_t> bytes(static_cast<size_t>(granules_of(n)));
+      std::vector<float> values(static_cast<size_t>(n + offset), 1.0f);
+      double expected = 3.0;
+      for (int64_t i = 0; i < n; ++i) {
+        const bool counted = i / kAdamWGranule % 3 != 0;
+        bytes[static_cast<size_t>(i / kAdamWGranule)] = counted ? kGranuleCounted : kGranuleDecays;
+        expected += counted ? 1.0 : 0.0;
+      }
+      values[static_cast<size_t>(offset)] = std::nanf("");  // in granule 0, which is not counted
+      x.fill(values);
+      flags.fill_raw(bytes.data());
+      out.fill({3.0f});
+      sum_of_squares(gpu, x.get().slice_rows(offset, n), out, scratch, flags);
+      EXPECT_EQ(out.floats()[0], static_cast<float>(expected)) << n << " " << offset;
+    }
+  }
+  // All counted: the bits of a call without flags.
+  const std::vector<float> values = testing::normal_values(300'001, 5);
+  TestTensor x(gpu, DType::f32, {300'001}), out(gpu, DType::f32, {1});
+  TestTensor scratch(gpu, DType::f32, {sum_of_squares_scratch_elements()});
+  TestTensor flags(gpu, DType::u8, {granules_of(300'001)});
+  x.fill(values);
+  out.fill({0.0f});
+  flags.fill_raw(std::vector<uint8_t>(static_cast<size_t>(granules_of(300'001)), kGranuleCounted).data());
+  sum_of_squares(gpu, x, out, scratch, flags);
+  EXPECT_EQ(out.floats()[0], sum(gpu, values));
+}
+
 TEST(ClipCoefficientGpu, EqualsTheReference) {
   TE_REQUIRE_GPU();
   const Context cpu = Context::cpu(), gpu = Context::cuda(0);

@@ -95,6 +95,52 @@ TEST(SumOfSquares, DoesNotDependOnTheNumberOfThreads) {
   EXPECT_EQ(one, five);
 }
 
+TEST(SumOfSquares, AddsCountedGranulesOnly) {
+  for (int64_t n : {1, 127, 128, 129, 1000, 200'003}) {
+    const std::vector<float> values = testing::normal_values(n, 7);
+    std::vector<uint8_t> flags(static_cast<size_t>(granules_of(n)));
+    std::vector<float> kept = values;
+    for (size_t i = 0; i < flags.size(); ++i)
+      flags[i] = static_cast<uint8_t>(i % 3 == 0 ? kGranuleDecays : kGranuleDecays | kGranuleCounted);
+    for (int64_t i = 0; i < n; ++i)
+      if (i / kAdamWGranule % 3 == 0) kept[static_cast<size_t>(i)] = 0.0f;
+    TestTensor x(cpu(), DType::f32, {n}), out(cpu(), DType::f32, {1});
+    TestTensor scratch(cpu(), DType::f32, {sum_of_squares_scratch_elements()});
+    TestTensor flag_tensor(cpu(), DType::u8, {granules_of(n)});
+    std::vector<float> poisoned = values;
+    poisoned[0] = std::nanf("");  // lies in a granule that is not counted
+    x.fill(poisoned);
+    flag_tensor.fill_raw(flags.data());
+    out.fill({0.5f});
+    sum_of_squares(cpu(), x, out, scratch, flag_tensor);
+    EXPECT_EQ(out.floats()[0], sum(kept, 0.5f)) << n;
+    // All counted: the bits of a call without flags.
+    std::fill(flags.begin(), flags.end(), kGranuleCounted);
+    flag_tensor.fill_raw(flags.data());
+    x.fill(values);
+    out.fill({0.5f});
+    sum_of_squares(cpu(), x, out, scratch, flag_tensor);
+    EXPECT_EQ(out.floats()[0], sum(values, 0.5f)) << n;
+  }
+}
+
+TEST(SumOfSquares, AddsUpOverSegments) {
+  const std::vector<float> values = testing::normal_values(5000, 8);
+  TestTensor x(cpu(), DType::f32, {5000}), out(cpu(), DType::f32, {1});
+  TestTensor scratch(cpu(), DType::f32, {sum_of_squares_scratch_elements()});
+  x.fill(values);
+  out.fill_value(0.0f);
+  double expected = 0;
+  for (float value : values) expected += double{value} * value;
+  int64_t begin = 0;
+  for (int64_t count : {1, 127, 3000, 1, 1871}) {
+    sum_of_squares(cpu(), Tensor{x.get().as<float>() + begin, DType::f32, {count}}, out, scratch);
+    begin += count;
+  }
+  ASSERT_EQ(begin, 5000);
+  EXPECT_NEAR(out.floats()[0] / expected, 1.0, 5e-7);  // a rounding of the total per segment
+}
+
 TEST(ClipCoefficient, ClipsAboveTheLimitOnly) {
   const Clip above = clip(16.0f, 1.0f);
   EXPECT_EQ(above.grad_norm, 4.0f);

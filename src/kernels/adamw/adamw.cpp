@@ -19,14 +19,16 @@ void check(const AdamW& args, int64_t n) {
     check_shape("adamw", name, *tensor, {n});
   }
   if (args.param) {
-    check_dtype("adamw", "param", args.param, DType::bf16);
+    check_hp("adamw", "param", args.param);
     check_shape("adamw", "param", args.param, {n});
   }
-  check_dtype("adamw", "decay", args.decay, DType::u8);
-  check_shape("adamw", "decay", args.decay, {(n + kAdamWGranule - 1) / kAdamWGranule});
+  check_dtype("adamw", "flags", args.flags, DType::u8);
+  check_shape("adamw", "flags", args.flags, {granules_of(n)});
   TE_CHECK(args.step >= 1, "adamw: step {} must be at least 1", args.step);
 }
 
+/// Param is the type of the model's copy.
+template <class Param>
 void adamw_cpu(const AdamW& args, int64_t n) {
   if (args.skip != nullptr && *args.skip != 0) return;
   const AdamWConstants c = adamw_constants(args);
@@ -35,16 +37,16 @@ void adamw_cpu(const AdamW& args, int64_t n) {
   const float* main_grad = args.main_grad.as<float>();
   float* exp_avg = args.exp_avg.as<float>();
   float* exp_avg_sq = args.exp_avg_sq.as<float>();
-  bfloat16* param = args.param.as<bfloat16>();
-  const uint8_t* decay_flags = args.decay.as<uint8_t>();
+  Param* param = args.param.as<Param>();
+  const uint8_t* flags = args.flags.as<uint8_t>();
 #pragma omp parallel for schedule(static)
   for (int64_t begin = 0; begin < n; begin += kAdamWGranule) {
-    const float decay = decay_flags[begin / kAdamWGranule] != 0 ? c.decay : 0.0f;
+    const float decay = (flags[begin / kAdamWGranule] & kGranuleDecays) != 0 ? c.decay : 0.0f;
     const int64_t end = std::min(begin + kAdamWGranule, n);
     for (int64_t i = begin; i < end; ++i)
       adamw_element(c, decay, main_grad[i] * multiplier, main_param[i], exp_avg[i], exp_avg_sq[i]);
     if (param != nullptr)
-      for (int64_t i = begin; i < end; ++i) param[i] = to_bf16(main_param[i]);
+      for (int64_t i = begin; i < end; ++i) param[i] = from_float<Param>(main_param[i]);
   }
 }
 
@@ -55,7 +57,8 @@ void adamw(const Context& context, const AdamW& args) {
   if (n == 0) return;  // a rank whose shard is empty
   check(args, n);
   TE_DISPATCH_CUDA(context, adamw, args);
-  adamw_cpu(args, n);
+  visit_hp(args.param ? args.param.dtype : DType::f32,
+           [&](auto zero) { adamw_cpu<decltype(zero)>(args, n); });
 }
 
 }  // namespace te::kernels

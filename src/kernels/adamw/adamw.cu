@@ -10,13 +10,14 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWidth = 4;
 
+template <class Param>
 struct Pointers {
   float* main_param;
   const float* main_grad;
   float* exp_avg;
   float* exp_avg_sq;
-  __nv_bfloat16* param;  ///< or null
-  const uint8_t* decay;
+  Param* param;  ///< or null, or main_param
+  const uint8_t* flags;
   const float* grad_multiplier;  ///< or null
   const int32_t* skip;           ///< or null
 };
@@ -24,13 +25,13 @@ struct Pointers {
 // A thread's elements lie in one granule, because kWidth divides kAdamWGranule.
 static_assert(kAdamWGranule % kWidth == 0);
 
-template <bool vectors>
-__global__ void __launch_bounds__(kThreads) adamw_kernel(Pointers p, AdamWConstants c, int64_t n) {
+template <class Param, bool vectors>
+__global__ void __launch_bounds__(kThreads) adamw_kernel(Pointers<Param> p, AdamWConstants c, int64_t n) {
   if (p.skip != nullptr && *p.skip != 0) return;
   const int64_t begin = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kWidth;
   if (begin >= n) return;
   const float multiplier = p.grad_multiplier != nullptr ? *p.grad_multiplier : 1.0f;
-  const float decay = p.decay[begin / kAdamWGranule] != 0 ? c.decay : 0.0f;
+  const float decay = (p.flags[begin / kAdamWGranule] & kGranuleDecays) != 0 ? c.decay : 0.0f;
   if (vectors && begin + kWidth <= n) {
     Vector<float, kWidth> w = load_vector<float, kWidth>(p.main_param + begin);
     const Vector<float, kWidth> g = load_vector<float, kWidth>(p.main_grad + begin);
@@ -42,7 +43,7 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(Pointers p, AdamWConsta
     store_vector(p.exp_avg + begin, m);
     store_vector(p.exp_avg_sq + begin, v);
     if (p.param != nullptr) {
-      Vector<__nv_bfloat16, kWidth> rounded;
+      Vector<Param, kWidth> rounded;
 #pragma unroll
       for (int k = 0; k < kWidth; ++k) store_float(&rounded.v[k], w.v[k]);
       store_vector(p.param + begin, rounded);
@@ -60,24 +61,31 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(Pointers p, AdamWConsta
   }
 }
 
-}  // namespace
-
-void adamw(const Context& context, const AdamW& args) {
+template <class Param>
+void launch(const Context& context, const AdamW& args) {
   const int64_t n = args.main_param.numel();
-  const Pointers p{args.main_param.as<float>(),    args.main_grad.as<float>(),
-                   args.exp_avg.as<float>(),       args.exp_avg_sq.as<float>(),
-                   args.param.as<__nv_bfloat16>(), args.decay.as<uint8_t>(),
-                   args.grad_multiplier,           args.skip};
+  const Pointers<Param> p{args.main_param.as<float>(), args.main_grad.as<float>(),
+                          args.exp_avg.as<float>(),    args.exp_avg_sq.as<float>(),
+                          args.param.as<Param>(),      args.flags.as<uint8_t>(),
+                          args.grad_multiplier,        args.skip};
   const AdamWConstants c = adamw_constants(args);
   const unsigned blocks = ceil_div(n, int64_t{kThreads} * kWidth);
   const bool vectors = is_aligned(p.main_param, 16) && is_aligned(p.main_grad, 16) &&
-                       is_aligned(p.exp_avg, 16) && is_aligned(p.exp_avg_sq, 16) && is_aligned(p.param, 8);
+                       is_aligned(p.exp_avg, 16) && is_aligned(p.exp_avg_sq, 16) &&
+                       is_aligned(p.param, kWidth * sizeof(Param));
   if (vectors) {
-    adamw_kernel<true><<<blocks, kThreads, 0, cuda_stream(context)>>>(p, c, n);
+    adamw_kernel<Param, true><<<blocks, kThreads, 0, cuda_stream(context)>>>(p, c, n);
   } else {
-    adamw_kernel<false><<<blocks, kThreads, 0, cuda_stream(context)>>>(p, c, n);
+    adamw_kernel<Param, false><<<blocks, kThreads, 0, cuda_stream(context)>>>(p, c, n);
   }
   TE_CUDA_CHECK_LAUNCH();
+}
+
+}  // namespace
+
+void adamw(const Context& context, const AdamW& args) {
+  visit_hp(args.param ? args.param.dtype : DType::f32,
+           [&](auto zero) { launch<typename DeviceType<decltype(zero)>::type>(context, args); });
 }
 
 }  // namespace te::kernels::cuda

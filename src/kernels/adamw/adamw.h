@@ -4,12 +4,9 @@
 
 #include "core/device.h"
 #include "core/tensor.h"
+#include "kernels/common/granule.h"
 
 namespace te::kernels {
-
-/// Parameters start at multiples of this many elements in the flat buffers, so a decay flag per granule is
-/// exact.
-constexpr int64_t kAdamWGranule = 128;
 
 /// With g = main_grad * *grad_multiplier and t = step (1-based):
 ///   exp_avg    = beta1 exp_avg + (1 - beta1) g
@@ -25,8 +22,8 @@ struct AdamW {
   Tensor main_grad;   ///< fp32 [n]
   Tensor exp_avg;     ///< fp32 [n], in/out
   Tensor exp_avg_sq;  ///< fp32 [n], in/out
-  Tensor param;       ///< bf16 [n], out; empty in an FP32 model, whose parameters are main_param
-  Tensor decay;       ///< u8 [ceil(n / kAdamWGranule)]: 1 where weight decay applies
+  Tensor param;       ///< bf16 or fp32 [n], out; may be empty, or the memory of main_param
+  Tensor flags;       ///< u8 [granules_of(n)]: kGranuleDecays where weight decay applies
   float lr = 0.0f;
   float beta1 = 0.9f;
   float beta2 = 0.95f;

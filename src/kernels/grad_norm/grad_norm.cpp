@@ -3,35 +3,60 @@
 
 #include <algorithm>
 
+#include "core/float_types.h"
 #include "kernels/common/checks.h"
 #include "kernels/grad_norm/grad_norm_rule.h"
 
 namespace te::kernels {
 namespace {
 
-// FP32 products; eight running sums, so that the compiler can use vectors without reordering anything,
-// emptied into FP64 often enough that their rounding does not grow with n.
-double sum_range(const float* x, int64_t begin, int64_t end) {
+constexpr int64_t kBlock = 1024;
+
+// FP32 products; eight running sums, so that the compiler can use vectors without reordering anything.
+double add_block(const float* x, int64_t count, double total) {
   constexpr int kLanes = 8;
-  constexpr int64_t kBlock = 1024;
+  float lanes[kLanes] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes)
+    for (int lane = 0; lane < kLanes; ++lane) lanes[lane] += x[i + lane] * x[i + lane];
+  for (; i < count; ++i) lanes[0] += x[i] * x[i];
+  for (float lane : lanes) total += static_cast<double>(lane);
+  return total;
+}
+
+/// Copies x[begin, end) to `block`, zeros where a granule is not counted.
+template <class T>
+void load_block(const T* x, const uint8_t* flags, int64_t begin, int64_t end, float* block) {
+  if (flags == nullptr) {
+    for (int64_t i = begin; i < end; ++i) block[i - begin] = to_float(x[i]);
+    return;
+  }
+  for (int64_t i = begin; i < end;) {
+    const int64_t granule = i / kAdamWGranule, stop = std::min(end, (granule + 1) * kAdamWGranule);
+    const bool counted = (flags[granule] & kGranuleCounted) != 0;
+    for (; i < stop; ++i) block[i - begin] = counted ? to_float(x[i]) : 0.0f;
+  }
+}
+
+// Blocks are added up in FP64, so that rounding does not grow with n.
+template <class T>
+double sum_range(const T* x, const uint8_t* flags, int64_t begin, int64_t end) {
+  float values[kBlock];
   double total = 0;
   for (int64_t block = begin; block < end; block += kBlock) {
     const int64_t stop = std::min(block + kBlock, end);
-    float lanes[kLanes] = {};
-    int64_t i = block;
-    for (; i + kLanes <= stop; i += kLanes)
-      for (int lane = 0; lane < kLanes; ++lane) lanes[lane] += x[i + lane] * x[i + lane];
-    for (; i < stop; ++i) lanes[0] += x[i] * x[i];
-    for (float lane : lanes) total += static_cast<double>(lane);
+    load_block(x, flags, block, stop, values);
+    total = add_block(values, stop - block, total);
   }
   return total;
 }
 
-void sum_of_squares_cpu(const float* x, int64_t n, float* out, double* parts) {
+template <class T>
+void sum_of_squares_cpu(const T* x, const uint8_t* flags, int64_t n, float* out, double* parts) {
   const int64_t length = (n + kSumOfSquaresParts - 1) / kSumOfSquaresParts;
 #pragma omp parallel for schedule(static)
   for (int64_t part = 0; part < kSumOfSquaresParts; ++part)
-    parts[part] = sum_range(x, std::min(part * length, n), std::min((part + 1) * length, n));
+    parts[part] = sum_range(x, flags, std::min(part * length, n), std::min((part + 1) * length, n));
   double total = *out;
   for (int part = 0; part < kSumOfSquaresParts; ++part) total += parts[part];
   *out = static_cast<float>(total);
@@ -43,7 +68,8 @@ int64_t sum_of_squares_scratch_elements() {
   return 2 * kSumOfSquaresParts;
 }
 
-void sum_of_squares(const Context& context, const Tensor& x, const Tensor& out, const Tensor& scratch) {
+void sum_of_squares(const Context& context, const Tensor& x, const Tensor& out, const Tensor& scratch,
+                    const Tensor& flags) {
   check_dtype("sum_of_squares", "out", out, DType::f32);
   check_shape("sum_of_squares", "out", out, {1});
   if (x.numel() == 0) return;
@@ -54,8 +80,12 @@ void sum_of_squares(const Context& context, const Tensor& x, const Tensor& out, 
            sum_of_squares_scratch_elements());
   TE_CHECK(reinterpret_cast<uintptr_t>(scratch.data) % sizeof(double) == 0,
            "sum_of_squares: scratch must be 8-byte aligned");
-  TE_DISPATCH_CUDA(context, sum_of_squares, x, out, scratch);
-  sum_of_squares_cpu(x.as<float>(), x.numel(), out.as<float>(), scratch.as<double>());
+  if (flags) {
+    check_dtype("sum_of_squares", "flags", flags, DType::u8);
+    check_shape("sum_of_squares", "flags", flags, {granules_of(x.numel())});
+  }
+  TE_DISPATCH_CUDA(context, sum_of_squares, x, out, scratch, flags);
+  sum_of_squares_cpu(x.as<float>(), flags.as<uint8_t>(), x.numel(), out.as<float>(), scratch.as<double>());
 }
 
 void clip_coefficient(const Context& context, const ClipCoefficient& args) {

@@ -25,8 +25,17 @@ __device__ __forceinline__ double block_sum_f64(double x, double* shared) {
   return warp == 0 ? warp_sum_f64(lane < warps ? shared[lane] : 0.0) : 0.0;
 }
 
+/// Whether the granule of element i is counted; flags may be null.
+__device__ __forceinline__ bool is_counted(const uint8_t* flags, int64_t i) {
+  return flags == nullptr || (flags[i / kAdamWGranule] & kGranuleCounted) != 0;
+}
+
+// A vector lies in one granule: both begin at multiples of kWidth elements of x.
+static_assert(kAdamWGranule % kWidth == 0);
+
 template <bool vectors>
-__global__ void __launch_bounds__(kThreads) partial_sums(const float* x, int64_t n, double* parts) {
+__global__ void __launch_bounds__(kThreads)
+    partial_sums(const float* x, const uint8_t* flags, int64_t n, double* parts) {
   __shared__ double shared[kWarpSize];
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const int64_t threads = static_cast<int64_t>(gridDim.x) * kThreads;
@@ -38,7 +47,8 @@ __global__ void __launch_bounds__(kThreads) partial_sums(const float* x, int64_t
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       const int64_t i = first + u * threads;
-      values[u] = i < whole ? load_vector<float, kWidth>(x + i * kWidth) : Vector<float, kWidth>{};
+      values[u] = i < whole && is_counted(flags, i * kWidth) ? load_vector<float, kWidth>(x + i * kWidth)
+                                                             : Vector<float, kWidth>{};
     }
     float sum = 0.0f;
 #pragma unroll
@@ -47,7 +57,8 @@ __global__ void __launch_bounds__(kThreads) partial_sums(const float* x, int64_t
       for (int k = 0; k < kWidth; ++k) sum = fmaf(values[u].v[k], values[u].v[k], sum);
     total += static_cast<double>(sum);
   }
-  for (int64_t i = whole * kWidth + thread; i < n; i += threads) total += static_cast<double>(x[i] * x[i]);
+  for (int64_t i = whole * kWidth + thread; i < n; i += threads)
+    if (is_counted(flags, i)) total += static_cast<double>(x[i] * x[i]);
   total = block_sum_f64(total, shared);
   if (threadIdx.x == 0) parts[blockIdx.x] = total;
 }
@@ -68,14 +79,17 @@ __global__ void clip_kernel(const float* sum, const float* loss, float clip, flo
 
 }  // namespace
 
-void sum_of_squares(const Context& context, const Tensor& x, const Tensor& out, const Tensor& scratch) {
+void sum_of_squares(const Context& context, const Tensor& x, const Tensor& out, const Tensor& scratch,
+                    const Tensor& flags) {
   const float* data = x.as<float>();
   double* parts = scratch.as<double>();
   const cudaStream_t stream = cuda_stream(context);
   if (is_aligned(data, 16)) {
-    partial_sums<true><<<kSumOfSquaresParts, kThreads, 0, stream>>>(data, x.numel(), parts);
+    partial_sums<true>
+        <<<kSumOfSquaresParts, kThreads, 0, stream>>>(data, flags.as<uint8_t>(), x.numel(), parts);
   } else {
-    partial_sums<false><<<kSumOfSquaresParts, kThreads, 0, stream>>>(data, x.numel(), parts);
+    partial_sums<false>
+        <<<kSumOfSquaresParts, kThreads, 0, stream>>>(data, flags.as<uint8_t>(), x.numel(), parts);
   }
   TE_CUDA_CHECK_LAUNCH();
   add_parts<<<1, kSumOfSquaresParts, 0, stream>>>(parts, out.as<float>());

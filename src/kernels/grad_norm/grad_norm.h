@@ -4,6 +4,7 @@
 
 #include "core/device.h"
 #include "core/tensor.h"
+#include "kernels/common/granule.h"
 
 namespace te::kernels {
 
@@ -11,7 +12,10 @@ namespace te::kernels {
 /// run and with any number of threads). x fp32 [n], may be empty; out [1] fp32; scratch fp32 of
 /// sum_of_squares_scratch_elements(), 8-byte aligned. NaN and infinities, also from an FP32 product that
 /// overflows, reach out.
-void sum_of_squares(const Context& context, const Tensor& x, const Tensor& out, const Tensor& scratch);
+/// flags (optional): u8 [granules_of(n)], x beginning with a granule; only granules with kGranuleCounted are
+/// added. Where all have it, the bits are those of a call without flags.
+void sum_of_squares(const Context& context, const Tensor& x, const Tensor& out, const Tensor& scratch,
+                    const Tensor& flags = {});
 int64_t sum_of_squares_scratch_elements();
 
 /// grad_norm  = sqrt(sum_of_squares)

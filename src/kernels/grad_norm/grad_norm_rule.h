@@ -30,7 +30,8 @@ TE_HOST_DEVICE ClipResult clip_rule(float sum_of_squares, float loss, float clip
 
 #ifdef TE_WITH_CUDA
 namespace cuda {
-void sum_of_squares(const Context& context, const Tensor& x, const Tensor& out, const Tensor& scratch);
+void sum_of_squares(const Context& context, const Tensor& x, const Tensor& out, const Tensor& scratch,
+                    const Tensor& flags);
 void clip_coefficient(const Context& context, const ClipCoefficient& args);
 }  // namespace cuda
 #endif

@@ -57,7 +57,7 @@ class Layer {
         recipe_(fp8::make_recipe(config.precision, 1)),
         layer_(0, config, parameters_, *recipe_, rope_),
         dims_(model::Dimensions::of(config)) {
-    parameters_.plan(plan_, dims_.dtype);
+    parameters_.plan(plan_, {.dtype = dims_.dtype});
     recipe_->plan(plan_);
     rope_.plan(plan_, config.model);
     scratch_.plan(plan_, dims_, recipe_->quantizes(), false,

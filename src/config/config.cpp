@@ -2,6 +2,7 @@
 #include "config/config.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "core/error.h"
 
@@ -26,6 +27,9 @@ void resolve_defaults(Config& config) {
     m.kv_channels = m.hidden_size / m.num_attention_heads;
   }
   if (m.max_position_embeddings == 0) m.max_position_embeddings = m.seq_length;
+  // Tensor ranks hold equally many rows of the vocabulary.
+  if (m.padded_vocab_size() % config.parallel.tensor != 0)
+    m.make_vocab_size_divisible_by = std::lcm(m.make_vocab_size_divisible_by, config.parallel.tensor);
   OptimizerConfig& o = config.optimizer;
   if (o.decay_steps == 0) o.decay_steps = config.training.train_steps;
   if (o.wsd_decay_steps == 0) o.wsd_decay_steps = std::max<int64_t>(o.decay_steps / 10, 1);

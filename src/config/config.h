@@ -20,6 +20,7 @@ enum class Recompute : uint8_t { none, selective, full };
 enum class DeviceChoice : uint8_t { automatic, cpu, cuda };  ///< automatic is spelled "auto" in YAML
 enum class LrDecay : uint8_t { cosine, linear, constant, wsd };
 enum class OptimizerName : uint8_t { adamw };
+enum class PipelineSchedule : uint8_t { gpipe, one_f_one_b, interleaved, zero_bubble };  ///< "1f1b" in YAML
 
 std::string_view to_string(Family value);
 std::string_view to_string(ComputeDType value);
@@ -30,6 +31,7 @@ std::string_view to_string(Recompute value);
 std::string_view to_string(DeviceChoice value);
 std::string_view to_string(LrDecay value);
 std::string_view to_string(OptimizerName value);
+std::string_view to_string(PipelineSchedule value);
 
 /// The inverse of to_string; false (and value untouched) when the text names no value.
 bool from_string(std::string_view text, Family& value);
@@ -41,6 +43,7 @@ bool from_string(std::string_view text, Recompute& value);
 bool from_string(std::string_view text, DeviceChoice& value);
 bool from_string(std::string_view text, LrDecay& value);
 bool from_string(std::string_view text, OptimizerName& value);
+bool from_string(std::string_view text, PipelineSchedule& value);
 
 struct ModelConfig {
   Family family = Family::llama;
@@ -87,6 +90,22 @@ struct PrecisionConfig {
   int64_t fp8_calibration_passes = 2;
 };
 
+/// How the ranks of a job share the work. The data-parallel size is what is left: ranks / (tensor * pipeline).
+struct ParallelConfig {
+  int64_t tensor = 1;
+  int64_t pipeline = 1;
+  bool sequence = false;       ///< norms and the residual stream are sharded over the tensor ranks, too
+  int64_t virtual_stages = 1;  ///< model chunks of a pipeline stage
+  PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
+  /// Pieces along the tokens into which a product next to a tensor-parallel collective is cut, so that the
+  /// collective of one piece runs beside the product of the next. 1: no overlap.
+  int64_t tensor_overlap = 1;
+  int64_t bucket_size = 40'000'000;  ///< parameters of one reduction of gradients, at least
+  bool overlap_grad_reduce = true;   ///< a bucket is reduced as soon as the backward pass has finished it
+  bool overlap_param_gather = true;  ///< new values are gathered while the next forward pass runs
+  int64_t timeout_seconds = 600;     ///< of a rank that waits for others; 0: for ever
+};
+
 struct TrainingConfig {
   int64_t micro_batch_size = 0;   ///< sequences per forward pass
   int64_t global_batch_size = 0;  ///< sequences per optimizer step
@@ -112,7 +131,8 @@ struct OptimizerConfig {
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;
-  double clip_grad = 1.0;  ///< 0: no clipping
+  double clip_grad = 1.0;                             ///< 0: no clipping
+  ComputeDType main_grad_dtype = ComputeDType::fp32;  ///< of accumulated gradients and their reduction
 };
 
 struct DataSource {
@@ -147,6 +167,7 @@ struct Config {
   std::string name;  ///< stem of the config file; not a key
   ModelConfig model;
   PrecisionConfig precision;
+  ParallelConfig parallel;
   TrainingConfig training;
   OptimizerConfig optimizer;
   DataConfig data;

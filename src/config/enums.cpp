@@ -40,6 +40,7 @@ TE_CONFIG_ENUM(Recompute, "none", "selective", "full")
 TE_CONFIG_ENUM(DeviceChoice, "auto", "cpu", "cuda")
 TE_CONFIG_ENUM(LrDecay, "cosine", "linear", "constant", "wsd")
 TE_CONFIG_ENUM(OptimizerName, "adamw")
+TE_CONFIG_ENUM(PipelineSchedule, "gpipe", "1f1b", "interleaved", "zero_bubble")
 
 #undef TE_CONFIG_ENUM
 

@@ -43,6 +43,10 @@ constexpr auto kSections = std::to_array<Section>({
     {"precision",
      "Number formats. `fp8` is the one key that turns a BF16 run into an FP8 run; every other `fp8_*` key "
      "and the amax keys have no effect while it is `off`, unless `fp8_calibrate` is set."},
+    {"parallel",
+     "How the ranks of a job (`mpirun -n RANKS te-train ...`) share the work. Data parallelism takes what "
+     "tensor and pipeline parallelism leave: RANKS / (`tensor` * `pipeline`), and its ranks share the "
+     "optimizer's state (ZeRO-1). The layout does not change the mathematics."},
     {"training", "Batches, length, device. Batch sizes count sequences of `model.seq_length` tokens."},
     {"optimizer", "AdamW and the learning-rate schedule. Steps are optimizer steps."},
     {"data",
@@ -107,6 +111,28 @@ const auto kKeys = std::to_array<Key>({
      "`delayed`: passes over the first microbatch before step 1 that fill the amax history, so that step 1 "
      "does not run at scale 1. 0 is Transformer Engine's behaviour."},
 
+    {TE_KEY(parallel.tensor), kBuiltIn, from_to(1, 1024),
+     "Ranks that share every layer's matrices. Divides `num_query_groups` and `ffn_hidden_size`."},
+    {TE_KEY(parallel.pipeline), kBuiltIn, from_to(1, 1024), "Pipeline stages: ranks that share the layers."},
+    {TE_KEY(parallel.sequence), kBuiltIn, kAny,
+     "Sequence parallelism: the tensor ranks share the tokens of norms and residual stream, too."},
+    {TE_KEY(parallel.virtual_stages), kBuiltIn, from_to(1, 1024),
+     "Model chunks of each stage; more than 1 with `schedule: interleaved`."},
+    {TE_KEY(parallel.schedule), kBuiltIn, kAny,
+     "Order of forward and backward passes over the stages; `te-train --print-schedule` draws it."},
+    {TE_KEY(parallel.tensor_overlap), kBuiltIn, from_to(1, 64),
+     "Pieces along the tokens into which products next to a tensor-parallel collective are cut, so that one "
+     "piece is sent while the next is computed. 1 is no overlap."},
+    {TE_KEY(parallel.bucket_size), kBuiltIn, from_to(1, 1e12),
+     "Data parallelism: parameters of one gradient reduction, at least."},
+    {TE_KEY(parallel.overlap_grad_reduce), kBuiltIn, kAny,
+     "Data parallelism: reduce a bucket of gradients as soon as the backward pass has finished it."},
+    {TE_KEY(parallel.overlap_param_gather), kBuiltIn, kAny,
+     "Data parallelism: gather new parameters while the next forward pass runs."},
+    {TE_KEY(parallel.timeout_seconds), kBuiltIn, from_to(0, kMaxSteps),
+     "Seconds after which a rank that waits for others ends the job and says for what and whom it waited; 0 "
+     "is never."},
+
     {TE_KEY(training.micro_batch_size), kRequired, from_to(1, kMaxWidth), "Sequences per forward pass."},
     {TE_KEY(training.global_batch_size), kRequired, from_to(1, kMaxWidth),
      "Sequences per optimizer step. A multiple of `micro_batch_size`."},
@@ -141,6 +167,8 @@ const auto kKeys = std::to_array<Key>({
     {TE_KEY(optimizer.beta2), kBuiltIn, kFraction, "Decay of the second moment."},
     {TE_KEY(optimizer.eps), kBuiltIn, above(0), "Added to the root of the second moment."},
     {TE_KEY(optimizer.clip_grad), kBuiltIn, at_least(0), "Largest global gradient norm; 0 is no clipping."},
+    {TE_KEY(optimizer.main_grad_dtype), kBuiltIn, kAny,
+     "Number format in which gradients are accumulated over microbatches and reduced over ranks."},
 
     {TE_KEY(data.train), kBuiltIn, kAny,
      "Training datasets, blended by weight (relative; they need not sum to 1). Required unless `synthetic`.",

@@ -1,6 +1,7 @@
 // Combinations of keys that cannot work, found before anything is allocated. Each message names the keys,
 // shows the arithmetic and says what would mend it. Ranges of single keys come from the table.
 #include <cmath>
+#include <numeric>
 
 #include "config/key_table.h"
 #include "config/text.h"
@@ -69,6 +70,11 @@ void check_fp8_dimension(const PrecisionConfig& p, const std::string& what, int6
       to_string(p.fp8), kFp8Multiple, what, size, below / kFp8Multiple, kFp8Multiple, size - below, nearest);
 }
 
+/// Into how many equal runs of tokens the layout cuts a microbatch.
+int64_t token_pieces(const ParallelConfig& p) {
+  return (p.sequence ? p.tensor : 1) * p.tensor_overlap;
+}
+
 void check_fp8(const Config& c) {
   const ModelConfig& m = c.model;
   const PrecisionConfig& p = c.precision;
@@ -85,23 +91,58 @@ void check_fp8(const Config& c) {
         "records them anyway; leave fp8_calibrate out",
         to_string(p.fp8));
   }
+  const int64_t ranks = c.parallel.tensor;
+  const std::string share = ranks == 1 ? "" : fmt::format(" / parallel.tensor {}", ranks);
   check_fp8_dimension(p, "model.hidden_size", m.hidden_size);
-  check_fp8_dimension(p, "model.ffn_hidden_size", m.ffn_hidden_size);
+  check_fp8_dimension(p, "model.ffn_hidden_size" + share, m.ffn_hidden_size / ranks);
   check_fp8_dimension(p,
-                      fmt::format("model.num_attention_heads * model.kv_channels = {} * {}",
+                      fmt::format("model.num_attention_heads * model.kv_channels{} = {} * {}", share,
                                   m.num_attention_heads, m.kv_channels),
-                      m.attention_width());
+                      m.attention_width() / ranks);
   check_fp8_dimension(
       p,
       fmt::format("the width of linear_qkv, (model.num_attention_heads + 2 * model.num_query_groups) * "
-                  "model.kv_channels = ({} + 2 * {}) * {}",
-                  m.num_attention_heads, m.num_query_groups, m.kv_channels),
-      m.qkv_width());
+                  "model.kv_channels{} = ({} + 2 * {}) * {}",
+                  share, m.num_attention_heads, m.num_query_groups, m.kv_channels),
+      m.qkv_width() / ranks);
   check_fp8_dimension(
       p,
-      fmt::format("the tokens of a microbatch, training.micro_batch_size * model.seq_length = {} * {}",
+      fmt::format("the tokens of a microbatch{}, training.micro_batch_size * model.seq_length = {} * {}",
+                  token_pieces(c.parallel) == 1 ? "" : fmt::format(" in {} pieces", token_pieces(c.parallel)),
                   c.training.micro_batch_size, m.seq_length),
-      c.training.micro_batch_size * m.seq_length);
+      c.training.micro_batch_size * m.seq_length / token_pieces(c.parallel));
+}
+
+void check_divides(const char* key, int64_t value, const char* why, int64_t ranks) {
+  if (value % ranks == 0) return;
+  user_error("{} ({}) is not a multiple of parallel.tensor ({}): {}; the largest tensor size that fits is {}",
+             key, value, ranks, why, std::gcd(value, ranks));
+}
+
+void check_parallel(const Config& c) {
+  const ModelConfig& m = c.model;
+  const ParallelConfig& p = c.parallel;
+  check_divides("model.num_attention_heads", m.num_attention_heads, "a head is not split", p.tensor);
+  check_divides("model.num_query_groups", m.num_query_groups, "a key/value head is neither split nor copied",
+                p.tensor);
+  check_divides("model.ffn_hidden_size", m.ffn_hidden_size, "ranks hold equal parts", p.tensor);
+  const int64_t tokens = c.training.micro_batch_size * m.seq_length;
+  if (tokens % token_pieces(p) != 0) {
+    user_error(
+        "training.micro_batch_size * model.seq_length = {} * {} = {} tokens of a microbatch are not a "
+        "multiple of "
+        "the {} pieces that parallel.tensor ({}), parallel.sequence and parallel.tensor_overlap ({}) make of "
+        "them",
+        c.training.micro_batch_size, m.seq_length, tokens, token_pieces(p), p.tensor, p.tensor_overlap);
+  }
+  const int64_t chunks = p.pipeline * p.virtual_stages;
+  if (m.num_layers < chunks) {
+    user_error(
+        "model.num_layers ({}) is below parallel.pipeline * parallel.virtual_stages = {} * {} = {}: every "
+        "chunk "
+        "needs a layer",
+        m.num_layers, p.pipeline, p.virtual_stages, chunks);
+  }
 }
 
 void check_training(const Config& c) {
@@ -222,6 +263,7 @@ void validate_for_device(const Config& config, bool cuda) {
 void validate(const Config& config) {
   check_ranges(config);
   check_model(config.model);
+  check_parallel(config);
   check_training(config);
   check_fp8(config);
   check_optimizer(config);

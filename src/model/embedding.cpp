@@ -9,13 +9,17 @@ namespace te::model {
 Embedding::Embedding(const config::Config& config, ParameterStore& parameters)
     : dims_(Dimensions::of(config)), dropout_(static_cast<float>(config.model.hidden_dropout)) {
   const float std = static_cast<float>(config.model.init_method_std);
-  words_ =
-      parameters.add("embedding.word_embeddings.weight",
-                     {config.model.padded_vocab_size(), config.model.hidden_size}, Init::normal, std, true);
+  words_ = parameters.add(
+      {.name = "embedding.word_embeddings.weight",
+       .shard = ParameterShard::whole({config.model.padded_vocab_size(), config.model.hidden_size}),
+       .std = std,
+       .decay = true});
   if (config.model.family == config::Family::gpt) {
-    positions_ = parameters.add("embedding.position_embeddings.weight",
-                                {config.model.max_position_embeddings, config.model.hidden_size},
-                                Init::normal, std, true);
+    positions_ = parameters.add(
+        {.name = "embedding.position_embeddings.weight",
+         .shard = ParameterShard::whole({config.model.max_position_embeddings, config.model.hidden_size}),
+         .std = std,
+         .decay = true});
   }
 }
 

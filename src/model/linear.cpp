@@ -10,8 +10,14 @@ using fp8::Operand;
 using fp8::OperandRole;
 
 Linear::Linear(Spec spec, ParameterStore& parameters, fp8::Recipe& recipe) : spec_(std::move(spec)) {
-  weight_ = parameters.add(spec_.name + ".weight", {spec_.out, spec_.in}, Init::normal, spec_.init_std, true);
-  if (spec_.bias) bias_ = parameters.add(spec_.name + ".bias", {spec_.out}, Init::zeros, 0.0f, false);
+  weight_ = parameters.add({.name = spec_.name + ".weight",
+                            .shard = ParameterShard::whole({spec_.out, spec_.in}),
+                            .std = spec_.init_std,
+                            .decay = true});
+  if (spec_.bias) {
+    bias_ = parameters.add(
+        {.name = spec_.name + ".bias", .shard = ParameterShard::whole({spec_.out}), .init = Init::zeros});
+  }
   input_quantizer_ = recipe.quantizer(spec_.name, spec_.layer, OperandRole::input);
   weight_quantizer_ = recipe.quantizer(spec_.name, spec_.layer, OperandRole::weight);
   grad_quantizer_ = recipe.quantizer(spec_.name, spec_.layer, OperandRole::grad_output);

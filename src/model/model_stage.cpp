@@ -27,7 +27,7 @@ ModelStage::ModelStage(const config::Config& config)
 void ModelStage::plan(MemoryPlan& plan, const Context& context) {
   const bool fp8 = recipe_->quantizes();
   const bool selective = config_.training.recompute == config::Recompute::selective;
-  parameters_.plan(plan, dims_.dtype);
+  parameters_.plan(plan, {.dtype = dims_.dtype});
   recipe_->plan(plan);
   rope_.plan(plan, config_.model);
   embedding_.plan(plan, context);

@@ -6,8 +6,9 @@ namespace te::model {
 
 Norm::Norm(const std::string& name, const config::ModelConfig& model, ParameterStore& parameters)
     : layer_norm_(model.family == config::Family::gpt), eps_(static_cast<float>(model.norm_epsilon)) {
-  gain_ = parameters.add(name + ".weight", {model.hidden_size}, Init::ones, 0.0f, false);
-  if (layer_norm_) bias_ = parameters.add(name + ".bias", {model.hidden_size}, Init::zeros, 0.0f, false);
+  const ParameterShard shard = ParameterShard::whole({model.hidden_size});
+  gain_ = parameters.add({.name = name + ".weight", .shard = shard, .init = Init::ones});
+  if (layer_norm_) bias_ = parameters.add({.name = name + ".bias", .shard = shard, .init = Init::zeros});
 }
 
 void Norm::plan_statistics(MemoryPlan& plan, Statistics& statistics, int64_t tokens,

@@ -22,8 +22,10 @@ OutputLayer::OutputLayer(const config::Config& config, ParameterStore& parameter
       dtype_(Dimensions::of(config).dtype),
       weight_(tied) {
   if (weight_ == nullptr) {
-    weight_ = parameters.add("output_layer.weight", {padded_vocab_, config.model.hidden_size}, Init::normal,
-                             static_cast<float>(config.model.init_method_std), true);
+    weight_ = parameters.add({.name = "output_layer.weight",
+                              .shard = ParameterShard::whole({padded_vocab_, config.model.hidden_size}),
+                              .std = static_cast<float>(config.model.init_method_std),
+                              .decay = true});
   }
 }
 

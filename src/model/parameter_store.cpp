@@ -2,66 +2,149 @@
 
 #include <algorithm>
 #include <utility>
-#include <vector>
 
 #include "core/random.h"
 #include "kernels/common/granule.h"
 #include "kernels/elementwise/elementwise.h"
 
 namespace te::model {
+namespace {
 
-Parameter* ParameterStore::add(std::string name, Shape shape, Init init, float std, bool decay) {
-  const int64_t granule = kernels::kAdamWGranule;
-  Parameter parameter{std::move(name), shape, init, std, decay, flat_size_, {}, {}, {}};
-  count_ += shape.numel();
-  flat_size_ += (shape.numel() + granule - 1) / granule * granule;
+constexpr int64_t kGranule = kernels::kAdamWGranule;
+
+int64_t round_up(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+}  // namespace
+
+Parameter* ParameterStore::add(ParameterSpec spec) {
+  Parameter parameter;
+  parameter.shape = spec.shard.local();
+  static_cast<ParameterSpec&>(parameter) = std::move(spec);
+  count_ += parameter.shape.numel();
   parameters_.push_back(std::move(parameter));
   return &parameters_.back();
 }
 
-void ParameterStore::plan(MemoryPlan& plan, DType dtype) {
-  dtype_ = dtype;
-  if (dtype != DType::f32) plan.add(values, "parameters", MemoryKind::parameters, dtype, {flat_size_});
-  plan.add(mains, "main_params", MemoryKind::main_params, DType::f32, {flat_size_});
-  plan.add(grads, "main_grads", MemoryKind::main_grads, DType::f32, {flat_size_});
-  plan.add(flags, "granule_flags", MemoryKind::optimizer, DType::u8, {kernels::granules_of(flat_size_)});
+// --- layout ------------------------------------------------------------------------------------------------
+
+// Offsets, buckets and segments. One data rank needs no cuts: everything is one bucket.
+void ParameterStore::lay_out() {
+  const bool one = layout_.data_size == 1;
+  int64_t end = 0, begin = 0;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    parameters_[i].offset = end;
+    end += round_up(parameters_[i].shape.numel(), kGranule);
+    const bool last = i + 1 == parameters_.size();
+    const bool layer_end = std::find(layer_ends_.begin(), layer_ends_.end(), i + 1) != layer_ends_.end();
+    if (!last && (one || !layer_end || end - begin < layout_.bucket_size)) continue;
+    end = round_up(end, kGranule * layout_.data_size);
+    const int64_t count = (end - begin) / layout_.data_size;
+    segments_.push_back({begin + layout_.data_rank * count, count, shard_size_});
+    buckets_.push_back({begin, end});
+    shard_size_ += count;
+    begin = end;
+  }
+  flat_size_ = end;
+}
+
+void ParameterStore::plan(MemoryPlan& plan, const StoreLayout& layout) {
+  layout_ = layout;
+  lay_out();
+  plan.add(values, "parameters", MemoryKind::parameters, layout.dtype, {flat_size_});
+  if (!fp32()) plan.add(mains, "main_params", MemoryKind::main_params, DType::f32, {shard_size_});
+  plan.add(grads, "main_grads", MemoryKind::main_grads, layout.grad_dtype, {flat_size_});
+  plan.add(flags, "granule_flags", MemoryKind::optimizer, DType::u8, {flat_size_ / kGranule});
 }
 
 void ParameterStore::bind(const Context& context) {
-  std::vector<uint8_t> host_flags(static_cast<size_t>(flags.numel()), kernels::kGranuleCounted);
-  const auto part = [](const Tensor& flat, const Parameter& parameter) {
-    char* data =
-        static_cast<char*>(flat.data) + static_cast<size_t>(parameter.offset) * dtype_size(flat.dtype);
-    return Tensor{data, flat.dtype, parameter.shape};
-  };
+  if (fp32() && layout_.data_size == 1) mains = values;
+  std::vector<uint8_t> host(static_cast<size_t>(flags.numel()), 0);
   for (Parameter& parameter : parameters_) {
-    parameter.main = part(mains, parameter);
-    parameter.grad = part(grads, parameter);
-    parameter.value = values ? part(values, parameter) : parameter.main;
-    if (!parameter.decay) continue;
-    const int64_t first = parameter.offset / kernels::kAdamWGranule;
-    const int64_t count = kernels::granules_of(parameter.shape.numel());
-    for (int64_t i = first; i < first + count; ++i)
-      host_flags[static_cast<size_t>(i)] |= kernels::kGranuleDecays;
+    const int64_t count = parameter.shape.numel();
+    parameter.value = part(values, parameter.offset, count).view(parameter.shape);
+    parameter.grad = part(grads, parameter.offset, count).view(parameter.shape);
+    if (fp32()) {
+      parameter.main = parameter.value;
+    } else if (layout_.data_size == 1) {
+      parameter.main = part(mains, parameter.offset, count).view(parameter.shape);
+    }
+    const bool counted =
+        (parameter.sharing == Sharing::sharded || layout_.tensor_rank == 0) && !parameter.copy;
+    std::fill_n(host.begin() + parameter.offset / kGranule, kernels::granules_of(count),
+                static_cast<uint8_t>((parameter.decay ? kernels::kGranuleDecays : 0) |
+                                     (counted ? kernels::kGranuleCounted : 0)));
   }
-  context.copy_to_device(flags, host_flags.data());
+  context.copy_to_device(flags, host.data());
   context.synchronize();  // the host vector must outlive the copy
 }
 
+// --- parts -------------------------------------------------------------------------------------------------
+
+Tensor ParameterStore::part(const Tensor& flat, int64_t first, int64_t count) {
+  TE_CHECK(first >= 0 && first + count <= flat.numel(), "elements {}+{} of {}", first, count,
+           flat.shape.str());
+  return {static_cast<char*>(flat.data) + static_cast<size_t>(first) * dtype_size(flat.dtype),
+          flat.dtype,
+          {count}};
+}
+
+Tensor ParameterStore::main_of(const Segment& segment) const {
+  return fp32() ? value_of(segment) : part(mains, segment.shard, segment.count);
+}
+
+Tensor ParameterStore::flags_of(const Segment& segment) const {
+  return part(flags, segment.begin / kGranule, segment.count / kGranule);
+}
+
+std::vector<ParameterStore::Piece> ParameterStore::pieces(const Parameter& parameter) const {
+  std::vector<Piece> result;
+  for (const Segment& segment : segments_) {
+    const int64_t from = std::max(parameter.offset, segment.begin);
+    const int64_t to = std::min(parameter.end(), segment.begin + segment.count);
+    if (from < to) {
+      result.push_back({from - parameter.offset, to - from, segment.shard + from - segment.begin});
+    }
+  }
+  return result;
+}
+
+Tensor ParameterStore::main_of(const Parameter& parameter, const Piece& piece) const {
+  return fp32() ? part(values, parameter.offset + piece.local, piece.count)
+                : part(mains, piece.shard, piece.count);
+}
+
+// --- values ------------------------------------------------------------------------------------------------
+
 void ParameterStore::initialize(const Context& context, uint64_t seed) {
   for (const Parameter& parameter : parameters_) {
-    const Tensor flat = parameter.main.view({parameter.main.numel()});
-    if (parameter.init == Init::normal) {
-      kernels::fill_normal(context, flat, parameter.std, seed, stream_of(parameter.name), 0);
-    } else {
-      kernels::fill_value(context, flat, parameter.init == Init::ones ? 1.0f : 0.0f);
-    }
+    for (const Piece& piece : pieces(parameter)) initialize(context, seed, parameter, piece);
   }
   cast_values(context);
 }
 
+void ParameterStore::initialize(const Context& context, uint64_t seed, const Parameter& parameter,
+                                const Piece& piece) const {
+  const Tensor main = main_of(parameter, piece);
+  if (parameter.init != Init::normal) {
+    return kernels::fill_value(context, main, parameter.init == Init::ones ? 1.0f : 0.0f);
+  }
+  const ParameterShard& shard = parameter.shard;
+  for (const ParameterShard::Run& run : shard.runs(piece.local, piece.local + piece.count)) {
+    kernels::fill_normal(context, part(main, run.local - piece.local, run.count), parameter.std, seed,
+                         stream_of(parameter.name),
+                         {.local_cols = shard.cols,
+                          .first_local = run.in_range,
+                          .global_row = run.row,
+                          .global_col = shard.first_col,
+                          .global_cols = shard.global_cols()});
+  }
+}
+
 void ParameterStore::cast_values(const Context& context) {
-  if (values) kernels::cast(context, mains, values);
+  if (fp32()) return;
+  for (const Segment& segment : segments_) kernels::cast(context, main_of(segment), value_of(segment));
 }
 
 }  // namespace te::model

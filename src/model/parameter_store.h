@@ -1,59 +1,140 @@
-// All parameters of this rank's part of the model, in flat buffers: values (the model's dtype), main
-// parameters (FP32) and main gradients (FP32), laid out alike, so that the optimizer, the gradient norm and a
-// checkpoint each walk one buffer.
+// All parameters of this rank's part of the model, in flat buffers: values (the model's dtype) and main gradients for
+// all of them, main parameters (FP32) for this data rank's share, so that the optimizer, the reductions, the gradient
+// norm and a checkpoint each walk a few long runs of memory.
 //
-// Initial weights are a pure function of (seed, parameter name, index within the parameter).
+// The flat buffers are cut into buckets at layer boundaries; each bucket is cut into equal segments, one per data rank
+// (ZeRO-1, Rajbhandari et al., arXiv 1910.02054):
+//
+//   bucket 0               bucket 1                        a rank's main parameters and moments:
+//   | rank 0 | rank 1 |    | rank 0      | rank 1      |   | segment of bucket 0 | segment of bucket 1 |
+//
+// Initial weights are a pure function of (seed, parameter name, index within the whole parameter).
 #pragma once
 
 #include <deque>
 #include <string>
+#include <vector>
 
 #include "core/device.h"
 #include "core/memory_plan.h"
+#include "model/parameter_shard.h"
 
 namespace te::model {
 
 enum class Init : uint8_t { normal, zeros, ones };
 
-struct Parameter {
+/// How the tensor ranks share a parameter, and what each of them finds in the backward pass.
+enum class Sharing : uint8_t {
+  sharded,     ///< each rank holds a part of its own
+  replicated,  ///< all hold the same values and find the same, complete gradient
+  partial      ///< all hold the same values; each finds its own tokens' part of the gradient, to be summed
+};
+
+struct ParameterSpec {
   std::string name;  ///< "layers.0.mlp.linear_fc1.weight"
-  Shape shape;       ///< weights are [out, in]
+  ParameterShard shard;
   Init init = Init::normal;
   float std = 0.0f;    ///< of Init::normal
   bool decay = false;  ///< weight decay applies: matrices yes, gains and biases no
+  Sharing sharing = Sharing::sharded;
+  /// A second copy of a parameter that another pipeline stage owns (a tied embedding): the stages sum their gradients,
+  /// the owner alone counts it in the norm and saves it.
+  bool copy = false;
+};
+
+struct Parameter : ParameterSpec {
+  Shape shape;         ///< of this rank's part; weights are [out, in]
   int64_t offset = 0;  ///< elements, in the flat buffers; a multiple of the optimizer's granule
 
   Tensor value;  ///< what the passes read; the model's dtype
-  Tensor main;   ///< FP32; the same memory as value in an FP32 model
-  Tensor grad;   ///< FP32, accumulated over the step's microbatches
+  Tensor main;   ///< FP32, where one data rank holds all of it; the same memory as value in an FP32 model
+  Tensor grad;   ///< accumulated over the step's microbatches
+
+  int64_t end() const { return offset + shape.numel(); }
+};
+
+/// Elements [begin, end) of the flat buffers: what is reduced and gathered at once.
+struct Bucket {
+  int64_t begin = 0, end = 0;
+};
+
+/// A data rank's part of a bucket.
+struct Segment {
+  int64_t begin = 0;  ///< in the flat buffers
+  int64_t count = 0;
+  int64_t shard = 0;  ///< its first element in buffers of shard_size()
+};
+
+struct StoreLayout {
+  DType dtype = DType::bf16;      ///< of the values
+  DType grad_dtype = DType::f32;  ///< of the main gradients
+  int data_rank = 0, data_size = 1;
+  int tensor_rank = 0;
+  int64_t bucket_size = 1;  ///< elements, at least
 };
 
 class ParameterStore {
  public:
   /// Registers a parameter; the address stays valid. Only before plan().
-  Parameter* add(std::string name, Shape shape, Init init, float std, bool decay);
+  Parameter* add(ParameterSpec spec);
+  /// A layer is complete: a bucket may end here.
+  void end_layer() { layer_ends_.push_back(parameters_.size()); }
 
-  void plan(MemoryPlan& plan, DType dtype);
-  /// After the plan's allocation: points every parameter into the flat buffers and writes the granule flags.
+  void plan(MemoryPlan& plan, const StoreLayout& layout);
+  /// After the plan's allocation: points every parameter into the flat buffers and writes the granules' flags.
   void bind(const Context& context);
+  /// Main parameters of this rank's segments. Then, and after main parameters were loaded: cast_values(), and with
+  /// several data ranks a gather of every bucket's values (optim/parameter_gather.h).
   void initialize(const Context& context, uint64_t seed);
-  /// value = main rounded to the model's dtype: after main parameters were loaded.
+  /// values = main parameters rounded to the model's dtype, in this rank's segments.
   void cast_values(const Context& context);
 
+  std::deque<Parameter>& parameters() { return parameters_; }
   const std::deque<Parameter>& parameters() const { return parameters_; }
-  int64_t num_parameters() const { return count_; }  ///< without alignment gaps
-  int64_t flat_size() const { return flat_size_; }   ///< elements of each flat buffer
+  int64_t num_parameters() const { return count_; }  ///< of this rank, without alignment gaps
+  int64_t flat_size() const { return flat_size_; }   ///< elements of the flat buffers
+  int64_t shard_size() const { return shard_size_; }
 
-  Tensor values;  ///< [flat_size]; empty in an FP32 model
-  Tensor mains;   ///< [flat_size] fp32
-  Tensor grads;   ///< [flat_size] fp32
-  Tensor flags;   ///< u8 [flat_size / granule]: kGranuleDecays, kGranuleCounted
+  const std::vector<Bucket>& buckets() const { return buckets_; }
+  const std::vector<Segment>& segments() const { return segments_; }  ///< of this rank, one per bucket
+  Tensor main_of(const Segment& segment) const;
+  Tensor value_of(const Segment& segment) const { return part(values, segment.begin, segment.count); }
+  Tensor grad_of(const Segment& segment) const { return part(grads, segment.begin, segment.count); }
+  Tensor flags_of(const Segment& segment) const;
+  Tensor values_of(const Bucket& bucket) const {
+    return part(values, bucket.begin, bucket.end - bucket.begin);
+  }
+  Tensor grads_of(const Bucket& bucket) const { return part(grads, bucket.begin, bucket.end - bucket.begin); }
+  bool fp32() const { return layout_.dtype == DType::f32; }  ///< the values are the main parameters
+
+  /// Elements [first, first + count) of a flat tensor.
+  static Tensor part(const Tensor& flat, int64_t first, int64_t count);
+
+  /// What this rank's shard holds of a parameter: elements [local, local + count) of its flat form are elements
+  /// [shard, shard + count) of buffers of shard_size().
+  struct Piece {
+    int64_t local = 0, count = 0, shard = 0;
+  };
+  std::vector<Piece> pieces(const Parameter& parameter) const;
+  Tensor main_of(const Parameter& parameter, const Piece& piece) const;
+
+  Tensor values;  ///< [flat_size]
+  Tensor mains;   ///< [shard_size] fp32; in an FP32 model the values, if one data rank holds all, else empty
+  Tensor grads;   ///< [flat_size]
+  Tensor flags;   ///< u8 [flat_size / granule], see kernels/common/granule.h
 
  private:
+  void lay_out();
+  void initialize(const Context&, uint64_t seed, const Parameter&, const Piece&) const;
+
+  StoreLayout layout_;
   std::deque<Parameter> parameters_;
+  std::vector<size_t> layer_ends_;  ///< numbers of parameters
+  std::vector<Bucket> buckets_;
+  std::vector<Segment> segments_;
   int64_t count_ = 0;
   int64_t flat_size_ = 0;
-  DType dtype_ = DType::bf16;
+  int64_t shard_size_ = 0;
 };
 
 }  // namespace te::model

@@ -22,7 +22,7 @@ Tensor Optimizer::field(int index, DType dtype) const {
 }
 
 void Optimizer::plan(MemoryPlan& plan) {
-  const int64_t size = parameters_.flat_size();
+  const int64_t size = parameters_.shard_size();
   plan.add(exp_avg, "exp_avg", MemoryKind::optimizer, DType::f32, {size});
   plan.add(exp_avg_sq, "exp_avg_sq", MemoryKind::optimizer, DType::f32, {size});
   plan.add(status_, "step_status", MemoryKind::data, DType::u8, {static_cast<int64_t>(sizeof(StepStatus))});
@@ -37,7 +37,7 @@ void Optimizer::begin_step(const Context& context) {
 
 void Optimizer::step(const Context& context, float lr) {
   // 1. Global gradient norm, the clipping coefficient, and whether the step counts at all.
-  kernels::sum_of_squares(context, parameters_.grads, field(1, DType::f32), scratch_);
+  kernels::sum_of_squares(context, parameters_.grads, field(1, DType::f32), scratch_, parameters_.flags);
   kernels::clip_coefficient(context, {.sum_of_squares = field(1, DType::f32),
                                       .loss = loss_sum(),
                                       .clip = static_cast<float>(config_.clip_grad),
@@ -49,7 +49,7 @@ void Optimizer::step(const Context& context, float lr) {
                            .main_grad = parameters_.grads,
                            .exp_avg = exp_avg,
                            .exp_avg_sq = exp_avg_sq,
-                           .param = parameters_.values,
+                           .param = parameters_.fp32() ? Tensor{} : parameters_.values,
                            .flags = parameters_.flags,
                            .lr = lr,
                            .beta1 = static_cast<float>(config_.beta1),

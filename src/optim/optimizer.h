@@ -43,7 +43,7 @@ class Optimizer {
   Tensor loss_sum() const { return field(0, DType::f32); }
   const int32_t* skip_flag() const { return field(4, DType::i32).as<int32_t>(); }
 
-  Tensor exp_avg, exp_avg_sq;  ///< [flat_size] fp32
+  Tensor exp_avg, exp_avg_sq;  ///< [shard_size] fp32
 
  private:
   Tensor field(int index, DType dtype) const;  ///< member number `index` of the device's StepStatus

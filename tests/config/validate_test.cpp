@@ -145,6 +145,29 @@ TEST(Validate, Output) {
   expect_rejected({"logging.csv=a/b.csv"}, {"logging.csv: \"a/b.csv\""});
 }
 
+TEST(Validate, ParallelLayouts) {
+  const auto refused = [](const std::vector<std::string>& overrides, const std::string& words) {
+    const std::string message = override_complaint(overrides);
+    EXPECT_NE(message.find(words), std::string::npos) << message;
+  };
+  EXPECT_EQ(
+      small({"parallel.tensor=2", "parallel.sequence=true", "parallel.tensor_overlap=2"}).parallel.tensor, 2);
+  refused({"parallel.tensor=3"}, "model.num_attention_heads (4) is not a multiple of parallel.tensor (3)");
+  refused({"model.num_query_groups=2", "parallel.tensor=4"},
+          "model.num_query_groups (2) is not a multiple of parallel.tensor (4): a key/value head is neither "
+          "split nor "
+          "copied; the largest tensor size that fits is 2");
+  refused({"parallel.tensor=2", "parallel.sequence=true", "parallel.tensor_overlap=5"}, "2 * 32 = 64 tokens");
+  refused({"parallel.pipeline=4"},
+          "model.num_layers (2) is below parallel.pipeline * parallel.virtual_stages");
+  refused({"parallel.tensor=2", "model.ffn_hidden_size=80", "precision.fp8=hybrid"},
+          "model.ffn_hidden_size / parallel.tensor 2 = 40");
+  // Padding grows until every tensor rank has as many rows of the vocabulary.
+  EXPECT_EQ(small({"model.num_attention_heads=6", "model.kv_channels=16", "parallel.tensor=3"})
+                .model.padded_vocab_size(),
+            384);
+}
+
 /// Configs made in code pass through the same rules, ranges included.
 TEST(Validate, ConfigsMadeInCode) {
   const auto message = [](const Config& config) -> std::string {

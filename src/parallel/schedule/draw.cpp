@@ -1,10 +1,10 @@
 // How a schedule becomes text.
 //
 // 1. Every computation is a cell: a letter (F, B, W), the microbatch and, with several chunks, the chunk as a
-//    letter: "B12a". Cells are as wide as they last, and the scale is such that the shortest pass has room for
-//    the longest label and a blank: "F0 F1 B0--- ". Idle time is dotted, so that the bubble can be seen.
-// 2. A schedule is usually wider than a terminal. As in a musical score, the lines of all stages are broken at
-//    the same time and go on in a block below. The middle of a long schedule repeats itself and is left out.
+//    letter: "B12a". Cells are as wide as they last, and the scale is such that the shortest pass has room
+//    for the longest label and a blank: "F0 F1 B0--- ". Idle time is dotted, so that the bubble can be seen.
+// 2. A schedule is usually wider than a terminal. As in a musical score, the lines of all stages are broken
+//    at the same time and go on in a block below. The middle of a long one repeats itself and is left out.
 // 3. Below the picture stand the two numbers by which schedules are chosen: bubble share and peak memory.
 #include "parallel/schedule/draw.h"
 

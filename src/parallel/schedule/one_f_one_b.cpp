@@ -1,4 +1,4 @@
-// 1F1B: one forward, one backward (PipeDream-Flush, Narayanan et al., arXiv 2006.09503; Megatron-LM's default).
+// 1F1B: one forward, one backward (PipeDream-Flush, Narayanan et al., arXiv 2006.09503).
 //
 // 1. GPipe saves activations of all m microbatches because no backward pass starts before the last forward.
 //    But the last stage can run backward of microbatch 0 as soon as it has run its forward, and then every

@@ -2,9 +2,9 @@
 // actions.
 //
 // 1. A receive stands directly before the computation that needs it. Earlier would take its slot earlier
-//    and so break the bounds on memory; on a GPU nothing is lost, since the host enqueues ahead of the device.
+//    and so break the bounds on memory; a GPU loses nothing, since the host enqueues ahead of it.
 // 2. A send stands directly after the computation that made it, before a wgrad that could wait.
-// 3. A microbatch takes the lowest free slot of its chunk; there are as many slots as were ever taken at once.
+// 3. A microbatch takes the lowest free slot of its chunk; there are as many as were ever taken at once.
 #include "parallel/schedule/schedule.h"
 
 #include <algorithm>

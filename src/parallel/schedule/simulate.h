@@ -39,8 +39,8 @@ struct Simulation {
   std::vector<StageSimulation> stages;
 };
 
-/// InternalError when the schedule breaks a promise: the stages wait for each other for ever, a message is not
-/// the expected one or is never received, or a computation comes before what it depends on.
+/// InternalError when the schedule breaks a promise: the stages wait for each other for ever, a message is
+/// not the expected one or is never received, or a computation comes before what it depends on.
 Simulation simulate(const std::vector<StageSchedule>& schedule, const ScheduleShape& shape,
                     const Costs& costs = {});
 

@@ -17,9 +17,10 @@
 //    reaches it a pass later: 2 (p - 1 - s) + (v - 1) p in all. Then one forward, one backward; then the
 //    backward passes that remain.
 // 5. Memory: with the forward of the first pair, stage s holds the activations of
-//    min(v m, 2 (p - 1 - s) + (v - 1) p + 1) pieces, each a v-th of a stage's. On stage 0 that is 1 + (p - 1) / (p v) times what 1F1B holds.
-//    Slots belong to chunks, since pieces may differ in layers, and the chunks do not all reach their peak at
-//    the same time: their slots add up to more than that number. No chunk has more than min(m, 2 p).
+//        min(v m, 2 (p - 1 - s) + (v - 1) p + 1)
+//    pieces, each a v-th of a stage's: on stage 0 that is 1 + (p - 1) / (p v) times what 1F1B holds. Slots
+//    belong to chunks, since pieces may differ in layers, and the chunks do not all reach their peak at the
+//    same time: their slots add up to more than that number. No chunk has more than min(m, 2 p).
 #include <algorithm>
 
 #include "parallel/schedule/orders.h"

@@ -83,8 +83,10 @@ TEST(Gemm, HighPrecisionAgainstDouble) {
   const Context context = Context::cpu();
   const int64_t sizes[][3] = {{1, 1, 1}, {3, 5, 7}, {129, 257, 33}, {64, 128, 96}, {260, 48, 300}};
   for (const auto& [m, n, k] : sizes)
-    for (const auto& [in, out] :
-         {std::pair{DType::f32, DType::f32}, {DType::bf16, DType::bf16}, {DType::bf16, DType::f32}})
+    for (const auto& [in, out] : {std::pair{DType::f32, DType::f32},
+                                  {DType::f32, DType::bf16},
+                                  {DType::bf16, DType::bf16},
+                                  {DType::bf16, DType::f32}})
       for (int bits = 0; bits < 16; ++bits)
         check(context,
               {m, n, k, in, in, out, (bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0, (bits & 8) != 0});

@@ -135,6 +135,33 @@ TEST(QuantizeGpu, UnalignedPointersTakeTheRaggedPath) {
   EXPECT_EQ(result.columnwise, transposed(result.rowwise, 128, 64));
 }
 
+TEST(QuantizeGpu, RowSlicesOfALargerTensor) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  // Rows of 20 bytes (FP8) and 40 bytes (bf16): most slices begin off every alignment; others are aligned.
+  for (const Size size : {Size{40, 20}, Size{96, 64}}) {
+    for (const int64_t first : {0, 1, 3, 16}) {
+      const int64_t rows = 16;
+      TestTensor q(gpu, DType::e4m3, {size.rows, size.cols}), out(gpu, DType::e4m3, {size.cols, rows});
+      std::vector<uint8_t> codes(static_cast<size_t>(size.rows * size.cols));
+      for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<uint8_t>(i * 2654435761u >> 13);
+      q.fill_raw(codes.data());
+      transpose_fp8(gpu, q.get().slice_rows(first, rows), out);
+      const auto begin = codes.begin() + first * size.cols;
+      EXPECT_EQ(out.raw(), transposed({begin, begin + rows * size.cols}, rows, size.cols)) << first;
+
+      TestTensor x(gpu, DType::bf16, {size.rows, size.cols}), amax(gpu, DType::f32, {1});
+      std::vector<float> values(codes.size(), 100.0f);  // outside the slice
+      for (int64_t i = first * size.cols; i < (first + rows) * size.cols; ++i) values[i] = -1.0f;
+      values[static_cast<size_t>((first + rows) * size.cols - 1)] = -2.5f;
+      x.fill(values);
+      amax.fill_value(0.5f);
+      quantize(gpu, {.x = x.get().slice_rows(first, rows), .out = {.amax = amax.get().as<float>()}});
+      EXPECT_EQ(amax.floats()[0], 2.5f) << first;
+    }
+  }
+}
+
 TEST(QuantizeGpu, ManyEqualsOneByOne) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);

@@ -94,7 +94,7 @@ void backward_cpu(const ActivationBackward& args, int64_t rows, int64_t ffn) {
   const int64_t cols = args.x.cols();
   const auto finish = [&](auto value) {
     write_fp8_output_cpu(args.dx_fp8, rows, cols, value);
-    if (args.dbias) add_column_sums_cpu(rows, cols, args.dbias.as<float>(), args.scratch.as<float>(), value);
+    if (args.dbias) add_column_sums_cpu(rows, cols, args.dbias, args.scratch.as<float>(), value);
   };
   if (dx != nullptr) {
     store_gradient<kind>(x, dy, dx, rows, ffn);
@@ -138,7 +138,7 @@ void activation_backward(const Context& context, const ActivationBackward& args)
   }
   check_fp8_output(op, args.dx_fp8, rows, cols);
   if (args.dbias) {
-    check_dtype(op, "dbias", args.dbias, DType::f32);
+    check_hp(op, "dbias", args.dbias);
     check_shape(op, "dbias", args.dbias, {cols});
     check_dtype(op, "scratch", args.scratch, DType::f32);
     TE_CHECK(args.scratch.numel() >= quantize_scratch_elements(rows, cols),

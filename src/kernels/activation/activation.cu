@@ -158,7 +158,7 @@ void activation_backward(const Context& context, const ActivationBackward& args)
                       BackwardArgs<T>{args.x.as<T>(), args.dy.as<T>(), args.dx.as<T>(), target, ffn});
                 });
   TE_CUDA_CHECK_LAUNCH();
-  if (args.dbias) add_partial_sums(context, partial, ceil_div(rows, kTileRows), cols, args.dbias.as<float>());
+  if (args.dbias) add_partial_sums(context, partial, ceil_div(rows, kTileRows), cols, args.dbias);
 }
 
 }  // namespace te::kernels::cuda

@@ -27,8 +27,9 @@ struct ActivationBackward {
   Tensor dy;         ///< [rows, ffn]
   Tensor dx;         ///< out, shape of x; may be empty when dx_fp8 wants data; may be x itself
   Fp8Output dx_fp8;  ///< optional
-  Tensor dbias;      ///< optional fp32 [cols of x], += column sums of dx (after rounding)
-  Tensor scratch;    ///< fp32, quantize_scratch_elements(rows, cols of x) when dbias is given
+  /// Optional fp32 or bf16 (rounded once) [cols of x]: += column sums of dx (after rounding; FP32 sums).
+  Tensor dbias;
+  Tensor scratch;  ///< fp32, quantize_scratch_elements(rows, cols of x) when dbias is given
 };
 void activation_backward(const Context& context, const ActivationBackward& args);
 

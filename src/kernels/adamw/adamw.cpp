@@ -12,12 +12,13 @@ namespace {
 
 void check(const AdamW& args, int64_t n) {
   for (const auto& [name, tensor] : {std::pair{"main_param", &args.main_param},
-                                     {"main_grad", &args.main_grad},
                                      {"exp_avg", &args.exp_avg},
                                      {"exp_avg_sq", &args.exp_avg_sq}}) {
     check_dtype("adamw", name, *tensor, DType::f32);
     check_shape("adamw", name, *tensor, {n});
   }
+  check_hp("adamw", "main_grad", args.main_grad);
+  check_shape("adamw", "main_grad", args.main_grad, {n});
   if (args.param) {
     check_hp("adamw", "param", args.param);
     check_shape("adamw", "param", args.param, {n});
@@ -27,14 +28,14 @@ void check(const AdamW& args, int64_t n) {
   TE_CHECK(args.step >= 1, "adamw: step {} must be at least 1", args.step);
 }
 
-/// Param is the type of the model's copy.
-template <class Param>
+/// Param is the type of the model's copy, Grad that of the main gradients.
+template <class Param, class Grad>
 void adamw_cpu(const AdamW& args, int64_t n) {
   if (args.skip != nullptr && *args.skip != 0) return;
   const AdamWConstants c = adamw_constants(args);
   const float multiplier = args.grad_multiplier != nullptr ? *args.grad_multiplier : 1.0f;
   float* main_param = args.main_param.as<float>();
-  const float* main_grad = args.main_grad.as<float>();
+  const Grad* main_grad = args.main_grad.as<Grad>();
   float* exp_avg = args.exp_avg.as<float>();
   float* exp_avg_sq = args.exp_avg_sq.as<float>();
   Param* param = args.param.as<Param>();
@@ -44,7 +45,7 @@ void adamw_cpu(const AdamW& args, int64_t n) {
     const float decay = (flags[begin / kAdamWGranule] & kGranuleDecays) != 0 ? c.decay : 0.0f;
     const int64_t end = std::min(begin + kAdamWGranule, n);
     for (int64_t i = begin; i < end; ++i)
-      adamw_element(c, decay, main_grad[i] * multiplier, main_param[i], exp_avg[i], exp_avg_sq[i]);
+      adamw_element(c, decay, to_float(main_grad[i]) * multiplier, main_param[i], exp_avg[i], exp_avg_sq[i]);
     if (param != nullptr)
       for (int64_t i = begin; i < end; ++i) param[i] = from_float<Param>(main_param[i]);
   }
@@ -57,8 +58,10 @@ void adamw(const Context& context, const AdamW& args) {
   if (n == 0) return;  // a rank whose shard is empty
   check(args, n);
   TE_DISPATCH_CUDA(context, adamw, args);
-  visit_hp(args.param ? args.param.dtype : DType::f32,
-           [&](auto zero) { adamw_cpu<decltype(zero)>(args, n); });
+  visit_hp(args.param ? args.param.dtype : DType::f32, [&](auto param_zero) {
+    visit_hp(args.main_grad.dtype,
+             [&](auto grad_zero) { adamw_cpu<decltype(param_zero), decltype(grad_zero)>(args, n); });
+  });
 }
 
 }  // namespace te::kernels

@@ -10,10 +10,10 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWidth = 4;
 
-template <class Param>
+template <class Param, class Grad>
 struct Pointers {
   float* main_param;
-  const float* main_grad;
+  const Grad* main_grad;
   float* exp_avg;
   float* exp_avg_sq;
   Param* param;  ///< or null, or main_param
@@ -25,8 +25,9 @@ struct Pointers {
 // A thread's elements lie in one granule, because kWidth divides kAdamWGranule.
 static_assert(kAdamWGranule % kWidth == 0);
 
-template <class Param, bool vectors>
-__global__ void __launch_bounds__(kThreads) adamw_kernel(Pointers<Param> p, AdamWConstants c, int64_t n) {
+template <class Param, class Grad, bool vectors>
+__global__ void __launch_bounds__(kThreads)
+    adamw_kernel(Pointers<Param, Grad> p, AdamWConstants c, int64_t n) {
   if (p.skip != nullptr && *p.skip != 0) return;
   const int64_t begin = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kWidth;
   if (begin >= n) return;
@@ -34,11 +35,12 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(Pointers<Param> p, Adam
   const float decay = (p.flags[begin / kAdamWGranule] & kGranuleDecays) != 0 ? c.decay : 0.0f;
   if (vectors && begin + kWidth <= n) {
     Vector<float, kWidth> w = load_vector<float, kWidth>(p.main_param + begin);
-    const Vector<float, kWidth> g = load_vector<float, kWidth>(p.main_grad + begin);
+    const Vector<Grad, kWidth> g = load_vector<Grad, kWidth>(p.main_grad + begin);
     Vector<float, kWidth> m = load_vector<float, kWidth>(p.exp_avg + begin);
     Vector<float, kWidth> v = load_vector<float, kWidth>(p.exp_avg_sq + begin);
 #pragma unroll
-    for (int k = 0; k < kWidth; ++k) adamw_element(c, decay, g.v[k] * multiplier, w.v[k], m.v[k], v.v[k]);
+    for (int k = 0; k < kWidth; ++k)
+      adamw_element(c, decay, load_float(&g.v[k]) * multiplier, w.v[k], m.v[k], v.v[k]);
     store_vector(p.main_param + begin, w);
     store_vector(p.exp_avg + begin, m);
     store_vector(p.exp_avg_sq + begin, v);
@@ -53,7 +55,7 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(Pointers<Param> p, Adam
   const int64_t end = begin + kWidth < n ? begin + kWidth : n;
   for (int64_t i = begin; i < end; ++i) {
     float w = p.main_param[i], m = p.exp_avg[i], v = p.exp_avg_sq[i];
-    adamw_element(c, decay, p.main_grad[i] * multiplier, w, m, v);
+    adamw_element(c, decay, load_float(p.main_grad + i) * multiplier, w, m, v);
     p.main_param[i] = w;
     p.exp_avg[i] = m;
     p.exp_avg_sq[i] = v;
@@ -61,22 +63,22 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(Pointers<Param> p, Adam
   }
 }
 
-template <class Param>
+template <class Param, class Grad>
 void launch(const Context& context, const AdamW& args) {
   const int64_t n = args.main_param.numel();
-  const Pointers<Param> p{args.main_param.as<float>(), args.main_grad.as<float>(),
-                          args.exp_avg.as<float>(),    args.exp_avg_sq.as<float>(),
-                          args.param.as<Param>(),      args.flags.as<uint8_t>(),
-                          args.grad_multiplier,        args.skip};
+  const Pointers<Param, Grad> p{args.main_param.as<float>(), args.main_grad.as<Grad>(),
+                                args.exp_avg.as<float>(),    args.exp_avg_sq.as<float>(),
+                                args.param.as<Param>(),      args.flags.as<uint8_t>(),
+                                args.grad_multiplier,        args.skip};
   const AdamWConstants c = adamw_constants(args);
   const unsigned blocks = ceil_div(n, int64_t{kThreads} * kWidth);
-  const bool vectors = is_aligned(p.main_param, 16) && is_aligned(p.main_grad, 16) &&
+  const bool vectors = is_aligned(p.main_param, 16) && is_aligned(p.main_grad, kWidth * sizeof(Grad)) &&
                        is_aligned(p.exp_avg, 16) && is_aligned(p.exp_avg_sq, 16) &&
                        is_aligned(p.param, kWidth * sizeof(Param));
   if (vectors) {
-    adamw_kernel<Param, true><<<blocks, kThreads, 0, cuda_stream(context)>>>(p, c, n);
+    adamw_kernel<Param, Grad, true><<<blocks, kThreads, 0, cuda_stream(context)>>>(p, c, n);
   } else {
-    adamw_kernel<Param, false><<<blocks, kThreads, 0, cuda_stream(context)>>>(p, c, n);
+    adamw_kernel<Param, Grad, false><<<blocks, kThreads, 0, cuda_stream(context)>>>(p, c, n);
   }
   TE_CUDA_CHECK_LAUNCH();
 }
@@ -84,8 +86,12 @@ void launch(const Context& context, const AdamW& args) {
 }  // namespace
 
 void adamw(const Context& context, const AdamW& args) {
-  visit_hp(args.param ? args.param.dtype : DType::f32,
-           [&](auto zero) { launch<typename DeviceType<decltype(zero)>::type>(context, args); });
+  visit_hp(args.param ? args.param.dtype : DType::f32, [&](auto param_zero) {
+    visit_hp(args.main_grad.dtype, [&](auto grad_zero) {
+      launch<typename DeviceType<decltype(param_zero)>::type, typename DeviceType<decltype(grad_zero)>::type>(
+          context, args);
+    });
+  });
 }
 
 }  // namespace te::kernels::cuda

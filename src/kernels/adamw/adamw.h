@@ -19,7 +19,7 @@ namespace te::kernels {
 /// Nothing is written when *skip is non-zero.
 struct AdamW {
   Tensor main_param;  ///< fp32 [n], in/out
-  Tensor main_grad;   ///< fp32 [n]
+  Tensor main_grad;   ///< fp32 or bf16 [n]
   Tensor exp_avg;     ///< fp32 [n], in/out
   Tensor exp_avg_sq;  ///< fp32 [n], in/out
   Tensor param;       ///< bf16 or fp32 [n], out; may be empty, or the memory of main_param

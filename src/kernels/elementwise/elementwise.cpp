@@ -40,7 +40,7 @@ void add(const Context& context, const Tensor& a, const Tensor& b, const Tensor&
 void bias_gradient(const Context& context, const Tensor& dy, const Tensor& dbias, const Tensor& scratch) {
   check_hp("bias_gradient", "dy", dy);
   const int64_t rows = dy.rows(), cols = dy.cols();
-  check_dtype("bias_gradient", "dbias", dbias, DType::f32);
+  check_hp("bias_gradient", "dbias", dbias);
   check_shape("bias_gradient", "dbias", dbias, {cols});
   check_dtype("bias_gradient", "scratch", scratch, DType::f32);
   TE_CHECK(scratch.numel() >= quantize_scratch_elements(rows, cols),
@@ -49,7 +49,7 @@ void bias_gradient(const Context& context, const Tensor& dy, const Tensor& dbias
   TE_DISPATCH_CUDA(context, bias_gradient, dy, dbias, scratch);
   visit_hp(dy.dtype, [&](auto zero) {
     const auto* x = dy.as<decltype(zero)>();
-    add_column_sums_cpu(rows, cols, dbias.as<float>(), scratch.as<float>(),
+    add_column_sums_cpu(rows, cols, dbias, scratch.as<float>(),
                         [x, cols](int64_t r, int64_t c) { return to_float(x[r * cols + c]); });
   });
 }

@@ -13,7 +13,7 @@ namespace te::kernels {
 void add(const Context& context, const Tensor& a, const Tensor& b, const Tensor& out);
 
 /// dbias[c] += sum over rows of dy[r, c]; FP32 sums in a fixed order. dy fp32 or bf16 [rows, cols]; dbias
-/// fp32 [cols]; scratch fp32 of quantize_scratch_elements(rows, cols).
+/// fp32 or bf16 (rounded once) [cols]; scratch fp32 of quantize_scratch_elements(rows, cols).
 void bias_gradient(const Context& context, const Tensor& dy, const Tensor& dbias, const Tensor& scratch);
 
 /// out = x converted between fp32 and bf16.

@@ -42,11 +42,13 @@ void embedding_forward_cpu(const EmbeddingForward& args) {
   }
 }
 
+/// Columns one thread takes at a time.
+constexpr int64_t kColumns = 64;
+
 // Rows are added in their order; threads own blocks of columns, so the result does not depend on their
 // number.
 template <class T>
 void backward_table_cpu(const EmbeddingBackward& args) {
-  constexpr int64_t kColumns = 64;
   const int64_t rows = args.tokens.numel(), hidden = args.dtable.dim(1), held = args.dtable.dim(0);
   const int32_t* tokens = args.tokens.as<int32_t>();
   const T* dout = args.dout.as<T>();
@@ -63,7 +65,44 @@ void backward_table_cpu(const EmbeddingBackward& args) {
   }
 }
 
+/// Rows whose token this slice holds, those of one token together, in their order.
+std::vector<int64_t> rows_by_token(const EmbeddingBackward& args) {
+  const int32_t* tokens = args.tokens.as<int32_t>();
+  std::vector<int64_t> order;
+  for (int64_t r = 0; r < args.tokens.numel(); ++r) {
+    const int64_t token = tokens[r] - args.first_token;
+    if (token >= 0 && token < args.dtable.dim(0)) order.push_back(r);
+  }
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return tokens[a] < tokens[b]; });
+  return order;
+}
+
+// A bf16 table must not be rounded once per row: the rows of a token are added in FP32 first.
 template <class T>
+void backward_rounded_table_cpu(const EmbeddingBackward& args) {
+  const int64_t hidden = args.dtable.dim(1);
+  const int32_t* tokens = args.tokens.as<int32_t>();
+  const std::vector<int64_t> order = rows_by_token(args);
+  const T* dout = args.dout.as<T>();
+  bfloat16* dtable = args.dtable.as<bfloat16>();
+#pragma omp parallel for schedule(static)
+  for (int64_t begin = 0; begin < hidden; begin += kColumns) {
+    const int64_t columns = std::min(kColumns, hidden - begin);
+    for (size_t i = 0; i < order.size();) {
+      const int32_t token = tokens[order[i]];
+      float sum[kColumns] = {};
+      for (; i < order.size() && tokens[order[i]] == token; ++i) {
+        const T* row = dout + order[i] * hidden + begin;
+        for (int64_t c = 0; c < columns; ++c) sum[c] += to_float(row[c]);
+      }
+      bfloat16* target = dtable + (token - args.first_token) * hidden + begin;
+      for (int64_t c = 0; c < columns; ++c) target[c] = to_bf16(to_float(target[c]) + sum[c]);
+    }
+  }
+}
+
+/// Grad: the type of dpositions.
+template <class T, class Grad>
 void backward_positions_cpu(const EmbeddingBackward& args) {
   const int64_t rows = args.tokens.numel(), hidden = args.dtable.dim(1);
   const T* dout = args.dout.as<T>();
@@ -75,8 +114,9 @@ void backward_positions_cpu(const EmbeddingBackward& args) {
       std::fill(sum.begin(), sum.end(), 0.0f);
       for (int64_t r = s; r < rows; r += args.seq)
         for (int64_t c = 0; c < hidden; ++c) sum[static_cast<size_t>(c)] += to_float(dout[r * hidden + c]);
-      float* target = args.dpositions.as<float>() + s * hidden;
-      for (int64_t c = 0; c < hidden; ++c) target[c] += sum[static_cast<size_t>(c)];
+      Grad* target = args.dpositions.as<Grad>() + s * hidden;
+      for (int64_t c = 0; c < hidden; ++c)
+        target[c] = from_float<Grad>(to_float(target[c]) + sum[static_cast<size_t>(c)]);
     }
   }
 }
@@ -103,18 +143,25 @@ void embedding_backward(const Context& context, const EmbeddingBackward& args) {
   const char* op = "embedding_backward";
   check_dtype(op, "tokens", args.tokens, DType::i32);
   check_hp(op, "dout", args.dout);
-  check_dtype(op, "dtable", args.dtable, DType::f32);
+  check_hp(op, "dtable", args.dtable);
   TE_CHECK(args.dtable.shape.rank() == 2, "{}: dtable has shape {}, must be [vocab, hidden]", op,
            args.dtable.shape.str());
   const int64_t hidden = args.dtable.dim(1);
   check_shape(op, "dout", args.dout, {args.tokens.numel(), hidden});
-  if (args.dpositions) check_positions(op, "dpositions", args.dpositions, DType::f32, args.seq, hidden);
+  if (args.dpositions)
+    check_positions(op, "dpositions", args.dpositions, args.dtable.dtype, args.seq, hidden);
   TE_CHECK(args.first_token >= 0, "{}: first_token {} must not be negative", op, args.first_token);
   if (args.dout.numel() == 0) return;
   TE_DISPATCH_CUDA(context, embedding_backward, args);
   visit_hp(args.dout.dtype, [&](auto zero) {
-    backward_table_cpu<decltype(zero)>(args);
-    if (args.dpositions) backward_positions_cpu<decltype(zero)>(args);
+    using T = decltype(zero);
+    if (args.dtable.dtype == DType::f32) {
+      backward_table_cpu<T>(args);
+      if (args.dpositions) backward_positions_cpu<T, float>(args);
+    } else {
+      backward_rounded_table_cpu<T>(args);
+      if (args.dpositions) backward_positions_cpu<T, bfloat16>(args);
+    }
   });
 }
 

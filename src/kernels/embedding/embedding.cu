@@ -23,16 +23,28 @@ constexpr int kUnroll = 8;                             // rows loaded before the
 constexpr int64_t kMaxRows = int64_t{65535} * kChunk;  // chunks are the y axis of a grid
 static_assert(kChunk % kUnroll == 0 && kChunk <= kThreads);
 
-/// Adds N floats to target[0, N): 16-byte accesses where N allows (target is then aligned).
+/// Adds N floats to target[0, N), fp32 or bf16: accesses of up to 16 bytes where N allows (target is then
+/// aligned).
+template <int N, class Grad>
+__device__ __forceinline__ void add_to(Grad* target, const float (&sum)[N]) {
+  constexpr int kStep = N % 4 != 0 ? 1 : N < kVectorWidth<Grad> ? N : kVectorWidth<Grad>;
+#pragma unroll
+  for (int k = 0; k < N; k += kStep) {
+    Vector<Grad, kStep> value = load_vector<Grad, kStep>(target + k);
+#pragma unroll
+    for (int j = 0; j < kStep; ++j) store_float(&value.v[j], load_float(&value.v[j]) + sum[k + j]);
+    store_vector(target + k, value);
+  }
+}
+/// target[0, N) = sum.
 template <int N>
-__device__ __forceinline__ void add_or_set(float* target, const float (&sum)[N], bool add) {
+__device__ __forceinline__ void set_to(float* target, const float (&sum)[N]) {
   constexpr int kStep = N % 4 == 0 ? 4 : 1;
 #pragma unroll
   for (int k = 0; k < N; k += kStep) {
-    Vector<float, kStep> value{};
-    if (add) value = load_vector<float, kStep>(target + k);
+    Vector<float, kStep> value;
 #pragma unroll
-    for (int j = 0; j < kStep; ++j) value.v[j] += sum[k + j];
+    for (int j = 0; j < kStep; ++j) value.v[j] = sum[k + j];
     store_vector(target + k, value);
   }
 }
@@ -80,9 +92,9 @@ void launch_forward(const Context& context, const EmbeddingForward& args) {
 
 // --- gradient of the positions -----------------------------------------------------------------------------
 
-template <class T, int width>
+template <class T, class Grad, int width>
 __global__ void __launch_bounds__(kThreads)
-    positions_kernel(const T* dout, int64_t rows, int64_t hidden, int64_t seq, float* dpositions) {
+    positions_kernel(const T* dout, int64_t rows, int64_t hidden, int64_t seq, Grad* dpositions) {
   const int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * width;
   const int64_t size = seq * hidden;  // of one sample
   if (i >= size) return;
@@ -93,7 +105,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int k = 0; k < width; ++k) sum[k] += load_float(&value.v[k]);
   }
-  add_or_set(dpositions + i, sum, true);
+  add_to<width>(dpositions + i, sum);
 }
 
 // --- gradient of the table ---------------------------------------------------------------------------------
@@ -111,13 +123,14 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 /// Sums of the runs of one chunk; see the top of the file. Grid: (column tiles, chunks).
-template <class T, int width>
+template <class T, class Grad, int width>
 __global__ void __launch_bounds__(kThreads)
     chunk_kernel(const uint32_t* keys, const int32_t* order, int rows, uint32_t held, const T* dout,
-                 int64_t hidden, float* dtable, float* partials) {
+                 int64_t hidden, Grad* dtable, float* partials) {
   __shared__ int32_t source[kChunk];
-  __shared__ float* target[kChunk];  // where the sum goes when a run ends at this pair, else null
-  __shared__ bool adds[kChunk];
+  // Where the sum goes when a run ends at this pair: added to a row of dtable, or left in a slot.
+  __shared__ Grad* row[kChunk];
+  __shared__ float* slot[kChunk];
   const int64_t chunk = blockIdx.y;
   const int begin = static_cast<int>(chunk * kChunk);
   int count = min(kChunk, rows - begin);
@@ -125,8 +138,8 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x < kChunk) {
     const int k = threadIdx.x;
     source[k] = k < count ? order[begin + k] : -1;
-    target[k] = nullptr;
-    adds[k] = false;
+    row[k] = nullptr;
+    slot[k] = nullptr;
     if (k < count) {
       const int i = begin + k;
       const uint32_t key = keys[i];
@@ -134,9 +147,11 @@ __global__ void __launch_bounds__(kThreads)
       if (last || keys[i + 1] != key) {
         const bool began_before = begin > 0 && keys[begin - 1] == key;
         const bool goes_on = last && i + 1 < rows && keys[i + 1] == key;
-        adds[k] = !began_before && !goes_on;
-        target[k] = adds[k] ? dtable + static_cast<int64_t>(key) * hidden
-                            : partials + (chunk * 2 + (began_before ? 0 : 1)) * hidden;
+        if (!began_before && !goes_on) {
+          row[k] = dtable + static_cast<int64_t>(key) * hidden;
+        } else {
+          slot[k] = partials + (chunk * 2 + (began_before ? 0 : 1)) * hidden;
+        }
       }
     }
   }
@@ -156,11 +171,14 @@ __global__ void __launch_bounds__(kThreads)
       if (first + u >= count) break;
 #pragma unroll
       for (int k = 0; k < width; ++k) sum[k] += load_float(&values[u].v[k]);
-      if (target[first + u] != nullptr) {
-        add_or_set(target[first + u] + c, sum, adds[first + u]);
-#pragma unroll
-        for (int k = 0; k < width; ++k) sum[k] = 0.0f;
+      if (row[first + u] == nullptr && slot[first + u] == nullptr) continue;
+      if (row[first + u] != nullptr) {
+        add_to<width>(row[first + u] + c, sum);
+      } else {
+        set_to<width>(slot[first + u] + c, sum);
       }
+#pragma unroll
+      for (int k = 0; k < width; ++k) sum[k] = 0.0f;
     }
   }
 }
@@ -182,10 +200,10 @@ __device__ __forceinline__ int run_end(const uint32_t* keys, int rows, int i, ui
 }
 
 /// Adds the runs that cross chunk borders. Grid: (column tiles, chunks); block: (kWarpSize, kSlices).
-template <int width>
+template <class Grad, int width>
 __global__ void __launch_bounds__(kWarpSize* kSlices)
     combine_kernel(const uint32_t* keys, int rows, uint32_t held, int64_t hidden, const float* partials,
-                   float* dtable) {
+                   Grad* dtable) {
   __shared__ float shared[kSlices][kWarpSize * width];
   const int64_t chunk = blockIdx.y;
   const int begin = static_cast<int>(chunk * kChunk);
@@ -215,7 +233,7 @@ __global__ void __launch_bounds__(kWarpSize* kSlices)
   for (int slice = 1; slice < kSlices; ++slice)
 #pragma unroll
     for (int k = 0; k < width; ++k) sum[k] += shared[slice][threadIdx.x * width + k];
-  add_or_set(dtable + static_cast<int64_t>(key) * hidden + c, sum, true);
+  add_to<width>(dtable + static_cast<int64_t>(key) * hidden + c, sum);
 }
 
 // --- workspace and launches --------------------------------------------------------------------------------
@@ -257,7 +275,7 @@ int key_bits(int64_t held) {
   return bits;
 }
 
-template <class T, int width>
+template <class T, class Grad, int width>
 void launch_backward(const Context& context, const EmbeddingBackward& args) {
   const cudaStream_t stream = cuda_stream(context);
   const int64_t hidden = args.dtable.dim(1), rows64 = args.tokens.numel();
@@ -282,22 +300,22 @@ void launch_backward(const Context& context, const EmbeddingBackward& args) {
                                                 rows, 0, key_bits(held), stream));
   const unsigned chunks = ceil_div(rows, kChunk);
   const T* dout = args.dout.as<T>();
-  float* dtable = args.dtable.as<float>();
+  Grad* dtable = args.dtable.as<Grad>();
   const dim3 chunk_grid(ceil_div(hidden, int64_t{kThreads} * width), chunks);
-  chunk_kernel<T, width>
+  chunk_kernel<T, Grad, width>
       <<<chunk_grid, kThreads, 0, stream>>>(keys, order, rows, held, dout, hidden, dtable, partials);
   TE_CUDA_CHECK_LAUNCH();
   if (chunks > 1) {
     constexpr int kCombineWidth = width == 1 ? 1 : 4;
     const dim3 grid(ceil_div(hidden, int64_t{kWarpSize} * kCombineWidth), chunks);
-    combine_kernel<kCombineWidth>
+    combine_kernel<Grad, kCombineWidth>
         <<<grid, dim3(kWarpSize, kSlices), 0, stream>>>(keys, rows, held, hidden, partials, dtable);
     TE_CUDA_CHECK_LAUNCH();
   }
   if (args.dpositions) {
     const unsigned blocks = ceil_div(args.seq * hidden, int64_t{kThreads} * width);
-    positions_kernel<T, width>
-        <<<blocks, kThreads, 0, stream>>>(dout, rows64, hidden, args.seq, args.dpositions.as<float>());
+    positions_kernel<T, Grad, width>
+        <<<blocks, kThreads, 0, stream>>>(dout, rows64, hidden, args.seq, args.dpositions.as<Grad>());
     TE_CUDA_CHECK_LAUNCH();
   }
 }
@@ -322,11 +340,14 @@ void embedding_backward(const Context& context, const EmbeddingBackward& args) {
     using T = typename DeviceType<decltype(zero)>::type;
     const bool vectors = args.dtable.dim(1) % kVectorWidth<T> == 0 && is_aligned(args.dout.data, 16) &&
                          is_aligned(args.dtable.data, 16) && is_aligned(args.dpositions.data, 16);
-    if (vectors) {
-      launch_backward<T, kVectorWidth<T>>(context, args);
-    } else {
-      launch_backward<T, 1>(context, args);
-    }
+    visit_hp(args.dtable.dtype, [&](auto grad_zero) {
+      using Grad = typename DeviceType<decltype(grad_zero)>::type;
+      if (vectors) {
+        launch_backward<T, Grad, kVectorWidth<T>>(context, args);
+      } else {
+        launch_backward<T, Grad, 1>(context, args);
+      }
+    });
   });
 }
 

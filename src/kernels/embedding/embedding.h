@@ -23,8 +23,10 @@ struct EmbeddingBackward {
   Tensor tokens;  ///< [rows] int32
   Tensor dout;    ///< [rows, hidden] fp32 or bf16
   int64_t seq = 0;
-  Tensor dtable;      ///< fp32 [vocab or a slice of it, hidden], +=; tokens outside are passed over
-  Tensor dpositions;  ///< optional fp32 [>= seq, hidden], +=
+  /// fp32 or bf16 [vocab or a slice of it, hidden], +=; tokens outside are passed over. In bf16 the FP32 sum of
+  /// a token's rows is added and rounded once.
+  Tensor dtable;
+  Tensor dpositions;  ///< optional [>= seq, hidden], dtype of dtable, +=; likewise
   Tensor workspace;   ///< u8, embedding_backward_workspace_bytes(...)
   int64_t first_token = 0;
 };

@@ -35,8 +35,6 @@ void check_operands(const Gemm& args) {
     TE_CHECK(args.a_scale_inv == nullptr && args.b_scale_inv == nullptr, "gemm: scales go with FP8 operands");
   }
   check_hp("gemm", "out", args.out);
-  TE_CHECK(args.a.dtype != DType::f32 || args.out.dtype == DType::f32,
-           "gemm: fp32 operands need an fp32 out");
 }
 
 void check_args(const Gemm& args) {
@@ -146,6 +144,8 @@ GemmSize gemm_size(const Gemm& args) {
 
 void gemm(const Context& context, const Gemm& args) {
   check_args(args);
+  TE_CHECK(!context.is_cuda() || args.a.dtype != DType::f32 || args.out.dtype == DType::f32,
+           "gemm: fp32 operands need an fp32 out on a GPU");
   TE_DISPATCH_CUDA(context, gemm, args);
   gemm_cpu(args);
 }

@@ -7,7 +7,6 @@ namespace te::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kWidth = 4;
 constexpr int kUnroll = 4;  // independent 16-byte loads in flight
 
 __device__ __forceinline__ double warp_sum_f64(double x) {
@@ -30,12 +29,13 @@ __device__ __forceinline__ bool is_counted(const uint8_t* flags, int64_t i) {
   return flags == nullptr || (flags[i / kAdamWGranule] & kGranuleCounted) != 0;
 }
 
-// A vector lies in one granule: both begin at multiples of kWidth elements of x.
-static_assert(kAdamWGranule % kWidth == 0);
-
-template <bool vectors>
+/// T is float or __nv_bfloat16; kWidth elements are one access, 16 bytes where the alignment allows.
+template <class T, bool vectors>
 __global__ void __launch_bounds__(kThreads)
-    partial_sums(const float* x, const uint8_t* flags, int64_t n, double* parts) {
+    partial_sums(const T* x, const uint8_t* flags, int64_t n, double* parts) {
+  constexpr int kWidth = kVectorWidth<T>;
+  // A vector lies in one granule: both begin at multiples of kWidth elements of x.
+  static_assert(kAdamWGranule % kWidth == 0);
   __shared__ double shared[kWarpSize];
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const int64_t threads = static_cast<int64_t>(gridDim.x) * kThreads;
@@ -43,22 +43,29 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t whole = vectors ? n / kWidth : 0;
   // FP32 within one round of loads, FP64 across rounds: the error does not grow with n.
   for (int64_t first = thread; first < whole; first += threads * kUnroll) {
-    Vector<float, kWidth> values[kUnroll];
+    Vector<T, kWidth> values[kUnroll];
+    bool counted[kUnroll];
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       const int64_t i = first + u * threads;
-      values[u] = i < whole && is_counted(flags, i * kWidth) ? load_vector<float, kWidth>(x + i * kWidth)
-                                                             : Vector<float, kWidth>{};
+      counted[u] = i < whole && is_counted(flags, i * kWidth);
+      if (counted[u]) values[u] = load_vector<T, kWidth>(x + i * kWidth);
     }
     float sum = 0.0f;
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u)
 #pragma unroll
-      for (int k = 0; k < kWidth; ++k) sum = fmaf(values[u].v[k], values[u].v[k], sum);
+      for (int k = 0; k < kWidth; ++k) {
+        const float value = counted[u] ? load_float(&values[u].v[k]) : 0.0f;
+        sum = fmaf(value, value, sum);
+      }
     total += static_cast<double>(sum);
   }
-  for (int64_t i = whole * kWidth + thread; i < n; i += threads)
-    if (is_counted(flags, i)) total += static_cast<double>(x[i] * x[i]);
+  for (int64_t i = whole * kWidth + thread; i < n; i += threads) {
+    if (!is_counted(flags, i)) continue;
+    const float value = load_float(x + i);
+    total += static_cast<double>(value * value);
+  }
   total = block_sum_f64(total, shared);
   if (threadIdx.x == 0) parts[blockIdx.x] = total;
 }
@@ -81,16 +88,13 @@ __global__ void clip_kernel(const float* sum, const float* loss, float clip, flo
 
 void sum_of_squares(const Context& context, const Tensor& x, const Tensor& out, const Tensor& scratch,
                     const Tensor& flags) {
-  const float* data = x.as<float>();
   double* parts = scratch.as<double>();
   const cudaStream_t stream = cuda_stream(context);
-  if (is_aligned(data, 16)) {
-    partial_sums<true>
-        <<<kSumOfSquaresParts, kThreads, 0, stream>>>(data, flags.as<uint8_t>(), x.numel(), parts);
-  } else {
-    partial_sums<false>
-        <<<kSumOfSquaresParts, kThreads, 0, stream>>>(data, flags.as<uint8_t>(), x.numel(), parts);
-  }
+  visit_hp(x.dtype, [&](auto zero) {
+    using T = typename DeviceType<decltype(zero)>::type;
+    const auto kernel = is_aligned(x.data, 16) ? partial_sums<T, true> : partial_sums<T, false>;
+    kernel<<<kSumOfSquaresParts, kThreads, 0, stream>>>(x.as<T>(), flags.as<uint8_t>(), x.numel(), parts);
+  });
   TE_CUDA_CHECK_LAUNCH();
   add_parts<<<1, kSumOfSquaresParts, 0, stream>>>(parts, out.as<float>());
   TE_CUDA_CHECK_LAUNCH();

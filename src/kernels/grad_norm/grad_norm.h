@@ -9,7 +9,7 @@
 namespace te::kernels {
 
 /// *out += sum of x^2, FP32 products, partial sums combined in FP64 in a fixed order (the same bits in every
-/// run and with any number of threads). x fp32 [n], may be empty; out [1] fp32; scratch fp32 of
+/// run and with any number of threads). x fp32 or bf16 [n], may be empty; out [1] fp32; scratch fp32 of
 /// sum_of_squares_scratch_elements(), 8-byte aligned. NaN and infinities, also from an FP32 product that
 /// overflows, reach out.
 /// flags (optional): u8 [granules_of(n)], x beginning with a granule; only granules with kGranuleCounted are

@@ -60,10 +60,11 @@ void check_backward(const NormBackward& a) {
   check("rstd", a.rstd, DType::f32, {rows});
   if (a.dresidual) check("dresidual", a.dresidual, type, a.x.shape);
   check("dx", a.dx, type, a.x.shape);
-  check("dgamma", a.dgamma, DType::f32, {hidden});
+  check_hp(op, "dgamma", a.dgamma);
+  check_shape(op, "dgamma", a.dgamma, {hidden});
   if (a.kind == NormKind::layer) {
     check("mean", a.mean, DType::f32, {rows});
-    check("dbeta", a.dbeta, DType::f32, {hidden});
+    check("dbeta", a.dbeta, a.dgamma.dtype, {hidden});
   }
   check_dtype(op, "scratch", a.scratch, DType::f32);
   TE_CHECK(a.scratch.numel() >= norm_backward_scratch_elements(hidden),
@@ -152,8 +153,8 @@ void forward_cpu(const NormForward& a) {
 }
 
 /// dgamma += sum over rows of dy * x_hat, dbeta += sum over rows of dy. A thread owns columns, so the order
-/// of each sum is that of the rows whatever the number of threads.
-template <class T>
+/// of each sum is that of the rows whatever the number of threads. Grad: the type of dgamma and dbeta.
+template <class T, class Grad>
 void parameter_gradients_cpu(const NormBackward& a) {
   const int64_t rows = a.x.rows(), hidden = a.x.cols();
   const bool layer = a.kind == NormKind::layer;
@@ -178,10 +179,12 @@ void parameter_gradients_cpu(const NormBackward& a) {
         dbeta[c] += group_dbeta[c];
       }
     }
-    for (int64_t c = 0; c < columns; ++c) {
-      a.dgamma.as<float>()[begin + c] += dgamma[c];
-      if (layer) a.dbeta.as<float>()[begin + c] += dbeta[c];
-    }
+    const auto add = [&](const Tensor& gradient, const float* sums) {
+      Grad* const to = gradient.as<Grad>() + begin;
+      for (int64_t c = 0; c < columns; ++c) to[c] = from_float<Grad>(to_float(to[c]) + sums[c]);
+    };
+    add(a.dgamma, dgamma);
+    if (layer) add(a.dbeta, dbeta);
   }
 }
 
@@ -235,7 +238,9 @@ void norm_backward(const Context& context, const NormBackward& args) {
   check_backward(args);
   TE_DISPATCH_CUDA(context, norm_backward, args);
   visit_hp(args.x.dtype, [&](auto zero) {
-    parameter_gradients_cpu<decltype(zero)>(args);  // first: dx may be dy itself
+    visit_hp(args.dgamma.dtype, [&](auto grad_zero) {  // first: dx may be dy itself
+      parameter_gradients_cpu<decltype(zero), decltype(grad_zero)>(args);
+    });
     input_gradient_cpu<decltype(zero)>(args);
   });
 }

@@ -37,8 +37,8 @@ struct NormBackward {
   Tensor rstd;
   Tensor dresidual;  ///< optional [rows, hidden]: the residual stream's gradient, added before dx is rounded
   Tensor dx;         ///< out [rows, hidden]; may be dresidual itself or dy itself
-  Tensor dgamma;     ///< fp32 [hidden], += ; sums over rows in a fixed order
-  Tensor dbeta;      ///< fp32 [hidden], +=, layer only
+  Tensor dgamma;     ///< fp32 or bf16 (rounded once) [hidden], += ; FP32 sums over rows in a fixed order
+  Tensor dbeta;      ///< likewise, dtype of dgamma, layer only
   Tensor scratch;    ///< fp32, at least norm_backward_scratch_elements(hidden)
 };
 void norm_backward(const Context& context, const NormBackward& args);

@@ -149,12 +149,12 @@ __global__ void __launch_bounds__(1024) norm_backward_elements(BackwardParams<T>
 
 /// gradient[column] += the blocks' sums of a column: 32 threads take every 32nd block in order, then their
 /// sums are added in order. blockIdx.y: 0 = dgamma, 1 = dbeta.
-__global__ void __launch_bounds__(1024)
-    add_partials(const float* partial_gamma, const float* partial_beta, float* dgamma, float* dbeta,
-                 int blocks, int64_t hidden) {
+template <class Grad>
+__global__ void __launch_bounds__(1024) add_partials(const float* partial_gamma, const float* partial_beta,
+                                                     Grad* dgamma, Grad* dbeta, int blocks, int64_t hidden) {
   __shared__ float sums[kWarpSize][kWarpSize + 1];
   const float* partial = blockIdx.y == 0 ? partial_gamma : partial_beta;
-  float* gradient = blockIdx.y == 0 ? dgamma : dbeta;
+  Grad* gradient = blockIdx.y == 0 ? dgamma : dbeta;
   const int64_t column = int64_t{blockIdx.x} * kWarpSize + threadIdx.x;
   float sum = 0.0f;
   if (column < hidden)
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(1024)
   if (threadIdx.y != 0 || column >= hidden) return;
   float total = 0.0f;
   for (int i = 0; i < kWarpSize; ++i) total += sums[i][threadIdx.x];
-  gradient[column] += total;
+  store_float(gradient + column, load_float(gradient + column) + total);
 }
 
 template <class T>
@@ -200,8 +200,11 @@ void launch_backward(const Context& context, const NormBackward& a) {
   }
   TE_CUDA_CHECK_LAUNCH();
   const dim3 grid(ceil_div(p.hidden, kWarpSize), p.layer ? 2 : 1);
-  add_partials<<<grid, dim3(kWarpSize, kWarpSize), 0, stream>>>(
-      p.partial_gamma, p.partial_beta, a.dgamma.as<float>(), a.dbeta.as<float>(), blocks, p.hidden);
+  visit_hp(a.dgamma.dtype, [&](auto zero) {
+    using Grad = typename DeviceType<decltype(zero)>::type;
+    add_partials<Grad><<<grid, dim3(kWarpSize, kWarpSize), 0, stream>>>(
+        p.partial_gamma, p.partial_beta, a.dgamma.as<Grad>(), a.dbeta.as<Grad>(), blocks, p.hidden);
+  });
   TE_CUDA_CHECK_LAUNCH();
 }
 

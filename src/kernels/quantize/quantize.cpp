@@ -17,7 +17,7 @@ void check_quantize(const char* op, const Quantize& args) {
   check_fp8_output(op, args.out, rows, cols);
   TE_CHECK(args.out || args.dbias, "{}: nothing is asked for", op);
   if (args.dbias) {
-    check_dtype(op, "dbias", args.dbias, DType::f32);
+    check_hp(op, "dbias", args.dbias);
     check_shape(op, "dbias", args.dbias, {cols});
     check_dtype(op, "scratch", args.scratch, DType::f32);
     TE_CHECK(args.scratch.numel() >= quantize_scratch_elements(rows, cols),
@@ -32,7 +32,7 @@ void quantize_cpu(const Quantize& args) {
     const auto* x = args.x.as<decltype(zero)>();
     const auto value = [x, cols](int64_t r, int64_t c) { return to_float(x[r * cols + c]); };
     write_fp8_output_cpu(args.out, rows, cols, value);
-    if (args.dbias) add_column_sums_cpu(rows, cols, args.dbias.as<float>(), args.scratch.as<float>(), value);
+    if (args.dbias) add_column_sums_cpu(rows, cols, args.dbias, args.scratch.as<float>(), value);
   });
 }
 

@@ -44,7 +44,8 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks<T, kAligned>)
 }
 
 /// 32 columns per block, 8 strands of rows each.
-__global__ void add_partial_sums_kernel(const float* partial, int64_t blocks, int64_t cols, float* sums) {
+template <class T>
+__global__ void add_partial_sums_kernel(const float* partial, int64_t blocks, int64_t cols, T* sums) {
   __shared__ float strand[8][kWarpSize];
   const int64_t col = int64_t{blockIdx.x} * kWarpSize + threadIdx.x;
   float sum = 0.0f;
@@ -55,7 +56,7 @@ __global__ void add_partial_sums_kernel(const float* partial, int64_t blocks, in
   if (threadIdx.y != 0 || col >= cols) return;
 #pragma unroll
   for (int y = 1; y < 8; ++y) sum += strand[y][threadIdx.x];
-  sums[col] += sum;
+  store_float(sums + col, load_float(sums + col) + sum);
 }
 
 template <bool kAligned>
@@ -120,9 +121,12 @@ void launch(const Context& context, DType type, DType format, bool aligned, Quan
 }  // namespace
 
 void add_partial_sums(const Context& context, const float* partial, int64_t blocks, int64_t cols,
-                      float* sums) {
-  add_partial_sums_kernel<<<ceil_div(cols, kWarpSize), dim3(kWarpSize, 8), 0, cuda_stream(context)>>>(
-      partial, blocks, cols, sums);
+                      const Tensor& sums) {
+  visit_hp(sums.dtype, [&](auto zero) {
+    using T = typename DeviceType<decltype(zero)>::type;
+    add_partial_sums_kernel<T><<<ceil_div(cols, kWarpSize), dim3(kWarpSize, 8), 0, cuda_stream(context)>>>(
+        partial, blocks, cols, sums.as<T>());
+  });
   TE_CUDA_CHECK_LAUNCH();
 }
 
@@ -132,7 +136,7 @@ void quantize(const Context& context, const Quantize& args) {
   launch(context, args.x.dtype, tile_format(args.out), is_entry_aligned(table.entry[0]), table);
   if (args.dbias)
     add_partial_sums(context, args.scratch.as<float>(), ceil_div(args.x.rows(), kTileRows), args.x.cols(),
-                     args.dbias.as<float>());
+                     args.dbias);
 }
 
 void quantize_many(const Context& context, const Quantize* args, int count) {

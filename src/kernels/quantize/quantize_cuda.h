@@ -10,8 +10,8 @@ void transpose_fp8(const Context& context, const Tensor& x, const Tensor& out);
 void quantize_many(const Context& context, const Quantize* args, int count);
 void dequantize(const Context& context, const Tensor& q, const float* scale_inv, const Tensor& out);
 
-/// sums[c] += sum over the `blocks` rows of partial [blocks, cols], in a fixed order.
+/// sums[c] += sum over the `blocks` rows of partial [blocks, cols], in a fixed order. sums: fp32 or bf16.
 void add_partial_sums(const Context& context, const float* partial, int64_t blocks, int64_t cols,
-                      float* sums);
+                      const Tensor& sums);
 
 }  // namespace te::kernels::cuda

@@ -9,6 +9,15 @@ find_package(CLI11 REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(MPI REQUIRED COMPONENTS CXX)
+find_package(ZLIB REQUIRED)
+find_package(LibLZMA REQUIRED)
+
+# Distributions ship zstd without a CMake package.
+find_path(TE_ZSTD_INCLUDE zstd.h REQUIRED)
+find_library(TE_ZSTD_LIBRARY zstd REQUIRED)
+add_library(te_zstd INTERFACE)
+target_include_directories(te_zstd SYSTEM INTERFACE ${TE_ZSTD_INCLUDE})
+target_link_libraries(te_zstd INTERFACE ${TE_ZSTD_LIBRARY})
 
 find_path(TE_CBLAS_INCLUDE cblas.h PATH_SUFFIXES openblas x86_64-linux-gnu openblas-openmp openblas-pthread REQUIRED)
 find_library(TE_OPENBLAS_LIBRARY openblas REQUIRED)

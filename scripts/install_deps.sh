@@ -20,6 +20,7 @@ packages=(
   g++ cmake ninja-build ccache git ca-certificates
   libyaml-cpp-dev libcli11-dev libspdlog-dev nlohmann-json3-dev libgtest-dev
   libopenmpi-dev openmpi-bin libopenblas-dev
+  zlib1g-dev libzstd-dev liblzma-dev
   python3 python3-numpy python3-matplotlib
 )
 dev_packages=(clang-tidy shellcheck)

@@ -197,10 +197,20 @@ void IndexedDataset::check_documents() const {
   }
 }
 
-int64_t IndexedDataset::document_begin(int64_t document) const {
+int64_t IndexedDataset::sequence_length(int64_t sequence) const {
+  TE_CHECK(sequence >= 0 && sequence < num_sequences_, "{}: sequence {} of {}", prefix_, sequence,
+           num_sequences_);
+  return load<int32_t>(lengths_, sequence);
+}
+
+int64_t IndexedDataset::document_sequence(int64_t document) const {
   TE_CHECK(document >= 0 && document <= num_documents_, "{}: document {} of {}", prefix_, document,
            num_documents_);
-  const int64_t sequence = load<int64_t>(documents_, document);
+  return load<int64_t>(documents_, document);
+}
+
+int64_t IndexedDataset::document_begin(int64_t document) const {
+  const int64_t sequence = document_sequence(document);
   return sequence == num_sequences_ ? num_tokens_ : load<int64_t>(pointers_, sequence) / token_size(type_);
 }
 

@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -74,6 +75,12 @@ class IndexedDataset {
     return document_begin(document + 1) - document_begin(document);
   }
 
+  int64_t sequence_length(int64_t sequence) const;  ///< tokens; 0 <= sequence < num_sequences()
+  /// The first sequence of a document; document = num_documents() gives num_sequences().
+  int64_t document_sequence(int64_t document) const;
+  /// The .bin as it lies in the file.
+  std::span<const uint8_t> token_bytes() const { return tokens_.bytes(); }
+
   /// The document that holds token `position` of the .bin (0 <= position < num_tokens()).
   int64_t document_at(int64_t position) const;
 
@@ -119,6 +126,10 @@ class IndexedDatasetWriter {
     end_document();
   }
 
+  /// Copies all documents of a dataset of the same type as they are; calls on_bytes(n) after every n bytes.
+  void append_dataset(const IndexedDataset& dataset, const std::function<void(int64_t bytes)>& on_bytes);
+
+  TokenType token_type() const { return type_; }
   int64_t num_documents() const { return static_cast<int64_t>(document_indices_.size()) - 1; }
   int64_t num_tokens() const { return num_tokens_; }
 

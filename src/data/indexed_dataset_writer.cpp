@@ -151,6 +151,27 @@ void IndexedDatasetWriter::end_document() {
   document_indices_.push_back(static_cast<int64_t>(lengths_.size()));
 }
 
+void IndexedDatasetWriter::append_dataset(const IndexedDataset& dataset,
+                                          const std::function<void(int64_t bytes)>& on_bytes) {
+  TE_CHECK(file_ != nullptr && sequence_tokens_ == 0, "{}: a dataset is appended between documents", prefix_);
+  TE_CHECK(dataset.token_type() == type_, "{}: {} tokens into {}", prefix_,
+           token_type_name(dataset.token_type()), token_type_name(type_));
+  for (std::span<const uint8_t> rest = dataset.token_bytes(); !rest.empty();) {
+    const std::span<const uint8_t> part = rest.first(std::min(kBufferBytes, rest.size()));
+    write_bytes(file_, part.data(), part.size(), prefix_ + ".bin.tmp");
+    rest = rest.subspan(part.size());
+    on_bytes(static_cast<int64_t>(part.size()));
+  }
+  const auto first_sequence = static_cast<int64_t>(lengths_.size());
+  for (int64_t i = 0; i < dataset.num_sequences(); ++i) {
+    lengths_.push_back(static_cast<int32_t>(dataset.sequence_length(i)));
+  }
+  for (int64_t i = 1; i <= dataset.num_documents(); ++i) {
+    document_indices_.push_back(first_sequence + dataset.document_sequence(i));
+  }
+  num_tokens_ += dataset.num_tokens();
+}
+
 void IndexedDatasetWriter::write_index() {
   const std::string path = prefix_ + ".idx.tmp";
   std::FILE* file = open_for_writing(path);

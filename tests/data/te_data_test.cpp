@@ -1,49 +1,17 @@
 // te-data end to end, through the executable: what it writes, what it prints, how it refuses.
-#include <gtest/gtest.h>
-#include <sys/wait.h>
-
-#include <cstdlib>
-
-#include "data_testing.h"
+#include "te_data_testing.h"
 
 namespace te {
 namespace {
 
+using testing::byte_document;
 using testing::Documents;
+using testing::expect_refused;
 using testing::read_dataset;
-using testing::read_file;
+using testing::Result;
+using testing::run_te_data;
 using testing::TemporaryFolder;
 using testing::write_file;
-
-struct Result {
-  int code;
-  std::string out, error;
-};
-
-/// Runs te-data with shell-quoted arguments.
-Result run(const TemporaryFolder& folder, const std::string& arguments, const std::string& before = "") {
-  const std::string command =
-      before + TE_DATA_EXECUTABLE " " + arguments + " >" + (folder / "stdout") + " 2>" + (folder / "stderr");
-  const int status = std::system(command.c_str());
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(folder / "stdout"),
-          read_file(folder / "stderr")};
-}
-
-/// A refusal: exit code 2, one line, nothing on stdout.
-void expect_refused(const Result& result, const std::string& part) {
-  EXPECT_EQ(result.code, 2);
-  EXPECT_EQ(std::count(result.error.begin(), result.error.end(), '\n'), 1) << result.error;
-  EXPECT_EQ(result.out, "");
-  TE_EXPECT_CONTAINS(result.error, "te-data: error: ");
-  TE_EXPECT_CONTAINS(result.error, part);
-}
-
-std::vector<int32_t> document(const std::string& text) {
-  std::vector<int32_t> tokens;
-  for (char c : text) tokens.push_back(static_cast<uint8_t>(c));
-  tokens.push_back(256);
-  return tokens;
-}
 
 TEST(TeData, TokenizesTextWithSeparators) {
   TemporaryFolder folder;
@@ -51,12 +19,12 @@ TEST(TeData, TokenizesTextWithSeparators) {
              "one\ntwo\n<|endoftext|>\n<|endoftext|>\r\nthr\xc3\xa9"
              "e <|endoftext|> x\n<|endoftext|>");
   const Result result =
-      run(folder, "tokenize --input " + (folder / "a.txt") + " --output " + (folder / "out/a") +
-                      " --tokenizer bytes --document-separator '<|endoftext|>'");
+      run_te_data(folder, "tokenize --input " + (folder / "a.txt") + " --output " + (folder / "out/a") +
+                              " --tokenizer bytes --document-separator '<|endoftext|>'");
   EXPECT_EQ(result.code, 0) << result.error;
   EXPECT_EQ(read_dataset(folder / "out/a"),
-            (Documents{document("one\ntwo\n"), document("thr\xc3\xa9"
-                                                        "e <|endoftext|> x\n")}));
+            (Documents{byte_document("one\ntwo\n"), byte_document("thr\xc3\xa9"
+                                                                  "e <|endoftext|> x\n")}));
   TE_EXPECT_CONTAINS(result.out, "2 documents, 33 tokens, 66 bytes as u16");
 }
 
@@ -70,17 +38,18 @@ TEST(TeData, TokenizesFoldersStandardInputAndJsonl) {
   write_file(folder / "in/sub/.hidden/x.txt", "no");
   write_file(folder / "in/picture.png", std::string("\x89PNG\0\0", 6));
   write_file(folder / "stdin.jsonl", "{\"body\": \"fifth\"}\n");
-  Result result = run(
+  Result result = run_te_data(
       folder, "tokenize --input " + (folder / "in") + " --output " + (folder / "a") + " --tokenizer bytes");
   EXPECT_EQ(result.code, 0) << result.error;
-  EXPECT_EQ(read_dataset(folder / "a"), (Documents{document("first"), document("second"),
-                                                   document("third \xc3\xa9"), document("fourth")}));
+  EXPECT_EQ(read_dataset(folder / "a"),
+            (Documents{byte_document("first"), byte_document("second"), byte_document("third \xc3\xa9"),
+                       byte_document("fourth")}));
   TE_EXPECT_CONTAINS(result.out, "3 files (1 binary files skipped)");
 
-  result = run(folder, "tokenize --input - --format jsonl --jsonl-field body --output " + (folder / "b") +
-                           " --tokenizer bytes <" + (folder / "stdin.jsonl"));
+  result = run_te_data(folder, "tokenize --input - --format jsonl --jsonl-field body --output " +
+                                   (folder / "b") + " --tokenizer bytes <" + (folder / "stdin.jsonl"));
   EXPECT_EQ(result.code, 0) << result.error;
-  EXPECT_EQ(read_dataset(folder / "b"), (Documents{document("fifth")}));
+  EXPECT_EQ(read_dataset(folder / "b"), (Documents{byte_document("fifth")}));
 }
 
 TEST(TeData, SplitsAValidationSetAndInspectsIt) {
@@ -88,17 +57,17 @@ TEST(TeData, SplitsAValidationSetAndInspectsIt) {
   std::string text;
   for (int i = 0; i < 40; ++i) text += "document " + std::to_string(i) + "\n---\n";
   write_file(folder / "a.txt", text);
-  Result result =
-      run(folder, "tokenize --input " + (folder / "a.txt") + " --output " + (folder / "train") +
-                      " --tokenizer bytes --document-separator=--- --valid-fraction 0.1 --valid-output " +
-                      (folder / "valid"));
+  Result result = run_te_data(
+      folder, "tokenize --input " + (folder / "a.txt") + " --output " + (folder / "train") +
+                  " --tokenizer bytes --document-separator=--- --valid-fraction 0.1 --valid-output " +
+                  (folder / "valid"));
   EXPECT_EQ(result.code, 0) << result.error;
   const Documents train = read_dataset(folder / "train"), valid = read_dataset(folder / "valid");
   EXPECT_EQ(train.size(), 36u);
-  EXPECT_EQ(valid, (Documents{document("document 4\n"), document("document 14\n"), document("document 24\n"),
-                              document("document 34\n")}));
+  EXPECT_EQ(valid, (Documents{byte_document("document 4\n"), byte_document("document 14\n"),
+                              byte_document("document 24\n"), byte_document("document 34\n")}));
 
-  result = run(folder, "inspect " + (folder / "valid") + " --tokenizer bytes --samples 2 --scan");
+  result = run_te_data(folder, "inspect " + (folder / "valid") + " --tokenizer bytes --samples 2 --scan");
   EXPECT_EQ(result.code, 0) << result.error;
   TE_EXPECT_CONTAINS(result.out, "4 documents, 4 sequences, 51 tokens, 102 bytes as u16");
   TE_EXPECT_CONTAINS(result.out, "min 12, median 13, mean 12.8, max 13");
@@ -112,14 +81,14 @@ TEST(TeData, RefusesBadInputInOneLineAndLeavesNoFile) {
   const std::string to = " --tokenizer bytes --output " + (folder / "out");
   const auto tokenize = [&](const std::string& name, const std::string& bytes, const std::string& more = "") {
     write_file(folder / name, bytes);
-    return run(folder, "tokenize --input " + (folder / name) + to + more);
+    return run_te_data(folder, "tokenize --input " + (folder / name) + to + more);
   };
   expect_refused(tokenize("a.jsonl", "{\"text\": \"x\"}\n{\"text\": \"y\"\n"),
                  "a.jsonl:2: not valid JSON at byte");
   expect_refused(tokenize("a.jsonl", "{\"text\": \"\xff\"}\n"), "a.jsonl:1: not valid JSON at byte");
   expect_refused(tokenize("a.jsonl", "\n[1]\n"), "a.jsonl:2: holds a JSON array");
   expect_refused(tokenize("a.jsonl", "{\"body\": \"x\", \"id\": 3}\n"),
-                 "no field `text`; name the text with --jsonl-field, this line has: body, id");
+                 "no field `text`; name it with --jsonl-field, this object has: body, id");
   expect_refused(tokenize("a.jsonl", "{\"text\": 3}\n"), "field `text` is a number");
   expect_refused(tokenize("a.txt", std::string("fine\na\0b", 8)), "a.txt:2: holds a NUL byte");
   expect_refused(tokenize("a.txt", ""), "hold no document");
@@ -129,19 +98,19 @@ TEST(TeData, RefusesBadInputInOneLineAndLeavesNoFile) {
                  "above 0 and below 1");
   expect_refused(tokenize("a.txt", "x", " --valid-fraction 0.1"), "give both or neither");
   expect_refused(tokenize("a.txt", "x", " --format csv"), "--format");
-  expect_refused(run(folder, "tokenize --input " + (folder / "none.txt") + to), "no such file");
-  expect_refused(run(folder, "tokenize --input " + (folder / "a.txt") + " --tokenizer gpt2 --output " +
-                                 (folder / "out")),
+  expect_refused(run_te_data(folder, "tokenize --input " + (folder / "none.txt") + to), "no such file");
+  expect_refused(run_te_data(folder, "tokenize --input " + (folder / "a.txt") +
+                                         " --tokenizer gpt2 --output " + (folder / "out")),
                  "tokenizer `gpt2`: unknown");
   for (const char* name :
        {"out.bin", "out.idx", "out.bin.tmp", "out.idx.tmp", "v.bin", "v.idx", "v.bin.tmp"}) {
     EXPECT_FALSE(std::filesystem::exists(folder / name)) << name;
   }
-  expect_refused(run(folder, ""), "subcommand");
-  expect_refused(run(folder, "tokenize"), "--input");
-  expect_refused(run(folder, "inspect " + (folder / "none")), "none.idx: cannot be opened");
-  expect_refused(run(folder, "inspect --samples -1 " + (folder / "none")), "--samples");
-  const Result help = run(folder, "tokenize --help");
+  expect_refused(run_te_data(folder, ""), "subcommand");
+  expect_refused(run_te_data(folder, "tokenize"), "--input");
+  expect_refused(run_te_data(folder, "inspect " + (folder / "none")), "none.idx: cannot be opened");
+  expect_refused(run_te_data(folder, "inspect --samples -1 " + (folder / "none")), "--samples");
+  const Result help = run_te_data(folder, "tokenize --help");
   EXPECT_EQ(help.code, 0);
   TE_EXPECT_CONTAINS(help.out, "--document-separator");
 }

@@ -1,0 +1,135 @@
+#include "data/inspect.h"
+
+#include <algorithm>
+#include <bit>
+#include <filesystem>
+#include <memory>
+#include <vector>
+
+#include "core/error.h"
+#include "data/command.h"
+#include "data/indexed_dataset.h"
+#include "data/tokenizer.h"
+
+namespace te::data {
+namespace {
+
+struct Arguments {
+  std::string prefix, tokenizer;
+  int64_t samples = 0;
+  bool scan = false;
+};
+
+/// Documents by length, in powers of two: one row per power between the shortest and the longest.
+void print_histogram(const std::vector<int64_t>& sorted_lengths) {
+  std::vector<int64_t> counts(65, 0);
+  for (int64_t length : sorted_lengths) ++counts[std::bit_width(static_cast<uint64_t>(length))];
+  const int64_t most = *std::max_element(counts.begin(), counts.end());
+  const int first = std::bit_width(static_cast<uint64_t>(sorted_lengths.front()));
+  const int last = std::bit_width(static_cast<uint64_t>(sorted_lengths.back()));
+  for (int power = first; power <= last; ++power) {
+    const int64_t low = power == 0 ? 0 : int64_t{1} << (power - 1);
+    const auto bar = static_cast<size_t>((counts[power] * 40 + most - 1) / most);
+    const std::string row = fmt::format("  >= {:>12} {:>12}  {}", low, counts[power], std::string(bar, '#'));
+    fmt::print("{}\n", row.substr(0, row.find_last_not_of(' ') + 1));
+  }
+}
+
+std::string one_line(const std::string& text) {
+  std::string line;
+  for (char c : text) {
+    if (c == '\n') {
+      line += "\\n";
+    } else if (c == '\t') {
+      line += "\\t";
+    } else if (static_cast<unsigned char>(c) < 32 || c == 127) {
+      line += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+    } else {
+      line += c;
+    }
+  }
+  return line;
+}
+
+/// Beginnings of `count` documents, evenly spread: as text with a tokenizer, else as token ids.
+void print_samples(const IndexedDataset& dataset, const Tokenizer* tokenizer, int64_t count) {
+  const int64_t documents = dataset.num_documents();
+  count = std::min(count, documents);
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t document = i * documents / count;
+    const int64_t length = dataset.document_length(document);
+    std::vector<int32_t> tokens(
+        static_cast<size_t>(std::min<int64_t>(length, tokenizer != nullptr ? 160 : 24)));
+    dataset.read(dataset.document_begin(document), static_cast<int64_t>(tokens.size()), tokens.data(),
+                 tokenizer != nullptr ? tokenizer->vocab_size() : 0);
+    std::string text;
+    if (tokenizer != nullptr) {
+      text = one_line(tokenizer->decode(tokens));
+    } else {
+      for (int32_t token : tokens) text += (text.empty() ? "" : " ") + std::to_string(token);
+    }
+    fmt::print("document {} ({} tokens): {}{}\n", document, length, text,
+               length > static_cast<int64_t>(tokens.size()) ? " ..." : "");
+  }
+}
+
+void print_scan(const IndexedDataset& dataset, int64_t vocab_size) {
+  constexpr int64_t kChunk = int64_t{1} << 20;
+  std::vector<int32_t> tokens(kChunk);
+  std::vector<bool> seen;
+  int32_t largest = 0;
+  Progress progress(dataset.num_tokens() * token_size(dataset.token_type()));
+  for (int64_t begin = 0; begin < dataset.num_tokens(); begin += kChunk) {
+    const int64_t count = std::min(kChunk, dataset.num_tokens() - begin);
+    dataset.read(begin, count, tokens.data(), vocab_size);
+    for (int64_t i = 0; i < count; ++i) {
+      const auto token = static_cast<size_t>(tokens[static_cast<size_t>(i)]);
+      if (token >= seen.size()) seen.resize(token + 1);
+      seen[token] = true;
+    }
+    largest = std::max(largest, *std::max_element(tokens.begin(), tokens.begin() + count));
+    progress.show((begin + count) * token_size(dataset.token_type()),
+                  [&] { return fmt::format("{} tokens", begin + count); });
+  }
+  fmt::print("largest token {}, {} distinct tokens\n", largest, std::count(seen.begin(), seen.end(), true));
+}
+
+void inspect(const Arguments& arguments) {
+  std::unique_ptr<Tokenizer> tokenizer;
+  if (!arguments.tokenizer.empty()) tokenizer = make_tokenizer(arguments.tokenizer);
+  const IndexedDataset dataset(arguments.prefix);
+  const int64_t documents = dataset.num_documents();
+  fmt::print("{}: {} documents, {} sequences, {} tokens, {} bytes as {}\n", arguments.prefix, documents,
+             dataset.num_sequences(), dataset.num_tokens(),
+             dataset.num_tokens() * token_size(dataset.token_type()), token_type_name(dataset.token_type()));
+  if (documents == 0) return;
+  std::vector<int64_t> lengths(static_cast<size_t>(documents));
+  for (int64_t i = 0; i < documents; ++i) lengths[static_cast<size_t>(i)] = dataset.document_length(i);
+  std::sort(lengths.begin(), lengths.end());
+  fmt::print("tokens per document: min {}, median {}, mean {:.1f}, max {}\n", lengths.front(),
+             lengths[lengths.size() / 2],
+             static_cast<double>(dataset.num_tokens()) / static_cast<double>(documents), lengths.back());
+  print_histogram(lengths);
+  if (arguments.scan) print_scan(dataset, tokenizer ? tokenizer->vocab_size() : 0);
+  print_samples(dataset, tokenizer.get(), arguments.samples);
+}
+
+}  // namespace
+
+void add_inspect_command(CLI::App& app) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command = app.add_subcommand("inspect", "Show counts, document lengths and samples of a dataset");
+  command->add_option("prefix", arguments->prefix, "Dataset to show, without .bin or .idx")
+      ->required()
+      ->type_name("PREFIX");
+  command->add_option("--tokenizer", arguments->tokenizer,
+                      "Decode the samples with it, and check tokens against it");
+  command->add_option("--samples", arguments->samples, "Show the beginnings of that many documents")
+      ->check(CLI::NonNegativeNumber);
+  command->add_flag("--scan", arguments->scan,
+                    "Read every token: the largest and the number of distinct ones");
+  command->footer("  te-data inspect data/books --tokenizer bytes --samples 3 --scan");
+  command->callback([arguments] { inspect(*arguments); });
+}
+
+}  // namespace te::data

@@ -1,0 +1,96 @@
+#include "data/merge.h"
+
+#include <filesystem>
+#include <memory>
+#include <vector>
+
+#include "core/error.h"
+#include "data/command.h"
+#include "data/indexed_dataset.h"
+#include "data/loss_mask.h"
+
+namespace te::data {
+namespace {
+
+struct Arguments {
+  std::vector<std::string> prefixes;
+  std::string output;
+};
+
+using Datasets = std::vector<std::unique_ptr<IndexedDataset>>;
+
+Datasets open_all(const std::vector<std::string>& prefixes, const std::string& output) {
+  Datasets datasets;
+  for (const std::string& prefix : prefixes) {
+    std::error_code error;
+    if (std::filesystem::equivalent(prefix + ".bin", output + ".bin", error)) {
+      user_error("--output: {} is one of the datasets to merge; give the result its own prefix", output);
+    }
+    datasets.push_back(std::make_unique<IndexedDataset>(prefix));
+    const IndexedDataset &first = *datasets.front(), &last = *datasets.back();
+    if (last.token_type() != first.token_type()) {
+      user_error(
+          "{}: holds {} tokens, {} holds {}; only datasets of one type can be merged, tokenize them "
+          "with the same tokenizer",
+          prefix, token_type_name(last.token_type()), first.prefix(), token_type_name(first.token_type()));
+    }
+  }
+  return datasets;
+}
+
+/// Whether the datasets carry loss masks: all of them, or none.
+bool have_masks(const std::vector<std::string>& prefixes) {
+  for (const std::string& prefix : prefixes) {
+    if (has_loss_mask(prefix) == has_loss_mask(prefixes.front())) continue;
+    user_error("{}: has {} loss mask, unlike {}; merge instruction datasets with one another only", prefix,
+               has_loss_mask(prefix) ? "a" : "no", prefixes.front());
+  }
+  return has_loss_mask(prefixes.front());
+}
+
+void copy_all(const Datasets& datasets, IndexedDatasetWriter& writer) {
+  int64_t total = 0, done = 0;
+  for (const auto& dataset : datasets) total += dataset->num_tokens() * token_size(dataset->token_type());
+  Progress progress(total);
+  for (const auto& dataset : datasets) {
+    writer.append_dataset(*dataset, [&](int64_t bytes) {
+      done += bytes;
+      progress.show(done, [&] { return fmt::format("{} documents", writer.num_documents()); });
+    });
+  }
+}
+
+void merge(const Arguments& arguments) {
+  const Datasets datasets = open_all(arguments.prefixes, arguments.output);
+  IndexedDatasetWriter writer(arguments.output, datasets.front()->token_type());
+  copy_all(datasets, writer);
+  if (have_masks(arguments.prefixes)) {
+    std::vector<std::string> masks;
+    for (const std::string& prefix : arguments.prefixes) masks.push_back(loss_mask_prefix(prefix));
+    const std::string output = loss_mask_prefix(arguments.output);
+    IndexedDatasetWriter mask_writer(output, TokenType::kU8);
+    copy_all(open_all(masks, output), mask_writer);
+    mask_writer.finish();
+  }
+  writer.finish();
+  print_written(arguments.output, writer);
+}
+
+}  // namespace
+
+void add_merge_command(CLI::App& app) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command = app.add_subcommand("merge", "Put several datasets of one token type into one");
+  command
+      ->add_option("prefixes", arguments->prefixes, "Datasets to merge, in this order, without .bin or .idx")
+      ->required()
+      ->type_name("PREFIX");
+  command->add_option("--output", arguments->output, "Prefix of the result")->required()->type_name("PREFIX");
+  command->footer(
+      "Documents keep their order; loss masks of instruction datasets are merged too. To mix datasets by\n"
+      "weight there is no need to merge them: data.train takes a list.\n\n"
+      "  te-data merge --output data/web data/web_00 data/web_01 data/web_02");
+  command->callback([arguments] { merge(*arguments); });
+}
+
+}  // namespace te::data

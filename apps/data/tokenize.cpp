@@ -1,0 +1,181 @@
+#include "data/tokenize.h"
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "core/error.h"
+#include "data/command.h"
+#include "data/text/document_reader.h"
+#include "data/text/input_files.h"
+#include "data/tokenizer.h"
+#include "data/tokenizers/parallel_encoder.h"
+
+namespace te::data {
+namespace {
+
+struct Arguments {
+  std::vector<std::string> inputs;
+  OutputOptions outputs;
+  std::string tokenizer;
+  DocumentOptions documents;
+  std::string format = "auto", split_by, special = "match";  // as given
+  bool append_eod = true;
+  int threads = 0;
+};
+
+/// Takes the pieces of documents in order, as tokens, and puts each document into its set.
+class Outputs {
+ public:
+  Outputs(const Arguments& arguments, const Tokenizer& tokenizer)
+      : arguments_(arguments),
+        end_of_document_(tokenizer.end_of_document()),
+        train_(arguments.outputs.output, token_type_for_vocab(tokenizer.vocab_size())) {
+    if (arguments.outputs.has_valid()) {
+      valid_.emplace(arguments.outputs.valid_output, token_type_for_vocab(tokenizer.vocab_size()));
+    }
+  }
+
+  void add(std::span<const int32_t> tokens, bool last) {
+    IndexedDatasetWriter& writer = arguments_.outputs.is_valid_document(documents_) ? *valid_ : train_;
+    writer.append(tokens);
+    if (!last) return;
+    if (arguments_.append_eod) writer.append({&end_of_document_, 1});
+    writer.end_document();
+    ++documents_;
+  }
+
+  int64_t documents() const { return documents_; }
+  int64_t tokens() const { return train_.num_tokens() + (valid_ ? valid_->num_tokens() : 0); }
+
+  void finish() {
+    arguments_.outputs.check_counts(train_.num_documents(), valid_ ? valid_->num_documents() : 0,
+                                    "documents");
+    if (valid_) valid_->finish();
+    train_.finish();
+    print_written(arguments_.outputs.output, train_);
+    if (valid_) print_written(arguments_.outputs.valid_output, *valid_);
+  }
+
+ private:
+  const Arguments& arguments_;
+  int32_t end_of_document_;
+  IndexedDatasetWriter train_;
+  std::optional<IndexedDatasetWriter> valid_;
+  int64_t documents_ = 0;
+};
+
+/// The options as the reader knows them.
+DocumentOptions document_options(const Arguments& arguments) {
+  static const std::map<std::string, TextFormat> kFormats = {{"auto", TextFormat::kAuto},
+                                                             {"text", TextFormat::kText},
+                                                             {"jsonl", TextFormat::kJsonl},
+                                                             {"json", TextFormat::kJson}};
+  static const std::map<std::string, DocumentBoundary> kBoundaries = {
+      {"", DocumentBoundary::kFile},
+      {"file", DocumentBoundary::kFile},
+      {"line", DocumentBoundary::kLine},
+      {"blank-line", DocumentBoundary::kBlankLine}};
+  DocumentOptions options = arguments.documents;
+  options.format = kFormats.at(arguments.format);
+  options.boundary = kBoundaries.at(arguments.split_by);
+  if (options.separator.empty()) return options;
+  if (!arguments.split_by.empty()) user_error("--split-by and --document-separator: give one of them");
+  options.boundary = DocumentBoundary::kSeparator;
+  return options;
+}
+
+void tokenize(const Arguments& arguments) {
+  arguments.outputs.check();
+  const DocumentOptions options = document_options(arguments);
+  const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(arguments.tokenizer);
+  const InputFiles files = list_input_files(arguments.inputs);
+  Outputs outputs(arguments, *tokenizer);
+  int64_t read_bytes = 0, text_bytes = 0;
+  const SpecialTokens special = arguments.special == "match" ? SpecialTokens::kMatch : SpecialTokens::kAsText;
+  Progress progress(files.bytes);
+  ParallelEncoder encoder(
+      *tokenizer, {.threads = arguments.threads, .special = special},
+      [&](std::span<const int32_t> tokens, int64_t last) { outputs.add(tokens, last != 0); });
+  for (const std::string& path : files.paths) {
+    read_documents(path, options, [&](const DocumentPiece& piece) {
+      encoder.add(piece.text, piece.last ? 1 : 0);
+      text_bytes += static_cast<int64_t>(piece.text.size());
+      read_bytes += piece.bytes;
+      progress.show(read_bytes, [&] {
+        return fmt::format("{} documents, {} tokens", outputs.documents(), outputs.tokens());
+      });
+    });
+  }
+  encoder.finish();
+  check_interrupted();
+  if (outputs.documents() == 0) {
+    user_error("--input: {} files hold no document; give a file with text", files.paths.size());
+  }
+  outputs.finish();
+  const double seconds = progress.seconds();
+  fmt::print("{} files{}, {:.2f} bytes of text per token, {:.1f} s, {:.1f} MB of text/s\n",
+             files.paths.size(),
+             files.skipped > 0 ? fmt::format(" ({} binary files skipped)", files.skipped) : "",
+             static_cast<double>(text_bytes) / static_cast<double>(outputs.tokens()), seconds,
+             static_cast<double>(text_bytes) / 1e6 / seconds);
+}
+
+void add_text_options(CLI::App* command, Arguments& arguments) {
+  command
+      ->add_option("--format", arguments.format,
+                   "auto: .jsonl and .ndjson are JSON lines, .json is a list of JSON objects, all else is "
+                   "text (.gz, .zst or .xz after it does not count)")
+      ->check(CLI::IsMember({"auto", "text", "jsonl", "json"}))
+      ->capture_default_str();
+  command
+      ->add_option("--jsonl-field,--json-field", arguments.documents.json_field,
+                   "Field of a JSON object that holds the text; a.b is field b of the object in field a")
+      ->capture_default_str();
+  command
+      ->add_option("--document-separator", arguments.documents.separator,
+                   "Line that separates the documents of a text file, such as \"<|endoftext|>\"; without it "
+                   "or --split-by every file is one document")
+      ->type_name("LINE");
+  command
+      ->add_option("--split-by", arguments.split_by,
+                   "Other ends of documents in text files: every line, or blank lines")
+      ->check(CLI::IsMember({"file", "line", "blank-line"}));
+}
+
+}  // namespace
+
+void add_tokenize_command(CLI::App& app) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command =
+      app.add_subcommand("tokenize", "Turn text and JSON files into PREFIX.bin and PREFIX.idx");
+  command->add_option("--input", arguments->inputs, kInputHelp)->required();
+  arguments->outputs.add_to(command);
+  command->add_option("--tokenizer", arguments->tokenizer, kTokenizerHelp)->required();
+  add_text_options(command, *arguments);
+  command
+      ->add_option("--special-tokens", arguments->special,
+                   "What becomes of special tokens that are written out in the text, such as "
+                   "<|endoftext|>: match makes them the token, text leaves them text")
+      ->check(CLI::IsMember({"match", "text"}))
+      ->capture_default_str();
+  command
+      ->add_option("--append-eod", arguments->append_eod,
+                   "End every document with the tokenizer's end-of-document token")
+      ->capture_default_str();
+  command->add_option("--threads", arguments->threads, "Threads that encode; 0 is all processors")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  command->footer(
+      "Files appear under their final name only when complete.\n\n"
+      "  te-data tokenize --input books.txt.xz --document-separator '<|endoftext|>' --output data/books "
+      "--tokenizer bytes\n"
+      "  te-data tokenize --input dump/ --jsonl-field article.body --output data/web --tokenizer "
+      "llama3/tokenizer.json\n"
+      "  curl -s https://example.org/web.jsonl.gz | te-data tokenize --input - --format jsonl --output "
+      "data/web "
+      "--tokenizer bytes");
+  command->callback([arguments] { tokenize(*arguments); });
+}
+
+}  // namespace te::data

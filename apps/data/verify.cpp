@@ -1,0 +1,99 @@
+#include "data/verify.h"
+
+#include <zlib.h>
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "core/error.h"
+#include "data/command.h"
+#include "data/indexed_dataset.h"
+#include "data/loss_mask.h"
+#include "data/tokenizer.h"
+
+namespace te::data {
+namespace {
+
+struct Arguments {
+  std::vector<std::string> prefixes;
+  std::string tokenizer;
+  int64_t vocab_size = 0;
+};
+
+uint32_t crc32_of(const std::string& path) {
+  constexpr size_t kChunk = size_t{4} << 20;
+  const MappedFile file(path);
+  uLong crc = crc32(0L, nullptr, 0);
+  for (std::span<const uint8_t> rest = file.bytes(); !rest.empty();) {
+    const std::span<const uint8_t> chunk = rest.first(std::min(kChunk, rest.size()));
+    crc = crc32(crc, chunk.data(), static_cast<uInt>(chunk.size()));
+    rest = rest.subspan(chunk.size());
+    check_interrupted();
+  }
+  return static_cast<uint32_t>(crc);
+}
+
+/// Reads every document token by token; bad tokens are refused by read().
+void read_all(const IndexedDataset& dataset, int64_t vocab_size, int64_t* largest, int64_t* empty) {
+  constexpr int64_t kChunk = int64_t{1} << 20;
+  std::vector<int32_t> tokens(kChunk);
+  const int64_t size = token_size(dataset.token_type());
+  Progress progress(dataset.num_tokens() * size);
+  for (int64_t document = 0; document < dataset.num_documents(); ++document) {
+    const int64_t end = dataset.document_begin(document + 1);
+    int64_t begin = dataset.document_begin(document);
+    *empty += begin == end ? 1 : 0;
+    while (begin < end) {
+      const int64_t count = std::min(kChunk, end - begin);
+      dataset.read(begin, count, tokens.data(), vocab_size);
+      *largest = std::max<int64_t>(*largest, *std::max_element(tokens.begin(), tokens.begin() + count));
+      begin += count;
+    }
+    progress.show(begin * size, [&] { return fmt::format("{} documents", document + 1); });
+  }
+}
+
+void verify_one(const std::string& prefix, int64_t vocab_size) {
+  const IndexedDataset dataset(prefix);  // checks the index against both files' sizes
+  int64_t largest = -1, empty = 0;
+  read_all(dataset, vocab_size, &largest, &empty);
+  fmt::print("{}: ok, {} documents{}, {} tokens as {}, largest token {}, crc32 bin {:08x} idx {:08x}\n",
+             prefix, dataset.num_documents(), empty > 0 ? fmt::format(" ({} empty)", empty) : "",
+             dataset.num_tokens(), token_type_name(dataset.token_type()), largest, crc32_of(prefix + ".bin"),
+             crc32_of(prefix + ".idx"));
+  if (!has_loss_mask(prefix)) return;
+  const LossMask mask(dataset);
+  const int64_t counted = mask.count();
+  fmt::print("{}: ok, {} of {} tokens in the loss, crc32 bin {:08x} idx {:08x}\n", loss_mask_prefix(prefix),
+             counted, dataset.num_tokens(), crc32_of(loss_mask_prefix(prefix) + ".bin"),
+             crc32_of(loss_mask_prefix(prefix) + ".idx"));
+}
+
+void verify(const Arguments& arguments) {
+  int64_t vocab_size = arguments.vocab_size;
+  if (!arguments.tokenizer.empty()) vocab_size = make_tokenizer(arguments.tokenizer)->vocab_size();
+  for (const std::string& prefix : arguments.prefixes) verify_one(prefix, vocab_size);
+}
+
+}  // namespace
+
+void add_verify_command(CLI::App& app) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command = app.add_subcommand("verify", "Read datasets from end to end and check all of them");
+  command->add_option("prefixes", arguments->prefixes, "Datasets to check, without .bin or .idx")
+      ->required()
+      ->type_name("PREFIX");
+  auto* vocab_size = command->add_option("--vocab-size", arguments->vocab_size, "Tokens must be below it")
+                         ->check(CLI::PositiveNumber);
+  command->add_option("--tokenizer", arguments->tokenizer, "Tokens must be below its vocab_size")
+      ->excludes(vocab_size);
+  command->footer(
+      "Prints counts and checksums (CRC-32 of both files, as zlib, gzip and cksum -a crc32b count it); "
+      "stops\n"
+      "with exit code 2 at the first problem.\n\n"
+      "  te-data verify data/books_train data/books_valid --vocab-size 50257");
+  command->callback([arguments] { verify(*arguments); });
+}
+
+}  // namespace te::data

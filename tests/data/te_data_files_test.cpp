@@ -1,0 +1,177 @@
+// te-data and the file system: merge and verify, compressed input, and what is left behind when a run is
+// interrupted, killed, or out of space.
+#include <zlib.h>
+
+#include "te_data_testing.h"
+
+namespace te {
+namespace {
+
+using testing::byte_document;
+using testing::Documents;
+using testing::expect_no_dataset;
+using testing::expect_refused;
+using testing::read_dataset;
+using testing::read_file;
+using testing::Result;
+using testing::run_te_data;
+using testing::TemporaryFolder;
+using testing::write_dataset;
+using testing::write_file;
+
+std::string crc32_text(const std::string& path) {
+  const std::string bytes = read_file(path);
+  return fmt::format(
+      "{:08x}", ::crc32(0, reinterpret_cast<const Bytef*>(bytes.data()), static_cast<uInt>(bytes.size())));
+}
+
+TEST(TeDataFiles, TokenizesWhatTheToolsOfTheFormatsCompressed) {
+  TemporaryFolder folder;
+  const Documents expected = {byte_document("first\n"), byte_document("second\n")};
+  for (const char* tool : {"gzip", "zstd -q", "xz"}) {
+    const std::string name = std::string(tool).substr(0, std::string(tool).find(' '));
+    if (std::system(("command -v " + name + " >/dev/null").c_str()) != 0) continue;
+    const std::string compress = "printf 'first\\n--\\nsecond\\n' | " + std::string(tool) + " -c";
+    Result result = run_te_data(
+        folder, "tokenize --input - --document-separator=-- --tokenizer bytes --output " + (folder / "a"),
+        compress + " | ");
+    EXPECT_EQ(result.code, 0) << result.error;
+    EXPECT_EQ(read_dataset(folder / "a"), expected) << tool;
+    ASSERT_EQ(std::system((compress + " >" + (folder / "in")).c_str()), 0);
+    std::filesystem::resize_file(folder / "in", std::filesystem::file_size(folder / "in") - 5);
+    result = run_te_data(
+        folder, "tokenize --tokenizer bytes --input " + (folder / "in") + " --output " + (folder / "b"));
+    expect_refused(result, "ends early, so the file is truncated");
+    expect_no_dataset(folder / "b");
+  }
+}
+
+TEST(TeDataFiles, SplitsAndEndsDocumentsAsTold) {
+  TemporaryFolder folder;
+  write_file(folder / "a.txt", "one\ntwo\n\nthree");
+  const std::string call =
+      "tokenize --tokenizer bytes --output " + (folder / "a") + " --input " + (folder / "a.txt");
+  EXPECT_EQ(run_te_data(folder, call + " --split-by line --threads 2").code, 0);
+  EXPECT_EQ(read_dataset(folder / "a"),
+            (Documents{byte_document("one"), byte_document("two"), byte_document("three")}));
+  EXPECT_EQ(run_te_data(folder, call + " --split-by blank-line --append-eod false").code, 0);
+  EXPECT_EQ(read_dataset(folder / "a"),
+            (Documents{{'o', 'n', 'e', '\n', 't', 'w', 'o', '\n'}, {'t', 'h', 'r', 'e', 'e'}}));
+  expect_refused(run_te_data(folder, call + " --split-by line --document-separator=--"), "give one of them");
+  expect_refused(run_te_data(folder, call + " --threads -1"), "--threads");
+}
+
+TEST(TeDataFiles, MergesDatasetsOfOneType) {
+  TemporaryFolder folder;
+  write_dataset(folder / "a", {{1, 2}, {}, {3}});
+  write_dataset(folder / "b", {{4, 65535}});
+  write_dataset(folder / "empty", {});
+  write_dataset(folder / "i32", {{4}}, TokenType::kI32);
+  Result result = run_te_data(folder, "merge --output " + (folder / "out/m") + " " + (folder / "a") + " " +
+                                          (folder / "empty") + " " + (folder / "b") + " " + (folder / "a"));
+  EXPECT_EQ(result.code, 0) << result.error;
+  EXPECT_EQ(read_dataset(folder / "out/m"), (Documents{{1, 2}, {}, {3}, {4, 65535}, {1, 2}, {}, {3}}));
+  TE_EXPECT_CONTAINS(result.out, "7 documents, 8 tokens, 16 bytes as u16");
+  // What merging made is what writing the documents one by one makes.
+  write_dataset(folder / "once", {{1, 2}, {}, {3}, {4, 65535}, {1, 2}, {}, {3}});
+  EXPECT_EQ(read_file(folder / "out/m.idx"), read_file(folder / "once.idx"));
+
+  const std::string to = "merge --output " + (folder / "no") + " ";
+  expect_refused(run_te_data(folder, to + (folder / "a") + " " + (folder / "i32")),
+                 "i32: holds i32 tokens, " + (folder / "a") + " holds u16");
+  expect_refused(run_te_data(folder, to + (folder / "a") + " " + (folder / "none")),
+                 "none.idx: cannot be opened");
+  expect_no_dataset(folder / "no");
+  expect_refused(run_te_data(folder, "merge --output " + (folder / "a") + " " + (folder / "a")),
+                 "one of the datasets to merge");
+  EXPECT_EQ(read_dataset(folder / "a"), (Documents{{1, 2}, {}, {3}}));
+}
+
+TEST(TeDataFiles, VerifiesEveryTokenAndPrintsChecksums) {
+  TemporaryFolder folder;
+  write_dataset(folder / "a", {{1, 2}, {}, {300}});
+  write_dataset(folder / "b", {{7}});
+  Result result =
+      run_te_data(folder, "verify " + (folder / "a") + " " + (folder / "b") + " --vocab-size 301");
+  EXPECT_EQ(result.code, 0) << result.error;
+  TE_EXPECT_CONTAINS(result.out,
+                     "a: ok, 3 documents (1 empty), 3 tokens as u16, largest token 300, crc32 bin " +
+                         crc32_text(folder / "a.bin") + " idx " + crc32_text(folder / "a.idx"));
+  TE_EXPECT_CONTAINS(result.out, "b: ok, 1 documents, 1 tokens");
+
+  result = run_te_data(folder, "verify " + (folder / "a") + " --vocab-size 300");
+  EXPECT_EQ(result.code, 2);
+  TE_EXPECT_CONTAINS(result.error, "a.bin: token 0 of document 2 is 300, it must be 0 or more and below");
+  expect_refused(run_te_data(folder, "verify " + (folder / "a") + " --tokenizer bytes"),
+                 "below vocab_size = 257");
+  write_file(folder / "b.bin", "xyz");
+  expect_refused(run_te_data(folder, "verify " + (folder / "b")), "b.bin: has 3 bytes");
+  expect_refused(run_te_data(folder, "verify"), "prefixes");
+}
+
+/// Starts te-data on a pipe that stays open, waits until it writes, sends it a signal, and gives its exit code.
+Result run_and_signal(const TemporaryFolder& folder, const char* signal) {
+  const std::string script = folder / "script.sh";
+  write_file(script,
+             "cd " + (folder / "") +
+                 "\nrm -f pipe; mkfifo pipe\n"
+                 "(printf 'some text\\n--\\nmore'; exec sleep 60) >pipe & holder=$!\n" TE_DATA_EXECUTABLE
+                 " tokenize --input pipe --document-separator=-- --tokenizer bytes --output out & run=$!\n"
+                 "while [ ! -e out.bin.tmp ]; do sleep 0.02; done\n"
+                 "sleep 0.2; kill -" +
+                 std::string(signal) + " $run\nwait $run; code=$?\nkill $holder\nexit $code\n");
+  const int status =
+      std::system(("sh " + script + " >" + (folder / "stdout") + " 2>" + (folder / "stderr")).c_str());
+  return {WEXITSTATUS(status), read_file(folder / "stdout"), read_file(folder / "stderr")};
+}
+
+TEST(TeDataFiles, AnInterruptedRunLeavesTheOldDatasetAndNothingElse) {
+  TemporaryFolder folder;
+  for (const char* signal : {"TERM", "INT"}) {
+    write_dataset(folder / "out", {{1, 2, 3}});
+    const Result result = run_and_signal(folder, signal);
+    EXPECT_EQ(result.code, 130) << result.error;
+    TE_EXPECT_CONTAINS(result.error, "te-data: interrupted; no output was written");
+    EXPECT_EQ(read_dataset(folder / "out"), (Documents{{1, 2, 3}}));
+    EXPECT_FALSE(std::filesystem::exists(folder / "out.bin.tmp"));
+    std::filesystem::remove(folder / "out.idx");
+  }
+}
+
+TEST(TeDataFiles, AKilledRunLeavesNoDatasetAndIsNotInTheWayOfTheNext) {
+  TemporaryFolder folder;
+  EXPECT_EQ(run_and_signal(folder, "KILL").code, 128 + 9);
+  EXPECT_FALSE(std::filesystem::exists(folder / "out.bin"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "out.idx"));
+  write_file(folder / "out.bin.tmp", std::string(10000, 'x'));  // as a longer run would leave them
+  write_file(folder / "out.idx.tmp", std::string(10000, 'x'));
+  write_file(folder / "a.txt", "text");
+  const Result result = run_te_data(
+      folder, "tokenize --tokenizer bytes --input " + (folder / "a.txt") + " --output " + (folder / "out"));
+  EXPECT_EQ(result.code, 0) << result.error;
+  EXPECT_EQ(read_dataset(folder / "out"), (Documents{byte_document("text")}));
+  EXPECT_FALSE(std::filesystem::exists(folder / "out.bin.tmp"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "out.idx.tmp"));
+}
+
+TEST(TeDataFiles, AFullDiskLeavesTheOldDataset) {
+  TemporaryFolder folder;
+  write_dataset(folder / "out", {{1, 2, 3}});
+  write_file(folder / "a.txt", std::string(3000000, 'a'));
+  const std::string call =
+      "tokenize --tokenizer bytes --input " + (folder / "a.txt") + " --output " + (folder / "out");
+  // A limit on the size of files, without the signal that comes with it, fails writes as a full disk does.
+  expect_refused(run_te_data(folder, call, "trap '' XFSZ; ulimit -f 2000; "),
+                 "out.bin.tmp: cannot be written");
+  std::filesystem::create_symlink("/dev/full", folder / "out.bin.tmp");
+  expect_refused(run_te_data(folder, call),
+                 "cannot be written (No space left on device); check the folder's");
+  std::filesystem::create_symlink("/dev/full", folder / "out.idx.tmp");
+  expect_refused(run_te_data(folder, call), "out.idx.tmp: cannot be written (No space left on device)");
+  EXPECT_EQ(read_dataset(folder / "out"), (Documents{{1, 2, 3}}));
+  EXPECT_FALSE(std::filesystem::exists(folder / "out.bin.tmp"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "out.idx.tmp"));
+}
+
+}  // namespace
+}  // namespace te

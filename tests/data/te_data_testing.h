@@ -1,0 +1,53 @@
+// Helpers of the tests that run te-data: the call, its result, and what a refusal looks like.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "data_testing.h"
+
+namespace te::testing {
+
+struct Result {
+  int code;
+  std::string out, error;
+};
+
+/// Runs te-data with shell-quoted arguments; `before` comes first in the shell's line.
+inline Result run_te_data(const TemporaryFolder& folder, const std::string& arguments,
+                          const std::string& before = "") {
+  const std::string command =
+      before + TE_DATA_EXECUTABLE " " + arguments + " >" + (folder / "stdout") + " 2>" + (folder / "stderr");
+  const int status = std::system(command.c_str());
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(folder / "stdout"),
+          read_file(folder / "stderr")};
+}
+
+/// A refusal: exit code 2, one line, nothing on stdout.
+inline void expect_refused(const Result& result, const std::string& part) {
+  EXPECT_EQ(result.code, 2);
+  EXPECT_EQ(std::count(result.error.begin(), result.error.end(), '\n'), 1) << result.error;
+  EXPECT_EQ(result.out, "");
+  TE_EXPECT_CONTAINS(result.error, "te-data: error: ");
+  TE_EXPECT_CONTAINS(result.error, part);
+}
+
+/// A document as the tokenizer `bytes` makes it.
+inline std::vector<int32_t> byte_document(const std::string& text) {
+  std::vector<int32_t> tokens;
+  for (char c : text) tokens.push_back(static_cast<uint8_t>(c));
+  tokens.push_back(256);
+  return tokens;
+}
+
+/// None of the files that te-data writes to is there, finished or not.
+inline void expect_no_dataset(const std::string& prefix) {
+  for (const char* suffix : {".bin", ".idx", ".bin.tmp", ".idx.tmp"}) {
+    EXPECT_FALSE(std::filesystem::exists(prefix + suffix)) << prefix << suffix;
+  }
+}
+
+}  // namespace te::testing

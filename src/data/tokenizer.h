@@ -50,8 +50,14 @@ class Tokenizer {
                            SpecialTokens special) const = 0;
 };
 
-/// spec: `bytes` (256 byte values and an end-of-document token, vocab_size 257).
-/// UserError for anything else.
+/// spec: `bytes` (256 byte values and an end-of-document token, vocab_size 257), or a path:
+///   tokenizer.json                       of Hugging Face: byte pair encoding (GPT-2, Llama-2, Llama-3, Qwen2, ...)
+///   vocab.json and merges.txt            of GPT-2, also as encoder.json and vocab.bpe; either file may be named
+///   tokenizer.model                      of SentencePiece
+///   a folder                             the first of these that it has, in this order
+/// The end-of-document token is the eos_token of tokenizer_config.json, else the eos_token_id of
+/// generation_config.json beside the file, else the model's own, else one of known name.
+/// UserError with one line for what is missing, malformed or not supported.
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& spec);
 
 }  // namespace te

@@ -1,0 +1,224 @@
+// Oniguruma's syntax (Ruby's flavour, the one of Hugging Face tokenizers) in terms of PCRE2's.
+#include <algorithm>
+#include <cctype>
+
+#include "core/error.h"
+#include "data/tokenizers/pattern.h"
+
+namespace te {
+
+namespace {
+
+// Contents of bracketed classes. PCRE2's \s also has U+180E, and its \w lacks marks and most connectors.
+constexpr std::string_view kSpace =
+    R"(\x{09}-\x{0d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
+constexpr std::string_view kWord = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
+constexpr std::string_view kHexDigit = "0-9A-Fa-f";
+
+class Translator {
+ public:
+  Translator(std::string_view regex, const std::string& where) : regex_(regex), where_(where) {}
+
+  std::string translate() {
+    while (at_ < regex_.size()) {
+      const char c = regex_[at_];
+      if (c == '\\') {
+        escape(false);
+      } else if (c == '[') {
+        bracketed_class();
+      } else if (c == '(') {
+        group();
+      } else if (c == '{') {
+        interval();
+      } else {
+        result_ += c;
+        ++at_;
+      }
+    }
+    return std::move(result_);
+  }
+
+ private:
+  [[noreturn]] void refuse(std::string_view what) const {
+    user_error("{}: {} in the regular expression {} is not supported", where_, what, shown(regex_));
+  }
+  char peek(size_t ahead) const { return at_ + ahead < regex_.size() ? regex_[at_ + ahead] : '\0'; }
+
+  void put_class(std::string_view content, bool negated, bool in_class) {
+    if (in_class && negated) refuse(fmt::format("\\{} inside brackets", regex_[at_ + 1]));
+    if (in_class) {
+      result_ += content;
+    } else {
+      result_ += fmt::format("[{}{}]", negated ? "^" : "", content);
+    }
+    at_ += 2;
+  }
+
+  /// At a backslash.
+  void escape(bool in_class) {
+    const char c = peek(1);
+    switch (c) {
+      case '\0':
+        refuse("a backslash at the end");
+      case 's':
+      case 'S':
+        return put_class(kSpace, c == 'S', in_class);
+      case 'w':
+      case 'W':
+        return put_class(kWord, c == 'W', in_class);
+      case 'h':  // a hexadecimal digit in Ruby, horizontal space in PCRE2
+      case 'H':
+        return put_class(kHexDigit, c == 'H', in_class);
+      case 'v':  // vertical tab in Ruby
+        result_ += R"(\x{0b})";
+        at_ += 2;
+        return;
+      case 'x':
+        return hexadecimal();
+      case 'p':
+      case 'P':
+        return property();
+      case 'u':
+        result_ += fmt::format(R"(\x{{{}}})", hexadecimal_digits(2, 4));
+        at_ += 6;
+        return;
+      case 'b':
+      case 'B':
+        if (in_class) refuse("\\b inside brackets");
+        if (c == 'b') {
+          result_ += fmt::format("(?:(?<=[{0}])(?![{0}])|(?<![{0}])(?=[{0}]))", kWord);
+        } else {
+          result_ += fmt::format("(?:(?<=[{0}])(?=[{0}])|(?<![{0}])(?![{0}]))", kWord);
+        }
+        at_ += 2;
+        return;
+      default:
+        // Those that mean the same, and all signs. Octal numbers and references to groups are left out.
+        if (std::string_view("dDnrtfaeAzZRX").find(c) == std::string_view::npos &&
+            (std::isalnum(static_cast<unsigned char>(c)) != 0)) {
+          refuse(fmt::format("\\{}", c));
+        }
+        result_ += regex_.substr(at_, 2);
+        at_ += 2;
+    }
+  }
+
+  std::string_view hexadecimal_digits(size_t offset, size_t count) const {
+    const std::string_view digits = regex_.substr(std::min(at_ + offset, regex_.size()), count);
+    if (digits.size() != count ||
+        digits.find_first_not_of("0123456789abcdefABCDEF") != std::string_view::npos) {
+      refuse(fmt::format("\\{} without {} hexadecimal digits", peek(1), count));
+    }
+    return digits;
+  }
+
+  /// \p{Name}, the same in both as far as PCRE2 knows the name.
+  void property() {
+    const size_t close = regex_.find('}', at_);
+    if (peek(2) != '{' || close == std::string_view::npos) refuse("\\p without {...}");
+    result_ += regex_.substr(at_, close + 1 - at_);
+    at_ = close + 1;
+  }
+
+  void hexadecimal() {
+    if (peek(2) == '{') {  // the same in both
+      result_ += "\\x";
+      at_ += 2;
+      const size_t close = regex_.find('}', at_);
+      if (close == std::string_view::npos) refuse("\\x{ without }");
+      result_ += regex_.substr(at_, close + 1 - at_);
+      at_ = close + 1;
+      return;
+    }
+    const std::string_view digits = hexadecimal_digits(2, 2);
+    if (digits[0] >= '8') refuse("a byte above 7F (\\x80 to \\xFF)");
+    result_ += fmt::format(R"(\x{{{}}})", digits);
+    at_ += 4;
+  }
+
+  /// At an opening bracket.
+  void bracketed_class() {
+    result_ += '[';
+    ++at_;
+    if (peek(0) == '^') {
+      result_ += '^';
+      ++at_;
+    }
+    if (peek(0) == ']') refuse("] at the beginning of brackets");
+    while (at_ < regex_.size() && regex_[at_] != ']') {
+      if (regex_[at_] == '[') refuse("[ inside brackets (a nested class)");
+      if (regex_[at_] == '&' && peek(1) == '&') refuse("&& inside brackets (an intersection)");
+      if (regex_[at_] == '\\') {
+        escape(true);
+      } else {
+        result_ += regex_[at_++];
+      }
+    }
+    if (at_ == regex_.size()) refuse("[ without ]");
+    result_ += ']';
+    ++at_;
+  }
+
+  /// At an opening parenthesis: copies what says which kind of group it is.
+  void group() {
+    static constexpr std::string_view kKinds[] = {
+        "(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>", "(?i:", "(?-i:"};
+    const std::string_view rest = regex_.substr(at_);
+    std::string_view opening = "(";
+    if (rest.starts_with("(?") || rest.starts_with("(*")) {
+      opening = "";
+      for (const std::string_view kind : kKinds) {
+        if (rest.starts_with(kind)) opening = kind;
+      }
+      if (at_ == 0 && rest.starts_with("(?i)")) opening = "(?i)";  // elsewhere its reach differs
+      if (opening.empty()) refuse("the group " + shown(rest.substr(0, 4)));
+    }
+    result_ += opening;
+    at_ += opening.size();
+  }
+
+  /// At an opening brace: a repetition, or the sign itself.
+  void interval() {
+    const size_t close = regex_.find('}', at_);
+    const std::string_view inside =
+        close == std::string_view::npos ? "" : regex_.substr(at_ + 1, close - at_ - 1);
+    const size_t comma = inside.find(',');
+    const bool numbers =
+        !inside.empty() && inside != "," &&
+        inside.find_first_not_of("0123456789,") == std::string_view::npos &&
+        inside.find(',', comma == std::string_view::npos ? 0 : comma + 1) == std::string_view::npos;
+    if (!numbers) {
+      result_ += "\\{";
+      ++at_;
+      return;
+    }
+    result_ += fmt::format("{{{}{}}}", comma == 0 ? "0" : "", inside);
+    at_ = close + 1;
+    // Ruby reads {2}+ and {2}? as a second repetition, PCRE2 as possessive and lazy.
+    if (peek(0) == '+' || (peek(0) == '?' && comma == std::string_view::npos)) {
+      refuse(fmt::format("{{{}}}{}", inside, peek(0)));
+    }
+  }
+
+  std::string_view regex_;
+  const std::string& where_;
+  size_t at_ = 0;
+  std::string result_;
+};
+
+}  // namespace
+
+std::string translate_oniguruma(std::string_view regex, const std::string& where) {
+  return Translator(regex, where).translate();
+}
+
+std::string escape_regex(std::string_view text) {
+  std::string result;
+  for (const char c : text) {
+    if (std::string_view(R"(\.+*?()|[]{}^$#&-~)").find(c) != std::string_view::npos) result += '\\';
+    result += c;
+  }
+  return result;
+}
+
+}  // namespace te

@@ -19,6 +19,7 @@ enum class AmaxAlgo : uint8_t { max, most_recent };
 enum class Recompute : uint8_t { none, selective, full };
 enum class DeviceChoice : uint8_t { automatic, cpu, cuda };  ///< automatic is spelled "auto" in YAML
 enum class LrDecay : uint8_t { cosine, linear, constant, wsd };
+enum class RopeScaling : uint8_t { none, linear, llama3 };
 enum class OptimizerName : uint8_t { adamw };
 enum class PipelineSchedule : uint8_t { gpipe, one_f_one_b, interleaved, zero_bubble };  ///< "1f1b" in YAML
 
@@ -30,6 +31,7 @@ std::string_view to_string(AmaxAlgo value);
 std::string_view to_string(Recompute value);
 std::string_view to_string(DeviceChoice value);
 std::string_view to_string(LrDecay value);
+std::string_view to_string(RopeScaling value);
 std::string_view to_string(OptimizerName value);
 std::string_view to_string(PipelineSchedule value);
 
@@ -42,6 +44,7 @@ bool from_string(std::string_view text, AmaxAlgo& value);
 bool from_string(std::string_view text, Recompute& value);
 bool from_string(std::string_view text, DeviceChoice& value);
 bool from_string(std::string_view text, LrDecay& value);
+bool from_string(std::string_view text, RopeScaling& value);
 bool from_string(std::string_view text, OptimizerName& value);
 bool from_string(std::string_view text, PipelineSchedule& value);
 
@@ -58,6 +61,13 @@ struct ModelConfig {
   int64_t seq_length = 0;
   int64_t max_position_embeddings = 0;  ///< gpt: rows of the position table; seq_length when absent
   double rope_theta = 10000.0;          ///< llama
+  /// llama: how the rotary frequencies of a pretrained model were changed for longer sequences; the formulas are in
+  /// kernels/rope/rope.h. The four keys below have no effect with `none`, the last three only with `llama3`.
+  RopeScaling rope_scaling = RopeScaling::none;
+  double rope_scaling_factor = 8.0;
+  double rope_scaling_low_freq_factor = 1.0;
+  double rope_scaling_high_freq_factor = 4.0;
+  int64_t rope_scaling_original_max_position_embeddings = 8192;
   double norm_epsilon = 1e-5;
   bool tie_word_embeddings = false;  ///< the loader's default: true for gpt, false for llama
   bool add_qkv_bias = false;         ///< llama; gpt has a bias in every linear

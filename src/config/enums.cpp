@@ -39,6 +39,7 @@ TE_CONFIG_ENUM(AmaxAlgo, "max", "most_recent")
 TE_CONFIG_ENUM(Recompute, "none", "selective", "full")
 TE_CONFIG_ENUM(DeviceChoice, "auto", "cpu", "cuda")
 TE_CONFIG_ENUM(LrDecay, "cosine", "linear", "constant", "wsd")
+TE_CONFIG_ENUM(RopeScaling, "none", "linear", "llama3")
 TE_CONFIG_ENUM(OptimizerName, "adamw")
 TE_CONFIG_ENUM(PipelineSchedule, "gpipe", "1f1b", "interleaved", "zero_bubble")
 

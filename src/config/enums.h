@@ -16,6 +16,7 @@ std::span<const std::string_view> names_of(AmaxAlgo);
 std::span<const std::string_view> names_of(Recompute);
 std::span<const std::string_view> names_of(DeviceChoice);
 std::span<const std::string_view> names_of(LrDecay);
+std::span<const std::string_view> names_of(RopeScaling);
 std::span<const std::string_view> names_of(OptimizerName);
 std::span<const std::string_view> names_of(PipelineSchedule);
 

@@ -77,6 +77,19 @@ const auto kKeys = std::to_array<Key>({
     {TE_KEY(model.max_position_embeddings), "seq_length", from_to(1, 1e7),
      "`gpt`: rows of the position table. At least `seq_length`."},
     {TE_KEY(model.rope_theta), kBuiltIn, above(0), "`llama`: base of the rotary position embedding."},
+    {TE_KEY(model.rope_scaling), kBuiltIn, kAny,
+     "`llama`: how the rotary frequencies of a pretrained model were changed for longer sequences: `linear` "
+     "is "
+     "position interpolation, `llama3` the rule of Llama 3.1."},
+    {TE_KEY(model.rope_scaling_factor), kBuiltIn, at_least(1),
+     "`rope_scaling`: by how much the (slow) frequencies are divided."},
+    {TE_KEY(model.rope_scaling_low_freq_factor), kBuiltIn, above(0),
+     "`llama3`: frequencies with fewer turns than this within the original length are divided by the factor. "
+     "Below `rope_scaling_high_freq_factor`."},
+    {TE_KEY(model.rope_scaling_high_freq_factor), kBuiltIn, above(0),
+     "`llama3`: frequencies with more turns than this within the original length stay as they are."},
+    {TE_KEY(model.rope_scaling_original_max_position_embeddings), kBuiltIn, from_to(1, 1e9),
+     "`llama3`: the original length, the sequence length of the model's first training."},
     {TE_KEY(model.norm_epsilon), kBuiltIn, above(0),
      "Added to the variance (LayerNorm) or mean square (RMSNorm)."},
     {TE_KEY(model.tie_word_embeddings), "gpt: true; llama: false", kAny,

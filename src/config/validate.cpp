@@ -49,6 +49,15 @@ void check_model(const ModelConfig& m) {
   if (gpt && m.rope_theta != ModelConfig{}.rope_theta) {
     user_error("model.rope_theta is a key of model.family llama; gpt has learned positions: leave it out");
   }
+  if (gpt && m.rope_scaling != RopeScaling::none) {
+    user_error("model.rope_scaling is a key of model.family llama; gpt has learned positions: leave it out");
+  }
+  if (m.rope_scaling == RopeScaling::llama3 &&
+      m.rope_scaling_low_freq_factor >= m.rope_scaling_high_freq_factor) {
+    user_error(
+        "model.rope_scaling_low_freq_factor ({}) must be below model.rope_scaling_high_freq_factor ({})",
+        m.rope_scaling_low_freq_factor, m.rope_scaling_high_freq_factor);
+  }
   if (!gpt && m.hidden_dropout != 0.0) {
     user_error("model.hidden_dropout ({}) must be 0 with model.family llama: only gpt has dropout",
                m.hidden_dropout);

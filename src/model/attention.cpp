@@ -16,11 +16,27 @@ void RopeTables::plan(MemoryPlan& plan, const config::ModelConfig& model) {
   plan.add(sin, "rope.sin", MemoryKind::parameters, DType::f32, shape);
 }
 
+namespace {
+
+kernels::RopeScaling rope_scaling(const config::ModelConfig& model) {
+  kernels::RopeScaling scaling;
+  if (model.rope_scaling == config::RopeScaling::none) return scaling;
+  scaling.kind = model.rope_scaling == config::RopeScaling::linear ? kernels::RopeScalingKind::linear
+                                                                   : kernels::RopeScalingKind::llama3;
+  scaling.factor = model.rope_scaling_factor;
+  scaling.low_freq_factor = model.rope_scaling_low_freq_factor;
+  scaling.high_freq_factor = model.rope_scaling_high_freq_factor;
+  scaling.original_max_position_embeddings = model.rope_scaling_original_max_position_embeddings;
+  return scaling;
+}
+
+}  // namespace
+
 void RopeTables::fill(const Context& context, const config::ModelConfig& model) {
   if (!cos) return;
   std::vector<float> host_cos(static_cast<size_t>(cos.numel())), host_sin(host_cos.size());
   kernels::rope_tables(model.seq_length, model.kv_channels, model.rope_theta, host_cos.data(),
-                       host_sin.data());
+                       host_sin.data(), rope_scaling(model));
   context.copy_to_device(cos, host_cos.data());
   context.copy_to_device(sin, host_sin.data());
   context.synchronize();  // the host vectors must outlive the copies

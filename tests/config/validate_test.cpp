@@ -42,6 +42,10 @@ TEST(Validate, Family) {
   EXPECT_EQ(small(gpt("model.attention_dropout=0.5")).model.attention_dropout, 0.5);
   expect_rejected(gpt("model.add_qkv_bias=true"), {"model.add_qkv_bias", "gpt has a bias in every linear"});
   expect_rejected(gpt("model.rope_theta=5e5"), {"model.rope_theta", "learned positions"});
+  expect_rejected(gpt("model.rope_scaling=linear"), {"model.rope_scaling is a key of model.family llama"});
+  expect_rejected(
+      {"model.rope_scaling=llama3", "model.rope_scaling_low_freq_factor=4"},
+      {"model.rope_scaling_low_freq_factor (4) must be below model.rope_scaling_high_freq_factor (4)"});
   expect_rejected({"model.hidden_dropout=0.1"}, {"model.hidden_dropout (0.1) must be 0"});
   expect_rejected({"model.attention_dropout=0.1"}, {"model.attention_dropout (0.1) must be 0"});
   expect_rejected(gpt("model.max_position_embeddings=31"),

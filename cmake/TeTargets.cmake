@@ -31,12 +31,14 @@ function(te_app name)
 endfunction()
 
 # te_tests(FOLDER DEPENDS ...): tests/FOLDER/*_test.cpp on the CPU, *_gpu_test.cpp (label gpu) on a device.
+# Those named *_mpi_test.cpp and *_mpi_gpu_test.cpp belong to te_mpi_tests.
 # Paths a test needs come as compile definitions, so tests run from any directory.
 function(te_tests folder)
   cmake_parse_arguments(ARG "" "" "DEPENDS" ${ARGN})
   file(GLOB cpu_sources CONFIGURE_DEPENDS *_test.cpp)
-  list(FILTER cpu_sources EXCLUDE REGEX "_gpu_test\\.cpp$")
+  list(FILTER cpu_sources EXCLUDE REGEX "_(gpu|mpi)_test\\.cpp$")
   file(GLOB gpu_sources CONFIGURE_DEPENDS *_gpu_test.cpp)
+  list(FILTER gpu_sources EXCLUDE REGEX "_mpi_gpu_test\\.cpp$")
   if(cpu_sources)
     te_test_executable(test_${folder} "cpu" "${ARG_DEPENDS}" ${cpu_sources})
   endif()
@@ -53,4 +55,45 @@ function(te_test_executable target label depends)
   # Discovery at test time: a build machine need not be able to load CUDA's libraries.
   gtest_discover_tests(${target} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 120
     PROPERTIES LABELS ${label} TIMEOUT 600)
+endfunction()
+
+# How tests start ranks: more ranks than cores, in containers, as root. TE_MPI_ENVIRONMENT is for every test that runs
+# mpirun, also for those that do so themselves. Open MPI 4 reads OMPI_*, its successor PRTE_* too.
+set(TE_MPI_ENVIRONMENT
+  OMP_NUM_THREADS=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+  OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1
+  OMPI_MCA_btl_vader_single_copy_mechanism=none
+  PRTE_ALLOW_RUN_AS_ROOT=1 PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1 "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe"
+  LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/testing/mpi_leaks.supp:print_suppressions=0)
+
+# te_mpi_tests(FOLDER NP 1 2 4 DEPENDS ...): tests/FOLDER/*_mpi_test.cpp under mpirun, once for every number of ranks;
+# *_mpi_gpu_test.cpp (label gpu) too, skipped where there are fewer GPUs than ranks. Each run is one ctest. GPU_NP gives
+# the latter other numbers.
+function(te_mpi_tests folder)
+  cmake_parse_arguments(ARG "" "" "NP;GPU_NP;DEPENDS" ${ARGN})
+  if(NOT ARG_GPU_NP)
+    set(ARG_GPU_NP ${ARG_NP})
+  endif()
+  file(GLOB cpu_sources CONFIGURE_DEPENDS *_mpi_test.cpp)
+  file(GLOB gpu_sources CONFIGURE_DEPENDS *_mpi_gpu_test.cpp)
+  if(cpu_sources)
+    te_mpi_test_executable(test_${folder}_mpi "cpu" "${ARG_DEPENDS}" "${ARG_NP}" ${cpu_sources})
+  endif()
+  if(gpu_sources AND TE_HAVE_CUDA)
+    te_mpi_test_executable(test_${folder}_mpi_gpu "gpu" "${ARG_DEPENDS}" "${ARG_GPU_NP}" ${gpu_sources})
+    target_compile_definitions(test_${folder}_mpi_gpu PRIVATE TE_MPI_TESTS_NEED_GPUS)
+  endif()
+endfunction()
+
+function(te_mpi_test_executable target label depends ranks)
+  add_executable(${target} ${ARGN} ${CMAKE_SOURCE_DIR}/tests/testing/mpi_main.cpp)
+  target_link_libraries(${target} PRIVATE ${depends} te_parallel te_testing te_flags)
+  target_compile_definitions(${target} PRIVATE TE_SOURCE_DIR="${CMAKE_SOURCE_DIR}" TE_BINARY_DIR="${CMAKE_BINARY_DIR}")
+  foreach(np ${ranks})
+    add_test(NAME ${target}.np${np}
+             COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${np} ${MPIEXEC_PREFLAGS} $<TARGET_FILE:${target}>)
+    # Two of the slots of ctest -j, since ranks wait by polling.
+    set_tests_properties(${target}.np${np} PROPERTIES LABELS ${label} TIMEOUT 600 PROCESSORS 2 SKIP_RETURN_CODE 77
+                         ENVIRONMENT "${TE_MPI_ENVIRONMENT}")
+  endforeach()
 endfunction()

@@ -49,7 +49,19 @@ namespace cuda_backend {
 void* create_stream(int) {
   return nullptr;
 }
+void* create_side_stream(int, bool) {
+  return nullptr;
+}
 void destroy_stream(void*) {}
+void* create_event() {
+  return nullptr;
+}
+void destroy_event(void*) {}
+void record_event(void*, void*) {}
+void wait_event(void*, void*) {}
+bool event_done(void*) {
+  return true;
+}
 DeviceInfo info(int) {
   return {};
 }
@@ -91,6 +103,14 @@ Context Context::cuda(int ordinal) {
   context.stream_ = cuda_backend::create_stream(ordinal);
   context.workspace_ = {cuda_backend::allocate(kLibraryWorkspaceBytes), DType::u8,
                         Shape{static_cast<int64_t>(kLibraryWorkspaceBytes)}};
+  return context;
+}
+
+Context Context::side(bool urgent) const {
+  Context context;
+  context.device_ = device_;
+  context.ordinal_ = ordinal_;
+  if (is_cuda()) context.stream_ = cuda_backend::create_side_stream(ordinal_, urgent);
   return context;
 }
 
@@ -137,6 +157,33 @@ void Context::fill_bytes(const Tensor& tensor, uint8_t byte) const {
   if (tensor.bytes() == 0) return;
   if (is_cuda()) return cuda_backend::fill(tensor.data, byte, tensor.bytes(), stream_);
   std::memset(tensor.data, byte, tensor.bytes());
+}
+
+Event::Event(const Context& context) {
+  if (context.is_cuda()) event_ = cuda_backend::create_event();
+}
+
+Event::~Event() {
+  if (event_ != nullptr) cuda_backend::destroy_event(event_);
+}
+
+Event::Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
+
+Event& Event::operator=(Event&& other) noexcept {
+  std::swap(event_, other.event_);
+  return *this;
+}
+
+void Event::record(const Context& context) {
+  if (event_ != nullptr) cuda_backend::record_event(event_, context.stream());
+}
+
+void Event::wait(const Context& context) const {
+  if (event_ != nullptr) cuda_backend::wait_event(event_, context.stream());
+}
+
+bool Event::done() const {
+  return event_ == nullptr || cuda_backend::event_done(event_);
 }
 
 DeviceBuffer::DeviceBuffer(const Context& context, size_t bytes) : bytes_(bytes), device_(context.device()) {

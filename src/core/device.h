@@ -15,6 +15,7 @@ enum class DeviceKind : uint8_t { cpu, cuda };
 
 struct DeviceInfo {
   std::string name;          ///< "NVIDIA H200", or the CPU's model name
+  std::string bus_id;        ///< PCI address, unique on a host; empty on the CPU
   int64_t memory_bytes = 0;  ///< total
   int64_t free_bytes = 0;    ///< free now
   int multiprocessors = 0;   ///< or hardware threads on the CPU
@@ -45,6 +46,11 @@ class Context {
   Tensor library_workspace() const { return workspace_; }
   DeviceInfo info() const;
 
+  /// Another context of this device with a stream of its own, for work beside this one's (communication, weight
+  /// gradients); urgent: the device starts its kernels first. It has no library workspace. Order between
+  /// the two is made with an Event. On the CPU simply another CPU context.
+  Context side(bool urgent = false) const;
+
   /// Waits for all work on stream().
   void synchronize() const;
   /// Asynchronous on a GPU: the host buffer must stay alive (and should be pinned) until the stream has
@@ -62,6 +68,25 @@ class Context {
   int ordinal_ = 0;
   void* stream_ = nullptr;
   Tensor workspace_;
+};
+
+/// A point in a context's work. No-op on the CPU, where all work is done when its call returns.
+class Event {
+ public:
+  explicit Event(const Context& context);
+  ~Event();
+  Event(Event&& other) noexcept;
+  Event& operator=(Event&& other) noexcept;
+
+  /// The point after all work launched on the context so far; may be called again and again.
+  void record(const Context& context);
+  /// Work launched on the context from now on starts after the recorded point. The host does not wait.
+  void wait(const Context& context) const;
+  /// The device has passed the recorded point (true if none was recorded).
+  bool done() const;
+
+ private:
+  void* event_ = nullptr;  // cudaEvent_t; null on the CPU
 };
 
 /// Owns bytes of device memory (64-byte aligned on the CPU, 256 on a GPU). UserError when the device has not

@@ -10,7 +10,13 @@ namespace te::cuda_backend {
 
 int device_count();
 void* create_stream(int ordinal);  ///< selects the device for this process and creates its stream
+void* create_side_stream(int ordinal, bool urgent);
 void destroy_stream(void* stream);
+void* create_event();
+void destroy_event(void* event);
+void record_event(void* event, void* stream);
+void wait_event(void* event, void* stream);
+bool event_done(void* event);
 DeviceInfo info(int ordinal);
 void synchronize(void* stream);
 void* allocate(size_t bytes);

@@ -22,6 +22,43 @@ void* create_stream(int ordinal) {
   return stream;
 }
 
+void* create_side_stream(int ordinal, bool urgent) {
+  TE_CUDA_CHECK(cudaSetDevice(ordinal));
+  int least = 0, greatest = 0;  // greatest is the smaller number
+  TE_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  cudaStream_t stream = nullptr;
+  TE_CUDA_CHECK(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, urgent ? greatest : least));
+  return stream;
+}
+
+void* create_event() {
+  cudaEvent_t event = nullptr;
+  TE_CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  return event;
+}
+
+void destroy_event(void* event) {
+  cudaEventDestroy(static_cast<cudaEvent_t>(event));
+}
+
+void record_event(void* event, void* stream) {
+  TE_CUDA_CHECK(cudaEventRecord(static_cast<cudaEvent_t>(event), static_cast<cudaStream_t>(stream)));
+}
+
+void wait_event(void* event, void* stream) {
+  TE_CUDA_CHECK(cudaStreamWaitEvent(static_cast<cudaStream_t>(stream), static_cast<cudaEvent_t>(event), 0));
+}
+
+bool event_done(void* event) {
+  const cudaError_t status = cudaEventQuery(static_cast<cudaEvent_t>(event));
+  if (status == cudaErrorNotReady) {
+    cudaGetLastError();  // "not yet" is not an error: clear it for later checks
+    return false;
+  }
+  TE_CUDA_CHECK(status);
+  return true;
+}
+
 void destroy_stream(void* stream) {
   cudaStreamDestroy(static_cast<cudaStream_t>(stream));
 }
@@ -31,6 +68,9 @@ DeviceInfo info(int ordinal) {
   TE_CUDA_CHECK(cudaGetDeviceProperties(&properties, ordinal));
   DeviceInfo info;
   info.name = properties.name;
+  char bus_id[32] = "";
+  TE_CUDA_CHECK(cudaDeviceGetPCIBusId(bus_id, sizeof(bus_id), ordinal));
+  info.bus_id = bus_id;
   info.multiprocessors = properties.multiProcessorCount;
   info.capability_major = properties.major;
   info.capability_minor = properties.minor;

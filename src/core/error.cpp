@@ -9,15 +9,25 @@ void internal_error(const std::string& message, std::source_location where) {
   throw InternalError(fmt::format("{} ({}:{})", message, where.file_name(), where.line()));
 }
 
+Failure describe_failure(const std::exception_ptr& exception) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const UserError& error) {
+    return {2, fmt::format("error: {}", error.what())};
+  } catch (const std::exception& error) {
+    return {1, fmt::format("internal error: {}", error.what())};
+  } catch (...) {
+    return {1, "internal error: an exception of an unknown type"};
+  }
+}
+
 int run_main(const char* program, int (*body)(int, char**), int argc, char** argv) {
   try {
     return body(argc, argv);
-  } catch (const UserError& error) {
-    std::fprintf(stderr, "%s: error: %s\n", program, error.what());
-    return 2;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s: internal error: %s\n", program, error.what());
-    return 1;
+  } catch (...) {
+    const Failure failure = describe_failure(std::current_exception());
+    std::fprintf(stderr, "%s: %s\n", program, failure.message.c_str());
+    return failure.exit_code;
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include <spdlog/fmt/fmt.h>
 
+#include <exception>
 #include <source_location>
 #include <stdexcept>
 #include <string>
@@ -30,6 +31,13 @@ template <class... Args>
 }
 
 [[noreturn]] void internal_error(const std::string& message, std::source_location where);
+
+/// An exception as an executable reports it: one line and the exit code.
+struct Failure {
+  int exit_code = 1;
+  std::string message;  ///< "error: ..." (UserError, code 2) or "internal error: ..." (all others, code 1)
+};
+Failure describe_failure(const std::exception_ptr& exception);
 
 /// Runs an executable's body; turns exceptions into one line on stderr and the exit code (0, 1 or 2).
 int run_main(const char* program, int (*body)(int, char**), int argc, char** argv);

@@ -1,0 +1,113 @@
+#include "parallel/communicator.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/error.h"
+#include "parallel/operation.h"
+
+namespace te::parallel {
+namespace {
+
+bool disjoint(const Tensor& a, const Tensor& b) {
+  const auto* const first = static_cast<const char*>(a.data);
+  const auto* const second = static_cast<const char*>(b.data);
+  return first + a.bytes() <= second || second + b.bytes() <= first;
+}
+
+/// whole holds `size` parts; `part` is the rank's own place in it or lies outside.
+void check_parts(const Communicator& group, const char* operation, const Tensor& part, const Tensor& whole) {
+  TE_CHECK(part.dtype == whole.dtype, "{} of group {}: a part of {} in a whole of {}", operation,
+           group.name(), dtype_name(part.dtype), dtype_name(whole.dtype));
+  TE_CHECK(whole.numel() == part.numel() * group.size(),
+           "{} of group {}: {} elements, shape {}, are not {} ranks' parts of {}, shape {}", operation,
+           group.name(), whole.numel(), whole.shape.str(), group.size(), part.numel(), part.shape.str());
+  const char* own = static_cast<char*>(whole.data) + static_cast<size_t>(group.rank()) * part.bytes();
+  TE_CHECK(part.numel() == 0 || part.data == own || disjoint(part, whole),
+           "{} of group {}: the rank's part overlaps the whole elsewhere than at rank {}", operation,
+           group.name(), group.rank());
+}
+
+void check_reducible(const Communicator& group, const char* operation, const Tensor& t) {
+  TE_CHECK(t.dtype == DType::f32 || t.dtype == DType::bf16 || t.dtype == DType::i32,
+           "{} of group {}: {} cannot be reduced, only f32, bf16 and i32", operation, group.name(),
+           dtype_name(t.dtype));
+}
+
+void check_peer(const Communicator& group, const char* operation, int peer) {
+  TE_CHECK(peer >= 0 && peer < group.size(), "{} of group {}: rank {} of {}", operation, group.name(), peer,
+           group.size());
+}
+
+}  // namespace
+
+Communicator::Communicator(std::string name, std::vector<int> world_ranks, int rank)
+    : name_(std::move(name)), world_ranks_(std::move(world_ranks)), rank_(rank) {
+  TE_CHECK(rank_ >= 0 && rank_ < size(), "group {}: rank {} of {}", name_, rank_, size());
+}
+
+void Communicator::all_reduce(const Context& context, const Tensor& t, ReduceOp op) {
+  check_reducible(*this, "all_reduce", t);
+  if (t.numel() == 0) return;
+  const Operation operation(op == ReduceOp::sum ? "all_reduce" : "all_reduce max", *this, context);
+  do_all_reduce(context, t, op);
+}
+
+void Communicator::all_gather(const Context& context, const Tensor& in, const Tensor& out) {
+  check_parts(*this, "all_gather", in, out);
+  if (in.numel() == 0) return;
+  const Operation operation("all_gather", *this, context);
+  do_all_gather(context, in, out);
+}
+
+void Communicator::reduce_scatter(const Context& context, const Tensor& in, const Tensor& out) {
+  check_reducible(*this, "reduce_scatter", in);
+  check_parts(*this, "reduce_scatter", out, in);
+  if (out.numel() == 0) return;
+  const Operation operation("reduce_scatter", *this, context);
+  do_reduce_scatter(context, in, out);
+}
+
+void Communicator::broadcast(const Context& context, const Tensor& t, int root) {
+  check_peer(*this, "broadcast", root);
+  if (t.numel() == 0) return;
+  const Operation operation("broadcast", *this, context);
+  do_broadcast(context, t, root);
+}
+
+void Communicator::send(const Context& context, const Tensor& t, int peer) {
+  check_peer(*this, "send", peer);
+  TE_CHECK(peer != rank_, "send of group {}: rank {} to itself", name_, peer);
+  if (t.numel() == 0) return;
+  const Operation operation("send", *this, context);
+  do_send(context, t, peer);
+}
+
+void Communicator::receive(const Context& context, const Tensor& t, int peer) {
+  check_peer(*this, "receive", peer);
+  TE_CHECK(peer != rank_, "receive of group {}: rank {} from itself", name_, peer);
+  if (t.numel() == 0) return;
+  const Operation operation("receive", *this, context);
+  do_receive(context, t, peer);
+}
+
+void Communicator::barrier(const Context& context) {
+  const Operation operation("barrier", *this, context);
+  do_barrier(context);
+}
+
+void SingleCommunicator::do_all_gather(const Context& context, const Tensor& in, const Tensor& out) {
+  if (in.data != out.data) context.copy(out, in);
+}
+
+void SingleCommunicator::do_reduce_scatter(const Context& context, const Tensor& in, const Tensor& out) {
+  if (in.data != out.data) context.copy(out, in);
+}
+
+void PlannedCommunicator::refuse(const char* operation) const {
+  internal_error(fmt::format("{} of group {}: its ranks {} are only planned, nothing can be communicated",
+                             operation, name(), list_ranks(world_ranks())),
+                 std::source_location::current());
+}
+
+}  // namespace te::parallel

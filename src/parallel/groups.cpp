@@ -1,0 +1,93 @@
+#include "parallel/groups.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/error.h"
+#include "parallel/mpi_communicator.h"
+#include "parallel/nccl_communicator.h"
+#include "parallel/world.h"
+
+namespace te::parallel {
+namespace {
+
+std::unique_ptr<Communicator> connect_group(World& world, const Context& context, std::string name,
+                                            std::vector<int> ranks, int max_ctas, bool channel) {
+#ifdef TE_WITH_CUDA
+  if (context.is_cuda()) {
+    return make_nccl_communicator(world, context, std::move(name), std::move(ranks), max_ctas, channel);
+  }
+#else
+  static_cast<void>(max_ctas);
+  static_cast<void>(channel);
+#endif
+  TE_CHECK(!context.is_cuda(), "group {}: a CUDA context in a build without CUDA", name);
+  return std::make_unique<MpiCommunicator>(world, std::move(name), std::move(ranks));
+}
+
+}  // namespace
+
+/// make_group(name, ranks, channel) makes a communicator of at least two ranks, of which `rank` is one.
+template <class Make>
+Groups Groups::make(const ProcessGrid& grid, int rank, Make&& make_group) {
+  Groups groups;
+  groups.grid_ = grid;
+  groups.rank_ = rank;
+  groups.at_ = grid.coordinates(rank);
+  const auto group = [&](const char* name, std::vector<int> ranks) -> std::unique_ptr<Communicator> {
+    if (ranks.size() == 1) return std::make_unique<SingleCommunicator>(name, rank);
+    return make_group(name, std::move(ranks), false);
+  };
+  std::vector<int> all;
+  for (int other = 0; other < grid.world; ++other) all.push_back(other);
+  groups.world_ = group("world", all);
+  groups.tensor_ = group("tensor", grid.tensor_group(rank));
+  groups.data_ = group("data", grid.data_group(rank));
+  groups.stage_ = group("stage", grid.stage_group(rank));
+  groups.embedding_ = group("embedding", grid.embedding_group(rank));
+  if (grid.pipeline == 1) return groups;
+
+  // Link by link along the ring: all ranks make their links in this one order, so nobody waits in a circle.
+  const std::vector<int> stages = grid.pipeline_group(rank);
+  const int own = groups.at_.pipeline;
+  for (int stage = 0; stage < grid.pipeline; ++stage) {
+    const int next = (stage + 1) % grid.pipeline;
+    if (own != stage && own != next) continue;
+    const int from = stages[static_cast<size_t>(stage)], to = stages[static_cast<size_t>(next)];
+    const std::string link = std::to_string(stage) + "-" + std::to_string(next);
+    std::unique_ptr<Communicator> forward = make_group("forward " + link, std::vector<int>{from, to}, true);
+    std::unique_ptr<Communicator> backward = make_group("backward " + link, std::vector<int>{to, from}, true);
+    const bool sends = own == stage;
+    groups.slot(sends ? Channel::forward_to_next : Channel::forward_from_previous) = std::move(forward);
+    groups.slot(sends ? Channel::backward_from_next : Channel::backward_to_previous) = std::move(backward);
+  }
+  return groups;
+}
+
+Groups Groups::single() {
+  return planned(ProcessGrid{}, 0);
+}
+
+Groups Groups::planned(const ProcessGrid& grid, int rank) {
+  return make(grid, rank, [&](std::string name, std::vector<int> ranks, bool) {
+    const auto own = std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
+    return std::make_unique<PlannedCommunicator>(std::move(name), std::move(ranks), static_cast<int>(own));
+  });
+}
+
+Groups Groups::connect(World& world, const Context& context, const ProcessGrid& grid,
+                       const ConnectOptions& options) {
+  TE_CHECK(grid.world == world.size(), "process grid of {} in a world of {}", grid.str(), world.size());
+  return make(grid, world.rank(), [&](std::string name, std::vector<int> ranks, bool channel) {
+    return connect_group(world, context, std::move(name), std::move(ranks),
+                         channel ? options.channel_max_ctas : 0, channel);
+  });
+}
+
+Communicator& Groups::channel(Channel which) const {
+  const auto& found = channels_[static_cast<size_t>(which)];
+  TE_CHECK(found != nullptr, "channel {} of a pipeline of one stage", static_cast<int>(which));
+  return *found;
+}
+
+}  // namespace te::parallel

@@ -1,0 +1,78 @@
+// The communicators of one rank: its groups in the process grid and, with a pipeline, its channels to the
+// neighbouring stages.
+#pragma once
+
+#include <array>
+#include <memory>
+
+#include "parallel/communicator.h"
+#include "parallel/process_grid.h"
+
+namespace te::parallel {
+
+class World;
+
+/// The four directed links of a pipeline rank, each a communicator of two ranks: rank 0 of it sends, rank 1
+/// receives. The stages form a ring (the last one's next is the first, which interleaved schedules need). Each
+/// link is a queue of its own, so on the CPU, where a send does not wait, no schedule whose receives have their
+/// sends can deadlock; with two stages both neighbours are the same rank, yet the four links stay distinct. On a
+/// GPU the same holds if each channel is given a stream of its own (Context::side).
+enum class Channel : uint8_t {
+  forward_from_previous,  ///< activations come in
+  forward_to_next,        ///< activations go out
+  backward_from_next,     ///< their gradients come in
+  backward_to_previous    ///< gradients go out
+};
+
+struct ConnectOptions {
+  /// Thread blocks that NCCL may use for a channel; the collectives' number is NCCL's own choice. A channel moves
+  /// one activation at a time beside the products, which want the rest of the chip.
+  int channel_max_ctas = 8;
+};
+
+class Groups {
+ public:
+  /// One rank alone.
+  static Groups single();
+  /// The place of `rank` in a grid without its ranks: groups of more than one rank refuse every operation.
+  static Groups planned(const ProcessGrid& grid, int rank);
+  /// Connects all ranks of the world; collective. NCCL for a CUDA context, MPI for a CPU one. The grid must have
+  /// as many ranks as the world.
+  static Groups connect(World& world, const Context& context, const ProcessGrid& grid,
+                        const ConnectOptions& options = {});
+
+  const ProcessGrid& grid() const { return grid_; }
+  int rank() const { return rank_; }
+  const Coordinates& at() const { return at_; }
+  bool first_stage() const { return at_.pipeline == 0; }
+  bool last_stage() const { return at_.pipeline == grid_.pipeline - 1; }
+
+  // Groups as process_grid.h defines them.
+  Communicator& world() const { return *world_; }
+  Communicator& tensor() const { return *tensor_; }
+  Communicator& data() const { return *data_; }
+  Communicator& stage() const { return *stage_; }
+  Communicator& embedding() const { return *embedding_; }
+
+  /// Only with more than one stage.
+  Communicator& channel(Channel which) const;
+  void send(const Context& context, const Tensor& t, Channel which) const {
+    channel(which).send(context, t, 1);
+  }
+  void receive(const Context& context, const Tensor& t, Channel which) const {
+    channel(which).receive(context, t, 0);
+  }
+
+ private:
+  template <class Make>
+  static Groups make(const ProcessGrid& grid, int rank, Make&& make_group);
+  std::unique_ptr<Communicator>& slot(Channel which) { return channels_[static_cast<size_t>(which)]; }
+
+  ProcessGrid grid_;
+  int rank_ = 0;
+  Coordinates at_;
+  std::unique_ptr<Communicator> world_, tensor_, data_, stage_, embedding_;
+  std::array<std::unique_ptr<Communicator>, 4> channels_;
+};
+
+}  // namespace te::parallel

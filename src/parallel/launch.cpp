@@ -1,0 +1,55 @@
+#include "parallel/launch.h"
+
+#include <algorithm>
+#include <map>
+
+#include "core/error.h"
+#include "parallel/operation.h"
+
+namespace te::parallel {
+
+Context open_cuda_device(World& world, std::optional<int> ordinal) {
+  std::optional<Context> context;
+  world.together([&] {
+    const int count = cuda_device_count();
+    context.emplace(Context::cuda(ordinal.value_or(count == 0 ? 0 : world.local_rank() % count)));
+  });
+  if (world.size() == 1) return std::move(*context);
+
+  // Under a launcher that shows each rank its own GPU the ordinals are all 0, so the bus address decides.
+  const std::vector<std::string> devices =
+      world.gather_strings(fmt::format("{}\n{}", world.hostname(), context->info().bus_id));
+  world.together([&] {
+    std::map<std::string, std::vector<int>> users;
+    for (int rank = 0; rank < world.size(); ++rank) users[devices[static_cast<size_t>(rank)]].push_back(rank);
+    for (const auto& [device, ranks] : users) {
+      if (ranks.size() == 1) continue;
+      const size_t end = device.find('\n');
+      user_error(
+          "device cuda: ranks {} on host {} would share the GPU {}; start at most one rank per GPU and leave "
+          "training.device_index unset",
+          list_ranks(ranks), device.substr(0, end), device.substr(end + 1));
+    }
+  });
+  return std::move(*context);
+}
+
+std::string binding_table(World& world, const Context& context, const ProcessGrid& grid) {
+  const DeviceInfo info = context.info();
+  const std::string device =
+      context.is_cuda() ? fmt::format("cuda:{} {} {}", context.ordinal(), info.name, info.bus_id) : info.name;
+  const std::vector<std::string> hosts = world.gather_strings(world.hostname());
+  const std::vector<std::string> devices = world.gather_strings(device);
+  size_t host_width = 4, device_width = 6;
+  for (const std::string& host : hosts) host_width = std::max(host_width, host.size());
+  for (const std::string& name : devices) device_width = std::max(device_width, name.size());
+  std::string table =
+      fmt::format("{:>4}  {:<{}}  {:<{}}  place\n", "rank", "host", host_width, "device", device_width);
+  for (int rank = 0; rank < world.size(); ++rank) {
+    table += fmt::format("{:>4}  {:<{}}  {:<{}}  {}\n", rank, hosts[static_cast<size_t>(rank)], host_width,
+                         devices[static_cast<size_t>(rank)], device_width, grid.coordinates(rank).str());
+  }
+  return table;
+}
+
+}  // namespace te::parallel

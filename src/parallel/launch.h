@@ -1,0 +1,21 @@
+// Which device a rank drives, and the table of ranks printed at start.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "core/device.h"
+#include "parallel/process_grid.h"
+#include "parallel/world.h"
+
+namespace te::parallel {
+
+/// This rank's CUDA device; collective. The ordinal is local_rank modulo the number of devices the rank sees, unless
+/// given. JobFailure on all ranks (exit code 2) when two ranks of a host would share a GPU or a device cannot be used.
+Context open_cuda_device(World& world, std::optional<int> ordinal = {});
+
+/// Rank, host, device and coordinates of every rank, one a line with a heading; collective, the same text on all
+/// ranks.
+std::string binding_table(World& world, const Context& context, const ProcessGrid& grid);
+
+}  // namespace te::parallel

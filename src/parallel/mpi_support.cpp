@@ -1,0 +1,114 @@
+#include "parallel/mpi_support.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <thread>
+
+#include "core/error.h"
+#include "parallel/operation.h"
+
+namespace te::parallel {
+namespace {
+
+constexpr size_t kPieceBytes = size_t{1} << 30;  // MPI counts are int
+
+/// Calls visit(offset, bytes) for each piece of a message; one empty piece for an empty message.
+template <class Visit>
+void for_pieces(size_t bytes, Visit&& visit) {
+  size_t offset = 0;
+  do {
+    const size_t piece = std::min(bytes - offset, kPieceBytes);
+    visit(offset, static_cast<int>(piece));
+    offset += piece;
+  } while (offset < bytes);
+}
+
+}  // namespace
+
+void mpi_check(int code, const char* call) {
+  if (code == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING] = "";
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  const std::string operation = Operation::describe_current();
+  internal_error(fmt::format("{}{}{}: {}", operation, operation.empty() ? "" : ": ", call, text),
+                 std::source_location::current());
+}
+
+bool mpi_running() {
+  int started = 0, ended = 0;
+  MPI_Initialized(&started);
+  MPI_Finalized(&ended);
+  return started != 0 && ended == 0;
+}
+
+MPI_Comm mpi_make_group(const std::vector<int>& world_ranks) {
+  MPI_Group world = MPI_GROUP_NULL, group = MPI_GROUP_NULL;
+  MPI_Comm comm = MPI_COMM_NULL;
+  TE_MPI_CHECK(MPI_Comm_group(MPI_COMM_WORLD, &world));
+  TE_MPI_CHECK(MPI_Group_incl(world, static_cast<int>(world_ranks.size()), world_ranks.data(), &group));
+  TE_MPI_CHECK(MPI_Comm_create_group(MPI_COMM_WORLD, group, 0, &comm));
+  TE_MPI_CHECK(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN));
+  MPI_Group_free(&group);
+  MPI_Group_free(&world);
+  return comm;
+}
+
+void mpi_wait(std::vector<MPI_Request>& requests, MPI_Status* statuses) {
+  constexpr int kBusy = 50, kYielding = 5000;
+  for (int attempt = 0;; ++attempt) {
+    int done = 0;
+    TE_MPI_CHECK(MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, statuses));
+    if (done != 0) return;
+    if (attempt < kBusy) continue;
+    if (attempt < kYielding) {
+      sched_yield();
+    } else {
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+    Operation::check_current();
+  }
+}
+
+void MpiExchange::send(const void* data, size_t bytes, int peer) {
+  for_pieces(bytes, [&](size_t offset, int piece) {
+    TE_MPI_CHECK(MPI_Isend(static_cast<const char*>(data) + offset, piece, MPI_BYTE, peer, tag_, comm_,
+                           &requests_.emplace_back()));
+    expected_.push_back(-1);
+  });
+}
+
+void MpiExchange::receive(void* data, size_t bytes, int peer) {
+  for_pieces(bytes, [&](size_t offset, int piece) {
+    TE_MPI_CHECK(MPI_Irecv(static_cast<char*>(data) + offset, piece, MPI_BYTE, peer, tag_, comm_,
+                           &requests_.emplace_back()));
+    expected_.push_back(piece);
+  });
+}
+
+void MpiExchange::wait() {
+  std::vector<MPI_Status> statuses(requests_.size());
+  mpi_wait(requests_, statuses.data());
+  for (size_t i = 0; i < requests_.size(); ++i) {
+    if (expected_[i] < 0) continue;
+    int bytes = 0;
+    MPI_Get_count(&statuses[i], MPI_BYTE, &bytes);
+    TE_CHECK(bytes == expected_[i],
+             "{}: rank {} of the group sent {} bytes where {} were expected; do all ranks issue the same "
+             "operations?",
+             Operation::describe_current(), statuses[i].MPI_SOURCE, bytes, expected_[i]);
+  }
+  requests_.clear();
+  expected_.clear();
+}
+
+bool MpiExchange::test() {
+  int done = 0;
+  TE_MPI_CHECK(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, MPI_STATUSES_IGNORE));
+  return done != 0;
+}
+
+}  // namespace te::parallel

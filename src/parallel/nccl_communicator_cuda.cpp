@@ -1,0 +1,220 @@
+#include "parallel/nccl_communicator.h"
+
+#include <nccl.h>
+
+#include <algorithm>
+#include <array>
+#include <exception>
+#include <mutex>
+#include <optional>
+
+#include "core/cuda_check.h"
+#include "parallel/operation.h"
+#include "parallel/watchdog.h"
+#include "parallel/world.h"
+
+namespace te::parallel {
+namespace {
+
+void nccl_check(ncclResult_t result, const char* call, ncclComm_t comm) {
+  if (result == ncclSuccess) return;
+  const std::string operation = Operation::describe_current();
+  const char* detail = ncclGetLastError(comm);
+  internal_error(fmt::format("{}{}{}: {} ({})", operation, operation.empty() ? "" : ": ", call,
+                             ncclGetErrorString(result), detail == nullptr ? "" : detail),
+                 std::source_location::current());
+}
+#define TE_NCCL_CHECK(comm, call) nccl_check((call), #call, comm)
+
+/// The type in which a tensor is reduced.
+ncclDataType_t reduced_type(const Tensor& t) {
+  switch (t.dtype) {
+    case DType::f32:
+      return ncclFloat32;
+    case DType::bf16:
+      return ncclBfloat16;
+    default:
+      return ncclInt32;  // Communicator has refused all others
+  }
+}
+
+ncclRedOp_t nccl_op(ReduceOp op) {
+  return op == ReduceOp::sum ? ncclSum : ncclMax;
+}
+
+/// The last operations launched on one communicator, each with an event behind it: the oldest whose event has not come
+/// is what the device is in.
+class Trail {
+ public:
+  explicit Trail(const Context& context) {
+    for (Entry& entry : entries_) entry.event.emplace(context);
+  }
+
+  void add(const Context& context, const std::string& what) {
+    const std::lock_guard lock(mutex_);
+    Entry& entry = entries_[count_++ % entries_.size()];
+    entry.what = what;
+    entry.event->record(context);
+  }
+
+  std::string oldest_pending() {
+    const std::lock_guard lock(mutex_);
+    const uint64_t kept = std::min<uint64_t>(count_, entries_.size());
+    for (uint64_t i = count_ - kept; i < count_; ++i) {
+      const Entry& entry = entries_[i % entries_.size()];
+      if (!entry.event->done()) return fmt::format("{}, the group's operation {}", entry.what, i + 1);
+    }
+    return "";
+  }
+
+ private:
+  struct Entry {
+    std::optional<Event> event;
+    std::string what;
+  };
+  std::mutex mutex_;
+  std::array<Entry, 64> entries_;
+  uint64_t count_ = 0;
+};
+
+class NcclCommunicator final : public Communicator {
+ public:
+  NcclCommunicator(World& world, const Context& context, std::string name, const std::vector<int>& ranks,
+                   int max_ctas);
+  ~NcclCommunicator() override;
+  /// Moves one element, so that the two ranks of a channel are connected.
+  void connect_channel(const Context& context);
+
+ private:
+  void do_all_reduce(const Context& context, const Tensor& t, ReduceOp op) override;
+  void do_all_gather(const Context& context, const Tensor& in, const Tensor& out) override;
+  void do_reduce_scatter(const Context& context, const Tensor& in, const Tensor& out) override;
+  void do_broadcast(const Context& context, const Tensor& t, int root) override;
+  void do_send(const Context& context, const Tensor& t, int peer) override;
+  void do_receive(const Context& context, const Tensor& t, int peer) override;
+  void do_barrier(const Context& context) override;
+
+  void launched(const Context& context);
+  Watchdog::Report report(bool find_pending);
+
+  int exceptions_ = std::uncaught_exceptions();
+  ncclComm_t comm_ = nullptr;
+  DeviceBuffer barrier_word_;
+  Trail trail_;
+  int probe_ = 0;
+};
+
+NcclCommunicator::NcclCommunicator(World& world, const Context& context, std::string name,
+                                   const std::vector<int>& ranks, int max_ctas)
+    : Communicator(std::move(name), ranks,
+                   static_cast<int>(std::find(ranks.begin(), ranks.end(), world.rank()) - ranks.begin())),
+      barrier_word_(context, sizeof(float)),
+      trail_(context) {
+  const Operation operation("connect", *this, context);
+  TE_CUDA_CHECK(cudaSetDevice(context.ordinal()));
+  ncclUniqueId id{};
+  if (rank() == 0) TE_NCCL_CHECK(nullptr, ncclGetUniqueId(&id));
+  const std::string bytes = world.broadcast_string(std::string(id.internal, sizeof(id.internal)), ranks);
+  std::copy(bytes.begin(), bytes.end(), id.internal);
+
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 1;
+  config.splitShare = 0;
+  if (max_ctas > 0) config.maxCTAs = max_ctas;
+  TE_NCCL_CHECK(nullptr, ncclCommInitRankConfig(&comm_, size(), id, rank(), &config));
+  context.zero({barrier_word_.data(), DType::f32, {1}});
+  context.synchronize();
+  probe_ = Watchdog::add_probe([this](bool find_pending) { return report(find_pending); });
+}
+
+NcclCommunicator::~NcclCommunicator() {
+  Watchdog::remove_probe(probe_);
+  // After an exception the peers may never finish what is on the streams.
+  if (std::uncaught_exceptions() > exceptions_) {
+    ncclCommAbort(comm_);
+  } else {
+    ncclCommFinalize(comm_);
+    ncclCommDestroy(comm_);
+  }
+}
+
+void NcclCommunicator::connect_channel(const Context& context) {
+  const Tensor word{barrier_word_.data(), DType::f32, {1}};
+  if (rank() == 0) send(context, word, 1);
+  if (rank() == 1) receive(context, word, 0);
+  context.synchronize();
+}
+
+Watchdog::Report NcclCommunicator::report(bool find_pending) {
+  Watchdog::Report report;
+  ncclResult_t result = ncclSuccess;
+  if (ncclCommGetAsyncError(comm_, &result) != ncclSuccess ||
+      (result != ncclSuccess && result != ncclInProgress)) {
+    report.error = fmt::format("NCCL group {} (ranks {}) failed: {}", name(), list_ranks(world_ranks()),
+                               ncclGetErrorString(result));
+  }
+  if (find_pending) report.pending = trail_.oldest_pending();
+  return report;
+}
+
+/// Behind every launch. While a stream is captured into a graph nothing is recorded: the events would become a part
+/// of the graph.
+void NcclCommunicator::launched(const Context& context) {
+  if (Watchdog::timeout() == 0) return;
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  TE_CUDA_CHECK(cudaStreamIsCapturing(cuda_stream(context), &capture));
+  if (capture != cudaStreamCaptureStatusNone) return;
+  const std::string_view activity = ScopedActivity::current();
+  trail_.add(context, fmt::format("{}{}{}", Operation::describe_current(),
+                                  activity.empty() ? "" : ", during ", activity));
+}
+
+void NcclCommunicator::do_all_reduce(const Context& context, const Tensor& t, ReduceOp op) {
+  TE_NCCL_CHECK(comm_, ncclAllReduce(t.data, t.data, static_cast<size_t>(t.numel()), reduced_type(t),
+                                     nccl_op(op), comm_, cuda_stream(context)));
+  launched(context);
+}
+
+void NcclCommunicator::do_all_gather(const Context& context, const Tensor& in, const Tensor& out) {
+  TE_NCCL_CHECK(comm_, ncclAllGather(in.data, out.data, in.bytes(), ncclUint8, comm_, cuda_stream(context)));
+  launched(context);
+}
+
+void NcclCommunicator::do_reduce_scatter(const Context& context, const Tensor& in, const Tensor& out) {
+  TE_NCCL_CHECK(comm_, ncclReduceScatter(in.data, out.data, static_cast<size_t>(out.numel()),
+                                         reduced_type(in), ncclSum, comm_, cuda_stream(context)));
+  launched(context);
+}
+
+void NcclCommunicator::do_broadcast(const Context& context, const Tensor& t, int root) {
+  TE_NCCL_CHECK(comm_,
+                ncclBroadcast(t.data, t.data, t.bytes(), ncclUint8, root, comm_, cuda_stream(context)));
+  launched(context);
+}
+
+void NcclCommunicator::do_send(const Context& context, const Tensor& t, int peer) {
+  TE_NCCL_CHECK(comm_, ncclSend(t.data, t.bytes(), ncclUint8, peer, comm_, cuda_stream(context)));
+  launched(context);
+}
+
+void NcclCommunicator::do_receive(const Context& context, const Tensor& t, int peer) {
+  TE_NCCL_CHECK(comm_, ncclRecv(t.data, t.bytes(), ncclUint8, peer, comm_, cuda_stream(context)));
+  launched(context);
+}
+
+void NcclCommunicator::do_barrier(const Context& context) {
+  const Tensor word{barrier_word_.data(), DType::f32, {1}};
+  do_all_reduce(context, word, ReduceOp::sum);
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_nccl_communicator(World& world, const Context& context, std::string name,
+                                                     std::vector<int> world_ranks, int max_ctas,
+                                                     bool channel) {
+  auto made = std::make_unique<NcclCommunicator>(world, context, std::move(name), world_ranks, max_ctas);
+  if (channel) made->connect_channel(context);
+  return made;
+}
+
+}  // namespace te::parallel

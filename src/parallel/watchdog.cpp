@@ -1,0 +1,281 @@
+#include "parallel/watchdog.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "core/error.h"
+#include "parallel/operation.h"
+#include "parallel/status_board.h"
+#include "parallel/world.h"
+
+namespace te::parallel {
+namespace {
+
+using Seconds = std::chrono::duration<double>;
+
+int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+template <size_t kBytes>
+void copy_text(char (&to)[kBytes], std::string_view text) {
+  const size_t count = std::min(text.size(), kBytes - 1);
+  std::memcpy(to, text.data(), count);
+  to[count] = '\0';
+}
+
+thread_local char activity[ScopedActivity::kBytes] = "";
+thread_local Operation* current_operation = nullptr;
+
+struct State {
+  std::atomic<int64_t> timeout_ns{0};
+  alignas(64) char own_memory[512] = {};
+  StatusBoard board{own_memory, 1};
+  int slot = 0;
+  int world_rank = 0;
+  std::atomic<uint64_t> sequence{0};
+  std::atomic<bool> fired{false};
+
+  // The guard and the thread that watches it.
+  std::atomic<int64_t> guard_since_ns{0};  // 0: not armed
+  std::mutex mutex;                        // guards the members below
+  std::condition_variable wake;
+  std::string guard_what, guard_activity;
+  bool stop = false;
+  std::optional<std::thread> thread;
+  std::map<int, std::function<Watchdog::Report(bool)>> probes;
+  int next_probe = 0;
+};
+static_assert(sizeof(State::own_memory) >= StatusBoard::bytes(1));
+
+/// Never destroyed: the thread and exiting ranks may still look at it.
+State& state() {
+  static State& instance = *new State;
+  return instance;
+}
+
+std::string during(std::string_view text) {
+  return text.empty() ? "" : fmt::format(", during {}", text);
+}
+
+/// Where the ranks of this host are, but for this one.
+std::string others(int64_t now) {
+  State& s = state();
+  std::string text;
+  for (int slot = 0; slot < s.board.slots(); ++slot) {
+    const Status status = s.board.read(slot);
+    if (slot == s.slot) continue;
+    if (status.rank < 0) {
+      text += "; a rank has not communicated yet";
+      continue;
+    }
+    const double seconds = double(now - status.since_ns) * 1e-9;
+    text += fmt::format("; rank {} ", status.rank);
+    text += status.waiting != 0
+                ? fmt::format("waits for {:.1f} s in {} of {}", seconds, status.operation, status.group)
+                : fmt::format("is elsewhere, last seen {:.1f} s ago leaving {} of {}", seconds,
+                              status.operation, status.group);
+    text += fmt::format(" (its operation {}{})", status.sequence, during(status.activity));
+  }
+  return text;
+}
+
+/// Prints the line and ends the job. The first of a host's ranks adds what the board says; the others get two
+/// seconds to print theirs.
+[[noreturn]] void fire(const std::string& what) {
+  State& s = state();
+  if (!s.fired.exchange(true)) {
+    const std::string line = fmt::format("watchdog: rank {}: {}{}\n", s.world_rank, what,
+                                         s.board.claim_report() ? others(now_ns()) : "");
+    std::fputs(line.c_str(), stderr);
+    std::fflush(stderr);
+  }
+  std::this_thread::sleep_for(std::chrono::seconds(2));
+  World::abort(1);
+}
+
+/// Calls all probes; the first error, and the pending operations of all.
+Watchdog::Report ask_probes(bool find_pending) {
+  Watchdog::Report all;
+  for (const auto& [handle, probe] : state().probes) {
+    const Watchdog::Report report = probe(find_pending);
+    if (all.error.empty()) all.error = report.error;
+    if (!report.pending.empty()) all.pending += (all.pending.empty() ? "" : " and ") + report.pending;
+  }
+  return all;
+}
+
+/// The thread's body: looks at the guard about once a second.
+void watch() {
+  State& s = state();
+  std::unique_lock lock(s.mutex);
+  while (!s.stop) {
+    const int64_t timeout = s.timeout_ns;
+    s.wake.wait_for(lock, std::min(Seconds(1.0), Seconds(timeout > 0 ? double(timeout) * 0.25e-9 : 1.0)));
+    const int64_t since = s.guard_since_ns;
+    if (s.stop || since == 0 || timeout == 0) continue;
+    if (const std::string error = ask_probes(false).error; !error.empty()) {
+      fire(fmt::format("{}, waiting for the device in {}{}", error, s.guard_what, during(s.guard_activity)));
+    }
+    const int64_t waited = now_ns() - since;
+    if (waited <= timeout || s.guard_since_ns != since) continue;
+    const std::string pending = ask_probes(true).pending;
+    fire(fmt::format("has waited {:.1f} s for the device in {}{}; the device is in {}", double(waited) * 1e-9,
+                     s.guard_what, during(s.guard_activity), pending.empty() ? "no communication" : pending));
+  }
+}
+
+}  // namespace
+
+ScopedActivity::ScopedActivity(std::string_view text) {
+  std::memcpy(outer_.data(), activity, kBytes);
+  copy_text(activity, text);
+}
+
+ScopedActivity::~ScopedActivity() {
+  std::memcpy(activity, outer_.data(), kBytes);
+}
+
+const char* ScopedActivity::current() {
+  return activity;
+}
+
+std::string list_ranks(const std::vector<int>& ranks) {
+  std::string text;
+  for (const int rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(rank);
+  return text;
+}
+
+Operation::Operation(const char* name, const std::string& group, const std::vector<int>& ranks)
+    : name_(name), group_(group), ranks_(ranks), since_ns_(now_ns()), outer_(current_operation) {
+  current_operation = this;
+  state().sequence.fetch_add(1, std::memory_order_relaxed);
+  publish(true);
+}
+
+Operation::Operation(const char* name, const Communicator& group, const Context& context)
+    : Operation(name, group.name(), group.world_ranks()) {
+  if (context.is_cuda() && watchdog::armable()) armed_ = watchdog::arm(describe_current());
+}
+
+Operation::~Operation() {
+  if (armed_) watchdog::disarm();
+  current_operation = outer_;
+  publish(false);
+}
+
+void Operation::publish(bool waiting) const {
+  State& s = state();
+  Status status;
+  status.rank = s.world_rank;
+  status.waiting = waiting ? 1 : 0;
+  status.sequence = s.sequence.load(std::memory_order_relaxed);
+  status.since_ns = waiting ? since_ns_ : now_ns();
+  copy_text(status.operation, name_);
+  copy_text(status.group, group_);
+  copy_text(status.activity, activity);
+  s.board.publish(s.slot, status);
+}
+
+void Operation::check_current() {
+  const Operation* operation = current_operation;
+  const int64_t timeout = state().timeout_ns.load(std::memory_order_relaxed);
+  if (operation == nullptr || timeout == 0) return;
+  const int64_t waited = now_ns() - operation->since_ns_;
+  if (waited <= timeout) return;
+  fire(fmt::format("has waited {:.1f} s in {} (operation {}{})", double(waited) * 1e-9, describe_current(),
+                   state().sequence.load(), during(activity)));
+}
+
+std::string Operation::describe_current() {
+  const Operation* operation = current_operation;
+  if (operation == nullptr) return "";
+  return fmt::format("{} of {} (ranks {})", operation->name_, operation->group_,
+                     list_ranks(operation->ranks_));
+}
+
+void Watchdog::set_timeout(double seconds) {
+  TE_CHECK(seconds >= 0, "watchdog: timeout of {} s", seconds);
+  state().timeout_ns = static_cast<int64_t>(seconds * 1e9);
+}
+
+double Watchdog::timeout() {
+  return double(state().timeout_ns) * 1e-9;
+}
+
+Watchdog::Guard::Guard(const Context& context, std::string_view what)
+    : armed_(context.is_cuda() && watchdog::arm(what)) {}
+
+Watchdog::Guard::~Guard() {
+  if (armed_) watchdog::disarm();
+}
+
+int Watchdog::add_probe(std::function<Report(bool)> probe) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  s.probes.emplace(s.next_probe, std::move(probe));
+  return s.next_probe++;
+}
+
+void Watchdog::remove_probe(int handle) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  s.probes.erase(handle);
+}
+
+namespace watchdog {
+
+void attach_board(void* memory, int slots, int slot, int world_rank) {
+  State& s = state();
+  s.board = StatusBoard(memory, slots);
+  s.slot = slot;
+  s.world_rank = world_rank;
+}
+
+void detach_board() {
+  State& s = state();
+  std::optional<std::thread> thread;
+  {
+    const std::lock_guard lock(s.mutex);
+    s.stop = true;
+    thread = std::exchange(s.thread, std::nullopt);
+  }
+  s.wake.notify_all();
+  if (thread) thread->join();
+  s.stop = false;
+  s.board = StatusBoard(s.own_memory, 1);
+  s.slot = 0;
+}
+
+bool armable() {
+  return state().timeout_ns != 0 && state().guard_since_ns == 0;
+}
+
+bool arm(std::string_view what) {
+  State& s = state();
+  if (!armable()) return false;
+  const std::lock_guard lock(s.mutex);
+  s.guard_what = what;
+  s.guard_activity = activity;
+  if (!s.thread) s.thread.emplace(watch);
+  s.guard_since_ns = now_ns();
+  return true;
+}
+
+void disarm() {
+  state().guard_since_ns = 0;
+}
+
+}  // namespace watchdog
+}  // namespace te::parallel

@@ -1,0 +1,120 @@
+// Inputs and expectations for tests of a communicator's operations, whatever is behind it. Every rank can compute every
+// rank's input, so what must come out is computed locally, in double or in the contract's order.
+#pragma once
+
+#include <cstring>
+
+#include "parallel/communicator.h"
+#include "testing/testing.h"
+
+namespace te::testing {
+
+using parallel::Communicator;
+using parallel::ReduceOp;
+
+/// The values of group rank `rank`, exactly representable in the dtype. `salt` tells calls apart.
+inline std::vector<float> rank_values(DType dtype, int64_t count, int rank, uint64_t salt = 0) {
+  std::vector<float> values = normal_values(count, 1000 * salt + 17 * static_cast<uint64_t>(rank) + 3);
+  for (float& value : values) {
+    if (dtype == DType::i32) value = std::round(value * 1000);
+    visit_hp(dtype, [&](auto zero) { value = to_float(from_float<decltype(zero)>(value)); });
+    visit_fp8(dtype, [&](auto zero) { value = to_float(from_float<decltype(zero)>(value)); });
+    if (dtype == DType::u8) value = std::fabs(std::round(value * 40));
+  }
+  return values;
+}
+
+inline void put(TestTensor& tensor, const std::vector<float>& values) {
+  if (tensor.get().dtype == DType::i32) {
+    tensor.fill_ints(std::vector<int32_t>(values.begin(), values.end()));
+  } else if (tensor.get().dtype == DType::u8) {
+    tensor.fill_raw(std::vector<uint8_t>(values.begin(), values.end()).data());
+  } else {
+    tensor.fill(values);
+  }
+}
+
+/// The bytes of values as a tensor of the dtype holds them.
+inline std::vector<uint8_t> bytes_of(DType dtype, const std::vector<float>& values) {
+  static const Context cpu = Context::cpu();
+  TestTensor tensor(cpu, dtype, {static_cast<int64_t>(values.size())});
+  put(tensor, values);
+  return tensor.raw();
+}
+
+/// Sum or maximum over the group's ranks, added in FP32 in rank order and rounded once.
+inline std::vector<uint8_t> reduced_bytes(DType dtype, int64_t count, int ranks, ReduceOp op,
+                                          uint64_t salt = 0) {
+  std::vector<float> result = rank_values(dtype, count, 0, salt);
+  for (int rank = 1; rank < ranks; ++rank) {
+    const std::vector<float> values = rank_values(dtype, count, rank, salt);
+    for (size_t i = 0; i < values.size(); ++i) {
+      result[i] = op == ReduceOp::sum ? result[i] + values[i] : std::max(result[i], values[i]);
+    }
+  }
+  return bytes_of(dtype, result);
+}
+
+/// The ranks' values, one after another.
+inline std::vector<float> gathered_values(DType dtype, int64_t count, int ranks, uint64_t salt = 0) {
+  std::vector<float> all;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const std::vector<float> values = rank_values(dtype, count, rank, salt);
+    all.insert(all.end(), values.begin(), values.end());
+  }
+  return all;
+}
+
+/// Part `part` of `parts` equal ones.
+inline std::vector<uint8_t> part_of(const std::vector<uint8_t>& bytes, int part, int parts) {
+  const auto size = static_cast<std::ptrdiff_t>(bytes.size()) / parts;
+  return {bytes.begin() + part * size, bytes.begin() + (part + 1) * size};
+}
+
+inline Tensor part_of(const Tensor& whole, int part, int parts) {
+  const int64_t count = whole.numel() / parts;
+  return whole.view({whole.numel(), 1}).slice_rows(part * count, count).view({count});
+}
+
+constexpr DType kAllDTypes[] = {DType::f32, DType::bf16, DType::i32, DType::u8, DType::e4m3, DType::e5m2};
+constexpr DType kReducedDTypes[] = {DType::f32, DType::bf16, DType::i32};
+/// Elements: one, fewer than ranks, ragged, aligned, and enough for every size class of an implementation.
+constexpr int64_t kCounts[] = {1, 5, 64, 1003, 40009};
+
+/// all_gather: out of place and in place, bitwise.
+inline void check_all_gather(const Context& context, Communicator& group) {
+  for (const DType dtype : kAllDTypes) {
+    for (const int64_t count : kCounts) {
+      SCOPED_TRACE(::testing::Message() << dtype_name(dtype) << " x " << count);
+      const std::vector<float> own = rank_values(dtype, count, group.rank());
+      const std::vector<uint8_t> expected = bytes_of(dtype, gathered_values(dtype, count, group.size()));
+      TestTensor in(context, dtype, {count}), out(context, dtype, {count * group.size()});
+      put(in, own);
+      group.all_gather(context, in, out);
+      EXPECT_EQ(out.raw(), expected);
+      EXPECT_EQ(in.raw(), bytes_of(dtype, own));
+
+      TestTensor whole(context, dtype, {count * group.size()});
+      const Tensor part = part_of(whole.get(), group.rank(), group.size());
+      context.copy(part, in);
+      group.all_gather(context, part, whole);
+      EXPECT_EQ(whole.raw(), expected) << "in place";
+    }
+  }
+}
+
+inline void check_broadcast(const Context& context, Communicator& group) {
+  for (const DType dtype : kAllDTypes) {
+    for (const int64_t count : kCounts) {
+      for (int root = 0; root < group.size(); ++root) {
+        SCOPED_TRACE(::testing::Message() << dtype_name(dtype) << " x " << count << " from " << root);
+        TestTensor t(context, dtype, {count});  // poisoned but at the root
+        if (group.rank() == root) put(t, rank_values(dtype, count, root, 2));
+        group.broadcast(context, t, root);
+        EXPECT_EQ(t.raw(), bytes_of(dtype, rank_values(dtype, count, root, 2)));
+      }
+    }
+  }
+}
+
+}  // namespace te::testing

@@ -1,0 +1,12 @@
+// For tests that run under mpirun: every rank runs the same tests in the same order.
+#pragma once
+
+#include "parallel/world.h"
+#include "testing/testing.h"
+
+namespace te::testing {
+
+/// The job that this test run is. Made in mpi_main.cpp, before the first test.
+parallel::World& world();
+
+}  // namespace te::testing

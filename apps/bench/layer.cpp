@@ -55,16 +55,17 @@ class Layer {
   Layer(const config::Config& config, const Context& context)
       : context_(context),
         recipe_(fp8::make_recipe(config.precision, 1)),
-        layer_(0, config, parameters_, *recipe_, rope_),
-        dims_(model::Dimensions::of(config)) {
+        layer_(0, config, parameters_, *recipe_, rope_, tensor_),
+        dims_(model::Dimensions::of(config, tensor_)) {
     parameters_.plan(plan_, {.dtype = dims_.dtype});
     recipe_->plan(plan_);
     rope_.plan(plan_, config.model);
     scratch_.plan(plan_, dims_, recipe_->quantizes(), false,
-                  model::DotProductAttention::workspace_bytes(context, config));
+                  model::DotProductAttention::workspace_bytes(context, config, tensor_));
     layer_.plan_weights(plan_);
     layer_.plan_input(plan_, activations_);
     layer_.plan_activations(plan_, activations_, scratch_);
+    layer_.plan_gradients(plan_, gradients_, scratch_, false);
     plan_.add(out_, "out", MemoryKind::activations, dims_.dtype, {dims_.tokens, dims_.hidden});
     plan_.add(dy_, "dy", MemoryKind::activations, dims_.dtype, {dims_.tokens, dims_.hidden});
     memory_ = plan_.allocate(context);
@@ -91,11 +92,13 @@ class Layer {
   }
   void backward() {
     context_.copy(scratch_.d_stream, dy_);
-    layer_.backward(context_, activations_, pass_, scratch_);
+    layer_.backward(context_, activations_, gradients_, pass_, scratch_);
   }
 
  private:
   const Context& context_;
+  parallel::SingleCommunicator one_{"tensor", 0};
+  parallel::TensorParallel tensor_{one_, false, 1};
   model::ParameterStore parameters_;
   std::unique_ptr<fp8::Recipe> recipe_;
   model::RopeTables rope_;
@@ -103,6 +106,7 @@ class Layer {
   model::Dimensions dims_;
   model::Scratch scratch_;
   model::LayerActivations activations_;
+  model::LayerGradients gradients_;
   model::Pass pass_;
   MemoryPlan plan_;
   DeviceBuffer memory_;

@@ -37,6 +37,18 @@ Quantizer Recipe::quantizer(const std::string& linear_name, int layer, OperandRo
   return {this, table_.add({linear_name, layer, role, e5m2 ? DType::e5m2 : DType::e4m3})};
 }
 
+void Recipe::share(parallel::Communicator& tensor, parallel::Communicator& stage) {
+  tensor_ = tensor.size() > 1 ? &tensor : nullptr;
+  stage_ = stage.size() > 1 ? &stage : nullptr;
+}
+
+// Non-negative floats are ordered like their bits, and so are infinity and NaN above them; a maximum of floats would
+// lose a NaN.
+void Recipe::reduce_amax(const Context& context, parallel::Communicator* group, const Tensor& amax) {
+  if (group != nullptr)
+    group->all_reduce(context, {amax.data, DType::i32, amax.shape}, parallel::ReduceOp::max);
+}
+
 void Recipe::plan(MemoryPlan& plan) {
   table_.plan(plan, history_len());
 }

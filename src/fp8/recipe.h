@@ -18,6 +18,7 @@
 #include "core/memory_plan.h"
 #include "fp8/operand.h"
 #include "fp8/scale_table.h"
+#include "parallel/communicator.h"
 
 namespace te::fp8 {
 
@@ -64,6 +65,11 @@ class Recipe {
   virtual bool quantizes() const = 0;
   virtual bool fused() const = 0;
 
+  /// The ranks with which this one shares tensors: parts of one tensor (`tensor`), and all that run the same layers
+  /// (`stage`). An amax is that of the whole tensor, so scales agree on all of them. Ranks of other pipeline stages have
+  /// other layers and take no part.
+  void share(parallel::Communicator& tensor, parallel::Communicator& stage);
+
   void plan(MemoryPlan& plan);
   void reset(const Context& context) { table_.reset(context); }
   /// Once per optimizer step, after the update of the weights. *skip != 0 (device flag) leaves the state
@@ -82,10 +88,13 @@ class Recipe {
   virtual void complete(const Context& context, int index, Operand& operand, QuantizeMode mode,
                         const Tensor& dbias, const Tensor& scratch) = 0;
   virtual int history_len() const { return 0; }
+  /// amax = its maximum over the group; infinities and NaN survive.
+  static void reduce_amax(const Context& context, parallel::Communicator* group, const Tensor& amax);
 
   config::PrecisionConfig precision_;
   int num_layers_ = 0;
   ScaleTable table_;
+  parallel::Communicator *tensor_ = nullptr, *stage_ = nullptr;  ///< null: one rank
 };
 
 std::unique_ptr<Recipe> make_recipe(const config::PrecisionConfig& precision, int num_layers);

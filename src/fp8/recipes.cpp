@@ -20,6 +20,7 @@ void DelayedRecipe::complete(const Context& context, int index, Operand& operand
 void DelayedRecipe::update(const Context& context, const int32_t* skip) {
   if (table_.size() == 0) return;
   const int64_t n = table_.size();
+  reduce_amax(context, stage_, table_.amax);
   context.copy(table_.last_amax, table_.amax);
   kernels::delayed_scale_update(context, {.amax = table_.amax.view({n}),
                                           .history = table_.history,
@@ -57,6 +58,7 @@ void TensorwiseRecipe::complete(const Context& context, int index, Operand& oper
   kernels::Fp8Output amax_only;
   amax_only.amax = amax.as<float>();
   kernels::quantize(context, {.x = operand.hp, .out = amax_only});
+  reduce_amax(context, tensor_, amax);
   kernels::current_scale(context, {.amax = amax,
                                    .scale = scale,
                                    .fp8_max = fp8_max(table_.info(index).format),

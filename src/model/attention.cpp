@@ -42,29 +42,33 @@ void RopeTables::fill(const Context& context, const config::ModelConfig& model) 
   context.synchronize();  // the host vectors must outlive the copies
 }
 
-kernels::AttentionShape DotProductAttention::shape_of(const config::Config& config) {
+kernels::AttentionShape DotProductAttention::shape_of(const config::Config& config,
+                                                      const parallel::TensorParallel& tensor) {
   kernels::AttentionShape shape;
   shape.batch = config.training.micro_batch_size;
   shape.seq = config.model.seq_length;
-  shape.num_heads = config.model.num_attention_heads;
-  shape.num_query_groups = config.model.num_query_groups;
+  shape.num_heads = config.model.num_attention_heads / tensor.size();
+  shape.num_query_groups = config.model.num_query_groups / tensor.size();
+  shape.first_head = shape.num_heads * tensor.rank();
+  shape.total_heads = config.model.num_attention_heads;
   shape.head_dim = config.model.kv_channels;
   shape.softmax_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_dim)));
   shape.dropout = static_cast<float>(config.model.attention_dropout);
   return shape;
 }
 
-int64_t DotProductAttention::workspace_bytes(const Context& context, const config::Config& config) {
-  const DType dtype = Dimensions::of(config).dtype;
-  kernels::AttentionShape shape = shape_of(config);
+int64_t DotProductAttention::workspace_bytes(const Context& context, const config::Config& config,
+                                             const parallel::TensorParallel& tensor) {
+  const DType dtype = Dimensions::of(config, tensor).dtype;
+  kernels::AttentionShape shape = shape_of(config, tensor);
   const int64_t training = kernels::attention_workspace_bytes(context, shape, dtype);
   shape.dropout = 0.0f;  // evaluation drops nothing
   return std::max(training, kernels::attention_workspace_bytes(context, shape, dtype));
 }
 
 DotProductAttention::DotProductAttention(const std::string& name, const config::Config& config,
-                                         const RopeTables& rope)
-    : shape_(shape_of(config)), rope_(rope), stream_(stream_of(name + ".attention_dropout")) {}
+                                         const RopeTables& rope, const parallel::TensorParallel& tensor)
+    : shape_(shape_of(config, tensor)), rope_(rope), stream_(stream_of(name + ".attention_dropout")) {}
 
 void DotProductAttention::rotate(const Context& context, const Tensor& qkv, bool backward) const {
   if (!rope_.cos) return;

@@ -19,11 +19,15 @@ struct RopeTables {
 
 class DotProductAttention {
  public:
-  DotProductAttention(const std::string& name, const config::Config& config, const RopeTables& rope);
+  DotProductAttention(const std::string& name, const config::Config& config, const RopeTables& rope,
+                      const parallel::TensorParallel& tensor);
 
-  static kernels::AttentionShape shape_of(const config::Config& config);
+  /// Of the heads that this rank holds.
+  static kernels::AttentionShape shape_of(const config::Config& config,
+                                          const parallel::TensorParallel& tensor);
   /// Bytes that cover training and evaluation; makes their plans, so that no step does.
-  static int64_t workspace_bytes(const Context& context, const config::Config& config);
+  static int64_t workspace_bytes(const Context& context, const config::Config& config,
+                                 const parallel::TensorParallel& tensor);
 
   int64_t heads() const { return shape_.num_heads; }
 

@@ -6,57 +6,79 @@
 
 namespace te::model {
 
-Embedding::Embedding(const config::Config& config, ParameterStore& parameters)
-    : dims_(Dimensions::of(config)), dropout_(static_cast<float>(config.model.hidden_dropout)) {
-  const float std = static_cast<float>(config.model.init_method_std);
-  words_ = parameters.add(
-      {.name = "embedding.word_embeddings.weight",
-       .shard = ParameterShard::whole({config.model.padded_vocab_size(), config.model.hidden_size}),
-       .std = std,
-       .decay = true});
-  if (config.model.family == config::Family::gpt) {
-    positions_ = parameters.add(
-        {.name = "embedding.position_embeddings.weight",
-         .shard = ParameterShard::whole({config.model.max_position_embeddings, config.model.hidden_size}),
-         .std = std,
-         .decay = true});
+void stream_dropout(const Context& context, const Tensor& x, const Tensor& y, float probability,
+                    uint64_t stream, const Pass& pass, const Dimensions& dims,
+                    const parallel::TensorParallel& tensor) {
+  for (const auto& run : tensor.runs(dims.tokens)) {
+    kernels::dropout(context, {.x = x.slice_rows(run.local, run.count),
+                               .y = y.slice_rows(run.local, run.count),
+                               .probability = probability,
+                               .seed = pass.dropout_seed,
+                               .stream = stream,
+                               .first_row = static_cast<uint64_t>(pass.first_sample * dims.seq + run.token)});
   }
 }
 
-void Embedding::plan(MemoryPlan& plan, const Context& context) {
+VocabParallelEmbedding::VocabParallelEmbedding(const config::Config& config, ParameterStore& parameters,
+                                               parallel::TensorParallel& tensor)
+    : tensor_(tensor),
+      dims_(Dimensions::of(config, tensor)),
+      dropout_(static_cast<float>(config.model.hidden_dropout)) {
+  const int64_t vocab = config.model.padded_vocab_size(), hidden = config.model.hidden_size;
+  const float std = static_cast<float>(config.model.init_method_std);
+  words_ = parameters.add(
+      {.name = "embedding.word_embeddings.weight",
+       .shard = ParameterShard::of_rows({vocab, hidden}, {vocab}, tensor.rank(), tensor.size()),
+       .std = std,
+       .decay = true});
+  if (config.model.family == config::Family::gpt) {
+    positions_ =
+        parameters.add({.name = "embedding.position_embeddings.weight",
+                        .shard = ParameterShard::whole({config.model.max_position_embeddings, hidden}),
+                        .std = std,
+                        .decay = true,
+                        .sharing = Sharing::replicated});
+  }
+}
+
+void VocabParallelEmbedding::plan(MemoryPlan& plan, const Context& context) {
   const int64_t bytes = kernels::embedding_backward_workspace_bytes(context, dims_.tokens, dims_.hidden);
   if (bytes > 0) plan.add(workspace_, "embedding.workspace", MemoryKind::scratch, DType::u8, {bytes});
 }
 
-void Embedding::forward(const Context& context, const Tensor& tokens, const Tensor& x,
-                        const Pass& pass) const {
+void VocabParallelEmbedding::forward(const Context& context, const Tensor& tokens, const Tensor& x,
+                                     const Pass& pass, const Scratch& scratch) {
+  // 1. Words of this rank's slice; positions enter the sum once.
+  const Tensor whole = tensor_.sequence() ? scratch.whole : x;
+  const bool adds_positions = positions_ != nullptr && tensor_.rank() == 0;
   kernels::embedding_forward(context, {.tokens = tokens,
                                        .table = words_->value,
-                                       .positions = positions_ != nullptr ? positions_->value : Tensor{},
+                                       .positions = adds_positions ? positions_->value : Tensor{},
                                        .seq = dims_.seq,
-                                       .out = x});
+                                       .out = whole,
+                                       .first_token = dims_.vocab * tensor_.rank()});
+  // 2. The sum over the ranks; with sequence parallelism, of this rank's tokens.
+  tensor_.reduce(context, whole, x, [](int64_t, int64_t) {});
   dropout(context, x, pass);
 }
 
-void Embedding::backward(const Context& context, const Tensor& tokens, const Tensor& d_x,
-                         const Pass& pass) const {
+void VocabParallelEmbedding::backward(const Context& context, const Tensor& tokens, const Tensor& d_x,
+                                      const Pass& pass, const Scratch& scratch) {
   dropout(context, d_x, pass);
+  const Tensor whole = tensor_.sequence() ? scratch.whole : d_x;
+  tensor_.gather(context, d_x, whole);
   kernels::embedding_backward(context, {.tokens = tokens,
-                                        .dout = d_x,
+                                        .dout = whole,
                                         .seq = dims_.seq,
                                         .dtable = words_->grad,
                                         .dpositions = positions_ != nullptr ? positions_->grad : Tensor{},
-                                        .workspace = workspace_});
+                                        .workspace = workspace_,
+                                        .first_token = dims_.vocab * tensor_.rank()});
 }
 
-void Embedding::dropout(const Context& context, const Tensor& x, const Pass& pass) const {
+void VocabParallelEmbedding::dropout(const Context& context, const Tensor& x, const Pass& pass) const {
   if (dropout_ == 0.0f || pass.evaluating()) return;
-  kernels::dropout(context, {.x = x,
-                             .y = x,
-                             .probability = dropout_,
-                             .seed = pass.dropout_seed,
-                             .stream = stream_of("embedding.dropout"),
-                             .first_row = static_cast<uint64_t>(pass.first_sample * dims_.seq)});
+  stream_dropout(context, x, x, dropout_, stream_of("embedding.dropout"), pass, dims_, tensor_);
 }
 
 }  // namespace te::model

@@ -1,4 +1,5 @@
-// Word embedding and, for GPT, learned positions with dropout behind them.
+// Word embedding and, for GPT, learned positions with dropout behind them. Tensor ranks hold a slice of the vocabulary
+// each: a token found elsewhere counts as zeros, and the ranks' sum has it.
 #pragma once
 
 #include "core/device.h"
@@ -8,25 +9,35 @@
 
 namespace te::model {
 
-class Embedding {
+class VocabParallelEmbedding {
  public:
-  Embedding(const config::Config& config, ParameterStore& parameters);
+  VocabParallelEmbedding(const config::Config& config, ParameterStore& parameters,
+                         parallel::TensorParallel& tensor);
 
   void plan(MemoryPlan& plan, const Context& context);
-  /// x [tokens, hidden] from tokens int32 [tokens].
-  void forward(const Context& context, const Tensor& tokens, const Tensor& x, const Pass& pass) const;
+  /// x [stream, hidden] from tokens int32 [tokens].
+  void forward(const Context& context, const Tensor& tokens, const Tensor& x, const Pass& pass,
+               const Scratch& scratch);
   /// d_x: the gradient of x; used up.
-  void backward(const Context& context, const Tensor& tokens, const Tensor& d_x, const Pass& pass) const;
+  void backward(const Context& context, const Tensor& tokens, const Tensor& d_x, const Pass& pass,
+                const Scratch& scratch);
 
   Parameter* words() const { return words_; }
 
  private:
   void dropout(const Context& context, const Tensor& x, const Pass& pass) const;
+
+  parallel::TensorParallel& tensor_;
   Dimensions dims_;
   float dropout_;
-  Parameter* words_;
+  Parameter* words_ = nullptr;
   Parameter* positions_ = nullptr;
   Tensor workspace_;
 };
+
+/// Hidden dropout of the stream's rows on this rank: its mask is a function of the token's place in the whole batch.
+void stream_dropout(const Context& context, const Tensor& x, const Tensor& y, float probability,
+                    uint64_t stream, const Pass& pass, const Dimensions& dims,
+                    const parallel::TensorParallel& tensor);
 
 }  // namespace te::model

@@ -1,5 +1,10 @@
 #include "model/model_stage.h"
 
+#include <utility>
+
+#include "kernels/elementwise/elementwise.h"
+#include "parallel/schedule/split_layers.h"
+
 namespace te::model {
 namespace {
 
@@ -9,47 +14,114 @@ bool full_recompute(const config::Config& config) {
 
 }  // namespace
 
-ModelStage::ModelStage(const config::Config& config)
+// --- construction ------------------------------------------------------------------------------------------
+
+ModelStage::ModelStage(const config::Config& config, const parallel::Groups& groups)
     : config_(config),
-      dims_(Dimensions::of(config)),
-      recipe_(fp8::make_recipe(config.precision, static_cast<int>(config.model.num_layers))),
-      embedding_(config, parameters_),
-      final_layernorm_("final_layernorm", config.model, parameters_) {
-  for (int layer = 0; layer < config.model.num_layers; ++layer) {
-    layers_.emplace_back(layer, config_, parameters_, *recipe_, rope_);
-  }
-  Parameter* tied = config.model.tie_word_embeddings ? embedding_.words() : nullptr;
-  output_layer_ = std::make_unique<OutputLayer>(config, parameters_, tied);
+      groups_(&groups),
+      tensor_(groups.tensor(), config.parallel.sequence, static_cast<int>(config.parallel.tensor_overlap)),
+      dims_(Dimensions::of(config, tensor_)),
+      recipe_(fp8::make_recipe(config.precision, static_cast<int>(config.model.num_layers))) {
+  build(config);
 }
 
-// --- life --------------------------------------------------------------------------------------------------
+ModelStage::ModelStage(const config::Config& config)
+    : config_(config),
+      own_groups_(std::make_unique<parallel::Groups>(parallel::Groups::single())),
+      groups_(own_groups_.get()),
+      tensor_(groups_->tensor(), false, 1),
+      dims_(Dimensions::of(config, tensor_)),
+      recipe_(fp8::make_recipe(config.precision, static_cast<int>(config.model.num_layers))) {
+  build(config);
+}
 
-void ModelStage::plan(MemoryPlan& plan, const Context& context) {
-  const bool fp8 = recipe_->quantizes();
-  const bool selective = config_.training.recompute == config::Recompute::selective;
-  parameters_.plan(plan, {.dtype = dims_.dtype});
-  recipe_->plan(plan);
-  rope_.plan(plan, config_.model);
-  embedding_.plan(plan, context);
-  scratch_.plan(plan, dims_, fp8, selective, DotProductAttention::workspace_bytes(context, config_));
-  bool shared_planned[2] = {false, false};
-  activations_.resize(layers_.size());
-  for (size_t i = 0; i < layers_.size(); ++i) {
-    TransformerLayer& layer = layers_[i];
-    layer.plan_weights(plan);
-    layer.plan_input(plan, activations_[i]);
-    if (!full_recompute(config_)) {
-      layer.plan_activations(plan, activations_[i], scratch_);
-    } else if (!shared_planned[layer.fp8()]) {
-      layer.plan_activations(plan, shared_[layer.fp8()], scratch_);
-      shared_planned[layer.fp8()] = true;
+ModelStage::~ModelStage() = default;
+
+// Parameters are registered in the order of the forward pass: flat ranges then finish from the back.
+void ModelStage::build(const config::Config& config) {
+  recipe_->share(groups_->tensor(), groups_->stage());
+  const int stages = groups_->grid().pipeline, chunks = static_cast<int>(config.parallel.virtual_stages);
+  const auto split = parallel::split_layers(static_cast<int>(config.model.num_layers), stages, chunks);
+  size_t first = 0;
+  if (groups_->first_stage()) {
+    embedding_ = std::make_unique<VocabParallelEmbedding>(config, parameters_, tensor_);
+    parameters_.end_layer();
+    add_unit(first);
+  }
+  for (int chunk = 0; chunk < chunks; ++chunk) {
+    const auto [layer, count] = split[static_cast<size_t>(chunk * stages + groups_->at().pipeline)];
+    chunks_.push_back({layers_.size(), static_cast<size_t>(count), {}});
+    for (int i = 0; i < count; ++i) {
+      first = parameters_.parameters().size();
+      layers_.emplace_back(layer + i, config_, parameters_, *recipe_, rope_, tensor_);
+      add_unit(first);
     }
   }
-  plan.add(final_x_, "final_layernorm.x", MemoryKind::activations, dims_.dtype, {dims_.tokens, dims_.hidden});
-  plan.add(final_h_, "final_layernorm.out", MemoryKind::activations, dims_.dtype,
-           {dims_.tokens, dims_.hidden});
-  final_layernorm_.plan_statistics(plan, final_statistics_, dims_.tokens, "final_layernorm");
-  output_layer_->plan(plan);
+  if (groups_->last_stage()) {
+    first = parameters_.parameters().size();
+    final_layernorm_ = std::make_unique<Norm>("final_layernorm", config.model, parameters_, tensor_);
+    Parameter* tied = config.model.tie_word_embeddings && embedding_ ? embedding_->words() : nullptr;
+    output_layer_ = std::make_unique<OutputLayer>(config, parameters_, tied, tensor_);
+    parameters_.end_layer();
+    add_unit(first);
+  }
+  fresh_.assign(units_.size(), true);
+}
+
+void ModelStage::add_unit(size_t first) {
+  units_.push_back({first, parameters_.parameters().size()});
+}
+
+// --- memory ------------------------------------------------------------------------------------------------
+
+void ModelStage::plan(MemoryPlan& plan, const Context& context, const StageSlots& slots) {
+  const bool fp8 = recipe_->quantizes();
+  const bool selective = config_.training.recompute == config::Recompute::selective;
+  parameters_.plan(
+      plan, {.dtype = dims_.dtype,
+             .grad_dtype =
+                 config_.optimizer.main_grad_dtype == config::ComputeDType::fp32 ? DType::f32 : DType::bf16,
+             .data_rank = groups_->data().rank(),
+             .data_size = groups_->data().size(),
+             .tensor_rank = tensor_.rank(),
+             .bucket_size = config_.parallel.bucket_size});
+  recipe_->plan(plan);
+  rope_.plan(plan, config_.model);
+  if (embedding_) embedding_->plan(plan, context);
+  scratch_.plan(plan, dims_, fp8, selective, DotProductAttention::workspace_bytes(context, config_, tensor_));
+  for (TransformerLayer& layer : layers_) layer.plan_weights(plan);
+  bool shared_planned[2] = {false, false};
+  for (TransformerLayer& layer : layers_) {
+    if (shared_planned[layer.fp8()]) continue;
+    shared_planned[layer.fp8()] = true;
+    if (full_recompute(config_)) layer.plan_activations(plan, shared_[layer.fp8()], scratch_);
+    if (slots.wgrad == 0) layer.plan_gradients(plan, gradients_[layer.fp8()], scratch_, false);
+  }
+  deferred_.resize(static_cast<size_t>(slots.wgrad));
+  for (auto& layers : deferred_) {
+    layers.resize(layers_.size());
+    for (size_t i = 0; i < layers_.size(); ++i) layers_[i].plan_gradients(plan, layers[i], scratch_, true);
+  }
+  for (int c = 0; c < num_chunks(); ++c) {
+    Chunk& chunk = chunks_[static_cast<size_t>(c)];
+    chunk.slots.resize(static_cast<size_t>(slots.activations.at(static_cast<size_t>(c))));
+    for (Slot& slot : chunk.slots) plan_slot(plan, chunk, slot, has_head(c));
+  }
+  if (output_layer_) output_layer_->plan(plan);
+}
+
+void ModelStage::plan_slot(MemoryPlan& plan, Chunk& chunk, Slot& slot, bool head) {
+  slot.layers.resize(chunk.count);
+  for (size_t i = 0; i < chunk.count; ++i) {
+    TransformerLayer& layer = layers_[chunk.first + i];
+    layer.plan_input(plan, slot.layers[i]);
+    if (!full_recompute(config_)) layer.plan_activations(plan, slot.layers[i], scratch_);
+  }
+  if (!head) return;
+  const Shape shape{dims_.stream, dims_.hidden};
+  plan.add(slot.final_x, "final_layernorm.x", MemoryKind::activations, dims_.dtype, shape);
+  plan.add(slot.final_h, "final_layernorm.out", MemoryKind::activations, dims_.dtype, shape);
+  final_layernorm_->plan_statistics(plan, slot.final_statistics, dims_.stream, "final_layernorm");
 }
 
 void ModelStage::bind(const Context& context) {
@@ -57,12 +129,18 @@ void ModelStage::bind(const Context& context) {
   rope_.fill(context, config_.model);
   recipe_->reset(context);
   if (!full_recompute(config_)) return;
-  for (size_t i = 0; i < layers_.size(); ++i) {
-    const Tensor x_in = activations_[i].x_in;
-    activations_[i] = shared_[layers_[i].fp8()];
-    activations_[i].x_in = x_in;
+  for (Chunk& chunk : chunks_) {
+    for (Slot& slot : chunk.slots) {
+      for (size_t i = 0; i < chunk.count; ++i) {
+        const Tensor x_in = slot.layers[i].x_in;
+        slot.layers[i] = shared_[layers_[chunk.first + i].fp8()];
+        slot.layers[i].x_in = x_in;
+      }
+    }
   }
 }
+
+// --- weights -----------------------------------------------------------------------------------------------
 
 void ModelStage::initialize(const Context& context, uint64_t seed) {
   parameters_.initialize(context, seed);
@@ -70,55 +148,125 @@ void ModelStage::initialize(const Context& context, uint64_t seed) {
 
 void ModelStage::quantize_weights(const Context& context, bool count_fp8) {
   for (TransformerLayer& layer : layers_) layer.quantize_weights(context, count_fp8);
+  fresh_.assign(units_.size(), true);
+}
+
+void ModelStage::weights_changed(bool count_fp8) {
+  fresh_.assign(units_.size(), false);
+  count_casts_ = count_fp8;
+}
+
+void ModelStage::before_use(const Context& context, size_t unit, TransformerLayer* layer) {
+  if (fresh_[unit]) return;
+  const auto [begin, end] = parameters_.range(units_[unit].first, units_[unit].end);
+  if (hooks_.before_values) hooks_.before_values(context, begin, end);
+  if (layer != nullptr) layer->quantize_weights(context, count_casts_);
+  fresh_[unit] = true;
+}
+
+void ModelStage::finished(const Context& context, size_t unit, const Pass& pass) const {
+  if (!pass.last_microbatch || !hooks_.gradients_ready) return;
+  const auto [begin, end] = parameters_.range(units_[unit].first, units_[unit].end);
+  hooks_.gradients_ready(context, begin, end);
 }
 
 // --- passes ------------------------------------------------------------------------------------------------
 
-void ModelStage::forward(const Context& context, const Tensor& tokens, const Pass& pass) {
-  // 1. Tokens become the residual stream.
-  embedding_.forward(context, tokens, activations_[0].x_in, pass);
-  // 2. Layers; the stream travels as (residual, delta), see transformer_layer.h.
-  Tensor residual = activations_[0].x_in, delta;
-  for (size_t i = 0; i < layers_.size(); ++i) {
-    layers_[i].forward(context, residual, delta, activations_[i], pass, scratch_);
-    residual = activations_[i].x_mid;
-    delta = scratch_.delta;
-  }
-  // 3. Final norm.
-  final_layernorm_.forward(context, residual, delta, final_x_, final_statistics_, {.hp = final_h_});
+Tensor ModelStage::input(const Place& place) const {
+  return chunks_[static_cast<size_t>(place.chunk)].slots[static_cast<size_t>(place.slot)].layers.front().x_in;
 }
 
-void ModelStage::backward(const Context& context, const Tensor& tokens, const Pass& pass) {
-  // 3'. Final norm: scratch.d_branch holds the gradient of its output; the stream's gradient starts here.
-  final_layernorm_.backward_no_residual(context, scratch_.d_branch, final_x_, final_statistics_,
-                                        scratch_.d_stream, scratch_);
+LayerGradients& ModelStage::gradients_of(size_t layer, const Place& place) {
+  if (place.wgrad_slot < 0) return gradients_[layers_[layer].fp8()];
+  return deferred_[static_cast<size_t>(place.wgrad_slot)][layer];
+}
+
+void ModelStage::forward(const Context& context, const Place& place, const Tensor& tokens,
+                         const Tensor& targets, float grad_scale, const Tensor& loss_sum, const Tensor& out,
+                         const Pass& pass) {
+  Chunk& chunk = chunks_[static_cast<size_t>(place.chunk)];
+  Slot& slot = chunk.slots[static_cast<size_t>(place.slot)];
+  // 1. Tokens become the residual stream.
+  if (has_embedding(place.chunk)) {
+    before_use(context, 0, nullptr);
+    embedding_->forward(context, tokens, input(place), pass, scratch_);
+  }
+  // 2. Layers; the stream travels as (residual, delta), see transformer_layer.h.
+  Tensor residual = input(place), delta;
+  for (size_t i = 0; i < chunk.count; ++i) {
+    TransformerLayer& layer = layers_[chunk.first + i];
+    before_use(context, unit_of_layer(chunk.first + i), &layer);
+    layer.forward(context, residual, delta, slot.layers[i], pass, scratch_);
+    residual = slot.layers[i].x_mid;
+    delta = scratch_.delta;
+  }
+  // 3. On to the next chunk, in the one tensor that its first norm would have made of the two.
+  if (!has_head(place.chunk)) return kernels::add(context, residual, delta, out);
+  // 4. Final norm, head and loss.
+  final_norm(context, residual, delta, slot);
+  if (loss_sum) output_layer_->run(context, slot.final_h, targets, grad_scale, loss_sum, scratch_);
+}
+
+void ModelStage::final_norm(const Context& context, const Tensor& residual, const Tensor& delta, Slot& slot) {
+  before_use(context, units_.size() - 1, nullptr);
+  final_layernorm_->forward(context, residual, delta, slot.final_x, slot.final_statistics,
+                            {.hp = slot.final_h});
+}
+
+void ModelStage::backward(const Context& context, const Place& place, const Tensor& tokens,
+                          const Pass& pass) {
+  Chunk& chunk = chunks_[static_cast<size_t>(place.chunk)];
+  Slot& slot = chunk.slots[static_cast<size_t>(place.slot)];
+  const bool deferred = place.wgrad_slot >= 0;
+  // 3'. Final norm: its output has been overwritten by its gradient; the stream's gradient starts here.
+  if (has_head(place.chunk)) {
+    final_layernorm_->backward_no_residual(context, slot.final_h, slot.final_x, slot.final_statistics,
+                                           scratch_.d_stream, scratch_);
+    finished(context, units_.size() - 1, pass);
+  }
   // 2'. Layers, last first.
-  for (size_t i = layers_.size(); i-- > 0;) {
+  for (size_t i = chunk.count; i-- > 0;) {
+    const size_t index = chunk.first + i;
+    TransformerLayer& layer = layers_[index];
     if (full_recompute(config_)) {
-      layers_[i].forward(context, activations_[i].x_in, {}, activations_[i], pass.recomputed(), scratch_);
+      layer.forward(context, slot.layers[i].x_in, {}, slot.layers[i], pass.recomputed(), scratch_);
     }
-    layers_[i].backward(context, activations_[i], pass, scratch_);
+    layer.backward(context, slot.layers[i], gradients_of(index, place), pass, scratch_, deferred);
+    if (!deferred) finished(context, unit_of_layer(index), pass);
   }
   // 1'. Embedding.
-  embedding_.backward(context, tokens, scratch_.d_stream, pass);
+  if (has_embedding(place.chunk)) {
+    embedding_->backward(context, tokens, scratch_.d_stream, pass, scratch_);
+    finished(context, 0, pass);
+  }
 }
+
+void ModelStage::wgrad(const Context& context, const Place& place, const Pass& pass) {
+  Chunk& chunk = chunks_[static_cast<size_t>(place.chunk)];
+  const Slot& slot = chunk.slots[static_cast<size_t>(place.slot)];
+  for (size_t i = chunk.count; i-- > 0;) {
+    const size_t index = chunk.first + i;
+    layers_[index].wgrad(context, slot.layers[i], gradients_of(index, place));
+    finished(context, unit_of_layer(index), pass);
+  }
+}
+
+// --- the whole model ---------------------------------------------------------------------------------------
 
 void ModelStage::forward_backward(const Context& context, const Tensor& tokens, const Tensor& targets,
                                   float grad_scale, const Tensor& loss_sum, const Pass& pass) {
-  forward(context, tokens, pass);
-  output_layer_->run(context, final_h_, targets, grad_scale, loss_sum, scratch_.d_branch);
-  backward(context, tokens, pass);
+  forward(context, {}, tokens, targets, grad_scale, loss_sum, {}, pass);
+  backward(context, {}, tokens, pass);
 }
 
 void ModelStage::evaluate(const Context& context, const Tensor& tokens, const Tensor& targets,
                           const Tensor& loss_sum) {
-  forward(context, tokens, {.kind = PassKind::evaluate});
-  output_layer_->run(context, final_h_, targets, 0.0f, loss_sum, {});
+  forward(context, {}, tokens, targets, 0.0f, loss_sum, {}, {.kind = PassKind::evaluate});
 }
 
 void ModelStage::forward_logits(const Context& context, const Tensor& tokens, const Tensor& logits) {
-  forward(context, tokens, {.kind = PassKind::evaluate});
-  output_layer_->logits(context, final_h_, logits);
+  forward(context, {}, tokens, {}, 0.0f, {}, {}, {.kind = PassKind::evaluate});
+  output_layer_->logits(context, chunks_[0].slots[0].final_h, logits);
 }
 
 }  // namespace te::model

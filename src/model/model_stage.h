@@ -1,65 +1,145 @@
-// The model (of this rank): embedding, layers, final norm, head, with all memory planned before the first
-// pass.
+// The part of the model that this rank holds: without a pipeline all of it, with one the layers of its stage in one or
+// more chunks. The first chunk of the model has the embedding, the last the final norm and the head. All memory is
+// planned before the first pass.
 //
-// Life: construct -> plan() -> [MemoryPlan::allocate] -> bind() -> initialize() or load ->
-//       quantize_weights() -> passes.
+// Life: construct -> plan() -> [MemoryPlan::allocate] -> bind() -> initialize() or load -> passes; quantize_weights()
+// or weights_changed() after every change of the weights.
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <memory>
+#include <vector>
 
 #include "model/embedding.h"
 #include "model/output_layer.h"
 #include "model/transformer_layer.h"
+#include "parallel/groups.h"
 
 namespace te::model {
 
+/// Where the passes of a microbatch keep what they save: the chunk of the model (of this rank) and one of its slots.
+struct Place {
+  int chunk = 0;
+  int slot = 0;
+  int wgrad_slot =
+      -1;  ///< not -1: backward leaves the weights' gradients to wgrad, and what that needs in this slot
+};
+
+/// How many microbatches are in flight at once: per chunk, and between backward and wgrad.
+struct StageSlots {
+  std::vector<int> activations = {1};
+  int wgrad = 0;
+};
+
+/// What others want to know about flat ranges of the parameters while passes run.
+struct StageHooks {
+  /// Values [begin, end) are about to be read for the first time since weights_changed().
+  std::function<void(const Context&, int64_t begin, int64_t end)> before_values;
+  /// Gradients [begin, end) will not change any more in this step. Only in passes with Pass::last_microbatch.
+  std::function<void(const Context&, int64_t begin, int64_t end)> gradients_ready;
+};
+
 class ModelStage {
  public:
+  /// The groups must outlive the stage.
+  ModelStage(const config::Config& config, const parallel::Groups& groups);
+  /// All of the model on one rank.
   explicit ModelStage(const config::Config& config);
   ModelStage(const ModelStage&) = delete;
+  ~ModelStage();
 
   /// The context tells the device whose workspace sizes are asked for; no device memory is allocated.
-  void plan(MemoryPlan& plan, const Context& context);
+  void plan(MemoryPlan& plan, const Context& context, const StageSlots& slots = {});
   void bind(const Context& context);
   void initialize(const Context& context, uint64_t seed);
-  /// Casts all weights of FP8 layers; after every change of the weights. `count_fp8`: add to the saturation
-  /// counters.
+  void set_hooks(StageHooks hooks) { hooks_ = std::move(hooks); }
+  /// Casts all weights of FP8 layers. `count_fp8`: add to the saturation counters.
   void quantize_weights(const Context& context, bool count_fp8 = false);
+  /// Instead: each layer's weights are cast right before their next use.
+  void weights_changed(bool count_fp8 = false);
 
-  /// One microbatch in training: loss and, with grad_scale (1 / tokens of the global batch), all gradients,
-  /// added to the store's. tokens, targets: int32 [tokens of a microbatch] in device memory; loss_sum [1]
-  /// fp32 += sum of the tokens' losses.
+  // --- passes of one microbatch through one chunk -----------------------------------------------------------------
+  // The stream enters a chunk that is not the model's first in input(place), and leaves one that is not the last in
+  // `out` [stream, hidden]; its gradient goes the other way through gradient(). tokens, targets: int32 [tokens of a
+  // microbatch] in device memory, read by the first and the last chunk of the model.
+
+  bool has_embedding(int chunk) const { return chunk == 0 && groups_->first_stage(); }
+  bool has_head(int chunk) const { return chunk + 1 == num_chunks() && groups_->last_stage(); }
+  int num_chunks() const { return static_cast<int>(chunks_.size()); }
+  Tensor input(const Place& place) const;
+  /// The gradient of the chunk's output before backward(), that of its input afterwards; shared by all chunks.
+  Tensor gradient() const { return scratch_.d_stream; }
+
+  /// The last chunk adds the loss to loss_sum [1] fp32 (sum over counted tokens, on one tensor rank) and, with
+  /// grad_scale (1 / tokens of the global batch), starts the gradients, which are added to the store's.
+  void forward(const Context& context, const Place& place, const Tensor& tokens, const Tensor& targets,
+               float grad_scale, const Tensor& loss_sum, const Tensor& out, const Pass& pass);
+  void backward(const Context& context, const Place& place, const Tensor& tokens, const Pass& pass);
+  void wgrad(const Context& context, const Place& place, const Pass& pass);
+
+  // --- for a rank that has the whole model ------------------------------------------------------------------------
+
   void forward_backward(const Context& context, const Tensor& tokens, const Tensor& targets, float grad_scale,
                         const Tensor& loss_sum, const Pass& pass);
   /// Loss alone; touches no gradient and no FP8 state.
   void evaluate(const Context& context, const Tensor& tokens, const Tensor& targets, const Tensor& loss_sum);
-  /// Hidden states in, logits of all tokens out, [tokens, padded vocab]: for tests.
+  /// Logits of all tokens, [tokens, this rank's slice of the padded vocabulary]; no sequence parallelism.
   void forward_logits(const Context& context, const Tensor& tokens, const Tensor& logits);
 
   ParameterStore& parameters() { return parameters_; }
   fp8::Recipe& recipe() { return *recipe_; }
   const Dimensions& dims() const { return dims_; }
+  const parallel::Groups& groups() const { return *groups_; }
 
  private:
-  void forward(const Context& context, const Tensor& tokens, const Pass& pass);
-  void backward(const Context& context, const Tensor& tokens, const Pass& pass);
+  /// What one microbatch in flight leaves in a chunk.
+  struct Slot {
+    std::deque<LayerActivations> layers;
+    Tensor final_x,
+        final_h;  ///< head: [stream, hidden], the stream's end and its norm (then that one's gradient)
+    Norm::Statistics final_statistics;
+  };
+  struct Chunk {
+    size_t first = 0, count = 0;  ///< of layers_
+    std::deque<Slot> slots;
+  };
+  /// Parameters that are used and finished together: the embedding, a layer, or final norm and head.
+  struct Unit {
+    size_t first = 0, end = 0;  ///< of the store's parameters
+  };
+
+  void build(const config::Config& config);
+  void add_unit(size_t first);
+  void plan_slot(MemoryPlan& plan, Chunk& chunk, Slot& slot, bool head);
+  void before_use(const Context& context, size_t unit, TransformerLayer* layer);
+  void finished(const Context& context, size_t unit, const Pass& pass) const;
+  size_t unit_of_layer(size_t layer) const { return layer + (embedding_ ? 1 : 0); }
+  void final_norm(const Context& context, const Tensor& residual, const Tensor& delta, Slot& slot);
+  LayerGradients& gradients_of(size_t layer, const Place& place);
 
   config::Config config_;
+  std::unique_ptr<parallel::Groups> own_groups_;  ///< of the constructor without groups
+  const parallel::Groups* groups_;
+  parallel::TensorParallel tensor_;
   Dimensions dims_;
   ParameterStore parameters_;
   std::unique_ptr<fp8::Recipe> recipe_;
   RopeTables rope_;
-  Embedding embedding_;
+  std::unique_ptr<VocabParallelEmbedding> embedding_;
   std::deque<TransformerLayer> layers_;
-  Norm final_layernorm_;
+  std::unique_ptr<Norm> final_layernorm_;
   std::unique_ptr<OutputLayer> output_layer_;
+  std::vector<Unit> units_;
+  std::vector<bool> fresh_;  ///< per unit: its values have been used since weights_changed()
+  bool count_casts_ = false;
+  StageHooks hooks_;
 
   Scratch scratch_;
-  std::deque<LayerActivations> activations_;  ///< one per layer
-  LayerActivations shared_[2];  ///< recompute: full; one set for BF16 layers, one for FP8 layers
-  Tensor final_x_, final_h_;    ///< [tokens, hidden]: the stream's end, and its norm
-  Norm::Statistics final_statistics_;
+  std::deque<Chunk> chunks_;
+  LayerActivations shared_[2];   ///< recompute: full; one set for BF16 layers, one for FP8 layers
+  LayerGradients gradients_[2];  ///< likewise, where wgrad is not put off
+  std::deque<std::deque<LayerGradients>> deferred_;  ///< [wgrad slot][layer]
 };
 
 }  // namespace te::model

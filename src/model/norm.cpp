@@ -4,11 +4,15 @@
 
 namespace te::model {
 
-Norm::Norm(const std::string& name, const config::ModelConfig& model, ParameterStore& parameters)
+Norm::Norm(const std::string& name, const config::ModelConfig& model, ParameterStore& parameters,
+           const parallel::TensorParallel& tensor)
     : layer_norm_(model.family == config::Family::gpt), eps_(static_cast<float>(model.norm_epsilon)) {
   const ParameterShard shard = ParameterShard::whole({model.hidden_size});
-  gain_ = parameters.add({.name = name + ".weight", .shard = shard, .init = Init::ones});
-  if (layer_norm_) bias_ = parameters.add({.name = name + ".bias", .shard = shard, .init = Init::zeros});
+  const Sharing sharing = tensor.sequence() ? Sharing::partial : Sharing::replicated;
+  gain_ = parameters.add({.name = name + ".weight", .shard = shard, .init = Init::ones, .sharing = sharing});
+  if (layer_norm_) {
+    bias_ = parameters.add({.name = name + ".bias", .shard = shard, .init = Init::zeros, .sharing = sharing});
+  }
 }
 
 void Norm::plan_statistics(MemoryPlan& plan, Statistics& statistics, int64_t tokens,

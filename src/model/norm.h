@@ -10,7 +10,9 @@ namespace te::model {
 
 class Norm {
  public:
-  Norm(const std::string& name, const config::ModelConfig& model, ParameterStore& parameters);
+  /// With sequence parallelism the gradients of gain and bias are of this rank's tokens alone.
+  Norm(const std::string& name, const config::ModelConfig& model, ParameterStore& parameters,
+       const parallel::TensorParallel& tensor);
 
   /// Per-row statistics of one pass, kept for the backward pass.
   struct Statistics {

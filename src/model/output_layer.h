@@ -1,6 +1,8 @@
-// The head and the loss. Logits are made, turned into their own gradient and used up chunk by chunk, so that
-// the logits of all tokens never exist at once. The gradient of the head is therefore complete when the
-// forward pass of training ends.
+// The head and the loss. Logits are made, turned into their own gradient and used up chunk by chunk, so that the
+// logits of all tokens never exist at once. The gradient of the head is therefore complete when the forward pass of
+// training ends, and the hidden states are overwritten by their gradient.
+//
+// Tensor ranks hold a slice of the vocabulary each; three numbers per token travel for the softmax, never logits.
 #pragma once
 
 #include "core/device.h"
@@ -11,25 +13,34 @@ namespace te::model {
 
 class OutputLayer {
  public:
-  /// `tied`: the word embedding whose matrix is the head, or null for a head of its own.
-  OutputLayer(const config::Config& config, ParameterStore& parameters, Parameter* tied);
+  /// `tied`: the word embedding whose matrix is the head, where this rank has it; null for a matrix of its own (with
+  /// tied embeddings, a copy of the one on the first pipeline stage).
+  OutputLayer(const config::Config& config, ParameterStore& parameters, Parameter* tied,
+              parallel::TensorParallel& tensor);
 
   void plan(MemoryPlan& plan);
 
-  /// Adds the microbatch's loss (sum over counted tokens) to loss_sum [1] fp32. With grad_scale != 0 also
-  /// writes d_h = gradient of grad_scale * loss with respect to h [tokens, hidden] and adds to the head's
-  /// gradient. d_h may not be h.
+  /// Adds the microbatch's loss (sum over counted tokens) to loss_sum [1] fp32, on tensor rank 0 alone. With
+  /// grad_scale != 0 also overwrites h [stream, hidden] with the gradient of grad_scale * loss with respect to it, and
+  /// adds to the head's gradient.
   void run(const Context& context, const Tensor& h, const Tensor& targets, float grad_scale,
-           const Tensor& loss_sum, const Tensor& d_h) const;
-  /// out = logits [rows, padded vocab] of h [rows, hidden]; for tests and generation.
+           const Tensor& loss_sum, const Scratch& scratch);
+  /// out = logits [rows, this rank's slice of the padded vocabulary] of h [rows, hidden].
   void logits(const Context& context, const Tensor& h, const Tensor& out) const;
 
+  Parameter* weight() const { return weight_; }
+
  private:
-  int64_t vocab_, padded_vocab_, tokens_, chunk_;
-  DType dtype_;
+  void losses(const Context& context, const Tensor& logits, const Tensor& targets, const Tensor& losses,
+              float grad_scale) const;
+
+  parallel::TensorParallel& tensor_;
+  Dimensions dims_;
+  int64_t vocab_, chunk_;
   Parameter* weight_;
-  Tensor logits_;  ///< [chunk, padded vocab]
-  Tensor losses_;  ///< [tokens] fp32
+  Tensor logits_;      ///< [chunk, slice of the padded vocabulary]
+  Tensor losses_;      ///< [tokens] fp32
+  Tensor statistics_;  ///< [ranks, 3, chunk] fp32, only with several tensor ranks
 };
 
 }  // namespace te::model

@@ -90,6 +90,10 @@ Tensor ParameterStore::part(const Tensor& flat, int64_t first, int64_t count) {
           {count}};
 }
 
+Bucket ParameterStore::range(size_t first, size_t end) const {
+  return {parameters_[first].offset, end < parameters_.size() ? parameters_[end].offset : flat_size_};
+}
+
 Tensor ParameterStore::main_of(const Segment& segment) const {
   return fp32() ? value_of(segment) : part(mains, segment.shard, segment.count);
 }

@@ -53,7 +53,7 @@ struct Parameter : ParameterSpec {
   int64_t end() const { return offset + shape.numel(); }
 };
 
-/// Elements [begin, end) of the flat buffers: what is reduced and gathered at once.
+/// Elements [begin, end) of the flat buffers, such as what is reduced and gathered at once.
 struct Bucket {
   int64_t begin = 0, end = 0;
 };
@@ -107,6 +107,8 @@ class ParameterStore {
   Tensor grads_of(const Bucket& bucket) const { return part(grads, bucket.begin, bucket.end - bucket.begin); }
   bool fp32() const { return layout_.dtype == DType::f32; }  ///< the values are the main parameters
 
+  /// The flat range of parameters [first, end), by number, with the gap behind it.
+  Bucket range(size_t first, size_t end) const;
   /// Elements [first, first + count) of a flat tensor.
   static Tensor part(const Tensor& flat, int64_t first, int64_t count);
 

@@ -13,7 +13,8 @@ struct Pass {
   PassKind kind = PassKind::train;
   int64_t first_sample = 0;  ///< global index of the microbatch's first sample: the dropout masks hang on it
   uint64_t dropout_seed = 0;
-  bool count_fp8 = false;  ///< collect saturation counters in this pass
+  bool count_fp8 = false;        ///< collect saturation counters in this pass
+  bool last_microbatch = false;  ///< of the step: its backward pass completes the gradients
 
   bool evaluating() const { return kind == PassKind::evaluate; }
   /// The first training pass of a microbatch owns the statistics; a recomputed one would count everything

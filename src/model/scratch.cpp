@@ -7,17 +7,20 @@
 
 namespace te::model {
 
-Dimensions Dimensions::of(const config::Config& config) {
+Dimensions Dimensions::of(const config::Config& config, const parallel::TensorParallel& tensor) {
   const config::ModelConfig& model = config.model;
+  const int64_t ranks = tensor.size();
   Dimensions dims;
   dims.batch = config.training.micro_batch_size;
   dims.seq = model.seq_length;
   dims.tokens = dims.batch * dims.seq;
+  dims.stream = tensor.share(dims.tokens);
   dims.hidden = model.hidden_size;
-  dims.qkv = model.qkv_width();
-  dims.attention = model.attention_width();
-  dims.ffn = model.ffn_hidden_size;
-  dims.fc1 = model.fc1_width();
+  dims.qkv = model.qkv_width() / ranks;
+  dims.attention = model.attention_width() / ranks;
+  dims.ffn = model.ffn_hidden_size / ranks;
+  dims.fc1 = model.fc1_width() / ranks;
+  dims.vocab = model.padded_vocab_size() / ranks;
   dims.dtype = config.precision.dtype == config::ComputeDType::fp32 ? DType::f32 : DType::bf16;
   return dims;
 }
@@ -45,9 +48,15 @@ void Scratch::plan(MemoryPlan& plan, const Dimensions& dims, bool fp8, bool reco
     add(grad_columnwise, "scratch.grad_columnwise", DType::u8, {out});
     add(grad_scale_inv, "scratch.grad_scale_inv", DType::f32, {1});
   }
-  add(delta, "scratch.delta", dims.dtype, {tokens, dims.hidden});
-  add(d_stream, "scratch.d_stream", dims.dtype, {tokens, dims.hidden});
-  add(d_branch, "scratch.d_branch", dims.dtype, {tokens, dims.hidden});
+  if (dims.stream < tokens) {
+    add(whole, "scratch.whole", dims.dtype, {tokens, dims.hidden});
+    add(share_hp, "scratch.share_hp", dims.dtype, {dims.stream, dims.hidden});
+    if (fp8) add(share_rowwise, "scratch.share_rowwise", DType::u8, {dims.stream, dims.hidden});
+    if (fp8) add(share_grad_rowwise, "scratch.share_grad_rowwise", DType::u8, {dims.stream, dims.hidden});
+  }
+  add(delta, "scratch.delta", dims.dtype, {dims.stream, dims.hidden});
+  add(d_stream, "scratch.d_stream", dims.dtype, {dims.stream, dims.hidden});
+  add(d_branch, "scratch.d_branch", dims.dtype, {dims.stream, dims.hidden});
   add(d_wide, "scratch.d_wide", dims.dtype, {tokens * std::max(dims.fc1, dims.qkv)});
   add(d_inner, "scratch.d_inner", dims.dtype, {tokens * std::max(dims.ffn, dims.attention)});
   add(column_sums, "scratch.column_sums", DType::f32,

@@ -4,79 +4,97 @@
 
 #include "core/random.h"
 #include "kernels/activation/activation.h"
-#include "kernels/dropout/dropout.h"
+#include "model/embedding.h"
 
 namespace te::model {
 namespace {
-
-Linear::Spec linear_spec(const std::string& name, int layer, int64_t in, int64_t out, bool bias, double std) {
-  return {name, layer, in, out, bias, static_cast<float>(std)};
-}
 
 // Projections back into the residual stream start smaller, by the depth of the stream (GPT-2's rule).
 double output_std(const config::ModelConfig& model) {
   return model.init_method_std / std::sqrt(2.0 * static_cast<double>(model.num_layers));
 }
 
+// The blocks of rows that are cut among the tensor ranks one by one.
+std::vector<int64_t> qkv_blocks(const config::ModelConfig& model) {
+  const int64_t keys = model.num_query_groups * model.kv_channels;
+  return {model.attention_width(), keys, keys};
+}
+std::vector<int64_t> fc1_blocks(const config::ModelConfig& model) {
+  return std::vector<int64_t>(static_cast<size_t>(model.fc1_width() / model.ffn_hidden_size),
+                              model.ffn_hidden_size);
+}
+
 }  // namespace
 
 TransformerLayer::TransformerLayer(int index, const config::Config& config, ParameterStore& parameters,
-                                   fp8::Recipe& recipe, const RopeTables& rope)
+                                   fp8::Recipe& recipe, const RopeTables& rope,
+                                   parallel::TensorParallel& tensor)
     : name_("layers." + std::to_string(index)),
-      dims_(Dimensions::of(config)),
+      tensor_(tensor),
+      dims_(Dimensions::of(config, tensor)),
       recompute_(config.training.recompute),
       swiglu_(config.model.family == config::Family::llama),
       dropout_(static_cast<float>(config.model.hidden_dropout)),
       attention_stream_(stream_of(name_ + ".self_attention.hidden_dropout")),
       mlp_stream_(stream_of(name_ + ".mlp.hidden_dropout")),
-      input_layernorm_(name_ + ".input_layernorm", config.model, parameters),
-      linear_qkv_(linear_spec(name_ + ".self_attention.linear_qkv", index, dims_.hidden, dims_.qkv,
-                              !swiglu_ || config.model.add_qkv_bias, config.model.init_method_std),
-                  parameters, recipe),
-      attention_(name_ + ".self_attention", config, rope),
-      linear_proj_(linear_spec(name_ + ".self_attention.linear_proj", index, dims_.attention, dims_.hidden,
-                               !swiglu_, output_std(config.model)),
-                   parameters, recipe),
-      pre_mlp_layernorm_(name_ + ".pre_mlp_layernorm", config.model, parameters),
-      linear_fc1_(linear_spec(name_ + ".mlp.linear_fc1", index, dims_.hidden, dims_.fc1, !swiglu_,
-                              config.model.init_method_std),
-                  parameters, recipe),
-      linear_fc2_(linear_spec(name_ + ".mlp.linear_fc2", index, dims_.ffn, dims_.hidden, !swiglu_,
-                              output_std(config.model)),
-                  parameters, recipe) {}
+      input_layernorm_(name_ + ".input_layernorm", config.model, parameters, tensor),
+      linear_qkv_(name_ + ".self_attention.linear_qkv", index, qkv_blocks(config.model), dims_.hidden,
+                  !swiglu_ || config.model.add_qkv_bias, config.model.init_method_std, parameters, recipe,
+                  tensor),
+      attention_(name_ + ".self_attention", config, rope, tensor),
+      linear_proj_(name_ + ".self_attention.linear_proj", index, config.model.attention_width(), dims_.hidden,
+                   !swiglu_, output_std(config.model), parameters, recipe, tensor),
+      pre_mlp_layernorm_(name_ + ".pre_mlp_layernorm", config.model, parameters, tensor),
+      linear_fc1_(name_ + ".mlp.linear_fc1", index, fc1_blocks(config.model), dims_.hidden, !swiglu_,
+                  config.model.init_method_std, parameters, recipe, tensor),
+      linear_fc2_(name_ + ".mlp.linear_fc2", index, config.model.ffn_hidden_size, dims_.hidden, !swiglu_,
+                  output_std(config.model), parameters, recipe, tensor) {
+  parameters.end_layer();
+}
 
 // --- memory ------------------------------------------------------------------------------------------------
 
 void TransformerLayer::plan_weights(MemoryPlan& plan) {
-  for (Linear* linear : {&linear_qkv_, &linear_proj_, &linear_fc1_, &linear_fc2_}) linear->plan_weights(plan);
+  for (Linear* linear :
+       std::initializer_list<Linear*>{&linear_qkv_, &linear_proj_, &linear_fc1_, &linear_fc2_})
+    linear->plan_weights(plan);
 }
 
 void TransformerLayer::plan_input(MemoryPlan& plan, LayerActivations& a) {
-  plan.add(a.x_in, name_ + ".x_in", MemoryKind::activations, dims_.dtype, {dims_.tokens, dims_.hidden});
+  plan.add(a.x_in, name_ + ".x_in", MemoryKind::activations, dims_.dtype, {dims_.stream, dims_.hidden});
 }
 
 void TransformerLayer::plan_activations(MemoryPlan& plan, LayerActivations& a, Scratch& scratch) {
   const auto own = [&](Tensor& slot, const char* what, DType dtype, Shape shape) {
     plan.add(slot, name_ + what, MemoryKind::activations, dtype, shape);
   };
-  input_layernorm_.plan_statistics(plan, a.norm1, dims_.tokens, name_ + ".input_layernorm");
-  pre_mlp_layernorm_.plan_statistics(plan, a.norm2, dims_.tokens, name_ + ".pre_mlp_layernorm");
+  input_layernorm_.plan_statistics(plan, a.norm1, dims_.stream, name_ + ".input_layernorm");
+  pre_mlp_layernorm_.plan_statistics(plan, a.norm2, dims_.stream, name_ + ".pre_mlp_layernorm");
   own(a.qkv, ".qkv", dims_.dtype, {dims_.tokens, dims_.qkv});
   own(a.lse, ".lse", DType::f32, {dims_.batch, attention_.heads(), dims_.seq});
   own(a.proj_input.hp, ".attention_out", dims_.dtype, {dims_.tokens, dims_.attention});
-  own(a.x_mid, ".x_mid", dims_.dtype, {dims_.tokens, dims_.hidden});
+  own(a.x_mid, ".x_mid", dims_.dtype, {dims_.stream, dims_.hidden});
   own(a.fc1_out, ".fc1_out", dims_.dtype, {dims_.tokens, dims_.fc1});
   // Selective recompute rebuilds what norms and activations produced: cheap to make, and the bulk of what is
   // saved.
   const bool saved = recompute_ != config::Recompute::selective;
-  linear_qkv_.plan_input(plan, a.qkv_input, dims_, scratch, saved, false);
+  linear_qkv_.plan_input(plan, a.qkv_input, dims_, scratch, saved);
   linear_proj_.plan_input(plan, a.proj_input, dims_, scratch, saved, true);
-  linear_fc1_.plan_input(plan, a.fc1_input, dims_, scratch, saved, false);
+  linear_fc1_.plan_input(plan, a.fc1_input, dims_, scratch, saved);
   linear_fc2_.plan_input(plan, a.fc2_input, dims_, scratch, saved, false);
 }
 
+void TransformerLayer::plan_gradients(MemoryPlan& plan, LayerGradients& gradients, Scratch& scratch,
+                                      bool deferred) const {
+  linear_qkv_.plan_grad(plan, gradients.qkv, dims_, scratch, deferred);
+  linear_proj_.plan_grad(plan, gradients.proj, dims_, scratch, deferred);
+  linear_fc1_.plan_grad(plan, gradients.fc1, dims_, scratch, deferred);
+  linear_fc2_.plan_grad(plan, gradients.fc2, dims_, scratch, deferred);
+}
+
 void TransformerLayer::quantize_weights(const Context& context, bool count_fp8) {
-  for (Linear* linear : {&linear_qkv_, &linear_proj_, &linear_fc1_, &linear_fc2_})
+  for (Linear* linear :
+       std::initializer_list<Linear*>{&linear_qkv_, &linear_proj_, &linear_fc1_, &linear_fc2_})
     linear->quantize_weight(context, count_fp8);
 }
 
@@ -97,7 +115,7 @@ void TransformerLayer::forward(const Context& context, const Tensor& residual, c
 void TransformerLayer::forward_attention(const Context& context, LayerActivations& a, const Pass& pass,
                                          const Scratch& scratch) {
   // 2. Queries, keys and values of all heads, in one product.
-  linear_qkv_.forward(context, a.qkv_input, a.qkv, pass, scratch);
+  linear_qkv_.forward(context, a.qkv_input, a.qkv, pass);
   // 3. Rotary embedding and attention, on the packed product.
   attention_.forward(context, a.qkv, a.proj_input.hp, a.lse, pass, scratch);
   a.proj_input.quantized = false;
@@ -109,7 +127,7 @@ void TransformerLayer::forward_attention(const Context& context, LayerActivation
 void TransformerLayer::forward_mlp(const Context& context, LayerActivations& a, const Pass& pass,
                                    const Scratch& scratch) {
   // 6. Up (for SwiGLU: gate and up in one product).
-  linear_fc1_.forward(context, a.fc1_input, a.fc1_out, pass, scratch);
+  linear_fc1_.forward(context, a.fc1_input, a.fc1_out, pass);
   // 7. The activation is linear_fc2's operand.
   run_activation(context, a, pass);
   // 8. Down; the result joins the stream in the next norm.
@@ -126,20 +144,23 @@ void TransformerLayer::run_activation(const Context& context, LayerActivations& 
 void TransformerLayer::hidden_dropout(const Context& context, const Tensor& x, const Tensor& y,
                                       uint64_t stream, const Pass& pass) const {
   if (dropout_ == 0.0f || pass.evaluating()) return;
-  kernels::dropout(context, {.x = x,
-                             .y = y,
-                             .probability = dropout_,
-                             .seed = pass.dropout_seed,
-                             .stream = stream,
-                             .first_row = static_cast<uint64_t>(pass.first_sample * dims_.seq)});
+  stream_dropout(context, x, y, dropout_, stream, pass, dims_, tensor_);
 }
 
 // --- backward ----------------------------------------------------------------------------------------------
 
-void TransformerLayer::backward(const Context& context, LayerActivations& a, const Pass& pass,
-                                const Scratch& scratch) {
-  backward_mlp(context, a, pass, scratch);
-  backward_attention(context, a, pass, scratch);
+void TransformerLayer::backward(const Context& context, LayerActivations& a, LayerGradients& g,
+                                const Pass& pass, const Scratch& scratch, bool deferred) {
+  backward_mlp(context, a, g, pass, scratch, deferred);
+  backward_attention(context, a, g, pass, scratch, deferred);
+}
+
+void TransformerLayer::wgrad(const Context& context, const LayerActivations& a,
+                             const LayerGradients& g) const {
+  linear_fc2_.wgrad(context, g.fc2, a.fc2_input);
+  linear_fc1_.wgrad(context, g.fc1, a.fc1_input);
+  linear_proj_.wgrad(context, g.proj, a.proj_input);
+  linear_qkv_.wgrad(context, g.qkv, a.qkv_input);
 }
 
 // The stream's gradient as it enters a sublayer's output: itself, or through the dropout in front of it.
@@ -150,29 +171,27 @@ Tensor TransformerLayer::branch_gradient(const Context& context, uint64_t stream
   return scratch.d_branch;
 }
 
-void TransformerLayer::backward_mlp(const Context& context, LayerActivations& a, const Pass& pass,
-                                    const Scratch& scratch) {
+void TransformerLayer::backward_mlp(const Context& context, LayerActivations& a, LayerGradients& g,
+                                    const Pass& pass, const Scratch& scratch, bool deferred) {
   const bool selective = recompute_ == config::Recompute::selective;
   const Pass again = pass.recomputed();
   const Tensor d_act{scratch.d_inner.data, dims_.dtype, {dims_.tokens, dims_.ffn}};
-  const Tensor d_fc1{scratch.d_wide.data, dims_.dtype, {dims_.tokens, dims_.fc1}};
   // 8'. Down.
   if (selective) {
     run_activation(context, a, again);
     linear_fc2_.complete_input(context, a.fc2_input, again);
   }
-  linear_fc2_.backward(context, branch_gradient(context, mlp_stream_, pass, scratch), a.fc2_input, d_act,
-                       pass, scratch);
+  linear_fc2_.backward(context, branch_gradient(context, mlp_stream_, pass, scratch), g.fc2, a.fc2_input,
+                       d_act, pass, scratch, deferred);
   // 7'. The activation's gradient is linear_fc1's grad_output, cast where it is made.
-  fp8::Operand grad;
-  const OperandTarget target = linear_fc1_.grad_target(grad, d_fc1, scratch, pass);
+  const OperandTarget target = linear_fc1_.grad_target(g.fc1, pass);
   kernels::ActivationBackward activation;
   activation.kind = swiglu_ ? kernels::ActivationKind::swiglu : kernels::ActivationKind::gelu;
   activation.x = a.fc1_out;
   activation.dy = d_act;
   activation.dx = target.hp;
   activation.dx_fp8 = target.fp8;
-  if (grad.quantized && linear_fc1_.bias() != nullptr) {
+  if (g.fc1.quantized && linear_fc1_.bias() != nullptr) {
     activation.dbias = linear_fc1_.bias()->grad;
     activation.scratch = scratch.column_sums;
   }
@@ -183,33 +202,33 @@ void TransformerLayer::backward_mlp(const Context& context, LayerActivations& a,
                                linear_fc1_.input_target(a.fc1_input, again));
     linear_fc1_.complete_input(context, a.fc1_input, again);
   }
-  linear_fc1_.backward(context, grad, a.fc1_input, scratch.d_branch, pass, scratch);
+  linear_fc1_.backward(context, g.fc1, a.fc1_input, scratch.d_branch, pass, scratch, deferred);
   // 5'. Norm; its gradient joins the stream's.
   pre_mlp_layernorm_.backward(context, scratch.d_branch, a.x_mid, a.norm2, scratch.d_stream, scratch);
 }
 
-void TransformerLayer::backward_attention(const Context& context, LayerActivations& a, const Pass& pass,
-                                          const Scratch& scratch) {
+void TransformerLayer::backward_attention(const Context& context, LayerActivations& a, LayerGradients& g,
+                                          const Pass& pass, const Scratch& scratch, bool deferred) {
   const bool selective = recompute_ == config::Recompute::selective;
   const Pass again = pass.recomputed();
   const Tensor d_o{scratch.d_inner.data, dims_.dtype, {dims_.tokens, dims_.attention}};
-  const Tensor d_qkv{scratch.d_wide.data, dims_.dtype, {dims_.tokens, dims_.qkv}};
   // 4'. Projection.
   if (selective) {
     a.proj_input.quantized = false;
     linear_proj_.complete_input(context, a.proj_input, again);
   }
-  linear_proj_.backward(context, branch_gradient(context, attention_stream_, pass, scratch), a.proj_input,
-                        d_o, pass, scratch);
+  linear_proj_.backward(context, branch_gradient(context, attention_stream_, pass, scratch), g.proj,
+                        a.proj_input, d_o, pass, scratch, deferred);
   // 3'. Attention and rotary embedding.
-  attention_.backward(context, a.qkv, a.proj_input.hp, a.lse, d_o, d_qkv, pass, scratch);
+  attention_.backward(context, a.qkv, a.proj_input.hp, a.lse, d_o, g.qkv.hp, pass, scratch);
   // 2'. Queries, keys and values.
   if (selective) {
     input_layernorm_.forward(context, a.x_in, {}, a.x_in, a.norm1,
                              linear_qkv_.input_target(a.qkv_input, again));
     linear_qkv_.complete_input(context, a.qkv_input, again);
   }
-  linear_qkv_.backward(context, d_qkv, a.qkv_input, scratch.d_branch, pass, scratch);
+  g.qkv.quantized = false;
+  linear_qkv_.backward(context, g.qkv, a.qkv_input, scratch.d_branch, pass, scratch, deferred);
   // 1'. Norm; its gradient joins the stream's.
   input_layernorm_.backward(context, scratch.d_branch, a.x_in, a.norm1, scratch.d_stream, scratch);
 }

@@ -1,0 +1,74 @@
+// The two ways to share a linear layer among the tensor ranks (Shoeybi et al., Megatron-LM, arXiv 1909.08053):
+//
+//   ColumnParallelLinear   a rank has some of the outputs. All of x goes in, a part of y comes out: linear_qkv (whole
+//                          heads) and linear_fc1.
+//   RowParallelLinear      a rank has some of the inputs. A part of x goes in, and y is the sum of what the ranks
+//                          find: linear_proj and linear_fc2.
+//
+// A pair of them needs the ranks to talk once in each direction of each pass. With sequence parallelism the way into
+// the first gathers the tokens that the ranks hold, in FP8 bytes where the recipe has quantized them, and the way out
+// of the second scatters the sum (parallel/tensor_parallel.h). One rank has all of both, and nothing is sent.
+#pragma once
+
+#include "model/linear.h"
+
+namespace te::model {
+
+class ColumnParallelLinear : public Linear {
+ public:
+  /// Outputs come in blocks (q, k, v; gate, up), each cut among the ranks; a block's height in `blocks`.
+  ColumnParallelLinear(std::string name, int layer, const std::vector<int64_t>& blocks, int64_t in, bool bias,
+                       double init_std, ParameterStore& parameters, fp8::Recipe& recipe,
+                       parallel::TensorParallel& tensor);
+
+  void plan_input(MemoryPlan& plan, fp8::Operand& input, const Dimensions& dims, Scratch& scratch,
+                  bool saved);
+  void plan_grad(MemoryPlan& plan, fp8::Operand& grad, const Dimensions& dims, Scratch& scratch,
+                 bool deferred) const;
+
+  /// The target for the producer of x, [stream, in].
+  OperandTarget input_target(fp8::Operand& input, const Pass& pass);
+  /// y [tokens, out] = x W^T + b.
+  void forward(const Context& context, fp8::Operand& input, const Tensor& y, const Pass& pass);
+  /// Makes an input ready for wgrad when it was recomputed and not run through forward().
+  void complete_input(const Context& context, fp8::Operand& input, const Pass& pass);
+
+  /// The target for the producer of dy [tokens, out]; tells in grad.quantized whether the producer writes FP8 (and
+  /// then adds the bias gradient).
+  OperandTarget grad_target(fp8::Operand& grad, const Pass& pass) const;
+  /// dx [stream, in] = dy W; W's gradient += dy^T x unless that is deferred; b's gradient += column sums of dy, unless
+  /// the producer has added them.
+  void backward(const Context& context, fp8::Operand& grad, const fp8::Operand& input, const Tensor& dx,
+                const Pass& pass, const Scratch& scratch, bool deferred);
+
+ private:
+  void gather_input(const Context& context, fp8::Operand& input, const Pass& pass,
+                    const parallel::TensorParallel::Work& work);
+  fp8::Operand share_;  ///< sequence parallelism: this rank's tokens of the input in work
+};
+
+class RowParallelLinear : public Linear {
+ public:
+  RowParallelLinear(std::string name, int layer, int64_t in, int64_t out, bool bias, double init_std,
+                    ParameterStore& parameters, fp8::Recipe& recipe, parallel::TensorParallel& tensor);
+
+  void plan_input(MemoryPlan& plan, fp8::Operand& input, const Dimensions& dims, Scratch& scratch, bool saved,
+                  bool hp_exists) const {
+    plan_operand(plan, input, dims, scratch, saved, hp_exists);
+  }
+  void plan_grad(MemoryPlan& plan, fp8::Operand& grad, const Dimensions& dims, Scratch& scratch,
+                 bool deferred) const;
+
+  /// The target for the producer of x, [tokens, in].
+  OperandTarget input_target(fp8::Operand& input, const Pass& pass) const;
+  void complete_input(const Context& context, fp8::Operand& input, const Pass& pass) const;
+  /// y [stream, out] = the sum over the ranks of x W^T, + b.
+  void forward(const Context& context, fp8::Operand& input, const Tensor& y, const Pass& pass,
+               const Scratch& scratch);
+
+  /// From dy [stream, out]: dx [tokens, in] = dy W; W's gradient += dy^T x unless that is deferred; b's gradient.
+  void backward(const Context& context, const Tensor& dy, fp8::Operand& grad, const fp8::Operand& input,
+                const Tensor& dx, const Pass& pass, const Scratch& scratch, bool deferred);
+};
+
+}  // namespace te::model

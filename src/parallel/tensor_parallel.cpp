@@ -1,0 +1,91 @@
+#include "parallel/tensor_parallel.h"
+
+namespace te::parallel {
+
+/// The stream on which pieces travel, and the marks by which it and the step's stream wait for each other.
+struct TensorParallel::Side {
+  Side(const Context& context, int pieces) : stream(context.side()), start(context), end(context) {
+    for (int i = 0; i < pieces; ++i) pieces_done.emplace_back(context);
+  }
+  Context stream;
+  Event start, end;
+  std::vector<Event> pieces_done;
+};
+
+TensorParallel::TensorParallel(Communicator& group, bool sequence, int pieces)
+    : group_(group), sequence_(sequence && group.size() > 1), pieces_(group.size() > 1 ? pieces : 1) {}
+
+TensorParallel::Side& TensorParallel::side(const Context& context) {
+  if (!side_) side_ = std::make_shared<Side>(context, pieces_);
+  return *side_;
+}
+
+std::vector<TensorParallel::Run> TensorParallel::runs(int64_t tokens) const {
+  if (!sequence_) return {{0, 0, tokens}};
+  const int64_t piece = tokens / pieces_, part = piece / size();
+  std::vector<Run> result;
+  for (int i = 0; i < pieces_; ++i) result.push_back({i * part, i * piece + rank() * part, part});
+  return result;
+}
+
+// --- the way in --------------------------------------------------------------------------------------------
+
+void TensorParallel::gather(const Context& context, const Tensor& share, const Tensor& whole,
+                            const Work& work) {
+  const int64_t tokens = whole.rows(), piece = tokens / pieces_, part = share.rows() / pieces_;
+  if (!sequence_) {
+    if (work) work(0, tokens);
+    return;
+  }
+  if (!overlaps()) {
+    group_.all_gather(context, share, whole);
+    if (work) work(0, tokens);
+    return;
+  }
+  Side& other = side(context);
+  other.start.record(context);
+  other.start.wait(other.stream);
+  for (int i = 0; i < pieces_; ++i) {
+    group_.all_gather(other.stream, share.slice_rows(i * part, part), whole.slice_rows(i * piece, piece));
+    other.pieces_done[i].record(other.stream);
+  }
+  for (int i = 0; i < pieces_; ++i) {
+    other.pieces_done[i].wait(context);
+    if (work) work(i * piece, piece);
+  }
+}
+
+// --- the way out -------------------------------------------------------------------------------------------
+
+void TensorParallel::send_piece(const Context& context, const Tensor& whole, const Tensor& share, int piece) {
+  const int64_t rows = whole.rows() / pieces_, part = share.rows() / pieces_;
+  if (sequence_) {
+    group_.reduce_scatter(context, whole.slice_rows(piece * rows, rows),
+                          share.slice_rows(piece * part, part));
+  } else {
+    group_.all_reduce(context, whole.slice_rows(piece * rows, rows), ReduceOp::sum);
+  }
+}
+
+void TensorParallel::reduce(const Context& context, const Tensor& whole, const Tensor& share,
+                            const Work& produce, const std::function<void()>& meanwhile) {
+  if (!overlaps()) {
+    produce(0, whole.rows());
+    if (meanwhile) meanwhile();
+    if (size() > 1) send_piece(context, whole, share, 0);
+    return;
+  }
+  Side& other = side(context);
+  const int64_t rows = whole.rows() / pieces_;
+  for (int i = 0; i < pieces_; ++i) {
+    produce(i * rows, rows);
+    other.pieces_done[i].record(context);
+    other.pieces_done[i].wait(other.stream);
+    send_piece(other.stream, whole, share, i);
+  }
+  other.end.record(other.stream);
+  if (meanwhile) meanwhile();
+  other.end.wait(context);
+}
+
+}  // namespace te::parallel

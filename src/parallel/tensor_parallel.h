@@ -1,0 +1,69 @@
+// The border between what the tensor ranks share and what each of them holds alone.
+//
+// A tensor-parallel layer works on all tokens of a microbatch with a part of every matrix. Around it lies the
+// residual stream. Without sequence parallelism every rank holds the whole stream, so the way in needs nothing and
+// the way out is a sum (all-reduce). With it each rank holds a share of the tokens: the way in gathers them
+// (all-gather), the way out sums and scatters (reduce-scatter); as many bytes travel, and norms, dropout and saved
+// activations shrink by the number of ranks (Korthikanti et al., arXiv 2205.05198).
+//
+// Overlap: both ways may be cut into pieces along the tokens, so that one piece travels on a stream of its own while
+// the matrix product of another runs. A rank's share is then its part of every piece, in order:
+//
+//   tokens   | piece 0: rank 0, rank 1 | piece 1: rank 0, rank 1 |        share of rank 1: | p0 r1 | p1 r1 |
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "core/device.h"
+#include "parallel/communicator.h"
+
+namespace te::parallel {
+
+class TensorParallel {
+ public:
+  /// `pieces`: how many every exchange is cut into.
+  TensorParallel(Communicator& group, bool sequence, int pieces);
+
+  int rank() const { return group_.rank(); }
+  int size() const { return group_.size(); }
+  Communicator& group() const { return group_; }
+  /// True when the ranks share the tokens of the stream.
+  bool sequence() const { return sequence_; }
+
+  /// Rows of the stream that this rank holds, of `tokens`.
+  int64_t share(int64_t tokens) const { return sequence_ ? tokens / size() : tokens; }
+  /// Consecutive tokens in a rank's share.
+  struct Run {
+    int64_t local = 0;  ///< row in the share
+    int64_t token = 0;
+    int64_t count = 0;
+  };
+  std::vector<Run> runs(int64_t tokens) const;
+
+  /// Launches work on rows [first, first + count) of the whole on the context.
+  using Work = std::function<void(int64_t first, int64_t count)>;
+
+  /// The way in: whole [tokens, n] from the ranks' shares [share(tokens), n], of any dtype; then work on every piece,
+  /// as it arrives. Without sequence parallelism whole and share are the same memory and nothing is sent.
+  void gather(const Context& context, const Tensor& share, const Tensor& whole, const Work& work = {});
+  /// The way out: `produce` writes this rank's addend of a piece to `whole`; share = the sum over the ranks (f32 or
+  /// bf16), which without sequence parallelism is the same memory as whole. `meanwhile` is launched while the last
+  /// piece travels.
+  void reduce(const Context& context, const Tensor& whole, const Tensor& share, const Work& produce,
+              const std::function<void()>& meanwhile = {});
+
+ private:
+  void send_piece(const Context& context, const Tensor& whole, const Tensor& share, int piece);
+  bool overlaps() const { return pieces_ > 1 && size() > 1; }
+  struct Side;
+  Side& side(const Context& context);
+
+  Communicator& group_;
+  bool sequence_;
+  int pieces_;
+  std::shared_ptr<Side> side_;  ///< made at the first use
+};
+
+}  // namespace te::parallel

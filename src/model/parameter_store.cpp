@@ -38,7 +38,9 @@ void ParameterStore::lay_out() {
     end += round_up(parameters_[i].shape.numel(), kGranule);
     const bool last = i + 1 == parameters_.size();
     const bool layer_end = std::find(layer_ends_.begin(), layer_ends_.end(), i + 1) != layer_ends_.end();
-    if (!last && (one || !layer_end || end - begin < layout_.bucket_size)) continue;
+    const bool full = layer_end && end - begin >= layout_.bucket_size;
+    const bool alone = parameters_[i].tied() || (!last && parameters_[i + 1].tied());
+    if (!last && (one || !(full || alone))) continue;
     end = round_up(end, kGranule * layout_.data_size);
     const int64_t count = (end - begin) / layout_.data_size;
     segments_.push_back({begin + layout_.data_rank * count, count, shard_size_});

@@ -7,6 +7,8 @@
 //
 //   bucket 0               bucket 1                        a rank's main parameters and moments:
 //   | rank 0 | rank 1 |    | rank 0      | rank 1      |   | segment of bucket 0 | segment of bucket 1 |
+// A parameter that two pipeline stages hold has a bucket of its own, so that both cut it alike: the same data ranks own
+// the same elements of it, add up the same gradients and make the same bits of it.
 //
 // Initial weights are a pure function of (seed, parameter name, index within the whole parameter).
 #pragma once
@@ -40,6 +42,9 @@ struct ParameterSpec {
   /// A second copy of a parameter that another pipeline stage owns (a tied embedding): the stages sum their gradients,
   /// the owner alone counts it in the norm and saves it.
   bool copy = false;
+  bool copied = false;  ///< on the owner: another stage holds a copy
+
+  bool tied() const { return copy || copied; }
 };
 
 struct Parameter : ParameterSpec {

@@ -2,14 +2,19 @@
 
 #include "kernels/adamw/adamw.h"
 #include "kernels/grad_norm/grad_norm.h"
+#include "optim/replica_check.h"
 
 namespace te::optim {
 
 static_assert(sizeof(StepStatus) == 5 * sizeof(float), "field() addresses StepStatus as five words");
 
-Optimizer::Optimizer(const config::Config& config, model::ParameterStore& parameters)
+Optimizer::Optimizer(const config::Config& config, model::ParameterStore& parameters,
+                     const parallel::Groups& groups)
     : config_(config.optimizer),
       parameters_(parameters),
+      groups_(groups),
+      reducer_(config, parameters, groups),
+      gatherer_(config, parameters, groups),
       schedule_{.lr = config.optimizer.lr,
                 .min_lr = config.optimizer.min_lr,
                 .warmup_steps = config.optimizer.warmup_steps,
@@ -28,37 +33,64 @@ void Optimizer::plan(MemoryPlan& plan) {
   plan.add(status_, "step_status", MemoryKind::data, DType::u8, {static_cast<int64_t>(sizeof(StepStatus))});
   plan.add(scratch_, "grad_norm.scratch", MemoryKind::scratch, DType::f32,
            {kernels::sum_of_squares_scratch_elements()});
+  reducer_.plan(plan);
 }
 
 void Optimizer::begin_step(const Context& context) {
+  TE_CHECK(!reducer_.in_flight(), "a step begins while the last one's gradients are being reduced");
   context.zero(parameters_.grads);
   context.zero(status_);
 }
 
 void Optimizer::step(const Context& context, float lr) {
-  // 1. Global gradient norm, the clipping coefficient, and whether the step counts at all.
-  kernels::sum_of_squares(context, parameters_.grads, field(1, DType::f32), scratch_, parameters_.flags);
+  // 1. Gradients of this rank's segments, summed over the ranks.
+  reducer_.finish(context);
+  // 2. Global gradient norm, the clipping coefficient, and whether the step counts at all.
+  update_status(context);
+  // 3. Moments, main parameters, values. The last step's gathers read and write the values: whoever ran no pass since
+  //    then (a test) has not waited for them yet.
+  gatherer_.wait_all(context);
+#ifndef NDEBUG
+  check_replicas(context, parameters_, groups_);
+#endif
+  for (const model::Segment& segment : parameters_.segments()) update(context, segment, lr);
+  // 4. The other data ranks' values.
+  gatherer_.start(context);
+}
+
+void Optimizer::update_status(const Context& context) {
+  for (const model::Segment& segment : parameters_.segments()) {
+    kernels::sum_of_squares(context, parameters_.grad_of(segment), field(1, DType::f32), scratch_,
+                            parameters_.flags_of(segment));
+  }
+  if (groups_.world().size() > 1) {
+    const Tensor sums{status_.data, DType::f32, {2}};  // loss_sum, sum_of_squares
+    groups_.world().all_reduce(context, sums, parallel::ReduceOp::sum);
+  }
   kernels::clip_coefficient(context, {.sum_of_squares = field(1, DType::f32),
                                       .loss = loss_sum(),
                                       .clip = static_cast<float>(config_.clip_grad),
                                       .grad_norm = field(2, DType::f32),
                                       .multiplier = field(3, DType::f32),
                                       .skip = field(4, DType::i32)});
-  // 2. Moments, main parameters, values.
-  kernels::adamw(context, {.main_param = parameters_.mains,
-                           .main_grad = parameters_.grads,
-                           .exp_avg = exp_avg,
-                           .exp_avg_sq = exp_avg_sq,
-                           .param = parameters_.fp32() ? Tensor{} : parameters_.values,
-                           .flags = parameters_.flags,
-                           .lr = lr,
-                           .beta1 = static_cast<float>(config_.beta1),
-                           .beta2 = static_cast<float>(config_.beta2),
-                           .eps = static_cast<float>(config_.eps),
-                           .weight_decay = static_cast<float>(config_.weight_decay),
-                           .step = updates_ + 1,
-                           .grad_multiplier = field(3, DType::f32).as<float>(),
-                           .skip = skip_flag()});
+}
+
+void Optimizer::update(const Context& context, const model::Segment& segment, float lr) {
+  kernels::adamw(context,
+                 {.main_param = parameters_.main_of(segment),
+                  .main_grad = parameters_.grad_of(segment),
+                  .exp_avg = model::ParameterStore::part(exp_avg, segment.shard, segment.count),
+                  .exp_avg_sq = model::ParameterStore::part(exp_avg_sq, segment.shard, segment.count),
+                  .param = parameters_.fp32() ? Tensor{} : parameters_.value_of(segment),
+                  .flags = parameters_.flags_of(segment),
+                  .lr = lr,
+                  .beta1 = static_cast<float>(config_.beta1),
+                  .beta2 = static_cast<float>(config_.beta2),
+                  .eps = static_cast<float>(config_.eps),
+                  .weight_decay = static_cast<float>(config_.weight_decay),
+                  .step = updates_ + 1,
+                  .grad_multiplier = field(3, DType::f32).as<float>(),
+                  .skip = skip_flag()});
 }
 
 void Optimizer::fetch_status(const Context& context) {

@@ -1,16 +1,27 @@
 // The optimizer step: gradient norm, clipping, AdamW on the FP32 main parameters, new parameter values. All
 // of it runs on the device; the host learns the outcome from StepStatus, which is copied back once per step.
+//
+// Several data ranks share the work (ZeRO-1): each keeps main parameters and moments of its own segments only, updates
+// these, and gathers the others' values. A step, as the caller sees it:
+//
+//   begin_step()
+//   all microbatches' passes; before the last one's backward pass reducer().begin(), in it reducer().ready()
+//   step()
+//   ... the next step's forward pass, with gatherer().wait() before values are read
 #pragma once
 
 #include "config/config.h"
 #include "core/device.h"
 #include "core/memory_plan.h"
 #include "model/parameter_store.h"
+#include "optim/gradient_reducer.h"
 #include "optim/lr_schedule.h"
+#include "optim/parameter_gatherer.h"
+#include "parallel/groups.h"
 
 namespace te::optim {
 
-/// What a step leaves for the host.
+/// What a step leaves for the host; the same on every rank.
 struct StepStatus {
   float loss_sum = 0.0f;        ///< over the tokens of the global batch
   float sum_of_squares = 0.0f;  ///< of all gradients
@@ -21,13 +32,16 @@ struct StepStatus {
 
 class Optimizer {
  public:
-  Optimizer(const config::Config& config, model::ParameterStore& parameters);
+  /// The groups must outlive it.
+  Optimizer(const config::Config& config, model::ParameterStore& parameters, const parallel::Groups& groups);
 
+  /// After the store's plan().
   void plan(MemoryPlan& plan);
-  /// Zeroes gradients and the loss sum: the start of a step.
+  /// Zeroes gradients and the loss sum: the start of a step. InternalError while gradients are being reduced.
   void begin_step(const Context& context);
-  /// Gradients are complete and already scaled: updates main parameters and values, unless the step must be
-  /// skipped.
+  /// This rank's gradients are complete and already scaled by the number of tokens of the global batch; each loss has
+  /// been added to the loss sum of one rank. Finishes the reduction, updates main parameters and values unless the step
+  /// must be skipped, and starts the gather of the values. All ranks skip, or none.
   void step(const Context& context, float lr);
   /// Copies the status to page-locked memory; valid after the next synchronize of the context.
   void fetch_status(const Context& context);
@@ -39,6 +53,8 @@ class Optimizer {
   int64_t updates() const { return updates_; }
   void set_updates(int64_t updates) { updates_ = updates; }
 
+  GradientReducer& reducer() { return reducer_; }
+  ParameterGatherer& gatherer() { return gatherer_; }
   const LrSchedule& schedule() const { return schedule_; }
   Tensor loss_sum() const { return field(0, DType::f32); }
   const int32_t* skip_flag() const { return field(4, DType::i32).as<int32_t>(); }
@@ -46,10 +62,15 @@ class Optimizer {
   Tensor exp_avg, exp_avg_sq;  ///< [shard_size] fp32
 
  private:
+  void update_status(const Context& context);
+  void update(const Context& context, const model::Segment& segment, float lr);
   Tensor field(int index, DType dtype) const;  ///< member number `index` of the device's StepStatus
 
   config::OptimizerConfig config_;
   model::ParameterStore& parameters_;
+  const parallel::Groups& groups_;
+  GradientReducer reducer_;
+  ParameterGatherer gatherer_;
   LrSchedule schedule_;
   int64_t updates_ = 0;
   Tensor status_;   ///< u8 [sizeof(StepStatus)]

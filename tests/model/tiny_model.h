@@ -12,6 +12,7 @@
 #include "core/random.h"
 #include "model/model_stage.h"
 #include "optim/optimizer.h"
+#include "parallel/groups.h"
 
 namespace te::testing {
 
@@ -47,7 +48,7 @@ class TinyModel {
       : config_(config),
         context_(std::move(context)),
         model_(config),
-        optimizer_(config, model_.parameters()) {
+        optimizer_(config, model_.parameters(), groups_) {
     config::validate(config);
     model_.plan(plan_, context_);
     optimizer_.plan(plan_);
@@ -130,6 +131,7 @@ class TinyModel {
  private:
   config::Config config_;
   Context context_;
+  parallel::Groups groups_ = parallel::Groups::single();
   model::ModelStage model_;
   optim::Optimizer optimizer_;
   MemoryPlan plan_;

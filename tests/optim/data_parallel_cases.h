@@ -1,0 +1,448 @@
+// A model of parameters alone, cut over any grid of ranks, with made-up gradients: what the tests of the distributed
+// optimizer on the CPU and on GPUs share. The sums that the ranks must find are known, so a one-rank optimizer that is
+// fed with them is the reference.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/float_types.h"
+#include "core/random.h"
+#include "optim/optimizer.h"
+#include "parallel/groups.h"
+#include "testing/testing.h"
+
+namespace te::testing {
+
+using model::ParameterShard;
+using model::ParameterStore;
+using model::Sharing;
+using parallel::Groups;
+using parallel::ProcessGrid;
+
+constexpr int kSteps = 5;
+
+enum class ReadyOrder { nothing, descending, ascending, shuffled, halves };
+
+struct Case {
+  DType dtype = DType::f32;
+  DType grad_dtype = DType::f32;
+  int64_t bucket_size = 1;
+  bool overlap = true;
+  ReadyOrder order = ReadyOrder::descending;
+  double clip = 0.0;
+  /// Gradients are few-bit multiples of a power of two: their sums are exact, whatever the order.
+  bool exact = false;
+
+  std::string str() const {
+    return fmt::format("values {}, gradients {}, buckets of {}, overlap {}, ready {}, clip {}",
+                       dtype_name(dtype), dtype_name(grad_dtype), bucket_size, overlap,
+                       static_cast<int>(order), clip);
+  }
+};
+
+// --- the model ---------------------------------------------------------------------------------------------
+
+enum class Cut { whole, rows, two_blocks, columns };
+
+struct Definition {
+  std::string name;
+  Shape shape;  ///< of the whole parameter
+  Cut cut = Cut::whole;
+  Sharing sharing = Sharing::sharded;
+  bool decay = false;
+  bool tied = false;
+};
+
+/// Layers of sizes that are multiples of nothing but of the tensor ranks (up to 4).
+inline std::vector<std::vector<Definition>> model_layers() {
+  std::vector<std::vector<Definition>> layers;
+  layers.push_back({{"words", {28, 13}, Cut::rows, Sharing::sharded, true, true},
+                    {"positions", {7, 13}, Cut::whole, Sharing::replicated, true}});
+  for (int64_t i = 0; i < 4; ++i) {
+    const std::string prefix = fmt::format("layers.{}.", i);
+    layers.push_back({{prefix + "norm", {13}, Cut::whole, Sharing::partial},
+                      {prefix + "fc1.weight", {24 + 8 * i, 13}, Cut::two_blocks, Sharing::sharded, true},
+                      {prefix + "fc1.bias", {24 + 8 * i}, Cut::two_blocks},
+                      {prefix + "fc2.weight", {13, 12 + 64 * i}, Cut::columns, Sharing::sharded, true},
+                      {prefix + "fc2.bias", {13}, Cut::whole, Sharing::partial}});
+  }
+  layers.push_back({{"final_norm", {131}, Cut::whole, Sharing::partial}});
+  return layers;
+}
+
+inline ParameterShard shard_of(const Definition& definition, int rank, int ranks) {
+  const int64_t rows = definition.shape[0];
+  switch (definition.cut) {
+    case Cut::rows:
+      return ParameterShard::of_rows(definition.shape, {rows}, rank, ranks);
+    case Cut::two_blocks:
+      return ParameterShard::of_rows(definition.shape, {rows / 2, rows / 2}, rank, ranks);
+    case Cut::columns:
+      return ParameterShard::of_columns(definition.shape, rank, ranks);
+    case Cut::whole:
+      break;
+  }
+  return ParameterShard::whole(definition.shape);
+}
+
+/// Global flat index of every element of a shard.
+inline std::vector<size_t> global_indices(const ParameterShard& shard) {
+  std::vector<size_t> indices;
+  for (const ParameterShard::Rows& range : shard.rows) {
+    for (int64_t row = range.first; row < range.first + range.count; ++row) {
+      for (int64_t col = 0; col < shard.cols; ++col) {
+        indices.push_back(static_cast<size_t>(row * shard.global_cols() + shard.first_col + col));
+      }
+    }
+  }
+  return indices;
+}
+
+// --- gradients ---------------------------------------------------------------------------------------------
+
+inline float rounded(float value, DType dtype) {
+  return dtype == DType::bf16 ? to_float(to_bf16(value)) : value;
+}
+
+/// What one rank's backward pass finds of a whole parameter. `tensor` matters where each rank finds a part, `stage`
+/// where two stages do.
+inline std::vector<float> found_gradient(const Case& c, const Definition& definition, int step, int data,
+                                         int tensor, int stage) {
+  const uint64_t seed = stream_of(fmt::format("{} {} {} {} {}", definition.name, step, data,
+                                              definition.sharing == Sharing::partial ? tensor : 0,
+                                              definition.tied ? stage : 0));
+  std::vector<float> values = normal_values(definition.shape.numel(), seed, 0.1f);
+  for (float& value : values) {
+    // |k| <= 7: the sum of the at most 16 addends fits the 8 bits of BF16.
+    if (c.exact) value = std::clamp(std::round(value * 30), -7.0f, 7.0f) / 32;
+    value = rounded(value, c.grad_dtype);
+  }
+  return values;
+}
+
+/// acc = round(sum of what `part` gives for 0..count-1), added in this order in FP32.
+template <class Part>
+std::vector<float> sum_of(int count, DType dtype, Part&& part) {
+  std::vector<float> total = part(0);
+  for (int i = 1; i < count; ++i) {
+    const std::vector<float> addend = part(i);
+    for (size_t k = 0; k < total.size(); ++k) total[k] += addend[k];
+  }
+  for (float& value : total) value = rounded(value, dtype);
+  return total;
+}
+
+/// The sum over all ranks: data, then the two stages of a tied parameter, then the tensor ranks of a partial one.
+inline std::vector<float> summed_gradient(const Case& c, const Definition& definition, int step,
+                                          const ProcessGrid& grid) {
+  const int stages = definition.tied && grid.pipeline > 1 ? 2 : 1;
+  const int parts = definition.sharing == Sharing::partial ? grid.tensor : 1;
+  return sum_of(parts, c.grad_dtype, [&](int tensor) {
+    return sum_of(stages, c.grad_dtype, [&](int end) {
+      const int stage = end == 0 ? 0 : grid.pipeline - 1;
+      return sum_of(grid.data, c.grad_dtype,
+                    [&](int data) { return found_gradient(c, definition, step, data, tensor, stage); });
+    });
+  });
+}
+
+/// The loss that the last stage of a data rank adds; exact in FP32.
+inline float found_loss(int step, int data) {
+  return 0.5f * static_cast<float>(step) + static_cast<float>(data);
+}
+
+// --- a rank ------------------------------------------------------------------------------------------------
+
+/// Parameters and optimizer of one rank.
+class Rank {
+ public:
+  struct Held {
+    Definition definition;
+    model::Parameter* parameter;
+    std::vector<size_t> global;  ///< global index of its elements
+  };
+
+  Rank(const Context& context, const Groups& groups, const Case& c)
+      : case_(c),
+        context_(context),
+        groups_(groups),
+        add_parameters_((add_parameters(), true)),
+        optimizer_(config_of(c), store_, groups) {
+    store_.plan(plan_, {.dtype = c.dtype,
+                        .grad_dtype = c.grad_dtype,
+                        .data_rank = groups.data().rank(),
+                        .data_size = groups.data().size(),
+                        .tensor_rank = groups.tensor().rank(),
+                        .bucket_size = c.bucket_size});
+    optimizer_.plan(plan_);
+    memory_ = plan_.allocate(context_);
+    store_.bind(context_);
+    store_.initialize(context_, 1234);
+    optimizer_.gatherer().gather_all(context_);
+  }
+
+  static config::Config config_of(const Case& c) {
+    config::Config config;
+    config.model.tie_word_embeddings = true;
+    config.optimizer.clip_grad = c.clip;
+    config.parallel.overlap_grad_reduce = c.overlap;
+    config.parallel.overlap_param_gather = c.overlap;
+    return config;
+  }
+
+  /// A whole step of a rank of a grid: a backward pass that finds its gradients layer by layer.
+  void step(int step, int poisoned_data = -1, bool poisoned_loss = false) {
+    optimizer_.begin_step(context_);
+    // What earlier microbatches have left: a reduction that runs too early would add this.
+    for (const Held& held : held_) {
+      write(held.parameter->grad, std::vector<float>(held.global.size(), 1000.0f));
+    }
+    const int data = groups_.data().rank();
+    poisoned_ = poisoned_data == data && !poisoned_loss;
+    if (case_.order != ReadyOrder::nothing) {
+      optimizer_.reducer().begin(context_);
+    } else {
+      for (size_t layer = 0; layer + 1 < layer_begin_.size(); ++layer) write_gradients(layer, step);
+    }
+    for (const size_t layer : layer_order(step)) {
+      write_gradients(layer, step);
+      announce(layer);
+    }
+    if (groups_.last_stage() && groups_.tensor().rank() == 0) {
+      const float loss = poisoned_loss && poisoned_data == data ? std::numeric_limits<float>::infinity()
+                                                                : found_loss(step, data);
+      write(optimizer_.loss_sum(), {loss});
+    }
+    finish_step();
+  }
+
+  /// A step of the reference, which holds everything, with the sums over the ranks of another grid.
+  void step_with_sums(int step, const ProcessGrid& grid, bool skip = false) {
+    optimizer_.begin_step(context_);
+    for (const Held& held : held_)
+      write(held.parameter->grad, summed_gradient(case_, held.definition, step, grid));
+    float loss = 0;
+    for (int data = 0; data < grid.data; ++data) loss += found_loss(step, data);
+    write(optimizer_.loss_sum(), {skip ? std::numeric_limits<float>::infinity() : loss});
+    finish_step();
+  }
+
+  std::vector<float> read(const Tensor& tensor) const {
+    std::vector<uint8_t> bytes(tensor.bytes());
+    context_.copy_to_host(bytes.data(), tensor);
+    context_.synchronize();
+    std::vector<float> values(static_cast<size_t>(tensor.numel()));
+    visit_hp(tensor.dtype, [&](auto zero) {
+      const auto* typed = reinterpret_cast<const decltype(zero)*>(bytes.data());
+      for (size_t i = 0; i < values.size(); ++i) values[i] = to_float(typed[i]);
+    });
+    return values;
+  }
+  void write(const Tensor& tensor, const std::vector<float>& values) const {
+    visit_hp(tensor.dtype, [&](auto zero) {
+      std::vector<decltype(zero)> typed;
+      for (const float value : values) typed.push_back(from_float<decltype(zero)>(value));
+      context_.copy_to_device(tensor, typed.data());
+      context_.synchronize();
+    });
+  }
+
+  const Context& context() const { return context_; }
+  const Groups& groups() const { return groups_; }
+  ParameterStore& store() { return store_; }
+  optim::Optimizer& optimizer() { return optimizer_; }
+  const std::vector<Held>& held() const { return held_; }
+  int64_t layer_begin(size_t layer) const {
+    const size_t first = layer_begin_[layer];
+    return first < held_.size() ? held_[first].parameter->offset : store_.flat_size();
+  }
+  size_t num_layers() const { return layer_begin_.size() - 1; }
+
+ private:
+  void add_parameters() {
+    std::vector<std::vector<Definition>> layers = model_layers();
+    const int stages = groups_.grid().pipeline, stage = groups_.at().pipeline;
+    if (stages > 1) layers.push_back({layers.front().front()});
+    for (size_t layer = 0; layer < layers.size(); ++layer) {
+      if (static_cast<int>(layer) * stages / static_cast<int>(layers.size()) != stage) continue;
+      layer_begin_.push_back(held_.size());
+      for (const Definition& definition : layers[layer]) {
+        ParameterShard shard = shard_of(definition, groups_.tensor().rank(), groups_.tensor().size());
+        std::vector<size_t> indices = global_indices(shard);
+        model::Parameter* parameter = store_.add({.name = definition.name,
+                                                  .shard = std::move(shard),
+                                                  .init = model::Init::normal,
+                                                  .std = 0.5f,
+                                                  .decay = definition.decay,
+                                                  .sharing = definition.sharing,
+                                                  .copy = definition.tied && stage > 0,
+                                                  .copied = definition.tied && stage == 0 && stages > 1});
+        held_.push_back({definition, parameter, std::move(indices)});
+      }
+      store_.end_layer();
+    }
+    layer_begin_.push_back(held_.size());
+  }
+
+  std::vector<size_t> layer_order(int step) const {
+    std::vector<size_t> order;
+    if (case_.order == ReadyOrder::nothing) return order;
+    for (size_t layer = 0; layer < num_layers(); ++layer) order.push_back(layer);
+    if (case_.order == ReadyOrder::descending || case_.order == ReadyOrder::halves) {
+      std::reverse(order.begin(), order.end());
+    }
+    if (case_.order == ReadyOrder::shuffled) {  // another order on every rank, in every step
+      for (size_t i = order.size(); i > 1; --i) {
+        const Philox4 random = philox(static_cast<uint64_t>(groups_.rank()), static_cast<uint64_t>(step), i);
+        std::swap(order[i - 1], order[random.word[0] % i]);
+      }
+    }
+    return order;
+  }
+
+  void announce(size_t layer) {
+    const int64_t begin = layer_begin(layer), end = held_[layer_begin_[layer + 1] - 1].parameter->end();
+    // In two pieces, cut in the middle of a parameter.
+    const int64_t middle = case_.order == ReadyOrder::halves ? begin + (end - begin) / 3 : begin;
+    optimizer_.reducer().ready(context_, middle, end);
+    if (middle > begin) optimizer_.reducer().ready(context_, begin, middle);
+  }
+
+  void write_gradients(size_t layer, int step) {
+    for (size_t i = layer_begin_[layer]; i < layer_begin_[layer + 1]; ++i) {
+      const Held& held = held_[i];
+      const std::vector<float> whole = found_gradient(case_, held.definition, step, groups_.data().rank(),
+                                                      groups_.tensor().rank(), groups_.at().pipeline);
+      std::vector<float> own;
+      for (const size_t index : held.global) own.push_back(whole[index]);
+      if (poisoned_ && i == 0) own.back() = std::numeric_limits<float>::quiet_NaN();
+      write(held.parameter->grad, own);
+    }
+  }
+
+  void finish_step() {
+    optimizer_.step(context_, 1e-2f);
+    optimizer_.fetch_status(context_);
+    context_.synchronize();
+    optimizer_.finish_step(optimizer_.status().skipped != 0);
+    // The next forward pass reads the values layer by layer.
+    for (size_t layer = 0; layer < num_layers(); ++layer) {
+      optimizer_.gatherer().wait(context_, layer_begin(layer), layer_begin(layer + 1));
+    }
+  }
+
+  Case case_;
+  const Context& context_;
+  const Groups& groups_;
+  ParameterStore store_;
+  std::vector<Held> held_;
+  std::vector<size_t> layer_begin_;  ///< of each layer and the end: a number of held_
+  bool poisoned_ = false;            ///< this rank finds a NaN in this step
+  bool add_parameters_;
+  optim::Optimizer optimizer_;
+  MemoryPlan plan_;
+  DeviceBuffer memory_;
+};
+
+// --- comparison --------------------------------------------------------------------------------------------
+
+/// The reference's whole tensors, by name.
+struct Expected {
+  std::map<std::string, std::vector<float>> main, exp_avg, exp_avg_sq, value;
+
+  explicit Expected(Rank& reference) {
+    for (const Rank::Held& held : reference.held()) {
+      const model::Parameter& p = *held.parameter;
+      const auto part = [&](const Tensor& flat) {
+        return reference.read(ParameterStore::part(flat, p.offset, p.shape.numel()));
+      };
+      main[p.name] = reference.read(p.main);
+      value[p.name] = reference.read(p.value);
+      exp_avg[p.name] = part(reference.optimizer().exp_avg);
+      exp_avg_sq[p.name] = part(reference.optimizer().exp_avg_sq);
+    }
+  }
+};
+
+/// Largest |actual - expected| over elements [local, local + actual.size()) of what a rank holds; NaN counts as
+/// infinite.
+inline float largest_difference(const std::vector<float>& actual, const std::vector<float>& expected,
+                                const Rank::Held& held, int64_t local) {
+  float largest = 0;
+  for (size_t i = 0; i < actual.size(); ++i) {
+    const float difference = std::abs(actual[i] - expected[held.global[static_cast<size_t>(local) + i]]);
+    if (difference != difference) return std::numeric_limits<float>::infinity();
+    largest = std::max(largest, difference);
+  }
+  return largest;
+}
+
+struct Tolerance {
+  float main = 0, exp_avg = 0, exp_avg_sq = 0, value = 0;  ///< absolute; 0: the same number
+};
+
+inline void expect_equal(Rank& rank, const Expected& expected, const Tolerance& tolerance) {
+  for (const Rank::Held& held : rank.held()) {
+    const model::Parameter& p = *held.parameter;
+    SCOPED_TRACE(p.name);
+    EXPECT_LE(largest_difference(rank.read(p.value), expected.value.at(p.name), held, 0), tolerance.value);
+    for (const ParameterStore::Piece& piece : rank.store().pieces(p)) {
+      const auto moment = [&](const Tensor& flat) {
+        return rank.read(ParameterStore::part(flat, piece.shard, piece.count));
+      };
+      EXPECT_LE(largest_difference(rank.read(rank.store().main_of(p, piece)), expected.main.at(p.name), held,
+                                   piece.local),
+                tolerance.main);
+      EXPECT_LE(largest_difference(moment(rank.optimizer().exp_avg), expected.exp_avg.at(p.name), held,
+                                   piece.local),
+                tolerance.exp_avg);
+      EXPECT_LE(largest_difference(moment(rank.optimizer().exp_avg_sq), expected.exp_avg_sq.at(p.name), held,
+                                   piece.local),
+                tolerance.exp_avg_sq);
+    }
+  }
+}
+
+/// Whatever lies between parameters is zero.
+inline void expect_padding_zero(Rank& rank) {
+  ParameterStore& store = rank.store();
+  std::vector<float> values = rank.read(store.values), grads = rank.read(store.grads);
+  std::vector<float> exp_avg = rank.read(rank.optimizer().exp_avg),
+                     exp_avg_sq = rank.read(rank.optimizer().exp_avg_sq);
+  std::vector<float> mains = store.mains ? rank.read(store.mains) : std::vector<float>();
+  const bool mains_are_values = store.mains && store.mains.data == store.values.data;
+  const auto clear = [](std::vector<float>& flat, int64_t begin, int64_t count) {
+    if (!flat.empty()) std::fill_n(flat.begin() + begin, count, 0.0f);
+  };
+  for (const model::Parameter& p : store.parameters()) {
+    clear(values, p.offset, p.shape.numel());
+    clear(grads, p.offset, p.shape.numel());
+    if (mains_are_values) clear(mains, p.offset, p.shape.numel());
+    for (const ParameterStore::Piece& piece : store.pieces(p)) {
+      clear(exp_avg, piece.shard, piece.count);
+      clear(exp_avg_sq, piece.shard, piece.count);
+      if (!mains_are_values) clear(mains, piece.shard, piece.count);
+    }
+  }
+  for (const auto* flat : {&values, &grads, &mains, &exp_avg, &exp_avg_sq}) {
+    EXPECT_EQ(std::count(flat->begin(), flat->end(), 0.0f), static_cast<int64_t>(flat->size()));
+  }
+}
+
+/// Grids of a world: tensor and pipeline 1 and 2, data what is left.
+inline std::vector<ProcessGrid> grids(int world) {
+  std::vector<ProcessGrid> result;
+  for (const int tensor : {1, 2}) {
+    for (const int pipeline : {1, 2}) {
+      if (world % (tensor * pipeline) == 0) result.push_back(ProcessGrid::of(world, tensor, 1, pipeline));
+    }
+  }
+  return result;
+}
+
+}  // namespace te::testing

@@ -1,0 +1,124 @@
+// The distributed optimizer on GPUs, with real streams and NCCL. NCCL adds in an order of its own, so the gradients are
+// such that every order gives the same sum; then all numbers must be those of the one-rank optimizer on the CPU, whose
+// AdamW has the bits of the GPU's.
+#include "data_parallel_cases.h"
+#include "kernels/adamw/adamw_math.h"
+#include "kernels/elementwise/elementwise.h"
+#include "optim/replica_check.h"
+#include "parallel/launch.h"
+#include "testing/mpi.h"
+
+namespace te::testing {
+namespace {
+
+class DistributedOptimizerGpu : public ::testing::Test {
+ protected:
+  void compare(const Groups& groups, const Case& c) {
+    SCOPED_TRACE(c.str());
+    Rank rank(device_, groups, c), reference(cpu_, single_, c);
+    expect_equal(rank, Expected(reference), {});
+    for (int step = 1; step <= kSteps; ++step) {
+      rank.step(step);
+      reference.step_with_sums(step, groups.grid());
+      const optim::StepStatus actual = rank.optimizer().status(), expected = reference.optimizer().status();
+      // FP64 sums of FP32 squares in another order, rounded to FP32 a few times per rank and bucket.
+      EXPECT_NEAR(actual.grad_norm, expected.grad_norm, 1e-5f * expected.grad_norm);
+      EXPECT_EQ(actual.loss_sum, expected.loss_sum);
+      EXPECT_EQ(actual.skipped, 0);
+    }
+    expect_equal(rank, Expected(reference), {});
+    expect_padding_zero(rank);
+    optim::check_replicas(device_, rank.store(), groups);
+  }
+
+  const Context device_ = parallel::open_cuda_device(world());
+  const Context cpu_ = Context::cpu();
+  const Groups single_ = Groups::single();
+};
+
+TEST_F(DistributedOptimizerGpu, EqualsOneRank) {
+  for (const ProcessGrid& grid : grids(world().size())) {
+    SCOPED_TRACE(grid.str());
+    const Groups groups = Groups::connect(world(), device_, grid);
+    for (const int64_t bucket_size : {int64_t{1}, int64_t{700}, int64_t{1} << 40}) {
+      for (const ReadyOrder order : {ReadyOrder::nothing, ReadyOrder::descending, ReadyOrder::shuffled}) {
+        for (const bool overlap : {true, false}) {
+          compare(groups, {.dtype = DType::bf16,
+                           .bucket_size = bucket_size,
+                           .overlap = overlap,
+                           .order = order,
+                           .exact = true});
+        }
+      }
+    }
+    compare(groups, {.dtype = DType::f32, .bucket_size = 700, .exact = true});
+    compare(groups, {.dtype = DType::bf16, .grad_dtype = DType::bf16, .bucket_size = 700, .exact = true});
+  }
+}
+
+// Several steps are launched at once, over large buckets, and the host waits only at the end: a missing order between
+// the streams would show as gradients reduced too early or zeroed too soon, or as values gathered too early.
+TEST_F(DistributedOptimizerGpu, StreamsKeepTheirOrder) {
+  constexpr int64_t kLayers = 6, kRows = 4099, kCols = 1024, kManySteps = 8;
+  constexpr float kLr = 0.01f;
+  const Groups groups = Groups::connect(world(), device_, ProcessGrid::of(world().size(), 1, 1, 1));
+  const int ranks = world().size();
+  config::Config config;
+  config.optimizer.clip_grad = 0;
+  ParameterStore store;
+  optim::Optimizer optimizer(config, store, groups);
+  std::vector<model::Parameter*> layers;
+  for (int64_t layer = 0; layer < kLayers; ++layer) {
+    layers.push_back(store.add({.name = fmt::format("layer {}", layer),
+                                .shard = ParameterShard::whole({kRows, kCols}),
+                                .init = model::Init::zeros}));
+    store.end_layer();
+  }
+  MemoryPlan plan;
+  store.plan(plan, {.data_rank = groups.data().rank(), .data_size = ranks, .bucket_size = 1});
+  optimizer.plan(plan);
+  Tensor seen;  // the values that each step's forward pass reads
+  plan.add(seen, "seen", MemoryKind::data, DType::bf16, {kManySteps * kLayers, kRows * kCols});
+  const DeviceBuffer memory = plan.allocate(device_);
+  store.bind(device_);
+
+  const auto sign = [](int64_t step) { return step % 3 == 2 ? -1.0f : 1.0f; };
+  for (int64_t step = 0; step < kManySteps; ++step) {
+    optimizer.begin_step(device_);
+    for (int64_t layer = 0; layer < kLayers; ++layer) {
+      const model::Parameter& p = *layers[static_cast<size_t>(layer)];
+      optimizer.gatherer().wait(device_, p.offset, p.end());
+      device_.copy(seen.slice_rows(step * kLayers + layer, 1), p.value);
+    }
+    optimizer.reducer().begin(device_);
+    for (int64_t layer = kLayers - 1; layer >= 0; --layer) {
+      const model::Parameter& p = *layers[static_cast<size_t>(layer)];
+      kernels::fill_value(device_, p.grad, sign(step) * static_cast<float>(groups.data().rank() + 1));
+      optimizer.reducer().ready(device_, p.offset, p.end());
+    }
+    optimizer.step(device_, kLr);
+    optimizer.finish_step(false);
+  }
+
+  // All weights begin at 0 and rank r of R finds the gradient r + 1, so each element goes the way of this one.
+  std::vector<uint16_t> bits(static_cast<size_t>(kRows * kCols));
+  float main = 0, exp_avg = 0, exp_avg_sq = 0;
+  for (int64_t step = 0; step < kManySteps; ++step) {
+    for (int64_t layer = 0; layer < kLayers; ++layer) {
+      device_.copy_to_host(bits.data(), seen.slice_rows(step * kLayers + layer, 1));
+      device_.synchronize();
+      EXPECT_EQ(std::count(bits.begin(), bits.end(), to_bf16(main).bits), kRows * kCols)
+          << "step " << step << ", layer " << layer << ": " << main;
+    }
+    const kernels::AdamW rule{.lr = kLr,
+                              .beta1 = static_cast<float>(config.optimizer.beta1),
+                              .beta2 = static_cast<float>(config.optimizer.beta2),
+                              .eps = static_cast<float>(config.optimizer.eps),
+                              .step = step + 1};
+    const float sum = sign(step) * static_cast<float>(ranks * (ranks + 1) / 2);
+    kernels::adamw_element(kernels::adamw_constants(rule), 0.0f, sum, main, exp_avg, exp_avg_sq);
+  }
+}
+
+}  // namespace
+}  // namespace te::testing

@@ -1,0 +1,188 @@
+// The distributed optimizer on CPU ranks against a one-rank optimizer that is fed with the sums of all ranks'
+// gradients. MPI adds in rank order in FP32 and rounds once, and so does the test: without clipping every number must
+// be the same. With clipping the norm is summed in another order.
+#include "data_parallel_cases.h"
+#include "optim/replica_check.h"
+#include "testing/mpi.h"
+
+namespace te::testing {
+namespace {
+
+class DistributedOptimizer : public ::testing::Test {
+ protected:
+  /// Runs the body on every grid of this world.
+  template <class Body>
+  void on_every_grid(Body&& body) {
+    for (const ProcessGrid& grid : grids(world().size())) {
+      SCOPED_TRACE(grid.str());
+      const Groups groups = Groups::connect(world(), cpu_, grid);
+      body(groups);
+    }
+  }
+
+  /// Five steps of the ranks and of the reference; returns the largest relative difference of the gradient norms.
+  double compare(const Groups& groups, const Case& c, const Tolerance& tolerance) {
+    SCOPED_TRACE(c.str());
+    Rank rank(cpu_, groups, c), reference(cpu_, single_, c);
+    expect_equal(rank, Expected(reference), {});  // initial values
+    double difference = 0;
+    for (int step = 1; step <= kSteps; ++step) {
+      rank.step(step);
+      reference.step_with_sums(step, groups.grid());
+      const optim::StepStatus actual = rank.optimizer().status(), expected = reference.optimizer().status();
+      difference = std::max(difference, std::abs(double{actual.grad_norm} / expected.grad_norm - 1));
+      EXPECT_EQ(actual.loss_sum, expected.loss_sum);
+      EXPECT_EQ(actual.skipped, 0);
+    }
+    expect_equal(rank, Expected(reference), tolerance);
+    expect_padding_zero(rank);
+    expect_same_status(rank);
+    return difference;
+  }
+
+  /// StepStatus has the same bits on every rank.
+  void expect_same_status(Rank& rank) {
+    const optim::StepStatus status = rank.optimizer().status();
+    const std::string bytes(reinterpret_cast<const char*>(&status), sizeof(status));
+    for (const std::string& other : world().gather_strings(bytes)) EXPECT_EQ(other, bytes);
+  }
+
+  const Context cpu_ = Context::cpu();
+  const Groups single_ = Groups::single();
+};
+
+constexpr int64_t kBucketSizes[] = {1, 700, int64_t{1} << 40};
+constexpr ReadyOrder kOrders[] = {ReadyOrder::nothing, ReadyOrder::descending, ReadyOrder::ascending,
+                                  ReadyOrder::shuffled, ReadyOrder::halves};
+
+// A norm of n FP32 squares: FP64 sums of FP32 rounding per rank and bucket, FP32 sums over both; with at most 8 ranks
+// and 7 buckets of at most 15 roundings in a row, each 2^-24 of the sum. The root halves it.
+constexpr double kNormBound = 15.0 / (1 << 24);
+
+TEST_F(DistributedOptimizer, EqualsOneRank) {
+  on_every_grid([&](const Groups& groups) {
+    for (const int64_t bucket_size : kBucketSizes) {
+      for (const ReadyOrder order : kOrders) {
+        EXPECT_LE(compare(groups, {.bucket_size = bucket_size, .order = order}, {}), kNormBound);
+      }
+      EXPECT_LE(compare(groups, {.bucket_size = bucket_size, .overlap = false}, {}), kNormBound);
+      EXPECT_LE(compare(groups, {.dtype = DType::bf16, .bucket_size = bucket_size}, {}), kNormBound);
+    }
+  });
+}
+
+TEST_F(DistributedOptimizer, EqualsOneRankWithGradientsInBf16) {
+  on_every_grid([&](const Groups& groups) {
+    for (const bool overlap : {true, false}) {
+      for (const bool exact : {true, false}) {
+        const Case c{.dtype = DType::bf16,
+                     .grad_dtype = DType::bf16,
+                     .bucket_size = 700,
+                     .overlap = overlap,
+                     .order = ReadyOrder::shuffled,
+                     .exact = exact};
+        EXPECT_LE(compare(groups, c, {}), kNormBound);
+      }
+    }
+  });
+}
+
+TEST_F(DistributedOptimizer, EqualsOneRankWithClipping) {
+  on_every_grid([&](const Groups& groups) {
+    // The multiplier, and with it each step's gradient, is off by e <= kNormBound plus the rounding of its own
+    // division. exp_avg and the root of exp_avg_sq are then off by e times the largest gradient seen; an element's
+    // update, lr exp_avg / sqrt(exp_avg_sq), by at most 5 e lr (exp_avg_sq after 5 steps is at least 0.05 / 0.23 of the
+    // largest squared gradient). Main parameters, below 4, round at 2^-23 a step on top of that.
+    const float e = static_cast<float>(kNormBound) + 4.0f / (1 << 24);
+    const float main = kSteps * (5e-2f * e + 2.4e-7f);
+    const Tolerance tolerance{.main = main, .exp_avg = e, .exp_avg_sq = e, .value = main};
+    const Case c{.bucket_size = 700, .clip = 0.25};
+    EXPECT_LE(compare(groups, c, tolerance), kNormBound);
+  });
+}
+
+TEST_F(DistributedOptimizer, EachDataRankKeepsItsShare) {
+  on_every_grid([&](const Groups& groups) {
+    Rank rank(cpu_, groups, {.dtype = DType::bf16, .bucket_size = 700});
+    const int64_t size = groups.data().size();
+    EXPECT_EQ(rank.optimizer().exp_avg.numel() * size, rank.store().flat_size());
+    EXPECT_EQ(rank.store().mains.numel() * size, rank.store().flat_size());
+    // Every element has one owner in the data group.
+    for (const Rank::Held& held : rank.held()) {
+      int64_t count = 0;
+      for (const ParameterStore::Piece& piece : rank.store().pieces(*held.parameter)) count += piece.count;
+      EXPECT_EQ(world().sum_i64(count, groups.data().world_ranks()), held.parameter->shape.numel());
+    }
+  });
+}
+
+TEST_F(DistributedOptimizer, AllRanksSkipWhenOneHasANonFiniteNumber) {
+  on_every_grid([&](const Groups& groups) {
+    for (const bool in_the_loss : {false, true}) {
+      const Case c{.dtype = DType::bf16, .bucket_size = 700};
+      Rank rank(cpu_, groups, c), reference(cpu_, single_, c);
+      for (int step = 1; step <= kSteps; ++step) {
+        const bool skip = step == 3;
+        rank.step(step, skip ? groups.data().size() - 1 : -1, in_the_loss);
+        reference.step_with_sums(step, groups.grid(), skip);
+        EXPECT_EQ(rank.optimizer().status().skipped, skip ? 1 : 0);
+        expect_same_status(rank);
+      }
+      EXPECT_EQ(rank.optimizer().updates(), kSteps - 1);
+      expect_equal(rank, Expected(reference), {});
+    }
+  });
+}
+
+TEST_F(DistributedOptimizer, ReplicasAreCompared) {
+  on_every_grid([&](const Groups& groups) {
+    Rank rank(cpu_, groups, {.bucket_size = 700});
+    rank.step(1);
+    optim::check_replicas(cpu_, rank.store(), groups);
+    if (groups.tensor().size() == 1) return;
+    // A gain that one tensor rank has wrong in its last bit, on every data rank.
+    const Rank::Held& held = *std::find_if(rank.held().begin(), rank.held().end(), [](const Rank::Held& h) {
+      return h.definition.sharing == Sharing::partial;
+    });
+    std::vector<float> values = rank.read(held.parameter->value);
+    if (groups.tensor().rank() == 1) values[5] = std::nextafter(values[5], 100.0f);
+    rank.write(held.parameter->value, values);
+    try {
+      optim::check_replicas(cpu_, rank.store(), groups);
+      ADD_FAILURE() << "a difference went unnoticed";
+    } catch (const InternalError& error) {
+      EXPECT_NE(std::string(error.what()).find(held.parameter->name), std::string::npos) << error.what();
+    }
+  });
+}
+
+TEST_F(DistributedOptimizer, MisuseIsAnError) {
+  const Groups groups = Groups::connect(world(), cpu_, ProcessGrid::of(world().size(), 1, 1, 1));
+  Rank rank(cpu_, groups, {.bucket_size = int64_t{1} << 40});
+  optim::GradientReducer& reducer = rank.optimizer().reducer();
+  EXPECT_THROW(reducer.ready(cpu_, 0, 1), InternalError);
+  reducer.begin(cpu_);
+  EXPECT_THROW(reducer.begin(cpu_), InternalError);
+  EXPECT_THROW(rank.optimizer().begin_step(cpu_), InternalError);
+  if (world().size() > 1) {
+    reducer.ready(cpu_, 0, rank.layer_begin(1));
+    // The first layer is missing nothing any more; the one bucket counts, so twice the rest shows.
+    reducer.ready(cpu_, rank.layer_begin(1), rank.store().flat_size());
+    EXPECT_THROW(reducer.ready(cpu_, 0, 1), InternalError);
+  }
+  reducer.finish(cpu_);
+  rank.step(1);
+}
+
+TEST_F(DistributedOptimizer, ATiedParameterWithoutAMarkIsAnError) {
+  const Groups planned = Groups::planned(ProcessGrid::of(2, 1, 1, 2), 0);
+  ParameterStore store;
+  store.add({.name = "words", .shard = ParameterShard::whole({5, 3})});
+  MemoryPlan plan;
+  store.plan(plan, {});
+  optim::GradientReducer reducer(Rank::config_of({}), store, planned);
+  EXPECT_THROW(reducer.plan(plan), InternalError);
+}
+
+}  // namespace
+}  // namespace te::testing

@@ -45,6 +45,7 @@ void ModelStage::build(const config::Config& config) {
   size_t first = 0;
   if (groups_->first_stage()) {
     embedding_ = std::make_unique<VocabParallelEmbedding>(config, parameters_, tensor_);
+    embedding_->words()->copied = config.model.tie_word_embeddings && !groups_->last_stage();
     parameters_.end_layer();
     add_unit(first);
   }

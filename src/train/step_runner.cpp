@@ -5,7 +5,10 @@
 namespace te::train {
 
 StepRunner::StepRunner(const config::Config& config, const Context& context)
-    : config_(config), context_(context), model_(config), optimizer_(config, model_.parameters(), groups_) {
+    : config_(config),
+      context_(context),
+      model_(config),
+      optimizer_(config, model_.parameters(), model_.groups()) {
   model_.plan(plan_, context_);
   optimizer_.plan(plan_);
   const int64_t microbatches = config.training.global_batch_size / config.training.micro_batch_size;

@@ -7,7 +7,6 @@
 #include "core/memory_plan.h"
 #include "model/model_stage.h"
 #include "optim/optimizer.h"
-#include "parallel/groups.h"
 
 namespace te::train {
 
@@ -46,7 +45,6 @@ class StepRunner {
 
   config::Config config_;
   const Context& context_;
-  parallel::Groups groups_ = parallel::Groups::single();
   model::ModelStage model_;
   optim::Optimizer optimizer_;
   MemoryPlan plan_;

@@ -12,7 +12,6 @@
 #include "core/random.h"
 #include "model/model_stage.h"
 #include "optim/optimizer.h"
-#include "parallel/groups.h"
 
 namespace te::testing {
 
@@ -48,7 +47,7 @@ class TinyModel {
       : config_(config),
         context_(std::move(context)),
         model_(config),
-        optimizer_(config, model_.parameters(), groups_) {
+        optimizer_(config, model_.parameters(), model_.groups()) {
     config::validate(config);
     model_.plan(plan_, context_);
     optimizer_.plan(plan_);
@@ -131,7 +130,6 @@ class TinyModel {
  private:
   config::Config config_;
   Context context_;
-  parallel::Groups groups_ = parallel::Groups::single();
   model::ModelStage model_;
   optim::Optimizer optimizer_;
   MemoryPlan plan_;

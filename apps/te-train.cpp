@@ -1,5 +1,6 @@
 // te-train: trains a GPT or Llama model as a YAML file says.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <string>
@@ -8,6 +9,9 @@
 #include "config/config.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "parallel/launch.h"
+#include "parallel/schedule/draw.h"
+#include "parallel/watchdog.h"
 #include "train/summary.h"
 #include "train/trainer.h"
 
@@ -22,6 +26,7 @@ void request_stop(int) {
 constexpr const char* kFooter = R"(Examples:
   te-train --config configs/gpt2_124m_fp8.yaml
   te-train --config configs/llama7b_fp8.yaml --dry-run
+  mpirun -n 4 te-train --config configs/llama7b_fp8.yaml --set parallel.tensor=2
   te-train --config configs/quickstart_bf16.yaml --set training.train_steps=20 --set precision.fp8=hybrid
 
 Logs go to logging.directory: loss.csv (one line per step) and metrics.jsonl (with FP8 health).
@@ -29,9 +34,9 @@ Ctrl-C finishes the step in work and saves a checkpoint; --set checkpoint.resume
 
 Exit codes: 0 done, 1 internal error, 2 wrong input, 3 diverged, 130 interrupted.)";
 
-te::Context open_device(const te::config::Config& config, bool dry_run) {
+te::Context open_device(const te::config::Config& config, te::parallel::World& world, bool dry_run) {
   using te::config::DeviceChoice;
-  const bool usable = te::cuda_device_count() > 0;
+  const bool usable = (dry_run ? te::cuda_device_count() : world.min_i64(te::cuda_device_count())) > 0;
   const DeviceChoice choice = config.training.device;
   if (choice == DeviceChoice::cpu || (choice == DeviceChoice::automatic && !usable))
     return te::Context::cpu();
@@ -39,61 +44,56 @@ te::Context open_device(const te::config::Config& config, bool dry_run) {
     std::printf("no GPU here: the plan leaves out the workspaces of cuDNN\n");
     return te::Context::cpu();
   }
+  if (world.size() > 1) return te::parallel::open_cuda_device(world);
   return te::Context::cuda(static_cast<int>(config.training.device_index));
 }
 
-int body(int argc, char** argv) {
-  CLI::App app{"te-train: trains GPT and Llama models in BF16 and FP8."};
-  app.footer(kFooter);
-  std::string config_path;
-  std::vector<std::string> overrides;
-  bool dry_run = false, print_config = false, verbose = false, describe = false;
-  app.add_option("--config", config_path, "YAML file of the run; see docs/configuration.md")
-      ->type_name("FILE");
-  app.add_option("--set", overrides, "Override a key, as in --set model.num_layers=4; may be repeated")
-      ->type_name("KEY=VALUE")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  app.add_flag("--dry-run", dry_run, "Check the config, print model and memory plan, and stop; needs no GPU");
-  app.add_flag("--print-config", print_config, "Print the effective config as YAML and stop");
-  app.add_flag("--describe-keys", describe,
-               "Print every config key with type, default and meaning, and stop");
-  app.add_flag("--verbose", verbose, "With --dry-run: every buffer of the plan");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp&) {
-    std::printf("%s", app.help().c_str());
-    return 0;
-  } catch (const CLI::ParseError& error) {
-    te::user_error("{}; see te-train --help", error.what());
-  }
-  if (describe) {
-    std::printf("%s", te::config::describe_keys().c_str());
-    return 0;
-  }
-  if (config_path.empty())
-    te::user_error("--config FILE is required; see te-train --help and the files in configs/");
-  te::config::Config config = te::config::load_config(config_path, overrides);
-  if (print_config) {
-    std::printf("%s", te::config::to_yaml(config).c_str());
-    return 0;
-  }
+/// What te-train shows and then stops.
+struct Show {
+  bool dry_run = false, verbose = false, schedule = false;
+  int ranks = 0;  ///< of the layout to be shown
+};
 
-  te::init_log();
-  te::Context context = open_device(config, dry_run);
-  te::config::validate_for_device(config, context.is_cuda());
-  te::train::Trainer trainer(config, context);
-  std::printf("%s%s%s%s", te::train::device_summary(context).c_str(),
-              te::train::model_summary(config, trainer.model().parameters()).c_str(),
-              te::train::precision_summary(config, context).c_str(),
-              te::train::memory_summary(trainer.plan(), context).c_str());
-  if (dry_run) {
-    if (verbose) std::printf("buffers:\n%s", trainer.plan().buffers().c_str());
-    return 0;
+// The plan of every pipeline stage: its tensor and data ranks hold as much.
+void show_layout(const te::config::Config& config, const te::Context& context,
+                 const te::parallel::ProcessGrid& grid, bool verbose) {
+  for (int stage = 0; stage < grid.pipeline; ++stage) {
+    const int rank = grid.rank({.pipeline = stage});
+    const te::parallel::Groups groups = te::parallel::Groups::planned(grid, rank);
+    te::train::StepRunner runner(config, context, groups);
+    if (stage == 0) {
+      std::printf("%s%s", te::train::device_summary(context).c_str(),
+                  te::train::precision_summary(config, context).c_str());
+    }
+    if (grid.world > 1)
+      std::printf("\nrank %d of %s (%s)\n", rank, grid.str().c_str(), groups.at().str().c_str());
+    std::printf("%s%s", te::train::model_summary(config, runner.model().parameters()).c_str(),
+                te::train::memory_summary(runner.plan(), context).c_str());
+    if (verbose) std::printf("buffers:\n%s", runner.plan().buffers().c_str());
   }
-  std::printf("effective config:\n%s\n", te::config::to_yaml(config).c_str());
-  std::fflush(stdout);
+}
 
+int train(const te::config::Config& config, te::parallel::World& world) {
+  te::parallel::Watchdog::set_timeout(static_cast<double>(config.parallel.timeout_seconds));
+  te::parallel::ProcessGrid grid;
+  world.together([&] {
+    grid = te::parallel::ProcessGrid::of(world.size(), static_cast<int>(config.parallel.tensor), 1,
+                                         static_cast<int>(config.parallel.pipeline));
+    te::parallel::check(te::train::schedule_shape(config, grid));
+  });
+  te::Context context = open_device(config, world, false);
+  world.together([&] { te::config::validate_for_device(config, context.is_cuda()); });
+  const te::parallel::Groups groups = te::parallel::Groups::connect(world, context, grid);
+  te::train::Trainer trainer(config, context, world, groups);
+  const std::string ranks = world.size() > 1 ? te::parallel::binding_table(world, context, grid) : "";
+  if (world.leader()) {
+    std::printf(
+        "%s%s%s%s%seffective config:\n%s\n", ranks.c_str(), te::train::device_summary(context).c_str(),
+        te::train::model_summary(config, trainer.model().parameters()).c_str(),
+        te::train::precision_summary(config, context).c_str(),
+        te::train::memory_summary(trainer.plan(), context).c_str(), te::config::to_yaml(config).c_str());
+    std::fflush(stdout);
+  }
   std::signal(SIGINT, request_stop);
   std::signal(SIGTERM, request_stop);
   switch (trainer.run(&stop_requested)) {
@@ -107,8 +107,71 @@ int body(int argc, char** argv) {
   return 1;
 }
 
+int body(te::parallel::World& world, int argc, char** argv) {
+  CLI::App app{"te-train: trains GPT and Llama models in BF16 and FP8."};
+  app.footer(kFooter);
+  std::string config_path;
+  std::vector<std::string> overrides;
+  bool print_config = false, describe = false;
+  Show show;
+  app.add_option("--config", config_path, "YAML file of the run; see docs/configuration.md")
+      ->type_name("FILE");
+  app.add_option("--set", overrides, "Override a key, as in --set model.num_layers=4; may be repeated")
+      ->type_name("KEY=VALUE")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  app.add_flag("--dry-run", show.dry_run,
+               "Check the config, print model and memory plan, and stop; needs no GPU");
+  app.add_flag("--print-config", print_config, "Print the effective config as YAML and stop");
+  app.add_flag("--describe-keys", describe,
+               "Print every config key with type, default and meaning, and stop");
+  app.add_flag("--verbose", show.verbose, "With --dry-run: every buffer of the plan");
+  app.add_flag("--print-schedule", show.schedule, "Draw the pipeline schedule and stop");
+  app.add_option(
+         "--ranks", show.ranks,
+         "With --dry-run and --print-schedule: ranks of the job; parallel.tensor * pipeline when absent")
+      ->check(CLI::PositiveNumber);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    std::printf("%s", app.help().c_str());
+    return 0;
+  } catch (const CLI::ParseError& error) {
+    te::user_error("{}; see te-train --help", error.what());
+  }
+  if (describe) {
+    if (world.leader()) std::printf("%s", te::config::describe_keys().c_str());
+    return 0;
+  }
+  if (config_path.empty())
+    te::user_error("--config FILE is required; see te-train --help and the files in configs/");
+  te::config::Config config;
+  world.together([&] { config = te::config::load_config(config_path, overrides); });
+  if (print_config) {
+    if (world.leader()) std::printf("%s", te::config::to_yaml(config).c_str());
+    return 0;
+  }
+  te::init_log(-1, world.leader() ? spdlog::level::info : spdlog::level::err);
+  if (!show.dry_run && !show.schedule) return train(config, world);
+  if (!world.leader()) return 0;
+  const int model_ranks = static_cast<int>(config.parallel.tensor * config.parallel.pipeline);
+  const te::parallel::ProcessGrid grid = te::parallel::ProcessGrid::of(
+      show.ranks > 0 ? show.ranks : std::max(world.size(), model_ranks),
+      static_cast<int>(config.parallel.tensor), 1, static_cast<int>(config.parallel.pipeline));
+  if (show.schedule) {
+    const te::parallel::ScheduleShape shape = te::train::schedule_shape(config, grid);
+    std::printf("%s", te::parallel::draw(te::parallel::make_schedule(shape), shape).c_str());
+  }
+  if (show.dry_run) {
+    const te::Context context = open_device(config, world, true);
+    te::config::validate_for_device(config, context.is_cuda());
+    show_layout(config, context, grid, show.verbose);
+  }
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  return te::run_main("te-train", body, argc, argv);
+  return te::parallel::run_job("te-train", body, argc, argv);
 }

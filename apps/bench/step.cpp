@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "data/sampler.h"
 #include "kernels/attention/attention.h"
+#include "parallel/launch.h"
 #include "train/flops.h"
 #include "train/step_runner.h"
 
@@ -29,27 +30,34 @@ double milliseconds_since(std::chrono::steady_clock::time_point start) {
 }
 
 void run(const StepOptions& options) {
+  parallel::World world;
   kernels::set_attention_deterministic(options.attention == "deterministic");
   nlohmann::json report;
-  std::vector<std::vector<std::string>> table{
-      {"config", "FP8", "tokens/step", "ms", "min", "max", "tokens/s", "TFLOP/s", "memory", "first step s"}};
+  std::vector<std::vector<std::string>> table{{"config", "FP8", "TPxDPxPP", "tokens/step", "ms", "min", "max",
+                                               "tokens/s/GPU", "TFLOP/s", "memory", "first step s"}};
   for (const std::string& path : options.configs) {
     const auto start = std::chrono::steady_clock::now();
     std::vector<std::string> overrides = {"data.synthetic=true", "data.train=[]", "data.valid=[]",
                                           "training.eval_interval=0"};
     overrides.insert(overrides.end(), options.overrides.begin(), options.overrides.end());
     const config::Config config = config::load_config(path, overrides);
-    const Context context = open_device(config.training.device == config::DeviceChoice::cpu ? "cpu" : "auto");
+    const parallel::ProcessGrid grid =
+        parallel::ProcessGrid::of(world.size(), static_cast<int>(config.parallel.tensor), 1,
+                                  static_cast<int>(config.parallel.pipeline));
+    const bool cpu = config.training.device == config::DeviceChoice::cpu || cuda_device_count() == 0;
+    const Context context =
+        world.size() > 1 && !cpu ? parallel::open_cuda_device(world) : open_device(cpu ? "cpu" : "auto");
     config::validate_for_device(config, context.is_cuda());
-    train::StepRunner runner(config, context);
+    const parallel::Groups groups = parallel::Groups::connect(world, context, grid);
+    train::StepRunner runner(config, context, groups);
     runner.allocate();
-    runner.model().initialize(context, config.training.seed);
-    runner.model().quantize_weights(context);
+    runner.initialize();
     const auto data =
         make_synthetic_source(config.model.seq_length, config.model.vocab_size, config.training.seed);
     train::HostBatch batch = runner.make_host_batch();
     const int64_t samples = config.training.global_batch_size;
-    data->fill(0, samples, batch.tokens.as<int32_t>(), batch.targets.as<int32_t>());
+    data->fill(runner.first_local_sample(), runner.local_samples(), batch.tokens.as<int32_t>(),
+               batch.targets.as<int32_t>());
     batch.counted = samples * config.model.seq_length;
     std::vector<double> times;
     double first_step = 0;
@@ -64,11 +72,13 @@ void run(const StepOptions& options) {
     std::sort(times.begin(), times.end());
     const double ms = times[times.size() / 2];
     const auto tokens = static_cast<double>(samples * config.model.seq_length);
-    const double tflops = train::flops_per_token(config.model) * tokens / ms / 1e9;
+    const double tokens_per_gpu = tokens / ms * 1e3 / world.size();
+    const double tflops = train::flops_per_token(config.model) * tokens_per_gpu / 1e12;
+    const std::string layout = fmt::format("{}x{}x{}", grid.tensor, grid.data, grid.pipeline);
     const std::string fp8(to_string(config.precision.fp8));
-    table.push_back({config.name, fp8, fmt::format("{:.0f}", tokens), fmt::format("{:.2f}", ms),
+    table.push_back({config.name, fp8, layout, fmt::format("{:.0f}", tokens), fmt::format("{:.2f}", ms),
                      fmt::format("{:.2f}", times.front()), fmt::format("{:.2f}", times.back()),
-                     fmt::format("{:.0f}", tokens / ms * 1e3), fmt::format("{:.1f}", tflops),
+                     fmt::format("{:.0f}", tokens_per_gpu), fmt::format("{:.1f}", tflops),
                      human_bytes(runner.plan().total_bytes()), fmt::format("{:.1f}", first_step)});
     report.push_back({{"config", config.name},
                       {"fp8", fp8},
@@ -80,11 +90,15 @@ void run(const StepOptions& options) {
                       {"ms_min", times.front()},
                       {"ms_max", times.back()},
                       {"tokens_per_s", tokens / ms * 1e3},
+                      {"tokens_per_s_per_gpu", tokens_per_gpu},
+                      {"ranks", world.size()},
+                      {"layout", layout},
                       {"tflops", tflops},
                       {"memory_bytes", runner.plan().total_bytes()},
                       {"first_step_s", first_step},
                       {"loss", runner.optimizer().status().loss_sum / static_cast<float>(batch.counted)}});
   }
+  if (!world.leader()) return;
   std::printf(
       "whole optimizer steps (clipping, AdamW with FP32 main parameters), random tokens, median of %d\n",
       options.steps);

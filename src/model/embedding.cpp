@@ -30,7 +30,8 @@ VocabParallelEmbedding::VocabParallelEmbedding(const config::Config& config, Par
       {.name = "embedding.word_embeddings.weight",
        .shard = ParameterShard::of_rows({vocab, hidden}, {vocab}, tensor.rank(), tensor.size()),
        .std = std,
-       .decay = true});
+       .decay = true,
+       .copied = config.model.tie_word_embeddings && config.parallel.pipeline > 1});
   if (config.model.family == config::Family::gpt) {
     positions_ =
         parameters.add({.name = "embedding.position_embeddings.weight",

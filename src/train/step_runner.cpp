@@ -3,69 +3,117 @@
 #include <algorithm>
 
 namespace te::train {
+namespace {
+
+parallel::Groups& single_groups() {
+  static parallel::Groups groups = parallel::Groups::single();
+  return groups;
+}
+
+}  // namespace
 
 StepRunner::StepRunner(const config::Config& config, const Context& context)
+    : StepRunner(config, context, single_groups()) {}
+
+StepRunner::StepRunner(const config::Config& config, const Context& context, const parallel::Groups& groups)
     : config_(config),
       context_(context),
-      model_(config),
-      optimizer_(config, model_.parameters(), model_.groups()) {
-  model_.plan(plan_, context_);
+      model_(config, groups),
+      optimizer_(config, model_.parameters(), groups),
+      pipeline_(config, context, model_),
+      local_samples_(config.training.global_batch_size / groups.data().size()) {
+  model_.plan(plan_, context_, pipeline_.slots());
   optimizer_.plan(plan_);
-  const int64_t microbatches = config.training.global_batch_size / config.training.micro_batch_size;
-  plan_.add(tokens_, "tokens", MemoryKind::data, DType::i32, {microbatches, model_.dims().tokens});
-  plan_.add(targets_, "targets", MemoryKind::data, DType::i32, {microbatches, model_.dims().tokens});
+  pipeline_.plan(plan_);
+  const Shape shape{local_samples_ / config.training.micro_batch_size, model_.dims().tokens};
+  plan_.add(batch_.tokens, "tokens", MemoryKind::data, DType::i32, shape);
+  plan_.add(batch_.targets, "targets", MemoryKind::data, DType::i32, shape);
   plan_.add(valid_loss_, "valid_loss", MemoryKind::data, DType::f32, {1});
+  // Values of a bucket are waited for where they are first read, gradients reduced where they are finished.
+  model_.set_hooks({.before_values = [this](const Context& stream, int64_t begin,
+                                            int64_t end) { optimizer_.gatherer().wait(stream, begin, end); },
+                    .gradients_ready =
+                        [this](const Context& stream, int64_t begin, int64_t end) {
+                          if (optimizer_.reducer().in_flight())
+                            optimizer_.reducer().ready(stream, begin, end);
+                        }});
 }
+
+// --- life --------------------------------------------------------------------------------------------------
 
 void StepRunner::allocate() {
   memory_ = plan_.allocate(context_);
   model_.bind(context_);
 }
 
+void StepRunner::initialize() {
+  model_.initialize(context_, config_.training.seed);
+  optimizer_.gatherer().gather_all(context_);
+  weights_changed(false);
+}
+
+void StepRunner::publish_weights() {
+  model_.parameters().cast_values(context_);
+  optimizer_.gatherer().gather_all(context_);
+  weights_changed(false);
+}
+
 HostBatch StepRunner::make_host_batch() const {
-  const size_t bytes =
-      static_cast<size_t>(config_.training.global_batch_size * config_.model.seq_length) * sizeof(int32_t);
+  const size_t bytes = static_cast<size_t>(local_samples_ * config_.model.seq_length) * sizeof(int32_t);
   return {HostBuffer(context_, bytes), HostBuffer(context_, bytes), 0};
 }
 
-void StepRunner::microbatch(int64_t index, int64_t first_sample, float grad_scale, bool count_fp8) {
-  const int64_t tokens = model_.dims().tokens;
-  model::Pass pass;
-  pass.first_sample = first_sample + index * config_.training.micro_batch_size;
-  pass.dropout_seed = config_.training.seed;
-  pass.count_fp8 = count_fp8;
-  model_.forward_backward(context_, tokens_.slice_rows(index, 1).view({tokens}),
-                          targets_.slice_rows(index, 1).view({tokens}), grad_scale, optimizer_.loss_sum(),
-                          pass);
+// Counting casts must happen in the step that reports them; else each layer is cast when it is next used.
+void StepRunner::weights_changed(bool count_fp8) {
+  if (!count_fp8) return model_.weights_changed();
+  optimizer_.gatherer().wait_all(context_);
+  model_.quantize_weights(context_, true);
 }
+
+// --- steps -------------------------------------------------------------------------------------------------
 
 void StepRunner::launch(const HostBatch& batch, int64_t step, int64_t first_sample, bool count_fp8) {
   // 1. Samples. The loss is the mean over the counted tokens of the global batch, so every microbatch's
   //    gradient is scaled by their number.
-  context_.copy_to_device(tokens_, batch.tokens.as<void>());
-  context_.copy_to_device(targets_, batch.targets.as<void>());
+  context_.copy_to_device(batch_.tokens, batch.tokens.as<void>());
+  context_.copy_to_device(batch_.targets, batch.targets.as<void>());
   const float grad_scale = 1.0f / static_cast<float>(std::max<int64_t>(1, batch.counted));
-  // 2. Microbatches; gradients accumulate.
+  // 2. Microbatches; gradients accumulate, and in the last one's backward pass start to be reduced.
   optimizer_.begin_step(context_);
   if (count_fp8) model_.recipe().table().zero_counters(context_);
-  for (int64_t index = 0; index < tokens_.dim(0); ++index)
-    microbatch(index, first_sample, grad_scale, count_fp8);
+  const int64_t microbatches = batch_.tokens.dim(0);
+  optimizer_.reducer().begin(context_);
+  pipeline_.run(context_, batch_, grad_scale, optimizer_.loss_sum(), [&](int64_t microbatch) {
+    model::Pass pass;
+    pass.first_sample = first_sample + first_local_sample() + microbatch * config_.training.micro_batch_size;
+    pass.dropout_seed = config_.training.seed;
+    pass.count_fp8 = count_fp8;
+    pass.last_microbatch = microbatch + 1 == microbatches;
+    return pass;
+  });
   // 3. Gradient norm, clipping, AdamW.
   optimizer_.step(context_, optimizer_.schedule().at(step));
   // 4. FP8 scales from this step's amaxes, then the weights in FP8 for the next step.
   model_.recipe().update(context_, optimizer_.skip_flag());
-  model_.quantize_weights(context_, count_fp8);
+  weights_changed(count_fp8);
   // 5. What the host wants to know.
   optimizer_.fetch_status(context_);
 }
 
-void StepRunner::calibrate(const HostBatch& batch) {
-  context_.copy_to_device(tokens_, batch.tokens.as<void>());
-  context_.copy_to_device(targets_, batch.targets.as<void>());
+void StepRunner::copy_microbatch(const int32_t* tokens, const int32_t* targets) {
+  context_.copy_to_device(batch_.tokens_of(0), tokens);
+  context_.copy_to_device(batch_.targets_of(0), targets);
+}
+
+void StepRunner::calibrate(const int32_t* tokens, const int32_t* targets, int64_t counted) {
+  copy_microbatch(tokens, targets);
   optimizer_.begin_step(context_);
-  microbatch(0, 0, 1.0f / static_cast<float>(std::max<int64_t>(1, batch.counted)), false);
+  model::Pass pass;
+  pass.dropout_seed = config_.training.seed;
+  pipeline_.run_one(context_, batch_, 1.0f / static_cast<float>(std::max<int64_t>(1, counted)),
+                    optimizer_.loss_sum(), pass);
   model_.recipe().update(context_, nullptr);
-  model_.quantize_weights(context_);
+  weights_changed(false);
   context_.synchronize();
 }
 
@@ -74,16 +122,13 @@ void StepRunner::begin_evaluation() {
 }
 
 void StepRunner::evaluate(const int32_t* tokens, const int32_t* targets) {
-  const int64_t count = model_.dims().tokens;
-  const Tensor device_tokens = tokens_.slice_rows(0, 1).view({count});
-  const Tensor device_targets = targets_.slice_rows(0, 1).view({count});
-  context_.copy_to_device(device_tokens, tokens);
-  context_.copy_to_device(device_targets, targets);
-  model_.evaluate(context_, device_tokens, device_targets, valid_loss_);
+  copy_microbatch(tokens, targets);
+  pipeline_.run_one(context_, batch_, 0.0f, valid_loss_, {.kind = model::PassKind::evaluate});
   context_.synchronize();  // the host arrays must outlive their copies
 }
 
 double StepRunner::finish_evaluation() {
+  groups().world().all_reduce(context_, valid_loss_, parallel::ReduceOp::sum);
   float sum = 0;
   context_.copy_to_host(&sum, valid_loss_);
   context_.synchronize();

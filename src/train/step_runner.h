@@ -7,50 +7,67 @@
 #include "core/memory_plan.h"
 #include "model/model_stage.h"
 #include "optim/optimizer.h"
+#include "parallel/groups.h"
+#include "train/pipeline.h"
 
 namespace te::train {
 
-/// The samples of one optimizer step in page-locked memory.
+/// This data rank's samples of one optimizer step in page-locked memory.
 struct HostBatch {
-  HostBuffer tokens, targets;  ///< int32 [global batch, seq]
-  int64_t counted = 0;         ///< targets that are not -1
+  HostBuffer tokens, targets;  ///< int32 [samples of this data rank, seq]
+  int64_t counted = 0;         ///< targets of the global batch that are not -1
 };
 
 class StepRunner {
  public:
-  /// Plans all memory; allocates none.
+  /// Plans all memory; allocates none. The groups must outlive it.
+  StepRunner(const config::Config& config, const Context& context, const parallel::Groups& groups);
+  /// All on one rank.
   StepRunner(const config::Config& config, const Context& context);
 
   const MemoryPlan& plan() const { return plan_; }
   model::ModelStage& model() { return model_; }
   optim::Optimizer& optimizer() { return optimizer_; }
+  const parallel::Groups& groups() const { return model_.groups(); }
 
   void allocate();
+  /// Initial weights, a function of the seed, on all ranks.
+  void initialize();
+  /// After main parameters were loaded: values and FP8 copies.
+  void publish_weights();
+
+  /// Samples of a step that this data rank trains on, and the first of them in the global batch.
+  int64_t local_samples() const { return local_samples_; }
+  int64_t first_local_sample() const { return local_samples_ * groups().data().rank(); }
   HostBatch make_host_batch() const;
 
-  /// Launches optimizer step `step` (from 1: the learning rate hangs on it) on the samples from
-  /// `first_sample` (the dropout masks hang on it), and the copy of its status to the host; returns before
-  /// the device is done. `batch` must stay as it is until the context has been synchronized.
+  /// Launches optimizer step `step` (from 1: the learning rate hangs on it) on the global batch from `first_sample`
+  /// (the dropout masks hang on it), and the copy of its status to the host; returns before the device is done.
+  /// `batch` must stay as it is until the context has been synchronized.
   void launch(const HostBatch& batch, int64_t step, int64_t first_sample, bool count_fp8);
-  /// Forward and backward of the batch's first microbatch and an update of the FP8 scales: no weight changes.
-  void calibrate(const HostBatch& batch);
-  /// Adds the loss of one microbatch (host tokens and targets, int32 [micro batch, seq]) to *valid_loss;
+  /// Forward and backward of one microbatch, the same on all data ranks, and an update of the FP8 scales: no weight
+  /// changes. tokens, targets: host, int32 [micro batch, seq]; counted: targets of a global batch.
+  void calibrate(const int32_t* tokens, const int32_t* targets, int64_t counted);
+  /// Adds the loss of one microbatch (host tokens and targets, int32 [micro batch, seq]) to this rank's sum;
   /// waits for the device.
   void evaluate(const int32_t* tokens, const int32_t* targets);
   void begin_evaluation();
-  double finish_evaluation();  ///< the sum of the losses since begin_evaluation()
+  double finish_evaluation();  ///< the sum of the losses since begin_evaluation() over all ranks
 
  private:
-  void microbatch(int64_t index, int64_t first_sample, float grad_scale, bool count_fp8);
+  void copy_microbatch(const int32_t* tokens, const int32_t* targets);
+  void weights_changed(bool count_fp8);
 
   config::Config config_;
   const Context& context_;
   model::ModelStage model_;
   optim::Optimizer optimizer_;
+  Pipeline pipeline_;
+  int64_t local_samples_;
   MemoryPlan plan_;
   DeviceBuffer memory_;
-  Tensor tokens_, targets_;  ///< int32 [num_microbatches, tokens of a microbatch]
-  Tensor valid_loss_;        ///< [1] fp32
+  DeviceBatch batch_;
+  Tensor valid_loss_;  ///< [1] fp32
 };
 
 }  // namespace te::train

@@ -8,7 +8,9 @@
 #include <system_error>
 
 #include "core/log.h"
+#include "parallel/watchdog.h"
 #include "train/flops.h"
+#include "train/fp8_health.h"
 
 namespace te::train {
 namespace {
@@ -33,8 +35,9 @@ void check_writable(const char* key, const std::string& directory) {
 
 }  // namespace
 
-Trainer::Trainer(const config::Config& config, Context& context)
-    : config_(config), context_(context), runner_(config, context) {}
+Trainer::Trainer(const config::Config& config, Context& context, parallel::World& world,
+                 const parallel::Groups& groups)
+    : config_(config), context_(context), world_(world), runner_(config, context, groups) {}
 
 // --- before the first step ---------------------------------------------------------------------------------
 
@@ -72,14 +75,12 @@ void Trainer::start() {
   }
   if (folder) {
     progress_ = checkpoint::load(context_, *folder, runner_.model(), runner_.optimizer());
-    runner_.model().parameters().cast_values(context_);
-    runner_.model().quantize_weights(context_);
+    runner_.publish_weights();
     saved_ = *folder;
     spdlog::info("resumed from {} after step {}", folder->string(), progress_.step);
     return;
   }
-  runner_.model().initialize(context_, config_.training.seed);
-  runner_.model().quantize_weights(context_);
+  runner_.initialize();
   calibrate();
 }
 
@@ -92,33 +93,49 @@ void Trainer::calibrate() {
                        config_.precision.fp8_recipe == config::Fp8Recipe::delayed;
   if (!delayed || config_.precision.fp8_calibration_passes == 0) return;
   read_batch(0, batches_[0]);
+  const Batch first = train_data_->batch(0, config_.training.micro_batch_size);  // the same on all data ranks
   for (int64_t pass = 0; pass < config_.precision.fp8_calibration_passes; ++pass)
-    runner_.calibrate(batches_[0]);
+    runner_.calibrate(first.tokens.data(), first.targets.data(), batches_[0].counted);
   spdlog::info("FP8 scales calibrated on the first microbatch ({} passes)",
                config_.precision.fp8_calibration_passes);
+}
+
+// A rank that does not come is missed here, on a GPU; on the CPU, in the operation that needs it.
+void Trainer::wait_for_device(int64_t step) {
+  const parallel::Watchdog::Guard guard(context_, fmt::format("step {}", step));
+  context_.synchronize();
+}
+
+parallel::World::Ranks Trainer::data_ranks() const {
+  return runner_.groups().data().world_ranks();
 }
 
 // --- one step ----------------------------------------------------------------------------------------------
 
 void Trainer::read_batch(int64_t first_sample, HostBatch& batch) const {
-  const int64_t samples = config_.training.global_batch_size;
+  const int64_t samples = runner_.local_samples();
   int32_t* targets = batch.targets.as<int32_t>();
-  train_data_->fill(first_sample, samples, batch.tokens.as<int32_t>(), targets);
+  train_data_->fill(first_sample + runner_.first_local_sample(), samples, batch.tokens.as<int32_t>(),
+                    targets);
   const int64_t ignored =
       std::count(targets, targets + samples * config_.model.seq_length, BatchSource::kIgnoredTarget);
-  batch.counted = samples * config_.model.seq_length - ignored;
+  batch.counted = world_.sum_i64(samples * config_.model.seq_length - ignored, data_ranks());
 }
 
 double Trainer::validate() {
   const int64_t batch = config_.training.micro_batch_size;
+  const parallel::Communicator& data_group = runner_.groups().data();
   int64_t counted = 0;
   runner_.begin_evaluation();
-  for (int64_t first = 0; first < valid_data_->num_samples(); first += batch) {
+  // Data ranks take turns.
+  for (int64_t first = batch * data_group.rank(); first < valid_data_->num_samples();
+       first += batch * data_group.size()) {
     const Batch data = valid_data_->batch(first, batch);
     counted += static_cast<int64_t>(data.targets.size()) -
                std::count(data.targets.begin(), data.targets.end(), BatchSource::kIgnoredTarget);
     runner_.evaluate(data.tokens.data(), data.targets.data());
   }
+  counted = world_.sum_i64(counted, data_ranks());
   return runner_.finish_evaluation() / static_cast<double>(std::max<int64_t>(1, counted));
 }
 
@@ -151,7 +168,7 @@ StepMetrics Trainer::finish_step(const HostBatch& batch, double seconds) {
   metrics.lr = optimizer.schedule().at(progress_.step);
   metrics.seconds = seconds;
   metrics.tokens_per_s = static_cast<double>(samples * seq) / seconds;
-  metrics.tflops = flops_per_token(config_.model) * metrics.tokens_per_s / 1e12;
+  metrics.tflops = flops_per_token(config_.model) * metrics.tokens_per_s / 1e12 / world_.size();
   metrics.skipped = status.skipped != 0;
   metrics.skipped_total = skipped_total_;
   return metrics;
@@ -174,13 +191,14 @@ Outcome Trainer::run(const volatile std::sig_atomic_t* stop) {
     spdlog::info("nothing to do: the checkpoint is at step {} of {}", first_step, training.train_steps);
     return Outcome::finished;
   }
-  MetricsWriter writer(config_, first_step, context_.is_cuda() ? 1 : 0);
+  std::optional<MetricsWriter> writer;
+  if (world_.leader()) writer.emplace(config_, first_step, context_.is_cuda() ? 1 : 0);
   Fp8HealthReader fp8_health(context_, runner_.model().recipe().table());
   read_batch(progress_.consumed_samples, batches_[0]);
 
   const double loop_start = now_seconds();
   double in_steps = 0;  // without validation, logs and checkpoints
-  bool stopping = *stop != 0;
+  bool stopping = world_.max_i64(*stop) != 0;
   while (progress_.step < training.train_steps && !stopping) {
     const int64_t step = progress_.step + 1;
     const bool last = step == training.train_steps, first = step == first_step + 1;
@@ -195,7 +213,7 @@ Outcome Trainer::run(const volatile std::sig_atomic_t* stop) {
     runner_.launch(batch, step, progress_.consumed_samples, fp8_stats);
     if (fp8_stats) fp8_health.fetch();
     if (!last) read_batch(progress_.consumed_samples + training.global_batch_size, next);
-    context_.synchronize();
+    wait_for_device(step);
     const double seconds = now_seconds() - start;
     in_steps += seconds;
     StepMetrics metrics = finish_step(batch, seconds);
@@ -205,8 +223,9 @@ Outcome Trainer::run(const volatile std::sig_atomic_t* stop) {
     if (evaluate) metrics.valid_loss = validate();
     if (log || evaluate || metrics.skipped) {
       const double per_step = (now_seconds() - loop_start) / static_cast<double>(step - first_step);
-      writer.step(metrics, fp8_stats ? fp8_health.read() : std::vector<Fp8Health>{},
-                  per_step * static_cast<double>(training.train_steps - step));
+      const std::vector<Fp8Health> health =
+          fp8_stats ? merge_fp8_health(world_, fp8_health.read()) : std::vector<Fp8Health>{};
+      if (writer) writer->step(metrics, health, per_step * static_cast<double>(training.train_steps - step));
     }
     if (skipped_in_a_row_ >= training.max_nonfinite_steps) {
       spdlog::error(
@@ -218,7 +237,7 @@ Outcome Trainer::run(const volatile std::sig_atomic_t* stop) {
 
     // Checkpoints. A skipped step saves none on its way: if the weights are the reason, `latest` would move
     // farther from the last good one. The flag is read once, so that no signal can end the loop unsaved.
-    stopping = *stop != 0;
+    stopping = world_.max_i64(*stop) != 0;
     const bool due = config_.checkpoint.save_every > 0 && step % config_.checkpoint.save_every == 0;
     if ((due && !metrics.skipped) || (last && config_.checkpoint.save_last) || (stopping && !last)) save();
   }

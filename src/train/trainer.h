@@ -11,6 +11,7 @@
 #include "checkpoint/checkpoint.h"
 #include "config/config.h"
 #include "data/sampler.h"
+#include "parallel/world.h"
 #include "train/metrics.h"
 #include "train/step_runner.h"
 
@@ -20,14 +21,16 @@ enum class Outcome : uint8_t { finished, interrupted, diverged };
 
 class Trainer {
  public:
-  /// Plans all memory; allocates none.
-  Trainer(const config::Config& config, Context& context);
+  /// Plans all memory; allocates none. World and groups are the job's, and must outlive the trainer.
+  Trainer(const config::Config& config, Context& context, parallel::World& world,
+          const parallel::Groups& groups);
 
   const MemoryPlan& plan() const { return runner_.plan(); }
   model::ModelStage& model() { return runner_.model(); }
 
   /// Opens the data, allocates, initializes or resumes, and trains to the last step. `stop` is set by a
-  /// signal handler: the step in work is finished and a checkpoint saved, whatever checkpoint.save_last says.
+  /// signal handler: the step in work is finished and a checkpoint saved, whatever checkpoint.save_last says. All
+  /// ranks take the same steps and have the same outcome; rank 0 writes the logs.
   Outcome run(const volatile std::sig_atomic_t* stop);
 
  private:
@@ -38,9 +41,12 @@ class Trainer {
   StepMetrics finish_step(const HostBatch& batch, double seconds);
   double validate();
   void save();
+  void wait_for_device(int64_t step);
+  parallel::World::Ranks data_ranks() const;
 
   config::Config config_;
   Context& context_;
+  parallel::World& world_;
   StepRunner runner_;
   std::unique_ptr<BatchSource> train_data_, valid_data_;
   HostBatch batches_[2];

@@ -1,0 +1,153 @@
+#include "train/pipeline.h"
+
+#include "core/error.h"
+#include "parallel/watchdog.h"
+
+namespace te::train {
+
+using model::Place;
+using parallel::ActionKind;
+using parallel::Channel;
+
+parallel::ScheduleShape schedule_shape(const config::Config& config, const parallel::ProcessGrid& grid) {
+  const config::TrainingConfig& training = config.training;
+  const int64_t samples = training.micro_batch_size * grid.data;
+  if (training.global_batch_size % samples != 0) {
+    user_error(
+        "training.global_batch_size ({}) is not a multiple of training.micro_batch_size * data-parallel "
+        "ranks = {} * "
+        "{} = {}: {} remain ({})",
+        training.global_batch_size, training.micro_batch_size, grid.data, samples,
+        training.global_batch_size % samples, grid.str());
+  }
+  return {.kind = parallel::schedule_kind(to_string(config.parallel.schedule)),
+          .stages = grid.pipeline,
+          .chunks = static_cast<int>(config.parallel.virtual_stages),
+          .microbatches = static_cast<int>(training.global_batch_size / samples)};
+}
+
+Pipeline::Link::Link(const Context& context, bool sends) : stream(context.side(true)), start(context) {
+  for (int i = 0; i < (sends ? 2 : 1); ++i) done.emplace_back(context);
+  if (sends) buffers.resize(2);
+}
+
+Pipeline::Pipeline(const config::Config& config, const Context& context, model::ModelStage& stage)
+    : stage_(stage), groups_(stage.groups()) {
+  const auto all = parallel::make_schedule(schedule_shape(config, groups_.grid()));
+  schedule_ = all[static_cast<size_t>(groups_.at().pipeline)];
+  if (groups_.grid().pipeline == 1) return;
+  for (const Channel channel : {Channel::forward_from_previous, Channel::forward_to_next,
+                                Channel::backward_from_next, Channel::backward_to_previous}) {
+    links_.emplace_back(context,
+                        channel == Channel::forward_to_next || channel == Channel::backward_to_previous);
+  }
+}
+
+void Pipeline::plan(MemoryPlan& plan) {
+  const model::Dimensions& dims = stage_.dims();
+  for (Link& link : links_) {
+    for (Tensor& buffer : link.buffers) {
+      plan.add(buffer, "pipeline.send", MemoryKind::scratch, dims.dtype, {dims.stream, dims.hidden});
+    }
+  }
+}
+
+// --- messages ----------------------------------------------------------------------------------------------
+
+void Pipeline::receive(const Context& context, Channel channel, const Tensor& into) {
+  Link& from = link(channel);
+  from.start.record(context);
+  from.start.wait(from.stream);
+  groups_.receive(from.stream, into, channel);
+  from.done[0].record(from.stream);
+  from.done[0].wait(context);
+}
+
+Tensor Pipeline::buffer(const Context& context, Channel channel) {
+  Link& to = link(channel);
+  to.done[to.next].wait(context);
+  return to.buffers[to.next];
+}
+
+void Pipeline::send(const Context& context, Channel channel) {
+  Link& to = link(channel);
+  to.start.record(context);
+  to.start.wait(to.stream);
+  groups_.send(to.stream, to.buffers[to.next], channel);
+  to.done[to.next].record(to.stream);
+  to.next = 1 - to.next;
+}
+
+// --- passes ------------------------------------------------------------------------------------------------
+
+void Pipeline::forward(const Context& context, const Place& place, const DeviceBatch& batch,
+                       int64_t microbatch, float grad_scale, const Tensor& loss_sum,
+                       const model::Pass& pass) {
+  const Tensor out = stage_.has_head(place.chunk) ? Tensor{} : buffer(context, Channel::forward_to_next);
+  stage_.forward(context, place, batch.tokens_of(microbatch), batch.targets_of(microbatch), grad_scale,
+                 loss_sum, out, pass);
+}
+
+void Pipeline::backward(const Context& context, const Place& place, const DeviceBatch& batch,
+                        int64_t microbatch, const model::Pass& pass) {
+  stage_.backward(context, place, batch.tokens_of(microbatch), pass);
+  if (!stage_.has_embedding(place.chunk)) {
+    context.copy(buffer(context, Channel::backward_to_previous), stage_.gradient());
+  }
+}
+
+void Pipeline::run(const Context& context, const DeviceBatch& batch, float grad_scale, const Tensor& loss_sum,
+                   const PassOf& pass_of) {
+  for (const parallel::Action& action : schedule_.actions) {
+    const parallel::ScopedActivity activity(fmt::format(
+        "{} of microbatch {}, chunk {}", action_name(action.kind), action.microbatch, action.chunk));
+    const Place place{action.chunk, action.slot, action.wgrad_slot};
+    const model::Pass pass = pass_of(action.microbatch);
+    switch (action.kind) {
+      case ActionKind::receive_forward:
+        receive(context, Channel::forward_from_previous, stage_.input(place));
+        break;
+      case ActionKind::forward:
+        forward(context, place, batch, action.microbatch, grad_scale, loss_sum, pass);
+        break;
+      case ActionKind::send_forward:
+        send(context, Channel::forward_to_next);
+        break;
+      case ActionKind::receive_backward:
+        receive(context, Channel::backward_from_next, stage_.gradient());
+        break;
+      case ActionKind::backward:
+        backward(context, place, batch, action.microbatch, pass);
+        break;
+      case ActionKind::send_backward:
+        send(context, Channel::backward_to_previous);
+        break;
+      case ActionKind::wgrad:
+        stage_.wgrad(context, place, pass);
+        break;
+    }
+  }
+}
+
+void Pipeline::run_one(const Context& context, const DeviceBatch& batch, float grad_scale,
+                       const Tensor& loss_sum, const model::Pass& pass) {
+  const parallel::ScopedActivity activity(pass.evaluating() ? "evaluation" : "FP8 calibration");
+  const int chunks = stage_.num_chunks();
+  const int wgrad_slot = schedule_.wgrad_slots > 0 ? 0 : -1;
+  for (int chunk = 0; chunk < chunks; ++chunk) {
+    const Place place{chunk, 0};
+    if (!stage_.has_embedding(chunk)) receive(context, Channel::forward_from_previous, stage_.input(place));
+    forward(context, place, batch, 0, grad_scale, loss_sum, pass);
+    if (!stage_.has_head(chunk)) send(context, Channel::forward_to_next);
+  }
+  if (pass.evaluating()) return;
+  for (int chunk = chunks; chunk-- > 0;) {
+    const Place place{chunk, 0, wgrad_slot};
+    if (!stage_.has_head(chunk)) receive(context, Channel::backward_from_next, stage_.gradient());
+    backward(context, place, batch, 0, pass);
+    if (wgrad_slot >= 0) stage_.wgrad(context, place, pass);
+    if (!stage_.has_embedding(chunk)) send(context, Channel::backward_to_previous);
+  }
+}
+
+}  // namespace te::train

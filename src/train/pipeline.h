@@ -1,0 +1,80 @@
+// Walks this rank's pipeline schedule: the passes of all microbatches of a step in the schedule's order, with the
+// stream and its gradient travelling between the stages. One rank's schedule has no messages in it, and the walk is
+// forward, backward, forward, backward.
+//
+// A message goes on a stream of its own: it waits for what the passes have launched so far, and they wait for it where
+// the schedule says "receive". What is sent is put into one of two buffers per direction, so that the next pass need
+// not wait for the neighbour.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <vector>
+
+#include "config/config.h"
+#include "core/device.h"
+#include "core/memory_plan.h"
+#include "model/model_stage.h"
+#include "parallel/groups.h"
+#include "parallel/schedule/schedule.h"
+
+namespace te::train {
+
+/// parallel.* and the batch sizes as a schedule's shape.
+parallel::ScheduleShape schedule_shape(const config::Config& config, const parallel::ProcessGrid& grid);
+
+/// The device data of one step's microbatches, each int32 [num_microbatches, tokens of a microbatch].
+struct DeviceBatch {
+  Tensor tokens, targets;
+  Tensor tokens_of(int64_t microbatch) const { return row(tokens, microbatch); }
+  Tensor targets_of(int64_t microbatch) const { return row(targets, microbatch); }
+
+ private:
+  static Tensor row(const Tensor& all, int64_t index) { return all.slice_rows(index, 1).view({all.cols()}); }
+};
+
+class Pipeline {
+ public:
+  /// UserError when there is no such schedule. The stage and the groups must outlive it.
+  Pipeline(const config::Config& config, const Context& context, model::ModelStage& stage);
+
+  model::StageSlots slots() const { return {schedule_.slots, schedule_.wgrad_slots}; }
+  /// After the stage's plan.
+  void plan(MemoryPlan& plan);
+
+  /// Gives the pass of a microbatch (which samples, what to count).
+  using PassOf = std::function<model::Pass(int64_t microbatch)>;
+  /// All microbatches of a step, forward and backward.
+  void run(const Context& context, const DeviceBatch& batch, float grad_scale, const Tensor& loss_sum,
+           const PassOf& pass_of);
+  /// One microbatch through all stages: forward, and backward unless the pass evaluates.
+  void run_one(const Context& context, const DeviceBatch& batch, float grad_scale, const Tensor& loss_sum,
+               const model::Pass& pass);
+
+ private:
+  /// One way to a neighbour or from it.
+  struct Link {
+    Link(const Context& context, bool sends);
+    Context stream;
+    Event start;              ///< the passes' work so far
+    std::vector<Event> done;  ///< of a receive, or per buffer of a send
+    std::vector<Tensor> buffers;
+    size_t next = 0;
+  };
+  Link& link(parallel::Channel channel) { return links_[static_cast<size_t>(channel)]; }
+  void receive(const Context& context, parallel::Channel channel, const Tensor& into);
+  /// The next buffer to fill for a send; waits until the one before last has gone.
+  Tensor buffer(const Context& context, parallel::Channel channel);
+  void send(const Context& context, parallel::Channel channel);
+  void forward(const Context& context, const model::Place& place, const DeviceBatch& batch,
+               int64_t microbatch, float grad_scale, const Tensor& loss_sum, const model::Pass& pass);
+  void backward(const Context& context, const model::Place& place, const DeviceBatch& batch,
+                int64_t microbatch, const model::Pass& pass);
+
+  model::ModelStage& stage_;
+  const parallel::Groups& groups_;
+  parallel::StageSchedule schedule_;
+  std::deque<Link> links_;  ///< by Channel; empty without a pipeline
+};
+
+}  // namespace te::train

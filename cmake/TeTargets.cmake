@@ -65,6 +65,8 @@ set(TE_MPI_ENVIRONMENT
   OMPI_MCA_btl_vader_single_copy_mechanism=none
   PRTE_ALLOW_RUN_AS_ROOT=1 PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1 "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe"
   LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/testing/mpi_leaks.supp:print_suppressions=0)
+# The same as a shell command, to which a test appends the number of ranks and the program.
+string(JOIN " " TE_MPIRUN env ${TE_MPI_ENVIRONMENT} ${MPIEXEC_EXECUTABLE} ${MPIEXEC_PREFLAGS} ${MPIEXEC_NUMPROC_FLAG})
 
 # te_mpi_tests(FOLDER NP 1 2 4 DEPENDS ...): tests/FOLDER/*_mpi_test.cpp under mpirun, once for every number of ranks;
 # *_mpi_gpu_test.cpp (label gpu) too, skipped where there are fewer GPUs than ranks. Each run is one ctest. GPU_NP gives

@@ -61,7 +61,15 @@ void mpi_wait(std::vector<MPI_Request>& requests, MPI_Status* statuses) {
   constexpr int kBusy = 50, kYielding = 5000;
   for (int attempt = 0;; ++attempt) {
     int done = 0;
-    TE_MPI_CHECK(MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, statuses));
+    const int code = MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, statuses);
+    if (code == MPI_ERR_IN_STATUS && statuses != MPI_STATUSES_IGNORE) {
+      for (size_t i = 0; i < requests.size(); ++i) {
+        if (statuses[i].MPI_ERROR != MPI_ERR_PENDING) {
+          mpi_check(statuses[i].MPI_ERROR, "a message; do all ranks issue the same operations?");
+        }
+      }
+    }
+    mpi_check(code, "MPI_Testall");
     if (done != 0) return;
     if (attempt < kBusy) continue;
     if (attempt < kYielding) {

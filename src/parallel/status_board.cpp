@@ -34,6 +34,7 @@ Status StatusBoard::read(int slot) const {
   auto status = std::bit_cast<Status>(words);
   status.operation[sizeof(status.operation) - 1] = '\0';
   status.group[sizeof(status.group) - 1] = '\0';
+  status.guard[sizeof(status.guard) - 1] = '\0';
   status.activity[sizeof(status.activity) - 1] = '\0';
   return status;
 }

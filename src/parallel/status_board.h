@@ -13,9 +13,12 @@ struct Status {
   int32_t rank = -1;      ///< in the world; -1: the slot was never written
   int32_t waiting = 0;    ///< 1 inside the operation, 0 after it
   uint64_t sequence = 0;  ///< operations that the rank has begun
-  int64_t since_ns = 0;   ///< steady clock, which a host's processes share
+  int64_t since_ns =
+      0;  ///< when it entered or left the operation; steady clock, which a host's processes share
+  int64_t guarded_since_ns = 0;  ///< when a Guard was set up; 0: none
   char operation[32] = {};
   char group[48] = {};
+  char guard[56] = {};
   char activity[96] = {};
 };
 static_assert(sizeof(Status) % sizeof(uint64_t) == 0);

@@ -44,6 +44,7 @@ struct State {
   StatusBoard board{own_memory, 1};
   int slot = 0;
   int world_rank = 0;
+  Status status;  // what the board says of this rank
   std::atomic<uint64_t> sequence{0};
   std::atomic<bool> fired{false};
 
@@ -65,6 +66,15 @@ State& state() {
   return instance;
 }
 
+/// Changes what the board says of this rank.
+template <class Change>
+void publish(Change&& change) {
+  State& s = state();
+  change(s.status);
+  s.status.rank = s.world_rank;
+  s.board.publish(s.slot, s.status);
+}
+
 std::string during(std::string_view text) {
   return text.empty() ? "" : fmt::format(", during {}", text);
 }
@@ -80,13 +90,18 @@ std::string others(int64_t now) {
       text += "; a rank has not communicated yet";
       continue;
     }
-    const double seconds = double(now - status.since_ns) * 1e-9;
+    const auto seconds = [now](int64_t since) { return double(now - since) * 1e-9; };
     text += fmt::format("; rank {} ", status.rank);
-    text += status.waiting != 0
-                ? fmt::format("waits for {:.1f} s in {} of {}", seconds, status.operation, status.group)
-                : fmt::format("is elsewhere, last seen {:.1f} s ago leaving {} of {}", seconds,
-                              status.operation, status.group);
-    text += fmt::format(" (its operation {}{})", status.sequence, during(status.activity));
+    if (status.guarded_since_ns != 0) {
+      text += fmt::format("waits for {:.1f} s for the device in {}, launched last",
+                          seconds(status.guarded_since_ns), status.guard);
+    } else if (status.waiting != 0) {
+      text += fmt::format("waits for {:.1f} s in", seconds(status.since_ns));
+    } else {
+      text += fmt::format("is elsewhere, {:.1f} s after", seconds(status.since_ns));
+    }
+    text += fmt::format(" {} of {} (its operation {}{})", status.operation, status.group, status.sequence,
+                        during(status.activity));
   }
   return text;
 }
@@ -141,10 +156,12 @@ void watch() {
 ScopedActivity::ScopedActivity(std::string_view text) {
   std::memcpy(outer_.data(), activity, kBytes);
   copy_text(activity, text);
+  publish([](Status& status) { copy_text(status.activity, activity); });
 }
 
 ScopedActivity::~ScopedActivity() {
   std::memcpy(activity, outer_.data(), kBytes);
+  publish([](Status& status) { copy_text(status.activity, activity); });
 }
 
 const char* ScopedActivity::current() {
@@ -176,16 +193,13 @@ Operation::~Operation() {
 }
 
 void Operation::publish(bool waiting) const {
-  State& s = state();
-  Status status;
-  status.rank = s.world_rank;
-  status.waiting = waiting ? 1 : 0;
-  status.sequence = s.sequence.load(std::memory_order_relaxed);
-  status.since_ns = waiting ? since_ns_ : now_ns();
-  copy_text(status.operation, name_);
-  copy_text(status.group, group_);
-  copy_text(status.activity, activity);
-  s.board.publish(s.slot, status);
+  parallel::publish([&](Status& status) {
+    status.waiting = waiting ? 1 : 0;
+    status.sequence = state().sequence.load(std::memory_order_relaxed);
+    status.since_ns = waiting ? since_ns_ : now_ns();
+    copy_text(status.operation, name_);
+    copy_text(status.group, group_);
+  });
 }
 
 void Operation::check_current() {
@@ -270,11 +284,16 @@ bool arm(std::string_view what) {
   s.guard_activity = activity;
   if (!s.thread) s.thread.emplace(watch);
   s.guard_since_ns = now_ns();
+  publish([&](Status& status) {
+    status.guarded_since_ns = s.guard_since_ns;
+    copy_text(status.guard, what);
+  });
   return true;
 }
 
 void disarm() {
   state().guard_since_ns = 0;
+  publish([](Status& status) { status.guarded_since_ns = 0; });
 }
 
 }  // namespace watchdog

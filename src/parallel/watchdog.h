@@ -5,6 +5,7 @@
 // ranks and, from the board, who waits with it and where the others were last seen; two seconds later it aborts
 // the job with exit code 1. On the CPU every blocking operation watches itself. On a GPU the host waits only where
 // it synchronizes, so that wait is put under a Guard, which a thread watches; it also asks NCCL for errors.
+// Communicators, activities and guards are used by one thread of a process.
 #pragma once
 
 #include <array>
@@ -40,7 +41,7 @@ class Watchdog {
 
   /// Watches the host's waits for the device while it lives, as in
   ///   Watchdog::Guard guard(context, "step 12");  context.synchronize();
-  /// Its whole life counts as one wait. Nothing on the CPU. One at a time in a process; an inner one is ignored.
+  /// Its whole life counts as one wait, so it may cover the launches too. Nothing on the CPU. One at a time in a process; an inner one is ignored.
   class Guard {
    public:
     Guard(const Context& context, std::string_view what);

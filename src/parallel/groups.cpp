@@ -34,9 +34,12 @@ Groups Groups::make(const ProcessGrid& grid, int rank, Make&& make_group) {
   groups.grid_ = grid;
   groups.rank_ = rank;
   groups.at_ = grid.coordinates(rank);
-  const auto group = [&](const char* name, std::vector<int> ranks) -> std::unique_ptr<Communicator> {
-    if (ranks.size() == 1) return std::make_unique<SingleCommunicator>(name, rank);
-    return make_group(name, std::move(ranks), false);
+  const auto keep = [&](std::unique_ptr<Communicator> made) {
+    return groups.made_.emplace_back(std::move(made)).get();
+  };
+  const auto group = [&](const char* name, std::vector<int> ranks) {
+    if (ranks.size() == 1) return keep(std::make_unique<SingleCommunicator>(name, rank));
+    return keep(make_group(name, std::move(ranks), false));
   };
   std::vector<int> all;
   for (int other = 0; other < grid.world; ++other) all.push_back(other);
@@ -55,13 +58,18 @@ Groups Groups::make(const ProcessGrid& grid, int rank, Make&& make_group) {
     if (own != stage && own != next) continue;
     const int from = stages[static_cast<size_t>(stage)], to = stages[static_cast<size_t>(next)];
     const std::string link = std::to_string(stage) + "-" + std::to_string(next);
-    std::unique_ptr<Communicator> forward = make_group("forward " + link, std::vector<int>{from, to}, true);
-    std::unique_ptr<Communicator> backward = make_group("backward " + link, std::vector<int>{to, from}, true);
+    Communicator* forward = keep(make_group("forward " + link, std::vector<int>{from, to}, true));
+    Communicator* backward = keep(make_group("backward " + link, std::vector<int>{to, from}, true));
     const bool sends = own == stage;
-    groups.slot(sends ? Channel::forward_to_next : Channel::forward_from_previous) = std::move(forward);
-    groups.slot(sends ? Channel::backward_from_next : Channel::backward_to_previous) = std::move(backward);
+    groups.slot(sends ? Channel::forward_to_next : Channel::forward_from_previous) = forward;
+    groups.slot(sends ? Channel::backward_from_next : Channel::backward_to_previous) = backward;
   }
   return groups;
+}
+
+Groups::~Groups() {
+  // One by one in the order of making: the end of a communicator may wait for its ranks, as making it does.
+  for (std::unique_ptr<Communicator>& communicator : made_) communicator.reset();
 }
 
 Groups Groups::single() {
@@ -85,7 +93,7 @@ Groups Groups::connect(World& world, const Context& context, const ProcessGrid& 
 }
 
 Communicator& Groups::channel(Channel which) const {
-  const auto& found = channels_[static_cast<size_t>(which)];
+  Communicator* found = channels_[static_cast<size_t>(which)];
   TE_CHECK(found != nullptr, "channel {} of a pipeline of one stage", static_cast<int>(which));
   return *found;
 }

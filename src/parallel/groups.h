@@ -4,6 +4,7 @@
 
 #include <array>
 #include <memory>
+#include <vector>
 
 #include "parallel/communicator.h"
 #include "parallel/process_grid.h"
@@ -41,6 +42,11 @@ class Groups {
   static Groups connect(World& world, const Context& context, const ProcessGrid& grid,
                         const ConnectOptions& options = {});
 
+  Groups(Groups&&) = default;
+  Groups& operator=(Groups&&) = delete;
+  /// Ends the communicators; NCCL may wait for the other ranks to do so too. The Context must still be there.
+  ~Groups();
+
   const ProcessGrid& grid() const { return grid_; }
   int rank() const { return rank_; }
   const Coordinates& at() const { return at_; }
@@ -64,15 +70,18 @@ class Groups {
   }
 
  private:
+  Groups() = default;
   template <class Make>
   static Groups make(const ProcessGrid& grid, int rank, Make&& make_group);
-  std::unique_ptr<Communicator>& slot(Channel which) { return channels_[static_cast<size_t>(which)]; }
+  Communicator*& slot(Channel which) { return channels_[static_cast<size_t>(which)]; }
 
   ProcessGrid grid_;
   int rank_ = 0;
   Coordinates at_;
-  std::unique_ptr<Communicator> world_, tensor_, data_, stage_, embedding_;
-  std::array<std::unique_ptr<Communicator>, 4> channels_;
+  std::vector<std::unique_ptr<Communicator>> made_;  // in the order in which all ranks make and end them
+  Communicator *world_ = nullptr, *tensor_ = nullptr, *data_ = nullptr, *stage_ = nullptr,
+               *embedding_ = nullptr;
+  std::array<Communicator*, 4> channels_{};
 };
 
 }  // namespace te::parallel

@@ -1,5 +1,5 @@
 // The CUDA cross-entropy over a sliced vocabulary against the CPU reference, and against the whole one.
-#include "cross_entropy_slices.h"
+#include "kernels/cross_entropy_slices.h"
 
 namespace te::testing {
 namespace {

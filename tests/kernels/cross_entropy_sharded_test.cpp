@@ -2,7 +2,7 @@
 #include <cmath>
 #include <limits>
 
-#include "cross_entropy_slices.h"
+#include "kernels/cross_entropy_slices.h"
 
 namespace te::testing {
 namespace {

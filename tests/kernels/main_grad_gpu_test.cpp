@@ -4,7 +4,7 @@
 
 #include "kernels/adamw/adamw.h"
 #include "kernels/grad_norm/grad_norm.h"
-#include "main_grad_cases.h"
+#include "kernels/main_grad_cases.h"
 
 namespace te::testing {
 namespace {

@@ -5,7 +5,7 @@
 #include "kernels/adamw/adamw.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/grad_norm/grad_norm.h"
-#include "main_grad_cases.h"
+#include "kernels/main_grad_cases.h"
 
 namespace te::testing {
 namespace {

@@ -2,6 +2,8 @@
 // attention_cuda.cpp.
 #include "kernels/attention/attention.h"
 
+#include <limits>
+
 #include "kernels/attention/attention_cpu.h"
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/common/checks.h"
@@ -20,6 +22,7 @@ const char* broken_rule(const AttentionShape& shape) {
   if (shape.first_head < 0 ||
       (shape.total_heads != 0 && shape.first_head + shape.num_heads > shape.total_heads))
     return "the heads of this rank must be among the model's";
+  if (shape.max_documents < 0) return "max_documents must not be negative";
   if (!(shape.dropout >= 0.0f && shape.dropout < 1.0f)) return "dropout must be in [0, 1)";
   return "";
 }
@@ -37,10 +40,37 @@ void check_common(const Context& context, const char* op, const AttentionShape& 
   check_shape(op, "lse", lse, {shape.batch, shape.num_heads, shape.seq});
 }
 
+void check_documents(const Context& context, const char* op, const AttentionShape& shape,
+                     const Tensor& document_start) {
+  TE_CHECK(static_cast<bool>(document_start) == (shape.max_documents > 0),
+           "{}: document_start and max_documents go together", op);
+  if (!document_start) return;
+  check_dtype(op, "document_start", document_start, DType::i32);
+  check_shape(op, "document_start", document_start, {shape.batch * shape.seq});
+  if (context.is_cuda()) return;
+  const int32_t* start = document_start.as<int32_t>();
+  for (int64_t row = 0; row < shape.batch * shape.seq; ++row) {
+    const int64_t position = row % shape.seq, least = position == 0 ? 0 : start[row - 1];
+    TE_CHECK(start[row] >= least && start[row] <= position,
+             "{}: document_start {} of position {} must be in {}..{}", op, start[row], position, least,
+             position);
+  }
+  const int64_t documents = count_documents(start, shape.batch, shape.seq);
+  TE_CHECK(documents <= shape.max_documents, "{}: {} documents, max_documents is {}", op, documents,
+           shape.max_documents);
+}
+
 }  // namespace
+
+int64_t count_documents(const int32_t* document_start, int64_t batch, int64_t seq) {
+  int64_t count = 0;
+  for (int64_t row = 0; row < batch * seq; ++row) count += document_start[row] == row % seq ? 1 : 0;
+  return count;
+}
 
 void attention_forward(const Context& context, const AttentionForward& args) {
   check_common(context, "attention_forward", args.shape, args.qkv, args.o, args.lse);
+  check_documents(context, "attention_forward", args.shape, args.document_start);
   TE_DISPATCH_CUDA(context, attention_forward, args);
   cpu::attention_forward(args);
 }
@@ -48,6 +78,7 @@ void attention_forward(const Context& context, const AttentionForward& args) {
 void attention_backward(const Context& context, const AttentionBackward& args) {
   constexpr const char* op = "attention_backward";
   check_common(context, op, args.shape, args.qkv, args.o, args.lse);
+  check_documents(context, op, args.shape, args.document_start);
   check_dtype(op, "d_o", args.d_o, args.qkv.dtype);
   check_shape(op, "d_o", args.d_o, args.o.shape);
   check_dtype(op, "dqkv", args.dqkv, args.qkv.dtype);
@@ -78,6 +109,10 @@ const char* attention_unsupported(DeviceKind device, const AttentionShape& shape
   if (shape.head_dim % kCudnnHeadDimMultiple != 0 || shape.head_dim > kCudnnMaxHeadDim)
     return "attention on a GPU (cuDNN) needs a head size that is a multiple of 8 and at most 128";
   if (shape.seq < 2) return "attention on a GPU (cuDNN) needs a sequence of at least 2";
+  const int64_t row = (shape.num_heads + 2 * shape.num_query_groups) * shape.head_dim;
+  if (shape.max_documents > 0 && shape.batch * shape.seq * row > std::numeric_limits<int32_t>::max())
+    return "attention within documents on a GPU (cuDNN) needs fewer than 2^31 elements of q, k and v in a "
+           "microbatch";
   return "";
 }
 

@@ -7,7 +7,8 @@
 // Scores, softmax and sums are FP32; o and dqkv are rounded once (cuDNN also rounds the probabilities and
 // their gradients to BF16 between the products). Deterministic on both backends: the same inputs give the
 // same bits, on the CPU for any number of threads; on a GPU unless set_attention_deterministic(false) was
-// called.
+// called or attention stays inside documents (dq is then added with atomics: the deterministic algorithm of
+// cuDNN would need memory for max_documents matrices of seq x seq).
 #pragma once
 
 #include <cstdint>
@@ -36,16 +37,26 @@ struct AttentionShape {
   /// than a single GPU would.
   int64_t first_head = 0;
   int64_t total_heads = 0;
+  /// Packed samples: attention stays inside a document, and both passes need document_start. The most
+  /// documents that the batch holds (padding counts as one, as the data says): on a GPU the time and the
+  /// workspace grow with it. 0 = the whole sequence is one.
+  int64_t max_documents = 0;
 };
 
 struct AttentionForward {
   AttentionShape shape;
-  Tensor qkv;        ///< [batch * seq, (heads + 2 groups) * head_dim]: q | k | v
-  Tensor o;          ///< out [batch * seq, heads * head_dim]
-  Tensor lse;        ///< out [batch, heads, seq] fp32: log of the softmax denominator, for the backward pass
+  Tensor qkv;  ///< [batch * seq, (heads + 2 groups) * head_dim]: q | k | v
+  Tensor o;    ///< out [batch * seq, heads * head_dim]
+  /// out [batch, heads, seq] fp32: log of the softmax denominator, for the backward pass (on a GPU with
+  /// documents its elements are in another order).
+  Tensor lse;
   Tensor workspace;  ///< u8, attention_workspace_bytes(...)
   uint64_t dropout_seed = 0;
   uint64_t dropout_offset = 0;
+  /// With max_documents: int32 [batch * seq], the position in its sample at which the document of a token
+  /// begins. Query i sees keys document_start[i] to i. Within a sample it never decreases, starts with 0 and
+  /// never passes the token; a document begins where it equals the token's position.
+  Tensor document_start;
 };
 void attention_forward(const Context& context, const AttentionForward& args);
 
@@ -57,8 +68,13 @@ struct AttentionBackward {
   Tensor workspace;
   uint64_t dropout_seed = 0;
   uint64_t dropout_offset = 0;
+  Tensor document_start;  ///< as in the forward pass
 };
 void attention_backward(const Context& context, const AttentionBackward& args);
+
+/// Documents in document_start on the host: what must not pass max_documents (the CPU checks it, a GPU leaves
+/// the outputs of further documents unwritten).
+int64_t count_documents(const int32_t* document_start, int64_t batch, int64_t seq);
 
 /// Bytes of workspace that cover both passes (0 on the CPU); builds and caches the plans, so that no step
 /// does.

@@ -89,14 +89,27 @@ struct DropoutMask {
 /// A block of the score matrix: queries [i0, i0 + rows) against keys [j0, j0 + cols), j0 <= i0.
 struct Block {
   int64_t i0, rows, j0, cols;
-  /// Keys of the block that query i0 + r may see: at least one.
-  int64_t visible(int64_t r) const { return std::min(cols, i0 + r - j0 + 1); }
+  const int32_t* document_start;  ///< of the sample's positions, or null
+
+  /// Query i0 + r may see keys [first, end) of the block: none where end <= first.
+  int64_t first(int64_t r) const {
+    return document_start == nullptr ? 0 : std::clamp<int64_t>(document_start[i0 + r] - j0, 0, cols);
+  }
+  int64_t end(int64_t r) const { return std::min(cols, i0 + r - j0 + 1); }
 };
 
-/// Calls fn(block) for the key blocks at or below the diagonal of one block of queries.
+/// Calls fn(block) for the key blocks that one block of queries may see: at or below the diagonal, and not
+/// before the document of its first query.
 template <class Fn>
-void for_key_blocks(int64_t i0, int64_t rows, int64_t seq, Fn&& fn) {
-  for (int64_t j0 = 0; j0 < i0 + rows; j0 += kBlock) fn(Block{i0, rows, j0, std::min(kBlock, seq - j0)});
+void for_key_blocks(int64_t i0, int64_t rows, int64_t seq, const int32_t* document_start, Fn&& fn) {
+  const int64_t least = document_start == nullptr ? 0 : document_start[i0] / kBlock * kBlock;
+  for (int64_t j0 = least; j0 < i0 + rows; j0 += kBlock)
+    fn(Block{i0, rows, j0, std::min(kBlock, seq - j0), document_start});
+}
+
+/// The document starts of one sample, null without documents.
+const int32_t* starts_of(const Tensor& document_start, int64_t b, int64_t seq) {
+  return document_start ? document_start.as<int32_t>() + b * seq : nullptr;
 }
 
 // --- forward -----------------------------------------------------------------------------------------------
@@ -113,15 +126,20 @@ struct ForwardBuffers {
 void online_softmax(const Block& block, ForwardBuffers& buffers, int64_t dim) {
   for (int64_t r = 0; r < block.rows; ++r) {
     float* row = buffers.scores.data() + r * block.cols;
-    const int64_t visible = block.visible(r);
+    const int64_t first = block.first(r), end = block.end(r);
+    if (end <= first) {  // the query's document begins behind this block
+      std::fill(row, row + block.cols, 0.0f);
+      continue;
+    }
     float maximum = buffers.maximum[r];
-    for (int64_t c = 0; c < visible; ++c) maximum = std::max(maximum, row[c]);
+    for (int64_t c = first; c < end; ++c) maximum = std::max(maximum, row[c]);
     const float rescale =
         block.j0 == 0 ? 0.0f : exp_nonpositive(std::min(0.0f, buffers.maximum[r] - maximum));
-    for (int64_t c = 0; c < visible; ++c) row[c] = exp_nonpositive(row[c] - maximum);
-    std::fill(row + visible, row + block.cols, 0.0f);
+    std::fill(row, row + first, 0.0f);
+    for (int64_t c = first; c < end; ++c) row[c] = exp_nonpositive(row[c] - maximum);
+    std::fill(row + end, row + block.cols, 0.0f);
     float total = 0.0f;
-    for (int64_t c = 0; c < visible; ++c) total += row[c];
+    for (int64_t c = first; c < end; ++c) total += row[c];
     buffers.denominator[r] = buffers.denominator[r] * rescale + total;
     buffers.maximum[r] = maximum;
     if (rescale != 1.0f)
@@ -137,7 +155,7 @@ void forward_rows(const AttentionForward& args, const Layout& layout, int64_t b,
   buffers.sum.assign(static_cast<size_t>(rows * dim), 0.0f);
   std::fill_n(buffers.denominator, rows, 0.0f);
   std::fill_n(buffers.maximum, rows, -std::numeric_limits<float>::infinity());
-  for_key_blocks(i0, rows, seq, [&](const Block& block) {
+  for_key_blocks(i0, rows, seq, starts_of(args.document_start, b, seq), [&](const Block& block) {
     sgemm_one_thread(false, true, rows, block.cols, dim, layout.shape.softmax_scale,
                      buffers.q.data() + i0 * dim, dim, buffers.k.data() + block.j0 * dim, dim, 0.0f,
                      buffers.scores.data(), block.cols);
@@ -196,17 +214,19 @@ void score_gradients(const Block& block, const float* lse, bool use_keep, Backwa
     float* ds = buffers.ds.data() + r * block.cols;
     const float* keep = buffers.keep.data() + r * block.cols;
     const float delta = buffers.delta[static_cast<size_t>(block.i0 + r)], denominator = lse[block.i0 + r];
-    const int64_t visible = block.visible(r);
+    const int64_t first = block.first(r), end = std::max(first, block.end(r));
     // s - lse is at most 0 but for rounding.
-    for (int64_t c = 0; c < visible; ++c) p[c] = exp_nonpositive(p[c] - denominator);
+    for (int64_t c = first; c < end; ++c) p[c] = exp_nonpositive(p[c] - denominator);
     if (use_keep) {
-      for (int64_t c = 0; c < visible; ++c) ds[c] = p[c] * (keep[c] * ds[c] - delta);
-      for (int64_t c = 0; c < visible; ++c) p[c] *= keep[c];
+      for (int64_t c = first; c < end; ++c) ds[c] = p[c] * (keep[c] * ds[c] - delta);
+      for (int64_t c = first; c < end; ++c) p[c] *= keep[c];
     } else {
-      for (int64_t c = 0; c < visible; ++c) ds[c] = p[c] * (ds[c] - delta);
+      for (int64_t c = first; c < end; ++c) ds[c] = p[c] * (ds[c] - delta);
     }
-    std::fill(p + visible, p + block.cols, 0.0f);
-    std::fill(ds + visible, ds + block.cols, 0.0f);
+    for (float* row : {p, ds}) {
+      std::fill(row, row + first, 0.0f);
+      std::fill(row + end, row + block.cols, 0.0f);
+    }
   }
 }
 
@@ -251,7 +271,7 @@ void backward_head(const AttentionBackward& args, const Layout& layout, int64_t 
   for (int64_t i0 = 0; i0 < seq; i0 += kBlock) {
     const int64_t rows = std::min(kBlock, seq - i0);
     buffers.dq.assign(static_cast<size_t>(rows * dim), 0.0f);
-    for_key_blocks(i0, rows, seq, [&](const Block& block) {
+    for_key_blocks(i0, rows, seq, starts_of(args.document_start, b, seq), [&](const Block& block) {
       backward_block(block, layout, lse, layout.mask_row(b, head), dropout, buffers);
     });
     store(dq + i0 * layout.qkv_stride, layout.qkv_stride, buffers.dq.data(), rows, dim);

@@ -4,7 +4,12 @@
 // The graph names tensors by uid; a call binds the uids to pointers. q, k and v are strided views into the
 // packed qkv buffer, and so are their gradients, so nothing is copied around the kernels.
 //
-// Workspace: kSeedBytes for the generator's seed and offset, then what cuDNN asked for.
+// Documents of packed samples are sequences of their own to cuDNN ("ragged" tensors): a batch of
+// max_documents sequences whose lengths and offsets it reads from device memory, most of them short, the last
+// ones empty. So no mask is held in memory, and no score outside a document is computed.
+//
+// Workspace: kSeedBytes for the generator's seed and offset, the arrays of attention_documents.h, then what
+// cuDNN asked for.
 #include <cudnn_frontend.h>
 
 #include <algorithm>
@@ -18,6 +23,7 @@
 #include "core/cuda_check.h"
 #include "core/random.h"
 #include "kernels/attention/attention_cuda.h"
+#include "kernels/attention/attention_documents.h"
 #include "kernels/attention/attention_seed.h"
 
 namespace te::kernels::cuda {
@@ -31,7 +37,26 @@ constexpr int64_t kSeedBytes = 256;
 constexpr int64_t kElementBytes = 2;  // BF16
 bool deterministic = true;
 
-enum Uid : int64_t { kQ = 1, kK, kV, kO, kLse, kDO, kDQ, kDK, kDV, kSeed, kOffset };
+constexpr size_t kDocumentsVersion = 90600;  ///< of cuDNN: grouped queries and sized buffers when ragged
+
+enum Uid : int64_t {
+  kQ = 1,
+  kK,
+  kV,
+  kO,
+  kLse,
+  kDO,
+  kDQ,
+  kDK,
+  kDV,
+  kSeed,
+  kOffset,
+  kQueryLengths,
+  kKeyLengths,
+  kQkvOffsets,
+  kOOffsets,
+  kLseOffsets
+};
 enum class Pass { forward, backward };
 
 void check(fe::error_t status, const char* what) {
@@ -75,7 +100,10 @@ class Builder {
   std::shared_ptr<fe::graph::Graph> backward() {
     auto options = fe::graph::SDPA_backward_attributes().set_name("attention_backward");
     set_common(options);
-    options.set_deterministic_algorithm(deterministic);
+    // cuDNN's deterministic algorithm would hold max_documents matrices of dP.
+    options.set_deterministic_algorithm(deterministic && s_.max_documents == 0);
+    if (s_.max_documents > 0)
+      options.set_max_total_seq_len_q(s_.batch * s_.seq).set_max_total_seq_len_kv(s_.batch * s_.seq);
     const GraphTensor stats = input(kLse, lse_view());
     stats->set_data_type(fe::DataType_t::FLOAT);
     const auto [dq, dk, dv] = graph_->sdpa_backward(
@@ -88,25 +116,44 @@ class Builder {
   }
 
  private:
-  /// Dimensions [batch, heads, seq, head_dim] and their strides in elements.
+  /// Dimensions [batch, heads, seq, head_dim] and their strides in elements. With documents the batch is that
+  /// of the documents, and its stride gives way to offsets.
   struct View {
     std::vector<int64_t> dims, strides;
+    Uid offsets;
   };
+  int64_t batch() const { return s_.max_documents > 0 ? s_.max_documents : s_.batch; }
   View qkv_view(int64_t heads) const {
     const int64_t row = (s_.num_heads + 2 * s_.num_query_groups) * s_.head_dim;
-    return {{s_.batch, heads, s_.seq, s_.head_dim}, {s_.seq * row, s_.head_dim, row, 1}};
+    return {{batch(), heads, s_.seq, s_.head_dim}, {s_.seq * row, s_.head_dim, row, 1}, kQkvOffsets};
   }
   View o_view() const {
     const int64_t row = s_.num_heads * s_.head_dim;
-    return {{s_.batch, s_.num_heads, s_.seq, s_.head_dim}, {s_.seq * row, s_.head_dim, row, 1}};
+    return {{batch(), s_.num_heads, s_.seq, s_.head_dim}, {s_.seq * row, s_.head_dim, row, 1}, kOOffsets};
   }
   View lse_view() const {
-    return {{s_.batch, s_.num_heads, s_.seq, 1}, {s_.num_heads * s_.seq, s_.seq, 1, 1}};
+    const int64_t heads = s_.num_heads;
+    if (s_.max_documents > 0)
+      return {{batch(), heads, s_.seq, 1}, {heads * s_.seq, 1, heads, 1}, kLseOffsets};
+    return {{batch(), heads, s_.seq, 1}, {heads * s_.seq, s_.seq, 1, 1}, kLseOffsets};
   }
 
   GraphTensor input(Uid uid, const View& view) {
-    return graph_->tensor(
-        fe::graph::Tensor_attributes().set_uid(uid).set_dim(view.dims).set_stride(view.strides));
+    auto attributes = fe::graph::Tensor_attributes();
+    attributes.set_uid(uid).set_dim(view.dims).set_stride(view.strides);
+    if (s_.max_documents > 0) attributes.set_ragged_offset(integers(view.offsets, s_.max_documents + 1));
+    return graph_->tensor(attributes);
+  }
+  /// An int32 array, one tensor however often it is asked for.
+  GraphTensor integers(Uid uid, int64_t count) {
+    GraphTensor& known = integers_[uid];
+    if (known == nullptr)
+      known = graph_->tensor(fe::graph::Tensor_attributes()
+                                 .set_uid(uid)
+                                 .set_dim({count, 1, 1, 1})
+                                 .set_stride({1, 1, 1, 1})
+                                 .set_data_type(fe::DataType_t::INT32));
+    return known;
   }
   GraphTensor scalar(Uid uid) {
     return graph_->tensor(fe::graph::Tensor_attributes()
@@ -115,30 +162,39 @@ class Builder {
                               .set_stride({1, 1, 1, 1})
                               .set_data_type(fe::DataType_t::INT64));
   }
-  static void set_output(const GraphTensor& tensor, Uid uid, const View& view) {
+  void set_output(const GraphTensor& tensor, Uid uid, const View& view) {
     tensor->set_output(true).set_uid(uid).set_dim(view.dims).set_stride(view.strides);
+    if (s_.max_documents > 0) tensor->set_ragged_offset(integers(view.offsets, s_.max_documents + 1));
   }
 
-  /// Scale, causal mask (query i sees keys 0 to i) and dropout.
+  /// Scale, causal mask (query i sees keys 0 to i), the documents' lengths and dropout.
   template <class Options>
   void set_common(Options& options) {
     options.set_attn_scale(s_.softmax_scale)
         .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
         .set_diagonal_band_right_bound(0);
+    if (s_.max_documents > 0)
+      options.set_padding_mask(true)
+          .set_seq_len_q(integers(kQueryLengths, s_.max_documents))
+          .set_seq_len_kv(integers(kKeyLengths, s_.max_documents));
     if (s_.dropout > 0.0f) options.set_dropout(s_.dropout, scalar(kSeed), scalar(kOffset));
   }
 
   AttentionShape s_;
   std::shared_ptr<fe::graph::Graph> graph_;
+  std::map<Uid, GraphTensor> integers_;
 };
 
 struct Plan {
   std::shared_ptr<fe::graph::Graph> graph;
-  int64_t workspace_bytes = 0;  ///< kSeedBytes included
+  int64_t workspace_bytes = 0;  ///< seed and documents included
 };
 
 Plan make_plan(const Context& context, const AttentionShape& shape, Pass pass) {
   const cudnnHandle_t handle = library(context);
+  if (shape.max_documents > 0 && cudnnGetVersion() < kDocumentsVersion)
+    user_error("attention within documents: cuDNN {} is too old, 9.6 is needed; install a newer one",
+               cudnnGetVersion());
   Plan plan;
   plan.graph = pass == Pass::forward ? Builder(shape).forward() : Builder(shape).backward();
   check(plan.graph->validate(), "does not support the shape");
@@ -148,16 +204,16 @@ Plan make_plan(const Context& context, const AttentionShape& shape, Pass pass) {
   check(plan.graph->build_plans(handle), "plan");
   int64_t bytes = 0;
   check(plan.graph->get_workspace_size(bytes), "workspace size");
-  plan.workspace_bytes = kSeedBytes + bytes;
+  plan.workspace_bytes = kSeedBytes + document_bytes(shape) + bytes;
   return plan;
 }
 
 const Plan& plan_of(const Context& context, const AttentionShape& s, Pass pass) {
-  using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, float, float, Pass, bool>;
+  using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, float, float, Pass, bool>;
   static std::map<Key, Plan>& plans = *new std::map<Key, Plan>;  // never destroyed, like the library's handle
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
-  const Key key{s.batch,         s.seq,     s.num_heads, s.num_query_groups, s.head_dim,
+  const Key key{s.batch,         s.seq,     s.num_heads, s.num_query_groups, s.head_dim, s.max_documents,
                 s.softmax_scale, s.dropout, pass,        deterministic};
   const auto found = plans.find(key);
   if (found != plans.end()) return found->second;
@@ -180,7 +236,7 @@ uint64_t seed_of_heads(uint64_t seed, int64_t first_head) {
 }
 
 void execute(const Context& context, const AttentionShape& shape, const Plan& plan, Bindings& bindings,
-             const Tensor& workspace, uint64_t seed, uint64_t offset) {
+             const Tensor& workspace, uint64_t seed, uint64_t offset, const Tensor& document_start) {
   TE_CHECK(static_cast<int64_t>(workspace.bytes()) >= plan.workspace_bytes,
            "attention: workspace has {} bytes, attention_workspace_bytes asked for {}", workspace.bytes(),
            plan.workspace_bytes);
@@ -190,7 +246,16 @@ void execute(const Context& context, const AttentionShape& shape, const Plan& pl
     bindings[kSeed] = scalars;
     bindings[kOffset] = scalars + 1;
   }
-  check(plan.graph->execute(library(context), bindings, workspace.as<char>() + kSeedBytes), "execution");
+  char* const documents = workspace.as<char>() + kSeedBytes;
+  if (shape.max_documents > 0) {
+    const DocumentArrays arrays = document_arrays(shape, documents);
+    find_documents(context, shape, document_start, arrays);
+    bindings[kQueryLengths] = bindings[kKeyLengths] = arrays.lengths;
+    bindings[kQkvOffsets] = arrays.qkv_offsets;
+    bindings[kOOffsets] = arrays.o_offsets;
+    bindings[kLseOffsets] = arrays.lse_offsets;
+  }
+  check(plan.graph->execute(library(context), bindings, documents + document_bytes(shape)), "execution");
 }
 
 }  // namespace
@@ -199,7 +264,8 @@ void attention_forward(const Context& context, const AttentionForward& args) {
   const Plan& plan = plan_of(context, args.shape, Pass::forward);
   Bindings bindings{{kO, args.o.data}, {kLse, args.lse.data}};
   bind_packed(bindings, args.shape, args.qkv, kQ, kK, kV);
-  execute(context, args.shape, plan, bindings, args.workspace, args.dropout_seed, args.dropout_offset);
+  execute(context, args.shape, plan, bindings, args.workspace, args.dropout_seed, args.dropout_offset,
+          args.document_start);
 }
 
 void attention_backward(const Context& context, const AttentionBackward& args) {
@@ -207,7 +273,8 @@ void attention_backward(const Context& context, const AttentionBackward& args) {
   Bindings bindings{{kO, args.o.data}, {kLse, args.lse.data}, {kDO, args.d_o.data}};
   bind_packed(bindings, args.shape, args.qkv, kQ, kK, kV);
   bind_packed(bindings, args.shape, args.dqkv, kDQ, kDK, kDV);
-  execute(context, args.shape, plan, bindings, args.workspace, args.dropout_seed, args.dropout_offset);
+  execute(context, args.shape, plan, bindings, args.workspace, args.dropout_seed, args.dropout_offset,
+          args.document_start);
 }
 
 int64_t attention_workspace_bytes(const Context& context, const AttentionShape& shape, DType) {

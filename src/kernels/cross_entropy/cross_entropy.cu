@@ -10,6 +10,7 @@ namespace {
 
 /// A Hopper block may have 227 KiB of shared memory; 1 KiB is left for the reductions.
 constexpr int64_t kMaxCachedBytes = 226 * 1024;
+
 template <class T>
 struct CrossEntropyParams {
   T* logits;

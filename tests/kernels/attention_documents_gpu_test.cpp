@@ -1,0 +1,160 @@
+// Attention that stays inside documents: cuDNN's ragged sequences against the CPU reference.
+#include <cmath>
+
+#include "kernels/attention/attention.h"
+#include "kernels/attention_documents.h"
+#include "testing/testing.h"
+
+namespace te::kernels {
+namespace {
+
+using te::testing::count_different;
+using te::testing::relative_error;
+using te::testing::TestTensor;
+
+/// The tensors of both passes on one device.
+struct PackedProblem {
+  PackedProblem(const Context& context, const AttentionShape& shape, const std::vector<int32_t>& documents)
+      : context(context),
+        shape(shape),
+        rows(shape.batch * shape.seq),
+        qkv(context, DType::bf16, {rows, (shape.num_heads + 2 * shape.num_query_groups) * shape.head_dim}),
+        o(context, DType::bf16, {rows, shape.num_heads * shape.head_dim}),
+        lse(context, DType::f32, {shape.batch, shape.num_heads, shape.seq}),
+        d_o(context, DType::bf16, {rows, shape.num_heads * shape.head_dim}),
+        dqkv(context, DType::bf16, qkv.get().shape),
+        workspace(context, DType::u8,
+                  {std::max<int64_t>(1, attention_workspace_bytes(context, shape, DType::bf16))}),
+        start(context, DType::i32, {rows}) {
+    qkv.fill_normal(1, 1.5f);
+    d_o.fill_normal(2);
+    start.fill_ints(documents);
+  }
+  void run() {
+    attention_forward(context, {shape, qkv, o, lse, workspace, 77, 5, start});
+    attention_backward(context, {shape, qkv, o, lse, d_o, dqkv, workspace, 77, 5, start});
+  }
+
+  const Context& context;
+  AttentionShape shape;
+  int64_t rows;
+  TestTensor qkv, o, lse, d_o, dqkv, workspace, start;
+};
+
+AttentionShape packed_shape(int64_t batch, int64_t seq, int64_t heads, int64_t groups, int64_t dim,
+                            int64_t max_documents, float dropout = 0.0f) {
+  AttentionShape shape{batch, seq, heads, groups, dim, 1.0f / std::sqrt(static_cast<float>(dim)), dropout};
+  shape.max_documents = max_documents;
+  return shape;
+}
+
+/// Columns [begin, end) of every row.
+std::vector<float> columns_of(const TestTensor& tensor, int64_t begin, int64_t end) {
+  const std::vector<float> all = tensor.floats();
+  std::vector<float> part;
+  for (int64_t row = 0; row < tensor.get().rows(); ++row)
+    for (int64_t col = begin; col < end; ++col)
+      part.push_back(all[static_cast<size_t>(row * tensor.get().cols() + col)]);
+  return part;
+}
+
+TEST(AttentionDocumentsGpu, AgainstReference) {
+  TE_REQUIRE_GPU();
+  const Context cpu = Context::cpu(), gpu = Context::cuda(0);
+  struct Case {
+    int64_t batch, seq, heads, groups, dim, spare;
+  };
+  // Grouped and plain heads; sequences on and off 128; no spare documents and many.
+  for (const Case& c : {Case{2, 256, 4, 4, 64, 0}, Case{2, 256, 4, 2, 128, 9}, Case{3, 200, 6, 2, 64, 1},
+                        Case{1, 1024, 8, 8, 128, 40}, Case{2, 330, 4, 1, 128, 0}, Case{4, 64, 2, 2, 80, 3}}) {
+    SCOPED_TRACE(fmt::format("batch {} seq {} heads {}/{} dim {}", c.batch, c.seq, c.heads, c.groups, c.dim));
+    const std::vector<int32_t> documents = some_documents(c.batch, c.seq);
+    const int64_t count = count_documents(documents.data(), c.batch, c.seq);
+    const AttentionShape shape = packed_shape(c.batch, c.seq, c.heads, c.groups, c.dim, count + c.spare);
+    PackedProblem expected(cpu, shape, documents), actual(gpu, shape, documents);
+    expected.run();
+    actual.run();
+    // The bounds of attention_gpu_test.cpp; the backward pass starts from each side's own o, so delta differs
+    // by its rounding, too.
+    EXPECT_LT(relative_error(actual.o.floats(), expected.o.floats()), 5e-3);
+    const int64_t q = c.heads * c.dim, kv = c.groups * c.dim, bounds[] = {0, q, q + kv, q + 2 * kv};
+    for (int part = 0; part < 3; ++part)
+      EXPECT_LT(relative_error(columns_of(actual.dqkv, bounds[part], bounds[part + 1]),
+                               columns_of(expected.dqkv, bounds[part], bounds[part + 1])),
+                1.6e-2)
+          << "dq, dk, dv number " << part;
+    // On the GPU lse lies as [tokens, heads].
+    const std::vector<float> gpu_lse = actual.lse.floats(), cpu_lse = expected.lse.floats();
+    for (int64_t row = 0; row < actual.rows; ++row)
+      for (int64_t head = 0; head < c.heads; ++head) {
+        const float want = cpu_lse[((row / c.seq) * c.heads + head) * c.seq + row % c.seq];
+        ASSERT_NEAR(gpu_lse[row * c.heads + head], want, 1e-4 * (1.0 + std::abs(want))) << row << " " << head;
+      }
+  }
+}
+
+TEST(AttentionDocumentsGpu, OtherDocumentsChangeNoBitOfTheForwardPass) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  const int64_t seq = 512, begin = 71, end = 74 + 64;
+  const std::vector<int32_t> documents = some_documents(1, seq);
+  ASSERT_EQ(documents[begin], begin);
+  ASSERT_EQ(documents[end], end);
+  const AttentionShape shape = packed_shape(1, seq, 4, 2, 64, 32);
+  PackedProblem one(gpu, shape, documents), other(gpu, shape, documents);
+  std::vector<float> values = other.qkv.floats();
+  const int64_t cols = other.qkv.get().cols(), o_cols = other.o.get().cols();
+  for (int64_t i = 0; i < static_cast<int64_t>(values.size()); ++i)
+    if (i / cols < begin || i / cols >= end) values[i] = 3.0f - values[i];
+  other.qkv.fill(values);
+  one.run(), other.run();
+  const std::vector<float> a = one.o.floats(), b = other.o.floats();
+  for (int64_t i = begin * o_cols; i < end * o_cols; ++i) ASSERT_EQ(a[i], b[i]) << i / o_cols;
+  EXPECT_NE(a, b);
+}
+
+TEST(AttentionDocumentsGpu, DropoutKeepsItsShareInsideTheDocument) {
+  TE_REQUIRE_GPU();
+  // q = 0 and v_j the unit vector of j: o holds what query i kept of each key, over the keys it may see and
+  // 1 - dropout. With d_o of query i the unit vector of i, dv is o transposed.
+  const Context gpu = Context::cuda(0);
+  constexpr double kDropout = 0.25;
+  const int64_t batch = 4, seq = 128, heads = 4, dim = 128;
+  const std::vector<int32_t> documents = some_documents(batch, seq);
+  PackedProblem problem(gpu, packed_shape(batch, seq, heads, heads, dim, 16, kDropout), documents);
+  std::vector<float> qkv(static_cast<size_t>(problem.qkv.get().numel()), 0.0f);
+  std::vector<float> d_o(static_cast<size_t>(problem.d_o.get().numel()), 0.0f);
+  for (int64_t row = 0; row < problem.rows; ++row)
+    for (int64_t head = 0; head < heads; ++head) {
+      qkv[row * 3 * heads * dim + (2 * heads + head) * dim + row % seq] = 1.0f;
+      d_o[(row * heads + head) * dim + row % seq] = 1.0f;
+    }
+  problem.qkv.fill(qkv), problem.d_o.fill(d_o);
+  problem.run();
+  const std::vector<float> o = problem.o.floats();
+  const std::vector<float> dv = columns_of(problem.dqkv, 2 * heads * dim, 3 * heads * dim);
+  int64_t kept = 0, total = 0;
+  for (int64_t row = 0; row < problem.rows; ++row) {
+    const int64_t query = row % seq, first = documents[row];
+    for (int64_t head = 0; head < heads; ++head) {
+      for (int64_t key = 0; key < seq; ++key) {
+        const float value = o[(row * heads + head) * dim + key];
+        ASSERT_NEAR(dv[((row - query + key) * heads + head) * dim + query], value, 1e-2 * value);
+        if (key > query || key < first) {
+          ASSERT_EQ(value, 0.0f) << "query " << query << " saw key " << key;
+          continue;
+        }
+        ++total;
+        if (value == 0.0f) continue;
+        ++kept;
+        const double expected = 1.0 / (static_cast<double>(query - first + 1) * (1.0 - kDropout));
+        ASSERT_NEAR(value, expected, expected * 1e-2);
+      }
+    }
+  }
+  // Some 40,000 draws: four standard deviations are below 0.01.
+  EXPECT_NEAR(static_cast<double>(kept) / static_cast<double>(total), 1.0 - kDropout, 0.01);
+}
+
+}  // namespace
+}  // namespace te::kernels

@@ -23,6 +23,7 @@ struct StepOptions {
   int steps = 20;
   std::string json;
   std::string attention = "deterministic";
+  bool alone = false;
 };
 
 double milliseconds_since(std::chrono::steady_clock::time_point start) {
@@ -48,7 +49,8 @@ void run(const StepOptions& options) {
     const Context context =
         world.size() > 1 && !cpu ? parallel::open_cuda_device(world) : open_device(cpu ? "cpu" : "auto");
     config::validate_for_device(config, context.is_cuda());
-    const parallel::Groups groups = parallel::Groups::connect(world, context, grid);
+    const parallel::Groups groups = options.alone ? parallel::Groups::silent(grid, world.rank())
+                                                  : parallel::Groups::connect(world, context, grid);
     train::StepRunner runner(config, context, groups);
     runner.allocate();
     runner.initialize();
@@ -70,7 +72,7 @@ void run(const StepOptions& options) {
       if (step >= 3) times.push_back(milliseconds_since(begin));
     }
     std::sort(times.begin(), times.end());
-    const double ms = times[times.size() / 2];
+    const double ms = world.max_f64(times[times.size() / 2]);
     const auto tokens = static_cast<double>(samples * config.model.seq_length);
     const double tokens_per_gpu = tokens / ms * 1e3 / world.size();
     const double tflops = train::flops_per_token(config.model) * tokens_per_gpu / 1e12;
@@ -125,6 +127,9 @@ void add_step_command(CLI::App& app) {
   command->add_option("--attention", options->attention, "backward of attention: deterministic or fastest")
       ->check(CLI::IsMember({"deterministic", "fastest"}))
       ->capture_default_str();
+  command->add_flag(
+      "--alone", options->alone,
+      "leave all communication out: what each rank computes if it never waits (the slowest rank counts)");
   command->add_option("--json", options->json, "also write the report to this file");
   command->callback([options] { run(*options); });
 }

@@ -77,9 +77,18 @@ Groups Groups::single() {
 }
 
 Groups Groups::planned(const ProcessGrid& grid, int rank) {
+  return unconnected(grid, rank, false);
+}
+
+Groups Groups::silent(const ProcessGrid& grid, int rank) {
+  return unconnected(grid, rank, true);
+}
+
+Groups Groups::unconnected(const ProcessGrid& grid, int rank, bool leave_out) {
   return make(grid, rank, [&](std::string name, std::vector<int> ranks, bool) {
     const auto own = std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
-    return std::make_unique<PlannedCommunicator>(std::move(name), std::move(ranks), static_cast<int>(own));
+    return std::make_unique<PlannedCommunicator>(std::move(name), std::move(ranks), static_cast<int>(own),
+                                                 leave_out);
   });
 }
 

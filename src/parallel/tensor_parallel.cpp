@@ -69,7 +69,7 @@ void TensorParallel::send_piece(const Context& context, const Tensor& whole, con
 
 void TensorParallel::reduce(const Context& context, const Tensor& whole, const Tensor& share,
                             const Work& produce, const std::function<void()>& meanwhile) {
-  if (!overlaps()) {
+  if (size() == 1 || (pieces_ == 1 && !meanwhile)) {
     produce(0, whole.rows());
     if (meanwhile) meanwhile();
     if (size() > 1) send_piece(context, whole, share, 0);

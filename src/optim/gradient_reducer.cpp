@@ -94,8 +94,8 @@ void GradientReducer::ready(const Context& context, int64_t begin, int64_t end) 
   while (left_ > 0 && missing_[left_ - 1] == 0) reduce_next(*side_);
 }
 
-/// What the side context does next starts after the work launched on the context so far. Every ready() does it, not
-/// only the one that completes a bucket: the parts of a bucket may come from several streams.
+/// What the side context does next starts after the work launched on the context so far. Every ready() does
+/// it, not only the one that completes a bucket: the parts of a bucket may come from several streams.
 void GradientReducer::fence(const Context& context) {
   event_->record(context);
   event_->wait(*side_);

@@ -1,12 +1,14 @@
-// Sums of gradients over the ranks: after finish(), this rank's segment of every bucket of main gradients holds the
-// sum over all ranks that have a share in it. What lies outside of the rank's segments is of no use any more.
+// Sums of gradients over the ranks: after finish(), this rank's segment of every bucket of main gradients
+// holds the sum over all ranks that have a share in it. What lies outside of the rank's segments is of no use
+// any more.
 //
-//   1. over the data group      a reduce-scatter per bucket, in place, launched while the backward pass still runs
+//   1. over the data group     a reduce-scatter per bucket, in place, launched while the backward pass runs
 //   2. over the two stages that hold a tied parameter, on the segments' parts of it
-//   3. over the tensor group    parameters of which each rank has found its own tokens' part (Sharing::partial)
+//   3. over the tensor group   parameters of which each rank finds its own tokens' part (Sharing::partial)
 //
-// The ranks of a group must issue the same collectives in the same order. So buckets go in one fixed order, the last
-// one first, as the backward pass finishes them; one that is ready before its turn waits for those before it.
+// The ranks of a group must issue the same collectives in the same order. So buckets go in one fixed order,
+// the last one first, as the backward pass finishes them; one that is ready before its turn waits for those
+// before it.
 #pragma once
 
 #include <optional>
@@ -24,16 +26,18 @@ class GradientReducer {
  public:
   GradientReducer(const config::Config& config, const model::ParameterStore& parameters,
                   const parallel::Groups& groups);
-  /// After the store's plan(). InternalError when the config ties parameters of two stages and none is marked.
+  /// After the store's plan(). InternalError when the config ties parameters of two stages and none is
+  /// marked.
   void plan(MemoryPlan& plan);
 
   /// The last microbatch's backward pass begins. Optional: without it finish() does everything.
   void begin(const Context& context);
-  /// Elements [begin, end) of the flat buffers are final on this rank, by work launched on the context so far. In any
-  /// order; the ranges do not overlap; alignment gaps may be left out. InternalError outside of begin() and finish().
+  /// Elements [begin, end) of the flat buffers are final on this rank, by work launched on the context so
+  /// far. In any order; the ranges do not overlap; alignment gaps may be left out. InternalError outside of
+  /// begin() and finish().
   void ready(const Context& context, int64_t begin, int64_t end);
-  /// All gradients are final: reduces what has not been reduced yet. Work launched on the context from now on sees
-  /// the sums.
+  /// All gradients are final: reduces what has not been reduced yet. Work launched on the context from now on
+  /// sees the sums.
   void finish(const Context& context);
   bool in_flight() const { return in_flight_; }  ///< between begin() and finish()
 

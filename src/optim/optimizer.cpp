@@ -47,8 +47,8 @@ void Optimizer::step(const Context& context, float lr) {
   reducer_.finish(context);
   // 2. Global gradient norm, the clipping coefficient, and whether the step counts at all.
   update_status(context);
-  // 3. Moments, main parameters, values. The last step's gathers read and write the values: whoever ran no pass since
-  //    then (a test) has not waited for them yet.
+  // 3. Moments, main parameters, values. The last step's gathers read and write the values, and a caller that
+  //    ran no pass since then has not waited for them.
   gatherer_.wait_all(context);
 #ifndef NDEBUG
   check_replicas(context, parameters_, groups_);

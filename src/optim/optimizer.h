@@ -1,8 +1,8 @@
 // The optimizer step: gradient norm, clipping, AdamW on the FP32 main parameters, new parameter values. All
 // of it runs on the device; the host learns the outcome from StepStatus, which is copied back once per step.
 //
-// Several data ranks share the work (ZeRO-1): each keeps main parameters and moments of its own segments only, updates
-// these, and gathers the others' values. A step, as the caller sees it:
+// Several data ranks share the work (ZeRO-1): each keeps main parameters and moments of its own segments
+// only, updates these, and gathers the others' values. A step, as the caller sees it:
 //
 //   begin_step()
 //   all microbatches' passes; before the last one's backward pass reducer().begin(), in it reducer().ready()
@@ -39,9 +39,9 @@ class Optimizer {
   void plan(MemoryPlan& plan);
   /// Zeroes gradients and the loss sum: the start of a step. InternalError while gradients are being reduced.
   void begin_step(const Context& context);
-  /// This rank's gradients are complete and already scaled by the number of tokens of the global batch; each loss has
-  /// been added to the loss sum of one rank. Finishes the reduction, updates main parameters and values unless the step
-  /// must be skipped, and starts the gather of the values. All ranks skip, or none.
+  /// This rank's gradients are complete and already scaled by the number of tokens of the global batch; each
+  /// loss has been added to the loss sum of one rank. Finishes the reduction, updates main parameters and
+  /// values unless the step must be skipped, and starts the gather of the values. All ranks skip, or none.
   void step(const Context& context, float lr);
   /// Copies the status to page-locked memory; valid after the next synchronize of the context.
   void fetch_status(const Context& context);

@@ -1,5 +1,5 @@
-// A check that values which several ranks hold are still the same bits everywhere. Costs a copy to the host, so it is
-// for tests and debug builds.
+// A check that values which several ranks hold are still the same bits everywhere. Costs a copy to the host,
+// so it is for tests and debug builds.
 #pragma once
 
 #include "core/device.h"
@@ -8,9 +8,10 @@
 
 namespace te::optim {
 
-/// Collective over the world; after the gather's wait. Compares (by a hash) the values of replicated and partial
-/// parameters over the tensor group, those of tied parameters over the embedding group, and all of them over the data
-/// group. InternalError that names the parameter and the group, on every rank of a group that disagrees.
+/// Collective over the world; after the gather's wait. Compares (by a hash) the values of replicated and
+/// partial parameters over the tensor group, those of tied parameters over the embedding group, and all of
+/// them over the data group. InternalError that names the parameter and the group, on every rank of a group
+/// that disagrees.
 void check_replicas(const Context& context, const model::ParameterStore& parameters,
                     const parallel::Groups& groups);
 

@@ -1,6 +1,6 @@
-// A model of parameters alone, cut over any grid of ranks, with made-up gradients: what the tests of the distributed
-// optimizer on the CPU and on GPUs share. The sums that the ranks must find are known, so a one-rank optimizer that is
-// fed with them is the reference.
+// A model of parameters alone, cut over any grid of ranks, with made-up gradients: what the tests of the
+// distributed optimizer on the CPU and on GPUs share. The sums that the ranks must find are known, so a
+// one-rank optimizer that is fed with them is the reference.
 #pragma once
 
 #include <algorithm>
@@ -109,8 +109,8 @@ inline float rounded(float value, DType dtype) {
   return dtype == DType::bf16 ? to_float(to_bf16(value)) : value;
 }
 
-/// What one rank's backward pass finds of a whole parameter. `tensor` matters where each rank finds a part, `stage`
-/// where two stages do.
+/// What one rank's backward pass finds of a whole parameter. `tensor` matters where each rank finds a part,
+/// `stage` where two stages do.
 inline std::vector<float> found_gradient(const Case& c, const Definition& definition, int step, int data,
                                          int tensor, int stage) {
   const uint64_t seed = stream_of(fmt::format("{} {} {} {} {}", definition.name, step, data,
@@ -137,7 +137,8 @@ std::vector<float> sum_of(int count, DType dtype, Part&& part) {
   return total;
 }
 
-/// The sum over all ranks: data, then the two stages of a tied parameter, then the tensor ranks of a partial one.
+/// The sum over all ranks: data, then the two stages of a tied parameter, then the tensor ranks of a partial
+/// one.
 inline std::vector<float> summed_gradient(const Case& c, const Definition& definition, int step,
                                           const ProcessGrid& grid) {
   const int stages = definition.tied && grid.pipeline > 1 ? 2 : 1;
@@ -369,8 +370,8 @@ struct Expected {
   }
 };
 
-/// Largest |actual - expected| over elements [local, local + actual.size()) of what a rank holds; NaN counts as
-/// infinite.
+/// Largest |actual - expected| over elements [local, local + actual.size()) of what a rank holds; NaN counts
+/// as infinite.
 inline float largest_difference(const std::vector<float>& actual, const std::vector<float>& expected,
                                 const Rank::Held& held, int64_t local) {
   float largest = 0;

@@ -1,6 +1,6 @@
-// The distributed optimizer on GPUs, with real streams and NCCL. NCCL adds in an order of its own, so the gradients are
-// such that every order gives the same sum; then all numbers must be those of the one-rank optimizer on the CPU, whose
-// AdamW has the bits of the GPU's.
+// The distributed optimizer on GPUs, with real streams and NCCL. NCCL adds in an order of its own, so the
+// gradients are such that every order gives the same sum; then all numbers must be those of the one-rank
+// optimizer on the CPU, whose AdamW has the bits of the GPU's.
 #include "data_parallel_cases.h"
 #include "kernels/adamw/adamw_math.h"
 #include "kernels/elementwise/elementwise.h"
@@ -56,8 +56,9 @@ TEST_F(DistributedOptimizerGpu, EqualsOneRank) {
   }
 }
 
-// Several steps are launched at once, over large buckets, and the host waits only at the end: a missing order between
-// the streams would show as gradients reduced too early or zeroed too soon, or as values gathered too early.
+// Several steps are launched at once, over large buckets, and the host waits only at the end: a missing order
+// between the streams would show as gradients reduced too early or zeroed too soon, or as values gathered too
+// early.
 TEST_F(DistributedOptimizerGpu, StreamsKeepTheirOrder) {
   constexpr int64_t kLayers = 6, kRows = 4099, kCols = 1024, kManySteps = 8;
   constexpr float kLr = 0.01f;
@@ -100,7 +101,8 @@ TEST_F(DistributedOptimizerGpu, StreamsKeepTheirOrder) {
     optimizer.finish_step(false);
   }
 
-  // All weights begin at 0 and rank r of R finds the gradient r + 1, so each element goes the way of this one.
+  // All weights begin at 0 and rank r of R finds the gradient r + 1, so each element goes the way of this
+  // one.
   std::vector<uint16_t> bits(static_cast<size_t>(kRows * kCols));
   float main = 0, exp_avg = 0, exp_avg_sq = 0;
   for (int64_t step = 0; step < kManySteps; ++step) {

@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "data/command.h"
 #include "data/inspect.h"
+#include "data/instruct.h"
 #include "data/merge.h"
 #include "data/tokenize.h"
 #include "data/verify.h"
@@ -23,6 +24,7 @@ int body(int argc, char** argv) {
                "te-data");
   app.require_subcommand(1);
   te::data::add_tokenize_command(app);
+  te::data::add_instruct_command(app);
   te::data::add_inspect_command(app);
   te::data::add_merge_command(app);
   te::data::add_verify_command(app);

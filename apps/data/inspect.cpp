@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <bit>
-#include <filesystem>
 #include <memory>
 #include <vector>
 
 #include "core/error.h"
 #include "data/command.h"
 #include "data/indexed_dataset.h"
+#include "data/loss_mask.h"
 #include "data/tokenizer.h"
 
 namespace te::data {
@@ -51,20 +51,38 @@ std::string one_line(const std::string& text) {
   return line;
 }
 
+/// The text of tokens; what is in the loss stands between brackets, where there is a mask.
+std::string marked_text(const Tokenizer& tokenizer, std::span<const int32_t> tokens,
+                        const std::vector<int32_t>& mask) {
+  std::string text;
+  for (size_t begin = 0; begin < tokens.size();) {
+    size_t end = mask.empty() ? tokens.size() : begin;
+    while (end < tokens.size() && mask[end] == mask[begin]) ++end;
+    const std::string run = tokenizer.decode(tokens.subspan(begin, end - begin));
+    text += !mask.empty() && mask[begin] != 0 ? "[[" + run + "]]" : run;
+    begin = end;
+  }
+  return text;
+}
+
 /// Beginnings of `count` documents, evenly spread: as text with a tokenizer, else as token ids.
 void print_samples(const IndexedDataset& dataset, const Tokenizer* tokenizer, int64_t count) {
   const int64_t documents = dataset.num_documents();
   count = std::min(count, documents);
+  const bool masked = count > 0 && has_loss_mask(dataset.prefix());
+  const auto mask = masked ? std::make_unique<LossMask>(dataset) : nullptr;
   for (int64_t i = 0; i < count; ++i) {
     const int64_t document = i * documents / count;
     const int64_t length = dataset.document_length(document);
-    std::vector<int32_t> tokens(
-        static_cast<size_t>(std::min<int64_t>(length, tokenizer != nullptr ? 160 : 24)));
-    dataset.read(dataset.document_begin(document), static_cast<int64_t>(tokens.size()), tokens.data(),
+    const int64_t length_shown = std::min<int64_t>(length, tokenizer == nullptr ? 24 : mask ? 600 : 160);
+    std::vector<int32_t> tokens(static_cast<size_t>(length_shown));
+    dataset.read(dataset.document_begin(document), length_shown, tokens.data(),
                  tokenizer != nullptr ? tokenizer->vocab_size() : 0);
     std::string text;
     if (tokenizer != nullptr) {
-      text = one_line(tokenizer->decode(tokens));
+      std::vector<int32_t> in_loss(mask ? tokens.size() : 0);
+      if (mask) mask->read(dataset.document_begin(document), length_shown, in_loss.data());
+      text = one_line(marked_text(*tokenizer, tokens, in_loss));
     } else {
       for (int32_t token : tokens) text += (text.empty() ? "" : " ") + std::to_string(token);
     }
@@ -110,6 +128,11 @@ void inspect(const Arguments& arguments) {
              lengths[lengths.size() / 2],
              static_cast<double>(dataset.num_tokens()) / static_cast<double>(documents), lengths.back());
   print_histogram(lengths);
+  if (has_loss_mask(arguments.prefix)) {
+    const int64_t counted = LossMask(dataset).count();
+    fmt::print("loss mask: {} of {} tokens ({:.1f} %) are in the loss\n", counted, dataset.num_tokens(),
+               100.0 * static_cast<double>(counted) / static_cast<double>(dataset.num_tokens()));
+  }
   if (arguments.scan) print_scan(dataset, tokenizer ? tokenizer->vocab_size() : 0);
   print_samples(dataset, tokenizer.get(), arguments.samples);
 }
@@ -124,7 +147,10 @@ void add_inspect_command(CLI::App& app) {
       ->type_name("PREFIX");
   command->add_option("--tokenizer", arguments->tokenizer,
                       "Decode the samples with it, and check tokens against it");
-  command->add_option("--samples", arguments->samples, "Show the beginnings of that many documents")
+  command
+      ->add_option("--samples", arguments->samples,
+                   "Show the beginnings of that many documents; with a loss mask and a tokenizer, [[...]] "
+                   "is what counts in the loss")
       ->check(CLI::NonNegativeNumber);
   command->add_flag("--scan", arguments->scan,
                     "Read every token: the largest and the number of distinct ones");

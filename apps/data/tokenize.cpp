@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "data/command.h"
+#include "data/loss_mask.h"
 #include "data/text/document_reader.h"
 #include "data/text/input_files.h"
 #include "data/tokenizer.h"
@@ -85,8 +86,18 @@ DocumentOptions document_options(const Arguments& arguments) {
   return options;
 }
 
+/// The mask of an instruction dataset would not belong to the text that takes its place.
+void check_no_mask(const std::string& prefix) {
+  if (prefix.empty() || !has_loss_mask(prefix)) return;
+  user_error(
+      "{}.idx: is the loss mask of the dataset that stands there; choose another prefix, or remove both",
+      loss_mask_prefix(prefix));
+}
+
 void tokenize(const Arguments& arguments) {
   arguments.outputs.check();
+  check_no_mask(arguments.outputs.output);
+  check_no_mask(arguments.outputs.valid_output);
   const DocumentOptions options = document_options(arguments);
   const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(arguments.tokenizer);
   const InputFiles files = list_input_files(arguments.inputs);

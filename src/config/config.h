@@ -21,6 +21,8 @@ enum class DeviceChoice : uint8_t { automatic, cpu, cuda };  ///< automatic is s
 enum class LrDecay : uint8_t { cosine, linear, constant, wsd };
 enum class RopeScaling : uint8_t { none, linear, llama3 };
 enum class OptimizerName : uint8_t { adamw };
+enum class DataFormat : uint8_t { pretrain, instruct };
+enum class Overlong : uint8_t { truncate, drop };
 enum class PipelineSchedule : uint8_t { gpipe, one_f_one_b, interleaved, zero_bubble };  ///< "1f1b" in YAML
 
 std::string_view to_string(Family value);
@@ -33,6 +35,8 @@ std::string_view to_string(DeviceChoice value);
 std::string_view to_string(LrDecay value);
 std::string_view to_string(RopeScaling value);
 std::string_view to_string(OptimizerName value);
+std::string_view to_string(DataFormat value);
+std::string_view to_string(Overlong value);
 std::string_view to_string(PipelineSchedule value);
 
 /// The inverse of to_string; false (and value untouched) when the text names no value.
@@ -46,6 +50,8 @@ bool from_string(std::string_view text, DeviceChoice& value);
 bool from_string(std::string_view text, LrDecay& value);
 bool from_string(std::string_view text, RopeScaling& value);
 bool from_string(std::string_view text, OptimizerName& value);
+bool from_string(std::string_view text, DataFormat& value);
+bool from_string(std::string_view text, Overlong& value);
 bool from_string(std::string_view text, PipelineSchedule& value);
 
 struct ModelConfig {
@@ -155,7 +161,11 @@ struct DataConfig {
   std::vector<DataSource> train;
   std::vector<DataSource> valid;
   bool synthetic = false;  ///< random tokens, for benchmarks
-  std::string tokenizer;   ///< "bytes" or empty
+  DataFormat format = DataFormat::pretrain;
+  bool document_mask = false;              ///< attention does not cross documents (conversations)
+  bool eod_mask_loss = false;              ///< pretrain: no loss on the first token of a document
+  Overlong overlong = Overlong::truncate;  ///< instruct: conversations of more than seq_length + 1 tokens
+  std::string tokenizer;                   ///< "bytes" or empty
 };
 
 struct CheckpointConfig {

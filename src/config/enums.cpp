@@ -41,6 +41,8 @@ TE_CONFIG_ENUM(DeviceChoice, "auto", "cpu", "cuda")
 TE_CONFIG_ENUM(LrDecay, "cosine", "linear", "constant", "wsd")
 TE_CONFIG_ENUM(RopeScaling, "none", "linear", "llama3")
 TE_CONFIG_ENUM(OptimizerName, "adamw")
+TE_CONFIG_ENUM(DataFormat, "pretrain", "instruct")
+TE_CONFIG_ENUM(Overlong, "truncate", "drop")
 TE_CONFIG_ENUM(PipelineSchedule, "gpipe", "1f1b", "interleaved", "zero_bubble")
 
 #undef TE_CONFIG_ENUM

@@ -18,6 +18,8 @@ std::span<const std::string_view> names_of(DeviceChoice);
 std::span<const std::string_view> names_of(LrDecay);
 std::span<const std::string_view> names_of(RopeScaling);
 std::span<const std::string_view> names_of(OptimizerName);
+std::span<const std::string_view> names_of(DataFormat);
+std::span<const std::string_view> names_of(Overlong);
 std::span<const std::string_view> names_of(PipelineSchedule);
 
 }  // namespace te::config

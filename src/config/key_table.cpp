@@ -191,6 +191,17 @@ const auto kKeys = std::to_array<Key>({
      kSourcesRule},
     {TE_KEY(data.synthetic), kBuiltIn, kAny,
      "Random tokens instead of datasets, for benchmarks; without validation."},
+    {TE_KEY(data.format), kBuiltIn, kAny,
+     "What a sample is: `pretrain` cuts a stream of documents; `instruct` packs whole conversations of "
+     "datasets "
+     "made by `te-data instruct`, with the loss on the responses."},
+    {TE_KEY(data.document_mask), kBuiltIn, kAny,
+     "Attention does not cross the documents (`instruct`: conversations) of a sample."},
+    {TE_KEY(data.eod_mask_loss), kBuiltIn, kAny,
+     "`pretrain`: no loss on the first token of a document, which the end of another one does not foretell."},
+    {TE_KEY(data.overlong), kBuiltIn, kAny,
+     "`instruct`: conversations of more than `model.seq_length` + 1 tokens are cut to that length, or left "
+     "out."},
     {TE_KEY(data.tokenizer), kBuiltIn, kAny,
      "How the datasets were tokenized; `bytes` is the byte-level tokenizer (256 bytes and an end-of-document "
      "token). Empty when text is not needed.",

@@ -218,6 +218,18 @@ void check_data(const Config& c) {
   if (!d.synthetic && d.train.empty()) {
     user_error("data.train is missing; give a dataset made by te-data, or set data.synthetic to true");
   }
+  if (d.synthetic && (d.format == DataFormat::instruct || d.document_mask || d.eod_mask_loss)) {
+    user_error(
+        "data.synthetic has no documents; leave out data.format, data.document_mask and "
+        "data.eod_mask_loss, or set data.synthetic to false");
+  }
+  if (d.format == DataFormat::instruct && d.eod_mask_loss) {
+    user_error(
+        "data.eod_mask_loss is for data.format pretrain; instruct never predicts across conversations");
+  }
+  if (d.format == DataFormat::pretrain && d.overlong != Overlong::truncate) {
+    user_error("data.overlong is for data.format instruct; pretrain cuts documents at the end of a sample");
+  }
   if (c.training.eval_interval > 0 && d.synthetic) {
     user_error(
         "training.eval_interval ({}) needs data.valid, which data.synthetic excludes; set eval_interval to 0",

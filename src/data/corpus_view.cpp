@@ -7,19 +7,13 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "core/random.h"
+#include "data/epoch_permutation.h"
 
 namespace te {
 namespace {
 
 constexpr int64_t kBlock = 64;
 constexpr size_t kRecentEpochs = 2;  // a batch that crosses the end of an epoch needs two
-
-Permutation epoch_permutation(int64_t size, uint64_t seed, uint64_t stream, const char* what, int64_t epoch) {
-  const Philox4 random = philox(seed, stream_of(what) + stream, static_cast<uint64_t>(epoch));
-  return {size, (uint64_t{random.word[0]} << 32) | random.word[1],
-          (uint64_t{random.word[2]} << 32) | random.word[3]};
-}
 
 }  // namespace
 

@@ -38,7 +38,7 @@ class CorpusView : public SampleView {
 
   int64_t samples_per_epoch() const { return samples_per_epoch_; }
   Counts counts() const override {
-    return {dataset_->num_tokens(), dataset_->num_documents(), samples_per_epoch_};
+    return {dataset_->num_tokens(), dataset_->num_documents(), samples_per_epoch_, ""};
   }
   const std::string& prefix() const override { return dataset_->prefix(); }
   void read(int64_t index, const SampleRow& row) const override;

@@ -23,6 +23,7 @@ class SampleView {
   struct Counts {
     int64_t tokens = 0, documents = 0;
     int64_t samples = 0;  ///< of the first epoch
+    std::string note;     ///< what else is worth saying, or empty
   };
 
   virtual ~SampleView() = default;

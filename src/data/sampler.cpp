@@ -8,6 +8,7 @@
 #include "core/random.h"
 #include "data/blend.h"
 #include "data/corpus_view.h"
+#include "data/instruction_view.h"
 
 namespace te {
 namespace {
@@ -38,16 +39,20 @@ class BlendedSource : public BatchSource {
 
   std::string describe() const override {
     int64_t tokens = 0, documents = 0, samples = 0;
+    std::string notes;  // of each dataset in turn
     for (const auto& view : views_) {
       const SampleView::Counts counts = view->counts();
       tokens += counts.tokens;
       documents += counts.documents;
       samples += counts.samples;
+      if (!counts.note.empty()) notes += fmt::format("{}{}", notes.empty() ? "; " : " | ", counts.note);
     }
     const std::string text = fmt::format("{} ({} dataset{}): {} tokens, {} documents, ", views_[0]->prefix(),
                                          views_.size(), views_.size() == 1 ? "" : "s", tokens, documents);
-    return text + (options_.shuffle ? fmt::format("{} samples an epoch, shuffled", samples)
-                                    : fmt::format("{} of {} samples, in order", num_samples(), samples));
+    return text +
+           (options_.shuffle ? fmt::format("{} samples an epoch, shuffled", samples)
+                             : fmt::format("{} of {} samples, in order", num_samples(), samples)) +
+           notes;
   }
 
  private:
@@ -116,8 +121,12 @@ Batch BatchSource::batch(int64_t first_sample, int64_t count, bool with_document
   return batch;
 }
 
-std::unique_ptr<BatchSource> make_indexed_source(const std::vector<WeightedDataset>& datasets,
-                                                 const IndexedSourceOptions& options) {
+namespace {
+
+/// Opens every dataset with open_view(dataset, its place in the list) and blends the views.
+template <class OpenView>
+std::unique_ptr<BatchSource> make_blended_source(const std::vector<WeightedDataset>& datasets,
+                                                 const IndexedSourceOptions& options, OpenView open_view) {
   TE_CHECK(options.seq_length > 0 && options.vocab_size > 0,
            "{}: seq_length {}, vocab_size {} must be positive", options.key, options.seq_length,
            options.vocab_size);
@@ -130,18 +139,42 @@ std::unique_ptr<BatchSource> make_indexed_source(const std::vector<WeightedDatas
       user_error("{}: weight {} of {} must be positive; mend it or drop the dataset", options.key,
                  item.weight, item.prefix);
     }
-    views.push_back(std::make_unique<CorpusView>(std::make_shared<IndexedDataset>(item.prefix),
-                                                 CorpusViewOptions{.seq_length = options.seq_length,
-                                                                   .vocab_size = options.vocab_size,
-                                                                   .seed = options.seed,
-                                                                   .stream = views.size(),
-                                                                   .shuffle = options.shuffle,
-                                                                   .eod_mask_loss = options.eod_mask_loss}));
+    views.push_back(open_view(std::make_shared<IndexedDataset>(item.prefix), views.size()));
     weights.push_back(item.weight);
     limits.push_back(options.shuffle ? Blend::kEndless : views.back()->counts().samples);
   }
   auto blend = std::make_unique<Blend>(std::move(weights), std::move(limits));
   return std::make_unique<BlendedSource>(std::move(views), std::move(blend), options);
+}
+
+}  // namespace
+
+std::unique_ptr<BatchSource> make_indexed_source(const std::vector<WeightedDataset>& datasets,
+                                                 const IndexedSourceOptions& options) {
+  return make_blended_source(
+      datasets, options, [&](std::shared_ptr<const IndexedDataset> dataset, uint64_t stream) {
+        return std::make_unique<CorpusView>(std::move(dataset),
+                                            CorpusViewOptions{.seq_length = options.seq_length,
+                                                              .vocab_size = options.vocab_size,
+                                                              .seed = options.seed,
+                                                              .stream = stream,
+                                                              .shuffle = options.shuffle,
+                                                              .eod_mask_loss = options.eod_mask_loss});
+      });
+}
+
+std::unique_ptr<BatchSource> make_instruction_source(const std::vector<WeightedDataset>& datasets,
+                                                     const IndexedSourceOptions& options) {
+  return make_blended_source(
+      datasets, options, [&](std::shared_ptr<const IndexedDataset> dataset, uint64_t stream) {
+        return std::make_unique<InstructionView>(
+            std::move(dataset), InstructionViewOptions{.seq_length = options.seq_length,
+                                                       .vocab_size = options.vocab_size,
+                                                       .seed = options.seed,
+                                                       .stream = stream,
+                                                       .shuffle = options.shuffle,
+                                                       .drop_overlong = options.drop_overlong});
+      });
 }
 
 std::unique_ptr<BatchSource> make_synthetic_source(int64_t seq_length, int64_t vocab_size, uint64_t seed) {

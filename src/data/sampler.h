@@ -65,7 +65,8 @@ struct IndexedSourceOptions {
   uint64_t seed = 0;
   bool shuffle = true;             ///< true: training, endless; false: validation, in order, each token once
   int64_t max_samples = 0;         ///< validation: at most this many samples; 0 for all
-  bool eod_mask_loss = false;      ///< no loss on the first token of a document
+  bool eod_mask_loss = false;      ///< pretraining: no loss on the first token of a document
+  bool drop_overlong = false;      ///< instructions: leave conversations above seq_length + 1 tokens out
   std::string key = "data.train";  ///< the config key that errors name
 };
 
@@ -73,6 +74,11 @@ struct IndexedSourceOptions {
 /// cannot be read, or one that is too small for a sample.
 std::unique_ptr<BatchSource> make_indexed_source(const std::vector<WeightedDataset>& datasets,
                                                  const IndexedSourceOptions& options);
+
+/// Blended instruction datasets (tokens with a loss mask, made by te-data instruct): conversations packed whole
+/// into samples, loss on the responses; see instruction_view.h. UserErrors as above.
+std::unique_ptr<BatchSource> make_instruction_source(const std::vector<WeightedDataset>& datasets,
+                                                     const IndexedSourceOptions& options);
 
 /// Uniformly random tokens, for benchmarks: an endless source that reads no file.
 std::unique_ptr<BatchSource> make_synthetic_source(int64_t seq_length, int64_t vocab_size, uint64_t seed);

@@ -44,23 +44,27 @@ Trainer::Trainer(const config::Config& config, Context& context, parallel::World
 void Trainer::open_data() {
   const config::DataConfig& data = config_.data;
   const config::ModelConfig& model = config_.model;
-  if (data.synthetic) {
-    train_data_ = make_synthetic_source(model.seq_length, model.vocab_size, config_.training.seed);
-  } else {
-    train_data_ = make_indexed_source(
-        datasets_of(data.train),
-        {.seq_length = model.seq_length, .vocab_size = model.vocab_size, .seed = config_.training.seed});
+  if (data.document_mask) {
+    user_error("data.document_mask: attention of this build does not take it; leave the key out");
   }
+  IndexedSourceOptions options = {.seq_length = model.seq_length,
+                                  .vocab_size = model.vocab_size,
+                                  .seed = config_.training.seed,
+                                  .eod_mask_loss = data.eod_mask_loss,
+                                  .drop_overlong = data.overlong == config::Overlong::drop};
+  const auto open = [&](const std::vector<config::DataSource>& sources) {
+    const bool instruct = data.format == config::DataFormat::instruct;
+    return instruct ? make_instruction_source(datasets_of(sources), options)
+                    : make_indexed_source(datasets_of(sources), options);
+  };
+  train_data_ = data.synthetic ? make_synthetic_source(model.seq_length, model.vocab_size, options.seed)
+                               : open(data.train);
   spdlog::info("training data: {}", train_data_->describe());
   if (data.valid.empty() || config_.training.eval_interval == 0) return;
-  valid_data_ = make_indexed_source(
-      datasets_of(data.valid),
-      {.seq_length = model.seq_length,
-       .vocab_size = model.vocab_size,
-       .seed = config_.training.seed,
-       .shuffle = false,
-       .max_samples = config_.training.eval_microbatches * config_.training.micro_batch_size,
-       .key = "data.valid"});
+  options.shuffle = false;
+  options.max_samples = config_.training.eval_microbatches * config_.training.micro_batch_size;
+  options.key = "data.valid";
+  valid_data_ = open(data.valid);
   spdlog::info("validation data: {}", valid_data_->describe());
 }
 

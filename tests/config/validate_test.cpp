@@ -142,6 +142,17 @@ TEST(Validate, Data) {
                   {"data.tokenizer: \"gpt2.json\"", "beforehand by te-data", "bytes"});
   expect_rejected({"data.tokenizer=bytes"}, {"model.vocab_size (100) is below the 257 tokens"});
   EXPECT_EQ(small({"data.tokenizer=bytes", "model.vocab_size=257"}).data.tokenizer, "bytes");
+  for (const char* key : {"data.format=instruct", "data.document_mask=true", "data.eod_mask_loss=true"}) {
+    expect_rejected({key}, {"data.synthetic has no documents", "leave out"});
+  }
+  const auto real = [](std::vector<std::string> more) {
+    more.insert(more.end(), {"data.synthetic=false", "data.train=a"});
+    return more;
+  };
+  expect_rejected(real({"data.format=instruct", "data.eod_mask_loss=true"}), {"data.eod_mask_loss is for"});
+  expect_rejected(real({"data.overlong=drop"}), {"data.overlong is for data.format instruct"});
+  EXPECT_EQ(small(real({"data.format=instruct", "data.overlong=drop"})).data.overlong, Overlong::drop);
+  EXPECT_TRUE(small(real({"data.document_mask=true", "data.eod_mask_loss=true"})).data.document_mask);
 }
 
 TEST(Validate, Output) {

@@ -1,0 +1,193 @@
+#include "data/instruct.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "core/error.h"
+#include "data/chat/chat_template.h"
+#include "data/chat/conversation.h"
+#include "data/command.h"
+#include "data/loss_mask.h"
+#include "data/packing.h"
+#include "data/text/document_reader.h"
+#include "data/text/input_files.h"
+#include "data/tokenizer.h"
+
+namespace te::data {
+namespace {
+
+struct Arguments {
+  std::vector<std::string> inputs;
+  OutputOptions outputs;
+  std::string tokenizer, chat_template, format = "auto";
+  ConversationFields fields;
+  int64_t seq_length = 0;
+};
+
+/// Tokens and their mask, written side by side; the mask appears first, so there are never tokens without it.
+class MaskedWriter {
+ public:
+  MaskedWriter(const std::string& prefix, TokenType type)
+      : prefix_(prefix), tokens_(prefix, type), mask_(loss_mask_prefix(prefix), TokenType::kU8) {}
+
+  void add(const ChatTemplate::Encoded& conversation) {
+    tokens_.add_document(conversation.tokens);
+    mask_.add_document(conversation.mask);
+    for (const int32_t value : conversation.mask) in_loss_ += value;
+    lengths_.push_back(static_cast<int32_t>(conversation.tokens.size()));
+  }
+  int64_t conversations() const { return tokens_.num_documents(); }
+
+  void finish(int64_t seq_length) {
+    mask_.finish();
+    tokens_.finish();
+    fmt::print("{}: {} conversations, {} tokens as {}, {} of them ({:.1f} %) in the loss, longest {}\n",
+               prefix_, conversations(), tokens_.num_tokens(), token_type_name(tokens_.token_type()),
+               in_loss_, 100.0 * static_cast<double>(in_loss_) / static_cast<double>(tokens_.num_tokens()),
+               *std::max_element(lengths_.begin(), lengths_.end()));
+    if (seq_length > 0) print_packing(seq_length);
+  }
+
+ private:
+  /// As the sampler would pack it in the order of the file.
+  void print_packing(int64_t seq_length) const {
+    std::vector<int32_t> positions;
+    int64_t used = 0, cut = 0;
+    for (const int32_t length : lengths_) {
+      positions.push_back(static_cast<int32_t>(std::min<int64_t>(length - 1, seq_length)));
+      used += positions.back();
+      cut += length > seq_length + 1 ? 1 : 0;
+    }
+    const int64_t samples = pack_best_fit(positions, seq_length).num_bins();
+    fmt::print("  packed into {} samples of {}: {:.1f} % filled, {} conversations longer than {}\n", samples,
+               seq_length, 100.0 * static_cast<double>(used) / static_cast<double>(samples * seq_length), cut,
+               seq_length + 1);
+  }
+
+  std::string prefix_;
+  IndexedDatasetWriter tokens_, mask_;
+  int64_t in_loss_ = 0;
+  std::vector<int32_t> lengths_;
+};
+
+void check(const Arguments& arguments) {
+  arguments.outputs.check();
+  const ConversationFields& fields = arguments.fields;
+  if (fields.prompt.empty() != fields.response.empty()) {
+    user_error("--prompt-field and --response-field: give both or neither");
+  }
+  if (!fields.context.empty() && fields.prompt.empty()) {
+    user_error("--context-field: is for --prompt-field and --response-field; give them too");
+  }
+}
+
+/// Templates may name tokens that a tokenizer lacks; that is allowed, and said.
+void warn_of_missing_tokens(const ChatTemplate& chat_template, const Tokenizer& tokenizer) {
+  std::string missing;
+  for (const std::string& name : chat_template.token_names()) {
+    if (!tokenizer.find_token(name)) missing += (missing.empty() ? "" : ", ") + name;
+  }
+  if (missing.empty()) return;
+  fmt::print(stderr, "te-data: warning: the tokenizer {} has no token {}: encoded as text\n",
+             tokenizer.name(), missing);
+}
+
+JsonLayout layout_of(const std::string& path, const std::string& format) {
+  const bool list =
+      format == "json" || (format == "auto" && format_of(path, TextFormat::kAuto) == TextFormat::kJson);
+  return list ? JsonLayout::kList : JsonLayout::kLines;
+}
+
+void instruct(const Arguments& arguments) {
+  check(arguments);
+  const ChatTemplate chat_template = ChatTemplate::load(arguments.chat_template);
+  const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(arguments.tokenizer);
+  warn_of_missing_tokens(chat_template, *tokenizer);
+  const InputFiles files = list_input_files(arguments.inputs);
+  const TokenType type = token_type_for_vocab(tokenizer->vocab_size());
+  MaskedWriter train(arguments.outputs.output, type);
+  std::optional<MaskedWriter> valid;
+  if (arguments.outputs.has_valid()) valid.emplace(arguments.outputs.valid_output, type);
+
+  int64_t conversations = 0, without_response = 0, bytes = 0;
+  Progress progress(files.bytes);
+  for (const std::string& path : files.paths) {
+    read_json_records(path, layout_of(path, arguments.format), [&](const JsonRecord& record) {
+      bytes += record.bytes;
+      progress.show(bytes, [&] { return fmt::format("{} conversations", conversations); });
+      const Conversation conversation = read_conversation(record, arguments.fields);
+      const ChatTemplate::Encoded encoded = chat_template.encode(conversation, *tokenizer, record.place);
+      if (encoded.tokens.empty()) {
+        ++without_response;
+        return;
+      }
+      (arguments.outputs.is_valid_document(conversations) ? *valid : train).add(encoded);
+      ++conversations;
+    });
+  }
+  if (conversations == 0) {
+    user_error("--input: {} files hold no conversation with a response ({} without); give other data",
+               files.paths.size(), without_response);
+  }
+  arguments.outputs.check_counts(train.conversations(), valid ? valid->conversations() : 0, "conversations");
+  if (valid) valid->finish(arguments.seq_length);
+  train.finish(arguments.seq_length);
+  if (without_response > 0) fmt::print("{} objects without a response left out\n", without_response);
+}
+
+void add_field_options(CLI::App* command, ConversationFields& fields) {
+  command
+      ->add_option("--messages-field", fields.messages,
+                   "Field with the list of messages, each with role and content (or from and value)")
+      ->capture_default_str();
+  command->add_option("--prompt-field", fields.prompt, "Field with the prompt, in place of messages")
+      ->type_name("FIELD");
+  command->add_option("--response-field", fields.response, "Field with the response to it")
+      ->type_name("FIELD");
+  command
+      ->add_option("--context-field", fields.context,
+                   "Field with text that the prompt is about; may be empty")
+      ->type_name("FIELD");
+  command->add_option("--system", fields.system, "System message of every conversation that has none")
+      ->type_name("TEXT");
+}
+
+}  // namespace
+
+void add_instruct_command(CLI::App& app) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command = app.add_subcommand(
+      "instruct", "Turn conversations into a dataset for instruction tuning: tokens and a loss mask");
+  command->add_option("--input", arguments->inputs, kInputHelp)->required();
+  arguments->outputs.add_to(command);
+  command->add_option("--tokenizer", arguments->tokenizer, kTokenizerHelp)->required();
+  command
+      ->add_option("--template", arguments->chat_template,
+                   "Chat template: chatml, llama2, llama3, alpaca, plain, or a file (docs/data.md)")
+      ->type_name("NAME|FILE")
+      ->required();
+  add_field_options(command, arguments->fields);
+  command
+      ->add_option("--format", arguments->format,
+                   "jsonl: an object a line; json: a list of objects; auto: json for .json, else jsonl")
+      ->check(CLI::IsMember({"auto", "jsonl", "json"}))
+      ->capture_default_str();
+  command
+      ->add_option("--seq-length", arguments->seq_length, "Also say how the conversations pack into samples")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
+  command->footer(
+      "Writes PREFIX.bin and PREFIX.idx, a conversation a document, and PREFIX_mask.bin and PREFIX_mask.idx "
+      "with\n"
+      "1 for each token of a response and of what ends it. te-train packs it with data.format: instruct.\n\n"
+      "  te-data instruct --input chats.jsonl --template chatml --tokenizer qwen/tokenizer.json --output "
+      "data/chats\n"
+      "  te-data instruct --input dolly.json --prompt-field instruction --context-field input "
+      "--response-field "
+      "output \\\n    --template alpaca --tokenizer gpt2/tokenizer.json --output data/dolly --seq-length "
+      "1024");
+  command->callback([arguments] { instruct(*arguments); });
+}
+
+}  // namespace te::data

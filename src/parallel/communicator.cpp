@@ -105,7 +105,6 @@ void SingleCommunicator::do_reduce_scatter(const Context& context, const Tensor&
 }
 
 void PlannedCommunicator::refuse(const char* operation) const {
-  if (leave_out_) return;
   internal_error(fmt::format("{} of group {}: its ranks {} are only planned, nothing can be communicated",
                              operation, name(), list_ranks(world_ranks())),
                  std::source_location::current());

@@ -88,16 +88,15 @@ class SingleCommunicator final : public Communicator {
   void do_barrier(const Context&) override {}
 };
 
-/// A rank's place in a group that is not there: plans of a layout ask for rank and size. Any operation is an
-/// InternalError, or, to measure what a rank computes when it never waits for another, is left out.
+/// A rank's place in a group that is not there: plans of a layout ask for rank and size; any operation is an
+/// InternalError.
 class PlannedCommunicator final : public Communicator {
  public:
-  PlannedCommunicator(std::string name, std::vector<int> world_ranks, int rank, bool leave_out = false)
-      : Communicator(std::move(name), std::move(world_ranks), rank), leave_out_(leave_out) {}
+  PlannedCommunicator(std::string name, std::vector<int> world_ranks, int rank)
+      : Communicator(std::move(name), std::move(world_ranks), rank) {}
 
  private:
-  void refuse(const char* operation) const;
-  bool leave_out_;
+  [[noreturn]] void refuse(const char* operation) const;
   void do_all_reduce(const Context&, const Tensor&, ReduceOp) override { refuse("all_reduce"); }
   void do_all_gather(const Context&, const Tensor&, const Tensor&) override { refuse("all_gather"); }
   void do_reduce_scatter(const Context&, const Tensor&, const Tensor&) override { refuse("reduce_scatter"); }

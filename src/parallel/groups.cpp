@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "parallel/mpi_communicator.h"
 #include "parallel/nccl_communicator.h"
+#include "parallel/silent_communicator.h"
 #include "parallel/world.h"
 
 namespace te::parallel {
@@ -77,18 +78,18 @@ Groups Groups::single() {
 }
 
 Groups Groups::planned(const ProcessGrid& grid, int rank) {
-  return unconnected(grid, rank, false);
+  return unconnected<PlannedCommunicator>(grid, rank);
 }
 
 Groups Groups::silent(const ProcessGrid& grid, int rank) {
-  return unconnected(grid, rank, true);
+  return unconnected<SilentCommunicator>(grid, rank);
 }
 
-Groups Groups::unconnected(const ProcessGrid& grid, int rank, bool leave_out) {
+template <class Made>
+Groups Groups::unconnected(const ProcessGrid& grid, int rank) {
   return make(grid, rank, [&](std::string name, std::vector<int> ranks, bool) {
     const auto own = std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
-    return std::make_unique<PlannedCommunicator>(std::move(name), std::move(ranks), static_cast<int>(own),
-                                                 leave_out);
+    return std::make_unique<Made>(std::move(name), std::move(ranks), static_cast<int>(own));
   });
 }
 

@@ -37,7 +37,7 @@ class Groups {
   static Groups single();
   /// The place of `rank` in a grid without its ranks: groups of more than one rank refuse every operation.
   static Groups planned(const ProcessGrid& grid, int rank);
-  /// The same, with operations that do nothing: for measuring one rank's own work. What it computes is meaningless.
+  /// The same, with operations that talk to nobody (silent_communicator.h): for measuring one rank's own work.
   static Groups silent(const ProcessGrid& grid, int rank);
   /// Connects all ranks of the world; collective. NCCL for a CUDA context, MPI for a CPU one. The grid must have
   /// as many ranks as the world.
@@ -73,7 +73,8 @@ class Groups {
 
  private:
   Groups() = default;
-  static Groups unconnected(const ProcessGrid& grid, int rank, bool leave_out);
+  template <class Made>
+  static Groups unconnected(const ProcessGrid& grid, int rank);
   template <class Make>
   static Groups make(const ProcessGrid& grid, int rank, Make&& make_group);
   Communicator*& slot(Channel which) { return channels_[static_cast<size_t>(which)]; }

@@ -149,7 +149,7 @@ TEST(FloatTypesGpu, FillNormalOfARegionHasTheSameBits) {
                                  .first_local = 3 * local_cols / 2,
                                  .global_row = 1'000'000,
                                  .global_col = 13,
-                                 .global_cols = 3 * local_cols + 10};
+                                 .global_cols = 3 * local_cols + 13};
     fill_normal(gpu, a, 0.02f, 1234, stream_of("w"), region);
     fill_normal(cpu, b, 0.02f, 1234, stream_of("w"), region);
     EXPECT_EQ(testing::count_different(a.raw(), b.raw(), 4), 0);

@@ -1,6 +1,9 @@
 #include "parallel/world.h"
 
 #include <unistd.h>
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/lsan_interface.h>
+#endif
 
 #include <algorithm>
 #include <csignal>
@@ -91,6 +94,9 @@ struct World::State {
 };
 
 void World::State::start_mpi() {
+#ifdef __SANITIZE_ADDRESS__
+  const __lsan::ScopedDisabler mpi_leaks_at_start;  // also of plug-ins that it tries and unloads
+#endif
   // The watchdog's thread may abort the job while the main thread waits for a device: never both inside MPI.
   int provided = 0;
   TE_MPI_CHECK(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided));
@@ -124,6 +130,11 @@ void World::State::stop_mpi() {
   watchdog::detach_board();
   for (auto& [ranks, comm] : groups) MPI_Comm_free(&comm);
   MPI_Win_free(&board);
+#ifdef __SANITIZE_ADDRESS__
+  // Leaks are looked for now: Open MPI unloads its plug-ins at its end, and what they leak could not be told
+  // from leaks of ours by name any more (tests/testing/mpi_leaks.supp).
+  __lsan_do_leak_check();
+#endif
   MPI_Finalize();
 }
 

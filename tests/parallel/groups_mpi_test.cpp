@@ -76,7 +76,7 @@ std::vector<float> message_values(int from, int message, bool forward) {
 TEST_F(GroupsTest, ChannelsCarryBothDirectionsAtOnce) {
   constexpr int kMessages = 4;
   for (const ProcessGrid& grid : grids_of(world().size())) {
-    if (grid.pipeline == 1) continue;
+    if (grid.pipeline == 1 || grid.context != 1) continue;
     SCOPED_TRACE(grid.str());
     const Groups groups = Groups::connect(world(), cpu_, grid);
     const std::vector<int> stages = grid.pipeline_group(world().rank());

@@ -197,6 +197,10 @@ const auto kKeys = std::to_array<Key>({
      "made by `te-data instruct`, with the loss on the responses."},
     {TE_KEY(data.document_mask), kBuiltIn, kAny,
      "Attention does not cross the documents (`instruct`: conversations) of a sample."},
+    {TE_KEY(data.max_documents), kBuiltIn, from_to(1, kMaxWidth),
+     "With `document_mask`: documents that a sample may hold, on average over a microbatch. On a GPU "
+     "attention's "
+     "memory and time grow with it."},
     {TE_KEY(data.eod_mask_loss), kBuiltIn, kAny,
      "`pretrain`: no loss on the first token of a document, which the end of another one does not foretell."},
     {TE_KEY(data.overlong), kBuiltIn, kAny,

@@ -54,6 +54,7 @@ kernels::AttentionShape DotProductAttention::shape_of(const config::Config& conf
   shape.head_dim = config.model.kv_channels;
   shape.softmax_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_dim)));
   shape.dropout = static_cast<float>(config.model.attention_dropout);
+  if (config.data.document_mask) shape.max_documents = shape.batch * config.data.max_documents;
   return shape;
 }
 
@@ -102,7 +103,8 @@ void DotProductAttention::forward(const Context& context, const Tensor& qkv, con
                                        .o = o,
                                        .lse = lse,
                                        .workspace = scratch.attention,
-                                       .dropout_seed = dropout_seed(pass)});
+                                       .dropout_seed = dropout_seed(pass),
+                                       .document_start = pass.document_start});
 }
 
 void DotProductAttention::backward(const Context& context, const Tensor& qkv, const Tensor& o,
@@ -115,7 +117,8 @@ void DotProductAttention::backward(const Context& context, const Tensor& qkv, co
                                         .d_o = d_o,
                                         .dqkv = dqkv,
                                         .workspace = scratch.attention,
-                                        .dropout_seed = dropout_seed(pass)});
+                                        .dropout_seed = dropout_seed(pass),
+                                        .document_start = pass.document_start});
   rotate(context, dqkv, true);
 }
 

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "core/tensor.h"
+
 #include "fp8/recipe.h"
 
 namespace te::model {
@@ -15,6 +17,7 @@ struct Pass {
   uint64_t dropout_seed = 0;
   bool count_fp8 = false;        ///< collect saturation counters in this pass
   bool last_microbatch = false;  ///< of the step: its backward pass completes the gradients
+  Tensor document_start;         ///< int32 [tokens], with data.document_mask; see kernels/attention
 
   bool evaluating() const { return kind == PassKind::evaluate; }
   /// The first training pass of a microbatch owns the statistics; a recomputed one would count everything

@@ -26,8 +26,12 @@ parallel::ScheduleShape schedule_shape(const config::Config& config, const paral
 /// The device data of one step's microbatches, each int32 [num_microbatches, tokens of a microbatch].
 struct DeviceBatch {
   Tensor tokens, targets;
+  Tensor document_start;  ///< only with data.document_mask
   Tensor tokens_of(int64_t microbatch) const { return row(tokens, microbatch); }
   Tensor targets_of(int64_t microbatch) const { return row(targets, microbatch); }
+  Tensor document_start_of(int64_t microbatch) const {
+    return document_start ? row(document_start, microbatch) : Tensor{};
+  }
 
  private:
   static Tensor row(const Tensor& all, int64_t index) { return all.slice_rows(index, 1).view({all.cols()}); }

@@ -28,6 +28,9 @@ StepRunner::StepRunner(const config::Config& config, const Context& context, con
   const Shape shape{local_samples_ / config.training.micro_batch_size, model_.dims().tokens};
   plan_.add(batch_.tokens, "tokens", MemoryKind::data, DType::i32, shape);
   plan_.add(batch_.targets, "targets", MemoryKind::data, DType::i32, shape);
+  if (config.data.document_mask) {
+    plan_.add(batch_.document_start, "document_start", MemoryKind::data, DType::i32, shape);
+  }
   plan_.add(valid_loss_, "valid_loss", MemoryKind::data, DType::f32, {1});
   // Values of a bucket are waited for where they are first read, gradients reduced where they are finished.
   model_.set_hooks({.before_values = [this](const Context& stream, int64_t begin,
@@ -60,7 +63,9 @@ void StepRunner::publish_weights() {
 
 HostBatch StepRunner::make_host_batch() const {
   const size_t bytes = static_cast<size_t>(local_samples_ * config_.model.seq_length) * sizeof(int32_t);
-  return {HostBuffer(context_, bytes), HostBuffer(context_, bytes), 0};
+  HostBatch batch{HostBuffer(context_, bytes), HostBuffer(context_, bytes), {}, 0};
+  if (config_.data.document_mask) batch.document_start = HostBuffer(context_, bytes);
+  return batch;
 }
 
 // Counting casts must happen in the step that reports them; else each layer is cast when it is next used.
@@ -77,6 +82,7 @@ void StepRunner::launch(const HostBatch& batch, int64_t step, int64_t first_samp
   //    gradient is scaled by their number.
   context_.copy_to_device(batch_.tokens, batch.tokens.as<void>());
   context_.copy_to_device(batch_.targets, batch.targets.as<void>());
+  if (batch_.document_start) context_.copy_to_device(batch_.document_start, batch.document_start.as<void>());
   const float grad_scale = 1.0f / static_cast<float>(std::max<int64_t>(1, batch.counted));
   // 2. Microbatches; gradients accumulate, and in the last one's backward pass start to be reduced.
   optimizer_.begin_step(context_);
@@ -89,6 +95,7 @@ void StepRunner::launch(const HostBatch& batch, int64_t step, int64_t first_samp
     pass.dropout_seed = config_.training.seed;
     pass.count_fp8 = count_fp8;
     pass.last_microbatch = microbatch + 1 == microbatches;
+    pass.document_start = batch_.document_start_of(microbatch);
     return pass;
   });
   // 3. Gradient norm, clipping, AdamW.
@@ -100,16 +107,18 @@ void StepRunner::launch(const HostBatch& batch, int64_t step, int64_t first_samp
   optimizer_.fetch_status(context_);
 }
 
-void StepRunner::copy_microbatch(const int32_t* tokens, const int32_t* targets) {
-  context_.copy_to_device(batch_.tokens_of(0), tokens);
-  context_.copy_to_device(batch_.targets_of(0), targets);
+void StepRunner::copy_microbatch(const HostMicrobatch& microbatch) {
+  context_.copy_to_device(batch_.tokens_of(0), microbatch.tokens);
+  context_.copy_to_device(batch_.targets_of(0), microbatch.targets);
+  if (batch_.document_start) context_.copy_to_device(batch_.document_start_of(0), microbatch.document_start);
 }
 
-void StepRunner::calibrate(const int32_t* tokens, const int32_t* targets, int64_t counted) {
-  copy_microbatch(tokens, targets);
+void StepRunner::calibrate(const HostMicrobatch& microbatch, int64_t counted) {
+  copy_microbatch(microbatch);
   optimizer_.begin_step(context_);
   model::Pass pass;
   pass.dropout_seed = config_.training.seed;
+  pass.document_start = batch_.document_start_of(0);
   pipeline_.run_one(context_, batch_, 1.0f / static_cast<float>(std::max<int64_t>(1, counted)),
                     optimizer_.loss_sum(), pass);
   model_.recipe().update(context_, nullptr);
@@ -121,9 +130,11 @@ void StepRunner::begin_evaluation() {
   context_.zero(valid_loss_);
 }
 
-void StepRunner::evaluate(const int32_t* tokens, const int32_t* targets) {
-  copy_microbatch(tokens, targets);
-  pipeline_.run_one(context_, batch_, 0.0f, valid_loss_, {.kind = model::PassKind::evaluate});
+void StepRunner::evaluate(const HostMicrobatch& microbatch) {
+  copy_microbatch(microbatch);
+  model::Pass pass{.kind = model::PassKind::evaluate};
+  pass.document_start = batch_.document_start_of(0);
+  pipeline_.run_one(context_, batch_, 0.0f, valid_loss_, pass);
   context_.synchronize();  // the host arrays must outlive their copies
 }
 

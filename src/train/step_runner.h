@@ -15,7 +15,13 @@ namespace te::train {
 /// This data rank's samples of one optimizer step in page-locked memory.
 struct HostBatch {
   HostBuffer tokens, targets;  ///< int32 [samples of this data rank, seq]
+  HostBuffer document_start;   ///< likewise, with data.document_mask
   int64_t counted = 0;         ///< targets of the global batch that are not -1
+};
+
+/// One microbatch on the host, int32 [micro batch, seq] each; document_start with data.document_mask.
+struct HostMicrobatch {
+  const int32_t *tokens = nullptr, *targets = nullptr, *document_start = nullptr;
 };
 
 class StepRunner {
@@ -45,17 +51,16 @@ class StepRunner {
   /// (the dropout masks hang on it), and the copy of its status to the host; returns before the device is done.
   /// `batch` must stay as it is until the context has been synchronized.
   void launch(const HostBatch& batch, int64_t step, int64_t first_sample, bool count_fp8);
-  /// Forward and backward of one microbatch, the same on all data ranks, and an update of the FP8 scales: no weight
-  /// changes. tokens, targets: host, int32 [micro batch, seq]; counted: targets of a global batch.
-  void calibrate(const int32_t* tokens, const int32_t* targets, int64_t counted);
-  /// Adds the loss of one microbatch (host tokens and targets, int32 [micro batch, seq]) to this rank's sum;
-  /// waits for the device.
-  void evaluate(const int32_t* tokens, const int32_t* targets);
+  /// Forward and backward of one microbatch, the same on all data ranks, and an update of the FP8 scales: no
+  /// weight changes. `counted`: targets of a global batch.
+  void calibrate(const HostMicrobatch& microbatch, int64_t counted);
+  /// Adds the loss of one microbatch to this rank's sum; waits for the device.
+  void evaluate(const HostMicrobatch& microbatch);
   void begin_evaluation();
   double finish_evaluation();  ///< the sum of the losses since begin_evaluation() over all ranks
 
  private:
-  void copy_microbatch(const int32_t* tokens, const int32_t* targets);
+  void copy_microbatch(const HostMicrobatch& microbatch);
   void weights_changed(bool count_fp8);
 
   config::Config config_;

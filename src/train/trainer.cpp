@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "core/log.h"
+#include "kernels/attention/attention.h"
 #include "parallel/watchdog.h"
 #include "train/flops.h"
 #include "train/fp8_health.h"
@@ -23,6 +24,11 @@ std::vector<WeightedDataset> datasets_of(const std::vector<config::DataSource>& 
   std::vector<WeightedDataset> datasets;
   for (const config::DataSource& source : sources) datasets.push_back({source.weight, source.prefix});
   return datasets;
+}
+
+HostMicrobatch microbatch_of(const Batch& batch) {
+  return {batch.tokens.data(), batch.targets.data(),
+          batch.document_start.empty() ? nullptr : batch.document_start.data()};
 }
 
 // Hours of training must not end at a folder that cannot be written.
@@ -44,9 +50,6 @@ Trainer::Trainer(const config::Config& config, Context& context, parallel::World
 void Trainer::open_data() {
   const config::DataConfig& data = config_.data;
   const config::ModelConfig& model = config_.model;
-  if (data.document_mask) {
-    user_error("data.document_mask: attention of this build does not take it; leave the key out");
-  }
   IndexedSourceOptions options = {.seq_length = model.seq_length,
                                   .vocab_size = model.vocab_size,
                                   .seed = config_.training.seed,
@@ -97,9 +100,10 @@ void Trainer::calibrate() {
                        config_.precision.fp8_recipe == config::Fp8Recipe::delayed;
   if (!delayed || config_.precision.fp8_calibration_passes == 0) return;
   read_batch(0, batches_[0]);
-  const Batch first = train_data_->batch(0, config_.training.micro_batch_size);  // the same on all data ranks
+  // The same on all data ranks.
+  const Batch first = train_data_->batch(0, config_.training.micro_batch_size, config_.data.document_mask);
   for (int64_t pass = 0; pass < config_.precision.fp8_calibration_passes; ++pass)
-    runner_.calibrate(first.tokens.data(), first.targets.data(), batches_[0].counted);
+    runner_.calibrate(microbatch_of(first), batches_[0].counted);
   spdlog::info("FP8 scales calibrated on the first microbatch ({} passes)",
                config_.precision.fp8_calibration_passes);
 }
@@ -116,11 +120,27 @@ parallel::World::Ranks Trainer::data_ranks() const {
 
 // --- one step ----------------------------------------------------------------------------------------------
 
+// Attention's memory is planned for so many.
+void Trainer::check_documents(const int32_t* starts) const {
+  const int64_t micro = config_.training.micro_batch_size, most = micro * config_.data.max_documents;
+  const int64_t count = kernels::count_documents(starts, micro, config_.model.seq_length);
+  if (count <= most) return;
+  user_error(
+      "data.max_documents ({}) * training.micro_batch_size ({}) = {} is below the {} documents of a "
+      "microbatch; raise "
+      "data.max_documents to {} or more, or set data.document_mask to false",
+      config_.data.max_documents, micro, most, count, (count + micro - 1) / micro);
+}
+
 void Trainer::read_batch(int64_t first_sample, HostBatch& batch) const {
   const int64_t samples = runner_.local_samples();
   int32_t* targets = batch.targets.as<int32_t>();
-  train_data_->fill(first_sample + runner_.first_local_sample(), samples, batch.tokens.as<int32_t>(),
-                    targets);
+  int32_t* starts = batch.document_start.as<int32_t>();
+  train_data_->fill(first_sample + runner_.first_local_sample(), samples, batch.tokens.as<int32_t>(), targets,
+                    starts);
+  const int64_t micro = config_.training.micro_batch_size;
+  for (int64_t first = 0; starts != nullptr && first < samples; first += micro)
+    check_documents(starts + first * config_.model.seq_length);
   const int64_t ignored =
       std::count(targets, targets + samples * config_.model.seq_length, BatchSource::kIgnoredTarget);
   batch.counted = world_.sum_i64(samples * config_.model.seq_length - ignored, data_ranks());
@@ -134,10 +154,11 @@ double Trainer::validate() {
   // Data ranks take turns.
   for (int64_t first = batch * data_group.rank(); first < valid_data_->num_samples();
        first += batch * data_group.size()) {
-    const Batch data = valid_data_->batch(first, batch);
+    const Batch data = valid_data_->batch(first, batch, config_.data.document_mask);
     counted += static_cast<int64_t>(data.targets.size()) -
                std::count(data.targets.begin(), data.targets.end(), BatchSource::kIgnoredTarget);
-    runner_.evaluate(data.tokens.data(), data.targets.data());
+    if (config_.data.document_mask) check_documents(data.document_start.data());
+    runner_.evaluate(microbatch_of(data));
   }
   counted = world_.sum_i64(counted, data_ranks());
   return runner_.finish_evaluation() / static_cast<double>(std::max<int64_t>(1, counted));

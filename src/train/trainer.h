@@ -37,6 +37,7 @@ class Trainer {
   void open_data();
   void start();
   void calibrate();
+  void check_documents(const int32_t* starts) const;
   void read_batch(int64_t first_sample, HostBatch& batch) const;
   StepMetrics finish_step(const HostBatch& batch, double seconds);
   double validate();

@@ -90,7 +90,7 @@ void ModelStage::plan(MemoryPlan& plan, const Context& context, const StageSlots
   rope_.plan(plan, config_.model);
   if (embedding_) embedding_->plan(plan, context);
   scratch_.plan(plan, dims_, fp8, selective, DotProductAttention::workspace_bytes(context, config_, tensor_));
-  for (TransformerLayer& layer : layers_) layer.plan_weights(plan);
+  for (TransformerLayer& layer : layers_) layer.plan_weights(plan, scratch_);
   bool shared_planned[2] = {false, false};
   for (TransformerLayer& layer : layers_) {
     if (shared_planned[layer.fp8()]) continue;

@@ -40,12 +40,14 @@ ColumnParallelLinear::ColumnParallelLinear(std::string name, int layer, const st
     : Linear(column_spec(std::move(name), layer, blocks, in, bias, init_std, tensor), parameters, recipe,
              tensor) {}
 
+// The producer writes this rank's tokens; input holds all of them, and in FP8 no high-precision form.
 void ColumnParallelLinear::plan_input(MemoryPlan& plan, Operand& input, const Dimensions& dims,
-                                      Scratch& scratch, bool saved) {
-  const bool sequence = tensor_.sequence();
-  // The producer writes this rank's tokens; input holds all of them, and in FP8 no high-precision form.
-  plan_operand(plan, input, dims, scratch, saved, sequence && fp8());
-  if (!sequence) return;
+                                      Scratch& scratch, bool saved) const {
+  plan_operand(plan, input, dims, scratch, saved, tensor_.sequence() && fp8());
+}
+
+void ColumnParallelLinear::plan_share(MemoryPlan& plan, const Dimensions& dims, Scratch& scratch) {
+  if (!tensor_.sequence()) return;
   plan.alias(share_.hp, scratch.share_hp, dims.dtype, {dims.stream, in()});
   if (fp8())
     plan.alias(share_.q.rowwise, scratch.share_rowwise, input_quantizer_.format(), {dims.stream, in()});

@@ -21,8 +21,10 @@ class ColumnParallelLinear : public Linear {
                        double init_std, ParameterStore& parameters, fp8::Recipe& recipe,
                        parallel::TensorParallel& tensor);
 
+  /// What is in work with sequence parallelism: every layer's, also where layers share a set of activations.
+  void plan_share(MemoryPlan& plan, const Dimensions& dims, Scratch& scratch);
   void plan_input(MemoryPlan& plan, fp8::Operand& input, const Dimensions& dims, Scratch& scratch,
-                  bool saved);
+                  bool saved) const;
   void plan_grad(MemoryPlan& plan, fp8::Operand& grad, const Dimensions& dims, Scratch& scratch,
                  bool deferred) const;
 

@@ -54,10 +54,12 @@ TransformerLayer::TransformerLayer(int index, const config::Config& config, Para
 
 // --- memory ------------------------------------------------------------------------------------------------
 
-void TransformerLayer::plan_weights(MemoryPlan& plan) {
+void TransformerLayer::plan_weights(MemoryPlan& plan, Scratch& scratch) {
   for (Linear* linear :
        std::initializer_list<Linear*>{&linear_qkv_, &linear_proj_, &linear_fc1_, &linear_fc2_})
     linear->plan_weights(plan);
+  linear_qkv_.plan_share(plan, dims_, scratch);
+  linear_fc1_.plan_share(plan, dims_, scratch);
 }
 
 void TransformerLayer::plan_input(MemoryPlan& plan, LayerActivations& a) {

@@ -43,7 +43,7 @@ class TransformerLayer {
                    const RopeTables& rope, parallel::TensorParallel& tensor);
   TransformerLayer(const TransformerLayer&) = delete;
 
-  void plan_weights(MemoryPlan& plan);
+  void plan_weights(MemoryPlan& plan, Scratch& scratch);
   /// x_in alone: what recompute: full keeps of a layer.
   void plan_input(MemoryPlan& plan, LayerActivations& activations);
   /// Everything else.

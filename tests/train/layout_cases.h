@@ -1,0 +1,381 @@
+// The layouts and settings that layout_mpi_test.cpp compares with one rank: a covering set, not the cross product. Every
+// layout meets both model families, every recipe and every way to recompute; every pair of a schedule or a tensor
+// layout with a precision, and of a schedule with data parallelism, occurs at least once.
+#pragma once
+
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "config/config.h"
+
+namespace te::testing {
+
+using config::ComputeDType;
+using config::Family;
+using config::Fp8Mode;
+using config::Fp8Recipe;
+using config::PipelineSchedule;
+using config::Recompute;
+
+/// fp32_wide, bf16_wide: without FP8, but with the sizes of the FP8 cases, whose rounding they measure.
+enum class Precision : uint8_t {
+  fp32,
+  bf16,
+  fp32_wide,
+  bf16_wide,
+  delayed,
+  tensorwise,
+  delayed_fp32,
+  tensorwise_fp32
+};
+
+struct Case {
+  std::string name;
+  Family family = Family::gpt;
+  Precision precision = Precision::fp32;
+  int tensor = 1, pipeline = 1;  ///< the rest of the world is data parallelism
+  bool sequence = false;
+  int overlap = 1;  ///< parallel.tensor_overlap
+  PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
+  Recompute recompute = Recompute::none;
+  int layers = 4;
+  bool dropout = false;  ///< gpt: hidden and attention dropout
+  bool variant =
+      false;  ///< llama: biases of qkv and tied embeddings; gpt: an output matrix of its own (tied otherwise)
+  bool data_overlap = true;
+  int bucket_size = 1;      ///< elements: a bucket a layer
+  bool bf16_grads = false;  ///< main gradients
+
+  bool fp8() const { return precision >= Precision::delayed; }
+  bool tied() const { return (family == Family::llama) == variant; }
+  bool delayed() const { return precision == Precision::delayed || precision == Precision::delayed_fp32; }
+  bool wide() const { return precision >= Precision::fp32_wide; }
+  bool fp32() const {
+    return precision == Precision::fp32 || precision == Precision::fp32_wide ||
+           precision == Precision::delayed_fp32 || precision == Precision::tensorwise_fp32;
+  }
+};
+inline void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.name;
+}
+
+inline config::Config make_config(const Case& c) {
+  config::Config config;
+  config.name = "small";
+  const bool llama = c.family == Family::llama;
+  config::ModelConfig& m = config.model;
+  m.family = c.family;
+  m.num_layers = c.layers;
+  m.hidden_size = c.wide() ? 64 : 32;
+  m.num_attention_heads = c.wide() ? 4 : 8;
+  // Grouped queries, in as many groups as the largest tensor size needs.
+  m.num_query_groups =
+      llama && !(c.wide() && c.tensor == 4) ? (c.tensor == 4 ? 4 : 2) : m.num_attention_heads;
+  m.ffn_hidden_size = c.wide() ? 128 : 48;
+  m.vocab_size = 101;  // 3 of 104 rows are padding, on the last tensor rank
+  m.make_vocab_size_divisible_by = 8;
+  m.seq_length = c.wide() ? 32 : 16;
+  m.tie_word_embeddings = c.tied();
+  m.add_qkv_bias = llama && c.variant;
+  m.init_method_std = 0.1;
+  if (c.dropout) m.hidden_dropout = m.attention_dropout = 0.1;
+  config.precision.dtype = c.fp32() ? ComputeDType::fp32 : ComputeDType::bf16;
+  if (c.fp8()) {
+    config.precision.fp8 = Fp8Mode::hybrid;
+    config.precision.fp8_recipe = c.delayed() ? Fp8Recipe::delayed : Fp8Recipe::tensorwise;
+    config.precision.amax_history_len = 8;
+  }
+  config::ParallelConfig& p = config.parallel;
+  p.tensor = c.tensor;
+  p.pipeline = c.pipeline;
+  p.sequence = c.sequence;
+  p.tensor_overlap = c.overlap;
+  p.schedule = c.schedule;
+  p.virtual_stages = c.schedule == PipelineSchedule::interleaved ? 2 : 1;
+  p.bucket_size = c.bucket_size;
+  p.overlap_grad_reduce = p.overlap_param_gather = c.data_overlap;
+  config.training.recompute = c.recompute;
+  config.training.micro_batch_size = 2;
+  config.training.global_batch_size = 8;
+  config.training.train_steps = 20;
+  config.training.device = config::DeviceChoice::cpu;
+  config.optimizer.lr = 5e-3;
+  config.optimizer.min_lr = 1e-3;
+  // Adam divides a gradient by its own size. Where a gradient is zero but for rounding (a bias of keys shifts all
+  // scores of a softmax alike), that would make full steps of the rounding, unless eps is well above it.
+  config.optimizer.eps = 1e-4;
+  // Clipping scales by the norm, whose sum depends on the layout. FP8 runs go without, so that what else is equal stays
+  // equal bit for bit.
+  if (c.wide()) config.optimizer.clip_grad = 0;
+  if (c.bf16_grads) config.optimizer.main_grad_dtype = ComputeDType::bf16;
+  config.data.synthetic = true;
+  config::resolve_defaults(config);
+  return config;
+}
+
+/// The cases of a job of so many ranks.
+inline std::vector<Case> cases_of(int ranks) {
+  using enum Precision;
+  using enum PipelineSchedule;
+  const auto gpt = Family::gpt, llama = Family::llama;
+  const auto selective = Recompute::selective, full = Recompute::full;
+  switch (ranks) {
+    case 1:
+      return {{.name = "one_rank", .family = gpt, .dropout = true}};
+    case 2:
+      return {
+          {.name = "tp2_gpt", .family = gpt, .tensor = 2},
+          {.name = "tp2_llama_overlap",
+           .family = llama,
+           .tensor = 2,
+           .overlap = 2,
+           .recompute = full,
+           .variant = true},
+          {.name = "tp2_sp_gpt_overlap_dropout",
+           .family = gpt,
+           .tensor = 2,
+           .sequence = true,
+           .overlap = 2,
+           .recompute = selective,
+           .dropout = true},
+          {.name = "tp2_sp_llama", .family = llama, .tensor = 2, .sequence = true, .recompute = full},
+          {.name = "pp2_gpt_1f1b", .family = gpt, .pipeline = 2, .recompute = full, .layers = 5},
+          {.name = "pp2_llama_gpipe_tied",
+           .family = llama,
+           .pipeline = 2,
+           .schedule = gpipe,
+           .variant = true},
+          {.name = "pp2_llama_interleaved",
+           .family = llama,
+           .pipeline = 2,
+           .schedule = interleaved,
+           .recompute = selective,
+           .layers = 5},
+          {.name = "pp2_gpt_zero_bubble_dropout",
+           .family = gpt,
+           .pipeline = 2,
+           .schedule = zero_bubble,
+           .layers = 5,
+           .dropout = true},
+          {.name = "dp2_gpt_dropout", .family = gpt, .recompute = selective, .dropout = true},
+          {.name = "dp2_llama_no_overlap", .family = llama, .recompute = full, .data_overlap = false},
+          {.name = "dp2_gpt_bf16_grads", .family = gpt, .variant = true, .bf16_grads = true},
+          {.name = "tp2_sp_llama_bf16", .family = llama, .precision = bf16, .tensor = 2, .sequence = true},
+          {.name = "pp2_gpt_bf16_zero_bubble",
+           .family = gpt,
+           .precision = bf16,
+           .pipeline = 2,
+           .schedule = zero_bubble},
+          {.name = "tp2_gpt_delayed", .family = gpt, .precision = delayed, .tensor = 2, .recompute = full},
+          {.name = "tp2_sp_llama_delayed_overlap",
+           .family = llama,
+           .precision = delayed,
+           .tensor = 2,
+           .sequence = true,
+           .overlap = 2,
+           .recompute = selective},
+          {.name = "tp2_sp_gpt_tensorwise",
+           .family = gpt,
+           .precision = tensorwise,
+           .tensor = 2,
+           .sequence = true},
+          {.name = "tp2_llama_tensorwise_overlap_fp32",
+           .family = llama,
+           .precision = tensorwise_fp32,
+           .tensor = 2,
+           .overlap = 2,
+           .recompute = selective},
+          {.name = "pp2_gpt_delayed_zero_bubble",
+           .family = gpt,
+           .precision = delayed,
+           .pipeline = 2,
+           .schedule = zero_bubble,
+           .variant = true},
+          {.name = "pp2_llama_tensorwise_interleaved",
+           .family = llama,
+           .precision = tensorwise,
+           .pipeline = 2,
+           .schedule = interleaved,
+           .recompute = full},
+          {.name = "pp2_llama_delayed_1f1b_fp32",
+           .family = llama,
+           .precision = delayed_fp32,
+           .pipeline = 2,
+           .recompute = selective},
+          {.name = "dp2_llama_delayed", .family = llama, .precision = delayed, .bucket_size = 20'000},
+          {.name = "dp2_gpt_tensorwise", .family = gpt, .precision = tensorwise, .recompute = full},
+      };
+    case 4:
+      return {
+          {.name = "tp4_llama", .family = llama, .tensor = 4},
+          {.name = "tp4_sp_gpt_overlap",
+           .family = gpt,
+           .tensor = 4,
+           .sequence = true,
+           .overlap = 2,
+           .recompute = full},
+          {.name = "tp4_sp_llama",
+           .family = llama,
+           .tensor = 4,
+           .sequence = true,
+           .recompute = selective,
+           .variant = true},
+          {.name = "tp4_gpt_overlap_dropout", .family = gpt, .tensor = 4, .overlap = 2, .dropout = true},
+          {.name = "pp4_gpt_gpipe",
+           .family = gpt,
+           .pipeline = 4,
+           .schedule = gpipe,
+           .layers = 5,
+           .dropout = true},
+          {.name = "pp4_llama_1f1b", .family = llama, .pipeline = 4, .recompute = selective, .layers = 6},
+          {.name = "pp4_gpt_interleaved",
+           .family = gpt,
+           .pipeline = 4,
+           .schedule = interleaved,
+           .recompute = full,
+           .layers = 9},
+          {.name = "pp4_llama_zero_bubble_tied",
+           .family = llama,
+           .pipeline = 4,
+           .schedule = zero_bubble,
+           .layers = 6,
+           .variant = true},
+          {.name = "tp2_pp2_sp_gpt_zero_bubble",
+           .family = gpt,
+           .tensor = 2,
+           .pipeline = 2,
+           .sequence = true,
+           .overlap = 2,
+           .schedule = zero_bubble,
+           .layers = 5},
+          {.name = "tp2_pp2_sp_llama_interleaved",
+           .family = llama,
+           .tensor = 2,
+           .pipeline = 2,
+           .sequence = true,
+           .schedule = interleaved,
+           .recompute = full,
+           .layers = 5,
+           .variant = true},
+          {.name = "tp2_pp2_llama_1f1b",
+           .family = llama,
+           .tensor = 2,
+           .pipeline = 2,
+           .overlap = 2,
+           .recompute = selective},
+          {.name = "tp2_pp2_gpt_gpipe_dropout",
+           .family = gpt,
+           .tensor = 2,
+           .pipeline = 2,
+           .schedule = gpipe,
+           .dropout = true},
+          {.name = "tp2_dp2_gpt", .family = gpt, .tensor = 2, .recompute = full, .bucket_size = 10'000},
+          {.name = "tp2_dp2_sp_llama", .family = llama, .tensor = 2, .sequence = true, .overlap = 2},
+          {.name = "dp2_pp2_gpt_gpipe", .family = gpt, .pipeline = 2, .schedule = gpipe},
+          {.name = "dp2_pp2_llama_interleaved",
+           .family = llama,
+           .pipeline = 2,
+           .schedule = interleaved,
+           .variant = true},
+          {.name = "dp2_pp2_gpt_zero_bubble",
+           .family = gpt,
+           .pipeline = 2,
+           .schedule = zero_bubble,
+           .dropout = true,
+           .bucket_size = 15'000},
+          {.name = "dp4_llama_1f1b_no_overlap",
+           .family = llama,
+           .recompute = selective,
+           .data_overlap = false},
+          {.name = "tp4_sp_llama_delayed",
+           .family = llama,
+           .precision = delayed,
+           .tensor = 4,
+           .sequence = true},
+          {.name = "tp4_gpt_tensorwise",
+           .family = gpt,
+           .precision = tensorwise,
+           .tensor = 4,
+           .recompute = full},
+          {.name = "pp4_gpt_delayed_interleaved",
+           .family = gpt,
+           .precision = delayed,
+           .pipeline = 4,
+           .schedule = interleaved,
+           .layers = 8,
+           .variant = true},
+          {.name = "pp4_llama_tensorwise_1f1b",
+           .family = llama,
+           .precision = tensorwise,
+           .pipeline = 4,
+           .recompute = full,
+           .layers = 5},
+          {.name = "tp2_pp2_sp_gpt_delayed_zero_bubble",
+           .family = gpt,
+           .precision = delayed,
+           .tensor = 2,
+           .pipeline = 2,
+           .sequence = true,
+           .schedule = zero_bubble},
+          {.name = "tp2_dp2_sp_gpt_tensorwise",
+           .family = gpt,
+           .precision = tensorwise,
+           .tensor = 2,
+           .sequence = true,
+           .recompute = selective},
+          {.name = "tp2_dp2_llama_delayed", .family = llama, .precision = delayed, .tensor = 2, .overlap = 2},
+      };
+    case 8:
+      return {
+          {.name = "tp2_pp2_dp2_sp_gpt_1f1b",
+           .family = gpt,
+           .tensor = 2,
+           .pipeline = 2,
+           .sequence = true,
+           .overlap = 2,
+           .layers = 5,
+           .dropout = true},
+          {.name = "tp2_pp2_dp2_llama_gpipe",
+           .family = llama,
+           .tensor = 2,
+           .pipeline = 2,
+           .schedule = gpipe,
+           .recompute = full,
+           .variant = true},
+          {.name = "tp2_pp2_dp2_sp_llama_interleaved",
+           .family = llama,
+           .tensor = 2,
+           .pipeline = 2,
+           .sequence = true,
+           .schedule = interleaved,
+           .recompute = selective,
+           .layers = 6},
+          {.name = "tp2_pp2_dp2_gpt_zero_bubble",
+           .family = gpt,
+           .tensor = 2,
+           .pipeline = 2,
+           .overlap = 2,
+           .schedule = zero_bubble,
+           .data_overlap = false},
+          {.name = "tp2_pp2_dp2_sp_llama_delayed_interleaved",
+           .family = llama,
+           .precision = delayed,
+           .tensor = 2,
+           .pipeline = 2,
+           .sequence = true,
+           .schedule = interleaved,
+           .recompute = full},
+          {.name = "tp2_pp2_dp2_gpt_tensorwise_zero_bubble",
+           .family = gpt,
+           .precision = tensorwise,
+           .tensor = 2,
+           .pipeline = 2,
+           .schedule = zero_bubble},
+      };
+    default:
+      return {};
+  }
+}
+
+}  // namespace te::testing

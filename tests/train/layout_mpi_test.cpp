@@ -1,0 +1,300 @@
+// Any layout gives what one rank gives: every rank runs the model alone and then as a part of the layout, and compares
+// what it holds, element by element, at the elements' places in the whole parameters.
+//
+// Bounds, all relative (gradients and main parameters: per parameter, |x - x'| / |x'| in the Euclidean norm).
+//
+// FP32. Layouts differ in the order of sums only. A sum of n numbers in another order moves by about sqrt(n) * 2^-24 of
+//   their norm; n <= 128 tokens * 4 microbatches, so 1.4e-6, less where products are summed in blocks; at most 8e-7 was
+//   measured in any gradient of step 1. Later gradients are taken at weights that differ themselves (2e-6), and Adam
+//   divides by the gradient's size, which makes more of the difference where that is small (7e-6 in a bias). The bounds
+//   leave a factor of 5 or more for other machines' products. Anything that is summed twice, not at all, or in the wrong
+//   place is off by 0.1 and more.
+// Pipelines alone, without clipping and without tied embeddings, add up in the same order as one rank: the same bits.
+// BF16 and FP8. A value that is off in its last FP32 or BF16 bit now and then falls on the other side of a boundary when
+//   it is rounded, which moves it by a whole step (2^-3 of it in E4M3, 2^-2 in E5M2). The next layer's operands of that
+//   token then move by about a hundredth, a tenth of them across a boundary: after a few layers the token has rounding
+//   errors of its own. So two layouts differ like two draws of the rounding error, sqrt(2) times what rounding costs at
+//   all, which is measured here too: by a run on one rank, one precision up (FP8 against none, BF16 against FP32). The
+//   bound is kRoundings times that, per parameter. Until the first value has moved, that is at step 1 of layouts without
+//   tensor parallelism, the FP32 bounds hold, and scales and amax histories have the same bits.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "layout_cases.h"
+#include "layout_run.h"
+#include "parallel/groups.h"
+#include "testing/mpi.h"
+
+namespace te::testing {
+namespace {
+
+using parallel::Groups;
+using parallel::ProcessGrid;
+
+// Sanitizers make a step about ten times as slow. Every case still runs.
+#ifdef __SANITIZE_ADDRESS__
+constexpr int kSteps = 4;
+#else
+constexpr int kSteps = 20;
+#endif
+constexpr int kLaterStep = 3;
+
+struct Bounds {
+  double first = 0;  ///< gradients of step 1
+  double later = 0;  ///< gradients of step kLaterStep
+  double mains = 0;  ///< after the last step
+  double loss = 0;   ///< of every step, and on validation data
+  double norm = 0;   ///< of all gradients, at every step
+};
+constexpr Bounds kFp32Bounds{.first = 5e-6, .later = 2e-5, .mains = 5e-5, .loss = 2e-6, .norm = 5e-6};
+constexpr double kRoundings = 4.0;
+/// An amax is one value, with the rounding error of one.
+constexpr double kAmaxBound = 0.25;
+
+/// The same run on one rank. Cases that differ in the layout alone share it, and in what is recomputed: that changes no
+/// bit on one rank (recompute_test.cpp).
+const Trace& one_rank(Case c, const RunOptions& options) {
+  static std::map<std::string, Trace> traces;
+  c.recompute = config::Recompute::none;
+  config::Config config = make_config(c);
+  config.parallel = {};
+  config::validate(config);
+  const auto [found, added] = traces.try_emplace(config::to_yaml(config));
+  if (added) found->second = train_small(config, Groups::single(), options);
+  return found->second;
+}
+
+/// The same case one precision up.
+Case more_precise(Case c) {
+  if (c.fp8()) {
+    c.precision = c.fp32() ? Precision::fp32_wide : Precision::bf16_wide;
+  } else {
+    c.precision = Precision::fp32;
+    c.bf16_grads = false;
+  }
+  return c;
+}
+
+using Whole = std::map<std::string, std::vector<float>>;
+
+Whole whole_parameters(const Parts& parts) {
+  Whole whole;
+  for (const Part& part : parts) {
+    std::vector<float>& values = whole[part.name];
+    values.resize(static_cast<size_t>(part.numel));
+    for (size_t i = 0; i < part.index.size(); ++i) values[static_cast<size_t>(part.index[i])] = part.value[i];
+  }
+  return whole;
+}
+
+// --- among all ranks -----------------------------------------------------------------------------------------
+
+/// The elementwise sum over all ranks, in their order.
+template <class T>
+std::vector<T> sum_over_ranks(const std::vector<T>& values) {
+  std::string bytes(values.size() * sizeof(T), '\0');
+  std::memcpy(bytes.data(), values.data(), bytes.size());
+  std::vector<T> sum(values.size(), T{});
+  for (const std::string& rank : world().gather_strings(bytes)) {
+    TE_CHECK(rank.size() == bytes.size(), "ranks sum {} and {} bytes", rank.size(), bytes.size());
+    for (size_t i = 0; i < sum.size(); ++i) {
+      T value;
+      std::memcpy(&value, rank.data() + i * sizeof(T), sizeof(T));
+      sum[i] = static_cast<T>(sum[i] + value);
+    }
+  }
+  return sum;
+}
+
+/// Relative error of every parameter, over all ranks' parts of it.
+using Errors = std::map<std::string, double>;
+Errors compare(const Parts& actual, const Whole& expected) {
+  std::vector<double> sums;  // per parameter: squared differences, squared reference
+  std::map<std::string, size_t> place;
+  for (const auto& [name, values] : expected) {
+    place[name] = sums.size();
+    sums.resize(sums.size() + 2);
+  }
+  for (const Part& part : actual) {
+    const auto found = expected.find(part.name);
+    if (found == expected.end()) {
+      ADD_FAILURE() << "one rank has no parameter " << part.name;
+      continue;
+    }
+    double* sum = &sums[place[part.name]];
+    for (size_t i = 0; i < part.index.size(); ++i) {
+      const double whole = found->second.at(static_cast<size_t>(part.index[i]));
+      sum[0] += (part.value[i] - whole) * (part.value[i] - whole);
+      sum[1] += whole * whole;
+    }
+  }
+  sums = sum_over_ranks(sums);
+  Errors errors;
+  for (const auto& [name, at] : place) {
+    EXPECT_GT(sums[at + 1], 0) << name << ": nothing to compare with";
+    errors[name] = std::sqrt(sums[at] / sums[at + 1]);
+  }
+  return errors;
+}
+
+/// How many ranks hold each element of a parameter: known from its name.
+int holders_of(const std::string& name, const config::Config& config) {
+  const auto has = [&](const char* part) { return name.find(part) != std::string::npos; };
+  const bool sharded = has("linear_qkv.") || has("linear_fc1.") || has("linear_proj.weight") ||
+                       has("linear_fc2.weight") || has("word_embeddings") || has("output_layer");
+  const bool tied =
+      has("word_embeddings") && config.model.tie_word_embeddings && config.parallel.pipeline > 1;
+  return (sharded ? 1 : static_cast<int>(config.parallel.tensor)) * (tied ? 2 : 1);
+}
+
+/// The ranks together hold every element of every parameter as often as they should: none is skipped.
+void expect_cover(const Parts& parts, const Whole& expected, const config::Config& config) {
+  std::vector<uint8_t> holders;
+  std::map<std::string, size_t> place;
+  for (const auto& [name, values] : expected) {
+    place[name] = holders.size();
+    holders.resize(holders.size() + values.size());
+  }
+  for (const Part& part : parts) {
+    ASSERT_TRUE(place.contains(part.name)) << part.name;
+    for (const int64_t index : part.index) holders.at(place[part.name] + static_cast<size_t>(index)) += 1;
+  }
+  holders = sum_over_ranks(holders);
+  for (const auto& [name, values] : expected) {
+    const uint8_t* first = &holders[place[name]];
+    const auto wrong =
+        static_cast<int64_t>(values.size()) -
+        std::count(first, first + values.size(), static_cast<uint8_t>(holders_of(name, config)));
+    EXPECT_EQ(wrong, 0) << name << ": elements that are not held by " << holders_of(name, config) << " ranks";
+  }
+}
+
+// --- differences of two runs ----------------------------------------------------------------------------------
+
+double largest_difference(const std::vector<double>& actual, const std::vector<double>& expected) {
+  double largest = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const double difference = std::abs(actual[i] / expected[i] - 1);
+    if (!(difference <= largest)) largest = difference;
+  }
+  return largest;
+}
+
+struct Difference {
+  double loss, norm, valid;
+  Errors first, later, mains;
+};
+
+Difference difference(const Trace& actual, const Trace& expected) {
+  return {largest_difference(actual.loss, expected.loss),
+          largest_difference(actual.grad_norm, expected.grad_norm),
+          largest_difference({actual.valid_loss}, {expected.valid_loss}),
+          compare(actual.grads.at(1), whole_parameters(expected.grads.at(1))),
+          compare(actual.grads.at(kLaterStep), whole_parameters(expected.grads.at(kLaterStep))),
+          compare(actual.mains, whole_parameters(expected.mains))};
+}
+
+/// `floor`, or what rounding costs where that is more.
+double allowed(double floor, const double* rounding) {
+  return rounding == nullptr ? floor : std::max(floor, kRoundings * *rounding);
+}
+
+/// Prints the worst of them for the table in docs/parallelism.md.
+std::string expect_within(const char* what, const Errors& actual, double floor, const Errors* rounding) {
+  std::string worst;
+  double largest = -1;
+  for (const auto& [name, error] : actual) {
+    EXPECT_LE(error, allowed(floor, rounding == nullptr ? nullptr : &rounding->at(name)))
+        << what << " of " << name;
+    if (!(error <= largest)) largest = error, worst = name;
+  }
+  const std::string cost = rounding == nullptr ? "" : fmt::format(" of {:.1e}", rounding->at(worst));
+  return fmt::format("{} {:.1e}{}", what, largest, cost);
+}
+
+class Layout : public ::testing::TestWithParam<Case> {
+ protected:
+  /// The bits of the FP8 state are the same on all these ranks.
+  static void expect_same_fp8(const Trace& trace, const std::vector<int>& ranks) {
+    for (const auto& [step, operands] : trace.fp8) {
+      std::string bytes;
+      for (const auto& [name, values] : operands)
+        bytes.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
+      for (const std::string& other : world().gather_strings(bytes, ranks))
+        EXPECT_TRUE(other == bytes) << "FP8 state after step " << step << " differs within " << ranks.size()
+                                    << " ranks";
+    }
+  }
+  /// The largest relative difference of the state after step 1, all of whose operands one rank has.
+  static double fp8_difference(const Trace& actual, const Trace& expected) {
+    double largest = 0;
+    for (const auto& [name, values] : actual.fp8.at(1)) {
+      const std::vector<float>& whole = expected.fp8.at(1).at(name);
+      EXPECT_EQ(values.size(), whole.size()) << name;
+      for (size_t i = 0; i < values.size(); ++i) {
+        if (values[i] == whole[i]) continue;  // zeros, too: the rows of the history to come
+        const double difference = std::abs(values[i] / whole[i] - 1);
+        if (!(difference <= largest)) largest = difference;
+      }
+    }
+    return world().max_f64(largest);
+  }
+};
+
+TEST_P(Layout, EqualsOneRank) {
+  const Case& c = GetParam();
+  const RunOptions options{.steps = kSteps, .grads_at = {1, kLaterStep}};
+  const Trace& one = one_rank(c, options);
+  const config::Config config = make_config(c);
+  config::validate(config);
+  const ProcessGrid grid = ProcessGrid::of(world().size(), c.tensor, 1, c.pipeline);
+  const Groups groups = Groups::connect(world(), Context::cpu(), grid);
+  const Trace ranks = train_small(config, groups, options);
+  const bool stages_alone = c.tensor == 1 && grid.data == 1;
+  EXPECT_TRUE(grid.data == 1 || ranks.buckets > 1) << "one bucket tests no order of buckets";
+
+  // 1. Everybody holds what he should, and nothing is left out.
+  expect_cover(ranks.grads.at(1), whole_parameters(one.grads.at(1)), config);
+  expect_cover(ranks.mains, whole_parameters(one.mains), config);
+  // 2. The bounds.
+  const Difference actual = difference(ranks, one);
+  const bool exact = stages_alone && !c.tied() && config.optimizer.clip_grad == 0;
+  const bool rounded = !exact && (c.fp8() || c.precision == Precision::bf16 || c.bf16_grads);
+  const bool rounded_at_once = rounded && (c.tensor > 1 || c.bf16_grads);
+  const Bounds floor = exact ? Bounds{} : kFp32Bounds;
+  std::optional<Difference> rounding;
+  if (rounded) rounding = difference(one_rank(more_precise(c), options), one);
+  std::string measured =
+      fmt::format("loss {:.1e} norm {:.1e} valid {:.1e}", actual.loss, actual.norm, actual.valid);
+  measured +=
+      " " + expect_within("grads1", actual.first, floor.first, rounded_at_once ? &rounding->first : nullptr);
+  measured += " " + expect_within("grads3", actual.later, floor.later, rounded ? &rounding->later : nullptr);
+  measured += " " + expect_within("mains", actual.mains, floor.mains, rounded ? &rounding->mains : nullptr);
+  EXPECT_LE(actual.loss, allowed(floor.loss, rounded ? &rounding->loss : nullptr));
+  EXPECT_LE(actual.valid, allowed(floor.loss, rounded ? &rounding->loss : nullptr));
+  EXPECT_LE(actual.norm, allowed(kFp32Bounds.norm, rounded ? &rounding->norm : nullptr));
+  // 3. The state of FP8.
+  if (c.fp8()) {
+    expect_same_fp8(ranks, c.delayed() ? groups.stage().world_ranks() : groups.tensor().world_ranks());
+    if (c.delayed() || grid.data == 1) {
+      const double scales = fp8_difference(ranks, one);
+      EXPECT_LE(scales, c.tensor == 1 ? 0.0 : kAmaxBound);
+      measured += fmt::format(" fp8 state {:.1e}", scales);
+    }
+  }
+  if (world().leader()) {
+    std::printf("MEASURED %-42s %s %s, loss %.3f -> %.3f\n", c.name.c_str(), grid.str().c_str(),
+                measured.c_str(), one.loss.front(), one.loss.back());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, Layout, ::testing::ValuesIn(cases_of(world().size())),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace te::testing

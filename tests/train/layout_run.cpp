@@ -1,0 +1,180 @@
+#include "layout_run.h"
+
+#include <algorithm>
+
+#include "core/float_types.h"
+#include "core/random.h"
+
+namespace te::testing {
+namespace {
+
+using model::Parameter;
+using model::ParameterStore;
+using train::StepRunner;
+
+constexpr uint64_t kValidSamples = 1 << 20;  ///< validation samples are numbered from here
+
+// --- data --------------------------------------------------------------------------------------------------
+
+/// A rule that the model can learn (the next token follows from the last one), with a few targets left out, more of
+/// them in some samples than in others. Returns the number of counted targets.
+int64_t fill_sample(const config::ModelConfig& model, uint64_t sample, int32_t* tokens, int32_t* targets) {
+  int64_t counted = 0;
+  for (int64_t i = 0; i < model.seq_length; ++i) {
+    const Philox4 random = philox(7, sample, static_cast<uint64_t>(i));
+    const auto vocab = static_cast<uint32_t>(model.vocab_size);
+    const uint32_t token = random.word[0] % vocab;
+    const bool ignored = random.word[1] % 16 < sample % 4;
+    tokens[i] = static_cast<int32_t>(token);
+    targets[i] = ignored ? -1 : static_cast<int32_t>((5 * token + 1) % vocab);
+    counted += ignored ? 0 : 1;
+  }
+  return counted;
+}
+
+struct Samples {
+  std::vector<int32_t> tokens, targets;
+  int64_t counted = 0;
+};
+
+Samples samples(const config::ModelConfig& model, uint64_t first, int64_t count) {
+  Samples result;
+  const auto size = static_cast<size_t>(count * model.seq_length);
+  result.tokens.resize(size);
+  result.targets.resize(size);
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t at = i * model.seq_length;
+    result.counted +=
+        fill_sample(model, first + static_cast<uint64_t>(i), &result.tokens[at], &result.targets[at]);
+  }
+  return result;
+}
+
+// --- what a rank holds ---------------------------------------------------------------------------------------
+
+std::vector<float> floats(const Context& context, const Tensor& tensor) {
+  std::vector<float> values(static_cast<size_t>(tensor.numel()));
+  if (tensor.dtype == DType::f32) {
+    context.copy_to_host(values.data(), tensor);
+    context.synchronize();
+    return values;
+  }
+  TE_CHECK(tensor.dtype == DType::bf16, "a gradient is FP32 or BF16");
+  std::vector<bfloat16> halves(values.size());
+  context.copy_to_host(halves.data(), tensor);
+  context.synchronize();
+  std::transform(halves.begin(), halves.end(), values.begin(), [](bfloat16 x) { return to_float(x); });
+  return values;
+}
+
+template <class TensorOf>
+Parts parts_of(const Context& context, const ParameterStore& store, TensorOf&& tensor_of) {
+  Parts parts;
+  for (const Parameter& parameter : store.parameters()) {
+    const model::ParameterShard& shard = parameter.shard;
+    for (const ParameterStore::Piece& piece : store.pieces(parameter)) {
+      Part part{parameter.name, shard.global.numel(), {}, floats(context, tensor_of(parameter, piece))};
+      for (const auto& run : shard.runs(piece.local, piece.local + piece.count)) {
+        for (int64_t i = run.in_range; i < run.in_range + run.count; ++i) {
+          part.index.push_back((run.row + i / shard.cols) * shard.global_cols() + shard.first_col +
+                               i % shard.cols);
+        }
+      }
+      TE_CHECK(part.index.size() == part.value.size(), "{}: {} indices of {} elements", part.name,
+               part.index.size(), part.value.size());
+      parts.push_back(std::move(part));
+    }
+  }
+  return parts;
+}
+
+Parts gradients(const Context& context, StepRunner& runner) {
+  const ParameterStore& store = runner.model().parameters();
+  return parts_of(context, store, [&](const Parameter& parameter, const ParameterStore::Piece& piece) {
+    return ParameterStore::part(store.grads, parameter.offset + piece.local, piece.count);
+  });
+}
+
+Parts main_parameters(const Context& context, StepRunner& runner) {
+  const ParameterStore& store = runner.model().parameters();
+  return parts_of(context, store, [&](const Parameter& parameter, const ParameterStore::Piece& piece) {
+    return store.main_of(parameter, piece);
+  });
+}
+
+std::map<std::string, std::vector<float>> fp8_state(const Context& context, StepRunner& runner) {
+  std::map<std::string, std::vector<float>> state;
+  const fp8::ScaleTable& table = runner.model().recipe().table();
+  if (table.size() == 0) return state;
+  const std::vector<float> scale = floats(context, table.scale);
+  const std::vector<float> history = table.history ? floats(context, table.history) : std::vector<float>{};
+  const auto n = static_cast<size_t>(table.size());
+  for (size_t i = 0; i < n; ++i) {
+    const fp8::OperandInfo& info = table.info(static_cast<int>(i));
+    std::vector<float>& column = state[info.name + " " + fp8::role_name(info.role)];
+    column.push_back(scale[i]);
+    for (size_t row = 0; row < history.size() / n; ++row) column.push_back(history[row * n + i]);
+  }
+  return state;
+}
+
+// --- the run -------------------------------------------------------------------------------------------------
+
+void start(StepRunner& runner, const config::Config& config) {
+  runner.allocate();
+  runner.initialize();
+  const bool delayed = config.precision.fp8 != config::Fp8Mode::off &&
+                       config.precision.fp8_recipe == config::Fp8Recipe::delayed;
+  if (!delayed) return;
+  const Samples all = samples(config.model, 0, config.training.global_batch_size);
+  for (int64_t pass = 0; pass < config.precision.fp8_calibration_passes; ++pass)
+    runner.calibrate(all.tokens.data(), all.targets.data(), all.counted);
+}
+
+double validation_loss(StepRunner& runner, const config::Config& config, int microbatches) {
+  const parallel::Communicator& data = runner.groups().data();
+  const int64_t size = config.training.micro_batch_size;
+  int64_t counted = 0;
+  runner.begin_evaluation();
+  for (int i = 0; i < microbatches; ++i) {
+    const Samples batch = samples(config.model, kValidSamples + static_cast<uint64_t>(i * size), size);
+    counted += batch.counted;
+    if (i % data.size() == data.rank()) runner.evaluate(batch.tokens.data(), batch.targets.data());
+  }
+  return runner.finish_evaluation() / static_cast<double>(counted);
+}
+
+}  // namespace
+
+Trace train_small(const config::Config& config, const parallel::Groups& groups, const RunOptions& options) {
+  const Context context = Context::cpu();
+  StepRunner runner(config, context, groups);
+  start(runner, config);
+  train::HostBatch batch = runner.make_host_batch();
+  const int64_t global = config.training.global_batch_size, seq = config.model.seq_length;
+  const auto local = static_cast<size_t>(runner.local_samples() * seq);
+  Trace trace;
+  trace.buckets = runner.model().parameters().buckets().size();
+  for (int step = 1; step <= options.steps; ++step) {
+    const int64_t first = (step - 1) * global;
+    const Samples all = samples(config.model, static_cast<uint64_t>(first), global);
+    const int64_t from = runner.first_local_sample() * seq;
+    std::copy_n(all.tokens.begin() + from, local, batch.tokens.as<int32_t>());
+    std::copy_n(all.targets.begin() + from, local, batch.targets.as<int32_t>());
+    batch.counted = all.counted;
+    runner.launch(batch, step, first, step == 2);
+    context.synchronize();
+    const optim::StepStatus status = runner.optimizer().status();
+    runner.optimizer().finish_step(status.skipped != 0);
+    trace.loss.push_back(double{status.loss_sum} / static_cast<double>(all.counted));
+    trace.grad_norm.push_back(status.grad_norm);
+    if (std::count(options.grads_at.begin(), options.grads_at.end(), step) > 0)
+      trace.grads[step] = gradients(context, runner);
+    if (step == 1 || step == options.steps) trace.fp8[step] = fp8_state(context, runner);
+  }
+  trace.mains = main_parameters(context, runner);
+  trace.valid_loss = validation_loss(runner, config, options.valid_microbatches);
+  return trace;
+}
+
+}  // namespace te::testing

@@ -128,7 +128,7 @@ void start(StepRunner& runner, const config::Config& config) {
   if (!delayed) return;
   const Samples all = samples(config.model, 0, config.training.global_batch_size);
   for (int64_t pass = 0; pass < config.precision.fp8_calibration_passes; ++pass)
-    runner.calibrate(all.tokens.data(), all.targets.data(), all.counted);
+    runner.calibrate({all.tokens.data(), all.targets.data()}, all.counted);
 }
 
 double validation_loss(StepRunner& runner, const config::Config& config, int microbatches) {
@@ -139,7 +139,7 @@ double validation_loss(StepRunner& runner, const config::Config& config, int mic
   for (int i = 0; i < microbatches; ++i) {
     const Samples batch = samples(config.model, kValidSamples + static_cast<uint64_t>(i * size), size);
     counted += batch.counted;
-    if (i % data.size() == data.rank()) runner.evaluate(batch.tokens.data(), batch.targets.data());
+    if (i % data.size() == data.rank()) runner.evaluate({batch.tokens.data(), batch.targets.data()});
   }
   return runner.finish_evaluation() / static_cast<double>(counted);
 }

@@ -73,7 +73,8 @@ void BpeModel::read_merges(const BpeSpec& spec, const std::string& where) {
   merge_mask_ = merges_.size() - 1;
   std::string product;
   for (size_t i = 0; i < spec.merges.size(); ++i) {
-    const auto& [left, right] = spec.merges[i];
+    const std::string &left = spec.merges[i].first,
+                      &right = spec.merges[i].second;  // clang 14: no binding in a lambda
     product = left + right;
     const auto id_of = [&](const std::string& token) {
       const auto id = find(token);

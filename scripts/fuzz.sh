@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Builds the libFuzzer targets of fuzz/ with clang, AddressSanitizer and UBSan, and runs them one after the other.
+#
+#   scripts/fuzz.sh [--seconds N] [TARGET...]      TARGET: indexed_dataset, safetensors, ...; default: all, 120 s each
+#
+# Inputs found on the way are kept in build/fuzz/corpus/TARGET and used again; a failing one is written to
+# build/fuzz/crash-*, and the script exits non-zero. No input may make a reader ask for more than 64 MiB at once or take
+# 10 s. Needs clang with its libFuzzer, and libomp-dev.
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+# usage: the comment at the top of this file.
+usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; }
+
+# run_target NAME SECONDS: fuzzes one target from its seeds and from what earlier runs found.
+run_target() {
+  local corpus="$TE_ROOT/build/fuzz/corpus/$1" seeds=()
+  mkdir -p "$corpus"
+  if [[ -d "fuzz/seeds/$1" ]]; then seeds=("fuzz/seeds/$1"); fi
+  say "fuzzing $1 for $2 s"
+  "build/fuzz/fuzz/fuzz_$1" -max_total_time="$2" -timeout=10 -malloc_limit_mb=64 -print_final_stats=1 \
+    -artifact_prefix="$TE_ROOT/build/fuzz/" "$corpus" "${seeds[@]}" 2>&1 |
+    tee "$TE_LOGS/fuzz_$1.log" | grep -E '^(Done|==|SUMMARY|stat::(number|average|peak))|ERROR|Test unit written'
+}
+
+main() {
+  local seconds=120 targets=() source
+  while [[ $# -gt 0 ]]; do
+    case "$1" in
+      --seconds) seconds="${2:?--seconds needs a number}" && shift ;;
+      -h | --help) usage && exit 0 ;;
+      -*) die "unknown option $1; see --help" ;;
+      *) targets+=("$1") ;;
+    esac
+    shift
+  done
+  cd "$TE_ROOT"
+  if [[ ${#targets[@]} -eq 0 ]]; then
+    for source in fuzz/*_fuzz.cpp; do targets+=("$(basename "$source" _fuzz.cpp)"); done
+  fi
+  quietly "configuring fuzz" cmake --preset fuzz
+  build_preset fuzz "${targets[@]/#/fuzz_}"
+  for source in "${targets[@]}"; do run_target "$source" "$seconds"; done
+}
+
+main "$@"

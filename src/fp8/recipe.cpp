@@ -1,5 +1,7 @@
 #include "fp8/recipe.h"
 
+#include <vector>
+
 #include "fp8/recipes.h"
 #include "kernels/elementwise/elementwise.h"
 
@@ -51,6 +53,27 @@ void Recipe::reduce_amax(const Context& context, parallel::Communicator* group, 
 
 void Recipe::plan(MemoryPlan& plan) {
   table_.plan(plan, history_len());
+#ifndef NDEBUG
+  if (stage_ != nullptr && table_.size() > 0)
+    plan.add(compared_, "fp8.compared_scales", MemoryKind::fp8_state, DType::f32, {table_.size()});
+#endif
+}
+
+// Every rank equal to the largest: all equal.
+void Recipe::check_scales_agree(const Context& context) const {
+  if (!compared_) return;
+  const auto count = static_cast<size_t>(table_.size());
+  std::vector<float> own(count), largest(count);
+  context.copy(compared_, table_.scale.view(compared_.shape));
+  context.copy_to_host(own.data(), compared_);
+  stage_->all_reduce(context, compared_, parallel::ReduceOp::max);
+  context.copy_to_host(largest.data(), compared_);
+  context.synchronize();
+  for (size_t i = 0; i < count; ++i) {
+    TE_CHECK(own[i] == largest[i], "FP8 scale of {} {} is {} here and {} on another rank of {}",
+             table_.info(static_cast<int>(i)).name, role_name(table_.info(static_cast<int>(i)).role), own[i],
+             largest[i], stage_->name());
+  }
 }
 
 void Recipe::update(const Context&, const int32_t*) {}

@@ -90,10 +90,13 @@ class Recipe {
   virtual int history_len() const { return 0; }
   /// amax = its maximum over the group; infinities and NaN survive.
   static void reduce_amax(const Context& context, parallel::Communicator* group, const Tensor& amax);
+  /// InternalError when the ranks of the stage hold different scales. It waits for the device: debug builds only.
+  void check_scales_agree(const Context& context) const;
 
   config::PrecisionConfig precision_;
   int num_layers_ = 0;
   ScaleTable table_;
+  Tensor compared_;                                              ///< [n] fp32, debug builds
   parallel::Communicator *tensor_ = nullptr, *stage_ = nullptr;  ///< null: one rank
 };
 

@@ -32,6 +32,7 @@ void DelayedRecipe::update(const Context& context, const int32_t* skip) {
                                                          ? kernels::AmaxCompute::max
                                                          : kernels::AmaxCompute::most_recent,
                                           .skip = skip});
+  check_scales_agree(context);
 }
 
 // --- off ---------------------------------------------------------------------------------------------------

@@ -144,6 +144,13 @@ void check_parallel(const Config& c) {
         "them",
         c.training.micro_batch_size, m.seq_length, tokens, token_pieces(p), p.tensor, p.tensor_overlap);
   }
+  if (p.schedule == PipelineSchedule::zero_bubble && c.training.recompute != Recompute::none) {
+    user_error(
+        "parallel.schedule zero_bubble needs training.recompute none, but it is {}: the weights' gradients "
+        "are "
+        "made later, from saved inputs; leave training.recompute out, or take schedule 1f1b",
+        to_string(c.training.recompute));
+  }
   const int64_t chunks = p.pipeline * p.virtual_stages;
   if (m.num_layers < chunks) {
     user_error(

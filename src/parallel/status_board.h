@@ -15,6 +15,7 @@ struct Status {
   uint64_t sequence = 0;  ///< operations that the rank has begun
   int64_t since_ns =
       0;  ///< when it entered or left the operation; steady clock, which a host's processes share
+  int64_t seen_ns = 0;           ///< while waiting on the CPU: when it last looked whether its wait is over
   int64_t guarded_since_ns = 0;  ///< when a Guard was set up; 0: none
   char operation[32] = {};
   char group[48] = {};

@@ -22,6 +22,10 @@ namespace {
 
 using Seconds = std::chrono::duration<double>;
 
+/// A waiting rank that has not looked for so long does not run: it is stopped, or its host is out of breath.
+constexpr int64_t kStillNs = 2'000'000'000;
+constexpr int64_t kBeatNs = 250'000'000;
+
 int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::steady_clock::now().time_since_epoch())
@@ -95,6 +99,8 @@ std::string others(int64_t now) {
     if (status.guarded_since_ns != 0) {
       text += fmt::format("waits for {:.1f} s for the device in {}, launched last",
                           seconds(status.guarded_since_ns), status.guard);
+    } else if (status.waiting != 0 && now - status.seen_ns > kStillNs) {
+      text += fmt::format("does not run for {:.1f} s, stopped in", seconds(status.seen_ns));
     } else if (status.waiting != 0) {
       text += fmt::format("waits for {:.1f} s in", seconds(status.since_ns));
     } else {
@@ -197,6 +203,7 @@ void Operation::publish(bool waiting) const {
     status.waiting = waiting ? 1 : 0;
     status.sequence = state().sequence.load(std::memory_order_relaxed);
     status.since_ns = waiting ? since_ns_ : now_ns();
+    status.seen_ns = now_ns();
     copy_text(status.operation, name_);
     copy_text(status.group, group_);
   });
@@ -206,8 +213,12 @@ void Operation::check_current() {
   const Operation* operation = current_operation;
   const int64_t timeout = state().timeout_ns.load(std::memory_order_relaxed);
   if (operation == nullptr || timeout == 0) return;
-  const int64_t waited = now_ns() - operation->since_ns_;
-  if (waited <= timeout) return;
+  const int64_t now = now_ns(), waited = now - operation->since_ns_;
+  if (waited <= timeout) {
+    if (now - state().status.seen_ns > kBeatNs)
+      parallel::publish([now](Status& status) { status.seen_ns = now; });
+    return;
+  }
   fire(fmt::format("has waited {:.1f} s in {} (operation {}{})", double(waited) * 1e-9, describe_current(),
                    state().sequence.load(), during(activity)));
 }

@@ -175,6 +175,16 @@ TEST(Validate, ParallelLayouts) {
   refused({"parallel.tensor=2", "parallel.sequence=true", "parallel.tensor_overlap=5"}, "2 * 32 = 64 tokens");
   refused({"parallel.pipeline=4"},
           "model.num_layers (2) is below parallel.pipeline * parallel.virtual_stages");
+  for (const char* recompute : {"selective", "full"}) {
+    const std::string recompute_key = std::string("training.recompute=") + recompute;
+    refused(
+        {"parallel.pipeline=2", "parallel.schedule=zero_bubble", recompute_key},
+        "parallel.schedule zero_bubble needs training.recompute none, but it is " + std::string(recompute));
+    refused({"parallel.schedule=zero_bubble", recompute_key},
+            "zero_bubble needs");  // one stage puts wgrad off, too
+    small({"parallel.pipeline=2", "parallel.schedule=1f1b", recompute_key});
+  }
+  small({"parallel.pipeline=2", "parallel.schedule=zero_bubble"});
   refused({"parallel.tensor=2", "model.ffn_hidden_size=80", "precision.fp8=hybrid"},
           "model.ffn_hidden_size / parallel.tensor 2 = 40");
   // Padding grows until every tensor rank has as many rows of the vocabulary.

@@ -61,10 +61,13 @@ class TrainFolder {
     for (const std::string& item : overrides) arguments += " --set '" + item + "'";
     return start_raw(arguments + " --set logging.directory=" + run_folder(run), shell);
   }
+  /// From now on te-train is started under mpirun, which is then the process that start() returns.
+  void use_ranks(int ranks) { launcher_ = TE_MPIRUN " " + std::to_string(ranks) + " "; }
   pid_t start_raw(const std::string& arguments, const std::string& shell = "") const {
     // One thread: so small a model gains nothing from more, and tests run side by side.
-    const std::string command = shell + " OMP_NUM_THREADS=${TEST_THREADS:-1} exec " TE_TRAIN_EXECUTABLE " " +
-                                arguments + " >" + (folder_ / "stdout") + " 2>" + (folder_ / "stderr");
+    const std::string command = shell + " OMP_NUM_THREADS=${TEST_THREADS:-1} exec " + launcher_ +
+                                TE_TRAIN_EXECUTABLE " " + arguments + " >" + (folder_ / "stdout") + " 2>" +
+                                (folder_ / "stderr");
     const pid_t child = ::fork();
     if (child == 0) {
       ::execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
@@ -141,6 +144,7 @@ class TrainFolder {
   }
 
   TemporaryFolder folder_;
+  std::string launcher_;
 };
 
 /// A refusal: exit code 2 and one line on stderr.

@@ -1,0 +1,217 @@
+// te-train as a job of several ranks: one log, the losses of one rank, refusals, signals, and ranks that die or hang.
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "te_train_testing.h"
+
+namespace te {
+namespace {
+
+using testing::read_file;
+using testing::Result;
+using testing::split;
+using testing::TrainFolder;
+using Overrides = std::vector<std::string>;
+
+/// A fault must have ended the whole job after so long.
+constexpr double kLimitSeconds = 30;
+
+Overrides operator+(Overrides a, const Overrides& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+size_t count(const std::string& text, const std::string& words) {
+  size_t found = 0;
+  for (size_t at = 0; (at = text.find(words, at)) != std::string::npos; ++found) ++at;
+  return found;
+}
+
+/// Process ids of mpirun's ranks on this host, by rank.
+std::map<int, pid_t> ranks_of(pid_t mpirun) {
+  std::map<int, pid_t> ranks;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    const std::string status = read_file(entry.path().string() + "/status");
+    if (count(status, "\nPPid:\t" + std::to_string(mpirun) + "\n") == 0) continue;
+    for (const std::string& variable : split(read_file(entry.path().string() + "/environ"), '\0')) {
+      for (const char* key : {"OMPI_COMM_WORLD_RANK=", "PMIX_RANK="}) {
+        if (variable.starts_with(key))
+          ranks[std::stoi(variable.substr(variable.find('=') + 1))] = std::stoi(name);
+      }
+    }
+  }
+  return ranks;
+}
+
+/// False for a process that has ended, also where nobody has asked for its exit code yet.
+bool runs(pid_t process) {
+  const std::string path = "/proc/" + std::to_string(process) + "/status";
+  return std::filesystem::exists(path) && count(read_file(path), "\nState:\tZ") == 0;
+}
+
+class Mpirun : public ::testing::Test {
+ protected:
+  Mpirun() {
+    folder_.write_config(
+        "base",
+        "model: {family: llama, num_layers: 4, hidden_size: 32, ffn_hidden_size: 64,\n"
+        "        num_attention_heads: 4, num_query_groups: 2, vocab_size: 257, seq_length: 16}\n"
+        "precision: {amax_history_len: 4}\n"
+        "training: {micro_batch_size: 2, global_batch_size: 8, train_steps: 6, device: cpu}\n"
+        "optimizer: {lr: 5.0e-3, min_lr: 5.0e-4, decay_steps: 6}\n"
+        "checkpoint: {save_last: false}\n"
+        "data: {train: " +
+            (folder_ / "train") + ", valid: " + (folder_ / "valid") + "}\n");
+  }
+
+  Result run(int ranks, const std::string& name, const Overrides& overrides) {
+    folder_.use_ranks(ranks);
+    return folder_.run(name, overrides);
+  }
+  /// Starts a job without end and returns once it has logged a few steps.
+  pid_t start_endless(int ranks, const Overrides& overrides) {
+    folder_.use_ranks(ranks);
+    const pid_t mpirun = folder_.start("a", overrides + Overrides{"training.train_steps=1000000"});
+    const std::string csv = folder_.run_folder("a") + "/loss.csv";
+    for (int tick = 0; tick < 6000; ++tick) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      if (std::filesystem::exists(csv) && count(read_file(csv), "\n") >= 4) break;
+    }
+    return mpirun;
+  }
+  /// Sends a signal to one rank; the job must end soon, and no process of it may stay.
+  Result fault(int ranks, int rank, int signal, const Overrides& overrides) {
+    const pid_t mpirun = start_endless(ranks, overrides);
+    const std::map<int, pid_t> processes = ranks_of(mpirun);
+    EXPECT_EQ(processes.size(), static_cast<size_t>(ranks)) << read_file(folder_ / "stderr");
+    if (processes.contains(rank)) ::kill(processes.at(rank), signal);
+    const auto start = std::chrono::steady_clock::now();
+    std::thread limit([&] {  // a job that does not end must not hang the test
+      for (int tick = 0; tick < 600 && !ended_; ++tick)
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      if (!ended_) ::kill(mpirun, SIGKILL);
+    });
+    const Result result = folder_.wait(mpirun);
+    ended_ = true;
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    limit.join();
+    EXPECT_LT(seconds.count(), kLimitSeconds);
+    EXPECT_NE(result.code, 0);
+    // mpirun may return a moment before its last rank is gone.
+    for (int tick = 0; tick < 200; ++tick) {
+      const bool any =
+          std::any_of(processes.begin(), processes.end(), [](const auto& p) { return runs(p.second); });
+      if (!any) break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    for (const auto& [number, process] : processes)
+      EXPECT_FALSE(runs(process)) << "rank " << number << " lives";
+    return result;
+  }
+
+  TrainFolder folder_;
+  std::atomic<bool> ended_ = false;
+};
+
+TEST_F(Mpirun, LogsOnceWhatOneRankLogs) {
+  const Overrides common = {"precision.dtype=fp32", "training.eval_interval=3",
+                            "training.eval_microbatches=3"};
+  ASSERT_EQ(folder_.run("one", common).code, 0);
+  struct Job {
+    int ranks;
+    std::string name;
+    Overrides layout;
+  };
+  const Job jobs[] = {
+      {4,
+       "tp2_pp2",
+       {"parallel.tensor=2", "parallel.sequence=true", "parallel.pipeline=2",
+        "parallel.schedule=zero_bubble"}},
+      {2, "dp2", {"parallel.bucket_size=1000"}},
+  };
+  for (const Job& job : jobs) {
+    SCOPED_TRACE(job.name);
+    const Result result = run(job.ranks, job.name, common + job.layout);
+    ASSERT_EQ(result.code, 0) << result.error;
+    EXPECT_EQ(count(result.out, "effective config:"), 1u);
+    const auto rows = folder_.csv(job.name), expected = folder_.csv("one");
+    ASSERT_EQ(rows.size(), 6u);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      for (const char* column : {"step", "consumed_tokens", "lr", "skipped"})
+        EXPECT_EQ(rows[i].at(column), expected[i].at(column));
+      for (const char* column : {"loss", "valid_loss", "grad_norm"}) {
+        ASSERT_EQ(rows[i].at(column).empty(), expected[i].at(column).empty()) << column;
+        if (rows[i].at(column).empty()) continue;
+        const double value = std::stod(expected[i].at(column));
+        EXPECT_NEAR(std::stod(rows[i].at(column)), value, 1e-5 * value) << column << " of step " << i + 1;
+      }
+    }
+    EXPECT_EQ(count(read_file(folder_.run_folder(job.name) + "/metrics.jsonl"), "\n"), 6u);
+  }
+}
+
+TEST_F(Mpirun, HealthOfAllStagesIsLogged) {
+  const Result result = run(4, "a",
+                            {"precision.fp8=hybrid", "parallel.tensor=2", "parallel.sequence=true",
+                             "parallel.pipeline=2", "logging.fp8_stats_every=3"});
+  ASSERT_EQ(result.code, 0) << result.error;
+  EXPECT_EQ(count(result.out + result.error, "FP8 scales calibrated"), 1u);
+  int with_health = 0;
+  for (const std::string& line : split(read_file(folder_.run_folder("a") + "/metrics.jsonl"), '\n')) {
+    const nlohmann::json record = nlohmann::json::parse(line);
+    if (!record.contains("fp8")) continue;
+    ++with_health;
+    std::map<std::string, int> operands;
+    for (const nlohmann::json& item : record["fp8"]) {
+      operands[item["linear"].get<std::string>() + " " + item["role"].get<std::string>()] += 1;
+      EXPECT_GT(item["amax"].get<double>(), 0) << item;
+    }
+    EXPECT_EQ(operands.size(), 48u);  // 4 layers, 4 linears, 3 roles
+    for (const auto& [name, times] : operands) EXPECT_EQ(times, 1) << name;
+  }
+  EXPECT_EQ(with_health, 3);  // steps 1, 3 and 6
+}
+
+TEST_F(Mpirun, ALayoutThatDoesNotFitIsRefusedInOneLine) {
+  const auto refused = [&](int ranks, const Overrides& overrides, const std::string& words) {
+    const Result result = run(ranks, "a", overrides);
+    EXPECT_EQ(result.code, 2) << result.error;
+    EXPECT_EQ(count(result.error, "te-train: "), 1u) << result.error;
+    EXPECT_EQ(count(result.error, words), 1u) << result.error;
+    EXPECT_FALSE(std::filesystem::exists(folder_.run_folder("a")));
+  };
+  refused(3, {"parallel.tensor=2"}, "te-train: error: ");
+  refused(2, {"parallel.pipeline=4"}, "te-train: error: ");
+  refused(3, {},
+          "te-train: error: training.global_batch_size (8) is not a multiple of training.micro_batch_size * "
+          "data-parallel ranks = 2 * 3 = 6: 2 remain");
+  refused(2, {"parallel.tensor=2", "model.num_query_groups=1"}, "te-train: error: ");
+}
+
+TEST_F(Mpirun, AKilledRankEndsTheJob) {
+  const Result result = fault(4, 2, SIGKILL, {"parallel.tensor=2"});
+  EXPECT_GE(count(result.out + result.error, "rank 2"), 1u) << result.error;
+  EXPECT_GE(count(result.out + result.error, "signal 9"), 1u) << result.error;
+}
+
+TEST_F(Mpirun, AHungRankIsNamedWithTheOperation) {
+  const Result result = fault(
+      4, 1, SIGSTOP,
+      {"parallel.tensor=2", "parallel.pipeline=2", "parallel.schedule=1f1b", "parallel.timeout_seconds=5"});
+  EXPECT_EQ(result.code, 1);
+  EXPECT_GE(count(result.error, "watchdog: "), 1u) << result.error;
+  // Where it was stopped: between two operations, or inside one that it will never finish.
+  EXPECT_GE(
+      count(result.error, "; rank 1 is elsewhere, ") + count(result.error, "; rank 1 does not run for "), 1u)
+      << result.error;
+  EXPECT_GE(count(result.error, ", during "), 1u) << result.error;
+}
+
+}  // namespace
+}  // namespace te

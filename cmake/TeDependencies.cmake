@@ -9,6 +9,7 @@ find_package(CLI11 REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(MPI REQUIRED COMPONENTS CXX)
+find_path(TE_XXHASH_INCLUDE xxhash.h REQUIRED)  # used as a header: no library to link
 find_package(ZLIB REQUIRED)
 find_package(LibLZMA REQUIRED)
 

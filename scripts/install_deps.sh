@@ -19,7 +19,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 packages=(
   g++ cmake ninja-build ccache git ca-certificates
   libyaml-cpp-dev libcli11-dev libspdlog-dev nlohmann-json3-dev libgtest-dev
-  libopenmpi-dev openmpi-bin libopenblas-dev
+  libopenmpi-dev openmpi-bin libopenblas-dev libxxhash-dev
   zlib1g-dev libzstd-dev liblzma-dev libpcre2-dev libsentencepiece-dev
   python3 python3-numpy python3-matplotlib
 )

@@ -82,7 +82,8 @@ SafetensorsReader::SafetensorsReader(const std::filesystem::path& path) : path_(
   for (safetensors::HeaderTensor& tensor : header.tensors) {
     index_.emplace(tensor.name, tensors_.size());
     tensors_.push_back({std::move(tensor.name), tensor.file_dtype, tensor.dtype, std::move(tensor.shape),
-                        data + tensor.begin, tensor.end - tensor.begin});
+                        data + tensor.begin, tensor.end - tensor.begin,
+                        kLengthBytes + header_bytes + tensor.begin});
   }
 }
 

@@ -33,6 +33,7 @@ struct SafetensorsTensor {
   /// Dense, row-major, little-endian. Files of other writers may leave it unaligned: copy with memcpy.
   const std::byte* data = nullptr;
   size_t bytes = 0;
+  uint64_t offset = 0;  ///< of data within the file
 };
 
 /// A memory-mapped file, validated as a whole when opened.

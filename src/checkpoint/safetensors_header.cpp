@@ -223,6 +223,15 @@ void check_ranges(const std::string& file, const std::vector<HeaderTensor>& tens
 
 }  // namespace
 
+std::string_view file_dtype_name(DType dtype) {
+  return file_dtype_of(dtype).name;
+}
+
+std::optional<DType> dtype_of(std::string_view file_dtype) {
+  const FileDType* type = find_file_dtype(file_dtype);
+  return type == nullptr ? std::nullopt : type->dtype;
+}
+
 std::string quote_name(std::string_view name) {
   constexpr size_t kLongest = 80;
   const bool cut = name.size() > kLongest;

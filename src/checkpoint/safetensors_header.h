@@ -35,6 +35,10 @@ Header plan_header(const std::vector<SafetensorsSpec>& specs, const SafetensorsM
 /// The JSON text, padded with spaces to a multiple of 8 bytes.
 std::string header_text(const Header& header);
 
+/// The format's name of a dtype ("F32"), and back; empty where te-train has no such type.
+std::string_view file_dtype_name(DType dtype);
+std::optional<DType> dtype_of(std::string_view file_dtype);
+
 /// A name as one printable, quoted word of at most about 80 characters, for error messages.
 std::string quote_name(std::string_view name);
 

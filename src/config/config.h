@@ -173,7 +173,12 @@ struct CheckpointConfig {
   std::string directory;         ///< logging.directory + "/checkpoints" when absent
   int64_t save_every = 0;        ///< steps; 0: never
   bool save_last = true;         ///< save after the last step
+  int64_t keep = 0;              ///< checkpoints that are kept; 0: all
+  bool async = true;             ///< write in the background, from a copy in host memory
+  bool save_optimizer = true;    ///< moments are saved, too
   std::string resume = "never";  ///< "never", "auto" (the latest of directory, if any) or a checkpoint's path
+  bool load_optimizer = true;    ///< moments are resumed, too
+  std::string init_from;         ///< checkpoint whose weights a new run starts with; empty: random weights
 };
 
 struct LoggingConfig {

@@ -112,7 +112,12 @@ void release(void* data) {
 
 void* allocate_host(size_t bytes) {
   void* data = nullptr;
-  TE_CUDA_CHECK(cudaHostAlloc(&data, bytes, cudaHostAllocDefault));
+  const cudaError_t status = cudaHostAlloc(&data, bytes, cudaHostAllocDefault);
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // a caller may do with less
+    user_error("host memory: {:.2f} GiB could not be page-locked", double(bytes) / (1 << 30));
+  }
+  TE_CUDA_CHECK(status);
   return data;
 }
 

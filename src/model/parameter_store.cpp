@@ -124,10 +124,12 @@ Tensor ParameterStore::main_of(const Parameter& parameter, const Piece& piece) c
 // --- values ------------------------------------------------------------------------------------------------
 
 void ParameterStore::initialize(const Context& context, uint64_t seed) {
-  for (const Parameter& parameter : parameters_) {
-    for (const Piece& piece : pieces(parameter)) initialize(context, seed, parameter, piece);
-  }
+  for (const Parameter& parameter : parameters_) initialize(context, seed, parameter);
   cast_values(context);
+}
+
+void ParameterStore::initialize(const Context& context, uint64_t seed, const Parameter& parameter) const {
+  for (const Piece& piece : pieces(parameter)) initialize(context, seed, parameter, piece);
 }
 
 void ParameterStore::initialize(const Context& context, uint64_t seed, const Parameter& parameter,

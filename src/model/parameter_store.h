@@ -91,6 +91,8 @@ class ParameterStore {
   /// Main parameters of this rank's segments. Then, and after main parameters were loaded: cast_values(), and with
   /// several data ranks a gather of every bucket's values (optim/parameter_gather.h).
   void initialize(const Context& context, uint64_t seed);
+  /// The same of one parameter.
+  void initialize(const Context& context, uint64_t seed, const Parameter& parameter) const;
   /// values = main parameters rounded to the model's dtype, in this rank's segments.
   void cast_values(const Context& context);
 
@@ -99,6 +101,8 @@ class ParameterStore {
   int64_t num_parameters() const { return count_; }  ///< of this rank, without alignment gaps
   int64_t flat_size() const { return flat_size_; }   ///< elements of the flat buffers
   int64_t shard_size() const { return shard_size_; }
+
+  const StoreLayout& layout() const { return layout_; }
 
   const std::vector<Bucket>& buckets() const { return buckets_; }
   const std::vector<Segment>& segments() const { return segments_; }  ///< of this rank, one per bucket

@@ -71,23 +71,49 @@ void Trainer::open_data() {
   spdlog::info("validation data: {}", valid_data_->describe());
 }
 
-// A checkpoint, or initial weights (and, with delayed FP8 scaling, their first scales).
+checkpoint::TrainingState Trainer::state() {
+  return {.parameters = &runner_.model().parameters(),
+          .exp_avg = runner_.optimizer().exp_avg,
+          .exp_avg_sq = runner_.optimizer().exp_avg_sq,
+          .scales = &runner_.model().recipe().table()};
+}
+
+// Every rank reads what it needs. Sets progress_ and saved_.
+void Trainer::load(const std::filesystem::path& folder, const checkpoint::LoadOptions& options) {
+  world_.together([&] {
+    const checkpoint::Reader reader(folder);
+    const checkpoint::Loaded loaded = checkpoint::load(context_, reader, config_, state(), options);
+    progress_ = loaded.progress;
+    saved_ = reader.folder();
+    if (options.fp8 && !loaded.optimizer)
+      spdlog::info("the optimizer's moments are not loaded and start at zero");
+  });
+  runner_.optimizer().set_updates(progress_.updates);
+  runner_.publish_weights();
+}
+
+// A checkpoint, or the weights of another run, or random ones (and, with delayed FP8 scaling, their first scales).
 void Trainer::start() {
-  const std::string& resume = config_.checkpoint.resume;
-  std::optional<std::filesystem::path> folder;
+  const config::CheckpointConfig& options = config_.checkpoint;
+  std::string resume = options.resume;
   if (resume == "auto") {
-    folder = checkpoint::latest(config_.checkpoint.directory);
-  } else if (resume != "never") {
-    folder = resume;
+    world_.together([&] {  // one rank decides: the others might find something else a moment later
+      if (world_.leader()) resume = checkpoint::find_latest(options.directory).value_or("never").string();
+    });
+    resume = world_.broadcast_string(resume);
   }
-  if (folder) {
-    progress_ = checkpoint::load(context_, *folder, runner_.model(), runner_.optimizer());
-    runner_.publish_weights();
-    saved_ = *folder;
-    spdlog::info("resumed from {} after step {}", folder->string(), progress_.step);
+  if (resume != "never") {
+    load(resume, {.optimizer = options.load_optimizer});
+    spdlog::info("resumed from {} after step {}", saved_.string(), progress_.step);
     return;
   }
   runner_.initialize();
+  if (!options.init_from.empty()) {
+    load(options.init_from, {.optimizer = false, .fp8 = false});
+    spdlog::info("starts with the weights of {}", saved_.string());
+    progress_ = {};
+    saved_.clear();
+  }
   calibrate();
 }
 
@@ -164,10 +190,17 @@ double Trainer::validate() {
   return runner_.finish_evaluation() / static_cast<double>(std::max<int64_t>(1, counted));
 }
 
-void Trainer::save() {
-  saved_ = checkpoint::save(context_, config_.checkpoint.directory, progress_, runner_.model(),
-                            runner_.optimizer(), config::to_yaml(config_));
-  spdlog::info("saved {}", saved_.string());
+void Trainer::save(bool wait) {
+  saver_->save(progress_, good_, wait);
+  saved_ = saver_->folder_of(progress_.step);
+  log_saved(saver_->poll());
+}
+
+void Trainer::log_saved(const std::optional<checkpoint::Saved>& saved) const {
+  if (!saved || !world_.leader()) return;
+  spdlog::info("saved {} ({:.1f} MB{} in {:.2f} s, training waited for {:.2f} s)", saved->folder.string(),
+               static_cast<double>(saved->bytes) / 1e6, world_.size() > 1 ? " by this rank" : "",
+               saved->seconds, saved->stalled_seconds);
 }
 
 // What the host learns from a finished step; advances progress_.
@@ -208,6 +241,18 @@ Outcome Trainer::run(const volatile std::sig_atomic_t* stop) {
     check_writable("checkpoint.directory", config_.checkpoint.directory);
   runner_.allocate();
   for (HostBatch& batch : batches_) batch = runner_.make_host_batch();
+  saver_ = std::make_unique<checkpoint::Saver>(
+      context_,
+      checkpoint::SaverOptions{.directory = config_.checkpoint.directory,
+                               .config = config::to_yaml(config_),
+                               .keep = config_.checkpoint.keep,
+                               .optimizer = config_.checkpoint.save_optimizer,
+                               .background = config_.checkpoint.async && config_.checkpoint.save_every > 0},
+      state(),
+      checkpoint::Job{.who = {world_.rank(), world_.size()},
+                      .host_ranks = world_.local_size(),
+                      .barrier = [this] { world_.barrier(); },
+                      .timeout_seconds = config_.parallel.timeout_seconds});
   start();
   const config::TrainingConfig& training = config_.training;
   const config::LoggingConfig& logging = config_.logging;
@@ -242,6 +287,7 @@ Outcome Trainer::run(const volatile std::sig_atomic_t* stop) {
     const double seconds = now_seconds() - start;
     in_steps += seconds;
     StepMetrics metrics = finish_step(batch, seconds);
+    log_saved(saver_->poll());
 
     // Validation and logs.
     const bool evaluate = valid_data_ && (step % training.eval_interval == 0 || last);
@@ -253,6 +299,7 @@ Outcome Trainer::run(const volatile std::sig_atomic_t* stop) {
       if (writer) writer->step(metrics, health, per_step * static_cast<double>(training.train_steps - step));
     }
     if (skipped_in_a_row_ >= training.max_nonfinite_steps) {
+      log_saved(saver_->finish());
       spdlog::error(
           "stopped: loss or gradient was not finite in {} steps in a row (training.max_nonfinite_steps); {}",
           skipped_in_a_row_,
@@ -264,8 +311,10 @@ Outcome Trainer::run(const volatile std::sig_atomic_t* stop) {
     // farther from the last good one. The flag is read once, so that no signal can end the loop unsaved.
     stopping = world_.max_i64(*stop) != 0;
     const bool due = config_.checkpoint.save_every > 0 && step % config_.checkpoint.save_every == 0;
-    if ((due && !metrics.skipped) || (last && config_.checkpoint.save_last) || (stopping && !last)) save();
+    if ((due && !metrics.skipped) || (last && config_.checkpoint.save_last) || (stopping && !last))
+      save(stopping);
   }
+  log_saved(saver_->finish());
   const int64_t steps = progress_.step - first_step;
   spdlog::info("{} steps in {} ({} with validation, logs and checkpoints), {:.0f} tokens/s on average", steps,
                human_time(in_steps), human_time(now_seconds() - loop_start),

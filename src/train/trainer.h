@@ -41,7 +41,10 @@ class Trainer {
   void read_batch(int64_t first_sample, HostBatch& batch) const;
   StepMetrics finish_step(const HostBatch& batch, double seconds);
   double validate();
-  void save();
+  void save(bool wait);
+  void log_saved(const std::optional<checkpoint::Saved>& saved) const;
+  checkpoint::TrainingState state();
+  void load(const std::filesystem::path& folder, const checkpoint::LoadOptions& options);
   void wait_for_device(int64_t step);
   parallel::World::Ranks data_ranks() const;
 
@@ -51,8 +54,9 @@ class Trainer {
   StepRunner runner_;
   std::unique_ptr<BatchSource> train_data_, valid_data_;
   HostBatch batches_[2];
+  std::unique_ptr<checkpoint::Saver> saver_;
   checkpoint::Progress progress_;
-  std::filesystem::path saved_;  ///< the newest checkpoint
+  std::filesystem::path saved_;  ///< the newest checkpoint, perhaps still being written
   std::filesystem::path good_;   ///< the newest checkpoint that has been trained on without a non-finite step
   int64_t skipped_in_a_row_ = 0, skipped_total_ = 0;
 };

@@ -111,9 +111,9 @@ class Resuming : public CommandLine {
 };
 
 TEST_F(Resuming, ACheckpointOfAnotherModel) {
-  expect_refused(resume({"model.num_layers=3"}), "model.safetensors: holds");
-  expect_refused(resume({"model.ffn_hidden_size=64"}), "linear_fc1.weight");
-  expect_refused(resume({"model.family=gpt", "model.num_query_groups=4"}), "model.safetensors");
+  expect_refused(resume({"model.num_layers=3"}), "model.num_layers is 2, this config has 3");
+  expect_refused(resume({"model.ffn_hidden_size=64"}), "model.ffn_hidden_size");
+  expect_refused(resume({"model.family=gpt", "model.num_query_groups=4"}), "model.family is llama");
   expect_refused(resume({"precision.fp8=hybrid"}), "fp8.safetensors");
   EXPECT_EQ(resume().code, 0);
 }
@@ -139,13 +139,52 @@ TEST_F(Resuming, ACheckpointThatIsNotThereOrDamaged) {
   expect_refused(resume(), "model.safetensors");
   write_file(manifest, good.substr(0, 40));
   expect_refused(resume(), "manifest.json");
-  write_file(manifest, R"({"step": -2, "consumed_samples": 8, "updates": 2})");
-  expect_refused(resume(), "'step'");
-  // `latest` that names what is not there.
+  std::string edited = good;
+  edited.replace(edited.find("\"step\": 2"), 9, "\"step\": 1");
+  write_file(manifest, edited);
+  expect_refused(resume(), "manifest_checksum");
+  // `latest` that names what is not there, and no other checkpoint is whole.
   write_file(folder_.run_folder("a") + "/checkpoints/latest", "step_00000099\n");
   expect_refused(folder_.run("a", {"checkpoint.resume=auto"}), "step_00000099");
   write_file(folder_.run_folder("a") + "/checkpoints/latest", "");
   expect_refused(folder_.run("a", {"checkpoint.resume=auto"}), "checkpoints/latest");
+}
+
+TEST_F(Resuming, WithoutLatestTheNewestWholeCheckpointServes) {
+  std::filesystem::remove(folder_.run_folder("a") + "/checkpoints/latest");
+  const Result result = folder_.run("a", {"checkpoint.resume=auto"});
+  EXPECT_EQ(result.code, 0);
+  TE_EXPECT_CONTAINS(result.out, "latest: not found; going on with step_00000002");
+  EXPECT_EQ(folder_.csv("a").size(), 6u);
+  // A checkpoint directory will do for a path, too.
+  EXPECT_EQ(folder_.run("b", {"checkpoint.resume=" + folder_.run_folder("a") + "/checkpoints"}).code, 0);
+}
+
+TEST_F(Resuming, WithoutMoments) {
+  const Result result = resume({"checkpoint.load_optimizer=false"});
+  EXPECT_EQ(result.code, 0) << result.error;
+  TE_EXPECT_CONTAINS(result.out, "the optimizer's moments are not loaded and start at zero");
+  EXPECT_EQ(folder_.run("c", {"checkpoint.save_optimizer=false"}).code, 0);
+  EXPECT_FALSE(std::filesystem::exists(folder_.checkpoint("c", 6) + "/optimizer.safetensors"));
+  const Result more = folder_.run("c", {"checkpoint.resume=auto", "training.train_steps=8"});
+  EXPECT_EQ(more.code, 0) << more.error;
+  TE_EXPECT_CONTAINS(more.out, "the optimizer's moments are not loaded and start at zero");
+  EXPECT_EQ(folder_.csv("c").size(), 8u);
+}
+
+// Fine-tuning: the weights of another run, at step 1; killed and resumed, its own checkpoint comes first.
+TEST_F(Resuming, ANewRunMayStartWithTheWeightsOfAnother) {
+  const std::vector<std::string> tune = {"checkpoint.init_from=" + folder_checkpoint_,
+                                         "checkpoint.resume=auto", "precision.fp8=hybrid"};
+  const Result result = folder_.run("t", tune);
+  EXPECT_EQ(result.code, 0) << result.error;
+  TE_EXPECT_CONTAINS(result.out, "starts with the weights of " + folder_checkpoint_);
+  TE_EXPECT_CONTAINS(result.out, "FP8 scales calibrated");
+  EXPECT_EQ(folder_.column("t", "step").size(), 6u);
+  EXPECT_LT(folder_.column("t", "loss")[0], folder_.column("a", "loss")[0] - 0.005);
+  TE_EXPECT_CONTAINS(folder_.run("t", tune).out, "resumed from " + folder_.checkpoint("t", 6));
+  expect_refused(folder_.run("u", {"checkpoint.init_from=" + (folder_ / "nowhere")}),
+                 "manifest.json: not found");
 }
 
 // The logs of a crashed run may go beyond its checkpoint and end in half a line; resumed, they hold each step

@@ -118,6 +118,8 @@ TEST_P(Resume, EqualsNoInterruptionBitForBit) {
 const Case kCases[] = {
     {"bf16", {}},
     {"fp32", {"precision.dtype=fp32"}},
+    {"saved_in_the_background", {"checkpoint.save_every=1", "checkpoint.keep=2"}},
+    {"saved_in_the_foreground", {"checkpoint.save_every=1", "checkpoint.async=false"}},
     {"fp8_delayed", kFp8},
     {"fp8_delayed_full_recompute", kFp8 + std::vector<std::string>{"training.recompute=full"}},
     {"fp8_tensorwise", kFp8 + std::vector<std::string>{"precision.fp8_recipe=tensorwise"}},
@@ -127,6 +129,16 @@ const Case kCases[] = {
 };
 INSTANTIATE_TEST_SUITE_P(Precisions, Resume, ::testing::ValuesIn(kCases),
                          [](const auto& info) { return std::string(info.param.name); });
+
+// A background save reads a copy: training that goes on meanwhile does not change what is saved.
+TEST_F(Training, BackgroundSavesHoldTheWeightsOfTheirStep) {
+  const std::vector<std::string> every = kFp8 + std::vector<std::string>{"checkpoint.save_every=1"};
+  expect_success(folder_.run("background", every));
+  expect_success(folder_.run("foreground", every + std::vector<std::string>{"checkpoint.async=false"}));
+  for (int64_t step = 1; step <= 6; ++step)
+    EXPECT_EQ(folder_.checkpoint_bytes("background", step), folder_.checkpoint_bytes("foreground", step))
+        << step;
+}
 
 // Gradients were calibrated for E5M2, whose largest number is 128 times that of E4M3: a run that goes on in
 // E4M3 alone must not saturate them all in its first step.

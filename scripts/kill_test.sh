@@ -1,0 +1,121 @@
+#!/usr/bin/env bash
+# Kills a small training run on the CPU with SIGKILL at random instants, again and again, and checks that every restart
+# finds a valid checkpoint and that in the end the weights, moments and FP8 state are those of a run that nobody killed,
+# bit for bit. The run saves after every step, so that many kills hit a save.
+#
+#   scripts/kill_test.sh [N] [--train PATH] [--launch COMMAND] [--set KEY=VALUE]... [--seed S]
+#
+#   N           kills (100)
+#   --train     the executable (build/cpu/apps/te-train)
+#   --launch    what stands before it, for several ranks: "mpirun --oversubscribe -n 2"
+#   --set       more keys, as parallel.tensor=2
+#   --seed      of the random instants (the time of day)
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+# usage: the comment at the top of this file.
+usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; }
+
+# write_config FILE: a Llama of two layers in FP8, on random tokens.
+write_config() {
+  cat >"$1" <<'YAML'
+model: {family: llama, num_layers: 2, hidden_size: 32, ffn_hidden_size: 48, num_attention_heads: 4, vocab_size: 256,
+        seq_length: 16}
+precision: {fp8: hybrid, amax_history_len: 4}
+training: {micro_batch_size: 2, global_batch_size: 4, train_steps: 1000000, device: cpu}
+optimizer: {lr: 1.0e-3, decay: constant, decay_steps: 1000000}
+data: {synthetic: true}
+logging: {every: 1000, csv: "", jsonl: false, fp8_stats_every: 0}
+checkpoint: {save_every: 1, keep: 3, resume: auto}
+YAML
+}
+
+# train RUN [--set KEY=VALUE]...: the command line of a run, in the array `command`.
+train() {
+  local run="$1"
+  shift
+  command=("${launch[@]}" "$executable" --config "$folder/kill.yaml" "${overrides[@]}" --set "logging.directory=$folder/$run" "$@")
+}
+
+# latest_step RUN: the step that `latest` names; -1 where there is none.
+latest_step() {
+  local name
+  name="$(cat "$folder/$1/checkpoints/latest" 2>/dev/null || echo step_-1)"
+  echo "$((10#${name#step_}))" 2>/dev/null || echo -1
+}
+
+# restart: what a restart finds. It ends at once: the run is beyond its last step, or at its first.
+restart() {
+  local before="$1"
+  train killed --set training.train_steps=1
+  "${command[@]}" >"$folder/log" 2>&1 || { cat "$folder/log" >&2 && die "the restart failed"; }
+  if [[ "$before" -gt 0 ]] && ! grep -q 'resumed from' "$folder/log"; then
+    cat "$folder/log" >&2 && die "the restart found no checkpoint"
+  fi
+}
+
+# kill_once: starts the run, kills all of it after a random time, and looks at what is left.
+kill_once() {
+  local process step
+  train killed
+  setsid "${command[@]}" >"$folder/log" 2>&1 &
+  process=$!
+  sleep "$(awk -v s="$startup" -v r="$RANDOM" 'BEGIN { printf "%.3f", s * (0.3 + 2.5 * r / 32768) }')"
+  kill -9 -- "-$process" 2>/dev/null || die "the run ended by itself: $(cat "$folder/log")"
+  wait "$process" 2>/dev/null || true
+  if compgen -G "$folder/killed/checkpoints/step_*.tmp" >/dev/null; then in_save=$((in_save + 1)); fi
+  step="$(latest_step killed)"
+  [[ "$step" -ge "$reached" ]] || die "latest went back from step $reached to $step"
+  if [[ "$step" -gt "$reached" ]]; then advanced=$((advanced + 1)); fi
+  reached="$step"
+  restart "$reached"
+  if [[ "$reached" -lt 1 ]]; then reached="$(latest_step killed)"; fi
+}
+
+main() {
+  local kills=100 started=$EPOCHSECONDS before last file
+  executable="$TE_ROOT/build/cpu/apps/te-train"
+  launch=()
+  overrides=()
+  RANDOM=$((EPOCHSECONDS % 32768))
+  while [[ $# -gt 0 ]]; do
+    case "$1" in
+      --train) executable="$2" && shift ;;
+      --launch) read -ra launch <<<"$2" && shift ;;
+      --set) overrides+=(--set "$2") && shift ;;
+      --seed) RANDOM="$2" && shift ;;
+      -h | --help) usage && exit 0 ;;
+      [0-9]*) kills="$1" ;;
+      *) die "unknown option $1; see --help" ;;
+    esac
+    shift
+  done
+  [[ -x "$executable" ]] || die "$executable: not found; build te-train or name it with --train"
+  folder="$(mktemp -d)"
+  trap 'rm -rf "$folder"' EXIT
+  export OMP_NUM_THREADS=1
+  write_config "$folder/kill.yaml"
+
+  # How long a start takes here sets the scale of the random instants.
+  train first --set training.train_steps=1
+  before="${EPOCHREALTIME/./}"
+  "${command[@]}" >"$folder/log" 2>&1 || { cat "$folder/log" >&2 && die "the run does not start"; }
+  startup="$(awk -v us="$((${EPOCHREALTIME/./} - before))" 'BEGIN { printf "%.3f", us / 1e6 }')"
+
+  reached=-1 advanced=0 in_save=0
+  for ((i = 1; i <= kills; ++i)); do kill_once; done
+  last=$((reached + 5))
+  train killed --set "training.train_steps=$last"
+  "${command[@]}" >"$folder/log" 2>&1 || { cat "$folder/log" >&2 && die "the last restart failed"; }
+  train whole --set "training.train_steps=$last" --set checkpoint.save_every=0 --set checkpoint.resume=never
+  "${command[@]}" >"$folder/log" 2>&1 || { cat "$folder/log" >&2 && die "the uninterrupted run failed"; }
+  for file in "$folder/whole/checkpoints/$(printf 'step_%08d' "$last")"/*.safetensors; do
+    cmp "$file" "${file/\/whole\//\/killed\/}" || die "$(basename "$file") differs from the uninterrupted run's"
+  done
+  [[ "$(find "$folder/killed/checkpoints" -mindepth 1 | grep -c '\.tmp')" -eq 0 ]] || die "temporary folders are left"
+  say "$kills kills, $in_save of them in a save, $advanced after a new checkpoint: every restart found a valid one;" \
+    "after $last steps the state is that of an uninterrupted run ($((EPOCHSECONDS - started)) s)"
+}
+
+main "$@"

@@ -1,0 +1,225 @@
+#include "checkpoint/folder.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <fstream>
+#include <system_error>
+#include <tuple>
+#include <vector>
+
+#include "checkpoint/manifest.h"
+#include "core/error.h"
+#include "core/log.h"
+
+namespace te::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kTemporary = ".tmp";
+
+/// The step of "step_00000500"; -1 for any other name.
+int64_t step_of(const std::string& name) {
+  constexpr std::string_view kPrefix = "step_";
+  const std::string digits = name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : "";
+  if (digits.size() < 8 || digits.size() > 18 || digits.find_first_not_of("0123456789") != digits.npos)
+    return -1;
+  return std::stoll(digits);
+}
+
+bool is_checkpoint(const fs::path& folder) {
+  std::error_code error;
+  return step_of(folder.filename().string()) >= 0 &&
+         fs::symlink_status(folder, error).type() == fs::file_type::directory &&
+         fs::is_regular_file(folder / "manifest.json", error);
+}
+
+std::vector<fs::path> checkpoints_in(const fs::path& directory) {
+  std::vector<fs::path> folders;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(directory, error))
+    if (is_checkpoint(entry.path())) folders.push_back(entry.path());
+  std::sort(folders.begin(), folders.end(), [](const fs::path& a, const fs::path& b) {
+    return step_of(a.filename().string()) < step_of(b.filename().string());
+  });
+  return folders;
+}
+
+/// The checkpoint that is complete and of the highest step.
+std::optional<fs::path> newest_complete(const fs::path& directory) {
+  const std::vector<fs::path> folders = checkpoints_in(directory);
+  for (auto folder = folders.rbegin(); folder != folders.rend(); ++folder) {
+    try {
+      read_manifest(*folder);
+      return *folder;
+    } catch (const UserError&) {
+      continue;  // damaged: an older one will do
+    }
+  }
+  return std::nullopt;
+}
+
+// Gives the finished folder its name. A run that was resumed before this step saves it again: then the two are swapped in
+// one instant, since `latest` may name the old one.
+void move_into_place(const fs::path& temporary, const fs::path& folder) {
+  if (!fs::exists(folder)) return fs::rename(temporary, folder);
+  if (::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, folder.c_str(), RENAME_EXCHANGE) == 0) {
+    fs::remove_all(temporary);
+    return;
+  }
+  const fs::path old = folder.string() + ".old.tmp";  // a file system that cannot swap
+  fs::remove_all(old);
+  fs::rename(folder, old);
+  fs::rename(temporary, folder);
+  fs::remove_all(old);
+}
+
+}  // namespace
+
+std::string step_name(int64_t step) {
+  return fmt::format("step_{:08}", step);
+}
+
+fs::path temporary_folder(const fs::path& directory, int64_t step) {
+  return directory / (step_name(step) + std::string(kTemporary));
+}
+
+void guard_file_system(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const fs::filesystem_error& error) {
+    user_error("checkpoint.directory: {}: {}; choose a folder that can be written and has room",
+               error.path1().string(), error.code().message());
+  }
+}
+
+// --- reading -----------------------------------------------------------------------------------------------
+
+std::optional<fs::path> find_latest(const fs::path& directory) {
+  std::ifstream in(directory / "latest");
+  const bool named = in.is_open();
+  std::string name;
+  std::getline(in, name);
+  if (!name.empty() && name.find('/') == name.npos && is_checkpoint(directory / name))
+    return directory / name;
+  const std::optional<fs::path> newest = newest_complete(directory);
+  if (newest) {
+    spdlog::warn("{}: {}; going on with {}, the newest complete checkpoint", (directory / "latest").string(),
+                 named ? fmt::format("names '{}', which is not a checkpoint", name) : "not found",
+                 newest->filename().string());
+    return newest;
+  }
+  if (named) {
+    user_error(
+        "{}: names '{}', which is not a checkpoint; correct the file or set checkpoint.resume to a folder",
+        (directory / "latest").string(), name);
+  }
+  return std::nullopt;
+}
+
+fs::path resolve(const fs::path& path) {
+  std::error_code error;
+  if (fs::exists(path / "manifest.json", error)) return path;
+  if (const std::optional<fs::path> latest = find_latest(path)) return *latest;
+  user_error(
+      "{}: not found; a checkpoint is a folder with manifest.json, or a directory of such folders "
+      "(checkpoint.resume)",
+      (path / "manifest.json").string());
+}
+
+// --- writing -----------------------------------------------------------------------------------------------
+
+void sync_path(const fs::path& path) {
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const bool synced = file >= 0 && ::fsync(file) == 0;
+  const int reason = errno;
+  if (file >= 0) ::close(file);
+  if (!synced) {
+    user_error("{}: could not be synced to disk: {}; is the disk full?", path.string(),
+               std::generic_category().message(reason));
+  }
+}
+
+void write_text(const fs::path& path, const std::string& text) {
+  const fs::path temporary = path.string() + std::string(kTemporary);
+  {
+    std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
+    out << text;
+    out.flush();
+    if (!out) {
+      std::error_code ignored;
+      fs::remove(temporary, ignored);
+      user_error("{}: could not be written; is the disk full or the folder read-only?", path.string());
+    }
+  }
+  sync_path(temporary);
+  fs::rename(temporary, path);
+}
+
+void remove_leftovers(const fs::path& directory) {
+  std::error_code ignored;
+  std::vector<fs::path> leftovers;
+  for (const auto& entry : fs::directory_iterator(directory, ignored)) {
+    std::string name = entry.path().filename().string();
+    if (!name.ends_with(kTemporary)) continue;
+    name.resize(name.size() - kTemporary.size());
+    if (name.ends_with(".old")) name.resize(name.size() - 4);
+    if (step_of(name) >= 0 && entry.is_directory(ignored) && !entry.is_symlink(ignored))
+      leftovers.push_back(entry.path());
+  }
+  for (const fs::path& folder : leftovers) fs::remove_all(folder, ignored);
+}
+
+fs::path begin_folder(const fs::path& directory, int64_t step) {
+  const fs::path temporary = temporary_folder(directory, step);
+  fs::remove_all(temporary);
+  fs::create_directories(temporary);
+  return temporary;
+}
+
+fs::path commit_folder(const fs::path& directory, int64_t step, const std::string& manifest) {
+  const fs::path temporary = temporary_folder(directory, step), folder = directory / step_name(step);
+  write_text(temporary / "manifest.json", manifest);
+  sync_path(temporary);
+  move_into_place(temporary, folder);
+  sync_path(directory);
+  write_text(directory / "latest", step_name(step) + "\n");
+  sync_path(directory);
+  return folder;
+}
+
+void discard_folder(const fs::path& temporary) {
+  std::error_code ignored;
+  fs::remove_all(temporary, ignored);
+}
+
+// The folder is renamed before it is emptied, so that no half checkpoint ever has a checkpoint's name.
+void prune(const fs::path& directory, int64_t keep, const fs::path& good) {
+  if (keep == 0) return;
+  std::vector<fs::path> folders = checkpoints_in(directory);
+  const auto age = [](const fs::path& folder) {
+    std::error_code ignored;
+    return std::tuple(fs::last_write_time(folder / "manifest.json", ignored),
+                      step_of(folder.filename().string()));
+  };
+  std::sort(folders.begin(), folders.end(),
+            [&](const fs::path& a, const fs::path& b) { return age(a) < age(b); });
+  std::string latest;
+  std::ifstream(directory / "latest") >> latest;
+  int64_t left = static_cast<int64_t>(folders.size());
+  for (const fs::path& folder : folders) {
+    if (left <= keep) return;
+    if (folder.filename() == latest || folder.filename() == good.filename()) continue;
+    const fs::path doomed = folder.string() + std::string(kTemporary);
+    fs::remove_all(doomed);
+    fs::rename(folder, doomed);
+    fs::remove_all(doomed);
+    --left;
+  }
+}
+
+}  // namespace te::checkpoint

@@ -1,0 +1,54 @@
+// Folders of checkpoints on disk: names, durability, and the one instant at which a checkpoint comes into being.
+//
+//   DIR/step_00000500/       a checkpoint
+//   DIR/step_00000600.tmp/   one that is being written, or was when the run was killed
+//   DIR/latest               the name of the newest, as text
+//
+// A checkpoint is written to its temporary folder, synced, renamed, and only then named in `latest`: a crash at any
+// instant leaves the previous one good. All failures of the file system are UserErrors of one line.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+
+namespace te::checkpoint {
+
+std::string step_name(int64_t step);  ///< "step_00000500"
+std::filesystem::path temporary_folder(const std::filesystem::path& directory, int64_t step);
+
+/// Runs body; an error of the file system becomes a UserError that names the path.
+void guard_file_system(const std::function<void()>& body);
+
+/// The newest checkpoint: the one that DIR/latest names. Where that is missing or names no checkpoint, the complete one
+/// of the highest step, with a warning. Empty when the directory holds neither `latest` nor a checkpoint; UserError when
+/// `latest` names what is not there and there is no other (starting anew would overwrite a run).
+std::optional<std::filesystem::path> find_latest(const std::filesystem::path& directory);
+
+/// A step folder for what the user gave: that folder, or find_latest of a checkpoint directory. UserError when there is
+/// none.
+std::filesystem::path resolve(const std::filesystem::path& path);
+
+/// Removes the temporary folders of runs that were killed; nothing else.
+void remove_leftovers(const std::filesystem::path& directory);
+
+/// Makes an empty temporary folder for a step.
+std::filesystem::path begin_folder(const std::filesystem::path& directory, int64_t step);
+/// Writes the manifest into a temporary folder whose other files are complete and synced, gives it its name and makes it
+/// the latest. Returns DIRECTORY/step_name.
+std::filesystem::path commit_folder(const std::filesystem::path& directory, int64_t step,
+                                    const std::string& manifest);
+/// Removes a temporary folder, whatever it holds; no errors.
+void discard_folder(const std::filesystem::path& temporary);
+
+/// Deletes the oldest checkpoints (by the time of their manifest) until `keep` are left; 0 keeps all. Never the latest,
+/// never `good`, and only folders that have a checkpoint's name and manifest.
+void prune(const std::filesystem::path& directory, int64_t keep, const std::filesystem::path& good);
+
+void sync_path(const std::filesystem::path& path);
+/// Writes a file aside, syncs it and renames it.
+void write_text(const std::filesystem::path& path, const std::string& text);
+
+}  // namespace te::checkpoint

@@ -1,0 +1,165 @@
+#include "checkpoint/loader.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "core/error.h"
+#include "core/log.h"
+
+namespace te::checkpoint {
+namespace {
+
+using model::Parameter;
+using model::ParameterStore;
+
+constexpr int64_t kStagingElements = 4 << 20;
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
+}
+
+/// Only the embedding and the head have a row per token of the vocabulary, and padding after the last.
+bool has_vocabulary_rows(const std::string& name) {
+  return name == "embedding.word_embeddings.weight" || name == "output_layer.weight";
+}
+
+class Loading {
+ public:
+  Loading(const Context& context, const Reader& reader, const config::Config& config,
+          const TrainingState& state)
+      : context_(context),
+        reader_(reader),
+        config_(config),
+        state_(state),
+        staging_(context, static_cast<size_t>(kStagingElements) * sizeof(float)) {}
+
+  void parameters() {
+    ParameterStore& store = *state_.parameters;
+    for (const Parameter& parameter : store.parameters()) {
+      const LogicalTensor& stored = checked(parameter.name, parameter);
+      if (stored.rows() < parameter.shard.global[0])
+        store.initialize(context_, config_.training.seed, parameter);
+      for (const ParameterStore::Piece& piece : store.pieces(parameter))
+        fill(stored, parameter, piece, store.main_of(parameter, piece));
+    }
+  }
+
+  void moments() {
+    const ParameterStore& store = *state_.parameters;
+    for (const auto& [prefix, flat] :
+         {std::pair{"exp_avg/", state_.exp_avg}, std::pair{"exp_avg_sq/", state_.exp_avg_sq}}) {
+      context_.zero(flat);
+      for (const Parameter& parameter : store.parameters()) {
+        const LogicalTensor& stored = checked(prefix + parameter.name, parameter);
+        for (const ParameterStore::Piece& piece : store.pieces(parameter))
+          fill(stored, parameter, piece, ParameterStore::part(flat, piece.shard, piece.count));
+      }
+    }
+  }
+
+  void fp8();
+
+ private:
+  [[noreturn]] void refuse_scales(const std::string& why, const std::string& mend) const {
+    user_error("{}: {}; {}", reader_.folder().string(), why, mend);
+  }
+
+  /// The stored tensor of a parameter (or of its moment), if it fits.
+  const LogicalTensor& checked(const std::string& name, const Parameter& parameter) const {
+    const LogicalTensor& stored = reader_.at(name);
+    const Shape& wanted = parameter.shard.global;
+    bool fits = static_cast<int>(stored.shape.size()) == wanted.rank();
+    for (int axis = 0; fits && axis < wanted.rank(); ++axis) {
+      const bool padded = axis == 0 && has_vocabulary_rows(parameter.name);
+      fits = padded ? stored.shape[0] >= config_.model.vocab_size : stored.shape[axis] == wanted[axis];
+    }
+    if (!fits) {
+      user_error(
+          "{}: tensor {} is {}, the model of this config has {}; resume with the config it was saved with",
+          reader_.folder().string(), name, shape_text(stored.shape), wanted.str());
+    }
+    return stored;
+  }
+
+  /// The piece's elements from the checkpoint, but for rows that it does not have.
+  void fill(const LogicalTensor& stored, const Parameter& parameter, const ParameterStore::Piece& piece,
+            const Tensor& target) {
+    int64_t done = 0;
+    for (const Block& block : blocks_of(parameter.shard, piece.local, piece.count)) {
+      const int64_t there = std::min(block.count, stored.rows() * block.width - block.first);
+      for (int64_t at = 0; at < there; at += kStagingElements) {
+        const int64_t count = std::min(kStagingElements, there - at);
+        reader_.read(stored, {block.col, block.width, block.first + at, count}, staging_.as<float>());
+        context_.copy_to_device(ParameterStore::part(target, done + at, count), staging_.as<void>());
+        context_.synchronize();  // the staging memory is used again
+      }
+      done += block.count;
+    }
+  }
+
+  const Context& context_;
+  const Reader& reader_;
+  const config::Config& config_;
+  const TrainingState& state_;
+  HostBuffer staging_;
+};
+
+// Rows are found by name and role, so that the table of another pipeline split fits. A run may go on with another format
+// (calibrated as hybrid, resumed as e4m3): then the scales are carried over to its largest number.
+void Loading::fp8() {
+  const Fp8State stored = reader_.fp8();
+  // Without its scales an FP8 run would restart at scale 1, and its loss would jump.
+  if (stored.rows.empty()) {
+    refuse_scales(
+        "holds no FP8 state (fp8.safetensors), but precision.fp8 with the delayed recipe needs its scales",
+        "resume with precision.fp8: off or from a run with fp8_calibrate: true");
+  }
+  const fp8::ScaleTable& table = *state_.scales;
+  const int64_t length = table.history.dim(0), n = table.size();
+  if (stored.history_len != length) {
+    refuse_scales(fmt::format("holds amax histories of {} steps, precision.amax_history_len is {}",
+                              stored.history_len, length),
+                  "resume with the length it was saved with");
+  }
+  std::map<std::pair<std::string, std::string>, const Fp8State::Row*> rows;
+  for (const Fp8State::Row& row : stored.rows) rows[{row.operand.name, row.operand.role}] = &row;
+  std::vector<float> scale(static_cast<size_t>(n)), history(static_cast<size_t>(n * length));
+  for (int64_t i = 0; i < n; ++i) {
+    const Fp8Operand wanted = operand_of(table.info(static_cast<int>(i)));
+    const auto found = rows.find({wanted.name, wanted.role});
+    if (found == rows.end()) {
+      refuse_scales(
+          fmt::format("holds the scales of other layers than this config quantizes: not {}", wanted.name),
+          "resume with the precision.first_layers_bf16 and last_layers_bf16 it was saved with");
+    }
+    const Fp8State::Row& row = *found->second;
+    scale[i] = row.scale * (wanted.fp8_max / row.operand.fp8_max);
+    for (int64_t at = 0; at < length; ++at) history[at * n + i] = row.history[at];
+  }
+  context_.copy_to_device(table.scale, scale.data());
+  context_.copy_to_device(table.history, history.data());
+  context_.copy_to_device(table.position, &stored.position);
+  context_.synchronize();
+}
+
+}  // namespace
+
+Loaded load(const Context& context, const Reader& reader, const config::Config& config,
+            const TrainingState& state, const LoadOptions& options) {
+  check_same_model(reader, config);
+  Loading loading(context, reader, config, state);
+  loading.parameters();
+  Loaded loaded{.progress = reader.progress(), .optimizer = options.optimizer && reader.has_optimizer()};
+  if (loaded.optimizer) {
+    loading.moments();
+  } else {
+    context.zero(state.exp_avg);
+    context.zero(state.exp_avg_sq);
+    loaded.progress.updates = 0;
+  }
+  if (options.fp8 && has_fp8_state(state)) loading.fp8();
+  return loaded;
+}
+
+}  // namespace te::checkpoint

@@ -1,0 +1,35 @@
+// Fills a rank's state from a checkpoint, whatever layout of ranks has written it: every rank reads the elements it needs
+// of the whole tensors, without talking to the others.
+#pragma once
+
+#include "checkpoint/reader.h"
+#include "checkpoint/training_state.h"
+#include "config/config.h"
+
+namespace te::checkpoint {
+
+/// What is taken from a checkpoint besides the main parameters.
+struct LoadOptions {
+  bool optimizer = true;  ///< moments; else, and where the checkpoint has none, they start at zero
+  bool fp8 = true;        ///< scales and amax histories, where the state has them
+};
+
+struct Loaded {
+  /// Of the checkpoint; `updates` is 0 without moments, since the bias correction belongs to them.
+  Progress progress;
+  bool optimizer = false;  ///< moments were loaded
+};
+
+/// The caller casts, gathers and quantizes values afterwards. Rows that pad the vocabulary need not be as many as in the
+/// checkpoint: superfluous ones are dropped, missing ones get their initial values (zero in the moments).
+///
+/// UserError, one line: the checkpoint is of another model (the first key of `model` that differs is named), a tensor is
+/// missing or of another shape, FP8 scales are needed and not there, or a file is damaged.
+Loaded load(const Context& context, const Reader& reader, const config::Config& config,
+            const TrainingState& state, const LoadOptions& options = {});
+
+/// UserError when a key of `model` that decides about names and shapes of tensors differs between the checkpoint's config
+/// and this one; a warning for keys that change what the weights compute (rope_theta, norm_epsilon, ...).
+void check_same_model(const Reader& reader, const config::Config& config);
+
+}  // namespace te::checkpoint

@@ -1,0 +1,124 @@
+#include "checkpoint/rank_files.h"
+
+#include <chrono>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <thread>
+
+#include "checkpoint/folder.h"
+#include "checkpoint/shard_file.h"
+#include "core/error.h"
+
+namespace te::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string file_name(const char* kind, RankOf who) {
+  if (who.size == 1) return fmt::format("{}.safetensors", kind);
+  return fmt::format("{}-{:05}-of-{:05}.safetensors", kind, who.rank + 1, who.size);
+}
+
+fs::path part_path(const fs::path& folder, int rank) {
+  return folder / fmt::format("part-{:05}.json", rank + 1);
+}
+
+fs::path failure_path(const fs::path& folder, int rank) {
+  return folder / fmt::format("failed-{:05}.txt", rank + 1);
+}
+
+void check_finite(const std::string& name, const float* values, int64_t count) {
+  constexpr uint32_t kExponent = 0x7f800000;
+  bool finite = true;
+  for (int64_t i = 0; i < count; ++i) {  // no early end, so that it runs at memory speed
+    uint32_t bits;
+    std::memcpy(&bits, values + i, sizeof(bits));
+    finite &= (bits & kExponent) != kExponent;
+  }
+  if (!finite) {
+    user_error(
+        "{} is not finite after this step, so no checkpoint is saved; lower optimizer.lr, and resume from "
+        "an earlier checkpoint",
+        name);
+  }
+}
+
+std::string read_text(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+}  // namespace
+
+Manifest write_rank_files(const fs::path& folder, RankOf who, const std::vector<SavedPiece>& pieces,
+                          const Fetch& fetch, const Fp8State& fp8) {
+  Manifest part;
+  for (const bool moments : {false, true}) {
+    std::vector<SafetensorsSpec> specs;
+    std::vector<size_t> members;
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      const SavedPiece& piece = pieces[i];
+      LogicalTensor tensor{piece.name, DType::f32, piece.global, {}};
+      if (tensor.is_moment() != moments) continue;
+      int64_t offset = 0;
+      for (const Block& block : piece.blocks) {
+        tensor.slices.push_back({static_cast<int>(part.files.size()), offset, block});
+        offset += block.count;
+      }
+      specs.push_back({piece.name, DType::f32, piece.stored});
+      members.push_back(i);
+      part.tensors.push_back(std::move(tensor));
+    }
+    if (specs.empty()) continue;
+    ShardFile file(folder, file_name(moments ? "optimizer" : "model", who), specs);
+    for (const size_t i : members) {
+      const int64_t total = pieces[i].source.numel();
+      for (int64_t first = 0; first < total; first += kFetch) {
+        const int64_t count = std::min(kFetch, total - first);
+        const float* values = fetch(i, first, count);
+        check_finite(pieces[i].name, values, count);
+        file.write(pieces[i].name, values, static_cast<size_t>(count) * sizeof(float));
+      }
+    }
+    part.files.push_back(file.finish());
+  }
+  if (!fp8.rows.empty()) part.fp8.push_back(write_fp8(folder, file_name("fp8", who), fp8, part.files));
+  return part;
+}
+
+void leave_part(const fs::path& folder, RankOf who, const Manifest& part) {
+  write_text(part_path(folder, who.rank), to_text(part));
+}
+
+void leave_failure(const fs::path& folder, RankOf who, const std::string& message) {
+  write_text(failure_path(folder, who.rank), message);
+}
+
+std::vector<Manifest> collect_parts(const fs::path& folder, int ranks, int64_t timeout_seconds) {
+  using Clock = std::chrono::steady_clock;
+  const auto start = Clock::now();
+  std::vector<Manifest> parts(static_cast<size_t>(ranks - 1));
+  for (int rank = 1; rank < ranks; ++rank) {
+    const fs::path path = part_path(folder, rank);
+    while (!fs::exists(path)) {
+      for (int other = 1; other < ranks; ++other) {
+        if (fs::exists(failure_path(folder, other)))
+          user_error("rank {}: {}", other, read_text(failure_path(folder, other)));
+      }
+      if (timeout_seconds > 0 && Clock::now() - start > std::chrono::seconds(timeout_seconds)) {
+        user_error(
+            "{}: rank {} has not finished its files within {} s (parallel.timeout_seconds); do all hosts "
+            "share "
+            "this folder?",
+            folder.string(), rank, timeout_seconds);
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    parts[rank - 1] = parse_manifest_part(path.string(), read_text(path));
+  }
+  for (int rank = 1; rank < ranks; ++rank) fs::remove(part_path(folder, rank));
+  return parts;
+}
+
+}  // namespace te::checkpoint

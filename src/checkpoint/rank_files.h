@@ -1,0 +1,37 @@
+// Writes one rank's part of a checkpoint into its temporary folder. No communication, no device: data comes from a
+// function, so that it may be the device's memory or a copy made earlier.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+
+#include "checkpoint/training_state.h"
+
+namespace te::checkpoint {
+
+/// A rank among those that save together.
+struct RankOf {
+  int rank = 0, size = 1;
+};
+
+/// Elements [first, first + count) of the source of pieces[index], on the host; valid until the next call. `count` is at
+/// most kFetch.
+using Fetch = std::function<const float*(size_t index, int64_t first, int64_t count)>;
+constexpr int64_t kFetch = 4 << 20;
+
+/// Writes model, optimizer and FP8 file of the rank ("model.safetensors"; with several ranks
+/// "model-00003-of-00008.safetensors"; none that would be empty) and returns their part of the manifest. UserError when
+/// they cannot be written, or a value is not finite: such weights are no checkpoint, the previous one must stay the
+/// latest.
+Manifest write_rank_files(const std::filesystem::path& folder, RankOf who,
+                          const std::vector<SavedPiece>& pieces, const Fetch& fetch, const Fp8State& fp8);
+
+// How rank 0 learns that another rank is done, without MPI, which the saving thread must not use: a file that appears in
+// the temporary folder at once and whole, with the rank's part of the manifest or with its error.
+void leave_part(const std::filesystem::path& folder, RankOf who, const Manifest& part);
+void leave_failure(const std::filesystem::path& folder, RankOf who, const std::string& message);
+/// Rank 0: waits for the parts of ranks 1.. and removes their files; timeout_seconds 0 waits for ever. UserError with
+/// the message of a rank that failed, or with the ranks that were waited for in vain.
+std::vector<Manifest> collect_parts(const std::filesystem::path& folder, int ranks, int64_t timeout_seconds);
+
+}  // namespace te::checkpoint

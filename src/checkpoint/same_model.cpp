@@ -1,0 +1,67 @@
+// Is a checkpoint of this config's model? Compares the `model` sections of the two configs as text: the checkpoint may
+// come from another version of te-train, or from a conversion that knows only some keys.
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "checkpoint/loader.h"
+#include "core/error.h"
+#include "core/log.h"
+
+namespace te::checkpoint {
+namespace {
+
+/// Keys that decide about names and shapes of tensors, and how many tokens the vocabulary has.
+constexpr std::array<std::string_view, 10> kShapeKeys = {
+    "family",           "num_layers",  "hidden_size", "ffn_hidden_size",     "num_attention_heads",
+    "num_query_groups", "kv_channels", "vocab_size",  "tie_word_embeddings", "add_qkv_bias"};
+/// Keys that may differ without a word. max_position_embeddings shows in a shape where it matters.
+constexpr std::array<std::string_view, 6> kFreeKeys = {"seq_length",      "make_vocab_size_divisible_by",
+                                                       "hidden_dropout",  "attention_dropout",
+                                                       "init_method_std", "max_position_embeddings"};
+
+bool is_among(const std::string& key, std::span<const std::string_view> keys) {
+  return std::find(keys.begin(), keys.end(), key) != keys.end();
+}
+
+std::map<std::string, std::string> model_section(const std::string& yaml) {
+  std::map<std::string, std::string> values;
+  try {
+    const YAML::Node model = YAML::Load(yaml)["model"];
+    if (!model.IsMap()) return values;
+    for (const auto& item : model)
+      if (item.second.IsScalar()) values[item.first.as<std::string>()] = item.second.as<std::string>();
+  } catch (const YAML::Exception&) {
+    values.clear();  // then shapes alone decide
+  }
+  return values;
+}
+
+}  // namespace
+
+void check_same_model(const Reader& reader, const config::Config& config) {
+  const auto stored = model_section(reader.config()), wanted = model_section(config::to_yaml(config));
+  const auto differs = [&](const std::string& key) {
+    return stored.contains(key) && wanted.contains(key) && stored.at(key) != wanted.at(key);
+  };
+  for (const std::string_view name : kShapeKeys) {
+    const std::string key(name);
+    if (!differs(key)) continue;
+    user_error(
+        "{}: is of another model: model.{} is {}, this config has {}; resume with the config it was saved "
+        "with",
+        (reader.folder() / "manifest.json").string(), key, stored.at(key), wanted.at(key));
+  }
+  for (const auto& [key, value] : wanted) {
+    if (is_among(key, kShapeKeys) || is_among(key, kFreeKeys) || !differs(key)) continue;
+    spdlog::warn("{}: was trained with model.{}: {}, this config has {}", reader.folder().string(), key,
+                 stored.at(key), value);
+  }
+}
+
+}  // namespace te::checkpoint

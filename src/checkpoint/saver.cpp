@@ -1,0 +1,184 @@
+#include "checkpoint/saver.h"
+
+#include <chrono>
+#include <utility>
+
+#include "checkpoint/folder.h"
+#include "checkpoint/host_memory.h"
+#include "core/error.h"
+#include "core/log.h"
+
+namespace te::checkpoint {
+namespace {
+
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+/// One save, on whichever thread.
+struct Saver::Task {
+  Progress progress;
+  std::filesystem::path good;
+  Fp8State fp8;
+  Fetch fetch;
+  bool background = false;
+  double start = 0, stalled = 0;
+  Saved result;
+  std::exception_ptr error;
+  std::atomic<bool> done = false;
+};
+
+Saver::Saver(const Context& context, SaverOptions options, TrainingState state, Job job)
+    : context_(context), options_(std::move(options)), state_(state), job_(std::move(job)) {
+  if (job_.who.rank == 0) remove_leftovers(options_.directory);
+  pieces_ = pieces_to_save(state_, options_.optimizer);
+  if (options_.background) reserve();
+  if (!options_.background) staging_ = HostBuffer(context_, kFetch * sizeof(float));
+}
+
+Saver::~Saver() {
+  try {
+    finish();
+  } catch (const std::exception& error) {
+    spdlog::error("{}", error.what());
+  }
+}
+
+std::filesystem::path Saver::folder_of(int64_t step) const {
+  return options_.directory / step_name(step);
+}
+
+// Memory of a background save: a copy of everything that this rank saves, page-locked on a GPU. A host that lacks it
+// saves in the foreground, which needs almost none.
+void Saver::reserve() {
+  int64_t elements = 0;
+  for (const SavedPiece& piece : pieces_) {
+    offsets_.push_back(elements);
+    elements += piece.source.numel();
+  }
+  const int64_t bytes = elements * static_cast<int64_t>(sizeof(float));
+  const int64_t available = available_host_bytes();
+  std::string reason;
+  // A fifth of the memory stays free for the page cache of the files and for everybody else.
+  if (bytes * job_.host_ranks > available / 5 * 4) {
+    reason = fmt::format("{:.1f} GiB of host memory are free", static_cast<double>(available) / (1 << 30));
+  } else {
+    try {
+      copy_ = HostBuffer(context_, static_cast<size_t>(bytes));
+    } catch (const std::exception& error) {
+      reason = error.what();
+    }
+  }
+  if (reason.empty()) return;
+  options_.background = false;
+  spdlog::warn(
+      "checkpoints are saved in the foreground: a copy for the background takes {:.1f} GiB on each of {} "
+      "ranks of this "
+      "host, but {}; checkpoint.async: false says so without this warning",
+      static_cast<double>(bytes) / (1 << 30), job_.host_ranks, reason);
+}
+
+// --- the training thread -----------------------------------------------------------------------------------
+
+void Saver::save(const Progress& progress, const std::filesystem::path& good, bool wait) {
+  join();
+  const double start = now_seconds();
+  if (job_.who.rank == 0) guard_file_system([&] { begin_folder(options_.directory, progress.step); });
+  if (job_.barrier) job_.barrier();
+  task_ = std::make_unique<Task>();
+  Task& task = *task_;
+  task.progress = progress;
+  task.good = good;
+  task.start = start;
+  task.background = options_.background;
+  if (saves_fp8(state_)) task.fp8 = read_fp8(context_, *state_.scales);
+  if (options_.background) {
+    for (size_t i = 0; i < pieces_.size(); ++i)
+      context_.copy_to_host(copy_.as<float>() + offsets_[i], pieces_[i].source);
+    context_.synchronize();
+    task.fetch = [this](size_t index, int64_t first, int64_t) {
+      return copy_.as<float>() + offsets_[index] + first;
+    };
+  } else {
+    task.fetch = [this](size_t index, int64_t first, int64_t count) {
+      context_.copy_to_host(staging_.as<void>(),
+                            model::ParameterStore::part(pieces_[index].source, first, count));
+      context_.synchronize();
+      return staging_.as<float>();
+    };
+  }
+  task.stalled = now_seconds() - start;
+  if (options_.background) {
+    thread_ = std::thread([this, &task] { run(task); });
+    if (wait) join();
+  } else {
+    run(task);
+    join();
+  }
+}
+
+// Ends the task that is under way: its result goes to saved_, its error is thrown.
+void Saver::join() {
+  if (!task_) return;
+  if (thread_.joinable()) thread_.join();
+  const std::unique_ptr<Task> task = std::move(task_);
+  if (task->error) std::rethrow_exception(task->error);
+  saved_ = task->result;
+}
+
+std::optional<Saved> Saver::poll() {
+  if (task_ && task_->done) join();
+  return std::exchange(saved_, std::nullopt);
+}
+
+std::optional<Saved> Saver::finish() {
+  join();
+  return std::exchange(saved_, std::nullopt);
+}
+
+// --- the saving thread -------------------------------------------------------------------------------------
+
+void Saver::run(Task& task) {
+  try {
+    guard_file_system([&] { write(task); });
+  } catch (...) {
+    task.error = std::current_exception();
+  }
+  task.result.seconds = now_seconds() - task.start;
+  task.result.stalled_seconds = task.background ? task.stalled : task.result.seconds;
+  task.done = true;
+}
+
+void Saver::write(Task& task) {
+  const std::filesystem::path temporary = temporary_folder(options_.directory, task.progress.step);
+  try {
+    Manifest part = write_rank_files(temporary, job_.who, pieces_, task.fetch, task.fp8);
+    for (const SavedPiece& piece : pieces_) task.result.bytes += static_cast<int64_t>(piece.source.bytes());
+    task.result.folder = folder_of(task.progress.step);
+    if (job_.who.rank != 0) return leave_part(temporary, job_.who, part);
+    part.progress = task.progress;
+    part.config = options_.config;
+    std::vector<Manifest> parts = collect_parts(temporary, job_.who.size, job_.timeout_seconds);
+    parts.insert(parts.begin(), std::move(part));
+    commit_folder(options_.directory, task.progress.step, to_text(merge(parts)));
+  } catch (const std::exception& error) {
+    if (job_.who.rank == 0) {
+      discard_folder(temporary);
+    } else {
+      try {
+        leave_failure(temporary, job_.who, error.what());
+      } catch (const std::exception&) {  // then rank 0 finds out by waiting, or by this rank's end
+      }
+    }
+    throw;
+  }
+  try {
+    prune(options_.directory, options_.keep, task.good);
+  } catch (const std::filesystem::filesystem_error& error) {  // the new checkpoint is good all the same
+    spdlog::warn("checkpoint.keep: {}: {}", error.path1().string(), error.code().message());
+  }
+}
+
+}  // namespace te::checkpoint

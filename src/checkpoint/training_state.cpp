@@ -1,0 +1,85 @@
+#include "checkpoint/training_state.h"
+
+namespace te::checkpoint {
+namespace {
+
+std::vector<int64_t> dims_of(const Shape& shape) {
+  std::vector<int64_t> dims;
+  for (int axis = 0; axis < shape.rank(); ++axis) dims.push_back(shape[axis]);
+  return dims;
+}
+
+bool is_saved_here(const model::ParameterStore& store, const model::Parameter& parameter) {
+  if (parameter.copy) return false;
+  return parameter.sharing == model::Sharing::sharded || store.layout().tensor_rank == 0;
+}
+
+std::vector<int64_t> stored_shape(const model::Parameter& parameter,
+                                  const model::ParameterStore::Piece& piece) {
+  if (piece.count == parameter.shape.numel()) return dims_of(parameter.shape);
+  const int64_t cols = parameter.shard.cols;
+  if (parameter.shape.rank() == 2 && piece.local % cols == 0 && piece.count % cols == 0)
+    return {piece.count / cols, cols};
+  return {piece.count};
+}
+
+}  // namespace
+
+std::vector<Block> blocks_of(const model::ParameterShard& shard, int64_t first, int64_t count) {
+  std::vector<Block> blocks;
+  for (const model::ParameterShard::Run& run : shard.runs(first, first + count))
+    blocks.push_back({shard.first_col, shard.cols, run.row * shard.cols + run.in_range, run.count});
+  return blocks;
+}
+
+std::vector<SavedPiece> pieces_to_save(const TrainingState& state, bool optimizer) {
+  const model::ParameterStore& store = *state.parameters;
+  std::vector<SavedPiece> result;
+  for (const char* prefix : {"", "exp_avg/", "exp_avg_sq/"}) {
+    const std::string_view kind = prefix;
+    if (!kind.empty() && !optimizer) continue;
+    const Tensor& moments = kind == "exp_avg/" ? state.exp_avg : state.exp_avg_sq;
+    for (const model::Parameter& parameter : store.parameters()) {
+      if (!is_saved_here(store, parameter)) continue;
+      for (const model::ParameterStore::Piece& piece : store.pieces(parameter)) {
+        const Tensor source = kind.empty() ? store.main_of(parameter, piece)
+                                           : model::ParameterStore::part(moments, piece.shard, piece.count);
+        result.push_back({prefix + parameter.name, source, dims_of(parameter.shard.global),
+                          stored_shape(parameter, piece),
+                          blocks_of(parameter.shard, piece.local, piece.count)});
+      }
+    }
+  }
+  return result;
+}
+
+bool has_fp8_state(const TrainingState& state) {
+  return state.scales != nullptr && state.scales->size() > 0 && state.scales->history;
+}
+
+bool saves_fp8(const TrainingState& state) {
+  const model::StoreLayout& layout = state.parameters->layout();
+  return has_fp8_state(state) && layout.tensor_rank == 0 && layout.data_rank == 0;
+}
+
+Fp8Operand operand_of(const fp8::OperandInfo& info) {
+  return {info.name, fp8::role_name(info.role), fp8_max(info.format)};
+}
+
+Fp8State read_fp8(const Context& context, const fp8::ScaleTable& table) {
+  const auto n = static_cast<size_t>(table.size());
+  Fp8State state{.history_len = table.history.dim(0), .position = 0, .rows = {}};
+  std::vector<float> scale(n), history(static_cast<size_t>(table.history.numel()));
+  context.copy_to_host(scale.data(), table.scale);
+  context.copy_to_host(history.data(), table.history);
+  context.copy_to_host(&state.position, table.position);
+  context.synchronize();
+  for (size_t i = 0; i < n; ++i) {
+    Fp8State::Row row{operand_of(table.info(static_cast<int>(i))), scale[i], {}};
+    for (size_t at = i; at < history.size(); at += n) row.history.push_back(history[at]);
+    state.rows.push_back(std::move(row));
+  }
+  return state;
+}
+
+}  // namespace te::checkpoint

@@ -1,0 +1,49 @@
+// What a rank has that belongs into a checkpoint, and which part of it this rank is the one to save.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "checkpoint/block.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/reader.h"
+#include "core/device.h"
+#include "fp8/scale_table.h"
+#include "model/parameter_store.h"
+
+namespace te::checkpoint {
+
+/// Views of a rank's state, bound to memory.
+struct TrainingState {
+  model::ParameterStore* parameters = nullptr;
+  Tensor exp_avg, exp_avg_sq;  ///< [shard_size] fp32
+  const fp8::ScaleTable* scales =
+      nullptr;  ///< of the rank's pipeline stage; null or without history: no FP8 state
+};
+
+/// The elements of the whole parameter that elements [first, first + count) of this rank's part of it are, one block per
+/// run of rows.
+std::vector<Block> blocks_of(const model::ParameterShard& shard, int64_t first, int64_t count);
+
+/// A piece of a parameter or of a moment that this rank saves.
+struct SavedPiece {
+  std::string name;             ///< of the logical tensor
+  Tensor source;                ///< [count] fp32, on the device
+  std::vector<int64_t> global;  ///< shape of the whole
+  std::vector<int64_t> stored;  ///< shape in this rank's file: whole rows where the piece has them, else flat
+  std::vector<Block> blocks;    ///< in the order of the source's elements
+};
+
+/// Leaves out what another rank saves: copies of another stage's parameters, and on tensor ranks above 0 what all tensor
+/// ranks hold.
+std::vector<SavedPiece> pieces_to_save(const TrainingState& state, bool optimizer);
+
+/// True when there is FP8 state and this is the rank of its stage that saves it.
+bool saves_fp8(const TrainingState& state);
+bool has_fp8_state(const TrainingState& state);
+
+/// Copies the scale table to the host; waits for the device.
+Fp8State read_fp8(const Context& context, const fp8::ScaleTable& table);
+Fp8Operand operand_of(const fp8::OperandInfo& info);
+
+}  // namespace te::checkpoint

@@ -1,0 +1,286 @@
+// Ranks of made-up layouts in one process, without communication: each has the parameters, moments and FP8 state that its
+// place in the job gives it, filled with values that tell name and global index.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/safetensors.h"
+#include "checkpoint/writer.h"
+#include "core/error.h"
+#include "core/random.h"
+#include "model/parameter_store.h"
+
+namespace te::testing {
+
+class CheckpointFolder {
+ public:
+  CheckpointFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "te_checkpoint_XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
+    path_ = name;
+  }
+  ~CheckpointFolder() { std::filesystem::remove_all(path_); }
+  CheckpointFolder(const CheckpointFolder&) = delete;
+  CheckpointFolder& operator=(const CheckpointFolder&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+inline std::string read_bytes(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  EXPECT_TRUE(file.good()) << path;
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+inline void write_bytes(const std::filesystem::path& path, const std::string& bytes) {
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file << bytes;
+  ASSERT_TRUE(file.good()) << path;
+}
+
+/// Names of the entries of a folder, sorted.
+inline std::vector<std::string> entries(const std::filesystem::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    names.push_back(entry.path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+/// The message of the UserError that `body` must throw: one line.
+template <class Body>
+std::string refusal(Body&& body) {
+  try {
+    body();
+  } catch (const UserError& error) {
+    const std::string text = error.what();
+    EXPECT_EQ(text.find('\n'), std::string::npos) << text;
+    return text;
+  }
+  ADD_FAILURE() << "nothing was refused";
+  return "";
+}
+
+#define TE_EXPECT_REFUSED(part, ...)                                                               \
+  do {                                                                                             \
+    const std::string refused_text = ::te::testing::refusal([&] { __VA_ARGS__; });                 \
+    EXPECT_NE(refused_text.find(part), std::string::npos) << refused_text << "\nlacks " << (part); \
+  } while (false)
+
+/// What a tensor of the fake model holds at a global index: any function that tells names and indices apart.
+inline float value_at(const std::string& name, int64_t index) {
+  const Philox4 random = philox(7, stream_of(name), static_cast<uint64_t>(index));
+  return static_cast<float>(random.word[0] >> 8) * 0x1p-24f - 0.5f;
+}
+
+struct Layout {
+  int tensor = 1, data = 1, pipeline = 1;
+  int64_t bucket_size = 1;
+  int64_t vocab_rows = 40;  ///< the padded vocabulary
+  DType dtype = DType::bf16;
+  bool fp8 = true;
+  int layers = 4;
+  int ranks() const { return tensor * data * pipeline; }
+};
+
+constexpr int64_t kVocab = 37, kHidden = 12, kFfn = 20;
+
+inline config::Config fake_config(const Layout& layout = {}) {
+  config::Config config;
+  config.name = "fake";
+  config.model.num_layers = layout.layers;
+  config.model.hidden_size = kHidden;
+  config.model.ffn_hidden_size = kFfn;
+  config.model.num_attention_heads = 4;
+  config.model.vocab_size = kVocab;
+  config.model.seq_length = 8;
+  config.model.make_vocab_size_divisible_by = layout.vocab_rows;
+  config.training.micro_batch_size = config.training.global_batch_size = 1;
+  config.training.train_steps = 1;
+  config.data.synthetic = true;
+  config::resolve_defaults(config);
+  return config;
+}
+
+/// One rank. Tied embeddings: the last of several stages has a copy.
+class FakeRank {
+ public:
+  FakeRank(const Layout& layout, int rank) : layout_(layout), rank_(rank) {
+    const int tensor = rank % layout.tensor, data = rank / layout.tensor % layout.data,
+              stage = rank / layout.tensor / layout.data;
+    tensor_ = tensor;
+    const int per_stage = layout.layers / layout.pipeline;
+    if (stage == 0) embedding(false);
+    for (int layer = stage * per_stage; layer < (stage + 1) * per_stage; ++layer) {
+      const std::string name = "layers." + std::to_string(layer);
+      add({.name = name + ".norm.weight",
+           .shard = model::ParameterShard::whole({kHidden}),
+           .init = model::Init::ones,
+           .sharing = model::Sharing::partial});
+      // Three blocks of unequal heights, and two.
+      add({.name = name + ".qkv.weight",
+           .shard = model::ParameterShard::of_rows({kHidden + 8, kHidden}, {kHidden, 4, 4}, tensor,
+                                                   layout.tensor)});
+      add({.name = name + ".qkv.bias",
+           .shard = model::ParameterShard::of_rows({kHidden + 8}, {kHidden, 4, 4}, tensor, layout.tensor)});
+      add({.name = name + ".fc1.weight",
+           .shard =
+               model::ParameterShard::of_rows({2 * kFfn, kHidden}, {kFfn, kFfn}, tensor, layout.tensor)});
+      add({.name = name + ".fc2.weight",
+           .shard = model::ParameterShard::of_columns({kHidden, kFfn}, tensor, layout.tensor)});
+      add({.name = name + ".fc2.bias",
+           .shard = model::ParameterShard::whole({kHidden}),
+           .sharing = model::Sharing::replicated});
+      store_.end_layer();
+      for (const auto role :
+           {fp8::OperandRole::input, fp8::OperandRole::weight, fp8::OperandRole::grad_output})
+        if (layout.fp8) table_.add({.name = name + ".fc1", .layer = layer, .role = role});
+    }
+    if (stage == layout.pipeline - 1 && stage > 0) embedding(true);
+    store_.plan(plan_, {.dtype = layout.dtype,
+                        .data_rank = data,
+                        .data_size = layout.data,
+                        .tensor_rank = tensor,
+                        .bucket_size = layout.bucket_size});
+    plan_.add(exp_avg_, "exp_avg", MemoryKind::optimizer, DType::f32, {store_.shard_size()});
+    plan_.add(exp_avg_sq_, "exp_avg_sq", MemoryKind::optimizer, DType::f32, {store_.shard_size()});
+    table_.plan(plan_, kHistory);
+    memory_ = plan_.allocate(context_);
+    store_.bind(context_);
+    table_.reset(context_);
+    poison();
+  }
+
+  checkpoint::TrainingState state() {
+    return {.parameters = &store_, .exp_avg = exp_avg_, .exp_avg_sq = exp_avg_sq_, .scales = &table_};
+  }
+  const Context& context() const { return context_; }
+  model::ParameterStore& store() { return store_; }
+  checkpoint::Job job() const { return {.who = {rank_, layout_.ranks()}, .timeout_seconds = 20}; }
+
+  /// Calls visit(name of the logical tensor, global index, element) for all that this rank holds in its segments.
+  template <class Visit>
+  void for_each(Visit&& visit) {
+    for (const model::Parameter& parameter : store_.parameters()) {
+      // Global indices of the local elements, written out.
+      std::vector<int64_t> indices;
+      for (const model::ParameterShard::Rows& range : parameter.shard.rows)
+        for (int64_t row = range.first; row < range.first + range.count; ++row)
+          for (int64_t col = 0; col < parameter.shard.cols; ++col)
+            indices.push_back(row * parameter.shard.global_cols() + parameter.shard.first_col + col);
+      for (const model::ParameterStore::Piece& piece : store_.pieces(parameter)) {
+        float* main = store_.main_of(parameter, piece).as<float>();
+        for (int64_t i = 0; i < piece.count; ++i) {
+          const int64_t index = indices[piece.local + i];
+          visit(parameter.name, index, main[i]);
+          visit("exp_avg/" + parameter.name, index, exp_avg_.as<float>()[piece.shard + i]);
+          visit("exp_avg_sq/" + parameter.name, index, exp_avg_sq_.as<float>()[piece.shard + i]);
+        }
+      }
+    }
+  }
+  void fill() {
+    for_each([](const std::string& name, int64_t index, float& element) { element = value_at(name, index); });
+    for (int i = 0; i < table_.size(); ++i) {
+      const std::string name = table_.info(i).name + fp8::role_name(table_.info(i).role);
+      table_.scale.as<float>()[i] = 1.0f + value_at(name, 0);
+      for (int64_t at = 0; at < kHistory; ++at)
+        table_.history.as<float>()[at * table_.size() + i] = value_at(name, 1 + at);
+    }
+    if (table_.size() > 0) *table_.position.as<int32_t>() = 2;
+  }
+  void poison() {
+    for_each([](const std::string&, int64_t, float& element) { element = std::nanf(""); });
+    context_.fill_bytes(exp_avg_, 0xff);
+    context_.fill_bytes(exp_avg_sq_, 0xff);
+  }
+  /// Everything must be as fill() left it, whatever layout it came from.
+  void expect_filled() {
+    int64_t wrong = 0, seen = 0;
+    for_each([&](const std::string& name, int64_t index, float& element) {
+      ++seen;
+      if (is_padding(name, index)) return;
+      wrong += element != value_at(name, index);
+    });
+    EXPECT_GT(seen, 0);
+    EXPECT_EQ(wrong, 0) << "rank " << rank_ << ", of " << seen;
+    for (int i = 0; i < table_.size(); ++i) {
+      const std::string name = table_.info(i).name + fp8::role_name(table_.info(i).role);
+      EXPECT_EQ(table_.scale.as<float>()[i], 1.0f + value_at(name, 0)) << name;
+      for (int64_t at = 0; at < kHistory; ++at)
+        EXPECT_EQ(table_.history.as<float>()[at * table_.size() + i], value_at(name, 1 + at)) << name << at;
+    }
+    if (table_.size() > 0) {
+      EXPECT_EQ(*table_.position.as<int32_t>(), 2);
+    }
+  }
+  static bool is_padding(const std::string& name, int64_t index) {
+    return name.ends_with("word_embeddings.weight") && index >= kVocab * kHidden;
+  }
+  static constexpr int kHistory = 3;
+
+ private:
+  void add(model::ParameterSpec spec) {
+    spec.std = 0.5f;
+    store_.add(std::move(spec));
+  }
+  void embedding(bool copy) {
+    add({.name = "embedding.word_embeddings.weight",
+         .shard = model::ParameterShard::of_rows({layout_.vocab_rows, kHidden}, {layout_.vocab_rows}, tensor_,
+                                                 layout_.tensor),
+         .copy = copy});
+  }
+
+  Context context_ = Context::cpu();
+  Layout layout_;
+  int rank_ = 0, tensor_ = 0;
+  model::ParameterStore store_;
+  fp8::ScaleTable table_;
+  MemoryPlan plan_;
+  DeviceBuffer memory_;
+  Tensor exp_avg_, exp_avg_sq_;
+};
+
+/// All ranks of a layout.
+inline std::vector<std::unique_ptr<FakeRank>> fake_ranks(const Layout& layout, bool filled) {
+  std::vector<std::unique_ptr<FakeRank>> ranks;
+  for (int rank = 0; rank < layout.ranks(); ++rank) {
+    ranks.push_back(std::make_unique<FakeRank>(layout, rank));
+    if (filled) ranks.back()->fill();
+  }
+  return ranks;
+}
+
+inline checkpoint::SaverOptions fake_options(const std::filesystem::path& directory,
+                                             const Layout& layout = {}) {
+  return {.directory = directory, .config = config::to_yaml(fake_config(layout))};
+}
+
+/// All ranks save at once; returns the step folder.
+inline std::filesystem::path save_all(std::vector<std::unique_ptr<FakeRank>>& ranks,
+                                      const checkpoint::SaverOptions& options,
+                                      const checkpoint::Progress& progress = {5, 50, 4},
+                                      const std::filesystem::path& good = {}) {
+  std::vector<std::unique_ptr<checkpoint::Saver>> savers;
+  for (auto& rank : ranks)
+    savers.push_back(
+        std::make_unique<checkpoint::Saver>(rank->context(), options, rank->state(), rank->job()));
+  for (auto& saver : savers) saver->save(progress, good);
+  for (auto& saver : savers) EXPECT_TRUE(saver->finish().has_value());
+  return savers[0]->folder_of(progress.step);
+}
+
+}  // namespace te::testing

@@ -1,0 +1,292 @@
+// manifest.json and shards that are damaged: a clean refusal or the same data, never a crash (CI runs this under
+// sanitizers). And what Reader and Writer promise to tools.
+#include "checkpoint/manifest.h"
+
+#include "checkpoint_testing.h"
+
+namespace te {
+namespace {
+
+using checkpoint::Manifest;
+using checkpoint::Reader;
+using checkpoint::Verify;
+using checkpoint::Writer;
+using testing::CheckpointFolder;
+using testing::read_bytes;
+using testing::write_bytes;
+
+/// A small checkpoint with every feature: two ranks of tensor parallelism, moments, FP8 state.
+class Damage : public ::testing::Test {
+ protected:
+  Damage() {
+    auto ranks = testing::fake_ranks(layout_, true);
+    step_ = testing::save_all(ranks, {.directory = folder_.path(), .config = kConfig});
+    text_ = read_bytes(step_ / "manifest.json");
+  }
+  /// Reads all that a manifest promises.
+  void read_everything(const Reader& reader) {
+    for (const checkpoint::LogicalTensor& tensor : reader.tensors()) {
+      if (tensor.numel() > 100000) continue;  // what a caller would refuse, having no such buffer
+      std::vector<std::byte> bytes(tensor.bytes());
+      reader.read_rows(tensor.name, 0, tensor.rows(), bytes.data());
+    }
+    reader.fp8();
+  }
+  static constexpr const char* kConfig = "model:\n  num_layers: 1\n  hidden_size: 12\n  vocab_size: 37\n  tie_word_embeddings: false\n";
+  testing::Layout layout_{.tensor = 2, .layers = 1};
+  CheckpointFolder folder_;
+  std::filesystem::path step_;
+  std::string text_;
+};
+
+TEST_F(Damage, TextOfAManifestReadsBack) {
+  const Manifest manifest = checkpoint::parse_manifest("m", text_);
+  EXPECT_EQ(checkpoint::to_text(manifest), text_);
+  EXPECT_EQ(manifest.progress, (checkpoint::Progress{5, 50, 4}));
+  EXPECT_EQ(manifest.config, kConfig);
+  EXPECT_EQ(manifest.files.size(), 5u);
+}
+
+// Six values per byte: all of one bit, a quote, a digit, a brace.
+TEST_F(Damage, EveryByteOfTheManifestChanged) {
+  for (size_t at = 0; at < text_.size(); ++at) {
+    for (const char value :
+         {static_cast<char>(text_[at] ^ 1), static_cast<char>(text_[at] ^ 0x80), '"', '7', '}', '\0'}) {
+      if (value == text_[at]) continue;
+      std::string damaged = text_;
+      damaged[at] = value;
+      testing::refusal([&] { checkpoint::parse_manifest("m", damaged); });
+    }
+  }
+}
+
+TEST_F(Damage, TheManifestCutAtEveryLength) {
+  for (size_t length = 0; length < text_.size(); ++length)
+    testing::refusal([&] { checkpoint::parse_manifest("m", text_.substr(0, length)); });
+}
+
+// Someone who mends the checksum, too: then the content must hold up to every check, and reading to every shard.
+TEST_F(Damage, EveryByteChangedAndTheChecksumMended) {
+  const size_t end = text_.rfind("  \"manifest_checksum\"");
+  int64_t accepted = 0, refused = 0;
+  for (size_t at = 0; at < end; ++at) {
+    for (const char value : {static_cast<char>(text_[at] ^ 1), '9', '-', ' '}) {
+      if (value == text_[at]) continue;
+      std::string damaged = text_.substr(0, end);
+      damaged[at] = value;
+      damaged += fmt::format("  \"manifest_checksum\": \"{:016x}\"\n}}\n",
+                             checkpoint::checksum(damaged.data(), end));
+      try {
+        checkpoint::parse_manifest("m", damaged);
+        ++accepted;
+        if (accepted % 8 != 0) continue;  // file systems are slow
+        write_bytes(step_ / "manifest.json", damaged);
+        read_everything(Reader(step_, Verify::on));
+      } catch (const UserError& error) {
+        ++refused;
+        EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
+      }
+    }
+  }
+  EXPECT_GT(accepted, 1000);  // other names, other checksums, another config
+  EXPECT_GT(refused, 1000);
+}
+
+TEST_F(Damage, EveryRuleOfTheManifestBrokenOnce) {
+  const auto refuse = [&](const std::string& from, const std::string& to, const std::string& expected) {
+    const size_t at = text_.find(from);
+    ASSERT_NE(at, std::string::npos) << from;
+    std::string damaged = text_.substr(0, text_.rfind("  \"manifest_checksum\""));
+    damaged.replace(at, from.size(), to);
+    damaged += fmt::format("  \"manifest_checksum\": \"{:016x}\"\n}}\n",
+                           checkpoint::checksum(damaged.data(), damaged.size()));
+    TE_EXPECT_REFUSED(expected, checkpoint::parse_manifest("m", damaged));
+  };
+  refuse("checkpoint 2", "checkpoint 1", "version");
+  refuse("\"step\": 5", "\"step\": -5", "\"step\" must be a whole number");
+  refuse("\"step\": 5", "\"step\": 5.5", "\"step\" must be a whole number");
+  refuse("\"step\": 5", "\"stop\": 5", "\"step\" is missing");
+  refuse("\"files\": [", "\"files\": 1, \"f\": [", "\"files\" must be a list");
+  refuse("\"model-00001", "\"../odel-00001", "must be the name of a file");
+  refuse("\"shape\":[40,12]", "\"shape\":[44,12]", "leave a hole");
+  refuse("\"shape\":[40,12]", "\"shape\":[40,4611686018427387904]", "whole number from 0");
+  refuse("\"shape\":[40,12]", "\"shape\":[72057594037927936,12]", "too many elements");
+  refuse("\"dtype\":\"F32\"", "\"dtype\":\"F99\"", "dtype");
+  refuse("\"rows\":[0,20]", "\"rows\":[0,21]", "overlap");
+  refuse("\"rows\":[0,20]", "\"rows\":[0,41]", "whole number from 0 to 40");
+  refuse("\"rows\":[0,20]", "\"cols\":[0,0]", "no columns");
+  refuse("\"rows\":[0,20]", "\"elements\":[-1,240]", "whole number");
+  refuse("\"rows\":[0,20]", "\"elements\":[1]", "two numbers");
+  refuse("\"file\":0", "\"file\":7", "whole number from 0 to 4");
+  refuse("embedding.word_embeddings.weight\",\"dtype", "exp_avg/embedding.word_embeddings.weight\",\"dtype",
+         "twice");
+}
+
+// --- shards ------------------------------------------------------------------------------------------------
+
+TEST_F(Damage, EveryByteOfAShardsHeaderAndSomeOfItsDataChanged) {
+  const auto path = step_ / "model-00002-of-00002.safetensors";
+  const std::string good = read_bytes(path);
+  const std::string name = "layers.0.fc1.weight";
+  std::vector<float> expected(40 * 12), values(40 * 12);
+  Reader(step_).read_rows(name, 0, 40, expected.data());
+  uint64_t header = 0;
+  std::memcpy(&header, good.data(), sizeof(header));
+  int64_t refused = 0, changed = 0;
+  for (size_t at = 0; at < good.size(); at += at < 8 + header ? 1 : 97) {
+    ++changed;
+    std::string damaged = good;
+    damaged[at] = static_cast<char>(damaged[at] ^ 0x10);
+    write_bytes(path, damaged);
+    try {
+      const Reader reader(step_);
+      reader.read_rows(name, 0, 40, values.data());
+      EXPECT_EQ(values, expected) << at;  // the byte belongs to another tensor
+      reader.verify_all();
+      ADD_FAILURE() << "byte " << at << " was changed unseen";
+    } catch (const UserError& error) {
+      ++refused;
+      EXPECT_NE(std::string(error.what()).find("model-00002-of-00002"), std::string::npos) << error.what();
+      EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
+    }
+  }
+  EXPECT_EQ(refused, changed);
+  EXPECT_GT(changed, 400);
+}
+
+TEST_F(Damage, AShardCutMissingOrOfAnotherModel) {
+  const auto path = step_ / "model-00001-of-00002.safetensors";
+  const std::string good = read_bytes(path);
+  for (size_t length = 0; length < good.size(); length += 511) {
+    write_bytes(path, good.substr(0, length));
+    TE_EXPECT_REFUSED(path.string(), Reader(step_).verify_all());
+  }
+  write_bytes(path, good + "more");
+  TE_EXPECT_REFUSED(path.string(), Reader(step_).verify_all());
+  write_bytes(path, read_bytes(step_ / "optimizer-00001-of-00002.safetensors"));
+  TE_EXPECT_REFUSED("not the one that the manifest describes", Reader(step_).verify_all());
+  std::filesystem::remove(path);
+  TE_EXPECT_REFUSED("model-00001-of-00002.safetensors: shard is missing", Reader(step_).verify_all());
+  write_bytes(path, good);
+  std::filesystem::remove(step_ / "optimizer-00001-of-00002.safetensors");
+  TE_EXPECT_REFUSED("checkpoint.load_optimizer", Reader(step_).verify_all());
+}
+
+// Without verification data is read as it is; sizes and names are compared all the same.
+TEST_F(Damage, VerificationIsAChoice) {
+  const auto path = step_ / "model-00001-of-00002.safetensors";
+  std::string bytes = read_bytes(path);
+  bytes[bytes.size() - 3] ^= 0x10;
+  write_bytes(path, bytes);
+  EXPECT_NO_THROW(read_everything(Reader(step_, Verify::off)));
+  TE_EXPECT_REFUSED("checksum", read_everything(Reader(step_, Verify::on)));
+  const Reader reader(step_, Verify::off);
+  TE_EXPECT_REFUSED("checksum", reader.verify_all());
+}
+
+TEST_F(Damage, ManifestsOfAnotherModelNameTheFirstKeyThatDiffers) {
+  testing::FakeRank rank({.layers = 1}, 0);
+  const Reader reader(step_);
+  const auto refuse = [&](auto&& change, const char* expected) {
+    config::Config config = testing::fake_config(layout_);
+    change(config.model);
+    TE_EXPECT_REFUSED(expected, checkpoint::load(rank.context(), reader, config, rank.state()));
+  };
+  refuse([](auto& m) { m.num_layers = 5, m.hidden_size = 16; }, "model.num_layers is 1, this config has 5");
+  refuse([](auto& m) { m.hidden_size = 16; }, "model.hidden_size");
+  refuse([](auto& m) { m.vocab_size = 36; }, "model.vocab_size is 37, this config has 36");
+  refuse([](auto& m) { m.tie_word_embeddings = true; },
+         "model.tie_word_embeddings is false, this config has true");
+  config::Config config = testing::fake_config(layout_);
+  config.model.rope_theta = 5e5;  // a warning
+  config.model.seq_length = 16;
+  EXPECT_NO_THROW(checkpoint::load(rank.context(), reader, config, rank.state()));
+  rank.expect_filled();
+}
+
+// --- tools -------------------------------------------------------------------------------------------------
+
+TEST(ReaderAndWriter, WholeTensorsInPieces) {
+  CheckpointFolder folder;
+  const std::vector<checkpoint::TensorSpec> specs = {{"b", DType::bf16, {3, 5}},
+                                                     {"a", DType::f32, {1200, 1000}},
+                                                     {"scalar", DType::f32, {}},
+                                                     {"exp_avg/a", DType::f32, {1200, 1000}},
+                                                     {"cube", DType::f32, {2, 3, 4}}};
+  std::vector<float> big(1200 * 1000);
+  for (size_t i = 0; i < big.size(); ++i) big[i] = static_cast<float>(i);
+  const std::vector<uint16_t> halves = {0x3f80, 0xbf80, 0x4000, 0, 0x8000, 0x7f80, 1,     2,
+                                        3,      4,      5,      6, 7,      8,      0x4049};
+  {
+    Writer writer(folder.path(), {7, 70, 6}, "name: x\n", specs);
+    const char* bytes = reinterpret_cast<const char*>(big.data());
+    for (size_t at = 0; at < big.size() * 4; at += 1000003) {  // interleaved, in pieces that fit no block
+      const size_t count = std::min<size_t>(1000003, big.size() * 4 - at);
+      writer.write("a", bytes + at, count);
+      writer.write("exp_avg/a", bytes + at, count);
+    }
+    writer.write("b", halves.data(), 30);
+    writer.write("scalar", big.data() + 42, 4);
+    writer.write("cube", big.data(), 96);
+    EXPECT_EQ(testing::entries(folder.path()), std::vector<std::string>{"step_00000007.tmp"});
+    EXPECT_EQ(writer.finish(), folder / "step_00000007");
+  }
+  EXPECT_EQ(testing::entries(folder.path()), (std::vector<std::string>{"latest", "step_00000007"}));
+  EXPECT_EQ(testing::entries(folder / "step_00000007"),
+            (std::vector<std::string>{"manifest.json", "model.safetensors", "optimizer.safetensors"}));
+  const Reader reader(folder.path());
+  EXPECT_EQ(reader.folder(), folder / "step_00000007");
+  EXPECT_EQ(reader.config(), "name: x\n");
+  EXPECT_EQ(reader.progress(), (checkpoint::Progress{7, 70, 6}));
+  EXPECT_TRUE(reader.has_optimizer());
+  EXPECT_TRUE(reader.fp8().rows.empty());
+  ASSERT_EQ(reader.tensors().size(), 5u);
+  EXPECT_EQ(reader.tensors()[0].name, "b");
+  // The simplest shape: whole tensors.
+  EXPECT_NE(read_bytes(reader.folder() / "manifest.json")
+                .find(R"({"name":"a","dtype":"F32","shape":[1200,1000],"slices":[{"file":0}]})"),
+            std::string::npos);
+  std::vector<float> part(101 * 1000);
+  for (const int64_t first : {0, 1, 1048, 1099}) {
+    for (const char* name : {"a", "exp_avg/a"}) {
+      reader.read_rows(name, first, 101, part.data());
+      for (size_t i = 0; i < part.size(); ++i) ASSERT_EQ(part[i], big[first * 1000 + i]);
+    }
+  }
+  std::vector<float> widened(10);
+  reader.read_rows("b", 0, 2, widened.data());
+  EXPECT_EQ(widened[0], 1.0f);
+  EXPECT_EQ(widened[1], -1.0f);
+  EXPECT_EQ(widened[2], 2.0f);
+  EXPECT_TRUE(std::signbit(widened[4]));
+  EXPECT_TRUE(std::isinf(widened[5]));
+  reader.read_rows("b", 2, 1, widened.data());
+  EXPECT_EQ(widened[4], 3.140625f);
+  std::vector<std::byte> raw(30);
+  reader.read_rows("b", 0, 3, raw.data());
+  EXPECT_EQ(std::memcmp(raw.data(), halves.data(), 30), 0);
+  float scalar = 0;
+  reader.read_rows("scalar", 0, 1, &scalar);
+  EXPECT_EQ(scalar, 42.0f);
+  std::vector<float> cube(12);
+  reader.read_rows("cube", 1, 1, cube.data());
+  EXPECT_EQ(cube[0], 12.0f);
+  TE_EXPECT_REFUSED("tensor \"c\" is missing", reader.read_rows("c", 0, 1, &scalar));
+  EXPECT_THROW(reader.read_rows("a", 1200, 1, part.data()), InternalError);
+  reader.verify_all();
+}
+
+TEST(ReaderAndWriter, WhatIsNotFinishedLeavesNothing) {
+  CheckpointFolder folder;
+  {
+    Writer writer(folder.path(), {}, "", {{"a", DType::f32, {4}}});
+    EXPECT_THROW(writer.write("b", nullptr, 0), InternalError);
+    EXPECT_THROW(writer.finish(), InternalError);  // "a" is not complete
+  }
+  EXPECT_TRUE(testing::entries(folder.path()).empty());
+  TE_EXPECT_REFUSED("manifest.json: not found", Reader(folder.path()));
+  TE_EXPECT_REFUSED("checkpoint.directory", Writer("/proc/nowhere", {}, "", {{"a", DType::f32, {4}}}));
+}
+
+}  // namespace
+}  // namespace te

@@ -1,0 +1,237 @@
+// Saving: folders, `latest`, what is kept, what fails and what is then left.
+#include "checkpoint/saver.h"
+
+#include <sys/stat.h>
+
+#include <thread>
+
+#include "checkpoint_testing.h"
+
+namespace te {
+namespace {
+
+namespace fs = std::filesystem;
+
+using checkpoint::Progress;
+using checkpoint::Saver;
+using testing::CheckpointFolder;
+using testing::entries;
+using testing::fake_options;
+using testing::fake_ranks;
+using testing::FakeRank;
+using testing::read_bytes;
+using testing::write_bytes;
+
+Progress at_step(int64_t step) {
+  return {step, 10 * step, step};
+}
+
+class Saving : public ::testing::Test {
+ protected:
+  Saving() { rank_.fill(); }
+  std::unique_ptr<Saver> saver(bool background, int64_t keep = 0) {
+    checkpoint::SaverOptions options = fake_options(folder_.path());
+    options.background = background;
+    options.keep = keep;
+    return std::make_unique<Saver>(rank_.context(), options, rank_.state());
+  }
+  fs::path step(int64_t number) const { return folder_ / checkpoint::step_name(number); }
+  std::string latest() const { return read_bytes(folder_ / "latest"); }
+
+  CheckpointFolder folder_;
+  FakeRank rank_{{}, 0};
+};
+
+TEST_F(Saving, ForegroundAndBackgroundGiveTheSameBytes) {
+  auto foreground = saver(false), background = saver(true);
+  foreground->save(at_step(1), {});
+  const auto saved = foreground->poll();
+  ASSERT_TRUE(saved.has_value());
+  EXPECT_EQ(saved->folder, step(1));
+  EXPECT_FALSE(foreground->poll().has_value());
+  fs::rename(step(1), folder_ / "a");
+  background->save(at_step(1), {});
+  // The state may change as soon as save() has returned.
+  rank_.poison();
+  ASSERT_TRUE(background->finish().has_value());
+  EXPECT_FALSE(background->finish().has_value());
+  for (const std::string& name : entries(folder_ / "a"))
+    EXPECT_EQ(read_bytes(folder_ / "a" / name), read_bytes(step(1) / name)) << name;
+  EXPECT_EQ(entries(step(1)), (std::vector<std::string>{"fp8.safetensors", "manifest.json",
+                                                        "model.safetensors", "optimizer.safetensors"}));
+  EXPECT_EQ(latest(), "step_00000001\n");
+}
+
+TEST_F(Saving, PollSeesASaveThatHasEnded) {
+  auto background = saver(true);
+  background->save(at_step(1), {});
+  std::optional<checkpoint::Saved> saved;
+  for (int tick = 0; tick < 2000 && !saved; ++tick) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    saved = background->poll();
+  }
+  ASSERT_TRUE(saved.has_value());
+  EXPECT_EQ(saved->folder, step(1));
+  EXPECT_GT(saved->bytes, 0);
+  EXPECT_LE(saved->stalled_seconds, saved->seconds);
+}
+
+TEST_F(Saving, KeepDeletesTheOldestButNotTheGoodOneNorForeignFolders) {
+  auto saving = saver(true, 2);
+  fs::create_directories(folder_ / "step_00000000");  // no manifest: not ours
+  fs::create_directories(folder_ / "step_1/manifest.json");
+  fs::create_directories(folder_ / "best");
+  write_bytes(folder_ / "best/manifest.json", "{}");
+  for (int64_t number = 1; number <= 5; ++number) {
+    saving->save(at_step(number), number > 1 ? step(2) : fs::path());
+    saving->finish();
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));  // the order is that of the manifests' times
+  }
+  EXPECT_EQ(entries(folder_.path()), (std::vector<std::string>{"best", "latest", "step_00000000",
+                                                               "step_00000002", "step_00000005", "step_1"}));
+  // A run that goes back to step 2 deletes what it had saved later, not what it saves now.
+  saving->save(at_step(3), step(2));
+  saving->finish();
+  EXPECT_EQ(entries(folder_.path()), (std::vector<std::string>{"best", "latest", "step_00000000",
+                                                               "step_00000002", "step_00000003", "step_1"}));
+  EXPECT_EQ(latest(), "step_00000003\n");
+}
+
+TEST_F(Saving, LeftoversOfKilledRunsGoAndNothingElse) {
+  for (const char* name :
+       {"step_00000004.tmp", "step_00000005.old.tmp", "step_4.tmp", "other.tmp", "step_00000006"})
+    fs::create_directories(folder_ / name);
+  write_bytes(folder_ / "step_00000004.tmp/model.safetensors", "half");
+  write_bytes(folder_ / "step_00000007.tmp", "a file");
+  fs::create_directories(folder_ / "elsewhere");
+  write_bytes(folder_ / "elsewhere/file", "x");
+  fs::create_directory_symlink(folder_ / "elsewhere", folder_ / "step_00000008.tmp");
+  saver(true);
+  EXPECT_EQ(entries(folder_.path()),
+            (std::vector<std::string>{"elsewhere", "other.tmp", "step_00000006", "step_00000007.tmp",
+                                      "step_00000008.tmp", "step_4.tmp"}));
+  EXPECT_TRUE(fs::exists(folder_ / "elsewhere/file"));
+}
+
+TEST_F(Saving, TheNewestCheckpointIsFoundWithoutLatest) {
+  EXPECT_FALSE(checkpoint::find_latest(folder_.path()).has_value());
+  EXPECT_FALSE(checkpoint::find_latest(folder_ / "nowhere").has_value());
+  auto saving = saver(false);
+  for (const int64_t number : {1, 2, 3}) saving->save(at_step(number), {});
+  EXPECT_EQ(checkpoint::find_latest(folder_.path()), step(3));
+  write_bytes(folder_ / "latest", "step_00000002\n");  // a user's choice
+  EXPECT_EQ(checkpoint::find_latest(folder_.path()), step(2));
+  for (const char* text : {"step_00000009\n", "", "../x\n", "\n"}) {
+    write_bytes(folder_ / "latest", text);
+    EXPECT_EQ(checkpoint::find_latest(folder_.path()), step(3)) << text;
+  }
+  fs::remove(folder_ / "latest");
+  EXPECT_EQ(checkpoint::find_latest(folder_.path()), step(3));
+  write_bytes(step(3) / "manifest.json", "{");  // damaged: the one before it
+  EXPECT_EQ(checkpoint::find_latest(folder_.path()), step(2));
+  fs::remove_all(step(1));
+  fs::remove_all(step(2));
+  EXPECT_FALSE(checkpoint::find_latest(folder_.path()).has_value());
+  write_bytes(folder_ / "latest", "step_00000002\n");
+  TE_EXPECT_REFUSED("names 'step_00000002', which is not a checkpoint",
+                    checkpoint::find_latest(folder_.path()));
+}
+
+// --- failures ----------------------------------------------------------------------------------------------
+
+class FailingSaves : public Saving, public ::testing::WithParamInterface<bool> {
+ protected:
+  /// The save of step 2 must fail, now or in the background, and leave step 1.
+  void expect_failure(Saver& saving, const std::string& part) {
+    TE_EXPECT_REFUSED(part, (saving.save(at_step(2), {}), saving.finish()));
+    EXPECT_EQ(entries(folder_.path()), (std::vector<std::string>{"latest", "step_00000001"}));
+    EXPECT_EQ(latest(), "step_00000001\n");
+    checkpoint::Reader(step(1)).verify_all();
+  }
+};
+
+TEST_P(FailingSaves, ValuesThatAreNotFinite) {
+  auto saving = saver(GetParam());
+  saving->save(at_step(1), {});
+  saving->finish();
+  for (const float value : {std::nanf(""), HUGE_VALF, -HUGE_VALF}) {
+    for (const int which : {0, 1, 2}) {
+      float* victim = nullptr;
+      int seen = 0;
+      rank_.for_each([&](const std::string&, int64_t, float& element) {
+        if (seen++ == 3 * 1000 + which) victim = &element;
+      });
+      const float before = *victim;
+      *victim = value;
+      expect_failure(*saving, "is not finite after this step");
+      *victim = before;
+    }
+  }
+  saving->save(at_step(2), {});
+  EXPECT_TRUE(saving->finish().has_value());
+  EXPECT_EQ(latest(), "step_00000002\n");
+}
+
+TEST_P(FailingSaves, AFolderThatGoesAway) {
+  auto saving = saver(GetParam());
+  saving->save(at_step(1), {});
+  saving->finish();
+  const fs::path aside = folder_.path().string() + ".aside";
+  fs::rename(folder_.path(), aside);
+  write_bytes(folder_.path(), "a file in the way");
+  TE_EXPECT_REFUSED("checkpoint.directory: ", (saving->save(at_step(2), {}), saving->finish()));
+  fs::remove(folder_.path());
+  fs::rename(aside, folder_.path());
+  EXPECT_EQ(entries(folder_.path()), (std::vector<std::string>{"latest", "step_00000001"}));
+  checkpoint::Reader(step(1)).verify_all();
+}
+
+INSTANTIATE_TEST_SUITE_P(Threads, FailingSaves, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "background" : "foreground"; });
+
+TEST_F(Saving, AnErrorInTheBackgroundShowsAtTheNextCall) {
+  rank_.poison();
+  auto saving = saver(true);
+  saving->save(at_step(1), {});
+  rank_.fill();
+  TE_EXPECT_REFUSED("is not finite", saving->save(at_step(2), {}));
+  saving->save(at_step(3), {});  // reported once, then forgotten
+  EXPECT_TRUE(saving->finish().has_value());
+  EXPECT_EQ(entries(folder_.path()), (std::vector<std::string>{"latest", "step_00000003"}));
+}
+
+// --- several ranks -----------------------------------------------------------------------------------------
+
+TEST(SavingTogether, ARankThatFailsFailsTheSave) {
+  CheckpointFolder folder;
+  const testing::Layout layout{.tensor = 2, .pipeline = 2};
+  auto ranks = fake_ranks(layout, true);
+  testing::save_all(ranks, fake_options(folder.path()), {1, 1, 1});
+  ranks[2]->poison();
+  std::vector<std::unique_ptr<Saver>> savers;
+  for (auto& rank : ranks)
+    savers.push_back(
+        std::make_unique<Saver>(rank->context(), fake_options(folder.path()), rank->state(), rank->job()));
+  for (auto& saving : savers) saving->save({2, 2, 2}, {});
+  TE_EXPECT_REFUSED("rank 2: ", savers[0]->finish());
+  TE_EXPECT_REFUSED("is not finite", savers[2]->finish());
+  savers.clear();
+  EXPECT_EQ(entries(folder.path()), (std::vector<std::string>{"latest", "step_00000001"}));
+  EXPECT_EQ(read_bytes(folder / "latest"), "step_00000001\n");
+  checkpoint::Reader(folder.path()).verify_all();
+}
+
+TEST(SavingTogether, ARankThatNeverComesIsNamed) {
+  CheckpointFolder folder;
+  auto ranks = fake_ranks({.tensor = 2}, true);
+  checkpoint::Job job = ranks[0]->job();
+  job.timeout_seconds = 1;
+  Saver alone(ranks[0]->context(), fake_options(folder.path()), ranks[0]->state(), job);
+  alone.save({1, 1, 1}, {});
+  TE_EXPECT_REFUSED("rank 1 has not finished its files within 1 s (parallel.timeout_seconds)",
+                    alone.finish());
+  EXPECT_TRUE(entries(folder.path()).empty());
+}
+
+}  // namespace
+}  // namespace te

@@ -95,6 +95,17 @@ void leave_failure(const fs::path& folder, RankOf who, const std::string& messag
   write_text(failure_path(folder, who.rank), message);
 }
 
+void await_others(const fs::path& folder, int ranks) {
+  constexpr int kTicks = 1000;  // of 10 ms: a rank that was killed must not hold up the end of the job
+  std::error_code ignored;
+  for (int tick = 0, rank = 1; tick < kTicks && rank < ranks; ++tick) {
+    while (rank < ranks &&
+           (fs::exists(part_path(folder, rank), ignored) || fs::exists(failure_path(folder, rank), ignored)))
+      ++rank;
+    if (rank < ranks) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
 std::vector<Manifest> collect_parts(const fs::path& folder, int ranks, int64_t timeout_seconds) {
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();

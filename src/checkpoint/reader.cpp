@@ -289,8 +289,8 @@ Fp8State Reader::fp8() const {
                  shards_->path(part.file), kMend);
     }
     if (position < 0 || position >= length) {
-      user_error("{}: position {} is not in the history of {}; {}", shards_->path(part.file), position, length,
-                 kMend);
+      user_error("{}: position {} is not in the history of {}; {}", shards_->path(part.file), position,
+                 length, kMend);
     }
     state.history_len = length;
     state.position = position;

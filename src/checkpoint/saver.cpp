@@ -165,6 +165,7 @@ void Saver::write(Task& task) {
     commit_folder(options_.directory, task.progress.step, to_text(merge(parts)));
   } catch (const std::exception& error) {
     if (job_.who.rank == 0) {
+      await_others(temporary, job_.who.size);
       discard_folder(temporary);
     } else {
       try {

@@ -62,7 +62,7 @@ class Layer {
     rope_.plan(plan_, config.model);
     scratch_.plan(plan_, dims_, recipe_->quantizes(), false,
                   model::DotProductAttention::workspace_bytes(context, config, tensor_));
-    layer_.plan_weights(plan_);
+    layer_.plan_weights(plan_, scratch_);
     layer_.plan_input(plan_, activations_);
     layer_.plan_activations(plan_, activations_, scratch_);
     layer_.plan_gradients(plan_, gradients_, scratch_, false);

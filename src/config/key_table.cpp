@@ -216,13 +216,16 @@ const auto kKeys = std::to_array<Key>({
      "Steps between checkpoints; 0 is never."},
     {TE_KEY(checkpoint.save_last), kBuiltIn, kAny, "Save after the last step."},
     {TE_KEY(checkpoint.keep), kBuiltIn, from_to(0, 1000000),
-     "Checkpoints that are kept: after a save the oldest are deleted, but never the latest nor the last good one; 0 "
+     "Checkpoints that are kept: after a save the oldest are deleted, but never the latest nor the last good "
+     "one; 0 "
      "keeps all."},
     {TE_KEY(checkpoint.async), kBuiltIn, kAny,
-     "Write checkpoints in the background: training waits for a copy to host memory only (12 bytes per parameter of the "
+     "Write checkpoints in the background: training waits for a copy to host memory only (12 bytes per "
+     "parameter of the "
      "rank, where the host has them), not for the disk."},
     {TE_KEY(checkpoint.save_optimizer), kBuiltIn, kAny,
-     "Save the optimizer's moments, two thirds of a checkpoint; without them a resumed run starts with moments of zero."},
+     "Save the optimizer's moments, two thirds of a checkpoint; without them a resumed run starts with "
+     "moments of zero."},
     {TE_KEY(checkpoint.resume), kBuiltIn, kAny,
      "`auto` continues from the latest checkpoint of `directory` if there is one; a path continues from that "
      "checkpoint, or from the latest of that directory.",
@@ -230,7 +233,8 @@ const auto kKeys = std::to_array<Key>({
     {TE_KEY(checkpoint.load_optimizer), kBuiltIn, kAny,
      "Resume the optimizer's moments; otherwise they start at zero."},
     {TE_KEY(checkpoint.init_from), "random initial weights", kAny,
-     "Checkpoint (of any step, or made by `te-convert`) whose weights a new run starts with, at step 1 and with moments "
+     "Checkpoint (of any step, or made by `te-convert`) whose weights a new run starts with, at step 1 and "
+     "with moments "
      "of zero; what `resume` finds comes first.",
      "a path"},
 

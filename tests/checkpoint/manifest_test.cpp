@@ -32,7 +32,8 @@ class Damage : public ::testing::Test {
     }
     reader.fp8();
   }
-  static constexpr const char* kConfig = "model:\n  num_layers: 1\n  hidden_size: 12\n  vocab_size: 37\n  tie_word_embeddings: false\n";
+  static constexpr const char* kConfig =
+      "model:\n  num_layers: 1\n  hidden_size: 12\n  vocab_size: 37\n  tie_word_embeddings: false\n";
   testing::Layout layout_{.tensor = 2, .layers = 1};
   CheckpointFolder folder_;
   std::filesystem::path step_;

@@ -58,8 +58,9 @@ constexpr double kAmaxBound = 0.25;
 
 /// The same run on one rank. Cases that differ in the layout alone share it, and in what is recomputed: that changes no
 /// bit on one rank (recompute_test.cpp).
-const Trace& one_rank(Case c, const RunOptions& options) {
+const Trace& one_rank(const Case& layout, const RunOptions& options) {
   static std::map<std::string, Trace> traces;
+  Case c = layout;
   c.recompute = config::Recompute::none;
   config::Config config = make_config(c);
   config.parallel = {};

@@ -50,7 +50,8 @@ void ModelStage::build(const config::Config& config) {
     add_unit(first);
   }
   for (int chunk = 0; chunk < chunks; ++chunk) {
-    const auto [layer, count] = split[static_cast<size_t>(chunk * stages + groups_->at().pipeline)];
+    const int piece = chunk * stages + groups_->at().pipeline;
+    const auto [layer, count] = split[static_cast<size_t>(piece)];
     chunks_.push_back({layers_.size(), static_cast<size_t>(count), {}});
     for (int i = 0; i < count; ++i) {
       first = parameters_.parameters().size();

@@ -170,5 +170,31 @@ TEST(EmbeddingGpu, SlicesOfTheVocabularyMatchTheReference) {
   }
 }
 
+TEST(EmbeddingGpu, PositionsThatAreNamed) {
+  TE_REQUIRE_GPU();
+  const Context cpu = Context::cpu(), gpu = Context::cuda(0);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const int64_t hidden : {64, 7}) {
+      std::vector<uint8_t> bits[2];
+      for (const bool on_gpu : {false, true}) {
+        const Context& context = on_gpu ? gpu : cpu;
+        TestTensor table(context, dtype, {9, hidden}), positions(context, dtype, {20, hidden});
+        TestTensor tokens(context, DType::i32, {4}), ids(context, DType::i32, {4}),
+            out(context, dtype, {4, hidden});
+        table.fill_normal(1), positions.fill_normal(2);
+        tokens.fill_ints({8, 0, 3, 3}), ids.fill_ints({19, 0, 5, 4});
+        embedding_forward(context, {.tokens = tokens,
+                                    .table = table,
+                                    .positions = positions,
+                                    .seq = 1,
+                                    .out = out,
+                                    .position_ids = ids});
+        bits[on_gpu ? 1 : 0] = out.raw();
+      }
+      EXPECT_EQ(testing::count_different(bits[1], bits[0], dtype_size(dtype)), 0) << dtype_name(dtype);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace te::kernels

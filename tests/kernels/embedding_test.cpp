@@ -35,6 +35,22 @@ TEST(EmbeddingForward, AddsPositionsModuloSeqAndRoundsOnce) {
   EXPECT_EQ(out.floats(), (std::vector<float>{256, 260, 12, 24, 10.5, 19, 11, 21, 258, 262, 256, 256}));
 }
 
+TEST(EmbeddingForward, AddsThePositionsThatAreNamed) {
+  TestTensor table(cpu(), DType::f32, {2, 2}), positions(cpu(), DType::f32, {4, 2}),
+      ids(cpu(), DType::i32, {3});
+  TestTensor tokens(cpu(), DType::i32, {3}), out(cpu(), DType::f32, {3, 2});
+  table.fill({10, 20, 30, 40});
+  positions.fill({1, 1, 2, 2, 3, 3, 4, 4});
+  tokens.fill_ints({0, 1, 0});
+  ids.fill_ints({3, 0, 3});
+  const EmbeddingForward args{
+      .tokens = tokens, .table = table, .positions = positions, .seq = 1, .out = out, .position_ids = ids};
+  embedding_forward(cpu(), args);
+  EXPECT_EQ(out.floats(), (std::vector<float>{14, 24, 31, 41, 14, 24}));
+  ids.fill_ints({3, 0, 4});
+  EXPECT_THROW(embedding_forward(cpu(), args), InternalError);
+}
+
 TEST(EmbeddingForward, RejectsShortPositions) {
   TestTensor table(cpu(), DType::f32, {3, 2}), tokens(cpu(), DType::i32, {4}), out(cpu(), DType::f32, {4, 2});
   TestTensor positions(cpu(), DType::f32, {3, 2});

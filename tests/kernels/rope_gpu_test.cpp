@@ -38,5 +38,26 @@ TEST(RopeGpuTest, SameBitsAsCpu) {
   }
 }
 
+TEST(RopeGpuTest, PositionsOfTheirOwn) {
+  TE_REQUIRE_GPU();
+  const Context cpu = Context::cpu(), gpu = Context::cuda(0);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const int64_t dim : {64, 6}) {
+      std::vector<float> cos(50 * dim / 2), sin(cos.size());
+      kernels::rope_tables(50, dim, 10000.0, cos.data(), sin.data());
+      std::vector<uint8_t> bits[2];
+      for (const bool on_gpu : {false, true}) {
+        const Context& context = on_gpu ? gpu : cpu;
+        TestTensor qkv(context, dtype, {5, 4 * dim}), c(context, DType::f32, {50, dim / 2});
+        TestTensor s(context, DType::f32, {50, dim / 2}), ids(context, DType::i32, {5});
+        qkv.fill_normal(1), c.fill(cos), s.fill(sin), ids.fill_ints({49, 0, 7, 7, 13});
+        rope(context, {qkv, c, s, 0, 2, 1, dim, false, ids});
+        bits[on_gpu ? 1 : 0] = qkv.raw();
+      }
+      EXPECT_EQ(count_different(bits[1], bits[0], dtype_size(dtype)), 0) << dtype_name(dtype) << " " << dim;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace te::testing

@@ -143,6 +143,30 @@ TEST(RopeTest, BackwardIsTheTranspose) {
   EXPECT_GT(relative_error(x1, x0), 0.1);
 }
 
+// Rows in any order of positions: each as in a sequence that holds it at its place.
+TEST(RopeTest, PositionsOfTheirOwn) {
+  const Context context = Context::cpu();
+  const std::vector<int32_t> positions = {7, 0, 3, 3, 9};
+  RopeTables tables(context, 7, 6, 500.0);
+  TestTensor whole(context, DType::f32, {10, 4 * 6}), rows(context, DType::f32, {5, 4 * 6});
+  TestTensor ids(context, DType::i32, {5});
+  ids.fill_ints(positions);
+  whole.fill_normal(1);
+  const std::vector<float> x = whole.floats();
+  std::vector<float> chosen;
+  for (const int32_t p : positions) chosen.insert(chosen.end(), x.begin() + p * 24, x.begin() + (p + 1) * 24);
+  rows.fill(chosen);
+  rope(context, {whole, tables.cos, tables.sin, 10, 2, 1, 6, false});
+  rope(context, {rows, tables.cos, tables.sin, 0, 2, 1, 6, false, ids});
+  const std::vector<float> y = whole.floats();
+  std::vector<float> expected;
+  for (const int32_t p : positions)
+    expected.insert(expected.end(), y.begin() + p * 24, y.begin() + (p + 1) * 24);
+  EXPECT_EQ(rows.floats(), expected);
+  ids.fill_ints({7, 0, 3, 3, 10});
+  EXPECT_THROW(rope(context, {rows, tables.cos, tables.sin, 0, 2, 1, 6, false, ids}), InternalError);
+}
+
 TEST(RopeTest, WrongArgumentsAreNamed) {
   const Context context = Context::cpu();
   TestTensor qkv(context, DType::f32, {6, 3 * 4});

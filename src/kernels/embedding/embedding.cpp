@@ -25,12 +25,14 @@ void embedding_forward_cpu(const EmbeddingForward& args) {
   const int32_t* tokens = args.tokens.as<int32_t>();
   const T* table = args.table.as<T>();
   const T* positions = args.positions.as<T>();
+  const int32_t* ids = args.position_ids.as<int32_t>();
 #pragma omp parallel for schedule(static)
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t token = tokens[r] - args.first_token;
     const bool elsewhere = token < 0 || token >= held;
     const T* row = elsewhere ? nullptr : table + token * hidden;
-    const T* position = positions != nullptr ? positions + r % args.seq * hidden : nullptr;
+    const int64_t id = ids != nullptr ? ids[r] : positions != nullptr ? r % args.seq : 0;
+    const T* position = positions != nullptr ? positions + id * hidden : nullptr;
     T* out = args.out.as<T>() + r * hidden;
     if (position == nullptr && elsewhere) {
       std::fill_n(out, hidden, T{});
@@ -133,9 +135,18 @@ void embedding_forward(const Context& context, const EmbeddingForward& args) {
   check_dtype(op, "out", args.out, args.table.dtype);
   check_shape(op, "out", args.out, {args.tokens.numel(), hidden});
   if (args.positions) check_positions(op, "positions", args.positions, args.table.dtype, args.seq, hidden);
+  if (args.position_ids) {
+    check_dtype(op, "position_ids", args.position_ids, DType::i32);
+    check_shape(op, "position_ids", args.position_ids, {args.tokens.numel()});
+  }
   TE_CHECK(args.first_token >= 0, "{}: first_token {} must not be negative", op, args.first_token);
   if (args.out.numel() == 0) return;
   TE_DISPATCH_CUDA(context, embedding_forward, args);
+  for (int64_t r = 0; args.positions && r < args.position_ids.numel(); ++r) {
+    const int32_t position = args.position_ids.as<int32_t>()[r];
+    TE_CHECK(position >= 0 && position < args.positions.dim(0), "{}: position {} of row {} is not one of {}",
+             op, position, r, args.positions.dim(0));
+  }
   visit_hp(args.table.dtype, [&](auto zero) { embedding_forward_cpu<decltype(zero)>(args); });
 }
 

@@ -53,12 +53,15 @@ __device__ __forceinline__ void set_to(float* target, const float (&sum)[N]) {
 
 template <class T, int width>
 __global__ void forward_kernel(const int32_t* tokens, const T* table, int64_t first_token, int64_t held,
-                               const T* positions, int64_t rows, int64_t hidden, int64_t seq, T* out) {
+                               const T* positions, const int32_t* position_ids, int64_t rows, int64_t hidden,
+                               int64_t seq, T* out) {
   const int64_t r = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
   if (r >= rows) return;
   const int64_t token = tokens[r] - first_token;
   const T* row = token >= 0 && token < held ? table + token * hidden : nullptr;  // null: held elsewhere
-  const T* position = positions != nullptr ? positions + r % seq * hidden : nullptr;
+  const T* position = nullptr;
+  if (positions != nullptr)
+    position = positions + (position_ids != nullptr ? position_ids[r] : r % seq) * hidden;
   for (int64_t c = static_cast<int64_t>(threadIdx.x) * width; c < hidden;
        c += static_cast<int64_t>(blockDim.x) * width) {
     Vector<T, width> value;
@@ -86,7 +89,7 @@ void launch_forward(const Context& context, const EmbeddingForward& args) {
   const dim3 block(across, 256 / across);
   forward_kernel<T, width><<<ceil_div(rows, block.y), block, 0, cuda_stream(context)>>>(
       args.tokens.as<int32_t>(), args.table.as<T>(), args.first_token, args.table.dim(0),
-      args.positions.as<T>(), rows, hidden, args.seq, args.out.as<T>());
+      args.positions.as<T>(), args.position_ids.as<int32_t>(), rows, hidden, args.seq, args.out.as<T>());
   TE_CUDA_CHECK_LAUNCH();
 }
 

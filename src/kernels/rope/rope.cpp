@@ -22,12 +22,18 @@ void check_rope(const Rope& a) {
   TE_CHECK(a.qkv.cols() == (a.num_heads + 2 * a.num_query_groups) * a.head_dim,
            "{}: qkv has {} columns, must be (heads {} + 2 x groups {}) x head_dim {}", op, a.qkv.cols(),
            a.num_heads, a.num_query_groups, a.head_dim);
-  TE_CHECK(a.seq > 0 && a.qkv.rows() % a.seq == 0, "{}: {} rows of qkv are not a multiple of seq {}", op,
-           a.qkv.rows(), a.seq);
+  if (a.positions) {
+    check_dtype(op, "positions", a.positions, DType::i32);
+    check_shape(op, "positions", a.positions, {a.qkv.rows()});
+  } else {
+    TE_CHECK(a.seq > 0 && a.qkv.rows() % a.seq == 0, "{}: {} rows of qkv are not a multiple of seq {}", op,
+             a.qkv.rows(), a.seq);
+  }
   check_dtype(op, "cos", a.cos, DType::f32);
   check_dtype(op, "sin", a.sin, DType::f32);
-  TE_CHECK(a.cos.shape.rank() == 2 && a.cos.dim(0) >= a.seq && a.cos.dim(1) == a.head_dim / 2,
-           "{}: cos has shape {}, must be [>= {}, {}]", op, a.cos.shape.str(), a.seq, a.head_dim / 2);
+  const int64_t least = a.positions ? 1 : a.seq;
+  TE_CHECK(a.cos.shape.rank() == 2 && a.cos.dim(0) >= least && a.cos.dim(1) == a.head_dim / 2,
+           "{}: cos has shape {}, must be [>= {}, {}]", op, a.cos.shape.str(), least, a.head_dim / 2);
   check_shape(op, "sin", a.sin, a.cos.shape);
 }
 
@@ -35,10 +41,12 @@ template <class T>
 void rope_cpu(const Rope& a) {
   const int64_t rows = a.qkv.rows(), columns = a.qkv.cols(), half = a.head_dim / 2;
   const float sign = a.backward ? -1.0f : 1.0f;
+  const int32_t* positions = a.positions.as<int32_t>();
 #pragma omp parallel for
   for (int64_t r = 0; r < rows; ++r) {
-    const float* cos = a.cos.as<float>() + (r % a.seq) * half;
-    const float* sin = a.sin.as<float>() + (r % a.seq) * half;
+    const int64_t position = positions != nullptr ? positions[r] : r % a.seq;
+    const float* cos = a.cos.as<float>() + position * half;
+    const float* sin = a.sin.as<float>() + position * half;
     for (int64_t head = 0; head < a.num_heads + a.num_query_groups; ++head) {
       T* first = a.qkv.as<T>() + r * columns + head * a.head_dim;
       T* second = first + half;
@@ -56,6 +64,11 @@ void rope_cpu(const Rope& a) {
 void rope(const Context& context, const Rope& args) {
   check_rope(args);
   TE_DISPATCH_CUDA(context, rope, args);
+  for (int64_t r = 0; r < args.positions.numel(); ++r) {
+    const int32_t position = args.positions.as<int32_t>()[r];
+    TE_CHECK(position >= 0 && position < args.cos.dim(0),
+             "rope: position {} of row {} is not in the tables of {}", position, r, args.cos.dim(0));
+  }
   visit_hp(args.qkv.dtype, [&](auto zero) { rope_cpu<decltype(zero)>(args); });
 }
 

@@ -16,8 +16,9 @@ struct RopeParams {
   T* qkv;
   const float* cos;
   const float* sin;
-  int64_t columns;  ///< of qkv
-  int64_t work;     ///< vectors to rotate: rows * heads * vectors of a half head
+  const int32_t* positions;  ///< null: row % seq
+  int64_t columns;           ///< of qkv
+  int64_t work;              ///< vectors to rotate: rows * heads * vectors of a half head
   unsigned seq;
   unsigned heads;  ///< that rotate: q and k
   unsigned half;
@@ -36,7 +37,8 @@ __global__ void __launch_bounds__(kThreads) rope_vectors(RopeParams<T> p) {
   const unsigned head = static_cast<unsigned>(head_row - row * p.heads);
   T* first = p.qkv + static_cast<int64_t>(row) * p.columns + int64_t{head} * 2 * p.half + offset;
   T* second = first + p.half;
-  const int64_t angle = static_cast<int64_t>(row % p.seq) * p.half + offset;
+  const int64_t position = p.positions != nullptr ? p.positions[row] : static_cast<int64_t>(row % p.seq);
+  const int64_t angle = position * p.half + offset;
   Vector<T, N> a = load_vector<T, N>(first), b = load_vector<T, N>(second);
   constexpr int kQuad = N < 4 ? N : 4;  // floats of a table in one access
 #pragma unroll
@@ -75,6 +77,7 @@ void launch_rope(const Context& context, const Rope& a) {
   p.cos = a.cos.as<float>();
   p.sin = a.sin.as<float>();
   p.columns = a.qkv.cols();
+  p.positions = a.positions.as<int32_t>();
   p.seq = static_cast<unsigned>(a.seq);
   p.heads = static_cast<unsigned>(a.num_heads + a.num_query_groups);
   p.half = static_cast<unsigned>(a.head_dim / 2);

@@ -16,11 +16,12 @@ namespace te::kernels {
 struct Rope {
   Tensor qkv;       ///< [batch * seq, (heads + 2 groups) * head_dim], q | k | v, in/out: q and k are rotated
   Tensor cos, sin;  ///< [>= seq, head_dim / 2] fp32
-  int64_t seq = 0;  ///< position of a row = row % seq
+  int64_t seq = 0;  ///< position of a row = row % seq, unless positions says it
   int64_t num_heads = 0;
   int64_t num_query_groups = 0;
   int64_t head_dim = 0;
   bool backward = false;  ///< rotate by the negative angle: the gradient
+  Tensor positions;       ///< optional int32 [rows], below cos.dim(0); seq is then not read
 };
 void rope(const Context& context, const Rope& args);
 

@@ -1,0 +1,11 @@
+// The CUDA side of decode.h; the arguments have been checked.
+#pragma once
+
+#include "kernels/attention/decode.h"
+
+namespace te::kernels::cuda {
+
+void cache_append(const Context& context, const CacheAppend& args);
+void attention_decode(const Context& context, const AttentionDecode& args);
+
+}  // namespace te::kernels::cuda

@@ -1,0 +1,47 @@
+// CUDA attention against a cache, against the CPU reference.
+#include "kernels/decode_cases.h"
+
+namespace te::testing {
+namespace {
+
+// FP32: other orders of the sums and __expf (2 ulp and more for large arguments); BF16: both round once, so outputs may
+// lie one step of 2^-8 apart.
+TEST(DecodeGpuTest, MatchesCpu) {
+  TE_REQUIRE_GPU();
+  const Context cpu = Context::cpu(), gpu = Context::cuda(0);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const DecodeCase& c : decode_cases()) {
+      DecodeData expected(cpu, c, dtype), actual(gpu, c, dtype);
+      kernels::cache_append(cpu, expected.append());
+      kernels::cache_append(gpu, actual.append());
+      EXPECT_EQ(count_different(actual.k.raw(), expected.k.raw(), dtype_size(dtype)), 0) << c.dim;
+      EXPECT_EQ(count_different(actual.v.raw(), expected.v.raw(), dtype_size(dtype)), 0) << c.dim;
+      kernels::attention_decode(cpu, expected.decode());
+      kernels::attention_decode(gpu, actual.decode());
+      EXPECT_LT(max_relative_error(actual.o.floats(), expected.o.floats(), 0.1),
+                dtype == DType::f32 ? 2e-5 : 1e-2)
+          << c.heads << " heads of " << c.dim;
+    }
+  }
+}
+
+// A row's bits depend on no other row.
+TEST(DecodeGpuTest, RowsAloneGiveTheSameBits) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  const DecodeCase c{3, 100, 8, 2, 64, {2, 0, 1}, {99, 3, 50}};
+  DecodeData all(gpu, c, DType::bf16), alone(gpu, c, DType::bf16);
+  kernels::attention_decode(gpu, all.decode());
+  for (int64_t r = 0; r < 3; ++r) {
+    kernels::AttentionDecode args = alone.decode();
+    const auto row = [&](const Tensor& ids) { return Tensor{ids.as<int32_t>() + r, DType::i32, {1}}; };
+    args.qkv = args.qkv.slice_rows(r, 1);
+    args.sequences = row(args.sequences), args.positions = row(args.positions);
+    args.o = args.o.slice_rows(r, 1);
+    kernels::attention_decode(gpu, args);
+  }
+  EXPECT_EQ(count_different(alone.o.raw(), all.o.raw(), 2), 0);
+}
+
+}  // namespace
+}  // namespace te::testing

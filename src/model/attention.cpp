@@ -71,7 +71,8 @@ DotProductAttention::DotProductAttention(const std::string& name, const config::
                                          const RopeTables& rope, const parallel::TensorParallel& tensor)
     : shape_(shape_of(config, tensor)), rope_(rope), stream_(stream_of(name + ".attention_dropout")) {}
 
-void DotProductAttention::rotate(const Context& context, const Tensor& qkv, bool backward) const {
+void DotProductAttention::rotate(const Context& context, const Tensor& qkv, bool backward,
+                                 const Tensor& positions) const {
   if (!rope_.cos) return;
   kernels::rope(context, {.qkv = qkv,
                           .cos = rope_.cos,
@@ -80,7 +81,8 @@ void DotProductAttention::rotate(const Context& context, const Tensor& qkv, bool
                           .num_heads = shape_.num_heads,
                           .num_query_groups = shape_.num_query_groups,
                           .head_dim = shape_.head_dim,
-                          .backward = backward});
+                          .backward = backward,
+                          .positions = positions});
 }
 
 // One seed per layer and microbatch: the kernels count positions from the microbatch's first sample.
@@ -105,6 +107,23 @@ void DotProductAttention::forward(const Context& context, const Tensor& qkv, con
                                        .workspace = scratch.attention,
                                        .dropout_seed = dropout_seed(pass),
                                        .document_start = pass.document_start});
+}
+
+void DotProductAttention::forward_cached(const Context& context, const Tensor& qkv, const Tensor& o,
+                                         const kernels::KeyValueCache& cache, const Pass& pass) const {
+  const CachedRows& rows = pass.cached;
+  rotate(context, qkv, false, rows.positions);
+  const auto appended = [&](const Tensor& ids) { return Tensor{ids.data, ids.dtype, {rows.appended}}; };
+  kernels::cache_append(context, {.qkv = qkv.slice_rows(0, rows.appended),
+                                  .sequences = appended(rows.sequences),
+                                  .positions = appended(rows.positions),
+                                  .cache = cache});
+  kernels::attention_decode(context, {.qkv = qkv,
+                                      .sequences = rows.sequences,
+                                      .positions = rows.positions,
+                                      .cache = cache,
+                                      .softmax_scale = shape_.softmax_scale,
+                                      .o = o});
 }
 
 void DotProductAttention::backward(const Context& context, const Tensor& qkv, const Tensor& o,

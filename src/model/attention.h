@@ -5,6 +5,7 @@
 
 #include "core/device.h"
 #include "kernels/attention/attention.h"
+#include "kernels/attention/decode.h"
 #include "model/pass.h"
 #include "model/scratch.h"
 
@@ -34,12 +35,15 @@ class DotProductAttention {
   /// Rotates q and k inside qkv, then o = attention(q, k, v); lse is kept for the backward pass.
   void forward(const Context& context, const Tensor& qkv, const Tensor& o, const Tensor& lse,
                const Pass& pass, const Scratch& scratch) const;
+  /// The same in a pass of cached rows: their keys and values enter the layer's cache, and o = attention against it.
+  void forward_cached(const Context& context, const Tensor& qkv, const Tensor& o,
+                      const kernels::KeyValueCache& cache, const Pass& pass) const;
   /// dqkv from d_o; qkv is as forward() left it (rotated).
   void backward(const Context& context, const Tensor& qkv, const Tensor& o, const Tensor& lse,
                 const Tensor& d_o, const Tensor& dqkv, const Pass& pass, const Scratch& scratch) const;
 
  private:
-  void rotate(const Context& context, const Tensor& qkv, bool backward) const;
+  void rotate(const Context& context, const Tensor& qkv, bool backward, const Tensor& positions = {}) const;
   uint64_t dropout_seed(const Pass& pass) const;
   kernels::AttentionShape shape_for(const Pass& pass) const;
   kernels::AttentionShape shape_;

@@ -57,7 +57,8 @@ void VocabParallelEmbedding::forward(const Context& context, const Tensor& token
                                        .positions = adds_positions ? positions_->value : Tensor{},
                                        .seq = dims_.seq,
                                        .out = whole,
-                                       .first_token = dims_.vocab * tensor_.rank()});
+                                       .first_token = dims_.vocab * tensor_.rank(),
+                                       .position_ids = pass.cached.positions});
   // 2. The sum over the ranks; with sequence parallelism, of this rank's tokens.
   tensor_.reduce(context, whole, x, [](int64_t, int64_t) {});
   dropout(context, x, pass);

@@ -86,7 +86,8 @@ void ModelStage::plan(MemoryPlan& plan, const Context& context, const StageSlots
              .data_rank = groups_->data().rank(),
              .data_size = groups_->data().size(),
              .tensor_rank = tensor_.rank(),
-             .bucket_size = config_.parallel.bucket_size});
+             .bucket_size = config_.parallel.bucket_size,
+             .training = slots.training});
   recipe_->plan(plan);
   rope_.plan(plan, config_.model);
   if (embedding_) embedding_->plan(plan, context);

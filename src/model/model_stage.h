@@ -30,6 +30,8 @@ struct Place {
 struct StageSlots {
   std::vector<int> activations = {1};
   int wgrad = 0;
+  bool training =
+      true;  ///< false: evaluate() and forward_logits() alone, without gradients and main parameters
 };
 
 /// What others want to know about flat ranges of the parameters while passes run.

@@ -55,6 +55,7 @@ void ParameterStore::plan(MemoryPlan& plan, const StoreLayout& layout) {
   layout_ = layout;
   lay_out();
   plan.add(values, "parameters", MemoryKind::parameters, layout.dtype, {flat_size_});
+  if (!layout.training) return;
   if (!fp32()) plan.add(mains, "main_params", MemoryKind::main_params, DType::f32, {shard_size_});
   plan.add(grads, "main_grads", MemoryKind::main_grads, layout.grad_dtype, {flat_size_});
   plan.add(flags, "granule_flags", MemoryKind::optimizer, DType::u8, {flat_size_ / kGranule});
@@ -62,14 +63,14 @@ void ParameterStore::plan(MemoryPlan& plan, const StoreLayout& layout) {
 
 void ParameterStore::bind(const Context& context) {
   if (fp32() && layout_.data_size == 1) mains = values;
-  std::vector<uint8_t> host(static_cast<size_t>(flags.numel()), 0);
+  std::vector<uint8_t> host(static_cast<size_t>(flat_size_ / kGranule), 0);
   for (Parameter& parameter : parameters_) {
     const int64_t count = parameter.shape.numel();
     parameter.value = part(values, parameter.offset, count).view(parameter.shape);
-    parameter.grad = part(grads, parameter.offset, count).view(parameter.shape);
+    if (layout_.training) parameter.grad = part(grads, parameter.offset, count).view(parameter.shape);
     if (fp32()) {
       parameter.main = parameter.value;
-    } else if (layout_.data_size == 1) {
+    } else if (layout_.training && layout_.data_size == 1) {
       parameter.main = part(mains, parameter.offset, count).view(parameter.shape);
     }
     const bool counted =
@@ -78,6 +79,7 @@ void ParameterStore::bind(const Context& context) {
                 static_cast<uint8_t>((parameter.decay ? kernels::kGranuleDecays : 0) |
                                      (counted ? kernels::kGranuleCounted : 0)));
   }
+  if (!layout_.training) return;
   context.copy_to_device(flags, host.data());
   context.synchronize();  // the host vector must outlive the copy
 }

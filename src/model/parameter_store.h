@@ -76,6 +76,7 @@ struct StoreLayout {
   int data_rank = 0, data_size = 1;
   int tensor_rank = 0;
   int64_t bucket_size = 1;  ///< elements, at least
+  bool training = true;     ///< false: values alone, for generation and evaluation
 };
 
 class ParameterStore {

@@ -11,6 +11,14 @@ namespace te::model {
 
 enum class PassKind : uint8_t { train, recompute, evaluate };
 
+/// Generation: rows are tokens of sequences whose earlier keys and values are in a cache (kernels/attention/decode.h).
+struct CachedRows {
+  Tensor sequences, positions;  ///< int32 [rows]; empty where rows are whole sequences of model.seq_length
+  int64_t appended = 0;         ///< rows that enter the cache; the others repeat one of them
+
+  explicit operator bool() const { return static_cast<bool>(positions); }
+};
+
 struct Pass {
   PassKind kind = PassKind::train;
   int64_t first_sample = 0;  ///< global index of the microbatch's first sample: the dropout masks hang on it
@@ -18,6 +26,7 @@ struct Pass {
   bool count_fp8 = false;        ///< collect saturation counters in this pass
   bool last_microbatch = false;  ///< of the step: its backward pass completes the gradients
   Tensor document_start;         ///< int32 [tokens], with data.document_mask; see kernels/attention
+  CachedRows cached;             ///< evaluation only
 
   bool evaluating() const { return kind == PassKind::evaluate; }
   /// The first training pass of a microbatch owns the statistics; a recomputed one would count everything

@@ -119,7 +119,11 @@ void TransformerLayer::forward_attention(const Context& context, LayerActivation
   // 2. Queries, keys and values of all heads, in one product.
   linear_qkv_.forward(context, a.qkv_input, a.qkv, pass);
   // 3. Rotary embedding and attention, on the packed product.
-  attention_.forward(context, a.qkv, a.proj_input.hp, a.lse, pass, scratch);
+  if (pass.cached) {
+    attention_.forward_cached(context, a.qkv, a.proj_input.hp, a.cache, pass);
+  } else {
+    attention_.forward(context, a.qkv, a.proj_input.hp, a.lse, pass, scratch);
+  }
   a.proj_input.quantized = false;
   // 4. Back to the width of the stream.
   linear_proj_.forward(context, a.proj_input, scratch.delta, pass, scratch);

@@ -29,6 +29,7 @@ struct LayerActivations {
   fp8::Operand fc1_input;
   Tensor fc1_out;  ///< [tokens, fc1 width]
   fp8::Operand fc2_input;
+  kernels::KeyValueCache cache;  ///< of passes with cached rows
 };
 
 /// Where the gradients of the four linears' outputs are during a backward pass: scratch that all layers share, or,

@@ -1,0 +1,80 @@
+// te-generate perplexity: the loss of a model on a dataset of te-data.
+#include "generate/perplexity.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "core/error.h"
+#include "generate/command.h"
+
+namespace te::generate {
+
+struct PerplexityCommand::Arguments {
+  CLI::App* command = nullptr;
+  ModelOptions model;
+  std::string data;
+  int64_t max_samples = 0, seq_length = 0, batch = 1;
+};
+
+PerplexityCommand::PerplexityCommand(CLI::App& app) : arguments_(std::make_unique<Arguments>()) {
+  Arguments& a = *arguments_;
+  a.command = app.add_subcommand("perplexity", "Print a model's loss and perplexity on a dataset of te-data");
+  a.model.add_to(a.command);
+  a.command->add_option("--data", a.data, "Dataset, without .bin or .idx")->type_name("PREFIX");
+  a.command->add_option("--max-samples", a.max_samples, "Read at most so many samples; 0: all")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  a.command->add_option("--seq-length", a.seq_length, "Tokens of a sample; 0: as the model was trained")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  a.command->add_option("--batch", a.batch, "Samples of one pass")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  a.command->footer(
+      "Samples follow one another through the dataset, each token is predicted once.\n\n"
+      "  te-generate perplexity --checkpoint runs/small/checkpoints --data data/bible_valid");
+}
+
+PerplexityCommand::~PerplexityCommand() = default;
+
+bool PerplexityCommand::chosen() const {
+  return arguments_->command->parsed();
+}
+
+int PerplexityCommand::run(parallel::World& world) {
+  const Arguments& a = *arguments_;
+  a.model.check("te-generate perplexity");
+  if (a.data.empty()) user_error("--data PREFIX is required; see te-generate perplexity --help");
+  std::unique_ptr<ModelSource> source;
+  world.together([&] { source = open_model(a.model.checkpoint); });
+  const Context context = open_device(world, a.model.run.device);
+  config::Config config;
+  std::unique_ptr<BatchSource> data;
+  world.together([&] {
+    const int64_t longest = longest_sequence(source->model());
+    const int64_t seq = a.seq_length > 0 ? a.seq_length : source->model().seq_length;
+    if (seq > longest) user_error("--seq-length {}: the model's context is {}", seq, longest);
+    config = run_config(*source, a.model.run, context.is_cuda(), seq, a.batch);
+    config::validate_for_device(config, context.is_cuda());
+    data = make_indexed_source({{1.0, a.data}}, {.seq_length = seq,
+                                                 .vocab_size = config.model.vocab_size,
+                                                 .shuffle = false,
+                                                 .max_samples = a.max_samples,
+                                                 .key = "--data"});
+  });
+  const parallel::Groups groups = connect(world, context, a.model.run);
+  const bool shows = world.leader() && ::isatty(STDERR_FILENO) == 1;
+  const Perplexity result = evaluate(config, context, groups, world, *source, *data, [&](int64_t samples) {
+    if (shows) fmt::print(stderr, "\r{} of {} samples", samples, data->num_samples());
+  });
+  if (shows) fmt::print(stderr, "\r\033[K");
+  if (!world.leader()) return 0;
+  fmt::print("{}\n{}: {} samples of {} tokens\n", source->title(), a.data, result.samples,
+             config.model.seq_length);
+  fmt::print("tokens      {}\nloss        {:.6f}\nperplexity  {:.4f}\ntokens/s    {:.0f}\n", result.tokens,
+             result.loss, result.perplexity(), static_cast<double>(result.tokens) / result.seconds);
+  return 0;
+}
+
+}  // namespace te::generate

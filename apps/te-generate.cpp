@@ -1,0 +1,44 @@
+// te-generate: lets a trained model continue text, or measures its loss on a dataset. The work is in apps/generate/.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <string>
+
+#include "core/error.h"
+#include "core/log.h"
+#include "generate/command.h"
+
+namespace {
+
+constexpr const char* kFooter = R"(Examples:
+  te-generate --checkpoint runs/small/checkpoints --prompt "In the beginning" --max-tokens 200
+  te-generate --checkpoint llama/ --prompt-file story.txt --temperature 0.8 --top-p 0.95 --seed 7 --stop "THE END"
+  mpirun -n 2 te-generate --tensor 2 --fp8 hybrid --checkpoint llama/ --prompt "Once upon a time"
+  te-generate perplexity --checkpoint runs/small/checkpoints --data data/bible_valid
+
+Text goes to standard output as it comes into being. docs/generate.md shows more.
+
+Exit codes: 0 done, 1 internal error, 2 wrong input, 130 interrupted.)";
+
+int body(te::parallel::World& world, int argc, char** argv) {
+  CLI::App app{"te-generate: continues text with a model of te-train or Hugging Face."};
+  app.footer(kFooter);
+  app.require_subcommand(0, 1);
+  te::generate::GenerateCommand generate(app);
+  te::generate::PerplexityCommand perplexity(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return world.leader() ? app.exit(error) : 0;  // --help
+    std::string message = error.what();
+    std::replace(message.begin(), message.end(), '\n', ' ');
+    te::user_error("{}; see te-generate --help", message);
+  }
+  te::init_log(-1, world.leader() ? spdlog::level::warn : spdlog::level::err);
+  return perplexity.chosen() ? perplexity.run(world) : generate.run(world);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return te::parallel::run_job("te-generate", body, argc, argv);
+}

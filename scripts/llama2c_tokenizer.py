@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+"""Turns a tokenizer of llama2.c (tokenizer.bin, tok512.bin) into a tokenizer.json that te-data and te-generate read.
+
+Usage: llama2c_tokenizer.py TOK.bin OUTPUT_FOLDER
+
+The file holds i32 longest token, then per token f32 score, i32 length, bytes. It was made of a SentencePiece model:
+byte pair encoding that merges the pair whose result has the highest score, bytes for what has no token.
+"""
+import json
+import pathlib
+import struct
+import sys
+
+SPECIAL = ["<unk>", "<s>", "</s>"]
+
+
+def read_tokens(path):
+    """[(text, score)] by id; the special tokens under SentencePiece's names."""
+    data = path.read_bytes()
+    tokens, at = [], 4
+    while at < len(data):
+        score, length = struct.unpack_from("<fi", data, at)
+        at += 8
+        tokens.append((data[at : at + length].decode("utf-8"), score))
+        at += length
+    return [(name, 0.0) for name in SPECIAL] + tokens[len(SPECIAL) :]
+
+
+def merges(scores):
+    """All pairs of tokens that make a token, best result first."""
+    pairs = []
+    for rank, token in enumerate(sorted(scores, key=lambda t: -scores[t])):
+        if token.startswith("<0x") or token in SPECIAL:
+            continue
+        for i in range(1, len(token)):
+            if token[:i] in scores and token[i:] in scores:
+                pairs.append((rank, [token[:i], token[i:]]))
+    return [pair for _, pair in pairs]
+
+
+def main():
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    tokens = [(text.replace(" ", "\u2581"), score) for text, score in read_tokens(pathlib.Path(sys.argv[1]))]
+    scores = dict(tokens)
+    if len(scores) != len(tokens):
+        sys.exit(f"{sys.argv[1]}: a token is there twice")
+    spaces = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
+    words = {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "}
+    tokenizer = {
+        "version": "1.0",
+        "added_tokens": [
+            {"id": i, "content": name, "single_word": False, "lstrip": False, "rstrip": False,
+             "normalized": False, "special": True}
+            for i, name in enumerate(SPECIAL)
+        ],
+        "normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "\u2581"}, spaces]},
+        "pre_tokenizer": None,
+        "decoder": {
+            "type": "Sequence",
+            "decoders": [words, {"type": "ByteFallback"}, {"type": "Fuse"},
+                         {"type": "Strip", "content": " ", "start": 1, "stop": 0}],
+        },
+        "model": {
+            "type": "BPE", "dropout": None, "unk_token": "<unk>", "fuse_unk": True, "byte_fallback": True,
+            "continuing_subword_prefix": None, "end_of_word_suffix": None,
+            "vocab": {text: i for i, (text, _) in enumerate(tokens)},
+            "merges": [" ".join(pair) for pair in merges(scores)],
+        },
+    }  # fmt: skip
+    folder = pathlib.Path(sys.argv[2])
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer, ensure_ascii=False, indent=1), encoding="utf-8")
+    config = {"bos_token": "<s>", "eos_token": "</s>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config) + "\n", encoding="utf-8")
+    print(f"{folder}: {len(tokens)} tokens, {len(tokenizer['model']['merges'])} merges")
+
+
+if __name__ == "__main__":
+    main()

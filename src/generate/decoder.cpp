@@ -1,0 +1,269 @@
+#include "generate/decoder.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "core/error.h"
+#include "parallel/watchdog.h"
+
+namespace te::generate {
+namespace {
+
+constexpr int64_t kFp8Rows = 16;
+
+config::Config decoder_config(config::Config config) {
+  config.precision.fp8_recipe = config::Fp8Recipe::tensorwise;  // the others need a history
+  config.precision.fp8_calibrate = false;
+  config.model.hidden_dropout = config.model.attention_dropout = 0.0;
+  return config;
+}
+
+int64_t round_up(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+/// The first rows of a buffer made for more.
+Tensor first_rows(const Tensor& buffer, int64_t rows) {
+  return buffer ? buffer.slice_rows(0, rows) : Tensor{};
+}
+
+Tensor first_elements(const Tensor& vector, int64_t count) {
+  return vector ? Tensor{vector.data, vector.dtype, {count}} : Tensor{};
+}
+
+}  // namespace
+
+Decoder::Decoder(const config::Config& config, const parallel::Groups& groups, const DecoderSizes& sizes)
+    : config_(decoder_config(config)),
+      sizes_(sizes),
+      tensor_(groups.tensor(), false, 1),
+      dims_(model::Dimensions::of(config_, tensor_)),
+      recipe_(fp8::make_recipe(config_.precision, static_cast<int>(config_.model.num_layers))),
+      lengths_(static_cast<size_t>(sizes.batch), 0) {
+  TE_CHECK(sizes.batch > 0 && sizes.max_rows > 0 && sizes.max_rows % kFp8Rows == 0,
+           "decoder: {} sequences and passes of {} rows; rows must be a multiple of 16", sizes.batch,
+           sizes.max_rows);
+  recipe_->share(groups.tensor(), groups.stage());
+  embedding_ = std::make_unique<model::VocabParallelEmbedding>(config_, parameters_, tensor_);
+  parameters_.end_layer();
+  for (int i = 0; i < static_cast<int>(config_.model.num_layers); ++i)
+    layers_.emplace_back(i, config_, parameters_, *recipe_, rope_, tensor_);
+  final_layernorm_ = std::make_unique<model::Norm>("final_layernorm", config_.model, parameters_, tensor_);
+  model::Parameter* tied = config_.model.tie_word_embeddings ? embedding_->words() : nullptr;
+  output_layer_ = std::make_unique<model::OutputLayer>(config_, parameters_, tied, tensor_);
+  parameters_.end_layer();
+}
+
+// --- memory ------------------------------------------------------------------------------------------------
+
+void Decoder::plan(MemoryPlan& plan, const Context& context) {
+  parameters_.plan(plan, {.dtype = dims_.dtype, .tensor_rank = tensor_.rank(), .training = false});
+  recipe_->plan(plan);
+  rope_.plan(plan, config_.model);
+  model::Scratch unused;  // of sequence parallelism
+  for (model::TransformerLayer& layer : layers_) layer.plan_weights(plan, unused);
+  const config::ModelConfig& model = config_.model;
+  caches_.resize(layers_.size());
+  const Shape cache{sizes_.batch, max_length(), model.num_query_groups / tensor_.size(), model.kv_channels};
+  for (size_t i = 0; i < caches_.size(); ++i) {
+    plan.add(caches_[i].k, fmt::format("layers.{}.cache.k", i), MemoryKind::activations, dims_.dtype, cache);
+    plan.add(caches_[i].v, fmt::format("layers.{}.cache.v", i), MemoryKind::activations, dims_.dtype, cache);
+  }
+  const int64_t rows = sizes_.max_rows;
+  const auto add = [&](Tensor& slot, const char* name, DType dtype, Shape shape) {
+    plan.add(slot, name, MemoryKind::scratch, dtype, shape);
+  };
+  add(ids_, "ids", DType::i32, {3, rows});
+  add(x_in_, "x_in", dims_.dtype, {rows, dims_.hidden});
+  add(x_mid_, "x_mid", dims_.dtype, {rows, dims_.hidden});
+  add(delta_, "delta", dims_.dtype, {rows, dims_.hidden});
+  add(hidden_, "hidden", dims_.dtype, {rows, dims_.hidden});
+  add(qkv_, "qkv", dims_.dtype, {rows, dims_.qkv});
+  add(attention_, "attention_out", dims_.dtype, {rows, dims_.attention});
+  add(fc1_, "fc1_out", dims_.dtype, {rows, dims_.fc1});
+  add(ffn_, "fc2_input", dims_.dtype, {rows, dims_.ffn});
+  if (recipe_->quantizes()) {
+    add(fp8_rows_, "fp8_input", DType::e4m3, {rows * dims_.widest_input()});
+    add(fp8_scale_inv_, "fp8_input.scale_inv", DType::f32, {1});
+  }
+  final_layernorm_->plan_statistics(plan, statistics_, rows, "statistics");
+  add(last_hidden_, "last_hidden", dims_.dtype, {sizes_.batch, dims_.hidden});
+  add(logits_, "logits", DType::f32, {sizes_.batch, dims_.vocab});
+  if (tensor_.size() > 1)
+    add(all_logits_, "all_logits", DType::f32, {tensor_.size(), sizes_.batch * dims_.vocab});
+  host_ids_ = HostBuffer(context, static_cast<size_t>(3 * rows) * sizeof(int32_t));
+  host_logits_ =
+      HostBuffer(context, static_cast<size_t>(tensor_.size() * sizes_.batch * dims_.vocab) * sizeof(float));
+}
+
+void Decoder::bind(const Context& context) {
+  parameters_.bind(context);
+  rope_.fill(context, config_.model);
+  recipe_->reset(context);
+}
+
+void Decoder::quantize_weights(const Context& context) {
+  for (model::TransformerLayer& layer : layers_) layer.quantize_weights(context);
+}
+
+// --- tokens to passes --------------------------------------------------------------------------------------
+
+std::span<const float> Decoder::append(const Context& context, std::span<const Continuation> continuations) {
+  return run(context, continuations, false);
+}
+
+std::span<const float> Decoder::append_all(const Context& context,
+                                           std::span<const Continuation> continuations) {
+  return run(context, continuations, true);
+}
+
+std::span<const float> Decoder::run(const Context& context, std::span<const Continuation> continuations,
+                                    bool all) {
+  std::vector<Row> rows;
+  int64_t results = 0;
+  for (const Continuation& next : continuations) {
+    const int64_t before = length(next.sequence), after = before + static_cast<int64_t>(next.tokens.size());
+    TE_CHECK(!next.tokens.empty(), "decoder: sequence {} goes on with no token", next.sequence);
+    if (after > max_length())
+      user_error("the model's context of {} tokens is too short for {} tokens", max_length(), after);
+    for (int64_t i = before; i < after; ++i) {
+      const int32_t token = next.tokens[static_cast<size_t>(i - before)];
+      TE_CHECK(token >= 0 && token < vocab_size(), "decoder: token {} is not in the vocabulary of {}", token,
+               vocab_size());
+      rows.push_back({token, static_cast<int32_t>(next.sequence), static_cast<int32_t>(i),
+                      all || i + 1 == after ? results++ : -1});
+    }
+    lengths_[static_cast<size_t>(next.sequence)] = after;
+  }
+  result_.resize(static_cast<size_t>(results * vocab_size()));
+  const std::span<const Row> every(rows);
+  const auto most = static_cast<size_t>(sizes_.max_rows);
+  for (size_t first = 0; first < rows.size(); first += most)
+    pass(context, every.subspan(first, std::min(most, rows.size() - first)));
+  return result_;
+}
+
+// A GPU makes each product with the algorithm of its shape, found at the first use: few shapes are better than the
+// prompt's every length.
+int64_t Decoder::padded_rows(const Context& context, int64_t rows) const {
+  if (context.is_cuda() && rows > sizes_.batch) {
+    int64_t padded = kFp8Rows;
+    while (padded < rows) padded *= 2;
+    return std::min(padded, sizes_.max_rows);
+  }
+  return recipe_->quantizes() ? round_up(rows, kFp8Rows) : rows;
+}
+
+void Decoder::pass(const Context& context, std::span<const Row> rows) {
+  // 1. The rows' ids go to the device; the last row fills the pass up.
+  const int64_t count = static_cast<int64_t>(rows.size()), padded = padded_rows(context, count);
+  auto* ids = host_ids_.as<int32_t>();
+  for (int64_t r = 0; r < padded; ++r) {
+    const Row& row = rows[static_cast<size_t>(std::min(r, count - 1))];
+    ids[r] = row.token, ids[padded + r] = row.sequence, ids[2 * padded + r] = row.position;
+  }
+  const parallel::Watchdog::Guard guard(context, "generation");
+  context.copy_to_device({ids_.data, DType::i32, {3, padded}}, ids);
+  // 2. All layers, then the logits that are asked for.
+  read_logits(context, forward(context, padded, count), rows);
+  context.synchronize();  // the ids' host buffer is used again
+}
+
+// --- the layers --------------------------------------------------------------------------------------------
+
+fp8::Operand Decoder::operand(const Tensor& hp, int64_t rows) const {
+  fp8::Operand result{.hp = first_rows(hp, rows)};
+  if (!recipe_->quantizes()) return result;
+  result.q.rowwise = {fp8_rows_.data, DType::e4m3, {rows, hp.cols()}};
+  result.q.scale_inv = fp8_scale_inv_;
+  return result;
+}
+
+model::LayerActivations Decoder::activations(int64_t rows) const {
+  model::LayerActivations a;
+  a.x_in = first_rows(x_in_, rows);
+  a.x_mid = first_rows(x_mid_, rows);
+  a.norm1 = a.norm2 = {first_elements(statistics_.mean, rows), first_elements(statistics_.rstd, rows)};
+  a.qkv_input = a.fc1_input = operand(hidden_, rows);
+  a.qkv = first_rows(qkv_, rows);
+  a.proj_input = operand(attention_, rows);
+  a.fc1_out = first_rows(fc1_, rows);
+  a.fc2_input = operand(ffn_, rows);
+  return a;
+}
+
+// Returns the final norm's output.
+Tensor Decoder::forward(const Context& context, int64_t rows, int64_t appended) {
+  const auto row_of_ids = [&](int64_t i) {
+    return Tensor{ids_.as<int32_t>() + i * rows, DType::i32, {rows}};
+  };
+  const model::Pass pass{
+      .kind = model::PassKind::evaluate,
+      .cached = {.sequences = row_of_ids(1), .positions = row_of_ids(2), .appended = appended}};
+  model::LayerActivations a = activations(rows);
+  model::Scratch scratch;
+  scratch.delta = first_rows(delta_, rows);
+  embedding_->forward(context, row_of_ids(0), a.x_in, pass, scratch);
+  Tensor residual = a.x_in, delta;
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    a.cache = caches_[i];
+    layers_[i].forward(context, residual, delta, a, pass, scratch);
+    residual = a.x_mid;
+    delta = scratch.delta;
+  }
+  const Tensor out = first_rows(hidden_, rows);
+  final_layernorm_->forward(context, residual, delta, a.x_in, a.norm1, {.hp = out});
+  return out;
+}
+
+// --- logits ------------------------------------------------------------------------------------------------
+
+// `batch` rows at a time; rows that lie side by side are used where they are.
+void Decoder::read_logits(const Context& context, const Tensor& states, std::span<const Row> rows) {
+  std::vector<int64_t> wanted;
+  for (size_t r = 0; r < rows.size(); ++r)
+    if (rows[r].logits >= 0) wanted.push_back(static_cast<int64_t>(r));
+  for (size_t first = 0; first < wanted.size(); first += static_cast<size_t>(sizes_.batch)) {
+    const auto count =
+        static_cast<int64_t>(std::min(static_cast<size_t>(sizes_.batch), wanted.size() - first));
+    const int64_t begin = wanted[first];
+    Tensor h;
+    if (wanted[first + static_cast<size_t>(count) - 1] - begin + 1 == count) {
+      h = states.slice_rows(begin, count);
+    } else {
+      h = first_rows(last_hidden_, count);
+      for (int64_t i = 0; i < count; ++i)
+        context.copy(h.slice_rows(i, 1), states.slice_rows(wanted[first + static_cast<size_t>(i)], 1));
+    }
+    std::vector<Row> chosen;
+    for (int64_t i = 0; i < count; ++i)
+      chosen.push_back(rows[static_cast<size_t>(wanted[first + static_cast<size_t>(i)])]);
+    gather_logits(context, h, chosen);
+  }
+}
+
+// The ranks' slices of the vocabulary, side by side and without its padding.
+void Decoder::gather_logits(const Context& context, const Tensor& h, std::span<const Row> rows) {
+  const int64_t count = h.rows(), slice = dims_.vocab, ranks = tensor_.size();
+  Tensor logits = first_rows(logits_, count);
+  output_layer_->logits(context, h, logits);
+  if (ranks > 1) {
+    const Tensor all{all_logits_.data, DType::f32, {ranks, count * slice}};
+    tensor_.group().all_gather(context, logits.view({count * slice}), all);
+    logits = all;
+  }
+  auto* host = host_logits_.as<float>();
+  context.copy_to_host(host, logits);
+  context.synchronize();
+  for (int64_t i = 0; i < count; ++i) {
+    float* out = result_.data() + rows[static_cast<size_t>(i)].logits * vocab_size();
+    for (int64_t rank = 0; rank < ranks && rank * slice < vocab_size(); ++rank) {
+      const int64_t columns = std::min(slice, vocab_size() - rank * slice);
+      std::memcpy(out + rank * slice, host + (rank * count + i) * slice,
+                  static_cast<size_t>(columns) * sizeof(float));
+    }
+  }
+}
+
+}  // namespace te::generate

@@ -1,0 +1,104 @@
+// A model that continues sequences: the layers of training, run forward over the new tokens alone, with the keys and
+// values of earlier tokens in a cache. It holds weights, cache and the activations of one pass; no gradients.
+//
+// A pass takes any number of tokens of any sequences (a prompt, parts of several, one token of each); what is longer
+// than max_rows is cut into passes. Tensor ranks hold slices of everything, run the same calls and get the same logits.
+//
+// FP8 (tensorwise scales) needs rows in multiples of 16: a pass is filled up with repetitions of its last row, which
+// change no scale. Scales come from all rows of a pass, so FP8 results depend on what else is in it.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "config/config.h"
+#include "core/memory_plan.h"
+#include "model/embedding.h"
+#include "model/output_layer.h"
+#include "model/transformer_layer.h"
+#include "parallel/groups.h"
+
+namespace te::generate {
+
+struct DecoderSizes {
+  int64_t batch = 1;       ///< sequences in the cache
+  int64_t max_rows = 512;  ///< tokens of one pass, a multiple of 16
+};
+
+/// Tokens that one sequence goes on with.
+struct Continuation {
+  int64_t sequence = 0;
+  std::span<const int32_t> tokens;
+};
+
+class Decoder {
+ public:
+  /// config.model.seq_length is the longest sequence; precision, model and parallel.tensor are read as in training, but
+  /// FP8 is always tensorwise. The groups must outlive the decoder.
+  Decoder(const config::Config& config, const parallel::Groups& groups, const DecoderSizes& sizes);
+  Decoder(const Decoder&) = delete;
+
+  void plan(MemoryPlan& plan, const Context& context);
+  void bind(const Context& context);
+  model::ParameterStore& parameters() { return parameters_; }
+  /// After the values were loaded: casts the weights of FP8 layers.
+  void quantize_weights(const Context& context);
+
+  /// Appends tokens to their sequences, each sequence at most once, no continuation empty. Returns FP32 logits
+  /// [continuations, vocab] of what follows the last token of each, valid until the next call. UserError when a sequence
+  /// would be longer than max_length().
+  std::span<const float> append(const Context& context, std::span<const Continuation> continuations);
+  /// The same with the logits after every token: [all tokens, vocab], in the order of the continuations.
+  std::span<const float> append_all(const Context& context, std::span<const Continuation> continuations);
+
+  /// Forgets a sequence.
+  void reset(int64_t sequence) { lengths_.at(static_cast<size_t>(sequence)) = 0; }
+  int64_t length(int64_t sequence) const { return lengths_.at(static_cast<size_t>(sequence)); }
+  int64_t max_length() const { return config_.model.seq_length; }
+  int64_t batch() const { return sizes_.batch; }
+  int64_t vocab_size() const { return config_.model.vocab_size; }
+
+ private:
+  /// A token of a pass.
+  struct Row {
+    int32_t token, sequence, position;
+    int64_t logits;  ///< row of the result that it gives, or -1
+  };
+  std::span<const float> run(const Context& context, std::span<const Continuation> continuations, bool all);
+  void pass(const Context& context, std::span<const Row> rows);
+  int64_t padded_rows(const Context& context, int64_t rows) const;
+  model::LayerActivations activations(int64_t rows) const;
+  fp8::Operand operand(const Tensor& hp, int64_t rows) const;
+  Tensor forward(const Context& context, int64_t rows, int64_t appended);
+  void read_logits(const Context& context, const Tensor& states, std::span<const Row> rows);
+  void gather_logits(const Context& context, const Tensor& h, std::span<const Row> rows);
+
+  config::Config config_;
+  DecoderSizes sizes_;
+  parallel::TensorParallel tensor_;
+  model::Dimensions dims_;
+  model::ParameterStore parameters_;
+  std::unique_ptr<fp8::Recipe> recipe_;
+  model::RopeTables rope_;
+  std::unique_ptr<model::VocabParallelEmbedding> embedding_;
+  std::deque<model::TransformerLayer> layers_;
+  std::unique_ptr<model::Norm> final_layernorm_;
+  std::unique_ptr<model::OutputLayer> output_layer_;
+
+  std::vector<kernels::KeyValueCache> caches_;  ///< by layer
+  std::vector<int64_t> lengths_;                ///< by sequence
+
+  // Of one pass, shared by all layers, with max_rows rows.
+  Tensor ids_;  ///< int32 [3, max_rows]: tokens, sequences, positions
+  Tensor x_in_, x_mid_, delta_, hidden_, qkv_, attention_, fc1_, ffn_;
+  Tensor fp8_rows_, fp8_scale_inv_;
+  model::Norm::Statistics statistics_;
+  // Of up to `batch` rows.
+  Tensor last_hidden_, logits_, all_logits_;  ///< the last two: this rank's slice, and [ranks, rows, slice]
+  HostBuffer host_ids_, host_logits_;
+  std::vector<float> result_;
+};
+
+}  // namespace te::generate

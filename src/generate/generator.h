@@ -1,0 +1,70 @@
+// Continues prompts: several at a time, each until its end of document, a stop string or its last allowed token.
+#pragma once
+
+#include <csignal>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "data/tokenizer.h"
+#include "generate/decoder.h"
+#include "generate/sampler.h"
+
+namespace te::generate {
+
+struct GenerateOptions {
+  SamplingOptions sampling;
+  int64_t max_tokens = 128;        ///< per prompt
+  std::vector<std::string> stops;  ///< texts that end a continuation
+  bool stop_at_end = true;         ///< the end-of-document token ends it too
+  bool begin_of_document = true;   ///< prompts start with that token where the tokenizer has one
+};
+
+enum class Ending : uint8_t { end_of_document, stop_string, max_tokens, context, interrupted };
+const char* to_string(Ending ending);
+
+struct Continued {
+  std::string text;                     ///< valid UTF-8; without a stop string
+  std::vector<int32_t> prompt, tokens;  ///< tokens: what was generated, the end-of-document token included
+  Ending ending = Ending::max_tokens;
+};
+
+struct Timing {
+  int64_t prompt_tokens = 0, tokens = 0;
+  double prompt_seconds = 0, seconds = 0;
+};
+
+class Generator {
+ public:
+  Generator(Decoder& decoder, const Tokenizer& tokenizer, GenerateOptions options)
+      : decoder_(decoder), tokenizer_(tokenizer), options_(std::move(options)) {}
+
+  /// The tokens of a prompt. UserError when there are none, one is beyond the model's vocabulary, or they leave no room
+  /// in a context of max_length.
+  static std::vector<int32_t> encode(const Tokenizer& tokenizer, const std::string& prompt,
+                                     const GenerateOptions& options, int64_t vocab_size, int64_t max_length);
+
+  /// Text of a prompt's continuation as it becomes certain; `last`: no more of it will come.
+  using OnText = std::function<void(size_t prompt, const std::string& text, bool last)>;
+  /// Continues all prompts, decoder.batch() at a time. A prompt's result depends on its index and the seed, not on the
+  /// others (but for FP8, see decoder.h). `stop`: set to 1 by a signal handler. Tensor ranks call this alike; those
+  /// without a need for text may leave on_text empty.
+  std::vector<Continued> run(const Context& context, const std::vector<std::vector<int32_t>>& prompts,
+                             const OnText& on_text = {}, const volatile std::sig_atomic_t* stop = nullptr);
+  const Timing& timing() const { return timing_; }
+
+ private:
+  struct Sequence;
+  void run_batch(const Context& context, std::vector<Sequence>& batch, const OnText& on_text,
+                 const volatile std::sig_atomic_t* stop);
+  std::span<const int32_t> text_part(std::span<const int32_t> prompt) const;
+  bool accept(Sequence& sequence, int32_t token, const OnText& on_text) const;
+  static void interrupt(Sequence& sequence, const OnText& on_text);
+
+  Decoder& decoder_;
+  const Tokenizer& tokenizer_;
+  GenerateOptions options_;
+  Timing timing_;
+};
+
+}  // namespace te::generate

@@ -1,0 +1,68 @@
+#include "generate/perplexity.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "core/error.h"
+#include "core/memory_plan.h"
+#include "model/model_stage.h"
+#include "parallel/watchdog.h"
+
+namespace te::generate {
+namespace {
+
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+double Perplexity::perplexity() const {
+  return std::exp(loss);
+}
+
+Perplexity evaluate(const config::Config& config, const Context& context, const parallel::Groups& groups,
+                    parallel::World& world, const ModelSource& source, const BatchSource& data,
+                    const std::function<void(int64_t)>& progress) {
+  model::ModelStage stage(config, groups);
+  MemoryPlan plan;
+  Tensor tokens, targets, loss_sum;
+  stage.plan(plan, context, {.training = false});
+  const int64_t count = stage.dims().tokens;
+  plan.add(tokens, "tokens", MemoryKind::data, DType::i32, {count});
+  plan.add(targets, "targets", MemoryKind::data, DType::i32, {count});
+  plan.add(loss_sum, "loss_sum", MemoryKind::data, DType::f32, {1});
+  const DeviceBuffer memory = plan.allocate(context);
+  stage.bind(context);
+  world.together([&] { load_weights(context, source, stage.parameters()); });
+  stage.quantize_weights(context);
+
+  Perplexity result;
+  double sum = 0;
+  const double start = now_seconds();
+  const int64_t batch = config.training.micro_batch_size;
+  for (int64_t first = 0; first < data.num_samples(); first += batch) {
+    const Batch samples = data.batch(first, batch);
+    context.copy_to_device(tokens, samples.tokens.data());
+    context.copy_to_device(targets, samples.targets.data());
+    context.zero(loss_sum);
+    stage.evaluate(context, tokens, targets, loss_sum);
+    float loss = 0;  // of this rank: the sum is on tensor rank 0
+    const parallel::Watchdog::Guard guard(context, "evaluation");
+    context.copy_to_host(&loss, loss_sum);
+    context.synchronize();
+    sum += loss;
+    result.samples += std::min(batch, data.num_samples() - first);
+    result.tokens += static_cast<int64_t>(samples.targets.size()) -
+                     std::count(samples.targets.begin(), samples.targets.end(), BatchSource::kIgnoredTarget);
+    if (progress) progress(result.samples);
+  }
+  if (result.tokens == 0) user_error("--data: no token of it is predicted");
+  result.loss = world.sum_f64(sum) / static_cast<double>(result.tokens);
+  result.seconds = now_seconds() - start;
+  if (!std::isfinite(result.loss)) user_error("the loss is not finite: the model's weights are broken");
+  return result;
+}
+
+}  // namespace te::generate

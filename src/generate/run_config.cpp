@@ -1,0 +1,61 @@
+#include "generate/run_config.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/error.h"
+#include "parallel/launch.h"
+#include "parallel/process_grid.h"
+
+namespace te::generate {
+
+Context open_device(parallel::World& world, const std::string& device) {
+  const bool usable = world.min_i64(cuda_device_count()) > 0;
+  if (device == "cpu" || (device == "auto" && !usable)) return Context::cpu();
+  return parallel::open_cuda_device(world);
+}
+
+config::Config run_config(const ModelSource& source, const RunOptions& options, bool cuda, int64_t seq_length,
+                          int64_t batch) {
+  config::Config config;
+  config.name = "generate";
+  config.model = source.model();
+  config.model.seq_length = seq_length;
+  config.model.max_position_embeddings = std::max(config.model.max_position_embeddings, seq_length);
+  config.model.hidden_dropout = config.model.attention_dropout = 0.0;
+  // Ranks hold equal slices of the vocabulary; rows that the file lacks are filled up.
+  if (config.model.padded_vocab_size() % options.tensor != 0)
+    config.model.make_vocab_size_divisible_by =
+        std::lcm(config.model.make_vocab_size_divisible_by, options.tensor);
+  const bool fp32 = options.dtype == "fp32" || (options.dtype == "auto" && !cuda);
+  config.precision.dtype = fp32 ? config::ComputeDType::fp32 : config::ComputeDType::bf16;
+  config.precision.fp8_recipe = config::Fp8Recipe::tensorwise;
+  config.precision.first_layers_bf16 = source.precision().first_layers_bf16;
+  config.precision.last_layers_bf16 = source.precision().last_layers_bf16;
+  if (!config::from_string(options.fp8, config.precision.fp8))
+    user_error("--fp8 {}: must be off, hybrid or e4m3", options.fp8);
+  config.parallel.tensor = options.tensor;
+  config.training.micro_batch_size = config.training.global_batch_size = batch;
+  config.training.train_steps = 1;
+  config.training.recompute = config::Recompute::full;  // one set of activations for all layers
+  config.data.synthetic = true;                         // it has no data of its own
+  config::resolve_defaults(config);
+  config::validate(config);
+  return config;
+}
+
+parallel::Groups connect(parallel::World& world, const Context& context, const RunOptions& options) {
+  world.together([&] {
+    if (world.size() != options.tensor)
+      user_error("--tensor {} needs a job of as many ranks, this one has {}; start it with mpirun -n {}",
+                 options.tensor, world.size(), options.tensor);
+  });
+  return parallel::Groups::connect(
+      world, context, parallel::ProcessGrid::of(world.size(), static_cast<int>(options.tensor), 1, 1));
+}
+
+int64_t longest_sequence(const config::ModelConfig& model) {
+  return std::max(model.seq_length, model.max_position_embeddings);
+}
+
+}  // namespace te::generate

@@ -1,0 +1,35 @@
+// How a trained model is run: on which device, in which precision, on how many ranks. Shared by generation and
+// evaluation.
+#pragma once
+
+#include <string>
+
+#include "config/config.h"
+#include "generate/model_source.h"
+#include "parallel/groups.h"
+#include "parallel/world.h"
+
+namespace te::generate {
+
+struct RunOptions {
+  std::string device = "auto";  ///< auto, cpu or cuda
+  std::string dtype = "auto";   ///< bf16 or fp32; auto: bf16 on a GPU, fp32 on the CPU
+  std::string fp8 = "off";      ///< off, hybrid or e4m3, with tensorwise scales
+  int64_t tensor = 1;           ///< ranks that share the model
+};
+
+/// Collective. UserError when a GPU is asked for and not there.
+Context open_device(parallel::World& world, const std::string& device);
+
+/// The model with sequences of `seq_length` in passes of `batch` of them. UserError when model and options do not go
+/// together, as config::validate says it.
+config::Config run_config(const ModelSource& source, const RunOptions& options, bool cuda, int64_t seq_length,
+                          int64_t batch);
+
+/// Connects the tensor ranks; collective. UserError (JobFailure) when the job has another number of ranks.
+parallel::Groups connect(parallel::World& world, const Context& context, const RunOptions& options);
+
+/// The longest sequence that a model can take: its table of positions, or what it was trained or published for.
+int64_t longest_sequence(const config::ModelConfig& model);
+
+}  // namespace te::generate

@@ -1,0 +1,156 @@
+// The decoder against the forward pass of training on the same weights: a sequence that grows token by token, against
+// its cache, has at every position the logits of the whole sequence.
+//
+// Bound: both are FP32 and differ in the order of attention's sums alone; 1e-5 of the logits' norm is what the whole
+// model is tested to.
+#include "generate/generate_testing.h"
+
+namespace te::testing {
+namespace {
+
+using generate::Continuation;
+
+constexpr double kBound = 1e-5;
+
+class DecoderTest : public ::testing::TestWithParam<config::Family> {
+ protected:
+  config::Config config_of(int64_t batch) {
+    config::Config config = tiny_config(GetParam());
+    config.training.micro_batch_size = config.training.global_batch_size = batch;
+    return config;
+  }
+  const Context cpu_ = Context::cpu();
+};
+
+std::vector<float> row_of(const std::vector<float>& logits, int64_t row, int64_t vocab) {
+  return {logits.begin() + row * vocab, logits.begin() + (row + 1) * vocab};
+}
+
+TEST_P(DecoderTest, TokenByTokenEqualsTheWhole) {
+  const config::Config config = config_of(1);
+  const int64_t vocab = config.model.vocab_size, seq = config.model.seq_length;
+  TinyModel tiny(config);
+  const MemorySource source(tiny, config);
+  const std::vector<int32_t> tokens = random_tokens(config, 1);
+  const std::vector<float> expected = full_logits(tiny, config, tokens);
+  for (const int64_t prompt : {int64_t{1}, int64_t{5}, seq}) {
+    ReadyDecoder decoder(cpu_, config, source, {.batch = 1, .max_rows = 16});
+    const std::span<const int32_t> all(tokens);
+    std::vector<float> actual = decoder.append_all({{0, all.first(static_cast<size_t>(prompt))}});
+    for (int64_t i = prompt; i < seq; ++i) {
+      const std::vector<float> next = decoder.append({{0, all.subspan(static_cast<size_t>(i), 1)}});
+      actual.insert(actual.end(), next.begin(), next.end());
+    }
+    ASSERT_EQ(actual.size(), expected.size());
+    for (int64_t i = 0; i < seq; ++i)
+      EXPECT_LT(relative_error(row_of(actual, i, vocab), row_of(expected, i, vocab)), kBound)
+          << "position " << i << " after a prompt of " << prompt;
+    EXPECT_EQ(decoder.get().length(0), seq);
+  }
+}
+
+// Three sequences whose prompts differ in length, in passes that hold parts of several, then a token of each at a time
+// until one after the other is at its end.
+TEST_P(DecoderTest, SequencesSideBySide) {
+  const config::Config config = config_of(3);
+  const int64_t vocab = config.model.vocab_size, seq = config.model.seq_length;
+  TinyModel tiny(config);
+  const MemorySource source(tiny, config);
+  const std::vector<int32_t> tokens = random_tokens(config, 2);
+  const std::vector<float> expected = full_logits(tiny, config, tokens);
+  ReadyDecoder decoder(cpu_, config, source, {.batch = 3, .max_rows = 16});
+  const auto part = [&](int64_t sequence, int64_t from, int64_t count) {
+    return Continuation{sequence, std::span(tokens).subspan(static_cast<size_t>(sequence * seq + from),
+                                                            static_cast<size_t>(count))};
+  };
+  std::vector<int64_t> lengths = {11, 3, 14};
+  const auto check = [&](const std::vector<float>& logits, const std::vector<Continuation>& next) {
+    ASSERT_EQ(logits.size(), next.size() * static_cast<size_t>(vocab));
+    for (size_t i = 0; i < next.size(); ++i) {
+      const int64_t sequence = next[i].sequence, position = decoder.get().length(sequence) - 1;
+      EXPECT_LT(relative_error(row_of(logits, static_cast<int64_t>(i), vocab),
+                               row_of(expected, sequence * seq + position, vocab)),
+                kBound)
+          << "sequence " << sequence << " position " << position;
+    }
+  };
+  // The prompts, not in the order of the sequences.
+  const std::vector<Continuation> prompts = {part(2, 0, 14), part(0, 0, 11), part(1, 0, 3)};
+  check(decoder.append(prompts), prompts);
+  for (;;) {
+    std::vector<Continuation> next;
+    for (int64_t s : {1, 2, 0}) {
+      if (lengths[static_cast<size_t>(s)] < seq)
+        next.push_back(part(s, lengths[static_cast<size_t>(s)]++, 1));
+    }
+    if (next.empty()) break;
+    check(decoder.append(next), next);
+  }
+  // A slot that is used again knows nothing of what was there.
+  decoder.get().reset(1);
+  const std::vector<Continuation> again = {part(1, 0, 7)};
+  check(decoder.append(again), again);
+}
+
+TEST_P(DecoderTest, Fp8AgreesWithTheFp8ForwardPass) {
+  config::Config config = config_of(2);
+  config.precision.fp8 = config::Fp8Mode::hybrid;
+  config.precision.fp8_recipe = config::Fp8Recipe::tensorwise;
+  TinyModel tiny(config);
+  const MemorySource source(tiny, config);
+  const std::vector<int32_t> tokens = random_tokens(config, 3);
+  const std::vector<float> expected = full_logits(tiny, config, tokens);
+  // The same rows in one pass have the same scales; attention's other order of sums may move a value over a rounding.
+  ReadyDecoder decoder(cpu_, config, source, {.batch = 2, .max_rows = 32});
+  const std::span<const int32_t> all(tokens);
+  const std::vector<float> whole = decoder.append_all({{0, all.first(16)}, {1, all.subspan(16)}});
+  EXPECT_LT(relative_error(whole, expected), 1e-2);
+  // A prompt whose rows are filled up to 16, then single tokens: other scales, so FP8's own error (2^-4 a value)
+  // against the exact model bounds the difference.
+  config::Config exact = config;
+  exact.precision.fp8 = config::Fp8Mode::off;
+  TinyModel reference(exact);
+  const std::vector<float> unrounded = full_logits(reference, exact, tokens);
+  decoder.get().reset(0);
+  std::vector<float> grown = decoder.append_all({{0, all.first(5)}});
+  for (size_t i = 5; i < 16; ++i) {
+    const std::vector<float> next = decoder.append({{0, all.subspan(i, 1)}});
+    grown.insert(grown.end(), next.begin(), next.end());
+  }
+  const double error = relative_error(grown, {unrounded.begin(), unrounded.begin() + grown.size()});
+  EXPECT_LT(error, 0.2);
+  EXPECT_GT(error, 1e-3);  // FP8 was at work
+}
+
+TEST_P(DecoderTest, Bf16StaysNearFp32) {
+  config::Config config = config_of(2);
+  TinyModel tiny(config);
+  const MemorySource source(tiny, config);
+  const std::vector<int32_t> tokens = random_tokens(config, 4);
+  const std::vector<float> expected = full_logits(tiny, config, tokens);
+  config.precision.dtype = config::ComputeDType::bf16;
+  ReadyDecoder decoder(cpu_, config, source, {.batch = 2, .max_rows = 32});
+  const std::span<const int32_t> all(tokens);
+  const double error =
+      relative_error(decoder.append_all({{0, all.first(16)}, {1, all.subspan(16)}}), expected);
+  EXPECT_LT(error, 4e-2);  // some dozens of roundings of 2^-9 one after the other
+  EXPECT_GT(error, 1e-4);
+}
+
+TEST_P(DecoderTest, RefusesWhatDoesNotFit) {
+  const config::Config config = config_of(1);
+  TinyModel tiny(config);
+  const MemorySource source(tiny, config);
+  ReadyDecoder decoder(cpu_, config, source, {.batch = 1, .max_rows = 16});
+  const std::vector<int32_t> tokens(17, 1), wrong = {static_cast<int32_t>(config.model.vocab_size)};
+  EXPECT_THROW(decoder.append({{0, tokens}}), UserError);
+  EXPECT_EQ(decoder.get().length(0), 0);
+  EXPECT_THROW(decoder.append({{0, wrong}}), InternalError);
+  EXPECT_THROW(decoder.append({{0, {}}}), InternalError);
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, DecoderTest, ::testing::Values(config::Family::gpt, config::Family::llama),
+                         [](const auto& info) { return std::string(config::to_string(info.param)); });
+
+}  // namespace
+}  // namespace te::testing

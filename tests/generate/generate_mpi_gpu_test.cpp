@@ -1,0 +1,38 @@
+// Tensor ranks on GPUs get the logits of the CPU.
+#include "generate/generate_testing.h"
+#include "parallel/launch.h"
+#include "testing/mpi.h"
+
+namespace te::testing {
+namespace {
+
+TEST(TensorRanksGpu, LogitsOfOneRank) {
+  TE_REQUIRE_GPU();
+  const Context gpu = parallel::open_cuda_device(world());
+  config::Config config = tiny_config(config::Family::llama);
+  TinyModel tiny(config);
+  const MemorySource source(tiny, config);
+  const std::vector<int32_t> tokens = random_tokens(config, 1);
+  const std::vector<float> all_expected = full_logits(tiny, config, tokens);
+  config.parallel.tensor = world().size();
+  const parallel::Groups groups = parallel::Groups::connect(
+      world(), gpu, parallel::ProcessGrid::of(world().size(), world().size(), 1, 1));
+  const std::span<const int32_t> all(tokens);
+  const std::vector<float> expected(all_expected.begin(),
+                                    all_expected.begin() + 16 * config.model.vocab_size);
+  const auto logits = [&] {
+    ReadyDecoder decoder(gpu, config, source, {.batch = 1, .max_rows = 16}, &groups);
+    std::vector<float> result = decoder.append_all({{0, all.first(13)}});
+    for (size_t i = 13; i < 16; ++i) {
+      const std::vector<float> next = decoder.append({{0, all.subspan(i, 1)}});
+      result.insert(result.end(), next.begin(), next.end());
+    }
+    return result;
+  };
+  EXPECT_LT(relative_error(logits(), expected), 1e-5);
+  config.precision.dtype = config::ComputeDType::bf16;
+  EXPECT_LT(relative_error(logits(), expected), 4e-2);
+}
+
+}  // namespace
+}  // namespace te::testing

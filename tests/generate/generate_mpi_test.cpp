@@ -1,0 +1,69 @@
+// Tensor ranks: each holds slices of weights and cache, all get the logits of one rank and choose the same tokens.
+#include "generate/generate_testing.h"
+#include "generate/generator.h"
+#include "testing/mpi.h"
+
+namespace te::testing {
+namespace {
+
+using generate::Generator;
+
+class TensorRanks : public ::testing::TestWithParam<config::Family> {};
+
+TEST_P(TensorRanks, LogitsOfOneRank) {
+  config::Config config = tiny_config(GetParam());
+  TinyModel tiny(config);
+  const MemorySource source(tiny, config);
+  const std::vector<int32_t> tokens = random_tokens(config, 1);
+  const std::vector<float> expected = full_logits(tiny, config, tokens);
+  const Context& cpu = tiny.context();
+  config.parallel.tensor = world().size();
+  const parallel::Groups groups = parallel::Groups::connect(
+      world(), cpu, parallel::ProcessGrid::of(world().size(), world().size(), 1, 1));
+  ReadyDecoder decoder(cpu, config, source, {.batch = 2, .max_rows = 16}, &groups);
+  const std::span<const int32_t> all(tokens);
+  std::vector<float> first = decoder.append_all({{0, all.first(13)}, {1, all.subspan(16, 7)}});
+  const auto vocab = static_cast<size_t>(config.model.vocab_size);
+  const auto rows = [&](size_t begin, size_t count) {
+    return std::vector<float>(expected.begin() + static_cast<std::ptrdiff_t>(begin * vocab),
+                              expected.begin() + static_cast<std::ptrdiff_t>((begin + count) * vocab));
+  };
+  std::vector<float> wanted = rows(0, 13), second = rows(16, 7);
+  wanted.insert(wanted.end(), second.begin(), second.end());
+  EXPECT_LT(relative_error(first, wanted), 1e-5);
+  for (size_t i = 13; i < 16; ++i)
+    EXPECT_LT(relative_error(decoder.append({{0, all.subspan(i, 1)}}), rows(i, 1)), 1e-5);
+}
+
+// FP8's scales are those of whole tensors, and every rank finishes with the same text.
+TEST_P(TensorRanks, EveryRankChoosesTheSameTokens) {
+  for (const config::Fp8Mode fp8 : {config::Fp8Mode::off, config::Fp8Mode::hybrid}) {
+    config::Config config = tiny_config(GetParam());
+    config.model.ffn_hidden_size = 64;
+    config.model.kv_channels = 16;
+    config.model.vocab_size = 257;
+    TinyModel tiny(config);
+    const MemorySource source(tiny, config);
+    config.precision.fp8 = fp8;
+    config.parallel.tensor = world().size();
+    const parallel::Groups groups = parallel::Groups::connect(
+        world(), tiny.context(), parallel::ProcessGrid::of(world().size(), world().size(), 1, 1));
+    ReadyDecoder decoder(tiny.context(), config, source, {.batch = 2, .max_rows = 16}, &groups);
+    const auto bytes = make_tokenizer("bytes");
+    Generator generator(decoder.get(), *bytes,
+                        {.sampling = {.temperature = 1.0, .seed = 3}, .max_tokens = 8});
+    const auto results = generator.run(tiny.context(), {{1, 2, 3}, {4}, {5, 6}});
+    for (const generate::Continued& result : results) {
+      std::string tokens;
+      for (const int32_t token : result.tokens) tokens += std::to_string(token) + " ";
+      for (const std::string& other : world().gather_strings(tokens)) EXPECT_EQ(other, tokens);
+      EXPECT_FALSE(result.tokens.empty());
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, TensorRanks, ::testing::Values(config::Family::gpt, config::Family::llama),
+                         [](const auto& info) { return std::string(config::to_string(info.param)); });
+
+}  // namespace
+}  // namespace te::testing

@@ -1,0 +1,98 @@
+// A tiny model of training as the source of a decoder's weights, and the decoder with its memory.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "generate/decoder.h"
+#include "generate/model_source.h"
+#include "model/tiny_model.h"
+#include "testing/testing.h"
+
+namespace te::testing {
+
+/// The weights of a model in memory.
+class MemorySource final : public generate::ModelSource {
+ public:
+  MemorySource(TinyModel& tiny, const config::Config& config) {
+    title_ = "tiny";
+    model_ = config.model;
+    for (const model::Parameter& parameter : tiny.model().parameters().parameters())
+      parameters_[parameter.name] = {parameter.shape[0], tiny.read(parameter.main)};
+  }
+  int64_t rows(const std::string& parameter, int64_t) const override {
+    return parameters_.at(parameter).rows;
+  }
+  void read_rows(const std::string& parameter, int64_t first, int64_t count, float* out) const override {
+    const Stored& stored = parameters_.at(parameter);
+    const int64_t cols = static_cast<int64_t>(stored.values.size()) / stored.rows;
+    std::copy_n(stored.values.begin() + first * cols, count * cols, out);
+  }
+
+ private:
+  struct Stored {
+    int64_t rows = 0;
+    std::vector<float> values;
+  };
+  std::map<std::string, Stored> parameters_;
+};
+
+/// A decoder in memory, ready to run.
+class ReadyDecoder {
+ public:
+  ReadyDecoder(const Context& context, const config::Config& config, const generate::ModelSource& source,
+               const generate::DecoderSizes& sizes, const parallel::Groups* groups = nullptr)
+      : context_(context),
+        single_(parallel::Groups::single()),
+        decoder_(config, groups ? *groups : single_, sizes) {
+    decoder_.plan(plan_, context);
+    memory_ = plan_.allocate(context);
+    decoder_.bind(context);
+    generate::load_weights(context, source, decoder_.parameters());
+    decoder_.quantize_weights(context);
+  }
+  generate::Decoder& get() { return decoder_; }
+
+  std::vector<float> append(const std::vector<generate::Continuation>& next) {
+    const std::span<const float> logits = decoder_.append(context_, next);
+    return {logits.begin(), logits.end()};
+  }
+  std::vector<float> append_all(const std::vector<generate::Continuation>& next) {
+    const std::span<const float> logits = decoder_.append_all(context_, next);
+    return {logits.begin(), logits.end()};
+  }
+
+ private:
+  const Context& context_;
+  parallel::Groups single_;
+  generate::Decoder decoder_;
+  MemoryPlan plan_;
+  DeviceBuffer memory_;
+};
+
+/// Tokens of `batch` sequences, row after row, a pure function of the seed.
+inline std::vector<int32_t> random_tokens(const config::Config& config, uint64_t seed) {
+  std::vector<int32_t> tokens(
+      static_cast<size_t>(config.training.micro_batch_size * config.model.seq_length));
+  for (size_t i = 0; i < tokens.size(); ++i)
+    tokens[i] =
+        static_cast<int32_t>(philox(seed, 7, i).word[0] % static_cast<uint32_t>(config.model.vocab_size));
+  return tokens;
+}
+
+/// Logits of a forward pass of training, [batch * seq, vocab] without the padding of the vocabulary.
+inline std::vector<float> full_logits(TinyModel& tiny, const config::Config& config,
+                                      const std::vector<int32_t>& tokens) {
+  tiny.set_batch(tokens, tokens);
+  const int64_t padded = config.model.padded_vocab_size(), vocab = config.model.vocab_size;
+  TestTensor logits(tiny.context(), DType::f32, {tiny.tokens().numel(), padded});
+  tiny.model().forward_logits(tiny.context(), tiny.tokens(), logits);
+  const std::vector<float> all = logits.floats();
+  std::vector<float> result;
+  for (int64_t row = 0; row < tiny.tokens().numel(); ++row)
+    result.insert(result.end(), all.begin() + row * padded, all.begin() + row * padded + vocab);
+  return result;
+}
+
+}  // namespace te::testing

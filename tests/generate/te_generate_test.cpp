@@ -1,0 +1,141 @@
+// The executable from end to end, on checkpoints of te-train.
+#include <fcntl.h>
+
+#include "testing/testing.h"
+#include "train/te_train_testing.h"
+
+namespace te::testing {
+namespace {
+
+/// A run of te-train with checkpoints, and te-generate beside it.
+class TeGenerate : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = std::make_unique<TrainFolder>();
+    const Result trained = folder_->run("run", {"data.tokenizer=bytes", "training.eval_interval=6",
+                                                "training.eval_microbatches=3", "checkpoint.save_every=3"});
+    ASSERT_EQ(trained.code, 0) << trained.error;
+  }
+  static void TearDownTestSuite() { folder_.reset(); }
+
+  static std::string checkpoints() { return folder_->run_folder("run") + "/checkpoints"; }
+  static Result run(const std::string& arguments, const std::string& shell = "",
+                    const std::string& before = "") {
+    const std::string command = before + shell + " " TE_GENERATE_EXECUTABLE " " + arguments + " >" +
+                                (*folder_ / "out") + " 2>" + (*folder_ / "err");
+    const int status = std::system(command.c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(*folder_ / "out"),
+            read_file(*folder_ / "err"), 0};
+  }
+  static Result generate(const std::string& arguments, const std::string& shell = "",
+                         const std::string& before = "") {
+    return run("--checkpoint " + checkpoints() + " --quiet " + arguments, shell, before);
+  }
+  static void expect_refused(const Result& result, const std::string& part) {
+    EXPECT_EQ(result.code, 2) << result.out;
+    EXPECT_EQ(std::count(result.error.begin(), result.error.end(), '\n'), 1) << result.error;
+    TE_EXPECT_CONTAINS(result.error, "te-generate: error: ");
+    TE_EXPECT_CONTAINS(result.error, part);
+  }
+
+  static std::unique_ptr<TrainFolder> folder_;
+};
+std::unique_ptr<TrainFolder> TeGenerate::folder_;
+
+TEST_F(TeGenerate, TheSameTextFromEverySourceOfThePrompt) {
+  const Result first = generate("--prompt 'the small ' --max-tokens 4");
+  ASSERT_EQ(first.code, 0) << first.error;
+  EXPECT_EQ(first.error, "");
+  ASSERT_TRUE(first.out.ends_with("\n"));
+  write_file(*folder_ / "prompt", "the small \n");
+  EXPECT_EQ(generate("--max-tokens 4 --prompt-file " + (*folder_ / "prompt")).out, first.out);
+  EXPECT_EQ(generate("--max-tokens 4", "", "printf 'the small ' | ").out, first.out);
+  EXPECT_EQ(generate("--prompt 'the small ' --max-tokens 4 --echo").out, "the small " + first.out);
+  // A step folder, and the precision of training.
+  EXPECT_EQ(
+      run("--quiet --checkpoint " + folder_->checkpoint("run", 6) + " --prompt 'the small ' --max-tokens 4")
+          .out,
+      first.out);
+  EXPECT_EQ(generate("--prompt 'the small ' --max-tokens 4 --dtype bf16").code, 0);
+  EXPECT_EQ(generate("--prompt 'the small ' --max-tokens 4 --dtype bf16 --fp8 hybrid").code, 0);
+  // Several prompts, in their order.
+  EXPECT_EQ(generate("--prompt 'the small ' --prompt 'the small ' --max-tokens 4 --batch 1").out,
+            "==> prompt 1 <==\n" + first.out + "\n==> prompt 2 <==\n" + first.out);
+  EXPECT_EQ(generate("--prompt 'the small ' --prompt 'the small ' --max-tokens 4").out,
+            "==> prompt 1 <==\n" + first.out + "\n==> prompt 2 <==\n" + first.out);
+}
+
+TEST_F(TeGenerate, DrawsDependOnTheSeed) {
+  const std::string options = "--prompt the --max-tokens 10 --temperature 1.5 --seed ";
+  const Result one = generate(options + "1");
+  ASSERT_EQ(one.code, 0) << one.error;
+  EXPECT_EQ(generate(options + "1").out, one.out);
+  EXPECT_NE(generate(options + "2").out, one.out);
+}
+
+TEST_F(TeGenerate, TwoRanksGiveTheTextOfOne) {
+  const std::string options = "--prompt 'the small ' --max-tokens 4 --temperature 1 --seed 5";
+  const Result one = generate(options), two = generate(options + " --tensor 2", TE_MPIRUN " 2");
+  ASSERT_EQ(two.code, 0) << two.error;
+  EXPECT_EQ(two.out, one.out);
+  const Result piped = generate("--max-tokens 4 --tensor 2", TE_MPIRUN " 2", "printf 'the small ' | ");
+  EXPECT_EQ(piped.out, generate("--prompt 'the small ' --max-tokens 4").out);
+}
+
+// As training has measured it: three microbatches of two samples.
+TEST_F(TeGenerate, PerplexityIsThatOfTraining) {
+  const double trained = folder_->column("run", "valid_loss").back();
+  const std::string valid = " --data " + (*folder_ / "valid") + " --max-samples 6 --dtype bf16";
+  const auto loss_of = [](const Result& result) {
+    EXPECT_EQ(result.code, 0) << result.error;
+    const size_t at = result.out.find("loss ");
+    return at == std::string::npos ? 0.0 : std::strtod(result.out.c_str() + at + 5, nullptr);
+  };
+  const Result result = run("perplexity --checkpoint " + checkpoints() + valid);
+  EXPECT_NEAR(loss_of(result), trained, 1e-5 * trained);
+  TE_EXPECT_CONTAINS(result.out, "6 samples of 16 tokens");
+  TE_EXPECT_CONTAINS(result.out, "tokens      96\n");
+  EXPECT_NEAR(loss_of(run("perplexity --batch 4 --checkpoint " + checkpoints() + valid)), trained,
+              1e-5 * trained);
+  // Another precision is near, not equal.
+  const double fp8 = loss_of(run("perplexity --fp8 hybrid --checkpoint " + checkpoints() + valid));
+  EXPECT_NEAR(fp8, trained, 0.05 * trained);
+  EXPECT_NE(fp8, trained);
+  const double two_ranks =
+      loss_of(run("perplexity --tensor 2 --checkpoint " + checkpoints() + valid, TE_MPIRUN " 2"));
+  EXPECT_NEAR(two_ranks, trained, 1e-3 * trained);  // BF16 sums of the ranks are rounded
+}
+
+TEST_F(TeGenerate, MistakesAreOneLine) {
+  expect_refused(run("--prompt a"), "--checkpoint PATH is required");
+  expect_refused(run("--checkpoint /nowhere --prompt a"), "/nowhere: does not exist");
+  expect_refused(run("--checkpoint " + (*folder_ / "base.yaml") + " --prompt a"), "base.yaml");
+  expect_refused(generate("--prompt a --no-such-flag"), "--no-such-flag");
+  expect_refused(generate("--prompt '" + std::string(16, 'a') + "'"), "context of 16");
+  expect_refused(generate("--prompt a --stop ''"), "--stop");
+  expect_refused(generate("--prompt a --top-k 3 --temperature 0"), "--temperature 0");
+  expect_refused(generate("--prompt a --tensor 2"), "mpirun -n 2");
+  expect_refused(generate("--prompt-file /nowhere"), "--prompt-file /nowhere");
+  expect_refused(generate("--prompt a --tokenizer /nowhere"), "/nowhere");
+  expect_refused(run("perplexity --checkpoint " + checkpoints()), "--data PREFIX is required");
+  expect_refused(run("perplexity --data /nowhere --checkpoint " + checkpoints()), "/nowhere");
+  expect_refused(run("perplexity --seq-length 99 --data x --checkpoint " + checkpoints()), "--seq-length 99");
+}
+
+// A tokenizer of another vocabulary: this one has 3 tokens.
+TEST_F(TeGenerate, ATokenizerOfAnotherVocabularyIsRefused) {
+  write_file(*folder_ / "vocab.json", R"({"a": 0, "b": 1, "<|endoftext|>": 2})");
+  write_file(*folder_ / "merges.txt", "#version: 0.2\n");
+  expect_refused(generate("--prompt a --tokenizer " + (*folder_ / "vocab.json")), "the model of");
+}
+
+TEST_F(TeGenerate, HelpIsThere) {
+  const Result help = run("--help"), perplexity = run("perplexity --help");
+  EXPECT_EQ(help.code, 0);
+  TE_EXPECT_CONTAINS(help.out, "--temperature");
+  EXPECT_EQ(perplexity.code, 0);
+  TE_EXPECT_CONTAINS(perplexity.out, "--max-samples");
+}
+
+}  // namespace
+}  // namespace te::testing

@@ -26,8 +26,11 @@ TEST(ShardedCrossEntropy, EqualsTheWhole) {
         cross_entropy(context, {logits, targets, losses, v.vocab, grad_scale});
         sliced.run(grad_scale);
         for (int64_t rank = 0; rank < v.slices; ++rank) {
-          // The FP32 sum of up to 50,257 exponentials in another order: some 1e-6 of the sum.
-          EXPECT_LT(max_relative_error(sliced.losses[rank].floats(), losses.floats(), 1.0), 1e-6);
+          // An FP32 sum of n exponentials in another order. A build that does not vectorize adds them one by one, and
+          // n roundings of half an ulp wander sqrt(n) of them: 1.3e-5 at 50,257 (3.6e-6 seen), of which the loss, their
+          // logarithm, has no more.
+          const double bound = 1e-6 + std::sqrt(static_cast<double>(v.vocab)) * 0x1p-24;
+          EXPECT_LT(max_relative_error(sliced.losses[rank].floats(), losses.floats(), 1.0), bound);
           EXPECT_EQ(sliced.losses[rank].raw(), sliced.losses[0].raw());
           EXPECT_EQ(sliced.losses[rank].floats()[1], 0.0f);
         }

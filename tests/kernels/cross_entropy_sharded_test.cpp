@@ -45,7 +45,8 @@ TEST(ShardedCrossEntropy, EqualsTheWhole) {
       // on the other side of a rounding, 2^-7.
       EXPECT_LT(max_relative_error(sliced.joined(), logits.floats(), 1e-3),
                 dtype == DType::bf16 ? 8e-3 : 1e-4);
-      EXPECT_LT(relative_error(sliced.joined(), logits.floats()), dtype == DType::bf16 ? 5e-4 : 1e-5);
+      EXPECT_LT(relative_error(sliced.joined(), logits.floats()),
+                dtype == DType::bf16 ? 5e-4 : 1e-5 + 2 * std::sqrt(static_cast<double>(v.vocab)) * 0x1p-24);
       const std::vector<float> gradient = sliced.joined();
       for (int64_t r = 0; r < rows; ++r)
         for (int64_t c = r == 1 ? 0 : v.vocab; c < v.local * v.slices; ++c)

@@ -3,6 +3,8 @@
 #include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -10,6 +12,12 @@
 
 namespace te {
 namespace {
+
+/// A file of /proc, empty when its process has just ended.
+std::string process_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
 
 using testing::read_file;
 using testing::Result;
@@ -37,7 +45,7 @@ std::map<int, pid_t> ranks_of(pid_t mpirun) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
     const std::string name = entry.path().filename();
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    const std::string status = read_file(entry.path().string() + "/status");
+    const std::string status = process_file(entry.path().string() + "/status");
     if (count(status, "\nPPid:\t" + std::to_string(mpirun) + "\n") == 0) continue;
     for (const std::string& variable : split(read_file(entry.path().string() + "/environ"), '\0')) {
       for (const char* key : {"OMPI_COMM_WORLD_RANK=", "PMIX_RANK="}) {
@@ -52,7 +60,7 @@ std::map<int, pid_t> ranks_of(pid_t mpirun) {
 /// False for a process that has ended, also where nobody has asked for its exit code yet.
 bool runs(pid_t process) {
   const std::string path = "/proc/" + std::to_string(process) + "/status";
-  return std::filesystem::exists(path) && count(read_file(path), "\nState:\tZ") == 0;
+  return std::filesystem::exists(path) && count(process_file(path), "\nState:\tZ") == 0;
 }
 
 class Mpirun : public ::testing::Test {

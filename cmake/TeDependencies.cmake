@@ -9,9 +9,15 @@ find_package(CLI11 REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(MPI REQUIRED COMPONENTS CXX)
-find_path(TE_XXHASH_INCLUDE xxhash.h REQUIRED)  # used as a header: no library to link
 find_package(ZLIB REQUIRED)
 find_package(LibLZMA REQUIRED)
+
+# The library, not the header's inline functions: those do not compile for AVX-512 without optimization.
+find_path(TE_XXHASH_INCLUDE xxhash.h REQUIRED)
+find_library(TE_XXHASH_LIBRARY xxhash REQUIRED)
+add_library(te_xxhash INTERFACE)
+target_include_directories(te_xxhash SYSTEM INTERFACE ${TE_XXHASH_INCLUDE})
+target_link_libraries(te_xxhash INTERFACE ${TE_XXHASH_LIBRARY})
 
 # Distributions ship zstd without a CMake package.
 find_path(TE_ZSTD_INCLUDE zstd.h REQUIRED)

@@ -30,9 +30,7 @@ if(TE_NATIVE)
   list(APPEND TE_HOST_FLAGS -march=native)
 endif()
 if(TE_SANITIZE)
-  # GCC's documentation: sanitizers make -W(maybe-)uninitialized err, as they do in the AVX-512 headers (GCC bug 105593).
-  list(APPEND TE_HOST_FLAGS -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
-    -Wno-uninitialized -Wno-maybe-uninitialized)
+  list(APPEND TE_HOST_FLAGS -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
   target_link_options(te_flags INTERFACE -fsanitize=address,undefined)
 endif()
 if(TE_FUZZ)

@@ -1,6 +1,5 @@
 #include "checkpoint/manifest.h"
 
-#define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include <fstream>

@@ -1,6 +1,6 @@
 #include "checkpoint/shard_file.h"
 
-#define XXH_INLINE_ALL
+#define XXH_STATIC_LINKING_ONLY  // the state as a member
 #include <xxhash.h>
 
 #include <algorithm>

@@ -235,13 +235,14 @@ Manifest parse_manifest_part(const std::string& file, const std::string& text) {
   return manifest_of(JsonNode(root, file, ""));
 }
 
+// The checksum comes first: what was damaged by accident never reaches the JSON parser.
 Manifest parse_manifest(const std::string& file, const std::string& text) {
-  const nlohmann::json root = parse_json(file, text);
   const size_t line = text.rfind(kChecksumKey);
   const std::string_view body = std::string_view(text).substr(0, line == text.npos ? 0 : line);
   if (line == text.npos || text.substr(line) != checksum_lines(body)) {
     user_error("{}: manifest_checksum does not fit: the file is damaged or was edited; {}", file, kMend);
   }
+  const nlohmann::json root = parse_json(file, text);
   Manifest manifest = manifest_of(JsonNode(root, file, ""));
   for (const LogicalTensor& tensor : manifest.tensors) {
     if (const char* fault = slices_fault(tensor)) {

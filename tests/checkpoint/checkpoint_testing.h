@@ -22,10 +22,15 @@
 
 namespace te::testing {
 
+/// Where files may be rewritten thousands of times without waiting for a disk.
+inline std::filesystem::path memory_folder() {
+  return ::access("/dev/shm", W_OK) == 0 ? "/dev/shm" : std::filesystem::temp_directory_path();
+}
+
 class CheckpointFolder {
  public:
-  CheckpointFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "te_checkpoint_XXXXXX").string();
+  explicit CheckpointFolder(const std::filesystem::path& parent = std::filesystem::temp_directory_path()) {
+    std::string name = (parent / "te_checkpoint_XXXXXX").string();
     if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
     path_ = name;
   }

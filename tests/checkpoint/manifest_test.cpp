@@ -2,6 +2,7 @@
 // sanitizers). And what Reader and Writer promise to tools.
 #include "checkpoint/manifest.h"
 
+#include "checkpoint/shard_file.h"
 #include "checkpoint_testing.h"
 
 namespace te {
@@ -15,22 +16,29 @@ using testing::CheckpointFolder;
 using testing::read_bytes;
 using testing::write_bytes;
 
-/// A small checkpoint with every feature: two ranks of tensor parallelism, moments, FP8 state.
+/// A manifest made of all that its checksum covers.
+std::string with_checksum(const std::string& body) {
+  return body + fmt::format("  \"manifest_checksum\": \"{:016x}\"\n}}\n",
+                            checkpoint::checksum(body.data(), body.size()));
+}
+
+/// Reads all that a manifest promises.
+void read_everything(const Reader& reader) {
+  for (const checkpoint::LogicalTensor& tensor : reader.tensors()) {
+    if (tensor.numel() > 100000) continue;  // what a caller would refuse, having no such buffer
+    std::vector<std::byte> bytes(tensor.bytes());
+    reader.read_rows(tensor.name, 0, tensor.rows(), bytes.data());
+  }
+  reader.fp8();
+}
+
+/// A checkpoint with every feature: two ranks of tensor parallelism, moments, FP8 state.
 class Damage : public ::testing::Test {
  protected:
   Damage() {
     auto ranks = testing::fake_ranks(layout_, true);
     step_ = testing::save_all(ranks, {.directory = folder_.path(), .config = kConfig});
     text_ = read_bytes(step_ / "manifest.json");
-  }
-  /// Reads all that a manifest promises.
-  void read_everything(const Reader& reader) {
-    for (const checkpoint::LogicalTensor& tensor : reader.tensors()) {
-      if (tensor.numel() > 100000) continue;  // what a caller would refuse, having no such buffer
-      std::vector<std::byte> bytes(tensor.bytes());
-      reader.read_rows(tensor.name, 0, tensor.rows(), bytes.data());
-    }
-    reader.fp8();
   }
   static constexpr const char* kConfig =
       "model:\n  num_layers: 1\n  hidden_size: 12\n  vocab_size: 37\n  tie_word_embeddings: false\n";
@@ -48,60 +56,13 @@ TEST_F(Damage, TextOfAManifestReadsBack) {
   EXPECT_EQ(manifest.files.size(), 5u);
 }
 
-// Six values per byte: all of one bit, a quote, a digit, a brace.
-TEST_F(Damage, EveryByteOfTheManifestChanged) {
-  for (size_t at = 0; at < text_.size(); ++at) {
-    for (const char value :
-         {static_cast<char>(text_[at] ^ 1), static_cast<char>(text_[at] ^ 0x80), '"', '7', '}', '\0'}) {
-      if (value == text_[at]) continue;
-      std::string damaged = text_;
-      damaged[at] = value;
-      testing::refusal([&] { checkpoint::parse_manifest("m", damaged); });
-    }
-  }
-}
-
-TEST_F(Damage, TheManifestCutAtEveryLength) {
-  for (size_t length = 0; length < text_.size(); ++length)
-    testing::refusal([&] { checkpoint::parse_manifest("m", text_.substr(0, length)); });
-}
-
-// Someone who mends the checksum, too: then the content must hold up to every check, and reading to every shard.
-TEST_F(Damage, EveryByteChangedAndTheChecksumMended) {
-  const size_t end = text_.rfind("  \"manifest_checksum\"");
-  int64_t accepted = 0, refused = 0;
-  for (size_t at = 0; at < end; ++at) {
-    for (const char value : {static_cast<char>(text_[at] ^ 1), '9', '-', ' '}) {
-      if (value == text_[at]) continue;
-      std::string damaged = text_.substr(0, end);
-      damaged[at] = value;
-      damaged += fmt::format("  \"manifest_checksum\": \"{:016x}\"\n}}\n",
-                             checkpoint::checksum(damaged.data(), end));
-      try {
-        checkpoint::parse_manifest("m", damaged);
-        ++accepted;
-        if (accepted % 8 != 0) continue;  // file systems are slow
-        write_bytes(step_ / "manifest.json", damaged);
-        read_everything(Reader(step_, Verify::on));
-      } catch (const UserError& error) {
-        ++refused;
-        EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
-      }
-    }
-  }
-  EXPECT_GT(accepted, 1000);  // other names, other checksums, another config
-  EXPECT_GT(refused, 1000);
-}
-
 TEST_F(Damage, EveryRuleOfTheManifestBrokenOnce) {
   const auto refuse = [&](const std::string& from, const std::string& to, const std::string& expected) {
     const size_t at = text_.find(from);
     ASSERT_NE(at, std::string::npos) << from;
     std::string damaged = text_.substr(0, text_.rfind("  \"manifest_checksum\""));
     damaged.replace(at, from.size(), to);
-    damaged += fmt::format("  \"manifest_checksum\": \"{:016x}\"\n}}\n",
-                           checkpoint::checksum(damaged.data(), damaged.size()));
-    TE_EXPECT_REFUSED(expected, checkpoint::parse_manifest("m", damaged));
+    TE_EXPECT_REFUSED(expected, checkpoint::parse_manifest("m", with_checksum(damaged)));
   };
   refuse("checkpoint 2", "checkpoint 1", "version");
   refuse("\"step\": 5", "\"step\": -5", "\"step\" must be a whole number");
@@ -124,36 +85,6 @@ TEST_F(Damage, EveryRuleOfTheManifestBrokenOnce) {
 }
 
 // --- shards ------------------------------------------------------------------------------------------------
-
-TEST_F(Damage, EveryByteOfAShardsHeaderAndSomeOfItsDataChanged) {
-  const auto path = step_ / "model-00002-of-00002.safetensors";
-  const std::string good = read_bytes(path);
-  const std::string name = "layers.0.fc1.weight";
-  std::vector<float> expected(40 * 12), values(40 * 12);
-  Reader(step_).read_rows(name, 0, 40, expected.data());
-  uint64_t header = 0;
-  std::memcpy(&header, good.data(), sizeof(header));
-  int64_t refused = 0, changed = 0;
-  for (size_t at = 0; at < good.size(); at += at < 8 + header ? 1 : 97) {
-    ++changed;
-    std::string damaged = good;
-    damaged[at] = static_cast<char>(damaged[at] ^ 0x10);
-    write_bytes(path, damaged);
-    try {
-      const Reader reader(step_);
-      reader.read_rows(name, 0, 40, values.data());
-      EXPECT_EQ(values, expected) << at;  // the byte belongs to another tensor
-      reader.verify_all();
-      ADD_FAILURE() << "byte " << at << " was changed unseen";
-    } catch (const UserError& error) {
-      ++refused;
-      EXPECT_NE(std::string(error.what()).find("model-00002-of-00002"), std::string::npos) << error.what();
-      EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
-    }
-  }
-  EXPECT_EQ(refused, changed);
-  EXPECT_GT(changed, 400);
-}
 
 TEST_F(Damage, AShardCutMissingOrOfAnotherModel) {
   const auto path = step_ / "model-00001-of-00002.safetensors";
@@ -203,6 +134,127 @@ TEST_F(Damage, ManifestsOfAnotherModelNameTheFirstKeyThatDiffers) {
   config.model.seq_length = 16;
   EXPECT_NO_THROW(checkpoint::load(rank.context(), reader, config, rank.state()));
   rank.expect_filled();
+}
+
+// --- every byte --------------------------------------------------------------------------------------------
+
+/// As small a checkpoint as has every feature of the format: slices of columns, of rows and of elements in two files,
+/// a moment, FP8 state.
+class EveryByte : public ::testing::Test {
+ protected:
+  EveryByte() {
+    Manifest manifest{.progress = {5, 50, 4}, .config = "model:\n  num_layers: 1\n"};
+    checkpoint::ShardFile first(folder_.path(), "a", {{"w", DType::f32, {12}}});
+    checkpoint::ShardFile second(folder_.path(), "b",
+                                 {{"w", DType::f32, {12}}, {"exp_avg/w", DType::f32, {24}}});
+    first.write("w", values_, 48);
+    second.write("w", values_ + 12, 48);
+    second.write("exp_avg/w", values_, 96);
+    manifest.files.push_back(first.finish());
+    manifest.files.push_back(second.finish());
+    manifest.tensors = {
+        {"w",
+         DType::f32,
+         {4, 6},
+         {{0, 0, {0, 3, 0, 12}}, {1, 0, {3, 3, 0, 6}}, {1, 6, {3, 3, 6, 2}}, {1, 8, {3, 3, 8, 4}}}},
+        {"exp_avg/w", DType::f32, {4, 6}, {{1, 0, {0, 6, 0, 24}}}}};
+    const checkpoint::Fp8State fp8{
+        .history_len = 2, .position = 1, .rows = {{{"fc1", "input", 448.0f}, 2.0f, {0.5f, 0.25f}}}};
+    manifest.fp8.push_back(checkpoint::write_fp8(folder_.path(), "c", fp8, manifest.files));
+    text_ = checkpoint::to_text(manifest);
+    body_ = text_.rfind("  \"manifest_checksum\"");
+    write_bytes(folder_ / "manifest.json", text_);
+  }
+  /// What a byte is replaced by: its neighbour, what means something in JSON, and what is no ASCII.
+  static std::vector<char> others(char byte) {
+    std::vector<char> values = {static_cast<char>(byte ^ 1), '"', '9', '-', static_cast<char>(byte ^ 0x80)};
+    std::erase(values, byte);
+    return values;
+  }
+
+  CheckpointFolder folder_{testing::memory_folder()};
+  float values_[24] = {1, 2, 3, 4, 5, 6, 7, 8};
+  std::string text_;
+  size_t body_ = 0;  ///< bytes that the manifest's checksum covers
+};
+
+TEST_F(EveryByte, TheCheckpointIsSound) {
+  const Reader reader(folder_.path());
+  reader.verify_all();
+  std::vector<float> w(24);
+  reader.read_rows("w", 0, 4, w.data());
+  EXPECT_EQ(w, (std::vector<float>{1, 2, 3, 0, 0, 0, 4, 5, 6, 0, 0, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}));
+  reader.read_rows("exp_avg/w", 0, 4, w.data());
+  EXPECT_EQ(w, std::vector<float>(values_, values_ + 24));
+  EXPECT_EQ(reader.fp8().rows.at(0).history, (std::vector<float>{0.5f, 0.25f}));
+}
+
+TEST_F(EveryByte, OfTheManifestChanged) {
+  for (size_t at = 0; at < text_.size(); ++at) {
+    std::string damaged = text_;
+    for (const char value : others(text_[at])) {
+      damaged[at] = value;
+      testing::refusal([&] { checkpoint::parse_manifest("m", damaged); });
+    }
+  }
+}
+
+TEST_F(EveryByte, OfTheManifestIsTheLast) {
+  for (size_t length = 0; length < text_.size(); ++length)
+    testing::refusal([&] { checkpoint::parse_manifest("m", text_.substr(0, length)); });
+}
+
+// Someone who mends the checksum, too: then the content must hold up to every check, and reading to every shard.
+TEST_F(EveryByte, OfTheManifestChangedAndTheChecksumMended) {
+  int64_t accepted = 0, refused = 0;
+  for (size_t at = 0; at < body_; ++at) {
+    for (const char value : others(text_[at])) {
+      std::string damaged = text_.substr(0, body_);
+      damaged[at] = value;
+      damaged = with_checksum(damaged);
+      try {
+        checkpoint::parse_manifest("m", damaged);
+        ++accepted;  // another name, another checksum, another config
+        write_bytes(folder_ / "manifest.json", damaged);
+        read_everything(Reader(folder_.path(), Verify::on));
+      } catch (const UserError& error) {
+        ++refused;
+        EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
+      }
+    }
+  }
+  EXPECT_GT(accepted, 500);
+  EXPECT_GT(refused, 2000);
+}
+
+TEST_F(EveryByte, OfAShardChanged) {
+  for (const char* shard : {"a", "b", "c"}) {
+    const std::string good = read_bytes(folder_ / shard);
+    std::fstream file(folder_ / shard, std::ios::binary | std::ios::in | std::ios::out);
+    const auto put = [&](size_t at, int value) {
+      file.seekp(static_cast<std::streamoff>(at)).put(static_cast<char>(value)).flush();
+    };
+    for (size_t at = 0; at < good.size(); ++at) {
+      put(at, good[at] ^ 0x10);
+      const std::string message = testing::refusal([&] { Reader(folder_.path()).verify_all(); });
+      EXPECT_EQ(message.find((folder_ / shard).string() + ": "), 0u) << at << ": " << message;
+      put(at, good[at]);
+    }
+    EXPECT_NO_THROW(Reader(folder_.path()).verify_all());
+  }
+}
+
+TEST_F(EveryByte, OfAShardIsTheLast) {
+  for (const char* shard : {"a", "b", "c"}) {
+    const std::string good = read_bytes(folder_ / shard);
+    for (size_t length = good.size(); length-- > 0;) {
+      std::filesystem::resize_file(folder_ / shard, length);
+      const std::string message = testing::refusal([&] { Reader(folder_.path()).verify_all(); });
+      EXPECT_EQ(message.find((folder_ / shard).string() + ": "), 0u) << length << ": " << message;
+    }
+    write_bytes(folder_ / shard, good);
+    EXPECT_NO_THROW(Reader(folder_.path()).verify_all());
+  }
 }
 
 // --- tools -------------------------------------------------------------------------------------------------

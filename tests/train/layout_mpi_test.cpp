@@ -53,6 +53,9 @@ struct Bounds {
 };
 constexpr Bounds kFp32Bounds{.first = 5e-6, .later = 2e-5, .mains = 5e-5, .loss = 2e-6, .norm = 5e-6};
 constexpr double kRoundings = 6.0;  // 4.2 seen in a build that does not vectorize
+/// What BF16 alone may do to a loss, relative: half a unit in the last place, as if no two roundings cancelled. The
+/// measured cost of rounding is one number per step, now and then near zero by chance.
+constexpr double kBf16Loss = 0x1p-9;
 /// An amax is one value, with the rounding error of one.
 constexpr double kAmaxBound = 0.25;
 
@@ -276,8 +279,9 @@ TEST_P(Layout, EqualsOneRank) {
       " " + expect_within("grads1", actual.first, floor.first, rounded_at_once ? &rounding->first : nullptr);
   measured += " " + expect_within("grads3", actual.later, floor.later, rounded ? &rounding->later : nullptr);
   measured += " " + expect_within("mains", actual.mains, floor.mains, rounded ? &rounding->mains : nullptr);
-  EXPECT_LE(actual.loss, allowed(floor.loss, rounded ? &rounding->loss : nullptr));
-  EXPECT_LE(actual.valid, allowed(floor.loss, rounded ? &rounding->loss : nullptr));
+  const double loss_floor = rounded && !c.fp32() ? kBf16Loss : floor.loss;
+  EXPECT_LE(actual.loss, allowed(loss_floor, rounded ? &rounding->loss : nullptr));
+  EXPECT_LE(actual.valid, allowed(loss_floor, rounded ? &rounding->loss : nullptr));
   EXPECT_LE(actual.norm, allowed(kFp32Bounds.norm, rounded ? &rounding->norm : nullptr));
   // 3. The state of FP8.
   if (c.fp8()) {

@@ -32,7 +32,8 @@ class Loading {
         reader_(reader),
         config_(config),
         state_(state),
-        staging_(context, static_cast<size_t>(kStagingElements) * sizeof(float)) {}
+        staging_(context, static_cast<size_t>(kStagingElements) * sizeof(float)),
+        halves_(context, state.parameters->split() ? staging_.bytes() : 0) {}
 
   void parameters() {
     ParameterStore& store = *state_.parameters;
@@ -53,7 +54,7 @@ class Loading {
       for (const Parameter& parameter : store.parameters()) {
         const LogicalTensor& stored = checked(prefix + parameter.name, parameter);
         for (const ParameterStore::Piece& piece : store.pieces(parameter))
-          fill(stored, parameter, piece, ParameterStore::part(flat, piece.shard, piece.count));
+          fill(stored, parameter, piece, {.fp32 = ParameterStore::part(flat, piece.shard, piece.count)});
       }
     }
   }
@@ -84,15 +85,14 @@ class Loading {
 
   /// The piece's elements from the checkpoint, but for rows that it does not have.
   void fill(const LogicalTensor& stored, const Parameter& parameter, const ParameterStore::Piece& piece,
-            const Tensor& target) {
+            const model::MainParams& target) {
     int64_t done = 0;
     for (const Block& block : blocks_of(parameter.shard, piece.local, piece.count)) {
       const int64_t there = std::min(block.count, stored.rows() * block.width - block.first);
       for (int64_t at = 0; at < there; at += kStagingElements) {
         const int64_t count = std::min(kStagingElements, there - at);
         reader_.read(stored, {block.col, block.width, block.first + at, count}, staging_.as<float>());
-        context_.copy_to_device(ParameterStore::part(target, done + at, count), staging_.as<void>());
-        context_.synchronize();  // the staging memory is used again
+        target.part(done + at, count).write(context_, staging_.as<float>(), halves_.as<void>());
       }
       done += block.count;
     }
@@ -102,7 +102,7 @@ class Loading {
   const Reader& reader_;
   const config::Config& config_;
   const TrainingState& state_;
-  HostBuffer staging_;
+  HostBuffer staging_, halves_;
 };
 
 // Rows are found by name and role, so that the table of another pipeline split fits. A run may go on with another format

@@ -73,7 +73,7 @@ Manifest write_rank_files(const fs::path& folder, RankOf who, const std::vector<
     if (specs.empty()) continue;
     ShardFile file(folder, file_name(moments ? "optimizer" : "model", who), specs);
     for (const size_t i : members) {
-      const int64_t total = pieces[i].source.numel();
+      const int64_t total = pieces[i].source.count();
       for (int64_t first = 0; first < total; first += kFetch) {
         const int64_t count = std::min(kFetch, total - first);
         const float* values = fetch(i, first, count);

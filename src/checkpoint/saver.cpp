@@ -34,6 +34,7 @@ Saver::Saver(const Context& context, SaverOptions options, TrainingState state, 
     : context_(context), options_(std::move(options)), state_(state), job_(std::move(job)) {
   if (job_.who.rank == 0) remove_leftovers(options_.directory);
   pieces_ = pieces_to_save(state_, options_.optimizer);
+  if (state_.parameters->split()) joined_.resize(kFetch);
   if (options_.background) reserve();
   if (!options_.background) staging_ = HostBuffer(context_, kFetch * sizeof(float));
 }
@@ -56,7 +57,7 @@ void Saver::reserve() {
   int64_t elements = 0;
   for (const SavedPiece& piece : pieces_) {
     offsets_.push_back(elements);
-    elements += piece.source.numel();
+    elements += piece.source.count();
   }
   const int64_t bytes = elements * static_cast<int64_t>(sizeof(float));
   const int64_t available = available_host_bytes();
@@ -96,17 +97,18 @@ void Saver::save(const Progress& progress, const std::filesystem::path& good, bo
   if (saves_fp8(state_)) task.fp8 = read_fp8(context_, *state_.scales);
   if (options_.background) {
     for (size_t i = 0; i < pieces_.size(); ++i)
-      context_.copy_to_host(copy_.as<float>() + offsets_[i], pieces_[i].source);
+      pieces_[i].source.copy_raw(context_, copy_.as<float>() + offsets_[i]);
     context_.synchronize();
-    task.fetch = [this](size_t index, int64_t first, int64_t) {
-      return copy_.as<float>() + offsets_[index] + first;
+    task.fetch = [this](size_t index, int64_t first, int64_t count) {
+      return pieces_[index].source.from_raw(copy_.as<float>() + offsets_[index], first, count,
+                                            joined_.data());
     };
   } else {
     task.fetch = [this](size_t index, int64_t first, int64_t count) {
-      context_.copy_to_host(staging_.as<void>(),
-                            model::ParameterStore::part(pieces_[index].source, first, count));
+      const model::MainParams part = pieces_[index].source.part(first, count);
+      part.copy_raw(context_, staging_.as<void>());
       context_.synchronize();
-      return staging_.as<float>();
+      return part.from_raw(staging_.as<void>(), 0, count, joined_.data());
     };
   }
   task.stalled = now_seconds() - start;

@@ -42,8 +42,10 @@ std::vector<SavedPiece> pieces_to_save(const TrainingState& state, bool optimize
     for (const model::Parameter& parameter : store.parameters()) {
       if (!is_saved_here(store, parameter)) continue;
       for (const model::ParameterStore::Piece& piece : store.pieces(parameter)) {
-        const Tensor source = kind.empty() ? store.main_of(parameter, piece)
-                                           : model::ParameterStore::part(moments, piece.shard, piece.count);
+        const model::MainParams source =
+            kind.empty()
+                ? store.main_of(parameter, piece)
+                : model::MainParams{.fp32 = model::ParameterStore::part(moments, piece.shard, piece.count)};
         result.push_back({prefix + parameter.name, source, dims_of(parameter.shard.global),
                           stored_shape(parameter, piece),
                           blocks_of(parameter.shard, piece.local, piece.count)});

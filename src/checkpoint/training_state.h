@@ -28,7 +28,7 @@ std::vector<Block> blocks_of(const model::ParameterShard& shard, int64_t first, 
 /// A piece of a parameter or of a moment that this rank saves.
 struct SavedPiece {
   std::string name;             ///< of the logical tensor
-  Tensor source;                ///< [count] fp32, on the device
+  model::MainParams source;     ///< on the device
   std::vector<int64_t> global;  ///< shape of the whole
   std::vector<int64_t> stored;  ///< shape in this rank's file: whole rows where the piece has them, else flat
   std::vector<Block> blocks;    ///< in the order of the source's elements

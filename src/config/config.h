@@ -149,6 +149,7 @@ struct OptimizerConfig {
   double eps = 1e-8;
   double clip_grad = 1.0;                             ///< 0: no clipping
   ComputeDType main_grad_dtype = ComputeDType::fp32;  ///< of accumulated gradients and their reduction
+  bool store_param_remainders = false;                ///< main parameters are BF16 values and 16 more bits
 };
 
 struct DataSource {

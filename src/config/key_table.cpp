@@ -182,6 +182,11 @@ const auto kKeys = std::to_array<Key>({
     {TE_KEY(optimizer.clip_grad), kBuiltIn, at_least(0), "Largest global gradient norm; 0 is no clipping."},
     {TE_KEY(optimizer.main_grad_dtype), kBuiltIn, kAny,
      "Number format in which gradients are accumulated over microbatches and reduced over ranks."},
+    {TE_KEY(optimizer.store_param_remainders), kBuiltIn, kAny,
+     "Keep FP32 main parameters as the model's BF16 values and the 16 bits that these lack: 2 bytes per "
+     "parameter "
+     "less. One FP32 rounding in 131,072 differs, by one unit in the last place. Without effect in an FP32 "
+     "model."},
 
     {TE_KEY(data.train), kBuiltIn, kAny,
      "Training datasets, blended by weight (relative; they need not sum to 1). Required unless `synthetic`.",

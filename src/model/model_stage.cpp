@@ -87,7 +87,8 @@ void ModelStage::plan(MemoryPlan& plan, const Context& context, const StageSlots
              .data_size = groups_->data().size(),
              .tensor_rank = tensor_.rank(),
              .bucket_size = config_.parallel.bucket_size,
-             .training = slots.training});
+             .training = slots.training,
+             .split = config_.optimizer.store_param_remainders});
   recipe_->plan(plan);
   rope_.plan(plan, config_.model);
   if (embedding_) embedding_->plan(plan, context);

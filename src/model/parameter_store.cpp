@@ -6,6 +6,7 @@
 #include "core/random.h"
 #include "kernels/common/granule.h"
 #include "kernels/elementwise/elementwise.h"
+#include "kernels/param_split/param_split.h"
 
 namespace te::model {
 namespace {
@@ -56,7 +57,8 @@ void ParameterStore::plan(MemoryPlan& plan, const StoreLayout& layout) {
   lay_out();
   plan.add(values, "parameters", MemoryKind::parameters, layout.dtype, {flat_size_});
   if (!layout.training) return;
-  if (!fp32()) plan.add(mains, "main_params", MemoryKind::main_params, DType::f32, {shard_size_});
+  if (!fp32())
+    plan.add(mains, "main_params", MemoryKind::main_params, split() ? DType::u16 : DType::f32, {shard_size_});
   plan.add(grads, "main_grads", MemoryKind::main_grads, layout.grad_dtype, {flat_size_});
   plan.add(flags, "granule_flags", MemoryKind::optimizer, DType::u8, {flat_size_ / kGranule});
 }
@@ -70,7 +72,7 @@ void ParameterStore::bind(const Context& context) {
     if (layout_.training) parameter.grad = part(grads, parameter.offset, count).view(parameter.shape);
     if (fp32()) {
       parameter.main = parameter.value;
-    } else if (layout_.training && layout_.data_size == 1) {
+    } else if (layout_.training && layout_.data_size == 1 && !split()) {
       parameter.main = part(mains, parameter.offset, count).view(parameter.shape);
     }
     const bool counted =
@@ -98,8 +100,15 @@ Bucket ParameterStore::range(size_t first, size_t end) const {
   return {parameters_[first].offset, end < parameters_.size() ? parameters_[end].offset : flat_size_};
 }
 
-Tensor ParameterStore::main_of(const Segment& segment) const {
-  return fp32() ? value_of(segment) : part(mains, segment.shard, segment.count);
+MainParams ParameterStore::main_at(int64_t flat, int64_t shard, int64_t count) const {
+  const Tensor value = part(values, flat, count);
+  if (fp32()) return {.fp32 = value};
+  const Tensor main = part(mains, shard, count);
+  return split() ? MainParams{.value = value, .remainder = main} : MainParams{.fp32 = main};
+}
+
+MainParams ParameterStore::main_of(const Segment& segment) const {
+  return main_at(segment.begin, segment.shard, segment.count);
 }
 
 Tensor ParameterStore::flags_of(const Segment& segment) const {
@@ -118,9 +127,8 @@ std::vector<ParameterStore::Piece> ParameterStore::pieces(const Parameter& param
   return result;
 }
 
-Tensor ParameterStore::main_of(const Parameter& parameter, const Piece& piece) const {
-  return fp32() ? part(values, parameter.offset + piece.local, piece.count)
-                : part(mains, piece.shard, piece.count);
+MainParams ParameterStore::main_of(const Parameter& parameter, const Piece& piece) const {
+  return main_at(parameter.offset + piece.local, piece.shard, piece.count);
 }
 
 // --- values ------------------------------------------------------------------------------------------------
@@ -136,25 +144,33 @@ void ParameterStore::initialize(const Context& context, uint64_t seed, const Par
 
 void ParameterStore::initialize(const Context& context, uint64_t seed, const Parameter& parameter,
                                 const Piece& piece) const {
-  const Tensor main = main_of(parameter, piece);
-  if (parameter.init != Init::normal) {
-    return kernels::fill_value(context, main, parameter.init == Init::ones ? 1.0f : 0.0f);
-  }
+  const MainParams main = main_of(parameter, piece);
   const ParameterShard& shard = parameter.shard;
+  // Halves are made from FP32 numbers, which pass through the gradients' memory: it is not in use yet.
+  const int64_t most = main.fp32 ? piece.count : static_cast<int64_t>(grads.bytes() / sizeof(float));
   for (const ParameterShard::Run& run : shard.runs(piece.local, piece.local + piece.count)) {
-    kernels::fill_normal(context, part(main, run.local - piece.local, run.count), parameter.std, seed,
-                         stream_of(parameter.name),
-                         {.local_cols = shard.cols,
-                          .first_local = run.in_range,
-                          .global_row = run.row,
-                          .global_col = shard.first_col,
-                          .global_cols = shard.global_cols()});
+    for (int64_t at = 0; at < run.count; at += most) {
+      const int64_t count = std::min(most, run.count - at);
+      const MainParams target = main.part(run.local - piece.local + at, count);
+      const Tensor fp32 = target.fp32 ? target.fp32 : Tensor{grads.data, DType::f32, {count}};
+      if (parameter.init == Init::normal) {
+        kernels::fill_normal(context, fp32, parameter.std, seed, stream_of(parameter.name),
+                             {.local_cols = shard.cols,
+                              .first_local = run.in_range + at,
+                              .global_row = run.row,
+                              .global_col = shard.first_col,
+                              .global_cols = shard.global_cols()});
+      } else {
+        kernels::fill_value(context, fp32, parameter.init == Init::ones ? 1.0f : 0.0f);
+      }
+      if (!target.fp32) kernels::split_params(context, {fp32, target.value, target.remainder});
+    }
   }
 }
 
 void ParameterStore::cast_values(const Context& context) {
-  if (fp32()) return;
-  for (const Segment& segment : segments_) kernels::cast(context, main_of(segment), value_of(segment));
+  if (fp32() || split()) return;
+  for (const Segment& segment : segments_) kernels::cast(context, main_of(segment).fp32, value_of(segment));
 }
 
 }  // namespace te::model

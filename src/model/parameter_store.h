@@ -1,5 +1,5 @@
 // All parameters of this rank's part of the model, in flat buffers: values (the model's dtype) and main gradients for
-// all of them, main parameters (FP32) for this data rank's share, so that the optimizer, the reductions, the gradient
+// all of them, main parameters (model/main_params.h) for this data rank's share, so that the optimizer, the reductions, the gradient
 // norm and a checkpoint each walk a few long runs of memory.
 //
 // The flat buffers are cut into buckets at layer boundaries; each bucket is cut into equal segments, one per data rank
@@ -19,6 +19,7 @@
 
 #include "core/device.h"
 #include "core/memory_plan.h"
+#include "model/main_params.h"
 #include "model/parameter_shard.h"
 
 namespace te::model {
@@ -52,8 +53,9 @@ struct Parameter : ParameterSpec {
   int64_t offset = 0;  ///< elements, in the flat buffers; a multiple of the optimizer's granule
 
   Tensor value;  ///< what the passes read; the model's dtype
-  Tensor main;   ///< FP32, where one data rank holds all of it; the same memory as value in an FP32 model
-  Tensor grad;   ///< accumulated over the step's microbatches
+  Tensor
+      main;  ///< FP32, where one data rank holds all of it whole; the same memory as value in an FP32 model
+  Tensor grad;  ///< accumulated over the step's microbatches
 
   int64_t end() const { return offset + shape.numel(); }
 };
@@ -77,6 +79,7 @@ struct StoreLayout {
   int tensor_rank = 0;
   int64_t bucket_size = 1;  ///< elements, at least
   bool training = true;     ///< false: values alone, for generation and evaluation
+  bool split = false;       ///< main parameters are BF16 values and remainders
 };
 
 class ParameterStore {
@@ -107,7 +110,7 @@ class ParameterStore {
 
   const std::vector<Bucket>& buckets() const { return buckets_; }
   const std::vector<Segment>& segments() const { return segments_; }  ///< of this rank, one per bucket
-  Tensor main_of(const Segment& segment) const;
+  MainParams main_of(const Segment& segment) const;
   Tensor value_of(const Segment& segment) const { return part(values, segment.begin, segment.count); }
   Tensor grad_of(const Segment& segment) const { return part(grads, segment.begin, segment.count); }
   Tensor flags_of(const Segment& segment) const;
@@ -116,6 +119,7 @@ class ParameterStore {
   }
   Tensor grads_of(const Bucket& bucket) const { return part(grads, bucket.begin, bucket.end - bucket.begin); }
   bool fp32() const { return layout_.dtype == DType::f32; }  ///< the values are the main parameters
+  bool split() const { return layout_.split && !fp32(); }    ///< the values are their upper halves
 
   /// The flat range of parameters [first, end), by number, with the gap behind it.
   Bucket range(size_t first, size_t end) const;
@@ -128,16 +132,19 @@ class ParameterStore {
     int64_t local = 0, count = 0, shard = 0;
   };
   std::vector<Piece> pieces(const Parameter& parameter) const;
-  Tensor main_of(const Parameter& parameter, const Piece& piece) const;
+  MainParams main_of(const Parameter& parameter, const Piece& piece) const;
 
   Tensor values;  ///< [flat_size]
-  Tensor mains;   ///< [shard_size] fp32; in an FP32 model the values, if one data rank holds all, else empty
-  Tensor grads;   ///< [flat_size]
-  Tensor flags;   ///< u8 [flat_size / granule], see kernels/common/granule.h
+  /// [shard_size] fp32, or u16 where split(): remainders; in an FP32 model the values, if one data rank holds all, else
+  /// empty.
+  Tensor mains;
+  Tensor grads;  ///< [flat_size]
+  Tensor flags;  ///< u8 [flat_size / granule], see kernels/common/granule.h
 
  private:
   void lay_out();
   void initialize(const Context&, uint64_t seed, const Parameter&, const Piece&) const;
+  MainParams main_at(int64_t flat, int64_t shard, int64_t count) const;
 
   StoreLayout layout_;
   std::deque<Parameter> parameters_;

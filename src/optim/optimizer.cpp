@@ -76,12 +76,14 @@ void Optimizer::update_status(const Context& context) {
 }
 
 void Optimizer::update(const Context& context, const model::Segment& segment, float lr) {
+  const model::MainParams main = parameters_.main_of(segment);
   kernels::adamw(context,
-                 {.main_param = parameters_.main_of(segment),
+                 {.main_param = main.fp32,
                   .main_grad = parameters_.grad_of(segment),
                   .exp_avg = model::ParameterStore::part(exp_avg, segment.shard, segment.count),
                   .exp_avg_sq = model::ParameterStore::part(exp_avg_sq, segment.shard, segment.count),
                   .param = parameters_.fp32() ? Tensor{} : parameters_.value_of(segment),
+                  .remainder = main.remainder,
                   .flags = parameters_.flags_of(segment),
                   .lr = lr,
                   .beta1 = static_cast<float>(config_.beta1),

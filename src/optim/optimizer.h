@@ -1,4 +1,4 @@
-// The optimizer step: gradient norm, clipping, AdamW on the FP32 main parameters, new parameter values. All
+// The optimizer step: gradient norm, clipping, AdamW on the main parameters, new parameter values. All
 // of it runs on the device; the host learns the outcome from StepStatus, which is copied back once per step.
 //
 // Several data ranks share the work (ZeRO-1): each keeps main parameters and moments of its own segments

@@ -187,7 +187,7 @@ class FakeRank {
           for (int64_t col = 0; col < parameter.shard.cols; ++col)
             indices.push_back(row * parameter.shard.global_cols() + parameter.shard.first_col + col);
       for (const model::ParameterStore::Piece& piece : store_.pieces(parameter)) {
-        float* main = store_.main_of(parameter, piece).as<float>();
+        float* main = store_.main_of(parameter, piece).fp32.as<float>();
         for (int64_t i = 0; i < piece.count; ++i) {
           const int64_t index = indices[piece.local + i];
           visit(parameter.name, index, main[i]);

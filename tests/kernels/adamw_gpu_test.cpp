@@ -1,6 +1,7 @@
 // CUDA AdamW has the bits of the CPU reference over several steps, with and without a bf16 copy, for cut
 // tails and unaligned shards; the skip flag leaves every bit.
 #include "kernels/adamw/adamw.h"
+#include "kernels/param_split/param_split.h"
 #include "testing/testing.h"
 
 namespace te::kernels {
@@ -14,6 +15,7 @@ struct Shard {
   int64_t offset;  ///< elements by which every buffer is shifted, to break its alignment
   bool copy;       ///< with a bf16 copy
   int32_t skip;
+  bool split = false;  ///< main parameters in two halves
 };
 
 // Everything the optimizer holds after `steps` steps. The first `offset` elements are guards.
@@ -41,6 +43,13 @@ Bits run(const Context& context, const Shard& s, int steps) {
              .flags = decay,
              .lr = 3e-3f,
              .weight_decay = 0.1f};
+  TestTensor remainder(context, DType::u16, {size});
+  if (s.split) {
+    split_params(context, {args.main_param, part(p), part(remainder)});
+    args.param = part(p);
+    args.remainder = part(remainder);
+    args.main_param = {};
+  }
   args.grad_multiplier = multiplier.get().as<float>();
   args.skip = skip.get().as<int32_t>();
   for (int step = 1; step <= steps; ++step) {
@@ -48,7 +57,7 @@ Bits run(const Context& context, const Shard& s, int steps) {
     args.step = step;
     adamw(context, args);
   }
-  return {w.raw(), m.raw(), v.raw(), p.raw()};
+  return {w.raw(), m.raw(), v.raw(), p.raw(), s.split ? remainder.raw() : std::vector<uint8_t>{}};
 }
 
 TEST(AdamWGpu, HasTheBitsOfTheReference) {
@@ -57,8 +66,9 @@ TEST(AdamWGpu, HasTheBitsOfTheReference) {
   for (int64_t n : {1, 3, 4, 128, 1000, 1024, 100'003})
     for (int64_t offset : {0, 1, 2})
       for (bool copy : {false, true}) {
-        const Shard setup{n, offset, copy, 0};
-        EXPECT_EQ(run(cpu, setup, 10), run(gpu, setup, 10)) << n << " " << offset << " " << copy;
+        for (const Shard& setup : {Shard{n, offset, copy, 0}, Shard{n, offset, true, 0, true}})
+          EXPECT_EQ(run(cpu, setup, 10), run(gpu, setup, 10))
+              << n << " " << offset << " " << copy << setup.split;
       }
 }
 

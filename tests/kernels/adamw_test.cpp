@@ -2,8 +2,11 @@
 // flags.
 #include "kernels/adamw/adamw.h"
 
+#include <bit>
 #include <cmath>
 
+#include "core/float_types.h"
+#include "kernels/param_split/param_split.h"
 #include "testing/testing.h"
 
 namespace te::kernels {
@@ -59,6 +62,46 @@ TEST(AdamW, OneStepByHand) {
   // 1 (1 - 0.03125) - 0.125 = 0.84375;  -2 (1 - 0.03125) + 0.125 = -1.8125
   EXPECT_EQ(b.main_param.floats(), (std::vector<float>{0.84375f, -1.8125f}));
   EXPECT_EQ(b.param.floats(), (std::vector<float>{0.84375f, -1.8125f}));
+}
+
+// In two halves the parameter is the same number, but for the one case that param_split.h names.
+TEST(AdamW, RemaindersGiveTheSameParameters) {
+  const int64_t n = 20'000;
+  Buffers whole(n), halves(n);
+  TestTensor remainder(cpu(), DType::u16, {n});
+  split_params(cpu(), {whole.main_param, halves.param, remainder});
+  AdamW args = halves.args();
+  args.main_param = {};
+  args.remainder = remainder;
+  std::vector<float> joined(static_cast<size_t>(n));
+  for (int step = 1; step <= 5; ++step) {
+    AdamW reference = whole.args();
+    reference.step = args.step = step;
+    adamw(cpu(), reference);
+    adamw(cpu(), args);
+    join_params_on_host(halves.param.get().as<uint16_t>(), remainder.get().as<uint16_t>(), n, joined.data());
+    const std::vector<float> expected = whole.main_param.floats();
+    for (size_t i = 0; i < joined.size(); ++i) {
+      const auto bits = std::bit_cast<uint32_t>(expected[i]), actual = std::bit_cast<uint32_t>(joined[i]);
+      ASSERT_LE(bits - actual, step) << i;  // one unit towards zero each time
+    }
+    EXPECT_EQ(halves.exp_avg.floats(), whole.exp_avg.floats());
+  }
+  EXPECT_NE(joined, std::vector<float>(joined.size(), 0.0f));
+}
+
+TEST(ParamSplit, ComesBackWholeAndRoundsLikeBf16) {
+  const uint32_t uppers[] = {0x0000, 0x0001, 0x3f80, 0x3f81, 0x3fff, 0x7f7e, 0xbf80, 0xc0ff, 0x807f};
+  for (const uint32_t upper : uppers) {
+    for (uint32_t lower = 0; lower <= 0xffff; ++lower) {
+      const uint32_t bits = upper << 16 | lower;
+      const SplitFloat split = split_float(bits);
+      const bool tie_to_zero = lower == 0x8000 && upper % 2 == 0;
+      ASSERT_EQ(join_float(split), bits - tie_to_zero) << std::hex << bits;
+      ASSERT_EQ(split.value, to_bf16(std::bit_cast<float>(bits)).bits) << std::hex << bits;
+      ASSERT_EQ(split_float(join_float(split)).value, split.value) << std::hex << bits;
+    }
+  }
 }
 
 TEST(AdamW, EpsIsAddedToTheCorrectedRoot) {

@@ -396,8 +396,8 @@ inline void expect_equal(Rank& rank, const Expected& expected, const Tolerance& 
       const auto moment = [&](const Tensor& flat) {
         return rank.read(ParameterStore::part(flat, piece.shard, piece.count));
       };
-      EXPECT_LE(largest_difference(rank.read(rank.store().main_of(p, piece)), expected.main.at(p.name), held,
-                                   piece.local),
+      EXPECT_LE(largest_difference(rank.read(rank.store().main_of(p, piece).fp32), expected.main.at(p.name),
+                                   held, piece.local),
                 tolerance.main);
       EXPECT_LE(largest_difference(moment(rank.optimizer().exp_avg), expected.exp_avg.at(p.name), held,
                                    piece.local),

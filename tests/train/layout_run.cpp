@@ -98,7 +98,7 @@ Parts gradients(const Context& context, StepRunner& runner) {
 Parts main_parameters(const Context& context, StepRunner& runner) {
   const ParameterStore& store = runner.model().parameters();
   return parts_of(context, store, [&](const Parameter& parameter, const ParameterStore::Piece& piece) {
-    return store.main_of(parameter, piece);
+    return store.main_of(parameter, piece).fp32;
   });
 }
 

@@ -122,6 +122,9 @@ const Case kCases[] = {
     {"saved_in_the_foreground", {"checkpoint.save_every=1", "checkpoint.async=false"}},
     {"fp8_delayed", kFp8},
     {"fp8_delayed_full_recompute", kFp8 + std::vector<std::string>{"training.recompute=full"}},
+    {"fp8_param_remainders", kFp8 + std::vector<std::string>{"optimizer.store_param_remainders=true"}},
+    {"param_remainders_saved_in_the_foreground",
+     {"optimizer.store_param_remainders=true", "checkpoint.save_every=1", "checkpoint.async=false"}},
     {"fp8_tensorwise", kFp8 + std::vector<std::string>{"precision.fp8_recipe=tensorwise"}},
     {"fp8_gpt_with_dropout",
      kFp8 + std::vector<std::string>{"model.family=gpt", "model.num_query_groups=4",
@@ -138,6 +141,24 @@ TEST_F(Training, BackgroundSavesHoldTheWeightsOfTheirStep) {
   for (int64_t step = 1; step <= 6; ++step)
     EXPECT_EQ(folder_.checkpoint_bytes("background", step), folder_.checkpoint_bytes("foreground", step))
         << step;
+}
+
+// Halves of main parameters are the same FP32 numbers, but for a last bit now and then; a run may go on with the other
+// form.
+TEST_F(Training, RemaindersOfMainParametersChangeNoLoss) {
+  const std::string split = "optimizer.store_param_remainders=true";
+  expect_success(folder_.run("whole", kFp8));
+  expect_success(folder_.run("split", kFp8 + std::vector<std::string>{split}));
+  expect_success(folder_.run("mixed", kFp8 + std::vector<std::string>{split, "training.train_steps=3"}));
+  expect_success(folder_.run("mixed", kFp8 + std::vector<std::string>{"checkpoint.resume=auto"}));
+  const std::vector<double> expected = folder_.column("whole", "loss");
+  ASSERT_EQ(expected.size(), 6u);
+  for (const char* run : {"split", "mixed"}) {
+    const std::vector<double> loss = folder_.column(run, "loss");
+    ASSERT_EQ(loss.size(), 6u);
+    EXPECT_EQ(loss[0], expected[0]);  // the same initial weights
+    for (size_t step = 0; step < 6; ++step) EXPECT_NEAR(loss[step], expected[step], 1e-4 * expected[step]);
+  }
 }
 
 // Gradients were calibrated for E5M2, whose largest number is 128 times that of E4M3: a run that goes on in

@@ -11,11 +11,18 @@ namespace te::kernels {
 namespace {
 
 void check(const AdamW& args, int64_t n) {
-  for (const auto& [name, tensor] : {std::pair{"main_param", &args.main_param},
-                                     {"exp_avg", &args.exp_avg},
-                                     {"exp_avg_sq", &args.exp_avg_sq}}) {
+  for (const auto& [name, tensor] : {std::pair{"exp_avg", &args.exp_avg}, {"exp_avg_sq", &args.exp_avg_sq}}) {
     check_dtype("adamw", name, *tensor, DType::f32);
     check_shape("adamw", name, *tensor, {n});
+  }
+  if (args.remainder) {
+    TE_CHECK(!args.main_param, "adamw: main_param and remainder exclude each other");
+    check_dtype("adamw", "remainder", args.remainder, DType::u16);
+    check_shape("adamw", "remainder", args.remainder, {n});
+    check_dtype("adamw", "param", args.param, DType::bf16);
+  } else {
+    check_dtype("adamw", "main_param", args.main_param, DType::f32);
+    check_shape("adamw", "main_param", args.main_param, {n});
   }
   check_hp("adamw", "main_grad", args.main_grad);
   check_shape("adamw", "main_grad", args.main_grad, {n});
@@ -35,6 +42,8 @@ void adamw_cpu(const AdamW& args, int64_t n) {
   const AdamWConstants c = adamw_constants(args);
   const float multiplier = args.grad_multiplier != nullptr ? *args.grad_multiplier : 1.0f;
   float* main_param = args.main_param.as<float>();
+  uint16_t* remainder = args.remainder.as<uint16_t>();
+  uint16_t* upper = args.param.as<uint16_t>();  // with remainder
   const Grad* main_grad = args.main_grad.as<Grad>();
   float* exp_avg = args.exp_avg.as<float>();
   float* exp_avg_sq = args.exp_avg_sq.as<float>();
@@ -44,6 +53,14 @@ void adamw_cpu(const AdamW& args, int64_t n) {
   for (int64_t begin = 0; begin < n; begin += kAdamWGranule) {
     const float decay = (flags[begin / kAdamWGranule] & kGranuleDecays) != 0 ? c.decay : 0.0f;
     const int64_t end = std::min(begin + kAdamWGranule, n);
+    if (remainder != nullptr) {
+      for (int64_t i = begin; i < end; ++i) {
+        SplitFloat split{upper[i], remainder[i]};
+        adamw_split(c, decay, to_float(main_grad[i]) * multiplier, split, exp_avg[i], exp_avg_sq[i]);
+        upper[i] = split.value, remainder[i] = split.remainder;
+      }
+      continue;
+    }
     for (int64_t i = begin; i < end; ++i)
       adamw_element(c, decay, to_float(main_grad[i]) * multiplier, main_param[i], exp_avg[i], exp_avg_sq[i]);
     if (param != nullptr)
@@ -54,7 +71,7 @@ void adamw_cpu(const AdamW& args, int64_t n) {
 }  // namespace
 
 void adamw(const Context& context, const AdamW& args) {
-  const int64_t n = args.main_param.numel();
+  const int64_t n = args.exp_avg.numel();
   if (n == 0) return;  // a rank whose shard is empty
   check(args, n);
   TE_DISPATCH_CUDA(context, adamw, args);

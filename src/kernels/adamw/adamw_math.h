@@ -3,11 +3,13 @@
 // root are IEEE on both sides.
 #pragma once
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
 
 #include "core/random.h"
 #include "kernels/adamw/adamw.h"
+#include "kernels/param_split/param_split.h"
 
 namespace te::kernels {
 
@@ -44,6 +46,14 @@ TE_HOST_DEVICE void adamw_element(const AdamWConstants& c, float decay, float gr
   // Decay and update are small beside param: adding them first leaves one rounding of param. The product is
   // the addend of an fmaf, so it cannot be contracted.
   param = param - fmaf(decay, param, c.step_size * update);
+}
+
+/// The same on a main parameter in two halves.
+TE_HOST_DEVICE void adamw_split(const AdamWConstants& c, float decay, float gradient, SplitFloat& split,
+                                float& exp_avg, float& exp_avg_sq) {
+  float param = std::bit_cast<float>(join_float(split));
+  adamw_element(c, decay, gradient, param, exp_avg, exp_avg_sq);
+  split = split_float(std::bit_cast<uint32_t>(param));
 }
 
 #ifdef TE_WITH_CUDA

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "core/random.h"
-#include "kernels/rope/rope.h"
 
 namespace te::model {
 
@@ -71,18 +70,15 @@ DotProductAttention::DotProductAttention(const std::string& name, const config::
                                          const RopeTables& rope, const parallel::TensorParallel& tensor)
     : shape_(shape_of(config, tensor)), rope_(rope), stream_(stream_of(name + ".attention_dropout")) {}
 
-void DotProductAttention::rotate(const Context& context, const Tensor& qkv, bool backward,
-                                 const Tensor& positions) const {
-  if (!rope_.cos) return;
-  kernels::rope(context, {.qkv = qkv,
-                          .cos = rope_.cos,
-                          .sin = rope_.sin,
-                          .seq = shape_.seq,
-                          .num_heads = shape_.num_heads,
-                          .num_query_groups = shape_.num_query_groups,
-                          .head_dim = shape_.head_dim,
-                          .backward = backward,
-                          .positions = positions});
+kernels::Rope DotProductAttention::rotation(const Tensor& qkv, bool backward) const {
+  return {.qkv = qkv,
+          .cos = rope_.cos,
+          .sin = rope_.sin,
+          .seq = shape_.seq,
+          .num_heads = shape_.num_heads,
+          .num_query_groups = shape_.num_query_groups,
+          .head_dim = shape_.head_dim,
+          .backward = backward};
 }
 
 // One seed per layer and microbatch: the kernels count positions from the microbatch's first sample.
@@ -99,7 +95,7 @@ kernels::AttentionShape DotProductAttention::shape_for(const Pass& pass) const {
 
 void DotProductAttention::forward(const Context& context, const Tensor& qkv, const Tensor& o,
                                   const Tensor& lse, const Pass& pass, const Scratch& scratch) const {
-  rotate(context, qkv, false);
+  if (rope_.cos) kernels::rope(context, rotation(qkv, false));
   kernels::attention_forward(context, {.shape = shape_for(pass),
                                        .qkv = qkv,
                                        .o = o,
@@ -112,7 +108,11 @@ void DotProductAttention::forward(const Context& context, const Tensor& qkv, con
 void DotProductAttention::forward_cached(const Context& context, const Tensor& qkv, const Tensor& o,
                                          const kernels::KeyValueCache& cache, const Pass& pass) const {
   const CachedRows& rows = pass.cached;
-  rotate(context, qkv, false, rows.positions);
+  if (rope_.cos) {
+    kernels::Rope rope = rotation(qkv, false);
+    rope.positions = rows.positions;
+    kernels::rope(context, rope);
+  }
   const auto appended = [&](const Tensor& ids) { return Tensor{ids.data, ids.dtype, {rows.appended}}; };
   kernels::cache_append(context, {.qkv = qkv.slice_rows(0, rows.appended),
                                   .sequences = appended(rows.sequences),
@@ -127,7 +127,8 @@ void DotProductAttention::forward_cached(const Context& context, const Tensor& q
 }
 
 void DotProductAttention::backward(const Context& context, const Tensor& qkv, const Tensor& o,
-                                   const Tensor& lse, const Tensor& d_o, const Tensor& dqkv, const Pass& pass,
+                                   const Tensor& lse, const Tensor& d_o, const Tensor& dqkv,
+                                   const kernels::Fp8Output& cast, const Tensor& dbias, const Pass& pass,
                                    const Scratch& scratch) const {
   kernels::attention_backward(context, {.shape = shape_for(pass),
                                         .qkv = qkv,
@@ -138,7 +139,11 @@ void DotProductAttention::backward(const Context& context, const Tensor& qkv, co
                                         .workspace = scratch.attention,
                                         .dropout_seed = dropout_seed(pass),
                                         .document_start = pass.document_start});
-  rotate(context, dqkv, true);
+  if (!rope_.cos) return;
+  kernels::Rope rope = rotation(dqkv, true);
+  rope.out = cast;
+  if (cast && dbias) rope.dbias = dbias, rope.scratch = scratch.column_sums;
+  kernels::rope(context, rope);
 }
 
 }  // namespace te::model

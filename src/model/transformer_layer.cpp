@@ -225,15 +225,18 @@ void TransformerLayer::backward_attention(const Context& context, LayerActivatio
   }
   linear_proj_.backward(context, branch_gradient(context, attention_stream_, pass, scratch), g.proj,
                         a.proj_input, d_o, pass, scratch, deferred);
-  // 3'. Attention and rotary embedding.
-  attention_.backward(context, a.qkv, a.proj_input.hp, a.lse, d_o, g.qkv.hp, pass, scratch);
+  // 3'. Attention and rotary embedding, whose result is linear_qkv's grad_output.
+  g.qkv.quantized = false;
+  kernels::Fp8Output cast;
+  if (attention_.can_cast()) cast = linear_qkv_.grad_target(g.qkv, pass).fp8;
+  const Tensor dbias = linear_qkv_.bias() != nullptr ? linear_qkv_.bias()->grad : Tensor{};
+  attention_.backward(context, a.qkv, a.proj_input.hp, a.lse, d_o, g.qkv.hp, cast, dbias, pass, scratch);
   // 2'. Queries, keys and values.
   if (selective) {
     input_layernorm_.forward(context, a.x_in, {}, a.x_in, a.norm1,
                              linear_qkv_.input_target(a.qkv_input, again));
     linear_qkv_.complete_input(context, a.qkv_input, again);
   }
-  g.qkv.quantized = false;
   linear_qkv_.backward(context, g.qkv, a.qkv_input, scratch.d_branch, pass, scratch, deferred);
   // 1'. Norm; its gradient joins the stream's.
   input_layernorm_.backward(context, scratch.d_branch, a.x_in, a.norm1, scratch.d_stream, scratch);

@@ -1,4 +1,5 @@
 // CUDA rotary embedding against the CPU reference: the same bits.
+#include "kernels/quantize/quantize.h"
 #include "kernels/rope/rope.h"
 #include "testing/testing.h"
 
@@ -34,6 +35,47 @@ TEST(RopeGpuTest, SameBitsAsCpu) {
         EXPECT_EQ(count_different(bits[1], bits[0], dtype_size(dtype)), 0)
             << dtype_name(dtype) << " seq " << t.seq << " head_dim " << t.head_dim;
       }
+    }
+  }
+}
+
+// Rotating and casting at once gives the bytes, the amax and the column sums of the CPU's two passes, also where the
+// kernel that does both in one (heads of 128) does not apply.
+TEST(RopeGpuTest, CastsWhatItRotates) {
+  TE_REQUIRE_GPU();
+  const Context cpu = Context::cpu(), gpu = Context::cuda(0);
+  const GpuRopeCase cases[] = {
+      {1, 128, 2, 1, 128}, {2, 72, 3, 3, 128}, {1, 33, 2, 1, 128}, {1, 64, 4, 2, 64}};
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const GpuRopeCase& t : cases) {
+      const int64_t rows = t.batch * t.seq, columns = (t.heads + 2 * t.groups) * t.head_dim;
+      const Shape table{t.seq, t.head_dim / 2};
+      std::vector<float> cos(table.numel()), sin(table.numel());
+      kernels::rope_tables(t.seq, t.head_dim, 10000.0, cos.data(), sin.data());
+      std::vector<uint8_t> rowwise[2], columnwise[2], amax[2];
+      std::vector<float> dbias[2];
+      for (const bool on_gpu : {false, true}) {
+        const Context& context = on_gpu ? gpu : cpu;
+        TestTensor qkv(context, dtype, {rows, columns}), c(context, DType::f32, table);
+        TestTensor s(context, DType::f32, table), q(context, DType::e5m2, {rows, columns});
+        TestTensor qt(context, DType::e5m2, {columns, rows}), scale(context, DType::f32, {4});
+        TestTensor largest(context, DType::f32, {1}), bias(context, DType::f32, {columns});
+        TestTensor sums(context, DType::f32, {kernels::quantize_scratch_elements(rows, columns)});
+        qkv.fill_normal(1), c.fill(cos), s.fill(sin), scale.fill({30.0f, 0, 0, 0});
+        largest.fill_value(0), bias.fill_value(0);
+        kernels::Rope args{qkv, c, s, t.seq, t.heads, t.groups, t.head_dim, true};
+        args.out.rowwise = q, args.out.columnwise = qt;
+        args.out.scale = scale.get().as<float>(), args.out.amax = largest.get().as<float>();
+        args.dbias = bias, args.scratch = sums;
+        rope(context, args);
+        rowwise[on_gpu] = q.raw(), columnwise[on_gpu] = qt.raw(), amax[on_gpu] = largest.raw();
+        dbias[on_gpu] = bias.floats();
+      }
+      const std::string what = fmt::format("{} seq {} dim {}", dtype_name(dtype), t.seq, t.head_dim);
+      EXPECT_EQ(rowwise[1], rowwise[0]) << what;
+      EXPECT_EQ(columnwise[1], columnwise[0]) << what;
+      EXPECT_EQ(amax[1], amax[0]) << what;
+      for (size_t i = 0; i < dbias[0].size(); ++i) ASSERT_NEAR(dbias[1][i], dbias[0][i], 2e-4) << what;
     }
   }
 }

@@ -14,8 +14,11 @@ constexpr int kRowThreads = 512;
 constexpr int kRowLoads = 4;  ///< vectors a thread has in flight
 constexpr float kLog2E = 1.4426950408889634f;
 
+/// e^x for x <= 0; what is below the normal numbers becomes 0, which saves the instructions that keep it.
 __device__ __forceinline__ float exp_of(float x) {
-  return exp2f(x * kLog2E);
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x * kLog2E));
+  return result;
 }
 
 /// sum of exp(x - largest) over some elements. It starts from a finite maximum, so that a logit of -inf means
@@ -25,13 +28,14 @@ struct Softmax {
   float sum = 0.0f;
 };
 
-template <class T, int N>
+/// kWhole promises that all N are valid.
+template <bool kWhole, class T, int N>
 __device__ __forceinline__ void add_logits(Softmax& s, const Vector<T, N>& x, int valid) {
   float value[N], largest = s.largest;
 #pragma unroll
   for (int i = 0; i < N; ++i) {
     value[i] = load_float(&x.v[i]);
-    if (i < valid) largest = fmaxf(largest, value[i]);
+    if (kWhole || i < valid) largest = fmaxf(largest, value[i]);
   }
   if (largest > s.largest) {
     s.sum *= exp_of(s.largest - largest);
@@ -39,7 +43,7 @@ __device__ __forceinline__ void add_logits(Softmax& s, const Vector<T, N>& x, in
   }
 #pragma unroll
   for (int i = 0; i < N; ++i)
-    if (i < valid) s.sum += exp_of(value[i] - largest);
+    if (kWhole || i < valid) s.sum += exp_of(value[i] - largest);
 }
 
 /// The block's maximum and sum, given to all threads.
@@ -78,18 +82,23 @@ template <class T, int N>
 __device__ __forceinline__ Softmax row_softmax(const T* row, int64_t columns, int64_t valid, T* cache,
                                                float* shared) {
   Softmax mine;
-  const int64_t stride = int64_t{blockDim.x} * N;
-  for (int64_t start = int64_t{threadIdx.x} * N; start < columns; start += kRowLoads * stride) {
+  const int end = static_cast<int>(columns), real = static_cast<int>(valid);
+  const int stride = static_cast<int>(blockDim.x) * N;
+  for (int start = static_cast<int>(threadIdx.x) * N; start < end; start += kRowLoads * stride) {
     Vector<T, N> x[kRowLoads];
 #pragma unroll
     for (int k = 0; k < kRowLoads; ++k)
-      if (start + k * stride < columns) x[k] = load_vector<T, N>(row + start + k * stride);
+      if (start + k * stride < end) x[k] = load_vector<T, N>(row + start + k * stride);
 #pragma unroll
     for (int k = 0; k < kRowLoads; ++k) {
-      const int64_t c = start + k * stride, left = valid - c;
-      if (c >= columns) continue;
+      const int c = start + k * stride;
+      if (c >= end) continue;
       if (cache != nullptr) store_vector<T, N>(cache + c, x[k]);
-      add_logits<T, N>(mine, x[k], left >= N ? N : static_cast<int>(left));
+      if (c + N <= real) {
+        add_logits<true, T, N>(mine, x[k], N);
+      } else {
+        add_logits<false, T, N>(mine, x[k], real - c);
+      }
     }
   }
   return block_softmax(mine, shared);
@@ -101,15 +110,28 @@ template <class T, int N>
 __device__ __forceinline__ void write_gradient(const T* source, T* row, int64_t columns, int64_t valid,
                                                const Softmax& all, int64_t target, float grad_scale) {
   const float inverse = 1.0f / all.sum;
-  for (int64_t c = int64_t{threadIdx.x} * N; c < columns; c += int64_t{blockDim.x} * N) {
+  const int end = static_cast<int>(columns), real = static_cast<int>(valid);
+  // Another rank's target is out of range here.
+  const int hit = target >= 0 && target < columns ? static_cast<int>(target) : -N;
+  for (int c = static_cast<int>(threadIdx.x) * N; c < end; c += static_cast<int>(blockDim.x) * N) {
     const Vector<T, N> x = load_vector<T, N>(source + c);
+    float value[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) value[i] = exp_of(load_float(&x.v[i]) - all.largest) * inverse * grad_scale;
+    if (hit >= c && hit < c + N) {
+#pragma unroll
+      for (int i = 0; i < N; ++i)
+        if (c + i == hit)
+          value[i] = (exp_of(load_float(&x.v[i]) - all.largest) * inverse - 1.0f) * grad_scale;
+    }
+    if (c + N > real) {
+#pragma unroll
+      for (int i = 0; i < N; ++i)
+        if (c + i >= real) value[i] = 0.0f;
+    }
     Vector<T, N> gradient;
 #pragma unroll
-    for (int i = 0; i < N; ++i) {
-      const float probability = exp_of(load_float(&x.v[i]) - all.largest) * inverse;
-      const float value = (probability - (c + i == target ? 1.0f : 0.0f)) * grad_scale;
-      store_float(&gradient.v[i], c + i < valid ? value : 0.0f);
-    }
+    for (int i = 0; i < N; ++i) store_float(&gradient.v[i], value[i]);
     store_vector<T, N>(row + c, gradient);
   }
 }

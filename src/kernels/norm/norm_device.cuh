@@ -70,32 +70,32 @@ inline NormFp8 norm_fp8(const Fp8Output& out) {
   return fp8;
 }
 
-/// N values (already rounded to the high-precision dtype) as FP8 bytes, counted.
+/// N values (already rounded to the high-precision dtype) as FP8 bytes; counted where `counted`.
 template <DType type, int N>
-__device__ __forceinline__ Vector<uint8_t, N> cast_values(const float (&y)[N], float scale,
+__device__ __forceinline__ Vector<uint8_t, N> cast_values(const float (&y)[N], float scale, bool counted,
                                                           ThreadCounters& counters) {
   Vector<uint8_t, N> q;
   if constexpr (N == 1) {
-    const float scaled = __fmul_rn(y[0], scale);
-    q.v[0] = to_fp8<type>(scaled);
-    count_value<type>(y[0], scaled, q.v[0], counters);
+    q.v[0] = to_fp8<type>(__fmul_rn(y[0], scale));
   } else {
 #pragma unroll
     for (int i = 0; i < N; i += 2) {
-      const float first = __fmul_rn(y[i], scale), second = __fmul_rn(y[i + 1], scale);
-      const uint16_t pair = to_fp8x2<type>(first, second);
+      const uint16_t pair = to_fp8x2<type>(__fmul_rn(y[i], scale), __fmul_rn(y[i + 1], scale));
       q.v[i] = static_cast<uint8_t>(pair & 0xff);
       q.v[i + 1] = static_cast<uint8_t>(pair >> 8);
-      count_value<type>(y[i], first, q.v[i], counters);
-      count_value<type>(y[i + 1], second, q.v[i + 1], counters);
     }
+  }
+  if (counted) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) count_value<type>(y[i], __fmul_rn(y[i], scale), q.v[i], counters);
   }
   return q;
 }
 template <int N>
 __device__ __forceinline__ Vector<uint8_t, N> cast_values(bool e5m2, const float (&y)[N], float scale,
-                                                          ThreadCounters& counters) {
-  return e5m2 ? cast_values<DType::e5m2>(y, scale, counters) : cast_values<DType::e4m3>(y, scale, counters);
+                                                          bool counted, ThreadCounters& counters) {
+  return e5m2 ? cast_values<DType::e5m2>(y, scale, counted, counters)
+              : cast_values<DType::e4m3>(y, scale, counted, counters);
 }
 
 /// Statistics of one thread over all its rows, and their way to memory once per block.
@@ -109,7 +109,7 @@ struct NormFp8Sums {
 #pragma unroll
     for (int i = 0; i < N; ++i) amax = max(amax, abs_bits(y[i]));
     if (!fp8.data) return;
-    const Vector<uint8_t, N> q = cast_values(fp8.e5m2, y, scale, counters);
+    const Vector<uint8_t, N> q = cast_values(fp8.e5m2, y, scale, fp8.counters != nullptr, counters);
     if (fp8.rowwise != nullptr) store_vector<uint8_t, N>(fp8.rowwise + offset, q);
   }
 

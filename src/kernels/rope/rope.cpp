@@ -7,6 +7,7 @@
 
 #include "core/float_types.h"
 #include "kernels/common/checks.h"
+#include "kernels/quantize/quantize.h"
 #include "kernels/rope/rope_cuda.h"
 
 namespace te::kernels {
@@ -35,6 +36,8 @@ void check_rope(const Rope& a) {
   TE_CHECK(a.cos.shape.rank() == 2 && a.cos.dim(0) >= least && a.cos.dim(1) == a.head_dim / 2,
            "{}: cos has shape {}, must be [>= {}, {}]", op, a.cos.shape.str(), least, a.head_dim / 2);
   check_shape(op, "sin", a.sin, a.cos.shape);
+  if (a.out) check_fp8_output(op, a.out, a.qkv.rows(), a.qkv.cols());
+  TE_CHECK(a.out || !a.dbias, "{}: dbias without out", op);
 }
 
 template <class T>
@@ -70,6 +73,8 @@ void rope(const Context& context, const Rope& args) {
              "rope: position {} of row {} is not in the tables of {}", position, r, args.cos.dim(0));
   }
   visit_hp(args.qkv.dtype, [&](auto zero) { rope_cpu<decltype(zero)>(args); });
+  if (args.out)
+    quantize(context, {.x = args.qkv, .out = args.out, .dbias = args.dbias, .scratch = args.scratch});
 }
 
 namespace {

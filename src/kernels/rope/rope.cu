@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "kernels/common/cuda_common.cuh"
+#include "kernels/quantize/quantize.h"
 #include "kernels/rope/rope_cuda.h"
 
 namespace te::kernels::cuda {
@@ -94,8 +95,12 @@ void launch_rope(const Context& context, const Rope& a) {
 }  // namespace
 
 void rope(const Context& context, const Rope& args) {
+  if (args.out && rope_cast(context, args)) return;
   visit_hp(args.qkv.dtype,
            [&](auto zero) { launch_rope<typename DeviceType<decltype(zero)>::type>(context, args); });
+  if (args.out)
+    kernels::quantize(context,
+                      {.x = args.qkv, .out = args.out, .dbias = args.dbias, .scratch = args.scratch});
 }
 
 }  // namespace te::kernels::cuda

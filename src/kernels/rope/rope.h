@@ -3,13 +3,14 @@
 //   [a, b] -> [a cos - b sin, b cos + a sin]
 //   angle(position, i) = position * theta^(-2 i / head_dim)
 // Works in place on the packed output of linear_qkv; attention reads q, k and v there through strides, so the
-// QKV split needs no pass of its own.
+// QKV split needs no pass of its own. The backward pass ends in linear_qkv's grad_output, which may leave as FP8.
 #pragma once
 
 #include <cstdint>
 
 #include "core/device.h"
 #include "core/tensor.h"
+#include "kernels/quantize/fp8_output.h"
 
 namespace te::kernels {
 
@@ -22,6 +23,9 @@ struct Rope {
   int64_t head_dim = 0;
   bool backward = false;  ///< rotate by the negative angle: the gradient
   Tensor positions;       ///< optional int32 [rows], below cos.dim(0); seq is then not read
+  Fp8Output out;   ///< optional: the whole of qkv, rotated, is cast here; what qkv then holds is unspecified
+  Tensor dbias;    ///< optional, with out: += column sums, see kernels/quantize
+  Tensor scratch;  ///< fp32, quantize_scratch_elements(rows, columns), with dbias
 };
 void rope(const Context& context, const Rope& args);
 

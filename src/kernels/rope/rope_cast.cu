@@ -1,0 +1,92 @@
+// Rotary embedding and the FP8 cast of its result in one pass, in the tiles of fp8_tile.cuh: a head of 128 channels is two
+// tiles, one per half, which a block rotates in registers. The same products and roundings as rope.cu, so the same bytes
+// as rotating first and casting after.
+#include "kernels/quantize/fp8_tile.cuh"
+#include "kernels/quantize/quantize_cuda.h"
+#include "kernels/rope/rope_cuda.h"
+
+namespace te::kernels::cuda {
+namespace {
+
+constexpr int kHeadDim = 2 * kTileCols;
+
+template <class T>
+struct RopeCastArgs {
+  const T* qkv;
+  const float* cos;
+  const float* sin;
+  const int32_t* positions;  ///< null: row % seq
+  Fp8TileTarget target;      ///< [rows, columns of qkv]
+  unsigned seq;
+  unsigned rotated;  ///< heads of q and k
+  float sign;
+};
+
+template <class T, DType kFormat>
+__global__ void __launch_bounds__(kTileThreads, sizeof(T) == 2 ? 3 : 1)
+    rope_cast_kernel(const __grid_constant__ RopeCastArgs<T> args) {
+  __shared__ Fp8TileShared shared;
+  const int64_t rows = args.target.rows, columns = args.target.cols;
+  const unsigned heads = static_cast<unsigned>(columns / kHeadDim), head = blockIdx.x % heads;
+  const int64_t tile_row = int64_t{blockIdx.x / heads} * kTileRows, col = int64_t{head} * kHeadDim;
+  Octet<T> a[kThreadRows], b[kThreadRows];
+  load_tile<true>(args.qkv, columns, rows, tile_row, col, columns, a);
+  load_tile<true>(args.qkv, columns, rows, tile_row, col + kTileCols, columns, b);
+  if (head < args.rotated) {
+    const int64_t row = tile_row + threadIdx.x / 8 * kThreadRows;
+    const unsigned offset = threadIdx.x % 8 * 8;
+#pragma unroll
+    for (int i = 0; i < kThreadRows; ++i) {
+      if (row + i >= rows) continue;
+      const int64_t position =
+          args.positions != nullptr ? args.positions[row + i] : static_cast<int64_t>((row + i) % args.seq);
+      const float* const cos = args.cos + position * kTileCols + offset;
+      const float* const sin = args.sin + position * kTileCols + offset;
+#pragma unroll
+      for (int j = 0; j < 8; j += 4) {
+        const float4 c = *reinterpret_cast<const float4*>(cos + j);
+        const float4 s = *reinterpret_cast<const float4*>(sin + j);
+        const float cs[4] = {c.x, c.y, c.z, c.w}, sn[4] = {s.x, s.y, s.z, s.w};
+        float first[4], second[4];
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          const float x = a[i].get(j + k), y = b[i].get(j + k), sine = args.sign * sn[k];
+          first[k] = __fsub_rn(__fmul_rn(x, cs[k]), __fmul_rn(y, sine));
+          second[k] = __fadd_rn(__fmul_rn(y, cs[k]), __fmul_rn(x, sine));
+        }
+        a[i].set_pair(j, first[0], first[1]), a[i].set_pair(j + 2, first[2], first[3]);
+        b[i].set_pair(j, second[0], second[1]), b[i].set_pair(j + 2, second[2], second[3]);
+      }
+    }
+  }
+  Fp8TileWriter<T, kFormat, true> writer(args.target, shared);
+  writer.write(a, tile_row, col, columns);
+  writer.write(b, tile_row, col + kTileCols, columns);
+  writer.finish(blockIdx.x == 0);
+}
+
+}  // namespace
+
+bool rope_cast(const Context& context, const Rope& args) {
+  const int64_t rows = args.qkv.rows(), columns = args.qkv.cols();
+  if (args.head_dim != kHeadDim || rows == 0) return false;
+  float* const partial = args.dbias ? args.scratch.as<float>() : nullptr;
+  const Fp8TileTarget target = tile_target(args.out, partial, rows, columns);
+  if (!is_tile_aligned(target) || !is_aligned(args.qkv.data, 16) || !is_aligned(args.cos.data, 16) ||
+      !is_aligned(args.sin.data, 16))
+    return false;
+  dispatch_tile(args.qkv.dtype, tile_format(args.out), true, [&]<class T, DType kFormat, bool kAligned>() {
+    if constexpr (kAligned) {
+      const unsigned blocks = ceil_div(rows, kTileRows) * static_cast<unsigned>(columns / kHeadDim);
+      rope_cast_kernel<T, kFormat><<<blocks, kTileThreads, 0, cuda_stream(context)>>>(RopeCastArgs<T>{
+          args.qkv.as<T>(), args.cos.as<float>(), args.sin.as<float>(), args.positions.as<int32_t>(), target,
+          static_cast<unsigned>(args.seq), static_cast<unsigned>(args.num_heads + args.num_query_groups),
+          args.backward ? -1.0f : 1.0f});
+    }
+  });
+  TE_CUDA_CHECK_LAUNCH();
+  if (args.dbias) add_partial_sums(context, partial, ceil_div(rows, kTileRows), columns, args.dbias);
+  return true;
+}
+
+}  // namespace te::kernels::cuda

@@ -18,10 +18,13 @@ int interrupted() {
 }
 
 int body(int argc, char** argv) {
-  CLI::App app("te-convert: checkpoints of te-train", "te-convert");
+  CLI::App app("te-convert: checkpoints of te-train from and to Hugging Face models; docs/convert.md",
+               "te-convert");
   app.footer(kFooter);
   app.require_subcommand(1);
   te::init_log(-1, spdlog::level::warn);
+  te::convert::add_import(app);
+  te::convert::add_export(app);
   te::convert::catch_interrupts();
   try {
     app.parse(argc, argv);

@@ -1,9 +1,12 @@
 #include "generate/model_source.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "checkpoint/reader.h"
+#include "convert/foreign_model.h"
+#include "convert/kept_files.h"
 #include "core/error.h"
 #include "core/float_types.h"
 
@@ -21,6 +24,8 @@ class CheckpointSource final : public ModelSource {
     model_ = config.model;
     precision_ = config.precision;
     tokenizer_ = config.data.tokenizer;
+    const fs::path kept = convert::kept_beside(reader_.folder());
+    if (tokenizer_.empty() && !kept.empty() && convert::has_tokenizer(kept)) tokenizer_ = kept.string();
   }
   int64_t rows(const std::string& parameter, int64_t cols) const override {
     const checkpoint::LogicalTensor& tensor = reader_.at(parameter);
@@ -35,6 +40,26 @@ class CheckpointSource final : public ModelSource {
 
  private:
   checkpoint::Reader reader_;
+};
+
+class ForeignSource final : public ModelSource {
+ public:
+  ForeignSource(convert::ForeignModel foreign, const std::string& tokenizer) : foreign_(std::move(foreign)) {
+    title_ = foreign_.title();
+    model_ = foreign_.model();
+    tokenizer_ = tokenizer;
+  }
+  int64_t rows(const std::string& parameter, int64_t cols) const override {
+    const convert::ParameterLayout& layout = foreign_.at(parameter);
+    TE_CHECK(layout.cols() == cols, "{}: rows of {} values, not {}", parameter, layout.cols(), cols);
+    return layout.rows();
+  }
+  void read_rows(const std::string& parameter, int64_t first, int64_t count, float* out) const override {
+    foreign_.read_rows(foreign_.at(parameter), first, count, out);
+  }
+
+ private:
+  convert::ForeignModel foreign_;
 };
 
 /// This rank's part of a parameter, in the order in which it is stored.
@@ -78,6 +103,11 @@ std::unique_ptr<ModelSource> open_model(const fs::path& path) {
         "--checkpoint {}: does not exist; give a checkpoint of te-train or the folder of a Hugging Face "
         "model",
         path.string());
+  if (fs::is_regular_file(path) && path.extension() == ".bin")
+    return std::make_unique<ForeignSource>(convert::open_llama2c(path), "");
+  if (fs::is_regular_file(path / "config.json") && !fs::exists(path / "manifest.json"))
+    return std::make_unique<ForeignSource>(convert::open_hugging_face(path),
+                                           convert::has_tokenizer(path) ? path.string() : "");
   return std::make_unique<CheckpointSource>(path);
 }
 

@@ -1,0 +1,98 @@
+// te-convert export: a checkpoint as a folder that Hugging Face transformers loads.
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "convert/commands.h"
+#include "convert/exporter.h"
+#include "convert/kept_files.h"
+#include "convert/output_folder.h"
+#include "core/error.h"
+
+namespace te::convert {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Arguments {
+  std::string checkpoint, output, tokenizer, dtype = "auto";
+  uint64_t max_shard_bytes = 5'000'000'000;
+  bool force = false;
+};
+
+/// A model's folder: files alone, config.json among them.
+bool is_model_folder(const fs::path& folder) {
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error))
+    if (!entry.is_regular_file(error)) return false;
+  return fs::exists(folder / "config.json", error) && !error;
+}
+
+/// Where tokenizer files come from; empty, with a warning, where there are none.
+fs::path tokenizer_folder(const Arguments& arguments, const ExportSource& source) {
+  std::error_code error;
+  if (!arguments.tokenizer.empty()) {
+    if (!fs::is_directory(arguments.tokenizer, error) || kept_files(arguments.tokenizer).empty())
+      user_error(
+          "--tokenizer {}: is not a folder with tokenizer files; give that of the model it was trained from",
+          arguments.tokenizer);
+    return arguments.tokenizer;
+  }
+  const fs::path kept = kept_beside(source.reader.folder());
+  if (kept.empty())
+    fmt::print(stderr, "te-convert: warning: {} has no tokenizer beside it; --tokenizer FOLDER adds one\n",
+               source.reader.folder().string());
+  return kept;
+}
+
+void export_checkpoint(const Arguments& arguments) {
+  const ExportSource source(arguments.checkpoint);
+  ExportOptions options;
+  options.max_shard_bytes =
+      static_cast<int64_t>(std::clamp<uint64_t>(arguments.max_shard_bytes, 1, INT64_MAX));
+  if (arguments.dtype != "auto") options.dtype = arguments.dtype == "bf16" ? DType::bf16 : DType::f32;
+  options.kept = tokenizer_folder(arguments, source);
+  OutputFolder output(arguments.output, "--out", arguments.force,
+                      "the folder of a model (files and a config.json)", is_model_folder);
+  Progress progress(exported_bytes(source, options));
+  const Converted done =
+      write_hugging_face(source, output.path(), options, [&](int64_t bytes) { progress(bytes); });
+  output.commit();
+  fmt::print("{}: {} tensors, {:.1f} MB in {} file{}, {:.1f} s\n", arguments.output, done.tensors,
+             static_cast<double>(done.bytes) / 1e6, done.files, done.files == 1 ? "" : "s",
+             progress.seconds());
+}
+
+}  // namespace
+
+void add_export(CLI::App& app) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command = app.add_subcommand("export", "Make a Hugging Face folder of a checkpoint");
+  command
+      ->add_option("checkpoint", arguments->checkpoint, "Step folder, or a checkpoint directory: its latest")
+      ->required()
+      ->type_name("PATH");
+  command->add_option("--out", arguments->output, "Folder to make")->required()->type_name("FOLDER");
+  command
+      ->add_option("--dtype", arguments->dtype,
+                   "bf16 or fp32; auto: as the checkpoint has them (fp32 after training)")
+      ->check(CLI::IsMember({"auto", "bf16", "fp32"}))
+      ->capture_default_str();
+  command
+      ->add_option("--max-shard-size", arguments->max_shard_bytes,
+                   "Start another file where one would hold more; such as 500MB, 5GB (powers of 1000), 4GiB")
+      ->transform(CLI::AsSizeValue(true))
+      ->default_str("5GB");
+  command
+      ->add_option("--tokenizer", arguments->tokenizer,
+                   "Folder with tokenizer files; default: those that import kept beside the checkpoint")
+      ->type_name("FOLDER");
+  command->add_flag("--force", arguments->force, "Replace a model's folder");
+  command->footer(
+      "  te-convert export runs/tuned/checkpoints --out models/tuned --dtype bf16 "
+      "--tokenizer checkpoints/llama_1b/hugging_face");
+  command->callback([arguments] { export_checkpoint(*arguments); });
+}
+
+}  // namespace te::convert

@@ -1,0 +1,75 @@
+// te-convert import: a Hugging Face folder, or a file of llama2.c, as a checkpoint.
+#include "convert/importer.h"
+
+#include <array>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "convert/commands.h"
+#include "convert/kept_files.h"
+#include "convert/output_folder.h"
+#include "core/error.h"
+
+namespace te::convert {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Arguments {
+  std::string source, output, format = "huggingface";
+  bool force = false;
+};
+
+/// What import itself has made, and no training run after it.
+bool is_import(const fs::path& folder) {
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename();
+    if (name != "step_00000000" && name != "latest" && name != "model.yaml" && name != kKeptFolder)
+      return false;
+  }
+  return fs::exists(folder / "latest", error) && !error;
+}
+
+void import(const Arguments& arguments) {
+  const bool hugging_face = arguments.format == "huggingface";
+  const ForeignModel model =
+      hugging_face ? open_hugging_face(arguments.source) : open_llama2c(arguments.source);
+  OutputFolder output(arguments.output, "--out", arguments.force, "a checkpoint that te-convert import made",
+                      is_import);
+  if (hugging_face) copy_kept_files(arguments.source, output.path() / kKeptFolder, true);
+  write_config_fragment(model, output.path());
+  Progress progress(total_bytes(model));
+  const Converted done = write_checkpoint(model, output.path(), [&](int64_t bytes) { progress(bytes); });
+  output.commit();
+  fmt::print("{}: {} tensors, {:.1f} MB in {:.1f} s; model.yaml has the model's config\n", arguments.output,
+             done.tensors, static_cast<double>(done.bytes) / 1e6, progress.seconds());
+}
+
+}  // namespace
+
+void add_import(CLI::App& app) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command = app.add_subcommand("import", "Make a checkpoint of a Hugging Face model");
+  command
+      ->add_option("source", arguments->source,
+                   "Folder with config.json and safetensors; or a file of llama2.c")
+      ->required()
+      ->type_name("PATH");
+  command->add_option("--out", arguments->output, "Checkpoint directory to make")
+      ->required()
+      ->type_name("DIR");
+  command
+      ->add_option("--format", arguments->format, "huggingface, or llama2c: the legacy FP32 .bin of llama2.c")
+      ->check(CLI::IsMember({"huggingface", "llama2c"}))
+      ->capture_default_str();
+  command->add_flag("--force", arguments->force, "Replace an earlier import");
+  command->footer(
+      "Llama, Qwen2, Mistral (without a sliding window) and GPT-2. Weights stay BF16 where they are.\n\n"
+      "  te-convert import models/Llama-3.2-1B --out checkpoints/llama_1b\n"
+      "  te-train --config run.yaml --set checkpoint.init_from=checkpoints/llama_1b");
+  command->callback([arguments] { import(*arguments); });
+}
+
+}  // namespace te::convert

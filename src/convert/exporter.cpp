@@ -1,0 +1,196 @@
+#include "convert/exporter.h"
+
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/folder.h"
+#include "checkpoint/safetensors.h"
+#include "convert/hugging_face_config.h"
+#include "convert/kept_files.h"
+#include "core/error.h"
+#include "core/float_types.h"
+
+namespace te::convert {
+namespace {
+
+constexpr int64_t kPieceBytes = 16 << 20;
+
+/// A tensor of the export: the rows of a parameter from `top` on.
+struct Job {
+  const ParameterLayout* parameter;
+  const Part* part;
+  int64_t top;
+  DType dtype;
+
+  int64_t numel() const { return part->rows() * parameter->cols(); }
+  int64_t bytes() const { return numel() * static_cast<int64_t>(dtype_size(dtype)); }
+};
+
+void check_shape(const checkpoint::Reader& reader, const ParameterLayout& parameter) {
+  const checkpoint::LogicalTensor& stored = reader.at(parameter.name);
+  const bool vocabulary =
+      parameter.name == "embedding.word_embeddings.weight" || parameter.name == "output_layer.weight";
+  const bool rows = vocabulary ? stored.rows() >= parameter.rows() : stored.rows() == parameter.rows();
+  if (!rows || stored.cols() != parameter.cols() ||
+      (stored.dtype != DType::f32 && stored.dtype != DType::bf16))
+    user_error(
+        "{}: tensor {} is {} [{}], the model of its config needs {} rows of {} values in FP32 or BF16; use a "
+        "checkpoint that te-train or te-convert wrote",
+        reader.folder().string(), parameter.name, dtype_name(stored.dtype), fmt::join(stored.shape, ", "),
+        parameter.rows(), parameter.cols());
+}
+
+std::vector<Job> plan_jobs(const checkpoint::Reader& reader, const std::vector<ParameterLayout>& layout,
+                           const std::optional<DType>& dtype) {
+  std::vector<Job> jobs;
+  for (const ParameterLayout& parameter : layout) {
+    check_shape(reader, parameter);
+    int64_t top = 0;
+    for (const Part& part : parameter.parts) {
+      jobs.push_back({&parameter, &part, top, dtype.value_or(reader.at(parameter.name).dtype)});
+      top += part.rows();
+    }
+  }
+  return jobs;
+}
+
+/// As transformers cuts a model: a file is full when the next tensor would pass the limit.
+std::vector<std::vector<Job>> plan_shards(const std::vector<Job>& jobs, int64_t most) {
+  std::vector<std::vector<Job>> shards(1);
+  int64_t bytes = 0;
+  for (const Job& job : jobs) {
+    if (!shards.back().empty() && bytes + job.bytes() > most) {
+      shards.emplace_back();
+      bytes = 0;
+    }
+    shards.back().push_back(job);
+    bytes += job.bytes();
+  }
+  return shards;
+}
+
+/// Rows [first, first + count) of a parameter in the wanted dtype; `out` has room for FP32.
+void read_rows(const checkpoint::Reader& reader, const ParameterLayout& parameter, int64_t first,
+               int64_t count, DType dtype, std::byte* out) {
+  if (dtype == reader.at(parameter.name).dtype) return reader.read_rows(parameter.name, first, count, out);
+  reader.read_rows(parameter.name, first, count, reinterpret_cast<float*>(out));
+  if (dtype == DType::f32) return;
+  const int64_t values = count * parameter.cols();
+  for (int64_t i = 0; i < values; ++i) {  // in place: element i is written where only earlier ones were read
+    float wide;
+    std::memcpy(&wide, out + 4 * i, sizeof(wide));
+    const bfloat16 narrow = to_bf16(wide);
+    std::memcpy(out + 2 * i, &narrow, sizeof(narrow));
+  }
+}
+
+class ShardWriting {
+ public:
+  ShardWriting(const checkpoint::Reader& reader, const OnProgress& progress, Converted& done)
+      : reader_(reader), progress_(progress), done_(done) {}
+
+  void write(const std::filesystem::path& path, const std::vector<Job>& jobs) {
+    std::vector<SafetensorsSpec> specs;
+    for (const Job& job : jobs) specs.push_back({job.part->name, job.dtype, job.part->shape});
+    SafetensorsWriter writer(path, specs, {{"format", "pt"}});
+    for (const Job& job : jobs)
+      job.part->order == Order::transposed ? transposed(writer, job) : straight(writer, job);
+    writer.finish();
+    ++done_.files;
+  }
+
+ private:
+  void put(SafetensorsWriter& writer, const Job& job, const std::byte* data, int64_t values) {
+    const size_t bytes = static_cast<size_t>(values) * dtype_size(job.dtype);
+    writer.write(job.part->name, data, bytes);
+    done_.bytes += static_cast<int64_t>(bytes);
+    if (progress_) progress_(done_.bytes);
+  }
+
+  void straight(SafetensorsWriter& writer, const Job& job) {
+    const int64_t cols = job.parameter->cols(), rows = job.part->rows();
+    const int64_t most = std::max<int64_t>(1, kPieceBytes / (4 * cols));
+    for (int64_t first = 0; first < rows; first += most) {
+      const int64_t count = std::min(most, rows - first);
+      source_.resize(static_cast<size_t>(4 * count * cols));
+      read_rows(reader_, *job.parameter, job.top + first, count, job.dtype, source_.data());
+      put(writer, job, source_.data(), count * cols);
+    }
+  }
+
+  // [out, in] as a whole, written as pieces of [in, out].
+  void transposed(SafetensorsWriter& writer, const Job& job) {
+    const int64_t in = job.parameter->cols(), out = job.part->rows();
+    const size_t size = dtype_size(job.dtype);
+    const int64_t stored = static_cast<int64_t>(dtype_size(reader_.at(job.parameter->name).dtype));
+    source_.resize(static_cast<size_t>(out * in * std::max(stored, static_cast<int64_t>(size))));
+    read_rows(reader_, *job.parameter, job.top, out, job.dtype, source_.data());
+    const int64_t most = std::max<int64_t>(1, kPieceBytes / (4 * out));
+    for (int64_t first = 0; first < in; first += most) {
+      const int64_t count = std::min(most, in - first);
+      piece_.resize(static_cast<size_t>(count * out) * size);
+      transpose(source_.data(), in, first, count, out, size, piece_.data());
+      put(writer, job, piece_.data(), count * out);
+    }
+  }
+
+  const checkpoint::Reader& reader_;
+  const OnProgress& progress_;
+  Converted& done_;
+  std::vector<std::byte> source_, piece_;
+};
+
+std::string shard_name(size_t number, size_t count) {
+  return count == 1 ? "model.safetensors"
+                    : fmt::format("model-{:05}-of-{:05}.safetensors", number + 1, count);
+}
+
+void write_index(const std::filesystem::path& folder, const std::vector<std::vector<Job>>& shards) {
+  nlohmann::json map = nlohmann::json::object();
+  int64_t bytes = 0, values = 0;
+  for (size_t i = 0; i < shards.size(); ++i) {
+    for (const Job& job : shards[i]) {
+      map[job.part->name] = shard_name(i, shards.size());
+      bytes += job.bytes();
+      values += job.numel();
+    }
+  }
+  const nlohmann::json index = {{"metadata", {{"total_parameters", values}, {"total_size", bytes}}},
+                                {"weight_map", map}};
+  checkpoint::write_text(folder / "model.safetensors.index.json", index.dump(2) + "\n");
+}
+
+}  // namespace
+
+ExportSource::ExportSource(const std::filesystem::path& checkpoint)
+    : reader(checkpoint),
+      model(config::parse_config(reader.config(), (reader.folder() / "manifest.json").string()).model) {}
+
+int64_t exported_bytes(const ExportSource& source, const ExportOptions& options) {
+  const std::vector<ParameterLayout> layout = hugging_face_layout(source.model);
+  int64_t bytes = 0;
+  for (const Job& job : plan_jobs(source.reader, layout, options.dtype)) bytes += job.bytes();
+  return bytes;
+}
+
+Converted write_hugging_face(const ExportSource& source, const std::filesystem::path& folder,
+                             const ExportOptions& options, const OnProgress& progress) {
+  const std::vector<ParameterLayout> layout = hugging_face_layout(source.model);
+  const std::vector<Job> jobs = plan_jobs(source.reader, layout, options.dtype);
+  const std::filesystem::path config = options.kept / "config.json";
+  std::error_code error;
+  const bool has_config = !options.kept.empty() && std::filesystem::is_regular_file(config, error);
+  const std::string text = hugging_face_config(source.model, jobs.front().dtype, has_config ? config : "",
+                                               source.reader.folder().string());
+  const std::vector<std::vector<Job>> shards = plan_shards(jobs, options.max_shard_bytes);
+  Converted done{.tensors = static_cast<int64_t>(jobs.size()), .files = 0, .bytes = 0};
+  ShardWriting writing(source.reader, progress, done);
+  for (size_t i = 0; i < shards.size(); ++i) writing.write(folder / shard_name(i, shards.size()), shards[i]);
+  if (shards.size() > 1) write_index(folder, shards);
+  if (!options.kept.empty()) copy_kept_files(options.kept, folder, false);
+  checkpoint::write_text(folder / "config.json", text);
+  return done;
+}
+
+}  // namespace te::convert

@@ -1,0 +1,35 @@
+// Writes the weights of a checkpoint as a Hugging Face folder.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+
+#include "checkpoint/reader.h"
+#include "convert/importer.h"
+
+namespace te::convert {
+
+struct ExportOptions {
+  std::optional<DType> dtype;  ///< f32 or bf16; empty: as the checkpoint has them
+  int64_t max_shard_bytes =
+      5'000'000'000;           ///< of tensors, as transformers counts; a larger tensor has its own file
+  std::filesystem::path kept;  ///< folder with tokenizer files and perhaps config.json; empty: none
+};
+
+/// A checkpoint with the model that it holds.
+struct ExportSource {
+  explicit ExportSource(const std::filesystem::path& checkpoint);
+
+  checkpoint::Reader reader;
+  config::ModelConfig model;
+};
+
+int64_t exported_bytes(const ExportSource& source, const ExportOptions& options);  ///< of weights
+
+/// Writes config.json, model.safetensors (or shards and model.safetensors.index.json) and the kept files into a folder.
+/// UserError when transformers has no such model, or the checkpoint does not hold what its config says.
+Converted write_hugging_face(const ExportSource& source, const std::filesystem::path& folder,
+                             const ExportOptions& options, const OnProgress& progress);
+
+}  // namespace te::convert

@@ -1,0 +1,132 @@
+#include "convert/foreign_model.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/error.h"
+
+namespace te::convert {
+namespace {
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
+}
+
+// Square tiles, so that both sides stay within cached lines.
+template <class T>
+void transpose_as(const std::byte* in, int64_t width, int64_t first, int64_t rows, int64_t cols,
+                  std::byte* out) {
+  constexpr int64_t kTile = 32;
+  for (int64_t r0 = 0; r0 < rows; r0 += kTile) {
+    for (int64_t c0 = 0; c0 < cols; c0 += kTile) {
+      const int64_t r1 = std::min(r0 + kTile, rows), c1 = std::min(c0 + kTile, cols);
+      for (int64_t r = r0; r < r1; ++r)
+        for (int64_t c = c0; c < c1; ++c)
+          std::memcpy(out + static_cast<size_t>(r * cols + c) * sizeof(T),
+                      in + static_cast<size_t>(c * width + first + r) * sizeof(T), sizeof(T));
+    }
+  }
+}
+
+}  // namespace
+
+void transpose(const std::byte* in, int64_t width, int64_t first, int64_t rows, int64_t cols, size_t size,
+               std::byte* out) {
+  size == 2 ? transpose_as<uint16_t>(in, width, first, rows, cols, out)
+            : transpose_as<uint32_t>(in, width, first, rows, cols, out);
+}
+
+ForeignModel::ForeignModel(std::string title, config::ModelConfig model, std::vector<ParameterLayout> layout,
+                           TensorFiles files)
+    : title_(std::move(title)),
+      model_(std::move(model)),
+      layout_(std::move(layout)),
+      files_(std::move(files)) {
+  for (const ParameterLayout& parameter : layout_) {
+    for (const Part& part : parameter.parts) {
+      const StoredTensor* stored = files_.find(part.name);
+      if (stored == nullptr) {
+        const auto other = files_.untyped().find(part.name);
+        if (other != files_.untyped().end())
+          user_error("{}: tensor {} is {}, must be F32, BF16 or F16; take the model that is not quantized",
+                     title_, part.name, other->second);
+        user_error("{}: tensor {} is missing; the files must hold the whole model that the config describes",
+                   title_, part.name);
+      }
+      if (stored->shape != part.shape)
+        user_error("{}: tensor {} is {}, must be {} by the config; files and config must be of one model",
+                   files_.path_of(*stored), part.name, shape_text(stored->shape), shape_text(part.shape));
+    }
+  }
+}
+
+const ParameterLayout& ForeignModel::at(std::string_view parameter) const {
+  for (const ParameterLayout& found : layout_)
+    if (found.name == parameter) return found;
+  user_error("{}: has no {}", title_, parameter);
+}
+
+DType ForeignModel::dtype(const ParameterLayout& parameter) const {
+  return std::all_of(parameter.parts.begin(), parameter.parts.end(),
+                     [&](const Part& part) { return files_.find(part.name)->type == FileType::bf16; })
+             ? DType::bf16
+             : DType::f32;
+}
+
+const std::byte* ForeignModel::whole(const Part& part, DType as) const {
+  if (whole_.name != part.name || whole_.as != as) {
+    whole_.name.clear();
+    const StoredTensor& stored = *files_.find(part.name);
+    whole_.bytes.resize(static_cast<size_t>(stored.numel()) * dtype_size(as));
+    files_.read(stored, 0, stored.numel(), as, whole_.bytes.data());
+    whole_.name = part.name;
+    whole_.as = as;
+  }
+  return whole_.bytes.data();
+}
+
+void ForeignModel::read_part(const Part& part, int64_t cols, int64_t first, int64_t count, DType as,
+                             std::byte* out) const {
+  const size_t size = dtype_size(as), row_bytes = static_cast<size_t>(cols) * size;
+  switch (part.order) {
+    case Order::rows:
+      return files_.read(*files_.find(part.name), first * cols, count * cols, as, out);
+    case Order::transposed:
+      return transpose(whole(part, as), part.rows(), first, count, cols, size, out);
+    case Order::interleaved:
+      const std::byte* all = whole(part, as);
+      for (int64_t i = 0; i < count; ++i) {
+        const int64_t row = first + i, within = row % part.head, half = part.head / 2;
+        const int64_t theirs = row - within + (within < half ? 2 * within : 2 * (within - half) + 1);
+        std::memcpy(out + static_cast<size_t>(i) * row_bytes, all + static_cast<size_t>(theirs) * row_bytes,
+                    row_bytes);
+      }
+  }
+}
+
+void ForeignModel::read_rows(const ParameterLayout& parameter, int64_t first, int64_t count,
+                             std::byte* out) const {
+  const DType as = dtype(parameter);
+  const size_t row_bytes = static_cast<size_t>(parameter.cols()) * dtype_size(as);
+  TE_CHECK(first >= 0 && count >= 0 && first + count <= parameter.rows(), "{}: rows {}+{} of {}",
+           parameter.name, first, count, parameter.rows());
+  int64_t top = 0;
+  for (const Part& part : parameter.parts) {
+    const int64_t from = std::max(first, top), to = std::min(first + count, top + part.rows());
+    if (from < to)
+      read_part(part, parameter.cols(), from - top, to - from, as,
+                out + static_cast<size_t>(from - first) * row_bytes);
+    top += part.rows();
+  }
+}
+
+void ForeignModel::read_rows(const ParameterLayout& parameter, int64_t first, int64_t count,
+                             float* out) const {
+  auto* bytes = reinterpret_cast<std::byte*>(out);
+  const int64_t values = count * parameter.cols();
+  if (dtype(parameter) == DType::f32) return read_rows(parameter, first, count, bytes);
+  read_rows(parameter, first, count, bytes + 2 * values);
+  widen_bf16_in_place(bytes, values);
+}
+
+}  // namespace te::convert

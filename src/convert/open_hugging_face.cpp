@@ -1,0 +1,110 @@
+// Finds the tensors of a Hugging Face folder and checks that each has its place.
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <set>
+
+#include "convert/foreign_model.h"
+#include "convert/hugging_face_config.h"
+#include "convert/json_keys.h"
+#include "core/error.h"
+
+namespace te::convert {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kIndex = "model.safetensors.index.json";
+
+// The shards that the index names, and each tensor in the shard where the index says it is.
+TensorFiles open_shards(const fs::path& folder) {
+  const JsonKeys index = JsonKeys::of_file(folder / kIndex);
+  const JsonKeys map = index.within("weight_map");
+  std::set<std::string> shards;
+  for (const auto& [tensor, file] : map.object().items()) {
+    if (!file.is_string() || file.get<std::string>().find('/') != std::string::npos)
+      map.refuse(tensor.c_str(), "must be the name of a file of the folder", "copy the index again");
+    shards.insert(file.get<std::string>());
+  }
+  TensorFiles files;
+  for (const std::string& shard : shards) files.add_safetensors(folder / shard);
+  for (const auto& [tensor, file] : map.object().items()) {
+    const StoredTensor* stored = files.find(tensor);
+    if (stored == nullptr && files.untyped().contains(tensor)) continue;
+    if (stored == nullptr || fs::path(files.path_of(*stored)).filename() != file.get<std::string>())
+      map.refuse(tensor.c_str(), fmt::format("is not in {}", file.get<std::string>()),
+                 "copy index and shards again");
+  }
+  return files;
+}
+
+TensorFiles open_files(const fs::path& folder) {
+  std::error_code error;
+  if (fs::exists(folder / "model.safetensors", error)) {
+    TensorFiles files;
+    files.add_safetensors(folder / "model.safetensors");
+    return files;
+  }
+  if (fs::exists(folder / kIndex, error)) return open_shards(folder);
+  user_error(
+      "{}: has neither model.safetensors nor {}; a model in another format can be saved as safetensors by "
+      "transformers (save_pretrained)",
+      folder.string(), kIndex);
+}
+
+/// Tables that old versions of transformers saved along, which the config gives.
+bool is_buffer(const std::string& name) {
+  constexpr std::array<std::string_view, 3> kEndings = {".attn.bias", ".attn.masked_bias",
+                                                        ".rotary_emb.inv_freq"};
+  return std::any_of(kEndings.begin(), kEndings.end(),
+                     [&](std::string_view ending) { return name.ends_with(ending); });
+}
+
+// A tied head that was saved, too: it must be the embedding.
+void check_tied_head(const TensorFiles& files, const std::string& embedding) {
+  const StoredTensor *head = files.find("lm_head.weight"), *tied = files.find(embedding);
+  if (head == nullptr || tied == nullptr) return;
+  constexpr int64_t kPiece = 1 << 20;
+  bool equal = head->shape == tied->shape && head->type == tied->type;
+  std::vector<std::byte> a(kPiece * 4), b(kPiece * 4);
+  for (int64_t at = 0; equal && at < head->numel(); at += kPiece) {
+    const int64_t count = std::min(kPiece, head->numel() - at);
+    files.read(*head, at, count, DType::f32, a.data());
+    files.read(*tied, at, count, DType::f32, b.data());
+    equal = std::memcmp(a.data(), b.data(), static_cast<size_t>(count) * 4) == 0;
+  }
+  if (!equal)
+    user_error(
+        "{}: lm_head.weight is not {}, but tie_word_embeddings says that they are one; set it to false in "
+        "config.json if the head is a matrix of its own",
+        files.path_of(*head), embedding);
+}
+
+void check_all_used(const TensorFiles& files, const std::vector<ParameterLayout>& layout, bool tied) {
+  std::set<std::string, std::less<>> used;
+  for (const ParameterLayout& parameter : layout)
+    for (const Part& part : parameter.parts) used.insert(part.name);
+  if (tied) used.insert("lm_head.weight");
+  const auto check = [&](const std::string& name, const std::string& file) {
+    if (!used.contains(name) && !is_buffer(name))
+      user_error(
+          "{}: tensor {} has no place in the model that config.json describes; te-train does not have it",
+          file, name);
+  };
+  for (const auto& [name, tensor] : files.tensors()) check(name, files.path_of(tensor));
+  for (const auto& [name, type] : files.untyped()) check(name, "the model's files");
+}
+
+}  // namespace
+
+ForeignModel open_hugging_face(const fs::path& folder) {
+  const config::ModelConfig model = read_hugging_face_config(folder / "config.json");
+  TensorFiles files = open_files(folder);
+  const bool prefixed = files.find("wte.weight") == nullptr;
+  std::vector<ParameterLayout> layout = hugging_face_layout(model, prefixed ? "transformer." : "");
+  check_all_used(files, layout, model.tie_word_embeddings);
+  if (model.tie_word_embeddings) check_tied_head(files, layout.front().parts.front().name);
+  return {folder.string(), model, std::move(layout), std::move(files)};
+}
+
+}  // namespace te::convert

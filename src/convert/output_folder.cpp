@@ -1,0 +1,55 @@
+#include "convert/output_folder.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+
+#include <system_error>
+
+#include "checkpoint/folder.h"
+#include "core/error.h"
+
+namespace te::convert {
+namespace {
+
+namespace fs = std::filesystem;
+
+}  // namespace
+
+OutputFolder::OutputFolder(const fs::path& target, const char* option, bool force, const char* kind,
+                           const std::function<bool(const fs::path&)>& may_replace)
+    : target_(target.has_filename() ? target : target.parent_path()), temporary_(target_.string() + ".tmp") {
+  std::error_code error;
+  if (target_.empty()) user_error("{}: is empty; give a folder", option);
+  if (fs::exists(target_, error) && !(fs::is_directory(target_, error) && fs::is_empty(target_, error))) {
+    if (!force)
+      user_error("{} {}: exists; give another folder, or --force to replace it", option, target_.string());
+    if (!fs::is_directory(target_, error) || !may_replace(target_))
+      user_error("{} {}: is not {}, which alone --force replaces; give another folder", option,
+                 target_.string(), kind);
+  }
+  fs::remove_all(temporary_, error);
+  fs::create_directories(temporary_, error);
+  if (error) user_error("{} {}: cannot be made: {}", option, temporary_.string(), error.message());
+}
+
+OutputFolder::~OutputFolder() {
+  std::error_code ignored;
+  if (!committed_) fs::remove_all(temporary_, ignored);
+}
+
+void OutputFolder::commit() {
+  checkpoint::sync_path(temporary_);
+  std::error_code error;
+  fs::rename(temporary_, target_, error);  // also onto an empty folder
+  if (error && ::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, target_.c_str(), RENAME_EXCHANGE) == 0) {
+    fs::remove_all(temporary_, error);  // what was there before
+    error.clear();
+  }
+  if (error)
+    user_error("{}: could not take its name: {}; remove what is there", target_.string(), error.message());
+  committed_ = true;
+  const fs::path parent = target_.has_parent_path() ? target_.parent_path() : fs::path(".");
+  checkpoint::sync_path(parent);
+}
+
+}  // namespace te::convert

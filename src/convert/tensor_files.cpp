@@ -1,0 +1,144 @@
+#include "convert/tensor_files.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "checkpoint/safetensors.h"
+#include "core/error.h"
+#include "core/float_types.h"
+
+namespace te::convert {
+namespace {
+
+/// IEEE half precision. Every value is a value of FP32.
+float from_f16(uint16_t half) {
+  const uint32_t sign = uint32_t{half & 0x8000u} << 16, exponent = (half >> 10) & 0x1fu,
+                 mantissa = half & 0x3ffu;
+  if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000u | mantissa << 13);
+  if (exponent != 0) return std::bit_cast<float>(sign | (exponent + 112) << 23 | mantissa << 13);
+  const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;  // zero or subnormal
+  return sign != 0 ? -magnitude : magnitude;
+}
+
+/// Element i is written where only elements before it were read.
+template <class Widen>
+void widen_in_place(std::byte* out, int64_t count, Widen widen) {
+  for (int64_t i = 0; i < count; ++i) {
+    uint16_t half;
+    std::memcpy(&half, out + 2 * (count + i), sizeof(half));
+    const float value = widen(half);
+    std::memcpy(out + 4 * i, &value, sizeof(value));
+  }
+}
+
+}  // namespace
+
+void widen_bf16_in_place(std::byte* out, int64_t count) {
+  widen_in_place(out, count, [](uint16_t bits) { return to_float(bfloat16{bits}); });
+}
+
+void widen_f16_in_place(std::byte* out, int64_t count) {
+  widen_in_place(out, count, from_f16);
+}
+
+int64_t StoredTensor::numel() const {
+  int64_t count = 1;
+  for (const int64_t size : shape) count *= size;
+  return count;
+}
+
+TensorFiles::~TensorFiles() {
+  for (const File& file : files_) ::close(file.descriptor);
+}
+
+TensorFiles::TensorFiles(TensorFiles&& other) noexcept
+    : files_(std::exchange(other.files_, {})),
+      tensors_(std::move(other.tensors_)),
+      untyped_(std::move(other.untyped_)) {}
+
+int TensorFiles::open(const std::filesystem::path& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe must not hang
+  if (descriptor < 0)
+    user_error("{}: cannot be opened: {}; check the path", path.string(), std::strerror(errno));
+  files_.push_back({path, descriptor, 0});
+  struct stat status = {};
+  if (::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode))
+    user_error("{}: is not a file; give a file of a model", path.string());
+  files_.back().bytes = static_cast<uint64_t>(status.st_size);
+  return static_cast<int>(files_.size()) - 1;
+}
+
+void TensorFiles::add_safetensors(const std::filesystem::path& path) {
+  const SafetensorsReader reader(path);  // its mapping is not kept
+  const int file = open(path);
+  for (const SafetensorsTensor& tensor : reader.tensors()) {
+    FileType type;
+    if (tensor.file_dtype == "F32") {
+      type = FileType::f32;
+    } else if (tensor.file_dtype == "BF16") {
+      type = FileType::bf16;
+    } else if (tensor.file_dtype == "F16") {
+      type = FileType::f16;
+    } else {
+      untyped_[tensor.name] = tensor.file_dtype;
+      continue;
+    }
+    add(tensor.name, {file, tensor.offset, type, tensor.shape});
+  }
+}
+
+void TensorFiles::add(const std::string& name, StoredTensor tensor) {
+  const auto [place, fresh] = tensors_.try_emplace(name, tensor);
+  if (!fresh) {
+    user_error("{}: tensor {} is in {}, too; a model's files must hold each tensor once", path_of(tensor),
+               name, path_of(place->second));
+  }
+}
+
+const StoredTensor* TensorFiles::find(std::string_view name) const {
+  const auto found = tensors_.find(name);
+  return found == tensors_.end() ? nullptr : &found->second;
+}
+
+std::string TensorFiles::path_of(const StoredTensor& tensor) const {
+  return files_.at(static_cast<size_t>(tensor.file)).path.string();
+}
+
+uint64_t TensorFiles::bytes_of_file(int file) const {
+  return files_.at(static_cast<size_t>(file)).bytes;
+}
+
+void TensorFiles::read_bytes(const File& file, uint64_t offset, size_t count, std::byte* out) const {
+  while (count > 0) {
+    const ssize_t got = ::pread(file.descriptor, out, count, static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) {
+      user_error("{}: cannot be read: {}; copy the model again", file.path.string(),
+                 got < 0 ? std::strerror(errno) : "it became shorter");
+    }
+    out += got;
+    offset += static_cast<uint64_t>(got);
+    count -= static_cast<size_t>(got);
+  }
+}
+
+void TensorFiles::read(const StoredTensor& tensor, int64_t first, int64_t count, DType as,
+                       std::byte* out) const {
+  const size_t size = file_type_size(tensor.type), wanted = dtype_size(as);
+  TE_CHECK(as == DType::f32 || (as == DType::bf16 && tensor.type == FileType::bf16), "cannot be read as {}",
+           dtype_name(as));
+  const uint64_t offset = tensor.offset + static_cast<uint64_t>(first) * size;
+  const size_t bytes = static_cast<size_t>(count) * size;
+  read_bytes(files_.at(static_cast<size_t>(tensor.file)), offset, bytes,
+             out + static_cast<size_t>(count) * (wanted - size));
+  if (wanted == size) return;
+  tensor.type == FileType::bf16 ? widen_bf16_in_place(out, count) : widen_f16_in_place(out, count);
+}
+
+}  // namespace te::convert

@@ -9,7 +9,6 @@
 #include "config/config.h"
 #include "core/error.h"
 #include "data/sampler.h"
-#include "kernels/attention/attention.h"
 #include "parallel/launch.h"
 #include "train/flops.h"
 #include "train/step_runner.h"
@@ -22,7 +21,7 @@ struct StepOptions {
   std::vector<std::string> overrides;
   int steps = 20;
   std::string json;
-  std::string attention = "deterministic";
+  std::string attention = "config";
   bool alone = false;
 };
 
@@ -32,7 +31,6 @@ double milliseconds_since(std::chrono::steady_clock::time_point start) {
 
 void run(const StepOptions& options) {
   parallel::World world;
-  kernels::set_attention_deterministic(options.attention == "deterministic");
   nlohmann::json report;
   std::vector<std::vector<std::string>> table{{"config", "FP8", "TPxDPxPP", "tokens/step", "ms", "min", "max",
                                                "tokens/s/GPU", "TFLOP/s", "memory", "first step s"}};
@@ -40,6 +38,7 @@ void run(const StepOptions& options) {
     const auto start = std::chrono::steady_clock::now();
     std::vector<std::string> overrides = {"data.synthetic=true", "data.train=[]", "data.valid=[]",
                                           "training.eval_interval=0"};
+    if (options.attention == "fastest") overrides.push_back("training.deterministic=false");
     overrides.insert(overrides.end(), options.overrides.begin(), options.overrides.end());
     const config::Config config = config::load_config(path, overrides);
     const parallel::ProcessGrid grid =
@@ -124,8 +123,10 @@ void add_step_command(CLI::App& app) {
                    "steps of which the median is taken, after three that do not count")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  command->add_option("--attention", options->attention, "backward of attention: deterministic or fastest")
-      ->check(CLI::IsMember({"deterministic", "fastest"}))
+  command
+      ->add_option("--attention", options->attention,
+                   "backward of attention: fastest, or as the config's training.deterministic says")
+      ->check(CLI::IsMember({"config", "fastest"}))
       ->capture_default_str();
   command->add_flag(
       "--alone", options->alone,

@@ -128,6 +128,7 @@ struct TrainingConfig {
   int64_t train_steps = 0;
   uint64_t seed = 1234;
   Recompute recompute = Recompute::none;
+  bool deterministic = true;  ///< on a GPU: sums of attention's backward pass in a fixed order
   DeviceChoice device = DeviceChoice::automatic;
   int64_t device_index = 0;
   int64_t eval_interval = 0;         ///< steps between evaluations; 0: never

@@ -1,4 +1,5 @@
 #include "train/step_runner.h"
+#include "kernels/attention/attention.h"
 
 #include <algorithm>
 
@@ -22,6 +23,7 @@ StepRunner::StepRunner(const config::Config& config, const Context& context, con
       optimizer_(config, model_.parameters(), groups),
       pipeline_(config, context, model_),
       local_samples_(config.training.global_batch_size / groups.data().size()) {
+  kernels::set_attention_deterministic(config.training.deterministic);  // decides what memory attention plans
   model_.plan(plan_, context_, pipeline_.slots());
   optimizer_.plan(plan_);
   pipeline_.plan(plan_);

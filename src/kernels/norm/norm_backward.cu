@@ -1,6 +1,5 @@
 // RMSNorm and LayerNorm backward. A block owns a row at a time and a thread the same columns of every row, so
-// one pass over dy and x gives dx and, in registers, the block's sums for dgamma and dbeta. The next row is asked for
-// before this one is reduced, so that memory is never idle meanwhile. The number of
+// one pass over dy and x gives dx and, in registers, the block's sums for dgamma and dbeta. The number of
 // blocks and their rows depend on the shape alone; a second kernel adds the blocks' sums in their order, so
 // the gradients have the same bits in every run.
 #include <algorithm>
@@ -42,59 +41,44 @@ __device__ __forceinline__ float2 row_means(const BackwardParams<T>& p, float2 s
   return {p.layer ? sums.x / count : 0.0f, sums.y / count};
 }
 
-/// A thread's vectors of one row.
-template <class T, int kVectors>
-struct RowPart {
-  Vector<T, kVectorWidth<T>> x[kVectors], dy[kVectors], residual[kVectors];
-
-  __device__ __forceinline__ void load(const BackwardParams<T>& p, int64_t start, int vectors) {
-    constexpr int N = kVectorWidth<T>;
-#pragma unroll
-    for (int k = 0; k < kVectors; ++k) {
-      const int vector = static_cast<int>(threadIdx.x + k * blockDim.x);
-      if (vector >= vectors) continue;
-      x[k] = load_vector<T, N>(p.x + start + vector * N);
-      dy[k] = load_vector<T, N>(p.dy + start + vector * N);
-      if (p.dresidual != nullptr) residual[k] = load_vector<T, N>(p.dresidual + start + vector * N);
-    }
-  }
-};
-
 /// No pointer is promised to be the only one to its memory: dx may be dy or dresidual. A thread reads its
-/// elements of a row before it writes them, and no other row's.
-template <class T, int kVectors, bool kLayer>
-__global__ void __launch_bounds__(kVectors == 1 ? 512 : 1024, kVectors == 1 ? 2 : 1)
-    norm_backward_rows(BackwardParams<T> p) {
+/// elements of a row before it writes them.
+template <class T, int kVectors>
+__global__ void __launch_bounds__(1024) norm_backward_rows(BackwardParams<T> p) {
   constexpr int N = kVectorWidth<T>;
+  // With two vectors a thread the registers are needed for the sums.
+  constexpr bool kEarlyResidual = kVectors == 1;
   __shared__ RowReducer<false>::Shared shared;
   RowReducer<false> reducer(shared);
-  p.layer = kLayer;
   const int vectors = static_cast<int>(p.hidden / N);
-  float dgamma[kVectors][N] = {}, dbeta[kLayer ? kVectors : 1][N] = {};
-  RowPart<T, kVectors> next;
-  int64_t row = blockIdx.x;
-  if (row < p.rows) next.load(p, row * p.hidden, vectors);
-  for (; row < p.rows; row += gridDim.x) {
+  float dgamma[kVectors][N] = {}, dbeta[kVectors][N] = {};
+  for (int64_t row = blockIdx.x; row < p.rows; row += gridDim.x) {
     const int64_t start = row * p.hidden;
-    const float rstd = p.rstd[row], mean = kLayer ? p.mean[row] : 0.0f;
-    const RowPart<T, kVectors> now = next;
-    if (row + gridDim.x < p.rows) next.load(p, (row + gridDim.x) * p.hidden, vectors);
+    const float rstd = p.rstd[row], mean = p.layer ? p.mean[row] : 0.0f;
+    Vector<T, N> x[kVectors], dy[kVectors], residual[kVectors];
     float2 sums = {0.0f, 0.0f};
 #pragma unroll
     for (int k = 0; k < kVectors; ++k) {
       const int vector = static_cast<int>(threadIdx.x + k * blockDim.x);
       if (vector >= vectors) continue;
-      const Vector<T, N> gamma = load_vector<T, N>(p.gamma + vector * N);
+      const int64_t column = int64_t{vector} * N;
+      x[k] = load_vector<T, N>(p.x + start + column);
+      dy[k] = load_vector<T, N>(p.dy + start + column);
+      if (kEarlyResidual && p.dresidual != nullptr)
+        residual[k] = load_vector<T, N>(p.dresidual + start + column);
+    }
+#pragma unroll
+    for (int k = 0; k < kVectors; ++k) {
+      const int vector = static_cast<int>(threadIdx.x + k * blockDim.x);
+      if (vector >= vectors) continue;
+      const Vector<T, N> gamma = load_vector<T, N>(p.gamma + int64_t{vector} * N);
 #pragma unroll
       for (int i = 0; i < N; ++i) {
-        const float x_hat = (load_float(&now.x[k].v[i]) - mean) * rstd,
-                    gradient = load_float(&now.dy[k].v[i]);
+        const float x_hat = (load_float(&x[k].v[i]) - mean) * rstd, gradient = load_float(&dy[k].v[i]);
         const float g = __fmul_rn(gradient, load_float(&gamma.v[i]));
         dgamma[k][i] += gradient * x_hat;
-        if constexpr (kLayer) {
-          dbeta[k][i] += gradient;
-          sums.x += g;
-        }
+        dbeta[k][i] += gradient;
+        sums.x += g;
         sums.y += g * x_hat;
       }
     }
@@ -103,28 +87,31 @@ __global__ void __launch_bounds__(kVectors == 1 ? 512 : 1024, kVectors == 1 ? 2 
     for (int k = 0; k < kVectors; ++k) {
       const int vector = static_cast<int>(threadIdx.x + k * blockDim.x);
       if (vector >= vectors) continue;
-      const Vector<T, N> gamma = load_vector<T, N>(p.gamma + vector * N);
+      const int64_t column = int64_t{vector} * N;
+      const Vector<T, N> gamma = load_vector<T, N>(p.gamma + column);
+      if (!kEarlyResidual && p.dresidual != nullptr)
+        residual[k] = load_vector<T, N>(p.dresidual + start + column);
       Vector<T, N> dx;
 #pragma unroll
       for (int i = 0; i < N; ++i) {
-        const float x_hat = (load_float(&now.x[k].v[i]) - mean) * rstd;
+        const float x_hat = (load_float(&x[k].v[i]) - mean) * rstd;
         float value =
-            dx_element(load_float(&now.dy[k].v[i]), load_float(&gamma.v[i]), x_hat, rstd, means.x, means.y);
-        if (p.dresidual != nullptr) value += load_float(&now.residual[k].v[i]);
+            dx_element(load_float(&dy[k].v[i]), load_float(&gamma.v[i]), x_hat, rstd, means.x, means.y);
+        if (p.dresidual != nullptr) value += load_float(&residual[k].v[i]);
         store_float(&dx.v[i], value);
       }
-      store_vector<T, N>(p.dx + start + vector * N, dx);
+      store_vector<T, N>(p.dx + start + column, dx);
     }
   }
 #pragma unroll
   for (int k = 0; k < kVectors; ++k) {
     const int vector = static_cast<int>(threadIdx.x + k * blockDim.x);
     if (vector >= vectors) continue;
-    const int64_t offset = blockIdx.x * p.hidden + vector * N;
+    const int64_t offset = blockIdx.x * p.hidden + int64_t{vector} * N;
 #pragma unroll
     for (int i = 0; i < N; ++i) {
       p.partial_gamma[offset + i] = dgamma[k][i];
-      if constexpr (kLayer) p.partial_beta[offset + i] = dbeta[k][i];
+      if (p.layer) p.partial_beta[offset + i] = dbeta[k][i];
     }
   }
 }
@@ -206,11 +193,10 @@ void launch_backward(const Context& context, const NormBackward& a) {
   };
   if (!fast) {
     norm_backward_elements<T><<<blocks, whole_warps(p.hidden), 0, stream>>>(p);
+  } else if (vectors <= 1024) {
+    norm_backward_rows<T, 1><<<blocks, whole_warps(vectors), 0, stream>>>(p);
   } else {
-    const bool one = vectors <= 512;
-    const auto kernel = p.layer ? (one ? norm_backward_rows<T, 1, true> : norm_backward_rows<T, 2, true>)
-                                : (one ? norm_backward_rows<T, 1, false> : norm_backward_rows<T, 2, false>);
-    kernel<<<blocks, whole_warps(one ? vectors : ceil_div(vectors, 2)), 0, stream>>>(p);
+    norm_backward_rows<T, 2><<<blocks, whole_warps(ceil_div(vectors, 2)), 0, stream>>>(p);
   }
   TE_CUDA_CHECK_LAUNCH();
   const dim3 grid(ceil_div(p.hidden, kWarpSize), p.layer ? 2 : 1);

@@ -4,15 +4,12 @@
 
 #include "core/error.h"
 #include "data/tokenizers/pattern.h"
+#include "data/tokenizers/unicode_property.h"
 
 namespace te {
 
 namespace {
 
-// Contents of bracketed classes. PCRE2's \s also has U+180E, and its \w lacks marks and most connectors.
-constexpr std::string_view kSpace =
-    R"(\x{09}-\x{0d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
-constexpr std::string_view kWord = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
 constexpr std::string_view kHexDigit = "0-9A-Fa-f";
 
 class Translator {
@@ -44,14 +41,28 @@ class Translator {
   }
   char peek(size_t ahead) const { return at_ + ahead < regex_.size() ? regex_[at_ + ahead] : '\0'; }
 
-  void put_class(std::string_view content, bool negated, bool in_class) {
-    if (in_class && negated) refuse(fmt::format("\\{} inside brackets", regex_[at_ + 1]));
-    if (in_class) {
-      result_ += content;
-    } else {
-      result_ += fmt::format("[{}{}]", negated ? "^" : "", content);
+  /// Writes a set of characters, which stands at the next `length` bytes.
+  void put_class(const CharacterSet& set, bool negated, bool in_class, size_t length = 2) {
+    at_ += length;
+    if (in_class && !negated && set.lost.empty()) {
+      result_ += set.content;
+      if (peek(0) == '-' && peek(1) != ']') result_ += '\\';  // no range begins here
+      return;
     }
-    at_ += 2;
+    std::string text;
+    if (set.lost.empty()) {
+      text = fmt::format("[{}{}]", negated ? "^" : "", set.content);
+    } else if (negated) {
+      text = fmt::format("(?:[{}]|[^{}])", set.lost, set.content);
+    } else {
+      text = fmt::format("(?:(?![{}])[{}])", set.lost, set.content);
+    }
+    if (!in_class) {
+      result_ += text;
+      return;
+    }
+    if (peek(0) == '-' && peek(1) != ']') refuse("a sign - behind a negated class inside brackets");
+    alternatives_ += "|" + text;
   }
 
   /// At a backslash.
@@ -62,13 +73,16 @@ class Translator {
         refuse("a backslash at the end");
       case 's':
       case 'S':
-        return put_class(kSpace, c == 'S', in_class);
+        return put_class({std::string(space_characters()), ""}, c == 'S', in_class);
       case 'w':
       case 'W':
-        return put_class(kWord, c == 'W', in_class);
+        return put_class({word_characters(), ""}, c == 'W', in_class);
+      case 'd':
+      case 'D':
+        return put_class(*unicode_property("Nd"), c == 'D', in_class);
       case 'h':  // a hexadecimal digit in Ruby, horizontal space in PCRE2
       case 'H':
-        return put_class(kHexDigit, c == 'H', in_class);
+        return put_class({std::string(kHexDigit), ""}, c == 'H', in_class);
       case 'v':  // vertical tab in Ruby
         result_ += R"(\x{0b})";
         at_ += 2;
@@ -77,7 +91,7 @@ class Translator {
         return hexadecimal();
       case 'p':
       case 'P':
-        return property();
+        return property(in_class);
       case 'u':
         result_ += fmt::format(R"(\x{{{}}})", hexadecimal_digits(2, 4));
         at_ += 6;
@@ -86,15 +100,15 @@ class Translator {
       case 'B':
         if (in_class) refuse("\\b inside brackets");
         if (c == 'b') {
-          result_ += fmt::format("(?:(?<=[{0}])(?![{0}])|(?<![{0}])(?=[{0}]))", kWord);
+          result_ += fmt::format("(?:(?<=[{0}])(?![{0}])|(?<![{0}])(?=[{0}]))", word_characters());
         } else {
-          result_ += fmt::format("(?:(?<=[{0}])(?=[{0}])|(?<![{0}])(?![{0}]))", kWord);
+          result_ += fmt::format("(?:(?<=[{0}])(?=[{0}])|(?<![{0}])(?![{0}]))", word_characters());
         }
         at_ += 2;
         return;
       default:
         // Those that mean the same, and all signs. Octal numbers and references to groups are left out.
-        if (std::string_view("dDnrtfaeAzZRX").find(c) == std::string_view::npos &&
+        if (std::string_view("nrtfaeAzZRX").find(c) == std::string_view::npos &&
             (std::isalnum(static_cast<unsigned char>(c)) != 0)) {
           refuse(fmt::format("\\{}", c));
         }
@@ -112,12 +126,19 @@ class Translator {
     return digits;
   }
 
-  /// \p{Name}, the same in both as far as PCRE2 knows the name.
-  void property() {
+  /// \p{Name}, \p{^Name} or \P{Name}.
+  void property(bool in_class) {
     const size_t close = regex_.find('}', at_);
     if (peek(2) != '{' || close == std::string_view::npos) refuse("\\p without {...}");
-    result_ += regex_.substr(at_, close + 1 - at_);
-    at_ = close + 1;
+    std::string_view name = regex_.substr(at_ + 3, close - at_ - 3);
+    bool negated = peek(1) == 'P';
+    if (name.starts_with('^')) {
+      negated = !negated;
+      name.remove_prefix(1);
+    }
+    const auto set = unicode_property(name);
+    if (!set) refuse("the property " + shown(regex_.substr(at_, close + 1 - at_)));
+    put_class(*set, negated, in_class, close + 1 - at_);
   }
 
   void hexadecimal() {
@@ -138,12 +159,11 @@ class Translator {
 
   /// At an opening bracket.
   void bracketed_class() {
-    result_ += '[';
+    const size_t start = result_.size();
+    alternatives_.clear();
     ++at_;
-    if (peek(0) == '^') {
-      result_ += '^';
-      ++at_;
-    }
+    const bool negated = peek(0) == '^';
+    if (negated) ++at_;
     if (peek(0) == ']') refuse("] at the beginning of brackets");
     while (at_ < regex_.size() && regex_[at_] != ']') {
       if (regex_[at_] == '[') refuse("[ inside brackets (a nested class)");
@@ -155,8 +175,17 @@ class Translator {
       }
     }
     if (at_ == regex_.size()) refuse("[ without ]");
-    result_ += ']';
     ++at_;
+    const std::string content = result_.substr(start);
+    result_.resize(start);
+    if (alternatives_.empty()) {
+      result_ += fmt::format("[{}{}]", negated ? "^" : "", content);
+      return;
+    }
+    // Not all of it can stand in one class.
+    const std::string any =
+        fmt::format("(?:{}{})", content.empty() ? "(?!)" : "[" + content + "]", alternatives_);
+    result_ += negated ? fmt::format("(?:(?!{})(?s:.))", any) : any;
   }
 
   /// At an opening parenthesis: copies what says which kind of group it is.
@@ -204,6 +233,7 @@ class Translator {
   const std::string& where_;
   size_t at_ = 0;
   std::string result_;
+  std::string alternatives_;  // of the bracketed class at hand, each behind a |
 };
 
 }  // namespace

@@ -1,7 +1,7 @@
 // Regular expressions of Hugging Face tokenizers. They are written for Oniguruma (Ruby's syntax) and run here by
 // PCRE2, so a pattern is translated first: classes that the two define differently are spelled out, and what
-// cannot be said in PCRE2 is refused. Case folding and \p{...} classes follow PCRE2's Unicode version (14 in
-// PCRE2 10.40 to 10.42, which is also Oniguruma's in the `tokenizers` package).
+// cannot be said in PCRE2 is refused. \p{...} classes are of Oniguruma's Unicode version (unicode_property.h); case
+// folding is PCRE2's.
 #pragma once
 
 #include <cstdint>

@@ -133,6 +133,12 @@ TEST_F(Resuming, Fp8ScalesOfOtherLayers) {
 TEST_F(Resuming, ACheckpointThatIsNotThereOrDamaged) {
   const std::string manifest = folder_checkpoint_ + "/manifest.json", good = read_file(manifest);
   expect_refused(folder_.run("b", {"checkpoint.resume=" + (folder_ / "nowhere")}), "manifest.json");
+  const std::string weights = read_file(folder_checkpoint_ + "/model.safetensors");
+  std::string altered = weights;
+  altered[altered.size() - 5] ^= 1;
+  write_file(folder_checkpoint_ + "/model.safetensors", altered);
+  expect_refused(resume(), "model.safetensors: tensor ");
+  write_file(folder_checkpoint_ + "/model.safetensors", weights);
   std::filesystem::resize_file(folder_checkpoint_ + "/optimizer.safetensors", 5000);
   expect_refused(resume(), "optimizer.safetensors");
   std::filesystem::resize_file(folder_checkpoint_ + "/model.safetensors", 3);

@@ -112,13 +112,14 @@ class TrainFolder {
     for (const auto& row : csv(run)) values.push_back(std::strtod(row.at(name).c_str(), nullptr));
     return values;
   }
-  /// The bytes of a checkpoint's tensor files; "" for a file that is not there.
+  /// The bytes of a checkpoint's tensor files, of all ranks.
   std::string checkpoint_bytes(const std::string& run, int64_t step) const {
+    std::vector<std::string> files;
+    for (const auto& entry : std::filesystem::directory_iterator(checkpoint(run, step)))
+      if (entry.path().extension() == ".safetensors") files.push_back(entry.path().string());
+    std::sort(files.begin(), files.end());
     std::string bytes;
-    for (const char* file : {"model", "optimizer", "fp8"}) {
-      const std::string path = checkpoint(run, step) + "/" + file + ".safetensors";
-      if (std::filesystem::exists(path)) bytes += read_file(path);
-    }
+    for (const std::string& file : files) bytes += read_file(file);
     EXPECT_FALSE(bytes.empty()) << checkpoint(run, step);
     return bytes;
   }

@@ -2,7 +2,9 @@
 
 #include <cstdio>
 #include <memory>
+#include <optional>
 
+#include "bench/profile.h"
 #include "bench/session.h"
 #include "core/error.h"
 #include "kernels/attention/attention.h"
@@ -18,6 +20,7 @@ struct LayerOptions {
   std::string which;
   std::string recipe = "delayed";
   std::string attention = "deterministic";
+  bool profile = false;
 };
 
 /// The layer shapes that others publish: a GPT layer of Transformer Engine's tutorial, and Llama-2 7B's.
@@ -113,6 +116,54 @@ class Layer {
   Tensor out_, dy_;
 };
 
+/// One layer in one precision: a row of the table, an entry of the report, and the profile if it was asked
+/// for. Gives the milliseconds of both passes.
+double run_layer(const LayerOptions& options, const std::string& which, bool fp8, double bf16_ms,
+                 const Context& context, std::vector<std::vector<std::string>>& table,
+                 nlohmann::json& report) {
+  config::Config config = layer_config(which);
+  if (fp8) config.precision.fp8 = config::Fp8Mode::hybrid;
+  if (!from_string(options.recipe, config.precision.fp8_recipe)) {
+    user_error("--recipe {}: must be delayed or tensorwise", options.recipe);
+  }
+  const int repeats = options.common.repeats;
+  auto layer = std::make_unique<Layer>(config, context);
+  const double forward = median_ms(context, repeats, [&] { layer->forward(); });
+  const double backward = median_ms(context, repeats, [&] { layer->backward(); });
+  const auto passes = [&] { layer->forward(), layer->backward(); };
+  const double both = median_ms(context, repeats, passes);
+  const double cast = fp8 ? median_ms(context, repeats, [&] { layer->cast_weights(); }) : 0.0;
+  std::optional<Profile> profile;
+  if (options.profile) profile = take_profile(context, repeats, passes);
+  layer.reset();
+  const int64_t tokens = config.training.micro_batch_size * config.model.seq_length;
+  config.model.vocab_size = config.model.make_vocab_size_divisible_by = 1;
+  const double tflops = train::flops_per_token(config.model) * static_cast<double>(tokens) / both / 1e9;
+  table.push_back({which, fp8 ? "FP8 " + options.recipe : "BF16", std::to_string(tokens),
+                   fmt::format("{:.3f}", forward), fmt::format("{:.3f}", backward),
+                   fmt::format("{:.3f}", both), fmt::format("{:.0f}", tflops),
+                   fp8 ? fmt::format("{:.3f}", cast) : "", fp8 ? fmt::format("{:.2f}", bf16_ms / both) : ""});
+  nlohmann::json entry = {{"which", which},
+                          {"precision", fp8 ? "fp8" : "bf16"},
+                          {"recipe", fp8 ? options.recipe : "off"},
+                          {"attention", options.attention},
+                          {"tokens", tokens},
+                          {"forward_ms", forward},
+                          {"backward_ms", backward},
+                          {"ms", both},
+                          {"weight_cast_ms", cast},
+                          {"tflops", tflops}};
+  if (profile) {
+    add_floors(context, *profile, repeats);
+    std::printf("%s, %s, forward and backward of %lld tokens\n", which.c_str(), fp8 ? "FP8" : "BF16",
+                static_cast<long long>(tokens));
+    print_profile(*profile, both, "layer");
+    entry["profile"] = to_json(*profile, both);
+  }
+  report["layer"].push_back(std::move(entry));
+  return both;
+}
+
 void run(const LayerOptions& options) {
   const Context context = open_device(options.common.device);
   if (options.attention != "deterministic" && options.attention != "fastest") {
@@ -124,39 +175,8 @@ void run(const LayerOptions& options) {
                                                "both ms", "TFLOP/s", "weight cast ms", "speed-up"}};
   for (const std::string& which : options.which.empty() ? std::vector<std::string>{"gpt", "llama7b"}
                                                         : std::vector<std::string>{options.which}) {
-    double bf16_ms = 0;
-    for (bool fp8 : {false, true}) {
-      config::Config config = layer_config(which);
-      if (fp8) config.precision.fp8 = config::Fp8Mode::hybrid;
-      if (!from_string(options.recipe, config.precision.fp8_recipe)) {
-        user_error("--recipe {}: must be delayed or tensorwise", options.recipe);
-      }
-      Layer layer(config, context);
-      const int repeats = options.common.repeats;
-      const double forward = median_ms(context, repeats, [&] { layer.forward(); });
-      const double backward = median_ms(context, repeats, [&] { layer.backward(); });
-      const double both = median_ms(context, repeats, [&] { layer.forward(), layer.backward(); });
-      const double cast = fp8 ? median_ms(context, repeats, [&] { layer.cast_weights(); }) : 0.0;
-      const int64_t tokens = config.training.micro_batch_size * config.model.seq_length;
-      config.model.vocab_size = config.model.make_vocab_size_divisible_by = 1;
-      const double tflops = train::flops_per_token(config.model) * static_cast<double>(tokens) / both / 1e9;
-      if (!fp8) bf16_ms = both;
-      table.push_back({which, fp8 ? "FP8 " + options.recipe : "BF16", std::to_string(tokens),
-                       fmt::format("{:.3f}", forward), fmt::format("{:.3f}", backward),
-                       fmt::format("{:.3f}", both), fmt::format("{:.0f}", tflops),
-                       fp8 ? fmt::format("{:.3f}", cast) : "",
-                       fp8 ? fmt::format("{:.2f}", bf16_ms / both) : ""});
-      report["layer"].push_back({{"which", which},
-                                 {"precision", fp8 ? "fp8" : "bf16"},
-                                 {"recipe", fp8 ? options.recipe : "off"},
-                                 {"attention", options.attention},
-                                 {"tokens", tokens},
-                                 {"forward_ms", forward},
-                                 {"backward_ms", backward},
-                                 {"ms", both},
-                                 {"weight_cast_ms", cast},
-                                 {"tflops", tflops}});
-    }
+    const double bf16_ms = run_layer(options, which, false, 0.0, context, table, report);
+    run_layer(options, which, true, bf16_ms, context, table, report);
   }
   std::printf("%s, median of %d; weights are cast once per optimizer step, gradients accumulate in FP32\n",
               context.info().name.c_str(), options.common.repeats);
@@ -177,6 +197,8 @@ void add_layer_command(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--attention", options->attention, "backward of attention: deterministic or fastest")
       ->capture_default_str();
+  command->add_flag("--profile", options->profile,
+                    "also time every operation, and show what each kind needs at least");
   command->callback([options] { run(*options); });
 }
 

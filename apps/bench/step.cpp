@@ -4,7 +4,9 @@
 #include <chrono>
 #include <cstdio>
 #include <memory>
+#include <optional>
 
+#include "bench/profile.h"
 #include "bench/session.h"
 #include "config/config.h"
 #include "core/error.h"
@@ -16,6 +18,9 @@
 namespace te::bench {
 namespace {
 
+constexpr int kWarmUpSteps = 3;
+constexpr int kProfiledSteps = 2;
+
 struct StepOptions {
   std::vector<std::string> configs;
   std::vector<std::string> overrides;
@@ -23,10 +28,117 @@ struct StepOptions {
   std::string json;
   std::string attention = "config";
   bool alone = false;
+  bool profile = false;
 };
 
 double milliseconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// What the steps of one config gave.
+struct Measured {
+  std::vector<double> times;  ///< milliseconds, sorted
+  double first_step_s = 0;    ///< from the start of the work on this config to its first step done
+  int64_t memory_bytes = 0;
+  double loss = 0;
+  std::optional<Profile> profile;
+
+  double median() const { return times[times.size() / 2]; }
+};
+
+config::Config load(const StepOptions& options, const std::string& path) {
+  std::vector<std::string> overrides = {"data.synthetic=true", "data.train=[]", "data.valid=[]",
+                                        "training.eval_interval=0"};
+  if (options.attention == "fastest") overrides.push_back("training.deterministic=false");
+  overrides.insert(overrides.end(), options.overrides.begin(), options.overrides.end());
+  return config::load_config(path, overrides);
+}
+
+/// Runs and times the steps; all memory of the model is free again when it returns.
+Measured measure(const StepOptions& options, const config::Config& config, const Context& context,
+                 const parallel::Groups& groups, std::chrono::steady_clock::time_point start) {
+  train::StepRunner runner(config, context, groups);
+  runner.allocate();
+  runner.initialize();
+  const auto data =
+      make_synthetic_source(config.model.seq_length, config.model.vocab_size, config.training.seed);
+  train::HostBatch batch = runner.make_host_batch();
+  const int64_t samples = config.training.global_batch_size;
+  data->fill(runner.first_local_sample(), runner.local_samples(), batch.tokens.as<int32_t>(),
+             batch.targets.as<int32_t>());
+  batch.counted = samples * config.model.seq_length;
+  int step = 0;
+  const auto run_step = [&] {
+    runner.launch(batch, step + 1, step * samples, false);
+    context.synchronize();
+    runner.optimizer().finish_step(runner.optimizer().status().skipped != 0);
+    ++step;
+  };
+  Measured measured;
+  for (int i = 0; i < options.steps + kWarmUpSteps; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    run_step();
+    if (i == 0) measured.first_step_s = milliseconds_since(start) / 1e3;
+    if (i >= kWarmUpSteps) measured.times.push_back(milliseconds_since(begin));
+  }
+  std::sort(measured.times.begin(), measured.times.end());
+  measured.memory_bytes = runner.plan().total_bytes();
+  measured.loss = runner.optimizer().status().loss_sum / static_cast<float>(batch.counted);
+  if (options.profile) measured.profile = take_profile(context, kProfiledSteps, run_step);
+  return measured;
+}
+
+/// One config: a row of the table, an entry of the report, and the profile if it was asked for.
+void run_config(const StepOptions& options, const std::string& path, parallel::World& world,
+                std::vector<std::vector<std::string>>& table, nlohmann::json& report) {
+  const auto start = std::chrono::steady_clock::now();
+  const config::Config config = load(options, path);
+  const parallel::ProcessGrid grid = parallel::ProcessGrid::of(
+      world.size(), static_cast<int>(config.parallel.tensor), 1, static_cast<int>(config.parallel.pipeline));
+  const bool cpu = config.training.device == config::DeviceChoice::cpu || cuda_device_count() == 0;
+  const Context context =
+      world.size() > 1 && !cpu ? parallel::open_cuda_device(world) : open_device(cpu ? "cpu" : "auto");
+  config::validate_for_device(config, context.is_cuda());
+  const parallel::Groups groups = options.alone ? parallel::Groups::silent(grid, world.rank())
+                                                : parallel::Groups::connect(world, context, grid);
+  Measured measured = measure(options, config, context, groups, start);
+  const double ms = world.max_f64(measured.median());
+  if (!world.leader()) return;
+  const auto tokens = static_cast<double>(config.training.global_batch_size * config.model.seq_length);
+  const double tokens_per_gpu = tokens / ms * 1e3 / world.size();
+  const double tflops = train::flops_per_token(config.model) * tokens_per_gpu / 1e12;
+  const std::string layout = fmt::format("{}x{}x{}", grid.tensor, grid.data, grid.pipeline);
+  const std::string fp8(to_string(config.precision.fp8));
+  table.push_back({config.name, fp8, layout, fmt::format("{:.0f}", tokens), fmt::format("{:.2f}", ms),
+                   fmt::format("{:.2f}", measured.times.front()),
+                   fmt::format("{:.2f}", measured.times.back()), fmt::format("{:.0f}", tokens_per_gpu),
+                   fmt::format("{:.1f}", tflops), human_bytes(measured.memory_bytes),
+                   fmt::format("{:.1f}", measured.first_step_s)});
+  nlohmann::json entry = {{"config", config.name},
+                          {"fp8", fp8},
+                          {"attention", options.attention},
+                          {"device", context.info().name},
+                          {"tokens_per_step", tokens},
+                          {"micro_batch_size", config.training.micro_batch_size},
+                          {"ms", ms},
+                          {"ms_min", measured.times.front()},
+                          {"ms_max", measured.times.back()},
+                          {"tokens_per_s", tokens / ms * 1e3},
+                          {"tokens_per_s_per_gpu", tokens_per_gpu},
+                          {"ranks", world.size()},
+                          {"layout", layout},
+                          {"tflops", tflops},
+                          {"memory_bytes", measured.memory_bytes},
+                          {"first_step_s", measured.first_step_s},
+                          {"loss", measured.loss}};
+  if (measured.profile) {
+    add_floors(context, *measured.profile, options.steps);
+    std::printf("%s, FP8 %s, one step of %.0f tokens%s\n", config.name.c_str(), fp8.c_str(), tokens,
+                world.size() > 1 ? " (rank 0)" : "");
+    print_profile(*measured.profile, ms, "step");
+    entry["profile"] = to_json(*measured.profile, ms);
+  }
+  report.push_back(std::move(entry));
 }
 
 void run(const StepOptions& options) {
@@ -34,71 +146,7 @@ void run(const StepOptions& options) {
   nlohmann::json report;
   std::vector<std::vector<std::string>> table{{"config", "FP8", "TPxDPxPP", "tokens/step", "ms", "min", "max",
                                                "tokens/s/GPU", "TFLOP/s", "memory", "first step s"}};
-  for (const std::string& path : options.configs) {
-    const auto start = std::chrono::steady_clock::now();
-    std::vector<std::string> overrides = {"data.synthetic=true", "data.train=[]", "data.valid=[]",
-                                          "training.eval_interval=0"};
-    if (options.attention == "fastest") overrides.push_back("training.deterministic=false");
-    overrides.insert(overrides.end(), options.overrides.begin(), options.overrides.end());
-    const config::Config config = config::load_config(path, overrides);
-    const parallel::ProcessGrid grid =
-        parallel::ProcessGrid::of(world.size(), static_cast<int>(config.parallel.tensor), 1,
-                                  static_cast<int>(config.parallel.pipeline));
-    const bool cpu = config.training.device == config::DeviceChoice::cpu || cuda_device_count() == 0;
-    const Context context =
-        world.size() > 1 && !cpu ? parallel::open_cuda_device(world) : open_device(cpu ? "cpu" : "auto");
-    config::validate_for_device(config, context.is_cuda());
-    const parallel::Groups groups = options.alone ? parallel::Groups::silent(grid, world.rank())
-                                                  : parallel::Groups::connect(world, context, grid);
-    train::StepRunner runner(config, context, groups);
-    runner.allocate();
-    runner.initialize();
-    const auto data =
-        make_synthetic_source(config.model.seq_length, config.model.vocab_size, config.training.seed);
-    train::HostBatch batch = runner.make_host_batch();
-    const int64_t samples = config.training.global_batch_size;
-    data->fill(runner.first_local_sample(), runner.local_samples(), batch.tokens.as<int32_t>(),
-               batch.targets.as<int32_t>());
-    batch.counted = samples * config.model.seq_length;
-    std::vector<double> times;
-    double first_step = 0;
-    for (int step = 0; step < options.steps + 3; ++step) {
-      const auto begin = std::chrono::steady_clock::now();
-      runner.launch(batch, step + 1, step * samples, false);
-      context.synchronize();
-      runner.optimizer().finish_step(runner.optimizer().status().skipped != 0);
-      if (step == 0) first_step = milliseconds_since(start) / 1e3;
-      if (step >= 3) times.push_back(milliseconds_since(begin));
-    }
-    std::sort(times.begin(), times.end());
-    const double ms = world.max_f64(times[times.size() / 2]);
-    const auto tokens = static_cast<double>(samples * config.model.seq_length);
-    const double tokens_per_gpu = tokens / ms * 1e3 / world.size();
-    const double tflops = train::flops_per_token(config.model) * tokens_per_gpu / 1e12;
-    const std::string layout = fmt::format("{}x{}x{}", grid.tensor, grid.data, grid.pipeline);
-    const std::string fp8(to_string(config.precision.fp8));
-    table.push_back({config.name, fp8, layout, fmt::format("{:.0f}", tokens), fmt::format("{:.2f}", ms),
-                     fmt::format("{:.2f}", times.front()), fmt::format("{:.2f}", times.back()),
-                     fmt::format("{:.0f}", tokens_per_gpu), fmt::format("{:.1f}", tflops),
-                     human_bytes(runner.plan().total_bytes()), fmt::format("{:.1f}", first_step)});
-    report.push_back({{"config", config.name},
-                      {"fp8", fp8},
-                      {"attention", options.attention},
-                      {"device", context.info().name},
-                      {"tokens_per_step", tokens},
-                      {"micro_batch_size", config.training.micro_batch_size},
-                      {"ms", ms},
-                      {"ms_min", times.front()},
-                      {"ms_max", times.back()},
-                      {"tokens_per_s", tokens / ms * 1e3},
-                      {"tokens_per_s_per_gpu", tokens_per_gpu},
-                      {"ranks", world.size()},
-                      {"layout", layout},
-                      {"tflops", tflops},
-                      {"memory_bytes", runner.plan().total_bytes()},
-                      {"first_step_s", first_step},
-                      {"loss", runner.optimizer().status().loss_sum / static_cast<float>(batch.counted)}});
-  }
+  for (const std::string& path : options.configs) run_config(options, path, world, table, report);
   if (!world.leader()) return;
   std::printf(
       "whole optimizer steps (clipping, AdamW with FP32 main parameters), random tokens, median of %d\n",
@@ -131,6 +179,8 @@ void add_step_command(CLI::App& app) {
   command->add_flag(
       "--alone", options->alone,
       "leave all communication out: what each rank computes if it never waits (the slowest rank counts)");
+  command->add_flag("--profile", options->profile,
+                    "also time every operation of two more steps, and show what each kind needs at least");
   command->add_option("--json", options->json, "also write the report to this file");
   command->callback([options] { run(*options); });
 }

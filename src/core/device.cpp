@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/device_backend.h"
+#include "core/profile.h"
 
 namespace te {
 namespace {
@@ -135,12 +136,14 @@ void Context::synchronize() const {
 
 void Context::copy_to_device(const Tensor& destination, const void* host) const {
   if (destination.bytes() == 0) return;
+  const ProfileScope scope(*this, "copy_to_device", static_cast<double>(destination.bytes()));
   if (is_cuda()) return cuda_backend::copy(destination.data, host, destination.bytes(), stream_);
   std::memcpy(destination.data, host, destination.bytes());
 }
 
 void Context::copy_to_host(void* host, const Tensor& source) const {
   if (source.bytes() == 0) return;
+  const ProfileScope scope(*this, "copy_to_host", static_cast<double>(source.bytes()));
   if (is_cuda()) return cuda_backend::copy(host, source.data, source.bytes(), stream_);
   std::memcpy(host, source.data, source.bytes());
 }
@@ -149,12 +152,14 @@ void Context::copy(const Tensor& destination, const Tensor& source) const {
   TE_CHECK(destination.bytes() == source.bytes(), "copy of {} bytes to {}", source.bytes(),
            destination.bytes());
   if (source.bytes() == 0) return;
+  const ProfileScope scope(*this, "copy", 2.0 * static_cast<double>(source.bytes()));
   if (is_cuda()) return cuda_backend::copy(destination.data, source.data, source.bytes(), stream_);
   std::memmove(destination.data, source.data, source.bytes());
 }
 
 void Context::fill_bytes(const Tensor& tensor, uint8_t byte) const {
   if (tensor.bytes() == 0) return;
+  const ProfileScope scope(*this, "fill", static_cast<double>(tensor.bytes()));
   if (is_cuda()) return cuda_backend::fill(tensor.data, byte, tensor.bytes(), stream_);
   std::memset(tensor.data, byte, tensor.bytes());
 }

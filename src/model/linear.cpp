@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "core/profile.h"
 #include "kernels/gemm/gemm.h"
 
 namespace te::model {
@@ -81,6 +82,7 @@ void Linear::plan_grad_operand(MemoryPlan& plan, Operand& grad, const Dimensions
 
 void Linear::fprop(const Context& context, const Operand& input, const Tensor& y, int64_t first,
                    int64_t count, bool with_bias) const {
+  const ProfileLabel label(spec_.name, "fprop");
   kernels::Gemm product{.b = weight_->value, .out = y.slice_rows(first, count), .trans_b = true};
   if (with_bias && bias_ != nullptr) product.bias = bias_->value;
   if (input_quantizer_.enabled()) {
@@ -98,6 +100,7 @@ void Linear::fprop(const Context& context, const Operand& input, const Tensor& y
 // In FP8 the contraction runs over `out`, so W enters transposed.
 void Linear::dgrad(const Context& context, const Operand& grad, const Tensor& dx, int64_t first,
                    int64_t count) const {
+  const ProfileLabel label(spec_.name, "dgrad");
   const Tensor rows = dx.slice_rows(first, count);
   if (!grad_quantizer_.enabled()) {
     return kernels::gemm(context, {.a = grad.hp.slice_rows(first, count), .b = weight_->value, .out = rows});
@@ -111,6 +114,7 @@ void Linear::dgrad(const Context& context, const Operand& grad, const Tensor& dx
 }
 
 void Linear::wgrad(const Context& context, const Operand& grad, const Operand& input) const {
+  const ProfileLabel label(spec_.name, "wgrad");
   kernels::Gemm product{
       .a = grad.hp, .b = input.hp, .out = weight_->grad, .trans_a = true, .accumulate = true};
   if (grad_quantizer_.enabled()) {
@@ -126,6 +130,7 @@ void Linear::wgrad(const Context& context, const Operand& grad, const Operand& i
 }
 
 void Linear::quantize_weight(const Context& context, bool count) {
+  const ProfileLabel label("weights");
   weight_operand_.hp = weight_->value;
   weight_operand_.quantized = false;
   weight_quantizer_.complete(context, weight_operand_, {.record_amax = true, .count = count});

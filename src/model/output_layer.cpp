@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/profile.h"
 #include "kernels/cross_entropy/cross_entropy.h"
 #include "kernels/gemm/gemm.h"
 
@@ -45,6 +46,7 @@ void OutputLayer::plan(MemoryPlan& plan) {
 }
 
 void OutputLayer::logits(const Context& context, const Tensor& h, const Tensor& out) const {
+  const ProfileLabel label("head fprop");
   kernels::gemm(context, {.a = h, .b = weight_->value, .out = out, .trans_b = true});
 }
 
@@ -84,8 +86,12 @@ void OutputLayer::run(const Context& context, const Tensor& h, const Tensor& tar
     losses(context, chunk, vector_rows(targets, begin, rows), vector_rows(losses_, begin, rows), grad_scale);
     if (grad_scale == 0.0f) continue;
     // 4. Gradient of the head, then of the states, in their place.
-    kernels::gemm(context,
-                  {.a = chunk, .b = states, .out = weight_->grad, .trans_a = true, .accumulate = true});
+    {
+      const ProfileLabel label("head wgrad");
+      kernels::gemm(context,
+                    {.a = chunk, .b = states, .out = weight_->grad, .trans_a = true, .accumulate = true});
+    }
+    const ProfileLabel label("head dgrad");
     kernels::gemm(context, {.a = chunk, .b = weight_->value, .out = states});
   }
   if (grad_scale != 0.0f) tensor_.reduce(context, whole, h, [](int64_t, int64_t) {});

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/profile.h"
 #include "parallel/operation.h"
 
 namespace te::parallel {
@@ -34,6 +35,11 @@ void check_reducible(const Communicator& group, const char* operation, const Ten
            dtype_name(t.dtype));
 }
 
+/// For a profiler; a group of one communicates nothing.
+const char* profiled(const Communicator& group, const char* operation) {
+  return group.size() > 1 ? operation : nullptr;
+}
+
 void check_peer(const Communicator& group, const char* operation, int peer) {
   TE_CHECK(peer >= 0 && peer < group.size(), "{} of group {}: rank {} of {}", operation, group.name(), peer,
            group.size());
@@ -50,6 +56,7 @@ void Communicator::all_reduce(const Context& context, const Tensor& t, ReduceOp 
   check_reducible(*this, "all_reduce", t);
   if (t.numel() == 0) return;
   const Operation operation(op == ReduceOp::sum ? "all_reduce" : "all_reduce max", *this, context);
+  const ProfileScope scope(context, profiled(*this, "all_reduce"), static_cast<double>(t.bytes()));
   do_all_reduce(context, t, op);
 }
 
@@ -57,6 +64,7 @@ void Communicator::all_gather(const Context& context, const Tensor& in, const Te
   check_parts(*this, "all_gather", in, out);
   if (in.numel() == 0) return;
   const Operation operation("all_gather", *this, context);
+  const ProfileScope scope(context, profiled(*this, "all_gather"), static_cast<double>(out.bytes()));
   do_all_gather(context, in, out);
 }
 
@@ -65,6 +73,7 @@ void Communicator::reduce_scatter(const Context& context, const Tensor& in, cons
   check_parts(*this, "reduce_scatter", out, in);
   if (out.numel() == 0) return;
   const Operation operation("reduce_scatter", *this, context);
+  const ProfileScope scope(context, profiled(*this, "reduce_scatter"), static_cast<double>(in.bytes()));
   do_reduce_scatter(context, in, out);
 }
 
@@ -72,6 +81,7 @@ void Communicator::broadcast(const Context& context, const Tensor& t, int root) 
   check_peer(*this, "broadcast", root);
   if (t.numel() == 0) return;
   const Operation operation("broadcast", *this, context);
+  const ProfileScope scope(context, profiled(*this, "broadcast"), static_cast<double>(t.bytes()));
   do_broadcast(context, t, root);
 }
 
@@ -80,6 +90,7 @@ void Communicator::send(const Context& context, const Tensor& t, int peer) {
   TE_CHECK(peer != rank_, "send of group {}: rank {} to itself", name_, peer);
   if (t.numel() == 0) return;
   const Operation operation("send", *this, context);
+  const ProfileScope scope(context, profiled(*this, "send"), static_cast<double>(t.bytes()));
   do_send(context, t, peer);
 }
 
@@ -88,6 +99,7 @@ void Communicator::receive(const Context& context, const Tensor& t, int peer) {
   TE_CHECK(peer != rank_, "receive of group {}: rank {} from itself", name_, peer);
   if (t.numel() == 0) return;
   const Operation operation("receive", *this, context);
+  const ProfileScope scope(context, profiled(*this, "receive"), static_cast<double>(t.bytes()));
   do_receive(context, t, peer);
 }
 

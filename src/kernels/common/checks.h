@@ -3,6 +3,7 @@
 
 #include "core/device.h"
 #include "core/tensor.h"
+#include "kernels/common/op_cost.h"
 #include "kernels/quantize/fp8_output.h"
 
 namespace te::kernels {
@@ -20,10 +21,13 @@ void check_fp8_output(const char* op, const Fp8Output& out, int64_t rows, int64_
 }  // namespace te::kernels
 
 /// Dispatches to the CUDA launcher `cuda::op(context, args)` in a CUDA build; the CPU reference follows it.
+/// To the end of the function the op is under the eyes of a profiler, if there is one.
 #ifdef TE_WITH_CUDA
-#define TE_DISPATCH_CUDA(context, op, ...) \
+#define TE_DISPATCH_CUDA(context, op, ...)                                  \
+  const ::te::kernels::ProfiledOp te_profiled((context), #op, __VA_ARGS__); \
   if ((context).is_cuda()) return cuda::op(context, __VA_ARGS__)
 #else
-#define TE_DISPATCH_CUDA(context, op, ...) \
+#define TE_DISPATCH_CUDA(context, op, ...)                                  \
+  const ::te::kernels::ProfiledOp te_profiled((context), #op, __VA_ARGS__); \
   if ((context).is_cuda()) ::te::kernels::no_cuda(#op)
 #endif

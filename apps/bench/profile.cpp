@@ -1,0 +1,331 @@
+#include "bench/profile.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <map>
+#include <string_view>
+#include <utility>
+
+#include "bench/rates.h"
+#include "bench/session.h"
+#include "core/profile.h"
+
+#ifdef TE_WITH_CUDA
+#include "core/cuda_check.h"
+#endif
+
+namespace te::bench {
+namespace {
+
+// --- time --------------------------------------------------------------------------------------------------
+
+/// Points in time of one run: events on a GPU, clock readings on the CPU. Events are kept for the next run.
+class Clock {
+ public:
+  Clock() = default;
+  Clock(const Clock&) = delete;
+  Clock& operator=(const Clock&) = delete;
+  ~Clock() {
+#ifdef TE_WITH_CUDA
+    for (cudaEvent_t event : events_) cudaEventDestroy(event);
+#endif
+  }
+
+  size_t mark(const Context& context) {
+#ifdef TE_WITH_CUDA
+    if (context.is_cuda()) {
+      if (used_ == events_.size()) TE_CUDA_CHECK(cudaEventCreate(&events_.emplace_back()));
+      TE_CUDA_CHECK(cudaEventRecord(events_[used_], cuda_stream(context)));
+      return used_++;
+    }
+#endif
+    times_.push_back(std::chrono::steady_clock::now());
+    return times_.size() - 1;
+  }
+
+  /// Milliseconds from one mark to another; the device must have passed both.
+  double between(size_t from, size_t to) const {
+#ifdef TE_WITH_CUDA
+    if (used_ > 0) {
+      float ms = 0.0f;
+      TE_CUDA_CHECK(cudaEventElapsedTime(&ms, events_[from], events_[to]));
+      return ms;
+    }
+#endif
+    return std::chrono::duration<double, std::milli>(times_[to] - times_[from]).count();
+  }
+
+  void restart() {
+    used_ = 0;
+    times_.clear();
+  }
+
+ private:
+#ifdef TE_WITH_CUDA
+  std::vector<cudaEvent_t> events_;
+#endif
+  size_t used_ = 0;
+  std::vector<std::chrono::steady_clock::time_point> times_;
+};
+
+/// Writes down every operation of a run.
+class Recorder final : public OpObserver {
+ public:
+  struct Record {
+    OpCall call;
+    size_t from = 0, to = 0;  ///< marks of the clock
+  };
+
+  void begin(const Context& context, OpCall call) override {
+    records_.push_back({std::move(call), clock_.mark(context), 0});
+  }
+  void end(const Context& context) override { records_.back().to = clock_.mark(context); }
+
+  const std::vector<Record>& records() const { return records_; }
+  const Clock& clock() const { return clock_; }
+  void restart() {
+    records_.clear();
+    clock_.restart();
+  }
+
+ private:
+  Clock clock_;
+  std::vector<Record> records_;
+};
+
+// --- kinds -------------------------------------------------------------------------------------------------
+
+struct Group {
+  std::string_view name;
+  std::vector<std::string_view> operations;
+};
+
+const std::array<Group, 11>& groups() {
+  static const std::array<Group, 11> all{{
+      {"products", {"gemm"}},
+      {"attention", {"attention_forward", "attention_backward", "attention_decode", "cache_append"}},
+      {"norm", {"norm_forward", "norm_backward"}},
+      {"activation", {"activation_forward", "activation_backward"}},
+      {"casts", {"quantize", "quantize_many", "transpose_fp8", "cast", "current_scale", "bias_gradient"}},
+      {"rope", {"rope"}},
+      {"elementwise", {"add", "dropout"}},
+      {"loss",
+       {"cross_entropy", "cross_entropy_statistics", "cross_entropy_from_statistics", "accumulate_sum"}},
+      {"embedding", {"embedding_forward", "embedding_backward"}},
+      {"optimizer", {"sum_of_squares", "clip_coefficient", "adamw", "delayed_scale_update"}},
+      {"communication", {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "send", "receive"}},
+  }};
+  return all;
+}
+
+constexpr std::string_view kOther = "copies, fills";
+
+/// The place of an operation's group in the table.
+size_t group_of(std::string_view operation) {
+  for (size_t i = 0; i < groups().size(); ++i) {
+    const auto& names = groups()[i].operations;
+    if (std::find(names.begin(), names.end(), operation) != names.end()) return i;
+  }
+  return groups().size();
+}
+
+std::string_view group_name(size_t index) {
+  return index < groups().size() ? groups()[index].name : kOther;
+}
+
+/// A product is known by its label, an operation with a label by both, others by their name.
+std::string row_name(const OpCall& call) {
+  if (call.label.empty()) return call.name;
+  return std::string_view(call.name) == "gemm" ? call.label : call.name + (" (" + call.label + ")");
+}
+
+// --- sums --------------------------------------------------------------------------------------------------
+
+using Rows = std::map<std::pair<size_t, std::string>, ProfileRow>;
+
+void add_call(Rows& rows, const OpCall& call, double ms) {
+  const size_t group = group_of(call.name);
+  ProfileRow& row = rows[{group, row_name(call)}];
+  row.group = group_name(group);
+  row.name = row_name(call);
+  row.calls += 1;
+  row.flops += call.cost.flops;
+  row.bytes += call.cost.bytes;
+  row.ms += ms;
+  if (!call.problem.has_value()) return;
+  const std::string key = problem_key(call.problem);
+  const auto same = std::find_if(row.problems.begin(), row.problems.end(),
+                                 [&](const auto& other) { return problem_key(other.problem) == key; });
+  if (same != row.problems.end()) {
+    same->calls += 1;
+  } else {
+    row.problems.push_back({call.problem, 1, 0});
+  }
+}
+
+/// Adds one run's operations to the rows, its span and its busy time to the profile.
+void add_run(const Recorder& recorder, Rows& rows, Profile& profile) {
+  if (recorder.records().empty()) return;
+  std::vector<std::pair<double, double>> intervals;
+  const size_t origin = recorder.records().front().from;
+  for (const Recorder::Record& record : recorder.records()) {
+    const double ms = recorder.clock().between(record.from, record.to);
+    const double start = recorder.clock().between(origin, record.from);
+    add_call(rows, record.call, ms);
+    intervals.emplace_back(start, start + ms);
+  }
+  std::sort(intervals.begin(), intervals.end());
+  double end = intervals.front().first, busy = 0;
+  for (const auto& [from, to] : intervals) {
+    busy += std::max(0.0, to - std::max(from, end));
+    end = std::max(end, to);
+  }
+  profile.span_ms += end - intervals.front().first;
+  profile.busy_ms += busy;
+}
+
+/// Four digits; nothing for zero.
+std::string number(double value) {
+  return value == 0.0 ? "" : fmt::format("{:.4g}", value);
+}
+
+/// TFLOP/s of what computes, TB/s of what moves, done in `ms`.
+std::string rate(const ProfileRow& row, double ms) {
+  if (ms <= 0.0) return "";
+  if (row.flops > 0.0) return fmt::format("{:.3g} TFLOP/s", row.flops / ms / 1e9);
+  return row.bytes > 0.0 ? fmt::format("{:.3g} TB/s", row.bytes / ms / 1e9) : "";
+}
+
+std::vector<std::string> table_row(const std::string& name, const ProfileRow& row, double run_ms) {
+  return {name,
+          row.calls == 0 ? "" : fmt::format("{:.0f}", row.calls),
+          number(row.flops / 1e12),
+          number(row.bytes / 1e9),
+          rate(row, row.floor_ms),
+          rate(row, row.ms),
+          row.floor_ms > 0.0 ? fmt::format("{:.3f}", row.floor_ms) : "",
+          fmt::format("{:.3f}", row.ms),
+          row.floor_ms > 0.0 ? fmt::format("{:.0f} %", 100.0 * row.floor_ms / row.ms) : "",
+          fmt::format("{:.1f} %", 100.0 * row.ms / run_ms)};
+}
+
+}  // namespace
+
+double Profile::floor_ms() const {
+  double sum = 0;
+  for (const ProfileRow& row : rows) sum += row.floor_ms;
+  return sum;
+}
+
+double Profile::ms() const {
+  double sum = 0;
+  for (const ProfileRow& row : rows) sum += row.ms;
+  return sum;
+}
+
+Profile take_profile(const Context& context, int runs, const std::function<void()>& call) {
+  Profile profile;
+  Rows rows;
+  Recorder recorder;
+  for (int run = -1; run < runs; ++run) {
+    recorder.restart();
+    OpObserver::install(&recorder);
+    call();
+    OpObserver::install(nullptr);
+    context.synchronize();
+    if (run >= 0) add_run(recorder, rows, profile);
+  }
+  profile.span_ms /= runs;
+  profile.busy_ms /= runs;
+  for (auto& [key, row] : rows) {
+    for (double* sum : {&row.calls, &row.flops, &row.bytes, &row.ms}) *sum /= runs;
+    for (ProfileRow::Problem& problem : row.problems) problem.calls /= runs;
+    profile.rows.push_back(std::move(row));
+  }
+  return profile;
+}
+
+void add_floors(const Context& context, Profile& profile, int repeats) {
+  profile.copy_bytes_per_s = copy_bandwidth(context, repeats);
+  // A GPU's clock needs a while to settle under load; the CPU is here to be tested.
+  const double seconds = context.is_cuda() ? 0.2 : 0.01;
+  std::map<std::string, double> measured;
+  for (ProfileRow& row : profile.rows) {
+    if (row.group == "communication") continue;
+    if (row.problems.empty()) row.floor_ms = row.bytes / profile.copy_bytes_per_s * 1e3;
+    for (ProfileRow::Problem& problem : row.problems) {
+      const auto [entry, fresh] = measured.try_emplace(problem_key(problem.problem), 0.0);
+      if (fresh) entry->second = isolated_ms(context, problem.problem, seconds);
+      problem.isolated_ms = entry->second;
+      row.floor_ms += problem.calls * problem.isolated_ms;
+    }
+  }
+}
+
+void print_profile(const Profile& profile, double run_ms, const std::string& run_name) {
+  std::vector<std::vector<std::string>> table{{"operation", "calls", "TFLOP", "GB", "rate alone", "rate here",
+                                               "floor ms", "ms", "share", "of " + run_name}};
+  for (size_t i = 0; i < profile.rows.size();) {
+    ProfileRow sum;
+    std::vector<std::vector<std::string>> lines;
+    for (sum.group = profile.rows[i].group; i < profile.rows.size() && profile.rows[i].group == sum.group;
+         ++i) {
+      const ProfileRow& row = profile.rows[i];
+      sum.flops += row.flops;
+      sum.bytes += row.bytes;
+      sum.ms += row.ms;
+      sum.floor_ms += row.floor_ms;
+      lines.push_back(table_row("  " + row.name, row, run_ms));
+    }
+    if (lines.size() > 1) {
+      table.push_back(table_row(sum.group, sum, run_ms));
+      table.insert(table.end(), lines.begin(), lines.end());
+    } else {
+      lines.front().front().erase(0, 2);
+      table.push_back(lines.front());
+    }
+  }
+  ProfileRow all, gaps;
+  all.floor_ms = profile.floor_ms();
+  all.ms = profile.ms();
+  gaps.ms = std::max(0.0, profile.span_ms - profile.busy_ms);
+  table.push_back(table_row("all operations", all, run_ms));
+  table.push_back(table_row("between operations", gaps, run_ms));
+  print_table(table);
+  std::printf(
+      "copy bandwidth %.2f TB/s; %s under the profiler %.3f ms, without %.3f ms; floor %.3f ms = %.1f %% of "
+      "the latter\n\n",
+      profile.copy_bytes_per_s / 1e12, run_name.c_str(), profile.span_ms, run_ms, profile.floor_ms(),
+      100.0 * profile.floor_ms() / run_ms);
+}
+
+nlohmann::json to_json(const Profile& profile, double run_ms) {
+  nlohmann::json rows = nlohmann::json::array();
+  for (const ProfileRow& row : profile.rows) {
+    nlohmann::json problems = nlohmann::json::array();
+    for (const ProfileRow::Problem& problem : row.problems) {
+      problems.push_back({{"problem", problem_key(problem.problem)},
+                          {"calls", problem.calls},
+                          {"isolated_ms", problem.isolated_ms}});
+    }
+    rows.push_back({{"group", row.group},
+                    {"name", row.name},
+                    {"calls", row.calls},
+                    {"flops", row.flops},
+                    {"bytes", row.bytes},
+                    {"floor_ms", row.floor_ms},
+                    {"ms", row.ms},
+                    {"problems", problems}});
+  }
+  return {{"operations", rows},
+          {"copy_bytes_per_s", profile.copy_bytes_per_s},
+          {"floor_ms", profile.floor_ms()},
+          {"operations_ms", profile.ms()},
+          {"span_ms", profile.span_ms},
+          {"busy_ms", profile.busy_ms},
+          {"run_ms", run_ms}};
+}
+
+}  // namespace te::bench

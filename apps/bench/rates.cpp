@@ -1,0 +1,169 @@
+#include "bench/rates.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "bench/session.h"
+#include "core/error.h"
+#include "kernels/attention/attention.h"
+#include "kernels/gemm/gemm.h"
+
+namespace te::bench {
+namespace {
+
+using kernels::AttentionBackward;
+using kernels::AttentionForward;
+using kernels::AttentionShape;
+using kernels::Gemm;
+
+constexpr size_t kRotatedBytes = size_t{256} << 20;  ///< several times the L2 cache of an H200
+constexpr size_t kMostSets = 32;
+constexpr int kBatches = 7;
+
+size_t bytes_of(const Tensor& like) {
+  return static_cast<size_t>(like.shape.numel()) * dtype_size(like.dtype);
+}
+
+/// Memory for copies of a problem's tensors, one buffer each.
+class Operands {
+ public:
+  explicit Operands(const Context& context) : context_(context) {}
+
+  /// A tensor of the shape and dtype of this one with random values; one without a shape stays absent.
+  Tensor random(const Tensor& like) {
+    const Tensor tensor = plain(like);
+    if (tensor) fill_random(context_, tensor);
+    return tensor;
+  }
+  Tensor copy_of(const Tensor& from) {
+    const Tensor tensor = plain(from);
+    if (tensor) context_.copy(tensor, from);
+    return tensor;
+  }
+  Tensor zeros(const Tensor& like) {
+    const Tensor tensor = plain(like);
+    if (tensor) context_.zero(tensor);
+    return tensor;
+  }
+  Tensor bytes(int64_t count) { return count == 0 ? Tensor{} : plain({nullptr, DType::u8, {count}}); }
+
+ private:
+  Tensor plain(const Tensor& like) {
+    if (like.shape.rank() == 0) return {};
+    buffers_.emplace_back(context_, bytes_of(like));
+    return {buffers_.back().data(), like.dtype, like.shape};
+  }
+  const Context& context_;
+  std::vector<DeviceBuffer> buffers_;
+};
+
+/// Milliseconds of one of `calls` calls that run back to back, median of batches.
+double median_of_batches(const Context& context, double seconds, const std::function<void(int)>& call) {
+  call(0);  // plans and loads the kernel
+  const double once = median_ms(context, 1, [&] { call(1); });
+  const double batch_ms = seconds * 1e3 / kBatches;
+  const int calls = std::clamp(static_cast<int>(std::ceil(batch_ms / std::max(once, 1e-3))), 1, 1000);
+  int next = 0;
+  const double ms = median_ms(context, kBatches, [&] {
+    for (int i = 0; i < calls; ++i) call(next++);
+  });
+  return ms / calls;
+}
+
+double gemm_ms(const Context& context, const Gemm& like, double seconds) {
+  Operands memory(context);
+  const size_t bytes = bytes_of(like.a) + bytes_of(like.b) + bytes_of(like.out);
+  const size_t sets = std::clamp<size_t>(kRotatedBytes / std::max<size_t>(bytes, 1) + 1, 2, kMostSets);
+  const Tensor one = memory.bytes(sizeof(float));
+  const float scale = 1.0f;
+  context.copy_to_device(one, &scale);
+  std::vector<Gemm> problems;
+  for (size_t i = 0; i < sets; ++i) {
+    Gemm problem = like;
+    problem.a = i == 0 ? memory.random(like.a) : memory.copy_of(problems[0].a);
+    problem.b = i == 0 ? memory.random(like.b) : memory.copy_of(problems[0].b);
+    problem.out = memory.zeros(like.out);
+    problem.bias = memory.zeros(like.bias);
+    if (is_fp8(like.a.dtype)) problem.a_scale_inv = problem.b_scale_inv = one.as<float>();
+    problems.push_back(problem);
+  }
+  return median_of_batches(context, seconds, [&](int i) {
+    kernels::gemm(context, problems[static_cast<size_t>(i) % problems.size()]);
+  });
+}
+
+/// The forward pass on memory of its own, which also gives the backward pass what it reads.
+AttentionForward forward_like(const Context& context, const AttentionShape& shape, const Tensor& qkv,
+                              const Tensor& o, const Tensor& lse, const Tensor& document_start,
+                              Operands& memory) {
+  AttentionForward args;
+  args.shape = shape;
+  args.qkv = memory.random(qkv);
+  args.o = memory.zeros(o);
+  args.lse = memory.zeros(lse);
+  args.workspace = memory.bytes(kernels::attention_workspace_bytes(context, shape, qkv.dtype));
+  args.document_start = memory.zeros(document_start);
+  kernels::attention_forward(context, args);
+  return args;
+}
+
+double attention_ms(const Context& context, const AttentionForward& like, double seconds) {
+  Operands memory(context);
+  const AttentionForward args =
+      forward_like(context, like.shape, like.qkv, like.o, like.lse, like.document_start, memory);
+  return median_of_batches(context, seconds, [&](int) { kernels::attention_forward(context, args); });
+}
+
+double attention_ms(const Context& context, const AttentionBackward& like, double seconds) {
+  Operands memory(context);
+  const AttentionForward forward =
+      forward_like(context, like.shape, like.qkv, like.o, like.lse, like.document_start, memory);
+  AttentionBackward args;
+  args.shape = like.shape;
+  args.qkv = forward.qkv;
+  args.o = forward.o;
+  args.lse = forward.lse;
+  args.workspace = forward.workspace;
+  args.document_start = forward.document_start;
+  args.d_o = memory.random(like.d_o);
+  args.dqkv = memory.zeros(like.dqkv);
+  return median_of_batches(context, seconds, [&](int) { kernels::attention_backward(context, args); });
+}
+
+std::string shape_key(const AttentionShape& s, const Tensor& qkv) {
+  return fmt::format("{} batch {} seq {} heads {}/{} dim {} dropout {} documents {}", dtype_name(qkv.dtype),
+                     s.batch, s.seq, s.num_heads, s.num_query_groups, s.head_dim, s.dropout, s.max_documents);
+}
+
+}  // namespace
+
+double isolated_ms(const Context& context, const std::any& problem, double seconds) {
+  if (const auto* gemm = std::any_cast<Gemm>(&problem)) return gemm_ms(context, *gemm, seconds);
+  if (const auto* args = std::any_cast<AttentionForward>(&problem)) {
+    return attention_ms(context, *args, seconds);
+  }
+  const auto* args = std::any_cast<AttentionBackward>(&problem);
+  TE_CHECK(args != nullptr, "isolated_ms: a problem of an unknown kind");
+  return attention_ms(context, *args, seconds);
+}
+
+std::string problem_key(const std::any& problem) {
+  if (const auto* gemm = std::any_cast<Gemm>(&problem)) {
+    return fmt::format("gemm {}{} {}{} {} {}{}{}{}", dtype_name(gemm->a.dtype), gemm->a.shape.str(),
+                       dtype_name(gemm->b.dtype), gemm->b.shape.str(), dtype_name(gemm->out.dtype),
+                       gemm->trans_a ? "t" : "n", gemm->trans_b ? "t" : "n",
+                       gemm->accumulate ? " accumulated" : "",
+                       std::string(gemm->bias ? " bias" : "") + (gemm->fast_accumulation ? " fast" : ""));
+  }
+  if (const auto* args = std::any_cast<AttentionForward>(&problem)) {
+    return "attention forward " + shape_key(args->shape, args->qkv);
+  }
+  const auto* args = std::any_cast<AttentionBackward>(&problem);
+  TE_CHECK(args != nullptr, "problem_key: a problem of an unknown kind");
+  return "attention backward " + shape_key(args->shape, args->qkv);
+}
+
+}  // namespace te::bench

@@ -1,0 +1,48 @@
+#include "core/profile.h"
+
+#include <utility>
+
+namespace te {
+namespace {
+
+std::string& label() {
+  static std::string text;
+  return text;
+}
+
+int depth = 0;  ///< operations that run now; only the outermost is told
+
+}  // namespace
+
+const std::string& ProfileLabel::current() {
+  return label();
+}
+
+void ProfileLabel::push(std::string_view name, std::string_view detail) {
+  std::string& text = label();
+  pushed_ = true;
+  length_ = text.size();
+  for (std::string_view part : {name.substr(name.rfind('.') + 1), detail}) {
+    if (part.empty()) continue;
+    if (!text.empty()) text += ' ';
+    text += part;
+  }
+}
+
+void ProfileLabel::pop() {
+  label().resize(length_);
+}
+
+void ProfileScope::start(const Context& context, const char* name, const OpCost& cost, std::any problem) {
+  context_ = &context;
+  if (depth++ > 0) return;
+  OpObserver::active()->begin(context,
+                              {.name = name, .label = label(), .cost = cost, .problem = std::move(problem)});
+}
+
+void ProfileScope::finish() {
+  if (--depth > 0 || OpObserver::active() == nullptr) return;
+  OpObserver::active()->end(*context_);
+}
+
+}  // namespace te

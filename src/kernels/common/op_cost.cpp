@@ -1,0 +1,151 @@
+#include "kernels/common/op_cost.h"
+
+#include <algorithm>
+#include <initializer_list>
+
+#include "kernels/activation/activation.h"
+#include "kernels/adamw/adamw.h"
+#include "kernels/attention/attention.h"
+#include "kernels/cross_entropy/cross_entropy.h"
+#include "kernels/dropout/dropout.h"
+#include "kernels/embedding/embedding.h"
+#include "kernels/gemm/gemm.h"
+#include "kernels/norm/norm.h"
+#include "kernels/param_split/param_split.h"
+#include "kernels/quantize/quantize.h"
+#include "kernels/rope/rope.h"
+#include "kernels/scale_update/scale_update.h"
+
+namespace te::kernels {
+namespace {
+
+OpCost moves(std::initializer_list<Tensor> tensors) {
+  OpCost cost;
+  for (const Tensor& tensor : tensors) cost.bytes += tensor_bytes(tensor);
+  return cost;
+}
+
+OpCost moves(std::initializer_list<Tensor> tensors, const Fp8Output& out) {
+  OpCost cost = moves(tensors);
+  cost.bytes += tensor_bytes(out.rowwise) + tensor_bytes(out.columnwise);
+  return cost;
+}
+
+/// One causal product over the scores.
+double causal_flops(const AttentionShape& shape) {
+  return static_cast<double>(shape.batch * shape.num_heads) * static_cast<double>(shape.seq * shape.seq) *
+         static_cast<double>(shape.head_dim);
+}
+
+}  // namespace
+
+OpCost op_cost(const ActivationForward& args) {
+  return moves({args.x, args.y}, args.y_fp8);
+}
+
+OpCost op_cost(const ActivationBackward& args) {
+  return moves({args.x, args.dy, args.dx}, args.dx_fp8);
+}
+
+OpCost op_cost(const AdamW& args) {
+  OpCost cost = moves({args.exp_avg, args.exp_avg, args.exp_avg_sq, args.exp_avg_sq, args.main_grad,
+                       args.main_param, args.main_param, args.remainder, args.remainder, args.flags});
+  // Main parameters that are split into values and remainders are read from the values, too.
+  if (args.param.data != args.main_param.data) cost.bytes += tensor_bytes(args.param);
+  if (args.remainder) cost.bytes += tensor_bytes(args.param);
+  return cost;
+}
+
+OpCost op_cost(const AttentionForward& args) {
+  OpCost cost = moves({args.qkv, args.o, args.lse});
+  cost.flops = 2.0 * causal_flops(args.shape);
+  return cost;
+}
+
+OpCost op_cost(const AttentionBackward& args) {
+  OpCost cost = moves({args.qkv, args.o, args.lse, args.d_o, args.dqkv});
+  cost.flops = 5.0 * causal_flops(args.shape);
+  return cost;
+}
+
+OpCost op_cost(const CrossEntropy& args) {
+  return moves({args.logits, args.grad_scale != 0.0f ? args.logits : Tensor{}, args.targets, args.losses});
+}
+
+OpCost op_cost(const CrossEntropyStatistics& args) {
+  return moves({args.logits, args.targets, args.statistics});
+}
+
+OpCost op_cost(const CrossEntropyFromStatistics& args) {
+  // Without gradients the loss follows from the statistics alone.
+  const Tensor logits = args.grad_scale != 0.0f ? args.logits : Tensor{};
+  return moves({logits, logits, args.targets, args.statistics, args.losses});
+}
+
+OpCost op_cost(const DelayedScaleUpdate& args) {
+  return moves({args.amax, args.history, args.scale, args.fp8_max});
+}
+
+OpCost op_cost(const Dropout& args) {
+  return moves({args.x, args.y});
+}
+
+OpCost op_cost(const EmbeddingForward& args) {
+  return moves({args.tokens, args.out, args.out, args.positions ? args.out : Tensor{}});
+}
+
+OpCost op_cost(const EmbeddingBackward& args) {
+  OpCost cost = moves({args.tokens, args.dout});
+  // Rows of the table that change, each read and written: at most one a token.
+  const double rows = static_cast<double>(std::min(args.dout.rows(), args.dtable.rows()));
+  cost.bytes += 2.0 * rows * static_cast<double>(args.dtable.cols()) *
+                static_cast<double>(dtype_size(args.dtable.dtype));
+  return cost;
+}
+
+OpCost op_cost(const Gemm& args) {
+  OpCost cost = moves({args.a, args.b, args.out, args.accumulate ? args.out : Tensor{}, args.bias});
+  cost.flops = static_cast<double>(gemm_flops(args));
+  return cost;
+}
+
+OpCost op_cost(const NormForward& args) {
+  return moves({args.x, args.delta, args.sum, args.mean, args.rstd, args.y}, args.y_fp8);
+}
+
+OpCost op_cost(const NormBackward& args) {
+  return moves({args.dy, args.x, args.mean, args.rstd, args.dresidual, args.dx});
+}
+
+OpCost op_cost(const ParamSplit& args) {
+  return moves({args.main_param, args.value, args.remainder});
+}
+
+OpCost op_cost(const Quantize& args) {
+  return moves({args.x}, args.out);
+}
+
+OpCost op_cost(const Quantize* args, int count) {
+  OpCost cost;
+  for (int i = 0; i < count; ++i) cost.bytes += op_cost(args[i]).bytes;
+  return cost;
+}
+
+OpCost op_cost(const Rope& args) {
+  if (args.out) return moves({args.qkv}, args.out);
+  const double rotated = static_cast<double>((args.num_heads + args.num_query_groups) * args.head_dim);
+  return {.bytes = 2.0 * static_cast<double>(args.qkv.rows()) * rotated *
+                   static_cast<double>(dtype_size(args.qkv.dtype))};
+}
+
+std::any op_problem(const Gemm& args) {
+  return args;
+}
+std::any op_problem(const AttentionForward& args) {
+  return args;
+}
+std::any op_problem(const AttentionBackward& args) {
+  return args;
+}
+
+}  // namespace te::kernels

@@ -1,0 +1,100 @@
+// te-bench from end to end on the CPU: that it accounts for every operation of a step.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "config/config.h"
+#include "train/flops.h"
+
+namespace te {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kConfig = R"(
+model: {family: llama, num_layers: 2, hidden_size: 64, ffn_hidden_size: 96, num_attention_heads: 4,
+        vocab_size: 128, seq_length: 32}
+precision: {fp8: hybrid}
+training: {micro_batch_size: 2, global_batch_size: 4, train_steps: 10, device: cpu}
+data: {synthetic: true}
+)";
+
+class TeBench : public ::testing::Test {
+ protected:
+  TeBench() {
+    std::string name = (fs::temp_directory_path() / "te_bench_XXXXXX").string();
+    folder_ = ::mkdtemp(name.data());
+    std::ofstream(folder_ / "tiny.yaml") << kConfig;
+  }
+  ~TeBench() override { fs::remove_all(folder_); }
+
+  int run(const std::string& arguments) const {
+    const std::string command = TE_BENCH_EXECUTABLE " " + arguments + " >" + (folder_ / "out").string() +
+                                " 2>" + (folder_ / "err").string();
+    const int status = std::system(command.c_str());
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+  std::string path(const char* name) const { return (folder_ / name).string(); }
+  nlohmann::json report() const {
+    std::ifstream file(folder_ / "report.json");
+    return nlohmann::json::parse(file);
+  }
+  std::string text(const char* name) const {
+    std::ifstream file(folder_ / name);
+    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  }
+
+  fs::path folder_;
+};
+
+const nlohmann::json& operation(const nlohmann::json& profile, const std::string& name) {
+  for (const auto& row : profile.at("operations"))
+    if (row.at("name") == name) return row;
+  throw std::runtime_error("no operation " + name);
+}
+
+TEST_F(TeBench, AccountsForEveryOperationOfAStep) {
+  ASSERT_EQ(run("step --steps 2 --profile --config " + path("tiny.yaml") + " --json " + path("report.json")),
+            0)
+      << text("err");
+  const nlohmann::json entry = report().at(0), profile = entry.at("profile");
+  // All products and attention of the step, counted operation by operation, are what the model's formula says;
+  // that counts four products in attention's backward pass, where the pass makes the scores anew as a fifth.
+  const config::Config config = config::parse_config(kConfig, "tiny.yaml");
+  double flops = 0, ms = 0;
+  for (const auto& row : profile.at("operations")) {
+    flops += row.at("flops").get<double>() * (row.at("name") == "attention_backward" ? 0.8 : 1.0);
+    ms += row.at("ms").get<double>();
+    if (row.at("bytes").get<double>() > 0) {
+      EXPECT_GT(row.at("floor_ms").get<double>(), 0.0) << row;
+    }
+  }
+  const double tokens = 4 * 32;
+  EXPECT_NEAR(flops / (train::flops_per_token(config.model) * tokens), 1.0, 1e-6);
+  // The parts make the whole.
+  EXPECT_NEAR(profile.at("operations_ms").get<double>(), ms, 1e-9);
+  EXPECT_NEAR(profile.at("busy_ms").get<double>(), ms, 1e-3 * ms);
+  EXPECT_GE(profile.at("span_ms").get<double>(), profile.at("busy_ms").get<double>());
+  EXPECT_GT(profile.at("copy_bytes_per_s").get<double>(), 0.0);
+  // Two layers and two microbatches; one microbatch of 64 tokens, FP8: x, W, y in bf16.
+  const nlohmann::json& fc1 = operation(profile, "linear_fc1 fprop");
+  EXPECT_EQ(fc1.at("calls"), 4);
+  EXPECT_EQ(fc1.at("flops"), 4 * 2.0 * 64 * 192 * 64);
+  EXPECT_EQ(fc1.at("bytes"), 4 * (64.0 * 64 + 192 * 64 + 2 * 64 * 192));
+  EXPECT_EQ(fc1.at("problems").size(), 1u);
+  EXPECT_EQ(operation(profile, "head wgrad").at("calls"), 2);
+  EXPECT_EQ(operation(profile, "adamw").at("calls"), 1);
+}
+
+TEST_F(TeBench, RefusesWithOneLine) {
+  EXPECT_EQ(run("step --config " + path("missing.yaml")), 2);
+  EXPECT_EQ(text("err").find("te-bench: error: "), 0u) << text("err");
+  EXPECT_EQ(run("gemm --autotune sometimes"), 2);
+}
+
+}  // namespace
+}  // namespace te

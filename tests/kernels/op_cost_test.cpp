@@ -1,0 +1,111 @@
+// What an observer of the ops is told: names, labels, operations and bytes.
+#include "kernels/common/op_cost.h"
+
+#include "kernels/attention/attention.h"
+#include "kernels/elementwise/elementwise.h"
+#include "kernels/gemm/gemm.h"
+#include "kernels/quantize/quantize.h"
+#include "testing/testing.h"
+
+namespace te::kernels {
+namespace {
+
+using te::testing::TestTensor;
+
+class Listener final : public OpObserver {
+ public:
+  Listener() { install(this); }
+  ~Listener() override { install(nullptr); }
+  void begin(const Context&, OpCall call) override {
+    calls.push_back(std::move(call));
+    ++open;
+  }
+  void end(const Context&) override { --open; }
+  std::vector<OpCall> calls;
+  int open = 0;
+};
+
+TEST(OpCost, OfAProduct) {
+  const Context cpu = Context::cpu();
+  TestTensor a(cpu, DType::bf16, {32, 16}), b(cpu, DType::bf16, {48, 16}), out(cpu, DType::f32, {32, 48});
+  for (TestTensor* tensor : {&a, &b, &out}) tensor->fill_value(1.0f);
+  Listener listener;
+  gemm(cpu, {.a = a, .b = b, .out = out, .trans_b = true});
+  gemm(cpu, {.a = a, .b = b, .out = out, .trans_b = true, .accumulate = true});
+  ASSERT_EQ(listener.calls.size(), 2u);
+  EXPECT_STREQ(listener.calls[0].name, "gemm");
+  EXPECT_EQ(listener.calls[0].label, "");
+  EXPECT_EQ(listener.calls[0].cost.flops, 2.0 * 32 * 48 * 16);
+  const double operands = 2.0 * (32 * 16 + 48 * 16), result = 4.0 * 32 * 48;
+  EXPECT_EQ(listener.calls[0].cost.bytes, operands + result);
+  EXPECT_EQ(listener.calls[1].cost.bytes, operands + 2 * result);
+  EXPECT_NE(std::any_cast<Gemm>(&listener.calls[0].problem), nullptr);
+  EXPECT_EQ(listener.open, 0);
+}
+
+TEST(OpCost, OfTensorsAndOfCasts) {
+  const Context cpu = Context::cpu();
+  TestTensor x(cpu, DType::bf16, {32, 16}), y(cpu, DType::bf16, {32, 16}), scale(cpu, DType::f32, {1});
+  TestTensor rows(cpu, DType::e4m3, {32, 16}), columns(cpu, DType::e4m3, {16, 32});
+  for (TestTensor* tensor : {&x, &scale}) tensor->fill_value(1.0f);
+  Listener listener;
+  add(cpu, x, x, y);
+  Quantize args{.x = x};
+  args.out.rowwise = rows;
+  args.out.columnwise = columns;
+  args.out.scale = scale.get().as<float>();
+  quantize(cpu, args);
+  ASSERT_EQ(listener.calls.size(), 2u);
+  EXPECT_EQ(listener.calls[0].cost.bytes, 3.0 * 2 * 32 * 16);
+  EXPECT_STREQ(listener.calls[1].name, "quantize");
+  EXPECT_EQ(listener.calls[1].cost.bytes, (2.0 + 1 + 1) * 32 * 16);
+  EXPECT_FALSE(listener.calls[1].problem.has_value());
+}
+
+TEST(OpCost, OfCausalAttention) {
+  AttentionForward forward;
+  forward.shape = {.batch = 2, .seq = 64, .num_heads = 4, .num_query_groups = 4, .head_dim = 32};
+  // Two products, each over half of the scores.
+  EXPECT_EQ(op_cost(forward).flops, 2.0 * 2 * (2.0 * 4 * 64 * 64 * 32) / 2);
+  AttentionBackward backward;
+  backward.shape = forward.shape;
+  EXPECT_EQ(op_cost(backward).flops, 2.5 * op_cost(forward).flops);
+}
+
+TEST(ProfileLabel, NestsAndKeepsTheLastPartOfAName) {
+  const Context cpu = Context::cpu();
+  TestTensor x(cpu, DType::f32, {16});
+  const ProfileLabel before("nobody listens");
+  Listener listener;
+  {
+    const ProfileLabel outer("layers.3.mlp.linear_fc1", "fprop");
+    fill_value(cpu, x, 0.0f);
+    const ProfileLabel inner("again");
+    fill_value(cpu, x, 0.0f);
+  }
+  fill_value(cpu, x, 0.0f);
+  ASSERT_EQ(listener.calls.size(), 3u);
+  EXPECT_EQ(listener.calls[0].label, "linear_fc1 fprop");
+  EXPECT_EQ(listener.calls[1].label, "linear_fc1 fprop again");
+  EXPECT_EQ(listener.calls[2].label, "");
+}
+
+TEST(ProfileScope, TellsOnlyTheOutermostOperation) {
+  const Context cpu = Context::cpu();
+  TestTensor x(cpu, DType::f32, {16});
+  Listener listener;
+  {
+    const ProfileScope whole(cpu, "exchange", 64.0);
+    fill_value(cpu, x, 0.0f);
+    const ProfileScope nothing(cpu, nullptr, 1.0);
+  }
+  fill_value(cpu, x, 0.0f);
+  ASSERT_EQ(listener.calls.size(), 2u);
+  EXPECT_STREQ(listener.calls[0].name, "exchange");
+  EXPECT_EQ(listener.calls[0].cost.bytes, 64.0);
+  EXPECT_STREQ(listener.calls[1].name, "fill_value");
+  EXPECT_EQ(listener.open, 0);
+}
+
+}  // namespace
+}  // namespace te::kernels

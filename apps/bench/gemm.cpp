@@ -1,9 +1,10 @@
 #include "bench/gemm.h"
 
-#include <algorithm>
 #include <cstdio>
+#include <functional>
 #include <memory>
 
+#include "bench/rates.h"
 #include "bench/session.h"
 #include "core/error.h"
 #include "kernels/gemm/gemm.h"
@@ -30,11 +31,13 @@ constexpr Linear kLinears[] = {
     {"gpt2_124m", "head", 50304, 768},
 };
 
+constexpr double kSeconds = 0.2;  ///< of one measurement
+
 struct GemmOptions {
   Options common;
   int64_t tokens = 8192;
   std::string model;
-  bool no_autotune = false;
+  std::string autotune = "on";
 };
 
 /// The three products of a linear as the trainer launches them: fprop and dgrad give BF16, wgrad adds to
@@ -42,54 +45,23 @@ struct GemmOptions {
 enum class Pass { fprop, dgrad, wgrad };
 constexpr const char* kPassNames[] = {"fprop", "dgrad", "wgrad"};
 
-/// Operand memory that all products share: as large as the largest needs.
-class Operands {
- public:
-  Operands(const Context& context, const std::vector<Linear>& linears, int64_t tokens) : context_(context) {
-    int64_t largest = 0, largest_out = 0;
-    for (const Linear& linear : linears) {
-      const int64_t x = tokens * linear.in, y = tokens * linear.out, w = linear.out * linear.in;
-      largest = std::max({largest, x, y, w});
-      largest_out = std::max({largest_out, 2 * x, 2 * y, 4 * w});
-    }
-    const auto elements = static_cast<size_t>(largest);
-    a_ = DeviceBuffer(context, elements * 2);
-    b_ = DeviceBuffer(context, elements * 2);
-    out_ = DeviceBuffer(context, static_cast<size_t>(largest_out));
-    scale_ = DeviceBuffer(context, sizeof(float));
-    const float one = 1.0f;
-    context.copy_to_device({scale_.data(), DType::f32, {1}}, &one);
-    context.synchronize();
-  }
-
-  /// The product's description with operands filled.
-  Gemm prepare(const Linear& linear, int64_t tokens, Pass pass, bool fp8) {
-    Gemm args;
-    const DType gradient = fp8 ? DType::e5m2 : DType::bf16, value = fp8 ? DType::e4m3 : DType::bf16;
-    const DType first = pass == Pass::fprop ? value : gradient;
-    int64_t m = tokens, n = linear.out, k = linear.in;
-    if (pass == Pass::dgrad) n = linear.in, k = linear.out;
-    if (pass == Pass::wgrad) m = linear.out, n = linear.in, k = tokens;
-    args.trans_a = pass == Pass::wgrad && !fp8;
-    args.trans_b = pass == Pass::fprop || fp8;
-    args.a = {a_.data(), first, args.trans_a ? Shape{k, m} : Shape{m, k}};
-    args.b = {b_.data(), value, args.trans_b ? Shape{n, k} : Shape{k, n}};
-    args.out = {out_.data(), pass == Pass::wgrad ? DType::f32 : DType::bf16, {m, n}};
-    args.accumulate = pass == Pass::wgrad;
-    if (fp8) {
-      args.a_scale_inv = args.b_scale_inv = static_cast<const float*>(scale_.data());
-      args.fast_accumulation = pass == Pass::fprop;
-    }
-    fill_random(context_, args.a);
-    fill_random(context_, args.b);
-    context_.zero(args.out);
-    return args;
-  }
-
- private:
-  const Context& context_;
-  DeviceBuffer a_, b_, out_, scale_;
-};
+/// The product's description, without memory.
+Gemm problem(const Linear& linear, int64_t tokens, Pass pass, bool fp8) {
+  Gemm args;
+  const DType gradient = fp8 ? DType::e5m2 : DType::bf16, value = fp8 ? DType::e4m3 : DType::bf16;
+  const DType first = pass == Pass::fprop ? value : gradient;
+  int64_t m = tokens, n = linear.out, k = linear.in;
+  if (pass == Pass::dgrad) n = linear.in, k = linear.out;
+  if (pass == Pass::wgrad) m = linear.out, n = linear.in, k = tokens;
+  args.trans_a = pass == Pass::wgrad && !fp8;
+  args.trans_b = pass == Pass::fprop || fp8;
+  args.a = {nullptr, first, args.trans_a ? Shape{k, m} : Shape{m, k}};
+  args.b = {nullptr, value, args.trans_b ? Shape{n, k} : Shape{k, n}};
+  args.out = {nullptr, pass == Pass::wgrad ? DType::f32 : DType::bf16, {m, n}};
+  args.accumulate = pass == Pass::wgrad;
+  args.fast_accumulation = fp8 && pass == Pass::fprop;
+  return args;
+}
 
 std::vector<Linear> selected(const GemmOptions& options) {
   std::vector<Linear> linears;
@@ -99,36 +71,63 @@ std::vector<Linear> selected(const GemmOptions& options) {
   return linears;
 }
 
-/// Times one linear; appends its rows to the table and the report, and gives BF16 and FP8 milliseconds.
-void measure(const Context& context, const GemmOptions& options, const Linear& linear, Operands& operands,
-             std::vector<std::vector<std::string>>& table, nlohmann::json& rows) {
-  for (Pass pass : {Pass::fprop, Pass::dgrad, Pass::wgrad}) {
-    std::vector<std::string> line{linear.model,
-                                  fmt::format("{} {}", linear.name, kPassNames[static_cast<int>(pass)])};
-    double bf16_ms = 0.0;
-    for (bool fp8 : {false, true}) {
-      const Gemm args = operands.prepare(linear, options.tokens, pass, fp8);
-      const double ms = median_ms(context, options.common.repeats, [&] { kernels::gemm(context, args); });
-      const double tflops = static_cast<double>(kernels::gemm_flops(args)) / (ms * 1e-3) / 1e12;
-      if (!fp8) {
-        bf16_ms = ms;
-        const int64_t k = args.trans_a ? args.a.dim(0) : args.a.dim(1);
-        line.push_back(fmt::format("{} x {} x {}", args.out.dim(0), args.out.dim(1), k));
+kernels::GemmAutotune mode_of(const GemmOptions& options) {
+  if (options.autotune == "off") return kernels::GemmAutotune::off;
+  if (options.autotune == "cached") return kernels::GemmAutotune::cached;
+  return options.autotune == "on" ? kernels::GemmAutotune::on : kernels::GemmAutotune::full;
+}
+
+/// What is measured of one product: milliseconds with the library's first proposal, and with the choice.
+struct Times {
+  double first = 0, chosen = 0;
+};
+
+/// All products with one way of choosing, which is set once: a change of the mode forgets the algorithms.
+void measure(const Context& context, const GemmOptions& options, const std::vector<Linear>& linears,
+             kernels::GemmAutotune mode, const std::function<void(size_t, double)>& result) {
+  kernels::set_gemm_autotune(mode);
+  size_t index = 0;
+  for (const Linear& linear : linears)
+    for (Pass pass : {Pass::fprop, Pass::dgrad, Pass::wgrad})
+      for (bool fp8 : {false, true})
+        result(index++, isolated_ms(context, problem(linear, options.tokens, pass, fp8), kSeconds));
+}
+
+/// The rows of table and report, in the order of measure().
+void show(const GemmOptions& options, const std::vector<Linear>& linears, const std::vector<Times>& times,
+          std::vector<std::vector<std::string>>& table, nlohmann::json& rows) {
+  size_t index = 0;
+  for (const Linear& linear : linears) {
+    for (Pass pass : {Pass::fprop, Pass::dgrad, Pass::wgrad}) {
+      const char* pass_name = kPassNames[static_cast<int>(pass)];
+      std::vector<std::string> line{linear.model, fmt::format("{} {}", linear.name, pass_name)};
+      const double bf16_ms = times[index].chosen;
+      for (bool fp8 : {false, true}) {
+        const Times& ms = times[index++];
+        const Gemm args = problem(linear, options.tokens, pass, fp8);
+        const double flops = 2.0 * static_cast<double>(linear.out * linear.in * options.tokens);
+        const double tflops = flops / ms.chosen / 1e9;
+        if (!fp8) {
+          const int64_t k = args.trans_a ? args.a.dim(0) : args.a.dim(1);
+          line.push_back(fmt::format("{} x {} x {}", args.out.dim(0), args.out.dim(1), k));
+        }
+        line.push_back(fmt::format("{:.4f}", ms.first));
+        line.push_back(fmt::format("{:.4f}", ms.chosen));
+        line.push_back(fmt::format("{:.{}f}", tflops, tflops < 10.0 ? 3 : 1));
+        if (fp8) line.push_back(fmt::format("{:.2f}", bf16_ms / ms.chosen));
+        rows.push_back({{"model", linear.model},
+                        {"linear", linear.name},
+                        {"pass", pass_name},
+                        {"precision", fp8 ? "fp8" : "bf16"},
+                        {"out_features", linear.out},
+                        {"in_features", linear.in},
+                        {"tokens", options.tokens},
+                        {"first_ms", ms.first},
+                        {"ms", ms.chosen},
+                        {"tflops", tflops}});
       }
-      line.push_back(fmt::format("{:.4f}", ms));
-      line.push_back(fmt::format("{:.{}f}", tflops, tflops < 10.0 ? 3 : 1));
-      if (fp8) line.push_back(fmt::format("{:.2f}", bf16_ms / ms));
-      rows.push_back({{"model", linear.model},
-                      {"linear", linear.name},
-                      {"pass", kPassNames[static_cast<int>(pass)]},
-                      {"precision", fp8 ? "fp8" : "bf16"},
-                      {"out_features", linear.out},
-                      {"in_features", linear.in},
-                      {"tokens", options.tokens},
-                      {"ms", ms},
-                      {"tflops", tflops}});
+      table.push_back(line);
     }
-    table.push_back(line);
   }
 }
 
@@ -136,20 +135,24 @@ void run(const GemmOptions& options) {
   if (options.tokens % 16 != 0) user_error("--tokens {}: must be a multiple of 16 (FP8)", options.tokens);
   const std::vector<Linear> linears = selected(options);
   const Context context = open_device(options.common.device);
-  kernels::set_gemm_autotune(!options.no_autotune);
-
   nlohmann::json report = report_head(context, options.common);
   const double bandwidth = copy_bandwidth(context, options.common.repeats);
   report["copy_bytes_per_s"] = bandwidth;
+  report["autotune"] = options.autotune;
   report["gemm"] = nlohmann::json::array();
-  std::printf("%s, %lld tokens, median of %d\n", context.info().name.c_str(),
-              static_cast<long long>(options.tokens), options.common.repeats);
+  std::printf("%s, %lld tokens; \"first\": cuBLASLt's first proposal, then gemm_autotune %s\n",
+              context.info().name.c_str(), static_cast<long long>(options.tokens), options.autotune.c_str());
   std::printf("device copy: %.2f TB/s (read + written)\n\n", bandwidth / 1e12);
 
-  Operands operands(context, linears, options.tokens);
-  std::vector<std::vector<std::string>> table{
-      {"model", "product", "m x n x k", "BF16 ms", "TFLOP/s", "FP8 ms", "TFLOP/s", "speed-up"}};
-  for (const Linear& linear : linears) measure(context, options, linear, operands, table, report["gemm"]);
+  std::vector<Times> times(linears.size() * 6);
+  measure(context, options, linears, kernels::GemmAutotune::off,
+          [&](size_t i, double ms) { times[i].first = times[i].chosen = ms; });
+  if (context.is_cuda() && options.autotune != "off") {
+    measure(context, options, linears, mode_of(options), [&](size_t i, double ms) { times[i].chosen = ms; });
+  }
+  std::vector<std::vector<std::string>> table{{"model", "product", "m x n x k", "BF16 first", "ms", "TFLOP/s",
+                                               "FP8 first", "ms", "TFLOP/s", "speed-up"}};
+  show(options, linears, times, table, report["gemm"]);
   print_table(table);
   write_report(options.common, report);
 }
@@ -165,7 +168,11 @@ void add_gemm_command(CLI::App& app) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   command->add_option("--model", options->model, "only this one: llama7b, gpt_4096 or gpt2_124m");
-  command->add_flag("--no-autotune", options->no_autotune, "take the first algorithm that cuBLASLt proposes");
+  command
+      ->add_option("--autotune", options->autotune,
+                   "off, cached, on or full: how algorithms are chosen, as in training.gemm_autotune")
+      ->check(CLI::IsMember({"off", "cached", "on", "full"}))
+      ->capture_default_str();
   command->callback([options] { run(*options); });
 }
 

@@ -219,7 +219,7 @@ int GenerateCommand::run(parallel::World& world) {
   // FP8's rule about the tokens of a pass is the decoder's own business: 16 samples satisfy it.
   world.together([&] { config = run_config(*source, run, context.is_cuda(), length, 16); });
   const parallel::Groups groups = connect(world, context, run);
-  kernels::set_gemm_autotune(false);
+  kernels::set_gemm_autotune(kernels::GemmAutotune::off);
   Decoder decoder(config, groups, {.batch = std::min(a.batch, static_cast<int64_t>(prompts.size()))});
   choose_threads(context, decoder.parameters());
   MemoryPlan plan;

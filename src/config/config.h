@@ -17,6 +17,7 @@ enum class Fp8Mode : uint8_t { off, e4m3, hybrid };
 enum class Fp8Recipe : uint8_t { delayed, tensorwise };
 enum class AmaxAlgo : uint8_t { max, most_recent };
 enum class Recompute : uint8_t { none, selective, full };
+enum class GemmAutotune : uint8_t { off, cached, on, full };
 enum class DeviceChoice : uint8_t { automatic, cpu, cuda };  ///< automatic is spelled "auto" in YAML
 enum class LrDecay : uint8_t { cosine, linear, constant, wsd };
 enum class RopeScaling : uint8_t { none, linear, llama3 };
@@ -31,6 +32,7 @@ std::string_view to_string(Fp8Mode value);
 std::string_view to_string(Fp8Recipe value);
 std::string_view to_string(AmaxAlgo value);
 std::string_view to_string(Recompute value);
+std::string_view to_string(GemmAutotune value);
 std::string_view to_string(DeviceChoice value);
 std::string_view to_string(LrDecay value);
 std::string_view to_string(RopeScaling value);
@@ -46,6 +48,7 @@ bool from_string(std::string_view text, Fp8Mode& value);
 bool from_string(std::string_view text, Fp8Recipe& value);
 bool from_string(std::string_view text, AmaxAlgo& value);
 bool from_string(std::string_view text, Recompute& value);
+bool from_string(std::string_view text, GemmAutotune& value);
 bool from_string(std::string_view text, DeviceChoice& value);
 bool from_string(std::string_view text, LrDecay& value);
 bool from_string(std::string_view text, RopeScaling& value);
@@ -129,6 +132,7 @@ struct TrainingConfig {
   uint64_t seed = 1234;
   Recompute recompute = Recompute::none;
   bool deterministic = true;  ///< on a GPU: sums of attention's backward pass in a fixed order
+  GemmAutotune gemm_autotune = GemmAutotune::on;  ///< kernels/gemm/gemm.h
   DeviceChoice device = DeviceChoice::automatic;
   int64_t device_index = 0;
   int64_t eval_interval = 0;         ///< steps between evaluations; 0: never

@@ -159,6 +159,11 @@ const auto kKeys = std::to_array<Key>({
      "On a GPU, sums of attention's backward pass in a fixed order, so that a run repeats bit for bit. It "
      "costs about 1 % "
      "of time, and memory of 2 * `micro_batch_size` * `num_attention_heads` * `seq_length`^2 bytes."},
+    {TE_KEY(training.gemm_autotune), kBuiltIn, kAny,
+     "On a GPU, how the algorithm of a matrix product is chosen: the library's first proposal; that of an "
+     "earlier run (a file in `~/.cache/te-train`); that, or by timing some candidates, a few seconds a run "
+     "at most; that, or by timing all, however long it takes. Runs that take the same choices from the file "
+     "compute the same bits."},
     {TE_KEY(training.device), kBuiltIn, kAny, "`auto` is `cuda` when a usable GPU is found, else `cpu`."},
     {TE_KEY(training.device_index), kBuiltIn, from_to(0, 1023),
      "Which GPU, when `device` is or becomes `cuda`."},

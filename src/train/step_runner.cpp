@@ -1,7 +1,9 @@
 #include "train/step_runner.h"
-#include "kernels/attention/attention.h"
 
 #include <algorithm>
+
+#include "kernels/attention/attention.h"
+#include "kernels/gemm/gemm.h"
 
 namespace te::train {
 namespace {
@@ -9,6 +11,20 @@ namespace {
 parallel::Groups& single_groups() {
   static parallel::Groups groups = parallel::Groups::single();
   return groups;
+}
+
+kernels::GemmAutotune autotune_of(const config::Config& config) {
+  switch (config.training.gemm_autotune) {
+    case config::GemmAutotune::off:
+      return kernels::GemmAutotune::off;
+    case config::GemmAutotune::cached:
+      return kernels::GemmAutotune::cached;
+    case config::GemmAutotune::on:
+      return kernels::GemmAutotune::on;
+    case config::GemmAutotune::full:
+      break;
+  }
+  return kernels::GemmAutotune::full;
 }
 
 }  // namespace
@@ -24,6 +40,7 @@ StepRunner::StepRunner(const config::Config& config, const Context& context, con
       pipeline_(config, context, model_),
       local_samples_(config.training.global_batch_size / groups.data().size()) {
   kernels::set_attention_deterministic(config.training.deterministic);  // decides what memory attention plans
+  kernels::set_gemm_autotune(autotune_of(config));
   model_.plan(plan_, context_, pipeline_.slots());
   optimizer_.plan(plan_);
   pipeline_.plan(plan_);

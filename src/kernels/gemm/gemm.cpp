@@ -150,9 +150,9 @@ void gemm(const Context& context, const Gemm& args) {
   gemm_cpu(args);
 }
 
-void set_gemm_autotune([[maybe_unused]] bool enabled) {
+void set_gemm_autotune([[maybe_unused]] GemmAutotune mode) {
 #ifdef TE_WITH_CUDA
-  cuda::set_gemm_autotune(enabled);
+  cuda::set_gemm_autotune(mode);
 #endif
 }
 

@@ -6,11 +6,15 @@
 // one that Hopper has; the bias, one value a column of out, becomes one a row of out^T, as the library's
 // epilogue wants it.
 //
-// A problem is planned at its first use: descriptors, the heuristic's candidates, and (with autotuning) their
-// times on the device. Later calls look the plan up and launch.
+// A problem is planned at its first use: descriptors, and the algorithm, which comes from the file of earlier
+// choices (gemm_cache.h), from timing the heuristic's candidates on the device, or is the first of these.
+// Later calls look the plan up and launch.
 #include <cublasLt.h>
 
+#include <algorithm>
 #include <array>
+#include <chrono>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -18,6 +22,7 @@
 #include <vector>
 
 #include "core/cuda_check.h"
+#include "kernels/gemm/gemm_cache.h"
 #include "kernels/gemm/gemm_cuda.h"
 #include "kernels/gemm/gemm_tune.h"
 
@@ -32,8 +37,23 @@
 namespace te::kernels::cuda {
 namespace {
 
-constexpr int kMaxCandidates = 8;
-bool autotune_enabled = true;
+/// How far a search goes. `on` must not delay the start of a run by more than a few seconds in all.
+struct Search {
+  int effort;  ///< as the file of choices notes it
+  int candidates;
+  double problem_ms;  ///< of the host, for one problem
+  double process_ms;  ///< for all problems of the process
+};
+constexpr Search kQuick{1, 16, 250.0, 3000.0};
+constexpr Search kFull{2, 64, 1e9, 1e9};
+
+GemmAutotune autotune = GemmAutotune::on;
+double spent_ms = 0.0;  ///< on searches in this process
+std::mutex plans_mutex;
+
+const Search& search() {
+  return autotune == GemmAutotune::full ? kFull : kQuick;
+}
 
 cublasLtHandle_t library() {
   // Lives as long as the process: contexts come and go (in tests), and the driver outlives no static
@@ -101,9 +121,9 @@ void set(const Preference& preference, cublasLtMatmulPreferenceAttributes_t attr
 }
 
 /// All that the choice of an algorithm depends on.
-using Key = std::array<int64_t, 15>;
+using Key = std::array<int64_t, 16>;
 
-Key key_of(const Gemm& args) {
+Key key_of(const Context& context, const Gemm& args) {
   const auto [m, n, k] = gemm_size(args);
   return {m,
           n,
@@ -119,7 +139,8 @@ Key key_of(const Gemm& args) {
           alignment_of(args.a.data),
           alignment_of(args.b.data),
           alignment_of(args.out.data),
-          args.bias ? alignment_of(args.bias.data) : 0};
+          args.bias ? alignment_of(args.bias.data) : 0,
+          static_cast<int64_t>(context.library_workspace().bytes())};
 }
 
 struct Plan {
@@ -173,13 +194,14 @@ Preference make_preference(const Context& context, const Gemm& args) {
 }
 
 /// The heuristic's candidates, best guess first; none when the library cannot run the problem.
-std::vector<cublasLtMatmulAlgo_t> candidates(const Context& context, const Gemm& args, const Plan& plan) {
+std::vector<cublasLtMatmulAlgo_t> candidates(const Context& context, const Gemm& args, const Plan& plan,
+                                             int most) {
   const Preference preference = make_preference(context, args);
-  std::array<cublasLtMatmulHeuristicResult_t, kMaxCandidates> results{};
+  std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<size_t>(most));
   int count = 0;
-  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
-      library(), plan.desc.get(), plan.b.get(), plan.a.get(), plan.out.get(), plan.out.get(),
-      preference.get(), kMaxCandidates, results.data(), &count);
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoGetHeuristic(library(), plan.desc.get(), plan.b.get(), plan.a.get(), plan.out.get(),
+                                     plan.out.get(), preference.get(), most, results.data(), &count);
   std::vector<cublasLtMatmulAlgo_t> algos;
   if (status != CUBLAS_STATUS_SUCCESS) return algos;
   for (int i = 0; i < count; ++i)
@@ -198,26 +220,75 @@ cublasStatus_t launch(const Context& context, const Gemm& args, const Plan& plan
                         &algo, workspace.data, workspace.bytes(), cuda_stream(context));
 }
 
-/// The fastest candidate. An accumulating product is timed into scratch memory (out stays as it is); where
-/// there is no memory for that, the first candidate is taken.
-cublasLtMatmulAlgo_t choose(const Context& context, const Gemm& args, const Plan& plan,
-                            const std::vector<cublasLtMatmulAlgo_t>& algos) {
-  if (!autotune_enabled || algos.size() == 1) return algos.front();
-  const TuneScratch scratch(args.accumulate ? args.out.bytes() : 0);
-  void* destination = args.accumulate ? scratch.data() : args.out.data;
-  if (destination == nullptr) return algos.front();
-  const int best = fastest_candidate(cuda_stream(context), static_cast<int>(algos.size()), [&](int i) {
-    return launch(context, args, plan, algos[static_cast<size_t>(i)], destination) == CUBLAS_STATUS_SUCCESS;
-  });
-  return algos[static_cast<size_t>(best)];
-}
-
 std::string describe(const Gemm& args) {
   const auto [m, n, k] = gemm_size(args);
   return fmt::format("m {} n {} k {}, a {}{}, b {}{}, out {}{}{}", m, n, k, dtype_name(args.a.dtype),
                      args.trans_a ? " transposed" : "", dtype_name(args.b.dtype),
                      args.trans_b ? " transposed" : "", dtype_name(args.out.dtype),
                      args.accumulate ? " accumulated" : "", args.bias ? ", bias" : "");
+}
+
+/// The choices of earlier processes on this GPU.
+GemmCache& cache_of(const Context& context) {
+  static GemmCache& cache =
+      *new GemmCache(GemmCache::default_folder(), context.info().name, cublasLtGetVersion());
+  return cache;
+}
+
+/// The problem as a line of the file of choices: all that Key has, and the workspace.
+std::string cache_key(const Context& context, const Gemm& args) {
+  return fmt::format("{}{}, alignment {} {} {} {}, workspace {}", describe(args),
+                     args.fast_accumulation ? ", fast accumulation" : "", alignment_of(args.a.data),
+                     alignment_of(args.b.data), alignment_of(args.out.data),
+                     args.bias ? alignment_of(args.bias.data) : 0, context.library_workspace().bytes());
+}
+
+/// Takes an earlier choice over into the plan, if there is one of enough effort that this library can run.
+bool take_cached(const Context& context, const Gemm& args, Plan& plan) {
+  GemmCache& cache = cache_of(context);
+  const std::string key = cache_key(context, args);
+  const GemmCache::Entry* entry = cache.find(key);
+  if (entry == nullptr || (autotune == GemmAutotune::full && entry->effort < kFull.effort)) return false;
+  cublasLtMatmulAlgo_t algo{};
+  cublasLtMatmulHeuristicResult_t result{};
+  if (entry->algorithm.size() == sizeof(algo)) {
+    std::memcpy(&algo, entry->algorithm.data(), sizeof(algo));
+    const cublasStatus_t status =
+        cublasLtMatmulAlgoCheck(library(), plan.desc.get(), plan.b.get(), plan.a.get(), plan.out.get(),
+                                plan.out.get(), &algo, &result);
+    if (status == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= context.library_workspace().bytes()) {
+      plan.algo = algo;
+      return true;
+    }
+  }
+  cache.drop(key);
+  return false;
+}
+
+/// The fastest candidate, which is also written to the file of choices. An accumulating product is timed into
+/// scratch memory (out stays as it is); where there is no memory for that, or the time for searches is spent,
+/// the first candidate is taken and a later process searches.
+cublasLtMatmulAlgo_t tune(const Context& context, const Gemm& args, const Plan& plan,
+                          const std::vector<cublasLtMatmulAlgo_t>& algos) {
+  const TuneScratch scratch(args.accumulate ? args.out.bytes() : 0);
+  void* destination = args.accumulate ? scratch.data() : args.out.data;
+  if (destination == nullptr || spent_ms > search().process_ms) return algos.front();
+  TE_CUDA_CHECK(cudaStreamSynchronize(cuda_stream(context)));  // earlier work is not this search's time
+  const auto start = std::chrono::steady_clock::now();
+  const TuneOptions options{.working_set = args.a.bytes() + args.b.bytes() + 2 * args.out.bytes(),
+                            .budget_ms = search().problem_ms};
+  const int best =
+      fastest_candidate(cuda_stream(context), static_cast<int>(algos.size()), options, [&](int i) {
+        return launch(context, args, plan, algos[static_cast<size_t>(i)], destination) ==
+               CUBLAS_STATUS_SUCCESS;
+      });
+  const std::chrono::duration<double, std::milli> spent = std::chrono::steady_clock::now() - start;
+  spent_ms += spent.count();
+  const cublasLtMatmulAlgo_t& algo = algos[static_cast<size_t>(best)];
+  GemmCache::Entry entry{search().effort, std::vector<uint8_t>(sizeof(algo))};
+  std::memcpy(entry.algorithm.data(), &algo, sizeof(algo));
+  cache_of(context).add(cache_key(context, args), std::move(entry));
+  return algo;
 }
 
 Plan make_plan(const Context& context, const Gemm& args) {
@@ -230,30 +301,36 @@ Plan make_plan(const Context& context, const Gemm& args) {
   plan.b = layout_of(args.b);
   plan.out = layout_of(args.out);
   set_pointers(plan.desc, args);
-  const std::vector<cublasLtMatmulAlgo_t> algos = candidates(context, args, plan);
+  if (autotune != GemmAutotune::off && take_cached(context, args, plan)) return plan;
+  const bool searching = autotune == GemmAutotune::on || autotune == GemmAutotune::full;
+  const auto algos = candidates(context, args, plan, searching ? search().candidates : 1);
   if (algos.empty()) {
     TE_CHECK(args.bias, "gemm: cuBLASLt has no algorithm for {}", describe(args));
     plan.separate_bias = true;
     return plan;
   }
-  plan.algo = choose(context, args, plan, algos);
+  plan.algo = searching && algos.size() > 1 ? tune(context, args, plan, algos) : algos.front();
   return plan;
 }
 
+/// Guarded by plans_mutex. Never destroyed, like the library's handle.
+std::map<Key, Plan>& plans() {
+  static std::map<Key, Plan>& all = *new std::map<Key, Plan>;
+  return all;
+}
+
 const Plan& plan_of(const Context& context, const Gemm& args) {
-  static std::map<Key, Plan>& plans = *new std::map<Key, Plan>;  // never destroyed, like the library's handle
-  const Key key = key_of(args);
-  const auto found = plans.find(key);
-  if (found != plans.end()) return found->second;
-  return plans.emplace(key, make_plan(context, args)).first->second;
+  const Key key = key_of(context, args);
+  const auto found = plans().find(key);
+  if (found != plans().end()) return found->second;
+  return plans().emplace(key, make_plan(context, args)).first->second;
 }
 
 }  // namespace
 
 void gemm(const Context& context, const Gemm& args) {
   // A plan's descriptor carries the pointers of the call, so planning and launching are one critical section.
-  static std::mutex mutex;
-  std::unique_lock lock(mutex);
+  std::unique_lock lock(plans_mutex);
   const Plan& plan = plan_of(context, args);
   if (plan.separate_bias) {
     lock.unlock();
@@ -267,8 +344,10 @@ void gemm(const Context& context, const Gemm& args) {
   TE_CUBLAS_CHECK(launch(context, args, plan, plan.algo, args.out.data));
 }
 
-void set_gemm_autotune(bool enabled) {
-  autotune_enabled = enabled;
+void set_gemm_autotune(GemmAutotune mode) {
+  const std::lock_guard lock(plans_mutex);
+  if (autotune != mode) plans().clear();
+  autotune = mode;
 }
 
 }  // namespace te::kernels::cuda

@@ -17,14 +17,25 @@ class TuneScratch {
   TuneScratch(const TuneScratch&) = delete;
   TuneScratch& operator=(const TuneScratch&) = delete;
   void* data() const { return data_; }
+  size_t bytes() const { return data_ == nullptr ? 0 : bytes_; }
 
  private:
   void* data_ = nullptr;
+  size_t bytes_;
+};
+
+struct TuneOptions {
+  /// Bytes that one call reads and writes. What does not fill the L2 cache several times is timed with other
+  /// data in the cache, since in a step its operands are not there either.
+  size_t working_set = 0;
+  /// Host milliseconds after which no further candidate is tried (loading a kernel takes some of them).
+  double budget_ms = 0;
 };
 
 /// Index of the fastest of `count` candidates. run(i) launches candidate i on the stream and says whether it
-/// could. Candidate 0 is kept unless another is clearly faster, so that noise rarely changes the choice.
-/// Waits for the stream.
-int fastest_candidate(cudaStream_t stream, int count, const std::function<bool(int)>& run);
+/// could. Every candidate is timed once; those near the best compete in several rounds. Candidate 0 is kept
+/// unless another is clearly faster, so that noise rarely changes the choice. Waits for the stream.
+int fastest_candidate(cudaStream_t stream, int count, const TuneOptions& options,
+                      const std::function<bool(int)>& run);
 
 }  // namespace te::kernels::cuda

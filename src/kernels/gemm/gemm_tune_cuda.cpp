@@ -1,7 +1,9 @@
 #include "kernels/gemm/gemm_tune.h"
 
 #include <algorithm>
+#include <chrono>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "core/cuda_check.h"
@@ -10,13 +12,22 @@ namespace te::kernels::cuda {
 namespace {
 
 constexpr int kRounds = 3;
-constexpr float kRoundMs = 1.0f;  ///< time one candidate gets in a round
-constexpr int kMaxLaunches = 20;  ///< launches one candidate gets in a round
-constexpr float kClearlyFaster = 0.98f;
+constexpr float kRoundMs = 1.0f;      ///< time one candidate gets in a round
+constexpr int kMaxLaunches = 20;      ///< launches one candidate gets in a round
+constexpr float kNearTheBest = 1.1f;  ///< of a single launch: who comes into the rounds
+constexpr float kClearlyFaster = 0.99f;
+constexpr size_t kCacheFills = 4;  ///< a working set of so many L2 caches evicts itself
+
+size_t l2_bytes() {
+  int device = 0, bytes = 0;
+  TE_CUDA_CHECK(cudaGetDevice(&device));
+  TE_CUDA_CHECK(cudaDeviceGetAttribute(&bytes, cudaDevAttrL2CacheSize, device));
+  return static_cast<size_t>(bytes);
+}
 
 class Stopwatch {
  public:
-  explicit Stopwatch(cudaStream_t stream) : stream_(stream) {
+  Stopwatch(cudaStream_t stream, const TuneScratch& other_data) : stream_(stream), other_data_(other_data) {
     TE_CUDA_CHECK(cudaEventCreate(&begin_));
     TE_CUDA_CHECK(cudaEventCreate(&end_));
   }
@@ -27,27 +38,50 @@ class Stopwatch {
   Stopwatch(const Stopwatch&) = delete;
   Stopwatch& operator=(const Stopwatch&) = delete;
 
-  /// Milliseconds of `launches` calls, each of which must succeed; infinite when one does not.
+  /// Milliseconds of a call, mean of `launches`, each of which must succeed; infinite when one does not.
   float measure(int launches, int candidate, const std::function<bool(int)>& run) {
+    if (other_data_.data() == nullptr) return batch(launches, candidate, run) / static_cast<float>(launches);
+    float sum = 0.0f;
+    for (int i = 0; i < launches; ++i) {
+      TE_CUDA_CHECK(cudaMemsetAsync(other_data_.data(), i, other_data_.bytes(), stream_));
+      sum += batch(1, candidate, run);
+    }
+    return sum / static_cast<float>(launches);
+  }
+
+ private:
+  float batch(int launches, int candidate, const std::function<bool(int)>& run) {
     TE_CUDA_CHECK(cudaEventRecord(begin_, stream_));
     bool good = true;
     for (int i = 0; i < launches && good; ++i) good = run(candidate);
     TE_CUDA_CHECK(cudaEventRecord(end_, stream_));
     TE_CUDA_CHECK(cudaEventSynchronize(end_));
-    if (!good) return std::numeric_limits<float>::infinity();
     float ms = 0.0f;
     TE_CUDA_CHECK(cudaEventElapsedTime(&ms, begin_, end_));
-    return ms / static_cast<float>(launches);
+    return good ? ms : std::numeric_limits<float>::infinity();
   }
 
- private:
   cudaStream_t stream_;
+  const TuneScratch& other_data_;
   cudaEvent_t begin_ = nullptr, end_ = nullptr;
 };
 
+/// (milliseconds of one launch, index) of those that run, as far as the budget goes; candidate 0 is first.
+std::vector<std::pair<float, int>> try_all(Stopwatch& watch, int count, double budget_ms,
+                                           const std::function<bool(int)>& run) {
+  const auto start = std::chrono::steady_clock::now();
+  std::vector<std::pair<float, int>> tried;
+  for (int i = 0; i < count; ++i) {
+    const std::chrono::duration<double, std::milli> spent = std::chrono::steady_clock::now() - start;
+    if (i > 0 && spent.count() > budget_ms) break;
+    if (run(i)) tried.emplace_back(watch.measure(1, i, run), i);  // the first launch also loads the kernel
+  }
+  return tried;
+}
+
 }  // namespace
 
-TuneScratch::TuneScratch(size_t bytes) {
+TuneScratch::TuneScratch(size_t bytes) : bytes_(bytes) {
   if (bytes > 0 && cudaMalloc(&data_, bytes) != cudaSuccess) {
     cudaGetLastError();  // no memory is an answer here, not an error
     data_ = nullptr;
@@ -58,23 +92,27 @@ TuneScratch::~TuneScratch() {
   if (data_ != nullptr) cudaFree(data_);
 }
 
-int fastest_candidate(cudaStream_t stream, int count, const std::function<bool(int)>& run) {
-  Stopwatch watch(stream);
-  std::vector<float> times(static_cast<size_t>(count), std::numeric_limits<float>::infinity());
-  std::vector<int> launches(static_cast<size_t>(count), 0);  // 0: the candidate does not run
-  for (int i = 0; i < count; ++i) {
-    if (!run(i)) continue;  // also loads the kernel
-    const float ms = std::max(watch.measure(1, i, run), 1e-3f);
-    launches[static_cast<size_t>(i)] = std::clamp(static_cast<int>(kRoundMs / ms), 1, kMaxLaunches);
-  }
+int fastest_candidate(cudaStream_t stream, int count, const TuneOptions& options,
+                      const std::function<bool(int)>& run) {
+  const size_t cache = l2_bytes();
+  const TuneScratch other_data(options.working_set < kCacheFills * cache ? 2 * cache : 0);
+  Stopwatch watch(stream, other_data);
+  const std::vector<std::pair<float, int>> tried = try_all(watch, count, options.budget_ms, run);
+  if (tried.empty()) return 0;
+  const float limit = kNearTheBest * std::min_element(tried.begin(), tried.end())->first;
+  // Rounds interleave the candidates, so that a change of the clock meets them all.
+  std::vector<std::pair<float, int>> best;
+  for (const auto& [ms, i] : tried)
+    if (ms <= limit || i == 0) best.emplace_back(std::numeric_limits<float>::infinity(), i);
   for (int round = 0; round < kRounds; ++round) {
-    for (int i = 0; i < count; ++i) {
-      const auto at = static_cast<size_t>(i);
-      if (launches[at] > 0) times[at] = std::min(times[at], watch.measure(launches[at], i, run));
+    for (auto& [ms, i] : best) {
+      const int launches = std::clamp(static_cast<int>(kRoundMs / std::max(limit, 1e-3f)), 1, kMaxLaunches);
+      ms = std::min(ms, watch.measure(launches, i, run));
     }
   }
-  const auto best = std::min_element(times.begin(), times.end());
-  return *best < kClearlyFaster * times.front() ? static_cast<int>(best - times.begin()) : 0;
+  const auto winner = std::min_element(best.begin(), best.end());
+  const bool first_runs = best.front().second == 0;
+  return first_runs && winner->first >= kClearlyFaster * best.front().first ? 0 : winner->second;
 }
 
 }  // namespace te::kernels::cuda

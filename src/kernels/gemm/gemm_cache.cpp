@@ -1,0 +1,213 @@
+#include "kernels/gemm/gemm_cache.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "core/error.h"
+#include "core/log.h"
+
+namespace te::kernels {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uintmax_t kLargestFile = 16 << 20;
+constexpr int kLockAttempts = 100;
+constexpr auto kLockPause = std::chrono::milliseconds(10);
+
+uint64_t fnv1a(std::string_view text) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3;
+  return hash;
+}
+
+/// Letters, digits and '-' of a name, for a file name.
+std::string slug(const std::string& name) {
+  std::string result;
+  for (char c : name) {
+    const bool plain = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+    if (plain) {
+      result += c;
+    } else if (!result.empty() && result.back() != '-') {
+      result += '-';
+    }
+  }
+  return result;
+}
+
+std::string hexadecimal(const std::vector<uint8_t>& bytes) {
+  std::string text;
+  for (uint8_t byte : bytes) text += fmt::format("{:02x}", byte);
+  return text;
+}
+
+std::optional<std::vector<uint8_t>> bytes_of(std::string_view text) {
+  if (text.size() % 2 != 0) return std::nullopt;
+  std::vector<uint8_t> bytes(text.size() / 2);
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    const char* from = text.data() + 2 * i;
+    const auto [end, error] = std::from_chars(from, from + 2, bytes[i], 16);
+    if (error != std::errc() || end != from + 2) return std::nullopt;
+  }
+  return bytes;
+}
+
+std::string line_of(const std::string& key, const GemmCache::Entry& entry) {
+  return fmt::format("{}\t{}\t{}\n", key, entry.effort, hexadecimal(entry.algorithm));
+}
+
+/// Takes the text up to the separator off the front; nothing when there is none.
+std::optional<std::string_view> take(std::string_view& text, char separator) {
+  const size_t end = text.find(separator);
+  if (end == std::string_view::npos) return std::nullopt;
+  const std::string_view piece = text.substr(0, end);
+  text.remove_prefix(end + 1);
+  return piece;
+}
+
+std::optional<std::pair<std::string, GemmCache::Entry>> entry_of(std::string_view line) {
+  const auto key = take(line, '\t'), effort = take(line, '\t');
+  const auto algorithm = bytes_of(line);
+  if (!key || !effort || !algorithm) return std::nullopt;
+  GemmCache::Entry entry{0, *algorithm};
+  const char* end = effort->data() + effort->size();
+  const auto parsed = std::from_chars(effort->data(), end, entry.effort);
+  if (parsed.ec != std::errc() || parsed.ptr != end) return std::nullopt;
+  return std::pair{std::string(*key), entry};
+}
+
+/// The entries of a whole file, or nothing when any part of it is not as it was written.
+std::optional<std::map<std::string, GemmCache::Entry>> parse(std::string_view text, std::string_view head) {
+  const size_t last = text.rfind("checksum ");
+  if (last == std::string_view::npos) return std::nullopt;
+  if (text.substr(last) != fmt::format("checksum {:016x}\n", fnv1a(text.substr(0, last))))
+    return std::nullopt;
+  text = text.substr(0, last);
+  if (text.substr(0, head.size()) != head) return std::nullopt;
+  text.remove_prefix(head.size());
+  std::map<std::string, GemmCache::Entry> entries;
+  while (!text.empty()) {
+    const auto line = take(text, '\n');
+    auto entry = line ? entry_of(*line) : std::nullopt;
+    if (!entry) return std::nullopt;
+    entries.insert(std::move(*entry));
+  }
+  return entries;
+}
+
+/// An exclusive lock on PATH.lock, held as long as the object lives. Not waited for longer than a second: a
+/// choice that is not written is made again by a later process.
+class FileLock {
+ public:
+  explicit FileLock(const std::string& path)
+      : file_(::open((path + ".lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644)) {
+    for (int attempt = 0; file_ >= 0 && attempt < kLockAttempts && !held_; ++attempt) {
+      if (attempt > 0) std::this_thread::sleep_for(kLockPause);
+      held_ = ::flock(file_, LOCK_EX | LOCK_NB) == 0;
+    }
+  }
+  ~FileLock() {
+    if (file_ >= 0) ::close(file_);
+  }
+  FileLock(const FileLock&) = delete;
+  FileLock& operator=(const FileLock&) = delete;
+  bool opened() const { return file_ >= 0; }
+  bool held() const { return held_; }
+
+ private:
+  int file_;
+  bool held_ = false;
+};
+
+}  // namespace
+
+std::string GemmCache::default_folder() {
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  if (cache != nullptr && *cache == '/') return std::string(cache) + "/te-train";
+  const char* home = std::getenv("HOME");
+  return home != nullptr && *home == '/' ? std::string(home) + "/.cache/te-train" : "";
+}
+
+GemmCache::GemmCache(const std::string& folder, const std::string& gpu, uint64_t library)
+    : head_(fmt::format("te-train gemm algorithms 1\ngpu {}\nlibrary {}\n", gpu, library)) {
+  if (folder.empty()) return;
+  path_ = fmt::format("{}/gemm_{}_cublaslt{}.txt", folder, slug(gpu), library);
+  entries_ = read_file();
+}
+
+std::map<std::string, GemmCache::Entry> GemmCache::read_file() const {
+  std::error_code error;
+  const uintmax_t size = fs::file_size(path_, error);
+  if (error) return {};  // not there yet
+  std::ifstream file(path_, std::ios::binary);
+  std::string text;
+  if (size <= kLargestFile)
+    text.assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+  auto entries = parse(text, head_);
+  if (entries) return std::move(*entries);
+  spdlog::warn("{}: is damaged; its choices of algorithms are made again, and the file replaced", path_);
+  return {};
+}
+
+const GemmCache::Entry* GemmCache::find(const std::string& key) const {
+  const auto found = entries_.find(key);
+  return found == entries_.end() ? nullptr : &found->second;
+}
+
+void GemmCache::drop(const std::string& key) {
+  entries_.erase(key);
+  dropped_.insert(key);
+}
+
+void GemmCache::merge(const std::map<std::string, Entry>& others) {
+  for (const auto& [key, entry] : others) {
+    if (dropped_.count(key) > 0) continue;
+    const auto [own, fresh] = entries_.try_emplace(key, entry);
+    if (!fresh && own->second.effort <= entry.effort) own->second = entry;
+  }
+}
+
+void GemmCache::add(const std::string& key, Entry entry) {
+  entries_[key] = std::move(entry);
+  if (path_.empty() || !writable_) return;
+  std::error_code error;
+  fs::create_directories(fs::path(path_).parent_path(), error);
+  const FileLock lock(path_);
+  if (lock.opened() && !lock.held()) return;  // others are busy with it; the next add() writes this, too
+  if (lock.opened()) merge(read_file());
+  dropped_.clear();
+  writable_ = lock.opened() && write_file();
+  if (!writable_)
+    spdlog::warn("{}: cannot be written ({}); algorithms of matrix products will be chosen anew in each run",
+                 path_, std::strerror(errno));
+}
+
+bool GemmCache::write_file() const {
+  std::string text = head_;
+  for (const auto& [key, entry] : entries_) text += line_of(key, entry);
+  text += fmt::format("checksum {:016x}\n", fnv1a(text));
+  const std::string temporary = fmt::format("{}.{}.tmp", path_, ::getpid());
+  std::ofstream file(temporary, std::ios::binary);
+  file << text;
+  file.close();
+  std::error_code error;
+  if (file) fs::rename(temporary, path_, error);
+  if (file && !error) return true;
+  fs::remove(temporary, error);
+  return false;
+}
+
+}  // namespace te::kernels

@@ -1,0 +1,57 @@
+// The file in which the choices of matrix-product algorithms are kept from one process to the next: one file
+// per GPU model and library version, since an algorithm means nothing to another. It is a cache: deleting it
+// costs the time to choose again, and nothing in it is trusted without a check.
+//
+//   te-train gemm algorithms 1
+//   gpu NVIDIA H200
+//   library 130101
+//   KEY<tab>EFFORT<tab>ALGORITHM in hexadecimal       a line per problem, sorted
+//   checksum FNV-1A (64 bits) OF ALL LINES ABOVE
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace te::kernels {
+
+class GemmCache {
+ public:
+  struct Entry {
+    int effort = 0;  ///< how thorough the search was; a greater one replaces a smaller one
+    std::vector<uint8_t> algorithm;
+    bool operator==(const Entry&) const = default;
+  };
+
+  /// $XDG_CACHE_HOME/te-train, or $HOME/.cache/te-train; empty when neither variable names a folder.
+  static std::string default_folder();
+
+  /// Reads the file of this GPU and library in `folder` (empty: nothing is kept). A file that is damaged, or
+  /// of another GPU or library, counts as empty, with a warning.
+  GemmCache(const std::string& folder, const std::string& gpu, uint64_t library);
+
+  const std::string& path() const { return path_; }
+  /// Null when the problem is not known, or has been dropped.
+  const Entry* find(const std::string& key) const;
+  /// The entry cannot be used here: forgets it, and at the next add() the file does, too.
+  void drop(const std::string& key);
+  /// Adds an entry and writes the file: what other processes added meanwhile is kept, of two entries for a
+  /// problem the one of greater effort, else the one that was there first. The file is replaced atomically
+  /// under a lock that the ranks of a host share. A file that cannot be written is warned of once.
+  void add(const std::string& key, Entry entry);
+
+ private:
+  std::map<std::string, Entry> read_file() const;
+  bool write_file() const;
+  void merge(const std::map<std::string, Entry>& others);
+
+  std::string path_, head_;
+  std::map<std::string, Entry> entries_;
+  std::set<std::string> dropped_;
+  bool writable_ = true;
+};
+
+}  // namespace te::kernels

@@ -1,0 +1,146 @@
+// The file of chosen algorithms: what is kept, shared between processes, and not trusted.
+#include "kernels/gemm/gemm_cache.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+namespace te::kernels {
+namespace {
+
+namespace fs = std::filesystem;
+using Entry = GemmCache::Entry;
+
+class GemmCacheFile : public ::testing::Test {
+ protected:
+  GemmCacheFile() {
+    std::string name = (fs::temp_directory_path() / "te_gemm_cache_XXXXXX").string();
+    folder_ = ::mkdtemp(name.data());
+  }
+  ~GemmCacheFile() override { fs::remove_all(folder_); }
+
+  GemmCache open(const std::string& gpu = "NVIDIA H200", uint64_t library = 130101) const {
+    return {folder_.string(), gpu, library};
+  }
+  static std::string read(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  }
+  static void write(const std::string& path, const std::string& text) {
+    std::ofstream(path, std::ios::binary) << text;
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(GemmCacheFile, KeepsWhatWasAdded) {
+  const Entry one{1, {0, 1, 0xfe, 0xff}}, two{2, {7}};
+  GemmCache first = open();
+  EXPECT_EQ(first.find("a"), nullptr);
+  first.add("a", one);
+  first.add("m 8192 n 4096", two);
+  const GemmCache second = open();
+  ASSERT_NE(second.find("a"), nullptr);
+  EXPECT_EQ(*second.find("a"), one);
+  ASSERT_NE(second.find("m 8192 n 4096"), nullptr);
+  EXPECT_EQ(*second.find("m 8192 n 4096"), two);
+  EXPECT_EQ(second.path(), (folder_ / "gemm_NVIDIA-H200_cublaslt130101.txt").string());
+}
+
+TEST_F(GemmCacheFile, IsOneOfAGpuAndALibrary) {
+  open().add("a", {1, {1}});
+  EXPECT_EQ(open("NVIDIA H100").find("a"), nullptr);
+  EXPECT_EQ(open("NVIDIA H200", 130200).find("a"), nullptr);
+  // A file that was copied to another name is another GPU's all the same.
+  fs::copy_file(open().path(), open("NVIDIA H100").path());
+  EXPECT_EQ(open("NVIDIA H100").find("a"), nullptr);
+}
+
+TEST_F(GemmCacheFile, AFileWithAnyByteChangedOrMissingCountsAsEmpty) {
+  open().add("a", {1, {1, 2, 3}});
+  const std::string path = open().path(), good = read(path);
+  ASSERT_FALSE(good.empty());
+  for (size_t i = 0; i < good.size(); ++i) {
+    std::string bad = good;
+    bad[i] = static_cast<char>(bad[i] ^ 1);
+    write(path, bad);
+    EXPECT_EQ(open().find("a"), nullptr) << "byte " << i;
+    write(path, good.substr(0, i));
+    EXPECT_EQ(open().find("a"), nullptr) << "cut at " << i;
+  }
+  write(path, good);
+  EXPECT_NE(open().find("a"), nullptr);
+}
+
+TEST_F(GemmCacheFile, ADamagedFileIsReplaced) {
+  GemmCache cache = open();
+  write(cache.path(), "nonsense");
+  cache.add("a", {1, {1}});
+  EXPECT_NE(open().find("a"), nullptr);
+}
+
+TEST_F(GemmCacheFile, TheGreaterEffortWinsElseTheFirst) {
+  GemmCache early = open(), late = open();
+  early.add("a", {1, {1}});
+  late.add("a", {1, {2}});  // chosen at the same time by another process
+  EXPECT_EQ(open().find("a")->algorithm, std::vector<uint8_t>{1});
+  early.add("a", {2, {3}});
+  late.add("b", {1, {4}});
+  EXPECT_EQ(open().find("a")->algorithm, std::vector<uint8_t>{3});
+  EXPECT_EQ(open().find("b")->algorithm, std::vector<uint8_t>{4});
+}
+
+TEST_F(GemmCacheFile, ADroppedEntryIsReplaced) {
+  GemmCache cache = open();
+  cache.add("a", {2, {1}});
+  cache.drop("a");
+  EXPECT_EQ(cache.find("a"), nullptr);
+  cache.add("a", {1, {2}});
+  EXPECT_EQ(open().find("a")->algorithm, std::vector<uint8_t>{2});
+}
+
+TEST_F(GemmCacheFile, ProcessesThatWriteAtOnceLoseNothing) {
+  constexpr int kProcesses = 4, kEntries = 8;
+  std::vector<pid_t> children;
+  for (int process = 0; process < kProcesses; ++process) {
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      GemmCache cache = open();
+      for (int i = 0; i < kEntries; ++i)
+        cache.add(std::to_string(process) + " " + std::to_string(i), {1, {static_cast<uint8_t>(i)}});
+      ::_exit(0);
+    }
+    children.push_back(child);
+  }
+  for (pid_t child : children) {
+    int status = -1;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+  }
+  const GemmCache cache = open();
+  for (int process = 0; process < kProcesses; ++process)
+    for (int i = 0; i < kEntries; ++i)
+      EXPECT_NE(cache.find(std::to_string(process) + " " + std::to_string(i)), nullptr)
+          << process << ' ' << i;
+  for (const auto& entry : fs::directory_iterator(folder_))
+    EXPECT_NE(entry.path().extension(), ".tmp") << entry.path();
+}
+
+TEST_F(GemmCacheFile, WorksWithoutAPlaceToWrite) {
+  GemmCache nowhere("", "NVIDIA H200", 1);
+  nowhere.add("a", {1, {1}});
+  EXPECT_NE(nowhere.find("a"), nullptr);
+  write((folder_ / "file").string(), "");
+  GemmCache refused((folder_ / "file" / "below").string(), "NVIDIA H200", 1);
+  refused.add("a", {1, {1}});
+  EXPECT_NE(refused.find("a"), nullptr);
+}
+
+}  // namespace
+}  // namespace te::kernels

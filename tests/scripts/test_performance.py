@@ -1,0 +1,95 @@
+"""Tests of scripts/plot_step_time.py and scripts/peers/table.py on small reports."""
+
+import json
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+
+
+def row(group, name, floor_ms, ms):
+    return {"group": group, "name": name, "floor_ms": floor_ms, "ms": ms, "calls": 1, "flops": 0, "bytes": 0, "problems": []}
+
+
+PROFILE = {
+    "operations": [row("norm", "norm_forward", 1, 2), row("products", "head fprop", 30, 40), row("products", "b", 10, 10)],
+    "floor_ms": 41,
+    "operations_ms": 52,
+    "span_ms": 58,
+    "busy_ms": 52,
+    "run_ms": 60,
+    "copy_bytes_per_s": 1e12,
+}
+
+
+class Performance(unittest.TestCase):
+    def setUp(self):
+        self.temporary = tempfile.TemporaryDirectory()
+        self.folder = Path(self.temporary.name)
+
+    def tearDown(self):
+        self.temporary.cleanup()
+
+    def write(self, name, text):
+        path = self.folder / name
+        path.write_text(text if isinstance(text, str) else json.dumps(text))
+        return str(path)
+
+    def run_script(self, script, *arguments):
+        command = [sys.executable, "-B", str(SCRIPTS / script), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    def test_table_of_a_step(self):
+        report = self.write("step.json", [{"config": "tiny", "profile": PROFILE}])
+        result = self.run_script("plot_step_time.py", report, "--markdown")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("| products | 40.00 | 50.00 | 80 % | 83.3 % |", result.stdout)
+        self.assertIn("| between operations | | 6.00 | | 10.0 % |", result.stdout)
+        self.assertIn("| **41.00** | **60.00** | **68.3 %** |", result.stdout)
+        self.assertLess(result.stdout.index("products"), result.stdout.index("norm"))
+
+    def test_picture_of_a_layer(self):
+        try:
+            import matplotlib  # noqa: F401
+        except ImportError:
+            self.skipTest("matplotlib is missing")
+        report = self.write("layer.json", {"layer": [{"which": "gpt", "precision": "fp8", "profile": PROFILE}]})
+        picture = self.folder / "layer.png"
+        result = self.run_script("plot_step_time.py", report, "--output", str(picture))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertGreater(picture.stat().st_size, 1000)
+
+    def test_one_line_for_a_mistake(self):
+        for report in (
+            self.write("text.json", "no report"),
+            self.write("bare.json", [{"config": "tiny"}]),
+            self.write("other.json", {"layer": [{"profile": 3}]}),
+            str(self.folder / "missing.json"),
+        ):
+            result = self.run_script("plot_step_time.py", report, "--markdown")
+            self.assertEqual(result.returncode, 2, report)
+            self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+            self.assertTrue(result.stderr.startswith(f"plot_step_time.py: error: {report}"), result.stderr)
+
+    def test_ratios_to_peers(self):
+        self.write("te_layer-gpt.json", {"layer": [{"precision": "bf16", "ms": 20.0}, {"precision": "fp8", "ms": 10.0}]})
+        self.write("te_train-llama_1b.json", [{"fp8": "hybrid", "tokens_per_s": 3000.0}])
+        lines = [
+            {"bench": "layer", "which": "gpt", "fp8": False, "ms": 30.0},
+            {"bench": "train", "model": "llama_1b", "fp8": True, "tokens_per_s": 2000},
+        ]
+        self.write("peer_torch.jsonl", "a warning\n" + "\n".join(json.dumps(line) for line in lines))
+        result = self.run_script("peers/table.py", str(self.folder))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in result.stdout.splitlines()]
+        self.assertEqual(cells[0], ["row", "precision", "te-train", "torch", "ratio"])
+        self.assertIn(["layer-gpt", "BF16", "20.00 ms", "30.00 ms", "1.50"], cells)
+        self.assertIn(["layer-gpt", "FP8", "10.00 ms", "-", "-"], cells)
+        self.assertIn(["train-llama_1b", "FP8", "3,000 tokens/s", "2,000 tokens/s", "1.50"], cells)
+
+
+if __name__ == "__main__":
+    unittest.main()

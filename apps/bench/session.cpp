@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <string>
 
 #include "core/error.h"
@@ -56,9 +57,12 @@ std::vector<double> times_on_cpu(int repeats, const std::function<void()>& call)
   return times;
 }
 
-/// The first kPatternElements values, as bytes of the dtype.
-std::vector<char> pattern(DType dtype) {
-  std::vector<char> bytes(static_cast<size_t>(kPatternElements) * dtype_size(dtype));
+/// The first kPatternElements values, as bytes of the dtype; made once.
+const std::vector<char>& pattern(DType dtype) {
+  static std::map<DType, std::vector<char>> made;
+  std::vector<char>& bytes = made[dtype];
+  if (!bytes.empty()) return bytes;
+  bytes.resize(static_cast<size_t>(kPatternElements) * dtype_size(dtype));
   const auto put = [&](auto zero) {
     using T = decltype(zero);
     for (int64_t i = 0; i < kPatternElements; ++i) {
@@ -114,7 +118,7 @@ double copy_bandwidth(const Context& context, int repeats) {
 }
 
 void fill_random(const Context& context, const Tensor& tensor) {
-  const std::vector<char> bytes = pattern(tensor.dtype);
+  const std::vector<char>& bytes = pattern(tensor.dtype);
   const auto piece = [&](size_t begin, size_t count) {
     return Tensor{tensor.as<char>() + begin, DType::u8, {static_cast<int64_t>(count)}};
   };

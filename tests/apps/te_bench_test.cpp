@@ -81,7 +81,7 @@ TEST_F(TeBench, AccountsForEveryOperationOfAStep) {
   EXPECT_GE(profile.at("span_ms").get<double>(), profile.at("busy_ms").get<double>());
   EXPECT_GT(profile.at("copy_bytes_per_s").get<double>(), 0.0);
   // Two layers and two microbatches; one microbatch of 64 tokens, FP8: x, W, y in bf16.
-  const nlohmann::json& fc1 = operation(profile, "linear_fc1 fprop");
+  const nlohmann::json fc1 = operation(profile, "linear_fc1 fprop");
   EXPECT_EQ(fc1.at("calls"), 4);
   EXPECT_EQ(fc1.at("flops"), 4 * 2.0 * 64 * 192 * 64);
   EXPECT_EQ(fc1.at("bytes"), 4 * (64.0 * 64 + 192 * 64 + 2 * 64 * 192));

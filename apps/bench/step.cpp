@@ -5,12 +5,15 @@
 #include <cstdio>
 #include <memory>
 #include <optional>
+#include <typeinfo>
 
 #include "bench/profile.h"
+#include "bench/rates.h"
 #include "bench/session.h"
 #include "config/config.h"
 #include "core/error.h"
 #include "data/sampler.h"
+#include "kernels/gemm/gemm.h"
 #include "parallel/launch.h"
 #include "train/flops.h"
 #include "train/step_runner.h"
@@ -29,6 +32,7 @@ struct StepOptions {
   std::string attention = "config";
   bool alone = false;
   bool profile = false;
+  bool tune = false;
 };
 
 double milliseconds_since(std::chrono::steady_clock::time_point start) {
@@ -54,44 +58,75 @@ config::Config load(const StepOptions& options, const std::string& path) {
   return config::load_config(path, overrides);
 }
 
+/// A model with all its memory, and a batch for it.
+class Steps {
+ public:
+  Steps(const config::Config& config, const Context& context, const parallel::Groups& groups)
+      : context_(context), samples_(config.training.global_batch_size), runner_(config, context, groups) {
+    runner_.allocate();
+    runner_.initialize();
+    const auto data =
+        make_synthetic_source(config.model.seq_length, config.model.vocab_size, config.training.seed);
+    batch_ = runner_.make_host_batch();
+    data->fill(runner_.first_local_sample(), runner_.local_samples(), batch_.tokens.as<int32_t>(),
+               batch_.targets.as<int32_t>());
+    batch_.counted = samples_ * config.model.seq_length;
+  }
+
+  void run() {
+    runner_.launch(batch_, step_ + 1, step_ * samples_, false);
+    context_.synchronize();
+    runner_.optimizer().finish_step(runner_.optimizer().status().skipped != 0);
+    ++step_;
+  }
+
+  double loss() { return runner_.optimizer().status().loss_sum / static_cast<float>(batch_.counted); }
+  int64_t memory_bytes() const { return runner_.plan().total_bytes(); }
+
+ private:
+  const Context& context_;
+  int64_t samples_;
+  train::StepRunner runner_;
+  train::HostBatch batch_;
+  int step_ = 0;
+};
+
+/// Searches thoroughly for the algorithms of all products of a step, while the model's memory is free: with a
+/// model that fills the device, there is none to time an accumulating product in.
+void tune(const config::Config& config, const Context& context, const parallel::Groups& groups) {
+  Profile profile;
+  {
+    Steps steps(config, context, groups);
+    profile = take_profile(context, 1, [&] { steps.run(); });
+  }
+  kernels::set_gemm_autotune(kernels::GemmAutotune::full);
+  for (const ProfileRow& row : profile.rows)
+    for (const ProfileRow::Problem& problem : row.problems)
+      if (problem.problem.type() == typeid(kernels::Gemm)) isolated_ms(context, problem.problem, 0.01);
+}
+
 /// Runs and times the steps; all memory of the model is free again when it returns.
 Measured measure(const StepOptions& options, const config::Config& config, const Context& context,
                  const parallel::Groups& groups, std::chrono::steady_clock::time_point start) {
-  train::StepRunner runner(config, context, groups);
-  runner.allocate();
-  runner.initialize();
-  const auto data =
-      make_synthetic_source(config.model.seq_length, config.model.vocab_size, config.training.seed);
-  train::HostBatch batch = runner.make_host_batch();
-  const int64_t samples = config.training.global_batch_size;
-  data->fill(runner.first_local_sample(), runner.local_samples(), batch.tokens.as<int32_t>(),
-             batch.targets.as<int32_t>());
-  batch.counted = samples * config.model.seq_length;
-  int step = 0;
-  const auto run_step = [&] {
-    runner.launch(batch, step + 1, step * samples, false);
-    context.synchronize();
-    runner.optimizer().finish_step(runner.optimizer().status().skipped != 0);
-    ++step;
-  };
+  Steps steps(config, context, groups);
   Measured measured;
   for (int i = 0; i < options.steps + kWarmUpSteps; ++i) {
     const auto begin = std::chrono::steady_clock::now();
-    run_step();
+    steps.run();
     if (i == 0) measured.first_step_s = milliseconds_since(start) / 1e3;
     if (i >= kWarmUpSteps) measured.times.push_back(milliseconds_since(begin));
   }
   std::sort(measured.times.begin(), measured.times.end());
-  measured.memory_bytes = runner.plan().total_bytes();
-  measured.loss = runner.optimizer().status().loss_sum / static_cast<float>(batch.counted);
-  if (options.profile) measured.profile = take_profile(context, kProfiledSteps, run_step);
+  measured.memory_bytes = steps.memory_bytes();
+  measured.loss = steps.loss();
+  if (options.profile) measured.profile = take_profile(context, kProfiledSteps, [&] { steps.run(); });
   return measured;
 }
 
 /// One config: a row of the table, an entry of the report, and the profile if it was asked for.
 void run_config(const StepOptions& options, const std::string& path, parallel::World& world,
                 std::vector<std::vector<std::string>>& table, nlohmann::json& report) {
-  const auto start = std::chrono::steady_clock::now();
+  auto start = std::chrono::steady_clock::now();
   const config::Config config = load(options, path);
   const parallel::ProcessGrid grid = parallel::ProcessGrid::of(
       world.size(), static_cast<int>(config.parallel.tensor), 1, static_cast<int>(config.parallel.pipeline));
@@ -101,6 +136,10 @@ void run_config(const StepOptions& options, const std::string& path, parallel::W
   config::validate_for_device(config, context.is_cuda());
   const parallel::Groups groups = options.alone ? parallel::Groups::silent(grid, world.rank())
                                                 : parallel::Groups::connect(world, context, grid);
+  if (options.tune) {
+    tune(config, context, groups);
+    start = std::chrono::steady_clock::now();
+  }
   Measured measured = measure(options, config, context, groups, start);
   const double ms = world.max_f64(measured.median());
   if (!world.leader()) return;
@@ -181,6 +220,10 @@ void add_step_command(CLI::App& app) {
       "leave all communication out: what each rank computes if it never waits (the slowest rank counts)");
   command->add_flag("--profile", options->profile,
                     "also time every operation of two more steps, and show what each kind needs at least");
+  command->add_flag(
+      "--tune", options->tune,
+      "first search for the algorithms of all products, as training.gemm_autotune: full does, and "
+      "keep them for later runs");
   command->add_option("--json", options->json, "also write the report to this file");
   command->callback([options] { run(*options); });
 }

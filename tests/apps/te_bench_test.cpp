@@ -58,8 +58,9 @@ const nlohmann::json& operation(const nlohmann::json& profile, const std::string
 }
 
 TEST_F(TeBench, AccountsForEveryOperationOfAStep) {
-  ASSERT_EQ(run("step --steps 2 --profile --config " + path("tiny.yaml") + " --json " + path("report.json")),
-            0)
+  ASSERT_EQ(
+      run("step --steps 2 --profile --tune --config " + path("tiny.yaml") + " --json " + path("report.json")),
+      0)
       << text("err");
   const nlohmann::json entry = report().at(0), profile = entry.at("profile");
   // All products and attention of the step, counted operation by operation, are what the model's formula says;

@@ -10,7 +10,8 @@
 
 namespace {
 
-constexpr const char* kFooter = "Exit codes: 0 done, 1 internal error, 2 wrong input, 130 interrupted.";
+constexpr const char* kFooter =
+    "Exit codes: 0 done, 1 internal error (diff: tensors differ), 2 wrong input, 130 interrupted.";
 
 int interrupted() {
   fmt::print(stderr, "te-convert: interrupted; no output was written\n");
@@ -25,6 +26,10 @@ int body(int argc, char** argv) {
   te::init_log(-1, spdlog::level::warn);
   te::convert::add_import(app);
   te::convert::add_export(app);
+  int exit_code = 0;
+  te::convert::add_reshard(app);
+  te::convert::add_inspect(app);
+  te::convert::add_diff(app, exit_code);
   te::convert::catch_interrupts();
   try {
     app.parse(argc, argv);
@@ -39,7 +44,7 @@ int body(int argc, char** argv) {
     if (te::convert::interrupted()) return interrupted();
     throw;
   }
-  return 0;
+  return exit_code;
 }
 
 }  // namespace

@@ -9,6 +9,10 @@ namespace te::convert {
 
 void add_import(CLI::App& app);
 void add_export(CLI::App& app);
+void add_reshard(CLI::App& app);
+void add_inspect(CLI::App& app);
+/// Sets the program's exit code to 1 where the two differ.
+void add_diff(CLI::App& app, int& exit_code);
 
 /// Ctrl-C and SIGTERM make check_interrupted() throw Interrupted, so that destructors remove unfinished files. A command
 /// calls it between pieces of its work.

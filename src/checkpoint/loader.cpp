@@ -66,21 +66,8 @@ class Loading {
     user_error("{}: {}; {}", reader_.folder().string(), why, mend);
   }
 
-  /// The stored tensor of a parameter (or of its moment), if it fits.
   const LogicalTensor& checked(const std::string& name, const Parameter& parameter) const {
-    const LogicalTensor& stored = reader_.at(name);
-    const Shape& wanted = parameter.shard.global;
-    bool fits = static_cast<int>(stored.shape.size()) == wanted.rank();
-    for (int axis = 0; fits && axis < wanted.rank(); ++axis) {
-      const bool padded = axis == 0 && has_vocabulary_rows(parameter.name);
-      fits = padded ? stored.shape[0] >= config_.model.vocab_size : stored.shape[axis] == wanted[axis];
-    }
-    if (!fits) {
-      user_error(
-          "{}: tensor {} is {}, the model of this config has {}; resume with the config it was saved with",
-          reader_.folder().string(), name, shape_text(stored.shape), wanted.str());
-    }
-    return stored;
+    return stored_tensor(reader_, config_, name, parameter);
   }
 
   /// The piece's elements from the checkpoint, but for rows that it does not have.
@@ -144,6 +131,23 @@ void Loading::fp8() {
 }
 
 }  // namespace
+
+const LogicalTensor& stored_tensor(const Reader& reader, const config::Config& config,
+                                   const std::string& name, const Parameter& parameter) {
+  const LogicalTensor& stored = reader.at(name);
+  const Shape& wanted = parameter.shard.global;
+  bool fits = static_cast<int>(stored.shape.size()) == wanted.rank();
+  for (int axis = 0; fits && axis < wanted.rank(); ++axis) {
+    const bool padded = axis == 0 && has_vocabulary_rows(parameter.name);
+    fits = padded ? stored.shape[0] >= config.model.vocab_size : stored.shape[axis] == wanted[axis];
+  }
+  if (!fits) {
+    user_error(
+        "{}: tensor {} is {}, the model of this config has {}; resume with the config it was saved with",
+        reader.folder().string(), name, shape_text(stored.shape), wanted.str());
+  }
+  return stored;
+}
 
 Loaded load(const Context& context, const Reader& reader, const config::Config& config,
             const TrainingState& state, const LoadOptions& options) {

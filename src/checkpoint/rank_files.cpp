@@ -7,7 +7,6 @@
 #include <thread>
 
 #include "checkpoint/folder.h"
-#include "checkpoint/shard_file.h"
 #include "core/error.h"
 
 namespace te::checkpoint {
@@ -51,40 +50,51 @@ std::string read_text(const fs::path& path) {
 
 }  // namespace
 
-Manifest write_rank_files(const fs::path& folder, RankOf who, const std::vector<SavedPiece>& pieces,
-                          const Fetch& fetch, const Fp8State& fp8) {
-  Manifest part;
+RankFiles::RankFiles(const fs::path& folder, RankOf who, const std::vector<StoredPiece>& pieces)
+    : folder_(folder), who_(who), places_(pieces.size()) {
   for (const bool moments : {false, true}) {
     std::vector<SafetensorsSpec> specs;
-    std::vector<size_t> members;
     for (size_t i = 0; i < pieces.size(); ++i) {
-      const SavedPiece& piece = pieces[i];
-      LogicalTensor tensor{piece.name, DType::f32, piece.global, {}};
+      const StoredPiece& piece = pieces[i];
+      LogicalTensor tensor{piece.name, piece.dtype, piece.global, {}};
       if (tensor.is_moment() != moments) continue;
       int64_t offset = 0;
       for (const Block& block : piece.blocks) {
-        tensor.slices.push_back({static_cast<int>(part.files.size()), offset, block});
+        tensor.slices.push_back({static_cast<int>(files_.size()), offset, block});
         offset += block.count;
       }
-      specs.push_back({piece.name, DType::f32, piece.stored});
-      members.push_back(i);
-      part.tensors.push_back(std::move(tensor));
+      specs.push_back({piece.name, piece.dtype, piece.stored});
+      places_[i] = {files_.size(), piece.name};
+      part_.tensors.push_back(std::move(tensor));
     }
-    if (specs.empty()) continue;
-    ShardFile file(folder, file_name(moments ? "optimizer" : "model", who), specs);
-    for (const size_t i : members) {
-      const int64_t total = pieces[i].source.count();
-      for (int64_t first = 0; first < total; first += kFetch) {
-        const int64_t count = std::min(kFetch, total - first);
-        const float* values = fetch(i, first, count);
-        check_finite(pieces[i].name, values, count);
-        file.write(pieces[i].name, values, static_cast<size_t>(count) * sizeof(float));
-      }
-    }
-    part.files.push_back(file.finish());
+    if (!specs.empty()) files_.emplace_back(folder, file_name(moments ? "optimizer" : "model", who), specs);
   }
-  if (!fp8.rows.empty()) part.fp8.push_back(write_fp8(folder, file_name("fp8", who), fp8, part.files));
-  return part;
+}
+
+void RankFiles::write(size_t piece, const void* data, size_t bytes) {
+  const auto& [file, name] = places_.at(piece);
+  files_[file].write(name, data, bytes);
+}
+
+Manifest RankFiles::finish(const Fp8State& fp8) {
+  for (ShardFile& file : files_) part_.files.push_back(file.finish());
+  if (!fp8.rows.empty()) part_.fp8.push_back(write_fp8(folder_, file_name("fp8", who_), fp8, part_.files));
+  return std::move(part_);
+}
+
+Manifest write_rank_files(const fs::path& folder, RankOf who, const std::vector<SavedPiece>& pieces,
+                          const Fetch& fetch, const Fp8State& fp8) {
+  RankFiles files(folder, who, {pieces.begin(), pieces.end()});
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const int64_t total = pieces[i].count();
+    for (int64_t first = 0; first < total; first += kFetch) {
+      const int64_t count = std::min(kFetch, total - first);
+      const float* values = fetch(i, first, count);
+      check_finite(pieces[i].name, values, count);
+      files.write(i, values, static_cast<size_t>(count) * sizeof(float));
+    }
+  }
+  return files.finish(fp8);
 }
 
 void leave_part(const fs::path& folder, RankOf who, const Manifest& part) {

@@ -4,7 +4,10 @@
 
 #include <filesystem>
 #include <functional>
+#include <utility>
+#include <vector>
 
+#include "checkpoint/shard_file.h"
 #include "checkpoint/training_state.h"
 
 namespace te::checkpoint {
@@ -14,14 +17,33 @@ struct RankOf {
   int rank = 0, size = 1;
 };
 
+/// Model and optimizer file of a rank while they are written ("model.safetensors"; with several ranks
+/// "model-00003-of-00008.safetensors"; none that would be empty).
+class RankFiles {
+ public:
+  /// UserError when the files cannot be made.
+  RankFiles(const std::filesystem::path& folder, RankOf who, const std::vector<StoredPiece>& pieces);
+  RankFiles(RankFiles&&) noexcept = default;
+
+  /// The next bytes of a piece.
+  void write(size_t piece, const void* data, size_t bytes);
+  /// Syncs, and writes the FP8 file, if there are rows; returns the rank's part of the manifest.
+  Manifest finish(const Fp8State& fp8);
+
+ private:
+  std::filesystem::path folder_;
+  RankOf who_;
+  Manifest part_;
+  std::vector<ShardFile> files_;
+  std::vector<std::pair<size_t, std::string>> places_;  ///< of a piece: its file, its name there
+};
+
 /// Elements [first, first + count) of the source of pieces[index], on the host; valid until the next call. `count` is at
 /// most kFetch.
 using Fetch = std::function<const float*(size_t index, int64_t first, int64_t count)>;
 constexpr int64_t kFetch = 4 << 20;
 
-/// Writes model, optimizer and FP8 file of the rank ("model.safetensors"; with several ranks
-/// "model-00003-of-00008.safetensors"; none that would be empty) and returns their part of the manifest. UserError when
-/// they cannot be written, or a value is not finite: such weights are no checkpoint, the previous one must stay the
+/// Writes all files of the rank and returns their part of the manifest. UserError when they cannot be written, or a value is not finite: such weights are no checkpoint, the previous one must stay the
 /// latest.
 Manifest write_rank_files(const std::filesystem::path& folder, RankOf who,
                           const std::vector<SavedPiece>& pieces, const Fetch& fetch, const Fp8State& fp8);

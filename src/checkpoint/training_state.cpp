@@ -1,7 +1,14 @@
 #include "checkpoint/training_state.h"
 
+#include <utility>
+
 namespace te::checkpoint {
 namespace {
+
+using Piece = model::ParameterStore::Piece;
+
+/// Of the names of parameters and of their moments.
+constexpr const char* kPrefixes[] = {"", "exp_avg/", "exp_avg_sq/"};
 
 std::vector<int64_t> dims_of(const Shape& shape) {
   std::vector<int64_t> dims;
@@ -14,13 +21,29 @@ bool is_saved_here(const model::ParameterStore& store, const model::Parameter& p
   return parameter.sharing == model::Sharing::sharded || store.layout().tensor_rank == 0;
 }
 
-std::vector<int64_t> stored_shape(const model::Parameter& parameter,
-                                  const model::ParameterStore::Piece& piece) {
+std::vector<int64_t> stored_shape(const model::Parameter& parameter, const Piece& piece) {
   if (piece.count == parameter.shape.numel()) return dims_of(parameter.shape);
   const int64_t cols = parameter.shard.cols;
   if (parameter.shape.rank() == 2 && piece.local % cols == 0 && piece.count % cols == 0)
     return {piece.count / cols, cols};
   return {piece.count};
+}
+
+/// visit(stored piece, prefix, parameter, piece of the store) for all that a rank saves; prefix is one of kPrefixes itself.
+template <class Visit>
+void for_each_piece(const model::ParameterStore& store, bool optimizer, Visit&& visit) {
+  for (const char* prefix : kPrefixes) {
+    if (prefix != kPrefixes[0] && !optimizer) continue;
+    for (const model::Parameter& parameter : store.parameters()) {
+      if (!is_saved_here(store, parameter)) continue;
+      for (const Piece& piece : store.pieces(parameter)) {
+        visit(
+            StoredPiece{prefix + parameter.name, DType::f32, dims_of(parameter.shard.global),
+                        stored_shape(parameter, piece), blocks_of(parameter.shard, piece.local, piece.count)},
+            prefix, parameter, piece);
+      }
+    }
+  }
 }
 
 }  // namespace
@@ -32,26 +55,34 @@ std::vector<Block> blocks_of(const model::ParameterShard& shard, int64_t first, 
   return blocks;
 }
 
+int64_t StoredPiece::count() const {
+  int64_t count = 0;
+  for (const Block& block : blocks) count += block.count;
+  return count;
+}
+
+std::vector<StoredPiece> stored_pieces(const model::ParameterStore& store, bool optimizer) {
+  std::vector<StoredPiece> result;
+  for_each_piece(store, optimizer,
+                 [&](StoredPiece stored, const char*, const model::Parameter&, const Piece&) {
+                   result.push_back(std::move(stored));
+                 });
+  return result;
+}
+
 std::vector<SavedPiece> pieces_to_save(const TrainingState& state, bool optimizer) {
   const model::ParameterStore& store = *state.parameters;
   std::vector<SavedPiece> result;
-  for (const char* prefix : {"", "exp_avg/", "exp_avg_sq/"}) {
-    const std::string_view kind = prefix;
-    if (!kind.empty() && !optimizer) continue;
-    const Tensor& moments = kind == "exp_avg/" ? state.exp_avg : state.exp_avg_sq;
-    for (const model::Parameter& parameter : store.parameters()) {
-      if (!is_saved_here(store, parameter)) continue;
-      for (const model::ParameterStore::Piece& piece : store.pieces(parameter)) {
+  for_each_piece(
+      store, optimizer,
+      [&](StoredPiece stored, const char* prefix, const model::Parameter& parameter, const Piece& piece) {
+        const Tensor& moments = prefix == kPrefixes[1] ? state.exp_avg : state.exp_avg_sq;
         const model::MainParams source =
-            kind.empty()
+            prefix == kPrefixes[0]
                 ? store.main_of(parameter, piece)
                 : model::MainParams{.fp32 = model::ParameterStore::part(moments, piece.shard, piece.count)};
-        result.push_back({prefix + parameter.name, source, dims_of(parameter.shard.global),
-                          stored_shape(parameter, piece),
-                          blocks_of(parameter.shard, piece.local, piece.count)});
-      }
-    }
-  }
+        result.push_back({std::move(stored), source});
+      });
   return result;
 }
 

@@ -25,18 +25,27 @@ struct TrainingState {
 /// run of rows.
 std::vector<Block> blocks_of(const model::ParameterShard& shard, int64_t first, int64_t count);
 
-/// A piece of a parameter or of a moment that this rank saves.
-struct SavedPiece {
+/// A piece of a parameter or of a moment that a rank stores.
+struct StoredPiece {
   std::string name;             ///< of the logical tensor
-  model::MainParams source;     ///< on the device
+  DType dtype = DType::f32;     ///< F32; in converted checkpoints also BF16
   std::vector<int64_t> global;  ///< shape of the whole
-  std::vector<int64_t> stored;  ///< shape in this rank's file: whole rows where the piece has them, else flat
-  std::vector<Block> blocks;    ///< in the order of the source's elements
+  std::vector<int64_t> stored;  ///< shape in the rank's file: whole rows where the piece has them, else flat
+  std::vector<Block> blocks;    ///< in the order of the stored elements
+
+  int64_t count() const;
+};
+
+/// ... and where this rank has it.
+struct SavedPiece : StoredPiece {
+  model::MainParams source;  ///< on the device
 };
 
 /// Leaves out what another rank saves: copies of another stage's parameters, and on tensor ranks above 0 what all tensor
 /// ranks hold.
 std::vector<SavedPiece> pieces_to_save(const TrainingState& state, bool optimizer);
+/// The same of a store that is planned and needs no memory.
+std::vector<StoredPiece> stored_pieces(const model::ParameterStore& store, bool optimizer);
 
 /// True when there is FP8 state and this is the rank of its stage that saves it.
 bool saves_fp8(const TrainingState& state);

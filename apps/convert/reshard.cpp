@@ -1,0 +1,83 @@
+// te-convert reshard: a checkpoint in the files that another layout of ranks would have saved.
+#include "checkpoint/reshard.h"
+
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "convert/commands.h"
+#include "core/error.h"
+
+namespace te::convert {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Arguments {
+  std::string source, output;
+  int tensor = 1, pipeline = 1, data = 1, virtual_stages = 1;
+  bool no_optimizer = false;
+};
+
+/// The checkpoint's config with another parallel section; UserError when the model cannot be cut so.
+config::Config config_of(const checkpoint::Reader& reader, const Arguments& arguments) {
+  const std::string manifest = (reader.folder() / "manifest.json").string();
+  const config::Config saved = config::parse_config(reader.config(), manifest);
+  std::vector<std::string> overrides = {
+      fmt::format("parallel.tensor={}", arguments.tensor),
+      fmt::format("parallel.pipeline={}", arguments.pipeline),
+      fmt::format("parallel.virtual_stages={}", arguments.virtual_stages),
+      fmt::format("parallel.schedule={}", arguments.virtual_stages > 1 ? "interleaved" : "1f1b")};
+  if (arguments.tensor == 1) overrides.emplace_back("parallel.sequence=false");
+  config::Config config = config::parse_config(reader.config(), manifest, overrides);
+  config.name = saved.name;
+  return config;
+}
+
+void reshard(const Arguments& arguments) {
+  const auto start = std::chrono::steady_clock::now();
+  const checkpoint::Reader reader(arguments.source);
+  const config::Config config = config_of(reader, arguments);
+  const auto grid = parallel::ProcessGrid::of(arguments.tensor * arguments.pipeline * arguments.data,
+                                              arguments.tensor, 1, arguments.pipeline);
+  const fs::path folder = fs::path(arguments.output) / reader.folder().filename();
+  std::error_code error;
+  if (fs::exists(folder, error))
+    user_error("--out {}: {} exists; choose another folder, or remove it", arguments.output, folder.string());
+  int64_t written = 0;
+  const fs::path made =
+      checkpoint::reshard(reader, config, grid, arguments.output,
+                          {.optimizer = !arguments.no_optimizer, .progress = [&](int64_t bytes) {
+                             written = bytes;
+                             check_interrupted();
+                           }});
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  fmt::print("{}: {}, {:.1f} MB in {:.1f} s\n", made.string(), grid.str(), static_cast<double>(written) / 1e6,
+             seconds);
+}
+
+}  // namespace
+
+void add_reshard(CLI::App& app) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command =
+      app.add_subcommand("reshard", "Write a checkpoint in the files of another layout of ranks");
+  command->add_option("checkpoint", arguments->source, "Step folder, or checkpoint directory: its latest")
+      ->required()
+      ->type_name("PATH");
+  command->add_option("--out", arguments->output, "Checkpoint directory to write to")
+      ->required()
+      ->type_name("DIR");
+  const auto ranks = [&](const char* option, int& value, const char* help) {
+    command->add_option(option, value, help)->check(CLI::Range(1, 4096))->capture_default_str();
+  };
+  ranks("--tensor", arguments->tensor, "Tensor-parallel ranks");
+  ranks("--pipeline", arguments->pipeline, "Pipeline stages");
+  ranks("--data", arguments->data, "Data-parallel ranks, which share the optimizer's state");
+  ranks("--virtual-stages", arguments->virtual_stages, "Pieces of the model on each pipeline stage");
+  command->add_flag("--no-optimizer", arguments->no_optimizer, "Leave the moments out: a third of the size");
+  command->callback([arguments] { reshard(*arguments); });
+}
+
+}  // namespace te::convert

@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+"""Writes tests/fixtures/tokenizers: small tokenizers of each kind, and the tokens that the reference implementations
+make of hostile texts with them. tests/data/tokenizer_agreement_test.cpp compares.
+
+    pip install tokenizers sentencepiece
+    scripts/make_tokenizer_fixtures.py
+
+The tokenizers are trained on the project's own documents. Texts of more than 24 tokens are recorded as their number of
+tokens and the CRC-32 of the tokens as little-endian int32.
+"""
+
+import json
+import pathlib
+import random
+import sys
+import tempfile
+import zlib
+
+import sentencepiece
+import tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "tests/fixtures/tokenizers"
+LLAMA3_REGEX = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+LETTERS = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[\p{Cn}\p{Co}]+|\p{Han}+|\w+|[\P{L}x]\p{N}"
+)
+MORE_TEXT = ["caf\u00e9 na\u00efve \u4e2d\u6587\u5b57 \u0440\u0443\u0441\u0441\u043a\u0438\u0439 \U0001f600\U0001f44b "] * 20
+
+
+def training_text():
+    return [(ROOT / "docs" / name).read_text() for name in ("data.md", "generate.md")] + MORE_TEXT
+
+
+def byte_level(pre_tokenizer):
+    tokenizer = Tokenizer(models.BPE(ignore_merges=False))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizer, decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=420, special_tokens=["<|endoftext|>"], initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False)  # fmt: skip
+    tokenizer.train_from_iterator(training_text(), trainer)
+    return tokenizer
+
+
+def split_then_bytes(regex):
+    return pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(regex), "isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]
+    )
+
+
+def llama2_style():
+    tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    fallback = [f"<0x{b:02X}>" for b in range(256)]
+    trainer = trainers.BpeTrainer(
+        vocab_size=520, special_tokens=["<unk>", "<s>", "</s>", *fallback], limit_alphabet=90, show_progress=False,
+        max_token_length=12)  # fmt: skip
+    words = [w for text in training_text() for w in text.split()]
+    tokenizer.train_from_iterator(words, trainer)
+    value = json.loads(tokenizer.to_str())
+    value["added_tokens"] = value["added_tokens"][:3]  # bytes are no tokens that a text may name
+    return Tokenizer.from_str(json.dumps(value))
+
+
+def added_tokens():
+    """Added tokens with every option, behind the GPT-2 expression."""
+    tokenizer = byte_level(pre_tokenizers.ByteLevel(False))
+    tokenizer.add_tokens([AddedToken("the", single_word=True), AddedToken("<sep>", lstrip=True, rstrip=True), "<sep>x"])
+    tokenizer.add_special_tokens([AddedToken("<|end|>", rstrip=True, special=True)])
+    return tokenizer
+
+
+def sentencepiece_model():
+    with tempfile.TemporaryDirectory() as name:
+        text = pathlib.Path(name) / "text"
+        text.write_text("\n".join(training_text()))
+        sentencepiece.SentencePieceTrainer.train(
+            input=str(text), model_prefix=f"{name}/m", vocab_size=500, model_type="bpe", byte_fallback=True,
+            normalization_rule_name="identity", character_coverage=0.999, num_threads=1, minloglevel=2,
+            remove_extra_whitespaces=False, user_defined_symbols=["<sep>"])  # fmt: skip
+        return pathlib.Path(name, "m.model").read_bytes()
+
+
+def texts():
+    generator = random.Random(3)
+    newer = [0x1C89, 0x1C8A, 0xA7CB, 0x10D4E, 0x105C0, 0x31350, 0x2EBF0, 0x897, 0x10D69, 0x1171E, 0x10D40, 0x1CCF0, 0x1D2C0,
+             0x10D6E, 0x1B4E, 0x10D8E, 0x1CC00, 0x1FAE9, 0x13439, 0x88F, 0x16EA0, 0xB2, 0xBC, 0x2B, 0x180E, 0xE000, 0x10FFFF]  # fmt: skip
+    result = [f"a{chr(c)}b {chr(c)}{chr(c)} 1{chr(c)}2.{chr(c)}\n" for c in newer]
+    result += ["a", " ", "\n", "\0", "a\0b\0\0", "\r\n\r\n x", "I'll we've 'S 'LL it's o'\u017f", "\ufeffstart", "x\u200by",
+               "\U0001f468\u200d\U0001f469\u200d\U0001f467!", "e\u0301\u0302" * 9, "\u0e01\u0e33 \u0660\u0661", "<|endoftext|>", "</s>a</s>",
+               " the the, then <sep> a<sep>x<sep>  <|end|>  b", "<0x0A>", "\u2581a \u2581\u2581", "12345678 1 22", "==>> --\n\n\n  y"]  # fmt: skip
+    result += [w * n for w in (" ", "\n", "\t", "\u00a0", "\u3000", " \n", "a", "ab", "=", "\u4e2d", "7") for n in (3, 50, 3000)]
+    parts = ["a", "B", "the", " ", "  ", "\n", "\t", "1", "23", "'s", "'LL", "\u00e9", "e\u0301", "\u4e2d", "\U0001f600", ".", "...", "_", "-",
+             "\u2581", "<sep>", "\0", "\u00a0", "\u200d", "\U00011f00", "\u00b2", "==", "\r\n"]  # fmt: skip
+    result += ["".join(generator.choices(parts, k=generator.randint(5, 40))) for _ in range(60)]
+    return result
+
+
+def every_code_point():
+    """All of them up to Unicode 16's last letter, and some beyond, in pieces; the C++ test makes the same texts."""
+    code_points = [chr(c) for c in (*range(0xD800), *range(0xE000, 0x33480), *range(0xE0000, 0xE0200))]
+    return ["".join(code_points[i : i + 500]) for i in range(0, len(code_points), 500)]
+
+
+def recorded(tokens):
+    if len(tokens) <= 24:
+        return tokens
+    data = b"".join(t.to_bytes(4, "little") for t in tokens)
+    return {"count": len(tokens), "crc32": zlib.crc32(data)}
+
+
+def main():
+    if len(sys.argv) > 1:
+        sys.exit(__doc__)
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    kinds = {
+        "gpt2_style.json": byte_level(pre_tokenizers.ByteLevel(False)),
+        "llama3_style.json": byte_level(split_then_bytes(LLAMA3_REGEX)),
+        "properties.json": byte_level(split_then_bytes(LETTERS)),
+        "llama2_style.json": llama2_style(),
+        "added_tokens.json": added_tokens(),
+    }
+    encode = {}
+    for name, tokenizer in kinds.items():
+        tokenizer.save(str(FOLDER / name), pretty=False)
+        encode[name] = lambda text, t=tokenizer: t.encode(text, add_special_tokens=False).ids
+    (FOLDER / "sentencepiece.model").write_bytes(sentencepiece_model())
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(FOLDER / "sentencepiece.model"))
+    encode["sentencepiece.model"] = processor.encode
+    value = {
+        "made_by": f"scripts/make_tokenizer_fixtures.py; tokenizers {tokenizers.__version__}, sentencepiece {sentencepiece.__version__}",
+        "texts": texts(),
+        "tokens": {name: [recorded(f(text)) for text in texts()] for name, f in encode.items()},
+        "every_code_point": {
+            name: recorded([t for text in every_code_point() for t in f(text)]) for name, f in encode.items()
+        },
+    }
+    (FOLDER / "recorded.json").write_text(json.dumps(value, separators=(",", ":")) + "\n")
+    print(*(f"{p.name}: {p.stat().st_size} bytes" for p in sorted(FOLDER.iterdir())), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

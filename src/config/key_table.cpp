@@ -221,9 +221,11 @@ const auto kKeys = std::to_array<Key>({
      "`instruct`: conversations of more than `model.seq_length` + 1 tokens are cut to that length, or left "
      "out."},
     {TE_KEY(data.tokenizer), kBuiltIn, kAny,
-     "How the datasets were tokenized; `bytes` is the byte-level tokenizer (256 bytes and an end-of-document "
-     "token). Empty when text is not needed.",
-     "empty or `bytes`"},
+     "What the datasets were tokenized with, as given to te-data: `bytes` (256 bytes and an end-of-document "
+     "token), a tokenizer's file, or its folder. Training does not open it; it goes into checkpoints, where "
+     "te-generate finds it when it has no `--tokenizer`. A relative path starts at the working directory of "
+     "te-generate.",
+     "empty, `bytes` or a path"},
 
     {TE_KEY(checkpoint.directory), "logging.directory/checkpoints", kAny, "Where checkpoints are written."},
     {TE_KEY(checkpoint.save_every), kBuiltIn, from_to(0, kMaxSteps),

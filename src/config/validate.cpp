@@ -247,12 +247,6 @@ void check_data(const Config& c) {
         "training.eval_interval ({}) needs data.valid, which is missing; give it, or set eval_interval to 0",
         c.training.eval_interval);
   }
-  if (!d.tokenizer.empty() && d.tokenizer != "bytes") {
-    user_error(
-        "data.tokenizer: {} is not known; datasets are tokenized beforehand by te-data, so leave the key "
-        "out, or write bytes, the one accepted value",
-        quoted(d.tokenizer));
-  }
   constexpr int64_t kByteTokens = 257;  // 256 bytes and the end-of-document token
   if (d.tokenizer == "bytes" && c.model.vocab_size < kByteTokens) {
     user_error(

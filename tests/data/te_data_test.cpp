@@ -87,6 +87,8 @@ TEST(TeData, RefusesBadInputInOneLineAndLeavesNoFile) {
                  "a.jsonl:2: not valid JSON at byte");
   expect_refused(tokenize("a.jsonl", "{\"text\": \"\xff\"}\n"), "a.jsonl:1: not valid JSON at byte");
   expect_refused(tokenize("a.jsonl", "\n[1]\n"), "a.jsonl:2: holds a JSON array");
+  expect_refused(tokenize("a.jsonl", "{\"text\": \"x\", \"score\": 1e999}\n"),
+                 "a.jsonl:1: holds a number beyond the range of doubles");
   expect_refused(tokenize("a.jsonl", "{\"body\": \"x\", \"id\": 3}\n"),
                  "no field `text`; name it with --jsonl-field, this object has: body, id");
   expect_refused(tokenize("a.jsonl", "{\"text\": 3}\n"), "field `text` is a number");

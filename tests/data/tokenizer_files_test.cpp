@@ -40,6 +40,7 @@ TEST_F(TokenizerFiles, TruncatedAnywhere) {
   for (size_t length = 0; length < text.size(); length += 1 + text.size() / 150) {
     TE_EXPECT_CONTAINS(refusal(text.substr(0, length)), "is not JSON");
   }
+  TE_EXPECT_CONTAINS(refusal(R"({"version": 1e999})"), "a number beyond the range of doubles");
   std::string model = read_file(TE_SOURCE_DIR "/tests/fixtures/tokenizers/sentencepiece.model");
   TE_EXPECT_CONTAINS(refusal(model.substr(0, model.size() / 2), "tokenizer.model"), "SentencePiece");
   TE_EXPECT_CONTAINS(refusal("", "tokenizer.model"), "SentencePiece");

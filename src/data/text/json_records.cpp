@@ -20,6 +20,8 @@ nlohmann::json parse_object(std::string_view text, const std::string& place) {
     user_error("{}: not valid JSON at byte {} of the {}", place, error.byte,
                text.find('\n') == std::string_view::npos ? "line; every line must be one JSON object"
                                                          : "object that begins there");
+  } catch (const nlohmann::json::out_of_range&) {  // 1e999
+    user_error("{}: holds a number beyond the range of doubles; correct it, or put it into quotes", place);
   }
   if (!object.is_object()) {
     user_error("{}: holds a JSON {}, not an object; every line must be one JSON object", place,

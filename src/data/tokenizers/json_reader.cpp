@@ -33,6 +33,8 @@ json JsonReader::parse(const std::string& text, const std::string& where) {
   } catch (const json::parse_error& error) {
     user_error("{}: is not JSON (damaged at byte {} of {}); fetch the file again", where, error.byte,
                text.size());
+  } catch (const json::out_of_range&) {  // 1e999
+    user_error("{}: holds a number beyond the range of doubles; fetch the file again", where);
   }
 }
 

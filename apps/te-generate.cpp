@@ -1,4 +1,4 @@
-// te-generate: lets a trained model continue text, or measures its loss on a dataset. The work is in apps/generate/.
+// te-generate: lets a trained model continue text, measures its loss on a dataset, or writes its logits. The work is in apps/generate/.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <string>
@@ -25,6 +25,7 @@ int body(te::parallel::World& world, int argc, char** argv) {
   app.require_subcommand(0, 1);
   te::generate::GenerateCommand generate(app);
   te::generate::PerplexityCommand perplexity(app);
+  te::generate::LogitsCommand logits(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -34,6 +35,7 @@ int body(te::parallel::World& world, int argc, char** argv) {
     te::user_error("{}; see te-generate --help", message);
   }
   te::init_log(-1, world.leader() ? spdlog::level::warn : spdlog::level::err);
+  if (logits.chosen()) return logits.run(world);
   return perplexity.chosen() ? perplexity.run(world) : generate.run(world);
 }
 

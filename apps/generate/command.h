@@ -44,4 +44,17 @@ class PerplexityCommand {
   std::unique_ptr<Arguments> arguments_;
 };
 
+/// The subcommand logits.
+class LogitsCommand {
+ public:
+  explicit LogitsCommand(CLI::App& app);
+  ~LogitsCommand();
+  bool chosen() const;
+  int run(parallel::World& world);
+
+ private:
+  struct Arguments;
+  std::unique_ptr<Arguments> arguments_;
+};
+
 }  // namespace te::generate

@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""Makes tests/fixtures/hugging_face/*: folders of tiny models as transformers saves them, with random weights and awkward
+shapes, and beside each expected.safetensors with tokens and the logits that transformers computes in FP32.
+
+    pip install torch transformers safetensors
+    scripts/make_convert_fixtures.py [--folder FOLDER]
+
+Files are those of the transformers version that runs this; tests/convert rewrites their config.json in the spelling of
+older ones.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent.parent / "tests" / "fixtures" / "hugging_face"
+BATCH, SEQ = 2, 20
+
+try:
+    import torch
+    import transformers
+    from safetensors.torch import save_file
+    from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+except ImportError as error:
+    sys.exit(f"make_convert_fixtures.py: error: {error}; pip install torch transformers safetensors")
+
+LLAMA = {
+    "vocab_size": 61,
+    "hidden_size": 36,
+    "intermediate_size": 28,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 10,
+    "max_position_embeddings": 48,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+QWEN2 = LLAMA | {"hidden_size": 42, "num_attention_heads": 7, "num_key_value_heads": 1, "head_dim": 6}
+GPT2 = {
+    "vocab_size": 67,
+    "n_embd": 36,
+    "n_layer": 2,
+    "n_head": 3,
+    "n_inner": 50,
+    "n_positions": 24,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+}
+ROPE_LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 20000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+
+
+def models():
+    """{name: (model, dtype of its file, size of a shard)}"""
+    return {
+        "llama": (
+            LlamaForCausalLM(
+                LlamaConfig(**LLAMA, rms_norm_eps=1e-5, rope_parameters={"rope_type": "default", "rope_theta": 5e5})
+            ),
+            torch.float32,
+            "20KB",
+        ),
+        "llama3_tied_bf16": (
+            LlamaForCausalLM(LlamaConfig(**LLAMA, tie_word_embeddings=True, rope_parameters=ROPE_LLAMA3)),
+            torch.bfloat16,
+            "5GB",
+        ),
+        "llama_linear": (
+            LlamaForCausalLM(
+                LlamaConfig(**LLAMA, rope_parameters={"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0})
+            ),
+            torch.float16,
+            "5GB",
+        ),
+        "qwen2": (Qwen2ForCausalLM(Qwen2Config(**QWEN2, tie_word_embeddings=True)), torch.float32, "5GB"),
+        "gpt2": (GPT2LMHeadModel(GPT2Config(**GPT2)), torch.float32, "5GB"),
+        "gpt2_untied_bf16": (
+            GPT2LMHeadModel(GPT2Config(**(GPT2 | {"n_inner": None}), tie_word_embeddings=False)),
+            torch.bfloat16,
+            "5GB",
+        ),
+    }
+
+
+def randomize(model, seed):
+    """Weights so large that softmax and activations leave their linear range; gains and biases that are not 1 and 0."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in sorted(model.named_parameters()):
+        noise = torch.randn(parameter.shape, generator=generator)
+        if parameter.dim() == 1:
+            gain = ("norm" in name or "ln_" in name) and name.endswith("weight")
+            value = 1.0 + 0.2 * noise if gain else 0.1 * noise
+        else:
+            embedding = "embed" in name or "wte" in name or "wpe" in name
+            value = noise * (0.3 if embedding else parameter.shape[0 if "transformer" in name else 1] ** -0.5)
+        with torch.no_grad():
+            parameter.copy_(value)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--folder", type=Path, default=FOLDER)
+    arguments = parser.parse_args()
+    transformers.logging.set_verbosity_error()
+    torch.set_num_threads(1)
+    for seed, (name, (model, dtype, shard)) in enumerate(models().items()):
+        randomize(model, seed)
+        folder = arguments.folder / name
+        model.to(dtype).save_pretrained(folder, max_shard_size=shard)
+        tokens = torch.randint(
+            model.config.vocab_size, (BATCH, SEQ), generator=torch.Generator().manual_seed(100 + seed)
+        )
+        (folder / "generation_config.json").unlink(missing_ok=True)
+        # Loaded anew: casting the model to BF16 has rounded its rotary frequencies, too.
+        model = type(model).from_pretrained(folder, dtype=torch.float32)
+        with torch.no_grad():
+            logits = model.eval()(tokens).logits
+        save_file({"tokens": tokens.int(), "logits": logits.contiguous()}, folder / "expected.safetensors")
+        size = sum(file.stat().st_size for file in folder.iterdir())
+        print(f"{folder}: {size} bytes, largest logit {logits.abs().max():.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,317 @@
+// Hugging Face -> te-train -> Hugging Face: the same tensors, byte for byte, and the logits that transformers computes.
+#include <cmath>
+
+#include "convert/convert_testing.h"
+#include "convert/hugging_face_config.h"
+#include "convert/kept_files.h"
+#include "core/memory_plan.h"
+#include "generate/decoder.h"
+#include "generate/model_source.h"
+#include "generate/run_config.h"
+
+namespace te::testing {
+namespace {
+
+class RoundTrip : public ::testing::TestWithParam<const char*> {
+ protected:
+  fs::path source() const { return fixture(GetParam()); }
+  CheckpointFolder folder_;
+};
+
+TEST_P(RoundTrip, TensorsKeepTheirBytes) {
+  import_to(source(), folder_ / "te");
+  export_to(folder_ / "te", folder_ / "hf");
+  const auto before = tensors_of(source()), after = tensors_of(folder_ / "hf");
+  ASSERT_EQ(after.size(), before.size());
+  for (const auto& [name, tensor] : before) {
+    ASSERT_TRUE(after.contains(name)) << name;
+    EXPECT_TRUE(after.at(name) == tensor) << name;
+  }
+  // One file as transformers writes it, header included.
+  if (fs::exists(source() / "model.safetensors")) {
+    EXPECT_TRUE(read_bytes(folder_ / "hf/model.safetensors") == read_bytes(source() / "model.safetensors"));
+  }
+  EXPECT_EQ(
+      config::to_yaml(convert::whole_config(convert::read_hugging_face_config(folder_ / "hf/config.json"))),
+      config::to_yaml(convert::whole_config(convert::read_hugging_face_config(source() / "config.json"))));
+}
+
+TEST_P(RoundTrip, ShardsHoldTheSameTensors) {
+  import_to(source(), folder_ / "te");
+  const auto done =
+      export_to(folder_ / "te", folder_ / "hf", {.dtype = {}, .max_shard_bytes = 12000, .kept = {}});
+  EXPECT_GT(done.files, 2);
+  EXPECT_TRUE(tensors_of(folder_ / "hf") == tensors_of(source()));
+  const auto index = nlohmann::json::parse(read_bytes(folder_ / "hf/model.safetensors.index.json"));
+  EXPECT_EQ(index.at("metadata").at("total_size"), done.bytes);
+  EXPECT_EQ(index.at("weight_map").size(), done.tensors);
+  import_to(folder_ / "hf", folder_ / "again");
+  EXPECT_TRUE(read_bytes(folder_ / "again/step_00000000/model.safetensors") ==
+              read_bytes(folder_ / "te/step_00000000/model.safetensors"));
+}
+
+TEST_P(RoundTrip, Bf16IsRoundedAndFp32HoldsIt) {
+  import_to(source(), folder_ / "te");
+  export_to(folder_ / "te", folder_ / "bf16", {.dtype = DType::bf16, .max_shard_bytes = 1 << 30, .kept = {}});
+  import_to(folder_ / "bf16", folder_ / "te_bf16");
+  export_to(folder_ / "te_bf16", folder_ / "fp32",
+            {.dtype = DType::f32, .max_shard_bytes = 1 << 30, .kept = {}});
+  import_to(folder_ / "fp32", folder_ / "te_fp32");
+  export_to(folder_ / "te_fp32", folder_ / "again",
+            {.dtype = DType::bf16, .max_shard_bytes = 1 << 30, .kept = {}});
+  EXPECT_TRUE(tensors_of(folder_ / "again") == tensors_of(folder_ / "bf16"));
+  const checkpoint::Reader exact(folder_ / "te"), rounded(folder_ / "te_bf16");
+  for (const checkpoint::LogicalTensor& tensor : exact.tensors()) {
+    EXPECT_EQ(rounded.at(tensor.name).dtype, DType::bf16);
+    std::vector<float> a(static_cast<size_t>(tensor.numel())), b(a.size());
+    exact.read_rows(tensor.name, 0, tensor.rows(), a.data());
+    rounded.read_rows(tensor.name, 0, tensor.rows(), b.data());
+    for (size_t i = 0; i < a.size(); ++i) ASSERT_EQ(to_float(to_bf16(a[i])), b[i]) << tensor.name;
+  }
+}
+
+std::vector<float> te_logits(const fs::path& path, const std::string& dtype,
+                             const std::vector<int32_t>& tokens, int64_t batch) {
+  const auto source = generate::open_model(path);
+  const Context context = Context::cpu();
+  const auto length = static_cast<int64_t>(tokens.size()) / batch;
+  const config::Config config =
+      generate::run_config(*source, {.device = "cpu", .dtype = dtype}, false, length, 16);
+  const parallel::Groups groups = parallel::Groups::single();
+  generate::Decoder decoder(config, groups, {.batch = batch});
+  MemoryPlan plan;
+  decoder.plan(plan, context);
+  const DeviceBuffer memory = plan.allocate(context);
+  decoder.bind(context);
+  generate::load_weights(context, *source, decoder.parameters());
+  decoder.quantize_weights(context);
+  std::vector<generate::Continuation> next;
+  for (int64_t i = 0; i < batch; ++i)
+    next.push_back(
+        {i, std::span(tokens).subspan(static_cast<size_t>(i * length), static_cast<size_t>(length))});
+  const std::span<const float> logits = decoder.append_all(context, next);
+  return {logits.begin(), logits.end()};
+}
+
+/// Mean KL(expected || actual) of rows of `vocab` logits.
+double divergence(const std::vector<float>& actual, const std::vector<float>& expected, size_t vocab) {
+  const auto log_sum = [&](const float* row) {
+    double sum = 0;
+    for (size_t i = 0; i < vocab; ++i) sum += std::exp(double{row[i]});
+    return std::log(sum);
+  };
+  double total = 0;
+  for (size_t at = 0; at < expected.size(); at += vocab) {
+    const double p = log_sum(&expected[at]), q = log_sum(&actual[at]);
+    for (size_t i = at; i < at + vocab; ++i)
+      total += std::exp(expected[i] - p) * ((expected[i] - p) - (actual[i] - q));
+  }
+  return total / static_cast<double>(expected.size() / vocab);
+}
+
+// FP32: both sides round sums of some forty products in their own order, through two layers; logits are up to 8, whose
+// roundoff is 5e-7. BF16: activations of 8 bits move logits by about 1e-2, and the divergence with its square.
+TEST_P(RoundTrip, LogitsAreThoseOfTransformers) {
+  const SafetensorsReader expected(source() / "expected.safetensors");
+  const SafetensorsTensor& ids = expected.at("tokens");
+  std::vector<int32_t> tokens(ids.bytes / sizeof(int32_t));
+  std::memcpy(tokens.data(), ids.data, ids.bytes);
+  const std::vector<float> wanted = floats_of(expected.at("logits"));
+  import_to(source(), folder_ / "te");
+  for (const fs::path& path : {source(), folder_ / "te"}) {
+    const std::vector<float> logits = te_logits(path, "fp32", tokens, ids.shape[0]);
+    ASSERT_EQ(logits.size(), wanted.size());
+    double largest = 0;
+    for (size_t i = 0; i < logits.size(); ++i)
+      largest = std::max(largest, std::abs(double{logits[i]} - double{wanted[i]}));
+    EXPECT_LT(largest, 1e-5) << path;
+    EXPECT_LT(divergence(logits, wanted, wanted.size() / tokens.size()), 1e-11) << path;
+  }
+  const std::vector<float> rounded = te_logits(folder_ / "te", "bf16", tokens, ids.shape[0]);
+  EXPECT_LT(divergence(rounded, wanted, wanted.size() / tokens.size()), 2e-4);
+}
+
+INSTANTIATE_TEST_SUITE_P(Fixtures, RoundTrip,
+                         ::testing::Values("llama", "llama3_tied_bf16", "qwen2", "gpt2", "gpt2_untied_bf16"),
+                         [](const auto& info) { return std::string(info.param); });
+
+// F16 has no place in te-train: it becomes FP32, which holds every value of it.
+TEST(Import, F16BecomesFp32) {
+  const CheckpointFolder folder;
+  import_to(fixture("llama_linear"), folder / "te");
+  const checkpoint::Reader reader(folder / "te");
+  const SafetensorsReader file(fixture("llama_linear") / "model.safetensors");
+  const SafetensorsTensor& stored = file.at("model.layers.1.mlp.down_proj.weight");
+  ASSERT_EQ(stored.file_dtype, "F16");
+  const checkpoint::LogicalTensor& tensor = reader.at("layers.1.mlp.linear_fc2.weight");
+  EXPECT_EQ(tensor.dtype, DType::f32);
+  std::vector<float> values(static_cast<size_t>(tensor.numel()));
+  reader.read_rows(tensor.name, 0, tensor.rows(), values.data());
+  std::vector<std::byte> wide(values.size() * 4);
+  std::memcpy(wide.data() + stored.bytes, stored.data, stored.bytes);
+  convert::widen_f16_in_place(wide.data(), tensor.numel());
+  EXPECT_EQ(std::memcmp(values.data(), wide.data(), wide.size()), 0);
+}
+
+TEST(Import, EveryValueOfF16) {
+  for (uint32_t half = 0; half < 65536; ++half) {
+    std::byte bytes[4] = {};
+    const auto bits = static_cast<uint16_t>(half);
+    std::memcpy(bytes + 2, &bits, 2);
+    convert::widen_f16_in_place(bytes, 1);
+    float value;
+    std::memcpy(&value, bytes, 4);
+    const int exponent = static_cast<int>(half >> 10 & 31), mantissa = static_cast<int>(half & 1023);
+    const double magnitude = exponent == 31  ? (mantissa == 0 ? INFINITY : NAN)
+                             : exponent == 0 ? std::ldexp(mantissa, -24)
+                                             : std::ldexp(1024 + mantissa, exponent - 25);
+    if (std::isnan(magnitude)) {
+      ASSERT_TRUE(std::isnan(value)) << half;
+    } else {
+      ASSERT_EQ(value, half >> 15 != 0 ? -magnitude : magnitude) << half;
+      ASSERT_EQ(std::signbit(value), half >> 15 != 0) << half;
+    }
+  }
+}
+
+// transformers before version 5 and the files on its hub spell some things otherwise.
+TEST(Import, OldSpellingsMeanTheSame) {
+  const CheckpointFolder folder;
+  const fs::path old = copy_fixture("llama3_tied_bf16", folder / "old");
+  nlohmann::json config = nlohmann::json::parse(read_bytes(old / "config.json"));
+  nlohmann::json rope = config.at("rope_parameters");
+  config["rope_theta"] = rope.at("rope_theta");
+  rope.erase("rope_theta");
+  config["rope_scaling"] = rope;
+  config["torch_dtype"] = config.at("dtype");
+  config.erase("rope_parameters");
+  config.erase("dtype");
+  write_bytes(old / "config.json", config.dump());
+  const config::ModelConfig a = convert::read_hugging_face_config(old / "config.json");
+  const config::ModelConfig b =
+      convert::read_hugging_face_config(fixture("llama3_tied_bf16") / "config.json");
+  EXPECT_EQ(config::to_yaml(convert::whole_config(a)), config::to_yaml(convert::whole_config(b)));
+  EXPECT_EQ(a.rope_scaling, config::RopeScaling::llama3);
+  EXPECT_EQ(a.rope_theta, 20000.0);
+  EXPECT_EQ(a.rope_scaling_original_max_position_embeddings, 16);
+}
+
+// The files of gpt2 on the hub: no prefix, and tables of masks.
+TEST(Import, Gpt2WithoutPrefixAndWithMasks) {
+  const CheckpointFolder folder;
+  const fs::path plain = copy_fixture("gpt2", folder / "plain");
+  const SafetensorsReader file(fixture("gpt2") / "model.safetensors");
+  std::vector<SafetensorsSpec> specs{{"h.0.attn.bias", DType::u8, {1, 1, 4, 4}},
+                                     {"h.0.attn.masked_bias", DType::f32, {}}};
+  const auto name_of = [](const SafetensorsTensor& tensor) {
+    return tensor.name.substr(std::string("transformer.").size());
+  };
+  for (const SafetensorsTensor& tensor : file.tensors())
+    specs.push_back({name_of(tensor), *tensor.dtype, tensor.shape});
+  SafetensorsWriter writer(plain / "model.safetensors", specs);
+  const std::vector<uint8_t> zeros(16);
+  writer.write("h.0.attn.bias", zeros.data(), 16);
+  writer.write("h.0.attn.masked_bias", zeros.data(), 4);
+  for (const SafetensorsTensor& tensor : file.tensors())
+    writer.write(name_of(tensor), tensor.data, tensor.bytes);
+  writer.finish();
+  import_to(plain, folder / "te");
+  import_to(fixture("gpt2"), folder / "reference");
+  EXPECT_TRUE(read_bytes(folder / "te/step_00000000/model.safetensors") ==
+              read_bytes(folder / "reference/step_00000000/model.safetensors"));
+}
+
+// The file is made of a Llama of transformers by llama2.c's own rule: a head's rows i and i + head / 2 become neighbours.
+TEST(Import, Llama2cIsTheSameLlama) {
+  const CheckpointFolder folder;
+  const fs::path llama = copy_fixture("llama", folder / "llama");
+  const auto tensors = tensors_of(llama);
+  const config::ModelConfig m = convert::read_hugging_face_config(llama / "config.json");
+  // llama2.c has heads of dim / n_heads: keep the first rows of every head.
+  const int64_t dim = m.hidden_size, head = dim / m.num_attention_heads, layers = m.num_layers;
+  const auto values = [&](const std::string& name) {
+    const std::string& text = tensors.at(name);
+    std::vector<float> result(static_cast<size_t>((text.size() - text.find("] ") - 2) / 4));
+    std::memcpy(result.data(), text.data() + text.find("] ") + 2, result.size() * 4);
+    return result;
+  };
+  // [heads * from, width] -> [heads * head, width]; columns alike for o_proj.
+  const auto narrow_rows = [&](const std::vector<float>& in, int64_t heads) {
+    std::vector<float> out;
+    const int64_t width = static_cast<int64_t>(in.size()) / (heads * m.kv_channels);
+    for (int64_t h = 0; h < heads; ++h)
+      out.insert(out.end(), in.begin() + h * m.kv_channels * width,
+                 in.begin() + (h * m.kv_channels + head) * width);
+    return out;
+  };
+  const auto narrow_cols = [&](const std::vector<float>& in) {
+    std::vector<float> out;
+    for (auto at = in.begin(); at != in.end(); at += m.kv_channels) out.insert(out.end(), at, at + head);
+    return out;
+  };
+  const auto interleave = [&](const std::vector<float>& in) {
+    std::vector<float> out(in.size());
+    for (int64_t row = 0; row * dim < static_cast<int64_t>(in.size()); ++row) {
+      const int64_t within = row % head, pair = within % (head / 2), second = within / (head / 2);
+      std::copy_n(in.begin() + row * dim, dim, out.begin() + (row - within + 2 * pair + second) * dim);
+    }
+    return out;
+  };
+  const std::vector<int32_t> header{36, 28, 2, 6, 2, -61, 48};
+  std::string bytes(reinterpret_cast<const char*>(header.data()), 28);
+  const auto put = [&](const std::vector<float>& v) {
+    bytes.append(reinterpret_cast<const char*>(v.data()), v.size() * 4);
+  };
+  const auto each = [&](const std::string& name, const auto& change) {
+    for (int64_t layer = 0; layer < layers; ++layer)
+      put(change(values(fmt::format("model.layers.{}.{}.weight", layer, name))));
+  };
+  const auto same = [](std::vector<float> v) { return v; };
+  put(values("model.embed_tokens.weight"));
+  each("input_layernorm", same);
+  each("self_attn.q_proj", [&](const auto& v) { return interleave(narrow_rows(v, m.num_attention_heads)); });
+  each("self_attn.k_proj", [&](const auto& v) { return interleave(narrow_rows(v, m.num_query_groups)); });
+  each("self_attn.v_proj", [&](const auto& v) { return narrow_rows(v, m.num_query_groups); });
+  each("self_attn.o_proj", narrow_cols);
+  each("post_attention_layernorm", same);
+  each("mlp.gate_proj", same);
+  each("mlp.down_proj", same);
+  each("mlp.up_proj", same);
+  put(values("model.norm.weight"));
+  put(std::vector<float>(static_cast<size_t>(48 * head)));
+  put(values("lm_head.weight"));
+  write_bytes(folder / "model.bin", bytes);
+
+  const convert::ForeignModel model = convert::open_llama2c(folder / "model.bin");
+  EXPECT_EQ(model.model().kv_channels, head);
+  EXPECT_EQ(model.model().tie_word_embeddings, false);
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    const std::string ours = fmt::format("layers.{}.", layer), theirs = "model." + ours;
+    std::vector<float> qkv = narrow_rows(values(theirs + "self_attn.q_proj.weight"), m.num_attention_heads);
+    for (const char* name : {"self_attn.k_proj.weight", "self_attn.v_proj.weight"}) {
+      const std::vector<float> more = narrow_rows(values(theirs + name), m.num_query_groups);
+      qkv.insert(qkv.end(), more.begin(), more.end());
+    }
+    const convert::ParameterLayout& parameter = model.at(ours + "self_attention.linear_qkv.weight");
+    std::vector<float> read(qkv.size());
+    // In pieces that end within heads and parts.
+    for (int64_t row = 0; row < parameter.rows(); row += 7)
+      model.read_rows(parameter, row, std::min<int64_t>(7, parameter.rows() - row), read.data() + row * dim);
+    EXPECT_EQ(read, qkv);
+    const convert::ParameterLayout& fc1 = model.at(ours + "mlp.linear_fc1.weight");
+    std::vector<float> gate = values(theirs + "mlp.gate_proj.weight"),
+                       up = values(theirs + "mlp.up_proj.weight");
+    gate.insert(gate.end(), up.begin(), up.end());
+    read.resize(gate.size());
+    model.read_rows(fc1, 0, fc1.rows(), read.data());
+    EXPECT_EQ(read, gate);
+  }
+  write_bytes(folder / "short.bin", bytes.substr(0, bytes.size() - 4));
+  EXPECT_NE(refusal([&] { convert::open_llama2c(folder / "short.bin"); }).find("its header asks for"),
+            std::string::npos);
+  EXPECT_NE(refusal([&] { convert::open_llama2c(llama / "config.json"); }).find("llama2.c"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace te::testing

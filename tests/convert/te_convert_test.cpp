@@ -1,0 +1,117 @@
+// te-convert and what goes on with its output, end to end.
+#include <sys/wait.h>
+
+#include "convert/convert_testing.h"
+
+namespace te::testing {
+namespace {
+
+struct Ended {
+  int code = -1;
+  std::string out, error;
+};
+
+class TeConvert : public ::testing::Test {
+ protected:
+  Ended run(const std::string& program, const std::string& arguments) const {
+    const fs::path out = folder_ / "out.txt", error = folder_ / "err.txt";
+    const int status =
+        std::system((program + " " + arguments + " >" + out.string() + " 2>" + error.string()).c_str());
+    const Ended ended{WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_bytes(out), read_bytes(error)};
+    fs::remove(out);
+    fs::remove(error);
+    return ended;
+  }
+  Ended convert(const std::string& arguments) const { return run(TE_CONVERT_EXECUTABLE, arguments); }
+  std::string at(const std::string& name) const { return (folder_ / name).string(); }
+  void expect_refused(const std::string& arguments, const std::string& part) const {
+    const std::vector<std::string> before = entries(folder_.path());
+    const Ended ended = convert(arguments);
+    EXPECT_EQ(ended.code, 2) << ended.out;
+    EXPECT_EQ(std::count(ended.error.begin(), ended.error.end(), '\n'), 1) << ended.error;
+    EXPECT_NE(ended.error.find(part), std::string::npos) << ended.error << "lacks " << part;
+    EXPECT_EQ(entries(folder_.path()), before);
+  }
+
+  CheckpointFolder folder_;
+};
+
+TEST_F(TeConvert, ThereAndBackWithTokenizerFiles) {
+  const fs::path source = copy_fixture("llama3_tied_bf16", folder_ / "hf");
+  write_bytes(source / "tokenizer.json", "{}");
+  write_bytes(source / "README.md", "not kept");
+  Ended ended = convert("import " + at("hf") + " --out " + at("te"));
+  ASSERT_EQ(ended.code, 0) << ended.error;
+  EXPECT_EQ(entries(folder_ / "te"),
+            (std::vector<std::string>{"hugging_face", "latest", "model.yaml", "step_00000000"}));
+  ended = convert("export " + at("te") + " --out " + at("back"));
+  ASSERT_EQ(ended.code, 0) << ended.error;
+  EXPECT_EQ(ended.error, "");
+  EXPECT_EQ(entries(folder_ / "back"),
+            (std::vector<std::string>{"config.json", "model.safetensors", "tokenizer.json"}));
+  EXPECT_TRUE(read_bytes(folder_ / "back/model.safetensors") == read_bytes(source / "model.safetensors"));
+  const auto config = nlohmann::json::parse(read_bytes(folder_ / "back/config.json"));
+  EXPECT_EQ(config.at("bos_token_id"), 1);
+  EXPECT_EQ(config.at("eos_token_id"), 2);
+  EXPECT_EQ(config.at("torch_dtype"), "bfloat16");
+  // Shards, another precision, a tokenizer from elsewhere.
+  fs::create_directory(folder_ / "tokenizer");
+  write_bytes(folder_ / "tokenizer/vocab.json", "{}");
+  ended = convert("export " + at("te/step_00000000") + " --out " + at("back") +
+                  " --force --max-shard-size 30KB --dtype fp32 --tokenizer " + at("tokenizer"));
+  ASSERT_EQ(ended.code, 0) << ended.error;
+  EXPECT_FALSE(fs::exists(folder_ / "back/model.safetensors"));
+  EXPECT_FALSE(fs::exists(folder_ / "back/tokenizer.json"));
+  EXPECT_TRUE(fs::exists(folder_ / "back/vocab.json"));
+  EXPECT_TRUE(fs::exists(folder_ / "back/model.safetensors.index.json"));
+}
+
+TEST_F(TeConvert, TrainingStartsFromAnImport) {
+  ASSERT_EQ(convert("import " + fixture("qwen2").string() + " --out " + at("te")).code, 0);
+  write_bytes(folder_ / "run.yaml",
+              read_bytes(folder_ / "te/model.yaml") +
+                  "precision: {dtype: fp32}\n"
+                  "training: {micro_batch_size: 1, global_batch_size: 1, train_steps: 1, device: cpu}\n"
+                  "optimizer: {lr: 1.0e-30, min_lr: 0.0, weight_decay: 0.0}\n"
+                  "data: {synthetic: true}\nlogging: {directory: " +
+                  at("run") +
+                  "}\n"
+                  "checkpoint: {save_optimizer: false, init_from: " +
+                  at("te") + "}\n");
+  const Ended trained = run(TE_TRAIN_EXECUTABLE, "--config " + at("run.yaml"));
+  ASSERT_EQ(trained.code, 0) << trained.error;
+  // Steps of 1e-30 are far below the roundoff of any weight.
+  const Ended exported = convert("export " + at("run/checkpoints") + " --out " + at("back"));
+  ASSERT_EQ(exported.code, 0) << exported.error;
+  EXPECT_NE(exported.error.find("--tokenizer FOLDER adds one"), std::string::npos) << exported.error;
+  EXPECT_TRUE(tensors_of(folder_ / "back") == tensors_of(fixture("qwen2")));
+}
+
+TEST_F(TeConvert, MistakesAreOneLineAndLeaveNothing) {
+  const std::string gpt2 = fixture("gpt2").string();
+  expect_refused("", "subcommand is required");
+  expect_refused("import " + gpt2, "--out is required");
+  expect_refused("import /nowhere --out " + at("te"), "/nowhere/config.json: not found");
+  expect_refused("import " + gpt2 + " --out /proc/nowhere", "cannot be made");
+  expect_refused("import " + gpt2 + " --format llama2c --out " + at("te"), "gpt2");
+  expect_refused("import " + gpt2 + " --format pytorch --out " + at("te"), "--format");
+  expect_refused("export /nowhere --out " + at("hf"), "/nowhere");
+  ASSERT_EQ(convert("import " + gpt2 + " --out " + at("te")).code, 0);
+  expect_refused("import " + gpt2 + " --out " + at("te"), "te: exists; give another folder, or --force");
+  ASSERT_EQ(convert("import " + gpt2 + " --out " + at("te") + " --force").code, 0);
+  expect_refused("export " + at("te") + " --out " + at("te") + " --force", "is not the folder of a model");
+  expect_refused("export " + at("te") + " --out " + at("hf") + " --tokenizer /nowhere",
+                 "--tokenizer /nowhere");
+  expect_refused("export " + at("te") + " --out " + at("hf") + " --max-shard-size 5XB", "--max-shard-size");
+  // A run that went on in the folder is not replaced.
+  fs::create_directory(folder_ / "te/step_00000005");
+  expect_refused("import " + gpt2 + " --out " + at("te") + " --force", "which alone --force replaces");
+  // A checkpoint that was damaged after it was written.
+  std::string weights = read_bytes(folder_ / "te/step_00000000/model.safetensors");
+  weights.back() = static_cast<char>(weights.back() ^ 1);
+  write_bytes(folder_ / "te/step_00000000/model.safetensors", weights);
+  expect_refused("export " + at("te") + " --out " + at("hf"), "checksum");
+}
+
+}  // namespace
+}  // namespace te::testing

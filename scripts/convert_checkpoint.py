@@ -6,9 +6,8 @@
 transformers loads HF_FOLDER (the export of CHECKPOINT, or what it was imported from) and computes the logits of random
 tokens in FP32 on the CPU; te-generate computes those of CHECKPOINT (without it: of HF_FOLDER itself) in --dtype. Printed are
 the largest difference and the mean Kullback-Leibler divergence of the two distributions of the next token. Exit code 1
-where one is above its bound: FP32 logits may differ by 1e-5 times the largest logit (at least 1e-5), BF16 ones by a
-divergence of 1e-5 from transformers in BF16 or, where that is more, by no more than twice transformers' own BF16 differs
-from its FP32.
+where one is above its bound: FP32 logits may differ by 1e-5 times the largest logit (at least 1e-5); BF16 ones may have a
+divergence from transformers' FP32 logits of 1e-5 or, where that is more, of twice what transformers' own BF16 logits have.
 
     pip install torch transformers safetensors
 """

@@ -7,7 +7,7 @@
 #   --tokenizer     its tokenizer, of llama2.c too
 #   --instructions  JSON or JSON lines with the fields instruction, output and (optionally) input, as in Dolly
 #   --fields P R C  names of these fields (prompt, response, context; "-" for none); default: instruction output input
-#   --steps N       training steps of each run (default: what configs/finetune_stories260k.yaml says)
+#   --steps N       training steps of each run (default: what scripts/finetune_example.yaml says)
 #   --binaries DIR  where te-data, te-convert, te-train and te-generate are (default: build/cuda/apps, else build/cpu/apps)
 #   --output DIR    default: runs/finetune
 #   --cpu           use the CPU even where there is a GPU
@@ -52,7 +52,7 @@ prepare() {
 # train NAME FP8: one run from the imported weights.
 train() {
   local config=$output/$1.yaml
-  cat "$output/imported/model.yaml" configs/finetune_stories260k.yaml >"$config"
+  cat "$output/imported/model.yaml" scripts/finetune_example.yaml >"$config"
   rm -rf "${output:?}/$1"
   "$binaries/te-train" --config "$config" "${overrides[@]}" --set "precision.fp8=$2" --set "logging.directory=$output/$1" \
     --set "data.train=$output/data/train" --set "data.valid=$output/data/valid" \

@@ -61,7 +61,7 @@ def page(folder, device):
         "an answer, not facts.", "",
         f"Run on: {device}.", "",
         "    scripts/finetune_example.sh --model stories260K.bin --tokenizer tok512.bin --instructions dolly-3k.json", "",
-        "The configuration is `configs/finetune_stories260k.yaml`. This page was written by `scripts/finetune_report.py`.", "",
+        "The configuration is `scripts/finetune_example.yaml`. This page was written by `scripts/finetune_report.py`.", "",
         "## Loss", "", *loss_table(runs), "",
         "The loss is the mean over tokens of responses (natural logarithm). Its course, in tenths of the run:", "",
         *curve(runs), "",

@@ -1,6 +1,8 @@
 #include "data/tokenizers/added_tokens.h"
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 namespace te {
 
@@ -27,10 +29,11 @@ void AddedTokenFinder::add(std::string text, const AddedToken& token) {
 }
 
 void AddedTokenFinder::build() {
-  std::stable_sort(entries_.begin(), entries_.end(),
-                   [](const Entry& a, const Entry& b) { return a.text < b.text; });
-  const auto same = [](const Entry& a, const Entry& b) { return a.text == b.text; };
-  entries_.erase(std::unique(entries_.begin(), entries_.end(), same), entries_.end());
+  // Of two with the same text the first counts.
+  std::map<std::string, const AddedToken*> by_text;
+  for (Entry& entry : entries_) by_text.try_emplace(std::move(entry.text), entry.token);
+  entries_.clear();
+  for (const auto& [text, token] : by_text) entries_.push_back({text, token});
   if (std::count(first_bytes_.begin(), first_bytes_.end(), true) == 1) {
     only_first_byte_ = static_cast<uint8_t>(entries_.front().text[0]);
   }

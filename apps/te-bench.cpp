@@ -6,6 +6,7 @@
 #include "bench/layer.h"
 #include "bench/session.h"
 #include "bench/step.h"
+#include "common/command_line.h"
 #include "core/error.h"
 
 namespace {
@@ -19,11 +20,7 @@ int body(int argc, char** argv) {
   te::bench::add_gemm_command(app);
   te::bench::add_layer_command(app);
   te::bench::add_step_command(app);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
+  te::apps::parse_command_line(app, argc, argv);
   return 0;
 }
 

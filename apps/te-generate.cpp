@@ -1,9 +1,7 @@
 // te-generate: lets a trained model continue text, measures its loss on a dataset, or writes its logits. The work is in apps/generate/.
 #include <CLI/CLI.hpp>
-#include <algorithm>
-#include <string>
 
-#include "core/error.h"
+#include "common/command_line.h"
 #include "core/log.h"
 #include "generate/command.h"
 
@@ -20,20 +18,13 @@ Text goes to standard output as it comes into being. docs/generate.md shows more
 Exit codes: 0 done, 1 internal error, 2 wrong input, 130 interrupted.)";
 
 int body(te::parallel::World& world, int argc, char** argv) {
-  CLI::App app{"te-generate: continues text with a model of te-train or Hugging Face."};
+  CLI::App app{"te-generate: continues text with a model of te-train or Hugging Face.", "te-generate"};
   app.footer(kFooter);
   app.require_subcommand(0, 1);
   te::generate::GenerateCommand generate(app);
   te::generate::PerplexityCommand perplexity(app);
   te::generate::LogitsCommand logits(app);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return world.leader() ? app.exit(error) : 0;  // --help
-    std::string message = error.what();
-    std::replace(message.begin(), message.end(), '\n', ' ');
-    te::user_error("{}; see te-generate --help", message);
-  }
+  if (!te::apps::parse_command_line(app, argc, argv, !world.leader())) return 0;
   te::init_log(-1, world.leader() ? spdlog::level::warn : spdlog::level::err);
   if (logits.chosen()) return logits.run(world);
   return perplexity.chosen() ? perplexity.run(world) : generate.run(world);

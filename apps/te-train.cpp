@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "common/command_line.h"
 #include "config/config.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -108,7 +109,7 @@ int train(const te::config::Config& config, te::parallel::World& world) {
 }
 
 int body(te::parallel::World& world, int argc, char** argv) {
-  CLI::App app{"te-train: trains GPT and Llama models in BF16 and FP8."};
+  CLI::App app{"te-train: trains GPT and Llama models in BF16 and FP8.", "te-train"};
   app.footer(kFooter);
   std::string config_path;
   std::vector<std::string> overrides;
@@ -131,14 +132,7 @@ int body(te::parallel::World& world, int argc, char** argv) {
          "--ranks", show.ranks,
          "With --dry-run and --print-schedule: ranks of the job; parallel.tensor * pipeline when absent")
       ->check(CLI::PositiveNumber);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp&) {
-    std::printf("%s", app.help().c_str());
-    return 0;
-  } catch (const CLI::ParseError& error) {
-    te::user_error("{}; see te-train --help", error.what());
-  }
+  if (!te::apps::parse_command_line(app, argc, argv, !world.leader())) return 0;
   if (describe) {
     if (world.leader()) std::printf("%s", te::config::describe_keys().c_str());
     return 0;

@@ -22,11 +22,16 @@ function(te_library name)
   endif()
 endfunction()
 
-# te_app(NAME DEPENDS ...): the executable of apps/NAME.cpp, installed to bin/.
+# te_app(NAME [FOLDER folder] DEPENDS ...): the executable of apps/NAME.cpp and apps/folder/*.cpp, installed to bin/.
 function(te_app name)
-  cmake_parse_arguments(ARG "" "" "DEPENDS" ${ARGN})
-  add_executable(${name} ${name}.cpp)
-  target_link_libraries(${name} PRIVATE ${ARG_DEPENDS} CLI11::CLI11 te_flags)
+  cmake_parse_arguments(ARG "" "FOLDER" "DEPENDS" ${ARGN})
+  set(sources ${name}.cpp)
+  if(ARG_FOLDER)
+    file(GLOB folder_sources CONFIGURE_DEPENDS ${ARG_FOLDER}/*.cpp)
+    list(APPEND sources ${folder_sources})
+  endif()
+  add_executable(${name} ${sources})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPENDS} te_apps te_flags)
   install(TARGETS ${name} RUNTIME DESTINATION bin)
 endfunction()
 

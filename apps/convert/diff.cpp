@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "common/command_line.h"
 #include "convert/commands.h"
 #include "convert/tensor_source.h"
 #include "core/error.h"
@@ -105,7 +106,7 @@ Difference compare(const TensorSource& a, size_t at_a, const TensorSource& b, si
   Comparison comparison;
   bool same_bytes = true;
   for (int64_t first = 0; first < numel; first += kElements) {
-    check_interrupted();
+    apps::check_interrupted();
     const int64_t count = std::min(kElements, numel - first);
     a.read(at_a, first, count, bytes_a.data());
     b.read(at_b, first, count, bytes_b.data());

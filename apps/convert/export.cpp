@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "common/progress.h"
 #include "convert/commands.h"
 #include "convert/exporter.h"
 #include "convert/kept_files.h"
@@ -55,9 +56,9 @@ void export_checkpoint(const Arguments& arguments) {
   options.kept = tokenizer_folder(arguments, source);
   OutputFolder output(arguments.output, "--out", arguments.force,
                       "the folder of a model (files and a config.json)", is_model_folder);
-  Progress progress(exported_bytes(source, options));
+  apps::Progress progress(exported_bytes(source, options), "written");
   const Converted done =
-      write_hugging_face(source, output.path(), options, [&](int64_t bytes) { progress(bytes); });
+      write_hugging_face(source, output.path(), options, [&](int64_t bytes) { progress.show(bytes); });
   output.commit();
   fmt::print("{}: {} tensors, {:.1f} MB in {} file{}, {:.1f} s\n", arguments.output, done.tensors,
              static_cast<double>(done.bytes) / 1e6, done.files, done.files == 1 ? "" : "s",

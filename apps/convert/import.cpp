@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "common/progress.h"
 #include "convert/commands.h"
 #include "convert/kept_files.h"
 #include "convert/output_folder.h"
@@ -40,8 +41,8 @@ void import(const Arguments& arguments) {
                       is_import);
   if (hugging_face) copy_kept_files(arguments.source, output.path() / kKeptFolder, true);
   write_config_fragment(model, output.path());
-  Progress progress(total_bytes(model));
-  const Converted done = write_checkpoint(model, output.path(), [&](int64_t bytes) { progress(bytes); });
+  apps::Progress progress(total_bytes(model), "written");
+  const Converted done = write_checkpoint(model, output.path(), [&](int64_t bytes) { progress.show(bytes); });
   output.commit();
   fmt::print("{}: {} tensors, {:.1f} MB in {:.1f} s; model.yaml has the model's config\n", arguments.output,
              done.tensors, static_cast<double>(done.bytes) / 1e6, progress.seconds());

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "common/command_line.h"
 #include "convert/commands.h"
 #include "core/error.h"
 
@@ -50,7 +51,7 @@ void reshard(const Arguments& arguments) {
       checkpoint::reshard(reader, config, grid, arguments.output,
                           {.optimizer = !arguments.no_optimizer, .progress = [&](int64_t bytes) {
                              written = bytes;
-                             check_interrupted();
+                             apps::check_interrupted();
                            }});
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   fmt::print("{}: {}, {:.1f} MB in {:.1f} s\n", made.string(), grid.str(), static_cast<double>(written) / 1e6,

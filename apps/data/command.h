@@ -1,49 +1,17 @@
-// What the subcommands of te-data share: progress, interruption, and outputs with a validation split.
+// What the subcommands of te-data share: outputs with a validation split, and texts.
 #pragma once
 
 #include <CLI/CLI.hpp>
-#include <chrono>
 #include <cstdint>
 #include <string>
 
+#include "common/progress.h"
 #include "data/indexed_dataset.h"
 
 namespace te::data {
 
-/// Ctrl-C and SIGTERM make check_interrupted() throw Interrupted, so that destructors remove unfinished files.
-void catch_interrupts();
-struct Interrupted {};
-bool interrupted();
-void check_interrupted();
-
-/// One line on stderr, rewritten twice a second on a terminal, a new one every ten seconds elsewhere.
-class Progress {
- public:
-  /// `total_bytes`: what show() counts up to, for bar and remaining time; not positive when unknown.
-  explicit Progress(int64_t total_bytes = 0) : total_(total_bytes) {}
-  ~Progress();
-  Progress(const Progress&) = delete;
-  Progress& operator=(const Progress&) = delete;
-
-  /// `detail` says what came out of the bytes; it is only called when a line is due. Also checks for
-  /// interruption.
-  template <class Detail>
-  void show(int64_t bytes, Detail detail) {
-    check_interrupted();
-    if (due()) print(bytes, detail());
-  }
-  double seconds() const;
-
- private:
-  bool due();
-  void print(int64_t bytes, const std::string& detail);
-
-  int64_t total_;
-  bool terminal_ = is_terminal();
-  bool shown_ = false;
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now(), last_ = start_;
-  static bool is_terminal();
-};
+using apps::check_interrupted;
+using apps::Progress;
 
 /// --output, --valid-output and --valid-fraction.
 struct OutputOptions {

@@ -10,11 +10,10 @@
 #include <iterator>
 
 #include "core/error.h"
-#include "core/memory_plan.h"
 #include "generate/command.h"
 #include "generate/generator.h"
+#include "generate/loaded_model.h"
 #include "generate/text_stream.h"
-#include "kernels/gemm/gemm.h"
 
 namespace te::generate {
 namespace {
@@ -188,7 +187,6 @@ std::vector<std::string> GenerateCommand::Arguments::read_prompts(parallel::Worl
 int GenerateCommand::run(parallel::World& world) {
   Arguments& a = *arguments_;
   a.resolve();
-  const RunOptions& run = a.model.run;
   // 1. Everything that can be wrong with the input, before the device is touched.
   std::unique_ptr<ModelSource> source;
   std::unique_ptr<Tokenizer> tokenizer;
@@ -213,25 +211,14 @@ int GenerateCommand::run(parallel::World& world) {
     }
   });
   // 2. The model, with room for these prompts alone.
-  const Context context = open_device(world, run.device);
   const int64_t length = std::min(context_length, static_cast<int64_t>(longest) + a.options.max_tokens);
-  config::Config config;
-  // FP8's rule about the tokens of a pass is the decoder's own business: 16 samples satisfy it.
-  world.together([&] { config = run_config(*source, run, context.is_cuda(), length, 16); });
-  const parallel::Groups groups = connect(world, context, run);
-  kernels::set_gemm_autotune(kernels::GemmAutotune::off);
-  Decoder decoder(config, groups, {.batch = std::min(a.batch, static_cast<int64_t>(prompts.size()))});
-  choose_threads(context, decoder.parameters());
-  MemoryPlan plan;
-  decoder.plan(plan, context);
-  const DeviceBuffer memory = plan.allocate(context);
-  decoder.bind(context);
-  world.together([&] { load_weights(context, *source, decoder.parameters()); });
-  decoder.quantize_weights(context);
+  LoadedModel model(world, *source, a.model.run, length,
+                    std::min(a.batch, static_cast<int64_t>(prompts.size())));
+  choose_threads(model.context, model.decoder.parameters());
   // 3. Text.
   std::vector<std::string> echo(texts.size());
   if (a.echo) std::transform(texts.begin(), texts.end(), echo.begin(), valid_utf8);
-  Generator generator(decoder, *tokenizer, a.options);
+  Generator generator(model.decoder, *tokenizer, a.options);
   Generator::OnText print;
   std::unique_ptr<Printer> printer;
   if (world.leader()) {
@@ -240,7 +227,7 @@ int GenerateCommand::run(parallel::World& world) {
   }
   // Tensor ranks cannot stop at different tokens: there Ctrl-C ends the job at once.
   if (world.size() == 1) std::signal(SIGINT, request_stop);
-  generator.run(context, prompts, print, &stop_requested);
+  generator.run(model.context, prompts, print, &stop_requested);
   const Timing& timing = generator.timing();
   if (world.leader() && !a.quiet)
     fmt::print(stderr, "{} prompt tokens in {:.3f} s, {} tokens in {:.3f} s ({:.1f} tokens/s)\n",

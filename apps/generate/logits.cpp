@@ -5,8 +5,7 @@
 #include "checkpoint/safetensors.h"
 #include "core/error.h"
 #include "generate/command.h"
-#include "generate/decoder.h"
-#include "kernels/gemm/gemm.h"
+#include "generate/loaded_model.h"
 
 namespace te::generate {
 namespace {
@@ -76,19 +75,7 @@ int LogitsCommand::run(parallel::World& world) {
     source = open_model(a.model.checkpoint);
     tokens = read_tokens(a.tokens, source->model());
   });
-  const Context context = open_device(world, a.model.run.device);
-  config::Config config;
-  world.together([&] { config = run_config(*source, a.model.run, context.is_cuda(), tokens.seq, 16); });
-  const parallel::Groups groups = connect(world, context, a.model.run);
-  kernels::set_gemm_autotune(kernels::GemmAutotune::off);
-  Decoder decoder(config, groups, {.batch = 1});
-  MemoryPlan plan;
-  decoder.plan(plan, context);
-  const DeviceBuffer memory = plan.allocate(context);
-  decoder.bind(context);
-  world.together([&] { load_weights(context, *source, decoder.parameters()); });
-  decoder.quantize_weights(context);
-
+  LoadedModel model(world, *source, a.model.run, tokens.seq, 1);
   std::unique_ptr<SafetensorsWriter> writer;
   world.together([&] {
     if (world.leader())
@@ -97,11 +84,11 @@ int LogitsCommand::run(parallel::World& world) {
                         {"logits", DType::f32, {tokens.batch, tokens.seq, source->model().vocab_size}}});
   });
   for (int64_t i = 0; i < tokens.batch; ++i) {
-    decoder.reset(0);
+    model.decoder.reset(0);
     const auto ids =
         std::span(tokens.ids).subspan(static_cast<size_t>(i * tokens.seq), static_cast<size_t>(tokens.seq));
     const std::vector<Continuation> next{{0, ids}};
-    const std::span<const float> logits = decoder.append_all(context, next);
+    const std::span<const float> logits = model.decoder.append_all(model.context, next);
     if (writer) writer->write("logits", logits.data(), logits.size_bytes());
   }
   if (writer) writer->finish();

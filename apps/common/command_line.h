@@ -1,0 +1,24 @@
+// What the executables share: command lines, and Ctrl-C that leaves nothing half-written.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace te::apps {
+
+/// Parses, and runs the callbacks of subcommands. False when only help was asked for; it is printed unless `quiet`.
+/// UserError for a command line that is wrong. The app's name is the program's.
+bool parse_command_line(CLI::App& app, int argc, char** argv, bool quiet = false);
+
+/// From now on Ctrl-C and SIGTERM make check_interrupted() throw Interrupted, so that destructors remove unfinished
+/// files. A second one ends the program at once.
+void catch_interrupts();
+struct Interrupted {};
+bool interrupted();
+/// A command calls it between pieces of its work.
+void check_interrupted();
+
+/// parse_command_line for a program whose subcommands write files: catches interrupts, and then says that there is no
+/// output. Returns its exit code: 0, or 130 when interrupted.
+int run_commands(CLI::App& app, int argc, char** argv);
+
+}  // namespace te::apps

@@ -1,0 +1,34 @@
+#include "generate/loaded_model.h"
+
+#include "core/memory_plan.h"
+#include "kernels/gemm/gemm.h"
+
+namespace te::generate {
+namespace {
+
+config::Config config_of(parallel::World& world, const ModelSource& source, const RunOptions& options,
+                         bool cuda, int64_t length) {
+  config::Config config;
+  // FP8's rule about the tokens of a pass is the decoder's own business: 16 samples satisfy it.
+  world.together([&] { config = run_config(source, options, cuda, length, 16); });
+  return config;
+}
+
+}  // namespace
+
+LoadedModel::LoadedModel(parallel::World& world, const ModelSource& source, const RunOptions& options,
+                         int64_t length, int64_t batch)
+    : context(open_device(world, options.device)),
+      config(config_of(world, source, options, context.is_cuda(), length)),
+      groups(connect(world, context, options)),
+      decoder(config, groups, {.batch = batch}) {
+  kernels::set_gemm_autotune(kernels::GemmAutotune::off);
+  MemoryPlan plan;
+  decoder.plan(plan, context);
+  memory_ = plan.allocate(context);
+  decoder.bind(context);
+  world.together([&] { load_weights(context, source, decoder.parameters()); });
+  decoder.quantize_weights(context);
+}
+
+}  // namespace te::generate

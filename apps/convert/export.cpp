@@ -7,7 +7,6 @@
 #include "common/progress.h"
 #include "convert/commands.h"
 #include "convert/exporter.h"
-#include "convert/kept_files.h"
 #include "convert/output_folder.h"
 #include "core/error.h"
 
@@ -30,21 +29,29 @@ bool is_model_folder(const fs::path& folder) {
   return fs::exists(folder / "config.json", error) && !error;
 }
 
-/// Where tokenizer files come from; empty, with a warning, where there are none.
-fs::path tokenizer_folder(const Arguments& arguments, const ExportSource& source) {
-  std::error_code error;
+/// The tokenizer's files; none, with a warning, where there are none.
+std::vector<checkpoint::KeptFile> tokenizer_of(const Arguments& arguments, const ExportSource& source) {
   if (!arguments.tokenizer.empty()) {
-    if (!fs::is_directory(arguments.tokenizer, error) || kept_files(arguments.tokenizer).empty())
+    std::vector<checkpoint::KeptFile> files = checkpoint::tokenizer_files(arguments.tokenizer);
+    if (files.empty())
       user_error(
-          "--tokenizer {}: is not a folder with tokenizer files; give that of the model it was trained from",
+          "--tokenizer {}: is no tokenizer's file or folder; give that of the model it was trained from",
           arguments.tokenizer);
-    return arguments.tokenizer;
+    return files;
   }
-  const fs::path kept = kept_beside(source.reader.folder());
-  if (kept.empty())
-    fmt::print(stderr, "te-convert: warning: {} has no tokenizer beside it; --tokenizer FOLDER adds one\n",
-               source.reader.folder().string());
-  return kept;
+  const std::string folder = source.reader.folder().string();
+  const fs::path kept = checkpoint::kept_beside(folder);
+  if (source.tokenizer == "bytes") {
+    fmt::print(stderr,
+               "te-convert: warning: {} was trained on bytes, for which transformers has no tokenizer\n",
+               folder);
+  } else if (!kept.empty()) {
+    return checkpoint::kept_files(kept);
+  } else {
+    fmt::print(stderr, "te-convert: warning: {} has no tokenizer beside it; --tokenizer PATH adds one\n",
+               folder);
+  }
+  return {};
 }
 
 void export_checkpoint(const Arguments& arguments) {
@@ -53,7 +60,7 @@ void export_checkpoint(const Arguments& arguments) {
   options.max_shard_bytes =
       static_cast<int64_t>(std::clamp<uint64_t>(arguments.max_shard_bytes, 1, INT64_MAX));
   if (arguments.dtype != "auto") options.dtype = arguments.dtype == "bf16" ? DType::bf16 : DType::f32;
-  options.kept = tokenizer_folder(arguments, source);
+  options.kept = tokenizer_of(arguments, source);
   OutputFolder output(arguments.output, "--out", arguments.force,
                       "the folder of a model (files and a config.json)", is_model_folder);
   apps::Progress progress(exported_bytes(source, options), "written");
@@ -87,12 +94,10 @@ void add_export(CLI::App& app) {
       ->default_str("5GB");
   command
       ->add_option("--tokenizer", arguments->tokenizer,
-                   "Folder with tokenizer files; default: those that import kept beside the checkpoint")
-      ->type_name("FOLDER");
+                   "A tokenizer's file or folder; default: what is kept beside the checkpoint")
+      ->type_name("PATH");
   command->add_flag("--force", arguments->force, "Replace a model's folder");
-  command->footer(
-      "  te-convert export runs/tuned/checkpoints --out models/tuned --dtype bf16 "
-      "--tokenizer checkpoints/llama_1b/hugging_face");
+  command->footer("  te-convert export runs/tuned/checkpoints --out models/tuned --dtype bf16");
   command->callback([arguments] { export_checkpoint(*arguments); });
 }
 

@@ -6,9 +6,9 @@
 #include <memory>
 #include <string>
 
+#include "checkpoint/kept_files.h"
 #include "common/progress.h"
 #include "convert/commands.h"
-#include "convert/kept_files.h"
 #include "convert/output_folder.h"
 #include "core/error.h"
 
@@ -27,7 +27,8 @@ bool is_import(const fs::path& folder) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename();
-    if (name != "step_00000000" && name != "latest" && name != "model.yaml" && name != kKeptFolder)
+    if (name != "step_00000000" && name != "latest" && name != "model.yaml" &&
+        name != checkpoint::kKeptFolder)
       return false;
   }
   return fs::exists(folder / "latest", error) && !error;
@@ -39,7 +40,9 @@ void import(const Arguments& arguments) {
       hugging_face ? open_hugging_face(arguments.source) : open_llama2c(arguments.source);
   OutputFolder output(arguments.output, "--out", arguments.force, "a checkpoint that te-convert import made",
                       is_import);
-  if (hugging_face) copy_kept_files(arguments.source, output.path() / kKeptFolder, true);
+  if (hugging_face) {
+    checkpoint::copy_files(checkpoint::kept_files(arguments.source), output.path() / checkpoint::kKeptFolder);
+  }
   write_config_fragment(model, output.path());
   apps::Progress progress(total_bytes(model), "written");
   const Converted done = write_checkpoint(model, output.path(), [&](int64_t bytes) { progress.show(bytes); });

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "checkpoint/kept_files.h"
 #include "common/command_line.h"
 #include "convert/commands.h"
 #include "core/error.h"
@@ -53,6 +54,8 @@ void reshard(const Arguments& arguments) {
                              written = bytes;
                              apps::check_interrupted();
                            }});
+  if (const fs::path kept = checkpoint::kept_beside(reader.folder()); !kept.empty())
+    checkpoint::keep_files(checkpoint::kept_files(kept), arguments.output);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   fmt::print("{}: {}, {:.1f} MB in {:.1f} s\n", made.string(), grid.str(), static_cast<double>(written) / 1e6,
              seconds);

@@ -63,21 +63,6 @@ std::optional<fs::path> newest_complete(const fs::path& directory) {
   return std::nullopt;
 }
 
-// Gives the finished folder its name. A run that was resumed before this step saves it again: then the two are swapped in
-// one instant, since `latest` may name the old one.
-void move_into_place(const fs::path& temporary, const fs::path& folder) {
-  if (!fs::exists(folder)) return fs::rename(temporary, folder);
-  if (::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, folder.c_str(), RENAME_EXCHANGE) == 0) {
-    fs::remove_all(temporary);
-    return;
-  }
-  const fs::path old = folder.string() + ".old.tmp";  // a file system that cannot swap
-  fs::remove_all(old);
-  fs::rename(folder, old);
-  fs::rename(temporary, folder);
-  fs::remove_all(old);
-}
-
 }  // namespace
 
 std::string step_name(int64_t step) {
@@ -174,6 +159,19 @@ void remove_leftovers(const fs::path& directory) {
   for (const fs::path& folder : leftovers) fs::remove_all(folder, ignored);
 }
 
+void move_into_place(const fs::path& temporary, const fs::path& folder) {
+  if (!fs::exists(folder)) return fs::rename(temporary, folder);
+  if (::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, folder.c_str(), RENAME_EXCHANGE) == 0) {
+    fs::remove_all(temporary);
+    return;
+  }
+  const fs::path old = folder.string() + ".old.tmp";  // a file system that cannot swap
+  fs::remove_all(old);
+  fs::rename(folder, old);
+  fs::rename(temporary, folder);
+  fs::remove_all(old);
+}
+
 fs::path begin_folder(const fs::path& directory, int64_t step) {
   const fs::path temporary = temporary_folder(directory, step);
   fs::remove_all(temporary);
@@ -185,7 +183,7 @@ fs::path commit_folder(const fs::path& directory, int64_t step, const std::strin
   const fs::path temporary = temporary_folder(directory, step), folder = directory / step_name(step);
   write_text(temporary / "manifest.json", manifest);
   sync_path(temporary);
-  move_into_place(temporary, folder);
+  move_into_place(temporary, folder);  // a run that was resumed before this step saves it again
   sync_path(directory);
   write_text(directory / "latest", step_name(step) + "\n");
   sync_path(directory);

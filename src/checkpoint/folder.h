@@ -34,6 +34,10 @@ std::filesystem::path resolve(const std::filesystem::path& path);
 /// Removes the temporary folders of runs that were killed; nothing else.
 void remove_leftovers(const std::filesystem::path& directory);
 
+/// Gives a finished folder its name. Where there is one of that name, the two are swapped at one instant (as far as the
+/// file system can), and the old one is removed.
+void move_into_place(const std::filesystem::path& temporary, const std::filesystem::path& folder);
+
 /// Makes an empty temporary folder for a step.
 std::filesystem::path begin_folder(const std::filesystem::path& directory, int64_t step);
 /// Writes the manifest into a temporary folder whose other files are complete and synced, gives it its name and makes it

@@ -172,7 +172,7 @@ struct DataConfig {
   int64_t max_documents = 32;              ///< with document_mask: per sample, on average over a microbatch
   bool eod_mask_loss = false;              ///< pretrain: no loss on the first token of a document
   Overlong overlong = Overlong::truncate;  ///< instruct: conversations of more than seq_length + 1 tokens
-  std::string tokenizer;                   ///< as given to te-data; only te-generate opens it
+  std::string tokenizer;                   ///< as given to te-data; checkpoints keep it
 };
 
 struct CheckpointConfig {

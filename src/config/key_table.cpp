@@ -222,9 +222,9 @@ const auto kKeys = std::to_array<Key>({
      "out."},
     {TE_KEY(data.tokenizer), kBuiltIn, kAny,
      "What the datasets were tokenized with, as given to te-data: `bytes` (256 bytes and an end-of-document "
-     "token), a tokenizer's file, or its folder. Training does not open it; it goes into checkpoints, where "
-     "te-generate finds it when it has no `--tokenizer`. A relative path starts at the working directory of "
-     "te-generate.",
+     "token), a tokenizer's file, or its folder. Its files are copied to `checkpoint.directory`, where "
+     "te-generate and te-convert "
+     "export find them; when empty, those are copied that the checkpoint of `init_from` or `resume` has.",
      "empty, `bytes` or a path"},
 
     {TE_KEY(checkpoint.directory), "logging.directory/checkpoints", kAny, "Where checkpoints are written."},

@@ -7,7 +7,6 @@
 #include "checkpoint/folder.h"
 #include "checkpoint/safetensors.h"
 #include "convert/hugging_face_config.h"
-#include "convert/kept_files.h"
 #include "core/error.h"
 #include "core/float_types.h"
 
@@ -163,9 +162,12 @@ void write_index(const std::filesystem::path& folder, const std::vector<std::vec
 
 }  // namespace
 
-ExportSource::ExportSource(const std::filesystem::path& checkpoint)
-    : reader(checkpoint),
-      model(config::parse_config(reader.config(), (reader.folder() / "manifest.json").string()).model) {}
+ExportSource::ExportSource(const std::filesystem::path& checkpoint) : reader(checkpoint) {
+  const config::Config config =
+      config::parse_config(reader.config(), (reader.folder() / "manifest.json").string());
+  model = config.model;
+  tokenizer = config.data.tokenizer;
+}
 
 int64_t exported_bytes(const ExportSource& source, const ExportOptions& options) {
   const std::vector<ParameterLayout> layout = hugging_face_layout(source.model);
@@ -178,17 +180,21 @@ Converted write_hugging_face(const ExportSource& source, const std::filesystem::
                              const ExportOptions& options, const OnProgress& progress) {
   const std::vector<ParameterLayout> layout = hugging_face_layout(source.model);
   const std::vector<Job> jobs = plan_jobs(source.reader, layout, options.dtype);
-  const std::filesystem::path config = options.kept / "config.json";
-  std::error_code error;
-  const bool has_config = !options.kept.empty() && std::filesystem::is_regular_file(config, error);
-  const std::string text = hugging_face_config(source.model, jobs.front().dtype, has_config ? config : "",
-                                               source.reader.folder().string());
+  std::vector<checkpoint::KeptFile> kept = options.kept;
+  std::filesystem::path config;
+  std::erase_if(kept, [&](const checkpoint::KeptFile& file) {
+    if (file.name != "config.json") return false;
+    config = file.source;
+    return true;
+  });
+  const std::string text =
+      hugging_face_config(source.model, jobs.front().dtype, config, source.reader.folder().string());
   const std::vector<std::vector<Job>> shards = plan_shards(jobs, options.max_shard_bytes);
   Converted done{.tensors = static_cast<int64_t>(jobs.size()), .files = 0, .bytes = 0};
   ShardWriting writing(source.reader, progress, done);
   for (size_t i = 0; i < shards.size(); ++i) writing.write(folder / shard_name(i, shards.size()), shards[i]);
   if (shards.size() > 1) write_index(folder, shards);
-  if (!options.kept.empty()) copy_kept_files(options.kept, folder, false);
+  checkpoint::copy_files(kept, folder);
   checkpoint::write_text(folder / "config.json", text);
   return done;
 }

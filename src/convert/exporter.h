@@ -4,7 +4,10 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string>
+#include <vector>
 
+#include "checkpoint/kept_files.h"
 #include "checkpoint/reader.h"
 #include "convert/importer.h"
 
@@ -13,8 +16,8 @@ namespace te::convert {
 struct ExportOptions {
   std::optional<DType> dtype;  ///< f32 or bf16; empty: as the checkpoint has them
   int64_t max_shard_bytes =
-      5'000'000'000;           ///< of tensors, as transformers counts; a larger tensor has its own file
-  std::filesystem::path kept;  ///< folder with tokenizer files and perhaps config.json; empty: none
+      5'000'000'000;  ///< of tensors, as transformers counts; a larger tensor has its own file
+  std::vector<checkpoint::KeptFile> kept;  ///< tokenizer files, and perhaps config.json; empty: none
 };
 
 /// A checkpoint with the model that it holds.
@@ -23,6 +26,7 @@ struct ExportSource {
 
   checkpoint::Reader reader;
   config::ModelConfig model;
+  std::string tokenizer;  ///< data.tokenizer of the run
 };
 
 int64_t exported_bytes(const ExportSource& source, const ExportOptions& options);  ///< of weights

@@ -1,8 +1,5 @@
 #include "convert/output_folder.h"
 
-#include <fcntl.h>
-#include <stdio.h>
-
 #include <system_error>
 
 #include "checkpoint/folder.h"
@@ -39,14 +36,12 @@ OutputFolder::~OutputFolder() {
 
 void OutputFolder::commit() {
   checkpoint::sync_path(temporary_);
-  std::error_code error;
-  fs::rename(temporary_, target_, error);  // also onto an empty folder
-  if (error && ::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, target_.c_str(), RENAME_EXCHANGE) == 0) {
-    fs::remove_all(temporary_, error);  // what was there before
-    error.clear();
+  try {
+    checkpoint::move_into_place(temporary_, target_);
+  } catch (const fs::filesystem_error& error) {
+    user_error("{}: could not take its name: {}; remove what is there", target_.string(),
+               error.code().message());
   }
-  if (error)
-    user_error("{}: could not take its name: {}; remove what is there", target_.string(), error.message());
   committed_ = true;
   const fs::path parent = target_.has_parent_path() ? target_.parent_path() : fs::path(".");
   checkpoint::sync_path(parent);

@@ -4,9 +4,9 @@
 #include <utility>
 #include <vector>
 
+#include "checkpoint/kept_files.h"
 #include "checkpoint/reader.h"
 #include "convert/foreign_model.h"
-#include "convert/kept_files.h"
 #include "core/error.h"
 #include "core/float_types.h"
 
@@ -24,8 +24,8 @@ class CheckpointSource final : public ModelSource {
     model_ = config.model;
     precision_ = config.precision;
     tokenizer_ = config.data.tokenizer;
-    const fs::path kept = convert::kept_beside(reader_.folder());
-    if (tokenizer_.empty() && !kept.empty() && convert::has_tokenizer(kept)) tokenizer_ = kept.string();
+    const fs::path kept = checkpoint::kept_beside(reader_.folder());
+    if (tokenizer_ != "bytes" && !kept.empty() && checkpoint::has_tokenizer(kept)) tokenizer_ = kept.string();
   }
   int64_t rows(const std::string& parameter, int64_t cols) const override {
     const checkpoint::LogicalTensor& tensor = reader_.at(parameter);
@@ -107,7 +107,7 @@ std::unique_ptr<ModelSource> open_model(const fs::path& path) {
     return std::make_unique<ForeignSource>(convert::open_llama2c(path), "");
   if (fs::is_regular_file(path / "config.json") && !fs::exists(path / "manifest.json"))
     return std::make_unique<ForeignSource>(convert::open_hugging_face(path),
-                                           convert::has_tokenizer(path) ? path.string() : "");
+                                           checkpoint::has_tokenizer(path) ? path.string() : "");
   return std::make_unique<CheckpointSource>(path);
 }
 

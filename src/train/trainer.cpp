@@ -12,6 +12,7 @@
 #include "parallel/watchdog.h"
 #include "train/flops.h"
 #include "train/fp8_health.h"
+#include "train/kept_tokenizer.h"
 
 namespace te::train {
 namespace {
@@ -105,6 +106,7 @@ void Trainer::start() {
   if (resume != "never") {
     load(resume, {.optimizer = options.load_optimizer});
     spdlog::info("resumed from {} after step {}", saved_.string(), progress_.step);
+    keep_tokenizer_of(saved_);
     return;
   }
   runner_.initialize();
@@ -112,9 +114,16 @@ void Trainer::start() {
     load(options.init_from, {.optimizer = false, .fp8 = false});
     spdlog::info("starts with the weights of {}", saved_.string());
     progress_ = {};
-    saved_.clear();
   }
+  keep_tokenizer_of(saved_);
+  saved_.clear();
   calibrate();
+}
+
+void Trainer::keep_tokenizer_of(const std::filesystem::path& origin) const {
+  world_.together([&] {
+    if (world_.leader() && saves()) keep_tokenizer(config_, origin);
+  });
 }
 
 // A fresh delayed recipe knows no amax, and at scale 1 every gradient below 2^-17 becomes zero in E5M2. How many that
@@ -237,8 +246,10 @@ StepMetrics Trainer::finish_step(const HostBatch& batch, double seconds) {
 Outcome Trainer::run(const volatile std::sig_atomic_t* stop) {
   open_data();
   check_writable("logging.directory", config_.logging.directory);
-  if (config_.checkpoint.save_every > 0 || config_.checkpoint.save_last)
-    check_writable("checkpoint.directory", config_.checkpoint.directory);
+  if (saves()) check_writable("checkpoint.directory", config_.checkpoint.directory);
+  world_.together([&] {
+    if (world_.leader()) check_tokenizer(config_);
+  });
   runner_.allocate();
   for (HostBatch& batch : batches_) batch = runner_.make_host_batch();
   saver_ = std::make_unique<checkpoint::Saver>(

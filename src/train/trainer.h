@@ -36,6 +36,8 @@ class Trainer {
  private:
   void open_data();
   void start();
+  void keep_tokenizer_of(const std::filesystem::path& origin) const;
+  bool saves() const { return config_.checkpoint.save_every > 0 || config_.checkpoint.save_last; }
   void calibrate();
   void check_documents(const int32_t* starts) const;
   void read_batch(int64_t first_sample, HostBatch& batch) const;

@@ -3,7 +3,6 @@
 
 #include "convert/convert_testing.h"
 #include "convert/hugging_face_config.h"
-#include "convert/kept_files.h"
 #include "core/memory_plan.h"
 #include "generate/decoder.h"
 #include "generate/model_source.h"

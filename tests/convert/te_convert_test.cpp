@@ -66,25 +66,93 @@ TEST_F(TeConvert, ThereAndBackWithTokenizerFiles) {
   EXPECT_TRUE(fs::exists(folder_ / "back/model.safetensors.index.json"));
 }
 
-TEST_F(TeConvert, TrainingStartsFromAnImport) {
-  ASSERT_EQ(convert("import " + fixture("qwen2").string() + " --out " + at("te")).code, 0);
-  write_bytes(folder_ / "run.yaml",
-              read_bytes(folder_ / "te/model.yaml") +
-                  "precision: {dtype: fp32}\n"
-                  "training: {micro_batch_size: 1, global_batch_size: 1, train_steps: 1, device: cpu}\n"
-                  "optimizer: {lr: 1.0e-30, min_lr: 0.0, weight_decay: 0.0}\n"
-                  "data: {synthetic: true}\nlogging: {directory: " +
-                  at("run") +
-                  "}\n"
-                  "checkpoint: {save_optimizer: false, init_from: " +
-                  at("te") + "}\n");
-  const Ended trained = run(TE_TRAIN_EXECUTABLE, "--config " + at("run.yaml"));
-  ASSERT_EQ(trained.code, 0) << trained.error;
-  // Steps of 1e-30 are far below the roundoff of any weight.
-  const Ended exported = convert("export " + at("run/checkpoints") + " --out " + at("back"));
-  ASSERT_EQ(exported.code, 0) << exported.error;
-  EXPECT_NE(exported.error.find("--tokenizer FOLDER adds one"), std::string::npos) << exported.error;
+/// Runs te-train for a step on a converted model and exports what comes out of it.
+class TunedModel : public TeConvert {
+ protected:
+  /// Learning rates of 1e-30 are far below the roundoff of any weight. Logs and checkpoints go to the folder `run`.
+  Ended tune(const std::string& run, const std::string& init_from, const std::string& more = "") const {
+    write_bytes(folder_ / (run + ".yaml"),
+                read_bytes(folder_ / "te/model.yaml") +
+                    "precision: {dtype: fp32}\n"
+                    "training: {micro_batch_size: 1, global_batch_size: 1, train_steps: 1, device: cpu}\n"
+                    "optimizer: {lr: 1.0e-30, min_lr: 0.0, weight_decay: 0.0}\n"
+                    "data: {synthetic: true}\nlogging: {directory: " +
+                    at(run) + "}\ncheckpoint: {save_optimizer: false, init_from: " + at(init_from) + "}\n");
+    return this->run(TE_TRAIN_EXECUTABLE, "--config " + at(run + ".yaml") + more);
+  }
+  /// Exports a run's checkpoint without --tokenizer: the files of the folder, without a warning.
+  std::vector<std::string> exported(const std::string& run) const {
+    fs::remove_all(folder_ / "back");
+    const Ended ended = convert("export " + at(run + "/checkpoints") + " --out " + at("back"));
+    EXPECT_EQ(ended.code, 0) << ended.error;
+    EXPECT_EQ(ended.error, "");
+    return entries(folder_ / "back");
+  }
+};
+
+TEST_F(TunedModel, KeepsItsTokenizerThroughAChainOfRuns) {
+  const fs::path source = copy_fixture("qwen2", folder_ / "hf");
+  write_bytes(source / "tokenizer.json", "{}");
+  patch_config(source, {{"eos_token_id", 7}});
+  ASSERT_EQ(convert("import " + at("hf") + " --out " + at("te")).code, 0);
+  fs::remove_all(source);
+  Ended ended = tune("first", "te");
+  ASSERT_EQ(ended.code, 0) << ended.error;
+  ended = tune("second", "first/checkpoints/step_00000001");
+  ASSERT_EQ(ended.code, 0) << ended.error;
+  fs::remove_all(folder_ / "first");
+  const std::vector<std::string> files = {"config.json", "model.safetensors", "tokenizer.json"};
+  EXPECT_EQ(exported("second"), files);
   EXPECT_TRUE(tensors_of(folder_ / "back") == tensors_of(fixture("qwen2")));
+  EXPECT_EQ(nlohmann::json::parse(read_bytes(folder_ / "back/config.json")).at("eos_token_id"), 7);
+  // Resumed into another directory, where the first is no more; then once more in its own.
+  const std::string more =
+      " --set training.train_steps=2 --set checkpoint.init_from= --set checkpoint.resume=";
+  ended = tune("third", "te", more + at("second/checkpoints"));
+  ASSERT_EQ(ended.code, 0) << ended.error;
+  EXPECT_EQ(exported("third"), files);
+  ended = tune("third", "te", more + "auto --set training.train_steps=3");
+  ASSERT_EQ(ended.code, 0) << ended.error;
+  EXPECT_EQ(exported("third"), files);
+  ASSERT_EQ(convert("reshard " + at("third/checkpoints") + " --out " + at("resharded/checkpoints")).code, 0);
+  EXPECT_EQ(exported("resharded"), files);
+}
+
+TEST_F(TunedModel, TheTokenizerOfTheConfigComesFirst) {
+  const fs::path source = copy_fixture("qwen2", folder_ / "hf");
+  write_bytes(source / "tokenizer.json", "{}");
+  ASSERT_EQ(convert("import " + at("hf") + " --out " + at("te")).code, 0);
+  write_bytes(folder_ / "encoder.json", R"({"a": 0, "b": 1, "<|endoftext|>": 2})");
+  write_bytes(folder_ / "vocab.bpe", "#version: 0.2\n");
+  const std::string tokenizer = " --set data.tokenizer=" + at("encoder.json");
+  Ended ended = tune("run", "te", tokenizer);
+  ASSERT_EQ(ended.code, 0) << ended.error;
+  const std::vector<std::string> files = {"config.json", "merges.txt", "model.safetensors", "vocab.json"};
+  EXPECT_EQ(exported("run"), files);
+  // A run that goes on elsewhere does not need the tokenizer's path, a new one does.
+  fs::remove(folder_ / "encoder.json");
+  ended = tune("run", "te", tokenizer + " --set training.train_steps=2 --set checkpoint.resume=auto");
+  EXPECT_EQ(ended.code, 0) << ended.error;
+  EXPECT_EQ(exported("run"), files);
+  ended = tune("new", "te", tokenizer);
+  EXPECT_EQ(ended.code, 2);
+  EXPECT_NE(ended.error.find("data.tokenizer: " + at("encoder.json")), std::string::npos) << ended.error;
+  EXPECT_FALSE(fs::exists(folder_ / "new/checkpoints/latest"));
+  // One that is larger than the model.
+  std::string vocabulary = "{";
+  for (int i = 0; i < 100; ++i) vocabulary += fmt::format("\"t{}\": {}, ", i, i);
+  write_bytes(folder_ / "encoder.json", vocabulary + R"("<|endoftext|>": 100})");
+  ended = tune("new", "te", tokenizer);
+  EXPECT_EQ(ended.code, 2);
+  EXPECT_NE(ended.error.find("is below the 101 tokens of data.tokenizer"), std::string::npos) << ended.error;
+}
+
+TEST_F(TeConvert, AModelWithoutATokenizerIsExportedWithAWarning) {
+  ASSERT_EQ(convert("import " + fixture("qwen2").string() + " --out " + at("te")).code, 0);
+  fs::remove_all(folder_ / "te/hugging_face");
+  const Ended exported = convert("export " + at("te") + " --out " + at("back"));
+  ASSERT_EQ(exported.code, 0) << exported.error;
+  EXPECT_NE(exported.error.find("--tokenizer PATH adds one"), std::string::npos) << exported.error;
 }
 
 TEST_F(TeConvert, MistakesAreOneLineAndLeaveNothing) {

@@ -122,6 +122,26 @@ TEST_F(TeGenerate, MistakesAreOneLine) {
   expect_refused(run("perplexity --seq-length 99 --data x --checkpoint " + checkpoints()), "--seq-length 99");
 }
 
+// The run's checkpoints keep it; where it came from is no more.
+TEST_F(TeGenerate, ARunsOwnTokenizerIsFound) {
+  std::string vocabulary = "{";
+  for (int i = 0; i < 256; ++i)
+    vocabulary +=
+        fmt::format("\"{}\": {}, ", i < 26 ? std::string(1, char('a' + i)) : fmt::format("t{}", i), i);
+  write_file(*folder_ / "own.vocab.json", vocabulary + "\"<|endoftext|>\": 256}");
+  const std::string own = *folder_ / "own";
+  std::filesystem::create_directory(own);
+  std::filesystem::rename(*folder_ / "own.vocab.json", own + "/vocab.json");
+  write_file(own + "/merges.txt", "#version: 0.2\n");
+  const Result trained = folder_->run(
+      "own", {"data.tokenizer=" + own, "training.train_steps=1", "checkpoint.save_optimizer=false"});
+  ASSERT_EQ(trained.code, 0) << trained.error;
+  std::filesystem::remove_all(own);
+  const Result result = run("--quiet --checkpoint " + folder_->run_folder("own") +
+                            "/checkpoints --prompt abc --max-tokens 4 --ignore-end");
+  EXPECT_EQ(result.code, 0) << result.error;
+}
+
 // A tokenizer of another vocabulary: this one has 3 tokens.
 TEST_F(TeGenerate, ATokenizerOfAnotherVocabularyIsRefused) {
   write_file(*folder_ / "vocab.json", R"({"a": 0, "b": 1, "<|endoftext|>": 2})");

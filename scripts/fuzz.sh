@@ -21,7 +21,8 @@ run_target() {
   say "fuzzing $1 for $2 s"
   "build/fuzz/fuzz/fuzz_$1" -max_total_time="$2" -timeout=10 -malloc_limit_mb=64 -print_final_stats=1 \
     -artifact_prefix="$TE_ROOT/build/fuzz/" "$corpus" "${seeds[@]}" 2>&1 |
-    tee "$TE_LOGS/fuzz_$1.log" | grep -E '^(Done|==|SUMMARY|stat::(number|average|peak))|ERROR|Test unit written'
+    tee "$TE_LOGS/fuzz_$1.log" |
+    grep -E '^(Done|==|SUMMARY|stat::(number|average|peak))|^#.* DONE|ERROR|Test unit written|runtime error'
 }
 
 main() {

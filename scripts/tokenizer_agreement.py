@@ -38,10 +38,10 @@ CODE_POINTS = [chr(c) for begin, end in RANGES for c in range(begin, end)]
 PATTERNS = [rf"\p{{{name}}}+" for name in
             "L Lu Ll Lt Lm Lo M Mn Mc Me N Nd Nl No P Pc Pd Ps Pe Pi Pf Po S Sm Sc Sk So Z Zs Zl Zp C Cc Cf Co Cn Letter "
             "Lowercase_Letter Alpha Digit Space Upper Lower Word Han Hiragana Katakana Hangul Latin Greek Cyrillic Arabic "
-            "Common Inherited ^L Emoji".split()] + [
-    r"\P{L}+", r"\P{^L}", r"\s+", r"\S+", r"\w+", r"\W+", r"\d+", r"\D+", r"\h+", r"\bx\b|\B", r"[\s\S]x", r"[^\s\w]+",
-    r"[\P{L}a]+", r"[^\P{L}a]+", r"[\p{Cn}x]+", r"[^\p{C}x]+", r"[\s-x]+", r"[^\r\n\p{L}\p{N}]?\p{L}+", r"\p{N}{1,3}",
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)", "(?i:[a-z])", "(?i:k|ss)",
+            "Common Inherited ^L ^Word".split()] + [
+    r"\P{L}+", r"\P{^L}", r"\s+", r"\S+", r"\w+", r"\W+", r"\d+", r"\D+", r"\h+", r"\bx\b|\B", r"[\s\S]x", r"[^\s\w]+", r"[\w]+", r"[\W]+", r"[\p{Word}-]+",
+    r"[\P{L}a]+", r"[^\P{L}a]+", r"[\p{Cn}x]+", r"[^\p{C}x]+", r"[\s\-x]+", r"[^\r\n\p{L}\p{N}]?\p{L}+", r"\p{N}{1,3}",
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)", "(?i:[a-z])", "(?i:k|sx)",
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
     r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
@@ -176,7 +176,8 @@ class HuggingFace:
             batch.append(document)
             size += len(document)
             if size > 4_000_000 or len(batch) > 50_000 or i + 1 == len(documents):
-                result += [e.ids for e in self.tokenizer.encode_batch_fast(batch, add_special_tokens=False)]
+                encodings = self.tokenizer.encode_batch_fast(batch, add_special_tokens=False)
+                result += [np.array(e.ids, np.int32) for e in encodings]
                 batch, size = [], 0
         return result
 
@@ -192,7 +193,7 @@ class SentencePiece:
         self.processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
 
     def encode(self, documents):
-        return [self.processor.encode(document) for document in documents]
+        return [np.array(self.processor.encode(document), np.int32) for document in documents]
 
 
 def gpt2_reference(vocab, merges):

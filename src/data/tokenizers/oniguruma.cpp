@@ -1,6 +1,7 @@
 // Oniguruma's syntax (Ruby's flavour, the one of Hugging Face tokenizers) in terms of PCRE2's.
 #include <algorithm>
 #include <cctype>
+#include <vector>
 
 #include "core/error.h"
 #include "data/tokenizers/pattern.h"
@@ -28,8 +29,7 @@ class Translator {
       } else if (c == '{') {
         interval();
       } else {
-        result_ += c;
-        ++at_;
+        literal();
       }
     }
     return std::move(result_);
@@ -68,6 +68,7 @@ class Translator {
   /// At a backslash.
   void escape(bool in_class) {
     const char c = peek(1);
+    if (caseless() && (c == 'x' || c == 'u')) refuse("a character by number where case is ignored");
     switch (c) {
       case '\0':
         refuse("a backslash at the end");
@@ -76,7 +77,7 @@ class Translator {
         return put_class({std::string(space_characters()), ""}, c == 'S', in_class);
       case 'w':
       case 'W':
-        return put_class({word_characters(), ""}, c == 'W', in_class);
+        return put_class({word_characters(in_class), ""}, c == 'W', in_class);
       case 'd':
       case 'D':
         return put_class(*unicode_property("Nd"), c == 'D', in_class);
@@ -99,12 +100,7 @@ class Translator {
       case 'b':
       case 'B':
         if (in_class) refuse("\\b inside brackets");
-        if (c == 'b') {
-          result_ += fmt::format("(?:(?<=[{0}])(?![{0}])|(?<![{0}])(?=[{0}]))", word_characters());
-        } else {
-          result_ += fmt::format("(?:(?<=[{0}])(?=[{0}])|(?<![{0}])(?![{0}]))", word_characters());
-        }
-        at_ += 2;
+        word_boundary(c == 'b');
         return;
       default:
         // Those that mean the same, and all signs. Octal numbers and references to groups are left out.
@@ -115,6 +111,17 @@ class Translator {
         result_ += regex_.substr(at_, 2);
         at_ += 2;
     }
+  }
+
+  /// \b or \B.
+  void word_boundary(bool here) {
+    const std::string before = fmt::format("(?<=[{}])", word_characters(false)),
+                      after = fmt::format("(?=[{}])", word_characters(false)),
+                      not_before = fmt::format("(?<![{}])", word_characters(false)),
+                      not_after = fmt::format("(?![{}])", word_characters(false));
+    result_ += here ? fmt::format("(?:{}{}|{}{})", before, not_after, not_before, after)
+                    : fmt::format("(?:{}{}|{}{})", before, after, not_before, not_after);
+    at_ += 2;
   }
 
   std::string_view hexadecimal_digits(size_t offset, size_t count) const {
@@ -136,7 +143,8 @@ class Translator {
       negated = !negated;
       name.remove_prefix(1);
     }
-    const auto set = unicode_property(name);
+    if (in_class && caseless()) refuse("a property inside brackets that ignore case");
+    const auto set = unicode_property(name, in_class);
     if (!set) refuse("the property " + shown(regex_.substr(at_, close + 1 - at_)));
     put_class(*set, negated, in_class, close + 1 - at_);
   }
@@ -157,6 +165,31 @@ class Translator {
     at_ += 4;
   }
 
+  bool caseless() const { return caseless_.back(); }
+
+  /// One byte as it is, also one of an operator.
+  void literal() {
+    const char c = regex_[at_];
+    if (c == ')' && caseless_.size() > 1) caseless_.pop_back();
+    if (caseless()) check_folding();
+    result_ += c;
+    ++at_;
+  }
+
+  /// Ignoring case, Oniguruma also takes one character for several (\u00df for ss), which PCRE2 does not.
+  void check_folding() const {
+    static constexpr std::string_view kFolded[] = {"ss", "ff", "fi", "fl", "st"};
+    const auto lower = [this](size_t ahead) {
+      return static_cast<char>(std::tolower(static_cast<unsigned char>(peek(ahead))));
+    };
+    if (static_cast<unsigned char>(peek(0)) >= 0x80) refuse("a letter beyond ASCII where case is ignored");
+    for (const std::string_view pair : kFolded) {
+      if (lower(0) == pair[0] && lower(1) == pair[1]) {
+        refuse(fmt::format("{} where case is ignored, which one letter can stand for,", pair));
+      }
+    }
+  }
+
   /// At an opening bracket.
   void bracketed_class() {
     const size_t start = result_.size();
@@ -171,6 +204,8 @@ class Translator {
       if (regex_[at_] == '\\') {
         escape(true);
       } else {
+        if (caseless() && static_cast<unsigned char>(peek(0)) >= 0x80)
+          refuse("a letter beyond ASCII where case is ignored");
         result_ += regex_[at_++];
       }
     }
@@ -201,6 +236,11 @@ class Translator {
       }
       if (at_ == 0 && rest.starts_with("(?i)")) opening = "(?i)";  // elsewhere its reach differs
       if (opening.empty()) refuse("the group " + shown(rest.substr(0, 4)));
+    }
+    if (opening == "(?i)") {
+      caseless_.back() = true;
+    } else {
+      caseless_.push_back(opening == "(?i:" || (caseless() && opening != "(?-i:"));
     }
     result_ += opening;
     at_ += opening.size();
@@ -233,7 +273,8 @@ class Translator {
   const std::string& where_;
   size_t at_ = 0;
   std::string result_;
-  std::string alternatives_;  // of the bracketed class at hand, each behind a |
+  std::vector<bool> caseless_ = {false};  // of the open groups, the innermost last
+  std::string alternatives_;              // of the bracketed class at hand, each behind a |
 };
 
 }  // namespace

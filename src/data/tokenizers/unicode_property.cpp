@@ -155,31 +155,28 @@ std::string_view space_characters() {
   return R"(\x{09}-\x{0d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
 }
 
-const std::string& word_characters() {
-  // PCRE2's \w lacks marks and most connectors. Below U+0100 Oniguruma asks a table of its own, which has the
-  // superscripts and fractions too.
-  static const std::string characters = R"(\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})" + known("Alphabetic").content +
-                                        known("M").content + known("Nd").content + known("Pc").content;
-  return characters;
+std::string word_characters(bool in_brackets) {
+  // PCRE2's \w lacks marks and most connectors.
+  static const std::string characters =
+      known("Alphabetic").content + known("M").content + known("Nd").content + known("Pc").content;
+  return (in_brackets ? "" : R"(\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})") + characters;
 }
 
-std::optional<CharacterSet> unicode_property(std::string_view name) {
+std::optional<CharacterSet> unicode_property(std::string_view name, bool in_brackets) {
   const std::string wanted = normalized(name);
   for (const auto& [theirs, ours] : kNames) {
     if (theirs == wanted) return known(ours);
   }
   if (wanted == "space" || wanted == "whitespace") return CharacterSet{std::string(space_characters()), ""};
-  if (wanted == "word") return CharacterSet{word_characters(), ""};
+  if (wanted == "word") return CharacterSet{word_characters(in_brackets), ""};
   if (wanted.empty() ||
       wanted.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789") != std::string::npos) {
     return {};
   }
-  // PCRE2 would take a bare script's name for its script extensions.
-  for (const char* kind : {"sc:", ""}) {
-    const std::string property = fmt::format("\\p{{{}{}}}", kind, wanted);
-    if (compiles(property)) return CharacterSet{gained(wanted) + property, ""};
-  }
-  return {};
+  // A script; PCRE2 would take its bare name for the script extensions.
+  const std::string property = fmt::format("\\p{{sc:{}}}", wanted);
+  if (!compiles(property)) return {};
+  return CharacterSet{gained(wanted) + property, ""};
 }
 
 }  // namespace te

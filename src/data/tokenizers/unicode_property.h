@@ -16,10 +16,12 @@ struct CharacterSet {
 
 /// The set of \p{name}: general categories (short or long names), Alphabetic and the like, scripts (where a
 /// character has several, the first). Nothing for a name that is not known. Case, spaces, `_` and `-` do not matter.
-std::optional<CharacterSet> unicode_property(std::string_view name);
+/// `in_brackets`: it stands inside of [...], see word_characters().
+std::optional<CharacterSet> unicode_property(std::string_view name, bool in_brackets = false);
 
-/// Contents of classes: \s and \w.
+/// Contents of classes: \s and \w. Outside of brackets Oniguruma asks a table of its own below U+0100, which has the
+/// superscripts and fractions too.
 std::string_view space_characters();
-const std::string& word_characters();
+std::string word_characters(bool in_brackets);
 
 }  // namespace te

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "checkpoint/folder.h"
 #include "checkpoint/safetensors.h"
@@ -54,18 +55,25 @@ std::vector<Job> plan_jobs(const checkpoint::Reader& reader, const std::vector<P
   return jobs;
 }
 
-/// As transformers cuts a model: a file is full when the next tensor would pass the limit.
+/// As transformers cuts a model: a file is full when the next tensor would pass the limit; a tensor that passes it alone
+/// has a file at once, and the file in work goes on behind it.
 std::vector<std::vector<Job>> plan_shards(const std::vector<Job>& jobs, int64_t most) {
-  std::vector<std::vector<Job>> shards(1);
+  std::vector<std::vector<Job>> shards;
+  std::vector<Job> current;
   int64_t bytes = 0;
   for (const Job& job : jobs) {
-    if (!shards.back().empty() && bytes + job.bytes() > most) {
-      shards.emplace_back();
+    if (job.bytes() > most) {
+      shards.push_back({job});
+      continue;
+    }
+    if (bytes + job.bytes() > most) {
+      shards.push_back(std::exchange(current, {}));
       bytes = 0;
     }
-    shards.back().push_back(job);
+    current.push_back(job);
     bytes += job.bytes();
   }
+  if (!current.empty()) shards.push_back(std::move(current));
   return shards;
 }
 

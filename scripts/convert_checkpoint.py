@@ -7,7 +7,8 @@ transformers loads HF_FOLDER (the export of CHECKPOINT, or what it was imported 
 tokens in FP32 on the CPU; te-generate computes those of CHECKPOINT (without it: of HF_FOLDER itself) in --dtype. Printed are
 the largest difference and the mean Kullback-Leibler divergence of the two distributions of the next token. Exit code 1
 where one is above its bound: FP32 logits may differ by 1e-5 times the largest logit (at least 1e-5); BF16 ones may have a
-divergence from transformers' FP32 logits of 1e-5 or, where that is more, of twice what transformers' own BF16 logits have.
+divergence from transformers' FP32 logits of 1e-5 or, where that is more, of 1.25 times what transformers' own BF16 logits have:
+the rounding of weights and activations of a trained model alone comes to more than 1e-5 (docs/convert.md).
 
     pip install torch transformers safetensors
 """
@@ -105,8 +106,10 @@ def main():
         between = divergence(ours, theirs)
         print(f"from transformers in bf16: largest difference {(ours - theirs).abs().max().item():.2e}, KL {between:.2e}")
         print(f"transformers in bf16 from fp32: KL {own:.2e}")
-        good = kl <= max(1e-5, 2 * own)
+        good = kl <= max(1e-5, 1.25 * own)
     print("equal within the bound" if good else "NOT equal: above the bound")
+    if not good and arguments.checkpoint and arguments.dtype == "fp32" and config.dtype == torch.bfloat16:
+        print("the folder holds BF16 weights; where the checkpoint's are FP32, compare with --dtype bf16")
     return 0 if good else 1
 
 

@@ -19,6 +19,8 @@ struct Operand {
   /// q holds this pass's values, or will: set when a producer is asked to write q in this pass, and when hp
   /// has been cast. hp is then not read.
   bool quantized = false;
+  /// A gradient whose producer has already added its column sums to the bias gradient.
+  bool bias_summed = false;
 };
 
 }  // namespace te::fp8

@@ -101,15 +101,17 @@ void ColumnParallelLinear::complete_input(const Context& context, Operand& input
 
 OperandTarget ColumnParallelLinear::grad_target(Operand& grad, const Pass& pass) const {
   grad.quantized = grad_quantizer_.fused();
+  grad.bias_summed = false;
   return {grad.quantized ? Tensor{} : grad.hp, grad_quantizer_.producer_output(grad.q, pass.quantize_mode())};
 }
 
 void ColumnParallelLinear::backward(const Context& context, Operand& grad, const Operand& input,
                                     const Tensor& dx, const Pass& pass, const Scratch& scratch,
                                     bool deferred) {
-  // 1. dy as the products need it. A producer that wrote FP8 has also added the bias gradient.
+  // 1. dy as the products need it, and the bias gradient, as far as dy's producer has not seen to it.
   if (!grad.quantized) {
-    grad_quantizer_.complete(context, grad, pass.quantize_mode(), bias_gradient(), scratch.column_sums);
+    const Tensor dbias = grad.bias_summed ? Tensor{} : bias_gradient();
+    grad_quantizer_.complete(context, grad, pass.quantize_mode(), dbias, scratch.column_sums);
   }
   // 2. dgrad; while the sum over the ranks travels, 3. wgrad.
   const auto products = [&](int64_t first, int64_t count) {

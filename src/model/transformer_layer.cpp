@@ -197,9 +197,10 @@ void TransformerLayer::backward_mlp(const Context& context, LayerActivations& a,
   activation.dy = d_act;
   activation.dx = target.hp;
   activation.dx_fp8 = target.fp8;
-  if (g.fc1.quantized && linear_fc1_.bias() != nullptr) {
+  if (linear_fc1_.bias() != nullptr) {
     activation.dbias = linear_fc1_.bias()->grad;
     activation.scratch = scratch.column_sums;
+    g.fc1.bias_summed = true;
   }
   kernels::activation_backward(context, activation);
   // 6'. Up.
@@ -227,6 +228,7 @@ void TransformerLayer::backward_attention(const Context& context, LayerActivatio
                         a.proj_input, d_o, pass, scratch, deferred);
   // 3'. Attention and rotary embedding, whose result is linear_qkv's grad_output.
   g.qkv.quantized = false;
+  g.qkv.bias_summed = false;
   kernels::Fp8Output cast;
   if (attention_.can_cast()) cast = linear_qkv_.grad_target(g.qkv, pass).fp8;
   const Tensor dbias = linear_qkv_.bias() != nullptr ? linear_qkv_.bias()->grad : Tensor{};

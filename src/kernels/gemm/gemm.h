@@ -49,7 +49,7 @@ enum class GemmAutotune : uint8_t {
   off,     ///< the first one that cuBLASLt proposes
   cached,  ///< that of the file; the first proposal for what it does not hold
   on,      ///< that of the file; what it does not hold is timed, for a few seconds a process at most
-  full,    ///< as `on`, with many more candidates, however long it takes; replaces what `on` chose
+  full,    ///< all candidates, each long enough to meet the card's power limit; replaces what `on` chose
 };
 /// Default: on. Timing waits for the stream and borrows device memory (of out's size for an accumulating
 /// product; twice the L2 cache for a small one). Changing the mode forgets the algorithms in use.

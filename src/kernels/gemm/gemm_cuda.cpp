@@ -45,7 +45,7 @@ struct Search {
   double process_ms;  ///< for all problems of the process
 };
 constexpr Search kQuick{1, 16, 250.0, 3000.0};
-constexpr Search kFull{2, 64, 1e9, 1e9};
+constexpr Search kFull{3, 64, 1e9, 1e9};
 
 GemmAutotune autotune = GemmAutotune::on;
 double spent_ms = 0.0;  ///< on searches in this process
@@ -276,7 +276,8 @@ cublasLtMatmulAlgo_t tune(const Context& context, const Gemm& args, const Plan& 
   TE_CUDA_CHECK(cudaStreamSynchronize(cuda_stream(context)));  // earlier work is not this search's time
   const auto start = std::chrono::steady_clock::now();
   const TuneOptions options{.working_set = args.a.bytes() + args.b.bytes() + 2 * args.out.bytes(),
-                            .budget_ms = search().problem_ms};
+                            .budget_ms = search().problem_ms,
+                            .under_load = autotune == GemmAutotune::full};
   const int best =
       fastest_candidate(cuda_stream(context), static_cast<int>(algos.size()), options, [&](int i) {
         return launch(context, args, plan, algos[static_cast<size_t>(i)], destination) ==

@@ -30,6 +30,9 @@ struct TuneOptions {
   size_t working_set = 0;
   /// Host milliseconds after which no further candidate is tried (loading a kernel takes some of them).
   double budget_ms = 0;
+  /// Measure each candidate for a tenth of a second, at the clock that its own power draw allows, instead of in bursts
+  /// of a millisecond at the highest clock.
+  bool under_load = false;
 };
 
 /// Index of the fastest of `count` candidates. run(i) launches candidate i on the stream and says whether it

@@ -1,4 +1,4 @@
-// RMSNorm and LayerNorm backward. A block owns a row at a time and a thread the same columns of every row, so
+// RMSNorm and LayerNorm backward. A block takes a row or two at a time and a thread the same columns of every row, so
 // one pass over dy and x gives dx and, in registers, the block's sums for dgamma and dbeta. The number of
 // blocks and their rows depend on the shape alone; a second kernel adds the blocks' sums in their order, so
 // the gradients have the same bits in every run.
@@ -6,10 +6,14 @@
 
 #include "kernels/norm/norm_cuda.h"
 #include "kernels/norm/norm_device.cuh"
+#include "kernels/norm/norm_rows.cuh"
 
 namespace te::kernels::cuda {
 
 namespace {
+
+constexpr int kMaxThreads = 1024;
+constexpr int kAheadThreads = 512;
 
 template <class T>
 struct BackwardParams {
@@ -41,86 +45,125 @@ __device__ __forceinline__ float2 row_means(const BackwardParams<T>& p, float2 s
   return {p.layer ? sums.x / count : 0.0f, sums.y / count};
 }
 
-/// No pointer is promised to be the only one to its memory: dx may be dy or dresidual. A thread reads its
-/// elements of a row before it writes them.
-template <class T, int kVectors>
-__global__ void __launch_bounds__(1024) norm_backward_rows(BackwardParams<T> p) {
-  constexpr int N = kVectorWidth<T>;
-  // With two vectors a thread the registers are needed for the sums.
-  constexpr bool kEarlyResidual = kVectors == 1;
-  __shared__ RowReducer<false>::Shared shared;
-  RowReducer<false> reducer(shared);
-  const int vectors = static_cast<int>(p.hidden / N);
-  float dgamma[kVectors][N] = {}, dbeta[kVectors][N] = {};
-  for (int64_t row = blockIdx.x; row < p.rows; row += gridDim.x) {
-    const int64_t start = row * p.hidden;
-    const float rstd = p.rstd[row], mean = p.layer ? p.mean[row] : 0.0f;
-    Vector<T, N> x[kVectors], dy[kVectors], residual[kVectors];
-    float2 sums = {0.0f, 0.0f};
+/// One thread's part: eight columns of all rows of its block (norm_rows.cuh), and these columns' sums.
+template <class T, bool kLayer, int kRows>
+class BackwardThread {
+ public:
+  static constexpr int kSums = kLayer ? 2 * kRows : kRows;
+  struct Rows {
+    Octet<T> x[kRows], dy[kRows], residual[kRows];
+    float rstd[kRows], mean[kRows];
+  };
+
+  __device__ __forceinline__ BackwardThread(const BackwardParams<T>& params,
+                                            typename BlockSums<kSums>::Shared& shared)
+      : p(params), block(shared), column(int64_t{threadIdx.x} * 8), owns(column < params.hidden) {
+    gamma = load_octet<true>(p.gamma + column, owns ? 8 : 0);
+  }
+
+  __device__ __forceinline__ void load(int64_t row, Rows& to) const {
 #pragma unroll
-    for (int k = 0; k < kVectors; ++k) {
-      const int vector = static_cast<int>(threadIdx.x + k * blockDim.x);
-      if (vector >= vectors) continue;
-      const int64_t column = int64_t{vector} * N;
-      x[k] = load_vector<T, N>(p.x + start + column);
-      dy[k] = load_vector<T, N>(p.dy + start + column);
-      if (kEarlyResidual && p.dresidual != nullptr)
-        residual[k] = load_vector<T, N>(p.dresidual + start + column);
-    }
-#pragma unroll
-    for (int k = 0; k < kVectors; ++k) {
-      const int vector = static_cast<int>(threadIdx.x + k * blockDim.x);
-      if (vector >= vectors) continue;
-      const Vector<T, N> gamma = load_vector<T, N>(p.gamma + int64_t{vector} * N);
-#pragma unroll
-      for (int i = 0; i < N; ++i) {
-        const float x_hat = (load_float(&x[k].v[i]) - mean) * rstd, gradient = load_float(&dy[k].v[i]);
-        const float g = __fmul_rn(gradient, load_float(&gamma.v[i]));
-        dgamma[k][i] += gradient * x_hat;
-        dbeta[k][i] += gradient;
-        sums.x += g;
-        sums.y += g * x_hat;
-      }
-    }
-    const float2 means = row_means(p, reducer.sum(sums));
-#pragma unroll
-    for (int k = 0; k < kVectors; ++k) {
-      const int vector = static_cast<int>(threadIdx.x + k * blockDim.x);
-      if (vector >= vectors) continue;
-      const int64_t column = int64_t{vector} * N;
-      const Vector<T, N> gamma = load_vector<T, N>(p.gamma + column);
-      if (!kEarlyResidual && p.dresidual != nullptr)
-        residual[k] = load_vector<T, N>(p.dresidual + start + column);
-      Vector<T, N> dx;
-#pragma unroll
-      for (int i = 0; i < N; ++i) {
-        const float x_hat = (load_float(&x[k].v[i]) - mean) * rstd;
-        float value =
-            dx_element(load_float(&dy[k].v[i]), load_float(&gamma.v[i]), x_hat, rstd, means.x, means.y);
-        if (p.dresidual != nullptr) value += load_float(&residual[k].v[i]);
-        store_float(&dx.v[i], value);
-      }
-      store_vector<T, N>(p.dx + start + column, dx);
+    for (int r = 0; r < kRows; ++r) {
+      const bool exists = row + r < p.rows;
+      const int64_t offset = (row + r) * p.hidden + column, valid = exists && owns ? 8 : 0;
+      to.rstd[r] = exists ? p.rstd[row + r] : 0.0f;
+      to.mean[r] = kLayer && exists ? p.mean[row + r] : 0.0f;
+      to.x[r] = load_octet<true>(p.x + offset, valid);
+      to.dy[r] = load_octet<true>(p.dy + offset, valid);
+      to.residual[r] = load_octet<true>(p.dresidual + offset, p.dresidual != nullptr ? valid : 0);
     }
   }
+
+  /// Adds to the columns' sums, and finds the sums over each row that its dx needs.
+  __device__ __forceinline__ void sum(Rows& rows) {
 #pragma unroll
-  for (int k = 0; k < kVectors; ++k) {
-    const int vector = static_cast<int>(threadIdx.x + k * blockDim.x);
-    if (vector >= vectors) continue;
-    const int64_t offset = blockIdx.x * p.hidden + int64_t{vector} * N;
+    for (int r = 0; r < kRows; ++r) {
+      float g_sum = 0.0f, gx_sum = 0.0f;
 #pragma unroll
-    for (int i = 0; i < N; ++i) {
-      p.partial_gamma[offset + i] = dgamma[k][i];
-      if (p.layer) p.partial_beta[offset + i] = dbeta[k][i];
+      for (int j = 0; j < 8; ++j) {
+        const float x_hat = (rows.x[r].get(j) - rows.mean[r]) * rows.rstd[r], gradient = rows.dy[r].get(j);
+        const float g = __fmul_rn(gradient, gamma.get(j));
+        dgamma[j] += gradient * x_hat;
+        if constexpr (kLayer) dbeta[j] += gradient;
+        g_sum += g;
+        gx_sum += g * x_hat;
+      }
+      sums[r] = gx_sum;
+      if constexpr (kLayer) sums[kRows + r] = g_sum;
+      rows.x[r].forget_unpacked();
+      rows.dy[r].forget_unpacked();
+    }
+    gamma.forget_unpacked();
+    block.sum(sums);
+  }
+
+  __device__ __forceinline__ void write(int64_t row, Rows& rows) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const float2 means = row_means(p, float2{kLayer ? sums[kSums - kRows + r] : 0.0f, sums[r]});
+      Octet<T> dx;
+#pragma unroll
+      for (int j = 0; j < 8; j += 2) {
+        float value[2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const float x_hat = (rows.x[r].get(j + i) - rows.mean[r]) * rows.rstd[r];
+          value[i] =
+              dx_element(rows.dy[r].get(j + i), gamma.get(j + i), x_hat, rows.rstd[r], means.x, means.y) +
+              rows.residual[r].get(j + i);
+        }
+        dx.set_pair(j, value[0], value[1]);
+      }
+      if (owns && row + r < p.rows) dx.store_aligned(p.dx + (row + r) * p.hidden + column);
+    }
+    gamma.forget_unpacked();
+  }
+
+  __device__ __forceinline__ void write_sums() const {
+    if (!owns) return;
+    const int64_t offset = blockIdx.x * p.hidden + column;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      p.partial_gamma[offset + j] = dgamma[j];
+      if constexpr (kLayer) p.partial_beta[offset + j] = dbeta[j];
     }
   }
+
+ private:
+  const BackwardParams<T>& p;
+  BlockSums<kSums> block;
+  const int64_t column;
+  const bool owns;
+  Octet<T> gamma;
+  float dgamma[8] = {}, dbeta[kLayer ? 8 : 1] = {}, sums[kSums] = {};
+};
+
+/// kAhead: two rows a turn, and the loads of the next turn are under way during this one. FP32, and rows of more than
+/// 512 threads, leave registers for a row at a time. dx may be dy or dresidual: a row is written only after it was read.
+template <class T, bool kLayer, bool kAhead>
+__global__ void __launch_bounds__(kAhead ? kAheadThreads : kMaxThreads, 1)
+    norm_backward_rows(const __grid_constant__ BackwardParams<T> p) {
+  constexpr int kRows = kAhead ? 2 : 1;
+  using Thread = BackwardThread<T, kLayer, kRows>;
+  __shared__ typename BlockSums<Thread::kSums>::Shared shared;
+  Thread thread(p, shared);
+  typename Thread::Rows rows, next;
+  const int64_t first = int64_t{blockIdx.x} * kRows, step = int64_t{gridDim.x} * kRows;
+  if constexpr (kAhead) thread.load(first, next);
+  for (int64_t row = first; row < p.rows; row += step) {
+    if constexpr (kAhead) rows = next;
+    thread.load(kAhead ? row + step : row, kAhead ? next : rows);
+    thread.sum(rows);
+    thread.write(row, rows);
+  }
+  thread.write_sums();
 }
 
 /// Any width and alignment; the block's sums grow in memory, where each column has one thread.
 template <class T>
 __global__ void __launch_bounds__(1024) norm_backward_elements(BackwardParams<T> p) {
-  __shared__ RowReducer<false>::Shared shared;
-  RowReducer<false> reducer(shared);
+  __shared__ BlockReducer::Shared shared;
+  BlockReducer reducer(shared);
   float* partial_gamma = p.partial_gamma + blockIdx.x * p.hidden;
   float* partial_beta = p.partial_beta + blockIdx.x * p.hidden;
   for (int64_t row = blockIdx.x; row < p.rows; row += gridDim.x) {
@@ -184,19 +227,22 @@ void launch_backward(const Context& context, const NormBackward& a) {
   p.partial_gamma = a.scratch.as<float>();
   p.partial_beta = p.partial_gamma + most_blocks * p.hidden;
   const int blocks = static_cast<int>(std::min(most_blocks, p.rows));
-  const int64_t vectors = p.hidden / kVectorWidth<T>;
-  const bool fast = p.hidden % kVectorWidth<T> == 0 && vectors <= 2048 &&
+  const bool fast = p.hidden % 8 == 0 && p.hidden <= 8 * kMaxThreads &&
                     all_aligned(16, {p.dy, p.x, p.gamma, p.dresidual, p.dx});
   const cudaStream_t stream = cuda_stream(context);
   const auto whole_warps = [](int64_t work) {
     return static_cast<unsigned>(std::min<int64_t>(1024, ceil_div(work, kWarpSize) * int64_t{kWarpSize}));
   };
-  if (!fast) {
-    norm_backward_elements<T><<<blocks, whole_warps(p.hidden), 0, stream>>>(p);
-  } else if (vectors <= 1024) {
-    norm_backward_rows<T, 1><<<blocks, whole_warps(vectors), 0, stream>>>(p);
+  if (fast) {
+    const unsigned threads = whole_warps(p.hidden / 8);
+    const bool ahead = sizeof(T) == 2 && threads <= kAheadThreads;
+    const auto kernel = p.layer
+                            ? ahead ? norm_backward_rows<T, true, true> : norm_backward_rows<T, true, false>
+                        : ahead ? norm_backward_rows<T, false, true>
+                                : norm_backward_rows<T, false, false>;
+    kernel<<<blocks, threads, 0, stream>>>(p);
   } else {
-    norm_backward_rows<T, 2><<<blocks, whole_warps(ceil_div(vectors, 2)), 0, stream>>>(p);
+    norm_backward_elements<T><<<blocks, whole_warps(p.hidden), 0, stream>>>(p);
   }
   TE_CUDA_CHECK_LAUNCH();
   const dim3 grid(ceil_div(p.hidden, kWarpSize), p.layer ? 2 : 1);

@@ -7,9 +7,9 @@ namespace te::kernels {
 
 /// Most blocks that norm_backward's CUDA version gives partial sums of dgamma and dbeta. A function of the
 /// width alone, so that the assignment of rows to blocks, and with it every bit of the sums, does not depend
-/// on the device: enough blocks to fill Hopper's 132 multiprocessors with about 1024 threads each.
+/// on the device: enough blocks to give each of Hopper's 132 multiprocessors about 512 threads of eight columns.
 inline int64_t norm_partial_blocks(int64_t hidden) {
-  const int64_t per_multiprocessor = 8192 / (hidden > 1024 ? hidden : 1024);
+  const int64_t per_multiprocessor = 4096 / (hidden > 768 ? hidden : 768);
   return 132 * (per_multiprocessor > 1 ? per_multiprocessor : 1);
 }
 

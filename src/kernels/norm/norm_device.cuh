@@ -17,16 +17,14 @@ __device__ __forceinline__ float norm_element(bool layer, float x, float mean, f
   return __fadd_rn(__fmul_rn(__fmul_rn(__fsub_rn(x, mean), rstd), gamma), beta);
 }
 
-/// Sums over the threads that share a row: a warp, or the whole block.
-template <bool kWarpPerRow>
-class RowReducer {
+/// Sums over the block, given to all its threads.
+class BlockReducer {
  public:
   using Shared = float2[2][kWarpSize];
-  __device__ explicit RowReducer(Shared& shared) : shared_(shared) {}
+  __device__ explicit BlockReducer(Shared& shared) : shared_(shared) {}
 
   __device__ __forceinline__ float2 sum(float2 value) {
     value = {warp_sum(value.x), warp_sum(value.y)};
-    if constexpr (kWarpPerRow) return value;
     // Two buffers in turn: a warp that writes one has passed the barrier behind which all warps have read it,
     // so one barrier a sum is enough.
     float2* buffer = shared_[turn_];
@@ -70,47 +68,21 @@ inline NormFp8 norm_fp8(const Fp8Output& out) {
   return fp8;
 }
 
-/// N values (already rounded to the high-precision dtype) as FP8 bytes; counted where `counted`.
-template <DType type, int N>
-__device__ __forceinline__ Vector<uint8_t, N> cast_values(const float (&y)[N], float scale, bool counted,
-                                                          ThreadCounters& counters) {
-  Vector<uint8_t, N> q;
-  if constexpr (N == 1) {
-    q.v[0] = to_fp8<type>(__fmul_rn(y[0], scale));
-  } else {
-#pragma unroll
-    for (int i = 0; i < N; i += 2) {
-      const uint16_t pair = to_fp8x2<type>(__fmul_rn(y[i], scale), __fmul_rn(y[i + 1], scale));
-      q.v[i] = static_cast<uint8_t>(pair & 0xff);
-      q.v[i + 1] = static_cast<uint8_t>(pair >> 8);
-    }
-  }
-  if (counted) {
-#pragma unroll
-    for (int i = 0; i < N; ++i) count_value<type>(y[i], __fmul_rn(y[i], scale), q.v[i], counters);
-  }
-  return q;
-}
-template <int N>
-__device__ __forceinline__ Vector<uint8_t, N> cast_values(bool e5m2, const float (&y)[N], float scale,
-                                                          bool counted, ThreadCounters& counters) {
-  return e5m2 ? cast_values<DType::e5m2>(y, scale, counted, counters)
-              : cast_values<DType::e4m3>(y, scale, counted, counters);
-}
-
 /// Statistics of one thread over all its rows, and their way to memory once per block.
 struct NormFp8Sums {
   ThreadCounters counters;
   uint32_t amax = 0;
 
-  template <int N>
-  __device__ __forceinline__ void add_row_piece(const NormFp8& fp8, const float (&y)[N], float scale,
-                                                int64_t offset) {
-#pragma unroll
-    for (int i = 0; i < N; ++i) amax = max(amax, abs_bits(y[i]));
+  /// One value, already rounded to the high-precision dtype, which is cast and stored at `offset` of the rows.
+  __device__ __forceinline__ void add(const NormFp8& fp8, float y, float scale, int64_t offset) {
+    amax = max(amax, abs_bits(y));
     if (!fp8.data) return;
-    const Vector<uint8_t, N> q = cast_values(fp8.e5m2, y, scale, fp8.counters != nullptr, counters);
-    if (fp8.rowwise != nullptr) store_vector<uint8_t, N>(fp8.rowwise + offset, q);
+    const float scaled = __fmul_rn(y, scale);
+    const uint8_t q = fp8.e5m2 ? to_fp8<DType::e5m2>(scaled) : to_fp8<DType::e4m3>(scaled);
+    if (fp8.rowwise != nullptr) fp8.rowwise[offset] = q;
+    if (fp8.counters == nullptr) return;
+    fp8.e5m2 ? count_value<DType::e5m2>(y, scaled, q, counters)
+             : count_value<DType::e4m3>(y, scaled, q, counters);
   }
 
   /// Every thread of the block calls it. `elements` is the size of the whole output.
@@ -150,6 +122,8 @@ inline int multiprocessor_count(const Context& context) {
   return count;
 }
 
+/// The whole forward pass, if the fast kernel takes the problem; otherwise false, and nothing is done.
+bool norm_forward_rows(const Context& context, const NormForward& args);
 /// The columnwise FP8 output, from the rowwise one or else from x and the statistics just written.
 void norm_columnwise(const Context& context, const NormForward& args);
 

@@ -1,0 +1,320 @@
+// The norms' forward pass in one pass over memory, whatever is asked for: the residual add, y, and y in FP8 by rows and
+// transposed.
+//
+// Blocks stay: a block takes four rows at a time (norm_rows.cuh) and asks for the next four before it works on these,
+// so that memory is never idle while a row is summed up. For the transposed output it takes tiles of 32 rows: a thread's
+// four rows of a column are one word of shared memory, and when eight turns have filled the tile, it leaves as 32 bytes
+// a column, a whole sector of the memory.
+#include <algorithm>
+
+#include "kernels/norm/norm_cuda.h"
+#include "kernels/norm/norm_device.cuh"
+#include "kernels/norm/norm_rows.cuh"
+
+namespace te::kernels::cuda {
+
+namespace {
+
+using bf16 = __nv_bfloat16;
+
+constexpr int kRows = 4;  ///< of a turn
+constexpr int kTurns = 8;
+constexpr int kTileRows = kRows * kTurns;
+/// Words of shared memory for 8 columns of a tile: 8 words each, and 4 that move the next 8 columns to other banks.
+constexpr int kColumnsWords = 8 * kTurns + 4;
+
+constexpr int64_t kMaxHidden = 1024 * 8;
+constexpr size_t kMaxTileBytes = 220 * 1024;  ///< of a block's 227 KiB
+
+struct RowsParams {
+  const bf16* x;
+  const bf16* delta;
+  bf16* sum;
+  const bf16* gamma;
+  const bf16* beta;
+  float* mean;
+  float* rstd;
+  bf16* y;
+  uint8_t* columnwise;  ///< [hidden, rows]
+  NormFp8 fp8;
+  int64_t rows;
+  int64_t hidden;
+  float eps;
+};
+
+/// One thread's part: eight columns of all rows of its block.
+template <bool kLayer, bool kFp8, bool kDelta>
+class RowsThread {
+ public:
+  struct Rows {
+    Octet<bf16> x[kRows];
+    Octet<bf16> delta[kDelta ? kRows : 1];
+  };
+
+  __device__ __forceinline__ RowsThread(const RowsParams& params, typename BlockSums<kRows>::Shared& shared)
+      : p(params), block(shared), column(int64_t{threadIdx.x} * 8), owns(column < params.hidden) {
+    const int64_t valid = owns ? 8 : 0;
+    gamma = load_octet<true>(p.gamma + column, valid);
+    if constexpr (kLayer) beta = load_octet<true>(p.beta + column, valid);
+  }
+
+  __device__ __forceinline__ void load(int64_t row, Rows& to) const {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const int64_t offset = (row + i) * p.hidden + column, valid = owns && row + i < p.rows ? 8 : 0;
+      to.x[i] = load_octet<true>(p.x + offset, valid);
+      if constexpr (kDelta) to.delta[i] = load_octet<true>(p.delta + offset, valid);
+    }
+  }
+
+  /// The residual add; its result, rounded, is what is normalized.
+  __device__ __forceinline__ void add(int64_t row, Rows& rows) const {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      Octet<bf16>& x = rows.x[i];
+#pragma unroll
+      for (int j = 0; j < 8; j += 2)
+        x.set_pair(j, x.get(j) + rows.delta[i].get(j), x.get(j + 1) + rows.delta[i].get(j + 1));
+      if (owns && row + i < p.rows) x.store_aligned(p.sum + (row + i) * p.hidden + column);
+    }
+  }
+
+  __device__ __forceinline__ void find_statistics(int64_t row, Rows& rows) {
+    const float hidden = static_cast<float>(p.hidden);
+    if constexpr (kLayer) {
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+        mean[i] = 0.0f;
+#pragma unroll
+        for (int j = 0; j < 8; ++j) mean[i] += rows.x[i].get(j);
+        rows.x[i].forget_unpacked();
+      }
+      block.sum(mean);
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) mean[i] /= hidden;
+    }
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      rstd[i] = 0.0f;
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        const float deviation = kLayer ? rows.x[i].get(j) - mean[i] : rows.x[i].get(j);
+        rstd[i] += deviation * deviation;
+      }
+      if (!owns) rstd[i] = 0.0f;  // zeros deviate, too
+      rows.x[i].forget_unpacked();
+    }
+    block.sum(rstd);
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      rstd[i] = 1.0f / sqrtf(rstd[i] / hidden + p.eps);
+      if (threadIdx.x != 0 || row + i >= p.rows) continue;
+      p.rstd[row + i] = rstd[i];
+      if constexpr (kLayer) p.mean[row + i] = mean[i];
+    }
+  }
+
+  /// Normalizes the rows and writes what is wanted; transposed bytes go to shared memory, as word `turn` of a column.
+  __device__ __forceinline__ void write(int64_t row, Rows& rows, float scale, NormFp8Sums& sums,
+                                        uint32_t* columns, int turn) {
+    uint2 bytes[kRows] = {};
+    if (!owns) return;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const Octet<bf16>& x = rows.x[i];
+      Octet<bf16> y;
+#pragma unroll
+      for (int j = 0; j < 8; j += 2) {
+        float value[2];
+#pragma unroll
+        for (int k = 0; k < 2; ++k)
+          value[k] = norm_element(kLayer, x.get(j + k), kLayer ? mean[i] : 0.0f, rstd[i], gamma.get(j + k),
+                                  kLayer ? beta.get(j + k) : 0.0f);
+        y.set_pair(j, value[0], value[1]);
+      }
+      if (row + i >= p.rows) continue;
+      const int64_t offset = (row + i) * p.hidden + column;
+      if (p.y != nullptr) y.store_aligned(p.y + offset);
+      if constexpr (kFp8) {
+        bytes[i] = cast(y, scale, sums);
+        if (p.fp8.rowwise != nullptr) *reinterpret_cast<uint2*>(p.fp8.rowwise + offset) = bytes[i];
+      }
+    }
+    gamma.forget_unpacked();
+    if constexpr (kLayer) beta.forget_unpacked();
+    if constexpr (kFp8) {
+      if (p.columnwise != nullptr) put_columns(bytes, columns + threadIdx.x * kColumnsWords, turn);
+    }
+  }
+
+  /// The tile at `row` from shared memory to the transposed output, 16 bytes a thread. Every thread of the block calls it.
+  __device__ __forceinline__ void write_columns(int64_t row, const uint32_t* columns) const {
+    __syncthreads();
+    for (int64_t unit = threadIdx.x; unit < 2 * p.hidden; unit += blockDim.x) {
+      const int64_t c = unit / 2, r = row + 16 * (unit % 2);
+      if (r >= p.rows) continue;
+      uint4 word =
+          *reinterpret_cast<const uint4*>(columns + c / 8 * kColumnsWords + c % 8 * kTurns + 4 * (unit % 2));
+      const int swap = static_cast<int>(c / 64 % 4);
+      if (swap & 1) word = {word.y, word.x, word.w, word.z};
+      if (swap & 2) word = {word.z, word.w, word.x, word.y};
+      *reinterpret_cast<uint4*>(p.columnwise + c * p.rows + r) = word;
+    }
+  }
+
+ private:
+  __device__ __forceinline__ uint2 cast(const Octet<bf16>& y, float scale, NormFp8Sums& sums) const {
+    y.raise(sums.amax);
+    if (!p.fp8.data) return {0, 0};
+    uint32_t word[2];
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      const uint32_t low =
+          to_fp8x2<DType::e4m3>(__fmul_rn(y.get(4 * k), scale), __fmul_rn(y.get(4 * k + 1), scale));
+      const uint32_t high =
+          to_fp8x2<DType::e4m3>(__fmul_rn(y.get(4 * k + 2), scale), __fmul_rn(y.get(4 * k + 3), scale));
+      word[k] = low | high << 16;
+    }
+    if (p.fp8.counters != nullptr) {
+#pragma unroll
+      for (int j = 0; j < 8; ++j)
+        count_value<DType::e4m3>(y.get(j), __fmul_rn(y.get(j), scale),
+                                 static_cast<uint8_t>(word[j / 4] >> (j % 4 * 8)), sums.counters);
+    }
+    return {word[0], word[1]};
+  }
+  /// Bytes of four rows and eight columns as eight words of four rows. Which word of a column is permuted by the
+  /// thread, so that neither side of the exchange meets a bank twice.
+  __device__ __forceinline__ void put_columns(const uint2 (&bytes)[kRows], uint32_t* to, int turn) const {
+    const int place = (turn & 4) + ((turn ^ static_cast<int>(threadIdx.x / 8)) & 3);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      uint32_t row[kRows];
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) row[i] = half == 0 ? bytes[i].x : bytes[i].y;
+      const uint32_t low01 = __byte_perm(row[0], row[1], 0x5140), low23 = __byte_perm(row[2], row[3], 0x5140);
+      const uint32_t high01 = __byte_perm(row[0], row[1], 0x7362),
+                     high23 = __byte_perm(row[2], row[3], 0x7362);
+      uint32_t* const words = to + half * 4 * kTurns + place;
+      words[0 * kTurns] = __byte_perm(low01, low23, 0x5410);
+      words[1 * kTurns] = __byte_perm(low01, low23, 0x7632);
+      words[2 * kTurns] = __byte_perm(high01, high23, 0x5410);
+      words[3 * kTurns] = __byte_perm(high01, high23, 0x7632);
+    }
+  }
+
+  const RowsParams& p;
+  BlockSums<kRows> block;
+  const int64_t column;
+  const bool owns;
+  Octet<bf16> gamma, beta;
+  float mean[kRows], rstd[kRows];
+};
+
+/// The k-th turn of a block: tiles of kTileRows are dealt to the blocks in turn.
+__device__ __forceinline__ int64_t row_of_turn(int64_t turn) {
+  return (blockIdx.x + turn / kTurns * gridDim.x) * kTileRows + turn % kTurns * kRows;
+}
+
+/// kAhead: the loads of the next turn are under way during this one. Rows of more than 512 threads leave no registers
+/// for it.
+template <bool kLayer, bool kFp8, bool kDelta, bool kAhead>
+__global__ void __launch_bounds__(kAhead ? 512 : 1024, 1)
+    norm_forward_rows_kernel(const __grid_constant__ RowsParams p) {
+  using Thread = RowsThread<kLayer, kFp8, kDelta>;
+  extern __shared__ uint4 dynamic[];
+  uint32_t* columns = reinterpret_cast<uint32_t*>(dynamic);
+  __shared__ typename BlockSums<kRows>::Shared shared;
+  Thread thread(p, shared);
+  NormFp8Sums sums;
+  const float scale = p.fp8.scale != nullptr ? *p.fp8.scale : 1.0f;
+  typename Thread::Rows rows, next;
+  if constexpr (kAhead) thread.load(row_of_turn(0), next);
+  for (int64_t turn = 0; row_of_turn(turn) < p.rows; ++turn) {
+    const int64_t row = row_of_turn(turn);
+    if constexpr (kAhead) rows = next;
+    thread.load(row_of_turn(kAhead ? turn + 1 : turn), kAhead ? next : rows);
+    if constexpr (kDelta) thread.add(row, rows);
+    thread.find_statistics(row, rows);
+    thread.write(row, rows, scale, sums, columns, static_cast<int>(turn % kTurns));
+    const bool tile_is_full = turn % kTurns == kTurns - 1 || row + kRows >= p.rows;
+    if (kFp8 && p.columnwise != nullptr && tile_is_full)
+      thread.write_columns(row - turn % kTurns * kRows, columns);
+  }
+  if constexpr (kFp8) {
+    sums.amax = Octet<bf16>::amax_bits(sums.amax);
+    sums.finish(p.fp8, scale, p.rows * p.hidden);
+  }
+}
+
+using Kernel = void (*)(RowsParams);
+
+template <bool kLayer, bool kFp8, bool kDelta>
+Kernel kernel_of(bool ahead) {
+  return ahead ? norm_forward_rows_kernel<kLayer, kFp8, kDelta, true>
+               : norm_forward_rows_kernel<kLayer, kFp8, kDelta, false>;
+}
+template <bool kLayer, bool kFp8>
+Kernel kernel_of(bool delta, bool ahead) {
+  return delta ? kernel_of<kLayer, kFp8, true>(ahead) : kernel_of<kLayer, kFp8, false>(ahead);
+}
+template <bool kLayer>
+Kernel kernel_of(bool fp8, bool delta, bool ahead) {
+  return fp8 ? kernel_of<kLayer, true>(delta, ahead) : kernel_of<kLayer, false>(delta, ahead);
+}
+
+size_t tile_bytes(int64_t hidden) {
+  return static_cast<size_t>(hidden / 8 * kColumnsWords) * sizeof(uint32_t);
+}
+
+/// As many blocks as run at once, so that each has several tiles.
+void launch(const RowsParams& p, bool layer, cudaStream_t stream, int multiprocessors) {
+  const int threads = static_cast<int>(ceil_div(p.hidden, 8 * kWarpSize)) * kWarpSize;
+  const bool fp8 = p.fp8.wanted, delta = p.delta != nullptr, ahead = threads <= 512;
+  const Kernel kernel = layer ? kernel_of<true>(fp8, delta, ahead) : kernel_of<false>(fp8, delta, ahead);
+  const size_t shared = p.columnwise != nullptr ? tile_bytes(p.hidden) : 0;
+  TE_CUDA_CHECK(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
+  int blocks = 0;
+  TE_CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, shared));
+  const int64_t resident = int64_t{multiprocessors} * std::max(blocks, 1);
+  const auto grid = static_cast<unsigned>(std::min<int64_t>(resident, ceil_div(p.rows, kTileRows)));
+  if (grid == 0) return;
+  kernel<<<grid, threads, shared, stream>>>(p);
+  TE_CUDA_CHECK_LAUNCH();
+}
+
+}  // namespace
+
+bool norm_forward_rows(const Context& context, const NormForward& a) {
+  const Fp8Output& out = a.y_fp8;
+  const bool fits =
+      a.x.dtype == DType::bf16 && a.x.cols() % 8 == 0 && a.x.cols() <= kMaxHidden &&
+      all_aligned(16, {a.x.data, a.delta.data, a.sum.data, a.gamma.data, a.beta.data, a.y.data});
+  const bool fits_fp8 =
+      (!out.rowwise || (out.rowwise.dtype == DType::e4m3 && is_aligned(out.rowwise.data, 8))) &&
+      (!out.columnwise || (out.columnwise.dtype == DType::e4m3 && is_aligned(out.columnwise.data, 16)));
+  if (!fits || !fits_fp8) return false;
+  // A tile that shared memory cannot hold, and 16-byte runs that would not be aligned, leave the transposed output to
+  // a kernel of its own.
+  const bool fused = a.x.rows() % 16 == 0 && tile_bytes(a.x.cols()) <= kMaxTileBytes;
+  RowsParams p{};
+  p.x = a.x.as<bf16>();
+  p.delta = a.delta.as<bf16>();
+  p.sum = a.sum.as<bf16>();
+  p.gamma = a.gamma.as<bf16>();
+  p.beta = a.beta.as<bf16>();
+  p.mean = a.mean.as<float>();
+  p.rstd = a.rstd.as<float>();
+  p.y = a.y.as<bf16>();
+  p.columnwise = fused ? out.columnwise.as<uint8_t>() : nullptr;
+  p.fp8 = norm_fp8(out);
+  p.rows = a.x.rows();
+  p.hidden = a.x.cols();
+  p.eps = a.eps;
+  launch(p, a.kind == NormKind::layer, cuda_stream(context), multiprocessor_count(context));
+  if (out.columnwise && !fused) norm_columnwise(context, a);
+  return true;
+}
+
+}  // namespace te::kernels::cuda

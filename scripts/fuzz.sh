@@ -15,14 +15,16 @@ usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; }
 
 # run_target NAME SECONDS: fuzzes one target from its seeds and from what earlier runs found.
 run_target() {
-  local corpus="$TE_ROOT/build/fuzz/corpus/$1" seeds=()
+  local corpus="$TE_ROOT/build/fuzz/corpus/$1" inputs=()
   mkdir -p "$corpus"
-  if [[ -d "fuzz/seeds/$1" ]]; then seeds=("fuzz/seeds/$1"); fi
+  if [[ -f "fuzz/$1.dict" ]]; then inputs+=("-dict=fuzz/$1.dict"); fi
+  inputs+=("$corpus")
+  if [[ -d "fuzz/seeds/$1" ]]; then inputs+=("fuzz/seeds/$1"); fi
   say "fuzzing $1 for $2 s"
   "build/fuzz/fuzz/fuzz_$1" -max_total_time="$2" -timeout=10 -malloc_limit_mb=64 -print_final_stats=1 \
-    -artifact_prefix="$TE_ROOT/build/fuzz/" "$corpus" "${seeds[@]}" 2>&1 |
+    -artifact_prefix="$TE_ROOT/build/fuzz/" "${inputs[@]}" 2>&1 |
     tee "$TE_LOGS/fuzz_$1.log" |
-    grep -E '^(Done|==|SUMMARY|stat::(number|average|peak))|^#.* DONE|ERROR|Test unit written|runtime error'
+    grep -E '^(Done|==|SUMMARY|stat::(number|average|peak))|^#[0-9]+[[:space:]]DONE|ERROR|Test unit written|runtime error'
 }
 
 main() {

@@ -12,9 +12,8 @@ tokenizer.model; each file that is there is compared, with
 FILEs are text, where lines <|endoftext|> separate documents (without one, blank lines do), or .jsonl and .json, of
 which every string is a document. --limit-mb takes the beginning of each file. Hostile input is made here: every code
 point alone and in contexts, control characters, emoji, white space, words of a million characters, bytes that are no
-UTF-8. Hugging Face takes no such bytes; there, the tokens must give the same bytes back, and those of the UTF-8 between
-them be the reference's. Regular expressions are compared one by one on all code points. Exit code 1 when any
-document differs.
+UTF-8. Hugging Face takes no such bytes; there, the tokens must give the same bytes back. Regular expressions are
+compared one by one on all code points. Exit code 1 when any document differs.
 """
 
 import argparse

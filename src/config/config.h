@@ -103,7 +103,8 @@ struct PrecisionConfig {
   int64_t margin = 0;
   int64_t first_layers_bf16 = 0;
   int64_t last_layers_bf16 = 0;
-  bool fp8_calibrate = false;  ///< with fp8 off: record the amaxes that an FP8 run would see
+  bool fp8_output_layer = false;  ///< the classifier's products, too
+  bool fp8_calibrate = false;     ///< with fp8 off: record the amaxes that an FP8 run would see
   /// Passes over the first microbatch before step 1 that fill the amax history, so that step 1 does not run
   /// at scale 1. 0: Transformer Engine's behaviour.
   int64_t fp8_calibration_passes = 2;

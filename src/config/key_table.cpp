@@ -118,6 +118,11 @@ const auto kKeys = std::to_array<Key>({
      "Layers at the input that stay in BF16."},
     {TE_KEY(precision.last_layers_bf16), kBuiltIn, from_to(0, 10000),
      "Layers at the output that stay in BF16."},
+    {TE_KEY(precision.fp8_output_layer), kBuiltIn, kAny,
+     "With FP8: the products of the output layer, too. Faster where the vocabulary is large beside the "
+     "model; "
+     "the gradient of the logits, most of it tiny, then has the range of one tensor's E5M2 (E4M3 with "
+     "`fp8: e4m3`)."},
     {TE_KEY(precision.fp8_calibrate), kBuiltIn, kAny,
      "With `fp8: off`: record the amaxes that an FP8 run would see, so that FP8 can take over at any step."},
     {TE_KEY(precision.fp8_calibration_passes), kBuiltIn, from_to(0, 1000),

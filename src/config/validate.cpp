@@ -108,6 +108,9 @@ void check_fp8(const Config& c) {
                       fmt::format("model.num_attention_heads * model.kv_channels{} = {} * {}", share,
                                   m.num_attention_heads, m.kv_channels),
                       m.attention_width() / ranks);
+  if (p.fp8_output_layer) {
+    check_fp8_dimension(p, "model.vocab_size, padded," + share, m.padded_vocab_size() / ranks);
+  }
   check_fp8_dimension(
       p,
       fmt::format("the width of linear_qkv, (model.num_attention_heads + 2 * model.num_query_groups) * "

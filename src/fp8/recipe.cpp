@@ -30,13 +30,16 @@ void Quantizer::complete(const Context& context, Operand& operand, QuantizeMode 
 }
 
 Quantizer Recipe::quantizer(const std::string& linear_name, int layer, OperandRole role) {
+  const bool head = layer == kOutputLayer;
   const bool high_precision_layer =
-      layer < precision_.first_layers_bf16 || layer >= num_layers_ - precision_.last_layers_bf16;
+      head ? !precision_.fp8_output_layer
+           : layer < precision_.first_layers_bf16 || layer >= num_layers_ - precision_.last_layers_bf16;
   const bool tracked = quantizes() || precision_.fp8_calibrate;
   if (high_precision_layer || !tracked) return {};
   // Hybrid: gradients have the wider range and get the wider exponent.
   const bool e5m2 = role == OperandRole::grad_output && precision_.fp8 != config::Fp8Mode::e4m3;
-  return {this, table_.add({linear_name, layer, role, e5m2 ? DType::e5m2 : DType::e4m3})};
+  return {this,
+          table_.add({linear_name, head ? num_layers_ : layer, role, e5m2 ? DType::e5m2 : DType::e4m3})};
 }
 
 void Recipe::share(parallel::Communicator& tensor, parallel::Communicator& stage) {

@@ -57,6 +57,9 @@ class Recipe {
  public:
   virtual ~Recipe() = default;
 
+  /// In place of a layer's index: the output layer, which is FP8 if fp8_output_layer says so.
+  static constexpr int kOutputLayer = -1;
+
   /// The quantizer of an operand. `layer` decides about first_layers_bf16 and last_layers_bf16.
   Quantizer quantizer(const std::string& linear_name, int layer, OperandRole role);
 

@@ -10,19 +10,23 @@ namespace te::model {
 using fp8::Operand;
 using fp8::OperandRole;
 
-Linear::Linear(Spec spec, ParameterStore& parameters, fp8::Recipe& recipe, parallel::TensorParallel& tensor)
-    : spec_(std::move(spec)), tensor_(tensor) {
-  weight_ = parameters.add(
-      {.name = spec_.name + ".weight", .shard = spec_.weight, .std = spec_.init_std, .decay = true});
-  if (spec_.bias) {
-    bias_ = parameters.add({.name = spec_.name + ".bias",
-                            .shard = spec_.bias_shard,
-                            .init = Init::zeros,
-                            .sharing = spec_.bias_sharing});
-  }
+Linear::Linear(Spec spec, Parameter* weight, fp8::Recipe& recipe, parallel::TensorParallel& tensor)
+    : spec_(std::move(spec)), tensor_(tensor), weight_(weight) {
   input_quantizer_ = recipe.quantizer(spec_.name, spec_.layer, OperandRole::input);
   weight_quantizer_ = recipe.quantizer(spec_.name, spec_.layer, OperandRole::weight);
   grad_quantizer_ = recipe.quantizer(spec_.name, spec_.layer, OperandRole::grad_output);
+}
+
+Linear::Linear(Spec spec, ParameterStore& parameters, fp8::Recipe& recipe, parallel::TensorParallel& tensor)
+    : Linear(spec,
+             parameters.add(
+                 {.name = spec.name + ".weight", .shard = spec.weight, .std = spec.init_std, .decay = true}),
+             recipe, tensor) {
+  if (!spec_.bias) return;
+  bias_ = parameters.add({.name = spec_.name + ".bias",
+                          .shard = spec_.bias_shard,
+                          .init = Init::zeros,
+                          .sharing = spec_.bias_sharing});
 }
 
 // --- storage -----------------------------------------------------------------------------------------------

@@ -34,6 +34,8 @@ class Linear {
     float init_std = 0.02f;
   };
   Linear(Spec spec, ParameterStore& parameters, fp8::Recipe& recipe, parallel::TensorParallel& tensor);
+  /// The same with a weight that exists already (the spec's shapes are not looked at), and no bias.
+  Linear(Spec spec, Parameter* weight, fp8::Recipe& recipe, parallel::TensorParallel& tensor);
   Linear(const Linear&) = delete;
 
   /// FP8 copies of the weight, in both orientations.

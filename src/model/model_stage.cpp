@@ -63,7 +63,7 @@ void ModelStage::build(const config::Config& config) {
     first = parameters_.parameters().size();
     final_layernorm_ = std::make_unique<Norm>("final_layernorm", config.model, parameters_, tensor_);
     Parameter* tied = config.model.tie_word_embeddings && embedding_ ? embedding_->words() : nullptr;
-    output_layer_ = std::make_unique<OutputLayer>(config, parameters_, tied, tensor_);
+    output_layer_ = std::make_unique<OutputLayer>(config, parameters_, tied, *recipe_, tensor_);
     parameters_.end_layer();
     add_unit(first);
   }
@@ -152,6 +152,7 @@ void ModelStage::initialize(const Context& context, uint64_t seed) {
 
 void ModelStage::quantize_weights(const Context& context, bool count_fp8) {
   for (TransformerLayer& layer : layers_) layer.quantize_weights(context, count_fp8);
+  if (output_layer_) output_layer_->quantize_weight(context, count_fp8);
   fresh_.assign(units_.size(), true);
 }
 
@@ -165,6 +166,7 @@ void ModelStage::before_use(const Context& context, size_t unit, TransformerLaye
   const auto [begin, end] = parameters_.range(units_[unit].first, units_[unit].end);
   if (hooks_.before_values) hooks_.before_values(context, begin, end);
   if (layer != nullptr) layer->quantize_weights(context, count_casts_);
+  if (output_layer_ && unit == units_.size() - 1) output_layer_->quantize_weight(context, count_casts_);
   fresh_[unit] = true;
 }
 
@@ -208,7 +210,7 @@ void ModelStage::forward(const Context& context, const Place& place, const Tenso
   if (!has_head(place.chunk)) return kernels::add(context, residual, delta, out);
   // 4. Final norm, head and loss.
   final_norm(context, residual, delta, slot);
-  if (loss_sum) output_layer_->run(context, slot.final_h, targets, grad_scale, loss_sum, scratch_);
+  if (loss_sum) output_layer_->run(context, slot.final_h, targets, grad_scale, loss_sum, pass, scratch_);
 }
 
 void ModelStage::final_norm(const Context& context, const Tensor& residual, const Tensor& delta, Slot& slot) {

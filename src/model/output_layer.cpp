@@ -1,12 +1,16 @@
 #include "model/output_layer.h"
 
 #include <algorithm>
+#include <string>
 
 #include "core/profile.h"
 #include "kernels/cross_entropy/cross_entropy.h"
 #include "kernels/gemm/gemm.h"
 
 namespace te::model {
+
+using fp8::Operand;
+
 namespace {
 
 // Large enough to fill a GPU with one product, small enough that logits stay below 1 GiB for the largest
@@ -17,36 +21,51 @@ Tensor vector_rows(const Tensor& vector, int64_t first, int64_t count) {
   return vector.view({vector.numel(), 1}).slice_rows(first, count).view({count});
 }
 
+/// The embedding where this rank has it and it is tied, else a matrix of its own.
+Parameter* head_weight(const config::Config& config, ParameterStore& parameters, Parameter* tied,
+                       const parallel::TensorParallel& tensor) {
+  if (tied != nullptr) return tied;
+  const int64_t rows = config.model.padded_vocab_size();
+  const bool copy = config.model.tie_word_embeddings;
+  return parameters.add({.name = copy ? "embedding.word_embeddings.weight" : "output_layer.weight",
+                         .shard = ParameterShard::of_rows({rows, config.model.hidden_size}, {rows},
+                                                          tensor.rank(), tensor.size()),
+                         .std = static_cast<float>(config.model.init_method_std),
+                         .decay = true,
+                         .copy = copy});
+}
+
 }  // namespace
 
 OutputLayer::OutputLayer(const config::Config& config, ParameterStore& parameters, Parameter* tied,
-                         parallel::TensorParallel& tensor)
-    : tensor_(tensor),
+                         fp8::Recipe& recipe, parallel::TensorParallel& tensor)
+    : Linear({.name = "output_layer", .layer = fp8::Recipe::kOutputLayer},
+             head_weight(config, parameters, tied, tensor), recipe, tensor),
       dims_(Dimensions::of(config, tensor)),
       vocab_(config.model.vocab_size),
-      chunk_(std::min(dims_.tokens, kChunkTokens)),
-      weight_(tied) {
-  if (weight_ != nullptr) return;
-  const int64_t rows = config.model.padded_vocab_size();
-  const bool copy = config.model.tie_word_embeddings;
-  weight_ = parameters.add(
-      {.name = copy ? "embedding.word_embeddings.weight" : "output_layer.weight",
-       .shard = ParameterShard::of_rows({rows, dims_.hidden}, {rows}, tensor.rank(), tensor.size()),
-       .std = static_cast<float>(config.model.init_method_std),
-       .decay = true,
-       .copy = copy});
-}
+      chunk_(std::min(dims_.tokens, kChunkTokens)) {}
 
 void OutputLayer::plan(MemoryPlan& plan) {
+  plan_weights(plan);
   plan.add(logits_, "output_layer.logits", MemoryKind::scratch, dims_.dtype, {chunk_, dims_.vocab});
   plan.add(losses_, "output_layer.losses", MemoryKind::data, DType::f32, {dims_.tokens});
+  if (fp8()) {
+    const auto storage = [&](fp8::QuantizedTensor& q, const std::string& name, DType format, int64_t width) {
+      plan.add(q.rowwise, "output_layer." + name + ".rowwise", MemoryKind::scratch, format, {chunk_, width});
+      plan.add(q.columnwise, "output_layer." + name + ".columnwise", MemoryKind::scratch, format,
+               {width, chunk_});
+      plan.add(q.scale_inv, "output_layer." + name + ".scale_inv", MemoryKind::scratch, DType::f32, {1});
+    };
+    storage(input_q_, "input", input_quantizer_.format(), dims_.hidden);
+    storage(grad_q_, "grad_output", grad_quantizer_.format(), dims_.vocab);
+  }
   if (tensor_.size() == 1) return;
   plan.add(statistics_, "output_layer.statistics", MemoryKind::scratch, DType::f32,
            {tensor_.size(), 3 * chunk_});
 }
 
 void OutputLayer::logits(const Context& context, const Tensor& h, const Tensor& out) const {
-  const ProfileLabel label("head fprop");
+  const ProfileLabel label(spec_.name, "fprop");
   kernels::gemm(context, {.a = h, .b = weight_->value, .out = out, .trans_b = true});
 }
 
@@ -72,8 +91,24 @@ void OutputLayer::losses(const Context& context, const Tensor& logits, const Ten
                                                    .grad_scale = grad_scale});
 }
 
+Operand OutputLayer::operand(const Context& context, const fp8::Quantizer& quantizer, const Tensor& values,
+                             const fp8::QuantizedTensor& storage, const Pass& pass, bool transposed) const {
+  Operand operand{.hp = values};
+  if (quantizer.enabled()) {
+    // The last chunk may be shorter, and its transposed copy is dense all the same.
+    const Tensor &rows = storage.rowwise, &columns = storage.columnwise;
+    operand.q.rowwise = {rows.data, rows.dtype, values.shape};
+    if (transposed) operand.q.columnwise = {columns.data, columns.dtype, {values.cols(), values.rows()}};
+    operand.q.scale_inv = storage.scale_inv;
+  }
+  const ProfileLabel label(spec_.name);
+  quantizer.complete(context, operand, pass.quantize_mode());
+  return operand;
+}
+
 void OutputLayer::run(const Context& context, const Tensor& h, const Tensor& targets, float grad_scale,
-                      const Tensor& loss_sum, const Scratch& scratch) {
+                      const Tensor& loss_sum, const Pass& pass, const Scratch& scratch) {
+  const bool training = grad_scale != 0.0f;
   // 1. The hidden states of all tokens.
   const Tensor whole = tensor_.sequence() ? scratch.whole : h;
   tensor_.gather(context, h, whole);
@@ -81,20 +116,17 @@ void OutputLayer::run(const Context& context, const Tensor& h, const Tensor& tar
     const int64_t rows = std::min(chunk_, dims_.tokens - begin);
     const Tensor states = whole.slice_rows(begin, rows), chunk = logits_.slice_rows(0, rows);
     // 2. Logits of the chunk.
-    logits(context, states, chunk);
+    const Operand input = operand(context, input_quantizer_, states, input_q_, pass, training);
+    fprop(context, input, chunk, 0, rows, false);
     // 3. Loss per token; in training the logits become their gradient.
     losses(context, chunk, vector_rows(targets, begin, rows), vector_rows(losses_, begin, rows), grad_scale);
-    if (grad_scale == 0.0f) continue;
+    if (!training) continue;
     // 4. Gradient of the head, then of the states, in their place.
-    {
-      const ProfileLabel label("head wgrad");
-      kernels::gemm(context,
-                    {.a = chunk, .b = states, .out = weight_->grad, .trans_a = true, .accumulate = true});
-    }
-    const ProfileLabel label("head dgrad");
-    kernels::gemm(context, {.a = chunk, .b = weight_->value, .out = states});
+    const Operand grad = operand(context, grad_quantizer_, chunk, grad_q_, pass, true);
+    wgrad(context, grad, input);
+    dgrad(context, grad, states, 0, rows);
   }
-  if (grad_scale != 0.0f) tensor_.reduce(context, whole, h, [](int64_t, int64_t) {});
+  if (training) tensor_.reduce(context, whole, h, [](int64_t, int64_t) {});
   if (tensor_.rank() == 0) kernels::accumulate_sum(context, losses_, loss_sum);
 }
 

@@ -3,19 +3,22 @@
 // training ends, and the hidden states are overwritten by their gradient.
 //
 // Tensor ranks hold a slice of the vocabulary each; three numbers per token travel for the softmax, never logits.
+//
+// The three products are those of a linear layer without bias, in the precision that the recipe gives it
+// (precision.fp8_output_layer).
 #pragma once
 
 #include "core/device.h"
-#include "model/parameter_store.h"
+#include "model/linear.h"
 #include "model/scratch.h"
 
 namespace te::model {
 
-class OutputLayer {
+class OutputLayer : public Linear {
  public:
   /// `tied`: the word embedding whose matrix is the head, where this rank has it; null for a matrix of its own (with
   /// tied embeddings, a copy of the one on the first pipeline stage).
-  OutputLayer(const config::Config& config, ParameterStore& parameters, Parameter* tied,
+  OutputLayer(const config::Config& config, ParameterStore& parameters, Parameter* tied, fp8::Recipe& recipe,
               parallel::TensorParallel& tensor);
 
   void plan(MemoryPlan& plan);
@@ -24,23 +27,24 @@ class OutputLayer {
   /// grad_scale != 0 also overwrites h [stream, hidden] with the gradient of grad_scale * loss with respect to it, and
   /// adds to the head's gradient.
   void run(const Context& context, const Tensor& h, const Tensor& targets, float grad_scale,
-           const Tensor& loss_sum, const Scratch& scratch);
-  /// out = logits [rows, this rank's slice of the padded vocabulary] of h [rows, hidden].
+           const Tensor& loss_sum, const Pass& pass, const Scratch& scratch);
+  /// out = logits [rows, this rank's slice of the padded vocabulary] of h [rows, hidden]; never in FP8, for any number
+  /// of rows.
   void logits(const Context& context, const Tensor& h, const Tensor& out) const;
 
-  Parameter* weight() const { return weight_; }
-
  private:
+  /// The operand of `values` in this layer's FP8 storage, cast if the quantizer says so. `transposed`: wgrad follows.
+  fp8::Operand operand(const Context& context, const fp8::Quantizer& quantizer, const Tensor& values,
+                       const fp8::QuantizedTensor& storage, const Pass& pass, bool transposed) const;
   void losses(const Context& context, const Tensor& logits, const Tensor& targets, const Tensor& losses,
               float grad_scale) const;
 
-  parallel::TensorParallel& tensor_;
   Dimensions dims_;
   int64_t vocab_, chunk_;
-  Parameter* weight_;
-  Tensor logits_;      ///< [chunk, slice of the padded vocabulary]
-  Tensor losses_;      ///< [tokens] fp32
-  Tensor statistics_;  ///< [ranks, 3, chunk] fp32, only with several tensor ranks
+  Tensor logits_;                          ///< [chunk, slice of the padded vocabulary]
+  fp8::QuantizedTensor input_q_, grad_q_;  ///< of a chunk; empty without FP8
+  Tensor losses_;                          ///< [tokens] fp32
+  Tensor statistics_;                      ///< [ranks, 3, chunk] fp32, only with several tensor ranks
 };
 
 }  // namespace te::model

@@ -102,6 +102,9 @@ TEST(Validate, Fp8Options) {
   expect_rejected({"precision.fp8_calibrate=true", "precision.fp8=e4m3"},
                   {"precision.fp8_calibrate", "fp8 is e4m3"});
   EXPECT_TRUE(small({"precision.fp8_calibrate=true"}).precision.fp8_calibrate);
+  expect_rejected({"precision.fp8=hybrid", "precision.fp8_output_layer=true", "model.vocab_size=1000",
+                   "model.make_vocab_size_divisible_by=8"},
+                  {"model.vocab_size, padded, = 1000 ", "multiples of 16"});
 }
 
 TEST(Validate, Device) {

@@ -42,13 +42,16 @@ std::vector<Config> all_configs() {
     configs.push_back(gpu_config(family, Fp8Mode::hybrid));
     configs.push_back(gpu_config(family, Fp8Mode::e4m3));
     configs.push_back(gpu_config(family, Fp8Mode::hybrid, Fp8Recipe::tensorwise));
+    configs.push_back(gpu_config(family, Fp8Mode::hybrid));
+    configs.back().precision.fp8_output_layer = true;
   }
   return configs;
 }
 
 std::string label(const Config& config) {
-  return fmt::format("{} {} {}", to_string(config.model.family), to_string(config.precision.fp8),
-                     to_string(config.precision.fp8_recipe));
+  return fmt::format("{} {} {}{}", to_string(config.model.family), to_string(config.precision.fp8),
+                     to_string(config.precision.fp8_recipe),
+                     config.precision.fp8_output_layer ? ", output layer too" : "");
 }
 
 // Gradients after two steps that change no weight, so that delayed scaling runs on real scales (Adam's first updates are signs of

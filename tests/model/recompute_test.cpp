@@ -33,13 +33,16 @@ std::vector<Config> all_precisions() {
       if (family == Family::gpt) config.model.hidden_dropout = config.model.attention_dropout = 0.1;
       configs.push_back(config);
     }
+    configs.push_back(configs[configs.size() - 3]);  // hybrid, delayed
+    configs.back().precision.fp8_output_layer = true;
   }
   return configs;
 }
 
 std::string label(const Config& config) {
   return std::string(to_string(config.model.family)) + " " + std::string(to_string(config.precision.fp8)) +
-         " " + std::string(to_string(config.precision.fp8_recipe));
+         " " + std::string(to_string(config.precision.fp8_recipe)) +
+         (config.precision.fp8_output_layer ? ", output layer too" : "");
 }
 
 // Three training steps; parameters, gradients and FP8 scales at the end.

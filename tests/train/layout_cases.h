@@ -46,6 +46,7 @@ struct Case {
   bool data_overlap = true;
   int bucket_size = 1;      ///< elements: a bucket a layer
   bool bf16_grads = false;  ///< main gradients
+  bool fp8_head = false;    ///< precision.fp8_output_layer
 
   bool fp8() const { return precision >= Precision::delayed; }
   bool tied() const { return (family == Family::llama) == variant; }
@@ -74,7 +75,7 @@ inline config::Config make_config(const Case& c) {
       llama && !(c.wide() && c.tensor == 4) ? (c.tensor == 4 ? 4 : 2) : m.num_attention_heads;
   m.ffn_hidden_size = c.wide() ? 128 : 48;
   m.vocab_size = 101;  // 3 of 104 rows are padding, on the last tensor rank
-  m.make_vocab_size_divisible_by = 8;
+  m.make_vocab_size_divisible_by = c.fp8_head ? 64 : 8;
   m.seq_length = c.wide() ? 32 : 16;
   m.tie_word_embeddings = c.tied();
   m.add_qkv_bias = llama && c.variant;
@@ -85,6 +86,7 @@ inline config::Config make_config(const Case& c) {
     config.precision.fp8 = Fp8Mode::hybrid;
     config.precision.fp8_recipe = c.delayed() ? Fp8Recipe::delayed : Fp8Recipe::tensorwise;
     config.precision.amax_history_len = 8;
+    config.precision.fp8_output_layer = c.fp8_head;
   }
   config::ParallelConfig& p = config.parallel;
   p.tensor = c.tensor;
@@ -203,6 +205,17 @@ inline std::vector<Case> cases_of(int ranks) {
            .precision = delayed_fp32,
            .pipeline = 2,
            .recompute = selective},
+          {.name = "tp2_sp_gpt_delayed_head_fp32",
+           .family = gpt,
+           .precision = delayed_fp32,
+           .tensor = 2,
+           .sequence = true,
+           .fp8_head = true},
+          {.name = "pp2_gpt_delayed_head",
+           .family = gpt,
+           .precision = delayed,
+           .pipeline = 2,
+           .fp8_head = true},
           {.name = "dp2_llama_delayed", .family = llama, .precision = delayed, .bucket_size = 20'000},
           {.name = "dp2_gpt_tensorwise", .family = gpt, .precision = tensorwise, .recompute = full},
       };

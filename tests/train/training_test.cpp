@@ -125,6 +125,7 @@ const Case kCases[] = {
     {"fp8_param_remainders", kFp8 + std::vector<std::string>{"optimizer.store_param_remainders=true"}},
     {"param_remainders_saved_in_the_foreground",
      {"optimizer.store_param_remainders=true", "checkpoint.save_every=1", "checkpoint.async=false"}},
+    {"fp8_output_layer", kFp8 + std::vector<std::string>{"precision.fp8_output_layer=true"}},
     {"fp8_tensorwise", kFp8 + std::vector<std::string>{"precision.fp8_recipe=tensorwise"}},
     {"fp8_gpt_with_dropout",
      kFp8 + std::vector<std::string>{"model.family=gpt", "model.num_query_groups=4",

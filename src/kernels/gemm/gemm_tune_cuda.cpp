@@ -21,7 +21,8 @@ constexpr float kNearTheBestUnderLoad = 1.2f;
 constexpr float kSettleMs = 40.0f;
 constexpr float kLoadedMs = 80.0f;
 constexpr int kLoadedRounds = 2;
-constexpr size_t kCacheFills = 4;  ///< a working set of so many L2 caches evicts itself
+constexpr int kMaxLoadedLaunches = 400;  ///< products so short that this ends their time do not heat the card
+constexpr size_t kCacheFills = 4;        ///< a working set of so many L2 caches evicts itself
 
 size_t l2_bytes() {
   int device = 0, bytes = 0;
@@ -99,7 +100,9 @@ void race(Stopwatch& watch, float about_ms, std::vector<std::pair<float, int>>& 
 /// and back again, so that what drifts (the temperature) meets all alike.
 void race_under_load(Stopwatch& watch, float about_ms, std::vector<std::pair<float, int>>& candidates,
                      const std::function<bool(int)>& run) {
-  const auto launches = [&](float ms) { return std::max(1, static_cast<int>(ms / std::max(about_ms, 1e-3f))); };
+  const auto launches = [&](float ms) {
+    return std::clamp(static_cast<int>(ms / std::max(about_ms, 1e-3f)), 1, kMaxLoadedLaunches);
+  };
   watch.measure(launches(kLoadedMs), candidates.front().second, run);
   for (auto& [ms, i] : candidates) ms = 0.0f;
   for (int round = 0; round < kLoadedRounds; ++round) {

@@ -85,7 +85,8 @@ void BpeModel::read_merges(const BpeSpec& spec, const std::string& where) {
       return *id;
     };
     const int32_t left_id = id_of(left), right_id = id_of(right);
-    add_merge(pair_key(left_id, right_id), static_cast<uint32_t>(i), id_of(product));
+    const uint32_t rank = spec.ranks.empty() ? static_cast<uint32_t>(i) : spec.ranks[i];
+    add_merge(pair_key(left_id, right_id), rank, id_of(product));
   }
 }
 

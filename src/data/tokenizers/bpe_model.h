@@ -23,6 +23,7 @@ namespace te {
 struct BpeSpec {
   std::vector<std::pair<std::string, int64_t>> vocab;       ///< token, id
   std::vector<std::pair<std::string, std::string>> merges;  ///< best first
+  std::vector<uint32_t> ranks;  ///< of the merges, where some are as good as others; empty: their place
   std::optional<std::string> unk_token;
   bool fuse_unk = false;       ///< neighbouring unknown characters make one unknown token
   bool byte_fallback = false;  ///< tokens `<0x00>` to `<0xFF>` stand for bytes

@@ -3,6 +3,8 @@
 #include <sentencepiece_processor.h>
 
 #include "core/error.h"
+#include "data/tokenizers/sentencepiece_bpe.h"
+#include "data/tokenizers/utf8.h"
 
 namespace te {
 
@@ -29,6 +31,9 @@ SentencePieceTokenizer::SentencePieceTokenizer(const std::string& model, const s
   check(processor_->LoadFromSerializedProto(model), name, "load the model");
   if (processor_->GetPieceSize() <= 0)
     user_error("tokenizer {}: the SentencePiece model has no pieces", name);
+  if (auto spec = read_sentencepiece_bpe(model)) {
+    bpe_ = std::make_unique<BpeTokenizer>(std::move(*spec), name);
+  }
 }
 
 SentencePieceTokenizer::~SentencePieceTokenizer() = default;
@@ -59,9 +64,23 @@ std::optional<int32_t> SentencePieceTokenizer::find_token(std::string_view token
 void SentencePieceTokenizer::encode_text(std::string_view text, std::vector<int32_t>& tokens,
                                          SpecialTokens /*special*/) const {
   if (text.empty()) return;
+  if (bpe_ != nullptr) return encode_bpe(text, tokens);
   std::vector<int> ids;
   check(processor_->Encode(text, &ids), name_, "encode a text");
   tokens.insert(tokens.end(), ids.begin(), ids.end());
+}
+
+void SentencePieceTokenizer::encode_bpe(std::string_view text, std::vector<int32_t>& tokens) const {
+  if (valid_utf8_prefix(text) == text.size()) return bpe_->encode(text, tokens);
+  std::string mended;
+  for_each_utf8_run(text, [&](std::string_view run, bool valid) {
+    if (valid) {
+      mended += run;
+    } else {
+      for (size_t i = 0; i < run.size(); ++i) append_utf8(0xFFFD, mended);
+    }
+  });
+  bpe_->encode(mended, tokens);
 }
 
 std::string SentencePieceTokenizer::decode(std::span<const int32_t> tokens) const {

@@ -1,11 +1,12 @@
-// SentencePiece models (tokenizer.model), through libsentencepiece.
+// SentencePiece models (tokenizer.model), through libsentencepiece; texts of plain BPE models are encoded by a
+// BpeTokenizer (sentencepiece_bpe.h), to the same tokens.
 #pragma once
 
 #include <memory>
 #include <optional>
 #include <string>
 
-#include "data/tokenizer.h"
+#include "data/tokenizers/bpe_tokenizer.h"
 
 namespace sentencepiece {
 class SentencePieceProcessor;
@@ -21,6 +22,9 @@ class SentencePieceTokenizer : public Tokenizer {
   /// `model`: the file's bytes. UserError "tokenizer NAME: ..." when it is damaged.
   SentencePieceTokenizer(const std::string& model, const std::string& name);
   ~SentencePieceTokenizer() override;
+
+  /// Whether a BpeTokenizer encodes.
+  bool is_plain_bpe() const { return bpe_ != nullptr; }
 
   /// The model's own </s> and <s>, where it has them.
   std::optional<int32_t> model_end() const;
@@ -38,9 +42,11 @@ class SentencePieceTokenizer : public Tokenizer {
 
  private:
   void encode_text(std::string_view text, std::vector<int32_t>& tokens, SpecialTokens special) const override;
+  void encode_bpe(std::string_view text, std::vector<int32_t>& tokens) const;
 
   std::string name_;
   std::unique_ptr<sentencepiece::SentencePieceProcessor> processor_;
+  std::unique_ptr<BpeTokenizer> bpe_;
   int32_t end_of_document_ = -1;
   std::optional<int32_t> begin_of_document_;
 };

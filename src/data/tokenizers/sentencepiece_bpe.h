@@ -10,10 +10,10 @@
 
 namespace te {
 
-/// The parts of a model (ModelProto of SentencePiece, serialized) if all of these hold, else nothing: BPE; no table of
+/// The parts of a model (`bytes`: SentencePiece's ModelProto, serialized) if all of these hold, else nothing: BPE; no table of
 /// normalization; white space is escaped, kept and not a suffix; a token for every byte (byte_fallback); no user-defined
 /// and no unused pieces; every piece of text is made of pieces of one character, and no two pieces are alike.
 /// The tokenizer takes UTF-8 only.
-std::optional<BpeTokenizerSpec> read_sentencepiece_bpe(const std::string& model);
+std::optional<BpeTokenizerSpec> read_sentencepiece_bpe(const std::string& bytes);
 
 }  // namespace te

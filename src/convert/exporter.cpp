@@ -8,6 +8,7 @@
 #include "checkpoint/folder.h"
 #include "checkpoint/safetensors.h"
 #include "convert/hugging_face_config.h"
+#include "convert/write_behind.h"
 #include "core/error.h"
 #include "core/float_types.h"
 
@@ -101,51 +102,56 @@ class ShardWriting {
     std::vector<SafetensorsSpec> specs;
     for (const Job& job : jobs) specs.push_back({job.part->name, job.dtype, job.part->shape});
     SafetensorsWriter writer(path, specs, {{"format", "pt"}});
+    WriteBehind pieces([&](const std::string& name, const std::byte* data, size_t bytes) {
+      writer.write(name, data, bytes);
+    });
     for (const Job& job : jobs)
-      job.part->order == Order::transposed ? transposed(writer, job) : straight(writer, job);
+      job.part->order == Order::transposed ? transposed(pieces, job) : straight(pieces, job);
+    pieces.finish();
     writer.finish();
     ++done_.files;
   }
 
  private:
-  void put(SafetensorsWriter& writer, const Job& job, const std::byte* data, int64_t values) {
+  void put(WriteBehind& pieces, const Job& job, int64_t values) {
     const size_t bytes = static_cast<size_t>(values) * dtype_size(job.dtype);
-    writer.write(job.part->name, data, bytes);
+    pieces.put(job.part->name, bytes);
     done_.bytes += static_cast<int64_t>(bytes);
     if (progress_) progress_(done_.bytes);
   }
 
-  void straight(SafetensorsWriter& writer, const Job& job) {
+  void straight(WriteBehind& pieces, const Job& job) {
     const int64_t cols = job.parameter->cols(), rows = job.part->rows();
     const int64_t most = std::max<int64_t>(1, kPieceBytes / (4 * cols));
     for (int64_t first = 0; first < rows; first += most) {
       const int64_t count = std::min(most, rows - first);
-      source_.resize(static_cast<size_t>(4 * count * cols));
-      read_rows(reader_, *job.parameter, job.top + first, count, job.dtype, source_.data());
-      put(writer, job, source_.data(), count * cols);
+      read_rows(reader_, *job.parameter, job.top + first, count, job.dtype,
+                pieces.buffer(static_cast<size_t>(4 * count * cols)));
+      put(pieces, job, count * cols);
     }
   }
 
   // [out, in] as a whole, written as pieces of [in, out].
-  void transposed(SafetensorsWriter& writer, const Job& job) {
+  void transposed(WriteBehind& pieces, const Job& job) {
     const int64_t in = job.parameter->cols(), out = job.part->rows();
     const size_t size = dtype_size(job.dtype);
     const int64_t stored = static_cast<int64_t>(dtype_size(reader_.at(job.parameter->name).dtype));
-    source_.resize(static_cast<size_t>(out * in * std::max(stored, static_cast<int64_t>(size))));
+    const auto bytes = static_cast<size_t>(out * in * std::max(stored, static_cast<int64_t>(size)));
+    if (source_.size() < bytes) source_.resize(bytes);
     read_rows(reader_, *job.parameter, job.top, out, job.dtype, source_.data());
     const int64_t most = std::max<int64_t>(1, kPieceBytes / (4 * out));
     for (int64_t first = 0; first < in; first += most) {
       const int64_t count = std::min(most, in - first);
-      piece_.resize(static_cast<size_t>(count * out) * size);
-      transpose(source_.data(), in, first, count, out, size, piece_.data());
-      put(writer, job, piece_.data(), count * out);
+      transpose(source_.data(), in, first, count, out, size,
+                pieces.buffer(static_cast<size_t>(count * out) * size));
+      put(pieces, job, count * out);
     }
   }
 
   const checkpoint::Reader& reader_;
   const OnProgress& progress_;
   Converted& done_;
-  std::vector<std::byte> source_, piece_;
+  std::vector<std::byte> source_;  ///< of what is transposed
 };
 
 std::string shard_name(size_t number, size_t count) {

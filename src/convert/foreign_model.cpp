@@ -16,7 +16,7 @@ std::string shape_text(const std::vector<int64_t>& shape) {
 template <class T>
 void transpose_as(const std::byte* in, int64_t width, int64_t first, int64_t rows, int64_t cols,
                   std::byte* out) {
-  constexpr int64_t kTile = 32;
+  constexpr int64_t kTile = 64;
   for (int64_t r0 = 0; r0 < rows; r0 += kTile) {
     for (int64_t c0 = 0; c0 < cols; c0 += kTile) {
       const int64_t r1 = std::min(r0 + kTile, rows), c1 = std::min(c0 + kTile, cols);
@@ -36,12 +36,9 @@ void transpose(const std::byte* in, int64_t width, int64_t first, int64_t rows, 
             : transpose_as<uint32_t>(in, width, first, rows, cols, out);
 }
 
-ForeignModel::ForeignModel(std::string title, config::ModelConfig model, std::vector<ParameterLayout> layout,
-                           TensorFiles files)
-    : title_(std::move(title)),
-      model_(std::move(model)),
-      layout_(std::move(layout)),
-      files_(std::move(files)) {
+ForeignModel::ForeignModel(std::string title, const config::ModelConfig& model,
+                           std::vector<ParameterLayout> layout, TensorFiles files)
+    : title_(std::move(title)), model_(model), layout_(std::move(layout)), files_(std::move(files)) {
   for (const ParameterLayout& parameter : layout_) {
     for (const Part& part : parameter.parts) {
       const StoredTensor* stored = files_.find(part.name);
@@ -77,7 +74,8 @@ const std::byte* ForeignModel::whole(const Part& part, DType as) const {
   if (whole_.name != part.name || whole_.as != as) {
     whole_.name.clear();
     const StoredTensor& stored = *files_.find(part.name);
-    whole_.bytes.resize(static_cast<size_t>(stored.numel()) * dtype_size(as));
+    const size_t bytes = static_cast<size_t>(stored.numel()) * dtype_size(as);
+    if (whole_.bytes.size() < bytes) whole_.bytes.resize(bytes);
     files_.read(stored, 0, stored.numel(), as, whole_.bytes.data());
     whole_.name = part.name;
     whole_.as = as;

@@ -19,7 +19,7 @@ namespace te::convert {
 class ForeignModel {
  public:
   /// UserError when the files lack a part of the layout, or have it in another shape.
-  ForeignModel(std::string title, config::ModelConfig model, std::vector<ParameterLayout> layout,
+  ForeignModel(std::string title, const config::ModelConfig& model, std::vector<ParameterLayout> layout,
                TensorFiles files);
 
   const std::string& title() const { return title_; }

@@ -6,6 +6,7 @@
 #include "checkpoint/folder.h"
 #include "checkpoint/writer.h"
 #include "convert/hugging_face_config.h"
+#include "convert/write_behind.h"
 #include "core/error.h"
 
 namespace te::convert {
@@ -33,18 +34,20 @@ Converted write_checkpoint(const ForeignModel& model, const std::filesystem::pat
     specs.push_back({parameter.name, model.dtype(parameter), parameter.shape});
   checkpoint::Writer writer(directory, {}, config::to_yaml(whole_config(model.model())), specs);
   Converted done{.tensors = static_cast<int64_t>(specs.size()), .files = 1, .bytes = 0};
-  std::vector<std::byte> piece;
+  WriteBehind pieces(
+      [&](const std::string& name, const std::byte* data, size_t bytes) { writer.write(name, data, bytes); });
   for (const ParameterLayout& parameter : model.parameters()) {
     const int64_t width = row_bytes(model, parameter), most = std::max<int64_t>(1, kPieceBytes / width);
     for (int64_t first = 0; first < parameter.rows(); first += most) {
       const int64_t count = std::min(most, parameter.rows() - first);
-      piece.resize(static_cast<size_t>(count * width));
-      model.read_rows(parameter, first, count, piece.data());
-      writer.write(parameter.name, piece.data(), piece.size());
+      const auto bytes = static_cast<size_t>(count * width);
+      model.read_rows(parameter, first, count, pieces.buffer(bytes));
+      pieces.put(parameter.name, bytes);
       done.bytes += count * width;
       if (progress) progress(done.bytes);
     }
   }
+  pieces.finish();
   writer.finish();
   return done;
 }

@@ -42,6 +42,10 @@ void OutputOptions::check_counts(int64_t train, int64_t valid, const char* what)
       valid_fraction, train + valid, what, valid == 0 ? "validation" : "training", what);
 }
 
+std::string file_count(size_t files) {
+  return fmt::format("{} file{}", files, files == 1 ? "" : "s");
+}
+
 void print_written(const std::string& prefix, const IndexedDatasetWriter& writer) {
   fmt::print("{}: {} documents, {} tokens, {} bytes as {}\n", prefix, writer.num_documents(),
              writer.num_tokens(), writer.num_tokens() * token_size(writer.token_type()),

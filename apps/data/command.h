@@ -30,6 +30,9 @@ struct OutputOptions {
 /// "PREFIX: 3 documents, 5 tokens, 10 bytes as u16".
 void print_written(const std::string& prefix, const IndexedDatasetWriter& writer);
 
+/// "1 file", "2 files".
+std::string file_count(size_t files);
+
 /// Help texts that mean the same everywhere.
 inline constexpr const char* kInputHelp =
     "A file, a folder (all text files below it), or - for standard input; may be given several times. "

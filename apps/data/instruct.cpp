@@ -128,8 +128,8 @@ void instruct(const Arguments& arguments) {
     });
   }
   if (conversations == 0) {
-    user_error("--input: {} files hold no conversation with a response ({} without); give other data",
-               files.paths.size(), without_response);
+    user_error("--input: no conversation with a response in {} ({} without); give other data",
+               file_count(files.paths.size()), without_response);
   }
   arguments.outputs.check_counts(train.conversations(), valid ? valid->conversations() : 0, "conversations");
   if (valid) valid->finish(arguments.seq_length);

@@ -121,12 +121,12 @@ void tokenize(const Arguments& arguments) {
   encoder.finish();
   check_interrupted();
   if (outputs.documents() == 0) {
-    user_error("--input: {} files hold no document; give a file with text", files.paths.size());
+    user_error("--input: no document in {}; give a file with text", file_count(files.paths.size()));
   }
   outputs.finish();
   const double seconds = progress.seconds();
-  fmt::print("{} files{}, {:.2f} bytes of text per token, {:.1f} s, {:.1f} MB of text/s\n",
-             files.paths.size(),
+  fmt::print("{}{}, {:.2f} bytes of text per token, {:.1f} s, {:.1f} MB of text/s\n",
+             file_count(files.paths.size()),
              files.skipped > 0 ? fmt::format(" ({} binary files skipped)", files.skipped) : "",
              static_cast<double>(text_bytes) / static_cast<double>(outputs.tokens()), seconds,
              static_cast<double>(text_bytes) / 1e6 / seconds);

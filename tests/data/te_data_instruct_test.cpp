@@ -108,7 +108,7 @@ TEST(TeDataInstruct, RefusesBadInputInOneLineAndLeavesNoFile) {
   expect_refused(instruct(good, "--template plain --prompt-field q"), "give both or neither");
   expect_refused(instruct(good, "--template plain --context-field q"), "--context-field: is for");
   expect_refused(instruct("\n{\"q\": \"x\", \"a\": \"\"}\n", fields + "--template plain"),
-                 "1 files hold no conversation with a response (1 without)");
+                 "no conversation with a response in 1 file (1 without)");
   expect_refused(instruct(good + "[]\n", fields + "--template plain"), "a.jsonl:2: holds a JSON array");
   expect_refused(instruct(good + "x", fields + "--template plain", "a.json"), "a.json:2: `x` stands where");
   expect_no_dataset(folder / "out");

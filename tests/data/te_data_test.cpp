@@ -93,7 +93,7 @@ TEST(TeData, RefusesBadInputInOneLineAndLeavesNoFile) {
                  "no field `text`; name it with --jsonl-field, this object has: body, id");
   expect_refused(tokenize("a.jsonl", "{\"text\": 3}\n"), "field `text` is a number");
   expect_refused(tokenize("a.txt", std::string("fine\na\0b", 8)), "a.txt:2: holds a NUL byte");
-  expect_refused(tokenize("a.txt", ""), "hold no document");
+  expect_refused(tokenize("a.txt", ""), "no document in 1 file;");
   expect_refused(tokenize("a.txt", "x", " --valid-fraction 0.1 --valid-output " + (folder / "v")),
                  "leaves the validation set empty");
   expect_refused(tokenize("a.txt", "x", " --valid-fraction 1.5 --valid-output " + (folder / "v")),

@@ -38,6 +38,7 @@ main() {
     esac
     shift
   done
+  command -v clang++ >/dev/null || die "clang++ not found; install clang and libomp-dev"
   cd "$TE_ROOT"
   if [[ ${#targets[@]} -eq 0 ]]; then
     for source in fuzz/*_fuzz.cpp; do targets+=("$(basename "$source" _fuzz.cpp)"); done

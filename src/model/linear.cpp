@@ -17,7 +17,8 @@ Linear::Linear(Spec spec, Parameter* weight, fp8::Recipe& recipe, parallel::Tens
   grad_quantizer_ = recipe.quantizer(spec_.name, spec_.layer, OperandRole::grad_output);
 }
 
-Linear::Linear(Spec spec, ParameterStore& parameters, fp8::Recipe& recipe, parallel::TensorParallel& tensor)
+Linear::Linear(const Spec& spec, ParameterStore& parameters, fp8::Recipe& recipe,
+               parallel::TensorParallel& tensor)
     : Linear(spec,
              parameters.add(
                  {.name = spec.name + ".weight", .shard = spec.weight, .std = spec.init_std, .decay = true}),

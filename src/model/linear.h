@@ -33,7 +33,7 @@ class Linear {
     Sharing bias_sharing = Sharing::sharded;
     float init_std = 0.02f;
   };
-  Linear(Spec spec, ParameterStore& parameters, fp8::Recipe& recipe, parallel::TensorParallel& tensor);
+  Linear(const Spec& spec, ParameterStore& parameters, fp8::Recipe& recipe, parallel::TensorParallel& tensor);
   /// The same with a weight that exists already (the spec's shapes are not looked at), and no bias.
   Linear(Spec spec, Parameter* weight, fp8::Recipe& recipe, parallel::TensorParallel& tensor);
   Linear(const Linear&) = delete;

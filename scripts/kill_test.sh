@@ -41,8 +41,8 @@ train() {
 # latest_step RUN: the step that `latest` names; -1 where there is none.
 latest_step() {
   local name
-  name="$(cat "$folder/$1/checkpoints/latest" 2>/dev/null || echo step_-1)"
-  echo "$((10#${name#step_}))" 2>/dev/null || echo -1
+  name="$(cat "$folder/$1/checkpoints/latest" 2>/dev/null)" || true
+  if [[ "$name" =~ ^step_([0-9]+)$ ]]; then echo "$((10#${BASH_REMATCH[1]}))"; else echo -1; fi
 }
 
 # restart: what a restart finds. It ends at once: the run is beyond its last step, or at its first.

@@ -133,6 +133,16 @@ __device__ __forceinline__ uint16_t to_fp8x2(float x, float y) {
   return __nv_cvt_float2_to_fp8x2(make_float2(x, y), __NV_SATFINITE, kInterpretation<type>);
 }
 
+/// A 4 x 4 transpose of bytes: column[j] has byte j of the four rows, the first row's lowest.
+__device__ __forceinline__ void transpose_4x4(const uint32_t (&row)[4], uint32_t (&column)[4]) {
+  const uint32_t low01 = __byte_perm(row[0], row[1], 0x5140), low23 = __byte_perm(row[2], row[3], 0x5140);
+  const uint32_t high01 = __byte_perm(row[0], row[1], 0x7362), high23 = __byte_perm(row[2], row[3], 0x7362);
+  column[0] = __byte_perm(low01, low23, 0x5410);
+  column[1] = __byte_perm(low01, low23, 0x7632);
+  column[2] = __byte_perm(high01, high23, 0x5410);
+  column[3] = __byte_perm(high01, high23, 0x7632);
+}
+
 /// Running statistics of one thread; see Fp8Counters.
 struct ThreadCounters {
   unsigned saturated = 0;

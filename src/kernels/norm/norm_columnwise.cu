@@ -77,14 +77,10 @@ __global__ void __launch_bounds__(kThreads)
     uint32_t word[4];
 #pragma unroll
     for (int j = 0; j < 4; ++j) word[j] = bytes(row0 + 4 * group + j, col0 + 4 * lane);
-    const uint32_t low01 = __byte_perm(word[0], word[1], 0x5140);
-    const uint32_t low23 = __byte_perm(word[2], word[3], 0x5140);
-    const uint32_t high01 = __byte_perm(word[0], word[1], 0x7362);
-    const uint32_t high23 = __byte_perm(word[2], word[3], 0x7362);
-    tile[4 * lane + 0][group ^ lane] = __byte_perm(low01, low23, 0x5410);
-    tile[4 * lane + 1][group ^ lane] = __byte_perm(low01, low23, 0x7632);
-    tile[4 * lane + 2][group ^ lane] = __byte_perm(high01, high23, 0x5410);
-    tile[4 * lane + 3][group ^ lane] = __byte_perm(high01, high23, 0x7632);
+    uint32_t column[4];
+    transpose_4x4(word, column);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) tile[4 * lane + j][group ^ lane] = column[j];
   }
   __syncthreads();
   const int64_t row = row0 + 4 * lane;

@@ -192,14 +192,11 @@ class RowsThread {
       uint32_t row[kRows];
 #pragma unroll
       for (int i = 0; i < kRows; ++i) row[i] = half == 0 ? bytes[i].x : bytes[i].y;
-      const uint32_t low01 = __byte_perm(row[0], row[1], 0x5140), low23 = __byte_perm(row[2], row[3], 0x5140);
-      const uint32_t high01 = __byte_perm(row[0], row[1], 0x7362),
-                     high23 = __byte_perm(row[2], row[3], 0x7362);
+      uint32_t column[4];
+      transpose_4x4(row, column);
       uint32_t* const words = to + half * 4 * kTurns + place;
-      words[0 * kTurns] = __byte_perm(low01, low23, 0x5410);
-      words[1 * kTurns] = __byte_perm(low01, low23, 0x7632);
-      words[2 * kTurns] = __byte_perm(high01, high23, 0x5410);
-      words[3 * kTurns] = __byte_perm(high01, high23, 0x7632);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) words[j * kTurns] = column[j];
     }
   }
 

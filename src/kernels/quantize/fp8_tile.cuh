@@ -79,14 +79,11 @@ __device__ __forceinline__ void store_transposed(const uint2 (&bytes)[kThreadRow
     uint32_t row[kThreadRows];
 #pragma unroll
     for (int i = 0; i < kThreadRows; ++i) row[i] = half == 0 ? bytes[i].x : bytes[i].y;
-    // A 4 x 4 transpose of bytes: pair rows, then pair the pairs.
-    const uint32_t low01 = __byte_perm(row[0], row[1], 0x5140), low23 = __byte_perm(row[2], row[3], 0x5140);
-    const uint32_t high01 = __byte_perm(row[0], row[1], 0x7362), high23 = __byte_perm(row[2], row[3], 0x7362);
-    uint32_t* const column = words + (tx * 8 + half * 4) * (kTileRows / 4) + place;
-    column[0 * (kTileRows / 4)] = __byte_perm(low01, low23, 0x5410);
-    column[1 * (kTileRows / 4)] = __byte_perm(low01, low23, 0x7632);
-    column[2 * (kTileRows / 4)] = __byte_perm(high01, high23, 0x5410);
-    column[3 * (kTileRows / 4)] = __byte_perm(high01, high23, 0x7632);
+    uint32_t column[4];
+    transpose_4x4(row, column);
+    uint32_t* const to = words + (tx * 8 + half * 4) * (kTileRows / 4) + place;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) to[j * (kTileRows / 4)] = column[j];
   }
   __syncthreads();
   constexpr int kUnits = kTileRows / 16;

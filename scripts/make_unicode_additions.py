@@ -41,30 +41,30 @@ class Pcre2:
     UTF, UCP, NO_UTF_CHECK = 0x00080000, 0x00020000, 0x40000000
 
     def __init__(self):
-        self.library = ctypes.CDLL(ctypes.util.find_library("pcre2-8"))
-        self.library.pcre2_compile_8.restype = ctypes.c_void_p
-        self.library.pcre2_match_data_create_8.restype = ctypes.c_void_p
-        self.library.pcre2_get_ovector_pointer_8.restype = ctypes.POINTER(ctypes.c_size_t)
+        self.pcre2 = ctypes.CDLL(ctypes.util.find_library("pcre2-8"))
+        self.pcre2.pcre2_compile_8.restype = ctypes.c_void_p
+        self.pcre2.pcre2_match_data_create_8.restype = ctypes.c_void_p
+        self.pcre2.pcre2_get_ovector_pointer_8.restype = ctypes.POINTER(ctypes.c_size_t)
 
     def config(self, what):
         text = ctypes.create_string_buffer(64)
-        self.library.pcre2_config_8(what, text)
+        self.pcre2.pcre2_config_8(what, text)
         return text.value.decode().split()[0]
 
     def members(self, name):
         """The code points that \\p{name} matches."""
         regex, error, at = rf"[\p{{{name}}}]+".encode(), ctypes.c_int(), ctypes.c_size_t()
-        code = self.library.pcre2_compile_8(
+        code = self.pcre2.pcre2_compile_8(
             regex, ctypes.c_size_t(len(regex)), self.UTF | self.UCP, ctypes.byref(error), ctypes.byref(at), None
         )
         if not code:
             sys.exit(f"PCRE2 does not know the property {name}")
-        data = ctypes.c_void_p(self.library.pcre2_match_data_create_8(1, None))
+        data = ctypes.c_void_p(self.pcre2.pcre2_match_data_create_8(1, None))
         text, found, begin = TEXT.encode(), set(), 0
-        while self.library.pcre2_match_8(
+        while self.pcre2.pcre2_match_8(
             ctypes.c_void_p(code), text, ctypes.c_size_t(len(text)), ctypes.c_size_t(begin), self.NO_UTF_CHECK, data, None
         ) > 0:
-            offsets = self.library.pcre2_get_ovector_pointer_8(data)
+            offsets = self.pcre2.pcre2_get_ovector_pointer_8(data)
             found.update(map(ord, text[offsets[0] : offsets[1]].decode()))
             begin = offsets[1]
         return found

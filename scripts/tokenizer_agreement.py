@@ -27,6 +27,7 @@ import tempfile
 
 import numpy as np
 import tokenizers
+from json_strings import strings
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -55,14 +56,6 @@ def fail(message):
 
 
 # --- documents ---------------------------------------------------------------------------------------------------
-
-
-def strings(value):
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, (list, dict)):
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from strings(part)
 
 
 def read_corpus(path, limit):

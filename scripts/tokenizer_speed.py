@@ -28,18 +28,12 @@ import sys
 import tempfile
 import time
 
+from json_strings import strings
+
 
 def fail(message):
     print(f"tokenizer_speed.py: error: {message}", file=sys.stderr)
     sys.exit(2)
-
-
-def strings(value):
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, (list, dict)):
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from strings(part)
 
 
 def prepare(path, limit, folder):

@@ -120,8 +120,7 @@ const auto kKeys = std::to_array<Key>({
      "Layers at the output that stay in BF16."},
     {TE_KEY(precision.fp8_output_layer), kBuiltIn, kAny,
      "With FP8: the products of the output layer, too. Faster where the vocabulary is large beside the "
-     "model; "
-     "the gradient of the logits, most of it tiny, then has the range of one tensor's E5M2 (E4M3 with "
+     "model; the gradient of the logits, most of it tiny, then has the range of one tensor's E5M2 (E4M3 with "
      "`fp8: e4m3`)."},
     {TE_KEY(precision.fp8_calibrate), kBuiltIn, kAny,
      "With `fp8: off`: record the amaxes that an FP8 run would see, so that FP8 can take over at any step."},
@@ -228,8 +227,8 @@ const auto kKeys = std::to_array<Key>({
     {TE_KEY(data.tokenizer), kBuiltIn, kAny,
      "What the datasets were tokenized with, as given to te-data: `bytes` (256 bytes and an end-of-document "
      "token), a tokenizer's file, or its folder. Its files are copied to `checkpoint.directory`, where "
-     "te-generate and te-convert "
-     "export find them; when empty, those are copied that the checkpoint of `init_from` or `resume` has.",
+     "te-generate and te-convert export find them; when empty, those are copied that the checkpoint of "
+     "`init_from` or `resume` has.",
      "empty, `bytes` or a path"},
 
     {TE_KEY(checkpoint.directory), "logging.directory/checkpoints", kAny, "Where checkpoints are written."},

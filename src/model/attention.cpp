@@ -142,7 +142,7 @@ void DotProductAttention::backward(const Context& context, const Tensor& qkv, co
   if (!rope_.cos) return;
   kernels::Rope rope = rotation(dqkv, true);
   rope.out = cast;
-  if (cast && dbias) rope.dbias = dbias, rope.scratch = scratch.column_sums;
+  if (dbias) rope.dbias = dbias, rope.scratch = scratch.column_sums;
   kernels::rope(context, rope);
 }
 

@@ -109,8 +109,9 @@ void ColumnParallelLinear::backward(const Context& context, Operand& grad, const
                                     const Tensor& dx, const Pass& pass, const Scratch& scratch,
                                     bool deferred) {
   // 1. dy as the products need it, and the bias gradient, as far as dy's producer has not seen to it.
+  const Tensor dbias = grad.bias_summed ? Tensor{} : bias_gradient();
+  TE_CHECK(!grad.quantized || !dbias, "{}: dy came in FP8 without its column sums", spec_.name);
   if (!grad.quantized) {
-    const Tensor dbias = grad.bias_summed ? Tensor{} : bias_gradient();
     grad_quantizer_.complete(context, grad, pass.quantize_mode(), dbias, scratch.column_sums);
   }
   // 2. dgrad; while the sum over the ranks travels, 3. wgrad.

@@ -228,10 +228,10 @@ void TransformerLayer::backward_attention(const Context& context, LayerActivatio
                         a.proj_input, d_o, pass, scratch, deferred);
   // 3'. Attention and rotary embedding, whose result is linear_qkv's grad_output.
   g.qkv.quantized = false;
-  g.qkv.bias_summed = false;
   kernels::Fp8Output cast;
   if (attention_.can_cast()) cast = linear_qkv_.grad_target(g.qkv, pass).fp8;
-  const Tensor dbias = linear_qkv_.bias() != nullptr ? linear_qkv_.bias()->grad : Tensor{};
+  const Tensor dbias = cast && linear_qkv_.bias() != nullptr ? linear_qkv_.bias()->grad : Tensor{};
+  g.qkv.bias_summed = static_cast<bool>(dbias);
   attention_.backward(context, a.qkv, a.proj_input.hp, a.lse, d_o, g.qkv.hp, cast, dbias, pass, scratch);
   // 2'. Queries, keys and values.
   if (selective) {

@@ -21,6 +21,8 @@ constexpr float kNearTheBestUnderLoad = 1.2f;
 constexpr float kSettleMs = 40.0f;
 constexpr float kLoadedMs = 80.0f;
 constexpr int kLoadedRounds = 2;
+static_assert(kLoadedRounds % 2 == 0,
+              "a round reverses the candidates' order, and the first one is told by its place");
 constexpr int kMaxLoadedLaunches = 400;  ///< products so short that this ends their time do not heat the card
 constexpr size_t kCacheFills = 4;        ///< a working set of so many L2 caches evicts itself
 

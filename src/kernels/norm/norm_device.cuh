@@ -110,6 +110,42 @@ struct NormFp8Sums {
   }
 };
 
+/// A NormForward as the kernels see it; null pointers ask for nothing.
+template <class T>
+struct NormForwardParams {
+  const T* x;
+  const T* delta;
+  T* sum;
+  const T* gamma;
+  const T* beta;
+  float* mean;
+  float* rstd;
+  T* y;
+  uint8_t* columnwise;  ///< [hidden, rows]
+  NormFp8 fp8;
+  int64_t rows;
+  int64_t hidden;
+  float eps;
+  bool layer;
+};
+template <class T>
+NormForwardParams<T> norm_forward_params(const NormForward& a) {
+  return {.x = a.x.as<T>(),
+          .delta = a.delta.as<T>(),
+          .sum = a.sum.as<T>(),
+          .gamma = a.gamma.as<T>(),
+          .beta = a.beta.as<T>(),
+          .mean = a.mean.as<float>(),
+          .rstd = a.rstd.as<float>(),
+          .y = a.y.as<T>(),
+          .columnwise = a.y_fp8.columnwise.as<uint8_t>(),
+          .fp8 = norm_fp8(a.y_fp8),
+          .rows = a.x.rows(),
+          .hidden = a.x.cols(),
+          .eps = a.eps,
+          .layer = a.kind == NormKind::layer};
+}
+
 inline bool all_aligned(size_t bytes, std::initializer_list<const void*> pointers) {
   for (const void* pointer : pointers)
     if (!is_aligned(pointer, bytes)) return false;

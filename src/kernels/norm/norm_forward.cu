@@ -10,26 +10,9 @@ namespace te::kernels::cuda {
 
 namespace {
 
-template <class T>
-struct ForwardParams {
-  const T* x;
-  const T* delta;
-  T* sum;
-  const T* gamma;
-  const T* beta;
-  float* mean;
-  float* rstd;
-  T* y;
-  NormFp8 fp8;
-  int64_t rows;
-  int64_t hidden;
-  float eps;
-  bool layer;
-};
-
 /// x of one element; plus delta, which is stored to sum.
 template <class T>
-__device__ __forceinline__ float load_input(const ForwardParams<T>& p, int64_t offset) {
+__device__ __forceinline__ float load_input(const NormForwardParams<T>& p, int64_t offset) {
   const float x = load_float(p.x + offset);
   if (p.delta == nullptr) return x;
   const float sum = round_to<T>(x + load_float(p.delta + offset));
@@ -39,7 +22,7 @@ __device__ __forceinline__ float load_input(const ForwardParams<T>& p, int64_t o
 
 /// Any width and alignment. A thread reads back only elements that it wrote itself.
 template <class T>
-__global__ void __launch_bounds__(1024) norm_forward_elements(ForwardParams<T> p) {
+__global__ void __launch_bounds__(1024) norm_forward_elements(NormForwardParams<T> p) {
   __shared__ BlockReducer::Shared shared;
   BlockReducer reducer(shared);
   NormFp8Sums sums;
@@ -74,20 +57,7 @@ __global__ void __launch_bounds__(1024) norm_forward_elements(ForwardParams<T> p
 
 template <class T>
 void launch_elements(const Context& context, const NormForward& a) {
-  ForwardParams<T> p;
-  p.x = a.x.as<T>();
-  p.delta = a.delta.as<T>();
-  p.sum = a.sum.as<T>();
-  p.gamma = a.gamma.as<T>();
-  p.beta = a.beta.as<T>();
-  p.mean = a.mean.as<float>();
-  p.rstd = a.rstd.as<float>();
-  p.y = a.y.as<T>();
-  p.fp8 = norm_fp8(a.y_fp8);
-  p.rows = a.x.rows();
-  p.hidden = a.x.cols();
-  p.eps = a.eps;
-  p.layer = a.kind == NormKind::layer;
+  const NormForwardParams<T> p = norm_forward_params<T>(a);
   const int threads = static_cast<int>(std::min<int64_t>(1024, ceil_div(p.hidden, 32) * int64_t{32}));
   const int64_t resident = int64_t{multiprocessor_count(context)} * (2048 / threads);
   const auto blocks = static_cast<unsigned>(std::max<int64_t>(1, std::min(resident, p.rows)));

@@ -26,21 +26,7 @@ constexpr int kColumnsWords = 8 * kTurns + 4;
 constexpr int64_t kMaxHidden = 1024 * 8;
 constexpr size_t kMaxTileBytes = 220 * 1024;  ///< of a block's 227 KiB
 
-struct RowsParams {
-  const bf16* x;
-  const bf16* delta;
-  bf16* sum;
-  const bf16* gamma;
-  const bf16* beta;
-  float* mean;
-  float* rstd;
-  bf16* y;
-  uint8_t* columnwise;  ///< [hidden, rows]
-  NormFp8 fp8;
-  int64_t rows;
-  int64_t hidden;
-  float eps;
-};
+using RowsParams = NormForwardParams<bf16>;
 
 /// One thread's part: eight columns of all rows of its block.
 template <bool kLayer, bool kFp8, bool kDelta>
@@ -265,10 +251,10 @@ size_t tile_bytes(int64_t hidden) {
 }
 
 /// As many blocks as run at once, so that each has several tiles.
-void launch(const RowsParams& p, bool layer, cudaStream_t stream, int multiprocessors) {
+void launch(const RowsParams& p, cudaStream_t stream, int multiprocessors) {
   const int threads = static_cast<int>(ceil_div(p.hidden, 8 * kWarpSize)) * kWarpSize;
   const bool fp8 = p.fp8.wanted, delta = p.delta != nullptr, ahead = threads <= 512;
-  const Kernel kernel = layer ? kernel_of<true>(fp8, delta, ahead) : kernel_of<false>(fp8, delta, ahead);
+  const Kernel kernel = p.layer ? kernel_of<true>(fp8, delta, ahead) : kernel_of<false>(fp8, delta, ahead);
   const size_t shared = p.columnwise != nullptr ? tile_bytes(p.hidden) : 0;
   TE_CUDA_CHECK(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
@@ -295,21 +281,9 @@ bool norm_forward_rows(const Context& context, const NormForward& a) {
   // A tile that shared memory cannot hold, and 16-byte runs that would not be aligned, leave the transposed output to
   // a kernel of its own.
   const bool fused = a.x.rows() % 16 == 0 && tile_bytes(a.x.cols()) <= kMaxTileBytes;
-  RowsParams p{};
-  p.x = a.x.as<bf16>();
-  p.delta = a.delta.as<bf16>();
-  p.sum = a.sum.as<bf16>();
-  p.gamma = a.gamma.as<bf16>();
-  p.beta = a.beta.as<bf16>();
-  p.mean = a.mean.as<float>();
-  p.rstd = a.rstd.as<float>();
-  p.y = a.y.as<bf16>();
-  p.columnwise = fused ? out.columnwise.as<uint8_t>() : nullptr;
-  p.fp8 = norm_fp8(out);
-  p.rows = a.x.rows();
-  p.hidden = a.x.cols();
-  p.eps = a.eps;
-  launch(p, a.kind == NormKind::layer, cuda_stream(context), multiprocessor_count(context));
+  RowsParams p = norm_forward_params<bf16>(a);
+  if (!fused) p.columnwise = nullptr;
+  launch(p, cuda_stream(context), multiprocessor_count(context));
   if (out.columnwise && !fused) norm_columnwise(context, a);
   return true;
 }

@@ -95,7 +95,9 @@ class Layer {
   }
   void backward() {
     context_.copy(scratch_.d_stream, dy_);
-    layer_.backward(context_, activations_, gradients_, pass_, scratch_);
+    // Below another layer its last norm would do the same for linear_fc2 as its own does for a layer below it.
+    const model::LayerBelow alike{&layer_, &gradients_};
+    layer_.backward(context_, activations_, gradients_, alike, pass_, scratch_);
   }
 
  private:

@@ -22,6 +22,11 @@ struct OperandTarget {
   kernels::Fp8Output fp8;
 };
 
+/// What the producer of a gradient dy can do in its pass for the linear whose dy it is, besides writing it. Empty: nothing.
+struct GradExtras {
+  Tensor dbias;  ///< += column sums of dy as it is stored
+};
+
 class Linear {
  public:
   struct Spec {

@@ -187,6 +187,12 @@ LayerGradients& ModelStage::gradients_of(size_t layer, const Place& place) {
   return deferred_[static_cast<size_t>(place.wgrad_slot)][layer];
 }
 
+// Of a chunk's first layer, or of its end: what another chunk has, and the embedding, is not below.
+LayerBelow ModelStage::below(const Chunk& chunk, size_t layer, const Place& place) {
+  if (layer == chunk.first) return {};
+  return {&layers_[layer - 1], &gradients_of(layer - 1, place)};
+}
+
 void ModelStage::forward(const Context& context, const Place& place, const Tensor& tokens,
                          const Tensor& targets, float grad_scale, const Tensor& loss_sum, const Tensor& out,
                          const Pass& pass) {
@@ -226,8 +232,9 @@ void ModelStage::backward(const Context& context, const Place& place, const Tens
   const bool deferred = place.wgrad_slot >= 0;
   // 3'. Final norm: its output has been overwritten by its gradient; the stream's gradient starts here.
   if (has_head(place.chunk)) {
+    const LayerBelow last = below(chunk, chunk.first + chunk.count, place);
     final_layernorm_->backward_no_residual(context, slot.final_h, slot.final_x, slot.final_statistics,
-                                           scratch_.d_stream, scratch_);
+                                           scratch_.d_stream, last.output_grad_extras(), scratch_);
     finished(context, units_.size() - 1, pass);
   }
   // 2'. Layers, last first.
@@ -237,7 +244,8 @@ void ModelStage::backward(const Context& context, const Place& place, const Tens
     if (full_recompute(config_)) {
       layer.forward(context, slot.layers[i].x_in, {}, slot.layers[i], pass.recomputed(), scratch_);
     }
-    layer.backward(context, slot.layers[i], gradients_of(index, place), pass, scratch_, deferred);
+    layer.backward(context, slot.layers[i], gradients_of(index, place), below(chunk, index, place), pass,
+                   scratch_, deferred);
     if (!deferred) finished(context, unit_of_layer(index), pass);
   }
   // 1'. Embedding.

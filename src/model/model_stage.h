@@ -119,6 +119,7 @@ class ModelStage {
   size_t unit_of_layer(size_t layer) const { return layer + (embedding_ ? 1 : 0); }
   void final_norm(const Context& context, const Tensor& residual, const Tensor& delta, Slot& slot);
   LayerGradients& gradients_of(size_t layer, const Place& place);
+  LayerBelow below(const Chunk& chunk, size_t layer, const Place& place);
 
   config::Config config_;
   std::unique_ptr<parallel::Groups> own_groups_;  ///< of the constructor without groups

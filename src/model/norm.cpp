@@ -40,7 +40,7 @@ void Norm::forward(const Context& context, const Tensor& x, const Tensor& delta,
 
 void Norm::run_backward(const Context& context, const Tensor& dy, const Tensor& x,
                         const Statistics& statistics, const Tensor& residual, const Tensor& dx,
-                        const Scratch& scratch) const {
+                        const GradExtras& extras, const Scratch& scratch) const {
   kernels::NormBackward args;
   args.kind = layer_norm_ ? kernels::NormKind::layer : kernels::NormKind::rms;
   args.dy = dy;
@@ -52,19 +52,20 @@ void Norm::run_backward(const Context& context, const Tensor& dy, const Tensor& 
   args.dx = dx;
   args.dgamma = gain_->grad;
   if (bias_ != nullptr) args.dbeta = bias_->grad;
+  args.dbias = extras.dbias;
   args.scratch = scratch.norm_sums;
   kernels::norm_backward(context, args);
 }
 
 void Norm::backward(const Context& context, const Tensor& dy, const Tensor& x, const Statistics& statistics,
-                    const Tensor& d_stream, const Scratch& scratch) const {
-  run_backward(context, dy, x, statistics, d_stream, d_stream, scratch);
+                    const Tensor& d_stream, const GradExtras& extras, const Scratch& scratch) const {
+  run_backward(context, dy, x, statistics, d_stream, d_stream, extras, scratch);
 }
 
 void Norm::backward_no_residual(const Context& context, const Tensor& dy, const Tensor& x,
                                 const Statistics& statistics, const Tensor& d_stream,
-                                const Scratch& scratch) const {
-  run_backward(context, dy, x, statistics, {}, d_stream, scratch);
+                                const GradExtras& extras, const Scratch& scratch) const {
+  run_backward(context, dy, x, statistics, {}, d_stream, extras, scratch);
 }
 
 }  // namespace te::model

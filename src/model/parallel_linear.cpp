@@ -161,18 +161,26 @@ void RowParallelLinear::forward(const Context& context, Operand& input, const Te
   });
 }
 
+// With sequence parallelism, too: the bias gradient is then that of this rank's tokens.
+GradExtras RowParallelLinear::grad_extras(Operand& grad) const {
+  grad.bias_summed = bias_ != nullptr;
+  return {bias_gradient()};
+}
+
 void RowParallelLinear::backward(const Context& context, const Tensor& dy, Operand& grad,
                                  const Operand& input, const Tensor& dx, const Pass& pass,
                                  const Scratch& scratch, bool deferred) {
   const auto products = [&](int64_t first, int64_t count) { dgrad(context, grad, dx, first, count); };
   const fp8::QuantizeMode mode = pass.quantize_mode();
+  // What the producer did holds for this dy alone; the next one may come from another producer.
+  const Tensor dbias = std::exchange(grad.bias_summed, false) ? Tensor{} : bias_gradient();
   if (!tensor_.sequence()) {
     // 1. dy as the products need it. Later steps change dy, so a deferred wgrad keeps a copy.
     const bool copies = deferred && !fp8();
     if (copies) context.copy(grad.hp, dy);
     if (!copies) grad.hp = dy;
     grad.quantized = false;
-    grad_quantizer_.complete(context, grad, mode, bias_gradient(), scratch.column_sums);
+    grad_quantizer_.complete(context, grad, mode, dbias, scratch.column_sums);
     products(0, dx.rows());
   } else {
     // 1. The same for this rank's tokens; 2. dgrad of all tokens, as they arrive.
@@ -181,7 +189,7 @@ void RowParallelLinear::backward(const Context& context, const Tensor& dy, Opera
       share.q.rowwise = {scratch.share_grad_rowwise.data, grad_quantizer_.format(), dy.shape};
       share.q.scale_inv = grad.q.scale_inv;
     }
-    grad_quantizer_.complete(context, share, mode, bias_gradient(), scratch.column_sums);
+    grad_quantizer_.complete(context, share, mode, dbias, scratch.column_sums);
     tensor_.gather(context, fp8() ? share.q.rowwise : dy, fp8() ? grad.q.rowwise : grad.hp, products);
     if (fp8()) kernels::transpose_fp8(context, grad.q.rowwise, grad.q.columnwise);
   }

@@ -68,7 +68,10 @@ class RowParallelLinear : public Linear {
   void forward(const Context& context, fp8::Operand& input, const Tensor& y, const Pass& pass,
                const Scratch& scratch);
 
-  /// From dy [stream, out]: dx [tokens, in] = dy W; W's gradient += dy^T x unless that is deferred; b's gradient.
+  /// For the producer of dy [stream, out], which then has to do all of it.
+  GradExtras grad_extras(fp8::Operand& grad) const;
+  /// From dy [stream, out]: dx [tokens, in] = dy W; W's gradient += dy^T x unless that is deferred; b's gradient, unless
+  /// the producer was given it.
   void backward(const Context& context, const Tensor& dy, fp8::Operand& grad, const fp8::Operand& input,
                 const Tensor& dx, const Pass& pass, const Scratch& scratch, bool deferred);
 };

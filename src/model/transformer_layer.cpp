@@ -156,9 +156,17 @@ void TransformerLayer::hidden_dropout(const Context& context, const Tensor& x, c
 // --- backward ----------------------------------------------------------------------------------------------
 
 void TransformerLayer::backward(const Context& context, LayerActivations& a, LayerGradients& g,
-                                const Pass& pass, const Scratch& scratch, bool deferred) {
+                                const LayerBelow& below, const Pass& pass, const Scratch& scratch,
+                                bool deferred) {
   backward_mlp(context, a, g, pass, scratch, deferred);
-  backward_attention(context, a, g, pass, scratch, deferred);
+  backward_attention(context, a, g, below, pass, scratch, deferred);
+}
+
+GradExtras LayerBelow::output_grad_extras() const {
+  return layer != nullptr ? layer->output_grad_extras(*gradients) : GradExtras{};
+}
+GradExtras TransformerLayer::output_grad_extras(LayerGradients& g) const {
+  return branch_grad_extras(linear_fc2_, g.fc2);
 }
 
 void TransformerLayer::wgrad(const Context& context, const LayerActivations& a,
@@ -175,6 +183,12 @@ Tensor TransformerLayer::branch_gradient(const Context& context, uint64_t stream
   if (dropout_ == 0.0f) return scratch.d_stream;
   hidden_dropout(context, scratch.d_stream, scratch.d_branch, stream, pass);
   return scratch.d_branch;
+}
+
+// What the norm that produces the stream's gradient can do for the linear of the sublayer that comes next: nothing
+// through a dropout, because the linear's dy is then another tensor.
+GradExtras TransformerLayer::branch_grad_extras(const RowParallelLinear& linear, fp8::Operand& grad) const {
+  return dropout_ == 0.0f ? linear.grad_extras(grad) : GradExtras{};
 }
 
 void TransformerLayer::backward_mlp(const Context& context, LayerActivations& a, LayerGradients& g,
@@ -210,12 +224,14 @@ void TransformerLayer::backward_mlp(const Context& context, LayerActivations& a,
     linear_fc1_.complete_input(context, a.fc1_input, again);
   }
   linear_fc1_.backward(context, g.fc1, a.fc1_input, scratch.d_branch, pass, scratch, deferred);
-  // 5'. Norm; its gradient joins the stream's.
-  pre_mlp_layernorm_.backward(context, scratch.d_branch, a.x_mid, a.norm2, scratch.d_stream, scratch);
+  // 5'. Norm; its gradient joins the stream's, which is linear_proj's dy.
+  pre_mlp_layernorm_.backward(context, scratch.d_branch, a.x_mid, a.norm2, scratch.d_stream,
+                              branch_grad_extras(linear_proj_, g.proj), scratch);
 }
 
 void TransformerLayer::backward_attention(const Context& context, LayerActivations& a, LayerGradients& g,
-                                          const Pass& pass, const Scratch& scratch, bool deferred) {
+                                          const LayerBelow& below, const Pass& pass, const Scratch& scratch,
+                                          bool deferred) {
   const bool selective = recompute_ == config::Recompute::selective;
   const Pass again = pass.recomputed();
   const Tensor d_o{scratch.d_inner.data, dims_.dtype, {dims_.tokens, dims_.attention}};
@@ -240,8 +256,9 @@ void TransformerLayer::backward_attention(const Context& context, LayerActivatio
     linear_qkv_.complete_input(context, a.qkv_input, again);
   }
   linear_qkv_.backward(context, g.qkv, a.qkv_input, scratch.d_branch, pass, scratch, deferred);
-  // 1'. Norm; its gradient joins the stream's.
-  input_layernorm_.backward(context, scratch.d_branch, a.x_in, a.norm1, scratch.d_stream, scratch);
+  // 1'. Norm; its gradient joins the stream's, which is the dy of linear_fc2 below.
+  input_layernorm_.backward(context, scratch.d_branch, a.x_in, a.norm1, scratch.d_stream,
+                            below.output_grad_extras(), scratch);
 }
 
 }  // namespace te::model

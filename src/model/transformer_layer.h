@@ -38,6 +38,16 @@ struct LayerGradients {
   fp8::Operand qkv, proj, fc1, fc2;
 };
 
+class TransformerLayer;
+/// In a backward pass, the layer whose output is this one's input, and its gradients; none where that is another rank's or
+/// the embedding's.
+struct LayerBelow {
+  const TransformerLayer* layer = nullptr;
+  LayerGradients* gradients = nullptr;
+  /// For the producer of the gradient of its output, right before that runs.
+  GradExtras output_grad_extras() const;
+};
+
 class TransformerLayer {
  public:
   TransformerLayer(int index, const config::Config& config, ParameterStore& parameters, fp8::Recipe& recipe,
@@ -57,10 +67,12 @@ class TransformerLayer {
   /// the stream as (activations.x_mid, scratch.delta). delta may be scratch.delta.
   void forward(const Context& context, const Tensor& residual, const Tensor& delta,
                LayerActivations& activations, const Pass& pass, const Scratch& scratch);
-  /// scratch.d_stream: in, the gradient of the layer's output; out, of its input. `deferred`: the weights' gradients
-  /// are left to wgrad(), with activations and gradients untouched in between.
+  /// For the producer of the gradient of the layer's output.
+  GradExtras output_grad_extras(LayerGradients& gradients) const;
+  /// scratch.d_stream: in, the gradient of the layer's output; out, of its input, with what `below` needs of it.
+  /// `deferred`: the weights' gradients are left to wgrad(), with activations and gradients untouched in between.
   void backward(const Context& context, LayerActivations& activations, LayerGradients& gradients,
-                const Pass& pass, const Scratch& scratch, bool deferred = false);
+                const LayerBelow& below, const Pass& pass, const Scratch& scratch, bool deferred = false);
   void wgrad(const Context& context, const LayerActivations& activations,
              const LayerGradients& gradients) const;
 
@@ -71,11 +83,12 @@ class TransformerLayer {
   void forward_mlp(const Context&, LayerActivations&, const Pass&, const Scratch&);
   void backward_mlp(const Context&, LayerActivations&, LayerGradients&, const Pass&, const Scratch&,
                     bool deferred);
-  void backward_attention(const Context&, LayerActivations&, LayerGradients&, const Pass&, const Scratch&,
-                          bool deferred);
+  void backward_attention(const Context&, LayerActivations&, LayerGradients&, const LayerBelow&, const Pass&,
+                          const Scratch&, bool deferred);
   void run_activation(const Context&, LayerActivations&, const Pass&);
   void hidden_dropout(const Context&, const Tensor& x, const Tensor& y, uint64_t stream, const Pass&) const;
   Tensor branch_gradient(const Context&, uint64_t stream, const Pass&, const Scratch&) const;
+  GradExtras branch_grad_extras(const RowParallelLinear& linear, fp8::Operand& grad) const;
 
   std::string name_;
   parallel::TensorParallel& tensor_;

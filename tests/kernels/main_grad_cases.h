@@ -69,10 +69,11 @@ inline std::vector<float> run_norm(const Context& context, DType input, DType gr
   TestTensor dx(context, input, {rows, hidden}), gamma(context, input, {hidden});
   TestTensor mean(context, DType::f32, {rows}), rstd(context, DType::f32, {rows});
   TestTensor dgamma(context, gradient, {hidden}), dbeta(context, gradient, {hidden});
+  TestTensor dbias(context, gradient, {hidden});
   TestTensor scratch(context, DType::f32, {kernels::norm_backward_scratch_elements(hidden)});
   x.fill_normal(1), dy.fill_normal(2), gamma.fill_normal(3, 0.2f, 1.0f);
   mean.fill_normal(4, 0.1f), rstd.fill_value(1.25f);
-  fill_old(dgamma, old), fill_old(dbeta, old);
+  fill_old(dgamma, old), fill_old(dbeta, old), fill_old(dbias, old);
   kernels::norm_backward(context, {.kind = kind,
                                    .dy = dy,
                                    .x = x,
@@ -82,8 +83,10 @@ inline std::vector<float> run_norm(const Context& context, DType input, DType gr
                                    .dx = dx,
                                    .dgamma = dgamma,
                                    .dbeta = dbeta,
+                                   .dbias = dbias,
                                    .scratch = scratch});
   std::vector<float> all = dgamma.floats();
+  append(all, dbias);
   if (kind == kernels::NormKind::layer) append(all, dbeta);
   return all;
 }

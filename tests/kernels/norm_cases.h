@@ -28,6 +28,7 @@ struct NormCase {
   TestTensor dy{context, dtype, {rows, hidden}}, dresidual{context, dtype, {rows, hidden}};
   TestTensor dx{context, dtype, {rows, hidden}};
   TestTensor dgamma{context, DType::f32, {hidden}}, dbeta{context, DType::f32, {hidden}};
+  TestTensor dbias{context, DType::f32, {hidden}};
   TestTensor scratch{context, DType::f32, {kernels::norm_backward_scratch_elements(hidden)}};
 
   NormCase(const Context& c, NormKind k, DType type, int64_t r, int64_t h)
@@ -40,6 +41,7 @@ struct NormCase {
     dresidual.fill_normal(6);
     dgamma.fill_normal(7);  // what the sums are added to
     dbeta.fill_normal(8);
+    dbias.fill_normal(9);
   }
 
   NormForward forward() {
@@ -75,6 +77,11 @@ struct NormCase {
       args.mean = mean;
       args.dbeta = dbeta;
     }
+    return args;
+  }
+  NormBackward backward_with_residual() {
+    NormBackward args = backward();
+    args.dresidual = dresidual;
     return args;
   }
 };

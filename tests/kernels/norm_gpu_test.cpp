@@ -220,6 +220,40 @@ TEST(NormGpuTest, BackwardIsDeterministicAndMayOverwriteItsInputs) {
   });
 }
 
+// dx and the other sums have the same bits with and without dbias, which is the sum of the dx that is stored.
+TEST(NormGpuTest, ColumnSumsOfDxAreThoseOfWhatIsStored) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  each_case([&](NormKind kind, DType dtype, GpuShape shape) {
+    NormCase plain(gpu, kind, dtype, shape.rows, shape.hidden);
+    norm_forward(gpu, plain.forward());
+    norm_backward(gpu, plain.backward_with_residual());
+    const std::vector<float> dx = plain.dx.floats(), before = plain.dbias.floats();
+    std::vector<float> expected(before.begin(), before.end());
+    std::vector<double> sums(before.size());
+    for (size_t i = 0; i < dx.size(); ++i) sums[i % sums.size()] += dx[i];
+    for (size_t c = 0; c < sums.size(); ++c) expected[c] = static_cast<float>(before[c] + sums[c]);
+
+    std::vector<uint8_t> first;
+    for (int run = 0; run < 3; ++run) {
+      NormCase t(gpu, kind, dtype, shape.rows, shape.hidden);
+      norm_forward(gpu, t.forward());
+      NormBackward args = t.backward_with_residual();
+      args.dbias = t.dbias;
+      const TestTensor& out = run == 2 ? t.dresidual : t.dx;
+      args.dx = out;
+      norm_backward(gpu, args);
+      EXPECT_EQ(count_different(out.raw(), plain.dx.raw(), 1), 0);
+      EXPECT_EQ(count_different(t.dgamma.raw(), plain.dgamma.raw(), 1), 0);
+      EXPECT_EQ(count_different(t.dbeta.raw(), plain.dbeta.raw(), 1), 0);
+      // FP32 sums of up to 9000 terms of size 1.
+      EXPECT_LT(max_relative_error(t.dbias.floats(), expected, 1.0), 2e-4);
+      if (run == 0) first = t.dbias.raw();
+      EXPECT_EQ(count_different(t.dbias.raw(), first, 1), 0);
+    }
+  });
+}
+
 TEST(NormGpuTest, UnalignedTensorsTakeTheSlowPath) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);

@@ -2,6 +2,8 @@
 #include <cstring>
 #include <tuple>
 
+#include "kernels/elementwise/elementwise.h"
+#include "kernels/quantize/quantize.h"
 #include "norm_cases.h"
 
 namespace te::testing {
@@ -140,6 +142,26 @@ TEST_P(NormTest, BackwardMayOverwriteItsInputs) {
   EXPECT_EQ(t.dgamma.raw(), expected_dgamma);
 }
 
+TEST_P(NormTest, ColumnSumsOfDxAreThoseOfASeparatePass) {
+  const int64_t rows = 150;  // more than a block of a separate pass
+  NormCase plain(context, kind, dtype, rows, hidden);
+  norm_forward(context, plain.forward());
+  norm_backward(context, plain.backward_with_residual());
+  TestTensor scratch(context, DType::f32, {kernels::quantize_scratch_elements(rows, hidden)});
+  kernels::bias_gradient(context, plain.dx, plain.dbias, scratch);
+
+  NormCase fused(context, kind, dtype, rows, hidden);
+  norm_forward(context, fused.forward());
+  NormBackward args = fused.backward_with_residual();
+  args.dx = fused.dresidual;
+  args.dbias = fused.dbias;
+  norm_backward(context, args);
+  EXPECT_EQ(fused.dbias.raw(), plain.dbias.raw());
+  EXPECT_EQ(fused.dresidual.raw(), plain.dx.raw());
+  EXPECT_EQ(fused.dgamma.raw(), plain.dgamma.raw());
+  EXPECT_EQ(fused.dbeta.raw(), plain.dbeta.raw());
+}
+
 INSTANTIATE_TEST_SUITE_P(Shapes, NormTest,
                          ::testing::Combine(::testing::Values(NormKind::rms, NormKind::layer),
                                             ::testing::Values(DType::f32, DType::bf16),
@@ -211,6 +233,9 @@ TEST(NormCheckTest, WrongArgumentsAreNamed) {
   EXPECT_THROW(norm_forward(context, args), InternalError);
   NormBackward backward = t.backward();
   backward.scratch = t.rstd;
+  EXPECT_THROW(norm_backward(context, backward), InternalError);
+  backward = t.backward();
+  backward.dbias = t.rstd;
   EXPECT_THROW(norm_backward(context, backward), InternalError);
 }
 

@@ -94,7 +94,7 @@ void backward_cpu(const ActivationBackward& args, int64_t rows, int64_t ffn) {
   const int64_t cols = args.x.cols();
   const auto finish = [&](auto value) {
     write_fp8_output_cpu(args.dx_fp8, rows, cols, value);
-    if (args.dbias) add_column_sums_cpu(rows, cols, args.dbias, args.scratch.as<float>(), value);
+    if (args.dbias) add_column_sums_cpu(rows, cols, args.dbias, value);
   };
   if (dx != nullptr) {
     store_gradient<kind>(x, dy, dx, rows, ffn);

@@ -1,5 +1,5 @@
 // Column sums of the CPU references (bias gradients): FP32 partial sums over blocks of rows, then over the
-// blocks in order, so the result does not depend on the number of threads.
+// blocks in order. A thread owns columns, so the result does not depend on the number of threads.
 #pragma once
 
 #include <algorithm>
@@ -10,27 +10,26 @@
 
 namespace te::kernels {
 
-/// sums[c] += sum over rows of value(r, c); sums fp32 or bf16 (rounded once). scratch:
-/// quantize_scratch_elements(rows, cols) floats.
+/// sums[c] += sum over rows of value(r, c); sums fp32 or bf16 (rounded once).
 template <class Value>
-void add_column_sums_cpu(int64_t rows, int64_t cols, const Tensor& sums, float* scratch, Value&& value) {
-  if (rows == 0) return;
-  const int64_t blocks = (rows + kColumnSumRows - 1) / kColumnSumRows;
+void add_column_sums_cpu(int64_t rows, int64_t cols, const Tensor& sums, Value&& value) {
+  constexpr int64_t kColumns = 16;  // of a thread at a time
 #pragma omp parallel for
-  for (int64_t block = 0; block < blocks; ++block) {
-    float* const partial = scratch + block * cols;
-    std::fill(partial, partial + cols, 0.0f);
-    const int64_t end = std::min(rows, (block + 1) * kColumnSumRows);
-    for (int64_t r = block * kColumnSumRows; r < end; ++r)
-      for (int64_t c = 0; c < cols; ++c) partial[c] += value(r, c);
+  for (int64_t begin = 0; begin < cols; begin += kColumns) {
+    const int64_t columns = std::min(kColumns, cols - begin);
+    float total[kColumns] = {};
+    for (int64_t first = 0; first < rows; first += kColumnSumRows) {
+      float partial[kColumns] = {};
+      for (int64_t r = first; r < std::min(rows, first + kColumnSumRows); ++r)
+        for (int64_t c = 0; c < columns; ++c) partial[c] += value(r, begin + c);
+      for (int64_t c = 0; c < columns; ++c) total[c] += partial[c];
+    }
+    visit_hp(sums.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      T* const out = sums.as<T>() + begin;
+      for (int64_t c = 0; c < columns; ++c) out[c] = from_float<T>(to_float(out[c]) + total[c]);
+    });
   }
-  for (int64_t block = 1; block < blocks; ++block)
-    for (int64_t c = 0; c < cols; ++c) scratch[c] += scratch[block * cols + c];
-  visit_hp(sums.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    T* const out = sums.as<T>();
-    for (int64_t c = 0; c < cols; ++c) out[c] = from_float<T>(to_float(out[c]) + scratch[c]);
-  });
 }
 
 }  // namespace te::kernels

@@ -49,7 +49,7 @@ void bias_gradient(const Context& context, const Tensor& dy, const Tensor& dbias
   TE_DISPATCH_CUDA(context, bias_gradient, dy, dbias, scratch);
   visit_hp(dy.dtype, [&](auto zero) {
     const auto* x = dy.as<decltype(zero)>();
-    add_column_sums_cpu(rows, cols, dbias, scratch.as<float>(),
+    add_column_sums_cpu(rows, cols, dbias,
                         [x, cols](int64_t r, int64_t c) { return to_float(x[r * cols + c]); });
   });
 }

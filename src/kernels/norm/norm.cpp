@@ -7,6 +7,7 @@
 
 #include "core/float_types.h"
 #include "kernels/common/checks.h"
+#include "kernels/common/column_sum_cpu.h"
 #include "kernels/common/fp8_cpu.h"
 #include "kernels/norm/norm_cuda.h"
 
@@ -66,6 +67,7 @@ void check_backward(const NormBackward& a) {
     check("mean", a.mean, DType::f32, {rows});
     check("dbeta", a.dbeta, a.dgamma.dtype, {hidden});
   }
+  if (a.dbias) check("dbias", a.dbias, a.dgamma.dtype, {hidden});
   check_dtype(op, "scratch", a.scratch, DType::f32);
   TE_CHECK(a.scratch.numel() >= norm_backward_scratch_elements(hidden),
            "{}: scratch has {} elements, needs {}", op, a.scratch.numel(),
@@ -225,7 +227,7 @@ void input_gradient_cpu(const NormBackward& a) {
 }  // namespace
 
 int64_t norm_backward_scratch_elements(int64_t hidden) {
-  return 2 * norm_partial_blocks(hidden) * hidden;
+  return 3 * norm_partial_blocks(hidden) * hidden;
 }
 
 void norm_forward(const Context& context, const NormForward& args) {
@@ -242,6 +244,11 @@ void norm_backward(const Context& context, const NormBackward& args) {
       parameter_gradients_cpu<decltype(zero), decltype(grad_zero)>(args);
     });
     input_gradient_cpu<decltype(zero)>(args);
+    if (!args.dbias) return;
+    const auto* dx = args.dx.as<decltype(zero)>();
+    const int64_t hidden = args.dx.cols();
+    add_column_sums_cpu(args.dx.rows(), hidden, args.dbias,
+                        [=](int64_t r, int64_t c) { return to_float(dx[r * hidden + c]); });
   });
 }
 

@@ -1,7 +1,7 @@
 // RMSNorm and LayerNorm backward. A block takes a row or two at a time and a thread the same columns of every row, so
-// one pass over dy and x gives dx and, in registers, the block's sums for dgamma and dbeta. The number of
-// blocks and their rows depend on the shape alone; a second kernel adds the blocks' sums in their order, so
-// the gradients have the same bits in every run.
+// one pass over dy and x gives dx and the block's sums for dgamma, dbeta (in registers) and dbias (in shared memory,
+// because no registers are left). The number of blocks and their rows depend on the shape alone; a second kernel adds
+// the blocks' sums in their order, so the gradients have the same bits in every run.
 #include <algorithm>
 
 #include "kernels/norm/norm_cuda.h"
@@ -26,6 +26,7 @@ struct BackwardParams {
   T* dx;
   float* partial_gamma;  ///< [blocks, hidden]
   float* partial_beta;
+  float* partial_bias;  ///< null without dbias
   int64_t rows;
   int64_t hidden;
   bool layer;
@@ -45,8 +46,34 @@ __device__ __forceinline__ float2 row_means(const BackwardParams<T>& p, float2 s
   return {p.layer ? sums.x / count : 0.0f, sums.y / count};
 }
 
+/// One thread's sums of eight columns of dx, in the block's shared memory: the first four of all threads, then the others,
+/// so that no bank is met twice.
+class DxSums {
+ public:
+  static constexpr size_t kBytes = 2 * sizeof(float4);  ///< a thread
+  __device__ explicit DxSums(float4* block) : own_(block + threadIdx.x) {}
+  __device__ __forceinline__ void clear() const { own_[0] = own_[blockDim.x] = {}; }
+  template <class T>
+  __device__ __forceinline__ void add(const Octet<T>& dx) const {
+    add_four(own_[0], dx, 0);
+    add_four(own_[blockDim.x], dx, 4);
+  }
+  __device__ __forceinline__ void store(float* to) const {
+    reinterpret_cast<float4*>(to)[0] = own_[0];
+    reinterpret_cast<float4*>(to)[1] = own_[blockDim.x];
+  }
+
+ private:
+  template <class T>
+  static __device__ __forceinline__ void add_four(float4& sums, const Octet<T>& dx, int j) {
+    const float4 old = sums;
+    sums = {old.x + dx.get(j), old.y + dx.get(j + 1), old.z + dx.get(j + 2), old.w + dx.get(j + 3)};
+  }
+  float4* const own_;
+};
+
 /// One thread's part: eight columns of all rows of its block (norm_rows.cuh), and these columns' sums.
-template <class T, bool kLayer, int kRows>
+template <class T, bool kLayer, int kRows, bool kBias>
 class BackwardThread {
  public:
   static constexpr int kSums = kLayer ? 2 * kRows : kRows;
@@ -56,9 +83,14 @@ class BackwardThread {
   };
 
   __device__ __forceinline__ BackwardThread(const BackwardParams<T>& params,
-                                            typename BlockSums<kSums>::Shared& shared)
-      : p(params), block(shared), column(int64_t{threadIdx.x} * 8), owns(column < params.hidden) {
+                                            typename BlockSums<kSums>::Shared& shared, float4* block_dx_sums)
+      : p(params),
+        block(shared),
+        dx_sums(block_dx_sums),
+        column(int64_t{threadIdx.x} * 8),
+        owns(column < params.hidden) {
     gamma = load_octet<true>(p.gamma + column, owns ? 8 : 0);
+    if constexpr (kBias) dx_sums.clear();
   }
 
   __device__ __forceinline__ void load(int64_t row, Rows& to) const {
@@ -114,6 +146,7 @@ class BackwardThread {
         }
         dx.set_pair(j, value[0], value[1]);
       }
+      if constexpr (kBias) dx_sums.add(dx);  // zeros where no row is
       if (owns && row + r < p.rows) dx.store_aligned(p.dx + (row + r) * p.hidden + column);
     }
     gamma.forget_unpacked();
@@ -127,11 +160,13 @@ class BackwardThread {
       p.partial_gamma[offset + j] = dgamma[j];
       if constexpr (kLayer) p.partial_beta[offset + j] = dbeta[j];
     }
+    if constexpr (kBias) dx_sums.store(p.partial_bias + offset);
   }
 
  private:
   const BackwardParams<T>& p;
   BlockSums<kSums> block;
+  const DxSums dx_sums;
   const int64_t column;
   const bool owns;
   Octet<T> gamma;
@@ -140,13 +175,14 @@ class BackwardThread {
 
 /// kAhead: two rows a turn, and the loads of the next turn are under way during this one. FP32, and rows of more than
 /// 512 threads, leave registers for a row at a time. dx may be dy or dresidual: a row is written only after it was read.
-template <class T, bool kLayer, bool kAhead>
+template <class T, bool kLayer, bool kAhead, bool kBias>
 __global__ void __launch_bounds__(kAhead ? kAheadThreads : kMaxThreads, 1)
     norm_backward_rows(const __grid_constant__ BackwardParams<T> p) {
   constexpr int kRows = kAhead ? 2 : 1;
-  using Thread = BackwardThread<T, kLayer, kRows>;
+  using Thread = BackwardThread<T, kLayer, kRows, kBias>;
   __shared__ typename BlockSums<Thread::kSums>::Shared shared;
-  Thread thread(p, shared);
+  extern __shared__ float4 dx_sums[];
+  Thread thread(p, shared, dx_sums);
   typename Thread::Rows rows, next;
   const int64_t first = int64_t{blockIdx.x} * kRows, step = int64_t{gridDim.x} * kRows;
   if constexpr (kAhead) thread.load(first, next);
@@ -166,6 +202,7 @@ __global__ void __launch_bounds__(1024) norm_backward_elements(BackwardParams<T>
   BlockReducer reducer(shared);
   float* partial_gamma = p.partial_gamma + blockIdx.x * p.hidden;
   float* partial_beta = p.partial_beta + blockIdx.x * p.hidden;
+  float* partial_bias = p.partial_bias + blockIdx.x * p.hidden;
   for (int64_t row = blockIdx.x; row < p.rows; row += gridDim.x) {
     const bool first = row == blockIdx.x;
     const int64_t start = row * p.hidden;
@@ -186,18 +223,31 @@ __global__ void __launch_bounds__(1024) norm_backward_elements(BackwardParams<T>
           dx_element(load_float(p.dy + start + c), load_float(p.gamma + c), x_hat, rstd, means.x, means.y);
       if (p.dresidual != nullptr) value += load_float(p.dresidual + start + c);
       store_float(p.dx + start + c, value);
+      if (p.partial_bias != nullptr) partial_bias[c] = (first ? 0.0f : partial_bias[c]) + round_to<T>(value);
     }
   }
 }
 
-/// gradient[column] += the blocks' sums of a column: 32 threads take every 32nd block in order, then their
-/// sums are added in order. blockIdx.y: 0 = dgamma, 1 = dbeta.
+/// Up to three gradients with the blocks' sums of their columns.
 template <class Grad>
-__global__ void __launch_bounds__(1024) add_partials(const float* partial_gamma, const float* partial_beta,
-                                                     Grad* dgamma, Grad* dbeta, int blocks, int64_t hidden) {
+struct PartialSums {
+  const float* partial[3];
+  Grad* gradient[3];
+  int count = 0;
+  void add(const float* sums, const Tensor& to) {
+    partial[count] = sums;
+    gradient[count++] = to.as<Grad>();
+  }
+};
+
+/// gradient[column] += the blocks' sums of a column: 32 threads take every 32nd block in order, then their
+/// sums are added in order. blockIdx.y: which gradient.
+template <class Grad>
+__global__ void __launch_bounds__(1024)
+    add_partials(const __grid_constant__ PartialSums<Grad> all, int blocks, int64_t hidden) {
   __shared__ float sums[kWarpSize][kWarpSize + 1];
-  const float* partial = blockIdx.y == 0 ? partial_gamma : partial_beta;
-  Grad* gradient = blockIdx.y == 0 ? dgamma : dbeta;
+  const float* partial = all.partial[blockIdx.y];
+  Grad* gradient = all.gradient[blockIdx.y];
   const int64_t column = int64_t{blockIdx.x} * kWarpSize + threadIdx.x;
   float sum = 0.0f;
   if (column < hidden)
@@ -211,7 +261,7 @@ __global__ void __launch_bounds__(1024) add_partials(const float* partial_gamma,
 }
 
 template <class T>
-void launch_backward(const Context& context, const NormBackward& a) {
+BackwardParams<T> backward_params(const NormBackward& a) {
   BackwardParams<T> p;
   p.dy = a.dy.as<T>();
   p.x = a.x.as<T>();
@@ -223,33 +273,53 @@ void launch_backward(const Context& context, const NormBackward& a) {
   p.rows = a.x.rows();
   p.hidden = a.x.cols();
   p.layer = a.kind == NormKind::layer;
-  const int64_t most_blocks = norm_partial_blocks(p.hidden);
+  const int64_t sums = norm_partial_blocks(p.hidden) * p.hidden;
   p.partial_gamma = a.scratch.as<float>();
-  p.partial_beta = p.partial_gamma + most_blocks * p.hidden;
-  const int blocks = static_cast<int>(std::min(most_blocks, p.rows));
+  p.partial_beta = p.partial_gamma + sums;
+  p.partial_bias = a.dbias ? p.partial_beta + sums : nullptr;
+  return p;
+}
+
+template <class T>
+using RowsKernel = void (*)(BackwardParams<T>);
+template <class T, bool kLayer, bool kAhead>
+RowsKernel<T> rows_kernel(bool bias) {
+  return bias ? norm_backward_rows<T, kLayer, kAhead, true> : norm_backward_rows<T, kLayer, kAhead, false>;
+}
+template <class T>
+RowsKernel<T> rows_kernel(bool layer, bool ahead, bool bias) {
+  if constexpr (sizeof(T) == 2)
+    if (ahead) return layer ? rows_kernel<T, true, true>(bias) : rows_kernel<T, false, true>(bias);
+  return layer ? rows_kernel<T, true, false>(bias) : rows_kernel<T, false, false>(bias);
+}
+
+template <class T>
+void launch_backward(const Context& context, const NormBackward& a) {
+  const BackwardParams<T> p = backward_params<T>(a);
+  const int blocks = static_cast<int>(std::min(norm_partial_blocks(p.hidden), p.rows));
   const bool fast = p.hidden % 8 == 0 && p.hidden <= 8 * kMaxThreads &&
-                    all_aligned(16, {p.dy, p.x, p.gamma, p.dresidual, p.dx});
+                    all_aligned(16, {p.dy, p.x, p.gamma, p.dresidual, p.dx, p.partial_bias});
   const cudaStream_t stream = cuda_stream(context);
   const auto whole_warps = [](int64_t work) {
     return static_cast<unsigned>(std::min<int64_t>(1024, ceil_div(work, kWarpSize) * int64_t{kWarpSize}));
   };
   if (fast) {
     const unsigned threads = whole_warps(p.hidden / 8);
-    const bool ahead = sizeof(T) == 2 && threads <= kAheadThreads;
-    const auto kernel = p.layer
-                            ? ahead ? norm_backward_rows<T, true, true> : norm_backward_rows<T, true, false>
-                        : ahead ? norm_backward_rows<T, false, true>
-                                : norm_backward_rows<T, false, false>;
-    kernel<<<blocks, threads, 0, stream>>>(p);
+    const bool bias = p.partial_bias != nullptr;
+    const auto kernel = rows_kernel<T>(p.layer, threads <= kAheadThreads, bias);
+    kernel<<<blocks, threads, bias ? threads * DxSums::kBytes : 0, stream>>>(p);
   } else {
     norm_backward_elements<T><<<blocks, whole_warps(p.hidden), 0, stream>>>(p);
   }
   TE_CUDA_CHECK_LAUNCH();
-  const dim3 grid(ceil_div(p.hidden, kWarpSize), p.layer ? 2 : 1);
   visit_hp(a.dgamma.dtype, [&](auto zero) {
     using Grad = typename DeviceType<decltype(zero)>::type;
-    add_partials<Grad><<<grid, dim3(kWarpSize, kWarpSize), 0, stream>>>(
-        p.partial_gamma, p.partial_beta, a.dgamma.as<Grad>(), a.dbeta.as<Grad>(), blocks, p.hidden);
+    PartialSums<Grad> all;
+    all.add(p.partial_gamma, a.dgamma);
+    if (p.layer) all.add(p.partial_beta, a.dbeta);
+    if (a.dbias) all.add(p.partial_bias, a.dbias);
+    const dim3 grid(ceil_div(p.hidden, kWarpSize), static_cast<unsigned>(all.count));
+    add_partials<Grad><<<grid, dim3(kWarpSize, kWarpSize), 0, stream>>>(all, blocks, p.hidden);
   });
   TE_CUDA_CHECK_LAUNCH();
 }

@@ -5,7 +5,7 @@
 
 namespace te::kernels {
 
-/// Most blocks that norm_backward's CUDA version gives partial sums of dgamma and dbeta. A function of the
+/// Most blocks that norm_backward's CUDA version gives partial sums of dgamma, dbeta and dbias. A function of the
 /// width alone, so that the assignment of rows to blocks, and with it every bit of the sums, does not depend
 /// on the device: enough blocks to give each of Hopper's 132 multiprocessors about 512 threads of eight columns.
 inline int64_t norm_partial_blocks(int64_t hidden) {

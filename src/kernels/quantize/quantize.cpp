@@ -32,7 +32,7 @@ void quantize_cpu(const Quantize& args) {
     const auto* x = args.x.as<decltype(zero)>();
     const auto value = [x, cols](int64_t r, int64_t c) { return to_float(x[r * cols + c]); };
     write_fp8_output_cpu(args.out, rows, cols, value);
-    if (args.dbias) add_column_sums_cpu(rows, cols, args.dbias, args.scratch.as<float>(), value);
+    if (args.dbias) add_column_sums_cpu(rows, cols, args.dbias, value);
   });
 }
 

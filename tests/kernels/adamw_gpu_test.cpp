@@ -1,6 +1,7 @@
-// CUDA AdamW has the bits of the CPU reference over several steps, with and without a bf16 copy, for cut
-// tails and unaligned shards; the skip flag leaves every bit.
+// CUDA AdamW has the bits of the CPU reference over several steps, with and without a bf16 copy, with moments in either
+// format, for cut tails and unaligned shards; the skip flag leaves every bit.
 #include "kernels/adamw/adamw.h"
+#include "kernels/adamw/moment_rounding.h"
 #include "kernels/param_split/param_split.h"
 #include "testing/testing.h"
 
@@ -16,13 +17,34 @@ struct Shard {
   bool copy;       ///< with a bf16 copy
   int32_t skip;
   bool split = false;  ///< main parameters in two halves
+  DType exp_avg = DType::f32, exp_avg_sq = DType::f32;
+  int num_runs = 1;
 };
+
+/// `count` runs of about equal, mostly odd lengths: whole rows and parts of rows by turns, with a gap before the first.
+std::vector<MomentRun> runs_of(int64_t n, int count) {
+  std::vector<MomentRun> runs;
+  for (int64_t k = 0; k < count; ++k) {
+    const bool part = k % 2 == 1;
+    runs.push_back({.begin = n * k / count + (k == 0 && n > 200 ? 130 : 0),
+                    .stream = static_cast<uint64_t>(1000 * k),
+                    .region = {.local_cols = part ? 4 + k % 5 : 12,
+                               .first_local = k % 7,
+                               .global_row = k,
+                               .global_col = part ? 4 : 0,
+                               .global_cols = part ? 64 + k % 3 : 12}});
+  }
+  return runs;
+}
 
 // Everything the optimizer holds after `steps` steps. The first `offset` elements are guards.
 Bits run(const Context& context, const Shard& s, int steps) {
   const int64_t size = s.n + s.offset;
-  TestTensor w(context, DType::f32, {size}), g(context, DType::f32, {size}), m(context, DType::f32, {size});
-  TestTensor v(context, DType::f32, {size}), p(context, DType::bf16, {size});
+  TestTensor w(context, DType::f32, {size}), g(context, DType::f32, {size}), m(context, s.exp_avg, {size});
+  TestTensor v(context, s.exp_avg_sq, {size}), p(context, DType::bf16, {size});
+  const std::vector<MomentRun> runs = runs_of(s.n, s.num_runs);
+  TestTensor table(context, DType::u8, {static_cast<int64_t>(runs.size() * sizeof(MomentRun))});
+  table.fill_raw(runs.data());
   TestTensor decay(context, DType::u8, {(s.n + kAdamWGranule - 1) / kAdamWGranule});
   TestTensor multiplier(context, DType::f32, {1}), skip(context, DType::i32, {1});
   w.fill_normal(1), m.fill_value(0), v.fill_value(0);
@@ -41,6 +63,8 @@ Bits run(const Context& context, const Shard& s, int steps) {
              .exp_avg_sq = part(v),
              .param = s.copy ? part(p) : Tensor{},
              .flags = decay,
+             .runs = table,
+             .seed = 77,
              .lr = 3e-3f,
              .weight_decay = 0.1f};
   TestTensor remainder(context, DType::u16, {size});
@@ -70,6 +94,22 @@ TEST(AdamWGpu, HasTheBitsOfTheReference) {
           EXPECT_EQ(run(cpu, setup, 10), run(gpu, setup, 10))
               << n << " " << offset << " " << copy << setup.split;
       }
+}
+
+TEST(AdamWGpu, RoundsMomentsLikeTheReference) {
+  TE_REQUIRE_GPU();
+  const Context cpu = Context::cpu(), gpu = Context::cuda(0);
+  for (const int64_t n : {1, 5, 128, 1000, 1024, 100'003})
+    for (const int64_t offset : {0, 1})
+      for (const int num_runs : {1, 2, 33, 1500})
+        for (const bool split : {false, true})
+          for (const auto& [m, v] :
+               {std::pair{DType::bf16, DType::bf16}, {DType::bf16, DType::f32}, {DType::f32, DType::bf16}}) {
+            if (num_runs > n) continue;
+            const Shard setup{n, offset, true, 0, split, m, v, num_runs};
+            EXPECT_EQ(run(cpu, setup, 4), run(gpu, setup, 4))
+                << n << " " << offset << " " << num_runs << split << dtype_name(m) << dtype_name(v);
+          }
 }
 
 TEST(AdamWGpu, ModelCopyMayBeFp32AndTheMainParameters) {

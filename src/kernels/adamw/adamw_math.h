@@ -9,6 +9,7 @@
 
 #include "core/random.h"
 #include "kernels/adamw/adamw.h"
+#include "kernels/adamw/moment_rounding.h"
 #include "kernels/param_split/param_split.h"
 
 namespace te::kernels {
@@ -34,6 +35,11 @@ inline AdamWConstants adamw_constants(const AdamW& args) {
   c.eps = args.eps;
   c.decay = static_cast<float>(lr * static_cast<double>(args.weight_decay));
   return c;
+}
+
+inline MomentWords moment_words(const AdamW& args) {
+  return {args.runs.as<const MomentRun>(), static_cast<int>(args.runs.bytes() / sizeof(MomentRun)), args.seed,
+          static_cast<uint64_t>(args.step)};
 }
 
 /// One element; `gradient` is already multiplied by the clipping coefficient, `decay` is c.decay or 0.

@@ -37,8 +37,11 @@ struct ParameterRegion {
   /// Flat index in the whole parameter of element i of the run.
   TE_HOST_DEVICE uint64_t index(int64_t i) const {
     const int64_t local = first_local + i;
-    return static_cast<uint64_t>((global_row + local / local_cols) * global_cols + global_col +
-                                 local % local_cols);
+    if (local_cols == global_cols) return static_cast<uint64_t>(global_row * global_cols + local);
+    // A GPU divides 32 bits several times as fast as 64.
+    const int64_t row = local >> 32 == 0 ? static_cast<uint32_t>(local) / static_cast<uint32_t>(local_cols)
+                                         : local / local_cols;
+    return static_cast<uint64_t>((global_row + row) * global_cols + global_col + local - row * local_cols);
   }
 };
 /// x[i] = std * normal(seed, stream, region.index(i)): what the call for the whole parameter writes there.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/float_types.h"
 #include "core/log.h"
 
 namespace te::checkpoint {
@@ -33,7 +34,7 @@ class Loading {
         config_(config),
         state_(state),
         staging_(context, static_cast<size_t>(kStagingElements) * sizeof(float)),
-        halves_(context, state.parameters->split() ? staging_.bytes() : 0) {}
+        halves_(context, needs_halves(state) ? staging_.bytes() : 0) {}
 
   void parameters() {
     ParameterStore& store = *state_.parameters;
@@ -54,7 +55,7 @@ class Loading {
       for (const Parameter& parameter : store.parameters()) {
         const LogicalTensor& stored = checked(prefix + parameter.name, parameter);
         for (const ParameterStore::Piece& piece : store.pieces(parameter))
-          fill(stored, parameter, piece, {.fp32 = ParameterStore::part(flat, piece.shard, piece.count)});
+          fill(stored, parameter, piece, ParameterStore::part(flat, piece.shard, piece.count));
       }
     }
   }
@@ -62,6 +63,10 @@ class Loading {
   void fp8();
 
  private:
+  static bool needs_halves(const TrainingState& state) {
+    return state.parameters->split() || state.exp_avg.dtype == DType::bf16 ||
+           state.exp_avg_sq.dtype == DType::bf16;
+  }
   [[noreturn]] void refuse_scales(const std::string& why, const std::string& mend) const {
     user_error("{}: {}; {}", reader_.folder().string(), why, mend);
   }
@@ -70,16 +75,30 @@ class Loading {
     return stored_tensor(reader_, config_, name, parameter);
   }
 
+  void write(const model::MainParams& main, int64_t first, int64_t count) {
+    main.part(first, count).write(context_, staging_.as<float>(), halves_.as<void>());
+  }
+  /// Moments that were stored with more bits are rounded to the nearest.
+  void write(const Tensor& moments, int64_t first, int64_t count) {
+    if (moments.dtype == DType::bf16) {
+      std::transform(staging_.as<float>(), staging_.as<float>() + count, halves_.as<bfloat16>(), to_bf16);
+    }
+    const HostBuffer& source = moments.dtype == DType::bf16 ? halves_ : staging_;
+    context_.copy_to_device(ParameterStore::part(moments, first, count), source.as<void>());
+    context_.synchronize();  // the host memory may be used again
+  }
+
   /// The piece's elements from the checkpoint, but for rows that it does not have.
+  template <class Target>
   void fill(const LogicalTensor& stored, const Parameter& parameter, const ParameterStore::Piece& piece,
-            const model::MainParams& target) {
+            const Target& target) {
     int64_t done = 0;
     for (const Block& block : blocks_of(parameter.shard, piece.local, piece.count)) {
       const int64_t there = std::min(block.count, stored.rows() * block.width - block.first);
       for (int64_t at = 0; at < there; at += kStagingElements) {
         const int64_t count = std::min(kStagingElements, there - at);
         reader_.read(stored, {block.col, block.width, block.first + at, count}, staging_.as<float>());
-        target.part(done + at, count).write(context_, staging_.as<float>(), halves_.as<void>());
+        write(target, done + at, count);
       }
       done += block.count;
     }
@@ -89,7 +108,8 @@ class Loading {
   const Reader& reader_;
   const config::Config& config_;
   const TrainingState& state_;
-  HostBuffer staging_, halves_;
+  HostBuffer staging_;
+  HostBuffer halves_;  ///< of main parameters, or numbers in BF16
 };
 
 // Rows are found by name and role, so that the table of another pipeline split fits. A run may go on with another format

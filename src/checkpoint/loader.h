@@ -8,7 +8,7 @@
 
 namespace te::checkpoint {
 
-/// What is taken from a checkpoint besides the main parameters.
+/// What is taken from a checkpoint besides the main parameters. Moments are converted to the state's dtype.
 struct LoadOptions {
   bool optimizer = true;  ///< moments; else, and where the checkpoint has none, they start at zero
   bool fp8 = true;        ///< scales and amax histories, where the state has them

@@ -27,19 +27,26 @@ fs::path failure_path(const fs::path& folder, int rank) {
   return folder / fmt::format("failed-{:05}.txt", rank + 1);
 }
 
-void check_finite(const std::string& name, const float* values, int64_t count) {
-  constexpr uint32_t kExponent = 0x7f800000;
+/// Word is that of the bits of a number.
+template <class Word, Word exponent>
+bool are_finite(const void* values, int64_t count) {
   bool finite = true;
   for (int64_t i = 0; i < count; ++i) {  // no early end, so that it runs at memory speed
-    uint32_t bits;
-    std::memcpy(&bits, values + i, sizeof(bits));
-    finite &= (bits & kExponent) != kExponent;
+    Word bits;
+    std::memcpy(&bits, static_cast<const char*>(values) + i * sizeof(Word), sizeof(Word));
+    finite &= (bits & exponent) != exponent;
   }
+  return finite;
+}
+
+void check_finite(const StoredPiece& piece, const void* values, int64_t count) {
+  const bool finite = piece.dtype == DType::bf16 ? are_finite<uint16_t, 0x7f80>(values, count)
+                                                 : are_finite<uint32_t, 0x7f800000>(values, count);
   if (!finite) {
     user_error(
         "{} is not finite after this step, so no checkpoint is saved; lower optimizer.lr, and resume from "
         "an earlier checkpoint",
-        name);
+        piece.name);
   }
 }
 
@@ -89,9 +96,9 @@ Manifest write_rank_files(const fs::path& folder, RankOf who, const std::vector<
     const int64_t total = pieces[i].count();
     for (int64_t first = 0; first < total; first += kFetch) {
       const int64_t count = std::min(kFetch, total - first);
-      const float* values = fetch(i, first, count);
-      check_finite(pieces[i].name, values, count);
-      files.write(i, values, static_cast<size_t>(count) * sizeof(float));
+      const void* values = fetch(i, first, count);
+      check_finite(pieces[i], values, count);
+      files.write(i, values, static_cast<size_t>(count) * dtype_size(pieces[i].dtype));
     }
   }
   return files.finish(fp8);

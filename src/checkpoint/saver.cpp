@@ -54,12 +54,13 @@ std::filesystem::path Saver::folder_of(int64_t step) const {
 // Memory of a background save: a copy of everything that this rank saves, page-locked on a GPU. A host that lacks it
 // saves in the foreground, which needs almost none.
 void Saver::reserve() {
-  int64_t elements = 0;
+  constexpr size_t kAlignment = 64;
+  size_t end = 0;
   for (const SavedPiece& piece : pieces_) {
-    offsets_.push_back(elements);
-    elements += piece.source.count();
+    offsets_.push_back(end);
+    end += (piece.bytes() + kAlignment - 1) / kAlignment * kAlignment;
   }
-  const int64_t bytes = elements * static_cast<int64_t>(sizeof(float));
+  const auto bytes = static_cast<int64_t>(end);
   const int64_t available = available_host_bytes();
   std::string reason;
   // A fifth of the memory stays free for the page cache of the files and for everybody else.
@@ -67,7 +68,7 @@ void Saver::reserve() {
     reason = fmt::format("{:.1f} GiB of host memory are free", static_cast<double>(available) / (1 << 30));
   } else {
     try {
-      copy_ = HostBuffer(context_, static_cast<size_t>(bytes));
+      copy_ = HostBuffer(context_, end);
     } catch (const std::exception& error) {
       reason = error.what();
     }
@@ -97,18 +98,17 @@ void Saver::save(const Progress& progress, const std::filesystem::path& good, bo
   if (saves_fp8(state_)) task.fp8 = read_fp8(context_, *state_.scales);
   if (options_.background) {
     for (size_t i = 0; i < pieces_.size(); ++i)
-      pieces_[i].source.copy_raw(context_, copy_.as<float>() + offsets_[i]);
+      pieces_[i].copy_raw(context_, 0, pieces_[i].count(), copy_.as<char>() + offsets_[i]);
     context_.synchronize();
     task.fetch = [this](size_t index, int64_t first, int64_t count) {
-      return pieces_[index].source.from_raw(copy_.as<float>() + offsets_[index], first, count,
-                                            joined_.data());
+      const SavedPiece& piece = pieces_[index];
+      return piece.from_raw(copy_.as<char>() + offsets_[index], piece.count(), first, count, joined_.data());
     };
   } else {
     task.fetch = [this](size_t index, int64_t first, int64_t count) {
-      const model::MainParams part = pieces_[index].source.part(first, count);
-      part.copy_raw(context_, staging_.as<void>());
+      pieces_[index].copy_raw(context_, first, count, staging_.as<void>());
       context_.synchronize();
-      return part.from_raw(staging_.as<void>(), 0, count, joined_.data());
+      return pieces_[index].from_raw(staging_.as<void>(), count, 0, count, joined_.data());
     };
   }
   task.stalled = now_seconds() - start;
@@ -157,7 +157,7 @@ void Saver::write(Task& task) {
   const std::filesystem::path temporary = temporary_folder(options_.directory, task.progress.step);
   try {
     Manifest part = write_rank_files(temporary, job_.who, pieces_, task.fetch, task.fp8);
-    for (const SavedPiece& piece : pieces_) task.result.bytes += static_cast<int64_t>(piece.source.bytes());
+    for (const SavedPiece& piece : pieces_) task.result.bytes += static_cast<int64_t>(piece.bytes());
     task.result.folder = folder_of(task.progress.step);
     if (job_.who.rank != 0) return leave_part(temporary, job_.who, part);
     part.progress = task.progress;

@@ -76,14 +76,27 @@ std::vector<SavedPiece> pieces_to_save(const TrainingState& state, bool optimize
   for_each_piece(
       store, optimizer,
       [&](StoredPiece stored, const char* prefix, const model::Parameter& parameter, const Piece& piece) {
-        const Tensor& moments = prefix == kPrefixes[1] ? state.exp_avg : state.exp_avg_sq;
-        const model::MainParams source =
-            prefix == kPrefixes[0]
-                ? store.main_of(parameter, piece)
-                : model::MainParams{.fp32 = model::ParameterStore::part(moments, piece.shard, piece.count)};
-        result.push_back({std::move(stored), source});
+        SavedPiece& saved = result.emplace_back(SavedPiece{std::move(stored), {}, {}});
+        if (prefix == kPrefixes[0]) {
+          saved.main = store.main_of(parameter, piece);
+        } else {
+          const Tensor& moments = prefix == kPrefixes[1] ? state.exp_avg : state.exp_avg_sq;
+          saved.moment = model::ParameterStore::part(moments, piece.shard, piece.count);
+          saved.dtype = moments.dtype;
+        }
       });
   return result;
+}
+
+void SavedPiece::copy_raw(const Context& context, int64_t first, int64_t count, void* raw) const {
+  if (moment) return context.copy_to_host(raw, model::ParameterStore::part(moment, first, count));
+  main.part(first, count).copy_raw(context, raw);
+}
+
+const void* SavedPiece::from_raw(const void* raw, int64_t total, int64_t first, int64_t count,
+                                 float* joined) const {
+  if (moment) return static_cast<const char*>(raw) + static_cast<size_t>(first) * dtype_size(dtype);
+  return main.part(0, total).from_raw(raw, first, count, joined);
 }
 
 bool has_fp8_state(const TrainingState& state) {

@@ -16,7 +16,7 @@ namespace te::checkpoint {
 /// Views of a rank's state, bound to memory.
 struct TrainingState {
   model::ParameterStore* parameters = nullptr;
-  Tensor exp_avg, exp_avg_sq;  ///< [shard_size] fp32
+  Tensor exp_avg, exp_avg_sq;  ///< [shard_size] fp32 or bf16
   const fp8::ScaleTable* scales =
       nullptr;  ///< of the rank's pipeline stage; null or without history: no FP8 state
 };
@@ -28,7 +28,7 @@ std::vector<Block> blocks_of(const model::ParameterShard& shard, int64_t first, 
 /// A piece of a parameter or of a moment that a rank stores.
 struct StoredPiece {
   std::string name;             ///< of the logical tensor
-  DType dtype = DType::f32;     ///< F32; in converted checkpoints also BF16
+  DType dtype = DType::f32;     ///< F32; moments, and in converted checkpoints parameters, may be BF16
   std::vector<int64_t> global;  ///< shape of the whole
   std::vector<int64_t> stored;  ///< shape in the rank's file: whole rows where the piece has them, else flat
   std::vector<Block> blocks;    ///< in the order of the stored elements
@@ -36,9 +36,19 @@ struct StoredPiece {
   int64_t count() const;
 };
 
-/// ... and where this rank has it.
+/// ... and where this rank has it, on the device.
 struct SavedPiece : StoredPiece {
-  model::MainParams source;  ///< on the device
+  model::MainParams main;  ///< of a parameter
+  Tensor moment;           ///< of a moment, in the dtype that is stored
+
+  /// On the device as in the file.
+  size_t bytes() const { return static_cast<size_t>(count()) * dtype_size(dtype); }
+  /// Elements [first, first + count) as the device has them; `raw`: as many bytes of host memory as the file takes for
+  /// them. Returns before the copy is done.
+  void copy_raw(const Context& context, int64_t first, int64_t count, void* raw) const;
+  /// Elements [first, first + count) of the `total` that copy_raw() has copied, as the file has them: a pointer into
+  /// raw, or `joined` filled.
+  const void* from_raw(const void* raw, int64_t total, int64_t first, int64_t count, float* joined) const;
 };
 
 /// Leaves out what another rank saves: copies of another stage's parameters, and on tensor ranks above 0 what all tensor

@@ -14,7 +14,7 @@
 
 namespace te::checkpoint {
 
-/// A tensor to be written. Parameters are F32 or BF16 (widened when loaded), moments F32.
+/// A tensor to be written. Parameters and moments are F32 or BF16 (converted when loaded).
 struct TensorSpec {
   std::string name;
   DType dtype = DType::f32;

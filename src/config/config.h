@@ -22,6 +22,7 @@ enum class DeviceChoice : uint8_t { automatic, cpu, cuda };  ///< automatic is s
 enum class LrDecay : uint8_t { cosine, linear, constant, wsd };
 enum class RopeScaling : uint8_t { none, linear, llama3 };
 enum class OptimizerName : uint8_t { adamw };
+enum class MomentDType : uint8_t { fp32, bf16 };
 enum class DataFormat : uint8_t { pretrain, instruct };
 enum class Overlong : uint8_t { truncate, drop };
 enum class PipelineSchedule : uint8_t { gpipe, one_f_one_b, interleaved, zero_bubble };  ///< "1f1b" in YAML
@@ -37,6 +38,7 @@ std::string_view to_string(DeviceChoice value);
 std::string_view to_string(LrDecay value);
 std::string_view to_string(RopeScaling value);
 std::string_view to_string(OptimizerName value);
+std::string_view to_string(MomentDType value);
 std::string_view to_string(DataFormat value);
 std::string_view to_string(Overlong value);
 std::string_view to_string(PipelineSchedule value);
@@ -53,6 +55,7 @@ bool from_string(std::string_view text, DeviceChoice& value);
 bool from_string(std::string_view text, LrDecay& value);
 bool from_string(std::string_view text, RopeScaling& value);
 bool from_string(std::string_view text, OptimizerName& value);
+bool from_string(std::string_view text, MomentDType& value);
 bool from_string(std::string_view text, DataFormat& value);
 bool from_string(std::string_view text, Overlong& value);
 bool from_string(std::string_view text, PipelineSchedule& value);
@@ -156,6 +159,8 @@ struct OptimizerConfig {
   double clip_grad = 1.0;                             ///< 0: no clipping
   ComputeDType main_grad_dtype = ComputeDType::fp32;  ///< of accumulated gradients and their reduction
   bool store_param_remainders = false;                ///< main parameters are BF16 values and 16 more bits
+  MomentDType exp_avg_dtype = MomentDType::fp32;      ///< in memory and in checkpoints
+  MomentDType exp_avg_sq_dtype = MomentDType::fp32;
 };
 
 struct DataSource {

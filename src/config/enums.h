@@ -19,6 +19,7 @@ std::span<const std::string_view> names_of(DeviceChoice);
 std::span<const std::string_view> names_of(LrDecay);
 std::span<const std::string_view> names_of(RopeScaling);
 std::span<const std::string_view> names_of(OptimizerName);
+std::span<const std::string_view> names_of(MomentDType);
 std::span<const std::string_view> names_of(DataFormat);
 std::span<const std::string_view> names_of(Overlong);
 std::span<const std::string_view> names_of(PipelineSchedule);

@@ -6,11 +6,20 @@
 
 namespace te::optim {
 
+namespace {
+
+DType dtype_of(config::MomentDType dtype) {
+  return dtype == config::MomentDType::fp32 ? DType::f32 : DType::bf16;
+}
+
+}  // namespace
+
 static_assert(sizeof(StepStatus) == 5 * sizeof(float), "field() addresses StepStatus as five words");
 
 Optimizer::Optimizer(const config::Config& config, model::ParameterStore& parameters,
                      const parallel::Groups& groups)
     : config_(config.optimizer),
+      seed_(config.training.seed),
       parameters_(parameters),
       groups_(groups),
       reducer_(config, parameters, groups),
@@ -28,12 +37,26 @@ Tensor Optimizer::field(int index, DType dtype) const {
 
 void Optimizer::plan(MemoryPlan& plan) {
   const int64_t size = parameters_.shard_size();
-  plan.add(exp_avg, "exp_avg", MemoryKind::optimizer, DType::f32, {size});
-  plan.add(exp_avg_sq, "exp_avg_sq", MemoryKind::optimizer, DType::f32, {size});
+  plan.add(exp_avg, "exp_avg", MemoryKind::optimizer, dtype_of(config_.exp_avg_dtype), {size});
+  plan.add(exp_avg_sq, "exp_avg_sq", MemoryKind::optimizer, dtype_of(config_.exp_avg_sq_dtype), {size});
+  if (exp_avg.dtype != DType::f32 || exp_avg_sq.dtype != DType::f32) {
+    runs_ = moment_runs(parameters_);
+    plan.add(run_table_, "moment_runs", MemoryKind::optimizer, DType::u8, {bytes_of(runs_)});
+  }
   plan.add(status_, "step_status", MemoryKind::data, DType::u8, {static_cast<int64_t>(sizeof(StepStatus))});
   plan.add(scratch_, "grad_norm.scratch", MemoryKind::scratch, DType::f32,
            {kernels::sum_of_squares_scratch_elements()});
   reducer_.plan(plan);
+}
+
+void Optimizer::bind(const Context& context) {
+  int64_t end = 0;
+  for (MomentRuns& segment : runs_) {
+    segment.device = model::ParameterStore::part(run_table_, end, segment.bytes());
+    context.copy_to_device(segment.device, segment.runs.data());
+    end += segment.bytes();
+  }
+  context.synchronize();
 }
 
 void Optimizer::begin_step(const Context& context) {
@@ -53,7 +76,7 @@ void Optimizer::step(const Context& context, float lr) {
 #ifndef NDEBUG
   check_replicas(context, parameters_, groups_);
 #endif
-  for (const model::Segment& segment : parameters_.segments()) update(context, segment, lr);
+  for (size_t i = 0; i < parameters_.segments().size(); ++i) update(context, i, lr);
   // 4. The other data ranks' values.
   gatherer_.start(context);
 }
@@ -75,7 +98,8 @@ void Optimizer::update_status(const Context& context) {
                                       .skip = field(4, DType::i32)});
 }
 
-void Optimizer::update(const Context& context, const model::Segment& segment, float lr) {
+void Optimizer::update(const Context& context, size_t number, float lr) {
+  const model::Segment& segment = parameters_.segments()[number];
   const model::MainParams main = parameters_.main_of(segment);
   kernels::adamw(context,
                  {.main_param = main.fp32,
@@ -85,6 +109,8 @@ void Optimizer::update(const Context& context, const model::Segment& segment, fl
                   .param = parameters_.fp32() ? Tensor{} : parameters_.value_of(segment),
                   .remainder = main.remainder,
                   .flags = parameters_.flags_of(segment),
+                  .runs = runs_.empty() ? Tensor{} : runs_[number].device,
+                  .seed = seed_,
                   .lr = lr,
                   .beta1 = static_cast<float>(config_.beta1),
                   .beta2 = static_cast<float>(config_.beta2),

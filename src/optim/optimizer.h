@@ -16,6 +16,7 @@
 #include "model/parameter_store.h"
 #include "optim/gradient_reducer.h"
 #include "optim/lr_schedule.h"
+#include "optim/moment_runs.h"
 #include "optim/parameter_gatherer.h"
 #include "parallel/groups.h"
 
@@ -37,6 +38,8 @@ class Optimizer {
 
   /// After the store's plan().
   void plan(MemoryPlan& plan);
+  /// After the plan's allocation.
+  void bind(const Context& context);
   /// Zeroes gradients and the loss sum: the start of a step. InternalError while gradients are being reduced.
   void begin_step(const Context& context);
   /// This rank's gradients are complete and already scaled by the number of tokens of the global batch; each
@@ -59,22 +62,25 @@ class Optimizer {
   Tensor loss_sum() const { return field(0, DType::f32); }
   const int32_t* skip_flag() const { return field(4, DType::i32).as<int32_t>(); }
 
-  Tensor exp_avg, exp_avg_sq;  ///< [shard_size] fp32
+  Tensor exp_avg, exp_avg_sq;  ///< [shard_size] fp32 or bf16
 
  private:
   void update_status(const Context& context);
-  void update(const Context& context, const model::Segment& segment, float lr);
+  void update(const Context& context, size_t number, float lr);  ///< of a segment
   Tensor field(int index, DType dtype) const;  ///< member number `index` of the device's StepStatus
 
   config::OptimizerConfig config_;
+  uint64_t seed_;
   model::ParameterStore& parameters_;
   const parallel::Groups& groups_;
   GradientReducer reducer_;
   ParameterGatherer gatherer_;
   LrSchedule schedule_;
   int64_t updates_ = 0;
-  Tensor status_;   ///< u8 [sizeof(StepStatus)]
-  Tensor scratch_;  ///< of the gradient norm
+  std::vector<MomentRuns> runs_;  ///< of each segment; empty: both moments are FP32
+  Tensor run_table_;              ///< u8, the same on the device
+  Tensor status_;                 ///< u8 [sizeof(StepStatus)]
+  Tensor scratch_;                ///< of the gradient norm
   HostBuffer host_status_;
 };
 

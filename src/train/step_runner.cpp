@@ -66,6 +66,7 @@ StepRunner::StepRunner(const config::Config& config, const Context& context, con
 void StepRunner::allocate() {
   memory_ = plan_.allocate(context_);
   model_.bind(context_);
+  optimizer_.bind(context_);
 }
 
 void StepRunner::initialize() {

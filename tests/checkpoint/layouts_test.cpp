@@ -93,6 +93,34 @@ TEST(Resharding, AWholeTensorReadsTheSameFromEveryLayout) {
   }
 }
 
+// Moments keep their format in the checkpoint, and are rounded or widened when another one is wanted.
+TEST(Resharding, MomentsMayBeBf16) {
+  const DType formats[][2] = {
+      {DType::f32, DType::f32}, {DType::bf16, DType::bf16}, {DType::bf16, DType::f32}};
+  for (const auto& [exp_avg, exp_avg_sq] : formats) {
+    CheckpointFolder folder;
+    auto ranks = fake_ranks({.tensor = 2, .data = 3, .exp_avg = exp_avg, .exp_avg_sq = exp_avg_sq}, true);
+    const auto saved = save_all(ranks, fake_options(folder.path()));
+    const checkpoint::Reader reader(saved);
+    EXPECT_EQ(reader.at("exp_avg/layers.0.fc2.bias").dtype, exp_avg);
+    EXPECT_EQ(reader.at("exp_avg_sq/layers.0.fc2.bias").dtype, exp_avg_sq);
+    EXPECT_EQ(reader.at("layers.0.fc2.bias").dtype, DType::f32);
+    reader.verify_all();
+    for (auto layout : {Layout{}, Layout{.tensor = 4, .pipeline = 2}, Layout{.data = 2, .pipeline = 2}}) {
+      // In the saved formats, and with both moments in BF16, whatever they were.
+      load_all(saved, (layout.exp_avg = exp_avg, layout.exp_avg_sq = exp_avg_sq, layout));
+      load_all(saved, (layout.exp_avg = layout.exp_avg_sq = DType::bf16, layout));
+      if (exp_avg_sq != DType::bf16) continue;
+      layout.exp_avg = layout.exp_avg_sq = DType::f32;
+      for (auto& rank : fake_ranks(layout, false)) {
+        checkpoint::load(rank->context(), reader, fake_config(layout), rank->state());
+        rank->expect_rounded_moments();
+        rank->expect_filled();
+      }
+    }
+  }
+}
+
 // A vocabulary of 37, padded to 40, 48 and 37.
 TEST(Resharding, PaddingOfTheVocabularyMayDiffer) {
   const std::string name = "embedding.word_embeddings.weight";

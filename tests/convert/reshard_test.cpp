@@ -81,7 +81,8 @@ TEST_F(Reshard, ThereAndBackIsTheSame) {
 TEST_F(Reshard, WritesWhatTheRanksWrite) {
   const std::string four = train(kGpt, 4,
                                  {"parallel.tensor=2", "parallel.pipeline=2", "parallel.schedule=interleaved",
-                                  "parallel.virtual_stages=2"});
+                                  "parallel.virtual_stages=2", "optimizer.exp_avg_dtype=bf16"});
+  EXPECT_EQ(checkpoint::Reader(four).at("exp_avg/layers.1.mlp.linear_fc1.weight").dtype, DType::bf16);
   const std::string one = reshard(four, "one", "");
   EXPECT_EQ(names(one),
             (std::vector<std::string>{"manifest.json", "model.safetensors", "optimizer.safetensors"}));

@@ -57,6 +57,7 @@ class TinyModel {
     plan_.add(eval_loss_, "eval_loss", MemoryKind::data, DType::f32, {1});
     memory_ = plan_.allocate(context_);
     model_.bind(context_);
+    optimizer_.bind(context_);
     model_.initialize(context_, config.training.seed);
     model_.quantize_weights(context_);
     set_batch(1);

@@ -31,6 +31,7 @@ enum class ReadyOrder { nothing, descending, ascending, shuffled, halves };
 struct Case {
   DType dtype = DType::f32;
   DType grad_dtype = DType::f32;
+  DType moment_dtype = DType::f32;
   int64_t bucket_size = 1;
   bool overlap = true;
   ReadyOrder order = ReadyOrder::descending;
@@ -39,9 +40,9 @@ struct Case {
   bool exact = false;
 
   std::string str() const {
-    return fmt::format("values {}, gradients {}, buckets of {}, overlap {}, ready {}, clip {}",
-                       dtype_name(dtype), dtype_name(grad_dtype), bucket_size, overlap,
-                       static_cast<int>(order), clip);
+    return fmt::format("values {}, gradients {}, moments {}, buckets of {}, overlap {}, ready {}, clip {}",
+                       dtype_name(dtype), dtype_name(grad_dtype), dtype_name(moment_dtype), bucket_size,
+                       overlap, static_cast<int>(order), clip);
   }
 };
 
@@ -183,6 +184,7 @@ class Rank {
     optimizer_.plan(plan_);
     memory_ = plan_.allocate(context_);
     store_.bind(context_);
+    optimizer_.bind(context_);
     store_.initialize(context_, 1234);
     optimizer_.gatherer().gather_all(context_);
   }
@@ -191,6 +193,9 @@ class Rank {
     config::Config config;
     config.model.tie_word_embeddings = true;
     config.optimizer.clip_grad = c.clip;
+    if (c.moment_dtype == DType::bf16) {
+      config.optimizer.exp_avg_dtype = config.optimizer.exp_avg_sq_dtype = config::MomentDType::bf16;
+    }
     config.parallel.overlap_grad_reduce = c.overlap;
     config.parallel.overlap_param_gather = c.overlap;
     return config;

@@ -90,6 +90,19 @@ TEST_F(DistributedOptimizer, EqualsOneRankWithGradientsInBf16) {
   });
 }
 
+// Every layout draws the same random numbers for an element.
+TEST_F(DistributedOptimizer, EqualsOneRankWithMomentsInBf16) {
+  on_every_grid([&](const Groups& groups) {
+    for (const int64_t bucket_size : {int64_t{1}, int64_t{700}, int64_t{1} << 40}) {
+      const Case c{.dtype = DType::bf16,
+                   .moment_dtype = DType::bf16,
+                   .bucket_size = bucket_size,
+                   .order = ReadyOrder::shuffled};
+      EXPECT_LE(compare(groups, c, {}), kNormBound);
+    }
+  });
+}
+
 TEST_F(DistributedOptimizer, EqualsOneRankWithClipping) {
   on_every_grid([&](const Groups& groups) {
     // The multiplier, and with it each step's gradient, is off by e <= kNormBound plus the rounding of its

@@ -1,0 +1,44 @@
+#include "optim/moment_runs.h"
+
+#include <algorithm>
+
+#include "core/random.h"
+
+namespace te::optim {
+
+using model::Parameter;
+using model::ParameterShard;
+using model::ParameterStore;
+
+std::vector<MomentRuns> moment_runs(const ParameterStore& parameters) {
+  const std::vector<model::Segment>& segments = parameters.segments();
+  std::vector<MomentRuns> result(segments.size());
+  for (const Parameter& parameter : parameters.parameters()) {
+    const ParameterShard& shard = parameter.shard;
+    for (const ParameterStore::Piece& piece : parameters.pieces(parameter)) {
+      const auto after = std::upper_bound(
+          segments.begin(), segments.end(), piece.shard,
+          [](int64_t element, const model::Segment& segment) { return element < segment.shard; });
+      const auto segment = after - 1;
+      for (const ParameterShard::Run& run : shard.runs(piece.local, piece.local + piece.count)) {
+        result[segment - segments.begin()].runs.push_back(
+            {.begin = piece.shard - segment->shard + run.local - piece.local,
+             .stream = stream_of("moments of " + parameter.name),
+             .region = {.local_cols = shard.cols,
+                        .first_local = run.in_range,
+                        .global_row = run.row,
+                        .global_col = shard.first_col,
+                        .global_cols = shard.global_cols()}});
+      }
+    }
+  }
+  return result;
+}
+
+int64_t bytes_of(const std::vector<MomentRuns>& segments) {
+  int64_t bytes = 0;
+  for (const MomentRuns& segment : segments) bytes += segment.bytes();
+  return bytes;
+}
+
+}  // namespace te::optim

@@ -1,0 +1,24 @@
+// Which parameters a rank's moments belong to, for their stochastic rounding (kernels/adamw/moment_rounding.h).
+#pragma once
+
+#include <vector>
+
+#include "core/tensor.h"
+#include "kernels/adamw/moment_rounding.h"
+#include "model/parameter_store.h"
+
+namespace te::optim {
+
+/// Of a segment: `begin` counts from the segment's first element.
+struct MomentRuns {
+  std::vector<kernels::MomentRun> runs;
+  Tensor device;  ///< u8, the same
+
+  int64_t bytes() const { return static_cast<int64_t>(runs.size() * sizeof(kernels::MomentRun)); }
+};
+
+/// Of every segment of a planned store.
+std::vector<MomentRuns> moment_runs(const model::ParameterStore& parameters);
+int64_t bytes_of(const std::vector<MomentRuns>& segments);
+
+}  // namespace te::optim

@@ -47,7 +47,11 @@ Bits run(const Context& context, const Shard& s, int steps) {
   table.fill_raw(runs.data());
   TestTensor decay(context, DType::u8, {(s.n + kAdamWGranule - 1) / kAdamWGranule});
   TestTensor multiplier(context, DType::f32, {1}), skip(context, DType::i32, {1});
-  w.fill_normal(1), m.fill_value(0), v.fill_value(0);
+  w.fill_normal(1);
+  context.zero(m), context.zero(v);
+  TestTensor m_exponents(context, DType::u8, {granules_of(s.n)}),
+      v_exponents(context, DType::u8, {granules_of(s.n)});
+  context.zero(m_exponents), context.zero(v_exponents);
   std::vector<uint8_t> flags(static_cast<size_t>(decay.get().numel()));
   for (size_t i = 0; i < flags.size(); ++i) flags[i] = i % 3 != 1;
   decay.fill_raw(flags.data());
@@ -61,6 +65,8 @@ Bits run(const Context& context, const Shard& s, int steps) {
              .main_grad = part(g),
              .exp_avg = part(m),
              .exp_avg_sq = part(v),
+             .exp_avg_exponents = m_exponents,
+             .exp_avg_sq_exponents = v_exponents,
              .param = s.copy ? part(p) : Tensor{},
              .flags = decay,
              .runs = table,
@@ -81,7 +87,13 @@ Bits run(const Context& context, const Shard& s, int steps) {
     args.step = step;
     adamw(context, args);
   }
-  return {w.raw(), m.raw(), v.raw(), p.raw(), s.split ? remainder.raw() : std::vector<uint8_t>{}};
+  return {w.raw(),
+          m.raw(),
+          v.raw(),
+          p.raw(),
+          s.split ? remainder.raw() : std::vector<uint8_t>{},
+          m_exponents.raw(),
+          v_exponents.raw()};
 }
 
 TEST(AdamWGpu, HasTheBitsOfTheReference) {
@@ -110,6 +122,23 @@ TEST(AdamWGpu, RoundsMomentsLikeTheReference) {
             EXPECT_EQ(run(cpu, setup, 4), run(gpu, setup, 4))
                 << n << " " << offset << " " << num_runs << split << dtype_name(m) << dtype_name(v);
           }
+}
+
+TEST(AdamWGpu, MomentsInFp8HaveTheBitsOfTheReference) {
+  TE_REQUIRE_GPU();
+  const Context cpu = Context::cpu(), gpu = Context::cuda(0);
+  for (const int64_t n : {128, 1024, 1152, 128 * 1001})
+    for (const int num_runs : {1, 5, 33})
+      for (const bool split : {false, true})
+        for (const auto& [m, v] : {std::pair{DType::e4m3, DType::u8},
+                                   {DType::e4m3, DType::bf16},
+                                   {DType::f32, DType::u8},
+                                   {DType::e4m3, DType::f32}}) {
+          const Shard setup{n, 0, true, 0, split, m, v, num_runs};
+          EXPECT_EQ(run(cpu, setup, 6), run(gpu, setup, 6))
+              << n << " " << num_runs << split << dtype_name(m) << dtype_name(v);
+        }
+  EXPECT_THROW(run(gpu, {1000, 0, true, 0, false, DType::e4m3, DType::u8}, 1), InternalError);
 }
 
 TEST(AdamWGpu, ModelCopyMayBeFp32AndTheMainParameters) {

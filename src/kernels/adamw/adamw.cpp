@@ -5,16 +5,22 @@
 
 #include "core/float_types.h"
 #include "kernels/adamw/adamw_math.h"
+#include "kernels/adamw/moment_fp8.h"
 #include "kernels/common/checks.h"
 
 namespace te::kernels {
 namespace {
 
+void check_moment(const char* name, const Tensor& moment, DType codes, const Tensor& exponents, int64_t n) {
+  check_shape("adamw", name, moment, {n});
+  if (moment.dtype != codes) return check_hp("adamw", name, moment);
+  check_dtype("adamw", "exponents", exponents, DType::u8);
+  check_shape("adamw", "exponents", exponents, {granules_of(n)});
+}
+
 void check(const AdamW& args, int64_t n) {
-  for (const auto& [name, tensor] : {std::pair{"exp_avg", &args.exp_avg}, {"exp_avg_sq", &args.exp_avg_sq}}) {
-    check_hp("adamw", name, *tensor);
-    check_shape("adamw", name, *tensor, {n});
-  }
+  check_moment("exp_avg", args.exp_avg, DType::e4m3, args.exp_avg_exponents, n);
+  check_moment("exp_avg_sq", args.exp_avg_sq, DType::u8, args.exp_avg_sq_exponents, n);
   if (args.runs) check_dtype("adamw", "runs", args.runs, DType::u8);
   TE_CHECK(args.runs.bytes() % sizeof(MomentRun) == 0, "adamw: runs of {} bytes", args.runs.bytes());
   if (args.remainder) {
@@ -37,29 +43,51 @@ void check(const AdamW& args, int64_t n) {
   TE_CHECK(args.step >= 1, "adamw: step {} must be at least 1", args.step);
 }
 
-/// Rounds elements [begin, end), at most a granule, of the moments.
-template <class M, class V>
-void store_moments(const MomentWords& random, int64_t begin, int64_t end, const float* m, const float* v,
-                   M* exp_avg, V* exp_avg_sq) {
-  uint32_t words[kAdamWGranule] = {};
-  if constexpr (sizeof(M) == 2 || sizeof(V) == 2) {
-    int run = random.run_of(begin);
-    for (int64_t i = begin; i < end; i += 4) {
-      uint32_t four[4];
-      run = random.advance(run, i);
-      random.get(run, i, four);
-      std::copy_n(four, 4, words + (i - begin));
-    }
+// A moment in memory, granule by granule. `bits` of a random word are those that round this moment.
+
+template <class T>
+struct PlainMoment {
+  T* values;
+  static constexpr bool kRounds = sizeof(T) == 2;
+
+  void load(int64_t begin, int64_t count, float* out) const {
+    for (int64_t i = 0; i < count; ++i) out[i] = moment_value(values[begin + i]);
   }
-  for (int64_t i = begin; i < end; ++i) {
-    round_moment(m[i - begin], words[i - begin], exp_avg[i]);
-    round_moment(v[i - begin], words[i - begin] >> 16, exp_avg_sq[i]);
+  void store(int64_t begin, int64_t count, const float* x, const uint32_t* words, int bits) const {
+    for (int64_t i = 0; i < count; ++i) round_moment(x[i], words[i] >> bits, values[begin + i]);
+  }
+};
+
+template <class Format>
+struct BlockMoment {
+  uint8_t* codes;
+  uint8_t* exponents;
+  static constexpr bool kRounds = true;
+
+  void load(int64_t begin, int64_t count, float* out) const {
+    decode_block<Format>(codes + begin, exponents[begin / kAdamWGranule], count, out);
+  }
+  void store(int64_t begin, int64_t count, const float* x, const uint32_t* words, int bits) const {
+    encode_block<Format>(
+        x, count, [&](int64_t i) { return words[i] >> bits; }, codes + begin,
+        exponents[begin / kAdamWGranule]);
+  }
+};
+
+/// The random words of elements [begin, begin + count), at most a granule.
+void get_words(const MomentWords& random, int64_t begin, int64_t count, uint32_t* words) {
+  int run = random.run_of(begin);
+  for (int64_t i = 0; i < count; i += 4) {
+    uint32_t four[4];
+    run = random.advance(run, begin + i);
+    random.get(run, begin + i, four);
+    std::copy_n(four, 4, words + i);
   }
 }
 
-/// Param is the type of the model's copy, Grad that of the main gradients, M and V are those of the moments.
+/// Param is the type of the model's copy, Grad that of the main gradients.
 template <class Param, class Grad, class M, class V>
-void adamw_cpu(const AdamW& args, int64_t n) {
+void adamw_cpu(const AdamW& args, int64_t n, const M& exp_avg, const V& exp_avg_sq) {
   if (args.skip != nullptr && *args.skip != 0) return;
   const AdamWConstants c = adamw_constants(args);
   const MomentWords random = moment_words(args);
@@ -68,8 +96,6 @@ void adamw_cpu(const AdamW& args, int64_t n) {
   uint16_t* remainder = args.remainder.as<uint16_t>();
   uint16_t* upper = args.param.as<uint16_t>();  // with remainder
   const Grad* main_grad = args.main_grad.as<Grad>();
-  M* exp_avg = args.exp_avg.as<M>();
-  V* exp_avg_sq = args.exp_avg_sq.as<V>();
   Param* param = args.param.as<Param>();
   const uint8_t* flags = args.flags.as<uint8_t>();
 #pragma omp parallel for schedule(static)
@@ -77,8 +103,8 @@ void adamw_cpu(const AdamW& args, int64_t n) {
     const float decay = (flags[begin / kAdamWGranule] & kGranuleDecays) != 0 ? c.decay : 0.0f;
     const int64_t end = std::min(begin + kAdamWGranule, n);
     float m[kAdamWGranule], v[kAdamWGranule];
-    for (int64_t i = begin; i < end; ++i)
-      m[i - begin] = moment_value(exp_avg[i]), v[i - begin] = moment_value(exp_avg_sq[i]);
+    exp_avg.load(begin, end - begin, m);
+    exp_avg_sq.load(begin, end - begin, v);
     if (remainder != nullptr) {
       for (int64_t i = begin; i < end; ++i) {
         SplitFloat split{upper[i], remainder[i]};
@@ -92,8 +118,18 @@ void adamw_cpu(const AdamW& args, int64_t n) {
       if (param != nullptr)
         for (int64_t i = begin; i < end; ++i) param[i] = from_float<Param>(main_param[i]);
     }
-    store_moments(random, begin, end, m, v, exp_avg, exp_avg_sq);
+    uint32_t words[kAdamWGranule];
+    if constexpr (M::kRounds || V::kRounds) get_words(random, begin, end - begin, words);
+    exp_avg.store(begin, end - begin, m, words, 0);
+    exp_avg_sq.store(begin, end - begin, v, words, 16);
   }
+}
+
+template <class Format, class Fn>
+void visit_moment(const Tensor& moment, const Tensor& exponents, Fn&& fn) {
+  if (moment.dtype == DType::f32) return fn(PlainMoment<float>{moment.as<float>()});
+  if (moment.dtype == DType::bf16) return fn(PlainMoment<bfloat16>{moment.as<bfloat16>()});
+  fn(BlockMoment<Format>{moment.as<uint8_t>(), exponents.as<uint8_t>()});
 }
 
 }  // namespace
@@ -103,14 +139,15 @@ void adamw(const Context& context, const AdamW& args) {
   if (n == 0) return;  // a rank whose shard is empty
   check(args, n);
   TE_DISPATCH_CUDA(context, adamw, args);
-  visit_hp(args.param ? args.param.dtype : DType::f32, [&](auto param) {
-    visit_hp(args.main_grad.dtype, [&](auto grad) {
-      visit_hp(args.exp_avg.dtype, [&](auto m) {
-        visit_hp(args.exp_avg_sq.dtype, [&](auto v) {
-          adamw_cpu<decltype(param), decltype(grad), decltype(m), decltype(v)>(args, n);
-        });
-      });
+  const auto with_moments = [&](const auto& m, const auto& v) {
+    visit_hp(args.param ? args.param.dtype : DType::f32, [&](auto param) {
+      visit_hp(args.main_grad.dtype,
+               [&](auto grad) { adamw_cpu<decltype(param), decltype(grad)>(args, n, m, v); });
     });
+  };
+  visit_moment<Fp8ExpAvg>(args.exp_avg, args.exp_avg_exponents, [&](const auto& m) {
+    visit_moment<Fp8ExpAvgSq>(args.exp_avg_sq, args.exp_avg_sq_exponents,
+                              [&](const auto& v) { with_moments(m, v); });
   });
 }
 

@@ -1,9 +1,10 @@
 // AdamW on the GPU: one launch over the flat buffers. Per element it reads and writes the main parameter (4 bytes each
-// way, whole or in halves) and both moments (4 or 2 bytes each way), reads the gradient (4 or 2) and may write a BF16 copy (2),
+// way, whole or in halves) and both moments (4, 2 or 1 bytes each way), reads the gradient (4 or 2) and may write a BF16 copy (2),
 // so it is bound by memory; each thread takes four consecutive elements.
 #include <type_traits>
 
 #include "kernels/adamw/adamw_math.h"
+#include "kernels/adamw/moment_fp8.h"
 #include "kernels/common/cuda_common.cuh"
 
 namespace te::kernels::cuda {
@@ -65,20 +66,75 @@ struct SplitMain {
   }
 };
 
+// --- moments -----------------------------------------------------------------------------------------------
+
+/// FP32 or BF16 numbers.
+template <class T>
+struct PlainMoment {
+  T* values;
+  static constexpr bool kRounds = sizeof(T) == 2;
+  static constexpr bool kBlocks = false;
+
+  template <int N>
+  __device__ void load(int64_t i, float (&x)[N]) const {
+    const Vector<T, N> raw = load_vector<T, N>(values + i);
+#pragma unroll
+    for (int k = 0; k < N; ++k) x[k] = moment_value(raw.v[k]);
+  }
+  template <int N>
+  __device__ void store(int64_t i, const float (&x)[N], const uint32_t (&words)[N], int bits) const {
+    Vector<T, N> raw;
+#pragma unroll
+    for (int k = 0; k < N; ++k) round_moment(x[k], words[k] >> bits, raw.v[k]);
+    store_vector(values + i, raw);
+  }
+};
+
+/// Codes of moment_fp8.h: a warp has a block.
+static_assert(kAdamWGranule == kWidth * kWarpSize);
+template <class Format>
+struct BlockMoment {
+  uint8_t* codes;
+  uint8_t* exponents;
+  static constexpr bool kRounds = true;
+  static constexpr bool kBlocks = true;
+
+  template <int N>
+  __device__ void load(int64_t i, float (&x)[N]) const {
+    const Vector<uint8_t, N> raw = load_vector<uint8_t, N>(codes + i);
+    const int k = exponent_of(exponents[i / kAdamWGranule]);
+#pragma unroll
+    for (int j = 0; j < N; ++j) x[j] = Format::decode(raw.v[j], k);
+  }
+  template <int N>
+  __device__ void store(int64_t i, const float (&x)[N], const uint32_t (&words)[N], int bits) const {
+    uint32_t largest = 0;
+#pragma unroll
+    for (int j = 0; j < N; ++j) largest = max(largest, abs_bits(Format::magnitude(x[j])));
+    const int k = block_exponent<Format>(__reduce_max_sync(0xffffffffu, largest));
+    Vector<uint8_t, N> raw;
+#pragma unroll
+    for (int j = 0; j < N; ++j) raw.v[j] = Format::encode(x[j], k, words[j] >> bits);
+    store_vector(codes + i, raw);
+    if (threadIdx.x % kWarpSize == 0) exponents[i / kAdamWGranule] = exponent_byte(k);
+  }
+};
+
 // --- the step ----------------------------------------------------------------------------------------------
 
 template <class Main, class Grad, class M, class V>
 struct Step {
   Main main;
   const Grad* main_grad;
-  M* exp_avg;
-  V* exp_avg_sq;
+  M exp_avg;
+  V exp_avg_sq;
   const uint8_t* flags;
   const float* grad_multiplier;  ///< or null
   const int32_t* skip;           ///< or null
   AdamWConstants c;
   MomentWords random;
-  static constexpr bool kRounds = sizeof(M) == 2 || sizeof(V) == 2;
+  static constexpr bool kRounds = M::kRounds || V::kRounds;
+  static constexpr bool kBlocks = M::kBlocks || V::kBlocks;  ///< then all are vectors, n whole blocks
 };
 
 /// The run of element i, which is the same for the whole warp: all lanes look at once, 32 runs a time.
@@ -101,25 +157,29 @@ __device__ __forceinline__ int run_of_warp(const MomentWords& random, int64_t i)
 template <int N, class S>
 __device__ __forceinline__ void update(const S& s, float decay, float multiplier, int run, int64_t i) {
   using Grad = std::remove_cvref_t<decltype(*s.main_grad)>;
-  using M = std::remove_cvref_t<decltype(*s.exp_avg)>;
-  using V = std::remove_cvref_t<decltype(*s.exp_avg_sq)>;
-  float w[N];
+  float w[N], m[N], v[N];
   s.main.load(i, w);
   const Vector<Grad, N> g = load_vector<Grad, N>(s.main_grad + i);
-  Vector<M, N> exp_avg = load_vector<M, N>(s.exp_avg + i);
-  Vector<V, N> exp_avg_sq = load_vector<V, N>(s.exp_avg_sq + i);
+  s.exp_avg.load(i, m);
+  s.exp_avg_sq.load(i, v);
   uint32_t words[N] = {};
   if constexpr (S::kRounds) s.random.get(run, i, words);
 #pragma unroll
-  for (int k = 0; k < N; ++k) {
-    float m = moment_value(exp_avg.v[k]), v = moment_value(exp_avg_sq.v[k]);
-    adamw_element(s.c, decay, load_float(&g.v[k]) * multiplier, w[k], m, v);
-    round_moment(m, words[k], exp_avg.v[k]);
-    round_moment(v, words[k] >> 16, exp_avg_sq.v[k]);
-  }
+  for (int k = 0; k < N; ++k) adamw_element(s.c, decay, load_float(&g.v[k]) * multiplier, w[k], m[k], v[k]);
   s.main.store(i, w);
-  store_vector(s.exp_avg + i, exp_avg);
-  store_vector(s.exp_avg_sq + i, exp_avg_sq);
+  s.exp_avg.store(i, m, words, 0);
+  s.exp_avg_sq.store(i, v, words, 16);
+}
+
+/// Elements [begin, n), at most kWidth, of a shard that is cut or not aligned.
+template <class S>
+__device__ __forceinline__ void update_singly(const S& s, float decay, float multiplier, int run,
+                                              int64_t begin, int64_t n) {
+  const int64_t end = begin + kWidth < n ? begin + kWidth : n;
+  for (int64_t i = begin; i < end; ++i) {
+    if constexpr (S::kRounds) run = s.random.advance(run, i);
+    update<1>(s, decay, multiplier, run, i);
+  }
 }
 
 template <bool vectors, class S>
@@ -135,12 +195,8 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(S s, int64_t n) {
   if constexpr (S::kRounds) run = s.random.advance(run, begin);
   const float multiplier = s.grad_multiplier != nullptr ? *s.grad_multiplier : 1.0f;
   const float decay = (s.flags[begin / kAdamWGranule] & kGranuleDecays) != 0 ? s.c.decay : 0.0f;
-  if (vectors && begin + kWidth <= n) return update<kWidth>(s, decay, multiplier, run, begin);
-  const int64_t end = begin + kWidth < n ? begin + kWidth : n;
-  for (int64_t i = begin; i < end; ++i) {
-    if constexpr (S::kRounds) run = s.random.advance(run, i);
-    update<1>(s, decay, multiplier, run, i);
-  }
+  if (S::kBlocks || (vectors && begin + kWidth <= n)) return update<kWidth>(s, decay, multiplier, run, begin);
+  if constexpr (!S::kBlocks) update_singly(s, decay, multiplier, run, begin, n);
 }
 
 // --- launch ------------------------------------------------------------------------------------------------
@@ -153,43 +209,52 @@ bool all_aligned(const AdamW& args) {
   return true;
 }
 
-template <class Grad, class M, class V, class Main>
-void launch(const Context& context, const AdamW& args, const Main& main) {
+template <class Grad, class Main, class M, class V>
+void launch(const Context& context, const AdamW& args, const Main& main, const M& m, const V& v) {
   const int64_t n = args.exp_avg.numel();
-  const Step<Main, Grad, M, V> step{main,
-                                    args.main_grad.as<Grad>(),
-                                    args.exp_avg.as<M>(),
-                                    args.exp_avg_sq.as<V>(),
-                                    args.flags.as<uint8_t>(),
-                                    args.grad_multiplier,
-                                    args.skip,
-                                    adamw_constants(args),
-                                    moment_words(args)};
-  const auto kernel =
-      all_aligned(args) ? adamw_kernel<true, decltype(step)> : adamw_kernel<false, decltype(step)>;
-  kernel<<<ceil_div(n, int64_t{kThreads} * kWidth), kThreads, 0, cuda_stream(context)>>>(step, n);
+  const Step<Main, Grad, M, V> step{main,      args.main_grad.as<Grad>(), m,
+                                    v,         args.flags.as<uint8_t>(),  args.grad_multiplier,
+                                    args.skip, adamw_constants(args),     moment_words(args)};
+  const unsigned blocks = ceil_div(n, int64_t{kThreads} * kWidth);
+  const bool vectors = all_aligned(args);
+  if constexpr (M::kBlocks || V::kBlocks) {
+    TE_CHECK(vectors && n % kAdamWGranule == 0,
+             "adamw: {} elements with moments in FP8: whole blocks, aligned", n);
+    adamw_kernel<true><<<blocks, kThreads, 0, cuda_stream(context)>>>(step, n);
+  } else {
+    const auto kernel =
+        vectors ? adamw_kernel<true, Step<Main, Grad, M, V>> : adamw_kernel<false, Step<Main, Grad, M, V>>;
+    kernel<<<blocks, kThreads, 0, cuda_stream(context)>>>(step, n);
+  }
   TE_CUDA_CHECK_LAUNCH();
 }
 
 template <class Grad, class M, class V>
-void launch_for(const Context& context, const AdamW& args) {
+void launch_for(const Context& context, const AdamW& args, const M& m, const V& v) {
   float* const main = args.main_param.as<float>();
   if (args.remainder) {
-    launch<Grad, M, V>(context, args, SplitMain{args.param.as<uint16_t>(), args.remainder.as<uint16_t>()});
+    launch<Grad>(context, args, SplitMain{args.param.as<uint16_t>(), args.remainder.as<uint16_t>()}, m, v);
   } else if (args.param && args.param.dtype == DType::bf16) {
-    launch<Grad, M, V>(context, args, WholeMain<__nv_bfloat16>{main, args.param.as<__nv_bfloat16>()});
+    launch<Grad>(context, args, WholeMain<__nv_bfloat16>{main, args.param.as<__nv_bfloat16>()}, m, v);
   } else {
-    launch<Grad, M, V>(context, args, WholeMain<float>{main, args.param.as<float>()});
+    launch<Grad>(context, args, WholeMain<float>{main, args.param.as<float>()}, m, v);
   }
+}
+
+template <class Format, class Fn>
+void visit_moment(const Tensor& moment, const Tensor& exponents, Fn&& fn) {
+  if (moment.dtype == DType::f32) return fn(PlainMoment<float>{moment.as<float>()});
+  if (moment.dtype == DType::bf16) return fn(PlainMoment<bfloat16>{moment.as<bfloat16>()});
+  fn(BlockMoment<Format>{moment.as<uint8_t>(), exponents.as<uint8_t>()});
 }
 
 }  // namespace
 
 void adamw(const Context& context, const AdamW& args) {
-  visit_hp(args.main_grad.dtype, [&](auto grad) {
-    visit_hp(args.exp_avg.dtype, [&](auto m) {
-      visit_hp(args.exp_avg_sq.dtype, [&](auto v) {
-        launch_for<typename DeviceType<decltype(grad)>::type, decltype(m), decltype(v)>(context, args);
+  visit_moment<Fp8ExpAvg>(args.exp_avg, args.exp_avg_exponents, [&](const auto& m) {
+    visit_moment<Fp8ExpAvgSq>(args.exp_avg_sq, args.exp_avg_sq_exponents, [&](const auto& v) {
+      visit_hp(args.main_grad.dtype, [&](auto grad) {
+        launch_for<typename DeviceType<decltype(grad)>::type>(context, args, m, v);
       });
     });
   });

@@ -48,8 +48,10 @@ OpCost op_cost(const ActivationBackward& args) {
 }
 
 OpCost op_cost(const AdamW& args) {
-  OpCost cost = moves({args.exp_avg, args.exp_avg, args.exp_avg_sq, args.exp_avg_sq, args.main_grad,
-                       args.main_param, args.main_param, args.remainder, args.remainder, args.flags});
+  OpCost cost =
+      moves({args.exp_avg, args.exp_avg, args.exp_avg_sq, args.exp_avg_sq, args.main_grad, args.main_param,
+             args.main_param, args.remainder, args.remainder, args.flags, args.exp_avg_exponents,
+             args.exp_avg_exponents, args.exp_avg_sq_exponents, args.exp_avg_sq_exponents});
   // Main parameters that are split into values and remainders are read from the values, too.
   if (args.param.data != args.main_param.data) cost.bytes += tensor_bytes(args.param);
   if (args.remainder) cost.bytes += tensor_bytes(args.param);

@@ -1,0 +1,123 @@
+// Moments in FP8: blocks of 128 elements, each with codes of 8 bits and the exponent k of one power of two.
+//
+//   exp_avg      E4M3: value = code * 2^k
+//   exp_avg_sq   value = (code * 2^k)^2, the code without a sign: 4 bits of exponent, 4 of mantissa. The root halves the
+//                exponents that a block spans; without it the smallest second moments of a block would become 0 and
+//                their elements take steps of exp_avg / eps.
+//
+// k is the least for which the block's largest code is finite. A power of two costs up to one bit of range, of which there
+// are 17 and more, and in return every value is a BF16 number (exp_avg) or an FP32 number (exp_avg_sq): a checkpoint
+// holds these, and rounding them again, in the same blocks, gives the same values whatever k they had.
+//
+// Codes are rounded stochastically, as BF16 is (moment_rounding.h), so that the value is right on average: of exp_avg_sq
+// the square, not the root, because a bias of the square would add up over the 1 / (1 - beta2) steps of its memory.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+#include "core/random.h"
+#include "kernels/common/granule.h"
+
+namespace te::kernels {
+
+/// 2^k for k in [-126, 127].
+TE_HOST_DEVICE float power_of_two(int k) {
+  return std::bit_cast<float>(static_cast<uint32_t>(k + 127) << 23);
+}
+
+namespace fp8_detail {
+
+// The exponent field of a code has 4 bits and the bias 7: shifted into an FP32 number's place it is 2^120 too small, for
+// subnormal codes, too.
+constexpr int kRebias = 120;
+
+template <int kMantissa>
+TE_HOST_DEVICE float magnitude_of(uint32_t code) {
+  return std::bit_cast<float>(code << (23 - kMantissa)) * power_of_two(kRebias);
+}
+/// The FP32 bits of which the upper ones are the code of the next magnitude towards zero.
+TE_HOST_DEVICE uint32_t code_bits(float magnitude) {
+  return std::bit_cast<uint32_t>(magnitude * power_of_two(-kRebias));
+}
+
+}  // namespace fp8_detail
+
+struct Fp8ExpAvg {
+  static constexpr float kMax = 448.0f;             ///< 1.75 * 2^8
+  static constexpr int kLeast = -117, kMost = 100;  ///< k: all values are normal BF16 numbers
+
+  /// What a block's k is made for.
+  TE_HOST_DEVICE static float magnitude(float x) { return fabsf(x); }
+  TE_HOST_DEVICE static float decode(uint8_t code, int k) {
+    const uint32_t bits = code & 0x7fu;
+    const float value = fp8_detail::magnitude_of<3>(bits) * power_of_two(k);
+    const float finite = (code & 0x80u) != 0 ? -value : value;
+    return bits == 0x7fu ? std::bit_cast<float>(0x7fffffffu) : finite;
+  }
+  /// Rounded by 16 random bits; 0x8000 rounds to the nearest.
+  TE_HOST_DEVICE static uint8_t encode(float x, int k, uint32_t random) {
+    const uint32_t sign = std::bit_cast<uint32_t>(x) >> 24 & 0x80u;
+    const float scaled = fabsf(x) * power_of_two(-k);
+    if (!(scaled <= kMax)) return 0x7f;
+    return static_cast<uint8_t>(sign | (fp8_detail::code_bits(scaled) + ((random & 0xffffu) << 4)) >> 20);
+  }
+};
+
+struct Fp8ExpAvgSq {
+  static constexpr float kMax = 480.0f;           ///< 1.875 * 2^8; the code above it is NaN
+  static constexpr int kLeast = -50, kMost = 60;  ///< k: all values are normal FP32 numbers
+
+  TE_HOST_DEVICE static float magnitude(float x) { return sqrtf(x); }
+  TE_HOST_DEVICE static float decode(uint8_t code, int k) {
+    const float root = fp8_detail::magnitude_of<4>(code) * power_of_two(k);
+    return code == 0xffu ? std::bit_cast<float>(0x7fffffffu) : root * root;
+  }
+  TE_HOST_DEVICE static uint8_t encode(float x, int k, uint32_t random) {
+    const float scaled = sqrtf(x) * power_of_two(-k);
+    if (!(scaled <= kMax)) return 0xff;
+    const uint32_t code = fp8_detail::code_bits(scaled) >> 19;
+    const float lower = fp8_detail::magnitude_of<4>(code), upper = fp8_detail::magnitude_of<4>(code + 1);
+    // Squares of codes and their differences are exact, so that a contraction by the compiler changes nothing.
+    const float above = x * power_of_two(-2 * k) - lower * lower;
+    const float gap = upper * upper - lower * lower;
+    const bool up = code < 0xfeu && static_cast<float>(random & 0xffffu) * gap < above * 65536.0f;
+    return static_cast<uint8_t>(code + (up ? 1u : 0u));
+  }
+};
+
+/// The k of a block whose largest magnitude (as Format::magnitude makes it) has these bits.
+template <class Format>
+TE_HOST_DEVICE int block_exponent(uint32_t largest) {
+  const uint32_t top = std::bit_cast<uint32_t>(Format::kMax);
+  const int k = static_cast<int>(largest >> 23) - static_cast<int>(top >> 23) +
+                ((largest & 0x7fffffu) > (top & 0x7fffffu) ? 1 : 0);
+  return k < Format::kLeast ? Format::kLeast : (k > Format::kMost ? Format::kMost : k);
+}
+/// As it is stored, in a byte, and back.
+TE_HOST_DEVICE uint8_t exponent_byte(int k) {
+  return static_cast<uint8_t>(k + 127);
+}
+TE_HOST_DEVICE int exponent_of(uint8_t byte) {
+  return static_cast<int>(byte) - 127;
+}
+
+/// Elements of a block, on the host: `count` of at most kAdamWGranule. `random(i)` gives element i's 16 bits.
+template <class Format>
+void decode_block(const uint8_t* codes, uint8_t exponent, int64_t count, float* values) {
+  for (int64_t i = 0; i < count; ++i) values[i] = Format::decode(codes[i], exponent_of(exponent));
+}
+template <class Format, class Random>
+void encode_block(const float* values, int64_t count, Random&& random, uint8_t* codes, uint8_t& exponent) {
+  uint32_t largest = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const uint32_t bits = std::bit_cast<uint32_t>(Format::magnitude(values[i])) & 0x7fffffffu;
+    largest = bits > largest ? bits : largest;
+  }
+  const int k = block_exponent<Format>(largest);
+  for (int64_t i = 0; i < count; ++i) codes[i] = Format::encode(values[i], k, random(i));
+  exponent = exponent_byte(k);
+}
+
+}  // namespace te::kernels

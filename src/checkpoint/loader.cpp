@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "core/error.h"
-#include "core/float_types.h"
 #include "core/log.h"
 
 namespace te::checkpoint {
@@ -14,7 +13,7 @@ namespace {
 using model::Parameter;
 using model::ParameterStore;
 
-constexpr int64_t kStagingElements = 4 << 20;
+constexpr int64_t kStagingElements = 4 << 20;  // whole blocks of moments in FP8
 
 std::string shape_text(const std::vector<int64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
@@ -34,7 +33,7 @@ class Loading {
         config_(config),
         state_(state),
         staging_(context, static_cast<size_t>(kStagingElements) * sizeof(float)),
-        halves_(context, needs_halves(state) ? staging_.bytes() : 0) {}
+        rounded_(context, rounds(state) ? staging_.bytes() : 0) {}
 
   void parameters() {
     ParameterStore& store = *state_.parameters;
@@ -50,12 +49,12 @@ class Loading {
   void moments() {
     const ParameterStore& store = *state_.parameters;
     for (const auto& [prefix, flat] :
-         {std::pair{"exp_avg/", state_.exp_avg}, std::pair{"exp_avg_sq/", state_.exp_avg_sq}}) {
-      context_.zero(flat);
+         {std::pair{"exp_avg/", &state_.exp_avg}, std::pair{"exp_avg_sq/", &state_.exp_avg_sq}}) {
+      flat->zero(context_);
       for (const Parameter& parameter : store.parameters()) {
         const LogicalTensor& stored = checked(prefix + parameter.name, parameter);
         for (const ParameterStore::Piece& piece : store.pieces(parameter))
-          fill(stored, parameter, piece, ParameterStore::part(flat, piece.shard, piece.count));
+          fill(stored, parameter, piece, flat->part(piece.shard, piece.count));
       }
     }
   }
@@ -63,9 +62,9 @@ class Loading {
   void fp8();
 
  private:
-  static bool needs_halves(const TrainingState& state) {
-    return state.parameters->split() || state.exp_avg.dtype == DType::bf16 ||
-           state.exp_avg_sq.dtype == DType::bf16;
+  static bool rounds(const TrainingState& state) {
+    return state.parameters->split() || state.exp_avg.values.dtype != DType::f32 ||
+           state.exp_avg_sq.values.dtype != DType::f32;
   }
   [[noreturn]] void refuse_scales(const std::string& why, const std::string& mend) const {
     user_error("{}: {}; {}", reader_.folder().string(), why, mend);
@@ -75,33 +74,41 @@ class Loading {
     return stored_tensor(reader_, config_, name, parameter);
   }
 
-  void write(const model::MainParams& main, int64_t first, int64_t count) {
-    main.part(first, count).write(context_, staging_.as<float>(), halves_.as<void>());
-  }
-  /// Moments that were stored with more bits are rounded to the nearest.
-  void write(const Tensor& moments, int64_t first, int64_t count) {
-    if (moments.dtype == DType::bf16) {
-      std::transform(staging_.as<float>(), staging_.as<float>() + count, halves_.as<bfloat16>(), to_bf16);
-    }
-    const HostBuffer& source = moments.dtype == DType::bf16 ? halves_ : staging_;
-    context_.copy_to_device(ParameterStore::part(moments, first, count), source.as<void>());
-    context_.synchronize();  // the host memory may be used again
-  }
-
   /// The piece's elements from the checkpoint, but for rows that it does not have.
-  template <class Target>
   void fill(const LogicalTensor& stored, const Parameter& parameter, const ParameterStore::Piece& piece,
-            const Target& target) {
+            const model::MainParams& target) {
     int64_t done = 0;
     for (const Block& block : blocks_of(parameter.shard, piece.local, piece.count)) {
-      const int64_t there = std::min(block.count, stored.rows() * block.width - block.first);
+      const int64_t there = there_of(stored, block);
       for (int64_t at = 0; at < there; at += kStagingElements) {
         const int64_t count = std::min(kStagingElements, there - at);
         reader_.read(stored, {block.col, block.width, block.first + at, count}, staging_.as<float>());
-        write(target, done + at, count);
+        target.part(done + at, count).write(context_, staging_.as<float>(), rounded_.as<void>());
       }
       done += block.count;
     }
+  }
+  /// The same of moments, with zeros in rows that the checkpoint does not have. In runs that begin with a block of FP8,
+  /// whatever rows they cut.
+  void fill(const LogicalTensor& stored, const Parameter& parameter, const ParameterStore::Piece& piece,
+            const optim::Moments& target) {
+    float* values = staging_.as<float>();
+    for (int64_t at = 0; at < piece.count; at += kStagingElements) {
+      const int64_t count = std::min(kStagingElements, piece.count - at);
+      std::fill_n(values, count, 0.0f);
+      int64_t done = 0;
+      for (Block block : blocks_of(parameter.shard, piece.local + at, count)) {
+        const int64_t whole = block.count;
+        block.count = there_of(stored, block);
+        if (block.count > 0) reader_.read(stored, block, values + done);
+        done += whole;
+      }
+      target.part(at, count).write(context_, values, rounded_.as<void>());
+    }
+  }
+  /// Elements of the block that the checkpoint has.
+  static int64_t there_of(const LogicalTensor& stored, const Block& block) {
+    return std::clamp<int64_t>(stored.rows() * block.width - block.first, 0, block.count);
   }
 
   const Context& context_;
@@ -109,7 +116,7 @@ class Loading {
   const config::Config& config_;
   const TrainingState& state_;
   HostBuffer staging_;
-  HostBuffer halves_;  ///< of main parameters, or numbers in BF16
+  HostBuffer rounded_;  ///< halves of main parameters, or moments in fewer bits
 };
 
 // Rows are found by name and role, so that the table of another pipeline split fits. A run may go on with another format
@@ -179,8 +186,8 @@ Loaded load(const Context& context, const Reader& reader, const config::Config& 
   if (loaded.optimizer) {
     loading.moments();
   } else {
-    context.zero(state.exp_avg);
-    context.zero(state.exp_avg_sq);
+    state.exp_avg.zero(context);
+    state.exp_avg_sq.zero(context);
     loaded.progress.updates = 0;
   }
   if (options.fp8 && has_fp8_state(state)) loading.fp8();

@@ -41,7 +41,6 @@ class RankFiles {
 /// Elements [first, first + count) of pieces[index] in its dtype, on the host; valid until the next call. `count` is at
 /// most kFetch.
 using Fetch = std::function<const void*(size_t index, int64_t first, int64_t count)>;
-constexpr int64_t kFetch = 4 << 20;
 
 /// Writes all files of the rank and returns their part of the manifest. UserError when they cannot be written, or a value is not finite: such weights are no checkpoint, the previous one must stay the
 /// latest.

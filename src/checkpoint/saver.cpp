@@ -1,5 +1,6 @@
 #include "checkpoint/saver.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -34,7 +35,8 @@ Saver::Saver(const Context& context, SaverOptions options, TrainingState state, 
     : context_(context), options_(std::move(options)), state_(state), job_(std::move(job)) {
   if (job_.who.rank == 0) remove_leftovers(options_.directory);
   pieces_ = pieces_to_save(state_, options_.optimizer);
-  if (state_.parameters->split()) joined_.resize(kFetch);
+  if (std::any_of(pieces_.begin(), pieces_.end(), [](const SavedPiece& piece) { return piece.converts(); }))
+    converted_.resize(kFetch);
   if (options_.background) reserve();
   if (!options_.background) staging_ = HostBuffer(context_, kFetch * sizeof(float));
 }
@@ -58,7 +60,7 @@ void Saver::reserve() {
   size_t end = 0;
   for (const SavedPiece& piece : pieces_) {
     offsets_.push_back(end);
-    end += (piece.bytes() + kAlignment - 1) / kAlignment * kAlignment;
+    end += (piece.raw_bytes() + kAlignment - 1) / kAlignment * kAlignment;
   }
   const auto bytes = static_cast<int64_t>(end);
   const int64_t available = available_host_bytes();
@@ -97,18 +99,17 @@ void Saver::save(const Progress& progress, const std::filesystem::path& good, bo
   task.background = options_.background;
   if (saves_fp8(state_)) task.fp8 = read_fp8(context_, *state_.scales);
   if (options_.background) {
-    for (size_t i = 0; i < pieces_.size(); ++i)
-      pieces_[i].copy_raw(context_, 0, pieces_[i].count(), copy_.as<char>() + offsets_[i]);
+    for (size_t i = 0; i < pieces_.size(); ++i) pieces_[i].copy_raw(context_, copy_.as<char>() + offsets_[i]);
     context_.synchronize();
     task.fetch = [this](size_t index, int64_t first, int64_t count) {
-      const SavedPiece& piece = pieces_[index];
-      return piece.from_raw(copy_.as<char>() + offsets_[index], piece.count(), first, count, joined_.data());
+      return pieces_[index].from_raw(copy_.as<char>() + offsets_[index], first, count, converted_.data());
     };
   } else {
     task.fetch = [this](size_t index, int64_t first, int64_t count) {
-      pieces_[index].copy_raw(context_, first, count, staging_.as<void>());
+      const SavedPiece part = pieces_[index].part(first, count);
+      part.copy_raw(context_, staging_.as<void>());
       context_.synchronize();
-      return pieces_[index].from_raw(staging_.as<void>(), count, 0, count, joined_.data());
+      return part.from_raw(staging_.as<void>(), 0, count, converted_.data());
     };
   }
   task.stalled = now_seconds() - start;
@@ -157,7 +158,7 @@ void Saver::write(Task& task) {
   const std::filesystem::path temporary = temporary_folder(options_.directory, task.progress.step);
   try {
     Manifest part = write_rank_files(temporary, job_.who, pieces_, task.fetch, task.fp8);
-    for (const SavedPiece& piece : pieces_) task.result.bytes += static_cast<int64_t>(piece.bytes());
+    for (const SavedPiece& piece : pieces_) task.result.bytes += static_cast<int64_t>(piece.file_bytes());
     task.result.folder = folder_of(task.progress.step);
     if (job_.who.rank != 0) return leave_part(temporary, job_.who, part);
     part.progress = task.progress;

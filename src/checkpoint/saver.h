@@ -84,10 +84,10 @@ class Saver {
   TrainingState state_;
   Job job_;
   std::vector<SavedPiece> pieces_;
-  std::vector<size_t> offsets_;  ///< of the pieces in copy_, in bytes
-  HostBuffer copy_;              ///< of all pieces; empty: saves run in the foreground
-  HostBuffer staging_;           ///< of kFetch elements, for the foreground
-  std::vector<float> joined_;    ///< kFetch main parameters from their halves
+  std::vector<size_t> offsets_;   ///< of the pieces in copy_, in bytes
+  HostBuffer copy_;               ///< of all pieces; empty: saves run in the foreground
+  HostBuffer staging_;            ///< of kFetch elements, for the foreground
+  std::vector<float> converted_;  ///< kFetch elements that are not stored as the device has them
   std::unique_ptr<Task> task_;
   std::thread thread_;
   std::optional<Saved> saved_;

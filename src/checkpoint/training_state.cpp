@@ -80,23 +80,32 @@ std::vector<SavedPiece> pieces_to_save(const TrainingState& state, bool optimize
         if (prefix == kPrefixes[0]) {
           saved.main = store.main_of(parameter, piece);
         } else {
-          const Tensor& moments = prefix == kPrefixes[1] ? state.exp_avg : state.exp_avg_sq;
-          saved.moment = model::ParameterStore::part(moments, piece.shard, piece.count);
-          saved.dtype = moments.dtype;
+          const optim::Moments& moments = prefix == kPrefixes[1] ? state.exp_avg : state.exp_avg_sq;
+          saved.moment = moments.part(piece.shard, piece.count);
+          saved.dtype = moments.stored_dtype();
         }
       });
   return result;
 }
 
-void SavedPiece::copy_raw(const Context& context, int64_t first, int64_t count, void* raw) const {
-  if (moment) return context.copy_to_host(raw, model::ParameterStore::part(moment, first, count));
-  main.part(first, count).copy_raw(context, raw);
+SavedPiece SavedPiece::part(int64_t first, int64_t count) const {
+  SavedPiece result;
+  if (moment.values) {
+    result.moment = moment.part(first, count);
+  } else {
+    result.main = main.part(first, count);
+  }
+  return result;
 }
 
-const void* SavedPiece::from_raw(const void* raw, int64_t total, int64_t first, int64_t count,
-                                 float* joined) const {
-  if (moment) return static_cast<const char*>(raw) + static_cast<size_t>(first) * dtype_size(dtype);
-  return main.part(0, total).from_raw(raw, first, count, joined);
+void SavedPiece::copy_raw(const Context& context, void* raw) const {
+  if (moment.values) return moment.copy_raw(context, raw);
+  main.copy_raw(context, raw);
+}
+
+const void* SavedPiece::from_raw(const void* raw, int64_t first, int64_t count, float* converted) const {
+  if (moment.values) return moment.from_raw(raw, first, count, converted);
+  return main.from_raw(raw, first, count, converted);
 }
 
 bool has_fp8_state(const TrainingState& state) {

@@ -9,14 +9,16 @@
 #include "checkpoint/reader.h"
 #include "core/device.h"
 #include "fp8/scale_table.h"
+#include "kernels/common/granule.h"
 #include "model/parameter_store.h"
+#include "optim/moments.h"
 
 namespace te::checkpoint {
 
 /// Views of a rank's state, bound to memory.
 struct TrainingState {
   model::ParameterStore* parameters = nullptr;
-  Tensor exp_avg, exp_avg_sq;  ///< [shard_size] fp32 or bf16
+  optim::Moments exp_avg, exp_avg_sq;  ///< [shard_size]
   const fp8::ScaleTable* scales =
       nullptr;  ///< of the rank's pipeline stage; null or without history: no FP8 state
 };
@@ -24,6 +26,10 @@ struct TrainingState {
 /// The elements of the whole parameter that elements [first, first + count) of this rank's part of it are, one block per
 /// run of rows.
 std::vector<Block> blocks_of(const model::ParameterShard& shard, int64_t first, int64_t count);
+
+/// Saving goes piece by piece, at most so many elements a time.
+constexpr int64_t kFetch = 4 << 20;
+static_assert(kFetch % kernels::kAdamWGranule == 0, "parts of moments in FP8 begin with a block");
 
 /// A piece of a parameter or of a moment that a rank stores.
 struct StoredPiece {
@@ -39,16 +45,19 @@ struct StoredPiece {
 /// ... and where this rank has it, on the device.
 struct SavedPiece : StoredPiece {
   model::MainParams main;  ///< of a parameter
-  Tensor moment;           ///< of a moment, in the dtype that is stored
+  optim::Moments moment;   ///< of a moment
 
-  /// On the device as in the file.
-  size_t bytes() const { return static_cast<size_t>(count()) * dtype_size(dtype); }
-  /// Elements [first, first + count) as the device has them; `raw`: as many bytes of host memory as the file takes for
-  /// them. Returns before the copy is done.
-  void copy_raw(const Context& context, int64_t first, int64_t count, void* raw) const;
-  /// Elements [first, first + count) of the `total` that copy_raw() has copied, as the file has them: a pointer into
-  /// raw, or `joined` filled.
-  const void* from_raw(const void* raw, int64_t total, int64_t first, int64_t count, float* joined) const;
+  size_t file_bytes() const { return static_cast<size_t>(count()) * dtype_size(dtype); }
+  size_t raw_bytes() const { return moment.values ? moment.raw_bytes() : main.bytes(); }
+  /// True when the device's bytes are not those of the file.
+  bool converts() const { return moment.values ? moment.blocks() : !main.fp32; }
+  /// The device's bytes; `raw`: raw_bytes() of host memory. Returns before the copy is done.
+  void copy_raw(const Context& context, void* raw) const;
+  /// The device's main parameters or moments [first, first + count) alone, with from_raw's `first` counted from there.
+  SavedPiece part(int64_t first, int64_t count) const;
+  /// Elements [first, first + count) from what copy_raw() has copied, as the file has them: a pointer into raw, or
+  /// `converted` filled. `first` is a multiple of kFetch.
+  const void* from_raw(const void* raw, int64_t first, int64_t count, float* converted) const;
 };
 
 /// Leaves out what another rank saves: copies of another stage's parameters, and on tensor ranks above 0 what all tensor

@@ -22,7 +22,7 @@ enum class DeviceChoice : uint8_t { automatic, cpu, cuda };  ///< automatic is s
 enum class LrDecay : uint8_t { cosine, linear, constant, wsd };
 enum class RopeScaling : uint8_t { none, linear, llama3 };
 enum class OptimizerName : uint8_t { adamw };
-enum class MomentDType : uint8_t { fp32, bf16 };
+enum class MomentDType : uint8_t { fp32, bf16, fp8 };
 enum class DataFormat : uint8_t { pretrain, instruct };
 enum class Overlong : uint8_t { truncate, drop };
 enum class PipelineSchedule : uint8_t { gpipe, one_f_one_b, interleaved, zero_bubble };  ///< "1f1b" in YAML

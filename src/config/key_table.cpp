@@ -155,7 +155,7 @@ const auto kKeys = std::to_array<Key>({
      "Sequences per optimizer step. A multiple of `micro_batch_size`."},
     {TE_KEY(training.train_steps), kRequired, from_to(1, kMaxSteps), "Optimizer steps of the run."},
     {TE_KEY(training.seed), kBuiltIn, at_least(0),
-     "Fixes the initial weights, the order of the data, dropout, and the rounding of moments in BF16.",
+     "Fixes the initial weights, the order of the data, dropout, and the rounding of moments.",
      "0 to 2^64 - 1"},
     {TE_KEY(training.recompute), kBuiltIn, kAny,
      "Activations recomputed in the backward pass: none, the cheap ones of each layer, or whole layers. "
@@ -202,10 +202,11 @@ const auto kKeys = std::to_array<Key>({
      "less. One FP32 rounding in 131,072 differs, by one unit in the last place. Without effect in an FP32 "
      "model."},
     {TE_KEY(optimizer.exp_avg_dtype), kBuiltIn, kAny,
-     "Number format of the first moments, in memory and in checkpoints. `bf16` takes 2 bytes per parameter "
-     "less; it is rounded stochastically, alike under every layout of ranks. A checkpoint with moments of "
-     "another format is converted when it is loaded."},
-    {TE_KEY(optimizer.exp_avg_sq_dtype), kBuiltIn, kAny, "The same of the second moments."},
+     "Number format of the first moments: 4, 2, or 1 byte per parameter and one per 128. `bf16` and `fp8` "
+     "are "
+     "rounded stochastically. A checkpoint with moments of another format is converted when it is loaded."},
+    {TE_KEY(optimizer.exp_avg_sq_dtype), kBuiltIn, kAny,
+     "The same of the second moments; `fp8` holds their roots."},
 
     {TE_KEY(data.train), kBuiltIn, kAny,
      "Training datasets, blended by weight (relative; they need not sum to 1). Required unless `synthetic`.",

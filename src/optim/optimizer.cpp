@@ -8,7 +8,9 @@ namespace te::optim {
 
 namespace {
 
-DType dtype_of(config::MomentDType dtype) {
+/// `codes`: what the values of FP8 are.
+DType dtype_of(config::MomentDType dtype, DType codes) {
+  if (dtype == config::MomentDType::fp8) return codes;
   return dtype == config::MomentDType::fp32 ? DType::f32 : DType::bf16;
 }
 
@@ -37,9 +39,9 @@ Tensor Optimizer::field(int index, DType dtype) const {
 
 void Optimizer::plan(MemoryPlan& plan) {
   const int64_t size = parameters_.shard_size();
-  plan.add(exp_avg, "exp_avg", MemoryKind::optimizer, dtype_of(config_.exp_avg_dtype), {size});
-  plan.add(exp_avg_sq, "exp_avg_sq", MemoryKind::optimizer, dtype_of(config_.exp_avg_sq_dtype), {size});
-  if (exp_avg.dtype != DType::f32 || exp_avg_sq.dtype != DType::f32) {
+  exp_avg.plan(plan, "exp_avg", dtype_of(config_.exp_avg_dtype, DType::e4m3), size);
+  exp_avg_sq.plan(plan, "exp_avg_sq", dtype_of(config_.exp_avg_sq_dtype, DType::u8), size);
+  if (exp_avg.values.dtype != DType::f32 || exp_avg_sq.values.dtype != DType::f32) {
     runs_ = moment_runs(parameters_);
     plan.add(run_table_, "moment_runs", MemoryKind::optimizer, DType::u8, {bytes_of(runs_)});
   }
@@ -101,24 +103,27 @@ void Optimizer::update_status(const Context& context) {
 void Optimizer::update(const Context& context, size_t number, float lr) {
   const model::Segment& segment = parameters_.segments()[number];
   const model::MainParams main = parameters_.main_of(segment);
-  kernels::adamw(context,
-                 {.main_param = main.fp32,
-                  .main_grad = parameters_.grad_of(segment),
-                  .exp_avg = model::ParameterStore::part(exp_avg, segment.shard, segment.count),
-                  .exp_avg_sq = model::ParameterStore::part(exp_avg_sq, segment.shard, segment.count),
-                  .param = parameters_.fp32() ? Tensor{} : parameters_.value_of(segment),
-                  .remainder = main.remainder,
-                  .flags = parameters_.flags_of(segment),
-                  .runs = runs_.empty() ? Tensor{} : runs_[number].device,
-                  .seed = seed_,
-                  .lr = lr,
-                  .beta1 = static_cast<float>(config_.beta1),
-                  .beta2 = static_cast<float>(config_.beta2),
-                  .eps = static_cast<float>(config_.eps),
-                  .weight_decay = static_cast<float>(config_.weight_decay),
-                  .step = updates_ + 1,
-                  .grad_multiplier = field(3, DType::f32).as<float>(),
-                  .skip = skip_flag()});
+  const Moments m = exp_avg.part(segment.shard, segment.count),
+                v = exp_avg_sq.part(segment.shard, segment.count);
+  kernels::adamw(context, {.main_param = main.fp32,
+                           .main_grad = parameters_.grad_of(segment),
+                           .exp_avg = m.values,
+                           .exp_avg_sq = v.values,
+                           .exp_avg_exponents = m.exponents,
+                           .exp_avg_sq_exponents = v.exponents,
+                           .param = parameters_.fp32() ? Tensor{} : parameters_.value_of(segment),
+                           .remainder = main.remainder,
+                           .flags = parameters_.flags_of(segment),
+                           .runs = runs_.empty() ? Tensor{} : runs_[number].device,
+                           .seed = seed_,
+                           .lr = lr,
+                           .beta1 = static_cast<float>(config_.beta1),
+                           .beta2 = static_cast<float>(config_.beta2),
+                           .eps = static_cast<float>(config_.eps),
+                           .weight_decay = static_cast<float>(config_.weight_decay),
+                           .step = updates_ + 1,
+                           .grad_multiplier = field(3, DType::f32).as<float>(),
+                           .skip = skip_flag()});
 }
 
 void Optimizer::fetch_status(const Context& context) {

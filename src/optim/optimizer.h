@@ -17,6 +17,7 @@
 #include "optim/gradient_reducer.h"
 #include "optim/lr_schedule.h"
 #include "optim/moment_runs.h"
+#include "optim/moments.h"
 #include "optim/parameter_gatherer.h"
 #include "parallel/groups.h"
 
@@ -62,7 +63,7 @@ class Optimizer {
   Tensor loss_sum() const { return field(0, DType::f32); }
   const int32_t* skip_flag() const { return field(4, DType::i32).as<int32_t>(); }
 
-  Tensor exp_avg, exp_avg_sq;  ///< [shard_size] fp32 or bf16
+  Moments exp_avg, exp_avg_sq;  ///< [shard_size]
 
  private:
   void update_status(const Context& context);

@@ -162,8 +162,8 @@ class FakeRank {
                         .data_size = layout.data,
                         .tensor_rank = tensor,
                         .bucket_size = layout.bucket_size});
-    plan_.add(exp_avg_, "exp_avg", MemoryKind::optimizer, layout.exp_avg, {store_.shard_size()});
-    plan_.add(exp_avg_sq_, "exp_avg_sq", MemoryKind::optimizer, layout.exp_avg_sq, {store_.shard_size()});
+    exp_avg_.plan(plan_, "exp_avg", layout.exp_avg, store_.shard_size());
+    exp_avg_sq_.plan(plan_, "exp_avg_sq", layout.exp_avg_sq, store_.shard_size());
     table_.plan(plan_, kHistory);
     memory_ = plan_.allocate(context_);
     store_.bind(context_);
@@ -193,8 +193,8 @@ class FakeRank {
         for (int64_t i = 0; i < piece.count; ++i) {
           const int64_t index = indices[piece.local + i];
           visit(parameter.name, index, main[i]);
-          visit_moment(visit, "exp_avg/" + parameter.name, index, exp_avg_, piece.shard + i);
-          visit_moment(visit, "exp_avg_sq/" + parameter.name, index, exp_avg_sq_, piece.shard + i);
+          visit_moment(visit, "exp_avg/" + parameter.name, index, exp_avg_.values, piece.shard + i);
+          visit_moment(visit, "exp_avg_sq/" + parameter.name, index, exp_avg_sq_.values, piece.shard + i);
         }
       }
     }
@@ -211,8 +211,8 @@ class FakeRank {
   }
   void poison() {
     for_each([](const std::string&, int64_t, float& element) { element = std::nanf(""); });
-    context_.fill_bytes(exp_avg_, 0xff);
-    context_.fill_bytes(exp_avg_sq_, 0xff);
+    context_.fill_bytes(exp_avg_.values, 0xff);
+    context_.fill_bytes(exp_avg_sq_.values, 0xff);
   }
   /// Everything must be as fill() left it, whatever layout it came from.
   void expect_filled() {
@@ -247,6 +247,7 @@ class FakeRank {
   static void visit_moment(Visit&& visit, const std::string& name, int64_t index, const Tensor& moments,
                            int64_t i) {
     if (moments.dtype == DType::f32) return visit(name, index, moments.as<float>()[i]);
+    if (moments.dtype != DType::bf16) return;  // blocks of FP8 are not filled element by element
     float value = to_float(moments.as<bfloat16>()[i]);
     visit(name, index, value);
     moments.as<bfloat16>()[i] = to_bf16(value);
@@ -274,7 +275,7 @@ class FakeRank {
   fp8::ScaleTable table_;
   MemoryPlan plan_;
   DeviceBuffer memory_;
-  Tensor exp_avg_, exp_avg_sq_;
+  optim::Moments exp_avg_, exp_avg_sq_;
 };
 
 /// All ranks of a layout.

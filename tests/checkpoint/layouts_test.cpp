@@ -121,6 +121,52 @@ TEST(Resharding, MomentsMayBeBf16) {
   }
 }
 
+/// All values of the two checkpoints' moments; second ones are squares of what FP8 rounds.
+void compare_moments(const std::filesystem::path& a, const std::filesystem::path& b, float tolerance) {
+  const checkpoint::Reader left(a), right(b);
+  for (const checkpoint::LogicalTensor& tensor : left.tensors()) {
+    if (!tensor.is_moment()) continue;
+    std::vector<float> x(static_cast<size_t>(tensor.numel())), y(x.size());
+    left.read_rows(tensor.name, 0, tensor.rows(), x.data());
+    right.read_rows(tensor.name, 0, tensor.rows(), y.data());
+    float largest = 0, difference = 0;
+    for (size_t i = 0; i < x.size(); ++i) {
+      largest = std::max(largest, std::abs(x[i]));
+      difference = std::max(difference, std::abs(x[i] - y[i]));
+    }
+    EXPECT_GT(largest, 0) << tensor.name;
+    EXPECT_LE(difference, tolerance * largest) << tensor.name;
+  }
+}
+
+// Moments in FP8 are stored as numbers: under another layout of data ranks and stages, which cut the same blocks, they come
+// back bit for bit; tensor ranks cut other blocks and round once more.
+TEST(Resharding, MomentsInFp8KeepTheirValues) {
+  CheckpointFolder fp32, first, second, third, plain;
+  const auto load_and_save = [](const std::filesystem::path& from, Layout layout, const CheckpointFolder& to,
+                                bool fp8 = true) {
+    if (fp8) layout.exp_avg = DType::e4m3, layout.exp_avg_sq = DType::u8;
+    auto ranks = fake_ranks(layout, false);
+    const checkpoint::Reader reader(from);
+    for (auto& rank : ranks) checkpoint::load(rank->context(), reader, fake_config(layout), rank->state());
+    return save_all(ranks, fake_options(to.path()));
+  };
+  auto ranks = fake_ranks({.tensor = 2}, true);
+  for (auto& rank : ranks) {  // second moments are not negative
+    rank->for_each([](const std::string& name, int64_t, float& element) {
+      if (name.starts_with("exp_avg_sq/")) element *= element;
+    });
+  }
+  const auto exact = save_all(ranks, fake_options(fp32.path()));
+  const auto rounded = load_and_save(exact, {.data = 3, .bucket_size = 1000}, first);
+  compare_moments(exact, rounded, 0.07f);
+  EXPECT_EQ(checkpoint::Reader(rounded).at("exp_avg/layers.0.fc2.bias").dtype, DType::bf16);
+  EXPECT_EQ(checkpoint::Reader(rounded).at("exp_avg_sq/layers.0.fc2.bias").dtype, DType::f32);
+  compare_moments(rounded, load_and_save(rounded, {.data = 2, .pipeline = 4}, second), 0);
+  compare_moments(rounded, load_and_save(rounded, {.tensor = 4, .data = 2}, third), 0.07f);
+  compare_moments(rounded, load_and_save(rounded, {.tensor = 2, .pipeline = 2}, plain, false), 0);
+}
+
 // A vocabulary of 37, padded to 40, 48 and 37.
 TEST(Resharding, PaddingOfTheVocabularyMayDiffer) {
   const std::string name = "embedding.word_embeddings.weight";

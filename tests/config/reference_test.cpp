@@ -76,7 +76,7 @@ TEST(Enums, NamesAndValuesAgree) {
   expect_names<DeviceChoice>({"auto", "cpu", "cuda"});
   expect_names<LrDecay>({"cosine", "linear", "constant", "wsd"});
   expect_names<OptimizerName>({"adamw"});
-  expect_names<MomentDType>({"fp32", "bf16"});
+  expect_names<MomentDType>({"fp32", "bf16", "fp8"});
   expect_names<DataFormat>({"pretrain", "instruct"});
   expect_names<Overlong>({"truncate", "drop"});
   EXPECT_EQ(to_string(LrDecay::wsd), "wsd");

@@ -31,7 +31,7 @@ enum class ReadyOrder { nothing, descending, ascending, shuffled, halves };
 struct Case {
   DType dtype = DType::f32;
   DType grad_dtype = DType::f32;
-  DType moment_dtype = DType::f32;
+  config::MomentDType moment_dtype = config::MomentDType::fp32;  ///< of both
   int64_t bucket_size = 1;
   bool overlap = true;
   ReadyOrder order = ReadyOrder::descending;
@@ -41,8 +41,8 @@ struct Case {
 
   std::string str() const {
     return fmt::format("values {}, gradients {}, moments {}, buckets of {}, overlap {}, ready {}, clip {}",
-                       dtype_name(dtype), dtype_name(grad_dtype), dtype_name(moment_dtype), bucket_size,
-                       overlap, static_cast<int>(order), clip);
+                       dtype_name(dtype), dtype_name(grad_dtype), config::to_string(moment_dtype),
+                       bucket_size, overlap, static_cast<int>(order), clip);
   }
 };
 
@@ -193,9 +193,7 @@ class Rank {
     config::Config config;
     config.model.tie_word_embeddings = true;
     config.optimizer.clip_grad = c.clip;
-    if (c.moment_dtype == DType::bf16) {
-      config.optimizer.exp_avg_dtype = config.optimizer.exp_avg_sq_dtype = config::MomentDType::bf16;
-    }
+    config.optimizer.exp_avg_dtype = config.optimizer.exp_avg_sq_dtype = c.moment_dtype;
     config.parallel.overlap_grad_reduce = c.overlap;
     config.parallel.overlap_param_gather = c.overlap;
     return config;
@@ -245,6 +243,19 @@ class Rank {
     std::vector<float> values(static_cast<size_t>(tensor.numel()));
     visit_hp(tensor.dtype, [&](auto zero) {
       const auto* typed = reinterpret_cast<const decltype(zero)*>(bytes.data());
+      for (size_t i = 0; i < values.size(); ++i) values[i] = to_float(typed[i]);
+    });
+    return values;
+  }
+  std::vector<float> read(const optim::Moments& moments) const {
+    std::vector<uint8_t> raw(moments.raw_bytes());
+    std::vector<float> decoded(static_cast<size_t>(moments.count()));
+    moments.copy_raw(context_, raw.data());
+    context_.synchronize();
+    const void* stored = moments.from_raw(raw.data(), 0, moments.count(), decoded.data());
+    std::vector<float> values(decoded.size());
+    visit_hp(moments.stored_dtype(), [&](auto zero) {
+      const auto* typed = static_cast<const decltype(zero)*>(stored);
       for (size_t i = 0; i < values.size(); ++i) values[i] = to_float(typed[i]);
     });
     return values;
@@ -364,8 +375,8 @@ struct Expected {
   explicit Expected(Rank& reference) {
     for (const Rank::Held& held : reference.held()) {
       const model::Parameter& p = *held.parameter;
-      const auto part = [&](const Tensor& flat) {
-        return reference.read(ParameterStore::part(flat, p.offset, p.shape.numel()));
+      const auto part = [&](const optim::Moments& flat) {
+        return reference.read(flat.part(p.offset, p.shape.numel()));
       };
       main[p.name] = reference.read(p.main);
       value[p.name] = reference.read(p.value);
@@ -398,8 +409,8 @@ inline void expect_equal(Rank& rank, const Expected& expected, const Tolerance& 
     SCOPED_TRACE(p.name);
     EXPECT_LE(largest_difference(rank.read(p.value), expected.value.at(p.name), held, 0), tolerance.value);
     for (const ParameterStore::Piece& piece : rank.store().pieces(p)) {
-      const auto moment = [&](const Tensor& flat) {
-        return rank.read(ParameterStore::part(flat, piece.shard, piece.count));
+      const auto moment = [&](const optim::Moments& flat) {
+        return rank.read(flat.part(piece.shard, piece.count));
       };
       EXPECT_LE(largest_difference(rank.read(rank.store().main_of(p, piece).fp32), expected.main.at(p.name),
                                    held, piece.local),

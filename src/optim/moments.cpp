@@ -1,0 +1,109 @@
+#include "optim/moments.h"
+
+#include <algorithm>
+
+#include "core/float_types.h"
+#include "kernels/adamw/moment_fp8.h"
+#include "model/parameter_store.h"
+
+namespace te::optim {
+namespace {
+
+using kernels::kAdamWGranule;
+
+/// visit(first element, elements, number) of every block of n elements.
+template <class Visit>
+void for_each_block(int64_t n, Visit&& visit) {
+  for (int64_t first = 0; first < n; first += kAdamWGranule)
+    visit(first, std::min(kAdamWGranule, n - first), first / kAdamWGranule);
+}
+
+void encode_exp_avg(const float* values, int64_t n, uint8_t* codes, uint8_t* exponents) {
+  for_each_block(n, [&](int64_t first, int64_t count, int64_t block) {
+    kernels::encode_block<kernels::Fp8ExpAvg>(
+        values + first, count, [](int64_t) { return 0x8000u; }, codes + first, exponents[block]);
+  });
+}
+void encode_exp_avg_sq(const float* values, int64_t n, uint8_t* codes, uint8_t* exponents) {
+  for_each_block(n, [&](int64_t first, int64_t count, int64_t block) {
+    kernels::encode_block<kernels::Fp8ExpAvgSq>(
+        values + first, count, [](int64_t) { return 0x8000u; }, codes + first, exponents[block]);
+  });
+}
+
+void decode_exp_avg(const uint8_t* codes, const uint8_t* exponents, int64_t n, bfloat16* out) {
+  for_each_block(n, [&](int64_t first, int64_t count, int64_t block) {
+    float values[kAdamWGranule];
+    kernels::decode_block<kernels::Fp8ExpAvg>(codes + first, exponents[block], count, values);
+    std::transform(values, values + count, out + first, to_bf16);
+  });
+}
+void decode_exp_avg_sq(const uint8_t* codes, const uint8_t* exponents, int64_t n, float* out) {
+  for_each_block(n, [&](int64_t first, int64_t count, int64_t block) {
+    kernels::decode_block<kernels::Fp8ExpAvgSq>(codes + first, exponents[block], count, out + first);
+  });
+}
+
+}  // namespace
+
+void Moments::plan(MemoryPlan& plan, const char* name, DType dtype, int64_t n) {
+  plan.add(values, name, MemoryKind::optimizer, dtype, {n});
+  if (!blocks()) return;
+  plan.add(exponents, fmt::format("{}.exponents", name), MemoryKind::optimizer, DType::u8,
+           {kernels::granules_of(n)});
+}
+
+Moments Moments::part(int64_t first, int64_t count) const {
+  Moments result{.values = model::ParameterStore::part(values, first, count)};
+  if (!blocks()) return result;
+  TE_CHECK(first % kAdamWGranule == 0, "moments from element {} on, within a block", first);
+  result.exponents =
+      model::ParameterStore::part(exponents, first / kAdamWGranule, kernels::granules_of(count));
+  return result;
+}
+
+DType Moments::stored_dtype() const {
+  if (values.dtype == DType::e4m3) return DType::bf16;
+  return values.dtype == DType::u8 ? DType::f32 : values.dtype;
+}
+
+void Moments::copy_raw(const Context& context, void* raw) const {
+  context.copy_to_host(raw, values);
+  if (blocks()) context.copy_to_host(static_cast<char*>(raw) + values.bytes(), exponents);
+}
+
+const void* Moments::from_raw(const void* raw, int64_t first, int64_t count, void* decoded) const {
+  const auto* bytes = static_cast<const uint8_t*>(raw);
+  if (!blocks()) return bytes + static_cast<size_t>(first) * dtype_size(values.dtype);
+  const uint8_t* codes = bytes + first;
+  const uint8_t* block = bytes + values.bytes() + first / kAdamWGranule;
+  if (values.dtype == DType::e4m3) {
+    decode_exp_avg(codes, block, count, static_cast<bfloat16*>(decoded));
+  } else {
+    decode_exp_avg_sq(codes, block, count, static_cast<float*>(decoded));
+  }
+  return decoded;
+}
+
+void Moments::write(const Context& context, const float* host, void* rounded) const {
+  const int64_t n = count();
+  if (values.dtype == DType::f32) {
+    context.copy_to_device(values, host);
+  } else if (values.dtype == DType::bf16) {
+    std::transform(host, host + n, static_cast<bfloat16*>(rounded), to_bf16);
+    context.copy_to_device(values, rounded);
+  } else {
+    auto* codes = static_cast<uint8_t*>(rounded);
+    (values.dtype == DType::e4m3 ? encode_exp_avg : encode_exp_avg_sq)(host, n, codes, codes + n);
+    context.copy_to_device(values, codes);
+    context.copy_to_device(exponents, codes + n);
+  }
+  context.synchronize();  // the host memory may be used again
+}
+
+void Moments::zero(const Context& context) const {
+  context.zero(values);
+  if (blocks()) context.zero(exponents);
+}
+
+}  // namespace te::optim

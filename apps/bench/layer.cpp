@@ -7,7 +7,6 @@
 #include "bench/profile.h"
 #include "bench/session.h"
 #include "core/error.h"
-#include "kernels/attention/attention.h"
 #include "kernels/elementwise/elementwise.h"
 #include "model/transformer_layer.h"
 #include "train/flops.h"
@@ -19,7 +18,6 @@ struct LayerOptions {
   Options common;
   std::string which;
   std::string recipe = "delayed";
-  std::string attention = "deterministic";
   bool profile = false;
 };
 
@@ -148,7 +146,6 @@ double run_layer(const LayerOptions& options, const std::string& which, bool fp8
   nlohmann::json entry = {{"which", which},
                           {"precision", fp8 ? "fp8" : "bf16"},
                           {"recipe", fp8 ? options.recipe : "off"},
-                          {"attention", options.attention},
                           {"tokens", tokens},
                           {"forward_ms", forward},
                           {"backward_ms", backward},
@@ -168,10 +165,6 @@ double run_layer(const LayerOptions& options, const std::string& which, bool fp8
 
 void run(const LayerOptions& options) {
   const Context context = open_device(options.common.device);
-  if (options.attention != "deterministic" && options.attention != "fastest") {
-    user_error("--attention {}: must be deterministic or fastest", options.attention);
-  }
-  kernels::set_attention_deterministic(options.attention == "deterministic");
   nlohmann::json report = report_head(context, options.common);
   std::vector<std::vector<std::string>> table{{"layer", "precision", "tokens", "forward ms", "backward ms",
                                                "both ms", "TFLOP/s", "weight cast ms", "speed-up"}};
@@ -196,8 +189,6 @@ void add_layer_command(CLI::App& app) {
   command->add_option("--which", options->which,
                       "gpt (4096/16384, 4 x 2048) or llama7b (2 x 4096); both when absent");
   command->add_option("--recipe", options->recipe, "FP8 recipe: delayed or tensorwise")
-      ->capture_default_str();
-  command->add_option("--attention", options->attention, "backward of attention: deterministic or fastest")
       ->capture_default_str();
   command->add_flag("--profile", options->profile,
                     "also time every operation, and show what each kind needs at least");

@@ -212,7 +212,8 @@ void add_step_command(CLI::App& app) {
       ->capture_default_str();
   command
       ->add_option("--attention", options->attention,
-                   "backward of attention: fastest, or as the config's training.deterministic says")
+                   "backward of attention where it is cuDNN's: fastest, or as the config's "
+                   "training.deterministic says")
       ->check(CLI::IsMember({"config", "fastest"}))
       ->capture_default_str();
   command->add_flag(

@@ -162,8 +162,9 @@ const auto kKeys = std::to_array<Key>({
      "Gradients are the same, bit for bit."},
     {TE_KEY(training.deterministic), kBuiltIn, kAny,
      "On a GPU, sums of attention's backward pass in a fixed order, so that a run repeats bit for bit. It "
-     "costs about 1 % "
-     "of time, and memory of 2 * `micro_batch_size` * `num_attention_heads` * `seq_length`^2 bytes."},
+     "changes nothing for heads of 64 and 128 without attention dropout, whose kernel always does so; for "
+     "others it costs about "
+     "1 % of time, and memory of 2 * `micro_batch_size` * `num_attention_heads` * `seq_length`^2 bytes."},
     {TE_KEY(training.gemm_autotune), kBuiltIn, kAny,
      "On a GPU, how the algorithm of a matrix product is chosen: the library's first proposal; that of an "
      "earlier run (a file in `~/.cache/te-train`); that, or by timing some candidates, a few seconds a run "

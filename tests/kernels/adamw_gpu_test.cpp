@@ -26,7 +26,7 @@ std::vector<MomentRun> runs_of(int64_t n, int count) {
   std::vector<MomentRun> runs;
   for (int64_t k = 0; k < count; ++k) {
     const bool part = k % 2 == 1;
-    runs.push_back({.begin = n * k / count + (k == 0 && n > 200 ? 130 : 0),
+    runs.push_back({.begin = n * k / count + (k == 0 && n > 131 * count ? 130 : 0),
                     .stream = static_cast<uint64_t>(1000 * k),
                     .region = {.local_cols = part ? 4 + k % 5 : 12,
                                .first_local = k % 7,

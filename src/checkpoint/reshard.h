@@ -18,7 +18,7 @@ struct ReshardOptions {
   std::function<void(int64_t bytes)> progress;
 };
 
-/// Writes DIRECTORY/step_XXXXXXXX, of the same step, and makes it DIRECTORY/latest; returns it. `config` is the
+/// Writes DIRECTORY/step_<8 digits>, of the same step, and makes it DIRECTORY/latest; returns it. `config` is the
 /// checkpoint's own but for its parallel section, which goes with `grid`. Values keep their bits and dtypes. Rows that pad
 /// the vocabulary change in number as loading changes them. Memory: some 40 MiB, and a few hundred bytes per tensor
 /// and rank.

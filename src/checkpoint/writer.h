@@ -23,7 +23,7 @@ struct TensorSpec {
 
 class Writer {
  public:
-  /// Begins DIRECTORY/step_XXXXXXXX as a temporary folder. `config` is the YAML of the run (config::to_yaml). Moments
+  /// Begins DIRECTORY/step_<8 digits> as a temporary folder. `config` is the YAML of the run (config::to_yaml). Moments
   /// ("exp_avg/NAME", "exp_avg_sq/NAME") go to a file of their own. UserError when the disk is full or the folder cannot
   /// be written.
   Writer(const std::filesystem::path& directory, const Progress& progress, const std::string& config,

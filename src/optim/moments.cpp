@@ -18,29 +18,22 @@ void for_each_block(int64_t n, Visit&& visit) {
     visit(first, std::min(kAdamWGranule, n - first), first / kAdamWGranule);
 }
 
-void encode_exp_avg(const float* values, int64_t n, uint8_t* codes, uint8_t* exponents) {
+/// Rounded to the nearest.
+template <class Format>
+void encode(const float* values, int64_t n, uint8_t* codes, uint8_t* exponents) {
   for_each_block(n, [&](int64_t first, int64_t count, int64_t block) {
-    kernels::encode_block<kernels::Fp8ExpAvg>(
-        values + first, count, [](int64_t) { return 0x8000u; }, codes + first, exponents[block]);
-  });
-}
-void encode_exp_avg_sq(const float* values, int64_t n, uint8_t* codes, uint8_t* exponents) {
-  for_each_block(n, [&](int64_t first, int64_t count, int64_t block) {
-    kernels::encode_block<kernels::Fp8ExpAvgSq>(
+    kernels::encode_block<Format>(
         values + first, count, [](int64_t) { return 0x8000u; }, codes + first, exponents[block]);
   });
 }
 
-void decode_exp_avg(const uint8_t* codes, const uint8_t* exponents, int64_t n, bfloat16* out) {
+/// T holds the values exactly.
+template <class Format, class T>
+void decode(const uint8_t* codes, const uint8_t* exponents, int64_t n, T* out) {
   for_each_block(n, [&](int64_t first, int64_t count, int64_t block) {
     float values[kAdamWGranule];
-    kernels::decode_block<kernels::Fp8ExpAvg>(codes + first, exponents[block], count, values);
-    std::transform(values, values + count, out + first, to_bf16);
-  });
-}
-void decode_exp_avg_sq(const uint8_t* codes, const uint8_t* exponents, int64_t n, float* out) {
-  for_each_block(n, [&](int64_t first, int64_t count, int64_t block) {
-    kernels::decode_block<kernels::Fp8ExpAvgSq>(codes + first, exponents[block], count, out + first);
+    kernels::decode_block<Format>(codes + first, exponents[block], count, values);
+    std::transform(values, values + count, out + first, from_float<T>);
   });
 }
 
@@ -78,9 +71,9 @@ const void* Moments::from_raw(const void* raw, int64_t first, int64_t count, voi
   const uint8_t* codes = bytes + first;
   const uint8_t* block = bytes + values.bytes() + first / kAdamWGranule;
   if (values.dtype == DType::e4m3) {
-    decode_exp_avg(codes, block, count, static_cast<bfloat16*>(decoded));
+    decode<kernels::Fp8ExpAvg>(codes, block, count, static_cast<bfloat16*>(decoded));
   } else {
-    decode_exp_avg_sq(codes, block, count, static_cast<float*>(decoded));
+    decode<kernels::Fp8ExpAvgSq>(codes, block, count, static_cast<float*>(decoded));
   }
   return decoded;
 }
@@ -94,7 +87,8 @@ void Moments::write(const Context& context, const float* host, void* rounded) co
     context.copy_to_device(values, rounded);
   } else {
     auto* codes = static_cast<uint8_t*>(rounded);
-    (values.dtype == DType::e4m3 ? encode_exp_avg : encode_exp_avg_sq)(host, n, codes, codes + n);
+    (values.dtype == DType::e4m3 ? encode<kernels::Fp8ExpAvg> : encode<kernels::Fp8ExpAvgSq>)(host, n, codes,
+                                                                                              codes + n);
     context.copy_to_device(values, codes);
     context.copy_to_device(exponents, codes + n);
   }

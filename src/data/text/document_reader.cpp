@@ -23,7 +23,7 @@ size_t cut_point(const std::string& text) {
   for (size_t i = text.size() - 2; i > lowest; --i) {
     if (text[i] == ' ' && is_letter(text[i - 1]) && is_letter(text[i + 1])) return i;
   }
-  size_t i = text.size();  // 10xxxxxx continues a character, which has at most 4 bytes
+  size_t i = text.size();  // 0x80 to 0xbf continues a character, which has at most 4 bytes
   while (i > text.size() - 4 && (static_cast<unsigned char>(text[i - 1]) & 0xc0) == 0x80) --i;
   return i - 1;
 }

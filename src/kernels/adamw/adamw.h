@@ -14,10 +14,11 @@ namespace te::kernels {
 ///   main_param = main_param (1 - lr weight_decay [where flagged])
 ///                - lr (exp_avg / (1 - beta1^t)) / (sqrt(exp_avg_sq / (1 - beta2^t)) + eps)
 ///   param      = main_param rounded to its dtype
-/// Moments are rounded to their dtype after param has been made of the FP32 ones (moment_rounding.h and moment_fp8.h say how).
-/// With `remainder` main_param is param and remainder joined (kernels/param_split), and is split again.
 /// in FP32; bias corrections and lr weight_decay are computed in FP64 and rounded once. main_param is rounded
 /// once per step (decay and update are added first). CPU and GPU give the same bits.
+/// Moments are rounded to their dtype after param has been made of the FP32 ones (moment_rounding.h and
+/// moment_fp8.h say how). With `remainder` main_param is param and remainder joined (kernels/param_split), and
+/// is split again.
 /// Nothing is written when *skip is non-zero.
 struct AdamW {
   Tensor main_param;  ///< fp32 [n], in/out; empty with remainder

@@ -258,28 +258,17 @@ CUtensorMap tiles_of(const Tensor& tensor, int64_t batch, int64_t seq, int rows)
   return map;
 }
 
-int64_t blocks_of(int64_t seq, int64_t size) {
-  return (seq + size - 1) / size;
-}
-
 /// Elements of the parts of the workspace, in this order; 4 bytes each.
 struct Workspace {
   int64_t statistics, sums, counts;  ///< statistics twice; of counts the last is next_unit
   template <int kHeadDim>
   static Workspace of(const AttentionShape& s) {
     using G = Geometry<kHeadDim>;
-    const int64_t tiles = s.batch * s.num_heads * blocks_of(s.seq, G::kQueries);
+    const int64_t tiles = s.batch * s.num_heads * ceil_div(s.seq, G::kQueries);
     return {tiles * G::kStatistics, tiles * kTileElements, tiles * kConsumers + 1};
   }
   int64_t bytes() const { return (2 * statistics + sums + counts) * int64_t{sizeof(float)}; }
 };
-
-int multiprocessors() {
-  int device = 0, count = 0;
-  TE_CUDA_CHECK(cudaGetDevice(&device));
-  TE_CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
-  return count;
-}
 
 template <int kHeadDim>
 void launch(const Context& context, const AttentionBackward& args) {
@@ -296,10 +285,9 @@ void launch(const Context& context, const AttentionBackward& args) {
   const cudaStream_t stream = cuda_stream(context);
 
   constexpr int kPrepareThreads = 256;
-  const int64_t query_blocks = blocks_of(s.seq, G::kQueries), key_blocks = blocks_of(s.seq, kKeys);
-  const dim3 grid(
-      static_cast<unsigned>(blocks_of(query_blocks * G::kQueries, kPrepareThreads / (kHeadDim / 8))),
-      static_cast<unsigned>(s.num_heads), static_cast<unsigned>(s.batch));
+  const int64_t query_blocks = ceil_div(s.seq, G::kQueries), key_blocks = ceil_div(s.seq, kKeys);
+  const dim3 grid(ceil_div(query_blocks * G::kQueries, kPrepareThreads / (kHeadDim / 8)),
+                  static_cast<unsigned>(s.num_heads), static_cast<unsigned>(s.batch));
   flash_backward_prepare<kHeadDim><<<grid, kPrepareThreads, 0, stream>>>(
       args.o.as<__nv_bfloat16>(), args.d_o.as<__nv_bfloat16>(), args.lse.as<float>(), lse2, delta, counts,
       sizes.counts, static_cast<int>(s.seq), static_cast<int>(query_blocks * G::kQueries),
@@ -326,7 +314,7 @@ void launch(const Context& context, const AttentionBackward& args) {
   constexpr int kSharedBytes = sizeof(Shared<kHeadDim>);
   TE_CUDA_CHECK(cudaFuncSetAttribute(flash_backward_kernel<kHeadDim>,
                                      cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
-  const int blocks = std::min(multiprocessors(), p.units);
+  const int blocks = std::min(multiprocessor_count(context), p.units);
   flash_backward_kernel<kHeadDim><<<blocks, kThreads, kSharedBytes, stream>>>(keys, queries, d_o, out, p);
   TE_CUDA_CHECK_LAUNCH();
 }

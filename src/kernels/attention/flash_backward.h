@@ -10,7 +10,7 @@ namespace te::kernels::cuda {
 /// Whether the kernel covers the shape: head_dim 64 or 128, no dropout, whole sequences.
 bool flash_backward_supported(const AttentionShape& shape);
 
-/// dq in FP32 and 8 or 16 bytes a query and head.
+/// dq in FP32, and 9 (head_dim 64) or 10 bytes a query and head.
 int64_t flash_backward_workspace_bytes(const AttentionShape& shape);
 
 /// bf16; args.lse is the natural logarithm of the sum of exp(scaled scores). P and dS are rounded to BF16 between the products

@@ -6,7 +6,6 @@
 
 namespace te::kernels::flash {
 
-constexpr float kLog2E = 1.4426950408889634f;
 constexpr float kInfinity = __builtin_huge_valf();
 
 /// Where a thread of a warpgroup that computes finds its part.
@@ -25,12 +24,6 @@ struct Place {
   /// Bytes from the first key of a tile to the warpgroup's.
   __device__ uint32_t keys_bytes() const { return warpgroup * 64 * kTileRowBytes; }
 };
-
-__device__ __forceinline__ float exp2_fast(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 
 /// d = a b^T, [64 keys x queries], over the columns of the head; a and b are shared addresses.
 template <int kHeadDim>

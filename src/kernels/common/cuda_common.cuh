@@ -73,6 +73,17 @@ inline bool is_aligned(const void* pointer, size_t bytes) {
   return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
 }
 
+// --- exponentials ------------------------------------------------------------------------------------------
+
+constexpr float kLog2E = 1.4426950408889634f;
+
+/// 2^x; what is below the normal numbers becomes 0, which saves the instructions that keep it.
+__device__ __forceinline__ float exp2_fast(float x) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+
 // --- reductions (fixed order, so deterministic) ------------------------------------------------------------
 
 __device__ __forceinline__ float warp_sum(float x) {
@@ -168,6 +179,11 @@ __device__ __forceinline__ void add_counters(const ThreadCounters& counters, uns
 
 inline unsigned ceil_div(int64_t a, int64_t b) {
   return static_cast<unsigned>((a + b - 1) / b);
+}
+inline int multiprocessor_count(const Context& context) {
+  int count = 0;
+  TE_CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, context.ordinal()));
+  return count;
 }
 
 }  // namespace te::kernels

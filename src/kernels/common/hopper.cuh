@@ -60,9 +60,6 @@ __device__ __forceinline__ void sync_warps(int id) {
 
 // --- bulk copies -------------------------------------------------------------------------------------------------
 
-__device__ __forceinline__ void prefetch_map(const CUtensorMap* map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
-}
 /// A box of a tensor of three dimensions; elements outside of it arrive as zeros.
 __device__ __forceinline__ void load_box(void* to, const CUtensorMap* map, uint64_t* barrier, int x, int y,
                                          int z) {

@@ -12,13 +12,10 @@ namespace te::kernels::cuda {
 /// Two such blocks, with their rows, fit on a multiprocessor: one computes while the other waits for memory.
 constexpr int kRowThreads = 512;
 constexpr int kRowLoads = 4;  ///< vectors a thread has in flight
-constexpr float kLog2E = 1.4426950408889634f;
 
-/// e^x for x <= 0; what is below the normal numbers becomes 0, which saves the instructions that keep it.
+/// e^x for x <= 0.
 __device__ __forceinline__ float exp_of(float x) {
-  float result;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x * kLog2E));
-  return result;
+  return exp2_fast(x * kLog2E);
 }
 
 /// sum of exp(x - largest) over some elements. It starts from a finite maximum, so that a logit of -inf means

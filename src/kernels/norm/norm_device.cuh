@@ -152,12 +152,6 @@ inline bool all_aligned(size_t bytes, std::initializer_list<const void*> pointer
   return true;
 }
 
-inline int multiprocessor_count(const Context& context) {
-  int count = 0;
-  TE_CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, context.ordinal()));
-  return count;
-}
-
 /// The whole forward pass, if the fast kernel takes the problem; otherwise false, and nothing is done.
 bool norm_forward_rows(const Context& context, const NormForward& args);
 /// The columnwise FP8 output, from the rowwise one or else from x and the statistics just written.

@@ -15,8 +15,6 @@
 // finds there to its own part and writes dq. Units are handed out in that order to the blocks of the grid, so a unit waits
 // for running ones alone. About sixteen heads of 1,024 (or four of 4,096) queries are under way at a time, which
 // keeps their sums, queries and gradients in the L2 cache.
-#include <cudaTypedefs.h>
-
 #include <algorithm>
 
 #include "kernels/attention/flash_backward.h"
@@ -224,38 +222,6 @@ __global__ void __launch_bounds__(256)
     delta[to] = sum;
     lse2[to] = query < seq ? lse[line * seq + query] * kLog2E : kInfinity;
   }
-}
-
-/// Of the driver, found through the runtime: te-train does not link to the driver's library.
-PFN_cuTensorMapEncodeTiled_v12000 encode_function() {
-  static const PFN_cuTensorMapEncodeTiled_v12000 function = [] {
-    void* found = nullptr;
-    cudaDriverEntryPointQueryResult result{};
-#if CUDART_VERSION >= 12050
-    TE_CUDA_CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault,
-                                                   &result));
-#else
-    TE_CUDA_CHECK(cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &found, cudaEnableDefault, &result));
-#endif
-    TE_CHECK(result == cudaDriverEntryPointSuccess, "attention: the driver has no cuTensorMapEncodeTiled");
-    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(found);
-  }();
-  return function;
-}
-
-/// Boxes of `rows` x 64 of a tensor [batch, seq, columns] of BF16.
-CUtensorMap tiles_of(const Tensor& tensor, int64_t batch, int64_t seq, int rows) {
-  CUtensorMap map;
-  const auto columns = static_cast<cuuint64_t>(tensor.cols());
-  const cuuint64_t dims[3] = {columns, static_cast<cuuint64_t>(seq), static_cast<cuuint64_t>(batch)};
-  const cuuint64_t strides[2] = {columns * 2, static_cast<cuuint64_t>(seq) * columns * 2};
-  const cuuint32_t box[3] = {kTileColumns, static_cast<cuuint32_t>(rows), 1}, steps[3] = {1, 1, 1};
-  const CUresult status =
-      encode_function()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, tensor.data, dims, strides, box, steps,
-                        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  TE_CHECK(status == CUDA_SUCCESS, "attention: cuTensorMapEncodeTiled: error {}", static_cast<int>(status));
-  return map;
 }
 
 /// Elements of the parts of the workspace, in this order; 4 bytes each.

@@ -6,8 +6,6 @@
 
 namespace te::kernels::flash {
 
-constexpr float kInfinity = __builtin_huge_valf();
-
 /// Where a thread of a warpgroup that computes finds its part.
 template <int kHeadDim>
 struct Place {

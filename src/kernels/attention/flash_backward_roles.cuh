@@ -2,18 +2,11 @@
 // load tiles and take results away while two warpgroups compute.
 #pragma once
 
-#include "kernels/common/cuda_common.cuh"
-#include "kernels/common/hopper.cuh"
+#include "kernels/attention/flash_tiles.cuh"
 
 namespace te::kernels::flash {
 
-using namespace hopper;
-
-constexpr int kKeys = 128;     ///< of a block of keys and values
-constexpr int kConsumers = 2;  ///< warpgroups that compute, 64 keys each
-constexpr int kConsumerThreads = kConsumers * kWarpgroup;
-constexpr int kConsumerWarps = kConsumerThreads / kWarpSize;
-constexpr int kThreads = kConsumerThreads + kWarpgroup;
+constexpr int kKeys = 128;                                ///< of a block of keys and values
 constexpr int kStages = 2;                                ///< tiles of queries in shared memory
 constexpr int kTileElements = 8192;                       ///< of a block of queries: queries x head_dim
 constexpr int kSumElements = kTileElements / kConsumers;  ///< of dq, of one warpgroup

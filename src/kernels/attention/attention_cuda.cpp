@@ -27,6 +27,7 @@
 #include "kernels/attention/attention_documents.h"
 #include "kernels/attention/attention_seed.h"
 #include "kernels/attention/flash_backward.h"
+#include "kernels/attention/flash_forward.h"
 
 namespace te::kernels::cuda {
 namespace {
@@ -263,6 +264,7 @@ void execute(const Context& context, const AttentionShape& shape, const Plan& pl
 }  // namespace
 
 void attention_forward(const Context& context, const AttentionForward& args) {
+  if (flash_forward_supported(args.shape)) return flash_forward(context, args);
   const Plan& plan = plan_of(context, args.shape, Pass::forward);
   Bindings bindings{{kO, args.o.data}, {kLse, args.lse.data}};
   bind_packed(bindings, args.shape, args.qkv, kQ, kK, kV);
@@ -281,10 +283,13 @@ void attention_backward(const Context& context, const AttentionBackward& args) {
 }
 
 int64_t attention_workspace_bytes(const Context& context, const AttentionShape& shape, DType) {
+  const int64_t forward = flash_forward_supported(shape)
+                              ? flash_forward_workspace_bytes(shape)
+                              : plan_of(context, shape, Pass::forward).workspace_bytes;
   const int64_t backward = flash_backward_supported(shape)
                                ? flash_backward_workspace_bytes(shape)
                                : plan_of(context, shape, Pass::backward).workspace_bytes;
-  return std::max(plan_of(context, shape, Pass::forward).workspace_bytes, backward);
+  return std::max(forward, backward);
 }
 
 void set_attention_deterministic(bool enabled) {

@@ -1,7 +1,7 @@
 // Causal attention with grouped queries: o = softmax(q k^T * softmax_scale + causal mask) v per head, no
-// score matrix in memory. cuDNN's fused attention on a GPU (bf16; head_dim a multiple of 8, at most 128; seq
-// at least 2), an online-softmax reference on the CPU (Milakov and Gimelshein, arXiv 1805.02867; Dao, arXiv
-// 2307.08691). q, k and v are read in place from the packed output of linear_qkv, the gradients written to
+// score matrix in memory. On a GPU (bf16; head_dim a multiple of 8, at most 128; seq at least 2) kernels of
+// te-train's own for head_dim 64 and 128 without dropout and documents, cuDNN's fused attention for the rest;
+// an online-softmax reference on the CPU (Milakov and Gimelshein, arXiv 1805.02867; Dao, arXiv 2307.08691). q, k and v are read in place from the packed output of linear_qkv, the gradients written to
 // the same layout.
 //
 // Scores, softmax and sums are FP32; o and dqkv are rounded once (a GPU also rounds the probabilities and

@@ -1,5 +1,5 @@
-// Attention on a GPU: cuDNN's fused kernels through the graph interface of cudnn-frontend, and for most backward passes
-// flash_backward.cu.
+// Attention on a GPU: flash_attention.h where it covers the shape, as it does in training without dropout; else cuDNN's fused
+// kernels through the graph interface of cudnn-frontend, which the rest of this file is about.
 //
 // A plan (a graph with its compiled execution plan) is made once per shape and pass and kept for the process.
 // The graph names tensors by uid; a call binds the uids to pointers. q, k and v are strided views into the
@@ -26,8 +26,7 @@
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/attention/attention_documents.h"
 #include "kernels/attention/attention_seed.h"
-#include "kernels/attention/flash_backward.h"
-#include "kernels/attention/flash_forward.h"
+#include "kernels/attention/flash_attention.h"
 
 namespace te::kernels::cuda {
 namespace {
@@ -264,7 +263,7 @@ void execute(const Context& context, const AttentionShape& shape, const Plan& pl
 }  // namespace
 
 void attention_forward(const Context& context, const AttentionForward& args) {
-  if (flash_forward_supported(args.shape)) return flash_forward(context, args);
+  if (flash_supported(args.shape)) return flash_forward(context, args);
   const Plan& plan = plan_of(context, args.shape, Pass::forward);
   Bindings bindings{{kO, args.o.data}, {kLse, args.lse.data}};
   bind_packed(bindings, args.shape, args.qkv, kQ, kK, kV);
@@ -273,7 +272,7 @@ void attention_forward(const Context& context, const AttentionForward& args) {
 }
 
 void attention_backward(const Context& context, const AttentionBackward& args) {
-  if (flash_backward_supported(args.shape)) return flash_backward(context, args);
+  if (flash_supported(args.shape)) return flash_backward(context, args);
   const Plan& plan = plan_of(context, args.shape, Pass::backward);
   Bindings bindings{{kO, args.o.data}, {kLse, args.lse.data}, {kDO, args.d_o.data}};
   bind_packed(bindings, args.shape, args.qkv, kQ, kK, kV);
@@ -283,13 +282,10 @@ void attention_backward(const Context& context, const AttentionBackward& args) {
 }
 
 int64_t attention_workspace_bytes(const Context& context, const AttentionShape& shape, DType) {
-  const int64_t forward = flash_forward_supported(shape)
-                              ? flash_forward_workspace_bytes(shape)
-                              : plan_of(context, shape, Pass::forward).workspace_bytes;
-  const int64_t backward = flash_backward_supported(shape)
-                               ? flash_backward_workspace_bytes(shape)
-                               : plan_of(context, shape, Pass::backward).workspace_bytes;
-  return std::max(forward, backward);
+  if (flash_supported(shape))
+    return std::max(flash_forward_workspace_bytes(shape), flash_backward_workspace_bytes(shape));
+  return std::max(plan_of(context, shape, Pass::forward).workspace_bytes,
+                  plan_of(context, shape, Pass::backward).workspace_bytes);
 }
 
 void set_attention_deterministic(bool enabled) {

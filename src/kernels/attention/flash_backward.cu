@@ -17,7 +17,7 @@
 // keeps their sums, queries and gradients in the L2 cache.
 #include <algorithm>
 
-#include "kernels/attention/flash_backward.h"
+#include "kernels/attention/flash_attention.h"
 #include "kernels/attention/flash_backward_math.cuh"
 
 namespace te::kernels {
@@ -40,14 +40,14 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x == 0) s.init_barriers();
   __syncthreads();
   if (warpgroup == kConsumers) {
-    give_registers<24>();
+    give_registers<G::kMoverRegisters>();
     if (place.thread == 0) load_tiles<kHeadDim>(s, p, &keys_map, &queries_map, &d_o_map);
     if (place.thread == kWarpSize) watch_sums<kHeadDim>(s, p);
     if (place.thread == 2 * kWarpSize) deliver<kHeadDim>(s, p, &out_map, 0);
     if (place.thread == 3 * kWarpSize) deliver<kHeadDim>(s, p, &out_map, 1);
     return;
   }
-  take_registers<240>();
+  take_registers<G::kConsumerRegisters>();
 
   const uint32_t k_base = shared_address(s.k), v_base = shared_address(s.v), q_base = shared_address(s.q),
                  d_o_base = shared_address(s.d_o), ds_base = shared_address(s.ds);
@@ -288,10 +288,6 @@ void launch(const Context& context, const AttentionBackward& args) {
 }  // namespace
 
 namespace cuda {
-
-bool flash_backward_supported(const AttentionShape& shape) {
-  return (shape.head_dim == 64 || shape.head_dim == 128) && shape.dropout == 0.0f && shape.max_documents == 0;
-}
 
 int64_t flash_backward_workspace_bytes(const AttentionShape& shape) {
   return (shape.head_dim == 64 ? Workspace::of<64>(shape) : Workspace::of<128>(shape)).bytes();

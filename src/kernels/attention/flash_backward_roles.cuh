@@ -18,6 +18,9 @@ struct Geometry {
   static constexpr int kKeyTile = kKeys * kTileColumns;       ///< elements of a tile of keys
   static constexpr int kQueryTile = kQueries * kTileColumns;  ///< elements of a tile of queries
   static constexpr int kKeyStages = kHeadDim == 64 ? 2 : 1;   ///< blocks of keys in shared memory
+  /// Of the 65,536 of a multiprocessor, for each thread that computes or moves data. With 24 of them those spill.
+  static constexpr int kConsumerRegisters = kHeadDim == 64 ? 232 : 240;
+  static constexpr int kMoverRegisters = kHeadDim == 64 ? 40 : 24;
   /// Statistics of a block of queries. A thread needs queries 8 g + 2 c (+ 1) of its c = lane % 4 for all g: they lie together,
   /// and those of another c in other banks.
   static constexpr int kLineOfC = kQueries / 4 + 4;

@@ -58,6 +58,12 @@ __device__ __forceinline__ void sync_warps(int id) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(kThreads) : "memory");
 }
 
+/// Arrives there without waiting.
+template <int kThreads>
+__device__ __forceinline__ void arrive_warps(int id) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(kThreads) : "memory");
+}
+
 // --- bulk copies -------------------------------------------------------------------------------------------------
 
 /// A box of a tensor of three dimensions; elements outside of it arrive as zeros.

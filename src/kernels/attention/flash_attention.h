@@ -1,0 +1,26 @@
+// Causal attention by kernels of te-train's own for Hopper: flash_forward.cu, flash_backward.cu. They keep no matrix of scores in
+// memory, and the backward pass adds the parts of dq in a fixed order: same inputs, same bits. BF16; the arguments as in
+// attention.h.
+#pragma once
+
+#include "core/device.h"
+#include "kernels/attention/attention.h"
+
+namespace te::kernels::cuda {
+
+/// Whether the kernels cover the shape: head_dim 64 or 128, no dropout, whole sequences, softmax_scale > 0.
+inline bool flash_supported(const AttentionShape& shape) {
+  return (shape.head_dim == 64 || shape.head_dim == 128) && shape.dropout == 0.0f &&
+         shape.max_documents == 0 && shape.softmax_scale > 0.0f;
+}
+
+/// Bytes of args.workspace.
+int64_t flash_forward_workspace_bytes(const AttentionShape& shape);
+void flash_forward(const Context& context, const AttentionForward& args);
+
+/// Bytes of args.workspace: FP32 sums of dq, two numbers a query, and counts.
+int64_t flash_backward_workspace_bytes(const AttentionShape& shape);
+/// args.lse is the natural logarithm of the sum of exp(scaled scores), as the forward pass leaves it (cuDNN's, too).
+void flash_backward(const Context& context, const AttentionBackward& args);
+
+}  // namespace te::kernels::cuda

@@ -67,6 +67,13 @@ class Layer {
     layer_.plan_input(plan_, activations_);
     layer_.plan_activations(plan_, activations_, scratch_);
     layer_.plan_gradients(plan_, gradients_, scratch_, false);
+    layer_.plan_gradients(plan_, below_, scratch_, false);
+    if (layer_.fp8()) {
+      const int64_t elements = dims_.tokens * dims_.hidden;
+      plan_.add(dy_rowwise_, "dy.rowwise", MemoryKind::activations, DType::u8, {elements});
+      plan_.add(dy_columnwise_, "dy.columnwise", MemoryKind::activations, DType::u8, {elements});
+      plan_.add(dy_scale_inv_, "dy.scale_inv", MemoryKind::activations, DType::f32, {1});
+    }
     plan_.add(out_, "out", MemoryKind::activations, dims_.dtype, {dims_.tokens, dims_.hidden});
     plan_.add(dy_, "dy", MemoryKind::activations, dims_.dtype, {dims_.tokens, dims_.hidden});
     memory_ = plan_.allocate(context);
@@ -74,6 +81,7 @@ class Layer {
     rope_.fill(context, config.model);
     recipe_->reset(context);
     parameters_.initialize(context, 1);
+    keep_dy_in_fp8();
     fill_random(context, activations_.x_in);
     fill_random(context, dy_);
     for (int i = 0; i < 3; ++i) {  // settle the scales of delayed scaling
@@ -83,6 +91,7 @@ class Layer {
       recipe_->update(context, nullptr);
     }
     cast_weights();
+    below_another_ = true;
   }
 
   void cast_weights() { layer_.quantize_weights(context_); }
@@ -93,12 +102,21 @@ class Layer {
   }
   void backward() {
     context_.copy(scratch_.d_stream, dy_);
-    // Below another layer its last norm would do the same for linear_fc2 as its own does for a layer below it.
-    const model::LayerBelow alike{&layer_, &gradients_};
-    layer_.backward(context_, activations_, gradients_, alike, pass_, scratch_);
+    // In a model the last norm of the layer above has seen to linear_fc2's dy, as this one's does for the layer below.
+    if (below_another_) layer_.output_grad_extras(gradients_, pass_);
+    layer_.backward(context_, activations_, gradients_, {&layer_, &below_}, pass_, scratch_);
   }
 
  private:
+  /// In memory of its own, where it stays as the first passes cast it.
+  void keep_dy_in_fp8() {
+    if (!layer_.fp8()) return;
+    fp8::QuantizedTensor& q = gradients_.fc2.q;
+    q.rowwise.data = dy_rowwise_.data;
+    q.columnwise.data = dy_columnwise_.data;
+    q.scale_inv = dy_scale_inv_;
+  }
+
   const Context& context_;
   parallel::SingleCommunicator one_{"tensor", 0};
   parallel::TensorParallel tensor_{one_, false, 1};
@@ -109,11 +127,12 @@ class Layer {
   model::Dimensions dims_;
   model::Scratch scratch_;
   model::LayerActivations activations_;
-  model::LayerGradients gradients_;
+  model::LayerGradients gradients_, below_;
   model::Pass pass_;
   MemoryPlan plan_;
   DeviceBuffer memory_;
-  Tensor out_, dy_;
+  Tensor out_, dy_, dy_rowwise_, dy_columnwise_, dy_scale_inv_;
+  bool below_another_ = false;
 };
 
 /// One layer in one precision: a row of the table, an entry of the report, and the profile if it was asked

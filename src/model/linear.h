@@ -24,7 +24,8 @@ struct OperandTarget {
 
 /// What the producer of a gradient dy can do in its pass for the linear whose dy it is, besides writing it. Empty: nothing.
 struct GradExtras {
-  Tensor dbias;  ///< += column sums of dy as it is stored
+  Tensor dbias;            ///< += column sums of dy as it is stored
+  kernels::Fp8Output fp8;  ///< dy as it is stored, cast
 };
 
 class Linear {

@@ -234,7 +234,7 @@ void ModelStage::backward(const Context& context, const Place& place, const Tens
   if (has_head(place.chunk)) {
     const LayerBelow last = below(chunk, chunk.first + chunk.count, place);
     final_layernorm_->backward_no_residual(context, slot.final_h, slot.final_x, slot.final_statistics,
-                                           scratch_.d_stream, last.output_grad_extras(), scratch_);
+                                           scratch_.d_stream, last.output_grad_extras(pass), scratch_);
     finished(context, units_.size() - 1, pass);
   }
   // 2'. Layers, last first.

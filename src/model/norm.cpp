@@ -53,6 +53,7 @@ void Norm::run_backward(const Context& context, const Tensor& dy, const Tensor& 
   args.dgamma = gain_->grad;
   if (bias_ != nullptr) args.dbeta = bias_->grad;
   args.dbias = extras.dbias;
+  args.dx_fp8 = extras.fp8;
   args.scratch = scratch.norm_sums;
   kernels::norm_backward(context, args);
 }

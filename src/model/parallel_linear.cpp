@@ -161,10 +161,13 @@ void RowParallelLinear::forward(const Context& context, Operand& input, const Te
   });
 }
 
-// With sequence parallelism, too: the bias gradient is then that of this rank's tokens.
-GradExtras RowParallelLinear::grad_extras(Operand& grad) const {
+// With sequence parallelism dy is that of this rank's tokens: its column sums are this rank's bias gradient, but the
+// operand holds all tokens, and the transposed form is made where they arrive.
+GradExtras RowParallelLinear::grad_extras(Operand& grad, const Pass& pass) const {
   grad.bias_summed = bias_ != nullptr;
-  return {bias_gradient()};
+  grad.quantized = grad_quantizer_.fused() && !tensor_.sequence();
+  if (!grad.quantized) return {bias_gradient(), {}};
+  return {bias_gradient(), grad_quantizer_.producer_output(grad.q, pass.quantize_mode())};
 }
 
 void RowParallelLinear::backward(const Context& context, const Tensor& dy, Operand& grad,
@@ -172,14 +175,13 @@ void RowParallelLinear::backward(const Context& context, const Tensor& dy, Opera
                                  const Scratch& scratch, bool deferred) {
   const auto products = [&](int64_t first, int64_t count) { dgrad(context, grad, dx, first, count); };
   const fp8::QuantizeMode mode = pass.quantize_mode();
-  // What the producer did holds for this dy alone; the next one may come from another producer.
-  const Tensor dbias = std::exchange(grad.bias_summed, false) ? Tensor{} : bias_gradient();
+  const Tensor dbias = grad.bias_summed ? Tensor{} : bias_gradient();
+  TE_CHECK(!grad.quantized || !dbias, "{}: dy came in FP8 without its column sums", spec_.name);
   if (!tensor_.sequence()) {
     // 1. dy as the products need it. Later steps change dy, so a deferred wgrad keeps a copy.
     const bool copies = deferred && !fp8();
     if (copies) context.copy(grad.hp, dy);
     if (!copies) grad.hp = dy;
-    grad.quantized = false;
     grad_quantizer_.complete(context, grad, mode, dbias, scratch.column_sums);
     products(0, dx.rows());
   } else {
@@ -193,6 +195,8 @@ void RowParallelLinear::backward(const Context& context, const Tensor& dy, Opera
     tensor_.gather(context, fp8() ? share.q.rowwise : dy, fp8() ? grad.q.rowwise : grad.hp, products);
     if (fp8()) kernels::transpose_fp8(context, grad.q.rowwise, grad.q.columnwise);
   }
+  // What the producer did holds for this dy alone; the next one may come from another producer.
+  grad.quantized = grad.bias_summed = false;
   // 3. wgrad.
   if (!deferred) wgrad(context, grad, input);
 }

@@ -69,9 +69,9 @@ class RowParallelLinear : public Linear {
                const Scratch& scratch);
 
   /// For the producer of dy [stream, out], which then has to do all of it.
-  GradExtras grad_extras(fp8::Operand& grad) const;
-  /// From dy [stream, out]: dx [tokens, in] = dy W; W's gradient += dy^T x unless that is deferred; b's gradient, unless
-  /// the producer was given it.
+  GradExtras grad_extras(fp8::Operand& grad, const Pass& pass) const;
+  /// From dy [stream, out]: dx [tokens, in] = dy W; W's gradient += dy^T x unless that is deferred; b's gradient. What the
+  /// producer was given is done.
   void backward(const Context& context, const Tensor& dy, fp8::Operand& grad, const fp8::Operand& input,
                 const Tensor& dx, const Pass& pass, const Scratch& scratch, bool deferred);
 };

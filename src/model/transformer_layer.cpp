@@ -162,11 +162,11 @@ void TransformerLayer::backward(const Context& context, LayerActivations& a, Lay
   backward_attention(context, a, g, below, pass, scratch, deferred);
 }
 
-GradExtras LayerBelow::output_grad_extras() const {
-  return layer != nullptr ? layer->output_grad_extras(*gradients) : GradExtras{};
+GradExtras LayerBelow::output_grad_extras(const Pass& pass) const {
+  return layer != nullptr ? layer->output_grad_extras(*gradients, pass) : GradExtras{};
 }
-GradExtras TransformerLayer::output_grad_extras(LayerGradients& g) const {
-  return branch_grad_extras(linear_fc2_, g.fc2);
+GradExtras TransformerLayer::output_grad_extras(LayerGradients& g, const Pass& pass) const {
+  return branch_grad_extras(linear_fc2_, g.fc2, pass);
 }
 
 void TransformerLayer::wgrad(const Context& context, const LayerActivations& a,
@@ -187,8 +187,9 @@ Tensor TransformerLayer::branch_gradient(const Context& context, uint64_t stream
 
 // What the norm that produces the stream's gradient can do for the linear of the sublayer that comes next: nothing
 // through a dropout, because the linear's dy is then another tensor.
-GradExtras TransformerLayer::branch_grad_extras(const RowParallelLinear& linear, fp8::Operand& grad) const {
-  return dropout_ == 0.0f ? linear.grad_extras(grad) : GradExtras{};
+GradExtras TransformerLayer::branch_grad_extras(const RowParallelLinear& linear, fp8::Operand& grad,
+                                                const Pass& pass) const {
+  return dropout_ == 0.0f ? linear.grad_extras(grad, pass) : GradExtras{};
 }
 
 void TransformerLayer::backward_mlp(const Context& context, LayerActivations& a, LayerGradients& g,
@@ -226,7 +227,7 @@ void TransformerLayer::backward_mlp(const Context& context, LayerActivations& a,
   linear_fc1_.backward(context, g.fc1, a.fc1_input, scratch.d_branch, pass, scratch, deferred);
   // 5'. Norm; its gradient joins the stream's, which is linear_proj's dy.
   pre_mlp_layernorm_.backward(context, scratch.d_branch, a.x_mid, a.norm2, scratch.d_stream,
-                              branch_grad_extras(linear_proj_, g.proj), scratch);
+                              branch_grad_extras(linear_proj_, g.proj, pass), scratch);
 }
 
 void TransformerLayer::backward_attention(const Context& context, LayerActivations& a, LayerGradients& g,
@@ -258,7 +259,7 @@ void TransformerLayer::backward_attention(const Context& context, LayerActivatio
   linear_qkv_.backward(context, g.qkv, a.qkv_input, scratch.d_branch, pass, scratch, deferred);
   // 1'. Norm; its gradient joins the stream's, which is the dy of linear_fc2 below.
   input_layernorm_.backward(context, scratch.d_branch, a.x_in, a.norm1, scratch.d_stream,
-                            below.output_grad_extras(), scratch);
+                            below.output_grad_extras(pass), scratch);
 }
 
 }  // namespace te::model

@@ -45,7 +45,7 @@ struct LayerBelow {
   const TransformerLayer* layer = nullptr;
   LayerGradients* gradients = nullptr;
   /// For the producer of the gradient of its output, right before that runs.
-  GradExtras output_grad_extras() const;
+  GradExtras output_grad_extras(const Pass& pass) const;
 };
 
 class TransformerLayer {
@@ -68,7 +68,7 @@ class TransformerLayer {
   void forward(const Context& context, const Tensor& residual, const Tensor& delta,
                LayerActivations& activations, const Pass& pass, const Scratch& scratch);
   /// For the producer of the gradient of the layer's output.
-  GradExtras output_grad_extras(LayerGradients& gradients) const;
+  GradExtras output_grad_extras(LayerGradients& gradients, const Pass& pass) const;
   /// scratch.d_stream: in, the gradient of the layer's output; out, of its input, with what `below` needs of it.
   /// `deferred`: the weights' gradients are left to wgrad(), with activations and gradients untouched in between.
   void backward(const Context& context, LayerActivations& activations, LayerGradients& gradients,
@@ -88,7 +88,7 @@ class TransformerLayer {
   void run_activation(const Context&, LayerActivations&, const Pass&);
   void hidden_dropout(const Context&, const Tensor& x, const Tensor& y, uint64_t stream, const Pass&) const;
   Tensor branch_gradient(const Context&, uint64_t stream, const Pass&, const Scratch&) const;
-  GradExtras branch_grad_extras(const RowParallelLinear& linear, fp8::Operand& grad) const;
+  GradExtras branch_grad_extras(const RowParallelLinear& linear, fp8::Operand& grad, const Pass&) const;
 
   std::string name_;
   parallel::TensorParallel& tensor_;

@@ -254,6 +254,90 @@ TEST(NormGpuTest, ColumnSumsOfDxAreThoseOfWhatIsStored) {
   });
 }
 
+// The bytes are those of the dx that is stored, which is the same as without them.
+TEST(NormGpuTest, BackwardInFp8EqualsBackwardThenCast) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  const float scale = 300.0f;
+  each_format([&](NormKind kind, DType dtype, GpuShape shape, DType fp8) {
+    NormCase plain(gpu, kind, dtype, shape.rows, shape.hidden);
+    norm_forward(gpu, plain.forward());
+    NormBackward reference = plain.backward_with_residual();
+    reference.dbias = plain.dbias;
+    norm_backward(gpu, reference);
+    const ExpectedFp8 expected(fp8, plain.dx.floats(), shape.rows, shape.hidden, scale);
+    NormCase t(gpu, kind, dtype, shape.rows, shape.hidden);
+    norm_forward(gpu, t.forward());
+    const std::vector<float> dgamma = t.dgamma.floats(), dbeta = t.dbeta.floats(), dbias = t.dbias.floats();
+    for (int outputs = 1; outputs < 8; ++outputs) {
+      const bool rowwise = (outputs & 1) != 0, columnwise = (outputs & 2) != 0, bias = (outputs & 4) != 0;
+      if (!rowwise && !columnwise) continue;
+      SCOPED_TRACE("outputs " + std::to_string(outputs));
+      t.dx.fill_value(std::nanf(""));
+      t.dgamma.fill(dgamma), t.dbeta.fill(dbeta), t.dbias.fill(dbias);
+      Fp8Case out(gpu, fp8, shape.rows, shape.hidden, scale);
+      NormBackward args = t.backward_with_residual();
+      args.dx_fp8 = out.output(rowwise, columnwise);
+      if (bias) args.dbias = t.dbias;
+      const TestTensor& dx = outputs == 7 ? t.dresidual : t.dx;
+      args.dx = dx;
+      norm_backward(gpu, args);
+      EXPECT_EQ(count_different(dx.raw(), plain.dx.raw(), 1), 0);
+      if (rowwise) {
+        EXPECT_EQ(count_different(out.rowwise.raw(), expected.rowwise, 1), 0);
+      }
+      if (columnwise) {
+        EXPECT_EQ(count_different(out.columnwise.raw(), expected.columnwise, 1), 0);
+      }
+      EXPECT_EQ(out.numbers.floats(), (std::vector<float>{scale, 1.0f / scale, expected.amax}));
+      EXPECT_EQ(std::memcmp(out.counters.raw().data(), &expected.counters, sizeof expected.counters), 0);
+      // The same sums, of rows in another order.
+      EXPECT_LT(max_relative_error(t.dgamma.floats(), plain.dgamma.floats(), 1.0), 2e-4);
+      if (kind == NormKind::layer) {
+        EXPECT_LT(max_relative_error(t.dbeta.floats(), plain.dbeta.floats(), 1.0), 2e-4);
+      }
+      if (bias) {
+        EXPECT_LT(max_relative_error(t.dbias.floats(), plain.dbias.floats(), 1.0), 2e-4);
+      }
+    }
+  });
+}
+
+// More tiles than blocks, and a last one that is half: the same bits in every run, and where dx replaces dy.
+TEST(NormGpuTest, BackwardTakesSeveralTilesABlock) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  const int64_t rows = 132 * 32 + 48, hidden = 4096;
+  for (const NormKind kind : {NormKind::rms, NormKind::layer}) {
+    NormCase t(gpu, kind, DType::bf16, rows, hidden);
+    norm_forward(gpu, t.forward());
+    const std::vector<float> dgamma = t.dgamma.floats(), dbias = t.dbias.floats();
+    std::vector<uint8_t> dx, dgamma_sum, dbias_sum, columnwise;
+    for (int run = 0; run < 3; ++run) {
+      t.dgamma.fill(dgamma), t.dbias.fill(dbias);
+      Fp8Case out(gpu, DType::e5m2, rows, hidden);
+      NormBackward args = t.backward_with_residual();
+      args.dbias = t.dbias;
+      args.dx_fp8 = out.output(true, true);
+      const TestTensor& written = run == 2 ? t.dy : t.dx;
+      args.dx = written;
+      norm_backward(gpu, args);
+      if (run == 0) {
+        const ExpectedFp8 expected(DType::e5m2, t.dx.floats(), rows, hidden, 8.0f);
+        dx = t.dx.raw(), columnwise = out.columnwise.raw();
+        dgamma_sum = t.dgamma.raw(), dbias_sum = t.dbias.raw();
+        EXPECT_EQ(count_different(out.rowwise.raw(), expected.rowwise, 1), 0);
+        EXPECT_EQ(count_different(columnwise, expected.columnwise, 1), 0);
+        continue;
+      }
+      EXPECT_EQ(count_different(written.raw(), dx, 1), 0);
+      EXPECT_EQ(count_different(out.columnwise.raw(), columnwise, 1), 0);
+      EXPECT_EQ(count_different(t.dgamma.raw(), dgamma_sum, 1), 0);
+      EXPECT_EQ(count_different(t.dbias.raw(), dbias_sum, 1), 0);
+    }
+  }
+}
+
 TEST(NormGpuTest, UnalignedTensorsTakeTheSlowPath) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);

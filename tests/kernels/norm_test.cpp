@@ -162,6 +162,25 @@ TEST_P(NormTest, ColumnSumsOfDxAreThoseOfASeparatePass) {
   EXPECT_EQ(fused.dbeta.raw(), plain.dbeta.raw());
 }
 
+TEST_P(NormTest, BackwardInFp8EqualsBackwardThenCast) {
+  const int64_t rows = 6;
+  const float scale = 300.0f;
+  for (const DType fp8 : {DType::e4m3, DType::e5m2}) {
+    NormCase t(context, kind, dtype, rows, hidden);
+    norm_forward(context, t.forward());
+    Fp8Case fused(context, fp8, rows, hidden, scale), separate(context, fp8, rows, hidden, scale);
+    NormBackward args = t.backward_with_residual();
+    args.dx_fp8 = fused.output(true, true);
+    norm_backward(context, args);
+    kernels::quantize(context, {.x = t.dx, .out = separate.output(true, true)});
+    EXPECT_EQ(fused.rowwise.raw(), separate.rowwise.raw());
+    EXPECT_EQ(fused.columnwise.raw(), separate.columnwise.raw());
+    EXPECT_EQ(fused.numbers.raw(), separate.numbers.raw());
+    EXPECT_EQ(fused.counters.raw(), separate.counters.raw());
+    EXPECT_GT(fused.numbers.floats()[2], 0.0f);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Shapes, NormTest,
                          ::testing::Combine(::testing::Values(NormKind::rms, NormKind::layer),
                                             ::testing::Values(DType::f32, DType::bf16),
@@ -236,6 +255,10 @@ TEST(NormCheckTest, WrongArgumentsAreNamed) {
   EXPECT_THROW(norm_backward(context, backward), InternalError);
   backward = t.backward();
   backward.dbias = t.rstd;
+  EXPECT_THROW(norm_backward(context, backward), InternalError);
+  backward = t.backward();
+  Fp8Case turned(context, DType::e5m2, 16, 3);
+  backward.dx_fp8 = turned.output(true, false);
   EXPECT_THROW(norm_backward(context, backward), InternalError);
 }
 

@@ -4,6 +4,7 @@
 #include "kernels/attention/attention.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/gemm/gemm.h"
+#include "kernels/norm/norm.h"
 #include "kernels/quantize/quantize.h"
 #include "testing/testing.h"
 
@@ -60,6 +61,18 @@ TEST(OpCost, OfTensorsAndOfCasts) {
   EXPECT_STREQ(listener.calls[1].name, "quantize");
   EXPECT_EQ(listener.calls[1].cost.bytes, (2.0 + 1 + 1) * 32 * 16);
   EXPECT_FALSE(listener.calls[1].problem.has_value());
+}
+
+TEST(OpCost, OfANormsBackwardPass) {
+  const Context cpu = Context::cpu();
+  TestTensor x(cpu, DType::bf16, {32, 16}), mean(cpu, DType::f32, {32}), gain(cpu, DType::f32, {16});
+  TestTensor rows(cpu, DType::e5m2, {32, 16}), columns(cpu, DType::e5m2, {16, 32});
+  NormBackward args{.dy = x, .x = x, .mean = mean, .rstd = mean, .dresidual = x, .dx = x, .dbias = gain};
+  const double plain = 4.0 * 2 * 32 * 16 + 2.0 * 4 * 32;
+  EXPECT_EQ(op_cost(args).bytes, plain);
+  args.dx_fp8.rowwise = rows;
+  args.dx_fp8.columnwise = columns;
+  EXPECT_EQ(op_cost(args).bytes, plain + 2.0 * 32 * 16);
 }
 
 TEST(OpCost, OfCausalAttention) {

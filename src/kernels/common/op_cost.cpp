@@ -116,7 +116,7 @@ OpCost op_cost(const NormForward& args) {
 }
 
 OpCost op_cost(const NormBackward& args) {
-  return moves({args.dy, args.x, args.mean, args.rstd, args.dresidual, args.dx});
+  return moves({args.dy, args.x, args.mean, args.rstd, args.dresidual, args.dx}, args.dx_fp8);
 }
 
 OpCost op_cost(const ParamSplit& args) {

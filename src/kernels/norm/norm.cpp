@@ -68,6 +68,7 @@ void check_backward(const NormBackward& a) {
     check("dbeta", a.dbeta, a.dgamma.dtype, {hidden});
   }
   if (a.dbias) check("dbias", a.dbias, a.dgamma.dtype, {hidden});
+  check_fp8_output(op, a.dx_fp8, rows, hidden);
   check_dtype(op, "scratch", a.scratch, DType::f32);
   TE_CHECK(a.scratch.numel() >= norm_backward_scratch_elements(hidden),
            "{}: scratch has {} elements, needs {}", op, a.scratch.numel(),
@@ -244,11 +245,11 @@ void norm_backward(const Context& context, const NormBackward& args) {
       parameter_gradients_cpu<decltype(zero), decltype(grad_zero)>(args);
     });
     input_gradient_cpu<decltype(zero)>(args);
-    if (!args.dbias) return;
     const auto* dx = args.dx.as<decltype(zero)>();
-    const int64_t hidden = args.dx.cols();
-    add_column_sums_cpu(args.dx.rows(), hidden, args.dbias,
-                        [=](int64_t r, int64_t c) { return to_float(dx[r * hidden + c]); });
+    const int64_t rows = args.dx.rows(), hidden = args.dx.cols();
+    const auto stored = [=](int64_t r, int64_t c) { return to_float(dx[r * hidden + c]); };
+    if (args.dbias) add_column_sums_cpu(rows, hidden, args.dbias, stored);
+    write_fp8_output_cpu(args.dx_fp8, rows, hidden, stored);
   });
 }
 

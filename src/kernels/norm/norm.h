@@ -42,7 +42,8 @@ struct NormBackward {
   /// Optional [hidden], dtype of dgamma: += column sums of dx as it is stored, likewise in FP32 and a fixed order (on the
   /// CPU that of bias_gradient()). dx is often the dy of a linear layer, and these are the gradient of its bias.
   Tensor dbias;
-  Tensor scratch;  ///< fp32, at least norm_backward_scratch_elements(hidden)
+  Fp8Output dx_fp8;  ///< optional: dx besides, cast from what is stored
+  Tensor scratch;    ///< fp32, at least norm_backward_scratch_elements(hidden)
 };
 void norm_backward(const Context& context, const NormBackward& args);
 int64_t norm_backward_scratch_elements(int64_t hidden);

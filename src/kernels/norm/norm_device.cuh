@@ -5,6 +5,7 @@
 
 #include "core/device.h"
 #include "kernels/common/cuda_common.cuh"
+#include "kernels/common/octet.cuh"
 #include "kernels/norm/norm.h"
 
 namespace te::kernels::cuda {
@@ -83,6 +84,33 @@ struct NormFp8Sums {
     if (fp8.counters == nullptr) return;
     fp8.e5m2 ? count_value<DType::e5m2>(y, scaled, q, counters)
              : count_value<DType::e4m3>(y, scaled, q, counters);
+  }
+
+  /// The bytes of eight values, of which only the maximum is kept if no data is wanted; amax is then packed, see Octet.
+  template <DType kFormat>
+  __device__ __forceinline__ uint2 cast(const NormFp8& fp8, const Octet<__nv_bfloat16>& y, float scale) {
+    y.raise(amax);
+    if (!fp8.data) return {0, 0};
+    uint32_t word[2];
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      const uint32_t low =
+          to_fp8x2<kFormat>(__fmul_rn(y.get(4 * k), scale), __fmul_rn(y.get(4 * k + 1), scale));
+      const uint32_t high =
+          to_fp8x2<kFormat>(__fmul_rn(y.get(4 * k + 2), scale), __fmul_rn(y.get(4 * k + 3), scale));
+      word[k] = low | high << 16;
+    }
+    if (fp8.counters != nullptr) {
+#pragma unroll
+      for (int j = 0; j < 8; ++j)
+        count_value<kFormat>(y.get(j), __fmul_rn(y.get(j), scale),
+                             static_cast<uint8_t>(word[j / 4] >> (j % 4 * 8)), counters);
+    }
+    return {word[0], word[1]};
+  }
+  /// After the last cast(): amax as finish() wants it.
+  __device__ __forceinline__ void unpack_amax() {
+    amax = Octet<__nv_bfloat16>::amax_bits(amax);
   }
 
   /// Every thread of the block calls it. `elements` is the size of the whole output.

@@ -122,7 +122,7 @@ class RowsThread {
       const int64_t offset = (row + i) * p.hidden + column;
       if (p.y != nullptr) y.store_aligned(p.y + offset);
       if constexpr (kFp8) {
-        bytes[i] = cast(y, scale, sums);
+        bytes[i] = sums.cast<DType::e4m3>(p.fp8, y, scale);
         if (p.fp8.rowwise != nullptr) *reinterpret_cast<uint2*>(p.fp8.rowwise + offset) = bytes[i];
       }
     }
@@ -149,26 +149,6 @@ class RowsThread {
   }
 
  private:
-  __device__ __forceinline__ uint2 cast(const Octet<bf16>& y, float scale, NormFp8Sums& sums) const {
-    y.raise(sums.amax);
-    if (!p.fp8.data) return {0, 0};
-    uint32_t word[2];
-#pragma unroll
-    for (int k = 0; k < 2; ++k) {
-      const uint32_t low =
-          to_fp8x2<DType::e4m3>(__fmul_rn(y.get(4 * k), scale), __fmul_rn(y.get(4 * k + 1), scale));
-      const uint32_t high =
-          to_fp8x2<DType::e4m3>(__fmul_rn(y.get(4 * k + 2), scale), __fmul_rn(y.get(4 * k + 3), scale));
-      word[k] = low | high << 16;
-    }
-    if (p.fp8.counters != nullptr) {
-#pragma unroll
-      for (int j = 0; j < 8; ++j)
-        count_value<DType::e4m3>(y.get(j), __fmul_rn(y.get(j), scale),
-                                 static_cast<uint8_t>(word[j / 4] >> (j % 4 * 8)), sums.counters);
-    }
-    return {word[0], word[1]};
-  }
   /// Bytes of four rows and eight columns as eight words of four rows. Which word of a column is permuted by the
   /// thread, so that neither side of the exchange meets a bank twice.
   __device__ __forceinline__ void put_columns(const uint2 (&bytes)[kRows], uint32_t* to, int turn) const {
@@ -225,7 +205,7 @@ __global__ void __launch_bounds__(kAhead ? 512 : 1024, 1)
       thread.write_columns(row - turn % kTurns * kRows, columns);
   }
   if constexpr (kFp8) {
-    sums.amax = Octet<bf16>::amax_bits(sums.amax);
+    sums.unpack_amax();
     sums.finish(p.fp8, scale, p.rows * p.hidden);
   }
 }

@@ -1,5 +1,5 @@
-// The bias gradients of linear_proj and linear_fc2 are summed by the norm whose backward pass produces their dy: the same
-// bits on the CPU as from a pass of their own, which is what a dropout in between needs.
+// The norm whose backward pass produces the dy of linear_proj or linear_fc2 also sums the bias gradient and, with delayed
+// scaling, casts dy: the same bits on the CPU as from passes of their own, which is what a dropout in between needs.
 #include "core/profile.h"
 #include "model/tiny_model.h"
 #include "testing/testing.h"
@@ -15,16 +15,17 @@ using config::Recompute;
 using testing::tiny_config;
 using testing::TinyModel;
 
-/// Counts the passes over memory that only sum columns.
-class CountSums final : public OpObserver {
+/// Counts the calls of an op.
+class CountCalls final : public OpObserver {
  public:
-  CountSums() { install(this); }
-  ~CountSums() override { install(nullptr); }
-  void begin(const Context&, OpCall call) override {
-    if (std::string(call.name) == "bias_gradient") ++count;
-  }
+  explicit CountCalls(std::string op) : op_(std::move(op)) { install(this); }
+  ~CountCalls() override { install(nullptr); }
+  void begin(const Context&, OpCall call) override { count += call.name == op_ ? 1 : 0; }
   void end(const Context&) override {}
   int count = 0;
+
+ private:
+  std::string op_;
 };
 
 std::vector<Config> all_precisions() {
@@ -60,7 +61,7 @@ std::vector<Config> all_precisions() {
 constexpr double kNothing = 1e-12;
 
 struct Result {
-  std::vector<float> gradients, amax;
+  std::vector<float> gradients, amax, scales;
 };
 Result run(Config config, double dropout, Recompute recompute) {
   config.model.hidden_dropout = dropout;
@@ -71,13 +72,13 @@ Result run(Config config, double dropout, Recompute recompute) {
     tiny.train_step(1e-2f);
   }
   tiny.forward_backward();
-  Result result{tiny.read(tiny.model().parameters().grads), {}};
+  Result result{tiny.read(tiny.model().parameters().grads), {}, {}};
   const fp8::ScaleTable& table = tiny.model().recipe().table();
-  if (table.size() > 0) result.amax = tiny.read(table.amax);
+  if (table.size() > 0) result.amax = tiny.read(table.amax), result.scales = tiny.read(table.scale);
   return result;
 }
 
-TEST(BiasGradient, OfTheNormsEqualsThatOfAPassOfItsOwn) {
+TEST(StreamGradient, OfTheNormsEqualsThatOfPassesOfItsOwn) {
   for (const Config& config : all_precisions()) {
     for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
       SCOPED_TRACE(std::string(to_string(config.precision.dtype)) + " " +
@@ -87,21 +88,28 @@ TEST(BiasGradient, OfTheNormsEqualsThatOfAPassOfItsOwn) {
       const Result fused = run(config, 0.0, recompute), separate = run(config, kNothing, recompute);
       EXPECT_EQ(fused.gradients, separate.gradients);
       EXPECT_EQ(fused.amax, separate.amax);
+      EXPECT_EQ(fused.scales, separate.scales);
     }
   }
 }
 
-TEST(BiasGradient, OnlyWhatNoNormProducesHasAPassOfItsOwn) {
-  const auto passes = [](double dropout) {
+TEST(StreamGradient, OnlyWhatNoNormProducesHasAPassOfItsOwn) {
+  const auto calls = [](const char* op, Fp8Mode fp8, double dropout) {
     Config config = tiny_config(Family::gpt);
+    config.precision.dtype = config::ComputeDType::bf16;
+    config.precision.fp8 = fp8;
     config.model.hidden_dropout = dropout;
     TinyModel tiny(config);
-    CountSums sums;
+    CountCalls counter(op);
     tiny.forward_backward();
-    return sums.count;
+    return counter.count;
   };
-  EXPECT_EQ(passes(0.0), 2);       // linear_qkv of two layers
-  EXPECT_EQ(passes(kNothing), 6);  // and linear_proj and linear_fc2, behind a dropout
+  // Of two layers: linear_qkv's; behind a dropout linear_proj's and linear_fc2's, too.
+  EXPECT_EQ(calls("bias_gradient", Fp8Mode::off, 0.0), 2);
+  EXPECT_EQ(calls("bias_gradient", Fp8Mode::off, kNothing), 6);
+  // Casts: attention's output and linear_qkv's dy, and the same two.
+  EXPECT_EQ(calls("quantize", Fp8Mode::hybrid, 0.0), 4);
+  EXPECT_EQ(calls("quantize", Fp8Mode::hybrid, kNothing), 8);
 }
 
 }  // namespace

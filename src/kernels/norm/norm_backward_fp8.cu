@@ -1,0 +1,144 @@
+// The norms' backward pass with dx in FP8, too, by rows and transposed, in the same pass over memory.
+//
+// A block takes tiles of 32 rows, two rows a turn. The bytes of a tile gather in shared memory as they are, row by row; when
+// it is full, a thread takes four columns of sixteen rows from there, turns them in registers and writes 16 bytes a column.
+// Its neighbour writes the next sixteen rows: a whole sector of the memory.
+#include <algorithm>
+
+#include "kernels/norm/norm_backward_rows.cuh"
+
+namespace te::kernels::cuda {
+
+namespace {
+
+using bf16 = __nv_bfloat16;
+
+constexpr DType kFormat = DType::e5m2;
+constexpr int kRows = 2;  ///< of a turn
+constexpr int kTurns = 16;
+constexpr int kTileRows = kRows * kTurns;
+constexpr int kRun = 16;  ///< rows whose bytes leave at once
+static_assert(kTileRows == 2 * kRun);
+
+/// A tile's bytes in shared memory.
+class ByteTile {
+ public:
+  /// Between the two runs of rows, so that neighbours, who read from both, meet no bank twice.
+  static constexpr int kGap = 64;
+  static size_t bytes(int64_t hidden) { return static_cast<size_t>(kTileRows * hidden + kGap); }
+
+  __device__ __forceinline__ ByteTile(void* shared, int64_t hidden)
+      : bytes_(static_cast<uint8_t*>(shared)), hidden_(static_cast<int>(hidden)) {}
+
+  __device__ __forceinline__ void put(int row, int column, uint2 eight) const {
+    *reinterpret_cast<uint2*>(bytes_ + offset(row) + column) = eight;
+  }
+
+  /// Every thread of the block calls it; the rows of the tile begin at `first` of `rows`. out: [hidden, rows].
+  __device__ __forceinline__ void write_columns(uint8_t* out, int64_t first, int64_t rows) const {
+    __syncthreads();
+    for (int unit = static_cast<int>(threadIdx.x); unit < hidden_ / 2; unit += static_cast<int>(blockDim.x)) {
+      const int run = unit % 2 * kRun, column = unit / 2 * 4;
+      if (first + run >= rows) continue;
+      uint32_t words[4][4];  // [column][four rows]
+#pragma unroll
+      for (int quad = 0; quad < 4; ++quad) {
+        uint32_t row[4], turned[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          row[i] = *reinterpret_cast<const uint32_t*>(bytes_ + offset(run + 4 * quad + i) + column);
+        transpose_4x4(row, turned);
+#pragma unroll
+        for (int c = 0; c < 4; ++c) words[c][quad] = turned[c];
+      }
+#pragma unroll
+      for (int c = 0; c < 4; ++c)
+        *reinterpret_cast<uint4*>(out + (column + c) * rows + first + run) =
+            make_uint4(words[c][0], words[c][1], words[c][2], words[c][3]);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ int offset(int row) const {
+    return row * hidden_ + (row < kRun ? 0 : kGap);
+  }
+  uint8_t* const bytes_;
+  const int hidden_;
+};
+
+/// The k-th turn of a block: tiles are dealt to the blocks in turn.
+__device__ __forceinline__ int64_t row_of_turn(int64_t turn) {
+  return (blockIdx.x + turn / kTurns * gridDim.x) * kTileRows + turn % kTurns * kRows;
+}
+
+template <bool kLayer, bool kBias>
+__global__ void __launch_bounds__(kAheadThreads, 1)
+    norm_backward_tiles(const __grid_constant__ BackwardParams<bf16> p) {
+  using Thread = BackwardThread<bf16, kLayer, kRows, kBias>;
+  __shared__ typename BlockSums<Thread::kSums>::Shared shared;
+  extern __shared__ float4 dynamic[];  // the sums of dx, then the tile
+  Thread thread(p, shared, dynamic);
+  const ByteTile tile(dynamic + (kBias ? 2 * blockDim.x : 0), p.hidden);
+  NormFp8Sums sums;
+  const float scale = *p.fp8.scale;
+  typename Thread::Rows rows, next;
+  thread.load(row_of_turn(0), next);
+  for (int64_t turn = 0; row_of_turn(turn) < p.rows; ++turn) {
+    const int64_t row = row_of_turn(turn);
+    const int row_in_tile = static_cast<int>(turn % kTurns) * kRows;
+    rows = next;
+    thread.load(row_of_turn(turn + 1), next);
+    thread.sum(rows);
+    thread.write(row, rows, [&](int r, const Octet<bf16>& dx) {
+      const uint2 bytes = sums.cast<kFormat>(p.fp8, dx, scale);
+      const int column = static_cast<int>(threadIdx.x) * 8;
+      if (p.fp8.rowwise != nullptr)
+        *reinterpret_cast<uint2*>(p.fp8.rowwise + (row + r) * p.hidden + column) = bytes;
+      if (p.columnwise != nullptr) tile.put(row_in_tile + r, column, bytes);
+    });
+    const bool full = row_in_tile + kRows == kTileRows || row + kRows >= p.rows;
+    if (p.columnwise != nullptr && full) tile.write_columns(p.columnwise, row - row_in_tile, p.rows);
+  }
+  thread.write_sums();
+  sums.unpack_amax();
+  sums.finish(p.fp8, scale, p.rows * p.hidden);
+}
+
+using Kernel = void (*)(BackwardParams<bf16>);
+template <bool kLayer>
+Kernel kernel_of(bool bias) {
+  return bias ? norm_backward_tiles<kLayer, true> : norm_backward_tiles<kLayer, false>;
+}
+
+/// 16-byte runs of rows want whole ones; a wider row leaves neither registers for two rows nor memory for a tile.
+bool fits(const NormBackward& a) {
+  const Fp8Output& out = a.dx_fp8;
+  const auto is_format = [](const Tensor& tensor) { return !tensor || tensor.dtype == kFormat; };
+  return a.dx.dtype == DType::bf16 && a.dx.cols() % 8 == 0 && a.dx.cols() <= 8 * kAheadThreads &&
+         a.dx.rows() % kRun == 0 && out.wants_data() && is_format(out.rowwise) && is_format(out.columnwise) &&
+         all_aligned(16, {a.dy.data, a.x.data, a.gamma.data, a.dresidual.data, a.dx.data, a.scratch.data,
+                          out.columnwise.data}) &&
+         is_aligned(out.rowwise.data, 8);
+}
+
+}  // namespace
+
+int norm_backward_fp8(const Context& context, const NormBackward& a) {
+  if (!fits(a)) return 0;
+  const BackwardParams<bf16> p = backward_params<bf16>(a);
+  const bool bias = p.partial_bias != nullptr;
+  const Kernel kernel = p.layer ? kernel_of<true>(bias) : kernel_of<false>(bias);
+  const unsigned threads = ceil_div(p.hidden, 8 * kWarpSize) * kWarpSize;
+  const size_t shared =
+      (bias ? threads * DxSums::kBytes : 0) + (p.columnwise != nullptr ? ByteTile::bytes(p.hidden) : 0);
+  // Blocks that all have the same number of tiles, or nearly.
+  const int64_t tiles = ceil_div(p.rows, kTileRows), most = norm_partial_blocks(p.hidden);
+  const auto blocks = static_cast<int>(ceil_div(tiles, ceil_div(tiles, most)));
+  TE_CUDA_CHECK(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
+  kernel<<<blocks, threads, shared, cuda_stream(context)>>>(p);
+  TE_CUDA_CHECK_LAUNCH();
+  return blocks;
+}
+
+}  // namespace te::kernels::cuda

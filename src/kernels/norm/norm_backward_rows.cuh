@@ -1,0 +1,203 @@
+// What the fast kernels of the norms' backward pass share: a thread's part of all rows of its block (norm_rows.cuh).
+#pragma once
+
+#include "kernels/norm/norm_cuda.h"
+#include "kernels/norm/norm_device.cuh"
+#include "kernels/norm/norm_rows.cuh"
+
+namespace te::kernels::cuda {
+
+/// Blocks of at most so many threads have registers for two rows a turn and the loads of the next two.
+constexpr int kAheadThreads = 512;
+
+template <class T>
+struct BackwardParams {
+  const T* dy;
+  const T* x;
+  const T* gamma;
+  const float* mean;
+  const float* rstd;
+  const T* dresidual;
+  T* dx;
+  float* partial_gamma;  ///< [blocks, hidden]
+  float* partial_beta;
+  float* partial_bias;  ///< null without dbias
+  uint8_t* columnwise;  ///< [hidden, rows]
+  NormFp8 fp8;
+  int64_t rows;
+  int64_t hidden;
+  bool layer;
+};
+
+/// dx of one element before the residual's gradient, from means over the row. g is rounded on its own, as in
+/// the sums: where g and its mean cancel (one column), they do so exactly.
+__device__ __forceinline__ float dx_element(float dy, float gamma, float x_hat, float rstd, float mean_g,
+                                            float mean_gx) {
+  return rstd * (__fmul_rn(dy, gamma) - mean_g - x_hat * mean_gx);
+}
+
+/// The means over the row of g = dy * gamma (zero for RMSNorm) and of g * x_hat, from their sums.
+template <class T>
+__device__ __forceinline__ float2 row_means(const BackwardParams<T>& p, float2 sums) {
+  const float count = static_cast<float>(p.hidden);
+  return {p.layer ? sums.x / count : 0.0f, sums.y / count};
+}
+
+/// One thread's sums of eight columns of dx, in the block's shared memory: the first four of all threads, then the others,
+/// so that no bank is met twice.
+class DxSums {
+ public:
+  static constexpr size_t kBytes = 2 * sizeof(float4);  ///< a thread
+  __device__ explicit DxSums(float4* block) : own_(block + threadIdx.x) {}
+  __device__ __forceinline__ void clear() const { own_[0] = own_[blockDim.x] = {}; }
+  template <class T>
+  __device__ __forceinline__ void add(const Octet<T>& dx) const {
+    add_four(own_[0], dx, 0);
+    add_four(own_[blockDim.x], dx, 4);
+  }
+  __device__ __forceinline__ void store(float* to) const {
+    reinterpret_cast<float4*>(to)[0] = own_[0];
+    reinterpret_cast<float4*>(to)[1] = own_[blockDim.x];
+  }
+
+ private:
+  template <class T>
+  static __device__ __forceinline__ void add_four(float4& sums, const Octet<T>& dx, int j) {
+    const float4 old = sums;
+    sums = {old.x + dx.get(j), old.y + dx.get(j + 1), old.z + dx.get(j + 2), old.w + dx.get(j + 3)};
+  }
+  float4* const own_;
+};
+
+/// One thread's part: eight columns of all rows of its block (norm_rows.cuh), and these columns' sums.
+template <class T, bool kLayer, int kRows, bool kBias>
+class BackwardThread {
+ public:
+  static constexpr int kSums = kLayer ? 2 * kRows : kRows;
+  struct Rows {
+    Octet<T> x[kRows], dy[kRows], residual[kRows];
+    float rstd[kRows], mean[kRows];
+  };
+
+  __device__ __forceinline__ BackwardThread(const BackwardParams<T>& params,
+                                            typename BlockSums<kSums>::Shared& shared, float4* block_dx_sums)
+      : p(params),
+        block(shared),
+        dx_sums(block_dx_sums),
+        column(int64_t{threadIdx.x} * 8),
+        owns(column < params.hidden) {
+    gamma = load_octet<true>(p.gamma + column, owns ? 8 : 0);
+    if constexpr (kBias) dx_sums.clear();
+  }
+
+  __device__ __forceinline__ void load(int64_t row, Rows& to) const {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const bool exists = row + r < p.rows;
+      const int64_t offset = (row + r) * p.hidden + column, valid = exists && owns ? 8 : 0;
+      to.rstd[r] = exists ? p.rstd[row + r] : 0.0f;
+      to.mean[r] = kLayer && exists ? p.mean[row + r] : 0.0f;
+      to.x[r] = load_octet<true>(p.x + offset, valid);
+      to.dy[r] = load_octet<true>(p.dy + offset, valid);
+      to.residual[r] = load_octet<true>(p.dresidual + offset, p.dresidual != nullptr ? valid : 0);
+    }
+  }
+
+  /// Adds to the columns' sums, and finds the sums over each row that its dx needs.
+  __device__ __forceinline__ void sum(Rows& rows) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      float g_sum = 0.0f, gx_sum = 0.0f;
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        const float x_hat = (rows.x[r].get(j) - rows.mean[r]) * rows.rstd[r], gradient = rows.dy[r].get(j);
+        const float g = __fmul_rn(gradient, gamma.get(j));
+        dgamma[j] += gradient * x_hat;
+        if constexpr (kLayer) dbeta[j] += gradient;
+        g_sum += g;
+        gx_sum += g * x_hat;
+      }
+      sums[r] = gx_sum;
+      if constexpr (kLayer) sums[kRows + r] = g_sum;
+      rows.x[r].forget_unpacked();
+      rows.dy[r].forget_unpacked();
+    }
+    gamma.forget_unpacked();
+    block.sum(sums);
+  }
+
+  /// also(r, dx): what else is to be done with the part of row r that exists.
+  template <class Also>
+  __device__ __forceinline__ void write(int64_t row, Rows& rows, Also&& also) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const float2 means = row_means(p, float2{kLayer ? sums[kSums - kRows + r] : 0.0f, sums[r]});
+      Octet<T> dx;
+#pragma unroll
+      for (int j = 0; j < 8; j += 2) {
+        float value[2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const float x_hat = (rows.x[r].get(j + i) - rows.mean[r]) * rows.rstd[r];
+          value[i] =
+              dx_element(rows.dy[r].get(j + i), gamma.get(j + i), x_hat, rows.rstd[r], means.x, means.y) +
+              rows.residual[r].get(j + i);
+        }
+        dx.set_pair(j, value[0], value[1]);
+      }
+      if constexpr (kBias) dx_sums.add(dx);  // zeros where no row is
+      if (!owns || row + r >= p.rows) continue;
+      dx.store_aligned(p.dx + (row + r) * p.hidden + column);
+      also(r, dx);
+    }
+    gamma.forget_unpacked();
+  }
+
+  __device__ __forceinline__ void write_sums() const {
+    if (!owns) return;
+    const int64_t offset = blockIdx.x * p.hidden + column;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      p.partial_gamma[offset + j] = dgamma[j];
+      if constexpr (kLayer) p.partial_beta[offset + j] = dbeta[j];
+    }
+    if constexpr (kBias) dx_sums.store(p.partial_bias + offset);
+  }
+
+ private:
+  const BackwardParams<T>& p;
+  BlockSums<kSums> block;
+  const DxSums dx_sums;
+  const int64_t column;
+  const bool owns;
+  Octet<T> gamma;
+  float dgamma[8] = {}, dbeta[kLayer ? 8 : 1] = {}, sums[kSums] = {};
+};
+
+template <class T>
+BackwardParams<T> backward_params(const NormBackward& a) {
+  BackwardParams<T> p;
+  p.dy = a.dy.as<T>();
+  p.x = a.x.as<T>();
+  p.gamma = a.gamma.as<T>();
+  p.mean = a.mean.as<float>();
+  p.rstd = a.rstd.as<float>();
+  p.dresidual = a.dresidual.as<T>();
+  p.dx = a.dx.as<T>();
+  p.rows = a.x.rows();
+  p.hidden = a.x.cols();
+  p.layer = a.kind == NormKind::layer;
+  const int64_t sums = norm_partial_blocks(p.hidden) * p.hidden;
+  p.partial_gamma = a.scratch.as<float>();
+  p.partial_beta = p.partial_gamma + sums;
+  p.partial_bias = a.dbias ? p.partial_beta + sums : nullptr;
+  p.columnwise = a.dx_fp8.columnwise.as<uint8_t>();
+  p.fp8 = norm_fp8(a.dx_fp8);
+  return p;
+}
+
+/// The whole of it but for the addition of the blocks' sums, if the kernel that writes FP8 takes the problem: then the
+/// number of blocks, else 0, and nothing is done.
+int norm_backward_fp8(const Context& context, const NormBackward& args);
+
+}  // namespace te::kernels::cuda

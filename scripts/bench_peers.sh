@@ -2,13 +2,14 @@
 # Runs te-bench and its peers one after another on this machine's GPU, and prints a table with the ratios. Numbers of
 # different calls, machines or days are not comparable: clocks and temperatures differ.
 #
-#   scripts/bench_peers.sh [--peer NAME=COMMAND]... [--only REGEX] [--steps N] [--out FOLDER] [--bench PROGRAM]
+#   scripts/bench_peers.sh [--peer NAME=COMMAND]... [--only REGEX] [--steps N] [--tune] [--out FOLDER] [--bench PROGRAM]
 #
 #   --peer   a program with the command line and the JSON lines of scripts/peers/torch_baseline.py; may be given several
 #            times. Default: torch=python3 scripts/peers/torch_baseline.py, where a Python has PyTorch with CUDA
 #   --only   rows whose name matches: layer-gpt, layer-llama7b, train-llama2_7b, train-llama_1b, train-gpt2_124m
 #   --steps  training steps that are measured (default 10; 4 of the 7B model)
 #   --out    where the reports go (default build/bench_peers)
+#   --tune   let te-bench search for its products' algorithms first, which takes minutes once per GPU model
 #   --bench  te-bench (default build/cuda/apps/te-bench)
 #
 # TE_7B_SETS holds the overrides for the 7B model, which on one GPU has no room for the config's own batch.
@@ -23,7 +24,7 @@ TE_7B_SETS="${TE_7B_SETS:-training.recompute=selective training.micro_batch_size
 usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; }
 
 # bench_layer WHICH: te-bench's two precisions of a layer.
-bench_layer() { "$BENCH" layer --which "$1" --json "$OUT/te_layer-$1.json"; }
+bench_layer() { "$BENCH" layer --which "$1" "${TUNE[@]}" --json "$OUT/te_layer-$1.json"; }
 
 # bench_train MODEL CONFIG STEPS SET...: te-bench's two precisions of a model.
 bench_train() {
@@ -31,7 +32,7 @@ bench_train() {
   shift 3
   for set in "$@"; do sets+=(--set "$set"); done
   "$BENCH" step --config "configs/${config}_bf16.yaml" --config "configs/${config}_fp8.yaml" --steps "$steps" \
-    "${sets[@]}" --json "$OUT/te_train-$model.json"
+    "${sets[@]}" "${TUNE[@]}" --json "$OUT/te_train-$model.json"
 }
 
 # bench_te ROW: te-train's side of a row.
@@ -76,13 +77,14 @@ default_peer() {
 main() {
   local peers=() only=. row peer name python
   cd "$TE_ROOT"
-  STEPS=10 OUT=build/bench_peers BENCH=build/cuda/apps/te-bench
+  STEPS=10 OUT=build/bench_peers BENCH=build/cuda/apps/te-bench TUNE=()
   while [[ $# -gt 0 ]]; do
     case "$1" in
       --peer) peers+=("${2:?--peer needs NAME=COMMAND}") && shift ;;
       --only) only="${2:?--only needs a regular expression}" && shift ;;
       --steps) STEPS="${2:?--steps needs a number}" && shift ;;
       --out) OUT="${2:?--out needs a folder}" && shift ;;
+      --tune) TUNE=(--tune) ;;
       --bench) BENCH="${2:?--bench needs a program}" && shift ;;
       -h | --help) usage && exit 0 ;;
       *) die "unknown option $1; see --help" ;;

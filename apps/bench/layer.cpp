@@ -19,6 +19,7 @@ struct LayerOptions {
   std::string which;
   std::string recipe = "delayed";
   bool profile = false;
+  bool tune = false;
 };
 
 /// The layer shapes that others publish: a GPT layer of Transformer Engine's tutorial, and Llama-2 7B's.
@@ -86,6 +87,7 @@ class Layer {
     fill_random(context, dy_);
     for (int i = 0; i < 3; ++i) {  // settle the scales of delayed scaling
       cast_weights();
+      restore_dy();
       forward();
       backward();
       recipe_->update(context, nullptr);
@@ -100,8 +102,9 @@ class Layer {
     kernels::add(context_, activations_.x_mid, scratch_.delta,
                  out_);  // a model has the next norm's kernel do this
   }
+  /// Before each backward pass, which overwrites the gradient of the output.
+  void restore_dy() { context_.copy(scratch_.d_stream, dy_); }
   void backward() {
-    context_.copy(scratch_.d_stream, dy_);
     // In a model the last norm of the layer above has seen to linear_fc2's dy, as this one's does for the layer below.
     if (below_another_) layer_.output_grad_extras(gradients_, pass_);
     layer_.backward(context_, activations_, gradients_, {&layer_, &below_}, pass_, scratch_);
@@ -147,13 +150,21 @@ double run_layer(const LayerOptions& options, const std::string& which, bool fp8
   }
   const int repeats = options.common.repeats;
   auto layer = std::make_unique<Layer>(config, context);
-  const double forward = median_ms(context, repeats, [&] { layer->forward(); });
-  const double backward = median_ms(context, repeats, [&] { layer->backward(); });
+  const auto restore_dy = [&] { layer->restore_dy(); };
   const auto passes = [&] { layer->forward(), layer->backward(); };
-  const double both = median_ms(context, repeats, passes);
+  if (options.tune) {
+    const Profile products = take_profile(context, 1, passes, restore_dy);
+    layer.reset();
+    tune_products(context, products);
+    layer = std::make_unique<Layer>(config, context);
+  }
+  const double forward = median_ms(context, repeats, [&] { layer->forward(); });
+  const double backward = median_ms(
+      context, repeats, [&] { layer->backward(); }, restore_dy);
+  const double both = median_ms(context, repeats, passes, restore_dy);
   const double cast = fp8 ? median_ms(context, repeats, [&] { layer->cast_weights(); }) : 0.0;
   std::optional<Profile> profile;
-  if (options.profile) profile = take_profile(context, repeats, passes);
+  if (options.profile) profile = take_profile(context, repeats, passes, restore_dy);
   layer.reset();
   const int64_t tokens = config.training.micro_batch_size * config.model.seq_length;
   config.model.vocab_size = config.model.make_vocab_size_divisible_by = 1;
@@ -211,6 +222,10 @@ void add_layer_command(CLI::App& app) {
       ->capture_default_str();
   command->add_flag("--profile", options->profile,
                     "also time every operation, and show what each kind needs at least");
+  command->add_flag(
+      "--tune", options->tune,
+      "first search for the algorithms of all products, as training.gemm_autotune: full does, and "
+      "keep them for later runs");
   command->callback([options] { run(*options); });
 }
 

@@ -6,11 +6,13 @@
 #include <cstdio>
 #include <map>
 #include <string_view>
+#include <typeinfo>
 #include <utility>
 
 #include "bench/rates.h"
 #include "bench/session.h"
 #include "core/profile.h"
+#include "kernels/gemm/gemm.h"
 
 #ifdef TE_WITH_CUDA
 #include "core/cuda_check.h"
@@ -225,11 +227,13 @@ double Profile::ms() const {
   return sum;
 }
 
-Profile take_profile(const Context& context, int runs, const std::function<void()>& call) {
+Profile take_profile(const Context& context, int runs, const std::function<void()>& call,
+                     const std::function<void()>& prepare) {
   Profile profile;
   Rows rows;
   Recorder recorder;
   for (int run = -1; run < runs; ++run) {
+    prepare();
     recorder.restart();
     OpObserver::install(&recorder);
     call();
@@ -245,6 +249,14 @@ Profile take_profile(const Context& context, int runs, const std::function<void(
     profile.rows.push_back(std::move(row));
   }
   return profile;
+}
+
+void tune_products(const Context& context, const Profile& profile) {
+  constexpr double kSeconds = 0.01;  // the search takes its own time
+  kernels::set_gemm_autotune(kernels::GemmAutotune::full);
+  for (const ProfileRow& row : profile.rows)
+    for (const ProfileRow::Problem& problem : row.problems)
+      if (problem.problem.type() == typeid(kernels::Gemm)) isolated_ms(context, problem.problem, kSeconds);
 }
 
 void add_floors(const Context& context, Profile& profile, int repeats) {

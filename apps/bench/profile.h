@@ -42,8 +42,14 @@ struct Profile {
 
 /// Runs `call` under the profiler, `runs` times after one that does not count. Each operation is enclosed by
 /// two events of its stream (CPU: clock readings), which costs a microsecond or two an operation: compare
-/// span_ms with a run without.
-Profile take_profile(const Context& context, int runs, const std::function<void()>& call);
+/// span_ms with a run without. `prepare` runs before each call and is not recorded.
+Profile take_profile(
+    const Context& context, int runs, const std::function<void()>& call,
+    const std::function<void()>& prepare = [] {});
+
+/// Searches thoroughly (GemmAutotune::full) for the algorithms of the products in the profile, and leaves that mode set. To be
+/// called while the memory of what was profiled is free: in a device that is full there is none to time them in.
+void tune_products(const Context& context, const Profile& profile);
 
 /// Measures the device's rates and fills in the floors. Wants memory for each problem's operands: call it
 /// when the model is gone.

@@ -25,11 +25,13 @@ constexpr size_t kCopyBytesCpu = size_t{256} << 20;
 constexpr int64_t kPatternElements = 1 << 20;
 
 #ifdef TE_WITH_CUDA
-std::vector<double> times_on_gpu(const Context& context, int repeats, const std::function<void()>& call) {
+std::vector<double> times_on_gpu(const Context& context, int repeats, const std::function<void()>& call,
+                                 const std::function<void()>& prepare) {
   const cudaStream_t stream = cuda_stream(context);
   std::vector<cudaEvent_t> events(static_cast<size_t>(2 * repeats));
   for (cudaEvent_t& event : events) TE_CUDA_CHECK(cudaEventCreate(&event));
   for (size_t i = 0; i < events.size(); i += 2) {
+    prepare();
     TE_CUDA_CHECK(cudaEventRecord(events[i], stream));
     call();
     TE_CUDA_CHECK(cudaEventRecord(events[i + 1], stream));
@@ -46,9 +48,11 @@ std::vector<double> times_on_gpu(const Context& context, int repeats, const std:
 }
 #endif
 
-std::vector<double> times_on_cpu(int repeats, const std::function<void()>& call) {
+std::vector<double> times_on_cpu(int repeats, const std::function<void()>& call,
+                                 const std::function<void()>& prepare) {
   std::vector<double> times;
   for (int i = 0; i < repeats; ++i) {
+    prepare();
     const auto begin = std::chrono::steady_clock::now();
     call();
     times.push_back(
@@ -94,14 +98,15 @@ Context open_device(const std::string& name) {
   return Context::cuda(std::stoi(digits));
 }
 
-double median_ms(const Context& context, int repeats, const std::function<void()>& call) {
-  for (int i = 0; i < kWarmUp; ++i) call();
+double median_ms(const Context& context, int repeats, const std::function<void()>& call,
+                 const std::function<void()>& prepare) {
+  for (int i = 0; i < kWarmUp; ++i) prepare(), call();
   context.synchronize();
   std::vector<double> times;
 #ifdef TE_WITH_CUDA
-  if (context.is_cuda()) times = times_on_gpu(context, repeats, call);
+  if (context.is_cuda()) times = times_on_gpu(context, repeats, call, prepare);
 #endif
-  if (times.empty()) times = times_on_cpu(repeats, call);
+  if (times.empty()) times = times_on_cpu(repeats, call, prepare);
   const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
   std::nth_element(times.begin(), middle, times.end());
   return *middle;

@@ -24,8 +24,10 @@ struct Options {
 Context open_device(const std::string& name);
 
 /// Median milliseconds of one call over `repeats`, after three calls that do not count: CUDA events around
-/// each call on a GPU, the clock on the CPU.
-double median_ms(const Context& context, int repeats, const std::function<void()>& call);
+/// each call on a GPU, the clock on the CPU. `prepare` runs before each call and is not timed.
+double median_ms(
+    const Context& context, int repeats, const std::function<void()>& call,
+    const std::function<void()>& prepare = [] {});
 
 /// Bytes read plus bytes written per second by a device-to-device copy too large for any cache.
 double copy_bandwidth(const Context& context, int repeats);

@@ -5,15 +5,12 @@
 #include <cstdio>
 #include <memory>
 #include <optional>
-#include <typeinfo>
 
 #include "bench/profile.h"
-#include "bench/rates.h"
 #include "bench/session.h"
 #include "config/config.h"
 #include "core/error.h"
 #include "data/sampler.h"
-#include "kernels/gemm/gemm.h"
 #include "parallel/launch.h"
 #include "train/flops.h"
 #include "train/step_runner.h"
@@ -91,18 +88,14 @@ class Steps {
   int step_ = 0;
 };
 
-/// Searches thoroughly for the algorithms of all products of a step, while the model's memory is free: with a
-/// model that fills the device, there is none to time an accumulating product in.
+/// Before the model's own run, while its memory is free.
 void tune(const config::Config& config, const Context& context, const parallel::Groups& groups) {
   Profile profile;
   {
     Steps steps(config, context, groups);
     profile = take_profile(context, 1, [&] { steps.run(); });
   }
-  kernels::set_gemm_autotune(kernels::GemmAutotune::full);
-  for (const ProfileRow& row : profile.rows)
-    for (const ProfileRow::Problem& problem : row.problems)
-      if (problem.problem.type() == typeid(kernels::Gemm)) isolated_ms(context, problem.problem, 0.01);
+  tune_products(context, profile);
 }
 
 /// Runs and times the steps; all memory of the model is free again when it returns.

@@ -2,7 +2,7 @@
 """The PyTorch that te-train is measured against: what a user of torch.compile would write.
 
     torch_baseline.py layer --which gpt|llama7b [--fp8] [--eager]
-    torch_baseline.py train --model gpt2_124m|llama_1b|llama2_7b [--fp8] [--micro-batch N] [--steps N]
+    torch_baseline.py [--compile layers] train --model gpt2_124m|llama_1b|llama2_7b [--fp8] [--micro-batch N] [--steps N]
 
 A layer's time is that of forward and backward with BF16 weights; a training step has loss, clipping and fused AdamW, all
 on BF16 parameters and moments, which is less work than te-train's FP32 ones. Attention is cuDNN's where PyTorch has it.
@@ -183,6 +183,9 @@ class Model(nn.Module):
             x = x + self.positions.weight
         for layer in self.layers:
             x = layer(x, tables)
+        return self.loss(x, targets)
+
+    def loss(self, x, targets):
         logits = self.head(self.norm(x)).flatten(0, 1)
         return functional.cross_entropy(logits.float(), targets.flatten())
 
@@ -208,7 +211,7 @@ def report(what, arguments, shape, ms, flops):
             {
                 **what,
                 "fp8": arguments.fp8,
-                "compiled": not arguments.eager,
+                "compiled": "no" if arguments.eager else arguments.compile,
                 "torch": torch.__version__,
                 "micro_batch": shape.batch,
                 "sequence": shape.sequence,
@@ -234,12 +237,23 @@ def bench_layer(arguments):
     report({"bench": "layer", "which": arguments.which}, arguments, shape, ms, shape.layer_flops())
 
 
+def compiled(model, arguments):
+    if arguments.eager:
+        return model
+    if arguments.compile == "model":
+        return torch.compile(model)
+    for layer in model.layers:  # the first one's code serves all
+        layer.compile()
+    model.loss = torch.compile(model.loss)
+    return model
+
+
 def bench_train(arguments):
     shape = dataclasses.replace(MODELS[arguments.model])
     shape.batch = arguments.micro_batch or shape.batch
     with torch.device("cuda"):
         model = Model(shape, arguments.fp8).bfloat16()
-    run = model if arguments.eager else torch.compile(model)
+    run = compiled(model, arguments)
     tables = rotary_tables(shape) if shape.llama else None
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     text = torch.randint(shape.vocab, (shape.batch, shape.sequence + 1), device="cuda")
@@ -257,6 +271,12 @@ def bench_train(arguments):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--compile",
+        choices=("model", "layers"),
+        default="model",
+        help="train: a model as a whole, which takes minutes where layers are many, or layer by layer",
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     layer = commands.add_parser("layer", help="forward and backward of one layer")
     layer.add_argument("--which", choices=LAYERS, required=True)

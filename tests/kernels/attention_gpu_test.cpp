@@ -1,5 +1,5 @@
-// Attention on a GPU against the CPU reference on the same BF16 inputs; dropout by its statistics. Backward passes of
-// head_dim 64 and 128 without dropout run te-train's own kernel, all others cuDNN's.
+// Attention on a GPU against the CPU reference on the same BF16 inputs; dropout by its statistics. head_dim 64 and 128 without
+// dropout run te-train's own kernels, all others cuDNN's.
 #include <cmath>
 
 #include "kernels/attention/attention.h"
@@ -19,7 +19,7 @@ AttentionShape shape_of(int64_t batch, int64_t seq, int64_t heads, int64_t group
 
 /// The tensors of one attention on one device.
 struct Problem {
-  Problem(const Context& context, const AttentionShape& shape)
+  Problem(const Context& context, const AttentionShape& shape, float spread = 1.5f)
       : context(context),
         shape(shape),
         rows(shape.batch * shape.seq),
@@ -29,7 +29,7 @@ struct Problem {
         d_o(context, DType::bf16, {rows, shape.num_heads * shape.head_dim}),
         dqkv(context, DType::bf16, qkv.get().shape),
         workspace(context, DType::u8, {attention_workspace_bytes(context, shape, DType::bf16)}) {
-    qkv.fill_normal(1, 1.5f);
+    qkv.fill_normal(1, spread);
     d_o.fill_normal(2);
   }
   void forward(uint64_t seed = 77, uint64_t offset = 5) {
@@ -55,14 +55,14 @@ std::vector<float> columns(const TestTensor& tensor, int64_t begin, int64_t end)
   return part;
 }
 
-void check_against_reference(const Context& gpu, const AttentionShape& shape) {
+void check_against_reference(const Context& gpu, const AttentionShape& shape, float spread = 1.5f) {
   SCOPED_TRACE(fmt::format("batch {} seq {} heads {}/{} dim {}", shape.batch, shape.seq, shape.num_heads,
                            shape.num_query_groups, shape.head_dim));
   const Context cpu = Context::cpu();
-  Problem expected(cpu, shape), actual(gpu, shape);
+  Problem expected(cpu, shape, spread), actual(gpu, shape, spread);
   expected.forward();
   actual.forward();
-  // cuDNN rounds the probabilities to BF16 before they meet v (2^-9 each, averaged over the keys), then o.
+  // A GPU rounds the probabilities to BF16 before they meet v (2^-9 each, averaged over the keys), then o.
   EXPECT_LT(relative_error(actual.o.floats(), expected.o.floats()), 5e-3);
   EXPECT_LT(relative_error(actual.lse.floats(), expected.lse.floats()), 1e-5);
   // The backward pass from the same o and lse.
@@ -100,7 +100,36 @@ TEST(AttentionGpu, RaggedSequencesAndSmallHeads) {
   check_against_reference(gpu, shape_of(1, 128, 4, 1, 128));
 }
 
+// More blocks of queries than the device runs at a time, of more heads than are under way at a time.
+TEST(AttentionGpu, ManyHeads) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  check_against_reference(gpu, shape_of(8, 512, 24, 24, 64));
+  check_against_reference(gpu, shape_of(4, 512, 20, 10, 128));
+}
+
+// Scores of several hundred: the largest one grows from tile to tile, and most probabilities are 0.
+TEST(AttentionGpu, LargeScores) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  for (int64_t dim : {64, 128}) check_against_reference(gpu, shape_of(2, 700, 4, 2, dim), 8.0f);
+}
+
 // Every output is written, whatever was there before; nothing is read that this call has not written.
+TEST(AttentionGpu, ForwardDoesNotSeeWhatWasInItsBuffers) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  for (int64_t dim : {64, 128}) {
+    Problem problem(gpu, shape_of(2, 600, 4, 2, dim));
+    problem.forward();
+    const std::vector<uint8_t> o = problem.o.raw(), lse = problem.lse.raw();
+    for (const TestTensor* tensor : {&problem.o, &problem.lse, &problem.workspace})
+      gpu.fill_bytes(tensor->get(), 0xff);  // NaN
+    problem.forward();
+    EXPECT_EQ(count_different(problem.o.raw(), o, 2), 0) << "head_dim " << dim;
+    EXPECT_EQ(count_different(problem.lse.raw(), lse, 4), 0) << "head_dim " << dim;
+  }
+}
 TEST(AttentionGpu, BackwardDoesNotSeeWhatWasInItsBuffers) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);

@@ -4,12 +4,15 @@
     scripts/peers/table.py FOLDER
 
 The folder holds te_layer-WHICH.json and te_train-MODEL.json, reports of te-bench, and peer_NAME.jsonl, the JSON lines of
-a peer. Layers are compared by milliseconds, training by tokens/s; a ratio above 1 means that te-train is faster.
+a peer. Layers are compared by milliseconds, beginning on a card at rest and after seconds of work (sustained), training
+by tokens/s; a ratio above 1 means that te-train is faster.
 """
 
 import json
 import sys
 from pathlib import Path
+
+SUSTAINED = ", sustained"
 
 
 def te_results(folder):
@@ -17,7 +20,9 @@ def te_results(folder):
     results = {}
     for file in sorted(folder.glob("te_layer-*.json")):
         for entry in json.loads(file.read_text())["layer"]:
-            results[file.stem[3:], entry["precision"] == "fp8"] = entry["ms"]
+            fp8 = entry["precision"] == "fp8"
+            results[file.stem[3:], fp8] = entry["ms"]
+            results[file.stem[3:] + SUSTAINED, fp8] = entry["sustained_ms"]
     for file in sorted(folder.glob("te_train-*.json")):
         for entry in json.loads(file.read_text()):
             results[file.stem[3:], entry["fp8"] != "off"] = entry["tokens_per_s"]
@@ -33,6 +38,8 @@ def peer_results(file):
         layer = entry["bench"] == "layer"
         row = f"layer-{entry['which']}" if layer else f"train-{entry['model']}"
         results[row, entry["fp8"]] = entry["ms"] if layer else entry["tokens_per_s"]
+        if "sustained_ms" in entry:
+            results[row + SUSTAINED, entry["fp8"]] = entry["sustained_ms"]
     return results
 
 

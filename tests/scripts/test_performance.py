@@ -75,10 +75,12 @@ class Performance(unittest.TestCase):
             self.assertTrue(result.stderr.startswith(f"plot_step_time.py: error: {report}"), result.stderr)
 
     def test_ratios_to_peers(self):
-        self.write("te_layer-gpt.json", {"layer": [{"precision": "bf16", "ms": 20.0}, {"precision": "fp8", "ms": 10.0}]})
+        self.write("te_layer-gpt.json", {"layer": [
+            {"precision": "bf16", "ms": 20.0, "sustained_ms": 25.0}, {"precision": "fp8", "ms": 10.0, "sustained_ms": 12.0}]})
         self.write("te_train-llama_1b.json", [{"fp8": "hybrid", "tokens_per_s": 3000.0}])
         lines = [
-            {"bench": "layer", "which": "gpt", "fp8": False, "ms": 30.0},
+            {"bench": "layer", "which": "gpt", "fp8": False, "ms": 30.0, "sustained_ms": 50.0},
+            {"bench": "layer", "which": "gpt", "fp8": True, "ms": 15.0},
             {"bench": "train", "model": "llama_1b", "fp8": True, "tokens_per_s": 2000},
         ]
         self.write("peer_torch.jsonl", "a warning\n" + "\n".join(json.dumps(line) for line in lines))
@@ -87,7 +89,9 @@ class Performance(unittest.TestCase):
         cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in result.stdout.splitlines()]
         self.assertEqual(cells[0], ["row", "precision", "te-train", "torch", "ratio"])
         self.assertIn(["layer-gpt", "BF16", "20.00 ms", "30.00 ms", "1.50"], cells)
-        self.assertIn(["layer-gpt", "FP8", "10.00 ms", "-", "-"], cells)
+        self.assertIn(["layer-gpt, sustained", "BF16", "25.00 ms", "50.00 ms", "2.00"], cells)
+        self.assertIn(["layer-gpt", "FP8", "10.00 ms", "15.00 ms", "1.50"], cells)
+        self.assertIn(["layer-gpt, sustained", "FP8", "12.00 ms", "-", "-"], cells)
         self.assertIn(["train-llama_1b", "FP8", "3,000 tokens/s", "2,000 tokens/s", "1.50"], cells)
 
 

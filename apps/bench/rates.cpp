@@ -75,7 +75,7 @@ double median_of_batches(const Context& context, double seconds, const std::func
 
 double gemm_ms(const Context& context, const Gemm& like, double seconds) {
   Operands memory(context);
-  const size_t bytes = bytes_of(like.a) + bytes_of(like.b) + bytes_of(like.out);
+  const size_t bytes = bytes_of(like.a) + bytes_of(like.b) + bytes_of(like.out) + like.gelu.bytes();
   const size_t sets = std::clamp<size_t>(kRotatedBytes / std::max<size_t>(bytes, 1) + 1, 2, kMostSets);
   const Tensor one = memory.bytes(sizeof(float));
   const float scale = 1.0f;
@@ -87,6 +87,7 @@ double gemm_ms(const Context& context, const Gemm& like, double seconds) {
     problem.b = i == 0 ? memory.random(like.b) : memory.copy_of(problems[0].b);
     problem.out = memory.zeros(like.out);
     problem.bias = memory.zeros(like.bias);
+    problem.gelu = memory.zeros(like.gelu);
     if (is_fp8(like.a.dtype)) problem.a_scale_inv = problem.b_scale_inv = one.as<float>();
     problems.push_back(problem);
   }
@@ -156,7 +157,8 @@ std::string problem_key(const std::any& problem) {
                        dtype_name(gemm->b.dtype), gemm->b.shape.str(), dtype_name(gemm->out.dtype),
                        gemm->trans_a ? "t" : "n", gemm->trans_b ? "t" : "n",
                        gemm->accumulate ? " accumulated" : "",
-                       std::string(gemm->bias ? " bias" : "") + (gemm->fast_accumulation ? " fast" : ""));
+                       std::string(gemm->bias ? " bias" : "") + (gemm->gelu ? " gelu" : "") +
+                           (gemm->fast_accumulation ? " fast" : ""));
   }
   if (const auto* args = std::any_cast<AttentionForward>(&problem)) {
     return "attention forward " + shape_key(args->shape, args->qkv);

@@ -2,7 +2,7 @@
 #include "kernels/activation/activation.h"
 
 #include "core/float_types.h"
-#include "kernels/activation/activation_math.h"
+#include "kernels/activation/activation_cpu.h"
 #include "kernels/common/checks.h"
 #include "kernels/common/column_sum_cpu.h"
 #include "kernels/common/fp8_cpu.h"
@@ -17,10 +17,6 @@ void activation_backward(const Context& context, const ActivationBackward& args)
 
 namespace {
 
-float sigmoid(float x) {
-  return 1.0f / (1.0f + std::exp(-x));
-}
-
 /// Columns of y for an input x: x holds gate and up side by side for SwiGLU.
 int64_t output_cols(const char* op, ActivationKind kind, const Tensor& x) {
   if (kind == ActivationKind::gelu) return x.cols();
@@ -34,7 +30,7 @@ float forward_at(const T* x, int64_t ffn, int64_t r, int64_t c) {
   const T* const row = x + r * (gated ? 2 * ffn : ffn);
   const float gate = to_float(row[c]);
   const float up = gated ? to_float(row[ffn + c]) : 0.0f;
-  return to_float(from_float<T>(activation_value<kind>(gate, up, sigmoid(activation_argument<kind>(gate)))));
+  return to_float(from_float<T>(activation_cpu<kind>(gate, up)));
 }
 
 template <ActivationKind kind, class T>
@@ -57,12 +53,12 @@ template <ActivationKind kind, class T>
 float backward_at(const T* x, const T* dy, int64_t ffn, int64_t r, int64_t c) {
   if constexpr (kind == ActivationKind::gelu) {
     const float value = to_float(x[r * ffn + c]);
-    return gelu_gradient(value, sigmoid(activation_argument<kind>(value)), to_float(dy[r * ffn + c]));
+    return gelu_gradient(value, sigmoid_cpu(activation_argument<kind>(value)), to_float(dy[r * ffn + c]));
   } else {
     const int64_t column = c < ffn ? c : c - ffn;
     const T* const row = x + r * 2 * ffn;
     const float gate = to_float(row[column]), up = to_float(row[ffn + column]);
-    const float slope = to_float(dy[r * ffn + column]), s = sigmoid(gate);
+    const float slope = to_float(dy[r * ffn + column]), s = sigmoid_cpu(gate);
     return c < ffn ? swiglu_gate_gradient(gate, up, s, slope) : swiglu_up_gradient(gate, s, slope);
   }
 }
@@ -78,7 +74,7 @@ void store_gradient(const T* x, const T* dy, T* dx, int64_t rows, int64_t ffn) {
       } else {
         const int64_t at = r * 2 * ffn + c;
         const float gate = to_float(x[at]), up = to_float(x[at + ffn]);
-        const float slope = to_float(dy[r * ffn + c]), s = sigmoid(gate);
+        const float slope = to_float(dy[r * ffn + c]), s = sigmoid_cpu(gate);
         dx[at] = from_float<T>(swiglu_gate_gradient(gate, up, s, slope));
         dx[at + ffn] = from_float<T>(swiglu_up_gradient(gate, s, slope));
       }

@@ -86,10 +86,11 @@ void Linear::plan_grad_operand(MemoryPlan& plan, Operand& grad, const Dimensions
 // --- products ----------------------------------------------------------------------------------------------
 
 void Linear::fprop(const Context& context, const Operand& input, const Tensor& y, int64_t first,
-                   int64_t count, bool with_bias) const {
+                   int64_t count, bool with_bias, const Tensor& gelu) const {
   const ProfileLabel label(spec_.name, "fprop");
   kernels::Gemm product{.b = weight_->value, .out = y.slice_rows(first, count), .trans_b = true};
   if (with_bias && bias_ != nullptr) product.bias = bias_->value;
+  if (gelu) product.gelu = gelu.slice_rows(first, count);
   if (input_quantizer_.enabled()) {
     product.a = input.q.rowwise.slice_rows(first, count);
     product.b = weight_operand_.q.rowwise;

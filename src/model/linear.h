@@ -68,9 +68,9 @@ class Linear {
   void plan_grad_operand(MemoryPlan& plan, fp8::Operand& grad, const Dimensions& dims, Scratch& scratch,
                          bool deferred) const;
 
-  /// Rows [first, first + count) of y = x W^T (+ b), and of dx = dy W.
+  /// Rows [first, first + count) of y = x W^T (+ b) and of its GELU, if that is asked for; and of dx = dy W.
   void fprop(const Context& context, const fp8::Operand& input, const Tensor& y, int64_t first, int64_t count,
-             bool with_bias) const;
+             bool with_bias, const Tensor& gelu = {}) const;
   void dgrad(const Context& context, const fp8::Operand& grad, const Tensor& dx, int64_t first,
              int64_t count) const;
   Tensor bias_gradient() const { return bias_ != nullptr ? bias_->grad : Tensor{}; }

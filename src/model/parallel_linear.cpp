@@ -89,10 +89,10 @@ void ColumnParallelLinear::gather_input(const Context& context, Operand& input, 
   input.quantized = true;
 }
 
-void ColumnParallelLinear::forward(const Context& context, Operand& input, const Tensor& y,
-                                   const Pass& pass) {
+void ColumnParallelLinear::forward(const Context& context, Operand& input, const Tensor& y, const Pass& pass,
+                                   const Tensor& gelu) {
   gather_input(context, input, pass,
-               [&](int64_t first, int64_t count) { fprop(context, input, y, first, count, true); });
+               [&](int64_t first, int64_t count) { fprop(context, input, y, first, count, true, gelu); });
 }
 
 void ColumnParallelLinear::complete_input(const Context& context, Operand& input, const Pass& pass) {

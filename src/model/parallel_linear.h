@@ -30,8 +30,9 @@ class ColumnParallelLinear : public Linear {
 
   /// The target for the producer of x, [stream, in].
   OperandTarget input_target(fp8::Operand& input, const Pass& pass);
-  /// y [tokens, out] = x W^T + b.
-  void forward(const Context& context, fp8::Operand& input, const Tensor& y, const Pass& pass);
+  /// y [tokens, out] = x W^T + b; in BF16 also gelu = GELU(y), if that is asked for (kernels::Gemm::gelu).
+  void forward(const Context& context, fp8::Operand& input, const Tensor& y, const Pass& pass,
+               const Tensor& gelu = {});
   /// Makes an input ready for wgrad when it was recomputed and not run through forward().
   void complete_input(const Context& context, fp8::Operand& input, const Pass& pass);
 

@@ -48,10 +48,15 @@ std::vector<Config> all_configs() {
   return configs;
 }
 
+bool has_fused_gelu(const Config& config) {
+  return config.model.family == Family::gpt && config.precision.fp8 == Fp8Mode::off;
+}
+
 std::string label(const Config& config) {
-  return fmt::format("{} {} {}{}", to_string(config.model.family), to_string(config.precision.fp8),
-                     to_string(config.precision.fp8_recipe),
-                     config.precision.fp8_output_layer ? ", output layer too" : "");
+  return fmt::format("{} {} {}{}, recompute {}", to_string(config.model.family),
+                     to_string(config.precision.fp8), to_string(config.precision.fp8_recipe),
+                     config.precision.fp8_output_layer ? ", output layer too" : "",
+                     to_string(config.training.recompute));
 }
 
 // Gradients after two steps that change no weight, so that delayed scaling runs on real scales (Adam's first updates are signs of
@@ -83,7 +88,10 @@ void nudge_weights(TinyModel& tiny) {
 // the CPU by twice that. A wrong scale, a missing term or a transposed operand differs by far more.
 TEST(ModelGpu, AgreesWithTheCpuBackend) {
   TE_REQUIRE_GPU();
-  for (const Config& config : all_configs()) {
+  std::vector<Config> configs = all_configs();
+  configs.push_back(gpu_config(Family::gpt, Fp8Mode::off));
+  configs.back().training.recompute = Recompute::selective;  // GELU is a pass of its own
+  for (const Config& config : configs) {
     TinyModel cpu(config), nudged(config), gpu(config, Context::cuda(0));
     ASSERT_EQ(cpu.read(cpu.model().parameters().mains), gpu.read(gpu.model().parameters().mains))
         << label(config);
@@ -101,6 +109,8 @@ TEST(ModelGpu, AgreesWithTheCpuBackend) {
   }
 }
 
+// But for selective in a GPT model's BF16 layers: with it GELU takes rounded values, and else, as part of linear_fc1's
+// product, does not.
 TEST(ModelGpu, RecomputationGivesTheSameBits) {
   TE_REQUIRE_GPU();
   for (Config config : all_configs()) {
@@ -109,12 +119,13 @@ TEST(ModelGpu, RecomputationGivesTheSameBits) {
     std::vector<float> reference;
     for (Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
       config.training.recompute = recompute;
+      if (recompute == Recompute::selective && has_fused_gelu(config)) continue;
       TinyModel gpu(config, Context::cuda(0));
       for (int step = 0; step < 2; ++step) gpu.train_step(1e-3f);
       gpu.forward_backward();
       const std::vector<float> gradients = gpu.read(gpu.model().parameters().grads);
       if (recompute == Recompute::none) reference = gradients;
-      EXPECT_EQ(gradients, reference) << label(config) << " " << to_string(recompute);
+      EXPECT_EQ(gradients, reference) << label(config);
     }
   }
 }

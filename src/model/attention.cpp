@@ -126,10 +126,6 @@ void DotProductAttention::forward_cached(const Context& context, const Tensor& q
                                       .o = o});
 }
 
-bool DotProductAttention::can_sum_columns(const Context& context, bool casts) const {
-  return rope_.cos ? casts : kernels::attention_sums_columns(context, shape_);
-}
-
 void DotProductAttention::backward(const Context& context, const Tensor& qkv, const Tensor& o,
                                    const Tensor& lse, const Tensor& d_o, const Tensor& dqkv,
                                    const kernels::Fp8Output& cast, const Tensor& dbias, const Pass& pass,
@@ -142,9 +138,7 @@ void DotProductAttention::backward(const Context& context, const Tensor& qkv, co
                                         .dqkv = dqkv,
                                         .workspace = scratch.attention,
                                         .dropout_seed = dropout_seed(pass),
-                                        .document_start = pass.document_start,
-                                        .dbias = rope_.cos ? Tensor{} : dbias,
-                                        .scratch = scratch.column_sums});
+                                        .document_start = pass.document_start});
   if (!rope_.cos) return;
   kernels::Rope rope = rotation(dqkv, true);
   rope.out = cast;

@@ -41,10 +41,8 @@ class DotProductAttention {
                       const kernels::KeyValueCache& cache, const Pass& pass) const;
   /// True when the backward pass ends in the rotary embedding, which can cast its result.
   bool can_cast() const { return static_cast<bool>(rope_.cos); }
-  /// True when the backward pass can add up dqkv's columns, with or without a cast.
-  bool can_sum_columns(const Context& context, bool casts) const;
-  /// dqkv from d_o; qkv is as forward() left it (rotated). With `cast` the result goes there alone. Its column sums are added
-  /// to dbias (may be empty).
+  /// dqkv from d_o; qkv is as forward() left it (rotated). With `cast` the result goes there alone, and its column sums
+  /// are added to dbias (may be empty).
   void backward(const Context& context, const Tensor& qkv, const Tensor& o, const Tensor& lse,
                 const Tensor& d_o, const Tensor& dqkv, const kernels::Fp8Output& cast, const Tensor& dbias,
                 const Pass& pass, const Scratch& scratch) const;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "kernels/attention/attention.h"
 #include "kernels/norm/norm.h"
 #include "kernels/quantize/quantize.h"
 
@@ -61,8 +60,7 @@ void Scratch::plan(MemoryPlan& plan, const Dimensions& dims, bool fp8, bool reco
   add(d_wide, "scratch.d_wide", dims.dtype, {tokens * std::max(dims.fc1, dims.qkv)});
   add(d_inner, "scratch.d_inner", dims.dtype, {tokens * std::max(dims.ffn, dims.attention)});
   add(column_sums, "scratch.column_sums", DType::f32,
-      {std::max(kernels::quantize_scratch_elements(tokens, dims.widest_output()),
-                kernels::attention_scratch_elements(dims.batch, dims.seq, dims.qkv))});
+      {kernels::quantize_scratch_elements(tokens, dims.widest_output())});
   add(norm_sums, "scratch.norm_sums", DType::f32, {kernels::norm_backward_scratch_elements(dims.hidden)});
   if (attention_bytes > 0) add(attention, "scratch.attention", DType::u8, {attention_bytes});
 }

@@ -258,9 +258,7 @@ void TransformerLayer::backward_attention(const Context& context, LayerActivatio
   g.qkv.quantized = false;
   kernels::Fp8Output cast;
   if (attention_.can_cast()) cast = linear_qkv_.grad_target(g.qkv, pass).fp8;
-  const bool sums =
-      linear_qkv_.bias() != nullptr && attention_.can_sum_columns(context, static_cast<bool>(cast));
-  const Tensor dbias = sums ? linear_qkv_.bias()->grad : Tensor{};
+  const Tensor dbias = cast && linear_qkv_.bias() != nullptr ? linear_qkv_.bias()->grad : Tensor{};
   g.qkv.bias_summed = static_cast<bool>(dbias);
   attention_.backward(context, a.qkv, a.proj_input.hp, a.lse, d_o, g.qkv.hp, cast, dbias, pass, scratch);
   // 2'. Queries, keys and values.

@@ -6,7 +6,6 @@
 
 #include "kernels/attention/attention_cpu.h"
 #include "kernels/attention/attention_cuda.h"
-#include "kernels/attention/flash_attention.h"
 #include "kernels/common/checks.h"
 
 namespace te::kernels {
@@ -84,30 +83,8 @@ void attention_backward(const Context& context, const AttentionBackward& args) {
   check_shape(op, "d_o", args.d_o, args.o.shape);
   check_dtype(op, "dqkv", args.dqkv, args.qkv.dtype);
   check_shape(op, "dqkv", args.dqkv, args.qkv.shape);
-  if (args.dbias) {
-    TE_CHECK(attention_sums_columns(context, args.shape), "{}: no dbias for this shape on this device", op);
-    check_hp(op, "dbias", args.dbias);
-    check_shape(op, "dbias", args.dbias, {args.dqkv.cols()});
-    check_dtype(op, "scratch", args.scratch, DType::f32);
-    const int64_t needed = attention_scratch_elements(args.shape.batch, args.shape.seq, args.dqkv.cols());
-    TE_CHECK(args.scratch.numel() >= needed, "{}: scratch has {} elements, dbias needs {}", op,
-             args.scratch.numel(), needed);
-  }
   TE_DISPATCH_CUDA(context, attention_backward, args);
   cpu::attention_backward(args);
-}
-
-bool attention_sums_columns([[maybe_unused]] const Context& context,
-                            [[maybe_unused]] const AttentionShape& shape) {
-#ifdef TE_WITH_CUDA
-  if (context.is_cuda()) return cuda::flash_supported(shape);
-#endif
-  return false;
-}
-
-int64_t attention_scratch_elements(int64_t batch, int64_t seq, int64_t columns) {
-  constexpr int64_t kBlock = 128, kSumsOfBlock = 2;  // flash_backward.cu: 64 tokens each
-  return batch * ((seq + kBlock - 1) / kBlock) * kSumsOfBlock * columns;
 }
 
 int64_t attention_workspace_bytes(const Context& context, const AttentionShape& shape, DType dtype) {

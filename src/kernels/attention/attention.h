@@ -69,16 +69,8 @@ struct AttentionBackward {
   uint64_t dropout_seed = 0;
   uint64_t dropout_offset = 0;
   Tensor document_start;  ///< as in the forward pass
-  /// Optional, where attention_sums_columns says so: fp32 or bf16 (rounded once) [columns of dqkv], += column sums of dqkv
-  /// (before rounding; FP32 sums in a fixed order).
-  Tensor dbias;
-  Tensor scratch;  ///< fp32, attention_scratch_elements(batch, seq, columns of dqkv), with dbias
 };
 void attention_backward(const Context& context, const AttentionBackward& args);
-
-/// Whether attention_backward can add up the gradient of a bias of qkv; else that takes another pass over dqkv.
-bool attention_sums_columns(const Context& context, const AttentionShape& shape);
-int64_t attention_scratch_elements(int64_t batch, int64_t seq, int64_t columns);
 
 /// Documents in document_start on the host: what must not pass max_documents (the CPU checks it, a GPU leaves
 /// the outputs of further documents unwritten).

@@ -15,21 +15,17 @@
 // finds there to its own part and writes dq. Units are handed out in that order to the blocks of the grid, so a unit waits
 // for running ones alone. About sixteen heads of 1,024 (or four of 4,096) queries are under way at a time, which
 // keeps their sums, queries and gradients in the L2 cache.
-//
-// With kColumnSums, sums of dq, dk and dv over 64 tokens each, before rounding, are written, too; add_partial_sums makes the
-// gradient of linear_qkv's bias of them.
 #include <algorithm>
 
 #include "kernels/attention/flash_attention.h"
 #include "kernels/attention/flash_backward_math.cuh"
-#include "kernels/quantize/quantize_cuda.h"
 
 namespace te::kernels {
 namespace {
 
 using namespace flash;
 
-template <int kHeadDim, bool kColumnSums>
+template <int kHeadDim>
 __global__ void __launch_bounds__(kThreads, 1)
     flash_backward_kernel(const __grid_constant__ CUtensorMap keys_map,
                           const __grid_constant__ CUtensorMap queries_map,
@@ -67,16 +63,6 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (place.lane == 0) arrive(&s.out_full[warpgroup]);
     ++letters;
   };
-
-  // This warpgroup's part of the dS that is written next serves as its memory between two tiles.
-  const auto sums_of = [&](int next) {
-    return reinterpret_cast<float*>(&s.ds[next & 1][0][warpgroup * 64 * kTileColumns]);
-  };
-  const int columns = (p.num_heads + 2 * p.num_groups) * kHeadDim;
-  const auto sums_to = [&](int batch, int block) {
-    return p.column_sums + (static_cast<int64_t>(batch) * p.key_blocks * 2 + block) * columns;
-  };
-  const auto sync_warpgroup = [&] { sync_warps<kWarpgroup>(2 + warpgroup); };
 
   float dk[kHeadDim / 2], dv[kHeadDim / 2], scores[G::kQueries / 2];
   Walk<kHeadDim> w;
@@ -152,16 +138,6 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (last_of_keys) {
       product_wait<0>();
       if (place.lane == 0) arrive(&s.keys_empty[keys_at]);
-      if constexpr (kColumnSums) {
-        float *const sums = sums_of(next), *const to = sums_to(done.batch(p), done.keys * 2 + warpgroup) +
-                                                       (p.num_heads + done.group(p)) * kHeadDim;
-        add_rows<kHeadDim>(dk, p.scale, sums, place);
-        add_rows<kHeadDim>(dv, 1.0f, sums + 4 * kHeadDim, place);
-        sync_warpgroup();
-        write_sums(sums, kHeadDim, to, place);
-        write_sums(sums + 4 * kHeadDim, kHeadDim, to + p.num_groups * kHeadDim, place);
-        sync_warpgroup();
-      }
       claim_out();
       store_rounded<kHeadDim>(dk, p.scale, s.out[warpgroup][0], place);
       store_rounded<kHeadDim>(dv, 1.0f, s.out[warpgroup][1], place);
@@ -193,16 +169,6 @@ __global__ void __launch_bounds__(kThreads, 1)
           const float4 x = __ldcg(sums + i * kWarpgroup);
           dq[i * 4] += x.x, dq[i * 4 + 1] += x.y, dq[i * 4 + 2] += x.z, dq[i * 4 + 3] += x.w;
         }
-      }
-      if constexpr (kColumnSums) {
-        const int block = kOneChunk ? done.queries * 2 + warpgroup : done.queries;
-        add_rows<64>(dq, 1.0f, sums_of(next), place);
-        sync_warpgroup();
-        write_sums(sums_of(next), 64,
-                   sums_to(done.batch(p), block) + done.head_of_model(p) * kHeadDim +
-                       (kOneChunk ? 0 : warpgroup * 64),
-                   place);
-        sync_warpgroup();
       }
       claim_out();
       store_rounded<64>(dq, 1.0f, s.out[warpgroup][0], place);
@@ -299,7 +265,6 @@ void launch(const Context& context, const AttentionBackward& args) {
                  .dq_sums = dq_sums,
                  .added = counts,
                  .next_unit = counts + sizes.counts - 1,
-                 .column_sums = args.dbias ? args.scratch.as<float>() : nullptr,
                  .num_heads = static_cast<int>(s.num_heads),
                  .num_groups = static_cast<int>(s.num_query_groups),
                  .heads_per_group = static_cast<int>(s.num_heads / s.num_query_groups),
@@ -312,20 +277,12 @@ void launch(const Context& context, const AttentionBackward& args) {
                     queries = tiles_of(args.qkv, s.batch, s.seq, G::kQueries),
                     d_o = tiles_of(args.d_o, s.batch, s.seq, G::kQueries),
                     out = tiles_of(args.dqkv, s.batch, s.seq, 64);
-  const auto start = [&](auto* kernel) {
-    constexpr int kSharedBytes = sizeof(Shared<kHeadDim>);
-    TE_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
-    const int blocks = std::min(multiprocessor_count(context), p.units);
-    kernel<<<blocks, kThreads, kSharedBytes, stream>>>(keys, queries, d_o, out, p);
-    TE_CUDA_CHECK_LAUNCH();
-  };
-  if (!args.dbias) return start(flash_backward_kernel<kHeadDim, false>);
-  // Where the last block of keys has no second block of 64 queries, nobody writes the sums of these.
-  const int64_t sums_rows = s.batch * key_blocks * 2;
-  if (query_blocks % 2 != 0 && G::kQueries < kKeys)
-    TE_CUDA_CHECK(cudaMemsetAsync(p.column_sums, 0, sums_rows * args.dqkv.cols() * sizeof(float), stream));
-  start(flash_backward_kernel<kHeadDim, true>);
-  cuda::add_partial_sums(context, p.column_sums, sums_rows, args.dqkv.cols(), args.dbias);
+  constexpr int kSharedBytes = sizeof(Shared<kHeadDim>);
+  TE_CUDA_CHECK(cudaFuncSetAttribute(flash_backward_kernel<kHeadDim>,
+                                     cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
+  const int blocks = std::min(multiprocessor_count(context), p.units);
+  flash_backward_kernel<kHeadDim><<<blocks, kThreads, kSharedBytes, stream>>>(keys, queries, d_o, out, p);
+  TE_CUDA_CHECK_LAUNCH();
 }
 
 }  // namespace

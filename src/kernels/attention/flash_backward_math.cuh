@@ -132,42 +132,4 @@ __device__ __forceinline__ void store_rounded(const float (&d)[kN / 2], float fa
   }
 }
 
-/// Of twice kHalf sums each of two lanes keeps one half, which the other's are added to; true: the upper half.
-template <int kHalf>
-__device__ __forceinline__ bool halve(float* x, int lane, int partner) {
-  const bool upper = (lane & partner) != 0;
-#pragma unroll
-  for (int i = 0; i < kHalf; ++i) {
-    const float away = upper ? x[i] : x[i + kHalf], kept = upper ? x[i + kHalf] : x[i];
-    x[i] = kept + __shfl_xor_sync(0xffffffffu, away, partner);
-  }
-  return upper;
-}
-
-/// Sums over the 16 rows of each warp of 64 x kN accumulators times a factor: sums[warp * kN + column]. The eight lanes that hold
-/// the same columns share them out as they add.
-template <int kN, int kHeadDim>
-__device__ __forceinline__ void add_rows(const float (&d)[kN / 2], float factor, float* sums,
-                                         const Place<kHeadDim>& place) {
-  float x[kN / 4];
-#pragma unroll
-  for (int i = 0; i < kN / 4; ++i) x[i] = d[i / 2 * 4 + i % 2] + d[i / 2 * 4 + 2 + i % 2];
-  int first = halve<kN / 8>(x, place.lane, 16) ? kN / 8 : 0;
-  first += halve<kN / 16>(x, place.lane, 8) ? kN / 16 : 0;
-  first += halve<kN / 32>(x, place.lane, 4) ? kN / 32 : 0;
-#pragma unroll
-  for (int j = 0; j < kN / 32; ++j) {
-    const int i = first + j;
-    sums[place.warp * kN + i / 2 * 8 + place.query() + i % 2] = x[j] * factor;
-  }
-}
-
-/// The warpgroup's threads add its four warps' sums, `count` columns of each, and write them out.
-template <int kHeadDim>
-__device__ __forceinline__ void write_sums(const float* sums, int count, float* to,
-                                           const Place<kHeadDim>& place) {
-  for (int i = place.thread; i < count; i += kWarpgroup)
-    to[i] = (sums[i] + sums[count + i]) + (sums[2 * count + i] + sums[3 * count + i]);
-}
-
 }  // namespace te::kernels::flash

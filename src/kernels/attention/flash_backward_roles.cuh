@@ -83,7 +83,6 @@ struct Params {
       dq_sums;  ///< [batch, heads, query blocks, kConsumers, kSumElements], in the order of the threads' registers
   int* added;  ///< [batch, heads, query blocks, kConsumers]: blocks of keys whose part is in dq_sums
   int* next_unit;
-  float* column_sums;  ///< [batch, 2 key blocks, columns of dqkv], of 64 tokens each; null: not wanted
   int num_heads, num_groups, heads_per_group, units;
   int key_blocks, query_blocks;
   float scale, scale_log2e;

@@ -43,30 +43,19 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks<T, kAligned>)
   writer.finish(tile == 0);
 }
 
-/// 32 columns per block; of each, 32 strands of rows, whose sums are added in order. Few blocks run, so what counts is how many
-/// loads are under way: four of a thread at a time.
+/// 32 columns per block, 8 strands of rows each.
 template <class T>
-__global__ void __launch_bounds__(kWarpSize* kWarpSize)
-    add_partial_sums_kernel(const float* partial, int64_t blocks, int64_t cols, T* sums) {
-  constexpr int kLoads = 4;
-  __shared__ float strand[kWarpSize][kWarpSize];
+__global__ void add_partial_sums_kernel(const float* partial, int64_t blocks, int64_t cols, T* sums) {
+  __shared__ float strand[8][kWarpSize];
   const int64_t col = int64_t{blockIdx.x} * kWarpSize + threadIdx.x;
   float sum = 0.0f;
-  for (int64_t first = threadIdx.y; first < blocks && col < cols; first += kLoads * kWarpSize) {
-    float loaded[kLoads];
-#pragma unroll
-    for (int i = 0; i < kLoads; ++i) {
-      const int64_t row = first + i * kWarpSize;
-      loaded[i] = row < blocks ? partial[row * cols + col] : 0.0f;
-    }
-#pragma unroll
-    for (int i = 0; i < kLoads; ++i) sum += loaded[i];
-  }
+  if (col < cols)
+    for (int64_t b = threadIdx.y; b < blocks; b += 8) sum += partial[b * cols + col];
   strand[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();
   if (threadIdx.y != 0 || col >= cols) return;
 #pragma unroll
-  for (int y = 1; y < kWarpSize; ++y) sum += strand[y][threadIdx.x];
+  for (int y = 1; y < 8; ++y) sum += strand[y][threadIdx.x];
   store_float(sums + col, load_float(sums + col) + sum);
 }
 
@@ -135,9 +124,8 @@ void add_partial_sums(const Context& context, const float* partial, int64_t bloc
                       const Tensor& sums) {
   visit_hp(sums.dtype, [&](auto zero) {
     using T = typename DeviceType<decltype(zero)>::type;
-    add_partial_sums_kernel<T>
-        <<<ceil_div(cols, kWarpSize), dim3(kWarpSize, kWarpSize), 0, cuda_stream(context)>>>(
-            partial, blocks, cols, sums.as<T>());
+    add_partial_sums_kernel<T><<<ceil_div(cols, kWarpSize), dim3(kWarpSize, 8), 0, cuda_stream(context)>>>(
+        partial, blocks, cols, sums.as<T>());
   });
   TE_CUDA_CHECK_LAUNCH();
 }

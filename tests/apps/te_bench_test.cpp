@@ -8,12 +8,11 @@
 #include <nlohmann/json.hpp>
 
 #include "config/config.h"
+#include "testing/temporary_folder.h"
 #include "train/flops.h"
 
 namespace te {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr const char* kConfig = R"(
 model: {family: llama, num_layers: 2, hidden_size: 64, ffn_hidden_size: 96, num_attention_heads: 4,
@@ -25,12 +24,7 @@ data: {synthetic: true}
 
 class TeBench : public ::testing::Test {
  protected:
-  TeBench() {
-    std::string name = (fs::temp_directory_path() / "te_bench_XXXXXX").string();
-    folder_ = ::mkdtemp(name.data());
-    std::ofstream(folder_ / "tiny.yaml") << kConfig;
-  }
-  ~TeBench() override { fs::remove_all(folder_); }
+  TeBench() { std::ofstream(folder_ / "tiny.yaml") << kConfig; }
 
   int run(const std::string& arguments) const {
     const std::string command = TE_BENCH_EXECUTABLE " " + arguments + " >" + (folder_ / "out").string() +
@@ -48,7 +42,7 @@ class TeBench : public ::testing::Test {
     return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   }
 
-  fs::path folder_;
+  te::testing::TemporaryFolder folder_;
 };
 
 const nlohmann::json& operation(const nlohmann::json& profile, const std::string& name) {
@@ -62,7 +56,8 @@ TEST_F(TeBench, AccountsForEveryOperationOfAStep) {
       run("step --steps 2 --profile --tune --config " + path("tiny.yaml") + " --json " + path("report.json")),
       0)
       << text("err");
-  const nlohmann::json entry = report().at(0), profile = entry.at("profile");
+  const nlohmann::json entry = report().at(0);
+  const nlohmann::json& profile = entry.at("profile");
   // All products and attention of the step, counted operation by operation, are what the model's formula says;
   // that counts four products in attention's backward pass, where the pass makes the scores anew as a fifth.
   const config::Config config = config::parse_config(kConfig, "tiny.yaml");

@@ -20,6 +20,7 @@
 #include "core/float_types.h"
 #include "core/random.h"
 #include "model/parameter_store.h"
+#include "testing/temporary_folder.h"
 
 namespace te::testing {
 
@@ -27,23 +28,6 @@ namespace te::testing {
 inline std::filesystem::path memory_folder() {
   return ::access("/dev/shm", W_OK) == 0 ? "/dev/shm" : std::filesystem::temp_directory_path();
 }
-
-class CheckpointFolder {
- public:
-  explicit CheckpointFolder(const std::filesystem::path& parent = std::filesystem::temp_directory_path()) {
-    std::string name = (parent / "te_checkpoint_XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
-    path_ = name;
-  }
-  ~CheckpointFolder() { std::filesystem::remove_all(path_); }
-  CheckpointFolder(const CheckpointFolder&) = delete;
-  CheckpointFolder& operator=(const CheckpointFolder&) = delete;
-  const std::filesystem::path& path() const { return path_; }
-  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
-
- private:
-  std::filesystem::path path_;
-};
 
 inline std::string read_bytes(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);

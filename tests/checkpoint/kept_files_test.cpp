@@ -13,9 +13,9 @@ using checkpoint::kept_beside;
 using checkpoint::kept_files;
 using checkpoint::KeptFile;
 using checkpoint::tokenizer_files;
-using testing::CheckpointFolder;
 using testing::entries;
 using testing::read_bytes;
+using testing::TemporaryFolder;
 using testing::write_bytes;
 
 class KeptFiles : public ::testing::Test {
@@ -35,7 +35,7 @@ class KeptFiles : public ::testing::Test {
   }
   using Names = std::vector<std::string>;
 
-  CheckpointFolder folder_;
+  TemporaryFolder folder_;
 };
 
 TEST_F(KeptFiles, OfAFolder) {

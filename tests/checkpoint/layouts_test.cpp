@@ -4,13 +4,13 @@
 namespace te {
 namespace {
 
-using testing::CheckpointFolder;
 using testing::fake_config;
 using testing::fake_options;
 using testing::fake_ranks;
 using testing::FakeRank;
 using testing::Layout;
 using testing::save_all;
+using testing::TemporaryFolder;
 
 const std::vector<Layout> kLayouts = {
     {},
@@ -45,7 +45,7 @@ void load_all(const std::filesystem::path& folder, const Layout& layout) {
 class Layouts : public ::testing::TestWithParam<Layout> {};
 
 TEST_P(Layouts, LoadUnderEveryOther) {
-  CheckpointFolder folder;
+  TemporaryFolder folder;
   auto ranks = fake_ranks(GetParam(), true);
   const auto saved = save_all(ranks, fake_options(folder.path()));
   for (const Layout& layout : kLayouts) {
@@ -73,7 +73,7 @@ INSTANTIATE_TEST_SUITE_P(Saved, Layouts, ::testing::ValuesIn(kLayouts),
 TEST(Resharding, AWholeTensorReadsTheSameFromEveryLayout) {
   const std::string name = "layers.1.fc2.weight", moment = "exp_avg_sq/layers.2.qkv.weight";
   for (const Layout& layout : kLayouts) {
-    CheckpointFolder folder;
+    TemporaryFolder folder;
     auto ranks = fake_ranks(layout, true);
     save_all(ranks, fake_options(folder.path()));
     const checkpoint::Reader reader(folder.path());  // the directory: its latest
@@ -98,7 +98,7 @@ TEST(Resharding, MomentsMayBeBf16) {
   const DType formats[][2] = {
       {DType::f32, DType::f32}, {DType::bf16, DType::bf16}, {DType::bf16, DType::f32}};
   for (const auto& [exp_avg, exp_avg_sq] : formats) {
-    CheckpointFolder folder;
+    TemporaryFolder folder;
     auto ranks = fake_ranks({.tensor = 2, .data = 3, .exp_avg = exp_avg, .exp_avg_sq = exp_avg_sq}, true);
     const auto saved = save_all(ranks, fake_options(folder.path()));
     const checkpoint::Reader reader(saved);
@@ -142,8 +142,8 @@ void compare_moments(const std::filesystem::path& a, const std::filesystem::path
 // Moments in FP8 are stored as numbers: under another layout of data ranks and stages, which cut the same blocks, they come
 // back bit for bit; tensor ranks cut other blocks and round once more.
 TEST(Resharding, MomentsInFp8KeepTheirValues) {
-  CheckpointFolder fp32, first, second, third, plain;
-  const auto load_and_save = [](const std::filesystem::path& from, Layout layout, const CheckpointFolder& to,
+  TemporaryFolder fp32, first, second, third, plain;
+  const auto load_and_save = [](const std::filesystem::path& from, Layout layout, const TemporaryFolder& to,
                                 bool fp8 = true) {
     if (fp8) layout.exp_avg = DType::e4m3, layout.exp_avg_sq = DType::u8;
     auto ranks = fake_ranks(layout, false);
@@ -171,7 +171,7 @@ TEST(Resharding, MomentsInFp8KeepTheirValues) {
 TEST(Resharding, PaddingOfTheVocabularyMayDiffer) {
   const std::string name = "embedding.word_embeddings.weight";
   for (const int64_t saved_rows : {int64_t{40}, int64_t{48}, testing::kVocab}) {
-    CheckpointFolder folder;
+    TemporaryFolder folder;
     const int tensor = saved_rows == testing::kVocab ? 1 : 4;
     auto ranks = fake_ranks({.tensor = tensor, .vocab_rows = saved_rows}, true);
     const auto saved = save_all(ranks, fake_options(folder.path()));
@@ -203,7 +203,7 @@ TEST(Resharding, PaddingOfTheVocabularyMayDiffer) {
 }
 
 TEST(Resharding, WithoutMomentsTheyStartAtZero) {
-  CheckpointFolder folder;
+  TemporaryFolder folder;
   const Layout layout{.tensor = 2, .data = 2};
   auto ranks = fake_ranks(layout, true);
   checkpoint::SaverOptions options = fake_options(folder.path());
@@ -237,7 +237,7 @@ TEST(Resharding, WithoutMomentsTheyStartAtZero) {
 }
 
 TEST(Resharding, Fp8ScalesCarryOverToAnotherFormat) {
-  CheckpointFolder folder;
+  TemporaryFolder folder;
   auto ranks = fake_ranks({}, true);
   const auto saved = save_all(ranks, fake_options(folder.path()));
   checkpoint::Fp8State state = checkpoint::Reader(saved).fp8();

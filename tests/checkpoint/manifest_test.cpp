@@ -12,8 +12,8 @@ using checkpoint::Manifest;
 using checkpoint::Reader;
 using checkpoint::Verify;
 using checkpoint::Writer;
-using testing::CheckpointFolder;
 using testing::read_bytes;
+using testing::TemporaryFolder;
 using testing::write_bytes;
 
 /// A manifest made of all that its checksum covers.
@@ -43,7 +43,7 @@ class Damage : public ::testing::Test {
   static constexpr const char* kConfig =
       "model:\n  num_layers: 1\n  hidden_size: 12\n  vocab_size: 37\n  tie_word_embeddings: false\n";
   testing::Layout layout_{.tensor = 2, .layers = 1};
-  CheckpointFolder folder_;
+  TemporaryFolder folder_;
   std::filesystem::path step_;
   std::string text_;
 };
@@ -172,7 +172,7 @@ class EveryByte : public ::testing::Test {
     return values;
   }
 
-  CheckpointFolder folder_{testing::memory_folder()};
+  TemporaryFolder folder_{testing::memory_folder()};
   float values_[24] = {1, 2, 3, 4, 5, 6, 7, 8};
   std::string text_;
   size_t body_ = 0;  ///< bytes that the manifest's checksum covers
@@ -260,7 +260,7 @@ TEST_F(EveryByte, OfAShardIsTheLast) {
 // --- tools -------------------------------------------------------------------------------------------------
 
 TEST(ReaderAndWriter, WholeTensorsInPieces) {
-  CheckpointFolder folder;
+  TemporaryFolder folder;
   const std::vector<checkpoint::TensorSpec> specs = {{"b", DType::bf16, {3, 5}},
                                                      {"a", DType::f32, {1200, 1000}},
                                                      {"scalar", DType::f32, {}},
@@ -330,7 +330,7 @@ TEST(ReaderAndWriter, WholeTensorsInPieces) {
 }
 
 TEST(ReaderAndWriter, WhatIsNotFinishedLeavesNothing) {
-  CheckpointFolder folder;
+  TemporaryFolder folder;
   {
     Writer writer(folder.path(), {}, "", {{"a", DType::f32, {4}}});
     EXPECT_THROW(writer.write("b", nullptr, 0), InternalError);

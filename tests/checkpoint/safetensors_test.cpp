@@ -13,6 +13,7 @@
 #include <new>
 
 #include "core/error.h"
+#include "testing/temporary_folder.h"
 
 namespace {
 thread_local size_t largest_allocation = 0;
@@ -39,14 +40,6 @@ namespace fs = std::filesystem;
 
 class SafetensorsTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
-    folder_ = fs::temp_directory_path() /
-              fmt::format("te_safetensors_{}_{}", info->name(), static_cast<long>(::getpid()));
-    fs::create_directories(folder_);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
   fs::path path(const std::string& name = "x.safetensors") const { return folder_ / name; }
 
   fs::path store(const std::string& bytes) const {
@@ -60,7 +53,7 @@ class SafetensorsTest : public ::testing::Test {
     file.seekp(static_cast<std::streamoff>(at)).put(value);
   }
 
-  fs::path folder_;
+  te::testing::TemporaryFolder folder_;
 };
 
 std::string load(const fs::path& path) {
@@ -257,7 +250,7 @@ TEST_F(SafetensorsTest, HeaderLengthIsCheckedAgainstTheFile) {
   EXPECT_NE(open_error(store(length_prefix(3) + "{}")).find("does not fit"), std::string::npos);
   EXPECT_NE(open_error(store("1234567")).find("too few"), std::string::npos);
   EXPECT_NE(open_error(path("absent")).find("cannot be opened"), std::string::npos);
-  EXPECT_NE(open_error(folder_).find("not a regular file"), std::string::npos);
+  EXPECT_NE(open_error(folder_.path()).find("not a regular file"), std::string::npos);
   store(length_prefix(100'000'001));
   fs::resize_file(path(), 100'000'100);  // sparse
   EXPECT_NE(open_error(path()).find("exceeds the format's limit"), std::string::npos);
@@ -333,7 +326,7 @@ TEST_F(SafetensorsTest, WriterRefusesWhatNoReaderWouldTake) {
   EXPECT_THROW(SafetensorsWriter(path(), {{"a", DType::f32, {1ll << 62, 2}}}), InternalError);
   EXPECT_THROW(SafetensorsWriter(path(), {{"a", DType::f32, {-1}}}), InternalError);
   EXPECT_THROW(SafetensorsWriter(path("no/such/x"), {{"a", DType::f32, {1}}}), UserError);
-  EXPECT_TRUE(fs::is_empty(folder_));
+  EXPECT_TRUE(fs::is_empty(folder_.path()));
 }
 
 }  // namespace

@@ -14,12 +14,12 @@ namespace fs = std::filesystem;
 
 using checkpoint::Progress;
 using checkpoint::Saver;
-using testing::CheckpointFolder;
 using testing::entries;
 using testing::fake_options;
 using testing::fake_ranks;
 using testing::FakeRank;
 using testing::read_bytes;
+using testing::TemporaryFolder;
 using testing::write_bytes;
 
 Progress at_step(int64_t step) {
@@ -38,7 +38,7 @@ class Saving : public ::testing::Test {
   fs::path step(int64_t number) const { return folder_ / checkpoint::step_name(number); }
   std::string latest() const { return read_bytes(folder_ / "latest"); }
 
-  CheckpointFolder folder_;
+  TemporaryFolder folder_;
   FakeRank rank_{{}, 0};
 };
 
@@ -203,7 +203,7 @@ TEST_F(Saving, AnErrorInTheBackgroundShowsAtTheNextCall) {
 // --- several ranks -----------------------------------------------------------------------------------------
 
 TEST(SavingTogether, ARankThatFailsFailsTheSave) {
-  CheckpointFolder folder;
+  TemporaryFolder folder;
   const testing::Layout layout{.tensor = 2, .pipeline = 2};
   auto ranks = fake_ranks(layout, true);
   testing::save_all(ranks, fake_options(folder.path()), {1, 1, 1});
@@ -222,7 +222,7 @@ TEST(SavingTogether, ARankThatFailsFailsTheSave) {
 }
 
 TEST(SavingTogether, ARankThatNeverComesIsNamed) {
-  CheckpointFolder folder;
+  TemporaryFolder folder;
   auto ranks = fake_ranks({.tensor = 2}, true);
   checkpoint::Job job = ranks[0]->job();
   job.timeout_seconds = 1;

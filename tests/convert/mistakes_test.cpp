@@ -58,7 +58,7 @@ TEST(ConfigJson, WhatTeTrainCannotRepresent) {
       {"gpt2", {{"n_head", 5}}, "n_embd is not a multiple of n_head"},
   };
   for (const Refusal& item : cases) {
-    const CheckpointFolder folder;
+    const TemporaryFolder folder;
     const fs::path copy = copy_fixture(item.fixture, folder / "hf");
     patch_config(copy, item.patch);
     const std::string text = refusal([&] { convert::read_hugging_face_config(copy / "config.json"); });
@@ -76,7 +76,7 @@ TEST(ConfigJson, WhatMeansTheSameIsTaken) {
       {"gpt2", {{"n_ctx", 24}, {"activation_function", "gelu_pytorch_tanh"}}},
   };
   for (const auto& [name, patch] : cases) {
-    const CheckpointFolder folder;
+    const TemporaryFolder folder;
     const fs::path copy = copy_fixture(name, folder / "hf");
     const auto yaml = [&] {
       return config::to_yaml(convert::whole_config(convert::read_hugging_face_config(copy / "config.json")));
@@ -88,7 +88,7 @@ TEST(ConfigJson, WhatMeansTheSameIsTaken) {
 }
 
 TEST(ConfigJson, NotJson) {
-  const CheckpointFolder folder;
+  const TemporaryFolder folder;
   for (const char* text : {"", "[]", "{\"architectures\": [", "\xff\xfe"}) {
     write_bytes(folder / "config.json", text);
     TE_EXPECT_REFUSED("is not a JSON object", convert::read_hugging_face_config(folder / "config.json"));
@@ -98,7 +98,7 @@ TEST(ConfigJson, NotJson) {
 
 // Files that do not hold the model of their config.
 TEST(HuggingFaceFolder, TensorsThatDoNotFit) {
-  const CheckpointFolder folder;
+  const TemporaryFolder folder;
   const fs::path gpt2 = copy_fixture("gpt2", folder / "gpt2");
   patch_config(gpt2, {{"n_inner", 52}});
   TE_EXPECT_REFUSED("transformer.h.0.mlp.c_fc.weight is [36, 50], must be [36, 52]",
@@ -118,7 +118,7 @@ TEST(HuggingFaceFolder, TensorsThatDoNotFit) {
 }
 
 TEST(HuggingFaceFolder, Shards) {
-  const CheckpointFolder folder;
+  const TemporaryFolder folder;
   const fs::path llama = copy_fixture("llama", folder / "llama");
   const fs::path index = llama / "model.safetensors.index.json";
   const json good = json::parse(read_bytes(index));
@@ -159,7 +159,7 @@ TEST(Export, ModelsThatTransformersDoesNotHave) {
 }
 
 TEST(OutputFolder, IsThereWholeOrNotAtAll) {
-  const CheckpointFolder folder;
+  const TemporaryFolder folder;
   const auto never = [](const fs::path&) { return false; };
   const auto always = [](const fs::path&) { return true; };
   {

@@ -14,7 +14,7 @@ namespace {
 class RoundTrip : public ::testing::TestWithParam<const char*> {
  protected:
   fs::path source() const { return fixture(GetParam()); }
-  CheckpointFolder folder_;
+  TemporaryFolder folder_;
 };
 
 TEST_P(RoundTrip, TensorsKeepTheirBytes) {
@@ -138,7 +138,7 @@ INSTANTIATE_TEST_SUITE_P(Fixtures, RoundTrip,
 // The fixture was cut by transformers at 20 KB. At 8 KB embedding and head pass the limit alone: each has a file at once,
 // and what was begun before the head ends behind it.
 TEST(Shards, AreThoseOfTransformers) {
-  CheckpointFolder folder;
+  TemporaryFolder folder;
   import_to(fixture("llama"), folder / "te");
   export_to(folder / "te", folder / "hf", {.dtype = {}, .max_shard_bytes = 20000, .kept = {}});
   int64_t files = 0;
@@ -158,7 +158,7 @@ TEST(Shards, AreThoseOfTransformers) {
 
 // F16 has no place in te-train: it becomes FP32, which holds every value of it.
 TEST(Import, F16BecomesFp32) {
-  const CheckpointFolder folder;
+  const TemporaryFolder folder;
   import_to(fixture("llama_linear"), folder / "te");
   const checkpoint::Reader reader(folder / "te");
   const SafetensorsReader file(fixture("llama_linear") / "model.safetensors");
@@ -197,7 +197,7 @@ TEST(Import, EveryValueOfF16) {
 
 // transformers before version 5 and the files on its hub spell some things otherwise.
 TEST(Import, OldSpellingsMeanTheSame) {
-  const CheckpointFolder folder;
+  const TemporaryFolder folder;
   const fs::path old = copy_fixture("llama3_tied_bf16", folder / "old");
   nlohmann::json config = nlohmann::json::parse(read_bytes(old / "config.json"));
   nlohmann::json rope = config.at("rope_parameters");
@@ -219,7 +219,7 @@ TEST(Import, OldSpellingsMeanTheSame) {
 
 // The files of gpt2 on the hub: no prefix, and tables of masks.
 TEST(Import, Gpt2WithoutPrefixAndWithMasks) {
-  const CheckpointFolder folder;
+  const TemporaryFolder folder;
   const fs::path plain = copy_fixture("gpt2", folder / "plain");
   const SafetensorsReader file(fixture("gpt2") / "model.safetensors");
   std::vector<SafetensorsSpec> specs{{"h.0.attn.bias", DType::u8, {1, 1, 4, 4}},
@@ -244,7 +244,7 @@ TEST(Import, Gpt2WithoutPrefixAndWithMasks) {
 
 // The file is made of a Llama of transformers by llama2.c's own rule: a head's rows i and i + head / 2 become neighbours.
 TEST(Import, Llama2cIsTheSameLlama) {
-  const CheckpointFolder folder;
+  const TemporaryFolder folder;
   const fs::path llama = copy_fixture("llama", folder / "llama");
   const auto tensors = tensors_of(llama);
   const config::ModelConfig m = convert::read_hugging_face_config(llama / "config.json");

@@ -33,7 +33,7 @@ class TeConvert : public ::testing::Test {
     EXPECT_EQ(entries(folder_.path()), before);
   }
 
-  CheckpointFolder folder_;
+  TemporaryFolder folder_;
 };
 
 TEST_F(TeConvert, ThereAndBackWithTokenizerFiles) {

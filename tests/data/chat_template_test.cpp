@@ -12,7 +12,7 @@
 namespace te {
 namespace {
 
-using testing::TemporaryFolder;
+using testing::TextFolder;
 using testing::user_error_of;
 using testing::write_file;
 
@@ -132,7 +132,7 @@ TEST(ChatTemplate, EndsBeforeAnEmptyResponse) {
 }
 
 TEST(ChatTemplate, ReadsTemplatesOfOnesOwn) {
-  TemporaryFolder folder;
+  TextFolder folder;
   write_file(
       folder / "t",
       "# mine\nbegin: {bos}\\{\\\\\\}\nuser: Q: {content}\\n\r\n\nassistant:A: {content}{stop} {eos}\\t\n"

@@ -32,7 +32,7 @@ namespace {
 using testing::Documents;
 using testing::read_dataset;
 using testing::read_file;
-using testing::TemporaryFolder;
+using testing::TextFolder;
 using testing::user_error_of;
 using testing::write_dataset;
 using testing::write_file;
@@ -58,7 +58,7 @@ const Documents kGolden = {{1, 2, 65535}, {}, {256, 7}};
 const std::string kGoldenTokens("\x01\x00\x02\x00\xff\xff\x00\x01\x07\x00", 10);
 
 TEST(IndexedDataset, WritesTheGoldenBytes) {
-  TemporaryFolder folder;
+  TextFolder folder;
   write_dataset(folder / "new/sub/golden", kGolden);
   EXPECT_EQ(read_file(folder / "new/sub/golden.idx"), golden_index());
   EXPECT_EQ(read_file(folder / "new/sub/golden.bin"), kGoldenTokens);
@@ -67,7 +67,7 @@ TEST(IndexedDataset, WritesTheGoldenBytes) {
 }
 
 TEST(IndexedDataset, ReadsTheGoldenBytesWithAndWithoutModes) {
-  TemporaryFolder folder;
+  TextFolder folder;
   write_file(folder / "a.bin", kGoldenTokens);
   for (const std::string& modes : {std::string(), std::string(3, '\0')}) {
     write_file(folder / "a.idx", golden_index() + modes);
@@ -87,7 +87,7 @@ TEST(IndexedDataset, ReadsDocumentsOfSeveralSequences) {
   for (int length : {2, 1, 2}) put(index, length, 4);
   for (int pointer : {0, 4, 6}) put(index, pointer, 8);
   for (int sequence : {0, 2, 3}) put(index, sequence, 8);
-  TemporaryFolder folder;
+  TextFolder folder;
   write_file(folder / "a.idx", index);
   write_file(folder / "a.bin", kGoldenTokens);
   EXPECT_EQ(read_dataset(folder / "a"), (Documents{{1, 2, 65535}, {256, 7}}));
@@ -98,7 +98,7 @@ TEST(IndexedDataset, RoundTripsEveryIntegerType) {
       {TokenType::kU8, 255},    {TokenType::kI8, 127},         {TokenType::kI16, 32767},
       {TokenType::kU16, 65535}, {TokenType::kI32, 2000000000}, {TokenType::kI64, 2000000000}};
   for (const auto& [type, largest] : types) {
-    TemporaryFolder folder;
+    TextFolder folder;
     const Documents documents = {{0, 1, largest}, std::vector<int32_t>(300000, 5), {}, {largest}};
     write_dataset(folder / "a", documents, type);
     EXPECT_EQ(std::filesystem::file_size(folder / "a.bin"),
@@ -115,7 +115,7 @@ TEST(IndexedDataset, ChoosesTheTypeAsMegatronDoes) {
 }
 
 TEST(IndexedDataset, RefusesTokensThatDoNotFitTheType) {
-  TemporaryFolder folder;
+  TextFolder folder;
   IndexedDatasetWriter writer(folder / "a", TokenType::kU16);
   const std::vector<int32_t> large = {65536}, negative = {-1};
   EXPECT_THROW(writer.append(large), InternalError);
@@ -123,7 +123,7 @@ TEST(IndexedDataset, RefusesTokensThatDoNotFitTheType) {
 }
 
 TEST(IndexedDataset, AnUnfinishedWriterLeavesNothingAndKeepsTheOldDataset) {
-  TemporaryFolder folder;
+  TextFolder folder;
   write_dataset(folder / "a", kGolden);
   {
     IndexedDatasetWriter writer(folder / "a", TokenType::kI32);
@@ -136,14 +136,14 @@ TEST(IndexedDataset, AnUnfinishedWriterLeavesNothingAndKeepsTheOldDataset) {
 }
 
 TEST(IndexedDataset, AnEmptyDatasetOpens) {
-  TemporaryFolder folder;
+  TextFolder folder;
   write_dataset(folder / "a", {});
   EXPECT_EQ(IndexedDataset(folder / "a").num_documents(), 0);
   EXPECT_EQ(IndexedDataset(folder / "a").num_tokens(), 0);
 }
 
 TEST(IndexedDataset, EveryTruncationIsRefused) {
-  TemporaryFolder folder;
+  TextFolder folder;
   const std::string index = golden_index();
   for (size_t size = 0; size < index.size(); ++size) {
     write_file(folder / "a.idx", index.substr(0, size));
@@ -160,7 +160,7 @@ TEST(IndexedDataset, EveryTruncationIsRefused) {
 }
 
 TEST(IndexedDataset, EveryChangedByteIsRefusedOrReadsInRange) {
-  TemporaryFolder folder;
+  TextFolder folder;
   const std::string index = golden_index();
   write_file(folder / "a.bin", kGoldenTokens);
   int accepted = 0;
@@ -192,7 +192,7 @@ TEST(IndexedDataset, EveryChangedByteIsRefusedOrReadsInRange) {
 }
 
 TEST(IndexedDataset, HugeCountsAreRefusedWithoutAllocating) {
-  TemporaryFolder folder;
+  TextFolder folder;
   write_file(folder / "a.bin", kGoldenTokens);
   for (const size_t field : {18, 26}) {
     for (const uint64_t count :
@@ -208,7 +208,7 @@ TEST(IndexedDataset, HugeCountsAreRefusedWithoutAllocating) {
 }
 
 TEST(IndexedDataset, ErrorsNameTheRuleAndTheMend) {
-  TemporaryFolder folder;
+  TextFolder folder;
   TE_EXPECT_CONTAINS(user_error_of([&] { IndexedDataset(folder / "none"); }), "none.idx: cannot be opened");
   write_dataset(folder / "a", kGolden);
   TE_EXPECT_CONTAINS(user_error_of([&] { IndexedDataset(folder / "a.bin"); }), "without .bin or .idx");
@@ -227,7 +227,7 @@ TEST(IndexedDataset, ErrorsNameTheRuleAndTheMend) {
 }
 
 TEST(IndexedDataset, TokensOutsideTheVocabularyNameDocumentAndToken) {
-  TemporaryFolder folder;
+  TextFolder folder;
   write_dataset(folder / "a", kGolden);
   const IndexedDataset dataset(folder / "a");
   std::vector<int32_t> tokens(5);

@@ -15,7 +15,7 @@ namespace te {
 namespace {
 
 using testing::Documents;
-using testing::TemporaryFolder;
+using testing::TextFolder;
 using testing::user_error_of;
 using testing::write_dataset;
 
@@ -94,7 +94,7 @@ std::unique_ptr<BatchSource> open_source(const std::string& prefix, int64_t seq_
 }
 
 TEST(InstructionSource, PacksInOrderByHand) {
-  TemporaryFolder folder;
+  TextFolder folder;
   Conversations conversations;
   conversations.add(4, 2);  // 3 positions
   conversations.add(3, 1);  // 2
@@ -110,7 +110,7 @@ TEST(InstructionSource, PacksInOrderByHand) {
 }
 
 TEST(InstructionSource, CutsOrLeavesOutLongConversations) {
-  TemporaryFolder folder;
+  TextFolder folder;
   Conversations conversations;
   conversations.add(5, 2);
   conversations.add(9, 6);  // cut to 5 tokens: two of them in the loss
@@ -130,7 +130,7 @@ TEST(InstructionSource, CutsOrLeavesOutLongConversations) {
 
 /// Every conversation of the epoch once, whole, with the targets of its mask; attention within it.
 TEST(InstructionSource, AnEpochHoldsEveryConversationOnce) {
-  TemporaryFolder folder;
+  TextFolder folder;
   Conversations conversations;
   for (int i = 0; i < 400; ++i) conversations.add(2 + i * 7919 % 40, 1 + i % 5);
   conversations.write(folder / "a");
@@ -166,7 +166,7 @@ TEST(InstructionSource, AnEpochHoldsEveryConversationOnce) {
 }
 
 TEST(InstructionSource, IsPureWhateverTheOrderTheBatchAndTheThreads) {
-  TemporaryFolder folder;
+  TextFolder folder;
   Conversations a, b;
   for (int i = 0; i < 60; ++i) a.add(2 + i * 7919 % 30, 1);
   for (int i = 0; i < 25; ++i) b.add(2 + i * 31 % 17, 1);
@@ -200,7 +200,7 @@ TEST(InstructionSource, IsPureWhateverTheOrderTheBatchAndTheThreads) {
 }
 
 TEST(InstructionSource, RefusesMasksThatDoNotBelong) {
-  TemporaryFolder folder;
+  TextFolder folder;
   Conversations conversations;
   conversations.add(6, 3);
   conversations.add(5, 3);

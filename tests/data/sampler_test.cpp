@@ -19,7 +19,7 @@ namespace {
 
 using testing::counting_documents;
 using testing::Documents;
-using testing::TemporaryFolder;
+using testing::TextFolder;
 using testing::user_error_of;
 using testing::write_dataset;
 
@@ -72,7 +72,7 @@ TEST(Permutation, LeavesNoOrderBehind) {
 }
 
 TEST(IndexedSource, TargetsAreTheNextTokens) {
-  TemporaryFolder folder;
+  TextFolder folder;
   std::vector<int32_t> tokens(101);
   std::iota(tokens.begin(), tokens.end(), 0);
   write_dataset(folder / "a", {tokens});
@@ -94,7 +94,7 @@ TEST(IndexedSource, TargetsAreTheNextTokens) {
 /// Every token of the epoch, counted: as an input, samples * S of them once each, in a stream that keeps
 /// documents whole.
 TEST(IndexedSource, AnEpochUsesEveryTokenOnce) {
-  TemporaryFolder folder;
+  TextFolder folder;
   const Documents documents = counting_documents(300, 40);
   int64_t total = 0;
   for (const auto& document : documents) total += static_cast<int64_t>(document.size());
@@ -120,7 +120,7 @@ TEST(IndexedSource, AnEpochUsesEveryTokenOnce) {
 }
 
 TEST(IndexedSource, IsPureWhateverTheOrderTheBatchAndTheThreads) {
-  TemporaryFolder folder;
+  TextFolder folder;
   write_dataset(folder / "a", counting_documents(200, 30));
   write_dataset(folder / "b", counting_documents(50, 100));
   const std::vector<WeightedDataset> datasets = {{0.7, folder / "a"}, {0.3, folder / "b"}};
@@ -147,7 +147,7 @@ TEST(IndexedSource, IsPureWhateverTheOrderTheBatchAndTheThreads) {
 }
 
 TEST(IndexedSource, ShufflesBySeedAndEpoch) {
-  TemporaryFolder folder;
+  TextFolder folder;
   std::vector<int32_t> tokens(1001);
   std::iota(tokens.begin(), tokens.end(), 0);
   write_dataset(folder / "a", {tokens});  // one document: only the samples' order changes
@@ -167,7 +167,7 @@ TEST(IndexedSource, ShufflesBySeedAndEpoch) {
 }
 
 TEST(IndexedSource, ValidationIsInOrderAndCountsEachTokenOnce) {
-  TemporaryFolder folder;
+  TextFolder folder;
   write_dataset(folder / "a", {{0, 1, 2, 3}, {}, {4, 5, 6, 7, 8, 9}});
   const auto source = open_source({{1.0, folder / "a"}}, 4, 1, false);
   EXPECT_EQ(source->num_samples(), 3);
@@ -183,7 +183,7 @@ TEST(IndexedSource, ValidationIsInOrderAndCountsEachTokenOnce) {
 }
 
 TEST(IndexedSource, ValidationOfSeveralSetsUsesEachUp) {
-  TemporaryFolder folder;
+  TextFolder folder;
   std::vector<int32_t> a(9), b(41);
   std::iota(a.begin(), a.end(), 0);
   std::iota(b.begin(), b.end(), 100);
@@ -199,7 +199,7 @@ TEST(IndexedSource, ValidationOfSeveralSetsUsesEachUp) {
 }
 
 TEST(IndexedSource, RefusesBadPlans) {
-  TemporaryFolder folder;
+  TextFolder folder;
   write_dataset(folder / "a", {{1, 2, 3, 4}});
   write_dataset(folder / "one", {{1}});
   TE_EXPECT_CONTAINS(user_error_of([&] {
@@ -218,7 +218,7 @@ TEST(IndexedSource, RefusesBadPlans) {
 }
 
 TEST(IndexedSource, ChecksTokensAgainstTheVocabulary) {
-  TemporaryFolder folder;
+  TextFolder folder;
   write_dataset(folder / "a", {{1, 2, 3}, {4, 900, 6, 7}});
   const auto source =
       make_indexed_source({{1.0, folder / "a"}}, {.seq_length = 6, .vocab_size = 900, .seed = 1});
@@ -240,7 +240,7 @@ std::vector<int32_t> starts_by_value(const Documents& documents, const int32_t* 
 }
 
 TEST(IndexedSource, TellsWhereDocumentsBegin) {
-  TemporaryFolder folder;
+  TextFolder folder;
   const Documents documents = counting_documents(300, 12);
   write_dataset(folder / "a", documents);
   for (const bool shuffle : {true, false}) {
@@ -262,7 +262,7 @@ TEST(IndexedSource, TellsWhereDocumentsBegin) {
 }
 
 TEST(IndexedSource, PaddingIsADocumentOfItsOwn) {
-  TemporaryFolder folder;
+  TextFolder folder;
   write_dataset(folder / "a", {{1, 2, 3, 4}, {}, {5, 6, 7}});
   const auto source = open_source({{1.0, folder / "a"}}, 5, 1, false);
   const Batch batch = source->batch(0, 3, true);  // one sample more than there is
@@ -272,7 +272,7 @@ TEST(IndexedSource, PaddingIsADocumentOfItsOwn) {
 }
 
 TEST(IndexedSource, CanLeaveTheFirstTokenOfADocumentOutOfTheLoss) {
-  TemporaryFolder folder;
+  TextFolder folder;
   write_dataset(folder / "a", {{1, 2, 3, 4}, {}, {5, 6}, {7, 8, 9}});
   const auto source = make_indexed_source(
       {{1.0, folder / "a"}}, {.seq_length = 4, .vocab_size = 10, .shuffle = false, .eod_mask_loss = true});

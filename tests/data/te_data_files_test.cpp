@@ -15,7 +15,7 @@ using testing::read_dataset;
 using testing::read_file;
 using testing::Result;
 using testing::run_te_data;
-using testing::TemporaryFolder;
+using testing::TextFolder;
 using testing::write_dataset;
 using testing::write_file;
 
@@ -26,7 +26,7 @@ std::string crc32_text(const std::string& path) {
 }
 
 TEST(TeDataFiles, TokenizesWhatTheToolsOfTheFormatsCompressed) {
-  TemporaryFolder folder;
+  TextFolder folder;
   const Documents expected = {byte_document("first\n"), byte_document("second\n")};
   for (const char* tool : {"gzip", "zstd -q", "xz"}) {
     const std::string name = std::string(tool).substr(0, std::string(tool).find(' '));
@@ -47,7 +47,7 @@ TEST(TeDataFiles, TokenizesWhatTheToolsOfTheFormatsCompressed) {
 }
 
 TEST(TeDataFiles, SplitsAndEndsDocumentsAsTold) {
-  TemporaryFolder folder;
+  TextFolder folder;
   write_file(folder / "a.txt", "one\ntwo\n\nthree");
   const std::string call =
       "tokenize --tokenizer bytes --output " + (folder / "a") + " --input " + (folder / "a.txt");
@@ -62,7 +62,7 @@ TEST(TeDataFiles, SplitsAndEndsDocumentsAsTold) {
 }
 
 TEST(TeDataFiles, MergesDatasetsOfOneType) {
-  TemporaryFolder folder;
+  TextFolder folder;
   write_dataset(folder / "a", {{1, 2}, {}, {3}});
   write_dataset(folder / "b", {{4, 65535}});
   write_dataset(folder / "empty", {});
@@ -88,7 +88,7 @@ TEST(TeDataFiles, MergesDatasetsOfOneType) {
 }
 
 TEST(TeDataFiles, VerifiesEveryTokenAndPrintsChecksums) {
-  TemporaryFolder folder;
+  TextFolder folder;
   write_dataset(folder / "a", {{1, 2}, {}, {300}});
   write_dataset(folder / "b", {{7}});
   Result result =
@@ -110,7 +110,7 @@ TEST(TeDataFiles, VerifiesEveryTokenAndPrintsChecksums) {
 }
 
 /// Starts te-data on a pipe that stays open, waits until it writes, sends it a signal, and gives its exit code.
-Result run_and_signal(const TemporaryFolder& folder, const char* signal) {
+Result run_and_signal(const TextFolder& folder, const char* signal) {
   const std::string script = folder / "script.sh";
   write_file(script,
              "cd " + (folder / "") +
@@ -126,7 +126,7 @@ Result run_and_signal(const TemporaryFolder& folder, const char* signal) {
 }
 
 TEST(TeDataFiles, AnInterruptedRunLeavesTheOldDatasetAndNothingElse) {
-  TemporaryFolder folder;
+  TextFolder folder;
   for (const char* signal : {"TERM", "INT"}) {
     write_dataset(folder / "out", {{1, 2, 3}});
     const Result result = run_and_signal(folder, signal);
@@ -139,7 +139,7 @@ TEST(TeDataFiles, AnInterruptedRunLeavesTheOldDatasetAndNothingElse) {
 }
 
 TEST(TeDataFiles, AKilledRunLeavesNoDatasetAndIsNotInTheWayOfTheNext) {
-  TemporaryFolder folder;
+  TextFolder folder;
   EXPECT_EQ(run_and_signal(folder, "KILL").code, 128 + 9);
   EXPECT_FALSE(std::filesystem::exists(folder / "out.bin"));
   EXPECT_FALSE(std::filesystem::exists(folder / "out.idx"));
@@ -155,7 +155,7 @@ TEST(TeDataFiles, AKilledRunLeavesNoDatasetAndIsNotInTheWayOfTheNext) {
 }
 
 TEST(TeDataFiles, AFullDiskLeavesTheOldDataset) {
-  TemporaryFolder folder;
+  TextFolder folder;
   write_dataset(folder / "out", {{1, 2, 3}});
   write_file(folder / "a.txt", std::string(3000000, 'a'));
   const std::string call =

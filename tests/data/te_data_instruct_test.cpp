@@ -13,7 +13,7 @@ using testing::expect_refused;
 using testing::read_dataset;
 using testing::Result;
 using testing::run_te_data;
-using testing::TemporaryFolder;
+using testing::TextFolder;
 using testing::user_error_of;
 using testing::write_file;
 
@@ -24,7 +24,7 @@ std::vector<int32_t> mask_of(int64_t prompt, int64_t response) {
 }
 
 TEST(TeDataInstruct, MakesTokensAndMaskFromFields) {
-  TemporaryFolder folder;
+  TextFolder folder;
   write_file(folder / "a.json", R"([{"q": "two\n", "c": "", "a": "2"}, {"q": "x", "c": "why", "a": " "},
                                     {"q": "x?", "c": "x is 3", "a": "3!"}])");
   const std::string call =
@@ -73,7 +73,7 @@ TEST(TeDataInstruct, MakesTokensAndMaskFromFields) {
 }
 
 TEST(TeDataInstruct, SplitsMessagesAndReadsTemplateFiles) {
-  TemporaryFolder folder;
+  TextFolder folder;
   std::string lines;
   for (int i = 0; i < 20; ++i) {
     lines += R"({"messages": [{"role": "user", "content": "q)" + std::to_string(i) +
@@ -95,7 +95,7 @@ TEST(TeDataInstruct, SplitsMessagesAndReadsTemplateFiles) {
 }
 
 TEST(TeDataInstruct, RefusesBadInputInOneLineAndLeavesNoFile) {
-  TemporaryFolder folder;
+  TextFolder folder;
   const auto instruct = [&](const std::string& bytes, const std::string& more, const char* name = "a.jsonl") {
     write_file(folder / name, bytes);
     return run_te_data(folder, "instruct --tokenizer bytes --output " + (folder / "out") + " --input " +
@@ -116,7 +116,7 @@ TEST(TeDataInstruct, RefusesBadInputInOneLineAndLeavesNoFile) {
 }
 
 TEST(TeDataInstruct, SaysWhichTokensAreMissing) {
-  TemporaryFolder folder;
+  TextFolder folder;
   write_file(folder / "a.jsonl", "{\"q\": \"x\", \"a\": \"y\"}\n");
   const Result result = run_te_data(
       folder, "instruct --tokenizer bytes --template chatml --prompt-field q --response-field a --output " +

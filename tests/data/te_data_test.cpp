@@ -10,11 +10,11 @@ using testing::expect_refused;
 using testing::read_dataset;
 using testing::Result;
 using testing::run_te_data;
-using testing::TemporaryFolder;
+using testing::TextFolder;
 using testing::write_file;
 
 TEST(TeData, TokenizesTextWithSeparators) {
-  TemporaryFolder folder;
+  TextFolder folder;
   write_file(folder / "a.txt",
              "one\ntwo\n<|endoftext|>\n<|endoftext|>\r\nthr\xc3\xa9"
              "e <|endoftext|> x\n<|endoftext|>");
@@ -29,7 +29,7 @@ TEST(TeData, TokenizesTextWithSeparators) {
 }
 
 TEST(TeData, TokenizesFoldersStandardInputAndJsonl) {
-  TemporaryFolder folder;
+  TextFolder folder;
   std::filesystem::create_directories(folder / "in/sub/.hidden");
   write_file(folder / "in/b.txt", "second");
   write_file(folder / "in/a.md", "first");
@@ -53,7 +53,7 @@ TEST(TeData, TokenizesFoldersStandardInputAndJsonl) {
 }
 
 TEST(TeData, SplitsAValidationSetAndInspectsIt) {
-  TemporaryFolder folder;
+  TextFolder folder;
   std::string text;
   for (int i = 0; i < 40; ++i) text += "document " + std::to_string(i) + "\n---\n";
   write_file(folder / "a.txt", text);
@@ -77,7 +77,7 @@ TEST(TeData, SplitsAValidationSetAndInspectsIt) {
 }
 
 TEST(TeData, RefusesBadInputInOneLineAndLeavesNoFile) {
-  TemporaryFolder folder;
+  TextFolder folder;
   const std::string to = " --tokenizer bytes --output " + (folder / "out");
   const auto tokenize = [&](const std::string& name, const std::string& bytes, const std::string& more = "") {
     write_file(folder / name, bytes);

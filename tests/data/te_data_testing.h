@@ -17,7 +17,7 @@ struct Result {
 };
 
 /// Runs te-data with shell-quoted arguments; `before` comes first in the shell's line.
-inline Result run_te_data(const TemporaryFolder& folder, const std::string& arguments,
+inline Result run_te_data(const TextFolder& folder, const std::string& arguments,
                           const std::string& before = "") {
   const std::string command =
       before + TE_DATA_EXECUTABLE " " + arguments + " >" + (folder / "stdout") + " 2>" + (folder / "stderr");

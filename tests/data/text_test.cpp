@@ -16,7 +16,7 @@
 namespace te {
 namespace {
 
-using testing::TemporaryFolder;
+using testing::TextFolder;
 using testing::user_error_of;
 using testing::write_file;
 
@@ -86,7 +86,7 @@ std::string sample_text(int lines) {
 }
 
 TEST(ByteStream, ReadsEveryFormatWhateverItsName) {
-  TemporaryFolder folder;
+  TextFolder folder;
   const std::string text = sample_text(12000);  // more than any block
   write_file(folder / "a", text);
   EXPECT_EQ(read_all(folder / "a"), text);
@@ -114,7 +114,7 @@ TEST(ByteStream, ReadsEveryFormatWhateverItsName) {
 }
 
 TEST(ByteStream, EveryTruncationIsRefused) {
-  TemporaryFolder folder;
+  TextFolder folder;
   const std::string text = sample_text(3);
   for (const Codec& codec : kCodecs) {
     const std::string whole = codec.compress(text);
@@ -129,7 +129,7 @@ TEST(ByteStream, EveryTruncationIsRefused) {
 }
 
 TEST(ByteStream, DamageIsRefused) {
-  TemporaryFolder folder;
+  TextFolder folder;
   const std::string text = sample_text(3);
   for (const Codec& codec : kCodecs) {
     const std::string whole = codec.compress(text);
@@ -153,7 +153,7 @@ TEST(ByteStream, DamageIsRefused) {
 }
 
 TEST(LineReader, PassesLongLinesInParts) {
-  TemporaryFolder folder;
+  TextFolder folder;
   const std::string longest(3 * LineReader::kPart + 5, 'x'), exact(LineReader::kPart - 1, 'y');
   write_file(folder / "a", "one\r\n\n" + longest + "\n" + exact + "\nlast");
   LineReader reader(folder / "a");
@@ -202,7 +202,7 @@ Pieces read_pieces(const std::string& path, const DocumentOptions& options) {
 }
 
 TEST(DocumentReader, SplitsTextAtEveryBoundary) {
-  TemporaryFolder folder;
+  TextFolder folder;
   using Texts = std::vector<std::string>;
   write_file(folder / "a", "one\ntwo\r\n\n \t\nthree\n---\nfour");
   const auto read = [&](DocumentBoundary boundary) {
@@ -215,7 +215,7 @@ TEST(DocumentReader, SplitsTextAtEveryBoundary) {
 }
 
 TEST(DocumentReader, GivesLongDocumentsInPieces) {
-  TemporaryFolder folder;
+  TextFolder folder;
   std::string words, accents;
   for (int i = 0; i < 2000; ++i) words += i % 10 == 9 ? "word.\n" : "word and ";
   for (int i = 0; i < 2000; ++i) accents += "\xf0\x9f\x98\x80";  // no space: cut between characters
@@ -237,7 +237,7 @@ TEST(DocumentReader, GivesLongDocumentsInPieces) {
 }
 
 TEST(DocumentReader, ReadsJsonListsOfAnyLayout) {
-  TemporaryFolder folder;
+  TextFolder folder;
   write_file(
       folder / "a.json",
       "[ {\"text\": \"one }] \\\" \\\\\", \"n\": [1, {\"x\": []}]},\n\n{\"text\":\n\"two\"}, {\"text\": "
@@ -263,7 +263,7 @@ TEST(DocumentReader, ReadsJsonListsOfAnyLayout) {
 }
 
 TEST(DocumentReader, FindsFieldsByDottedPath) {
-  TemporaryFolder folder;
+  TextFolder folder;
   write_file(folder / "a.jsonl", "{\"a\": {\"b.c\": {\"d\": \"deep\"}, \"e\": 1}, \"a.e\": \"by name\"}\n");
   const auto field = [&](const std::string& path) {
     const DocumentOptions options = {.json_field = path};
@@ -276,7 +276,7 @@ TEST(DocumentReader, FindsFieldsByDottedPath) {
 }
 
 TEST(InputFiles, ListsFoldersInOrderAndAddsUpTheirSizes) {
-  TemporaryFolder folder;
+  TextFolder folder;
   std::filesystem::create_directories(folder / "in/b/.git");
   write_file(folder / "in/c.txt", "12345");
   write_file(folder / "in/b/z.jsonl.gz", gzip("{}"));

@@ -11,14 +11,14 @@ namespace {
 
 using nlohmann::json;
 using testing::read_file;
-using testing::TemporaryFolder;
+using testing::TextFolder;
 using testing::user_error_of;
 using testing::write_file;
 
 class TokenizerFiles : public ::testing::Test {
  protected:
   const json good_ = json::parse(read_file(TE_SOURCE_DIR "/tests/fixtures/tokenizers/gpt2_style.json"));
-  TemporaryFolder folder_;
+  TextFolder folder_;
 
   std::string refusal(const std::string& text, const std::string& name = "tokenizer.json") {
     write_file(folder_ / name, text);

@@ -10,6 +10,8 @@
 #include <fstream>
 #include <iterator>
 
+#include "testing/temporary_folder.h"
+
 namespace te::kernels {
 namespace {
 
@@ -18,14 +20,8 @@ using Entry = GemmCache::Entry;
 
 class GemmCacheFile : public ::testing::Test {
  protected:
-  GemmCacheFile() {
-    std::string name = (fs::temp_directory_path() / "te_gemm_cache_XXXXXX").string();
-    folder_ = ::mkdtemp(name.data());
-  }
-  ~GemmCacheFile() override { fs::remove_all(folder_); }
-
   GemmCache open(const std::string& gpu = "NVIDIA H200", uint64_t library = 130101) const {
-    return {folder_.string(), gpu, library};
+    return {folder_.path().string(), gpu, library};
   }
   static std::string read(const std::string& path) {
     std::ifstream file(path, std::ios::binary);
@@ -35,7 +31,7 @@ class GemmCacheFile : public ::testing::Test {
     std::ofstream(path, std::ios::binary) << text;
   }
 
-  fs::path folder_;
+  te::testing::TemporaryFolder folder_;
 };
 
 TEST_F(GemmCacheFile, KeepsWhatWasAdded) {
@@ -128,7 +124,7 @@ TEST_F(GemmCacheFile, ProcessesThatWriteAtOnceLoseNothing) {
     for (int i = 0; i < kEntries; ++i)
       EXPECT_NE(cache.find(std::to_string(process) + " " + std::to_string(i)), nullptr)
           << process << ' ' << i;
-  for (const auto& entry : fs::directory_iterator(folder_))
+  for (const auto& entry : fs::directory_iterator(folder_.path()))
     EXPECT_NE(entry.path().extension(), ".tmp") << entry.path();
 }
 

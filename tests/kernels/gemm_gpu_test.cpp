@@ -5,6 +5,7 @@
 #include <string>
 
 #include "kernels/gemm/gemm.h"
+#include "testing/temporary_folder.h"
 #include "testing/testing.h"
 
 namespace te::kernels {
@@ -82,15 +83,10 @@ void check(const Context& gpu, const Case& c) {
 /// The choices of these tests go to a folder of their own, and are made anew in each run.
 class OwnCacheFolder : public ::testing::Environment {
  public:
-  void SetUp() override {
-    std::string name = (std::filesystem::temp_directory_path() / "te_gemm_XXXXXX").string();
-    folder_ = ::mkdtemp(name.data());
-    ::setenv("XDG_CACHE_HOME", folder_.c_str(), 1);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
+  void SetUp() override { ::setenv("XDG_CACHE_HOME", folder_.path().c_str(), 1); }
 
  private:
-  std::string folder_;
+  te::testing::TemporaryFolder folder_;
 };
 const auto* const own_cache_folder = ::testing::AddGlobalTestEnvironment(new OwnCacheFolder);
 

@@ -144,7 +144,7 @@ class TrainFolder {
     return documents;
   }
 
-  TemporaryFolder folder_;
+  TextFolder folder_;
   std::string launcher_;
 };
 

@@ -14,7 +14,6 @@ using testing::read_dataset;
 using testing::Result;
 using testing::run_te_data;
 using testing::TextFolder;
-using testing::user_error_of;
 using testing::write_file;
 
 std::vector<int32_t> mask_of(int64_t prompt, int64_t response) {

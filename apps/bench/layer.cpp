@@ -229,9 +229,8 @@ void run(const LayerOptions& options) {
     run_layer(options, which, true, bf16_ms, context, table, report);
   }
   std::printf(
-      "%s, median of %d; weights are cast once per optimizer step, gradients accumulate in FP32; \"both\" "
-      "begins on "
-      "a card at rest, the other columns after two seconds of work\n",
+      "%s, median of %d; weights are cast once per optimizer step, gradients accumulate in FP32;\n"
+      "\"both\" begins on a card at rest, the other columns after two seconds of work\n",
       context.info().name.c_str(), options.common.repeats);
   print_table(table);
   write_report(options.common, report);

@@ -43,11 +43,11 @@ class Context {
   /// cudaStream_t as an opaque pointer; null on the CPU.
   void* stream() const { return stream_; }
   /// Scratch of the matrix-product library, 64 MiB on a GPU; empty on the CPU. Used only on stream().
-  Tensor library_workspace() const { return workspace_; }
+  Tensor gemm_workspace() const { return workspace_; }
   DeviceInfo info() const;
 
   /// Another context of this device with a stream of its own, for work beside this one's (communication, weight
-  /// gradients); urgent: the device starts its kernels first. It has no library workspace. Order between
+  /// gradients); urgent: the device starts its kernels first. It has no gemm_workspace. Order between
   /// the two is made with an Event. On the CPU simply another CPU context.
   Context side(bool urgent = false) const;
 

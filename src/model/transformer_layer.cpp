@@ -132,14 +132,11 @@ void TransformerLayer::forward_attention(const Context& context, LayerActivation
 
 void TransformerLayer::forward_mlp(const Context& context, LayerActivations& a, const Pass& pass,
                                    const Scratch& scratch) {
-  // 6. Up (for SwiGLU: gate and up in one product). 7. The activation is linear_fc2's operand.
-  if (fuses_gelu(context)) {
-    linear_fc1_.forward(context, a.fc1_input, a.fc1_out, pass,
-                        linear_fc2_.input_target(a.fc2_input, pass).hp);
-  } else {
-    linear_fc1_.forward(context, a.fc1_input, a.fc1_out, pass);
-    run_activation(context, a, pass);
-  }
+  // 6. Up (for SwiGLU: gate and up in one product).
+  const Tensor gelu = fuses_gelu(context) ? linear_fc2_.input_target(a.fc2_input, pass).hp : Tensor{};
+  linear_fc1_.forward(context, a.fc1_input, a.fc1_out, pass, gelu);
+  // 7. The activation is linear_fc2's operand, where the product has not made it.
+  if (!gelu) run_activation(context, a, pass);
   // 8. Down; the result joins the stream in the next norm.
   linear_fc2_.forward(context, a.fc2_input, scratch.delta, pass, scratch);
   hidden_dropout(context, scratch.delta, scratch.delta, mlp_stream_, pass);
@@ -148,8 +145,8 @@ void TransformerLayer::forward_mlp(const Context& context, LayerActivations& a, 
 // On a GPU linear_fc1's product in BF16 gives GELU too, from values not yet rounded. Selective recompute has only the rounded
 // ones when it makes linear_fc2's operand again, and must make the same bits.
 bool TransformerLayer::fuses_gelu(const Context& context) const {
-  return context.is_cuda() && dims_.dtype == DType::bf16 && !swiglu_ && !linear_fc1_.fp8() &&
-         !linear_fc2_.fp8() && recompute_ != config::Recompute::selective;
+  return context.is_cuda() && dims_.dtype == DType::bf16 && !swiglu_ && !fp8() &&
+         recompute_ != config::Recompute::selective;
 }
 
 void TransformerLayer::run_activation(const Context& context, LayerActivations& a, const Pass& pass) {

@@ -169,7 +169,7 @@ TEST_F(NcclTest, ChannelsCarryBothDirectionsAtOnce) {
 TEST_F(NcclTest, SideStreamsAndEventsOrderWork) {
   // A copy on the main stream, its reduction on a side stream, the result back on the main stream, without a host wait.
   const Context side = gpu().side(true);
-  EXPECT_FALSE(side.library_workspace());
+  EXPECT_FALSE(side.gemm_workspace());
   EXPECT_NE(side.stream(), gpu().stream());
   constexpr int64_t kCount = 1 << 22;
   TestTensor source(gpu(), DType::i32, {kCount}), work(gpu(), DType::i32, {kCount}),

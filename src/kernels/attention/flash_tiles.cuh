@@ -11,7 +11,7 @@ namespace te::kernels::flash {
 
 using namespace hopper;
 
-constexpr int kConsumers = 2;  ///< warpgroups that compute, 64 keys each
+constexpr int kConsumers = 2;  ///< warpgroups that compute, 64 queries (forward) or keys (backward) each
 constexpr int kConsumerThreads = kConsumers * kWarpgroup;
 constexpr int kConsumerWarps = kConsumerThreads / kWarpSize;
 constexpr int kThreads = kConsumerThreads + kWarpgroup;

@@ -142,7 +142,7 @@ Key key_of(const Context& context, const Gemm& args) {
           alignment_of(args.out.data),
           args.bias ? alignment_of(args.bias.data) : 0,
           args.gelu ? alignment_of(args.gelu.data) : 0,
-          static_cast<int64_t>(context.library_workspace().bytes())};
+          static_cast<int64_t>(context.gemm_workspace().bytes())};
 }
 
 struct Plan {
@@ -200,7 +200,7 @@ Preference make_preference(const Context& context, const Gemm& args) {
   TE_CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&created));
   Preference preference(created);
   set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-      static_cast<uint64_t>(context.library_workspace().bytes()));
+      static_cast<uint64_t>(context.gemm_workspace().bytes()));
   // A sum that is split must be put together in FP32: other schemes round partial sums to the output's dtype.
   set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
       static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
@@ -233,7 +233,7 @@ std::vector<cublasLtMatmulAlgo_t> candidates(const Context& context, const Gemm&
 cublasStatus_t launch(const Context& context, const Gemm& args, const Plan& plan,
                       const cublasLtMatmulAlgo_t& algo, void* destination) {
   const float alpha = 1.0f, beta = args.accumulate ? 1.0f : 0.0f;
-  const Tensor workspace = context.library_workspace();
+  const Tensor workspace = context.gemm_workspace();
   return cublasLtMatmul(library(), plan.desc.get(), &alpha, args.b.data, plan.b.get(), args.a.data,
                         plan.a.get(), &beta, result_of(args).data, plan.out.get(), destination,
                         plan.out.get(), &algo, workspace.data, workspace.bytes(), cuda_stream(context));
@@ -262,7 +262,7 @@ std::string cache_key(const Context& context, const Gemm& args) {
       "{}{}, alignment {} {} {} {}{}, workspace {}", describe(args),
       args.fast_accumulation ? ", fast accumulation" : "", alignment_of(args.a.data),
       alignment_of(args.b.data), alignment_of(args.out.data), args.bias ? alignment_of(args.bias.data) : 0,
-      args.gelu ? fmt::format(" {}", alignment_of(args.gelu.data)) : "", context.library_workspace().bytes());
+      args.gelu ? fmt::format(" {}", alignment_of(args.gelu.data)) : "", context.gemm_workspace().bytes());
 }
 
 /// Takes an earlier choice over into the plan, if there is one of enough effort that this library can run.
@@ -278,7 +278,7 @@ bool take_cached(const Context& context, const Gemm& args, Plan& plan) {
     const cublasStatus_t status =
         cublasLtMatmulAlgoCheck(library(), plan.desc.get(), plan.b.get(), plan.a.get(), plan.out.get(),
                                 plan.out.get(), &algo, &result);
-    if (status == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= context.library_workspace().bytes()) {
+    if (status == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= context.gemm_workspace().bytes()) {
       plan.algo = algo;
       return true;
     }

@@ -105,6 +105,8 @@ class Layer {
     kernels::add(context_, activations_.x_mid, scratch_.delta,
                  out_);  // a model has the next norm's kernel do this
   }
+  /// The next wgrads write, as a step's first ones do. Without it all of them add, as those of later microbatches.
+  void reset_gradients() { parameters_.reset_gradients(context_); }
   /// Before each backward pass, which overwrites the gradient of the output.
   void restore_dy() { context_.copy(scratch_.d_stream, dy_); }
   void backward() {
@@ -172,7 +174,8 @@ double run_layer(const LayerOptions& options, const std::string& which, bool fp8
   const auto restore_dy = [&] { layer->restore_dy(); };
   const auto passes = [&] { layer->forward(), layer->backward(); };
   if (options.tune) {
-    const Profile products = take_profile(context, 1, passes, restore_dy);
+    const auto step = [&] { layer->reset_gradients(), passes(), restore_dy(), passes(); };
+    const Profile products = take_profile(context, 1, step, restore_dy);
     layer.reset();
     tune_products(context, products);
     layer = std::make_unique<Layer>(config, context);

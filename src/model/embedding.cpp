@@ -69,6 +69,7 @@ void VocabParallelEmbedding::backward(const Context& context, const Tensor& toke
   dropout(context, d_x, pass);
   const Tensor whole = tensor_.sequence() ? scratch.whole : d_x;
   tensor_.gather(context, d_x, whole);
+  TE_CHECK(!words_->grad_stale, "{}: rows are added before the head's product has written it", words_->name);
   kernels::embedding_backward(context, {.tokens = tokens,
                                         .dout = whole,
                                         .seq = dims_.seq,

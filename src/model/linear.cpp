@@ -15,6 +15,7 @@ Linear::Linear(Spec spec, Parameter* weight, fp8::Recipe& recipe, parallel::Tens
   input_quantizer_ = recipe.quantizer(spec_.name, spec_.layer, OperandRole::input);
   weight_quantizer_ = recipe.quantizer(spec_.name, spec_.layer, OperandRole::weight);
   grad_quantizer_ = recipe.quantizer(spec_.name, spec_.layer, OperandRole::grad_output);
+  weight_->product = true;
 }
 
 Linear::Linear(const Spec& spec, ParameterStore& parameters, fp8::Recipe& recipe,
@@ -121,17 +122,13 @@ void Linear::dgrad(const Context& context, const Operand& grad, const Tensor& dx
 
 void Linear::wgrad(const Context& context, const Operand& grad, const Operand& input) const {
   const ProfileLabel label(spec_.name, "wgrad");
-  kernels::Gemm product{
-      .a = grad.hp, .b = input.hp, .out = weight_->grad, .trans_a = true, .accumulate = true};
+  kernels::Gemm product{.a = grad.hp, .b = input.hp, .out = weight_->grad, .trans_a = true};
   if (grad_quantizer_.enabled()) {
-    product = {.a = grad.q.columnwise,
-               .b = input.q.columnwise,
-               .out = weight_->grad,
-               .trans_b = true,
-               .accumulate = true};
+    product = {.a = grad.q.columnwise, .b = input.q.columnwise, .out = weight_->grad, .trans_b = true};
     product.a_scale_inv = grad.q.scale_inv.as<float>();
     product.b_scale_inv = input.q.scale_inv.as<float>();
   }
+  product.accumulate = !std::exchange(weight_->grad_stale, false);
   kernels::gemm(context, product);
 }
 

@@ -49,7 +49,7 @@ class Linear {
   /// Casts the weight; after every change of it, before the first pass that uses it. `count`: add to the saturation
   /// counters.
   void quantize_weight(const Context& context, bool count = false);
-  /// dW += dy^T x, straight into the main gradient; both operands complete.
+  /// dW += dy^T x, straight into the main gradient, which the first product of a step writes; both operands complete.
   void wgrad(const Context& context, const fp8::Operand& grad, const fp8::Operand& input) const;
 
   /// True when the products run in FP8.

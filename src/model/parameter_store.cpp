@@ -65,7 +65,7 @@ void ParameterStore::plan(MemoryPlan& plan, const StoreLayout& layout) {
 
 void ParameterStore::bind(const Context& context) {
   if (fp32() && layout_.data_size == 1) mains = values;
-  std::vector<uint8_t> host(static_cast<size_t>(flat_size_ / kGranule), 0);
+  std::vector<uint8_t> host(static_cast<size_t>(flat_size_ / kGranule), kernels::kGranuleZeroed);
   for (Parameter& parameter : parameters_) {
     const int64_t count = parameter.shape.numel();
     parameter.value = part(values, parameter.offset, count).view(parameter.shape);
@@ -77,11 +77,18 @@ void ParameterStore::bind(const Context& context) {
     }
     const bool counted =
         (parameter.sharing == Sharing::sharded || layout_.tensor_rank == 0) && !parameter.copy;
-    std::fill_n(host.begin() + parameter.offset / kGranule, kernels::granules_of(count),
-                static_cast<uint8_t>((parameter.decay ? kernels::kGranuleDecays : 0) |
-                                     (counted ? kernels::kGranuleCounted : 0)));
+    const int bits =
+        (parameter.decay ? kernels::kGranuleDecays : 0) | (counted ? kernels::kGranuleCounted : 0);
+    // A product writes the parameter and not the gap behind it, so a last granule that has both is zeroed.
+    const int64_t written = parameter.product ? count / kGranule : 0;
+    const auto first = host.begin() + parameter.offset / kGranule;
+    std::fill_n(first, written, static_cast<uint8_t>(bits));
+    std::fill_n(first + written, kernels::granules_of(count) - written,
+                static_cast<uint8_t>(bits | kernels::kGranuleZeroed));
   }
   if (!layout_.training) return;
+  zeroed_granules_ =
+      std::count_if(host.begin(), host.end(), [](int bits) { return (bits & kernels::kGranuleZeroed) != 0; });
   context.copy_to_device(flags, host.data());
   context.synchronize();  // the host vector must outlive the copy
 }
@@ -129,6 +136,20 @@ std::vector<ParameterStore::Piece> ParameterStore::pieces(const Parameter& param
 
 MainParams ParameterStore::main_of(const Parameter& parameter, const Piece& piece) const {
   return main_at(parameter.offset + piece.local, piece.shard, piece.count);
+}
+
+// --- gradients ---------------------------------------------------------------------------------------------
+
+void ParameterStore::reset_gradients(const Context& context) {
+  kernels::zero_granules(context, {.x = grads, .flags = flags, .count = zeroed_granules_});
+  for (Parameter& parameter : parameters_) parameter.grad_stale = parameter.product;
+}
+
+void ParameterStore::check_gradients(int64_t begin, int64_t end) const {
+  for (const Parameter& parameter : parameters_) {
+    TE_CHECK(!parameter.grad_stale || parameter.offset >= end || parameter.end() <= begin,
+             "{}: its gradient is read, but no product has written it in this step", parameter.name);
+  }
 }
 
 // --- values ------------------------------------------------------------------------------------------------

@@ -56,6 +56,9 @@ struct Parameter : ParameterSpec {
   Tensor
       main;  ///< FP32, where one data rank holds all of it whole; the same memory as value in an FP32 model
   Tensor grad;  ///< accumulated over the step's microbatches
+  /// A linear's weight: the first product of a step writes grad instead of adding to it, so nobody zeroes it before.
+  bool product = false;
+  bool grad_stale = false;  ///< that product is still to come: grad holds what an earlier step left
 
   int64_t end() const { return offset + shape.numel(); }
 };
@@ -99,6 +102,11 @@ class ParameterStore {
   void initialize(const Context& context, uint64_t seed, const Parameter& parameter) const;
   /// values = main parameters rounded to the model's dtype, in this rank's segments.
   void cast_values(const Context& context);
+
+  /// A step begins: no gradient holds anything. Those of products become stale, all others zero.
+  void reset_gradients(const Context& context);
+  /// InternalError for a parameter of [begin, end) whose gradient is stale. Before anybody reads that range.
+  void check_gradients(int64_t begin, int64_t end) const;
 
   std::deque<Parameter>& parameters() { return parameters_; }
   const std::deque<Parameter>& parameters() const { return parameters_; }
@@ -154,6 +162,7 @@ class ParameterStore {
   int64_t count_ = 0;
   int64_t flat_size_ = 0;
   int64_t shard_size_ = 0;
+  int64_t zeroed_granules_ = 0;  ///< how many have kGranuleZeroed
 };
 
 }  // namespace te::model

@@ -87,6 +87,7 @@ void GradientReducer::count_down(const Parameter& parameter, int64_t begin, int6
 
 void GradientReducer::ready(const Context& context, int64_t begin, int64_t end) {
   TE_CHECK(in_flight_, "gradients: elements {}..{} are ready outside of a reduction", begin, end);
+  parameters_.check_gradients(begin, end);
   if (!data_parallel_) return;
   for (const Parameter& parameter : parameters_.parameters()) count_down(parameter, begin, end);
   if (!overlap_) return;
@@ -109,6 +110,7 @@ void GradientReducer::reduce_next(const Context& context) {
 
 void GradientReducer::finish(const Context& context) {
   if (!in_flight_) begin(context);
+  parameters_.check_gradients(0, parameters_.flat_size());
   if (overlap_ && left_ > 0) fence(context);
   while (left_ > 0) reduce_next(overlap_ ? *side_ : context);
   if (overlap_) {

@@ -34,10 +34,10 @@ class GradientReducer {
   void begin(const Context& context);
   /// Elements [begin, end) of the flat buffers are final on this rank, by work launched on the context so
   /// far. In any order; the ranges do not overlap; alignment gaps may be left out. InternalError outside of
-  /// begin() and finish().
+  /// begin() and finish(), and if a gradient is stale.
   void ready(const Context& context, int64_t begin, int64_t end);
   /// All gradients are final: reduces what has not been reduced yet. Work launched on the context from now on
-  /// sees the sums.
+  /// sees the sums. InternalError if a gradient is stale.
   void finish(const Context& context);
   bool in_flight() const { return in_flight_; }  ///< between begin() and finish()
 

@@ -63,7 +63,7 @@ void Optimizer::bind(const Context& context) {
 
 void Optimizer::begin_step(const Context& context) {
   TE_CHECK(!reducer_.in_flight(), "a step begins while the last one's gradients are being reduced");
-  context.zero(parameters_.grads);
+  parameters_.reset_gradients(context);
   context.zero(status_);
 }
 

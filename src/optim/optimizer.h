@@ -41,7 +41,7 @@ class Optimizer {
   void plan(MemoryPlan& plan);
   /// After the plan's allocation.
   void bind(const Context& context);
-  /// Zeroes gradients and the loss sum: the start of a step. InternalError while gradients are being reduced.
+  /// Resets the gradients and zeroes the loss sum: the start of a step. InternalError while gradients are being reduced.
   void begin_step(const Context& context);
   /// This rank's gradients are complete and already scaled by the number of tokens of the global batch; each
   /// loss has been added to the loss sum of one rank. Finishes the reduction, updates main parameters and

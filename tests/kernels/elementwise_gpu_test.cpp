@@ -3,6 +3,8 @@
 
 #include <cmath>
 
+#include "core/random.h"
+#include "kernels/common/granule.h"
 #include "kernels/quantize/quantize.h"
 #include "testing/testing.h"
 
@@ -65,6 +67,24 @@ TEST(ElementwiseGpu, CastAndFillEqualTheCpu) {
       TestTensor x(gpu, from, {count});
       fill_value(gpu, x, -1.25f);
       EXPECT_EQ(x.floats(), std::vector<float>(static_cast<size_t>(count), -1.25f));
+    }
+  }
+}
+
+TEST(ElementwiseGpu, ZeroGranulesTouchesNoOthers) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0), cpu = Context::cpu();
+  for (const DType type : {DType::f32, DType::bf16}) {
+    for (const int64_t granules : {1, 31, 32, 33, 5000}) {
+      std::vector<uint8_t> flags(static_cast<size_t>(granules));
+      for (size_t i = 0; i < flags.size(); ++i) flags[i] = static_cast<uint8_t>(philox(1, 2, i).word[0] % 8);
+      const auto run = [&](const Context& context) {
+        TestTensor x(context, type, {granules * kAdamWGranule}), marks(context, DType::u8, {granules});
+        marks.fill_raw(flags.data());
+        zero_granules(context, {.x = x, .flags = marks});
+        return x.raw();
+      };
+      EXPECT_EQ(testing::count_different(run(gpu), run(cpu), dtype_size(type)), 0) << granules;
     }
   }
 }

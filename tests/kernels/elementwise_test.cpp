@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/random.h"
+#include "kernels/common/granule.h"
 #include "kernels/quantize/quantize.h"
 #include "testing/testing.h"
 
@@ -80,6 +81,25 @@ TEST(Elementwise, FillValue) {
     fill_value(context, x, 1.5f);
     EXPECT_EQ(x.floats(), std::vector<float>(15, 1.5f));
   }
+}
+
+TEST(Elementwise, ZeroGranulesTouchesNoOthers) {
+  const Context context = Context::cpu();
+  const std::vector<uint8_t> flags = {kGranuleZeroed, 0, kGranuleDecays | kGranuleZeroed,
+                                      kGranuleDecays | kGranuleCounted};
+  TestTensor marks(context, DType::u8, {4});
+  marks.fill_raw(flags.data());
+  for (const DType type : {DType::f32, DType::bf16}) {
+    TestTensor x(context, type, {4 * kAdamWGranule});
+    const std::vector<uint8_t> before = x.raw();
+    zero_granules(context, {.x = x, .flags = marks});
+    const std::vector<uint8_t> after = x.raw();
+    const size_t size = after.size() / 4;
+    for (size_t i = 0; i < after.size(); ++i)
+      ASSERT_EQ(after[i], (flags[i / size] & kGranuleZeroed) != 0 ? 0 : before[i]) << i;
+  }
+  TestTensor ragged(context, DType::f32, {4 * kAdamWGranule - 1});
+  EXPECT_THROW(zero_granules(context, {.x = ragged, .flags = marks}), InternalError);
 }
 
 TEST(Elementwise, FillNormalOfARegionIsThatOfTheWhole) {

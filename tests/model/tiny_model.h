@@ -79,9 +79,14 @@ class TinyModel {
     context_.synchronize();
   }
 
-  /// Gradients of the mean loss (from zero), and the loss.
+  /// Gradients of the mean loss, whatever their memory held before (NaN, here), and the loss.
   double forward_backward(const model::Pass& pass = {}) {
+    context_.fill_bytes(model_.parameters().grads, 0xff);
     optimizer_.begin_step(context_);
+    return add_microbatch(pass);
+  }
+  /// The same, added to those of the microbatches since begin_step(); the sum of their losses.
+  double add_microbatch(const model::Pass& pass = {}) {
     const float scale = 1.0f / static_cast<float>(tokens_.numel());
     model_.forward_backward(context_, tokens_, targets_, scale, optimizer_.loss_sum(), pass);
     return read_scalar(optimizer_.loss_sum()) * scale;

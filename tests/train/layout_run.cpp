@@ -120,15 +120,22 @@ std::map<std::string, std::vector<float>> fp8_state(const Context& context, Step
 
 // --- the run -------------------------------------------------------------------------------------------------
 
-void start(StepRunner& runner, const config::Config& config) {
+/// NaN in all gradients: a step that does not write, or zero, each of them before it adds to it or reads it shows.
+void spoil_gradients(const Context& context, StepRunner& runner) {
+  context.fill_bytes(runner.model().parameters().grads, 0xff);
+}
+
+void start(const Context& context, StepRunner& runner, const config::Config& config) {
   runner.allocate();
   runner.initialize();
   const bool delayed = config.precision.fp8 != config::Fp8Mode::off &&
                        config.precision.fp8_recipe == config::Fp8Recipe::delayed;
   if (!delayed) return;
   const Samples all = samples(config.model, 0, config.training.global_batch_size);
-  for (int64_t pass = 0; pass < config.precision.fp8_calibration_passes; ++pass)
+  for (int64_t pass = 0; pass < config.precision.fp8_calibration_passes; ++pass) {
+    spoil_gradients(context, runner);
     runner.calibrate({all.tokens.data(), all.targets.data()}, all.counted);
+  }
 }
 
 double validation_loss(StepRunner& runner, const config::Config& config, int microbatches) {
@@ -149,7 +156,7 @@ double validation_loss(StepRunner& runner, const config::Config& config, int mic
 Trace train_small(const config::Config& config, const parallel::Groups& groups, const RunOptions& options) {
   const Context context = Context::cpu();
   StepRunner runner(config, context, groups);
-  start(runner, config);
+  start(context, runner, config);
   train::HostBatch batch = runner.make_host_batch();
   const int64_t global = config.training.global_batch_size, seq = config.model.seq_length;
   const auto local = static_cast<size_t>(runner.local_samples() * seq);
@@ -162,6 +169,7 @@ Trace train_small(const config::Config& config, const parallel::Groups& groups, 
     std::copy_n(all.tokens.begin() + from, local, batch.tokens.as<int32_t>());
     std::copy_n(all.targets.begin() + from, local, batch.targets.as<int32_t>());
     batch.counted = all.counted;
+    spoil_gradients(context, runner);
     runner.launch(batch, step, first, step == 2);
     context.synchronize();
     const optim::StepStatus status = runner.optimizer().status();

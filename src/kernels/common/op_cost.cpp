@@ -6,8 +6,10 @@
 #include "kernels/activation/activation.h"
 #include "kernels/adamw/adamw.h"
 #include "kernels/attention/attention.h"
+#include "kernels/common/granule.h"
 #include "kernels/cross_entropy/cross_entropy.h"
 #include "kernels/dropout/dropout.h"
+#include "kernels/elementwise/elementwise.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/norm/norm.h"
@@ -139,6 +141,11 @@ OpCost op_cost(const Rope& args) {
   const double rotated = static_cast<double>((args.num_heads + args.num_query_groups) * args.head_dim);
   return {.bytes = 2.0 * static_cast<double>(args.qkv.rows()) * rotated *
                    static_cast<double>(dtype_size(args.qkv.dtype))};
+}
+
+OpCost op_cost(const ZeroGranules& args) {
+  const auto granule = static_cast<double>(static_cast<size_t>(kAdamWGranule) * dtype_size(args.x.dtype));
+  return {.bytes = tensor_bytes(args.flags) + static_cast<double>(args.count) * granule};
 }
 
 std::any op_problem(const Gemm& args) {

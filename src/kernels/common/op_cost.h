@@ -27,6 +27,7 @@ struct NormBackward;
 struct ParamSplit;
 struct Quantize;
 struct Rope;
+struct ZeroGranules;
 
 OpCost op_cost(const ActivationForward& args);
 OpCost op_cost(const ActivationBackward& args);
@@ -49,6 +50,7 @@ OpCost op_cost(const ParamSplit& args);
 OpCost op_cost(const Quantize& args);
 OpCost op_cost(const Quantize* args, int count);
 OpCost op_cost(const Rope& args);
+OpCost op_cost(const ZeroGranules& args);
 
 inline double tensor_bytes(const Tensor& tensor) {
   return static_cast<double>(tensor.bytes());

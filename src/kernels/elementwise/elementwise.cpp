@@ -1,10 +1,13 @@
 // Residual add, bias gradient, casts and fills: checks, dispatch and the CPU reference.
 #include "kernels/elementwise/elementwise.h"
 
+#include <algorithm>
+
 #include "core/float_types.h"
 #include "core/random.h"
 #include "kernels/common/checks.h"
 #include "kernels/common/column_sum_cpu.h"
+#include "kernels/common/granule.h"
 #include "kernels/quantize/quantize.h"
 
 namespace te::kernels {
@@ -18,6 +21,7 @@ void fill_normal(const Context& context, const Tensor& x, float std, uint64_t se
 void fill_normal(const Context& context, const Tensor& x, float std, uint64_t seed, uint64_t stream,
                  const ParameterRegion& region);
 void fill_value(const Context& context, const Tensor& x, float value);
+void zero_granules(const Context& context, const ZeroGranules& args);
 }  // namespace cuda
 
 void add(const Context& context, const Tensor& a, const Tensor& b, const Tensor& out) {
@@ -103,6 +107,25 @@ void fill_value(const Context& context, const Tensor& x, float value) {
   visit_hp(x.dtype, [&](auto zero) {
     using T = decltype(zero);
     std::fill(x.as<T>(), x.as<T>() + x.numel(), from_float<T>(value));
+  });
+}
+
+void zero_granules(const Context& context, const ZeroGranules& args) {
+  const int64_t granules = args.x.numel() / kAdamWGranule;
+  check_hp("zero_granules", "x", args.x);
+  check_shape("zero_granules", "x", args.x, {granules * kAdamWGranule});
+  TE_CHECK(reinterpret_cast<uintptr_t>(args.x.data) % 16 == 0, "zero_granules: x must be 16-byte aligned");
+  check_dtype("zero_granules", "flags", args.flags, DType::u8);
+  check_shape("zero_granules", "flags", args.flags, {granules});
+  TE_DISPATCH_CUDA(context, zero_granules, args);
+  const auto* flags = args.flags.as<uint8_t>();
+  visit_hp(args.x.dtype, [&](auto zero) {
+    auto* const x = args.x.as<decltype(zero)>();
+#pragma omp parallel for
+    for (int64_t granule = 0; granule < granules; ++granule) {
+      if ((flags[granule] & kGranuleZeroed) != 0)
+        std::fill_n(x + granule * kAdamWGranule, kAdamWGranule, zero);
+    }
   });
 }
 

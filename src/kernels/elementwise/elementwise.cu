@@ -1,6 +1,7 @@
 // Elementwise ops on the GPU: eight values per thread, moved in 16-byte pieces where alignment allows.
 #include "core/random.h"
 #include "kernels/common/cuda_common.cuh"
+#include "kernels/common/granule.h"
 #include "kernels/common/octet.cuh"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/quantize/quantize_cuda.h"
@@ -68,6 +69,18 @@ __global__ void fill_region_kernel(float* x, int64_t count, float std, uint64_t 
   if (i < count) x[i] = std * normal(seed, stream, region.index(i));
 }
 
+/// A warp reads the flags of 32 granules and writes those that are to be zeroed, one after the other.
+template <class T>
+__global__ void zero_granules_kernel(T* x, const uint8_t* flags, int64_t granules) {
+  constexpr int kPiece = kAdamWGranule / kWarpSize;
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x, lane = threadIdx.x % kWarpSize;
+  unsigned left = __ballot_sync(0xffffffffu, i < granules && (flags[i] & kGranuleZeroed) != 0);
+  for (; left != 0; left &= left - 1) {
+    const int64_t granule = i - lane + __ffs(left) - 1;
+    store_vector(x + granule * kAdamWGranule + lane * kPiece, Vector<T, kPiece>{});
+  }
+}
+
 template <class T>
 void launch_add(const Context& context, const Tensor& a, const Tensor& b, const Tensor& out) {
   const bool aligned = is_aligned(a.data, 16) && is_aligned(b.data, 16) && is_aligned(out.data, 16);
@@ -133,6 +146,17 @@ void fill_value(const Context& context, const Tensor& x, float value) {
     using T = decltype(element);
     fill_value_kernel<<<ceil_div(x.numel(), kThreads), kThreads, 0, cuda_stream(context)>>>(x.as<T>(), value,
                                                                                             x.numel());
+  });
+  TE_CUDA_CHECK_LAUNCH();
+}
+
+void zero_granules(const Context& context, const ZeroGranules& args) {
+  const int64_t granules = args.flags.numel();
+  if (granules == 0) return;
+  with_type(args.x.dtype, [&](auto element) {
+    using T = decltype(element);
+    zero_granules_kernel<<<ceil_div(granules, kThreads), kThreads, 0, cuda_stream(context)>>>(
+        args.x.as<T>(), args.flags.as<uint8_t>(), granules);
   });
   TE_CUDA_CHECK_LAUNCH();
 }

@@ -1,4 +1,4 @@
-// The small ones: residual add, bias gradient, casts.
+// The small ones: residual add, bias gradient, casts, fills.
 #pragma once
 
 #include <cstdint>
@@ -48,5 +48,13 @@ struct ParameterRegion {
 void fill_normal(const Context& context, const Tensor& x, float std, uint64_t seed, uint64_t stream,
                  const ParameterRegion& region);
 void fill_value(const Context& context, const Tensor& x, float value);
+
+/// Zeroes the granules of x whose flag has kGranuleZeroed, and touches no other.
+struct ZeroGranules {
+  Tensor x;           ///< fp32 or bf16 [n], n a multiple of a granule; aligned to 16 bytes
+  Tensor flags;       ///< u8 [n / granule]
+  int64_t count = 0;  ///< of granules that have it: a profile's measure of the work, nothing else
+};
+void zero_granules(const Context& context, const ZeroGranules& args);
 
 }  // namespace te::kernels

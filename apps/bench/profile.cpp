@@ -13,6 +13,7 @@
 #include "bench/session.h"
 #include "core/profile.h"
 #include "kernels/gemm/gemm.h"
+#include "kernels/gemm/gemm_activation.h"
 
 #ifdef TE_WITH_CUDA
 #include "core/cuda_check.h"
@@ -106,7 +107,7 @@ struct Group {
 
 const std::array<Group, 11>& groups() {
   static const std::array<Group, 11> all{{
-      {"products", {"gemm"}},
+      {"products", {"gemm", "gemm_activation_forward", "gemm_activation_backward"}},
       {"attention", {"attention_forward", "attention_backward", "attention_decode", "cache_append"}},
       {"norm", {"norm_forward", "norm_backward"}},
       {"activation", {"activation_forward", "activation_backward"}},
@@ -137,10 +138,14 @@ std::string_view group_name(size_t index) {
   return index < groups().size() ? groups()[index].name : kOther;
 }
 
-/// A product is known by its label, an operation with a label by both, others by their name.
+/// A product is known by its label and whether an activation is part of it, an operation with a label by both, others by
+/// their name.
 std::string row_name(const OpCall& call) {
+  const std::string_view name = call.name;
   if (call.label.empty()) return call.name;
-  return std::string_view(call.name) == "gemm" ? call.label : call.name + (" (" + call.label + ")");
+  if (name == "gemm") return call.label;
+  return name.starts_with("gemm_activation") ? call.label + " + activation"
+                                             : call.name + (" (" + call.label + ")");
 }
 
 // --- sums --------------------------------------------------------------------------------------------------
@@ -254,9 +259,15 @@ Profile take_profile(const Context& context, int runs, const std::function<void(
 void tune_products(const Context& context, const Profile& profile) {
   constexpr double kSeconds = 0.01;  // the search takes its own time
   kernels::set_gemm_autotune(kernels::GemmAutotune::full);
+  // Those with an activation have something to choose only where they run in two steps.
+  const auto is_product = [](const std::any& problem) {
+    return problem.type() == typeid(kernels::Gemm) ||
+           problem.type() == typeid(kernels::GemmActivationForward) ||
+           problem.type() == typeid(kernels::GemmActivationBackward);
+  };
   for (const ProfileRow& row : profile.rows)
     for (const ProfileRow::Problem& problem : row.problems)
-      if (problem.problem.type() == typeid(kernels::Gemm)) isolated_ms(context, problem.problem, kSeconds);
+      if (is_product(problem.problem)) isolated_ms(context, problem.problem, kSeconds);
 }
 
 void add_floors(const Context& context, Profile& profile, int repeats) {

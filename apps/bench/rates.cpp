@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "kernels/attention/attention.h"
 #include "kernels/gemm/gemm.h"
+#include "kernels/gemm/gemm_activation.h"
 
 namespace te::bench {
 namespace {
@@ -18,6 +19,8 @@ using kernels::AttentionBackward;
 using kernels::AttentionForward;
 using kernels::AttentionShape;
 using kernels::Gemm;
+using kernels::GemmActivationBackward;
+using kernels::GemmActivationForward;
 
 constexpr size_t kRotatedBytes = size_t{256} << 20;  ///< several times the L2 cache of an H200
 constexpr size_t kMostSets = 32;
@@ -73,10 +76,14 @@ double median_of_batches(const Context& context, double seconds, const std::func
   return ms / calls;
 }
 
-double gemm_ms(const Context& context, const Gemm& like, double seconds) {
+/// Sets of operands among which calls rotate, by the bytes of one.
+size_t rotated_sets(size_t bytes) {
+  return std::clamp<size_t>(kRotatedBytes / std::max<size_t>(bytes, 1) + 1, 2, kMostSets);
+}
+
+double product_ms(const Context& context, const Gemm& like, double seconds) {
   Operands memory(context);
-  const size_t bytes = bytes_of(like.a) + bytes_of(like.b) + bytes_of(like.out) + like.gelu.bytes();
-  const size_t sets = std::clamp<size_t>(kRotatedBytes / std::max<size_t>(bytes, 1) + 1, 2, kMostSets);
+  const size_t sets = rotated_sets(bytes_of(like.a) + bytes_of(like.b) + bytes_of(like.out));
   const Tensor one = memory.bytes(sizeof(float));
   const float scale = 1.0f;
   context.copy_to_device(one, &scale);
@@ -87,12 +94,53 @@ double gemm_ms(const Context& context, const Gemm& like, double seconds) {
     problem.b = i == 0 ? memory.random(like.b) : memory.copy_of(problems[0].b);
     problem.out = memory.zeros(like.out);
     problem.bias = memory.zeros(like.bias);
-    problem.gelu = memory.zeros(like.gelu);
     if (is_fp8(like.a.dtype)) problem.a_scale_inv = problem.b_scale_inv = one.as<float>();
     problems.push_back(problem);
   }
   return median_of_batches(context, seconds, [&](int i) {
     kernels::gemm(context, problems[static_cast<size_t>(i) % problems.size()]);
+  });
+}
+
+double product_ms(const Context& context, const GemmActivationForward& like, double seconds) {
+  Operands memory(context);
+  const size_t sets =
+      rotated_sets(bytes_of(like.a) + bytes_of(like.b) + bytes_of(like.out) + bytes_of(like.y));
+  std::vector<GemmActivationForward> problems;
+  for (size_t i = 0; i < sets; ++i) {
+    GemmActivationForward problem = like;
+    problem.a = i == 0 ? memory.random(like.a) : memory.copy_of(problems[0].a);
+    problem.b = i == 0 ? memory.random(like.b) : memory.copy_of(problems[0].b);
+    problem.bias = memory.zeros(like.bias);
+    problem.out = memory.zeros(like.out);
+    problem.y = memory.zeros(like.y);
+    problems.push_back(problem);
+  }
+  return median_of_batches(context, seconds, [&](int i) {
+    kernels::gemm_activation_forward(context, problems[static_cast<size_t>(i) % problems.size()]);
+  });
+}
+
+double product_ms(const Context& context, const GemmActivationBackward& like, double seconds) {
+  Operands memory(context);
+  const size_t sets =
+      rotated_sets(bytes_of(like.a) + bytes_of(like.b) + bytes_of(like.x) + bytes_of(like.dx));
+  const Tensor d_y = memory.zeros(like.d_y), dbias = memory.zeros(like.dbias),
+               scratch = memory.zeros(like.scratch);
+  std::vector<GemmActivationBackward> problems;
+  for (size_t i = 0; i < sets; ++i) {
+    GemmActivationBackward problem = like;
+    problem.a = i == 0 ? memory.random(like.a) : memory.copy_of(problems[0].a);
+    problem.b = i == 0 ? memory.random(like.b) : memory.copy_of(problems[0].b);
+    problem.x = i == 0 ? memory.random(like.x) : memory.copy_of(problems[0].x);
+    problem.dx = memory.zeros(like.dx);
+    problem.d_y = d_y;
+    problem.dbias = dbias;
+    problem.scratch = scratch;
+    problems.push_back(problem);
+  }
+  return median_of_batches(context, seconds, [&](int i) {
+    kernels::gemm_activation_backward(context, problems[static_cast<size_t>(i) % problems.size()]);
   });
 }
 
@@ -134,6 +182,13 @@ double attention_ms(const Context& context, const AttentionBackward& like, doubl
   return median_of_batches(context, seconds, [&](int) { kernels::attention_backward(context, args); });
 }
 
+/// The operands, the activation and the vector that goes with it.
+std::string activation_key(const char* name, kernels::ActivationKind kind, const Tensor& a, const Tensor& b,
+                           const char* vector) {
+  return fmt::format("gemm {} {} {}{} {}{}", name, kind == kernels::ActivationKind::gelu ? "gelu" : "swiglu",
+                     dtype_name(a.dtype), a.shape.str(), b.shape.str(), vector);
+}
+
 std::string shape_key(const AttentionShape& s, const Tensor& qkv) {
   return fmt::format("{} batch {} seq {} heads {}/{} dim {} dropout {} documents {}", dtype_name(qkv.dtype),
                      s.batch, s.seq, s.num_heads, s.num_query_groups, s.head_dim, s.dropout, s.max_documents);
@@ -142,7 +197,13 @@ std::string shape_key(const AttentionShape& s, const Tensor& qkv) {
 }  // namespace
 
 double isolated_ms(const Context& context, const std::any& problem, double seconds) {
-  if (const auto* gemm = std::any_cast<Gemm>(&problem)) return gemm_ms(context, *gemm, seconds);
+  if (const auto* gemm = std::any_cast<Gemm>(&problem)) return product_ms(context, *gemm, seconds);
+  if (const auto* args = std::any_cast<GemmActivationForward>(&problem)) {
+    return product_ms(context, *args, seconds);
+  }
+  if (const auto* args = std::any_cast<GemmActivationBackward>(&problem)) {
+    return product_ms(context, *args, seconds);
+  }
   if (const auto* args = std::any_cast<AttentionForward>(&problem)) {
     return attention_ms(context, *args, seconds);
   }
@@ -157,8 +218,13 @@ std::string problem_key(const std::any& problem) {
                        dtype_name(gemm->b.dtype), gemm->b.shape.str(), dtype_name(gemm->out.dtype),
                        gemm->trans_a ? "t" : "n", gemm->trans_b ? "t" : "n",
                        gemm->accumulate ? " accumulated" : "",
-                       std::string(gemm->bias ? " bias" : "") + (gemm->gelu ? " gelu" : "") +
-                           (gemm->fast_accumulation ? " fast" : ""));
+                       std::string(gemm->bias ? " bias" : "") + (gemm->fast_accumulation ? " fast" : ""));
+  }
+  if (const auto* args = std::any_cast<GemmActivationForward>(&problem)) {
+    return activation_key("forward", args->kind, args->a, args->b, args->bias ? " bias" : "");
+  }
+  if (const auto* args = std::any_cast<GemmActivationBackward>(&problem)) {
+    return activation_key("backward", args->kind, args->a, args->b, args->dbias ? " bias gradient" : "");
   }
   if (const auto* args = std::any_cast<AttentionForward>(&problem)) {
     return "attention forward " + shape_key(args->shape, args->qkv);

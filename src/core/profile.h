@@ -24,8 +24,8 @@ struct OpCall {
   const char* name = "";  ///< "norm_forward", "gemm", "copy", "all_reduce"
   std::string label;      ///< of the ProfileLabels around it: "linear_fc1 fprop", or empty
   OpCost cost;
-  /// The arguments (kernels::Gemm, AttentionForward, AttentionBackward) of those whose speed does not follow
-  /// from flops and bytes alone; else empty.
+  /// The arguments (kernels::Gemm, GemmActivationForward, GemmActivationBackward, AttentionForward, AttentionBackward) of
+  /// those whose speed does not follow from flops and bytes alone; else empty.
   std::any problem;
 };
 

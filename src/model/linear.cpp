@@ -4,6 +4,7 @@
 
 #include "core/profile.h"
 #include "kernels/gemm/gemm.h"
+#include "kernels/gemm/gemm_activation.h"
 
 namespace te::model {
 
@@ -87,11 +88,20 @@ void Linear::plan_grad_operand(MemoryPlan& plan, Operand& grad, const Dimensions
 // --- products ----------------------------------------------------------------------------------------------
 
 void Linear::fprop(const Context& context, const Operand& input, const Tensor& y, int64_t first,
-                   int64_t count, bool with_bias, const Tensor& gelu) const {
+                   int64_t count, bool with_bias, const ActivationOutput& activation) const {
   const ProfileLabel label(spec_.name, "fprop");
-  kernels::Gemm product{.b = weight_->value, .out = y.slice_rows(first, count), .trans_b = true};
-  if (with_bias && bias_ != nullptr) product.bias = bias_->value;
-  if (gelu) product.gelu = gelu.slice_rows(first, count);
+  TE_CHECK(!activation || !fp8(), "{}: FP8 products have no activation", spec_.name);
+  const Tensor bias = with_bias && bias_ != nullptr ? bias_->value : Tensor{};
+  if (activation) {
+    return kernels::gemm_activation_forward(context, {.kind = activation.kind,
+                                                      .a = input.hp.slice_rows(first, count),
+                                                      .b = weight_->value,
+                                                      .bias = bias,
+                                                      .out = y.slice_rows(first, count),
+                                                      .y = activation.out.slice_rows(first, count)});
+  }
+  kernels::Gemm product{
+      .b = weight_->value, .out = y.slice_rows(first, count), .trans_b = true, .bias = bias};
   if (input_quantizer_.enabled()) {
     product.a = input.q.rowwise.slice_rows(first, count);
     product.b = weight_operand_.q.rowwise;
@@ -106,9 +116,20 @@ void Linear::fprop(const Context& context, const Operand& input, const Tensor& y
 
 // In FP8 the contraction runs over `out`, so W enters transposed.
 void Linear::dgrad(const Context& context, const Operand& grad, const Tensor& dx, int64_t first,
-                   int64_t count) const {
+                   int64_t count, const ActivationGradient& activation) const {
   const ProfileLabel label(spec_.name, "dgrad");
+  TE_CHECK(!activation || !fp8(), "{}: FP8 products have no activation", spec_.name);
   const Tensor rows = dx.slice_rows(first, count);
+  if (activation) {
+    return kernels::gemm_activation_backward(context, {.kind = activation.kind,
+                                                       .a = grad.hp.slice_rows(first, count),
+                                                       .b = weight_->value,
+                                                       .x = activation.x.slice_rows(first, count),
+                                                       .dx = activation.dx.slice_rows(first, count),
+                                                       .dbias = activation.dbias,
+                                                       .scratch = activation.scratch,
+                                                       .d_y = rows});
+  }
   if (!grad_quantizer_.enabled()) {
     return kernels::gemm(context, {.a = grad.hp.slice_rows(first, count), .b = weight_->value, .out = rows});
   }

@@ -9,6 +9,7 @@
 
 #include "core/device.h"
 #include "fp8/recipe.h"
+#include "kernels/activation/activation.h"
 #include "kernels/quantize/quantize.h"
 #include "model/parameter_store.h"
 #include "model/pass.h"
@@ -26,6 +27,22 @@ struct OperandTarget {
 struct GradExtras {
   Tensor dbias;            ///< += column sums of dy as it is stored
   kernels::Fp8Output fp8;  ///< dy as it is stored, cast
+};
+
+/// The activation behind a product y = x W^T + b (kernels/gemm/gemm_activation.h). Empty: none.
+struct ActivationOutput {
+  kernels::ActivationKind kind = kernels::ActivationKind::swiglu;
+  Tensor out;  ///< [tokens, ffn]: the activation of y
+  explicit operator bool() const { return static_cast<bool>(out); }
+};
+/// The gradient of the activation in front of a linear, as part of the linear's dgrad. Empty: none.
+struct ActivationGradient {
+  kernels::ActivationKind kind = kernels::ActivationKind::swiglu;
+  Tensor x;        ///< [tokens, fc1]: what the activation took
+  Tensor dx;       ///< out [tokens, fc1]
+  Tensor dbias;    ///< optional [fc1]: += column sums of dx
+  Tensor scratch;  ///< for dbias, as in kernels::GemmActivationBackward
+  explicit operator bool() const { return static_cast<bool>(dx); }
 };
 
 class Linear {
@@ -68,11 +85,12 @@ class Linear {
   void plan_grad_operand(MemoryPlan& plan, fp8::Operand& grad, const Dimensions& dims, Scratch& scratch,
                          bool deferred) const;
 
-  /// Rows [first, first + count) of y = x W^T (+ b) and of its GELU, if that is asked for; and of dx = dy W.
+  /// Rows [first, first + count) of y = x W^T (+ b); and of dx = dy W. With an activation, which FP8 products do not have,
+  /// also those of its output; or those of its gradient, and dx is then scratch.
   void fprop(const Context& context, const fp8::Operand& input, const Tensor& y, int64_t first, int64_t count,
-             bool with_bias, const Tensor& gelu = {}) const;
-  void dgrad(const Context& context, const fp8::Operand& grad, const Tensor& dx, int64_t first,
-             int64_t count) const;
+             bool with_bias, const ActivationOutput& activation = {}) const;
+  void dgrad(const Context& context, const fp8::Operand& grad, const Tensor& dx, int64_t first, int64_t count,
+             const ActivationGradient& activation = {}) const;
   Tensor bias_gradient() const { return bias_ != nullptr ? bias_->grad : Tensor{}; }
 
   Spec spec_;

@@ -42,8 +42,8 @@ ColumnParallelLinear::ColumnParallelLinear(std::string name, int layer, const st
 
 // The producer writes this rank's tokens; input holds all of them, and in FP8 no high-precision form.
 void ColumnParallelLinear::plan_input(MemoryPlan& plan, Operand& input, const Dimensions& dims,
-                                      Scratch& scratch, bool saved) const {
-  plan_operand(plan, input, dims, scratch, saved, tensor_.sequence() && fp8());
+                                      Scratch& scratch, bool saved, bool hp_exists) const {
+  plan_operand(plan, input, dims, scratch, saved, hp_exists || (tensor_.sequence() && fp8()));
 }
 
 void ColumnParallelLinear::plan_share(MemoryPlan& plan, const Dimensions& dims, Scratch& scratch) {
@@ -90,9 +90,10 @@ void ColumnParallelLinear::gather_input(const Context& context, Operand& input, 
 }
 
 void ColumnParallelLinear::forward(const Context& context, Operand& input, const Tensor& y, const Pass& pass,
-                                   const Tensor& gelu) {
-  gather_input(context, input, pass,
-               [&](int64_t first, int64_t count) { fprop(context, input, y, first, count, true, gelu); });
+                                   const ActivationOutput& activation) {
+  gather_input(context, input, pass, [&](int64_t first, int64_t count) {
+    fprop(context, input, y, first, count, true, activation);
+  });
 }
 
 void ColumnParallelLinear::complete_input(const Context& context, Operand& input, const Pass& pass) {
@@ -172,8 +173,11 @@ GradExtras RowParallelLinear::grad_extras(Operand& grad, const Pass& pass) const
 
 void RowParallelLinear::backward(const Context& context, const Tensor& dy, Operand& grad,
                                  const Operand& input, const Tensor& dx, const Pass& pass,
-                                 const Scratch& scratch, bool deferred) {
-  const auto products = [&](int64_t first, int64_t count) { dgrad(context, grad, dx, first, count); };
+                                 const Scratch& scratch, bool deferred,
+                                 const ActivationGradient& activation) {
+  const auto products = [&](int64_t first, int64_t count) {
+    dgrad(context, grad, dx, first, count, activation);
+  };
   const fp8::QuantizeMode mode = pass.quantize_mode();
   const Tensor dbias = grad.bias_summed ? Tensor{} : bias_gradient();
   TE_CHECK(!grad.quantized || !dbias, "{}: dy came in FP8 without its column sums", spec_.name);

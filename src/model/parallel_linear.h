@@ -23,16 +23,16 @@ class ColumnParallelLinear : public Linear {
 
   /// What is in work with sequence parallelism: every layer's, also where layers share a set of activations.
   void plan_share(MemoryPlan& plan, const Dimensions& dims, Scratch& scratch);
-  void plan_input(MemoryPlan& plan, fp8::Operand& input, const Dimensions& dims, Scratch& scratch,
-                  bool saved) const;
+  void plan_input(MemoryPlan& plan, fp8::Operand& input, const Dimensions& dims, Scratch& scratch, bool saved,
+                  bool hp_exists = false) const;
   void plan_grad(MemoryPlan& plan, fp8::Operand& grad, const Dimensions& dims, Scratch& scratch,
                  bool deferred) const;
 
   /// The target for the producer of x, [stream, in].
   OperandTarget input_target(fp8::Operand& input, const Pass& pass);
-  /// y [tokens, out] = x W^T + b; in BF16 also gelu = GELU(y), if that is asked for (kernels::Gemm::gelu).
+  /// y [tokens, out] = x W^T + b, and unless the linear is FP8 the activation of y, if that is asked for.
   void forward(const Context& context, fp8::Operand& input, const Tensor& y, const Pass& pass,
-               const Tensor& gelu = {});
+               const ActivationOutput& activation = {});
   /// Makes an input ready for wgrad when it was recomputed and not run through forward().
   void complete_input(const Context& context, fp8::Operand& input, const Pass& pass);
 
@@ -72,9 +72,11 @@ class RowParallelLinear : public Linear {
   /// For the producer of dy [stream, out], which then has to do all of it.
   GradExtras grad_extras(fp8::Operand& grad, const Pass& pass) const;
   /// From dy [stream, out]: dx [tokens, in] = dy W; W's gradient += dy^T x unless that is deferred; b's gradient. What the
-  /// producer was given is done.
+  /// producer was given is done. With `activation`, unless the linear is FP8: instead of dx, which is scratch then, the
+  /// gradient of the activation that made x.
   void backward(const Context& context, const Tensor& dy, fp8::Operand& grad, const fp8::Operand& input,
-                const Tensor& dx, const Pass& pass, const Scratch& scratch, bool deferred);
+                const Tensor& dx, const Pass& pass, const Scratch& scratch, bool deferred,
+                const ActivationGradient& activation = {});
 };
 
 }  // namespace te::model

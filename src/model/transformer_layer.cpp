@@ -82,7 +82,11 @@ void TransformerLayer::plan_activations(MemoryPlan& plan, LayerActivations& a, S
   const bool saved = recompute_ != config::Recompute::selective;
   linear_qkv_.plan_input(plan, a.qkv_input, dims_, scratch, saved);
   linear_proj_.plan_input(plan, a.proj_input, dims_, scratch, saved, true);
-  linear_fc1_.plan_input(plan, a.fc1_input, dims_, scratch, saved);
+  // Where linear_fc1's product makes linear_fc2's input, the two exist at once. d_inner is free in the forward pass, and in the
+  // backward pass between linear_fc2's dgrad and linear_proj's.
+  const bool apart = !saved && !fp8();
+  if (apart) plan.alias(a.fc1_input.hp, scratch.d_inner, dims_.dtype, {dims_.tokens, dims_.hidden});
+  linear_fc1_.plan_input(plan, a.fc1_input, dims_, scratch, saved, apart);
   linear_fc2_.plan_input(plan, a.fc2_input, dims_, scratch, saved, false);
 }
 
@@ -132,27 +136,28 @@ void TransformerLayer::forward_attention(const Context& context, LayerActivation
 
 void TransformerLayer::forward_mlp(const Context& context, LayerActivations& a, const Pass& pass,
                                    const Scratch& scratch) {
-  // 6. Up (for SwiGLU: gate and up in one product).
-  const Tensor gelu = fuses_gelu(context) ? linear_fc2_.input_target(a.fc2_input, pass).hp : Tensor{};
-  linear_fc1_.forward(context, a.fc1_input, a.fc1_out, pass, gelu);
-  // 7. The activation is linear_fc2's operand, where the product has not made it.
-  if (!gelu) run_activation(context, a, pass);
+  // 6. Up (for SwiGLU: gate and up in one product). 7. The activation is linear_fc2's operand: in FP8 a pass of its own, which
+  // casts it, and else part of the product's.
+  if (fp8()) {
+    linear_fc1_.forward(context, a.fc1_input, a.fc1_out, pass);
+    run_activation(context, a, pass);
+  } else {
+    const Tensor out = linear_fc2_.input_target(a.fc2_input, pass).hp;
+    linear_fc1_.forward(context, a.fc1_input, a.fc1_out, pass, {activation_kind(), out});
+  }
   // 8. Down; the result joins the stream in the next norm.
   linear_fc2_.forward(context, a.fc2_input, scratch.delta, pass, scratch);
   hidden_dropout(context, scratch.delta, scratch.delta, mlp_stream_, pass);
 }
 
-// On a GPU linear_fc1's product in BF16 gives GELU too, from values not yet rounded. Selective recompute has only the rounded
-// ones when it makes linear_fc2's operand again, and must make the same bits.
-bool TransformerLayer::fuses_gelu(const Context& context) const {
-  return context.is_cuda() && dims_.dtype == DType::bf16 && !swiglu_ && !fp8() &&
-         recompute_ != config::Recompute::selective;
+kernels::ActivationKind TransformerLayer::activation_kind() const {
+  return swiglu_ ? kernels::ActivationKind::swiglu : kernels::ActivationKind::gelu;
 }
 
 void TransformerLayer::run_activation(const Context& context, LayerActivations& a, const Pass& pass) {
   const OperandTarget target = linear_fc2_.input_target(a.fc2_input, pass);
-  const auto kind = swiglu_ ? kernels::ActivationKind::swiglu : kernels::ActivationKind::gelu;
-  kernels::activation_forward(context, {.kind = kind, .x = a.fc1_out, .y = target.hp, .y_fp8 = target.fp8});
+  kernels::activation_forward(
+      context, {.kind = activation_kind(), .x = a.fc1_out, .y = target.hp, .y_fp8 = target.fp8});
 }
 
 void TransformerLayer::hidden_dropout(const Context& context, const Tensor& x, const Tensor& y,
@@ -205,27 +210,30 @@ void TransformerLayer::backward_mlp(const Context& context, LayerActivations& a,
   const bool selective = recompute_ == config::Recompute::selective;
   const Pass again = pass.recomputed();
   const Tensor d_act{scratch.d_inner.data, dims_.dtype, {dims_.tokens, dims_.ffn}};
-  // 8'. Down.
   if (selective) {
     run_activation(context, a, again);
     linear_fc2_.complete_input(context, a.fc2_input, again);
   }
-  linear_fc2_.backward(context, branch_gradient(context, mlp_stream_, pass, scratch), g.fc2, a.fc2_input,
-                       d_act, pass, scratch, deferred);
-  // 7'. The activation's gradient is linear_fc1's grad_output, cast where it is made.
-  const OperandTarget target = linear_fc1_.grad_target(g.fc1, pass);
-  kernels::ActivationBackward activation;
-  activation.kind = swiglu_ ? kernels::ActivationKind::swiglu : kernels::ActivationKind::gelu;
-  activation.x = a.fc1_out;
-  activation.dy = d_act;
-  activation.dx = target.hp;
-  activation.dx_fp8 = target.fp8;
-  if (linear_fc1_.bias() != nullptr) {
-    activation.dbias = linear_fc1_.bias()->grad;
-    activation.scratch = scratch.column_sums;
-    g.fc1.bias_summed = true;
+  // 8'. Down; 7'. the activation's gradient is linear_fc1's grad_output: in FP8 a pass of its own, which casts it, and else part
+  // of linear_fc2's dgrad.
+  const Tensor dbias = linear_fc1_.bias() != nullptr ? linear_fc1_.bias()->grad : Tensor{};
+  const Tensor dy = branch_gradient(context, mlp_stream_, pass, scratch);
+  if (fp8()) {
+    linear_fc2_.backward(context, dy, g.fc2, a.fc2_input, d_act, pass, scratch, deferred);
+    const OperandTarget target = linear_fc1_.grad_target(g.fc1, pass);
+    kernels::activation_backward(context, {.kind = activation_kind(),
+                                           .x = a.fc1_out,
+                                           .dy = d_act,
+                                           .dx = target.hp,
+                                           .dx_fp8 = target.fp8,
+                                           .dbias = dbias,
+                                           .scratch = scratch.column_sums});
+  } else {
+    const Tensor dx = linear_fc1_.grad_target(g.fc1, pass).hp;
+    linear_fc2_.backward(context, dy, g.fc2, a.fc2_input, d_act, pass, scratch, deferred,
+                         {activation_kind(), a.fc1_out, dx, dbias, scratch.column_sums});
   }
-  kernels::activation_backward(context, activation);
+  g.fc1.bias_summed = static_cast<bool>(dbias);
   // 6'. Up.
   if (selective) {
     pre_mlp_layernorm_.forward(context, a.x_mid, {}, a.x_mid, a.norm2,

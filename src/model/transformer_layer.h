@@ -85,8 +85,8 @@ class TransformerLayer {
                     bool deferred);
   void backward_attention(const Context&, LayerActivations&, LayerGradients&, const LayerBelow&, const Pass&,
                           const Scratch&, bool deferred);
+  kernels::ActivationKind activation_kind() const;
   void run_activation(const Context&, LayerActivations&, const Pass&);
-  bool fuses_gelu(const Context&) const;
   void hidden_dropout(const Context&, const Tensor& x, const Tensor& y, uint64_t stream, const Pass&) const;
   Tensor branch_gradient(const Context&, uint64_t stream, const Pass&, const Scratch&) const;
   GradExtras branch_grad_extras(const RowParallelLinear& linear, fp8::Operand& grad, const Pass&) const;

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <regex>
 
 #include "config/config.h"
 #include "testing/temporary_folder.h"
@@ -87,6 +88,29 @@ TEST_F(TeBench, AccountsForEveryOperationOfAStep) {
   EXPECT_EQ(wgrad.at("calls"), 2);
   EXPECT_EQ(wgrad.at("problems").size(), 2u);
   EXPECT_EQ(operation(profile, "adamw").at("calls"), 1);
+}
+
+// In BF16 the products on both sides of the activation have it inside.
+TEST_F(TeBench, CountsAnActivationWithItsProduct) {
+  std::ofstream(folder_ / "bf16.yaml") << std::regex_replace(kConfig, std::regex("fp8: hybrid"), "fp8: off");
+  ASSERT_EQ(
+      run("step --steps 1 --profile --tune --config " + path("bf16.yaml") + " --json " + path("report.json")),
+      0)
+      << text("err");
+  const nlohmann::json entry = report().at(0);
+  const nlohmann::json& profile = entry.at("profile");
+  const nlohmann::json fc1 = operation(profile, "linear_fc1 fprop + activation");
+  EXPECT_EQ(fc1.at("group"), "products");
+  EXPECT_EQ(fc1.at("calls"), 4);
+  EXPECT_EQ(fc1.at("flops"), 4 * 2.0 * 64 * 192 * 64);
+  EXPECT_GT(fc1.at("floor_ms").get<double>(), 0.0);
+  EXPECT_EQ(fc1.at("problems").at(0).at("problem"), "gemm forward swiglu bf16[64, 64] [192, 64]");
+  const nlohmann::json fc2 = operation(profile, "linear_fc2 dgrad + activation");
+  EXPECT_EQ(fc2.at("calls"), 4);
+  EXPECT_EQ(fc2.at("flops"), 4 * 2.0 * 64 * 96 * 64);
+  EXPECT_GT(fc2.at("floor_ms").get<double>(), 0.0);
+  EXPECT_EQ(fc2.at("problems").at(0).at("problem"), "gemm backward swiglu bf16[64, 64] [64, 96]");
+  for (const auto& row : profile.at("operations")) EXPECT_NE(row.at("group"), "activation") << row;
 }
 
 TEST_F(TeBench, RefusesWithOneLine) {

@@ -4,6 +4,7 @@
 #include "kernels/attention/attention.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/gemm/gemm.h"
+#include "kernels/gemm_activation_cases.h"
 #include "kernels/norm/norm.h"
 #include "kernels/quantize/quantize.h"
 #include "testing/testing.h"
@@ -29,21 +30,37 @@ class Listener final : public OpObserver {
 TEST(OpCost, OfAProduct) {
   const Context cpu = Context::cpu();
   TestTensor a(cpu, DType::bf16, {32, 16}), b(cpu, DType::bf16, {48, 16}), out(cpu, DType::f32, {32, 48});
-  TestTensor y(cpu, DType::bf16, {32, 48}), gelu(cpu, DType::bf16, {32, 48});
   for (TestTensor* tensor : {&a, &b, &out}) tensor->fill_value(1.0f);
   Listener listener;
   gemm(cpu, {.a = a, .b = b, .out = out, .trans_b = true});
   gemm(cpu, {.a = a, .b = b, .out = out, .trans_b = true, .accumulate = true});
-  gemm(cpu, {.a = a, .b = b, .out = y, .trans_b = true, .gelu = gelu});
-  ASSERT_EQ(listener.calls.size(), 3u);
+  ASSERT_EQ(listener.calls.size(), 2u);
   EXPECT_STREQ(listener.calls[0].name, "gemm");
   EXPECT_EQ(listener.calls[0].label, "");
   EXPECT_EQ(listener.calls[0].cost.flops, 2.0 * 32 * 48 * 16);
   const double operands = 2.0 * (32 * 16 + 48 * 16), result = 4.0 * 32 * 48;
   EXPECT_EQ(listener.calls[0].cost.bytes, operands + result);
   EXPECT_EQ(listener.calls[1].cost.bytes, operands + 2 * result);
-  EXPECT_EQ(listener.calls[2].cost.bytes, operands + 2 * 2.0 * 32 * 48);
   EXPECT_NE(std::any_cast<Gemm>(&listener.calls[0].problem), nullptr);
+  EXPECT_EQ(listener.open, 0);
+}
+
+// One operation each, however many it is made of.
+TEST(OpCost, OfAProductWithAnActivation) {
+  const Context cpu = Context::cpu();
+  const testing::GemmActivationOperands tensors(cpu, {ActivationKind::swiglu, DType::bf16, 32, 24, 16, true});
+  Listener listener;
+  gemm_activation_forward(cpu, tensors.forward());
+  gemm_activation_backward(cpu, tensors.backward());
+  ASSERT_EQ(listener.calls.size(), 2u);
+  EXPECT_STREQ(listener.calls[0].name, "gemm_activation_forward");
+  EXPECT_EQ(listener.calls[0].cost.flops, 2.0 * 32 * 48 * 16);
+  EXPECT_EQ(listener.calls[0].cost.bytes, 2.0 * (32 * 16 + 48 * 16 + 48 + 32 * 48 + 32 * 24));
+  EXPECT_NE(std::any_cast<GemmActivationForward>(&listener.calls[0].problem), nullptr);
+  EXPECT_STREQ(listener.calls[1].name, "gemm_activation_backward");
+  EXPECT_EQ(listener.calls[1].cost.flops, 2.0 * 32 * 24 * 16);
+  EXPECT_EQ(listener.calls[1].cost.bytes, 2.0 * (32 * 16 + 16 * 24 + 2 * 32 * 48));
+  EXPECT_NE(std::any_cast<GemmActivationBackward>(&listener.calls[1].problem), nullptr);
   EXPECT_EQ(listener.open, 0);
 }
 

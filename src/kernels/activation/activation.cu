@@ -1,22 +1,12 @@
 // SwiGLU and GELU on the GPU, in the tiles of fp8_tile.cuh, so that FP8 output costs no second pass.
 #include "kernels/activation/activation.h"
+#include "kernels/activation/activation_device.cuh"
 #include "kernels/activation/activation_math.h"
 #include "kernels/quantize/fp8_tile.cuh"
 #include "kernels/quantize/quantize_cuda.h"
 
 namespace te::kernels::cuda {
 namespace {
-
-/// FP32 tensors get the accurate exponential; for BF16 the fast one's relative error (below 1e-5) is far
-/// inside the rounding of the result. Every kernel of one type uses the same, so fused equals unfused.
-template <class T>
-__device__ __forceinline__ float sigmoid(float x) {
-  return 1.0f / (1.0f + expf(-x));
-}
-template <>
-__device__ __forceinline__ float sigmoid<__nv_bfloat16>(float x) {
-  return __fdividef(1.0f, 1.0f + __expf(-x));
-}
 
 template <class T>
 struct ForwardArgs {

@@ -12,6 +12,7 @@
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/embedding/embedding.h"
 #include "kernels/gemm/gemm.h"
+#include "kernels/gemm/gemm_activation.h"
 #include "kernels/norm/norm.h"
 #include "kernels/param_split/param_split.h"
 #include "kernels/quantize/quantize.h"
@@ -31,6 +32,11 @@ OpCost moves(std::initializer_list<Tensor> tensors, const Fp8Output& out) {
   OpCost cost = moves(tensors);
   cost.bytes += tensor_bytes(out.rowwise) + tensor_bytes(out.columnwise);
   return cost;
+}
+
+/// a [m, k] times a matrix of `n` columns.
+double product_flops(const Tensor& a, int64_t n) {
+  return 2.0 * static_cast<double>(a.numel()) * static_cast<double>(n);
 }
 
 /// One causal product over the scores.
@@ -108,9 +114,20 @@ OpCost op_cost(const EmbeddingBackward& args) {
 }
 
 OpCost op_cost(const Gemm& args) {
-  OpCost cost =
-      moves({args.a, args.b, args.out, args.accumulate ? args.out : Tensor{}, args.bias, args.gelu});
+  OpCost cost = moves({args.a, args.b, args.out, args.accumulate ? args.out : Tensor{}, args.bias});
   cost.flops = static_cast<double>(gemm_flops(args));
+  return cost;
+}
+
+OpCost op_cost(const GemmActivationForward& args) {
+  OpCost cost = moves({args.a, args.b, args.bias, args.out, args.y});
+  cost.flops = product_flops(args.a, args.out.cols());
+  return cost;
+}
+
+OpCost op_cost(const GemmActivationBackward& args) {
+  OpCost cost = moves({args.a, args.b, args.x, args.dx});
+  cost.flops = product_flops(args.a, args.b.cols());
   return cost;
 }
 
@@ -149,6 +166,12 @@ OpCost op_cost(const ZeroGranules& args) {
 }
 
 std::any op_problem(const Gemm& args) {
+  return args;
+}
+std::any op_problem(const GemmActivationForward& args) {
+  return args;
+}
+std::any op_problem(const GemmActivationBackward& args) {
   return args;
 }
 std::any op_problem(const AttentionForward& args) {

@@ -22,6 +22,8 @@ struct Dropout;
 struct EmbeddingForward;
 struct EmbeddingBackward;
 struct Gemm;
+struct GemmActivationForward;
+struct GemmActivationBackward;
 struct NormForward;
 struct NormBackward;
 struct ParamSplit;
@@ -44,6 +46,8 @@ OpCost op_cost(const Dropout& args);
 OpCost op_cost(const EmbeddingForward& args);
 OpCost op_cost(const EmbeddingBackward& args);
 OpCost op_cost(const Gemm& args);
+OpCost op_cost(const GemmActivationForward& args);
+OpCost op_cost(const GemmActivationBackward& args);
 OpCost op_cost(const NormForward& args);
 OpCost op_cost(const NormBackward& args);
 OpCost op_cost(const ParamSplit& args);
@@ -67,6 +71,8 @@ OpCost op_cost(const Args&... args) {
 
 /// What a benchmark needs to repeat the op by itself.
 std::any op_problem(const Gemm& args);
+std::any op_problem(const GemmActivationForward& args);
+std::any op_problem(const GemmActivationBackward& args);
 std::any op_problem(const AttentionForward& args);
 std::any op_problem(const AttentionBackward& args);
 template <class... Args>

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "core/float_types.h"
-#include "kernels/activation/activation_cpu.h"
 #include "kernels/common/checks.h"
 #include "kernels/gemm/gemm_cuda.h"
 #include "kernels/gemm/sgemm_cpu.h"
@@ -49,13 +48,6 @@ void check_args(const Gemm& args) {
   if (args.bias) {
     check_dtype("gemm", "bias", args.bias, args.out.dtype);
     check_shape("gemm", "bias", args.bias, {n});
-  }
-  if (args.gelu) {
-    TE_CHECK(args.a.dtype == DType::bf16 && args.out.dtype == DType::bf16 && !args.accumulate,
-             "gemm: gelu needs a bf16 product that does not accumulate; a is {}, out is {}{}",
-             dtype_name(args.a.dtype), dtype_name(args.out.dtype), args.accumulate ? ", accumulating" : "");
-    check_dtype("gemm", "gelu", args.gelu, DType::bf16);
-    check_shape("gemm", "gelu", args.gelu, {m, n});
   }
   if (is_fp8(args.a.dtype)) {
     TE_CHECK(m % kFp8Multiple == 0, "gemm: rows of FP8 tensor a {} must be a multiple of 16",
@@ -120,10 +112,6 @@ struct Product {
       if (bias != nullptr)
         for (int64_t c = 0; c < cols; ++c) sum[c] += to_float(bias[c]);
       for (int64_t c = 0; c < cols; ++c) out[c] = to_bf16(sum[c]);
-      if (!args.gelu) continue;
-      bfloat16* gelu = args.gelu.as<bfloat16>() + (row + r) * size.n + col;
-      for (int64_t c = 0; c < cols; ++c)
-        gelu[c] = to_bf16(activation_cpu<ActivationKind::gelu>(sum[c], 0.0f));
     }
   }
 };

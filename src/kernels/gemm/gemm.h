@@ -10,9 +10,7 @@
 // transposed copies of fp8_output.h bring dgrad and wgrad into it. FP32 operands give an FP32 result (without
 // TF32; on the CPU a BF16 one too), BF16 and FP8 operands a BF16 or FP32 one. Products and sums are FP32; the
 // result is rounded once. An accumulating product with a BF16 result (wgrad into BF16 main gradients) adds the
-// old value in FP32; cuBLASLt may round the product to BF16 before that. GELU (`gelu`) is a second result of a BF16
-// product, in the same pass over memory; where cuBLASLt has no such epilogue, a pass of its own takes it from the
-// rounded `out`.
+// old value in FP32; cuBLASLt may round the product to BF16 before that. Products with an activation: gemm_activation.h.
 //
 // Deterministic: a call repeated in a process gives the same bits on both backends (split sums are reduced in
 // a fixed order, and only in FP32). On the CPU the bits do not depend on the number of threads. On a GPU they
@@ -40,9 +38,6 @@ struct Gemm {
   const float* a_scale_inv = nullptr;
   const float* b_scale_inv = nullptr;
   bool fast_accumulation = false;  ///< FP8 on Hopper: FP22-like accumulator without promotion; for fprop only
-  /// Optional [m, n] bf16, for bf16 operands and out without accumulation: the GELU (tanh form, activation.h) of the
-  /// FP32 value that `out` is rounded from.
-  Tensor gelu;
 };
 
 /// FP8: m, n and k must be multiples of 16 (leading dimensions of 16 bytes; checked with the tensor named).

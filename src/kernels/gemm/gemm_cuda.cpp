@@ -4,7 +4,7 @@
 // [cols, rows] one, so out = op(a) op(b) is computed as out^T = op(b)^T op(a)^T: cuBLASLt's A is our b, its B
 // our a, and its m, n, k are our n, m, k. The FP8 form (a [m, k], b [n, k] with trans_b) becomes "TN", the
 // one that Hopper has; the bias, one value a column of out, becomes one a row of out^T, as the library's
-// epilogue wants it. With GELU the library's result D is our gelu, and our out its auxiliary matrix, GELU's input.
+// epilogue wants it.
 //
 // A problem is planned at its first use: descriptors, and the algorithm, which comes from the file of earlier
 // choices (gemm_cache.h), from timing the heuristic's candidates on the device, or is the first of these.
@@ -22,7 +22,6 @@
 #include <vector>
 
 #include "core/cuda_check.h"
-#include "kernels/activation/activation.h"
 #include "kernels/gemm/gemm_cache.h"
 #include "kernels/gemm/gemm_cuda.h"
 #include "kernels/gemm/gemm_tune.h"
@@ -122,7 +121,7 @@ void set(const Preference& preference, cublasLtMatmulPreferenceAttributes_t attr
 }
 
 /// All that the choice of an algorithm depends on.
-using Key = std::array<int64_t, 17>;
+using Key = std::array<int64_t, 16>;
 
 Key key_of(const Context& context, const Gemm& args) {
   const auto [m, n, k] = gemm_size(args);
@@ -141,7 +140,6 @@ Key key_of(const Context& context, const Gemm& args) {
           alignment_of(args.b.data),
           alignment_of(args.out.data),
           args.bias ? alignment_of(args.bias.data) : 0,
-          args.gelu ? alignment_of(args.gelu.data) : 0,
           static_cast<int64_t>(context.gemm_workspace().bytes())};
 }
 
@@ -150,24 +148,7 @@ struct Plan {
   Layout a, b, out;  ///< of our a, b and out
   cublasLtMatmulAlgo_t algo{};
   bool separate_bias = false;  ///< no such epilogue: prepare_bias, then an accumulating product
-  bool separate_gelu = false;  ///< no such epilogue: the product without it, then activation_forward
 };
-
-/// The library's result matrix.
-const Tensor& result_of(const Gemm& args) {
-  return args.gelu ? args.gelu : args.out;
-}
-
-/// cublasLt.h: the auxiliary matrix's leading dimension must be divisible by 8. That of both results makes rows of whole
-/// vectors, if the first one is aligned.
-bool can_fuse_gelu(const Gemm& args) {
-  return args.out.cols() % 8 == 0 && alignment_of(args.out.data) >= 16 && alignment_of(args.gelu.data) >= 16;
-}
-
-cublasLtEpilogue_t epilogue_of(const Gemm& args) {
-  if (args.gelu) return args.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
-  return args.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
-}
 
 MatmulDesc make_desc(const Gemm& args) {
   cublasLtMatmulDesc_t created = nullptr;
@@ -177,9 +158,8 @@ MatmulDesc make_desc(const Gemm& args) {
   set(desc, CUBLASLT_MATMUL_DESC_TRANSB, args.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N);
   if (is_fp8(args.a.dtype))
     set(desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<int8_t>(args.fast_accumulation ? 1 : 0));
-  set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(args));
+  set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE, args.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT);
   if (args.bias) set(desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(args.bias.dtype));
-  if (args.gelu) set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, args.out.cols());
   return desc;
 }
 
@@ -192,7 +172,6 @@ void set_pointers(const MatmulDesc& desc, const Gemm& args) {
     set(desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, args.a_scale_inv);
   }
   if (args.bias) set(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(args.bias.data));
-  if (args.gelu) set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, args.out.data);
 }
 
 Preference make_preference(const Context& context, const Gemm& args) {
@@ -207,8 +186,8 @@ Preference make_preference(const Context& context, const Gemm& args) {
   const auto align = [](const Tensor& tensor) { return static_cast<uint32_t>(alignment_of(tensor.data)); };
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, align(args.b));
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, align(args.a));
-  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, align(result_of(args)));
-  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, align(result_of(args)));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, align(args.out));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, align(args.out));
   return preference;
 }
 
@@ -235,8 +214,8 @@ cublasStatus_t launch(const Context& context, const Gemm& args, const Plan& plan
   const float alpha = 1.0f, beta = args.accumulate ? 1.0f : 0.0f;
   const Tensor workspace = context.gemm_workspace();
   return cublasLtMatmul(library(), plan.desc.get(), &alpha, args.b.data, plan.b.get(), args.a.data,
-                        plan.a.get(), &beta, result_of(args).data, plan.out.get(), destination,
-                        plan.out.get(), &algo, workspace.data, workspace.bytes(), cuda_stream(context));
+                        plan.a.get(), &beta, args.out.data, plan.out.get(), destination, plan.out.get(),
+                        &algo, workspace.data, workspace.bytes(), cuda_stream(context));
 }
 
 std::string describe(const Gemm& args) {
@@ -244,8 +223,7 @@ std::string describe(const Gemm& args) {
   return fmt::format("m {} n {} k {}, a {}{}, b {}{}, out {}{}{}", m, n, k, dtype_name(args.a.dtype),
                      args.trans_a ? " transposed" : "", dtype_name(args.b.dtype),
                      args.trans_b ? " transposed" : "", dtype_name(args.out.dtype),
-                     args.accumulate ? " accumulated" : "",
-                     std::string(args.bias ? ", bias" : "") + (args.gelu ? ", gelu" : ""));
+                     args.accumulate ? " accumulated" : "", args.bias ? ", bias" : "");
 }
 
 /// The choices of earlier processes on this GPU.
@@ -255,14 +233,12 @@ GemmCache& cache_of(const Context& context) {
   return cache;
 }
 
-/// The problem as a line of the file of choices: all that Key has. Without GELU nothing is said of it, so that files older
-/// than it stay valid.
+/// The problem as a line of the file of choices: all that Key has.
 std::string cache_key(const Context& context, const Gemm& args) {
-  return fmt::format(
-      "{}{}, alignment {} {} {} {}{}, workspace {}", describe(args),
-      args.fast_accumulation ? ", fast accumulation" : "", alignment_of(args.a.data),
-      alignment_of(args.b.data), alignment_of(args.out.data), args.bias ? alignment_of(args.bias.data) : 0,
-      args.gelu ? fmt::format(" {}", alignment_of(args.gelu.data)) : "", context.gemm_workspace().bytes());
+  return fmt::format("{}{}, alignment {} {} {} {}, workspace {}", describe(args),
+                     args.fast_accumulation ? ", fast accumulation" : "", alignment_of(args.a.data),
+                     alignment_of(args.b.data), alignment_of(args.out.data),
+                     args.bias ? alignment_of(args.bias.data) : 0, context.gemm_workspace().bytes());
 }
 
 /// Takes an earlier choice over into the plan, if there is one of enough effort that this library can run.
@@ -293,7 +269,7 @@ bool take_cached(const Context& context, const Gemm& args, Plan& plan) {
 cublasLtMatmulAlgo_t tune(const Context& context, const Gemm& args, const Plan& plan,
                           const std::vector<cublasLtMatmulAlgo_t>& algos) {
   const TuneScratch scratch(args.accumulate ? args.out.bytes() : 0);
-  void* destination = args.accumulate ? scratch.data() : result_of(args).data;
+  void* destination = args.accumulate ? scratch.data() : args.out.data;
   if (destination == nullptr || spent_ms > search().process_ms) return algos.front();
   TE_CUDA_CHECK(cudaStreamSynchronize(cuda_stream(context)));  // earlier work is not this search's time
   const auto start = std::chrono::steady_clock::now();
@@ -318,8 +294,7 @@ Plan make_plan(const Context& context, const Gemm& args) {
   Plan plan;
   // cuBLASLt's FP8 products take a BF16 bias only.
   plan.separate_bias = args.bias && is_fp8(args.a.dtype) && args.out.dtype == DType::f32;
-  plan.separate_gelu = args.gelu && !can_fuse_gelu(args);
-  if (plan.separate_bias || plan.separate_gelu) return plan;
+  if (plan.separate_bias) return plan;
   plan.desc = make_desc(args);
   plan.a = layout_of(args.a);
   plan.b = layout_of(args.b);
@@ -329,8 +304,8 @@ Plan make_plan(const Context& context, const Gemm& args) {
   const bool searching = autotune == GemmAutotune::on || autotune == GemmAutotune::full;
   const auto algos = candidates(context, args, plan, searching ? search().candidates : 1);
   if (algos.empty()) {
-    TE_CHECK(args.bias || args.gelu, "gemm: cuBLASLt has no algorithm for {}", describe(args));
-    (args.gelu ? plan.separate_gelu : plan.separate_bias) = true;
+    TE_CHECK(args.bias, "gemm: cuBLASLt has no algorithm for {}", describe(args));
+    plan.separate_bias = true;
     return plan;
   }
   plan.algo = searching && algos.size() > 1 ? tune(context, args, plan, algos) : algos.front();
@@ -356,14 +331,6 @@ void gemm(const Context& context, const Gemm& args) {
   // A plan's descriptor carries the pointers of the call, so planning and launching are one critical section.
   std::unique_lock lock(plans_mutex);
   const Plan& plan = plan_of(context, args);
-  if (plan.separate_gelu) {
-    lock.unlock();
-    Gemm product = args;
-    product.gelu = {};
-    cuda::gemm(context, product);
-    return kernels::activation_forward(context,
-                                       {.kind = ActivationKind::gelu, .x = args.out, .y = args.gelu});
-  }
   if (plan.separate_bias) {
     lock.unlock();
     prepare_bias(context, args.out, args.bias, args.accumulate);
@@ -373,7 +340,7 @@ void gemm(const Context& context, const Gemm& args) {
     return cuda::gemm(context, rest);
   }
   set_pointers(plan.desc, args);
-  TE_CUBLAS_CHECK(launch(context, args, plan, plan.algo, result_of(args).data));
+  TE_CUBLAS_CHECK(launch(context, args, plan, plan.algo, args.out.data));
 }
 
 void set_gemm_autotune(GemmAutotune mode) {

@@ -1,0 +1,102 @@
+// Checks of the products with an activation, and the two steps that each is where no kernel fuses them: everywhere on the CPU,
+// whose reference they are.
+#include "kernels/gemm/gemm_activation.h"
+
+#include <initializer_list>
+#include <utility>
+
+#include "kernels/common/checks.h"
+#include "kernels/gemm/gemm.h"
+#include "kernels/gemm/gemm_activation_cuda.h"
+#include "kernels/quantize/quantize.h"
+
+namespace te::kernels {
+namespace {
+
+using NamedTensor = std::pair<const char*, Tensor>;
+
+bool overlap(const Tensor& a, const Tensor& b) {
+  const auto* const first = static_cast<const char*>(a.data);
+  const auto* const second = static_cast<const char*>(b.data);
+  return a && b && first < second + b.bytes() && second < first + a.bytes();
+}
+
+void check_apart(const char* op, const NamedTensor& written, std::initializer_list<NamedTensor> others) {
+  for (const auto& [name, tensor] : others)
+    TE_CHECK(!overlap(written.second, tensor), "{}: {} and {} share memory", op, written.first, name);
+}
+
+/// Columns of the activation's input.
+int64_t input_cols(ActivationKind kind, int64_t ffn) {
+  return kind == ActivationKind::swiglu ? 2 * ffn : ffn;
+}
+
+void check_args(const char* op, const GemmActivationForward& args) {
+  check_hp(op, "a", args.a);
+  for (const auto& [name, tensor] :
+       {NamedTensor{"b", args.b}, NamedTensor{"out", args.out}, NamedTensor{"y", args.y}})
+    check_dtype(op, name, tensor, args.a.dtype);
+  const int64_t m = args.a.rows(), ffn = args.y.cols(), n = input_cols(args.kind, ffn);
+  check_shape(op, "y", args.y, {m, ffn});
+  check_shape(op, "out", args.out, {m, n});
+  check_shape(op, "b", args.b, {n, args.a.cols()});
+  if (args.bias) {
+    check_dtype(op, "bias", args.bias, args.a.dtype);
+    check_shape(op, "bias", args.bias, {n});
+  }
+  const NamedTensor a{"a", args.a}, b{"b", args.b}, bias{"bias", args.bias}, y{"y", args.y};
+  check_apart(op, {"out", args.out}, {a, b, bias, y});
+  check_apart(op, y, {a, b, bias});
+}
+
+void check_args(const char* op, const GemmActivationBackward& args) {
+  check_hp(op, "a", args.a);
+  for (const auto& [name, tensor] : {NamedTensor{"b", args.b}, NamedTensor{"x", args.x},
+                                     NamedTensor{"dx", args.dx}, NamedTensor{"d_y", args.d_y}})
+    check_dtype(op, name, tensor, args.a.dtype);
+  const int64_t m = args.a.rows(), ffn = args.b.cols(), n = input_cols(args.kind, ffn);
+  check_shape(op, "b", args.b, {args.a.cols(), ffn});
+  check_shape(op, "x", args.x, {m, n});
+  check_shape(op, "dx", args.dx, {m, n});
+  check_shape(op, "d_y", args.d_y, {m, ffn});
+  if (args.dbias) {
+    check_hp(op, "dbias", args.dbias);
+    check_shape(op, "dbias", args.dbias, {n});
+    check_dtype(op, "scratch", args.scratch, DType::f32);
+    TE_CHECK(args.scratch.numel() >= quantize_scratch_elements(m, n),
+             "{}: scratch holds {} elements, needs {}", op, args.scratch.numel(),
+             quantize_scratch_elements(m, n));
+  }
+  const NamedTensor a{"a", args.a}, b{"b", args.b}, x{"x", args.x}, d_y{"d_y", args.d_y};
+  check_apart(op, {"dx", args.dx}, {a, b, x, d_y});
+  check_apart(op, d_y, {a, b, x});
+}
+
+}  // namespace
+
+void gemm_activation_forward(const Context& context, const GemmActivationForward& args) {
+  check_args("gemm_activation_forward", args);
+  const ProfiledOp profiled(context, "gemm_activation_forward", args);
+#ifdef TE_WITH_CUDA
+  if (context.is_cuda() && cuda::gemm_activation_forward(context, args)) return;
+#endif
+  gemm(context, {.a = args.a, .b = args.b, .out = args.out, .trans_b = true, .bias = args.bias});
+  activation_forward(context, {.kind = args.kind, .x = args.out, .y = args.y});
+}
+
+void gemm_activation_backward(const Context& context, const GemmActivationBackward& args) {
+  check_args("gemm_activation_backward", args);
+  const ProfiledOp profiled(context, "gemm_activation_backward", args);
+#ifdef TE_WITH_CUDA
+  if (context.is_cuda() && cuda::gemm_activation_backward(context, args)) return;
+#endif
+  gemm(context, {.a = args.a, .b = args.b, .out = args.d_y});
+  activation_backward(context, {.kind = args.kind,
+                                .x = args.x,
+                                .dy = args.d_y,
+                                .dx = args.dx,
+                                .dbias = args.dbias,
+                                .scratch = args.scratch});
+}
+
+}  // namespace te::kernels

@@ -1,0 +1,50 @@
+// A linear layer's product together with the activation on one side of it: linear_fc1 with what follows it, and
+// linear_fc2's dgrad with the activation's gradient. On Hopper one kernel does both in BF16 (gemm_activation_hopper.cu), so
+// that the values between the two are not read again; elsewhere, and for sizes that kernel is not made for, gemm and the
+// activation's own op run one after the other.
+//
+//   forward   out[m, n] = a b^T + bias,            y[m, ffn] = activation(out)
+//   backward  dx[m, n]  = activation'(x) (a b),    dbias[n] += column sums of dx
+//
+// n is ffn with GELU and 2 ffn with SwiGLU, where out, x and dx are gate | up (activation.h).
+//
+// y is that of `out` as it is stored: bit for bit what activation_forward makes of it on the same backend, so y can be made
+// again from out. In the backward pass the FP32 product meets the slope as it is where the two are fused, and else rounded to
+// the tensors' dtype; dx is rounded once more.
+//
+// Deterministic as gemm is: which path is taken hangs on the shapes, dtypes, alignments and the device alone. The sums of
+// dbias have a fixed order on each path.
+#pragma once
+
+#include "core/device.h"
+#include "core/tensor.h"
+#include "kernels/activation/activation.h"
+
+namespace te::kernels {
+
+/// All tensors have one dtype, fp32 or bf16. What is written overlaps nothing else.
+struct GemmActivationForward {
+  ActivationKind kind = ActivationKind::swiglu;
+  Tensor a;     ///< [m, k]
+  Tensor b;     ///< [n, k]
+  Tensor bias;  ///< optional [n]
+  Tensor out;   ///< out [m, n]
+  Tensor y;     ///< out [m, ffn]
+};
+void gemm_activation_forward(const Context& context, const GemmActivationForward& args);
+
+/// All but dbias and scratch have one dtype, fp32 or bf16. What is written overlaps nothing else: dx is not x.
+struct GemmActivationBackward {
+  ActivationKind kind = ActivationKind::swiglu;
+  Tensor a;   ///< [m, k], dy of the linear behind the activation
+  Tensor b;   ///< [k, ffn], its weight
+  Tensor x;   ///< [m, n], what the forward pass wrote to `out`
+  Tensor dx;  ///< out [m, n]
+  Tensor
+      dbias;  ///< optional fp32 or bf16 (rounded once) [n]: += column sums of dx (after rounding; FP32 sums)
+  Tensor scratch;  ///< fp32, quantize_scratch_elements(m, n) when dbias is given
+  Tensor d_y;      ///< [m, ffn], scratch: the product, where it has to be stored
+};
+void gemm_activation_backward(const Context& context, const GemmActivationBackward& args);
+
+}  // namespace te::kernels

@@ -159,8 +159,7 @@ const auto kKeys = std::to_array<Key>({
      "0 to 2^64 - 1"},
     {TE_KEY(training.recompute), kBuiltIn, kAny,
      "Activations recomputed in the backward pass: none, the cheap ones of each layer, or whole layers. "
-     "Gradients are the same, bit for bit, but for `selective` in BF16 layers of a `gpt` model on a GPU: "
-     "GELU's argument is rounded there, and else not."},
+     "Gradients are the same, bit for bit."},
     {TE_KEY(training.deterministic), kBuiltIn, kAny,
      "On a GPU, sums of attention's backward pass in a fixed order, so that a run repeats bit for bit. It "
      "changes nothing for heads of 64 and 128 without attention dropout, whose kernel always does so; for "

@@ -1,0 +1,226 @@
+// Products with an activation on the GPU: against FP32 on the CPU, against the two steps on the device, and that the fused kernel
+// takes what it is made for.
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "kernels/elementwise/elementwise.h"
+#include "kernels/gemm/gemm_activation_cuda.h"
+#include "kernels/gemm_activation_cases.h"
+
+namespace te::kernels {
+namespace {
+
+using te::testing::count_different;
+using te::testing::GemmActivationCase;
+using te::testing::GemmActivationOperands;
+using te::testing::TestTensor;
+
+constexpr ActivationKind kKinds[] = {ActivationKind::gelu, ActivationKind::swiglu};
+using Size = std::array<int64_t, 3>;  ///< m, ffn, k
+
+/// Whole tiles of 128 x 192 and parts of them, k in whole steps of 64 and not; all with more tiles than an H200 has
+/// multiprocessors.
+std::vector<GemmActivationCase> fused_cases() {
+  std::vector<GemmActivationCase> all;
+  for (const ActivationKind kind : kKinds) {
+    for (const bool bias : {false, true})
+      for (const auto& [m, ffn, k] : {Size{4096, 3072, 768},
+                                      {2304, 1376, 512},
+                                      {2176, 1536, 1024},
+                                      {2000, 1544, 136},
+                                      {8704, 256, 64},
+                                      {3457, 776, 72},
+                                      {17000, 8, 8}})
+        all.push_back({kind, DType::bf16, m, ffn, k, bias});
+    all.push_back({kind, DType::bf16, 2304, 1376, 512, true, DType::bf16});
+  }
+  return all;
+}
+
+/// Rows that are not made of whole vectors, few tiles, FP32: two steps.
+std::vector<GemmActivationCase> other_cases() {
+  std::vector<GemmActivationCase> all;
+  for (const ActivationKind kind : kKinds) {
+    for (const bool bias : {false, true}) {
+      for (const auto& [m, ffn, k] :
+           {Size{1, 1, 1}, {33, 130, 66}, {4096, 770, 128}, {4096, 768, 130}, {256, 384, 512}})
+        all.push_back({kind, DType::bf16, m, ffn, k, bias});
+      all.push_back({kind, DType::f32, 4096, 768, 128, bias});
+    }
+  }
+  return all;
+}
+
+std::vector<GemmActivationCase> all_cases() {
+  std::vector<GemmActivationCase> all = fused_cases();
+  for (const GemmActivationCase& c : other_cases()) all.push_back(c);
+  return all;
+}
+
+/// |actual - expected| <= relative |expected| + absolute; NaN is not.
+void expect_close(const char* what, const std::vector<float>& actual, const std::vector<float>& expected,
+                  double relative, double absolute) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (size_t i = 0; i < actual.size(); ++i) {
+    const double bound = relative * std::abs(expected[i]) + absolute;
+    if (std::abs(actual[i] - expected[i]) <= bound) continue;  // ASSERT_NEAR is slow for millions
+    FAIL() << what << ", element " << i << ": " << actual[i] << ", must be " << expected[i] << " +- "
+           << bound;
+  }
+}
+
+#ifdef TE_WITH_CUDA
+// Whatever else the kernel refuses goes through the ops to the two steps; that it refuses nothing of this list is what its
+// speed in training hangs on.
+TEST(GemmActivationGpu, TheFusedKernelTakesWhatItIsMadeFor) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  for (const GemmActivationCase& c : fused_cases()) {
+    SCOPED_TRACE(c.name());
+    const GemmActivationOperands operands(gpu, c);
+    EXPECT_TRUE(cuda::gemm_activation_forward(gpu, operands.forward()));
+    // No model has a bias in front of SwiGLU.
+    const bool has_gradient = !c.bias || c.kind == ActivationKind::gelu;
+    EXPECT_EQ(cuda::gemm_activation_backward(gpu, operands.backward()), has_gradient);
+  }
+  for (const GemmActivationCase& c : other_cases()) {
+    SCOPED_TRACE(c.name());
+    const GemmActivationOperands operands(gpu, c);
+    EXPECT_FALSE(cuda::gemm_activation_forward(gpu, operands.forward()));
+    EXPECT_FALSE(cuda::gemm_activation_backward(gpu, operands.backward()));
+  }
+}
+#endif
+
+// All sums are FP32 and of the order of 1; tensor cores drop some 2e-5 of that. A result is then rounded once (`ulp` allows the
+// next neighbour); in two steps cuBLASLt may round the product before the bias is added (2^-9 of a sum below 8), and d_y is
+// rounded. A factor of SwiGLU's gradients is below 10.
+TEST(GemmActivationGpu, AgreesWithFp32OnTheCpu) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0), cpu = Context::cpu();
+  for (const GemmActivationCase& c : all_cases()) {
+    SCOPED_TRACE(c.name());
+    const double ulp = c.dtype == DType::bf16 ? 1.0 / 128.0 : 2e-5;
+    const double absolute = c.dtype == DType::bf16 ? 1e-3 : 1e-4;
+    GemmActivationCase exact = c;
+    exact.dtype = exact.main_grad = DType::f32;
+    GemmActivationOperands want(cpu, exact), got(gpu, c);
+    for (const auto& [to, from] : {std::pair{&want.a, &got.a},
+                                   {&want.b, &got.b},
+                                   {&want.bias, &got.bias},
+                                   {&want.dy, &got.dy},
+                                   {&want.w, &got.w},
+                                   {&want.dbias, &got.dbias}})
+      to->fill(from->floats());
+    gemm_activation_forward(cpu, want.forward());
+    gemm_activation_forward(gpu, got.forward());
+    const double bias_rounding = c.bias && c.dtype == DType::bf16 ? 8.0 / 512.0 : 0.0;
+    expect_close("out", got.out.floats(), want.out.floats(), ulp, absolute + bias_rounding);
+    // The rest from `out` as the device has stored it.
+    want.out.fill(got.out.floats());
+    activation_forward(cpu, {.kind = c.kind, .x = want.out, .y = want.y});
+    expect_close("y", got.y.floats(), want.y.floats(), ulp, 0.1 * absolute);
+    gemm_activation_backward(cpu, want.backward());
+    gemm_activation_backward(gpu, got.backward());
+    const std::vector<float> dx = got.dx.floats();
+    expect_close("dx", dx, want.dx.floats(), ulp, absolute);
+    EXPECT_LT(te::testing::relative_error(dx, want.dx.floats()), 0.5 * ulp);
+    if (!c.bias) continue;
+    // Column sums of dx as it is stored.
+    const GemmActivationOperands old(cpu, c);
+    want.dx.fill(dx);
+    want.dbias.fill(old.dbias.floats());
+    bias_gradient(cpu, want.dx, want.dbias, want.scratch);
+    expect_close("dbias", got.dbias.floats(), want.dbias.floats(),
+                 c.main_grad == DType::bf16 ? 1.0 / 128.0 : 1e-5, 2e-3);
+  }
+}
+
+// y bit for bit, as selective recomputation needs it; the rest within roundings.
+TEST(GemmActivationGpu, AgreesWithAProductThenAnActivation) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  for (const GemmActivationCase& c : all_cases()) {
+    SCOPED_TRACE(c.name());
+    const double ulp = c.dtype == DType::bf16 ? 1.0 / 128.0 : 2e-5;
+    const double absolute = c.dtype == DType::bf16 ? 1e-3 : 1e-4;
+    const double bias_rounding = c.bias && c.dtype == DType::bf16 ? 8.0 / 512.0 : 0.0;
+    GemmActivationOperands one(gpu, c), two(gpu, c);
+    gemm_activation_forward(gpu, one.forward());
+    two.forward_in_two_steps(gpu);
+    expect_close("out", one.out.floats(), two.out.floats(), ulp, absolute + bias_rounding);
+    two.out.fill_raw(one.out.raw().data());
+    activation_forward(gpu, {.kind = c.kind, .x = two.out, .y = two.y});
+    EXPECT_EQ(count_different(one.y.raw(), two.y.raw(), dtype_size(c.dtype)), 0);
+    gemm_activation_backward(gpu, one.backward());
+    two.backward_in_two_steps(gpu);
+    expect_close("dx", one.dx.floats(), two.dx.floats(), 1.5 * ulp, absolute);
+    EXPECT_LT(te::testing::relative_error(one.dx.floats(), two.dx.floats()), 0.6 * ulp);
+  }
+}
+
+TEST(GemmActivationGpu, RepeatedCallsGiveTheSameBits) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  for (const GemmActivationCase& c : fused_cases()) {
+    SCOPED_TRACE(c.name());
+    std::vector<std::vector<uint8_t>> first;
+    for (int i = 0; i < 3; ++i) {
+      const GemmActivationOperands operands(gpu, c);
+      gemm_activation_forward(gpu, operands.forward());
+      gemm_activation_backward(gpu, operands.backward());
+      const std::vector<std::vector<uint8_t>> bits = {operands.out.raw(), operands.y.raw(), operands.dx.raw(),
+                                                      operands.dbias.raw()};
+      if (i == 0) first = bits;
+      EXPECT_EQ(bits, first);
+    }
+  }
+}
+
+// Rows of larger tensors, as a tensor-parallel layer passes them: nothing in front of them or behind is touched, and values
+// are those of the rows by themselves.
+TEST(GemmActivationGpu, RowsOfLargerTensors) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  constexpr int64_t kBefore = 3, kRows = 2113, kAfter = 125;
+  for (const ActivationKind kind : kKinds) {
+    for (const bool bias : {false, true}) {
+      if (bias && kind == ActivationKind::swiglu)
+        continue;  // two steps, whose algorithm may depend on addresses
+      const GemmActivationCase c{kind, DType::bf16, kBefore + kRows + kAfter, 1544, 200, bias};
+      GemmActivationCase part = c;
+      part.m = kRows;
+      SCOPED_TRACE(c.name());
+      const GemmActivationOperands whole(gpu, c);
+      GemmActivationOperands alone(gpu, part);
+      const auto rows = [](const Tensor& tensor) { return tensor.slice_rows(kBefore, kRows); };
+      gpu.copy(alone.a, rows(whole.a));
+      gpu.copy(alone.dy, rows(whole.dy));
+      GemmActivationForward forward = whole.forward();
+      forward.a = rows(forward.a), forward.out = rows(forward.out), forward.y = rows(forward.y);
+      gemm_activation_forward(gpu, forward);
+      gemm_activation_forward(gpu, alone.forward());
+      GemmActivationBackward backward = whole.backward();
+      backward.a = rows(backward.a), backward.x = rows(backward.x);
+      backward.dx = rows(backward.dx), backward.d_y = rows(backward.d_y);
+      gemm_activation_backward(gpu, backward);
+      gemm_activation_backward(gpu, alone.backward());
+      for (const auto& [sliced, own] :
+           {std::pair{&whole.out, &alone.out}, {&whole.y, &alone.y}, {&whole.dx, &alone.dx}}) {
+        const std::vector<uint8_t> all = sliced->raw(), middle = own->raw();
+        const size_t row = middle.size() / kRows, first = kBefore * row, last = first + middle.size();
+        EXPECT_EQ(std::memcmp(all.data() + first, middle.data(), middle.size()), 0);
+        for (size_t i = 0; i < all.size(); ++i) {
+          const bool inside = i >= first && i < last;
+          ASSERT_TRUE(inside || all[i] == 0xff) << "byte " << i << " outside of the rows";
+        }
+      }
+      EXPECT_EQ(whole.dbias.floats(), alone.dbias.floats());
+    }
+  }
+}
+
+}  // namespace
+}  // namespace te::kernels

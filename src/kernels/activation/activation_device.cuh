@@ -4,6 +4,7 @@
 #include <cuda_bf16.h>
 
 #include "kernels/activation/activation_math.h"
+#include "kernels/common/cuda_common.cuh"
 
 namespace te::kernels::cuda {
 
@@ -15,7 +16,21 @@ __device__ __forceinline__ float sigmoid(float x) {
 }
 template <>
 __device__ __forceinline__ float sigmoid<__nv_bfloat16>(float x) {
-  return __fdividef(1.0f, 1.0f + __expf(-x));
+  return reciprocal_fast(1.0f + exp2_fast(x * -kLog2E));
+}
+
+/// The same of several at a time, written so that their latencies overlap: left alone the compiler takes them one by one
+/// where registers are short.
+template <int kCount>
+__device__ __forceinline__ void sigmoids(float (&x)[kCount]) {
+#pragma unroll
+  for (float& value : x) value *= -kLog2E;
+#pragma unroll
+  for (float& value : x) asm volatile("ex2.approx.ftz.f32 %0, %0;" : "+f"(value));
+#pragma unroll
+  for (float& value : x) value += 1.0f;
+#pragma unroll
+  for (float& value : x) asm volatile("rcp.approx.ftz.f32 %0, %0;" : "+f"(value));
 }
 
 }  // namespace te::kernels::cuda

@@ -8,8 +8,6 @@
 //
 // Units are handed out to the blocks of the grid as they become free, the long ones first; of as many heads at a time as the
 // L2 cache has room for.
-#include <cudaTypedefs.h>
-
 #include <algorithm>
 
 #include "kernels/attention/flash_attention.h"

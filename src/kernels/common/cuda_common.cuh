@@ -73,7 +73,7 @@ inline bool is_aligned(const void* pointer, size_t bytes) {
   return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
 }
 
-// --- exponentials ------------------------------------------------------------------------------------------
+// --- exponentials, reciprocals -----------------------------------------------------------------------------
 
 constexpr float kLog2E = 1.4426950408889634f;
 
@@ -81,6 +81,12 @@ constexpr float kLog2E = 1.4426950408889634f;
 __device__ __forceinline__ float exp2_fast(float x) {
   float result;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+/// 1 / x; 0 where that is below the normal numbers.
+__device__ __forceinline__ float reciprocal_fast(float x) {
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
   return result;
 }
 

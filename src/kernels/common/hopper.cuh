@@ -52,6 +52,28 @@ __device__ __forceinline__ void wait(uint64_t* barrier, uint32_t parity) {
       "r"(parity)
       : "memory");
 }
+/// At the barrier of another block of the cluster. (Without .release at the scope of the cluster, which would wait for all
+/// that the thread has under way: what is told here is that products have read shared memory.)
+__device__ __forceinline__ void arrive_at(uint64_t* barrier, uint32_t rank) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
+      "}\n" ::"r"(shared_address(barrier)),
+      "r"(rank)
+      : "memory");
+}
+/// This block's number within its cluster.
+__device__ __forceinline__ uint32_t cluster_rank() {
+  uint32_t rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+/// A barrier of all threads of the cluster.
+__device__ __forceinline__ void sync_cluster() {
+  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
 /// A barrier of some of the block's warps.
 template <int kThreads>
 __device__ __forceinline__ void sync_warps(int id) {
@@ -73,6 +95,16 @@ __device__ __forceinline__ void load_box(void* to, const CUtensorMap* map, uint6
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], "
       "[%2];" ::"r"(shared_address(to)),
       "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "r"(z)
+      : "memory");
+}
+/// The same for all blocks of the cluster in `ranks` (a bit each), at the same place of their shared memory; each is told by
+/// its own barrier.
+__device__ __forceinline__ void load_box_for(uint16_t ranks, void* to, const CUtensorMap* map,
+                                             uint64_t* barrier, int x, int y, int z) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+      "[%1, {%3, %4, %5}], [%2], %6;" ::"r"(shared_address(to)),
+      "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "r"(z), "h"(ranks)
       : "memory");
 }
 /// A multiple of 16 bytes, both ends aligned to 16.
@@ -104,8 +136,10 @@ __device__ __forceinline__ void add_floats(float* to, const void* from, uint32_t
 __device__ __forceinline__ void commit_stores() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
+/// Until all committed groups but the last kPending have read their source.
+template <int kPending = 0>
 __device__ __forceinline__ void wait_for_sources() {
-  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 /// Until they are done and this thread can see them.
 __device__ __forceinline__ void wait_for_stores() {
@@ -137,6 +171,19 @@ __device__ __forceinline__ void store_matrices(uint32_t address, uint32_t a, uin
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a),
                "r"(b), "r"(c), "r"(d)
                : "memory");
+}
+/// The reverse of store_matrices.
+__device__ __forceinline__ void load_matrices(uint32_t address, uint32_t (&d)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+               : "r"(address)
+               : "memory");
+}
+__device__ __forceinline__ float low_bf16(uint32_t packed) {
+  return __uint_as_float(packed << 16);
+}
+__device__ __forceinline__ float high_bf16(uint32_t packed) {
+  return __uint_as_float(packed & 0xffff0000u);
 }
 __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
   uint32_t packed;
@@ -189,6 +236,11 @@ __device__ __forceinline__ void arrived(float (&d)[kCount]) {
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, " \
   "%49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 
+#define TE_R96                                                                              \
+  TE_R64                                                                                    \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, " \
+  "%81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+
 /// How an operand lies in shared memory: rows of it are summed over (rows) or its columns are (columns).
 enum class Sum : int { columns = 0, rows = 1 };
 
@@ -197,7 +249,7 @@ enum class Sum : int { columns = 0, rows = 1 };
 /// d[4 g + 2 * (row + 8) + (column + 1)].
 template <int kN, Sum kA, Sum kB>
 __device__ __forceinline__ void product(float (&d)[kN / 2], uint64_t a, uint64_t b, bool add) {
-  static_assert(kN == 64 || kN == 128);
+  static_assert(kN == 64 || kN == 128 || kN == 192);
   if constexpr (kN == 64)
     asm volatile(
         "{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\n"
@@ -205,12 +257,19 @@ __device__ __forceinline__ void product(float (&d)[kN / 2], uint64_t a, uint64_t
         "}, %32, %33, add, 1, 1, %35, %36;\n}\n"
         : TE_D32(d, 0)
         : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(static_cast<int>(kA)), "n"(static_cast<int>(kB)));
-  else
+  else if constexpr (kN == 128)
     asm volatile(
         "{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" TE_R64
         "}, %64, %65, add, 1, 1, %67, %68;\n}\n"
         : TE_D32(d, 0), TE_D32(d, 32)
+        : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(static_cast<int>(kA)), "n"(static_cast<int>(kB)));
+  else
+    asm volatile(
+        "{\n.reg .pred add;\nsetp.ne.b32 add, %98, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {" TE_R96
+        "}, %96, %97, add, 1, 1, %99, %100;\n}\n"
+        : TE_D32(d, 0), TE_D32(d, 32), TE_D32(d, 64)
         : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(static_cast<int>(kA)), "n"(static_cast<int>(kB)));
 }
 
@@ -242,5 +301,6 @@ __device__ __forceinline__ void product(float (&d)[kN / 2], const uint32_t* a, u
 #undef TE_D32
 #undef TE_R32
 #undef TE_R64
+#undef TE_R96
 
 }  // namespace te::kernels::hopper

@@ -1,14 +1,122 @@
-// Products with an activation in the epilogue. No shape is taken yet: the ops run in two steps.
+// Products with an activation behind them on Hopper: which shapes, and how they are launched.
+#include <algorithm>
+
+#include "kernels/gemm/activation_epilogues.cuh"
 #include "kernels/gemm/gemm_activation_cuda.h"
+#include "kernels/common/tensor_map.h"
+#include "kernels/quantize/quantize_cuda.h"
 
 namespace te::kernels::cuda {
+namespace {
 
-bool gemm_activation_forward(const Context&, const GemmActivationForward&) {
-  return false;
+using namespace fused;
+
+constexpr int kClustersTogether = 8;
+
+/// Bulk copies want 16 bytes: addresses, and the distance of rows.
+bool suits_boxes(const Tensor& tensor) {
+  return tensor.dtype == DType::bf16 && tensor.cols() % 8 == 0 && is_aligned(tensor.data, 16);
 }
 
-bool gemm_activation_backward(const Context&, const GemmActivationBackward&) {
-  return false;
+/// [rows, blocks * columns] as boxes of 64 x `width`.
+CUtensorMap tiles_of(const Tensor& tensor, int64_t blocks, int64_t width) {
+  const int64_t columns = tensor.cols() / blocks;
+  return tensor_map(tensor.data, {.dims = {columns, blocks, tensor.rows()},
+                                  .strides = {1, columns, tensor.cols()},
+                                  .box = {width, 1, 64}});
+}
+/// Rows of [rows, depth] as boxes of `rows_of_box` x kDepth; the rows are `blocks` blocks.
+CUtensorMap operand_of(const Tensor& tensor, int64_t blocks, int64_t rows_of_box) {
+  const int64_t depth = tensor.cols(), rows = tensor.rows() / blocks;
+  return tensor_map(tensor.data, {.dims = {depth, rows, blocks},
+                                  .strides = {1, depth, rows * depth},
+                                  .box = {kDepth, rows_of_box, 1}});
+}
+
+/// m x ffn is the shape of the activation's result, k what is summed over.
+ProductParams params_of(int64_t m, int64_t ffn, int64_t k, int64_t columns_of_tile) {
+  const int clusters = static_cast<int>(ceil_div(m, kRows * kCluster)),
+            columns = static_cast<int>(ceil_div(ffn, columns_of_tile));
+  return {.clusters_of_rows = clusters,
+          .column_tiles = columns,
+          .depth_stages = static_cast<int>(ceil_div(k, kDepth)),
+          .together = kClustersTogether,
+          .tiles = clusters * columns,
+          .rows = static_cast<int>(m),
+          .columns = static_cast<int>(ffn),
+          .bias = nullptr,
+          .partial = nullptr};
+}
+
+template <class Epilogue, Sum kB>
+void launch(const Context& context, const ProductMaps& maps, const ProductParams& params) {
+  const auto kernel = product_kernel<Epilogue, kB>;
+  TE_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(ProductShared)));
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim.x = kCluster;
+  cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(std::min(multiprocessor_count(context) / kCluster, params.tiles) * kCluster);
+  config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = sizeof(ProductShared);
+  config.stream = cuda_stream(context);
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  TE_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, maps, params));
+}
+
+/// Enough tiles for all multiprocessors; below, cuBLASLt cuts a product in other ways.
+bool is_large(const Context& context, int64_t m, int64_t ffn) {
+  return int64_t{ceil_div(m, kRows)} * ceil_div(ffn, kColumns) >= multiprocessor_count(context);
+}
+
+}  // namespace
+
+bool gemm_activation_forward(const Context& context, const GemmActivationForward& args) {
+  const int64_t m = args.a.rows(), k = args.a.cols(), ffn = args.y.cols();
+  const bool gated = args.kind == ActivationKind::swiglu;
+  for (const Tensor& tensor : {args.a, args.b, args.out, args.y})
+    if (!suits_boxes(tensor)) return false;
+  if (args.bias && (gated || !is_aligned(args.bias.data, 4))) return false;
+  if (ffn % 8 != 0 || !is_large(context, m, ffn)) return false;
+  const auto run = [&]<class Epilogue>(Epilogue, int64_t width) {
+    constexpr int kBlocks = Epilogue::kBlocks;
+    ProductParams params = params_of(m, ffn, k, kColumns / kBlocks);
+    params.bias = args.bias ? args.bias.as<__nv_bfloat16>() : nullptr;
+    launch<Epilogue, Sum::columns>(context,
+                                   {.a = operand_of(args.a, 1, kRows),
+                                    .b = operand_of(args.b, kBlocks, kColumns / kCluster),
+                                    .x = tiles_of(args.out, kBlocks, width),
+                                    .y = tiles_of(args.y, 1, width)},
+                                   params);
+  };
+  gated ? run(SwigluForward{}, 32) : run(GeluForward{}, 64);
+  return true;
+}
+
+bool gemm_activation_backward(const Context& context, const GemmActivationBackward& args) {
+  const int64_t m = args.a.rows(), k = args.a.cols(), ffn = args.b.cols();
+  const bool gated = args.kind == ActivationKind::swiglu;
+  for (const Tensor& tensor : {args.a, args.b, args.x, args.dx})
+    if (!suits_boxes(tensor)) return false;
+  if ((gated && args.dbias) || !is_large(context, m, ffn)) return false;
+  const auto run = [&]<class Epilogue>(Epilogue, int64_t blocks) {
+    ProductParams params = params_of(m, ffn, k, kColumns);
+    params.partial = args.dbias ? args.scratch.as<float>() : nullptr;
+    launch<Epilogue, Sum::rows>(context,
+                                {.a = operand_of(args.a, 1, kRows),
+                                 .b = tensor_map(args.b.data, {.dims = {ffn, k, 1},
+                                                               .strides = {1, ffn, ffn * k},
+                                                               .box = {64, kDepth / kCluster, 1}}),
+                                 .x = tiles_of(args.x, blocks, 64),
+                                 .y = tiles_of(args.dx, blocks, 64)},
+                                params);
+  };
+  gated ? run(SwigluBackward{}, 2) : run(GeluBackward{}, 1);
+  if (args.dbias)
+    add_partial_sums(context, args.scratch.as<float>(), ceil_div(m, kRows), ffn, args.dbias);
+  return true;
 }
 
 }  // namespace te::kernels::cuda

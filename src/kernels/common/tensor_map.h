@@ -1,0 +1,55 @@
+// Tensor maps: how bulk copies (hopper.cuh) see a tensor of BF16. CUDA driver API, "Tensor Map Object Management".
+#pragma once
+
+#include <cudaTypedefs.h>
+
+#include <array>
+#include <cstdint>
+
+#include "core/cuda_check.h"
+
+namespace te::kernels::hopper {
+
+/// Of the driver, found through the runtime: te-train does not link to the driver's library.
+inline PFN_cuTensorMapEncodeTiled_v12000 encode_function() {
+  static const PFN_cuTensorMapEncodeTiled_v12000 function = [] {
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult result{};
+#if CUDART_VERSION >= 12050
+    TE_CUDA_CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault,
+                                                   &result));
+#else
+    TE_CUDA_CHECK(cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &found, cudaEnableDefault, &result));
+#endif
+    TE_CHECK(result == cudaDriverEntryPointSuccess, "the driver has no cuTensorMapEncodeTiled");
+    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(found);
+  }();
+  return function;
+}
+
+/// Three dimensions, the innermost first: elements there are, elements from one to the next in the outer two (multiples of 8),
+/// elements of a box. The innermost box dimension is 64 or 32 elements, in the swizzle of that many bytes.
+struct BoxesOf {
+  std::array<int64_t, 3> dims, strides /* [0] is 1 */, box;
+};
+
+inline CUtensorMap tensor_map(const void* data, const BoxesOf& boxes) {
+  CUtensorMap map;
+  std::array<cuuint64_t, 3> dims{}, bytes{};
+  std::array<cuuint32_t, 3> box{};
+  for (size_t i = 0; i < 3; ++i) {
+    dims[i] = static_cast<cuuint64_t>(boxes.dims[i]);
+    bytes[i] = static_cast<cuuint64_t>(boxes.strides[i]) * 2;
+    box[i] = static_cast<cuuint32_t>(boxes.box[i]);
+  }
+  constexpr std::array<cuuint32_t, 3> kSteps{1, 1, 1};
+  const CUresult status =
+      encode_function()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<void*>(data), dims.data(),
+                        bytes.data() + 1, box.data(), kSteps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE,
+                        box[0] == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
+                        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  TE_CHECK(status == CUDA_SUCCESS, "cuTensorMapEncodeTiled: error {}", static_cast<int>(status));
+  return map;
+}
+
+}  // namespace te::kernels::hopper

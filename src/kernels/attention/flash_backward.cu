@@ -100,6 +100,11 @@ __global__ void __launch_bounds__(kThreads, 1)
 
       // 3. P^T
       probabilities<kHeadDim>(scores, s.lse2[stage], w, place, p.scale_log2e);
+      if constexpr (kHeadDim == 128) {
+        // Here, too: a wait that has ended long ago, so that the compiler does not wait for the product before the exponentials.
+        arrived(scores);
+        wait(&s.keys_full[keys_at], (key_count / G::kKeyStages) & 1);
+      }
       product_wait<0>();
       arrived(dp);
       // Here, where no product is under way: leaving while one is lets it read what is no longer there.

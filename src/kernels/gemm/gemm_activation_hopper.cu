@@ -48,21 +48,32 @@ ProductParams params_of(int64_t m, int64_t ffn, int64_t k, int64_t columns_of_ti
           .partial = nullptr};
 }
 
+/// How many clusters run at a time: fewer than there are multiprocessors for, where these are not grouped in whole clusters.
+int clusters_at_once(const void* kernel, const cudaLaunchConfig_t& config) {
+  int count = 0;
+  TE_CUDA_CHECK(cudaOccupancyMaxActiveClusters(&count, kernel, &config));
+  TE_CHECK(count > 0, "gemm_activation: no cluster of {} blocks fits this device", kCluster);
+  return count;
+}
+
 template <class Epilogue, Sum kB>
 void launch(const Context& context, const ProductMaps& maps, const ProductParams& params) {
   const auto kernel = product_kernel<Epilogue, kB>;
-  TE_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(ProductShared)));
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim.x = kCluster;
   cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(std::min(multiprocessor_count(context) / kCluster, params.tiles) * kCluster);
+  config.gridDim = dim3(kCluster);
   config.blockDim = dim3(kThreads);
   config.dynamicSmemBytes = sizeof(ProductShared);
   config.stream = cuda_stream(context);
   config.attrs = &cluster;
   config.numAttrs = 1;
+  TE_CUDA_CHECK(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(ProductShared)));
+  static const int at_once = clusters_at_once(reinterpret_cast<const void*>(kernel), config);
+  config.gridDim = dim3(std::min(at_once, params.tiles) * kCluster);
   TE_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, maps, params));
 }
 

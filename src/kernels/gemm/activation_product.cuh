@@ -19,8 +19,8 @@ constexpr int kRows = 128;     ///< of a tile
 constexpr int kColumns = 192;  ///< of a tile
 constexpr int kDepth = 64;     ///< of what is summed over, in a stage
 constexpr int kStages = 4;
-constexpr int kBuffers = 8;   ///< of 64 rows of 64 values
-constexpr int kStores = 6;    ///< under way at a time
+constexpr int kBuffers = 8;  ///< of 64 rows of 64 values
+constexpr int kStores = 6;   ///< under way at a time
 constexpr int kCluster = 2;
 constexpr int kConsumers = 2;
 constexpr int kConsumerThreads = kConsumers * kWarpgroup;
@@ -57,7 +57,8 @@ struct ProductShared {
 /// Tensors in boxes (tensor_map.h), all of [rows, 1 or 2 blocks of columns]: blocks are the gate and the up projection.
 struct ProductMaps {
   CUtensorMap a;  ///< [rows, depth]: 64 x 128 rows
-  CUtensorMap b;  ///< [blocks, columns, depth]: 64 x (columns of a block's half); or [depth, columns]: 64 columns x (half of kDepth)
+  CUtensorMap
+      b;  ///< [blocks, columns, depth]: 64 x (columns of a block's half); or [depth, columns]: 64 columns x (half of kDepth)
   CUtensorMap x;  ///< the activation's input [rows, blocks, columns], read or written
   CUtensorMap y;  ///< what else the epilogue writes, of the same shape, or [rows, columns]
 };
@@ -65,7 +66,7 @@ struct ProductMaps {
 struct ProductParams {
   int clusters_of_rows, column_tiles, depth_stages;
   int together;  ///< clusters of rows that take turns at a tile of columns, so that operands are found in the L2 cache
-  int tiles;     ///< of clusters
+  int tiles;  ///< of clusters
   int rows, columns;
   const __nv_bfloat16* bias;  ///< [blocks * columns] or null
   float* partial;             ///< [ceil(rows / kRows), columns] or null: sums over the rows of a tile
@@ -82,7 +83,8 @@ class Tiles {
   __device__ bool end() const { return at_ >= p_.tiles; }
   __device__ void next(int count = 1) { at_ += count * static_cast<int>(gridDim.x) / kCluster; }
   __device__ Place place() const {
-    const int of_group = p_.together * p_.column_tiles, group = at_ / of_group, within = at_ - group * of_group;
+    const int of_group = p_.together * p_.column_tiles, group = at_ / of_group,
+              within = at_ - group * of_group;
     const int first = group * p_.together, clusters = min(p_.together, p_.clusters_of_rows - first);
     return {(first + within % clusters) * kCluster + static_cast<int>(cluster_rank()), within / clusters};
   }
@@ -212,7 +214,8 @@ __device__ __forceinline__ void multiply(ProductShared& s, const ProductParams& 
       for (int h = 0; h < kHalves; ++h)
         product<kColumns, Sum::columns, kB>(
             sums[h],
-            operand(a_base + stage.at * static_cast<uint32_t>(sizeof(s.a[0])) + h * 64 * kTileRowBytes + i * 32),
+            operand(a_base + stage.at * static_cast<uint32_t>(sizeof(s.a[0])) + h * 64 * kTileRowBytes +
+                    i * 32),
             b_operand, true);
     }
     product_commit();

@@ -1,9 +1,9 @@
 // Products with an activation behind them on Hopper: which shapes, and how they are launched.
 #include <algorithm>
 
+#include "kernels/common/tensor_map.h"
 #include "kernels/gemm/activation_epilogues.cuh"
 #include "kernels/gemm/gemm_activation_cuda.h"
-#include "kernels/common/tensor_map.h"
 #include "kernels/quantize/quantize_cuda.h"
 
 namespace te::kernels::cuda {
@@ -28,9 +28,9 @@ CUtensorMap tiles_of(const Tensor& tensor, int64_t blocks, int64_t width) {
 /// Rows of [rows, depth] as boxes of `rows_of_box` x kDepth; the rows are `blocks` blocks.
 CUtensorMap operand_of(const Tensor& tensor, int64_t blocks, int64_t rows_of_box) {
   const int64_t depth = tensor.cols(), rows = tensor.rows() / blocks;
-  return tensor_map(tensor.data, {.dims = {depth, rows, blocks},
-                                  .strides = {1, depth, rows * depth},
-                                  .box = {kDepth, rows_of_box, 1}});
+  return tensor_map(
+      tensor.data,
+      {.dims = {depth, rows, blocks}, .strides = {1, depth, rows * depth}, .box = {kDepth, rows_of_box, 1}});
 }
 
 /// m x ffn is the shape of the activation's result, k what is summed over.
@@ -125,8 +125,7 @@ bool gemm_activation_backward(const Context& context, const GemmActivationBackwa
                                 params);
   };
   gated ? run(SwigluBackward{}, 2) : run(GeluBackward{}, 1);
-  if (args.dbias)
-    add_partial_sums(context, args.scratch.as<float>(), ceil_div(m, kRows), ffn, args.dbias);
+  if (args.dbias) add_partial_sums(context, args.scratch.as<float>(), ceil_div(m, kRows), ffn, args.dbias);
   return true;
 }
 

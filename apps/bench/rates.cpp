@@ -126,7 +126,7 @@ double product_ms(const Context& context, const GemmActivationBackward& like, do
   const size_t sets =
       rotated_sets(bytes_of(like.a) + bytes_of(like.b) + bytes_of(like.x) + bytes_of(like.dx));
   const Tensor d_y = memory.zeros(like.d_y), dbias = memory.zeros(like.dbias),
-               scratch = memory.zeros(like.scratch);
+               scratch = memory.zeros(like.scratch), y = memory.zeros(like.y);
   std::vector<GemmActivationBackward> problems;
   for (size_t i = 0; i < sets; ++i) {
     GemmActivationBackward problem = like;
@@ -137,6 +137,7 @@ double product_ms(const Context& context, const GemmActivationBackward& like, do
     problem.d_y = d_y;
     problem.dbias = dbias;
     problem.scratch = scratch;
+    problem.y = y;
     problems.push_back(problem);
   }
   return median_of_batches(context, seconds, [&](int i) {

@@ -121,14 +121,16 @@ void Linear::dgrad(const Context& context, const Operand& grad, const Tensor& dx
   TE_CHECK(!activation || !fp8(), "{}: FP8 products have no activation", spec_.name);
   const Tensor rows = dx.slice_rows(first, count);
   if (activation) {
-    return kernels::gemm_activation_backward(context, {.kind = activation.kind,
-                                                       .a = grad.hp.slice_rows(first, count),
-                                                       .b = weight_->value,
-                                                       .x = activation.x.slice_rows(first, count),
-                                                       .dx = activation.dx.slice_rows(first, count),
-                                                       .dbias = activation.dbias,
-                                                       .scratch = activation.scratch,
-                                                       .d_y = rows});
+    return kernels::gemm_activation_backward(
+        context, {.kind = activation.kind,
+                  .a = grad.hp.slice_rows(first, count),
+                  .b = weight_->value,
+                  .x = activation.x.slice_rows(first, count),
+                  .dx = activation.dx.slice_rows(first, count),
+                  .dbias = activation.dbias,
+                  .scratch = activation.scratch,
+                  .d_y = rows,
+                  .y = activation.y ? activation.y.slice_rows(first, count) : Tensor{}});
   }
   if (!grad_quantizer_.enabled()) {
     return kernels::gemm(context, {.a = grad.hp.slice_rows(first, count), .b = weight_->value, .out = rows});

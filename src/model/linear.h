@@ -42,6 +42,7 @@ struct ActivationGradient {
   Tensor dx;       ///< out [tokens, fc1]
   Tensor dbias;    ///< optional [fc1]: += column sums of dx
   Tensor scratch;  ///< for dbias, as in kernels::GemmActivationBackward
+  Tensor y;        ///< optional out [tokens, ffn]: the activation's result again, from x
   explicit operator bool() const { return static_cast<bool>(dx); }
 };
 

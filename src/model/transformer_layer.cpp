@@ -210,15 +210,15 @@ void TransformerLayer::backward_mlp(const Context& context, LayerActivations& a,
   const bool selective = recompute_ == config::Recompute::selective;
   const Pass again = pass.recomputed();
   const Tensor d_act{scratch.d_inner.data, dims_.dtype, {dims_.tokens, dims_.ffn}};
-  if (selective) {
-    run_activation(context, a, again);
-    linear_fc2_.complete_input(context, a.fc2_input, again);
-  }
   // 8'. Down; 7'. the activation's gradient is linear_fc1's grad_output: in FP8 a pass of its own, which casts it, and else part
-  // of linear_fc2's dgrad.
+  // of linear_fc2's dgrad, where its result is made again, too, if it was not kept.
   const Tensor dbias = linear_fc1_.bias() != nullptr ? linear_fc1_.bias()->grad : Tensor{};
   const Tensor dy = branch_gradient(context, mlp_stream_, pass, scratch);
   if (fp8()) {
+    if (selective) {
+      run_activation(context, a, again);
+      linear_fc2_.complete_input(context, a.fc2_input, again);
+    }
     linear_fc2_.backward(context, dy, g.fc2, a.fc2_input, d_act, pass, scratch, deferred);
     const OperandTarget target = linear_fc1_.grad_target(g.fc1, pass);
     kernels::activation_backward(context, {.kind = activation_kind(),
@@ -229,9 +229,10 @@ void TransformerLayer::backward_mlp(const Context& context, LayerActivations& a,
                                            .dbias = dbias,
                                            .scratch = scratch.column_sums});
   } else {
-    const Tensor dx = linear_fc1_.grad_target(g.fc1, pass).hp;
+    const Tensor dx = linear_fc1_.grad_target(g.fc1, pass).hp,
+                 y = selective ? linear_fc2_.input_target(a.fc2_input, again).hp : Tensor{};
     linear_fc2_.backward(context, dy, g.fc2, a.fc2_input, d_act, pass, scratch, deferred,
-                         {activation_kind(), a.fc1_out, dx, dbias, scratch.column_sums});
+                         {activation_kind(), a.fc1_out, dx, dbias, scratch.column_sums, y});
   }
   g.fc1.bias_summed = static_cast<bool>(dbias);
   // 6'. Up.

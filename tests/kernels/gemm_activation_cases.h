@@ -40,6 +40,7 @@ struct GemmActivationOperands {
         w(context, c.dtype, {c.k, c.ffn}),
         dx(context, c.dtype, {c.m, c.n()}),
         d_y(context, c.dtype, {c.m, c.ffn}),
+        y_again(context, c.dtype, {c.m, c.ffn}),
         dbias(context, c.main_grad, {c.n()}),
         scratch(context, DType::f32, {kernels::quantize_scratch_elements(c.m, c.n())}) {
     const float std = 1.5f / std::sqrt(static_cast<float>(c.k));
@@ -66,6 +67,13 @@ struct GemmActivationOperands {
             .d_y = d_y};
   }
 
+  /// With the activation's result again.
+  kernels::GemmActivationBackward backward_and_y() const {
+    kernels::GemmActivationBackward args = backward();
+    args.y = y_again;
+    return args;
+  }
+
   void forward_in_two_steps(const Context& context) const {
     kernels::gemm(context, {.a = a, .b = b, .out = out, .trans_b = true, .bias = optional(bias)});
     kernels::activation_forward(context, {.kind = c.kind, .x = out, .y = y});
@@ -81,8 +89,8 @@ struct GemmActivationOperands {
   }
 
   GemmActivationCase c;
-  TestTensor a, b, bias, out, y;              ///< forward
-  TestTensor dy, w, dx, d_y, dbias, scratch;  ///< backward; its x is out
+  TestTensor a, b, bias, out, y;                       ///< forward
+  TestTensor dy, w, dx, d_y, y_again, dbias, scratch;  ///< backward; its x is out
 
  private:
   Tensor optional(const TestTensor& tensor) const { return c.bias ? tensor.get() : Tensor{}; }

@@ -158,6 +158,11 @@ TEST(GemmActivationGpu, AgreesWithAProductThenAnActivation) {
     two.backward_in_two_steps(gpu);
     expect_close("dx", one.dx.floats(), two.dx.floats(), 1.5 * ulp, absolute);
     EXPECT_LT(te::testing::relative_error(one.dx.floats(), two.dx.floats()), 0.6 * ulp);
+    // With the activation made again: the same gradient, and the same bits as in the forward pass.
+    const std::vector<uint8_t> dx = one.dx.raw();
+    gemm_activation_backward(gpu, one.backward_and_y());
+    EXPECT_EQ(count_different(one.y_again.raw(), one.y.raw(), dtype_size(c.dtype)), 0);
+    EXPECT_EQ(count_different(one.dx.raw(), dx, dtype_size(c.dtype)), 0);
   }
 }
 

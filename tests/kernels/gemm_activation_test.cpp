@@ -34,6 +34,8 @@ TEST(GemmActivation, IsAProductThenAnActivation) {
     gemm_activation_backward(context, one.backward());
     EXPECT_EQ(count_different(one.dx.raw(), two.dx.raw(), dtype_size(c.dtype)), 0);
     EXPECT_EQ(one.dbias.floats(), two.dbias.floats());
+    gemm_activation_backward(context, one.backward_and_y());
+    EXPECT_EQ(count_different(one.y_again.raw(), two.y.raw(), dtype_size(c.dtype)), 0);
   }
 }
 
@@ -122,6 +124,9 @@ TEST(GemmActivation, BackwardRejectsWhatTheContractExcludes) {
     rejects([](auto& args) { args.b.shape = {args.b.cols(), args.b.rows()}; });
     rejects([](auto& args) { args.dx = args.x; });
     rejects([](auto& args) { args.d_y.data = args.dx.data; });
+    EXPECT_NO_THROW(gemm_activation_backward(context, operands.backward_and_y()));
+    rejects([&](auto& args) { args.y = args.d_y; });
+    rejects([&](auto& args) { args.y = wide; });
     rejects([&](auto& args) {
       args.kind = kind == ActivationKind::gelu ? ActivationKind::swiglu : ActivationKind::gelu;
     });

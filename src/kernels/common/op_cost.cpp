@@ -126,7 +126,7 @@ OpCost op_cost(const GemmActivationForward& args) {
 }
 
 OpCost op_cost(const GemmActivationBackward& args) {
-  OpCost cost = moves({args.a, args.b, args.x, args.dx});
+  OpCost cost = moves({args.a, args.b, args.x, args.dx, args.y});
   cost.flops = product_flops(args.a, args.b.cols());
   return cost;
 }

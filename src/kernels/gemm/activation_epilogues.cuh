@@ -61,6 +61,16 @@ struct Sigmoids {
   }
 };
 
+/// y may be one of the operands.
+__device__ __forceinline__ void swiglu(const uint32_t (&gate)[4], const uint32_t (&up)[4],
+                                       const Sigmoids<ActivationKind::swiglu>& s, uint32_t (&y)[4]) {
+  const auto of = [&](int j) {
+    return activation_value<ActivationKind::swiglu>(value(gate, j), value(up, j), s.of[j]);
+  };
+#pragma unroll
+  for (int j = 0; j < 4; ++j) y[j] = pack_bf16(of(2 * j), of(2 * j + 1));
+}
+
 /// Buffers: 64 columns of x, the same of y, of either half of the rows; then the next columns.
 struct GeluForward {
   static constexpr int kBlocks = 1, kSlots = 2 * kHalves * kColumns / 64;
@@ -127,12 +137,7 @@ struct SwigluForward {
           }
           store8(matrices_at<32>(x_to, i * 16), gate);
           store8(matrices_at<32>(x_to + 64 * 64, i * 16), up);
-          const Sigmoids<ActivationKind::swiglu> s(gate);
-          const auto y = [&](int j) {
-            return activation_value<ActivationKind::swiglu>(value(gate, j), value(up, j), s.of[j]);
-          };
-#pragma unroll
-          for (int j = 0; j < 4; ++j) gate[j] = pack_bf16(y(2 * j), y(2 * j + 1));
+          swiglu(gate, up, Sigmoids<ActivationKind::swiglu>(gate), gate);
           store8(matrices_at<32>(y_to, i * 16), gate);
         }
         buffers.pass_on(2);
@@ -148,11 +153,12 @@ struct GeluBackward {
 
   static __device__ void load(const ProductMaps& maps, __nv_bfloat16* buffer, uint64_t* barrier, int slot,
                               Place tile) {
+    arrive_expect_bytes(barrier, kBufferBytes);
     load_box(buffer, &maps.x, barrier, tile.column * kColumns + slot / 2 * 64, 0,
              tile.row * kRows + slot % 2 * 64);
   }
   static __device__ void store(const ProductMaps& maps, const __nv_bfloat16* buffer, int slot, Place tile) {
-    store_box(&maps.y, buffer, tile.column * kColumns + slot / 2 * 64, 0, tile.row * kRows + slot % 2 * 64);
+    store_box(&maps.dx, buffer, tile.column * kColumns + slot / 2 * 64, 0, tile.row * kRows + slot % 2 * 64);
   }
 
   static __device__ __forceinline__ void run(ProductShared& s, const ProductParams& p,
@@ -216,20 +222,26 @@ struct GeluBackward {
   }
 };
 
-/// Buffers: 64 columns of the gate and of the up projection, overwritten with their gradients, of either half of the rows; then the
-/// next columns.
+/// Buffers: 64 columns of the gate and of the up projection, overwritten with their gradients, and with kAgain 64 of the activation's
+/// result, of either half of the rows; then the next columns.
+template <bool kAgain>
 struct SwigluBackward {
-  static constexpr int kBlocks = 1, kSlots = 2 * kHalves * kColumns / 64;
+  static constexpr int kTensors = kAgain ? 3 : 2;
+  static constexpr int kBlocks = 1, kSlots = kTensors * kHalves * kColumns / 64;
   static constexpr bool kReads = true;
 
   static __device__ void load(const ProductMaps& maps, __nv_bfloat16* buffer, uint64_t* barrier, int slot,
                               Place tile) {
-    load_box(buffer, &maps.x, barrier, tile.column * kColumns + slot / 4 * 64, slot % 2,
-             tile.row * kRows + slot / 2 % 2 * 64);
+    const int tensor = slot % kTensors, part = slot / kTensors;
+    if (tensor == 2) return arrive(barrier);
+    arrive_expect_bytes(barrier, kBufferBytes);
+    load_box(buffer, &maps.x, barrier, tile.column * kColumns + part / kHalves * 64, tensor,
+             tile.row * kRows + part % kHalves * 64);
   }
   static __device__ void store(const ProductMaps& maps, const __nv_bfloat16* buffer, int slot, Place tile) {
-    store_box(&maps.y, buffer, tile.column * kColumns + slot / 4 * 64, slot % 2,
-              tile.row * kRows + slot / 2 % 2 * 64);
+    const int tensor = slot % kTensors, part = slot / kTensors;
+    store_box(tensor == 2 ? &maps.y : &maps.dx, buffer, tile.column * kColumns + part / kHalves * 64,
+              tensor % 2, tile.row * kRows + part % kHalves * 64);
   }
   static __device__ __forceinline__ void run(ProductShared&, const ProductParams&, const Accumulators& sums,
                                              Buffers& buffers, Place, int) {
@@ -237,7 +249,7 @@ struct SwigluBackward {
     for (int c = 0; c < kColumns / 64; ++c)
 #pragma unroll
       for (int h = 0; h < kHalves; ++h) {
-        const uint32_t gate_at = buffers.open(), up_at = buffers.open(1);
+        const uint32_t gate_at = buffers.open(), up_at = buffers.open(1), y_at = kAgain ? buffers.open(2) : 0;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const float* const dy = sums[h] + c * 32 + i * 8;
@@ -247,6 +259,11 @@ struct SwigluBackward {
           load_matrices(gate_address, gate);
           load_matrices(up_address, up);
           const Sigmoids<ActivationKind::swiglu> s(gate);
+          if constexpr (kAgain) {
+            uint32_t y[4];
+            swiglu(gate, up, s, y);
+            store8(matrices_at<64>(y_at, i * 16), y);
+          }
 #pragma unroll
           for (int j = 0; j < 4; ++j) {
             float d_gate[2], d_up[2];
@@ -262,7 +279,7 @@ struct SwigluBackward {
           store8(gate_address, gate);
           store8(up_address, up);
         }
-        buffers.pass_on(2);
+        buffers.pass_on(kTensors);
       }
   }
 };

@@ -20,7 +20,8 @@ constexpr int kColumns = 192;  ///< of a tile
 constexpr int kDepth = 64;     ///< of what is summed over, in a stage
 constexpr int kStages = 4;
 constexpr int kBuffers = 8;  ///< of 64 rows of 64 values
-constexpr int kStores = 6;   ///< under way at a time
+constexpr int kStores = 3;   ///< under way at a time
+constexpr uint32_t kBufferBytes = 64 * 64 * sizeof(__nv_bfloat16);
 constexpr int kCluster = 2;
 constexpr int kConsumers = 2;
 constexpr int kConsumerThreads = kConsumers * kWarpgroup;
@@ -59,8 +60,9 @@ struct ProductMaps {
   CUtensorMap a;  ///< [rows, depth]: 64 x 128 rows
   CUtensorMap
       b;  ///< [blocks, columns, depth]: 64 x (columns of a block's half); or [depth, columns]: 64 columns x (half of kDepth)
-  CUtensorMap x;  ///< the activation's input [rows, blocks, columns], read or written
-  CUtensorMap y;  ///< what else the epilogue writes, of the same shape, or [rows, columns]
+  CUtensorMap x;   ///< the activation's input [rows, blocks, columns], read or written
+  CUtensorMap y;   ///< the activation's result [rows, columns], written
+  CUtensorMap dx;  ///< the gradient of x, written
 };
 
 struct ProductParams {
@@ -142,7 +144,6 @@ __device__ void move_buffers(ProductShared& s, const ProductParams& p, const Pro
   const auto open = [&](int buffer) {
     if constexpr (Epilogue::kReads) {
       if (ahead.end()) return;
-      arrive_expect_bytes(&s.open[buffer], sizeof(s.buffer[0]));
       Epilogue::load(maps, s.buffer[buffer], &s.open[buffer], slot_ahead, ahead.place());
       if (++slot_ahead < Epilogue::kSlots) return;
       slot_ahead = 0;

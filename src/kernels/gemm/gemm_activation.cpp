@@ -67,9 +67,14 @@ void check_args(const char* op, const GemmActivationBackward& args) {
              "{}: scratch holds {} elements, needs {}", op, args.scratch.numel(),
              quantize_scratch_elements(m, n));
   }
-  const NamedTensor a{"a", args.a}, b{"b", args.b}, x{"x", args.x}, d_y{"d_y", args.d_y};
-  check_apart(op, {"dx", args.dx}, {a, b, x, d_y});
-  check_apart(op, d_y, {a, b, x});
+  if (args.y) {
+    check_dtype(op, "y", args.y, args.a.dtype);
+    check_shape(op, "y", args.y, {m, ffn});
+  }
+  const NamedTensor a{"a", args.a}, b{"b", args.b}, x{"x", args.x}, d_y{"d_y", args.d_y}, y{"y", args.y};
+  check_apart(op, {"dx", args.dx}, {a, b, x, d_y, y});
+  check_apart(op, d_y, {a, b, x, y});
+  check_apart(op, y, {a, b, x});
 }
 
 }  // namespace
@@ -90,6 +95,7 @@ void gemm_activation_backward(const Context& context, const GemmActivationBackwa
 #ifdef TE_WITH_CUDA
   if (context.is_cuda() && cuda::gemm_activation_backward(context, args)) return;
 #endif
+  if (args.y) activation_forward(context, {.kind = args.kind, .x = args.x, .y = args.y});
   gemm(context, {.a = args.a, .b = args.b, .out = args.d_y});
   activation_backward(context, {.kind = args.kind,
                                 .x = args.x,

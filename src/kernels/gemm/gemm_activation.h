@@ -4,12 +4,12 @@
 // activation's own op run one after the other.
 //
 //   forward   out[m, n] = a b^T + bias,            y[m, ffn] = activation(out)
-//   backward  dx[m, n]  = activation'(x) (a b),    dbias[n] += column sums of dx
+//   backward  dx[m, n]  = activation'(x) (a b),    dbias[n] += column sums of dx,    y[m, ffn] = activation(x)
 //
 // n is ffn with GELU and 2 ffn with SwiGLU, where out, x and dx are gate | up (activation.h).
 //
 // y is that of `out` as it is stored: bit for bit what activation_forward makes of it on the same backend, so y can be made
-// again from out. In the backward pass the FP32 product meets the slope as it is where the two are fused, and else rounded to
+// again from out, as the backward pass does on request (recomputation). In the backward pass the FP32 product meets the slope as it is where the two are fused, and else rounded to
 // the tensors' dtype; dx is rounded once more.
 //
 // Deterministic as gemm is: which path is taken hangs on the shapes, dtypes, alignments and the device alone. The sums of
@@ -44,6 +44,7 @@ struct GemmActivationBackward {
       dbias;  ///< optional fp32 or bf16 (rounded once) [n]: += column sums of dx (after rounding; FP32 sums)
   Tensor scratch;  ///< fp32, quantize_scratch_elements(m, n) when dbias is given
   Tensor d_y;      ///< [m, ffn], scratch: the product, where it has to be stored
+  Tensor y;        ///< optional out [m, ffn]: the activation's result, made again from x
 };
 void gemm_activation_backward(const Context& context, const GemmActivationBackward& args);
 

@@ -99,7 +99,8 @@ bool gemm_activation_forward(const Context& context, const GemmActivationForward
                                    {.a = operand_of(args.a, 1, kRows),
                                     .b = operand_of(args.b, kBlocks, kColumns / kCluster),
                                     .x = tiles_of(args.out, kBlocks, width),
-                                    .y = tiles_of(args.y, 1, width)},
+                                    .y = tiles_of(args.y, 1, width),
+                                    .dx = {}},
                                    params);
   };
   gated ? run(SwigluForward{}, 32) : run(GeluForward{}, 64);
@@ -109,23 +110,29 @@ bool gemm_activation_forward(const Context& context, const GemmActivationForward
 bool gemm_activation_backward(const Context& context, const GemmActivationBackward& args) {
   const int64_t m = args.a.rows(), k = args.a.cols(), ffn = args.b.cols();
   const bool gated = args.kind == ActivationKind::swiglu;
-  for (const Tensor& tensor : {args.a, args.b, args.x, args.dx})
+  for (const Tensor& tensor : {args.a, args.b, args.x, args.dx, args.y ? args.y : args.dx})
     if (!suits_boxes(tensor)) return false;
+  // No model has a bias in front of SwiGLU.
   if ((gated && args.dbias) || !is_large(context, m, ffn)) return false;
-  const auto run = [&]<class Epilogue>(Epilogue, int64_t blocks) {
-    ProductParams params = params_of(m, ffn, k, kColumns);
-    params.partial = args.dbias ? args.scratch.as<float>() : nullptr;
-    launch<Epilogue, Sum::rows>(context,
-                                {.a = operand_of(args.a, 1, kRows),
-                                 .b = tensor_map(args.b.data, {.dims = {ffn, k, 1},
-                                                               .strides = {1, ffn, ffn * k},
-                                                               .box = {64, kDepth / kCluster, 1}}),
-                                 .x = tiles_of(args.x, blocks, 64),
-                                 .y = tiles_of(args.dx, blocks, 64)},
-                                params);
-  };
-  gated ? run(SwigluBackward{}, 2) : run(GeluBackward{}, 1);
+  ProductParams params = params_of(m, ffn, k, kColumns);
+  params.partial = args.dbias ? args.scratch.as<float>() : nullptr;
+  const ProductMaps maps{
+      .a = operand_of(args.a, 1, kRows),
+      .b = tensor_map(args.b.data,
+                      {.dims = {ffn, k, 1}, .strides = {1, ffn, ffn * k}, .box = {64, kDepth / kCluster, 1}}),
+      .x = tiles_of(args.x, gated ? 2 : 1, 64),
+      .y = args.y ? tiles_of(args.y, 1, 64) : CUtensorMap{},
+      .dx = tiles_of(args.dx, gated ? 2 : 1, 64)};
+  if (!gated) {
+    launch<GeluBackward, Sum::rows>(context, maps, params);
+  } else if (args.y) {
+    launch<SwigluBackward<true>, Sum::rows>(context, maps, params);
+  } else {
+    launch<SwigluBackward<false>, Sum::rows>(context, maps, params);
+  }
   if (args.dbias) add_partial_sums(context, args.scratch.as<float>(), ceil_div(m, kRows), ffn, args.dbias);
+  // GELU's result is not made in the same kernel: its models seldom recompute.
+  if (args.y && !gated) kernels::activation_forward(context, {.kind = args.kind, .x = args.x, .y = args.y});
   return true;
 }
 

@@ -13,7 +13,7 @@ for folder in "$@"; do includes+=(-isystem "$folder"); done
 output=$(mktemp -d)
 trap 'rm -rf "$output"' EXIT
 
-mapfile -t sources < <(grep -rl --include='*.cu' 'hopper::\|namespace flash' "$root/src/kernels")
+mapfile -t sources < <(grep -rl --include='*.cu' 'hopper::\|namespace flash\|namespace fused' "$root/src/kernels")
 [[ ${#sources[@]} -gt 0 ]] || { echo "no source uses kernels/common/hopper.cuh: the pattern above is out of date" >&2; exit 1; }
 failed=0
 for source in "${sources[@]}"; do

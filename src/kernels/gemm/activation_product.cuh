@@ -5,7 +5,8 @@
 // products run, the other's tile goes through the epilogue. An epilogue (activation_epilogues.cuh) finds in buffers of shared
 // memory what it needs and leaves there what it makes; another thread moves these from and to memory.
 //
-// Blocks stay for all tiles, as many as there are multiprocessors.
+// Blocks stay for all tiles, as many as there are multiprocessors. Buffers are handed on in the order of tiles, so epilogues take
+// turns, too.
 #pragma once
 
 #include "kernels/common/cuda_common.cuh"
@@ -55,21 +56,23 @@ struct ProductShared {
   }
 };
 
-/// Tensors in boxes (tensor_map.h), all of [rows, 1 or 2 blocks of columns]: blocks are the gate and the up projection.
+/// Tensors in boxes (tensor_map.h). Blocks are the gate and the up projection of SwiGLU; GELU has one.
 struct ProductMaps {
-  CUtensorMap a;  ///< [rows, depth]: 64 x 128 rows
+  CUtensorMap a;  ///< [rows, depth] in boxes of kRows x kDepth
+  /// [blocks, columns, depth] in boxes of 1 x (a cluster's share of kColumns) x kDepth; or [depth, columns] in boxes of (its share
+  /// of kDepth) x 64.
+  CUtensorMap b;
   CUtensorMap
-      b;  ///< [blocks, columns, depth]: 64 x (columns of a block's half); or [depth, columns]: 64 columns x (half of kDepth)
-  CUtensorMap x;   ///< the activation's input [rows, blocks, columns], read or written
-  CUtensorMap y;   ///< the activation's result [rows, columns], written
-  CUtensorMap dx;  ///< the gradient of x, written
+      x;  ///< the activation's input [rows, blocks, columns], read or written, in boxes of 64 x 1 x (64 or 32)
+  CUtensorMap y;   ///< the activation's result [rows, columns], written, as x
+  CUtensorMap dx;  ///< the gradient of x, written, as x
 };
 
 struct ProductParams {
   int clusters_of_rows, column_tiles, depth_stages;
   int together;  ///< clusters of rows that take turns at a tile of columns, so that operands are found in the L2 cache
-  int tiles;  ///< of clusters
-  int rows, columns;
+  int tiles;                  ///< of clusters
+  int rows, columns;          ///< of the activation's result
   const __nv_bfloat16* bias;  ///< [blocks * columns] or null
   float* partial;             ///< [ceil(rows / kRows), columns] or null: sums over the rows of a tile
 };
@@ -259,7 +262,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       tiles.next();
       stage.next(p.depth_stages);
     }
-    for (; !tiles.end(); tiles.next(2)) {
+    for (; !tiles.end(); tiles.next(kConsumers)) {
       // Zeros rather than a first product that writes: what the epilogue has used up is free for it then.
       Accumulators sums = {};
       begin_turn(kProducts);

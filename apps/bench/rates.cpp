@@ -185,9 +185,9 @@ double attention_ms(const Context& context, const AttentionBackward& like, doubl
 
 /// The operands, the activation and the vector that goes with it.
 std::string activation_key(const char* name, kernels::ActivationKind kind, const Tensor& a, const Tensor& b,
-                           const char* vector) {
+                           const std::string& extras) {
   return fmt::format("gemm {} {} {}{} {}{}", name, kind == kernels::ActivationKind::gelu ? "gelu" : "swiglu",
-                     dtype_name(a.dtype), a.shape.str(), b.shape.str(), vector);
+                     dtype_name(a.dtype), a.shape.str(), b.shape.str(), extras);
 }
 
 std::string shape_key(const AttentionShape& s, const Tensor& qkv) {
@@ -225,7 +225,8 @@ std::string problem_key(const std::any& problem) {
     return activation_key("forward", args->kind, args->a, args->b, args->bias ? " bias" : "");
   }
   if (const auto* args = std::any_cast<GemmActivationBackward>(&problem)) {
-    return activation_key("backward", args->kind, args->a, args->b, args->dbias ? " bias gradient" : "");
+    return activation_key("backward", args->kind, args->a, args->b,
+                          std::string(args->dbias ? " bias gradient" : "") + (args->y ? " result" : ""));
   }
   if (const auto* args = std::any_cast<AttentionForward>(&problem)) {
     return "attention forward " + shape_key(args->shape, args->qkv);

@@ -58,7 +58,8 @@ void Scratch::plan(MemoryPlan& plan, const Dimensions& dims, bool fp8, bool reco
   add(d_stream, "scratch.d_stream", dims.dtype, {dims.stream, dims.hidden});
   add(d_branch, "scratch.d_branch", dims.dtype, {dims.stream, dims.hidden});
   add(d_wide, "scratch.d_wide", dims.dtype, {tokens * std::max(dims.fc1, dims.qkv)});
-  add(d_inner, "scratch.d_inner", dims.dtype, {in});
+  add(d_inner, "scratch.d_inner", dims.dtype,
+      {recompute_inputs ? in : tokens * std::max(dims.ffn, dims.attention)});
   add(column_sums, "scratch.column_sums", DType::f32,
       {kernels::quantize_scratch_elements(tokens, dims.widest_output())});
   add(norm_sums, "scratch.norm_sums", DType::f32, {kernels::norm_backward_scratch_elements(dims.hidden)});

@@ -44,10 +44,11 @@ struct Scratch {
   // The forward pass.
   Tensor delta;  ///< [stream, hidden]: a sublayer's output before its residual add
   // The backward pass. With selective recompute d_inner is also linear_fc1's input, in both passes.
-  Tensor d_stream;     ///< [stream, hidden]: gradient of the residual stream
-  Tensor d_branch;     ///< [stream, hidden]: gradient that enters or leaves a sublayer
-  Tensor d_wide;       ///< tokens x max(fc1, qkv): gradient of linear_fc1's or linear_qkv's output
-  Tensor d_inner;      ///< tokens x widest input: gradient of linear_fc2's or linear_proj's input
+  Tensor d_stream;  ///< [stream, hidden]: gradient of the residual stream
+  Tensor d_branch;  ///< [stream, hidden]: gradient that enters or leaves a sublayer
+  Tensor d_wide;    ///< tokens x max(fc1, qkv): gradient of linear_fc1's or linear_qkv's output
+  /// tokens x max(ffn, attention), with selective recompute x widest input: gradient of linear_fc2's or linear_proj's input
+  Tensor d_inner;
   Tensor column_sums;  ///< partial sums of bias gradients
   Tensor norm_sums;    ///< partial sums of norm gradients
   Tensor attention;    ///< workspace of the attention kernels

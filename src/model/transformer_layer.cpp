@@ -83,7 +83,8 @@ void TransformerLayer::plan_activations(MemoryPlan& plan, LayerActivations& a, S
   linear_qkv_.plan_input(plan, a.qkv_input, dims_, scratch, saved);
   linear_proj_.plan_input(plan, a.proj_input, dims_, scratch, saved, true);
   // Where linear_fc1's product makes linear_fc2's input, the two exist at once. d_inner is free in the forward pass, and in the
-  // backward pass between linear_fc2's dgrad and linear_proj's.
+  // backward pass between linear_fc2's dgrad and linear_proj's. (A weight gradient that is put off would still need it: schedules
+  // that do so do not go with recomputation.)
   const bool apart = !saved && !fp8();
   if (apart) plan.alias(a.fc1_input.hp, scratch.d_inner, dims_.dtype, {dims_.tokens, dims_.hidden});
   linear_fc1_.plan_input(plan, a.fc1_input, dims_, scratch, saved, apart);

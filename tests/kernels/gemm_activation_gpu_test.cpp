@@ -92,6 +92,31 @@ TEST(GemmActivationGpu, TheFusedKernelTakesWhatItIsMadeFor) {
     EXPECT_FALSE(cuda::gemm_activation_backward(gpu, operands.backward()));
   }
 }
+
+// Bulk copies need addresses that are multiples of 16 bytes, pairs of bias values multiples of 4.
+TEST(GemmActivationGpu, UnalignedTensorsTakeTwoSteps) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  const GemmActivationCase c{ActivationKind::gelu, DType::bf16, 4096, 768, 136, true};
+  const GemmActivationOperands operands(gpu, c);
+  const TestTensor wide(gpu, DType::bf16, {c.m * c.n() + 8});
+  const auto moved = [&](const Tensor& like) {
+    return Tensor{wide.get().as<char>() + 2, like.dtype, like.shape};
+  };
+  for (Tensor GemmActivationForward::*tensor :
+       {&GemmActivationForward::a, &GemmActivationForward::b, &GemmActivationForward::bias,
+        &GemmActivationForward::out, &GemmActivationForward::y}) {
+    GemmActivationForward args = operands.forward();
+    args.*tensor = moved(args.*tensor);
+    EXPECT_FALSE(cuda::gemm_activation_forward(gpu, args));
+  }
+  for (Tensor GemmActivationBackward::*tensor : {&GemmActivationBackward::a, &GemmActivationBackward::b,
+                                                 &GemmActivationBackward::x, &GemmActivationBackward::dx}) {
+    GemmActivationBackward args = operands.backward();
+    args.*tensor = moved(args.*tensor);
+    EXPECT_FALSE(cuda::gemm_activation_backward(gpu, args));
+  }
+}
 #endif
 
 // All sums are FP32 and of the order of 1; tensor cores drop some 2e-5 of that. A result is then rounded once (`ulp` allows the

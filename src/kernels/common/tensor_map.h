@@ -28,12 +28,13 @@ inline PFN_cuTensorMapEncodeTiled_v12000 encode_function() {
 }
 
 /// Three dimensions, the innermost first: elements there are, elements from one to the next in the outer two (multiples of 8),
-/// elements of a box. The innermost box dimension is 64 or 32 elements, in the swizzle of that many bytes.
+/// elements of a box. The innermost box dimension is 64 or 32 elements, in the swizzle of as many bytes as they have.
 struct BoxesOf {
   std::array<int64_t, 3> dims, strides /* [0] is 1 */, box;
 };
 
 inline CUtensorMap tensor_map(const void* data, const BoxesOf& boxes) {
+  TE_CHECK(boxes.box[0] == 64 || boxes.box[0] == 32, "tensor_map: boxes of {} columns", boxes.box[0]);
   CUtensorMap map;
   std::array<cuuint64_t, 3> dims{}, bytes{};
   std::array<cuuint32_t, 3> box{};

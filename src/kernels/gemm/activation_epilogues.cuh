@@ -1,6 +1,6 @@
 // What happens to a tile of a product (activation_product.cuh): the activation after linear_fc1, and its gradient after the
-// dgrad of linear_fc2. A warpgroup takes a tile through buffers of 128 rows, one for each of kSlots; a thread finds in them what
-// belongs to its accumulators (ldmatrix, stmatrix).
+// dgrad of linear_fc2. A warpgroup takes a tile through kSlots buffers of 64 rows; a thread finds in them what belongs to its
+// accumulators (ldmatrix, stmatrix).
 #pragma once
 
 #include "kernels/activation/activation_device.cuh"

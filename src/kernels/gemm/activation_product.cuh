@@ -5,7 +5,7 @@
 // products run, the other's tile goes through the epilogue. An epilogue (activation_epilogues.cuh) finds in buffers of shared
 // memory what it needs and leaves there what it makes; another thread moves these from and to memory.
 //
-// Blocks stay for all tiles, as many as there are multiprocessors. Buffers are handed on in the order of tiles, so epilogues take
+// Blocks stay for all tiles, as many as run at a time. Buffers are handed on in the order of tiles, so epilogues take
 // turns, too.
 #pragma once
 

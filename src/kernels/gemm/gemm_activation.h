@@ -9,8 +9,8 @@
 // n is ffn with GELU and 2 ffn with SwiGLU, where out, x and dx are gate | up (activation.h).
 //
 // y is that of `out` as it is stored: bit for bit what activation_forward makes of it on the same backend, so y can be made
-// again from out, as the backward pass does on request (recomputation). In the backward pass the FP32 product meets the slope as it is where the two are fused, and else rounded to
-// the tensors' dtype; dx is rounded once more.
+// again from out, as the backward pass does on request (recomputation). In the backward pass the FP32 product meets the slope
+// as it is where the two are fused, and else rounded to the tensors' dtype; dx is rounded once more.
 //
 // Deterministic as gemm is: which path is taken hangs on the shapes, dtypes, alignments and the device alone. The sums of
 // dbias have a fixed order on each path.
@@ -41,7 +41,7 @@ struct GemmActivationBackward {
   Tensor x;   ///< [m, n], what the forward pass wrote to `out`
   Tensor dx;  ///< out [m, n]
   Tensor
-      dbias;  ///< optional fp32 or bf16 (rounded once) [n]: += column sums of dx (after rounding; FP32 sums)
+      dbias;  ///< optional fp32 or bf16 (rounded once a call) [n]: += column sums of dx (after rounding; FP32 sums)
   Tensor scratch;  ///< fp32, quantize_scratch_elements(m, n) when dbias is given
   Tensor d_y;      ///< [m, ffn], scratch: the product, where it has to be stored
   Tensor y;        ///< optional out [m, ffn]: the activation's result, made again from x

@@ -1,5 +1,6 @@
 // Products with an activation behind them on Hopper: which shapes, and how they are launched.
 #include <algorithm>
+#include <limits>
 
 #include "kernels/common/tensor_map.h"
 #include "kernels/gemm/activation_epilogues.cuh"
@@ -13,9 +14,13 @@ using namespace fused;
 
 constexpr int kClustersTogether = 8;
 
-/// Bulk copies want 16 bytes: addresses, and the distance of rows.
+static_assert(kRows == kColumnSumRows, "quantize_scratch_elements counts one partial sum per tile row");
+
+/// Bulk copies want 16 bytes: addresses, and the distance of rows. Coordinates are 32-bit.
 bool suits_boxes(const Tensor& tensor) {
-  return tensor.dtype == DType::bf16 && tensor.cols() % 8 == 0 && is_aligned(tensor.data, 16);
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  return tensor.dtype == DType::bf16 && tensor.cols() % 8 == 0 && is_aligned(tensor.data, 16) &&
+         tensor.rows() <= kMost && tensor.cols() <= kMost;
 }
 
 /// [rows, blocks * columns] as boxes of 64 x `width`.
@@ -77,7 +82,8 @@ void launch(const Context& context, const ProductMaps& maps, const ProductParams
   TE_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, maps, params));
 }
 
-/// Enough tiles for all multiprocessors; below, cuBLASLt cuts a product in other ways.
+/// Enough tiles for all multiprocessors; below, cuBLASLt cuts a product in other ways. Tiles are dealt out beforehand, so a last
+/// round that is mostly empty, or multiprocessors that another stream's kernels hold, cost up to a round.
 bool is_large(const Context& context, int64_t m, int64_t ffn) {
   return int64_t{ceil_div(m, kRows)} * ceil_div(ffn, kColumns) >= multiprocessor_count(context);
 }
@@ -131,7 +137,7 @@ bool gemm_activation_backward(const Context& context, const GemmActivationBackwa
     launch<SwigluBackward<false>, Sum::rows>(context, maps, params);
   }
   if (args.dbias) add_partial_sums(context, args.scratch.as<float>(), ceil_div(m, kRows), ffn, args.dbias);
-  // GELU's result is not made in the same kernel: its models seldom recompute.
+  // GELU's result has no buffer in the same kernel.
   if (args.y && !gated) kernels::activation_forward(context, {.kind = args.kind, .x = args.x, .y = args.y});
   return true;
 }

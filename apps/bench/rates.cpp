@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -76,73 +77,51 @@ double median_of_batches(const Context& context, double seconds, const std::func
   return ms / calls;
 }
 
-/// Sets of operands among which calls rotate, by the bytes of one.
-size_t rotated_sets(size_t bytes) {
-  return std::clamp<size_t>(kRotatedBytes / std::max<size_t>(bytes, 1) + 1, 2, kMostSets);
+/// Milliseconds of op(problem), on as many copies of the problem as do not fit the cache together. Each copy has tensors of its
+/// own for what is `read` (random values, equal in all copies) and `written`; all share the problem's others.
+template <class Problem>
+double rotating_ms(const Context& context, void (*op)(const Context&, const Problem&), const Problem& like,
+                   std::initializer_list<Tensor Problem::*> read,
+                   std::initializer_list<Tensor Problem::*> written, double seconds, Operands& memory) {
+  size_t bytes = 1;
+  for (const auto tensor : read) bytes += bytes_of(like.*tensor);
+  for (const auto tensor : written) bytes += bytes_of(like.*tensor);
+  std::vector<Problem> problems(std::clamp<size_t>(kRotatedBytes / bytes + 1, 2, kMostSets), like);
+  for (Problem& problem : problems) {
+    const bool first = &problem == &problems.front();
+    for (const auto tensor : read)
+      problem.*tensor = first ? memory.random(like.*tensor) : memory.copy_of(problems.front().*tensor);
+    for (const auto tensor : written) problem.*tensor = memory.zeros(like.*tensor);
+  }
+  return median_of_batches(context, seconds,
+                           [&](int i) { op(context, problems[static_cast<size_t>(i) % problems.size()]); });
 }
 
-double product_ms(const Context& context, const Gemm& like, double seconds) {
+double product_ms(const Context& context, Gemm like, double seconds) {
   Operands memory(context);
-  const size_t sets = rotated_sets(bytes_of(like.a) + bytes_of(like.b) + bytes_of(like.out));
   const Tensor one = memory.bytes(sizeof(float));
   const float scale = 1.0f;
   context.copy_to_device(one, &scale);
-  std::vector<Gemm> problems;
-  for (size_t i = 0; i < sets; ++i) {
-    Gemm problem = like;
-    problem.a = i == 0 ? memory.random(like.a) : memory.copy_of(problems[0].a);
-    problem.b = i == 0 ? memory.random(like.b) : memory.copy_of(problems[0].b);
-    problem.out = memory.zeros(like.out);
-    problem.bias = memory.zeros(like.bias);
-    if (is_fp8(like.a.dtype)) problem.a_scale_inv = problem.b_scale_inv = one.as<float>();
-    problems.push_back(problem);
-  }
-  return median_of_batches(context, seconds, [&](int i) {
-    kernels::gemm(context, problems[static_cast<size_t>(i) % problems.size()]);
-  });
+  if (is_fp8(like.a.dtype)) like.a_scale_inv = like.b_scale_inv = one.as<float>();
+  like.bias = memory.zeros(like.bias);
+  return rotating_ms(context, kernels::gemm, like, {&Gemm::a, &Gemm::b}, {&Gemm::out}, seconds, memory);
 }
 
-double product_ms(const Context& context, const GemmActivationForward& like, double seconds) {
+double product_ms(const Context& context, GemmActivationForward like, double seconds) {
+  using P = GemmActivationForward;
   Operands memory(context);
-  const size_t sets =
-      rotated_sets(bytes_of(like.a) + bytes_of(like.b) + bytes_of(like.out) + bytes_of(like.y));
-  std::vector<GemmActivationForward> problems;
-  for (size_t i = 0; i < sets; ++i) {
-    GemmActivationForward problem = like;
-    problem.a = i == 0 ? memory.random(like.a) : memory.copy_of(problems[0].a);
-    problem.b = i == 0 ? memory.random(like.b) : memory.copy_of(problems[0].b);
-    problem.bias = memory.zeros(like.bias);
-    problem.out = memory.zeros(like.out);
-    problem.y = memory.zeros(like.y);
-    problems.push_back(problem);
-  }
-  return median_of_batches(context, seconds, [&](int i) {
-    kernels::gemm_activation_forward(context, problems[static_cast<size_t>(i) % problems.size()]);
-  });
+  like.bias = memory.zeros(like.bias);
+  return rotating_ms(context, kernels::gemm_activation_forward, like, {&P::a, &P::b}, {&P::out, &P::y},
+                     seconds, memory);
 }
 
-double product_ms(const Context& context, const GemmActivationBackward& like, double seconds) {
+double product_ms(const Context& context, GemmActivationBackward like, double seconds) {
+  using P = GemmActivationBackward;
   Operands memory(context);
-  const size_t sets =
-      rotated_sets(bytes_of(like.a) + bytes_of(like.b) + bytes_of(like.x) + bytes_of(like.dx));
-  const Tensor d_y = memory.zeros(like.d_y), dbias = memory.zeros(like.dbias),
-               scratch = memory.zeros(like.scratch), y = memory.zeros(like.y);
-  std::vector<GemmActivationBackward> problems;
-  for (size_t i = 0; i < sets; ++i) {
-    GemmActivationBackward problem = like;
-    problem.a = i == 0 ? memory.random(like.a) : memory.copy_of(problems[0].a);
-    problem.b = i == 0 ? memory.random(like.b) : memory.copy_of(problems[0].b);
-    problem.x = i == 0 ? memory.random(like.x) : memory.copy_of(problems[0].x);
-    problem.dx = memory.zeros(like.dx);
-    problem.d_y = d_y;
-    problem.dbias = dbias;
-    problem.scratch = scratch;
-    problem.y = y;
-    problems.push_back(problem);
-  }
-  return median_of_batches(context, seconds, [&](int i) {
-    kernels::gemm_activation_backward(context, problems[static_cast<size_t>(i) % problems.size()]);
-  });
+  for (const auto tensor : {&P::dbias, &P::scratch, &P::d_y, &P::y})
+    like.*tensor = memory.zeros(like.*tensor);
+  return rotating_ms(context, kernels::gemm_activation_backward, like, {&P::a, &P::b, &P::x}, {&P::dx},
+                     seconds, memory);
 }
 
 /// The forward pass on memory of its own, which also gives the backward pass what it reads.

@@ -6,7 +6,6 @@
 #include "kernels/common/checks.h"
 #include "kernels/common/column_sum_cpu.h"
 #include "kernels/common/fp8_cpu.h"
-#include "kernels/quantize/quantize.h"
 
 namespace te::kernels {
 
@@ -133,14 +132,7 @@ void activation_backward(const Context& context, const ActivationBackward& args)
     check_shape(op, "dx", args.dx, {rows, cols});
   }
   check_fp8_output(op, args.dx_fp8, rows, cols);
-  if (args.dbias) {
-    check_hp(op, "dbias", args.dbias);
-    check_shape(op, "dbias", args.dbias, {cols});
-    check_dtype(op, "scratch", args.scratch, DType::f32);
-    TE_CHECK(args.scratch.numel() >= quantize_scratch_elements(rows, cols),
-             "{}: scratch holds {} elements, needs {}", op, args.scratch.numel(),
-             quantize_scratch_elements(rows, cols));
-  }
+  if (args.dbias) check_column_sums(op, args.dbias, args.scratch, rows, cols);
   TE_DISPATCH_CUDA(context, activation_backward, args);
   visit_hp(args.x.dtype, [&](auto zero) {
     using T = decltype(zero);

@@ -1,5 +1,7 @@
 #include "kernels/common/checks.h"
 
+#include "kernels/quantize/quantize.h"
+
 namespace te::kernels {
 
 void check_hp(const char* op, const char* name, const Tensor& tensor) {
@@ -32,6 +34,15 @@ void check_fp8_output(const char* op, const Fp8Output& out, int64_t rows, int64_
     check_shape(op, "columnwise", out.columnwise, {cols, rows});
     TE_CHECK(!out.rowwise || out.rowwise.dtype == out.columnwise.dtype, "{}: one FP8 format per output", op);
   }
+}
+
+void check_column_sums(const char* op, const Tensor& dbias, const Tensor& scratch, int64_t rows,
+                       int64_t cols) {
+  check_hp(op, "dbias", dbias);
+  check_shape(op, "dbias", dbias, {cols});
+  check_dtype(op, "scratch", scratch, DType::f32);
+  const int64_t needed = quantize_scratch_elements(rows, cols);
+  TE_CHECK(scratch.numel() >= needed, "{}: scratch holds {} elements, needs {}", op, scratch.numel(), needed);
 }
 
 void no_cuda(const char* op) {

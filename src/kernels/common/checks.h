@@ -14,6 +14,9 @@ void check_dtype(const char* op, const char* name, const Tensor& tensor, DType d
 void check_shape(const char* op, const char* name, const Tensor& tensor, Shape shape);
 /// rowwise is [rows, cols], columnwise [cols, rows], one FP8 format, a scale present when data is wanted.
 void check_fp8_output(const char* op, const Fp8Output& out, int64_t rows, int64_t cols);
+/// dbias, which column sums of a [rows, cols] tensor are added to, and the scratch of their partial sums (quantize.h).
+void check_column_sums(const char* op, const Tensor& dbias, const Tensor& scratch, int64_t rows,
+                       int64_t cols);
 
 /// A CPU build meets a CUDA context only through a bug: says so.
 [[noreturn]] void no_cuda(const char* op);

@@ -34,11 +34,6 @@ OpCost moves(std::initializer_list<Tensor> tensors, const Fp8Output& out) {
   return cost;
 }
 
-/// a [m, k] times a matrix of `n` columns.
-double product_flops(const Tensor& a, int64_t n) {
-  return 2.0 * static_cast<double>(a.numel()) * static_cast<double>(n);
-}
-
 /// One causal product over the scores.
 double causal_flops(const AttentionShape& shape) {
   return static_cast<double>(shape.batch * shape.num_heads) * static_cast<double>(shape.seq * shape.seq) *
@@ -121,13 +116,13 @@ OpCost op_cost(const Gemm& args) {
 
 OpCost op_cost(const GemmActivationForward& args) {
   OpCost cost = moves({args.a, args.b, args.bias, args.out, args.y});
-  cost.flops = product_flops(args.a, args.out.cols());
+  cost.flops = static_cast<double>(gemm_flops({.a = args.a, .b = args.b, .trans_b = true}));
   return cost;
 }
 
 OpCost op_cost(const GemmActivationBackward& args) {
   OpCost cost = moves({args.a, args.b, args.x, args.dx, args.y});
-  cost.flops = product_flops(args.a, args.b.cols());
+  cost.flops = static_cast<double>(gemm_flops({.a = args.a, .b = args.b}));
   return cost;
 }
 

@@ -44,12 +44,7 @@ void add(const Context& context, const Tensor& a, const Tensor& b, const Tensor&
 void bias_gradient(const Context& context, const Tensor& dy, const Tensor& dbias, const Tensor& scratch) {
   check_hp("bias_gradient", "dy", dy);
   const int64_t rows = dy.rows(), cols = dy.cols();
-  check_hp("bias_gradient", "dbias", dbias);
-  check_shape("bias_gradient", "dbias", dbias, {cols});
-  check_dtype("bias_gradient", "scratch", scratch, DType::f32);
-  TE_CHECK(scratch.numel() >= quantize_scratch_elements(rows, cols),
-           "bias_gradient: scratch holds {} elements, needs {}", scratch.numel(),
-           quantize_scratch_elements(rows, cols));
+  check_column_sums("bias_gradient", dbias, scratch, rows, cols);
   TE_DISPATCH_CUDA(context, bias_gradient, dy, dbias, scratch);
   visit_hp(dy.dtype, [&](auto zero) {
     const auto* x = dy.as<decltype(zero)>();

@@ -4,49 +4,70 @@
 #pragma once
 
 #include "kernels/activation/activation_device.cuh"
+#include "kernels/common/octet.cuh"
 #include "kernels/gemm/activation_product.cuh"
 
 namespace te::kernels::fused {
+
+/// The calling thread's place in its warpgroup.
+__device__ __forceinline__ int lane_of_warp() {
+  return static_cast<int>(threadIdx.x) % kWarpSize;
+}
+__device__ __forceinline__ int warp_of_group() {
+  return static_cast<int>(threadIdx.x) % kWarpgroup / kWarpSize;
+}
 
 /// Address of the 16 bytes that this lane names to ldmatrix and stmatrix for the warp's rows, columns `column` to column + 15, in a
 /// buffer whose rows are kWidth values. Swizzled (hopper.cuh): in rows of 128 bytes the 16-byte unit u of row r is at
 /// u ^ (r % 8), in rows of 64 bytes at u ^ (r / 2 % 4).
 template <int kWidth>
 __device__ __forceinline__ uint32_t matrices_at(uint32_t buffer, int column) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarpSize,
-            warp = static_cast<int>(threadIdx.x) % kWarpgroup / kWarpSize;
-  const uint32_t row = warp * 16 + lane % 16, swizzle = kWidth == 64 ? row % 8 : row / 2 % 4;
+  const int lane = lane_of_warp();
+  const uint32_t row = warp_of_group() * 16 + lane % 16, swizzle = kWidth == 64 ? row % 8 : row / 2 % 4;
   return (buffer + row * (kWidth * 2) + ((lane / 16) ^ swizzle) * 16) ^ (column * 2);
 }
 
-/// Four registers are eight values of a thread, in two groups of columns eight apart: [row, row + 8][column, column + 1].
-__device__ __forceinline__ float value(const uint32_t (&packed)[4], int i) {
-  return i % 2 == 0 ? low_bf16(packed[i / 2]) : high_bf16(packed[i / 2]);
+/// Eight values of a thread, in two groups of columns eight apart: [row, row + 8][column, column + 1].
+using Values = Octet<__nv_bfloat16>;
+
+__device__ __forceinline__ void store_values(uint32_t address, const Values& x) {
+  store_matrices(address, x.word[0], x.word[1], x.word[2], x.word[3]);
 }
-__device__ __forceinline__ void store8(uint32_t address, const uint32_t (&packed)[4]) {
-  store_matrices(address, packed[0], packed[1], packed[2], packed[3]);
+__device__ __forceinline__ Values load_values(uint32_t address) {
+  Values x;
+  load_matrices(address, x.word);
+  return x;
+}
+/// Rounded to BF16: value(i) of eight.
+template <class Value>
+__device__ __forceinline__ Values rounded(Value&& value) {
+  Values x;
+#pragma unroll
+  for (int j = 0; j < 4; ++j) x.word[j] = pack_bf16(value(2 * j), value(2 * j + 1));
+  return x;
 }
 
-/// A thread's bias for kCount columns, from `column` of a block on: two of every eight.
-template <int kCount>
+/// A thread's bias of 64 columns, from `column` on: two of every eight.
 struct Bias {
-  uint32_t packed[kCount / 8];
-  __device__ __forceinline__ Bias(const ProductParams& p, int block, int column) {
+  uint32_t packed[8];
+  __device__ __forceinline__ Bias(const ProductParams& p, int column) {
     const int mine = column + static_cast<int>(threadIdx.x) % 4 * 2;
-    const __nv_bfloat16* const from = p.bias + static_cast<int64_t>(block) * p.columns + mine;
+    const __nv_bfloat16* const from = p.bias + mine;
 #pragma unroll
-    for (int i = 0; i < kCount / 8; ++i)
+    for (int i = 0; i < 8; ++i)
       packed[i] = p.bias != nullptr && mine + i * 8 < p.columns
                       ? *reinterpret_cast<const uint32_t*>(from + i * 8)
                       : 0u;
   }
-  /// Sum + bias of the `i`th 16 columns, rounded to BF16: what is stored, and what the activation is taken of.
-  __device__ __forceinline__ void add(const float* sum, int i, uint32_t (&rounded)[4]) const {
+  /// Sums + bias of the `i`th 16 columns, rounded: what is stored, and what the activation is taken of.
+  __device__ __forceinline__ Values add(const float* sums, int i) const {
+    Values x;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const uint32_t bias = packed[i * 2 + j / 2];
-      rounded[j] = pack_bf16(sum[j * 2] + low_bf16(bias), sum[j * 2 + 1] + high_bf16(bias));
+      x.word[j] = pack_bf16(sums[j * 2] + low_bf16(bias), sums[j * 2 + 1] + high_bf16(bias));
     }
+    return x;
   }
 };
 
@@ -54,21 +75,17 @@ struct Bias {
 template <ActivationKind kKind>
 struct Sigmoids {
   float of[8];
-  explicit __device__ __forceinline__ Sigmoids(const uint32_t (&x)[4]) {
+  explicit __device__ __forceinline__ Sigmoids(const Values& x) {
 #pragma unroll
-    for (int j = 0; j < 8; ++j) of[j] = activation_argument<kKind>(value(x, j));
+    for (int j = 0; j < 8; ++j) of[j] = activation_argument<kKind>(x.get(j));
     cuda::sigmoids(of);
   }
 };
 
-/// y may be one of the operands.
-__device__ __forceinline__ void swiglu(const uint32_t (&gate)[4], const uint32_t (&up)[4],
-                                       const Sigmoids<ActivationKind::swiglu>& s, uint32_t (&y)[4]) {
-  const auto of = [&](int j) {
-    return activation_value<ActivationKind::swiglu>(value(gate, j), value(up, j), s.of[j]);
-  };
-#pragma unroll
-  for (int j = 0; j < 4; ++j) y[j] = pack_bf16(of(2 * j), of(2 * j + 1));
+__device__ __forceinline__ Values swiglu(const Values& gate, const Values& up,
+                                         const Sigmoids<ActivationKind::swiglu>& s) {
+  return rounded(
+      [&](int j) { return activation_value<ActivationKind::swiglu>(gate.get(j), up.get(j), s.of[j]); });
 }
 
 /// Buffers: 64 columns of x, the same of y, of either half of the rows; then the next columns.
@@ -84,22 +101,22 @@ struct GeluForward {
                                              Buffers& buffers, Place tile, int) {
 #pragma unroll
     for (int c = 0; c < kColumns / 64; ++c) {
-      const Bias<64> bias(p, 0, tile.column * kColumns + c * 64);
+      const Bias bias(p, tile.column * kColumns + c * 64);
 #pragma unroll
       for (int h = 0; h < kHalves; ++h) {
         const uint32_t x_to = buffers.open(), y_to = buffers.open(1);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          uint32_t packed[4];
-          bias.add(sums[h] + c * 32 + i * 8, i, packed);
-          store8(matrices_at<64>(x_to, i * 16), packed);
-          const Sigmoids<ActivationKind::gelu> s(packed);
-          const auto y = [&](int j) {
-            return activation_value<ActivationKind::gelu>(value(packed, j), 0.0f, s.of[j]);
-          };
+          Values x = bias.add(sums[h] + c * 32 + i * 8, i);
+          store_values(matrices_at<64>(x_to, i * 16), x);
+          const Sigmoids<ActivationKind::gelu> s(x);
+          // x becomes y.
 #pragma unroll
-          for (int j = 0; j < 4; ++j) packed[j] = pack_bf16(y(2 * j), y(2 * j + 1));
-          store8(matrices_at<64>(y_to, i * 16), packed);
+          for (int j = 0; j < 8; j += 2)
+            x.word[j / 2] =
+                pack_bf16(activation_value<ActivationKind::gelu>(x.get(j), 0.0f, s.of[j]),
+                          activation_value<ActivationKind::gelu>(x.get(j + 1), 0.0f, s.of[j + 1]));
+          store_values(matrices_at<64>(y_to, i * 16), x);
         }
         buffers.pass_on(2);
       }
@@ -128,17 +145,17 @@ struct SwigluForward {
         const uint32_t x_to = buffers.open(), y_to = buffers.open(1);
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          uint32_t gate[4], up[4];
           const float *const gate_sums = sums[h] + c * 16 + i * 8, *const up_sums = gate_sums + kOfBlock / 2;
+          Values gate, up;
 #pragma unroll
-          for (int j = 0; j < 4; ++j) {
-            gate[j] = pack_bf16(gate_sums[2 * j], gate_sums[2 * j + 1]);
-            up[j] = pack_bf16(up_sums[2 * j], up_sums[2 * j + 1]);
+          for (int j = 0; j < 8; j += 2) {
+            gate.word[j / 2] = pack_bf16(gate_sums[j], gate_sums[j + 1]);
+            up.word[j / 2] = pack_bf16(up_sums[j], up_sums[j + 1]);
           }
-          store8(matrices_at<32>(x_to, i * 16), gate);
-          store8(matrices_at<32>(x_to + 64 * 64, i * 16), up);
-          swiglu(gate, up, Sigmoids<ActivationKind::swiglu>(gate), gate);
-          store8(matrices_at<32>(y_to, i * 16), gate);
+          store_values(matrices_at<32>(x_to, i * 16), gate);
+          store_values(matrices_at<32>(x_to + 64 * 64, i * 16), up);
+          store_values(matrices_at<32>(y_to, i * 16),
+                       swiglu(gate, up, Sigmoids<ActivationKind::swiglu>(gate)));
         }
         buffers.pass_on(2);
       }
@@ -174,13 +191,9 @@ struct GeluBackward {
         for (int i = 0; i < 4; ++i) {
           const float* const dy = sums[h] + c * 32 + i * 8;
           const uint32_t address = matrices_at<64>(buffer, i * 16);
-          uint32_t packed[4];
-          load_matrices(address, packed);
-          const Sigmoids<ActivationKind::gelu> sigmoids(packed);
-          const auto dx = [&](int j) { return gelu_gradient(value(packed, j), sigmoids.of[j], dy[j]); };
-#pragma unroll
-          for (int j = 0; j < 4; ++j) packed[j] = pack_bf16(dx(2 * j), dx(2 * j + 1));
-          store8(address, packed);
+          const Values x = load_values(address);
+          const Sigmoids<ActivationKind::gelu> s(x);
+          store_values(address, rounded([&](int j) { return gelu_gradient(x.get(j), s.of[j], dy[j]); }));
         }
         if (p.partial != nullptr) add_rows(buffer, column_sums);
         buffers.pass_on(1);
@@ -192,9 +205,8 @@ struct GeluBackward {
  private:
   /// Adds the warp's 16 rows up, of the two columns that are this lane's.
   static __device__ __forceinline__ void add_rows(uint32_t buffer, float2& sum) {
-    const int lane = static_cast<int>(threadIdx.x) % kWarpSize,
-              warp = static_cast<int>(threadIdx.x) % kWarpgroup / kWarpSize;
-    const uint32_t rows = buffer + warp * 16 * kTileRowBytes + lane % 4 * 4;
+    const int lane = lane_of_warp();
+    const uint32_t rows = buffer + warp_of_group() * 16 * kTileRowBytes + lane % 4 * 4;
     __syncwarp();
 #pragma unroll
     for (int row = 0; row < 16; ++row) {
@@ -255,29 +267,24 @@ struct SwigluBackward {
           const float* const dy = sums[h] + c * 32 + i * 8;
           const uint32_t gate_address = matrices_at<64>(gate_at, i * 16),
                          up_address = matrices_at<64>(up_at, i * 16);
-          uint32_t gate[4], up[4];
-          load_matrices(gate_address, gate);
-          load_matrices(up_address, up);
+          const Values gate = load_values(gate_address), up = load_values(up_address);
           const Sigmoids<ActivationKind::swiglu> s(gate);
-          if constexpr (kAgain) {
-            uint32_t y[4];
-            swiglu(gate, up, s, y);
-            store8(matrices_at<64>(y_at, i * 16), y);
-          }
+          if constexpr (kAgain) store_values(matrices_at<64>(y_at, i * 16), swiglu(gate, up, s));
+          Values d_gate, d_up;
 #pragma unroll
-          for (int j = 0; j < 4; ++j) {
-            float d_gate[2], d_up[2];
+          for (int j = 0; j < 8; j += 2) {
+            float gates[2], ups[2];
 #pragma unroll
             for (int odd = 0; odd < 2; ++odd) {
-              const int at = 2 * j + odd;
-              d_gate[odd] = swiglu_gate_gradient(value(gate, at), value(up, at), s.of[at], dy[at]);
-              d_up[odd] = swiglu_up_gradient(value(gate, at), s.of[at], dy[at]);
+              const int at = j + odd;
+              gates[odd] = swiglu_gate_gradient(gate.get(at), up.get(at), s.of[at], dy[at]);
+              ups[odd] = swiglu_up_gradient(gate.get(at), s.of[at], dy[at]);
             }
-            gate[j] = pack_bf16(d_gate[0], d_gate[1]);
-            up[j] = pack_bf16(d_up[0], d_up[1]);
+            d_gate.word[j / 2] = pack_bf16(gates[0], gates[1]);
+            d_up.word[j / 2] = pack_bf16(ups[0], ups[1]);
           }
-          store8(gate_address, gate);
-          store8(up_address, up);
+          store_values(gate_address, d_gate);
+          store_values(up_address, d_up);
         }
         buffers.pass_on(kTensors);
       }

@@ -73,7 +73,7 @@ struct ProductParams {
   int together;  ///< clusters of rows that take turns at a tile of columns, so that operands are found in the L2 cache
   int tiles;                  ///< of clusters
   int rows, columns;          ///< of the activation's result
-  const __nv_bfloat16* bias;  ///< [blocks * columns] or null
+  const __nv_bfloat16* bias;  ///< [columns] or null
   float* partial;             ///< [ceil(rows / kRows), columns] or null: sums over the rows of a tile
 };
 

@@ -8,7 +8,6 @@
 #include "kernels/common/checks.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/gemm/gemm_activation_cuda.h"
-#include "kernels/quantize/quantize.h"
 
 namespace te::kernels {
 namespace {
@@ -59,14 +58,7 @@ void check_args(const char* op, const GemmActivationBackward& args) {
   check_shape(op, "x", args.x, {m, n});
   check_shape(op, "dx", args.dx, {m, n});
   check_shape(op, "d_y", args.d_y, {m, ffn});
-  if (args.dbias) {
-    check_hp(op, "dbias", args.dbias);
-    check_shape(op, "dbias", args.dbias, {n});
-    check_dtype(op, "scratch", args.scratch, DType::f32);
-    TE_CHECK(args.scratch.numel() >= quantize_scratch_elements(m, n),
-             "{}: scratch holds {} elements, needs {}", op, args.scratch.numel(),
-             quantize_scratch_elements(m, n));
-  }
+  if (args.dbias) check_column_sums(op, args.dbias, args.scratch, m, n);
   if (args.y) {
     check_dtype(op, "y", args.y, args.a.dtype);
     check_shape(op, "y", args.y, {m, ffn});

@@ -16,14 +16,7 @@ void check_quantize(const char* op, const Quantize& args) {
   const int64_t rows = args.x.rows(), cols = args.x.cols();
   check_fp8_output(op, args.out, rows, cols);
   TE_CHECK(args.out || args.dbias, "{}: nothing is asked for", op);
-  if (args.dbias) {
-    check_hp(op, "dbias", args.dbias);
-    check_shape(op, "dbias", args.dbias, {cols});
-    check_dtype(op, "scratch", args.scratch, DType::f32);
-    TE_CHECK(args.scratch.numel() >= quantize_scratch_elements(rows, cols),
-             "{}: scratch holds {} elements, needs {}", op, args.scratch.numel(),
-             quantize_scratch_elements(rows, cols));
-  }
+  if (args.dbias) check_column_sums(op, args.dbias, args.scratch, rows, cols);
 }
 
 void quantize_cpu(const Quantize& args) {

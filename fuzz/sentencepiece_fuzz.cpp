@@ -1,6 +1,6 @@
 // Takes any bytes as a SentencePiece model of plain BPE, without libsentencepiece, which would look at them first: what
 // is accepted encodes some texts. Every failure must be a UserError, and every token one of the vocabulary.
-#include "data/tokenizers/sentencepiece_bpe.h"
+#include "text/tokenizers/sentencepiece_bpe.h"
 
 #include <string_view>
 #include <vector>

@@ -1,6 +1,6 @@
 // Opens any bytes as a tokenizer.json; what is accepted encodes some texts and decodes them again: every failure must be
 // a UserError, and every token one of the vocabulary.
-#include "data/tokenizer.h"
+#include "text/tokenizer.h"
 
 #include <string_view>
 #include <vector>

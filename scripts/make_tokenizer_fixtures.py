@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes tests/fixtures/tokenizers: small tokenizers of each kind, and the tokens that the reference implementations
-make of hostile texts with them. tests/data/tokenizer_agreement_test.cpp compares.
+make of hostile texts with them. tests/text/tokenizer_agreement_test.cpp compares.
 
     pip install tokenizers sentencepiece
     scripts/make_tokenizer_fixtures.py

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes src/data/tokenizers/unicode_additions.inc: what Oniguruma's character properties hold beyond PCRE2's.
+"""Writes src/text/tokenizers/unicode_additions.inc: what Oniguruma's character properties hold beyond PCRE2's.
 
     pip install tokenizers
     scripts/make_unicode_additions.py [--check]
@@ -17,7 +17,7 @@ import sys
 
 from tokenizers import Regex, pre_tokenizers
 
-OUTPUT = pathlib.Path(__file__).resolve().parent.parent / "src/data/tokenizers/unicode_additions.inc"
+OUTPUT = pathlib.Path(__file__).resolve().parent.parent / "src/text/tokenizers/unicode_additions.inc"
 CATEGORIES = "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Co Cn".split()
 BINARY = "Alphabetic Lowercase Uppercase White_Space".split()
 SCRIPTS = """Arabic Armenian Bengali Bopomofo Common Cyrillic Devanagari Egyptian_Hieroglyphs Ethiopic Georgian Greek Gujarati

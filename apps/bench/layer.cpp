@@ -128,7 +128,7 @@ class Layer {
   const Context& context_;
   parallel::SingleCommunicator one_{"tensor", 0};
   parallel::TensorParallel tensor_{one_, false, 1};
-  model::ParameterStore parameters_;
+  parameters::ParameterStore parameters_;
   std::unique_ptr<fp8::Recipe> recipe_;
   model::RopeTables rope_;
   model::TransformerLayer layer_;

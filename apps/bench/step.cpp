@@ -63,7 +63,7 @@ class Steps {
     runner_.allocate();
     runner_.initialize();
     const auto data =
-        make_synthetic_source(config.model.seq_length, config.model.vocab_size, config.training.seed);
+        data::make_synthetic_source(config.model.seq_length, config.model.vocab_size, config.training.seed);
     batch_ = runner_.make_host_batch();
     data->fill(runner_.first_local_sample(), runner_.local_samples(), batch_.tokens.as<int32_t>(),
                batch_.targets.as<int32_t>());

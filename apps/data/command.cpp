@@ -46,10 +46,10 @@ std::string file_count(size_t files) {
   return fmt::format("{} file{}", files, files == 1 ? "" : "s");
 }
 
-void print_written(const std::string& prefix, const IndexedDatasetWriter& writer) {
+void print_written(const std::string& prefix, const data::IndexedDatasetWriter& writer) {
   fmt::print("{}: {} documents, {} tokens, {} bytes as {}\n", prefix, writer.num_documents(),
-             writer.num_tokens(), writer.num_tokens() * token_size(writer.token_type()),
-             token_type_name(writer.token_type()));
+             writer.num_tokens(), writer.num_tokens() * data::token_size(writer.token_type()),
+             data::token_type_name(writer.token_type()));
 }
 
 }  // namespace te::data

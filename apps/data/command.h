@@ -28,7 +28,7 @@ struct OutputOptions {
 };
 
 /// "PREFIX: 3 documents, 5 tokens, 10 bytes as u16".
-void print_written(const std::string& prefix, const IndexedDatasetWriter& writer);
+void print_written(const std::string& prefix, const data::IndexedDatasetWriter& writer);
 
 /// "1 file", "2 files".
 std::string file_count(size_t files);

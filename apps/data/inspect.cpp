@@ -9,7 +9,7 @@
 #include "data/command.h"
 #include "data/indexed_dataset.h"
 #include "data/loss_mask.h"
-#include "data/tokenizer.h"
+#include "text/tokenizer.h"
 
 namespace te::data {
 namespace {
@@ -52,7 +52,7 @@ std::string one_line(const std::string& text) {
 }
 
 /// The text of tokens; what is in the loss stands between brackets, where there is a mask.
-std::string marked_text(const Tokenizer& tokenizer, std::span<const int32_t> tokens,
+std::string marked_text(const text::Tokenizer& tokenizer, std::span<const int32_t> tokens,
                         const std::vector<int32_t>& mask) {
   std::string text;
   for (size_t begin = 0; begin < tokens.size();) {
@@ -66,11 +66,11 @@ std::string marked_text(const Tokenizer& tokenizer, std::span<const int32_t> tok
 }
 
 /// Beginnings of `count` documents, evenly spread: as text with a tokenizer, else as token ids.
-void print_samples(const IndexedDataset& dataset, const Tokenizer* tokenizer, int64_t count) {
+void print_samples(const data::IndexedDataset& dataset, const text::Tokenizer* tokenizer, int64_t count) {
   const int64_t documents = dataset.num_documents();
   count = std::min(count, documents);
-  const bool masked = count > 0 && has_loss_mask(dataset.prefix());
-  const auto mask = masked ? std::make_unique<LossMask>(dataset) : nullptr;
+  const bool masked = count > 0 && data::has_loss_mask(dataset.prefix());
+  const auto mask = masked ? std::make_unique<data::LossMask>(dataset) : nullptr;
   for (int64_t i = 0; i < count; ++i) {
     const int64_t document = i * documents / count;
     const int64_t length = dataset.document_length(document);
@@ -91,12 +91,12 @@ void print_samples(const IndexedDataset& dataset, const Tokenizer* tokenizer, in
   }
 }
 
-void print_scan(const IndexedDataset& dataset, int64_t vocab_size) {
+void print_scan(const data::IndexedDataset& dataset, int64_t vocab_size) {
   constexpr int64_t kChunk = int64_t{1} << 20;
   std::vector<int32_t> tokens(kChunk);
   std::vector<bool> seen;
   int32_t largest = 0;
-  Progress progress(dataset.num_tokens() * token_size(dataset.token_type()));
+  Progress progress(dataset.num_tokens() * data::token_size(dataset.token_type()));
   for (int64_t begin = 0; begin < dataset.num_tokens(); begin += kChunk) {
     const int64_t count = std::min(kChunk, dataset.num_tokens() - begin);
     dataset.read(begin, count, tokens.data(), vocab_size);
@@ -106,20 +106,21 @@ void print_scan(const IndexedDataset& dataset, int64_t vocab_size) {
       seen[token] = true;
     }
     largest = std::max(largest, *std::max_element(tokens.begin(), tokens.begin() + count));
-    progress.show((begin + count) * token_size(dataset.token_type()),
+    progress.show((begin + count) * data::token_size(dataset.token_type()),
                   [&] { return fmt::format("{} tokens", begin + count); });
   }
   fmt::print("largest token {}, {} distinct tokens\n", largest, std::count(seen.begin(), seen.end(), true));
 }
 
 void inspect(const Arguments& arguments) {
-  std::unique_ptr<Tokenizer> tokenizer;
-  if (!arguments.tokenizer.empty()) tokenizer = make_tokenizer(arguments.tokenizer);
-  const IndexedDataset dataset(arguments.prefix);
+  std::unique_ptr<text::Tokenizer> tokenizer;
+  if (!arguments.tokenizer.empty()) tokenizer = text::make_tokenizer(arguments.tokenizer);
+  const data::IndexedDataset dataset(arguments.prefix);
   const int64_t documents = dataset.num_documents();
   fmt::print("{}: {} documents, {} sequences, {} tokens, {} bytes as {}\n", arguments.prefix, documents,
              dataset.num_sequences(), dataset.num_tokens(),
-             dataset.num_tokens() * token_size(dataset.token_type()), token_type_name(dataset.token_type()));
+             dataset.num_tokens() * data::token_size(dataset.token_type()),
+             data::token_type_name(dataset.token_type()));
   if (documents == 0) return;
   std::vector<int64_t> lengths(static_cast<size_t>(documents));
   for (int64_t i = 0; i < documents; ++i) lengths[static_cast<size_t>(i)] = dataset.document_length(i);
@@ -128,8 +129,8 @@ void inspect(const Arguments& arguments) {
              lengths[lengths.size() / 2],
              static_cast<double>(dataset.num_tokens()) / static_cast<double>(documents), lengths.back());
   print_histogram(lengths);
-  if (has_loss_mask(arguments.prefix)) {
-    const int64_t counted = LossMask(dataset).count();
+  if (data::has_loss_mask(arguments.prefix)) {
+    const int64_t counted = data::LossMask(dataset).count();
     fmt::print("loss mask: {} of {} tokens ({:.1f} %) are in the loss\n", counted, dataset.num_tokens(),
                100.0 * static_cast<double>(counted) / static_cast<double>(dataset.num_tokens()));
   }

@@ -6,14 +6,14 @@
 #include <vector>
 
 #include "core/error.h"
-#include "data/chat/chat_template.h"
-#include "data/chat/conversation.h"
 #include "data/command.h"
 #include "data/loss_mask.h"
 #include "data/packing.h"
-#include "data/text/document_reader.h"
-#include "data/text/input_files.h"
-#include "data/tokenizer.h"
+#include "text/chat/chat_template.h"
+#include "text/chat/conversation.h"
+#include "text/readers/document_reader.h"
+#include "text/readers/input_files.h"
+#include "text/tokenizer.h"
 
 namespace te::data {
 namespace {
@@ -22,17 +22,17 @@ struct Arguments {
   std::vector<std::string> inputs;
   OutputOptions outputs;
   std::string tokenizer, chat_template, format = "auto";
-  ConversationFields fields;
+  text::ConversationFields fields;
   int64_t seq_length = 0;
 };
 
 /// Tokens and their mask, written side by side; the mask appears first, so there are never tokens without it.
 class MaskedWriter {
  public:
-  MaskedWriter(const std::string& prefix, TokenType type)
-      : prefix_(prefix), tokens_(prefix, type), mask_(loss_mask_prefix(prefix), TokenType::kU8) {}
+  MaskedWriter(const std::string& prefix, data::TokenType type)
+      : prefix_(prefix), tokens_(prefix, type), mask_(data::loss_mask_prefix(prefix), data::TokenType::kU8) {}
 
-  void add(const ChatTemplate::Encoded& conversation) {
+  void add(const text::ChatTemplate::Encoded& conversation) {
     tokens_.add_document(conversation.tokens);
     mask_.add_document(conversation.mask);
     for (const int32_t value : conversation.mask) in_loss_ += value;
@@ -44,7 +44,7 @@ class MaskedWriter {
     mask_.finish();
     tokens_.finish();
     fmt::print("{}: {} conversations, {} tokens as {}, {} of them ({:.1f} %) in the loss, longest {}\n",
-               prefix_, conversations(), tokens_.num_tokens(), token_type_name(tokens_.token_type()),
+               prefix_, conversations(), tokens_.num_tokens(), data::token_type_name(tokens_.token_type()),
                in_loss_, 100.0 * static_cast<double>(in_loss_) / static_cast<double>(tokens_.num_tokens()),
                *std::max_element(lengths_.begin(), lengths_.end()));
     if (seq_length > 0) print_packing(seq_length);
@@ -60,21 +60,21 @@ class MaskedWriter {
       used += positions.back();
       cut += length > seq_length + 1 ? 1 : 0;
     }
-    const int64_t samples = pack_best_fit(positions, seq_length).num_bins();
+    const int64_t samples = data::pack_best_fit(positions, seq_length).num_bins();
     fmt::print("  packed into {} samples of {}: {:.1f} % filled, {} conversations longer than {}\n", samples,
                seq_length, 100.0 * static_cast<double>(used) / static_cast<double>(samples * seq_length), cut,
                seq_length + 1);
   }
 
   std::string prefix_;
-  IndexedDatasetWriter tokens_, mask_;
+  data::IndexedDatasetWriter tokens_, mask_;
   int64_t in_loss_ = 0;
   std::vector<int32_t> lengths_;
 };
 
 void check(const Arguments& arguments) {
   arguments.outputs.check();
-  const ConversationFields& fields = arguments.fields;
+  const text::ConversationFields& fields = arguments.fields;
   if (fields.prompt.empty() != fields.response.empty()) {
     user_error("--prompt-field and --response-field: give both or neither");
   }
@@ -84,7 +84,7 @@ void check(const Arguments& arguments) {
 }
 
 /// Templates may name tokens that a tokenizer lacks; that is allowed, and said.
-void warn_of_missing_tokens(const ChatTemplate& chat_template, const Tokenizer& tokenizer) {
+void warn_of_missing_tokens(const text::ChatTemplate& chat_template, const text::Tokenizer& tokenizer) {
   std::string missing;
   for (const std::string& name : chat_template.token_names()) {
     if (!tokenizer.find_token(name)) missing += (missing.empty() ? "" : ", ") + name;
@@ -94,19 +94,19 @@ void warn_of_missing_tokens(const ChatTemplate& chat_template, const Tokenizer& 
              tokenizer.name(), missing);
 }
 
-JsonLayout layout_of(const std::string& path, const std::string& format) {
-  const bool list =
-      format == "json" || (format == "auto" && format_of(path, TextFormat::kAuto) == TextFormat::kJson);
-  return list ? JsonLayout::kList : JsonLayout::kLines;
+text::JsonLayout layout_of(const std::string& path, const std::string& format) {
+  const bool list = format == "json" || (format == "auto" && text::format_of(path, text::TextFormat::kAuto) ==
+                                                                 text::TextFormat::kJson);
+  return list ? text::JsonLayout::kList : text::JsonLayout::kLines;
 }
 
 void instruct(const Arguments& arguments) {
   check(arguments);
-  const ChatTemplate chat_template = ChatTemplate::load(arguments.chat_template);
-  const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(arguments.tokenizer);
+  const text::ChatTemplate chat_template = text::ChatTemplate::load(arguments.chat_template);
+  const std::unique_ptr<text::Tokenizer> tokenizer = text::make_tokenizer(arguments.tokenizer);
   warn_of_missing_tokens(chat_template, *tokenizer);
-  const InputFiles files = list_input_files(arguments.inputs);
-  const TokenType type = token_type_for_vocab(tokenizer->vocab_size());
+  const text::InputFiles files = text::list_input_files(arguments.inputs);
+  const data::TokenType type = data::token_type_for_vocab(tokenizer->vocab_size());
   MaskedWriter train(arguments.outputs.output, type);
   std::optional<MaskedWriter> valid;
   if (arguments.outputs.has_valid()) valid.emplace(arguments.outputs.valid_output, type);
@@ -114,11 +114,12 @@ void instruct(const Arguments& arguments) {
   int64_t conversations = 0, without_response = 0, bytes = 0;
   Progress progress(files.bytes);
   for (const std::string& path : files.paths) {
-    read_json_records(path, layout_of(path, arguments.format), [&](const JsonRecord& record) {
+    text::read_json_records(path, layout_of(path, arguments.format), [&](const text::JsonRecord& record) {
       bytes += record.bytes;
       progress.show(bytes, [&] { return fmt::format("{} conversations", conversations); });
-      const Conversation conversation = read_conversation(record, arguments.fields);
-      const ChatTemplate::Encoded encoded = chat_template.encode(conversation, *tokenizer, record.place);
+      const text::Conversation conversation = text::read_conversation(record, arguments.fields);
+      const text::ChatTemplate::Encoded encoded =
+          chat_template.encode(conversation, *tokenizer, record.place);
       if (encoded.tokens.empty()) {
         ++without_response;
         return;
@@ -137,7 +138,7 @@ void instruct(const Arguments& arguments) {
   if (without_response > 0) fmt::print("{} objects without a response left out\n", without_response);
 }
 
-void add_field_options(CLI::App* command, ConversationFields& fields) {
+void add_field_options(CLI::App* command, text::ConversationFields& fields) {
   command
       ->add_option("--messages-field", fields.messages,
                    "Field with the list of messages, each with role and content (or from and value)")

@@ -17,7 +17,7 @@ struct Arguments {
   std::string output;
 };
 
-using Datasets = std::vector<std::unique_ptr<IndexedDataset>>;
+using Datasets = std::vector<std::unique_ptr<data::IndexedDataset>>;
 
 Datasets open_all(const std::vector<std::string>& prefixes, const std::string& output) {
   Datasets datasets;
@@ -26,13 +26,14 @@ Datasets open_all(const std::vector<std::string>& prefixes, const std::string& o
     if (std::filesystem::equivalent(prefix + ".bin", output + ".bin", error)) {
       user_error("--output: {} is one of the datasets to merge; give the result its own prefix", output);
     }
-    datasets.push_back(std::make_unique<IndexedDataset>(prefix));
-    const IndexedDataset &first = *datasets.front(), &last = *datasets.back();
+    datasets.push_back(std::make_unique<data::IndexedDataset>(prefix));
+    const data::IndexedDataset &first = *datasets.front(), &last = *datasets.back();
     if (last.token_type() != first.token_type()) {
       user_error(
           "{}: holds {} tokens, {} holds {}; only datasets of one type can be merged, tokenize them "
           "with the same tokenizer",
-          prefix, token_type_name(last.token_type()), first.prefix(), token_type_name(first.token_type()));
+          prefix, data::token_type_name(last.token_type()), first.prefix(),
+          data::token_type_name(first.token_type()));
     }
   }
   return datasets;
@@ -41,16 +42,17 @@ Datasets open_all(const std::vector<std::string>& prefixes, const std::string& o
 /// Whether the datasets carry loss masks: all of them, or none.
 bool have_masks(const std::vector<std::string>& prefixes) {
   for (const std::string& prefix : prefixes) {
-    if (has_loss_mask(prefix) == has_loss_mask(prefixes.front())) continue;
+    if (data::has_loss_mask(prefix) == data::has_loss_mask(prefixes.front())) continue;
     user_error("{}: has {} loss mask, unlike {}; merge instruction datasets with one another only", prefix,
-               has_loss_mask(prefix) ? "a" : "no", prefixes.front());
+               data::has_loss_mask(prefix) ? "a" : "no", prefixes.front());
   }
-  return has_loss_mask(prefixes.front());
+  return data::has_loss_mask(prefixes.front());
 }
 
-void copy_all(const Datasets& datasets, IndexedDatasetWriter& writer) {
+void copy_all(const Datasets& datasets, data::IndexedDatasetWriter& writer) {
   int64_t total = 0, done = 0;
-  for (const auto& dataset : datasets) total += dataset->num_tokens() * token_size(dataset->token_type());
+  for (const auto& dataset : datasets)
+    total += dataset->num_tokens() * data::token_size(dataset->token_type());
   Progress progress(total);
   for (const auto& dataset : datasets) {
     writer.append_dataset(*dataset, [&](int64_t bytes) {
@@ -62,13 +64,13 @@ void copy_all(const Datasets& datasets, IndexedDatasetWriter& writer) {
 
 void merge(const Arguments& arguments) {
   const Datasets datasets = open_all(arguments.prefixes, arguments.output);
-  IndexedDatasetWriter writer(arguments.output, datasets.front()->token_type());
+  data::IndexedDatasetWriter writer(arguments.output, datasets.front()->token_type());
   copy_all(datasets, writer);
   if (have_masks(arguments.prefixes)) {
     std::vector<std::string> masks;
-    for (const std::string& prefix : arguments.prefixes) masks.push_back(loss_mask_prefix(prefix));
-    const std::string output = loss_mask_prefix(arguments.output);
-    IndexedDatasetWriter mask_writer(output, TokenType::kU8);
+    for (const std::string& prefix : arguments.prefixes) masks.push_back(data::loss_mask_prefix(prefix));
+    const std::string output = data::loss_mask_prefix(arguments.output);
+    data::IndexedDatasetWriter mask_writer(output, data::TokenType::kU8);
     copy_all(open_all(masks, output), mask_writer);
     mask_writer.finish();
   }

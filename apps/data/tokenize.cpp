@@ -7,10 +7,10 @@
 #include "core/error.h"
 #include "data/command.h"
 #include "data/loss_mask.h"
-#include "data/text/document_reader.h"
-#include "data/text/input_files.h"
-#include "data/tokenizer.h"
-#include "data/tokenizers/parallel_encoder.h"
+#include "text/readers/document_reader.h"
+#include "text/readers/input_files.h"
+#include "text/tokenizer.h"
+#include "text/tokenizers/parallel_encoder.h"
 
 namespace te::data {
 namespace {
@@ -19,7 +19,7 @@ struct Arguments {
   std::vector<std::string> inputs;
   OutputOptions outputs;
   std::string tokenizer;
-  DocumentOptions documents;
+  text::DocumentOptions documents;
   std::string format = "auto", split_by, special = "match";  // as given
   bool append_eod = true;
   int threads = 0;
@@ -28,17 +28,17 @@ struct Arguments {
 /// Takes the pieces of documents in order, as tokens, and puts each document into its set.
 class Outputs {
  public:
-  Outputs(const Arguments& arguments, const Tokenizer& tokenizer)
+  Outputs(const Arguments& arguments, const text::Tokenizer& tokenizer)
       : arguments_(arguments),
         end_of_document_(tokenizer.end_of_document()),
-        train_(arguments.outputs.output, token_type_for_vocab(tokenizer.vocab_size())) {
+        train_(arguments.outputs.output, data::token_type_for_vocab(tokenizer.vocab_size())) {
     if (arguments.outputs.has_valid()) {
-      valid_.emplace(arguments.outputs.valid_output, token_type_for_vocab(tokenizer.vocab_size()));
+      valid_.emplace(arguments.outputs.valid_output, data::token_type_for_vocab(tokenizer.vocab_size()));
     }
   }
 
   void add(std::span<const int32_t> tokens, bool last) {
-    IndexedDatasetWriter& writer = arguments_.outputs.is_valid_document(documents_) ? *valid_ : train_;
+    data::IndexedDatasetWriter& writer = arguments_.outputs.is_valid_document(documents_) ? *valid_ : train_;
     writer.append(tokens);
     if (!last) return;
     if (arguments_.append_eod) writer.append({&end_of_document_, 1});
@@ -61,55 +61,56 @@ class Outputs {
  private:
   const Arguments& arguments_;
   int32_t end_of_document_;
-  IndexedDatasetWriter train_;
-  std::optional<IndexedDatasetWriter> valid_;
+  data::IndexedDatasetWriter train_;
+  std::optional<data::IndexedDatasetWriter> valid_;
   int64_t documents_ = 0;
 };
 
 /// The options as the reader knows them.
-DocumentOptions document_options(const Arguments& arguments) {
-  static const std::map<std::string, TextFormat> kFormats = {{"auto", TextFormat::kAuto},
-                                                             {"text", TextFormat::kText},
-                                                             {"jsonl", TextFormat::kJsonl},
-                                                             {"json", TextFormat::kJson}};
-  static const std::map<std::string, DocumentBoundary> kBoundaries = {
-      {"", DocumentBoundary::kFile},
-      {"file", DocumentBoundary::kFile},
-      {"line", DocumentBoundary::kLine},
-      {"blank-line", DocumentBoundary::kBlankLine}};
-  DocumentOptions options = arguments.documents;
+text::DocumentOptions document_options(const Arguments& arguments) {
+  static const std::map<std::string, text::TextFormat> kFormats = {{"auto", text::TextFormat::kAuto},
+                                                                   {"text", text::TextFormat::kText},
+                                                                   {"jsonl", text::TextFormat::kJsonl},
+                                                                   {"json", text::TextFormat::kJson}};
+  static const std::map<std::string, text::DocumentBoundary> kBoundaries = {
+      {"", text::DocumentBoundary::kFile},
+      {"file", text::DocumentBoundary::kFile},
+      {"line", text::DocumentBoundary::kLine},
+      {"blank-line", text::DocumentBoundary::kBlankLine}};
+  text::DocumentOptions options = arguments.documents;
   options.format = kFormats.at(arguments.format);
   options.boundary = kBoundaries.at(arguments.split_by);
   if (options.separator.empty()) return options;
   if (!arguments.split_by.empty()) user_error("--split-by and --document-separator: give one of them");
-  options.boundary = DocumentBoundary::kSeparator;
+  options.boundary = text::DocumentBoundary::kSeparator;
   return options;
 }
 
 /// The mask of an instruction dataset would not belong to the text that takes its place.
 void check_no_mask(const std::string& prefix) {
-  if (prefix.empty() || !has_loss_mask(prefix)) return;
+  if (prefix.empty() || !data::has_loss_mask(prefix)) return;
   user_error(
       "{}.idx: is the loss mask of the dataset that stands there; choose another prefix, or remove both",
-      loss_mask_prefix(prefix));
+      data::loss_mask_prefix(prefix));
 }
 
 void tokenize(const Arguments& arguments) {
   arguments.outputs.check();
   check_no_mask(arguments.outputs.output);
   check_no_mask(arguments.outputs.valid_output);
-  const DocumentOptions options = document_options(arguments);
-  const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(arguments.tokenizer);
-  const InputFiles files = list_input_files(arguments.inputs);
+  const text::DocumentOptions options = document_options(arguments);
+  const std::unique_ptr<text::Tokenizer> tokenizer = text::make_tokenizer(arguments.tokenizer);
+  const text::InputFiles files = text::list_input_files(arguments.inputs);
   Outputs outputs(arguments, *tokenizer);
   int64_t read_bytes = 0, text_bytes = 0;
-  const SpecialTokens special = arguments.special == "match" ? SpecialTokens::kMatch : SpecialTokens::kAsText;
+  const text::SpecialTokens special =
+      arguments.special == "match" ? text::SpecialTokens::kMatch : text::SpecialTokens::kAsText;
   Progress progress(files.bytes);
-  ParallelEncoder encoder(
+  text::ParallelEncoder encoder(
       *tokenizer, {.threads = arguments.threads, .special = special},
       [&](std::span<const int32_t> tokens, int64_t last) { outputs.add(tokens, last != 0); });
   for (const std::string& path : files.paths) {
-    read_documents(path, options, [&](const DocumentPiece& piece) {
+    text::read_documents(path, options, [&](const text::DocumentPiece& piece) {
       encoder.add(piece.text, piece.last ? 1 : 0);
       text_bytes += static_cast<int64_t>(piece.text.size());
       read_bytes += piece.bytes;

@@ -10,7 +10,7 @@
 #include "data/command.h"
 #include "data/indexed_dataset.h"
 #include "data/loss_mask.h"
-#include "data/tokenizer.h"
+#include "text/tokenizer.h"
 
 namespace te::data {
 namespace {
@@ -23,7 +23,7 @@ struct Arguments {
 
 uint32_t crc32_of(const std::string& path) {
   constexpr size_t kChunk = size_t{4} << 20;
-  const MappedFile file(path);
+  const data::MappedFile file(path);
   uLong crc = crc32(0L, nullptr, 0);
   for (std::span<const uint8_t> rest = file.bytes(); !rest.empty();) {
     const std::span<const uint8_t> chunk = rest.first(std::min(kChunk, rest.size()));
@@ -35,10 +35,10 @@ uint32_t crc32_of(const std::string& path) {
 }
 
 /// Reads every document token by token; bad tokens are refused by read().
-void read_all(const IndexedDataset& dataset, int64_t vocab_size, int64_t* largest, int64_t* empty) {
+void read_all(const data::IndexedDataset& dataset, int64_t vocab_size, int64_t* largest, int64_t* empty) {
   constexpr int64_t kChunk = int64_t{1} << 20;
   std::vector<int32_t> tokens(kChunk);
-  const int64_t size = token_size(dataset.token_type());
+  const int64_t size = data::token_size(dataset.token_type());
   Progress progress(dataset.num_tokens() * size);
   for (int64_t document = 0; document < dataset.num_documents(); ++document) {
     const int64_t end = dataset.document_begin(document + 1);
@@ -55,24 +55,25 @@ void read_all(const IndexedDataset& dataset, int64_t vocab_size, int64_t* larges
 }
 
 void verify_one(const std::string& prefix, int64_t vocab_size) {
-  const IndexedDataset dataset(prefix);  // checks the index against both files' sizes
+  const data::IndexedDataset dataset(prefix);  // checks the index against both files' sizes
   int64_t largest = -1, empty = 0;
   read_all(dataset, vocab_size, &largest, &empty);
   fmt::print("{}: ok, {} documents{}, {} tokens as {}, largest token {}, crc32 bin {:08x} idx {:08x}\n",
              prefix, dataset.num_documents(), empty > 0 ? fmt::format(" ({} empty)", empty) : "",
-             dataset.num_tokens(), token_type_name(dataset.token_type()), largest, crc32_of(prefix + ".bin"),
-             crc32_of(prefix + ".idx"));
-  if (!has_loss_mask(prefix)) return;
-  const LossMask mask(dataset);
+             dataset.num_tokens(), data::token_type_name(dataset.token_type()), largest,
+             crc32_of(prefix + ".bin"), crc32_of(prefix + ".idx"));
+  if (!data::has_loss_mask(prefix)) return;
+  const data::LossMask mask(dataset);
   const int64_t counted = mask.count();
-  fmt::print("{}: ok, {} of {} tokens in the loss, crc32 bin {:08x} idx {:08x}\n", loss_mask_prefix(prefix),
-             counted, dataset.num_tokens(), crc32_of(loss_mask_prefix(prefix) + ".bin"),
-             crc32_of(loss_mask_prefix(prefix) + ".idx"));
+  fmt::print("{}: ok, {} of {} tokens in the loss, crc32 bin {:08x} idx {:08x}\n",
+             data::loss_mask_prefix(prefix), counted, dataset.num_tokens(),
+             crc32_of(data::loss_mask_prefix(prefix) + ".bin"),
+             crc32_of(data::loss_mask_prefix(prefix) + ".idx"));
 }
 
 void verify(const Arguments& arguments) {
   int64_t vocab_size = arguments.vocab_size;
-  if (!arguments.tokenizer.empty()) vocab_size = make_tokenizer(arguments.tokenizer)->vocab_size();
+  if (!arguments.tokenizer.empty()) vocab_size = text::make_tokenizer(arguments.tokenizer)->vocab_size();
   for (const std::string& prefix : arguments.prefixes) verify_one(prefix, vocab_size);
 }
 

@@ -72,7 +72,7 @@ class Printer {
   size_t current_ = 0;
 };
 
-void check_vocabulary(const Tokenizer& tokenizer, const ModelSource& source) {
+void check_vocabulary(const text::Tokenizer& tokenizer, const ModelSource& source) {
   // Models may have some rows more than their tokenizer has tokens, for the hardware's sake.
   const int64_t tokens = tokenizer.vocab_size(), model = source.model().vocab_size;
   if (tokens > model || tokens < model - model / 10)
@@ -84,7 +84,7 @@ void check_vocabulary(const Tokenizer& tokenizer, const ModelSource& source) {
 }
 
 // A token of a small model is so little work that threads cost more than they bring.
-void choose_threads(const Context& context, const model::ParameterStore& parameters) {
+void choose_threads(const Context& context, const parameters::ParameterStore& parameters) {
   constexpr int64_t kSmall = 4'000'000;
   if (!context.is_cuda() && std::getenv("OMP_NUM_THREADS") == nullptr && parameters.num_parameters() < kSmall)
     omp_set_num_threads(1);
@@ -189,14 +189,14 @@ int GenerateCommand::run(parallel::World& world) {
   a.resolve();
   // 1. Everything that can be wrong with the input, before the device is touched.
   std::unique_ptr<ModelSource> source;
-  std::unique_ptr<Tokenizer> tokenizer;
+  std::unique_ptr<text::Tokenizer> tokenizer;
   world.together([&] {
     source = open_model(a.model.checkpoint);
     const std::string spec = a.tokenizer.empty() ? source->tokenizer() : a.tokenizer;
     if (spec.empty())
       user_error("--tokenizer: {} names no tokenizer; give the one the model was trained with",
                  source->title());
-    tokenizer = make_tokenizer(spec);
+    tokenizer = text::make_tokenizer(spec);
     check_vocabulary(*tokenizer, *source);
   });
   const std::vector<std::string> texts = a.read_prompts(world);

@@ -50,18 +50,18 @@ int PerplexityCommand::run(parallel::World& world) {
   world.together([&] { source = open_model(a.model.checkpoint); });
   const Context context = open_device(world, a.model.run.device);
   config::Config config;
-  std::unique_ptr<BatchSource> data;
+  std::unique_ptr<data::BatchSource> data;
   world.together([&] {
     const int64_t longest = longest_sequence(source->model());
     const int64_t seq = a.seq_length > 0 ? a.seq_length : source->model().seq_length;
     if (seq > longest) user_error("--seq-length {}: the model's context is {}", seq, longest);
     config = run_config(*source, a.model.run, context.is_cuda(), seq, a.batch);
     config::validate_for_device(config, context.is_cuda());
-    data = make_indexed_source({{1.0, a.data}}, {.seq_length = seq,
-                                                 .vocab_size = config.model.vocab_size,
-                                                 .shuffle = false,
-                                                 .max_samples = a.max_samples,
-                                                 .key = "--data"});
+    data = data::make_indexed_source({{1.0, a.data}}, {.seq_length = seq,
+                                                       .vocab_size = config.model.vocab_size,
+                                                       .shuffle = false,
+                                                       .max_samples = a.max_samples,
+                                                       .key = "--data"});
   });
   const parallel::Groups groups = connect(world, context, a.model.run);
   const bool shows = world.leader() && ::isatty(STDERR_FILENO) == 1;

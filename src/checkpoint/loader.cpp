@@ -10,8 +10,8 @@
 namespace te::checkpoint {
 namespace {
 
-using model::Parameter;
-using model::ParameterStore;
+using parameters::Parameter;
+using parameters::ParameterStore;
 
 constexpr int64_t kStagingElements = 4 << 20;  // whole blocks of moments in FP8
 
@@ -76,7 +76,7 @@ class Loading {
 
   /// The piece's elements from the checkpoint, but for rows that it does not have.
   void fill(const LogicalTensor& stored, const Parameter& parameter, const ParameterStore::Piece& piece,
-            const model::MainParams& target) {
+            const parameters::MainParams& target) {
     int64_t done = 0;
     for (const Block& block : blocks_of(parameter.shard, piece.local, piece.count)) {
       const int64_t there = there_of(stored, block);

@@ -31,7 +31,7 @@ Loaded load(const Context& context, const Reader& reader, const config::Config& 
 /// The stored tensor `name`, which is the parameter or a moment of it. UserError when it is missing or of another shape;
 /// rows that pad the vocabulary may be any number.
 const LogicalTensor& stored_tensor(const Reader& reader, const config::Config& config,
-                                   const std::string& name, const model::Parameter& parameter);
+                                   const std::string& name, const parameters::Parameter& parameter);
 
 /// UserError when a key of `model` that decides about names and shapes of tensors differs between the checkpoint's config
 /// and this one; a warning for keys that change what the weights compute (rope_theta, norm_epsilon, ...).

@@ -52,7 +52,7 @@ class Resharding {
     const bool optimizer = options.optimizer && source.has_optimizer();
     for (int rank = 0; rank < grid.world; ++rank) {
       RankPlan& plan = plans_.emplace_back(config, grid, rank, optimizer);
-      for (const model::Parameter& parameter : plan.stage.parameters().parameters())
+      for (const parameters::Parameter& parameter : plan.stage.parameters().parameters())
         parameters_.try_emplace(parameter.name, &parameter);
       for (size_t i = 0; i < plan.pieces.size(); ++i)
         holders_[plan.pieces[i].name].push_back({static_cast<size_t>(rank), i});
@@ -84,7 +84,7 @@ class Resharding {
     const LogicalTensor& stored = stored_tensor(source_, config_, name, parameter_of(name));
     for (const Holder& holder : holders) plans_[holder.rank].pieces[holder.piece].dtype = stored.dtype;
   }
-  const model::Parameter& parameter_of(const std::string& name) const {
+  const parameters::Parameter& parameter_of(const std::string& name) const {
     const size_t prefix = name.starts_with("exp_avg") ? name.find('/') + 1 : 0;
     return *parameters_.at(name.substr(prefix));
   }
@@ -99,7 +99,7 @@ class Resharding {
   const ReshardOptions& options_;
   Fp8State fp8_;
   std::deque<RankPlan> plans_;
-  std::map<std::string, const model::Parameter*> parameters_;
+  std::map<std::string, const parameters::Parameter*> parameters_;
   std::map<std::string, std::vector<Holder>> holders_;  ///< of a logical tensor
   std::vector<RankFiles> files_;
   std::vector<std::byte> run_, part_;
@@ -133,8 +133,8 @@ void Resharding::read_run(const LogicalTensor& stored, const Block& run, std::by
   if (there == run.count) return;
   const int64_t missing = run.count - there;
   std::memset(out + there * size, 0, static_cast<size_t>(missing * size));
-  const model::Parameter& parameter = parameter_of(stored.name);
-  if (stored.is_moment() || parameter.init != model::Init::normal) return;
+  const parameters::Parameter& parameter = parameter_of(stored.name);
+  if (stored.is_moment() || parameter.init != parameters::Init::normal) return;
   std::vector<float> values(static_cast<size_t>(missing));
   const Context cpu = Context::cpu();
   kernels::fill_normal(cpu, {values.data(), DType::f32, {missing}}, parameter.std, config_.training.seed,
@@ -167,7 +167,7 @@ std::vector<Fp8State> Resharding::split_fp8() {
   std::map<std::pair<std::string, std::string>, const Fp8State::Row*> left;
   for (const Fp8State::Row& row : fp8_.rows) left[{row.operand.name, row.operand.role}] = &row;
   for (size_t rank = 0; rank < plans_.size(); ++rank) {
-    const model::StoreLayout& layout = plans_[rank].stage.parameters().layout();
+    const parameters::StoreLayout& layout = plans_[rank].stage.parameters().layout();
     if (layout.tensor_rank != 0 || layout.data_rank != 0) continue;
     const fp8::ScaleTable& table = plans_[rank].stage.recipe().table();
     states[rank] = {.history_len = fp8_.history_len, .position = fp8_.position, .rows = {}};

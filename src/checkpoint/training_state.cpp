@@ -5,7 +5,7 @@
 namespace te::checkpoint {
 namespace {
 
-using Piece = model::ParameterStore::Piece;
+using Piece = parameters::ParameterStore::Piece;
 
 /// Of the names of parameters and of their moments.
 constexpr const char* kPrefixes[] = {"", "exp_avg/", "exp_avg_sq/"};
@@ -16,12 +16,12 @@ std::vector<int64_t> dims_of(const Shape& shape) {
   return dims;
 }
 
-bool is_saved_here(const model::ParameterStore& store, const model::Parameter& parameter) {
+bool is_saved_here(const parameters::ParameterStore& store, const parameters::Parameter& parameter) {
   if (parameter.copy) return false;
-  return parameter.sharing == model::Sharing::sharded || store.layout().tensor_rank == 0;
+  return parameter.sharing == parameters::Sharing::sharded || store.layout().tensor_rank == 0;
 }
 
-std::vector<int64_t> stored_shape(const model::Parameter& parameter, const Piece& piece) {
+std::vector<int64_t> stored_shape(const parameters::Parameter& parameter, const Piece& piece) {
   if (piece.count == parameter.shape.numel()) return dims_of(parameter.shape);
   const int64_t cols = parameter.shard.cols;
   if (parameter.shape.rank() == 2 && piece.local % cols == 0 && piece.count % cols == 0)
@@ -31,10 +31,10 @@ std::vector<int64_t> stored_shape(const model::Parameter& parameter, const Piece
 
 /// visit(stored piece, prefix, parameter, piece of the store) for all that a rank saves; prefix is one of kPrefixes itself.
 template <class Visit>
-void for_each_piece(const model::ParameterStore& store, bool optimizer, Visit&& visit) {
+void for_each_piece(const parameters::ParameterStore& store, bool optimizer, Visit&& visit) {
   for (const char* prefix : kPrefixes) {
     if (prefix != kPrefixes[0] && !optimizer) continue;
-    for (const model::Parameter& parameter : store.parameters()) {
+    for (const parameters::Parameter& parameter : store.parameters()) {
       if (!is_saved_here(store, parameter)) continue;
       for (const Piece& piece : store.pieces(parameter)) {
         visit(
@@ -48,9 +48,9 @@ void for_each_piece(const model::ParameterStore& store, bool optimizer, Visit&& 
 
 }  // namespace
 
-std::vector<Block> blocks_of(const model::ParameterShard& shard, int64_t first, int64_t count) {
+std::vector<Block> blocks_of(const parameters::ParameterShard& shard, int64_t first, int64_t count) {
   std::vector<Block> blocks;
-  for (const model::ParameterShard::Run& run : shard.runs(first, first + count))
+  for (const parameters::ParameterShard::Run& run : shard.runs(first, first + count))
     blocks.push_back({shard.first_col, shard.cols, run.row * shard.cols + run.in_range, run.count});
   return blocks;
 }
@@ -61,30 +61,31 @@ int64_t StoredPiece::count() const {
   return count;
 }
 
-std::vector<StoredPiece> stored_pieces(const model::ParameterStore& store, bool optimizer) {
+std::vector<StoredPiece> stored_pieces(const parameters::ParameterStore& store, bool optimizer) {
   std::vector<StoredPiece> result;
   for_each_piece(store, optimizer,
-                 [&](StoredPiece stored, const char*, const model::Parameter&, const Piece&) {
+                 [&](StoredPiece stored, const char*, const parameters::Parameter&, const Piece&) {
                    result.push_back(std::move(stored));
                  });
   return result;
 }
 
 std::vector<SavedPiece> pieces_to_save(const TrainingState& state, bool optimizer) {
-  const model::ParameterStore& store = *state.parameters;
+  const parameters::ParameterStore& store = *state.parameters;
   std::vector<SavedPiece> result;
-  for_each_piece(
-      store, optimizer,
-      [&](StoredPiece stored, const char* prefix, const model::Parameter& parameter, const Piece& piece) {
-        SavedPiece& saved = result.emplace_back(SavedPiece{std::move(stored), {}, {}});
-        if (prefix == kPrefixes[0]) {
-          saved.main = store.main_of(parameter, piece);
-        } else {
-          const optim::Moments& moments = prefix == kPrefixes[1] ? state.exp_avg : state.exp_avg_sq;
-          saved.moment = moments.part(piece.shard, piece.count);
-          saved.dtype = moments.stored_dtype();
-        }
-      });
+  for_each_piece(store, optimizer,
+                 [&](StoredPiece stored, const char* prefix, const parameters::Parameter& parameter,
+                     const Piece& piece) {
+                   SavedPiece& saved = result.emplace_back(SavedPiece{std::move(stored), {}, {}});
+                   if (prefix == kPrefixes[0]) {
+                     saved.main = store.main_of(parameter, piece);
+                   } else {
+                     const optim::Moments& moments =
+                         prefix == kPrefixes[1] ? state.exp_avg : state.exp_avg_sq;
+                     saved.moment = moments.part(piece.shard, piece.count);
+                     saved.dtype = moments.stored_dtype();
+                   }
+                 });
   return result;
 }
 
@@ -113,7 +114,7 @@ bool has_fp8_state(const TrainingState& state) {
 }
 
 bool saves_fp8(const TrainingState& state) {
-  const model::StoreLayout& layout = state.parameters->layout();
+  const parameters::StoreLayout& layout = state.parameters->layout();
   return has_fp8_state(state) && layout.tensor_rank == 0 && layout.data_rank == 0;
 }
 

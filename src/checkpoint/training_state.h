@@ -10,14 +10,14 @@
 #include "core/device.h"
 #include "fp8/scale_table.h"
 #include "kernels/common/granule.h"
-#include "model/parameter_store.h"
 #include "optim/moments.h"
+#include "parameters/parameter_store.h"
 
 namespace te::checkpoint {
 
 /// Views of a rank's state, bound to memory.
 struct TrainingState {
-  model::ParameterStore* parameters = nullptr;
+  parameters::ParameterStore* parameters = nullptr;
   optim::Moments exp_avg, exp_avg_sq;  ///< [shard_size]
   const fp8::ScaleTable* scales =
       nullptr;  ///< of the rank's pipeline stage; null or without history: no FP8 state
@@ -25,7 +25,7 @@ struct TrainingState {
 
 /// The elements of the whole parameter that elements [first, first + count) of this rank's part of it are, one block per
 /// run of rows.
-std::vector<Block> blocks_of(const model::ParameterShard& shard, int64_t first, int64_t count);
+std::vector<Block> blocks_of(const parameters::ParameterShard& shard, int64_t first, int64_t count);
 
 /// Saving goes piece by piece, at most so many elements a time.
 constexpr int64_t kFetch = 4 << 20;
@@ -44,8 +44,8 @@ struct StoredPiece {
 
 /// ... and where this rank has it, on the device.
 struct SavedPiece : StoredPiece {
-  model::MainParams main;  ///< of a parameter
-  optim::Moments moment;   ///< of a moment
+  parameters::MainParams main;  ///< of a parameter
+  optim::Moments moment;        ///< of a moment
 
   size_t file_bytes() const { return static_cast<size_t>(count()) * dtype_size(dtype); }
   size_t raw_bytes() const { return moment.values ? moment.raw_bytes() : main.bytes(); }
@@ -64,7 +64,7 @@ struct SavedPiece : StoredPiece {
 /// ranks hold.
 std::vector<SavedPiece> pieces_to_save(const TrainingState& state, bool optimizer);
 /// The same of a store that is planned and needs no memory.
-std::vector<StoredPiece> stored_pieces(const model::ParameterStore& store, bool optimizer);
+std::vector<StoredPiece> stored_pieces(const parameters::ParameterStore& store, bool optimizer);
 
 /// True when there is FP8 state and this is the rank of its stage that saves it.
 bool saves_fp8(const TrainingState& state);

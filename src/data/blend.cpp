@@ -7,7 +7,7 @@
 
 #include "core/error.h"
 
-namespace te {
+namespace te::data {
 
 Blend::Blend(std::vector<double> weights, std::vector<int64_t> limits)
     : weights_(std::move(weights)), limits_(std::move(limits)) {
@@ -70,4 +70,4 @@ std::vector<Blend::Item> Blend::items(int64_t first, int64_t count) const {
   return result;
 }
 
-}  // namespace te
+}  // namespace te::data

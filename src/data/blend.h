@@ -10,7 +10,7 @@
 #include <mutex>
 #include <vector>
 
-namespace te {
+namespace te::data {
 
 class Blend {
  public:
@@ -41,4 +41,4 @@ class Blend {
   mutable std::vector<int64_t> counts_;  // [block, dataset] before sample block * kStride
 };
 
-}  // namespace te
+}  // namespace te::data

@@ -9,7 +9,7 @@
 #include "core/error.h"
 #include "data/epoch_permutation.h"
 
-namespace te {
+namespace te::data {
 namespace {
 
 constexpr int64_t kBlock = 64;
@@ -135,4 +135,4 @@ void CorpusView::read(int64_t index, const SampleRow& row) const {
   }
 }
 
-}  // namespace te
+}  // namespace te::data

@@ -20,7 +20,7 @@
 #include "data/permutation.h"
 #include "data/sample_view.h"
 
-namespace te {
+namespace te::data {
 
 struct CorpusViewOptions {
   int64_t seq_length = 0;
@@ -57,4 +57,4 @@ class CorpusView : public SampleView {
   mutable std::vector<std::shared_ptr<const Epoch>> recent_;  // the last epochs used, newest first
 };
 
-}  // namespace te
+}  // namespace te::data

@@ -6,7 +6,7 @@
 #include "core/random.h"
 #include "data/permutation.h"
 
-namespace te {
+namespace te::data {
 
 /// A permutation of `size` items for (seed, stream, what, epoch): `stream` is the dataset's place in its blend.
 inline Permutation epoch_permutation(int64_t size, uint64_t seed, uint64_t stream, std::string_view what,
@@ -16,4 +16,4 @@ inline Permutation epoch_permutation(int64_t size, uint64_t seed, uint64_t strea
           (uint64_t{random.word[2]} << 32) | random.word[3]};
 }
 
-}  // namespace te
+}  // namespace te::data

@@ -4,10 +4,10 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace te {
+namespace te::data {
 
 inline constexpr char kIndexMagic[9] = {'M', 'M', 'I', 'D', 'I', 'D', 'X', '\0', '\0'};
 inline constexpr uint64_t kIndexVersion = 1;
 inline constexpr size_t kIndexHeaderBytes = 34;  // magic, version, token type, sequence and document counts
 
-}  // namespace te
+}  // namespace te::data

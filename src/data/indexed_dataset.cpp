@@ -14,7 +14,7 @@
 #include "core/error.h"
 #include "data/index_layout.h"
 
-namespace te {
+namespace te::data {
 
 static_assert(std::endian::native == std::endian::little, "the files are little-endian and read in place");
 
@@ -265,4 +265,4 @@ void IndexedDataset::read(int64_t begin, int64_t count, int32_t* out, int64_t vo
   }
 }
 
-}  // namespace te
+}  // namespace te::data

@@ -21,7 +21,7 @@
 #include <string>
 #include <vector>
 
-namespace te {
+namespace te::data {
 
 /// The dtype codes of the .idx. Reader and writer handle the integer ones; floats are refused.
 enum class TokenType : uint8_t {
@@ -152,4 +152,4 @@ class IndexedDatasetWriter {
   std::vector<uint8_t> buffer_;
 };
 
-}  // namespace te
+}  // namespace te::data

@@ -16,7 +16,7 @@
 #include "data/index_layout.h"
 #include "data/indexed_dataset.h"
 
-namespace te {
+namespace te::data {
 namespace {
 
 constexpr int64_t kMaxSequenceTokens = int64_t{1}
@@ -212,4 +212,4 @@ void IndexedDatasetWriter::finish() {
   sync_folder(prefix_);
 }
 
-}  // namespace te
+}  // namespace te::data

@@ -7,7 +7,7 @@
 #include "data/epoch_permutation.h"
 #include "data/packing.h"
 
-namespace te {
+namespace te::data {
 namespace {
 
 constexpr size_t kRecentEpochs = 2;  // a batch that crosses the end of an epoch needs two
@@ -138,4 +138,4 @@ SampleView::Counts InstructionView::counts() const {
   return {dataset_->num_tokens(), dataset_->num_documents(), samples, std::move(note)};
 }
 
-}  // namespace te
+}  // namespace te::data

@@ -20,7 +20,7 @@
 #include "data/loss_mask.h"
 #include "data/sample_view.h"
 
-namespace te {
+namespace te::data {
 
 struct InstructionViewOptions {
   int64_t seq_length = 0;
@@ -60,4 +60,4 @@ class InstructionView : public SampleView {
   mutable std::vector<std::shared_ptr<const Epoch>> recent_;  // the last epochs used, newest first
 };
 
-}  // namespace te
+}  // namespace te::data

@@ -7,7 +7,7 @@
 
 #include "core/error.h"
 
-namespace te {
+namespace te::data {
 
 std::string loss_mask_prefix(const std::string& prefix) {
   return prefix + "_mask";
@@ -56,4 +56,4 @@ int64_t LossMask::count() const {
   return total;
 }
 
-}  // namespace te
+}  // namespace te::data

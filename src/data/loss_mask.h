@@ -8,7 +8,7 @@
 
 #include "data/indexed_dataset.h"
 
-namespace te {
+namespace te::data {
 
 std::string loss_mask_prefix(const std::string& prefix);  ///< PREFIX_mask
 bool has_loss_mask(const std::string& prefix);            ///< whether PREFIX_mask.idx exists
@@ -27,4 +27,4 @@ class LossMask {
   IndexedDataset mask_;
 };
 
-}  // namespace te
+}  // namespace te::data

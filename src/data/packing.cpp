@@ -4,7 +4,7 @@
 
 #include "core/error.h"
 
-namespace te {
+namespace te::data {
 
 Packing pack_best_fit(std::span<const int32_t> lengths, int64_t capacity) {
   std::map<int64_t, std::vector<int64_t>> open;  // room -> bins, the youngest last; no entry is empty
@@ -37,4 +37,4 @@ Packing pack_best_fit(std::span<const int32_t> lengths, int64_t capacity) {
   return packing;
 }
 
-}  // namespace te
+}  // namespace te::data

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-namespace te {
+namespace te::data {
 
 /// Bins in the order in which they were opened; bin b holds items[begins[b]] to items[begins[b + 1] - 1].
 struct Packing {
@@ -18,4 +18,4 @@ struct Packing {
 /// Unlike first-fit-decreasing it keeps short and long items mixed, so a shuffled order stays shuffled.
 Packing pack_best_fit(std::span<const int32_t> lengths, int64_t capacity);
 
-}  // namespace te
+}  // namespace te::data

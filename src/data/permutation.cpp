@@ -6,7 +6,7 @@
 #include "core/error.h"
 #include "core/random.h"
 
-namespace te {
+namespace te::data {
 namespace {
 
 /// Mixes 64 bits (Stafford's variant 13 of the MurmurHash3 finalizer, as in SplitMix64).
@@ -43,4 +43,4 @@ int64_t Permutation::operator()(int64_t index) const {
   return static_cast<int64_t>(x);
 }
 
-}  // namespace te
+}  // namespace te::data

@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-namespace te {
+namespace te::data {
 
 class Permutation {
  public:
@@ -24,4 +24,4 @@ class Permutation {
   uint64_t keys_[kRounds];
 };
 
-}  // namespace te
+}  // namespace te::data

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-namespace te {
+namespace te::data {
 
 /// Where one sample goes: S values each. document_start may be null.
 struct SampleRow {
@@ -35,4 +35,4 @@ class SampleView {
   virtual void read(int64_t index, const SampleRow& row) const = 0;
 };
 
-}  // namespace te
+}  // namespace te::data

@@ -10,7 +10,7 @@
 #include "data/corpus_view.h"
 #include "data/instruction_view.h"
 
-namespace te {
+namespace te::data {
 namespace {
 
 class BlendedSource : public BatchSource {
@@ -183,4 +183,4 @@ std::unique_ptr<BatchSource> make_synthetic_source(int64_t seq_length, int64_t v
   return std::make_unique<SyntheticBatchSource>(seq_length, vocab_size, seed);
 }
 
-}  // namespace te
+}  // namespace te::data

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace te {
+namespace te::data {
 
 /// B samples of S tokens, row after row. targets[i] is the token that follows tokens[i]; -1 is not counted in
 /// the loss.
@@ -83,4 +83,4 @@ std::unique_ptr<BatchSource> make_instruction_source(const std::vector<WeightedD
 /// Uniformly random tokens, for benchmarks: an endless source that reads no file.
 std::unique_ptr<BatchSource> make_synthetic_source(int64_t seq_length, int64_t vocab_size, uint64_t seed);
 
-}  // namespace te
+}  // namespace te::data

@@ -50,7 +50,7 @@ Decoder::Decoder(const config::Config& config, const parallel::Groups& groups, c
   for (int i = 0; i < static_cast<int>(config_.model.num_layers); ++i)
     layers_.emplace_back(i, config_, parameters_, *recipe_, rope_, tensor_);
   final_layernorm_ = std::make_unique<model::Norm>("final_layernorm", config_.model, parameters_, tensor_);
-  model::Parameter* tied = config_.model.tie_word_embeddings ? embedding_->words() : nullptr;
+  parameters::Parameter* tied = config_.model.tie_word_embeddings ? embedding_->words() : nullptr;
   output_layer_ = std::make_unique<model::OutputLayer>(config_, parameters_, tied, *recipe_, tensor_);
   parameters_.end_layer();
 }

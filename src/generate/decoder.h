@@ -42,7 +42,7 @@ class Decoder {
 
   void plan(MemoryPlan& plan, const Context& context);
   void bind(const Context& context);
-  model::ParameterStore& parameters() { return parameters_; }
+  parameters::ParameterStore& parameters() { return parameters_; }
   /// After the values were loaded: casts the weights of FP8 layers.
   void quantize_weights(const Context& context);
 
@@ -79,7 +79,7 @@ class Decoder {
   DecoderSizes sizes_;
   parallel::TensorParallel tensor_;
   model::Dimensions dims_;
-  model::ParameterStore parameters_;
+  parameters::ParameterStore parameters_;
   std::unique_ptr<fp8::Recipe> recipe_;
   model::RopeTables rope_;
   std::unique_ptr<model::VocabParallelEmbedding> embedding_;

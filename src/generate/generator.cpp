@@ -39,7 +39,7 @@ struct Generator::Sequence {
   bool done = false;
 };
 
-std::vector<int32_t> Generator::encode(const Tokenizer& tokenizer, const std::string& prompt,
+std::vector<int32_t> Generator::encode(const text::Tokenizer& tokenizer, const std::string& prompt,
                                        const GenerateOptions& options, int64_t vocab_size,
                                        int64_t max_length) {
   std::vector<int32_t> tokens;

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "data/tokenizer.h"
 #include "generate/decoder.h"
 #include "generate/sampler.h"
+#include "text/tokenizer.h"
 
 namespace te::generate {
 
@@ -36,12 +36,12 @@ struct Timing {
 
 class Generator {
  public:
-  Generator(Decoder& decoder, const Tokenizer& tokenizer, GenerateOptions options)
+  Generator(Decoder& decoder, const text::Tokenizer& tokenizer, GenerateOptions options)
       : decoder_(decoder), tokenizer_(tokenizer), options_(std::move(options)) {}
 
   /// The tokens of a prompt. UserError when there are none, one is beyond the model's vocabulary, or they leave no room
   /// in a context of max_length.
-  static std::vector<int32_t> encode(const Tokenizer& tokenizer, const std::string& prompt,
+  static std::vector<int32_t> encode(const text::Tokenizer& tokenizer, const std::string& prompt,
                                      const GenerateOptions& options, int64_t vocab_size, int64_t max_length);
 
   /// Text of a prompt's continuation as it becomes certain; `last`: no more of it will come.
@@ -62,7 +62,7 @@ class Generator {
   static void interrupt(Sequence& sequence, const OnText& on_text);
 
   Decoder& decoder_;
-  const Tokenizer& tokenizer_;
+  const text::Tokenizer& tokenizer_;
   GenerateOptions options_;
   Timing timing_;
 };

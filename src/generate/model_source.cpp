@@ -63,8 +63,8 @@ class ForeignSource final : public ModelSource {
 };
 
 /// This rank's part of a parameter, in the order in which it is stored.
-std::vector<float> read_part(const ModelSource& source, const model::Parameter& parameter) {
-  const model::ParameterShard& shard = parameter.shard;
+std::vector<float> read_part(const ModelSource& source, const parameters::Parameter& parameter) {
+  const parameters::ParameterShard& shard = parameter.shard;
   const int64_t width = shard.global_cols(), stored = source.rows(parameter.name, width);
   const bool vocabulary =
       parameter.name.ends_with("word_embeddings.weight") || parameter.name == "output_layer.weight";
@@ -73,7 +73,7 @@ std::vector<float> read_part(const ModelSource& source, const model::Parameter& 
                shard.global[0]);
   std::vector<float> values(static_cast<size_t>(parameter.shape.numel()), 0.0f), rows;
   float* out = values.data();
-  for (const model::ParameterShard::Rows& range : shard.rows) {
+  for (const parameters::ParameterShard::Rows& range : shard.rows) {
     const int64_t count = std::clamp<int64_t>(stored - range.first, 0, range.count);
     if (shard.cols == width) {
       source.read_rows(parameter.name, range.first, count, out);
@@ -111,8 +111,8 @@ std::unique_ptr<ModelSource> open_model(const fs::path& path) {
   return std::make_unique<CheckpointSource>(path);
 }
 
-void load_weights(const Context& context, const ModelSource& source, model::ParameterStore& parameters) {
-  for (const model::Parameter& parameter : parameters.parameters()) {
+void load_weights(const Context& context, const ModelSource& source, parameters::ParameterStore& parameters) {
+  for (const parameters::Parameter& parameter : parameters.parameters()) {
     const std::vector<float> values = read_part(source, parameter);
     if (parameters.fp32()) {
       context.copy_to_device(parameter.value, values.data());

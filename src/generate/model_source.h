@@ -7,7 +7,7 @@
 
 #include "config/config.h"
 #include "core/device.h"
-#include "model/parameter_store.h"
+#include "parameters/parameter_store.h"
 
 namespace te::generate {
 
@@ -40,6 +40,6 @@ std::unique_ptr<ModelSource> open_model(const std::filesystem::path& path);
 
 /// Fills the values of this rank's parameters, rounded to the model's dtype. Rows of the padded vocabulary that the
 /// source lacks become 0. UserError when the source's shapes are others.
-void load_weights(const Context& context, const ModelSource& source, model::ParameterStore& parameters);
+void load_weights(const Context& context, const ModelSource& source, parameters::ParameterStore& parameters);
 
 }  // namespace te::generate

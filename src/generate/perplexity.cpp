@@ -23,7 +23,7 @@ double Perplexity::perplexity() const {
 }
 
 Perplexity evaluate(const config::Config& config, const Context& context, const parallel::Groups& groups,
-                    parallel::World& world, const ModelSource& source, const BatchSource& data,
+                    parallel::World& world, const ModelSource& source, const data::BatchSource& data,
                     const std::function<void(int64_t)>& progress) {
   model::ModelStage stage(config, groups);
   MemoryPlan plan;
@@ -43,7 +43,7 @@ Perplexity evaluate(const config::Config& config, const Context& context, const 
   const double start = now_seconds();
   const int64_t batch = config.training.micro_batch_size;
   for (int64_t first = 0; first < data.num_samples(); first += batch) {
-    const Batch samples = data.batch(first, batch);
+    const data::Batch samples = data.batch(first, batch);
     context.copy_to_device(tokens, samples.tokens.data());
     context.copy_to_device(targets, samples.targets.data());
     context.zero(loss_sum);
@@ -54,8 +54,9 @@ Perplexity evaluate(const config::Config& config, const Context& context, const 
     context.synchronize();
     sum += loss;
     result.samples += std::min(batch, data.num_samples() - first);
-    result.tokens += static_cast<int64_t>(samples.targets.size()) -
-                     std::count(samples.targets.begin(), samples.targets.end(), BatchSource::kIgnoredTarget);
+    result.tokens +=
+        static_cast<int64_t>(samples.targets.size()) -
+        std::count(samples.targets.begin(), samples.targets.end(), data::BatchSource::kIgnoredTarget);
     if (progress) progress(result.samples);
   }
   if (result.tokens == 0) user_error("--data: no token of it is predicted");

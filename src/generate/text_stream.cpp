@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "data/tokenizers/utf8.h"
+#include "text/tokenizers/utf8.h"
 
 namespace te::generate {
 namespace {
@@ -38,11 +38,12 @@ size_t stop_prefix(std::string_view text, const std::vector<std::string>& stops)
 
 std::string valid_utf8(std::string_view bytes) {
   std::string text;
-  for_each_utf8_run(bytes, [&](std::string_view run, bool valid) { text += valid ? run : kReplacement; });
+  text::for_each_utf8_run(bytes,
+                          [&](std::string_view run, bool valid) { text += valid ? run : kReplacement; });
   return text;
 }
 
-TextStream::TextStream(const Tokenizer& tokenizer, std::span<const int32_t> prompt,
+TextStream::TextStream(const text::Tokenizer& tokenizer, std::span<const int32_t> prompt,
                        std::vector<std::string> stops)
     : tokenizer_(tokenizer), stops_(std::move(stops)) {
   for (const std::string& stop : stops_) TE_CHECK(!stop.empty(), "a stop string is empty");

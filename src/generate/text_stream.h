@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "data/tokenizer.h"
+#include "text/tokenizer.h"
 
 namespace te::generate {
 
@@ -20,7 +20,8 @@ class TextStream {
  public:
   /// `prompt`: the tokens of the text before (without a begin-of-document token), since a tokenizer may drop the space in
   /// front of a first token. Stop strings are not empty.
-  TextStream(const Tokenizer& tokenizer, std::span<const int32_t> prompt, std::vector<std::string> stops);
+  TextStream(const text::Tokenizer& tokenizer, std::span<const int32_t> prompt,
+             std::vector<std::string> stops);
 
   /// The text that is certain after this token and was not before; nothing once stopped().
   std::string add(int32_t token);
@@ -34,7 +35,7 @@ class TextStream {
   std::string take_characters(bool all);
   std::string release(bool all);
 
-  const Tokenizer& tokenizer_;
+  const text::Tokenizer& tokenizer_;
   std::vector<std::string> stops_;
   std::vector<int32_t> window_;  ///< the last tokens; those from shown_ on have not been turned into bytes
   size_t shown_ = 0;

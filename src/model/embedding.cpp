@@ -19,7 +19,8 @@ void stream_dropout(const Context& context, const Tensor& x, const Tensor& y, fl
   }
 }
 
-VocabParallelEmbedding::VocabParallelEmbedding(const config::Config& config, ParameterStore& parameters,
+VocabParallelEmbedding::VocabParallelEmbedding(const config::Config& config,
+                                               parameters::ParameterStore& parameters,
                                                parallel::TensorParallel& tensor)
     : tensor_(tensor),
       dims_(Dimensions::of(config, tensor)),
@@ -28,17 +29,17 @@ VocabParallelEmbedding::VocabParallelEmbedding(const config::Config& config, Par
   const float std = static_cast<float>(config.model.init_method_std);
   words_ = parameters.add(
       {.name = "embedding.word_embeddings.weight",
-       .shard = ParameterShard::of_rows({vocab, hidden}, {vocab}, tensor.rank(), tensor.size()),
+       .shard = parameters::ParameterShard::of_rows({vocab, hidden}, {vocab}, tensor.rank(), tensor.size()),
        .std = std,
        .decay = true,
        .copied = config.model.tie_word_embeddings && config.parallel.pipeline > 1});
   if (config.model.family == config::Family::gpt) {
-    positions_ =
-        parameters.add({.name = "embedding.position_embeddings.weight",
-                        .shard = ParameterShard::whole({config.model.max_position_embeddings, hidden}),
-                        .std = std,
-                        .decay = true,
-                        .sharing = Sharing::replicated});
+    positions_ = parameters.add(
+        {.name = "embedding.position_embeddings.weight",
+         .shard = parameters::ParameterShard::whole({config.model.max_position_embeddings, hidden}),
+         .std = std,
+         .decay = true,
+         .sharing = parameters::Sharing::replicated});
   }
 }
 

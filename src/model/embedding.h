@@ -3,15 +3,15 @@
 #pragma once
 
 #include "core/device.h"
-#include "model/parameter_store.h"
 #include "model/pass.h"
 #include "model/scratch.h"
+#include "parameters/parameter_store.h"
 
 namespace te::model {
 
 class VocabParallelEmbedding {
  public:
-  VocabParallelEmbedding(const config::Config& config, ParameterStore& parameters,
+  VocabParallelEmbedding(const config::Config& config, parameters::ParameterStore& parameters,
                          parallel::TensorParallel& tensor);
 
   void plan(MemoryPlan& plan, const Context& context);
@@ -22,7 +22,7 @@ class VocabParallelEmbedding {
   void backward(const Context& context, const Tensor& tokens, const Tensor& d_x, const Pass& pass,
                 const Scratch& scratch);
 
-  Parameter* words() const { return words_; }
+  parameters::Parameter* words() const { return words_; }
 
  private:
   void dropout(const Context& context, const Tensor& x, const Pass& pass) const;
@@ -30,8 +30,8 @@ class VocabParallelEmbedding {
   parallel::TensorParallel& tensor_;
   Dimensions dims_;
   float dropout_;
-  Parameter* words_ = nullptr;
-  Parameter* positions_ = nullptr;
+  parameters::Parameter* words_ = nullptr;
+  parameters::Parameter* positions_ = nullptr;
   Tensor workspace_;
 };
 

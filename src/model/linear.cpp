@@ -11,7 +11,8 @@ namespace te::model {
 using fp8::Operand;
 using fp8::OperandRole;
 
-Linear::Linear(Spec spec, Parameter* weight, fp8::Recipe& recipe, parallel::TensorParallel& tensor)
+Linear::Linear(Spec spec, parameters::Parameter* weight, fp8::Recipe& recipe,
+               parallel::TensorParallel& tensor)
     : spec_(std::move(spec)), tensor_(tensor), weight_(weight) {
   input_quantizer_ = recipe.quantizer(spec_.name, spec_.layer, OperandRole::input);
   weight_quantizer_ = recipe.quantizer(spec_.name, spec_.layer, OperandRole::weight);
@@ -19,7 +20,7 @@ Linear::Linear(Spec spec, Parameter* weight, fp8::Recipe& recipe, parallel::Tens
   weight_->product = true;
 }
 
-Linear::Linear(const Spec& spec, ParameterStore& parameters, fp8::Recipe& recipe,
+Linear::Linear(const Spec& spec, parameters::ParameterStore& parameters, fp8::Recipe& recipe,
                parallel::TensorParallel& tensor)
     : Linear(spec,
              parameters.add(
@@ -28,7 +29,7 @@ Linear::Linear(const Spec& spec, ParameterStore& parameters, fp8::Recipe& recipe
   if (!spec_.bias) return;
   bias_ = parameters.add({.name = spec_.name + ".bias",
                           .shard = spec_.bias_shard,
-                          .init = Init::zeros,
+                          .init = parameters::Init::zeros,
                           .sharing = spec_.bias_sharing});
 }
 

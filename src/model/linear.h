@@ -11,9 +11,9 @@
 #include "fp8/recipe.h"
 #include "kernels/activation/activation.h"
 #include "kernels/quantize/quantize.h"
-#include "model/parameter_store.h"
 #include "model/pass.h"
 #include "model/scratch.h"
+#include "parameters/parameter_store.h"
 
 namespace te::model {
 
@@ -51,15 +51,16 @@ class Linear {
   struct Spec {
     std::string name;  ///< "layers.3.mlp.linear_fc1"
     int layer = 0;
-    ParameterShard weight;  ///< of [out, in]
+    parameters::ParameterShard weight;  ///< of [out, in]
     bool bias = false;
-    ParameterShard bias_shard;  ///< of [out]
-    Sharing bias_sharing = Sharing::sharded;
+    parameters::ParameterShard bias_shard;  ///< of [out]
+    parameters::Sharing bias_sharing = parameters::Sharing::sharded;
     float init_std = 0.02f;
   };
-  Linear(const Spec& spec, ParameterStore& parameters, fp8::Recipe& recipe, parallel::TensorParallel& tensor);
+  Linear(const Spec& spec, parameters::ParameterStore& parameters, fp8::Recipe& recipe,
+         parallel::TensorParallel& tensor);
   /// The same with a weight that exists already (the spec's shapes are not looked at), and no bias.
-  Linear(Spec spec, Parameter* weight, fp8::Recipe& recipe, parallel::TensorParallel& tensor);
+  Linear(Spec spec, parameters::Parameter* weight, fp8::Recipe& recipe, parallel::TensorParallel& tensor);
   Linear(const Linear&) = delete;
 
   /// FP8 copies of the weight, in both orientations.
@@ -72,8 +73,8 @@ class Linear {
 
   /// True when the products run in FP8.
   bool fp8() const { return input_quantizer_.enabled(); }
-  Parameter* weight() const { return weight_; }
-  Parameter* bias() const { return bias_; }
+  parameters::Parameter* weight() const { return weight_; }
+  parameters::Parameter* bias() const { return bias_; }
   int64_t in() const { return weight_->shape[1]; }
   int64_t out() const { return weight_->shape[0]; }
 
@@ -96,8 +97,8 @@ class Linear {
 
   Spec spec_;
   parallel::TensorParallel& tensor_;
-  Parameter* weight_ = nullptr;
-  Parameter* bias_ = nullptr;
+  parameters::Parameter* weight_ = nullptr;
+  parameters::Parameter* bias_ = nullptr;
   fp8::Quantizer input_quantizer_, weight_quantizer_, grad_quantizer_;
   fp8::Operand weight_operand_;
 };

@@ -62,7 +62,8 @@ void ModelStage::build(const config::Config& config) {
   if (groups_->last_stage()) {
     first = parameters_.parameters().size();
     final_layernorm_ = std::make_unique<Norm>("final_layernorm", config.model, parameters_, tensor_);
-    Parameter* tied = config.model.tie_word_embeddings && embedding_ ? embedding_->words() : nullptr;
+    parameters::Parameter* tied =
+        config.model.tie_word_embeddings && embedding_ ? embedding_->words() : nullptr;
     output_layer_ = std::make_unique<OutputLayer>(config, parameters_, tied, *recipe_, tensor_);
     parameters_.end_layer();
     add_unit(first);

@@ -89,7 +89,7 @@ class ModelStage {
   /// Logits of all tokens, [tokens, this rank's slice of the padded vocabulary]; no sequence parallelism.
   void forward_logits(const Context& context, const Tensor& tokens, const Tensor& logits);
 
-  ParameterStore& parameters() { return parameters_; }
+  parameters::ParameterStore& parameters() { return parameters_; }
   fp8::Recipe& recipe() { return *recipe_; }
   const Dimensions& dims() const { return dims_; }
   const parallel::Groups& groups() const { return *groups_; }
@@ -126,7 +126,7 @@ class ModelStage {
   const parallel::Groups* groups_;
   parallel::TensorParallel tensor_;
   Dimensions dims_;
-  ParameterStore parameters_;
+  parameters::ParameterStore parameters_;
   std::unique_ptr<fp8::Recipe> recipe_;
   RopeTables rope_;
   std::unique_ptr<VocabParallelEmbedding> embedding_;

@@ -4,14 +4,17 @@
 
 namespace te::model {
 
-Norm::Norm(const std::string& name, const config::ModelConfig& model, ParameterStore& parameters,
+Norm::Norm(const std::string& name, const config::ModelConfig& model, parameters::ParameterStore& parameters,
            const parallel::TensorParallel& tensor)
     : layer_norm_(model.family == config::Family::gpt), eps_(static_cast<float>(model.norm_epsilon)) {
-  const ParameterShard shard = ParameterShard::whole({model.hidden_size});
-  const Sharing sharing = tensor.sequence() ? Sharing::partial : Sharing::replicated;
-  gain_ = parameters.add({.name = name + ".weight", .shard = shard, .init = Init::ones, .sharing = sharing});
+  const parameters::ParameterShard shard = parameters::ParameterShard::whole({model.hidden_size});
+  const parameters::Sharing sharing =
+      tensor.sequence() ? parameters::Sharing::partial : parameters::Sharing::replicated;
+  gain_ = parameters.add(
+      {.name = name + ".weight", .shard = shard, .init = parameters::Init::ones, .sharing = sharing});
   if (layer_norm_) {
-    bias_ = parameters.add({.name = name + ".bias", .shard = shard, .init = Init::zeros, .sharing = sharing});
+    bias_ = parameters.add(
+        {.name = name + ".bias", .shard = shard, .init = parameters::Init::zeros, .sharing = sharing});
   }
 }
 

@@ -11,7 +11,7 @@ namespace te::model {
 class Norm {
  public:
   /// With sequence parallelism the gradients of gain and bias are of this rank's tokens alone.
-  Norm(const std::string& name, const config::ModelConfig& model, ParameterStore& parameters,
+  Norm(const std::string& name, const config::ModelConfig& model, parameters::ParameterStore& parameters,
        const parallel::TensorParallel& tensor);
 
   /// Per-row statistics of one pass, kept for the backward pass.
@@ -40,8 +40,8 @@ class Norm {
                     const Scratch& scratch) const;
   bool layer_norm_;
   float eps_;
-  Parameter* gain_;
-  Parameter* bias_ = nullptr;
+  parameters::Parameter* gain_;
+  parameters::Parameter* bias_ = nullptr;
 };
 
 }  // namespace te::model

@@ -22,14 +22,14 @@ Tensor vector_rows(const Tensor& vector, int64_t first, int64_t count) {
 }
 
 /// The embedding where this rank has it and it is tied, else a matrix of its own.
-Parameter* head_weight(const config::Config& config, ParameterStore& parameters, Parameter* tied,
-                       const parallel::TensorParallel& tensor) {
+parameters::Parameter* head_weight(const config::Config& config, parameters::ParameterStore& parameters,
+                                   parameters::Parameter* tied, const parallel::TensorParallel& tensor) {
   if (tied != nullptr) return tied;
   const int64_t rows = config.model.padded_vocab_size();
   const bool copy = config.model.tie_word_embeddings;
   return parameters.add({.name = copy ? "embedding.word_embeddings.weight" : "output_layer.weight",
-                         .shard = ParameterShard::of_rows({rows, config.model.hidden_size}, {rows},
-                                                          tensor.rank(), tensor.size()),
+                         .shard = parameters::ParameterShard::of_rows({rows, config.model.hidden_size},
+                                                                      {rows}, tensor.rank(), tensor.size()),
                          .std = static_cast<float>(config.model.init_method_std),
                          .decay = true,
                          .copy = copy});
@@ -37,8 +37,8 @@ Parameter* head_weight(const config::Config& config, ParameterStore& parameters,
 
 }  // namespace
 
-OutputLayer::OutputLayer(const config::Config& config, ParameterStore& parameters, Parameter* tied,
-                         fp8::Recipe& recipe, parallel::TensorParallel& tensor)
+OutputLayer::OutputLayer(const config::Config& config, parameters::ParameterStore& parameters,
+                         parameters::Parameter* tied, fp8::Recipe& recipe, parallel::TensorParallel& tensor)
     : Linear({.name = "output_layer", .layer = fp8::Recipe::kOutputLayer},
              head_weight(config, parameters, tied, tensor), recipe, tensor),
       dims_(Dimensions::of(config, tensor)),

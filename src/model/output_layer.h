@@ -18,8 +18,8 @@ class OutputLayer : public Linear {
  public:
   /// `tied`: the word embedding whose matrix is the head, where this rank has it; null for a matrix of its own (with
   /// tied embeddings, a copy of the one on the first pipeline stage).
-  OutputLayer(const config::Config& config, ParameterStore& parameters, Parameter* tied, fp8::Recipe& recipe,
-              parallel::TensorParallel& tensor);
+  OutputLayer(const config::Config& config, parameters::ParameterStore& parameters,
+              parameters::Parameter* tied, fp8::Recipe& recipe, parallel::TensorParallel& tensor);
 
   void plan(MemoryPlan& plan);
 

@@ -12,8 +12,8 @@ Linear::Spec column_spec(std::string name, int layer, const std::vector<int64_t>
                          bool bias, double init_std, const parallel::TensorParallel& tensor) {
   const int64_t out = std::accumulate(blocks.begin(), blocks.end(), int64_t{0});
   Linear::Spec spec{.name = std::move(name), .layer = layer, .bias = bias};
-  spec.weight = ParameterShard::of_rows({out, in}, blocks, tensor.rank(), tensor.size());
-  spec.bias_shard = ParameterShard::of_rows({out}, blocks, tensor.rank(), tensor.size());
+  spec.weight = parameters::ParameterShard::of_rows({out, in}, blocks, tensor.rank(), tensor.size());
+  spec.bias_shard = parameters::ParameterShard::of_rows({out}, blocks, tensor.rank(), tensor.size());
   spec.init_std = static_cast<float>(init_std);
   return spec;
 }
@@ -23,9 +23,9 @@ Linear::Spec column_spec(std::string name, int layer, const std::vector<int64_t>
 Linear::Spec row_spec(std::string name, int layer, int64_t in, int64_t out, bool bias, double init_std,
                       const parallel::TensorParallel& tensor) {
   Linear::Spec spec{.name = std::move(name), .layer = layer, .bias = bias};
-  spec.weight = ParameterShard::of_columns({out, in}, tensor.rank(), tensor.size());
-  spec.bias_shard = ParameterShard::whole({out});
-  spec.bias_sharing = tensor.sequence() ? Sharing::partial : Sharing::replicated;
+  spec.weight = parameters::ParameterShard::of_columns({out, in}, tensor.rank(), tensor.size());
+  spec.bias_shard = parameters::ParameterShard::whole({out});
+  spec.bias_sharing = tensor.sequence() ? parameters::Sharing::partial : parameters::Sharing::replicated;
   spec.init_std = static_cast<float>(init_std);
   return spec;
 }
@@ -35,8 +35,9 @@ Linear::Spec row_spec(std::string name, int layer, int64_t in, int64_t out, bool
 // --- column parallel ---------------------------------------------------------------------------------------
 
 ColumnParallelLinear::ColumnParallelLinear(std::string name, int layer, const std::vector<int64_t>& blocks,
-                                           int64_t in, bool bias, double init_std, ParameterStore& parameters,
-                                           fp8::Recipe& recipe, parallel::TensorParallel& tensor)
+                                           int64_t in, bool bias, double init_std,
+                                           parameters::ParameterStore& parameters, fp8::Recipe& recipe,
+                                           parallel::TensorParallel& tensor)
     : Linear(column_spec(std::move(name), layer, blocks, in, bias, init_std, tensor), parameters, recipe,
              tensor) {}
 
@@ -127,8 +128,8 @@ void ColumnParallelLinear::backward(const Context& context, Operand& grad, const
 // --- row parallel ------------------------------------------------------------------------------------------
 
 RowParallelLinear::RowParallelLinear(std::string name, int layer, int64_t in, int64_t out, bool bias,
-                                     double init_std, ParameterStore& parameters, fp8::Recipe& recipe,
-                                     parallel::TensorParallel& tensor)
+                                     double init_std, parameters::ParameterStore& parameters,
+                                     fp8::Recipe& recipe, parallel::TensorParallel& tensor)
     : Linear(row_spec(std::move(name), layer, in, out, bias, init_std, tensor), parameters, recipe, tensor) {}
 
 void RowParallelLinear::plan_grad(MemoryPlan& plan, Operand& grad, const Dimensions& dims, Scratch& scratch,

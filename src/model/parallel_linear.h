@@ -18,7 +18,7 @@ class ColumnParallelLinear : public Linear {
  public:
   /// Outputs come in blocks (q, k, v; gate, up), each cut among the ranks; a block's height in `blocks`.
   ColumnParallelLinear(std::string name, int layer, const std::vector<int64_t>& blocks, int64_t in, bool bias,
-                       double init_std, ParameterStore& parameters, fp8::Recipe& recipe,
+                       double init_std, parameters::ParameterStore& parameters, fp8::Recipe& recipe,
                        parallel::TensorParallel& tensor);
 
   /// What is in work with sequence parallelism: every layer's, also where layers share a set of activations.
@@ -53,7 +53,8 @@ class ColumnParallelLinear : public Linear {
 class RowParallelLinear : public Linear {
  public:
   RowParallelLinear(std::string name, int layer, int64_t in, int64_t out, bool bias, double init_std,
-                    ParameterStore& parameters, fp8::Recipe& recipe, parallel::TensorParallel& tensor);
+                    parameters::ParameterStore& parameters, fp8::Recipe& recipe,
+                    parallel::TensorParallel& tensor);
 
   void plan_input(MemoryPlan& plan, fp8::Operand& input, const Dimensions& dims, Scratch& scratch, bool saved,
                   bool hp_exists) const {

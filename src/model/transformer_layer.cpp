@@ -26,9 +26,9 @@ std::vector<int64_t> fc1_blocks(const config::ModelConfig& model) {
 
 }  // namespace
 
-TransformerLayer::TransformerLayer(int index, const config::Config& config, ParameterStore& parameters,
-                                   fp8::Recipe& recipe, const RopeTables& rope,
-                                   parallel::TensorParallel& tensor)
+TransformerLayer::TransformerLayer(int index, const config::Config& config,
+                                   parameters::ParameterStore& parameters, fp8::Recipe& recipe,
+                                   const RopeTables& rope, parallel::TensorParallel& tensor)
     : name_("layers." + std::to_string(index)),
       tensor_(tensor),
       dims_(Dimensions::of(config, tensor)),

@@ -50,8 +50,8 @@ struct LayerBelow {
 
 class TransformerLayer {
  public:
-  TransformerLayer(int index, const config::Config& config, ParameterStore& parameters, fp8::Recipe& recipe,
-                   const RopeTables& rope, parallel::TensorParallel& tensor);
+  TransformerLayer(int index, const config::Config& config, parameters::ParameterStore& parameters,
+                   fp8::Recipe& recipe, const RopeTables& rope, parallel::TensorParallel& tensor);
   TransformerLayer(const TransformerLayer&) = delete;
 
   void plan_weights(MemoryPlan& plan, Scratch& scratch);

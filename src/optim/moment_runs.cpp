@@ -6,19 +6,19 @@
 
 namespace te::optim {
 
-using model::Parameter;
-using model::ParameterShard;
-using model::ParameterStore;
+using parameters::Parameter;
+using parameters::ParameterShard;
+using parameters::ParameterStore;
 
 std::vector<MomentRuns> moment_runs(const ParameterStore& parameters) {
-  const std::vector<model::Segment>& segments = parameters.segments();
+  const std::vector<parameters::Segment>& segments = parameters.segments();
   std::vector<MomentRuns> result(segments.size());
   for (const Parameter& parameter : parameters.parameters()) {
     const ParameterShard& shard = parameter.shard;
     for (const ParameterStore::Piece& piece : parameters.pieces(parameter)) {
       const auto after = std::upper_bound(
           segments.begin(), segments.end(), piece.shard,
-          [](int64_t element, const model::Segment& segment) { return element < segment.shard; });
+          [](int64_t element, const parameters::Segment& segment) { return element < segment.shard; });
       const auto segment = after - 1;
       for (const ParameterShard::Run& run : shard.runs(piece.local, piece.local + piece.count)) {
         result[segment - segments.begin()].runs.push_back(

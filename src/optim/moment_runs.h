@@ -5,7 +5,7 @@
 
 #include "core/tensor.h"
 #include "kernels/adamw/moment_rounding.h"
-#include "model/parameter_store.h"
+#include "parameters/parameter_store.h"
 
 namespace te::optim {
 
@@ -18,7 +18,7 @@ struct MomentRuns {
 };
 
 /// Of every segment of a planned store.
-std::vector<MomentRuns> moment_runs(const model::ParameterStore& parameters);
+std::vector<MomentRuns> moment_runs(const parameters::ParameterStore& parameters);
 int64_t bytes_of(const std::vector<MomentRuns>& segments);
 
 }  // namespace te::optim

@@ -4,7 +4,7 @@
 
 #include "core/float_types.h"
 #include "kernels/adamw/moment_fp8.h"
-#include "model/parameter_store.h"
+#include "parameters/parameter_store.h"
 
 namespace te::optim {
 namespace {
@@ -47,11 +47,11 @@ void Moments::plan(MemoryPlan& plan, const char* name, DType dtype, int64_t n) {
 }
 
 Moments Moments::part(int64_t first, int64_t count) const {
-  Moments result{.values = model::ParameterStore::part(values, first, count)};
+  Moments result{.values = parameters::ParameterStore::part(values, first, count)};
   if (!blocks()) return result;
   TE_CHECK(first % kAdamWGranule == 0, "moments from element {} on, within a block", first);
   result.exponents =
-      model::ParameterStore::part(exponents, first / kAdamWGranule, kernels::granules_of(count));
+      parameters::ParameterStore::part(exponents, first / kAdamWGranule, kernels::granules_of(count));
   return result;
 }
 

@@ -1,8 +1,8 @@
 #include "optim/optimizer.h"
 
+#include "comm/replica_check.h"
 #include "kernels/adamw/adamw.h"
 #include "kernels/grad_norm/grad_norm.h"
-#include "optim/replica_check.h"
 
 namespace te::optim {
 
@@ -18,7 +18,7 @@ DType dtype_of(config::MomentDType dtype, DType codes) {
 
 static_assert(sizeof(StepStatus) == 5 * sizeof(float), "field() addresses StepStatus as five words");
 
-Optimizer::Optimizer(const config::Config& config, model::ParameterStore& parameters,
+Optimizer::Optimizer(const config::Config& config, parameters::ParameterStore& parameters,
                      const parallel::Groups& groups)
     : config_(config.optimizer),
       seed_(config.training.seed),
@@ -54,7 +54,7 @@ void Optimizer::plan(MemoryPlan& plan) {
 void Optimizer::bind(const Context& context) {
   int64_t end = 0;
   for (MomentRuns& segment : runs_) {
-    segment.device = model::ParameterStore::part(run_table_, end, segment.bytes());
+    segment.device = parameters::ParameterStore::part(run_table_, end, segment.bytes());
     context.copy_to_device(segment.device, segment.runs.data());
     end += segment.bytes();
   }
@@ -76,7 +76,7 @@ void Optimizer::step(const Context& context, float lr) {
   //    ran no pass since then has not waited for them.
   gatherer_.wait_all(context);
 #ifndef NDEBUG
-  check_replicas(context, parameters_, groups_);
+  comm::check_replicas(context, parameters_, groups_);
 #endif
   for (size_t i = 0; i < parameters_.segments().size(); ++i) update(context, i, lr);
   // 4. The other data ranks' values.
@@ -84,7 +84,7 @@ void Optimizer::step(const Context& context, float lr) {
 }
 
 void Optimizer::update_status(const Context& context) {
-  for (const model::Segment& segment : parameters_.segments()) {
+  for (const parameters::Segment& segment : parameters_.segments()) {
     kernels::sum_of_squares(context, parameters_.grad_of(segment), field(1, DType::f32), scratch_,
                             parameters_.flags_of(segment));
   }
@@ -101,8 +101,8 @@ void Optimizer::update_status(const Context& context) {
 }
 
 void Optimizer::update(const Context& context, size_t number, float lr) {
-  const model::Segment& segment = parameters_.segments()[number];
-  const model::MainParams main = parameters_.main_of(segment);
+  const parameters::Segment& segment = parameters_.segments()[number];
+  const parameters::MainParams main = parameters_.main_of(segment);
   const Moments m = exp_avg.part(segment.shard, segment.count),
                 v = exp_avg_sq.part(segment.shard, segment.count);
   kernels::adamw(context, {.main_param = main.fp32,

@@ -10,16 +10,16 @@
 //   ... the next step's forward pass, with gatherer().wait() before values are read
 #pragma once
 
+#include "comm/gradient_reducer.h"
+#include "comm/parameter_gatherer.h"
 #include "config/config.h"
 #include "core/device.h"
 #include "core/memory_plan.h"
-#include "model/parameter_store.h"
-#include "optim/gradient_reducer.h"
 #include "optim/lr_schedule.h"
 #include "optim/moment_runs.h"
 #include "optim/moments.h"
-#include "optim/parameter_gatherer.h"
 #include "parallel/groups.h"
+#include "parameters/parameter_store.h"
 
 namespace te::optim {
 
@@ -35,7 +35,8 @@ struct StepStatus {
 class Optimizer {
  public:
   /// The groups must outlive it.
-  Optimizer(const config::Config& config, model::ParameterStore& parameters, const parallel::Groups& groups);
+  Optimizer(const config::Config& config, parameters::ParameterStore& parameters,
+            const parallel::Groups& groups);
 
   /// After the store's plan().
   void plan(MemoryPlan& plan);
@@ -57,8 +58,8 @@ class Optimizer {
   int64_t updates() const { return updates_; }
   void set_updates(int64_t updates) { updates_ = updates; }
 
-  GradientReducer& reducer() { return reducer_; }
-  ParameterGatherer& gatherer() { return gatherer_; }
+  comm::GradientReducer& reducer() { return reducer_; }
+  comm::ParameterGatherer& gatherer() { return gatherer_; }
   const LrSchedule& schedule() const { return schedule_; }
   Tensor loss_sum() const { return field(0, DType::f32); }
   const int32_t* skip_flag() const { return field(4, DType::i32).as<int32_t>(); }
@@ -72,10 +73,10 @@ class Optimizer {
 
   config::OptimizerConfig config_;
   uint64_t seed_;
-  model::ParameterStore& parameters_;
+  parameters::ParameterStore& parameters_;
   const parallel::Groups& groups_;
-  GradientReducer reducer_;
-  ParameterGatherer gatherer_;
+  comm::GradientReducer reducer_;
+  comm::ParameterGatherer gatherer_;
   LrSchedule schedule_;
   int64_t updates_ = 0;
   std::vector<MomentRuns> runs_;  ///< of each segment; empty: both moments are FP32

@@ -5,7 +5,7 @@
 #include "checkpoint/kept_files.h"
 #include "core/error.h"
 #include "core/log.h"
-#include "data/tokenizer.h"
+#include "text/tokenizer.h"
 
 namespace te::train {
 namespace {
@@ -30,7 +30,7 @@ void check_tokenizer(const config::Config& config) {
         "out",
         spec);
   }
-  const int64_t tokens = make_tokenizer(spec)->vocab_size();
+  const int64_t tokens = text::make_tokenizer(spec)->vocab_size();
   if (tokens > config.model.vocab_size)
     user_error("model.vocab_size ({}) is below the {} tokens of data.tokenizer {}", config.model.vocab_size,
                tokens, spec);

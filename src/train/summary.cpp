@@ -40,7 +40,7 @@ std::string device_summary(const Context& context) {
                      human_bytes(info.memory_bytes), human_bytes(info.free_bytes));
 }
 
-std::string model_summary(const config::Config& config, const model::ParameterStore& parameters) {
+std::string model_summary(const config::Config& config, const parameters::ParameterStore& parameters) {
   const config::ModelConfig& model = config.model;
   std::string text = fmt::format(
       "model: {} with {} layers, hidden {}, ffn {}, {} heads of {} ({} query groups), vocabulary {} (padded "
@@ -49,7 +49,7 @@ std::string model_summary(const config::Config& config, const model::ParameterSt
       model.num_attention_heads, model.kv_channels, model.num_query_groups, model.vocab_size,
       model.padded_vocab_size(), model.seq_length);
   std::map<std::string, int64_t> parts;
-  for (const model::Parameter& parameter : parameters.parameters()) {
+  for (const parameters::Parameter& parameter : parameters.parameters()) {
     parts[part_of(parameter.name)] += parameter.shape.numel();
   }
   for (const auto& [part, count] : parts)

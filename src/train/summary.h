@@ -12,7 +12,7 @@ namespace te::train {
 
 std::string device_summary(const Context& context);
 /// Shape, parameters by part, FLOPs per token, tokens per step.
-std::string model_summary(const config::Config& config, const model::ParameterStore& parameters);
+std::string model_summary(const config::Config& config, const parameters::ParameterStore& parameters);
 /// Which operands are FP8, in which format, by which recipe; and a warning where FP8 is likely slower than
 /// BF16.
 std::string precision_summary(const config::Config& config, const Context& context);

@@ -21,13 +21,13 @@ double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-std::vector<WeightedDataset> datasets_of(const std::vector<config::DataSource>& sources) {
-  std::vector<WeightedDataset> datasets;
+std::vector<data::WeightedDataset> datasets_of(const std::vector<config::DataSource>& sources) {
+  std::vector<data::WeightedDataset> datasets;
   for (const config::DataSource& source : sources) datasets.push_back({source.weight, source.prefix});
   return datasets;
 }
 
-HostMicrobatch microbatch_of(const Batch& batch) {
+HostMicrobatch microbatch_of(const data::Batch& batch) {
   return {batch.tokens.data(), batch.targets.data(),
           batch.document_start.empty() ? nullptr : batch.document_start.data()};
 }
@@ -51,17 +51,17 @@ Trainer::Trainer(const config::Config& config, Context& context, parallel::World
 void Trainer::open_data() {
   const config::DataConfig& data = config_.data;
   const config::ModelConfig& model = config_.model;
-  IndexedSourceOptions options = {.seq_length = model.seq_length,
-                                  .vocab_size = model.vocab_size,
-                                  .seed = config_.training.seed,
-                                  .eod_mask_loss = data.eod_mask_loss,
-                                  .drop_overlong = data.overlong == config::Overlong::drop};
+  data::IndexedSourceOptions options = {.seq_length = model.seq_length,
+                                        .vocab_size = model.vocab_size,
+                                        .seed = config_.training.seed,
+                                        .eod_mask_loss = data.eod_mask_loss,
+                                        .drop_overlong = data.overlong == config::Overlong::drop};
   const auto open = [&](const std::vector<config::DataSource>& sources) {
     const bool instruct = data.format == config::DataFormat::instruct;
-    return instruct ? make_instruction_source(datasets_of(sources), options)
-                    : make_indexed_source(datasets_of(sources), options);
+    return instruct ? data::make_instruction_source(datasets_of(sources), options)
+                    : data::make_indexed_source(datasets_of(sources), options);
   };
-  train_data_ = data.synthetic ? make_synthetic_source(model.seq_length, model.vocab_size, options.seed)
+  train_data_ = data.synthetic ? data::make_synthetic_source(model.seq_length, model.vocab_size, options.seed)
                                : open(data.train);
   spdlog::info("training data: {}", train_data_->describe());
   if (data.valid.empty() || config_.training.eval_interval == 0) return;
@@ -136,7 +136,8 @@ void Trainer::calibrate() {
   if (!delayed || config_.precision.fp8_calibration_passes == 0) return;
   read_batch(0, batches_[0]);
   // The same on all data ranks.
-  const Batch first = train_data_->batch(0, config_.training.micro_batch_size, config_.data.document_mask);
+  const data::Batch first =
+      train_data_->batch(0, config_.training.micro_batch_size, config_.data.document_mask);
   for (int64_t pass = 0; pass < config_.precision.fp8_calibration_passes; ++pass)
     runner_.calibrate(microbatch_of(first), batches_[0].counted);
   spdlog::info("FP8 scales calibrated on the first microbatch ({} passes)",
@@ -177,7 +178,7 @@ void Trainer::read_batch(int64_t first_sample, HostBatch& batch) const {
   for (int64_t first = 0; starts != nullptr && first < samples; first += micro)
     check_documents(starts + first * config_.model.seq_length);
   const int64_t ignored =
-      std::count(targets, targets + samples * config_.model.seq_length, BatchSource::kIgnoredTarget);
+      std::count(targets, targets + samples * config_.model.seq_length, data::BatchSource::kIgnoredTarget);
   batch.counted = world_.sum_i64(samples * config_.model.seq_length - ignored, data_ranks());
 }
 
@@ -189,9 +190,9 @@ double Trainer::validate() {
   // Data ranks take turns.
   for (int64_t first = batch * data_group.rank(); first < valid_data_->num_samples();
        first += batch * data_group.size()) {
-    const Batch data = valid_data_->batch(first, batch, config_.data.document_mask);
+    const data::Batch data = valid_data_->batch(first, batch, config_.data.document_mask);
     counted += static_cast<int64_t>(data.targets.size()) -
-               std::count(data.targets.begin(), data.targets.end(), BatchSource::kIgnoredTarget);
+               std::count(data.targets.begin(), data.targets.end(), data::BatchSource::kIgnoredTarget);
     if (config_.data.document_mask) check_documents(data.document_start.data());
     runner_.evaluate(microbatch_of(data));
   }

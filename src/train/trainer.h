@@ -54,7 +54,7 @@ class Trainer {
   Context& context_;
   parallel::World& world_;
   StepRunner runner_;
-  std::unique_ptr<BatchSource> train_data_, valid_data_;
+  std::unique_ptr<data::BatchSource> train_data_, valid_data_;
   HostBatch batches_[2];
   std::unique_ptr<checkpoint::Saver> saver_;
   checkpoint::Progress progress_;

@@ -19,7 +19,7 @@
 #include "core/error.h"
 #include "core/float_types.h"
 #include "core/random.h"
-#include "model/parameter_store.h"
+#include "parameters/parameter_store.h"
 #include "testing/temporary_folder.h"
 
 namespace te::testing {
@@ -118,23 +118,24 @@ class FakeRank {
     for (int layer = stage * per_stage; layer < (stage + 1) * per_stage; ++layer) {
       const std::string name = "layers." + std::to_string(layer);
       add({.name = name + ".norm.weight",
-           .shard = model::ParameterShard::whole({kHidden}),
-           .init = model::Init::ones,
-           .sharing = model::Sharing::partial});
+           .shard = parameters::ParameterShard::whole({kHidden}),
+           .init = parameters::Init::ones,
+           .sharing = parameters::Sharing::partial});
       // Three blocks of unequal heights, and two.
       add({.name = name + ".qkv.weight",
-           .shard = model::ParameterShard::of_rows({kHidden + 8, kHidden}, {kHidden, 4, 4}, tensor,
-                                                   layout.tensor)});
+           .shard = parameters::ParameterShard::of_rows({kHidden + 8, kHidden}, {kHidden, 4, 4}, tensor,
+                                                        layout.tensor)});
       add({.name = name + ".qkv.bias",
-           .shard = model::ParameterShard::of_rows({kHidden + 8}, {kHidden, 4, 4}, tensor, layout.tensor)});
-      add({.name = name + ".fc1.weight",
            .shard =
-               model::ParameterShard::of_rows({2 * kFfn, kHidden}, {kFfn, kFfn}, tensor, layout.tensor)});
+               parameters::ParameterShard::of_rows({kHidden + 8}, {kHidden, 4, 4}, tensor, layout.tensor)});
+      add({.name = name + ".fc1.weight",
+           .shard = parameters::ParameterShard::of_rows({2 * kFfn, kHidden}, {kFfn, kFfn}, tensor,
+                                                        layout.tensor)});
       add({.name = name + ".fc2.weight",
-           .shard = model::ParameterShard::of_columns({kHidden, kFfn}, tensor, layout.tensor)});
+           .shard = parameters::ParameterShard::of_columns({kHidden, kFfn}, tensor, layout.tensor)});
       add({.name = name + ".fc2.bias",
-           .shard = model::ParameterShard::whole({kHidden}),
-           .sharing = model::Sharing::replicated});
+           .shard = parameters::ParameterShard::whole({kHidden}),
+           .sharing = parameters::Sharing::replicated});
       store_.end_layer();
       for (const auto role :
            {fp8::OperandRole::input, fp8::OperandRole::weight, fp8::OperandRole::grad_output})
@@ -159,20 +160,20 @@ class FakeRank {
     return {.parameters = &store_, .exp_avg = exp_avg_, .exp_avg_sq = exp_avg_sq_, .scales = &table_};
   }
   const Context& context() const { return context_; }
-  model::ParameterStore& store() { return store_; }
+  parameters::ParameterStore& store() { return store_; }
   checkpoint::Job job() const { return {.who = {rank_, layout_.ranks()}, .timeout_seconds = 20}; }
 
   /// Calls visit(name of the logical tensor, global index, element) for all that this rank holds in its segments.
   template <class Visit>
   void for_each(Visit&& visit) {
-    for (const model::Parameter& parameter : store_.parameters()) {
+    for (const parameters::Parameter& parameter : store_.parameters()) {
       // Global indices of the local elements, written out.
       std::vector<int64_t> indices;
-      for (const model::ParameterShard::Rows& range : parameter.shard.rows)
+      for (const parameters::ParameterShard::Rows& range : parameter.shard.rows)
         for (int64_t row = range.first; row < range.first + range.count; ++row)
           for (int64_t col = 0; col < parameter.shard.cols; ++col)
             indices.push_back(row * parameter.shard.global_cols() + parameter.shard.first_col + col);
-      for (const model::ParameterStore::Piece& piece : store_.pieces(parameter)) {
+      for (const parameters::ParameterStore::Piece& piece : store_.pieces(parameter)) {
         float* main = store_.main_of(parameter, piece).fp32.as<float>();
         for (int64_t i = 0; i < piece.count; ++i) {
           const int64_t index = indices[piece.local + i];
@@ -240,14 +241,14 @@ class FakeRank {
     const DType dtype = name.starts_with("exp_avg/") ? layout_.exp_avg : layout_.exp_avg_sq;
     return rounded_ || dtype == DType::bf16 ? to_float(to_bf16(value)) : value;
   }
-  void add(model::ParameterSpec spec) {
+  void add(parameters::ParameterSpec spec) {
     spec.std = 0.5f;
     store_.add(std::move(spec));
   }
   void embedding(bool copy) {
     add({.name = "embedding.word_embeddings.weight",
-         .shard = model::ParameterShard::of_rows({layout_.vocab_rows, kHidden}, {layout_.vocab_rows}, tensor_,
-                                                 layout_.tensor),
+         .shard = parameters::ParameterShard::of_rows({layout_.vocab_rows, kHidden}, {layout_.vocab_rows},
+                                                      tensor_, layout_.tensor),
          .copy = copy});
   }
 
@@ -255,7 +256,7 @@ class FakeRank {
   Layout layout_;
   bool rounded_ = false;
   int rank_ = 0, tensor_ = 0;
-  model::ParameterStore store_;
+  parameters::ParameterStore store_;
   fp8::ScaleTable table_;
   MemoryPlan plan_;
   DeviceBuffer memory_;

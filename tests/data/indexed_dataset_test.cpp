@@ -73,10 +73,10 @@ TEST(IndexedDataset, ReadsTheGoldenBytesWithAndWithoutModes) {
     write_file(folder / "a.idx", golden_index() + modes);
     EXPECT_EQ(read_dataset(folder / "a"), kGolden);
   }
-  const IndexedDataset dataset(folder / "a");
+  const data::IndexedDataset dataset(folder / "a");
   EXPECT_EQ(dataset.num_tokens(), 5);
   EXPECT_EQ(dataset.num_sequences(), 3);
-  EXPECT_EQ(dataset.token_type(), TokenType::kU16);
+  EXPECT_EQ(dataset.token_type(), data::TokenType::kU16);
   const std::vector<int64_t> owners = {0, 0, 0, 2, 2};  // the empty document owns nothing
   for (int64_t i = 0; i < 5; ++i) EXPECT_EQ(dataset.document_at(i), owners[static_cast<size_t>(i)]) << i;
 }
@@ -94,29 +94,30 @@ TEST(IndexedDataset, ReadsDocumentsOfSeveralSequences) {
 }
 
 TEST(IndexedDataset, RoundTripsEveryIntegerType) {
-  const std::vector<std::pair<TokenType, int32_t>> types = {
-      {TokenType::kU8, 255},    {TokenType::kI8, 127},         {TokenType::kI16, 32767},
-      {TokenType::kU16, 65535}, {TokenType::kI32, 2000000000}, {TokenType::kI64, 2000000000}};
+  const std::vector<std::pair<data::TokenType, int32_t>> types = {
+      {data::TokenType::kU8, 255},         {data::TokenType::kI8, 127},
+      {data::TokenType::kI16, 32767},      {data::TokenType::kU16, 65535},
+      {data::TokenType::kI32, 2000000000}, {data::TokenType::kI64, 2000000000}};
   for (const auto& [type, largest] : types) {
     TextFolder folder;
     const Documents documents = {{0, 1, largest}, std::vector<int32_t>(300000, 5), {}, {largest}};
     write_dataset(folder / "a", documents, type);
     EXPECT_EQ(std::filesystem::file_size(folder / "a.bin"),
-              300004u * static_cast<uint64_t>(token_size(type)));
-    EXPECT_EQ(IndexedDataset(folder / "a").token_type(), type);
-    EXPECT_EQ(read_dataset(folder / "a"), documents) << token_type_name(type);
+              300004u * static_cast<uint64_t>(data::token_size(type)));
+    EXPECT_EQ(data::IndexedDataset(folder / "a").token_type(), type);
+    EXPECT_EQ(read_dataset(folder / "a"), documents) << data::token_type_name(type);
   }
 }
 
 TEST(IndexedDataset, ChoosesTheTypeAsMegatronDoes) {
-  EXPECT_EQ(token_type_for_vocab(257), TokenType::kU16);
-  EXPECT_EQ(token_type_for_vocab(65499), TokenType::kU16);
-  EXPECT_EQ(token_type_for_vocab(65500), TokenType::kI32);
+  EXPECT_EQ(data::token_type_for_vocab(257), data::TokenType::kU16);
+  EXPECT_EQ(data::token_type_for_vocab(65499), data::TokenType::kU16);
+  EXPECT_EQ(data::token_type_for_vocab(65500), data::TokenType::kI32);
 }
 
 TEST(IndexedDataset, RefusesTokensThatDoNotFitTheType) {
   TextFolder folder;
-  IndexedDatasetWriter writer(folder / "a", TokenType::kU16);
+  data::IndexedDatasetWriter writer(folder / "a", data::TokenType::kU16);
   const std::vector<int32_t> large = {65536}, negative = {-1};
   EXPECT_THROW(writer.append(large), InternalError);
   EXPECT_THROW(writer.append(negative), InternalError);
@@ -126,20 +127,20 @@ TEST(IndexedDataset, AnUnfinishedWriterLeavesNothingAndKeepsTheOldDataset) {
   TextFolder folder;
   write_dataset(folder / "a", kGolden);
   {
-    IndexedDatasetWriter writer(folder / "a", TokenType::kI32);
+    data::IndexedDatasetWriter writer(folder / "a", data::TokenType::kI32);
     writer.add_document(std::vector<int32_t>{1, 2, 3});
   }
   EXPECT_EQ(read_dataset(folder / "a"), kGolden);
   EXPECT_FALSE(std::filesystem::exists(folder / "a.bin.tmp"));
-  write_dataset(folder / "a", {{9}}, TokenType::kI32);  // and a finished one replaces it
+  write_dataset(folder / "a", {{9}}, data::TokenType::kI32);  // and a finished one replaces it
   EXPECT_EQ(read_dataset(folder / "a"), (Documents{{9}}));
 }
 
 TEST(IndexedDataset, AnEmptyDatasetOpens) {
   TextFolder folder;
   write_dataset(folder / "a", {});
-  EXPECT_EQ(IndexedDataset(folder / "a").num_documents(), 0);
-  EXPECT_EQ(IndexedDataset(folder / "a").num_tokens(), 0);
+  EXPECT_EQ(data::IndexedDataset(folder / "a").num_documents(), 0);
+  EXPECT_EQ(data::IndexedDataset(folder / "a").num_tokens(), 0);
 }
 
 TEST(IndexedDataset, EveryTruncationIsRefused) {
@@ -148,15 +149,15 @@ TEST(IndexedDataset, EveryTruncationIsRefused) {
   for (size_t size = 0; size < index.size(); ++size) {
     write_file(folder / "a.idx", index.substr(0, size));
     write_file(folder / "a.bin", kGoldenTokens);
-    TE_EXPECT_CONTAINS(user_error_of([&] { IndexedDataset(folder / "a"); }), folder / "a.idx");
+    TE_EXPECT_CONTAINS(user_error_of([&] { data::IndexedDataset(folder / "a"); }), folder / "a.idx");
   }
   write_file(folder / "a.idx", index);
   for (size_t size = 0; size < kGoldenTokens.size(); ++size) {
     write_file(folder / "a.bin", kGoldenTokens.substr(0, size));
-    TE_EXPECT_CONTAINS(user_error_of([&] { IndexedDataset(folder / "a"); }), folder / "a.bin");
+    TE_EXPECT_CONTAINS(user_error_of([&] { data::IndexedDataset(folder / "a"); }), folder / "a.bin");
   }
   write_file(folder / "a.bin", kGoldenTokens + "x");
-  TE_EXPECT_CONTAINS(user_error_of([&] { IndexedDataset(folder / "a"); }), "has 11 bytes");
+  TE_EXPECT_CONTAINS(user_error_of([&] { data::IndexedDataset(folder / "a"); }), "has 11 bytes");
 }
 
 TEST(IndexedDataset, EveryChangedByteIsRefusedOrReadsInRange) {
@@ -201,7 +202,7 @@ TEST(IndexedDataset, HugeCountsAreRefusedWithoutAllocating) {
       std::memcpy(damaged.data() + field, &count, 8);
       write_file(folder / "a.idx", damaged);
       largest_allocation = 0;
-      TE_EXPECT_CONTAINS(user_error_of([&] { IndexedDataset(folder / "a"); }), "do not fit");
+      TE_EXPECT_CONTAINS(user_error_of([&] { data::IndexedDataset(folder / "a"); }), "do not fit");
       EXPECT_LT(largest_allocation, 4096u);
     }
   }
@@ -209,27 +210,28 @@ TEST(IndexedDataset, HugeCountsAreRefusedWithoutAllocating) {
 
 TEST(IndexedDataset, ErrorsNameTheRuleAndTheMend) {
   TextFolder folder;
-  TE_EXPECT_CONTAINS(user_error_of([&] { IndexedDataset(folder / "none"); }), "none.idx: cannot be opened");
+  TE_EXPECT_CONTAINS(user_error_of([&] { data::IndexedDataset(folder / "none"); }),
+                     "none.idx: cannot be opened");
   write_dataset(folder / "a", kGolden);
-  TE_EXPECT_CONTAINS(user_error_of([&] { IndexedDataset(folder / "a.bin"); }), "without .bin or .idx");
+  TE_EXPECT_CONTAINS(user_error_of([&] { data::IndexedDataset(folder / "a.bin"); }), "without .bin or .idx");
   std::string damaged = golden_index();
   damaged[17] = 7;
   write_file(folder / "a.idx", damaged);
-  TE_EXPECT_CONTAINS(user_error_of([&] { IndexedDataset(folder / "a"); }),
+  TE_EXPECT_CONTAINS(user_error_of([&] { data::IndexedDataset(folder / "a"); }),
                      "f32 values, tokens must be integers");
   damaged = golden_index();
   damaged[9] = 2;
   write_file(folder / "a.idx", damaged);
-  TE_EXPECT_CONTAINS(user_error_of([&] { IndexedDataset(folder / "a"); }),
+  TE_EXPECT_CONTAINS(user_error_of([&] { data::IndexedDataset(folder / "a"); }),
                      "version 2, only version 1 is known");
-  TE_EXPECT_CONTAINS(user_error_of([&] { IndexedDatasetWriter(folder / "", TokenType::kU16); }),
+  TE_EXPECT_CONTAINS(user_error_of([&] { data::IndexedDatasetWriter(folder / "", data::TokenType::kU16); }),
                      "is a folder");
 }
 
 TEST(IndexedDataset, TokensOutsideTheVocabularyNameDocumentAndToken) {
   TextFolder folder;
   write_dataset(folder / "a", kGolden);
-  const IndexedDataset dataset(folder / "a");
+  const data::IndexedDataset dataset(folder / "a");
   std::vector<int32_t> tokens(5);
   const std::string error = user_error_of([&] { dataset.read(1, 4, tokens.data(), 65535); });
   TE_EXPECT_CONTAINS(error, "a.bin: token 2 of document 0 is 65535");
@@ -239,7 +241,7 @@ TEST(IndexedDataset, TokensOutsideTheVocabularyNameDocumentAndToken) {
   dataset.read(0, 5, tokens.data(), 65536);
   EXPECT_EQ(tokens, (std::vector<int32_t>{1, 2, 65535, 256, 7}));
 
-  write_dataset(folder / "negative", {{3, -1}}, TokenType::kI32);
+  write_dataset(folder / "negative", {{3, -1}}, data::TokenType::kI32);
   TE_EXPECT_CONTAINS(user_error_of([&] { read_dataset(folder / "negative"); }),
                      "token 1 of document 0 is -1");
 }

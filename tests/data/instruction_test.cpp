@@ -19,7 +19,7 @@ using testing::TextFolder;
 using testing::user_error_of;
 using testing::write_dataset;
 
-std::vector<std::vector<int64_t>> bins_of(const Packing& packing) {
+std::vector<std::vector<int64_t>> bins_of(const data::Packing& packing) {
   std::vector<std::vector<int64_t>> bins;
   for (int64_t bin = 0; bin < packing.num_bins(); ++bin) {
     bins.emplace_back(packing.items.begin() + packing.begins[static_cast<size_t>(bin)],
@@ -32,9 +32,9 @@ TEST(Packing, FollowsTheRuleByHand) {
   // Rooms after each item, capacity 10: 6 -> [4]; 3 -> [1]; 8 -> [1, 2]; 2 -> [1, 0]; 9 -> [1, 0, 1];
   // 1 fits the rooms 1 of bins 0 and 2: the one that got its room last.
   const std::vector<int32_t> lengths = {6, 3, 8, 2, 9, 1, 10};
-  EXPECT_EQ(bins_of(pack_best_fit(lengths, 10)),
+  EXPECT_EQ(bins_of(data::pack_best_fit(lengths, 10)),
             (std::vector<std::vector<int64_t>>{{0, 1}, {2, 3}, {4, 5}, {6}}));
-  EXPECT_EQ(pack_best_fit({}, 10).num_bins(), 0);
+  EXPECT_EQ(data::pack_best_fit({}, 10).num_bins(), 0);
 }
 
 TEST(Packing, HoldsEveryItemOnceAndFillsTheBins) {
@@ -48,7 +48,7 @@ TEST(Packing, HoldsEveryItemOnceAndFillsTheBins) {
       total += lengths.back();
     }
     std::vector<int> seen(lengths.size());
-    const auto bins = bins_of(pack_best_fit(lengths, capacity));
+    const auto bins = bins_of(data::pack_best_fit(lengths, capacity));
     for (const auto& bin : bins) {
       ASSERT_FALSE(bin.empty());
       int64_t used = 0;
@@ -79,18 +79,18 @@ struct Conversations {
     masks.push_back(mask);
   }
   void write(const std::string& prefix) const {
-    write_dataset(prefix, tokens, TokenType::kI32);
-    write_dataset(loss_mask_prefix(prefix), masks, TokenType::kU8);
+    write_dataset(prefix, tokens, data::TokenType::kI32);
+    write_dataset(data::loss_mask_prefix(prefix), masks, data::TokenType::kU8);
   }
 };
 
-std::unique_ptr<BatchSource> open_source(const std::string& prefix, int64_t seq_length, uint64_t seed = 1,
-                                         bool shuffle = true, bool drop = false) {
-  return make_instruction_source({{1.0, prefix}}, {.seq_length = seq_length,
-                                                   .vocab_size = 1 << 20,
-                                                   .seed = seed,
-                                                   .shuffle = shuffle,
-                                                   .drop_overlong = drop});
+std::unique_ptr<data::BatchSource> open_source(const std::string& prefix, int64_t seq_length,
+                                               uint64_t seed = 1, bool shuffle = true, bool drop = false) {
+  return data::make_instruction_source({{1.0, prefix}}, {.seq_length = seq_length,
+                                                         .vocab_size = 1 << 20,
+                                                         .seed = seed,
+                                                         .shuffle = shuffle,
+                                                         .drop_overlong = drop});
 }
 
 TEST(InstructionSource, PacksInOrderByHand) {
@@ -102,7 +102,7 @@ TEST(InstructionSource, PacksInOrderByHand) {
   conversations.write(folder / "a");
   const auto source = open_source(folder / "a", 5, 1, false);
   ASSERT_EQ(source->num_samples(), 2);
-  const Batch batch = source->batch(0, 3, true);
+  const data::Batch batch = source->batch(0, 3, true);
   EXPECT_EQ(batch.tokens, (std::vector<int32_t>{100, 101, 102, 200, 201, 300, 0, 0, 0, 0, 0, 0, 0, 0, 0}));
   EXPECT_EQ(batch.targets,
             (std::vector<int32_t>{-1, 102, 103, -1, 202, 301, -1, -1, -1, -1, -1, -1, -1, -1, -1}));
@@ -136,14 +136,14 @@ TEST(InstructionSource, AnEpochHoldsEveryConversationOnce) {
   conversations.write(folder / "a");
   constexpr int64_t kLength = 64;
   const auto source = open_source(folder / "a", kLength);
-  EXPECT_EQ(source->num_samples(), BatchSource::kEndless);
+  EXPECT_EQ(source->num_samples(), data::BatchSource::kEndless);
   std::set<std::vector<int32_t>> orders;
   int64_t sample = 0;
   for (int epoch = 0; epoch < 3; ++epoch) {
     std::map<int32_t, int> seen;  // conversation -> times
     std::vector<int32_t> order;
     while (seen.size() < 400) {
-      const Batch batch = source->batch(sample++, 1, true);
+      const data::Batch batch = source->batch(sample++, 1, true);
       for (size_t i = 0; i < batch.tokens.size();) {
         if (batch.tokens[i] == 0) break;
         const auto number = static_cast<size_t>(batch.tokens[i] / 100 - 1);
@@ -173,11 +173,11 @@ TEST(InstructionSource, IsPureWhateverTheOrderTheBatchAndTheThreads) {
   a.write(folder / "a");
   b.write(folder / "b");
   const auto open = [&](uint64_t seed) {
-    return make_instruction_source({{0.7, folder / "a"}, {0.3, folder / "b"}},
-                                   {.seq_length = 32, .vocab_size = 1 << 20, .seed = seed});
+    return data::make_instruction_source({{0.7, folder / "a"}, {0.3, folder / "b"}},
+                                         {.seq_length = 32, .vocab_size = 1 << 20, .seed = seed});
   };
   constexpr int64_t kCount = 2000;  // many epochs of each
-  const Batch expected = open(1)->batch(0, kCount, true);
+  const data::Batch expected = open(1)->batch(0, kCount, true);
   EXPECT_NE(open(2)->batch(0, 50).tokens, open(1)->batch(0, 50).tokens);
   const auto source = open(1);
   std::vector<int> failures(4);
@@ -186,7 +186,7 @@ TEST(InstructionSource, IsPureWhateverTheOrderTheBatchAndTheThreads) {
     threads.emplace_back([&, thread] {
       for (int64_t i = 0; i < 200; ++i) {
         const int64_t first = (i * 7919 + static_cast<int64_t>(thread) * 613) % (kCount - 4);
-        const Batch batch = source->batch(first, 1 + i % 4, true);
+        const data::Batch batch = source->batch(first, 1 + i % 4, true);
         failures[thread] +=
             !std::equal(batch.tokens.begin(), batch.tokens.end(), expected.tokens.begin() + first * 32) ||
             !std::equal(batch.targets.begin(), batch.targets.end(), expected.targets.begin() + first * 32) ||
@@ -207,15 +207,15 @@ TEST(InstructionSource, RefusesMasksThatDoNotBelong) {
   const auto error = [&] { return user_error_of([&] { open_source(folder / "a", 16); }); };
   conversations.write(folder / "a");
   EXPECT_EQ(error(), "");
-  write_dataset(folder / "a_mask", {{0, 0, 0, 1, 1, 1}}, TokenType::kU8);
+  write_dataset(folder / "a_mask", {{0, 0, 0, 1, 1, 1}}, data::TokenType::kU8);
   TE_EXPECT_CONTAINS(error(),
                      "a_mask.idx: has 1 documents of u8, " + (folder / "a") + " has 2; the two do not");
-  write_dataset(folder / "a_mask", {{0, 0, 0, 1, 1, 1}, {0, 0, 1, 1, 1, 1}}, TokenType::kU8);
+  write_dataset(folder / "a_mask", {{0, 0, 0, 1, 1, 1}, {0, 0, 1, 1, 1, 1}}, data::TokenType::kU8);
   TE_EXPECT_CONTAINS(error(),
                      "a_mask.idx: document 1 has 6 values, in " + (folder / "a") + " it has 5 tokens");
-  write_dataset(folder / "a_mask", {{0, 0, 0, 1, 2, 1}, {0, 0, 1, 1, 1}}, TokenType::kU8);
+  write_dataset(folder / "a_mask", {{0, 0, 0, 1, 2, 1}, {0, 0, 1, 1, 1}}, data::TokenType::kU8);
   TE_EXPECT_CONTAINS(error(), "a_mask.bin: token 4 of document 0 is 2");
-  write_dataset(folder / "a_mask", {{0, 0, 0, 0, 0, 0}, {1, 0, 0, 0, 0}}, TokenType::kU8);
+  write_dataset(folder / "a_mask", {{0, 0, 0, 0, 0, 0}, {1, 0, 0, 0, 0}}, data::TokenType::kU8);
   TE_EXPECT_CONTAINS(error(),
                      "none of its 2 conversations can be used (0 are longer than seq_length + 1 = 17, 2 "
                      "have no response");

@@ -23,18 +23,19 @@ using testing::TextFolder;
 using testing::user_error_of;
 using testing::write_dataset;
 
-std::unique_ptr<BatchSource> open_source(const std::vector<WeightedDataset>& datasets, int64_t seq_length,
-                                         uint64_t seed = 1, bool shuffle = true, int64_t max_samples = 0) {
-  return make_indexed_source(datasets, {.seq_length = seq_length,
-                                        .vocab_size = 65536,
-                                        .seed = seed,
-                                        .shuffle = shuffle,
-                                        .max_samples = max_samples});
+std::unique_ptr<data::BatchSource> open_source(const std::vector<data::WeightedDataset>& datasets,
+                                               int64_t seq_length, uint64_t seed = 1, bool shuffle = true,
+                                               int64_t max_samples = 0) {
+  return data::make_indexed_source(datasets, {.seq_length = seq_length,
+                                              .vocab_size = 65536,
+                                              .seed = seed,
+                                              .shuffle = shuffle,
+                                              .max_samples = max_samples});
 }
 
 TEST(Permutation, IsABijectionForEverySize) {
   for (int64_t size = 1; size < 300; ++size) {
-    const Permutation permutation(size, 7, 3);
+    const data::Permutation permutation(size, 7, 3);
     std::vector<int> seen(static_cast<size_t>(size));
     for (int64_t i = 0; i < size; ++i) {
       ASSERT_LT(permutation(i), size);
@@ -51,7 +52,7 @@ TEST(Permutation, SpreadsEveryIndexEvenly) {
   for (int64_t index : {0, 5}) {
     std::vector<int64_t> counts(kSize);
     for (uint64_t key = 0; key < kKeys; ++key)
-      ++counts[static_cast<size_t>(Permutation(kSize, key, 0)(index))];
+      ++counts[static_cast<size_t>(data::Permutation(kSize, key, 0)(index))];
     double chi_square = 0.0;
     for (int64_t count : counts) chi_square += std::pow(static_cast<double>(count) - 1000.0, 2) / 1000.0;
     EXPECT_LT(chi_square, 40.0) << index;
@@ -61,7 +62,7 @@ TEST(Permutation, SpreadsEveryIndexEvenly) {
 TEST(Permutation, LeavesNoOrderBehind) {
   // Of a random permutation about one neighbour pair in n stays adjacent and half of all steps go up.
   const int64_t size = 100000;
-  const Permutation permutation(size, 99, 1);
+  const data::Permutation permutation(size, 99, 1);
   int64_t adjacent = 0, up = 0;
   for (int64_t i = 0; i + 1 < size; ++i) {
     adjacent += std::abs(permutation(i + 1) - permutation(i)) == 1;
@@ -77,10 +78,10 @@ TEST(IndexedSource, TargetsAreTheNextTokens) {
   std::iota(tokens.begin(), tokens.end(), 0);
   write_dataset(folder / "a", {tokens});
   const auto source = open_source({{1.0, folder / "a"}}, 10);
-  EXPECT_EQ(source->num_samples(), BatchSource::kEndless);
+  EXPECT_EQ(source->num_samples(), data::BatchSource::kEndless);
   std::set<int32_t> starts;
   for (int64_t k = 0; k < 10; ++k) {
-    const Batch batch = source->batch(k, 1);
+    const data::Batch batch = source->batch(k, 1);
     ASSERT_EQ(batch.tokens.size(), 10u);
     starts.insert(batch.tokens[0]);
     for (int32_t i = 0; i < 10; ++i) {
@@ -103,7 +104,7 @@ TEST(IndexedSource, AnEpochUsesEveryTokenOnce) {
   const int64_t samples = (total - 1) / kLength;
   const auto source = open_source({{1.0, folder / "a"}}, kLength);
   for (int64_t epoch = 0; epoch < 3; ++epoch) {
-    const Batch batch = source->batch(epoch * samples, samples);
+    const data::Batch batch = source->batch(epoch * samples, samples);
     std::vector<int> as_input(static_cast<size_t>(total)), as_target(static_cast<size_t>(total));
     int64_t jumps = 0;
     for (size_t i = 0; i < batch.tokens.size(); ++i) {
@@ -123,13 +124,13 @@ TEST(IndexedSource, IsPureWhateverTheOrderTheBatchAndTheThreads) {
   TextFolder folder;
   write_dataset(folder / "a", counting_documents(200, 30));
   write_dataset(folder / "b", counting_documents(50, 100));
-  const std::vector<WeightedDataset> datasets = {{0.7, folder / "a"}, {0.3, folder / "b"}};
+  const std::vector<data::WeightedDataset> datasets = {{0.7, folder / "a"}, {0.3, folder / "b"}};
   constexpr int64_t kCount = 5000, kLength = 8;  // several epochs, several blocks of the blend
-  const Batch expected = open_source(datasets, kLength)->batch(0, kCount);
+  const data::Batch expected = open_source(datasets, kLength)->batch(0, kCount);
 
   const auto source = open_source(datasets, kLength);
   const auto check = [&](int64_t first, int64_t count) {
-    const Batch batch = source->batch(first, count);
+    const data::Batch batch = source->batch(first, count);
     return std::equal(batch.tokens.begin(), batch.tokens.end(), expected.tokens.begin() + first * kLength) &&
            std::equal(batch.targets.begin(), batch.targets.end(), expected.targets.begin() + first * kLength);
   };
@@ -137,7 +138,7 @@ TEST(IndexedSource, IsPureWhateverTheOrderTheBatchAndTheThreads) {
   std::vector<std::thread> threads;
   for (int thread = 0; thread < 4; ++thread) {
     threads.emplace_back([&, thread] {
-      const Permutation order(kCount - 7, 5, static_cast<uint64_t>(thread));
+      const data::Permutation order(kCount - 7, 5, static_cast<uint64_t>(thread));
       for (int64_t i = 0; i < 400; ++i) failures[static_cast<size_t>(thread)] += !check(order(i), 1 + i % 7);
     });
   }
@@ -152,7 +153,7 @@ TEST(IndexedSource, ShufflesBySeedAndEpoch) {
   std::iota(tokens.begin(), tokens.end(), 0);
   write_dataset(folder / "a", {tokens});  // one document: only the samples' order changes
   const auto starts = [&](uint64_t seed, int64_t epoch) {
-    const Batch batch = open_source({{1.0, folder / "a"}}, 10, seed)->batch(epoch * 100, 100);
+    const data::Batch batch = open_source({{1.0, folder / "a"}}, 10, seed)->batch(epoch * 100, 100);
     std::vector<int32_t> result;
     for (size_t i = 0; i < batch.tokens.size(); i += 10) result.push_back(batch.tokens[i]);
     return result;
@@ -171,10 +172,10 @@ TEST(IndexedSource, ValidationIsInOrderAndCountsEachTokenOnce) {
   write_dataset(folder / "a", {{0, 1, 2, 3}, {}, {4, 5, 6, 7, 8, 9}});
   const auto source = open_source({{1.0, folder / "a"}}, 4, 1, false);
   EXPECT_EQ(source->num_samples(), 3);
-  const Batch batch = source->batch(0, 4);  // one sample more than there is
+  const data::Batch batch = source->batch(0, 4);  // one sample more than there is
   EXPECT_EQ(batch.tokens, (std::vector<int32_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 0, 0, 0, 0, 0}));
   EXPECT_EQ(batch.targets, (std::vector<int32_t>{1, 2, 3, 4, 5, 6, 7, 8, 9, -1, -1, -1, -1, -1, -1, -1}));
-  const Batch beyond = source->batch(7, 1);
+  const data::Batch beyond = source->batch(7, 1);
   EXPECT_EQ(beyond.targets, std::vector<int32_t>(4, -1));
 
   const auto limited = open_source({{1.0, folder / "a"}}, 4, 1, false, 2);
@@ -221,7 +222,7 @@ TEST(IndexedSource, ChecksTokensAgainstTheVocabulary) {
   TextFolder folder;
   write_dataset(folder / "a", {{1, 2, 3}, {4, 900, 6, 7}});
   const auto source =
-      make_indexed_source({{1.0, folder / "a"}}, {.seq_length = 6, .vocab_size = 900, .seed = 1});
+      data::make_indexed_source({{1.0, folder / "a"}}, {.seq_length = 6, .vocab_size = 900, .seed = 1});
   TE_EXPECT_CONTAINS(user_error_of([&] { source->batch(0, 1); }), "a.bin: token 1 of document 1 is 900");
 }
 
@@ -246,7 +247,7 @@ TEST(IndexedSource, TellsWhereDocumentsBegin) {
   for (const bool shuffle : {true, false}) {
     constexpr int64_t kLength = 20, kCount = 150;
     const auto source = open_source({{1.0, folder / "a"}}, kLength, 3, shuffle);
-    const Batch batch = source->batch(0, kCount, true), plain = source->batch(0, kCount);
+    const data::Batch batch = source->batch(0, kCount, true), plain = source->batch(0, kCount);
     EXPECT_TRUE(plain.document_start.empty());
     EXPECT_EQ(plain.tokens, batch.tokens);
     EXPECT_EQ(plain.targets, batch.targets);
@@ -265,7 +266,7 @@ TEST(IndexedSource, PaddingIsADocumentOfItsOwn) {
   TextFolder folder;
   write_dataset(folder / "a", {{1, 2, 3, 4}, {}, {5, 6, 7}});
   const auto source = open_source({{1.0, folder / "a"}}, 5, 1, false);
-  const Batch batch = source->batch(0, 3, true);  // one sample more than there is
+  const data::Batch batch = source->batch(0, 3, true);  // one sample more than there is
   EXPECT_EQ(batch.tokens, (std::vector<int32_t>{1, 2, 3, 4, 5, 6, 7, 0, 0, 0, 0, 0, 0, 0, 0}));
   EXPECT_EQ(batch.targets, (std::vector<int32_t>{2, 3, 4, 5, 6, 7, -1, -1, -1, -1, -1, -1, -1, -1, -1}));
   EXPECT_EQ(batch.document_start, (std::vector<int32_t>{0, 0, 0, 0, 4, 0, 0, 2, 2, 2, 0, 0, 0, 0, 0}));
@@ -274,9 +275,9 @@ TEST(IndexedSource, PaddingIsADocumentOfItsOwn) {
 TEST(IndexedSource, CanLeaveTheFirstTokenOfADocumentOutOfTheLoss) {
   TextFolder folder;
   write_dataset(folder / "a", {{1, 2, 3, 4}, {}, {5, 6}, {7, 8, 9}});
-  const auto source = make_indexed_source(
+  const auto source = data::make_indexed_source(
       {{1.0, folder / "a"}}, {.seq_length = 4, .vocab_size = 10, .shuffle = false, .eod_mask_loss = true});
-  const Batch batch = source->batch(0, 2, true);  // 5 is the target of 4, 7 that of 6
+  const data::Batch batch = source->batch(0, 2, true);  // 5 is the target of 4, 7 that of 6
   EXPECT_EQ(batch.targets, (std::vector<int32_t>{2, 3, 4, -1, 6, -1, 8, 9}));
   EXPECT_EQ(batch.document_start, (std::vector<int32_t>{0, 0, 0, 0, 0, 0, 2, 2}));
 
@@ -286,11 +287,11 @@ TEST(IndexedSource, CanLeaveTheFirstTokenOfADocumentOutOfTheLoss) {
   for (const auto& document : documents) {
     if (!document.empty()) first_tokens.insert(document[0]);
   }
-  const auto with = make_indexed_source(
+  const auto with = data::make_indexed_source(
       {{1.0, folder / "b"}}, {.seq_length = 16, .vocab_size = 65536, .seed = 5, .eod_mask_loss = true});
   const auto without =
-      make_indexed_source({{1.0, folder / "b"}}, {.seq_length = 16, .vocab_size = 65536, .seed = 5});
-  const Batch masked = with->batch(0, 200), plain = without->batch(0, 200);
+      data::make_indexed_source({{1.0, folder / "b"}}, {.seq_length = 16, .vocab_size = 65536, .seed = 5});
+  const data::Batch masked = with->batch(0, 200), plain = without->batch(0, 200);
   EXPECT_EQ(masked.tokens, plain.tokens);
   int64_t ignored = 0;
   for (size_t i = 0; i < plain.targets.size(); ++i) {
@@ -302,13 +303,13 @@ TEST(IndexedSource, CanLeaveTheFirstTokenOfADocumentOutOfTheLoss) {
 }
 
 TEST(SyntheticSource, IsOneDocumentASample) {
-  const Batch batch = make_synthetic_source(5, 1000, 5)->batch(3, 2, true);
+  const data::Batch batch = data::make_synthetic_source(5, 1000, 5)->batch(3, 2, true);
   EXPECT_EQ(batch.document_start, std::vector<int32_t>(10, 0));
 }
 
 TEST(Blend, CountsFollowTheWeights) {
   const std::vector<double> weights = {5.0, 3.0, 1.0, 1.0};  // normalised by the blend
-  const Blend blend(weights, std::vector<int64_t>(4, Blend::kEndless));
+  const data::Blend blend(weights, std::vector<int64_t>(4, data::Blend::kEndless));
   std::vector<int64_t> counts(4);
   const auto items = blend.items(0, 20000);
   for (size_t n = 0; n < items.size(); ++n) {
@@ -324,7 +325,7 @@ TEST(Blend, CountsFollowTheWeights) {
 TEST(Blend, FollowsTheRuleByHand) {
   // w = (0.75, 0.25): n=0 lacks .75 .25 -> 0; n=1: -.25 .25 -> 1; n=2: .5 -.5 -> 0; n=3: .25 -.25 -> 0; n=4:
   // 0 0 -> 0
-  const Blend blend({3.0, 1.0}, {Blend::kEndless, Blend::kEndless});
+  const data::Blend blend({3.0, 1.0}, {data::Blend::kEndless, data::Blend::kEndless});
   const std::vector<int32_t> expected = {0, 1, 0, 0, 0, 1};
   const auto items = blend.items(0, 6);
   for (size_t n = 0; n < expected.size(); ++n) EXPECT_EQ(items[n].dataset, expected[n]) << n;
@@ -332,9 +333,9 @@ TEST(Blend, FollowsTheRuleByHand) {
 
 TEST(Blend, AccessByIndexEqualsAccessInOrder) {
   const std::vector<double> weights = {0.31, 0.62, 0.07};
-  const std::vector<int64_t> endless(3, Blend::kEndless);
-  const auto expected = Blend(weights, endless).items(0, 6000);
-  const Blend blend(weights, endless);
+  const std::vector<int64_t> endless(3, data::Blend::kEndless);
+  const auto expected = data::Blend(weights, endless).items(0, 6000);
+  const data::Blend blend(weights, endless);
   for (int64_t first : {5000, 0, 1023, 1024, 1025, 4096, 3}) {
     const auto items = blend.items(first, 900);
     for (size_t i = 0; i < items.size(); ++i) {
@@ -346,10 +347,10 @@ TEST(Blend, AccessByIndexEqualsAccessInOrder) {
 
 TEST(SyntheticSource, IsPureUniformAndShifted) {
   for (int64_t length : {1, 3, 4, 7, 16}) {
-    const auto source = make_synthetic_source(length, 1000, 5);
-    const Batch all = source->batch(0, 50);
+    const auto source = data::make_synthetic_source(length, 1000, 5);
+    const data::Batch all = source->batch(0, 50);
     for (int64_t k = 49; k >= 0; --k) {
-      const Batch one = source->batch(k, 1);
+      const data::Batch one = source->batch(k, 1);
       for (int64_t i = 0; i < length; ++i) {
         ASSERT_EQ(one.tokens[static_cast<size_t>(i)], all.tokens[static_cast<size_t>(k * length + i)]);
         ASSERT_EQ(one.targets[static_cast<size_t>(i)], all.targets[static_cast<size_t>(k * length + i)]);
@@ -359,7 +360,7 @@ TEST(SyntheticSource, IsPureUniformAndShifted) {
       }
     }
   }
-  const auto source = make_synthetic_source(100, 10, 5);
+  const auto source = data::make_synthetic_source(100, 10, 5);
   std::vector<int64_t> counts(10);
   for (int32_t token : source->batch(0, 1000).targets) {
     ASSERT_TRUE(token >= 0 && token < 10);
@@ -368,7 +369,7 @@ TEST(SyntheticSource, IsPureUniformAndShifted) {
   for (int64_t count : counts)
     EXPECT_NEAR(static_cast<double>(count), 10000.0, 500.0);  // 5 standard deviations
   EXPECT_NE(source->batch(0, 1).tokens, source->batch(1, 1).tokens);
-  EXPECT_NE(source->batch(0, 1).tokens, make_synthetic_source(100, 10, 6)->batch(0, 1).tokens);
+  EXPECT_NE(source->batch(0, 1).tokens, data::make_synthetic_source(100, 10, 6)->batch(0, 1).tokens);
 }
 
 }  // namespace

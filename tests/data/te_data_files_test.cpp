@@ -66,7 +66,7 @@ TEST(TeDataFiles, MergesDatasetsOfOneType) {
   write_dataset(folder / "a", {{1, 2}, {}, {3}});
   write_dataset(folder / "b", {{4, 65535}});
   write_dataset(folder / "empty", {});
-  write_dataset(folder / "i32", {{4}}, TokenType::kI32);
+  write_dataset(folder / "i32", {{4}}, data::TokenType::kI32);
   Result result = run_te_data(folder, "merge --output " + (folder / "out/m") + " " + (folder / "a") + " " +
                                           (folder / "empty") + " " + (folder / "b") + " " + (folder / "a"));
   EXPECT_EQ(result.code, 0) << result.error;

@@ -52,7 +52,7 @@ TEST(TeDataInstruct, MakesTokensAndMaskFromFields) {
   result = run_te_data(folder, "verify --tokenizer bytes " + (folder / "m"));
   EXPECT_EQ(result.code, 0) << result.error;
   TE_EXPECT_CONTAINS(result.out, "m_mask: ok, 10 of 40 tokens in the loss, crc32 bin");
-  EXPECT_EQ(make_instruction_source({{1.0, folder / "m"}}, {.seq_length = 32, .vocab_size = 257})
+  EXPECT_EQ(data::make_instruction_source({{1.0, folder / "m"}}, {.seq_length = 32, .vocab_size = 257})
                 ->describe()
                 .substr((folder / "m").size()),
             " (1 dataset): 40 tokens, 4 documents, 2 samples an epoch, shuffled; 56.2 % filled");

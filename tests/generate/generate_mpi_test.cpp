@@ -49,7 +49,7 @@ TEST_P(TensorRanks, EveryRankChoosesTheSameTokens) {
     const parallel::Groups groups = parallel::Groups::connect(
         world(), tiny.context(), parallel::ProcessGrid::of(world().size(), world().size(), 1, 1));
     ReadyDecoder decoder(tiny.context(), config, source, {.batch = 2, .max_rows = 16}, &groups);
-    const auto bytes = make_tokenizer("bytes");
+    const auto bytes = text::make_tokenizer("bytes");
     Generator generator(decoder.get(), *bytes,
                         {.sampling = {.temperature = 1.0, .seed = 3}, .max_tokens = 8});
     const auto results = generator.run(tiny.context(), {{1, 2, 3}, {4}, {5, 6}});

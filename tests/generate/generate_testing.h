@@ -18,7 +18,7 @@ class MemorySource final : public generate::ModelSource {
   MemorySource(TinyModel& tiny, const config::Config& config) {
     title_ = "tiny";
     model_ = config.model;
-    for (const model::Parameter& parameter : tiny.model().parameters().parameters())
+    for (const parameters::Parameter& parameter : tiny.model().parameters().parameters())
       parameters_[parameter.name] = {parameter.shape[0], tiny.read(parameter.main)};
   }
   int64_t rows(const std::string& parameter, int64_t) const override {

@@ -54,7 +54,7 @@ class GeneratorTest : public ::testing::Test {
 
   static std::unique_ptr<MemorySource> source_;
   const Context cpu_ = Context::cpu();
-  const std::unique_ptr<Tokenizer> bytes_ = make_tokenizer("bytes");
+  const std::unique_ptr<text::Tokenizer> bytes_ = text::make_tokenizer("bytes");
 };
 std::unique_ptr<MemorySource> GeneratorTest::source_;
 

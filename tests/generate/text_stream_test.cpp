@@ -5,8 +5,8 @@
 
 #include <memory>
 
-#include "data/tokenizer.h"
-#include "data/tokenizers/utf8.h"
+#include "text/tokenizer.h"
+#include "text/tokenizers/utf8.h"
 
 namespace te::generate {
 namespace {
@@ -18,14 +18,14 @@ std::vector<int32_t> bytes_of(const std::string& text) {
 }
 
 /// Feeds tokens; returns what came out at each, and at the end.
-std::vector<std::string> stream(const Tokenizer& tokenizer, const std::vector<int32_t>& tokens,
+std::vector<std::string> stream(const text::Tokenizer& tokenizer, const std::vector<int32_t>& tokens,
                                 const std::vector<std::string>& stops = {},
                                 const std::vector<int32_t>& prompt = {}) {
   TextStream text(tokenizer, prompt, stops);
   std::vector<std::string> parts;
   for (const int32_t token : tokens) parts.push_back(text.add(token));
   parts.push_back(text.finish());
-  for (const std::string& part : parts) EXPECT_EQ(valid_utf8_prefix(part), part.size()) << part;
+  for (const std::string& part : parts) EXPECT_EQ(text::valid_utf8_prefix(part), part.size()) << part;
   return parts;
 }
 
@@ -38,14 +38,14 @@ std::string joined(const std::vector<std::string>& parts) {
 using Parts = std::vector<std::string>;
 
 TEST(TextStream, CharactersComeWhole) {
-  const auto bytes = make_tokenizer("bytes");
+  const auto bytes = text::make_tokenizer("bytes");
   EXPECT_EQ(stream(*bytes, bytes_of("aé")), (Parts{"a", "", "é", ""}));
   EXPECT_EQ(stream(*bytes, bytes_of("😀!")), (Parts{"", "", "", "😀", "!", ""}));
   EXPECT_EQ(stream(*bytes, bytes_of("…x")), (Parts{"", "", "…", "x", ""}));
 }
 
 TEST(TextStream, BrokenBytesBecomeReplacementCharacters) {
-  const auto bytes = make_tokenizer("bytes");
+  const auto bytes = text::make_tokenizer("bytes");
   EXPECT_EQ(joined(stream(*bytes, bytes_of("a\xFFz"))), "a\uFFFDz");
   EXPECT_EQ(joined(stream(*bytes, bytes_of("a\xC3"))), "a\uFFFD");          // its second byte never comes
   EXPECT_EQ(joined(stream(*bytes, bytes_of("a\xC3z"))), "a\uFFFDz");        // nor here
@@ -55,7 +55,7 @@ TEST(TextStream, BrokenBytesBecomeReplacementCharacters) {
 }
 
 TEST(TextStream, StopStringsSpanTokens) {
-  const auto bytes = make_tokenizer("bytes");
+  const auto bytes = text::make_tokenizer("bytes");
   // "END" takes three tokens; what looks like its beginning is held back until it is not.
   EXPECT_EQ(stream(*bytes, bytes_of("aENEND"), {"END"}), (Parts{"a", "", "", "EN", "", "", ""}));
   TextStream text(*bytes, {}, {"END", "\n\n"});
@@ -78,12 +78,12 @@ TEST(TextStream, StopStringsSpanTokens) {
 
 /// As SentencePiece decodes: a word token carries its space in front, the first of a text loses it; tokens 100 and up are
 /// bytes, and those that make no character yet show as U+FFFD.
-class WordTokenizer final : public Tokenizer {
+class WordTokenizer final : public text::Tokenizer {
  public:
   std::string decode(std::span<const int32_t> tokens) const override {
     std::string text, pending;
     const auto flush = [&] {
-      for_each_utf8_run(pending, [&](std::string_view run, bool valid) {
+      text::for_each_utf8_run(pending, [&](std::string_view run, bool valid) {
         if (valid) text += run;
         for (size_t i = 0; !valid && i < run.size(); ++i) text += "\uFFFD";
       });
@@ -106,7 +106,7 @@ class WordTokenizer final : public Tokenizer {
   std::optional<int32_t> find_token(std::string_view) const override { return {}; }
 
  private:
-  void encode_text(std::string_view, std::vector<int32_t>&, SpecialTokens) const override {}
+  void encode_text(std::string_view, std::vector<int32_t>&, text::SpecialTokens) const override {}
 };
 
 TEST(TextStream, SpacesBelongToWords) {

@@ -16,12 +16,12 @@ using testing::TinyModel;
 std::vector<float> gradients(const Config& config, const std::vector<uint64_t>& seeds, bool zeroed = false) {
   TinyModel tiny(config);
   const Context& context = tiny.context();
-  model::ParameterStore& store = tiny.model().parameters();
+  parameters::ParameterStore& store = tiny.model().parameters();
   context.fill_bytes(store.grads, 0xff);
   tiny.optimizer().begin_step(context);
   if (zeroed) {
     context.zero(store.grads);
-    for (model::Parameter& parameter : store.parameters()) parameter.grad_stale = false;
+    for (parameters::Parameter& parameter : store.parameters()) parameter.grad_stale = false;
   }
   for (const uint64_t seed : seeds) {
     tiny.set_batch(seed);
@@ -93,7 +93,7 @@ TEST(FirstProduct, OnlyOfWeightsThatHaveOne) {
   for (const Family family : {Family::gpt, Family::llama}) {
     TinyModel tiny(tiny_config(family));
     tiny.optimizer().begin_step(tiny.context());
-    for (const model::Parameter& parameter : tiny.model().parameters().parameters()) {
+    for (const parameters::Parameter& parameter : tiny.model().parameters().parameters()) {
       const bool words = parameter.name == "embedding.word_embeddings.weight";
       const bool weight = parameter.name.ends_with(".weight") && parameter.shape.rank() == 2;
       const bool expected =
@@ -108,7 +108,7 @@ TEST(FirstProduct, AStepThatLacksItIsRefused) {
   tiny.train_step(1e-3f);
   tiny.optimizer().begin_step(tiny.context());
   EXPECT_THROW(tiny.optimizer().reducer().finish(tiny.context()), InternalError);
-  optim::GradientReducer& reducer = tiny.optimizer().reducer();
+  comm::GradientReducer& reducer = tiny.optimizer().reducer();
   const auto [begin, end] = tiny.model().parameters().range(0, 1);  // the embedding, which no product writes
   reducer.ready(tiny.context(), begin, end);
   EXPECT_THROW(reducer.ready(tiny.context(), end, tiny.model().parameters().flat_size()), InternalError);

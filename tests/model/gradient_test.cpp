@@ -16,7 +16,7 @@ using testing::TinyModel;
 
 // Central difference of the loss along `direction` of one parameter. FP32 losses carry about 1e-7 of noise,
 // so steps are large and the third-order error is removed by Richardson extrapolation.
-double directional_difference(TinyModel& tiny, const model::Parameter& parameter,
+double directional_difference(TinyModel& tiny, const parameters::Parameter& parameter,
                               const std::vector<float>& direction, double step) {
   const std::vector<float> original = tiny.read(parameter.main);
   const auto loss_at = [&](double t) {
@@ -36,15 +36,15 @@ void check_gradients(const Config& config) {
   TinyModel tiny(config);
   // Gains and biases away from their trivial initial values, or errors in their use would hide.
   uint64_t seed = 100;
-  for (const model::Parameter& parameter : tiny.model().parameters().parameters()) {
+  for (const parameters::Parameter& parameter : tiny.model().parameters().parameters()) {
     ++seed;
-    if (parameter.init == model::Init::normal) continue;
+    if (parameter.init == parameters::Init::normal) continue;
     std::vector<float> values = testing::normal_values(parameter.shape.numel(), seed, 0.2f);
-    for (float& value : values) value += parameter.init == model::Init::ones ? 1.0f : 0.0f;
+    for (float& value : values) value += parameter.init == parameters::Init::ones ? 1.0f : 0.0f;
     tiny.write(parameter.main, values);
   }
   tiny.forward_backward();
-  for (const model::Parameter& parameter : tiny.model().parameters().parameters()) {
+  for (const parameters::Parameter& parameter : tiny.model().parameters().parameters()) {
     const std::vector<float> gradient = tiny.read(parameter.grad);
     double norm = 0;
     for (float g : gradient) norm += double(g) * g;
@@ -88,7 +88,7 @@ TEST(ModelGradient, IgnoredTargetsContributeNothing) {
   std::vector<int32_t> tokens(n, 3), targets(n, -1);
   tiny.set_batch(tokens, targets);
   EXPECT_EQ(tiny.forward_backward(), 0.0);
-  for (const model::Parameter& parameter : tiny.model().parameters().parameters()) {
+  for (const parameters::Parameter& parameter : tiny.model().parameters().parameters()) {
     for (float g : tiny.read(parameter.grad)) ASSERT_EQ(g, 0.0f) << parameter.name;
   }
 }

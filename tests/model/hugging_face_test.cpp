@@ -59,7 +59,7 @@ class HuggingFace : public ::testing::TestWithParam<const char*> {
     for (const SafetensorsTensor& tensor : file_.tensors()) stored += tensor.name.starts_with("param/");
     const auto& parameters = tiny_.model().parameters().parameters();
     EXPECT_EQ(stored, static_cast<int64_t>(parameters.size()));
-    for (const model::Parameter& parameter : parameters) {
+    for (const parameters::Parameter& parameter : parameters) {
       const SafetensorsTensor& tensor = file_.at("param/" + parameter.name);
       EXPECT_EQ(Shape(parameter.shape).numel() * 4, static_cast<int64_t>(tensor.bytes)) << parameter.name;
       EXPECT_EQ(tensor.shape.at(0), parameter.shape[0]) << parameter.name;
@@ -96,7 +96,7 @@ TEST_P(HuggingFace, LogitsAndLossOfTheForwardPass) {
 TEST_P(HuggingFace, GradientsAndTheirNorm) {
   const double loss = expected("loss")[0];
   EXPECT_NEAR(tiny_.forward_backward(), loss, kBound * loss);
-  for (const model::Parameter& parameter : tiny_.model().parameters().parameters()) {
+  for (const parameters::Parameter& parameter : tiny_.model().parameters().parameters()) {
     EXPECT_LT(relative_error(tiny_.read(parameter.grad), expected("grad/" + parameter.name)), kBound)
         << parameter.name;
   }
@@ -110,7 +110,7 @@ TEST_P(HuggingFace, GradientsAndTheirNorm) {
 
 TEST_P(HuggingFace, ParametersAfterOneStep) {
   tiny_.train_step(static_cast<float>(config_.optimizer.lr));
-  for (const model::Parameter& parameter : tiny_.model().parameters().parameters()) {
+  for (const parameters::Parameter& parameter : tiny_.model().parameters().parameters()) {
     const std::vector<float> before = expected("param/" + parameter.name);
     std::vector<float> actual = tiny_.read(parameter.main), wanted = expected("updated/" + parameter.name);
     const auto [begin, end] = noise_rows(parameter.name);

@@ -65,7 +65,7 @@ std::vector<std::vector<float>> settled_gradients(TinyModel& tiny, double* loss)
   for (int step = 0; step < 2; ++step) tiny.train_step(0.0f);
   *loss = tiny.forward_backward();
   std::vector<std::vector<float>> gradients;
-  for (const model::Parameter& parameter : tiny.model().parameters().parameters()) {
+  for (const parameters::Parameter& parameter : tiny.model().parameters().parameters()) {
     gradients.push_back(tiny.read(parameter.grad));
   }
   return gradients;
@@ -73,7 +73,7 @@ std::vector<std::vector<float>> settled_gradients(TinyModel& tiny, double* loss)
 
 // Moves every weight by 0.1 % at random: less than half the distance of two BF16 numbers.
 void nudge_weights(TinyModel& tiny) {
-  model::ParameterStore& store = tiny.model().parameters();
+  parameters::ParameterStore& store = tiny.model().parameters();
   std::vector<float> weights = tiny.read(store.mains);
   const std::vector<float> noise = testing::normal_values(static_cast<int64_t>(weights.size()), 77, 1e-3f);
   for (size_t i = 0; i < weights.size(); ++i) weights[i] *= 1.0f + noise[i];

@@ -39,7 +39,7 @@ Outcome settled(const Config& config) {
   tiny.train_step(0.0f);
   Outcome outcome;
   outcome.loss = tiny.forward_backward();
-  for (const model::Parameter& parameter : tiny.model().parameters().parameters()) {
+  for (const parameters::Parameter& parameter : tiny.model().parameters().parameters()) {
     if (parameter.name == "output_layer.weight") outcome.head = tiny.read(parameter.grad);
     if (parameter.name == "embedding.word_embeddings.weight") outcome.embedding = tiny.read(parameter.grad);
   }

@@ -120,8 +120,8 @@ class TinyModel {
     context_.synchronize();
   }
   double read_scalar(const Tensor& tensor) const { return read(tensor)[0]; }
-  const model::Parameter& parameter(const std::string& name) {
-    for (const model::Parameter& parameter : model_.parameters().parameters()) {
+  const parameters::Parameter& parameter(const std::string& name) {
+    for (const parameters::Parameter& parameter : model_.parameters().parameters()) {
       if (parameter.name == name) return parameter;
     }
     internal_error("no parameter " + name, std::source_location::current());

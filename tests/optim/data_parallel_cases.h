@@ -18,11 +18,11 @@
 
 namespace te::testing {
 
-using model::ParameterShard;
-using model::ParameterStore;
-using model::Sharing;
 using parallel::Groups;
 using parallel::ProcessGrid;
+using parameters::ParameterShard;
+using parameters::ParameterStore;
+using parameters::Sharing;
 
 constexpr int kSteps = 5;
 
@@ -165,7 +165,7 @@ class Rank {
  public:
   struct Held {
     Definition definition;
-    model::Parameter* parameter;
+    parameters::Parameter* parameter;
     std::vector<size_t> global;  ///< global index of its elements
   };
 
@@ -291,14 +291,15 @@ class Rank {
       for (const Definition& definition : layers[layer]) {
         ParameterShard shard = shard_of(definition, groups_.tensor().rank(), groups_.tensor().size());
         std::vector<size_t> indices = global_indices(shard);
-        model::Parameter* parameter = store_.add({.name = definition.name,
-                                                  .shard = std::move(shard),
-                                                  .init = model::Init::normal,
-                                                  .std = 0.5f,
-                                                  .decay = definition.decay,
-                                                  .sharing = definition.sharing,
-                                                  .copy = definition.tied && stage > 0,
-                                                  .copied = definition.tied && stage == 0 && stages > 1});
+        parameters::Parameter* parameter =
+            store_.add({.name = definition.name,
+                        .shard = std::move(shard),
+                        .init = parameters::Init::normal,
+                        .std = 0.5f,
+                        .decay = definition.decay,
+                        .sharing = definition.sharing,
+                        .copy = definition.tied && stage > 0,
+                        .copied = definition.tied && stage == 0 && stages > 1});
         held_.push_back({definition, parameter, std::move(indices)});
       }
       store_.end_layer();
@@ -374,7 +375,7 @@ struct Expected {
 
   explicit Expected(Rank& reference) {
     for (const Rank::Held& held : reference.held()) {
-      const model::Parameter& p = *held.parameter;
+      const parameters::Parameter& p = *held.parameter;
       const auto part = [&](const optim::Moments& flat) {
         return reference.read(flat.part(p.offset, p.shape.numel()));
       };
@@ -405,7 +406,7 @@ struct Tolerance {
 
 inline void expect_equal(Rank& rank, const Expected& expected, const Tolerance& tolerance) {
   for (const Rank::Held& held : rank.held()) {
-    const model::Parameter& p = *held.parameter;
+    const parameters::Parameter& p = *held.parameter;
     SCOPED_TRACE(p.name);
     EXPECT_LE(largest_difference(rank.read(p.value), expected.value.at(p.name), held, 0), tolerance.value);
     for (const ParameterStore::Piece& piece : rank.store().pieces(p)) {
@@ -436,7 +437,7 @@ inline void expect_padding_zero(Rank& rank) {
   const auto clear = [](std::vector<float>& flat, int64_t begin, int64_t count) {
     if (!flat.empty()) std::fill_n(flat.begin() + begin, count, 0.0f);
   };
-  for (const model::Parameter& p : store.parameters()) {
+  for (const parameters::Parameter& p : store.parameters()) {
     clear(values, p.offset, p.shape.numel());
     clear(grads, p.offset, p.shape.numel());
     if (mains_are_values) clear(mains, p.offset, p.shape.numel());

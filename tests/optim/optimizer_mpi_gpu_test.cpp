@@ -1,10 +1,10 @@
 // The distributed optimizer on GPUs, with real streams and NCCL. NCCL adds in an order of its own, so the
 // gradients are such that every order gives the same sum; then all numbers must be those of the one-rank
 // optimizer on the CPU, whose AdamW has the bits of the GPU's.
+#include "comm/replica_check.h"
 #include "data_parallel_cases.h"
 #include "kernels/adamw/adamw_math.h"
 #include "kernels/elementwise/elementwise.h"
-#include "optim/replica_check.h"
 #include "parallel/launch.h"
 #include "testing/mpi.h"
 
@@ -28,7 +28,7 @@ class DistributedOptimizerGpu : public ::testing::Test {
     }
     expect_equal(rank, Expected(reference), {});
     expect_padding_zero(rank);
-    optim::check_replicas(device_, rank.store(), groups);
+    comm::check_replicas(device_, rank.store(), groups);
   }
 
   const Context device_ = parallel::open_cuda_device(world());
@@ -72,11 +72,11 @@ TEST_F(DistributedOptimizerGpu, StreamsKeepTheirOrder) {
   config.optimizer.clip_grad = 0;
   ParameterStore store;
   optim::Optimizer optimizer(config, store, groups);
-  std::vector<model::Parameter*> layers;
+  std::vector<parameters::Parameter*> layers;
   for (int64_t layer = 0; layer < kLayers; ++layer) {
     layers.push_back(store.add({.name = fmt::format("layer {}", layer),
                                 .shard = ParameterShard::whole({kRows, kCols}),
-                                .init = model::Init::zeros}));
+                                .init = parameters::Init::zeros}));
     store.end_layer();
   }
   MemoryPlan plan;
@@ -91,13 +91,13 @@ TEST_F(DistributedOptimizerGpu, StreamsKeepTheirOrder) {
   for (int64_t step = 0; step < kManySteps; ++step) {
     optimizer.begin_step(device_);
     for (int64_t layer = 0; layer < kLayers; ++layer) {
-      const model::Parameter& p = *layers[static_cast<size_t>(layer)];
+      const parameters::Parameter& p = *layers[static_cast<size_t>(layer)];
       optimizer.gatherer().wait(device_, p.offset, p.end());
       device_.copy(seen.slice_rows(step * kLayers + layer, 1), p.value);
     }
     optimizer.reducer().begin(device_);
     for (int64_t layer = kLayers - 1; layer >= 0; --layer) {
-      const model::Parameter& p = *layers[static_cast<size_t>(layer)];
+      const parameters::Parameter& p = *layers[static_cast<size_t>(layer)];
       kernels::fill_value(device_, p.grad, sign(step) * static_cast<float>(groups.data().rank() + 1));
       optimizer.reducer().ready(device_, p.offset, p.end());
     }

@@ -1,8 +1,8 @@
 // The distributed optimizer on CPU ranks against a one-rank optimizer that is fed with the sums of all ranks'
 // gradients. MPI adds in rank order in FP32 and rounds once, and so does the test: without clipping every
 // number must be the same. With clipping the norm is summed in another order.
+#include "comm/replica_check.h"
 #include "data_parallel_cases.h"
-#include "optim/replica_check.h"
 #include "testing/mpi.h"
 
 namespace te::testing {
@@ -159,7 +159,7 @@ TEST_F(DistributedOptimizer, ReplicasAreCompared) {
   on_every_grid([&](const Groups& groups) {
     Rank rank(cpu_, groups, {.bucket_size = 700});
     rank.step(1);
-    optim::check_replicas(cpu_, rank.store(), groups);
+    comm::check_replicas(cpu_, rank.store(), groups);
     if (groups.tensor().size() == 1) return;
     // A gain that one tensor rank has wrong in its last bit, on every data rank.
     const Rank::Held& held = *std::find_if(rank.held().begin(), rank.held().end(), [](const Rank::Held& h) {
@@ -169,7 +169,7 @@ TEST_F(DistributedOptimizer, ReplicasAreCompared) {
     if (groups.tensor().rank() == 1) values[5] = std::nextafter(values[5], 100.0f);
     rank.write(held.parameter->value, values);
     try {
-      optim::check_replicas(cpu_, rank.store(), groups);
+      comm::check_replicas(cpu_, rank.store(), groups);
       ADD_FAILURE() << "a difference went unnoticed";
     } catch (const InternalError& error) {
       EXPECT_NE(std::string(error.what()).find(held.parameter->name), std::string::npos) << error.what();
@@ -180,7 +180,7 @@ TEST_F(DistributedOptimizer, ReplicasAreCompared) {
 TEST_F(DistributedOptimizer, MisuseIsAnError) {
   const Groups groups = Groups::connect(world(), cpu_, ProcessGrid::of(world().size(), 1, 1, 1));
   Rank rank(cpu_, groups, {.bucket_size = int64_t{1} << 40});
-  optim::GradientReducer& reducer = rank.optimizer().reducer();
+  comm::GradientReducer& reducer = rank.optimizer().reducer();
   EXPECT_THROW(reducer.ready(cpu_, 0, 1), InternalError);
   reducer.begin(cpu_);
   EXPECT_THROW(reducer.begin(cpu_), InternalError);
@@ -201,7 +201,7 @@ TEST_F(DistributedOptimizer, ATiedParameterWithoutAMarkIsAnError) {
   store.add({.name = "words", .shard = ParameterShard::whole({5, 3})});
   MemoryPlan plan;
   store.plan(plan, {});
-  optim::GradientReducer reducer(Rank::config_of({}), store, planned);
+  comm::GradientReducer reducer(Rank::config_of({}), store, planned);
   EXPECT_THROW(reducer.plan(plan), InternalError);
 }
 

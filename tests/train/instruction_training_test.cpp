@@ -24,7 +24,7 @@ void write_conversations(const TrainFolder& folder) {
     masks.push_back({0, 0, 0, 0, 1, 1, 1, 1, 1});
   }
   write_dataset(folder / "chats", tokens);
-  write_dataset(folder / "chats_mask", masks, TokenType::kU8);
+  write_dataset(folder / "chats_mask", masks, data::TokenType::kU8);
 }
 
 /// An epoch in each step, in FP32. seq_length 16 packs two conversations into a sample, 8 one.

@@ -8,8 +8,8 @@
 namespace te::testing {
 namespace {
 
-using model::Parameter;
-using model::ParameterStore;
+using parameters::Parameter;
+using parameters::ParameterStore;
 using train::StepRunner;
 
 constexpr uint64_t kValidSamples = 1 << 20;  ///< validation samples are numbered from here
@@ -71,7 +71,7 @@ template <class TensorOf>
 Parts parts_of(const Context& context, const ParameterStore& store, TensorOf&& tensor_of) {
   Parts parts;
   for (const Parameter& parameter : store.parameters()) {
-    const model::ParameterShard& shard = parameter.shard;
+    const parameters::ParameterShard& shard = parameter.shard;
     for (const ParameterStore::Piece& piece : store.pieces(parameter)) {
       Part part{parameter.name, shard.global.numel(), {}, floats(context, tensor_of(parameter, piece))};
       for (const auto& run : shard.runs(piece.local, piece.local + piece.count)) {

@@ -46,7 +46,7 @@ TEST(StepRunner, CountersSeeEveryOperandOncePerPass) {
       const train::HostBatch batch = random_batch(runner, config);
       const fp8::ScaleTable& table = runner.model().recipe().table();
       std::map<std::string, std::pair<int64_t, int64_t>> shapes;  // of the weights: [out, in]
-      for (const model::Parameter& parameter : runner.model().parameters().parameters()) {
+      for (const parameters::Parameter& parameter : runner.model().parameters().parameters()) {
         if (parameter.shape.rank() == 2 && parameter.name.starts_with("layers."))
           shapes[parameter.name] = {parameter.shape[0], parameter.shape[1]};
       }

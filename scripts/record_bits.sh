@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# Losses and gradient norms of a matrix of small CPU runs, bit for bit: both families, all recipes, recomputation,
+# tensor, pipeline, data and sequence parallelism, resuming. For changes that must change no number:
+#
+#   scripts/record_bits.sh build/cpu/apps > before.txt
+#   ... change, build ...
+#   scripts/record_bits.sh build/cpu/apps > after.txt && cmp before.txt after.txt
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+apps="${1:?usage: scripts/record_bits.sh FOLDER_OF_BINARIES}"
+work="$(mktemp -d)"
+trap 'rm -rf "$work"' EXIT
+export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 OMP_WAIT_POLICY=passive
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+export OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_btl_vader_single_copy_mechanism=none
+
+# write_config FAMILY: a model of four layers in $work/FAMILY.yaml.
+write_config() {
+  local heads=4 extra=""
+  if [[ $1 == llama ]]; then extra="num_query_groups: 2"; else extra="hidden_dropout: 0.1"; fi
+  cat >"$work/$1.yaml" <<YAML
+model: {family: $1, num_layers: 4, hidden_size: 64, ffn_hidden_size: 128, num_attention_heads: $heads, vocab_size: 250,
+        seq_length: 32, $extra}
+training: {micro_batch_size: 2, global_batch_size: 8, train_steps: 4, eval_interval: 0}
+optimizer: {lr: 1.0e-3, warmup_steps: 1}
+data: {synthetic: true}
+checkpoint: {save_every: 0, save_last: false}
+logging: {fp8_stats_every: 1}
+YAML
+}
+
+# record NAME RANKS FAMILY OVERRIDE...: one run; prints a line per step.
+record() {
+  local name="$1" ranks="$2" family="$3" folder launch=() override sets=()
+  shift 3
+  folder="$work/$name"
+  for override in "$@"; do sets+=(--set "$override"); done
+  if [[ $ranks -gt 1 ]]; then launch=(mpirun -n "$ranks"); fi
+  "${launch[@]}" "$apps/te-train" --config "$work/$family.yaml" "${sets[@]}" --set "logging.directory=$folder" \
+    >"$work/log" 2>&1 </dev/null || { cat "$work/log" >&2 && die "$name failed"; }
+  python3 - "$name" "$folder/metrics.jsonl" <<'PYTHON'
+import hashlib, json, sys
+for line in open(sys.argv[2]):
+    r = json.loads(line)
+    fp8 = hashlib.sha256(json.dumps(r.get("fp8", []), sort_keys=True).encode()).hexdigest()[:16]
+    if "loss" in r:
+        print(sys.argv[1], r["step"], repr(r["loss"]), repr(r["grad_norm"]), repr(r.get("valid_loss")), fp8)
+PYTHON
+}
+
+recipes=(precision.fp8=off precision.fp8=hybrid "precision.fp8=hybrid precision.fp8_recipe=tensorwise"
+  "precision.fp8=e4m3 precision.fp8_output_layer=true" "precision.fp8=off precision.fp8_calibrate=true" precision.dtype=fp32
+  "precision.fp8=hybrid precision.first_layers_bf16=1")
+layouts=("1" "2 parallel.tensor=2" "2 parallel.tensor=2 parallel.sequence=true parallel.tensor_overlap=2"
+  "2 parallel.pipeline=2 parallel.schedule=zero_bubble" "2 parallel.pipeline=2 parallel.virtual_stages=2 parallel.schedule=interleaved" "2"
+  "4 parallel.tensor=2 parallel.sequence=true parallel.pipeline=2 parallel.schedule=zero_bubble")
+for family in gpt llama; do
+  write_config "$family"
+  for r in "${!recipes[@]}"; do
+    read -ra recipe <<<"${recipes[$r]}"
+    for recompute in none selective full; do
+      record "$family-$r-$recompute" 1 "$family" "${recipe[@]}" "training.recompute=$recompute"
+    done
+  done
+  for r in 0 1 2; do
+    read -ra recipe <<<"${recipes[$r]}"
+    for l in "${!layouts[@]}"; do
+      read -ra layout <<<"${layouts[$l]}"
+      record "$family-$r-layout$l" "${layout[0]}" "$family" "${recipe[@]}" "${layout[@]:1}"
+    done
+    record "$family-$r-first" 1 "$family" "${recipe[@]}" checkpoint.save_every=2 "checkpoint.directory=$work/$family-$r-saved"
+    record "$family-$r-resumed" 1 "$family" "${recipe[@]}" "checkpoint.resume=$work/$family-$r-saved/step_00000002"
+  done
+done

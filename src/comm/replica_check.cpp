@@ -1,0 +1,58 @@
+#include "comm/replica_check.h"
+
+#include <string_view>
+#include <vector>
+
+#include "core/random.h"
+
+namespace te::comm {
+namespace {
+
+using parameters::Parameter;
+
+/// 31 bits, so that the negative hash is a number, too.
+int32_t hash_of(const Context& context, const Tensor& tensor) {
+  std::string bytes(tensor.bytes(), '\0');
+  context.copy_to_host(bytes.data(), tensor);
+  context.synchronize();
+  const uint64_t hash = stream_of(bytes);
+  return static_cast<int32_t>((hash ^ (hash >> 33)) & 0x7fffffff);
+}
+
+void check_group(const Context& context, parallel::Communicator& group,
+                 const std::vector<const Parameter*>& shared) {
+  if (group.size() == 1 || shared.empty()) return;
+  // The maximum of h and that of -h agree only where all h do.
+  std::vector<int32_t> hashes;
+  for (const Parameter* parameter : shared) {
+    hashes.push_back(hash_of(context, parameter->value));
+    hashes.push_back(-hashes.back());
+  }
+  const DeviceBuffer buffer(context, hashes.size() * sizeof(int32_t));
+  const Tensor device{buffer.data(), DType::i32, {static_cast<int64_t>(hashes.size())}};
+  context.copy_to_device(device, hashes.data());
+  group.all_reduce(context, device, parallel::ReduceOp::max);
+  context.copy_to_host(hashes.data(), device);
+  context.synchronize();
+  for (size_t i = 0; i < shared.size(); ++i) {
+    TE_CHECK(hashes[2 * i] == -hashes[2 * i + 1], "the ranks of group {} hold different values of {}",
+             group.name(), shared[i]->name);
+  }
+}
+
+}  // namespace
+
+void check_replicas(const Context& context, const parameters::ParameterStore& parameters,
+                    const parallel::Groups& groups) {
+  std::vector<const Parameter*> all, replicated, tied;
+  for (const Parameter& parameter : parameters.parameters()) {
+    all.push_back(&parameter);
+    if (parameter.sharing != parameters::Sharing::sharded) replicated.push_back(&parameter);
+    if (parameter.tied()) tied.push_back(&parameter);
+  }
+  check_group(context, groups.data(), all);
+  check_group(context, groups.tensor(), replicated);
+  check_group(context, groups.embedding(), tied);
+}
+
+}  // namespace te::comm

@@ -1,0 +1,46 @@
+// Which part of a parameter of the whole model a rank holds. Initial weights, checkpoints and conversions speak of
+// whole parameters by global index; this is the map between the two.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/tensor.h"
+
+namespace te::parameters {
+
+/// Runs of rows, and of each row one run of columns. A vector [n] counts as [n, 1].
+struct ParameterShard {
+  struct Rows {
+    int64_t first = 0;  ///< row of the whole parameter
+    int64_t count = 0;
+  };
+  Shape global;            ///< of the whole parameter
+  std::vector<Rows> rows;  ///< in the order in which the rank stores them
+  int64_t first_col = 0;
+  int64_t cols = 1;
+
+  static ParameterShard whole(Shape shape);
+  /// Part `rank` of `ranks` equal parts of every block of rows; `blocks` are the heights of the blocks (q, k and v of
+  /// linear_qkv; gate and up of linear_fc1), from the top.
+  static ParameterShard of_rows(Shape global, const std::vector<int64_t>& blocks, int rank, int ranks);
+  static ParameterShard of_columns(Shape global, int rank, int ranks);
+
+  int64_t global_cols() const { return global.rank() > 1 ? global[1] : 1; }
+  int64_t num_rows() const;
+  Shape local() const;
+  bool is_whole() const { return local() == global; }
+
+  /// A run of elements that are neighbours here and in one row range of the whole parameter.
+  struct Run {
+    int64_t local = 0;  ///< flat index of the first element in the shard
+    int64_t count = 0;
+    int64_t row = 0;  ///< global row of the row range's first row
+    int64_t in_range =
+        0;  ///< flat index of the first element within the row range (its rows are `cols` long)
+  };
+  /// The part [begin, end) of the shard's flat elements, as one run per row range that it touches.
+  std::vector<Run> runs(int64_t begin, int64_t end) const;
+};
+
+}  // namespace te::parameters

@@ -1,0 +1,145 @@
+// From a conversation to tokens and mask: messages become runs of text and single tokens, each in the loss or
+// not; neighbouring runs of one kind are encoded together.
+#include "core/error.h"
+#include "text/chat/chat_template.h"
+
+namespace te::text {
+namespace {
+
+std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view kBlanks = " \t\r\n\v\f";
+  const size_t begin = text.find_first_not_of(kBlanks);
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1);
+}
+
+}  // namespace
+
+class ChatTemplate::Writer {
+ public:
+  explicit Writer(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+
+  void set_in_loss(bool in_loss) {
+    if (in_loss == in_loss_) return;
+    flush();
+    in_loss_ = in_loss;
+  }
+  void text(std::string_view text) { text_ += text; }
+  void token(int32_t token) {
+    flush();
+    result_.tokens.push_back(token);
+    mark();
+  }
+  void token(const std::string& name) {
+    if (const auto id = tokenizer_.find_token(name)) {
+      token(*id);
+    } else {
+      text(name);
+    }
+  }
+  void begin_of_document() {
+    if (const auto id = tokenizer_.begin_of_document()) token(*id);
+  }
+  void end_of_document() { token(tokenizer_.end_of_document()); }
+
+  Encoded finish() {
+    flush();
+    size_t size = result_.mask.size();
+    while (size > 0 && result_.mask[size - 1] == 0) --size;
+    result_.tokens.resize(size);
+    result_.mask.resize(size);
+    return std::move(result_);
+  }
+
+ private:
+  void flush() {
+    if (!text_.empty()) tokenizer_.encode(text_, result_.tokens, SpecialTokens::kAsText);
+    text_.clear();
+    mark();
+  }
+  void mark() { result_.mask.resize(result_.tokens.size(), in_loss_ ? 1 : 0); }
+
+  const Tokenizer& tokenizer_;
+  Encoded result_;
+  std::string text_;
+  bool in_loss_ = false;
+};
+
+const ChatTemplate::Line& ChatTemplate::line_of(const Message& message, const std::string& place) const {
+  const auto with_context = lines_.find("user_with_context");
+  if (!message.context.empty() && with_context != lines_.end()) return with_context->second;
+  const auto line = lines_.find(message.role);
+  if (line != lines_.end() && message.role != "begin" && message.role != "user_with_context") {
+    return line->second;
+  }
+  user_error("{}: the role `{}` is not in the chat template {}; add a line for it to a template of your own",
+             place, message.role, name_);
+}
+
+void ChatTemplate::write(const Message& message, const Message* system, const std::string& place,
+                         Writer& writer) const {
+  const auto text = [&](const std::string& raw) { return trim_ ? trimmed(raw) : std::string_view(raw); };
+  for (const Part& part : line_of(message, place)) {
+    switch (part.kind) {
+      case Kind::kText:
+        writer.text(part.text);
+        break;
+      case Kind::kContent:
+        if (message.role == "assistant") writer.set_in_loss(true);
+        writer.text(text(message.content));
+        if (!message.context.empty() && !lines_.contains("user_with_context")) {
+          writer.text("\n\n");
+          writer.text(text(message.context));
+        }
+        break;
+      case Kind::kContext:
+        writer.text(text(message.context));
+        break;
+      case Kind::kSystem:
+        if (system != nullptr) write(*system, nullptr, place, writer);
+        break;
+      case Kind::kStop:
+        writer.set_in_loss(false);
+        break;
+      case Kind::kBegin:
+        writer.begin_of_document();
+        break;
+      case Kind::kEnd:
+        writer.end_of_document();
+        break;
+      case Kind::kToken:
+        writer.token(part.text);
+        break;
+    }
+  }
+  writer.set_in_loss(false);
+}
+
+ChatTemplate::Encoded ChatTemplate::encode(const Conversation& conversation, const Tokenizer& tokenizer,
+                                           const std::string& place) const {
+  Writer writer(tokenizer);
+  if (const auto begin = lines_.find("begin"); begin != lines_.end()) {
+    for (const Part& part : begin->second) {
+      if (part.kind == Kind::kText) writer.text(part.text);
+      if (part.kind == Kind::kToken) writer.token(part.text);
+      if (part.kind == Kind::kBegin) writer.begin_of_document();
+      if (part.kind == Kind::kEnd) writer.end_of_document();
+    }
+  }
+  const Message* system = nullptr;  // waits for the user message that it stands in
+  for (const Message& message : conversation) {
+    if (message.role == "assistant" && trimmed(message.content).empty()) break;
+    const bool holds = system_inside_user_ && message.role == "system";
+    if (system != nullptr && (holds || message.role != "user")) {
+      user_error(
+          "{}: after a system message comes one of `{}`; the chat template {} writes system messages "
+          "inside of user messages",
+          place, message.role, name_);
+    }
+    if (!holds) write(message, system, place, writer);
+    system = holds ? &message : nullptr;
+  }
+  return writer.finish();
+}
+
+}  // namespace te::text

@@ -1,0 +1,98 @@
+// Reading of blocks, and the choice of a decoder; the decoders are in decoders.cpp.
+#include "text/readers/byte_stream.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "core/error.h"
+#include "text/readers/raw_input.h"
+
+namespace te::text {
+namespace {
+
+constexpr size_t kBlock = size_t{256} << 10;
+constexpr size_t kMagicBytes = 6;
+
+}  // namespace
+
+RawInput::RawInput(const std::string& path)
+    : name_(path == "-" ? "(standard input)" : path), file_(STDIN_FILENO), buffer_(kBlock) {
+  if (path == "-") return;
+  file_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file_ < 0) user_error("{}: cannot be opened ({}); mend the path", name_, std::strerror(errno));
+}
+
+RawInput::~RawInput() {
+  if (file_ != STDIN_FILENO) ::close(file_);
+}
+
+bool RawInput::fill() {
+  if (begin_ > 0) {
+    std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
+    end_ -= begin_;
+    begin_ = 0;
+  }
+  const ssize_t count = ::read(file_, buffer_.data() + end_, buffer_.size() - end_);
+  if (count < 0) user_error("{}: cannot be read ({}); mend the path", name_, std::strerror(errno));
+  end_ += static_cast<size_t>(count);
+  return count > 0;
+}
+
+std::span<const uint8_t> RawInput::ahead() {
+  return ahead(1);
+}
+
+std::span<const uint8_t> RawInput::ahead(size_t count) {
+  while (end_ - begin_ < count && fill()) {
+  }
+  return {buffer_.data() + begin_, end_ - begin_};
+}
+
+void RawInput::consume(size_t count) {
+  begin_ += count;
+  bytes_consumed_ += static_cast<int64_t>(count);
+}
+
+struct ByteStream::Impl {
+  explicit Impl(const std::string& path) : input(path), decoder(make_decoder(input.ahead(kMagicBytes))) {}
+  RawInput input;
+  std::unique_ptr<Decoder> decoder;  // null: plain
+};
+
+ByteStream::ByteStream(const std::string& path) : impl_(std::make_unique<Impl>(path)) {}
+ByteStream::~ByteStream() = default;
+ByteStream::ByteStream(ByteStream&&) noexcept = default;
+
+size_t ByteStream::read(char* buffer, size_t size) {
+  if (impl_->decoder) return impl_->decoder->read(impl_->input, buffer, size);
+  const std::span<const uint8_t> bytes = impl_->input.ahead();
+  const size_t count = std::min(size, bytes.size());
+  if (count > 0) std::memcpy(buffer, bytes.data(), count);
+  impl_->input.consume(count);
+  return count;
+}
+
+const std::string& ByteStream::name() const {
+  return impl_->input.name();
+}
+
+int64_t ByteStream::file_bytes_read() const {
+  return impl_->input.bytes_consumed();
+}
+
+const char* ByteStream::compression() const {
+  return impl_->decoder ? impl_->decoder->name() : "";
+}
+
+std::string without_compression_suffix(const std::string& path) {
+  for (const std::string suffix : {".gz", ".zst", ".xz"}) {
+    if (path.ends_with(suffix)) return path.substr(0, path.size() - suffix.size());
+  }
+  return path;
+}
+
+}  // namespace te::text

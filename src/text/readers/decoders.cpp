@@ -1,0 +1,171 @@
+// gzip (zlib), zstd and xz (liblzma) as streams. Each ends cleanly only at the end of a compressed part; a file
+// that ends before is truncated, and that is an error, never a shorter text.
+#include <lzma.h>
+#include <zlib.h>
+#include <zstd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <limits>
+
+#include "core/error.h"
+#include "text/readers/raw_input.h"
+
+namespace te::text {
+namespace {
+
+[[noreturn]] void truncated(const RawInput& input, const char* format) {
+  user_error("{}: the {} data ends early, so the file is truncated; copy or download it again", input.name(),
+             format);
+}
+
+[[noreturn]] void damaged(const RawInput& input, const char* format, const std::string& reason) {
+  user_error("{}: the {} data is damaged near byte {} ({}); copy or download it again", input.name(), format,
+             input.bytes_consumed(), reason);
+}
+
+/// zlib counts in 32 bits, and no reader asks for more at once.
+unsigned int as_uint(size_t size) {
+  return static_cast<unsigned int>(std::min<size_t>(size, size_t{1} << 30));
+}
+
+class GzipDecoder : public Decoder {
+ public:
+  GzipDecoder() {
+    constexpr int kGzip = 16;  // added to the window bits: expect the header and trailer of gzip
+    TE_CHECK(inflateInit2(&stream_, MAX_WBITS + kGzip) == Z_OK, "zlib: no memory");
+  }
+  ~GzipDecoder() override { inflateEnd(&stream_); }
+
+  size_t read(RawInput& input, char* buffer, size_t size) override {
+    while (!done_) {
+      const std::span<const uint8_t> bytes = input.ahead();
+      stream_.next_in = const_cast<uint8_t*>(bytes.data());
+      stream_.avail_in = as_uint(bytes.size());
+      stream_.next_out = reinterpret_cast<uint8_t*>(buffer);
+      stream_.avail_out = as_uint(size);
+      const unsigned int offered = stream_.avail_in, room = stream_.avail_out;
+      const int status = inflate(&stream_, Z_NO_FLUSH);
+      input.consume(offered - stream_.avail_in);
+      if (status == Z_STREAM_END) {
+        next_member(input);
+      } else if (status != Z_OK && status != Z_BUF_ERROR) {
+        damaged(input, name(), stream_.msg != nullptr ? stream_.msg : "no gzip header");
+      }
+      if (stream_.avail_out < room) return room - stream_.avail_out;
+      if (bytes.empty() && !done_) truncated(input, name());
+    }
+    return 0;
+  }
+  const char* name() const override { return "gzip"; }
+
+ private:
+  /// Members may follow one another; zeros may pad the end, as on tapes.
+  void next_member(RawInput& input) {
+    while (!input.ahead().empty() && input.ahead()[0] == 0) input.consume(1);
+    done_ = input.ahead().empty();
+    if (!done_) inflateReset(&stream_);
+  }
+
+  z_stream stream_ = {};
+  bool done_ = false;
+};
+
+class ZstdDecoder : public Decoder {
+ public:
+  ZstdDecoder() : stream_(ZSTD_createDStream()) {
+    TE_CHECK(stream_ != nullptr, "zstd: no memory");
+    // Files made with --long=31 need a window of 2 GiB; memory is taken only when a file asks for it.
+    ZSTD_DCtx_setParameter(stream_, ZSTD_d_windowLogMax, sizeof(void*) == 8 ? 31 : 30);
+  }
+  ~ZstdDecoder() override { ZSTD_freeDStream(stream_); }
+  ZstdDecoder(const ZstdDecoder&) = delete;
+  ZstdDecoder& operator=(const ZstdDecoder&) = delete;
+
+  size_t read(RawInput& input, char* buffer, size_t size) override {
+    while (true) {
+      const std::span<const uint8_t> bytes = input.ahead();
+      if (bytes.empty() && frame_ended_) return 0;
+      ZSTD_inBuffer in = {bytes.data(), bytes.size(), 0};
+      ZSTD_outBuffer out = {buffer, size, 0};
+      const size_t status = ZSTD_decompressStream(stream_, &out, &in);
+      if (ZSTD_isError(status) != 0) damaged(input, name(), ZSTD_getErrorName(status));
+      input.consume(in.pos);
+      frame_ended_ = status == 0;
+      if (out.pos > 0) return out.pos;
+      if (bytes.empty() && !frame_ended_) truncated(input, name());
+    }
+  }
+  const char* name() const override { return "zstd"; }
+
+ private:
+  ZSTD_DStream* stream_;
+  bool frame_ended_ = false;
+};
+
+class XzDecoder : public Decoder {
+ public:
+  XzDecoder() {
+    constexpr uint64_t kMemoryLimit = uint64_t{2}
+                                      << 30;  // xz -9 needs 65 MiB, the largest dictionary 1.5 GiB
+    TE_CHECK(lzma_stream_decoder(&stream_, kMemoryLimit, LZMA_CONCATENATED) == LZMA_OK, "xz: no memory");
+  }
+  ~XzDecoder() override { lzma_end(&stream_); }
+  XzDecoder(const XzDecoder&) = delete;
+  XzDecoder& operator=(const XzDecoder&) = delete;
+
+  size_t read(RawInput& input, char* buffer, size_t size) override {
+    while (!done_) {
+      const std::span<const uint8_t> bytes = input.ahead();
+      stream_.next_in = bytes.data();
+      stream_.avail_in = bytes.size();
+      stream_.next_out = reinterpret_cast<uint8_t*>(buffer);
+      stream_.avail_out = size;
+      const lzma_ret status = lzma_code(&stream_, bytes.empty() ? LZMA_FINISH : LZMA_RUN);
+      input.consume(bytes.size() - stream_.avail_in);
+      done_ = status == LZMA_STREAM_END;
+      if (status == LZMA_BUF_ERROR && bytes.empty()) truncated(input, name());
+      if (!done_ && status != LZMA_OK && status != LZMA_BUF_ERROR) damaged(input, name(), reason(status));
+      if (stream_.avail_out < size) return size - stream_.avail_out;
+    }
+    return 0;
+  }
+  const char* name() const override { return "xz"; }
+
+ private:
+  static const char* reason(lzma_ret status) {
+    switch (status) {
+      case LZMA_MEMLIMIT_ERROR:
+        return "it needs more than 2 GiB of memory";
+      case LZMA_FORMAT_ERROR:
+        return "not the xz format";
+      case LZMA_OPTIONS_ERROR:
+        return "an option this liblzma does not know";
+      case LZMA_MEM_ERROR:
+        return "no memory";
+      default:
+        return "a checksum or a field is wrong";
+    }
+  }
+
+  lzma_stream stream_ = LZMA_STREAM_INIT;
+  bool done_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Decoder> make_decoder(std::span<const uint8_t> head) {
+  const auto starts_with = [&](std::initializer_list<uint8_t> magic) {
+    return head.size() >= magic.size() && std::equal(magic.begin(), magic.end(), head.begin());
+  };
+  if (starts_with({0x1f, 0x8b})) return std::make_unique<GzipDecoder>();
+  // A skippable frame, 5? 2a 4d 18, comes first in files of pzstd.
+  const bool skippable =
+      head.size() >= 4 && head[0] >> 4 == 5 && head[1] == 0x2a && head[2] == 0x4d && head[3] == 0x18;
+  if (skippable || starts_with({0x28, 0xb5, 0x2f, 0xfd})) return std::make_unique<ZstdDecoder>();
+  if (starts_with({0xfd, '7', 'z', 'X', 'Z', 0})) return std::make_unique<XzDecoder>();
+  return nullptr;
+}
+
+}  // namespace te::text

@@ -1,0 +1,119 @@
+// A text document grows part by part of a line until its boundary, or until it is long enough for a piece.
+#include "text/readers/document_reader.h"
+
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "text/readers/json_records.h"
+#include "text/readers/line_reader.h"
+
+namespace te::text {
+namespace {
+
+using OnPiece = std::function<void(const DocumentPiece& piece)>;
+
+bool is_letter(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+/// Where to cut a text that goes on: see DocumentPiece.
+size_t cut_point(const std::string& text) {
+  constexpr size_t kSearch = size_t{1} << 20;
+  const size_t lowest = text.size() > kSearch ? text.size() - kSearch : 1;
+  for (size_t i = text.size() - 2; i > lowest; --i) {
+    if (text[i] == ' ' && is_letter(text[i - 1]) && is_letter(text[i + 1])) return i;
+  }
+  size_t i = text.size();  // 0x80 to 0xbf continues a character, which has at most 4 bytes
+  while (i > text.size() - 4 && (static_cast<unsigned char>(text[i - 1]) & 0xc0) == 0x80) --i;
+  return i - 1;
+}
+
+class TextDocuments {
+ public:
+  TextDocuments(LineReader& lines, const DocumentOptions& options, const OnPiece& on_piece)
+      : lines_(lines), options_(options), on_piece_(on_piece) {}
+
+  void read() {
+    LineReader::Line line;
+    while (lines_.next(&line)) {
+      if (line.text.find('\0') != std::string_view::npos) {
+        user_error("{}: holds a NUL byte, so it is not text; leave the file out, or decompress it first",
+                   lines_.place());
+      }
+      if (line.begins && line.ends && is_boundary(without_line_break(line.text))) {
+        end_document();
+        continue;
+      }
+      text_ += line.text;
+      if (options_.boundary == DocumentBoundary::kLine && line.ends) end_line_document();
+      if (text_.size() >= options_.max_piece_bytes) end_piece();
+    }
+    end_document();
+  }
+
+ private:
+  bool is_boundary(std::string_view line) const {
+    switch (options_.boundary) {
+      case DocumentBoundary::kSeparator:
+        return line == options_.separator;
+      case DocumentBoundary::kBlankLine:
+      case DocumentBoundary::kLine:
+        return line.find_first_not_of(" \t") == std::string_view::npos;
+      default:
+        return false;
+    }
+  }
+
+  void end_line_document() {
+    text_.resize(without_line_break(text_).size());
+    end_document();
+  }
+
+  void end_document() {
+    if (!text_.empty() || continued_) on_piece_({text_, true, lines_.take_bytes()});
+    text_.clear();
+    continued_ = false;
+  }
+
+  void end_piece() {
+    const size_t cut = cut_point(text_);
+    on_piece_({std::string_view(text_).substr(0, cut), false, lines_.take_bytes()});
+    text_.erase(0, cut);
+    continued_ = true;
+  }
+
+  LineReader& lines_;
+  const DocumentOptions& options_;
+  const OnPiece& on_piece_;
+  std::string text_;        // of the current document, since the last piece
+  bool continued_ = false;  // whether a piece of it has been given
+};
+
+}  // namespace
+
+TextFormat format_of(const std::string& path, TextFormat format) {
+  if (format != TextFormat::kAuto) return format;
+  const std::string name = without_compression_suffix(path);
+  if (name.ends_with(".jsonl") || name.ends_with(".ndjson")) return TextFormat::kJsonl;
+  return name.ends_with(".json") ? TextFormat::kJson : TextFormat::kText;
+}
+
+void read_documents(const std::string& path, const DocumentOptions& options, const OnPiece& on_piece) {
+  const TextFormat format = format_of(path, options.format);
+  if (format == TextFormat::kText) {
+    LineReader lines(path);
+    TextDocuments(lines, options, on_piece).read();
+    return;
+  }
+  const JsonLayout layout = format == TextFormat::kJsonl ? JsonLayout::kLines : JsonLayout::kList;
+  int64_t bytes = 0;
+  read_json_records(path, layout, [&](const JsonRecord& record) {
+    const std::string& text = string_field(record, options.json_field, "--jsonl-field");
+    bytes += record.bytes;
+    if (text.empty()) return;
+    on_piece({text, true, bytes});
+    bytes = 0;
+  });
+}
+
+}  // namespace te::text

@@ -1,0 +1,83 @@
+#include "text/readers/input_files.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+
+#include "core/error.h"
+#include "text/readers/byte_stream.h"
+
+namespace te::text {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool looks_binary(const std::string& path) {
+  constexpr size_t kHead = 65536;
+  std::vector<char> head(kHead);
+  size_t filled = 0;
+  try {
+    ByteStream stream(path);
+    while (filled < kHead) {
+      const size_t count = stream.read(head.data() + filled, kHead - filled);
+      if (count == 0) break;
+      filled += count;
+    }
+  } catch (const UserError&) {
+    return false;  // reading it will name the reason
+  }
+  return std::memchr(head.data(), 0, filled) != nullptr;
+}
+
+void list_folder(const std::string& folder, InputFiles& files) {
+  std::error_code error;
+  std::vector<std::string> found;
+  fs::recursive_directory_iterator it(folder, fs::directory_options::skip_permission_denied, error), end;
+  for (; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    std::error_code ignored;
+    if (name.starts_with('.')) {
+      if (it->is_directory(ignored)) it.disable_recursion_pending();
+      continue;
+    }
+    if (!it->is_regular_file(ignored)) continue;
+    if (looks_binary(it->path().string())) {
+      ++files.skipped;
+    } else {
+      found.push_back(it->path().string());
+    }
+  }
+  if (error) user_error("{}: cannot be listed ({}); mend --input", folder, error.message());
+  if (found.empty()) user_error("{}: holds no text file; mend --input", folder);
+  std::sort(found.begin(), found.end());
+  files.paths.insert(files.paths.end(), found.begin(), found.end());
+}
+
+}  // namespace
+
+InputFiles list_input_files(const std::vector<std::string>& inputs) {
+  InputFiles files;
+  for (const std::string& input : inputs) {
+    std::error_code error;
+    const fs::file_status status = input == "-" ? fs::file_status() : fs::status(input, error);
+    if (input != "-" && !fs::exists(status)) user_error("{}: no such file or folder; mend --input", input);
+    if (fs::is_directory(status)) {
+      list_folder(input, files);
+    } else {
+      files.paths.push_back(input);
+    }
+  }
+  for (const std::string& path : files.paths) {
+    std::error_code error;
+    const bool regular = path != "-" && fs::is_regular_file(path, error);
+    const auto size = regular ? fs::file_size(path, error) : 0;
+    if (!regular || error) {
+      files.bytes = -1;
+      break;
+    }
+    files.bytes += static_cast<int64_t>(size);
+  }
+  return files;
+}
+
+}  // namespace te::text

@@ -1,0 +1,149 @@
+#include "text/readers/json_records.h"
+
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "text/readers/line_reader.h"
+
+namespace te::text {
+namespace {
+
+using OnRecord = std::function<void(const JsonRecord& record)>;
+
+constexpr std::string_view kBlanks = " \t\r\n";
+
+nlohmann::json parse_object(std::string_view text, const std::string& place) {
+  nlohmann::json object;
+  try {
+    object = nlohmann::json::parse(text);
+  } catch (const nlohmann::json::parse_error& error) {
+    user_error("{}: not valid JSON at byte {} of the {}", place, error.byte,
+               text.find('\n') == std::string_view::npos ? "line; every line must be one JSON object"
+                                                         : "object that begins there");
+  } catch (const nlohmann::json::out_of_range&) {  // 1e999
+    user_error("{}: holds a number beyond the range of doubles; correct it, or put it into quotes", place);
+  }
+  if (!object.is_object()) {
+    user_error("{}: holds a JSON {}, not an object; every line must be one JSON object", place,
+               object.type_name());
+  }
+  return object;
+}
+
+void read_lines(LineReader& lines, const OnRecord& on_record) {
+  std::string_view line;
+  while (lines.next_whole(&line)) {
+    line = without_line_break(line);
+    if (line.find_first_not_of(kBlanks) == std::string_view::npos) continue;
+    const std::string place = lines.place();
+    const nlohmann::json object = parse_object(line, place);
+    on_record({object, place, lines.take_bytes()});
+  }
+}
+
+/// Cuts a list into its objects by counting brackets outside of strings; the parser judges each object.
+class ListCutter {
+ public:
+  /// Takes the next character. True when it ends an object, which is then in object().
+  bool take(char c, const LineReader& lines) {
+    if (depth_ == 0) return between(c, lines);
+    object_ += c;
+    constexpr size_t kLongest = size_t{1} << 30;
+    if (object_.size() > kLongest) user_error("{}: the object is longer than 1 GiB; split it", place_);
+    if (in_string_) {
+      in_string_ = escaped_ || c != '"';
+      escaped_ = !escaped_ && c == '\\';
+      return false;
+    }
+    in_string_ = c == '"';
+    depth_ += (c == '{' || c == '[' ? 1 : 0) - (c == '}' || c == ']' ? 1 : 0);
+    return depth_ == 0;
+  }
+
+  void finish(const LineReader& lines) const {
+    if (depth_ > 0) user_error("{}: the object that begins there does not end; the file is cut off", place_);
+    if (state_ == State::kInList) user_error("{}: the list has no end; the file is cut off", lines.place());
+  }
+
+  const std::string& object() const { return object_; }
+  const std::string& place() const { return place_; }
+
+ private:
+  enum class State { kStart, kInList, kAfterList };
+
+  bool between(char c, const LineReader& lines) {
+    if (kBlanks.find(c) != std::string_view::npos || (c == ',' && state_ == State::kInList)) return false;
+    if (c == '[' && state_ == State::kStart && object_.empty()) {
+      state_ = State::kInList;
+    } else if (c == ']' && state_ == State::kInList) {
+      state_ = State::kAfterList;
+    } else if (c == '{' && state_ != State::kAfterList) {
+      depth_ = 1;
+      object_ = c;
+      place_ = lines.place();
+    } else {
+      user_error(
+          "{}: `{}` stands where a JSON object was due; the file must be a list of objects, or give "
+          "--format jsonl or text",
+          lines.place(), printable(c));
+    }
+    return false;
+  }
+
+  static std::string printable(char c) {
+    return c >= ' ' && c < 127 ? std::string(1, c) : fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+  }
+
+  State state_ = State::kStart;
+  int64_t depth_ = 0;
+  bool in_string_ = false, escaped_ = false;
+  std::string object_, place_;
+};
+
+void read_list(LineReader& lines, const OnRecord& on_record) {
+  ListCutter cutter;
+  LineReader::Line line;
+  while (lines.next(&line)) {
+    for (const char c : line.text) {
+      if (!cutter.take(c, lines)) continue;
+      const nlohmann::json object = parse_object(cutter.object(), cutter.place());
+      on_record({object, cutter.place(), lines.take_bytes()});
+    }
+  }
+  cutter.finish(lines);
+}
+
+}  // namespace
+
+void read_json_records(const std::string& path, JsonLayout layout, const OnRecord& on_record) {
+  LineReader lines(path);
+  layout == JsonLayout::kLines ? read_lines(lines, on_record) : read_list(lines, on_record);
+}
+
+const nlohmann::json* find_field(const nlohmann::json& object, std::string_view path) {
+  const auto field = object.find(std::string(path));
+  if (field != object.end()) return &*field;
+  for (size_t dot = path.find('.'); dot != std::string_view::npos; dot = path.find('.', dot + 1)) {
+    const auto parent = object.find(std::string(path.substr(0, dot)));
+    if (parent == object.end() || !parent->is_object()) continue;
+    if (const nlohmann::json* found = find_field(*parent, path.substr(dot + 1))) return found;
+  }
+  return nullptr;
+}
+
+const std::string& string_field(const JsonRecord& record, std::string_view path, std::string_view option) {
+  const nlohmann::json* value = find_field(record.object, path);
+  if (value == nullptr) {
+    std::string names;
+    for (const auto& item : record.object.items()) names += (names.empty() ? "" : ", ") + item.key();
+    user_error("{}: has no field `{}`; name it with {}, this object has: {}", record.place, path, option,
+               names.empty() ? "no field" : names);
+  }
+  if (!value->is_string()) {
+    user_error("{}: field `{}` is a {}, not a string; name another with {}", record.place, path,
+               value->type_name(), option);
+  }
+  return value->get_ref<const std::string&>();
+}
+
+}  // namespace te::text

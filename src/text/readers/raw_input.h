@@ -1,0 +1,48 @@
+// A file descriptor read in blocks, and the decoders that stand on it. Private to the folder.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace te::text {
+
+class RawInput {
+ public:
+  explicit RawInput(const std::string& path);
+  ~RawInput();
+  RawInput(const RawInput&) = delete;
+  RawInput& operator=(const RawInput&) = delete;
+
+  /// What has been read and not consumed; reads on when that is nothing. Empty only at the end of the file.
+  std::span<const uint8_t> ahead();
+  /// As ahead(), with at least `count` bytes unless the file ends before.
+  std::span<const uint8_t> ahead(size_t count);
+  void consume(size_t count);
+
+  const std::string& name() const { return name_; }
+  int64_t bytes_consumed() const { return bytes_consumed_; }
+
+ private:
+  bool fill();
+
+  std::string name_;
+  int file_ = -1;
+  std::vector<uint8_t> buffer_;
+  size_t begin_ = 0, end_ = 0;
+  int64_t bytes_consumed_ = 0;
+};
+
+class Decoder {
+ public:
+  virtual ~Decoder() = default;
+  virtual size_t read(RawInput& input, char* buffer, size_t size) = 0;  ///< 0 only at the end
+  virtual const char* name() const = 0;
+};
+
+/// The decoder for data that begins with these bytes (6, or all there are); null for plain bytes.
+std::unique_ptr<Decoder> make_decoder(std::span<const uint8_t> head);
+
+}  // namespace te::text

@@ -1,0 +1,81 @@
+// Added tokens: texts that are a token as a whole, found in a document before (or after) it is normalized.
+// Definition: Hugging Face tokenizers, tokenizer/added_vocabulary.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "text/tokenizer.h"
+#include "text/tokenizers/pattern.h"
+
+namespace te::text {
+
+struct AddedToken {
+  std::string content;
+  int64_t id = 0;
+  bool single_word = false;  ///< not inside a word
+  bool lstrip = false;       ///< takes the white space before it along
+  bool rstrip = false;       ///< and behind it
+  bool normalized = true;    ///< found in the normalized text
+  bool special = false;
+};
+
+/// Finds a set of texts: of those that begin first the longest.
+class AddedTokenFinder {
+ public:
+  struct Match {
+    size_t begin = 0, end = 0;
+    const AddedToken* token = nullptr;
+  };
+
+  /// Adds a token, to be found as `text`, before build(). The token must stay where it is. Of equal texts, the
+  /// first counts.
+  void add(std::string text, const AddedToken& token);
+  void build();
+
+  bool empty() const { return entries_.empty(); }
+
+  /// Calls on_text(part) and on_token(id) for the parts of `text`, in order; no part is empty.
+  template <class OnText, class OnToken>
+  void split(std::string_view text, SpecialTokens special, PatternWorkspace& workspace, OnText on_text,
+             OnToken on_token) const {
+    size_t done = 0;
+    size_t from = 0;
+    Match match;
+    while (next(text, from, match)) {
+      from = match.end;
+      const AddedToken& token = *match.token;
+      if (special == SpecialTokens::kAsText && token.special) continue;
+      if (token.single_word && touches_word(text, match, workspace)) continue;
+      if (token.lstrip) match.begin = std::max(done, white_space_before(text, match.begin));
+      if (token.rstrip) match.end = white_space_after(text, match.end);
+      if (done < match.begin) on_text(text.substr(done, match.begin - done));
+      on_token(static_cast<int32_t>(token.id));
+      done = match.end;
+    }
+    if (done < text.size()) on_text(text.substr(done));
+  }
+
+ private:
+  struct Entry {
+    std::string text;
+    const AddedToken* token;
+  };
+  bool next(std::string_view text, size_t from, Match& match) const;
+  bool match_at(std::string_view text, size_t begin, Match& match) const;
+  bool touches_word(std::string_view text, const Match& match, PatternWorkspace& workspace) const;
+  static size_t white_space_before(std::string_view text, size_t end);
+  static size_t white_space_after(std::string_view text, size_t begin);
+
+  std::vector<Entry> entries_;           // sorted by text
+  std::array<bool, 256> first_bytes_{};  // of their texts
+  int only_first_byte_ = -1;             // where all begin alike
+  std::optional<Pattern> word_character_;
+};
+
+}  // namespace te::text

@@ -1,0 +1,161 @@
+#include "text/tokenizers/bpe_tokenizer.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "text/tokenizers/utf8.h"
+
+namespace te::text {
+
+/// What one thread needs; nothing is allocated per document once the buffers have grown.
+struct BpeTokenizer::Workspace {
+  BpeWorkspace model;
+  PatternWorkspace pattern;
+  std::string normalized, spare;
+  std::vector<std::string> buffers;
+
+  /// Gives back what one huge document needed.
+  void trim() {
+    constexpr size_t kKeep = size_t{4} << 20;
+    for (std::string* buffer : {&normalized, &spare}) {
+      if (buffer->capacity() > kKeep) *buffer = {};
+    }
+    for (std::string& buffer : buffers) {
+      if (buffer.capacity() > kKeep) buffer = {};
+    }
+  }
+};
+
+class BpeTokenizer::WorkspaceLoan {
+ public:
+  explicit WorkspaceLoan(const BpeTokenizer& tokenizer) : tokenizer_(tokenizer) {
+    {
+      const std::lock_guard lock(tokenizer.workspaces_mutex_);
+      if (!tokenizer.workspaces_.empty()) {
+        workspace_ = std::move(tokenizer.workspaces_.back());
+        tokenizer.workspaces_.pop_back();
+      }
+    }
+    if (workspace_ == nullptr) workspace_ = std::make_unique<Workspace>();
+  }
+  ~WorkspaceLoan() {
+    workspace_->trim();
+    const std::lock_guard lock(tokenizer_.workspaces_mutex_);
+    tokenizer_.workspaces_.push_back(std::move(workspace_));
+  }
+  WorkspaceLoan(const WorkspaceLoan&) = delete;
+  WorkspaceLoan& operator=(const WorkspaceLoan&) = delete;
+  Workspace& operator*() const { return *workspace_; }
+
+ private:
+  const BpeTokenizer& tokenizer_;
+  std::unique_ptr<Workspace> workspace_;
+};
+
+BpeTokenizer::BpeTokenizer(BpeTokenizerSpec spec, const std::string& name)
+    : name_(name),
+      model_(spec.model, "tokenizer " + name),
+      normalizer_(std::move(spec.normalizer)),
+      pre_tokenizer_(std::move(spec.pre_tokenizer)),
+      decoder_(std::move(spec.decoder)),
+      vocab_size_(model_.num_ids()) {
+  add_tokens(std::move(spec.added_tokens), "tokenizer " + name);
+}
+
+BpeTokenizer::~BpeTokenizer() = default;
+
+void BpeTokenizer::add_tokens(std::vector<AddedToken> added_tokens, const std::string& where) {
+  added_tokens_ = std::move(added_tokens);
+  added_names_.reserve(added_tokens_.size());
+  const int64_t limit = 2 * static_cast<int64_t>(model_.num_tokens() + added_tokens_.size()) + 65536;
+  std::string spare;
+  PatternWorkspace pattern;
+  for (size_t i = 0; i < added_tokens_.size(); ++i) {
+    const AddedToken& token = added_tokens_[i];
+    if (token.id < 0 || token.id >= limit) {
+      user_error("{}: added token {} has id {}; it must be 0 to {}", where, shown(token.content), token.id,
+                 limit - 1);
+    }
+    const auto id = static_cast<int32_t>(token.id);
+    const auto in_model = model_.find(token.content);
+    if (in_model ? *in_model != id : model_.has(id)) {
+      user_error("{}: added token {} has id {}, but in the vocabulary {}; ids must agree", where,
+                 shown(token.content), id,
+                 in_model ? fmt::format("it has {}", *in_model) : "that is " + shown(model_.token(id)));
+    }
+    if (!added_by_id_.emplace(id, i).second || !added_ids_.emplace(token.content, id).second) {
+      user_error("{}: added token {} (id {}) is there twice, by content or id", where, shown(token.content),
+                 id);
+    }
+    vocab_size_ = std::max(vocab_size_, token.id + 1);
+    std::string text = token.content;
+    if (token.normalized) normalizer_.apply(text, spare, pattern);
+    added_names_.push_back(text);
+    (token.normalized ? normalized_finder_ : raw_finder_).add(std::move(text), token);
+  }
+  raw_finder_.build();
+  normalized_finder_.build();
+}
+
+void BpeTokenizer::set_document_tokens(int32_t end, std::optional<int32_t> begin) {
+  end_of_document_ = end;
+  begin_of_document_ = begin;
+}
+
+std::optional<int32_t> BpeTokenizer::find_token(std::string_view token) const {
+  if (const auto found = added_ids_.find(token); found != added_ids_.end()) return found->second;
+  return model_.find(token);
+}
+
+void BpeTokenizer::encode_text(std::string_view text, std::vector<int32_t>& tokens,
+                               SpecialTokens special) const {
+  if (text.empty()) return;
+  const WorkspaceLoan loan(*this);
+  Workspace& workspace = *loan;
+  const bool valid = valid_utf8_prefix(text) == text.size();
+  raw_finder_.split(
+      text, special, workspace.pattern,
+      [&](std::string_view part) {
+        PreTokenizer::Piece piece = {part, valid, part.data() == text.data()};
+        if (!normalizer_.empty()) {
+          workspace.normalized.assign(part);
+          normalizer_.apply(workspace.normalized, workspace.spare, workspace.pattern);
+          piece.text = workspace.normalized;
+        }
+        encode_piece(piece, special, workspace, tokens);
+      },
+      [&](int32_t id) { tokens.push_back(id); });
+}
+
+void BpeTokenizer::encode_piece(const PreTokenizer::Piece& piece, SpecialTokens special, Workspace& workspace,
+                                std::vector<int32_t>& tokens) const {
+  normalized_finder_.split(
+      piece.text, special, workspace.pattern,
+      [&](std::string_view part) {
+        const PreTokenizer::Piece rest = {part, piece.valid,
+                                          piece.at_start && part.data() == piece.text.data()};
+        pre_tokenizer_.split(rest, workspace.pattern, workspace.buffers,
+                             [&](std::string_view word) { model_.encode(word, workspace.model, tokens); });
+      },
+      [&](int32_t id) { tokens.push_back(id); });
+}
+
+std::string BpeTokenizer::decode(std::span<const int32_t> tokens) const {
+  std::vector<std::string> names;
+  names.reserve(tokens.size());
+  for (const int32_t token : tokens) {
+    if (token < 0 || token >= vocab_size_) {
+      user_error("token {}: the tokenizer {} has ids 0 to {}; use the tokenizer that made the data", token,
+                 name_, vocab_size_ - 1);
+    }
+    const auto added = added_by_id_.find(token);
+    if (added != added_by_id_.end()) {
+      names.push_back(added_names_[added->second]);
+    } else if (model_.has(token)) {
+      names.emplace_back(model_.token(token));
+    }
+  }
+  return decoder_.decode(std::move(names));
+}
+
+}  // namespace te::text

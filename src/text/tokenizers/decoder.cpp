@@ -1,0 +1,139 @@
+// Definitions: Hugging Face tokenizers, decoders.
+#include "text/tokenizers/decoder.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "text/tokenizers/byte_level.h"
+#include "text/tokenizers/normalizer.h"
+#include "text/tokenizers/utf8.h"
+
+namespace te::text {
+
+namespace {
+
+/// The byte of a token such as "<0x0A>"; -1 for other tokens.
+int fallback_byte(std::string_view token) {
+  if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return -1;
+  int value = 0;
+  for (const char c : token.substr(3, 2)) {
+    const int digit = c >= '0' && c <= '9'   ? c - '0'
+                      : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                      : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                                             : -1;
+    if (digit < 0) return -1;
+    value = value * 16 + digit;
+  }
+  return value;
+}
+
+/// Takes up to `start` characters `content` away at the beginning, and up to `stop` at the end.
+void strip(std::string& text, std::string_view content, int64_t start, int64_t stop) {
+  size_t begin = 0, end = text.size();
+  for (; start > 0 && std::string_view(text).substr(begin, end - begin).starts_with(content); --start) {
+    begin += content.size();
+  }
+  for (; stop > 0 && std::string_view(text).substr(begin, end - begin).ends_with(content); --stop) {
+    end -= content.size();
+  }
+  text = text.substr(begin, end - begin);
+}
+
+std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
+  std::string result;
+  append_replaced(text, from, to, result);
+  return result;
+}
+
+void fuse(std::vector<std::string>& tokens, std::string_view between = "") {
+  std::string text;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (i > 0) text += between;
+    text += tokens[i];
+  }
+  tokens.assign(1, std::move(text));
+}
+
+}  // namespace
+
+Decoder::Decoder(const JsonReader& json) {
+  if (!json.is_null()) add(json, 0);
+}
+
+Decoder Decoder::byte_level() {
+  Decoder result;
+  result.steps_.push_back({.kind = Kind::kByteLevel});
+  return result;
+}
+
+void Decoder::add(const JsonReader& json, int depth) {
+  constexpr size_t kMost = 64;
+  if (depth > 8 || steps_.size() >= kMost) json.fail("has too many parts");
+  const std::string& type = json.at("type").string();
+  if (type == "Sequence") {
+    const JsonReader list = json.at("decoders");
+    for (size_t i = 0; i < list.array().size(); ++i) add(list.element(i), depth + 1);
+  } else if (type == "ByteLevel") {
+    steps_.push_back({.kind = Kind::kByteLevel});
+  } else if (type == "Replace") {
+    const JsonReader text = json.at("pattern").at("String");
+    if (text.string().empty()) text.fail("is empty; it must be a text to replace");
+    steps_.push_back({.kind = Kind::kReplace, .text = text.string(), .content = json.at("content").string()});
+  } else if (type == "ByteFallback") {
+    steps_.push_back({.kind = Kind::kByteFallback});
+  } else if (type == "Fuse") {
+    steps_.push_back({.kind = Kind::kFuse});
+  } else if (type == "Strip") {
+    Step step{.kind = Kind::kStrip, .text = json.at("content").string()};
+    step.start = json.at("start").integer();
+    step.stop = json.at("stop").integer();
+    if (step.text.empty()) json.fail("`content` is empty; it must be a character");
+    steps_.push_back(std::move(step));
+  } else if (type == "Metaspace") {
+    Step step{.kind = Kind::kMetaspace, .text = json.at("replacement").string()};
+    if (step.text.empty()) json.fail("`replacement` is empty; it must be a character");
+    step.keep_first =
+        json.string_or("prepend_scheme", "always") == "never" || !json.boolean_or("add_prefix_space", true);
+    steps_.push_back(std::move(step));
+  } else {
+    json.fail(
+        "the decoder " + shown(type) +
+        " is not supported (Sequence, ByteLevel, Replace, ByteFallback, Fuse, Strip and Metaspace are)");
+  }
+}
+
+void Decoder::apply(const Step& step, std::vector<std::string>& tokens) {
+  switch (step.kind) {
+    case Kind::kByteLevel:
+      for (std::string& token : tokens) {
+        if (auto bytes = byte_level_bytes(token)) token = std::move(*bytes);
+      }
+      return fuse(tokens);
+    case Kind::kReplace:
+      for (std::string& token : tokens) token = replaced(token, step.text, step.content);
+      return;
+    case Kind::kByteFallback:
+      for (std::string& token : tokens) {
+        if (const int byte = fallback_byte(token); byte >= 0) token.assign(1, static_cast<char>(byte));
+      }
+      return;
+    case Kind::kFuse:
+      return fuse(tokens);
+    case Kind::kStrip:
+      for (std::string& token : tokens) strip(token, step.text, step.start, step.stop);
+      return;
+    case Kind::kMetaspace:
+      for (size_t i = 0; i < tokens.size(); ++i) {
+        tokens[i] = replaced(tokens[i], step.text, i == 0 && !step.keep_first ? "" : " ");
+      }
+      return;
+  }
+}
+
+std::string Decoder::decode(std::vector<std::string> tokens) const {
+  for (const Step& step : steps_) apply(step, tokens);
+  fuse(tokens, steps_.empty() ? " " : "");
+  return std::move(tokens[0]);
+}
+
+}  // namespace te::text

@@ -1,0 +1,37 @@
+// Decoders of tokenizer.json: from the names of tokens to a text.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/tokenizers/json_reader.h"
+
+namespace te::text {
+
+class Decoder {
+ public:
+  /// The value of "decoder": null (tokens with a space between them), ByteLevel, Sequence, Replace, ByteFallback,
+  /// Fuse, Strip, Metaspace. UserError for others.
+  explicit Decoder(const JsonReader& json);
+  static Decoder byte_level();
+
+  /// The text that the tokens make. Bytes that are no UTF-8 stay as they are, where Hugging Face puts U+FFFD.
+  std::string decode(std::vector<std::string> tokens) const;
+
+ private:
+  enum class Kind { kByteLevel, kReplace, kByteFallback, kFuse, kStrip, kMetaspace };
+  struct Step {
+    Kind kind;
+    std::string text, content;    // Replace: what by what; Strip and Metaspace: text
+    int64_t start = 0, stop = 0;  // Strip
+    bool keep_first = false;      // Metaspace: a space at the beginning was in the text
+  };
+  Decoder() = default;
+  void add(const JsonReader& json, int depth);
+  static void apply(const Step& step, std::vector<std::string>& tokens);
+
+  std::vector<Step> steps_;
+};
+
+}  // namespace te::text

@@ -1,0 +1,50 @@
+// Reading JSON that strangers wrote: every access checks the type, and an error names the file and the place.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace te::text {
+
+/// The whole file. UserError "WHERE: ..." when it cannot be read or is above 512 MiB. `what` goes before the path.
+std::string read_tokenizer_file(const std::string& path, const std::string& where);
+
+/// A value and where it stands, such as "tokenizer gpt2/tokenizer.json: model.vocab".
+class JsonReader {
+ public:
+  /// Parses `text`. UserError when it is not JSON.
+  static nlohmann::json parse(const std::string& text, const std::string& where);
+
+  JsonReader(const nlohmann::json& value, std::string where) : value_(value), where_(std::move(where)) {}
+
+  const nlohmann::json& value() const { return value_; }
+  const std::string& where() const { return where_; }
+  bool is_null() const { return value_.is_null(); }
+
+  /// The member, which must be there; a null is there.
+  JsonReader at(std::string_view key) const;
+  /// The member; nothing when it is not there or null.
+  std::optional<JsonReader> find(std::string_view key) const;
+  JsonReader element(size_t index) const;
+
+  // The value as a type; UserError when it is of another.
+  const std::string& string() const;
+  int64_t integer() const;
+  bool boolean() const;
+  const nlohmann::json::array_t& array() const;
+  const nlohmann::json::object_t& object() const;
+
+  std::string string_or(std::string_view key, std::string_view fallback) const;
+  bool boolean_or(std::string_view key, bool fallback) const;
+
+  /// UserError "WHERE: rule".
+  [[noreturn]] void fail(const std::string& rule) const;
+
+ private:
+  const nlohmann::json& value_;
+  std::string where_;
+};
+
+}  // namespace te::text

@@ -1,0 +1,87 @@
+// Finds out what a tokenizer's path holds, and loads it.
+#include <filesystem>
+
+#include "core/error.h"
+#include "text/tokenizer.h"
+#include "text/tokenizers/byte_tokenizer.h"
+#include "text/tokenizers/sentencepiece_tokenizer.h"
+#include "text/tokenizers/tokenizer_files.h"
+
+namespace te::text {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kKinds =
+    "a tokenizer is `bytes`, a tokenizer.json, a vocab.json with its merges.txt (encoder.json with "
+    "vocab.bpe), a "
+    "SentencePiece tokenizer.model, or a folder with one of these";
+
+std::unique_ptr<Tokenizer> make_bpe(BpeTokenizerSpec spec, const fs::path& folder, const std::string& name) {
+  auto tokenizer = std::make_unique<BpeTokenizer>(std::move(spec), name);
+  const DocumentTokenNames names = read_document_token_names(folder, name);
+  tokenizer->set_document_tokens(choose_end_of_document(*tokenizer, names, {}),
+                                 choose_begin_of_document(*tokenizer, names, {}));
+  return tokenizer;
+}
+
+std::unique_ptr<Tokenizer> make_sentencepiece(const fs::path& file, const std::string& name) {
+  const std::string model = read_tokenizer_file(file, "tokenizer " + name);
+  if (model.find('\0') == std::string::npos && model.find("== 0\n") < 100) {
+    user_error(
+        "tokenizer {}: {} is a tiktoken vocabulary, which lacks the regular expression and the special "
+        "tokens; use "
+        "the tokenizer.json of the same model",
+        name, file.string());
+  }
+  auto tokenizer = std::make_unique<SentencePieceTokenizer>(model, name);
+  const DocumentTokenNames names = read_document_token_names(file.parent_path(), name);
+  tokenizer->set_document_tokens(choose_end_of_document(*tokenizer, names, tokenizer->model_end()),
+                                 choose_begin_of_document(*tokenizer, names, tokenizer->model_begin()));
+  return tokenizer;
+}
+
+std::unique_ptr<Tokenizer> make_gpt2(const fs::path& vocab, const fs::path& merges, const std::string& name) {
+  const std::string where = "tokenizer " + name;
+  for (const fs::path& file : {vocab, merges}) {
+    if (!fs::is_regular_file(file))
+      user_error("{}: {} is missing; it belongs to the other file", where, file.string());
+  }
+  return make_bpe(
+      read_gpt2_files(read_tokenizer_file(vocab, where), read_tokenizer_file(merges, where), name),
+      vocab.parent_path(), name);
+}
+
+std::unique_ptr<Tokenizer> make_from_file(const fs::path& file, const std::string& name) {
+  const std::string base = file.filename();
+  const fs::path folder = file.parent_path();
+  if (base == "vocab.json" || base == "merges.txt")
+    return make_gpt2(folder / "vocab.json", folder / "merges.txt", name);
+  if (base == "encoder.json" || base == "vocab.bpe") {
+    return make_gpt2(folder / "encoder.json", folder / "vocab.bpe", name);
+  }
+  if (file.extension() == ".model") return make_sentencepiece(file, name);
+  if (file.extension() == ".json") {
+    return make_bpe(read_tokenizer_json(read_tokenizer_file(file, "tokenizer " + name), name), folder, name);
+  }
+  user_error("tokenizer {}: is of an unknown kind; {}", name, kKinds);
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> make_tokenizer(const std::string& spec) {
+  if (spec == "bytes") return std::make_unique<ByteTokenizer>();
+  std::error_code error;
+  const fs::file_status status = fs::status(spec, error);
+  if (fs::is_regular_file(status)) return make_from_file(spec, spec);
+  if (!fs::is_directory(status))
+    user_error("tokenizer `{}`: unknown, and no such file or folder; {}", spec, kKinds);
+  const fs::path folder(spec);
+  for (const char* name : {"tokenizer.json", "vocab.json", "encoder.json", "tokenizer.model"}) {
+    if (fs::is_regular_file(folder / name)) return make_from_file(folder / name, spec);
+  }
+  user_error("tokenizer {}: the folder has no tokenizer; {}", spec, kKinds);
+}
+
+}  // namespace te::text

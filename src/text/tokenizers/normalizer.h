@@ -1,0 +1,39 @@
+// Normalizers of tokenizer.json: what is done to a text before it is cut into words.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/tokenizers/json_reader.h"
+#include "text/tokenizers/pattern.h"
+
+namespace te::text {
+
+class Normalizer {
+ public:
+  /// The value of "normalizer": null, Sequence, Prepend, Replace, NFC, NFD, NFKC, NFKD. UserError for others.
+  explicit Normalizer(const JsonReader& json);
+
+  bool empty() const { return steps_.empty(); }
+
+  /// Normalizes `text`, any bytes, in place; `spare` is for its use. Bytes that are no UTF-8 stay as they are.
+  void apply(std::string& text, std::string& spare, PatternWorkspace& workspace) const;
+
+ private:
+  enum class Kind { kPrepend, kReplaceText, kReplaceRegex };
+  struct Step {
+    Kind kind;
+    std::string text, content;
+    std::shared_ptr<const Pattern> pattern;
+  };
+  void add(const JsonReader& json, int depth);
+  std::vector<Step> steps_;
+};
+
+/// Appends `text` to `result` with `from`, not empty, replaced by `to`.
+void append_replaced(std::string_view text, std::string_view from, std::string_view to, std::string& result);
+
+}  // namespace te::text

@@ -1,0 +1,100 @@
+// Regular expressions of Hugging Face tokenizers. They are written for Oniguruma (Ruby's syntax) and run here by
+// PCRE2, so a pattern is translated first: classes that the two define differently are spelled out, and what
+// cannot be said in PCRE2 is refused. \p{...} classes are of Oniguruma's Unicode version (unicode_property.h); case
+// folding is PCRE2's.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "text/tokenizers/utf8.h"
+
+struct pcre2_real_code_8;
+struct pcre2_real_match_data_8;
+struct pcre2_real_match_context_8;
+struct pcre2_real_jit_stack_8;
+
+namespace te::text {
+
+/// What a thread needs to match; serves any Pattern, one at a time.
+class PatternWorkspace {
+ public:
+  PatternWorkspace();
+  ~PatternWorkspace();
+  PatternWorkspace(const PatternWorkspace&) = delete;
+  PatternWorkspace& operator=(const PatternWorkspace&) = delete;
+
+ private:
+  friend class Pattern;
+  pcre2_real_match_data_8* data_;
+  pcre2_real_match_context_8* context_;
+  pcre2_real_jit_stack_8* stack_;
+};
+
+struct PatternMatch {
+  size_t begin = 0, end = 0;
+};
+
+class Pattern {
+ public:
+  /// `regex` in Oniguruma's syntax. UserError "WHERE: ..." for what is not supported or not a regular expression.
+  Pattern(const std::string& regex, const std::string& where);
+
+  /// Finds the first match at or after `from` in `text`, which must be UTF-8; lookbehinds see what is before
+  /// `from`. UserError where the expression takes too long on the text.
+  bool find(PatternWorkspace& workspace, std::string_view text, size_t from, PatternMatch& match) const;
+
+  /// Cuts `text`, any bytes, into matches and what is between them: on_piece(begin, end, is_match), in order. An
+  /// empty match counts unless it stands at the end of the match before. Runs of bytes that are no UTF-8 match
+  /// nothing and part the text; `valid` says that there are none.
+  template <class OnPiece>
+  void split(PatternWorkspace& workspace, std::string_view text, bool valid, OnPiece on_piece) const {
+    if (valid) return split_run(workspace, text, 0, on_piece);
+    size_t offset = 0;
+    for_each_utf8_run(text, [&](std::string_view run, bool run_valid) {
+      if (run_valid) {
+        split_run(workspace, run, offset, on_piece);
+      } else {
+        on_piece(offset, offset + run.size(), false);
+      }
+      offset += run.size();
+    });
+  }
+
+ private:
+  template <class OnPiece>
+  void split_run(PatternWorkspace& workspace, std::string_view run, size_t offset, OnPiece& on_piece) const {
+    size_t from = 0, last_end = 0;
+    bool matched = false;  // last_end is the end of a match
+    PatternMatch match;
+    while (from <= run.size() && find(workspace, run, from, match)) {
+      if (matched && match.begin == match.end && match.end == last_end) {
+        // No second, empty match at the same place: search on behind the next character.
+        from += from < run.size() ? utf8_sequence_length(run.substr(from)) : 1;
+        continue;
+      }
+      if (match.begin > last_end) on_piece(offset + last_end, offset + match.begin, false);
+      on_piece(offset + match.begin, offset + match.end, true);
+      from = last_end = match.end;
+      matched = true;
+    }
+    if (last_end < run.size()) on_piece(offset + last_end, offset + run.size(), false);
+  }
+
+  struct FreeCode {
+    void operator()(pcre2_real_code_8* code) const;
+  };
+  std::string regex_, where_;  // for messages
+  std::unique_ptr<pcre2_real_code_8, FreeCode> code_;
+  bool jit_ = false;
+};
+
+/// The pattern in PCRE2's syntax (with UTF, UCP and MULTILINE). UserError for what has no translation.
+std::string translate_oniguruma(std::string_view regex, const std::string& where);
+
+/// A regular expression that matches `text` literally.
+std::string escape_regex(std::string_view text);
+
+}  // namespace te::text

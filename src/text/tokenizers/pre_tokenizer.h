@@ -1,0 +1,108 @@
+// Pre-tokenizers of tokenizer.json: they cut a text into the words that the model sees one by one.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/tokenizers/json_reader.h"
+#include "text/tokenizers/pattern.h"
+
+namespace te::text {
+
+class PreTokenizer {
+ public:
+  /// A part of a document.
+  struct Piece {
+    std::string_view text;
+    bool valid;     ///< is UTF-8
+    bool at_start;  ///< begins where the document begins
+  };
+
+  /// The value of "pre_tokenizer": null, Sequence, Split, ByteLevel, Digits, Punctuation, Metaspace. UserError for
+  /// others, and for a ByteLevel that is not last.
+  explicit PreTokenizer(const JsonReader& json);
+
+  /// GPT-2's: what {"type": "ByteLevel", "add_prefix_space": false} makes.
+  static PreTokenizer gpt2();
+
+  bool byte_level() const { return byte_level_; }  ///< words are bytes in the byte-level alphabet
+
+  /// Calls on_word(word) for the words of a piece, in order.
+  template <class OnWord>
+  void split(const Piece& piece, PatternWorkspace& workspace, std::vector<std::string>& buffers,
+             OnWord on_word) const {
+    buffers.resize(steps_.size());
+    run(0, piece, workspace, buffers, on_word);
+  }
+
+ private:
+  enum class Behavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
+  enum class Prepend { kNever, kFirst, kAlways };
+  struct Step {
+    std::shared_ptr<const Pattern> pattern;  // null: does not cut
+    Behavior behavior = Behavior::kIsolated;
+    bool invert = false;
+    Prepend prepend = Prepend::kNever;
+    std::string space;            // what is prepended
+    bool replace_spaces = false;  // by `space`
+  };
+
+  PreTokenizer() = default;
+  void add(const JsonReader& json, int depth);
+  void add_byte_level(bool add_prefix_space, bool use_regex);
+  void add_metaspace(const JsonReader& json);
+  static Behavior read_behavior(const JsonReader& json);
+
+  /// The piece with its spaces replaced and prepended; in `buffer` if that changes it.
+  static Piece with_spaces(const Step& step, const Piece& piece, std::string& buffer);
+
+  template <class OnWord>
+  void run(size_t index, const Piece& piece, PatternWorkspace& workspace, std::vector<std::string>& buffers,
+           OnWord& on_word) const {
+    if (piece.text.empty()) return;
+    if (index == steps_.size()) return on_word(piece.text);
+    const Step& step = steps_[index];
+    const Piece changed = with_spaces(step, piece, buffers[index]);
+    if (step.pattern == nullptr) return run(index + 1, changed, workspace, buffers, on_word);
+    cut(step, changed, workspace, [&](size_t begin, size_t end) {
+      const Piece part = {changed.text.substr(begin, end - begin), changed.valid,
+                          changed.at_start && begin == 0};
+      run(index + 1, part, workspace, buffers, on_word);
+    });
+  }
+
+  /// Calls on_part(begin, end) for what the step's behavior makes of matches and the text between them.
+  template <class OnPart>
+  static void cut(const Step& step, const Piece& piece, PatternWorkspace& workspace, OnPart on_part) {
+    size_t held_begin = 0, held_end = 0;
+    bool held = false, previous = false;  // a part that may still grow; whether the last one was a match
+    step.pattern->split(workspace, piece.text, piece.valid, [&](size_t begin, size_t end, bool is_match) {
+      is_match = is_match != step.invert;
+      if (step.behavior == Behavior::kIsolated) return on_part(begin, end);
+      if (step.behavior == Behavior::kRemoved) {
+        if (!is_match) on_part(begin, end);
+        return;
+      }
+      const bool joins = step.behavior == Behavior::kContiguous           ? is_match == previous
+                         : step.behavior == Behavior::kMergedWithPrevious ? is_match && !previous
+                                                                          : !is_match && previous;
+      if (held && joins) {
+        held_end = end;
+      } else {
+        if (held) on_part(held_begin, held_end);
+        held_begin = begin;
+        held_end = end;
+      }
+      held = true;
+      previous = is_match;
+    });
+    if (held) on_part(held_begin, held_end);
+  }
+
+  std::vector<Step> steps_;
+  bool byte_level_ = false;
+};
+
+}  // namespace te::text

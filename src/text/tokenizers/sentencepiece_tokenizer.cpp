@@ -1,0 +1,111 @@
+#include "text/tokenizers/sentencepiece_tokenizer.h"
+
+#include <sentencepiece_processor.h>
+
+#include "core/error.h"
+#include "text/tokenizers/sentencepiece_bpe.h"
+#include "text/tokenizers/utf8.h"
+
+namespace te::text {
+
+namespace {
+
+std::optional<int32_t> known(int id) {
+  if (id < 0) return {};
+  return id;
+}
+
+void check(const sentencepiece::util::Status& status, const std::string& name, const char* action) {
+  if (status.ok()) return;
+  std::string message = status.ToString();
+  for (char& c : message) {
+    if (c == '\n') c = ' ';
+  }
+  user_error("tokenizer {}: SentencePiece cannot {}: {}", name, action, message);
+}
+
+}  // namespace
+
+SentencePieceTokenizer::SentencePieceTokenizer(const std::string& model, const std::string& name)
+    : name_(name), processor_(std::make_unique<sentencepiece::SentencePieceProcessor>()) {
+  check(processor_->LoadFromSerializedProto(model), name, "load the model");
+  if (processor_->GetPieceSize() <= 0)
+    user_error("tokenizer {}: the SentencePiece model has no pieces", name);
+  if (auto spec = read_sentencepiece_bpe(model)) {
+    bpe_ = std::make_unique<BpeTokenizer>(std::move(*spec), name);
+  }
+}
+
+SentencePieceTokenizer::~SentencePieceTokenizer() = default;
+
+std::optional<int32_t> SentencePieceTokenizer::model_end() const {
+  return known(processor_->eos_id());
+}
+std::optional<int32_t> SentencePieceTokenizer::model_begin() const {
+  return known(processor_->bos_id());
+}
+
+void SentencePieceTokenizer::set_document_tokens(int32_t end, std::optional<int32_t> begin) {
+  end_of_document_ = end;
+  begin_of_document_ = begin;
+}
+
+int64_t SentencePieceTokenizer::vocab_size() const {
+  return processor_->GetPieceSize();
+}
+
+std::optional<int32_t> SentencePieceTokenizer::find_token(std::string_view token) const {
+  // An unknown piece has the unknown symbol's id.
+  const int id = processor_->PieceToId(token);
+  if (processor_->IdToPiece(id) != token) return {};
+  return id;
+}
+
+void SentencePieceTokenizer::encode_text(std::string_view text, std::vector<int32_t>& tokens,
+                                         SpecialTokens /*special*/) const {
+  if (text.empty()) return;
+  if (bpe_ != nullptr) return encode_bpe(text, tokens);
+  std::vector<int> ids;
+  check(processor_->Encode(text, &ids), name_, "encode a text");
+  tokens.insert(tokens.end(), ids.begin(), ids.end());
+}
+
+void SentencePieceTokenizer::encode_bpe(std::string_view text, std::vector<int32_t>& tokens) const {
+  if (valid_utf8_prefix(text) == text.size()) return bpe_->encode(text, tokens);
+  std::string mended;
+  for_each_utf8_run(text, [&](std::string_view run, bool valid) {
+    if (valid) {
+      mended += run;
+    } else {
+      for (size_t i = 0; i < run.size(); ++i) append_utf8(0xFFFD, mended);
+    }
+  });
+  bpe_->encode(mended, tokens);
+}
+
+std::string SentencePieceTokenizer::decode(std::span<const int32_t> tokens) const {
+  std::string result;
+  std::vector<int> run;  // without control symbols
+  const auto flush = [&] {
+    std::string text;
+    check(processor_->Decode(run, &text), name_, "decode tokens");
+    result += text;
+    run.clear();
+  };
+  for (const int32_t token : tokens) {
+    if (token < 0 || token >= vocab_size()) {
+      user_error("token {}: the tokenizer {} has ids 0 to {}; use the tokenizer that made the data", token,
+                 name_, vocab_size() - 1);
+    }
+    if (processor_->IsControl(token)) {
+      flush();
+      result += processor_->IdToPiece(token);
+    } else {
+      run.push_back(token);
+    }
+  }
+  flush();
+  return result;
+}
+
+}  // namespace te::text

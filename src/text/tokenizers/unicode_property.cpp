@@ -1,0 +1,182 @@
+#include "text/tokenizers/unicode_property.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+#include <spdlog/fmt/fmt.h>
+
+#include <array>
+#include <cctype>
+#include <utility>
+
+namespace te::text {
+
+namespace {
+
+struct UnicodeAddition {
+  std::string_view property, characters;
+};
+#include "text/tokenizers/unicode_additions.inc"
+
+/// Oniguruma's names without case, spaces, `_` and `-`, and PCRE2's. Binary properties have more than one letter
+/// or two.
+constexpr std::pair<std::string_view, std::string_view> kNames[] = {
+    {"l", "L"},
+    {"letter", "L"},
+    {"lu", "Lu"},
+    {"uppercaseletter", "Lu"},
+    {"ll", "Ll"},
+    {"lowercaseletter", "Ll"},
+    {"lt", "Lt"},
+    {"titlecaseletter", "Lt"},
+    {"lm", "Lm"},
+    {"modifierletter", "Lm"},
+    {"lo", "Lo"},
+    {"otherletter", "Lo"},
+    {"m", "M"},
+    {"mark", "M"},
+    {"combiningmark", "M"},
+    {"mn", "Mn"},
+    {"nonspacingmark", "Mn"},
+    {"mc", "Mc"},
+    {"spacingmark", "Mc"},
+    {"me", "Me"},
+    {"enclosingmark", "Me"},
+    {"n", "N"},
+    {"number", "N"},
+    {"nd", "Nd"},
+    {"decimalnumber", "Nd"},
+    {"digit", "Nd"},
+    {"nl", "Nl"},
+    {"letternumber", "Nl"},
+    {"no", "No"},
+    {"othernumber", "No"},
+    {"p", "P"},
+    {"punctuation", "P"},
+    {"pc", "Pc"},
+    {"connectorpunctuation", "Pc"},
+    {"pd", "Pd"},
+    {"dashpunctuation", "Pd"},
+    {"ps", "Ps"},
+    {"openpunctuation", "Ps"},
+    {"pe", "Pe"},
+    {"closepunctuation", "Pe"},
+    {"pi", "Pi"},
+    {"initialpunctuation", "Pi"},
+    {"pf", "Pf"},
+    {"finalpunctuation", "Pf"},
+    {"po", "Po"},
+    {"otherpunctuation", "Po"},
+    {"s", "S"},
+    {"symbol", "S"},
+    {"sm", "Sm"},
+    {"mathsymbol", "Sm"},
+    {"sc", "Sc"},
+    {"currencysymbol", "Sc"},
+    {"sk", "Sk"},
+    {"modifiersymbol", "Sk"},
+    {"so", "So"},
+    {"othersymbol", "So"},
+    {"z", "Z"},
+    {"separator", "Z"},
+    {"zs", "Zs"},
+    {"spaceseparator", "Zs"},
+    {"zl", "Zl"},
+    {"lineseparator", "Zl"},
+    {"zp", "Zp"},
+    {"paragraphseparator", "Zp"},
+    {"c", "C"},
+    {"other", "C"},
+    {"cc", "Cc"},
+    {"control", "Cc"},
+    {"cf", "Cf"},
+    {"format", "Cf"},
+    {"co", "Co"},
+    {"privateuse", "Co"},
+    {"cn", "Cn"},
+    {"unassigned", "Cn"},
+    {"alphabetic", "Alphabetic"},
+    {"alpha", "Alphabetic"},
+    {"lowercase", "Lowercase"},
+    {"lower", "Lowercase"},
+    {"uppercase", "Uppercase"},
+    {"upper", "Uppercase"},
+    {"any", "Any"},
+};
+
+std::string normalized(std::string_view name) {
+  std::string result;
+  for (const char c : name) {
+    if (c != ' ' && c != '_' && c != '-') {
+      result += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    }
+  }
+  return result;
+}
+
+/// Whether PCRE2 knows the expression.
+bool compiles(const std::string& regex) {
+  int error = 0;
+  PCRE2_SIZE at = 0;
+  pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(regex.data()), regex.size(),
+                                   PCRE2_UTF | PCRE2_UCP, &error, &at, nullptr);
+  pcre2_code_free(code);
+  return code != nullptr;
+}
+
+/// What a property gained; general categories of one letter have all of their parts.
+std::string gained(std::string_view property) {
+  std::string result;
+  for (const UnicodeAddition& addition : kGained) {
+    const bool part =
+        property.size() == 1 && addition.property.size() == 2 && addition.property.starts_with(property);
+    if (part || normalized(addition.property) == normalized(property)) result += addition.characters;
+  }
+  return result;
+}
+
+CharacterSet known(std::string_view property) {
+  CharacterSet set{gained(property) + fmt::format("\\p{{{}}}", property), ""};
+  for (const UnicodeAddition& loss : kLost) {
+    if (loss.property == property) set.lost = loss.characters;
+  }
+  if (property != "C" && property != "Cn") return set;
+  // Code points that are assigned now.
+  for (const UnicodeAddition& addition : kGained) {
+    const bool stays = property == "C" && addition.property == "Cf";
+    if (addition.property.size() == 2 && !stays) set.lost += addition.characters;
+  }
+  return set;
+}
+
+}  // namespace
+
+std::string_view space_characters() {
+  // PCRE2's \s also has U+180E.
+  return R"(\x{09}-\x{0d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
+}
+
+std::string word_characters(bool in_brackets) {
+  // PCRE2's \w lacks marks and most connectors.
+  static const std::string characters =
+      known("Alphabetic").content + known("M").content + known("Nd").content + known("Pc").content;
+  return (in_brackets ? "" : R"(\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})") + characters;
+}
+
+std::optional<CharacterSet> unicode_property(std::string_view name, bool in_brackets) {
+  const std::string wanted = normalized(name);
+  for (const auto& [theirs, ours] : kNames) {
+    if (theirs == wanted) return known(ours);
+  }
+  if (wanted == "space" || wanted == "whitespace") return CharacterSet{std::string(space_characters()), ""};
+  if (wanted == "word") return CharacterSet{word_characters(in_brackets), ""};
+  if (wanted.empty() ||
+      wanted.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789") != std::string::npos) {
+    return {};
+  }
+  // A script; PCRE2 would take its bare name for the script extensions.
+  const std::string property = fmt::format("\\p{{sc:{}}}", wanted);
+  if (!compiles(property)) return {};
+  return CharacterSet{gained(wanted) + property, ""};
+}
+
+}  // namespace te::text

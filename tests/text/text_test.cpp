@@ -1,0 +1,296 @@
+// The readers of text: decompression, lines of any length, documents and their pieces, JSON records.
+#include <gtest/gtest.h>
+#include <lzma.h>
+#include <zlib.h>
+#include <zstd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "testing/files.h"
+#include "testing/temporary_folder.h"
+#include "text/readers/byte_stream.h"
+#include "text/readers/document_reader.h"
+#include "text/readers/input_files.h"
+#include "text/readers/json_records.h"
+#include "text/readers/line_reader.h"
+
+namespace te {
+namespace {
+
+using testing::TextFolder;
+using testing::user_error_of;
+using testing::write_file;
+
+std::string gzip(const std::string& text) {
+  z_stream stream = {};
+  EXPECT_EQ(deflateInit2(&stream, 6, Z_DEFLATED, MAX_WBITS + 16, 8, Z_DEFAULT_STRATEGY), Z_OK);
+  std::string out(deflateBound(&stream, text.size()) + 32, '\0');
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
+  stream.avail_in = static_cast<uInt>(text.size());
+  stream.next_out = reinterpret_cast<Bytef*>(out.data());
+  stream.avail_out = static_cast<uInt>(out.size());
+  EXPECT_EQ(deflate(&stream, Z_FINISH), Z_STREAM_END);
+  out.resize(stream.total_out);
+  deflateEnd(&stream);
+  return out;
+}
+
+std::string zstd(const std::string& text) {
+  ZSTD_CCtx* context = ZSTD_createCCtx();
+  ZSTD_CCtx_setParameter(context, ZSTD_c_checksumFlag, 1);  // as the tool does
+  std::string out(ZSTD_compressBound(text.size()), '\0');
+  out.resize(ZSTD_compress2(context, out.data(), out.size(), text.data(), text.size()));
+  ZSTD_freeCCtx(context);
+  return out;
+}
+
+std::string xz(const std::string& text) {
+  std::string out(lzma_stream_buffer_bound(text.size()), '\0');
+  size_t size = 0;
+  EXPECT_EQ(
+      lzma_easy_buffer_encode(3, LZMA_CHECK_CRC64, nullptr, reinterpret_cast<const uint8_t*>(text.data()),
+                              text.size(), reinterpret_cast<uint8_t*>(out.data()), &size, out.size()),
+      LZMA_OK);
+  out.resize(size);
+  return out;
+}
+
+struct Codec {
+  const char* name;
+  const char* suffix;
+  std::string (*compress)(const std::string&);
+};
+const Codec kCodecs[] = {{"gzip", ".gz", gzip}, {"zstd", ".zst", zstd}, {"xz", ".xz", xz}};
+
+/// Everything a stream gives, read `step` bytes at a time.
+std::string read_all(const std::string& path, size_t step = 1 << 16) {
+  text::ByteStream stream(path);
+  std::string text, part(step, '\0');
+  while (const size_t count = stream.read(part.data(), step)) text.append(part, 0, count);
+  EXPECT_EQ(stream.read(part.data(), step), 0u);  // the end is the end
+  EXPECT_EQ(stream.file_bytes_read(), static_cast<int64_t>(std::filesystem::file_size(path)));
+  return text;
+}
+
+/// Lines of letters that do not compress to nothing.
+std::string sample_text(int lines) {
+  std::string text;
+  uint32_t state = 1;
+  for (int i = 0; i < lines; ++i) {
+    for (int k = 0; k < 60; ++k) {
+      state = state * 1664525u + 1013904223u;
+      text += static_cast<char>('a' + (state >> 24) % 26);
+    }
+    text += '\n';
+  }
+  return text;
+}
+
+TEST(ByteStream, ReadsEveryFormatWhateverItsName) {
+  TextFolder folder;
+  const std::string text = sample_text(12000);  // more than any block
+  write_file(folder / "a", text);
+  EXPECT_EQ(read_all(folder / "a"), text);
+  EXPECT_STREQ(text::ByteStream(folder / "a").compression(), "");
+  for (const Codec& codec : kCodecs) {
+    write_file(folder / "a", codec.compress(text));
+    EXPECT_STREQ(text::ByteStream(folder / "a").compression(), codec.name);
+    EXPECT_EQ(read_all(folder / "a"), text) << codec.name;
+    EXPECT_EQ(read_all(folder / "a", 7), text) << codec.name;
+    // Several parts are one text, and an empty part is nothing.
+    write_file(folder / "a", codec.compress("one ") + codec.compress("") + codec.compress("two"));
+    EXPECT_EQ(read_all(folder / "a"), "one two") << codec.name;
+    write_file(folder / "a", codec.compress(""));
+    EXPECT_EQ(read_all(folder / "a"), "") << codec.name;
+  }
+  write_file(folder / "a", gzip("padded") + std::string(600, '\0'));  // as from a tape
+  EXPECT_EQ(read_all(folder / "a"), "padded");
+  write_file(folder / "a",
+             std::string("\x50\x2a\x4d\x18\x02\x00\x00\x00xx", 10) + zstd("after a skippable frame"));
+  EXPECT_EQ(read_all(folder / "a"), "after a skippable frame");
+  write_file(folder / "a", "");
+  EXPECT_EQ(read_all(folder / "a"), "");
+  write_file(folder / "a", "\x1f");
+  EXPECT_EQ(read_all(folder / "a"), "\x1f");
+}
+
+TEST(ByteStream, EveryTruncationIsRefused) {
+  TextFolder folder;
+  const std::string text = sample_text(3);
+  for (const Codec& codec : kCodecs) {
+    const std::string whole = codec.compress(text);
+    for (size_t size = 6; size < whole.size(); ++size) {  // shorter ones have no magic
+      write_file(folder / "cut", whole.substr(0, size));
+      const std::string error = user_error_of([&] { read_all(folder / "cut"); });
+      TE_EXPECT_CONTAINS(error, fmt::format("cut: the {} data ends early", codec.name));
+    }
+    write_file(folder / "cut", whole + whole.substr(0, whole.size() / 2));
+    TE_EXPECT_CONTAINS(user_error_of([&] { read_all(folder / "cut"); }), "ends early");
+  }
+}
+
+TEST(ByteStream, DamageIsRefused) {
+  TextFolder folder;
+  const std::string text = sample_text(3);
+  for (const Codec& codec : kCodecs) {
+    const std::string whole = codec.compress(text);
+    int unnoticed = 0;
+    for (size_t at = 6; at < whole.size(); ++at) {
+      std::string damaged = whole;
+      damaged[at] = static_cast<char>(damaged[at] ^ 0x55);
+      write_file(folder / "bad", damaged);
+      const std::string error = user_error_of([&] {
+        EXPECT_EQ(read_all(folder / "bad"), text) << codec.name << " " << at;
+        ++unnoticed;
+      });
+      if (!error.empty()) {
+        TE_EXPECT_CONTAINS(error, codec.name);
+      }
+    }
+    EXPECT_LE(unnoticed, 4) << codec.name;  // gzip's header has a time stamp and an OS byte
+    write_file(folder / "bad", whole + "trailing garbage");
+    TE_EXPECT_CONTAINS(user_error_of([&] { read_all(folder / "bad"); }), "is damaged near byte");
+  }
+}
+
+TEST(LineReader, PassesLongLinesInParts) {
+  TextFolder folder;
+  const std::string longest(3 * text::LineReader::kPart + 5, 'x'), exact(text::LineReader::kPart - 1, 'y');
+  write_file(folder / "a", "one\r\n\n" + longest + "\n" + exact + "\nlast");
+  text::LineReader reader(folder / "a");
+  std::vector<std::string> lines;
+  text::LineReader::Line line;
+  int parts = 0;
+  while (reader.next(&line)) {
+    if (line.begins) lines.emplace_back();
+    lines.back() += line.text;
+    ++parts;
+    EXPECT_LE(line.text.size(), text::LineReader::kPart);
+  }
+  EXPECT_EQ(lines, (std::vector<std::string>{"one\r\n", "\n", longest + "\n", exact + "\n", "last"}));
+  EXPECT_GE(parts, 8);
+  EXPECT_EQ(reader.place(), (folder / "a") + ":5");
+  EXPECT_EQ(reader.take_bytes(), static_cast<int64_t>(std::filesystem::file_size(folder / "a")));
+  EXPECT_EQ(reader.take_bytes(), 0);
+
+  text::LineReader whole(folder / "a");
+  std::string_view text;
+  for (const std::string& expected : lines) {
+    ASSERT_TRUE(whole.next_whole(&text));
+    EXPECT_EQ(text, expected);
+  }
+  EXPECT_FALSE(whole.next_whole(&text));
+}
+
+struct Pieces {
+  std::vector<std::string> documents;
+  int64_t pieces = 0, bytes = 0, longest = 0;
+};
+
+Pieces read_pieces(const std::string& path, const text::DocumentOptions& options) {
+  Pieces result;
+  bool last = true;
+  text::read_documents(path, options, [&](const text::DocumentPiece& piece) {
+    if (last) result.documents.emplace_back();
+    result.documents.back() += piece.text;
+    last = piece.last;
+    ++result.pieces;
+    result.bytes += piece.bytes;
+    result.longest = std::max(result.longest, static_cast<int64_t>(piece.text.size()));
+  });
+  EXPECT_TRUE(last);
+  return result;
+}
+
+TEST(DocumentReader, SplitsTextAtEveryBoundary) {
+  TextFolder folder;
+  using Texts = std::vector<std::string>;
+  write_file(folder / "a", "one\ntwo\r\n\n \t\nthree\n---\nfour");
+  const auto read = [&](text::DocumentBoundary boundary) {
+    return read_pieces(folder / "a", {.boundary = boundary, .separator = "---"}).documents;
+  };
+  EXPECT_EQ(read(text::DocumentBoundary::kFile), (Texts{"one\ntwo\r\n\n \t\nthree\n---\nfour"}));
+  EXPECT_EQ(read(text::DocumentBoundary::kBlankLine), (Texts{"one\ntwo\r\n", "three\n---\nfour"}));
+  EXPECT_EQ(read(text::DocumentBoundary::kLine), (Texts{"one", "two", "three", "---", "four"}));
+  EXPECT_EQ(read(text::DocumentBoundary::kSeparator), (Texts{"one\ntwo\r\n\n \t\nthree\n", "four"}));
+}
+
+TEST(DocumentReader, GivesLongDocumentsInPieces) {
+  TextFolder folder;
+  std::string words, accents;
+  for (int i = 0; i < 2000; ++i) words += i % 10 == 9 ? "word.\n" : "word and ";
+  for (int i = 0; i < 2000; ++i) accents += "\xf0\x9f\x98\x80";  // no space: cut between characters
+  write_file(folder / "a", words + "\n---\nshort\n---\n" + accents);
+  const text::DocumentOptions options = {
+      .boundary = text::DocumentBoundary::kSeparator, .separator = "---", .max_piece_bytes = 1000};
+  const Pieces result = read_pieces(folder / "a", options);
+  EXPECT_EQ(result.documents, (std::vector<std::string>{words + "\n", "short\n", accents}));
+  EXPECT_GT(result.pieces, 15);
+  EXPECT_EQ(result.bytes, static_cast<int64_t>(std::filesystem::file_size(folder / "a")));
+  bool last = true;
+  text::read_documents(folder / "a", options, [&](const text::DocumentPiece& piece) {
+    if (!last) {
+      const bool at_space = piece.text.starts_with(" ") && std::isalpha(piece.text[1]) != 0;
+      EXPECT_TRUE(at_space || piece.text.starts_with("\xf0\x9f")) << piece.text.substr(0, 10);
+    }
+    last = piece.last;
+  });
+}
+
+TEST(DocumentReader, ReadsJsonListsOfAnyLayout) {
+  TextFolder folder;
+  write_file(
+      folder / "a.json",
+      "[ {\"text\": \"one }] \\\" \\\\\", \"n\": [1, {\"x\": []}]},\n\n{\"text\":\n\"two\"}, {\"text\": "
+      "\"\"},{\"text\":\"three\"}\n]\n");
+  const Pieces result = read_pieces(folder / "a.json", {});
+  EXPECT_EQ(result.documents, (std::vector<std::string>{"one }] \" \\", "two", "three"}));
+  write_file(folder / "a.json", "[]");
+  EXPECT_TRUE(read_pieces(folder / "a.json", {}).documents.empty());
+  write_file(folder / "a.json", "{\"text\": \"alone\"}\n{\"text\": \"again\"}");
+  EXPECT_EQ(read_pieces(folder / "a.json", {}).documents, (std::vector<std::string>{"alone", "again"}));
+
+  const auto error_of = [&](const std::string& bytes) {
+    write_file(folder / "a.json", bytes);
+    return user_error_of([&] { read_pieces(folder / "a.json", {}); });
+  };
+  TE_EXPECT_CONTAINS(error_of("[{\"text\": \"x\"},\n {\"text\": \"y"),
+                     "a.json:2: the object that begins there");
+  TE_EXPECT_CONTAINS(error_of("[{\"text\": \"x\"},\n"), "the list has no end");
+  TE_EXPECT_CONTAINS(error_of("[{\"text\": \"x\"}]\n]"), "a.json:2: `]` stands where");
+  TE_EXPECT_CONTAINS(error_of("[\"x\"]"), "a.json:1: `\"` stands where");
+  TE_EXPECT_CONTAINS(error_of("[{\"text\": \"x\"}\n,{\"text\" 3}]"), "a.json:2: not valid JSON at byte");
+  TE_EXPECT_CONTAINS(error_of("[{\"text\": ]}"), "not valid JSON");
+}
+
+TEST(DocumentReader, FindsFieldsByDottedPath) {
+  TextFolder folder;
+  write_file(folder / "a.jsonl", "{\"a\": {\"b.c\": {\"d\": \"deep\"}, \"e\": 1}, \"a.e\": \"by name\"}\n");
+  const auto field = [&](const std::string& path) {
+    const text::DocumentOptions options = {.json_field = path};
+    return read_pieces(folder / "a.jsonl", options).documents.at(0);
+  };
+  EXPECT_EQ(field("a.b.c.d"), "deep");
+  EXPECT_EQ(field("a.e"), "by name");
+  TE_EXPECT_CONTAINS(user_error_of([&] { field("a.x"); }), "has no field `a.x`");
+  TE_EXPECT_CONTAINS(user_error_of([&] { field("a.b"); }), "has no field `a.b`");
+}
+
+TEST(InputFiles, ListsFoldersInOrderAndAddsUpTheirSizes) {
+  TextFolder folder;
+  std::filesystem::create_directories(folder / "in/b/.git");
+  write_file(folder / "in/c.txt", "12345");
+  write_file(folder / "in/b/z.jsonl.gz", gzip("{}"));
+  write_file(folder / "in/b/.git/x", "hidden");
+  write_file(folder / "in/a.gz", gzip(std::string("\0binary", 7)));
+  write_file(folder / "single", "1");
+  const text::InputFiles files = text::list_input_files({folder / "single", folder / "in"});
+  EXPECT_EQ(files.paths,
+            (std::vector<std::string>{folder / "single", folder / "in/b/z.jsonl.gz", folder / "in/c.txt"}));
+  EXPECT_EQ(files.skipped, 1);
+  EXPECT_EQ(files.bytes, static_cast<int64_t>(6 + gzip("{}").size()));
+  EXPECT_EQ(text::list_input_files({"-", folder / "single"}).bytes, -1);
+}
+
+}  // namespace
+}  // namespace te

@@ -1,0 +1,110 @@
+// Malformed tokenizer files are refused in one line: truncated, of wrong types, contradictory, missing.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "testing/files.h"
+#include "testing/temporary_folder.h"
+#include "text/tokenizer.h"
+
+namespace te {
+namespace {
+
+using nlohmann::json;
+using testing::read_file;
+using testing::TextFolder;
+using testing::user_error_of;
+using testing::write_file;
+
+class TokenizerFiles : public ::testing::Test {
+ protected:
+  const json good_ = json::parse(read_file(TE_SOURCE_DIR "/tests/fixtures/tokenizers/gpt2_style.json"));
+  TextFolder folder_;
+
+  std::string refusal(const std::string& text, const std::string& name = "tokenizer.json") {
+    write_file(folder_ / name, text);
+    const std::string message = user_error_of([&] { text::make_tokenizer(folder_ / name); });
+    EXPECT_NE(message, "") << text.substr(0, 200);
+    return message;
+  }
+  /// The refusal of the good file after a change.
+  template <class Change>
+  std::string changed(Change change) {
+    json value = good_;
+    change(value);
+    return refusal(value.dump());
+  }
+};
+
+TEST_F(TokenizerFiles, TruncatedAnywhere) {
+  const std::string text = good_.dump();
+  for (size_t length = 0; length < text.size(); length += 1 + text.size() / 150) {
+    TE_EXPECT_CONTAINS(refusal(text.substr(0, length)), "is not JSON");
+  }
+  TE_EXPECT_CONTAINS(refusal(R"({"version": 1e999})"), "a number beyond the range of doubles");
+  std::string model = read_file(TE_SOURCE_DIR "/tests/fixtures/tokenizers/sentencepiece.model");
+  TE_EXPECT_CONTAINS(refusal(model.substr(0, model.size() / 2), "tokenizer.model"), "SentencePiece");
+  TE_EXPECT_CONTAINS(refusal("", "tokenizer.model"), "SentencePiece");
+  TE_EXPECT_CONTAINS(refusal("IQ== 0\nIg== 1\n", "tokenizer.model"), "tiktoken");
+}
+
+TEST_F(TokenizerFiles, WrongTypes) {
+  // Every member of the file as a number, a string, a list and null: refused, or without effect, never a crash.
+  for (const char* part : {"", "model", "pre_tokenizer", "decoder"}) {
+    const json& object = *part == '\0' ? good_ : good_[part];
+    for (const auto& [key, unused] : object.items()) {
+      for (const json& value : {json(7), json("x"), json::array({1, "a"}), json(nullptr), json(-1.5)}) {
+        json copy = good_;
+        (*part == '\0' ? copy : copy[part])[key] = value;
+        write_file(folder_ / "t.json", copy.dump());
+        user_error_of([&] { text::make_tokenizer(folder_ / "t.json"); });
+      }
+    }
+  }
+  TE_EXPECT_CONTAINS(refusal("[]"), "must be an object");
+  TE_EXPECT_CONTAINS(refusal("{}"), "`model` is missing");
+  TE_EXPECT_CONTAINS(changed([](json& j) { j["model"]["vocab"] = 3; }), "model.vocab");
+  TE_EXPECT_CONTAINS(changed([](json& j) { j["model"]["vocab"]["a"] = "b"; }), "must be an integer");
+  TE_EXPECT_CONTAINS(changed([](json& j) { j["model"]["merges"] = "a b"; }), "model.merges");
+  TE_EXPECT_CONTAINS(changed([](json& j) { j["model"]["merges"][1] = {"a", "b", "c"}; }), "model.merges[1]");
+  TE_EXPECT_CONTAINS(changed([](json& j) { j["model"]["type"] = "Unigram"; }), "Unigram");
+  TE_EXPECT_CONTAINS(changed([](json& j) { j["pre_tokenizer"]["type"] = "Magic"; }), "Magic");
+  TE_EXPECT_CONTAINS(changed([](json& j) { j["added_tokens"][0].erase("id"); }), "`id` is missing");
+}
+
+TEST_F(TokenizerFiles, Contradictions) {
+  TE_EXPECT_CONTAINS(changed([](json& j) {
+                       j["model"]["merges"].push_back({"zz\u00e4", "a"});
+                     }),
+                     "which the vocabulary lacks");
+  TE_EXPECT_CONTAINS(changed([](json& j) { j["model"]["vocab"]["a"] = j["model"]["vocab"]["b"]; }),
+                     "have the same id");
+  TE_EXPECT_CONTAINS(changed([](json& j) { j["model"]["vocab"]["a"] = -1; }), "has id -1");
+  TE_EXPECT_CONTAINS(changed([](json& j) { j["model"]["vocab"]["a"] = 4000000000; }), "has id 4000000000");
+  TE_EXPECT_CONTAINS(changed([](json& j) { j["added_tokens"][0]["id"] = 5; }), "ids must agree");
+  TE_EXPECT_CONTAINS(changed([](json& j) { j["added_tokens"].push_back(j["added_tokens"][0]); }),
+                     "is there twice");
+  TE_EXPECT_CONTAINS(changed([](json& j) { j["model"]["unk_token"] = "nope"; }), "unk_token");
+  TE_EXPECT_CONTAINS(
+      changed([](json& j) {
+        j["pre_tokenizer"] = {
+            {"type", "Split"}, {"pattern", {{"Regex", "(a"}}}, {"behavior", "Isolated"}, {"invert", false}};
+      }),
+      "regular expression");
+}
+
+TEST_F(TokenizerFiles, Missing) {
+  TE_EXPECT_CONTAINS(user_error_of([&] { text::make_tokenizer(folder_ / "none.json"); }),
+                     "no such file or folder");
+  TE_EXPECT_CONTAINS(user_error_of([&] { text::make_tokenizer(folder_ / ""); }),
+                     "the folder has no tokenizer");
+  TE_EXPECT_CONTAINS(refusal("{}", "vocab.json"), "merges.txt is missing");
+  write_file(folder_ / "merges.txt", "#version: 0.2\na b\n");
+  TE_EXPECT_CONTAINS(refusal(R"({"a": 0, "b": 1})", "vocab.json"), "needs token `ab`");
+  write_file(folder_ / "merges.txt", "#version: 0.2\na b c\n");
+  TE_EXPECT_CONTAINS(refusal(R"({"a": 0, "b": 1})", "vocab.json"), "line 2 of the merges");
+  TE_EXPECT_CONTAINS(refusal("abc", "x.txt"), "of an unknown kind");
+}
+
+}  // namespace
+}  // namespace te

@@ -56,8 +56,11 @@ Gemm problem(const Linear& linear, int64_t tokens, Pass pass, bool fp8) {
   if (pass == Pass::wgrad) m = linear.out, n = linear.in, k = tokens;
   args.trans_a = pass == Pass::wgrad && !fp8;
   args.trans_b = pass == Pass::fprop || fp8;
-  args.a = {nullptr, first, args.trans_a ? Shape{k, m} : Shape{m, k}};
-  args.b = {nullptr, value, args.trans_b ? Shape{n, k} : Shape{k, n}};
+  args.a = Tensor{nullptr, first, args.trans_a ? Shape{k, m} : Shape{m, k}};
+  args.b = Tensor{nullptr, value, args.trans_b ? Shape{n, k} : Shape{k, n}};
+  if (fp8)
+    for (kernels::Matrix* matrix : {&args.a, &args.b})
+      matrix->scales = {nullptr, DType::f32, {1}}, matrix->layout = kernels::ScaleLayout::tensor;
   args.out = {nullptr, pass == Pass::wgrad ? DType::f32 : DType::bf16, {m, n}};
   args.accumulate = pass == Pass::wgrad;
   args.fast_accumulation = fp8 && pass == Pass::fprop;
@@ -109,7 +112,7 @@ void show(const GemmOptions& options, const std::vector<Linear>& linears, const 
         const double flops = 2.0 * static_cast<double>(linear.out * linear.in * options.tokens);
         const double tflops = flops / ms.chosen / 1e9;
         if (!fp8) {
-          const int64_t k = args.trans_a ? args.a.dim(0) : args.a.dim(1);
+          const int64_t k = args.trans_a ? args.a.values.dim(0) : args.a.values.dim(1);
           line.push_back(fmt::format("{} x {} x {}", args.out.dim(0), args.out.dim(1), k));
         }
         line.push_back(fmt::format("{:.4f}", ms.first));

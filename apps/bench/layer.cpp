@@ -72,11 +72,10 @@ class Layer {
     layer_.plan_activations(plan_, activations_, scratch_);
     layer_.plan_gradients(plan_, gradients_, scratch_, false);
     layer_.plan_gradients(plan_, below_, scratch_, false);
-    if (layer_.fp8()) {
+    if (layer_.quantized()) {
       const int64_t elements = dims_.tokens * dims_.hidden;
       plan_.add(dy_rowwise_, "dy.rowwise", MemoryKind::activations, DType::u8, {elements});
       plan_.add(dy_columnwise_, "dy.columnwise", MemoryKind::activations, DType::u8, {elements});
-      plan_.add(dy_scale_inv_, "dy.scale_inv", MemoryKind::activations, DType::f32, {1});
     }
     plan_.add(out_, "out", MemoryKind::activations, dims_.dtype, {dims_.tokens, dims_.hidden});
     plan_.add(dy_, "dy", MemoryKind::activations, dims_.dtype, {dims_.tokens, dims_.hidden});
@@ -111,18 +110,16 @@ class Layer {
   void restore_dy() { context_.copy(scratch_.d_stream, dy_); }
   void backward() {
     // In a model the last norm of the layer above has seen to linear_fc2's dy, as this one's does for the layer below.
-    if (below_another_) layer_.output_grad_extras(gradients_, pass_);
+    if (below_another_) layer_.grad_target(gradients_, pass_, scratch_).besides();
     layer_.backward(context_, activations_, gradients_, {&layer_, &below_}, pass_, scratch_);
   }
 
  private:
   /// In memory of its own, where it stays as the first passes cast it.
   void keep_dy_in_fp8() {
-    if (!layer_.fp8()) return;
-    fp8::QuantizedTensor& q = gradients_.fc2.q;
-    q.rowwise.data = dy_rowwise_.data;
-    q.columnwise.data = dy_columnwise_.data;
-    q.scale_inv = dy_scale_inv_;
+    if (!layer_.quantized()) return;
+    gradients_.mlp.fc2.rowwise.values.data = dy_rowwise_.data;
+    gradients_.mlp.fc2.columnwise.values.data = dy_columnwise_.data;
   }
 
   const Context& context_;
@@ -139,7 +136,7 @@ class Layer {
   model::Pass pass_;
   MemoryPlan plan_;
   DeviceBuffer memory_;
-  Tensor out_, dy_, dy_rowwise_, dy_columnwise_, dy_scale_inv_;
+  Tensor out_, dy_, dy_rowwise_, dy_columnwise_;
   bool below_another_ = false;
 };
 

@@ -80,18 +80,21 @@ double median_of_batches(const Context& context, double seconds, const std::func
 /// Milliseconds of op(problem), on as many copies of the problem as do not fit the cache together. Each copy has tensors of its
 /// own for what is `read` (random values, equal in all copies) and `written`; all share the problem's others.
 template <class Problem>
-double rotating_ms(const Context& context, void (*op)(const Context&, const Problem&), const Problem& like,
-                   std::initializer_list<Tensor Problem::*> read,
-                   std::initializer_list<Tensor Problem::*> written, double seconds, Operands& memory) {
+using TensorsOf = std::vector<Tensor*> (*)(Problem&);
+template <class Problem>
+double rotating_ms(const Context& context, void (*op)(const Context&, const Problem&), Problem like,
+                   TensorsOf<Problem> read, TensorsOf<Problem> written, double seconds, Operands& memory) {
   size_t bytes = 1;
-  for (const auto tensor : read) bytes += bytes_of(like.*tensor);
-  for (const auto tensor : written) bytes += bytes_of(like.*tensor);
+  for (const Tensor* tensor : read(like)) bytes += bytes_of(*tensor);
+  for (const Tensor* tensor : written(like)) bytes += bytes_of(*tensor);
   std::vector<Problem> problems(std::clamp<size_t>(kRotatedBytes / bytes + 1, 2, kMostSets), like);
+  const std::vector<Tensor*> originals = read(problems.front());
   for (Problem& problem : problems) {
     const bool first = &problem == &problems.front();
-    for (const auto tensor : read)
-      problem.*tensor = first ? memory.random(like.*tensor) : memory.copy_of(problems.front().*tensor);
-    for (const auto tensor : written) problem.*tensor = memory.zeros(like.*tensor);
+    const std::vector<Tensor*> copies = read(problem);
+    for (size_t i = 0; i < copies.size(); ++i)
+      *copies[i] = first ? memory.random(*copies[i]) : memory.copy_of(*originals[i]);
+    for (Tensor* tensor : written(problem)) *tensor = memory.zeros(*tensor);
   }
   return median_of_batches(context, seconds,
                            [&](int i) { op(context, problems[static_cast<size_t>(i) % problems.size()]); });
@@ -99,20 +102,29 @@ double rotating_ms(const Context& context, void (*op)(const Context&, const Prob
 
 double product_ms(const Context& context, Gemm like, double seconds) {
   Operands memory(context);
-  const Tensor one = memory.bytes(sizeof(float));
-  const float scale = 1.0f;
-  context.copy_to_device(one, &scale);
-  if (is_fp8(like.a.dtype)) like.a_scale_inv = like.b_scale_inv = one.as<float>();
+  for (kernels::Matrix* matrix : {&like.a, &like.b}) matrix->scales = memory.random(matrix->scales);
   like.bias = memory.zeros(like.bias);
-  return rotating_ms(context, kernels::gemm, like, {&Gemm::a, &Gemm::b}, {&Gemm::out}, seconds, memory);
+  return rotating_ms<Gemm>(
+      context, kernels::gemm, like,
+      [](Gemm& p) {
+        return std::vector<Tensor*>{&p.a.values, &p.b.values};
+      },
+      [](Gemm& p) { return std::vector<Tensor*>{&p.out}; }, seconds, memory);
 }
 
 double product_ms(const Context& context, GemmActivationForward like, double seconds) {
   using P = GemmActivationForward;
   Operands memory(context);
   like.bias = memory.zeros(like.bias);
-  return rotating_ms(context, kernels::gemm_activation_forward, like, {&P::a, &P::b}, {&P::out, &P::y},
-                     seconds, memory);
+  return rotating_ms<P>(
+      context, kernels::gemm_activation_forward, like,
+      [](P& p) {
+        return std::vector<Tensor*>{&p.a, &p.b};
+      },
+      [](P& p) {
+        return std::vector<Tensor*>{&p.out, &p.y};
+      },
+      seconds, memory);
 }
 
 double product_ms(const Context& context, GemmActivationBackward like, double seconds) {
@@ -120,8 +132,12 @@ double product_ms(const Context& context, GemmActivationBackward like, double se
   Operands memory(context);
   for (const auto tensor : {&P::dbias, &P::scratch, &P::d_y, &P::y})
     like.*tensor = memory.zeros(like.*tensor);
-  return rotating_ms(context, kernels::gemm_activation_backward, like, {&P::a, &P::b, &P::x}, {&P::dx},
-                     seconds, memory);
+  return rotating_ms<P>(
+      context, kernels::gemm_activation_backward, like,
+      [](P& p) {
+        return std::vector<Tensor*>{&p.a, &p.b, &p.x};
+      },
+      [](P& p) { return std::vector<Tensor*>{&p.dx}; }, seconds, memory);
 }
 
 /// The forward pass on memory of its own, which also gives the backward pass what it reads.
@@ -194,8 +210,8 @@ double isolated_ms(const Context& context, const std::any& problem, double secon
 
 std::string problem_key(const std::any& problem) {
   if (const auto* gemm = std::any_cast<Gemm>(&problem)) {
-    return fmt::format("gemm {}{} {}{} {} {}{}{}{}", dtype_name(gemm->a.dtype), gemm->a.shape.str(),
-                       dtype_name(gemm->b.dtype), gemm->b.shape.str(), dtype_name(gemm->out.dtype),
+    return fmt::format("gemm {}{} {}{} {} {}{}{}{}", dtype_name(gemm->a.dtype()), gemm->a.values.shape.str(),
+                       dtype_name(gemm->b.dtype()), gemm->b.values.shape.str(), dtype_name(gemm->out.dtype),
                        gemm->trans_a ? "t" : "n", gemm->trans_b ? "t" : "n",
                        gemm->accumulate ? " accumulated" : "",
                        std::string(gemm->bias ? " bias" : "") + (gemm->fast_accumulation ? " fast" : ""));

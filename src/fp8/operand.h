@@ -1,26 +1,96 @@
-// The operand of a matrix product, as a recipe left it: high-precision values, FP8 values, or both.
+// The operand of a linear's GEMMs, and the way it takes from the kernel that produces it to the GEMMs that read it.
+//
+//   producer   asks the linear for a Target and takes from it what it can write in its own pass:
+//              high-precision values, FP8 values in both forms, column sums (the bias gradient)
+//   linear     Quantizer::complete() does what the producer did not take
+//   GEMMs      fprop(), dgrad() and wgrad() below read what the recipe has made of it
+//
+// Taking is recording: nobody sets a flag, nothing is done twice, a bias gradient cannot get lost, and a GEMM refuses an
+// operand of which this pass has made nothing.
 #pragma once
 
 #include "core/tensor.h"
+#include "kernels/gemm/gemm.h"
+#include "kernels/quantize/fp8_output.h"
 
 namespace te::fp8 {
 
-/// FP8 values with their own inverse scale: the scale of a tensor class may change while older tensors are
-/// still in use.
-struct QuantizedTensor {
-  Tensor rowwise;     ///< [rows, cols] FP8
-  Tensor columnwise;  ///< [cols, rows] FP8, the physical transpose
-  Tensor scale_inv;   ///< [1] fp32
+class Operand {
+ public:
+  Tensor hp;                   ///< [rows, cols] bf16 or fp32; may be empty where only FP8 is kept
+  kernels::Matrix rowwise;     ///< [rows, cols] quantized, with its scales; empty where the recipe keeps hp
+  kernels::Matrix columnwise;  ///< [cols, rows], the form in which a GEMM contracts over the rows
+
+  /// hp holds this pass's values: of a producer that knows no Target (a weight's update, the residual stream).
+  void written() { produced_ = {.values = true}; }
+  /// The same where a Target was asked for besides(): what was taken from it stays done.
+  void kept_by_producer() { produced_.values = true; }
+  int64_t rows() const { return rowwise ? rowwise.rows() : hp.rows(); }
+  /// An operand of fewer rows in the same memory; its columnwise form is dense all the same.
+  Operand first_rows(int64_t rows) const;
+
+ private:
+  friend class Target;
+  friend class Quantizer;
+  friend kernels::Gemm fprop(const Operand&, const Operand&, int64_t, int64_t);
+  friend kernels::Gemm dgrad(const Operand&, const Operand&, int64_t, int64_t);
+  friend kernels::Gemm wgrad(const Operand&, const Operand&);
+  void check_ready() const;
+
+  /// What the producer of this pass has done already.
+  struct Produced {
+    bool values = false, cast = false, sums = false;
+  };
+  Produced produced_;
+  bool ready_ = false;  ///< complete: GEMMs may read it
 };
 
-struct Operand {
-  Tensor hp;          ///< [rows, cols] bf16 or fp32; may be empty where only FP8 is kept
-  QuantizedTensor q;  ///< empty tensors where the recipe is off
-  /// q holds this pass's values, or will: set when a producer is asked to write q in this pass, and when hp
-  /// has been cast. hp is then not read.
-  bool quantized = false;
-  /// A gradient whose producer has already added its column sums to the bias gradient.
-  bool bias_summed = false;
+/// Column sums of a gradient, which are a bias's gradient. Empty: not wanted.
+struct ColumnSums {
+  Tensor into;     ///< fp32 or bf16 [cols], +=
+  Tensor scratch;  ///< as in kernels::Quantize
 };
+
+/// What a kernel writes of an operand: the fields of its own arguments.
+struct Output {
+  Tensor hp;
+  kernels::Fp8Output fp8;
+  ColumnSums sums;
+};
+
+/// Where the producer of an operand writes it. Each producer takes one of the outputs, according to what its kernel can do.
+class Target {
+ public:
+  Target() = default;  ///< nobody wants more than the producer keeps itself
+  explicit Target(const Tensor& values) : hp_(values) {}  ///< memory that is no operand
+
+  /// High-precision values alone.
+  Tensor values();
+  /// The same, and the column sums.
+  Output values_and_sums();
+  /// FP8 where the recipe can be served while the operand is produced, and then no high-precision values.
+  Output cast();
+  /// The same, and the column sums.
+  Output cast_and_sums();
+  /// Likewise of a kernel that works in place on memory(), where the values end if nothing is cast; it sums if it casts.
+  Output cast_in_place();
+  Tensor memory() const { return hp_; }
+  /// Besides values that the producer keeps itself, in memory that the linear is given later.
+  Output besides();
+
+ private:
+  friend class Quantizer;
+  Operand* operand_ = nullptr;
+  Tensor hp_;
+  kernels::Fp8Output fp8_;
+  ColumnSums sums_;
+  Output take(bool values, bool cast, bool sums);
+};
+
+/// The GEMMs of y = x W^T without their results: rows [first, first + count) of y, the same of dx = dy W, dW = dy^T x.
+/// InternalError for an operand that is not complete. Accumulation is fast for fprop only.
+kernels::Gemm fprop(const Operand& input, const Operand& weight, int64_t first, int64_t count);
+kernels::Gemm dgrad(const Operand& grad, const Operand& weight, int64_t first, int64_t count);
+kernels::Gemm wgrad(const Operand& grad, const Operand& input);
 
 }  // namespace te::fp8

@@ -1,9 +1,11 @@
 #include "fp8/recipe.h"
 
+#include <utility>
 #include <vector>
 
 #include "fp8/recipes.h"
 #include "kernels/elementwise/elementwise.h"
+#include "kernels/quantize/quantize.h"
 
 namespace te::fp8 {
 
@@ -19,14 +21,88 @@ bool Quantizer::fused() const {
   return enabled() && recipe_->fused();
 }
 
-kernels::Fp8Output Quantizer::producer_output(const QuantizedTensor& storage, QuantizeMode mode) const {
-  return fused() ? recipe_->producer_output(index_, storage, mode) : kernels::Fp8Output{};
+bool Quantizer::gathers_quantized() const {
+  return enabled() && recipe_->gathers_quantized();
 }
 
-void Quantizer::complete(const Context& context, Operand& operand, QuantizeMode mode, const Tensor& dbias,
-                         const Tensor& scratch) const {
-  if (index_ >= 0) return recipe_->complete(context, index_, operand, mode, dbias, scratch);
-  if (dbias) kernels::bias_gradient(context, operand.hp, dbias, scratch);
+void Quantizer::plan(MemoryPlan& plan, Operand& operand, const OperandMemory& memory) const {
+  if (!enabled()) return;
+  const auto place = [&](kernels::Matrix& form, const char* suffix, const Tensor* scratch, Shape shape) {
+    if (scratch != nullptr) {
+      plan.alias(form.values, *scratch, format(), shape);
+    } else {
+      plan.add(form.values, memory.name + suffix, memory.values, format(), shape);
+    }
+  };
+  place(operand.rowwise, ".rowwise", memory.rowwise, {memory.rows, memory.cols});
+  if (memory.has_columnwise)
+    place(operand.columnwise, ".columnwise", memory.columnwise, {memory.cols, memory.rows});
+  recipe_->plan_scales(plan, operand, memory);
+}
+
+Target Quantizer::target(Operand& operand, QuantizeMode mode, const ColumnSums& sums) const {
+  Target target = target_of_share(operand, sums);
+  if (fused()) target.fp8_ = recipe_->output_of(index_, operand, mode);
+  return target;
+}
+
+Target Quantizer::target_of_share(Operand& operand, const ColumnSums& sums) {
+  operand.produced_ = {};
+  operand.ready_ = false;
+  Target target(operand.hp);
+  target.operand_ = &operand;
+  target.sums_ = sums;
+  return target;
+}
+
+void Quantizer::complete(const Context& context, Operand& operand, QuantizeMode mode,
+                         const ColumnSums& sums) const {
+  const Operand::Produced done = std::exchange(operand.produced_, {});
+  operand.ready_ = true;
+  const ColumnSums missing = done.sums ? ColumnSums{} : sums;
+  if (done.cast) {
+    TE_CHECK(!missing.into, "{}: cast by its producer without its column sums",
+             recipe_->table().info(index_).name);
+    return;
+  }
+  TE_CHECK(done.values, "an operand [{}] is completed that no producer of this pass has written",
+           operand.hp.shape.str());
+  if (index_ >= 0) return recipe_->cast(context, index_, operand, mode, missing);
+  if (missing.into) kernels::bias_gradient(context, operand.hp, missing.into, missing.scratch);
+}
+
+Operand Quantizer::share_of(const Operand& whole, const Tensor& hp, const Tensor& rowwise) const {
+  Operand share;
+  share.hp = hp;
+  share.produced_ = whole.produced_;
+  share.produced_.values = true;
+  if (gathers_quantized())
+    share.rowwise = {{rowwise.data, format(), hp.shape}, whole.rowwise.scales, whole.rowwise.layout};
+  return share;
+}
+
+void Quantizer::gather(const Context& context, parallel::TensorParallel& ranks, Operand& share,
+                       Operand& whole, QuantizeMode mode, const parallel::TensorParallel::Work& work,
+                       const ColumnSums& sums) const {
+  if (enabled() && !recipe_->gathers_quantized()) {
+    // 1. High-precision rows travel, 2. and are cast where they arrive.
+    if (sums.into && !share.produced_.sums)
+      kernels::bias_gradient(context, share.hp, sums.into, sums.scratch);
+    ranks.gather(context, share.hp, whole.hp);
+    whole.written();
+    complete(context, whole, mode);
+    if (work) work(0, whole.hp.rows());
+    return;
+  }
+  // 1. A share is cast before it travels, so that bytes travel. All shares have one scale.
+  if (enabled()) share.rowwise.scales = whole.rowwise.scales;
+  complete(context, share, mode, sums);
+  whole.produced_ = {};
+  whole.ready_ = true;
+  if (!enabled()) return ranks.gather(context, share.hp, whole.hp, work);
+  ranks.gather(context, share.rowwise.values, whole.rowwise.values, work);
+  // 2. The transposed copy is made where they arrive.
+  if (mode.columnwise) kernels::transpose_fp8(context, whole.rowwise.values, whole.columnwise.values);
 }
 
 Quantizer Recipe::quantizer(const std::string& linear_name, int layer, OperandRole role) {
@@ -81,12 +157,20 @@ void Recipe::check_scales_agree(const Context& context) const {
 
 void Recipe::update(const Context&, const int32_t*) {}
 
-kernels::Fp8Output Recipe::producer_output(int index, const QuantizedTensor& storage, QuantizeMode mode) {
+void Recipe::plan_scales(MemoryPlan& plan, Operand& operand, const OperandMemory& memory) const {
+  plan.add(operand.rowwise.scales, memory.name + ".scale_inv", memory.scales, DType::f32, {1});
+  operand.rowwise.layout = kernels::ScaleLayout::tensor;
+  if (!memory.has_columnwise) return;
+  plan.alias(operand.columnwise.scales, operand.rowwise.scales, DType::f32, {1});
+  operand.columnwise.layout = kernels::ScaleLayout::tensor;
+}
+
+kernels::Fp8Output Recipe::output_of(int index, const Operand& operand, QuantizeMode mode) const {
   kernels::Fp8Output out;
-  out.rowwise = storage.rowwise;
-  out.columnwise = storage.columnwise;
+  out.rowwise = operand.rowwise.values;
+  if (mode.columnwise) out.columnwise = operand.columnwise.values;
   out.scale = table_.scale_of(index).as<float>();
-  out.scale_inv = storage.scale_inv.as<float>();
+  out.scale_inv = operand.rowwise.scales.as<float>();
   out.amax = mode.record_amax ? table_.amax_of(index).as<float>() : nullptr;
   out.counters = mode.count ? table_.counters_of(index) : nullptr;
   return out;
@@ -98,6 +182,12 @@ std::unique_ptr<Recipe> make_recipe(const config::PrecisionConfig& precision, in
     return std::make_unique<TensorwiseRecipe>(precision, num_layers);
   }
   return std::make_unique<DelayedRecipe>(precision, num_layers);
+}
+
+config::PrecisionConfig without_state(config::PrecisionConfig precision) {
+  precision.fp8_recipe = config::Fp8Recipe::tensorwise;
+  precision.fp8_calibrate = false;
+  return precision;
 }
 
 }  // namespace te::fp8

@@ -19,34 +19,60 @@
 #include "fp8/operand.h"
 #include "fp8/scale_table.h"
 #include "parallel/communicator.h"
+#include "parallel/tensor_parallel.h"
 
 namespace te::fp8 {
 
-/// What a pass may do to the state besides reading scales.
+/// What a pass may do to the state besides reading scales, and which forms it needs.
 struct QuantizeMode {
   bool record_amax = false;  ///< training passes only
   bool count = false;        ///< add to the saturation counters
+  bool columnwise = true;    ///< false: no GEMM will contract over the rows (evaluation)
+};
+
+/// What a linear asks for when an operand's quantized form is planned.
+struct OperandMemory {
+  std::string name;  ///< "layers.0.mlp.linear_fc1.input"
+  int64_t rows = 0, cols = 0;
+  MemoryKind values = MemoryKind::activations, scales = MemoryKind::activations;
+  /// Scratch for the values of a form that is used up before others need it; null: memory of its own.
+  const Tensor *rowwise = nullptr, *columnwise = nullptr;
+  bool has_columnwise = true;
 };
 
 class Recipe;
 
-/// One operand of one linear layer. Cheap to copy.
+/// One operand of one linear layer, and what its recipe does with it. Cheap to copy.
 class Quantizer {
  public:
   Quantizer() = default;
   Quantizer(Recipe* recipe, int index) : recipe_(recipe), index_(index) {}
 
-  /// True when the operand is FP8 in this recipe and layer.
+  /// True when the recipe quantizes the operand in this layer.
   bool enabled() const;
   DType format() const;
-  /// True when the producer of the operand can write FP8 itself: then it needs no high-precision copy.
+  /// True when producers of the operand can write its quantized form: then it needs no high-precision copy.
   bool fused() const;
-  /// What the producer shall write besides (or instead of) the high-precision values; empty when not fused().
-  kernels::Fp8Output producer_output(const QuantizedTensor& storage, QuantizeMode mode) const;
-  /// Makes `operand` ready for its product: casts hp to q unless the producer did, or records the amax when
-  /// calibrating. dbias (optional, fp32 [cols]) += column sums of hp; scratch as in kernels::Quantize.
-  void complete(const Context& context, Operand& operand, QuantizeMode mode, const Tensor& dbias = {},
-                const Tensor& scratch = {}) const;
+  /// True when the ranks of sequence parallelism exchange quantized rows, false when high-precision ones.
+  bool gathers_quantized() const;
+
+  /// Storage of the quantized forms; nothing where the recipe keeps high precision.
+  void plan(MemoryPlan& plan, Operand& operand, const OperandMemory& memory) const;
+  /// A pass begins to make the operand: where its producer writes. `sums`: what the producer may do for the bias.
+  Target target(Operand& operand, QuantizeMode mode, const ColumnSums& sums = {}) const;
+  /// The same for a producer that has only a part of the operand's rows: it can add its rows' sums, not cast.
+  static Target target_of_share(Operand& operand, const ColumnSums& sums);
+  /// Does what the producer has not done: casts, adds the column sums, records the amax when calibrating. Then GEMMs may
+  /// read the operand.
+  void complete(const Context& context, Operand& operand, QuantizeMode mode,
+                const ColumnSums& sums = {}) const;
+
+  /// This rank's rows of `whole` under sequence parallelism: values hp, and memory for their cast.
+  Operand share_of(const Operand& whole, const Tensor& hp, const Tensor& rowwise) const;
+  /// Completes `whole`, [tokens, cols], from the tensor ranks' shares, and runs `work` on its rows as they arrive.
+  void gather(const Context& context, parallel::TensorParallel& ranks, Operand& share, Operand& whole,
+              QuantizeMode mode, const parallel::TensorParallel::Work& work,
+              const ColumnSums& sums = {}) const;
 
  private:
   Recipe* recipe_ = nullptr;
@@ -66,7 +92,10 @@ class Recipe {
   virtual const char* name() const = 0;
   /// True when operands are cast to FP8 at all.
   virtual bool quantizes() const = 0;
-  virtual bool fused() const = 0;
+  virtual bool fused() const { return false; }
+  virtual bool gathers_quantized() const { return true; }
+  /// True when the first scales have to be found by passes before the first step.
+  virtual bool starts_from_history() const { return false; }
 
   /// The ranks with which this one shares tensors: parts of one tensor (`tensor`), and all that run the same layers
   /// (`stage`). An amax is that of the whole tensor, so scales agree on all of them. Ranks of other pipeline stages have
@@ -87,9 +116,13 @@ class Recipe {
   Recipe(const config::PrecisionConfig& precision, int num_layers)
       : precision_(precision), num_layers_(num_layers) {}
 
-  virtual kernels::Fp8Output producer_output(int index, const QuantizedTensor& storage, QuantizeMode mode);
-  virtual void complete(const Context& context, int index, Operand& operand, QuantizeMode mode,
-                        const Tensor& dbias, const Tensor& scratch) = 0;
+  /// Plans the scales of the operand's forms, whose values are planned: one for all values unless overridden.
+  virtual void plan_scales(MemoryPlan& plan, Operand& operand, const OperandMemory& memory) const;
+  /// What a producer or a cast with given scales writes.
+  kernels::Fp8Output output_of(int index, const Operand& operand, QuantizeMode mode) const;
+  /// Makes the quantized forms from operand.hp and adds its column sums, if they are asked for.
+  virtual void cast(const Context& context, int index, Operand& operand, QuantizeMode mode,
+                    const ColumnSums& sums) = 0;
   virtual int history_len() const { return 0; }
   /// amax = its maximum over the group; infinities and NaN survive.
   static void reduce_amax(const Context& context, parallel::Communicator* group, const Tensor& amax);
@@ -104,5 +137,8 @@ class Recipe {
 };
 
 std::unique_ptr<Recipe> make_recipe(const config::PrecisionConfig& precision, int num_layers);
+
+/// The same precision with a recipe that needs no state: for generation and evaluation of any checkpoint.
+config::PrecisionConfig without_state(config::PrecisionConfig precision);
 
 }  // namespace te::fp8

@@ -8,13 +8,11 @@ namespace te::fp8 {
 
 // --- delayed -----------------------------------------------------------------------------------------------
 
-void DelayedRecipe::complete(const Context& context, int index, Operand& operand, QuantizeMode mode,
-                             const Tensor& dbias, const Tensor& scratch) {
-  if (operand.quantized) return;
+void DelayedRecipe::cast(const Context& context, int index, Operand& operand, QuantizeMode mode,
+                         const ColumnSums& sums) {
   kernels::quantize(
       context,
-      {.x = operand.hp, .out = producer_output(index, operand.q, mode), .dbias = dbias, .scratch = scratch});
-  operand.quantized = true;
+      {.x = operand.hp, .out = output_of(index, operand, mode), .dbias = sums.into, .scratch = sums.scratch});
 }
 
 void DelayedRecipe::update(const Context& context, const int32_t* skip) {
@@ -37,21 +35,21 @@ void DelayedRecipe::update(const Context& context, const int32_t* skip) {
 
 // --- off ---------------------------------------------------------------------------------------------------
 
-void OffRecipe::complete(const Context& context, int index, Operand& operand, QuantizeMode mode,
-                         const Tensor& dbias, const Tensor& scratch) {
+void OffRecipe::cast(const Context& context, int index, Operand& operand, QuantizeMode mode,
+                     const ColumnSums& sums) {
   kernels::Fp8Output out;
   out.amax = mode.record_amax ? table_.amax_of(index).as<float>() : nullptr;
   if (out) {
-    kernels::quantize(context, {.x = operand.hp, .out = out, .dbias = dbias, .scratch = scratch});
-  } else if (dbias) {
-    kernels::bias_gradient(context, operand.hp, dbias, scratch);
+    kernels::quantize(context, {.x = operand.hp, .out = out, .dbias = sums.into, .scratch = sums.scratch});
+  } else if (sums.into) {
+    kernels::bias_gradient(context, operand.hp, sums.into, sums.scratch);
   }
 }
 
 // --- tensorwise --------------------------------------------------------------------------------------------
 
-void TensorwiseRecipe::complete(const Context& context, int index, Operand& operand, QuantizeMode mode,
-                                const Tensor& dbias, const Tensor& scratch) {
+void TensorwiseRecipe::cast(const Context& context, int index, Operand& operand, QuantizeMode mode,
+                            const ColumnSums& sums) {
   // Nothing here outlives the call but the values and their scale_inv: the table's row is working space (and
   // what the log shows).
   const Tensor amax = table_.amax_of(index), scale = table_.scale_of(index);
@@ -67,8 +65,7 @@ void TensorwiseRecipe::complete(const Context& context, int index, Operand& oper
   mode.record_amax = false;
   kernels::quantize(
       context,
-      {.x = operand.hp, .out = producer_output(index, operand.q, mode), .dbias = dbias, .scratch = scratch});
-  operand.quantized = true;
+      {.x = operand.hp, .out = output_of(index, operand, mode), .dbias = sums.into, .scratch = sums.scratch});
 }
 
 void TensorwiseRecipe::update(const Context& context, const int32_t*) {

@@ -12,11 +12,12 @@ class DelayedRecipe : public Recipe {
   const char* name() const override { return "delayed"; }
   bool quantizes() const override { return true; }
   bool fused() const override { return true; }
+  bool starts_from_history() const override { return true; }
   void update(const Context& context, const int32_t* skip) override;
 
  protected:
-  void complete(const Context& context, int index, Operand& operand, QuantizeMode mode, const Tensor& dbias,
-                const Tensor& scratch) override;
+  void cast(const Context& context, int index, Operand& operand, QuantizeMode mode,
+            const ColumnSums& sums) override;
   int history_len() const override { return static_cast<int>(precision_.amax_history_len); }
 };
 
@@ -29,10 +30,11 @@ class OffRecipe final : public DelayedRecipe {
   const char* name() const override { return "off"; }
   bool quantizes() const override { return false; }
   bool fused() const override { return false; }
+  bool starts_from_history() const override { return false; }
 
  protected:
-  void complete(const Context& context, int index, Operand& operand, QuantizeMode mode, const Tensor& dbias,
-                const Tensor& scratch) override;
+  void cast(const Context& context, int index, Operand& operand, QuantizeMode mode,
+            const ColumnSums& sums) override;
 };
 
 /// Scales from the tensor itself. What TE calls Float8CurrentScaling.
@@ -42,12 +44,11 @@ class TensorwiseRecipe final : public Recipe {
       : Recipe(precision, num_layers) {}
   const char* name() const override { return "tensorwise"; }
   bool quantizes() const override { return true; }
-  bool fused() const override { return false; }
   void update(const Context& context, const int32_t* skip) override;
 
  protected:
-  void complete(const Context& context, int index, Operand& operand, QuantizeMode mode, const Tensor& dbias,
-                const Tensor& scratch) override;
+  void cast(const Context& context, int index, Operand& operand, QuantizeMode mode,
+            const ColumnSums& sums) override;
 };
 
 }  // namespace te::fp8

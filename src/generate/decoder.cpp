@@ -13,8 +13,7 @@ namespace {
 constexpr int64_t kFp8Rows = 16;
 
 config::Config decoder_config(config::Config config) {
-  config.precision.fp8_recipe = config::Fp8Recipe::tensorwise;  // the others need a history
-  config.precision.fp8_calibrate = false;
+  config.precision = fp8::without_state(config.precision);
   config.model.hidden_dropout = config.model.attention_dropout = 0.0;
   return config;
 }
@@ -173,10 +172,11 @@ void Decoder::pass(const Context& context, std::span<const Row> rows) {
 // --- the layers --------------------------------------------------------------------------------------------
 
 fp8::Operand Decoder::operand(const Tensor& hp, int64_t rows) const {
-  fp8::Operand result{.hp = first_rows(hp, rows)};
-  if (!recipe_->quantizes()) return result;
-  result.q.rowwise = {fp8_rows_.data, DType::e4m3, {rows, hp.cols()}};
-  result.q.scale_inv = fp8_scale_inv_;
+  fp8::Operand result;
+  result.hp = first_rows(hp, rows);
+  if (recipe_->quantizes())
+    result.rowwise = {
+        {fp8_rows_.data, DType::e4m3, {rows, hp.cols()}}, fp8_scale_inv_, kernels::ScaleLayout::tensor};
   return result;
 }
 
@@ -185,11 +185,11 @@ model::LayerActivations Decoder::activations(int64_t rows) const {
   a.x_in = first_rows(x_in_, rows);
   a.x_mid = first_rows(x_mid_, rows);
   a.norm1 = a.norm2 = {first_elements(statistics_.mean, rows), first_elements(statistics_.rstd, rows)};
-  a.qkv_input = a.fc1_input = operand(hidden_, rows);
-  a.qkv = first_rows(qkv_, rows);
-  a.proj_input = operand(attention_, rows);
-  a.fc1_out = first_rows(fc1_, rows);
-  a.fc2_input = operand(ffn_, rows);
+  a.attention.qkv_input = a.mlp.fc1_input = operand(hidden_, rows);
+  a.attention.qkv = first_rows(qkv_, rows);
+  a.attention.proj_input = operand(attention_, rows);
+  a.mlp.fc1_out = first_rows(fc1_, rows);
+  a.mlp.fc2_input = operand(ffn_, rows);
   return a;
 }
 
@@ -207,13 +207,13 @@ Tensor Decoder::forward(const Context& context, int64_t rows, int64_t appended) 
   embedding_->forward(context, row_of_ids(0), a.x_in, pass, scratch);
   Tensor residual = a.x_in, delta;
   for (size_t i = 0; i < layers_.size(); ++i) {
-    a.cache = caches_[i];
+    a.attention.cache = caches_[i];
     layers_[i].forward(context, residual, delta, a, pass, scratch);
     residual = a.x_mid;
     delta = scratch.delta;
   }
   const Tensor out = first_rows(hidden_, rows);
-  final_layernorm_->forward(context, residual, delta, a.x_in, a.norm1, {.hp = out});
+  final_layernorm_->forward(context, residual, delta, a.x_in, a.norm1, fp8::Target(out));
   return out;
 }
 

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "fp8/recipe.h"
 #include "parallel/launch.h"
 #include "parallel/process_grid.h"
 
@@ -29,7 +30,7 @@ config::Config run_config(const ModelSource& source, const RunOptions& options, 
         std::lcm(config.model.make_vocab_size_divisible_by, options.tensor);
   const bool fp32 = options.dtype == "fp32" || (options.dtype == "auto" && !cuda);
   config.precision.dtype = fp32 ? config::ComputeDType::fp32 : config::ComputeDType::bf16;
-  config.precision.fp8_recipe = config::Fp8Recipe::tensorwise;
+  config.precision = fp8::without_state(config.precision);
   config.precision.first_layers_bf16 = source.precision().first_layers_bf16;
   config.precision.last_layers_bf16 = source.precision().last_layers_bf16;
   if (!config::from_string(options.fp8, config.precision.fp8))

@@ -127,22 +127,23 @@ void DotProductAttention::forward_cached(const Context& context, const Tensor& q
 }
 
 void DotProductAttention::backward(const Context& context, const Tensor& qkv, const Tensor& o,
-                                   const Tensor& lse, const Tensor& d_o, const Tensor& dqkv,
-                                   const kernels::Fp8Output& cast, const Tensor& dbias, const Pass& pass,
+                                   const Tensor& lse, const Tensor& d_o, Target dqkv, const Pass& pass,
                                    const Scratch& scratch) const {
   kernels::attention_backward(context, {.shape = shape_for(pass),
                                         .qkv = qkv,
                                         .o = o,
                                         .lse = lse,
                                         .d_o = d_o,
-                                        .dqkv = dqkv,
+                                        .dqkv = dqkv.memory(),
                                         .workspace = scratch.attention,
                                         .dropout_seed = dropout_seed(pass),
                                         .document_start = pass.document_start});
-  if (!rope_.cos) return;
-  kernels::Rope rope = rotation(dqkv, true);
-  rope.out = cast;
-  if (dbias) rope.dbias = dbias, rope.scratch = scratch.column_sums;
+  if (!rope_.cos) return void(dqkv.values());
+  kernels::Rope rope = rotation(dqkv.memory(), true);
+  const Output output = dqkv.cast_in_place();
+  rope.out = output.fp8;
+  rope.dbias = output.sums.into;
+  rope.scratch = output.sums.scratch;
   kernels::rope(context, rope);
 }
 

@@ -7,6 +7,7 @@
 #include "kernels/attention/attention.h"
 #include "kernels/attention/decode.h"
 #include "kernels/rope/rope.h"
+#include "model/linear.h"
 #include "model/pass.h"
 #include "model/scratch.h"
 
@@ -39,13 +40,10 @@ class DotProductAttention {
   /// The same in a pass of cached rows: their keys and values enter the layer's cache, and o = attention against it.
   void forward_cached(const Context& context, const Tensor& qkv, const Tensor& o,
                       const kernels::KeyValueCache& cache, const Pass& pass) const;
-  /// True when the backward pass ends in the rotary embedding, which can cast its result.
-  bool can_cast() const { return static_cast<bool>(rope_.cos); }
-  /// dqkv from d_o; qkv is as forward() left it (rotated). With `cast` the result goes there alone, and its column sums
-  /// are added to dbias (may be empty).
+  /// The gradient of qkv from d_o; qkv is as forward() left it (rotated). The rotary embedding, where there is one, ends
+  /// the pass, and can cast its result.
   void backward(const Context& context, const Tensor& qkv, const Tensor& o, const Tensor& lse,
-                const Tensor& d_o, const Tensor& dqkv, const kernels::Fp8Output& cast, const Tensor& dbias,
-                const Pass& pass, const Scratch& scratch) const;
+                const Tensor& d_o, Target dqkv, const Pass& pass, const Scratch& scratch) const;
 
  private:
   kernels::Rope rotation(const Tensor& qkv, bool backward) const;

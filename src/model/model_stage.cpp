@@ -25,13 +25,14 @@ ModelStage::ModelStage(const config::Config& config, const parallel::Groups& gro
   build(config);
 }
 
-ModelStage::ModelStage(const config::Config& config)
+ModelStage::ModelStage(const config::Config& config, std::unique_ptr<fp8::Recipe> recipe)
     : config_(config),
       own_groups_(std::make_unique<parallel::Groups>(parallel::Groups::single())),
       groups_(own_groups_.get()),
       tensor_(groups_->tensor(), false, 1),
       dims_(Dimensions::of(config, tensor_)),
-      recipe_(fp8::make_recipe(config.precision, static_cast<int>(config.model.num_layers))) {
+      recipe_(recipe ? std::move(recipe)
+                     : fp8::make_recipe(config.precision, static_cast<int>(config.model.num_layers))) {
   build(config);
 }
 
@@ -97,10 +98,10 @@ void ModelStage::plan(MemoryPlan& plan, const Context& context, const StageSlots
   for (TransformerLayer& layer : layers_) layer.plan_weights(plan, scratch_);
   bool shared_planned[2] = {false, false};
   for (TransformerLayer& layer : layers_) {
-    if (shared_planned[layer.fp8()]) continue;
-    shared_planned[layer.fp8()] = true;
-    if (full_recompute(config_)) layer.plan_activations(plan, shared_[layer.fp8()], scratch_);
-    if (slots.wgrad == 0) layer.plan_gradients(plan, gradients_[layer.fp8()], scratch_, false);
+    if (shared_planned[layer.quantized()]) continue;
+    shared_planned[layer.quantized()] = true;
+    if (full_recompute(config_)) layer.plan_activations(plan, shared_[layer.quantized()], scratch_);
+    if (slots.wgrad == 0) layer.plan_gradients(plan, gradients_[layer.quantized()], scratch_, false);
   }
   deferred_.resize(static_cast<size_t>(slots.wgrad));
   for (auto& layers : deferred_) {
@@ -138,7 +139,7 @@ void ModelStage::bind(const Context& context) {
     for (Slot& slot : chunk.slots) {
       for (size_t i = 0; i < chunk.count; ++i) {
         const Tensor x_in = slot.layers[i].x_in;
-        slot.layers[i] = shared_[layers_[chunk.first + i].fp8()];
+        slot.layers[i] = shared_[layers_[chunk.first + i].quantized()];
         slot.layers[i].x_in = x_in;
       }
     }
@@ -184,7 +185,7 @@ Tensor ModelStage::input(const Place& place) const {
 }
 
 LayerGradients& ModelStage::gradients_of(size_t layer, const Place& place) {
-  if (place.wgrad_slot < 0) return gradients_[layers_[layer].fp8()];
+  if (place.wgrad_slot < 0) return gradients_[layers_[layer].quantized()];
   return deferred_[static_cast<size_t>(place.wgrad_slot)][layer];
 }
 
@@ -223,7 +224,7 @@ void ModelStage::forward(const Context& context, const Place& place, const Tenso
 void ModelStage::final_norm(const Context& context, const Tensor& residual, const Tensor& delta, Slot& slot) {
   before_use(context, units_.size() - 1, nullptr);
   final_layernorm_->forward(context, residual, delta, slot.final_x, slot.final_statistics,
-                            {.hp = slot.final_h});
+                            Target(slot.final_h));
 }
 
 void ModelStage::backward(const Context& context, const Place& place, const Tensor& tokens,
@@ -235,7 +236,7 @@ void ModelStage::backward(const Context& context, const Place& place, const Tens
   if (has_head(place.chunk)) {
     const LayerBelow last = below(chunk, chunk.first + chunk.count, place);
     final_layernorm_->backward_no_residual(context, slot.final_h, slot.final_x, slot.final_statistics,
-                                           scratch_.d_stream, last.output_grad_extras(pass), scratch_);
+                                           scratch_.d_stream, last.grad_target(pass, scratch_), scratch_);
     finished(context, units_.size() - 1, pass);
   }
   // 2'. Layers, last first.

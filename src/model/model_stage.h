@@ -46,8 +46,8 @@ class ModelStage {
  public:
   /// The groups must outlive the stage.
   ModelStage(const config::Config& config, const parallel::Groups& groups);
-  /// All of the model on one rank.
-  explicit ModelStage(const config::Config& config);
+  /// All of the model on one rank; with a recipe of the caller's, if there is one.
+  explicit ModelStage(const config::Config& config, std::unique_ptr<fp8::Recipe> recipe = nullptr);
   ModelStage(const ModelStage&) = delete;
   ~ModelStage();
 

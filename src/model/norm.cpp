@@ -25,7 +25,7 @@ void Norm::plan_statistics(MemoryPlan& plan, Statistics& statistics, int64_t tok
 }
 
 void Norm::forward(const Context& context, const Tensor& x, const Tensor& delta, const Tensor& sum,
-                   const Statistics& statistics, const OperandTarget& target) const {
+                   const Statistics& statistics, Target target) const {
   kernels::NormForward args;
   args.kind = layer_norm_ ? kernels::NormKind::layer : kernels::NormKind::rms;
   args.eps = eps_;
@@ -36,14 +36,15 @@ void Norm::forward(const Context& context, const Tensor& x, const Tensor& delta,
   if (bias_ != nullptr) args.beta = bias_->value;
   args.mean = statistics.mean;
   args.rstd = statistics.rstd;
-  args.y = target.hp;
-  args.y_fp8 = target.fp8;
+  const Output output = target.cast();
+  args.y = output.hp;
+  args.y_fp8 = output.fp8;
   kernels::norm_forward(context, args);
 }
 
 void Norm::run_backward(const Context& context, const Tensor& dy, const Tensor& x,
-                        const Statistics& statistics, const Tensor& residual, const Tensor& dx,
-                        const GradExtras& extras, const Scratch& scratch) const {
+                        const Statistics& statistics, const Tensor& residual, const Tensor& dx, Target target,
+                        const Scratch& scratch) const {
   kernels::NormBackward args;
   args.kind = layer_norm_ ? kernels::NormKind::layer : kernels::NormKind::rms;
   args.dy = dy;
@@ -55,21 +56,22 @@ void Norm::run_backward(const Context& context, const Tensor& dy, const Tensor& 
   args.dx = dx;
   args.dgamma = gain_->grad;
   if (bias_ != nullptr) args.dbeta = bias_->grad;
-  args.dbias = extras.dbias;
-  args.dx_fp8 = extras.fp8;
+  const Output output = target.besides();
+  args.dbias = output.sums.into;
+  args.dx_fp8 = output.fp8;
   args.scratch = scratch.norm_sums;
   kernels::norm_backward(context, args);
 }
 
 void Norm::backward(const Context& context, const Tensor& dy, const Tensor& x, const Statistics& statistics,
-                    const Tensor& d_stream, const GradExtras& extras, const Scratch& scratch) const {
-  run_backward(context, dy, x, statistics, d_stream, d_stream, extras, scratch);
+                    const Tensor& d_stream, Target target, const Scratch& scratch) const {
+  run_backward(context, dy, x, statistics, d_stream, d_stream, target, scratch);
 }
 
 void Norm::backward_no_residual(const Context& context, const Tensor& dy, const Tensor& x,
-                                const Statistics& statistics, const Tensor& d_stream,
-                                const GradExtras& extras, const Scratch& scratch) const {
-  run_backward(context, dy, x, statistics, {}, d_stream, extras, scratch);
+                                const Statistics& statistics, const Tensor& d_stream, Target target,
+                                const Scratch& scratch) const {
+  run_backward(context, dy, x, statistics, {}, d_stream, target, scratch);
 }
 
 }  // namespace te::model

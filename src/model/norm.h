@@ -24,20 +24,19 @@ class Norm {
 
   /// sum = x + delta (or x itself without a delta, when sum is x); target = norm(sum).
   void forward(const Context& context, const Tensor& x, const Tensor& delta, const Tensor& sum,
-               const Statistics& statistics, const OperandTarget& target) const;
-  /// d_stream += gradient of x through the norm, given dy; gains and biases accumulate. extras: of the linear whose dy
+               const Statistics& statistics, Target target) const;
+  /// d_stream += gradient of x through the norm, given dy; gains and biases accumulate. target: of the linear whose dy
   /// the new d_stream is.
   void backward(const Context& context, const Tensor& dy, const Tensor& x, const Statistics& statistics,
-                const Tensor& d_stream, const GradExtras& extras, const Scratch& scratch) const;
+                const Tensor& d_stream, Target target, const Scratch& scratch) const;
   /// The same without a residual path around the norm: d_stream = gradient of x.
   void backward_no_residual(const Context& context, const Tensor& dy, const Tensor& x,
-                            const Statistics& statistics, const Tensor& d_stream, const GradExtras& extras,
+                            const Statistics& statistics, const Tensor& d_stream, Target target,
                             const Scratch& scratch) const;
 
  private:
   void run_backward(const Context& context, const Tensor& dy, const Tensor& x, const Statistics& statistics,
-                    const Tensor& residual, const Tensor& dx, const GradExtras& extras,
-                    const Scratch& scratch) const;
+                    const Tensor& residual, const Tensor& dx, Target target, const Scratch& scratch) const;
   bool layer_norm_;
   float eps_;
   parameters::Parameter* gain_;

@@ -9,8 +9,6 @@
 
 namespace te::model {
 
-using fp8::Operand;
-
 namespace {
 
 // Large enough to fill a GPU with one product, small enough that logits stay below 1 GiB for the largest
@@ -38,7 +36,7 @@ parameters::Parameter* head_weight(const config::Config& config, parameters::Par
 }  // namespace
 
 OutputLayer::OutputLayer(const config::Config& config, parameters::ParameterStore& parameters,
-                         parameters::Parameter* tied, fp8::Recipe& recipe, parallel::TensorParallel& tensor)
+                         parameters::Parameter* tied, Recipe& recipe, parallel::TensorParallel& tensor)
     : Linear({.name = "output_layer", .layer = fp8::Recipe::kOutputLayer},
              head_weight(config, parameters, tied, tensor), recipe, tensor),
       dims_(Dimensions::of(config, tensor)),
@@ -49,16 +47,17 @@ void OutputLayer::plan(MemoryPlan& plan) {
   plan_weights(plan);
   plan.add(logits_, "output_layer.logits", MemoryKind::scratch, dims_.dtype, {chunk_, dims_.vocab});
   plan.add(losses_, "output_layer.losses", MemoryKind::data, DType::f32, {dims_.tokens});
-  if (fp8()) {
-    const auto storage = [&](fp8::QuantizedTensor& q, const std::string& name, DType format, int64_t width) {
-      plan.add(q.rowwise, "output_layer." + name + ".rowwise", MemoryKind::scratch, format, {chunk_, width});
-      plan.add(q.columnwise, "output_layer." + name + ".columnwise", MemoryKind::scratch, format,
-               {width, chunk_});
-      plan.add(q.scale_inv, "output_layer." + name + ".scale_inv", MemoryKind::scratch, DType::f32, {1});
-    };
-    storage(input_q_, "input", input_quantizer_.format(), dims_.hidden);
-    storage(grad_q_, "grad_output", grad_quantizer_.format(), dims_.vocab);
-  }
+  const auto storage = [&](const fp8::Quantizer& quantizer, Operand& operand, const char* name,
+                           int64_t width) {
+    quantizer.plan(plan, operand,
+                   {.name = std::string("output_layer.") + name,
+                    .rows = chunk_,
+                    .cols = width,
+                    .values = MemoryKind::scratch,
+                    .scales = MemoryKind::scratch});
+  };
+  storage(input_quantizer_, input_, "input", dims_.hidden);
+  storage(grad_quantizer_, grad_, "grad_output", dims_.vocab);
   if (tensor_.size() == 1) return;
   plan.add(statistics_, "output_layer.statistics", MemoryKind::scratch, DType::f32,
            {tensor_.size(), 3 * chunk_});
@@ -91,16 +90,12 @@ void OutputLayer::losses(const Context& context, const Tensor& logits, const Ten
                                                    .grad_scale = grad_scale});
 }
 
+// The last chunk may be shorter.
 Operand OutputLayer::operand(const Context& context, const fp8::Quantizer& quantizer, const Tensor& values,
-                             const fp8::QuantizedTensor& storage, const Pass& pass, bool transposed) const {
-  Operand operand{.hp = values};
-  if (quantizer.enabled()) {
-    // The last chunk may be shorter, and its transposed copy is dense all the same.
-    const Tensor &rows = storage.rowwise, &columns = storage.columnwise;
-    operand.q.rowwise = {rows.data, rows.dtype, values.shape};
-    if (transposed) operand.q.columnwise = {columns.data, columns.dtype, {values.cols(), values.rows()}};
-    operand.q.scale_inv = storage.scale_inv;
-  }
+                             const Operand& storage, const Pass& pass) const {
+  Operand operand = storage.first_rows(values.rows());
+  operand.hp = values;
+  operand.written();
   const ProfileLabel label(spec_.name);
   quantizer.complete(context, operand, pass.quantize_mode());
   return operand;
@@ -116,13 +111,13 @@ void OutputLayer::run(const Context& context, const Tensor& h, const Tensor& tar
     const int64_t rows = std::min(chunk_, dims_.tokens - begin);
     const Tensor states = whole.slice_rows(begin, rows), chunk = logits_.slice_rows(0, rows);
     // 2. Logits of the chunk.
-    const Operand input = operand(context, input_quantizer_, states, input_q_, pass, training);
+    const Operand input = operand(context, input_quantizer_, states, input_, pass);
     fprop(context, input, chunk, 0, rows, false);
     // 3. Loss per token; in training the logits become their gradient.
     losses(context, chunk, vector_rows(targets, begin, rows), vector_rows(losses_, begin, rows), grad_scale);
     if (!training) continue;
     // 4. Gradient of the head, then of the states, in their place.
-    const Operand grad = operand(context, grad_quantizer_, chunk, grad_q_, pass, true);
+    const Operand grad = operand(context, grad_quantizer_, chunk, grad_, pass);
     wgrad(context, grad, input);
     dgrad(context, grad, states, 0, rows);
   }

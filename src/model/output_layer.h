@@ -33,18 +33,18 @@ class OutputLayer : public Linear {
   void logits(const Context& context, const Tensor& h, const Tensor& out) const;
 
  private:
-  /// The operand of `values` in this layer's FP8 storage, cast if the quantizer says so. `transposed`: wgrad follows.
-  fp8::Operand operand(const Context& context, const fp8::Quantizer& quantizer, const Tensor& values,
-                       const fp8::QuantizedTensor& storage, const Pass& pass, bool transposed) const;
+  /// The operand of `values`, complete, quantized in `storage` if the quantizer says so.
+  Operand operand(const Context& context, const fp8::Quantizer& quantizer, const Tensor& values,
+                  const Operand& storage, const Pass& pass) const;
   void losses(const Context& context, const Tensor& logits, const Tensor& targets, const Tensor& losses,
               float grad_scale) const;
 
   Dimensions dims_;
   int64_t vocab_, chunk_;
-  Tensor logits_;                          ///< [chunk, slice of the padded vocabulary]
-  fp8::QuantizedTensor input_q_, grad_q_;  ///< of a chunk; empty without FP8
-  Tensor losses_;                          ///< [tokens] fp32
-  Tensor statistics_;                      ///< [ranks, 3, chunk] fp32, only with several tensor ranks
+  Tensor logits_;         ///< [chunk, slice of the padded vocabulary]
+  Operand input_, grad_;  ///< storage of a chunk's quantized forms
+  Tensor losses_;         ///< [tokens] fp32
+  Tensor statistics_;     ///< [ranks, 3, chunk] fp32, only with several tensor ranks
 };
 
 }  // namespace te::model

@@ -14,70 +14,71 @@
 
 namespace te::model {
 
+/// Projections back into the residual stream start smaller, by the depth of the stream (GPT-2's rule).
+double output_std(const config::ModelConfig& model);
+
 class ColumnParallelLinear : public Linear {
  public:
   /// Outputs come in blocks (q, k, v; gate, up), each cut among the ranks; a block's height in `blocks`.
   ColumnParallelLinear(std::string name, int layer, const std::vector<int64_t>& blocks, int64_t in, bool bias,
-                       double init_std, parameters::ParameterStore& parameters, fp8::Recipe& recipe,
+                       double init_std, parameters::ParameterStore& parameters, Recipe& recipe,
                        parallel::TensorParallel& tensor);
 
   /// What is in work with sequence parallelism: every layer's, also where layers share a set of activations.
   void plan_share(MemoryPlan& plan, const Dimensions& dims, Scratch& scratch);
-  void plan_input(MemoryPlan& plan, fp8::Operand& input, const Dimensions& dims, Scratch& scratch, bool saved,
+  void plan_input(MemoryPlan& plan, Operand& input, const Dimensions& dims, Scratch& scratch, bool saved,
                   bool hp_exists = false) const;
-  void plan_grad(MemoryPlan& plan, fp8::Operand& grad, const Dimensions& dims, Scratch& scratch,
+  void plan_grad(MemoryPlan& plan, Operand& grad, const Dimensions& dims, Scratch& scratch,
                  bool deferred) const;
 
   /// The target for the producer of x, [stream, in].
-  OperandTarget input_target(fp8::Operand& input, const Pass& pass);
-  /// y [tokens, out] = x W^T + b, and unless the linear is FP8 the activation of y, if that is asked for.
-  void forward(const Context& context, fp8::Operand& input, const Tensor& y, const Pass& pass,
-               const ActivationOutput& activation = {});
+  Target input_target(Operand& input, const Pass& pass);
+  /// y [tokens, out] = x W^T + b, and unless the linear is quantized the activation of y, if that is asked for.
+  void forward(const Context& context, Operand& input, const Tensor& y, const Pass& pass,
+               const EpilogueActivation& activation = {});
   /// Makes an input ready for wgrad when it was recomputed and not run through forward().
-  void complete_input(const Context& context, fp8::Operand& input, const Pass& pass);
+  void complete_input(const Context& context, Operand& input, const Pass& pass);
 
-  /// The target for the producer of dy [tokens, out]; tells in grad.quantized whether the producer writes FP8 (and
-  /// then adds the bias gradient).
-  OperandTarget grad_target(fp8::Operand& grad, const Pass& pass) const;
+  /// The target for the producer of dy [tokens, out].
+  Target grad_target(Operand& grad, const Pass& pass, const Scratch& scratch) const;
   /// dx [stream, in] = dy W; W's gradient += dy^T x unless that is deferred; b's gradient += column sums of dy, unless
   /// the producer has added them.
-  void backward(const Context& context, fp8::Operand& grad, const fp8::Operand& input, const Tensor& dx,
+  void backward(const Context& context, Operand& grad, const Operand& input, const Tensor& dx,
                 const Pass& pass, const Scratch& scratch, bool deferred);
 
  private:
-  void gather_input(const Context& context, fp8::Operand& input, const Pass& pass,
-                    const parallel::TensorParallel::Work& work);
-  fp8::Operand share_;  ///< sequence parallelism: this rank's tokens of the input in work
+  void complete_rows(const Context& context, Operand& input, const Pass& pass,
+                     const parallel::TensorParallel::Work& work);
+  Operand share_;  ///< sequence parallelism: this rank's tokens of the input in work
 };
 
 class RowParallelLinear : public Linear {
  public:
   RowParallelLinear(std::string name, int layer, int64_t in, int64_t out, bool bias, double init_std,
-                    parameters::ParameterStore& parameters, fp8::Recipe& recipe,
-                    parallel::TensorParallel& tensor);
+                    parameters::ParameterStore& parameters, Recipe& recipe, parallel::TensorParallel& tensor);
 
-  void plan_input(MemoryPlan& plan, fp8::Operand& input, const Dimensions& dims, Scratch& scratch, bool saved,
+  void plan_input(MemoryPlan& plan, Operand& input, const Dimensions& dims, Scratch& scratch, bool saved,
                   bool hp_exists) const {
     plan_operand(plan, input, dims, scratch, saved, hp_exists);
   }
-  void plan_grad(MemoryPlan& plan, fp8::Operand& grad, const Dimensions& dims, Scratch& scratch,
+  void plan_grad(MemoryPlan& plan, Operand& grad, const Dimensions& dims, Scratch& scratch,
                  bool deferred) const;
 
   /// The target for the producer of x, [tokens, in].
-  OperandTarget input_target(fp8::Operand& input, const Pass& pass) const;
-  void complete_input(const Context& context, fp8::Operand& input, const Pass& pass) const;
+  Target input_target(Operand& input, const Pass& pass) const;
+  void complete_input(const Context& context, Operand& input, const Pass& pass) const;
   /// y [stream, out] = the sum over the ranks of x W^T, + b.
-  void forward(const Context& context, fp8::Operand& input, const Tensor& y, const Pass& pass,
+  void forward(const Context& context, Operand& input, const Tensor& y, const Pass& pass,
                const Scratch& scratch);
 
-  /// For the producer of dy [stream, out], which then has to do all of it.
-  GradExtras grad_extras(fp8::Operand& grad, const Pass& pass) const;
-  /// From dy [stream, out]: dx [tokens, in] = dy W; W's gradient += dy^T x unless that is deferred; b's gradient. What the
-  /// producer was given is done. With `activation`, unless the linear is FP8: instead of dx, which is scratch then, the
-  /// gradient of the activation that made x.
-  void backward(const Context& context, const Tensor& dy, fp8::Operand& grad, const fp8::Operand& input,
+  /// The target for the producer of dy [stream, out], which keeps dy itself.
+  Target grad_target(Operand& grad, const Pass& pass, const Scratch& scratch) const;
+  /// From dy [stream, out]: dx [tokens, in] = dy W; W's gradient += dy^T x unless that is deferred; b's gradient. With
+  /// `activation`, unless the linear is quantized: instead of dx, which is scratch then, the gradient of the activation
+  /// that made x.
+  void backward(const Context& context, const Tensor& dy, Operand& grad, const Operand& input,
                 const Tensor& dx, const Pass& pass, const Scratch& scratch, bool deferred,
-                const ActivationGradient& activation = {});
+                const EpilogueActivation& activation = {});
 };
 
 }  // namespace te::model

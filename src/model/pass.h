@@ -33,7 +33,7 @@ struct Pass {
   /// twice.
   fp8::QuantizeMode quantize_mode() const {
     const bool training = kind == PassKind::train;
-    return {.record_amax = training, .count = training && count_fp8};
+    return {.record_amax = training, .count = training && count_fp8, .columnwise = !evaluating()};
   }
   Pass recomputed() const {
     Pass pass = *this;

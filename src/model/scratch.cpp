@@ -46,7 +46,6 @@ void Scratch::plan(MemoryPlan& plan, const Dimensions& dims, bool fp8, bool reco
     if (recompute_inputs) add(input_columnwise, "scratch.input_columnwise", DType::u8, {in});
     add(grad_rowwise, "scratch.grad_rowwise", DType::u8, {out});
     add(grad_columnwise, "scratch.grad_columnwise", DType::u8, {out});
-    add(grad_scale_inv, "scratch.grad_scale_inv", DType::f32, {1});
   }
   if (dims.stream < tokens) {
     add(whole, "scratch.whole", dims.dtype, {tokens, dims.hidden});

@@ -35,7 +35,6 @@ struct Scratch {
   Tensor input_columnwise;
   Tensor grad_rowwise;  ///< tokens x widest output, FP8
   Tensor grad_columnwise;
-  Tensor grad_scale_inv;  ///< [1]
   // With sequence parallelism: what travels between a share of the tokens and all of them.
   Tensor whole;               ///< [tokens, hidden]
   Tensor share_hp;            ///< [stream, hidden]

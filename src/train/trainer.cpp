@@ -131,9 +131,8 @@ void Trainer::keep_tokenizer_of(const std::filesystem::path& origin) const {
 // them in linear_qkv and linear_fc1 (docs/experiments.md). So the first microbatch runs a few times before step 1 for its
 // amaxes alone; its gradients are dropped.
 void Trainer::calibrate() {
-  const bool delayed = config_.precision.fp8 != config::Fp8Mode::off &&
-                       config_.precision.fp8_recipe == config::Fp8Recipe::delayed;
-  if (!delayed || config_.precision.fp8_calibration_passes == 0) return;
+  const bool needed = runner_.model().recipe().starts_from_history();
+  if (!needed || config_.precision.fp8_calibration_passes == 0) return;
   read_batch(0, batches_[0]);
   // The same on all data ranks.
   const data::Batch first =

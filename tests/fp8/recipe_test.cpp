@@ -39,7 +39,15 @@ struct Storage {
       : rowwise(context, format, {rows, cols}),
         columnwise(context, format, {cols, rows}),
         scale_inv(context, DType::f32, {1}) {}
-  fp8::QuantizedTensor get() const { return {rowwise, columnwise, scale_inv}; }
+  /// An operand with these values, which a producer has written.
+  fp8::Operand operand(const Tensor& hp) const {
+    fp8::Operand result;
+    result.hp = hp;
+    result.rowwise = {rowwise, scale_inv, kernels::ScaleLayout::tensor};
+    result.columnwise = {columnwise, scale_inv, kernels::ScaleLayout::tensor};
+    result.written();
+    return result;
+  }
   bool operator==(const Storage& other) const {
     return rowwise.raw() == other.rowwise.raw() && columnwise.raw() == other.columnwise.raw() &&
            scale_inv.raw() == other.scale_inv.raw();
@@ -67,9 +75,8 @@ class Bench {
     TestTensor hp(context_, DType::f32, {rows, cols}), back(context_, DType::f32, {rows, cols});
     hp.fill(values);
     Storage storage(context_, quantizer.format(), rows, cols);
-    fp8::Operand operand{hp, storage.get(), false};
+    fp8::Operand operand = storage.operand(hp);
     quantizer.complete(context_, operand, mode);
-    EXPECT_TRUE(operand.quantized);
     kernels::dequantize(context_, storage.rowwise, storage.scale_inv.get().as<float>(), back);
     const std::vector<uint8_t> row = storage.rowwise.raw(), column = storage.columnwise.raw();
     for (int64_t r = 0; r < rows; ++r) {
@@ -250,9 +257,11 @@ TEST(DelayedRecipe, ProducersAndSeparateCastsAgree) {
     for (int i = 0; i < 2; ++i) bench.recipe().table().scale_of(i).as<float>()[0] = 300.0f;
     TestTensor hp(context, DType::bf16, {kRows, cols});
     Storage fused(context, DType::e4m3, kRows, cols), separate(context, DType::e4m3, kRows, cols);
-    produce(Tensor{}, bench.quantizer(0).producer_output(fused.get(), mode));
-    produce(hp.get(), kernels::Fp8Output{});
-    fp8::Operand operand{hp, separate.get(), false};
+    fp8::Operand by_producer = fused.operand({});
+    produce(bench.quantizer(0).target(by_producer, mode).cast());
+    bench.quantizer(0).complete(context, by_producer, mode);  // finds nothing left to do
+    fp8::Operand operand = separate.operand(hp);
+    produce(fp8::Target(hp).cast());
     bench.quantizer(1).complete(context, operand, mode);
     EXPECT_TRUE(fused == separate);
     EXPECT_EQ(bench.amax(0), bench.amax(1));
@@ -264,18 +273,18 @@ TEST(DelayedRecipe, ProducersAndSeparateCastsAgree) {
     EXPECT_GT(bench.counters(0).saturated, 0u);
   };
   compare(
-      [&](const Tensor& y, const kernels::Fp8Output& y_fp8) {
+      [&](const fp8::Output& output) {
         TestTensor rstd(context, DType::f32, {kRows});
         kernels::NormForward args;
         args.kind = kernels::NormKind::rms;
-        args.x = x, args.gamma = gamma, args.rstd = rstd, args.y = y, args.y_fp8 = y_fp8;
+        args.x = x, args.gamma = gamma, args.rstd = rstd, args.y = output.hp, args.y_fp8 = output.fp8;
         kernels::norm_forward(context, args);
       },
       kCols);
   compare(
-      [&](const Tensor& y, const kernels::Fp8Output& y_fp8) {
+      [&](const fp8::Output& output) {
         kernels::activation_forward(
-            context, {.kind = kernels::ActivationKind::swiglu, .x = x, .y = y, .y_fp8 = y_fp8});
+            context, {.kind = kernels::ActivationKind::swiglu, .x = x, .y = output.hp, .y_fp8 = output.fp8});
       },
       kCols / 2);
 }

@@ -19,6 +19,7 @@ struct Case {
   DType a, b, out;
   bool trans_a, trans_b, accumulate, bias;
   bool fast = false;
+  bool by_rows = false;  ///< FP8: a scale per row of a and of b
 };
 
 /// The operands of a case on one device; the seeds make both devices' the same.
@@ -28,19 +29,23 @@ struct Operands {
         b(context, c.b, c.trans_b ? Shape{c.n, c.k} : Shape{c.k, c.n}),
         out(context, c.out, {c.m, c.n}),
         bias(context, c.out, {c.n}),
-        a_scale(context, DType::f32, {1}),
-        b_scale(context, DType::f32, {1}),
+        a_scale(context, DType::f32, {c.by_rows ? c.m : 1}),
+        b_scale(context, DType::f32, {c.by_rows ? c.n : 1}),
         args{a, b, out, c.trans_a, c.trans_b, c.accumulate} {
     a.fill_normal(1, is_fp8(c.a) ? 30.0f : 1.0f);
     b.fill_normal(2, is_fp8(c.b) ? 30.0f : 1.0f);
     bias.fill_normal(3, 5.0f);
-    a_scale.fill_value(0.03f);
-    b_scale.fill_value(0.07f);
+    if (c.by_rows) {
+      a_scale.fill_normal(5, 0.005f, 0.03f), b_scale.fill_normal(6, 0.01f, 0.07f);
+    } else {
+      a_scale.fill_value(0.03f), b_scale.fill_value(0.07f);
+    }
     if (c.accumulate) out.fill_normal(4, 10.0f);  // otherwise it stays poisoned with NaN
     if (c.bias) args.bias = bias;
     if (is_fp8(c.a)) {
-      args.a_scale_inv = a_scale.get().as<float>();
-      args.b_scale_inv = b_scale.get().as<float>();
+      const ScaleLayout layout = c.by_rows ? ScaleLayout::rows : ScaleLayout::tensor;
+      args.a = {a, a_scale, layout};
+      args.b = {b, b_scale, layout};
       args.fast_accumulation = c.fast;
     }
   }
@@ -116,6 +121,19 @@ TEST(GemmGpu, Fp8AgainstReference) {
       for (DType out : {DType::f32, DType::bf16})
         for (int bits = 0; bits < 8; ++bits)
           check(gpu, {m, n, k, a, b, out, false, true, (bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0});
+}
+
+TEST(GemmGpu, Fp8WithAScalePerRowAgainstReference) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  set_gemm_autotune(GemmAutotune::on);
+  const int64_t sizes[][3] = {{16, 16, 16}, {144, 272, 48}, {256, 512, 1024}};
+  for (const auto& [m, n, k] : sizes)
+    for (const auto& [a, b] : {std::pair{DType::e4m3, DType::e4m3}, {DType::e5m2, DType::e4m3}})
+      for (DType out : {DType::f32, DType::bf16})
+        for (int bits = 0; bits < 8; ++bits)
+          check(gpu,
+                {m, n, k, a, b, out, false, true, (bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0, true});
 }
 
 TEST(GemmGpu, Fp8OfSmallIntegersIsExact) {

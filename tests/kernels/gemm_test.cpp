@@ -52,11 +52,12 @@ void check(const Context& context, const Case& c) {
   TestTensor b(context, c.b, c.trans_b ? Shape{c.n, c.k} : Shape{c.k, c.n});
   TestTensor out(context, c.out, {c.m, c.n});
   TestTensor bias(context, c.out, {c.n});
-  TestTensor scales(context, DType::f32, {2});
+  TestTensor a_scale(context, DType::f32, {1}), b_scale(context, DType::f32, {1});
   a.fill_normal(1, is_fp8(c.a) ? 30.0f : 1.0f);
   b.fill_normal(2, is_fp8(c.b) ? 30.0f : 1.0f);
   bias.fill_normal(3, 5.0f);
-  scales.fill({0.03f, 0.07f});
+  a_scale.fill({0.03f});
+  b_scale.fill({0.07f});
   if (c.accumulate) out.fill_normal(4, 10.0f);  // otherwise it stays poisoned with NaN
   const std::vector<float> old = out.floats();
 
@@ -64,8 +65,8 @@ void check(const Context& context, const Case& c) {
   if (c.bias) args.bias = bias;
   double scale = 1.0;
   if (is_fp8(c.a)) {
-    args.a_scale_inv = scales.get().as<float>();
-    args.b_scale_inv = scales.get().as<float>() + 1;
+    args.a = {a, a_scale, ScaleLayout::tensor};
+    args.b = {b, b_scale, ScaleLayout::tensor};
     scale = double{0.03f} * double{0.07f};
   }
   gemm(context, args);
@@ -103,6 +104,52 @@ TEST(Gemm, Fp8AgainstTheExactProductOfTheDecodedValues) {
       for (DType out : {DType::f32, DType::bf16})
         for (int bits = 0; bits < 4; ++bits)
           check(context, {m, n, k, a, b, out, false, true, (bits & 1) != 0, (bits & 2) != 0});
+}
+
+// A scale per row of each operand: as the product of the operands that have been multiplied by them.
+TEST(Gemm, Fp8WithAScalePerRow) {
+  const Context context = Context::cpu();
+  constexpr int64_t kM = 144, kN = 272, kK = 48;
+  TestTensor a(context, DType::e5m2, {kM, kK}), b(context, DType::e4m3, {kN, kK});
+  TestTensor a_scales(context, DType::f32, {kM}), b_scales(context, DType::f32, {kN}),
+      bias(context, DType::f32, {kN});
+  a.fill_normal(1, 30.0f), b.fill_normal(2, 30.0f), bias.fill_normal(3, 5.0f);
+  a_scales.fill_normal(4, 0.1f), b_scales.fill_normal(5, 0.1f);
+  for (const bool accumulate : {false, true}) {
+    TestTensor out(context, DType::f32, {kM, kN});
+    out.fill_normal(6, 10.0f);
+    const std::vector<float> old = out.floats();
+    gemm(context, {.a = {a, a_scales, ScaleLayout::rows},
+                   .b = {b, b_scales, ScaleLayout::rows},
+                   .out = out,
+                   .trans_b = true,
+                   .accumulate = accumulate,
+                   .bias = bias});
+    const auto av = a.floats(), bv = b.floats(), as = a_scales.floats(), bs = b_scales.floats(),
+               actual = out.floats();
+    for (int64_t r = 0; r < kM; ++r) {
+      for (int64_t c = 0; c < kN; ++c) {
+        double sum = 0, size = 1;
+        for (int64_t k = 0; k < kK; ++k) {
+          const double term = double{av[r * kK + k]} * bv[c * kK + k] * as[r] * bs[c];
+          sum += term, size += std::abs(term);
+        }
+        sum += bias.floats()[c] + (accumulate ? old[r * kN + c] : 0.0f);
+        ASSERT_NEAR(actual[r * kN + c], sum, 1e-6 * (size + std::abs(sum) + 20)) << r << " " << c;
+      }
+    }
+  }
+}
+
+TEST(Gemm, SlicesTakeTheirScalesAlong) {
+  const Context context = Context::cpu();
+  TestTensor values(context, DType::e4m3, {32, 16}), scales(context, DType::f32, {32}),
+      one(context, DType::f32, {1});
+  const Matrix rows = Matrix{values, scales, ScaleLayout::rows}.slice_rows(16, 8);
+  EXPECT_EQ(rows.rows(), 8);
+  EXPECT_EQ(rows.scales.numel(), 8);
+  EXPECT_EQ(rows.scales.as<float>(), scales.get().as<float>() + 16);
+  EXPECT_EQ((Matrix{values, one, ScaleLayout::tensor}.slice_rows(16, 8).scales.data), one.get().data);
 }
 
 TEST(Gemm, Bf16ResultIsRoundedOnce) {
@@ -146,13 +193,16 @@ TEST(Gemm, RejectsWhatTheContractExcludes) {
   TestTensor odd(context, DType::e4m3, {8, 32}), odd_y(context, DType::bf16, {8, 48}),
       f(context, DType::f32, {16, 32}), fw(context, DType::f32, {48, 32});
   TestTensor scale(context, DType::f32, {1}), bias(context, DType::f32, {48});
-  const float* s = scale.get().as<float>();
+  const auto by_tensor = [&](TestTensor& values) { return Matrix{values, scale, ScaleLayout::tensor}; };
+  const auto by_rows = [&](TestTensor& values) { return Matrix{values, scale, ScaleLayout::rows}; };
   EXPECT_THROW(gemm(context, {x, w, y}), InternalError);  // k disagrees
   EXPECT_THROW(gemm(context, {f, w, y, false, true}), InternalError);
   EXPECT_THROW(gemm(context, {x, w, y, false, true, false, bias}), InternalError);  // fp32 bias, bf16 out
   EXPECT_THROW(gemm(context, {x8, w8, y, false, true}), InternalError);             // no scales
-  EXPECT_THROW(gemm(context, {x8, v8, y, false, true, false, {}, s, s}), InternalError);
-  EXPECT_THROW(gemm(context, {odd, w8, odd_y, false, true, false, {}, s, s}), InternalError);
+  EXPECT_THROW(gemm(context, {by_tensor(x8), by_tensor(v8), y, false, true}), InternalError);
+  EXPECT_THROW(gemm(context, {by_tensor(odd), by_tensor(w8), odd_y, false, true}), InternalError);
+  EXPECT_THROW(gemm(context, {by_rows(x8), by_tensor(w8), y, false, true}), InternalError);  // too few scales
+  EXPECT_THROW(gemm(context, {Matrix{x, scale, ScaleLayout::tensor}, w, y, false, true}), InternalError);
   EXPECT_EQ(gemm_flops({x, w, y, false, true}), 2 * 16 * 48 * 32);
 }
 

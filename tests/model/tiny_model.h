@@ -44,9 +44,13 @@ inline config::Config tiny_config(config::Family family) {
 class TinyModel {
  public:
   explicit TinyModel(const config::Config& config, Context context = Context::cpu())
+      : TinyModel(config, nullptr, std::move(context)) {}
+  /// With a recipe of the test's own.
+  TinyModel(const config::Config& config, std::unique_ptr<fp8::Recipe> recipe,
+            Context context = Context::cpu())
       : config_(config),
         context_(std::move(context)),
-        model_(config),
+        model_(config, std::move(recipe)),
         optimizer_(config, model_.parameters(), model_.groups()) {
     config::validate(config);
     model_.plan(plan_, context_);

@@ -109,7 +109,8 @@ OpCost op_cost(const EmbeddingBackward& args) {
 }
 
 OpCost op_cost(const Gemm& args) {
-  OpCost cost = moves({args.a, args.b, args.out, args.accumulate ? args.out : Tensor{}, args.bias});
+  OpCost cost =
+      moves({args.a.values, args.b.values, args.out, args.accumulate ? args.out : Tensor{}, args.bias});
   cost.flops = static_cast<double>(gemm_flops(args));
   return cost;
 }

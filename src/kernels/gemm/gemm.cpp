@@ -20,19 +20,29 @@ constexpr int64_t kTileRows = 128;
 constexpr int64_t kTileCols = 256;
 constexpr int64_t kFp8Multiple = 16;
 
+void check_scales(const char* name, const Matrix& matrix) {
+  TE_CHECK(matrix.layout != ScaleLayout::none && matrix.scales, "gemm: FP8 operand {} has no scales", name);
+  check_dtype("gemm", "scales", matrix.scales, DType::f32);
+  const int64_t count = matrix.layout == ScaleLayout::rows ? matrix.rows() : 1;
+  TE_CHECK(matrix.scales.numel() == count, "gemm: operand {} {} has {} scales, must have {}", name,
+           matrix.values.shape.str(), matrix.scales.numel(), count);
+}
+
 void check_operands(const Gemm& args) {
   TE_CHECK(args.a && args.b && args.out, "gemm: tensor a, b or out is missing");
-  if (is_fp8(args.a.dtype) || is_fp8(args.b.dtype)) {
-    TE_CHECK(is_fp8(args.a.dtype) && is_fp8(args.b.dtype), "gemm: a is {}, b is {}: both or none must be FP8",
-             dtype_name(args.a.dtype), dtype_name(args.b.dtype));
-    TE_CHECK(args.a.dtype == DType::e4m3 || args.b.dtype == DType::e4m3, "gemm: a and b are both E5M2");
+  if (is_fp8(args.a.dtype()) || is_fp8(args.b.dtype())) {
+    TE_CHECK(is_fp8(args.a.dtype()) && is_fp8(args.b.dtype()),
+             "gemm: a is {}, b is {}: both or none must be FP8", dtype_name(args.a.dtype()),
+             dtype_name(args.b.dtype()));
+    TE_CHECK(args.a.dtype() == DType::e4m3 || args.b.dtype() == DType::e4m3, "gemm: a and b are both E5M2");
     TE_CHECK(!args.trans_a && args.trans_b, "gemm: FP8 operands must be a [m, k] and b [n, k] with trans_b");
-    TE_CHECK(args.a_scale_inv != nullptr && args.b_scale_inv != nullptr,
-             "gemm: FP8 operands need a_scale_inv and b_scale_inv");
+    check_scales("a", args.a);
+    check_scales("b", args.b);
+    TE_CHECK(args.a.layout == args.b.layout, "gemm: the scales of a and b have different layouts");
   } else {
-    check_hp("gemm", "a", args.a);
-    check_dtype("gemm", "b", args.b, args.a.dtype);
-    TE_CHECK(args.a_scale_inv == nullptr && args.b_scale_inv == nullptr, "gemm: scales go with FP8 operands");
+    check_hp("gemm", "a", args.a.values);
+    check_dtype("gemm", "b", args.b.values, args.a.dtype());
+    TE_CHECK(!args.a.scales && !args.b.scales, "gemm: scales go with FP8 operands");
   }
   check_hp("gemm", "out", args.out);
 }
@@ -41,21 +51,21 @@ void check_args(const Gemm& args) {
   check_operands(args);
   const auto [m, n, k] = gemm_size(args);
   const int64_t b_k = args.trans_b ? args.b.cols() : args.b.rows();
-  TE_CHECK(b_k == k, "gemm: a {} and b {} disagree on k: {} and {}", args.a.shape.str(), args.b.shape.str(),
-           k, b_k);
+  TE_CHECK(b_k == k, "gemm: a {} and b {} disagree on k: {} and {}", args.a.values.shape.str(),
+           args.b.values.shape.str(), k, b_k);
   TE_CHECK(args.out.rows() == m && args.out.cols() == n, "gemm: out has shape {}, must be [{}, {}]",
            args.out.shape.str(), m, n);
   if (args.bias) {
     check_dtype("gemm", "bias", args.bias, args.out.dtype);
     check_shape("gemm", "bias", args.bias, {n});
   }
-  if (is_fp8(args.a.dtype)) {
+  if (is_fp8(args.a.dtype())) {
     TE_CHECK(m % kFp8Multiple == 0, "gemm: rows of FP8 tensor a {} must be a multiple of 16",
-             args.a.shape.str());
+             args.a.values.shape.str());
     TE_CHECK(n % kFp8Multiple == 0, "gemm: rows of FP8 tensor b {} must be a multiple of 16",
-             args.b.shape.str());
+             args.b.values.shape.str());
     TE_CHECK(k % kFp8Multiple == 0, "gemm: columns of FP8 tensor a {} must be a multiple of 16",
-             args.a.shape.str());
+             args.a.values.shape.str());
   }
 }
 
@@ -80,7 +90,7 @@ struct Product {
   GemmSize size;
   const float* a;
   const float* b;
-  float scale;
+  float scale;  ///< of ScaleLayout::tensor, else 1
 
   void multiply(int64_t row, int64_t col, int64_t rows, int64_t cols, float beta, float* c,
                 int64_t ldc) const {
@@ -91,9 +101,26 @@ struct Product {
                      ldc);
   }
 
+  /// ScaleLayout::rows: sums [rows, cols] times the scales of their row of a and of b.
+  void scale_sums(int64_t row, int64_t col, int64_t rows, int64_t cols, float* sums) const {
+    const float *of_a = args.a.scales.as<float>() + row, *of_b = args.b.scales.as<float>() + col;
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t c = 0; c < cols; ++c) sums[r * cols + c] = sums[r * cols + c] * of_a[r] * of_b[c];
+  }
+  bool scaled_by_rows() const { return args.a.layout == ScaleLayout::rows; }
+
   void fp32_tile(int64_t row, int64_t col, int64_t rows, int64_t cols) const {
     float* out = args.out.as<float>() + row * size.n + col;
-    multiply(row, col, rows, cols, args.accumulate ? 1.0f : 0.0f, out, size.n);
+    if (scaled_by_rows()) {
+      static thread_local std::vector<float> tile(kTileRows * kTileCols);
+      multiply(row, col, rows, cols, 0.0f, tile.data(), cols);
+      scale_sums(row, col, rows, cols, tile.data());
+      for (int64_t r = 0; r < rows; ++r)
+        for (int64_t c = 0; c < cols; ++c)
+          out[r * size.n + c] = tile[r * cols + c] + (args.accumulate ? out[r * size.n + c] : 0.0f);
+    } else {
+      multiply(row, col, rows, cols, args.accumulate ? 1.0f : 0.0f, out, size.n);
+    }
     if (!args.bias) return;
     const float* bias = args.bias.as<float>() + col;
     for (int64_t r = 0; r < rows; ++r)
@@ -103,6 +130,7 @@ struct Product {
   void bf16_tile(int64_t row, int64_t col, int64_t rows, int64_t cols) const {
     static thread_local std::vector<float> tile(kTileRows * kTileCols);
     multiply(row, col, rows, cols, 0.0f, tile.data(), cols);
+    if (scaled_by_rows()) scale_sums(row, col, rows, cols, tile.data());
     const bfloat16* bias = args.bias ? args.bias.as<bfloat16>() + col : nullptr;
     for (int64_t r = 0; r < rows; ++r) {
       float* sum = tile.data() + r * cols;
@@ -120,8 +148,9 @@ void gemm_cpu(const Gemm& args) {
   // The copies live as long as the thread: a training step multiplies the same sizes again and again.
   static thread_local std::vector<float> a_buffer, b_buffer;
   const GemmSize size = gemm_size(args);
-  const float scale = is_fp8(args.a.dtype) ? *args.a_scale_inv * *args.b_scale_inv : 1.0f;
-  const Product product{args, size, widen(args.a, a_buffer), widen(args.b, b_buffer), scale};
+  const bool whole = args.a.layout == ScaleLayout::tensor;
+  const float scale = whole ? *args.a.scales.as<float>() * *args.b.scales.as<float>() : 1.0f;
+  const Product product{args, size, widen(args.a.values, a_buffer), widen(args.b.values, b_buffer), scale};
 #pragma omp parallel for collapse(2) schedule(dynamic)
   for (int64_t row = 0; row < size.m; row += kTileRows) {
     for (int64_t col = 0; col < size.n; col += kTileCols) {
@@ -144,7 +173,7 @@ GemmSize gemm_size(const Gemm& args) {
 
 void gemm(const Context& context, const Gemm& args) {
   check_args(args);
-  TE_CHECK(!context.is_cuda() || args.a.dtype != DType::f32 || args.out.dtype == DType::f32,
+  TE_CHECK(!context.is_cuda() || args.a.dtype() != DType::f32 || args.out.dtype == DType::f32,
            "gemm: fp32 operands need an fp32 out on a GPU");
   TE_DISPATCH_CUDA(context, gemm, args);
   gemm_cpu(args);

@@ -1,13 +1,14 @@
 // Matrix products: cuBLASLt on a GPU; OpenBLAS on the CPU, on values rounded exactly as the GPU rounds them.
 //
-//   out[m, n] = (accumulate ? out : 0) + a_scale_inv * b_scale_inv * op(a) * op(b) + bias[n]
+//   out[m, n] = (accumulate ? out : 0) + op(a) * op(b) + bias[n]
 //
 // All matrices are dense and row-major; op(x) is x or its transpose. With y = x W^T, W [N, K]:
 //   fprop  y [M, N]  = x [M, K] * W^T          trans_b
 //   dgrad  dx [M, K] = dy [M, N] * W
 //   wgrad  dW [N, K] += dy^T * x               trans_a, accumulate
 // FP8 operands (E4M3 or E5M2, not both E5M2) exist only in the form a [m, k], b [n, k] with trans_b: the
-// transposed copies of fp8_output.h bring dgrad and wgrad into it. FP32 operands give an FP32 result (without
+// transposed copies of fp8_output.h bring dgrad and wgrad into it. Their inverse scales (matrix.h; both of one layout)
+// multiply the finished sums: sum * a_scale[row] * b_scale[column]. FP32 operands give an FP32 result (without
 // TF32; on the CPU a BF16 one too), BF16 and FP8 operands a BF16 or FP32 one. Products and sums are FP32; the
 // result is rounded once. An accumulating product with a BF16 result (wgrad into BF16 main gradients) adds the
 // old value in FP32; cuBLASLt may round the product to BF16 before that. Products with an activation: gemm_activation.h.
@@ -23,20 +24,18 @@
 
 #include "core/device.h"
 #include "core/tensor.h"
+#include "kernels/gemm/matrix.h"
 
 namespace te::kernels {
 
 struct Gemm {
-  Tensor a;    ///< [m, k], or [k, m] with trans_a; fp32, bf16 or FP8; of any rank, seen as [rows, cols]
-  Tensor b;    ///< [k, n], or [n, k] with trans_b; same dtype as a (FP8: either format)
+  Matrix a;    ///< [m, k], or [k, m] with trans_a; fp32, bf16 or FP8
+  Matrix b;    ///< [k, n], or [n, k] with trans_b; same dtype as a (FP8: either format)
   Tensor out;  ///< [m, n]; fp32 or bf16
   bool trans_a = false;
   bool trans_b = false;
-  bool accumulate = false;  ///< add to out instead of overwriting it
-  Tensor bias;              ///< optional [n], bf16 or fp32: out's dtype
-  /// Device scalars, required with FP8, aligned to 16 bytes (cuBLASLt refuses others).
-  const float* a_scale_inv = nullptr;
-  const float* b_scale_inv = nullptr;
+  bool accumulate = false;         ///< add to out instead of overwriting it
+  Tensor bias;                     ///< optional [n], bf16 or fp32: out's dtype
   bool fast_accumulation = false;  ///< FP8 on Hopper: FP22-like accumulator without promotion; for fprop only
 };
 

@@ -121,23 +121,24 @@ void set(const Preference& preference, cublasLtMatmulPreferenceAttributes_t attr
 }
 
 /// All that the choice of an algorithm depends on.
-using Key = std::array<int64_t, 16>;
+using Key = std::array<int64_t, 17>;
 
 Key key_of(const Context& context, const Gemm& args) {
   const auto [m, n, k] = gemm_size(args);
   return {m,
           n,
           k,
-          static_cast<int64_t>(args.a.dtype),
-          static_cast<int64_t>(args.b.dtype),
+          static_cast<int64_t>(args.a.dtype()),
+          static_cast<int64_t>(args.b.dtype()),
           static_cast<int64_t>(args.out.dtype),
+          static_cast<int64_t>(args.a.layout),
           args.trans_a,
           args.trans_b,
           args.accumulate,
           static_cast<bool>(args.bias),
           args.fast_accumulation,
-          alignment_of(args.a.data),
-          alignment_of(args.b.data),
+          alignment_of(args.a.values.data),
+          alignment_of(args.b.values.data),
           alignment_of(args.out.data),
           args.bias ? alignment_of(args.bias.data) : 0,
           static_cast<int64_t>(context.gemm_workspace().bytes())};
@@ -156,20 +157,24 @@ MatmulDesc make_desc(const Gemm& args) {
   MatmulDesc desc(created);
   set(desc, CUBLASLT_MATMUL_DESC_TRANSA, args.trans_b ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(desc, CUBLASLT_MATMUL_DESC_TRANSB, args.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N);
-  if (is_fp8(args.a.dtype))
+  if (is_fp8(args.a.dtype()))
     set(desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<int8_t>(args.fast_accumulation ? 1 : 0));
+  if (args.a.layout == ScaleLayout::rows) {
+    set(desc, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F);
+    set(desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F);
+  }
   set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE, args.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT);
   if (args.bias) set(desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(args.bias.dtype));
   return desc;
 }
 
 void set_pointers(const MatmulDesc& desc, const Gemm& args) {
-  if (is_fp8(args.a.dtype)) {
-    TE_CHECK(reinterpret_cast<uintptr_t>(args.a_scale_inv) % 16 == 0 &&
-                 reinterpret_cast<uintptr_t>(args.b_scale_inv) % 16 == 0,
-             "gemm: a_scale_inv and b_scale_inv must be aligned to 16 bytes");
-    set(desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, args.b_scale_inv);
-    set(desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, args.a_scale_inv);
+  if (is_fp8(args.a.dtype())) {
+    const void *of_a = args.a.scales.data, *of_b = args.b.scales.data;
+    TE_CHECK(reinterpret_cast<uintptr_t>(of_a) % 16 == 0 && reinterpret_cast<uintptr_t>(of_b) % 16 == 0,
+             "gemm: the scales of a and b must be aligned to 16 bytes");
+    set(desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, of_b);
+    set(desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, of_a);
   }
   if (args.bias) set(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(args.bias.data));
 }
@@ -184,8 +189,8 @@ Preference make_preference(const Context& context, const Gemm& args) {
   set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
       static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   const auto align = [](const Tensor& tensor) { return static_cast<uint32_t>(alignment_of(tensor.data)); };
-  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, align(args.b));
-  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, align(args.a));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, align(args.b.values));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, align(args.a.values));
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, align(args.out));
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, align(args.out));
   return preference;
@@ -213,17 +218,18 @@ cublasStatus_t launch(const Context& context, const Gemm& args, const Plan& plan
                       const cublasLtMatmulAlgo_t& algo, void* destination) {
   const float alpha = 1.0f, beta = args.accumulate ? 1.0f : 0.0f;
   const Tensor workspace = context.gemm_workspace();
-  return cublasLtMatmul(library(), plan.desc.get(), &alpha, args.b.data, plan.b.get(), args.a.data,
-                        plan.a.get(), &beta, args.out.data, plan.out.get(), destination, plan.out.get(),
-                        &algo, workspace.data, workspace.bytes(), cuda_stream(context));
+  return cublasLtMatmul(library(), plan.desc.get(), &alpha, args.b.values.data, plan.b.get(),
+                        args.a.values.data, plan.a.get(), &beta, args.out.data, plan.out.get(), destination,
+                        plan.out.get(), &algo, workspace.data, workspace.bytes(), cuda_stream(context));
 }
 
 std::string describe(const Gemm& args) {
   const auto [m, n, k] = gemm_size(args);
-  return fmt::format("m {} n {} k {}, a {}{}, b {}{}, out {}{}{}", m, n, k, dtype_name(args.a.dtype),
-                     args.trans_a ? " transposed" : "", dtype_name(args.b.dtype),
+  return fmt::format("m {} n {} k {}, a {}{}, b {}{}, out {}{}{}{}", m, n, k, dtype_name(args.a.dtype()),
+                     args.trans_a ? " transposed" : "", dtype_name(args.b.dtype()),
                      args.trans_b ? " transposed" : "", dtype_name(args.out.dtype),
-                     args.accumulate ? " accumulated" : "", args.bias ? ", bias" : "");
+                     args.accumulate ? " accumulated" : "", args.bias ? ", bias" : "",
+                     args.a.layout == ScaleLayout::rows ? ", scales by rows" : "");
 }
 
 /// The choices of earlier processes on this GPU.
@@ -236,8 +242,8 @@ GemmCache& cache_of(const Context& context) {
 /// The problem as a line of the file of choices: all that Key has.
 std::string cache_key(const Context& context, const Gemm& args) {
   return fmt::format("{}{}, alignment {} {} {} {}, workspace {}", describe(args),
-                     args.fast_accumulation ? ", fast accumulation" : "", alignment_of(args.a.data),
-                     alignment_of(args.b.data), alignment_of(args.out.data),
+                     args.fast_accumulation ? ", fast accumulation" : "", alignment_of(args.a.values.data),
+                     alignment_of(args.b.values.data), alignment_of(args.out.data),
                      args.bias ? alignment_of(args.bias.data) : 0, context.gemm_workspace().bytes());
 }
 
@@ -273,9 +279,10 @@ cublasLtMatmulAlgo_t tune(const Context& context, const Gemm& args, const Plan& 
   if (destination == nullptr || spent_ms > search().process_ms) return algos.front();
   TE_CUDA_CHECK(cudaStreamSynchronize(cuda_stream(context)));  // earlier work is not this search's time
   const auto start = std::chrono::steady_clock::now();
-  const TuneOptions options{.working_set = args.a.bytes() + args.b.bytes() + 2 * args.out.bytes(),
-                            .budget_ms = search().problem_ms,
-                            .under_load = autotune == GemmAutotune::full};
+  const TuneOptions options{
+      .working_set = args.a.values.bytes() + args.b.values.bytes() + 2 * args.out.bytes(),
+      .budget_ms = search().problem_ms,
+      .under_load = autotune == GemmAutotune::full};
   const int best =
       fastest_candidate(cuda_stream(context), static_cast<int>(algos.size()), options, [&](int i) {
         return launch(context, args, plan, algos[static_cast<size_t>(i)], destination) ==
@@ -293,11 +300,11 @@ cublasLtMatmulAlgo_t tune(const Context& context, const Gemm& args, const Plan& 
 Plan make_plan(const Context& context, const Gemm& args) {
   Plan plan;
   // cuBLASLt's FP8 products take a BF16 bias only.
-  plan.separate_bias = args.bias && is_fp8(args.a.dtype) && args.out.dtype == DType::f32;
+  plan.separate_bias = args.bias && is_fp8(args.a.dtype()) && args.out.dtype == DType::f32;
   if (plan.separate_bias) return plan;
   plan.desc = make_desc(args);
-  plan.a = layout_of(args.a);
-  plan.b = layout_of(args.b);
+  plan.a = layout_of(args.a.values);
+  plan.b = layout_of(args.b.values);
   plan.out = layout_of(args.out);
   set_pointers(plan.desc, args);
   if (autotune != GemmAutotune::off && take_cached(context, args, plan)) return plan;

@@ -1,0 +1,91 @@
+#include "fp8/operand.h"
+
+#include "core/error.h"
+
+namespace te::fp8 {
+
+// --- the operand -------------------------------------------------------------------------------------------
+
+Operand Operand::first_rows(int64_t rows) const {
+  Operand part;
+  if (hp) part.hp = hp.slice_rows(0, rows);
+  if (rowwise) part.rowwise = rowwise.slice_rows(0, rows);
+  if (columnwise) {
+    part.columnwise = columnwise;
+    part.columnwise.values.shape = {columnwise.rows(), rows};
+  }
+  return part;
+}
+
+void Operand::check_ready() const {
+  TE_CHECK(ready_, "a GEMM reads an operand [{}] that this pass has not completed",
+           (rowwise ? rowwise.values : hp).shape.str());
+}
+
+// --- the producer's side -----------------------------------------------------------------------------------
+
+// What is taken is done.
+Output Target::take(bool values, bool cast, bool sums) {
+  Output output;
+  if (cast) output.fp8 = fp8_;
+  if (values) output.hp = hp_;
+  if (sums) output.sums = sums_;
+  if (operand_ != nullptr)
+    operand_->produced_ = {.values = values, .cast = cast, .sums = sums && static_cast<bool>(sums_.into)};
+  return output;
+}
+
+Tensor Target::values() {
+  return take(true, false, false).hp;
+}
+Output Target::values_and_sums() {
+  return take(true, false, true);
+}
+
+// FP8 alone would leave nothing to sum.
+Output Target::cast() {
+  const bool casts = fp8_.wants_data() && !sums_.into;
+  return take(!casts, casts, false);
+}
+Output Target::cast_and_sums() {
+  const bool casts = fp8_.wants_data();
+  return take(!casts, casts, true);
+}
+Output Target::cast_in_place() {
+  const bool casts = fp8_.wants_data();
+  return take(!casts, casts, casts);
+}
+
+// The values themselves are announced when the linear is given them.
+Output Target::besides() {
+  return take(false, fp8_.wants_data(), true);
+}
+
+// --- the GEMMs' side ---------------------------------------------------------------------------------------
+
+kernels::Gemm fprop(const Operand& input, const Operand& weight, int64_t first, int64_t count) {
+  input.check_ready();
+  weight.check_ready();
+  if (!input.rowwise) return {.a = input.hp.slice_rows(first, count), .b = weight.hp, .trans_b = true};
+  return {.a = input.rowwise.slice_rows(first, count),
+          .b = weight.rowwise,
+          .trans_b = true,
+          .fast_accumulation = true};
+}
+
+// In FP8 the contraction runs over W's rows, so W enters in its columnwise form.
+kernels::Gemm dgrad(const Operand& grad, const Operand& weight, int64_t first, int64_t count) {
+  grad.check_ready();
+  weight.check_ready();
+  if (!grad.rowwise) return {.a = grad.hp.slice_rows(first, count), .b = weight.hp};
+  return {.a = grad.rowwise.slice_rows(first, count), .b = weight.columnwise, .trans_b = true};
+}
+
+kernels::Gemm wgrad(const Operand& grad, const Operand& input) {
+  grad.check_ready();
+  input.check_ready();
+  if (!grad.columnwise) return {.a = grad.hp, .b = input.hp, .trans_a = true};
+  return {.a = grad.columnwise, .b = input.columnwise, .trans_b = true};
+}
+
+}  // namespace te::fp8

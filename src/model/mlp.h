@@ -1,0 +1,64 @@
+// The MLP sublayer of a transformer layer, between its norm and the residual add:
+//   y = linear_fc2(activation(linear_fc1(x)))
+//
+// The activation is linear_fc2's operand, and its gradient linear_fc1's. Beside a high-precision GEMM it is part of that
+// GEMM's epilogue (kernels/gemm/gemm_activation.h); beside a quantized one it is a pass of its own, which casts what it
+// makes. rides_on() is the one place that decides.
+#pragma once
+
+#include <string>
+
+#include "model/self_attention.h"
+
+namespace te::model {
+
+class Mlp {
+ public:
+  Mlp(const std::string& layer_name, int index, const config::Config& config,
+      parameters::ParameterStore& parameters, Recipe& recipe, parallel::TensorParallel& tensor);
+
+  /// What a microbatch leaves for the backward pass.
+  struct Activations {
+    Operand fc1_input;
+    Tensor fc1_out;  ///< [tokens, fc1 width]
+    Operand fc2_input;
+  };
+  /// The gradients of the linears' outputs during a backward pass.
+  struct Gradients {
+    Operand fc1, fc2;
+  };
+  void plan_weights(MemoryPlan& plan, Scratch& scratch);
+  /// `saved`: what the norm and the activation produced is kept, else made again.
+  void plan_activations(MemoryPlan& plan, Activations& activations, Scratch& scratch, bool saved) const;
+  void plan_gradients(MemoryPlan& plan, Gradients& gradients, Scratch& scratch, bool deferred) const;
+  void quantize_weights(const Context& context, bool count);
+
+  /// For the producer of x.
+  Target input_target(Activations& a, const Pass& pass) {
+    return linear_fc1_.input_target(a.fc1_input, pass);
+  }
+  /// y [stream, hidden] from the input that was written to the target.
+  void forward(const Context& context, Activations& a, const Tensor& y, const Pass& pass,
+               const Scratch& scratch);
+
+  /// For the producer of dy, which keeps it itself.
+  Target grad_target(Gradients& g, const Pass& pass, const Scratch& scratch) const {
+    return linear_fc2_.grad_target(g.fc2, pass, scratch);
+  }
+  /// dx [stream, hidden] from dy [stream, hidden].
+  void backward(const Context& context, const Tensor& dy, Activations& a, Gradients& g, const Tensor& dx,
+                const Pass& pass, const Scratch& scratch, bool deferred, const RemakeInput& remake_input);
+  void wgrad(const Context& context, const Activations& a, const Gradients& g) const;
+
+ private:
+  static bool rides_on(const Linear& linear) { return !linear.quantized(); }
+  void run_activation(const Context& context, const Activations& a, Target y) const;
+
+  std::string name_;
+  Dimensions dims_;
+  kernels::ActivationKind kind_;
+  ColumnParallelLinear linear_fc1_;
+  RowParallelLinear linear_fc2_;
+};
+
+}  // namespace te::model

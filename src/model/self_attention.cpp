@@ -1,0 +1,99 @@
+#include "model/self_attention.h"
+
+namespace te::model {
+namespace {
+
+/// The blocks of rows that are cut among the tensor ranks one by one.
+std::vector<int64_t> qkv_blocks(const config::ModelConfig& model) {
+  const int64_t keys = model.num_query_groups * model.kv_channels;
+  return {model.attention_width(), keys, keys};
+}
+
+}  // namespace
+
+SelfAttention::SelfAttention(const std::string& layer_name, int index, const config::Config& config,
+                             parameters::ParameterStore& parameters, Recipe& recipe, const RopeTables& rope,
+                             parallel::TensorParallel& tensor)
+    : name_(layer_name),
+      dims_(Dimensions::of(config, tensor)),
+      linear_qkv_(layer_name + ".self_attention.linear_qkv", index, qkv_blocks(config.model), dims_.hidden,
+                  config.model.family == config::Family::gpt || config.model.add_qkv_bias,
+                  config.model.init_method_std, parameters, recipe, tensor),
+      attention_(layer_name + ".self_attention", config, rope, tensor),
+      linear_proj_(layer_name + ".self_attention.linear_proj", index, config.model.attention_width(),
+                   dims_.hidden, config.model.family == config::Family::gpt, output_std(config.model),
+                   parameters, recipe, tensor) {}
+
+// --- memory ------------------------------------------------------------------------------------------------
+
+void SelfAttention::plan_weights(MemoryPlan& plan, Scratch& scratch) {
+  linear_qkv_.plan_weights(plan);
+  linear_proj_.plan_weights(plan);
+  linear_qkv_.plan_share(plan, dims_, scratch);
+}
+
+void SelfAttention::plan_activations(MemoryPlan& plan, Activations& a, Scratch& scratch, bool saved) const {
+  const auto own = [&](Tensor& slot, const char* what, DType dtype, Shape shape) {
+    plan.add(slot, name_ + what, MemoryKind::activations, dtype, shape);
+  };
+  own(a.qkv, ".qkv", dims_.dtype, {dims_.tokens, dims_.qkv});
+  own(a.lse, ".lse", DType::f32, {dims_.batch, attention_.heads(), dims_.seq});
+  own(a.proj_input.hp, ".attention_out", dims_.dtype, {dims_.tokens, dims_.attention});
+  linear_qkv_.plan_input(plan, a.qkv_input, dims_, scratch, saved);
+  linear_proj_.plan_input(plan, a.proj_input, dims_, scratch, saved, true);
+}
+
+void SelfAttention::plan_gradients(MemoryPlan& plan, Gradients& g, Scratch& scratch, bool deferred) const {
+  linear_qkv_.plan_grad(plan, g.qkv, dims_, scratch, deferred);
+  linear_proj_.plan_grad(plan, g.proj, dims_, scratch, deferred);
+}
+
+void SelfAttention::quantize_weights(const Context& context, bool count) {
+  linear_qkv_.quantize_weight(context, count);
+  linear_proj_.quantize_weight(context, count);
+}
+
+// --- passes ------------------------------------------------------------------------------------------------
+
+void SelfAttention::forward(const Context& context, Activations& a, const Tensor& y, const Pass& pass,
+                            const Scratch& scratch) {
+  // 1. Queries, keys and values of all heads, in one GEMM.
+  linear_qkv_.forward(context, a.qkv_input, a.qkv, pass);
+  // 2. Rotary embedding and attention, on the packed result.
+  const Tensor o = linear_proj_.input_target(a.proj_input, pass).values();
+  if (pass.cached) {
+    attention_.forward_cached(context, a.qkv, o, a.cache, pass);
+  } else {
+    attention_.forward(context, a.qkv, o, a.lse, pass, scratch);
+  }
+  // 3. Back to the width of the stream.
+  linear_proj_.forward(context, a.proj_input, y, pass, scratch);
+}
+
+void SelfAttention::backward(const Context& context, const Tensor& dy, Activations& a, Gradients& g,
+                             const Tensor& dx, const Pass& pass, const Scratch& scratch, bool deferred,
+                             const RemakeInput& remake_input) {
+  const Tensor d_o{scratch.d_inner.data, dims_.dtype, {dims_.tokens, dims_.attention}};
+  // 3'. Projection; the attention output was kept, and with recomputation only its quantized form is made again.
+  if (remake_input) {
+    a.proj_input.written();
+    linear_proj_.complete_input(context, a.proj_input, pass.recomputed());
+  }
+  linear_proj_.backward(context, dy, g.proj, a.proj_input, d_o, pass, scratch, deferred);
+  // 2'. Attention and rotary embedding, whose result is linear_qkv's dy.
+  attention_.backward(context, a.qkv, a.proj_input.hp, a.lse, d_o,
+                      linear_qkv_.grad_target(g.qkv, pass, scratch), pass, scratch);
+  // 1'. Queries, keys and values.
+  if (remake_input) {
+    remake_input(linear_qkv_.input_target(a.qkv_input, pass.recomputed()));
+    linear_qkv_.complete_input(context, a.qkv_input, pass.recomputed());
+  }
+  linear_qkv_.backward(context, g.qkv, a.qkv_input, dx, pass, scratch, deferred);
+}
+
+void SelfAttention::wgrad(const Context& context, const Activations& a, const Gradients& g) const {
+  linear_proj_.wgrad(context, g.proj, a.proj_input);
+  linear_qkv_.wgrad(context, g.qkv, a.qkv_input);
+}
+
+}  // namespace te::model

@@ -1,0 +1,200 @@
+// The way of an operand from its producer to the GEMMs: what is taken is done, once, and nothing can be forgotten. And a
+// recipe of this test's own, with a scale per row, that a whole model trains with.
+#include "fp8/operand.h"
+
+#include <cmath>
+
+#include "core/error.h"
+#include "core/float_types.h"
+#include "fp8/recipe.h"
+#include "kernels/elementwise/elementwise.h"
+#include "kernels/quantize/quantize.h"
+#include "model/tiny_model.h"
+#include "testing/testing.h"
+
+namespace te {
+namespace {
+
+using config::Fp8Mode;
+using config::Fp8Recipe;
+using config::PrecisionConfig;
+using fp8::ColumnSums;
+using fp8::Operand;
+using fp8::OperandRole;
+using fp8::Output;
+using fp8::Quantizer;
+using fp8::Target;
+using testing::TestTensor;
+
+/// A gradient operand of a recipe, with everything that belongs to it.
+class Gradient {
+ public:
+  explicit Gradient(Fp8Recipe kind, Fp8Mode mode = Fp8Mode::hybrid)
+      : recipe_(fp8::make_recipe({.fp8 = mode, .fp8_recipe = kind}, 1)),
+        quantizer_(recipe_->quantizer("linear", 0, OperandRole::grad_output)) {
+    recipe_->plan(plan_);
+    plan_.add(operand.hp, "hp", MemoryKind::activations, DType::bf16, {kRows, kCols});
+    quantizer_.plan(plan_, operand, {.name = "operand", .rows = kRows, .cols = kCols});
+    memory_ = plan_.allocate(context);
+    recipe_->reset(context);
+    hp_.fill_normal(1);
+    context.copy(operand.hp, hp_);
+    sums_.fill_value(0.0f);
+  }
+  Target target() { return quantizer_.target(operand, {}, {sums_, scratch_}); }
+  void complete() { quantizer_.complete(context, operand, {}, {sums_, scratch_}); }
+  /// How often the bias gradient has been added up, in the first column.
+  long times_summed() const {
+    float sum = 0;
+    for (int64_t r = 0; r < kRows; ++r) sum += hp_.floats()[static_cast<size_t>(r * kCols)];
+    return std::lround(sums_.floats()[0] / sum);
+  }
+  void produce(const Output& output) {
+    kernels::quantize(context,
+                      {.x = operand.hp, .out = output.fp8, .dbias = output.sums.into, .scratch = scratch_});
+  }
+
+  static constexpr int64_t kRows = 16, kCols = 32;
+  Context context = Context::cpu();
+  Operand operand;
+
+ private:
+  std::unique_ptr<fp8::Recipe> recipe_;
+  Quantizer quantizer_;
+  MemoryPlan plan_;
+  DeviceBuffer memory_;
+  TestTensor hp_{context, DType::bf16, {kRows, kCols}}, sums_{context, DType::f32, {kCols}},
+      scratch_{context, DType::f32, {kernels::quantize_scratch_elements(kRows, kCols)}};
+};
+
+TEST(Operand, WhatTheProducerTookIsNotDoneAgain) {
+  Gradient gradient(Fp8Recipe::delayed);
+  const Output output = gradient.target().cast_and_sums();
+  EXPECT_FALSE(output.hp);
+  ASSERT_TRUE(output.fp8.wants_data());
+  gradient.produce(output);
+  gradient.complete();
+  EXPECT_EQ(gradient.times_summed(), 1);
+}
+
+TEST(Operand, WhatTheProducerDidNotTakeIsDone) {
+  for (const Fp8Recipe kind : {Fp8Recipe::delayed, Fp8Recipe::tensorwise}) {
+    Gradient gradient(kind);
+    EXPECT_TRUE(gradient.target().values());
+    gradient.complete();
+    EXPECT_EQ(gradient.times_summed(), 1);
+    EXPECT_NO_THROW(fp8::wgrad(gradient.operand, gradient.operand));
+  }
+}
+
+TEST(Operand, OnlyARecipeWithKnownScalesIsServedByProducers) {
+  Gradient gradient(Fp8Recipe::tensorwise);
+  const Output output = gradient.target().cast_and_sums();
+  EXPECT_TRUE(output.hp);
+  EXPECT_FALSE(output.fp8);
+  gradient.produce({.hp = output.hp, .sums = output.sums});
+  gradient.complete();
+  EXPECT_EQ(gradient.times_summed(), 1);
+}
+
+// FP8 values alone have no column sums that are exact enough for a bias.
+TEST(Operand, AProducerThatCannotSumDoesNotCastWhereSumsAreWanted) {
+  Gradient gradient(Fp8Recipe::delayed);
+  const Output output = gradient.target().cast();
+  EXPECT_TRUE(output.hp);
+  EXPECT_FALSE(output.fp8);
+}
+
+TEST(Operand, EachPassMakesItAnew) {
+  Gradient gradient(Fp8Recipe::delayed);
+  gradient.produce(gradient.target().cast_and_sums());
+  gradient.complete();
+  EXPECT_NO_THROW(fp8::wgrad(gradient.operand, gradient.operand));
+  (void)gradient.target();  // another pass begins; the FP8 values are the last one's
+  EXPECT_THROW(fp8::wgrad(gradient.operand, gradient.operand), InternalError);
+  EXPECT_THROW(gradient.complete(), InternalError);  // nobody has written it
+}
+
+// --- a recipe from outside ---------------------------------------------------------------------------------
+
+/// E4M3 and E5M2 with a scale per row of each form: per token for y = x W^T, per channel for the weight's gradient.
+class RowScales final : public fp8::Recipe {
+ public:
+  RowScales(const PrecisionConfig& precision, int layers) : Recipe(precision, layers) {}
+  const char* name() const override { return "row scales"; }
+  bool quantizes() const override { return true; }
+  bool gathers_quantized() const override { return false; }  // a column's scale needs all tokens
+
+ protected:
+  void plan_scales(MemoryPlan& plan, Operand& operand, const fp8::OperandMemory& memory) const override {
+    const auto add = [&](kernels::Matrix& form, const char* name, int64_t rows) {
+      plan.add(form.scales, memory.name + name, memory.scales, DType::f32, {rows});
+      form.layout = kernels::ScaleLayout::rows;
+    };
+    add(operand.rowwise, ".row_scales", memory.rows);
+    if (memory.has_columnwise) add(operand.columnwise, ".column_scales", memory.cols);
+  }
+  void cast(const Context& context, int, Operand& operand, fp8::QuantizeMode mode,
+            const ColumnSums& sums) override {
+    const int64_t rows = operand.hp.rows(), cols = operand.hp.cols();
+    const auto* x = operand.hp.as<bfloat16>();
+    quantize(operand.rowwise, rows, cols, [&](int64_t r, int64_t c) { return to_float(x[r * cols + c]); });
+    if (mode.columnwise && operand.columnwise)
+      quantize(operand.columnwise, cols, rows,
+               [&](int64_t r, int64_t c) { return to_float(x[c * cols + r]); });
+    if (sums.into) kernels::bias_gradient(context, operand.hp, sums.into, sums.scratch);
+  }
+
+ private:
+  template <class Value>
+  static void quantize(const kernels::Matrix& out, int64_t rows, int64_t cols, Value&& value) {
+    const float largest = fp8_max(out.dtype());
+    for (int64_t r = 0; r < rows; ++r) {
+      float amax = 0;
+      for (int64_t c = 0; c < cols; ++c) amax = std::max(amax, std::abs(value(r, c)));
+      const float scale = amax > 0 ? largest / amax : 1.0f;
+      out.scales.as<float>()[r] = 1.0f / scale;
+      for (int64_t c = 0; c < cols; ++c) {
+        visit_fp8(out.dtype(), [&](auto zero) {
+          using T = decltype(zero);
+          out.values.as<T>()[r * cols + c] = from_float<T>(value(r, c) * scale);
+        });
+      }
+    }
+  }
+};
+
+config::Config tiny(config::Family family) {
+  config::Config config = testing::tiny_config(family);
+  config.precision.dtype = config::ComputeDType::bf16;
+  return config;
+}
+
+TEST(Recipe, OneFromOutsideTrainsAModel) {
+  for (const auto family : {config::Family::gpt, config::Family::llama}) {
+    for (const auto recompute :
+         {config::Recompute::none, config::Recompute::selective, config::Recompute::full}) {
+      config::Config config = tiny(family);
+      config.training.recompute = recompute;
+      testing::TinyModel plain(config);
+      config.precision.fp8 = Fp8Mode::hybrid;
+      config.precision.fp8_recipe = Fp8Recipe::tensorwise;
+      const int layers = static_cast<int>(config.model.num_layers);
+      testing::TinyModel rows(config, std::make_unique<RowScales>(config.precision, layers)), tensor(config);
+      plain.forward_backward(), rows.forward_backward(), tensor.forward_backward();
+      const auto exact = plain.read(plain.model().parameters().grads);
+      const auto error = [&](testing::TinyModel& model) {
+        const auto gradients = model.read(model.model().parameters().grads);
+        double sum = 0;
+        for (size_t i = 0; i < exact.size(); ++i) sum += std::pow(gradients[i] - exact[i], 2);
+        return std::sqrt(sum);
+      };
+      EXPECT_GT(error(rows), 0.0);                   // it is not the BF16 model,
+      EXPECT_LT(error(rows), 1.05 * error(tensor));  // and no worse than one scale a tensor
+      EXPECT_NE(error(rows), error(tensor));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace te

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "core/cpu_threads.h"
 #include "core/error.h"
 #include "parallel/operation.h"
 
@@ -32,6 +33,20 @@ Context open_cuda_device(World& world, std::optional<int> ordinal) {
     }
   });
   return std::move(*context);
+}
+
+int threads_of_rank(World& world) {
+  if (world.size() == 1) return available_threads();
+  const std::vector<std::string> hosts = world.gather_strings(world.hostname());
+  const std::vector<std::string> limits = world.gather_strings(to_text(read_cpu_limits()));
+  std::vector<CpuLimits> host_limits;
+  size_t self = 0;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    if (hosts[static_cast<size_t>(rank)] != world.hostname()) continue;
+    if (rank == world.rank()) self = host_limits.size();
+    host_limits.push_back(cpu_limits_from_text(limits[static_cast<size_t>(rank)]));
+  }
+  return thread_count(host_limits, self);
 }
 
 std::string binding_table(World& world, const Context& context, const ProcessGrid& grid) {

@@ -37,14 +37,14 @@ Context open_cuda_device(World& world, std::optional<int> ordinal) {
 
 int threads_of_rank(World& world) {
   if (world.size() == 1) return available_threads();
-  const std::vector<std::string> hosts = world.gather_strings(world.hostname());
-  const std::vector<std::string> limits = world.gather_strings(to_text(read_cpu_limits()));
+  const std::string host = world.hostname() + "\n";
   std::vector<CpuLimits> host_limits;
   size_t self = 0;
+  const std::vector<std::string> all = world.gather_strings(host + to_text(read_cpu_limits()));
   for (int rank = 0; rank < world.size(); ++rank) {
-    if (hosts[static_cast<size_t>(rank)] != world.hostname()) continue;
+    const std::string& text = all[static_cast<size_t>(rank)];
     if (rank == world.rank()) self = host_limits.size();
-    host_limits.push_back(cpu_limits_from_text(limits[static_cast<size_t>(rank)]));
+    if (text.starts_with(host)) host_limits.push_back(cpu_limits_from_text(text.substr(host.size())));
   }
   return thread_count(host_limits, self);
 }

@@ -22,6 +22,9 @@ function(te_library name)
   endif()
 endfunction()
 
+# All executables, which is what cmake --install needs.
+add_custom_target(executables)
+
 # te_app(NAME [FOLDER folder] DEPENDS ...): the executable of apps/NAME.cpp and apps/folder/*.cpp, installed to bin/.
 function(te_app name)
   cmake_parse_arguments(ARG "" "FOLDER" "DEPENDS" ${ARGN})
@@ -32,6 +35,7 @@ function(te_app name)
   endif()
   add_executable(${name} ${sources})
   target_link_libraries(${name} PRIVATE ${ARG_DEPENDS} te_apps te_flags)
+  add_dependencies(executables ${name})
   install(TARGETS ${name} RUNTIME DESTINATION bin)
 endfunction()
 

@@ -13,13 +13,30 @@ in nothing but the seed.
 import argparse
 import json
 import math
+import subprocess
 import sys
 from pathlib import Path
+
+SYSTEM_PYTHON = "/usr/bin/python3"  # for which scripts/install_deps.sh installs numpy and matplotlib
+
+
+def missing(module):
+    """What to say where this Python lacks a module: another Python that has it, or how to install it."""
+    text = f"{sys.executable} has no {module}; "
+    probe = [SYSTEM_PYTHON, "-c", "import numpy, matplotlib"]
+    try:
+        other = sys.executable != SYSTEM_PYTHON and subprocess.run(probe, capture_output=True).returncode == 0
+    except OSError:
+        other = False
+    if other:
+        return text + f"run {SYSTEM_PYTHON} {sys.argv[0]} ..., which has it"
+    return text + f"{sys.executable} -m pip install numpy matplotlib (or scripts/install_deps.sh)"
+
 
 try:
     import numpy as np
 except ImportError:
-    print("compare_loss.py: error: numpy is missing; pip install numpy matplotlib", file=sys.stderr)
+    print(f"compare_loss.py: error: {missing('numpy')}", file=sys.stderr)
     sys.exit(2)
 from loss_curves import UserError, compare, noise_band, read_run, smooth, verdicts
 
@@ -152,7 +169,7 @@ def draw(path, title, baseline, runs, results, band):
         matplotlib.use("Agg")
         from matplotlib import pyplot
     except ImportError:
-        raise UserError("matplotlib is missing; pip install matplotlib, or pass --no-plot") from None
+        raise UserError(f"{missing('matplotlib')}; or pass --no-plot") from None
     pyplot.rcParams.update(
         {
             "font.size": 12,

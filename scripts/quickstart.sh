@@ -96,7 +96,7 @@ main() {
 
   stage "building te-train (preset $preset)"
   quietly "configuring $preset" cmake --preset "$preset"
-  build_preset "$preset" te-train te-data
+  build_preset "$preset" executables
 
   stage "making the corpus"
   mkdir -p $data_directory

@@ -111,7 +111,7 @@ const std::array<Group, 11>& groups() {
       {"attention", {"attention_forward", "attention_backward", "attention_decode", "cache_append"}},
       {"norm", {"norm_forward", "norm_backward"}},
       {"activation", {"activation_forward", "activation_backward"}},
-      {"casts", {"quantize", "quantize_many", "transpose_fp8", "cast", "current_scale", "bias_gradient"}},
+      {"casts", {"quantize", "transpose_fp8", "cast", "current_scale", "bias_gradient"}},
       {"rope", {"rope"}},
       {"elementwise", {"add", "dropout"}},
       {"loss",

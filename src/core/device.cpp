@@ -1,12 +1,12 @@
 #include "core/device.h"
 
+#include <omp.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <new>
-#include <thread>
 #include <utility>
 
 #include "core/device_backend.h"
@@ -31,7 +31,7 @@ DeviceInfo cpu_info() {
   const int64_t page = sysconf(_SC_PAGESIZE);
   info.memory_bytes = sysconf(_SC_PHYS_PAGES) * page;
   info.free_bytes = sysconf(_SC_AVPHYS_PAGES) * page;
-  info.multiprocessors = static_cast<int>(std::thread::hardware_concurrency());
+  info.multiprocessors = omp_get_max_threads();
   return info;
 }
 

@@ -3,6 +3,8 @@
 #include <cstdio>
 #include <exception>
 
+#include "core/cpu_threads.h"
+
 namespace te {
 
 void internal_error(const std::string& message, std::source_location where) {
@@ -23,6 +25,7 @@ Failure describe_failure(const std::exception_ptr& exception) {
 
 int run_main(const char* program, int (*body)(int, char**), int argc, char** argv) {
   try {
+    use_threads(available_threads());
     return body(argc, argv);
   } catch (...) {
     const Failure failure = describe_failure(std::current_exception());

@@ -39,7 +39,8 @@ struct Failure {
 };
 Failure describe_failure(const std::exception_ptr& exception);
 
-/// Runs an executable's body; turns exceptions into one line on stderr and the exit code (0, 1 or 2).
+/// Runs an executable's body with as many threads as the process has cores (core/cpu_threads.h); turns exceptions into
+/// one line on stderr and the exit code (0, 1 or 2).
 int run_main(const char* program, int (*body)(int, char**), int argc, char** argv);
 
 }  // namespace te

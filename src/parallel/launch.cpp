@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "core/cpu_threads.h"
 #include "core/error.h"
 #include "parallel/operation.h"
 
@@ -32,6 +33,20 @@ Context open_cuda_device(World& world, std::optional<int> ordinal) {
     }
   });
   return std::move(*context);
+}
+
+int threads_of_rank(World& world) {
+  if (world.size() == 1) return available_threads();
+  const std::string host = world.hostname() + "\n";
+  std::vector<CpuLimits> host_limits;
+  size_t self = 0;
+  const std::vector<std::string> all = world.gather_strings(host + to_text(read_cpu_limits()));
+  for (int rank = 0; rank < world.size(); ++rank) {
+    const std::string& text = all[static_cast<size_t>(rank)];
+    if (rank == world.rank()) self = host_limits.size();
+    if (text.starts_with(host)) host_limits.push_back(cpu_limits_from_text(text.substr(host.size())));
+  }
+  return thread_count(host_limits, self);
 }
 
 std::string binding_table(World& world, const Context& context, const ProcessGrid& grid) {

@@ -87,10 +87,6 @@ std::vector<int> ProcessGrid::stage_group(int rank) const {
   return members(*this, rank, {.tensor = true, .context = true, .data = true});
 }
 
-std::vector<int> ProcessGrid::model_group(int rank) const {
-  return members(*this, rank, {.tensor = true, .pipeline = true});
-}
-
 std::vector<int> ProcessGrid::embedding_group(int rank) const {
   const std::vector<int> stages = pipeline_group(rank);
   const bool end = rank == stages.front() || rank == stages.back();

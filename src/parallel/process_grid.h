@@ -35,7 +35,6 @@ struct ProcessGrid {
   std::vector<int> data_group(int rank) const;      ///< data and context: those who reduce gradients
   std::vector<int> pipeline_group(int rank) const;  ///< one rank per stage, first stage first
   std::vector<int> stage_group(int rank) const;     ///< tensor, context, data: all ranks of a pipeline stage
-  std::vector<int> model_group(int rank) const;     ///< tensor and pipeline: one copy of the model
   /// First and last stage, which share tied embeddings; the rank alone in any other stage or without a pipeline.
   std::vector<int> embedding_group(int rank) const;
 };

@@ -12,7 +12,9 @@
 #include <map>
 #include <numeric>
 
+#include "core/cpu_threads.h"
 #include "core/error.h"
+#include "parallel/launch.h"
 #include "parallel/mpi_support.h"
 #include "parallel/operation.h"
 #include "parallel/status_board.h"
@@ -268,6 +270,7 @@ int run_job(const char* program, int (*body)(World&, int, char**), int argc, cha
   std::unique_ptr<World> world;
   try {
     world = std::make_unique<World>();
+    use_threads(threads_of_rank(*world));
     return body(*world, argc, argv);
   } catch (const JobFailure& failure) {
     if (world->leader()) {

@@ -71,7 +71,8 @@ class JobFailure : public std::exception {
   std::string message_;
 };
 
-/// run_main for executables that run as a job: makes the World and runs the body on it. A JobFailure is printed by
+/// run_main for executables that run as a job: makes the World and runs the body on it, each rank with its share of the
+/// host's cores as threads. A JobFailure is printed by
 /// rank 0, and every rank returns its exit code. Any other exception concerns this rank alone: it prints
 /// "program: rank 3: error: ..." and aborts the job with the exit code (2 after a UserError, else 1). In a world of
 /// one rank it behaves as run_main.

@@ -162,34 +162,6 @@ TEST(QuantizeGpu, RowSlicesOfALargerTensor) {
   }
 }
 
-TEST(QuantizeGpu, ManyEqualsOneByOne) {
-  TE_REQUIRE_GPU();
-  const Context gpu = Context::cuda(0);
-  // More tensors than one launch takes, of mixed types, formats and alignment.
-  const int count = 75;
-  std::vector<TestTensor> inputs;
-  std::vector<Fp8Storage> together, apart;
-  std::vector<Quantize> list;
-  for (int i = 0; i < count; ++i) {
-    const int64_t rows = i % 3 == 0 ? 16 + 7 * i : 128 + 16 * (i % 5),
-                  cols = i % 4 == 0 ? 33 + i : 64 + 8 * i;
-    const DType format = i % 10 == 9 ? DType::e5m2 : DType::e4m3;
-    inputs.emplace_back(gpu, i % 7 == 0 ? DType::f32 : DType::bf16, Shape{rows, cols});
-    inputs.back().fill_normal(static_cast<uint64_t>(i), 2.0f);
-    together.emplace_back(gpu, format, rows, cols, 3.0f + i);
-    apart.emplace_back(gpu, format, rows, cols, 3.0f + i);
-  }
-  for (int i = 0; i < count; ++i) {
-    list.push_back({.x = inputs[i], .out = together[i].output()});
-    quantize(gpu, {.x = inputs[i], .out = apart[i].output()});
-  }
-  quantize_many(gpu, list.data(), count);
-  for (int i = 0; i < count; ++i) {
-    SCOPED_TRACE(i);
-    expect_same(together[i].read(), apart[i].read());
-  }
-}
-
 TEST(QuantizeGpu, TransposeFp8) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
@@ -200,24 +172,6 @@ TEST(QuantizeGpu, TransposeFp8) {
     q.fill_raw(codes.data());
     transpose_fp8(gpu, q, out);
     EXPECT_EQ(out.raw(), transposed(codes, size.rows, size.cols)) << size.rows << " x " << size.cols;
-  }
-}
-
-TEST(QuantizeGpu, DequantizeEqualsTheCpu) {
-  TE_REQUIRE_GPU();
-  const Context gpu = Context::cuda(0), cpu = Context::cpu();
-  for (const DType format : {DType::e4m3, DType::e5m2}) {
-    for (const DType type : {DType::f32, DType::bf16}) {
-      const auto run = [&](const Context& context) {
-        TestTensor q(context, format, {1001}), scale_inv(context, DType::f32, {1}),
-            out(context, type, {1001});
-        q.fill_normal(3, 10.0f);
-        scale_inv.fill_value(0.037f);
-        dequantize(context, q, scale_inv.get().as<float>(), out);
-        return out.raw();
-      };
-      EXPECT_EQ(run(gpu), run(cpu));
-    }
   }
 }
 

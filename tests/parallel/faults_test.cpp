@@ -73,7 +73,7 @@ TEST(Faults, HungRankIsNamedByTheWatchdog) {
     EXPECT_GE(outcome.count(", during step 2)"), 1) << outcome.text;
     EXPECT_EQ(outcome.count("rank 3 is elsewhere, "), 1) << outcome.text;
     EXPECT_EQ(outcome.count("s in all_reduce max of data (its operation"), 2) << outcome.text;
-    EXPECT_EQ(outcome.count("s after all_reduce max of data (its operation 4, during mischief)"), 1)
+    EXPECT_EQ(outcome.count("s after all_reduce max of data (its operation 6, during mischief)"), 1)
         << outcome.text;
     EXPECT_EQ(outcome.count("watchdog: rank 3"), 0) << outcome.text;
   }

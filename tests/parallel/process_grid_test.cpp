@@ -64,7 +64,6 @@ TEST(ProcessGrid, GroupsPartitionTheWorld) {
     expect_partition(grid, &ProcessGrid::data_group, grid.data * grid.context);
     expect_partition(grid, &ProcessGrid::pipeline_group, grid.pipeline);
     expect_partition(grid, &ProcessGrid::stage_group, grid.tensor * grid.context * grid.data);
-    expect_partition(grid, &ProcessGrid::model_group, grid.tensor * grid.pipeline);
   }
 }
 
@@ -92,7 +91,6 @@ TEST(ProcessGrid, EightRanksByHand) {
   EXPECT_EQ(grid.data_group(5), (Group{5, 7}));
   EXPECT_EQ(grid.pipeline_group(5), (Group{1, 5}));
   EXPECT_EQ(grid.stage_group(5), (Group{4, 5, 6, 7}));
-  EXPECT_EQ(grid.model_group(5), (Group{0, 1, 4, 5}));
   EXPECT_EQ(grid.embedding_group(5), (Group{1, 5}));
 }
 

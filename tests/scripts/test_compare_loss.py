@@ -229,6 +229,18 @@ class Program(Folder):
             self.assertIn(expected, errors)
             self.assertEqual(errors.count("\n"), 1, errors)
 
+    def test_a_python_without_numpy_is_told_what_to_do(self):
+        script = str(SCRIPTS / "compare_loss.py")
+        program = (
+            "import runpy, sys; sys.modules['numpy'] = None;"
+            f"sys.argv = [{script!r}]; runpy.run_path({script!r}, run_name='__main__')"
+        )
+        done = subprocess.run([sys.executable, "-B", "-c", program], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 2)
+        self.assertTrue(done.stderr.startswith(f"compare_loss.py: error: {sys.executable} has no numpy; "))
+        self.assertRegex(done.stderr, r"run /usr/bin/python3 .*compare_loss.py|-m pip install numpy")
+        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+
     def test_as_a_process(self):
         command = [
             sys.executable,

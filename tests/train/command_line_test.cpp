@@ -1,6 +1,7 @@
 // The command line of te-train: what it prints without training, and how it refuses.
 #include <nlohmann/json.hpp>
 
+#include "core/cpu_threads.h"
 #include "te_train_testing.h"
 
 namespace te {
@@ -39,6 +40,31 @@ TEST_F(CommandLine, PrintedConfigIsTheSameConfig) {
   const Result second = folder_.run_raw("--config " + (folder_ / "again.yaml") + " --print-config");
   EXPECT_EQ(second.code, 0) << second.error;
   EXPECT_EQ(second.out, first.out);
+}
+
+// GNU's OpenMP shows the variables that it has read: no spinning, unless the user says otherwise.
+TEST_F(CommandLine, WaitingThreadsSleepUnlessTheUserSaysOtherwise) {
+  const std::string show = "unset OMP_WAIT_POLICY GOMP_SPINCOUNT; export OMP_DISPLAY_ENV=verbose; ";
+  const Result chosen = folder_.wait(folder_.start_raw("--help", show));
+  EXPECT_EQ(chosen.code, 0);
+  TE_EXPECT_CONTAINS(chosen.out, "--dry-run");  // the arguments are still there
+  TE_EXPECT_CONTAINS(chosen.error, "GOMP_SPINCOUNT = '0'");
+  TE_EXPECT_CONTAINS(folder_.wait(folder_.start_raw("--help", show + "GOMP_SPINCOUNT=77")).error,
+                     "GOMP_SPINCOUNT = '77'");
+  const std::string active = folder_.wait(folder_.start_raw("--help", show + "OMP_WAIT_POLICY=active")).error;
+  EXPECT_EQ(active.find("GOMP_SPINCOUNT = '0'"), std::string::npos) << active;
+  TE_EXPECT_CONTAINS(active, "OMP_WAIT_POLICY = 'ACTIVE'");
+}
+
+// A mask of one CPU, of which OpenMP must not make more threads; the number is what the device line shows.
+TEST_F(CommandLine, UsesAThreadForEachUsableCpu) {
+  const std::string arguments = "--dry-run --config " + (folder_ / "base.yaml");
+  TE_EXPECT_CONTAINS(folder_.wait(folder_.start_raw(arguments, "TEST_THREADS=3;")).out, ", 3 threads");
+  const std::string cpu = std::to_string(read_cpu_limits().cpus.back());
+  const std::string command =
+      "env -u OMP_NUM_THREADS taskset -c " + cpu + " " TE_TRAIN_EXECUTABLE " " + arguments;
+  ASSERT_EQ(std::system((command + " >" + (folder_ / "bound")).c_str()), 0);
+  TE_EXPECT_CONTAINS(read_file(folder_ / "bound"), ", 1 threads");
 }
 
 // 7 billion parameters need about 130 GiB to train; a dry run only counts them.

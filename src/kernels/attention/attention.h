@@ -26,9 +26,9 @@ struct AttentionShape {
   int64_t head_dim = 0;
   float softmax_scale = 0.0f;
   /// Dropout of the attention probabilities, in [0, 1); the kept ones are divided by 1 - dropout. The mask is
-  /// Philox of (seed, offset, (sample, head, query, key)), sample counted within this batch and head in the
+  /// Philox of (seed, (sample, head, query, key)), sample counted within this batch and head in the
   /// whole model; on a GPU cuDNN's own Philox, so the two backends drop different elements of the same
-  /// distribution. Forward and backward must get the same seed and offset, and different layers and
+  /// distribution. Forward and backward must get the same seed, and different layers and
   /// microbatches different ones.
   float dropout = 0.0f;
   /// A rank that holds some of the heads: they are heads first_head, first_head + 1, ... of total_heads
@@ -52,7 +52,6 @@ struct AttentionForward {
   Tensor lse;
   Tensor workspace;  ///< u8, attention_workspace_bytes(...)
   uint64_t dropout_seed = 0;
-  uint64_t dropout_offset = 0;
   /// With max_documents: int32 [batch * seq], the position in its sample at which the document of a token
   /// begins. Query i sees keys document_start[i] to i. Within a sample it never decreases, starts with 0 and
   /// never passes the token; a document begins where it equals the token's position.
@@ -67,7 +66,6 @@ struct AttentionBackward {
   Tensor dqkv;  ///< out, layout of qkv; every element is written
   Tensor workspace;
   uint64_t dropout_seed = 0;
-  uint64_t dropout_offset = 0;
   Tensor document_start;  ///< as in the forward pass
 };
 void attention_backward(const Context& context, const AttentionBackward& args);

@@ -64,11 +64,11 @@ void store(T* to, int64_t stride, const float* from, int64_t rows, int64_t dim) 
     for (int64_t d = 0; d < dim; ++d) to[i * stride + d] = from_float<T>(from[i * dim + d]);
 }
 
-/// The dropout factors of one block: word j % 4 of philox(seed, offset, (row * ceil4(seq) + j) / 4), row
+/// The dropout factors of one block: word j % 4 of philox(seed, 0, (row * ceil4(seq) + j) / 4), row
 /// being (sample * heads + head) * seq + query, heads counted over the whole model; an element is kept when the word is at least dropout * 2^32.
 struct DropoutMask {
   float probability;
-  uint64_t seed, offset;
+  uint64_t seed;
   int64_t seq;
 
   void fill(float* keep, int64_t first_row, int64_t rows, int64_t first_key, int64_t cols) const {
@@ -77,8 +77,8 @@ struct DropoutMask {
     const int64_t calls_per_row = (seq + 3) / 4;
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t c = 0; c < cols; c += 4) {
-        const Philox4 random = philox(
-            seed, offset, static_cast<uint64_t>((first_row + r) * calls_per_row + (first_key + c) / 4));
+        const Philox4 random =
+            philox(seed, 0, static_cast<uint64_t>((first_row + r) * calls_per_row + (first_key + c) / 4));
         for (int64_t w = 0; w < 4 && c + w < cols; ++w)
           keep[r * cols + c + w] = random.word[w] >= threshold ? kept : 0.0f;
       }
@@ -182,7 +182,7 @@ template <class T>
 void forward(const AttentionForward& args) {
   const Layout layout(args.shape);
   const AttentionShape& shape = args.shape;
-  const DropoutMask dropout{shape.dropout, args.dropout_seed, args.dropout_offset, shape.seq};
+  const DropoutMask dropout{shape.dropout, args.dropout_seed, shape.seq};
   const T* qkv = args.qkv.as<T>();
 #pragma omp parallel for schedule(dynamic)
   for (int64_t task = 0; task < shape.batch * shape.num_heads; ++task) {
@@ -282,7 +282,7 @@ template <class T>
 void backward(const AttentionBackward& args) {
   const Layout layout(args.shape);
   const AttentionShape& shape = args.shape;
-  const DropoutMask dropout{shape.dropout, args.dropout_seed, args.dropout_offset, shape.seq};
+  const DropoutMask dropout{shape.dropout, args.dropout_seed, shape.seq};
 #pragma omp parallel for schedule(dynamic)
   for (int64_t task = 0; task < shape.batch * shape.num_query_groups; ++task) {
     static thread_local BackwardBuffers buffers;

@@ -238,13 +238,13 @@ uint64_t seed_of_heads(uint64_t seed, int64_t first_head) {
 }
 
 void execute(const Context& context, const AttentionShape& shape, const Plan& plan, Bindings& bindings,
-             const Tensor& workspace, uint64_t seed, uint64_t offset, const Tensor& document_start) {
+             const Tensor& workspace, uint64_t seed, const Tensor& document_start) {
   TE_CHECK(static_cast<int64_t>(workspace.bytes()) >= plan.workspace_bytes,
            "attention: workspace has {} bytes, attention_workspace_bytes asked for {}", workspace.bytes(),
            plan.workspace_bytes);
   if (shape.dropout > 0.0f) {
     auto* scalars = workspace.as<int64_t>();
-    set_attention_seed(context, scalars, seed_of_heads(seed, shape.first_head), offset);
+    set_attention_seed(context, scalars, seed_of_heads(seed, shape.first_head));
     bindings[kSeed] = scalars;
     bindings[kOffset] = scalars + 1;
   }
@@ -267,8 +267,7 @@ void attention_forward(const Context& context, const AttentionForward& args) {
   const Plan& plan = plan_of(context, args.shape, Pass::forward);
   Bindings bindings{{kO, args.o.data}, {kLse, args.lse.data}};
   bind_packed(bindings, args.shape, args.qkv, kQ, kK, kV);
-  execute(context, args.shape, plan, bindings, args.workspace, args.dropout_seed, args.dropout_offset,
-          args.document_start);
+  execute(context, args.shape, plan, bindings, args.workspace, args.dropout_seed, args.document_start);
 }
 
 void attention_backward(const Context& context, const AttentionBackward& args) {
@@ -277,8 +276,7 @@ void attention_backward(const Context& context, const AttentionBackward& args) {
   Bindings bindings{{kO, args.o.data}, {kLse, args.lse.data}, {kDO, args.d_o.data}};
   bind_packed(bindings, args.shape, args.qkv, kQ, kK, kV);
   bind_packed(bindings, args.shape, args.dqkv, kDQ, kDK, kDV);
-  execute(context, args.shape, plan, bindings, args.workspace, args.dropout_seed, args.dropout_offset,
-          args.document_start);
+  execute(context, args.shape, plan, bindings, args.workspace, args.dropout_seed, args.document_start);
 }
 
 int64_t attention_workspace_bytes(const Context& context, const AttentionShape& shape, DType) {

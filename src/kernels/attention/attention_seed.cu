@@ -5,17 +5,16 @@
 namespace te::kernels::cuda {
 namespace {
 
-__global__ void set_seed_kernel(int64_t* destination, int64_t seed, int64_t offset) {
+__global__ void set_seed_kernel(int64_t* destination, int64_t seed) {
   destination[0] = seed;
-  destination[1] = offset;
+  destination[1] = 0;
 }
 
 }  // namespace
 
-void set_attention_seed(const Context& context, int64_t* destination, uint64_t seed, uint64_t offset) {
+void set_attention_seed(const Context& context, int64_t* destination, uint64_t seed) {
   // A kernel's arguments travel with the launch: no host buffer has to stay alive, as a copy would need.
-  set_seed_kernel<<<1, 1, 0, cuda_stream(context)>>>(destination, static_cast<int64_t>(seed),
-                                                     static_cast<int64_t>(offset));
+  set_seed_kernel<<<1, 1, 0, cuda_stream(context)>>>(destination, static_cast<int64_t>(seed));
   TE_CUDA_CHECK_LAUNCH();
 }
 

@@ -7,7 +7,7 @@
 
 namespace te::kernels::cuda {
 
-/// Writes seed and offset to destination[0] and [1] (device memory), on the stream.
-void set_attention_seed(const Context& context, int64_t* destination, uint64_t seed, uint64_t offset);
+/// Writes the seed, and 0 as the offset, to destination[0] and [1] (device memory), on the stream.
+void set_attention_seed(const Context& context, int64_t* destination, uint64_t seed);
 
 }  // namespace te::kernels::cuda

@@ -1,4 +1,4 @@
-// Quantize, transpose and dequantize: checks, dispatch and the CPU reference.
+// Quantize and transpose: checks, dispatch and the CPU reference.
 #include "kernels/quantize/quantize.h"
 
 #include "core/float_types.h"
@@ -11,12 +11,12 @@ namespace te::kernels {
 
 namespace {
 
-void check_quantize(const char* op, const Quantize& args) {
-  check_hp(op, "x", args.x);
+void check_quantize(const Quantize& args) {
+  check_hp("quantize", "x", args.x);
   const int64_t rows = args.x.rows(), cols = args.x.cols();
-  check_fp8_output(op, args.out, rows, cols);
-  TE_CHECK(args.out || args.dbias, "{}: nothing is asked for", op);
-  if (args.dbias) check_column_sums(op, args.dbias, args.scratch, rows, cols);
+  check_fp8_output("quantize", args.out, rows, cols);
+  TE_CHECK(args.out || args.dbias, "quantize: nothing is asked for");
+  if (args.dbias) check_column_sums("quantize", args.dbias, args.scratch, rows, cols);
 }
 
 void quantize_cpu(const Quantize& args) {
@@ -36,18 +36,9 @@ int64_t quantize_scratch_elements(int64_t rows, int64_t cols) {
 }
 
 void quantize(const Context& context, const Quantize& args) {
-  check_quantize("quantize", args);
+  check_quantize(args);
   TE_DISPATCH_CUDA(context, quantize, args);
   quantize_cpu(args);
-}
-
-void quantize_many(const Context& context, const Quantize* args, int count) {
-  for (int i = 0; i < count; ++i) {
-    check_quantize("quantize_many", args[i]);
-    TE_CHECK(!args[i].dbias, "quantize_many: tensor {} asks for dbias, which only quantize gives", i);
-  }
-  TE_DISPATCH_CUDA(context, quantize_many, args, count);
-  for (int i = 0; i < count; ++i) quantize_cpu(args[i]);
 }
 
 void transpose_fp8(const Context& context, const Tensor& x, const Tensor& out) {
@@ -64,24 +55,6 @@ void transpose_fp8(const Context& context, const Tensor& x, const Tensor& out) {
     for (int64_t r0 = 0; r0 < rows; r0 += kBlock)
       for (int64_t c = begin; c < std::min(cols, begin + kBlock); ++c)
         for (int64_t r = r0; r < std::min(rows, r0 + kBlock); ++r) to[c * rows + r] = from[r * cols + c];
-}
-
-void dequantize(const Context& context, const Tensor& q, const float* scale_inv, const Tensor& out) {
-  TE_CHECK(q && is_fp8(q.dtype), "dequantize: q must be FP8");
-  check_hp("dequantize", "out", out);
-  TE_CHECK(out.numel() == q.numel(), "dequantize: q has {} elements, out {}", q.numel(), out.numel());
-  TE_CHECK(scale_inv != nullptr, "dequantize: scale_inv is missing");
-  TE_DISPATCH_CUDA(context, dequantize, q, scale_inv, out);
-  const int64_t count = q.numel();
-  visit_fp8(q.dtype, [&](auto fp8_zero) {
-    visit_hp(out.dtype, [&](auto zero) {
-      using T = decltype(zero);
-      const auto* from = q.as<decltype(fp8_zero)>();
-      T* to = out.as<T>();
-#pragma omp parallel for
-      for (int64_t i = 0; i < count; ++i) to[i] = from_float<T>(to_float(from[i]) * *scale_inv);
-    });
-  });
 }
 
 }  // namespace te::kernels

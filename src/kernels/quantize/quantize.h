@@ -24,10 +24,4 @@ int64_t quantize_scratch_elements(int64_t rows, int64_t cols);
 /// FP8 [rows, cols] -> [cols, rows], the bytes unchanged.
 void transpose_fp8(const Context& context, const Tensor& x, const Tensor& out);
 
-/// Quantizes several weights in one launch (both layouts, amax); what the optimizer step ends with.
-void quantize_many(const Context& context, const Quantize* args, int count);
-
-/// x = q * scale_inv, for tests and tools. q: FP8 [n], out: fp32 or bf16 [n].
-void dequantize(const Context& context, const Tensor& q, const float* scale_inv, const Tensor& out);
-
 }  // namespace te::kernels

@@ -7,8 +7,6 @@ namespace te::kernels::cuda {
 
 void quantize(const Context& context, const Quantize& args);
 void transpose_fp8(const Context& context, const Tensor& x, const Tensor& out);
-void quantize_many(const Context& context, const Quantize* args, int count);
-void dequantize(const Context& context, const Tensor& q, const float* scale_inv, const Tensor& out);
 
 /// sums[c] += sum over the `blocks` rows of partial [blocks, cols], in a fixed order. sums: fp32 or bf16.
 void add_partial_sums(const Context& context, const float* partial, int64_t blocks, int64_t cols,

@@ -2,8 +2,6 @@
 // the steady state nothing is allocated.
 #include "text/tokenizers/parallel_encoder.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
@@ -11,6 +9,7 @@
 #include <mutex>
 #include <thread>
 
+#include "core/cpu_threads.h"
 #include "core/error.h"
 
 namespace te::text {
@@ -47,12 +46,6 @@ struct Batch {
   }
 };
 
-int usable_threads() {
-  cpu_set_t set;
-  if (::sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
-  return std::max(1U, std::thread::hardware_concurrency());
-}
-
 }  // namespace
 
 struct ParallelEncoder::Impl {
@@ -75,7 +68,7 @@ struct ParallelEncoder::Impl {
 
   Impl(const Tokenizer& tokenizer, const ParallelEncoderOptions& options, Sink sink)
       : tokenizer(tokenizer), options(options), sink(std::move(sink)) {
-    const int threads = options.threads == 0 ? usable_threads() : options.threads;
+    const int threads = options.threads == 0 ? available_threads() : options.threads;
     for (int i = 0; i < threads; ++i) workers.emplace_back([this] { work(); });
   }
 

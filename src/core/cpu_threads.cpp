@@ -1,0 +1,218 @@
+#include "core/cpu_threads.h"
+
+#include <omp.h>
+#include <sched.h>
+#include <sys/auxv.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <climits>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+namespace te {
+namespace {
+
+// ---- how threads wait ----
+
+bool is_set(char** environment, const char* name) {
+  const size_t length = std::strlen(name);
+  for (char** entry = environment; *entry != nullptr; ++entry)
+    if (std::strncmp(*entry, name, length) == 0 && (*entry)[length] == '=') return true;
+  return false;
+}
+
+/// libgomp has no function for its waiting policy, and reads the variable when it is loaded; OpenBLAS starts a thread per
+/// core when it is loaded. Both therefore need their variables before the program begins. This function runs between
+/// the loading of the libraries and their initialization: nothing has been set up yet that a new start would lose (MPI,
+/// CUDA, OpenBLAS's threads), and it takes less than a millisecond. The process keeps its id, arguments, standard streams
+/// and signals. The C library is not initialized either, so there is no environ: the loader passes it.
+void start_with_sleeping_threads(int, char** arguments, char** environment) {
+  static char passive[] = "OMP_WAIT_POLICY=passive", one_thread[] = "OPENBLAS_NUM_THREADS=1";
+  if (is_set(environment, "OMP_WAIT_POLICY") || is_set(environment, "GOMP_SPINCOUNT")) return;
+  // Started by naming the loader: /proc/self/exe is the loader then, and does not take these arguments.
+  if (::getauxval(AT_BASE) == 0) return;
+  static std::array<char, PATH_MAX> path{};
+  const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size() - 1);
+  if (length <= 0) return;
+
+  size_t count = 0;
+  while (environment[count] != nullptr) ++count;
+  auto** extended = static_cast<char**>(std::malloc((count + 3) * sizeof(char*)));
+  if (extended == nullptr) return;
+  std::copy_n(environment, count, extended);
+  extended[count++] = passive;
+  if (!is_set(environment, "OPENBLAS_NUM_THREADS")) extended[count++] = one_thread;
+  extended[count] = nullptr;
+  ::execve(path.data(), arguments, extended);
+  // A program that cannot be started again (deleted meanwhile) goes on as it is: slower where cores are shared.
+  std::free(extended);
+}
+
+using Initializer = void (*)(int, char**, char**);
+[[gnu::section(".preinit_array"), gnu::used]] const Initializer first_initializer =
+    start_with_sleeping_threads;
+
+// ---- control groups ----
+
+/// Where a hierarchy of control groups that has CPU quotas is seen, and this process's place in it.
+struct Hierarchy {
+  bool version_2 = false;
+  std::string mount_root;  ///< the group that the mount point shows
+  std::string mount_point;
+  std::string group;  ///< this process's
+};
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  std::stringstream stream(text);
+  for (std::string part; std::getline(stream, part, separator);) parts.push_back(part);
+  return parts;
+}
+
+bool has(const std::vector<std::string>& parts, const char* word) {
+  return std::find(parts.begin(), parts.end(), word) != parts.end();
+}
+
+/// proc/self/mountinfo: "36 35 0:30 ROOT MOUNT_POINT OPTIONS [FIELDS...] - TYPE SOURCE SUPER_OPTIONS".
+std::vector<Hierarchy> find_mounts(const std::string& root) {
+  std::vector<Hierarchy> mounts;
+  std::ifstream file(root + "/proc/self/mountinfo");
+  for (std::string line; std::getline(file, line);) {
+    const std::vector<std::string> fields = split(line, ' ');
+    const auto dash = std::find(fields.begin(), fields.end(), "-");
+    if (fields.end() - dash < 4 || dash - fields.begin() < 6) continue;
+    const std::string& type = dash[1];
+    if (type == "cgroup2" || (type == "cgroup" && has(split(dash[3], ','), "cpu")))
+      mounts.push_back({type == "cgroup2", fields[3], fields[4], ""});
+  }
+  return mounts;
+}
+
+/// proc/self/cgroup: "ID:CONTROLLERS:GROUP", the controllers empty in version 2.
+std::vector<Hierarchy> find_hierarchies(const std::string& root) {
+  std::vector<Hierarchy> found = find_mounts(root);
+  std::ifstream file(root + "/proc/self/cgroup");
+  for (std::string line; std::getline(file, line);) {
+    const size_t first = line.find(':');
+    const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    for (Hierarchy& hierarchy : found)
+      if (hierarchy.version_2 ? controllers.empty() : has(split(controllers, ','), "cpu"))
+        hierarchy.group = line.substr(second + 1);
+  }
+  return found;
+}
+
+/// cpu.max "QUOTA PERIOD" with "max" for none; cpu.cfs_quota_us and cpu.cfs_period_us with -1. Not positive: no quota.
+double read_quota(const std::string& folder, bool version_2) {
+  double quota = 0, period = 0;
+  if (version_2) {
+    std::ifstream(folder + "/cpu.max") >> quota >> period;
+  } else {
+    std::ifstream(folder + "/cpu.cfs_quota_us") >> quota;
+    std::ifstream(folder + "/cpu.cfs_period_us") >> period;
+  }
+  return period > 0 ? quota / period : 0;
+}
+
+void add_quotas(const std::string& root, const Hierarchy& hierarchy, std::vector<CpuQuota>& quotas) {
+  // The group's path below the mount point. A process of another root than the mount's (a container whose mount shows
+  // its own group alone) is in the group that the mount point shows.
+  const std::string top = hierarchy.mount_root == "/" ? "" : hierarchy.mount_root;
+  std::string below;
+  if (hierarchy.group.starts_with(top + "/")) below = hierarchy.group.substr(top.size());
+  while (true) {
+    while (below.ends_with('/')) below.pop_back();
+    const double cpus = read_quota(root + hierarchy.mount_point + below, hierarchy.version_2);
+    if (cpus > 0) quotas.push_back({(hierarchy.version_2 ? "v2:" : "v1:") + top + below + "/", cpus});
+    if (below.empty()) break;
+    below.resize(below.rfind('/'));
+  }
+}
+
+bool any_set(std::initializer_list<const char*> names) {
+  return std::any_of(names.begin(), names.end(),
+                     [](const char* name) { return std::getenv(name) != nullptr; });
+}
+
+}  // namespace
+
+std::vector<CpuQuota> read_cpu_quotas(const std::string& root) {
+  std::vector<CpuQuota> quotas;
+  for (const Hierarchy& hierarchy : find_hierarchies(root)) add_quotas(root, hierarchy, quotas);
+  return quotas;
+}
+
+CpuLimits read_cpu_limits() {
+  CpuLimits limits;
+  std::array<cpu_set_t, 8> mask{};  // as many CPUs as Linux can have
+  if (::sched_getaffinity(0, sizeof(mask), mask.data()) == 0) {
+    for (int cpu = 0; cpu < static_cast<int>(sizeof(mask)) * CHAR_BIT; ++cpu)
+      if (CPU_ISSET_S(cpu, sizeof(mask), mask.data())) limits.cpus.push_back(cpu);
+  }
+  limits.quotas = read_cpu_quotas("");
+  return limits;
+}
+
+std::string to_text(const CpuLimits& limits) {
+  std::ostringstream text;
+  for (const int cpu : limits.cpus) text << cpu << ' ';
+  for (const CpuQuota& quota : limits.quotas) text << '\n' << quota.cpus << ' ' << quota.group;
+  return text.str();
+}
+
+CpuLimits cpu_limits_from_text(const std::string& text) {
+  CpuLimits limits;
+  std::istringstream lines(text);
+  std::string line;
+  std::getline(lines, line);
+  std::istringstream cpus(line);
+  for (int cpu = 0; cpus >> cpu;) limits.cpus.push_back(cpu);
+  while (std::getline(lines, line)) {
+    std::istringstream fields(line);
+    CpuQuota& quota = limits.quotas.emplace_back();
+    fields >> quota.cpus;
+    std::getline(fields >> std::ws, quota.group);
+  }
+  return limits;
+}
+
+int thread_count(const std::vector<CpuLimits>& processes, size_t self) {
+  constexpr double kRounding = 1e-6;
+  const CpuLimits& own = processes.at(self);
+  const auto users = [&](const auto& uses) {
+    return static_cast<double>(std::count_if(processes.begin(), processes.end(), uses));
+  };
+  double cores = 0;
+  for (const int cpu : own.cpus) {
+    cores += 1 / users([&](const CpuLimits& other) {
+               return std::binary_search(other.cpus.begin(), other.cpus.end(), cpu);
+             });
+  }
+  double count = std::max(1.0, std::floor(cores + kRounding));
+  for (const CpuQuota& quota : own.quotas) {
+    const double sharing = users([&](const CpuLimits& other) {
+      return std::any_of(other.quotas.begin(), other.quotas.end(),
+                         [&](const CpuQuota& its) { return its.group == quota.group; });
+    });
+    count = std::min(count, std::max(1.0, std::ceil(quota.cpus / sharing - kRounding)));
+  }
+  return static_cast<int>(count);
+}
+
+int available_threads() {
+  return thread_count({read_cpu_limits()}, 0);
+}
+
+void use_threads(int count) {
+  if (!any_set({"OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"}))
+    omp_set_num_threads(count);
+}
+
+}  // namespace te

@@ -9,6 +9,9 @@
 // In the foreground the same runs on the training thread, and reads the device through a small buffer. A save that fails
 // leaves the last good checkpoint and `latest` as they were; an error in the background is thrown by the next call of
 // poll, save or finish.
+//
+// The training thread waits for the device and for the disk under the watchdog's guard: a save that stands still for
+// parallel.timeout_seconds ends the job. One that goes on, however slowly, does not.
 #pragma once
 
 #include <atomic>
@@ -78,6 +81,7 @@ class Saver {
   void run(Task& task);
   void write(Task& task);
   void join();
+  void wait_for_thread() const;
 
   const Context& context_;
   SaverOptions options_;

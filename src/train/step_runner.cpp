@@ -4,6 +4,7 @@
 
 #include "kernels/attention/attention.h"
 #include "kernels/gemm/gemm.h"
+#include "parallel/watchdog.h"
 
 namespace te::train {
 namespace {
@@ -134,6 +135,7 @@ void StepRunner::copy_microbatch(const HostMicrobatch& microbatch) {
 }
 
 void StepRunner::calibrate(const HostMicrobatch& microbatch, int64_t counted) {
+  const parallel::Watchdog::Guard guard(context_, "FP8 calibration");
   copy_microbatch(microbatch);
   optimizer_.begin_step(context_);
   model::Pass pass;
@@ -151,6 +153,7 @@ void StepRunner::begin_evaluation() {
 }
 
 void StepRunner::evaluate(const HostMicrobatch& microbatch) {
+  const parallel::Watchdog::Guard guard(context_, "validation");
   copy_microbatch(microbatch);
   model::Pass pass{.kind = model::PassKind::evaluate};
   pass.document_start = batch_.document_start_of(0);
@@ -159,6 +162,7 @@ void StepRunner::evaluate(const HostMicrobatch& microbatch) {
 }
 
 double StepRunner::finish_evaluation() {
+  const parallel::Watchdog::Guard guard(context_, "the end of validation");
   groups().world().all_reduce(context_, valid_loss_, parallel::ReduceOp::sum);
   float sum = 0;
   context_.copy_to_host(&sum, valid_loss_);

@@ -52,7 +52,8 @@ class StepRunner {
   /// `batch` must stay as it is until the context has been synchronized.
   void launch(const HostBatch& batch, int64_t step, int64_t first_sample, bool count_fp8);
   /// Forward and backward of one microbatch, the same on all data ranks, and an update of the FP8 scales: no
-  /// weight changes. `counted`: targets of a global batch.
+  /// weight changes. `counted`: targets of a global batch. Waits for the device, under a watchdog's guard, as
+  /// evaluation does.
   void calibrate(const HostMicrobatch& microbatch, int64_t counted);
   /// Adds the loss of one microbatch to this rank's sum; waits for the device.
   void evaluate(const HostMicrobatch& microbatch);

@@ -94,8 +94,10 @@ class Mpirun : public ::testing::Test {
     return mpirun;
   }
   /// Sends a signal to one rank; the job must end soon, and no process of it may stay.
-  Result fault(int ranks, int rank, int signal, const Overrides& overrides) {
+  Result fault(int ranks, int rank, int signal, const Overrides& overrides,
+               std::chrono::milliseconds delay = {}) {
     const pid_t mpirun = start_endless(ranks, overrides);
+    std::this_thread::sleep_for(delay);
     const std::map<int, pid_t> processes = ranks_of(mpirun);
     EXPECT_EQ(processes.size(), static_cast<size_t>(ranks)) << read_file(folder_ / "stderr");
     if (processes.contains(rank)) ::kill(processes.at(rank), signal);
@@ -219,6 +221,28 @@ TEST_F(Mpirun, AHungRankIsNamedWithTheOperation) {
       count(result.error, "; rank 1 is elsewhere, ") + count(result.error, "; rank 1 does not run for "), 1u)
       << result.error;
   EXPECT_GE(count(result.error, ", during "), 1u) << result.error;
+}
+
+// Nearly all of the time passes in validation.
+TEST_F(Mpirun, ARankThatHangsInValidationIsNamed) {
+  const Result result = fault(
+      4, 1, SIGSTOP,
+      {"parallel.tensor=2", "parallel.pipeline=2", "parallel.timeout_seconds=4", "training.eval_interval=1",
+       "training.eval_microbatches=1000", "data.valid=" + (folder_ / "train")},
+      std::chrono::milliseconds(100));
+  EXPECT_EQ(result.code, 1);
+  EXPECT_GE(count(result.error, "watchdog: "), 1u) << result.error;
+  EXPECT_GE(count(result.error, "during evaluation"), 1u) << result.error;
+}
+
+// A save takes far longer than a step here.
+TEST_F(Mpirun, ARankThatHangsWhileTheOthersSaveEndsTheJob) {
+  const Result result =
+      fault(2, 1, SIGSTOP,
+            {"parallel.tensor=2", "parallel.timeout_seconds=4", "checkpoint.save_every=1",
+             "checkpoint.async=false", "checkpoint.keep=2", "training.global_batch_size=2"});
+  EXPECT_GE(count(result.error, "watchdog: ") + count(result.error, "rank 1 has not finished its files"), 1u)
+      << result.error;
 }
 
 }  // namespace

@@ -1,11 +1,14 @@
 #include "checkpoint/saver.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <chrono>
 #include <utility>
 
 #include "checkpoint/folder.h"
 #include "checkpoint/host_memory.h"
+#include "checkpoint/write_error.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "parallel/watchdog.h"
@@ -34,6 +37,7 @@ struct Saver::Task {
   std::atomic<int64_t> pieces_done = 0;  ///< of data written, so that a save that stands still is noticed
   std::atomic<bool> collecting = false;  ///< waits for other ranks, with a limit of its own
   Saved result;
+  std::exception_ptr no_folder;  ///< the temporary folder could not be made
   std::exception_ptr error;
   std::atomic<bool> done = false;
   std::optional<parallel::Watchdog::Guard> guard;  ///< in the foreground
@@ -54,6 +58,29 @@ Saver::~Saver() {
     finish();
   } catch (const std::exception& error) {
     spdlog::error("{}", error.what());
+  }
+}
+
+void Saver::check_limits() const {
+  uint64_t parameters = 0, moments = 0;
+  for (const SavedPiece& piece : pieces_)
+    (piece.name.starts_with("exp_avg") ? moments : parameters) += piece.file_bytes();
+  struct rlimit limit = {};
+  const uint64_t largest = std::max(parameters, moments);
+  if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && largest > limit.rlim_cur) {
+    user_error(
+        "checkpoint.directory: a checkpoint has files of {} bytes, this process may write {} (ulimit -f): "
+        "raise "
+        "the limit, or set checkpoint.save_every: 0 and save_last: false",
+        largest, limit.rlim_cur);
+  }
+  std::error_code error;
+  const std::filesystem::space_info space = std::filesystem::space(options_.directory, error);
+  if (!error && space.available < parameters + moments) {
+    spdlog::warn(
+        "checkpoint.directory: {}: has room for {} bytes, a checkpoint takes {} (of this rank): make room "
+        "before the first save",
+        options_.directory.string(), space.available, parameters + moments);
   }
 }
 
@@ -97,10 +124,15 @@ void Saver::reserve() {
 void Saver::save(const Progress& progress, const std::filesystem::path& good, bool wait) {
   join();
   const double start = now_seconds();
-  if (job_.who.rank == 0) guard_file_system([&] { begin_folder(options_.directory, progress.step); });
-  if (job_.barrier) job_.barrier();
   task_ = std::make_unique<Task>();
   Task& task = *task_;
+  // No rank may miss the barrier: a folder that cannot be made fails the save behind it, on all ranks.
+  try {
+    if (job_.who.rank == 0) guard_file_system([&] { begin_folder(options_.directory, progress.step); });
+  } catch (const UserError&) {
+    task.no_folder = std::current_exception();
+  }
+  if (job_.barrier) job_.barrier();
   task.progress = progress;
   task.good = good;
   task.start = start;
@@ -190,6 +222,7 @@ void Saver::run(Task& task) {
 void Saver::write(Task& task) {
   const std::filesystem::path temporary = temporary_folder(options_.directory, task.progress.step);
   try {
+    if (task.no_folder) std::rethrow_exception(task.no_folder);
     Manifest part = write_rank_files(temporary, job_.who, pieces_, task.fetch, task.fp8);
     for (const SavedPiece& piece : pieces_) task.result.bytes += static_cast<int64_t>(piece.file_bytes());
     task.result.folder = folder_of(task.progress.step);
@@ -209,7 +242,7 @@ void Saver::write(Task& task) {
       discard_folder(temporary);
     } else {
       try {
-        leave_failure(temporary, job_.who, error.what());
+        leave_failure(temporary, job_.who, error.what(), dynamic_cast<const WriteError*>(&error) != nullptr);
       } catch (const std::exception&) {  // then rank 0 finds out by waiting, or by this rank's end
       }
     }

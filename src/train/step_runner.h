@@ -64,8 +64,10 @@ class StepRunner {
   void copy_microbatch(const HostMicrobatch& microbatch);
   void weights_changed(bool count_fp8);
 
-  config::Config config_;
   const Context& context_;
+  const int64_t micro_batch_size_, seq_length_;
+  const uint64_t seed_;
+  const bool document_mask_;
   model::ModelStage model_;
   optim::Optimizer optimizer_;
   Pipeline pipeline_;

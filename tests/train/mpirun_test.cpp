@@ -245,5 +245,33 @@ TEST_F(Mpirun, ARankThatHangsWhileTheOthersSaveEndsTheJob) {
       << result.error;
 }
 
+// mpirun hands these two on and waits; a step takes longer here than what it grants after Ctrl-C.
+TEST_F(Mpirun, SignalsThatMpirunHandsOnSave) {
+  folder_.use_ranks(2);
+  const pid_t mpirun = folder_.start(
+      "a", {"training.train_steps=1000000", "training.global_batch_size=1600", "logging.fp8_stats_every=0"});
+  const std::string csv = folder_.run_folder("a") + "/loss.csv";
+  const auto wait_for = [&](const std::string& file, const std::string& part) {
+    for (int tick = 0; tick < 6000; ++tick) {
+      if (std::filesystem::exists(file) && count(read_file(file), part) > 0) return;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    ADD_FAILURE() << part << " is not in " << file;
+  };
+  wait_for(csv, "\n1,");
+  ::kill(mpirun, SIGUSR1);
+  wait_for(folder_ / "stdout", "saved " + folder_.run_folder("a") + "/checkpoints/step_");
+  ::kill(mpirun, SIGUSR2);
+  const Result result = folder_.wait(mpirun);
+  EXPECT_NE(result.code, 0);
+  EXPECT_EQ(count(result.out, "on Ctrl-C and SIGTERM mpirun kills its ranks after 1 s"), 1u) << result.out;
+  EXPECT_EQ(count(result.out, "a checkpoint is saved after this step"), 1u) << result.out;
+  EXPECT_EQ(count(result.out, "finishing this step and saving a checkpoint"), 1u) << result.out;
+  EXPECT_EQ(count(result.out, "interrupted after step "), 1u) << result.out;
+  const std::string step = folder_.csv("a").back().at("step");
+  EXPECT_EQ(read_file(folder_.run_folder("a") + "/checkpoints/latest"),
+            "step_" + std::string(8 - step.size(), '0') + step + "\n");
+}
+
 }  // namespace
 }  // namespace te

@@ -104,7 +104,7 @@ class Mpirun : public ::testing::Test {
     const auto start = std::chrono::steady_clock::now();
     std::thread limit([&] {  // a job that does not end must not hang the test
       for (int tick = 0; tick < 600 && !ended_; ++tick)
-        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        std::this_thread::sleep_for(std::chrono::milliseconds(300));
       if (!ended_) ::kill(mpirun, SIGKILL);
     });
     const Result result = folder_.wait(mpirun);
@@ -225,11 +225,12 @@ TEST_F(Mpirun, AHungRankIsNamedWithTheOperation) {
 
 // Nearly all of the time passes in validation.
 TEST_F(Mpirun, ARankThatHangsInValidationIsNamed) {
+  testing::write_dataset(folder_ / "long", testing::Documents(200, std::vector<int32_t>(161, 7)));
   const Result result = fault(
       4, 1, SIGSTOP,
       {"parallel.tensor=2", "parallel.pipeline=2", "parallel.timeout_seconds=4", "training.eval_interval=1",
-       "training.eval_microbatches=1000", "data.valid=" + (folder_ / "train")},
-      std::chrono::milliseconds(100));
+       "training.eval_microbatches=10000", "data.valid=" + (folder_ / "long")},
+      std::chrono::milliseconds(300));
   EXPECT_EQ(result.code, 1);
   EXPECT_GE(count(result.error, "watchdog: "), 1u) << result.error;
   EXPECT_GE(count(result.error, "during evaluation"), 1u) << result.error;

@@ -21,10 +21,10 @@ std::vector<data::WeightedDataset> datasets_of(const std::vector<config::DataSou
 Batches::Batches(BatchOptions options) : options_(std::move(options)) {
   const config::DataConfig& data = options_.data;
   data::IndexedSourceOptions source = {.seq_length = options_.seq_length,
-                                 .vocab_size = options_.vocab_size,
-                                 .seed = options_.seed,
-                                 .eod_mask_loss = data.eod_mask_loss,
-                                 .drop_overlong = data.overlong == config::Overlong::drop};
+                                       .vocab_size = options_.vocab_size,
+                                       .seed = options_.seed,
+                                       .eod_mask_loss = data.eod_mask_loss,
+                                       .drop_overlong = data.overlong == config::Overlong::drop};
   const auto open = [&](const std::vector<config::DataSource>& sources) {
     const bool instruct = data.format == config::DataFormat::instruct;
     return instruct ? data::make_instruction_source(datasets_of(sources), source)

@@ -13,6 +13,7 @@
 #include "checkpoint/safetensors_header.h"
 #include "checkpoint/write_error.h"
 #include "core/error.h"
+#include "core/mapped_region.h"
 
 namespace te {
 namespace {
@@ -48,8 +49,11 @@ std::shared_ptr<const std::byte> map_file(const std::filesystem::path& path, uin
   void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file, 0);
   if (address == MAP_FAILED) user_error("{}: cannot be mapped: {}", path.string(), reason());
   const size_t length = size;
-  return {static_cast<const std::byte*>(address),
-          [length](const std::byte* mapped) { ::munmap(const_cast<std::byte*>(mapped), length); }};
+  auto region = std::make_shared<MappedRegion>(address, length, path.string());
+  return {static_cast<const std::byte*>(address), [length, region](const std::byte* mapped) mutable {
+            region.reset();
+            ::munmap(const_cast<std::byte*>(mapped), length);
+          }};
 }
 
 void sync_folder(const std::filesystem::path& folder) {

@@ -250,6 +250,13 @@ TEST_F(Interruption, AFullDiskDoesNotEndTheRunAndTheNextSaveTriesAgain) {
   EXPECT_EQ(latest("a"), checkpoint::step_name(static_cast<int64_t>(steps.size())) + "\n");
 }
 
+TEST_F(Interruption, ADatasetThatShrinksEndsTheRunInOneLine) {
+  const pid_t child = folder_.start("a", {"training.train_steps=1000000"});
+  wait_for_lines(4);
+  std::filesystem::resize_file(folder_ / "train.bin", 0);
+  expect_refused(folder_.wait(child), "train.bin: became shorter while it was in use");
+}
+
 // The last save is not made good by another one.
 TEST_F(Interruption, ASaveThatFailsLeavesThePreviousCheckpoint) {
   EXPECT_EQ(folder_.run("a", {"training.train_steps=3"}).code, 0);

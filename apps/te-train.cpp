@@ -1,8 +1,10 @@
 // te-train: trains a GPT or Llama model as a YAML file says.
+#include <unistd.h>
 #include <CLI/CLI.hpp>
+
 #include <algorithm>
-#include <csignal>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,16 +15,13 @@
 #include "parallel/launch.h"
 #include "parallel/schedule/draw.h"
 #include "parallel/watchdog.h"
+#include "train/signals.h"
 #include "train/summary.h"
 #include "train/trainer.h"
 
 namespace {
 
-volatile std::sig_atomic_t stop_requested = 0;
-
-void request_stop(int) {
-  stop_requested = 1;
-}
+te::train::Requests requests;
 
 constexpr const char* kFooter = R"(Examples:
   te-train --config configs/gpt2_124m_fp8.yaml
@@ -31,7 +30,8 @@ constexpr const char* kFooter = R"(Examples:
   te-train --config configs/quickstart_bf16.yaml --set training.train_steps=20 --set precision.fp8=hybrid
 
 Logs go to logging.directory: loss.csv (one line per step) and metrics.jsonl (with FP8 health).
-Ctrl-C finishes the step in work and saves a checkpoint; --set checkpoint.resume=auto goes on from it.
+Ctrl-C, SIGTERM, SIGHUP and SIGUSR2 finish the step in work and save a checkpoint; --set checkpoint.resume=auto goes on
+from it. A second Ctrl-C stops at once. SIGUSR1 saves a checkpoint and goes on.
 
 Exit codes: 0 done, 1 internal error, 2 wrong input, 3 diverged, 130 interrupted.)";
 
@@ -74,7 +74,22 @@ void show_layout(const te::config::Config& config, const te::Context& context,
   }
 }
 
-int train(const te::config::Config& config, te::parallel::World& world) {
+// mpirun ends its ranks soon after it was asked to end.
+void warn_of_mpirun(te::parallel::World& world) {
+  constexpr double kEnough = 60;
+  const std::optional<double> seconds = te::train::seconds_until_mpirun_kills();
+  if (!world.leader() || !seconds || *seconds >= kEnough) return;
+  spdlog::warn(
+      "on Ctrl-C and SIGTERM mpirun kills its ranks after {:g} s, perhaps before the step is finished and "
+      "saved: start it "
+      "as mpirun --mca odls_base_sigkill_timeout 600 ... (Open MPI 5: --prtemca), or stop it with kill -USR2 "
+      "{}",
+      *seconds, ::getppid());
+}
+
+int train(const te::config::Config& config, te::parallel::World& world, bool overwrite) {
+  te::train::catch_signals(requests, world.leader());
+  warn_of_mpirun(world);
   te::parallel::Watchdog::set_timeout(static_cast<double>(config.parallel.timeout_seconds));
   te::parallel::ProcessGrid grid;
   world.together([&] {
@@ -85,7 +100,7 @@ int train(const te::config::Config& config, te::parallel::World& world) {
   te::Context context = open_device(config, world, false);
   world.together([&] { te::config::validate_for_device(config, context.is_cuda()); });
   const te::parallel::Groups groups = te::parallel::Groups::connect(world, context, grid);
-  te::train::Trainer trainer(config, context, world, groups);
+  te::train::Trainer trainer(config, context, world, groups, overwrite);
   const std::string ranks = world.size() > 1 ? te::parallel::binding_table(world, context, grid) : "";
   if (world.leader()) {
     std::printf(
@@ -95,9 +110,7 @@ int train(const te::config::Config& config, te::parallel::World& world) {
         te::train::memory_summary(trainer.plan(), context).c_str(), te::config::to_yaml(config).c_str());
     std::fflush(stdout);
   }
-  std::signal(SIGINT, request_stop);
-  std::signal(SIGTERM, request_stop);
-  switch (trainer.run(&stop_requested)) {
+  switch (trainer.run(requests)) {
     case te::train::Outcome::finished:
       return 0;
     case te::train::Outcome::diverged:
@@ -113,7 +126,7 @@ int body(te::parallel::World& world, int argc, char** argv) {
   app.footer(kFooter);
   std::string config_path;
   std::vector<std::string> overrides;
-  bool print_config = false, describe = false;
+  bool print_config = false, describe = false, overwrite = false;
   Show show;
   app.add_option("--config", config_path, "YAML file of the run; see docs/configuration.md")
       ->type_name("FILE");
@@ -121,6 +134,9 @@ int body(te::parallel::World& world, int argc, char** argv) {
       ->type_name("KEY=VALUE")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  app.add_flag(
+      "--overwrite", overwrite,
+      "Start anew where logging.directory holds an earlier run: its logs and checkpoints are removed");
   app.add_flag("--dry-run", show.dry_run,
                "Check the config, print model and memory plan, and stop; needs no GPU");
   app.add_flag("--print-config", print_config, "Print the effective config as YAML and stop");
@@ -141,12 +157,16 @@ int body(te::parallel::World& world, int argc, char** argv) {
     te::user_error("--config FILE is required; see te-train --help and the files in configs/");
   te::config::Config config;
   world.together([&] { config = te::config::load_config(config_path, overrides); });
+  if (overwrite && config.checkpoint.resume != "never") {
+    te::user_error("--overwrite starts anew, checkpoint.resume ({}) goes on: leave one of them out",
+                   config.checkpoint.resume);
+  }
   if (print_config) {
     if (world.leader()) std::printf("%s", te::config::to_yaml(config).c_str());
     return 0;
   }
   te::init_log(-1, world.leader() ? spdlog::level::info : spdlog::level::err);
-  if (!show.dry_run && !show.schedule) return train(config, world);
+  if (!show.dry_run && !show.schedule) return train(config, world, overwrite);
   if (!world.leader()) return 0;
   const int model_ranks = static_cast<int>(config.parallel.tensor * config.parallel.pipeline);
   const te::parallel::ProcessGrid grid = te::parallel::ProcessGrid::of(

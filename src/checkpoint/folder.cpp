@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "checkpoint/manifest.h"
+#include "checkpoint/write_error.h"
 #include "core/error.h"
 #include "core/log.h"
 
@@ -77,8 +78,8 @@ void guard_file_system(const std::function<void()>& body) {
   try {
     body();
   } catch (const fs::filesystem_error& error) {
-    user_error("checkpoint.directory: {}: {}; choose a folder that can be written and has room",
-               error.path1().string(), error.code().message());
+    write_error("checkpoint.directory: {}: {}; choose a folder that can be written and has room",
+                error.path1().string(), error.code().message());
   }
 }
 
@@ -106,6 +107,21 @@ std::optional<fs::path> find_latest(const fs::path& directory) {
   return std::nullopt;
 }
 
+std::vector<std::pair<int64_t, fs::path>> list_checkpoints(const fs::path& directory) {
+  std::vector<std::pair<int64_t, fs::path>> found;
+  for (const fs::path& folder : checkpoints_in(directory))
+    found.emplace_back(step_of(folder.filename().string()), folder);
+  return found;
+}
+
+std::optional<fs::path> checkpoint_before(const fs::path& folder) {
+  const int64_t own = step_of(folder.filename().string());
+  std::optional<fs::path> before;
+  for (const auto& [step, other] : list_checkpoints(folder.parent_path()))
+    if (step < own) before = other;
+  return before;
+}
+
 fs::path resolve(const fs::path& path) {
   std::error_code error;
   if (fs::exists(path / "manifest.json", error)) return path;
@@ -124,8 +140,8 @@ void sync_path(const fs::path& path) {
   const int reason = errno;
   if (file >= 0) ::close(file);
   if (!synced) {
-    user_error("{}: could not be synced to disk: {}; is the disk full?", path.string(),
-               std::generic_category().message(reason));
+    write_error("{}: could not be synced to disk: {}; is the disk full?", path.string(),
+                std::generic_category().message(reason));
   }
 }
 
@@ -138,11 +154,18 @@ void write_text(const fs::path& path, const std::string& text) {
     if (!out) {
       std::error_code ignored;
       fs::remove(temporary, ignored);
-      user_error("{}: could not be written; is the disk full or the folder read-only?", path.string());
+      write_error("{}: could not be written; is the disk full or the folder read-only?", path.string());
     }
   }
   sync_path(temporary);
   fs::rename(temporary, path);
+}
+
+void remove_checkpoint(const fs::path& folder) {
+  const fs::path doomed = folder.string() + std::string(kTemporary);
+  fs::remove_all(doomed);
+  fs::rename(folder, doomed);
+  fs::remove_all(doomed);
 }
 
 void remove_leftovers(const fs::path& directory) {
@@ -195,7 +218,6 @@ void discard_folder(const fs::path& temporary) {
   fs::remove_all(temporary, ignored);
 }
 
-// The folder is renamed before it is emptied, so that no half checkpoint ever has a checkpoint's name.
 void prune(const fs::path& directory, int64_t keep, const fs::path& good) {
   if (keep == 0) return;
   std::vector<fs::path> folders = checkpoints_in(directory);
@@ -212,10 +234,7 @@ void prune(const fs::path& directory, int64_t keep, const fs::path& good) {
   for (const fs::path& folder : folders) {
     if (left <= keep) return;
     if (folder.filename() == latest || folder.filename() == good.filename()) continue;
-    const fs::path doomed = folder.string() + std::string(kTemporary);
-    fs::remove_all(doomed);
-    fs::rename(folder, doomed);
-    fs::remove_all(doomed);
+    remove_checkpoint(folder);
     --left;
   }
 }

@@ -13,13 +13,15 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace te::checkpoint {
 
 std::string step_name(int64_t step);  ///< "step_00000500"
 std::filesystem::path temporary_folder(const std::filesystem::path& directory, int64_t step);
 
-/// Runs body; an error of the file system becomes a UserError that names the path.
+/// Runs body; an error of the file system becomes a WriteError that names the path.
 void guard_file_system(const std::function<void()>& body);
 
 /// The newest checkpoint: the one that DIR/latest names. Where that is missing or names no checkpoint, the complete one
@@ -30,6 +32,16 @@ std::optional<std::filesystem::path> find_latest(const std::filesystem::path& di
 /// A step folder for what the user gave: that folder, or find_latest of a checkpoint directory. UserError when there is
 /// none.
 std::filesystem::path resolve(const std::filesystem::path& path);
+
+/// The checkpoints of a directory and their steps, in the order of the steps; complete or damaged.
+std::vector<std::pair<int64_t, std::filesystem::path>> list_checkpoints(
+    const std::filesystem::path& directory);
+
+/// Of the checkpoints beside a step folder, the one of the highest step below its own.
+std::optional<std::filesystem::path> checkpoint_before(const std::filesystem::path& folder);
+
+/// Deletes a checkpoint: no half of it ever has a checkpoint's name.
+void remove_checkpoint(const std::filesystem::path& folder);
 
 /// Removes the temporary folders of runs that were killed; nothing else.
 void remove_leftovers(const std::filesystem::path& directory);

@@ -255,11 +255,14 @@ Manifest parse_manifest(const std::string& file, const std::string& text) {
 
 Manifest read_manifest(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / "manifest.json";
+  std::error_code error;
+  const std::filesystem::file_type type = std::filesystem::status(path, error).type();
+  if (type == std::filesystem::file_type::not_found)
+    user_error("{}: not found; a checkpoint is a folder with manifest.json", path.string());
+  if (type != std::filesystem::file_type::regular)  // not opened: a pipe would hang
+    user_error("{}: is not a regular file; {}", path.string(), kMend);
   std::ifstream in(path, std::ios::binary);
-  if (!in || !std::filesystem::is_regular_file(path)) {
-    user_error("{}: not found; a checkpoint is a folder with manifest.json (checkpoint.resume)",
-               path.string());
-  }
+  if (!in) user_error("{}: cannot be opened; {}", path.string(), kMend);
   const std::string text{std::istreambuf_iterator<char>(in), {}};
   if (in.bad()) user_error("{}: cannot be read; {}", path.string(), kMend);
   return parse_manifest(path.string(), text);

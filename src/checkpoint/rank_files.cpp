@@ -7,12 +7,15 @@
 #include <thread>
 
 #include "checkpoint/folder.h"
+#include "checkpoint/write_error.h"
 #include "core/error.h"
 
 namespace te::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
+
+const std::string kDisk = "disk: ";  // begins the message of a WriteError
 
 std::string file_name(const char* kind, RankOf who) {
   if (who.size == 1) return fmt::format("{}.safetensors", kind);
@@ -108,8 +111,21 @@ void leave_part(const fs::path& folder, RankOf who, const Manifest& part) {
   write_text(part_path(folder, who.rank), to_text(part));
 }
 
-void leave_failure(const fs::path& folder, RankOf who, const std::string& message) {
-  write_text(failure_path(folder, who.rank), message);
+void leave_failure(const fs::path& folder, RankOf who, const std::string& message, bool disk) {
+  const fs::path path = failure_path(folder, who.rank);
+  try {
+    write_text(path, (disk ? kDisk : "") + message);
+  } catch (const UserError&) {
+    std::ofstream(path).flush();  // a full disk still has room for an empty file
+  }
+}
+
+/// Passes a rank's failure on.
+[[noreturn]] static void rethrow_failure(const fs::path& folder, int rank) {
+  std::string message = read_text(failure_path(folder, rank));
+  if (message.empty()) write_error("rank {}: could not write its files; is the disk full?", rank);
+  if (!message.starts_with(kDisk)) user_error("rank {}: {}", rank, message);
+  write_error("rank {}: {}", rank, message.substr(kDisk.size()));
 }
 
 void await_others(const fs::path& folder, int ranks) {
@@ -131,8 +147,7 @@ std::vector<Manifest> collect_parts(const fs::path& folder, int ranks, int64_t t
     const fs::path path = part_path(folder, rank);
     while (!fs::exists(path)) {
       for (int other = 1; other < ranks; ++other) {
-        if (fs::exists(failure_path(folder, other)))
-          user_error("rank {}: {}", other, read_text(failure_path(folder, other)));
+        if (fs::exists(failure_path(folder, other))) rethrow_failure(folder, other);
       }
       if (timeout_seconds > 0 && Clock::now() - start > std::chrono::seconds(timeout_seconds)) {
         user_error(

@@ -29,6 +29,21 @@ void widen_in_place(float* out, int64_t count) {
   }
 }
 
+template <class... Args>
+[[noreturn]] void damaged(fmt::format_string<Args...> format, Args&&... args) {
+  throw Damaged(fmt::format(format, std::forward<Args>(args)...));
+}
+
+/// Whatever is refused within `body` is a damage.
+template <class Body>
+decltype(auto) reading(Body&& body) {
+  try {
+    return body();
+  } catch (const UserError& error) {
+    throw Damaged(error.what());
+  }
+}
+
 }  // namespace
 
 // --- shards ------------------------------------------------------------------------------------------------
@@ -66,6 +81,7 @@ class Reader::Shards {
   static constexpr int kMostOpen = 64;
 
   void index(int file);
+  void index_file(File& file, int number);
   int open(int file);
   void close_all();
   void read_at(int file, uint64_t offset, uint64_t count, std::byte* out);
@@ -85,8 +101,11 @@ class Reader::Shards {
 
 // Reads a shard's header, and compares it with the manifest.
 void Reader::Shards::index(int number) {
-  File& file = files_[number];
-  if (file.indexed) return;
+  if (files_[number].indexed) return;
+  reading([&] { index_file(files_[number], number); });
+}
+
+void Reader::Shards::index_file(File& file, int number) {
   const std::string name = path(number);
   std::error_code error;
   if (!std::filesystem::exists(name, error)) {
@@ -114,7 +133,7 @@ const StoredTensor& Reader::Shards::tensor(int file, const std::string& name) {
   index(file);
   const auto found = files_[file].tensors.find(name);
   if (found == files_[file].tensors.end())
-    user_error("{}: tensor {} is missing; {}", path(file), safetensors::quote_name(name), kMend);
+    damaged("{}: tensor {} is missing; {}", path(file), safetensors::quote_name(name), kMend);
   return found->second;
 }
 
@@ -123,7 +142,7 @@ int Reader::Shards::open(int number) {
   if (file.descriptor >= 0) return file.descriptor;
   if (num_open_ >= kMostOpen) close_all();
   file.descriptor = ::open(path(number).c_str(), O_RDONLY | O_CLOEXEC);
-  if (file.descriptor < 0) user_error("{}: cannot be opened: {}", path(number), std::strerror(errno));
+  if (file.descriptor < 0) damaged("{}: cannot be opened: {}", path(number), std::strerror(errno));
   ++num_open_;
   return file.descriptor;
 }
@@ -140,8 +159,7 @@ void Reader::Shards::read_at(int file, uint64_t offset, uint64_t count, std::byt
     const ssize_t got = ::pread(descriptor, out, count, static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) {
-      user_error("{}: cannot be read: {}; {}", path(file), got < 0 ? std::strerror(errno) : "cut short",
-                 kMend);
+      damaged("{}: cannot be read: {}; {}", path(file), got < 0 ? std::strerror(errno) : "cut short", kMend);
     }
     out += got;
     offset += static_cast<uint64_t>(got);
@@ -152,9 +170,9 @@ void Reader::Shards::read_at(int file, uint64_t offset, uint64_t count, std::byt
 void Reader::Shards::check(int file, const std::string& name, const StoredTensor& stored, uint64_t block,
                            const std::byte* data, uint64_t bytes) const {
   if (checksum(data, bytes) == (*stored.checksums)[block]) return;
-  user_error("{}: tensor {}: checksum of bytes {}..{} does not fit: the file was damaged or changed; {}",
-             path(file), safetensors::quote_name(name), block * kChecksumBlock,
-             block * kChecksumBlock + bytes - 1, kMend);
+  damaged("{}: tensor {}: checksum of bytes {}..{} does not fit: the file was damaged or changed; {}",
+          path(file), safetensors::quote_name(name), block * kChecksumBlock,
+          block * kChecksumBlock + bytes - 1, kMend);
 }
 
 // Whole blocks go straight to `out`; parts of a block through block_.
@@ -204,7 +222,7 @@ void Reader::Shards::verify_all() {
 
 Reader::Reader(const std::filesystem::path& path, Verify verify)
     : folder_(resolve(path)),
-      manifest_(read_manifest(folder_)),
+      manifest_(reading([&] { return read_manifest(folder_); })),
       shards_(std::make_unique<Shards>(folder_, manifest_, verify)) {}
 
 Reader::~Reader() = default;
@@ -233,8 +251,8 @@ void Reader::read(const LogicalTensor& tensor, const Block& block, std::byte* ou
       const StoredTensor& stored = shards_->tensor(slice.file, tensor.name);
       const auto held = static_cast<int64_t>(stored.bytes) / size;
       if (stored.dtype != tensor.dtype || slice.offset > held - slice.block.count) {
-        user_error("{}: tensor {} is not the one that the manifest describes; {}", shards_->path(slice.file),
-                   safetensors::quote_name(tensor.name), kMend);
+        damaged("{}: tensor {} is not the one that the manifest describes; {}", shards_->path(slice.file),
+                safetensors::quote_name(tensor.name), kMend);
       }
       shards_->read(slice.file, tensor.name, static_cast<uint64_t>((slice.offset + from) * size),
                     static_cast<uint64_t>(count * size), out + to * size);
@@ -246,8 +264,8 @@ void Reader::read(const LogicalTensor& tensor, const Block& block, float* out) c
   auto* bytes = reinterpret_cast<std::byte*>(out);
   if (tensor.dtype == DType::f32) return read(tensor, block, bytes);
   if (tensor.dtype != DType::bf16) {
-    user_error("{}: tensor {} is {}, must be F32 or BF16; {}", folder_.string(),
-               safetensors::quote_name(tensor.name), safetensors::file_dtype_name(tensor.dtype), kMend);
+    damaged("{}: tensor {} is {}, must be F32 or BF16; {}", folder_.string(),
+            safetensors::quote_name(tensor.name), safetensors::file_dtype_name(tensor.dtype), kMend);
   }
   read(tensor, block, bytes + 2 * block.count);
   widen_in_place(out, block.count);
@@ -272,8 +290,8 @@ Fp8State Reader::fp8() const {
     const auto read_tensor = [&](const char* name, DType dtype, std::vector<int64_t> shape, void* out) {
       const StoredTensor& stored = shards_->tensor(part.file, name);
       if (stored.dtype != dtype || stored.shape != shape) {
-        user_error("{}: tensor {} is not the one that the manifest describes; {}", shards_->path(part.file),
-                   name, kMend);
+        damaged("{}: tensor {} is not the one that the manifest describes; {}", shards_->path(part.file),
+                name, kMend);
       }
       shards_->read(part.file, name, 0, stored.bytes, static_cast<std::byte*>(out));
     };
@@ -285,12 +303,12 @@ Fp8State Reader::fp8() const {
     read_tensor("amax_history", DType::f32, {length, n}, history.data());
     read_tensor("position", DType::i32, {1}, &position);
     if (!state.rows.empty() && (length != state.history_len || position != state.position)) {
-      user_error("{}: its FP8 history differs in length or position from that of the other stages; {}",
-                 shards_->path(part.file), kMend);
+      damaged("{}: its FP8 history differs in length or position from that of the other stages; {}",
+              shards_->path(part.file), kMend);
     }
     if (position < 0 || position >= length) {
-      user_error("{}: position {} is not in the history of {}; {}", shards_->path(part.file), position,
-                 length, kMend);
+      damaged("{}: position {} is not in the history of {}; {}", shards_->path(part.file), position, length,
+              kMend);
     }
     state.history_len = length;
     state.position = position;

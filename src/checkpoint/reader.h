@@ -15,8 +15,16 @@
 #include <vector>
 
 #include "checkpoint/manifest.h"
+#include "core/error.h"
 
 namespace te::checkpoint {
+
+/// A checkpoint that is not what was saved: a file is missing, cut short, altered or cannot be read. Another checkpoint of
+/// the same run may do.
+class Damaged : public UserError {
+ public:
+  using UserError::UserError;
+};
 
 /// Whether reads compare checksums. Sizes, names and shapes are compared always.
 enum class Verify : uint8_t { off, on };
@@ -36,7 +44,7 @@ struct Fp8State {
 class Reader {
  public:
   /// `path` is a step folder, or a checkpoint directory (then its latest checkpoint, as find_latest of folder.h says).
-  /// UserError when there is no checkpoint or its manifest is damaged. Shards are opened when they are first read.
+  /// UserError when there is no checkpoint; Damaged when its manifest is. Shards are opened when they are first read.
   explicit Reader(const std::filesystem::path& path, Verify verify = Verify::on);
   ~Reader();
   Reader(Reader&&) noexcept;

@@ -11,7 +11,9 @@
 #include <cstring>
 
 #include "checkpoint/safetensors_header.h"
+#include "checkpoint/write_error.h"
 #include "core/error.h"
+#include "core/mapped_region.h"
 
 namespace te {
 namespace {
@@ -47,8 +49,11 @@ std::shared_ptr<const std::byte> map_file(const std::filesystem::path& path, uin
   void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file, 0);
   if (address == MAP_FAILED) user_error("{}: cannot be mapped: {}", path.string(), reason());
   const size_t length = size;
-  return {static_cast<const std::byte*>(address),
-          [length](const std::byte* mapped) { ::munmap(const_cast<std::byte*>(mapped), length); }};
+  auto region = std::make_shared<MappedRegion>(address, length, path.string());
+  return {static_cast<const std::byte*>(address), [length, region](const std::byte* mapped) mutable {
+            region.reset();
+            ::munmap(const_cast<std::byte*>(mapped), length);
+          }};
 }
 
 void sync_folder(const std::filesystem::path& folder) {
@@ -116,15 +121,15 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
 
   file_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (file_ < 0) {
-    user_error("{}: cannot be created: {}; choose a folder that exists and is writable", temporary_.string(),
-               reason());
+    checkpoint::write_error("{}: cannot be created: {}; choose a folder that exists and is writable",
+                            temporary_.string(), reason());
   }
   try {
     // A full disk should show before hours of writing, where the file system can tell.
     const uint64_t size = data_begin + (header.tensors.empty() ? 0 : header.tensors.back().end);
     if (::fallocate(file_, 0, 0, static_cast<off_t>(size)) != 0 && errno == ENOSPC)
-      user_error("{}: the disk has no room for {} bytes; free some or choose another folder", path.string(),
-                 size);
+      checkpoint::write_error("{}: the disk has no room for {} bytes; free some or choose another folder",
+                              path.string(), size);
     write_at(0, &header_bytes, kLengthBytes);
     write_at(kLengthBytes, text.data(), header_bytes);
   } catch (...) {
@@ -146,8 +151,8 @@ void SafetensorsWriter::write_at(uint64_t offset, const void* data, size_t bytes
     const ssize_t written = ::pwrite(file_, from, bytes, static_cast<off_t>(offset));
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) {
-      user_error("{}: writing failed: {}; free disk space or choose another folder", temporary_.string(),
-                 reason());
+      checkpoint::write_error("{}: writing failed: {}; free disk space or choose another folder",
+                              temporary_.string(), reason());
     }
     from += written;
     offset += static_cast<uint64_t>(written);
@@ -174,9 +179,10 @@ void SafetensorsWriter::finish() {
   for (const auto& [name, slot] : slots_)
     TE_CHECK(slot.next == slot.end, "{}: tensor {} lacks {} bytes", path_.string(), name,
              slot.end - slot.next);
-  if (::fsync(file_) != 0) user_error("{}: cannot be synced to disk: {}", temporary_.string(), reason());
+  if (::fsync(file_) != 0)
+    checkpoint::write_error("{}: cannot be synced to disk: {}", temporary_.string(), reason());
   if (::rename(temporary_.c_str(), path_.c_str()) != 0)
-    user_error("{}: cannot be renamed to {}: {}", temporary_.string(), path_.string(), reason());
+    checkpoint::write_error("{}: cannot be renamed to {}: {}", temporary_.string(), path_.string(), reason());
   ::close(std::exchange(file_, -1));
   const auto folder = path_.parent_path();
   sync_folder(folder.empty() ? "." : folder);

@@ -1,19 +1,27 @@
 #include "checkpoint/saver.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <chrono>
 #include <utility>
 
 #include "checkpoint/folder.h"
 #include "checkpoint/host_memory.h"
+#include "checkpoint/write_error.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "parallel/watchdog.h"
 
 namespace te::checkpoint {
 namespace {
 
 double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+std::string waiting_for_disk(int64_t step) {
+  return "for the disk, which writes " + step_name(step);
 }
 
 }  // namespace
@@ -26,9 +34,13 @@ struct Saver::Task {
   Fetch fetch;
   bool background = false;
   double start = 0, stalled = 0;
+  std::atomic<int64_t> pieces_done = 0;  ///< of data written, so that a save that stands still is noticed
+  std::atomic<bool> collecting = false;  ///< waits for other ranks, with a limit of its own
   Saved result;
+  std::exception_ptr no_folder;  ///< the temporary folder could not be made
   std::exception_ptr error;
   std::atomic<bool> done = false;
+  std::optional<parallel::Watchdog::Guard> guard;  ///< in the foreground
 };
 
 Saver::Saver(const Context& context, SaverOptions options, TrainingState state, Job job)
@@ -46,6 +58,29 @@ Saver::~Saver() {
     finish();
   } catch (const std::exception& error) {
     spdlog::error("{}", error.what());
+  }
+}
+
+void Saver::check_limits() const {
+  uint64_t parameters = 0, moments = 0;
+  for (const SavedPiece& piece : pieces_)
+    (piece.name.starts_with("exp_avg") ? moments : parameters) += piece.file_bytes();
+  struct rlimit limit = {};
+  const uint64_t largest = std::max(parameters, moments);
+  if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && largest > limit.rlim_cur) {
+    user_error(
+        "checkpoint.directory: a checkpoint has files of {} bytes, this process may write {} (ulimit -f): "
+        "raise "
+        "the limit, or set checkpoint.save_every: 0 and save_last: false",
+        largest, limit.rlim_cur);
+  }
+  std::error_code error;
+  const std::filesystem::space_info space = std::filesystem::space(options_.directory, error);
+  if (!error && space.available < parameters + moments) {
+    spdlog::warn(
+        "checkpoint.directory: {}: has room for {} bytes, a checkpoint takes {} (of this rank): make room "
+        "before the first save",
+        options_.directory.string(), space.available, parameters + moments);
   }
 }
 
@@ -89,23 +124,36 @@ void Saver::reserve() {
 void Saver::save(const Progress& progress, const std::filesystem::path& good, bool wait) {
   join();
   const double start = now_seconds();
-  if (job_.who.rank == 0) guard_file_system([&] { begin_folder(options_.directory, progress.step); });
-  if (job_.barrier) job_.barrier();
   task_ = std::make_unique<Task>();
   Task& task = *task_;
+  // No rank may miss the barrier: a folder that cannot be made fails the save behind it, on all ranks.
+  try {
+    if (job_.who.rank == 0) guard_file_system([&] { begin_folder(options_.directory, progress.step); });
+  } catch (const UserError&) {
+    task.no_folder = std::current_exception();
+  }
+  if (job_.barrier) job_.barrier();
   task.progress = progress;
   task.good = good;
   task.start = start;
   task.background = options_.background;
-  if (saves_fp8(state_)) task.fp8 = read_fp8(context_, *state_.scales);
+  if (saves_fp8(state_)) {
+    const parallel::Watchdog::Guard guard(context_,
+                                          fmt::format("the scales for {}", step_name(progress.step)));
+    task.fp8 = read_fp8(context_, *state_.scales);
+  }
   if (options_.background) {
+    const parallel::Watchdog::Guard guard(context_, fmt::format("the copy for {}", step_name(progress.step)));
     for (size_t i = 0; i < pieces_.size(); ++i) pieces_[i].copy_raw(context_, copy_.as<char>() + offsets_[i]);
     context_.synchronize();
-    task.fetch = [this](size_t index, int64_t first, int64_t count) {
+    task.fetch = [this, &task](size_t index, int64_t first, int64_t count) {
+      ++task.pieces_done;
       return pieces_[index].from_raw(copy_.as<char>() + offsets_[index], first, count, converted_.data());
     };
   } else {
-    task.fetch = [this](size_t index, int64_t first, int64_t count) {
+    task.fetch = [this, &task](size_t index, int64_t first, int64_t count) {
+      task.guard.reset();  // a new wait begins
+      task.guard.emplace(waiting_for_disk(task.progress.step));
       const SavedPiece part = pieces_[index].part(first, count);
       part.copy_raw(context_, staging_.as<void>());
       context_.synchronize();
@@ -117,15 +165,32 @@ void Saver::save(const Progress& progress, const std::filesystem::path& good, bo
     thread_ = std::thread([this, &task] { run(task); });
     if (wait) join();
   } else {
+    task.guard.emplace(waiting_for_disk(progress.step));
     run(task);
+    task.guard.reset();
     join();
+  }
+}
+
+// Ends the job, through the watchdog, when the saving thread stands still.
+void Saver::wait_for_thread() const {
+  while (!task_->done) {
+    const int64_t pieces = task_->pieces_done;
+    const bool collecting = task_->collecting;
+    std::optional<parallel::Watchdog::Guard> guard;
+    if (!collecting) guard.emplace(waiting_for_disk(task_->progress.step));
+    while (!task_->done && task_->pieces_done == pieces && task_->collecting == collecting)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
 
 // Ends the task that is under way: its result goes to saved_, its error is thrown.
 void Saver::join() {
   if (!task_) return;
-  if (thread_.joinable()) thread_.join();
+  if (thread_.joinable()) {
+    wait_for_thread();
+    thread_.join();
+  }
   const std::unique_ptr<Task> task = std::move(task_);
   if (task->error) std::rethrow_exception(task->error);
   saved_ = task->result;
@@ -157,13 +222,18 @@ void Saver::run(Task& task) {
 void Saver::write(Task& task) {
   const std::filesystem::path temporary = temporary_folder(options_.directory, task.progress.step);
   try {
+    if (task.no_folder) std::rethrow_exception(task.no_folder);
     Manifest part = write_rank_files(temporary, job_.who, pieces_, task.fetch, task.fp8);
     for (const SavedPiece& piece : pieces_) task.result.bytes += static_cast<int64_t>(piece.file_bytes());
     task.result.folder = folder_of(task.progress.step);
     if (job_.who.rank != 0) return leave_part(temporary, job_.who, part);
     part.progress = task.progress;
     part.config = options_.config;
+    task.guard.reset();
+    task.collecting = true;
     std::vector<Manifest> parts = collect_parts(temporary, job_.who.size, job_.timeout_seconds);
+    task.collecting = false;
+    if (!task.background) task.guard.emplace(waiting_for_disk(task.progress.step));
     parts.insert(parts.begin(), std::move(part));
     commit_folder(options_.directory, task.progress.step, to_text(merge(parts)));
   } catch (const std::exception& error) {
@@ -172,7 +242,7 @@ void Saver::write(Task& task) {
       discard_folder(temporary);
     } else {
       try {
-        leave_failure(temporary, job_.who, error.what());
+        leave_failure(temporary, job_.who, error.what(), dynamic_cast<const WriteError*>(&error) != nullptr);
       } catch (const std::exception&) {  // then rank 0 finds out by waiting, or by this rank's end
       }
     }

@@ -9,6 +9,9 @@
 // In the foreground the same runs on the training thread, and reads the device through a small buffer. A save that fails
 // leaves the last good checkpoint and `latest` as they were; an error in the background is thrown by the next call of
 // poll, save or finish.
+//
+// The training thread waits for the device and for the disk under the watchdog's guard: a save that stands still for
+// parallel.timeout_seconds ends the job. One that goes on, however slowly, does not.
 #pragma once
 
 #include <atomic>
@@ -62,12 +65,17 @@ class Saver {
   Saver& operator=(const Saver&) = delete;
 
   /// All ranks, between two steps. `good` is never deleted. With `wait`, or where there is no memory for a copy, returns
-  /// when the checkpoint is complete. UserError when this save (or the previous one, in the background) fails.
+  /// when the checkpoint is complete. WriteError when the disk takes no more, other UserErrors when
+  /// trying again is no use, of this save (or of the previous one, in the background).
   void save(const Progress& progress, const std::filesystem::path& good, bool wait = false);
   /// A save that has been completed since the last call of poll or finish. Does not wait.
   std::optional<Saved> poll();
   /// The same after waiting for the save that is under way.
   std::optional<Saved> finish();
+
+  /// UserError when a file of this rank would be larger than the process may write (ulimit -f); a warning where the disk
+  /// has no room for one checkpoint.
+  void check_limits() const;
 
   std::filesystem::path folder_of(int64_t step) const;
   bool background() const { return options_.background; }
@@ -78,6 +86,7 @@ class Saver {
   void run(Task& task);
   void write(Task& task);
   void join();
+  void wait_for_thread() const;
 
   const Context& context_;
   SaverOptions options_;

@@ -189,6 +189,7 @@ struct CheckpointConfig {
   bool async = true;             ///< write in the background, from a copy in host memory
   bool save_optimizer = true;    ///< moments are saved, too
   std::string resume = "never";  ///< "never", "auto" (the latest of directory, if any) or a checkpoint's path
+  bool resume_fallback = true;   ///< resume auto: from the checkpoint before a damaged one
   bool load_optimizer = true;    ///< moments are resumed, too
   std::string init_from;         ///< checkpoint whose weights a new run starts with; empty: random weights
 };

@@ -259,6 +259,10 @@ const auto kKeys = std::to_array<Key>({
      "`auto` continues from the latest checkpoint of `directory` if there is one; a path continues from that "
      "checkpoint, or from the latest of that directory.",
      "`auto`, `never` or a path"},
+    {TE_KEY(checkpoint.resume_fallback), kBuiltIn, kAny,
+     "With `resume: auto`: where the newest checkpoint is damaged, go on from the one before it, with a "
+     "warning; "
+     "otherwise stop."},
     {TE_KEY(checkpoint.load_optimizer), kBuiltIn, kAny,
      "Resume the optimizer's moments; otherwise they start at zero."},
     {TE_KEY(checkpoint.init_from), "random initial weights", kAny,

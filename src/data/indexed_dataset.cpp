@@ -81,12 +81,14 @@ MappedFile::MappedFile(std::string path) : path_(std::move(path)) {
                  std::strerror(error));
     }
     data_ = static_cast<const uint8_t*>(address);
+    region_ = std::make_unique<MappedRegion>(address, size_, path_);
   } else {
     ::close(file);
   }
 }
 
 MappedFile::~MappedFile() {
+  region_.reset();
   if (data_ != nullptr) ::munmap(const_cast<uint8_t*>(data_), size_);
 }
 

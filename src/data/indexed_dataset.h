@@ -21,6 +21,8 @@
 #include <string>
 #include <vector>
 
+#include "core/mapped_region.h"
+
 namespace te::data {
 
 /// The dtype codes of the .idx. Reader and writer handle the integer ones; floats are refused.
@@ -41,7 +43,8 @@ const char* token_type_name(TokenType type);  ///< "u16", "i32", ...
 /// Megatron's choice: u16 below a vocabulary of 65500, else i32.
 TokenType token_type_for_vocab(int64_t vocab_size);
 
-/// A file mapped read-only; an empty file is an empty span. UserError when it cannot be opened.
+/// A file mapped read-only; an empty file is an empty span. UserError when it cannot be opened. One that shrinks while it is
+/// mapped ends the program (core/mapped_region.h).
 class MappedFile {
  public:
   explicit MappedFile(std::string path);
@@ -55,6 +58,7 @@ class MappedFile {
   std::string path_;
   const uint8_t* data_ = nullptr;
   size_t size_ = 0;
+  std::unique_ptr<MappedRegion> region_;
 };
 
 /// Reader. The constructor checks every number of the .idx against the two files' sizes before it is used;

@@ -25,6 +25,7 @@ using Seconds = std::chrono::duration<double>;
 /// A waiting rank that has not looked for so long does not run: it is stopped, or its host is out of breath.
 constexpr int64_t kStillNs = 2'000'000'000;
 constexpr int64_t kBeatNs = 250'000'000;
+constexpr std::string_view kForDevice = "for the device in ";
 
 int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -97,8 +98,8 @@ std::string others(int64_t now) {
     const auto seconds = [now](int64_t since) { return double(now - since) * 1e-9; };
     text += fmt::format("; rank {} ", status.rank);
     if (status.guarded_since_ns != 0) {
-      text += fmt::format("waits for {:.1f} s for the device in {}, launched last",
-                          seconds(status.guarded_since_ns), status.guard);
+      text +=
+          fmt::format("waits for {:.1f} s {}, launched last", seconds(status.guarded_since_ns), status.guard);
     } else if (status.waiting != 0 && now - status.seen_ns > kStillNs) {
       text += fmt::format("does not run for {:.1f} s, stopped in", seconds(status.seen_ns));
     } else if (status.waiting != 0) {
@@ -147,13 +148,17 @@ void watch() {
     const int64_t since = s.guard_since_ns;
     if (s.stop || since == 0 || timeout == 0) continue;
     if (const std::string error = ask_probes(false).error; !error.empty()) {
-      fire(fmt::format("{}, waiting for the device in {}{}", error, s.guard_what, during(s.guard_activity)));
+      fire(fmt::format("{}, waiting {}{}", error, s.guard_what, during(s.guard_activity)));
     }
     const int64_t waited = now_ns() - since;
     if (waited <= timeout || s.guard_since_ns != since) continue;
     const std::string pending = ask_probes(true).pending;
-    fire(fmt::format("has waited {:.1f} s for the device in {}{}; the device is in {}", double(waited) * 1e-9,
-                     s.guard_what, during(s.guard_activity), pending.empty() ? "no communication" : pending));
+    const bool device = s.guard_what.starts_with(kForDevice);
+    fire(fmt::format("has waited {:.1f} s {}{}{}", double(waited) * 1e-9, s.guard_what,
+                     during(s.guard_activity),
+                     !device           ? ""
+                     : pending.empty() ? "; the device is in no communication"
+                                       : "; the device is in " + pending));
   }
 }
 
@@ -242,6 +247,8 @@ double Watchdog::timeout() {
 Watchdog::Guard::Guard(const Context& context, std::string_view what)
     : armed_(context.is_cuda() && watchdog::arm(what)) {}
 
+Watchdog::Guard::Guard(std::string_view what) : armed_(watchdog::arm_for(what)) {}
+
 Watchdog::Guard::~Guard() {
   if (armed_) watchdog::disarm();
 }
@@ -288,16 +295,20 @@ bool armable() {
 }
 
 bool arm(std::string_view what) {
+  return armable() && arm_for(std::string(kForDevice) + std::string(what));
+}
+
+bool arm_for(std::string_view wait) {
   State& s = state();
   if (!armable()) return false;
   const std::lock_guard lock(s.mutex);
-  s.guard_what = what;
+  s.guard_what = wait;
   s.guard_activity = activity;
   if (!s.thread) s.thread.emplace(watch);
   s.guard_since_ns = now_ns();
   publish([&](Status& status) {
     status.guarded_since_ns = s.guard_since_ns;
-    copy_text(status.guard, what);
+    copy_text(status.guard, wait);
   });
   return true;
 }

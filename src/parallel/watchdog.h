@@ -41,10 +41,13 @@ class Watchdog {
 
   /// Watches the host's waits for the device while it lives, as in
   ///   Watchdog::Guard guard(context, "step 12");  context.synchronize();
-  /// Its whole life counts as one wait, so it may cover the launches too. Nothing on the CPU. One at a time in a process; an inner one is ignored.
+  /// Its whole life counts as one wait, so it may cover the launches too. Nothing on the CPU. One at a time in a
+  /// process; an inner one is ignored.
   class Guard {
    public:
     Guard(const Context& context, std::string_view what);
+    /// Watches a wait of the host for something else, on either backend: `what` is "for the disk in step_00000005".
+    explicit Guard(std::string_view what);
     ~Guard();
     Guard(const Guard&) = delete;
     Guard& operator=(const Guard&) = delete;

@@ -1,18 +1,21 @@
 // The tokenizer that a run's checkpoints keep beside them, so that te-generate and te-convert export find it.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
-
-#include "config/config.h"
+#include <string>
+#include <vector>
 
 namespace te::train {
 
-/// UserError when data.tokenizer names a path without a tokenizer (unless the checkpoint directory keeps one already), a
-/// tokenizer that te-data cannot read, or one with more tokens than the model.
-void check_tokenizer(const config::Config& config);
+/// UserError when data.tokenizer (`spec`) names a path without a tokenizer (unless `directory`, that of the checkpoints,
+/// keeps one already), a tokenizer that te-data cannot read, or one with more tokens than the model's `vocab_size`.
+void check_tokenizer(const std::string& spec, int64_t vocab_size, const std::filesystem::path& directory);
 
-/// Copies to checkpoint.directory what data.tokenizer names, else what is kept beside `origin` (the checkpoint the weights
-/// came from; may be empty) or checkpoint.init_from. One rank, before the first step. UserError when it cannot be written.
-void keep_tokenizer(const config::Config& config, const std::filesystem::path& origin);
+/// Copies to `directory` what data.tokenizer (`spec`) names, else what is kept beside the first of `origins` that has a
+/// tokenizer (checkpoints that the weights came from; may be empty). One rank, before the first step. UserError when it
+/// cannot be written.
+void keep_tokenizer(const std::string& spec, const std::filesystem::path& directory,
+                    const std::vector<std::filesystem::path>& origins);
 
 }  // namespace te::train

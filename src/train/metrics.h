@@ -1,14 +1,16 @@
 // What a step tells the world, and the writers that tell it: console, loss.csv, metrics.jsonl.
 #pragma once
 
-#include <fstream>
+#include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "config/config.h"
 #include "core/device.h"
 #include "fp8/scale_table.h"
+#include "train/log_file.h"
 
 namespace te::train {
 
@@ -55,19 +57,32 @@ class Fp8HealthReader {
 /// fetch, wait, read.
 std::vector<Fp8Health> read_fp8_health(const Context& context, const fp8::ScaleTable& table);
 
+/// Of the two logs: the step of a line, 0 for a header, -1 for what is no line of the log.
+int64_t csv_step(std::string_view line);
+int64_t json_step(std::string_view line);
+inline constexpr const char* kJsonlName = "metrics.jsonl";
+
+struct MetricsOptions {
+  std::filesystem::path directory;
+  std::string csv;    ///< empty: none
+  bool jsonl = true;  ///< kJsonlName
+  int64_t train_steps = 0;
+  bool show_tflops = false;  ///< on the console
+  bool fp8 = false;          ///< products run in FP8: its health is shown instead of a share of the BF16 peak
+};
+
 class MetricsWriter {
  public:
-  /// Opens the files in logging.directory. A fresh run starts them anew; a run resumed after `resumed_step`
-  /// steps keeps their records up to that step and goes on behind them.
-  MetricsWriter(const config::Config& config, int64_t resumed_step, int64_t mfu_devices);
+  /// Opens the files to append to them: what they hold is of earlier steps of this run (RunFolder). UserError when one
+  /// cannot be opened.
+  explicit MetricsWriter(MetricsOptions options);
 
   void step(const StepMetrics& metrics, const std::vector<Fp8Health>& fp8, double eta_seconds);
 
  private:
   void console(const StepMetrics& metrics, const std::vector<Fp8Health>& fp8, double eta_seconds) const;
-  const config::Config& config_;
-  bool show_mfu_;
-  std::ofstream csv_, jsonl_;
+  MetricsOptions options_;
+  std::unique_ptr<LogFile> csv_, jsonl_;
 };
 
 /// "1:02:03" or "04:05".

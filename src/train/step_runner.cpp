@@ -4,6 +4,7 @@
 
 #include "kernels/attention/attention.h"
 #include "kernels/gemm/gemm.h"
+#include "parallel/watchdog.h"
 
 namespace te::train {
 namespace {
@@ -33,8 +34,11 @@ StepRunner::StepRunner(const config::Config& config, const Context& context)
     : StepRunner(config, context, single_groups()) {}
 
 StepRunner::StepRunner(const config::Config& config, const Context& context, const parallel::Groups& groups)
-    : config_(config),
-      context_(context),
+    : context_(context),
+      micro_batch_size_(config.training.micro_batch_size),
+      seq_length_(config.model.seq_length),
+      seed_(config.training.seed),
+      document_mask_(config.data.document_mask),
       model_(config, groups),
       optimizer_(config, model_.parameters(), groups),
       pipeline_(config, context, model_),
@@ -47,7 +51,7 @@ StepRunner::StepRunner(const config::Config& config, const Context& context, con
   const Shape shape{local_samples_ / config.training.micro_batch_size, model_.dims().tokens};
   plan_.add(batch_.tokens, "tokens", MemoryKind::data, DType::i32, shape);
   plan_.add(batch_.targets, "targets", MemoryKind::data, DType::i32, shape);
-  if (config.data.document_mask) {
+  if (document_mask_) {
     plan_.add(batch_.document_start, "document_start", MemoryKind::data, DType::i32, shape);
   }
   plan_.add(valid_loss_, "valid_loss", MemoryKind::data, DType::f32, {1});
@@ -70,7 +74,7 @@ void StepRunner::allocate() {
 }
 
 void StepRunner::initialize() {
-  model_.initialize(context_, config_.training.seed);
+  model_.initialize(context_, seed_);
   optimizer_.gatherer().gather_all(context_);
   weights_changed(false);
 }
@@ -82,9 +86,9 @@ void StepRunner::publish_weights() {
 }
 
 HostBatch StepRunner::make_host_batch() const {
-  const size_t bytes = static_cast<size_t>(local_samples_ * config_.model.seq_length) * sizeof(int32_t);
+  const size_t bytes = static_cast<size_t>(local_samples_ * seq_length_) * sizeof(int32_t);
   HostBatch batch{HostBuffer(context_, bytes), HostBuffer(context_, bytes), {}, 0};
-  if (config_.data.document_mask) batch.document_start = HostBuffer(context_, bytes);
+  if (document_mask_) batch.document_start = HostBuffer(context_, bytes);
   return batch;
 }
 
@@ -111,8 +115,8 @@ void StepRunner::launch(const HostBatch& batch, int64_t step, int64_t first_samp
   optimizer_.reducer().begin(context_);
   pipeline_.run(context_, batch_, grad_scale, optimizer_.loss_sum(), [&](int64_t microbatch) {
     model::Pass pass;
-    pass.first_sample = first_sample + first_local_sample() + microbatch * config_.training.micro_batch_size;
-    pass.dropout_seed = config_.training.seed;
+    pass.first_sample = first_sample + first_local_sample() + microbatch * micro_batch_size_;
+    pass.dropout_seed = seed_;
     pass.count_fp8 = count_fp8;
     pass.last_microbatch = microbatch + 1 == microbatches;
     pass.document_start = batch_.document_start_of(microbatch);
@@ -134,10 +138,11 @@ void StepRunner::copy_microbatch(const HostMicrobatch& microbatch) {
 }
 
 void StepRunner::calibrate(const HostMicrobatch& microbatch, int64_t counted) {
+  const parallel::Watchdog::Guard guard(context_, "FP8 calibration");
   copy_microbatch(microbatch);
   optimizer_.begin_step(context_);
   model::Pass pass;
-  pass.dropout_seed = config_.training.seed;
+  pass.dropout_seed = seed_;
   pass.document_start = batch_.document_start_of(0);
   pipeline_.run_one(context_, batch_, 1.0f / static_cast<float>(std::max<int64_t>(1, counted)),
                     optimizer_.loss_sum(), pass);
@@ -151,6 +156,7 @@ void StepRunner::begin_evaluation() {
 }
 
 void StepRunner::evaluate(const HostMicrobatch& microbatch) {
+  const parallel::Watchdog::Guard guard(context_, "validation");
   copy_microbatch(microbatch);
   model::Pass pass{.kind = model::PassKind::evaluate};
   pass.document_start = batch_.document_start_of(0);
@@ -159,6 +165,7 @@ void StepRunner::evaluate(const HostMicrobatch& microbatch) {
 }
 
 double StepRunner::finish_evaluation() {
+  const parallel::Watchdog::Guard guard(context_, "the end of validation");
   groups().world().all_reduce(context_, valid_loss_, parallel::ReduceOp::sum);
   float sum = 0;
   context_.copy_to_host(&sum, valid_loss_);

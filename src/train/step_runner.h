@@ -52,7 +52,8 @@ class StepRunner {
   /// `batch` must stay as it is until the context has been synchronized.
   void launch(const HostBatch& batch, int64_t step, int64_t first_sample, bool count_fp8);
   /// Forward and backward of one microbatch, the same on all data ranks, and an update of the FP8 scales: no
-  /// weight changes. `counted`: targets of a global batch.
+  /// weight changes. `counted`: targets of a global batch. Waits for the device, under a watchdog's guard, as
+  /// evaluation does.
   void calibrate(const HostMicrobatch& microbatch, int64_t counted);
   /// Adds the loss of one microbatch to this rank's sum; waits for the device.
   void evaluate(const HostMicrobatch& microbatch);
@@ -63,8 +64,10 @@ class StepRunner {
   void copy_microbatch(const HostMicrobatch& microbatch);
   void weights_changed(bool count_fp8);
 
-  config::Config config_;
   const Context& context_;
+  const int64_t micro_batch_size_, seq_length_;
+  const uint64_t seed_;
+  const bool document_mask_;
   model::ModelStage model_;
   optim::Optimizer optimizer_;
   Pipeline pipeline_;

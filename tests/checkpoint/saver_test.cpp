@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "checkpoint_testing.h"
+#include "parallel/watchdog.h"
 
 namespace te {
 namespace {
@@ -184,6 +185,25 @@ TEST_P(FailingSaves, AFolderThatGoesAway) {
   fs::rename(aside, folder_.path());
   EXPECT_EQ(entries(folder_.path()), (std::vector<std::string>{"latest", "step_00000001"}));
   checkpoint::Reader(step(1)).verify_all();
+}
+
+// A pipe that nobody reads stands for a disk that does not answer.
+TEST_P(FailingSaves, ADiskThatStandsStillEndsTheRun) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto hang = [this] {
+    parallel::Watchdog::set_timeout(0.5);
+    checkpoint::SaverOptions options = fake_options(folder_.path());
+    options.background = GetParam();
+    checkpoint::Job job;
+    job.barrier = [this] {
+      ASSERT_EQ(::mkfifo((folder_ / "step_00000002.tmp/model.safetensors.tmp").c_str(), 0600), 0);
+    };
+    Saver saving(rank_.context(), options, rank_.state(), job);
+    saving.save(at_step(2), {});
+    saving.finish();
+  };
+  EXPECT_EXIT(hang(), ::testing::ExitedWithCode(1),
+              "watchdog: rank 0: has waited .* s for the disk, which writes step_00000002");
 }
 
 INSTANTIATE_TEST_SUITE_P(Threads, FailingSaves, ::testing::Bool(),

@@ -1,10 +1,13 @@
 // Runs that do not end well: a signal, divergence, a full disk. Whatever happens, the last checkpoint is
 // good.
+#include <sys/resource.h>
+
 #include <chrono>
 #include <cmath>
 #include <csignal>
 #include <thread>
 
+#include "checkpoint/folder.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/writer.h"
@@ -20,18 +23,30 @@ using testing::TrainFolder;
 
 class Interruption : public ::testing::Test {
  protected:
-  /// Sends SIGTERM once the run has logged a few steps.
-  Result run_until_signal(const std::vector<std::string>& overrides) {
+  /// Sends a signal once the run has logged a few steps.
+  Result run_until_signal(const std::vector<std::string>& overrides, int signal = SIGTERM) {
     const pid_t child = folder_.start("a", overrides);
+    wait_for_lines(4);
+    ::kill(child, signal);
+    return folder_.wait(child);
+  }
+  /// Until loss.csv has so many.
+  void wait_for_lines(int64_t lines) {
     const std::string csv = folder_.run_folder("a") + "/loss.csv";
     for (int tick = 0; tick < 3000; ++tick) {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
       if (!std::filesystem::exists(csv)) continue;
       const std::string text = read_file(csv);
-      if (std::count(text.begin(), text.end(), '\n') >= 4) break;
+      if (std::count(text.begin(), text.end(), '\n') >= lines) return;
     }
-    ::kill(child, SIGTERM);
-    return folder_.wait(child);
+    ADD_FAILURE() << "no " << lines << " lines in loss.csv";
+  }
+  void wait_for_output(const std::string& part) {
+    for (int tick = 0; tick < 3000; ++tick) {
+      if (read_file(folder_ / "stdout").find(part) != std::string::npos) return;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    ADD_FAILURE() << "never printed: " << part;
   }
   void expect_all_finite(const std::string& checkpoint) {
     for (const char* name : {"/model.safetensors", "/optimizer.safetensors"}) {
@@ -86,6 +101,44 @@ TEST_F(Interruption, ASignalFinishesTheStepSavesAndCanBeResumed) {
     for (size_t i = 0; i < steps.size(); ++i) EXPECT_EQ(steps[i], static_cast<double>(i + 1));
     std::filesystem::remove_all(folder_.run_folder("a"));
   }
+}
+
+TEST_F(Interruption, OtherSignalsSaveAsWell) {
+  for (const int signal : {SIGINT, SIGHUP, SIGUSR2}) {
+    const Result result = run_until_signal({"training.train_steps=1000000"}, signal);
+    EXPECT_EQ(result.code, 130) << result.error;
+    TE_EXPECT_CONTAINS(result.out, "finishing this step and saving a checkpoint");
+    EXPECT_TRUE(std::filesystem::exists(folder_.run_folder("a") + "/checkpoints/latest")) << signal;
+    EXPECT_FALSE(std::filesystem::exists(folder_.run_folder("a") + "/run.lock"));
+    std::filesystem::remove_all(folder_.run_folder("a"));
+  }
+}
+
+TEST_F(Interruption, Sigusr1SavesAndGoesOn) {
+  const pid_t child = folder_.start(
+      "a", {"training.train_steps=1000000", "checkpoint.save_last=false", "checkpoint.save_every=1000000"});
+  wait_for_lines(4);
+  ::kill(child, SIGUSR1);
+  wait_for_output("saved " + folder_.run_folder("a") + "/checkpoints/step_");
+  const auto lines = static_cast<int64_t>(folder_.csv("a").size());
+  wait_for_lines(lines + 5);
+  ::kill(child, SIGTERM);
+  EXPECT_EQ(folder_.wait(child).code, 130);
+}
+
+// One step takes minutes here.
+TEST_F(Interruption, ASecondCtrlCStopsWithoutFinishingTheStep) {
+  const pid_t child = folder_.start("a", {"training.global_batch_size=800000", "logging.fp8_stats_every=0"});
+  wait_for_lines(1);
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  ::kill(child, SIGINT);
+  wait_for_output("Ctrl-C again stops at once");
+  const auto start = std::chrono::steady_clock::now();
+  ::kill(child, SIGINT);
+  const Result result = folder_.wait(child);
+  EXPECT_EQ(result.code, 130);
+  TE_EXPECT_CONTAINS(result.out, "the step in work is lost");
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
 }
 
 TEST_F(Interruption, ResumingAFinishedRunDoesNothing) {
@@ -154,13 +207,69 @@ TEST_F(Interruption, WeightsThatAreNotFiniteAreNotSaved) {
   expect_all_finite(folder_.checkpoint("a", 3));
 }
 
-// A file size limit stands for a full disk: the write fails half way.
+TEST_F(Interruption, AFileSizeLimitBelowACheckpointIsRefusedAtTheStart) {
+  const Result result = folder_.run("a", {"checkpoint.save_every=2"}, "base", "ulimit -f 64;");
+  expect_refused(result, "this process may write 32768 (ulimit -f)");
+  EXPECT_EQ(result.out.find("| loss"), std::string::npos) << result.out;
+}
+
+// metrics.jsonl reaches the limit, which the console's file does not: its lines wait in memory, and the run goes on.
+TEST_F(Interruption, LogsThatCannotBeWrittenDoNotEndTheRun) {
+  const Result result = folder_.run("a", {"training.train_steps=150", "checkpoint.save_last=false"}, "base",
+                                    "ulimit -f 64;");  // 32 KiB
+  EXPECT_EQ(result.code, 0) << result.out;
+  EXPECT_EQ(result.error, "");
+  TE_EXPECT_CONTAINS(result.out, "metrics.jsonl: could not be written: File too large; the run goes on");
+  TE_EXPECT_CONTAINS(result.out, "step 150/150");
+  TE_EXPECT_CONTAINS(result.out, "lines are lost");
+  EXPECT_EQ(folder_.csv("a").size(), 150u);
+}
+
+// A file size limit that is lowered for a while stands for a disk that is full for a while.
+TEST_F(Interruption, AFullDiskDoesNotEndTheRunAndTheNextSaveTriesAgain) {
+  const pid_t child = folder_.start("a", {"training.train_steps=1000000", "checkpoint.save_every=20"});
+  wait_for_lines(200);
+  const auto limit = [child](rlim_t bytes) {
+    const struct rlimit limits = {bytes, RLIM_INFINITY};
+    EXPECT_EQ(::prlimit(child, RLIMIT_FSIZE, &limits, nullptr), 0);
+  };
+  // The console's file is smaller.
+  limit(static_cast<rlim_t>(std::filesystem::file_size(folder_.run_folder("a") + "/metrics.jsonl")));
+  wait_for_output("NOT SAVED: ");
+  wait_for_output("metrics.jsonl: could not be written: File too large");
+  limit(RLIM_INFINITY);
+  wait_for_output("metrics.jsonl: is written again; 0 lines are missing");
+  ::kill(child, SIGTERM);
+  const Result result = folder_.wait(child);
+  EXPECT_EQ(result.code, 130) << result.error;
+  EXPECT_EQ(result.error, "");
+  const std::vector<double> steps = folder_.column("a", "step");
+  for (size_t i = 0; i < steps.size(); ++i) ASSERT_EQ(steps[i], static_cast<double>(i + 1));
+  const std::string records = read_file(folder_.run_folder("a") + "/metrics.jsonl");
+  EXPECT_EQ(std::count(records.begin(), records.end(), '\n'), static_cast<int64_t>(steps.size()));
+  EXPECT_EQ(latest("a"), checkpoint::step_name(static_cast<int64_t>(steps.size())) + "\n");
+}
+
+TEST_F(Interruption, ADatasetThatShrinksEndsTheRunInOneLine) {
+  const pid_t child = folder_.start("a", {"training.train_steps=1000000"});
+  wait_for_lines(4);
+  std::filesystem::resize_file(folder_ / "train.bin", 0);
+  expect_refused(folder_.wait(child), "train.bin: became shorter while it was in use");
+}
+
+// The last save is not made good by another one.
 TEST_F(Interruption, ASaveThatFailsLeavesThePreviousCheckpoint) {
   EXPECT_EQ(folder_.run("a", {"training.train_steps=3"}).code, 0);
   const std::string before = folder_.checkpoint_bytes("a", 3);
-  const Result result = folder_.run("a", {"checkpoint.resume=auto", "checkpoint.save_every=2"}, "base",
-                                    "trap '' XFSZ; ulimit -f 64;");
-  expect_refused(result, "step_00000004");
+  const pid_t child = folder_.start(
+      "a", {"checkpoint.resume=auto", "checkpoint.save_every=1000000", "training.train_steps=1000000"});
+  wait_for_lines(6);
+  const struct rlimit limits = {60 << 10, RLIM_INFINITY};
+  EXPECT_EQ(::prlimit(child, RLIMIT_FSIZE, &limits, nullptr), 0);
+  ::kill(child, SIGTERM);
+  const Result result = folder_.wait(child);
+  expect_refused(result, "model.safetensors.tmp: writing failed: File too large");
+  TE_EXPECT_CONTAINS(result.out, "the newest checkpoint is " + folder_.checkpoint("a", 3));
   EXPECT_EQ(latest("a"), "step_00000003\n");
   EXPECT_EQ(folder_.checkpoint_bytes("a", 3), before);
   int64_t entries = 0;

@@ -94,15 +94,17 @@ class Mpirun : public ::testing::Test {
     return mpirun;
   }
   /// Sends a signal to one rank; the job must end soon, and no process of it may stay.
-  Result fault(int ranks, int rank, int signal, const Overrides& overrides) {
+  Result fault(int ranks, int rank, int signal, const Overrides& overrides,
+               std::chrono::milliseconds delay = {}) {
     const pid_t mpirun = start_endless(ranks, overrides);
+    std::this_thread::sleep_for(delay);
     const std::map<int, pid_t> processes = ranks_of(mpirun);
     EXPECT_EQ(processes.size(), static_cast<size_t>(ranks)) << read_file(folder_ / "stderr");
     if (processes.contains(rank)) ::kill(processes.at(rank), signal);
     const auto start = std::chrono::steady_clock::now();
     std::thread limit([&] {  // a job that does not end must not hang the test
       for (int tick = 0; tick < 600 && !ended_; ++tick)
-        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        std::this_thread::sleep_for(std::chrono::milliseconds(300));
       if (!ended_) ::kill(mpirun, SIGKILL);
     });
     const Result result = folder_.wait(mpirun);
@@ -219,6 +221,57 @@ TEST_F(Mpirun, AHungRankIsNamedWithTheOperation) {
       count(result.error, "; rank 1 is elsewhere, ") + count(result.error, "; rank 1 does not run for "), 1u)
       << result.error;
   EXPECT_GE(count(result.error, ", during "), 1u) << result.error;
+}
+
+// Nearly all of the time passes in validation.
+TEST_F(Mpirun, ARankThatHangsInValidationIsNamed) {
+  testing::write_dataset(folder_ / "long", testing::Documents(200, std::vector<int32_t>(161, 7)));
+  const Result result = fault(
+      4, 1, SIGSTOP,
+      {"parallel.tensor=2", "parallel.pipeline=2", "parallel.timeout_seconds=4", "training.eval_interval=1",
+       "training.eval_microbatches=10000", "data.valid=" + (folder_ / "long")},
+      std::chrono::milliseconds(300));
+  EXPECT_EQ(result.code, 1);
+  EXPECT_GE(count(result.error, "watchdog: "), 1u) << result.error;
+  EXPECT_GE(count(result.error, "during evaluation"), 1u) << result.error;
+}
+
+// A save takes far longer than a step here.
+TEST_F(Mpirun, ARankThatHangsWhileTheOthersSaveEndsTheJob) {
+  const Result result =
+      fault(2, 1, SIGSTOP,
+            {"parallel.tensor=2", "parallel.timeout_seconds=4", "checkpoint.save_every=1",
+             "checkpoint.async=false", "checkpoint.keep=2", "training.global_batch_size=2"});
+  EXPECT_GE(count(result.error, "watchdog: ") + count(result.error, "rank 1 has not finished its files"), 1u)
+      << result.error;
+}
+
+// mpirun hands these two on and waits; a step takes longer here than what it grants after Ctrl-C.
+TEST_F(Mpirun, SignalsThatMpirunHandsOnSave) {
+  folder_.use_ranks(2);
+  const pid_t mpirun = folder_.start(
+      "a", {"training.train_steps=1000000", "training.global_batch_size=1600", "logging.fp8_stats_every=0"});
+  const std::string csv = folder_.run_folder("a") + "/loss.csv";
+  const auto wait_for = [&](const std::string& file, const std::string& part) {
+    for (int tick = 0; tick < 6000; ++tick) {
+      if (std::filesystem::exists(file) && count(read_file(file), part) > 0) return;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    ADD_FAILURE() << part << " is not in " << file;
+  };
+  wait_for(csv, "\n1,");
+  ::kill(mpirun, SIGUSR1);
+  wait_for(folder_ / "stdout", "saved " + folder_.run_folder("a") + "/checkpoints/step_");
+  ::kill(mpirun, SIGUSR2);
+  const Result result = folder_.wait(mpirun);
+  EXPECT_NE(result.code, 0);
+  EXPECT_EQ(count(result.out, "on Ctrl-C and SIGTERM mpirun kills its ranks after 1 s"), 1u) << result.out;
+  EXPECT_EQ(count(result.out, "a checkpoint is saved after this step"), 1u) << result.out;
+  EXPECT_EQ(count(result.out, "finishing this step and saving a checkpoint"), 1u) << result.out;
+  EXPECT_EQ(count(result.out, "interrupted after step "), 1u) << result.out;
+  const std::string step = folder_.csv("a").back().at("step");
+  EXPECT_EQ(read_file(folder_.run_folder("a") + "/checkpoints/latest"),
+            "step_" + std::string(8 - step.size(), '0') + step + "\n");
 }
 
 }  // namespace

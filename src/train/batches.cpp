@@ -1,0 +1,80 @@
+#include "train/batches.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/error.h"
+#include "core/log.h"
+#include "kernels/attention/attention.h"
+
+namespace te::train {
+namespace {
+
+std::vector<data::WeightedDataset> datasets_of(const std::vector<config::DataSource>& sources) {
+  std::vector<data::WeightedDataset> datasets;
+  for (const config::DataSource& source : sources) datasets.push_back({source.weight, source.prefix});
+  return datasets;
+}
+
+}  // namespace
+
+Batches::Batches(BatchOptions options) : options_(std::move(options)) {
+  const config::DataConfig& data = options_.data;
+  data::IndexedSourceOptions source = {.seq_length = options_.seq_length,
+                                       .vocab_size = options_.vocab_size,
+                                       .seed = options_.seed,
+                                       .eod_mask_loss = data.eod_mask_loss,
+                                       .drop_overlong = data.overlong == config::Overlong::drop};
+  const auto open = [&](const std::vector<config::DataSource>& sources) {
+    const bool instruct = data.format == config::DataFormat::instruct;
+    return instruct ? data::make_instruction_source(datasets_of(sources), source)
+                    : data::make_indexed_source(datasets_of(sources), source);
+  };
+  train_ = data.synthetic ? data::make_synthetic_source(options_.seq_length, options_.vocab_size, source.seed)
+                          : open(data.train);
+  spdlog::info("training data: {}", train_->describe());
+  if (data.valid.empty() || options_.eval_microbatches == 0) return;
+  source.shuffle = false;
+  source.max_samples = options_.eval_microbatches * options_.micro_batch_size;
+  source.key = "data.valid";
+  valid_ = open(data.valid);
+  spdlog::info("validation data: {}", valid_->describe());
+}
+
+HostMicrobatch Batches::view(const data::Batch& batch) {
+  return {batch.tokens.data(), batch.targets.data(),
+          batch.document_start.empty() ? nullptr : batch.document_start.data()};
+}
+
+int64_t Batches::counted(const int32_t* targets, int64_t size) {
+  return size - std::count(targets, targets + size, data::BatchSource::kIgnoredTarget);
+}
+
+// Attention's memory is planned for so many.
+void Batches::check_documents(const int32_t* starts) const {
+  const int64_t micro = options_.micro_batch_size, most = micro * options_.data.max_documents;
+  const int64_t count = kernels::count_documents(starts, micro, options_.seq_length);
+  if (count <= most) return;
+  user_error(
+      "data.max_documents ({}) * training.micro_batch_size ({}) = {} is below the {} documents of a "
+      "microbatch; raise "
+      "data.max_documents to {} or more, or set data.document_mask to false",
+      options_.data.max_documents, micro, most, count, (count + micro - 1) / micro);
+}
+
+int64_t Batches::read(int64_t first_sample, int64_t samples, HostBatch& batch) const {
+  int32_t* targets = batch.targets.as<int32_t>();
+  int32_t* starts = batch.document_start.as<int32_t>();
+  train_->fill(first_sample, samples, batch.tokens.as<int32_t>(), targets, starts);
+  for (int64_t first = 0; starts != nullptr && first < samples; first += options_.micro_batch_size)
+    check_documents(starts + first * options_.seq_length);
+  return counted(targets, samples * options_.seq_length);
+}
+
+data::Batch Batches::microbatch(const data::BatchSource& source, int64_t first_sample) const {
+  data::Batch batch = source.batch(first_sample, options_.micro_batch_size, options_.data.document_mask);
+  if (options_.data.document_mask) check_documents(batch.document_start.data());
+  return batch;
+}
+
+}  // namespace te::train

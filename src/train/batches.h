@@ -1,0 +1,50 @@
+// The data of a run: opens the training and validation sets and reads what a data rank trains and validates on. Knows
+// neither devices nor other ranks.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "config/config.h"
+#include "data/sampler.h"
+#include "train/step_runner.h"
+
+namespace te::train {
+
+struct BatchOptions {
+  config::DataConfig data;
+  int64_t seq_length = 0, vocab_size = 0;
+  uint64_t seed = 0;
+  int64_t micro_batch_size = 0;   ///< sequences
+  int64_t eval_microbatches = 0;  ///< of one evaluation; 0: no validation
+};
+
+class Batches {
+ public:
+  /// Opens the datasets. UserError when one cannot be read or is too small.
+  explicit Batches(BatchOptions options);
+
+  /// Training samples [first_sample, first_sample + samples) into `batch`, whose buffers hold so many. Returns how many
+  /// targets of them count in the loss. UserError as microbatch().
+  int64_t read(int64_t first_sample, int64_t samples, HostBatch& batch) const;
+  /// The training microbatch from `first_sample` on.
+  data::Batch training(int64_t first_sample) const { return microbatch(*train_, first_sample); }
+
+  bool validates() const { return valid_ != nullptr; }
+  int64_t validation_samples() const { return valid_->num_samples(); }
+  /// The validation microbatch from `first_sample` on; samples beyond the last one count for nothing.
+  data::Batch validation(int64_t first_sample) const { return microbatch(*valid_, first_sample); }
+
+  static HostMicrobatch view(const data::Batch& batch);
+  /// Targets that count in the loss.
+  static int64_t counted(const int32_t* targets, int64_t size);
+
+ private:
+  data::Batch microbatch(const data::BatchSource& source, int64_t first_sample) const;
+  void check_documents(const int32_t* starts) const;
+
+  BatchOptions options_;
+  std::unique_ptr<data::BatchSource> train_, valid_;
+};
+
+}  // namespace te::train

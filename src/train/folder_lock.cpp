@@ -1,0 +1,126 @@
+#include "train/folder_lock.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <ctime>
+#include <optional>
+#include <sstream>
+#include <thread>
+#include <utility>
+
+#include "core/error.h"
+#include "core/log.h"
+
+namespace te::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string own_host() {
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+/// What the file says: "host node12 pid 4711 since 2026-05-01 12:00:00".
+struct Holder {
+  std::string host;
+  long pid = 0;
+  std::string since;
+
+  std::string text() const { return fmt::format("host {} pid {} since {}", host, pid, since); }
+};
+
+Holder own_holder() {
+  const std::time_t now = std::time(nullptr);
+  std::tm local = {};
+  ::localtime_r(&now, &local);
+  std::array<char, 64> since{};
+  std::strftime(since.data(), since.size(), "%F %T", &local);
+  return {own_host(), ::getpid(), since.data()};
+}
+
+std::optional<Holder> read_holder(int file) {
+  std::string text(512, '\0');
+  const ssize_t got = ::pread(file, text.data(), text.size(), 0);
+  if (got <= 0) return std::nullopt;
+  std::istringstream in(text.substr(0, static_cast<size_t>(got)));
+  Holder holder;
+  std::string host, pid, since, day, time;
+  if (!(in >> host >> holder.host >> pid >> holder.pid >> since >> day >> time)) return std::nullopt;
+  holder.since = day + " " + time;
+  return holder;
+}
+
+bool runs_here(const Holder& holder) {
+  return holder.host == own_host() && (::kill(static_cast<pid_t>(holder.pid), 0) == 0 || errno == EPERM);
+}
+
+enum class Attempt : uint8_t { taken, held, replaced };
+
+/// One attempt on the open file.
+Attempt try_lock(int file, const fs::path& path) {
+  if (::flock(file, LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK) return Attempt::held;
+    const std::optional<Holder> holder = read_holder(file);  // no locks on this file system
+    if (holder && holder->pid != ::getpid() && runs_here(*holder)) return Attempt::held;
+    if (holder && holder->host != own_host()) {
+      spdlog::warn("{}: the file system has no locks, so nobody knows whether {} still runs; going on",
+                   path.string(), holder->text());
+    }
+    return Attempt::taken;
+  }
+  // Its holder may have removed the file since it was opened.
+  struct stat opened = {}, named = {};
+  const bool same = ::fstat(file, &opened) == 0 && ::stat(path.c_str(), &named) == 0 &&
+                    opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
+  return same ? Attempt::taken : Attempt::replaced;
+}
+
+}  // namespace
+
+FolderLock::FolderLock(const std::string& key, const fs::path& folder, double patience_seconds)
+    : path_(folder / kName) {
+  using Clock = std::chrono::steady_clock;
+  const auto patience = Clock::now() + std::chrono::duration<double>(patience_seconds);
+  for (;;) {
+    file_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
+    if (file_ < 0)
+      user_error("{}: {}: {}; choose a folder that can be written", key, path_.string(),
+                 std::strerror(errno));
+    const Attempt attempt = try_lock(file_, path_);
+    if (attempt == Attempt::taken) break;
+    const std::optional<Holder> holder = read_holder(file_);
+    ::close(std::exchange(file_, -1));
+    if (attempt == Attempt::held && Clock::now() > patience) {
+      user_error("{}: {}: another run writes there ({}); wait for it, stop it, or choose another folder", key,
+                 folder.string(), holder ? holder->text() : "its start is not over");
+    }
+    if (attempt == Attempt::held) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  if (const std::optional<Holder> holder = read_holder(file_))
+    spdlog::info("{}: left by a run that has ended ({})", path_.string(), holder->text());
+  const std::string text = own_holder().text() + "\n";
+  // A full disk is no reason not to start: the lock holds without its text.
+  if (::ftruncate(file_, 0) != 0 || ::pwrite(file_, text.data(), text.size(), 0) < 0)
+    spdlog::warn("{}: could not be written: {}", path_.string(), std::strerror(errno));
+}
+
+FolderLock::FolderLock(FolderLock&& other) noexcept
+    : path_(std::move(other.path_)), file_(std::exchange(other.file_, -1)) {}
+
+FolderLock::~FolderLock() {
+  if (file_ < 0) return;
+  ::unlink(path_.c_str());  // before the lock goes, so that nobody locks a file about to be removed
+  ::close(file_);
+}
+
+}  // namespace te::train

@@ -1,0 +1,126 @@
+#include "train/run_folder.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include "checkpoint/folder.h"
+#include "core/error.h"
+#include "core/log.h"
+#include "train/log_file.h"
+#include "train/metrics.h"
+
+namespace te::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Hours of training must not end at a folder that cannot be written.
+void make_writable(const char* key, const fs::path& directory) {
+  std::error_code error;
+  fs::create_directories(directory, error);
+  if (!error && ::access(directory.c_str(), W_OK) != 0) error.assign(errno, std::generic_category());
+  if (error)
+    user_error("{}: {}: {}; choose a folder that can be written", key, directory.string(), error.message());
+}
+
+bool same_folder(const fs::path& a, const fs::path& b) {
+  std::error_code ignored;
+  return fs::equivalent(a, b, ignored);
+}
+
+}  // namespace
+
+RunFolder::RunFolder(RunFolderOptions options) : options_(std::move(options)) {
+  make_writable("logging.directory", options_.logs);
+  if (options_.saves) make_writable("checkpoint.directory", options_.checkpoints);
+  locks_.emplace_back("logging.directory", options_.logs);
+  // Its own folder, since two runs may log apart and save together.
+  if (options_.saves && !same_folder(options_.logs, options_.checkpoints))
+    locks_.emplace_back("checkpoint.directory", options_.checkpoints);
+}
+
+std::vector<RunFolder::Log> RunFolder::logs() const {
+  std::vector<Log> logs;
+  if (!options_.csv.empty()) logs.push_back({options_.logs / options_.csv, csv_step});
+  if (options_.jsonl) logs.push_back({options_.logs / kJsonlName, json_step});
+  return logs;
+}
+
+std::vector<fs::path> RunFolder::saved_checkpoints(int64_t after) const {
+  std::vector<fs::path> saved;
+  if (!options_.saves) return saved;
+  for (const auto& [step, folder] : checkpoint::list_checkpoints(options_.checkpoints))
+    if (step > after) saved.push_back(folder);
+  return saved;
+}
+
+void RunFolder::refuse_earlier_run() const {
+  std::string found;
+  for (const Log& log : logs()) {
+    if (const int64_t step = last_logged_step(log.path, log.step_of); step > 0)
+      found += fmt::format("{}{} up to step {}", found.empty() ? "" : ", ", log.path.string(), step);
+  }
+  if (const std::vector<fs::path> saved = saved_checkpoints(0); !saved.empty())
+    found += fmt::format("{}{}", found.empty() ? "" : ", ", saved.back().string());
+  if (found.empty()) return;
+  user_error(
+      "{}: holds an earlier run ({}): go on from it with --set checkpoint.resume=auto, replace it with "
+      "--overwrite, or "
+      "choose another logging.directory",
+      options_.logs.string(), found);
+}
+
+void RunFolder::remove_earlier_run(const fs::path& source) const {
+  int64_t steps = 0;
+  for (const Log& log : logs()) {
+    steps = std::max(steps, last_logged_step(log.path, log.step_of));
+    fs::remove(log.path);
+  }
+  int64_t removed = 0;
+  for (const fs::path& folder : saved_checkpoints(0)) {
+    if (!source.empty() && same_folder(folder, source)) continue;
+    checkpoint::remove_checkpoint(folder);
+    ++removed;
+  }
+  if (removed > 0) fs::remove(options_.checkpoints / "latest");
+  if (steps > 0 || removed > 0) {
+    spdlog::warn("--overwrite: removed an earlier run from {}: its logs of {} steps and {} checkpoints",
+                 options_.logs.string(), steps, removed);
+  }
+}
+
+void RunFolder::set_logs_aside() const {
+  for (const Log& log : logs()) {
+    const int64_t step = last_logged_step(log.path, log.step_of);
+    if (step == 0) continue;
+    const fs::path aside = set_log_aside(log.path);
+    spdlog::warn("{}: the log of an earlier start, up to step {}, is kept as {}", log.path.string(), step,
+                 aside.filename().string());
+  }
+}
+
+void RunFolder::cut_logs(int64_t step) const {
+  for (const Log& log : logs()) {
+    const int64_t dropped = cut_log(log.path, step, log.step_of);
+    if (dropped > 0 && step > 0) {
+      spdlog::info("{}: {} lines after step {} are cut off: those steps are taken again", log.path.string(),
+                   dropped, step);
+    }
+  }
+}
+
+void RunFolder::warn_of_later_checkpoints(int64_t step, int64_t keep) const {
+  const std::vector<fs::path> later = saved_checkpoints(step);
+  if (later.empty()) return;
+  spdlog::warn(
+      "{}: {} checkpoint{} of later steps than {}, up to {}: replaced when this run saves the same steps{}",
+      options_.checkpoints.string(), later.size(), later.size() == 1 ? " is" : "s are", step,
+      later.back().filename().string(),
+      keep > 0 ? fmt::format(", and deleted first as checkpoint.keep ({}) makes room", keep) : "");
+}
+
+}  // namespace te::train

@@ -1,0 +1,50 @@
+// The checkpoints of a run as the loop sees them: which is the newest, which is good, and what a failed save means. The
+// writing itself is checkpoint::Saver's.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "checkpoint/saver.h"
+#include "parallel/world.h"
+
+namespace te::train {
+
+class Saves {
+ public:
+  /// `resumed`: the checkpoint that the run goes on from; empty in a fresh run. All ranks; the arguments must outlive it.
+  Saves(std::unique_ptr<checkpoint::Saver> saver, parallel::World& world, std::filesystem::path resumed);
+
+  /// Saves, all ranks between two steps. A disk that cannot be written is reported, and the run goes on: the next save
+  /// tries again. With `whole` returns when the checkpoint is complete. UserError when the state must not be saved, or ranks
+  /// are missing.
+  void save(const checkpoint::Progress& progress, bool whole);
+  /// Reports a save that has been completed, or has failed, in the background.
+  void poll();
+  /// Waits for a save that is under way, and reports it.
+  void wait();
+  /// The same after the last save. UserError (on all ranks) when it could not be written.
+  void finish();
+  /// After each step: a checkpoint is good once a step from it was finite.
+  void step_was_finite();
+
+  const std::filesystem::path& newest() const {
+    return newest_;
+  }  ///< complete on disk, as far as this rank knows
+  const std::filesystem::path& good() const { return good_; }
+
+ private:
+  void settle(const std::function<std::optional<checkpoint::Saved>()>& ask);
+
+  std::unique_ptr<checkpoint::Saver> saver_;
+  parallel::World& world_;
+  std::filesystem::path newest_, good_;
+  bool under_way_ = false;
+  bool finite_since_ = false;  ///< a step after the save that is under way was finite
+  std::string failure_;        ///< of the last save; empty when it went well
+};
+
+}  // namespace te::train

@@ -1,0 +1,113 @@
+#include "train/startup.h"
+
+#include <utility>
+
+#include "core/error.h"
+#include "core/log.h"
+
+namespace te::train {
+
+namespace fs = std::filesystem;
+
+checkpoint::TrainingState training_state(StepRunner& runner) {
+  return {.parameters = &runner.model().parameters(),
+          .exp_avg = runner.optimizer().exp_avg,
+          .exp_avg_sq = runner.optimizer().exp_avg_sq,
+          .scales = &runner.model().recipe().table()};
+}
+
+Startup::Startup(const config::Config& config, const Context& context, parallel::World& world,
+                 StepRunner& runner)
+    : config_(config), context_(context), world_(world), runner_(runner) {}
+
+StartPoint Startup::run() {
+  if (const fs::path folder = find(); !folder.empty()) return resume(folder);
+  runner_.initialize();
+  if (config_.checkpoint.init_from.empty()) return {};
+  bool damaged = false;
+  const StartPoint loaded = load(config_.checkpoint.init_from, {.optimizer = false, .fp8 = false}, damaged);
+  spdlog::info("starts with the weights of {}", loaded.weights.string());
+  return {.progress = {}, .checkpoint = {}, .weights = loaded.weights};
+}
+
+fs::path Startup::find() {
+  const config::CheckpointConfig& options = config_.checkpoint;
+  if (options.resume == "never") return {};
+  if (options.resume != "auto") return options.resume;
+  std::string found;
+  world_.together([&] {  // one rank decides: the others might find something else a moment later
+    if (world_.leader()) found = checkpoint::find_latest(options.directory).value_or("").string();
+  });
+  found = world_.broadcast_string(found);
+  if (found.empty())
+    spdlog::info("checkpoint.resume auto: {} holds no checkpoint; the run starts at step 1",
+                 options.directory);
+  return found;
+}
+
+// With `auto`, a damaged checkpoint gives way to the one before it.
+StartPoint Startup::resume(fs::path folder) {
+  const config::CheckpointConfig& options = config_.checkpoint;
+  for (;;) {
+    bool damaged = false;
+    try {
+      const StartPoint point = load(folder, {.optimizer = options.load_optimizer}, damaged);
+      spdlog::info("resumed from {} after step {}", point.checkpoint.string(), point.progress.step);
+      return point;
+    } catch (const std::exception& error) {
+      if (!damaged || options.resume != "auto" || !options.resume_fallback) throw;
+      const fs::path older = previous(folder);
+      if (older.empty()) throw;
+      spdlog::warn("{}", error.what());
+      spdlog::warn(
+          "{} is damaged: going on with {}, the checkpoint before it (checkpoint.resume_fallback: false "
+          "stops "
+          "here)",
+          folder.string(), older.filename().string());
+      folder = older;
+    }
+  }
+}
+
+StartPoint Startup::load(const fs::path& path, const checkpoint::LoadOptions& options, bool& damaged) {
+  StartPoint point;
+  bool damaged_here = false;
+  const auto read = [&] {
+    try {
+      const checkpoint::Reader reader(path);
+      const checkpoint::Loaded loaded =
+          checkpoint::load(context_, reader, config_, training_state(runner_), options);
+      point = {.progress = loaded.progress, .checkpoint = reader.folder(), .weights = reader.folder()};
+      if (options.fp8 && !loaded.optimizer)
+        spdlog::info("the optimizer's moments are not loaded and start at zero");
+    } catch (const checkpoint::Damaged&) {
+      damaged_here = true;
+      throw;
+    }
+  };
+  try {
+    world_.together(read);
+  } catch (...) {
+    // In a job all ranks get here, whichever of them has failed.
+    damaged = world_.max_i64(damaged_here ? 1 : 0) != 0;
+    throw;
+  }
+  runner_.optimizer().set_updates(point.progress.updates);
+  runner_.publish_weights();
+  return point;
+}
+
+fs::path Startup::previous(const fs::path& damaged) {
+  std::string older;
+  world_.together([&] {
+    if (world_.leader()) older = checkpoint::checkpoint_before(damaged).value_or("").string();
+  });
+  return world_.broadcast_string(older);
+}
+
+void calibrate(StepRunner& runner, const HostMicrobatch& first, int64_t counted, int64_t passes) {
+  for (int64_t pass = 0; pass < passes; ++pass) runner.calibrate(first, counted);
+  spdlog::info("FP8 scales calibrated on the first microbatch ({} passes)", passes);
+}
+
+}  // namespace te::train

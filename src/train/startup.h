@@ -1,0 +1,53 @@
+// What stands between planned memory and the first step: the weights and the state that a run starts with.
+#pragma once
+
+#include <filesystem>
+
+#include "checkpoint/checkpoint.h"
+#include "config/config.h"
+#include "parallel/world.h"
+#include "train/step_runner.h"
+
+namespace te::train {
+
+struct StartPoint {
+  checkpoint::Progress progress;     ///< step 0 in a run that is not resumed
+  std::filesystem::path checkpoint;  ///< that is resumed; empty in a run that is not
+  std::filesystem::path weights;     ///< where the weights come from: that, or checkpoint.init_from, or empty
+};
+
+/// The state of the runner as a checkpoint sees it.
+checkpoint::TrainingState training_state(StepRunner& runner);
+
+/// Gives a runner, whose memory is allocated, the weights and the state to start with, on all ranks alike: those of a
+/// checkpoint (checkpoint.resume), else the weights of another run (init_from), else initial ones. The runner is then
+/// ready for a step, but for the first FP8 scales of a run that is not resumed: calibrate().
+/// UserError (JobFailure in a job) when there is no such checkpoint, or it does not fit.
+class Startup {
+ public:
+  Startup(const config::Config& config, const Context& context, parallel::World& world, StepRunner& runner);
+  StartPoint run();
+
+ private:
+  /// The checkpoint to be resumed; empty where there is none.
+  std::filesystem::path find();
+  StartPoint resume(std::filesystem::path folder);
+  /// Reads a checkpoint into the runner. `damaged` tells, when it throws, whether the checkpoint is damaged on any rank.
+  StartPoint load(const std::filesystem::path& path, const checkpoint::LoadOptions& options, bool& damaged);
+  /// The checkpoint before a damaged one; empty where there is none.
+  std::filesystem::path previous(const std::filesystem::path& damaged);
+
+  const config::Config& config_;  ///< whole: a checkpoint's config is compared with it
+  const Context& context_;
+  parallel::World& world_;
+  StepRunner& runner_;
+};
+
+/// A fresh delayed recipe knows no amax, and at scale 1 every gradient below 2^-17 becomes zero in E5M2. How many that
+/// are depends on the batch, whose size divides every gradient: in GPT-2 124M with 0.26 million tokens a step, all of
+/// them in linear_qkv and linear_fc1 (docs/experiments.md). So the first microbatch, the same on all data ranks, runs
+/// `passes` times before step 1 for its amaxes alone; its gradients are dropped. `counted`: targets of the first global
+/// batch.
+void calibrate(StepRunner& runner, const HostMicrobatch& first, int64_t counted, int64_t passes);
+
+}  // namespace te::train

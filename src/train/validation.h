@@ -1,0 +1,16 @@
+// Validation: the mean loss of the model over the validation set, by all ranks of a job. No weight changes, and neither
+// does the state of the training data.
+#pragma once
+
+#include "parallel/world.h"
+#include "train/batches.h"
+#include "train/step_runner.h"
+
+namespace te::train {
+
+/// All ranks, between two steps. The mean over the counted tokens of the validation set, the same on every rank; waits
+/// for the device. The data ranks take turns with the microbatches.
+double validation_loss(StepRunner& runner, const Batches& batches, int64_t micro_batch_size,
+                       parallel::World& world);
+
+}  // namespace te::train

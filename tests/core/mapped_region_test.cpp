@@ -1,0 +1,58 @@
+// Mapped files by address, and what becomes of one that shrinks.
+#include "core/mapped_region.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <memory>
+#include <string>
+
+namespace te {
+namespace {
+
+TEST(MappedRegion, IsFoundByAddressWhileItLives) {
+  const char bytes[30] = {};
+  EXPECT_EQ(MappedRegion::find(bytes), nullptr);
+  auto first = std::make_unique<MappedRegion>(bytes, 10, "first");
+  auto second = std::make_unique<MappedRegion>(bytes + 10, 10, "second");
+  auto third = std::make_unique<MappedRegion>(bytes + 20, 10, "third");
+  EXPECT_EQ(MappedRegion::find(bytes), first.get());
+  EXPECT_EQ(MappedRegion::find(bytes + 9), first.get());
+  EXPECT_EQ(MappedRegion::find(bytes + 10), second.get());
+  second.reset();
+  EXPECT_EQ(MappedRegion::find(bytes + 10), nullptr);
+  EXPECT_EQ(MappedRegion::find(bytes + 29), third.get());
+  first.reset();
+  third.reset();
+  EXPECT_EQ(MappedRegion::find(bytes), nullptr);
+}
+
+/// Maps a file, makes it empty and reads from it.
+void read_what_is_gone(bool known) {
+  std::string path = "/tmp/te_mapped_XXXXXX";
+  const int file = ::mkstemp(path.data());
+  ::unlink(path.c_str());
+  if (file < 0 || ::ftruncate(file, 100) != 0) std::abort();
+  void* address = ::mmap(nullptr, 100, PROT_READ, MAP_SHARED, file, 0);
+  const MappedRegion other(&path, 1, "another");
+  std::unique_ptr<MappedRegion> region;
+  if (known) region = std::make_unique<MappedRegion>(address, 100, "data/books.bin");
+  if (::ftruncate(file, 0) != 0) std::abort();
+  ::_exit(*static_cast<volatile char*>(address));
+}
+
+TEST(MappedRegion, AFileThatShrinksIsNamed) {
+  EXPECT_EXIT(read_what_is_gone(true), ::testing::ExitedWithCode(2),
+              "error: data/books.bin: became shorter while it was in use");
+  // Any other end than ours: the signal's own, or a sanitizer's.
+  EXPECT_EXIT(
+      read_what_is_gone(false), [](int status) { return !(WIFEXITED(status) && WEXITSTATUS(status) == 2); },
+      "");
+}
+
+}  // namespace
+}  // namespace te

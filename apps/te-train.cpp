@@ -13,8 +13,10 @@
 #include "parallel/launch.h"
 #include "parallel/schedule/draw.h"
 #include "parallel/watchdog.h"
+#include "train/run_record.h"
 #include "train/summary.h"
 #include "train/trainer.h"
+#include "version/version.h"
 
 namespace {
 
@@ -95,6 +97,11 @@ int train(const te::config::Config& config, te::parallel::World& world) {
         te::train::memory_summary(trainer.plan(), context).c_str(), te::config::to_yaml(config).c_str());
     std::fflush(stdout);
   }
+  world.together([&] {
+    if (world.leader())
+      te::train::write_run_record(config, context, world.size(), trainer.plan(),
+                                  {te::apps::project_version(), te::apps::build_commit()});
+  });
   std::signal(SIGINT, request_stop);
   std::signal(SIGTERM, request_stop);
   switch (trainer.run(&stop_requested)) {

@@ -93,11 +93,11 @@ Variant read_variant(const std::string& where, const std::string& name, const YA
   const std::string place = where + ": variants." + name;
   if (!is_name(name))
     user_error("{}: the name of a variant is made of letters, digits, '-', '_' and '.'", place);
-  YAML::Node content = node;
-  if (node.IsSequence()) {
-    content = YAML::Node(YAML::NodeType::Map);
+  YAML::Node content(YAML::NodeType::Map);  // assigning to a copy of `node` would change `node`
+  if (node.IsSequence())
     content["overrides"] = node;
-  }
+  else
+    content.reset(node);
   if (!node.IsNull()) {
     const Reader reader(place, content);
     reader.only({"overrides", "seeds"});

@@ -55,7 +55,7 @@ class Measure:
 
     name: str
     base: float  # the baseline's loss
-    gaps: list  # nats, one a pair (or the difference of the arms' means)
+    gaps: list  # nats, one a pair; none for groups
     bar: float  # nats
     method: str  # in words
     estimate: statistics.Estimate | None = None  # absent for a single pair
@@ -75,20 +75,24 @@ class Comparison:
 
     arm: Arm
     pairs: list
-    unpaired: bool  # no two seeds match: the arms are compared as groups, `pairs` are in the given order
+    groups: bool  # no two seeds match: the arms are compared as groups, `pairs` are in the given order
     measures: list
     verdict: str
-    excess: dict  # largest_excess()
+    excess: dict | None  # largest_excess() of pairs
 
 
 def compare_arms(baseline, arm, bar):
     matched = match(baseline, arm)
-    unpaired = matched is None
     pairs = [make_pair(b, r) for b, r in (matched or zip(baseline.runs, arm.runs))]
-    measures = [measure(bar, pairs, "training loss, last 10 % of the tokens", tail_losses(pairs), unpaired)]
-    if losses := valid_losses(pairs):
-        measures.append(measure(bar, pairs, losses[0], losses[1], unpaired))
-    return Comparison(arm, pairs, unpaired, measures, overall(measures), largest_excess(baseline, pairs))
+    groups = matched is None and min(len(baseline.runs), len(arm.runs)) > 1
+    sides = (baseline.runs, arm.runs) if groups else ([p.baseline for p in pairs], [p.run for p in pairs])
+    losses = group_tail_losses(*sides) if groups else tail_losses(pairs)
+    measures = [measure(bar, pairs, "training loss, last 10 % of the tokens", *losses, groups)]
+    if found := valid_losses(*sides):
+        measures.append(measure(bar, pairs, *found, groups))
+    return Comparison(
+        arm, pairs, groups, measures, overall(measures), None if groups else largest_excess(baseline, pairs)
+    )
 
 
 def match(baseline, arm):
@@ -111,32 +115,38 @@ def make_pair(baseline, run):
 
 
 def tail_losses(pairs):
-    """[(baseline's loss, run's loss)], means over the last tenth of the tokens that a pair has in common."""
-    losses = [(float(p.base_loss[p.tail].mean()), float(p.gap[p.tail].mean())) for p in pairs]
-    return [(base, base + gap) for base, gap in losses]
+    """(baseline's losses, runs' losses): means over the last tenth of the tokens that a pair has in common."""
+    bases = [float(p.base_loss[p.tail].mean()) for p in pairs]
+    return bases, [base + float(p.gap[p.tail].mean()) for base, p in zip(bases, pairs)]
 
 
-def valid_losses(pairs):
-    """(name, [(baseline's, run's)]) at the last token count at which all have a validation loss; or None."""
-    if any(not len(run.valid_tokens) for pair in pairs for run in (pair.baseline, pair.run)):
-        return None
-    at = curves.common_valid_tokens([run for pair in pairs for run in (pair.baseline, pair.run)])
+def group_tail_losses(baseline, runs):
+    """The same for runs without twins: up to where the shortest ends."""
+    end = curves.common_end([*baseline, *runs])
+    return tuple([tail_loss(curves.until(run, end)) for run in side] for side in (baseline, runs))
+
+
+def valid_losses(baseline, runs):
+    """(name, baseline's, runs') at the last token count at which all have a validation loss; or None."""
+    everyone = [*baseline, *runs]
+    at = curves.common_valid_tokens(everyone) if all(len(run.valid_tokens) for run in everyone) else None
     if at is None:
         return None
-    values = [[float(run.valid_loss[run.valid_tokens == at][0]) for run in (p.baseline, p.run)] for p in pairs]
-    return f"validation loss at {tokens_text(at)} tokens", [tuple(v) for v in values]
+    sides = [[float(run.valid_loss[run.valid_tokens == at][0]) for run in side] for side in (baseline, runs)]
+    return f"validation loss at {tokens_text(at)} tokens", *sides
 
 
-def measure(bar, pairs, name, losses, unpaired):
-    gaps = [run - base for base, run in losses]
-    base = float(np.mean([b for b, _ in losses]))
-    result = Measure(name, base, gaps, bar.of(base), "")
+def measure(bar, pairs, name, base_losses, run_losses, groups):
+    base = float(np.mean(base_losses))
     confidence = f"{100 * statistics.CONFIDENCE:.0f} %"
-    if len(losses) == 1:
+    gaps = [] if groups else [run - base for base, run in zip(base_losses, run_losses)]
+    result = Measure(name, base, gaps, bar.of(base), "")
+    if groups:
+        sizes = f"{len(base_losses)} and {len(run_losses)} runs"
+        result.estimate = statistics.unpaired(base_losses, run_losses)
+        result.method = f"Welch's t interval ({confidence}) of two groups of {sizes}: they have no seeds in common"
+    elif len(gaps) == 1:
         return single_pair(result, pairs[0], confidence)
-    if unpaired:
-        result.estimate = statistics.unpaired([b for b, _ in losses], [r for _, r in losses])
-        result.method = f"Welch's t interval ({confidence}) of two groups of {len(losses)} runs: no seeds in common"
     else:
         result.estimate = statistics.paired(gaps)
         how = (
@@ -144,7 +154,7 @@ def measure(bar, pairs, name, losses, unpaired):
             if all(p.run.seed is not None for p in pairs)
             else "runs in the given order (their seeds are not known)"
         )
-        pairs_of = f"{len(losses)} pairs of {how}, {len(losses) - 1} degrees of freedom"
+        pairs_of = f"{len(gaps)} pairs of {how}, {len(gaps) - 1} degrees of freedom"
         result.method = f"Student's t interval ({confidence}) over {pairs_of}"
     result.low, result.high = result.estimate.interval()
     judge(result)

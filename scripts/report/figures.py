@@ -200,9 +200,9 @@ def gaps_with_intervals(comparisons):
             axes.plot(m.gaps, np.full(len(m.gaps), -row + 0.24), "o", markersize=4, color=colour(row + 1), alpha=0.55)
             axes.plot(m.mean, -row, "D", markersize=7, color=colour(row + 1), markeredgecolor="white")
         edges = [abs(v) for m in measures if m for v in (m.low, m.high, *m.gaps) if np.isfinite(v)]
-        limit = 1.15 * min(
-            max([*edges, 1.5 * bar]), max(12 * bar, 1.3 * max(abs(g) for m in measures if m for g in m.gaps))
-        )
+        # An interval of two pairs is so wide that nothing else could be seen: it may leave the picture.
+        farthest = max([abs(g) for m in measures if m for g in (m.mean, *m.gaps)])
+        limit = 1.15 * min(max([*edges, 1.5 * bar]), max(12 * bar, 1.3 * farthest))
         axes.set_xlim(-limit, limit)
         axes.set_ylim(-len(comparisons) + 0.4, 0.6)
         shown = axes is grid[0][0]

@@ -97,7 +97,7 @@ class Report:
                     "name": c.arm.name,
                     "verdict": c.verdict,
                     "measures": [numbers_of(m) for m in c.measures],
-                    "excess": plain(c.excess),
+                    "excess": plain(c.excess) if c.excess else None,
                 }
                 for c in self.comparisons
             ],

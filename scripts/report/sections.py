@@ -43,6 +43,7 @@ def gaps(report, pictures):
             for cell in ([nats(m.gaps[i]), percent(m.gaps[i] / m.base)] if i < len(m.gaps) else ["-", "-"])
         ]
         for c in report.comparisons
+        if not c.groups
         for i, pair in enumerate(c.pairs)
     ]
     columns = max(len(c.measures) for c in report.comparisons)
@@ -57,8 +58,14 @@ def gaps(report, pictures):
         ),
         *tables,
         Bullets(notes),
-        Paragraph("Pair by pair, a run minus its twin of the same seed (initial weights and data order):"),
-        Table(["run", "pair", "up to (tokens)", "same tokens logged", *names], pairs),
+        *(
+            [
+                Paragraph("Pair by pair, a run minus its twin of the same seed (initial weights and data order):"),
+                Table(["run", "pair", "up to (tokens)", "same tokens logged", *names], pairs),
+            ]
+            if pairs
+            else []
+        ),
     ]
 
 
@@ -81,6 +88,8 @@ def noise(report):
             )
     for comparison in report.comparisons:
         e = comparison.excess
+        if e is None:
+            continue
         text = (
             f"{comparison.arm.name}: farthest above its twin (smoothed over {e['window']} points) by {e['gap']:.4f} nats, "
             f"{e['label']}, at {tokens_text(e['tokens'])} tokens"
@@ -298,7 +307,15 @@ def sources(report):
 def gap_row(name, m):
     e = m.estimate
     tests = [p_text(e.difference_p()), p_text(e.equivalence_p(m.bar)), f"{e.smallest_gap():.4f}"] if e else ["-"] * 3
-    return [name, str(len(m.gaps)), f"{m.base:.4f}", nats(m.mean), percent(m.mean / m.base), interval_text(m), *tests]
+    return [
+        name,
+        str(len(m.gaps) or "-"),
+        f"{m.base:.4f}",
+        nats(m.mean),
+        percent(m.mean / m.base),
+        interval_text(m),
+        *tests,
+    ]
 
 
 def mean(values):

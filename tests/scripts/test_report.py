@@ -92,11 +92,16 @@ class Verdicts(unittest.TestCase):
         self.assertAlmostEqual(Bar().of(2.0), 0.005)
 
     def test_seeds_without_twins_are_groups(self):
-        found = arms({1: 3.0, 2: 3.001}, {7: 3.0, 8: 3.002})
-        self.assertTrue(found.unpaired)
-        self.assertIn("Welch", found.measures[0].method)
-        unknown = arms({None: 3.0}, {None: 3.001})
-        self.assertFalse(unknown.unpaired)
+        found = arms({1: 3.0, 2: 3.002, 3: 3.004}, {7: 3.0, 8: 3.002})
+        self.assertTrue(found.groups)
+        self.assertIsNone(found.excess)
+        self.assertIn("Welch's t interval (95 %) of two groups of 3 and 2 runs", found.measures[0].method)
+        self.assertAlmostEqual(found.measures[0].mean, -0.001)  # of all three
+        self.assertFalse(arms({None: 3.0}, {None: 3.001}).groups)
+        # One run each, of different seeds: there is no spread to compare with.
+        single = arms({1: 3.0}, {2: 3.001})
+        self.assertFalse(single.groups)
+        self.assertEqual(single.verdict, analysis.UNDECIDED)
 
     def test_seeds_that_only_one_arm_has_are_left_out(self):
         found = arms({1: 3.0, 2: 4.0, 9: 9.0}, {1: 3.0, 2: 4.0, 5: 100.0})
@@ -253,6 +258,8 @@ class Program(unittest.TestCase):
         self.assertEqual((code, errors), (0, ""))
         self.assertIn("b: inside", output)
         self.assertFalse(list((self.folder / "r").glob("*.png")))
+        code, output, _ = self.call("--arm", "a", *runs[:2], "--arm", "b", runs[2], "--report", self.folder / "other")
+        self.assertEqual(code, 0)
         code, output, _ = self.call(runs[0], runs[3], "--band", *runs[1:3], "--report", self.folder / "r2")
         self.assertEqual(code, 0)
         self.assertIn("fp8_seed1: not enough runs to say", output)

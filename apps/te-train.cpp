@@ -15,9 +15,11 @@
 #include "parallel/launch.h"
 #include "parallel/schedule/draw.h"
 #include "parallel/watchdog.h"
+#include "train/run_record.h"
 #include "train/signals.h"
 #include "train/summary.h"
 #include "train/trainer.h"
+#include "version/version.h"
 
 namespace {
 
@@ -110,7 +112,11 @@ int train(const te::config::Config& config, te::parallel::World& world, bool ove
         te::train::memory_summary(trainer.plan(), context).c_str(), te::config::to_yaml(config).c_str());
     std::fflush(stdout);
   }
-  switch (trainer.run(requests)) {
+  const auto record = [&] {
+    te::train::write_run_record(config, context, world.size(), trainer.plan(),
+                                {te::apps::project_version(), te::apps::build_commit()});
+  };
+  switch (trainer.run(requests, record)) {
     case te::train::Outcome::finished:
       return 0;
     case te::train::Outcome::diverged:

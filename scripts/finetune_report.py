@@ -8,7 +8,7 @@ import pathlib
 import re
 import sys
 
-from loss_curves import read_run
+from report.runs import read_run
 
 NAMES = {"bf16": "BF16", "fp8": "FP8 (hybrid, delayed)"}
 

@@ -5,7 +5,9 @@
     scripts/plot_step_time.py step.json --output step_time.png --markdown
 
 Each measurement becomes two bars: what was measured, and the floor of the same operations, in per cent of the
-measured step. What is left of the first bar is time between operations. --markdown prints the numbers as a table.
+measured step. What is left of the first bar is time between operations. The floor of a product is its time by itself; an
+operation that was faster in the step has what it took there as its floor in the picture, as nothing can take less than it
+does. --markdown prints the numbers as they are, as a table.
 """
 
 import argparse
@@ -69,6 +71,15 @@ def sums_of(profile):
     return {group: sums[group] for group in order if group in sums}
 
 
+def bars_of(profile):
+    """{group: (floor, measured)} in per cent of the whole, floors no longer than the measurement, operation by operation.
+    The whole is the step without the profiler, or the operations' sum where the profiler made that longer."""
+    whole = max(profile["run_ms"], sum(ms for _, ms in sums_of(profile).values()))
+    held = [{**row, "floor_ms": min(row["floor_ms"], row["ms"])} for row in profile["operations"]]
+    sums = sums_of({"operations": held})
+    return {group: (100 * floor / whole, 100 * ms / whole) for group, (floor, ms) in sums.items()}
+
+
 def gap_of(profile):
     return max(0.0, profile["span_ms"] - profile["busy_ms"])
 
@@ -99,16 +110,16 @@ def draw(profiles, output):
         run = profile["run_ms"]
         for offset, column in ((0.2, 1), (-0.2, 0)):
             left = 0.0
-            for group, values in sums_of(profile).items():
-                width = 100 * values[column] / run
+            for group, values in bars_of(profile).items():
+                width = values[column]
                 bar = axes.barh(
                     -number + offset, width, 0.36, left=left, color=GROUPS.get(group, "#d0d0d0"), edgecolor="white",
                     linewidth=0.5, alpha=1.0 if column else 0.55,
                 )  # fmt: skip
                 used.setdefault(group, bar)
                 left += width
-            text = f"{run:.4g} ms" if column else f"floor {profile['floor_ms']:.4g} ms"
-            axes.text(max(left, 100.0 if column else left) + 0.7, -number + offset, text, va="center", fontsize=8)
+            text = f"{run:.4g} ms" if column else f"floor {left:.1f} %"
+            axes.text(max(left, 100.0) + 0.7, -number + offset, text, va="center", fontsize=8)
     axes.set_yticks([-number for number in range(len(profiles))], [title for title, _ in profiles])
     axes.set_xlim(0, 118)
     axes.set_xlabel("per cent of the measured time (upper bar: measured, lower bar: floor)")

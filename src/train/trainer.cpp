@@ -81,7 +81,7 @@ std::unique_ptr<checkpoint::Saver> Trainer::make_saver() {
   return saver;
 }
 
-void Trainer::prepare_folders(const StartPoint& start) {
+void Trainer::prepare_folders(const StartPoint& start, const std::function<void()>& record) {
   const config::CheckpointConfig& options = config_.checkpoint;
   world_.together([&] {
     if (!world_.leader()) return;
@@ -92,6 +92,7 @@ void Trainer::prepare_folders(const StartPoint& start) {
     if (progress_.step == 0) folder_->set_logs_aside();
     folder_->cut_logs(progress_.step);
     folder_->warn_of_later_checkpoints(progress_.step, options.keep);
+    if (record) record();
   });
 }
 
@@ -103,7 +104,7 @@ void Trainer::calibrate() {
   train::calibrate(runner_, Batches::view(first), host_batches_[0].counted, precision.fp8_calibration_passes);
 }
 
-Outcome Trainer::run(Requests& requests) {
+Outcome Trainer::run(Requests& requests, const std::function<void()>& record) {
   open_data();
   take_folders();
   runner_.allocate();
@@ -117,7 +118,7 @@ Outcome Trainer::run(Requests& requests) {
                  config_.training.train_steps);
     return Outcome::finished;
   }
-  prepare_folders(start);
+  prepare_folders(start, record);
   if (start.checkpoint.empty()) calibrate();
   return loop(requests);
 }

@@ -8,6 +8,7 @@
 // While the device works on a step, the loop reads the next one's samples, and then waits for the device once.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -37,8 +38,8 @@ class Trainer {
 
   /// Opens the data, allocates, initializes or resumes, and trains to the last step, or until a signal asks it to stop:
   /// then the step in work is finished and a checkpoint saved, whatever checkpoint.save_last says. All ranks take the same
-  /// steps and have the same outcome; rank 0 writes the logs.
-  Outcome run(Requests& requests);
+  /// steps and have the same outcome; rank 0 writes the logs. It calls `record` once the folders are this run's.
+  Outcome run(Requests& requests, const std::function<void()>& record = {});
 
  private:
   /// What the ranks agree to do after a step.
@@ -48,7 +49,7 @@ class Trainer {
   void open_data();
   void take_folders();
   std::unique_ptr<checkpoint::Saver> make_saver();
-  void prepare_folders(const StartPoint& start);
+  void prepare_folders(const StartPoint& start, const std::function<void()>& record);
   void calibrate();
 
   // The loop.

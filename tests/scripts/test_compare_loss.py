@@ -1,4 +1,4 @@
-"""Tests of scripts/compare_loss.py and loss_curves.py: curves with known gaps, damaged logs, the noise band."""
+"""Tests of scripts/compare_loss.py's short comparison: curves with known gaps, damaged logs, the noise band."""
 
 import contextlib
 import io
@@ -19,18 +19,19 @@ except ImportError as missing:
     print(f"skipped: {missing}")
     sys.exit(77)
 import compare_loss
-from loss_curves import (
-    Run,
-    UserError,
+from report import UserError
+from report.curves import (
     align,
     band_of,
+    common_valid_tokens,
     compare,
     noise_band,
-    read_run,
     smooth,
     tail_mask,
     verdicts,
 )
+from report.plots import gap_before
+from report.runs import Run, read_run
 
 
 def make_run(loss, label="run", batch=100, valid=()):
@@ -159,6 +160,31 @@ class Arithmetic(unittest.TestCase):
             self.assertEqual(verdicts(result, band), {"last_tenth": inside, "valid": inside})
         no_valid = compare(base, make_run(np.full(100, 4.0)), window=3)
         self.assertEqual(verdicts(no_valid, band), {"last_tenth": True})
+
+    def test_a_shorter_run_is_judged_by_the_same_tokens(self):
+        # The seeds agree for 50 steps and differ by 1 % from then on.
+        base = make_run(np.full(100, 4.0))
+        seed = make_run(np.where(np.arange(100) < 50, 4.0, 4.04))
+        run = make_run(np.full(40, 4.01), "short")
+        result = compare(base, run, window=1)
+        self.assertTrue(verdicts(result, noise_band(base, [seed], window=1, kind="minmax"))["last_tenth"])
+        band = noise_band(base, [seed], window=1, kind="minmax", end=result["tokens"])
+        self.assertEqual(band["last_tenth"], [0.0, 0.0])
+        self.assertFalse(verdicts(result, band)["last_tenth"])
+
+    def test_numbers_of_a_legend_are_of_the_same_tokens(self):
+        # Validated at 300, 600, 900 and at 300, 600: the last point that both have is 600.
+        long = Run("long", np.arange(1.0, 1001), np.full(1000, 2.0), np.array([300.0, 600, 900]), np.array([3.0, 2.5, 2.25]))
+        short = Run("short", np.arange(1.0, 701), np.full(700, 2.0), np.array([300.0, 600]), np.array([3.0, 2.75]))
+        without = Run("none", np.arange(1.0, 11), np.full(10, 2.0), np.array([]), np.array([]))
+        self.assertEqual(common_valid_tokens([long, short, without]), 600)
+        self.assertEqual(common_valid_tokens([long]), 900)
+        self.assertIsNone(common_valid_tokens([without]))
+        # The gap is 1 % up to 500 tokens and 5 % behind them.
+        gap = np.where(np.arange(1, 1001) <= 500, 1.01, 1.05)
+        found = compare(long, Run("x", long.tokens, 2 * gap, without.valid_tokens, without.valid_loss))
+        self.assertAlmostEqual(gap_before(found["curves"], 1000.0), 0.05)
+        self.assertAlmostEqual(gap_before(found["curves"], 500.0), 0.01)
 
 
 class Program(Folder):

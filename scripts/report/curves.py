@@ -1,101 +1,11 @@
-"""Reads te-train's loss logs and compares them: the arithmetic behind compare_loss.py, without any output."""
+"""Two curves beside each other: alignment, smoothing, gaps, and the band of noise that seeds make."""
 
-import csv
 import dataclasses
 import math
-from pathlib import Path
 
 import numpy as np
 
-
-class UserError(Exception):
-    """A mistake that the user can mend; printed as one line, exit code 2."""
-
-
-# ---- Reading -----------------------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass
-class Run:
-    label: str
-    tokens: np.ndarray  # consumed tokens, strictly rising
-    loss: np.ndarray  # finite
-    valid_tokens: np.ndarray
-    valid_loss: np.ndarray
-    dropped: int = 0  # rows without a finite loss (skipped steps)
-
-
-def run_file(path):
-    """The CSV file that a RUN argument means."""
-    path = Path(path)
-    file = path / "loss.csv" if path.is_dir() else path
-    if not file.is_file():
-        raise UserError(f"{file}: no such file; give a run folder with a loss.csv, or a CSV file")
-    return file
-
-
-def read_run(path, label=None):
-    file = run_file(path)
-    with open(file, newline="", encoding="utf-8", errors="replace") as stream:
-        rows = list(csv.reader(stream))
-    if not rows:
-        raise UserError(f"{file}: is empty; wait for the run's first step")
-    header = [name.strip() for name in rows[0]]
-    for column in ("consumed_tokens", "loss"):
-        if column not in header:
-            raise UserError(
-                f"{file}: column {column} is missing (found: {', '.join(header)}); give te-train's loss.csv"
-            )
-    points, valid, dropped = {}, {}, 0
-    for number, row in enumerate(rows[1:], start=2):
-        if not row or (number == len(rows) and len(row) < len(header)):
-            continue  # an empty line, or the last one of a run that is still writing
-        if len(row) != len(header):
-            raise UserError(
-                f"{file}: line {number}: {len(row)} fields where the header has {len(header)}; mend the line"
-            )
-        fields = dict(zip(header, row))
-        tokens = parse_number(file, number, "consumed_tokens", fields["consumed_tokens"])
-        loss = parse_number(file, number, "loss", fields["loss"])
-        valid_loss = parse_number(file, number, "valid_loss", fields.get("valid_loss", ""))
-        if not math.isfinite(tokens):
-            raise UserError(f"{file}: line {number}: consumed_tokens is empty; mend the line")
-        if math.isfinite(valid_loss):
-            valid[tokens] = valid_loss
-        if math.isfinite(loss):
-            points[tokens] = loss  # a resumed run repeats steps: the last word counts
-        else:
-            dropped += 1
-    if not points:
-        raise UserError(f"{file}: has no row with a finite loss; wait for the run's first step")
-    tokens, valid_tokens = sorted(points), sorted(valid)
-    return Run(
-        label or default_label(file),
-        np.array(tokens, float),
-        np.array([points[t] for t in tokens]),
-        np.array(valid_tokens, float),
-        np.array([valid[t] for t in valid_tokens]),
-        dropped,
-    )
-
-
-def parse_number(file, line, column, text):
-    """NaN for an empty field."""
-    if not text.strip():
-        return math.nan
-    try:
-        return float(text)
-    except ValueError:
-        raise UserError(
-            f"{file}: line {line}: {column} is {text!r}, must be a number; mend the line"
-        ) from None
-
-
-def default_label(file):
-    return (file.resolve().parent.name or file.stem) if file.name == "loss.csv" else file.stem
-
-
-# ---- Arithmetic --------------------------------------------------------------------------------------------
+from . import UserError
 
 
 def align(baseline, run):
@@ -135,11 +45,11 @@ def tail_mask(tokens):
 
 
 def last_common_valid(baseline, run):
-    """Validation losses of both at the last token count where both have one, or (nan, nan)."""
+    """(baseline's and run's validation loss, tokens) at the last token count where both have one; NaN without one."""
     common, at_baseline, at_run = np.intersect1d(baseline.valid_tokens, run.valid_tokens, return_indices=True)
     if len(common) == 0:
-        return math.nan, math.nan
-    return float(baseline.valid_loss[at_baseline[-1]]), float(run.valid_loss[at_run[-1]])
+        return math.nan, math.nan, math.nan
+    return float(baseline.valid_loss[at_baseline[-1]]), float(run.valid_loss[at_run[-1]]), float(common[-1])
 
 
 def compare(baseline, run, window=None):
@@ -149,7 +59,7 @@ def compare(baseline, run, window=None):
     gap = other / base - 1.0
     smoothed = smooth(other, window) / smooth(base, window) - 1.0
     tail = tail_mask(tokens)
-    base_valid, run_valid = last_common_valid(baseline, run)
+    base_valid, run_valid, valid_tokens = last_common_valid(baseline, run)
     return {
         "label": run.label,
         "points": len(tokens),
@@ -161,6 +71,7 @@ def compare(baseline, run, window=None):
         "baseline_final_loss": float(np.mean(base[-window:])),
         "valid_loss": run_valid,
         "baseline_valid_loss": base_valid,
+        "valid_tokens": valid_tokens,
         "valid_gap": run_valid / base_valid - 1.0,
         "mean_gap": float(np.mean(gap)),
         "mean_abs_gap": float(np.mean(np.abs(gap))),
@@ -168,7 +79,7 @@ def compare(baseline, run, window=None):
         "max_abs_gap_tokens": float(tokens[np.argmax(np.abs(gap))]),
         "max_abs_smoothed_gap": float(np.max(np.abs(smoothed))),
         "last_tenth_gap": float(np.mean(other[tail]) / np.mean(base[tail]) - 1.0),
-        "curves": {"tokens": tokens, "gap": gap, "smoothed_gap": smoothed},
+        "curves": {"tokens": tokens, "gap": gap, "smoothed_gap": smoothed, "baseline": base, "run": other},
     }
 
 
@@ -181,9 +92,38 @@ def band_of(gaps, kind, sigmas):
     return mean - sigmas * sigma, mean + sigmas * sigma
 
 
-def noise_band(baseline, seeds, window=None, kind="sigma", sigmas=2.0):
+def until(run, tokens):
+    """The part of a run that ends at so many tokens."""
+    kept, valid = run.tokens <= tokens, run.valid_tokens <= tokens
+    series = {
+        name: getattr(run, name)[kept]
+        for name in ("tokens", "loss", "grad_norm", "step_ms", "seconds")
+        if len(getattr(run, name)) == len(run.tokens)
+    }
+    return dataclasses.replace(run, valid_tokens=run.valid_tokens[valid], valid_loss=run.valid_loss[valid], **series)
+
+
+def common_end(runs):
+    """The tokens that all runs have reached."""
+    return min(float(run.tokens[-1]) for run in runs)
+
+
+def common_valid_tokens(runs):
+    """The last token count at which every run that validates has a validation loss; None when there is none."""
+    points = [run.valid_tokens for run in runs if len(run.valid_tokens)]
+    common = points[0] if points else []
+    for other in points[1:]:
+        common = np.intersect1d(common, other)
+    return float(common[-1]) if len(common) else None
+
+
+def noise_band(baseline, seeds, window=None, kind="sigma", sigmas=2.0, end=None):
     """The band of the baseline and its repetitions under other seeds, relative to the baseline: over the curve
-    (smoothed), for the last 10 % and, where every run has one, for the validation loss."""
+    (smoothed), for the last 10 % and, where every run has one, for the validation loss. `end`: of the tokens up to
+    there, so that a shorter run is judged by what seeds did over the same tokens."""
+    if end is not None:
+        end = max(end, *(float(run.tokens[0]) for run in [baseline, *seeds]))
+        baseline, seeds = until(baseline, end), [until(seed, end) for seed in seeds]
     results = [compare(baseline, seed, window) for seed in seeds]
     tokens = results[0]["curves"]["tokens"]
     for result in results[1:]:
@@ -198,9 +138,8 @@ def noise_band(baseline, seeds, window=None, kind="sigma", sigmas=2.0):
         "runs": len(seeds) + 1,
         "kind": kind,
         "sigmas": sigmas,
-        "last_tenth": [
-            float(v) for v in band_of([0.0] + [r["last_tenth_gap"] for r in results], kind, sigmas)
-        ],
+        "tokens": float(tokens[-1]),
+        "last_tenth": [float(v) for v in band_of([0.0] + [r["last_tenth_gap"] for r in results], kind, sigmas)],
         "seeds": results,
         "curves": {"tokens": tokens, "low": low, "high": high},
     }

@@ -1,0 +1,257 @@
+#include "experiment/plan.h"
+
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <set>
+
+#include "core/error.h"
+
+namespace te::experiment {
+namespace {
+
+constexpr const char* kSeedRule = "whole numbers from 0 on, each once";
+
+/// Reads keys of a map; every message begins with the file and the key.
+class Reader {
+ public:
+  Reader(std::string where, YAML::Node node) : where_(std::move(where)), node_(std::move(node)) {}
+
+  const std::string& where() const { return where_; }
+  bool has(const char* key) const { return node_.IsMap() && node_[key].IsDefined() && !node_[key].IsNull(); }
+  YAML::Node node(const char* key) const { return node_[key]; }
+
+  template <class T>
+  T value(const char* key, T otherwise, const char* rule) const {
+    if (!has(key)) return otherwise;
+    try {
+      return node_[key].as<T>();
+    } catch (const YAML::Exception&) {
+      fail(key, rule);
+    }
+  }
+  template <class T>
+  std::vector<T> list(const char* key, const char* rule) const {
+    std::vector<T> values;
+    if (!has(key)) return values;
+    try {
+      if (!node_[key].IsSequence()) fail(key, rule);
+      for (const YAML::Node& item : node_[key]) values.push_back(item.as<T>());
+    } catch (const YAML::Exception&) {
+      fail(key, rule);
+    }
+    return values;
+  }
+  [[noreturn]] void fail(const std::string& key, const std::string& rule) const {
+    user_error("{}: {} must be {}", where_, key, rule);
+  }
+  void only(const std::vector<std::string>& known) const {
+    if (!node_.IsMap()) user_error("{} must be a map with the keys {}", where_, fmt::join(known, ", "));
+    std::set<std::string> seen;
+    for (const auto& entry : node_) {
+      const auto key = entry.first.as<std::string>();
+      if (std::find(known.begin(), known.end(), key) == known.end())
+        user_error("{}: {} is no key here; there are {}", where_, key, fmt::join(known, ", "));
+      if (!seen.insert(key).second) user_error("{}: {} is given twice; give it once", where_, key);
+    }
+  }
+
+ private:
+  std::string where_;
+  YAML::Node node_;
+};
+
+// te-experiment sets these itself.
+void check_overrides(const std::string& where, const std::vector<std::string>& overrides) {
+  for (const std::string& item : overrides) {
+    const std::string key = item.substr(0, item.find('='));
+    if (key.size() == item.size()) user_error("{}: override '{}' must be KEY=VALUE", where, item);
+    for (const char* own :
+         {"logging.directory", "checkpoint.directory", "checkpoint.resume", "training.seed"})
+      if (key == own)
+        user_error("{}: {} differs from run to run and is set by te-experiment; use `directory` and `seeds`",
+                   where, key);
+  }
+}
+
+void check_seeds(const std::string& where, const std::vector<int64_t>& seeds) {
+  const std::set<int64_t> distinct(seeds.begin(), seeds.end());
+  if (seeds.empty() || distinct.size() < seeds.size() || *distinct.begin() < 0)
+    user_error("{}: seeds must be {}; at least one", where, kSeedRule);
+}
+
+bool is_name(const std::string& text) {
+  return !text.empty() && text.front() != '.' && std::all_of(text.begin(), text.end(), [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
+  });
+}
+
+Variant read_variant(const std::string& where, const std::string& name, const YAML::Node& node,
+                     const std::vector<int64_t>& seeds) {
+  Variant variant{name, {}, seeds};
+  const std::string place = where + ": variants." + name;
+  if (!is_name(name))
+    user_error("{}: the name of a variant is made of letters, digits, '-', '_' and '.'", place);
+  YAML::Node content(YAML::NodeType::Map);  // assigning to a copy of `node` would change `node`
+  if (node.IsSequence())
+    content["overrides"] = node;
+  else
+    content.reset(node);
+  if (!node.IsNull()) {
+    const Reader reader(place, content);
+    reader.only({"overrides", "seeds"});
+    variant.overrides = reader.list<std::string>("overrides", "a list of KEY=VALUE");
+    if (reader.has("seeds")) variant.seeds = reader.list<int64_t>("seeds", kSeedRule);
+  }
+  check_overrides(place, variant.overrides);
+  check_seeds(place, variant.seeds);
+  return variant;
+}
+
+RunOn read_run_on(const Reader& root) {
+  RunOn on;
+  on.launcher = {"mpirun", "--bind-to", "none", "--mca", "odls_base_sigkill_timeout", "300"};
+  if (!root.has("run_on")) return on;
+  const Reader reader(root.where() + ": run_on", root.node("run_on"));
+  reader.only({"gpus", "cpu", "ranks", "launcher"});
+  on.gpus = reader.list<int>("gpus", "a list of GPU numbers");
+  on.cpu = reader.value<int64_t>("cpu", 0, "a whole number from 1 to 1024");
+  on.ranks = reader.value<int64_t>("ranks", 1, "a whole number from 1 to 4096");
+  if (reader.has("launcher"))
+    on.launcher = reader.list<std::string>("launcher", "a program and its options, as a list");
+  if (on.launcher.empty()) reader.fail("launcher", "a program and its options, as a list");
+  if (reader.has("cpu") && (on.cpu < 1 || on.cpu > 1024)) reader.fail("cpu", "a whole number from 1 to 1024");
+  if (on.ranks < 1 || on.ranks > 4096) reader.fail("ranks", "a whole number from 1 to 4096");
+  if (on.cpu > 0 && !on.gpus.empty())
+    user_error("{}: gpus and cpu exclude each other; give one", reader.where());
+  std::set<int> distinct(on.gpus.begin(), on.gpus.end());
+  if (distinct.size() < on.gpus.size() || (!on.gpus.empty() && *distinct.begin() < 0))
+    reader.fail("gpus", "a list of GPU numbers from 0 on, each once");
+  return on;
+}
+
+Bar read_bar(const Reader& root) {
+  Bar bar;
+  if (!root.has("bar")) return bar;
+  const Reader reader(root.where() + ": bar", root.node("bar"));
+  reader.only({"nats", "percent"});
+  bar.nats = reader.value("nats", bar.nats, "a number above 0");
+  bar.percent = reader.value("percent", bar.percent, "a number above 0");
+  if (!(bar.nats > 0)) reader.fail("nats", "a number above 0");
+  if (!(bar.percent > 0)) reader.fail("percent", "a number above 0");
+  return bar;
+}
+
+void read_variants(const Reader& root, Experiment& experiment) {
+  const std::vector<int64_t> seeds = root.list<int64_t>("seeds", kSeedRule);
+  if (!root.has("variants") || !root.node("variants").IsMap() || root.node("variants").size() == 0)
+    root.fail("variants", "a map from names to lists of overrides, as in `fp8: [precision.fp8=hybrid]`");
+  std::set<std::string> names;
+  for (const auto& entry : root.node("variants")) {
+    const auto name = entry.first.as<std::string>();
+    if (!names.insert(name).second)
+      user_error("{}: variants.{} is given twice; give it once", root.where(), name);
+    experiment.variants.push_back(read_variant(root.where(), name, entry.second, seeds));
+  }
+  experiment.baseline =
+      root.value<std::string>("baseline", experiment.variants.front().name, "a variant's name");
+  if (!names.contains(experiment.baseline)) root.fail("baseline", "one of the variants");
+}
+
+YAML::Node parse(const std::filesystem::path& file) {
+  try {
+    return YAML::LoadFile(file.string());
+  } catch (const YAML::BadFile&) {
+    user_error("{}: cannot be read; give an experiment's file, as those in configs/experiments/",
+               file.string());
+  } catch (const YAML::Exception& error) {
+    user_error("{}: line {}: {}", file.string(), error.mark.line + 1, error.msg);
+  }
+}
+
+}  // namespace
+
+Experiment load_experiment(const std::filesystem::path& file) {
+  const Reader root(file.string(), parse(file));
+  root.only({"base", "directory", "overrides", "variants", "baseline", "seeds", "run_on", "retries", "bar"});
+  Experiment experiment;
+  experiment.file = file;
+  experiment.name = file.stem().string();
+  experiment.base = root.value<std::string>("base", "", "the path of a config");
+  if (experiment.base.empty())
+    root.fail("base", "the path of a config, such as configs/quickstart_bf16.yaml");
+  experiment.directory =
+      root.value<std::string>("directory", "runs/experiments/" + experiment.name, "the path of a folder");
+  experiment.overrides = root.list<std::string>("overrides", "a list of KEY=VALUE");
+  check_overrides(root.where(), experiment.overrides);
+  experiment.retries = root.value<int64_t>("retries", experiment.retries, "a whole number from 0 to 1000");
+  if (experiment.retries < 0 || experiment.retries > 1000)
+    root.fail("retries", "a whole number from 0 to 1000");
+  experiment.run_on = read_run_on(root);
+  experiment.bar = read_bar(root);
+  read_variants(root, experiment);
+  return experiment;
+}
+
+std::vector<Run> plan_runs(const Experiment& experiment) {
+  std::vector<int64_t> seeds;  // in the order of their first appearance
+  for (const Variant& variant : experiment.variants)
+    for (const int64_t seed : variant.seeds)
+      if (std::find(seeds.begin(), seeds.end(), seed) == seeds.end()) seeds.push_back(seed);
+  std::vector<Run> runs;
+  for (const int64_t seed : seeds) {
+    for (const Variant& variant : experiment.variants) {
+      if (std::find(variant.seeds.begin(), variant.seeds.end(), seed) == variant.seeds.end()) continue;
+      Run run{fmt::format("{}_seed{}", variant.name, seed), variant.name, seed, {}, {}};
+      run.folder = experiment.directory / run.name;
+      std::vector<std::string> overrides = experiment.overrides;
+      overrides.insert(overrides.end(), variant.overrides.begin(), variant.overrides.end());
+      if (experiment.run_on.cpu > 0) overrides.emplace_back("training.device=cpu");
+      overrides.push_back(fmt::format("training.seed={}", seed));
+      overrides.push_back("logging.directory=" + run.folder.string());
+      overrides.push_back("checkpoint.directory=" + (run.folder / "checkpoints").string());
+      overrides.emplace_back("checkpoint.resume=auto");
+      try {
+        run.config = config::load_config(experiment.base, overrides);
+      } catch (const UserError& error) {
+        user_error("{}: variants.{}: {}", experiment.file.string(), variant.name, error.what());
+      }
+      runs.push_back(std::move(run));
+    }
+  }
+  return runs;
+}
+
+std::vector<Slot> make_slots(const RunOn& on, int hardware_threads) {
+  const auto several = static_cast<size_t>(on.ranks);
+  std::vector<std::string> launcher;
+  if (on.ranks > 1) {
+    launcher = on.launcher;
+    launcher.insert(launcher.end(), {"-n", std::to_string(on.ranks)});
+  }
+  std::vector<Slot> slots;
+  if (on.cpu > 0) {
+    const int64_t threads = std::max<int64_t>(1, hardware_threads / (on.cpu * on.ranks));
+    for (int64_t i = 0; i < on.cpu; ++i) {
+      slots.push_back({"CPU", {}, launcher});
+      if (std::getenv("OMP_NUM_THREADS") == nullptr)
+        slots.back().environment.emplace_back("OMP_NUM_THREADS", std::to_string(threads));
+    }
+    return slots;
+  }
+  if (on.gpus.empty())
+    return {{on.ranks > 1 ? fmt::format("{} ranks", on.ranks) : "this machine", {}, launcher}};
+  if (on.gpus.size() % several != 0)
+    user_error("run_on: {} gpus cannot be shared out to runs of {} ranks; give a multiple", on.gpus.size(),
+               several);
+  for (size_t first = 0; first < on.gpus.size(); first += several) {
+    const std::vector<int> ids(on.gpus.begin() + static_cast<std::ptrdiff_t>(first),
+                               on.gpus.begin() + static_cast<std::ptrdiff_t>(first + several));
+    const std::string list = fmt::format("{}", fmt::join(ids, ","));
+    slots.push_back({(several > 1 ? "GPUs " : "GPU ") + list, {{"CUDA_VISIBLE_DEVICES", list}}, launcher});
+  }
+  return slots;
+}
+
+}  // namespace te::experiment

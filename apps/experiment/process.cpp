@@ -1,0 +1,127 @@
+#include "experiment/process.h"
+
+#include <fcntl.h>
+#include <spdlog/fmt/fmt.h>
+#include <sys/file.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+
+#include "core/error.h"
+
+namespace te::experiment {
+namespace {
+
+Ending ending_of(int status) {
+  if (WIFSIGNALED(status)) return {128 + WTERMSIG(status), WTERMSIG(status)};
+  return {WEXITSTATUS(status), 0};
+}
+
+std::vector<char*> pointers(const std::vector<std::string>& words) {
+  std::vector<char*> list;
+  for (const std::string& word : words) list.push_back(const_cast<char*>(word.c_str()));
+  list.push_back(nullptr);
+  return list;
+}
+
+// Between fork and exec: only calls that are safe there, but for setenv, which is in a process of one thread.
+[[noreturn]] void become(const Command& command, const std::vector<char*>& words, int log, int lock,
+                         pid_t parent) {
+  ::setpgid(0, 0);
+  ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (::getppid() != parent) ::_exit(130);  // it died before the line above
+  ::fcntl(lock, F_SETFD, 0);                // stays open in the new program
+  ::dup2(::open("/dev/null", O_RDONLY | O_CLOEXEC), STDIN_FILENO);
+  ::dup2(log, STDOUT_FILENO);
+  ::dup2(log, STDERR_FILENO);
+  for (const auto& [name, value] : command.environment) ::setenv(name.c_str(), value.c_str(), 1);
+  for (const int signal : {SIGINT, SIGTERM, SIGPIPE}) ::signal(signal, SIG_DFL);
+  ::execvp(words[0], words.data());
+  ::dprintf(STDERR_FILENO, "%s: %s\n", words[0], std::strerror(errno));
+  ::_exit(127);
+}
+
+}  // namespace
+
+std::optional<FolderLock> FolderLock::take(const std::filesystem::path& folder) {
+  const std::string path = (folder / ".lock").string();
+  FolderLock lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  if (lock.descriptor_ < 0)
+    user_error("{}: {}; choose a folder that can be written", path, std::strerror(errno));
+  if (::flock(lock.descriptor_, LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK) return std::nullopt;
+    user_error("{}: {}; choose a folder on a file system with locks", path, std::strerror(errno));
+  }
+  return lock;
+}
+
+FolderLock::~FolderLock() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+std::string Ending::text() const {
+  return signal != 0 ? fmt::format("signal {} ({})", signal, ::strsignal(signal))
+                     : fmt::format("exit code {}", exit_code);
+}
+
+pid_t start_process(const Command& command, const std::filesystem::path& log, const FolderLock& lock) {
+  const int output = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  if (output < 0)
+    user_error("{}: {}; choose a folder that can be written", log.string(), std::strerror(errno));
+  const std::vector<char*> words = pointers(command.words);
+  const pid_t parent = ::getpid(), child = ::fork();
+  if (child == 0) become(command, words, output, lock.descriptor(), parent);
+  const int failure = errno;
+  ::close(output);
+  if (child < 0) user_error("{}: no process can be started: {}", command.words[0], std::strerror(failure));
+  ::setpgid(child, child);  // also here: whoever is first, a signal to the group finds it
+  return child;
+}
+
+std::optional<Ending> poll_process(pid_t process) {
+  int status = 0;
+  const pid_t found = ::waitpid(process, &status, WNOHANG);
+  if (found == 0 || (found < 0 && errno == EINTR)) return std::nullopt;
+  TE_CHECK(found == process, "waitpid({}): {}", process, std::strerror(errno));
+  return ending_of(status);
+}
+
+int run_and_wait(const std::vector<std::string>& words, bool quiet) {
+  const std::vector<char*> list = pointers(words);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (quiet) {
+      const int nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
+      ::dup2(nowhere, STDOUT_FILENO);
+      ::dup2(nowhere, STDERR_FILENO);
+    }
+    ::execvp(list[0], list.data());
+    ::_exit(127);
+  }
+  int status = 0;
+  if (child < 0) return 127;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  return ending_of(status).exit_code;
+}
+
+std::string shell_text(const Command& command) {
+  const auto quoted = [](const std::string& word) {
+    if (!word.empty() && word.find_first_of(" \t\n'\"\\$&|;<>()*?[]#~`!{}") == std::string::npos) return word;
+    std::string text = "'";
+    for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+    return text + "'";
+  };
+  std::string text;
+  for (const auto& [name, value] : command.environment) text += name + "=" + quoted(value) + " ";
+  for (const std::string& word : command.words) text += quoted(word) + " ";
+  text.pop_back();
+  return text;
+}
+
+}  // namespace te::experiment

@@ -1,0 +1,135 @@
+#include "experiment/run_state.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "core/error.h"
+
+namespace te::experiment {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr std::array<std::string_view, 6> kStages = {"waiting", "running",  "interrupted",
+                                                     "failed",  "diverged", "finished"};
+constexpr std::streamoff kTail = 8192;  // bytes of loss.csv that are looked at: some fifty lines
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  std::stringstream stream(text);
+  for (std::string part; std::getline(stream, part, separator);) parts.push_back(part);
+  return parts;
+}
+
+std::string read_text(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// The first key of two effective configs that differs, with both values.
+std::string difference(const std::string& before, const std::string& now) {
+  const std::vector<std::string> a = split(before, '\n'), b = split(now, '\n');
+  std::string section;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    if (a[i] == b[i]) {
+      if (!a[i].starts_with(' ')) section = a[i].substr(0, a[i].find(':'));
+      continue;
+    }
+    const auto value = [](const std::string& line) {
+      return line.substr(std::min(line.size(), line.find(':') + 2));
+    };
+    const std::string key = b[i].substr(0, b[i].find(':'));
+    return fmt::format("{}.{} was {}, is {}", section, key.substr(std::min<size_t>(2, key.size())),
+                       value(a[i]), value(b[i]));
+  }
+  return "the keys are others";
+}
+
+}  // namespace
+
+std::string_view to_string(Stage stage) {
+  return kStages[static_cast<size_t>(stage)];
+}
+
+void write_whole(const fs::path& path, const std::string& text) {
+  const fs::path partial = path.string() + ".tmp";
+  {
+    std::ofstream out(partial, std::ios::binary | std::ios::trunc);
+    out << text;
+    out.flush();
+    if (!out) user_error("{} cannot be written; check the folder's permissions and the disk", path.string());
+  }
+  std::error_code error;
+  fs::rename(partial, path, error);
+  if (error) user_error("{}: {}", path.string(), error.message());
+}
+
+RunState read_state(const Run& run) {
+  RunState state;
+  const auto record = nlohmann::json::parse(read_text(run.folder / "state.json"), nullptr, false);
+  if (!record.is_object()) return state;
+  const auto found = std::find(kStages.begin(), kStages.end(), record.value("state", "waiting"));
+  if (found != kStages.end()) state.stage = static_cast<Stage>(found - kStages.begin());
+  state.attempts = record.value("attempts", int64_t{0});
+  state.exit_code = record.value("exit_code", 0);
+  state.seconds = record.value("seconds", 0.0);
+  state.process = record.value("process", int64_t{0});
+  state.reason = record.value("reason", "");
+  return state;
+}
+
+void write_state(const Run& run, const RunState& state) {
+  const nlohmann::json record = {{"state", to_string(state.stage)}, {"attempts", state.attempts},
+                                 {"exit_code", state.exit_code},    {"seconds", state.seconds},
+                                 {"process", state.process},        {"reason", state.reason}};
+  write_whole(run.folder / "state.json", record.dump(2) + "\n");
+}
+
+RunProgress read_progress(const Run& run) {
+  RunProgress progress;
+  std::ifstream file(run.folder / "loss.csv", std::ios::binary);
+  std::string header;
+  if (run.config.logging.csv.empty() || !std::getline(file, header)) return progress;
+  const std::vector<std::string> names = split(header, ',');
+  const std::streamoff start = file.tellg();
+  file.seekg(0, std::ios::end);
+  const std::streamoff end = file.tellg();
+  file.seekg(std::max(start, end - kTail));
+  if (end - kTail > start) std::getline(file, header);  // a part of a line
+  for (std::string line; std::getline(file, line) && !file.eof();) {
+    const std::vector<std::string> fields = split(line, ',');
+    if (fields.size() != names.size()) continue;
+    const auto number = [&](const char* name) {
+      const auto at = std::find(names.begin(), names.end(), name) - names.begin();
+      return at < static_cast<std::ptrdiff_t>(fields.size())
+                 ? std::strtod(fields[static_cast<size_t>(at)].c_str(), nullptr)
+                 : 0.0;
+    };
+    const double valid = number("valid_loss");
+    progress = {std::llround(number("step")), number("loss"), valid > 0 ? valid : progress.valid_loss,
+                number("tokens_per_s"), number("step_ms")};
+  }
+  return progress;
+}
+
+void prepare_folder(const Run& run) {
+  std::error_code error;
+  fs::create_directories(run.folder, error);
+  if (error)
+    user_error("{}: {}; choose a directory that can be written", run.folder.string(), error.message());
+  const fs::path path = run.folder / "config.yaml";
+  const std::string text = config::to_yaml(run.config);
+  if (!fs::exists(path)) return write_whole(path, text);
+  const std::string before = read_text(path);
+  if (before != text)
+    user_error(
+        "{}: was begun with other settings ({}); give the experiment another directory, or delete this "
+        "folder",
+        run.folder.string(), difference(before, text));
+}
+
+}  // namespace te::experiment

@@ -1,0 +1,84 @@
+#include "experiment/summary.h"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+namespace te::experiment {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+json summary_of(const Item& item, const fs::path& directory) {
+  json record = {{"folder", item.run.folder.lexically_relative(directory).string()},
+                 {"seed", item.run.seed},
+                 {"state", to_string(item.state.stage)},
+                 {"attempts", item.state.attempts},
+                 {"exit_code", item.state.exit_code},
+                 {"seconds", item.state.seconds},
+                 {"step", item.progress.step},
+                 {"steps", item.run.config.training.train_steps}};
+  if (item.progress.step > 0) record["loss"] = item.progress.loss;
+  if (item.progress.valid_loss > 0) record["valid_loss"] = item.progress.valid_loss;
+  if (!item.state.reason.empty()) record["reason"] = item.state.reason;
+  return record;
+}
+
+// Beside an installed program, else in the sources it was built from.
+fs::path report_script() {
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  const fs::path installed = program.parent_path().parent_path() / "share/te-train/scripts/compare_loss.py";
+  return fs::exists(installed) ? installed : fs::path(TE_SOURCE_DIR) / "scripts/compare_loss.py";
+}
+
+}  // namespace
+
+void write_summary(const Experiment& experiment, const std::vector<Item>& items) {
+  json summary = {{"format", 1},
+                  {"name", experiment.name},
+                  {"base", experiment.base},
+                  {"overrides", experiment.overrides},
+                  {"baseline", experiment.baseline},
+                  {"bar", {{"nats", experiment.bar.nats}, {"percent", experiment.bar.percent}}},
+                  {"variants", json::array()}};
+  for (const Variant& variant : experiment.variants) {
+    json runs = json::array();
+    for (const Item& item : items)
+      if (item.run.variant == variant.name) runs.push_back(summary_of(item, experiment.directory));
+    summary["variants"].push_back({{"name", variant.name}, {"overrides", variant.overrides}, {"runs", runs}});
+  }
+  write_whole(experiment.directory / "summary.json",
+              summary.dump(2, ' ', false, json::error_handler_t::replace) + "\n");
+}
+
+bool can_report(const Experiment& experiment, const std::vector<Item>& items) {
+  bool baseline = false, other = false;
+  for (const Item& item : items)
+    if (item.state.stage == Stage::finished)
+      (item.run.variant == experiment.baseline ? baseline : other) = true;
+  return baseline && other;
+}
+
+void make_report(const Experiment& experiment) {
+  const std::string script = report_script().string(), folder = experiment.directory.string();
+  const std::vector<std::string> arguments = {script, folder, "--report",
+                                              (experiment.directory / "report").string()};
+  // The distribution's Python has the modules that scripts/install_deps.sh installs; the one on the PATH may not.
+  for (const char* python : {"python3", "/usr/bin/python3"}) {
+    if (run_and_wait({python, "-c", "import numpy, scipy, matplotlib"}, true) != 0) continue;
+    std::vector<std::string> words = {python};
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    std::fflush(stdout);
+    if (run_and_wait(words, false) == 0) return;
+    break;
+  }
+  std::vector<std::string> words = {"python3"};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  fmt::print("no report was written; with python3, numpy, scipy and matplotlib: {}\n",
+             shell_text({words, {}}));
+}
+
+}  // namespace te::experiment

@@ -1,0 +1,102 @@
+// te-experiment: runs variants of a config under several seeds, and has a report made of them. docs/comparing.md shows it at
+// work. What it does is in apps/experiment/.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+#include <thread>
+
+#include "common/command_line.h"
+#include "core/error.h"
+#include "experiment/plan.h"
+#include "experiment/process.h"
+#include "experiment/runner.h"
+#include "experiment/summary.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+using namespace te::experiment;
+
+constexpr const char* kFooter = R"(Example: te-experiment configs/experiments/quickstart.yaml
+
+Runs go to folders of their own below the experiment's directory. Call it again to go on where it stopped: finished runs are
+not repeated. Ctrl-C lets the runs save, a second one does not wait for it.
+
+Exit codes: 0 all runs finished, 1 a run failed or diverged, 2 wrong input, 130 interrupted.)";
+
+std::string default_te_train() {
+  std::error_code error;
+  const fs::path beside = fs::read_symlink("/proc/self/exe", error).parent_path() / "te-train";
+  return fs::exists(beside) ? beside.string() : "te-train";
+}
+
+void print_plan(const Experiment& experiment, const std::vector<Run>& runs, const std::vector<Slot>& slots,
+                const std::string& te_train) {
+  std::printf("%s: %zu runs, %zu at a time, in %s; baseline %s\n", experiment.name.c_str(), runs.size(),
+              slots.size(), experiment.directory.c_str(), experiment.baseline.c_str());
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const Slot& slot = slots[i % slots.size()];
+    std::printf("%s (%s): %s\n", runs[i].name.c_str(), to_string(read_state(runs[i]).stage).data(),
+                shell_text(command_of(runs[i], slot, te_train)).c_str());
+  }
+  for (const Variant& variant : experiment.variants) {
+    std::string text;
+    for (const std::string& item : variant.overrides) text += " " + item;
+    std::printf("variant %s:%s\n", variant.name.c_str(), text.empty() ? " as the base" : text.c_str());
+  }
+}
+
+int run_experiment(const std::string& file, std::string te_train, bool dry_run, bool report) {
+  const Experiment experiment = load_experiment(file);
+  std::vector<Run> runs = plan_runs(experiment);
+  std::vector<Slot> slots =
+      make_slots(experiment.run_on, static_cast<int>(std::thread::hardware_concurrency()));
+  if (te_train.empty()) te_train = default_te_train();
+  if (dry_run) {
+    print_plan(experiment, runs, slots, te_train);
+    return 0;
+  }
+  std::error_code error;
+  fs::create_directories(experiment.directory, error);
+  if (error) te::user_error("directory: {}: {}", experiment.directory.string(), error.message());
+  const std::optional<FolderLock> lock = FolderLock::take(experiment.directory);
+  if (!lock)
+    te::user_error(
+        "directory: another te-experiment is at work in {}; wait for it, or give another directory",
+        experiment.directory.string());
+  te::apps::catch_interrupts();
+  Runner runner(experiment, std::move(runs), std::move(slots), te_train);
+  runner.run();
+  write_summary(experiment, runner.items());
+  if (runner.interrupted()) {
+    std::printf("interrupted; the same command goes on\n");
+    return 130;
+  }
+  if (report && can_report(experiment, runner.items())) make_report(experiment);
+  for (const Item& item : runner.items())
+    if (item.state.stage != Stage::finished) return 1;
+  return 0;
+}
+
+int body(int argc, char** argv) {
+  CLI::App app("te-experiment: variants of a run under several seeds, side by side, and a report",
+               "te-experiment");
+  app.footer(kFooter);
+  std::string file, te_train;
+  bool dry_run = false, no_report = false;
+  app.add_option("file", file, "YAML file of the experiment; see docs/comparing.md")->type_name("FILE");
+  app.add_flag("--dry-run", dry_run, "Check everything, print the runs and stop");
+  app.add_flag("--no-report", no_report, "Leave the report out");
+  app.add_option("--te-train", te_train, "The program (default: te-train beside this one)")
+      ->type_name("PROGRAM");
+  if (!te::apps::parse_command_line(app, argc, argv)) return 0;
+  if (file.empty()) te::user_error("FILE is required; see te-experiment --help and configs/experiments/");
+  return run_experiment(file, te_train, dry_run, !no_report);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return te::run_main("te-experiment", body, argc, argv);
+}

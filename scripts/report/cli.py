@@ -1,0 +1,166 @@
+"""The command line of compare_loss.py."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from . import UserError, curves, foreign, plots, table, write_json
+from .runs import read_run
+
+
+def parse_arguments(arguments, description):
+    parser = argparse.ArgumentParser(
+        prog="compare_loss.py",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("runs", nargs="*", metavar="RUN", help="runs, the first is the baseline; or one folder of te-experiment")
+    add(
+        "--arm",
+        nargs="+",
+        action="append",
+        default=[],
+        metavar=("NAME", "RUN"),
+        help="a group of runs; the first arm is the baseline; repeat",
+    )
+    add(
+        "--band",
+        "--baseline-seeds",
+        nargs="+",
+        default=[],
+        metavar="RUN",
+        help="further runs of the baseline under other seeds; with it they make the noise band",
+    )
+    add(
+        "--band-kind",
+        choices=["sigma", "minmax"],
+        default="sigma",
+        help="mean ± --sigmas standard deviations (default), or smallest to largest",
+    )
+    add("--sigmas", type=float, default=2.0, metavar="S", help="half width of the band (default 2)")
+    add("--output", default="compare_loss.png", metavar="PNG", help="the picture (default %(default)s)")
+    add("--no-plot", action="store_true", help="no pictures")
+    add("--json", metavar="FILE", help="write all numbers to FILE")
+    add("--smooth", type=int, metavar="N", help="points of the moving average (default: 3 %% of the run)")
+    add("--title", help="the title of picture and report")
+    add("--labels", nargs="+", metavar="TEXT", help="names of the runs, in their order")
+    report = parser.add_argument_group("report")
+    add = report.add_argument
+    add("--report", metavar="FOLDER", help="write report.md, report.html, report.json and pictures")
+    add("--baseline", metavar="NAME", help="of an experiment: the variant that is the baseline")
+    add("--bar-nats", type=float, metavar="X", help="largest gap that counts as none, in nats (default 0.01) ...")
+    add(
+        "--bar-percent",
+        type=float,
+        metavar="X",
+        help="... and in %% of the baseline's loss (default 0.25); both must hold",
+    )
+    logs = parser.add_argument_group("logs of other programs")
+    add = logs.add_argument
+    add("--seq-length", type=int, metavar="N", help="tokens of a sample")
+    add("--tokens-per-step", type=int, metavar="N", help="tokens of a step")
+    add("--loss-tag", metavar="TAG", help="the training loss of an event file")
+    add("--valid-tag", metavar="TAG", help="the validation loss of an event file")
+    options = parser.parse_args(arguments)
+    check(options)
+    return options
+
+
+def check(options):
+    experiment = len(options.runs) == 1 and (Path(options.runs[0]) / "summary.json").is_file()
+    options.experiment = Path(options.runs[0]) if experiment else None
+    if options.arm:
+        check_arms(options)
+    elif not experiment and len(options.runs) < 2:
+        raise UserError("runs: one run is nothing to compare; give the baseline and at least one other")
+    if options.labels and len(options.labels) != len(options.runs):
+        raise UserError(f"--labels: {len(options.labels)} labels for {len(options.runs)} runs; give one for each")
+    if options.smooth is not None and options.smooth < 1:
+        raise UserError(f"--smooth: {options.smooth} must be at least 1")
+    for name in ("sigmas", "bar_nats", "bar_percent", "seq_length", "tokens_per_step"):
+        value = getattr(options, name)
+        if value is not None and not value > 0:
+            raise UserError(f"--{name.replace('_', '-')}: {value} must be above 0")
+
+
+def check_arms(options):
+    if options.runs or options.band:
+        raise UserError("--arm: takes all runs; give none beside it, and no --band")
+    if len(options.arm) < 2:
+        raise UserError("--arm: one arm is nothing to compare; give the baseline's and at least one other")
+    for arm in options.arm:
+        if len(arm) < 2:
+            raise UserError(f"--arm {arm[0]}: has no runs; give a name and at least one run")
+    names = [arm[0] for arm in options.arm]
+    if len(set(names)) < len(names):
+        raise UserError(f"--arm: names must differ, found {', '.join(names)}")
+
+
+def foreign_options(options):
+    return foreign.Options(options.seq_length, options.tokens_per_step, options.loss_tag, options.valid_tag)
+
+
+def compare_runs(options):
+    """The short comparison: single runs against one baseline."""
+    labels = options.labels or [None] * len(options.runs)
+    logs = foreign_options(options)
+    baseline, *runs = [read_run(path, label, logs) for path, label in zip(options.runs, labels)]
+    seeds = [read_run(path, None, logs) for path in options.band]
+    # One window for all, so that lines in one picture are equally smooth.
+    window = options.smooth or max(curves.default_window(len(curves.align(baseline, run)[0])) for run in runs)
+    results = [curves.compare(baseline, run, window) for run in runs]
+    band = dict(window=window, kind=options.band_kind, sigmas=options.sigmas)
+    bands = [curves.noise_band(baseline, seeds, end=r["tokens"], **band) for r in results] if seeds else None
+    print(table.table(baseline, results) + "\n")
+    for line in table.notes(baseline, results, bands):
+        print(line)
+    if options.json:
+        write_json(options.json, table.json_report(baseline, results, bands))
+    if not options.no_plot:
+        whole = curves.noise_band(baseline, seeds, **band) if seeds else None
+        plots.draw(options.output, options.title or "Training loss", baseline, runs, results, whole)
+        print(f"picture: {options.output}")
+
+
+def make_report(options):
+    """The report: arms of runs. The modules are read here, as the short comparison needs no scipy."""
+    try:
+        from . import experiment, pages
+    except ImportError as error:
+        raise UserError(f"{error.name} is missing; apt install python3-scipy (or pip install scipy)") from None
+    logs = foreign_options(options)
+    if options.experiment:
+        content = experiment.read(options.experiment, options.baseline, logs)
+    elif options.arm:
+        content = experiment.of_arms({name: [read_run(p, None, logs) for p in paths] for name, *paths in options.arm})
+    else:
+        labels = options.labels or [None] * len(options.runs)
+        runs = [read_run(path, label, logs) for path, label in zip(options.runs, labels)]
+        content = experiment.of_runs(runs, [read_run(path, None, logs) for path in options.band])
+    if options.bar_nats:
+        content.bar.nats = options.bar_nats
+    if options.bar_percent:
+        content.bar.share = options.bar_percent / 100
+    content.title = options.title or content.title
+    report = pages.Report(content)
+    print(report.console())
+    if options.json:
+        write_json(options.json, report.numbers())
+    if options.report:
+        report.write(Path(options.report), pictures=not options.no_plot)
+        print(f"report: {Path(options.report) / 'report.html'}, report.md, report.json")
+
+
+def main(arguments=None, description=None):
+    try:
+        options = parse_arguments(arguments, description)
+        if options.report or options.arm or options.experiment:
+            make_report(options)
+        else:
+            compare_runs(options)
+    except UserError as error:
+        print(f"compare_loss.py: error: {error}", file=sys.stderr)
+        return 2
+    return 0

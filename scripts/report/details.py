@@ -1,0 +1,238 @@
+"""What a report says beside the loss: gradient norms, FP8 health, speed, memory, tasks, differing config keys."""
+
+import math
+
+import numpy as np
+
+from . import UserError, curves, runs, statistics
+
+# ---- Gradient norms ----------------------------------------------------------------------------------------
+
+
+def gradients(run):
+    """Median and 95th percentile of the last tenth, and the spikes of the whole run: norms above five times the median
+    of the 51 points around them. None where no norms were logged."""
+    norms = run.grad_norm
+    if len(norms) != len(run.tokens) or not np.isfinite(norms).any():
+        return None
+    tail = norms[curves.tail_mask(run.tokens)]
+    tail = tail[np.isfinite(tail)]
+    if not len(tail):
+        return None
+    around = running_median(np.where(np.isfinite(norms), norms, np.nanmedian(norms)), 51)
+    spikes = int(np.sum(norms > 5 * around))
+    return {"median": float(np.median(tail)), "p95": float(np.quantile(tail, 0.95)), "spikes": spikes}
+
+
+def running_median(values, window):
+    half = window // 2
+    padded = np.pad(values, half, mode="edge")
+    return np.median(np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1), axis=1)
+
+
+# ---- FP8 health --------------------------------------------------------------------------------------------
+
+_KNOWN = {"layer", "linear", "role", "format", "amax", "scale", "saturated", "flushed"}
+
+
+def fp8_health(run):
+    """From metrics.jsonl: {"tokens", "saturated", "flushed": largest of all operands, record by record, "settled": the
+    records behind the first 5 % of the tokens, "other": ranges of numbers that this program does not know by name}. None
+    where there are no records."""
+    file = run.folder / "metrics.jsonl" if run.folder else None
+    if not file or not file.is_file():
+        return None
+    by_tokens = {}
+    for _, record in runs.json_lines(file):
+        if record.get("fp8") and "consumed_tokens" in record:
+            by_tokens[float(record["consumed_tokens"])] = record["fp8"]
+    if not by_tokens:
+        return None
+    tokens = np.array(sorted(by_tokens))
+    settled = [by_tokens[t] for t in tokens if t >= tokens[0] + 0.05 * (tokens[-1] - tokens[0])]
+    return {
+        "tokens": tokens,
+        **{
+            key: np.array([max(x.get(key) or 0.0 for x in by_tokens[t]) for t in tokens])
+            for key in ("saturated", "flushed")
+        },
+        "settled": settled,
+        "other": other_numbers(settled),
+    }
+
+
+def worst_operands(records, count=5):
+    """[(linear, role, format, largest share saturated, largest share flushed)], most saturated first."""
+    found = {}
+    for record in records:
+        for x in record:
+            key = (x.get("linear", "?"), x.get("role", "?"), x.get("format", "?"))
+            saturated, flushed = found.get(key, (0.0, 0.0))
+            found[key] = (max(saturated, x.get("saturated") or 0.0), max(flushed, x.get("flushed") or 0.0))
+    ordered = sorted(found.items(), key=lambda item: item[1], reverse=True)
+    return [(*key, *shares) for key, shares in ordered[:count]]
+
+
+def other_numbers(records):
+    """{name: (smallest, median, largest)} of further numbers that a record has for its operands."""
+    values = {}
+    for record in records:
+        for x in record:
+            for name, value in x.items():
+                if name not in _KNOWN and isinstance(value, (int, float)) and not isinstance(value, bool):
+                    values.setdefault(name, []).append(float(value))
+    return {name: tuple(np.quantile(v, [0, 0.5, 1])) for name, v in sorted(values.items())}
+
+
+# ---- Speed -------------------------------------------------------------------------------------------------
+
+
+def speed(run):
+    """Median step and tokens/s behind the first 5 % of the logged steps, and the time of all steps. None if unknown."""
+    if len(run.step_ms) != len(run.tokens) or not np.isfinite(run.step_ms).any():
+        return None
+    settled = run.step_ms[min(len(run.step_ms) - 1, math.ceil(len(run.step_ms) / 20)) :]
+    median = float(np.nanmedian(settled if np.isfinite(settled).any() else run.step_ms))
+    per_step = tokens_per_step(run)
+    return {
+        "step_ms": median,
+        "tokens_per_s": per_step / median * 1e3 if per_step else math.nan,
+        "hours": float(run.seconds[-1]) / 3600,
+        "memory": run.record.get("planned_bytes"),
+    }
+
+
+def tokens_per_step(run):
+    """Tokens of a step; from the config, as a log may be thinned, else the smallest distance of two records."""
+    try:
+        return int(run.config["training.global_batch_size"]) * int(run.config["model.seq_length"])
+    except (KeyError, ValueError):
+        return float(np.diff(run.tokens, prepend=0.0).min())
+
+
+def time_to_equal_loss(pair, window=None):
+    """What a speed-up is worth: the seconds each run of a pair needed to the lowest loss (smoothed) that both reach:
+    {"loss", "baseline", "run", "speedup"}. None where times are not known."""
+    sides = []
+    for run in (pair.baseline, pair.run):
+        if len(run.seconds) != len(run.tokens) or not np.isfinite(run.seconds).all():
+            return None
+        sides.append((run.seconds, curves.smooth(run.loss, window or curves.default_window(len(run.loss)))))
+    target = max(float(loss.min()) for _, loss in sides)
+    times = [first_time_at(seconds, loss, target) for seconds, loss in sides]
+    return {"loss": target, "baseline": times[0], "run": times[1], "speedup": times[0] / times[1]}
+
+
+def first_time_at(seconds, loss, target):
+    """When the curve first reaches `target`, between two records by a straight line."""
+    at = int(np.flatnonzero(loss <= target)[0])
+    if at == 0 or loss[at - 1] == loss[at]:
+        return float(seconds[at])
+    share = (loss[at - 1] - target) / (loss[at - 1] - loss[at])
+    return float(seconds[at - 1] + share * (seconds[at] - seconds[at - 1]))
+
+
+# ---- Tasks -------------------------------------------------------------------------------------------------
+
+
+def evaluation(run):
+    """{"results": {task: {metric: (value, standard error)}}, "items": {task: {index: right}}} of evaluate*.json (the
+    layout of lm-eval) and evaluate*.jsonl (one item a line) in a run's folder."""
+    found = {"results": {}, "items": {}}
+    for file in sorted(run.folder.rglob("evaluate*.json")) if run.folder else []:
+        content = runs.read_json(file)
+        for task, metrics in content.get("results", {}).items():
+            table = found["results"].setdefault(task, {})
+            for key, value in metrics.items():
+                name, _, rest = key.partition(",")
+                if not name.endswith("_stderr") and isinstance(value, (int, float)) and rest:
+                    error = metrics.get(f"{name}_stderr,{rest}")
+                    table[name] = (float(value), float(error) if isinstance(error, (int, float)) else math.nan)
+    for file in sorted(run.folder.rglob("evaluate*.jsonl")) if run.folder else []:
+        for number, item in runs.json_lines(file):
+            if not {"task", "index"} <= item.keys() or not ("correct" in item or "correct_norm" in item):
+                raise UserError(
+                    f"{file}: line {number}: needs task, index and correct; give the items of an evaluation"
+                )
+            right = item["correct_norm"] if item.get("correct") is None else item["correct"]
+            found["items"].setdefault(item["task"], {})[item["index"]] = bool(right)
+    return found
+
+
+def compare_tasks(pairs):
+    """Rows of the table of tasks: {"task", "metric", "baseline", "run": means, "error": of the baseline's value, "gap",
+    "estimate": over pairs or None, "mcnemar": [(label, only the baseline right, only the run right, p)]}."""
+    sides = [(pair, evaluation(pair.baseline), evaluation(pair.run)) for pair in pairs]
+    both = [(p, a, b) for p, a, b in sides if a["results"] and b["results"]]
+    rows = []
+    tasks = sorted({task for _, a, b in both for task in a["results"].keys() & b["results"].keys()})
+    for task in tasks:
+        having = [(p, a, b) for p, a, b in both if task in a["results"] and task in b["results"]]
+        metrics = sorted(set.intersection(*(set(x["results"][task]) for _, a, b in having for x in (a, b))))
+        tests = [test for p, a, b in having if (test := mcnemar_of(p, a["items"].get(task), b["items"].get(task)))]
+        for metric in metrics:
+            values = [(a["results"][task][metric], b["results"][task][metric]) for _, a, b in having]
+            gaps = [b[0] - a[0] for a, b in values]
+            rows.append(
+                {
+                    "task": task,
+                    "metric": metric,
+                    "baseline": float(np.mean([a[0] for a, _ in values])),
+                    "run": float(np.mean([b[0] for _, b in values])),
+                    "error": values[0][0][1],
+                    "gap": float(np.mean(gaps)),
+                    "estimate": statistics.paired(gaps) if len(gaps) > 1 else None,
+                    "mcnemar": tests if metric == "acc" or len(metrics) == 1 else [],
+                }
+            )
+    return rows
+
+
+def mcnemar_of(pair, first, second):
+    if not first or not second:
+        return None
+    common = first.keys() & second.keys()
+    only_first = sum(first[i] and not second[i] for i in common)
+    only_second = sum(second[i] and not first[i] for i in common)
+    return pair.label, only_first, only_second, statistics.mcnemar(only_first, only_second)
+
+
+# ---- Config ------------------------------------------------------------------------------------------------
+
+_OWN_TO_EACH = {
+    "logging.directory",
+    "checkpoint.directory",
+    "checkpoint.resume",
+    "training.seed",
+    "training.device_index",
+}
+
+
+def differing_keys(baseline, arm):
+    """[(key, the baseline's values, the arm's)], where they differ beyond what every run has for itself."""
+    values = []
+    for side in (baseline, arm):
+        if any(not run.config for run in side.runs):
+            return None
+        values.append(
+            {key: sorted({run.config.get(key, "-") for run in side.runs}) for run in side.runs for key in run.config}
+        )
+    keys = sorted((values[0].keys() | values[1].keys()) - _OWN_TO_EACH)
+    return [
+        (key, ", ".join(values[0].get(key, ["-"])), ", ".join(values[1].get(key, ["-"])))
+        for key in keys
+        if values[0].get(key) != values[1].get(key)
+    ]
+
+
+def other_differences(baseline, arm):
+    """Lines about what was not the same although no config key says so: version, commit, device, ranks."""
+    lines = []
+    for name in ("version", "commit", "device", "ranks"):
+        found = [
+            sorted({str(start.get(name, "")) for run in side.runs for start in run.record.get("starts", [])})
+            for side in (baseline, arm)
+        ]
+        if found[0] and found[1] and found[0] != found[1]:
+            lines.append(f"{name}: {', '.join(found[0])} in {baseline.name}, {', '.join(found[1])} in {arm.name}")
+    return lines

@@ -1,0 +1,58 @@
+"""What a report is about: arms, the bar, and runs that did not finish. From a folder of te-experiment (its
+summary.json), or from runs named on the command line."""
+
+import dataclasses
+
+from . import UserError
+from .analysis import Arm, Bar
+from .runs import read_json, read_run
+
+
+@dataclasses.dataclass
+class Content:
+    title: str
+    baseline: Arm
+    arms: list  # of Arm, without the baseline
+    bar: Bar = dataclasses.field(default_factory=Bar)
+    unfinished: list = dataclasses.field(default_factory=list)  # (arm, run, state) of runs that are left out
+    bar_source: str = "the default"
+
+
+def of_arms(arms):
+    baseline, *others = [Arm(name, runs) for name, runs in arms.items()]
+    return Content("Comparison of runs", baseline, others)
+
+
+def of_runs(runs, seeds):
+    """Single runs against the first; `seeds`: further runs of the baseline."""
+    labels = [run.label for run in runs]
+    if len(set(labels)) < len(labels):
+        raise UserError(f"runs: two are named {max(labels, key=labels.count)}; give different names with --labels")
+    return Content(
+        "Comparison of runs", Arm(runs[0].label, [runs[0], *seeds]), [Arm(run.label, [run]) for run in runs[1:]]
+    )
+
+
+def read(folder, baseline=None, logs=None):
+    summary = read_json(folder / "summary.json")
+    try:
+        variants = {v["name"]: v["runs"] for v in summary["variants"]}
+        baseline = baseline or summary["baseline"]
+        bar = Bar(summary["bar"]["nats"], summary["bar"]["percent"] / 100)
+        title = summary["name"]
+        arms, unfinished = {}, []
+        for name, runs in variants.items():
+            done = [run for run in runs if run["state"] == "finished"]
+            unfinished += [(name, run["folder"], run["state"]) for run in runs if run["state"] != "finished"]
+            arms[name] = [read_run(folder / run["folder"], None, logs) for run in done]
+    except (KeyError, TypeError) as error:
+        raise UserError(f"{folder / 'summary.json'}: {error} is missing; let te-experiment write it anew") from None
+    if baseline not in arms:
+        raise UserError(f"--baseline: {baseline} is no variant; there are {', '.join(arms)}")
+    arms = {name: runs for name, runs in arms.items() if runs}
+    if baseline not in arms:
+        raise UserError(f"{folder}: no run of the baseline {baseline} has finished; run te-experiment again")
+    if len(arms) < 2:
+        raise UserError(f"{folder}: no run beside the baseline's has finished; run te-experiment again")
+    others = [Arm(name, runs) for name, runs in arms.items() if name != baseline]
+    return Content(title, Arm(baseline, arms[baseline]), others, bar, unfinished, "written in the experiment's file")

@@ -1,0 +1,160 @@
+"""The report: what it says in which order. Numbers come from analysis.py and details.py, their look from blocks.py."""
+
+import dataclasses
+import io
+import math
+
+from . import UserError, analysis, details, figures, sections, statistics, write_json
+from .blocks import Heading, Paragraph, Picture, Verdict, html_page, markdown
+from .sections import CONFIDENCE, interval_text
+from .words import nats, percent
+
+KINDS = {analysis.INSIDE: "inside", analysis.OUTSIDE: "outside", analysis.UNDECIDED: "undecided"}
+
+
+class Report:
+    def __init__(self, content):
+        self.content = content
+        self.comparisons = [analysis.compare_arms(content.baseline, arm, content.bar) for arm in content.arms]
+        self.health = {id(run): found for run in self.runs() if (found := details.fp8_health(run))}
+        for comparison in self.comparisons:
+            self._count_diverged(comparison)
+
+    def arms(self):
+        return [self.content.baseline, *self.content.arms]
+
+    def runs(self):
+        return [run for arm in self.arms() for run in arm.runs]
+
+    def _count_diverged(self, comparison):
+        """The runs that are left are the lucky ones: an arm that diverges where the baseline does not is outside."""
+        diverged = {name: 0 for name in (self.content.baseline.name, comparison.arm.name)}
+        for arm, _, state in self.content.unfinished:
+            if arm in diverged and state == "diverged":
+                diverged[arm] += 1
+        if diverged[comparison.arm.name] > diverged[self.content.baseline.name]:
+            comparison.verdict = analysis.OUTSIDE
+            for measure in comparison.measures:
+                measure.why = f"{diverged[comparison.arm.name]} of its runs diverged; of the others: {measure.why}"
+
+    # ---- Texts ---------------------------------------------------------------------------------------------
+
+    def verdict(self, comparison):
+        title = f"{comparison.arm.name}: {comparison.verdict}"
+        lines = [
+            f"{m.name}: {nats(m.mean)} nats ({percent(m.mean / m.base)}), {interval(m)}: {m.why}."
+            for m in comparison.measures
+        ]
+        return Verdict(KINDS[comparison.verdict], title, lines)
+
+    def console(self):
+        lines = []
+        for comparison in self.comparisons:
+            verdict = self.verdict(comparison)
+            lines += [verdict.title, *(f"  {line}" for line in verdict.lines)]
+        methods = dict.fromkeys(m.method for c in self.comparisons for m in c.measures)
+        lines += ["", f"bar ({self.content.bar_source}): {bar_text(self.content.bar)}"]
+        lines += [f"method: {method}" for method in methods]
+        lines += [f"left out: {arm} {run}: {state}" for arm, run, state in self.content.unfinished]
+        return "\n".join(lines)
+
+    def blocks(self, pictures):
+        return [
+            Heading(self.content.title, 1),
+            Paragraph(self._subtitle()),
+            *[self.verdict(comparison) for comparison in self.comparisons],
+            *sections.gaps(self, pictures),
+            *sections.curves(self, pictures),
+            *sections.noise(self),
+            *sections.speed(self, pictures),
+            *sections.tasks(self),
+            *sections.gradients(self, pictures),
+            *sections.fp8(self, pictures),
+            *sections.settings(self),
+            *sections.sources(self),
+        ]
+
+    def _subtitle(self):
+        base = self.content.baseline
+        seeds = ", ".join(f"{arm.name} ({len(arm.runs)})" for arm in self.content.arms)
+        return (
+            f"Baseline: **{base.name}** ({len(base.runs)} run{'s' * (len(base.runs) > 1)}). Compared with it: {seeds}. "
+            f"A gap counts as none when its whole {CONFIDENCE} interval lies within {bar_text(self.content.bar)} "
+            f"({self.content.bar_source})."
+        )
+
+    # ---- Files ---------------------------------------------------------------------------------------------
+
+    def numbers(self):
+        """For other programs: report.json."""
+        return {
+            "title": self.content.title,
+            "baseline": self.content.baseline.name,
+            "bar": dataclasses.asdict(self.content.bar),
+            "confidence": statistics.CONFIDENCE,
+            "arms": [
+                {
+                    "name": c.arm.name,
+                    "verdict": c.verdict,
+                    "measures": [numbers_of(m) for m in c.measures],
+                    "excess": plain(c.excess) if c.excess else None,
+                }
+                for c in self.comparisons
+            ],
+        }
+
+    def write(self, folder, pictures=True):
+        def picture(name, alt, draw):
+            figure = draw() if pictures else None
+            if figure is None:
+                return []
+            buffer = io.BytesIO()
+            figure.savefig(buffer, dpi=150, format="png")
+            figures.pyplot().close(figure)
+            return [Picture(name, alt, buffer.getvalue())]
+
+        blocks = self.blocks(picture)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for block in blocks:
+                if isinstance(block, Picture):
+                    (folder / block.name).write_bytes(block.png)
+            (folder / "report.md").write_text(markdown(blocks), encoding="utf-8")
+            (folder / "report.html").write_text(html_page(self.content.title, blocks), encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"{folder}: cannot be written: {error.strerror}") from None
+        write_json(folder / "report.json", self.numbers())
+
+
+def bar_text(bar):
+    return f"±{bar.nats:g} nats and ±{100 * bar.share:g} %"
+
+
+def interval(measure):
+    """In a sentence."""
+    if not math.isfinite(measure.low):
+        return "no interval"
+    what = f"{CONFIDENCE} interval" if measure.estimate else "within the pair"
+    return f"{what} {interval_text(measure)}"
+
+
+def plain(values):
+    return {k: (None if isinstance(v, float) and not math.isfinite(v) else v) for k, v in values.items()}
+
+
+def numbers_of(measure):
+    e = measure.estimate
+    tests = {
+        "p_difference": e.difference_p() if e else None,
+        "p_equivalence": e.equivalence_p(measure.bar) if e else None,
+        "smallest_gap": e.smallest_gap() if e else None,
+        "degrees_of_freedom": e.df if e else None,
+    }
+    own = {name: getattr(measure, name) for name in ("name", "low", "high", "bar", "method", "verdict", "why")}
+    gap = {
+        "baseline": measure.base,
+        "gap": measure.mean,
+        "gap_share": measure.mean / measure.base,
+        "pairs": measure.gaps,
+    }
+    return plain({**own, **gap, **tests})

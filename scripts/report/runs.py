@@ -1,0 +1,212 @@
+"""Runs as their logs tell them. A run is a folder of te-train (loss.csv, metrics.jsonl, run.json, evaluate*.json), a
+CSV file with the columns consumed_tokens and loss, or a log of another program (foreign.py)."""
+
+import csv
+import dataclasses
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+
+from . import UserError
+
+
+def _nothing():
+    return np.array([], float)
+
+
+@dataclasses.dataclass
+class Run:
+    label: str
+    tokens: np.ndarray  # consumed tokens, strictly rising
+    loss: np.ndarray  # nats per token, finite
+    valid_tokens: np.ndarray
+    valid_loss: np.ndarray
+    dropped: int = 0  # rows without a finite loss (skipped steps)
+    grad_norm: np.ndarray = dataclasses.field(default_factory=_nothing)  # at `tokens`; NaN where it is not known
+    step_ms: np.ndarray = dataclasses.field(default_factory=_nothing)  # at `tokens`, of one step
+    seconds: np.ndarray = dataclasses.field(default_factory=_nothing)  # at `tokens`: wall clock of all steps so far
+    seed: int | None = None
+    folder: Path | None = None
+    record: dict = dataclasses.field(default_factory=dict)  # run.json
+    note: str = ""  # what a reader of the report has to know about where this came from
+
+    @property
+    def config(self):
+        """{"section.key": text} of the effective config; empty when the run left none."""
+        return self.record.get("config", {})
+
+
+def read_run(path, label=None, options=None):
+    """`options` (foreign.Options) says what logs of other programs leave out."""
+    from . import foreign
+
+    path = Path(path)
+    if not path.is_dir():
+        run = _read_file(path, options or foreign.Options())
+        run.label = label or (default_label(path) if run.label == "" else run.label)
+        return run
+    if (path / "loss.csv").is_file():
+        run = read_csv(path / "loss.csv")
+    elif (path / "metrics.jsonl").is_file():
+        run = read_jsonl(path / "metrics.jsonl")
+    elif any(path.glob("*tfevents*")):
+        run = foreign.read_events(path, options or foreign.Options())
+    else:
+        raise UserError(
+            f"{path / 'loss.csv'}: no such file; give a run folder with a loss.csv, metrics.jsonl or event files, "
+            "or a file of its own"
+        )
+    run.label = label or path.resolve().name
+    run.folder = path
+    run.record = read_json(path / "run.json") if (path / "run.json").is_file() else {}
+    seed = run.config.get("training.seed", "")
+    run.seed = int(seed) if seed.isdigit() else None
+    return run
+
+
+def _read_file(path, options):
+    from . import foreign
+
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; give a run folder with a loss.csv, or a CSV file")
+    if "tfevents" in path.name:
+        return foreign.read_events(path, options)
+    if path.suffix == ".jsonl":
+        return read_jsonl(path)
+    if foreign.is_megatron_log(path):
+        return foreign.read_megatron(path, options)
+    return read_csv(path)
+
+
+def default_label(file):
+    return (file.resolve().parent.name or file.stem) if file.name == "loss.csv" else file.stem
+
+
+def read_json(path):
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read as JSON ({error}); mend or delete it") from None
+
+
+class RunBuilder:
+    """Collects the records of a log; a later record of the same tokens replaces the earlier one, as a resumed run
+    repeats steps."""
+
+    COLUMNS = ("loss", "valid_loss", "grad_norm", "step_ms", "step")
+
+    def __init__(self):
+        self.records = {}
+
+    def add(self, tokens, **values):
+        record = self.records.setdefault(float(tokens), {})
+        record.update({name: value for name, value in values.items() if value is not None})
+
+    def build(self, source, label="", note=""):
+        ordered = sorted(self.records)
+        column = {
+            name: np.array([self.records[t].get(name, math.nan) for t in ordered], float) for name in self.COLUMNS
+        }
+        tokens = np.array(ordered, float)
+        trained = np.isfinite(column["loss"])
+        if not trained.any():
+            raise UserError(f"{source}: has no row with a finite loss; wait for the run's first step")
+        valid = np.isfinite(column["valid_loss"])
+        return Run(
+            label,
+            tokens[trained],
+            column["loss"][trained],
+            tokens[valid],
+            column["valid_loss"][valid],
+            # A record may hold a validation alone; a loss of NaN is a skipped step.
+            sum("loss" in record and not math.isfinite(record["loss"]) for record in self.records.values()),
+            column["grad_norm"][trained],
+            column["step_ms"][trained],
+            wall_clock(column["step"], column["step_ms"])[trained],
+            note=note,
+        )
+
+
+def wall_clock(steps, step_ms):
+    """Seconds of all steps so far; in a thinned log a step stands for those left out before it. NaN where unknown."""
+    if not len(step_ms):
+        return _nothing()
+    known = np.isfinite(step_ms)
+    if not known.any():
+        return np.full(len(step_ms), math.nan)
+    filled = np.interp(np.arange(len(step_ms)), np.flatnonzero(known), step_ms[known])
+    each = np.diff(steps, prepend=0.0) if np.isfinite(steps).all() else np.ones(len(step_ms))
+    # The first step is slow (libraries load), so it stands for itself alone.
+    each[0] = 1.0
+    return np.cumsum(filled * each) / 1e3
+
+
+def read_csv(file):
+    with open(file, newline="", encoding="utf-8", errors="replace") as stream:
+        rows = list(csv.reader(stream))
+    if not rows:
+        raise UserError(f"{file}: is empty; wait for the run's first step")
+    header = [name.strip() for name in rows[0]]
+    for column in ("consumed_tokens", "loss"):
+        if column not in header:
+            raise UserError(
+                f"{file}: column {column} is missing (found: {', '.join(header)}); give te-train's loss.csv"
+            )
+    builder = RunBuilder()
+    for number, row in enumerate(rows[1:], start=2):
+        if not row or (number == len(rows) and len(row) < len(header)):
+            continue  # an empty line, or the last one of a run that is still writing
+        if len(row) != len(header):
+            raise UserError(
+                f"{file}: line {number}: {len(row)} fields where the header has {len(header)}; mend the line"
+            )
+        fields = dict(zip(header, row))
+        values = {
+            name: parse_number(file, number, name, fields.get(name, ""))
+            for name in ("consumed_tokens", *RunBuilder.COLUMNS)
+        }
+        tokens = values.pop("consumed_tokens")
+        if not math.isfinite(tokens):
+            raise UserError(f"{file}: line {number}: consumed_tokens is empty; mend the line")
+        if not math.isfinite(values["valid_loss"]):
+            del values["valid_loss"]
+        builder.add(tokens, **values)
+    return builder.build(file)
+
+
+def parse_number(file, line, column, text):
+    """NaN for an empty field."""
+    if not text.strip():
+        return math.nan
+    try:
+        return float(text)
+    except ValueError:
+        raise UserError(f"{file}: line {line}: {column} is {text!r}, must be a number; mend the line") from None
+
+
+def json_lines(file):
+    """(line number, object) of each line; the last one may be cut off by a crash or still be in work."""
+    with open(file, encoding="utf-8", errors="replace") as stream:
+        for number, line in enumerate(stream, start=1):
+            try:
+                record = json.loads(line)
+            except ValueError:
+                if line.endswith("\n") and line.strip():
+                    raise UserError(f"{file}: line {number}: is no JSON; mend or delete the line") from None
+                continue
+            if isinstance(record, dict):
+                yield number, record
+
+
+def read_jsonl(file):
+    """te-train's metrics.jsonl, for runs with logging.csv: ""."""
+    builder = RunBuilder()
+    for number, record in json_lines(file):
+        if "consumed_tokens" not in record or "loss" not in record:
+            raise UserError(f"{file}: line {number}: consumed_tokens or loss is missing; give te-train's metrics.jsonl")
+        loss = math.nan if record["loss"] is None else record["loss"]
+        values = {name: record.get(name) for name in ("valid_loss", "grad_norm", "step_ms", "step")}
+        builder.add(record["consumed_tokens"], loss=loss, **values)
+    return builder.build(file)

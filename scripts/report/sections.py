@@ -1,0 +1,327 @@
+"""The sections of a report, one function each: blocks (blocks.py) of what analysis.py and details.py found. `pictures` draws
+a figure of figures.py, or gives nothing where pictures are off or the data is not there."""
+
+import math
+
+from . import analysis, details, figures, statistics
+from .blocks import Bullets, Heading, Paragraph, Table
+from .words import bytes_text, nats, p_text, percent, seconds_text, tokens_text
+
+CONFIDENCE = f"{100 * statistics.CONFIDENCE:.0f} %"
+
+
+def gaps(report, pictures):
+    head = [
+        "run",
+        "pairs",
+        "baseline",
+        "gap (nats)",
+        "gap",
+        f"{CONFIDENCE} interval (nats)",
+        "p: no gap",
+        "p: beyond the bar",
+        "smallest seen",
+    ]
+    tables = []
+    for name in dict.fromkeys(m.name for c in report.comparisons for m in c.measures):
+        rows = [gap_row(c.arm.name, m) for c in report.comparisons for m in c.measures if m.name == name]
+        tables += [Paragraph(f"**{name[0].upper() + name[1:]}**"), Table(head, rows)]
+    methods = dict.fromkeys(m.method for c in report.comparisons for m in c.measures)
+    notes = [
+        *(f"Interval: {method}." for method in methods),
+        "**p: no gap** is the test for a difference: small when there surely is a gap, however tiny.",
+        f"**p: beyond the bar** is the test for equivalence (TOST): below {(1 - statistics.CONFIDENCE) / 2:.3f} when the "
+        "gap surely is smaller than the bar, which is when the interval lies within it.",
+        f"**smallest seen**: the true gap (nats) that the test for a difference finds in {100 * statistics.POWER:.0f} % "
+        "of such experiments, given the spread between these runs.",
+    ]
+    pairs = [
+        [c.arm.name, pair.label, tokens_text(pair.tokens[-1]), "yes" if pair.exact else "interpolated"]
+        + [
+            cell
+            for m in c.measures
+            for cell in ([nats(m.gaps[i]), percent(m.gaps[i] / m.base)] if i < len(m.gaps) else ["-", "-"])
+        ]
+        for c in report.comparisons
+        if not c.groups
+        for i, pair in enumerate(c.pairs)
+    ]
+    columns = max(len(c.measures) for c in report.comparisons)
+    names = ["training (nats)", "training", "validation (nats)", "validation"][: 2 * columns]
+    pairs = [row + ["-"] * (4 + 2 * columns - len(row)) for row in pairs]
+    return [
+        Heading("The gap"),
+        *pictures(
+            "gaps.png",
+            "Every pair's gap, the mean with its interval, and the bar",
+            lambda: figures.gaps_with_intervals(report.comparisons),
+        ),
+        *tables,
+        Bullets(notes),
+        *(
+            [
+                Paragraph("Pair by pair, a run minus its twin of the same seed (initial weights and data order):"),
+                Table(["run", "pair", "up to (tokens)", "same tokens logged", *names], pairs),
+            ]
+            if pairs
+            else []
+        ),
+    ]
+
+
+def curves(report, pictures):
+    return [
+        Heading("Curves"),
+        *pictures("loss.png", "Training loss by tokens", lambda: figures.loss_by_tokens(report.content)),
+        *pictures(
+            "gap.png", "Gap to the twin by tokens", lambda: figures.gap_by_tokens(report.content, report.comparisons)
+        ),
+    ]
+
+
+def noise(report):
+    items = []
+    for arm in report.arms():
+        if (spread := analysis.seed_spread(arm)) == spread:
+            items.append(
+                f"{arm.name}: {len(arm.runs)} seeds differ by σ = {spread:.4f} nats in the loss of the last 10 %."
+            )
+    for comparison in report.comparisons:
+        e = comparison.excess
+        if e is None:
+            continue
+        text = (
+            f"{comparison.arm.name}: farthest above its twin (smoothed over {e['window']} points) by {e['gap']:.4f} nats, "
+            f"{e['label']}, at {tokens_text(e['tokens'])} tokens"
+        )
+        if math.isfinite(e["seeds"]):
+            side = "less" if e["gap"] <= e["seeds"] else "**more**"
+            text += f": {side} than two seeds of {report.content.baseline.name} are apart ({e['seeds']:.4f})"
+        items.append(text + ".")
+    return [Heading("Noise"), Bullets(items)]
+
+
+def speed(report, pictures):
+    rows, base = [], None
+    for arm in report.arms():
+        found = [s for run in arm.runs if (s := details.speed(run))]
+        if not found:
+            continue
+        rate = mean(s["tokens_per_s"] for s in found)
+        base = base or (rate if arm is report.content.baseline else None)
+        memory = max((s["memory"] or 0) for s in found)
+        rows.append(
+            [
+                arm.name,
+                f"{mean(s['step_ms'] for s in found):.1f}",
+                f"{rate:,.0f}",
+                f"{rate / base:.3f}" if base else "-",
+                seconds_text(3600 * mean(s["hours"] for s in found)),
+                bytes_text(memory),
+            ]
+        )
+    if not rows:
+        return []
+    worth = []
+    for comparison in report.comparisons:
+        times = [t for pair in comparison.pairs if (t := details.time_to_equal_loss(pair))]
+        if times:
+            average = {key: mean(t[key] for t in times) for key in times[0]}
+            ratios = sorted(t["speedup"] for t in times)
+            span = f" ({ratios[0]:.3f} to {ratios[-1]:.3f} over {len(ratios)} pairs)" if len(ratios) > 1 else ""
+            worth.append(
+                f"{comparison.arm.name} needed {seconds_text(average['run'])} to the loss ({average['loss']:.4f}) for which "
+                f"{report.content.baseline.name} needed {seconds_text(average['baseline'])}: "
+                f"**{average['speedup']:.3f} times as fast to equal loss**{span}."
+            )
+    return [
+        Heading("Speed and memory"),
+        Table(["runs", "median step (ms)", "tokens/s", "relative", "time in steps", "planned memory"], rows),
+        Bullets(worth),
+        *pictures("time.png", "Training loss by wall clock", lambda: figures.loss_by_time(report.content)),
+    ]
+
+
+def tasks(report):
+    rows, tests = [], []
+    for comparison in report.comparisons:
+        for row in details.compare_tasks(comparison.pairs):
+            low, high = row["estimate"].interval() if row["estimate"] else (math.nan, math.nan)
+            span = f"{100 * low:+.2f} to {100 * high:+.2f}" if math.isfinite(low) else "-"
+            error = f" ± {100 * row['error']:.2f}" if math.isfinite(row["error"]) else ""
+            rows.append(
+                [
+                    row["task"],
+                    row["metric"],
+                    comparison.arm.name,
+                    f"{100 * row['baseline']:.2f}{error}",
+                    f"{100 * row['run']:.2f}",
+                    f"{100 * row['gap']:+.2f}",
+                    span,
+                ]
+            )
+            tests += [
+                [row["task"], comparison.arm.name, label, str(a), str(b), p_text(p)]
+                for label, a, b, p in row["mcnemar"]
+            ]
+    if not rows:
+        return []
+    blocks = [
+        Heading("Tasks"),
+        Table(
+            [
+                "task",
+                "metric",
+                "run",
+                f"{report.content.baseline.name} (%)",
+                "run (%)",
+                "gap",
+                f"{CONFIDENCE} interval over pairs",
+            ],
+            rows,
+        ),
+    ]
+    if tests:
+        blocks += [
+            Paragraph(
+                "Item by item: how many only one of the two has right, and McNemar's exact test of whether a fair coin "
+                "would have split them so."
+            ),
+            Table(["task", "run", "pair", "only the baseline", "only the run", "p"], tests),
+        ]
+    return blocks
+
+
+def gradients(report, pictures):
+    rows = []
+    for arm in report.arms():
+        found = [g for run in arm.runs if (g := details.gradients(run))]
+        if found:
+            rows.append(
+                [
+                    arm.name,
+                    f"{mean(g['median'] for g in found):.4f}",
+                    f"{mean(g['p95'] for g in found):.4f}",
+                    str(sum(g["spikes"] for g in found)),
+                    str(sum(run.dropped for run in arm.runs)),
+                ]
+            )
+    if not rows:
+        return []
+    return [
+        Heading("Gradient norms"),
+        Table(
+            [
+                "runs",
+                "median, last 10 %",
+                "95th percentile, last 10 %",
+                "spikes (all runs)",
+                "skipped steps (all runs)",
+            ],
+            rows,
+        ),
+        Paragraph("A spike is a norm above five times the median of the 51 records around it."),
+        *pictures("gradients.png", "Gradient norms by tokens", lambda: figures.gradient_norms(report.content)),
+    ]
+
+
+def fp8(report, pictures):
+    rows, other = [], []
+    for arm in report.arms():
+        found = [report.health[id(run)] for run in arm.runs if id(run) in report.health]
+        worst = details.worst_operands([record for f in found for record in f["settled"]])
+        rows += [
+            [arm.name, linear, f"{role} ({form})", f"{saturated:.1e}", f"{flushed:.1e}"]
+            for linear, role, form, saturated, flushed in worst
+            if saturated or flushed
+        ]
+        other += [[arm.name, name, *(f"{v:.4g}" for v in values)] for f in found for name, values in f["other"].items()]
+    if not report.health:
+        return []
+    blocks = [
+        Heading("FP8 health"),
+        *pictures(
+            "fp8.png",
+            "Saturated and flushed shares by tokens",
+            lambda: figures.fp8_health(report.content, report.health),
+        ),
+    ]
+    if rows:
+        blocks += [
+            Paragraph(
+                "The operands that saturate most, behind the first 5 % of the tokens (largest share of any record):"
+            ),
+            Table(["run", "linear", "operand", "saturated", "flushed to zero"], rows),
+        ]
+    else:
+        blocks.append(Paragraph("No value saturated or became zero in any record behind the first 5 % of the tokens."))
+    if other:
+        blocks.append(Table(["run", "statistic of operands", "smallest", "median", "largest"], other))
+    return blocks
+
+
+def settings(report):
+    blocks = [Heading("What differs")]
+    for arm in report.content.arms:
+        differing = details.differing_keys(report.content.baseline, arm)
+        others = details.other_differences(report.content.baseline, arm)
+        if differing is None:
+            blocks.append(
+                Paragraph(f"{arm.name}: not every run left a `run.json`, so the settings cannot be compared.")
+            )
+        elif not differing:
+            blocks.append(Paragraph(f"{arm.name}: no config key differs from {report.content.baseline.name}'s."))
+        else:
+            blocks += [
+                Paragraph(f"{arm.name}:"),
+                Table(["key", report.content.baseline.name, arm.name], [[f"`{k}`", a, b] for k, a, b in differing]),
+            ]
+        if others:
+            blocks.append(Bullets([f"Not the same, though no key says so: {line}" for line in others]))
+    return blocks
+
+
+def sources(report):
+    rows = [
+        [
+            arm.name,
+            f"`{run.folder or run.label}`",
+            "-" if run.seed is None else str(run.seed),
+            str(len(run.loss)),
+            tokens_text(run.tokens[-1]),
+            str(run.dropped),
+            run.note,
+        ]
+        for arm in report.arms()
+        for run in arm.runs
+    ]
+    blocks = [Heading("Runs"), Table(["arm", "run", "seed", "records", "tokens", "without a loss", "note"], rows)]
+    if report.content.unfinished:
+        blocks += [
+            Paragraph("Left out:"),
+            Table(["arm", "run", "state"], [list(row) for row in report.content.unfinished]),
+        ]
+    return blocks
+
+
+def gap_row(name, m):
+    e = m.estimate
+    tests = [p_text(e.difference_p()), p_text(e.equivalence_p(m.bar)), f"{e.smallest_gap():.4f}"] if e else ["-"] * 3
+    return [
+        name,
+        str(len(m.gaps) or "-"),
+        f"{m.base:.4f}",
+        nats(m.mean),
+        percent(m.mean / m.base),
+        interval_text(m),
+        *tests,
+    ]
+
+
+def mean(values):
+    values = list(values)
+    return sum(values) / len(values)
+
+
+def interval_text(measure):
+    return f"{nats(measure.low)} to {nats(measure.high)}" if math.isfinite(measure.low) else "-"

@@ -1,0 +1,156 @@
+#include "train/run_record.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string_view>
+#include <vector>
+
+#include "core/error.h"
+
+extern "C" char**
+    environ;  // NOLINT(readability-redundant-declaration): unistd.h has it only with _GNU_SOURCE
+
+namespace te::train {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+// to_yaml writes one "key: value" a line below its section.
+json flat_config(const config::Config& config) {
+  json flat = json::object();
+  std::string section;
+  const std::string text = config::to_yaml(config);
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = text.find('\n', at);
+    const std::string line = text.substr(at, end - at);
+    at = end + 1;
+    const size_t colon = line.find(':');
+    if (line.front() != ' ')
+      section = line.substr(0, colon);
+    else
+      flat[section + "." + line.substr(2, colon - 2)] = line.substr(std::min(colon + 2, line.size()));
+  }
+  return flat;
+}
+
+std::string utc_now() {
+  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  std::tm parts = {};
+  ::gmtime_r(&now, &parts);
+  std::array<char, 32> text = {};
+  (void)std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text.data();
+}
+
+std::string host_name() {
+  std::array<char, 256> name = {};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
+}
+
+std::string first_line(const char* path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+json command_line() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  json words = json::array();
+  for (std::string word; std::getline(file, word, '\0');) words.push_back(word);
+  return words;
+}
+
+// The files behind the libraries that decide about speed and bits; their names end in the version.
+json loaded_libraries() {
+  constexpr std::array kNames = {"libcublas", "libcudnn",    "libnccl.", "libcudart", "libcuda.",
+                                 "libmpi.",   "libopenblas", "libgomp.", "libstdc++"};
+  std::set<std::string> found;
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    const size_t path = line.find('/');
+    if (path == std::string::npos) continue;
+    const std::string file = fs::path(line.substr(path)).filename();
+    for (const char* name : kNames)
+      if (file.starts_with(name)) found.insert(line.substr(path));
+  }
+  return found;
+}
+
+// Only what is known to matter: an environment also holds secrets.
+json environment() {
+  constexpr std::array<std::string_view, 13> kPrefixes = {
+      "TE_",  "CUDA_", "CUBLAS",       "CUDNN_",       "NCCL_",     "OMP_",           "OPENBLAS_",
+      "GOMP", "UCX_",  "SLURM_JOB_ID", "SLURM_NNODES", "OMPI_MCA_", "LD_LIBRARY_PATH"};
+  json found = json::object();
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const size_t equals = text.find('=');
+    for (const std::string_view prefix : kPrefixes)
+      if (text.starts_with(prefix) && equals != std::string_view::npos)
+        found[std::string(text.substr(0, equals))] = std::string(text.substr(equals + 1));
+  }
+  return found;
+}
+
+json this_start(const Context& context, int ranks, const ProgramVersion& program) {
+  const DeviceInfo device = context.info();
+  std::error_code error;
+  return {{"time", utc_now()},
+          {"version", program.version},
+          {"commit", program.commit},
+          {"compiler", __VERSION__},
+          {"command", command_line()},
+          {"working_directory", fs::current_path(error).string()},
+          {"host", host_name()},
+          {"process", ::getpid()},
+          {"ranks", ranks},
+          {"device", device.name},
+          {"device_memory_bytes", device.memory_bytes},
+          {"driver", first_line("/proc/driver/nvidia/version")},
+          {"libraries", loaded_libraries()},
+          {"environment", environment()}};
+}
+
+// Those of the run that this one may go on with.
+json earlier_starts(const fs::path& path) {
+  std::ifstream file(path);
+  const json record = json::parse(file, nullptr, false);
+  return record.is_object() && record.contains("starts") && record["starts"].is_array() ? record["starts"]
+                                                                                        : json::array();
+}
+
+}  // namespace
+
+void write_run_record(const config::Config& config, const Context& context, int ranks, const MemoryPlan& plan,
+                      const ProgramVersion& program) {
+  const fs::path folder = config.logging.directory, path = folder / "run.json",
+                 partial = folder / "run.json.tmp";
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error)
+    user_error("logging.directory: {}: {}; choose a folder that can be written", folder.string(),
+               error.message());
+  json record = {{"format", 1}, {"config", flat_config(config)}, {"planned_bytes", plan.total_bytes()}};
+  record["starts"] = config.checkpoint.resume == "never" ? json::array() : earlier_starts(path);
+  record["starts"].push_back(this_start(context, ranks, program));
+  {
+    std::ofstream out(partial, std::ios::trunc);
+    out << record.dump(2, ' ', false, json::error_handler_t::replace) << "\n";
+    out.flush();
+    if (!out)
+      user_error("logging.directory: {} cannot be written; check the folder's permissions", path.string());
+  }
+  fs::rename(partial, path, error);
+  if (error) user_error("logging.directory: {}: {}", path.string(), error.message());
+}
+
+}  // namespace te::train

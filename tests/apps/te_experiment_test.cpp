@@ -1,0 +1,310 @@
+// te-experiment end to end: tiny experiments on the CPU, killed in the middle, with failing runs, with bad files.
+#include <chrono>
+#include <csignal>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "train/te_train_testing.h"
+
+namespace te {
+namespace {
+
+using nlohmann::json;
+using testing::read_file;
+using testing::Result;
+using testing::write_file;
+
+class TeExperiment : public ::testing::Test {
+ protected:
+  TeExperiment() { write_file(folder_ / "tiny.yaml", tiny("training.train_steps=5")); }
+
+  /// Two variants, two seeds; `first` is an override of all runs.
+  std::string tiny(const std::string& first) const {
+    return "base: " + (folder_ / "base.yaml") + "\ndirectory: " + (folder_ / "out") + "\noverrides: [" +
+           first +
+           ", training.eval_interval=2]\n"
+           "variants:\n  bf16:\n  fp8: [precision.fp8=hybrid]\nseeds: [1, 2]\nrun_on: {cpu: 2}\n";
+  }
+  pid_t start(const std::string& arguments) const {
+    const std::string command = "exec env OMP_NUM_THREADS=1 " TE_EXPERIMENT_EXECUTABLE " " + arguments +
+                                " >" + (folder_ / "stdout") + " 2>" + (folder_ / "stderr");
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
+      ::_exit(127);
+    }
+    return child;
+  }
+  Result run(const std::string& arguments) const { return folder_.wait(start(arguments)); }
+  json file(const std::string& name) const {
+    return json::parse(read_file(folder_ / ("out/" + name)), nullptr, false);
+  }
+  std::string state(const std::string& run) const {
+    const std::string path = folder_ / ("out/" + run + "/state.json");
+    return std::filesystem::exists(path) ? file(run + "/state.json").value("state", "") : "";
+  }
+  std::string log(const std::string& run) const { return read_file(folder_ / ("out/" + run + "/loss.csv")); }
+  static int64_t lines(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }
+  /// Waits until a run has logged so many steps.
+  void wait_for_steps(const std::string& run, int64_t steps) const {
+    const std::string path = folder_ / ("out/" + run + "/loss.csv");
+    for (int tick = 0; tick < 6000; ++tick) {
+      if (std::filesystem::exists(path) && lines(read_file(path)) > steps) return;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    FAIL() << run << " did not come to step " << steps;
+  }
+  /// A te-train of the test's own.
+  std::string script(const std::string& text) const {
+    const std::string path = folder_ / "fake.sh";
+    write_file(path, "#!/bin/sh\n" + text);
+    std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+    return path;
+  }
+  /// Without the columns of time.
+  static std::vector<std::string> losses(const std::string& csv) {
+    std::vector<std::string> found;
+    for (const std::string& line : testing::split(csv, '\n')) {
+      const std::vector<std::string> fields = testing::split(line, ',');
+      found.push_back(fields.at(0) + " " + fields.at(3) + " " + fields.at(4));
+    }
+    return found;
+  }
+
+  testing::TrainFolder folder_;
+  const std::vector<std::string> names_ = {"bf16_seed1", "fp8_seed1", "bf16_seed2", "fp8_seed2"};
+};
+
+TEST_F(TeExperiment, RunsAllVariantsOfAllSeedsAndRepeatsNone) {
+  const Result result = run((folder_ / "tiny.yaml"));
+  ASSERT_EQ(result.code, 0) << result.out << result.error;
+  const json summary = file("summary.json");
+  EXPECT_EQ(summary.at("baseline"), "bf16");
+  ASSERT_EQ(summary.at("variants").size(), 2u);
+  EXPECT_EQ(summary.at("variants")[1].at("overrides"), json({"precision.fp8=hybrid"}));
+  for (const json& variant : summary.at("variants")) {
+    for (const json& item : variant.at("runs")) {
+      EXPECT_EQ(item.at("state"), "finished");
+      EXPECT_EQ(item.at("step"), 5);
+      EXPECT_EQ(item.at("attempts"), 1);
+      EXPECT_GT(item.at("loss").get<double>(), 1.0);
+      EXPECT_GT(item.at("valid_loss").get<double>(), 1.0);
+    }
+  }
+  for (const std::string& name : names_) {
+    EXPECT_EQ(lines(log(name)), 6) << name;
+    TE_EXPECT_CONTAINS(read_file(folder_ / ("out/" + name + "/console.log")), "step 5/5");
+    const json record = file(name + "/run.json");
+    EXPECT_EQ(record.at("config").at("training.seed"), name.substr(name.size() - 1));
+    EXPECT_EQ(record.at("config").at("precision.fp8"), name.starts_with("fp8") ? "hybrid" : "off");
+    EXPECT_GT(record.at("planned_bytes").get<int64_t>(), 0);
+    ASSERT_EQ(record.at("starts").size(), 1u);
+    const json& begin = record.at("starts")[0];
+    EXPECT_EQ(begin.at("command")[1], "--config");
+    EXPECT_EQ(begin.at("environment").at("OMP_NUM_THREADS"), "1");
+    for (const char* key : {"time", "version", "commit", "host", "device", "compiler"})
+      EXPECT_FALSE(begin.at(key).get<std::string>().empty()) << key;
+    EXPECT_FALSE(begin.at("libraries").empty());
+  }
+  // Variants of a seed share the first step's loss up to the rounding of FP8; seeds do not.
+  const auto first = [&](const std::string& name) {
+    return std::stod(testing::split(testing::split(log(name), '\n').at(1), ',').at(3));
+  };
+  EXPECT_NEAR(first("bf16_seed1") / first("fp8_seed1"), 1.0, 2e-3);
+  EXPECT_NE(first("bf16_seed1"), first("bf16_seed2"));
+
+  const auto written = std::filesystem::last_write_time(folder_ / "out/fp8_seed2/loss.csv");
+  const Result again = run((folder_ / "tiny.yaml"));
+  EXPECT_EQ(again.code, 0) << again.error;
+  EXPECT_EQ(again.out.find("started"), std::string::npos) << again.out;
+  EXPECT_EQ(std::filesystem::last_write_time(folder_ / "out/fp8_seed2/loss.csv"), written);
+}
+
+TEST_F(TeExperiment, HasAReportMade) {
+  ASSERT_EQ(run((folder_ / "tiny.yaml")).code, 0);
+  const std::string text = read_file(folder_ / "stdout");
+  if (text.find("no report was written") != std::string::npos)
+    GTEST_SKIP() << "python3 with numpy, scipy and matplotlib is missing";
+  TE_EXPECT_CONTAINS(text, "fp8: ");
+  TE_EXPECT_CONTAINS(read_file(folder_ / "out/report/report.md"), "precision.fp8` | off | hybrid");
+  TE_EXPECT_CONTAINS(read_file(folder_ / "out/report/report.html"), "data:image/png;base64,");
+}
+
+TEST_F(TeExperiment, ASignalSavesAndTheNextCallGoesOn) {
+  write_file(folder_ / "tiny.yaml", tiny("training.train_steps=400"));
+  const pid_t child = start((folder_ / "tiny.yaml"));
+  wait_for_steps("bf16_seed1", 3);
+  wait_for_steps("fp8_seed1", 3);
+  ::kill(child, SIGINT);
+  const Result result = folder_.wait(child);
+  EXPECT_EQ(result.code, 130) << result.out << result.error;
+  TE_EXPECT_CONTAINS(result.out, "the same command goes on");
+  EXPECT_EQ(state("bf16_seed1"), "interrupted");
+  EXPECT_EQ(state("bf16_seed2"), "");
+  const int64_t steps = lines(log("bf16_seed1")) - 1;
+  ASSERT_LT(steps, 400);
+  const Result more = run((folder_ / "tiny.yaml") + " --no-report");
+  ASSERT_EQ(more.code, 0) << more.out << more.error;
+  TE_EXPECT_CONTAINS(more.out, "bf16_seed1: started on CPU, after step " + std::to_string(steps));
+  EXPECT_EQ(file("bf16_seed1/run.json").at("starts").size(), 2u);
+
+  // Bit for bit what an uninterrupted run gives.
+  const Result whole =
+      folder_.run("whole", {"training.train_steps=400", "training.eval_interval=2", "training.seed=1"});
+  ASSERT_EQ(whole.code, 0) << whole.error;
+  EXPECT_EQ(losses(log("bf16_seed1")), losses(read_file(folder_.run_folder("whole") + "/loss.csv")));
+}
+
+TEST_F(TeExperiment, SurvivesItsOwnEndAndThatOfARun) {
+  write_file(folder_ / "tiny.yaml", tiny("training.train_steps=300, checkpoint.save_every=5"));
+  const pid_t child = start((folder_ / "tiny.yaml") + " --no-report");
+  wait_for_steps("bf16_seed1", 8);
+  const auto process = file("bf16_seed1/state.json").at("process").get<pid_t>();
+  ASSERT_GT(process, 0);
+  ::kill(process, SIGKILL);  // the run: it is started again
+  for (int tick = 0; tick < 4000 && file("bf16_seed1/state.json").value("attempts", 0) < 2; ++tick)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  ::kill(child, SIGKILL);  // te-experiment: its runs are told to save and stop
+  EXPECT_EQ(folder_.wait(child).code, -1);
+  EXPECT_EQ(state("bf16_seed1"), "running");
+
+  const Result result = run((folder_ / "tiny.yaml") + " --no-report");
+  ASSERT_EQ(result.code, 0) << result.out << result.error;
+  for (const std::string& name : names_) {
+    EXPECT_EQ(lines(log(name)), 301) << name;
+    EXPECT_EQ(state(name), "finished");
+  }
+  EXPECT_GE(file("bf16_seed1/state.json").at("attempts"), 3);
+  const Result whole =
+      folder_.run("whole", {"training.train_steps=300", "training.eval_interval=2", "training.seed=1"});
+  ASSERT_EQ(whole.code, 0) << whole.error;
+  EXPECT_EQ(losses(log("bf16_seed1")), losses(read_file(folder_.run_folder("whole") + "/loss.csv")));
+}
+
+TEST_F(TeExperiment, OneFailedRunDoesNotStopTheOthers) {
+  // One variant's runs crash at once, another's are refused, a third one's diverge.
+  const std::string fake = script(
+      "case \"$2\" in\n"
+      "  */crash_*) kill -9 $$ ;;\n"
+      "  */refused_*) echo 'te-train: error: no such thing' >&2; exit 2 ;;\n"
+      "  */diverged_*) exit 3 ;;\n"
+      "esac\nexec " TE_TRAIN_EXECUTABLE " \"$@\"\n");
+  write_file(
+      folder_ / "tiny.yaml",
+      "base: " + (folder_ / "base.yaml") + "\ndirectory: " + (folder_ / "out") +
+          "\nvariants: {good: [], crash: [], refused: {seeds: [1]}, diverged: {seeds: [1]}}\nseeds: [1, 2]\n"
+          "run_on: {cpu: 1}\nretries: 1\n");
+  const Result result = run((folder_ / "tiny.yaml") + " --te-train " + fake);
+  EXPECT_EQ(result.code, 1) << result.out << result.error;
+  EXPECT_EQ(state("good_seed1"), "finished");
+  EXPECT_EQ(state("good_seed2"), "finished");
+  EXPECT_EQ(state("diverged_seed1"), "diverged");
+  EXPECT_EQ(file("crash_seed1/state.json").at("state"), "failed");
+  EXPECT_EQ(file("crash_seed1/state.json").at("attempts"), 2);
+  EXPECT_EQ(file("crash_seed1/state.json").at("reason"), "signal 9 (Killed)");
+  EXPECT_EQ(file("refused_seed1/state.json").at("attempts"), 1);
+  EXPECT_EQ(file("refused_seed1/state.json").at("reason"), "te-train: error: no such thing");
+  TE_EXPECT_CONTAINS(result.out, "refused_seed1: failed: te-train: error: no such thing");
+  // Failed runs have another go, what diverged has not.
+  const Result again = run((folder_ / "tiny.yaml") + " --te-train " TE_TRAIN_EXECUTABLE);
+  EXPECT_EQ(again.code, 1) << again.out;
+  for (const char* name : {"crash_seed1", "crash_seed2", "refused_seed1"})
+    EXPECT_EQ(state(name), "finished") << name;
+  EXPECT_EQ(state("diverged_seed1"), "diverged");
+}
+
+TEST_F(TeExperiment, RunsOfSeveralRanksGoThroughALauncher) {
+  const std::string fake =
+      script("printf '%s\\n' \"$*\" >> '" + (folder_ / "calls") +
+             "'\nprintf '%s\\n' \"$CUDA_VISIBLE_DEVICES\" >> '" + (folder_ / "calls") + "'\n");
+  write_file(folder_ / "tiny.yaml", "base: " + (folder_ / "base.yaml") + "\ndirectory: " + (folder_ / "out") +
+                                        "\nvariants: {a: []}\nseeds: [7]\n"
+                                        "run_on: {gpus: [2, 3], ranks: 2, launcher: [" +
+                                        fake + ", --some, option]}\n");
+  const Result result = run((folder_ / "tiny.yaml") + " --te-train /x/te-train");
+  EXPECT_EQ(result.code, 0) << result.out << result.error;
+  EXPECT_EQ(read_file(folder_ / "calls"),
+            "--some option -n 2 /x/te-train --config " + (folder_ / "out/a_seed7/config.yaml") + "\n2,3\n");
+}
+
+TEST_F(TeExperiment, TwoOfThemDoNotShareADirectory) {
+  const std::string fake = script("exec sleep 30\n");
+  const pid_t child = start((folder_ / "tiny.yaml") + " --te-train " + fake);
+  for (int tick = 0; tick < 2000 && state("bf16_seed1") != "running"; ++tick)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  const int code = std::system(
+      (TE_EXPERIMENT_EXECUTABLE " " + (folder_ / "tiny.yaml") + " >/dev/null 2>" + (folder_ / "second"))
+          .c_str());
+  EXPECT_EQ(WEXITSTATUS(code), 2);
+  TE_EXPECT_CONTAINS(read_file(folder_ / "second"), "another te-experiment is at work");
+  ::kill(child, SIGTERM);
+  EXPECT_EQ(folder_.wait(child).code, 130);
+}
+
+TEST_F(TeExperiment, ADryRunPrintsTheRuns) {
+  const Result result = run("--dry-run " + (folder_ / "tiny.yaml"));
+  EXPECT_EQ(result.code, 0) << result.error;
+  TE_EXPECT_CONTAINS(result.out, "tiny: 4 runs, 2 at a time");
+  TE_EXPECT_CONTAINS(result.out, "variant fp8: precision.fp8=hybrid");
+  for (const std::string& name : names_)
+    TE_EXPECT_CONTAINS(result.out, "te-train --config " + (folder_ / ("out/" + name + "/config.yaml")));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "out"));
+}
+
+// Their data need not be here.
+TEST_F(TeExperiment, ShippedExperimentsAreWellFormed) {
+  int64_t files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(TE_SOURCE_DIR "/configs/experiments")) {
+    const std::string command = "cd " TE_SOURCE_DIR " && " TE_EXPERIMENT_EXECUTABLE " --dry-run " +
+                                entry.path().string() + " >" + (folder_ / "stdout") + " 2>" + (folder_ / "stderr");
+    EXPECT_EQ(std::system(command.c_str()), 0) << read_file(folder_ / "stderr");
+    const std::string name = entry.path().stem().string();
+    TE_EXPECT_CONTAINS(read_file(folder_ / "stdout"), "in runs/experiments/" + name + ";");
+    ++files;
+  }
+  EXPECT_GE(files, 5);
+}
+
+TEST_F(TeExperiment, AFolderOfOtherSettingsIsRefused) {
+  ASSERT_EQ(run((folder_ / "tiny.yaml") + " --no-report").code, 0);
+  write_file(folder_ / "tiny.yaml", tiny("training.train_steps=6"));
+  const Result result = run((folder_ / "tiny.yaml"));
+  EXPECT_EQ(result.code, 2);
+  TE_EXPECT_CONTAINS(result.error, "was begun with other settings (training.train_steps was 5, is 6)");
+}
+
+TEST_F(TeExperiment, MistakesAreOneLine) {
+  const std::string base = "base: " + (folder_ / "base.yaml") + "\n",
+                    rest = "variants: {a: []}\nseeds: [1]\n";
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"base: [", "line "},
+      {rest, "base must be the path of a config"},
+      {base + "seeds: [1]\n", "variants must be a map"},
+      {base + "variants: {a: []}\n", "variants.a: seeds must be"},
+      {base + rest + "seed: 3\n", "seed is no key here; there are base,"},
+      {base + rest + "baseline: b\n", "baseline must be one of the variants"},
+      {base + "variants: {a/b: []}\nseeds: [1]\n", "name of a variant"},
+      {base + "variants: {a: [precision.fp8]}\nseeds: [1]\n", "'precision.fp8' must be KEY=VALUE"},
+      {base + "variants: {a: [training.seed=3]}\nseeds: [1]\n", "training.seed differs from run to run"},
+      {base + "variants: {a: [precision.fp9=off]}\nseeds: [1]\n", "variants.a: "},
+      {base + "variants: {a: []}\nseeds: [1, 1]\n", "each once"},
+      {base + rest + "run_on: {gpus: [0, 1, 2], ranks: 2}\n",
+       "3 gpus cannot be shared out to runs of 2 ranks"},
+      {base + rest + "run_on: {gpus: [0], cpu: 1}\n", "exclude each other"},
+      {base + rest + "retries: many\n", "retries must be a whole number"},
+      {base + rest + "bar: {nats: 0}\n", "nats must be a number above 0"},
+  };
+  for (const auto& [text, expected] : cases) {
+    write_file(folder_ / "bad.yaml", text);
+    const Result result = run("--dry-run " + (folder_ / "bad.yaml"));
+    EXPECT_EQ(result.code, 2) << text;
+    EXPECT_EQ(lines(result.error), 1) << result.error;
+    TE_EXPECT_CONTAINS(result.error, "te-experiment: error: ");
+    TE_EXPECT_CONTAINS(result.error, expected);
+  }
+  TE_EXPECT_CONTAINS(run((folder_ / "none.yaml")).error, "cannot be read");
+  TE_EXPECT_CONTAINS(run("").error, "FILE is required");
+}
+
+}  // namespace
+}  // namespace te

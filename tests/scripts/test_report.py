@@ -1,0 +1,334 @@
+"""Tests of the report: pairs, verdicts, pages, and the program from folders to files."""
+
+import contextlib
+import html.parser
+import io
+import json
+import math
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests" / "scripts")]
+try:
+    import matplotlib  # noqa: F401
+    import numpy as np
+    import scipy  # noqa: F401
+except ImportError as missing:
+    print(f"skipped: {missing}")
+    sys.exit(77)
+import compare_loss
+from report import UserError, analysis, blocks, details
+from report.analysis import Arm, Bar, compare_arms
+from report.runs import Run, read_run
+from report_testing import write_evaluation, write_run, write_summary
+
+
+def run_of(loss, seed=None, valid=None, label="r", tokens=None):
+    tokens = np.arange(1.0, len(loss) + 1) if tokens is None else np.array(tokens, float)
+    at = tokens[-1:] if valid is not None else tokens[:0]
+    return Run(label, tokens, np.array(loss, float), at, np.array([] if valid is None else [valid]), seed=seed)
+
+
+def arms(base, other, steps=40):
+    """Constant curves: `base` and `other` map a seed to a loss."""
+    make = [
+        Arm(name, [run_of([loss] * steps, seed) for seed, loss in losses.items()])
+        for name, losses in (("base", base), ("x", other))
+    ]
+    return compare_arms(*make, Bar(nats=0.01, share=1.0))
+
+
+class Verdicts(unittest.TestCase):
+    def test_pairs_take_the_seeds_out(self):
+        # Seeds differ by 1 nat, pairs by 0.001 ± 0.001: t(0.975, 2) * 0.001 / sqrt(3) = 0.00248.
+        found = arms({1: 3.0, 2: 4.0, 3: 5.0}, {3: 5.002, 2: 4.001, 1: 3.0})
+        (m,) = found.measures
+        self.assertEqual((found.verdict, m.verdict, len(found.pairs)), (analysis.INSIDE, analysis.INSIDE, 3))
+        self.assertAlmostEqual(m.mean, 0.001)
+        self.assertAlmostEqual(m.high, 0.001 + 0.0024841, places=6)
+        self.assertAlmostEqual(m.base, 4.0)
+        self.assertIn("3 pairs of equal seed, 2 degrees of freedom", m.method)
+
+    def test_outside_and_better(self):
+        worse = arms({1: 3.0, 2: 4.0, 3: 5.0}, {1: 3.03, 2: 4.031, 3: 5.029})
+        self.assertEqual(worse.verdict, analysis.OUTSIDE)
+        self.assertIn("above the bar", worse.measures[0].why)
+        better = arms({1: 3.0, 2: 4.0, 3: 5.0}, {1: 2.97, 2: 3.969, 3: 4.971})
+        self.assertEqual(better.verdict, analysis.OUTSIDE)
+        self.assertIn("below (better)", better.measures[0].why)
+
+    def test_not_enough_runs(self):
+        # Mean 0.001, spread 0.00707. Within 0.009 of the mean: t(0.975, 3) = 3.182 gives 0.01125 with four pairs,
+        # t(0.975, 4) = 2.776 gives 0.00878 with five.
+        found = arms({1: 3.0, 2: 4.0}, {1: 3.006, 2: 3.996})
+        self.assertEqual(found.verdict, analysis.UNDECIDED)
+        self.assertIn("about 5 pairs would settle it", found.measures[0].why)
+        wide = arms({1: 3.0, 2: 4.0, 3: 5.0}, {1: 3.02, 2: 4.0, 3: 5.02})
+        self.assertIn("the mean is not inside the bar", wide.measures[0].why)
+
+    def test_a_small_gap_that_is_there_is_said(self):
+        found = arms({s: 3.0 + s for s in range(5)}, {s: 3.004 + s + 1e-4 * (s % 2) for s in range(5)})
+        self.assertEqual(found.verdict, analysis.INSIDE)
+        self.assertIn("a gap is there", found.measures[0].why)
+
+    def test_one_pair_says_nothing_about_seeds(self):
+        rng = np.random.default_rng(0)
+        base = 3 + 0.01 * rng.normal(size=400)
+        noise = 0.002 * rng.normal(size=400)
+        found = compare_arms(Arm("b", [run_of(base, 1)]), Arm("x", [run_of(base + 0.001 + noise, 1)]), Bar())
+        (m,) = found.measures
+        self.assertEqual(found.verdict, analysis.UNDECIDED)
+        self.assertIn("one pair", m.why)
+        self.assertIn("circular block bootstrap of one pair's 40 logged steps", m.method)
+        self.assertTrue(m.low < m.mean < m.high)
+        self.assertIsNone(m.estimate)
+
+    def test_the_stricter_bar_counts(self):
+        self.assertEqual(Bar().of(4.0), 0.01)
+        self.assertAlmostEqual(Bar().of(2.0), 0.005)
+
+    def test_seeds_without_twins_are_groups(self):
+        found = arms({1: 3.0, 2: 3.002, 3: 3.004}, {7: 3.0, 8: 3.002})
+        self.assertTrue(found.groups)
+        self.assertIsNone(found.excess)
+        self.assertIn("Welch's t interval (95 %) of two groups of 3 and 2 runs", found.measures[0].method)
+        self.assertAlmostEqual(found.measures[0].mean, -0.001)  # of all three
+        self.assertFalse(arms({None: 3.0}, {None: 3.001}).groups)
+        # One run each, of different seeds: there is no spread to compare with.
+        single = arms({1: 3.0}, {2: 3.001})
+        self.assertFalse(single.groups)
+        self.assertEqual(single.verdict, analysis.UNDECIDED)
+
+    def test_seeds_that_only_one_arm_has_are_left_out(self):
+        found = arms({1: 3.0, 2: 4.0, 9: 9.0}, {1: 3.0, 2: 4.0, 5: 100.0})
+        self.assertEqual([pair.run.seed for pair in found.pairs], [1, 2])
+
+    def test_two_runs_of_one_seed(self):
+        with self.assertRaisesRegex(UserError, "same seed"):
+            compare_arms(Arm("b", [run_of([1], 1), run_of([1], 1)]), Arm("x", [run_of([1], 1)]), Bar())
+
+    def test_validation_at_the_last_common_tokens(self):
+        def valid(values, seed):
+            return Run(
+                "r",
+                np.arange(1.0, 11),
+                np.full(10, 3.0),
+                np.array(sorted(values)),
+                np.array([values[t] for t in sorted(values)]),
+                seed=seed,
+            )
+
+        base = Arm("b", [valid({5.0: 3.5, 10.0: 3.0}, 1), valid({5.0: 3.6, 10.0: 3.0}, 2)])
+        found = compare_arms(base, Arm("x", [valid({5.0: 3.5, 10.0: 9.0}, 1), valid({5.0: 3.62}, 2)]), Bar())
+        self.assertEqual(found.measures[1].name, "validation loss at 5 tokens")
+        np.testing.assert_allclose(found.measures[1].gaps, [0.0, 0.02])
+
+    def test_largest_excess(self):
+        # Two seeds of the baseline are 0.5 apart at most; the run is 0.7 above its twin in one step (40 points: window 1).
+        first, second = np.full(40, 3.0), np.full(40, 3.0)
+        second[10] = 3.5
+        run = first.copy()
+        run[20] = 3.7
+        found = compare_arms(Arm("b", [run_of(first, 1), run_of(second, 2)]), Arm("x", [run_of(run, 1)]), Bar()).excess
+        self.assertAlmostEqual(found["gap"], 0.7)
+        self.assertEqual(found["tokens"], 21)
+        self.assertAlmostEqual(found["seeds"], 0.5)
+
+    def test_full_windows(self):
+        np.testing.assert_allclose(analysis.full_windows(np.array([3.0, 0, 0, 6]), 3), [1, 2])
+        np.testing.assert_allclose(analysis.full_windows(np.array([3.0, 1]), 3), [2])
+
+    def test_seed_spread(self):
+        self.assertAlmostEqual(
+            analysis.seed_spread(Arm("b", [run_of([3.0] * 9), run_of([4.0] * 9), run_of([5.0] * 5)])), 1.0
+        )
+        self.assertTrue(math.isnan(analysis.seed_spread(Arm("b", [run_of([3.0])]))))
+
+
+class Finder(html.parser.HTMLParser):
+    """Open tags and whatever an HTML file would load."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.sources, self.bad = [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.sources += [value for name, value in attributes if name in ("src", "href")]
+        if tag not in ("meta", "img", "br", "link"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        if not self.open or self.open.pop() != tag:
+            self.bad.append(tag)
+
+
+class Program(unittest.TestCase):
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.folder = Path(temporary.name)
+
+    def call(self, *arguments):
+        output, errors = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+            code = compare_loss.main([str(a) for a in arguments])
+        return code, output.getvalue(), errors.getvalue()
+
+    def experiment(self, shift=0.001, states=None):
+        names = {"bf16": [], "fp8": []}
+        for own, name in enumerate(names):
+            for seed in (1, 2, 3):
+                # Three spread gaps around `shift`.
+                gap = (shift + 2e-4 * (seed - 2)) * own
+                write_run(
+                    self.folder / f"{name}_seed{seed}",
+                    seed=seed,
+                    shift=gap,
+                    noise=0.01,
+                    fp8=bool(own),
+                    step_ms=100 - 20 * own,
+                )
+                write_evaluation(
+                    self.folder / f"{name}_seed{seed}", [i % 3 < 1 + own * (i % 10 == 0) for i in range(100)]
+                )
+                names[name].append(f"{name}_seed{seed}")
+        write_summary(self.folder, names, "bf16", states)
+        return self.folder
+
+    def test_experiment_to_report(self):
+        code, output, errors = self.call(self.experiment(), "--report", self.folder / "report")
+        self.assertEqual((code, errors), (0, ""))
+        self.assertIn("fp8: inside", output)
+        numbers = json.loads((self.folder / "report" / "report.json").read_text())
+        train, valid = numbers["arms"][0]["measures"]
+        self.assertAlmostEqual(train["gap"], 0.001, places=5)
+        self.assertAlmostEqual(valid["gap"], 0.001, places=5)
+        self.assertEqual((numbers["arms"][0]["verdict"], train["degrees_of_freedom"]), ("inside", 2))
+        text = (self.folder / "report" / "report.md").read_text()
+        for part in (
+            "precision.fp8` | off | hybrid",
+            "times as fast to equal loss",
+            "linear_fc2 | input (e4m3)",
+            "hellaswag | acc",
+            "McNemar",
+            "1.250",
+        ):
+            self.assertIn(part, text)
+        self.assertNotIn("training.seed", text)
+        pictures = {"gaps.png", "loss.png", "gap.png", "time.png", "gradients.png", "fp8.png"}
+        self.assertEqual({p.name for p in (self.folder / "report").glob("*.png")}, pictures)
+        for name in pictures:
+            self.assertIn(f"({name})", text)
+        page = (self.folder / "report" / "report.html").read_text()
+        found = Finder(page)
+        self.assertEqual((found.open, found.bad), ([], []))
+        self.assertEqual(len(found.sources), len(pictures))
+        for source in found.sources:
+            self.assertTrue(source.startswith("data:image/png;base64,"), source[:40])
+        self.assertNotIn("url(", page)
+
+    def test_a_run_that_diverged_is_no_match(self):
+        folder = self.experiment(states={"fp8_seed3": "diverged"})
+        code, output, _ = self.call(folder, "--no-plot")
+        self.assertEqual(code, 0)
+        self.assertIn("fp8: outside", output)
+        self.assertIn("1 of its runs diverged", output)
+        self.assertIn("left out: fp8 fp8_seed3: diverged", output)
+
+    def test_another_baseline_and_bar(self):
+        folder = self.experiment(shift=0.02)
+        self.assertIn("fp8: outside", self.call(folder)[1])
+        self.assertIn("fp8: inside", self.call(folder, "--bar-nats", "0.1", "--bar-percent", "5")[1])
+        code, output, _ = self.call(folder, "--baseline", "fp8")
+        self.assertEqual(code, 0)
+        self.assertIn("bf16: outside", output)
+        self.assertIn("below (better)", output)
+
+    def test_runs_on_the_command_line(self):
+        self.experiment()
+        runs = [self.folder / f"{name}_seed{seed}" for name in ("bf16", "fp8") for seed in (1, 2, 3)]
+        code, output, errors = self.call(
+            "--arm", "a", *runs[:3], "--arm", "b", *runs[3:], "--report", self.folder / "r", "--no-plot"
+        )
+        self.assertEqual((code, errors), (0, ""))
+        self.assertIn("b: inside", output)
+        self.assertFalse(list((self.folder / "r").glob("*.png")))
+        code, output, _ = self.call("--arm", "a", *runs[:2], "--arm", "b", runs[2], "--report", self.folder / "other")
+        self.assertEqual(code, 0)
+        code, output, _ = self.call(runs[0], runs[3], "--band", *runs[1:3], "--report", self.folder / "r2")
+        self.assertEqual(code, 0)
+        self.assertIn("fp8_seed1: not enough runs to say", output)
+
+    def test_different_lengths_and_thinned_logs(self):
+        write_run(self.folder / "a", steps=300, step_ms=50)
+        write_run(self.folder / "b", steps=100, every=5, shift=0.004)
+        code, output, _ = self.call(self.folder / "a", self.folder / "b", "--report", self.folder / "r")
+        self.assertEqual(code, 0)
+        numbers = json.loads((self.folder / "r" / "report.json").read_text())
+        self.assertAlmostEqual(numbers["arms"][0]["measures"][0]["gap"], 0.004, places=5)
+        self.assertAlmostEqual(numbers["arms"][0]["measures"][1]["gap"], 0.004, places=5)
+        self.assertIn("validation loss at 60 thousand tokens", output)
+
+    def test_items_are_compared_one_by_one(self):
+        for seed, right in ((1, [1, 1, 1, 1, 0, 0]), (2, [0, 0, 0, 1, 1, 0])):
+            write_run(self.folder / f"r{seed}", seed=1)
+            write_evaluation(self.folder / f"r{seed}", right)
+        pair = analysis.make_pair(read_run(self.folder / "r1"), read_run(self.folder / "r2"))
+        (row,) = details.compare_tasks([pair])
+        # 3 items only the first, 1 only the second: 2 * (1 + 4) / 16.
+        self.assertEqual(row["mcnemar"], [("seed 1", 3, 1, 0.625)])
+        self.assertAlmostEqual(row["gap"], -2 / 6)
+        (self.folder / "r2" / "evaluate_items.jsonl").write_text('{"task": "x"}\n')
+        with self.assertRaisesRegex(UserError, "evaluate_items.jsonl: line 1: needs task, index"):
+            details.compare_tasks([pair])
+
+    def test_mistakes_are_one_line_and_exit_2(self):
+        folder = self.experiment()
+        run = folder / "bf16_seed1"
+        for arguments, expected in (
+            (["--arm", "a", run], "one arm is nothing to compare"),
+            (["--arm", "a", run, "--arm", "b"], "has no runs"),
+            (["--arm", "a", run, "--arm", "a", run], "names must differ"),
+            ([run, "--arm", "a", run, "--arm", "b", run], "takes all runs"),
+            ([folder, "--baseline", "none"], "none is no variant; there are bf16, fp8"),
+            ([run, run, "--report", folder / "r"], "two are named bf16_seed1"),
+            ([run, folder / "fp8_seed1", "--report", folder / "r", "--bar-nats", "0"], "--bar-nats"),
+            ([run, folder / "fp8_seed1", "--report", run / "loss.csv" / "x"], "cannot be written"),
+        ):
+            code, _, errors = self.call(*arguments)
+            self.assertEqual(code, 2, arguments)
+            self.assertIn(expected, errors)
+            self.assertEqual(errors.count("\n"), 1, errors)
+        write_summary(folder, {"bf16": ["bf16_seed1"], "fp8": ["fp8_seed1"]}, "bf16", {"fp8_seed1": "failed"})
+        self.assertIn("no run beside the baseline's has finished", self.call(folder)[2])
+
+    def test_without_scipy_one_line_says_what_to_install(self):
+        folder = self.experiment()
+        code = "import sys; sys.modules['scipy'] = None; import compare_loss; sys.exit(compare_loss.main(sys.argv[1:]))"
+        runs = [str(folder / "bf16_seed1"), str(folder / "fp8_seed1")]
+        done = [
+            subprocess.run([sys.executable, "-B", "-c", code, *a], cwd=ROOT / "scripts", capture_output=True, text=True)
+            for a in ([*runs, "--report", str(folder / "r")], [*runs, "--no-plot"])
+        ]
+        self.assertEqual((done[0].returncode, done[0].stderr.count("\n")), (2, 1), done[0].stderr)
+        self.assertIn("apt install python3-scipy", done[0].stderr)
+        self.assertEqual(done[1].returncode, 0, done[1].stderr)  # the short comparison needs none
+
+
+class Blocks(unittest.TestCase):
+    def test_markdown_and_html_say_the_same(self):
+        table = blocks.Table(["a", "b"], [["x|y", "1.5"], ["<z>", "-2 %"]])
+        self.assertEqual(blocks.markdown([table]), "| a | b |\n| --- | --- |\n| x\\|y | 1.5 |\n| <z> | -2 % |\n")
+        page = blocks.html_page("t & t", [table, blocks.Paragraph("**b** `c<d`")])
+        self.assertIn("<title>t &amp; t</title>", page)
+        self.assertIn('<td>&lt;z&gt;</td><td class="n">-2 %</td>', page)
+        self.assertIn("<p><strong>b</strong> <code>c&lt;d</code></p>", page)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,181 @@
+"""Tests of scripts/report/runs.py and foreign.py: te-train's folders, Megatron's console log, event files."""
+
+import json
+import struct
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+LOGS = ROOT / "tests" / "fixtures" / "logs"
+sys.path.insert(0, str(ROOT / "scripts"))
+try:
+    import numpy as np
+except ImportError as missing:
+    print(f"skipped: {missing}")
+    sys.exit(77)
+from report import UserError, foreign
+from report.foreign import Options
+from report.runs import read_run
+
+
+class Folder(unittest.TestCase):
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.folder = Path(temporary.name)
+
+    def write(self, name, text):
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text) if isinstance(text, str) else path.write_bytes(text)
+        return path
+
+
+class TeTrain(Folder):
+    def test_time_norms_seed_and_config(self):
+        self.write(
+            "a/loss.csv", "step,consumed_tokens,loss,valid_loss,grad_norm,step_ms\n1,10,4,,2.5,1000\n2,20,3,,1.5,100\n"
+        )
+        self.write("a/run.json", json.dumps({"config": {"training.seed": "7", "precision.fp8": "off"}}))
+        run = read_run(self.folder / "a")
+        self.assertEqual((run.label, run.seed, run.config["precision.fp8"]), ("a", 7, "off"))
+        np.testing.assert_allclose(run.grad_norm, [2.5, 1.5])
+        np.testing.assert_allclose(run.seconds, [1.0, 1.1])
+
+    def test_in_a_thinned_log_a_step_stands_for_those_before_it(self):
+        run = read_run(
+            self.write("t.csv", "step,consumed_tokens,loss,step_ms\n1,10,4,1000\n5,50,3,100\n10,100,2,200\n")
+        )
+        np.testing.assert_allclose(run.seconds, [1.0, 1.0 + 4 * 0.1, 1.4 + 5 * 0.2])
+
+    def test_without_times_the_clock_is_unknown(self):
+        self.assertTrue(np.isnan(read_run(self.write("t.csv", "consumed_tokens,loss\n10,4\n20,3\n")).seconds).all())
+
+    def test_metrics_alone_resumed_and_cut_off(self):
+        lines = [
+            {"step": 1, "consumed_tokens": 10, "loss": 4.0, "step_ms": 5.0},
+            {"step": 2, "consumed_tokens": 20, "loss": None},
+            {"step": 3, "consumed_tokens": 30, "loss": 9.0},
+            {"step": 3, "consumed_tokens": 30, "loss": 3.0, "valid_loss": 3.5},
+        ]
+        self.write("m/metrics.jsonl", "\n".join(json.dumps(x) for x in lines) + '\n{"step": 4, "cons')
+        run = read_run(self.folder / "m")
+        self.assertEqual((run.tokens.tolist(), run.loss.tolist(), run.dropped), ([10, 30], [4.0, 3.0], 1))
+        self.assertEqual((run.valid_tokens.tolist(), run.valid_loss.tolist()), ([30], [3.5]))
+        with self.assertRaisesRegex(UserError, "metrics.jsonl: line 1: is no JSON"):
+            read_run(self.write("bad/metrics.jsonl", "{oops}\n").parent)
+
+
+class Megatron(Folder):
+    def test_console_log(self):
+        run = read_run(LOGS / "megatron.log")
+        samples = np.array([2560, 5120, 10240])  # iteration 30 was skipped: it has no loss
+        np.testing.assert_allclose(run.tokens, samples * 2048)
+        np.testing.assert_allclose(run.loss, [10.5, 9.25, 8.5])
+        np.testing.assert_allclose(run.grad_norm, [12.5, 8, 4])
+        self.assertEqual((run.valid_tokens.tolist(), run.valid_loss.tolist()), ([5120 * 2048.0], [9.125]))
+        self.assertEqual((run.label, run.dropped), ("megatron", 1))
+        # Ten steps a line; the first line stands for its last step.
+        np.testing.assert_allclose(run.seconds, [1.1005, 11.1005, 31.1005])
+
+    def test_sequence_length_is_asked_for(self):
+        text = "\n".join(line for line in (LOGS / "megatron.log").read_text().splitlines() if "seq_length" not in line)
+        path = self.write("x.log", text)
+        with self.assertRaisesRegex(UserError, "--seq-length"):
+            read_run(path)
+        np.testing.assert_allclose(read_run(path, None, Options(seq_length=2)).tokens, [5120, 10240, 20480])
+        np.testing.assert_allclose(read_run(path, None, Options(tokens_per_step=7)).tokens, [70, 140, 280])
+
+
+def varint(value):
+    out = b""
+    while value > 0x7F:
+        out += bytes([value & 0x7F | 0x80])
+        value >>= 7
+    return out + bytes([value])
+
+
+def field(number, wire, payload):
+    return varint(number << 3 | wire) + (varint(len(payload)) if wire == 2 else b"") + payload
+
+
+def record(payload):
+    length = struct.pack("<Q", len(payload))
+    return (
+        length
+        + struct.pack("<I", foreign._masked_crc32c(length))
+        + payload
+        + struct.pack("<I", foreign._masked_crc32c(payload))
+    )
+
+
+def event(step, tag, value):
+    """`value`: the bytes of the field of Summary.Value that holds the number."""
+    summary = field(1, 2, field(1, 2, tag.encode()) + value)
+    return record(field(1, 1, struct.pack("<d", 50.0 + step)) + field(2, 0, varint(step)) + field(5, 2, summary))
+
+
+class Events(Folder):
+    def test_file_of_another_writer(self):
+        """tests/fixtures/logs/events.out.tfevents.megatron was written by tensorboardX 2.6 with Megatron's tags."""
+        path = LOGS / "events.out.tfevents.megatron"
+        with self.assertRaisesRegex(UserError, "--tokens-per-step"):
+            read_run(path)
+        run = read_run(path, "meg", Options(seq_length=128))  # 8 samples a step
+        np.testing.assert_allclose(run.tokens, 8 * 128 * np.arange(1, 21))
+        np.testing.assert_allclose(run.loss, 3 + 1 / np.arange(1, 21), rtol=1e-6)
+        np.testing.assert_allclose(run.grad_norm, 0.5 * np.arange(1, 21))
+        np.testing.assert_allclose(run.valid_tokens, [10240, 20480])
+        np.testing.assert_allclose(run.valid_loss, [3.6, 3.55], rtol=1e-6)
+        np.testing.assert_allclose(run.step_ms[1:], 2000)
+        self.assertEqual(run.label, "meg")
+        np.testing.assert_allclose(read_run(path, None, Options(tokens_per_step=10)).tokens, np.arange(10, 201, 10))
+
+    def test_check_sum_of_the_standard(self):
+        # RFC 3720: CRC-32C of 32 bytes of zeros is 0x8a9136aa; rotated by 15 and offset as in TFRecord.
+        crc = 0x8A9136AA
+        self.assertEqual(foreign._masked_crc32c(bytes(32)), (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF)
+
+    def test_scalars_of_tensors_and_a_record_in_work(self):
+        number = struct.pack("<f", 2.5)
+        tensors = [
+            field(8, 2, field(1, 0, varint(1)) + field(4, 2, number)),  # tensor_content
+            field(8, 2, field(1, 0, varint(1)) + field(5, 2, number)),  # float_val, packed
+            field(8, 2, field(1, 0, varint(1)) + field(5, 5, number)),  # float_val
+            field(8, 2, field(1, 0, varint(2)) + field(4, 2, struct.pack("<d", 2.5))),
+            field(2, 5, number),  # simple_value
+        ]
+        text = field(8, 2, field(1, 0, varint(7)) + field(8, 2, b"some text"))
+        data = b"".join(event(step, "train/loss", value) for step, value in enumerate(tensors, start=1))
+        data += event(6, "train/loss", text) + event(7, "train/loss", tensors[0])[:-5]
+        self.write("tb/events.out.tfevents.1", data)
+        run = read_run(self.folder / "tb", None, Options(tokens_per_step=4))
+        self.assertEqual((run.tokens.tolist(), run.loss.tolist()), ([4, 8, 12, 16, 20], [2.5] * 5))
+        self.assertEqual(run.label, "tb")
+
+    def test_resumed_and_consumed_tokens(self):
+        def scalars(step, loss):
+            return event(step, "loss", field(2, 5, struct.pack("<f", loss))) + event(
+                step, "consumed_tokens", field(2, 5, struct.pack("<f", 32 * step))
+            )
+
+        self.write("tb/events.out.tfevents.1", scalars(1, 4.0) + scalars(2, 9.0))
+        self.write("tb/events.out.tfevents.2", scalars(2, 3.0) + scalars(3, 2.0))
+        run = read_run(self.folder / "tb")
+        self.assertEqual((run.tokens.tolist(), run.loss.tolist()), ([32, 64, 96], [4.0, 3.0, 2.0]))
+
+    def test_mistakes(self):
+        with self.assertRaisesRegex(UserError, "no record of an event file"):
+            read_run(self.write("a.tfevents", b"not an event file at all, but long enough"))
+        with self.assertRaisesRegex(UserError, r"no loss among its tags \(x\); give --loss-tag"):
+            read_run(
+                self.write("b.tfevents", event(1, "x", field(2, 5, struct.pack("<f", 1)))),
+                None,
+                Options(tokens_per_step=1),
+            )
+
+
+if __name__ == "__main__":
+    unittest.main()

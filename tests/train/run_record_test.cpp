@@ -1,0 +1,92 @@
+// run.json: what it holds, when it goes on, and what happens to damaged ones.
+#include "train/run_record.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "data/data_testing.h"
+
+namespace te {
+namespace {
+
+using nlohmann::json;
+
+class RunRecord : public ::testing::Test {
+ protected:
+  RunRecord() {
+    config_ = config::parse_config(
+        "model: {family: llama, num_layers: 1, hidden_size: 32, ffn_hidden_size: 48, num_attention_heads: "
+        "4,\n"
+        "        vocab_size: 257, seq_length: 16}\n"
+        "training: {micro_batch_size: 2, global_batch_size: 4, train_steps: 6, device: cpu}\n"
+        "data: {synthetic: true}\n",
+        "small.yaml", {"logging.directory=" + (folder_ / "a run")});
+  }
+  void write(const char* resume = "never") {
+    config_.checkpoint.resume = resume;
+    train::write_run_record(config_, context_, 3, plan_, {"1.2.3", "abc-dirty"});
+  }
+  json read() const { return json::parse(testing::read_file(folder_ / "a run/run.json")); }
+
+  testing::TextFolder folder_;
+  config::Config config_;
+  Context context_ = Context::cpu();
+  MemoryPlan plan_;
+};
+
+TEST_F(RunRecord, SaysWhatTheRunWas) {
+  ::setenv("NCCL_OF_A_TEST", "on", 1);
+  ::setenv("SOME_SECRET", "word", 1);
+  write();
+  const json record = read();
+  // Key by key, as in the effective config.
+  EXPECT_EQ(record.at("config").at("model.family"), "llama");
+  EXPECT_EQ(record.at("config").at("training.train_steps"), "6");
+  EXPECT_EQ(record.at("config").at("precision.fp8"), "off");
+  EXPECT_EQ(record.at("config").at("data.synthetic"), "true");
+  EXPECT_EQ(record.at("planned_bytes"), 0);
+  const json start = record.at("starts").at(0);
+  EXPECT_EQ(start.at("version"), "1.2.3");
+  EXPECT_EQ(start.at("commit"), "abc-dirty");
+  EXPECT_EQ(start.at("ranks"), 3);
+  EXPECT_EQ(start.at("environment").at("NCCL_OF_A_TEST"), "on");
+  EXPECT_FALSE(start.at("environment").contains("SOME_SECRET"));
+  EXPECT_NE(start.at("command").at(0).get<std::string>().find("test_train"), std::string::npos);
+  EXPECT_EQ(start.at("device"), context_.info().name);
+  EXPECT_EQ(start.at("time").get<std::string>().size(), std::string("2026-01-02T03:04:05Z").size());
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "a run/run.json.tmp"));
+}
+
+TEST_F(RunRecord, AResumedRunAddsItsStart) {
+  write("auto");
+  write("auto");
+  EXPECT_EQ(read().at("starts").size(), 2u);
+  write(folder_.path().c_str());
+  EXPECT_EQ(read().at("starts").size(), 3u);
+  write("never");
+  EXPECT_EQ(read().at("starts").size(), 1u);
+}
+
+TEST_F(RunRecord, ADamagedOneIsReplaced) {
+  write();
+  testing::write_file(folder_ / "a run/run.json", "{\"starts\": 3");
+  write("auto");
+  EXPECT_EQ(read().at("starts").size(), 1u);
+}
+
+TEST_F(RunRecord, AFolderThatCannotBeMadeIsNamed) {
+  testing::write_file(folder_ / "a file", "");
+  config_.logging.directory = folder_ / "a file/run";
+  try {
+    write();
+    FAIL() << "no error";
+  } catch (const UserError& error) {
+    TE_EXPECT_CONTAINS(error.what(), "logging.directory: ");
+    TE_EXPECT_CONTAINS(error.what(), "a file/run");
+  }
+}
+
+}  // namespace
+}  // namespace te

@@ -1,4 +1,5 @@
-// te-generate: lets a trained model continue text, measures its loss on a dataset, or writes its logits. The work is in apps/generate/.
+// te-generate: lets a trained model continue text, evaluates it on tasks, measures its loss on a dataset, or writes its
+// logits. The work is in apps/generate/.
 #include <CLI/CLI.hpp>
 
 #include "common/command_line.h"
@@ -11,9 +12,10 @@ constexpr const char* kFooter = R"(Examples:
   te-generate --checkpoint runs/small/checkpoints --prompt "In the beginning" --max-tokens 200
   te-generate --checkpoint llama/ --prompt-file story.txt --temperature 0.8 --top-p 0.95 --seed 7 --stop "THE END"
   mpirun -n 2 te-generate --tensor 2 --fp8 hybrid --checkpoint llama/ --prompt "Once upon a time"
+  te-generate evaluate --checkpoint llama/ --tasks hellaswag,arc_easy --data eval/ --output results.json
   te-generate perplexity --checkpoint runs/small/checkpoints --data data/bible_valid
 
-Text goes to standard output as it comes into being. docs/generate.md shows more.
+Text goes to standard output as it comes into being. docs/generate.md and docs/evaluate.md show more.
 
 Exit codes: 0 done, 1 internal error, 2 wrong input, 130 interrupted.)";
 
@@ -23,9 +25,11 @@ int body(te::parallel::World& world, int argc, char** argv) {
   app.require_subcommand(0, 1);
   te::generate::GenerateCommand generate(app);
   te::generate::PerplexityCommand perplexity(app);
+  te::generate::EvaluateCommand evaluate(app);
   te::generate::LogitsCommand logits(app);
   if (!te::apps::parse_command_line(app, argc, argv, !world.leader())) return 0;
   te::init_log(-1, world.leader() ? spdlog::level::warn : spdlog::level::err);
+  if (evaluate.chosen()) return evaluate.run(world);
   if (logits.chosen()) return logits.run(world);
   return perplexity.chosen() ? perplexity.run(world) : generate.run(world);
 }

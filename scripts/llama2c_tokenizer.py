@@ -71,7 +71,7 @@ def main():
     folder = pathlib.Path(sys.argv[2])
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer, ensure_ascii=False, indent=1), encoding="utf-8")
-    config = {"bos_token": "<s>", "eos_token": "</s>"}
+    config = {"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": True}  # llama2.c always begins with it
     (folder / "tokenizer_config.json").write_text(json.dumps(config) + "\n", encoding="utf-8")
     print(f"{folder}: {len(tokens)} tokens, {len(tokenizer['model']['merges'])} merges")
 

@@ -1,8 +1,32 @@
 #include "generate/command.h"
 
+#include <charconv>
+#include <cstdlib>
+
 #include "core/error.h"
+#include "generate/begin_token.h"
 
 namespace te::generate {
+
+CLI::Validator whole_number(int64_t least) {
+  return {[least](std::string& text) {
+            int64_t value = 0;
+            const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+            const bool good = error == std::errc() && end == text.data() + text.size() && value >= least;
+            return good ? "" : fmt::format("{} must be a whole number of at least {}", text, least);
+          },
+          "N"};
+}
+
+CLI::Validator number_between(double least, double most) {
+  return {[least, most](std::string& text) {
+            char* end = nullptr;
+            const double value = std::strtod(text.c_str(), &end);
+            const bool good = !text.empty() && *end == '\0' && value >= least && value <= most;  // not of NaN
+            return good ? "" : fmt::format("{} must be a number from {} to {}", text, least, most);
+          },
+          "X"};
+}
 
 void ModelOptions::add_to(CLI::App* command) {
   command
@@ -21,12 +45,45 @@ void ModelOptions::add_to(CLI::App* command) {
       ->check(CLI::IsMember({"off", "hybrid", "e4m3"}))
       ->capture_default_str();
   command->add_option("--tensor", run.tensor, "Ranks that share the model, started by mpirun -n")
-      ->check(CLI::PositiveNumber)
+      ->check(whole_number(1))
       ->capture_default_str();
 }
 
 void ModelOptions::check(const char* command) const {
   if (checkpoint.empty()) user_error("--checkpoint PATH is required; see {} --help", command);
+}
+
+void TokenizerOptions::add_to(CLI::App* command) {
+  command
+      ->add_option("--tokenizer", spec,
+                   "bytes, or a tokenizer's file or folder; the one that the checkpoint names when absent")
+      ->type_name("SPEC");
+  auto* with = command->add_flag("--begin", begin, "Put a begin-of-document token in front of every text");
+  auto* without = command->add_flag("--no-begin", no_begin,
+                                    "Put none; by default the tokenizer's files decide, as for transformers");
+  with->excludes(without);
+}
+
+std::unique_ptr<text::Tokenizer> TokenizerOptions::open(const ModelSource& source) const {
+  const std::string chosen = spec.empty() ? source.tokenizer() : spec;
+  if (chosen.empty())
+    user_error("--tokenizer: {} names no tokenizer; give the one the model was trained with", source.title());
+  auto tokenizer = text::make_tokenizer(chosen);
+  // Models may have some rows more than their tokenizer has tokens, for the hardware's sake.
+  const int64_t tokens = tokenizer->vocab_size(), model = source.model().vocab_size;
+  if (tokens > model || tokens < model - model / 10)
+    user_error(
+        "tokenizer {} has {} tokens, the model of {} has {}: they do not belong together; --tokenizer must "
+        "name the "
+        "one the model was trained with",
+        tokenizer->name(), tokens, source.title(), model);
+  if (begin && !tokenizer->begin_of_document())
+    user_error("--begin: tokenizer {} has no begin-of-document token", tokenizer->name());
+  return tokenizer;
+}
+
+bool TokenizerOptions::begins(const text::Tokenizer& tokenizer) const {
+  return begin || (!no_begin && adds_begin_of_document(tokenizer));
 }
 
 }  // namespace te::generate

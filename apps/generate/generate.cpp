@@ -8,15 +8,19 @@
 #include <fstream>
 #include <iostream>
 #include <iterator>
+#include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "generate/command.h"
 #include "generate/generator.h"
 #include "generate/loaded_model.h"
 #include "generate/text_stream.h"
+#include "text/readers/json_records.h"
 
 namespace te::generate {
 namespace {
+
+using nlohmann::json;
 
 volatile std::sig_atomic_t stop_requested = 0;
 
@@ -72,15 +76,38 @@ class Printer {
   size_t current_ = 0;
 };
 
-void check_vocabulary(const text::Tokenizer& tokenizer, const ModelSource& source) {
-  // Models may have some rows more than their tokenizer has tokens, for the hardware's sake.
-  const int64_t tokens = tokenizer.vocab_size(), model = source.model().vocab_size;
-  if (tokens > model || tokens < model - model / 10)
-    user_error(
-        "tokenizer {} has {} tokens, the model of {} has {}: they do not belong together; --tokenizer must "
-        "name "
-        "the one the model was trained with",
-        tokenizer.name(), tokens, source.title(), model);
+/// Results as lines of JSON, each as soon as it and those before it are complete: the object of its prompt with the text
+/// and how it came about.
+class ResultFile {
+ public:
+  ResultFile(const std::string& path, const std::vector<json>& requests)
+      : path_(path), requests_(requests), lines_(requests.size()), out_(path, std::ios::binary) {
+    if (!out_) user_error("--output {}: cannot be written", path);
+  }
+  void add(size_t index, const Continued& result) {
+    json record = requests_[index];
+    record["text"] = result.text;
+    record["ending"] = to_string(result.ending);
+    record["prompt_tokens"] = result.prompt.size();
+    record["generated_tokens"] = result.tokens.size();
+    lines_[index] = record.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
+    for (; next_ < lines_.size() && !lines_[next_].empty(); ++next_) {
+      out_ << lines_[next_] << std::flush;
+      lines_[next_].clear();
+      if (!out_) user_error("--output {}: cannot be written", path_);
+    }
+  }
+
+ private:
+  std::string path_;
+  const std::vector<json>& requests_;
+  std::vector<std::string> lines_;
+  std::ofstream out_;
+  size_t next_ = 0;
+};
+
+std::string binary(const std::vector<uint8_t>& bytes) {
+  return {bytes.begin(), bytes.end()};
 }
 
 // A token of a small model is so little work that threads cost more than they bring.
@@ -97,12 +124,12 @@ struct GenerateCommand::Arguments {
   GenerateOptions options;
   CLI::Option *temperature = nullptr, *top_k = nullptr, *top_p = nullptr, *any_prompt = nullptr;
   std::vector<std::string> prompts, prompt_files;
-  std::string tokenizer;
+  std::string prompt_lines, output;
+  TokenizerOptions tokenizer;
   int64_t batch = 8;
-  bool echo = false, ignore_end = false, no_begin = false, quiet = false;
+  bool echo = false, ignore_end = false, quiet = false;
 
-  std::vector<std::string> read_prompts(parallel::World& world) const;
-  int64_t count_prompts() const { return static_cast<int64_t>(prompts.size() + prompt_files.size()); }
+  std::vector<json> read_prompts(parallel::World& world) const;
   void resolve();
 };
 
@@ -112,15 +139,15 @@ void add_sampling_options(CLI::App& app, SamplingOptions& sampling, CLI::Option*
       app.add_option("--temperature", sampling.temperature,
                      "Logits are divided by it; 0: always the most probable token (the default, but 1 with "
                      "--top-k or --top-p)")
-          ->check(CLI::Range(0.0, 1000.0));
+          ->check(number_between(0.0, 1000.0));
   top_k = app.add_option("--top-k", sampling.top_k, "Draw among the K most probable tokens")
-              ->check(CLI::PositiveNumber)
+              ->check(whole_number(1))
               ->type_name("K");
   top_p = app.add_option("--top-p", sampling.top_p,
                          "Draw among the fewest most probable tokens whose probabilities reach P")
-              ->check(CLI::Range(0.0, 1.0))
+              ->check(number_between(0.0, 1.0))
               ->type_name("P");
-  app.add_option("--seed", sampling.seed, "Of the draws")->capture_default_str();
+  app.add_option("--seed", sampling.seed, "Of the draws")->check(whole_number(0))->capture_default_str();
 }
 
 GenerateCommand::GenerateCommand(CLI::App& app) : arguments_(std::make_unique<Arguments>()) {
@@ -135,22 +162,25 @@ GenerateCommand::GenerateCommand(CLI::App& app) : arguments_(std::make_unique<Ar
               "A prompt per file, - for standard input (as without any prompt); a newline at its end is not "
               "part of it"))
       ->type_name("FILE");
-  app.add_option("--tokenizer", a.tokenizer,
-                 "bytes, or a tokenizer's file or folder; the one that the checkpoint names when absent")
-      ->type_name("SPEC");
+  app.add_option("--prompts", a.prompt_lines,
+                 "Many prompts: a JSON object a line, the prompt as its `prompt`")
+      ->type_name("FILE");
+  app.add_option("--output", a.output,
+                 "Write results there instead: a JSON object a line, in the order of the prompts")
+      ->type_name("FILE");
+  a.tokenizer.add_to(&app);
   app.add_option("--max-tokens", a.options.max_tokens, "Most tokens to generate for a prompt")
-      ->check(CLI::PositiveNumber)
+      ->check(whole_number(1))
       ->capture_default_str();
   several(app.add_option("--stop", a.options.stops,
                          "Text that ends the output and is not printed; may be repeated"))
       ->type_name("TEXT");
   add_sampling_options(app, a.options.sampling, a.temperature, a.top_k, a.top_p);
   app.add_option("--batch", a.batch, "Prompts that are continued at a time")
-      ->check(CLI::PositiveNumber)
+      ->check(whole_number(1))
       ->capture_default_str();
   app.add_flag("--echo", a.echo, "Print the prompt, too");
   app.add_flag("--ignore-end", a.ignore_end, "Go on after the end-of-document token");
-  app.add_flag("--no-begin", a.no_begin, "Put no begin-of-document token in front of prompts");
   app.add_flag("--quiet", a.quiet, "No line about speed on standard error");
 }
 
@@ -166,22 +196,27 @@ void GenerateCommand::Arguments::resolve() {
   if (narrows && options.sampling.temperature == 0.0)
     user_error("--temperature 0 always takes the most probable token: leave --top-k and --top-p out");
   options.stop_at_end = !ignore_end;
-  options.begin_of_document = !no_begin;
 }
 
-// Standard input reaches rank 0 alone.
-std::vector<std::string> GenerateCommand::Arguments::read_prompts(parallel::World& world) const {
-  std::vector<std::string> files = prompt_files;
-  if (prompts.empty() && files.empty()) files.push_back("-");
-  std::vector<std::string> texts = prompts;
-  for (const std::string& file : files) {
-    std::string text;
-    world.together([&] {
-      if (world.leader()) text = read_prompt(file);
+// Objects with a `prompt` each. Files and standard input are read by rank 0 alone.
+std::vector<json> GenerateCommand::Arguments::read_prompts(parallel::World& world) const {
+  json all = json::array();
+  world.together([&] {
+    if (!world.leader()) return;
+    for (const std::string& text : prompts) all.push_back({{"prompt", text}});
+    std::vector<std::string> files = prompt_files;
+    if (prompts.empty() && files.empty() && prompt_lines.empty()) files.push_back("-");
+    for (const std::string& file : files) all.push_back({{"prompt", read_prompt(file)}});
+    if (prompt_lines.empty()) return;
+    text::read_json_records(prompt_lines, text::JsonLayout::kLines, [&](const text::JsonRecord& record) {
+      text::string_field(record, "prompt", "--prompts");
+      all.push_back(record.object);
     });
-    texts.push_back(world.broadcast_string(text));
-  }
-  return texts;
+    if (all.empty()) user_error("--prompts {}: has no prompt", prompt_lines);
+  });
+  // Any bytes may be in a prompt, which text of JSON cannot hold.
+  const std::string packed = world.leader() ? binary(json::to_cbor(all)) : std::string();
+  return json::from_cbor(world.broadcast_string(packed)).get<std::vector<json>>();
 }
 
 int GenerateCommand::run(parallel::World& world) {
@@ -192,15 +227,14 @@ int GenerateCommand::run(parallel::World& world) {
   std::unique_ptr<text::Tokenizer> tokenizer;
   world.together([&] {
     source = open_model(a.model.checkpoint);
-    const std::string spec = a.tokenizer.empty() ? source->tokenizer() : a.tokenizer;
-    if (spec.empty())
-      user_error("--tokenizer: {} names no tokenizer; give the one the model was trained with",
-                 source->title());
-    tokenizer = text::make_tokenizer(spec);
-    check_vocabulary(*tokenizer, *source);
+    tokenizer = a.tokenizer.open(*source);
+    a.options.begin_of_document = a.tokenizer.begins(*tokenizer);
   });
-  const std::vector<std::string> texts = a.read_prompts(world);
+  const std::vector<json> requests = a.read_prompts(world);
+  std::vector<std::string> texts;
+  for (const json& request : requests) texts.push_back(request["prompt"].get<std::string>());
   std::vector<std::vector<int32_t>> prompts;
+  std::unique_ptr<ResultFile> results;
   size_t longest = 0;
   const int64_t context_length = longest_sequence(source->model());
   world.together([&] {
@@ -209,9 +243,11 @@ int GenerateCommand::run(parallel::World& world) {
           Generator::encode(*tokenizer, text, a.options, source->model().vocab_size, context_length));
       longest = std::max(longest, prompts.back().size());
     }
+    if (world.leader() && !a.output.empty()) results = std::make_unique<ResultFile>(a.output, requests);
   });
   // 2. The model, with room for these prompts alone.
-  const int64_t length = std::min(context_length, static_cast<int64_t>(longest) + a.options.max_tokens);
+  const auto prompt_length = static_cast<int64_t>(longest);
+  const int64_t length = prompt_length + std::min(context_length - prompt_length, a.options.max_tokens);
   LoadedModel model(world, *source, a.model.run, length,
                     std::min(a.batch, static_cast<int64_t>(prompts.size())));
   choose_threads(model.context, model.decoder.parameters());
@@ -221,13 +257,16 @@ int GenerateCommand::run(parallel::World& world) {
   Generator generator(model.decoder, *tokenizer, a.options);
   Generator::OnText print;
   std::unique_ptr<Printer> printer;
-  if (world.leader()) {
+  Generator::OnDone done;
+  if (results) {
+    done = [&](size_t index, const Continued& result) { results->add(index, result); };
+  } else if (world.leader()) {
     printer = std::make_unique<Printer>(std::move(echo));
     print = [&](size_t index, const std::string& text, bool last) { printer->add(index, text, last); };
   }
   // Tensor ranks cannot stop at different tokens: there Ctrl-C ends the job at once.
   if (world.size() == 1) std::signal(SIGINT, request_stop);
-  generator.run(model.context, prompts, print, &stop_requested);
+  generator.run(model.context, prompts, print, &stop_requested, done);
   const Timing& timing = generator.timing();
   if (world.leader() && !a.quiet)
     fmt::print(stderr, "{} prompt tokens in {:.3f} s, {} tokens in {:.3f} s ({:.1f} tokens/s)\n",

@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "core/error.h"
+#include "data/loss_mask.h"
 #include "generate/command.h"
 
 namespace te::generate {
@@ -14,6 +15,7 @@ struct PerplexityCommand::Arguments {
   CLI::App* command = nullptr;
   ModelOptions model;
   std::string data;
+  bool all_tokens = false;
   int64_t max_samples = 0, seq_length = 0, batch = 1;
 };
 
@@ -22,14 +24,16 @@ PerplexityCommand::PerplexityCommand(CLI::App& app) : arguments_(std::make_uniqu
   a.command = app.add_subcommand("perplexity", "Print a model's loss and perplexity on a dataset of te-data");
   a.model.add_to(a.command);
   a.command->add_option("--data", a.data, "Dataset, without .bin or .idx")->type_name("PREFIX");
+  a.command->add_flag("--all-tokens", a.all_tokens,
+                      "Also of an instruction dataset (PREFIX_mask), whose responses alone count otherwise");
   a.command->add_option("--max-samples", a.max_samples, "Read at most so many samples; 0: all")
-      ->check(CLI::NonNegativeNumber)
+      ->check(whole_number(0))
       ->capture_default_str();
   a.command->add_option("--seq-length", a.seq_length, "Tokens of a sample; 0: as the model was trained")
-      ->check(CLI::NonNegativeNumber)
+      ->check(whole_number(0))
       ->capture_default_str();
   a.command->add_option("--batch", a.batch, "Samples of one pass")
-      ->check(CLI::PositiveNumber)
+      ->check(whole_number(1))
       ->capture_default_str();
   a.command->footer(
       "Samples follow one another through the dataset, each token is predicted once.\n\n"
@@ -51,17 +55,19 @@ int PerplexityCommand::run(parallel::World& world) {
   const Context context = open_device(world, a.model.run.device);
   config::Config config;
   std::unique_ptr<data::BatchSource> data;
+  const bool responses = !a.all_tokens && data::has_loss_mask(a.data);
   world.together([&] {
     const int64_t longest = longest_sequence(source->model());
     const int64_t seq = a.seq_length > 0 ? a.seq_length : source->model().seq_length;
     if (seq > longest) user_error("--seq-length {}: the model's context is {}", seq, longest);
     config = run_config(*source, a.model.run, context.is_cuda(), seq, a.batch);
     config::validate_for_device(config, context.is_cuda());
-    data = data::make_indexed_source({{1.0, a.data}}, {.seq_length = seq,
-                                                       .vocab_size = config.model.vocab_size,
-                                                       .shuffle = false,
-                                                       .max_samples = a.max_samples,
-                                                       .key = "--data"});
+    const auto make = responses ? data::make_instruction_source : data::make_indexed_source;
+    data = make({{1.0, a.data}}, {.seq_length = seq,
+                                  .vocab_size = config.model.vocab_size,
+                                  .shuffle = false,
+                                  .max_samples = a.max_samples,
+                                  .key = "--data"});
   });
   const parallel::Groups groups = connect(world, context, a.model.run);
   const bool shows = world.leader() && ::isatty(STDERR_FILENO) == 1;
@@ -70,8 +76,8 @@ int PerplexityCommand::run(parallel::World& world) {
   });
   if (shows) fmt::print(stderr, "\r\033[K");
   if (!world.leader()) return 0;
-  fmt::print("{}\n{}: {} samples of {} tokens\n", source->title(), a.data, result.samples,
-             config.model.seq_length);
+  fmt::print("{}\n{}: {} samples of {} tokens{}\n", source->title(), a.data, result.samples,
+             config.model.seq_length, responses ? ", the loss on responses alone (PREFIX_mask)" : "");
   fmt::print("tokens      {}\nloss        {:.6f}\nperplexity  {:.4f}\ntokens/s    {:.0f}\n", result.tokens,
              result.loss, result.perplexity(), static_cast<double>(result.tokens) / result.seconds);
   return 0;

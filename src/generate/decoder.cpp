@@ -38,11 +38,13 @@ Decoder::Decoder(const config::Config& config, const parallel::Groups& groups, c
       sizes_(sizes),
       tensor_(groups.tensor(), false, 1),
       dims_(model::Dimensions::of(config_, tensor_)),
-      recipe_(fp8::make_recipe(config_.precision, static_cast<int>(config_.model.num_layers))),
-      lengths_(static_cast<size_t>(sizes.batch), 0) {
+      recipe_(fp8::make_recipe(config_.precision, static_cast<int>(config_.model.num_layers))) {
   TE_CHECK(sizes.batch > 0 && sizes.max_rows > 0 && sizes.max_rows % kFp8Rows == 0,
            "decoder: {} sequences and passes of {} rows; rows must be a multiple of 16", sizes.batch,
            sizes.max_rows);
+  TE_CHECK(sizes.score_rows >= 0 && sizes.score_rows <= sizes.max_rows,
+           "decoder: {} scored rows, passes of {}", sizes.score_rows, sizes.max_rows);
+  if (sizes_.cache_tokens == 0) sizes_.cache_tokens = sizes_.batch * config_.model.seq_length;
   recipe_->share(groups.tensor(), groups.stage());
   embedding_ = std::make_unique<model::VocabParallelEmbedding>(config_, parameters_, tensor_);
   parameters_.end_layer();
@@ -63,11 +65,14 @@ void Decoder::plan(MemoryPlan& plan, const Context& context) {
   model::Scratch unused;  // of sequence parallelism
   for (model::TransformerLayer& layer : layers_) layer.plan_weights(plan, unused);
   const config::ModelConfig& model = config_.model;
-  caches_.resize(layers_.size());
-  const Shape cache{sizes_.batch, max_length(), model.num_query_groups / tensor_.size(), model.kv_channels};
-  for (size_t i = 0; i < caches_.size(); ++i) {
-    plan.add(caches_[i].k, fmt::format("layers.{}.cache.k", i), MemoryKind::activations, dims_.dtype, cache);
-    plan.add(caches_[i].v, fmt::format("layers.{}.cache.v", i), MemoryKind::activations, dims_.dtype, cache);
+  cache_storage_.resize(layers_.size());
+  const Shape cache{sizes_.cache_tokens, model.num_query_groups / tensor_.size(), model.kv_channels};
+  for (size_t i = 0; i < cache_storage_.size(); ++i) {
+    const auto add_cache = [&](Tensor& slot, const char* name) {
+      plan.add(slot, fmt::format("layers.{}.cache.{}", i, name), MemoryKind::activations, dims_.dtype, cache);
+    };
+    add_cache(cache_storage_[i].k, "k");
+    add_cache(cache_storage_[i].v, "v");
   }
   const int64_t rows = sizes_.max_rows;
   const auto add = [&](Tensor& slot, const char* name, DType dtype, Shape shape) {
@@ -88,22 +93,47 @@ void Decoder::plan(MemoryPlan& plan, const Context& context) {
   }
   final_layernorm_->plan_statistics(plan, statistics_, rows, "statistics");
   add(last_hidden_, "last_hidden", dims_.dtype, {sizes_.batch, dims_.hidden});
-  add(logits_, "logits", DType::f32, {sizes_.batch, dims_.vocab});
+  add(logits_, "logits", DType::f32, {std::max(sizes_.batch, sizes_.score_rows), dims_.vocab});
   if (tensor_.size() > 1)
     add(all_logits_, "all_logits", DType::f32, {tensor_.size(), sizes_.batch * dims_.vocab});
   host_ids_ = HostBuffer(context, static_cast<size_t>(3 * rows) * sizeof(int32_t));
   host_logits_ =
       HostBuffer(context, static_cast<size_t>(tensor_.size() * sizes_.batch * dims_.vocab) * sizeof(float));
+  if (sizes_.score_rows > 0) plan_scores(plan, context);
 }
 
 void Decoder::bind(const Context& context) {
   parameters_.bind(context);
   rope_.fill(context, config_.model);
   recipe_->reset(context);
+  arrange(sizes_.batch, config_.model.seq_length);
 }
 
 void Decoder::quantize_weights(const Context& context) {
   for (model::TransformerLayer& layer : layers_) layer.quantize_weights(context);
+}
+
+// --- sequences ---------------------------------------------------------------------------------------------
+
+void Decoder::truncate(int64_t sequence, int64_t length) {
+  int64_t& now = lengths_.at(static_cast<size_t>(sequence));
+  TE_CHECK(length >= 0 && length <= std::max<int64_t>(now, 0), "decoder: sequence {} of {} tokens cut to {}",
+           sequence, now, length);
+  now = length;
+}
+
+void Decoder::arrange(int64_t batch, int64_t length) {
+  TE_CHECK(
+      batch > 0 && length > 0 && length <= config_.model.seq_length && batch * length <= sizes_.cache_tokens,
+      "decoder: {} sequences of {} tokens in a cache of {}", batch, length, sizes_.cache_tokens);
+  lengths_.assign(static_cast<size_t>(batch), 0);
+  cache_length_ = length;
+  caches_.resize(cache_storage_.size());
+  const auto cut = [&](const Tensor& all) {
+    return Tensor{all.data, all.dtype, {batch, length, all.dim(1), all.dim(2)}};
+  };
+  for (size_t i = 0; i < caches_.size(); ++i)
+    caches_[i] = {cut(cache_storage_[i].k), cut(cache_storage_[i].v)};
 }
 
 // --- tokens to passes --------------------------------------------------------------------------------------
@@ -117,36 +147,46 @@ std::span<const float> Decoder::append_all(const Context& context,
   return run(context, continuations, true);
 }
 
+// Rows without a result; UserError where the sequence becomes too long.
+void Decoder::append_rows(const Continuation& next, std::vector<Row>& rows) {
+  const int64_t before = length(next.sequence), after = before + static_cast<int64_t>(next.tokens.size());
+  TE_CHECK(!next.tokens.empty(), "decoder: sequence {} goes on with no token", next.sequence);
+  if (after > max_length())
+    user_error("the model's context of {} tokens is too short for {} tokens", max_length(), after);
+  for (int64_t i = before; i < after; ++i) {
+    const int32_t token = next.tokens[static_cast<size_t>(i - before)];
+    TE_CHECK(token >= 0 && token < vocab_size(), "decoder: token {} is not in the vocabulary of {}", token,
+             vocab_size());
+    rows.push_back({token, static_cast<int32_t>(next.sequence), static_cast<int32_t>(i), -1});
+  }
+  lengths_[static_cast<size_t>(next.sequence)] = after;
+}
+
 std::span<const float> Decoder::run(const Context& context, std::span<const Continuation> continuations,
                                     bool all) {
   std::vector<Row> rows;
   int64_t results = 0;
   for (const Continuation& next : continuations) {
-    const int64_t before = length(next.sequence), after = before + static_cast<int64_t>(next.tokens.size());
-    TE_CHECK(!next.tokens.empty(), "decoder: sequence {} goes on with no token", next.sequence);
-    if (after > max_length())
-      user_error("the model's context of {} tokens is too short for {} tokens", max_length(), after);
-    for (int64_t i = before; i < after; ++i) {
-      const int32_t token = next.tokens[static_cast<size_t>(i - before)];
-      TE_CHECK(token >= 0 && token < vocab_size(), "decoder: token {} is not in the vocabulary of {}", token,
-               vocab_size());
-      rows.push_back({token, static_cast<int32_t>(next.sequence), static_cast<int32_t>(i),
-                      all || i + 1 == after ? results++ : -1});
-    }
-    lengths_[static_cast<size_t>(next.sequence)] = after;
+    const size_t first = rows.size();
+    append_rows(next, rows);
+    for (size_t r = all ? first : rows.size() - 1; r < rows.size(); ++r) rows[r].logits = results++;
   }
   result_.resize(static_cast<size_t>(results * vocab_size()));
   const std::span<const Row> every(rows);
   const auto most = static_cast<size_t>(sizes_.max_rows);
-  for (size_t first = 0; first < rows.size(); first += most)
-    pass(context, every.subspan(first, std::min(most, rows.size() - first)));
+  for (size_t first = 0; first < rows.size(); first += most) {
+    const auto part = every.subspan(first, std::min(most, rows.size() - first));
+    const parallel::Watchdog::Guard guard(context, "generation");
+    read_logits(context, pass(context, part, padded_rows(context, static_cast<int64_t>(part.size()))), part);
+    context.synchronize();  // the ids' host buffer is used again
+  }
   return result_;
 }
 
 // A GPU makes each product with the algorithm of its shape, found at the first use: few shapes are better than the
 // prompt's every length.
-int64_t Decoder::padded_rows(const Context& context, int64_t rows) const {
-  if (context.is_cuda() && rows > sizes_.batch) {
+int64_t Decoder::padded_rows(const Context& context, int64_t rows, bool always) const {
+  if (context.is_cuda() && (always || rows > sizes_.batch)) {
     int64_t padded = kFp8Rows;
     while (padded < rows) padded *= 2;
     return std::min(padded, sizes_.max_rows);
@@ -154,19 +194,17 @@ int64_t Decoder::padded_rows(const Context& context, int64_t rows) const {
   return recipe_->quantizes() ? round_up(rows, kFp8Rows) : rows;
 }
 
-void Decoder::pass(const Context& context, std::span<const Row> rows) {
-  // 1. The rows' ids go to the device; the last row fills the pass up.
-  const int64_t count = static_cast<int64_t>(rows.size()), padded = padded_rows(context, count);
+// Returns the final norm's output; the last row fills the pass up to `padded` rows. The caller synchronizes before the
+// next pass.
+Tensor Decoder::pass(const Context& context, std::span<const Row> rows, int64_t padded) {
+  const auto count = static_cast<int64_t>(rows.size());
   auto* ids = host_ids_.as<int32_t>();
   for (int64_t r = 0; r < padded; ++r) {
     const Row& row = rows[static_cast<size_t>(std::min(r, count - 1))];
     ids[r] = row.token, ids[padded + r] = row.sequence, ids[2 * padded + r] = row.position;
   }
-  const parallel::Watchdog::Guard guard(context, "generation");
   context.copy_to_device({ids_.data, DType::i32, {3, padded}}, ids);
-  // 2. All layers, then the logits that are asked for.
-  read_logits(context, forward(context, padded, count), rows);
-  context.synchronize();  // the ids' host buffer is used again
+  return forward(context, padded, count);
 }
 
 // --- the layers --------------------------------------------------------------------------------------------

@@ -6,8 +6,12 @@
 //
 // FP8 (tensorwise scales) needs rows in multiples of 16: a pass is filled up with repetitions of its last row, which
 // change no scale. Scales come from all rows of a pass, so FP8 results depend on what else is in it.
+//
+// Evaluation asks for the probabilities of given tokens instead of logits: score() keeps the logits on the device, and
+// truncate() lets several continuations of one text follow one another on the keys and values of that text.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <memory>
 #include <span>
@@ -25,12 +29,27 @@ namespace te::generate {
 struct DecoderSizes {
   int64_t batch = 1;       ///< sequences in the cache
   int64_t max_rows = 512;  ///< tokens of one pass, a multiple of 16
+  /// Tokens that the cache holds, for arrange(); 0: batch sequences of the longest length.
+  int64_t cache_tokens = 0;
+  int64_t score_rows = 0;  ///< for score(): rows whose logits are made at a time, a power of 2 up to max_rows
 };
 
 /// Tokens that one sequence goes on with.
 struct Continuation {
   int64_t sequence = 0;
   std::span<const int32_t> tokens;
+};
+
+/// The same, and what its last targets.size() tokens are followed by (at most tokens.size() of them, maybe none).
+struct ScoredContinuation {
+  int64_t sequence = 0;
+  std::span<const int32_t> tokens, targets;
+};
+
+/// How the model judges a target.
+struct TokenScore {
+  double log_probability = 0.0;  ///< natural logarithm
+  bool most_probable = false;    ///< no token's logit is larger
 };
 
 class Decoder {
@@ -53,10 +72,19 @@ class Decoder {
   /// The same with the logits after every token: [all tokens, vocab], in the order of the continuations.
   std::span<const float> append_all(const Context& context, std::span<const Continuation> continuations);
 
+  /// Appends tokens likewise, and says how probable the targets were: the scores of all targets, in the order of the
+  /// continuations. UserError when a logit is not finite, or a sequence would be too long.
+  std::vector<TokenScore> score(const Context& context, std::span<const ScoredContinuation> continuations);
+
   /// Forgets a sequence.
-  void reset(int64_t sequence) { lengths_.at(static_cast<size_t>(sequence)) = 0; }
+  void reset(int64_t sequence) { truncate(sequence, 0); }
+  /// Forgets all of a sequence but its first `length` tokens.
+  void truncate(int64_t sequence, int64_t length);
+  /// Forgets everything and cuts the cache anew: `batch` sequences of up to `length` tokens, not more than cache_tokens
+  /// together.
+  void arrange(int64_t batch, int64_t length);
   int64_t length(int64_t sequence) const { return lengths_.at(static_cast<size_t>(sequence)); }
-  int64_t max_length() const { return config_.model.seq_length; }
+  int64_t max_length() const { return cache_length_; }
   int64_t batch() const { return sizes_.batch; }
   int64_t vocab_size() const { return config_.model.vocab_size; }
 
@@ -66,14 +94,21 @@ class Decoder {
     int32_t token, sequence, position;
     int64_t logits;  ///< row of the result that it gives, or -1
   };
+  void append_rows(const Continuation& next, std::vector<Row>& rows);
   std::span<const float> run(const Context& context, std::span<const Continuation> continuations, bool all);
-  void pass(const Context& context, std::span<const Row> rows);
-  int64_t padded_rows(const Context& context, int64_t rows) const;
+  Tensor pass(const Context& context, std::span<const Row> rows, int64_t padded);
+  int64_t padded_rows(const Context& context, int64_t rows, bool always = false) const;
   model::LayerActivations activations(int64_t rows) const;
   fp8::Operand operand(const Tensor& hp, int64_t rows) const;
   Tensor forward(const Context& context, int64_t rows, int64_t appended);
   void read_logits(const Context& context, const Tensor& states, std::span<const Row> rows);
   void gather_logits(const Context& context, const Tensor& h, std::span<const Row> rows);
+  void plan_scores(MemoryPlan& plan, const Context& context);
+  int64_t scored_chunk(int64_t begin, int64_t padded) const {
+    return std::min(sizes_.score_rows, padded - begin);
+  }
+  void score_pass(const Context& context, const Tensor& states, std::span<const int32_t> targets);
+  void read_scores(int64_t padded, std::span<const int32_t> targets, std::vector<TokenScore>& scores) const;
 
   config::Config config_;
   DecoderSizes sizes_;
@@ -87,17 +122,23 @@ class Decoder {
   std::unique_ptr<model::Norm> final_layernorm_;
   std::unique_ptr<model::OutputLayer> output_layer_;
 
-  std::vector<kernels::KeyValueCache> caches_;  ///< by layer
-  std::vector<int64_t> lengths_;                ///< by sequence
+  std::vector<kernels::KeyValueCache> cache_storage_;  ///< by layer, [tokens, groups, head_dim]
+  std::vector<kernels::KeyValueCache> caches_;         ///< by layer, views as arrange() cut them
+  std::vector<int64_t> lengths_;                       ///< by sequence
+  int64_t cache_length_ = 0;                           ///< longest sequence
 
   // Of one pass, shared by all layers, with max_rows rows.
   Tensor ids_;  ///< int32 [3, max_rows]: tokens, sequences, positions
   Tensor x_in_, x_mid_, delta_, hidden_, qkv_, attention_, fc1_, ffn_;
   Tensor fp8_rows_, fp8_scale_inv_;
   model::Norm::Statistics statistics_;
-  // Of up to `batch` rows.
+  // Of up to `batch` rows; logits_ also has the score_rows.
   Tensor last_hidden_, logits_, all_logits_;  ///< the last two: this rank's slice, and [ranks, rows, slice]
   HostBuffer host_ids_, host_logits_;
+  // Of score(): what softmax and target say of each row of a pass (kernels/cross_entropy), chunk by chunk of score_rows,
+  // [ranks, 3, rows of the chunk] each.
+  Tensor targets_, statistics_of_rows_;
+  HostBuffer host_targets_, host_statistics_;
   std::vector<float> result_;
 };
 

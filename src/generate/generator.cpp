@@ -46,8 +46,8 @@ std::vector<int32_t> Generator::encode(const text::Tokenizer& tokenizer, const s
   if (options.begin_of_document && tokenizer.begin_of_document())
     tokens.push_back(*tokenizer.begin_of_document());
   tokenizer.encode(prompt, tokens);
-  // A model without such a token has seen documents begin behind the end of others.
-  if (tokens.empty()) tokens.push_back(tokenizer.end_of_document());
+  // A model without a token for the beginning has seen documents begin behind the end of others.
+  if (tokens.empty()) tokens.push_back(tokenizer.begin_of_document().value_or(tokenizer.end_of_document()));
   for (const int32_t token : tokens) {
     if (token >= vocab_size)
       user_error(
@@ -103,65 +103,66 @@ void Generator::interrupt(Sequence& sequence, const OnText& on_text) {
   if (on_text) on_text(sequence.index, text, true);
 }
 
-void Generator::run_batch(const Context& context, std::vector<Sequence>& batch, const OnText& on_text,
-                          const volatile std::sig_atomic_t* stop) {
-  // 1. All prompts at once.
-  double start = now_seconds();
+// The next pass: the prompts of sequences that begin, the last token of the others.
+std::span<const float> Generator::append(const Context& context,
+                                         const std::vector<std::unique_ptr<Sequence>>& running) {
+  const double start = now_seconds();
   std::vector<Continuation> next;
-  for (const Sequence& sequence : batch) {
-    decoder_.reset(sequence.slot);
-    next.push_back({sequence.slot, sequence.result->prompt});
-    timing_.prompt_tokens += static_cast<int64_t>(sequence.result->prompt.size());
-  }
-  std::span<const float> logits = decoder_.append(context, next);
-  timing_.prompt_seconds += now_seconds() - start;
-  // 2. One token of each that goes on, again and again.
-  start = now_seconds();
-  std::vector<Sequence*> alive;
-  for (Sequence& sequence : batch) alive.push_back(&sequence);
-  const auto vocab = static_cast<size_t>(decoder_.vocab_size());
-  for (;;) {
-    std::vector<Sequence*> going_on;
-    for (size_t i = 0; i < alive.size(); ++i) {
-      const std::vector<int32_t>& tokens = alive[i]->result->tokens;
-      const int32_t token =
-          sample(logits.subspan(i * vocab, vocab), options_.sampling, alive[i]->index, tokens.size());
-      ++timing_.tokens;
-      if (accept(*alive[i], token, on_text)) going_on.push_back(alive[i]);
+  int64_t prompt_tokens = 0;
+  for (const auto& sequence : running) {
+    const Continued& result = *sequence->result;
+    if (result.tokens.empty()) {
+      decoder_.reset(sequence->slot);
+      prompt_tokens += static_cast<int64_t>(result.prompt.size());
+      next.push_back({sequence->slot, result.prompt});
+    } else {
+      next.push_back({sequence->slot, std::span(result.tokens).last(1)});
     }
-    alive = std::move(going_on);
-    if (alive.empty()) break;
-    if (stop != nullptr && *stop != 0) {
-      for (Sequence* sequence : alive) interrupt(*sequence, on_text);
-      break;
-    }
-    next.clear();
-    for (const Sequence* sequence : alive)
-      next.push_back({sequence->slot, std::span(sequence->result->tokens).last(1)});
-    logits = decoder_.append(context, next);
   }
-  timing_.seconds += now_seconds() - start;
+  const std::span<const float> logits = decoder_.append(context, next);
+  timing_.prompt_tokens += prompt_tokens;
+  (prompt_tokens > 0 ? timing_.prompt_seconds : timing_.seconds) += now_seconds() - start;
+  return logits;
 }
 
 std::vector<Continued> Generator::run(const Context& context,
                                       const std::vector<std::vector<int32_t>>& prompts, const OnText& on_text,
-                                      const volatile std::sig_atomic_t* stop) {
+                                      const volatile std::sig_atomic_t* stop, const OnDone& on_done) {
   std::vector<Continued> results(prompts.size());
-  if (options_.max_tokens == 0) {
-    for (size_t i = 0; i < prompts.size(); ++i) results[i].prompt = prompts[i];
-    return results;
-  }
-  const auto size = static_cast<size_t>(decoder_.batch());
-  for (size_t first = 0; first < prompts.size(); first += size) {
-    std::vector<Sequence> batch;
-    for (size_t i = first; i < std::min(first + size, prompts.size()); ++i) {
-      results[i].prompt = prompts[i];
-      batch.push_back({i, static_cast<int64_t>(i - first), &results[i],
-                       std::make_unique<TextStream>(tokenizer_, text_part(prompts[i]), options_.stops),
-                       false});
+  for (size_t i = 0; i < prompts.size(); ++i) results[i].prompt = prompts[i];
+  if (options_.max_tokens == 0) return results;
+  std::vector<std::unique_ptr<Sequence>> running;
+  std::vector<int64_t> free;
+  for (int64_t slot = decoder_.batch(); slot-- > 0;) free.push_back(slot);
+  size_t waiting = 0;
+  const auto vocab = static_cast<size_t>(decoder_.vocab_size());
+  for (;;) {
+    for (; waiting < prompts.size() && !free.empty(); ++waiting, free.pop_back()) {
+      running.push_back(std::make_unique<Sequence>(Sequence{
+          waiting, free.back(), &results[waiting],
+          std::make_unique<TextStream>(tokenizer_, text_part(prompts[waiting]), options_.stops), false}));
     }
-    run_batch(context, batch, on_text, stop);
-    if (stop != nullptr && *stop != 0) break;
+    if (running.empty()) break;
+    const std::span<const float> logits = append(context, running);
+    const double start = now_seconds();
+    std::vector<std::unique_ptr<Sequence>> going_on;
+    for (size_t i = 0; i < running.size(); ++i) {
+      Sequence& sequence = *running[i];
+      const int32_t token = sample(logits.subspan(i * vocab, vocab), options_.sampling, sequence.index,
+                                   sequence.result->tokens.size());
+      ++timing_.tokens;
+      if (accept(sequence, token, on_text)) {
+        going_on.push_back(std::move(running[i]));
+      } else {
+        free.push_back(sequence.slot);
+        if (on_done) on_done(sequence.index, *sequence.result);
+      }
+    }
+    running = std::move(going_on);
+    timing_.seconds += now_seconds() - start;
+    if (stop == nullptr || *stop == 0) continue;
+    for (const auto& sequence : running) interrupt(*sequence, on_text);
+    break;
   }
   return results;
 }

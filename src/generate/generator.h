@@ -1,8 +1,10 @@
-// Continues prompts: several at a time, each until its end of document, a stop string or its last allowed token.
+// Continues prompts: several at a time, each until its end of document, a stop string or its last allowed token. Where one
+// ends, the next prompt takes its place.
 #pragma once
 
 #include <csignal>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -17,7 +19,9 @@ struct GenerateOptions {
   int64_t max_tokens = 128;        ///< per prompt
   std::vector<std::string> stops;  ///< texts that end a continuation
   bool stop_at_end = true;         ///< the end-of-document token ends it too
-  bool begin_of_document = true;   ///< prompts start with that token where the tokenizer has one
+  /// Prompts start with that token where the tokenizer has one; see begin_token.h for what its files say. A prompt that
+  /// would have no token has it in any case.
+  bool begin_of_document = false;
 };
 
 enum class Ending : uint8_t { end_of_document, stop_string, max_tokens, context, interrupted };
@@ -31,7 +35,7 @@ struct Continued {
 
 struct Timing {
   int64_t prompt_tokens = 0, tokens = 0;
-  double prompt_seconds = 0, seconds = 0;
+  double prompt_seconds = 0, seconds = 0;  ///< of passes that hold a prompt, and of all others
 };
 
 class Generator {
@@ -46,17 +50,20 @@ class Generator {
 
   /// Text of a prompt's continuation as it becomes certain; `last`: no more of it will come.
   using OnText = std::function<void(size_t prompt, const std::string& text, bool last)>;
+  /// A prompt's result as soon as it is complete.
+  using OnDone = std::function<void(size_t prompt, const Continued& result)>;
   /// Continues all prompts, decoder.batch() at a time. A prompt's result depends on its index and the seed, not on the
   /// others (but for FP8, see decoder.h). `stop`: set to 1 by a signal handler. Tensor ranks call this alike; those
   /// without a need for text may leave on_text empty.
   std::vector<Continued> run(const Context& context, const std::vector<std::vector<int32_t>>& prompts,
-                             const OnText& on_text = {}, const volatile std::sig_atomic_t* stop = nullptr);
+                             const OnText& on_text = {}, const volatile std::sig_atomic_t* stop = nullptr,
+                             const OnDone& on_done = {});
   const Timing& timing() const { return timing_; }
 
  private:
   struct Sequence;
-  void run_batch(const Context& context, std::vector<Sequence>& batch, const OnText& on_text,
-                 const volatile std::sig_atomic_t* stop);
+  std::span<const float> append(const Context& context,
+                                const std::vector<std::unique_ptr<Sequence>>& running);
   std::span<const int32_t> text_part(std::span<const int32_t> prompt) const;
   bool accept(Sequence& sequence, int32_t token, const OnText& on_text) const;
   static void interrupt(Sequence& sequence, const OnText& on_text);

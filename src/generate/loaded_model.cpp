@@ -17,11 +17,11 @@ config::Config config_of(parallel::World& world, const ModelSource& source, cons
 }  // namespace
 
 LoadedModel::LoadedModel(parallel::World& world, const ModelSource& source, const RunOptions& options,
-                         int64_t length, int64_t batch)
+                         int64_t length, const ChooseSizes& sizes)
     : context(open_device(world, options.device)),
       config(config_of(world, source, options, context.is_cuda(), length)),
       groups(connect(world, context, options)),
-      decoder(config, groups, {.batch = batch}) {
+      decoder(config, groups, sizes(context.is_cuda(), config)) {
   kernels::set_gemm_autotune(kernels::GemmAutotune::off);
   MemoryPlan plan;
   decoder.plan(plan, context);

@@ -1,6 +1,8 @@
 // A model with its weights on a device, ready to be given tokens.
 #pragma once
 
+#include <functional>
+
 #include "config/config.h"
 #include "core/device.h"
 #include "generate/decoder.h"
@@ -12,10 +14,17 @@
 namespace te::generate {
 
 struct LoadedModel {
-  /// Opens the device, connects the ranks and loads, for `batch` sequences of up to `length` tokens. Collective. UserError
-  /// (JobFailure) when options, job and model do not go together, or a file is damaged.
+  /// Opens the device, connects the ranks and loads, for sequences of up to `length` tokens; `sizes` is told whether the
+  /// device is a GPU, and the model. Collective. UserError (JobFailure) when options, job and model do not go together,
+  /// or a file is damaged.
+  using ChooseSizes = std::function<DecoderSizes(bool cuda, const config::Config& config)>;
   LoadedModel(parallel::World& world, const ModelSource& source, const RunOptions& options, int64_t length,
-              int64_t batch);
+              const ChooseSizes& sizes);
+  /// The same for `batch` sequences.
+  LoadedModel(parallel::World& world, const ModelSource& source, const RunOptions& options, int64_t length,
+              int64_t batch)
+      : LoadedModel(world, source, options, length,
+                    [batch](bool, const config::Config&) { return DecoderSizes{.batch = batch}; }) {}
   LoadedModel(const LoadedModel&) = delete;
 
   Context context;

@@ -47,7 +47,7 @@ config::Config run_config(const ModelSource& source, const RunOptions& options, 
 
 parallel::Groups connect(parallel::World& world, const Context& context, const RunOptions& options) {
   world.together([&] {
-    if (world.size() != options.tensor)
+    if (world.size() != options.tensor * options.replicas)
       user_error("--tensor {} needs a job of as many ranks, this one has {}; start it with mpirun -n {}",
                  options.tensor, world.size(), options.tensor);
   });

@@ -16,6 +16,7 @@ struct RunOptions {
   std::string dtype = "auto";   ///< bf16 or fp32; auto: bf16 on a GPU, fp32 on the CPU
   std::string fp8 = "off";      ///< off, hybrid or e4m3, with tensorwise scales
   int64_t tensor = 1;           ///< ranks that share the model
+  int64_t replicas = 1;         ///< of the model, tensor ranks each, which divide the work
 };
 
 /// Collective. UserError when a GPU is asked for and not there.

@@ -35,6 +35,29 @@ TEST_P(TensorRanks, LogitsOfOneRank) {
     EXPECT_LT(relative_error(decoder.append({{0, all.subspan(i, 1)}}), rows(i, 1)), 1e-5);
 }
 
+// Every rank has a slice of the vocabulary; the score of a target in any of them is that of the whole.
+TEST_P(TensorRanks, ScoresOfOneRank) {
+  config::Config config = tiny_config(GetParam());
+  TinyModel tiny(config);
+  const MemorySource source(tiny, config);
+  const std::vector<int32_t> tokens = random_tokens(config, 1);
+  const std::span<const int32_t> all(tokens);
+  const std::vector<generate::ScoredContinuation> next = {{0, all.first(15), all.subspan(1, 15)}};
+  const generate::DecoderSizes sizes = {.batch = 1, .max_rows = 16, .score_rows = 4};
+  ReadyDecoder alone(tiny.context(), config, source, sizes);
+  const auto expected = alone.get().score(tiny.context(), next);
+  config.parallel.tensor = world().size();
+  const parallel::Groups groups = parallel::Groups::connect(
+      world(), tiny.context(), parallel::ProcessGrid::of(world().size(), world().size(), 1, 1));
+  ReadyDecoder decoder(tiny.context(), config, source, sizes, &groups);
+  const auto scores = decoder.get().score(tiny.context(), next);
+  ASSERT_EQ(scores.size(), 15u);
+  for (size_t i = 0; i < scores.size(); ++i) {
+    EXPECT_NEAR(scores[i].log_probability, expected[i].log_probability, 1e-5) << i;
+    EXPECT_EQ(scores[i].most_probable, expected[i].most_probable) << i;
+  }
+}
+
 // FP8's scales are those of whole tensors, and every rank finishes with the same text.
 TEST_P(TensorRanks, EveryRankChoosesTheSameTokens) {
   for (const config::Fp8Mode fp8 : {config::Fp8Mode::off, config::Fp8Mode::hybrid}) {

@@ -1,6 +1,8 @@
 // The executable from end to end, on checkpoints of te-train.
 #include <fcntl.h>
 
+#include <nlohmann/json.hpp>
+
 #include "testing/testing.h"
 #include "train/te_train_testing.h"
 
@@ -65,6 +67,36 @@ TEST_F(TeGenerate, TheSameTextFromEverySourceOfThePrompt) {
             "==> prompt 1 <==\n" + first.out + "\n==> prompt 2 <==\n" + first.out);
 }
 
+// Prompts of different lengths as lines of JSON: each has the text it has alone, whatever took its place in the batch.
+TEST_F(TeGenerate, PromptsAndResultsAsLines) {
+  std::string lines;
+  std::vector<std::string> texts = {"the small ", "a", "one two three", "the ", "b"};
+  for (size_t i = 0; i < texts.size(); ++i)
+    lines += fmt::format("{{\"prompt\": \"{}\", \"id\": {}}}\n", texts[i], 10 * i);
+  write_file(*folder_ / "prompts", lines);
+  const std::string output = *folder_ / "results";
+  for (const char* options : {"--batch 2", "--batch 2 --stop e", "--batch 9"}) {
+    const std::string with = std::string(" --max-tokens 3 ") + options;
+    const Result result = generate("--prompts " + (*folder_ / "prompts") + " --output " + output + with);
+    ASSERT_EQ(result.code, 0) << result.error;
+    EXPECT_EQ(result.out, "");
+    const std::vector<std::string> results = split(read_file(output), '\n');
+    ASSERT_EQ(results.size(), texts.size());
+    for (size_t i = 0; i < texts.size(); ++i) {
+      const Result alone = generate("--prompt '" + texts[i] + "'" + with);
+      const nlohmann::json record = nlohmann::json::parse(results[i]);
+      EXPECT_EQ(record["text"].get<std::string>() + "\n", alone.out);
+      EXPECT_EQ(record["id"], 10 * i);
+      EXPECT_EQ(record["prompt_tokens"], texts[i].size());
+    }
+  }
+  write_file(*folder_ / "prompts", "{\"prompt\": 3}\n");
+  expect_refused(generate("--prompts " + (*folder_ / "prompts")), "prompts:1");
+  write_file(*folder_ / "prompts", "");
+  expect_refused(generate("--prompts " + (*folder_ / "prompts")), "has no prompt");
+  expect_refused(generate("--prompt a --output /nowhere/x"), "--output /nowhere/x");
+}
+
 TEST_F(TeGenerate, DrawsDependOnTheSeed) {
   const std::string options = "--prompt the --max-tokens 10 --temperature 1.5 --seed ";
   const Result one = generate(options + "1");
@@ -106,6 +138,25 @@ TEST_F(TeGenerate, PerplexityIsThatOfTraining) {
   EXPECT_NEAR(two_ranks, trained, 1e-3 * trained);  // BF16 sums of the ranks are rounded
 }
 
+// Two conversations of 8 tokens, of which the last three count, in samples of 7 positions.
+TEST_F(TeGenerate, PerplexityOfResponsesAlone) {
+  const std::string prefix = *folder_ / "chat";
+  const std::vector<std::vector<int32_t>> documents = {{116, 104, 101, 32, 115, 109, 97, 256},
+                                                       {111, 110, 101, 32, 116, 119, 111, 256}};
+  write_dataset(prefix, documents);
+  const std::string options = "perplexity --seq-length 7 --data " + prefix + " --checkpoint " + checkpoints();
+  const auto tokens_of = [&](const std::string& more) {
+    const Result result = run(options + more);
+    EXPECT_EQ(result.code, 0) << result.error;
+    return result.out.substr(std::min(result.out.find("tokens      "), result.out.size()));
+  };
+  const std::string before = tokens_of("");
+  TE_EXPECT_CONTAINS(before, "tokens      15\n");  // of 16 in a row all but the first
+  write_dataset(prefix + "_mask", {{0, 0, 0, 0, 0, 1, 1, 1}, {0, 0, 0, 0, 0, 1, 1, 1}}, data::TokenType::kU8);
+  TE_EXPECT_CONTAINS(tokens_of(""), "tokens      6\n");
+  EXPECT_EQ(tokens_of(" --all-tokens").substr(0, 40), before.substr(0, 40));
+}
+
 TEST_F(TeGenerate, MistakesAreOneLine) {
   expect_refused(run("--prompt a"), "--checkpoint PATH is required");
   expect_refused(run("--checkpoint /nowhere --prompt a"), "/nowhere: does not exist");
@@ -114,6 +165,12 @@ TEST_F(TeGenerate, MistakesAreOneLine) {
   expect_refused(generate("--prompt '" + std::string(16, 'a') + "'"), "context of 16");
   expect_refused(generate("--prompt a --stop ''"), "--stop");
   expect_refused(generate("--prompt a --top-k 3 --temperature 0"), "--temperature 0");
+  expect_refused(generate("--prompt a --temperature nan"), "nan must be a number from 0 to 1000");
+  expect_refused(generate("--prompt a --top-p nan"), "--top-p");
+  expect_refused(generate("--prompt a --max-tokens -1"), "-1 must be a whole number of at least 1");
+  expect_refused(generate("--prompt a --max-tokens 1.5"), "--max-tokens");
+  expect_refused(generate("--prompt a --seed -1"), "--seed");
+  expect_refused(generate("--prompt a --begin"), "--begin: tokenizer bytes has no begin-of-document token");
   expect_refused(generate("--prompt a --tensor 2"), "mpirun -n 2");
   expect_refused(generate("--prompt-file /nowhere"), "--prompt-file /nowhere");
   expect_refused(generate("--prompt a --tokenizer /nowhere"), "/nowhere");

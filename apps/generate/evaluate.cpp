@@ -1,0 +1,320 @@
+// te-generate evaluate: a model's results on the tasks of lm-evaluation-harness, or the paired difference of two results.
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+
+#include "core/error.h"
+#include "generate/command.h"
+#include "generate/evaluation/compare.h"
+#include "generate/evaluation/evaluate_tasks.h"
+#include "generate/evaluation/task_files.h"
+#include "generate/loaded_model.h"
+
+namespace te::generate {
+namespace {
+
+using nlohmann::ordered_json;
+
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// A file that appears when it is complete.
+class OutputFile {
+ public:
+  OutputFile(const char* option, const std::string& path) : path_(path), part_(path + ".part") {
+    out_.open(part_, std::ios::binary);
+    if (!out_) user_error("{} {}: cannot be written", option, path);
+  }
+  void write(const ordered_json& record, int indent = -1) {
+    out_ << record.dump(indent, ' ', false, ordered_json::error_handler_t::replace) << '\n';
+  }
+  void finish() {
+    out_.close();
+    if (!out_ || std::rename(part_.c_str(), path_.c_str()) != 0) user_error("{}: cannot be written", path_);
+    part_.clear();
+  }
+  ~OutputFile() {
+    if (!part_.empty()) std::remove(part_.c_str());
+  }
+  OutputFile(const OutputFile&) = delete;
+
+ private:
+  std::string path_, part_;
+  std::ofstream out_;
+};
+
+/// Where the evaluation stands: a line on a terminal, rewritten twice a second.
+class Line {
+ public:
+  explicit Line(bool leader) : shows_(leader && ::isatty(STDERR_FILENO) == 1) {}
+  ~Line() { clear(); }
+  void show(const std::string& task, int64_t done, int64_t all) {
+    if (!shows_ || now_seconds() - last_ < 0.5) return;
+    last_ = now_seconds();
+    fmt::print(stderr, "\r\033[K{}: {} of {}", task, done, all);
+    std::fflush(stderr);
+  }
+  void clear() {
+    if (shows_ && last_ > 0.0) fmt::print(stderr, "\r\033[K");
+  }
+
+ private:
+  bool shows_;
+  double last_ = 0.0;
+};
+
+/// Passes and cache of a decoder that judges: large passes on a GPU, where rows are cheap.
+DecoderSizes decoder_sizes(bool cuda, const config::Config& config, int64_t batch) {
+  const config::ModelConfig& model = config.model;
+  const int64_t bytes = config.precision.dtype == config::ComputeDType::fp32 ? 4 : 2;
+  const int64_t token =
+      2 * model.num_layers * model.num_query_groups / config.parallel.tensor * model.kv_channels * bytes;
+  const int64_t budget = cuda ? int64_t{6} << 30 : int64_t{256} << 20;
+  const int64_t longest = config.model.seq_length;
+  return {.batch = 1,
+          .max_rows = cuda ? 8192 : 1024,
+          .cache_tokens = std::max(longest, std::min(budget / token, batch * longest)),
+          .score_rows = cuda ? 1024 : 256};
+}
+
+std::string percent(const Metric& metric) {
+  const std::string error = metric.stderr_of_mean ? fmt::format(" ± {:.4f}", *metric.stderr_of_mean) : "";
+  return fmt::format("{:<16} {:.4f}{}", metric.name, metric.value, error);
+}
+
+void print_results(const std::vector<EvaluatedTask>& tasks) {
+  for (const EvaluatedTask& task : tasks)
+    for (const Metric& metric : task.metrics)
+      fmt::print("{:<24} {:>6} documents  {}\n", task.task.name, task.task.documents.size(), percent(metric));
+  for (const GroupResult& group : group_results(tasks))
+    fmt::print("{:<24} {:>6} documents  {}\n", group.name, group.documents, percent(group.acc));
+}
+
+int compare_files(const std::vector<std::string>& files, const std::string& output) {
+  const std::vector<PairedDifference> differences = compare_items(files[0], files[1]);
+  ordered_json records = ordered_json::array();
+  fmt::print("A {}\nB {}\n", files[0], files[1]);
+  for (const PairedDifference& d : differences) {
+    fmt::print("{} {}: A {:.4f}, B {:.4f}, B - A {:+.4f}, 95 % interval [{:+.4f}, {:+.4f}] ({} documents)",
+               d.task, d.metric, d.a, d.b, d.difference, d.low, d.high, d.documents);
+    if (d.binary)
+      fmt::print("; only B right {}, only A right {}, McNemar's exact p {:.4g}", d.only_b, d.only_a,
+                 d.p_value);
+    fmt::print("\n");
+    ordered_json record = {{"task", d.task},
+                           {"metric", d.metric},
+                           {"documents", d.documents},
+                           {"a", d.a},
+                           {"b", d.b},
+                           {"difference", d.difference},
+                           {"stderr", d.stderr_of_difference},
+                           {"interval95", {d.low, d.high}}};
+    if (d.binary)
+      record.update(ordered_json{{"only_a", d.only_a}, {"only_b", d.only_b}, {"mcnemar_p", d.p_value}});
+    records.push_back(std::move(record));
+  }
+  if (!output.empty()) {
+    OutputFile file("--output", output);
+    file.write({{"a", files[0]}, {"b", files[1]}, {"differences", records}}, 2);
+    file.finish();
+  }
+  return 0;
+}
+
+}  // namespace
+
+struct EvaluateCommand::Arguments {
+  CLI::App* command = nullptr;
+  ModelOptions model;
+  TokenizerOptions tokenizer;
+  TaskOptions options;
+  CLI::Option *batch_option = nullptr, *fewshot = nullptr;
+  std::vector<std::string> tasks, compare;
+  std::string output, items;
+  int64_t batch = 1024, max_length = 0;
+  bool inputs = false;
+
+  void check() const;
+  ordered_json config_json(const ModelSource& source, const config::Config& config, int64_t max_length,
+                           const text::Tokenizer& tokenizer) const;
+  void write_items(const std::vector<EvaluatedTask>& tasks, const RequestEncoder& encoder,
+                   OutputFile& file) const;
+};
+
+EvaluateCommand::EvaluateCommand(CLI::App& app) : arguments_(std::make_unique<Arguments>()) {
+  Arguments& a = *arguments_;
+  a.command = app.add_subcommand(
+      "evaluate", "Evaluate a model on tasks of lm-evaluation-harness, or compare two results");
+  a.model.add_to(a.command);
+  a.tokenizer.add_to(a.command);
+  a.command
+      ->add_option(
+          "--tasks", a.tasks,
+          "hellaswag, lambada_openai, arc_easy, arc_challenge, piqa, openbookqa, sciq, boolq, winogrande, "
+          "mmlu (also mmlu_stem, ..., mmlu_SUBJECT), wikitext, or own ones: NAME.jsonl of {context, choices, "
+          "gold}")
+      ->delimiter(',')
+      ->type_name("TASK,...");
+  a.command->add_option("--data", a.options.data, "Folder with the tasks' data, see docs/evaluate.md")
+      ->type_name("DIR");
+  a.command->add_option("--output", a.output, "Results as JSON, with the names of lm-evaluation-harness")
+      ->type_name("FILE");
+  a.command->add_option("--items", a.items, "Every document's result, a line of JSON each")
+      ->type_name("FILE");
+  a.command->add_flag("--items-inputs", a.inputs, "With --items: also texts and tokens of the requests");
+  a.command->add_option("--limit", a.options.limit, "Only the first N documents of each task; 0: all")
+      ->check(whole_number(0))
+      ->capture_default_str();
+  a.fewshot =
+      a.command
+          ->add_option("--num-fewshot", a.options.num_fewshot, "Solved examples before a question of mmlu")
+          ->check(whole_number(0))
+          ->capture_default_str();
+  a.command->add_option("--batch", a.batch, "Most documents at a time")
+      ->check(whole_number(1))
+      ->capture_default_str();
+  a.command->add_option("--max-length", a.max_length, "Tokens the model is given at most; 0: its context")
+      ->check(whole_number(0))
+      ->capture_default_str();
+  a.command
+      ->add_option("--compare", a.compare, "Two files of --items: the difference of the second to the first")
+      ->expected(2)
+      ->type_name("A B");
+  a.command->footer(
+      "With N * --tensor ranks the documents are divided among N copies of the model.\n\n"
+      "  te-generate evaluate --checkpoint gpt2/ --tasks hellaswag,lambada_openai --data eval/ --output "
+      "gpt2.json \\\n"
+      "      --items gpt2.jsonl\n"
+      "  te-generate evaluate --compare bf16.jsonl fp8.jsonl");
+}
+
+EvaluateCommand::~EvaluateCommand() = default;
+
+bool EvaluateCommand::chosen() const {
+  return arguments_->command->parsed();
+}
+
+void EvaluateCommand::Arguments::check() const {
+  model.check("te-generate evaluate");
+  if (tasks.empty()) user_error("--tasks TASK,... is required; see te-generate evaluate --help");
+  if (inputs && items.empty()) user_error("--items-inputs: needs --items FILE");
+  const bool mmlu =
+      std::any_of(tasks.begin(), tasks.end(), [](const std::string& t) { return t.starts_with("mmlu"); });
+  if (fewshot->count() > 0 && !mmlu)
+    user_error("--num-fewshot: is for mmlu; the other tasks have no examples");
+}
+
+ordered_json EvaluateCommand::Arguments::config_json(const ModelSource& source, const config::Config& config,
+                                                     int64_t length, const text::Tokenizer& text) const {
+  return {{"model", "te-train"},
+          {"checkpoint", source.title()},
+          {"tokenizer", text.name()},
+          {"begin_of_document", tokenizer.begins(text)},
+          {"max_length", length},
+          {"dtype", config.precision.dtype == config::ComputeDType::fp32 ? "fp32" : "bf16"},
+          {"fp8", model.run.fp8},
+          {"limit", options.limit > 0 ? ordered_json(options.limit) : ordered_json(nullptr)}};
+}
+
+void EvaluateCommand::Arguments::write_items(const std::vector<EvaluatedTask>& results,
+                                             const RequestEncoder& encoder, OutputFile& file) const {
+  for (const EvaluatedTask& result : results) {
+    for (size_t i = 0; i < result.scores.size(); ++i) {
+      const Document& document = result.task.documents[i];
+      ordered_json record = item_record(result.task, document, result.scores[i]);
+      if (inputs) {
+        for (const Request& request : document.requests)
+          record["arguments"].push_back({request.context, request.continuation});
+        for (const auto& request : encoder.encode(result.task, {&document, 1})) {
+          ordered_json parts = ordered_json::array();
+          for (const TokenRequest& part : request)
+            parts.push_back({{"tokens", part.tokens}, {"scored", part.scored}});
+          record["token_requests"].push_back(std::move(parts));
+        }
+      }
+      file.write(record);
+    }
+  }
+  file.finish();
+}
+
+int EvaluateCommand::run(parallel::World& world) {
+  Arguments& a = *arguments_;
+  if (!a.compare.empty()) return world.leader() ? compare_files(a.compare, a.output) : 0;
+  a.check();
+  // 1. Data and tokens.
+  const double start = now_seconds();
+  std::unique_ptr<ModelSource> source;
+  std::unique_ptr<text::Tokenizer> tokenizer;
+  std::unique_ptr<RequestEncoder> encoder;
+  std::vector<EvaluatedTask> tasks;
+  std::vector<TokenizedTask> tokens;
+  std::unique_ptr<OutputFile> results_file, items_file;
+  int64_t longest = 1, max_length = 0;
+  world.together([&] {
+    source = open_model(a.model.checkpoint);
+    const int64_t context = longest_sequence(source->model());
+    if (a.max_length > context)
+      user_error("--max-length {}: the model's context is {}", a.max_length, context);
+    max_length = a.max_length > 0 ? a.max_length : context;
+    tokenizer = a.tokenizer.open(*source);
+    encoder = std::make_unique<RequestEncoder>(*tokenizer, a.tokenizer.begins(*tokenizer), max_length);
+    for (Task& task : read_tasks(a.tasks, a.options)) {
+      tokens.push_back(tokenize(task, *encoder));
+      longest = std::max(longest, longest_inputs(tokens.back().groups));
+      tasks.push_back({std::move(task), {}, {}});
+    }
+    if (!world.leader()) return;
+    if (!a.output.empty()) results_file = std::make_unique<OutputFile>("--output", a.output);
+    if (!a.items.empty()) items_file = std::make_unique<OutputFile>("--items", a.items);
+  });
+  // 2. The model, one copy for --tensor ranks.
+  a.model.run.replicas = std::max<int64_t>(1, world.size() / a.model.run.tensor);
+  DecoderSizes sizes;
+  LoadedModel model(world, *source, a.model.run, longest, [&](bool cuda, const config::Config& config) {
+    return sizes = decoder_sizes(cuda, config, a.batch);
+  });
+  const ScorerOptions scorer{.batch = a.batch,
+                             .cache_tokens = sizes.cache_tokens,
+                             .replica = world.rank() / a.model.run.tensor,
+                             .replicas = a.model.run.replicas};
+  // 3. Scores.
+  const double loaded = now_seconds();
+  int64_t given = 0, requests = 0;
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    EvaluatedTask& task = tasks[i];
+    Line line(world.leader());
+    task.scores = score_task(
+        model.decoder, model.context, world, task.task, tokens[i], scorer,
+        [&](int64_t done) { line.show(task.task.name, done, static_cast<int64_t>(tokens[i].groups.size())); },
+        given);
+    task.metrics = task_metrics(task.task, task.scores);
+    for (const RequestGroup& group : tokens[i].groups) requests += static_cast<int64_t>(group.size());
+    if (tokens[i].cut > 0 && world.leader())
+      fmt::print(stderr,
+                 "{}: {} requests are longer than the context of {} and were cut at their beginning\n",
+                 task.task.name, tokens[i].cut, max_length);
+  }
+  const double scored = now_seconds();
+  given = world.sum_i64(given) / a.model.run.tensor;
+  // 4. Results.
+  if (!world.leader()) return 0;
+  print_results(tasks);
+  fmt::print(
+      stderr, "{} requests, {} tokens in {:.2f} s ({:.0f} tokens/s); data and model before that: {:.2f} s\n",
+      requests, given, scored - loaded, static_cast<double>(given) / (scored - loaded), loaded - start);
+  if (results_file) {
+    ordered_json results = results_json(tasks, a.config_json(*source, model.config, max_length, *tokenizer));
+    results["total_evaluation_time_seconds"] = scored - start;
+    results_file->write(results, 2);
+    results_file->finish();
+  }
+  if (items_file) a.write_items(tasks, *encoder, *items_file);
+  return 0;
+}
+
+}  // namespace te::generate

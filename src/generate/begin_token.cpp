@@ -1,0 +1,62 @@
+#include "generate/begin_token.h"
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "core/error.h"
+
+namespace te::generate {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+json read_json(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  json value = json::parse(in, nullptr, false);
+  if (!in || value.is_discarded()) user_error("{}: cannot be read, or is not valid JSON", file.string());
+  return value;
+}
+
+/// A template of a post-processor begins with a special token. Of a sequence, one that has a template decides.
+std::optional<bool> template_begins(const json& processor) {
+  if (!processor.is_object()) return {};
+  const std::string type = processor.value("type", "");
+  if (type == "TemplateProcessing") {
+    const json single = processor.value("single", json::array());
+    return single.is_array() && !single.empty() && single[0].is_object() &&
+           single[0].contains("SpecialToken");
+  }
+  if (type == "Sequence" && processor.contains("processors") && processor["processors"].is_array()) {
+    for (const json& inner : processor["processors"])
+      if (const auto begins = template_begins(inner)) return begins;
+  }
+  return {};
+}
+
+}  // namespace
+
+bool adds_begin_of_document(const text::Tokenizer& tokenizer) {
+  if (!tokenizer.begin_of_document()) return false;
+  const fs::path spec(tokenizer.name());
+  const bool folder = fs::is_directory(spec);
+  const fs::path beside = folder ? spec : spec.parent_path();
+  if (const fs::path file = beside / "tokenizer_config.json"; fs::is_regular_file(file)) {
+    const json config = read_json(file);
+    if (config.is_object() && config.contains("add_bos_token") && config["add_bos_token"].is_boolean())
+      return config["add_bos_token"].get<bool>();
+  }
+  // The file that text::make_tokenizer chose.
+  const fs::path json_file = folder ? spec / "tokenizer.json" : spec;
+  if (fs::is_regular_file(json_file) && json_file.extension() == ".json") {
+    const json definition = read_json(json_file);
+    return definition.is_object() && definition.contains("post_processor") &&
+           template_begins(definition["post_processor"]).value_or(false);
+  }
+  const bool words = folder && (fs::exists(spec / "vocab.json") || fs::exists(spec / "encoder.json"));
+  return !words && (spec.extension() == ".model" || (folder && fs::exists(spec / "tokenizer.model")));
+}
+
+}  // namespace te::generate

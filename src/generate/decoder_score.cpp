@@ -1,0 +1,110 @@
+// The probabilities of given tokens. Logits of some rows at a time are made and reduced to three numbers each where
+// they lie; those alone go to the host.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "core/error.h"
+#include "generate/decoder.h"
+#include "kernels/cross_entropy/cross_entropy.h"
+#include "parallel/watchdog.h"
+
+namespace te::generate {
+namespace {
+
+constexpr int32_t kNoTarget = -1;
+
+/// A row's score from what each rank says of its slice of the vocabulary: statistics is [ranks, 3, rows].
+TokenScore combine(const float* statistics, int64_t ranks, int64_t rows, int64_t row) {
+  double largest = -std::numeric_limits<double>::infinity(),
+         target = std::numeric_limits<double>::quiet_NaN();
+  const auto value = [&](int64_t rank, int64_t which) {
+    return static_cast<double>(statistics[(3 * rank + which) * rows + row]);
+  };
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    largest = std::max(largest, value(rank, 0));
+    if (!std::isnan(value(rank, 2))) target = value(rank, 2);
+  }
+  double sum = 0.0;
+  for (int64_t rank = 0; rank < ranks; ++rank) sum += value(rank, 1) * std::exp(value(rank, 0) - largest);
+  return {target - largest - std::log(sum), target >= largest};
+}
+
+}  // namespace
+
+void Decoder::plan_scores(MemoryPlan& plan, const Context& context) {
+  const int64_t rows = sizes_.max_rows, numbers = tensor_.size() * 3 * rows;
+  plan.add(targets_, "targets", MemoryKind::scratch, DType::i32, {rows});
+  plan.add(statistics_of_rows_, "score_statistics", MemoryKind::scratch, DType::f32, {numbers});
+  host_targets_ = HostBuffer(context, static_cast<size_t>(rows) * sizeof(int32_t));
+  host_statistics_ = HostBuffer(context, static_cast<size_t>(numbers) * sizeof(float));
+}
+
+std::vector<TokenScore> Decoder::score(const Context& context,
+                                       std::span<const ScoredContinuation> continuations) {
+  TE_CHECK(sizes_.score_rows > 0, "decoder: score() needs score_rows");
+  std::vector<Row> rows;
+  std::vector<int32_t> targets;
+  for (const ScoredContinuation& next : continuations) {
+    TE_CHECK(next.targets.size() <= next.tokens.size(), "decoder: {} targets of {} tokens",
+             next.targets.size(), next.tokens.size());
+    append_rows({next.sequence, next.tokens}, rows);
+    targets.resize(rows.size() - next.targets.size(), kNoTarget);
+    targets.insert(targets.end(), next.targets.begin(), next.targets.end());
+  }
+  std::vector<TokenScore> scores;
+  const auto most = static_cast<size_t>(sizes_.max_rows);
+  for (size_t first = 0; first < rows.size(); first += most) {
+    const size_t count = std::min(most, rows.size() - first);
+    const int64_t padded = padded_rows(context, static_cast<int64_t>(count), true);
+    const parallel::Watchdog::Guard guard(context, "evaluation");
+    const Tensor states = pass(context, std::span<const Row>(rows).subspan(first, count), padded);
+    const auto part = std::span<const int32_t>(targets).subspan(first, count);
+    score_pass(context, states, part);
+    context.synchronize();  // the host's buffers are read, and used again
+    read_scores(padded, part, scores);
+  }
+  return scores;
+}
+
+// Chunks without a target are left out.
+void Decoder::score_pass(const Context& context, const Tensor& states, std::span<const int32_t> targets) {
+  const int64_t padded = states.rows(), ranks = tensor_.size();
+  auto* host = host_targets_.as<int32_t>();
+  std::fill(std::copy(targets.begin(), targets.end(), host), host + padded, kNoTarget);
+  context.copy_to_device({targets_.data, DType::i32, {padded}}, host);
+  auto* statistics = statistics_of_rows_.as<float>();
+  for (int64_t begin = 0; begin < padded; begin += sizes_.score_rows) {
+    const int64_t rows = scored_chunk(begin, padded);
+    if (std::all_of(host + begin, host + begin + rows, [](int32_t t) { return t == kNoTarget; })) continue;
+    const Tensor logits = logits_.slice_rows(0, rows);
+    output_layer_->logits(context, states.slice_rows(begin, rows), logits);
+    const Tensor all{statistics + begin * 3 * ranks, DType::f32, {ranks, 3 * rows}};
+    const Tensor own = all.slice_rows(tensor_.rank(), 1).view({3, rows});
+    kernels::cross_entropy_statistics(context,
+                                      {.logits = logits,
+                                       .targets = {targets_.as<int32_t>() + begin, DType::i32, {rows}},
+                                       .first = dims_.vocab * tensor_.rank(),
+                                       .vocab = vocab_size(),
+                                       .statistics = own});
+    if (ranks > 1) tensor_.group().all_gather(context, own, all);
+  }
+  context.copy_to_host(host_statistics_.as<float>(), {statistics, DType::f32, {padded * 3 * ranks}});
+}
+
+void Decoder::read_scores(int64_t padded, std::span<const int32_t> targets,
+                          std::vector<TokenScore>& scores) const {
+  const int64_t ranks = tensor_.size();
+  const auto* statistics = host_statistics_.as<float>();
+  for (int64_t row = 0; row < static_cast<int64_t>(targets.size()); ++row) {
+    if (targets[static_cast<size_t>(row)] == kNoTarget) continue;
+    const int64_t begin = row / sizes_.score_rows * sizes_.score_rows;
+    scores.push_back(
+        combine(statistics + begin * 3 * ranks, ranks, scored_chunk(begin, padded), row - begin));
+    if (!std::isfinite(scores.back().log_probability))
+      user_error(
+          "the model's logits are not finite: its weights are broken, or --fp8 or --dtype do not suit it");
+  }
+}
+
+}  // namespace te::generate

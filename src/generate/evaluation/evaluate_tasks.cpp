@@ -1,0 +1,97 @@
+#include "generate/evaluation/evaluate_tasks.h"
+
+#include <cstring>
+
+#include "core/error.h"
+
+namespace te::generate {
+namespace {
+
+constexpr size_t kBlock = 4096;  // documents whose texts are in memory as requests at a time
+
+/// Every rank's scores on every rank: of each group those of the replica that had it.
+void exchange(parallel::World& world, std::vector<std::vector<RequestScore>>& scores) {
+  struct Entry {
+    int64_t group;
+    RequestScore score;
+  };
+  std::string mine;
+  for (size_t group = 0; group < scores.size(); ++group) {
+    for (const RequestScore& score : scores[group]) {
+      Entry entry{};
+      entry.group = static_cast<int64_t>(group);
+      entry.score = score;
+      mine.append(reinterpret_cast<const char*>(&entry), sizeof(entry));
+    }
+  }
+  std::vector<bool> had(scores.size());
+  for (size_t group = 0; group < scores.size(); ++group) had[group] = !scores[group].empty();
+  for (const std::string& part : world.gather_strings(mine)) {
+    std::vector<bool> filled = had;
+    for (size_t at = 0; at < part.size(); at += sizeof(Entry)) {
+      Entry entry{};
+      std::memcpy(&entry, part.data() + at, sizeof(entry));
+      const auto group = static_cast<size_t>(entry.group);
+      if (filled[group]) continue;
+      scores[group].push_back(entry.score);
+    }
+    for (size_t group = 0; group < scores.size(); ++group) had[group] = !scores[group].empty();
+  }
+}
+
+}  // namespace
+
+TokenizedTask tokenize(const Task& task, const RequestEncoder& encoder) {
+  TokenizedTask result;
+  const std::span<const Document> all(task.documents);
+  for (size_t first = 0; first < all.size(); first += kBlock) {
+    const auto block = all.subspan(first, std::min(kBlock, all.size() - first));
+    std::vector<std::vector<TokenRequest>> requests = encoder.encode(task, block);
+    size_t next = 0;
+    for (size_t i = 0; i < block.size(); ++i) {
+      const auto document = static_cast<int64_t>(first + i);
+      const auto add = [&](RequestGroup group) {
+        for (const TokenRequest& request : group) result.cut += request.cut ? 1 : 0;
+        result.groups.push_back(std::move(group));
+        result.documents.push_back(document);
+      };
+      RequestGroup together;
+      for (size_t r = 0; r < block[i].requests.size(); ++r, ++next) {
+        for (TokenRequest& request : requests[next]) {
+          if (task.kind == TaskKind::rolling) {
+            add({std::move(request)});
+          } else {
+            together.push_back(std::move(request));
+          }
+        }
+      }
+      if (!together.empty()) add(std::move(together));
+    }
+  }
+  return result;
+}
+
+std::vector<DocumentScores> score_task(Decoder& decoder, const Context& context, parallel::World& world,
+                                       const Task& task, const TokenizedTask& tokens,
+                                       const ScorerOptions& options,
+                                       const std::function<void(int64_t groups)>& done, int64_t& given) {
+  auto scores = score_groups(decoder, context, tokens.groups, options, done, given);
+  if (options.replicas > 1) exchange(world, scores);
+  std::vector<DocumentScores> result(task.documents.size());
+  for (size_t group = 0; group < scores.size(); ++group) {
+    DocumentScores& document = result[static_cast<size_t>(tokens.documents[group])];
+    TE_CHECK(scores[group].size() == tokens.groups[group].size(), "{}: group {} has {} scores", task.name,
+             group, scores[group].size());
+    if (task.kind != TaskKind::rolling) {
+      document = scores[group];
+    } else {
+      document.resize(1);
+      document[0].log_probability += scores[group][0].log_probability;
+    }
+  }
+  for (DocumentScores& document : result)
+    document.resize(std::max<size_t>(1, document.size()));  // an empty text
+  return result;
+}
+
+}  // namespace te::generate

@@ -1,0 +1,26 @@
+// Runs tasks on a loaded model.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "generate/evaluation/metrics.h"
+#include "parallel/world.h"
+
+namespace te::generate {
+
+/// The requests of a task as tokens, in groups that may share a beginning: the choices of a question, a window of a text.
+struct TokenizedTask {
+  std::vector<RequestGroup> groups;
+  std::vector<int64_t> documents;  ///< of each group
+  int64_t cut = 0;                 ///< requests whose beginning does not fit the context
+};
+TokenizedTask tokenize(const Task& task, const RequestEncoder& encoder);
+
+/// Scores by document. Collective; every rank gets all.
+std::vector<DocumentScores> score_task(Decoder& decoder, const Context& context, parallel::World& world,
+                                       const Task& task, const TokenizedTask& tokens,
+                                       const ScorerOptions& options,
+                                       const std::function<void(int64_t groups)>& done, int64_t& given);
+
+}  // namespace te::generate

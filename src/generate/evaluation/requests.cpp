@@ -1,0 +1,120 @@
+#include "generate/evaluation/requests.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "generate/evaluation/python_text.h"
+#include "text/tokenizers/parallel_encoder.h"
+
+namespace te::generate {
+namespace {
+
+using Tokens = std::vector<int32_t>;
+
+/// A request with the white space at the end of its context moved to the continuation.
+Request moved_space(const Request& request) {
+  const std::string_view context = python::rstrip(request.context);
+  return {std::string(context), request.context.substr(context.size()) + request.continuation};
+}
+
+/// Texts to encode, equal ones that follow each other once.
+class TextList {
+ public:
+  size_t add(std::string text) {
+    if (texts_.empty() || texts_.back() != text) texts_.push_back(std::move(text));
+    return texts_.size() - 1;
+  }
+  const std::vector<std::string>& all() const { return texts_; }
+
+ private:
+  std::vector<std::string> texts_;
+};
+
+}  // namespace
+
+RequestEncoder::RequestEncoder(const text::Tokenizer& tokenizer, bool begin, int64_t max_length)
+    : tokenizer_(tokenizer),
+      begin_(begin),
+      max_length_(max_length),
+      prefix_(tokenizer.begin_of_document().value_or(tokenizer.end_of_document())),
+      prefix_text_(tokenizer.decode({&prefix_, 1})) {}
+
+Tokens RequestEncoder::with_begin(std::string_view text, Tokens tokens) const {
+  if (begin_ && !text.starts_with(prefix_text_)) tokens.insert(tokens.begin(), prefix_);
+  return tokens;
+}
+
+TokenRequest RequestEncoder::request(Tokens context, const Tokens& continuation,
+                                     const std::string& place) const {
+  const auto scored = static_cast<int64_t>(continuation.size());
+  if (context.empty() || scored == 0)
+    user_error("{}: the tokenizer makes no token of a {} of its own", place,
+               scored == 0 ? "continuation" : "context");
+  if (scored > max_length_)
+    user_error("{}: a continuation has {} tokens, the model's context is {}", place, scored, max_length_);
+  TokenRequest result{std::move(context), scored};
+  result.tokens.insert(result.tokens.end(), continuation.begin(), continuation.end());
+  const int64_t excess = result.inputs() - max_length_;
+  if (excess > 0) result.tokens.erase(result.tokens.begin(), result.tokens.begin() + excess);
+  result.cut = excess > 0;
+  return result;
+}
+
+// The first window has the prefix for context; every other one as much context as the model can be given.
+std::vector<TokenRequest> RequestEncoder::windows(const Tokens& tokens) const {
+  std::vector<TokenRequest> result;
+  const auto count = static_cast<int64_t>(tokens.size());
+  for (int64_t done = 0; done < count;) {
+    const int64_t scored = std::min(count - done, max_length_), end = done + scored;
+    TokenRequest window{{}, scored};
+    if (done == 0) window.tokens.push_back(prefix_);
+    window.tokens.insert(window.tokens.end(), tokens.begin() + std::max<int64_t>(0, end - max_length_ - 1),
+                         tokens.begin() + end);
+    result.push_back(std::move(window));
+    done = end;
+  }
+  return result;
+}
+
+std::vector<std::vector<TokenRequest>> RequestEncoder::encode(const Task& task,
+                                                              std::span<const Document> documents) const {
+  TextList contexts, wholes;
+  std::vector<std::pair<size_t, size_t>> places;  // of each request
+  for (const Document& document : documents) {
+    for (const Request& request : document.requests) {
+      const Request moved = request.context.empty() ? request : moved_space(request);
+      places.emplace_back(contexts.add(moved.context), wholes.add(moved.context + moved.continuation));
+    }
+  }
+  const std::vector<Tokens> context_tokens = text::encode_batch(tokenizer_, contexts.all());
+  const std::vector<Tokens> whole_tokens = text::encode_batch(tokenizer_, wholes.all());
+  std::vector<std::vector<TokenRequest>> result;
+  size_t next = 0;
+  for (const Document& document : documents) {
+    const std::string place = fmt::format("task {}, document {}", task.name, document.id);
+    for (size_t i = 0; i < document.requests.size(); ++i, ++next) {
+      const auto [at, whole_at] = places[next];
+      const std::string &context_text = contexts.all()[at], &whole_text = wholes.all()[whole_at];
+      Tokens whole = whole_tokens[whole_at];
+      if (task.kind == TaskKind::rolling) {
+        result.push_back(windows(with_begin(whole_text, std::move(whole))));
+        continue;
+      }
+      Tokens context;
+      if (document.requests[i].context.empty()) {
+        if (whole.empty() || whole[0] != prefix_) whole.insert(whole.begin(), prefix_);
+        context = {prefix_};
+      } else {
+        whole = with_begin(whole_text, std::move(whole));
+        context = with_begin(context_text, context_tokens[at]);
+      }
+      // What the continuation's tokens are is a matter of number: a token may reach over its beginning.
+      const size_t begin = std::min(context.size(), whole.size());
+      result.push_back(
+          {request(context, Tokens(whole.begin() + static_cast<std::ptrdiff_t>(begin), whole.end()), place)});
+    }
+  }
+  return result;
+}
+
+}  // namespace te::generate

@@ -1,0 +1,133 @@
+#include "generate/evaluation/scorer.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/error.h"
+
+namespace te::generate {
+namespace {
+
+/// Tokens with which all requests of a group begin and that none of them has judged, nor the one before: that one's row
+/// tells the first judged token's probability, and is run with each request.
+int64_t shared_tokens(const RequestGroup& group) {
+  if (group.size() < 2) return 0;
+  int64_t shared = group[0].inputs() - group[0].scored;
+  for (const TokenRequest& request : group) {
+    shared = std::min(shared, request.inputs() - request.scored);
+    const auto first = group[0].tokens.begin();
+    shared = std::min<int64_t>(
+        shared,
+        std::mismatch(first, first + shared, request.tokens.begin(), request.tokens.begin() + shared).first -
+            first);
+  }
+  return shared;
+}
+
+int64_t longest(const RequestGroup& group) {
+  int64_t result = 0;
+  for (const TokenRequest& request : group) result = std::max(result, request.inputs());
+  return result;
+}
+
+/// Groups that run side by side, a sequence of the cache each.
+class Batch {
+ public:
+  Batch(Decoder& decoder, const Context& context, const std::vector<RequestGroup>& groups,
+        std::span<const size_t> members, std::vector<std::vector<RequestScore>>& scores)
+      : decoder_(decoder), context_(context), groups_(groups), members_(members), scores_(scores) {}
+
+  /// Returns the tokens that were given to the model.
+  int64_t run() {
+    // 1. What the requests of each group share.
+    std::vector<ScoredContinuation> next;
+    size_t most = 0;
+    for (size_t i = 0; i < members_.size(); ++i) {
+      const RequestGroup& group = groups_[members_[i]];
+      shared_.push_back(shared_tokens(group));
+      scores_[members_[i]].resize(group.size());
+      most = std::max(most, group.size());
+      if (shared_[i] > 0)
+        next.push_back(
+            {static_cast<int64_t>(i), std::span(group[0].tokens).first(static_cast<size_t>(shared_[i])), {}});
+    }
+    append(next);
+    // 2. The rest of each request, one of every group at a time.
+    for (size_t which = 0; which < most; ++which) step(which);
+    return given_;
+  }
+
+ private:
+  std::vector<TokenScore> append(const std::vector<ScoredContinuation>& next) {
+    for (const ScoredContinuation& part : next) given_ += static_cast<int64_t>(part.tokens.size());
+    return next.empty() ? std::vector<TokenScore>{} : decoder_.score(context_, next);
+  }
+  void step(size_t which) {
+    std::vector<ScoredContinuation> next;
+    for (size_t i = 0; i < members_.size(); ++i) {
+      const RequestGroup& group = groups_[members_[i]];
+      if (which >= group.size()) continue;
+      const TokenRequest& request = group[which];
+      const std::span<const int32_t> tokens(request.tokens);
+      decoder_.truncate(static_cast<int64_t>(i), shared_[i]);
+      next.push_back({static_cast<int64_t>(i),
+                      tokens.subspan(static_cast<size_t>(shared_[i]),
+                                     static_cast<size_t>(request.inputs() - shared_[i])),
+                      tokens.last(static_cast<size_t>(request.scored))});
+    }
+    const std::vector<TokenScore> tokens = append(next);
+    size_t at = 0;
+    for (const ScoredContinuation& part : next) {
+      RequestScore& score = scores_[members_[static_cast<size_t>(part.sequence)]][which];
+      for (size_t t = 0; t < part.targets.size(); ++t, ++at) {
+        score.log_probability += tokens[at].log_probability;
+        score.most_probable = score.most_probable && tokens[at].most_probable;
+      }
+    }
+  }
+
+  Decoder& decoder_;
+  const Context& context_;
+  const std::vector<RequestGroup>& groups_;
+  std::span<const size_t> members_;
+  std::vector<std::vector<RequestScore>>& scores_;
+  std::vector<int64_t> shared_;
+  int64_t given_ = 0;
+};
+
+}  // namespace
+
+int64_t longest_inputs(const std::vector<RequestGroup>& groups) {
+  int64_t result = 0;
+  for (const RequestGroup& group : groups) result = std::max(result, longest(group));
+  return result;
+}
+
+std::vector<std::vector<RequestScore>> score_groups(Decoder& decoder, const Context& context,
+                                                    const std::vector<RequestGroup>& groups,
+                                                    const ScorerOptions& options,
+                                                    const std::function<void(int64_t done)>& done,
+                                                    int64_t& given) {
+  // Longest first: a cache that is too small, or progress that is too slow, shows at once.
+  std::vector<size_t> order(groups.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return longest(groups[a]) > longest(groups[b]); });
+  std::vector<std::vector<RequestScore>> scores(groups.size());
+  int64_t number = 0;
+  for (size_t first = 0; first < order.size(); ++number) {
+    const int64_t length = std::max<int64_t>(1, longest(groups[order[first]]));
+    const int64_t fitting = std::min(options.batch, options.cache_tokens / length);
+    TE_CHECK(fitting > 0, "a request of {} tokens, a cache of {}", length, options.cache_tokens);
+    const size_t count = std::min(static_cast<size_t>(fitting), order.size() - first);
+    if (number % options.replicas == options.replica) {
+      decoder.arrange(static_cast<int64_t>(count), length);
+      given += Batch(decoder, context, groups, std::span(order).subspan(first, count), scores).run();
+    }
+    first += count;
+    if (done) done(static_cast<int64_t>(first));
+  }
+  return scores;
+}
+
+}  // namespace te::generate

@@ -1,0 +1,176 @@
+// Decoder::score against the softmax of append_all's logits, and the cache cut short and arranged anew.
+#include <cmath>
+
+#include "core/error.h"
+#include "generate/evaluation/scorer.h"
+#include "generate/generate_testing.h"
+
+namespace te::testing {
+namespace {
+
+using generate::RequestGroup;
+using generate::ScoredContinuation;
+using generate::TokenScore;
+
+/// What a row of logits says of a token, in double precision.
+TokenScore expected_score(const std::vector<float>& logits, int64_t row, int64_t vocab, int32_t token) {
+  const float* of = logits.data() + row * vocab;
+  const double largest = *std::max_element(of, of + vocab);
+  double sum = 0.0;
+  for (int64_t i = 0; i < vocab; ++i) sum += std::exp(of[i] - largest);
+  return {of[token] - largest - std::log(sum), of[token] >= largest};
+}
+
+class ScoreTest : public ::testing::TestWithParam<config::Family> {
+ protected:
+  ScoreTest() {
+    config_.training.micro_batch_size = config_.training.global_batch_size = 3;
+    tiny_ = std::make_unique<TinyModel>(config_);
+    source_ = std::make_unique<MemorySource>(*tiny_, config_);
+    tokens_ = random_tokens(config_, 4);
+    logits_ = full_logits(*tiny_, config_, tokens_);
+  }
+  std::span<const int32_t> part(int64_t sequence, int64_t from, int64_t count) const {
+    return std::span(tokens_).subspan(static_cast<size_t>(sequence * seq_ + from),
+                                      static_cast<size_t>(count));
+  }
+  /// Of the token behind position `at` of a sequence.
+  TokenScore expected(int64_t sequence, int64_t at) const {
+    return expected_score(logits_, sequence * seq_ + at, config_.model.vocab_size,
+                          part(sequence, at + 1, 1)[0]);
+  }
+  static void expect_near(const TokenScore& actual, const TokenScore& wanted) {
+    EXPECT_NEAR(actual.log_probability, wanted.log_probability, 1e-5);
+    EXPECT_EQ(actual.most_probable, wanted.most_probable);
+  }
+
+  config::Config config_ = tiny_config(GetParam());
+  const int64_t seq_ = config_.model.seq_length;
+  std::unique_ptr<TinyModel> tiny_;
+  std::unique_ptr<MemorySource> source_;
+  std::vector<int32_t> tokens_;
+  std::vector<float> logits_;
+};
+
+// Passes of 16 rows and chunks of 4 cut through the sequences; one has no target, one all, one its last three.
+TEST_P(ScoreTest, IsTheSoftmaxOfTheLogits) {
+  ReadyDecoder decoder(tiny_->context(), config_, *source_, {.batch = 3, .max_rows = 16, .score_rows = 4});
+  const std::vector<ScoredContinuation> next = {
+      {2, part(2, 0, 9), {}}, {0, part(0, 0, 13), part(0, 1, 13)}, {1, part(1, 0, 11), part(1, 9, 3)}};
+  const std::vector<TokenScore> scores = decoder.get().score(tiny_->context(), next);
+  ASSERT_EQ(scores.size(), 16u);
+  for (int64_t i = 0; i < 13; ++i) expect_near(scores[static_cast<size_t>(i)], expected(0, i));
+  for (int64_t i = 0; i < 3; ++i) expect_near(scores[static_cast<size_t>(13 + i)], expected(1, 8 + i));
+  // The sequence without targets is in the cache all the same.
+  const std::vector<TokenScore> more = decoder.get().score(
+      tiny_->context(), std::vector<ScoredContinuation>{{2, part(2, 9, 2), part(2, 10, 2)}});
+  ASSERT_EQ(more.size(), 2u);
+  expect_near(more[0], expected(2, 9));
+  expect_near(more[1], expected(2, 10));
+}
+
+// A most probable token is known as such, and no other.
+TEST_P(ScoreTest, KnowsTheMostProbableToken) {
+  ReadyDecoder decoder(tiny_->context(), config_, *source_, {.batch = 1, .max_rows = 16, .score_rows = 4});
+  const int64_t vocab = config_.model.vocab_size;
+  const float* row = logits_.data();
+  const auto best = static_cast<int32_t>(std::max_element(row, row + vocab) - row);
+  for (const int32_t target : {best, best > 0 ? best - 1 : 1}) {
+    decoder.get().reset(0);
+    const std::vector<TokenScore> scores = decoder.get().score(
+        tiny_->context(), std::vector<ScoredContinuation>{{0, part(0, 0, 1), {&target, 1}}});
+    ASSERT_EQ(scores.size(), 1u);
+    expect_near(scores[0], expected_score(logits_, 0, vocab, target));
+    EXPECT_EQ(scores[0].most_probable, target == best);
+  }
+}
+
+TEST_P(ScoreTest, ASequenceGoesOnFromWhereItWasCut) {
+  ReadyDecoder decoder(tiny_->context(), config_, *source_, {.batch = 2, .max_rows = 16, .score_rows = 16});
+  generate::Decoder& d = decoder.get();
+  d.score(tiny_->context(), std::vector<ScoredContinuation>{{1, part(0, 0, 12), {}}});
+  d.truncate(1, 5);
+  EXPECT_EQ(d.length(1), 5);
+  const auto scores =
+      d.score(tiny_->context(), std::vector<ScoredContinuation>{{1, part(0, 5, 4), part(0, 6, 4)}});
+  for (int64_t i = 0; i < 4; ++i) expect_near(scores[static_cast<size_t>(i)], expected(0, 5 + i));
+  EXPECT_THROW(d.truncate(1, 10), InternalError);
+}
+
+// The cache of 2 * 16 tokens as one of 3 * 10, and back.
+TEST_P(ScoreTest, TheCacheIsArrangedAnew) {
+  ReadyDecoder decoder(tiny_->context(), config_, *source_, {.batch = 2, .max_rows = 16, .score_rows = 16});
+  generate::Decoder& d = decoder.get();
+  d.arrange(3, 10);
+  EXPECT_EQ(d.max_length(), 10);
+  std::vector<ScoredContinuation> next;
+  for (int64_t i = 0; i < 3; ++i) next.push_back({i, part(i, 0, 10), part(i, 1, 10)});
+  const auto scores = d.score(tiny_->context(), next);
+  ASSERT_EQ(scores.size(), 30u);
+  for (int64_t i = 0; i < 30; ++i) expect_near(scores[static_cast<size_t>(i)], expected(i / 10, i % 10));
+  EXPECT_THROW(d.score(tiny_->context(), std::vector<ScoredContinuation>{{0, part(0, 10, 1), {}}}),
+               UserError);
+  d.arrange(2, 16);
+  EXPECT_EQ(d.length(1), 0);
+  EXPECT_THROW(d.arrange(3, 16), InternalError);
+}
+
+// Groups of requests, with shared beginnings and without: the score of each is that of its tokens alone, however many run
+// side by side.
+TEST_P(ScoreTest, GroupsShareTheirBeginning) {
+  const auto request = [&](int64_t sequence, int64_t from, int64_t count, int64_t scored) {
+    const auto tokens = part(sequence, from, count);
+    return generate::TokenRequest{{tokens.begin(), tokens.end()}, scored};
+  };
+  const auto changed = [&](generate::TokenRequest r, size_t at) {
+    r.tokens[at] = (r.tokens[at] + 1) % static_cast<int32_t>(config_.model.vocab_size);
+    return r;
+  };
+  const generate::TokenRequest whole = request(0, 0, 14, 4);
+  const std::vector<RequestGroup> groups = {
+      {whole, changed(whole, 12), changed(whole, 10)},            // they differ in what is judged
+      {request(1, 0, 9, 8)},                                      // alone, judged from its second token on
+      {whole, changed(whole, 3), request(0, 0, 7, 2)},            // they differ before, and in length
+      {request(2, 0, 2, 1), request(2, 0, 2, 1)},                 // the shortest there is, twice
+      {request(2, 0, 12, 1), changed(request(2, 0, 12, 1), 11)},  // a token each
+  };
+  const auto run = [&](int64_t batch, int64_t replica, int64_t replicas) {
+    ReadyDecoder decoder(tiny_->context(), config_, *source_, {.batch = 2, .max_rows = 16, .score_rows = 8});
+    int64_t given = 0;
+    const auto scores = generate::score_groups(
+        decoder.get(), tiny_->context(), groups,
+        {.batch = batch, .cache_tokens = 32, .replica = replica, .replicas = replicas}, {}, given);
+    return std::pair(scores, given);
+  };
+  const auto [one, given_one] = run(1, 0, 1);
+  const auto [many, given_many] = run(8, 0, 1);
+  EXPECT_EQ(given_one, given_many);
+  // 9 shared and 3 * 4 of their own; 8; 3 + 10 + 10 + 3; 1 + 1 (no token to share); 10 + 1 + 1.
+  EXPECT_EQ(given_one, 21 + 8 + 26 + 2 + 12);
+  ASSERT_EQ(one.size(), groups.size());
+  for (size_t g = 0; g < groups.size(); ++g) {
+    ASSERT_EQ(one[g].size(), groups[g].size());
+    for (size_t r = 0; r < groups[g].size(); ++r) {
+      const generate::TokenRequest& judged = groups[g][r];
+      ReadyDecoder decoder(tiny_->context(), config_, *source_, {.batch = 1, .max_rows = 16});
+      const auto inputs = std::span(judged.tokens).first(static_cast<size_t>(judged.inputs()));
+      const std::vector<float> logits = decoder.append_all({{0, inputs}});
+      double sum = 0.0;
+      for (int64_t i = judged.inputs() - judged.scored; i < judged.inputs(); ++i)
+        sum += expected_score(logits, i, config_.model.vocab_size, judged.tokens[static_cast<size_t>(i + 1)])
+                   .log_probability;
+      EXPECT_NEAR(one[g][r].log_probability, sum, 1e-4) << g << " " << r;
+      EXPECT_NEAR(many[g][r].log_probability, sum, 1e-4) << g << " " << r;
+    }
+  }
+  // Two replicas divide the batches between them.
+  const auto [even, given_even] = run(1, 0, 2);
+  const auto [odd, given_odd] = run(1, 1, 2);
+  EXPECT_EQ(given_even + given_odd, given_one);
+  for (size_t g = 0; g < groups.size(); ++g) EXPECT_NE(even[g].empty(), odd[g].empty());
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, ScoreTest, ::testing::Values(config::Family::gpt, config::Family::llama));
+
+}  // namespace
+}  // namespace te::testing

@@ -1,4 +1,4 @@
-// Tensor maps: how bulk copies (hopper.cuh) see a tensor of BF16. CUDA driver API, "Tensor Map Object Management".
+// Tensor maps: how bulk copies (ptx.cuh) see a tensor of BF16. CUDA driver API, "Tensor Map Object Management".
 #pragma once
 
 #include <cudaTypedefs.h>

@@ -155,7 +155,7 @@ class Backward {
   /// dq, or the part of it.
   __device__ __forceinline__ void write_dq(float (&dq)[kSumElements / kWarpgroup],
                                            const Walk<kHeadDim>& done) {
-    const int64_t block = done.query_block(p_) * kConsumers + thread_.warpgroup;
+    const int block = done.query_block(p_) * kConsumers + thread_.warpgroup;
 #pragma unroll
     for (float& x : dq) x *= p_.scale;
     if (done.last_of_queries()) {
@@ -175,8 +175,9 @@ class Backward {
     }
   }
 
-  __device__ __forceinline__ void add_sums(float (&dq)[kSumElements / kWarpgroup], int64_t block) {
-    const float4* sums = reinterpret_cast<const float4*>(p_.dq_sums + block * kSumElements) + thread_.index;
+  __device__ __forceinline__ void add_sums(float (&dq)[kSumElements / kWarpgroup], int block) {
+    const float4* sums =
+        reinterpret_cast<const float4*>(p_.dq_sums + int64_t{block} * kSumElements) + thread_.index;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const float4 x = __ldcg(sums + i * kWarpgroup);

@@ -35,8 +35,8 @@ struct Message {
     kQueries,  ///< BF16, dq
     kKeys      ///< BF16, dk and dv
   } kind;
-  int x, y, z;    ///< of the box in dqkv; kSum: z blocks of keys add before
-  int64_t block;  ///< kSum: of Params::dq_sums and added
+  int x, y, z;  ///< of the box in dqkv; kSum: z blocks of keys add before
+  int block;    ///< kSum: of Params::dq_sums and added
 };
 
 template <int kHeadDim>
@@ -89,15 +89,16 @@ __device__ __forceinline__ void count_one(int* count) {
   asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(count) : "memory");
 }
 
-/// A task is a block of keys of a (sample, group); the blocks of the grid take tasks in order: of a group, the last keys first. Its tiles: for the heads of the group, the blocks of queries that see these keys.
+/// A task is a block of keys of a (sample, group); the blocks of the grid take tasks in order: of a group, the last
+/// keys first. Its tiles: for the heads of the group, the blocks of queries that see these keys.
 template <int kHeadDim>
 struct Walk {
   static constexpr int kQueries = Geometry<kHeadDim>::kQueries;
-  int line, keys, head, queries;  ///< line: (sample, group); head: of the group
+  int sample_group, keys, head, queries;  ///< head: of the group
 
   __device__ static int first_queries(int keys) { return keys * kKeys / kQueries; }
   __device__ void start(const Params& p, int task) {
-    line = task / p.key_blocks;
+    sample_group = task / p.key_blocks;
     keys = p.key_blocks - 1 - task % p.key_blocks;
     head = 0;
     queries = first_queries(keys);
@@ -112,12 +113,12 @@ struct Walk {
   __device__ bool last_of_queries() const { return keys == 0; }
   /// Some of its queries do not see some of its keys.
   __device__ bool on_diagonal() const { return queries * kQueries < (keys + 1) * kKeys; }
-  __device__ int batch(const Params& p) const { return line / p.num_groups; }
-  __device__ int group(const Params& p) const { return line % p.num_groups; }
+  __device__ int batch(const Params& p) const { return sample_group / p.num_groups; }
+  __device__ int group(const Params& p) const { return sample_group % p.num_groups; }
   __device__ int head_of_model(const Params& p) const { return group(p) * p.heads_per_group + head; }
   /// Of the tile's queries, among those of all heads of the batch.
-  __device__ int64_t query_block(const Params& p) const {
-    return (static_cast<int64_t>(line) * p.heads_per_group + head) * p.query_blocks + queries;
+  __device__ int query_block(const Params& p) const {
+    return (sample_group * p.heads_per_group + head) * p.query_blocks + queries;
   }
   /// Blocks of keys that add to this dq before this one does: those behind it.
   __device__ int before() const { return queries * kQueries / kKeys - keys; }
@@ -146,8 +147,8 @@ __device__ void load_tiles(Shared<kHeadDim>& s, const Params& p, const CUtensorM
     for (int c = 0; c < G::kChunks; ++c)
       tma_load(tensor[slot.stage()][c], map, ring.full(slot),
                w.head_of_model(p) * kHeadDim + c * kTileColumns, w.queries * G::kQueries, w.batch(p));
-    bulk_load(statistics[slot.stage()], from + w.query_block(p) * G::kStatistics, sizeof(statistics[0]),
-              ring.full(slot));
+    bulk_load(statistics[slot.stage()], from + int64_t{w.query_block(p)} * G::kStatistics,
+              sizeof(statistics[0]), ring.full(slot));
   };
   for (typename Ring<G::kKeyStages>::Producer at;; at.next()) {
     const int task = atomicAdd(p.next_task, 1);
@@ -205,7 +206,7 @@ __device__ void store_results(Shared<kHeadDim>& s, const Params& p, const CUtens
     if (message.kind == Message::kEnd) return;
     if (message.kind == Message::kSum) {
       added = p.added + message.block;
-      float* const sums = p.dq_sums + message.block * kSumElements;
+      float* const sums = p.dq_sums + int64_t{message.block} * kSumElements;
       if (message.z > 0) {
         wait_for_count(added, message.z);
         fence_proxy_async_global();

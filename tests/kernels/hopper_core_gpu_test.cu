@@ -56,7 +56,7 @@ template <int kStages>
 struct RelayShared {
   int value[kStages][kConsumers], changed[kStages][kConsumers][kWarps];
   Ring<kStages> ring;
-  Signal<kStages> ready[kConsumers];
+  Signal<kStages, Side::consumer> ready[kConsumers];
 };
 
 template <int kStages>

@@ -41,8 +41,8 @@ struct ForwardShared {
   __nv_bfloat16 q[G::kQueryStages][G::kChunks][kQueries * kTileColumns];  // later o
   __nv_bfloat16 k[G::kStages][G::kChunks][kKeys * kTileColumns];
   __nv_bfloat16 v[G::kStages][G::kChunks][kKeys * kTileColumns];
-  Ring<G::kQueryStages> queries;                // loaded for the warpgroups, released when o is stored
-  Signal<G::kQueryStages> o_ready[kConsumers];  // a warpgroup's o lies where its queries were
+  Ring<G::kQueryStages> queries;  // loaded for the warpgroups, released when o is stored
+  Signal<G::kQueryStages, Side::consumer> o_ready[kConsumers];  // a warpgroup's o lies where its queries were
   Ring<G::kStages> keys, values;
   Task task[G::kQueryStages];
 

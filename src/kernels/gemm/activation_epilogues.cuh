@@ -89,16 +89,12 @@ struct GeluForward {
         const Buffer x_to = buffers.open(), y_to = buffers.open();
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          Values x = bias.add(sums[h] + c * 32 + i * 8, i);
+          const Values x = bias.add(sums[h] + c * 32 + i * 8, i);
           store_values(matrices_at(thread, x_to.address, i * 16), x);
           const Sigmoids<ActivationKind::gelu> s(x);
-          // x becomes y.
-#pragma unroll
-          for (int j = 0; j < 8; j += 2)
-            x.word[j / 2] =
-                pack_bf16(activation_value<ActivationKind::gelu>(x.get(j), 0.0f, s.of[j]),
-                          activation_value<ActivationKind::gelu>(x.get(j + 1), 0.0f, s.of[j + 1]));
-          store_values(matrices_at(thread, y_to.address, i * 16), x);
+          store_values(matrices_at(thread, y_to.address, i * 16), rounded([&](int j) {
+                         return activation_value<ActivationKind::gelu>(x.get(j), 0.0f, s.of[j]);
+                       }));
         }
         buffers.pass_on(x_to, y_to);
       }
@@ -128,12 +124,8 @@ struct SwigluForward {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const float *const gate_sums = sums[h] + c * 16 + i * 8, *const up_sums = gate_sums + kOfBlock / 2;
-          Values gate, up;
-#pragma unroll
-          for (int j = 0; j < 8; j += 2) {
-            gate.word[j / 2] = pack_bf16(gate_sums[j], gate_sums[j + 1]);
-            up.word[j / 2] = pack_bf16(up_sums[j], up_sums[j + 1]);
-          }
+          const Values gate = rounded([&](int j) { return gate_sums[j]; }),
+                       up = rounded([&](int j) { return up_sums[j]; });
           store_values(matrices_at<32>(thread, x_to.address, i * 16), gate);
           store_values(matrices_at<32>(thread, x_to.address + 64 * 64, i * 16), up);
           store_values(matrices_at<32>(thread, y_to.address, i * 16),
@@ -249,21 +241,11 @@ struct SwigluBackward {
           const Values gate = load_values(gate_address), up = load_values(up_address);
           const Sigmoids<ActivationKind::swiglu> s(gate);
           if constexpr (kAgain) store_values(matrices_at(thread, y_at.address, i * 16), swiglu(gate, up, s));
-          Values d_gate, d_up;
-#pragma unroll
-          for (int j = 0; j < 8; j += 2) {
-            float gates[2], ups[2];
-#pragma unroll
-            for (int odd = 0; odd < 2; ++odd) {
-              const int at = j + odd;
-              gates[odd] = swiglu_gate_gradient(gate.get(at), up.get(at), s.of[at], dy[at]);
-              ups[odd] = swiglu_up_gradient(gate.get(at), s.of[at], dy[at]);
-            }
-            d_gate.word[j / 2] = pack_bf16(gates[0], gates[1]);
-            d_up.word[j / 2] = pack_bf16(ups[0], ups[1]);
-          }
-          store_values(gate_address, d_gate);
-          store_values(up_address, d_up);
+          store_values(gate_address, rounded([&](int j) {
+                         return swiglu_gate_gradient(gate.get(j), up.get(j), s.of[j], dy[j]);
+                       }));
+          store_values(up_address,
+                       rounded([&](int j) { return swiglu_up_gradient(gate.get(j), s.of[j], dy[j]); }));
         }
         if constexpr (kAgain)
           buffers.pass_on(gate_at, up_at, y_at);

@@ -31,18 +31,20 @@ __device__ __forceinline__ void wgmma_wait(float (&... d)[kCounts]) {
 #define TE_D4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define TE_D16(d, i) TE_D4(d, i), TE_D4(d, i + 4), TE_D4(d, i + 8), TE_D4(d, i + 12)
 #define TE_D32(d, i) TE_D16(d, i), TE_D16(d, i + 16)
-#define TE_R32                                                                            \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, " \
-  "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define TE_R64                                                                              \
-  TE_R32                                                                                    \
-  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, " \
-  "%49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-
-#define TE_R96                                                                              \
-  TE_R64                                                                                    \
-  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, " \
-  "%81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define TE_R32                                                                                     \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20," \
+  "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define TE_R64                                                                                   \
+  TE_R32                                                                                         \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, " \
+  "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define TE_R96                                                                                   \
+  TE_R64                                                                                         \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, " \
+  "%82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define TE_WGMMA(N, D, OPERANDS, ADD, MAJORS)                                             \
+  "{\n.reg .pred add;\nsetp.ne.b32 add, " ADD ", 0;\nwgmma.mma_async.sync.aligned.m64n" N \
+  "k16.f32.bf16.bf16 {" D "}, " OPERANDS ", add, 1, 1, " MAJORS ";\n}\n"
 
 /// Which dimension of an operand is contiguous in shared memory: the one that is summed over (k), or the other (mn).
 enum class Major : int { k = 0, mn = 1 };
@@ -51,58 +53,45 @@ enum class Major : int { k = 0, mn = 1 };
 template <int kN, Major kA, Major kB>
 __device__ __forceinline__ void wgmma(float (&d)[kN / 2], uint64_t a, uint64_t b, bool add) {
   static_assert(kN == 64 || kN == 128 || kN == 192);
+#define TE_OPERANDS \
+  "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(static_cast<int>(kA)), "n"(static_cast<int>(kB))
   if constexpr (kN == 64)
-    asm volatile(
-        "{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" TE_R32
-        "}, %32, %33, add, 1, 1, %35, %36;\n}\n"
-        : TE_D32(d, 0)
-        : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(static_cast<int>(kA)), "n"(static_cast<int>(kB)));
+    asm volatile(TE_WGMMA("64", TE_R32, "%32, %33", "%34", "%35, %36") : TE_D32(d, 0) : TE_OPERANDS);
   else if constexpr (kN == 128)
-    asm volatile(
-        "{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" TE_R64
-        "}, %64, %65, add, 1, 1, %67, %68;\n}\n"
-        : TE_D32(d, 0), TE_D32(d, 32)
-        : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(static_cast<int>(kA)), "n"(static_cast<int>(kB)));
+    asm volatile(TE_WGMMA("128", TE_R64, "%64, %65", "%66", "%67, %68")
+                 : TE_D32(d, 0), TE_D32(d, 32)
+                 : TE_OPERANDS);
   else
-    asm volatile(
-        "{\n.reg .pred add;\nsetp.ne.b32 add, %98, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {" TE_R96
-        "}, %96, %97, add, 1, 1, %99, %100;\n}\n"
-        : TE_D32(d, 0), TE_D32(d, 32), TE_D32(d, 64)
-        : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(static_cast<int>(kA)), "n"(static_cast<int>(kB)));
+    asm volatile(TE_WGMMA("192", TE_R96, "%96, %97", "%98", "%99, %100")
+                 : TE_D32(d, 0), TE_D32(d, 32), TE_D32(d, 64)
+                 : TE_OPERANDS);
+#undef TE_OPERANDS
 }
 
-/// The same with a from registers: a[0], a[1] hold columns t % 4 * 2 (+ 1) of the two rows, a[2], a[3] columns 8 further on,
-/// as accumulators lie.
+/// The same with a from registers: a[0], a[1] hold columns t % 4 * 2 (+ 1) of the two rows, a[2], a[3] columns 8
+/// further on, as accumulators lie.
 template <int kN, Major kB>
 __device__ __forceinline__ void wgmma(float (&d)[kN / 2], const uint32_t* a, uint64_t b, bool add) {
   static_assert(kN == 64 || kN == 128);
+#define TE_OPERANDS \
+  "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)), "n"(static_cast<int>(kB))
   if constexpr (kN == 64)
-    asm volatile(
-        "{\n.reg .pred add;\nsetp.ne.b32 add, %37, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" TE_R32
-        "}, {%32, %33, %34, %35}, %36, add, 1, 1, %38;\n}\n"
-        : TE_D32(d, 0)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)),
-          "n"(static_cast<int>(kB)));
+    asm volatile(TE_WGMMA("64", TE_R32, "{%32, %33, %34, %35}, %36", "%37", "%38")
+                 : TE_D32(d, 0)
+                 : TE_OPERANDS);
   else
-    asm volatile(
-        "{\n.reg .pred add;\nsetp.ne.b32 add, %69, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" TE_R64
-        "}, {%64, %65, %66, %67}, %68, add, 1, 1, %70;\n}\n"
-        : TE_D32(d, 0), TE_D32(d, 32)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)),
-          "n"(static_cast<int>(kB)));
+    asm volatile(TE_WGMMA("128", TE_R64, "{%64, %65, %66, %67}, %68", "%69", "%70")
+                 : TE_D32(d, 0), TE_D32(d, 32)
+                 : TE_OPERANDS);
+#undef TE_OPERANDS
 }
-
 #undef TE_D4
 #undef TE_D16
 #undef TE_D32
 #undef TE_R32
 #undef TE_R64
 #undef TE_R96
+#undef TE_WGMMA
 
 /// d (+)= a b^T, [64 x kN], summed over kDepth columns of both: tiles side by side, a_tile_bytes and b_tile_bytes apart.
 template <int kN, int kDepth>

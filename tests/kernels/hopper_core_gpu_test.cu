@@ -1,5 +1,5 @@
-// The core of the Hopper kernels: rings under every order in which their parties may be late, turns, and the GEMM that
-// hopper.cuh begins with.
+// The core of the Hopper kernels: rings whose parties are late in all ways, turns, and the GEMM that docs/architecture.md
+// shows.
 #include <cmath>
 #include <vector>
 
@@ -41,7 +41,7 @@ static_assert(CanCommit<Two, Two::EmptySlot> && !CanCommit<Two, Two::FullSlot> &
 static_assert(CanRelease<Two, Two::FullSlot> && !CanRelease<Two, Two::EmptySlot> && !CanRelease<Two, int>);
 static_assert(CanWait<Signal<2>, Two::Consumer> && !CanWait<Signal<2>, Ring<3>::Consumer>);
 
-// --- rings: numbers go from a loader through both warpgroups, each of which changes its own, to a storer each -----------------
+// --- rings: numbers go from a loader through both warpgroups, which change theirs, to a storer for each -------------
 
 constexpr int kFills = 600;
 
@@ -198,31 +198,43 @@ TEST(HopperTurns, WarpgroupsAlternateAndSkipEachOthersFills) {
   }
 }
 
-// --- the GEMM of hopper.cuh: out [rows, 128] = a [rows, depth] b [128, depth]^T, in tiles of 128 x 128 -----------------------
-
-constexpr int kGemmStages = 3;
+// --- the GEMM of docs/architecture.md: out [rows, 128] = a [rows, depth] b [128, depth]^T, in tiles of 128 x 128 -----
 
 struct GemmShared {
-  __nv_bfloat16 a[kGemmStages][128 * 64], b[kGemmStages][128 * 64];
-  __nv_bfloat16 out[kConsumers][2][64 * 64];
-  Ring<kGemmStages> operands;
+  __nv_bfloat16 a[3][128 * 64], b[3][128 * 64], out[kConsumers][2][64 * 64];
+  Ring<3> operands;
+};
+struct GemmMaps {
+  CUtensorMap a, b, out;
 };
 
-__device__ void load_operands(GemmShared& s, const CUtensorMap& a, const CUtensorMap& b, int tiles,
-                              int depth) {
-  Ring<kGemmStages>::Producer at;
+__device__ void load_operands(GemmShared& s, const GemmMaps& maps, int tiles, int depth) {
+  Ring<3>::Producer at;
   for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x)
     for (int k = 0; k < depth; k += 64, at.next()) {
       const auto slot = s.operands.acquire(at);
       s.operands.commit(slot, sizeof(s.a[0]) + sizeof(s.b[0]));
-      tma_load(s.a[slot.stage()], &a, s.operands.full(slot), k, tile * 128, 0);
-      tma_load(s.b[slot.stage()], &b, s.operands.full(slot), k, 0, 0);
+      tma_load(s.a[slot.stage()], &maps.a, s.operands.full(slot), k, tile * 128, 0);
+      tma_load(s.b[slot.stage()], &maps.b, s.operands.full(slot), k, 0, 0);
     }
 }
 
-__device__ void compute(GemmShared& s, const CUtensorMap& out, int tiles, int depth, const Thread& thread) {
-  Ring<kGemmStages>::Consumer at;
+__device__ void store_tile(GemmShared& s, const GemmMaps& maps, const float (&d)[64], int tile,
+                           const Thread& thread) {
   auto& rows = s.out[thread.warpgroup];
+  if (thread.index == 0) bulk_wait_read();  // the tile before has left its place
+  named_barrier_sync<kWarpgroup>(1 + thread.warpgroup);
+  store_accumulators<128>(thread, shared_address(rows), sizeof(rows[0]),
+                          [&](int i) { return pack_bf16(d[i * 2], d[i * 2 + 1]); });
+  fence_proxy_async_shared();
+  named_barrier_sync<kWarpgroup>(1 + thread.warpgroup);
+  if (thread.index != 0) return;
+  for (int c = 0; c < 2; ++c) tma_store(&maps.out, rows[c], c * 64, tile * 128 + thread.warpgroup * 64, 0);
+  bulk_commit();
+}
+
+__device__ void compute(GemmShared& s, const GemmMaps& maps, int tiles, int depth, const Thread& thread) {
+  Ring<3>::Consumer at;
   for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     float d[64] = {};
     for (int k = 0; k < depth; k += 64, at.next()) {
@@ -234,22 +246,13 @@ __device__ void compute(GemmShared& s, const CUtensorMap& out, int tiles, int de
       wgmma_wait<0>(d);
       if (thread.lane == 0) s.operands.release(slot);
     }
-    if (thread.index == 0) bulk_wait_read();  // the tile before has left its place
-    named_barrier_sync<kWarpgroup>(1 + thread.warpgroup);
-    store_accumulators<128>(thread, shared_address(rows), sizeof(rows[0]),
-                            [&](int i) { return pack_bf16(d[i * 2], d[i * 2 + 1]); });
-    fence_proxy_async_shared();
-    named_barrier_sync<kWarpgroup>(1 + thread.warpgroup);
-    if (thread.index != 0) continue;
-    for (int c = 0; c < 2; ++c) tma_store(&out, rows[c], c * 64, tile * 128 + thread.warpgroup * 64, 0);
-    bulk_commit();
+    store_tile(s, maps, d, tile, thread);
   }
   if (thread.index == 0) bulk_wait();
 }
 
 __global__ void __launch_bounds__(kThreads, 1)
-    small_gemm(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
-               const __grid_constant__ CUtensorMap out, int tiles, int depth) {
+    small_gemm(const __grid_constant__ GemmMaps maps, int tiles, int depth) {
   extern __shared__ __align__(1024) uint8_t memory[];
   auto& s = *reinterpret_cast<GemmShared*>(memory);
   const Thread thread;
@@ -258,15 +261,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     fence_mbarrier_init();
   }
   __syncthreads();
-  if (!thread.is_producer()) return compute(s, out, tiles, depth, thread);
-  if (thread.index == 0) load_operands(s, a, b, tiles, depth);
-}
-
-CUtensorMap boxes_of(const Tensor& tensor, int64_t rows) {
-  const int64_t columns = tensor.cols();
-  return tensor_map(tensor.data, {.dims = {columns, tensor.rows(), 1},
-                                  .strides = {1, columns, tensor.rows() * columns},
-                                  .box = {64, rows, 1}});
+  if (!thread.is_producer()) return compute(s, maps, tiles, depth, thread);
+  if (thread.index == 0) load_operands(s, maps, tiles, depth);
 }
 
 TEST(HopperGemm, IsExactOnSmallIntegers) {
@@ -285,8 +281,8 @@ TEST(HopperGemm, IsExactOnSmallIntegers) {
   a.fill(a_values);
   b.fill(b_values);
   const int tiles = static_cast<int>(ceil_div(kRows, 128));
-  launch_persistent<small_gemm, GemmShared>(gpu, tiles, boxes_of(a, 128), boxes_of(b, 128), boxes_of(out, 64),
-                                            tiles, static_cast<int>(kDepth));
+  const GemmMaps maps{boxes_of(a, 1, 128), boxes_of(b, 1, 128), boxes_of(out, 1, 64)};
+  launch_persistent<small_gemm, GemmShared>(gpu, tiles, maps, tiles, static_cast<int>(kDepth));
   const std::vector<float> actual = out.floats();
   for (int64_t row = 0; row < kRows; row += 37)
     for (int64_t column = 0; column < 128; ++column) {

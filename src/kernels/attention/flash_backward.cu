@@ -18,7 +18,9 @@
 #include <algorithm>
 
 #include "kernels/attention/flash_attention.h"
-#include "kernels/attention/flash_backward_math.cuh"
+#include "kernels/attention/flash_backward_roles.cuh"
+#include "kernels/hopper/launch.h"
+#include "kernels/hopper/tensor_map.h"
 
 namespace te::kernels {
 namespace {
@@ -38,46 +40,43 @@ class Backward {
       : s_(s), p_(p), thread_(thread) {}
 
   __device__ __forceinline__ void run() {
-    auto keys = s_.keys.wait(keys_at_);
-    if (!start_task(keys)) return send(claim_out(), {.kind = Message::kEnd});
-    auto queries = s_.queries.wait(at_);
-    begin_scores(keys, queries);
+    if (!start_task()) return send(claim_out(), {.kind = Message::kEnd});
+    begin_scores();
     bool first_of_keys = true, more = true;
     while (true) {
       // After the last tile, of what is there: a branch around GEMMs would make the compiler wait for them.
       float dp[G::kQueries / 2];
-      begin_d_probabilities(dp, keys, queries);
+      begin_d_probabilities(dp);
       wgmma_wait<1>(scores_);
-      probabilities<kHeadDim>(scores_, s_.lse2[queries.stage()], walk_, thread_, p_.scale_log2e);
+      probabilities();
       if constexpr (kHeadDim == 128) {
-        // Here, too: a wait that has ended long ago, so that the compiler does not wait for the GEMM before the exponentials.
+        // Here, too: a wait that has ended long ago, so that the compiler does not wait for the GEMM before the
+        // exponentials.
         hold(scores_);
         s_.keys.wait(keys_at_);
       }
       wgmma_wait<0>(dp);
       // Here, where no GEMM is under way: leaving while one is lets it read what is no longer there.
       if (!more) break;
-      begin_gradients(dp, queries, first_of_keys);
+      begin_gradients(dp, first_of_keys);
       float dq[kSumElements / kWarpgroup];
-      begin_dq(dq, keys);
+      begin_dq(dq);
       wgmma_wait<1>();
-      s_.sums_ready.wait(at_);  // before the stage is free for the next tile
-      if (thread_.lane == 0) s_.queries.release(queries);
+      s_.sums_ready.wait(queries_at_);  // before the stage is free for the next tile
+      if (thread_.lane == 0) s_.queries.release(queries_);
 
       // The next tile's scores are begun before dq is taken away.
       const Walk<kHeadDim> done = walk_;
       first_of_keys = !walk_.next(p_);
       if (first_of_keys) {
         wgmma_wait<0>();
-        if (thread_.lane == 0) s_.keys.release(keys);
+        if (thread_.lane == 0) s_.keys.release(keys_);
         write_keys(done);
         keys_at_.next();
-        keys = s_.keys.wait(keys_at_);
-        more = start_task(keys);
+        more = start_task();
       }
-      at_.next();
-      queries = s_.queries.wait(at_);
-      begin_scores(keys, queries);
+      queries_at_.next();
+      begin_scores();
       wgmma_wait<1>(dq);
       write_dq(dq, done);
     }
@@ -86,60 +85,102 @@ class Backward {
 
  private:
   /// False when there are no more.
-  __device__ __forceinline__ bool start_task(typename Keys::FullSlot keys) {
-    const int task = s_.task[keys.stage()];
+  __device__ __forceinline__ bool start_task() {
+    keys_ = s_.keys.wait(keys_at_);
+    const int task = s_.task[keys_.stage()];
     if (task >= p_.tasks) return false;
     walk_.start(p_, task);
     return true;
   }
 
   /// scores^T = k q^T
-  __device__ __forceinline__ void begin_scores(typename Keys::FullSlot keys,
-                                               typename Queries::FullSlot queries) {
-    wgmma_fence();
-    mma_nt<G::kQueries, kHeadDim>(scores_,
-                                  stage_address(s_.k, keys.stage()) + thread_.warpgroup * kWarpgroupTileBytes,
-                                  kKeyTileBytes, stage_address(s_.q, queries.stage()), kQueryTileBytes);
-    wgmma_commit();
+  __device__ __forceinline__ void begin_scores() {
+    queries_ = s_.queries.wait(queries_at_);
+    multiply(scores_, stage_address(s_.k, keys_.stage()), stage_address(s_.q, queries_.stage()));
   }
-
   /// dP^T = v do^T
-  __device__ __forceinline__ void begin_d_probabilities(float (&dp)[G::kQueries / 2],
-                                                        typename Keys::FullSlot keys,
-                                                        typename Queries::FullSlot queries) {
-    s_.d_o_ready.wait(at_);
+  __device__ __forceinline__ void begin_d_probabilities(float (&dp)[G::kQueries / 2]) {
+    s_.d_o_ready.wait(queries_at_);
+    multiply(dp, stage_address(s_.v, keys_.stage()), stage_address(s_.d_o, queries_.stage()));
+  }
+  /// d = a b^T, a the warpgroup's keys.
+  __device__ __forceinline__ void multiply(float (&d)[G::kQueries / 2], uint32_t a, uint32_t b) {
     wgmma_fence();
-    mma_nt<G::kQueries, kHeadDim>(dp,
-                                  stage_address(s_.v, keys.stage()) + thread_.warpgroup * kWarpgroupTileBytes,
-                                  kKeyTileBytes, stage_address(s_.d_o, queries.stage()), kQueryTileBytes);
+    mma_nt<G::kQueries, kHeadDim>(d, a + thread_.warpgroup * kWarpgroupTileBytes, kKeyTileBytes, b,
+                                  kQueryTileBytes);
     wgmma_commit();
   }
 
   /// dS^T, to shared memory for both warpgroups; dv += P^T do; dk += dS^T q.
-  __device__ __forceinline__ void begin_gradients(const float (&dp)[G::kQueries / 2],
-                                                  typename Queries::FullSlot queries, bool first_of_keys) {
+  __device__ __forceinline__ void begin_gradients(const float (&dp)[G::kQueries / 2], bool first_of_keys) {
+    const int stage = queries_.stage();
     uint32_t p_packed[G::kQueries / 4], ds_packed[G::kQueries / 4];
-    score_gradients<kHeadDim>(scores_, dp, s_.delta[queries.stage()], thread_, p_packed, ds_packed);
-    store_accumulators<G::kQueries>(
-        thread_, stage_address(s_.ds, at_.stage()) + thread_.warpgroup * kWarpgroupTileBytes, kKeyTileBytes,
-        [&](int i) { return ds_packed[i]; });
+    score_gradients(dp, p_packed, ds_packed);
+    store_accumulators<G::kQueries>(thread_,
+                                    stage_address(s_.ds, stage) + thread_.warpgroup * kWarpgroupTileBytes,
+                                    kKeyTileBytes, [&](int i) { return ds_packed[i]; });
     fence_proxy_async_shared();
     wgmma_fence();
-    mma_nn<kHeadDim, G::kQueries>(dv_, p_packed, stage_address(s_.d_o, queries.stage()), kQueryTileBytes,
+    mma_nn<kHeadDim, G::kQueries>(dv_, p_packed, stage_address(s_.d_o, stage), kQueryTileBytes,
                                   !first_of_keys);
     wgmma_commit();
     wgmma_fence();
-    mma_nn<kHeadDim, G::kQueries>(dk_, ds_packed, stage_address(s_.q, queries.stage()), kQueryTileBytes,
+    mma_nn<kHeadDim, G::kQueries>(dk_, ds_packed, stage_address(s_.q, stage), kQueryTileBytes,
                                   !first_of_keys);
     wgmma_commit();
   }
 
+  /// scores^T becomes P^T = exp(scale * scores - lse), 0 where the query does not see the key. Accumulator 4 g + 2 h + e
+  /// has the thread's key + 8 h and its query + 8 g + e.
+  __device__ __forceinline__ void probabilities() {
+    if (walk_.on_diagonal()) {
+      const int query = walk_.queries * G::kQueries + thread_.column(),
+                key = walk_.keys * kKeys + thread_.warpgroup * 64 + thread_.row();
+#pragma unroll
+      for (int i = 0; i < G::kQueries / 2; ++i)
+        if (query - key + i / 4 * 8 + i % 2 - i % 4 / 2 * 8 < 0) scores_[i] = -kInfinity;
+    }
+#pragma unroll
+    for (int g = 0; g < G::kQueries / 8; g += 2) {
+      const float4 lse = statistics(s_.lse2, g);
+      float* x = scores_ + g * 4;
+#pragma unroll
+      for (int h = 0; h < 4; h += 2) {
+        x[h] = exp2_fast(fmaf(x[h], p_.scale_log2e, -lse.x));
+        x[h + 1] = exp2_fast(fmaf(x[h + 1], p_.scale_log2e, -lse.y));
+        x[h + 4] = exp2_fast(fmaf(x[h + 4], p_.scale_log2e, -lse.z));
+        x[h + 5] = exp2_fast(fmaf(x[h + 5], p_.scale_log2e, -lse.w));
+      }
+    }
+  }
+  /// P^T and dS^T = P^T (dP^T - delta) in BF16, as operands of GEMMs over queries.
+  __device__ __forceinline__ void score_gradients(const float (&dp)[G::kQueries / 2],
+                                                  uint32_t (&p_packed)[G::kQueries / 4],
+                                                  uint32_t (&ds_packed)[G::kQueries / 4]) {
+#pragma unroll
+    for (int g = 0; g < G::kQueries / 8; g += 2) {
+      const float4 delta = statistics(s_.delta, g);
+#pragma unroll
+      for (int h = 0; h < 4; ++h) {
+        const float *x = scores_ + g * 4 + h * 2, *y = dp + g * 4 + h * 2;
+        const float d = h < 2 ? delta.x : delta.z, d1 = h < 2 ? delta.y : delta.w;
+        p_packed[g * 2 + h] = pack_bf16(x[0], x[1]);
+        ds_packed[g * 2 + h] = pack_bf16(x[0] * (y[0] - d), x[1] * (y[1] - d1));
+      }
+    }
+  }
+  /// Those of the thread's queries + 8 g (+ 1), and 8 further on.
+  __device__ __forceinline__ float4 statistics(const float (&of)[kStages][G::kStatistics], int g) const {
+    const float* const mine = of[queries_.stage()] + thread_.lane % 4 * G::kLineOfC;
+    return *reinterpret_cast<const float4*>(mine + g * 2);
+  }
+
   /// dq = dS k: 64 queries (head_dim 64) or 64 columns (128) for each warpgroup.
-  __device__ __forceinline__ void begin_dq(float (&dq)[kSumElements / kWarpgroup],
-                                           typename Keys::FullSlot keys) {
+  __device__ __forceinline__ void begin_dq(float (&dq)[kSumElements / kWarpgroup]) {
     named_barrier_sync<kConsumerThreads>(1);
-    mma_tn<kKeys>(dq, stage_address(s_.ds, at_.stage()) + (kOneChunk ? thread_.warpgroup : 0) * kKeyTileBytes,
-                  stage_address(s_.k, keys.stage()) + (kOneChunk ? 0 : thread_.warpgroup) * kKeyTileBytes);
+    mma_tn<kKeys>(
+        dq, stage_address(s_.ds, queries_.stage()) + (kOneChunk ? thread_.warpgroup : 0) * kKeyTileBytes,
+        stage_address(s_.k, keys_.stage()) + (kOneChunk ? 0 : thread_.warpgroup) * kKeyTileBytes);
     wgmma_commit();
   }
 
@@ -210,7 +251,9 @@ class Backward {
   const Thread thread_;
   Walk<kHeadDim> walk_;
   typename Keys::Consumer keys_at_;
-  typename Queries::Consumer at_;
+  typename Keys::FullSlot keys_ = Keys::FullSlot::none();
+  typename Queries::Consumer queries_at_;
+  typename Queries::FullSlot queries_ = Queries::FullSlot::none();
   Ring<1>::Producer out_at_;
   float dk_[kHeadDim / 2], dv_[kHeadDim / 2], scores_[G::kQueries / 2];
 };
@@ -322,9 +365,8 @@ void launch(const Context& context, const AttentionBackward& args) {
                  .scale = s.softmax_scale,
                  .scale_log2e = s.softmax_scale * kLog2E};
   launch_persistent<flash_backward_kernel<kHeadDim>, Shared<kHeadDim>>(
-      context, p.tasks, boxes_of(args.qkv, s.batch, s.seq, kKeys),
-      boxes_of(args.qkv, s.batch, s.seq, G::kQueries), boxes_of(args.d_o, s.batch, s.seq, G::kQueries),
-      boxes_of(args.dqkv, s.batch, s.seq, 64), p);
+      context, p.tasks, boxes_of(args.qkv, s.batch, kKeys), boxes_of(args.qkv, s.batch, G::kQueries),
+      boxes_of(args.d_o, s.batch, G::kQueries), boxes_of(args.dqkv, s.batch, 64), p);
 }
 
 }  // namespace

@@ -2,10 +2,13 @@
 // load tiles and take results away while two warpgroups compute.
 #pragma once
 
-#include "kernels/attention/flash_tiles.cuh"
+#include "kernels/hopper/hopper.cuh"
 
 namespace te::kernels::flash {
 
+using namespace hopper;
+
+constexpr float kInfinity = __builtin_huge_valf();
 constexpr int kKeys = 128;                                ///< of a block of keys and values
 constexpr int kStages = 2;                                ///< tiles of queries in shared memory
 constexpr int kTileElements = 8192;                       ///< of a block of queries: queries x head_dim

@@ -11,15 +11,18 @@
 #include <algorithm>
 
 #include "kernels/attention/flash_attention.h"
-#include "kernels/attention/flash_tiles.cuh"
+#include "kernels/hopper/hopper.cuh"
+#include "kernels/hopper/launch.h"
+#include "kernels/hopper/tensor_map.h"
 
 namespace te::kernels {
 namespace {
 
-using namespace flash;
+using namespace hopper;
 
-constexpr int kQueries = 128;                        // of a task
-constexpr int kKeys = 128;                           // of a tile
+constexpr int kQueries = 128;  // of a task
+constexpr int kKeys = 128;     // of a tile
+constexpr float kInfinity = __builtin_huge_valf();
 constexpr int64_t kBytesAtOnce = int64_t{16} << 20;  // of keys and values, in the L2 cache
 
 template <int kHeadDim>
@@ -194,32 +197,33 @@ class Forward {
       : s_(s), p_(p), thread_(thread), turns_(1, thread.warpgroup) {}
 
   __device__ __forceinline__ void run() {
-    typename Queries::Consumer at;
-    auto queries = s_.queries.wait(at);
-    Task task = s_.task[queries.stage()];
-    if (task.is_end()) return;
-    first_scores(queries);
+    if (start_task().is_end()) return;
+    first_scores();
     while (true) {
-      for (int tile = task.block - 1; tile >= 0; --tile) step<false>(queries, tile == task.block - 1);
-      const Task done = task;
+      for (int tile = task_.block - 1; tile >= 0; --tile) step<false>(tile == task_.block - 1);
+      const Task done = task_;
       const Rows sums = rows_;
-      const auto done_queries = queries;
-      at.next();
-      queries = s_.queries.wait(at);
-      task = s_.task[queries.stage()];
-      step<true>(queries, done.block == 0);
+      const auto done_queries = queries_;
+      queries_at_.next();
+      const bool end = start_task().is_end();
+      step<true>(done.block == 0);
       finish(done, sums);
       write_o(done_queries);
-      if (task.is_end()) return;
+      if (end) return;
     }
   }
 
  private:
+  __device__ __forceinline__ const Task& start_task() {
+    queries_ = s_.queries.wait(queries_at_);
+    return task_ = s_.task[queries_.stage()];
+  }
+
   // The very first tile on the diagonal: no product with v goes with its scores.
-  __device__ __forceinline__ void first_scores(typename Queries::FullSlot queries) {
+  __device__ __forceinline__ void first_scores() {
     const auto keys = s_.keys.wait(tile_);
     wgmma_fence();
-    multiply_keys(queries, keys);
+    multiply_keys(keys);
     wgmma_commit();
     wgmma_wait<0>(scores_);
     if (thread_.lane == 0) s_.keys.release(keys);
@@ -233,14 +237,14 @@ class Forward {
   // is the next task's, on its diagonal. When there is none, scores are of what is there, and nobody looks at them: a
   // branch around GEMMs would make the compiler wait for them.
   template <bool kNewTask>
-  __device__ __forceinline__ void step(typename Queries::FullSlot queries, bool fresh) {
+  __device__ __forceinline__ void step(bool fresh) {
     const auto before = tile_;
     tile_.next();
     const auto keys = s_.keys.wait(tile_);
     const auto values = s_.values.wait(before);
     turns_.begin();
     wgmma_fence();
-    multiply_keys(queries, keys);
+    multiply_keys(keys);
     wgmma_commit();
     mma_nn<kHeadDim, kKeys>(o_, packed_, stage_address(s_.v, values.stage()), sizeof(s_.v[0][0]), !fresh);
     wgmma_commit();
@@ -259,9 +263,8 @@ class Forward {
     pack(scores_, packed_);
   }
 
-  __device__ __forceinline__ void multiply_keys(typename Queries::FullSlot queries,
-                                                typename Ring<G::kStages>::FullSlot keys) {
-    mma_nt<kKeys, kHeadDim>(scores_, q_of(queries), sizeof(s_.q[0][0]), stage_address(s_.k, keys.stage()),
+  __device__ __forceinline__ void multiply_keys(typename Ring<G::kStages>::FullSlot keys) {
+    mma_nt<kKeys, kHeadDim>(scores_, q_of(queries_), sizeof(s_.q[0][0]), stage_address(s_.k, keys.stage()),
                             sizeof(s_.k[0][0]));
   }
 
@@ -297,6 +300,9 @@ class Forward {
   const ForwardParams& p_;
   const Thread thread_;
   const Turns turns_;
+  Task task_;
+  typename Queries::Consumer queries_at_;
+  typename Queries::FullSlot queries_ = Queries::FullSlot::none();
   typename Ring<G::kStages>::Consumer tile_;  // of keys, and of values
   float scores_[kKeys / 2], o_[kHeadDim / 2];
   uint32_t packed_[kKeys / 4];  // exponentials of the scores
@@ -345,7 +351,7 @@ void launch(const Context& context, const AttentionForward& args) {
       .scale_log2e = s.softmax_scale * kLog2E};
   TE_CUDA_CHECK(cudaMemsetAsync(p.next_task, 0, sizeof(int), cuda_stream(context)));
   launch_persistent<flash_forward_kernel<kHeadDim>, ForwardShared<kHeadDim>>(
-      context, p.tasks, boxes_of(args.qkv, s.batch, s.seq, kKeys), boxes_of(args.o, s.batch, s.seq, 64), p);
+      context, p.tasks, boxes_of(args.qkv, s.batch, kKeys), boxes_of(args.o, s.batch, 64), p);
 }
 
 }  // namespace

@@ -30,14 +30,6 @@ CUtensorMap activation_boxes(const Tensor& tensor, int64_t blocks, int64_t width
                                   .strides = {1, columns, tensor.cols()},
                                   .box = {width, 1, 64}});
 }
-/// Rows of [rows, depth] as boxes of `rows_of_box` x kDepth; the rows are `blocks` blocks.
-CUtensorMap operand_boxes(const Tensor& tensor, int64_t blocks, int64_t rows_of_box) {
-  const int64_t depth = tensor.cols(), rows = tensor.rows() / blocks;
-  return tensor_map(
-      tensor.data,
-      {.dims = {depth, rows, blocks}, .strides = {1, depth, rows * depth}, .box = {kDepth, rows_of_box, 1}});
-}
-
 /// m x ffn is the shape of the activation's result, k what is summed over.
 GemmParams params_of(int64_t m, int64_t ffn, int64_t k, int64_t columns_of_tile) {
   const int clusters = static_cast<int>(ceil_div(m, kRows * kCluster)),
@@ -58,8 +50,8 @@ void launch(const Context& context, const GemmMaps& maps, const GemmParams& para
   launch_persistent<gemm_kernel<Epilogue, kB>, GemmShared, kCluster>(context, params.tiles, maps, params);
 }
 
-/// Enough tiles for all multiprocessors; below, cuBLASLt cuts a GEMM in other ways. Tiles are dealt out beforehand, so a last
-/// round that is mostly empty, or multiprocessors that another stream's kernels hold, cost up to a round.
+/// Enough tiles for all multiprocessors; below, cuBLASLt cuts a GEMM in other ways. Tiles are dealt out beforehand, so a
+/// last round that is mostly empty, or multiprocessors that another stream's kernels hold, cost up to a round.
 bool is_large(const Context& context, int64_t m, int64_t ffn) {
   return int64_t{ceil_div(m, kRows)} * ceil_div(ffn, kColumns) >= multiprocessor_count(context);
 }
@@ -78,8 +70,8 @@ bool gemm_activation_forward(const Context& context, const GemmActivationForward
     GemmParams params = params_of(m, ffn, k, kColumns / kBlocks);
     params.bias = args.bias ? args.bias.as<__nv_bfloat16>() : nullptr;
     launch<Epilogue, Major::k>(context,
-                               {.a = operand_boxes(args.a, 1, kRows),
-                                .b = operand_boxes(args.b, kBlocks, kColumns / kCluster),
+                               {.a = boxes_of(args.a, 1, kRows),
+                                .b = boxes_of(args.b, kBlocks, kColumns / kCluster),
                                 .x = activation_boxes(args.out, kBlocks, width),
                                 .y = activation_boxes(args.y, 1, width),
                                 .dx = {}},
@@ -98,13 +90,11 @@ bool gemm_activation_backward(const Context& context, const GemmActivationBackwa
   if ((gated && args.dbias) || !is_large(context, m, ffn)) return false;
   GemmParams params = params_of(m, ffn, k, kColumns);
   params.partial = args.dbias ? args.scratch.as<float>() : nullptr;
-  const GemmMaps maps{
-      .a = operand_boxes(args.a, 1, kRows),
-      .b = tensor_map(args.b.data,
-                      {.dims = {ffn, k, 1}, .strides = {1, ffn, ffn * k}, .box = {64, kDepth / kCluster, 1}}),
-      .x = activation_boxes(args.x, gated ? 2 : 1, 64),
-      .y = args.y ? activation_boxes(args.y, 1, 64) : CUtensorMap{},
-      .dx = activation_boxes(args.dx, gated ? 2 : 1, 64)};
+  const GemmMaps maps{.a = boxes_of(args.a, 1, kRows),
+                      .b = boxes_of(args.b, 1, kDepth / kCluster),
+                      .x = activation_boxes(args.x, gated ? 2 : 1, 64),
+                      .y = args.y ? activation_boxes(args.y, 1, 64) : CUtensorMap{},
+                      .dx = activation_boxes(args.dx, gated ? 2 : 1, 64)};
   if (!gated) {
     launch<GeluBackward, Major::mn>(context, maps, params);
   } else if (args.y) {

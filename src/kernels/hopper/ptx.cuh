@@ -1,5 +1,5 @@
-// Hopper's instructions around tensor cores, one function each: mbarriers, named barriers, bulk copies (TMA), fences, matrices
-// to and from shared memory. PTX ISA 8.1, chapters "mbarrier", "cp.async.bulk", "stmatrix"; wgmma is in wgmma.cuh.
+// Hopper's instructions around tensor cores, one function each: mbarriers, named barriers, bulk copies (TMA), fences,
+// matrices to and from shared memory. PTX ISA 8.1, chapters "mbarrier", "cp.async.bulk", "stmatrix". wgmma: wgmma.cuh.
 #pragma once
 
 #include <cuda.h>
@@ -8,6 +8,12 @@
 #include <cstdint>
 
 namespace te::kernels::hopper {
+
+/// The function of an instruction without operands.
+#define TE_INSTRUCTION(name, text)         \
+  __device__ __forceinline__ void name() { \
+    asm volatile(text ::: "memory");       \
+  }
 
 __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
@@ -20,9 +26,7 @@ __device__ __forceinline__ void mbarrier_init(uint64_t* barrier, uint32_t count)
                : "memory");
 }
 /// Makes initialised barriers visible to bulk copies.
-__device__ __forceinline__ void fence_mbarrier_init() {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
+TE_INSTRUCTION(fence_mbarrier_init, "fence.mbarrier_init.release.cluster;")
 __device__ __forceinline__ void mbarrier_arrive(uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
@@ -34,26 +38,18 @@ __device__ __forceinline__ void mbarrier_arrive_expect_tx(uint64_t* barrier, uin
 /// Waits until the phase of this parity has ended.
 __device__ __forceinline__ void mbarrier_wait(uint64_t* barrier, uint32_t parity) {
   asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@done bra finished;\n"
-      "bra again;\n"
-      "finished:\n"
-      "}\n" ::"r"(shared_address(barrier)),
+      "{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@done bra "
+      "finished;\n"
+      "bra again;\nfinished:\n}\n" ::"r"(shared_address(barrier)),
       "r"(parity)
       : "memory");
 }
-/// At the barrier of another block of the cluster. (Without .release at the scope of the cluster, which would wait for all
-/// that the thread has under way: what is told here is that products have read shared memory.)
+/// At the barrier of another block of the cluster. (Without .release at the scope of the cluster, which would wait for
+/// all that the thread has under way: what is told here is that wgmma has read shared memory.)
 __device__ __forceinline__ void mbarrier_arrive_cluster(uint64_t* barrier, uint32_t rank) {
   asm volatile(
-      "{\n"
-      ".reg .b32 remote;\n"
-      "mapa.shared::cluster.u32 remote, %0, %1;\n"
-      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
-      "}\n" ::"r"(shared_address(barrier)),
+      "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}\n" ::"r"(shared_address(barrier)),
       "r"(rank)
       : "memory");
 }
@@ -64,15 +60,12 @@ __device__ __forceinline__ uint32_t cluster_rank() {
   return rank;
 }
 /// A barrier of all threads of the cluster.
-__device__ __forceinline__ void sync_cluster() {
-  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
-}
+TE_INSTRUCTION(sync_cluster, "barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;")
 /// A barrier of some of the block's warps.
 template <int kThreads>
 __device__ __forceinline__ void named_barrier_sync(int id) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(kThreads) : "memory");
 }
-
 /// Arrives there without waiting.
 template <int kThreads>
 __device__ __forceinline__ void named_barrier_arrive(int id) {
@@ -90,8 +83,8 @@ __device__ __forceinline__ void tma_load(void* to, const CUtensorMap* map, uint6
       "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "r"(z)
       : "memory");
 }
-/// The same for all blocks of the cluster in `ranks` (a bit each), at the same place of their shared memory; each is told by
-/// its own barrier.
+/// The same for all blocks of the cluster in `ranks` (a bit each), at the same place of their shared memory; each is
+/// told by its own barrier.
 __device__ __forceinline__ void tma_load_multicast(uint16_t ranks, void* to, const CUtensorMap* map,
                                                    uint64_t* barrier, int x, int y, int z) {
   asm volatile(
@@ -108,8 +101,8 @@ __device__ __forceinline__ void bulk_load(void* to, const void* from, uint32_t b
       "l"(from), "r"(bytes), "r"(shared_address(barrier))
       : "memory");
 }
-/// A box from shared memory to a tensor; what lies outside of it is not written. Stores belong to the thread that asks for
-/// them: it commits them, and waits until they have read their source.
+/// A box from shared memory to a tensor; what lies outside of it is not written. Stores belong to the thread that asks
+/// for them: it commits them, and waits until they have read their source.
 __device__ __forceinline__ void tma_store(const CUtensorMap* map, const void* from, int x, int y, int z) {
   asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map),
                "r"(shared_address(from)), "r"(x), "r"(y), "r"(z)
@@ -126,26 +119,18 @@ __device__ __forceinline__ void bulk_add(float* to, const void* from, uint32_t b
                "r"(shared_address(from)), "r"(bytes)
                : "memory");
 }
-__device__ __forceinline__ void bulk_commit() {
-  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-}
+TE_INSTRUCTION(bulk_commit, "cp.async.bulk.commit_group;")
 /// Until all committed groups but the last kPending have read their source.
 template <int kPending = 0>
 __device__ __forceinline__ void bulk_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 /// Until they are done and this thread can see them.
-__device__ __forceinline__ void bulk_wait() {
-  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
-}
+TE_INSTRUCTION(bulk_wait, "cp.async.bulk.wait_group 0;")
 /// Orders accesses to global memory by bulk copies and by other instructions.
-__device__ __forceinline__ void fence_proxy_async_global() {
-  asm volatile("fence.proxy.async.global;" ::: "memory");
-}
+TE_INSTRUCTION(fence_proxy_async_global, "fence.proxy.async.global;")
 /// Orders this thread's writes to shared memory before later reads of it by wgmma and bulk copies.
-__device__ __forceinline__ void fence_proxy_async_shared() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
+TE_INSTRUCTION(fence_proxy_async_shared, "fence.proxy.async.shared::cta;")
 
 /// Moves registers between warpgroups: all of a warpgroup's warps call it.
 template <int kRegisters>
@@ -164,7 +149,7 @@ __device__ __forceinline__ void stmatrix(uint32_t address, uint32_t a, uint32_t 
                "r"(b), "r"(c), "r"(d)
                : "memory");
 }
-/// The reverse of store_matrices.
+/// The reverse.
 __device__ __forceinline__ void ldmatrix(uint32_t address, uint32_t (&d)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])

@@ -9,12 +9,8 @@
 namespace te::kernels::hopper {
 
 /// Before the first GEMM whose registers were written by other instructions.
-__device__ __forceinline__ void wgmma_fence() {
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
-__device__ __forceinline__ void wgmma_commit() {
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
+TE_INSTRUCTION(wgmma_fence, "wgmma.fence.sync.aligned;")
+TE_INSTRUCTION(wgmma_commit, "wgmma.commit_group.sync.aligned;")
 /// Keeps the compiler from reading accumulators earlier.
 template <int kCount>
 __device__ __forceinline__ void hold(float (&d)[kCount]) {

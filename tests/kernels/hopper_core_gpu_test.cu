@@ -1,5 +1,5 @@
-// The core of the Hopper kernels: rings whose parties are late in all ways, turns, and the GEMM that docs/architecture.md
-// shows.
+// The core of the Hopper kernels: rings whose parties are late in all ways, turns, and the GEMM that
+// docs/architecture.md shows.
 #include <cmath>
 #include <vector>
 
@@ -14,7 +14,7 @@ namespace {
 
 using te::testing::TestTensor;
 
-// --- a ring has no place for the wrong wait --------------------------------------------------------------------------
+// --- a ring has no place for the wrong wait ------------------------------------------------------------------------
 
 template <class R, class At>
 concept CanAcquire = requires(R ring, At at) {
@@ -141,7 +141,7 @@ TEST(HopperRing, PassesEveryFillOnWhoeverIsLate) {
   expect_relayed<4>(gpu);
 }
 
-// --- turns, and a consumer that skips the other's fills ----------------------------------------------------------------
+// --- turns, and a consumer that skips the other's fills ------------------------------------------------------------
 
 constexpr int kTurns = 200, kFillsOfTurn = 5;
 
@@ -198,7 +198,7 @@ TEST(HopperTurns, WarpgroupsAlternateAndSkipEachOthersFills) {
   }
 }
 
-// --- the GEMM of docs/architecture.md: out [rows, 128] = a [rows, depth] b [128, depth]^T, in tiles of 128 x 128 -----
+// --- the GEMM of docs/architecture.md: out [rows, 128] = a [rows, depth] b [128, depth]^T, in tiles of 128 x 128 ---
 
 struct GemmShared {
   __nv_bfloat16 a[3][128 * 64], b[3][128 * 64], out[kConsumers][2][64 * 64];

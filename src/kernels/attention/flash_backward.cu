@@ -3,18 +3,19 @@
 //   S = q k^T   P = exp(scale S - lse)   dP = do v^T   dS = P (dP - delta)   delta = rowsum(do o)
 //   dv = P^T do   dk = scale dS^T q   dq = scale dS k
 //
-// (Dao, arXiv 2307.08691; Shah et al., arXiv 2407.08608). A unit of work is a block of 128 keys of a head; dk and dv stay in
-// registers while the blocks of queries that see these keys pass by. Two warpgroups compute, 64 keys each, on tiles that a
-// thread loads ahead of them; S and dP are computed transposed, so that P^T and dS^T are operands from registers, and dS goes
-// through shared memory for dq alone. The products of the next S are begun before dq is taken away.
+// (Dao, arXiv 2307.08691; Shah et al., arXiv 2407.08608). A task is a block of 128 keys of a head; dk and dv stay in
+// registers while the blocks of queries that see these keys pass by. Two warpgroups compute, 64 keys each, on tiles
+// that a thread loads ahead of them; S and dP are computed transposed, so that P^T and dS^T are operands from
+// registers, and dS goes through shared memory for dq alone. The products of the next S are begun before dq is taken
+// away.
 //
-// dq is a sum over units, kept in FP32 in memory. A thread of its own adds a unit's part there (a bulk copy that adds), when the
-// units of all keys behind have added theirs: the order is fixed, so the result repeats bit for bit. Of a head, the last keys
-// come first, and every unit starts at its diagonal: at a time, the units of a head are at different queries, each one where
-// the unit before it has just been, and hardly ever waits. The unit of the first keys, which sees all queries, adds what it
-// finds there to its own part and writes dq. Units are handed out in that order to the blocks of the grid, so a unit waits
-// for running ones alone. About sixteen heads of 1,024 (or four of 4,096) queries are under way at a time, which
-// keeps their sums, queries and gradients in the L2 cache.
+// dq is a sum over tasks, kept in FP32 in memory. A thread of its own adds a task's part there (a bulk copy that
+// adds), when the tasks of all keys behind have added theirs: the order is fixed, so the result repeats bit for bit.
+// Of a head, the last keys come first, and every task starts at its diagonal: at a time, the tasks of a head are at
+// different queries, each one where the task before it has just been, and hardly ever waits. The task of the first
+// keys, which sees all queries, adds what it finds there to its own part and writes dq. Tasks are handed out in that
+// order to the blocks of the grid, so a task waits for running ones alone. About sixteen heads of 1,024 (or four of
+// 4,096) queries are under way at a time, which keeps their sums, queries and gradients in the L2 cache.
 #include <algorithm>
 
 #include "kernels/attention/flash_attention.h"
@@ -130,8 +131,8 @@ class Backward {
     wgmma_commit();
   }
 
-  /// scores^T becomes P^T = exp(scale * scores - lse), 0 where the query does not see the key. Accumulator 4 g + 2 h + e
-  /// has the thread's key + 8 h and its query + 8 g + e.
+  /// scores^T becomes P^T = exp(scale * scores - lse), 0 where the query does not see the key. Accumulator 4 g + 2 h
+  /// + e has the thread's key + 8 h and its query + 8 g + e.
   __device__ __forceinline__ void probabilities() {
     if (walk_.on_diagonal()) {
       const int query = walk_.queries * G::kQueries + thread_.column(),

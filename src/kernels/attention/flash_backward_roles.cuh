@@ -1,5 +1,5 @@
-// The parts of flash_backward.cu that move data: what lies in shared memory, the order of the work, and the four threads that
-// load tiles and take results away while two warpgroups compute.
+// The parts of flash_backward.cu that move data: what lies in shared memory, the order of the work, and the four
+// threads that load tiles and take results away while two warpgroups compute.
 #pragma once
 
 #include "kernels/hopper/hopper.cuh"
@@ -24,8 +24,8 @@ struct Geometry {
   /// Of the 65,536 of a multiprocessor, for each thread that computes or moves data. With 24 of them those spill.
   static constexpr int kConsumerRegisters = kHeadDim == 64 ? 232 : 240;
   static constexpr int kProducerRegisters = kHeadDim == 64 ? 40 : 24;
-  /// Statistics of a block of queries. A thread needs queries 8 g + 2 c (+ 1) of its c = lane % 4 for all g: they lie together,
-  /// and those of another c in other banks.
+  /// Statistics of a block of queries. A thread needs queries 8 g + 2 c (+ 1) of its c = lane % 4 for all g: they lie
+  /// together, and those of another c in other banks.
   static constexpr int kLineOfC = kQueries / 4 + 4;
   static constexpr int kStatistics = 4 * kLineOfC;
 };
@@ -197,8 +197,8 @@ __device__ void watch_sums(Shared<kHeadDim>& s, const Params& p) {
   }
 }
 
-/// One thread for each of the warpgroups that compute: takes its results from shared memory to where they belong. Sums are
-/// added in the order of the keys, from the last: the count tells whose turn it is.
+/// One thread for each of the warpgroups that compute: takes its results from shared memory to where they belong.
+/// Sums are added in the order of the keys, from the last: the count tells whose turn it is.
 template <int kHeadDim>
 __device__ void store_results(Shared<kHeadDim>& s, const Params& p, const CUtensorMap* map, int warpgroup) {
   auto& out = s.out[warpgroup];

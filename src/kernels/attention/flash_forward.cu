@@ -1,13 +1,15 @@
-// Forward pass of causal attention, for Hopper: o = softmax(scale q k^T) v, and the logarithm of the softmax's denominator.
+// Forward pass of causal attention, for Hopper: o = softmax(scale q k^T) v, and the logarithm of the softmax's
+// denominator.
 //
-// (Shah et al., arXiv 2407.08608.) A task is a block of 128 queries of a head, 64 for each of two warpgroups. A thread loads the
-// tiles of keys and values that they see, from the diagonal down; softmax is computed as they come, with the largest score so
-// far. Three things keep the tensor cores at work meanwhile. Scores of a tile and the product with v of the tile before are
-// begun together. The last product with v of a task goes with the first scores of the next. And the warpgroups take turns at
-// beginning their GEMMs, so that one computes exponentials while the other's GEMMs run.
+// (Shah et al., arXiv 2407.08608.) A task is a block of 128 queries of a head, 64 for each of two warpgroups. A
+// thread loads the tiles of keys and values that they see, from the diagonal down; softmax is computed as they come,
+// with the largest score so far. Three things keep the tensor cores at work meanwhile. Scores of a tile and the
+// product with v of the tile before are begun together. The last product with v of a task goes with the first scores
+// of the next. And the warpgroups take turns at beginning their GEMMs, so that one computes exponentials while the
+// other's GEMMs run.
 //
-// Tasks are handed out to the blocks of the grid as they become free, the long ones first; of as many heads at a time as the
-// L2 cache has room for.
+// Tasks are handed out to the blocks of the grid as they become free, the long ones first; of as many heads at a time
+// as the L2 cache has room for.
 #include <algorithm>
 
 #include "kernels/attention/flash_attention.h"
@@ -124,7 +126,7 @@ __device__ void store_o(ForwardShared<kHeadDim>& s, const CUtensorMap* map, int 
   }
 }
 
-// --- softmax of a warpgroup's 64 queries, of which a thread has two, 8 apart ---------------------------------------------
+// --- softmax of a warpgroup's 64 queries, of which a thread has two, 8 apart ---------------------------------------
 
 struct Rows {
   float max[2], sum[2];  // of scores, not scaled; of exponentials, this thread's part
@@ -233,9 +235,9 @@ class Forward {
     pack(scores_, packed_);
   }
 
-  // The scores of the next tile, beside the product with v of the tile before, the first of a task if `fresh`. kNewTask: the next tile
-  // is the next task's, on its diagonal. When there is none, scores are of what is there, and nobody looks at them: a
-  // branch around GEMMs would make the compiler wait for them.
+  // The scores of the next tile, beside the product with v of the tile before, the first of a task if `fresh`.
+  // kNewTask: the next tile is the next task's, on its diagonal. When there is none, scores are of what is there, and
+  // nobody looks at them: a branch around GEMMs would make the compiler wait for them.
   template <bool kNewTask>
   __device__ __forceinline__ void step(bool fresh) {
     const auto before = tile_;

@@ -1,6 +1,6 @@
-// What happens to a tile of a GEMM (activation_mainloop.cuh): the activation after linear_fc1, and its gradient after the
-// dgrad of linear_fc2. A warpgroup takes a tile through kParts buffers of 64 rows; a thread finds in them what belongs to its
-// accumulators (ldmatrix, stmatrix).
+// What happens to a tile of a GEMM (activation_mainloop.cuh): the activation after linear_fc1, and its gradient after
+// the dgrad of linear_fc2. A warpgroup takes a tile through kParts buffers of 64 rows; a thread finds in them what
+// belongs to its accumulators (ldmatrix, stmatrix).
 #pragma once
 
 #include "kernels/activation/activation_device.cuh"
@@ -102,8 +102,8 @@ struct GeluForward {
   }
 };
 
-/// The first half of a tile's columns is the gate's, the second the up projection's. Buffers: 32 columns of both, 32 of y, of either
-/// half of the rows; then the next columns.
+/// The first half of a tile's columns is the gate's, the second the up projection's. Buffers: 32 columns of both, 32
+/// of y, of either half of the rows; then the next columns.
 struct SwigluForward {
   static constexpr int kBlocks = 2, kOfBlock = kColumns / kBlocks, kParts = 2 * kHalves * kOfBlock / 32;
   static constexpr bool kReads = false;
@@ -205,8 +205,8 @@ struct GeluBackward {
   }
 };
 
-/// Buffers: 64 columns of the gate and of the up projection, overwritten with their gradients, and with kAgain 64 of the activation's
-/// result, of either half of the rows; then the next columns.
+/// Buffers: 64 columns of the gate and of the up projection, overwritten with their gradients, and with kAgain 64 of
+/// the activation's result, of either half of the rows; then the next columns.
 template <bool kAgain>
 struct SwigluBackward {
   static constexpr int kTensors = kAgain ? 3 : 2;

@@ -1,9 +1,10 @@
 // A GEMM in BF16 whose tiles go through an activation on their way out: what is common to all of them.
 //
-// Two blocks of the grid, a cluster, work on tiles of 128 x 192 below one another, so each loads half of the columns' operand
-// and sends it to both. In a block one thread loads, and two warpgroups multiply, each a tile of its own, in turn: while one's
-// GEMM runs, the other's tile goes through the epilogue. An epilogue (activation_epilogues.cuh) finds in buffers of shared
-// memory what it needs and leaves there what it makes; another thread moves these from and to memory.
+// Two blocks of the grid, a cluster, work on tiles of 128 x 192 below one another, so each loads half of the columns'
+// operand and sends it to both. In a block one thread loads, and two warpgroups multiply, each a tile of its own, in
+// turn: while one's GEMM runs, the other's tile goes through the epilogue. An epilogue (activation_epilogues.cuh)
+// finds in buffers of shared memory what it needs and leaves there what it makes; another thread moves these from and
+// to memory.
 //
 // Blocks stay for all tiles, as many as run at a time. Buffers are handed on in the order of tiles, so epilogues take
 // turns, too.
@@ -50,8 +51,8 @@ struct GemmShared {
 /// Tensors in boxes (tensor_map.h). Blocks are the gate and the up projection of SwiGLU; GELU has one.
 struct GemmMaps {
   CUtensorMap a;  ///< [rows, depth] in boxes of kRows x kDepth
-  /// [blocks, columns, depth] in boxes of 1 x (a cluster's share of kColumns) x kDepth; or [depth, columns] in boxes of (its share
-  /// of kDepth) x 64.
+  /// [blocks, columns, depth] in boxes of 1 x (a cluster's share of kColumns) x kDepth; or [depth, columns] in boxes
+  /// of (its share of kDepth) x 64.
   CUtensorMap b;
   /// The activation's input [rows, blocks, columns], read or written, in boxes of 64 x 1 x (64 or 32).
   CUtensorMap x;

@@ -50,8 +50,8 @@ void launch(const Context& context, const GemmMaps& maps, const GemmParams& para
   launch_persistent<gemm_kernel<Epilogue, kB>, GemmShared, kCluster>(context, params.tiles, maps, params);
 }
 
-/// Enough tiles for all multiprocessors; below, cuBLASLt cuts a GEMM in other ways. Tiles are dealt out beforehand, so a
-/// last round that is mostly empty, or multiprocessors that another stream's kernels hold, cost up to a round.
+/// Enough tiles for all multiprocessors; below, cuBLASLt cuts a GEMM in other ways. Tiles are dealt out beforehand,
+/// so a last round that is mostly empty, or multiprocessors that another stream's kernels hold, cost up to a round.
 bool is_large(const Context& context, int64_t m, int64_t ffn) {
   return int64_t{ceil_div(m, kRows)} * ceil_div(ffn, kColumns) >= multiprocessor_count(context);
 }

@@ -7,8 +7,8 @@
 
 namespace te::kernels::hopper {
 
-/// Launches kKernel, whose dynamic shared memory is a Shared, with `most` clusters of kCluster blocks, or as many as run at a
-/// time if that is less. What is asked of the driver is asked once: a process computes on one device.
+/// Launches kKernel, whose dynamic shared memory is a Shared, with `most` clusters of kCluster blocks, or as many as
+/// run at a time if that is less. What is asked of the driver is asked once: a process computes on one device.
 template <auto kKernel, class Shared, int kCluster = 1, class... Args>
 void launch_persistent(const Context& context, int most, const Args&... args) {
   cudaLaunchAttribute cluster{};

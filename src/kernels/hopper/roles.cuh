@@ -1,4 +1,5 @@
-// The threads of a block: two warpgroups of consumers, which compute, and one of producers, whose single threads move data.
+// The threads of a block: two warpgroups of consumers, which compute, and one of producers, whose single threads move
+// data.
 #pragma once
 
 #include "kernels/common/cuda_common.cuh"
@@ -17,7 +18,8 @@ constexpr int kThreads = kConsumerThreads + kWarpgroup;
 struct Thread {
   int warpgroup, index, warp, lane;  ///< index and warp are those within the warpgroup
   __device__ __forceinline__ Thread()
-      // By a shuffle: so the compiler knows it to be the same in the warp, and keeps what is made of it in uniform registers.
+      // By a shuffle: so the compiler knows it to be the same in the warp, and keeps what is made of it in uniform
+      // registers.
       : warpgroup(__shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kWarpgroup, 0)),
         index(static_cast<int>(threadIdx.x) % kWarpgroup),
         warp(index / kWarpSize),

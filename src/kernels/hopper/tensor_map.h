@@ -28,8 +28,9 @@ inline PFN_cuTensorMapEncodeTiled_v12000 encode_function() {
   return function;
 }
 
-/// Three dimensions, the innermost first: elements there are, elements from one to the next in the outer two (multiples
-/// of 8), elements of a box. The innermost box dimension is 64 or 32 elements, in the swizzle of as many bytes as they have.
+/// Three dimensions, the innermost first: elements there are, elements from one to the next in the outer two
+/// (multiples of 8), elements of a box. The innermost box dimension is 64 or 32 elements, in the swizzle of as many
+/// bytes as they have.
 struct BoxesOf {
   std::array<int64_t, 3> dims, strides /* [0] is 1 */, box;
 };

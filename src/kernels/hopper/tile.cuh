@@ -1,6 +1,7 @@
-// Tiles in shared memory: rows of 64 BF16 values (128 bytes) in TMA's 128-byte swizzle, which spreads the rows of a column over
-// the banks: the 16-byte unit u of row r lies at unit u ^ (r % 8) of that row. A tile starts at a multiple of 1024 bytes. Wider
-// matrices are several tiles. (Rows of 32 values, 64 bytes, have the 64-byte swizzle: unit u ^ (r / 2 % 4).)
+// Tiles in shared memory: rows of 64 BF16 values (128 bytes) in TMA's 128-byte swizzle, which spreads the rows of a
+// column over the banks: the 16-byte unit u of row r lies at unit u ^ (r % 8) of that row. A tile starts at a
+// multiple of 1024 bytes. Wider matrices are several tiles. (Rows of 32 values, 64 bytes, have the 64-byte swizzle:
+// unit u ^ (r / 2 % 4).)
 #pragma once
 
 #include "kernels/hopper/roles.cuh"
@@ -25,7 +26,8 @@ __device__ __forceinline__ uint32_t swizzle(uint32_t row) {
   return (kColumns == 64 ? row % 8 : row / 2 % 4) * 16;
 }
 
-/// The address that a thread names to stmatrix and ldmatrix for its warp's 16 of a warpgroup's 64 rows, and for 16 columns.
+/// The address that a thread names to stmatrix and ldmatrix for its warp's 16 of a warpgroup's 64 rows, and for 16
+/// columns.
 template <int kColumns = kTileColumns>
 __device__ __forceinline__ uint32_t matrices_at(const Thread& thread, uint32_t tile, int column) {
   const uint32_t row = thread.warp * 16 + thread.lane % 16;
@@ -42,8 +44,8 @@ __device__ __forceinline__ void store_accumulators(const Thread& thread, uint32_
              word(k * 4 + 2), word(k * 4 + 3));
 }
 
-/// wgmma's descriptor of an operand. `next_tile_bytes` is the distance of the tiles that hold the next 64 columns, of use only
-/// where the rows are the dimension that is summed over and the operand is wider than a tile.
+/// wgmma's descriptor of an operand. `next_tile_bytes` is the distance of the tiles that hold the next 64 columns, of
+/// use only where the rows are the dimension that is summed over and the operand is wider than a tile.
 __device__ __forceinline__ uint64_t descriptor(uint32_t address, uint32_t next_tile_bytes = 0) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
   constexpr uint64_t kEightRows = uint64_t{8 * kTileRowBytes / 16} << 32;

@@ -1,5 +1,6 @@
-// GEMMs of a warpgroup (wgmma): 64 rows of the result, whose accumulators lie in its registers. Thread t holds rows
-// t / 32 * 16 + t % 32 / 4 (+ 8) and columns 8 g + t % 4 * 2 (+ 1): d[4 g + 2 * (row + 8) + (column + 1)]. PTX ISA 8.1, "wgmma".
+// GEMMs of a warpgroup (wgmma): 64 rows of the result, whose accumulators lie in its registers. Thread t holds rows t
+// / 32 * 16 + t % 32 / 4 (+ 8) and columns 8 g + t % 4 * 2 (+ 1): d[4 g + 2 * (row + 8) + (column + 1)]. PTX ISA 8.1,
+// "wgmma".
 //
 // They run beside other instructions: wgmma_fence, GEMMs, wgmma_commit, something else, wgmma_wait.
 #pragma once
@@ -89,7 +90,8 @@ __device__ __forceinline__ void wgmma(float (&d)[kN / 2], const uint32_t* a, uin
 #undef TE_R96
 #undef TE_WGMMA
 
-/// d (+)= a b^T, [64 x kN], summed over kDepth columns of both: tiles side by side, a_tile_bytes and b_tile_bytes apart.
+/// d (+)= a b^T, [64 x kN], summed over kDepth columns of both: tiles side by side, a_tile_bytes and b_tile_bytes
+/// apart.
 template <int kN, int kDepth>
 __device__ __forceinline__ void mma_nt(float (&d)[kN / 2], uint32_t a, uint32_t a_tile_bytes, uint32_t b,
                                        uint32_t b_tile_bytes, bool add = false) {

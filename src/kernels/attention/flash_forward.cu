@@ -27,13 +27,6 @@ constexpr int kKeys = 128;     // of a tile
 constexpr float kInfinity = __builtin_huge_valf();
 constexpr int64_t kBytesAtOnce = int64_t{16} << 20;  // of keys and values, in the L2 cache
 
-template <int kHeadDim>
-struct ForwardGeometry {
-  static constexpr int kChunks = kHeadDim / kTileColumns;
-  static constexpr int kStages = kHeadDim == 64 ? 4 : 2;  // tiles of keys, and of values, in shared memory
-  static constexpr int kQueryStages = kHeadDim == 64 ? 3 : 2;
-};
-
 // Of a head the queries from block * kQueries on.
 struct Task {
   int batch, head, block;
@@ -42,14 +35,17 @@ struct Task {
 
 template <int kHeadDim>
 struct ForwardShared {
-  using G = ForwardGeometry<kHeadDim>;
-  __nv_bfloat16 q[G::kQueryStages][G::kChunks][kQueries * kTileColumns];  // later o
-  __nv_bfloat16 k[G::kStages][G::kChunks][kKeys * kTileColumns];
-  __nv_bfloat16 v[G::kStages][G::kChunks][kKeys * kTileColumns];
-  Ring<G::kQueryStages> queries;  // loaded for the warpgroups, released when o is stored
-  Signal<G::kQueryStages, Side::consumer> o_ready[kConsumers];  // a warpgroup's o lies where its queries were
-  Ring<G::kStages> keys, values;
-  Task task[G::kQueryStages];
+  static constexpr int kChunks = kHeadDim / kTileColumns;
+  static constexpr int kStages = kHeadDim == 64 ? 4 : 2;  // tiles of keys, and of values
+  static constexpr int kQueryStages = kHeadDim == 64 ? 3 : 2;
+
+  __nv_bfloat16 q[kQueryStages][kChunks][kQueries * kTileColumns];  // later o
+  __nv_bfloat16 k[kStages][kChunks][kKeys * kTileColumns];
+  __nv_bfloat16 v[kStages][kChunks][kKeys * kTileColumns];
+  Ring<kQueryStages> queries;  // loaded for the warpgroups, released when o is stored
+  Signal<kQueryStages, Side::consumer> o_ready[kConsumers];  // a warpgroup's o lies where its queries were
+  Ring<kStages> keys, values;
+  Task task[kQueryStages];
 
   __device__ void init_barriers() {
     queries.init(1, kConsumers);
@@ -80,14 +76,14 @@ __device__ Task task_of(const ForwardParams& p, int number) {
 
 template <int kHeadDim>
 __device__ void load_tiles(ForwardShared<kHeadDim>& s, const ForwardParams& p, const CUtensorMap* map) {
-  using G = ForwardGeometry<kHeadDim>;
+  using S = ForwardShared<kHeadDim>;
   const auto load = [&](auto& tile, auto& ring, auto slot, int column, int row, int batch) {
     ring.commit(slot, sizeof(tile));
-    for (int c = 0; c < G::kChunks; ++c)
+    for (int c = 0; c < S::kChunks; ++c)
       tma_load(tile[c], map, ring.full(slot), column + c * kTileColumns, row, batch);
   };
-  typename Ring<G::kStages>::Producer stage;
-  for (typename Ring<G::kQueryStages>::Producer at;; at.next()) {
+  typename Ring<S::kStages>::Producer stage;
+  for (typename Ring<S::kQueryStages>::Producer at;; at.next()) {
     const int number = atomicAdd(p.next_task, 1);
     const auto queries = s.queries.acquire(at);
     if (number >= p.tasks) {
@@ -111,13 +107,13 @@ __device__ void load_tiles(ForwardShared<kHeadDim>& s, const ForwardParams& p, c
 // Takes the o of a warpgroup to memory; then it has no more use for the queries' stage.
 template <int kHeadDim>
 __device__ void store_o(ForwardShared<kHeadDim>& s, const CUtensorMap* map, int warpgroup) {
-  using G = ForwardGeometry<kHeadDim>;
-  for (typename Ring<G::kQueryStages>::Consumer at;; at.next()) {
+  using S = ForwardShared<kHeadDim>;
+  for (typename Ring<S::kQueryStages>::Consumer at;; at.next()) {
     const auto slot = s.queries.wait(at);
     const Task task = s.task[slot.stage()];
     if (task.is_end()) return;
     s.o_ready[warpgroup].wait(at);
-    for (int c = 0; c < G::kChunks; ++c)
+    for (int c = 0; c < S::kChunks; ++c)
       tma_store(map, s.q[slot.stage()][c] + warpgroup * 64 * kTileColumns,
                 task.head * kHeadDim + c * kTileColumns, task.block * kQueries + warpgroup * 64, task.batch);
     bulk_commit();
@@ -191,8 +187,8 @@ __device__ __forceinline__ void pack(const float (&scores)[kKeys / 2], uint32_t 
 
 template <int kHeadDim>
 class Forward {
-  using G = ForwardGeometry<kHeadDim>;
-  using Queries = Ring<G::kQueryStages>;
+  using S = ForwardShared<kHeadDim>;
+  using Queries = Ring<S::kQueryStages>;
 
  public:
   __device__ __forceinline__ Forward(ForwardShared<kHeadDim>& s, const ForwardParams& p, const Thread& thread)
@@ -265,7 +261,7 @@ class Forward {
     pack(scores_, packed_);
   }
 
-  __device__ __forceinline__ void multiply_keys(typename Ring<G::kStages>::FullSlot keys) {
+  __device__ __forceinline__ void multiply_keys(typename Ring<S::kStages>::FullSlot keys) {
     mma_nt<kKeys, kHeadDim>(scores_, q_of(queries_), sizeof(s_.q[0][0]), stage_address(s_.k, keys.stage()),
                             sizeof(s_.k[0][0]));
   }
@@ -305,7 +301,7 @@ class Forward {
   Task task_;
   typename Queries::Consumer queries_at_;
   typename Queries::FullSlot queries_ = Queries::FullSlot::none();
-  typename Ring<G::kStages>::Consumer tile_;  // of keys, and of values
+  typename Ring<S::kStages>::Consumer tile_;  // of keys, and of values
   float scores_[kKeys / 2], o_[kHeadDim / 2];
   uint32_t packed_[kKeys / 4];  // exponentials of the scores
   Rows rows_;

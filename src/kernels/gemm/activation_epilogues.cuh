@@ -12,9 +12,6 @@ namespace te::kernels::fused {
 /// Eight values of a thread, in two groups of columns eight apart: [row, row + 8][column, column + 1].
 using Values = Octet<__nv_bfloat16>;
 
-__device__ __forceinline__ void store_values(uint32_t address, const Values& x) {
-  stmatrix(address, x.word[0], x.word[1], x.word[2], x.word[3]);
-}
 __device__ __forceinline__ Values load_values(uint32_t address) {
   Values x;
   ldmatrix(address, x.word);
@@ -90,11 +87,12 @@ struct GeluForward {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const Values x = bias.add(sums[h] + c * 32 + i * 8, i);
-          store_values(matrices_at(thread, x_to.address, i * 16), x);
+          stmatrix(matrices_at(thread, x_to.address, i * 16), x.word);
           const Sigmoids<ActivationKind::gelu> s(x);
-          store_values(matrices_at(thread, y_to.address, i * 16), rounded([&](int j) {
-                         return activation_value<ActivationKind::gelu>(x.get(j), 0.0f, s.of[j]);
-                       }));
+          stmatrix(matrices_at(thread, y_to.address, i * 16), rounded([&](int j) {
+                                                                return activation_value<ActivationKind::gelu>(
+                                                                    x.get(j), 0.0f, s.of[j]);
+                                                              }).word);
         }
         buffers.pass_on(x_to, y_to);
       }
@@ -126,10 +124,10 @@ struct SwigluForward {
           const float *const gate_sums = sums[h] + c * 16 + i * 8, *const up_sums = gate_sums + kOfBlock / 2;
           const Values gate = rounded([&](int j) { return gate_sums[j]; }),
                        up = rounded([&](int j) { return up_sums[j]; });
-          store_values(matrices_at<32>(thread, x_to.address, i * 16), gate);
-          store_values(matrices_at<32>(thread, x_to.address + 64 * 64, i * 16), up);
-          store_values(matrices_at<32>(thread, y_to.address, i * 16),
-                       swiglu(gate, up, Sigmoids<ActivationKind::swiglu>(gate)));
+          stmatrix(matrices_at<32>(thread, x_to.address, i * 16), gate.word);
+          stmatrix(matrices_at<32>(thread, x_to.address + 64 * 64, i * 16), up.word);
+          stmatrix(matrices_at<32>(thread, y_to.address, i * 16),
+                   swiglu(gate, up, Sigmoids<ActivationKind::swiglu>(gate)).word);
         }
         buffers.pass_on(x_to, y_to);
       }
@@ -166,7 +164,7 @@ struct GeluBackward {
           const uint32_t address = matrices_at(thread, buffer.address, i * 16);
           const Values x = load_values(address);
           const Sigmoids<ActivationKind::gelu> s(x);
-          store_values(address, rounded([&](int j) { return gelu_gradient(x.get(j), s.of[j], dy[j]); }));
+          stmatrix(address, rounded([&](int j) { return gelu_gradient(x.get(j), s.of[j], dy[j]); }).word);
         }
         if (p.partial != nullptr) add_rows(thread, buffer.address, column_sums);
         buffers.pass_on(buffer);
@@ -240,12 +238,12 @@ struct SwigluBackward {
                          up_address = matrices_at(thread, up_at.address, i * 16);
           const Values gate = load_values(gate_address), up = load_values(up_address);
           const Sigmoids<ActivationKind::swiglu> s(gate);
-          if constexpr (kAgain) store_values(matrices_at(thread, y_at.address, i * 16), swiglu(gate, up, s));
-          store_values(gate_address, rounded([&](int j) {
-                         return swiglu_gate_gradient(gate.get(j), up.get(j), s.of[j], dy[j]);
-                       }));
-          store_values(up_address,
-                       rounded([&](int j) { return swiglu_up_gradient(gate.get(j), s.of[j], dy[j]); }));
+          if constexpr (kAgain) stmatrix(matrices_at(thread, y_at.address, i * 16), swiglu(gate, up, s).word);
+          stmatrix(gate_address, rounded([&](int j) {
+                                   return swiglu_gate_gradient(gate.get(j), up.get(j), s.of[j], dy[j]);
+                                 }).word);
+          stmatrix(up_address,
+                   rounded([&](int j) { return swiglu_up_gradient(gate.get(j), s.of[j], dy[j]); }).word);
         }
         if constexpr (kAgain)
           buffers.pass_on(gate_at, up_at, y_at);

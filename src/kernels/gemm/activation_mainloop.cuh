@@ -149,7 +149,7 @@ __device__ void move_buffers(GemmShared& s, const GemmParams& p, const GemmMaps&
       bulk_commit();
       bulk_wait_read<kStores - 1>();
       if (++under_way < kStores) continue;
-      fill(s.buffers.acquire(stored));  // at once
+      fill(s.buffers.acquire(stored));  // at once, as above
       stored.next();
     }
   bulk_wait_read<0>();
@@ -199,19 +199,21 @@ __device__ __forceinline__ void multiply(GemmShared& s, const GemmParams& p, Acc
     if (thread.lane < kCluster) s.operands.release_at(slot, thread.lane);
   };
   Slot before = Slot::none();
+#pragma unroll 1
   for (int k = 0; k < p.depth_stages; ++k, at.next()) {
     const Slot slot = s.operands.wait(at);
+    // Where b is summed over its rows, its tiles of 64 columns lie one behind the other.
+    constexpr uint32_t kNextTile = kB == Major::k ? 0 : kDepth * kTileRowBytes,
+                       kNextStep = kB == Major::k ? 32 : 16 * kTileRowBytes;
+    const uint64_t a = descriptor(stage_address(s.a, slot.stage())),
+                   b = descriptor(stage_address(s.b, slot.stage()), kNextTile);
     wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < kDepth / 16; ++i) {
-      const uint32_t a = stage_address(s.a, slot.stage()) + i * 32, b = stage_address(s.b, slot.stage());
-      const uint64_t b_operand = kB == Major::k
-                                     ? descriptor(b + i * 32)
-                                     : descriptor(b + i * 16 * kTileRowBytes, kDepth * kTileRowBytes);
+    for (int i = 0; i < kDepth / 16; ++i)
 #pragma unroll
       for (int h = 0; h < kHalves; ++h)
-        wgmma<kColumns, Major::k, kB>(sums[h], descriptor(a + h * kWarpgroupTileBytes), b_operand, true);
-    }
+        wgmma<kColumns, Major::k, kB>(sums[h], advance(a, h * kWarpgroupTileBytes + i * 32),
+                                      advance(b, i * kNextStep), true);
     wgmma_commit();
     wgmma_wait<1>();
     if (k > 0) release(before);

@@ -144,9 +144,9 @@ __device__ __forceinline__ void setmaxnreg_dec() {
 
 /// Four 8 x 8 matrices of BF16 in the layout of accumulators to shared memory; lane l names the address of row l % 8 of
 /// matrix l / 8.
-__device__ __forceinline__ void stmatrix(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a),
-               "r"(b), "r"(c), "r"(d)
+__device__ __forceinline__ void stmatrix(uint32_t address, const uint32_t (&d)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(d[0]),
+               "r"(d[1]), "r"(d[2]), "r"(d[3])
                : "memory");
 }
 /// The reverse.

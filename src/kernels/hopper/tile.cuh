@@ -40,8 +40,8 @@ __device__ __forceinline__ void store_accumulators(const Thread& thread, uint32_
                                                    uint32_t next_tile_bytes, const Word& word) {
 #pragma unroll
   for (int k = 0; k < kColumns / 16; ++k)
-    stmatrix(matrices_at(thread, tile, k % 4 * 16) + k / 4 * next_tile_bytes, word(k * 4), word(k * 4 + 1),
-             word(k * 4 + 2), word(k * 4 + 3));
+    stmatrix(matrices_at(thread, tile, k % 4 * 16) + k / 4 * next_tile_bytes,
+             {word(k * 4), word(k * 4 + 1), word(k * 4 + 2), word(k * 4 + 3)});
 }
 
 /// wgmma's descriptor of an operand. `next_tile_bytes` is the distance of the tiles that hold the next 64 columns, of
@@ -51,7 +51,7 @@ __device__ __forceinline__ uint64_t descriptor(uint32_t address, uint32_t next_t
   constexpr uint64_t kEightRows = uint64_t{8 * kTileRowBytes / 16} << 32;
   return kSwizzle128 | kEightRows | (uint64_t{next_tile_bytes / 16} << 16) | ((address & 0x3ffff) >> 4);
 }
-/// Of what lies `bytes` further on.
+/// Of what lies `bytes` further on: cheaper than another descriptor.
 __device__ __forceinline__ uint64_t advance(uint64_t descriptor, uint32_t bytes) {
   return descriptor + (bytes >> 4);
 }

@@ -108,15 +108,16 @@ __device__ __forceinline__ void mma_nn(float (&d)[kN / 2], const uint32_t (&a)[k
                                        uint32_t b_tile_bytes, bool add) {
 #pragma unroll
   for (int i = 0; i < kDepth / 16; ++i)
-    wgmma<kN, Major::mn>(d, a + i * 4, descriptor(b + i * 16 * kTileRowBytes, b_tile_bytes), add || i > 0);
+    wgmma<kN, Major::mn>(d, a + i * 4, advance(descriptor(b, b_tile_bytes), i * 16 * kTileRowBytes),
+                         add || i > 0);
 }
 /// d = a^T b, [64 x 64], summed over kDepth rows of both.
 template <int kDepth>
 __device__ __forceinline__ void mma_tn(float (&d)[32], uint32_t a, uint32_t b) {
 #pragma unroll
   for (int i = 0; i < kDepth / 16; ++i)
-    wgmma<64, Major::mn, Major::mn>(d, descriptor(a + i * 16 * kTileRowBytes),
-                                    descriptor(b + i * 16 * kTileRowBytes), i > 0);
+    wgmma<64, Major::mn, Major::mn>(d, advance(descriptor(a), i * 16 * kTileRowBytes),
+                                    advance(descriptor(b), i * 16 * kTileRowBytes), i > 0);
 }
 
 }  // namespace te::kernels::hopper

@@ -38,8 +38,8 @@ struct GemmShared {
   __nv_bfloat16 buffer[kBuffers][64 * 64];
   float sums[kConsumers][kWarps][64];
   Ring<kStages> operands;  ///< a and b, of both blocks' consumers
-  Ring<kBuffers>
-      buffers;  ///< what an epilogue reads, and in its place what it makes, which is stored before the next fill
+  /// What an epilogue reads, and in its place what it makes, which is stored before the next fill.
+  Ring<kBuffers> buffers;
 
   __device__ void init_barriers() {
     operands.init(1, kWarps * kCluster);

@@ -18,11 +18,6 @@ namespace te::kernels::hopper {
 
 enum class Side { producer, consumer };
 
-template <int kStages, Side kBy>
-class Signal;
-template <int kStages>
-class Ring;
-
 /// At which fill of a ring a producer or a consumer is. Rings in lockstep may share one.
 template <Side kSide, int kStages>
 class Cursor {
@@ -40,7 +35,8 @@ class Cursor {
   }
 
  private:
-  friend Ring<kStages>;
+  template <int>
+  friend class Ring;
   template <int, Side>
   friend class Signal;
   int stage_ = 0, parity_ = 0;
@@ -50,11 +46,12 @@ class Cursor {
 template <Side kSide, int kStages>
 class Slot {
  public:
-  static __device__ __forceinline__ Slot none() { return Slot(0); }
+  static __device__ __forceinline__ Slot none() { return Slot(0); }  ///< before the first wait
   __device__ __forceinline__ int stage() const { return stage_; }
 
  private:
-  friend Ring<kStages>;
+  template <int>
+  friend class Ring;
   template <int, Side>
   friend class Signal;
   explicit __device__ __forceinline__ Slot(int stage) : stage_(stage) {}

@@ -10,8 +10,7 @@ namespace te::kernels::hopper {
 
 constexpr int kTileColumns = 64;
 constexpr uint32_t kTileRowBytes = kTileColumns * sizeof(__nv_bfloat16);
-constexpr uint32_t kWarpgroupTileBytes =
-    64 * kTileRowBytes;  ///< of the 64 rows that an instruction multiplies
+constexpr uint32_t kWarpgroupTileBytes = 64 * kTileRowBytes;  ///< of the 64 rows of a wgmma
 
 /// The shared address of an array's element, computed in 32 bits.
 template <class T, int kCount>

@@ -39,14 +39,14 @@ function(te_app name)
   install(TARGETS ${name} RUNTIME DESTINATION bin)
 endfunction()
 
-# te_tests(FOLDER DEPENDS ...): tests/FOLDER/*_test.cpp on the CPU, *_gpu_test.cpp (label gpu) on a device.
+# te_tests(FOLDER DEPENDS ...): tests/FOLDER/*_test.cpp on the CPU, *_gpu_test.cpp and .cu (label gpu) on a device.
 # Those named *_mpi_test.cpp and *_mpi_gpu_test.cpp belong to te_mpi_tests.
 # Paths a test needs come as compile definitions, so tests run from any directory.
 function(te_tests folder)
   cmake_parse_arguments(ARG "" "" "DEPENDS" ${ARGN})
   file(GLOB cpu_sources CONFIGURE_DEPENDS *_test.cpp)
   list(FILTER cpu_sources EXCLUDE REGEX "_(gpu|mpi)_test\\.cpp$")
-  file(GLOB gpu_sources CONFIGURE_DEPENDS *_gpu_test.cpp)
+  file(GLOB gpu_sources CONFIGURE_DEPENDS *_gpu_test.cpp *_gpu_test.cu)
   list(FILTER gpu_sources EXCLUDE REGEX "_mpi_gpu_test\\.cpp$")
   if(cpu_sources)
     te_test_executable(test_${folder} "cpu" "${ARG_DEPENDS}" ${cpu_sources})

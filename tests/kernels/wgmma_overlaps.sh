@@ -13,8 +13,8 @@ for folder in "$@"; do includes+=(-isystem "$folder"); done
 output=$(mktemp -d)
 trap 'rm -rf "$output"' EXIT
 
-mapfile -t sources < <(grep -rl --include='*.cu' 'hopper::\|namespace flash\|namespace fused' "$root/src/kernels")
-[[ ${#sources[@]} -gt 0 ]] || { echo "no source uses kernels/common/hopper.cuh: the pattern above is out of date" >&2; exit 1; }
+mapfile -t sources < <(grep -rl --include='*.cu' 'launch_persistent<' "$root/src/kernels")
+[[ ${#sources[@]} -gt 0 ]] || { echo "no source calls launch_persistent: the pattern above is out of date" >&2; exit 1; }
 failed=0
 for source in "${sources[@]}"; do
   "$nvcc" -std=c++20 -O3 -gencode=arch=compute_90a,code=sm_90a --expt-relaxed-constexpr --expt-extended-lambda \

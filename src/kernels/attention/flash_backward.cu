@@ -3,27 +3,261 @@
 //   S = q k^T   P = exp(scale S - lse)   dP = do v^T   dS = P (dP - delta)   delta = rowsum(do o)
 //   dv = P^T do   dk = scale dS^T q   dq = scale dS k
 //
-// (Dao, arXiv 2307.08691; Shah et al., arXiv 2407.08608). A unit of work is a block of 128 keys of a head; dk and dv stay in
-// registers while the blocks of queries that see these keys pass by. Two warpgroups compute, 64 keys each, on tiles that a
-// thread loads ahead of them; S and dP are computed transposed, so that P^T and dS^T are operands from registers, and dS goes
-// through shared memory for dq alone. The products of the next S are begun before dq is taken away.
+// (Dao, arXiv 2307.08691; Shah et al., arXiv 2407.08608). A task is a block of 128 keys of a head; dk and dv stay in
+// registers while the blocks of queries that see these keys pass by. Two warpgroups compute, 64 keys each, on tiles
+// that a thread loads ahead of them; S and dP are computed transposed, so that P^T and dS^T are operands from
+// registers, and dS goes through shared memory for dq alone. The products of the next S are begun before dq is taken
+// away.
 //
-// dq is a sum over units, kept in FP32 in memory. A thread of its own adds a unit's part there (a bulk copy that adds), when the
-// units of all keys behind have added theirs: the order is fixed, so the result repeats bit for bit. Of a head, the last keys
-// come first, and every unit starts at its diagonal: at a time, the units of a head are at different queries, each one where
-// the unit before it has just been, and hardly ever waits. The unit of the first keys, which sees all queries, adds what it
-// finds there to its own part and writes dq. Units are handed out in that order to the blocks of the grid, so a unit waits
-// for running ones alone. About sixteen heads of 1,024 (or four of 4,096) queries are under way at a time, which
-// keeps their sums, queries and gradients in the L2 cache.
+// dq is a sum over tasks, kept in FP32 in memory. A thread of its own adds a task's part there (a bulk copy that
+// adds), when the tasks of all keys behind have added theirs: the order is fixed, so the result repeats bit for bit.
+// Of a head, the last keys come first, and every task starts at its diagonal: at a time, the tasks of a head are at
+// different queries, each one where the task before it has just been, and hardly ever waits. The task of the first
+// keys, which sees all queries, adds what it finds there to its own part and writes dq. Tasks are handed out in that
+// order to the blocks of the grid, so a task waits for running ones alone. About sixteen heads of 1,024 (or four of
+// 4,096) queries are under way at a time, which keeps their sums, queries and gradients in the L2 cache.
 #include <algorithm>
 
 #include "kernels/attention/flash_attention.h"
-#include "kernels/attention/flash_backward_math.cuh"
+#include "kernels/attention/flash_backward_roles.cuh"
+#include "kernels/hopper/launch.h"
+#include "kernels/hopper/tensor_map.h"
 
 namespace te::kernels {
 namespace {
 
 using namespace flash;
+
+/// A warpgroup that computes.
+template <int kHeadDim>
+class Backward {
+  using G = Geometry<kHeadDim>;
+  using Keys = Ring<G::kKeyStages>;
+  using Queries = Ring<kStages>;
+  static constexpr bool kOneChunk = G::kChunks == 1;
+
+ public:
+  __device__ __forceinline__ Backward(Shared<kHeadDim>& s, const Params& p, const Thread& thread)
+      : s_(s), p_(p), thread_(thread) {}
+
+  __device__ __forceinline__ void run() {
+    if (!start_task()) return send(claim_out(), {.kind = Message::kEnd});
+    begin_scores();
+    bool first_of_keys = true, more = true;
+    while (true) {
+      // After the last tile, of what is there: a branch around GEMMs would make the compiler wait for them.
+      float dp[G::kQueries / 2];
+      begin_d_probabilities(dp);
+      wgmma_wait<1>(scores_);
+      probabilities();
+      if constexpr (kHeadDim == 128) {
+        // Here, too: a wait that has ended long ago, so that the compiler does not wait for the GEMM before the
+        // exponentials.
+        hold(scores_);
+        s_.keys.wait(keys_at_);
+      }
+      wgmma_wait<0>(dp);
+      // Here, where no GEMM is under way: leaving while one is lets it read what is no longer there.
+      if (!more) break;
+      begin_gradients(dp, first_of_keys);
+      float dq[kSumElements / kWarpgroup];
+      begin_dq(dq);
+      wgmma_wait<1>();
+      s_.sums_ready.wait(queries_at_);  // before the stage is free for the next tile
+      if (thread_.lane == 0) s_.queries.release(queries_);
+
+      // The next tile's scores are begun before dq is taken away.
+      const Walk<kHeadDim> done = walk_;
+      first_of_keys = !walk_.next(p_);
+      if (first_of_keys) {
+        wgmma_wait<0>();
+        if (thread_.lane == 0) s_.keys.release(keys_);
+        write_keys(done);
+        keys_at_.next();
+        more = start_task();
+      }
+      queries_at_.next();
+      begin_scores();
+      wgmma_wait<1>(dq);
+      write_dq(dq, done);
+    }
+    send(claim_out(), {.kind = Message::kEnd});
+  }
+
+ private:
+  /// False when there are no more.
+  __device__ __forceinline__ bool start_task() {
+    keys_ = s_.keys.wait(keys_at_);
+    const int task = s_.task[keys_.stage()];
+    if (task >= p_.tasks) return false;
+    walk_.start(p_, task);
+    return true;
+  }
+
+  /// scores^T = k q^T
+  __device__ __forceinline__ void begin_scores() {
+    queries_ = s_.queries.wait(queries_at_);
+    multiply(scores_, stage_address(s_.k, keys_.stage()), stage_address(s_.q, queries_.stage()));
+  }
+  /// dP^T = v do^T
+  __device__ __forceinline__ void begin_d_probabilities(float (&dp)[G::kQueries / 2]) {
+    s_.d_o_ready.wait(queries_at_);
+    multiply(dp, stage_address(s_.v, keys_.stage()), stage_address(s_.d_o, queries_.stage()));
+  }
+  /// d = a b^T, a the warpgroup's keys.
+  __device__ __forceinline__ void multiply(float (&d)[G::kQueries / 2], uint32_t a, uint32_t b) {
+    wgmma_fence();
+    mma_nt<G::kQueries, kHeadDim>(d, a + thread_.warpgroup * kWarpgroupTileBytes, kKeyTileBytes, b,
+                                  kQueryTileBytes);
+    wgmma_commit();
+  }
+
+  /// dS^T, to shared memory for both warpgroups; dv += P^T do; dk += dS^T q.
+  __device__ __forceinline__ void begin_gradients(const float (&dp)[G::kQueries / 2], bool first_of_keys) {
+    const int stage = queries_.stage();
+    uint32_t p_packed[G::kQueries / 4], ds_packed[G::kQueries / 4];
+    score_gradients(dp, p_packed, ds_packed);
+    store_accumulators<G::kQueries>(thread_,
+                                    stage_address(s_.ds, stage) + thread_.warpgroup * kWarpgroupTileBytes,
+                                    kKeyTileBytes, [&](int i) { return ds_packed[i]; });
+    fence_proxy_async_shared();
+    wgmma_fence();
+    mma_nn<kHeadDim, G::kQueries>(dv_, p_packed, stage_address(s_.d_o, stage), kQueryTileBytes,
+                                  !first_of_keys);
+    wgmma_commit();
+    wgmma_fence();
+    mma_nn<kHeadDim, G::kQueries>(dk_, ds_packed, stage_address(s_.q, stage), kQueryTileBytes,
+                                  !first_of_keys);
+    wgmma_commit();
+  }
+
+  /// scores^T becomes P^T = exp(scale * scores - lse), 0 where the query does not see the key. Accumulator 4 g + 2 h
+  /// + e has the thread's key + 8 h and its query + 8 g + e.
+  __device__ __forceinline__ void probabilities() {
+    if (walk_.on_diagonal()) {
+      const int query = walk_.queries * G::kQueries + thread_.column(),
+                key = walk_.keys * kKeys + thread_.warpgroup * 64 + thread_.row();
+#pragma unroll
+      for (int i = 0; i < G::kQueries / 2; ++i)
+        if (query - key + i / 4 * 8 + i % 2 - i % 4 / 2 * 8 < 0) scores_[i] = -kInfinity;
+    }
+#pragma unroll
+    for (int g = 0; g < G::kQueries / 8; g += 2) {
+      const float4 lse = statistics(s_.lse2, g);
+      float* x = scores_ + g * 4;
+#pragma unroll
+      for (int h = 0; h < 4; h += 2) {
+        x[h] = exp2_fast(fmaf(x[h], p_.scale_log2e, -lse.x));
+        x[h + 1] = exp2_fast(fmaf(x[h + 1], p_.scale_log2e, -lse.y));
+        x[h + 4] = exp2_fast(fmaf(x[h + 4], p_.scale_log2e, -lse.z));
+        x[h + 5] = exp2_fast(fmaf(x[h + 5], p_.scale_log2e, -lse.w));
+      }
+    }
+  }
+  /// P^T and dS^T = P^T (dP^T - delta) in BF16, as operands of GEMMs over queries.
+  __device__ __forceinline__ void score_gradients(const float (&dp)[G::kQueries / 2],
+                                                  uint32_t (&p_packed)[G::kQueries / 4],
+                                                  uint32_t (&ds_packed)[G::kQueries / 4]) {
+#pragma unroll
+    for (int g = 0; g < G::kQueries / 8; g += 2) {
+      const float4 delta = statistics(s_.delta, g);
+#pragma unroll
+      for (int h = 0; h < 4; ++h) {
+        const float *x = scores_ + g * 4 + h * 2, *y = dp + g * 4 + h * 2;
+        const float d = h < 2 ? delta.x : delta.z, d1 = h < 2 ? delta.y : delta.w;
+        p_packed[g * 2 + h] = pack_bf16(x[0], x[1]);
+        ds_packed[g * 2 + h] = pack_bf16(x[0] * (y[0] - d), x[1] * (y[1] - d1));
+      }
+    }
+  }
+  /// Those of the thread's queries + 8 g (+ 1), and 8 further on.
+  __device__ __forceinline__ float4 statistics(const float (&of)[kStages][G::kStatistics], int g) const {
+    const float* const mine = of[queries_.stage()] + thread_.lane % 4 * G::kLineOfC;
+    return *reinterpret_cast<const float4*>(mine + g * 2);
+  }
+
+  /// dq = dS k: 64 queries (head_dim 64) or 64 columns (128) for each warpgroup.
+  __device__ __forceinline__ void begin_dq(float (&dq)[kSumElements / kWarpgroup]) {
+    named_barrier_sync<kConsumerThreads>(1);
+    mma_tn<kKeys>(
+        dq, stage_address(s_.ds, queries_.stage()) + (kOneChunk ? thread_.warpgroup : 0) * kKeyTileBytes,
+        stage_address(s_.k, keys_.stage()) + (kOneChunk ? 0 : thread_.warpgroup) * kKeyTileBytes);
+    wgmma_commit();
+  }
+
+  /// dk and dv of a finished block of keys.
+  __device__ __forceinline__ void write_keys(const Walk<kHeadDim>& done) {
+    const auto slot = claim_out();
+    write_rounded<kHeadDim>(dk_, p_.scale, 0);
+    write_rounded<kHeadDim>(dv_, 1.0f, 1);
+    send(slot, {Message::kKeys, (p_.num_heads + done.group(p_)) * kHeadDim,
+                done.keys * kKeys + thread_.warpgroup * 64, done.batch(p_), 0});
+  }
+
+  /// dq, or the part of it.
+  __device__ __forceinline__ void write_dq(float (&dq)[kSumElements / kWarpgroup],
+                                           const Walk<kHeadDim>& done) {
+    const int block = done.query_block(p_) * kConsumers + thread_.warpgroup;
+#pragma unroll
+    for (float& x : dq) x *= p_.scale;
+    if (done.last_of_queries()) {
+      if (!done.first_of_queries()) add_sums(dq, block);
+      const auto slot = claim_out();
+      write_rounded<64>(dq, 1.0f, 0);
+      send(slot,
+           {Message::kQueries, done.head_of_model(p_) * kHeadDim + (kOneChunk ? 0 : thread_.warpgroup * 64),
+            done.queries * G::kQueries + (kOneChunk ? thread_.warpgroup * 64 : 0), done.batch(p_), 0});
+    } else {
+      const auto slot = claim_out();
+      float4* out = reinterpret_cast<float4*>(s_.out[thread_.warpgroup]) + thread_.index;
+#pragma unroll
+      for (int i = 0; i < 8; ++i)
+        out[i * kWarpgroup] = make_float4(dq[i * 4], dq[i * 4 + 1], dq[i * 4 + 2], dq[i * 4 + 3]);
+      send(slot, {Message::kSum, 0, 0, done.before(), block});
+    }
+  }
+
+  __device__ __forceinline__ void add_sums(float (&dq)[kSumElements / kWarpgroup], int block) {
+    const float4* sums =
+        reinterpret_cast<const float4*>(p_.dq_sums + int64_t{block} * kSumElements) + thread_.index;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const float4 x = __ldcg(sums + i * kWarpgroup);
+      dq[i * 4] += x.x, dq[i * 4 + 1] += x.y, dq[i * 4 + 2] += x.z, dq[i * 4 + 3] += x.w;
+    }
+  }
+
+  /// Accumulators of 64 x kN times a factor to a half of the warpgroup's part of s.out.
+  template <int kN>
+  __device__ __forceinline__ void write_rounded(const float (&d)[kN / 2], float factor, int half) {
+    store_accumulators<kN>(thread_, shared_address(s_.out[thread_.warpgroup][half]), kWarpgroupTileBytes,
+                           [&](int i) { return pack_bf16(d[i * 2] * factor, d[i * 2 + 1] * factor); });
+  }
+  /// Before and after the warpgroup writes its part of s.out.
+  __device__ __forceinline__ Ring<1>::EmptySlot claim_out() {
+    return s_.results[thread_.warpgroup].acquire(out_at_);
+  }
+  __device__ __forceinline__ void send(Ring<1>::EmptySlot slot, const Message& message) {
+    fence_proxy_async_shared();
+    if (thread_.index == 0) s_.message[thread_.warpgroup] = message;
+    __syncwarp();
+    if (thread_.lane == 0) s_.results[thread_.warpgroup].commit(slot);
+    out_at_.next();
+  }
+
+  static constexpr uint32_t kKeyTileBytes = sizeof(Shared<kHeadDim>::k[0][0]),
+                            kQueryTileBytes = sizeof(Shared<kHeadDim>::q[0][0]);
+  Shared<kHeadDim>& s_;
+  const Params& p_;
+  const Thread thread_;
+  Walk<kHeadDim> walk_;
+  typename Keys::Consumer keys_at_;
+  typename Keys::FullSlot keys_ = Keys::FullSlot::none();
+  typename Queries::Consumer queries_at_;
+  typename Queries::FullSlot queries_ = Queries::FullSlot::none();
+  Ring<1>::Producer out_at_;
+  float dk_[kHeadDim / 2], dv_[kHeadDim / 2], scores_[G::kQueries / 2];
+};
 
 template <int kHeadDim>
 __global__ void __launch_bounds__(kThreads, 1)
@@ -32,167 +266,21 @@ __global__ void __launch_bounds__(kThreads, 1)
                           const __grid_constant__ CUtensorMap d_o_map,
                           const __grid_constant__ CUtensorMap out_map, const Params p) {
   using G = Geometry<kHeadDim>;
-  constexpr bool kOneChunk = G::kChunks == 1;
   extern __shared__ __align__(1024) uint8_t memory[];
   auto& s = *reinterpret_cast<Shared<kHeadDim>*>(memory);
-  const Place<kHeadDim> place;
-  const int warpgroup = place.warpgroup;
+  const Thread thread;
   if (threadIdx.x == 0) s.init_barriers();
   __syncthreads();
-  if (warpgroup == kConsumers) {
-    give_registers<G::kMoverRegisters>();
-    if (place.thread == 0) load_tiles<kHeadDim>(s, p, &keys_map, &queries_map, &d_o_map);
-    if (place.thread == kWarpSize) watch_sums<kHeadDim>(s, p);
-    if (place.thread == 2 * kWarpSize) deliver<kHeadDim>(s, p, &out_map, 0);
-    if (place.thread == 3 * kWarpSize) deliver<kHeadDim>(s, p, &out_map, 1);
-    return;
+  if (thread.is_producer()) {
+    setmaxnreg_dec<G::kProducerRegisters>();
+    if (thread.index == 0) load_tiles<kHeadDim>(s, p, &keys_map, &queries_map, &d_o_map);
+    if (thread.index == kWarpSize) watch_sums<kHeadDim>(s, p);
+    if (thread.index == 2 * kWarpSize) store_results<kHeadDim>(s, p, &out_map, 0);
+    if (thread.index == 3 * kWarpSize) store_results<kHeadDim>(s, p, &out_map, 1);
+  } else {
+    setmaxnreg_inc<G::kConsumerRegisters>();
+    Backward<kHeadDim>(s, p, thread).run();
   }
-  take_registers<G::kConsumerRegisters>();
-
-  const uint32_t k_base = shared_address(s.k), v_base = shared_address(s.v), q_base = shared_address(s.q),
-                 d_o_base = shared_address(s.d_o), ds_base = shared_address(s.ds);
-  constexpr uint32_t kKeysBytes = sizeof(s.k[0]), kQueriesBytes = sizeof(s.q[0]),
-                     kKeyTileBytes = sizeof(s.k[0][0]);
-  int letters = 0;
-  // Before and after the warpgroup writes its part of s.out.
-  const auto claim_out = [&] { wait(&s.out_empty[warpgroup], (letters & 1) ^ 1); };
-  const auto send = [&](const Letter& letter) {
-    fence_shared_for_async();
-    if (place.thread == 0) s.letter[warpgroup] = letter;
-    __syncwarp();
-    if (place.lane == 0) arrive(&s.out_full[warpgroup]);
-    ++letters;
-  };
-
-  float dk[kHeadDim / 2], dv[kHeadDim / 2], scores[G::kQueries / 2];
-  Walk<kHeadDim> w;
-  int count = 0, key_count = 0;  // tiles and units done
-  bool first_of_keys = true, more = true;
-
-  // 1. scores^T of the first tile; those of the others are begun in step 8 of the tile before.
-  wait(&s.keys_full[0], 0);
-  if (s.unit[0] >= p.units) {
-    send({.kind = Letter::kEnd});
-    return;
-  }
-  w.start(p, s.unit[0]);
-  wait(&s.q_full[0], 0);
-  product_fence();
-  product_of_rows<kHeadDim>(scores, k_base + place.keys_bytes(), q_base);
-  product_commit();
-
-  while (true) {
-    const int stage = count % kStages, parity = (count / kStages) & 1, keys_at = key_count % G::kKeyStages;
-    const uint32_t k_tile = k_base + keys_at * kKeysBytes, v_tile = v_base + keys_at * kKeysBytes;
-    const uint32_t q_tile = q_base + stage * kQueriesBytes, d_o_tile = d_o_base + stage * kQueriesBytes;
-    const uint32_t ds_tile = ds_base + (count & 1) * sizeof(s.ds[0]);
-    const int64_t sums_at = w.query_block(p) * kConsumers + warpgroup;
-    uint32_t ds_packed[G::kQueries / 4];
-    {
-      // 2. dP^T = v do^T
-      float dp[G::kQueries / 2];
-      if (more) wait(&s.d_o_full[stage], parity);
-      product_fence();
-      product_of_rows<kHeadDim>(dp, v_tile + place.keys_bytes(), d_o_tile);
-      product_commit();
-      product_wait<1>();
-      arrived(scores);
-
-      // 3. P^T
-      probabilities<kHeadDim>(scores, s.lse2[stage], w, place, p.scale_log2e);
-      if constexpr (kHeadDim == 128) {
-        // Here, too: a wait that has ended long ago, so that the compiler does not wait for the product before the exponentials.
-        arrived(scores);
-        wait(&s.keys_full[keys_at], (key_count / G::kKeyStages) & 1);
-      }
-      product_wait<0>();
-      arrived(dp);
-      // Here, where no product is under way: leaving while one is lets it read what is no longer there.
-      if (!more) break;
-
-      // 4. dS^T, to shared memory for both warpgroups
-      uint32_t p_packed[G::kQueries / 4];
-      score_gradients<kHeadDim>(scores, dp, s.delta[stage], place, p_packed, ds_packed);
-      store_score_gradients<kHeadDim>(ds_packed, ds_tile, place);
-      fence_shared_for_async();
-
-      // 5. dv += P^T do
-      product_fence();
-      product_over_queries<kHeadDim>(dv, p_packed, d_o_tile, first_of_keys);
-      product_commit();
-    }
-    // 6. dk += dS^T q
-    product_fence();
-    product_over_queries<kHeadDim>(dk, ds_packed, q_tile, first_of_keys);
-    product_commit();
-
-    // 7. dq = dS k: 64 queries (head_dim 64) or 64 columns (128) for each warpgroup
-    sync_warps<kConsumerThreads>(1);
-    float dq[kSumElements / kWarpgroup];
-    product_over_keys(dq, ds_tile + (kOneChunk ? warpgroup : 0) * kKeyTileBytes,
-                      k_tile + (kOneChunk ? 0 : warpgroup) * kKeyTileBytes);
-    product_commit();
-    product_wait<1>();
-    wait(&s.sums_full[stage], parity);  // before the stage is free for the next tile
-    if (place.lane == 0) arrive(&s.queries_empty[stage]);
-
-    // 8. dk and dv of a finished block of keys; scores^T of the next tile
-    const Walk<kHeadDim> done = w;
-    const bool last_of_keys = !w.next(p);
-    const int next = count + 1, next_keys = key_count + (last_of_keys ? 1 : 0);
-    if (last_of_keys) {
-      product_wait<0>();
-      if (place.lane == 0) arrive(&s.keys_empty[keys_at]);
-      claim_out();
-      store_rounded<kHeadDim>(dk, p.scale, s.out[warpgroup][0], place);
-      store_rounded<kHeadDim>(dv, 1.0f, s.out[warpgroup][1], place);
-      send({Letter::kKeys, (p.num_heads + done.group(p)) * kHeadDim, done.keys * kKeys + warpgroup * 64,
-            done.batch(p), 0});
-      const int b = next_keys % G::kKeyStages;
-      wait(&s.keys_full[b], (next_keys / G::kKeyStages) & 1);
-      more = s.unit[b] < p.units;
-      if (more) w.start(p, s.unit[b]);
-    }
-    if (more) wait(&s.q_full[next % kStages], (next / kStages) & 1);
-    // After the last tile, of what is there: a branch around products would make the compiler wait for them.
-    product_fence();
-    product_of_rows<kHeadDim>(scores, k_base + next_keys % G::kKeyStages * kKeysBytes + place.keys_bytes(),
-                              q_base + next % kStages * kQueriesBytes);
-    product_commit();
-    product_wait<1>();
-    arrived(dq);
-
-    // 9. dq, or the part of it
-#pragma unroll
-    for (float& x : dq) x *= p.scale;
-    if (done.last_of_queries()) {
-      if (!done.first_of_queries()) {
-        const float4* sums =
-            reinterpret_cast<const float4*>(p.dq_sums + sums_at * kSumElements) + place.thread;
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-          const float4 x = __ldcg(sums + i * kWarpgroup);
-          dq[i * 4] += x.x, dq[i * 4 + 1] += x.y, dq[i * 4 + 2] += x.z, dq[i * 4 + 3] += x.w;
-        }
-      }
-      claim_out();
-      store_rounded<64>(dq, 1.0f, s.out[warpgroup][0], place);
-      send({Letter::kQueries, done.head_of_model(p) * kHeadDim + (kOneChunk ? 0 : warpgroup * 64),
-            done.queries * G::kQueries + (kOneChunk ? warpgroup * 64 : 0), done.batch(p), 0});
-    } else {
-      claim_out();
-      float4* out = reinterpret_cast<float4*>(s.out[warpgroup]) + place.thread;
-#pragma unroll
-      for (int i = 0; i < 8; ++i)
-        out[i * kWarpgroup] = make_float4(dq[i * 4], dq[i * 4 + 1], dq[i * 4 + 2], dq[i * 4 + 3]);
-      send({Letter::kSum, 0, 0, done.before(), sums_at});
-    }
-    key_count = next_keys;
-    first_of_keys = last_of_keys;
-    ++count;
-  }
-  claim_out();
-  send({.kind = Letter::kEnd});
 }
 
 /// delta, lse in base 2, and counts at 0. A query past the end of the sequence has the probability 0.
@@ -231,7 +319,7 @@ __global__ void __launch_bounds__(256)
 
 /// Elements of the parts of the workspace, in this order; 4 bytes each.
 struct Workspace {
-  int64_t statistics, sums, counts;  ///< statistics twice; of counts the last is next_unit
+  int64_t statistics, sums, counts;  ///< statistics twice; of counts the last is next_task
   template <int kHeadDim>
   static Workspace of(const AttentionShape& s) {
     using G = Geometry<kHeadDim>;
@@ -253,13 +341,12 @@ void launch(const Context& context, const AttentionBackward& args) {
   float* const delta = lse2 + sizes.statistics;
   float* const dq_sums = delta + sizes.statistics;
   int* const counts = reinterpret_cast<int*>(dq_sums + sizes.sums);
-  const cudaStream_t stream = cuda_stream(context);
 
   constexpr int kPrepareThreads = 256;
   const int64_t query_blocks = ceil_div(s.seq, G::kQueries), key_blocks = ceil_div(s.seq, kKeys);
   const dim3 grid(ceil_div(query_blocks * G::kQueries, kPrepareThreads / (kHeadDim / 8)),
                   static_cast<unsigned>(s.num_heads), static_cast<unsigned>(s.batch));
-  flash_backward_prepare<kHeadDim><<<grid, kPrepareThreads, 0, stream>>>(
+  flash_backward_prepare<kHeadDim><<<grid, kPrepareThreads, 0, cuda_stream(context)>>>(
       args.o.as<__nv_bfloat16>(), args.d_o.as<__nv_bfloat16>(), args.lse.as<float>(), lse2, delta, counts,
       sizes.counts, static_cast<int>(s.seq), static_cast<int>(query_blocks * G::kQueries),
       static_cast<int>(s.num_heads));
@@ -269,25 +356,18 @@ void launch(const Context& context, const AttentionBackward& args) {
                  .delta = delta,
                  .dq_sums = dq_sums,
                  .added = counts,
-                 .next_unit = counts + sizes.counts - 1,
+                 .next_task = counts + sizes.counts - 1,
                  .num_heads = static_cast<int>(s.num_heads),
                  .num_groups = static_cast<int>(s.num_query_groups),
                  .heads_per_group = static_cast<int>(s.num_heads / s.num_query_groups),
-                 .units = static_cast<int>(s.batch * s.num_query_groups * key_blocks),
+                 .tasks = static_cast<int>(s.batch * s.num_query_groups * key_blocks),
                  .key_blocks = static_cast<int>(key_blocks),
                  .query_blocks = static_cast<int>(query_blocks),
                  .scale = s.softmax_scale,
                  .scale_log2e = s.softmax_scale * kLog2E};
-  const CUtensorMap keys = tiles_of(args.qkv, s.batch, s.seq, kKeys),
-                    queries = tiles_of(args.qkv, s.batch, s.seq, G::kQueries),
-                    d_o = tiles_of(args.d_o, s.batch, s.seq, G::kQueries),
-                    out = tiles_of(args.dqkv, s.batch, s.seq, 64);
-  constexpr int kSharedBytes = sizeof(Shared<kHeadDim>);
-  TE_CUDA_CHECK(cudaFuncSetAttribute(flash_backward_kernel<kHeadDim>,
-                                     cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
-  const int blocks = std::min(multiprocessor_count(context), p.units);
-  flash_backward_kernel<kHeadDim><<<blocks, kThreads, kSharedBytes, stream>>>(keys, queries, d_o, out, p);
-  TE_CUDA_CHECK_LAUNCH();
+  launch_persistent<flash_backward_kernel<kHeadDim>, Shared<kHeadDim>>(
+      context, p.tasks, boxes_of(args.qkv, s.batch, kKeys), boxes_of(args.qkv, s.batch, G::kQueries),
+      boxes_of(args.d_o, s.batch, G::kQueries), boxes_of(args.dqkv, s.batch, 64), p);
 }
 
 }  // namespace

@@ -1,41 +1,20 @@
-// What happens to a tile of a product (activation_product.cuh): the activation after linear_fc1, and its gradient after the
-// dgrad of linear_fc2. A warpgroup takes a tile through kSlots buffers of 64 rows; a thread finds in them what belongs to its
-// accumulators (ldmatrix, stmatrix).
+// What happens to a tile of a GEMM (activation_mainloop.cuh): the activation after linear_fc1, and its gradient after
+// the dgrad of linear_fc2. A warpgroup takes a tile through kParts buffers of 64 rows; a thread finds in them what
+// belongs to its accumulators (ldmatrix, stmatrix).
 #pragma once
 
 #include "kernels/activation/activation_device.cuh"
 #include "kernels/common/octet.cuh"
-#include "kernels/gemm/activation_product.cuh"
+#include "kernels/gemm/activation_mainloop.cuh"
 
 namespace te::kernels::fused {
-
-/// The calling thread's place in its warpgroup.
-__device__ __forceinline__ int lane_of_warp() {
-  return static_cast<int>(threadIdx.x) % kWarpSize;
-}
-__device__ __forceinline__ int warp_of_group() {
-  return static_cast<int>(threadIdx.x) % kWarpgroup / kWarpSize;
-}
-
-/// Address of the 16 bytes that this lane names to ldmatrix and stmatrix for the warp's rows, columns `column` to column + 15, in a
-/// buffer whose rows are kWidth values. Swizzled (hopper.cuh): in rows of 128 bytes the 16-byte unit u of row r is at
-/// u ^ (r % 8), in rows of 64 bytes at u ^ (r / 2 % 4).
-template <int kWidth>
-__device__ __forceinline__ uint32_t matrices_at(uint32_t buffer, int column) {
-  const int lane = lane_of_warp();
-  const uint32_t row = warp_of_group() * 16 + lane % 16, swizzle = kWidth == 64 ? row % 8 : row / 2 % 4;
-  return (buffer + row * (kWidth * 2) + ((lane / 16) ^ swizzle) * 16) ^ (column * 2);
-}
 
 /// Eight values of a thread, in two groups of columns eight apart: [row, row + 8][column, column + 1].
 using Values = Octet<__nv_bfloat16>;
 
-__device__ __forceinline__ void store_values(uint32_t address, const Values& x) {
-  store_matrices(address, x.word[0], x.word[1], x.word[2], x.word[3]);
-}
 __device__ __forceinline__ Values load_values(uint32_t address) {
   Values x;
-  load_matrices(address, x.word);
+  ldmatrix(address, x.word);
   return x;
 }
 /// Rounded to BF16: value(i) of eight.
@@ -50,8 +29,8 @@ __device__ __forceinline__ Values rounded(Value&& value) {
 /// A thread's bias of 64 columns, from `column` on: two of every eight.
 struct Bias {
   uint32_t packed[8];
-  __device__ __forceinline__ Bias(const ProductParams& p, int column) {
-    const int mine = column + static_cast<int>(threadIdx.x) % 4 * 2;
+  __device__ __forceinline__ Bias(const GemmParams& p, int column, const Thread& thread) {
+    const int mine = column + thread.column();
     const __nv_bfloat16* const from = p.bias + mine;
 #pragma unroll
     for (int i = 0; i < 8; ++i)
@@ -90,74 +69,67 @@ __device__ __forceinline__ Values swiglu(const Values& gate, const Values& up,
 
 /// Buffers: 64 columns of x, the same of y, of either half of the rows; then the next columns.
 struct GeluForward {
-  static constexpr int kBlocks = 1, kSlots = 2 * kHalves * kColumns / 64;
+  static constexpr int kBlocks = 1, kParts = 2 * kHalves * kColumns / 64;
   static constexpr bool kReads = false;
 
-  static __device__ void store(const ProductMaps& maps, const __nv_bfloat16* buffer, int slot, Place tile) {
-    store_box(slot % 2 == 0 ? &maps.x : &maps.y, buffer, tile.column * kColumns + slot / 4 * 64, 0,
-              tile.row * kRows + slot / 2 % 2 * 64);
+  static __device__ void store(const GemmMaps& maps, const __nv_bfloat16* buffer, int part, TileCoord tile) {
+    tma_store(part % 2 == 0 ? &maps.x : &maps.y, buffer, tile.column * kColumns + part / 4 * 64, 0,
+              tile.row * kRows + part / 2 % 2 * 64);
   }
-  static __device__ __forceinline__ void run(ProductShared&, const ProductParams& p, const Accumulators& sums,
-                                             Buffers& buffers, Place tile, int) {
+  static __device__ __forceinline__ void run(GemmShared&, const GemmParams& p, const Accumulators& sums,
+                                             Buffers& buffers, TileCoord tile, const Thread& thread) {
 #pragma unroll
     for (int c = 0; c < kColumns / 64; ++c) {
-      const Bias bias(p, tile.column * kColumns + c * 64);
+      const Bias bias(p, tile.column * kColumns + c * 64, thread);
 #pragma unroll
       for (int h = 0; h < kHalves; ++h) {
-        const uint32_t x_to = buffers.open(), y_to = buffers.open(1);
+        const Buffer x_to = buffers.open(), y_to = buffers.open();
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          Values x = bias.add(sums[h] + c * 32 + i * 8, i);
-          store_values(matrices_at<64>(x_to, i * 16), x);
+          const Values x = bias.add(sums[h] + c * 32 + i * 8, i);
+          stmatrix(matrices_at(thread, x_to.address, i * 16), x.word);
           const Sigmoids<ActivationKind::gelu> s(x);
-          // x becomes y.
-#pragma unroll
-          for (int j = 0; j < 8; j += 2)
-            x.word[j / 2] =
-                pack_bf16(activation_value<ActivationKind::gelu>(x.get(j), 0.0f, s.of[j]),
-                          activation_value<ActivationKind::gelu>(x.get(j + 1), 0.0f, s.of[j + 1]));
-          store_values(matrices_at<64>(y_to, i * 16), x);
+          stmatrix(matrices_at(thread, y_to.address, i * 16), rounded([&](int j) {
+                                                                return activation_value<ActivationKind::gelu>(
+                                                                    x.get(j), 0.0f, s.of[j]);
+                                                              }).word);
         }
-        buffers.pass_on(2);
+        buffers.pass_on(x_to, y_to);
       }
     }
   }
 };
 
-/// The first half of a tile's columns is the gate's, the second the up projection's. Buffers: 32 columns of both, 32 of y, of either
-/// half of the rows; then the next columns.
+/// The first half of a tile's columns is the gate's, the second the up projection's. Buffers: 32 columns of both, 32
+/// of y, of either half of the rows; then the next columns.
 struct SwigluForward {
-  static constexpr int kBlocks = 2, kOfBlock = kColumns / kBlocks, kSlots = 2 * kHalves * kOfBlock / 32;
+  static constexpr int kBlocks = 2, kOfBlock = kColumns / kBlocks, kParts = 2 * kHalves * kOfBlock / 32;
   static constexpr bool kReads = false;
 
-  static __device__ void store(const ProductMaps& maps, const __nv_bfloat16* buffer, int slot, Place tile) {
-    const int column = tile.column * kOfBlock + slot / 4 * 32, row = tile.row * kRows + slot / 2 % 2 * 64;
-    if (slot % 2 == 1) return store_box(&maps.y, buffer, column, 0, row);
-    store_box(&maps.x, buffer, column, 0, row);
-    store_box(&maps.x, buffer + 64 * 32, column, 1, row);
+  static __device__ void store(const GemmMaps& maps, const __nv_bfloat16* buffer, int part, TileCoord tile) {
+    const int column = tile.column * kOfBlock + part / 4 * 32, row = tile.row * kRows + part / 2 % 2 * 64;
+    if (part % 2 == 1) return tma_store(&maps.y, buffer, column, 0, row);
+    tma_store(&maps.x, buffer, column, 0, row);
+    tma_store(&maps.x, buffer + 64 * 32, column, 1, row);
   }
-  static __device__ __forceinline__ void run(ProductShared&, const ProductParams&, const Accumulators& sums,
-                                             Buffers& buffers, Place, int) {
+  static __device__ __forceinline__ void run(GemmShared&, const GemmParams&, const Accumulators& sums,
+                                             Buffers& buffers, TileCoord, const Thread& thread) {
 #pragma unroll
     for (int c = 0; c < kOfBlock / 32; ++c) {
 #pragma unroll
       for (int h = 0; h < kHalves; ++h) {
-        const uint32_t x_to = buffers.open(), y_to = buffers.open(1);
+        const Buffer x_to = buffers.open(), y_to = buffers.open();
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const float *const gate_sums = sums[h] + c * 16 + i * 8, *const up_sums = gate_sums + kOfBlock / 2;
-          Values gate, up;
-#pragma unroll
-          for (int j = 0; j < 8; j += 2) {
-            gate.word[j / 2] = pack_bf16(gate_sums[j], gate_sums[j + 1]);
-            up.word[j / 2] = pack_bf16(up_sums[j], up_sums[j + 1]);
-          }
-          store_values(matrices_at<32>(x_to, i * 16), gate);
-          store_values(matrices_at<32>(x_to + 64 * 64, i * 16), up);
-          store_values(matrices_at<32>(y_to, i * 16),
-                       swiglu(gate, up, Sigmoids<ActivationKind::swiglu>(gate)));
+          const Values gate = rounded([&](int j) { return gate_sums[j]; }),
+                       up = rounded([&](int j) { return up_sums[j]; });
+          stmatrix(matrices_at<32>(thread, x_to.address, i * 16), gate.word);
+          stmatrix(matrices_at<32>(thread, x_to.address + 64 * 64, i * 16), up.word);
+          stmatrix(matrices_at<32>(thread, y_to.address, i * 16),
+                   swiglu(gate, up, Sigmoids<ActivationKind::swiglu>(gate)).word);
         }
-        buffers.pass_on(2);
+        buffers.pass_on(x_to, y_to);
       }
     }
   }
@@ -165,128 +137,118 @@ struct SwigluForward {
 
 /// Buffers: 64 columns of x, overwritten with dx, of either half of the rows; then the next columns.
 struct GeluBackward {
-  static constexpr int kBlocks = 1, kSlots = kHalves * kColumns / 64;
+  static constexpr int kBlocks = 1, kParts = kHalves * kColumns / 64;
   static constexpr bool kReads = true;
 
-  static __device__ void load(const ProductMaps& maps, __nv_bfloat16* buffer, uint64_t* barrier, int slot,
-                              Place tile) {
-    arrive_expect_bytes(barrier, kBufferBytes);
-    load_box(buffer, &maps.x, barrier, tile.column * kColumns + slot / 2 * 64, 0,
-             tile.row * kRows + slot % 2 * 64);
+  static __device__ void load(GemmShared& s, const GemmMaps& maps, Ring<kBuffers>::EmptySlot slot, int part,
+                              TileCoord tile) {
+    s.buffers.commit(slot, kBufferBytes);
+    tma_load(s.buffer[slot.stage()], &maps.x, s.buffers.full(slot), tile.column * kColumns + part / 2 * 64, 0,
+             tile.row * kRows + part % 2 * 64);
   }
-  static __device__ void store(const ProductMaps& maps, const __nv_bfloat16* buffer, int slot, Place tile) {
-    store_box(&maps.dx, buffer, tile.column * kColumns + slot / 2 * 64, 0, tile.row * kRows + slot % 2 * 64);
+  static __device__ void store(const GemmMaps& maps, const __nv_bfloat16* buffer, int part, TileCoord tile) {
+    tma_store(&maps.dx, buffer, tile.column * kColumns + part / 2 * 64, 0, tile.row * kRows + part % 2 * 64);
   }
 
-  static __device__ __forceinline__ void run(ProductShared& s, const ProductParams& p,
-                                             const Accumulators& sums, Buffers& buffers, Place tile,
-                                             int warpgroup) {
+  static __device__ __forceinline__ void run(GemmShared& s, const GemmParams& p, const Accumulators& sums,
+                                             Buffers& buffers, TileCoord tile, const Thread& thread) {
 #pragma unroll
     for (int c = 0; c < kColumns / 64; ++c) {
       float2 column_sums{0.0f, 0.0f};
 #pragma unroll
       for (int h = 0; h < kHalves; ++h) {
-        const uint32_t buffer = buffers.open();
+        const Buffer buffer = buffers.open();
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const float* const dy = sums[h] + c * 32 + i * 8;
-          const uint32_t address = matrices_at<64>(buffer, i * 16);
+          const uint32_t address = matrices_at(thread, buffer.address, i * 16);
           const Values x = load_values(address);
           const Sigmoids<ActivationKind::gelu> s(x);
-          store_values(address, rounded([&](int j) { return gelu_gradient(x.get(j), s.of[j], dy[j]); }));
+          stmatrix(address, rounded([&](int j) { return gelu_gradient(x.get(j), s.of[j], dy[j]); }).word);
         }
-        if (p.partial != nullptr) add_rows(buffer, column_sums);
-        buffers.pass_on(1);
+        if (p.partial != nullptr) add_rows(thread, buffer.address, column_sums);
+        buffers.pass_on(buffer);
       }
-      if (p.partial != nullptr) add_warps(s, p, column_sums, tile, c, warpgroup);
+      if (p.partial != nullptr) add_warps(s, p, column_sums, tile, c, thread);
     }
   }
 
  private:
   /// Adds the warp's 16 rows up, of the two columns that are this lane's.
-  static __device__ __forceinline__ void add_rows(uint32_t buffer, float2& sum) {
-    const int lane = lane_of_warp();
-    const uint32_t rows = buffer + warp_of_group() * 16 * kTileRowBytes + lane % 4 * 4;
+  static __device__ __forceinline__ void add_rows(const Thread& thread, uint32_t buffer, float2& sum) {
+    const uint32_t rows = buffer + thread.warp * 16 * kTileRowBytes + thread.lane % 4 * 4;
     __syncwarp();
 #pragma unroll
     for (int row = 0; row < 16; ++row) {
       uint32_t pair;
       asm volatile("ld.shared.u32 %0, [%1];"
                    : "=r"(pair)
-                   : "r"(rows + row * kTileRowBytes + ((lane / 4) ^ (row % 8)) * 16)
+                   : "r"(rows + row * kTileRowBytes + (thread.lane / 4 * 16 ^ swizzle(row)))
                    : "memory");
       sum.x += low_bf16(pair);
       sum.y += high_bf16(pair);
     }
   }
   /// And the warps' sums: those of a tile's rows, of 64 columns.
-  static __device__ __forceinline__ void add_warps(ProductShared& s, const ProductParams& p, float2 sum,
-                                                   Place tile, int c, int warpgroup) {
-    const int thread = static_cast<int>(threadIdx.x) % kWarpgroup, lane = thread % kWarpSize;
-    float(&of)[kWarps][64] = s.sums[warpgroup];
-    const int column = tile.column * kColumns + c * 64 + thread;
-    *reinterpret_cast<float2*>(of[thread / kWarpSize] + lane * 2) = sum;
-    sync_warps<kWarpgroup>(kSums + warpgroup);
-    if (thread < 64 && column < p.columns && tile.row * kRows < p.rows)
+  static __device__ __forceinline__ void add_warps(GemmShared& s, const GemmParams& p, float2 sum,
+                                                   TileCoord tile, int c, const Thread& thread) {
+    float(&of)[kWarps][64] = s.sums[thread.warpgroup];
+    const int column = tile.column * kColumns + c * 64 + thread.index;
+    *reinterpret_cast<float2*>(of[thread.warp] + thread.lane * 2) = sum;
+    named_barrier_sync<kWarpgroup>(kSumsBarrier + thread.warpgroup);
+    if (thread.index < 64 && column < p.columns && tile.row * kRows < p.rows)
       p.partial[static_cast<int64_t>(tile.row) * p.columns + column] =
-          (of[0][thread] + of[1][thread]) + (of[2][thread] + of[3][thread]);
-    sync_warps<kWarpgroup>(kSums + warpgroup);
+          (of[0][thread.index] + of[1][thread.index]) + (of[2][thread.index] + of[3][thread.index]);
+    named_barrier_sync<kWarpgroup>(kSumsBarrier + thread.warpgroup);
   }
 };
 
-/// Buffers: 64 columns of the gate and of the up projection, overwritten with their gradients, and with kAgain 64 of the activation's
-/// result, of either half of the rows; then the next columns.
+/// Buffers: 64 columns of the gate and of the up projection, overwritten with their gradients, and with kAgain 64 of
+/// the activation's result, of either half of the rows; then the next columns.
 template <bool kAgain>
 struct SwigluBackward {
   static constexpr int kTensors = kAgain ? 3 : 2;
-  static constexpr int kBlocks = 1, kSlots = kTensors * kHalves * kColumns / 64;
+  static constexpr int kBlocks = 1, kParts = kTensors * kHalves * kColumns / 64;
   static constexpr bool kReads = true;
 
-  static __device__ void load(const ProductMaps& maps, __nv_bfloat16* buffer, uint64_t* barrier, int slot,
-                              Place tile) {
-    const int tensor = slot % kTensors, part = slot / kTensors;
-    if (tensor == 2) return arrive(barrier);
-    arrive_expect_bytes(barrier, kBufferBytes);
-    load_box(buffer, &maps.x, barrier, tile.column * kColumns + part / kHalves * 64, tensor,
-             tile.row * kRows + part % kHalves * 64);
+  static __device__ void load(GemmShared& s, const GemmMaps& maps, Ring<kBuffers>::EmptySlot slot, int part,
+                              TileCoord tile) {
+    const int tensor = part % kTensors, place = part / kTensors;
+    if (tensor == 2) return s.buffers.commit(slot);
+    s.buffers.commit(slot, kBufferBytes);
+    tma_load(s.buffer[slot.stage()], &maps.x, s.buffers.full(slot),
+             tile.column * kColumns + place / kHalves * 64, tensor, tile.row * kRows + place % kHalves * 64);
   }
-  static __device__ void store(const ProductMaps& maps, const __nv_bfloat16* buffer, int slot, Place tile) {
-    const int tensor = slot % kTensors, part = slot / kTensors;
-    store_box(tensor == 2 ? &maps.y : &maps.dx, buffer, tile.column * kColumns + part / kHalves * 64,
-              tensor % 2, tile.row * kRows + part % kHalves * 64);
+  static __device__ void store(const GemmMaps& maps, const __nv_bfloat16* buffer, int part, TileCoord tile) {
+    const int tensor = part % kTensors, place = part / kTensors;
+    tma_store(tensor == 2 ? &maps.y : &maps.dx, buffer, tile.column * kColumns + place / kHalves * 64,
+              tensor % 2, tile.row * kRows + place % kHalves * 64);
   }
-  static __device__ __forceinline__ void run(ProductShared&, const ProductParams&, const Accumulators& sums,
-                                             Buffers& buffers, Place, int) {
+  static __device__ __forceinline__ void run(GemmShared&, const GemmParams&, const Accumulators& sums,
+                                             Buffers& buffers, TileCoord, const Thread& thread) {
 #pragma unroll
     for (int c = 0; c < kColumns / 64; ++c)
 #pragma unroll
       for (int h = 0; h < kHalves; ++h) {
-        const uint32_t gate_at = buffers.open(), up_at = buffers.open(1), y_at = kAgain ? buffers.open(2) : 0;
+        const Buffer gate_at = buffers.open(), up_at = buffers.open(), y_at = kAgain ? buffers.open() : up_at;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const float* const dy = sums[h] + c * 32 + i * 8;
-          const uint32_t gate_address = matrices_at<64>(gate_at, i * 16),
-                         up_address = matrices_at<64>(up_at, i * 16);
+          const uint32_t gate_address = matrices_at(thread, gate_at.address, i * 16),
+                         up_address = matrices_at(thread, up_at.address, i * 16);
           const Values gate = load_values(gate_address), up = load_values(up_address);
           const Sigmoids<ActivationKind::swiglu> s(gate);
-          if constexpr (kAgain) store_values(matrices_at<64>(y_at, i * 16), swiglu(gate, up, s));
-          Values d_gate, d_up;
-#pragma unroll
-          for (int j = 0; j < 8; j += 2) {
-            float gates[2], ups[2];
-#pragma unroll
-            for (int odd = 0; odd < 2; ++odd) {
-              const int at = j + odd;
-              gates[odd] = swiglu_gate_gradient(gate.get(at), up.get(at), s.of[at], dy[at]);
-              ups[odd] = swiglu_up_gradient(gate.get(at), s.of[at], dy[at]);
-            }
-            d_gate.word[j / 2] = pack_bf16(gates[0], gates[1]);
-            d_up.word[j / 2] = pack_bf16(ups[0], ups[1]);
-          }
-          store_values(gate_address, d_gate);
-          store_values(up_address, d_up);
+          if constexpr (kAgain) stmatrix(matrices_at(thread, y_at.address, i * 16), swiglu(gate, up, s).word);
+          stmatrix(gate_address, rounded([&](int j) {
+                                   return swiglu_gate_gradient(gate.get(j), up.get(j), s.of[j], dy[j]);
+                                 }).word);
+          stmatrix(up_address,
+                   rounded([&](int j) { return swiglu_up_gradient(gate.get(j), s.of[j], dy[j]); }).word);
         }
-        buffers.pass_on(kTensors);
+        if constexpr (kAgain)
+          buffers.pass_on(gate_at, up_at, y_at);
+        else
+          buffers.pass_on(gate_at, up_at);
       }
   }
 };

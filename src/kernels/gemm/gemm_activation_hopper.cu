@@ -1,10 +1,10 @@
-// Products with an activation behind them on Hopper: which shapes, and how they are launched.
-#include <algorithm>
+// GEMMs with an activation behind them on Hopper: which shapes, and how they are launched.
 #include <limits>
 
-#include "kernels/common/tensor_map.h"
 #include "kernels/gemm/activation_epilogues.cuh"
 #include "kernels/gemm/gemm_activation_cuda.h"
+#include "kernels/hopper/launch.h"
+#include "kernels/hopper/tensor_map.h"
 #include "kernels/quantize/quantize_cuda.h"
 
 namespace te::kernels::cuda {
@@ -24,22 +24,14 @@ bool suits_boxes(const Tensor& tensor) {
 }
 
 /// [rows, blocks * columns] as boxes of 64 x `width`.
-CUtensorMap tiles_of(const Tensor& tensor, int64_t blocks, int64_t width) {
+CUtensorMap activation_boxes(const Tensor& tensor, int64_t blocks, int64_t width) {
   const int64_t columns = tensor.cols() / blocks;
   return tensor_map(tensor.data, {.dims = {columns, blocks, tensor.rows()},
                                   .strides = {1, columns, tensor.cols()},
                                   .box = {width, 1, 64}});
 }
-/// Rows of [rows, depth] as boxes of `rows_of_box` x kDepth; the rows are `blocks` blocks.
-CUtensorMap operand_of(const Tensor& tensor, int64_t blocks, int64_t rows_of_box) {
-  const int64_t depth = tensor.cols(), rows = tensor.rows() / blocks;
-  return tensor_map(
-      tensor.data,
-      {.dims = {depth, rows, blocks}, .strides = {1, depth, rows * depth}, .box = {kDepth, rows_of_box, 1}});
-}
-
 /// m x ffn is the shape of the activation's result, k what is summed over.
-ProductParams params_of(int64_t m, int64_t ffn, int64_t k, int64_t columns_of_tile) {
+GemmParams params_of(int64_t m, int64_t ffn, int64_t k, int64_t columns_of_tile) {
   const int clusters = static_cast<int>(ceil_div(m, kRows * kCluster)),
             columns = static_cast<int>(ceil_div(ffn, columns_of_tile));
   return {.clusters_of_rows = clusters,
@@ -53,37 +45,13 @@ ProductParams params_of(int64_t m, int64_t ffn, int64_t k, int64_t columns_of_ti
           .partial = nullptr};
 }
 
-/// How many clusters run at a time: fewer than there are multiprocessors for, where these are not grouped in whole clusters.
-int clusters_at_once(const void* kernel, const cudaLaunchConfig_t& config) {
-  int count = 0;
-  TE_CUDA_CHECK(cudaOccupancyMaxActiveClusters(&count, kernel, &config));
-  TE_CHECK(count > 0, "gemm_activation: no cluster of {} blocks fits this device", kCluster);
-  return count;
+template <class Epilogue, Major kB>
+void launch(const Context& context, const GemmMaps& maps, const GemmParams& params) {
+  launch_persistent<gemm_kernel<Epilogue, kB>, GemmShared, kCluster>(context, params.tiles, maps, params);
 }
 
-template <class Epilogue, Sum kB>
-void launch(const Context& context, const ProductMaps& maps, const ProductParams& params) {
-  const auto kernel = product_kernel<Epilogue, kB>;
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = kCluster;
-  cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(kCluster);
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = sizeof(ProductShared);
-  config.stream = cuda_stream(context);
-  config.attrs = &cluster;
-  config.numAttrs = 1;
-  TE_CUDA_CHECK(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(ProductShared)));
-  static const int at_once = clusters_at_once(reinterpret_cast<const void*>(kernel), config);
-  config.gridDim = dim3(std::min(at_once, params.tiles) * kCluster);
-  TE_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, maps, params));
-}
-
-/// Enough tiles for all multiprocessors; below, cuBLASLt cuts a product in other ways. Tiles are dealt out beforehand, so a last
-/// round that is mostly empty, or multiprocessors that another stream's kernels hold, cost up to a round.
+/// Enough tiles for all multiprocessors; below, cuBLASLt cuts a GEMM in other ways. Tiles are dealt out beforehand,
+/// so a last round that is mostly empty, or multiprocessors that another stream's kernels hold, cost up to a round.
 bool is_large(const Context& context, int64_t m, int64_t ffn) {
   return int64_t{ceil_div(m, kRows)} * ceil_div(ffn, kColumns) >= multiprocessor_count(context);
 }
@@ -99,15 +67,15 @@ bool gemm_activation_forward(const Context& context, const GemmActivationForward
   if (ffn % 8 != 0 || !is_large(context, m, ffn)) return false;
   const auto run = [&]<class Epilogue>(Epilogue, int64_t width) {
     constexpr int kBlocks = Epilogue::kBlocks;
-    ProductParams params = params_of(m, ffn, k, kColumns / kBlocks);
+    GemmParams params = params_of(m, ffn, k, kColumns / kBlocks);
     params.bias = args.bias ? args.bias.as<__nv_bfloat16>() : nullptr;
-    launch<Epilogue, Sum::columns>(context,
-                                   {.a = operand_of(args.a, 1, kRows),
-                                    .b = operand_of(args.b, kBlocks, kColumns / kCluster),
-                                    .x = tiles_of(args.out, kBlocks, width),
-                                    .y = tiles_of(args.y, 1, width),
-                                    .dx = {}},
-                                   params);
+    launch<Epilogue, Major::k>(context,
+                               {.a = boxes_of(args.a, 1, kRows),
+                                .b = boxes_of(args.b, kBlocks, kColumns / kCluster),
+                                .x = activation_boxes(args.out, kBlocks, width),
+                                .y = activation_boxes(args.y, 1, width),
+                                .dx = {}},
+                               params);
   };
   gated ? run(SwigluForward{}, 32) : run(GeluForward{}, 64);
   return true;
@@ -120,21 +88,19 @@ bool gemm_activation_backward(const Context& context, const GemmActivationBackwa
     if (!suits_boxes(tensor)) return false;
   // No model has a bias in front of SwiGLU.
   if ((gated && args.dbias) || !is_large(context, m, ffn)) return false;
-  ProductParams params = params_of(m, ffn, k, kColumns);
+  GemmParams params = params_of(m, ffn, k, kColumns);
   params.partial = args.dbias ? args.scratch.as<float>() : nullptr;
-  const ProductMaps maps{
-      .a = operand_of(args.a, 1, kRows),
-      .b = tensor_map(args.b.data,
-                      {.dims = {ffn, k, 1}, .strides = {1, ffn, ffn * k}, .box = {64, kDepth / kCluster, 1}}),
-      .x = tiles_of(args.x, gated ? 2 : 1, 64),
-      .y = args.y ? tiles_of(args.y, 1, 64) : CUtensorMap{},
-      .dx = tiles_of(args.dx, gated ? 2 : 1, 64)};
+  const GemmMaps maps{.a = boxes_of(args.a, 1, kRows),
+                      .b = boxes_of(args.b, 1, kDepth / kCluster),
+                      .x = activation_boxes(args.x, gated ? 2 : 1, 64),
+                      .y = args.y ? activation_boxes(args.y, 1, 64) : CUtensorMap{},
+                      .dx = activation_boxes(args.dx, gated ? 2 : 1, 64)};
   if (!gated) {
-    launch<GeluBackward, Sum::rows>(context, maps, params);
+    launch<GeluBackward, Major::mn>(context, maps, params);
   } else if (args.y) {
-    launch<SwigluBackward<true>, Sum::rows>(context, maps, params);
+    launch<SwigluBackward<true>, Major::mn>(context, maps, params);
   } else {
-    launch<SwigluBackward<false>, Sum::rows>(context, maps, params);
+    launch<SwigluBackward<false>, Major::mn>(context, maps, params);
   }
   if (args.dbias) add_partial_sums(context, args.scratch.as<float>(), ceil_div(m, kRows), ffn, args.dbias);
   // GELU's result has no buffer in the same kernel.

@@ -1,4 +1,4 @@
-// Tensor maps: how bulk copies (hopper.cuh) see a tensor of BF16. CUDA driver API, "Tensor Map Object Management".
+// Tensor maps: how bulk copies (ptx.cuh) see a tensor of BF16. CUDA driver API, "Tensor Map Object Management".
 #pragma once
 
 #include <cudaTypedefs.h>
@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "core/cuda_check.h"
+#include "core/tensor.h"
 
 namespace te::kernels::hopper {
 
@@ -27,8 +28,9 @@ inline PFN_cuTensorMapEncodeTiled_v12000 encode_function() {
   return function;
 }
 
-/// Three dimensions, the innermost first: elements there are, elements from one to the next in the outer two (multiples of 8),
-/// elements of a box. The innermost box dimension is 64 or 32 elements, in the swizzle of as many bytes as they have.
+/// Three dimensions, the innermost first: elements there are, elements from one to the next in the outer two
+/// (multiples of 8), elements of a box. The innermost box dimension is 64 or 32 elements, in the swizzle of as many
+/// bytes as they have.
 struct BoxesOf {
   std::array<int64_t, 3> dims, strides /* [0] is 1 */, box;
 };
@@ -51,6 +53,14 @@ inline CUtensorMap tensor_map(const void* data, const BoxesOf& boxes) {
                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   TE_CHECK(status == CUDA_SUCCESS, "cuTensorMapEncodeTiled: error {}", static_cast<int>(status));
   return map;
+}
+
+/// [blocks * rows, columns] as boxes of `box_rows` x 64 that end with their block: (column, row, block).
+inline CUtensorMap boxes_of(const Tensor& tensor, int64_t blocks, int64_t box_rows) {
+  const int64_t columns = tensor.cols(), rows = tensor.rows() / blocks;
+  return tensor_map(
+      tensor.data,
+      {.dims = {columns, rows, blocks}, .strides = {1, columns, rows * columns}, .box = {64, box_rows, 1}});
 }
 
 }  // namespace te::kernels::hopper

@@ -1,0 +1,58 @@
+// Tiles in shared memory: rows of 64 BF16 values (128 bytes) in TMA's 128-byte swizzle, which spreads the rows of a
+// column over the banks: the 16-byte unit u of row r lies at unit u ^ (r % 8) of that row. A tile starts at a
+// multiple of 1024 bytes. Wider matrices are several tiles. (Rows of 32 values, 64 bytes, have the 64-byte swizzle:
+// unit u ^ (r / 2 % 4).)
+#pragma once
+
+#include "kernels/hopper/roles.cuh"
+
+namespace te::kernels::hopper {
+
+constexpr int kTileColumns = 64;
+constexpr uint32_t kTileRowBytes = kTileColumns * sizeof(__nv_bfloat16);
+constexpr uint32_t kWarpgroupTileBytes = 64 * kTileRowBytes;  ///< of the 64 rows of a wgmma
+
+/// The shared address of an array's element, computed in 32 bits.
+template <class T, int kCount>
+__device__ __forceinline__ uint32_t stage_address(const T (&array)[kCount], int stage) {
+  return shared_address(array) + static_cast<uint32_t>(stage) * static_cast<uint32_t>(sizeof(T));
+}
+
+/// Bytes by which a row of kColumns values has its units exchanged: to be XORed to what lies in it.
+template <int kColumns = kTileColumns>
+__device__ __forceinline__ uint32_t swizzle(uint32_t row) {
+  static_assert(kColumns == 64 || kColumns == 32);
+  return (kColumns == 64 ? row % 8 : row / 2 % 4) * 16;
+}
+
+/// The address that a thread names to stmatrix and ldmatrix for its warp's 16 of a warpgroup's 64 rows, and for 16
+/// columns.
+template <int kColumns = kTileColumns>
+__device__ __forceinline__ uint32_t matrices_at(const Thread& thread, uint32_t tile, int column) {
+  const uint32_t row = thread.warp * 16 + thread.lane % 16;
+  return (tile + row * (kColumns * 2) + (thread.lane / 16 * 16 ^ swizzle<kColumns>(row))) ^ (column * 2);
+}
+
+/// Accumulators (wgmma.cuh) to a warpgroup's 64 rows, BF16: word(i) has the values 2 i and 2 i + 1.
+template <int kColumns, class Word>
+__device__ __forceinline__ void store_accumulators(const Thread& thread, uint32_t tile,
+                                                   uint32_t next_tile_bytes, const Word& word) {
+#pragma unroll
+  for (int k = 0; k < kColumns / 16; ++k)
+    stmatrix(matrices_at(thread, tile, k % 4 * 16) + k / 4 * next_tile_bytes,
+             {word(k * 4), word(k * 4 + 1), word(k * 4 + 2), word(k * 4 + 3)});
+}
+
+/// wgmma's descriptor of an operand. `next_tile_bytes` is the distance of the tiles that hold the next 64 columns, of
+/// use only where the rows are the dimension that is summed over and the operand is wider than a tile.
+__device__ __forceinline__ uint64_t descriptor(uint32_t address, uint32_t next_tile_bytes = 0) {
+  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
+  constexpr uint64_t kEightRows = uint64_t{8 * kTileRowBytes / 16} << 32;
+  return kSwizzle128 | kEightRows | (uint64_t{next_tile_bytes / 16} << 16) | ((address & 0x3ffff) >> 4);
+}
+/// Of what lies `bytes` further on: cheaper than another descriptor.
+__device__ __forceinline__ uint64_t advance(uint64_t descriptor, uint32_t bytes) {
+  return descriptor + (bytes >> 4);
+}
+
+}  // namespace te::kernels::hopper

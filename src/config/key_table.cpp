@@ -125,8 +125,9 @@ const auto kKeys = std::to_array<Key>({
     {TE_KEY(precision.fp8_calibrate), kBuiltIn, kAny,
      "With `fp8: off`: record the amaxes that an FP8 run would see, so that FP8 can take over at any step."},
     {TE_KEY(precision.fp8_calibration_passes), kBuiltIn, from_to(0, 1000),
-     "`delayed`: passes over the first microbatch before step 1 that fill the amax history, so that step 1 "
-     "does not run at scale 1. 0 is Transformer Engine's behaviour."},
+     "`delayed`: microbatches that run before step 1, with scales of their own, to fill the amax history, so "
+     "that step 1 "
+     "has the right scales. 0 is Transformer Engine's behaviour: step 1 runs at scale 1."},
 
     {TE_KEY(parallel.tensor), kBuiltIn, from_to(1, 1024),
      "Ranks that share every layer's matrices. Divides `num_query_groups` and `ffn_hidden_size`."},

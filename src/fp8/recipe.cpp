@@ -6,6 +6,7 @@
 #include "fp8/recipes.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/quantize/quantize.h"
+#include "kernels/scale_update/scale_update.h"
 
 namespace te::fp8 {
 
@@ -18,7 +19,7 @@ DType Quantizer::format() const {
 }
 
 bool Quantizer::fused() const {
-  return enabled() && recipe_->fused();
+  return enabled() && recipe_->fused() && !recipe_->calibrating_;
 }
 
 bool Quantizer::gathers_quantized() const {
@@ -174,6 +175,27 @@ kernels::Fp8Output Recipe::output_of(int index, const Operand& operand, Quantize
   out.amax = mode.record_amax ? table_.amax_of(index).as<float>() : nullptr;
   out.counters = mode.count ? table_.counters_of(index) : nullptr;
   return out;
+}
+
+void Recipe::cast_with_own_scale(const Context& context, int index, Operand& operand, QuantizeMode mode,
+                                 const ColumnSums& sums, const Tensor& amax) {
+  context.zero(amax);
+  kernels::Fp8Output amax_only;
+  amax_only.amax = amax.as<float>();
+  kernels::quantize(context, {.x = operand.hp, .out = amax_only});
+  reduce_amax(context, tensor_, amax);
+  kernels::current_scale(context, {.amax = amax,
+                                   .scale = table_.scale_of(index),
+                                   .fp8_max = fp8_max(table_.info(index).format),
+                                   .margin = static_cast<int>(precision_.margin)});
+  cast_with_given_scale(context, index, operand, mode, sums);
+}
+
+void Recipe::cast_with_given_scale(const Context& context, int index, Operand& operand, QuantizeMode mode,
+                                   const ColumnSums& sums) {
+  kernels::quantize(
+      context,
+      {.x = operand.hp, .out = output_of(index, operand, mode), .dbias = sums.into, .scratch = sums.scratch});
 }
 
 std::unique_ptr<Recipe> make_recipe(const config::PrecisionConfig& precision, int num_layers) {

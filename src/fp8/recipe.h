@@ -94,8 +94,12 @@ class Recipe {
   virtual bool quantizes() const = 0;
   virtual bool fused() const { return false; }
   virtual bool gathers_quantized() const { return true; }
-  /// True when the first scales have to be found by passes before the first step.
+  /// True when the first scales have to be found by passes before the first step (begin_calibration).
   virtual bool starts_from_history() const { return false; }
+  /// Until end_calibration() each operand is cast with the scale that its own values ask for, whatever the state says, and
+  /// its amax is recorded: one pass finds the scales of a model of any depth. Then update().
+  void begin_calibration() { calibrating_ = true; }
+  void end_calibration() { calibrating_ = false; }
 
   /// The ranks with which this one shares tensors: parts of one tensor (`tensor`), and all that run the same layers
   /// (`stage`). An amax is that of the whole tensor, so scales agree on all of them. Ranks of other pipeline stages have
@@ -120,6 +124,12 @@ class Recipe {
   virtual void plan_scales(MemoryPlan& plan, Operand& operand, const OperandMemory& memory) const;
   /// What a producer or a cast with given scales writes.
   kernels::Fp8Output output_of(int index, const Operand& operand, QuantizeMode mode) const;
+  void cast_with_given_scale(const Context& context, int index, Operand& operand, QuantizeMode mode,
+                             const ColumnSums& sums);
+  /// A cast with the scale of operand.hp itself, which is left in the table's row, with its amax in `amax` [1]. All tensor
+  /// ranks, which hold parts of it, agree on the scale.
+  void cast_with_own_scale(const Context& context, int index, Operand& operand, QuantizeMode mode,
+                           const ColumnSums& sums, const Tensor& amax);
   /// Makes the quantized forms from operand.hp and adds its column sums, if they are asked for.
   virtual void cast(const Context& context, int index, Operand& operand, QuantizeMode mode,
                     const ColumnSums& sums) = 0;
@@ -131,6 +141,7 @@ class Recipe {
 
   config::PrecisionConfig precision_;
   int num_layers_ = 0;
+  bool calibrating_ = false;
   ScaleTable table_;
   Tensor compared_;                                              ///< [n] fp32, debug builds
   parallel::Communicator *tensor_ = nullptr, *stage_ = nullptr;  ///< null: one rank

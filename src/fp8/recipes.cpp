@@ -8,11 +8,13 @@ namespace te::fp8 {
 
 // --- delayed -----------------------------------------------------------------------------------------------
 
+// Weights are cast once a step, from memory: their scale is their own, so that no update can take them out of its range. So
+// are the scales of calibration passes. Either amax enters the state as any other; the last step's row is working space.
 void DelayedRecipe::cast(const Context& context, int index, Operand& operand, QuantizeMode mode,
                          const ColumnSums& sums) {
-  kernels::quantize(
-      context,
-      {.x = operand.hp, .out = output_of(index, operand, mode), .dbias = sums.into, .scratch = sums.scratch});
+  const bool own_scale = calibrating_ || table_.info(index).role == OperandRole::weight;
+  if (!own_scale) return cast_with_given_scale(context, index, operand, mode, sums);
+  cast_with_own_scale(context, index, operand, mode, sums, table_.last_amax.slice_rows(index, 1).view({1}));
 }
 
 void DelayedRecipe::update(const Context& context, const int32_t* skip) {
@@ -48,24 +50,11 @@ void OffRecipe::cast(const Context& context, int index, Operand& operand, Quanti
 
 // --- tensorwise --------------------------------------------------------------------------------------------
 
+// Nothing here outlives the call but the values and their scale: the table's row is working space (and what the log shows).
 void TensorwiseRecipe::cast(const Context& context, int index, Operand& operand, QuantizeMode mode,
                             const ColumnSums& sums) {
-  // Nothing here outlives the call but the values and their scale_inv: the table's row is working space (and
-  // what the log shows).
-  const Tensor amax = table_.amax_of(index), scale = table_.scale_of(index);
-  context.zero(amax);
-  kernels::Fp8Output amax_only;
-  amax_only.amax = amax.as<float>();
-  kernels::quantize(context, {.x = operand.hp, .out = amax_only});
-  reduce_amax(context, tensor_, amax);
-  kernels::current_scale(context, {.amax = amax,
-                                   .scale = scale,
-                                   .fp8_max = fp8_max(table_.info(index).format),
-                                   .margin = static_cast<int>(precision_.margin)});
   mode.record_amax = false;
-  kernels::quantize(
-      context,
-      {.x = operand.hp, .out = output_of(index, operand, mode), .dbias = sums.into, .scratch = sums.scratch});
+  cast_with_own_scale(context, index, operand, mode, sums, table_.amax_of(index));
 }
 
 void TensorwiseRecipe::update(const Context& context, const int32_t*) {

@@ -42,14 +42,15 @@ void Linear::plan_weights(MemoryPlan& plan) {
                           .scales = MemoryKind::fp8_state});
 }
 
-// Quantized: fprop reads rowwise at once, so that is scratch; wgrad reads the columnwise form in the backward pass.
+// Quantized: fprop reads rowwise at once, so that is scratch; wgrad reads the columnwise form in the backward pass. A
+// producer that casts needs no hp, but calibration does.
 void Linear::plan_operand(MemoryPlan& plan, Operand& input, const Dimensions& dims, Scratch& scratch,
                           bool saved, bool hp_exists) const {
   const std::string name = spec_.name + ".input";
   const Shape shape{dims.tokens, in()};
   if (!hp_exists && !quantized() && saved) {
     plan.add(input.hp, name, MemoryKind::activations, dims.dtype, shape);
-  } else if (!hp_exists && !input_quantizer_.fused()) {
+  } else if (!hp_exists) {
     plan.alias(input.hp, scratch.input_hp, dims.dtype, shape);
   }
   input_quantizer_.plan(plan, input,

@@ -1,6 +1,7 @@
 #include "train/startup.h"
 
 #include <utility>
+#include <vector>
 
 #include "core/error.h"
 #include "core/log.h"
@@ -105,9 +106,14 @@ fs::path Startup::previous(const fs::path& damaged) {
   return world_.broadcast_string(older);
 }
 
-void calibrate(StepRunner& runner, const HostMicrobatch& first, int64_t counted, int64_t passes) {
-  for (int64_t pass = 0; pass < passes; ++pass) runner.calibrate(first, counted);
-  spdlog::info("FP8 scales calibrated on the first microbatch ({} passes)", passes);
+void calibrate(StepRunner& runner, const Batches& batches, int64_t micro_batch_size, int64_t microbatches,
+               int64_t counted) {
+  std::vector<data::Batch> held;
+  std::vector<HostMicrobatch> views;
+  for (int64_t i = 0; i < microbatches; ++i) held.push_back(batches.training(i * micro_batch_size));
+  for (const data::Batch& batch : held) views.push_back(Batches::view(batch));
+  runner.calibrate(views, counted);
+  spdlog::info("FP8 scales calibrated on the first {} microbatches", microbatches);
 }
 
 }  // namespace te::train

@@ -6,6 +6,7 @@
 #include "checkpoint/checkpoint.h"
 #include "config/config.h"
 #include "parallel/world.h"
+#include "train/batches.h"
 #include "train/step_runner.h"
 
 namespace te::train {
@@ -45,9 +46,9 @@ class Startup {
 
 /// A fresh delayed recipe knows no amax, and at scale 1 every gradient below 2^-17 becomes zero in E5M2. How many that
 /// are depends on the batch, whose size divides every gradient: in GPT-2 124M with 0.26 million tokens a step, all of
-/// them in linear_qkv and linear_fc1 (docs/experiments.md). So the first microbatch, the same on all data ranks, runs
-/// `passes` times before step 1 for its amaxes alone; its gradients are dropped. `counted`: targets of the first global
-/// batch.
-void calibrate(StepRunner& runner, const HostMicrobatch& first, int64_t counted, int64_t passes);
+/// them in linear_qkv and linear_fc1 (docs/experiments.md). So the first `microbatches` of the run, the same on all data
+/// ranks, run before step 1 for their amaxes alone; their gradients are dropped. `counted`: targets of the first global batch.
+void calibrate(StepRunner& runner, const Batches& batches, int64_t micro_batch_size, int64_t microbatches,
+               int64_t counted);
 
 }  // namespace te::train

@@ -137,15 +137,23 @@ void StepRunner::copy_microbatch(const HostMicrobatch& microbatch) {
   if (batch_.document_start) context_.copy_to_device(batch_.document_start_of(0), microbatch.document_start);
 }
 
-void StepRunner::calibrate(const HostMicrobatch& microbatch, int64_t counted) {
+void StepRunner::calibrate(std::span<const HostMicrobatch> microbatches, int64_t counted) {
   const parallel::Watchdog::Guard guard(context_, "FP8 calibration");
-  copy_microbatch(microbatch);
+  const float grad_scale = 1.0f / static_cast<float>(std::max<int64_t>(1, counted));
   optimizer_.begin_step(context_);
-  model::Pass pass;
-  pass.dropout_seed = seed_;
-  pass.document_start = batch_.document_start_of(0);
-  pipeline_.run_one(context_, batch_, 1.0f / static_cast<float>(std::max<int64_t>(1, counted)),
-                    optimizer_.loss_sum(), pass);
+  // 1. All operands, weights too, are cast with scales of their own.
+  model_.recipe().begin_calibration();
+  weights_changed(false);
+  for (const HostMicrobatch& microbatch : microbatches) {
+    copy_microbatch(microbatch);
+    model::Pass pass;
+    pass.dropout_seed = seed_;
+    pass.document_start = batch_.document_start_of(0);
+    pipeline_.run_one(context_, batch_, grad_scale, optimizer_.loss_sum(), pass);
+    context_.synchronize();  // the host arrays must outlive their copies
+  }
+  model_.recipe().end_calibration();
+  // 2. Their amaxes make the first scales, with which the weights are cast.
   model_.recipe().update(context_, nullptr);
   weights_changed(false);
   context_.synchronize();

@@ -2,6 +2,8 @@
 // data; te-bench times it.
 #pragma once
 
+#include <span>
+
 #include "config/config.h"
 #include "core/device.h"
 #include "core/memory_plan.h"
@@ -51,10 +53,10 @@ class StepRunner {
   /// (the dropout masks hang on it), and the copy of its status to the host; returns before the device is done.
   /// `batch` must stay as it is until the context has been synchronized.
   void launch(const HostBatch& batch, int64_t step, int64_t first_sample, bool count_fp8);
-  /// Forward and backward of one microbatch, the same on all data ranks, and an update of the FP8 scales: no
-  /// weight changes. `counted`: targets of a global batch. Waits for the device, under a watchdog's guard, as
-  /// evaluation does.
-  void calibrate(const HostMicrobatch& microbatch, int64_t counted);
+  /// Forward and backward of microbatches, the same on all data ranks, each operand cast with its own scale, and an update
+  /// of the FP8 scales from the amaxes: no weight changes. `counted`: targets of a global batch. Waits for the device, under
+  /// a watchdog's guard, as evaluation does.
+  void calibrate(std::span<const HostMicrobatch> microbatches, int64_t counted);
   /// Adds the loss of one microbatch to this rank's sum; waits for the device.
   void evaluate(const HostMicrobatch& microbatch);
   void begin_evaluation();

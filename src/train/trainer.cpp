@@ -100,8 +100,8 @@ void Trainer::calibrate() {
   const config::PrecisionConfig& precision = config_.precision;
   if (!runner_.model().recipe().starts_from_history() || precision.fp8_calibration_passes == 0) return;
   read_batch(0, host_batches_[0]);
-  const data::Batch first = batches_->training(0);
-  train::calibrate(runner_, Batches::view(first), host_batches_[0].counted, precision.fp8_calibration_passes);
+  train::calibrate(runner_, *batches_, config_.training.micro_batch_size, precision.fp8_calibration_passes,
+                   host_batches_[0].counted);
 }
 
 Outcome Trainer::run(Requests& requests, const std::function<void()>& record) {

@@ -31,8 +31,8 @@ struct PackedProblem {
     start.fill_ints(documents);
   }
   void run() {
-    attention_forward(context, {shape, qkv, o, lse, workspace, 77, 5, start});
-    attention_backward(context, {shape, qkv, o, lse, d_o, dqkv, workspace, 77, 5, start});
+    attention_forward(context, {shape, qkv, o, lse, workspace, 77, start});
+    attention_backward(context, {shape, qkv, o, lse, d_o, dqkv, workspace, 77, start});
   }
 
   const Context& context;

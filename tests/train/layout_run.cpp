@@ -128,14 +128,11 @@ void spoil_gradients(const Context& context, StepRunner& runner) {
 void start(const Context& context, StepRunner& runner, const config::Config& config) {
   runner.allocate();
   runner.initialize();
-  const bool delayed = config.precision.fp8 != config::Fp8Mode::off &&
-                       config.precision.fp8_recipe == config::Fp8Recipe::delayed;
-  if (!delayed) return;
+  if (!runner.model().recipe().starts_from_history()) return;
   const Samples all = samples(config.model, 0, config.training.global_batch_size);
-  for (int64_t pass = 0; pass < config.precision.fp8_calibration_passes; ++pass) {
-    spoil_gradients(context, runner);
-    runner.calibrate({all.tokens.data(), all.targets.data()}, all.counted);
-  }
+  spoil_gradients(context, runner);
+  const train::HostMicrobatch first{all.tokens.data(), all.targets.data()};
+  runner.calibrate({&first, 1}, all.counted);
 }
 
 double validation_loss(StepRunner& runner, const config::Config& config, int microbatches) {

@@ -8,11 +8,14 @@
 
 namespace te::kernels {
 
-/// fp8_max * margin_factor / amax, at most FLT_MAX; `otherwise` when amax is not finite or not positive.
+/// fp8_max * margin_factor / amax, at most FLT_MAX; `otherwise` when amax is not finite or not positive. Where the division
+/// rounds up so far that amax * scale would pass fp8_max * margin_factor, the next smaller number: the amax itself must not
+/// count as saturated.
 TE_HOST_DEVICE float scale_of(float amax, float fp8_max, float margin_factor, float otherwise) {
   if (!(amax > 0.0f && amax <= FLT_MAX)) return otherwise;
-  const float scale = fp8_max * margin_factor / amax;
-  return scale > FLT_MAX ? FLT_MAX : scale;
+  const float largest = fp8_max * margin_factor, scale = largest / amax;
+  if (scale > FLT_MAX) return FLT_MAX;
+  return amax * scale > largest ? nextafterf(scale, 0.0f) : scale;
 }
 
 }  // namespace te::kernels

@@ -256,7 +256,8 @@ TEST_F(TeExperiment, ShippedExperimentsAreWellFormed) {
   int64_t files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(TE_SOURCE_DIR "/configs/experiments")) {
     const std::string command = "cd " TE_SOURCE_DIR " && " TE_EXPERIMENT_EXECUTABLE " --dry-run " +
-                                entry.path().string() + " >" + (folder_ / "stdout") + " 2>" + (folder_ / "stderr");
+                                entry.path().string() + " >" + (folder_ / "stdout") + " 2>" +
+                                (folder_ / "stderr");
     EXPECT_EQ(std::system(command.c_str()), 0) << read_file(folder_ / "stderr");
     const std::string name = entry.path().stem().string();
     TE_EXPECT_CONTAINS(read_file(folder_ / "stdout"), "in runs/experiments/" + name + ";");

@@ -15,6 +15,7 @@
 #include "parallel/launch.h"
 #include "parallel/schedule/draw.h"
 #include "parallel/watchdog.h"
+#include "train/execution.h"
 #include "train/run_record.h"
 #include "train/signals.h"
 #include "train/summary.h"
@@ -38,17 +39,18 @@ from it. A second Ctrl-C stops at once. SIGUSR1 saves a checkpoint and goes on.
 Exit codes: 0 done, 1 internal error, 2 wrong input, 3 diverged, 130 interrupted.)";
 
 te::Context open_device(const te::config::Config& config, te::parallel::World& world, bool dry_run) {
+  const te::ExecutionOptions options = te::train::execution_options(config);
   using te::config::DeviceChoice;
   const bool usable = (dry_run ? te::cuda_device_count() : world.min_i64(te::cuda_device_count())) > 0;
   const DeviceChoice choice = config.training.device;
   if (choice == DeviceChoice::cpu || (choice == DeviceChoice::automatic && !usable))
-    return te::Context::cpu();
+    return te::Context::cpu(options);
   if (dry_run && !usable) {
     std::printf("no GPU here: the plan leaves out the workspaces of cuDNN\n");
-    return te::Context::cpu();
+    return te::Context::cpu(options);
   }
-  if (world.size() > 1) return te::parallel::open_cuda_device(world);
-  return te::Context::cuda(static_cast<int>(config.training.device_index));
+  if (world.size() > 1) return te::parallel::open_cuda_device(world, options);
+  return te::Context::cuda(static_cast<int>(config.training.device_index), options);
 }
 
 /// What te-train shows and then stops.

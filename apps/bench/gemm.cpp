@@ -75,10 +75,10 @@ std::vector<Linear> selected(const GemmOptions& options) {
   return linears;
 }
 
-kernels::GemmAutotune mode_of(const GemmOptions& options) {
-  if (options.autotune == "off") return kernels::GemmAutotune::off;
-  if (options.autotune == "cached") return kernels::GemmAutotune::cached;
-  return options.autotune == "on" ? kernels::GemmAutotune::on : kernels::GemmAutotune::full;
+GemmAutotune mode_of(const GemmOptions& options) {
+  if (options.autotune == "off") return GemmAutotune::off;
+  if (options.autotune == "cached") return GemmAutotune::cached;
+  return options.autotune == "on" ? GemmAutotune::on : GemmAutotune::full;
 }
 
 /// What is measured of one product: milliseconds with the library's first proposal, and with the choice.
@@ -86,10 +86,10 @@ struct Times {
   double first = 0, chosen = 0;
 };
 
-/// All products with one way of choosing, which is set once: a change of the mode forgets the algorithms.
-void measure(const Context& context, const GemmOptions& options, const std::vector<Linear>& linears,
-             kernels::GemmAutotune mode, const std::function<void(size_t, double)>& result) {
-  kernels::set_gemm_autotune(mode);
+/// All products with one way of choosing.
+void measure(const Context& device, const GemmOptions& options, const std::vector<Linear>& linears,
+             GemmAutotune mode, const std::function<void(size_t, double)>& result) {
+  const Context context = reopen(device, {.gemm_autotune = mode});
   size_t index = 0;
   for (const Linear& linear : linears)
     for (Pass pass : {Pass::fprop, Pass::dgrad, Pass::wgrad})
@@ -149,7 +149,7 @@ void run(const GemmOptions& options) {
   std::printf("device copy: %.2f TB/s (read + written)\n\n", bandwidth / 1e12);
 
   std::vector<Times> times(linears.size() * 6);
-  measure(context, options, linears, kernels::GemmAutotune::off,
+  measure(context, options, linears, GemmAutotune::off,
           [&](size_t i, double ms) { times[i].first = times[i].chosen = ms; });
   if (context.is_cuda() && options.autotune != "off") {
     measure(context, options, linears, mode_of(options), [&](size_t i, double ms) { times[i].chosen = ms; });

@@ -104,8 +104,6 @@ class Layer {
     kernels::add(context_, activations_.x_mid, scratch_.delta,
                  out_);  // a model has the next norm's kernel do this
   }
-  /// The next wgrads write, as a step's first ones do. Without it all of them add, as those of later microbatches.
-  void reset_gradients() { parameters_.reset_gradients(context_); }
   /// Before each backward pass, which overwrites the gradient of the output.
   void restore_dy() { context_.copy(scratch_.d_stream, dy_); }
   void backward() {
@@ -170,13 +168,6 @@ double run_layer(const LayerOptions& options, const std::string& which, bool fp8
   auto layer = std::make_unique<Layer>(config, context);
   const auto restore_dy = [&] { layer->restore_dy(); };
   const auto passes = [&] { layer->forward(), layer->backward(); };
-  if (options.tune) {
-    const auto step = [&] { layer->reset_gradients(), passes(), restore_dy(), passes(); };
-    const Profile products = take_profile(context, 1, step, restore_dy);
-    layer.reset();
-    tune_products(context, products);
-    layer = std::make_unique<Layer>(config, context);
-  }
   rest(context);
   const double both = median_ms(context, repeats, passes, restore_dy);
   settle(context, [&] { restore_dy(), passes(); });
@@ -218,7 +209,9 @@ double run_layer(const LayerOptions& options, const std::string& which, bool fp8
 }
 
 void run(const LayerOptions& options) {
-  const Context context = open_device(options.common.device);
+  // A layer leaves memory enough for the search at a product's first use.
+  const Context context = open_device(
+      options.common.device, {.gemm_autotune = options.tune ? GemmAutotune::full : GemmAutotune::on});
   nlohmann::json report = report_head(context, options.common);
   std::vector<std::vector<std::string>> table{{"layer", "precision", "tokens", "forward ms", "backward ms",
                                                "both ms", "sustained ms", "TFLOP/s", "weight cast ms",

@@ -12,6 +12,7 @@
 #include "bench/rates.h"
 #include "bench/session.h"
 #include "core/profile.h"
+#include "cost/op_cost.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/gemm/gemm_activation.h"
 
@@ -158,17 +159,18 @@ void add_call(Rows& rows, const OpCall& call, double ms) {
   row.group = group_name(group);
   row.name = row_name(call);
   row.calls += 1;
-  row.flops += call.cost.flops;
-  row.bytes += call.cost.bytes;
+  const OpCost cost = cost::op_cost(call);
+  row.flops += cost.flops;
+  row.bytes += cost.bytes;
   row.ms += ms;
-  if (!call.problem.has_value()) return;
-  const std::string key = problem_key(call.problem);
+  if (!is_problem(call.args)) return;
+  const std::string key = problem_key(call.args);
   const auto same = std::find_if(row.problems.begin(), row.problems.end(),
                                  [&](const auto& other) { return problem_key(other.problem) == key; });
   if (same != row.problems.end()) {
     same->calls += 1;
   } else {
-    row.problems.push_back({call.problem, 1, 0});
+    row.problems.push_back({call.args, 1, 0});
   }
 }
 
@@ -256,9 +258,9 @@ Profile take_profile(const Context& context, int runs, const std::function<void(
   return profile;
 }
 
-void tune_products(const Context& context, const Profile& profile) {
+void tune_products(const Context& device, const Profile& profile) {
   constexpr double kSeconds = 0.01;  // the search takes its own time
-  kernels::set_gemm_autotune(kernels::GemmAutotune::full);
+  const Context context = reopen(device, {.gemm_autotune = GemmAutotune::full});
   // Those with an activation have something to choose only where they run in two steps.
   const auto is_product = [](const std::any& problem) {
     return problem.type() == typeid(kernels::Gemm) ||

@@ -5,6 +5,7 @@
 #include <functional>
 #include <initializer_list>
 #include <string>
+#include <typeinfo>
 #include <vector>
 
 #include "bench/session.h"
@@ -191,6 +192,14 @@ std::string shape_key(const AttentionShape& s, const Tensor& qkv) {
 }
 
 }  // namespace
+
+bool is_problem(const std::any& args) {
+  for (const std::type_info* type :
+       {&typeid(Gemm), &typeid(GemmActivationForward), &typeid(GemmActivationBackward),
+        &typeid(AttentionForward), &typeid(AttentionBackward)})
+    if (args.type() == *type) return true;
+  return false;
+}
 
 double isolated_ms(const Context& context, const std::any& problem, double seconds) {
   if (const auto* gemm = std::any_cast<Gemm>(&problem)) return product_ms(context, *gemm, seconds);

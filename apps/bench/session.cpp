@@ -88,14 +88,18 @@ void Options::add_to(CLI::App& command) {
   command.add_option("--json", json, "also write the report to this file");
 }
 
-Context open_device(const std::string& name) {
-  if (name == "cpu" || (name == "auto" && cuda_device_count() == 0)) return Context::cpu();
-  if (name == "auto" || name == "cuda") return Context::cuda(0);
+Context open_device(const std::string& name, const ExecutionOptions& options) {
+  if (name == "cpu" || (name == "auto" && cuda_device_count() == 0)) return Context::cpu(options);
+  if (name == "auto" || name == "cuda") return Context::cuda(0, options);
   const std::string digits = name.rfind("cuda:", 0) == 0 ? name.substr(5) : "";
   const bool good = !digits.empty() && digits.size() <= 4 &&
                     std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; });
   if (!good) user_error("--device {}: must be auto, cpu, cuda or cuda:N", name);
-  return Context::cuda(std::stoi(digits));
+  return Context::cuda(std::stoi(digits), options);
+}
+
+Context reopen(const Context& context, const ExecutionOptions& options) {
+  return context.is_cuda() ? Context::cuda(context.ordinal(), options) : Context::cpu(options);
 }
 
 double median_ms(const Context& context, int repeats, const std::function<void()>& call,

@@ -21,7 +21,9 @@ struct Options {
 };
 
 /// The device under test. UserError when it is not there.
-Context open_device(const std::string& name);
+Context open_device(const std::string& name, const ExecutionOptions& options = {});
+/// Another context of the same device, with a stream and a workspace of its own.
+Context reopen(const Context& context, const ExecutionOptions& options);
 
 /// Median milliseconds of one call over `repeats`, after three calls that do not count: CUDA events around
 /// each call on a GPU, the clock on the CPU. `prepare` runs before each call and is not timed.

@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "data/sampler.h"
 #include "parallel/launch.h"
+#include "train/execution.h"
 #include "train/flops.h"
 #include "train/step_runner.h"
 
@@ -88,12 +89,14 @@ class Steps {
   int step_ = 0;
 };
 
-/// Before the model's own run, while its memory is free.
-void tune(const config::Config& config, const Context& context, const parallel::Groups& groups) {
+/// Before the model's own run, while its memory is free. `context` itself meets no product here: it takes what is found.
+void tune(config::Config config, const Context& context, const parallel::Groups& groups) {
   Profile profile;
+  config.training.gemm_autotune = config::GemmAutotune::off;
   {
-    Steps steps(config, context, groups);
-    profile = take_profile(context, 1, [&] { steps.run(); });
+    const Context first = reopen(context, train::execution_options(config));
+    Steps steps(config, first, groups);
+    profile = take_profile(first, 1, [&] { steps.run(); });
   }
   tune_products(context, profile);
 }
@@ -124,8 +127,9 @@ void run_config(const StepOptions& options, const std::string& path, parallel::W
   const parallel::ProcessGrid grid = parallel::ProcessGrid::of(
       world.size(), static_cast<int>(config.parallel.tensor), 1, static_cast<int>(config.parallel.pipeline));
   const bool cpu = config.training.device == config::DeviceChoice::cpu || cuda_device_count() == 0;
-  const Context context =
-      world.size() > 1 && !cpu ? parallel::open_cuda_device(world) : open_device(cpu ? "cpu" : "auto");
+  const ExecutionOptions execution = train::execution_options(config);
+  const Context context = world.size() > 1 && !cpu ? parallel::open_cuda_device(world, execution)
+                                                   : open_device(cpu ? "cpu" : "auto", execution);
   config::validate_for_device(config, context.is_cuda());
   const parallel::Groups groups = options.alone ? parallel::Groups::silent(grid, world.rank())
                                                 : parallel::Groups::connect(world, context, grid);

@@ -147,6 +147,12 @@ const auto kKeys = std::to_array<Key>({
      "Data parallelism: reduce a bucket of gradients as soon as the backward pass has finished it."},
     {TE_KEY(parallel.overlap_param_gather), kBuiltIn, kAny,
      "Data parallelism: gather new parameters while the next forward pass runs."},
+    {TE_KEY(parallel.overlap_receive), kBuiltIn, kAny,
+     "Pipeline: a message from a neighbour may arrive while the pass before the one that needs it runs. It "
+     "takes "
+     "two more buffers of the residual stream's size, and NCCL's waiting kernels take up to 16 "
+     "multiprocessors from "
+     "the passes; without it they take none, and each message is waited for."},
     {TE_KEY(parallel.timeout_seconds), kBuiltIn, from_to(0, kMaxSteps),
      "Seconds after which a rank that waits for others ends the job and says for what and whom it waited; 0 "
      "is never."},

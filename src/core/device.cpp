@@ -80,11 +80,13 @@ void fill(void*, uint8_t, size_t, void*) {}
 }  // namespace cuda_backend
 #endif
 
-Context Context::cpu() {
-  return Context();
+Context Context::cpu(const ExecutionOptions& options) {
+  Context context;
+  context.options_ = options;
+  return context;
 }
 
-Context Context::cuda(int ordinal) {
+Context Context::cuda(int ordinal, const ExecutionOptions& options) {
 #ifndef TE_WITH_CUDA
   user_error(
       "device cuda: this te-train was built without CUDA; build with --preset cuda, or use device: cpu");
@@ -101,6 +103,7 @@ Context Context::cuda(int ordinal) {
   Context context;
   context.device_ = DeviceKind::cuda;
   context.ordinal_ = ordinal;
+  context.options_ = options;
   context.stream_ = cuda_backend::create_stream(ordinal);
   context.workspace_ = {cuda_backend::allocate(kLibraryWorkspaceBytes), DType::u8,
                         Shape{static_cast<int64_t>(kLibraryWorkspaceBytes)}};
@@ -111,6 +114,7 @@ Context Context::side(bool urgent) const {
   Context context;
   context.device_ = device_;
   context.ordinal_ = ordinal_;
+  context.options_ = options_;
   if (is_cuda()) context.stream_ = cuda_backend::create_side_stream(ordinal_, urgent);
   return context;
 }
@@ -119,6 +123,7 @@ Context::Context(Context&& other) noexcept
     : device_(other.device_),
       ordinal_(other.ordinal_),
       stream_(std::exchange(other.stream_, nullptr)),
+      options_(other.options_),
       workspace_(std::exchange(other.workspace_, Tensor{})) {}
 
 Context::~Context() {

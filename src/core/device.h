@@ -26,12 +26,31 @@ struct DeviceInfo {
 /// Usable CUDA devices: 0 in a CPU build, without a driver, or without a card.
 int cuda_device_count();
 
+/// On a GPU: how the algorithm of a matrix product is chosen at its first use (kernels/gemm/gemm.h). Choices that were
+/// timed are kept in a file and taken by later processes, which then compute the same bits.
+enum class GemmAutotune : uint8_t {
+  off,     ///< the first one that cuBLASLt proposes
+  cached,  ///< that of the file; the first proposal for what it does not hold
+  on,      ///< that of the file; what it does not hold is timed, for a few seconds a process at most
+  full,    ///< all candidates, each long enough to meet the card's power limit; replaces what `on` chose
+};
+
+/// What kernels are to choose where a GPU has several ways; the CPU has one.
+struct ExecutionOptions {
+  GemmAutotune gemm_autotune = GemmAutotune::on;
+  /// A backward pass of attention that is left to cuDNN (dropout, heads of other widths than 64 and 128): its
+  /// deterministic algorithm, which holds batch * heads * seq * seq BF16 values as workspace where cuDNN has no other, or
+  /// the one that adds dq with atomics.
+  bool deterministic_attention = true;
+  bool operator==(const ExecutionOptions&) const = default;
+};
+
 class Context {
  public:
-  static Context cpu();
+  static Context cpu(const ExecutionOptions& options = {});
   /// UserError when the build has no CUDA, no such device exists, or it is older than Hopper (compute
   /// capability 9.0).
-  static Context cuda(int ordinal);
+  static Context cuda(int ordinal, const ExecutionOptions& options = {});
   ~Context();
   Context(Context&& other) noexcept;
   Context& operator=(Context&&) = delete;
@@ -45,6 +64,8 @@ class Context {
   /// Scratch of the matrix-product library, 64 MiB on a GPU; empty on the CPU. Used only on stream().
   Tensor gemm_workspace() const { return workspace_; }
   DeviceInfo info() const;
+  /// As given when the context was made; those of side() are the same.
+  const ExecutionOptions& options() const { return options_; }
 
   /// Another context of this device with a stream of its own, for work beside this one's (communication, weight
   /// gradients); urgent: the device starts its kernels first. It has no gemm_workspace. Order between
@@ -67,6 +88,7 @@ class Context {
   DeviceKind device_ = DeviceKind::cpu;
   int ordinal_ = 0;
   void* stream_ = nullptr;
+  ExecutionOptions options_;
   Tensor workspace_;
 };
 

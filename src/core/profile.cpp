@@ -33,11 +33,11 @@ void ProfileLabel::pop() {
   label().resize(length_);
 }
 
-void ProfileScope::start(const Context& context, const char* name, const OpCost& cost, std::any problem) {
+void ProfileScope::start(const Context& context, const char* name, const OpCost& cost, std::any args) {
   context_ = &context;
   if (depth++ > 0) return;
   OpObserver::active()->begin(context,
-                              {.name = name, .label = label(), .cost = cost, .problem = std::move(problem)});
+                              {.name = name, .label = label(), .cost = cost, .args = std::move(args)});
 }
 
 void ProfileScope::finish() {

@@ -23,10 +23,10 @@ struct OpCost {
 struct OpCall {
   const char* name = "";  ///< "norm_forward", "gemm", "copy", "all_reduce"
   std::string label;      ///< of the ProfileLabels around it: "linear_fc1 fprop", or empty
-  OpCost cost;
-  /// The arguments (kernels::Gemm, GemmActivationForward, GemmActivationBackward, AttentionForward, AttentionBackward) of
-  /// those whose speed does not follow from flops and bytes alone; else empty.
-  std::any problem;
+  OpCost cost;            ///< as far as the caller knows it: copies, collectives, ops of plain tensors
+  /// The arguments of an op that takes a struct of them (kernels::Gemm ...), from which cost/op_cost.h finds its cost;
+  /// else empty.
+  std::any args;
 };
 
 /// Who listens. Calls come from the thread that drives the step, begin and end in pairs.
@@ -85,7 +85,7 @@ class ProfileScope {
   ProfileScope(const ProfileScope&) = delete;
   ProfileScope& operator=(const ProfileScope&) = delete;
 
-  void start(const Context& context, const char* name, const OpCost& cost, std::any problem);
+  void start(const Context& context, const char* name, const OpCost& cost, std::any args);
 
  private:
   void finish();

@@ -1,7 +1,6 @@
 #include "generate/loaded_model.h"
 
 #include "core/memory_plan.h"
-#include "kernels/gemm/gemm.h"
 
 namespace te::generate {
 namespace {
@@ -18,11 +17,10 @@ config::Config config_of(parallel::World& world, const ModelSource& source, cons
 
 LoadedModel::LoadedModel(parallel::World& world, const ModelSource& source, const RunOptions& options,
                          int64_t length, const ChooseSizes& sizes)
-    : context(open_device(world, options.device)),
+    : context(open_device(world, options.device, {.gemm_autotune = GemmAutotune::off})),
       config(config_of(world, source, options, context.is_cuda(), length)),
       groups(connect(world, context, options)),
       decoder(config, groups, sizes(context.is_cuda(), config)) {
-  kernels::set_gemm_autotune(kernels::GemmAutotune::off);
   MemoryPlan plan;
   decoder.plan(plan, context);
   memory_ = plan.allocate(context);

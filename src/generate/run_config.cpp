@@ -10,10 +10,10 @@
 
 namespace te::generate {
 
-Context open_device(parallel::World& world, const std::string& device) {
+Context open_device(parallel::World& world, const std::string& device, const ExecutionOptions& execution) {
   const bool usable = world.min_i64(cuda_device_count()) > 0;
-  if (device == "cpu" || (device == "auto" && !usable)) return Context::cpu();
-  return parallel::open_cuda_device(world);
+  if (device == "cpu" || (device == "auto" && !usable)) return Context::cpu(execution);
+  return parallel::open_cuda_device(world, execution);
 }
 
 config::Config run_config(const ModelSource& source, const RunOptions& options, bool cuda, int64_t seq_length,

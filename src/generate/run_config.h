@@ -20,7 +20,8 @@ struct RunOptions {
 };
 
 /// Collective. UserError when a GPU is asked for and not there.
-Context open_device(parallel::World& world, const std::string& device);
+Context open_device(parallel::World& world, const std::string& device,
+                    const ExecutionOptions& execution = {});
 
 /// The model with sequences of `seq_length` in passes of `batch` of them. UserError when model and options do not go
 /// together, as config::validate says it.

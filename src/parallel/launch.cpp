@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 
 #include "core/cpu_threads.h"
 #include "core/error.h"
@@ -9,11 +10,11 @@
 
 namespace te::parallel {
 
-Context open_cuda_device(World& world, std::optional<int> ordinal) {
+Context open_cuda_device(World& world, const ExecutionOptions& options) {
   std::optional<Context> context;
   world.together([&] {
     const int count = cuda_device_count();
-    context.emplace(Context::cuda(ordinal.value_or(count == 0 ? 0 : world.local_rank() % count)));
+    context.emplace(Context::cuda(count == 0 ? 0 : world.local_rank() % count, options));
   });
   if (world.size() == 1) return std::move(*context);
 

@@ -1,7 +1,6 @@
 // Which device a rank drives and how many threads it uses, and the table of ranks printed at start.
 #pragma once
 
-#include <optional>
 #include <string>
 
 #include "core/device.h"
@@ -10,9 +9,9 @@
 
 namespace te::parallel {
 
-/// This rank's CUDA device; collective. The ordinal is local_rank modulo the number of devices the rank sees, unless
-/// given. JobFailure on all ranks (exit code 2) when two ranks of a host would share a GPU or a device cannot be used.
-Context open_cuda_device(World& world, std::optional<int> ordinal = {});
+/// This rank's CUDA device; collective. The ordinal is local_rank modulo the number of devices the rank sees.
+/// JobFailure on all ranks (exit code 2) when two ranks of a host would share a GPU or a device cannot be used.
+Context open_cuda_device(World& world, const ExecutionOptions& options = {});
 
 /// This rank's share of the CPUs that the ranks of its host may use (te::thread_count); collective.
 int threads_of_rank(World& world);

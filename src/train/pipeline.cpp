@@ -1,7 +1,10 @@
 #include "train/pipeline.h"
 
+#include <algorithm>
+
 #include "core/error.h"
 #include "parallel/watchdog.h"
+#include "train/execution.h"
 
 namespace te::train {
 
@@ -20,15 +23,15 @@ parallel::ScheduleShape schedule_shape(const config::Config& config, const paral
         training.global_batch_size, training.micro_batch_size, grid.data, samples,
         training.global_batch_size % samples, grid.str());
   }
-  return {.kind = parallel::schedule_kind(to_string(config.parallel.schedule)),
+  return {.kind = schedule_kind(config.parallel.schedule),
           .stages = grid.pipeline,
           .chunks = static_cast<int>(config.parallel.virtual_stages),
           .microbatches = static_cast<int>(training.global_batch_size / samples)};
 }
 
-Pipeline::Link::Link(const Context& context, bool sends) : stream(context.side(true)), start(context) {
-  for (int i = 0; i < (sends ? 2 : 1); ++i) done.emplace_back(context);
-  if (sends) buffers.resize(2);
+Pipeline::Link::Link(const Context& context, size_t num_buffers)
+    : stream(context.side(true)), start(context), buffers(num_buffers) {
+  for (size_t i = 0; i < std::max<size_t>(1, num_buffers); ++i) done.emplace_back(context);
 }
 
 Pipeline::Pipeline(const config::Config& config, const Context& context, model::ModelStage& stage)
@@ -38,8 +41,8 @@ Pipeline::Pipeline(const config::Config& config, const Context& context, model::
   if (groups_.grid().pipeline == 1) return;
   for (const Channel channel : {Channel::forward_from_previous, Channel::forward_to_next,
                                 Channel::backward_from_next, Channel::backward_to_previous}) {
-    links_.emplace_back(context,
-                        channel == Channel::forward_to_next || channel == Channel::backward_to_previous);
+    const bool sends = channel == Channel::forward_to_next || channel == Channel::backward_to_previous;
+    links_.emplace_back(context, sends ? 2 : config.parallel.overlap_receive ? 1 : 0);
   }
 }
 
@@ -47,7 +50,7 @@ void Pipeline::plan(MemoryPlan& plan) {
   const model::Dimensions& dims = stage_.dims();
   for (Link& link : links_) {
     for (Tensor& buffer : link.buffers) {
-      plan.add(buffer, "pipeline.send", MemoryKind::scratch, dims.dtype, {dims.stream, dims.hidden});
+      plan.add(buffer, "pipeline.message", MemoryKind::scratch, dims.dtype, {dims.stream, dims.hidden});
     }
   }
 }
@@ -56,11 +59,17 @@ void Pipeline::plan(MemoryPlan& plan) {
 
 void Pipeline::receive(const Context& context, Channel channel, const Tensor& into) {
   Link& from = link(channel);
-  from.start.record(context);
+  const bool early = !from.buffers.empty();
+  // A first message waits for the work so far in either case: the buffer's memory has been zeroed by it.
+  if (!early || !from.used) from.start.record(context);
   from.start.wait(from.stream);
-  groups_.receive(from.stream, into, channel);
+  groups_.receive(from.stream, early ? from.buffers[0] : into, channel);
   from.done[0].record(from.stream);
   from.done[0].wait(context);
+  if (!early) return;
+  context.copy(into, from.buffers[0]);
+  from.start.record(context);
+  from.used = true;
 }
 
 Tensor Pipeline::buffer(const Context& context, Channel channel) {

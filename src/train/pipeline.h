@@ -2,9 +2,10 @@
 // stream and its gradient travelling between the stages. One rank's schedule has no messages in it, and the walk is
 // forward, backward, forward, backward.
 //
-// A message goes on a stream of its own: it waits for what the passes have launched so far, and they wait for it where
-// the schedule says "receive". What is sent is put into one of two buffers per direction, so that the next pass need
-// not wait for the neighbour.
+// A message goes on a stream of its own. What is sent is put into one of two buffers per direction, so that the next
+// pass need not wait for the neighbour. What is received goes straight to its place, after all passes launched before:
+// whatever they do with the place, they have done. With parallel.overlap_receive it goes to a buffer as soon as the
+// message before has been copied out of it, beside the pass that runs then, and from there to its place.
 #pragma once
 
 #include <deque>
@@ -58,12 +59,13 @@ class Pipeline {
  private:
   /// One way to a neighbour or from it.
   struct Link {
-    Link(const Context& context, bool sends);
+    Link(const Context& context, size_t num_buffers);
     Context stream;
-    Event start;              ///< the passes' work so far
-    std::vector<Event> done;  ///< of a receive, or per buffer of a send
-    std::vector<Tensor> buffers;
-    size_t next = 0;
+    Event start;                  ///< what the message must wait for
+    std::vector<Event> done;      ///< per buffer; of a receive without one, the first
+    std::vector<Tensor> buffers;  ///< of a send two, of a receive one with overlap_receive
+    size_t next = 0;              ///< buffer of the next send
+    bool used = false;            ///< a receive's buffer has held a message
   };
   Link& link(parallel::Channel channel) { return links_[static_cast<size_t>(channel)]; }
   void receive(const Context& context, parallel::Channel channel, const Tensor& into);

@@ -2,9 +2,8 @@
 
 #include <algorithm>
 
-#include "kernels/attention/attention.h"
-#include "kernels/gemm/gemm.h"
 #include "parallel/watchdog.h"
+#include "train/execution.h"
 
 namespace te::train {
 namespace {
@@ -12,20 +11,6 @@ namespace {
 parallel::Groups& single_groups() {
   static parallel::Groups groups = parallel::Groups::single();
   return groups;
-}
-
-kernels::GemmAutotune autotune_of(const config::Config& config) {
-  switch (config.training.gemm_autotune) {
-    case config::GemmAutotune::off:
-      return kernels::GemmAutotune::off;
-    case config::GemmAutotune::cached:
-      return kernels::GemmAutotune::cached;
-    case config::GemmAutotune::on:
-      return kernels::GemmAutotune::on;
-    case config::GemmAutotune::full:
-      break;
-  }
-  return kernels::GemmAutotune::full;
 }
 
 }  // namespace
@@ -43,8 +28,8 @@ StepRunner::StepRunner(const config::Config& config, const Context& context, con
       optimizer_(config, model_.parameters(), groups),
       pipeline_(config, context, model_),
       local_samples_(config.training.global_batch_size / groups.data().size()) {
-  kernels::set_attention_deterministic(config.training.deterministic);  // decides what memory attention plans
-  kernels::set_gemm_autotune(autotune_of(config));
+  TE_CHECK(!context.is_cuda() || context.options() == execution_options(config),
+           "the context's options are not those of the config");
   model_.plan(plan_, context_, pipeline_.slots());
   optimizer_.plan(plan_);
   pipeline_.plan(plan_);

@@ -28,7 +28,7 @@ struct HostMicrobatch {
 
 class StepRunner {
  public:
-  /// Plans all memory; allocates none. The groups must outlive it.
+  /// Plans all memory; allocates none. The groups must outlive it. The context has the config's execution_options().
   StepRunner(const config::Config& config, const Context& context, const parallel::Groups& groups);
   /// All on one rank.
   StepRunner(const config::Config& config, const Context& context);

@@ -273,10 +273,9 @@ TEST(AttentionGpu, AtomicAlgorithmAgreesWithTheDeterministicOne) {
   const Context gpu = Context::cuda(0);
   Problem deterministic(gpu, shape_of(2, 512, 8, 4, 80));
   deterministic.forward(), deterministic.backward();
-  set_attention_deterministic(false);
-  Problem atomic(gpu, shape_of(2, 512, 8, 4, 80));
+  const Context with_atomics = Context::cuda(0, {.deterministic_attention = false});
+  Problem atomic(with_atomics, shape_of(2, 512, 8, 4, 80));
   atomic.forward(), atomic.backward();
-  set_attention_deterministic(true);
   EXPECT_LT(relative_error(atomic.dqkv.floats(), deterministic.dqkv.floats()), 1e-2);
 }
 

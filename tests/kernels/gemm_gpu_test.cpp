@@ -97,10 +97,9 @@ const auto* const own_cache_folder = ::testing::AddGlobalTestEnvironment(new Own
 
 TEST(GemmGpu, HighPrecisionAgainstReference) {
   TE_REQUIRE_GPU();
-  const Context gpu = Context::cuda(0);
   const int64_t sizes[][3] = {{1, 1, 1}, {3, 5, 7}, {33, 130, 66}, {128, 256, 64}, {520, 264, 1024}};
   for (bool autotune : {false, true}) {
-    set_gemm_autotune(autotune ? GemmAutotune::on : GemmAutotune::off);
+    const Context gpu = Context::cuda(0, {.gemm_autotune = autotune ? GemmAutotune::on : GemmAutotune::off});
     for (const auto& [m, n, k] : sizes)
       for (const auto& [in, out] :
            {std::pair{DType::f32, DType::f32}, {DType::bf16, DType::bf16}, {DType::bf16, DType::f32}})
@@ -113,7 +112,6 @@ TEST(GemmGpu, HighPrecisionAgainstReference) {
 TEST(GemmGpu, Fp8AgainstReference) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
-  set_gemm_autotune(GemmAutotune::on);
   const int64_t sizes[][3] = {{16, 16, 16}, {144, 272, 48}, {256, 512, 1024}};
   for (const auto& [m, n, k] : sizes)
     for (const auto& [a, b] :
@@ -182,8 +180,7 @@ TEST(GemmGpu, UnalignedViews) {
 
 TEST(GemmGpu, TuningAnAccumulatingProductAddsOnce) {
   TE_REQUIRE_GPU();
-  const Context gpu = Context::cuda(0);
-  set_gemm_autotune(GemmAutotune::full);
+  const Context gpu = Context::cuda(0, {.gemm_autotune = GemmAutotune::full});
   const Case c{1024, 768, 2048, DType::bf16, DType::bf16, DType::f32, true, false, true, false};
   Operands first(gpu, c), second(gpu, c);
   gemm(gpu, first.args);   // tunes
@@ -194,15 +191,13 @@ TEST(GemmGpu, TuningAnAccumulatingProductAddsOnce) {
 
 TEST(GemmGpu, AChoiceIsTakenFromTheFile) {
   TE_REQUIRE_GPU();
-  const Context gpu = Context::cuda(0);
+  const Context full = Context::cuda(0, {.gemm_autotune = GemmAutotune::full});
+  const Context later = Context::cuda(0, {.gemm_autotune = GemmAutotune::cached});
   const Case c{512, 384, 4096, DType::bf16, DType::bf16, DType::bf16, false, true, false, false};
-  Operands tuned(gpu, c), cached(gpu, c);
-  set_gemm_autotune(GemmAutotune::full);
-  gemm(gpu, tuned.args);
-  set_gemm_autotune(GemmAutotune::cached);  // forgets what is in use
-  gemm(gpu, cached.args);
+  Operands tuned(full, c), cached(later, c);
+  gemm(full, tuned.args);
+  gemm(later, cached.args);
   EXPECT_EQ(count_different(tuned.out.raw(), cached.out.raw(), 2), 0);
-  set_gemm_autotune(GemmAutotune::on);
 }
 
 TEST(GemmGpu, RepeatedCallsGiveTheSameBits) {

@@ -36,14 +36,6 @@ TEST(ScheduleShape, IllegalCombinationsNameKeyRuleAndMend) {
   expect_refused({ScheduleKind::interleaved, 4, 2, 3}, "is 3, 3 too many: make it 4,");
 }
 
-TEST(ScheduleShape, NamesRoundTrip) {
-  for (const char* name : {"gpipe", "1f1b", "interleaved", "zero_bubble"}) {
-    EXPECT_EQ(schedule_name(schedule_kind(name)), name);
-  }
-  EXPECT_EQ(schedule_kind("1f1b"), ScheduleKind::one_f_one_b);
-  EXPECT_THROW(schedule_kind("1F1B"), UserError);
-}
-
 /// Breaks a good schedule and expects the simulation to say so with these words.
 void expect_found(const ScheduleShape& shape,
                   const std::function<void(std::vector<StageSchedule>&)>& breakage, const std::string& part,

@@ -94,12 +94,6 @@ int64_t attention_workspace_bytes(const Context& context, const AttentionShape& 
   return 0;
 }
 
-void set_attention_deterministic([[maybe_unused]] bool enabled) {
-#ifdef TE_WITH_CUDA
-  cuda::set_attention_deterministic(enabled);
-#endif
-}
-
 const char* attention_unsupported(DeviceKind device, const AttentionShape& shape, DType dtype) {
   const char* rule = broken_rule(shape);
   if (rule[0] != '\0') return rule;

@@ -8,7 +8,7 @@
 // their gradients to BF16 between the products). Deterministic on both backends: the same inputs give the
 // same bits, on the CPU for any number of threads; on a GPU unless attention stays inside documents (dq is then
 // added with atomics: the deterministic algorithm of cuDNN would need memory for max_documents matrices of
-// seq x seq) or set_attention_deterministic(false) was called for a shape that is left to cuDNN.
+// seq x seq) or the context's options say so for a shape that is left to cuDNN (deterministic_attention).
 #pragma once
 
 #include <cstdint>
@@ -77,12 +77,6 @@ int64_t count_documents(const int32_t* document_start, int64_t batch, int64_t se
 /// Bytes of workspace that cover both passes (0 on the CPU); builds and caches the plans, so that no step
 /// does.
 int64_t attention_workspace_bytes(const Context& context, const AttentionShape& shape, DType dtype);
-
-/// On a GPU: whether a backward pass that is left to cuDNN (dropout, head_dim other than 64 and 128) uses its
-/// deterministic algorithm (the default), which holds batch * heads * seq * seq BF16 values of dP as workspace
-/// where cuDNN has no other, or the one that adds dq with atomics. To be called before
-/// attention_workspace_bytes.
-void set_attention_deterministic(bool enabled);
 
 /// Empty when this backend can run the shape, else the rule it breaks (for config errors).
 const char* attention_unsupported(DeviceKind device, const AttentionShape& shape, DType dtype);

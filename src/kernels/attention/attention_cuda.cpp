@@ -37,7 +37,6 @@ using Bindings = std::unordered_map<int64_t, void*>;
 
 constexpr int64_t kSeedBytes = 256;
 constexpr int64_t kElementBytes = 2;  // BF16
-bool deterministic = true;
 
 constexpr size_t kDocumentsVersion = 90600;  ///< of cuDNN: grouped queries and sized buffers when ragged
 
@@ -99,7 +98,7 @@ class Builder {
     return graph_;
   }
 
-  std::shared_ptr<fe::graph::Graph> backward() {
+  std::shared_ptr<fe::graph::Graph> backward(bool deterministic) {
     auto options = fe::graph::SDPA_backward_attributes().set_name("attention_backward");
     set_common(options);
     // cuDNN's deterministic algorithm would hold max_documents matrices of dP.
@@ -198,7 +197,8 @@ Plan make_plan(const Context& context, const AttentionShape& shape, Pass pass) {
     user_error("attention within documents: cuDNN {} is too old, 9.6 is needed; install a newer one",
                cudnnGetVersion());
   Plan plan;
-  plan.graph = pass == Pass::forward ? Builder(shape).forward() : Builder(shape).backward();
+  plan.graph = pass == Pass::forward ? Builder(shape).forward()
+                                     : Builder(shape).backward(context.options().deterministic_attention);
   check(plan.graph->validate(), "does not support the shape");
   check(plan.graph->build_operation_graph(handle), "graph");
   check(plan.graph->create_execution_plans({fe::HeurMode_t::A}), "heuristics");
@@ -215,8 +215,16 @@ const Plan& plan_of(const Context& context, const AttentionShape& s, Pass pass) 
   static std::map<Key, Plan>& plans = *new std::map<Key, Plan>;  // never destroyed, like the library's handle
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
-  const Key key{s.batch,         s.seq,     s.num_heads, s.num_query_groups, s.head_dim, s.max_documents,
-                s.softmax_scale, s.dropout, pass,        deterministic};
+  const Key key{s.batch,
+                s.seq,
+                s.num_heads,
+                s.num_query_groups,
+                s.head_dim,
+                s.max_documents,
+                s.softmax_scale,
+                s.dropout,
+                pass,
+                context.options().deterministic_attention};
   const auto found = plans.find(key);
   if (found != plans.end()) return found->second;
   return plans.emplace(key, make_plan(context, s, pass)).first->second;
@@ -284,10 +292,6 @@ int64_t attention_workspace_bytes(const Context& context, const AttentionShape& 
     return std::max(flash_forward_workspace_bytes(shape), flash_backward_workspace_bytes(shape));
   return std::max(plan_of(context, shape, Pass::forward).workspace_bytes,
                   plan_of(context, shape, Pass::backward).workspace_bytes);
-}
-
-void set_attention_deterministic(bool enabled) {
-  deterministic = enabled;
 }
 
 }  // namespace te::kernels::cuda

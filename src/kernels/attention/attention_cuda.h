@@ -8,6 +8,5 @@ namespace te::kernels::cuda {
 void attention_forward(const Context& context, const AttentionForward& args);
 void attention_backward(const Context& context, const AttentionBackward& args);
 int64_t attention_workspace_bytes(const Context& context, const AttentionShape& shape, DType dtype);
-void set_attention_deterministic(bool enabled);
 
 }  // namespace te::kernels::cuda

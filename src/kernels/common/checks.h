@@ -3,7 +3,7 @@
 
 #include "core/device.h"
 #include "core/tensor.h"
-#include "kernels/common/op_cost.h"
+#include "kernels/common/profiled_op.h"
 #include "kernels/quantize/fp8_output.h"
 
 namespace te::kernels {

@@ -179,12 +179,6 @@ void gemm(const Context& context, const Gemm& args) {
   gemm_cpu(args);
 }
 
-void set_gemm_autotune([[maybe_unused]] GemmAutotune mode) {
-#ifdef TE_WITH_CUDA
-  cuda::set_gemm_autotune(mode);
-#endif
-}
-
 int64_t gemm_flops(const Gemm& args) {
   const auto [m, n, k] = gemm_size(args);
   return 2 * m * n * k;

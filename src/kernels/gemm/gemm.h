@@ -16,8 +16,9 @@
 // Deterministic: a call repeated in a process gives the same bits on both backends (split sums are reduced in
 // a fixed order, and only in FP32). On the CPU the bits do not depend on the number of threads. On a GPU they
 // depend on the algorithm, which is chosen at the first use of a problem (shapes, dtypes, layout, alignment)
-// and kept. How it is chosen is GemmAutotune's matter; with `off` it is a function of the problem, the GPU and
-// cuBLASLt's version.
+// and kept. How it is chosen the context's GemmAutotune says (core/device.h); with `off` it is a function of the
+// problem, the GPU and cuBLASLt's version. Timing waits for the stream and borrows device memory (of out's size for an
+// accumulating product; twice the L2 cache for a small one). Choices are kept in a file (gemm_cache.h).
 #pragma once
 
 #include <cstdint>
@@ -41,18 +42,6 @@ struct Gemm {
 
 /// FP8: m, n and k must be multiples of 16 (leading dimensions of 16 bytes; checked with the tensor named).
 void gemm(const Context& context, const Gemm& args);
-
-/// On a GPU: how the algorithm of a problem is chosen at its first use. Choices that were timed are kept in a
-/// file (gemm_cache.h) and taken by later processes, which then compute the same bits.
-enum class GemmAutotune : uint8_t {
-  off,     ///< the first one that cuBLASLt proposes
-  cached,  ///< that of the file; the first proposal for what it does not hold
-  on,      ///< that of the file; what it does not hold is timed, for a few seconds a process at most
-  full,    ///< all candidates, each long enough to meet the card's power limit; replaces what `on` chose
-};
-/// Default: on. Timing waits for the stream and borrows device memory (of out's size for an accumulating
-/// product; twice the L2 cache for a small one). Changing the mode forgets the algorithms in use.
-void set_gemm_autotune(GemmAutotune mode);
 
 /// FLOPs of the product: 2 m n k.
 int64_t gemm_flops(const Gemm& args);

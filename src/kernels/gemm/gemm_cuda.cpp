@@ -47,12 +47,11 @@ struct Search {
 constexpr Search kQuick{1, 16, 250.0, 3000.0};
 constexpr Search kFull{3, 64, 1e9, 1e9};
 
-GemmAutotune autotune = GemmAutotune::on;
 double spent_ms = 0.0;  ///< on searches in this process
 std::mutex plans_mutex;
 
-const Search& search() {
-  return autotune == GemmAutotune::full ? kFull : kQuick;
+const Search& search(const Context& context) {
+  return context.options().gemm_autotune == GemmAutotune::full ? kFull : kQuick;
 }
 
 cublasLtHandle_t library() {
@@ -141,7 +140,8 @@ Key key_of(const Context& context, const Gemm& args) {
           alignment_of(args.b.values.data),
           alignment_of(args.out.data),
           args.bias ? alignment_of(args.bias.data) : 0,
-          static_cast<int64_t>(context.gemm_workspace().bytes())};
+          static_cast<int64_t>(context.gemm_workspace().bytes()),
+          static_cast<int64_t>(context.options().gemm_autotune)};
 }
 
 struct Plan {
@@ -239,7 +239,7 @@ GemmCache& cache_of(const Context& context) {
   return cache;
 }
 
-/// The problem as a line of the file of choices: all that Key has.
+/// The problem as a line of the file of choices: all that Key has but the way to choose.
 std::string cache_key(const Context& context, const Gemm& args) {
   return fmt::format("{}{}, alignment {} {} {} {}, workspace {}", describe(args),
                      args.fast_accumulation ? ", fast accumulation" : "", alignment_of(args.a.values.data),
@@ -252,7 +252,9 @@ bool take_cached(const Context& context, const Gemm& args, Plan& plan) {
   GemmCache& cache = cache_of(context);
   const std::string key = cache_key(context, args);
   const GemmCache::Entry* entry = cache.find(key);
-  if (entry == nullptr || (autotune == GemmAutotune::full && entry->effort < kFull.effort)) return false;
+  if (entry == nullptr ||
+      (context.options().gemm_autotune == GemmAutotune::full && entry->effort < kFull.effort))
+    return false;
   cublasLtMatmulAlgo_t algo{};
   cublasLtMatmulHeuristicResult_t result{};
   if (entry->algorithm.size() == sizeof(algo)) {
@@ -276,13 +278,13 @@ cublasLtMatmulAlgo_t tune(const Context& context, const Gemm& args, const Plan& 
                           const std::vector<cublasLtMatmulAlgo_t>& algos) {
   const TuneScratch scratch(args.accumulate ? args.out.bytes() : 0);
   void* destination = args.accumulate ? scratch.data() : args.out.data;
-  if (destination == nullptr || spent_ms > search().process_ms) return algos.front();
+  if (destination == nullptr || spent_ms > search(context).process_ms) return algos.front();
   TE_CUDA_CHECK(cudaStreamSynchronize(cuda_stream(context)));  // earlier work is not this search's time
   const auto start = std::chrono::steady_clock::now();
   const TuneOptions options{
       .working_set = args.a.values.bytes() + args.b.values.bytes() + 2 * args.out.bytes(),
-      .budget_ms = search().problem_ms,
-      .under_load = autotune == GemmAutotune::full};
+      .budget_ms = search(context).problem_ms,
+      .under_load = context.options().gemm_autotune == GemmAutotune::full};
   const int best =
       fastest_candidate(cuda_stream(context), static_cast<int>(algos.size()), options, [&](int i) {
         return launch(context, args, plan, algos[static_cast<size_t>(i)], destination) ==
@@ -291,7 +293,7 @@ cublasLtMatmulAlgo_t tune(const Context& context, const Gemm& args, const Plan& 
   const std::chrono::duration<double, std::milli> spent = std::chrono::steady_clock::now() - start;
   spent_ms += spent.count();
   const cublasLtMatmulAlgo_t& algo = algos[static_cast<size_t>(best)];
-  GemmCache::Entry entry{search().effort, std::vector<uint8_t>(sizeof(algo))};
+  GemmCache::Entry entry{search(context).effort, std::vector<uint8_t>(sizeof(algo))};
   std::memcpy(entry.algorithm.data(), &algo, sizeof(algo));
   cache_of(context).add(cache_key(context, args), std::move(entry));
   return algo;
@@ -307,9 +309,10 @@ Plan make_plan(const Context& context, const Gemm& args) {
   plan.b = layout_of(args.b.values);
   plan.out = layout_of(args.out);
   set_pointers(plan.desc, args);
+  const GemmAutotune autotune = context.options().gemm_autotune;
   if (autotune != GemmAutotune::off && take_cached(context, args, plan)) return plan;
   const bool searching = autotune == GemmAutotune::on || autotune == GemmAutotune::full;
-  const auto algos = candidates(context, args, plan, searching ? search().candidates : 1);
+  const auto algos = candidates(context, args, plan, searching ? search(context).candidates : 1);
   if (algos.empty()) {
     TE_CHECK(args.bias, "gemm: cuBLASLt has no algorithm for {}", describe(args));
     plan.separate_bias = true;
@@ -348,12 +351,6 @@ void gemm(const Context& context, const Gemm& args) {
   }
   set_pointers(plan.desc, args);
   TE_CUBLAS_CHECK(launch(context, args, plan, plan.algo, args.out.data));
-}
-
-void set_gemm_autotune(GemmAutotune mode) {
-  const std::lock_guard lock(plans_mutex);
-  if (autotune != mode) plans().clear();
-  autotune = mode;
 }
 
 }  // namespace te::kernels::cuda

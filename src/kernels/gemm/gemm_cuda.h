@@ -13,7 +13,6 @@ GemmSize gemm_size(const Gemm& args);
 
 namespace cuda {
 void gemm(const Context& context, const Gemm& args);
-void set_gemm_autotune(GemmAutotune mode);
 /// out[r, c] = (accumulate ? out[r, c] : 0) + bias[c]: for the few products whose bias cuBLASLt cannot add.
 void prepare_bias(const Context& context, const Tensor& out, const Tensor& bias, bool accumulate);
 }  // namespace cuda

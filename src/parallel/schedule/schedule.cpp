@@ -2,7 +2,8 @@
 // actions.
 //
 // 1. A receive stands directly before the computation that needs it. Earlier would take its slot earlier
-//    and so break the bounds on memory; a GPU loses nothing, since the host enqueues ahead of it.
+//    and so break the bounds on memory. A GPU need not lose by that, since the host enqueues ahead of it: how early
+//    a message may really arrive is the executor's matter (train/pipeline.h).
 // 2. A send stands directly after the computation that made it, before a wgrad that could wait.
 // 3. A microbatch takes the lowest free slot of its chunk; there are as many as were ever taken at once.
 #include "parallel/schedule/schedule.h"
@@ -160,14 +161,6 @@ void check_interleaved(const ScheduleShape& shape) {
 
 std::string_view schedule_name(ScheduleKind kind) {
   return kScheduleNames.at(static_cast<size_t>(kind));
-}
-
-ScheduleKind schedule_kind(std::string_view name) {
-  for (size_t i = 0; i < kScheduleNames.size(); ++i) {
-    if (kScheduleNames[i] == name) return static_cast<ScheduleKind>(i);
-  }
-  user_error("parallel.schedule: there is no schedule \"{}\"; it is one of {}", name,
-             fmt::join(kScheduleNames, ", "));
 }
 
 std::string_view action_name(ActionKind kind) {

@@ -38,9 +38,6 @@ enum class ScheduleKind : uint8_t { gpipe, one_f_one_b, interleaved, zero_bubble
 /// The value of parallel.schedule: "gpipe", "1f1b", "interleaved", "zero_bubble".
 std::string_view schedule_name(ScheduleKind kind);
 
-/// The kind of a name; UserError lists the names when there is none such.
-ScheduleKind schedule_kind(std::string_view name);
-
 enum class ActionKind : uint8_t {
   receive_forward,
   forward,

@@ -1,11 +1,13 @@
-#include "kernels/common/op_cost.h"
+#include "cost/op_cost.h"
 
 #include <algorithm>
 #include <initializer_list>
 
+#include "core/error.h"
 #include "kernels/activation/activation.h"
 #include "kernels/adamw/adamw.h"
 #include "kernels/attention/attention.h"
+#include "kernels/attention/decode.h"
 #include "kernels/common/granule.h"
 #include "kernels/cross_entropy/cross_entropy.h"
 #include "kernels/dropout/dropout.h"
@@ -13,14 +15,21 @@
 #include "kernels/embedding/embedding.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/gemm/gemm_activation.h"
+#include "kernels/grad_norm/grad_norm.h"
 #include "kernels/norm/norm.h"
 #include "kernels/param_split/param_split.h"
 #include "kernels/quantize/quantize.h"
 #include "kernels/rope/rope.h"
 #include "kernels/scale_update/scale_update.h"
 
-namespace te::kernels {
+namespace te::cost {
 namespace {
+
+using namespace kernels;
+
+double tensor_bytes(const Tensor& tensor) {
+  return static_cast<double>(tensor.bytes());
+}
 
 OpCost moves(std::initializer_list<Tensor> tensors) {
   OpCost cost;
@@ -40,17 +49,15 @@ double causal_flops(const AttentionShape& shape) {
          static_cast<double>(shape.head_dim);
 }
 
-}  // namespace
-
-OpCost op_cost(const ActivationForward& args) {
+OpCost cost_of(const ActivationForward& args) {
   return moves({args.x, args.y}, args.y_fp8);
 }
 
-OpCost op_cost(const ActivationBackward& args) {
+OpCost cost_of(const ActivationBackward& args) {
   return moves({args.x, args.dy, args.dx}, args.dx_fp8);
 }
 
-OpCost op_cost(const AdamW& args) {
+OpCost cost_of(const AdamW& args) {
   OpCost cost =
       moves({args.exp_avg, args.exp_avg, args.exp_avg_sq, args.exp_avg_sq, args.main_grad, args.main_param,
              args.main_param, args.remainder, args.remainder, args.flags, args.exp_avg_exponents,
@@ -61,45 +68,45 @@ OpCost op_cost(const AdamW& args) {
   return cost;
 }
 
-OpCost op_cost(const AttentionForward& args) {
+OpCost cost_of(const AttentionForward& args) {
   OpCost cost = moves({args.qkv, args.o, args.lse});
   cost.flops = 2.0 * causal_flops(args.shape);
   return cost;
 }
 
-OpCost op_cost(const AttentionBackward& args) {
+OpCost cost_of(const AttentionBackward& args) {
   OpCost cost = moves({args.qkv, args.o, args.lse, args.d_o, args.dqkv});
   cost.flops = 5.0 * causal_flops(args.shape);
   return cost;
 }
 
-OpCost op_cost(const CrossEntropy& args) {
+OpCost cost_of(const CrossEntropy& args) {
   return moves({args.logits, args.grad_scale != 0.0f ? args.logits : Tensor{}, args.targets, args.losses});
 }
 
-OpCost op_cost(const CrossEntropyStatistics& args) {
+OpCost cost_of(const CrossEntropyStatistics& args) {
   return moves({args.logits, args.targets, args.statistics});
 }
 
-OpCost op_cost(const CrossEntropyFromStatistics& args) {
+OpCost cost_of(const CrossEntropyFromStatistics& args) {
   // Without gradients the loss follows from the statistics alone.
   const Tensor logits = args.grad_scale != 0.0f ? args.logits : Tensor{};
   return moves({logits, logits, args.targets, args.statistics, args.losses});
 }
 
-OpCost op_cost(const DelayedScaleUpdate& args) {
+OpCost cost_of(const DelayedScaleUpdate& args) {
   return moves({args.amax, args.history, args.scale, args.fp8_max});
 }
 
-OpCost op_cost(const Dropout& args) {
+OpCost cost_of(const Dropout& args) {
   return moves({args.x, args.y});
 }
 
-OpCost op_cost(const EmbeddingForward& args) {
+OpCost cost_of(const EmbeddingForward& args) {
   return moves({args.tokens, args.out, args.out, args.positions ? args.out : Tensor{}});
 }
 
-OpCost op_cost(const EmbeddingBackward& args) {
+OpCost cost_of(const EmbeddingBackward& args) {
   OpCost cost = moves({args.tokens, args.dout});
   // Rows of the table that change, each read and written: at most one a token.
   const double rows = static_cast<double>(std::min(args.dout.rows(), args.dtable.rows()));
@@ -108,73 +115,102 @@ OpCost op_cost(const EmbeddingBackward& args) {
   return cost;
 }
 
-OpCost op_cost(const Gemm& args) {
+OpCost cost_of(const Gemm& args) {
   OpCost cost =
       moves({args.a.values, args.b.values, args.out, args.accumulate ? args.out : Tensor{}, args.bias});
   cost.flops = static_cast<double>(gemm_flops(args));
   return cost;
 }
 
-OpCost op_cost(const GemmActivationForward& args) {
+OpCost cost_of(const GemmActivationForward& args) {
   OpCost cost = moves({args.a, args.b, args.bias, args.out, args.y});
   cost.flops = static_cast<double>(gemm_flops({.a = args.a, .b = args.b, .trans_b = true}));
   return cost;
 }
 
-OpCost op_cost(const GemmActivationBackward& args) {
+OpCost cost_of(const GemmActivationBackward& args) {
   OpCost cost = moves({args.a, args.b, args.x, args.dx, args.y});
   cost.flops = static_cast<double>(gemm_flops({.a = args.a, .b = args.b}));
   return cost;
 }
 
-OpCost op_cost(const NormForward& args) {
+OpCost cost_of(const NormForward& args) {
   return moves({args.x, args.delta, args.sum, args.mean, args.rstd, args.y}, args.y_fp8);
 }
 
-OpCost op_cost(const NormBackward& args) {
+OpCost cost_of(const NormBackward& args) {
   return moves({args.dy, args.x, args.mean, args.rstd, args.dresidual, args.dx}, args.dx_fp8);
 }
 
-OpCost op_cost(const ParamSplit& args) {
+OpCost cost_of(const ParamSplit& args) {
   return moves({args.main_param, args.value, args.remainder});
 }
 
-OpCost op_cost(const Quantize& args) {
+OpCost cost_of(const Quantize& args) {
   return moves({args.x}, args.out);
 }
 
-OpCost op_cost(const Quantize* args, int count) {
-  OpCost cost;
-  for (int i = 0; i < count; ++i) cost.bytes += op_cost(args[i]).bytes;
-  return cost;
-}
-
-OpCost op_cost(const Rope& args) {
+OpCost cost_of(const Rope& args) {
   if (args.out) return moves({args.qkv}, args.out);
   const double rotated = static_cast<double>((args.num_heads + args.num_query_groups) * args.head_dim);
   return {.bytes = 2.0 * static_cast<double>(args.qkv.rows()) * rotated *
                    static_cast<double>(dtype_size(args.qkv.dtype))};
 }
 
-OpCost op_cost(const ZeroGranules& args) {
+OpCost cost_of(const ZeroGranules& args) {
   const auto granule = static_cast<double>(static_cast<size_t>(kAdamWGranule) * dtype_size(args.x.dtype));
   return {.bytes = tensor_bytes(args.flags) + static_cast<double>(args.count) * granule};
 }
 
-std::any op_problem(const Gemm& args) {
-  return args;
-}
-std::any op_problem(const GemmActivationForward& args) {
-  return args;
-}
-std::any op_problem(const GemmActivationBackward& args) {
-  return args;
-}
-std::any op_problem(const AttentionForward& args) {
-  return args;
-}
-std::any op_problem(const AttentionBackward& args) {
-  return args;
+OpCost cost_of(const CacheAppend& args) {
+  // Keys and values of a row: a row of qkv without the queries, read and written.
+  const auto groups = static_cast<double>(args.cache.k.dim(1) * args.cache.k.dim(3));
+  return {.bytes = 2.0 * static_cast<double>(args.qkv.rows()) * 2.0 * groups *
+                   static_cast<double>(dtype_size(args.qkv.dtype))};
 }
 
-}  // namespace te::kernels
+OpCost cost_of(const AttentionDecode& args) {
+  // How much of the cache is read only the device knows: all of it at most.
+  return moves({args.qkv, args.cache.k, args.cache.v, args.o});
+}
+
+/// A few scalars.
+OpCost cost_of(const ClipCoefficient&) {
+  return {};
+}
+
+OpCost cost_of(const CurrentScale& args) {
+  return moves({args.amax, args.scale});
+}
+
+template <class Args>
+bool found(const std::any& args, OpCost& cost) {
+  const auto* typed = std::any_cast<Args>(&args);
+  if (typed != nullptr) cost = cost_of(*typed);
+  return typed != nullptr;
+}
+
+template <class... Args>
+bool found_among(const std::any& args, OpCost& cost) {
+  return (found<Args>(args, cost) || ...);
+}
+
+}  // namespace
+
+OpCost op_cost(const std::any& args) {
+  OpCost cost;
+  const bool known =
+      found_among<ActivationForward, ActivationBackward, AdamW, AttentionForward, AttentionBackward,
+                  AttentionDecode, CacheAppend, ClipCoefficient, CrossEntropy, CrossEntropyStatistics,
+                  CrossEntropyFromStatistics, CurrentScale, DelayedScaleUpdate, Dropout, EmbeddingForward,
+                  EmbeddingBackward, Gemm, GemmActivationForward, GemmActivationBackward, NormForward,
+                  NormBackward, ParamSplit, Quantize, Rope, ZeroGranules>(args, cost);
+  TE_CHECK(known, "cost/op_cost.cpp does not know what an op of arguments {} costs", args.type().name());
+  return cost;
+}
+
+OpCost op_cost(const OpCall& call) {
+  return call.args.has_value() ? op_cost(call.args) : call.cost;
+}
+
+}  // namespace te::cost

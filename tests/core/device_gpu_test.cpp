@@ -1,0 +1,81 @@
+// Streams and events on a GPU: what waits for what, and what does not.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "core/device.h"
+#include "testing/testing.h"
+
+namespace te {
+namespace {
+
+using testing::TestTensor;
+
+constexpr int64_t kLarge = int64_t{1} << 28;  // a copy of 256 MiB takes a tenth of a millisecond or more
+constexpr int kCopies = 200;
+
+/// Keeps a stream busy for some 20 ms.
+class Busy {
+ public:
+  explicit Busy(const Context& context)
+      : from_(context, DType::u8, {kLarge}), to_(context, DType::u8, {kLarge}) {}
+  void occupy(const Context& context) const {
+    for (int i = 0; i < kCopies; ++i) context.copy(to_, from_);
+  }
+
+ private:
+  TestTensor from_, to_;
+};
+
+TEST(EventGpu, ASideStreamWaitsForTheRecordedPointAndNotForLaterWork) {
+  TE_REQUIRE_GPU();
+  const Context context = Context::cuda(0), side = context.side(true);
+  const Busy busy(context);
+  TestTensor a(context, DType::f32, {1 << 20}), b(context, DType::f32, {1 << 20}),
+      c(context, DType::f32, {1 << 20});
+  a.fill_value(0.0f);
+  b.fill_value(0.0f);
+  c.fill_value(3.0f);
+  context.synchronize();
+  Event point(context), all(context);
+  busy.occupy(context);
+  context.copy(a, c);
+  point.record(context);
+  busy.occupy(context);
+  all.record(context);
+  point.wait(side);
+  side.copy(b, a);
+  side.synchronize();
+  EXPECT_TRUE(point.done());
+  EXPECT_FALSE(all.done()) << "the side stream has waited for work behind the recorded point";
+  EXPECT_EQ(b.floats()[0], 3.0f) << "the side stream has not waited";
+  context.synchronize();
+  EXPECT_TRUE(all.done());
+}
+
+TEST(EventGpu, WithoutAnEventStreamsDoNotWait) {
+  TE_REQUIRE_GPU();
+  const Context context = Context::cuda(0), side = context.side(true);
+  const Busy busy(context);
+  TestTensor a(context, DType::f32, {16});
+  context.synchronize();
+  Event all(context);
+  all.wait(side);  // nothing recorded: nothing to wait for
+  busy.occupy(context);
+  all.record(context);
+  side.zero(a);
+  side.synchronize();
+  EXPECT_FALSE(all.done());
+  context.synchronize();
+  EXPECT_EQ(a.floats()[0], 0.0f);
+}
+
+TEST(ContextGpu, SideStreamsHaveTheOptions) {
+  TE_REQUIRE_GPU();
+  const ExecutionOptions options{.gemm_autotune = GemmAutotune::off, .deterministic_attention = false};
+  EXPECT_EQ(Context::cuda(0, options).side().options(), options);
+  EXPECT_EQ(Context::cuda(0).options(), ExecutionOptions{});
+}
+
+}  // namespace
+}  // namespace te

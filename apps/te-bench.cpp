@@ -27,5 +27,6 @@ int body(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  te::apps::reserve_standard_streams();
   return te::run_main("te-bench", body, argc, argv);
 }

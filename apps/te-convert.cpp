@@ -31,5 +31,6 @@ int body(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  te::apps::reserve_standard_streams();
   return te::run_main("te-convert", body, argc, argv);
 }

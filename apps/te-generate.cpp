@@ -37,5 +37,6 @@ int body(te::parallel::World& world, int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  te::apps::reserve_standard_streams();
   return te::parallel::run_job("te-generate", body, argc, argv);
 }

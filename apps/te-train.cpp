@@ -16,6 +16,7 @@
 #include "parallel/schedule/draw.h"
 #include "parallel/watchdog.h"
 #include "train/execution.h"
+#include "train/memory_verdict.h"
 #include "train/run_record.h"
 #include "train/signals.h"
 #include "train/summary.h"
@@ -67,14 +68,22 @@ void show_layout(const te::config::Config& config, const te::Context& context,
     const te::parallel::Groups groups = te::parallel::Groups::planned(grid, rank);
     te::train::StepRunner runner(config, context, groups);
     if (stage == 0) {
-      std::printf("%s%s", te::train::device_summary(context).c_str(),
-                  te::train::precision_summary(config, context).c_str());
+      std::printf("%s%s%s", te::train::device_summary(context).c_str(),
+                  te::train::precision_summary(config, context).c_str(),
+                  te::train::config_notes(config).c_str());
     }
     if (grid.world > 1)
       std::printf("\nrank %d of %s (%s)\n", rank, grid.str().c_str(), groups.at().str().c_str());
     std::printf("%s%s", te::train::model_summary(config, runner.model().parameters()).c_str(),
                 te::train::memory_summary(runner.plan(), context).c_str());
     if (verbose) std::printf("buffers:\n%s", runner.plan().buffers().c_str());
+    const std::string shortage =
+        te::train::memory_shortage(runner.plan(), config, context, te::train::free_memory(context, 1));
+    if (shortage.empty()) continue;
+    // A plan for another machine's GPU is no mistake.
+    const bool for_here = context.is_cuda() || config.training.device == te::config::DeviceChoice::cpu;
+    if (for_here) te::user_error("{}", shortage);
+    std::printf("  note: on the CPU of this machine it would not fit: %s\n", shortage.c_str());
   }
 }
 
@@ -108,9 +117,9 @@ int train(const te::config::Config& config, te::parallel::World& world, bool ove
   const std::string ranks = world.size() > 1 ? te::parallel::binding_table(world, context, grid) : "";
   if (world.leader()) {
     std::printf(
-        "%s%s%s%s%seffective config:\n%s\n", ranks.c_str(), te::train::device_summary(context).c_str(),
+        "%s%s%s%s%s%seffective config:\n%s\n", ranks.c_str(), te::train::device_summary(context).c_str(),
         te::train::model_summary(config, trainer.model().parameters()).c_str(),
-        te::train::precision_summary(config, context).c_str(),
+        te::train::precision_summary(config, context).c_str(), te::train::config_notes(config).c_str(),
         te::train::memory_summary(trainer.plan(), context).c_str(), te::config::to_yaml(config).c_str());
     std::fflush(stdout);
   }
@@ -195,5 +204,6 @@ int body(te::parallel::World& world, int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  te::apps::reserve_standard_streams();
   return te::parallel::run_job("te-train", body, argc, argv);
 }

@@ -1,10 +1,15 @@
 #include "common/command_line.h"
 
+#include <fcntl.h>
 #include <spdlog/fmt/fmt.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
+#include <functional>
 #include <string>
 
 #include "core/error.h"
@@ -18,6 +23,40 @@ void request_stop(int) {
   stop_requested = 1;
 }
 
+/// Calls visit(option) for all options, of subcommands too.
+void for_options(const CLI::App& app, const std::function<void(const CLI::Option&)>& visit) {
+  for (const CLI::Option* option : app.get_options()) visit(*option);
+  for (const CLI::App* command : app.get_subcommands({})) for_options(*command, visit);
+}
+
+/// CLI11's message in our words: it writes the largest double out, with 309 digits.
+std::string message_of(const CLI::App& app, const CLI::ParseError& error) {
+  std::string message = error.what();
+  std::replace(message.begin(), message.end(), '\n', ' ');
+  const size_t range = message.find(" not in range ");
+  if (range == message.npos || message.size() < 300) return message;
+  const std::string name = message.substr(0, message.find(':'));
+  std::string rule = "out of range";
+  for_options(app, [&](const CLI::Option& option) {
+    if (option.get_name(false, true).find(name) == std::string::npos) return;
+    rule = option.get_type_name().find("NONNEGATIVE") != std::string::npos ? "must be 0 or more"
+                                                                           : "must be above 0";
+  });
+  const size_t value = message.find("Value ");
+  return name + " " + message.substr(value + 6, range - value - 6) + ": " + rule;
+}
+
+/// Every check lets NaN pass, and no number of ours may be infinite.
+void check_finite(const CLI::App& app) {
+  for_options(app, [](const CLI::Option& option) {
+    if (option.get_type_name().rfind("FLOAT", 0) != 0) return;
+    for (const std::string& text : option.results()) {
+      if (!std::isfinite(std::strtod(text.c_str(), nullptr)))
+        user_error("{} {}: must be a finite number", option.get_name(), text);
+    }
+  });
+}
+
 int say_interrupted(const CLI::App& app) {
   fmt::print(stderr, "{}: interrupted; no output was written\n", app.get_name());
   return 130;
@@ -25,7 +64,18 @@ int say_interrupted(const CLI::App& app) {
 
 }  // namespace
 
+void reserve_standard_streams() {
+  while (true) {
+    const int file = ::open("/dev/null", O_RDWR);
+    if (file < 0 || file > STDERR_FILENO) {
+      if (file >= 0) ::close(file);
+      return;
+    }
+  }
+}
+
 bool parse_command_line(CLI::App& app, int argc, char** argv, bool quiet) {
+  app.parse_complete_callback([&app] { check_finite(app); });
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -33,9 +83,7 @@ bool parse_command_line(CLI::App& app, int argc, char** argv, bool quiet) {
       if (!quiet) app.exit(error);
       return false;
     }
-    std::string message = error.what();
-    std::replace(message.begin(), message.end(), '\n', ' ');
-    user_error("{}; see {} --help", message, app.get_name());
+    user_error("{}; see {} --help", message_of(app, error), app.get_name());
   }
   return true;
 }

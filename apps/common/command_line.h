@@ -5,7 +5,11 @@
 
 namespace te::apps {
 
-/// Parses, and runs the callbacks of subcommands. False when only help was asked for; it is printed unless `quiet`.
+/// First thing in main(): where standard input, output or error is closed, /dev/null takes its place, so that no file that
+/// is opened later gets the number and with it the console's lines.
+void reserve_standard_streams();
+
+/// Parses, and runs the callbacks of subcommands. Numbers must be finite. False when only help was asked for; it is printed unless `quiet`.
 /// UserError for a command line that is wrong. The app's name is the program's.
 bool parse_command_line(CLI::App& app, int argc, char** argv, bool quiet = false);
 

@@ -124,12 +124,14 @@ std::optional<fs::path> checkpoint_before(const fs::path& folder) {
 
 fs::path resolve(const fs::path& path) {
   std::error_code error;
+  if (fs::exists(path / "config.json", error) && !fs::exists(path / "latest", error)) {
+    user_error("{}: is a Hugging Face folder; make a checkpoint of it: te-convert import {} --out DIRECTORY",
+               path.string(), path.string());
+  }
   if (fs::exists(path / "manifest.json", error)) return path;
   if (const std::optional<fs::path> latest = find_latest(path)) return *latest;
-  user_error(
-      "{}: not found; a checkpoint is a folder with manifest.json, or a directory of such folders "
-      "(checkpoint.resume)",
-      (path / "manifest.json").string());
+  user_error("{}: not found; a checkpoint is a folder with manifest.json, or a directory of such folders",
+             (path / "manifest.json").string());
 }
 
 // --- writing -----------------------------------------------------------------------------------------------

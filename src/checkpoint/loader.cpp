@@ -170,9 +170,8 @@ const LogicalTensor& stored_tensor(const Reader& reader, const config::Config& c
     fits = padded ? stored.shape[0] >= config.model.vocab_size : stored.shape[axis] == wanted[axis];
   }
   if (!fits) {
-    user_error(
-        "{}: tensor {} is {}, the model of this config has {}; resume with the config it was saved with",
-        reader.folder().string(), name, shape_text(stored.shape), wanted.str());
+    user_error("{}: tensor {} is {}, the model of this config has {}; use the config it was saved with",
+               reader.folder().string(), name, shape_text(stored.shape), wanted.str());
   }
   return stored;
 }

@@ -53,8 +53,7 @@ void check_same_model(const Reader& reader, const config::Config& config) {
     const std::string key(name);
     if (!differs(key)) continue;
     user_error(
-        "{}: is of another model: model.{} is {}, this config has {}; resume with the config it was saved "
-        "with",
+        "{}: is of another model: model.{} is {}, this config has {}; use the config it was saved with",
         (reader.folder() / "manifest.json").string(), key, stored.at(key), wanted.at(key));
   }
   for (const auto& [key, value] : wanted) {

@@ -237,6 +237,14 @@ void validate_for_device(const Config& config, bool cuda);
 /// The effective config as YAML; parse_config(to_yaml(c)) gives c again.
 std::string to_yaml(const Config& config);
 
+/// A key whose value differs between two configs, as YAML.
+struct ChangedKey {
+  std::string path, before, now;
+};
+
+/// The keys of a text that to_yaml wrote (of this or another version) that `now` has with another value.
+std::vector<ChangedKey> changed_keys(const std::string& before, const Config& now);
+
 /// One line per key (name, type, default, meaning) for --help.
 std::string describe_keys();
 

@@ -125,19 +125,24 @@ void check_fp8(const Config& c) {
       c.training.micro_batch_size * m.seq_length / token_pieces(c.parallel));
 }
 
-void check_divides(const char* key, int64_t value, const char* why, int64_t ranks) {
+void check_divides(const ModelConfig& m, const char* key, int64_t value, const char* why, int64_t ranks) {
   if (value % ranks == 0) return;
-  user_error("{} ({}) is not a multiple of parallel.tensor ({}): {}; the largest tensor size that fits is {}",
-             key, value, ranks, why, std::gcd(value, ranks));
+  // All three must be multiples; every size that divides their greatest common divisor fits.
+  const int64_t common = std::gcd(std::gcd(m.num_attention_heads, m.num_query_groups), m.ffn_hidden_size);
+  std::string fitting;
+  for (int64_t size = 1; size <= common; ++size)
+    if (common % size == 0) fitting += fmt::format("{}{}", fitting.empty() ? "" : ", ", size);
+  user_error("{} ({}) is not a multiple of parallel.tensor ({}): {}; tensor sizes that fit this model: {}",
+             key, value, ranks, why, fitting);
 }
 
 void check_parallel(const Config& c) {
   const ModelConfig& m = c.model;
   const ParallelConfig& p = c.parallel;
-  check_divides("model.num_attention_heads", m.num_attention_heads, "a head is not split", p.tensor);
-  check_divides("model.num_query_groups", m.num_query_groups, "a key/value head is neither split nor copied",
-                p.tensor);
-  check_divides("model.ffn_hidden_size", m.ffn_hidden_size, "ranks hold equal parts", p.tensor);
+  check_divides(m, "model.num_attention_heads", m.num_attention_heads, "a head is not split", p.tensor);
+  check_divides(m, "model.num_query_groups", m.num_query_groups,
+                "a key/value head is neither split nor copied", p.tensor);
+  check_divides(m, "model.ffn_hidden_size", m.ffn_hidden_size, "ranks hold equal parts", p.tensor);
   const int64_t tokens = c.training.micro_batch_size * m.seq_length;
   if (tokens % token_pieces(p) != 0) {
     user_error(

@@ -1,5 +1,7 @@
 // The table of keys, written out: as YAML with a config's values, as help, as the reference document.
 #include <algorithm>
+#include <map>
+#include <sstream>
 
 #include "config/key_table.h"
 #include "core/error.h"
@@ -36,6 +38,30 @@ std::string to_yaml(const Config& config) {
     }
   }
   return text;
+}
+
+std::vector<ChangedKey> changed_keys(const std::string& before, const Config& now) {
+  std::map<std::string, std::string, std::less<>> values;
+  std::istringstream lines(before);
+  std::string section;
+  for (std::string line; std::getline(lines, line);) {
+    const size_t colon = line.find(':');
+    if (colon == std::string::npos) continue;
+    if (line[0] != ' ') {
+      section = line.substr(0, colon);
+    } else if (line.size() > colon + 2) {
+      values[section + "." + line.substr(2, colon - 2)] = line.substr(colon + 2);
+    }
+  }
+  Config copy = now;
+  std::vector<ChangedKey> changed;
+  for (const Key& key : keys()) {
+    const auto found = values.find(key.path);
+    const std::string value = value_text(key.field(copy));
+    if (found != values.end() && found->second != value)
+      changed.push_back({std::string(key.path), found->second, value});
+  }
+  return changed;
 }
 
 std::string describe_keys() {

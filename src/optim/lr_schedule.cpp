@@ -25,4 +25,13 @@ float LrSchedule::at(int64_t step) const {
   return static_cast<float>(lr + (min_lr - lr) * progress);
 }
 
+LrSchedule schedule_of(const config::OptimizerConfig& config) {
+  return {.lr = config.lr,
+          .min_lr = config.min_lr,
+          .warmup_steps = config.warmup_steps,
+          .decay_steps = config.decay_steps,
+          .decay = config.decay,
+          .wsd_decay_steps = config.wsd_decay_steps};
+}
+
 }  // namespace te::optim

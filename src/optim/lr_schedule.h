@@ -34,4 +34,6 @@ struct LrSchedule {
   float at(int64_t step) const;
 };
 
+LrSchedule schedule_of(const config::OptimizerConfig& config);
+
 }  // namespace te::optim

@@ -26,12 +26,7 @@ Optimizer::Optimizer(const config::Config& config, parameters::ParameterStore& p
       groups_(groups),
       reducer_(config, parameters, groups),
       gatherer_(config, parameters, groups),
-      schedule_{.lr = config.optimizer.lr,
-                .min_lr = config.optimizer.min_lr,
-                .warmup_steps = config.optimizer.warmup_steps,
-                .decay_steps = config.optimizer.decay_steps,
-                .decay = config.optimizer.decay,
-                .wsd_decay_steps = config.optimizer.wsd_decay_steps} {}
+      schedule_(schedule_of(config.optimizer)) {}
 
 Tensor Optimizer::field(int index, DType dtype) const {
   return {static_cast<char*>(status_.data) + index * sizeof(float), dtype, {1}};

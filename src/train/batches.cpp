@@ -27,8 +27,14 @@ Batches::Batches(BatchOptions options) : options_(std::move(options)) {
                                        .drop_overlong = data.overlong == config::Overlong::drop};
   const auto open = [&](const std::vector<config::DataSource>& sources) {
     const bool instruct = data.format == config::DataFormat::instruct;
-    return instruct ? data::make_instruction_source(datasets_of(sources), source)
-                    : data::make_indexed_source(datasets_of(sources), source);
+    try {
+      return instruct ? data::make_instruction_source(datasets_of(sources), source)
+                      : data::make_indexed_source(datasets_of(sources), source);
+    } catch (const UserError& error) {  // a dataset knows its path, not the key that has named it
+      const std::string message = error.what();
+      if (message.starts_with(source.key)) throw;
+      user_error("{}: {}", source.key, message);
+    }
   };
   train_ = data.synthetic ? data::make_synthetic_source(options_.seq_length, options_.vocab_size, source.seed)
                           : open(data.train);

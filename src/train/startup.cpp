@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "train/config_changes.h"
 
 namespace te::train {
 
@@ -81,9 +82,11 @@ StartPoint Startup::load(const fs::path& path, const checkpoint::LoadOptions& op
       point = {.progress = loaded.progress, .checkpoint = reader.folder(), .weights = reader.folder()};
       if (options.fp8 && !loaded.optimizer)
         spdlog::info("the optimizer's moments are not loaded and start at zero");
-    } catch (const checkpoint::Damaged&) {
-      damaged_here = true;
-      throw;
+      if (options.fp8) report_changes(reader.config(), point.progress.step);
+    } catch (const UserError& error) {
+      damaged_here = dynamic_cast<const checkpoint::Damaged*>(&error) != nullptr;
+      // The loader does not know which key it was asked for by.
+      user_error("{}: {}", options.fp8 ? "checkpoint.resume" : "checkpoint.init_from", error.what());
     }
   };
   try {
@@ -96,6 +99,11 @@ StartPoint Startup::load(const fs::path& path, const checkpoint::LoadOptions& op
   runner_.optimizer().set_updates(point.progress.updates);
   runner_.publish_weights();
   return point;
+}
+
+void Startup::report_changes(const std::string& before, int64_t step) const {
+  const std::string changes = describe_config_changes(before, config_, step);
+  if (!changes.empty()) spdlog::info("the config differs from the checkpoint's:\n{}", changes);
 }
 
 fs::path Startup::previous(const fs::path& damaged) {

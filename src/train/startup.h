@@ -35,6 +35,7 @@ class Startup {
   StartPoint resume(std::filesystem::path folder);
   /// Reads a checkpoint into the runner. `damaged` tells, when it throws, whether the checkpoint is damaged on any rank.
   StartPoint load(const std::filesystem::path& path, const checkpoint::LoadOptions& options, bool& damaged);
+  void report_changes(const std::string& before, int64_t step) const;
   /// The checkpoint before a damaged one; empty where there is none.
   std::filesystem::path previous(const std::filesystem::path& damaged);
 

@@ -2,6 +2,7 @@
 
 #include <map>
 
+#include "optim/lr_schedule.h"
 #include "train/flops.h"
 
 namespace te::train {
@@ -95,6 +96,20 @@ std::string precision_summary(const config::Config& config, const Context& conte
         "  note: at hidden size {} the casts may cost what FP8 products save; compare with precision.fp8 "
         "off\n",
         config.model.hidden_size);
+  }
+  return text;
+}
+
+std::string config_notes(const config::Config& config) {
+  const config::OptimizerConfig& optimizer = config.optimizer;
+  const int64_t steps = config.training.train_steps;
+  std::string text;
+  if (optimizer.warmup_steps > steps) {
+    text += fmt::format(
+        "  note: optimizer.warmup_steps ({}) is above training.train_steps ({}): the run ends within the "
+        "warm-up, at a "
+        "learning rate of {:.3g}\n",
+        optimizer.warmup_steps, steps, optim::schedule_of(optimizer).at(steps));
   }
   return text;
 }

@@ -16,6 +16,8 @@ std::string model_summary(const config::Config& config, const parameters::Parame
 /// Which operands are FP8, in which format, by which recipe; and a warning where FP8 is likely slower than
 /// BF16.
 std::string precision_summary(const config::Config& config, const Context& context);
+/// What is allowed but seldom meant, a line each; empty mostly.
+std::string config_notes(const config::Config& config);
 /// Memory by kind, the estimated peak, and what the device has.
 std::string memory_summary(const MemoryPlan& plan, const Context& context);
 

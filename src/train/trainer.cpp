@@ -10,6 +10,7 @@
 #include "train/flops.h"
 #include "train/fp8_health.h"
 #include "train/kept_tokenizer.h"
+#include "train/memory_verdict.h"
 #include "train/validation.h"
 
 namespace te::train {
@@ -107,6 +108,11 @@ void Trainer::calibrate() {
 Outcome Trainer::run(Requests& requests, const std::function<void()>& record) {
   open_data();
   take_folders();
+  world_.together([&] {
+    const std::string shortage =
+        memory_shortage(plan(), config_, context_, free_memory(context_, world_.local_size()));
+    if (!shortage.empty()) user_error("{}", shortage);
+  });
   runner_.allocate();
   for (HostBatch& batch : host_batches_) batch = runner_.make_host_batch();
   std::unique_ptr<checkpoint::Saver> saver = make_saver();

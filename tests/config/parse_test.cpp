@@ -86,6 +86,11 @@ TEST(Parse, UnknownKeysAreReportedWithTheNearest) {
   EXPECT_EQ(for_override("model.hidden"), "did you mean 'model.hidden_size'?");
   EXPECT_EQ(for_override("training.batch_size"), "did you mean 'training.micro_batch_size'?");
   EXPECT_EQ(for_override("optimizer.beat1"), "did you mean 'optimizer.beta1'?");
+  // What other programs say.
+  EXPECT_EQ(for_override("optimizer.learning_rate"), "did you mean 'optimizer.lr'?");
+  EXPECT_EQ(for_override("checkpoint.save_interval"), "did you mean 'checkpoint.save_every'?");
+  EXPECT_EQ(for_override("n_layer"), "did you mean 'model.num_layers'?");
+  EXPECT_EQ(for_override("training.max_steps"), "did you mean 'training.train_steps'?");
   EXPECT_EQ(for_override("zq.xjw"), "docs/configuration.md lists all keys");
   EXPECT_NE(complaint("model: {zzzzzzzzzzzzzzzz: 1}\n").find("docs/configuration.md lists all keys"),
             std::string::npos);

@@ -173,7 +173,7 @@ TEST(Validate, ParallelLayouts) {
   refused({"model.num_query_groups=2", "parallel.tensor=4"},
           "model.num_query_groups (2) is not a multiple of parallel.tensor (4): a key/value head is neither "
           "split nor "
-          "copied; the largest tensor size that fits is 2");
+          "copied; tensor sizes that fit this model: 1, 2");
   refused({"parallel.tensor=2", "parallel.sequence=true", "parallel.tensor_overlap=5"}, "2 * 32 = 64 tokens");
   refused({"parallel.pipeline=4"},
           "model.num_layers (2) is below parallel.pipeline * parallel.virtual_stages");

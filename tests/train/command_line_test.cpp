@@ -80,6 +80,53 @@ TEST_F(CommandLine, DryRunPlansALargeModelWithoutItsMemory) {
   EXPECT_FALSE(std::filesystem::exists("runs/llama7b_fp8"));
 }
 
+// A petabyte, on any machine.
+TEST_F(CommandLine, APlanThatDoesNotFitIsRefusedWithTheKeysThatHelp) {
+  const std::vector<std::string> large = {"model.hidden_size=1000000", "model.ffn_hidden_size=1000000",
+                                          "model.num_layers=20", "model.kv_channels=8"};
+  const Result run = folder_.run("a", large);
+  expect_refused(run, "the memory plan needs ");
+  TE_EXPECT_CONTAINS(run.error, "optimizer.exp_avg_dtype and exp_avg_sq_dtype: bf16 or fp8");
+  TE_EXPECT_CONTAINS(run.error, "parallel.tensor");
+  const auto dry = [&](const std::string& device) {
+    std::string arguments =
+        "--dry-run --config " + (folder_ / "base.yaml") + " --set training.device=" + device;
+    for (const std::string& item : large) arguments += " --set " + item;
+    return folder_.run_raw(arguments);
+  };
+  expect_refused(dry("cpu"), "the memory plan needs ");
+  // Such a plan may be meant for another machine.
+  const Result other = dry("auto");
+  if (other.code == 0) {
+    TE_EXPECT_CONTAINS(other.out, "on the CPU of this machine it would not fit");
+  }
+}
+
+TEST_F(CommandLine, NotesOfWhatIsSeldomMeant) {
+  const Result result =
+      folder_.run_raw("--dry-run --config " + (folder_ / "base.yaml") + " --set optimizer.warmup_steps=12");
+  EXPECT_EQ(result.code, 0) << result.error;
+  TE_EXPECT_CONTAINS(result.out,
+                     "optimizer.warmup_steps (12) is above training.train_steps (6): the run ends within "
+                     "the warm-up, at a learning rate of 0.0025");
+}
+
+TEST_F(CommandLine, NumbersOutOfRange) {
+  for (const char* ranks : {"0", "-3"}) {
+    expect_refused(folder_.run_raw("--dry-run --config " + (folder_ / "base.yaml") + " --ranks " + ranks),
+                   std::string("--ranks ") + ranks + ": must be above 0; see te-train --help");
+  }
+}
+
+// What is printed must not land in the first file that is opened.
+TEST_F(CommandLine, AClosedConsoleLeavesTheLogsAlone) {
+  for (const char* name : {"stdout", "stderr"}) write_file(folder_ / name, "");
+  const Result result = folder_.run_raw("--config " + (folder_ / "base.yaml") + " --set logging.directory=" +
+                                        folder_.run_folder("a") + " >&- 2>&- #");
+  EXPECT_EQ(result.code, 0);
+  EXPECT_EQ(folder_.column("a", "step"), (std::vector<double>{1, 2, 3, 4, 5, 6}));
+}
+
 TEST_F(CommandLine, DryRunLeavesNoTrace) {
   EXPECT_EQ(folder_.run_raw("--dry-run --config " + (folder_ / "base.yaml")).code, 0);
   EXPECT_FALSE(std::filesystem::exists(folder_ / "runs"));
@@ -97,7 +144,8 @@ TEST_F(CommandLine, WrongArguments) {
 }
 
 TEST_F(CommandLine, WrongData) {
-  expect_refused(folder_.run("a", {"data.train=" + (folder_ / "none")}), "none.idx: cannot be opened");
+  expect_refused(folder_.run("a", {"data.train=" + (folder_ / "none")}),
+                 "data.train: " + (folder_ / "none.idx"));
   expect_refused(folder_.run("a", {"training.eval_interval=2", "data.valid=" + (folder_ / "none")}),
                  "none.idx: cannot be opened");
   expect_refused(folder_.run("a", {"model.vocab_size=100"}), "below vocab_size = 100");
@@ -182,6 +230,20 @@ TEST_F(Resuming, ACheckpointThatIsNotThereOrDamaged) {
   expect_refused(folder_.run("a", {"checkpoint.resume=auto"}), "checkpoints/latest");
 }
 
+TEST_F(Resuming, ChangedKeysAreNamedWithWhatTheyDo) {
+  const Result same = resume({"training.train_steps=2"});
+  EXPECT_EQ(same.out.find("the config differs"), std::string::npos) << same.out;
+  const Result result =
+      folder_.run("c", {"checkpoint.resume=" + folder_checkpoint_, "training.train_steps=8",
+                        "training.seed=5", "optimizer.decay_steps=8", "model.seq_length=8"});
+  EXPECT_EQ(result.code, 0) << result.error;
+  TE_EXPECT_CONTAINS(result.out, "the config differs from the checkpoint's:\n");
+  TE_EXPECT_CONTAINS(result.out, "  training.seed: 1234 -> 5  (other order of the data");
+  TE_EXPECT_CONTAINS(result.out, "  model.seq_length: 16 -> 8  (samples are cut anew");
+  TE_EXPECT_CONTAINS(result.out, "  optimizer.decay_steps: 6 -> 8\n");
+  TE_EXPECT_CONTAINS(result.out, "  learning rate of step 3: ");
+}
+
 TEST_F(Resuming, WithoutLatestTheNewestWholeCheckpointServes) {
   std::filesystem::remove(folder_.run_folder("a") + "/checkpoints/latest");
   const Result result = folder_.run("a", {"checkpoint.resume=auto"});
@@ -216,7 +278,11 @@ TEST_F(Resuming, ANewRunMayStartWithTheWeightsOfAnother) {
   EXPECT_LT(folder_.column("t", "loss")[0], folder_.column("a", "loss")[0] - 0.005);
   TE_EXPECT_CONTAINS(folder_.run("t", tune).out, "resumed from " + folder_.checkpoint("t", 6));
   expect_refused(folder_.run("u", {"checkpoint.init_from=" + (folder_ / "nowhere")}),
-                 "manifest.json: not found");
+                 "checkpoint.init_from: " + (folder_ / "nowhere/manifest.json: not found"));
+  std::filesystem::create_directories(folder_ / "hf");
+  write_file(folder_ / "hf/config.json", "{}");
+  expect_refused(folder_.run("u", {"checkpoint.init_from=" + (folder_ / "hf")}),
+                 "is a Hugging Face folder; make a checkpoint of it: te-convert import");
 }
 
 // The logs of a crashed run may go beyond its checkpoint and end in half a line; resumed, they hold each step

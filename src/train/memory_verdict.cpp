@@ -1,0 +1,54 @@
+#include "train/memory_verdict.h"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "checkpoint/host_memory.h"
+
+namespace te::train {
+namespace {
+
+/// What would help, by the bytes that it saves at most; nothing that is set already.
+std::string remedies(const MemoryPlan& plan, const config::Config& config) {
+  const config::OptimizerConfig& optimizer = config.optimizer;
+  std::vector<std::pair<int64_t, std::string>> all;
+  const int64_t passes = plan.bytes(MemoryKind::activations) + plan.bytes(MemoryKind::scratch);
+  if (config.training.micro_batch_size > 1)
+    all.emplace_back(passes / 2, "a smaller training.micro_batch_size");
+  if (config.training.recompute != config::Recompute::full)
+    all.emplace_back(plan.bytes(MemoryKind::activations), "training.recompute: full");
+  if (optimizer.exp_avg_dtype == config::MomentDType::fp32 ||
+      optimizer.exp_avg_sq_dtype == config::MomentDType::fp32)
+    all.emplace_back(plan.bytes(MemoryKind::optimizer) / 2,
+                     "optimizer.exp_avg_dtype and exp_avg_sq_dtype: bf16 or fp8");
+  if (!optimizer.store_param_remainders && config.precision.dtype == config::ComputeDType::bf16)
+    all.emplace_back(plan.bytes(MemoryKind::main_params) / 2, "optimizer.store_param_remainders: true");
+  if (optimizer.main_grad_dtype == config::ComputeDType::fp32)
+    all.emplace_back(plan.bytes(MemoryKind::main_grads) / 2, "optimizer.main_grad_dtype: bf16");
+  std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::string text;
+  for (const auto& [bytes, remedy] : all)
+    if (bytes > plan.total_bytes() / 50) text += remedy + "; ";
+  return text + "more ranks (parallel.tensor, parallel.pipeline)";
+}
+
+}  // namespace
+
+int64_t free_memory(const Context& context, int host_ranks) {
+  if (context.is_cuda()) return context.info().free_bytes;
+  return checkpoint::available_host_bytes() / std::max(1, host_ranks);
+}
+
+std::string memory_shortage(const MemoryPlan& plan, const config::Config& config, const Context& context,
+                            int64_t free_bytes) {
+  if (plan.total_bytes() <= free_bytes) return "";
+  return fmt::format("the memory plan needs {}, {} has {} free for a rank; what helps: {}",
+                     human_bytes(plan.total_bytes()),
+                     context.is_cuda() ? fmt::format("cuda:{}", context.ordinal()) : std::string("this host"),
+                     human_bytes(free_bytes), remedies(plan, config));
+}
+
+}  // namespace te::train

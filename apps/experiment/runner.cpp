@@ -3,7 +3,6 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
-#include <csignal>
 #include <fstream>
 #include <thread>
 
@@ -157,13 +156,13 @@ void Runner::ended(Item& item, const Ending& ending) {
   display_.event(fmt::format("{}: {}", item.run.name, what));
 }
 
-// te-train finishes its step and saves; mpirun passes the signal on to its ranks.
+// te-train finishes its step and saves.
 void Runner::stop() {
   stopping_ = true;
   display_.event(active() > 0 ? "stopping: waiting for the runs to save; a second Ctrl-C does not wait"
                               : "stopping");
   for (const Item& item : items_)
-    if (item.process != 0) ::kill(item.process, SIGTERM);
+    if (item.process != 0) ask_to_stop(item.process, te_train_);
 }
 
 std::vector<Row> Runner::rows() {
@@ -199,29 +198,27 @@ std::optional<double> Runner::run_eta(const Item& item) const {
   return std::nullopt;
 }
 
-// Runs that have not begun are taken to last as long as the others on average.
+// A run whose pace is not known yet is taken to last as long as the others on average.
 std::optional<double> Runner::total_eta() const {
-  double known = 0, running = 0, longest = 0;
-  int64_t measured = 0, waiting = 0;
+  double known = 0, left = 0, longest = 0;
+  int64_t measured = 0, unknown = 0;
   for (const Item& item : items_) {
+    const std::optional<double> eta = item.process != 0 ? run_eta(item) : std::nullopt;
     if (item.state.stage == Stage::finished && item.state.seconds > 0) {
       known += item.state.seconds;
       measured += 1;
-    } else if (item.process != 0) {
-      const std::optional<double> eta = run_eta(item);
-      if (!eta) return std::nullopt;
-      known += seconds_since(item.started) + *eta;
+    } else if (eta) {
+      known += item.state.seconds + seconds_since(item.started) + *eta;
       measured += 1;
-      running += *eta;
+      left += *eta;
       longest = std::max(longest, *eta);
-    } else if (item.state.stage == Stage::waiting) {
-      waiting += 1;
+    } else if (!item.settled()) {
+      unknown += 1;
     }
   }
   if (measured == 0) return std::nullopt;
   const double each = known / static_cast<double>(measured);
-  return std::max(longest,
-                  (running + each * static_cast<double>(waiting)) / static_cast<double>(slots_.size()));
+  return std::max(longest, (left + each * static_cast<double>(unknown)) / static_cast<double>(slots_.size()));
 }
 
 }  // namespace te::experiment

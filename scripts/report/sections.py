@@ -146,50 +146,35 @@ def tasks(report):
     rows, tests = [], []
     for comparison in report.comparisons:
         for row in details.compare_tasks(comparison.pairs):
-            low, high = row["estimate"].interval() if row["estimate"] else (math.nan, math.nan)
-            span = f"{100 * low:+.2f} to {100 * high:+.2f}" if math.isfinite(low) else "-"
-            error = f" ± {100 * row['error']:.2f}" if math.isfinite(row["error"]) else ""
-            rows.append(
-                [
-                    row["task"],
-                    row["metric"],
-                    comparison.arm.name,
-                    f"{100 * row['baseline']:.2f}{error}",
-                    f"{100 * row['run']:.2f}",
-                    f"{100 * row['gap']:+.2f}",
-                    span,
-                ]
-            )
+            rows.append(task_row(comparison.arm.name, row))
             tests += [
-                [row["task"], comparison.arm.name, label, str(a), str(b), p_text(p)]
+                [row["task"], row["metric"], comparison.arm.name, label, str(a), str(b), p_text(p)]
                 for label, a, b, p in row["mcnemar"]
             ]
     if not rows:
         return []
-    blocks = [
-        Heading("Tasks"),
-        Table(
-            [
-                "task",
-                "metric",
-                "run",
-                f"{report.content.baseline.name} (%)",
-                "run (%)",
-                "gap",
-                f"{CONFIDENCE} interval over pairs",
-            ],
-            rows,
-        ),
-    ]
+    head = ["task", "metric", "run", report.content.baseline.name, "run", "gap", f"{CONFIDENCE} interval over pairs"]
+    blocks = [Heading("Tasks"), Table(head, rows)]
     if tests:
         blocks += [
             Paragraph(
                 "Item by item: how many only one of the two has right, and McNemar's exact test of whether a fair coin "
                 "would have split them so."
             ),
-            Table(["task", "run", "pair", "only the baseline", "only the run", "p"], tests),
+            Table(["task", "metric", "run", "pair", "only the baseline", "only the run", "p"], tests),
         ]
     return blocks
+
+
+def task_row(name, row):
+    """Shares of right answers in per cent, anything else (such as a perplexity) as it is."""
+    share = row["metric"].startswith(("acc", "exact_match"))
+    scale, places, unit = (100, 2, " %") if share else (1, 4, "")
+    low, high = row["estimate"].interval() if row["estimate"] else (math.nan, math.nan)
+    span = f"{scale * low:+.{places}f} to {scale * high:+.{places}f}" if math.isfinite(low) else "-"
+    error = f" ± {scale * row['error']:.{places}f}" if math.isfinite(row["error"]) else ""
+    values = [f"{scale * row['baseline']:.{places}f}{error}{unit}", f"{scale * row['run']:.{places}f}{unit}"]
+    return [row["task"], row["metric"], name, *values, f"{scale * row['gap']:+.{places}f}", span]
 
 
 def gradients(report, pictures):

@@ -37,8 +37,8 @@ _KNOWN = {"layer", "linear", "role", "format", "amax", "scale", "saturated", "fl
 
 def fp8_health(run):
     """From metrics.jsonl: {"tokens", "saturated", "flushed": largest of all operands, record by record, "settled": the
-    records behind the first 5 % of the tokens, "other": ranges of numbers that this program does not know by name}. None
-    where there are no records."""
+    records behind the first 5 % of the tokens, "other": ranges of numbers that this program does not know by name}.
+    None where there are no records."""
     file = run.folder / "metrics.jsonl" if run.folder else None
     if not file or not file.is_file():
         return None

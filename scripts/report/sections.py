@@ -1,5 +1,5 @@
-"""The sections of a report, one function each: blocks (blocks.py) of what analysis.py and details.py found. `pictures` draws
-a figure of figures.py, or gives nothing where pictures are off or the data is not there."""
+"""The sections of a report, one function each: blocks (blocks.py) of what analysis.py and details.py found. `pictures`
+draws a figure of figures.py, or gives nothing where pictures are off or the data is not there."""
 
 import math
 
@@ -30,10 +30,10 @@ def gaps(report, pictures):
     notes = [
         *(f"Interval: {method}." for method in methods),
         "**p: no gap** is the test for a difference: small when there surely is a gap, however tiny.",
-        f"**p: beyond the bar** is the test for equivalence (TOST): below {(1 - statistics.CONFIDENCE) / 2:.3f} when the "
-        "gap surely is smaller than the bar, which is when the interval lies within it.",
-        f"**smallest seen**: the true gap (nats) that the test for a difference finds in {100 * statistics.POWER:.0f} % "
-        "of such experiments, given the spread between these runs.",
+        f"**p: beyond the bar** is the test for equivalence (TOST): below {(1 - statistics.CONFIDENCE) / 2:.3f} when "
+        "the gap surely is smaller than the bar, which is when the interval lies within it.",
+        f"**smallest seen**: the true gap (nats) that the test for a difference finds in {100 * statistics.POWER:.0f} "
+        "% of such experiments, given the spread between these runs.",
     ]
     pairs = [
         [c.arm.name, pair.label, tokens_text(pair.tokens[-1]), "yes" if pair.exact else "interpolated"]
@@ -91,8 +91,8 @@ def noise(report):
         if e is None:
             continue
         text = (
-            f"{comparison.arm.name}: farthest above its twin (smoothed over {e['window']} points) by {e['gap']:.4f} nats, "
-            f"{e['label']}, at {tokens_text(e['tokens'])} tokens"
+            f"{comparison.arm.name}: farthest above its twin (smoothed over {e['window']} points) by "
+            f"{e['gap']:.4f} nats, {e['label']}, at {tokens_text(e['tokens'])} tokens"
         )
         if math.isfinite(e["seeds"]):
             side = "less" if e["gap"] <= e["seeds"] else "**more**"
@@ -130,8 +130,8 @@ def speed(report, pictures):
             ratios = sorted(t["speedup"] for t in times)
             span = f" ({ratios[0]:.3f} to {ratios[-1]:.3f} over {len(ratios)} pairs)" if len(ratios) > 1 else ""
             worth.append(
-                f"{comparison.arm.name} needed {seconds_text(average['run'])} to the loss ({average['loss']:.4f}) for which "
-                f"{report.content.baseline.name} needed {seconds_text(average['baseline'])}: "
+                f"{comparison.arm.name} needed {seconds_text(average['run'])} to the loss ({average['loss']:.4f}) for "
+                f"which {report.content.baseline.name} needed {seconds_text(average['baseline'])}: "
                 f"**{average['speedup']:.3f} times as fast to equal loss**{span}."
             )
     return [

@@ -128,7 +128,7 @@ class Verdicts(unittest.TestCase):
         np.testing.assert_allclose(found.measures[1].gaps, [0.0, 0.02])
 
     def test_largest_excess(self):
-        # Two seeds of the baseline are 0.5 apart at most; the run is 0.7 above its twin in one step (40 points: window 1).
+        # Two seeds of the baseline are 0.5 apart at most; the run is 0.7 above its twin in one step (window 1).
         first, second = np.full(40, 3.0), np.full(40, 3.0)
         second[10] = 3.5
         run = first.copy()
@@ -239,6 +239,15 @@ class Program(unittest.TestCase):
         self.assertIn("fp8: outside", output)
         self.assertIn("1 of its runs diverged", output)
         self.assertIn("left out: fp8 fp8_seed3: diverged", output)
+
+    def test_a_variant_whose_runs_all_diverged_is_still_judged(self):
+        folder = self.experiment()
+        names = {"bf16": ["bf16_seed1", "bf16_seed2"], "fp8": ["fp8_seed1", "fp8_seed2"], "wild": ["w1", "w2"]}
+        write_summary(folder, names, "bf16", {"w1": "diverged", "w2": "failed"})
+        code, output, _ = self.call(folder, "--report", folder / "r", "--no-plot")
+        self.assertEqual(code, 0)
+        self.assertIn("wild: outside\n  none of its runs has finished: 1 diverged, 1 failed.", output)
+        self.assertIn("wild: outside", (folder / "r" / "report.html").read_text())
 
     def test_another_baseline_and_bar(self):
         folder = self.experiment(shift=0.02)

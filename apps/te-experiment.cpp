@@ -67,8 +67,7 @@ int run_experiment(const std::string& file, std::string te_train, bool dry_run, 
         experiment.directory.string());
   te::apps::catch_interrupts();
   Runner runner(experiment, std::move(runs), std::move(slots), te_train);
-  runner.run();
-  write_summary(experiment, runner.items());
+  runner.run([&] { write_summary(experiment, runner.items()); });
   if (runner.interrupted()) {
     std::printf("interrupted; the same command goes on\n");
     return 130;

@@ -65,10 +65,10 @@ size_t Runner::active() const {
   return static_cast<size_t>(std::count(busy_.begin(), busy_.end(), true));
 }
 
-void Runner::run() {
+void Runner::run(const std::function<void()>& changed) {
   while (true) {
     if (apps::interrupted() && !stopping_) stop();
-    collect();
+    if (collect()) changed();
     if (!stopping_) start_runs();
     const bool settled =
         std::all_of(items_.begin(), items_.end(), [](const Item& item) { return item.settled(); });
@@ -77,6 +77,7 @@ void Runner::run() {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
   for (Item& item : items_) item.progress = read_progress(item.run);
+  changed();
   display_.finish(rows());
 }
 
@@ -116,11 +117,17 @@ bool Runner::start(Item& item, size_t slot) {
   return true;
 }
 
-void Runner::collect() {
+// True when a run has ended.
+bool Runner::collect() {
+  bool any = false;
   for (Item& item : items_) {
     if (item.process == 0) continue;
-    if (const std::optional<Ending> ending = poll_process(item.process)) ended(item, *ending);
+    if (const std::optional<Ending> ending = poll_process(item.process)) {
+      ended(item, *ending);
+      any = true;
+    }
   }
+  return any;
 }
 
 void Runner::ended(Item& item, const Ending& ending) {

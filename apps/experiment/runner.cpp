@@ -3,6 +3,7 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <thread>
 
@@ -22,6 +23,15 @@ double seconds_since(Clock::time_point start) {
 // that saves none would begin anew.
 bool has_finished_unseen(const Item& item) {
   return !item.run.config.checkpoint.save_last && item.progress.step >= item.run.config.training.train_steps;
+}
+
+// The step of the newest checkpoint, from which te-train goes on: `latest` names it, as in step_00000020. 0: none.
+int64_t saved_step(const Run& run) {
+  std::ifstream file(std::filesystem::path(run.config.checkpoint.directory) / "latest");
+  std::string name;
+  file >> name;
+  const size_t digits = name.rfind('_');
+  return digits == std::string::npos ? 0 : std::strtoll(name.c_str() + digits + 1, nullptr, 10);
 }
 
 }  // namespace
@@ -112,7 +122,8 @@ bool Runner::start(Item& item, size_t slot) {
   item.state.process = item.process;
   item.state.reason.clear();
   write_state(item.run, item.state);
-  const std::string after = item.progress.step > 0 ? fmt::format(", after step {}", item.progress.step) : "";
+  const int64_t saved = saved_step(item.run);
+  const std::string after = saved > 0 ? fmt::format(", after step {}", saved) : "";
   display_.event(fmt::format("{}: started on {}{}", item.run.name, slots_[slot].name, after));
   return true;
 }

@@ -28,7 +28,7 @@ def gaps(report, pictures):
         tables += [Paragraph(f"**{name[0].upper() + name[1:]}**"), Table(head, rows)]
     methods = dict.fromkeys(m.method for c in report.comparisons for m in c.measures)
     notes = [
-        *(f"Interval: {method}." for method in methods),
+        *(f"Interval: {method}." for method in methods if method != analysis.NO_INTERVAL),
         "**p: no gap** is the test for a difference: small when there surely is a gap, however tiny.",
         f"**p: beyond the bar** is the test for equivalence (TOST): below {(1 - statistics.CONFIDENCE) / 2:.3f} when "
         "the gap surely is smaller than the bar, which is when the interval lies within it.",
@@ -292,15 +292,9 @@ def sources(report):
 def gap_row(name, m):
     e = m.estimate
     tests = [p_text(e.difference_p()), p_text(e.equivalence_p(m.bar)), f"{e.smallest_gap():.4f}"] if e else ["-"] * 3
-    return [
-        name,
-        str(len(m.gaps) or "-"),
-        f"{m.base:.4f}",
-        nats(m.mean),
-        percent(m.mean / m.base),
-        interval_text(m),
-        *tests,
-    ]
+    interval = interval_text(m) + ("" if e or m.method == analysis.NO_INTERVAL else " (steps only)")
+    gap = [f"{m.base:.4f}", nats(m.mean), percent(m.mean / m.base)]
+    return [name, str(len(m.gaps) or "-"), *gap, interval, *tests]
 
 
 def mean(values):

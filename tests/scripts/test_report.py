@@ -272,6 +272,10 @@ class Program(unittest.TestCase):
         code, output, _ = self.call(runs[0], runs[3], "--band", *runs[1:3], "--report", self.folder / "r2")
         self.assertEqual(code, 0)
         self.assertIn("fp8_seed1: not enough runs to say", output)
+        text = (self.folder / "r2" / "report.md").read_text()
+        self.assertIn(" (steps only)", text)
+        self.assertIn("Interval: 95 % of a circular block bootstrap", text)
+        self.assertNotIn("Interval: one pair", text)
 
     def test_different_lengths_and_thinned_logs(self):
         write_run(self.folder / "a", steps=300, step_ms=50)

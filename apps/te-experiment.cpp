@@ -37,7 +37,8 @@ void print_plan(const Experiment& experiment, const std::vector<Run>& runs, cons
               slots.size(), experiment.directory.c_str(), experiment.baseline.c_str());
   for (size_t i = 0; i < runs.size(); ++i) {
     const Slot& slot = slots[i % slots.size()];
-    std::printf("%s (%s): %s\n", runs[i].name.c_str(), to_string(read_state(runs[i]).stage).data(),
+    std::printf("%s (%s): %s\n", runs[i].name.c_str(),
+                std::string(to_string(read_state(runs[i]).stage)).c_str(),
                 shell_text(command_of(runs[i], slot, te_train)).c_str());
   }
   for (const Variant& variant : experiment.variants) {

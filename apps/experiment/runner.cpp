@@ -100,14 +100,14 @@ void Runner::start_runs() {
   }
 }
 
-bool Runner::start(Item& item, size_t slot) {
+void Runner::start(Item& item, size_t slot) {
   const std::optional<FolderLock> lock = FolderLock::take(item.run.folder);
   if (!lock) {
     if (!item.locked)
       display_.event(fmt::format("{}: another process still writes into {}; waiting for it", item.run.name,
                                  item.run.folder.string()));
     item.locked = true;
-    return false;
+    return;
   }
   item.locked = false;
   item.progress = read_progress(item.run);
@@ -125,7 +125,6 @@ bool Runner::start(Item& item, size_t slot) {
   const int64_t saved = saved_step(item.run);
   const std::string after = saved > 0 ? fmt::format(", after step {}", saved) : "";
   display_.event(fmt::format("{}: started on {}{}", item.run.name, slots_[slot].name, after));
-  return true;
 }
 
 // True when a run has ended.

@@ -44,7 +44,7 @@ class Runner {
 
  private:
   void start_runs();
-  bool start(Item& item, size_t slot);
+  void start(Item& item, size_t slot);
   bool collect();
   void ended(Item& item, const Ending& ending);
   void stop();

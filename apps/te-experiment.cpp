@@ -37,7 +37,8 @@ void print_plan(const Experiment& experiment, const std::vector<Run>& runs, cons
               slots.size(), experiment.directory.c_str(), experiment.baseline.c_str());
   for (size_t i = 0; i < runs.size(); ++i) {
     const Slot& slot = slots[i % slots.size()];
-    std::printf("%s (%s): %s\n", runs[i].name.c_str(), to_string(read_state(runs[i]).stage).data(),
+    std::printf("%s (%s): %s\n", runs[i].name.c_str(),
+                std::string(to_string(read_state(runs[i]).stage)).c_str(),
                 shell_text(command_of(runs[i], slot, te_train)).c_str());
   }
   for (const Variant& variant : experiment.variants) {
@@ -67,8 +68,7 @@ int run_experiment(const std::string& file, std::string te_train, bool dry_run, 
         experiment.directory.string());
   te::apps::catch_interrupts();
   Runner runner(experiment, std::move(runs), std::move(slots), te_train);
-  runner.run();
-  write_summary(experiment, runner.items());
+  runner.run([&] { write_summary(experiment, runner.items()); });
   if (runner.interrupted()) {
     std::printf("interrupted; the same command goes on\n");
     return 130;

@@ -111,7 +111,7 @@ Variant read_variant(const std::string& where, const std::string& name, const YA
 
 RunOn read_run_on(const Reader& root) {
   RunOn on;
-  on.launcher = {"mpirun", "--bind-to", "none", "--mca", "odls_base_sigkill_timeout", "300"};
+  on.launcher = {"mpirun", "--bind-to", "none"};
   if (!root.has("run_on")) return on;
   const Reader reader(root.where() + ": run_on", root.node("run_on"));
   reader.only({"gpus", "cpu", "ranks", "launcher"});

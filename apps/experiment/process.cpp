@@ -11,6 +11,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 
 #include "core/error.h"
 
@@ -20,6 +21,17 @@ namespace {
 Ending ending_of(int status) {
   if (WIFSIGNALED(status)) return {128 + WTERMSIG(status), WTERMSIG(status)};
   return {WEXITSTATUS(status), 0};
+}
+
+// The process and all below it.
+std::vector<pid_t> family(pid_t process) {
+  std::vector<pid_t> found = {process};
+  for (size_t i = 0; i < found.size(); ++i) {
+    const std::string id = std::to_string(found[i]);
+    std::ifstream children("/proc/" + id + "/task/" + id + "/children");
+    for (pid_t child = 0; children >> child;) found.push_back(child);
+  }
+  return found;
 }
 
 std::vector<char*> pointers(const std::vector<std::string>& words) {
@@ -81,6 +93,17 @@ pid_t start_process(const Command& command, const std::filesystem::path& log, co
   if (child < 0) user_error("{}: no process can be started: {}", command.words[0], std::strerror(failure));
   ::setpgid(child, child);  // also here: whoever is first, a signal to the group finds it
   return child;
+}
+
+void ask_to_stop(pid_t process, const std::string& program) {
+  const std::string name = std::filesystem::path(program).filename();
+  bool asked = false;
+  for (const pid_t member : family(process)) {
+    std::error_code error;
+    const auto running = std::filesystem::read_symlink("/proc/" + std::to_string(member) + "/exe", error);
+    if (!error && running.filename() == name) asked = ::kill(member, SIGTERM) == 0 || asked;
+  }
+  if (!asked) ::kill(process, SIGTERM);
 }
 
 std::optional<Ending> poll_process(pid_t process) {

@@ -47,6 +47,9 @@ struct Ending {
 
 /// Starts it; output is appended to `log`. The lock goes with the process.
 pid_t start_process(const Command& command, const std::filesystem::path& log, const FolderLock& lock);
+/// Tells a run to save and stop: SIGTERM for the processes of `program` at or below `process`, or for `process` itself where
+/// there are none. Not for mpirun: it would kill its ranks a second later.
+void ask_to_stop(pid_t process, const std::string& program);
 /// Without waiting; empty while it runs.
 std::optional<Ending> poll_process(pid_t process);
 /// Runs a command with this process's own output and waits; 127 when there is no such program. Its output can be dropped.

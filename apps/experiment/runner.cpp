@@ -3,7 +3,7 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
-#include <csignal>
+#include <cstdlib>
 #include <fstream>
 #include <thread>
 
@@ -23,6 +23,15 @@ double seconds_since(Clock::time_point start) {
 // that saves none would begin anew.
 bool has_finished_unseen(const Item& item) {
   return !item.run.config.checkpoint.save_last && item.progress.step >= item.run.config.training.train_steps;
+}
+
+// The step of the newest checkpoint, from which te-train goes on: `latest` names it, as in step_00000020. 0: none.
+int64_t saved_step(const Run& run) {
+  std::ifstream file(std::filesystem::path(run.config.checkpoint.directory) / "latest");
+  std::string name;
+  file >> name;
+  const size_t digits = name.rfind('_');
+  return digits == std::string::npos ? 0 : std::strtoll(name.c_str() + digits + 1, nullptr, 10);
 }
 
 }  // namespace
@@ -66,10 +75,10 @@ size_t Runner::active() const {
   return static_cast<size_t>(std::count(busy_.begin(), busy_.end(), true));
 }
 
-void Runner::run() {
+void Runner::run(const std::function<void()>& changed) {
   while (true) {
     if (apps::interrupted() && !stopping_) stop();
-    collect();
+    if (collect()) changed();
     if (!stopping_) start_runs();
     const bool settled =
         std::all_of(items_.begin(), items_.end(), [](const Item& item) { return item.settled(); });
@@ -78,6 +87,7 @@ void Runner::run() {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
   for (Item& item : items_) item.progress = read_progress(item.run);
+  changed();
   display_.finish(rows());
 }
 
@@ -90,14 +100,14 @@ void Runner::start_runs() {
   }
 }
 
-bool Runner::start(Item& item, size_t slot) {
+void Runner::start(Item& item, size_t slot) {
   const std::optional<FolderLock> lock = FolderLock::take(item.run.folder);
   if (!lock) {
     if (!item.locked)
       display_.event(fmt::format("{}: another process still writes into {}; waiting for it", item.run.name,
                                  item.run.folder.string()));
     item.locked = true;
-    return false;
+    return;
   }
   item.locked = false;
   item.progress = read_progress(item.run);
@@ -112,16 +122,22 @@ bool Runner::start(Item& item, size_t slot) {
   item.state.process = item.process;
   item.state.reason.clear();
   write_state(item.run, item.state);
-  const std::string after = item.progress.step > 0 ? fmt::format(", after step {}", item.progress.step) : "";
+  const int64_t saved = saved_step(item.run);
+  const std::string after = saved > 0 ? fmt::format(", after step {}", saved) : "";
   display_.event(fmt::format("{}: started on {}{}", item.run.name, slots_[slot].name, after));
-  return true;
 }
 
-void Runner::collect() {
+// True when a run has ended.
+bool Runner::collect() {
+  bool any = false;
   for (Item& item : items_) {
     if (item.process == 0) continue;
-    if (const std::optional<Ending> ending = poll_process(item.process)) ended(item, *ending);
+    if (const std::optional<Ending> ending = poll_process(item.process)) {
+      ended(item, *ending);
+      any = true;
+    }
   }
+  return any;
 }
 
 void Runner::ended(Item& item, const Ending& ending) {
@@ -157,13 +173,13 @@ void Runner::ended(Item& item, const Ending& ending) {
   display_.event(fmt::format("{}: {}", item.run.name, what));
 }
 
-// te-train finishes its step and saves; mpirun passes the signal on to its ranks.
+// te-train finishes its step and saves.
 void Runner::stop() {
   stopping_ = true;
   display_.event(active() > 0 ? "stopping: waiting for the runs to save; a second Ctrl-C does not wait"
                               : "stopping");
   for (const Item& item : items_)
-    if (item.process != 0) ::kill(item.process, SIGTERM);
+    if (item.process != 0) ask_to_stop(item.process, te_train_);
 }
 
 std::vector<Row> Runner::rows() {
@@ -199,29 +215,27 @@ std::optional<double> Runner::run_eta(const Item& item) const {
   return std::nullopt;
 }
 
-// Runs that have not begun are taken to last as long as the others on average.
+// A run whose pace is not known yet is taken to last as long as the others on average.
 std::optional<double> Runner::total_eta() const {
-  double known = 0, running = 0, longest = 0;
-  int64_t measured = 0, waiting = 0;
+  double known = 0, left = 0, longest = 0;
+  int64_t measured = 0, unknown = 0;
   for (const Item& item : items_) {
+    const std::optional<double> eta = item.process != 0 ? run_eta(item) : std::nullopt;
     if (item.state.stage == Stage::finished && item.state.seconds > 0) {
       known += item.state.seconds;
       measured += 1;
-    } else if (item.process != 0) {
-      const std::optional<double> eta = run_eta(item);
-      if (!eta) return std::nullopt;
-      known += seconds_since(item.started) + *eta;
+    } else if (eta) {
+      known += item.state.seconds + seconds_since(item.started) + *eta;
       measured += 1;
-      running += *eta;
+      left += *eta;
       longest = std::max(longest, *eta);
-    } else if (item.state.stage == Stage::waiting) {
-      waiting += 1;
+    } else if (!item.settled()) {
+      unknown += 1;
     }
   }
   if (measured == 0) return std::nullopt;
   const double each = known / static_cast<double>(measured);
-  return std::max(longest,
-                  (running + each * static_cast<double>(waiting)) / static_cast<double>(slots_.size()));
+  return std::max(longest, (left + each * static_cast<double>(unknown)) / static_cast<double>(slots_.size()));
 }
 
 }  // namespace te::experiment

@@ -4,7 +4,7 @@
 #include <sys/types.h>
 
 #include <chrono>
-#include <deque>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -37,15 +37,15 @@ class Runner {
  public:
   /// Makes the folders; UserError when one was begun with other settings.
   Runner(const Experiment& experiment, std::vector<Run> runs, std::vector<Slot> slots, std::string te_train);
-  /// Until all runs are settled, or a signal has come and all have stopped.
-  void run();
+  /// Until all runs are settled, or a signal has come and all have stopped. `changed` is called whenever a run has ended.
+  void run(const std::function<void()>& changed);
   const std::vector<Item>& items() const { return items_; }
   bool interrupted() const { return stopping_; }
 
  private:
   void start_runs();
-  bool start(Item& item, size_t slot);
-  void collect();
+  void start(Item& item, size_t slot);
+  bool collect();
   void ended(Item& item, const Ending& ending);
   void stop();
   size_t active() const;

@@ -9,6 +9,7 @@ from . import UserError, curves, statistics
 from .words import tokens_text
 
 BAR_NATS, BAR_SHARE = 0.01, 0.0025  # the default bar: both must hold
+NO_INTERVAL = "one pair, no interval"  # a method
 INSIDE, OUTSIDE, UNDECIDED = "inside", "outside", "not enough runs to say"
 
 
@@ -164,8 +165,8 @@ def measure(bar, pairs, name, base_losses, run_losses, groups):
 def single_pair(result, pair, confidence):
     """What one pair can tell: its gap, and how much that depends on the steps that were looked at."""
     result.verdict = UNDECIDED
-    result.why = "one pair: nothing says how far two seeds differ, so run more seeds of both arms"
-    result.method = "one pair, no interval"
+    result.why = "one pair: nothing says where pairs of other seeds would lie, so run more seeds of both arms"
+    result.method = NO_INTERVAL
     if result.name.startswith("training") and (steps := int(pair.tail.sum())) >= 8:
         gaps = pair.gap[pair.tail]
         result.low, result.high = statistics.block_bootstrap(gaps)

@@ -37,8 +37,8 @@ _KNOWN = {"layer", "linear", "role", "format", "amax", "scale", "saturated", "fl
 
 def fp8_health(run):
     """From metrics.jsonl: {"tokens", "saturated", "flushed": largest of all operands, record by record, "settled": the
-    records behind the first 5 % of the tokens, "other": ranges of numbers that this program does not know by name}. None
-    where there are no records."""
+    records behind the first 5 % of the tokens, "other": ranges of numbers that this program does not know by name}.
+    None where there are no records."""
     file = run.folder / "metrics.jsonl" if run.folder else None
     if not file or not file.is_file():
         return None
@@ -135,9 +135,12 @@ def first_time_at(seconds, loss, target):
 # ---- Tasks -------------------------------------------------------------------------------------------------
 
 
+_ITEM_KEYS = {"acc": ("correct", "acc"), "acc_norm": ("correct_norm", "acc_norm"), "exact_match": ("exact_match",)}
+
+
 def evaluation(run):
-    """{"results": {task: {metric: (value, standard error)}}, "items": {task: {index: right}}} of evaluate*.json (the
-    layout of lm-eval) and evaluate*.jsonl (one item a line) in a run's folder."""
+    """{"results": {task: {metric: (value, standard error)}}, "items": {(task, metric): {index: right}}} of
+    evaluate*.json (the layout of lm-eval) and evaluate*.jsonl (one item a line) in a run's folder."""
     found = {"results": {}, "items": {}}
     for file in sorted(run.folder.rglob("evaluate*.json")) if run.folder else []:
         content = runs.read_json(file)
@@ -150,12 +153,16 @@ def evaluation(run):
                     table[name] = (float(value), float(error) if isinstance(error, (int, float)) else math.nan)
     for file in sorted(run.folder.rglob("evaluate*.jsonl")) if run.folder else []:
         for number, item in runs.json_lines(file):
-            if not {"task", "index"} <= item.keys() or not ("correct" in item or "correct_norm" in item):
+            index = item.get("index", item.get("doc_id"))
+            right = {
+                metric: item[key] for metric, keys in _ITEM_KEYS.items() for key in keys if item.get(key) is not None
+            }
+            if "task" not in item or index is None:
                 raise UserError(
-                    f"{file}: line {number}: needs task, index and correct; give the items of an evaluation"
+                    f"{file}: line {number}: needs task and index (or doc_id); give the items of an evaluation"
                 )
-            right = item["correct_norm"] if item.get("correct") is None else item["correct"]
-            found["items"].setdefault(item["task"], {})[item["index"]] = bool(right)
+            for metric, value in right.items():
+                found["items"].setdefault((item["task"], metric), {})[index] = bool(value)
     return found
 
 
@@ -169,10 +176,15 @@ def compare_tasks(pairs):
     for task in tasks:
         having = [(p, a, b) for p, a, b in both if task in a["results"] and task in b["results"]]
         metrics = sorted(set.intersection(*(set(x["results"][task]) for _, a, b in having for x in (a, b))))
-        tests = [test for p, a, b in having if (test := mcnemar_of(p, a["items"].get(task), b["items"].get(task)))]
         for metric in metrics:
             values = [(a["results"][task][metric], b["results"][task][metric]) for _, a, b in having]
             gaps = [b[0] - a[0] for a, b in values]
+            key = (task, metric)
+            tests = [
+                mcnemar_of(p, a["items"][key], b["items"][key])
+                for p, a, b in having
+                if key in a["items"] and key in b["items"]
+            ]
             rows.append(
                 {
                     "task": task,
@@ -182,15 +194,13 @@ def compare_tasks(pairs):
                     "error": values[0][0][1],
                     "gap": float(np.mean(gaps)),
                     "estimate": statistics.paired(gaps) if len(gaps) > 1 else None,
-                    "mcnemar": tests if metric == "acc" or len(metrics) == 1 else [],
+                    "mcnemar": tests,
                 }
             )
     return rows
 
 
 def mcnemar_of(pair, first, second):
-    if not first or not second:
-        return None
     common = first.keys() & second.keys()
     only_first = sum(first[i] and not second[i] for i in common)
     only_second = sum(second[i] and not first[i] for i in common)

@@ -106,7 +106,7 @@ def losses(axes, content, x_of):
             )
             low.append(smoothed.min())
             # The fall of the first steps would press all that matters into a line.
-            early = run.tokens >= run.tokens[0] + 0.02 * (run.tokens[-1] - run.tokens[0])
+            early = run.tokens >= run.tokens[0] + 0.05 * (run.tokens[-1] - run.tokens[0])
             high.append(smoothed[early].max())
     span = max(high) - min(low)
     axes.set_ylim(min(low) - 0.06 * span, max(high) + 0.06 * span)
@@ -116,7 +116,7 @@ def losses(axes, content, x_of):
 def loss_legend(axes, content, markers=""):
     window = common_window(content)
     lines = f"one line a run, smoothed over {window} points" if window > 1 else "one line a run"
-    notes = [lines, "the first 2 % may be above the picture", markers]
+    notes = [lines, "the first 5 % may be above the picture", markers]
     axes.legend(loc="upper right", title="\n".join(filter(None, notes)), title_fontsize=9, alignment="left")
 
 

@@ -37,6 +37,19 @@ class Report:
             for measure in comparison.measures:
                 measure.why = f"{diverged[comparison.arm.name]} of its runs diverged; of the others: {measure.why}"
 
+    def verdicts(self):
+        """Of all arms, also of those that no run is left of."""
+        lost = {}
+        for arm, _, state in self.content.unfinished:
+            if arm not in {a.name for a in self.arms()}:
+                lost.setdefault(arm, []).append(state)
+        found = [self.verdict(comparison) for comparison in self.comparisons]
+        for arm, states in lost.items():
+            verdict = analysis.OUTSIDE if "diverged" in states else analysis.UNDECIDED
+            counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+            found.append(Verdict(KINDS[verdict], f"{arm}: {verdict}", [f"none of its runs has finished: {counts}."]))
+        return found
+
     # ---- Texts ---------------------------------------------------------------------------------------------
 
     def verdict(self, comparison):
@@ -49,8 +62,7 @@ class Report:
 
     def console(self):
         lines = []
-        for comparison in self.comparisons:
-            verdict = self.verdict(comparison)
+        for verdict in self.verdicts():
             lines += [verdict.title, *(f"  {line}" for line in verdict.lines)]
         methods = dict.fromkeys(m.method for c in self.comparisons for m in c.measures)
         lines += ["", f"bar ({self.content.bar_source}): {bar_text(self.content.bar)}"]
@@ -62,7 +74,7 @@ class Report:
         return [
             Heading(self.content.title, 1),
             Paragraph(self._subtitle()),
-            *[self.verdict(comparison) for comparison in self.comparisons],
+            *self.verdicts(),
             *sections.gaps(self, pictures),
             *sections.curves(self, pictures),
             *sections.noise(self),

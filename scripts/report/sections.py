@@ -1,5 +1,5 @@
-"""The sections of a report, one function each: blocks (blocks.py) of what analysis.py and details.py found. `pictures` draws
-a figure of figures.py, or gives nothing where pictures are off or the data is not there."""
+"""The sections of a report, one function each: blocks (blocks.py) of what analysis.py and details.py found. `pictures`
+draws a figure of figures.py, or gives nothing where pictures are off or the data is not there."""
 
 import math
 
@@ -28,12 +28,12 @@ def gaps(report, pictures):
         tables += [Paragraph(f"**{name[0].upper() + name[1:]}**"), Table(head, rows)]
     methods = dict.fromkeys(m.method for c in report.comparisons for m in c.measures)
     notes = [
-        *(f"Interval: {method}." for method in methods),
+        *(f"Interval: {method}." for method in methods if method != analysis.NO_INTERVAL),
         "**p: no gap** is the test for a difference: small when there surely is a gap, however tiny.",
-        f"**p: beyond the bar** is the test for equivalence (TOST): below {(1 - statistics.CONFIDENCE) / 2:.3f} when the "
-        "gap surely is smaller than the bar, which is when the interval lies within it.",
-        f"**smallest seen**: the true gap (nats) that the test for a difference finds in {100 * statistics.POWER:.0f} % "
-        "of such experiments, given the spread between these runs.",
+        f"**p: beyond the bar** is the test for equivalence (TOST): below {(1 - statistics.CONFIDENCE) / 2:.3f} when "
+        "the gap surely is smaller than the bar, which is when the interval lies within it.",
+        f"**smallest seen**: the true gap (nats) that the test for a difference finds in {100 * statistics.POWER:.0f} "
+        "% of such experiments, given the spread between these runs.",
     ]
     pairs = [
         [c.arm.name, pair.label, tokens_text(pair.tokens[-1]), "yes" if pair.exact else "interpolated"]
@@ -91,8 +91,8 @@ def noise(report):
         if e is None:
             continue
         text = (
-            f"{comparison.arm.name}: farthest above its twin (smoothed over {e['window']} points) by {e['gap']:.4f} nats, "
-            f"{e['label']}, at {tokens_text(e['tokens'])} tokens"
+            f"{comparison.arm.name}: farthest above its twin (smoothed over {e['window']} points) by "
+            f"{e['gap']:.4f} nats, {e['label']}, at {tokens_text(e['tokens'])} tokens"
         )
         if math.isfinite(e["seeds"]):
             side = "less" if e["gap"] <= e["seeds"] else "**more**"
@@ -130,8 +130,8 @@ def speed(report, pictures):
             ratios = sorted(t["speedup"] for t in times)
             span = f" ({ratios[0]:.3f} to {ratios[-1]:.3f} over {len(ratios)} pairs)" if len(ratios) > 1 else ""
             worth.append(
-                f"{comparison.arm.name} needed {seconds_text(average['run'])} to the loss ({average['loss']:.4f}) for which "
-                f"{report.content.baseline.name} needed {seconds_text(average['baseline'])}: "
+                f"{comparison.arm.name} needed {seconds_text(average['run'])} to the loss ({average['loss']:.4f}) for "
+                f"which {report.content.baseline.name} needed {seconds_text(average['baseline'])}: "
                 f"**{average['speedup']:.3f} times as fast to equal loss**{span}."
             )
     return [
@@ -146,50 +146,35 @@ def tasks(report):
     rows, tests = [], []
     for comparison in report.comparisons:
         for row in details.compare_tasks(comparison.pairs):
-            low, high = row["estimate"].interval() if row["estimate"] else (math.nan, math.nan)
-            span = f"{100 * low:+.2f} to {100 * high:+.2f}" if math.isfinite(low) else "-"
-            error = f" ± {100 * row['error']:.2f}" if math.isfinite(row["error"]) else ""
-            rows.append(
-                [
-                    row["task"],
-                    row["metric"],
-                    comparison.arm.name,
-                    f"{100 * row['baseline']:.2f}{error}",
-                    f"{100 * row['run']:.2f}",
-                    f"{100 * row['gap']:+.2f}",
-                    span,
-                ]
-            )
+            rows.append(task_row(comparison.arm.name, row))
             tests += [
-                [row["task"], comparison.arm.name, label, str(a), str(b), p_text(p)]
+                [row["task"], row["metric"], comparison.arm.name, label, str(a), str(b), p_text(p)]
                 for label, a, b, p in row["mcnemar"]
             ]
     if not rows:
         return []
-    blocks = [
-        Heading("Tasks"),
-        Table(
-            [
-                "task",
-                "metric",
-                "run",
-                f"{report.content.baseline.name} (%)",
-                "run (%)",
-                "gap",
-                f"{CONFIDENCE} interval over pairs",
-            ],
-            rows,
-        ),
-    ]
+    head = ["task", "metric", "run", report.content.baseline.name, "run", "gap", f"{CONFIDENCE} interval over pairs"]
+    blocks = [Heading("Tasks"), Table(head, rows)]
     if tests:
         blocks += [
             Paragraph(
                 "Item by item: how many only one of the two has right, and McNemar's exact test of whether a fair coin "
                 "would have split them so."
             ),
-            Table(["task", "run", "pair", "only the baseline", "only the run", "p"], tests),
+            Table(["task", "metric", "run", "pair", "only the baseline", "only the run", "p"], tests),
         ]
     return blocks
+
+
+def task_row(name, row):
+    """Shares of right answers in per cent, anything else (such as a perplexity) as it is."""
+    share = row["metric"].startswith(("acc", "exact_match"))
+    scale, places, unit = (100, 2, " %") if share else (1, 4, "")
+    low, high = row["estimate"].interval() if row["estimate"] else (math.nan, math.nan)
+    span = f"{scale * low:+.{places}f} to {scale * high:+.{places}f}" if math.isfinite(low) else "-"
+    error = f" ± {scale * row['error']:.{places}f}" if math.isfinite(row["error"]) else ""
+    values = [f"{scale * row['baseline']:.{places}f}{error}{unit}", f"{scale * row['run']:.{places}f}{unit}"]
+    return [row["task"], row["metric"], name, *values, f"{scale * row['gap']:+.{places}f}", span]
 
 
 def gradients(report, pictures):
@@ -307,15 +292,9 @@ def sources(report):
 def gap_row(name, m):
     e = m.estimate
     tests = [p_text(e.difference_p()), p_text(e.equivalence_p(m.bar)), f"{e.smallest_gap():.4f}"] if e else ["-"] * 3
-    return [
-        name,
-        str(len(m.gaps) or "-"),
-        f"{m.base:.4f}",
-        nats(m.mean),
-        percent(m.mean / m.base),
-        interval_text(m),
-        *tests,
-    ]
+    interval = interval_text(m) + ("" if e or m.method == analysis.NO_INTERVAL else " (steps only)")
+    gap = [f"{m.base:.4f}", nats(m.mean), percent(m.mean / m.base)]
+    return [name, str(len(m.gaps) or "-"), *gap, interval, *tests]
 
 
 def mean(values):

@@ -227,6 +227,34 @@ TEST_F(TeExperiment, RunsOfSeveralRanksGoThroughALauncher) {
             "--some option -n 2 /x/te-train --config " + (folder_ / "out/a_seed7/config.yaml") + "\n2,3\n");
 }
 
+// The ranks are told, not mpirun, and save together.
+TEST_F(TeExperiment, RanksUnderMpirunAreInterruptedAndGoOn) {
+  std::string launcher;  // without the flag for the number of ranks, its last word
+  std::vector<std::string> words = testing::split(TE_MPIRUN, ' ');
+  words.pop_back();
+  for (const std::string& word : words)
+    if (!word.empty()) launcher += "'" + word + "', ";
+  write_file(folder_ / "tiny.yaml",
+             "base: " + (folder_ / "base.yaml") + "\ndirectory: " + (folder_ / "out") +
+                 "\noverrides: [training.train_steps=200]\nvariants: {a: []}\nseeds: [1]\n"
+                 "run_on: {cpu: 1, ranks: 2, launcher: [" +
+                 launcher + "]}\n");
+  const pid_t child = start((folder_ / "tiny.yaml"));
+  wait_for_steps("a_seed1", 3);
+  ::kill(child, SIGINT);
+  const auto signalled = std::chrono::steady_clock::now();
+  EXPECT_EQ(folder_.wait(child).code, 130);
+  EXPECT_LT(std::chrono::steady_clock::now() - signalled, std::chrono::seconds(60));
+  EXPECT_EQ(state("a_seed1"), "interrupted");
+  const int64_t steps = lines(log("a_seed1")) - 1;
+  ASSERT_LT(steps, 200);
+  const Result more = run((folder_ / "tiny.yaml"));
+  ASSERT_EQ(more.code, 0) << more.out << more.error;
+  TE_EXPECT_CONTAINS(more.out, "after step " + std::to_string(steps));
+  EXPECT_EQ(lines(log("a_seed1")), 201);
+  EXPECT_EQ(file("a_seed1/run.json").at("starts")[1].at("ranks"), 2);
+}
+
 TEST_F(TeExperiment, TwoOfThemDoNotShareADirectory) {
   const std::string fake = script("exec sleep 30\n");
   const pid_t child = start((folder_ / "tiny.yaml") + " --te-train " + fake);

@@ -21,7 +21,7 @@ except ImportError as missing:
     print(f"skipped: {missing}")
     sys.exit(77)
 import compare_loss
-from report import UserError, analysis, blocks, details
+from report import UserError, analysis, blocks, details, sections
 from report.analysis import Arm, Bar, compare_arms
 from report.runs import Run, read_run
 from report_testing import write_evaluation, write_run, write_summary
@@ -128,7 +128,7 @@ class Verdicts(unittest.TestCase):
         np.testing.assert_allclose(found.measures[1].gaps, [0.0, 0.02])
 
     def test_largest_excess(self):
-        # Two seeds of the baseline are 0.5 apart at most; the run is 0.7 above its twin in one step (40 points: window 1).
+        # Two seeds of the baseline are 0.5 apart at most; the run is 0.7 above its twin in one step (window 1).
         first, second = np.full(40, 3.0), np.full(40, 3.0)
         second[10] = 3.5
         run = first.copy()
@@ -240,6 +240,15 @@ class Program(unittest.TestCase):
         self.assertIn("1 of its runs diverged", output)
         self.assertIn("left out: fp8 fp8_seed3: diverged", output)
 
+    def test_a_variant_whose_runs_all_diverged_is_still_judged(self):
+        folder = self.experiment()
+        names = {"bf16": ["bf16_seed1", "bf16_seed2"], "fp8": ["fp8_seed1", "fp8_seed2"], "wild": ["w1", "w2"]}
+        write_summary(folder, names, "bf16", {"w1": "diverged", "w2": "failed"})
+        code, output, _ = self.call(folder, "--report", folder / "r", "--no-plot")
+        self.assertEqual(code, 0)
+        self.assertIn("wild: outside\n  none of its runs has finished: 1 diverged, 1 failed.", output)
+        self.assertIn("wild: outside", (folder / "r" / "report.html").read_text())
+
     def test_another_baseline_and_bar(self):
         folder = self.experiment(shift=0.02)
         self.assertIn("fp8: outside", self.call(folder)[1])
@@ -263,6 +272,10 @@ class Program(unittest.TestCase):
         code, output, _ = self.call(runs[0], runs[3], "--band", *runs[1:3], "--report", self.folder / "r2")
         self.assertEqual(code, 0)
         self.assertIn("fp8_seed1: not enough runs to say", output)
+        text = (self.folder / "r2" / "report.md").read_text()
+        self.assertIn(" (steps only)", text)
+        self.assertIn("Interval: 95 % of a circular block bootstrap", text)
+        self.assertNotIn("Interval: one pair", text)
 
     def test_different_lengths_and_thinned_logs(self):
         write_run(self.folder / "a", steps=300, step_ms=50)
@@ -283,8 +296,20 @@ class Program(unittest.TestCase):
         # 3 items only the first, 1 only the second: 2 * (1 + 4) / 16.
         self.assertEqual(row["mcnemar"], [("seed 1", 3, 1, 0.625)])
         self.assertAlmostEqual(row["gap"], -2 / 6)
+        # The same items under lm-eval's names, where acc and acc_norm differ.
+        for run, rights in (("r1", [(1, 0), (1, 1), (1, 1)]), ("r2", [(0, 0), (1, 0), (1, 1)])):
+            items = [{"task": "t", "doc_id": i, "acc": a, "acc_norm": float(n)} for i, (a, n) in enumerate(rights)]
+            (self.folder / run / "evaluate_items.jsonl").write_text("".join(json.dumps(x) + "\n" for x in items))
+            results = {"results": {"t": {"acc,none": 0.5, "acc_norm,none": 0.5, "perplexity,none": 12.5}}}
+            (self.folder / run / "evaluate.json").write_text(json.dumps(results))
+        rows = {row["metric"]: row for row in details.compare_tasks([pair])}
+        self.assertEqual(rows["acc"]["mcnemar"], [("seed 1", 1, 0, 1.0)])
+        self.assertEqual(rows["acc_norm"]["mcnemar"], [("seed 1", 1, 0, 1.0)])
+        self.assertEqual(rows["perplexity"]["mcnemar"], [])
+        self.assertEqual(sections.task_row("x", rows["acc"])[3:6], ["50.00 %", "50.00 %", "+0.00"])
+        self.assertEqual(sections.task_row("x", rows["perplexity"])[3:6], ["12.5000", "12.5000", "+0.0000"])
         (self.folder / "r2" / "evaluate_items.jsonl").write_text('{"task": "x"}\n')
-        with self.assertRaisesRegex(UserError, "evaluate_items.jsonl: line 1: needs task, index"):
+        with self.assertRaisesRegex(UserError, "evaluate_items.jsonl: line 1: needs task and index"):
             details.compare_tasks([pair])
 
     def test_mistakes_are_one_line_and_exit_2(self):

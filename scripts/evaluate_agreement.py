@@ -3,7 +3,7 @@
 
 Makes a small Llama (whose tokenizer begins every text with <s>), Qwen2 and GPT-2, evaluates each with both programs on the
 same data, and compares: tokens of every request (equal), log-probabilities (within 1e-4 relative or absolute), is_greedy,
-acc, acc_norm, the metrics and their standard errors. Exits with 1 when something differs.
+acc, acc_norm, the metrics and their standard errors; and the tokens of greedy texts with transformers'. Exits with 1 when something differs.
 
     pip install lm_eval torch transformers datasets
     scripts/evaluate_agreement.py build/cpu/apps/te-generate                       # on tests/fixtures/evaluate
@@ -41,7 +41,7 @@ try:
     import torch
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks._yaml_loader import load_yaml
-    from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
     from transformers import Qwen2Config, Qwen2ForCausalLM
 except ImportError as error:
     sys.exit(f"evaluate_agreement.py: error: {error}; pip install lm_eval torch transformers datasets")
@@ -66,6 +66,8 @@ YAML = {
     "winogrande": "winogrande/default.yaml",
     "wikitext": "wikitext/wikitext.yaml",
 }
+PROMPTS = ["The token of the", "a", "One two three, and then the document is", "é 中文 <data> 12"]
+NEW_TOKENS = 24
 OWN = {
     "output_type": "multiple_choice",
     "test_split": "test",
@@ -291,8 +293,37 @@ def compare_metrics(task, mine, theirs, differences):
             differences.number(f"{task}: {key}", mine[key], value)
 
 
+def compare_greedy(arguments, name, model, folder):
+    """Greedy texts of te-generate and transformers: what the prompts' tokens are, and those that follow."""
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    torch_model = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+    lines, output = folder / "prompts.jsonl", folder / "texts.jsonl"
+    lines.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in PROMPTS), encoding="utf-8")
+    command = [arguments.te_generate, "--checkpoint", model, "--prompts", lines, "--output", output, "--max-tokens",
+               NEW_TOKENS, "--batch", 3, "--device", arguments.device, "--dtype", "fp32", "--ignore-end", "--quiet"]  # fmt: skip
+    subprocess.run([str(part) for part in command], check=True)
+    expected, count = [], 0
+    for prompt, line in zip(PROMPTS, output.read_text(encoding="utf-8").splitlines()):
+        mine = json.loads(line)
+        tokens = tokenizer(prompt, return_tensors="pt").input_ids
+        with torch.no_grad():
+            text = torch_model.generate(
+                tokens, attention_mask=torch.ones_like(tokens), do_sample=False, max_new_tokens=NEW_TOKENS,
+                eos_token_id=None, pad_token_id=0,
+            )[0, tokens.shape[1] :].tolist()  # fmt: skip
+        expected.append({"prompt": prompt, "prompt_tokens": tokens.shape[1], "tokens": text})
+        if mine["prompt_tokens"] != tokens.shape[1] or mine["tokens"] != text:
+            count += 1
+            print(f"  DIFFERS: {prompt!r}: {mine['prompt_tokens']} and {mine['tokens']} here, {expected[-1]} there")
+    print(f"{name:6} {len(PROMPTS)} greedy texts of {NEW_TOKENS} tokens, {count} differ from transformers'", flush=True)
+    if arguments.write_fixtures:
+        path = FIXTURES / "expected" / f"{name}_greedy.jsonl"
+        path.write_text("".join(json.dumps(record) + "\n" for record in expected), encoding="utf-8")
+    return count
+
+
 def run_model(arguments, name, model, tasks, folder):
-    """Returns the number of differences and what te-generate and lm-evaluation-harness said."""
+    """Returns the number of differences."""
     results, items = folder / f"{name}.json", folder / f"{name}.jsonl"
     command = [arguments.te_generate, "evaluate", "--checkpoint", model, "--tasks", ",".join(tasks), "--data",
                arguments.data, "--output", results, "--items", items, "--items-inputs", "--device", arguments.device,
@@ -308,6 +339,7 @@ def run_model(arguments, name, model, tasks, folder):
         model=lm, tasks=configs, limit=arguments.limit, log_samples=True, bootstrap_iters=1000
     )
     everything = Differences()
+    everything.count = compare_greedy(arguments, name, model, folder)
     for task in tasks:
         differences = Differences()
         samples = {s["doc_id"]: s for s in theirs["samples"][task]}

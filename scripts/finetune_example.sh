@@ -68,7 +68,7 @@ speak() {
       --max-tokens 120 --temperature 0.7 --top-p 0.9 --seed 1 --quiet "${device[@]}"
     printf '\n\n'
   done >"$output/$name.txt"
-  "$binaries/te-generate" perplexity --checkpoint "$checkpoint" --data "$output/data/valid" "${device[@]}" \
+  "$binaries/te-generate" perplexity --all-tokens --checkpoint "$checkpoint" --data "$output/data/valid" "${device[@]}" \
     --max-samples "$perplexity_samples" |
     tee "$output/${name}_perplexity.txt"
 }

@@ -65,7 +65,7 @@ def page(folder, device):
         "## Loss", "", *loss_table(runs), "",
         "The loss is the mean over tokens of responses (natural logarithm). Its course, in tenths of the run:", "",
         *curve(runs), "",
-        "`te-generate perplexity` on the held-out conversations, prompts included:", "",
+        "`te-generate perplexity --all-tokens` on the held-out conversations, prompts included:", "",
         *(f"- {title}: {perplexity(folder, state)}" for state, title in states.items()), "",
         "## Samples", "",
         "Temperature 0.7, top-p 0.9, seed 1, at most 120 tokens, as they came.", "",

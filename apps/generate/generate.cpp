@@ -89,7 +89,7 @@ class ResultFile {
     record["text"] = result.text;
     record["ending"] = to_string(result.ending);
     record["prompt_tokens"] = result.prompt.size();
-    record["generated_tokens"] = result.tokens.size();
+    record["tokens"] = result.tokens;
     lines_[index] = record.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
     for (; next_ < lines_.size() && !lines_[next_].empty(); ++next_) {
       out_ << lines_[next_] << std::flush;

@@ -122,6 +122,26 @@ void Decoder::truncate(int64_t sequence, int64_t length) {
   now = length;
 }
 
+void Decoder::copy_beginning(const Context& context, int64_t from, std::span<const int64_t> to,
+                             int64_t length) {
+  TE_CHECK(length > 0 && length <= this->length(from), "decoder: {} tokens of sequence {}, which has {}",
+           length, from, this->length(from));
+  const auto copy = [&](const Tensor& cache, int64_t sequence) {
+    const auto beginning = [&](int64_t of) {
+      const Tensor rows =
+          cache.view({cache_length_ * static_cast<int64_t>(lengths_.size()), cache.dim(2) * cache.dim(3)});
+      return rows.slice_rows(of * cache_length_, length);
+    };
+    context.copy(beginning(sequence), beginning(from));
+  };
+  for (const int64_t sequence : to) {
+    TE_CHECK(this->length(sequence) == 0, "decoder: sequence {} has {} tokens already", sequence,
+             this->length(sequence));
+    for (const kernels::KeyValueCache& cache : caches_) copy(cache.k, sequence), copy(cache.v, sequence);
+    lengths_[static_cast<size_t>(sequence)] = length;
+  }
+}
+
 void Decoder::arrange(int64_t batch, int64_t length) {
   TE_CHECK(
       batch > 0 && length > 0 && length <= config_.model.seq_length && batch * length <= sizes_.cache_tokens,

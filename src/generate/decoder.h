@@ -80,6 +80,8 @@ class Decoder {
   void reset(int64_t sequence) { truncate(sequence, 0); }
   /// Forgets all of a sequence but its first `length` tokens.
   void truncate(int64_t sequence, int64_t length);
+  /// Gives sequences that are empty the first `length` tokens of another one.
+  void copy_beginning(const Context& context, int64_t from, std::span<const int64_t> to, int64_t length);
   /// Forgets everything and cuts the cache anew: `batch` sequences of up to `length` tokens, not more than cache_tokens
   /// together.
   void arrange(int64_t batch, int64_t length);

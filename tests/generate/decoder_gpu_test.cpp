@@ -69,6 +69,48 @@ TEST_P(DecoderGpu, PromptsOfEveryLength) {
   }
 }
 
+// Scores of the GPU against those of the CPU: passes of 32 rows and chunks of 8, rows without targets among them, and a
+// cache that is cut short and arranged anew.
+TEST_P(DecoderGpu, ScoresMatchTheCpu) {
+  TE_REQUIRE_GPU();
+  const Context cpu = Context::cpu(), gpu = Context::cuda(0);
+  config::Config config = tiny_config(GetParam());
+  config.training.micro_batch_size = config.training.global_batch_size = 4;
+  TinyModel tiny(config);
+  const MemorySource source(tiny, config);
+  const std::vector<int32_t> tokens = random_tokens(config, 6);
+  const auto part = [&](int64_t sequence, int64_t from, int64_t count) {
+    return std::span(tokens).subspan(static_cast<size_t>(sequence * 16 + from), static_cast<size_t>(count));
+  };
+  const auto scores = [&](const Context& context) {
+    ReadyDecoder ready(context, config, source,
+                       {.batch = 1, .max_rows = 32, .cache_tokens = 64, .score_rows = 8});
+    generate::Decoder& decoder = ready.get();
+    decoder.arrange(4, 16);
+    std::vector<generate::ScoredContinuation> next;
+    for (int64_t i = 0; i < 4; ++i) next.push_back({i, part(i, 0, 12), part(i, 9, 4)});
+    std::vector<generate::TokenScore> all = decoder.score(context, next);
+    for (int64_t i = 0; i < 4; ++i) {
+      decoder.truncate(i, 5);
+      next[static_cast<size_t>(i)] = {i, part(i, 5, 10), part(i, 6, 10)};
+    }
+    const auto more = decoder.score(context, next);
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  const auto expect_near = [&](double bound) {
+    const auto actual = scores(gpu), wanted = scores(cpu);
+    ASSERT_EQ(actual.size(), wanted.size());
+    ASSERT_EQ(wanted.size(), 56u);
+    for (size_t i = 0; i < wanted.size(); ++i)
+      EXPECT_NEAR(actual[i].log_probability, wanted[i].log_probability, bound) << i;
+  };
+  expect_near(1e-4);
+  // BF16 rounds hidden states in other places: logits of about 1 move by some 2^-8.
+  config.precision.dtype = config::ComputeDType::bf16;
+  expect_near(0.1);
+}
+
 INSTANTIATE_TEST_SUITE_P(Families, DecoderGpu, ::testing::Values(config::Family::gpt, config::Family::llama),
                          [](const auto& info) { return std::string(config::to_string(info.param)); });
 

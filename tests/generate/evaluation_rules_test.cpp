@@ -275,8 +275,15 @@ TEST(Metrics, GroupsOfMmlu) {
   EXPECT_EQ(groups[0].documents, 28);
   EXPECT_DOUBLE_EQ(groups[0].acc.value, 16.0 / 28.0);
   EXPECT_DOUBLE_EQ(*groups[0].acc.stderr_of_mean, std::sqrt(12 * (1 * 0.25 * 2) / (28.0 - 13.0) / 28.0));
+  const nlohmann::ordered_json json = results_json(tasks, {{"model", "m"}});
+  EXPECT_EQ(json["results"]["mmlu_other"]["acc,none"], groups[0].acc.value);
+  EXPECT_EQ(json["results"]["mmlu_virology"]["alias"], "virology");
+  EXPECT_EQ(json["groups"]["mmlu_other"]["alias"], "other");
+  EXPECT_EQ(json["group_subtasks"]["mmlu_other"].size(), 13u);
+  EXPECT_EQ(json["n-samples"]["mmlu_virology"]["effective"], 2);
   tasks.pop_back();
   EXPECT_TRUE(group_results(tasks).empty());
+  EXPECT_FALSE(results_json(tasks, {}).contains("groups"));
 }
 
 TEST(Compare, McNemarsTestIsExact) {

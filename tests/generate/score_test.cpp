@@ -115,6 +115,56 @@ TEST_P(ScoreTest, TheCacheIsArrangedAnew) {
   EXPECT_THROW(d.arrange(3, 16), InternalError);
 }
 
+TEST_P(ScoreTest, ABeginningIsCopied) {
+  ReadyDecoder decoder(tiny_->context(), config_, *source_, {.batch = 3, .max_rows = 16, .score_rows = 16});
+  generate::Decoder& d = decoder.get();
+  d.score(tiny_->context(), std::vector<ScoredContinuation>{{1, part(0, 0, 12), {}}});
+  d.copy_beginning(tiny_->context(), 1, std::vector<int64_t>{0, 2}, 7);
+  EXPECT_EQ(d.length(2), 7);
+  const auto scores = d.score(
+      tiny_->context(),
+      std::vector<ScoredContinuation>{{0, part(0, 7, 3), part(0, 8, 3)}, {2, part(0, 7, 2), part(0, 8, 2)}});
+  ASSERT_EQ(scores.size(), 5u);
+  for (size_t i = 0; i < 5; ++i) expect_near(scores[i], expected(0, 7 + static_cast<int64_t>(i % 3)));
+  EXPECT_THROW(d.copy_beginning(tiny_->context(), 1, std::vector<int64_t>{0}, 7),
+               InternalError);  // not empty
+  d.reset(0);
+  EXPECT_THROW(d.copy_beginning(tiny_->context(), 1, std::vector<int64_t>{0}, 13),
+               InternalError);  // too long
+}
+
+// Questions behind the same 20 tokens: these run once.
+TEST_P(ScoreTest, WhatAllGroupsShareRunsOnce) {
+  config::Config config = config_;
+  config.model.seq_length = config.model.max_position_embeddings = 40;
+  TinyModel tiny(config);
+  const MemorySource source(tiny, config);
+  const std::vector<int32_t> tokens = random_tokens(config, 9);
+  const auto request = [&](size_t tail, int32_t choice) {
+    std::vector<int32_t> all(tokens.begin(), tokens.begin() + 20);
+    all.insert(all.end(), tokens.begin() + 40 + static_cast<std::ptrdiff_t>(tail), tokens.begin() + 44);
+    all.push_back(choice);
+    return generate::TokenRequest{std::move(all), 1};
+  };
+  std::vector<RequestGroup> groups;
+  for (size_t tail = 0; tail < 3; ++tail) groups.push_back({request(tail, 5), request(tail, 6)});
+  const auto run = [&](int64_t batch) {
+    ReadyDecoder decoder(tiny.context(), config, source, {.batch = 3, .max_rows = 16, .score_rows = 8});
+    int64_t given = 0;
+    auto scores = generate::score_groups(decoder.get(), tiny.context(), groups,
+                                         {.batch = batch, .cache_tokens = 120}, {}, given);
+    return std::pair(std::move(scores), given);
+  };
+  const auto [alone, given_alone] = run(1);
+  const auto [together, given_together] = run(3);
+  EXPECT_EQ(given_alone, 3 * 20 + (3 + 2 + 1) + 6);
+  EXPECT_EQ(given_together, 20 + (3 + 2 + 1) + 6);
+  for (size_t g = 0; g < 3; ++g) {
+    for (size_t r = 0; r < 2; ++r)
+      EXPECT_NEAR(together[g][r].log_probability, alone[g][r].log_probability, 1e-5) << g << " " << r;
+  }
+}
+
 // Groups of requests, with shared beginnings and without: the score of each is that of its tokens alone, however many run
 // side by side.
 TEST_P(ScoreTest, GroupsShareTheirBeginning) {

@@ -88,6 +88,25 @@ TEST_P(TeEvaluate, AgreesWithLmEvaluationHarness) {
                     model + " " + item["task"].get<std::string>() + " " + std::to_string(place));
   }
 }
+// The prompts' number of tokens says whether a token was put in front.
+TEST_P(TeEvaluate, GreedyTextsAreThoseOfTransformers) {
+  const std::string model = GetParam(), expected = kFixtures + "expected/" + model + "_greedy.jsonl";
+  const Result result = run("--checkpoint " + kFixtures + model + " --prompts " + expected + " --output " +
+                            file("texts") + " --max-tokens 24 --batch 3 --ignore-end --quiet");
+  ASSERT_EQ(result.code, 0) << result.error;
+  std::stringstream wanted(read_file(expected));
+  size_t count = 0;
+  for (const json& text : items("texts")) {
+    std::string line;
+    ASSERT_TRUE(std::getline(wanted, line));
+    const json there = json::parse(line);
+    EXPECT_EQ(text["prompt"], there["prompt"]);
+    EXPECT_EQ(text["prompt_tokens"], there["prompt_tokens"]);
+    EXPECT_EQ(text["tokens"], there["tokens"]) << model << " " << there["prompt"];
+    ++count;
+  }
+  EXPECT_EQ(count, 4u);
+}
 INSTANTIATE_TEST_SUITE_P(Models, TeEvaluate, ::testing::Values("llama", "qwen2", "gpt2"));
 
 class EvaluateRuns : public TeEvaluate {};

@@ -157,6 +157,32 @@ TEST_F(TeGenerate, PerplexityOfResponsesAlone) {
   EXPECT_EQ(tokens_of(" --all-tokens").substr(0, 40), before.substr(0, 40));
 }
 
+// A task of one's own on a checkpoint of te-train, in three precisions and with tokens as they are (bytes).
+TEST_F(TeGenerate, EvaluatesItsOwnCheckpoints) {
+  write_file(*folder_ / "mine.jsonl", R"({"context":"the","choices":["small","big"],"gold":0})"
+                                      "\n"
+                                      R"({"context":"one","choices":["two","a","three"],"gold":2})"
+                                      "\n");
+  std::map<std::string, std::vector<double>> sums;
+  for (const std::string precision : {"", "--dtype bf16", "--dtype bf16 --fp8 hybrid"}) {
+    const Result result = run("evaluate --checkpoint " + checkpoints() + " --tasks mine --data " +
+                              (*folder_ / "") + " --items " + (*folder_ / "items") + " " + precision);
+    ASSERT_EQ(result.code, 0) << result.error;
+    TE_EXPECT_CONTAINS(result.out, "mine                          2 documents  acc_norm");
+    for (const std::string& line : split(read_file(*folder_ / "items"), '\n')) {
+      const nlohmann::json item = nlohmann::json::parse(line);
+      for (const nlohmann::json& response : item["filtered_resps"])
+        sums[precision].push_back(response[0].get<double>());
+    }
+    ASSERT_EQ(sums[precision].size(), 5u);
+    for (size_t i = 0; i < 5; ++i) {
+      const double exact = sums[""][i];
+      EXPECT_NEAR(sums[precision][i], exact, 0.05 * std::abs(exact)) << precision;
+      EXPECT_EQ(sums[precision][i] == exact, precision.empty()) << precision;
+    }
+  }
+}
+
 TEST_F(TeGenerate, MistakesAreOneLine) {
   expect_refused(run("--prompt a"), "--checkpoint PATH is required");
   expect_refused(run("--checkpoint /nowhere --prompt a"), "/nowhere: does not exist");

@@ -82,6 +82,11 @@ void add_metric(ordered_json& out, const Metric& metric) {
       metric.stderr_of_mean ? ordered_json(*metric.stderr_of_mean) : ordered_json("N/A");
 }
 
+/// mmlu's subjects and groups are shown without its name.
+std::string alias(const std::string& name) {
+  return name.starts_with("mmlu_") ? name.substr(5) : name;
+}
+
 GroupResult pooled(const std::string& name, const std::vector<const EvaluatedTask*>& tasks,
                    std::vector<std::string> members) {
   GroupResult group{.name = name, .members = std::move(members)};
@@ -181,10 +186,12 @@ std::vector<GroupResult> group_results(const std::vector<EvaluatedTask>& tasks) 
 }
 
 ordered_json results_json(const std::vector<EvaluatedTask>& tasks, const ordered_json& config) {
-  ordered_json results, groups, subtasks, versions, shots, better, samples;
+  ordered_json results, groups, versions, shots, better, samples;
+  ordered_json subtasks = ordered_json::object();
   const std::vector<GroupResult> pooled_groups = group_results(tasks);
   for (const GroupResult& group : pooled_groups) {
-    ordered_json values = {{"alias", group.name}};
+    ordered_json values = {
+        {"name", group.name}, {"alias", alias(group.name)}, {"sample_len", group.documents}};
     add_metric(values, group.acc);
     results[group.name] = groups[group.name] = values;
     subtasks[group.name] = group.members;
@@ -193,13 +200,13 @@ ordered_json results_json(const std::vector<EvaluatedTask>& tasks, const ordered
   }
   for (const EvaluatedTask& evaluated : tasks) {
     const Task& task = evaluated.task;
-    ordered_json values = {{"alias", task.name}};
+    ordered_json values = {
+        {"name", task.name}, {"alias", alias(task.name)}, {"sample_len", task.documents.size()}};
     for (const Metric& metric : evaluated.metrics) {
       add_metric(values, metric);
       better[task.name][metric.name] = metric.higher_is_better;
     }
     results[task.name] = values;
-    if (task.group.empty()) subtasks[task.name] = ordered_json::array();
     versions[task.name] = task.version;
     shots[task.name] = task.num_fewshot;
     samples[task.name] = {{"original", task.original}, {"effective", task.documents.size()}};

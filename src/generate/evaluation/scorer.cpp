@@ -8,6 +8,8 @@
 namespace te::generate {
 namespace {
 
+constexpr int64_t kWorthCopying = 16;  // tokens; copies are two for each layer and sequence
+
 /// Tokens with which all requests of a group begin and that none of them has judged, nor the one before: that one's row
 /// tells the first judged token's probability, and is run with each request.
 int64_t shared_tokens(const RequestGroup& group) {
@@ -22,6 +24,18 @@ int64_t shared_tokens(const RequestGroup& group) {
             first);
   }
   return shared;
+}
+
+/// Tokens with which the shared beginnings of all groups begin: the examples before the questions of a subject.
+int64_t common_tokens(const std::vector<RequestGroup>& groups, std::span<const size_t> members,
+                      const std::vector<int64_t>& shared) {
+  const std::vector<int32_t>& first = groups[members[0]][0].tokens;
+  int64_t common = shared[0];
+  for (size_t i = 1; i < members.size() && common > 0; ++i) {
+    const auto end = first.begin() + std::min(common, shared[i]);
+    common = std::mismatch(first.begin(), end, groups[members[i]][0].tokens.begin()).first - first.begin();
+  }
+  return common;
 }
 
 int64_t longest(const RequestGroup& group) {
@@ -39,17 +53,24 @@ class Batch {
 
   /// Returns the tokens that were given to the model.
   int64_t run() {
-    // 1. What the requests of each group share.
-    std::vector<ScoredContinuation> next;
     size_t most = 0;
-    for (size_t i = 0; i < members_.size(); ++i) {
-      const RequestGroup& group = groups_[members_[i]];
+    for (const size_t member : members_) {
+      const RequestGroup& group = groups_[member];
       shared_.push_back(shared_tokens(group));
-      scores_[members_[i]].resize(group.size());
+      scores_[member].resize(group.size());
       most = std::max(most, group.size());
-      if (shared_[i] > 0)
-        next.push_back(
-            {static_cast<int64_t>(i), std::span(group[0].tokens).first(static_cast<size_t>(shared_[i])), {}});
+    }
+    // 1. What the requests of each group share. What all groups share is run once, where it is worth the copies.
+    int64_t common = common_tokens(groups_, members_, shared_);
+    if (members_.size() < 2 || common < kWorthCopying) common = 0;
+    if (common > 0) share(common);
+    std::vector<ScoredContinuation> next;
+    for (size_t i = 0; i < members_.size(); ++i) {
+      const std::span<const int32_t> tokens(groups_[members_[i]][0].tokens);
+      if (shared_[i] > common)
+        next.push_back({static_cast<int64_t>(i),
+                        tokens.subspan(static_cast<size_t>(common), static_cast<size_t>(shared_[i] - common)),
+                        {}});
     }
     append(next);
     // 2. The rest of each request, one of every group at a time.
@@ -61,6 +82,12 @@ class Batch {
   std::vector<TokenScore> append(const std::vector<ScoredContinuation>& next) {
     for (const ScoredContinuation& part : next) given_ += static_cast<int64_t>(part.tokens.size());
     return next.empty() ? std::vector<TokenScore>{} : decoder_.score(context_, next);
+  }
+  void share(int64_t common) {
+    append({{0, std::span(groups_[members_[0]][0].tokens).first(static_cast<size_t>(common)), {}}});
+    std::vector<int64_t> others(members_.size() - 1);
+    std::iota(others.begin(), others.end(), int64_t{1});
+    decoder_.copy_beginning(context_, 0, others, common);
   }
   void step(size_t which) {
     std::vector<ScoredContinuation> next;

@@ -1,5 +1,6 @@
 // Runs token requests through a decoder: groups of requests that share a beginning (the choices of a question) are given
-// it once, groups of like length go together.
+// it once, and so are groups that share one (the examples before the questions of a subject); groups of like length go
+// together.
 #pragma once
 
 #include <functional>

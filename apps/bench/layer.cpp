@@ -65,13 +65,13 @@ class Layer {
     parameters_.plan(plan_, {.dtype = dims_.dtype});
     recipe_->plan(plan_);
     rope_.plan(plan_, config.model);
-    scratch_.plan(plan_, dims_, recipe_->quantizes(), false,
-                  model::DotProductAttention::workspace_bytes(context, config, tensor_));
-    layer_.plan_weights(plan_, scratch_);
+    layer_.plan_weights(plan_);
+    layer_.plan_scratch(plan_, context);
     layer_.plan_input(plan_, activations_);
-    layer_.plan_activations(plan_, activations_, scratch_);
-    layer_.plan_gradients(plan_, gradients_, scratch_, false);
-    layer_.plan_gradients(plan_, below_, scratch_, false);
+    layer_.plan_activations(plan_, activations_);
+    layer_.plan_gradients(plan_, gradients_, false);
+    layer_.plan_gradients(plan_, below_, false);
+    plan_.add(d_stream_, "d_stream", MemoryKind::scratch, dims_.dtype, {dims_.stream, dims_.hidden});
     if (layer_.quantized()) {
       const int64_t elements = dims_.tokens * dims_.hidden;
       plan_.add(dy_rowwise_, "dy.rowwise", MemoryKind::activations, DType::u8, {elements});
@@ -100,16 +100,16 @@ class Layer {
 
   void cast_weights() { layer_.quantize_weights(context_); }
   void forward() {
-    layer_.forward(context_, activations_.x_in, {}, activations_, pass_, scratch_);
-    kernels::add(context_, activations_.x_mid, scratch_.delta,
+    layer_.forward(context_, activations_.x_in, {}, activations_, pass_);
+    kernels::add(context_, activations_.x_mid, activations_.delta,
                  out_);  // a model has the next norm's kernel do this
   }
   /// Before each backward pass, which overwrites the gradient of the output.
-  void restore_dy() { context_.copy(scratch_.d_stream, dy_); }
+  void restore_dy() { context_.copy(d_stream_, dy_); }
   void backward() {
     // In a model the last norm of the layer above has seen to linear_fc2's dy, as this one's does for the layer below.
-    if (below_another_) layer_.grad_target(gradients_, pass_, scratch_).besides();
-    layer_.backward(context_, activations_, gradients_, {&layer_, &below_}, pass_, scratch_);
+    if (below_another_) layer_.grad_target(gradients_, pass_).besides();
+    layer_.backward(context_, activations_, gradients_, {&layer_, &below_}, d_stream_, pass_);
   }
 
  private:
@@ -128,13 +128,12 @@ class Layer {
   model::RopeTables rope_;
   model::TransformerLayer layer_;
   model::Dimensions dims_;
-  model::Scratch scratch_;
   model::LayerActivations activations_;
   model::LayerGradients gradients_, below_;
   model::Pass pass_;
   MemoryPlan plan_;
   DeviceBuffer memory_;
-  Tensor out_, dy_, dy_rowwise_, dy_columnwise_;
+  Tensor d_stream_, out_, dy_, dy_rowwise_, dy_columnwise_;
   bool below_another_ = false;
 };
 

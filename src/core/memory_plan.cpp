@@ -9,6 +9,27 @@ namespace {
 // GPU kernels use 16-byte accesses and the bulk copy engine wants 128; 256 is what cudaMalloc itself gives.
 constexpr int64_t kAlignment = 256;
 
+int64_t aligned(int64_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+int64_t bytes_of(const Tensor& slot) {
+  return slot.shape.numel() * static_cast<int64_t>(dtype_size(slot.dtype));
+}
+
+/// "layers.3.d_act" -> "layers.*.d_act".
+std::string without_numbers(std::string_view name) {
+  std::string result;
+  while (true) {
+    const std::string_view part = name.substr(0, name.find('.'));
+    const bool number = !part.empty() && part.find_first_not_of("0123456789") == std::string_view::npos;
+    result += number ? "*" : part;
+    if (part.size() == name.size()) return result;
+    result += '.';
+    name.remove_prefix(part.size() + 1);
+  }
+}
+
 }  // namespace
 
 std::string_view memory_kind_name(MemoryKind kind) {
@@ -35,29 +56,50 @@ std::string_view memory_kind_name(MemoryKind kind) {
   return "?";
 }
 
-void MemoryPlan::add(Tensor& slot, std::string name, MemoryKind kind, DType dtype, Shape shape) {
+void MemoryPlan::add(Tensor& slot, std::string name, MemoryKind kind, DType dtype, Shape shape,
+                     Lifetime lifetime) {
   slot = {nullptr, dtype, shape};
-  const int64_t bytes = shape.numel() * static_cast<int64_t>(dtype_size(dtype));
-  entries_.push_back({&slot, std::move(name), kind, bytes, end_});
-  end_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  if (!lifetime.empty()) return add_scratch(slot, name, lifetime);
+  entries_.push_back({&slot, std::move(name), kind, bytes_of(slot), end_});
+  end_ = aligned(end_ + bytes_of(slot));
 }
 
-void MemoryPlan::alias(Tensor& slot, const Tensor& owner, DType dtype, Shape shape) {
-  const int64_t bytes = shape.numel() * static_cast<int64_t>(dtype_size(dtype));
-  const int64_t available = owner.shape.numel() * static_cast<int64_t>(dtype_size(owner.dtype));
-  TE_CHECK(bytes <= available, "alias of {} bytes on a buffer of {}", bytes, available);
-  slot = {nullptr, dtype, shape};
+void MemoryPlan::add_scratch(Tensor& slot, const std::string& name, Lifetime lifetime) {
+  const auto& [first, steps] = scratch_requests_.try_emplace(name, slot, lifetime).first->second;
+  TE_CHECK(first.shape == slot.shape && first.dtype == slot.dtype && steps == lifetime,
+           "scratch {} is asked for as {} {} and as {} {}, or for different steps", name,
+           dtype_name(first.dtype), first.shape.str(), dtype_name(slot.dtype), slot.shape.str());
+  const std::string shared = without_numbers(name);
+  const auto same = [&](const ScratchBuffer& buffer) { return buffer.name == shared; };
+  const auto found = std::find_if(scratch_.begin(), scratch_.end(), same);
+  const auto buffer = static_cast<size_t>(found - scratch_.begin());
+  if (found == scratch_.end()) scratch_.push_back({.name = shared});
+  scratch_[buffer].lifetime = scratch_[buffer].lifetime | lifetime;
+  scratch_[buffer].bytes = std::max(scratch_[buffer].bytes, bytes_of(slot));
+  scratch_slots_.push_back({&slot, buffer});
+}
+
+std::pair<std::vector<ScratchBuffer>, int64_t> MemoryPlan::packed() const {
+  std::vector<ScratchBuffer> buffers = scratch_;
+  const int64_t bytes = pack(buffers, kAlignment);
+  check_packing(buffers);
+  for (ScratchBuffer& buffer : buffers) buffer.offset += end_;
+  return {std::move(buffers), bytes};
+}
+
+void MemoryPlan::alias(Tensor& slot, const Tensor& owner) {
+  slot = owner;
   aliases_.push_back({&slot, &owner});
 }
 
 int64_t MemoryPlan::bytes(MemoryKind kind) const {
-  int64_t sum = 0;
+  int64_t sum = kind == MemoryKind::scratch ? packed().second : 0;
   for (const Entry& entry : entries_) sum += entry.kind == kind ? entry.bytes : 0;
   return sum;
 }
 
 int64_t MemoryPlan::total_bytes() const {
-  return end_;
+  return end_ + packed().second;
 }
 
 std::string MemoryPlan::table() const {
@@ -68,28 +110,47 @@ std::string MemoryPlan::table() const {
       text +=
           fmt::format("  {:<26}{:>12}\n", memory_kind_name(static_cast<MemoryKind>(kind)), human_bytes(sum));
   }
-  return text + fmt::format("  {:<26}{:>12}\n", "total", human_bytes(end_));
+  return text + fmt::format("  {:<26}{:>12}\n", "total", human_bytes(total_bytes()));
 }
 
 std::string MemoryPlan::buffers() const {
-  std::vector<const Entry*> sorted;
-  for (const Entry& entry : entries_) sorted.push_back(&entry);
-  std::stable_sort(sorted.begin(), sorted.end(), [](auto* a, auto* b) { return a->bytes > b->bytes; });
-  std::string text;
-  for (const Entry* entry : sorted) {
-    text +=
-        fmt::format("  {:>12}  {:<24} {} {} {}\n", human_bytes(entry->bytes), memory_kind_name(entry->kind),
-                    entry->name, dtype_name(entry->slot->dtype), entry->slot->shape.str());
+  std::vector<std::pair<int64_t, std::string>> lines;
+  const auto add = [&](int64_t bytes, std::string_view kind, const std::string& rest) {
+    lines.emplace_back(bytes, fmt::format("  {:>12}  {:<24} {}\n", human_bytes(bytes), kind, rest));
+  };
+  for (const Entry& entry : entries_) {
+    add(entry.bytes, memory_kind_name(entry.kind),
+        fmt::format("{} {} {}", entry.name, dtype_name(entry.slot->dtype), entry.slot->shape.str()));
   }
+  for (const ScratchBuffer& buffer : packed().first)
+    add(buffer.bytes, "scratch, packed", fmt::format("{} at {}", buffer.name, human_bytes(buffer.offset)));
+  std::stable_sort(lines.begin(), lines.end(), [](auto& a, auto& b) { return a.first > b.first; });
+  std::string text;
+  for (const auto& [bytes, line] : lines) text += line;
   return text;
 }
 
 DeviceBuffer MemoryPlan::allocate(const Context& context) {
-  DeviceBuffer block(context, static_cast<size_t>(end_));
-  context.zero({block.data(), DType::u8, {end_}});
-  for (const Entry& entry : entries_) entry.slot->data = static_cast<char*>(block.data()) + entry.offset;
+  auto [buffers, scratch_bytes] = packed();
+  scratch_ = std::move(buffers);
+  const int64_t total = end_ + scratch_bytes;
+  DeviceBuffer block(context, static_cast<size_t>(total));
+  context.zero({block.data(), DType::u8, {total}});
+  block_ = block.data();
+  for (const Entry& entry : entries_) entry.slot->data = static_cast<char*>(block_) + entry.offset;
+  for (const ScratchSlot& scratch : scratch_slots_)
+    scratch.slot->data = static_cast<char*>(block_) + scratch_[scratch.buffer].offset;
   for (const Alias& alias : aliases_) alias.slot->data = alias.owner->data;
   return block;
+}
+
+void MemoryPlan::enter(const Context& context, int step) {
+  for (const ScratchBuffer& buffer : scratch_) {
+    if (buffer.lifetime.contains(step) == buffer.lifetime.contains(step_)) continue;
+    // 0xff is NaN in every type of number.
+    context.fill_bytes({static_cast<char*>(block_) + buffer.offset, DType::u8, {buffer.bytes}}, 0xff);
+  }
+  step_ = step;
 }
 
 std::string human_bytes(int64_t bytes) {

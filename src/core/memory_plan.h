@@ -4,14 +4,19 @@
 // A component passes the Tensor member that shall point at the memory: plan.add(slot, ...) fills dtype and
 // shape at once and allocate() fills the pointer, so a slot must not move in between (components that plan
 // are not copied or moved).
+//
+// What is alive in some steps only is scratch: it is planned with its Lifetime, and packed (core/scratch_packing.h).
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/device.h"
+#include "core/scratch_packing.h"
 #include "core/tensor.h"
 
 namespace te {
@@ -37,11 +42,14 @@ class MemoryPlan {
   MemoryPlan(const MemoryPlan&) = delete;
 
   /// Asks for a buffer of `shape` for `slot`. `name` is for messages and tables ("layers.0.fc1.out").
-  void add(Tensor& slot, std::string name, MemoryKind kind, DType dtype, Shape shape);
-  /// Makes `slot` share the memory of `owner`, a slot already added, under another dtype or shape of at most
-  /// its bytes: for scratch whose uses do not overlap in time.
-  void alias(Tensor& slot, const Tensor& owner, DType dtype, Shape shape);
+  /// With a lifetime the buffer is scratch, whatever its kind. Names that differ in numbers only ("layers.0.d_act",
+  /// "layers.1.d_act") are one buffer, of the largest size and alive in all their steps: layers live through the same
+  /// steps one after another. InternalError when one name is asked for with two shapes or lifetimes.
+  void add(Tensor& slot, std::string name, MemoryKind kind, DType dtype, Shape shape, Lifetime lifetime = {});
+  /// Makes `slot` another view of `owner`, a slot already added: the same elements for as long.
+  void alias(Tensor& slot, const Tensor& owner);
 
+  /// Scratch counts once it is packed.
   int64_t bytes(MemoryKind kind) const;
   int64_t total_bytes() const;
   /// A line per kind and the total, for people.
@@ -51,6 +59,10 @@ class MemoryPlan {
 
   /// Allocates everything as one block, zeroed, and fills all slots. Call once.
   DeviceBuffer allocate(const Context& context);
+
+  /// For tests: the timeline goes on to `step`. Scratch whose life begins or has ended is overwritten with NaN, so that
+  /// a use outside the lifetime cannot go unnoticed. After allocate().
+  void enter(const Context& context, int step);
 
  private:
   struct Entry {
@@ -64,9 +76,22 @@ class MemoryPlan {
     Tensor* slot;
     const Tensor* owner;
   };
+  struct ScratchSlot {
+    Tensor* slot;
+    size_t buffer;  ///< of scratch_
+  };
+  void add_scratch(Tensor& slot, const std::string& name, Lifetime lifetime);
+  /// The scratch buffers with their offsets, behind `end_`, and the bytes of all.
+  std::pair<std::vector<ScratchBuffer>, int64_t> packed() const;
+
   std::vector<Entry> entries_;
   std::vector<Alias> aliases_;
-  int64_t end_ = 0;
+  std::vector<ScratchBuffer> scratch_;
+  std::vector<ScratchSlot> scratch_slots_;
+  std::map<std::string, std::pair<Tensor, Lifetime>> scratch_requests_;  ///< by full name
+  int64_t end_ = 0;                                                      ///< of the entries
+  void* block_ = nullptr;
+  int step_ = -1;
 };
 
 /// "1.25 GiB", "340.0 MiB", "512 B".

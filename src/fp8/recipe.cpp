@@ -28,16 +28,11 @@ bool Quantizer::gathers_quantized() const {
 
 void Quantizer::plan(MemoryPlan& plan, Operand& operand, const OperandMemory& memory) const {
   if (!enabled()) return;
-  const auto place = [&](kernels::Matrix& form, const char* suffix, const Tensor* scratch, Shape shape) {
-    if (scratch != nullptr) {
-      plan.alias(form.values, *scratch, format(), shape);
-    } else {
-      plan.add(form.values, memory.name + suffix, memory.values, format(), shape);
-    }
-  };
-  place(operand.rowwise, ".rowwise", memory.rowwise, {memory.rows, memory.cols});
+  plan.add(operand.rowwise.values, memory.name + ".rowwise", memory.values, format(),
+           {memory.rows, memory.cols}, memory.rowwise);
   if (memory.has_columnwise)
-    place(operand.columnwise, ".columnwise", memory.columnwise, {memory.cols, memory.rows});
+    plan.add(operand.columnwise.values, memory.name + ".columnwise", memory.values, format(),
+             {memory.cols, memory.rows}, memory.columnwise);
   recipe_->plan_scales(plan, operand, memory);
 }
 
@@ -162,7 +157,7 @@ void Recipe::plan_scales(MemoryPlan& plan, Operand& operand, const OperandMemory
   plan.add(operand.rowwise.scales, memory.name + ".scale_inv", memory.scales, DType::f32, {1});
   operand.rowwise.layout = kernels::ScaleLayout::tensor;
   if (!memory.has_columnwise) return;
-  plan.alias(operand.columnwise.scales, operand.rowwise.scales, DType::f32, {1});
+  plan.alias(operand.columnwise.scales, operand.rowwise.scales);
   operand.columnwise.layout = kernels::ScaleLayout::tensor;
 }
 

@@ -35,8 +35,7 @@ struct OperandMemory {
   std::string name;  ///< "layers.0.mlp.linear_fc1.input"
   int64_t rows = 0, cols = 0;
   MemoryKind values = MemoryKind::activations, scales = MemoryKind::activations;
-  /// Scratch for the values of a form that is used up before others need it; null: memory of its own.
-  const Tensor *rowwise = nullptr, *columnwise = nullptr;
+  Lifetime rowwise, columnwise;  ///< of the forms' values; empty: memory of their own
   bool has_columnwise = true;
 };
 

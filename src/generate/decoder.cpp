@@ -62,8 +62,7 @@ void Decoder::plan(MemoryPlan& plan, const Context& context) {
   parameters_.plan(plan, {.dtype = dims_.dtype, .tensor_rank = tensor_.rank(), .training = false});
   recipe_->plan(plan);
   rope_.plan(plan, config_.model);
-  model::Scratch unused;  // of sequence parallelism
-  for (model::TransformerLayer& layer : layers_) layer.plan_weights(plan, unused);
+  for (model::TransformerLayer& layer : layers_) layer.plan_weights(plan);
   const config::ModelConfig& model = config_.model;
   cache_storage_.resize(layers_.size());
   const Shape cache{sizes_.cache_tokens, model.num_query_groups / tensor_.size(), model.kv_channels};
@@ -91,7 +90,7 @@ void Decoder::plan(MemoryPlan& plan, const Context& context) {
     add(fp8_rows_, "fp8_input", DType::e4m3, {rows * dims_.widest_input()});
     add(fp8_scale_inv_, "fp8_input.scale_inv", DType::f32, {1});
   }
-  final_layernorm_->plan_statistics(plan, statistics_, rows, "statistics");
+  final_layernorm_->plan_statistics(plan, statistics_, rows);
   add(last_hidden_, "last_hidden", dims_.dtype, {sizes_.batch, dims_.hidden});
   add(logits_, "logits", DType::f32, {std::max(sizes_.batch, sizes_.score_rows), dims_.vocab});
   if (tensor_.size() > 1)
@@ -242,6 +241,7 @@ model::LayerActivations Decoder::activations(int64_t rows) const {
   model::LayerActivations a;
   a.x_in = first_rows(x_in_, rows);
   a.x_mid = first_rows(x_mid_, rows);
+  a.delta = first_rows(delta_, rows);
   a.norm1 = a.norm2 = {first_elements(statistics_.mean, rows), first_elements(statistics_.rstd, rows)};
   a.attention.qkv_input = a.mlp.fc1_input = operand(hidden_, rows);
   a.attention.qkv = first_rows(qkv_, rows);
@@ -260,15 +260,13 @@ Tensor Decoder::forward(const Context& context, int64_t rows, int64_t appended) 
       .kind = model::PassKind::evaluate,
       .cached = {.sequences = row_of_ids(1), .positions = row_of_ids(2), .appended = appended}};
   model::LayerActivations a = activations(rows);
-  model::Scratch scratch;
-  scratch.delta = first_rows(delta_, rows);
-  embedding_->forward(context, row_of_ids(0), a.x_in, pass, scratch);
+  embedding_->forward(context, row_of_ids(0), a.x_in, pass);
   Tensor residual = a.x_in, delta;
   for (size_t i = 0; i < layers_.size(); ++i) {
     a.attention.cache = caches_[i];
-    layers_[i].forward(context, residual, delta, a, pass, scratch);
+    layers_[i].forward(context, residual, delta, a, pass);
     residual = a.x_mid;
-    delta = scratch.delta;
+    delta = a.delta;
   }
   const Tensor out = first_rows(hidden_, rows);
   final_layernorm_->forward(context, residual, delta, a.x_in, a.norm1, fp8::Target(out));

@@ -41,8 +41,10 @@ void RopeTables::fill(const Context& context, const config::ModelConfig& model) 
   context.synchronize();  // the host vectors must outlive the copies
 }
 
-kernels::AttentionShape DotProductAttention::shape_of(const config::Config& config,
-                                                      const parallel::TensorParallel& tensor) {
+namespace {
+
+/// Of the heads that this rank holds.
+kernels::AttentionShape shape_of(const config::Config& config, const parallel::TensorParallel& tensor) {
   kernels::AttentionShape shape;
   shape.batch = config.training.micro_batch_size;
   shape.seq = config.model.seq_length;
@@ -57,18 +59,25 @@ kernels::AttentionShape DotProductAttention::shape_of(const config::Config& conf
   return shape;
 }
 
-int64_t DotProductAttention::workspace_bytes(const Context& context, const config::Config& config,
-                                             const parallel::TensorParallel& tensor) {
-  const DType dtype = Dimensions::of(config, tensor).dtype;
-  kernels::AttentionShape shape = shape_of(config, tensor);
-  const int64_t training = kernels::attention_workspace_bytes(context, shape, dtype);
-  shape.dropout = 0.0f;  // evaluation drops nothing
-  return std::max(training, kernels::attention_workspace_bytes(context, shape, dtype));
-}
+}  // namespace
 
 DotProductAttention::DotProductAttention(const std::string& name, const config::Config& config,
                                          const RopeTables& rope, const parallel::TensorParallel& tensor)
-    : shape_(shape_of(config, tensor)), rope_(rope), stream_(stream_of(name + ".attention_dropout")) {}
+    : name_(name),
+      shape_(shape_of(config, tensor)),
+      rope_(rope),
+      stream_(stream_of(name + ".attention_dropout")) {}
+
+void DotProductAttention::plan_scratch(MemoryPlan& plan, const Context& context, DType dtype) {
+  const auto bytes_for = [&](const Pass& pass) {
+    return kernels::attention_workspace_bytes(context, shape_for(pass), dtype);
+  };
+  const int64_t bytes =
+      std::max(bytes_for({.kind = PassKind::train}), bytes_for({.kind = PassKind::evaluate}));
+  if (bytes == 0) return;
+  plan.add(workspace_, name_ + ".workspace", MemoryKind::scratch, DType::u8, {bytes},
+           live(Step::attention) | live(Step::attention_backward));
+}
 
 kernels::Rope DotProductAttention::rotation(const Tensor& qkv, bool backward) const {
   return {.qkv = qkv,
@@ -94,13 +103,13 @@ kernels::AttentionShape DotProductAttention::shape_for(const Pass& pass) const {
 }
 
 void DotProductAttention::forward(const Context& context, const Tensor& qkv, const Tensor& o,
-                                  const Tensor& lse, const Pass& pass, const Scratch& scratch) const {
+                                  const Tensor& lse, const Pass& pass) const {
   if (rope_.cos) kernels::rope(context, rotation(qkv, false));
   kernels::attention_forward(context, {.shape = shape_for(pass),
                                        .qkv = qkv,
                                        .o = o,
                                        .lse = lse,
-                                       .workspace = scratch.attention,
+                                       .workspace = workspace_,
                                        .dropout_seed = dropout_seed(pass),
                                        .document_start = pass.document_start});
 }
@@ -127,15 +136,15 @@ void DotProductAttention::forward_cached(const Context& context, const Tensor& q
 }
 
 void DotProductAttention::backward(const Context& context, const Tensor& qkv, const Tensor& o,
-                                   const Tensor& lse, const Tensor& d_o, Target dqkv, const Pass& pass,
-                                   const Scratch& scratch) const {
+                                   const Tensor& lse, const Tensor& d_o, Target dqkv,
+                                   const Pass& pass) const {
   kernels::attention_backward(context, {.shape = shape_for(pass),
                                         .qkv = qkv,
                                         .o = o,
                                         .lse = lse,
                                         .d_o = d_o,
                                         .dqkv = dqkv.memory(),
-                                        .workspace = scratch.attention,
+                                        .workspace = workspace_,
                                         .dropout_seed = dropout_seed(pass),
                                         .document_start = pass.document_start});
   if (!rope_.cos) return void(dqkv.values());

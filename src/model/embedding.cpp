@@ -45,13 +45,19 @@ VocabParallelEmbedding::VocabParallelEmbedding(const config::Config& config,
 
 void VocabParallelEmbedding::plan(MemoryPlan& plan, const Context& context) {
   const int64_t bytes = kernels::embedding_backward_workspace_bytes(context, dims_.tokens, dims_.hidden);
-  if (bytes > 0) plan.add(workspace_, "embedding.workspace", MemoryKind::scratch, DType::u8, {bytes});
+  if (bytes > 0)
+    plan.add(workspace_, "embedding.workspace", MemoryKind::scratch, DType::u8, {bytes},
+             live(Step::embedding_backward));
+  if (tensor_.sequence())
+    plan.add(whole_, "embedding.whole", MemoryKind::scratch, dims_.dtype, {dims_.tokens, dims_.hidden},
+             live(Step::embedding) | live(Step::embedding_backward));
 }
 
 void VocabParallelEmbedding::forward(const Context& context, const Tensor& tokens, const Tensor& x,
-                                     const Pass& pass, const Scratch& scratch) {
+                                     const Pass& pass) {
+  pass.enter(context, Step::embedding);
   // 1. Words of this rank's slice; positions enter the sum once.
-  const Tensor whole = tensor_.sequence() ? scratch.whole : x;
+  const Tensor whole = tensor_.sequence() ? whole_ : x;
   const bool adds_positions = positions_ != nullptr && tensor_.rank() == 0;
   kernels::embedding_forward(context, {.tokens = tokens,
                                        .table = words_->value,
@@ -66,9 +72,10 @@ void VocabParallelEmbedding::forward(const Context& context, const Tensor& token
 }
 
 void VocabParallelEmbedding::backward(const Context& context, const Tensor& tokens, const Tensor& d_x,
-                                      const Pass& pass, const Scratch& scratch) {
+                                      const Pass& pass) {
+  pass.enter(context, Step::embedding_backward);
   dropout(context, d_x, pass);
-  const Tensor whole = tensor_.sequence() ? scratch.whole : d_x;
+  const Tensor whole = tensor_.sequence() ? whole_ : d_x;
   tensor_.gather(context, d_x, whole);
   TE_CHECK(!words_->grad_stale, "{}: rows are added before the head's product has written it", words_->name);
   kernels::embedding_backward(context, {.tokens = tokens,

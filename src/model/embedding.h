@@ -3,8 +3,9 @@
 #pragma once
 
 #include "core/device.h"
+#include "core/memory_plan.h"
+#include "model/dimensions.h"
 #include "model/pass.h"
-#include "model/scratch.h"
 #include "parameters/parameter_store.h"
 
 namespace te::model {
@@ -16,11 +17,9 @@ class VocabParallelEmbedding {
 
   void plan(MemoryPlan& plan, const Context& context);
   /// x [stream, hidden] from tokens int32 [tokens].
-  void forward(const Context& context, const Tensor& tokens, const Tensor& x, const Pass& pass,
-               const Scratch& scratch);
+  void forward(const Context& context, const Tensor& tokens, const Tensor& x, const Pass& pass);
   /// d_x: the gradient of x; used up.
-  void backward(const Context& context, const Tensor& tokens, const Tensor& d_x, const Pass& pass,
-                const Scratch& scratch);
+  void backward(const Context& context, const Tensor& tokens, const Tensor& d_x, const Pass& pass);
 
   parameters::Parameter* words() const { return words_; }
 
@@ -32,7 +31,8 @@ class VocabParallelEmbedding {
   float dropout_;
   parameters::Parameter* words_ = nullptr;
   parameters::Parameter* positions_ = nullptr;
-  Tensor workspace_;
+  Tensor workspace_;  ///< scratch of the kernel
+  Tensor whole_;      ///< scratch [tokens, hidden] of sequence parallelism: all tokens
 };
 
 /// Hidden dropout of the stream's rows on this rank: its mask is a function of the token's place in the whole batch.

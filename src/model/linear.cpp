@@ -42,33 +42,49 @@ void Linear::plan_weights(MemoryPlan& plan) {
                           .scales = MemoryKind::fp8_state});
 }
 
-// Quantized: fprop reads rowwise at once, so that is scratch; wgrad reads the columnwise form in the backward pass. A
-// producer that casts needs no hp, but calibration does.
-void Linear::plan_operand(MemoryPlan& plan, Operand& input, const Dimensions& dims, Scratch& scratch,
-                          bool saved, bool hp_exists) const {
+Lifetime LinearUse::input_life() const {
+  const Lifetime once = live(input, forward);
+  return recompute == config::Recompute::selective ? once | live(backward) : once;
+}
+
+Lifetime LinearUse::saved_life() const {
+  if (recompute == config::Recompute::selective) return input_life();
+  return saved(recompute, live(input, backward));
+}
+
+// Quantized: fprop reads rowwise at once; wgrad reads the columnwise form in the backward pass. A producer that casts needs
+// no hp, but calibration does.
+void Linear::plan_operand(MemoryPlan& plan, Operand& input, const LinearUse& use, bool hp_exists) const {
   const std::string name = spec_.name + ".input";
-  const Shape shape{dims.tokens, in()};
-  if (!hp_exists && !quantized() && saved) {
-    plan.add(input.hp, name, MemoryKind::activations, dims.dtype, shape);
-  } else if (!hp_exists) {
-    plan.alias(input.hp, scratch.input_hp, dims.dtype, shape);
+  if (!hp_exists) {
+    plan.add(input.hp, name, MemoryKind::activations, use.dims.dtype, {use.dims.tokens, in()},
+             quantized() ? use.input_life() : use.saved_life());
   }
   input_quantizer_.plan(plan, input,
                         {.name = name,
-                         .rows = dims.tokens,
+                         .rows = use.dims.tokens,
                          .cols = in(),
-                         .rowwise = &scratch.input_rowwise,
-                         .columnwise = saved ? nullptr : &scratch.input_columnwise});
+                         .rowwise = use.input_life(),
+                         .columnwise = use.saved_life()});
 }
 
-void Linear::plan_grad_operand(MemoryPlan& plan, Operand& grad, const Dimensions& dims, Scratch& scratch,
-                               bool deferred) const {
-  grad_quantizer_.plan(plan, grad,
-                       {.name = spec_.name + ".grad_output",
-                        .rows = dims.tokens,
-                        .cols = out(),
-                        .rowwise = &scratch.grad_rowwise,
-                        .columnwise = deferred ? nullptr : &scratch.grad_columnwise});
+void Linear::plan_grad_operand(MemoryPlan& plan, Operand& grad, const LinearUse& use, bool deferred,
+                               bool hp) const {
+  const std::string name = spec_.name + ".grad_output";
+  const Lifetime wgrad = deferred ? Lifetime{} : use.grad;
+  if (hp || (deferred && !quantized())) {
+    plan.add(grad.hp, name, MemoryKind::activations, use.dims.dtype, {use.dims.tokens, out()},
+             quantized() ? use.grad : wgrad);
+  }
+  grad_quantizer_.plan(
+      plan, grad,
+      {.name = name, .rows = use.dims.tokens, .cols = out(), .rowwise = use.grad, .columnwise = wgrad});
+}
+
+void Linear::plan_column_sums(MemoryPlan& plan, const Dimensions& dims, Lifetime sums) {
+  if (bias_ == nullptr) return;
+  plan.add(column_sums_, spec_.name + ".column_sums", MemoryKind::scratch, DType::f32,
+           {kernels::quantize_scratch_elements(dims.tokens, out())}, sums);
 }
 
 // --- GEMMs -------------------------------------------------------------------------------------------------

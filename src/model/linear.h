@@ -11,8 +11,8 @@
 #include "fp8/recipe.h"
 #include "kernels/activation/activation.h"
 #include "kernels/quantize/quantize.h"
+#include "model/dimensions.h"
 #include "model/pass.h"
-#include "model/scratch.h"
 #include "parameters/parameter_store.h"
 
 namespace te::model {
@@ -32,6 +32,21 @@ struct EpilogueActivation {
   Output dx;  ///< backward: out [tokens, fc1] and its column sums
   bool forward() const { return y && !x; }
   bool backward() const { return static_cast<bool>(x); }
+};
+
+/// How a layer uses a linear, from which follows what of its operands lives how long.
+struct LinearUse {
+  const Dimensions& dims;
+  config::Recompute recompute;
+  Step input;  ///< x is made
+  Step forward;
+  Lifetime grad;  ///< dy is made and used
+  Step backward;
+
+  /// What of x is used up at once, in either pass.
+  Lifetime input_life() const;
+  /// What of x the backward pass reads; empty: memory of its own.
+  Lifetime saved_life() const;
 };
 
 class Linear {
@@ -67,13 +82,12 @@ class Linear {
   int64_t out() const { return weight_->shape[0]; }
 
  protected:
-  /// Storage of an input of all tokens. `saved`: keep what wgrad needs until the backward pass, else everything is
-  /// scratch. `hp_exists`: the caller has already planned input.hp, or nobody needs it.
-  void plan_operand(MemoryPlan& plan, Operand& input, const Dimensions& dims, Scratch& scratch, bool saved,
-                    bool hp_exists) const;
-  /// Storage of dy's quantized form; `deferred`: what wgrad needs has memory of its own.
-  void plan_grad_operand(MemoryPlan& plan, Operand& grad, const Dimensions& dims, Scratch& scratch,
-                         bool deferred) const;
+  /// Storage of an input of all tokens. `hp_exists`: the caller has already planned input.hp, or nobody needs it.
+  void plan_operand(MemoryPlan& plan, Operand& input, const LinearUse& use, bool hp_exists) const;
+  /// Storage of dy; `deferred`: what wgrad needs has memory of its own. `hp`: nobody else has its high-precision form.
+  void plan_grad_operand(MemoryPlan& plan, Operand& grad, const LinearUse& use, bool deferred, bool hp) const;
+  /// `sums`: when b's gradient may be added up.
+  void plan_column_sums(MemoryPlan& plan, const Dimensions& dims, Lifetime sums);
 
   /// Rows [first, first + count) of y = x W^T (+ b); and of dx = dy W. With an activation, which only high-precision GEMMs
   /// have, also those of its output; or those of its gradient, and dx is then scratch.
@@ -82,8 +96,8 @@ class Linear {
   void dgrad(const Context& context, const Operand& grad, const Tensor& dx, int64_t first, int64_t count,
              const EpilogueActivation& activation = {}) const;
   /// b's gradient += column sums of dy.
-  ColumnSums bias_sums(const Scratch& scratch) const {
-    return bias_ != nullptr ? ColumnSums{bias_->grad, scratch.column_sums} : ColumnSums{};
+  ColumnSums bias_sums() const {
+    return bias_ != nullptr ? ColumnSums{bias_->grad, column_sums_} : ColumnSums{};
   }
 
   Spec spec_;
@@ -92,6 +106,7 @@ class Linear {
   parameters::Parameter* bias_ = nullptr;
   fp8::Quantizer input_quantizer_, weight_quantizer_, grad_quantizer_;
   Operand weight_operand_;
+  Tensor column_sums_;  ///< scratch: partial sums of b's gradient
 };
 
 }  // namespace te::model

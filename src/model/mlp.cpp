@@ -15,6 +15,7 @@ Mlp::Mlp(const std::string& layer_name, int index, const config::Config& config,
          parameters::ParameterStore& parameters, Recipe& recipe, parallel::TensorParallel& tensor)
     : name_(layer_name),
       dims_(Dimensions::of(config, tensor)),
+      recompute_(config.training.recompute),
       kind_(config.model.family == config::Family::llama ? kernels::ActivationKind::swiglu
                                                          : kernels::ActivationKind::gelu),
       linear_fc1_(layer_name + ".mlp.linear_fc1", index, fc1_blocks(config.model), dims_.hidden,
@@ -26,26 +27,47 @@ Mlp::Mlp(const std::string& layer_name, int index, const config::Config& config,
 
 // --- memory ------------------------------------------------------------------------------------------------
 
-void Mlp::plan_weights(MemoryPlan& plan, Scratch& scratch) {
+LinearUse Mlp::fc1_use() const {
+  const Step d_out = rides_on(linear_fc2_) ? Step::fc2_backward : Step::activation_backward;
+  return {.dims = dims_,
+          .recompute = recompute_,
+          .input = Step::mlp_norm,
+          .forward = Step::fc1,
+          .grad = live(d_out, Step::fc1_backward),
+          .backward = Step::fc1_backward};
+}
+
+LinearUse Mlp::fc2_use() const {
+  return {.dims = dims_,
+          .recompute = recompute_,
+          .input = rides_on(linear_fc1_) ? Step::fc1 : Step::activation,
+          .forward = Step::fc2,
+          .grad = kMadeAbove,
+          .backward = Step::fc2_backward};
+}
+
+void Mlp::plan_weights(MemoryPlan& plan) {
   linear_fc1_.plan_weights(plan);
   linear_fc2_.plan_weights(plan);
-  linear_fc1_.plan_share(plan, dims_, scratch);
 }
 
-void Mlp::plan_activations(MemoryPlan& plan, Activations& a, Scratch& scratch, bool saved) const {
-  plan.add(a.fc1_out, name_ + ".fc1_out", MemoryKind::activations, dims_.dtype, {dims_.tokens, dims_.fc1});
-  // Where linear_fc1's GEMM makes linear_fc2's input, the two exist at once. d_inner is free in the forward pass, and in the
-  // backward pass between linear_fc2's dgrad and linear_proj's. (A weight gradient that is put off would still need it:
-  // schedules that do so do not go with recomputation.)
-  const bool apart = !saved && rides_on(linear_fc1_);
-  if (apart) plan.alias(a.fc1_input.hp, scratch.d_inner, dims_.dtype, {dims_.tokens, dims_.hidden});
-  linear_fc1_.plan_input(plan, a.fc1_input, dims_, scratch, saved, apart);
-  linear_fc2_.plan_input(plan, a.fc2_input, dims_, scratch, saved, false);
+void Mlp::plan_scratch(MemoryPlan& plan) {
+  linear_fc1_.plan_scratch(plan, fc1_use());
+  linear_fc2_.plan_scratch(plan, fc2_use());
+  plan.add(d_act_, name_ + ".d_act", MemoryKind::scratch, dims_.dtype, {dims_.tokens, dims_.ffn},
+           live(Step::fc2_backward, Step::activation_backward));
 }
 
-void Mlp::plan_gradients(MemoryPlan& plan, Gradients& g, Scratch& scratch, bool deferred) const {
-  linear_fc1_.plan_grad(plan, g.fc1, dims_, scratch, deferred);
-  linear_fc2_.plan_grad(plan, g.fc2, dims_, scratch, deferred);
+void Mlp::plan_activations(MemoryPlan& plan, Activations& a) const {
+  plan.add(a.fc1_out, name_ + ".fc1_out", MemoryKind::activations, dims_.dtype, {dims_.tokens, dims_.fc1},
+           saved(recompute_, live(Step::fc1, Step::activation_backward)));
+  linear_fc1_.plan_input(plan, a.fc1_input, fc1_use());
+  linear_fc2_.plan_input(plan, a.fc2_input, fc2_use());
+}
+
+void Mlp::plan_gradients(MemoryPlan& plan, Gradients& g, bool deferred) const {
+  linear_fc1_.plan_grad(plan, g.fc1, fc1_use(), deferred, false);
+  linear_fc2_.plan_grad(plan, g.fc2, fc2_use(), deferred);
 }
 
 void Mlp::quantize_weights(const Context& context, bool count) {
@@ -60,25 +82,26 @@ void Mlp::run_activation(const Context& context, const Activations& a, Target y)
   kernels::activation_forward(context, {.kind = kind_, .x = a.fc1_out, .y = output.hp, .y_fp8 = output.fp8});
 }
 
-void Mlp::forward(const Context& context, Activations& a, const Tensor& y, const Pass& pass,
-                  const Scratch& scratch) {
+void Mlp::forward(const Context& context, Activations& a, const Tensor& y, const Pass& pass) {
   // 1. Up (for SwiGLU: gate and up in one GEMM). 2. The activation.
+  pass.enter(context, Step::fc1);
   Target activated = linear_fc2_.input_target(a.fc2_input, pass);
   if (rides_on(linear_fc1_)) {
     linear_fc1_.forward(context, a.fc1_input, a.fc1_out, pass, {.kind = kind_, .y = activated.values()});
   } else {
     linear_fc1_.forward(context, a.fc1_input, a.fc1_out, pass);
+    pass.enter(context, Step::activation);
     run_activation(context, a, activated);
   }
   // 3. Down.
-  linear_fc2_.forward(context, a.fc2_input, y, pass, scratch);
+  pass.enter(context, Step::fc2);
+  linear_fc2_.forward(context, a.fc2_input, y, pass);
 }
 
 void Mlp::backward(const Context& context, const Tensor& dy, Activations& a, Gradients& g, const Tensor& dx,
-                   const Pass& pass, const Scratch& scratch, bool deferred, const RemakeInput& remake_input) {
+                   const Pass& pass, bool deferred, const RemakeInput& remake_input) {
   const Pass again = pass.recomputed();
-  const Tensor d_act{scratch.d_inner.data, dims_.dtype, {dims_.tokens, dims_.ffn}};
-  Target d_fc1 = linear_fc1_.grad_target(g.fc1, pass, scratch);
+  Target d_fc1 = linear_fc1_.grad_target(g.fc1, pass);
   // 3'. Down; 2'. the activation's gradient, and its result again, if that was not kept.
   if (rides_on(linear_fc2_)) {
     EpilogueActivation activation{.kind = kind_, .x = a.fc1_out, .dx = d_fc1.values_and_sums()};
@@ -86,28 +109,30 @@ void Mlp::backward(const Context& context, const Tensor& dy, Activations& a, Gra
       activation.y = linear_fc2_.input_target(a.fc2_input, again).values();
       linear_fc2_.complete_input(context, a.fc2_input, again);
     }
-    linear_fc2_.backward(context, dy, g.fc2, a.fc2_input, d_act, pass, scratch, deferred, activation);
+    linear_fc2_.backward(context, dy, g.fc2, a.fc2_input, d_act_, pass, deferred, activation);
   } else {
     if (remake_input) {
       run_activation(context, a, linear_fc2_.input_target(a.fc2_input, again));
       linear_fc2_.complete_input(context, a.fc2_input, again);
     }
-    linear_fc2_.backward(context, dy, g.fc2, a.fc2_input, d_act, pass, scratch, deferred);
+    linear_fc2_.backward(context, dy, g.fc2, a.fc2_input, d_act_, pass, deferred);
+    pass.enter(context, Step::activation_backward);
     const Output output = d_fc1.cast_and_sums();
     kernels::activation_backward(context, {.kind = kind_,
                                            .x = a.fc1_out,
-                                           .dy = d_act,
+                                           .dy = d_act_,
                                            .dx = output.hp,
                                            .dx_fp8 = output.fp8,
                                            .dbias = output.sums.into,
                                            .scratch = output.sums.scratch});
   }
   // 1'. Up.
+  pass.enter(context, Step::fc1_backward);
   if (remake_input) {
     remake_input(linear_fc1_.input_target(a.fc1_input, again));
     linear_fc1_.complete_input(context, a.fc1_input, again);
   }
-  linear_fc1_.backward(context, g.fc1, a.fc1_input, dx, pass, scratch, deferred);
+  linear_fc1_.backward(context, g.fc1, a.fc1_input, dx, pass, deferred);
 }
 
 void Mlp::wgrad(const Context& context, const Activations& a, const Gradients& g) const {

@@ -27,10 +27,10 @@ class Mlp {
   struct Gradients {
     Operand fc1, fc2;
   };
-  void plan_weights(MemoryPlan& plan, Scratch& scratch);
-  /// `saved`: what the norm and the activation produced is kept, else made again.
-  void plan_activations(MemoryPlan& plan, Activations& activations, Scratch& scratch, bool saved) const;
-  void plan_gradients(MemoryPlan& plan, Gradients& gradients, Scratch& scratch, bool deferred) const;
+  void plan_weights(MemoryPlan& plan);
+  void plan_scratch(MemoryPlan& plan);
+  void plan_activations(MemoryPlan& plan, Activations& activations) const;
+  void plan_gradients(MemoryPlan& plan, Gradients& gradients, bool deferred) const;
   void quantize_weights(const Context& context, bool count);
 
   /// For the producer of x.
@@ -38,27 +38,28 @@ class Mlp {
     return linear_fc1_.input_target(a.fc1_input, pass);
   }
   /// y [stream, hidden] from the input that was written to the target.
-  void forward(const Context& context, Activations& a, const Tensor& y, const Pass& pass,
-               const Scratch& scratch);
+  void forward(const Context& context, Activations& a, const Tensor& y, const Pass& pass);
 
   /// For the producer of dy, which keeps it itself.
-  Target grad_target(Gradients& g, const Pass& pass, const Scratch& scratch) const {
-    return linear_fc2_.grad_target(g.fc2, pass, scratch);
-  }
-  /// dx [stream, hidden] from dy [stream, hidden].
+  Target grad_target(Gradients& g, const Pass& pass) const { return linear_fc2_.grad_target(g.fc2, pass); }
+  /// dx [stream, hidden] from dy [stream, hidden]; begins in Step::fc2_backward.
   void backward(const Context& context, const Tensor& dy, Activations& a, Gradients& g, const Tensor& dx,
-                const Pass& pass, const Scratch& scratch, bool deferred, const RemakeInput& remake_input);
+                const Pass& pass, bool deferred, const RemakeInput& remake_input);
   void wgrad(const Context& context, const Activations& a, const Gradients& g) const;
 
  private:
   static bool rides_on(const Linear& linear) { return !linear.quantized(); }
   void run_activation(const Context& context, const Activations& a, Target y) const;
+  LinearUse fc1_use() const;
+  LinearUse fc2_use() const;
 
   std::string name_;
   Dimensions dims_;
+  config::Recompute recompute_;
   kernels::ActivationKind kind_;
   ColumnParallelLinear linear_fc1_;
   RowParallelLinear linear_fc2_;
+  Tensor d_act_;  ///< scratch [tokens, ffn]: gradient of linear_fc2's input
 };
 
 }  // namespace te::model

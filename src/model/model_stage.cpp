@@ -1,5 +1,6 @@
 #include "model/model_stage.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "kernels/elementwise/elementwise.h"
@@ -79,8 +80,6 @@ void ModelStage::add_unit(size_t first) {
 // --- memory ------------------------------------------------------------------------------------------------
 
 void ModelStage::plan(MemoryPlan& plan, const Context& context, const StageSlots& slots) {
-  const bool fp8 = recipe_->quantizes();
-  const bool selective = config_.training.recompute == config::Recompute::selective;
   parameters_.plan(
       plan, {.dtype = dims_.dtype,
              .grad_dtype =
@@ -94,26 +93,26 @@ void ModelStage::plan(MemoryPlan& plan, const Context& context, const StageSlots
   recipe_->plan(plan);
   rope_.plan(plan, config_.model);
   if (embedding_) embedding_->plan(plan, context);
-  scratch_.plan(plan, dims_, fp8, selective, DotProductAttention::workspace_bytes(context, config_, tensor_));
-  for (TransformerLayer& layer : layers_) layer.plan_weights(plan, scratch_);
-  bool shared_planned[2] = {false, false};
-  for (TransformerLayer& layer : layers_) {
-    if (shared_planned[layer.quantized()]) continue;
-    shared_planned[layer.quantized()] = true;
-    if (full_recompute(config_)) layer.plan_activations(plan, shared_[layer.quantized()], scratch_);
-    if (slots.wgrad == 0) layer.plan_gradients(plan, gradients_[layer.quantized()], scratch_, false);
-  }
-  deferred_.resize(static_cast<size_t>(slots.wgrad));
-  for (auto& layers : deferred_) {
-    layers.resize(layers_.size());
-    for (size_t i = 0; i < layers_.size(); ++i) layers_[i].plan_gradients(plan, layers[i], scratch_, true);
+  // The passes of one microbatch begin and end with it, those of another may lie between them.
+  plan.add(d_stream_, "d_stream", MemoryKind::scratch, dims_.dtype, {dims_.stream, dims_.hidden});
+  const bool deferred = slots.wgrad > 0;
+  TE_CHECK(!deferred || config_.training.recompute == config::Recompute::none,
+           "weight gradients are put off, but their inputs are scratch");
+  gradients_.resize(static_cast<size_t>(std::max(slots.wgrad, 1)));
+  for (auto& layers : gradients_) layers.resize(layers_.size());
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    layers_[i].plan_weights(plan);
+    layers_[i].plan_scratch(plan, context);
+    for (auto& layers : gradients_) layers_[i].plan_gradients(plan, layers[i], deferred);
   }
   for (int c = 0; c < num_chunks(); ++c) {
     Chunk& chunk = chunks_[static_cast<size_t>(c)];
     chunk.slots.resize(static_cast<size_t>(slots.activations.at(static_cast<size_t>(c))));
     for (Slot& slot : chunk.slots) plan_slot(plan, chunk, slot, has_head(c));
   }
-  if (output_layer_) output_layer_->plan(plan);
+  if (!output_layer_) return;
+  final_layernorm_->plan_scratch(plan, Step::final_norm_backward);
+  output_layer_->plan(plan);
 }
 
 void ModelStage::plan_slot(MemoryPlan& plan, Chunk& chunk, Slot& slot, bool head) {
@@ -121,29 +120,19 @@ void ModelStage::plan_slot(MemoryPlan& plan, Chunk& chunk, Slot& slot, bool head
   for (size_t i = 0; i < chunk.count; ++i) {
     TransformerLayer& layer = layers_[chunk.first + i];
     layer.plan_input(plan, slot.layers[i]);
-    if (!full_recompute(config_)) layer.plan_activations(plan, slot.layers[i], scratch_);
+    layer.plan_activations(plan, slot.layers[i]);
   }
   if (!head) return;
   const Shape shape{dims_.stream, dims_.hidden};
   plan.add(slot.final_x, "final_layernorm.x", MemoryKind::activations, dims_.dtype, shape);
   plan.add(slot.final_h, "final_layernorm.out", MemoryKind::activations, dims_.dtype, shape);
-  final_layernorm_->plan_statistics(plan, slot.final_statistics, dims_.stream, "final_layernorm");
+  final_layernorm_->plan_statistics(plan, slot.final_statistics, dims_.stream);
 }
 
 void ModelStage::bind(const Context& context) {
   parameters_.bind(context);
   rope_.fill(context, config_.model);
   recipe_->reset(context);
-  if (!full_recompute(config_)) return;
-  for (Chunk& chunk : chunks_) {
-    for (Slot& slot : chunk.slots) {
-      for (size_t i = 0; i < chunk.count; ++i) {
-        const Tensor x_in = slot.layers[i].x_in;
-        slot.layers[i] = shared_[layers_[chunk.first + i].quantized()];
-        slot.layers[i].x_in = x_in;
-      }
-    }
-  }
 }
 
 // --- weights -----------------------------------------------------------------------------------------------
@@ -184,11 +173,6 @@ Tensor ModelStage::input(const Place& place) const {
   return chunks_[static_cast<size_t>(place.chunk)].slots[static_cast<size_t>(place.slot)].layers.front().x_in;
 }
 
-LayerGradients& ModelStage::gradients_of(size_t layer, const Place& place) {
-  if (place.wgrad_slot < 0) return gradients_[layers_[layer].quantized()];
-  return deferred_[static_cast<size_t>(place.wgrad_slot)][layer];
-}
-
 // Of a chunk's first layer, or of its end: what another chunk has, and the embedding, is not below.
 LayerBelow ModelStage::below(const Chunk& chunk, size_t layer, const Place& place) {
   if (layer == chunk.first) return {};
@@ -203,22 +187,23 @@ void ModelStage::forward(const Context& context, const Place& place, const Tenso
   // 1. Tokens become the residual stream.
   if (has_embedding(place.chunk)) {
     before_use(context, 0, nullptr);
-    embedding_->forward(context, tokens, input(place), pass, scratch_);
+    embedding_->forward(context, tokens, input(place), pass);
   }
   // 2. Layers; the stream travels as (residual, delta), see transformer_layer.h.
   Tensor residual = input(place), delta;
   for (size_t i = 0; i < chunk.count; ++i) {
     TransformerLayer& layer = layers_[chunk.first + i];
     before_use(context, unit_of_layer(chunk.first + i), &layer);
-    layer.forward(context, residual, delta, slot.layers[i], pass, scratch_);
+    layer.forward(context, residual, delta, slot.layers[i], pass);
     residual = slot.layers[i].x_mid;
-    delta = scratch_.delta;
+    delta = slot.layers[i].delta;
   }
+  pass.enter(context, Step::head);
   // 3. On to the next chunk, in the one tensor that its first norm would have made of the two.
   if (!has_head(place.chunk)) return kernels::add(context, residual, delta, out);
   // 4. Final norm, head and loss.
   final_norm(context, residual, delta, slot);
-  if (loss_sum) output_layer_->run(context, slot.final_h, targets, grad_scale, loss_sum, pass, scratch_);
+  if (loss_sum) output_layer_->run(context, slot.final_h, targets, grad_scale, loss_sum, pass);
 }
 
 void ModelStage::final_norm(const Context& context, const Tensor& residual, const Tensor& delta, Slot& slot) {
@@ -234,9 +219,10 @@ void ModelStage::backward(const Context& context, const Place& place, const Tens
   const bool deferred = place.wgrad_slot >= 0;
   // 3'. Final norm: its output has been overwritten by its gradient; the stream's gradient starts here.
   if (has_head(place.chunk)) {
+    pass.enter(context, Step::final_norm_backward);
     const LayerBelow last = below(chunk, chunk.first + chunk.count, place);
     final_layernorm_->backward_no_residual(context, slot.final_h, slot.final_x, slot.final_statistics,
-                                           scratch_.d_stream, last.grad_target(pass, scratch_), scratch_);
+                                           d_stream_, last.grad_target(pass));
     finished(context, units_.size() - 1, pass);
   }
   // 2'. Layers, last first.
@@ -244,15 +230,15 @@ void ModelStage::backward(const Context& context, const Place& place, const Tens
     const size_t index = chunk.first + i;
     TransformerLayer& layer = layers_[index];
     if (full_recompute(config_)) {
-      layer.forward(context, slot.layers[i].x_in, {}, slot.layers[i], pass.recomputed(), scratch_);
+      layer.forward(context, slot.layers[i].x_in, {}, slot.layers[i], pass.recomputed());
     }
-    layer.backward(context, slot.layers[i], gradients_of(index, place), below(chunk, index, place), pass,
-                   scratch_, deferred);
+    layer.backward(context, slot.layers[i], gradients_of(index, place), below(chunk, index, place), d_stream_,
+                   pass, deferred);
     if (!deferred) finished(context, unit_of_layer(index), pass);
   }
   // 1'. Embedding.
   if (has_embedding(place.chunk)) {
-    embedding_->backward(context, tokens, scratch_.d_stream, pass, scratch_);
+    embedding_->backward(context, tokens, d_stream_, pass);
     finished(context, 0, pass);
   }
 }

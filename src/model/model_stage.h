@@ -6,6 +6,7 @@
 // or weights_changed() after every change of the weights.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -71,7 +72,7 @@ class ModelStage {
   int num_chunks() const { return static_cast<int>(chunks_.size()); }
   Tensor input(const Place& place) const;
   /// The gradient of the chunk's output before backward(), that of its input afterwards; shared by all chunks.
-  Tensor gradient() const { return scratch_.d_stream; }
+  Tensor gradient() const { return d_stream_; }
 
   /// The last chunk adds the loss to loss_sum [1] fp32 (sum over counted tokens, on one tensor rank) and, with
   /// grad_scale (1 / tokens of the global batch), starts the gradients, which are added to the store's.
@@ -118,7 +119,9 @@ class ModelStage {
   void finished(const Context& context, size_t unit, const Pass& pass) const;
   size_t unit_of_layer(size_t layer) const { return layer + (embedding_ ? 1 : 0); }
   void final_norm(const Context& context, const Tensor& residual, const Tensor& delta, Slot& slot);
-  LayerGradients& gradients_of(size_t layer, const Place& place);
+  LayerGradients& gradients_of(size_t layer, const Place& place) {
+    return gradients_[static_cast<size_t>(std::max(place.wgrad_slot, 0))][layer];
+  }
   LayerBelow below(const Chunk& chunk, size_t layer, const Place& place);
 
   config::Config config_;
@@ -138,11 +141,10 @@ class ModelStage {
   bool count_casts_ = false;
   StageHooks hooks_;
 
-  Scratch scratch_;
+  Tensor d_stream_;  ///< [stream, hidden]: the gradient of the residual stream
   std::deque<Chunk> chunks_;
-  LayerActivations shared_[2];   ///< recompute: full; one set for BF16 layers, one for FP8 layers
-  LayerGradients gradients_[2];  ///< likewise, where wgrad is not put off
-  std::deque<std::deque<LayerGradients>> deferred_;  ///< [wgrad slot][layer]
+  std::deque<std::deque<LayerGradients>>
+      gradients_;  ///< [wgrad slot][layer]; one slot where wgrad is not put off
 };
 
 }  // namespace te::model

@@ -6,7 +6,9 @@ namespace te::model {
 
 Norm::Norm(const std::string& name, const config::ModelConfig& model, parameters::ParameterStore& parameters,
            const parallel::TensorParallel& tensor)
-    : layer_norm_(model.family == config::Family::gpt), eps_(static_cast<float>(model.norm_epsilon)) {
+    : name_(name),
+      layer_norm_(model.family == config::Family::gpt),
+      eps_(static_cast<float>(model.norm_epsilon)) {
   const parameters::ParameterShard shard = parameters::ParameterShard::whole({model.hidden_size});
   const parameters::Sharing sharing =
       tensor.sequence() ? parameters::Sharing::partial : parameters::Sharing::replicated;
@@ -19,9 +21,17 @@ Norm::Norm(const std::string& name, const config::ModelConfig& model, parameters
 }
 
 void Norm::plan_statistics(MemoryPlan& plan, Statistics& statistics, int64_t tokens,
-                           const std::string& name) const {
-  plan.add(statistics.rstd, name + ".rstd", MemoryKind::activations, DType::f32, {tokens});
-  if (layer_norm_) plan.add(statistics.mean, name + ".mean", MemoryKind::activations, DType::f32, {tokens});
+                           Lifetime lifetime) const {
+  const auto add = [&](Tensor& slot, const char* what) {
+    plan.add(slot, name_ + what, MemoryKind::activations, DType::f32, {tokens}, lifetime);
+  };
+  add(statistics.rstd, ".rstd");
+  if (layer_norm_) add(statistics.mean, ".mean");
+}
+
+void Norm::plan_scratch(MemoryPlan& plan, Step backward) {
+  plan.add(sums_, name_ + ".sums", MemoryKind::scratch, DType::f32,
+           {kernels::norm_backward_scratch_elements(gain_->shape[0])}, live(backward));
 }
 
 void Norm::forward(const Context& context, const Tensor& x, const Tensor& delta, const Tensor& sum,
@@ -43,8 +53,8 @@ void Norm::forward(const Context& context, const Tensor& x, const Tensor& delta,
 }
 
 void Norm::run_backward(const Context& context, const Tensor& dy, const Tensor& x,
-                        const Statistics& statistics, const Tensor& residual, const Tensor& dx, Target target,
-                        const Scratch& scratch) const {
+                        const Statistics& statistics, const Tensor& residual, const Tensor& dx,
+                        Target target) const {
   kernels::NormBackward args;
   args.kind = layer_norm_ ? kernels::NormKind::layer : kernels::NormKind::rms;
   args.dy = dy;
@@ -59,19 +69,18 @@ void Norm::run_backward(const Context& context, const Tensor& dy, const Tensor& 
   const Output output = target.besides();
   args.dbias = output.sums.into;
   args.dx_fp8 = output.fp8;
-  args.scratch = scratch.norm_sums;
+  args.scratch = sums_;
   kernels::norm_backward(context, args);
 }
 
 void Norm::backward(const Context& context, const Tensor& dy, const Tensor& x, const Statistics& statistics,
-                    const Tensor& d_stream, Target target, const Scratch& scratch) const {
-  run_backward(context, dy, x, statistics, d_stream, d_stream, target, scratch);
+                    const Tensor& d_stream, Target target) const {
+  run_backward(context, dy, x, statistics, d_stream, d_stream, target);
 }
 
 void Norm::backward_no_residual(const Context& context, const Tensor& dy, const Tensor& x,
-                                const Statistics& statistics, const Tensor& d_stream, Target target,
-                                const Scratch& scratch) const {
-  run_backward(context, dy, x, statistics, {}, d_stream, target, scratch);
+                                const Statistics& statistics, const Tensor& d_stream, Target target) const {
+  run_backward(context, dy, x, statistics, {}, d_stream, target);
 }
 
 }  // namespace te::model

@@ -19,8 +19,10 @@ class Norm {
     Tensor mean;  ///< [tokens] fp32, LayerNorm only
     Tensor rstd;  ///< [tokens] fp32
   };
+  /// `lifetime` as in MemoryPlan::add.
   void plan_statistics(MemoryPlan& plan, Statistics& statistics, int64_t tokens,
-                       const std::string& name) const;
+                       Lifetime lifetime = {}) const;
+  void plan_scratch(MemoryPlan& plan, Step backward);
 
   /// sum = x + delta (or x itself without a delta, when sum is x); target = norm(sum).
   void forward(const Context& context, const Tensor& x, const Tensor& delta, const Tensor& sum,
@@ -28,19 +30,20 @@ class Norm {
   /// d_stream += gradient of x through the norm, given dy; gains and biases accumulate. target: of the linear whose dy
   /// the new d_stream is.
   void backward(const Context& context, const Tensor& dy, const Tensor& x, const Statistics& statistics,
-                const Tensor& d_stream, Target target, const Scratch& scratch) const;
+                const Tensor& d_stream, Target target) const;
   /// The same without a residual path around the norm: d_stream = gradient of x.
   void backward_no_residual(const Context& context, const Tensor& dy, const Tensor& x,
-                            const Statistics& statistics, const Tensor& d_stream, Target target,
-                            const Scratch& scratch) const;
+                            const Statistics& statistics, const Tensor& d_stream, Target target) const;
 
  private:
   void run_backward(const Context& context, const Tensor& dy, const Tensor& x, const Statistics& statistics,
-                    const Tensor& residual, const Tensor& dx, Target target, const Scratch& scratch) const;
+                    const Tensor& residual, const Tensor& dx, Target target) const;
+  std::string name_;
   bool layer_norm_;
   float eps_;
   parameters::Parameter* gain_;
   parameters::Parameter* bias_ = nullptr;
+  Tensor sums_;  ///< scratch: partial sums of the gradients of gain and bias
 };
 
 }  // namespace te::model

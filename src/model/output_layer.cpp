@@ -45,22 +45,25 @@ OutputLayer::OutputLayer(const config::Config& config, parameters::ParameterStor
 
 void OutputLayer::plan(MemoryPlan& plan) {
   plan_weights(plan);
-  plan.add(logits_, "output_layer.logits", MemoryKind::scratch, dims_.dtype, {chunk_, dims_.vocab});
-  plan.add(losses_, "output_layer.losses", MemoryKind::data, DType::f32, {dims_.tokens});
+  const auto add = [&](Tensor& slot, const char* name, DType dtype, Shape shape) {
+    plan.add(slot, spec_.name + name, MemoryKind::scratch, dtype, shape, live(Step::head));
+  };
+  add(logits_, ".logits", dims_.dtype, {chunk_, dims_.vocab});
+  add(losses_, ".losses", DType::f32, {dims_.tokens});
+  if (tensor_.size() > 1) add(statistics_, ".statistics", DType::f32, {tensor_.size(), 3 * chunk_});
+  if (tensor_.sequence()) add(whole_, ".whole", dims_.dtype, {dims_.tokens, dims_.hidden});
   const auto storage = [&](const fp8::Quantizer& quantizer, Operand& operand, const char* name,
                            int64_t width) {
     quantizer.plan(plan, operand,
-                   {.name = std::string("output_layer.") + name,
+                   {.name = spec_.name + name,
                     .rows = chunk_,
                     .cols = width,
-                    .values = MemoryKind::scratch,
-                    .scales = MemoryKind::scratch});
+                    .scales = MemoryKind::scratch,
+                    .rowwise = live(Step::head),
+                    .columnwise = live(Step::head)});
   };
-  storage(input_quantizer_, input_, "input", dims_.hidden);
-  storage(grad_quantizer_, grad_, "grad_output", dims_.vocab);
-  if (tensor_.size() == 1) return;
-  plan.add(statistics_, "output_layer.statistics", MemoryKind::scratch, DType::f32,
-           {tensor_.size(), 3 * chunk_});
+  storage(input_quantizer_, input_, ".input", dims_.hidden);
+  storage(grad_quantizer_, grad_, ".grad_output", dims_.vocab);
 }
 
 void OutputLayer::logits(const Context& context, const Tensor& h, const Tensor& out) const {
@@ -102,10 +105,10 @@ Operand OutputLayer::operand(const Context& context, const fp8::Quantizer& quant
 }
 
 void OutputLayer::run(const Context& context, const Tensor& h, const Tensor& targets, float grad_scale,
-                      const Tensor& loss_sum, const Pass& pass, const Scratch& scratch) {
+                      const Tensor& loss_sum, const Pass& pass) {
   const bool training = grad_scale != 0.0f;
   // 1. The hidden states of all tokens.
-  const Tensor whole = tensor_.sequence() ? scratch.whole : h;
+  const Tensor whole = tensor_.sequence() ? whole_ : h;
   tensor_.gather(context, h, whole);
   for (int64_t begin = 0; begin < dims_.tokens; begin += chunk_) {
     const int64_t rows = std::min(chunk_, dims_.tokens - begin);

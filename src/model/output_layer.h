@@ -10,7 +10,6 @@
 
 #include "core/device.h"
 #include "model/linear.h"
-#include "model/scratch.h"
 
 namespace te::model {
 
@@ -27,7 +26,7 @@ class OutputLayer : public Linear {
   /// grad_scale != 0 also overwrites h [stream, hidden] with the gradient of grad_scale * loss with respect to it, and
   /// adds to the head's gradient.
   void run(const Context& context, const Tensor& h, const Tensor& targets, float grad_scale,
-           const Tensor& loss_sum, const Pass& pass, const Scratch& scratch);
+           const Tensor& loss_sum, const Pass& pass);
   /// out = logits [rows, this rank's slice of the padded vocabulary] of h [rows, hidden]; never in FP8, for any number
   /// of rows.
   void logits(const Context& context, const Tensor& h, const Tensor& out) const;
@@ -41,10 +40,12 @@ class OutputLayer : public Linear {
 
   Dimensions dims_;
   int64_t vocab_, chunk_;
+  // Scratch of Step::head:
   Tensor logits_;         ///< [chunk, slice of the padded vocabulary]
   Operand input_, grad_;  ///< storage of a chunk's quantized forms
   Tensor losses_;         ///< [tokens] fp32
   Tensor statistics_;     ///< [ranks, 3, chunk] fp32, only with several tensor ranks
+  Tensor whole_;          ///< [tokens, hidden], only with sequence parallelism
 };
 
 }  // namespace te::model

@@ -44,29 +44,27 @@ ColumnParallelLinear::ColumnParallelLinear(std::string name, int layer, const st
     : Linear(column_spec(std::move(name), layer, blocks, in, bias, init_std, tensor), parameters, recipe,
              tensor) {}
 
-// The producer writes this rank's tokens; input holds all of them, and where quantized rows travel no high-precision form.
-void ColumnParallelLinear::plan_input(MemoryPlan& plan, Operand& input, const Dimensions& dims,
-                                      Scratch& scratch, bool saved, bool hp_exists) const {
-  const bool arrives_quantized = tensor_.sequence() && input_quantizer_.gathers_quantized();
-  plan_operand(plan, input, dims, scratch, saved, hp_exists || arrives_quantized);
-}
-
-void ColumnParallelLinear::plan_share(MemoryPlan& plan, const Dimensions& dims, Scratch& scratch) {
+void ColumnParallelLinear::plan_scratch(MemoryPlan& plan, const LinearUse& use) {
+  plan_column_sums(plan, use.dims, use.grad);
   if (!tensor_.sequence()) return;
-  plan.alias(share_.hp, scratch.share_hp, dims.dtype, {dims.stream, in()});
+  const auto add = [&](Tensor& slot, const char* name, DType dtype, int64_t rows, Lifetime lifetime) {
+    plan.add(slot, spec_.name + name, MemoryKind::scratch, dtype, {rows, in()}, lifetime);
+  };
+  add(share_.hp, ".share", use.dims.dtype, use.dims.stream, use.input_life());
   if (input_quantizer_.gathers_quantized())
-    plan.alias(share_.rowwise.values, scratch.share_rowwise, input_quantizer_.format(), {dims.stream, in()});
+    add(share_.rowwise.values, ".share.rowwise", input_quantizer_.format(), use.dims.stream,
+        use.input_life());
+  add(whole_dx_, ".whole_dx", use.dims.dtype, use.dims.tokens, live(use.backward));
 }
 
-void ColumnParallelLinear::plan_grad(MemoryPlan& plan, Operand& grad, const Dimensions& dims,
-                                     Scratch& scratch, bool deferred) const {
-  const Shape shape{dims.tokens, out()};
-  if (deferred && !quantized()) {
-    plan.add(grad.hp, spec_.name + ".grad_output", MemoryKind::activations, dims.dtype, shape);
-  } else {
-    plan.alias(grad.hp, scratch.d_wide, dims.dtype, shape);
-  }
-  plan_grad_operand(plan, grad, dims, scratch, deferred);
+// The producer writes this rank's tokens; input holds all of them, and where quantized rows travel no high-precision form.
+void ColumnParallelLinear::plan_input(MemoryPlan& plan, Operand& input, const LinearUse& use) const {
+  plan_operand(plan, input, use, tensor_.sequence() && input_quantizer_.gathers_quantized());
+}
+
+void ColumnParallelLinear::plan_grad(MemoryPlan& plan, Operand& grad, const LinearUse& use, bool deferred,
+                                     bool in_place) const {
+  plan_grad_operand(plan, grad, use, deferred, in_place || !grad_quantizer_.fused());
 }
 
 Target ColumnParallelLinear::input_target(Operand& input, const Pass& pass) {
@@ -94,20 +92,18 @@ void ColumnParallelLinear::complete_input(const Context& context, Operand& input
   complete_rows(context, input, pass, {});
 }
 
-Target ColumnParallelLinear::grad_target(Operand& grad, const Pass& pass, const Scratch& scratch) const {
-  return grad_quantizer_.target(grad, pass.quantize_mode(), bias_sums(scratch));
+Target ColumnParallelLinear::grad_target(Operand& grad, const Pass& pass) const {
+  return grad_quantizer_.target(grad, pass.quantize_mode(), bias_sums());
 }
 
 void ColumnParallelLinear::backward(const Context& context, Operand& grad, const Operand& input,
-                                    const Tensor& dx, const Pass& pass, const Scratch& scratch,
-                                    bool deferred) {
+                                    const Tensor& dx, const Pass& pass, bool deferred) {
   // 1. dy as the GEMMs need it, and the bias gradient, as far as dy's producer has not seen to it.
-  grad_quantizer_.complete(context, grad, pass.quantize_mode(), bias_sums(scratch));
+  grad_quantizer_.complete(context, grad, pass.quantize_mode(), bias_sums());
+  const Tensor whole = tensor_.sequence() ? whole_dx_ : dx;
   // 2. dgrad; while the sum over the ranks travels, 3. wgrad.
-  const auto rows = [&](int64_t first, int64_t count) {
-    dgrad(context, grad, tensor_.sequence() ? scratch.whole : dx, first, count);
-  };
-  tensor_.reduce(context, tensor_.sequence() ? scratch.whole : dx, dx, rows, [&] {
+  const auto rows = [&](int64_t first, int64_t count) { dgrad(context, grad, whole, first, count); };
+  tensor_.reduce(context, whole, dx, rows, [&] {
     if (!deferred) wgrad(context, grad, input);
   });
 }
@@ -119,16 +115,21 @@ RowParallelLinear::RowParallelLinear(std::string name, int layer, int64_t in, in
                                      parallel::TensorParallel& tensor)
     : Linear(row_spec(std::move(name), layer, in, out, bias, init_std, tensor), parameters, recipe, tensor) {}
 
-void RowParallelLinear::plan_grad(MemoryPlan& plan, Operand& grad, const Dimensions& dims, Scratch& scratch,
-                                  bool deferred) const {
-  const Shape shape{dims.tokens, out()};
-  const bool travels = tensor_.sequence() && !grad_quantizer_.gathers_quantized();
-  if (deferred && !quantized()) {
-    plan.add(grad.hp, spec_.name + ".grad_output", MemoryKind::activations, dims.dtype, shape);
-  } else if (travels) {
-    plan.alias(grad.hp, scratch.whole, dims.dtype, shape);
+void RowParallelLinear::plan_scratch(MemoryPlan& plan, const LinearUse& use) {
+  plan_column_sums(plan, use.dims, live(use.backward));
+  if (!tensor_.sequence()) return;
+  plan.add(whole_y_, spec_.name + ".whole_y", MemoryKind::scratch, use.dims.dtype, {use.dims.tokens, out()},
+           live(use.forward));
+  if (grad_quantizer_.gathers_quantized()) {
+    plan.add(share_dy_, spec_.name + ".share_dy", MemoryKind::scratch, grad_quantizer_.format(),
+             {use.dims.stream, out()}, live(use.backward));
   }
-  plan_grad_operand(plan, grad, dims, scratch, deferred);
+}
+
+// dy is the stream's gradient, which somebody else keeps, unless it is gathered.
+void RowParallelLinear::plan_grad(MemoryPlan& plan, Operand& grad, const LinearUse& use,
+                                  bool deferred) const {
+  plan_grad_operand(plan, grad, use, deferred, tensor_.sequence() && !grad_quantizer_.gathers_quantized());
 }
 
 Target RowParallelLinear::input_target(Operand& input, const Pass& pass) const {
@@ -139,10 +140,9 @@ void RowParallelLinear::complete_input(const Context& context, Operand& input, c
   input_quantizer_.complete(context, input, pass.quantize_mode());
 }
 
-void RowParallelLinear::forward(const Context& context, Operand& input, const Tensor& y, const Pass& pass,
-                                const Scratch& scratch) {
+void RowParallelLinear::forward(const Context& context, Operand& input, const Tensor& y, const Pass& pass) {
   complete_input(context, input, pass);
-  const Tensor whole = tensor_.sequence() ? scratch.whole : y;
+  const Tensor whole = tensor_.sequence() ? whole_y_ : y;
   tensor_.reduce(context, whole, y, [&](int64_t first, int64_t count) {
     fprop(context, input, whole, first, count, tensor_.rank() == 0);
   });
@@ -150,14 +150,13 @@ void RowParallelLinear::forward(const Context& context, Operand& input, const Te
 
 // With sequence parallelism dy is that of this rank's tokens: its column sums are this rank's bias gradient, but the
 // operand holds all tokens, and is made where they arrive.
-Target RowParallelLinear::grad_target(Operand& grad, const Pass& pass, const Scratch& scratch) const {
-  if (tensor_.sequence()) return fp8::Quantizer::target_of_share(grad, bias_sums(scratch));
-  return grad_quantizer_.target(grad, pass.quantize_mode(), bias_sums(scratch));
+Target RowParallelLinear::grad_target(Operand& grad, const Pass& pass) const {
+  if (tensor_.sequence()) return fp8::Quantizer::target_of_share(grad, bias_sums());
+  return grad_quantizer_.target(grad, pass.quantize_mode(), bias_sums());
 }
 
 void RowParallelLinear::backward(const Context& context, const Tensor& dy, Operand& grad,
-                                 const Operand& input, const Tensor& dx, const Pass& pass,
-                                 const Scratch& scratch, bool deferred,
+                                 const Operand& input, const Tensor& dx, const Pass& pass, bool deferred,
                                  const EpilogueActivation& activation) {
   const auto rows = [&](int64_t first, int64_t count) { dgrad(context, grad, dx, first, count, activation); };
   const fp8::QuantizeMode mode = pass.quantize_mode();
@@ -167,12 +166,12 @@ void RowParallelLinear::backward(const Context& context, const Tensor& dy, Opera
     if (copies) context.copy(grad.hp, dy);
     if (!copies) grad.hp = dy;
     grad.kept_by_producer();
-    grad_quantizer_.complete(context, grad, mode, bias_sums(scratch));
+    grad_quantizer_.complete(context, grad, mode, bias_sums());
     rows(0, dx.rows());
   } else {
     // 1. The same for this rank's tokens; 2. dgrad of all tokens, as they arrive.
-    Operand share = grad_quantizer_.share_of(grad, dy, scratch.share_grad_rowwise);
-    grad_quantizer_.gather(context, tensor_, share, grad, mode, rows, bias_sums(scratch));
+    Operand share = grad_quantizer_.share_of(grad, dy, share_dy_);
+    grad_quantizer_.gather(context, tensor_, share, grad, mode, rows, bias_sums());
   }
   // 3. wgrad.
   if (!deferred) wgrad(context, grad, input);

@@ -24,12 +24,10 @@ class ColumnParallelLinear : public Linear {
                        double init_std, parameters::ParameterStore& parameters, Recipe& recipe,
                        parallel::TensorParallel& tensor);
 
-  /// What is in work with sequence parallelism: every layer's, also where layers share a set of activations.
-  void plan_share(MemoryPlan& plan, const Dimensions& dims, Scratch& scratch);
-  void plan_input(MemoryPlan& plan, Operand& input, const Dimensions& dims, Scratch& scratch, bool saved,
-                  bool hp_exists = false) const;
-  void plan_grad(MemoryPlan& plan, Operand& grad, const Dimensions& dims, Scratch& scratch,
-                 bool deferred) const;
+  void plan_scratch(MemoryPlan& plan, const LinearUse& use);
+  void plan_input(MemoryPlan& plan, Operand& input, const LinearUse& use) const;
+  /// `in_place`: the producer of dy needs its high-precision values, even if it casts them.
+  void plan_grad(MemoryPlan& plan, Operand& grad, const LinearUse& use, bool deferred, bool in_place) const;
 
   /// The target for the producer of x, [stream, in].
   Target input_target(Operand& input, const Pass& pass);
@@ -40,16 +38,18 @@ class ColumnParallelLinear : public Linear {
   void complete_input(const Context& context, Operand& input, const Pass& pass);
 
   /// The target for the producer of dy [tokens, out].
-  Target grad_target(Operand& grad, const Pass& pass, const Scratch& scratch) const;
+  Target grad_target(Operand& grad, const Pass& pass) const;
   /// dx [stream, in] = dy W; W's gradient += dy^T x unless that is deferred; b's gradient += column sums of dy, unless
   /// the producer has added them.
   void backward(const Context& context, Operand& grad, const Operand& input, const Tensor& dx,
-                const Pass& pass, const Scratch& scratch, bool deferred);
+                const Pass& pass, bool deferred);
 
  private:
   void complete_rows(const Context& context, Operand& input, const Pass& pass,
                      const parallel::TensorParallel::Work& work);
-  Operand share_;  ///< sequence parallelism: this rank's tokens of the input in work
+  // Scratch of sequence parallelism:
+  Operand share_;    ///< [stream, in]: this rank's tokens of the input in work
+  Tensor whole_dx_;  ///< [tokens, in]: what this rank adds to dx
 };
 
 class RowParallelLinear : public Linear {
@@ -57,28 +57,30 @@ class RowParallelLinear : public Linear {
   RowParallelLinear(std::string name, int layer, int64_t in, int64_t out, bool bias, double init_std,
                     parameters::ParameterStore& parameters, Recipe& recipe, parallel::TensorParallel& tensor);
 
-  void plan_input(MemoryPlan& plan, Operand& input, const Dimensions& dims, Scratch& scratch, bool saved,
-                  bool hp_exists) const {
-    plan_operand(plan, input, dims, scratch, saved, hp_exists);
+  void plan_scratch(MemoryPlan& plan, const LinearUse& use);
+  void plan_input(MemoryPlan& plan, Operand& input, const LinearUse& use, bool hp_exists = false) const {
+    plan_operand(plan, input, use, hp_exists);
   }
-  void plan_grad(MemoryPlan& plan, Operand& grad, const Dimensions& dims, Scratch& scratch,
-                 bool deferred) const;
+  void plan_grad(MemoryPlan& plan, Operand& grad, const LinearUse& use, bool deferred) const;
 
   /// The target for the producer of x, [tokens, in].
   Target input_target(Operand& input, const Pass& pass) const;
   void complete_input(const Context& context, Operand& input, const Pass& pass) const;
   /// y [stream, out] = the sum over the ranks of x W^T, + b.
-  void forward(const Context& context, Operand& input, const Tensor& y, const Pass& pass,
-               const Scratch& scratch);
+  void forward(const Context& context, Operand& input, const Tensor& y, const Pass& pass);
 
   /// The target for the producer of dy [stream, out], which keeps dy itself.
-  Target grad_target(Operand& grad, const Pass& pass, const Scratch& scratch) const;
+  Target grad_target(Operand& grad, const Pass& pass) const;
   /// From dy [stream, out]: dx [tokens, in] = dy W; W's gradient += dy^T x unless that is deferred; b's gradient. With
   /// `activation`, unless the linear is quantized: instead of dx, which is scratch then, the gradient of the activation
   /// that made x.
   void backward(const Context& context, const Tensor& dy, Operand& grad, const Operand& input,
-                const Tensor& dx, const Pass& pass, const Scratch& scratch, bool deferred,
-                const EpilogueActivation& activation = {});
+                const Tensor& dx, const Pass& pass, bool deferred, const EpilogueActivation& activation = {});
+
+ private:
+  // Scratch of sequence parallelism:
+  Tensor whole_y_;   ///< [tokens, out]: what this rank adds to y
+  Tensor share_dy_;  ///< [stream, out]: dy, quantized
 };
 
 }  // namespace te::model

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
+#include "core/device.h"
 #include "core/tensor.h"
-
 #include "fp8/recipe.h"
+#include "model/layer_steps.h"
 
 namespace te::model {
 
@@ -27,7 +29,11 @@ struct Pass {
   bool last_microbatch = false;  ///< of the step: its backward pass completes the gradients
   Tensor document_start;         ///< int32 [tokens], with data.document_mask; see kernels/attention
   CachedRows cached;             ///< evaluation only
+  std::function<void(const Context&, Step)> on_step;  ///< for tests: MemoryPlan::enter
 
+  void enter(const Context& context, Step step) const {
+    if (on_step) on_step(context, step);
+  }
   bool evaluating() const { return kind == PassKind::evaluate; }
   /// The first training pass of a microbatch owns the statistics; a recomputed one would count everything
   /// twice.

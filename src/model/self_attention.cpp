@@ -16,6 +16,7 @@ SelfAttention::SelfAttention(const std::string& layer_name, int index, const con
                              parallel::TensorParallel& tensor)
     : name_(layer_name),
       dims_(Dimensions::of(config, tensor)),
+      recompute_(config.training.recompute),
       linear_qkv_(layer_name + ".self_attention.linear_qkv", index, qkv_blocks(config.model), dims_.hidden,
                   config.model.family == config::Family::gpt || config.model.add_qkv_bias,
                   config.model.init_method_std, parameters, recipe, tensor),
@@ -26,26 +27,52 @@ SelfAttention::SelfAttention(const std::string& layer_name, int index, const con
 
 // --- memory ------------------------------------------------------------------------------------------------
 
-void SelfAttention::plan_weights(MemoryPlan& plan, Scratch& scratch) {
+LinearUse SelfAttention::qkv_use() const {
+  return {.dims = dims_,
+          .recompute = recompute_,
+          .input = Step::input_norm,
+          .forward = Step::qkv,
+          .grad = live(Step::attention_backward, Step::qkv_backward),
+          .backward = Step::qkv_backward};
+}
+
+LinearUse SelfAttention::proj_use() const {
+  return {.dims = dims_,
+          .recompute = recompute_,
+          .input = Step::proj,  // where attention's output is cast
+          .forward = Step::proj,
+          .grad = live(Step::mlp_norm_backward, Step::proj_backward),
+          .backward = Step::proj_backward};
+}
+
+void SelfAttention::plan_weights(MemoryPlan& plan) {
   linear_qkv_.plan_weights(plan);
   linear_proj_.plan_weights(plan);
-  linear_qkv_.plan_share(plan, dims_, scratch);
 }
 
-void SelfAttention::plan_activations(MemoryPlan& plan, Activations& a, Scratch& scratch, bool saved) const {
-  const auto own = [&](Tensor& slot, const char* what, DType dtype, Shape shape) {
-    plan.add(slot, name_ + what, MemoryKind::activations, dtype, shape);
+void SelfAttention::plan_scratch(MemoryPlan& plan, const Context& context) {
+  linear_qkv_.plan_scratch(plan, qkv_use());
+  attention_.plan_scratch(plan, context, dims_.dtype);
+  linear_proj_.plan_scratch(plan, proj_use());
+  plan.add(d_o_, name_ + ".d_attention_out", MemoryKind::scratch, dims_.dtype,
+           {dims_.tokens, dims_.attention}, live(Step::proj_backward, Step::attention_backward));
+}
+
+void SelfAttention::plan_activations(MemoryPlan& plan, Activations& a) const {
+  const auto save = [&](Tensor& slot, const char* what, DType dtype, Shape shape, Step made) {
+    plan.add(slot, name_ + what, MemoryKind::activations, dtype, shape,
+             saved(recompute_, live(made, Step::attention_backward)));
   };
-  own(a.qkv, ".qkv", dims_.dtype, {dims_.tokens, dims_.qkv});
-  own(a.lse, ".lse", DType::f32, {dims_.batch, attention_.heads(), dims_.seq});
-  own(a.proj_input.hp, ".attention_out", dims_.dtype, {dims_.tokens, dims_.attention});
-  linear_qkv_.plan_input(plan, a.qkv_input, dims_, scratch, saved);
-  linear_proj_.plan_input(plan, a.proj_input, dims_, scratch, saved, true);
+  save(a.qkv, ".qkv", dims_.dtype, {dims_.tokens, dims_.qkv}, Step::qkv);
+  save(a.lse, ".lse", DType::f32, {dims_.batch, attention_.heads(), dims_.seq}, Step::attention);
+  save(a.proj_input.hp, ".attention_out", dims_.dtype, {dims_.tokens, dims_.attention}, Step::attention);
+  linear_qkv_.plan_input(plan, a.qkv_input, qkv_use());
+  linear_proj_.plan_input(plan, a.proj_input, proj_use(), true);
 }
 
-void SelfAttention::plan_gradients(MemoryPlan& plan, Gradients& g, Scratch& scratch, bool deferred) const {
-  linear_qkv_.plan_grad(plan, g.qkv, dims_, scratch, deferred);
-  linear_proj_.plan_grad(plan, g.proj, dims_, scratch, deferred);
+void SelfAttention::plan_gradients(MemoryPlan& plan, Gradients& g, bool deferred) const {
+  linear_qkv_.plan_grad(plan, g.qkv, qkv_use(), deferred, true);
+  linear_proj_.plan_grad(plan, g.proj, proj_use(), deferred);
 }
 
 void SelfAttention::quantize_weights(const Context& context, bool count) {
@@ -55,40 +82,43 @@ void SelfAttention::quantize_weights(const Context& context, bool count) {
 
 // --- passes ------------------------------------------------------------------------------------------------
 
-void SelfAttention::forward(const Context& context, Activations& a, const Tensor& y, const Pass& pass,
-                            const Scratch& scratch) {
+void SelfAttention::forward(const Context& context, Activations& a, const Tensor& y, const Pass& pass) {
   // 1. Queries, keys and values of all heads, in one GEMM.
+  pass.enter(context, Step::qkv);
   linear_qkv_.forward(context, a.qkv_input, a.qkv, pass);
   // 2. Rotary embedding and attention, on the packed result.
+  pass.enter(context, Step::attention);
   const Tensor o = linear_proj_.input_target(a.proj_input, pass).values();
   if (pass.cached) {
     attention_.forward_cached(context, a.qkv, o, a.cache, pass);
   } else {
-    attention_.forward(context, a.qkv, o, a.lse, pass, scratch);
+    attention_.forward(context, a.qkv, o, a.lse, pass);
   }
   // 3. Back to the width of the stream.
-  linear_proj_.forward(context, a.proj_input, y, pass, scratch);
+  pass.enter(context, Step::proj);
+  linear_proj_.forward(context, a.proj_input, y, pass);
 }
 
 void SelfAttention::backward(const Context& context, const Tensor& dy, Activations& a, Gradients& g,
-                             const Tensor& dx, const Pass& pass, const Scratch& scratch, bool deferred,
+                             const Tensor& dx, const Pass& pass, bool deferred,
                              const RemakeInput& remake_input) {
-  const Tensor d_o{scratch.d_inner.data, dims_.dtype, {dims_.tokens, dims_.attention}};
   // 3'. Projection; the attention output was kept, and with recomputation only its quantized form is made again.
   if (remake_input) {
     a.proj_input.written();
     linear_proj_.complete_input(context, a.proj_input, pass.recomputed());
   }
-  linear_proj_.backward(context, dy, g.proj, a.proj_input, d_o, pass, scratch, deferred);
+  linear_proj_.backward(context, dy, g.proj, a.proj_input, d_o_, pass, deferred);
   // 2'. Attention and rotary embedding, whose result is linear_qkv's dy.
-  attention_.backward(context, a.qkv, a.proj_input.hp, a.lse, d_o,
-                      linear_qkv_.grad_target(g.qkv, pass, scratch), pass, scratch);
+  pass.enter(context, Step::attention_backward);
+  attention_.backward(context, a.qkv, a.proj_input.hp, a.lse, d_o_, linear_qkv_.grad_target(g.qkv, pass),
+                      pass);
   // 1'. Queries, keys and values.
+  pass.enter(context, Step::qkv_backward);
   if (remake_input) {
     remake_input(linear_qkv_.input_target(a.qkv_input, pass.recomputed()));
     linear_qkv_.complete_input(context, a.qkv_input, pass.recomputed());
   }
-  linear_qkv_.backward(context, g.qkv, a.qkv_input, dx, pass, scratch, deferred);
+  linear_qkv_.backward(context, g.qkv, a.qkv_input, dx, pass, deferred);
 }
 
 void SelfAttention::wgrad(const Context& context, const Activations& a, const Gradients& g) const {

@@ -31,10 +31,10 @@ class SelfAttention {
   struct Gradients {
     Operand qkv, proj;
   };
-  void plan_weights(MemoryPlan& plan, Scratch& scratch);
-  /// `saved`: what the norm and attention produced is kept, else made again.
-  void plan_activations(MemoryPlan& plan, Activations& activations, Scratch& scratch, bool saved) const;
-  void plan_gradients(MemoryPlan& plan, Gradients& gradients, Scratch& scratch, bool deferred) const;
+  void plan_weights(MemoryPlan& plan);
+  void plan_scratch(MemoryPlan& plan, const Context& context);
+  void plan_activations(MemoryPlan& plan, Activations& activations) const;
+  void plan_gradients(MemoryPlan& plan, Gradients& gradients, bool deferred) const;
   void quantize_weights(const Context& context, bool count);
   bool quantized() const { return linear_qkv_.quantized(); }
 
@@ -43,24 +43,26 @@ class SelfAttention {
     return linear_qkv_.input_target(a.qkv_input, pass);
   }
   /// y [stream, hidden] from the input that was written to the target.
-  void forward(const Context& context, Activations& a, const Tensor& y, const Pass& pass,
-               const Scratch& scratch);
+  void forward(const Context& context, Activations& a, const Tensor& y, const Pass& pass);
 
   /// For the producer of dy, which keeps it itself.
-  Target grad_target(Gradients& g, const Pass& pass, const Scratch& scratch) const {
-    return linear_proj_.grad_target(g.proj, pass, scratch);
-  }
-  /// dx [stream, hidden] from dy [stream, hidden].
+  Target grad_target(Gradients& g, const Pass& pass) const { return linear_proj_.grad_target(g.proj, pass); }
+  /// dx [stream, hidden] from dy [stream, hidden]; begins in Step::proj_backward.
   void backward(const Context& context, const Tensor& dy, Activations& a, Gradients& g, const Tensor& dx,
-                const Pass& pass, const Scratch& scratch, bool deferred, const RemakeInput& remake_input);
+                const Pass& pass, bool deferred, const RemakeInput& remake_input);
   void wgrad(const Context& context, const Activations& a, const Gradients& g) const;
 
  private:
+  LinearUse qkv_use() const;
+  LinearUse proj_use() const;
+
   std::string name_;
   Dimensions dims_;
+  config::Recompute recompute_;
   ColumnParallelLinear linear_qkv_;
   DotProductAttention attention_;
   RowParallelLinear linear_proj_;
+  Tensor d_o_;  ///< scratch [tokens, attention width]: gradient of linear_proj's input
 };
 
 }  // namespace te::model

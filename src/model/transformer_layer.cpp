@@ -24,9 +24,23 @@ TransformerLayer::TransformerLayer(int index, const config::Config& config,
 
 // --- memory ------------------------------------------------------------------------------------------------
 
-void TransformerLayer::plan_weights(MemoryPlan& plan, Scratch& scratch) {
-  attention_.plan_weights(plan, scratch);
-  mlp_.plan_weights(plan, scratch);
+void TransformerLayer::plan_weights(MemoryPlan& plan) {
+  attention_.plan_weights(plan);
+  mlp_.plan_weights(plan);
+}
+
+void TransformerLayer::plan_scratch(MemoryPlan& plan, const Context& context) {
+  input_layernorm_.plan_scratch(plan, Step::input_norm_backward);
+  attention_.plan_scratch(plan, context);
+  pre_mlp_layernorm_.plan_scratch(plan, Step::mlp_norm_backward);
+  mlp_.plan_scratch(plan);
+  const auto add = [&](Tensor& slot, const char* name, Lifetime lifetime) {
+    plan.add(slot, name_ + name, MemoryKind::scratch, dims_.dtype, {dims_.stream, dims_.hidden}, lifetime);
+  };
+  add(d_branch_, ".d_branch",
+      live(Step::fc1_backward, Step::mlp_norm_backward) |
+          live(Step::qkv_backward, Step::input_norm_backward));
+  if (dropout_ != 0.0f) add(d_dropped_, ".d_dropped", live(Step::fc2_backward) | live(Step::proj_backward));
 }
 
 void TransformerLayer::plan_input(MemoryPlan& plan, LayerActivations& a) {
@@ -34,19 +48,22 @@ void TransformerLayer::plan_input(MemoryPlan& plan, LayerActivations& a) {
 }
 
 // Selective recompute rebuilds what norms and activations produced: cheap to make, and the bulk of what is saved.
-void TransformerLayer::plan_activations(MemoryPlan& plan, LayerActivations& a, Scratch& scratch) {
-  const bool saved = recompute_ != config::Recompute::selective;
-  input_layernorm_.plan_statistics(plan, a.norm1, dims_.stream, name_ + ".input_layernorm");
-  attention_.plan_activations(plan, a.attention, scratch, saved);
-  plan.add(a.x_mid, name_ + ".x_mid", MemoryKind::activations, dims_.dtype, {dims_.stream, dims_.hidden});
-  pre_mlp_layernorm_.plan_statistics(plan, a.norm2, dims_.stream, name_ + ".pre_mlp_layernorm");
-  mlp_.plan_activations(plan, a.mlp, scratch, saved);
+void TransformerLayer::plan_activations(MemoryPlan& plan, LayerActivations& a) {
+  const Shape stream{dims_.stream, dims_.hidden};
+  input_layernorm_.plan_statistics(plan, a.norm1, dims_.stream,
+                                   saved(recompute_, live(Step::input_norm, Step::input_norm_backward)));
+  attention_.plan_activations(plan, a.attention);
+  plan.add(a.x_mid, name_ + ".x_mid", MemoryKind::activations, dims_.dtype, stream,
+           saved(recompute_, kHandedOn | live(Step::fc2_backward, Step::mlp_norm_backward)));
+  pre_mlp_layernorm_.plan_statistics(plan, a.norm2, dims_.stream,
+                                     saved(recompute_, live(Step::mlp_norm, Step::mlp_norm_backward)));
+  mlp_.plan_activations(plan, a.mlp);
+  plan.add(a.delta, name_ + ".delta", MemoryKind::scratch, dims_.dtype, stream, kHandedOn);
 }
 
-void TransformerLayer::plan_gradients(MemoryPlan& plan, LayerGradients& g, Scratch& scratch,
-                                      bool deferred) const {
-  attention_.plan_gradients(plan, g.attention, scratch, deferred);
-  mlp_.plan_gradients(plan, g.mlp, scratch, deferred);
+void TransformerLayer::plan_gradients(MemoryPlan& plan, LayerGradients& g, bool deferred) const {
+  attention_.plan_gradients(plan, g.attention, deferred);
+  mlp_.plan_gradients(plan, g.mlp, deferred);
 }
 
 void TransformerLayer::quantize_weights(const Context& context, bool count) {
@@ -57,19 +74,20 @@ void TransformerLayer::quantize_weights(const Context& context, bool count) {
 // --- forward -----------------------------------------------------------------------------------------------
 
 void TransformerLayer::forward(const Context& context, const Tensor& residual, const Tensor& delta,
-                               LayerActivations& a, const Pass& pass, const Scratch& scratch) {
+                               LayerActivations& a, const Pass& pass) {
   // 1. The previous layer's output joins the stream; its norm is what attention reads.
+  pass.enter(context, Step::input_norm);
   input_layernorm_.forward(context, residual, delta, a.x_in, a.norm1,
                            attention_.input_target(a.attention, pass));
   // 2. Attention.
-  attention_.forward(context, a.attention, scratch.delta, pass, scratch);
-  dropout(context, scratch.delta, scratch.delta, attention_site_, pass);
+  attention_.forward(context, a.attention, a.delta, pass);
+  dropout(context, a.delta, a.delta, attention_site_, pass);
   // 3. Its output joins the stream; the norm of that is what the MLP reads.
-  pre_mlp_layernorm_.forward(context, a.x_in, scratch.delta, a.x_mid, a.norm2,
-                             mlp_.input_target(a.mlp, pass));
+  pass.enter(context, Step::mlp_norm);
+  pre_mlp_layernorm_.forward(context, a.x_in, a.delta, a.x_mid, a.norm2, mlp_.input_target(a.mlp, pass));
   // 4. MLP; its output joins the stream in the next norm.
-  mlp_.forward(context, a.mlp, scratch.delta, pass, scratch);
-  dropout(context, scratch.delta, scratch.delta, mlp_site_, pass);
+  mlp_.forward(context, a.mlp, a.delta, pass);
+  dropout(context, a.delta, a.delta, mlp_site_, pass);
 }
 
 void TransformerLayer::dropout(const Context& context, const Tensor& x, const Tensor& y, uint64_t site,
@@ -81,7 +99,7 @@ void TransformerLayer::dropout(const Context& context, const Tensor& x, const Te
 // --- backward ----------------------------------------------------------------------------------------------
 
 void TransformerLayer::backward(const Context& context, LayerActivations& a, LayerGradients& g,
-                                const LayerBelow& below, const Pass& pass, const Scratch& scratch,
+                                const LayerBelow& below, const Tensor& d_stream, const Pass& pass,
                                 bool deferred) {
   RemakeInput remake_mlp, remake_attention;
   if (recompute_ == config::Recompute::selective) {
@@ -89,35 +107,37 @@ void TransformerLayer::backward(const Context& context, LayerActivations& a, Lay
     remake_attention = [&](Target t) { input_layernorm_.forward(context, a.x_in, {}, a.x_in, a.norm1, t); };
   }
   // 4'. MLP.
-  mlp_.backward(context, through_dropout(context, mlp_site_, pass, scratch), a.mlp, g.mlp, scratch.d_branch,
-                pass, scratch, deferred, remake_mlp);
+  pass.enter(context, Step::fc2_backward);
+  mlp_.backward(context, through_dropout(context, d_stream, mlp_site_, pass), a.mlp, g.mlp, d_branch_, pass,
+                deferred, remake_mlp);
   // 3'. Norm; its gradient joins the stream's, which is that of attention's output.
-  const Target d_attention = dropout_ == 0.0f ? attention_.grad_target(g.attention, pass, scratch) : Target();
-  pre_mlp_layernorm_.backward(context, scratch.d_branch, a.x_mid, a.norm2, scratch.d_stream, d_attention,
-                              scratch);
+  pass.enter(context, Step::mlp_norm_backward);
+  const Target d_attention = dropout_ == 0.0f ? attention_.grad_target(g.attention, pass) : Target();
+  pre_mlp_layernorm_.backward(context, d_branch_, a.x_mid, a.norm2, d_stream, d_attention);
   // 2'. Attention.
-  attention_.backward(context, through_dropout(context, attention_site_, pass, scratch), a.attention,
-                      g.attention, scratch.d_branch, pass, scratch, deferred, remake_attention);
+  pass.enter(context, Step::proj_backward);
+  attention_.backward(context, through_dropout(context, d_stream, attention_site_, pass), a.attention,
+                      g.attention, d_branch_, pass, deferred, remake_attention);
   // 1'. Norm; its gradient joins the stream's, which is that of the output of the layer below.
-  input_layernorm_.backward(context, scratch.d_branch, a.x_in, a.norm1, scratch.d_stream,
-                            below.grad_target(pass, scratch), scratch);
+  pass.enter(context, Step::input_norm_backward);
+  input_layernorm_.backward(context, d_branch_, a.x_in, a.norm1, d_stream, below.grad_target(pass));
 }
 
 // Through a dropout the gradient is another tensor, for which the producer of the stream's gradient can do nothing.
-Target TransformerLayer::grad_target(LayerGradients& g, const Pass& pass, const Scratch& scratch) const {
-  return dropout_ == 0.0f ? mlp_.grad_target(g.mlp, pass, scratch) : Target();
+Target TransformerLayer::grad_target(LayerGradients& g, const Pass& pass) const {
+  return dropout_ == 0.0f ? mlp_.grad_target(g.mlp, pass) : Target();
 }
 
-Target LayerBelow::grad_target(const Pass& pass, const Scratch& scratch) const {
-  return layer != nullptr ? layer->grad_target(*gradients, pass, scratch) : Target();
+Target LayerBelow::grad_target(const Pass& pass) const {
+  return layer != nullptr ? layer->grad_target(*gradients, pass) : Target();
 }
 
 // The stream's gradient as it enters a sublayer's output: itself, or through the dropout in front of it.
-Tensor TransformerLayer::through_dropout(const Context& context, uint64_t site, const Pass& pass,
-                                         const Scratch& scratch) const {
-  if (dropout_ == 0.0f) return scratch.d_stream;
-  dropout(context, scratch.d_stream, scratch.d_branch, site, pass);
-  return scratch.d_branch;
+Tensor TransformerLayer::through_dropout(const Context& context, const Tensor& d_stream, uint64_t site,
+                                         const Pass& pass) const {
+  if (dropout_ == 0.0f) return d_stream;
+  dropout(context, d_stream, d_dropped_, site, pass);
+  return d_dropped_;
 }
 
 void TransformerLayer::wgrad(const Context& context, const LayerActivations& a,

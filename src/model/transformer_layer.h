@@ -17,13 +17,14 @@
 namespace te::model {
 
 /// What one microbatch leaves behind in one layer for the backward pass. Which of these have memory of their
-/// own and which share the stage's is decided by training.recompute (plan_activations).
+/// own and which are scratch is decided by training.recompute (plan_activations).
 struct LayerActivations {
   Tensor x_in;  ///< [stream, hidden]
   Norm::Statistics norm1, norm2;
   SelfAttention::Activations attention;
   Tensor x_mid;  ///< [stream, hidden]
   Mlp::Activations mlp;
+  Tensor delta;  ///< scratch [stream, hidden]: a sublayer's output until the next norm adds it
 };
 
 /// Where the gradients of the linears' outputs are during a backward pass: scratch that all layers share, or, where wgrad is
@@ -40,7 +41,7 @@ struct LayerBelow {
   const TransformerLayer* layer = nullptr;
   LayerGradients* gradients = nullptr;
   /// For the producer of the gradient of its output, right before that runs.
-  Target grad_target(const Pass& pass, const Scratch& scratch) const;
+  Target grad_target(const Pass& pass) const;
 };
 
 class TransformerLayer {
@@ -49,25 +50,26 @@ class TransformerLayer {
                    Recipe& recipe, const RopeTables& rope, parallel::TensorParallel& tensor);
   TransformerLayer(const TransformerLayer&) = delete;
 
-  void plan_weights(MemoryPlan& plan, Scratch& scratch);
+  void plan_weights(MemoryPlan& plan);
+  /// For training and evaluation of whole sequences: what passes use that is in neither of the structs above.
+  void plan_scratch(MemoryPlan& plan, const Context& context);
   /// x_in alone: what recompute: full keeps of a layer.
   void plan_input(MemoryPlan& plan, LayerActivations& activations);
   /// Everything else.
-  void plan_activations(MemoryPlan& plan, LayerActivations& activations, Scratch& scratch);
-  void plan_gradients(MemoryPlan& plan, LayerGradients& gradients, Scratch& scratch, bool deferred) const;
-  /// True when the layer's linears are quantized: layers alike in this can share a set of activations.
+  void plan_activations(MemoryPlan& plan, LayerActivations& activations);
+  void plan_gradients(MemoryPlan& plan, LayerGradients& gradients, bool deferred) const;
   bool quantized() const { return attention_.quantized(); }
 
   /// In: the stream as (residual, delta); delta may be empty, then residual must be activations.x_in. Out:
-  /// the stream as (activations.x_mid, scratch.delta). delta may be scratch.delta.
+  /// the stream as (activations.x_mid, activations.delta). delta may be that of the layer below.
   void forward(const Context& context, const Tensor& residual, const Tensor& delta,
-               LayerActivations& activations, const Pass& pass, const Scratch& scratch);
+               LayerActivations& activations, const Pass& pass);
   /// For the producer of the gradient of the layer's output.
-  Target grad_target(LayerGradients& gradients, const Pass& pass, const Scratch& scratch) const;
-  /// scratch.d_stream: in, the gradient of the layer's output; out, of its input, with what `below` needs of it.
+  Target grad_target(LayerGradients& gradients, const Pass& pass) const;
+  /// d_stream [stream, hidden]: in, the gradient of the layer's output; out, of its input, with what `below` needs of it.
   /// `deferred`: the weights' gradients are left to wgrad(), with activations and gradients untouched in between.
   void backward(const Context& context, LayerActivations& activations, LayerGradients& gradients,
-                const LayerBelow& below, const Pass& pass, const Scratch& scratch, bool deferred = false);
+                const LayerBelow& below, const Tensor& d_stream, const Pass& pass, bool deferred = false);
   void wgrad(const Context& context, const LayerActivations& activations,
              const LayerGradients& gradients) const;
 
@@ -75,7 +77,7 @@ class TransformerLayer {
 
  private:
   void dropout(const Context&, const Tensor& x, const Tensor& y, uint64_t site, const Pass&) const;
-  Tensor through_dropout(const Context&, uint64_t site, const Pass&, const Scratch&) const;
+  Tensor through_dropout(const Context&, const Tensor& d_stream, uint64_t site, const Pass&) const;
 
   std::string name_;
   parallel::TensorParallel& tensor_;
@@ -87,6 +89,9 @@ class TransformerLayer {
   SelfAttention attention_;
   Norm pre_mlp_layernorm_;
   Mlp mlp_;
+  // Scratch [stream, hidden]:
+  Tensor d_branch_;   ///< gradient of a sublayer's input
+  Tensor d_dropped_;  ///< with dropout: of its output
 };
 
 }  // namespace te::model

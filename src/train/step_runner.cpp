@@ -105,6 +105,11 @@ void StepRunner::launch(const HostBatch& batch, int64_t step, int64_t first_samp
     pass.count_fp8 = count_fp8;
     pass.last_microbatch = microbatch + 1 == microbatches;
     pass.document_start = batch_.document_start_of(microbatch);
+#ifndef NDEBUG
+    pass.on_step = [this](const Context& context, model::Step at) {
+      plan_.enter(context, static_cast<int>(at));
+    };
+#endif
     return pass;
   });
   // 3. Gradient norm, clipping, AdamW.

@@ -89,8 +89,12 @@ class TinyModel {
     optimizer_.begin_step(context_);
     return add_microbatch(pass);
   }
-  /// The same, added to those of the microbatches since begin_step(); the sum of their losses.
-  double add_microbatch(const model::Pass& pass = {}) {
+  /// The same, added to those of the microbatches since begin_step(); the sum of their losses. Scratch is overwritten
+  /// outside its lifetime, so a use of it there shows in every number.
+  double add_microbatch(model::Pass pass = {}) {
+    pass.on_step = [this](const Context& context, model::Step step) {
+      plan_.enter(context, static_cast<int>(step));
+    };
     const float scale = 1.0f / static_cast<float>(tokens_.numel());
     model_.forward_backward(context_, tokens_, targets_, scale, optimizer_.loss_sum(), pass);
     return read_scalar(optimizer_.loss_sum()) * scale;

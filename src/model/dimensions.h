@@ -1,0 +1,28 @@
+// Sizes that recur: of one microbatch through this rank's part of one layer.
+#pragma once
+
+#include "config/config.h"
+#include "core/tensor.h"
+#include "parallel/tensor_parallel.h"
+
+namespace te::model {
+
+struct Dimensions {
+  int64_t batch = 0;  ///< sequences of a microbatch
+  int64_t seq = 0;
+  int64_t tokens = 0;  ///< batch * seq
+  int64_t stream =
+      0;  ///< rows of the residual stream here: tokens, or with sequence parallelism a share of them
+  int64_t hidden = 0;
+  int64_t qkv = 0;        ///< width of linear_qkv's output
+  int64_t attention = 0;  ///< width of attention's output
+  int64_t ffn = 0;        ///< width of linear_fc2's input
+  int64_t fc1 = 0;        ///< width of linear_fc1's output: 2 ffn with SwiGLU
+  int64_t vocab = 0;      ///< rows of the padded vocabulary
+  DType dtype = DType::bf16;
+
+  static Dimensions of(const config::Config& config, const parallel::TensorParallel& tensor);
+  int64_t widest_input() const;  ///< of a layer's four linears
+};
+
+}  // namespace te::model

@@ -120,7 +120,7 @@ void set(const Preference& preference, cublasLtMatmulPreferenceAttributes_t attr
 }
 
 /// All that the choice of an algorithm depends on.
-using Key = std::array<int64_t, 17>;
+using Key = std::array<int64_t, 18>;
 
 Key key_of(const Context& context, const Gemm& args) {
   const auto [m, n, k] = gemm_size(args);

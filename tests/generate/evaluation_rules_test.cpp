@@ -2,6 +2,7 @@
 // operations, forms of data files, statistics.
 #include <cmath>
 #include <filesystem>
+#include <tuple>
 
 #include "core/error.h"
 #include "data/data_testing.h"
@@ -324,6 +325,22 @@ TEST_F(CompareFiles, PairedDifference) {
   EXPECT_DOUBLE_EQ(result[1].a, -0.5);
   EXPECT_DOUBLE_EQ(result[1].difference, -0.5);
   EXPECT_NEAR(result[1].stderr_of_difference, 0.0, 1e-12);
+}
+
+// lm-evaluation-harness' samples do not name their task.
+TEST_F(CompareFiles, ASampleFileHasTheTaskOfTheOther) {
+  const std::string a = file("a", "10");
+  write_file(folder_ / "b", R"({"doc_id":0,"acc":true,"word_perplexity":[-1,2],"filter":"none"})"
+                            "\n"
+                            R"({"doc_id":1,"acc":1.0,"word_perplexity":[-2,4],"metrics":["acc"]})"
+                            "\n");
+  for (const auto& [first, second, sign] :
+       {std::tuple(a, (folder_ / "b").string(), 1), {(folder_ / "b").string(), a, -1}}) {
+    const auto result = compare_items(first, second);
+    ASSERT_EQ(result.size(), 2u);
+    EXPECT_EQ(result[0].task, "t");
+    EXPECT_DOUBLE_EQ(result[0].difference, 0.5 * sign);
+  }
 }
 
 TEST_F(CompareFiles, OtherDocumentsAreRefused) {

@@ -34,5 +34,28 @@ TEST(TensorRanksGpu, LogitsOfOneRank) {
   EXPECT_LT(relative_error(logits(), expected), 4e-2);
 }
 
+// Every rank has a slice of the vocabulary.
+TEST(TensorRanksGpu, ScoresOfOneRank) {
+  TE_REQUIRE_GPU();
+  const Context gpu = parallel::open_cuda_device(world());
+  config::Config config = tiny_config(config::Family::llama);
+  TinyModel tiny(config);
+  const MemorySource source(tiny, config);
+  const std::vector<int32_t> tokens = random_tokens(config, 1);
+  const std::span<const int32_t> all(tokens);
+  const std::vector<generate::ScoredContinuation> next = {{0, all.first(15), all.subspan(1, 15)}};
+  const generate::DecoderSizes sizes = {.batch = 1, .max_rows = 16, .score_rows = 8};
+  ReadyDecoder alone(tiny.context(), config, source, sizes);
+  const auto expected = alone.get().score(tiny.context(), next);
+  config.parallel.tensor = world().size();
+  const parallel::Groups groups = parallel::Groups::connect(
+      world(), gpu, parallel::ProcessGrid::of(world().size(), world().size(), 1, 1));
+  ReadyDecoder decoder(gpu, config, source, sizes, &groups);
+  const auto scores = decoder.get().score(gpu, next);
+  ASSERT_EQ(scores.size(), 15u);
+  for (size_t i = 0; i < scores.size(); ++i)
+    EXPECT_NEAR(scores[i].log_probability, expected[i].log_probability, 1e-4) << i;
+}
+
 }  // namespace
 }  // namespace te::testing

@@ -64,6 +64,20 @@ Items read_items(const std::string& file) {
   return items;
 }
 
+/// A file of lm-evaluation-harness does not name its task: it is the one of the other file, if that has one alone.
+Items named_like(Items items, const Items& other) {
+  const auto only_task = [](const Items& all) {
+    const std::string& first = all.begin()->first.first;
+    return all.rbegin()->first.first == first ? first : std::string();
+  };
+  const std::string task = only_task(other);
+  if (!only_task(items).empty() || !items.begin()->first.first.empty() || task.empty()) return items;
+  Items named;
+  for (auto& [key, values] : items)
+    named[{key.first.empty() ? task : key.first, key.second}] = std::move(values);
+  return named;
+}
+
 PairedDifference compare(const std::string& task, const std::string& metric, const Values& a,
                          const Values& b) {
   PairedDifference result{.task = task, .metric = metric, .documents = static_cast<int64_t>(a.size())};
@@ -102,7 +116,8 @@ double mcnemar_exact(int64_t only_a, int64_t only_b) {
 }
 
 std::vector<PairedDifference> compare_items(const std::string& file_a, const std::string& file_b) {
-  const Items a = read_items(file_a), b = read_items(file_b);
+  const Items read_a = read_items(file_a), read_b = read_items(file_b);
+  const Items a = named_like(read_a, read_b), b = named_like(read_b, read_a);
   std::vector<PairedDifference> result;
   for (const auto& [key, values] : a) {
     const auto other = b.find(key);

@@ -22,7 +22,8 @@ struct PairedDifference {
   double p_value = 1.0;
 };
 
-/// Compares two files of items (te-generate evaluate --items, or lm-evaluation-harness' samples of one task each).
+/// Compares two files of items: of te-generate evaluate --items, or lm-evaluation-harness' samples of one task, which do
+/// not name it and have that of the other file.
 /// UserError when a file is malformed, or the two have not the same documents.
 std::vector<PairedDifference> compare_items(const std::string& file_a, const std::string& file_b);
 

@@ -163,6 +163,13 @@ void write_text(const fs::path& path, const std::string& text) {
   fs::rename(temporary, path);
 }
 
+void make_latest(const fs::path& folder) {
+  guard_file_system([&] {
+    write_text(folder.parent_path() / "latest", folder.filename().string() + "\n");
+    sync_path(folder.parent_path());
+  });
+}
+
 void remove_checkpoint(const fs::path& folder) {
   const fs::path doomed = folder.string() + std::string(kTemporary);
   fs::remove_all(doomed);
@@ -210,8 +217,7 @@ fs::path commit_folder(const fs::path& directory, int64_t step, const std::strin
   sync_path(temporary);
   move_into_place(temporary, folder);  // a run that was resumed before this step saves it again
   sync_path(directory);
-  write_text(directory / "latest", step_name(step) + "\n");
-  sync_path(directory);
+  make_latest(folder);
   return folder;
 }
 

@@ -40,6 +40,9 @@ std::vector<std::pair<int64_t, std::filesystem::path>> list_checkpoints(
 /// Of the checkpoints beside a step folder, the one of the highest step below its own.
 std::optional<std::filesystem::path> checkpoint_before(const std::filesystem::path& folder);
 
+/// Makes a checkpoint its directory's latest. WriteError when it cannot be written.
+void make_latest(const std::filesystem::path& folder);
+
 /// Deletes a checkpoint: no half of it ever has a checkpoint's name.
 void remove_checkpoint(const std::filesystem::path& folder);
 

@@ -18,6 +18,7 @@ enum class Fp8Recipe : uint8_t { delayed, tensorwise };
 enum class AmaxAlgo : uint8_t { max, most_recent };
 enum class Recompute : uint8_t { none, selective, full };
 enum class GemmAutotune : uint8_t { off, cached, on, full };
+enum class LossSpikes : uint8_t { off, warn, skip, rollback };
 enum class DeviceChoice : uint8_t { automatic, cpu, cuda };  ///< automatic is spelled "auto" in YAML
 enum class LrDecay : uint8_t { cosine, linear, constant, wsd };
 enum class RopeScaling : uint8_t { none, linear, llama3 };
@@ -34,6 +35,7 @@ std::string_view to_string(Fp8Recipe value);
 std::string_view to_string(AmaxAlgo value);
 std::string_view to_string(Recompute value);
 std::string_view to_string(GemmAutotune value);
+std::string_view to_string(LossSpikes value);
 std::string_view to_string(DeviceChoice value);
 std::string_view to_string(LrDecay value);
 std::string_view to_string(RopeScaling value);
@@ -51,6 +53,7 @@ bool from_string(std::string_view text, Fp8Recipe& value);
 bool from_string(std::string_view text, AmaxAlgo& value);
 bool from_string(std::string_view text, Recompute& value);
 bool from_string(std::string_view text, GemmAutotune& value);
+bool from_string(std::string_view text, LossSpikes& value);
 bool from_string(std::string_view text, DeviceChoice& value);
 bool from_string(std::string_view text, LrDecay& value);
 bool from_string(std::string_view text, RopeScaling& value);
@@ -140,9 +143,12 @@ struct TrainingConfig {
   GemmAutotune gemm_autotune = GemmAutotune::on;  ///< kernels/gemm/gemm.h
   DeviceChoice device = DeviceChoice::automatic;
   int64_t device_index = 0;
-  int64_t eval_interval = 0;         ///< steps between evaluations; 0: never
-  int64_t eval_microbatches = 10;    ///< microbatches of one evaluation
-  int64_t max_nonfinite_steps = 10;  ///< training stops after so many skipped steps in a row
+  int64_t eval_interval = 0;       ///< steps between evaluations; 0: never
+  int64_t eval_microbatches = 10;  ///< microbatches of one evaluation
+  int64_t max_nonfinite_steps =
+      10;  ///< training stops after so many skipped steps in a row, or so many rollbacks
+  LossSpikes loss_spikes = LossSpikes::warn;  ///< train/loss_spikes.h
+  double loss_spike_threshold = 10.0;         ///< robust standard deviations above the median
 };
 
 struct OptimizerConfig {

@@ -15,6 +15,7 @@ std::span<const std::string_view> names_of(Fp8Recipe);
 std::span<const std::string_view> names_of(AmaxAlgo);
 std::span<const std::string_view> names_of(Recompute);
 std::span<const std::string_view> names_of(GemmAutotune);
+std::span<const std::string_view> names_of(LossSpikes);
 std::span<const std::string_view> names_of(DeviceChoice);
 std::span<const std::string_view> names_of(LrDecay);
 std::span<const std::string_view> names_of(RopeScaling);

@@ -185,6 +185,16 @@ const auto kKeys = std::to_array<Key>({
     {TE_KEY(training.eval_microbatches), kBuiltIn, from_to(1, kMaxSteps), "Microbatches of one evaluation."},
     {TE_KEY(training.max_nonfinite_steps), kBuiltIn, from_to(1, kMaxSteps),
      "A step whose loss or gradient is not finite is skipped; the run stops after this many in a row."},
+    {TE_KEY(training.loss_spikes), kBuiltIn, kAny,
+     "What to do with a step whose loss is finite but far above those before it: nothing; say so; say so and "
+     "leave its "
+     "update out; say so, go back to the last good checkpoint, and leave the samples since then out (the run "
+     "stops after "
+     "`max_nonfinite_steps` of these)."},
+    {TE_KEY(training.loss_spike_threshold), kBuiltIn, above(0),
+     "How far: robust standard deviations (1.4826 times the median deviation) above the median of the last "
+     "64 losses. Until "
+     "16 are known: twice the loss of guessing, the logarithm of `model.vocab_size`."},
 
     {TE_KEY(optimizer.name), kBuiltIn, kAny, "The optimizer."},
     {TE_KEY(optimizer.lr), kBuiltIn, above(0), "Peak learning rate."},

@@ -62,11 +62,11 @@ void Optimizer::begin_step(const Context& context) {
   context.zero(status_);
 }
 
-void Optimizer::step(const Context& context, float lr) {
+void Optimizer::step(const Context& context, float lr, float largest_loss_sum) {
   // 1. Gradients of this rank's segments, summed over the ranks.
   reducer_.finish(context);
   // 2. Global gradient norm, the clipping coefficient, and whether the step counts at all.
-  update_status(context);
+  update_status(context, largest_loss_sum);
   // 3. Moments, main parameters, values. The last step's gathers read and write the values, and a caller that
   //    ran no pass since then has not waited for them.
   gatherer_.wait_all(context);
@@ -78,7 +78,7 @@ void Optimizer::step(const Context& context, float lr) {
   gatherer_.start(context);
 }
 
-void Optimizer::update_status(const Context& context) {
+void Optimizer::update_status(const Context& context, float largest_loss_sum) {
   for (const parameters::Segment& segment : parameters_.segments()) {
     kernels::sum_of_squares(context, parameters_.grad_of(segment), field(1, DType::f32), scratch_,
                             parameters_.flags_of(segment));
@@ -90,6 +90,7 @@ void Optimizer::update_status(const Context& context) {
   kernels::clip_coefficient(context, {.sum_of_squares = field(1, DType::f32),
                                       .loss = loss_sum(),
                                       .clip = static_cast<float>(config_.clip_grad),
+                                      .largest_loss = largest_loss_sum,
                                       .grad_norm = field(2, DType::f32),
                                       .multiplier = field(3, DType::f32),
                                       .skip = field(4, DType::i32)});

@@ -10,6 +10,7 @@
 //   ... the next step's forward pass, with gatherer().wait() before values are read
 #pragma once
 
+#include <limits>
 #include "comm/gradient_reducer.h"
 #include "comm/parameter_gatherer.h"
 #include "config/config.h"
@@ -46,8 +47,10 @@ class Optimizer {
   void begin_step(const Context& context);
   /// This rank's gradients are complete and already scaled by the number of tokens of the global batch; each
   /// loss has been added to the loss sum of one rank. Finishes the reduction, updates main parameters and
-  /// values unless the step must be skipped, and starts the gather of the values. All ranks skip, or none.
-  void step(const Context& context, float lr);
+  /// values unless the step must be skipped (also because the loss sum is above `largest_loss_sum`), and starts the gather
+  /// of the values. All ranks skip, or none.
+  void step(const Context& context, float lr,
+            float largest_loss_sum = std::numeric_limits<float>::infinity());
   /// Copies the status to page-locked memory; valid after the next synchronize of the context.
   void fetch_status(const Context& context);
   StepStatus status() const { return *host_status_.as<StepStatus>(); }
@@ -67,7 +70,7 @@ class Optimizer {
   Moments exp_avg, exp_avg_sq;  ///< [shard_size]
 
  private:
-  void update_status(const Context& context);
+  void update_status(const Context& context, float largest_loss_sum);
   void update(const Context& context, size_t number, float lr);  ///< of a segment
   Tensor field(int index, DType dtype) const;  ///< member number `index` of the device's StepStatus
 

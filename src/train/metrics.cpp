@@ -106,7 +106,9 @@ void MetricsWriter::console(const StepMetrics& m, const std::vector<Fp8Health>& 
     }
   }
   if (m.valid_loss) line += fmt::format(" | valid loss {:.4f}", *m.valid_loss);
-  if (m.skipped) line += fmt::format(" | SKIPPED, not finite ({} so far)", m.skipped_total);
+  if (m.spike)
+    line += fmt::format(" | LOSS SPIKE ({} so far{})", m.spikes_total, m.skipped ? ", SKIPPED" : "");
+  if (m.skipped && !m.spike) line += fmt::format(" | SKIPPED, not finite ({} so far)", m.skipped_total);
   spdlog::info("{} | ETA {}", line, human_time(eta_seconds));
 }
 
@@ -131,6 +133,11 @@ void MetricsWriter::step(const StepMetrics& m, const std::vector<Fp8Health>& fp8
                            {"skipped", m.skipped},
                            {"skipped_total", m.skipped_total}};
   if (m.valid_loss) record["valid_loss"] = number(*m.valid_loss);
+  if (m.spikes_total > 0) {
+    record["spike"] = m.spike;
+    record["spikes_total"] = m.spikes_total;
+    record["rollbacks_total"] = m.rollbacks_total;
+  }
   for (const Fp8Health& item : fp8) {
     record["fp8"].push_back({{"layer", item.layer},
                              {"linear", item.name},

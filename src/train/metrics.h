@@ -27,6 +27,8 @@ struct StepMetrics {
   double tflops = 0;  ///< model TFLOP/s, see flops.h
   bool skipped = false;
   int64_t skipped_total = 0;
+  bool spike = false;  ///< the loss is far above those before it (loss_spikes.h)
+  int64_t spikes_total = 0, rollbacks_total = 0;
 };
 
 /// FP8 health of one operand in the step just taken. The shares are 0 in a step that does not count.

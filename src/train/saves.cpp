@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "checkpoint/folder.h"
 #include "checkpoint/write_error.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -17,7 +18,7 @@ void Saves::settle(const std::function<std::optional<checkpoint::Saved>()>& ask)
     const std::optional<checkpoint::Saved> saved = ask();
     if (!saved) return;
     newest_ = saved->folder;
-    if (finite_since_) good_ = newest_;
+    if (good_since_) good_ = newest_;
     failure_.clear();
     if (world_.leader()) {
       spdlog::info("saved {} ({:.1f} MB{} in {:.2f} s, training waited for {:.2f} s)", saved->folder.string(),
@@ -31,7 +32,7 @@ void Saves::settle(const std::function<std::optional<checkpoint::Saved>()>& ask)
                    failure_, newest_.empty() ? "none" : newest_.string());
     }
   }
-  under_way_ = finite_since_ = false;
+  under_way_ = good_since_ = false;
 }
 
 void Saves::save(const checkpoint::Progress& progress, bool whole) {
@@ -59,9 +60,16 @@ void Saves::finish() {
   });
 }
 
-void Saves::step_was_finite() {
+void Saves::go_back_to_good() {
+  newest_ = good_;
+  world_.together([&] {
+    if (world_.leader()) checkpoint::make_latest(good_);
+  });
+}
+
+void Saves::step_was_good() {
   if (under_way_) {
-    finite_since_ = true;
+    good_since_ = true;
   } else if (!newest_.empty()) {
     good_ = newest_;
   }

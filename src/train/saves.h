@@ -28,8 +28,11 @@ class Saves {
   void wait();
   /// The same after the last save. UserError (on all ranks) when it could not be written.
   void finish();
-  /// After each step: a checkpoint is good once a step from it was finite.
-  void step_was_finite();
+  /// After each step: a checkpoint is good once a step from it was finite, and its loss no spike.
+  void step_was_good();
+
+  /// The run goes back to the good one: later ones are no longer its own, and a resumed run shall not find them first.
+  void go_back_to_good();
 
   const std::filesystem::path& newest() const {
     return newest_;
@@ -43,8 +46,8 @@ class Saves {
   parallel::World& world_;
   std::filesystem::path newest_, good_;
   bool under_way_ = false;
-  bool finite_since_ = false;  ///< a step after the save that is under way was finite
-  std::string failure_;        ///< of the last save; empty when it went well
+  bool good_since_ = false;  ///< a good step was taken after the save that is under way
+  std::string failure_;      ///< of the last save; empty when it went well
 };
 
 }  // namespace te::train

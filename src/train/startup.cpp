@@ -101,6 +101,11 @@ StartPoint Startup::load(const fs::path& path, const checkpoint::LoadOptions& op
   return point;
 }
 
+StartPoint Startup::go_back(const fs::path& folder) {
+  bool damaged = false;
+  return load(folder, {.optimizer = config_.checkpoint.load_optimizer}, damaged);
+}
+
 void Startup::report_changes(const std::string& before, int64_t step) const {
   const std::string changes = describe_config_changes(before, config_, step);
   if (!changes.empty()) spdlog::info("the config differs from the checkpoint's:\n{}", changes);

@@ -86,7 +86,8 @@ void StepRunner::weights_changed(bool count_fp8) {
 
 // --- steps -------------------------------------------------------------------------------------------------
 
-void StepRunner::launch(const HostBatch& batch, int64_t step, int64_t first_sample, bool count_fp8) {
+void StepRunner::launch(const HostBatch& batch, int64_t step, int64_t first_sample, bool count_fp8,
+                        double largest_loss) {
   // 1. Samples. The loss is the mean over the counted tokens of the global batch, so every microbatch's
   //    gradient is scaled by their number.
   context_.copy_to_device(batch_.tokens, batch.tokens.as<void>());
@@ -113,7 +114,9 @@ void StepRunner::launch(const HostBatch& batch, int64_t step, int64_t first_samp
     return pass;
   });
   // 3. Gradient norm, clipping, AdamW.
-  optimizer_.step(context_, optimizer_.schedule().at(step));
+  optimizer_.step(
+      context_, optimizer_.schedule().at(step),
+      static_cast<float>(largest_loss * static_cast<double>(std::max<int64_t>(1, batch.counted))));
   // 4. FP8 scales from this step's amaxes, then the weights in FP8 for the next step.
   model_.recipe().update(context_, optimizer_.skip_flag());
   weights_changed(count_fp8);

@@ -2,6 +2,7 @@
 // data; te-bench times it.
 #pragma once
 
+#include <limits>
 #include <span>
 
 #include "config/config.h"
@@ -51,8 +52,10 @@ class StepRunner {
 
   /// Launches optimizer step `step` (from 1: the learning rate hangs on it) on the global batch from `first_sample`
   /// (the dropout masks hang on it), and the copy of its status to the host; returns before the device is done.
-  /// `batch` must stay as it is until the context has been synchronized.
-  void launch(const HostBatch& batch, int64_t step, int64_t first_sample, bool count_fp8);
+  /// `batch` must stay as it is until the context has been synchronized. Nothing is updated by a step whose mean loss is
+  /// above `largest_loss`.
+  void launch(const HostBatch& batch, int64_t step, int64_t first_sample, bool count_fp8,
+              double largest_loss = std::numeric_limits<double>::infinity());
   /// Forward and backward of microbatches, the same on all data ranks, each operand cast with its own scale, and an update
   /// of the FP8 scales from the amaxes: no weight changes. `counted`: targets of a global batch. Waits for the device, under
   /// a watchdog's guard, as evaluation does.

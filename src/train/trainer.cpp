@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
+#include <limits>
 #include <utility>
 
 #include "core/error.h"
@@ -28,7 +30,10 @@ Trainer::Trainer(const config::Config& config, Context& context, parallel::World
       context_(context),
       world_(world),
       overwrite_(overwrite),
-      runner_(config, context, groups) {}
+      runner_(config, context, groups),
+      // Guessing costs the logarithm of the vocabulary.
+      spikes_(config.training.loss_spike_threshold,
+              2 * std::log(static_cast<double>(config.model.vocab_size))) {}
 
 // --- before the first step ---------------------------------------------------------------------------------
 
@@ -101,6 +106,7 @@ void Trainer::calibrate() {
   const config::PrecisionConfig& precision = config_.precision;
   if (!runner_.model().recipe().starts_from_history() || precision.fp8_calibration_passes == 0) return;
   read_batch(0, host_batches_[0]);
+  give_up();
   train::calibrate(runner_, *batches_, config_.training.micro_batch_size, precision.fp8_calibration_passes,
                    host_batches_[0].counted);
 }
@@ -131,10 +137,21 @@ Outcome Trainer::run(Requests& requests, const std::function<void()>& record) {
 
 // --- one step ----------------------------------------------------------------------------------------------
 
-void Trainer::read_batch(int64_t first_sample, HostBatch& batch) const {
-  const int64_t counted =
-      batches_->read(first_sample + runner_.first_local_sample(), runner_.local_samples(), batch);
+void Trainer::read_batch(int64_t first_sample, HostBatch& batch) {
+  int64_t counted = 0;
+  try {
+    counted = batches_->read(first_sample + runner_.first_local_sample(), runner_.local_samples(), batch);
+  } catch (const UserError& error) {
+    bad_data_ = error.what();
+  }
   batch.counted = world_.sum_i64(counted, runner_.groups().data().world_ranks());
+}
+
+// Only some of the ranks may have read what is wrong.
+void Trainer::give_up() {
+  world_.together([&] {
+    if (!bad_data_.empty()) user_error("{}", bad_data_);
+  });
 }
 
 // A rank that does not come is missed here, on a GPU; on the CPU, in the operation that needs it.
@@ -152,9 +169,6 @@ StepMetrics Trainer::finish_step(const HostBatch& batch, double seconds) {
   progress_.step += 1;
   progress_.updates = optimizer.updates();
   progress_.consumed_samples += samples;
-  skipped_in_a_row_ = status.skipped != 0 ? skipped_in_a_row_ + 1 : 0;
-  skipped_total_ += status.skipped != 0 ? 1 : 0;
-  if (status.skipped == 0) saves_->step_was_finite();
 
   StepMetrics metrics;
   metrics.step = progress_.step;
@@ -168,13 +182,53 @@ StepMetrics Trainer::finish_step(const HostBatch& batch, double seconds) {
   metrics.tokens_per_s = static_cast<double>(samples * seq) / seconds;
   metrics.tflops = flops_per_token(config_.model) * metrics.tokens_per_s / 1e12 / world_.size();
   metrics.skipped = status.skipped != 0;
+  look_for_spike(metrics);
+  const bool lost = metrics.skipped && !metrics.spike;
+  skipped_in_a_row_ = lost ? skipped_in_a_row_ + 1 : 0;
+  skipped_total_ += metrics.skipped ? 1 : 0;
   metrics.skipped_total = skipped_total_;
+  if (!metrics.skipped && spikes_.calm()) saves_->step_was_good();
   return metrics;
+}
+
+// The same on all ranks: they have the same loss, bit for bit.
+void Trainer::look_for_spike(StepMetrics& metrics) {
+  if (config_.training.loss_spikes == config::LossSpikes::off) return;
+  if (!std::isfinite(metrics.loss) || !std::isfinite(metrics.grad_norm)) return;
+  const double limit = spikes_.limit(), median = spikes_.median();
+  // What the device has skipped is a spike, though its limit was rounded.
+  metrics.spike = spikes_.add(metrics.loss) || metrics.skipped;
+  metrics.spikes_total = spikes_.total();
+  metrics.rollbacks_total = rollbacks_;
+  if (!metrics.spike || spikes_.in_a_row() > 1) return;
+  spdlog::warn("loss spike in step {}: {:.4f} is above {:.4f} ({}; training.loss_spikes: {})", metrics.step,
+               metrics.loss, limit,
+               median > 0 ? fmt::format("the median was {:.4f}", median) : "twice that of guessing",
+               to_string(config_.training.loss_spikes));
+}
+
+// The samples since the checkpoint are left out: progress_.consumed_samples stays.
+void Trainer::roll_back() {
+  saves_->wait();
+  runner_.optimizer().gatherer().wait_all(context_);
+  wait_for_device(progress_.step);
+  const checkpoint::Progress spiked = progress_;
+  const StartPoint point = Startup(config_, context_, world_, runner_).go_back(saves_->good());
+  saves_->go_back_to_good();
+  progress_ = point.progress;
+  progress_.consumed_samples = spiked.consumed_samples;
+  spikes_.forget(spiked.step - progress_.step);
+  world_.together([&] {
+    if (world_.leader()) folder_->cut_logs(progress_.step);
+  });
+  spdlog::warn("rolled back from step {} to {}; the samples since then are left out ({} rollbacks so far)",
+               spiked.step, point.checkpoint.string(), rollbacks_);
 }
 
 // The flags are read once a step, so that no signal can end the loop unsaved.
 Trainer::Ask Trainer::agree(Requests& requests) {
-  const Ask own = requests.stop != 0 ? Ask::stop : requests.save != 0 ? Ask::save : Ask::nothing;
+  Ask own = requests.stop != 0 ? Ask::stop : requests.save != 0 ? Ask::save : Ask::nothing;
+  if (!bad_data_.empty()) own = Ask::give_up;
   const auto all = static_cast<Ask>(world_.max_i64(static_cast<int64_t>(own)));
   if (all != Ask::nothing) requests.save = 0;
   return all;
@@ -186,6 +240,7 @@ Outcome Trainer::loop(Requests& requests) {
   const config::TrainingConfig& training = config_.training;
   const config::LoggingConfig& logging = config_.logging;
   const int64_t first_step = progress_.step;
+  const bool skip_spikes = training.loss_spikes == config::LossSpikes::skip;
   std::optional<MetricsWriter> writer;
   world_.together([&] {
     if (!world_.leader()) return;
@@ -198,22 +253,25 @@ Outcome Trainer::loop(Requests& requests) {
   });
   Fp8HealthReader fp8_health(context_, runner_.model().recipe().table());
   read_batch(progress_.consumed_samples, host_batches_[0]);
+  give_up();
 
   const double loop_start = now_seconds();
   double in_steps = 0;  // without validation, logs and checkpoints
+  int64_t steps = 0;    // taken here, those that were rolled back included
   bool stopping = agree(requests) == Ask::stop;
   while (progress_.step < training.train_steps && !stopping) {
     const int64_t step = progress_.step + 1;
     const bool last = step == training.train_steps, first = step == first_step + 1;
-    const HostBatch& batch = host_batches_[(step - first_step - 1) % 2];
-    HostBatch& next = host_batches_[(step - first_step) % 2];
+    const HostBatch& batch = host_batches_[steps % 2];
+    HostBatch& next = host_batches_[++steps % 2];
     const bool log = step % logging.every == 0 || first || last;
     const bool fp8_stats =
         log && logging.fp8_stats_every > 0 && (step % logging.fp8_stats_every == 0 || first || last);
 
     // The step; while the device works on it, the next step's samples are read.
     const double start = now_seconds();
-    runner_.launch(batch, step, progress_.consumed_samples, fp8_stats);
+    runner_.launch(batch, step, progress_.consumed_samples, fp8_stats,
+                   skip_spikes ? spikes_.limit() : std::numeric_limits<double>::infinity());
     if (fp8_stats) fp8_health.fetch();
     if (!last) read_batch(progress_.consumed_samples + training.global_batch_size, next);
     wait_for_device(step);
@@ -225,44 +283,59 @@ Outcome Trainer::loop(Requests& requests) {
     // Validation and logs.
     const bool evaluate = batches_->validates() && (step % training.eval_interval == 0 || last);
     if (evaluate) metrics.valid_loss = validation_loss(runner_, *batches_, training.micro_batch_size, world_);
-    if (log || evaluate || metrics.skipped) {
-      const double per_step = (now_seconds() - loop_start) / static_cast<double>(step - first_step);
+    if (log || evaluate || metrics.skipped || metrics.spike) {
+      const double per_step = (now_seconds() - loop_start) / static_cast<double>(steps);
       const std::vector<Fp8Health> health =
           fp8_stats ? merge_fp8_health(world_, fp8_health.read()) : std::vector<Fp8Health>{};
       if (writer) writer->step(metrics, health, per_step * static_cast<double>(training.train_steps - step));
     }
-    if (skipped_in_a_row_ >= training.max_nonfinite_steps) return stop_diverged();
+    if (skipped_in_a_row_ >= training.max_nonfinite_steps) {
+      return stop_diverged(
+          fmt::format("loss or gradient was not finite in {} steps in a row", skipped_in_a_row_));
+    }
+    if (metrics.spike && training.loss_spikes == config::LossSpikes::rollback && !saves_->good().empty()) {
+      if (++rollbacks_ > training.max_nonfinite_steps)
+        return stop_diverged(fmt::format("a loss spike after {} rollbacks", rollbacks_ - 1));
+      roll_back();
+      read_batch(progress_.consumed_samples, next);
+      give_up();
+      continue;
+    }
 
     // Checkpoints. A skipped step saves none on its way: if the weights are the reason, `latest` would move
     // farther from the last good one.
     const Ask ask = agree(requests);
-    stopping = ask == Ask::stop;
+    stopping = ask == Ask::stop || ask == Ask::give_up;
     const bool due =
         ask == Ask::save || (config_.checkpoint.save_every > 0 && step % config_.checkpoint.save_every == 0);
     if ((due && !metrics.skipped) || (last && config_.checkpoint.save_last) || (stopping && !last))
       saves_->save(progress_, stopping);
   }
   saves_->finish();
-  return report(first_step, in_steps, now_seconds() - loop_start);
+  give_up();
+  return report(steps, in_steps, now_seconds() - loop_start);
 }
 
-Outcome Trainer::stop_diverged() {
+Outcome Trainer::stop_diverged(const std::string& why) {
   saves_->wait();
-  spdlog::error(
-      "stopped: loss or gradient was not finite in {} steps in a row (training.max_nonfinite_steps); {}",
-      skipped_in_a_row_,
-      saves_->good().empty() ? "no good checkpoint was saved"
-                             : "the last good checkpoint is " + saves_->good().string());
+  spdlog::error("stopped: {} (training.max_nonfinite_steps); {}", why,
+                saves_->good().empty() ? "no good checkpoint was saved"
+                                       : "the last good checkpoint is " + saves_->good().string());
   return Outcome::diverged;
 }
 
-Outcome Trainer::report(int64_t first_step, double in_steps, double in_loop) const {
+Outcome Trainer::report(int64_t steps, double in_steps, double in_loop) const {
   const config::TrainingConfig& training = config_.training;
-  const int64_t steps = progress_.step - first_step;
   spdlog::info("{} steps in {} ({} with validation, logs and checkpoints), {:.0f} tokens/s on average", steps,
                human_time(in_steps), human_time(in_loop),
                static_cast<double>(steps * training.global_batch_size * config_.model.seq_length) /
                    std::max(in_steps, 1e-9));
+  if (spikes_.total() > 0) {
+    spdlog::warn("{} steps had a loss spike{}; {}", spikes_.total(),
+                 spikes_.in_a_row() > 0 ? ", the last one too: the run has probably diverged" : "",
+                 saves_->good().empty() ? "no checkpoint was saved and trained on without one"
+                                        : "the last good checkpoint is " + saves_->good().string());
+  }
   if (progress_.step >= training.train_steps) return Outcome::finished;
   spdlog::warn(
       "interrupted after step {}; {}", progress_.step,

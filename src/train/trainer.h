@@ -11,10 +11,12 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "config/config.h"
 #include "parallel/world.h"
 #include "train/batches.h"
+#include "train/loss_spikes.h"
 #include "train/metrics.h"
 #include "train/run_folder.h"
 #include "train/saves.h"
@@ -43,7 +45,7 @@ class Trainer {
 
  private:
   /// What the ranks agree to do after a step.
-  enum class Ask : uint8_t { nothing, save, stop };
+  enum class Ask : uint8_t { nothing, save, stop, give_up };
 
   // Start-up, in this order.
   void open_data();
@@ -54,12 +56,16 @@ class Trainer {
 
   // The loop.
   Outcome loop(Requests& requests);
-  void read_batch(int64_t first_sample, HostBatch& batch) const;
+  /// A dataset that cannot be used from here on is noted, and ends the run at give_up(), behind a checkpoint.
+  void read_batch(int64_t first_sample, HostBatch& batch);
+  void give_up();
   void wait_for_device(int64_t step);
   StepMetrics finish_step(const HostBatch& batch, double seconds);
+  void look_for_spike(StepMetrics& metrics);
+  void roll_back();
   Ask agree(Requests& requests);
-  Outcome stop_diverged();
-  Outcome report(int64_t first_step, double in_steps, double in_loop) const;
+  Outcome stop_diverged(const std::string& why);
+  Outcome report(int64_t steps, double in_steps, double in_loop) const;
   bool saves() const { return config_.checkpoint.save_every > 0 || config_.checkpoint.save_last; }
 
   config::Config config_;
@@ -72,7 +78,10 @@ class Trainer {
   std::optional<RunFolder> folder_;  ///< rank 0
   std::optional<Saves> saves_;
   checkpoint::Progress progress_;
-  int64_t skipped_in_a_row_ = 0, skipped_total_ = 0;
+  LossSpikes spikes_;
+  int64_t skipped_in_a_row_ = 0, skipped_total_ = 0;  ///< not finite; a skipped spike is none of them
+  int64_t rollbacks_ = 0;
+  std::string bad_data_;  ///< what this rank has to say of its data; empty mostly
 };
 
 }  // namespace te::train

@@ -122,6 +122,11 @@ TEST_F(Saving, TheNewestCheckpointIsFoundWithoutLatest) {
   EXPECT_EQ(checkpoint::find_latest(folder_.path()), step(3));
   write_bytes(folder_ / "latest", "step_00000002\n");  // a user's choice
   EXPECT_EQ(checkpoint::find_latest(folder_.path()), step(2));
+  checkpoint::make_latest(step(1));
+  EXPECT_EQ(checkpoint::find_latest(folder_.path()), step(1));
+  EXPECT_FALSE(checkpoint::checkpoint_before(step(1)).has_value());
+  EXPECT_EQ(checkpoint::checkpoint_before(step(3)), step(2));
+  EXPECT_EQ(checkpoint::list_checkpoints(folder_.path()).back(), (std::pair<int64_t, fs::path>{3, step(3)}));
   for (const char* text : {"step_00000009\n", "", "../x\n", "\n"}) {
     write_bytes(folder_ / "latest", text);
     EXPECT_EQ(checkpoint::find_latest(folder_.path()), step(3)) << text;

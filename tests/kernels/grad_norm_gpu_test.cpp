@@ -111,6 +111,7 @@ TEST(ClipCoefficientGpu, EqualsTheReference) {
     clip_coefficient(context, {.sum_of_squares = sum,
                                .loss = loss != nullptr ? loss_tensor.get() : Tensor{},
                                .clip = limit,
+                               .largest_loss = 3.0f,
                                .grad_norm = norm,
                                .multiplier = multiplier,
                                .skip = skip});
@@ -119,7 +120,7 @@ TEST(ClipCoefficientGpu, EqualsTheReference) {
     return std::vector{std::isnan(value) ? -1.0f : value, multiplier.floats()[0], skip.floats()[0]};
   };
   const float infinity = std::numeric_limits<float>::infinity(), nan = std::nanf("");
-  const float losses[] = {2.5f, infinity, -infinity, nan};
+  const float losses[] = {2.5f, 3.0f, 3.5f, infinity, -infinity, nan};
   for (float total : {0.0f, 0.3f, 1.0f, 16.0f, 1.7e37f, infinity, nan}) {
     for (float limit : {0.0f, 0.5f, 1.0f, 1e30f}) {
       EXPECT_EQ(clip(cpu, total, limit, nullptr), clip(gpu, total, limit, nullptr)) << total << " " << limit;

@@ -30,7 +30,8 @@ float sum(const std::vector<float>& values, float start = 0.0f) {
 struct Clip {
   float grad_norm, multiplier, skip;
 };
-Clip clip(float sum_of_squares, float limit, const float* loss = nullptr) {
+Clip clip(float sum_of_squares, float limit, const float* loss = nullptr,
+          float largest_loss = std::numeric_limits<float>::infinity()) {
   TestTensor total(cpu(), DType::f32, {1}), loss_tensor(cpu(), DType::f32, {1});
   TestTensor norm(cpu(), DType::f32, {1}), multiplier(cpu(), DType::f32, {1}), skip(cpu(), DType::i32, {1});
   total.fill({sum_of_squares});
@@ -39,6 +40,7 @@ Clip clip(float sum_of_squares, float limit, const float* loss = nullptr) {
   if (loss != nullptr) {
     loss_tensor.fill({*loss});
     args.loss = loss_tensor;
+    args.largest_loss = largest_loss;
   }
   clip_coefficient(cpu(), args);
   return {norm.floats()[0], multiplier.floats()[0], skip.floats()[0]};
@@ -171,6 +173,15 @@ TEST(ClipCoefficient, NonFiniteNormOrLossSkips) {
   const float good = 2.5f;
   EXPECT_EQ(clip(16.0f, 0.0f, &good).skip, 0.0f);
   EXPECT_EQ(clip(16.0f, 0.0f, &good).multiplier, 1.0f);
+}
+
+TEST(ClipCoefficient, ALossAboveTheLargestSkips) {
+  const float loss = 2.5f;
+  EXPECT_EQ(clip(16.0f, 0.0f, &loss, 2.5f).skip, 0.0f);
+  const Clip above = clip(16.0f, 0.0f, &loss, 2.25f);
+  EXPECT_EQ(above.skip, 1.0f);
+  EXPECT_EQ(above.multiplier, 0.0f);
+  EXPECT_EQ(above.grad_norm, 4.0f);
 }
 
 }  // namespace

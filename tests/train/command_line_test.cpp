@@ -154,6 +154,19 @@ TEST_F(CommandLine, WrongData) {
   expect_refused(folder_.run("a"), "train.bin");
 }
 
+// A token that the model does not have, somewhere in the data: what was learned until then is saved.
+TEST_F(CommandLine, ATokenOutOfRangeEndsTheRunBehindACheckpoint) {
+  testing::Documents documents(100, std::vector<int32_t>(150, 7));
+  documents.push_back(std::vector<int32_t>(150, 300));
+  write_dataset(folder_ / "odd", documents);
+  const std::vector<std::string> odd = {"data.train=" + (folder_ / "odd"), "training.train_steps=300"};
+  const Result result = folder_.run("a", odd);
+  expect_refused(result, "below vocab_size = 257");
+  const int64_t steps = static_cast<int64_t>(folder_.csv("a").size());
+  EXPECT_GT(steps, 0);
+  EXPECT_TRUE(std::filesystem::exists(folder_.checkpoint("a", steps) + "/manifest.json")) << steps;
+}
+
 TEST_F(CommandLine, WrongFolders) {
   // A file where a folder should be: no user can write into it, root neither.
   write_file(folder_ / "file", "");

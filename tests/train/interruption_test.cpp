@@ -20,6 +20,7 @@ using testing::read_file;
 using testing::Result;
 using testing::split;
 using testing::TrainFolder;
+using testing::write_file;
 
 class Interruption : public ::testing::Test {
  protected:
@@ -149,6 +150,80 @@ TEST_F(Interruption, ResumingAFinishedRunDoesNothing) {
   TE_EXPECT_CONTAINS(again.out, "nothing to do");
   EXPECT_EQ(folder_.csv("a").size(), 6u);
   EXPECT_EQ(folder_.checkpoint_bytes("a", 6), before);
+}
+
+// No number becomes infinite, and the run is lost all the same.
+TEST_F(Interruption, FiniteDivergenceIsNoticed) {
+  const Result result = folder_.run("a", {"optimizer.lr=30", "optimizer.decay=constant",
+                                          "training.train_steps=12", "checkpoint.save_every=1"});
+  EXPECT_EQ(result.code, 0) << result.error;
+  TE_EXPECT_CONTAINS(result.out, "loss spike in step ");
+  TE_EXPECT_CONTAINS(result.out, "is above 11.0982 (");
+  TE_EXPECT_CONTAINS(result.out, " steps had a loss spike");
+  const Result silent =
+      folder_.run("b", {"optimizer.lr=30", "optimizer.decay=constant", "training.loss_spikes=off"});
+  EXPECT_EQ(silent.out.find("spike in step"), std::string::npos);
+}
+
+/// A document of tokens that no other has.
+class Spikes : public Interruption {
+ protected:
+  Spikes() {
+    testing::Documents documents;
+    for (int i = 0; i < 100; ++i) documents.push_back(std::vector<int32_t>(150, 7));
+    std::vector<int32_t>& odd = documents.emplace_back();
+    for (int i = 0; i < 130; ++i) odd.push_back(100 + i * 37 % 150);
+    testing::write_dataset(folder_ / "odd", documents);
+  }
+  Result run(const std::string& run, const std::string& policy) {
+    return folder_.run(run, {"data.train=" + (folder_ / "odd"), "training.train_steps=230",
+                             "optimizer.lr=1e-2", "optimizer.decay=constant", "checkpoint.save_every=10",
+                             "logging.fp8_stats_every=0", "training.loss_spikes=" + policy});
+  }
+  /// All steps once, in order.
+  void expect_steps(const std::string& run) {
+    const std::vector<double> steps = folder_.column(run, "step");
+    ASSERT_EQ(steps.size(), 230u);
+    for (size_t i = 0; i < steps.size(); ++i) ASSERT_EQ(steps[i], static_cast<double>(i + 1));
+  }
+};
+
+TEST_F(Spikes, AreSkippedIfWanted) {
+  const Result warned = run("warn", "warn");
+  EXPECT_EQ(warned.code, 0) << warned.error;
+  TE_EXPECT_CONTAINS(warned.out, "training.loss_spikes: warn)");
+  expect_steps("warn");
+  for (const double skipped : folder_.column("warn", "skipped")) EXPECT_EQ(skipped, 0);
+
+  const Result result = run("skip", "skip");
+  EXPECT_EQ(result.code, 0) << result.error;
+  TE_EXPECT_CONTAINS(result.out, "LOSS SPIKE (1 so far, SKIPPED)");
+  expect_steps("skip");
+  double skipped = 0;
+  for (const double one : folder_.column("skip", "skipped")) skipped += one;
+  EXPECT_GE(skipped, 1);
+  EXPECT_LE(skipped, 12);  // the odd document has 8 samples
+  TE_EXPECT_CONTAINS(read_file(folder_.run_folder("skip") + "/metrics.jsonl"), "\"spikes_total\":1");
+}
+
+TEST_F(Spikes, AreRolledBackIfWantedAndTheirDataLeftOut) {
+  const Result result = run("back", "rollback");
+  EXPECT_EQ(result.code, 0) << result.error;
+  TE_EXPECT_CONTAINS(result.out, "rolled back from step ");
+  TE_EXPECT_CONTAINS(result.out, "the samples since then are left out (1 rollbacks so far)");
+  expect_steps("back");
+  EXPECT_GT(folder_.column("back", "consumed_samples").back(), 4 * 230);
+  // Going on from a later checkpoint is the same run.
+  const std::string weights = folder_.checkpoint_bytes("back", 230);
+  std::filesystem::remove_all(folder_.checkpoint("back", 230));
+  write_file(folder_.run_folder("back") + "/checkpoints/latest", "step_00000220\n");
+  const Result again = folder_.run(
+      "back", {"data.train=" + (folder_ / "odd"), "training.train_steps=230", "optimizer.lr=1e-2",
+               "optimizer.decay=constant", "checkpoint.save_every=10", "logging.fp8_stats_every=0",
+               "training.loss_spikes=rollback", "checkpoint.resume=auto"});
+  EXPECT_EQ(again.code, 0) << again.error;
+  EXPECT_EQ(folder_.checkpoint_bytes("back", 230), weights);
+  expect_steps("back");
 }
 
 // A learning rate that throws the weights to 1e30: the step is finite, everything after it is not. The

@@ -99,7 +99,8 @@ void clip_coefficient(const Context& context, const ClipCoefficient& args) {
   check_dtype("clip_coefficient", "skip", args.skip, DType::i32);
   TE_DISPATCH_CUDA(context, clip_coefficient, args);
   const ClipResult result =
-      clip_rule(*args.sum_of_squares.as<float>(), args.loss ? *args.loss.as<float>() : 0.0f, args.clip);
+      clip_rule(*args.sum_of_squares.as<float>(), args.loss ? *args.loss.as<float>() : 0.0f, args.clip,
+                args.largest_loss);
   *args.grad_norm.as<float>() = result.grad_norm;
   *args.multiplier.as<float>() = result.multiplier;
   *args.skip.as<int32_t>() = result.skip;

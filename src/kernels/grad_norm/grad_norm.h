@@ -2,6 +2,8 @@
 // update.
 #pragma once
 
+#include <limits>
+
 #include "core/device.h"
 #include "core/tensor.h"
 #include "kernels/common/granule.h"
@@ -21,14 +23,15 @@ int64_t sum_of_squares_scratch_elements();
 /// grad_norm  = sqrt(sum_of_squares)
 /// multiplier = clip > 0 and norm > clip ? clip / (norm + 1e-6) : 1
 ///              (the rule of Megatron-LM and torch.nn.utils.clip_grad_norm_)
-/// skip       = 0; but 1, with multiplier = 0, when the norm or *loss is not finite
+/// skip       = 0; but 1, with multiplier = 0, when the norm or *loss is not finite, or *loss is above largest_loss
 struct ClipCoefficient {
   Tensor sum_of_squares;  ///< [1] fp32
   Tensor loss;            ///< [1] fp32, optional
   float clip = 0.0f;      ///< 0 = no clipping
-  Tensor grad_norm;       ///< out [1] fp32
-  Tensor multiplier;      ///< out [1] fp32
-  Tensor skip;            ///< out [1] int32
+  float largest_loss = std::numeric_limits<float>::infinity();
+  Tensor grad_norm;   ///< out [1] fp32
+  Tensor multiplier;  ///< out [1] fp32
+  Tensor skip;        ///< out [1] int32
 };
 void clip_coefficient(const Context& context, const ClipCoefficient& args);
 

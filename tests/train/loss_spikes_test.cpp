@@ -1,0 +1,67 @@
+// What counts as a loss spike.
+#include "train/loss_spikes.h"
+
+#include <gtest/gtest.h>
+
+namespace te::train {
+namespace {
+
+/// Losses around 3, some hundredths apart.
+double usual(int64_t i) {
+  return 3.0 + 0.01 * static_cast<double>(i * 7 % 11);
+}
+
+TEST(LossSpikes, AreFarAboveTheMedian) {
+  LossSpikes spikes(10.0, 11.0);
+  EXPECT_EQ(spikes.limit(), 11.0);
+  for (int64_t i = 0; i < 100; ++i) EXPECT_FALSE(spikes.add(usual(i))) << i;
+  EXPECT_NEAR(spikes.median(), 3.05, 0.011);
+  EXPECT_NEAR(spikes.limit(), 3.05 + 10 * 1.4826 * 0.03, 0.17);
+  EXPECT_TRUE(spikes.add(4.0));
+  EXPECT_TRUE(spikes.add(26233.0));
+  EXPECT_EQ(spikes.in_a_row(), 2);
+  EXPECT_FALSE(spikes.calm());
+  EXPECT_FALSE(spikes.add(0.5));  // a fall is none
+  EXPECT_EQ(spikes.in_a_row(), 0);
+  EXPECT_EQ(spikes.total(), 2);
+  EXPECT_NEAR(spikes.median(), 3.05, 0.011);
+  EXPECT_FALSE(spikes.calm());
+  for (int64_t i = 0; i < 15; ++i) spikes.add(usual(i));
+  EXPECT_TRUE(spikes.calm());
+}
+
+TEST(LossSpikes, ARunThatDivergesAtOnceIsWorseThanGuessing) {
+  LossSpikes spikes(10.0, 11.1);
+  EXPECT_FALSE(spikes.add(5.55));
+  EXPECT_FALSE(spikes.add(7.0));
+  EXPECT_TRUE(spikes.add(26233.0));
+  EXPECT_EQ(spikes.in_a_row(), 1);
+}
+
+TEST(LossSpikes, ALossThatDoesNotMoveHasASpreadAllTheSame) {
+  LossSpikes spikes(10.0, 11.0);
+  for (int64_t i = 0; i < 20; ++i) EXPECT_FALSE(spikes.add(2.0));
+  EXPECT_FALSE(spikes.add(2.19));
+  EXPECT_TRUE(spikes.add(2.21));
+}
+
+TEST(LossSpikes, ANewLevelIsAcceptedInTheEnd) {
+  LossSpikes spikes(10.0, 11.0);
+  for (int64_t i = 0; i < 64; ++i) spikes.add(usual(i));
+  for (size_t i = 0; i < LossSpikes::kNewLevel; ++i) EXPECT_TRUE(spikes.add(6.0)) << i;
+  EXPECT_FALSE(spikes.add(6.1));
+  EXPECT_TRUE(spikes.add(9.0));
+}
+
+TEST(LossSpikes, WhatWasRolledBackIsForgotten) {
+  LossSpikes spikes(10.0, 11.0);
+  for (int64_t i = 0; i < 20; ++i) spikes.add(2.0);
+  EXPECT_TRUE(spikes.add(5.0));
+  spikes.forget(8);
+  EXPECT_EQ(spikes.in_a_row(), 0);
+  EXPECT_EQ(spikes.limit(), 11.0);  // 12 are left
+  EXPECT_EQ(spikes.total(), 1);
+}
+
+}  // namespace
+}  // namespace te::train

@@ -1,0 +1,192 @@
+// The memory plan: what it hands out, how it packs scratch, and that it refuses what would be overwritten.
+#include "core/memory_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <deque>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+
+namespace te {
+namespace {
+
+constexpr int64_t kAlignment = 256;
+
+/// Bytes that are alive in the step that has most: no packing can do with less.
+int64_t most_alive(const std::vector<ScratchBuffer>& buffers) {
+  int64_t most = 0;
+  for (int step = 0; step < Lifetime::kSteps; ++step) {
+    int64_t alive = 0;
+    for (const ScratchBuffer& buffer : buffers) alive += buffer.lifetime.contains(step) ? buffer.bytes : 0;
+    most = std::max(most, alive);
+  }
+  return most;
+}
+
+std::vector<ScratchBuffer> random_buffers(unsigned seed) {
+  std::mt19937 random(seed);
+  const auto below = [&](int end) { return static_cast<int>(random() % static_cast<unsigned>(end)); };
+  std::vector<ScratchBuffer> buffers;
+  for (int i = 0; i < 40; ++i) {
+    const int first = below(20), length = below(6);
+    Lifetime lifetime(first, first + length);
+    if (below(4) == 0) lifetime = lifetime | Lifetime(40, 40 + below(10));
+    buffers.push_back({"buffer " + std::to_string(i), lifetime, 1 + below(5000), 0});
+  }
+  return buffers;
+}
+
+/// A plan with its memory, as a stage's.
+struct Planned {
+  Context context = Context::cpu();
+  MemoryPlan plan;
+  DeviceBuffer memory;
+  std::deque<Tensor> slots;
+
+  Tensor& add(const char* name, int64_t bytes, Lifetime lifetime = {}) {
+    plan.add(slots.emplace_back(), name, MemoryKind::scratch, DType::u8, {bytes}, lifetime);
+    return slots.back();
+  }
+  void allocate() { memory = plan.allocate(context); }
+};
+
+bool common_bytes(const Tensor& a, const Tensor& b) {
+  return a.as<char>() < b.as<char>() + b.bytes() && b.as<char>() < a.as<char>() + a.bytes();
+}
+
+TEST(Lifetime, IsASetOfSteps) {
+  constexpr Lifetime two(3, 4), last(63, 63), all(0, 63);
+  EXPECT_TRUE(two.contains(3) && two.contains(4));
+  EXPECT_FALSE(two.contains(2) || two.contains(5) || two.contains(-1));
+  EXPECT_TRUE(last.contains(63) && !last.contains(62));
+  EXPECT_TRUE(all.overlaps(two) && all.overlaps(last) && !two.overlaps(last));
+  EXPECT_TRUE((two | last).overlaps(last));
+  EXPECT_TRUE(Lifetime().empty() && !Lifetime().overlaps(all));
+}
+
+TEST(Packing, OverlaysWhatIsNotAliveAtOnce) {
+  std::vector<ScratchBuffer> buffers = {{"early", {0, 1}, 1000, 0},
+                                        {"late", {2, 3}, 2000, 0},
+                                        {"both", {1, 2}, 500, 0},
+                                        {"early and late", Lifetime(0, 0) | Lifetime(3, 3), 500, 0}};
+  EXPECT_EQ(pack(buffers, kAlignment), 2560);  // late and, behind it, both and "early and late"
+  EXPECT_EQ(buffers[0].offset, buffers[1].offset);
+  EXPECT_EQ(buffers[2].offset, buffers[3].offset);
+  EXPECT_NO_THROW(check_packing(buffers));
+}
+
+TEST(Packing, IsSafeAlignedTightAndAlwaysTheSame) {
+  for (unsigned seed = 0; seed < 50; ++seed) {
+    std::vector<ScratchBuffer> buffers = random_buffers(seed), again = buffers;
+    const int64_t bytes = pack(buffers, kAlignment);
+    EXPECT_NO_THROW(check_packing(buffers)) << seed;
+    EXPECT_EQ(pack(again, kAlignment), bytes);
+    for (size_t i = 0; i < buffers.size(); ++i) {
+      EXPECT_EQ(buffers[i].offset % kAlignment, 0);
+      EXPECT_LE(buffers[i].end(), bytes);
+      EXPECT_EQ(buffers[i].offset, again[i].offset);
+    }
+    EXPECT_GE(bytes, most_alive(buffers));
+    EXPECT_LE(static_cast<double>(bytes), 1.35 * static_cast<double>(most_alive(buffers))) << seed;
+  }
+}
+
+TEST(Packing, RefusesTwoThatAreAliveAtOnceInTheSameBytes) {
+  std::vector<ScratchBuffer> buffers = {
+      {"d_act", {2, 3}, 1000, 0}, {"d_o", {5, 6}, 1000, 0}, {"workspace", {6, 7}, 100, 999}};
+  try {
+    check_packing(buffers);
+    FAIL() << "an overlap of one byte in one step was not refused";
+  } catch (const InternalError& error) {
+    EXPECT_NE(std::string(error.what()).find("d_o and workspace"), std::string::npos) << error.what();
+  }
+  buffers[2].offset = 1000;
+  EXPECT_NO_THROW(check_packing(buffers));
+}
+
+TEST(MemoryPlan, IsOneZeroedBlockOfAlignedBuffers) {
+  Planned p;
+  const std::vector<Tensor*> slots = {&p.add("a", 100), &p.add("b", 300), &p.add("c", 700, {0, 1}),
+                                      &p.add("d", 5, {1, 2})};
+  EXPECT_EQ(p.plan.total_bytes(), 256 + 512 + 768 + 256);
+  EXPECT_EQ(p.plan.bytes(MemoryKind::scratch), 100 + 300 + 768 + 256);
+  p.allocate();
+  const auto* begin = static_cast<const char*>(p.memory.data());
+  EXPECT_TRUE(std::all_of(begin, begin + p.plan.total_bytes(), [](char byte) { return byte == 0; }));
+  for (const Tensor* slot : slots) {
+    EXPECT_EQ((slot->as<char>() - begin) % kAlignment, 0);
+    EXPECT_LE(slot->as<char>() + slot->bytes(), begin + p.plan.total_bytes());
+    for (const Tensor* other : slots) EXPECT_EQ(common_bytes(*slot, *other), slot == other);
+  }
+}
+
+TEST(MemoryPlan, OverlaysScratchAndNothingElse) {
+  Planned p;
+  const Tensor &own = p.add("own", 256), &early = p.add("early", 1000, {0, 1}),
+               &late = p.add("late", 900, {2, 3});
+  p.allocate();
+  EXPECT_TRUE(common_bytes(early, late));
+  EXPECT_FALSE(common_bytes(own, early) || common_bytes(own, late));
+  EXPECT_EQ(p.plan.total_bytes(), 256 + 1024);
+  EXPECT_NE(p.plan.buffers().find("late"), std::string::npos);
+}
+
+TEST(MemoryPlan, LayersShareScratchOfOneName) {
+  Planned p;
+  const Tensor &small = p.add("layers.0.d_act", 100, {0, 1}), &large = p.add("layers.11.d_act", 900, {1, 2}),
+               &other = p.add("layers.0.d_out", 100, {2, 2});
+  p.allocate();
+  EXPECT_EQ(small.data, large.data);
+  EXPECT_FALSE(common_bytes(large, other)) << "the buffer lives in all its layers' steps";
+  EXPECT_EQ(p.plan.total_bytes(), 1024 + 256);
+}
+
+TEST(MemoryPlan, RefusesOneNameForTwoThings) {
+  Planned p;
+  p.add("layers.0.d_act", 100, {0, 1});
+  EXPECT_NO_THROW(p.add("layers.0.d_act", 100, {0, 1}));  // another microbatch's
+  EXPECT_THROW(p.add("layers.0.d_act", 200, {0, 1}), InternalError);
+  EXPECT_THROW(p.add("layers.0.d_act", 100, {3, 4}), InternalError);
+}
+
+TEST(MemoryPlan, AnAliasIsTheSameMemory) {
+  Planned p;
+  Tensor& owner = p.add("owner", 40, {0, 0});
+  Tensor alias;
+  p.plan.alias(alias, owner);
+  p.allocate();
+  EXPECT_EQ(alias.data, owner.data);
+  EXPECT_EQ(alias.shape, owner.shape);
+}
+
+// What reads scratch too late, or has written it too early, finds NaN.
+TEST(MemoryPlan, DestroysScratchOutsideItsLife) {
+  Planned p;
+  const Tensor &always = p.add("always", 64), &buffer = p.add("buffer", 64, {2, 3}),
+               &longer = p.add("longer", 64, {2, 4});
+  p.allocate();
+  const auto all = [](const Tensor& tensor, unsigned char value) {
+    const auto* bytes = tensor.as<unsigned char>();
+    return std::all_of(bytes, bytes + tensor.bytes(), [&](unsigned char byte) { return byte == value; });
+  };
+  p.plan.enter(p.context, 1);
+  p.context.fill_bytes(buffer, 7);  // too early
+  p.context.fill_bytes(always, 7);
+  p.plan.enter(p.context, 2);
+  EXPECT_TRUE(all(buffer, 0xff));
+  p.context.fill_bytes(buffer, 7);
+  p.context.fill_bytes(longer, 7);
+  p.plan.enter(p.context, 3);
+  EXPECT_TRUE(all(buffer, 7));
+  p.plan.enter(p.context, 4);
+  EXPECT_TRUE(all(buffer, 0xff));  // too late
+  EXPECT_TRUE(all(longer, 7));
+  EXPECT_TRUE(all(always, 7));
+}
+
+}  // namespace
+}  // namespace te

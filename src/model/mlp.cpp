@@ -66,7 +66,7 @@ void Mlp::plan_activations(MemoryPlan& plan, Activations& a) const {
 }
 
 void Mlp::plan_gradients(MemoryPlan& plan, Gradients& g, bool deferred) const {
-  linear_fc1_.plan_grad(plan, g.fc1, fc1_use(), deferred, false);
+  linear_fc1_.plan_grad(plan, g.fc1, fc1_use(), deferred);
   linear_fc2_.plan_grad(plan, g.fc2, fc2_use(), deferred);
 }
 

@@ -62,9 +62,10 @@ void ColumnParallelLinear::plan_input(MemoryPlan& plan, Operand& input, const Li
   plan_operand(plan, input, use, tensor_.sequence() && input_quantizer_.gathers_quantized());
 }
 
-void ColumnParallelLinear::plan_grad(MemoryPlan& plan, Operand& grad, const LinearUse& use, bool deferred,
-                                     bool in_place) const {
-  plan_grad_operand(plan, grad, use, deferred, in_place || !grad_quantizer_.fused());
+// A producer that casts needs no high-precision values, but calibration does, and what works in place.
+void ColumnParallelLinear::plan_grad(MemoryPlan& plan, Operand& grad, const LinearUse& use,
+                                     bool deferred) const {
+  plan_grad_operand(plan, grad, use, deferred, true);
 }
 
 Target ColumnParallelLinear::input_target(Operand& input, const Pass& pass) {

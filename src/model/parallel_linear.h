@@ -26,8 +26,7 @@ class ColumnParallelLinear : public Linear {
 
   void plan_scratch(MemoryPlan& plan, const LinearUse& use);
   void plan_input(MemoryPlan& plan, Operand& input, const LinearUse& use) const;
-  /// `in_place`: the producer of dy needs its high-precision values, even if it casts them.
-  void plan_grad(MemoryPlan& plan, Operand& grad, const LinearUse& use, bool deferred, bool in_place) const;
+  void plan_grad(MemoryPlan& plan, Operand& grad, const LinearUse& use, bool deferred) const;
 
   /// The target for the producer of x, [stream, in].
   Target input_target(Operand& input, const Pass& pass);

@@ -71,7 +71,7 @@ void SelfAttention::plan_activations(MemoryPlan& plan, Activations& a) const {
 }
 
 void SelfAttention::plan_gradients(MemoryPlan& plan, Gradients& g, bool deferred) const {
-  linear_qkv_.plan_grad(plan, g.qkv, qkv_use(), deferred, true);
+  linear_qkv_.plan_grad(plan, g.qkv, qkv_use(), deferred);
   linear_proj_.plan_grad(plan, g.proj, proj_use(), deferred);
 }
 

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -33,12 +34,11 @@ TEST(MappedRegion, IsFoundByAddressWhileItLives) {
 
 /// Maps a file, makes it empty and reads from it.
 void read_what_is_gone(bool known) {
-  std::string path = "/tmp/te_mapped_XXXXXX";
-  const int file = ::mkstemp(path.data());
-  ::unlink(path.c_str());
+  std::FILE* unnamed = std::tmpfile();
+  const int file = unnamed != nullptr ? ::fileno(unnamed) : -1;
   if (file < 0 || ::ftruncate(file, 100) != 0) std::abort();
   void* address = ::mmap(nullptr, 100, PROT_READ, MAP_SHARED, file, 0);
-  const MappedRegion other(&path, 1, "another");
+  const MappedRegion other(&unnamed, 1, "another");
   std::unique_ptr<MappedRegion> region;
   if (known) region = std::make_unique<MappedRegion>(address, 100, "data/books.bin");
   if (::ftruncate(file, 0) != 0) std::abort();

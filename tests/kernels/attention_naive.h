@@ -16,7 +16,7 @@ using te::testing::count_different;
 using te::testing::relative_error;
 using te::testing::TestTensor;
 
-inline constexpr uint64_t kSeed = 77;
+inline constexpr uint64_t kSeed = 5;
 
 using Values = std::vector<double>;
 
@@ -154,7 +154,7 @@ inline void check_against_naive(AttentionShape shape, DType dtype, bool document
   // No element is left out: each is near its own value, in units of the typical one.
   const std::vector<float> actual = problem.dqkv.floats();
   for (size_t i = 0; i < actual.size(); ++i)
-    ASSERT_NEAR(actual[i], dqkv[i], (dtype == DType::f32 ? 1e-5 : 8e-2) * (1.0 + std::abs(dqkv[i]))) << i;
+    ASSERT_NEAR(actual[i], dqkv[i], (dtype == DType::f32 ? 1e-5 : 5e-2) * (1.0 + std::abs(dqkv[i]))) << i;
 }
 
 }  // namespace te::kernels

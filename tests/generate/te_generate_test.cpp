@@ -188,7 +188,8 @@ TEST_F(TeGenerate, MistakesAreOneLine) {
   expect_refused(run("--checkpoint /nowhere --prompt a"), "/nowhere: does not exist");
   expect_refused(run("--checkpoint " + (*folder_ / "base.yaml") + " --prompt a"), "base.yaml");
   expect_refused(generate("--prompt a --no-such-flag"), "--no-such-flag");
-  expect_refused(generate("--prompt a --max-tokens -3"), "--max-tokens: -3 must be a whole number of at least 1");
+  expect_refused(generate("--prompt a --max-tokens -3"),
+                 "--max-tokens: -3 must be a whole number of at least 1");
   expect_refused(generate("--prompt '" + std::string(16, 'a') + "'"), "context of 16");
   expect_refused(generate("--prompt a --stop ''"), "--stop");
   expect_refused(generate("--prompt a --top-k 3 --temperature 0"), "--temperature 0");

@@ -25,7 +25,7 @@ std::string sources_text(const std::vector<DataSource>& sources) {
   std::string text = "[";
   for (const DataSource& source : sources) {
     if (text.size() > 1) text += ", ";
-    text += fmt::format("[{}, {}]", number_text(source.weight), quoted(source.prefix));
+    text += fmt::format("[{}, {}]", number_text(source.weight), in_quotes(source.prefix));
   }
   return text + "]";
 }
@@ -97,7 +97,7 @@ std::string value_text(const Field& field) {
                         [](const uint64_t* value) { return std::to_string(*value); },
                         [](const double* value) { return number_text(*value); },
                         [](const bool* value) { return std::string(*value ? "true" : "false"); },
-                        [](const std::string* value) { return quoted(*value); },
+                        [](const std::string* value) { return in_quotes(*value); },
                         [](const std::vector<DataSource>* value) { return sources_text(*value); },
                         [](const EnumField& value) { return std::string(value.names[*value.index]); },
                     },

@@ -7,7 +7,7 @@
 namespace te::config {
 
 /// In double quotes, with YAML's escapes, so that it reads back and stays on one line.
-std::string quoted(std::string_view text);
+std::string in_quotes(std::string_view text);
 
 /// Text of a user inside a message: control characters escaped, at most 120 bytes shown.
 std::string one_line(std::string_view text);

@@ -212,7 +212,7 @@ void check_optimizer(const Config& c) {
 void check_sources(const std::vector<DataSource>& sources, std::string_view key) {
   for (const DataSource& source : sources) {
     if (!(source.weight > 0.0) || !std::isfinite(source.weight)) {
-      user_error("{}: the weight {} of {} must be above 0", key, source.weight, quoted(source.prefix));
+      user_error("{}: the weight {} of {} must be above 0", key, source.weight, in_quotes(source.prefix));
     }
     if (source.prefix.empty()) user_error("{}: a path prefix is empty", key);
   }
@@ -267,7 +267,7 @@ void check_output(const Config& c) {
   if (c.checkpoint.resume.empty()) user_error("checkpoint.resume is empty; it must be auto, never or a path");
   if (c.logging.csv.find('/') != std::string::npos) {
     user_error("logging.csv: {} must be a file name without a folder; logging.directory is the folder",
-               quoted(c.logging.csv));
+               in_quotes(c.logging.csv));
   }
 }
 

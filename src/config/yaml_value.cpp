@@ -21,7 +21,7 @@ std::string found(const YAML::Node& node) {
   if (!node.IsScalar()) return "nothing";
   std::string text = node.Scalar();
   if (text.size() > 80) text = text.substr(0, 77) + "...";
-  return (is_quoted(node) ? "the string " : "") + quoted(text);
+  return (is_quoted(node) ? "the string " : "") + in_quotes(text);
 }
 
 [[noreturn]] void ill_typed(const std::string& expected, const YAML::Node& node, const Where& where) {
@@ -47,8 +47,8 @@ std::string read_prefix(const YAML::Node& node, const Where& where) {
   if (!node.IsScalar() || node.Scalar().empty()) ill_typed("the path prefix of a dataset", node, where);
   const std::string& prefix = node.Scalar();
   if (prefix.ends_with(".bin") || prefix.ends_with(".idx")) {
-    user_error("{}: {} names a file; give the prefix {}", where(node), quoted(prefix),
-               quoted(prefix.substr(0, prefix.size() - 4)));
+    user_error("{}: {} names a file; give the prefix {}", where(node), in_quotes(prefix),
+               in_quotes(prefix.substr(0, prefix.size() - 4)));
   }
   return prefix;
 }

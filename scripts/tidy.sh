@@ -11,7 +11,8 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 TE_TIDY_CACHE="${TE_TIDY_CACHE:-$TE_ROOT/build/tidy}"
-TE_TIDY_DATABASE="$TE_ROOT/build/cpu"
+# The cpu preset's commands without its precompiled headers, which are GCC's.
+TE_TIDY_DATABASE="$TE_TIDY_CACHE"
 
 # common_key: a checksum of what every file's result depends on.
 common_key() {
@@ -72,11 +73,13 @@ main() {
   done
   command -v clang-tidy >/dev/null || die "clang-tidy not found; run scripts/install_deps.sh --dev"
   quietly "configuring the cpu preset" cmake --preset cpu
+  mkdir -p "$TE_TIDY_CACHE"
+  sed -E 's#-Winvalid-pch( -x c\+\+-header)?( -include [^ ]*/cmake_pch\.hxx)?##g' build/cpu/compile_commands.json \
+    >"$TE_TIDY_DATABASE/compile_commands.json"
   if [[ ${#files[@]} -eq 0 ]]; then
     known="$(sed -n 's/^ *"file": "\(.*\)",\{0,1\}$/\1/p' "$TE_TIDY_DATABASE/compile_commands.json")"
     mapfile -t files < <(sed -n "s#^$TE_ROOT/\(\(src\|apps\)/.*\)#\1#p" <<<"$known" | LC_ALL=C sort -u)
   fi
-  mkdir -p "$TE_TIDY_CACHE"
   write_shim "$TE_TIDY_CACHE/shim.h"
   TE_TIDY_KEY="$(common_key)"
   TE_TIDY_DEADLINE=$((EPOCHSECONDS + budget))

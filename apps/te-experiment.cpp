@@ -8,6 +8,7 @@
 
 #include "common/command_line.h"
 #include "core/error.h"
+#include "experiment/evaluation.h"
 #include "experiment/plan.h"
 #include "experiment/process.h"
 #include "experiment/runner.h"
@@ -23,24 +24,30 @@ constexpr const char* kFooter = R"(Example: te-experiment configs/experiments/qu
 Runs go to folders of their own below the experiment's directory. Call it again to go on where it stopped: finished runs are
 not repeated. Ctrl-C lets the runs save, a second one does not wait for it.
 
-Exit codes: 0 all runs finished, 1 a run failed or diverged, 2 wrong input, 130 interrupted.)";
+Exit codes: 0 all runs finished, 1 a run or an evaluation failed, or a run diverged, 2 wrong input, 130 interrupted.)";
 
-std::string default_te_train() {
+// Beside this one, else on the PATH.
+std::string default_program(const char* name) {
   std::error_code error;
-  const fs::path beside = fs::read_symlink("/proc/self/exe", error).parent_path() / "te-train";
-  return fs::exists(beside) ? beside.string() : "te-train";
+  const fs::path beside = fs::read_symlink("/proc/self/exe", error).parent_path() / name;
+  return fs::exists(beside) ? beside.string() : name;
 }
 
 void print_plan(const Experiment& experiment, const std::vector<Run>& runs, const std::vector<Slot>& slots,
-                const std::string& te_train) {
+                const Programs& programs) {
   std::printf("%s: %zu runs, %zu at a time, in %s; baseline %s\n", experiment.name.c_str(), runs.size(),
               slots.size(), experiment.directory.c_str(), experiment.baseline.c_str());
   for (size_t i = 0; i < runs.size(); ++i) {
     const Slot& slot = slots[i % slots.size()];
     std::printf("%s (%s): %s\n", runs[i].name.c_str(),
                 std::string(to_string(read_state(runs[i]).stage)).c_str(),
-                shell_text(command_of(runs[i], slot, te_train)).c_str());
+                shell_text(command_of(runs[i], slot, programs.te_train)).c_str());
   }
+  if (experiment.evaluation)
+    std::printf(
+        "evaluation of each, such as: %s\n",
+        shell_text(evaluation_command(*experiment.evaluation, runs[0], slots[0], programs.te_generate))
+            .c_str());
   for (const Variant& variant : experiment.variants) {
     std::string text;
     for (const std::string& item : variant.overrides) text += " " + item;
@@ -48,16 +55,22 @@ void print_plan(const Experiment& experiment, const std::vector<Run>& runs, cons
   }
 }
 
-int run_experiment(const std::string& file, std::string te_train, bool dry_run, bool report) {
+int run_experiment(const std::string& file, Programs programs, bool dry_run, bool report) {
   const Experiment experiment = load_experiment(file);
   std::vector<Run> runs = plan_runs(experiment);
   std::vector<Slot> slots =
       make_slots(experiment.run_on, static_cast<int>(std::thread::hardware_concurrency()));
-  if (te_train.empty()) te_train = default_te_train();
+  if (programs.te_train.empty()) programs.te_train = default_program("te-train");
+  if (programs.te_generate.empty()) programs.te_generate = default_program("te-generate");
   if (dry_run) {
-    print_plan(experiment, runs, slots, te_train);
+    print_plan(experiment, runs, slots, programs);
     return 0;
   }
+  // Said now and not when the first run has finished.
+  if (experiment.evaluation && !fs::is_directory(experiment.evaluation->data))
+    te::user_error(
+        "{}: evaluate: data: {} is no folder; give the one with the tasks' data (docs/evaluate.md)", file,
+        experiment.evaluation->data);
   std::error_code error;
   fs::create_directories(experiment.directory, error);
   if (error) te::user_error("directory: {}: {}", experiment.directory.string(), error.message());
@@ -67,7 +80,7 @@ int run_experiment(const std::string& file, std::string te_train, bool dry_run, 
         "directory: another te-experiment is at work in {}; wait for it, or give another directory",
         experiment.directory.string());
   te::apps::catch_interrupts();
-  Runner runner(experiment, std::move(runs), std::move(slots), te_train);
+  Runner runner(experiment, std::move(runs), std::move(slots), std::move(programs));
   runner.run([&] { write_summary(experiment, runner.items()); });
   if (runner.interrupted()) {
     std::printf("interrupted; the same command goes on\n");
@@ -75,7 +88,7 @@ int run_experiment(const std::string& file, std::string te_train, bool dry_run, 
   }
   if (report && can_report(experiment, runner.items())) make_report(experiment);
   for (const Item& item : runner.items())
-    if (item.state.stage != Stage::finished) return 1;
+    if (!item.complete()) return 1;
   return 0;
 }
 
@@ -83,16 +96,20 @@ int body(int argc, char** argv) {
   CLI::App app("te-experiment: variants of a run under several seeds, side by side, and a report",
                "te-experiment");
   app.footer(kFooter);
-  std::string file, te_train;
+  std::string file;
+  Programs programs;
   bool dry_run = false, no_report = false;
   app.add_option("file", file, "YAML file of the experiment; see docs/comparing.md")->type_name("FILE");
   app.add_flag("--dry-run", dry_run, "Check everything, print the runs and stop");
   app.add_flag("--no-report", no_report, "Leave the report out");
-  app.add_option("--te-train", te_train, "The program (default: te-train beside this one)")
+  app.add_option("--te-train", programs.te_train, "The program (default: te-train beside this one)")
+      ->type_name("PROGRAM");
+  app.add_option("--te-generate", programs.te_generate,
+                 "The program of evaluations (default: te-generate beside this one)")
       ->type_name("PROGRAM");
   if (!te::apps::parse_command_line(app, argc, argv)) return 0;
   if (file.empty()) te::user_error("FILE is required; see te-experiment --help and configs/experiments/");
-  return run_experiment(file, te_train, dry_run, !no_report);
+  return run_experiment(file, std::move(programs), dry_run, !no_report);
 }
 
 }  // namespace

@@ -100,7 +100,7 @@ std::string Display::headline(const std::vector<Row>& rows, std::optional<double
   const auto running = std::count_if(rows.begin(), rows.end(), [](const Row& row) { return row.running; });
   std::string text =
       fmt::format("{}: {} of {} runs finished, {} running", title_, count("finished"), rows.size(), running);
-  for (const char* bad : {"failed", "diverged"})
+  for (const char* bad : {"failed", "diverged", kNotEvaluated})
     if (count(bad) > 0) text += fmt::format(", {} {}", count(bad), bad);
   const double elapsed = std::chrono::duration<double>(Clock::now() - start_).count();
   text += fmt::format("; {} so far", clock_text(elapsed));

@@ -11,10 +11,13 @@
 
 namespace te::experiment {
 
+/// State of a run that has finished and whose evaluation failed.
+inline constexpr const char* kNotEvaluated = "evaluation failed";
+
 /// One run's line.
 struct Row {
   std::string name;
-  std::string state;  ///< where it runs, or its stage
+  std::string state;  ///< where it runs, or its stage, or kNotEvaluated
   bool running = false;
   int64_t steps = 0;  ///< of the whole run
   RunProgress progress;

@@ -143,6 +143,34 @@ Bar read_bar(const Reader& root) {
   return bar;
 }
 
+// te-experiment sets these itself.
+void check_evaluation_options(const Reader& reader, const std::vector<std::string>& options) {
+  for (const std::string& option : options)
+    for (const char* own :
+         {"--checkpoint", "--tasks", "--data", "--limit", "--output", "--items", "--compare", "--device"})
+      if (option.substr(0, option.find('=')) == own)
+        user_error("{}: options: {} is set by te-experiment; use the keys tasks, data and limit",
+                   reader.where(), own);
+}
+
+std::optional<Evaluation> read_evaluation(const Reader& root) {
+  if (!root.has("evaluate")) return std::nullopt;
+  const Reader reader(root.where() + ": evaluate", root.node("evaluate"));
+  reader.only({"tasks", "data", "limit", "options"});
+  constexpr const char* kTasksRule = "a list of tasks, as in [hellaswag, lambada_openai]";
+  Evaluation evaluation;
+  evaluation.tasks = reader.list<std::string>("tasks", kTasksRule);
+  if (evaluation.tasks.empty()) reader.fail("tasks", kTasksRule);
+  evaluation.data = reader.value<std::string>("data", "", "the path of a folder");
+  if (evaluation.data.empty()) reader.fail("data", "the path of the folder with the tasks' data");
+  evaluation.limit = reader.value<int64_t>("limit", 0, "a whole number from 1 on");
+  if (reader.has("limit") && evaluation.limit < 1) reader.fail("limit", "a whole number from 1 on");
+  evaluation.options =
+      reader.list<std::string>("options", "a list of options of te-generate evaluate, as in [--fp8, hybrid]");
+  check_evaluation_options(reader, evaluation.options);
+  return evaluation;
+}
+
 void read_variants(const Reader& root, Experiment& experiment) {
   const std::vector<int64_t> seeds = root.list<int64_t>("seeds", kSeedRule);
   if (!root.has("variants") || !root.node("variants").IsMap() || root.node("variants").size() == 0)
@@ -174,7 +202,8 @@ YAML::Node parse(const std::filesystem::path& file) {
 
 Experiment load_experiment(const std::filesystem::path& file) {
   const Reader root(file.string(), parse(file));
-  root.only({"base", "directory", "overrides", "variants", "baseline", "seeds", "run_on", "retries", "bar"});
+  root.only({"base", "directory", "overrides", "variants", "baseline", "seeds", "run_on", "retries", "bar",
+             "evaluate"});
   Experiment experiment;
   experiment.file = file;
   experiment.name = file.stem().string();
@@ -190,6 +219,7 @@ Experiment load_experiment(const std::filesystem::path& file) {
     root.fail("retries", "a whole number from 0 to 1000");
   experiment.run_on = read_run_on(root);
   experiment.bar = read_bar(root);
+  experiment.evaluation = read_evaluation(root);
   read_variants(root, experiment);
   return experiment;
 }
@@ -217,6 +247,10 @@ std::vector<Run> plan_runs(const Experiment& experiment) {
       } catch (const UserError& error) {
         user_error("{}: variants.{}: {}", experiment.file.string(), variant.name, error.what());
       }
+      if (experiment.evaluation && !run.config.checkpoint.save_last)
+        user_error(
+            "{}: variants.{}: evaluate needs the last step's checkpoint; set checkpoint.save_last=true",
+            experiment.file.string(), variant.name);
       runs.push_back(std::move(run));
     }
   }

@@ -30,6 +30,14 @@ struct Bar {
   double nats = 0.01, percent = 0.25;
 };
 
+/// What each run's final checkpoint is judged by: arguments of te-generate evaluate.
+struct Evaluation {
+  std::vector<std::string> tasks;
+  std::string data;                  ///< folder of the tasks' data
+  int64_t limit = 0;                 ///< documents of each task; 0: all
+  std::vector<std::string> options;  ///< further ones, such as [--fp8, hybrid]
+};
+
 struct Experiment {
   std::string name;                 ///< stem of the file
   std::filesystem::path file;       ///< the experiment's
@@ -41,6 +49,7 @@ struct Experiment {
   RunOn run_on;
   int64_t retries = 2;  ///< of a run that is killed or fails
   Bar bar;
+  std::optional<Evaluation> evaluation;  ///< none asked for
 };
 
 /// UserError, one line with the file and the key, on any mistake.

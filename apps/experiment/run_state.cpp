@@ -30,6 +30,11 @@ std::string read_text(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+Stage stage_of(const nlohmann::json& record) {
+  const auto found = std::find(kStages.begin(), kStages.end(), record.value("state", "waiting"));
+  return found == kStages.end() ? Stage::waiting : static_cast<Stage>(found - kStages.begin());
+}
+
 // The first key of two effective configs that differs, with both values.
 std::string difference(const std::string& before, const std::string& now) {
   const std::vector<std::string> a = split(before, '\n'), b = split(now, '\n');
@@ -72,20 +77,29 @@ RunState read_state(const Run& run) {
   RunState state;
   const auto record = nlohmann::json::parse(read_text(run.folder / "state.json"), nullptr, false);
   if (!record.is_object()) return state;
-  const auto found = std::find(kStages.begin(), kStages.end(), record.value("state", "waiting"));
-  if (found != kStages.end()) state.stage = static_cast<Stage>(found - kStages.begin());
+  state.stage = stage_of(record);
   state.attempts = record.value("attempts", int64_t{0});
   state.exit_code = record.value("exit_code", 0);
   state.seconds = record.value("seconds", 0.0);
   state.process = record.value("process", int64_t{0});
   state.reason = record.value("reason", "");
+  if (record.contains("evaluation") && record["evaluation"].is_object()) {
+    const nlohmann::json& evaluation = record["evaluation"];
+    state.evaluation = {stage_of(evaluation), evaluation.value("request", ""),
+                        evaluation.value("seconds", 0.0), evaluation.value("reason", "")};
+  }
   return state;
 }
 
 void write_state(const Run& run, const RunState& state) {
-  const nlohmann::json record = {{"state", to_string(state.stage)}, {"attempts", state.attempts},
-                                 {"exit_code", state.exit_code},    {"seconds", state.seconds},
-                                 {"process", state.process},        {"reason", state.reason}};
+  nlohmann::json record = {{"state", to_string(state.stage)}, {"attempts", state.attempts},
+                           {"exit_code", state.exit_code},    {"seconds", state.seconds},
+                           {"process", state.process},        {"reason", state.reason}};
+  if (!state.evaluation.request.empty())
+    record["evaluation"] = {{"state", to_string(state.evaluation.stage)},
+                            {"request", state.evaluation.request},
+                            {"seconds", state.evaluation.seconds},
+                            {"reason", state.evaluation.reason}};
   write_whole(run.folder / "state.json", record.dump(2) + "\n");
 }
 

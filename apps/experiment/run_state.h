@@ -11,6 +11,14 @@ namespace te::experiment {
 enum class Stage : uint8_t { waiting, running, interrupted, failed, diverged, finished };
 std::string_view to_string(Stage stage);
 
+/// Of a run that has finished: its evaluation. `diverged` does not occur.
+struct EvaluationState {
+  Stage stage = Stage::waiting;
+  std::string request;  ///< what was asked, see request_text()
+  double seconds = 0;
+  std::string reason;  ///< why it failed
+};
+
 /// state.json; what is not in it is as in a run that has not begun.
 struct RunState {
   Stage stage = Stage::waiting;
@@ -19,6 +27,7 @@ struct RunState {
   double seconds = 0;    ///< of all attempts
   int64_t process = 0;   ///< while it runs
   std::string reason;    ///< why it failed
+  EvaluationState evaluation;
 };
 RunState read_state(const Run& run);
 void write_state(const Run& run, const RunState& state);

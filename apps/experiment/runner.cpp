@@ -9,11 +9,13 @@
 
 #include "common/command_line.h"
 #include "core/error.h"
+#include "experiment/evaluation.h"
 
 namespace te::experiment {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+constexpr int kRefused = 2, kDiverged = 3, kNoProgram = 127;  // exit codes; the last is the shell's
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -23,6 +25,15 @@ double seconds_since(Clock::time_point start) {
 // that saves none would begin anew.
 bool has_finished_unseen(const Item& item) {
   return !item.run.config.checkpoint.save_last && item.progress.step >= item.run.config.training.train_steps;
+}
+
+// Done already unless something else is asked now, or the files are gone.
+void ask_for_evaluation(Item& item, const Evaluation& evaluation) {
+  const std::string request = request_text(evaluation);
+  EvaluationState& state = item.state.evaluation;
+  item.evaluate = true;
+  if (state.stage == Stage::finished && state.request == request && has_results(item.run)) return;
+  state = {Stage::waiting, request, 0, ""};
 }
 
 // The step of the newest checkpoint, from which te-train goes on: `latest` names it, as in step_00000020. 0: none.
@@ -42,8 +53,8 @@ Command command_of(const Run& run, const Slot& slot, const std::string& te_train
   return command;
 }
 
-std::string last_error(const Run& run) {
-  std::ifstream file(run.folder / "console.log");
+std::string last_error(const Run& run, const char* log) {
+  std::ifstream file(run.folder / log);
   std::string found;
   for (std::string line; std::getline(file, line);)
     if (line.find("error: ") != std::string::npos) found = line;
@@ -51,11 +62,11 @@ std::string last_error(const Run& run) {
 }
 
 Runner::Runner(const Experiment& experiment, std::vector<Run> runs, std::vector<Slot> slots,
-               std::string te_train)
+               Programs programs)
     : experiment_(experiment),
       slots_(std::move(slots)),
       busy_(slots_.size(), false),
-      te_train_(std::move(te_train)),
+      programs_(std::move(programs)),
       display_(experiment.name) {
   for (Run& run : runs) {
     prepare_folder(run);
@@ -67,6 +78,7 @@ Runner::Runner(const Experiment& experiment, std::vector<Run> runs, std::vector<
       item.state.stage = Stage::waiting;
     if (item.state.stage == Stage::running)
       item.state.stage = has_finished_unseen(item) ? Stage::finished : Stage::waiting;
+    if (experiment.evaluation) ask_for_evaluation(item, *experiment.evaluation);
     items_.push_back(std::move(item));
   }
 }
@@ -91,27 +103,36 @@ void Runner::run(const std::function<void()>& changed) {
   display_.finish(rows());
 }
 
-void Runner::start_runs() {
+template <class Start>
+void Runner::start_waiting(bool (*waits)(const Item&), Start start) {
   for (Item& item : items_) {
-    if (item.state.stage != Stage::waiting) continue;
+    if (item.process != 0 || !waits(item)) continue;
     const auto free = std::find(busy_.begin(), busy_.end(), false);
     if (free == busy_.end()) return;
-    start(item, static_cast<size_t>(free - busy_.begin()));
+    (this->*start)(item, static_cast<size_t>(free - busy_.begin()));
   }
 }
 
+// Evaluations first: they are short, and what a finished run is worth is known early.
+void Runner::start_runs() {
+  start_waiting([](const Item& item) { return item.awaits_evaluation(); }, &Runner::start_evaluation);
+  start_waiting([](const Item& item) { return item.state.stage == Stage::waiting; }, &Runner::start);
+}
+
+std::optional<FolderLock> Runner::lock(Item& item) {
+  std::optional<FolderLock> lock = FolderLock::take(item.run.folder);
+  if (!lock && !item.locked)
+    display_.event(fmt::format("{}: another process still writes into {}; waiting for it", item.run.name,
+                               item.run.folder.string()));
+  item.locked = !lock;
+  return lock;
+}
+
 void Runner::start(Item& item, size_t slot) {
-  const std::optional<FolderLock> lock = FolderLock::take(item.run.folder);
-  if (!lock) {
-    if (!item.locked)
-      display_.event(fmt::format("{}: another process still writes into {}; waiting for it", item.run.name,
-                                 item.run.folder.string()));
-    item.locked = true;
-    return;
-  }
-  item.locked = false;
+  const std::optional<FolderLock> lock = this->lock(item);
+  if (!lock) return;
   item.progress = read_progress(item.run);
-  const Command command = command_of(item.run, slots_[slot], te_train_);
+  const Command command = command_of(item.run, slots_[slot], programs_.te_train);
   item.process = start_process(command, item.run.folder / "console.log", *lock);
   item.slot = slot;
   item.started = Clock::now();
@@ -127,13 +148,33 @@ void Runner::start(Item& item, size_t slot) {
   display_.event(fmt::format("{}: started on {}{}", item.run.name, slots_[slot].name, after));
 }
 
-// True when a run has ended.
+void Runner::start_evaluation(Item& item, size_t slot) {
+  const std::optional<FolderLock> lock = this->lock(item);
+  if (!lock) return;
+  const std::filesystem::path log = item.run.folder / kEvaluationLogName;
+  std::error_code ignored;
+  std::filesystem::remove(log, ignored);  // an earlier attempt's progress is not this one's
+  const Command command =
+      evaluation_command(*experiment_.evaluation, item.run, slots_[slot], programs_.te_generate);
+  item.process = start_process(command, log, *lock);
+  item.evaluating = true;
+  item.slot = slot;
+  item.started = Clock::now();
+  busy_[slot] = true;
+  item.state.evaluation.stage = Stage::running;
+  item.state.evaluation.reason.clear();
+  item.state.process = item.process;
+  write_state(item.run, item.state);
+  display_.event(fmt::format("{}: evaluation started on {}", item.run.name, slots_[slot].name));
+}
+
+// True when a run or an evaluation has ended.
 bool Runner::collect() {
   bool any = false;
   for (Item& item : items_) {
     if (item.process == 0) continue;
     if (const std::optional<Ending> ending = poll_process(item.process)) {
-      ended(item, *ending);
+      (this->*(item.evaluating ? &Runner::evaluated : &Runner::ended))(item, *ending);
       any = true;
     }
   }
@@ -141,7 +182,6 @@ bool Runner::collect() {
 }
 
 void Runner::ended(Item& item, const Ending& ending) {
-  constexpr int kRefused = 2, kDiverged = 3, kNoProgram = 127;
   busy_[item.slot] = false;
   item.process = 0;
   item.state.process = 0;
@@ -173,13 +213,44 @@ void Runner::ended(Item& item, const Ending& ending) {
   display_.event(fmt::format("{}: {}", item.run.name, what));
 }
 
-// te-train finishes its step and saves.
+void Runner::evaluated(Item& item, const Ending& ending) {
+  EvaluationState& evaluation = item.state.evaluation;
+  busy_[item.slot] = false;
+  item.process = 0;
+  item.evaluating = false;
+  item.state.process = 0;
+  evaluation.seconds += seconds_since(item.started);
+  const bool for_good = ending.exit_code == kRefused || ending.exit_code == kNoProgram;
+  const std::string log = (item.run.folder / kEvaluationLogName).string();
+  std::string what;
+  if (ending.exit_code == 0 && has_results(item.run)) {
+    evaluation.stage = Stage::finished;
+    what = fmt::format("evaluated in {}: {}", clock_text(evaluation.seconds), results_text(item.run));
+  } else if (stopping_) {
+    evaluation.stage = Stage::waiting;
+    what = "evaluation stopped";
+  } else if (!for_good && item.failures < experiment_.retries) {
+    item.failures += 1;
+    evaluation.stage = Stage::waiting;
+    what = fmt::format("evaluation: {}; retry {} of {}", ending.text(), item.failures, experiment_.retries);
+  } else {
+    evaluation.stage = Stage::failed;
+    const std::string error = last_error(item.run, kEvaluationLogName);
+    evaluation.reason = error.empty() ? ending.text() : error;
+    what = fmt::format("evaluation failed: {} (see {})", evaluation.reason, log);
+  }
+  write_state(item.run, item.state);
+  display_.event(fmt::format("{}: {}", item.run.name, what));
+}
+
+// te-train finishes its step and saves; an evaluation is begun anew by the next call.
 void Runner::stop() {
   stopping_ = true;
   display_.event(active() > 0 ? "stopping: waiting for the runs to save; a second Ctrl-C does not wait"
                               : "stopping");
   for (const Item& item : items_)
-    if (item.process != 0) ask_to_stop(item.process, te_train_);
+    if (item.process != 0)
+      ask_to_stop(item.process, item.evaluating ? programs_.te_generate : programs_.te_train);
 }
 
 std::vector<Row> Runner::rows() {
@@ -187,7 +258,7 @@ std::vector<Row> Runner::rows() {
   for (Item& item : items_) {
     Row row;
     row.running = item.process != 0;
-    if (row.running) {
+    if (row.running && !item.evaluating) {
       item.progress = read_progress(item.run);
       if (item.first_step < 0 && item.progress.step > 0) {
         item.first_step = item.progress.step;
@@ -195,15 +266,25 @@ std::vector<Row> Runner::rows() {
       }
     }
     row.name = item.run.name;
-    row.state = row.running   ? slots_[item.slot].name
-                : item.locked ? "locked"
-                              : std::string(to_string(item.state.stage));
+    row.state = row_state(item);
     row.steps = item.run.config.training.train_steps;
     row.progress = item.progress;
-    if (row.running) row.eta_seconds = run_eta(item);
+    if (row.running && !item.evaluating) row.eta_seconds = run_eta(item);
     rows.push_back(std::move(row));
   }
   return rows;
+}
+
+std::string Runner::row_state(const Item& item) const {
+  if (item.evaluating) {
+    const std::string progress = evaluation_progress(item.run);
+    return "evaluating" + (progress.empty() ? "" : ": " + progress);
+  }
+  if (item.process != 0) return slots_[item.slot].name;
+  if (item.locked) return "locked";
+  if (item.evaluate && item.state.stage == Stage::finished && item.state.evaluation.stage == Stage::failed)
+    return kNotEvaluated;
+  return std::string(to_string(item.state.stage));
 }
 
 // By the pace of this attempt, validation and saves included; by the last step's time before there is one.
@@ -220,7 +301,7 @@ std::optional<double> Runner::total_eta() const {
   double known = 0, left = 0, longest = 0;
   int64_t measured = 0, unknown = 0;
   for (const Item& item : items_) {
-    const std::optional<double> eta = item.process != 0 ? run_eta(item) : std::nullopt;
+    const std::optional<double> eta = item.process != 0 && !item.evaluating ? run_eta(item) : std::nullopt;
     if (item.state.stage == Stage::finished && item.state.seconds > 0) {
       known += item.state.seconds;
       measured += 1;

@@ -1,4 +1,5 @@
-// Runs an experiment: as many runs at a time as there are slots, each resumed where it stopped, none repeated.
+// Runs an experiment: as many runs at a time as there are slots, each resumed where it stopped, none repeated; and the
+// evaluation of each that has finished.
 #pragma once
 
 #include <sys/types.h>
@@ -20,36 +21,56 @@ struct Item {
   Run run;
   RunState state;
   RunProgress progress;
-  int64_t failures = 0;  ///< of this call
-  bool locked = false;   ///< another process writes into its folder
+  int64_t failures = 0;   ///< of this call
+  bool locked = false;    ///< another process writes into its folder
+  bool evaluate = false;  ///< asked for, once the run has finished
   // While it runs.
   pid_t process = 0;
+  bool evaluating = false;  ///< `process` is te-generate's
   size_t slot = 0;
   std::chrono::steady_clock::time_point started, first_seen;
   int64_t first_step = -1;  ///< at first_seen
+  bool awaits_evaluation() const {
+    return evaluate && state.stage == Stage::finished && state.evaluation.stage == Stage::waiting;
+  }
   /// Nothing is left to do in this call.
   bool settled() const {
-    return state.stage == Stage::finished || state.stage == Stage::failed || state.stage == Stage::diverged;
+    if (state.stage == Stage::failed || state.stage == Stage::diverged) return true;
+    return state.stage == Stage::finished && process == 0 && !awaits_evaluation();
   }
+  bool complete() const {
+    return state.stage == Stage::finished && (!evaluate || state.evaluation.stage == Stage::finished);
+  }
+};
+
+/// What runs are started with.
+struct Programs {
+  std::string te_train, te_generate;
 };
 
 class Runner {
  public:
   /// Makes the folders; UserError when one was begun with other settings.
-  Runner(const Experiment& experiment, std::vector<Run> runs, std::vector<Slot> slots, std::string te_train);
-  /// Until all runs are settled, or a signal has come and all have stopped. `changed` is called whenever a run has ended.
+  Runner(const Experiment& experiment, std::vector<Run> runs, std::vector<Slot> slots, Programs programs);
+  /// Until all runs are settled, or a signal has come and all have stopped. `changed` is called whenever a run or an evaluation has ended.
   void run(const std::function<void()>& changed);
   const std::vector<Item>& items() const { return items_; }
   bool interrupted() const { return stopping_; }
 
  private:
   void start_runs();
+  template <class Start>
+  void start_waiting(bool (*waits)(const Item&), Start start);
+  std::optional<FolderLock> lock(Item& item);
   void start(Item& item, size_t slot);
+  void start_evaluation(Item& item, size_t slot);
   bool collect();
   void ended(Item& item, const Ending& ending);
+  void evaluated(Item& item, const Ending& ending);
   void stop();
   size_t active() const;
   std::vector<Row> rows();
+  std::string row_state(const Item& item) const;
   std::optional<double> run_eta(const Item& item) const;
   std::optional<double> total_eta() const;
 
@@ -57,7 +78,7 @@ class Runner {
   std::vector<Item> items_;
   std::vector<Slot> slots_;
   std::vector<bool> busy_;
-  std::string te_train_;
+  Programs programs_;
   Display display_;
   bool stopping_ = false;
 };
@@ -65,7 +86,7 @@ class Runner {
 /// The command of a run in a slot.
 Command command_of(const Run& run, const Slot& slot, const std::string& te_train);
 
-/// The error that a run's console log ends with, or nothing.
-std::string last_error(const Run& run);
+/// The error that a log of a run's folder ends with, or nothing.
+std::string last_error(const Run& run, const char* log = "console.log");
 
 }  // namespace te::experiment

@@ -23,6 +23,10 @@ json summary_of(const Item& item, const fs::path& directory) {
   if (item.progress.step > 0) record["loss"] = item.progress.loss;
   if (item.progress.valid_loss > 0) record["valid_loss"] = item.progress.valid_loss;
   if (!item.state.reason.empty()) record["reason"] = item.state.reason;
+  if (const EvaluationState& evaluation = item.state.evaluation; !evaluation.request.empty()) {
+    record["evaluation"] = to_string(evaluation.stage);
+    if (!evaluation.reason.empty()) record["evaluation_reason"] = evaluation.reason;
+  }
   return record;
 }
 
@@ -44,6 +48,13 @@ void write_summary(const Experiment& experiment, const std::vector<Item>& items)
                   {"baseline", experiment.baseline},
                   {"bar", {{"nats", experiment.bar.nats}, {"percent", experiment.bar.percent}}},
                   {"variants", json::array()}};
+  if (experiment.evaluation) {
+    const Evaluation& evaluation = *experiment.evaluation;
+    summary["evaluate"] = {{"tasks", evaluation.tasks},
+                           {"data", evaluation.data},
+                           {"limit", evaluation.limit},
+                           {"options", evaluation.options}};
+  }
   for (const Variant& variant : experiment.variants) {
     json runs = json::array();
     for (const Item& item : items)

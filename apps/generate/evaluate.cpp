@@ -47,24 +47,27 @@ class OutputFile {
   std::ofstream out_;
 };
 
-/// Where the evaluation stands: a line on a terminal, rewritten twice a second.
+/// Where the evaluation stands: a line on a terminal, rewritten twice a second; in a log a line every ten seconds, which
+/// te-experiment reads (apps/experiment/evaluation.cpp).
 class Line {
  public:
-  explicit Line(bool leader) : shows_(leader && ::isatty(STDERR_FILENO) == 1) {}
-  ~Line() { clear(); }
-  void show(const std::string& task, int64_t done, int64_t all) {
-    if (!shows_ || now_seconds() - last_ < 0.5) return;
-    last_ = now_seconds();
-    fmt::print(stderr, "\r\033[K{}: {} of {}", task, done, all);
-    std::fflush(stderr);
+  explicit Line(bool leader)
+      : leader_(leader), terminal_(::isatty(STDERR_FILENO) == 1), last_(terminal_ ? 0.0 : now_seconds()) {}
+  ~Line() {
+    if (leader_ && drawn_) fmt::print(stderr, "\r\033[K");
   }
-  void clear() {
-    if (shows_ && last_ > 0.0) fmt::print(stderr, "\r\033[K");
+  void show(const std::string& task, int64_t done, int64_t all) {
+    if (!leader_ || now_seconds() - last_ < (terminal_ ? 0.5 : 10.0)) return;
+    last_ = now_seconds();
+    drawn_ = terminal_;
+    fmt::print(stderr, "{}{}: {} of {}{}", terminal_ ? "\r\033[K" : "", task, done, all,
+               terminal_ ? "" : "\n");
+    std::fflush(stderr);
   }
 
  private:
-  bool shows_;
-  double last_ = 0.0;
+  bool leader_, terminal_, drawn_ = false;
+  double last_;
 };
 
 /// Passes and cache of a decoder that judges: large passes on a GPU, where rows are cheap.

@@ -1,10 +1,10 @@
-"""What a report says beside the loss: gradient norms, FP8 health, speed, memory, tasks, differing config keys."""
+"""What a report says beside the loss: gradient norms, FP8 health, speed, memory, differing config keys."""
 
 import math
 
 import numpy as np
 
-from . import UserError, curves, runs, statistics
+from . import curves, runs
 
 # ---- Gradient norms ----------------------------------------------------------------------------------------
 
@@ -130,81 +130,6 @@ def first_time_at(seconds, loss, target):
         return float(seconds[at])
     share = (loss[at - 1] - target) / (loss[at - 1] - loss[at])
     return float(seconds[at - 1] + share * (seconds[at] - seconds[at - 1]))
-
-
-# ---- Tasks -------------------------------------------------------------------------------------------------
-
-
-_ITEM_KEYS = {"acc": ("correct", "acc"), "acc_norm": ("correct_norm", "acc_norm"), "exact_match": ("exact_match",)}
-
-
-def evaluation(run):
-    """{"results": {task: {metric: (value, standard error)}}, "items": {(task, metric): {index: right}}} of
-    evaluate*.json (the layout of lm-eval) and evaluate*.jsonl (one item a line) in a run's folder."""
-    found = {"results": {}, "items": {}}
-    for file in sorted(run.folder.rglob("evaluate*.json")) if run.folder else []:
-        content = runs.read_json(file)
-        for task, metrics in content.get("results", {}).items():
-            table = found["results"].setdefault(task, {})
-            for key, value in metrics.items():
-                name, _, rest = key.partition(",")
-                if not name.endswith("_stderr") and isinstance(value, (int, float)) and rest:
-                    error = metrics.get(f"{name}_stderr,{rest}")
-                    table[name] = (float(value), float(error) if isinstance(error, (int, float)) else math.nan)
-    for file in sorted(run.folder.rglob("evaluate*.jsonl")) if run.folder else []:
-        for number, item in runs.json_lines(file):
-            index = item.get("index", item.get("doc_id"))
-            right = {
-                metric: item[key] for metric, keys in _ITEM_KEYS.items() for key in keys if item.get(key) is not None
-            }
-            if "task" not in item or index is None:
-                raise UserError(
-                    f"{file}: line {number}: needs task and index (or doc_id); give the items of an evaluation"
-                )
-            for metric, value in right.items():
-                found["items"].setdefault((item["task"], metric), {})[index] = bool(value)
-    return found
-
-
-def compare_tasks(pairs):
-    """Rows of the table of tasks: {"task", "metric", "baseline", "run": means, "error": of the baseline's value, "gap",
-    "estimate": over pairs or None, "mcnemar": [(label, only the baseline right, only the run right, p)]}."""
-    sides = [(pair, evaluation(pair.baseline), evaluation(pair.run)) for pair in pairs]
-    both = [(p, a, b) for p, a, b in sides if a["results"] and b["results"]]
-    rows = []
-    tasks = sorted({task for _, a, b in both for task in a["results"].keys() & b["results"].keys()})
-    for task in tasks:
-        having = [(p, a, b) for p, a, b in both if task in a["results"] and task in b["results"]]
-        metrics = sorted(set.intersection(*(set(x["results"][task]) for _, a, b in having for x in (a, b))))
-        for metric in metrics:
-            values = [(a["results"][task][metric], b["results"][task][metric]) for _, a, b in having]
-            gaps = [b[0] - a[0] for a, b in values]
-            key = (task, metric)
-            tests = [
-                mcnemar_of(p, a["items"][key], b["items"][key])
-                for p, a, b in having
-                if key in a["items"] and key in b["items"]
-            ]
-            rows.append(
-                {
-                    "task": task,
-                    "metric": metric,
-                    "baseline": float(np.mean([a[0] for a, _ in values])),
-                    "run": float(np.mean([b[0] for _, b in values])),
-                    "error": values[0][0][1],
-                    "gap": float(np.mean(gaps)),
-                    "estimate": statistics.paired(gaps) if len(gaps) > 1 else None,
-                    "mcnemar": tests,
-                }
-            )
-    return rows
-
-
-def mcnemar_of(pair, first, second):
-    common = first.keys() & second.keys()
-    only_first = sum(first[i] and not second[i] for i in common)
-    only_second = sum(second[i] and not first[i] for i in common)
-    return pair.label, only_first, only_second, statistics.mcnemar(only_first, only_second)
 
 
 # ---- Config ------------------------------------------------------------------------------------------------

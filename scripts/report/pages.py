@@ -4,7 +4,7 @@ import dataclasses
 import io
 import math
 
-from . import UserError, analysis, details, figures, sections, statistics, write_json
+from . import UserError, analysis, details, figures, sections, statistics, tasks, write_json
 from .blocks import Heading, Paragraph, Picture, Verdict, html_page, markdown
 from .sections import CONFIDENCE, interval_text
 from .words import nats, percent
@@ -110,6 +110,7 @@ class Report:
                     "verdict": c.verdict,
                     "measures": [numbers_of(m) for m in c.measures],
                     "excess": plain(c.excess) if c.excess else None,
+                    "tasks": [task_numbers(row) for row in tasks.compare_tasks(c.pairs)],
                 }
                 for c in self.comparisons
             ],
@@ -152,6 +153,13 @@ def interval(measure):
 
 def plain(values):
     return {k: (None if isinstance(v, float) and not math.isfinite(v) else v) for k, v in values.items()}
+
+
+def task_numbers(row):
+    low, high = row["estimate"].interval() if row["estimate"] else (math.nan, math.nan)
+    own = {name: row[name] for name in ("task", "metric", "baseline", "run", "gap")}
+    items = [plain(dataclasses.asdict(item)) for item in row["items"]]
+    return plain({**own, "low": low, "high": high, "items": items})
 
 
 def numbers_of(measure):

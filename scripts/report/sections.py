@@ -4,6 +4,7 @@ draws a figure of figures.py, or gives nothing where pictures are off or the dat
 import math
 
 from . import analysis, details, figures, statistics
+from . import tasks as task_results
 from .blocks import Bullets, Heading, Paragraph, Table
 from .words import bytes_text, nats, p_text, percent, seconds_text, tokens_text
 
@@ -143,38 +144,86 @@ def speed(report, pictures):
 
 
 def tasks(report):
-    rows, tests = [], []
-    for comparison in report.comparisons:
-        for row in details.compare_tasks(comparison.pairs):
-            rows.append(task_row(comparison.arm.name, row))
-            tests += [
-                [row["task"], row["metric"], comparison.arm.name, label, str(a), str(b), p_text(p)]
-                for label, a, b, p in row["mcnemar"]
-            ]
-    if not rows:
+    """Downstream: means of the arms, gaps of the pairs, and document by document."""
+    arms = report.arms()
+    values = task_results.arm_values(arms)
+    if not values:
         return []
-    head = ["task", "metric", "run", report.content.baseline.name, "run", "gap", f"{CONFIDENCE} interval over pairs"]
-    blocks = [Heading("Tasks"), Table(head, rows)]
-    if tests:
+    counts = [max((cells[i][2] for cells in values.values() if cells[i]), default=0) for i in range(len(arms))]
+    head = ["task", "metric", *(f"{arm.name} ({count})" for arm, count in zip(arms, counts))]
+    means = [
+        [task, metric, *(value_text(metric, cell) if cell else "-" for cell in cells)]
+        for (task, metric), cells in values.items()
+    ]
+    gaps, items = [], []
+    for comparison in report.comparisons:
+        for row in task_results.compare_tasks(comparison.pairs):
+            gaps.append(gap_of_task(comparison.arm.name, row))
+            items += [item_row(comparison.arm.name, row, item) for item in row["items"]]
+    errors = (
+        "In brackets how many runs were evaluated. ± is the standard error of the mean over seeds, or over documents "
+        "where there is one run."
+    )
+    blocks = [Heading("Tasks"), Table(head, means), Paragraph(errors)]
+    if gaps:
+        base = report.content.baseline.name
+        blocks += [
+            Paragraph(f"Gaps to {base}, runs of equal seed in pairs; the interval says what other seeds would have given:"),
+            Table(["task", "metric", "run", base, "run", "gap", f"{CONFIDENCE} interval over pairs"], gaps),
+        ]
+    if items:
         blocks += [
             Paragraph(
-                "Item by item: how many only one of the two has right, and McNemar's exact test of whether a fair coin "
-                "would have split them so."
+                "Document by document: the interval (paired bootstrap) says what other documents would have said of the "
+                "same models. **p** is McNemar's exact test of accuracies (would a fair coin have split the documents that "
+                "one alone has right so?), else the bootstrap's. Perplexities are compared as log-probabilities, above 0 "
+                "is better."
             ),
-            Table(["task", "metric", "run", "pair", "only the baseline", "only the run", "p"], tests),
+            Table(ITEM_HEAD, items),
         ]
     return blocks
 
 
-def task_row(name, row):
-    """Shares of right answers in per cent, anything else (such as a perplexity) as it is."""
-    share = row["metric"].startswith(("acc", "exact_match"))
-    scale, places, unit = (100, 2, " %") if share else (1, 4, "")
+ITEM_HEAD = [
+    "task",
+    "metric",
+    "run",
+    "pair",
+    "documents",
+    "gap",
+    f"{CONFIDENCE} interval over documents",
+    "only the baseline right",
+    "only the run right",
+    "p",
+]
+
+
+def scale_of(metric):
+    """(factor, places, unit): shares of right answers in per cent, anything else (such as a perplexity) as it is."""
+    return (100, 2, " %") if task_results.is_share(metric) else (1, 4, "")
+
+
+def value_text(metric, cell):
+    value, error, _ = cell
+    scale, places, unit = scale_of(metric)
+    return f"{scale * value:.{places}f}" + (f" ± {scale * error:.{places}f}" if math.isfinite(error) else "") + unit
+
+
+def gap_of_task(name, row):
+    scale, places, unit = scale_of(row["metric"])
     low, high = row["estimate"].interval() if row["estimate"] else (math.nan, math.nan)
     span = f"{scale * low:+.{places}f} to {scale * high:+.{places}f}" if math.isfinite(low) else "-"
-    error = f" ± {scale * row['error']:.{places}f}" if math.isfinite(row["error"]) else ""
-    values = [f"{scale * row['baseline']:.{places}f}{error}{unit}", f"{scale * row['run']:.{places}f}{unit}"]
+    values = [f"{scale * row[side]:.{places}f}{unit}" for side in ("baseline", "run")]
     return [row["task"], row["metric"], name, *values, f"{scale * row['gap']:+.{places}f}", span]
+
+
+def item_row(name, row, item):
+    scale, places, _ = scale_of(row["metric"])
+    metric = task_results.UNITS.get(row["metric"], row["metric"])
+    numbers = [f"{scale * v:+.{places}f}" for v in (item.difference, item.low, item.high)]
+    only = ["-" if count is None else str(count) for count in (item.only_baseline, item.only_run)]
+    span = f"{numbers[1]} to {numbers[2]}"
+    return [row["task"], metric, name, item.label, str(item.documents), numbers[0], span, *only, p_text(item.p)]
 
 
 def gradients(report, pictures):

@@ -287,31 +287,6 @@ class Program(unittest.TestCase):
         self.assertAlmostEqual(numbers["arms"][0]["measures"][1]["gap"], 0.004, places=5)
         self.assertIn("validation loss at 60 thousand tokens", output)
 
-    def test_items_are_compared_one_by_one(self):
-        for seed, right in ((1, [1, 1, 1, 1, 0, 0]), (2, [0, 0, 0, 1, 1, 0])):
-            write_run(self.folder / f"r{seed}", seed=1)
-            write_evaluation(self.folder / f"r{seed}", right)
-        pair = analysis.make_pair(read_run(self.folder / "r1"), read_run(self.folder / "r2"))
-        (row,) = details.compare_tasks([pair])
-        # 3 items only the first, 1 only the second: 2 * (1 + 4) / 16.
-        self.assertEqual(row["mcnemar"], [("seed 1", 3, 1, 0.625)])
-        self.assertAlmostEqual(row["gap"], -2 / 6)
-        # The same items under lm-eval's names, where acc and acc_norm differ.
-        for run, rights in (("r1", [(1, 0), (1, 1), (1, 1)]), ("r2", [(0, 0), (1, 0), (1, 1)])):
-            items = [{"task": "t", "doc_id": i, "acc": a, "acc_norm": float(n)} for i, (a, n) in enumerate(rights)]
-            (self.folder / run / "evaluate_items.jsonl").write_text("".join(json.dumps(x) + "\n" for x in items))
-            results = {"results": {"t": {"acc,none": 0.5, "acc_norm,none": 0.5, "perplexity,none": 12.5}}}
-            (self.folder / run / "evaluate.json").write_text(json.dumps(results))
-        rows = {row["metric"]: row for row in details.compare_tasks([pair])}
-        self.assertEqual(rows["acc"]["mcnemar"], [("seed 1", 1, 0, 1.0)])
-        self.assertEqual(rows["acc_norm"]["mcnemar"], [("seed 1", 1, 0, 1.0)])
-        self.assertEqual(rows["perplexity"]["mcnemar"], [])
-        self.assertEqual(sections.task_row("x", rows["acc"])[3:6], ["50.00 %", "50.00 %", "+0.00"])
-        self.assertEqual(sections.task_row("x", rows["perplexity"])[3:6], ["12.5000", "12.5000", "+0.0000"])
-        (self.folder / "r2" / "evaluate_items.jsonl").write_text('{"task": "x"}\n')
-        with self.assertRaisesRegex(UserError, "evaluate_items.jsonl: line 1: needs task and index"):
-            details.compare_tasks([pair])
-
     def test_mistakes_are_one_line_and_exit_2(self):
         folder = self.experiment()
         run = folder / "bf16_seed1"

@@ -147,6 +147,39 @@ class McNemar(unittest.TestCase):
         self.assertEqual(statistics.mcnemar(0, 0), 1.0)
 
 
+class PairedBootstrap(unittest.TestCase):
+    def test_two_documents_by_hand(self):
+        # Samples of two out of {0, 1}: means 0, 1/2, 1 with chances 1/4, 1/2, 1/4. A quarter of them is not above 0.
+        mean, low, high, p = statistics.paired_bootstrap([0, 1], repetitions=20000)
+        self.assertEqual((mean, low, high), (0.5, 0.0, 1.0))
+        self.assertAlmostEqual(p, 0.5, delta=0.02)
+        # Only the interval's middle half: from the first quartile to the third.
+        self.assertEqual(statistics.paired_bootstrap([0, 1], confidence=0.4)[1:3], (0.5, 0.5))
+
+    def test_equal_documents_leave_no_doubt(self):
+        mean, low, high, p = statistics.paired_bootstrap([0.5] * 8, repetitions=999)
+        self.assertEqual((mean, low, high), (0.5, 0.5, 0.5))
+        self.assertAlmostEqual(p, 2 / 1000)
+        self.assertEqual(statistics.paired_bootstrap([0.0] * 4), (0.0, 0.0, 0.0, 1.0))
+
+    def test_weights_make_a_ratio_of_sums(self):
+        # -3 of 1 word and +5 of 9 words: +2 in 10 words; samples are -3, 2 / 10 and 5 / 9.
+        mean, low, high, _ = statistics.paired_bootstrap([-3, 5], [1, 9])
+        self.assertAlmostEqual(mean, 0.2)
+        self.assertAlmostEqual(low, -3)
+        self.assertAlmostEqual(high, 5 / 9)
+
+    def test_as_scipy(self):
+        from scipy import stats
+
+        values = np.random.default_rng(3).normal(0.1, 1, 200)
+        _, low, high, p = statistics.paired_bootstrap(values, repetitions=8000)
+        other = stats.bootstrap((values,), np.mean, n_resamples=8000, method="percentile", random_state=1)
+        self.assertAlmostEqual(low, other.confidence_interval.low, delta=0.01)
+        self.assertAlmostEqual(high, other.confidence_interval.high, delta=0.01)
+        self.assertAlmostEqual(p, stats.ttest_1samp(values, 0).pvalue, delta=0.03)
+
+
 class Details(unittest.TestCase):
     def test_time_to_equal_loss(self):
         # The run reaches 2.0 between 20 s (2.5) and 30 s (1.5): at 25 s. The baseline ends at 2.0 after 40 s.

@@ -1,0 +1,188 @@
+"""Tasks: what evaluations left in runs' folders, the means of arms, and two models compared document by document.
+
+Read are evaluate*.json (the layout of lm-eval: results, task, "acc,none", "acc_stderr,none") and evaluate*.jsonl (one
+document a line), as te-generate evaluate and te-experiment write them."""
+
+import dataclasses
+import math
+
+import numpy as np
+
+from . import UserError, runs, statistics
+
+# Of a document: the metric, and under which names files have it. A value is a number or [sum, weight].
+_ITEM_KEYS = {
+    "acc": ("correct", "acc"),
+    "acc_norm": ("correct_norm", "acc_norm"),
+    "exact_match": ("exact_match",),
+    "perplexity": ("perplexity",),
+    "word_perplexity": ("word_perplexity",),
+    "byte_perplexity": ("byte_perplexity",),
+}
+# What a document's value of a perplexity is: its log-probability, and of which unit the mean is taken.
+UNITS = {
+    "perplexity": "log-probability per document",
+    "word_perplexity": "log-probability per word",
+    "byte_perplexity": "log-probability per byte",
+}
+
+
+def is_share(metric):
+    """Of right answers: 0 or 1 a document."""
+    return metric.startswith(("acc", "exact_match"))
+
+
+@dataclasses.dataclass
+class Evaluation:
+    results: dict  # {task: {metric: (value, standard error over documents or NaN)}}
+    items: dict  # {(task, metric): {document: (sum, weight)}}
+
+
+@dataclasses.dataclass
+class ItemComparison:
+    """Two models on the same documents; differences are run minus baseline."""
+
+    label: str  # which pair, or all of them
+    documents: int
+    difference: float
+    low: float  # interval over documents, see statistics.paired_bootstrap
+    high: float
+    p: float  # McNemar's of a share, else the bootstrap's; NaN for the mean of several pairs of a share
+    only_baseline: int | None = None  # documents that it alone has right; None where there is no right or wrong
+    only_run: int | None = None
+
+
+# ---- Files -------------------------------------------------------------------------------------------------
+
+
+def evaluation(run):
+    found = Evaluation({}, {})
+    for file in sorted(run.folder.rglob("evaluate*.json")) if run.folder else []:
+        _read_results(file, found.results)
+    for file in sorted(run.folder.rglob("evaluate*.jsonl")) if run.folder else []:
+        _read_items(file, found.items)
+    return found
+
+
+def _read_results(file, results):
+    content = runs.read_json(file)
+    tables = {**content.get("results", {}), **content.get("groups", {})}
+    for task, metrics in tables.items():
+        table = results.setdefault(task, {})
+        for key, value in metrics.items():
+            name, _, rest = key.partition(",")
+            if not name.endswith("_stderr") and isinstance(value, (int, float)) and rest:
+                error = metrics.get(f"{name}_stderr,{rest}")
+                table[name] = (float(value), float(error) if isinstance(error, (int, float)) else math.nan)
+
+
+def _read_items(file, items):
+    for number, item in runs.json_lines(file):
+        index = item.get("index", item.get("doc_id"))
+        if "task" not in item or index is None:
+            raise UserError(f"{file}: line {number}: needs task and index (or doc_id); give the items of an evaluation")
+        for metric, keys in _ITEM_KEYS.items():
+            value = next((item[key] for key in keys if item.get(key) is not None), None)
+            if value is not None:
+                items.setdefault((item["task"], metric), {})[index] = _sum_and_weight(file, number, metric, value)
+
+
+def _sum_and_weight(file, number, metric, value):
+    try:
+        total, weight = (float(v) for v in value) if isinstance(value, list) else (float(value), 1.0)
+        if math.isfinite(total) and weight > 0:
+            return total, weight
+    except (TypeError, ValueError):
+        pass
+    raise UserError(f"{file}: line {number}: {metric} must be a number, or a sum and its weight; evaluate anew")
+
+
+# ---- Arms --------------------------------------------------------------------------------------------------
+
+
+def arm_values(arms):
+    """{(task, metric): [(mean, standard error, runs)]}, one entry an arm, None where no run of it was evaluated. The error
+    is that of the mean over seeds; for a single run that over its documents."""
+    found = [[e.results for run in arm.runs if (e := evaluation(run)).results] for arm in arms]
+    keys = sorted({(task, metric) for arm in found for run in arm for task in run for metric in run[task]})
+    table = {}
+    for task, metric in keys:
+        table[task, metric] = [
+            _mean_and_error([run[task][metric] for run in arm if metric in run.get(task, {})]) for arm in found
+        ]
+    return table
+
+
+def _mean_and_error(values):
+    if not values:
+        return None
+    if len(values) == 1:
+        return (*values[0], 1)
+    numbers = np.array([value for value, _ in values])
+    return float(numbers.mean()), float(numbers.std(ddof=1)) / math.sqrt(len(numbers)), len(numbers)
+
+
+# ---- Pairs -------------------------------------------------------------------------------------------------
+
+
+def compare_tasks(pairs):
+    """Rows, one a task and metric: {"task", "metric", "baseline", "run": means, "gap", "estimate": over pairs or None,
+    "items": [ItemComparison], the mean of all pairs first where there are several}."""
+    sides = [(pair, evaluation(pair.baseline), evaluation(pair.run)) for pair in pairs]
+    sides = [(p, a, b) for p, a, b in sides if a.results and b.results]
+    keys = {(t, m) for _, a, b in sides for t in a.results.keys() & b.results.keys() for m in a.results[t]}
+    return [row for key in sorted(keys) if (row := _compare_task(*key, sides))]
+
+
+def _compare_task(task, metric, sides):
+    having = [(p, a, b) for p, a, b in sides if all(metric in e.results.get(task, {}) for e in (a, b))]
+    if not having:
+        return None
+    values = [(a.results[task][metric][0], b.results[task][metric][0]) for _, a, b in having]
+    gaps = [b - a for a, b in values]
+    items = [
+        (p.label, a.items[task, metric], b.items[task, metric])
+        for p, a, b in having
+        if (task, metric) in a.items and (task, metric) in b.items
+    ]
+    return {
+        "task": task,
+        "metric": metric,
+        "baseline": float(np.mean([a for a, _ in values])),
+        "run": float(np.mean([b for _, b in values])),
+        "gap": float(np.mean(gaps)),
+        "estimate": statistics.paired(gaps) if len(gaps) > 1 else None,
+        "items": compare_items(items, is_share(metric)),
+    }
+
+
+def compare_items(pairs, share):
+    """`pairs`: [(label, the baseline's {document: (sum, weight)}, the run's)]; documents that both have count."""
+    found = [c for label, first, second in pairs if (c := _compare_pair(label, first, second, share))]
+    if len(found) > 1:
+        found.insert(0, _all_pairs(pairs, share))
+    return found
+
+
+def _compare_pair(label, first, second, share):
+    common = sorted(first.keys() & second.keys())
+    if not common:
+        return None
+    differences = np.array([second[i][0] - first[i][0] for i in common])
+    mean, low, high, p = statistics.paired_bootstrap(differences, [first[i][1] for i in common])
+    result = ItemComparison(label, len(common), mean, low, high, p)
+    if share:
+        result.only_baseline, result.only_run = int(np.sum(differences < 0)), int(np.sum(differences > 0))
+        result.p = statistics.mcnemar(result.only_baseline, result.only_run)
+    return result
+
+
+def _all_pairs(pairs, share):
+    """A document's differences are averaged over the pairs before documents are drawn: models of several seeds answer the
+    same documents, so their answers are no independent draws, and McNemar's test of the sums would be too sure."""
+    common = sorted(set.intersection(*(first.keys() & second.keys() for _, first, second in pairs)))
+    if not common:
+        return ItemComparison(f"mean of {len(pairs)} pairs", 0, math.nan, math.nan, math.nan, math.nan)
+    averages = [np.mean([second[i][0] - first[i][0] for _, first, second in pairs]) for i in common]
+    mean, low, high, p = statistics.paired_bootstrap(averages, [pairs[0][1][i][1] for i in common])
+    return ItemComparison(f"mean of {len(pairs)} pairs", len(common), mean, low, high, p)

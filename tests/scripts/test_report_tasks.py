@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+"""Tests of the report's tasks: means of arms, gaps of pairs, and documents one by one, against numbers worked out by hand."""
+
+import json
+import math
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+
+try:
+    import numpy  # noqa: F401
+    import scipy  # noqa: F401
+except ImportError as error:
+    print(f"SKIPPED: {error.name} is missing (scripts/install_deps.sh)")
+    sys.exit(77)
+
+from report import UserError, analysis, blocks, experiment, pages, sections, tasks
+from report.runs import read_run
+from report_testing import write_evaluation, write_run
+
+
+class Tasks(unittest.TestCase):
+    def setUp(self):
+        self.temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(self.temporary.cleanup)
+        self.folder = Path(self.temporary.name)
+
+    def run_with(self, name, seed, results, items):
+        """`results`: {"acc": (value, error)} of task t; `items`: [{"acc": 1.0}] of its documents."""
+        folder = write_run(self.folder / name, seed=seed)
+        table = {}
+        for metric, (value, error) in results.items():
+            table |= {f"{metric},none": value, f"{metric}_stderr,none": error}
+        (folder / "evaluate.json").write_text(json.dumps({"results": {"t": table}}))
+        lines = [json.dumps({"task": "t", "doc_id": i, **item}) + "\n" for i, item in enumerate(items)]
+        (folder / "evaluate_items.jsonl").write_text("".join(lines))
+        return read_run(folder)
+
+    def accuracies(self, name, seed, right):
+        share = sum(right) / len(right)
+        return self.run_with(name, seed, {"acc": (share, 0.1)}, [{"acc": float(r)} for r in right])
+
+    def test_means_of_arms_and_their_errors(self):
+        bf16 = [self.accuracies(f"b{s}", s, [1] * n + [0] * (10 - n)) for s, n in ((1, 5), (2, 7), (3, 9))]
+        fp8 = [self.accuracies("f1", 1, [1, 0, 0, 0, 0])]
+        none = [read_run(write_run(self.folder / "n1", seed=1))]
+        arms = [analysis.Arm("bf16", bf16), analysis.Arm("fp8", fp8), analysis.Arm("none", none)]
+        ((mean, error, runs), single, missing) = tasks.arm_values(arms)["t", "acc"]
+        # 0.5, 0.7, 0.9: standard deviation 0.2, by the root of 3.
+        self.assertAlmostEqual(mean, 0.7)
+        self.assertAlmostEqual(error, 0.2 / math.sqrt(3))
+        self.assertEqual(runs, 3)
+        self.assertEqual(single, (0.2, 0.1, 1))  # of one run: that over documents
+        self.assertIsNone(missing)
+        self.assertEqual(sections.value_text("acc", (mean, error, 3)), "70.00 ± 11.55 %")
+        self.assertEqual(sections.value_text("perplexity", (12.5, math.nan, 1)), "12.5000")
+
+    def test_accuracies_of_a_pair(self):
+        first = self.accuracies("a", 1, [1, 1, 1, 1, 0, 0])
+        second = self.accuracies("b", 1, [0, 0, 0, 1, 1, 0])
+        (row,) = tasks.compare_tasks([analysis.make_pair(first, second)])
+        self.assertAlmostEqual(row["gap"], -2 / 6)
+        self.assertIsNone(row["estimate"])
+        (item,) = row["items"]
+        # 3 documents only the first, 1 only the second: 2 * (1 + 4) / 16.
+        self.assertEqual((item.only_baseline, item.only_run, item.p, item.documents), (3, 1, 0.625, 6))
+        self.assertAlmostEqual(item.difference, -2 / 6)
+        self.assertLess(item.low, item.difference)
+        self.assertEqual(sections.item_row("fp8", row, item)[3:6], ["seed 1", "6", "-33.33"])
+
+    def test_several_pairs_average_a_document_before_documents_are_drawn(self):
+        pairs = []
+        for seed, second in ((1, [1, 1, 0, 0]), (2, [1, 0, 0, 0])):
+            runs = self.accuracies(f"a{seed}", seed, [0, 0, 0, 1]), self.accuracies(f"b{seed}", seed, second)
+            pairs.append(analysis.make_pair(*runs))
+        (row,) = tasks.compare_tasks(pairs)
+        self.assertEqual([item.label for item in row["items"]], ["mean of 2 pairs", "seed 1", "seed 2"])
+        # Differences of documents: 1, 1/2, 0, -1; over pairs: 1/4 and 0, mean 1/8, t with one degree of freedom.
+        self.assertAlmostEqual(row["items"][0].difference, 0.125)
+        self.assertAlmostEqual(row["estimate"].interval()[1], 0.125 + 12.7062 * 0.125, places=3)
+        self.assertIsNone(row["items"][0].only_run)
+
+    def test_log_probabilities_by_bootstrap(self):
+        sides = []
+        for name, sums in (("a", (-4.0, -20.0)), ("b", (-3.0, -25.0))):
+            results = {"word_perplexity": (12.0, 0.5), "bits_per_byte": (1.0, 0.1)}
+            items = [{"word_perplexity": [s, w], "bits_per_byte": [s, 9]} for s, w in zip(sums, (1, 9))]
+            sides.append(self.run_with(name, 1, results, items))
+        rows = {row["metric"]: row for row in tasks.compare_tasks([analysis.make_pair(*sides)])}
+        (item,) = rows["word_perplexity"]["items"]
+        # +1 in 1 word and -5 in 9: -4 / 10; samples are 1, -4 / 10 and -5 / 9.
+        self.assertAlmostEqual(item.difference, -0.4)
+        self.assertAlmostEqual(item.high, 1.0)
+        self.assertAlmostEqual(item.low, -5 / 9)
+        self.assertIsNone(item.only_run)
+        self.assertEqual(rows["bits_per_byte"]["items"], [])  # the same as byte_perplexity's
+        row = sections.item_row("fp8", rows["word_perplexity"], item)
+        self.assertEqual(row[:2], ["t", "log-probability per word"])
+
+    def test_only_documents_of_both(self):
+        first = self.accuracies("a", 1, [1, 1, 1, 1])
+        second = self.accuracies("b", 1, [1, 0])
+        (item,) = tasks.compare_tasks([analysis.make_pair(first, second)])[0]["items"]
+        self.assertEqual((item.documents, item.only_baseline, item.only_run), (2, 1, 0))
+
+    def test_in_the_report(self):
+        runs = {name: [] for name in ("bf16", "fp8")}
+        for seed in (1, 2):
+            for name, flips in (("bf16", 0), ("fp8", seed)):
+                folder = write_run(self.folder / f"{name}{seed}", seed=seed, fp8=name == "fp8")
+                write_evaluation(folder, [i % 3 == 0 or i < flips for i in range(30)])
+                runs[name].append(read_run(folder))
+        report = pages.Report(experiment.of_arms(runs))
+        text = blocks.markdown(report.blocks(lambda *_: []))
+        self.assertIn("| task | metric | bf16 (2) | fp8 (2) |", text)
+        self.assertIn("| hellaswag | acc | 33.33 ± 0.00 % | 35.00 ± 1.67 % |", text)
+        self.assertIn("| hellaswag | acc | fp8 | seed 2 | 30 | +3.33 |", text)
+        page = blocks.html_page("x", report.blocks(lambda *_: []))
+        self.assertIn("only the run right", page)
+        (row,) = report.numbers()["arms"][0]["tasks"]
+        self.assertEqual([item["label"] for item in row["items"]], ["mean of 2 pairs", "seed 1", "seed 2"])
+        self.assertEqual(row["items"][2]["only_run"], 1)
+        json.dumps(report.numbers(), allow_nan=False)
+
+    def test_mistakes(self):
+        run = self.accuracies("a", 1, [1])
+        for line, expected in (
+            ('{"task": "x"}', "line 1: needs task and index"),
+            ('{"task": "x", "doc_id": 0, "acc": "yes"}', "line 1: acc must be a number"),
+            ('{"task": "x", "doc_id": 0, "word_perplexity": [1, 0]}', "line 1: word_perplexity must be"),
+        ):
+            (run.folder / "evaluate_items.jsonl").write_text(line + "\n")
+            with self.assertRaisesRegex(UserError, f"evaluate_items.jsonl: {expected}"):
+                tasks.evaluation(run)
+
+
+if __name__ == "__main__":
+    unittest.main()

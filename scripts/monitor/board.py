@@ -1,0 +1,206 @@
+"""All runs of a dashboard, kept up to date by one thread, and what the page asks of them."""
+
+import json
+import os
+import threading
+import time
+from pathlib import Path
+
+from . import records, run_status
+from .curves import Curves
+from .follow import Follower
+
+RECENT = 64  # step times that are remembered
+SAMPLES = 200  # newest lines of samples.jsonl that are kept
+
+
+class Run:
+    """One run's folder. update() is called by one thread, everything else under the board's lock."""
+
+    def __init__(self, number, name, folder):
+        self.number, self.name, self.folder = number, name, folder
+        self.config, self.start = {}, {}
+        self.epoch = 0  # rises when the curves begin anew
+        self.fp8, self.fp8_step, self.recent = [], 0, []
+        self.samples = []
+        self._record_time = None
+        self._samples_log = Follower(folder / "samples.jsonl")
+        self._open(run_status.log_of(folder))
+
+    def _open(self, log):
+        self.curves, self._rows, self._skipped = Curves(), [], 0
+        self._log, self._reader = Follower(log), records.Reader(log)
+        self.epoch += 1
+
+    def update(self):
+        """Reads a piece of what is new; True when there is more."""
+        self._read_record()
+        wanted = run_status.log_of(self.folder)
+        if wanted != self._log.path and not self._log.position:
+            self._open(wanted)
+        news = self._log.read()
+        if news.kept < len(self._rows):
+            self._drop(news.kept)
+        for line in news.lines:
+            self._take(line)
+        self._read_samples()
+        return bool(news.lines) and self._log.behind()
+
+    def _drop(self, kept):
+        """Lines behind the first `kept` no longer hold. `_rows` says how many steps there were behind each line."""
+        if kept == 0:
+            self._reader.restart()
+        self.curves.cut(self._rows[kept - 1] if kept else 0)
+        del self._rows[kept:]
+
+    def _take(self, line):
+        record = self._reader.record(line)
+        if record is not None and records.is_number(record.get("step")):
+            numbers = records.numbers(record)
+            self.curves.add(numbers)
+            if "step_ms" in numbers:
+                self.recent = [*self.recent[-RECENT:], numbers["step_ms"] / 1e3]
+            if record.get(records.FP8):
+                self.fp8, self.fp8_step = records.worst_operands(record), record["step"]
+        self._rows.append(len(self.curves))
+
+    def _read_record(self):
+        path = self.folder / "run.json"
+        try:
+            changed = path.stat().st_mtime_ns
+        except OSError:
+            return
+        if changed != self._record_time:
+            content = run_status.read_json(path)
+            self.config = run_status.flat_config(content)
+            starts = content.get("starts")
+            self.start = starts[-1] if isinstance(starts, list) and starts and isinstance(starts[-1], dict) else {}
+            self._record_time = changed
+
+    def _read_samples(self):
+        news = self._samples_log.read()
+        if news.kept < len(self.samples):
+            del self.samples[news.kept :]
+        for line in news.lines:
+            try:
+                sample = json.loads(line, parse_constant=lambda _: None)  # no NaN
+            except ValueError:
+                sample = None
+            # As many entries as lines, so that a cut finds its place; only the newest are kept in full.
+            self.samples.append(sample if isinstance(sample, dict) else None)
+            if len(self.samples) > SAMPLES:
+                self.samples[-SAMPLES - 1] = None
+
+    # ---- For the page --------------------------------------------------------------------------------------
+
+    @property
+    def loading(self):
+        """Share of the log that has been read."""
+        return self._log.position / self._log.size if self._log.size else 1.0
+
+    def summary(self):
+        step = int(self.curves.steps[-1]) if len(self.curves) else 0
+        steps = run_status.train_steps(self.config)
+        state, why = run_status.status(self.folder, step, steps, self.recent)
+        paces = sorted(self.recent)
+        pace = paces[len(paces) // 2] if paces else None
+        starts = {key: str(self.start[key]) for key in ("host", "device", "commit", "ranks") if key in self.start}
+        return {
+            "state": state,
+            "why": why,
+            "loading": round(self.loading, 3),
+            "now_step": step,  # "step" is the curves' axis
+            "steps": steps,
+            "eta": (steps - step) * pace if pace and steps > step and state == "running" else None,
+            "sign": run_status.last_sign(self.folder),
+            "start": starts,
+            "seed": self.config.get("training.seed", ""),
+            "samples": len(self.samples),
+            "fp8": {"step": self.fp8_step, "operands": self.fp8},
+            "last": {name: self.curves.last(name) for name in ("loss", "valid_loss", "tokens_per_s", "grad_norm", "lr")},
+        }
+
+    def news(self, cursor):
+        """Curves since a cursor "EPOCH.GENERATION.BUCKETS" of an earlier answer; all of them when it no longer holds."""
+        curves = self.curves
+        mark, start = f"{self.epoch}.{curves.generation}", 0
+        if cursor.rsplit(".", 1)[0] == mark:
+            start = max(0, int(cursor.rsplit(".", 1)[1]) - 1)  # the last bucket may have grown
+        return {"cursor": f"{mark}.{curves.buckets()}", "from": start, **curves.picture(start)}
+
+
+class Board:
+    def __init__(self, paths, seconds=1.0):
+        self.paths = [Path(p) for p in paths]
+        self.seconds = seconds  # between looks
+        self.runs = []
+        self.lock = threading.RLock()
+        self._known = {}
+        self._stop = threading.Event()
+        self.find()
+
+    def find(self):
+        """Runs that have come; those that are there stay where they are, so that colours do."""
+        folders = run_status.find_runs(self.paths)
+        with self.lock:
+            for folder in folders:
+                if folder.resolve() not in self._known:
+                    run = Run(len(self.runs), self._name(folder), folder)
+                    self._known[folder.resolve()] = run
+                    self.runs.append(run)
+
+    def _name(self, folder):
+        """The folder's own name, with as many of its parents' as it takes to be the only one."""
+        parts = folder.resolve().parts
+        taken = {run.name for run in self.runs}
+        names = (os.sep.join(parts[-count:]) for count in range(1, len(parts) + 1))
+        return next((name for name in names if name not in taken), str(folder.resolve()))
+
+    def update(self):
+        """Reads a piece of every run's news; True when there is more."""
+        more = False
+        for run in list(self.runs):
+            with self.lock:
+                more = run.update() or more
+        return more
+
+    def keep_up(self):
+        """Until stop(): the body of the thread."""
+        found = time.monotonic()
+        while not self._stop.is_set():
+            if not self.update():
+                self._stop.wait(self.seconds)
+            if time.monotonic() - found > 5:
+                self.find()
+                found = time.monotonic()
+
+    def stop(self):
+        self._stop.set()
+
+    # ---- For the page --------------------------------------------------------------------------------------
+
+    def answer(self, cursors):
+        """`cursors`: {run's number: cursor}."""
+        with self.lock:
+            keys = run_status.differing_keys([run.config for run in self.runs])
+            runs = [
+                {
+                    "id": run.number,
+                    "name": run.name,
+                    **run.summary(),
+                    "config": {key: values[i] for key, values in keys.items()},
+                    **run.news(cursors.get(run.number, "")),
+                }
+                for i, run in enumerate(self.runs)
+            ]
+        return {"now": time.time(), "paths": [str(p) for p in self.paths], "runs": runs}
+
+    def part(self, axis, low, high):
+        with self.lock:
+            return {"runs": [{"id": run.number, **run.curves.part(axis, low, high)} for run in self.runs]}
+
+    def samples(self, number):
+        with self.lock:
+            if not 0 <= number < len(self.runs):
+                return None
+            return {"samples": [s for s in self.runs[number].samples if s][-SAMPLES:]}

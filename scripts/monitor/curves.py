@@ -1,0 +1,147 @@
+"""A run's numbers by step, kept whole in memory and thinned for a picture.
+
+Rows are steps. For a picture, neighbours are joined: 2^level rows a bucket, so that there are at most MOST buckets, of which
+mean, smallest and largest value are shown. Buckets are made when somebody asks, and those that are full are kept; when
+there are too many, twice as many rows make one. So a million steps cost no more to send than a thousand, and a spike of
+one step is still seen in the largest."""
+
+import array
+import bisect
+import math
+
+MOST = 1024  # buckets; at least half as many once there are enough rows
+NAN = math.nan
+NOTHING = (None, None, None)
+AXES = ("step", "consumed_tokens", "consumed_samples")  # no curves of their own
+
+
+class Column:
+    """One number of all rows (4 bytes a row; NaN where a record had none), and its full buckets."""
+
+    def __init__(self, rows):
+        self.values = array.array("f", [NAN]) * rows
+        self.gaps = rows > 0  # NaN may be among them
+        self.full = []  # (mean, low, high) as they are sent
+
+    def buckets(self, start, level):
+        """From bucket `start` on, the last one maybe not full."""
+        size, values = 1 << level, self.values
+        for first in range(len(self.full) * size, len(values) - size + 1, size):
+            self.full.append(bucket_of(values[first : first + size], self.gaps))
+        rest = values[len(self.full) * size :]
+        return self.full[start:] + ([bucket_of(rest, self.gaps)] if rest and start <= len(self.full) else [])
+
+    def cut(self, rows, level):
+        del self.values[rows:], self.full[rows >> level :]
+
+
+def bucket_of(values, gaps):
+    """(mean, smallest, largest) with six digits; Nones where there is no number."""
+    if gaps:
+        values = [v for v in values if v == v]
+    if not values:
+        return NOTHING
+    if len(values) == 1:
+        return (short(values[0]),) * 3
+    return short(sum(values) / len(values)), short(min(values)), short(max(values))
+
+
+class Curves:
+    def __init__(self):
+        self.generation = 0  # rises when what was sent no longer holds
+        self.level = 0
+        self.steps = array.array("d")
+        self.tokens = array.array("d")
+        self.seconds = array.array("d")  # in training steps, since the run's first
+        self.columns = {}
+
+    def __len__(self):
+        return len(self.steps)
+
+    def buckets(self):
+        return -(-len(self) // (1 << self.level))
+
+    def add(self, numbers):
+        """`numbers` of the next step (records.numbers). A step that is there already, as a run repeats it after a resume or
+        a rollback, replaces it and all behind it."""
+        step, steps = numbers["step"], self.steps
+        if steps and step <= steps[-1]:
+            self.cut(bisect.bisect_left(steps, step))
+        row = len(steps)
+        skipped = step - (steps[-1] if row else step - 1)  # a thinned log stands for those left out
+        steps.append(step)
+        self.tokens.append(numbers.get("consumed_tokens", NAN))
+        self.seconds.append((self.seconds[-1] if row else 0.0) + numbers.get("step_ms", 0.0) / 1e3 * skipped)
+        columns = self.columns
+        for name, value in numbers.items():
+            if name in columns:
+                columns[name].values.append(value)
+            elif name not in AXES:
+                columns[name] = Column(row)
+                columns[name].values.append(value)
+                self.generation += 1
+        for column in columns.values():
+            if len(column.values) == row:  # a number that this record does not have
+                column.values.append(NAN)
+                column.gaps = True
+        if row >= MOST << self.level:
+            self.level += 1
+            self.generation += 1
+            for column in columns.values():
+                column.full.clear()
+
+    def cut(self, rows):
+        """Keeps so many rows."""
+        if rows >= len(self):
+            return
+        for axis in (self.steps, self.tokens, self.seconds):
+            del axis[rows:]
+        for column in self.columns.values():
+            column.cut(rows, self.level)
+        self.generation += 1
+
+    def last(self, name):
+        """The newest value that there is, or None."""
+        values = self.columns[name].values if name in self.columns else ()
+        found = next((v for v in reversed(values) if v == v), None)
+        return None if found is None else short(found)
+
+    def picture(self, start=0):
+        """From bucket `start` on: {"step", "tokens", "seconds": of each bucket's middle row, "series": {name: {"mean",
+        "low", "high"}}}; numbers with six digits, None where a bucket has none."""
+        size = 1 << self.level
+        rows = [min(i * size + size // 2, len(self) - 1) for i in range(start, self.buckets())]
+        return self._shown(rows, size > 1, lambda column: column.buckets(start, self.level))
+
+    def part(self, axis, low, high, most=MOST):
+        """As picture(), of the rows whose `axis` (step, tokens or seconds) is from `low` to `high`, as fine as fits."""
+        values = {"step": self.steps, "tokens": self.tokens, "seconds": self.seconds}[axis]
+        first, end = bisect.bisect_left(values, low), bisect.bisect_right(values, high)
+        first, end = max(0, first - 1), min(len(self), end + 1)  # lines reach to the edges
+        size = max(1, -(-(end - first) // most))
+        starts = range(first, end, size)
+
+        def buckets(column):
+            return [bucket_of(column.values[i : min(i + size, end)], column.gaps) for i in starts]
+
+        return self._shown([min(i + size // 2, end - 1) for i in starts], size > 1, buckets)
+
+    def _shown(self, rows, joined, buckets_of):
+        axes = {"step": self.steps, "tokens": self.tokens, "seconds": self.seconds}
+        content = {name: [rounded(values[r]) for r in rows] for name, values in axes.items()}
+        content["series"] = {}
+        for name, column in self.columns.items():
+            buckets = buckets_of(column)
+            lines = {"mean": [b[0] for b in buckets]}
+            if joined and any(line is not None for line in lines["mean"]):  # otherwise all three are the same
+                lines |= {"low": [b[1] for b in buckets], "high": [b[2] for b in buckets]}
+            content["series"][name] = lines
+        return content
+
+
+def short(value):
+    return float(f"{value:.6g}") if math.isfinite(value) else None
+
+
+def rounded(value):
+    return round(value, 3) if math.isfinite(value) else None

@@ -2,7 +2,8 @@
 # Installs what te-train is built with, asking nothing: run it as root or as a user with sudo, on Debian 12 or newer or
 # Ubuntu 24.04 or newer. A second run finds everything in place and ends at once.
 #
-#   scripts/install_deps.sh [--dev]     --dev adds what the checks of CI use (clang-tidy, clang-format, shellcheck)
+#   scripts/install_deps.sh [--dev]     --dev adds what the checks of CI use (clang-tidy, clang-format, shellcheck, wandb,
+#                                     mlflow-skinny)
 #
 # 1. Distribution packages (compiler, CMake, libraries, Python with numpy, scipy and matplotlib).
 # 2. Where CUDA is in use: the headers of cudnn-frontend, into .deps/cudnn-frontend.
@@ -135,6 +136,23 @@ install_clang_format() {
     --disable-pip-version-check --ignore-installed "clang-format==$CLANG_FORMAT_VERSION"
 }
 
+# install_trackers: Weights & Biases and MLflow for the tests of scripts/export_metrics.py, into .deps/trackers. They are for the
+# Python of those tests and no part of what te-train needs, so a machine that cannot fetch them goes without.
+install_trackers() {
+  local python versions target="$TE_DEPS/trackers"
+  python="$(python_with numpy scipy matplotlib pip)" || python="$(python_with pip)" || return 0
+  versions="wandb==$WANDB_VERSION mlflow-skinny==$MLFLOW_VERSION $("$python" --version)"
+  if [[ -f "$target/.versions" && "$(cat "$target/.versions")" == "$versions" ]]; then return 0; fi
+  rm -rf "$target" "$target.partial"
+  if ! (quietly "installing wandb and mlflow-skinny" "$python" -m pip install --quiet --disable-pip-version-check \
+    --target "$target.partial" "wandb==$WANDB_VERSION" "mlflow-skinny==$MLFLOW_VERSION"); then
+    say "warning: no wandb and mlflow: the test of scripts/export_metrics.py with them will be skipped"
+    return 0
+  fi
+  echo "$versions" >"$target.partial/.versions"
+  mv "$target.partial" "$target"
+}
+
 # print_versions: one line of what the build will use.
 print_versions() {
   local package versions=() nvcc
@@ -164,7 +182,10 @@ main() {
   say "dependencies of te-train"
   if [[ $dev -eq 1 ]]; then packages+=("${dev_packages[@]}"); fi
   install_packages "${packages[@]}"
-  if [[ $dev -eq 1 ]]; then install_clang_format; fi
+  if [[ $dev -eq 1 ]]; then
+    install_clang_format
+    install_trackers
+  fi
   install_cuda
   print_versions
   say "dependencies ready ($(seconds_since "$start") s)"

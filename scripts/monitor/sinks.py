@@ -1,0 +1,133 @@
+"""Where export_metrics.py writes to. A sink has
+
+    begin(run_id)   a new run there, or, with an id that it has given before, the old one; returns the id
+    log(rows)       [(step, {name: number})], steps in rising order
+    replace()       marks the run as superseded and begins another; returns its id
+    end(state)      finished, failed or stopped
+
+and raises what its library raises."""
+
+import time
+from datetime import datetime
+
+from . import UserError
+
+PACKAGES = {"wandb": "wandb", "mlflow": "mlflow-skinny"}
+
+
+def missing(module, python):
+    return UserError(f"{module} is missing; {python} -m pip install {PACKAGES[module]}")
+
+
+class Wandb:
+    """Weights & Biases; offline it writes below `directory`/wandb, for `wandb sync`."""
+
+    def __init__(self, wandb, about, project, offline, directory):
+        self.wandb, self.about, self.project = wandb, about, project
+        self.mode, self.directory = ("offline" if offline else None), directory
+        self.run = None
+
+    def begin(self, run_id=None):
+        about = self.about
+        self.run = self.wandb.init(
+            project=self.project, name=about.name, id=run_id, resume="allow" if run_id else None, group=about.group,
+            config=about.config, notes=about.text(), tags=about.tags, mode=self.mode, dir=self.directory,
+            settings=self.wandb.Settings(console="off", save_code=False, disable_git=True),
+        )  # fmt: skip
+        # Its own steps only rise; ours may be thinned, and a rollback repeats them.
+        self.run.define_metric("step")
+        self.run.define_metric("*", step_metric="step")
+        return self.run.id
+
+    def log(self, rows):
+        for step, numbers in rows:
+            self.run.log({"step": step, **numbers})
+
+    def replace(self):
+        self.run.tags = (*(self.run.tags or ()), "superseded")
+        self.end("superseded")
+        return self.begin()
+
+    def end(self, state):
+        self.run.summary["state"] = state
+        self.run.finish(exit_code=1 if state == "failed" else 0)
+
+
+class Mlflow:
+    BATCH = 1000  # metrics that a server takes at a time
+    PARAMETERS = 100
+
+    def __init__(self, mlflow, about, experiment, uri):
+        self.about = about
+        self.mlflow, self.name, self.uri = mlflow, experiment, uri
+        self.client = self.run_id = None
+
+    def begin(self, run_id=None):
+        if self.client is None:
+            self.client = self.mlflow.tracking.MlflowClient(tracking_uri=self.uri)
+        if run_id:
+            self.client.update_run(run_id, status="RUNNING")
+            self.run_id = run_id
+            return run_id
+        tags = {f"te_train.{i}": tag for i, tag in enumerate(self.about.tags)} | self.about.notes
+        found = self.client.get_experiment_by_name(self.name)
+        experiment = found.experiment_id if found else self.client.create_experiment(self.name)
+        run = self.client.create_run(
+            experiment, start_time=int(1e3 * self.about.started), run_name=self.about.name, tags=tags
+        )
+        self.run_id = run.info.run_id
+        texts = [self.mlflow.entities.Param(key, text[:6000]) for key, text in sorted(self.about.config.items())]
+        for first in range(0, len(texts), self.PARAMETERS):
+            self.client.log_batch(self.run_id, params=texts[first : first + self.PARAMETERS])
+        return self.run_id
+
+    def log(self, rows):
+        metrics = [
+            self.mlflow.entities.Metric(name, value, int(1e3 * (self.about.started + numbers.get("seconds", 0.0))), step)
+            for step, numbers in rows
+            for name, value in numbers.items()
+        ]
+        for first in range(0, len(metrics), self.BATCH):
+            self.client.log_batch(self.run_id, metrics=metrics[first : first + self.BATCH])
+
+    def replace(self):
+        old = self.run_id
+        self.end("superseded")
+        new = self.begin()
+        self.client.set_tag(old, "superseded_by", new)
+        return new
+
+    def end(self, state):
+        self.client.set_tag(self.run_id, "state", state)
+        if state in ("running", "stale", "waiting"):
+            return  # it goes on there, too
+        status = {"finished": "FINISHED", "failed": "FAILED"}.get(state, "KILLED")
+        self.client.set_terminated(self.run_id, status=status, end_time=int(1e3 * time.time()))
+
+
+class About:
+    """What a run is called there and what is known of it: from run.json."""
+
+    def __init__(self, folder, record, config, name=None, tags=()):
+        starts = record.get("starts")
+        first, last = (starts[0], starts[-1]) if isinstance(starts, list) and starts else ({}, {})
+        self.name = name or folder.resolve().name
+        self.group = folder.resolve().parent.name or "te-train"
+        self.config = config
+        keys = ("version", "commit", "host", "device", "ranks")
+        self.notes = {key: str(last[key]) for key in keys if last.get(key) not in (None, "")}
+        self.notes["folder"] = str(folder.resolve())
+        precision = {"off": "bf16", "": ""}.get(config.get("precision.fp8", ""), "fp8")
+        self.tags = [tag for tag in (config.get("model.family", ""), precision, *tags) if tag]
+        self.started = _seconds(first.get("time")) or time.time()
+
+    def text(self):
+        return ", ".join(f"{key} {value}" for key, value in self.notes.items())
+
+
+def _seconds(text):
+    """Of 2026-01-01T12:00:00Z; None where it is something else."""
+    try:
+        return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+    except (AttributeError, ValueError):
+        return None

@@ -1,0 +1,175 @@
+#!/usr/bin/env python3
+"""export_metrics.py: what is sent when, against a tracker that only notes. test_trackers.py has the real ones."""
+
+import json
+import os
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from export_testing import InFolder, lines
+from monitor import export
+
+
+class Noting:
+    """A sink that notes: {run id: [(step, loss)]}, and how runs ended."""
+
+    def __init__(self):
+        self.runs, self.ends, self.now = {}, [], None
+
+    def begin(self, run_id=None):
+        self.now = run_id or f"r{len(self.runs)}"
+        self.runs.setdefault(self.now, [])
+        return self.now
+
+    def log(self, rows):
+        self.runs[self.now] += [(step, numbers["loss"]) for step, numbers in rows]
+
+    def replace(self):
+        self.ends.append((self.now, "superseded"))
+        return self.begin()
+
+    def end(self, state):
+        self.ends.append((self.now, state))
+
+
+class Sending(InFolder):
+    def setUp(self):
+        super().setUp()
+        self.sink = Noting()
+
+    def start(self, where="noted"):
+        return export.Export(self.folder, self.sink, "export_test.json", where)
+
+    def sent(self, run="r0"):
+        return self.sink.runs[run]
+
+    def test_what_is_new_is_sent_once(self):
+        made = self.start()
+        self.assertFalse(made.catch_up())
+        self.log.write_text(lines(1, 3))
+        self.assertTrue(made.catch_up())
+        with open(self.log, "a") as file:
+            file.write(lines(4, 4) + '{"step": 5')  # half a line waits
+        made.catch_up()
+        self.assertFalse(made.catch_up())
+        self.assertEqual([step for step, _ in self.sent()], [1, 2, 3, 4])
+        # Another call goes on; where something else is written to, all is sent.
+        with open(self.log, "a") as file:
+            file.write(', "loss": 1}\n')
+        again = self.start()
+        again.catch_up()
+        self.assertEqual([step for step, _ in self.sent()], [1, 2, 3, 4, 5])
+        self.assertEqual((again.sent, again.step), (1, 5))
+        self.start("elsewhere").catch_up()
+        self.assertEqual(len(self.sent("r1")), 5)
+
+    def check_superseded(self, made):
+        with open(self.log, "r+") as file:  # a resume from step 4
+            file.truncate(len(lines(1, 4)))
+            file.seek(0, os.SEEK_END)
+            file.write(lines(5, 12, loss=2.0))
+        made.catch_up()
+        self.assertEqual(self.sink.ends, [("r0", "superseded")])
+        self.assertEqual(self.sent("r1"), [(s, 1.0) for s in range(1, 5)] + [(s, 2.0) for s in range(5, 13)])
+        self.assertEqual(made.step, 12)
+
+    def test_a_resume_that_cuts_off_what_was_sent(self):
+        made = self.start()
+        self.log.write_text(lines(1, 9))
+        made.catch_up()
+        self.check_superseded(made)
+
+    def test_a_resume_between_two_calls(self):
+        self.log.write_text(lines(1, 9))
+        self.start().catch_up()
+        self.check_superseded(self.start())
+
+    def test_a_log_that_is_shorter_now(self):
+        made = self.start()
+        self.log.write_text(lines(1, 9))
+        made.catch_up()
+        os.truncate(self.log, len(lines(1, 4)))
+        made.catch_up()
+        self.assertEqual(self.sent("r1"), [(s, 1.0) for s in range(1, 5)])
+        with open(self.log, "a") as file:
+            file.write(lines(5, 6))
+        made.catch_up()
+        self.assertEqual([s for s, _ in self.sent("r1")], [1, 2, 3, 4, 5, 6])
+
+    def test_steps_that_a_rollback_repeats_are_sent_as_they_are(self):
+        self.log.write_text(lines(1, 5) + lines(3, 6, loss=2.0))
+        self.start().catch_up()
+        self.assertEqual([s for s, _ in self.sent()], [1, 2, 3, 4, 5, 3, 4, 5, 6])
+        self.assertEqual(self.sink.ends, [])
+
+    def test_following_until_the_end(self):
+        (self.folder / "run.lock").write_text(f"host {os.uname().nodename} pid {os.getpid()} since now now\n")
+        self.log.write_text(lines(1, 5))
+        made, said, looks = self.start(), [], []
+
+        def sleep(_):
+            looks.append(len(self.sent()))
+            with open(self.log, "a") as file:
+                file.write(lines(6, 20) if len(looks) == 1 else "")
+            if len(looks) == 2:
+                (self.folder / "run.lock").unlink()
+
+        export.follow({"a": made}, 1, said.append, sleep)
+        self.assertEqual(looks, [5, 20])
+        self.assertEqual(self.sink.ends, [("r0", "finished")])
+        self.assertEqual(said[-1], "a: finished at step 20")
+
+    def test_a_csv(self):
+        (self.folder / "loss.csv").write_text("step,loss,valid_loss,step_ms\n1,3.5,,500\n2,3.25,3.5,500\n")
+        self.start().catch_up()
+        self.assertEqual(self.sent(), [(1, 3.5), (2, 3.25)])
+
+    def test_a_tracker_that_refuses_is_one_line(self):
+        made = self.start()
+        self.log.write_text(lines(1, 2))
+
+        def log(_):
+            raise ValueError("no\n   room")
+
+        self.sink.log = log
+        with self.assertRaisesRegex(export.UserError, "^noted: ValueError: no room$"):
+            made.catch_up()
+        del self.sink.log
+        made = self.start()  # nothing was noted as sent
+        made.catch_up()
+        self.assertEqual(made.sent, 2)
+
+
+class CommandLine(InFolder):
+    def call(self, *arguments):
+        command = [sys.executable, "-B", str(ROOT / "scripts" / "export_metrics.py"), *map(str, arguments)]
+        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True)
+        return done.returncode, done.stdout, done.stderr
+
+    def test_mistakes_are_one_line(self):
+        for arguments, expected in (
+            (["--to", "mlflow", "--offline", self.folder], "--offline: is for wandb"),
+            (["--to", "wandb", "--tracking-uri", "x", self.folder], "--tracking-uri: is for mlflow"),
+            (["--to", "wandb", self.folder / "none"], "holds no run"),
+            (["--to", "wandb", "--every", "0", self.folder], "--every: 0.0 must be above 0"),
+        ):
+            code, _, errors = self.call(*arguments)
+            self.assertEqual((code, errors.count("\n")), (2, 1), errors)
+            self.assertIn(expected, errors)
+
+    def test_a_missing_package_says_how(self):
+        for name, package in (("wandb", "wandb"), ("mlflow", "mlflow-skinny")):
+            code = f"import sys; sys.modules['{name}'] = None; import export_metrics; sys.exit(export_metrics.main())"
+            command = [sys.executable, "-B", "-c", code, "--to", name, str(self.folder)]
+            done = subprocess.run(command, cwd=ROOT / "scripts", capture_output=True, text=True)
+            self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1), done.stderr)
+            self.assertIn(f"{name} is missing; {sys.executable} -m pip install {package}", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -28,7 +28,7 @@ int body(te::parallel::World& world, int argc, char** argv) {
   te::generate::EvaluateCommand evaluate(app);
   te::generate::LogitsCommand logits(app);
   if (!te::apps::parse_command_line(app, argc, argv, !world.leader())) return 0;
-  te::init_log(-1, world.leader() ? spdlog::level::warn : spdlog::level::err);
+  te::init_log(world.leader() ? spdlog::level::warn : spdlog::level::err);
   if (evaluate.chosen()) return evaluate.run(world);
   if (logits.chosen()) return logits.run(world);
   return perplexity.chosen() ? perplexity.run(world) : generate.run(world);

@@ -12,6 +12,7 @@
 #include "config/config.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "core/terminal.h"
 #include "parallel/launch.h"
 #include "parallel/schedule/draw.h"
 #include "parallel/watchdog.h"
@@ -19,6 +20,7 @@
 #include "train/memory_verdict.h"
 #include "train/run_record.h"
 #include "train/signals.h"
+#include "train/start_screen.h"
 #include "train/summary.h"
 #include "train/trainer.h"
 #include "version/version.h"
@@ -33,7 +35,7 @@ constexpr const char* kFooter = R"(Examples:
   mpirun -n 4 te-train --config configs/llama7b_fp8.yaml --set parallel.tensor=2
   te-train --config configs/quickstart_bf16.yaml --set training.train_steps=20 --set precision.fp8=hybrid
 
-Logs go to logging.directory: loss.csv (one line per step) and metrics.jsonl (with FP8 health).
+Logs go to logging.directory: loss.csv (one line per step), metrics.jsonl (with FP8 health), TensorBoard's event files.
 Ctrl-C, SIGTERM, SIGHUP and SIGUSR2 finish the step in work and save a checkpoint; --set checkpoint.resume=auto goes on
 from it. A second Ctrl-C stops at once. SIGUSR1 saves a checkpoint and goes on.
 
@@ -100,7 +102,13 @@ void warn_of_mpirun(te::parallel::World& world) {
       *seconds, ::getppid());
 }
 
-int train(const te::config::Config& config, te::parallel::World& world, bool overwrite) {
+/// How a run is started, beside its config.
+struct Start {
+  std::string config_path;
+  bool overwrite = false, verbose = false;
+};
+
+int train(const te::config::Config& config, te::parallel::World& world, const Start& start) {
   te::train::catch_signals(requests, world.leader());
   warn_of_mpirun(world);
   te::parallel::Watchdog::set_timeout(static_cast<double>(config.parallel.timeout_seconds));
@@ -113,19 +121,24 @@ int train(const te::config::Config& config, te::parallel::World& world, bool ove
   te::Context context = open_device(config, world, false);
   world.together([&] { te::config::validate_for_device(config, context.is_cuda()); });
   const te::parallel::Groups groups = te::parallel::Groups::connect(world, context, grid);
-  te::train::Trainer trainer(config, context, world, groups, overwrite);
-  const std::string ranks = world.size() > 1 ? te::parallel::binding_table(world, context, grid) : "";
-  if (world.leader()) {
-    std::printf(
-        "%s%s%s%s%s%seffective config:\n%s\n", ranks.c_str(), te::train::device_summary(context).c_str(),
-        te::train::model_summary(config, trainer.model().parameters()).c_str(),
-        te::train::precision_summary(config, context).c_str(), te::train::config_notes(config).c_str(),
-        te::train::memory_summary(trainer.plan(), context).c_str(), te::config::to_yaml(config).c_str());
-    std::fflush(stdout);
-  }
+  te::train::Trainer trainer(config, context, world, groups, start.overwrite);
+  const te::train::ProgramVersion version{te::apps::project_version(), te::apps::build_commit()};
+  const te::train::StartInfo info{
+      .config = config,
+      .context = context,
+      .plan = trainer.plan(),
+      .parameters = trainer.model().parameters(),
+      .grid = grid,
+      .hosts = world.hosts(),
+      .program = fmt::format("te-train {} ({})", version.version, version.commit.substr(0, 12)),
+      .config_path = start.config_path,
+      .ranks = world.size() > 1 ? te::parallel::binding_table(world, context, grid) : ""};
+  te::print_plain(start.verbose
+                      ? te::train::start_tables(info) + "effective config:\n" + te::config::to_yaml(config)
+                      : te::train::start_screen(info, te::console_terminal().columns));
   const auto record = [&] {
-    te::train::write_run_record(config, context, world.size(), trainer.plan(),
-                                {te::apps::project_version(), te::apps::build_commit()});
+    te::train::write_run_record(config, context, world.size(), trainer.plan(), version);
+    te::train::write_start_files(info);
   };
   switch (trainer.run(requests, record)) {
     case te::train::Outcome::finished:
@@ -144,6 +157,7 @@ int body(te::parallel::World& world, int argc, char** argv) {
   std::string config_path;
   std::vector<std::string> overrides;
   bool print_config = false, describe = false, overwrite = false;
+  std::string level = "info";
   Show show;
   app.add_option("--config", config_path, "YAML file of the run; see docs/configuration.md")
       ->type_name("FILE");
@@ -159,7 +173,10 @@ int body(te::parallel::World& world, int argc, char** argv) {
   app.add_flag("--print-config", print_config, "Print the effective config as YAML and stop");
   app.add_flag("--describe-keys", describe,
                "Print every config key with type, default and meaning, and stop");
-  app.add_flag("--verbose", show.verbose, "With --dry-run: every buffer of the plan");
+  app.add_flag("--verbose", show.verbose,
+               "All tables and the whole config at the start; with --dry-run: every buffer of the plan");
+  app.add_option("--log-level", level, "What is shown: info, warning (no steps) or error")
+      ->check(CLI::IsMember({"info", "warning", "error"}));
   app.add_flag("--print-schedule", show.schedule, "Draw the pipeline schedule and stop");
   app.add_option(
          "--ranks", show.ranks,
@@ -182,8 +199,8 @@ int body(te::parallel::World& world, int argc, char** argv) {
     if (world.leader()) std::printf("%s", te::config::to_yaml(config).c_str());
     return 0;
   }
-  te::init_log(-1, world.leader() ? spdlog::level::info : spdlog::level::err);
-  if (!show.dry_run && !show.schedule) return train(config, world, overwrite);
+  te::init_log(world.leader() ? spdlog::level::from_str(level) : spdlog::level::err);
+  if (!show.dry_run && !show.schedule) return train(config, world, {config_path, overwrite, show.verbose});
   if (!world.leader()) return 0;
   const int model_ranks = static_cast<int>(config.parallel.tensor * config.parallel.pipeline);
   const te::parallel::ProcessGrid grid = te::parallel::ProcessGrid::of(

@@ -2,8 +2,8 @@
 # Installs what te-train is built with, asking nothing: run it as root or as a user with sudo, on Debian 12 or newer or
 # Ubuntu 24.04 or newer. A second run finds everything in place and ends at once.
 #
-#   scripts/install_deps.sh [--dev]     --dev adds what the checks of CI use (clang-tidy, clang-format, shellcheck, wandb,
-#                                     mlflow-skinny)
+#   scripts/install_deps.sh [--dev]     --dev adds what the checks of CI use (clang-tidy, clang-format, shellcheck), and
+#                                       Python packages for tests: TensorBoard's reader, wandb and mlflow-skinny
 #
 # 1. Distribution packages (compiler, CMake, libraries, Python with numpy, scipy and matplotlib).
 # 2. Where CUDA is in use: the headers of cudnn-frontend, into .deps/cudnn-frontend.
@@ -153,6 +153,21 @@ install_trackers() {
   mv "$target.partial" "$target"
 }
 
+# install_tensorboard: the package whose reader a test reads event files with, and its two dependencies; no web server.
+install_tensorboard() {
+  local python target="$TE_DEPS/tensorboard" wanted
+  wanted="tensorboard==$TENSORBOARD_VERSION protobuf==$TENSORBOARD_PROTOBUF_VERSION absl-py==$TENSORBOARD_ABSL_VERSION"
+  if [[ -f "$target/.versions" && "$(cat "$target/.versions")" == "$wanted" ]]; then return 0; fi
+  # For the distribution's interpreter, which has numpy and which CTest runs.
+  install_packages python3-pip
+  python=/usr/bin/python3
+  rm -rf "$target"
+  # shellcheck disable=SC2086  # words
+  quietly "installing TensorBoard's reader $TENSORBOARD_VERSION" "$python" -m pip install --quiet --no-deps --no-compile \
+    --disable-pip-version-check --target "$target" $wanted
+  echo "$wanted" >"$target/.versions"
+}
+
 # print_versions: one line of what the build will use.
 print_versions() {
   local package versions=() nvcc
@@ -185,6 +200,7 @@ main() {
   if [[ $dev -eq 1 ]]; then
     install_clang_format
     install_trackers
+    install_tensorboard
   fi
   install_cuda
   print_versions

@@ -206,6 +206,7 @@ struct LoggingConfig {
   int64_t every = 1;             ///< steps between console lines and log records
   std::string csv = "loss.csv";  ///< inside directory; empty: none
   bool jsonl = true;             ///< metrics.jsonl inside directory
+  bool tensorboard = true;       ///< an event file inside directory
   int64_t fp8_stats_every = 10;  ///< steps between FP8 health records; 0: off
 };
 
@@ -250,6 +251,13 @@ struct ChangedKey {
 
 /// The keys of a text that to_yaml wrote (of this or another version) that `now` has with another value.
 std::vector<ChangedKey> changed_keys(const std::string& before, const Config& now);
+
+/// The keys with another value than if nobody had set them, and those that must be set; in the table's order.
+struct SetKey {
+  std::string_view section, name;
+  std::string value;  ///< as YAML
+};
+std::vector<SetKey> keys_that_were_set(const Config& config);
 
 /// One line per key (name, type, default, meaning) for --help.
 std::string describe_keys();

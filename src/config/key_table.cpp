@@ -294,8 +294,11 @@ const auto kKeys = std::to_array<Key>({
     {TE_KEY(logging.csv), kBuiltIn, kAny, "Loss log inside `directory`; empty is none.",
      "a file name, or empty"},
     {TE_KEY(logging.jsonl), kBuiltIn, kAny, "Write `metrics.jsonl` inside `directory`."},
+    {TE_KEY(logging.tensorboard), kBuiltIn, kAny,
+     "Write TensorBoard's event files inside `directory`: the numbers of `metrics.jsonl`, FP8 health as "
+     "histograms, and the config."},
     {TE_KEY(logging.fp8_stats_every), kBuiltIn, from_to(0, kMaxSteps),
-     "Steps between FP8 health records in `metrics.jsonl`; 0 is never."},
+     "Steps between FP8 health records in `metrics.jsonl` and event files; 0 is never."},
 });
 
 #undef TE_KEY

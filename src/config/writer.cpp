@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <map>
 #include <sstream>
+#include <type_traits>
+#include <variant>
 
 #include "config/key_table.h"
 #include "core/error.h"
@@ -23,6 +25,27 @@ std::string markdown_row(const Key& key) {
   const std::string_view bold = key.required() ? "**" : "";
   return fmt::format("| `{}` | {} | {}{}{} | {} | {} |\n", key.path, type_name(key), bold, shown, bold,
                      allowed_values(key), key.meaning);
+}
+
+/// The value that a key would have in `config` if it were left out, others being as they are; empty if it cannot be.
+std::string default_of(const Key& key, Config config, Config& built_in) {
+  const Field from = key.field(built_in);
+  std::visit(
+      [&](auto to) {
+        const auto source = std::get<decltype(to)>(from);
+        if constexpr (std::is_same_v<decltype(to), EnumField>) {
+          *to.index = *source.index;
+        } else {
+          *to = *source;
+        }
+      },
+      key.field(config));
+  try {
+    resolve_defaults(config);
+  } catch (const UserError&) {
+    return "";
+  }
+  return value_text(key.field(config));
 }
 
 }  // namespace
@@ -62,6 +85,17 @@ std::vector<ChangedKey> changed_keys(const std::string& before, const Config& no
       changed.push_back({std::string(key.path), found->second, value});
   }
   return changed;
+}
+
+std::vector<SetKey> keys_that_were_set(const Config& config) {
+  Config copy = config, built_in;
+  std::vector<SetKey> set;
+  for (const Key& key : keys()) {
+    const std::string value = value_text(key.field(copy));
+    if (key.required() || value != default_of(key, config, built_in))
+      set.push_back({key.section(), key.name(), value});
+  }
+  return set;
 }
 
 std::string describe_keys() {

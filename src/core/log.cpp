@@ -1,19 +1,80 @@
 #include "core/log.h"
 
+#include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/stdout_sinks.h>
 
+#include <cstdio>
+#include <ctime>
 #include <memory>
 #include <string>
+#include <utility>
+
+#include "core/terminal.h"
 
 namespace te {
+namespace {
 
-void init_log(int rank, spdlog::level::level_enum level) {
-  auto out = std::make_shared<spdlog::sinks::stdout_sink_mt>();
-  auto logger = std::make_shared<spdlog::logger>("te", out);
-  logger->set_pattern(rank >= 0 ? "[%H:%M:%S rank " + std::to_string(rank) + "] %v" : "[%H:%M:%S] %v");
+/// The message, with "warning: " and "error: " in front of complaints, in colour; folded where the terminal is narrow.
+class Message final : public spdlog::custom_flag_formatter {
+ public:
+  explicit Message(const Terminal& terminal) : terminal_(terminal) {}
+  void format(const spdlog::details::log_msg& message, const std::tm&, spdlog::memory_buf_t& out) override {
+    const bool error = message.level >= spdlog::level::err, complaint = message.level >= spdlog::level::warn;
+    std::string text = error ? "error: " : complaint ? "warning: " : "";
+    text.append(message.payload.data(), message.payload.size());
+    // In a file a message stays one line, which can be searched.
+    if (terminal_.is_terminal && text.find('\n') == std::string::npos) text = folded(text);
+    if (terminal_.colour && complaint) text = (error ? "\033[31m" : "\033[33m") + text + "\033[0m";
+    out.append(text.data(), text.data() + text.size());
+  }
+  std::unique_ptr<custom_flag_formatter> clone() const override {
+    return std::make_unique<Message>(terminal_);
+  }
+
+ private:
+  std::string folded(const std::string& text) const {
+    const int prefix = log_prefix_columns(terminal_.columns);
+    const std::string blanks(static_cast<size_t>(prefix), ' ');
+    std::string lines = wrapped(blanks + text, terminal_.columns, prefix);
+    lines.pop_back();
+    return lines.substr(blanks.size());
+  }
+
+  Terminal terminal_;
+};
+
+}  // namespace
+
+void init_log(spdlog::level::level_enum level) {
+  const Terminal terminal = console_terminal();
+  auto formatter = std::make_unique<spdlog::pattern_formatter>();
+  formatter->add_flag<Message>('*', terminal);
+  formatter->set_pattern(terminal.columns >= kWideColumns ? "[%Y-%m-%d %H:%M:%S] %*" : "[%H:%M:%S] %*");
+  auto logger = std::make_shared<spdlog::logger>("te", std::make_shared<spdlog::sinks::stdout_sink_mt>());
+  logger->set_formatter(std::move(formatter));
   logger->set_level(level);
   logger->flush_on(spdlog::level::info);
   spdlog::set_default_logger(logger);
+}
+
+void print_plain(std::string_view lines) {
+  if (!spdlog::should_log(spdlog::level::info)) return;
+  std::fwrite(lines.data(), 1, lines.size(), stdout);
+  std::fflush(stdout);
+}
+
+int log_prefix_columns(int columns) {
+  return columns >= kWideColumns ? 22 : 11;
+}
+
+std::string log_prefix_heading(int columns) {
+  if (columns >= kWideColumns) return fmt::format("{:<22}", "time");
+  const std::time_t now = std::time(nullptr);
+  std::tm parts = {};
+  ::localtime_r(&now, &parts);
+  char text[16] = {};
+  (void)std::strftime(text, sizeof(text), "%Y-%m-%d ", &parts);
+  return text;
 }
 
 }  // namespace te

@@ -6,9 +6,10 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "core/log.h"
+#include "core/error.h"
 #include "kernels/quantize/fp8_output.h"
-#include "train/flops.h"
+#include "train/console.h"
+#include "train/tensorboard.h"
 
 namespace te::train {
 namespace {
@@ -77,50 +78,30 @@ std::vector<Fp8Health> read_fp8_health(const Context& context, const fp8::ScaleT
   return reader.read();
 }
 
-MetricsWriter::MetricsWriter(MetricsOptions options) : options_(std::move(options)) {
+MetricsWriter::MetricsWriter(MetricsOptions options)
+    : options_(std::move(options)), console_(std::make_unique<Console>(options_)) {
   if (!options_.csv.empty())
     csv_ = std::make_unique<LogFile>(options_.directory / options_.csv, std::string(kCsvHeader) + "\n");
   if (options_.jsonl) jsonl_ = std::make_unique<LogFile>(options_.directory / kJsonlName, "");
+  if (options_.tensorboard)
+    tensorboard_ = std::make_unique<TensorBoard>(options_.directory, options_.first_step, options_.config);
 }
 
-void MetricsWriter::console(const StepMetrics& m, const std::vector<Fp8Health>& fp8,
-                            double eta_seconds) const {
-  std::string line =
-      fmt::format("step {:>{}}/{} | loss {:.4f} | grad norm {:.3f} | lr {:.2e} | {} tokens/s | {:.1f} ms",
-                  m.step, std::to_string(options_.train_steps).size(), options_.train_steps, m.loss,
-                  m.grad_norm, m.lr, static_cast<int64_t>(std::llround(m.tokens_per_s)), m.seconds * 1e3);
-  if (options_.show_tflops) {
-    line += fmt::format(" | {:.0f} TFLOP/s", m.tflops);
-    // A share of the BF16 peak says nothing about a step whose products run in FP8.
-    if (!options_.fp8) {
-      line += fmt::format(" ({:.1f} % MFU)", m.tflops * 1e12 / kHopperBf16Peak * 100);
-    }
-  }
-  if (!fp8.empty() && options_.fp8) {
-    const auto worst = std::max_element(fp8.begin(), fp8.end(), [](const Fp8Health& a, const Fp8Health& b) {
-      return a.saturated < b.saturated;
-    });
-    if (worst->saturated > 0) {
-      line += fmt::format(" | FP8 saturated {:.1e} ({} {})", worst->saturated, worst->name,
-                          role_name(worst->role));
-    }
-  }
-  if (m.valid_loss) line += fmt::format(" | valid loss {:.4f}", *m.valid_loss);
-  if (m.spike)
-    line += fmt::format(" | LOSS SPIKE ({} so far{})", m.spikes_total, m.skipped ? ", SKIPPED" : "");
-  if (m.skipped && !m.spike) line += fmt::format(" | SKIPPED, not finite ({} so far)", m.skipped_total);
-  spdlog::info("{} | ETA {}", line, human_time(eta_seconds));
+MetricsWriter::~MetricsWriter() = default;
+
+void MetricsWriter::start_at(int64_t step) {
+  if (tensorboard_) tensorboard_->start_at(step);
 }
 
 void MetricsWriter::step(const StepMetrics& m, const std::vector<Fp8Health>& fp8, double eta_seconds) {
-  console(m, fp8, eta_seconds);
+  console_->step(m, fp8, eta_seconds);
   if (csv_) {
     csv_->append(fmt::format("{},{},{},{:.7g},{},{:.6g},{:.6g},{:.1f},{:.3f},{:.3f},{}\n", m.step,
                              m.consumed_samples, m.consumed_tokens, m.loss,
                              m.valid_loss ? fmt::format("{:.7g}", *m.valid_loss) : "", m.grad_norm, m.lr,
                              m.tokens_per_s, m.seconds * 1e3, m.tflops, m.skipped ? 1 : 0));
   }
-  if (!jsonl_) return;
+  if (!jsonl_ && !tensorboard_) return;
   nlohmann::json record = {{"step", m.step},
                            {"consumed_samples", m.consumed_samples},
                            {"consumed_tokens", m.consumed_tokens},
@@ -148,7 +129,8 @@ void MetricsWriter::step(const StepMetrics& m, const std::vector<Fp8Health>& fp8
                              {"saturated", item.saturated},
                              {"flushed", item.flushed}});
   }
-  jsonl_->append(record.dump() + "\n");
+  if (jsonl_) jsonl_->append(record.dump() + "\n");
+  if (tensorboard_) tensorboard_->add(record);
 }
 
 }  // namespace te::train

@@ -1,4 +1,5 @@
-// What a step tells the world, and the writers that tell it: console, loss.csv, metrics.jsonl.
+// What a step tells the world, and the writers that tell it: console (console.h), loss.csv, metrics.jsonl and TensorBoard
+// (tensorboard.h).
 #pragma once
 
 #include <filesystem>
@@ -66,25 +67,35 @@ inline constexpr const char* kJsonlName = "metrics.jsonl";
 
 struct MetricsOptions {
   std::filesystem::path directory;
-  std::string csv;    ///< empty: none
-  bool jsonl = true;  ///< kJsonlName
+  std::string csv;           ///< empty: none
+  bool jsonl = true;         ///< kJsonlName
+  bool tensorboard = false;  ///< an event file
+  int64_t first_step = 1;  ///< that is taken now: events of it and later ones, of an earlier start, are void
+  std::string config;      ///< YAML, for the event file
   int64_t train_steps = 0;
   bool show_tflops = false;  ///< on the console
   bool fp8 = false;          ///< products run in FP8: its health is shown instead of a share of the BF16 peak
 };
+
+class Console;
+class TensorBoard;
 
 class MetricsWriter {
  public:
   /// Opens the files to append to them: what they hold is of earlier steps of this run (RunFolder). UserError when one
   /// cannot be opened.
   explicit MetricsWriter(MetricsOptions options);
+  ~MetricsWriter();
 
   void step(const StepMetrics& metrics, const std::vector<Fp8Health>& fp8, double eta_seconds);
+  /// The run has gone back and takes this step and later ones again.
+  void start_at(int64_t step);
 
  private:
-  void console(const StepMetrics& metrics, const std::vector<Fp8Health>& fp8, double eta_seconds) const;
   MetricsOptions options_;
+  std::unique_ptr<Console> console_;
   std::unique_ptr<LogFile> csv_, jsonl_;
+  std::unique_ptr<TensorBoard> tensorboard_;
 };
 
 /// "1:02:03" or "04:05".

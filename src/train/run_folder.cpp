@@ -10,6 +10,7 @@
 #include "checkpoint/folder.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "train/event_file.h"
 #include "train/log_file.h"
 #include "train/metrics.h"
 
@@ -80,6 +81,7 @@ void RunFolder::remove_earlier_run(const fs::path& source) const {
     steps = std::max(steps, last_logged_step(log.path, log.step_of));
     fs::remove(log.path);
   }
+  for (const fs::path& file : event_files(options_.logs)) fs::remove(file);
   int64_t removed = 0;
   for (const fs::path& folder : saved_checkpoints(0)) {
     if (!source.empty() && same_folder(folder, source)) continue;

@@ -107,8 +107,10 @@ StartPoint Startup::go_back(const fs::path& folder) {
 }
 
 void Startup::report_changes(const std::string& before, int64_t step) const {
-  const std::string changes = describe_config_changes(before, config_, step);
-  if (!changes.empty()) spdlog::info("the config differs from the checkpoint's:\n{}", changes);
+  std::string changes = describe_config_changes(before, config_, step);
+  if (changes.empty()) return;
+  changes.pop_back();  // the newline
+  spdlog::info("the config differs from the checkpoint's:\n{}", changes);
 }
 
 fs::path Startup::previous(const fs::path& damaged) {

@@ -8,17 +8,6 @@
 namespace te::train {
 namespace {
 
-// What the driver, cuBLASLt and cuDNN hold beside the plan: 605 to 612 MiB in runs of GPT-2 124M on an H200 (CUDA 13.0,
-// cuDNN 9.19), by nvidia-smi.
-constexpr int64_t kCudaOverheadBytes = int64_t{620} << 20;
-
-std::string with_separators(int64_t value) {
-  std::string digits = std::to_string(value);
-  for (int at = static_cast<int>(digits.size()) - 3; at > 0; at -= 3)
-    digits.insert(static_cast<size_t>(at), ",");
-  return digits;
-}
-
 // "layers.3.mlp.linear_fc1.weight" -> "linear_fc1": the rows of the parameter table.
 std::string part_of(const std::string& name) {
   for (const char* part : {"linear_qkv", "linear_proj", "linear_fc1", "linear_fc2", "word_embeddings",
@@ -29,6 +18,13 @@ std::string part_of(const std::string& name) {
 }
 
 }  // namespace
+
+std::string with_separators(int64_t value) {
+  std::string digits = std::to_string(value);
+  for (int at = static_cast<int>(digits.size()) - 3; at > 0; at -= 3)
+    digits.insert(static_cast<size_t>(at), ",");
+  return digits;
+}
 
 std::string device_summary(const Context& context) {
   const DeviceInfo info = context.info();

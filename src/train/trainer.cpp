@@ -13,6 +13,7 @@
 #include "train/fp8_health.h"
 #include "train/kept_tokenizer.h"
 #include "train/memory_verdict.h"
+#include "train/remaining_time.h"
 #include "train/validation.h"
 
 namespace te::train {
@@ -247,6 +248,9 @@ Outcome Trainer::loop(Requests& requests) {
     writer.emplace(MetricsOptions{.directory = logging.directory,
                                   .csv = logging.csv,
                                   .jsonl = logging.jsonl,
+                                  .tensorboard = logging.tensorboard,
+                                  .first_step = progress_.step + 1,
+                                  .config = config::to_yaml(config_),
                                   .train_steps = training.train_steps,
                                   .show_tflops = context_.is_cuda(),
                                   .fp8 = config_.precision.fp8 != config::Fp8Mode::off});
@@ -255,6 +259,9 @@ Outcome Trainer::loop(Requests& requests) {
   read_batch(progress_.consumed_samples, host_batches_[0]);
   give_up();
 
+  RemainingTime remaining({.train_steps = training.train_steps,
+                           .eval_interval = batches_->validates() ? training.eval_interval : 0,
+                           .save_every = config_.checkpoint.save_every});
   const double loop_start = now_seconds();
   double in_steps = 0;  // without validation, logs and checkpoints
   int64_t steps = 0;    // taken here, those that were rolled back included
@@ -277,17 +284,21 @@ Outcome Trainer::loop(Requests& requests) {
     wait_for_device(step);
     const double seconds = now_seconds() - start;
     in_steps += seconds;
+    remaining.step(seconds);
     StepMetrics metrics = finish_step(batch, seconds);
     saves_->poll();
 
     // Validation and logs.
     const bool evaluate = batches_->validates() && (step % training.eval_interval == 0 || last);
-    if (evaluate) metrics.valid_loss = validation_loss(runner_, *batches_, training.micro_batch_size, world_);
+    if (evaluate) {
+      const double before = now_seconds();
+      metrics.valid_loss = validation_loss(runner_, *batches_, training.micro_batch_size, world_);
+      remaining.validation(now_seconds() - before);
+    }
     if (log || evaluate || metrics.skipped || metrics.spike) {
-      const double per_step = (now_seconds() - loop_start) / static_cast<double>(steps);
       const std::vector<Fp8Health> health =
           fp8_stats ? merge_fp8_health(world_, fp8_health.read()) : std::vector<Fp8Health>{};
-      if (writer) writer->step(metrics, health, per_step * static_cast<double>(training.train_steps - step));
+      if (writer) writer->step(metrics, health, remaining.after(step));
     }
     if (skipped_in_a_row_ >= training.max_nonfinite_steps) {
       return stop_diverged(
@@ -297,6 +308,7 @@ Outcome Trainer::loop(Requests& requests) {
       if (++rollbacks_ > training.max_nonfinite_steps)
         return stop_diverged(fmt::format("a loss spike after {} rollbacks", rollbacks_ - 1));
       roll_back();
+      if (writer) writer->start_at(progress_.step + 1);
       read_batch(progress_.consumed_samples, next);
       give_up();
       continue;
@@ -308,8 +320,11 @@ Outcome Trainer::loop(Requests& requests) {
     stopping = ask == Ask::stop || ask == Ask::give_up;
     const bool due =
         ask == Ask::save || (config_.checkpoint.save_every > 0 && step % config_.checkpoint.save_every == 0);
-    if ((due && !metrics.skipped) || (last && config_.checkpoint.save_last) || (stopping && !last))
+    if ((due && !metrics.skipped) || (last && config_.checkpoint.save_last) || (stopping && !last)) {
+      const double before = now_seconds();
       saves_->save(progress_, stopping);
+      remaining.save(now_seconds() - before);
+    }
   }
   saves_->finish();
   give_up();

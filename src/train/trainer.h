@@ -2,7 +2,7 @@
 //
 //   batches.h      what is read from the datasets        startup.h      weights and state to start with
 //   step_runner.h  what a step does on the device        validation.h   the loss on the validation set
-//   saves.h        checkpoints                           metrics.h      console, loss.csv, metrics.jsonl
+//   saves.h        checkpoints                           metrics.h      console and logs
 //   run_folder.h   whose folders these are               signals.h      what is asked of it from outside
 //
 // While the device works on a step, the loop reads the next one's samples, and then waits for the device once.

@@ -102,7 +102,7 @@ TEST(Reference, EveryKeyOfTheYamlIsDescribed) {
     EXPECT_NE(markdown.find("| `" + section + "." + name + "` |"), std::string::npos) << name;
     EXPECT_NE(help.find("  " + section + "." + name + " "), std::string::npos) << name;
   }
-  EXPECT_EQ(keys, 99);
+  EXPECT_EQ(keys, 100);
 }
 
 /// docs/configuration.md holds the reference between two markers. TE_UPDATE_DOCS=1 writes it.
@@ -124,6 +124,30 @@ TEST(Reference, DocumentIsUpToDate) {
   }
   EXPECT_EQ(text.substr(start, to - start), expected) << "docs/configuration.md is behind the table of keys; "
                                                          "run this test with TE_UPDATE_DOCS=1 to rewrite it";
+}
+
+// Defaults that depend on other keys are defaults, too.
+TEST(KeysThatWereSet, AreThoseWithAnotherValueAndTheRequiredOnes) {
+  const auto names = [](const Config& config) {
+    std::string text;
+    for (const SetKey& key : keys_that_were_set(config))
+      text += std::string(key.section) + "." + std::string(key.name) + "=" + key.value + " ";
+    return text;
+  };
+  const std::string plain = names(small());
+  EXPECT_NE(plain.find("model.num_layers="), std::string::npos) << plain;
+  EXPECT_EQ(names(small({"logging.directory=runs/small", "logging.csv=loss.csv", "optimizer.clip_grad=1"})),
+            plain);
+  for (const char* part : {"kv_channels", "decay_steps", "directory", "logging", "checkpoint"})
+    EXPECT_EQ(plain.find(part), std::string::npos) << part << " in " << plain;
+  const std::string more = names(small({"logging.directory=elsewhere", "precision.fp8=hybrid",
+                                        "optimizer.clip_grad=0.5", "optimizer.decay_steps=17"}));
+  EXPECT_NE(more.find("precision.fp8=hybrid "), std::string::npos) << more;
+  for (const char* part :
+       {"optimizer.clip_grad=0.5 ", "optimizer.decay_steps=17 ", "logging.directory=\"elsewhere\" "})
+    EXPECT_NE(more.find(part), std::string::npos) << part << " in " << more;
+  // Not set, but another one than before: it follows the other key.
+  EXPECT_EQ(more.find("checkpoint.directory"), std::string::npos) << more;
 }
 
 }  // namespace

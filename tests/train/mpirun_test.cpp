@@ -149,7 +149,7 @@ TEST_F(Mpirun, LogsOnceWhatOneRankLogs) {
     SCOPED_TRACE(job.name);
     const Result result = run(job.ranks, job.name, common + job.layout);
     ASSERT_EQ(result.code, 0) << result.error;
-    EXPECT_EQ(count(result.out, "effective config:"), 1u);
+    EXPECT_EQ(count(result.out, "\nmemory     "), 1u);
     const auto rows = folder_.csv(job.name), expected = folder_.csv("one");
     ASSERT_EQ(rows.size(), 6u);
     for (size_t i = 0; i < rows.size(); ++i) {

@@ -1,0 +1,83 @@
+#include "core/terminal.h"
+
+#include <fcntl.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <system_error>
+
+namespace te {
+namespace {
+
+constexpr int kUnknownColumns = 120;
+
+/// Closes what it has opened itself.
+struct Output {
+  int file = STDOUT_FILENO;
+  bool own = false;
+  ~Output() {
+    if (own && file >= 0) ::close(file);
+  }
+};
+
+bool is_set(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr && *value != '\0';
+}
+
+// The launcher is the parent, unless a wrapper script or a remote host's daemon stands between: then it has no terminal.
+Output launchers_output() {
+  const std::string path = "/proc/" + std::to_string(::getppid()) + "/fd/1";
+  std::error_code error;
+  const std::string target = std::filesystem::read_symlink(path, error).string();
+  if (error || (!target.starts_with("/dev/pts/") && !target.starts_with("/dev/tty"))) return {-1, false};
+  return {::open(path.c_str(), O_WRONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC), true};
+}
+
+}  // namespace
+
+Terminal console_terminal() {
+  Terminal terminal;
+  const bool launched = is_set("OMPI_COMM_WORLD_SIZE") && ::isatty(STDOUT_FILENO) == 1;
+  const Output output = launched ? launchers_output() : Output{};
+  terminal.is_terminal = output.file >= 0 && ::isatty(output.file) == 1;
+  const char* kind = std::getenv("TERM");
+  const bool dumb = kind == nullptr || std::string_view(kind) == "dumb";
+  terminal.colour = terminal.is_terminal && !is_set("NO_COLOR") && !dumb;
+  struct winsize window = {};
+  if (terminal.is_terminal && ::ioctl(output.file, TIOCGWINSZ, &window) == 0 && window.ws_col > 0) {
+    terminal.columns = window.ws_col;
+  } else {
+    const char* columns = std::getenv("COLUMNS");
+    terminal.columns = columns != nullptr ? std::atoi(columns) : 0;
+  }
+  if (terminal.columns < 1) terminal.columns = kUnknownColumns;
+  return terminal;
+}
+
+std::string wrapped(std::string_view text, int columns, int indent) {
+  const auto width = static_cast<size_t>(std::max(columns, 1));
+  std::string all, line;
+  const auto blanks = static_cast<size_t>(indent);
+  bool empty = true;  // of words
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find(' ', at), text.size());
+    const std::string_view word = text.substr(at, end - at);
+    at = end + 1;
+    if (!empty && line.size() + 1 + word.size() > width) {
+      all += line + "\n";
+      line = std::string(blanks, ' ');
+      empty = true;
+      if (word.empty()) continue;
+    }
+    if (!empty) line += ' ';
+    line += word;
+    empty = false;
+  }
+  return all + line + "\n";
+}
+
+}  // namespace te

@@ -1,0 +1,130 @@
+#include "train/console.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/terminal.h"
+#include "fp8/scale_table.h"
+#include "kernels/quantize/fp8_output.h"
+#include "train/flops.h"
+#include "train/remaining_time.h"
+
+namespace te::train {
+namespace {
+
+/// Four decimals as long as they fit.
+std::string short_number(double value) {
+  if (!std::isfinite(value)) return fmt::format("{}", value);
+  return std::abs(value) < 1000 ? fmt::format("{:.4f}", value) : fmt::format("{:.5g}", value);
+}
+
+/// "950", "1.23M", "4.56B".
+std::string short_count(double value) {
+  if (value < 1e5) return fmt::format("{:.0f}", value);
+  if (value < 1e6) return fmt::format("{:.0f}K", value / 1e3);
+  if (value < 1e9) return fmt::format("{:.2f}M", value / 1e6);
+  return value < 1e12 ? fmt::format("{:.2f}B", value / 1e9) : fmt::format("{:.3f}T", value / 1e12);
+}
+
+const Fp8Health* most_saturated(const std::vector<Fp8Health>& fp8) {
+  const auto worst = std::max_element(fp8.begin(), fp8.end(), [](const Fp8Health& a, const Fp8Health& b) {
+    return a.saturated < b.saturated;
+  });
+  return worst == fp8.end() ? nullptr : &*worst;
+}
+
+}  // namespace
+
+std::vector<Cell> step_cells(const StepMetrics& m, const MetricsOptions& options,
+                             const std::vector<Fp8Health>& fp8, double eta_seconds) {
+  const std::string total = std::to_string(options.train_steps);
+  const int step_width = std::max(5, 2 * static_cast<int>(total.size()) + 1);
+  std::vector<Cell> cells;
+  cells.push_back({"step", step_width, 0, fmt::format("{}/{}", m.step, total)});
+  cells.push_back(
+      {"done", 4, 6,
+       fmt::format("{:.0f}%", 100.0 * static_cast<double>(m.step) /
+                                  static_cast<double>(std::max<int64_t>(options.train_steps, 1)))});
+  cells.push_back({"tokens", 7, 9, short_count(static_cast<double>(m.consumed_tokens))});
+  cells.push_back({"loss", 7, 0, short_number(m.loss)});
+  cells.push_back({"grad norm", 9, 2, short_number(m.grad_norm)});
+  cells.push_back({"lr", 8, 3, fmt::format("{:.2e}", m.lr)});
+  cells.push_back({"tokens/s", 8, 1, fmt::format("{:.0f}", m.tokens_per_s)});
+  cells.push_back({"ms/step", 8, 4, fmt::format("{:.1f}", m.seconds * 1e3)});
+  if (options.show_tflops) {
+    cells.push_back({"TFLOP/s", 7, 5, fmt::format("{:.0f}", m.tflops)});
+    // A share of the BF16 peak says nothing about a step whose products run in FP8.
+    if (!options.fp8)
+      cells.push_back({"MFU %", 5, 7, fmt::format("{:.1f}", m.tflops * 1e12 / kHopperBf16Peak * 100)});
+  }
+  if (options.fp8) {
+    const Fp8Health* worst = most_saturated(fp8);
+    cells.push_back({"saturated", 9, 8, worst == nullptr ? "" : fmt::format("{:.1e}", worst->saturated)});
+  }
+  cells.push_back({"ETA", 8, 0, time_left(eta_seconds)});
+  return cells;
+}
+
+std::vector<Cell> fitting(std::vector<Cell> cells, int columns, int& gap) {
+  for (;;) {
+    int width = -1;
+    for (const Cell& cell : cells) width += cell.width + 1;
+    const int gaps = static_cast<int>(cells.size()) - 1;
+    const auto last = std::max_element(cells.begin(), cells.end(),
+                                       [](const Cell& a, const Cell& b) { return a.rank < b.rank; });
+    if (width <= columns || last->rank == 0) {
+      gap = width + gaps <= columns ? 2 : 1;
+      return cells;
+    }
+    cells.erase(last);
+  }
+}
+
+std::string joined(const std::vector<Cell>& cells, int gap, bool headings) {
+  std::string line;
+  for (const Cell& cell : cells) {
+    if (!line.empty()) line.append(static_cast<size_t>(gap), ' ');
+    line += fmt::format("{:>{}}", headings ? cell.heading : cell.text, cell.width);
+  }
+  return line;
+}
+
+void Console::step(const StepMetrics& m, const std::vector<Fp8Health>& fp8, double eta_seconds) {
+  const Terminal terminal = console_terminal();
+  int gap = 1;
+  const std::vector<Cell> cells = fitting(step_cells(m, options_, fp8, eta_seconds),
+                                          terminal.columns - log_prefix_columns(terminal.columns), gap);
+  const std::string headings = log_prefix_heading(terminal.columns) + joined(cells, gap, true);
+  if (headings != headings_ || lines_ >= kHeadingEvery) {
+    print_plain(terminal.colour ? "\033[1m" + headings + "\033[0m\n" : headings + "\n");
+    headings_ = headings;
+    lines_ = 0;
+  }
+  ++lines_;
+  spdlog::info("{}", joined(cells, gap, false));
+  if (m.valid_loss) spdlog::info("step {}: valid loss {:.4f}", m.step, *m.valid_loss);
+  if (m.spike) {
+    spdlog::warn("step {}: LOSS SPIKE ({} so far{})", m.step, m.spikes_total, m.skipped ? ", SKIPPED" : "");
+  } else if (m.skipped) {
+    spdlog::warn("step {}: SKIPPED, loss or gradient not finite ({} so far)", m.step, m.skipped_total);
+  }
+  if (options_.fp8 && !fp8.empty()) warn_of_saturation(m.step, fp8);
+}
+
+// Once in ten records, unless it has become much worse.
+void Console::warn_of_saturation(int64_t step, const std::vector<Fp8Health>& fp8) {
+  constexpr int64_t kRecords = 10;
+  ++records_;
+  const Fp8Health& worst = *most_saturated(fp8);
+  if (worst.saturated < kWarnSaturated) return;
+  if (warned_of_ > 0 && records_ - warned_at_ < kRecords && worst.saturated < 10 * warned_of_) return;
+  warned_of_ = worst.saturated;
+  warned_at_ = records_;
+  const auto many = std::count_if(fp8.begin(), fp8.end(),
+                                  [](const Fp8Health& item) { return item.saturated >= kWarnSaturated; });
+  spdlog::warn("step {}: FP8 saturated {:.2g} % of the values of {} {} ({} of {} operands above {:g} %)",
+               step, 100 * worst.saturated, worst.name, role_name(worst.role), many, fp8.size(),
+               100 * kWarnSaturated);
+}
+
+}  // namespace te::train

@@ -1,0 +1,247 @@
+#include "train/event_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <system_error>
+
+#include "core/error.h"
+#include "core/log.h"
+
+namespace te::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPrefix = "events.out.tfevents.", kSuffix = ".te-train";
+enum WireType { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
+
+template <class T>
+void append_little_endian(std::string& text, T value) {
+  for (size_t i = 0; i < sizeof(T); ++i) text += static_cast<char>(value >> (8 * i) & 0xff);
+}
+
+constexpr std::array<uint32_t, 256> crc_table() {
+  std::array<uint32_t, 256> table = {};
+  for (uint32_t i = 0; i < 256; ++i) {
+    uint32_t crc = i;
+    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1) != 0 ? 0x82F63B78u : 0u);
+    table[i] = crc;
+  }
+  return table;
+}
+
+int64_t unix_seconds() {
+  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+ProtoMessage event(int64_t step) {
+  const double now =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  return ProtoMessage().number(1, now).integer(2, step);  // wall_time, step
+}
+
+// Readers take the files of a folder in the order of their names.
+fs::path new_file(const fs::path& directory) {
+  int64_t seconds = unix_seconds();
+  for (const fs::path& file : event_files(directory)) {
+    const std::string name = file.filename();
+    seconds = std::max<int64_t>(seconds, std::strtoll(name.c_str() + kPrefix.size(), nullptr, 10) + 1);
+  }
+  std::array<char, 256> host = {};
+  if (::gethostname(host.data(), host.size() - 1) != 0) host = {"unknown"};
+  return directory / fmt::format("{}{:010}.{}.{}{}", kPrefix, seconds, host.data(), ::getpid(), kSuffix);
+}
+
+}  // namespace
+
+// --- protobuf's wire format ----------------------------------------------------------------------------------
+
+void ProtoMessage::varint(uint64_t value) {
+  for (; value >= 0x80; value >>= 7) text_ += static_cast<char>((value & 0x7f) | 0x80);
+  text_ += static_cast<char>(value);
+}
+
+void ProtoMessage::key(int field, int wire_type) {
+  varint(static_cast<uint64_t>(field) << 3 | static_cast<uint64_t>(wire_type));
+}
+
+ProtoMessage& ProtoMessage::integer(int field, int64_t value) {
+  key(field, kVarint);
+  varint(static_cast<uint64_t>(value));
+  return *this;
+}
+
+ProtoMessage& ProtoMessage::number(int field, double value) {
+  key(field, kFixed64);
+  append_little_endian(text_, std::bit_cast<uint64_t>(value));
+  return *this;
+}
+
+ProtoMessage& ProtoMessage::single(int field, float value) {
+  key(field, kFixed32);
+  append_little_endian(text_, std::bit_cast<uint32_t>(value));
+  return *this;
+}
+
+ProtoMessage& ProtoMessage::bytes(int field, std::string_view value) {
+  key(field, kBytes);
+  varint(value.size());
+  text_ += value;
+  return *this;
+}
+
+ProtoMessage& ProtoMessage::packed(int field, const std::vector<double>& values) {
+  std::string all;
+  for (const double value : values) append_little_endian(all, std::bit_cast<uint64_t>(value));
+  return bytes(field, all);
+}
+
+uint32_t masked_crc32c(std::string_view data) {
+  static constexpr std::array<uint32_t, 256> kTable = crc_table();
+  uint32_t crc = 0xFFFFFFFFu;
+  for (const char c : data) crc = (crc >> 8) ^ kTable[(crc ^ static_cast<uint8_t>(c)) & 0xff];
+  return std::rotr(~crc, 15) + 0xa282ead8u;
+}
+
+// --- values of a Summary --------------------------------------------------------------------------------------
+
+ProtoMessage scalar_value(std::string_view tag, double value) {
+  return ProtoMessage().bytes(1, tag).single(2, static_cast<float>(value));  // tag, simple_value
+}
+
+ProtoMessage histogram_value(std::string_view tag, const std::vector<double>& values) {
+  std::vector<double> finite;
+  std::copy_if(values.begin(), values.end(), std::back_inserter(finite),
+               [](double v) { return std::isfinite(v); });
+  double low = 0, high = 0, sum = 0, squares = 0;
+  if (!finite.empty()) {
+    const auto [min, max] = std::minmax_element(finite.begin(), finite.end());
+    low = *min, high = *max;
+  }
+  const size_t buckets = high > low ? 30 : 1;
+  const double width = (high - low) / static_cast<double>(buckets);
+  std::vector<double> limits(buckets, high), counts(buckets, 0.0);
+  for (size_t i = 0; i + 1 < buckets; ++i) limits[i] = low + width * static_cast<double>(i + 1);
+  for (const double value : finite) {
+    const size_t bucket = high > low ? static_cast<size_t>((value - low) / width) : 0;
+    counts[std::min(bucket, buckets - 1)] += 1;
+    sum += value;
+    squares += value * value;
+  }
+  ProtoMessage histogram;  // min, max, num, sum, sum_squares, bucket_limit, bucket
+  histogram.number(1, low).number(2, high).number(3, static_cast<double>(finite.size())).number(4, sum);
+  histogram.number(5, squares).packed(6, limits).packed(7, counts);
+  return ProtoMessage().bytes(1, tag).message(5, histogram);  // tag, histo
+}
+
+ProtoMessage text_value(std::string_view tag, std::string_view markdown) {
+  constexpr int kString = 7;                                        // DT_STRING
+  const ProtoMessage plugin = ProtoMessage().bytes(1, "text");      // plugin_name
+  const ProtoMessage metadata = ProtoMessage().message(1, plugin);  // plugin_data
+  ProtoMessage tensor;  // dtype, tensor_shape (a scalar), string_val
+  tensor.integer(1, kString).message(2, ProtoMessage()).bytes(8, markdown);
+  return ProtoMessage().bytes(1, tag).message(8, tensor).message(9, metadata);  // tag, tensor, metadata
+}
+
+// --- the file -------------------------------------------------------------------------------------------------
+
+std::vector<fs::path> event_files(const fs::path& directory) {
+  std::vector<fs::path> files;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(directory, ignored)) {
+    const std::string name = entry.path().filename();
+    if (name.starts_with(kPrefix) && name.ends_with(kSuffix)) files.push_back(entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+EventFile::EventFile(const fs::path& directory) : path_(new_file(directory)) {
+  file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
+  if (file_ < 0) {
+    user_error("logging.directory: {}: {}; check the folder's permissions", path_.string(),
+               std::strerror(errno));
+  }
+  append(event(0).bytes(3, "brain.Event:2"));  // file_version
+}
+
+EventFile::~EventFile() {
+  if (!pending_.empty() && !write_pending()) {
+    spdlog::warn("{}: {} records are lost: {}", path_.string(),
+                 dropped_ + static_cast<int64_t>(pending_.size()), std::strerror(errno));
+  }
+  ::close(file_);
+}
+
+void EventFile::start_at(int64_t step) {
+  constexpr int kStart = 1;
+  append(event(step).message(7, ProtoMessage().integer(1, kStart)));  // session_log: status
+}
+
+void EventFile::add(int64_t step, const std::vector<ProtoMessage>& values) {
+  if (values.empty()) return;
+  ProtoMessage summary;
+  for (const ProtoMessage& value : values) summary.message(1, value);
+  append(event(step).message(5, summary));
+}
+
+void EventFile::append(const ProtoMessage& event) {
+  std::string record, check;
+  append_little_endian(record, uint64_t{event.text().size()});
+  append_little_endian(record, masked_crc32c(record));
+  record += event.text();
+  append_little_endian(record, masked_crc32c(event.text()));
+  pending_bytes_ += record.size();
+  pending_.push_back(std::move(record));
+  if (!write_pending()) {
+    if (!failing_) {
+      spdlog::warn(
+          "{}: could not be written: {}; the run goes on, and its records wait in memory until there is room",
+          path_.string(), std::strerror(errno));
+    }
+    failing_ = true;
+    drop_oldest();
+  } else if (failing_) {
+    spdlog::info("{}: is written again; {} records are missing", path_.string(), dropped_);
+    failing_ = false;
+    dropped_ = 0;
+  }
+}
+
+bool EventFile::write_pending() {
+  while (!pending_.empty()) {
+    const std::string& record = pending_.front();
+    const ssize_t written =
+        ::write(file_, record.data() + written_of_first_, record.size() - written_of_first_);
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return false;
+    written_of_first_ += static_cast<size_t>(written);
+    if (written_of_first_ < record.size()) continue;
+    pending_bytes_ -= record.size();
+    pending_.pop_front();
+    written_of_first_ = 0;
+  }
+  return true;
+}
+
+// A record that is partly in the file stays: what follows could not be read without its rest.
+void EventFile::drop_oldest() {
+  const size_t keep = written_of_first_ > 0 ? 1 : 0;
+  while (pending_bytes_ > kMostPending && pending_.size() > keep + 1) {
+    const auto oldest = pending_.begin() + static_cast<std::ptrdiff_t>(keep);
+    pending_bytes_ -= oldest->size();
+    pending_.erase(oldest);
+    ++dropped_;
+  }
+}
+
+}  // namespace te::train

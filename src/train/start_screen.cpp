@@ -1,0 +1,152 @@
+#include "train/start_screen.h"
+
+#include <array>
+#include <ctime>
+#include <filesystem>
+#include <sstream>
+
+#include "checkpoint/folder.h"
+#include "checkpoint/write_error.h"
+#include "core/error.h"
+#include "core/terminal.h"
+#include "train/flops.h"
+#include "train/summary.h"
+
+namespace te::train {
+namespace {
+
+constexpr int kLabel = 11;     ///< columns of the labels
+constexpr int kMostRanks = 8;  ///< of which the screen has a line each
+
+std::string now_text() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts = {};
+  ::localtime_r(&now, &parts);
+  std::array<char, 32> text = {};
+  (void)std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M:%S", &parts);
+  return text.data();
+}
+
+std::string row(const std::string& label, const std::string& text, int columns) {
+  return wrapped(fmt::format("{:<{}}{}", label, kLabel, text), columns, kLabel);
+}
+
+/// The lines of "label: text\n  more\n" as rows.
+std::string rows_of(const std::string& text, int columns) {
+  std::istringstream lines(text);
+  std::string all;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("  ")) {
+      const bool note = line.starts_with("  note: ");
+      all += row(note ? "note" : "", line.substr(note ? 8 : 2), columns);
+    } else {
+      const size_t colon = line.find(": ");
+      all += row(line.substr(0, colon), line.substr(colon + 2), columns);
+    }
+  }
+  return all;
+}
+
+std::string model_line(const StartInfo& info) {
+  const config::ModelConfig& m = info.config.model;
+  std::string text = fmt::format("{}, {} parameters{}: {} layers, hidden {}, ffn {}, {} heads of {}",
+                                 to_string(m.family), with_separators(info.parameters.num_parameters()),
+                                 info.grid.tensor * info.grid.pipeline > 1 ? " on rank 0" : "", m.num_layers,
+                                 m.hidden_size, m.ffn_hidden_size, m.num_attention_heads, m.kv_channels);
+  if (m.num_query_groups != m.num_attention_heads)
+    text += fmt::format(" ({} query groups)", m.num_query_groups);
+  return text + fmt::format(", vocabulary {} (padded {}), sequence {}", m.vocab_size, m.padded_vocab_size(),
+                            m.seq_length);
+}
+
+std::string batch_line(const StartInfo& info) {
+  const config::TrainingConfig& training = info.config.training;
+  const int64_t batch = training.global_batch_size, tokens = batch * info.config.model.seq_length;
+  return fmt::format(
+      "{} tokens a step: {} sequences of {}, {} at once on each rank; {:.3g} GFLOP a token; {} steps",
+      with_separators(tokens), batch, info.config.model.seq_length, training.micro_batch_size,
+      flops_per_token(info.config.model) / 1e9, with_separators(training.train_steps));
+}
+
+std::string memory_line(const StartInfo& info) {
+  std::string text = human_bytes(info.plan.total_bytes()) + " planned";
+  const char* separator = ": ";
+  for (int kind = 0; kind < kMemoryKinds; ++kind) {
+    const int64_t bytes = info.plan.bytes(static_cast<MemoryKind>(kind));
+    if (bytes == 0) continue;
+    text += fmt::format("{}{} {}", separator, memory_kind_name(static_cast<MemoryKind>(kind)),
+                        human_bytes(bytes));
+    separator = ", ";
+  }
+  if (!info.context.is_cuda()) return text;
+  return text + fmt::format("; {} with CUDA's own, of {}",
+                            human_bytes(info.plan.total_bytes() + kCudaOverheadBytes),
+                            human_bytes(info.context.info().memory_bytes));
+}
+
+std::string ranks_rows(const StartInfo& info, int columns) {
+  if (info.ranks.empty()) return "";
+  const std::string hosts = info.hosts == 1 ? "one host" : std::to_string(info.hosts) + " hosts";
+  std::string text = row("ranks", fmt::format("{}, on {}", info.grid.str(), hosts), columns);
+  if (info.grid.world > kMostRanks) return text;
+  std::istringstream lines(info.ranks);
+  for (std::string line; std::getline(lines, line);) text += row("", line, columns);
+  return text;
+}
+
+/// "  section  name value, name value".
+std::string keys_rows(const config::Config& config, int columns) {
+  std::string text, section, line;
+  const auto end_section = [&] {
+    if (!line.empty()) text += wrapped(fmt::format("  {:<{}}{}", section, kLabel, line), columns, kLabel + 2);
+    line.clear();
+  };
+  for (const config::SetKey& key : config::keys_that_were_set(config)) {
+    if (key.section != section) end_section();
+    section = key.section;
+    line += fmt::format("{}{}: {}", line.empty() ? "" : ", ", key.name, key.value);
+  }
+  end_section();
+  return text;
+}
+
+void write(const std::string& directory, const char* name, const std::string& text) {
+  try {
+    checkpoint::write_text(std::filesystem::path(directory) / name, text);
+  } catch (const checkpoint::WriteError& error) {
+    user_error("logging.directory: {}", error.what());
+  }
+}
+
+}  // namespace
+
+std::string start_screen(const StartInfo& info, int columns) {
+  const std::string& folder = info.config.logging.directory;
+  return fmt::format("{}, {}\n", info.program, now_text()) +
+         row("run", folder + " (this in full: start.txt)", columns) + ranks_rows(info, columns) +
+         rows_of(device_summary(info.context), columns) + row("model", model_line(info), columns) +
+         row("batch", batch_line(info), columns) +
+         rows_of(precision_summary(info.config, info.context), columns) +
+         row("memory", memory_line(info), columns) + rows_of(config_notes(info.config), columns) +
+         row("config",
+             fmt::format("{}; keys that differ from their defaults (all: {}/effective_config.yaml):",
+                         info.config_path, folder),
+             columns) +
+         keys_rows(info.config, columns);
+}
+
+std::string start_tables(const StartInfo& info) {
+  return info.ranks + device_summary(info.context) + model_summary(info.config, info.parameters) +
+         precision_summary(info.config, info.context) + config_notes(info.config) +
+         memory_summary(info.plan, info.context);
+}
+
+void write_start_files(const StartInfo& info) {
+  const std::string& folder = info.config.logging.directory;
+  write(folder, "start.txt",
+        fmt::format("{}, {}\n{}buffers:\n{}", info.program, now_text(), start_tables(info),
+                    info.plan.buffers()));
+  write(folder, "effective_config.yaml", config::to_yaml(info.config));
+}
+
+}  // namespace te::train

@@ -1,0 +1,36 @@
+// What te-train says before the first step: a screen for people, and in full the files start.txt and effective_config.yaml.
+#pragma once
+
+#include <string>
+
+#include "config/config.h"
+#include "core/device.h"
+#include "core/memory_plan.h"
+#include "model/model_stage.h"
+#include "parallel/process_grid.h"
+#include "parallel/world.h"
+
+namespace te::train {
+
+struct StartInfo {
+  const config::Config& config;
+  const Context& context;
+  const MemoryPlan& plan;
+  const parameters::ParameterStore& parameters;  ///< of this rank's stage
+  const parallel::ProcessGrid& grid;
+  int hosts = 1;
+  std::string program;      ///< "te-train 0.1.0 (commit)"
+  std::string config_path;  ///< as on the command line
+  std::string ranks;        ///< a line per rank with a heading; empty for one rank
+};
+
+/// Device, model, precision and memory in a line or two each, and the keys that were set, in lines of at most `columns`.
+std::string start_screen(const StartInfo& info, int columns);
+/// The same in full, with a line per part of the model, kind of memory and rank. Without the config.
+std::string start_tables(const StartInfo& info);
+
+/// Writes start.txt (the tables and every buffer of the plan) and effective_config.yaml (the effective config) to logging.directory,
+/// which must be there. UserError when they cannot be written.
+void write_start_files(const StartInfo& info);
+
+}  // namespace te::train

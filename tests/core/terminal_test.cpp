@@ -1,0 +1,44 @@
+// Lines for a terminal of some width; where colours are welcome.
+#include "core/terminal.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+namespace te {
+namespace {
+
+TEST(Wrapped, BreaksAtBlanks) {
+  EXPECT_EQ(wrapped("one two three", 40, 4), "one two three\n");
+  EXPECT_EQ(wrapped("one two three", 13, 4), "one two three\n");
+  EXPECT_EQ(wrapped("one two three", 12, 4), "one two\n    three\n");
+  EXPECT_EQ(wrapped("one two three", 7, 2), "one two\n  three\n");
+  EXPECT_EQ(wrapped("", 7, 2), "\n");
+}
+
+TEST(Wrapped, KeepsLongWordsAndRowsOfBlanks) {
+  EXPECT_EQ(wrapped("a averylongword b", 6, 1), "a\n averylongword\n b\n");
+  EXPECT_EQ(wrapped("label     one two", 13, 10), "label     one\n          two\n");
+  EXPECT_EQ(wrapped("  label one two", 11, 4), "  label one\n    two\n");
+}
+
+// The tests' own output may be a terminal or not; COLUMNS counts where it is none.
+TEST(ConsoleTerminal, NoColourWithoutTerminalOrAgainstTheUsersWish) {
+  const Terminal before = console_terminal();
+  EXPECT_GE(before.columns, 1);
+  if (!before.is_terminal) {
+    EXPECT_FALSE(before.colour);
+    ::setenv("COLUMNS", "91", 1);
+    EXPECT_EQ(console_terminal().columns, 91);
+    ::setenv("COLUMNS", "many", 1);
+    EXPECT_EQ(console_terminal().columns, 120);
+    ::unsetenv("COLUMNS");
+    EXPECT_EQ(console_terminal().columns, 120);
+  }
+  ::setenv("NO_COLOR", "1", 1);
+  EXPECT_FALSE(console_terminal().colour);
+  ::unsetenv("NO_COLOR");
+}
+
+}  // namespace
+}  // namespace te

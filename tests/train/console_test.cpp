@@ -1,0 +1,181 @@
+// The console: a step is one line at any width, colours are for terminals, and the start fits on a screen.
+#include "train/console.h"
+
+#include <pty.h>
+
+#include <array>
+#include <filesystem>
+#include <regex>
+
+#include "core/terminal.h"
+#include "te_train_testing.h"
+
+namespace te::train {
+namespace {
+
+using testing::Result;
+using testing::split;
+using testing::TrainFolder;
+
+TEST(StepTable, ALineFitsAtEveryWidth) {
+  const StepMetrics m = {.step = 123456,
+                         .consumed_tokens = 987654321000,
+                         .loss = 10.8249,
+                         .grad_norm = 12.5,
+                         .lr = 6e-4,
+                         .seconds = 1.2345,
+                         .tokens_per_s = 1234567,
+                         .tflops = 789};
+  MetricsOptions options = {.train_steps = 300000, .show_tflops = true};
+  for (const bool fp8 : {false, true}) {
+    options.fp8 = fp8;
+    const std::vector<Cell> all = step_cells(m, options, {}, 123456);
+    size_t most = 0;
+    for (int columns = 40; columns <= 200; ++columns) {
+      int gap = 0;
+      const std::vector<Cell> cells = fitting(all, columns, gap);
+      const std::string line = joined(cells, gap, false), heading = joined(cells, gap, true);
+      EXPECT_LE(line.size(), static_cast<size_t>(columns));
+      EXPECT_EQ(line.size(), heading.size());
+      EXPECT_GE(cells.size(), most) << "a wider terminal shows no less";
+      most = cells.size();
+      for (const char* name : {"step", "loss", "ETA"}) EXPECT_NE(heading.find(name), std::string::npos);
+    }
+    EXPECT_EQ(most, all.size());
+    // 80 columns, of which the time has 11.
+    int gap = 0;
+    const std::string narrow = joined(fitting(all, 69, gap), gap, true);
+    for (const char* name : {"grad norm", "lr", "tokens/s", "ms/step"})
+      EXPECT_NE(narrow.find(name), std::string::npos) << narrow;
+  }
+}
+
+TEST(StepTable, NumbersOfAnySize) {
+  MetricsOptions options = {.train_steps = 10};
+  StepMetrics m = {.step = 3, .consumed_tokens = 1500000, .loss = 26233.125, .grad_norm = 1e-9};
+  const auto line = [&] { return joined(step_cells(m, options, {}, 400 * 3600), 1, false); };
+  TE_EXPECT_CONTAINS(line(), " 30%");
+  TE_EXPECT_CONTAINS(line(), " 26233 ");
+  TE_EXPECT_CONTAINS(line(), " 1.50M ");
+  TE_EXPECT_CONTAINS(line(), " 16d 16h");
+  m.loss = std::nan("");
+  TE_EXPECT_CONTAINS(line(), " nan ");
+}
+
+/// All that a command says to a pseudo-terminal of so many columns.
+std::string on_terminal(const std::string& command, unsigned short columns, int& code) {
+  struct winsize window = {};
+  window.ws_col = columns;
+  window.ws_row = 40;
+  int terminal = -1;
+  const pid_t child = ::forkpty(&terminal, nullptr, nullptr, &window);
+  if (child == 0) {
+    ::execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
+    ::_exit(127);
+  }
+  std::string text;
+  std::array<char, 4096> block = {};
+  for (ssize_t bytes = 0; (bytes = ::read(terminal, block.data(), block.size())) > 0;)
+    text.append(block.data(), static_cast<size_t>(bytes));
+  ::waitpid(child, &code, 0);
+  ::close(terminal);
+  std::erase(text, '\r');
+  return text;
+}
+
+std::string without_colours(const std::string& text) {
+  return std::regex_replace(text, std::regex("\x1b\\[[0-9;]*m"), "");
+}
+
+class ConsoleOfARun : public ::testing::Test {
+ protected:
+  std::string command(const std::string& run, const std::string& more = "") const {
+    return "OMP_NUM_THREADS=1 TERM=xterm " + more + " " TE_TRAIN_EXECUTABLE " --config " +
+           (folder_ / "base.yaml") +
+           " --set precision.fp8=hybrid --set training.eval_interval=3 --set logging.directory=" +
+           folder_.run_folder(run);
+  }
+  TrainFolder folder_;
+};
+
+TEST_F(ConsoleOfARun, FitsTheTerminal) {
+  for (const unsigned short columns : {80, 160}) {
+    int code = -1;
+    const std::string shown = on_terminal(command("a" + std::to_string(columns)), columns, code);
+    EXPECT_EQ(code, 0) << shown;
+    EXPECT_NE(shown.find("\x1b["), std::string::npos) << shown;
+    const std::string text = without_colours(shown);
+    std::vector<std::string> lines = split(text, '\n');
+    // A word that is longer than a line, such as a temporary folder's path, is not broken.
+    for (const std::string& line : lines) {
+      if (line.find(folder_ / "") == std::string::npos) {
+        EXPECT_LE(line.size(), columns) << line;
+      }
+    }
+    const auto heading = std::find_if(lines.begin(), lines.end(), [](const std::string& line) {
+      return line.find("step") != std::string::npos && line.find("grad norm") != std::string::npos;
+    });
+    ASSERT_NE(heading, lines.end()) << text;
+    EXPECT_LE(heading - lines.begin(), 40) << "the start takes more than a screen";
+    for (int step = 1; step <= 6; ++step) {
+      const std::string cell = " " + std::to_string(step) + "/6 ";
+      const auto line = std::find_if(lines.begin(), lines.end(), [&](const std::string& found) {
+        return found.find(cell) != std::string::npos;
+      });
+      ASSERT_NE(line, lines.end()) << text;
+      EXPECT_EQ(line->size(), heading->size()) << *line << "\n" << *heading;
+    }
+    TE_EXPECT_CONTAINS(text, "step 3: valid loss ");
+    // The date is somewhere, whatever the width.
+    EXPECT_TRUE(std::regex_search(*heading + *(heading + 1), std::regex("20[0-9]{2}-[0-9]{2}-[0-9]{2}")));
+  }
+}
+
+TEST_F(ConsoleOfARun, ColoursAreForTerminalsAndThoseWhoWantThem) {
+  int code = -1;
+  const std::string plain = on_terminal(command("a", "NO_COLOR=1"), 80, code);
+  EXPECT_EQ(code, 0) << plain;
+  EXPECT_EQ(plain.find('\x1b'), std::string::npos) << plain;
+  EXPECT_EQ(on_terminal(command("b", "TERM=dumb"), 80, code).find('\x1b'), std::string::npos);
+  const Result piped = folder_.run("c");
+  EXPECT_EQ(piped.code, 0);
+  EXPECT_EQ(piped.out.find('\x1b'), std::string::npos) << piped.out;
+}
+
+TEST_F(ConsoleOfARun, LevelsAndFullTables) {
+  EXPECT_EQ(folder_.run("a").code, 0);
+  const Result quiet = folder_.run_raw("--overwrite --log-level warning --config " + (folder_ / "base.yaml") +
+                                       " --set logging.directory=" + folder_.run_folder("a"));
+  EXPECT_EQ(quiet.code, 0);
+  EXPECT_EQ(split(quiet.out, '\n').size(), 1u) << quiet.out;
+  TE_EXPECT_CONTAINS(quiet.out, "warning: --overwrite: removed an earlier run");
+  EXPECT_EQ(folder_.csv("a").size(), 6u);
+  testing::expect_refused(folder_.run_raw("--log-level loud --config " + (folder_ / "base.yaml")),
+                          "--log-level");
+
+  const Result full = folder_.run_raw("--verbose --config " + (folder_ / "base.yaml") +
+                                      " --set logging.directory=" + folder_.run_folder("b"));
+  EXPECT_EQ(full.code, 0);
+  TE_EXPECT_CONTAINS(full.out, "effective config:\n");
+  TE_EXPECT_CONTAINS(full.out, "  linear_qkv  ");
+}
+
+// What the screen leaves out is in the folder; the config there is the whole one, and makes the same run.
+TEST_F(ConsoleOfARun, TheFolderHasAllInFull) {
+  const Result result = folder_.run("a", {"optimizer.clip_grad=0.5"});
+  EXPECT_EQ(result.code, 0);
+  TE_EXPECT_CONTAINS(result.out, "clip_grad: 0.5");
+  EXPECT_EQ(result.out.find("beta1"), std::string::npos) << result.out;
+  const std::string yaml = testing::read_file(folder_.run_folder("a") + "/effective_config.yaml");
+  TE_EXPECT_CONTAINS(yaml, "  clip_grad: 0.5\n");
+  TE_EXPECT_CONTAINS(yaml, "  beta1: 0.9\n");
+  const Result again =
+      folder_.run_raw("--print-config --config " + folder_.run_folder("a") + "/effective_config.yaml");
+  EXPECT_EQ(again.out, yaml);
+  const std::string start = testing::read_file(folder_.run_folder("a") + "/start.txt");
+  for (const char* part : {"linear_fc1", "optimizer moments", "buffers:\n", "layers.1.mlp"})
+    TE_EXPECT_CONTAINS(start, part);
+}
+
+}  // namespace
+}  // namespace te::train

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,15 +37,14 @@ class Console {
   static constexpr double kWarnSaturated = 1e-3;
 
  private:
-  void heading(const std::vector<Cell>& cells, const std::string& date);
   void warn_of_saturation(int64_t step, const std::vector<Fp8Health>& fp8);
 
   MetricsOptions options_;
-  int lines_ = 0;  ///< since the last heading
-  std::string headings_, date_;
-  double warned_of_ = 0;  ///< share of the last warning
-  int64_t warned_at_ = 0;
-  int64_t records_ = 0;
+  int lines_ = 0;          ///< since the last heading
+  std::string headings_;   ///< as last shown
+  double warned_of_ = 0;   ///< share of the last warning
+  int64_t warned_at_ = 0;  ///< its record
+  int64_t records_ = 0;    ///< with FP8 health
 };
 
 }  // namespace te::train

@@ -9,8 +9,11 @@
 #include <cerrno>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <system_error>
+#include <utility>
 
 #include "core/error.h"
 #include "core/log.h"

@@ -29,7 +29,7 @@ std::string start_screen(const StartInfo& info, int columns);
 /// The same in full, with a line per part of the model, kind of memory and rank. Without the config.
 std::string start_tables(const StartInfo& info);
 
-/// Writes start.txt (the tables and every buffer of the plan) and effective_config.yaml (the effective config) to logging.directory,
+/// Writes start.txt (the tables and every buffer of the plan) and effective_config.yaml (every key) to logging.directory,
 /// which must be there. UserError when they cannot be written.
 void write_start_files(const StartInfo& info);
 

@@ -188,7 +188,7 @@ TEST_F(Mpirun, HealthOfAllStagesIsLogged) {
   EXPECT_EQ(with_health, 3);  // steps 1, 3 and 6
 }
 
-TEST_F(Mpirun, ALayoutThatDoesNotFitIsRefusedInOneLine) {
+TEST_F(Mpirun, WhatNoRankCanDoIsRefusedInOneLine) {
   const auto refused = [&](int ranks, const Overrides& overrides, const std::string& words) {
     const Result result = run(ranks, "a", overrides);
     EXPECT_EQ(result.code, 2) << result.error;
@@ -202,6 +202,7 @@ TEST_F(Mpirun, ALayoutThatDoesNotFitIsRefusedInOneLine) {
           "te-train: error: training.global_batch_size (8) is not a multiple of training.micro_batch_size * "
           "data-parallel ranks = 2 * 3 = 6: 2 remain");
   refused(2, {"parallel.tensor=2", "model.num_query_groups=1"}, "te-train: error: ");
+  refused(2, {"data.train=" + (folder_ / "none")}, "te-train: error: data.train: ");
 }
 
 TEST_F(Mpirun, AKilledRankEndsTheJob) {

@@ -32,14 +32,18 @@ add_library(te_openblas INTERFACE)
 target_include_directories(te_openblas SYSTEM INTERFACE ${TE_CBLAS_INCLUDE})
 target_link_libraries(te_openblas INTERFACE ${TE_OPENBLAS_LIBRARY})
 
-# Tokenizers: regular expressions, and SentencePiece models. Neither comes with CMake files on Debian.
+# Tokenizers: regular expressions, Unicode's normal forms, SentencePiece models. None comes with CMake files on Debian.
 find_path(TE_PCRE2_INCLUDE pcre2.h REQUIRED)
 find_library(TE_PCRE2_LIBRARY pcre2-8 REQUIRED)
+find_path(TE_UTF8PROC_INCLUDE utf8proc.h REQUIRED)
+find_library(TE_UTF8PROC_LIBRARY utf8proc REQUIRED)
 find_path(TE_SENTENCEPIECE_INCLUDE sentencepiece_processor.h REQUIRED)
 find_library(TE_SENTENCEPIECE_LIBRARY sentencepiece REQUIRED)
 add_library(te_tokenizer_libraries INTERFACE)
-target_include_directories(te_tokenizer_libraries SYSTEM INTERFACE ${TE_PCRE2_INCLUDE} ${TE_SENTENCEPIECE_INCLUDE})
-target_link_libraries(te_tokenizer_libraries INTERFACE ${TE_PCRE2_LIBRARY} ${TE_SENTENCEPIECE_LIBRARY})
+target_include_directories(te_tokenizer_libraries SYSTEM INTERFACE
+  ${TE_PCRE2_INCLUDE} ${TE_UTF8PROC_INCLUDE} ${TE_SENTENCEPIECE_INCLUDE})
+target_link_libraries(te_tokenizer_libraries INTERFACE
+  ${TE_PCRE2_LIBRARY} ${TE_UTF8PROC_LIBRARY} ${TE_SENTENCEPIECE_LIBRARY})
 
 # yaml-cpp 0.8 exports yaml-cpp::yaml-cpp, 0.7 the plain name.
 add_library(te_yaml INTERFACE)

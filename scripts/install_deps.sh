@@ -21,7 +21,7 @@ packages=(
   g++ cmake ninja-build ccache git ca-certificates
   libyaml-cpp-dev libcli11-dev libspdlog-dev nlohmann-json3-dev libgtest-dev
   libopenmpi-dev openmpi-bin libopenblas-dev libxxhash-dev
-  zlib1g-dev libzstd-dev liblzma-dev libpcre2-dev libsentencepiece-dev
+  zlib1g-dev libzstd-dev liblzma-dev libpcre2-dev libutf8proc-dev libsentencepiece-dev
   python3 python3-numpy python3-scipy python3-matplotlib
 )
 dev_packages=(clang-tidy shellcheck)
@@ -172,7 +172,7 @@ install_tensorboard() {
 print_versions() {
   local package versions=() nvcc
   for package in libyaml-cpp-dev libcli11-dev libspdlog-dev nlohmann-json3-dev libgtest-dev libopenmpi-dev libopenblas-dev \
-    libpcre2-dev libsentencepiece-dev; do
+    libpcre2-dev libutf8proc-dev libsentencepiece-dev; do
     versions+=("$(dpkg-query -W -f '${Package} ${Version}' "$package" 2>/dev/null | sed 's/^lib//;s/-dev / /')")
   done
   say "  $(g++ --version | head -n 1); $(cmake --version | head -n 1); ninja $(ninja --version)"

@@ -3,7 +3,7 @@
 make of hostile texts with them. tests/text/tokenizer_agreement_test.cpp compares.
 
     pip install tokenizers sentencepiece
-    scripts/make_tokenizer_fixtures.py
+    scripts/make_tokenizer_fixtures.py [--components]      # only the tokenizers of components()
 
 The tokenizers are trained on the project's own documents. Texts of more than 24 tokens are recorded as their number of
 tokens and the CRC-32 of the tokens as little-endian int32.
@@ -16,7 +16,6 @@ import sys
 import tempfile
 import zlib
 
-import sentencepiece
 import tokenizers
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
@@ -76,7 +75,61 @@ def added_tokens():
     return tokenizer
 
 
+def trained(model, trainer, normalizer, pre_tokenizer, decoder):
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer, tokenizer.pre_tokenizer, tokenizer.decoder = normalizer, pre_tokenizer, decoder
+    tokenizer.train_from_iterator(training_text(), trainer)
+    return tokenizer
+
+
+def neox_style():
+    """NFC before GPT-2's words, and a vocabulary without the bytes that UTF-8 does not use."""
+    tokenizer = byte_level(pre_tokenizers.ByteLevel(False))
+    value = json.loads(tokenizer.to_str())
+    unused = {bytes_character(b) for b in (0xC0, 0xC1, *range(0xF5, 0x100))}
+    vocab = [token for token in value["model"]["vocab"] if not unused & set(token)]
+    value["model"]["vocab"] = {token: i for i, token in enumerate(vocab)}
+    value["normalizer"] = {"type": "NFC"}
+    return Tokenizer.from_str(json.dumps(value))
+
+
+def bytes_character(byte):
+    printable = [b for b in range(256) if ord("!") <= b <= ord("~") or (b >= 0xA1 and b != 0xAD)]
+    return chr(byte) if byte in printable else chr(256 + [b for b in range(256) if b not in printable].index(byte))
+
+
+def unigram_style():
+    n = normalizers
+    tokenizer = trained(
+        models.Unigram(), trainers.UnigramTrainer(vocab_size=400, special_tokens=["<unk>", "</s>"], unk_token="<unk>", show_progress=False),
+        n.Sequence([n.Nmt(), n.NFKC(), n.Replace(Regex(" {2,}"), " "), n.Strip(left=False)]), pre_tokenizers.Metaspace(),
+        decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()]))  # fmt: skip
+    value = json.loads(tokenizer.to_str())
+    value["model"]["vocab"] += [[f"<0x{b:02X}>", -20.0] for b in range(256)]
+    value["model"]["byte_fallback"] = True
+    return Tokenizer.from_str(json.dumps(value))
+
+
+def components():
+    """Those that the tokenizers above do not have."""
+    n, p = normalizers, pre_tokenizers
+    classes = r"[[:alpha:]]+|[[:digit:][:punct:]]|[[:^graph:]]+|(?m:..)|[[:upper:]_]|\pL"
+    return {
+        "neox_style.json": neox_style(),
+        "unigram_style.json": unigram_style(),
+        "bert_style.json": trained(
+            models.WordPiece(unk_token="[UNK]"), trainers.WordPieceTrainer(vocab_size=500, special_tokens=["[UNK]", "</s>"], show_progress=False),
+            n.BertNormalizer(), p.BertPreTokenizer(), decoders.WordPiece()),
+        "words_style.json": trained(
+            models.WordLevel(unk_token="[UNK]"), trainers.WordLevelTrainer(vocab_size=500, special_tokens=["[UNK]", "</s>"], show_progress=False),
+            n.Sequence([n.NFKD(), n.StripAccents(), n.Lowercase(), n.Strip()]), p.Sequence([p.Whitespace(), p.Digits(True)]), None),
+        "classes.json": byte_level(split_then_bytes(classes)),
+    }  # fmt: skip
+
+
 def sentencepiece_model():
+    import sentencepiece
+
     with tempfile.TemporaryDirectory() as name:
         text = pathlib.Path(name) / "text"
         text.write_text("\n".join(training_text()))
@@ -116,9 +169,20 @@ def recorded(tokens):
 
 
 def main():
-    if len(sys.argv) > 1:
+    if sys.argv[1:] not in ([], ["--components"]):
         sys.exit(__doc__)
     FOLDER.mkdir(parents=True, exist_ok=True)
+    if not sys.argv[1:]:
+        main_kinds()
+    record("recorded_components.json", components(), {})
+    print(*(f"{p.name}: {p.stat().st_size} bytes" for p in sorted(FOLDER.iterdir())), sep="\n")
+
+
+def main_kinds():
+    import sentencepiece
+
+    (FOLDER / "sentencepiece.model").write_bytes(sentencepiece_model())
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(FOLDER / "sentencepiece.model"))
     kinds = {
         "gpt2_style.json": byte_level(pre_tokenizers.ByteLevel(False)),
         "llama3_style.json": byte_level(split_then_bytes(LLAMA3_REGEX)),
@@ -126,23 +190,29 @@ def main():
         "llama2_style.json": llama2_style(),
         "added_tokens.json": added_tokens(),
     }
+    record("recorded.json", kinds, {"sentencepiece.model": processor.encode}, f", sentencepiece {sentencepiece.__version__}")
+
+
+def record(file, kinds, more, versions=""):
+    """Saves the tokenizers, and what they and `more` make of the texts."""
     encode = {}
     for name, tokenizer in kinds.items():
         tokenizer.save(str(FOLDER / name), pretty=False)
         encode[name] = lambda text, t=tokenizer: t.encode(text, add_special_tokens=False).ids
-    (FOLDER / "sentencepiece.model").write_bytes(sentencepiece_model())
-    processor = sentencepiece.SentencePieceProcessor(model_file=str(FOLDER / "sentencepiece.model"))
-    encode["sentencepiece.model"] = processor.encode
+    encode |= more
     value = {
-        "made_by": f"scripts/make_tokenizer_fixtures.py; tokenizers {tokenizers.__version__}, sentencepiece {sentencepiece.__version__}",
+        "made_by": f"scripts/make_tokenizer_fixtures.py; tokenizers {tokenizers.__version__}{versions}",
         "texts": texts(),
         "tokens": {name: [recorded(f(text)) for text in texts()] for name, f in encode.items()},
         "every_code_point": {
             name: recorded([t for text in every_code_point() for t in f(text)]) for name, f in encode.items()
         },
     }
-    (FOLDER / "recorded.json").write_text(json.dumps(value, separators=(",", ":")) + "\n")
-    print(*(f"{p.name}: {p.stat().st_size} bytes" for p in sorted(FOLDER.iterdir())), sep="\n")
+    value["decoded"] = {
+        name: [zlib.crc32(t.decode(t.encode(text, add_special_tokens=False).ids, skip_special_tokens=False).encode()) for text in texts()]
+        for name, t in kinds.items()
+    }
+    (FOLDER / file).write_text(json.dumps(value, separators=(",", ":")) + "\n")
 
 
 if __name__ == "__main__":

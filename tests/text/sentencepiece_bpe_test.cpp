@@ -118,7 +118,7 @@ TEST(SentencePieceBpe, DamagedModels) {
   for (int i = 0; i < 200; ++i) {
     std::string damaged = model;
     damaged[random() % damaged.size()] = static_cast<char>(random());
-    if (auto spec = text::read_sentencepiece_bpe(damaged)) text::BpeTokenizer(std::move(*spec), "test");
+    if (auto spec = text::read_sentencepiece_bpe(damaged)) text::PipelineTokenizer(std::move(*spec), "test");
   }
 }
 

@@ -67,7 +67,8 @@ TEST_F(TokenizerFiles, WrongTypes) {
   TE_EXPECT_CONTAINS(changed([](json& j) { j["model"]["vocab"]["a"] = "b"; }), "must be an integer");
   TE_EXPECT_CONTAINS(changed([](json& j) { j["model"]["merges"] = "a b"; }), "model.merges");
   TE_EXPECT_CONTAINS(changed([](json& j) { j["model"]["merges"][1] = {"a", "b", "c"}; }), "model.merges[1]");
-  TE_EXPECT_CONTAINS(changed([](json& j) { j["model"]["type"] = "Unigram"; }), "Unigram");
+  TE_EXPECT_CONTAINS(changed([](json& j) { j["model"]["type"] = "Magic"; }),
+                     "the model `Magic` is not supported");
   TE_EXPECT_CONTAINS(changed([](json& j) { j["pre_tokenizer"]["type"] = "Magic"; }), "Magic");
   TE_EXPECT_CONTAINS(changed([](json& j) { j["added_tokens"][0].erase("id"); }), "`id` is missing");
 }

@@ -4,15 +4,12 @@
 #include <limits>
 
 #include "core/error.h"
+#include "core/log.h"
 #include "text/tokenizers/bpe_hash.h"
 #include "text/tokenizers/bpe_model.h"
 #include "text/tokenizers/utf8.h"
 
 namespace te::text {
-
-WordCache::Entry& WordCache::slot(std::string_view word) {
-  return entries_[hash_text(word) % kEntries];
-}
 
 inline const BpeModel::Merge* BpeModel::find_merge(int32_t left, int32_t right) const {
   const uint64_t pair = pair_key(left, right);
@@ -35,7 +32,7 @@ inline bool BpeModel::may_merge(uint32_t left, uint32_t right) const {
   return far_pairs_[slot] == key;
 }
 
-void BpeModel::encode(std::string_view word, BpeWorkspace& workspace, std::vector<int32_t>& tokens) const {
+void BpeModel::encode(std::string_view word, ModelWorkspace& workspace, std::vector<int32_t>& tokens) const {
   if (!separable_) return encode_part(word, workspace, tokens);
   constexpr uint32_t kNone = 0xFFFFFFFF;  // merges with nothing
   uint32_t left = kNone;
@@ -58,31 +55,19 @@ void BpeModel::encode(std::string_view word, BpeWorkspace& workspace, std::vecto
   encode_part(word.substr(begin), workspace, tokens);
 }
 
-void BpeModel::encode_part(std::string_view word, BpeWorkspace& workspace,
+void BpeModel::encode_part(std::string_view word, ModelWorkspace& workspace,
                            std::vector<int32_t>& tokens) const {
   if (word.empty()) return;
-  if (word.size() > WordCache::kMaxBytes) return encode_uncached(word, workspace, tokens);
-  WordCache::Entry& entry = workspace.cache.slot(word);
-  if (std::string_view(entry.word, entry.bytes) == word) {
-    tokens.insert(tokens.end(), entry.ids, entry.ids + entry.tokens);
-    return;
-  }
-  const size_t start = tokens.size();
-  encode_uncached(word, workspace, tokens);
-  const size_t count = tokens.size() - start;
-  if (count > WordCache::kMaxTokens) return;
-  entry.bytes = static_cast<uint8_t>(word.size());
-  entry.tokens = static_cast<uint8_t>(count);
-  std::copy(word.begin(), word.end(), entry.word);
-  std::copy(tokens.begin() + static_cast<std::ptrdiff_t>(start), tokens.end(), entry.ids);
+  workspace.cache.encode(word, tokens,
+                         [&](std::string_view text) { encode_uncached(text, workspace, tokens); });
 }
 
-void BpeModel::encode_uncached(std::string_view word, BpeWorkspace& workspace,
+void BpeModel::encode_uncached(std::string_view word, ModelWorkspace& workspace,
                                std::vector<int32_t>& tokens) const {
   if (ignore_merges_) {
     if (byte_level_) {
       if (const auto found = words_.find(word); found != words_.end()) return tokens.push_back(found->second);
-    } else if (const auto id = find(word)) {
+    } else if (const auto id = vocabulary_.find(word)) {
       return tokens.push_back(*id);
     }
   }
@@ -125,7 +110,6 @@ void BpeModel::make_symbols(std::string_view word, std::vector<Symbol>& symbols)
   };
   bool unknown = false;  // an unknown token waits to be fused with the next
   const auto add_unknown = [&] {
-    if (unk_ < 0) return;
     if (unknown && !fuse_unk_) add(unk_);
     unknown = true;
   };
@@ -152,11 +136,22 @@ void BpeModel::make_symbols(std::string_view word, std::vector<Symbol>& symbols)
                })) {
       // The reference leaves an unknown token waiting here.
       for (const char c : bytes) add(byte_ids_[static_cast<uint8_t>(c)]);
-    } else {
+    } else if (unk_ >= 0) {
       add_unknown();
+    } else {
+      warn_of_loss(bytes);
     }
   }
   if (unknown) add(unk_);
+}
+
+/// The reference drops what has neither a token nor an unknown token to stand for it, without a word.
+void BpeModel::warn_of_loss(std::string_view lost) const {
+  if (warned_.exchange(true)) return;
+  spdlog::warn(
+      "{}: {} is not in the vocabulary, which has no unk_token either, and is left out, here and wherever it "
+      "comes (said once)",
+      where_, byte_level_ ? fmt::format("the byte {:02X}", static_cast<uint8_t>(lost[0])) : shown(lost));
 }
 
 /// Notes which merge joins the symbol with the next one.

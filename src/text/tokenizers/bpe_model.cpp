@@ -30,42 +30,15 @@ void for_each_pair(std::string_view token, OnPair on_pair) {
 }  // namespace
 
 BpeModel::BpeModel(const BpeSpec& spec, const std::string& where)
-    : byte_level_(spec.byte_level),
+    : TokenModel(spec.vocab, where),
+      where_(where),
+      byte_level_(spec.byte_level),
       byte_fallback_(spec.byte_fallback),
       fuse_unk_(spec.fuse_unk),
       ignore_merges_(spec.ignore_merges) {
-  read_vocab(spec, where);
   read_merges(spec, where);
   index_units(spec, where);
   index_pairs();
-}
-
-void BpeModel::read_vocab(const BpeSpec& spec, const std::string& where) {
-  // Tables by id must not outgrow the file.
-  const int64_t limit = 2 * static_cast<int64_t>(spec.vocab.size()) + 65536;
-  int64_t largest = -1;
-  for (const auto& [token, id] : spec.vocab) {
-    if (id < 0 || id >= limit) {
-      user_error("{}: token {} has id {}; the ids of {} tokens must be 0 to {}", where, shown(token), id,
-                 spec.vocab.size(), limit - 1);
-    }
-    largest = std::max(largest, id);
-  }
-  names_.resize(static_cast<size_t>(largest + 1));
-  ids_.reserve(spec.vocab.size());
-  std::vector<bool> taken(names_.size());
-  for (const auto& [token, id] : spec.vocab) {
-    const auto index = static_cast<size_t>(id);
-    if (taken[index]) {
-      user_error("{}: tokens {} and {} have the same id {}; ids must differ", where, shown(names_[index]),
-                 shown(token), id);
-    }
-    taken[index] = true;
-    names_[index] = token;
-    if (!ids_.emplace(names_[index], static_cast<int32_t>(id)).second) {
-      user_error("{}: token {} is there twice; tokens must differ", where, shown(token));
-    }
-  }
 }
 
 void BpeModel::read_merges(const BpeSpec& spec, const std::string& where) {
@@ -77,7 +50,7 @@ void BpeModel::read_merges(const BpeSpec& spec, const std::string& where) {
                       &right = spec.merges[i].second;  // clang 14: no binding in a lambda
     product = left + right;
     const auto id_of = [&](const std::string& token) {
-      const auto id = find(token);
+      const auto id = vocabulary_.find(token);
       if (!id) {
         user_error("{}: merge {} ({} and {}) needs token {}, which the vocabulary lacks", where, i + 1,
                    shown(left), shown(right), shown(token));
@@ -99,7 +72,7 @@ void BpeModel::add_merge(uint64_t pair, uint32_t rank, int32_t id) {
 
 void BpeModel::index_units(const BpeSpec& spec, const std::string& where) {
   if (spec.unk_token) {
-    const auto id = find(*spec.unk_token);
+    const auto id = vocabulary_.find(*spec.unk_token);
     if (!id) {
       user_error("{}: model.unk_token {} is not in the vocabulary; add it or set it to null", where,
                  shown(*spec.unk_token));
@@ -116,16 +89,16 @@ void BpeModel::index_units(const BpeSpec& spec, const std::string& where) {
     } else {
       continue;
     }
-    byte_ids_[byte] = find(unit).value_or(-1);
+    byte_ids_[byte] = vocabulary_.find(unit).value_or(-1);
   }
   if (byte_level_ && ignore_merges_) {
-    for (const auto& [token, id] : ids_) {
+    for (const auto& [token, id] : vocabulary_.ids()) {
       if (auto bytes = byte_level_bytes(token)) words_.emplace(std::move(*bytes), id);
     }
   }
   if (byte_level_) return;
   characters_.assign(0x10000, -1);
-  for (const auto& [token, id] : ids_) {
+  for (const auto& [token, id] : vocabulary_.ids()) {
     if (token.empty() || utf8_sequence_length(token) != token.size()) continue;
     const uint32_t character = utf8_code_point(token);
     if (character < characters_.size()) {
@@ -139,10 +112,11 @@ void BpeModel::index_units(const BpeSpec& spec, const std::string& where) {
 void BpeModel::index_pairs() {
   if (byte_level_ || ignore_merges_) return;
   const bool all_bytes = std::find(byte_ids_.begin(), byte_ids_.end(), -1) == byte_ids_.end();
-  // Unknown tokens reach over the ends of words when they are fused or wait for their turn.
-  if (byte_fallback_ ? !all_bytes : (fuse_unk_ && unk_ >= 0)) return;
+  // Unknown tokens reach over the ends of words when they are fused or wait for their turn, and where there is none,
+  // merges reach over what is lost.
+  if (byte_fallback_ ? !all_bytes : (fuse_unk_ || unk_ < 0)) return;
   // A fallback token's name is not the text that it stands for, so it must stand alone.
-  std::vector<bool> alone(names_.size());
+  std::vector<bool> alone(static_cast<size_t>(vocabulary_.num_ids()));
   for (const int32_t id : byte_ids_) {
     if (id >= 0) alone[static_cast<size_t>(id)] = true;
   }
@@ -153,13 +127,13 @@ void BpeModel::index_pairs() {
     for (const uint64_t id : {merge.pair >> 32, merge.pair & 0xFFFFFFFF, static_cast<uint64_t>(merge.id)}) {
       if (alone[id]) return;
     }
-    for_each_pair(names_[static_cast<size_t>(merge.id)], [&count](uint32_t, uint32_t) { ++count; });
+    for_each_pair(vocabulary_.token(merge.id), [&count](uint32_t, uint32_t) { ++count; });
   }
   near_pairs_.assign(kNearCharacters * kNearCharacters, false);
   far_pairs_.assign(std::bit_ceil(2 * count + 1), 0);
   for (const Merge& merge : merges_) {
     if (merge.rank == kNoRank) continue;
-    for_each_pair(names_[static_cast<size_t>(merge.id)],
+    for_each_pair(vocabulary_.token(merge.id),
                   [this](uint32_t left, uint32_t right) { add_pair(left, right); });
   }
   separable_ = true;
@@ -175,22 +149,6 @@ void BpeModel::add_pair(uint32_t left, uint32_t right) {
   uint64_t slot = hash_key(key) & mask;
   while (far_pairs_[slot] != 0 && far_pairs_[slot] != key) slot = (slot + 1) & mask;
   far_pairs_[slot] = key;
-}
-
-bool BpeModel::has(int32_t id) const {
-  const auto found = ids_.find(token(id));
-  return found != ids_.end() && found->second == id;
-}
-
-std::string_view BpeModel::token(int32_t id) const {
-  if (id < 0 || static_cast<size_t>(id) >= names_.size()) return {};
-  return names_[static_cast<size_t>(id)];
-}
-
-std::optional<int32_t> BpeModel::find(std::string_view token) const {
-  const auto found = ids_.find(token);
-  if (found == ids_.end()) return {};
-  return found->second;
 }
 
 }  // namespace te::text

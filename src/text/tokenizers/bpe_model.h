@@ -1,12 +1,13 @@
 // Byte pair encoding of one word: the merge of lowest rank first, until none applies. A word starts as units:
 //   bytes        of the byte-level vocabularies (GPT-2, Llama-3), where every byte has a token
 //   characters   of SentencePiece-like ones (Llama-2); what the vocabulary lacks becomes the tokens of its bytes
-//                (byte_fallback), else the unknown token, else nothing
+//                (byte_fallback), else the unknown token, else nothing (which is said once)
 // Definition: Hugging Face tokenizers, models/bpe. Long words take n log n steps, short ones no allocation, and
 // words that come again are looked up.
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -15,6 +16,8 @@
 #include <unordered_map>
 #include <utility>
 #include <vector>
+
+#include "text/tokenizers/token_model.h"
 
 namespace te::text {
 
@@ -31,52 +34,13 @@ struct BpeSpec {
   bool byte_level = false;
 };
 
-/// Words and their tokens that a thread has met; bounded: a new word takes the place of an older one.
-class WordCache {
- public:
-  static constexpr size_t kMaxBytes = 30, kMaxTokens = 8;
-  struct Entry {                    // a cache line
-    uint8_t bytes = 0, tokens = 0;  // bytes 0: free
-    char word[kMaxBytes];
-    int32_t ids[kMaxTokens];
-  };
-
-  WordCache() : entries_(kEntries) {}
-  /// The place of a word of 1 to kMaxBytes bytes; its `bytes` and `word` say whether it is this one.
-  Entry& slot(std::string_view word);
-
- private:
-  static constexpr size_t kEntries = size_t{1} << 15;  // 2 MiB
-  std::vector<Entry> entries_;
-};
-
-/// What a thread needs to encode words.
-struct BpeWorkspace {
-  struct Symbol {
-    int32_t id, previous, next;  // positions in the word; -1 at its ends
-    uint32_t rank;               // of the merge with the next symbol
-    int32_t merged;              // what that makes
-  };
-  std::vector<Symbol> symbols;
-  std::vector<uint64_t> heap;
-  WordCache cache;
-};
-
-class BpeModel {
+class BpeModel : public TokenModel {
  public:
   /// UserError "WHERE: ..." for merges of unknown tokens, duplicate or absurd ids, an unk_token that is missing.
   BpeModel(const BpeSpec& spec, const std::string& where);
 
   /// Appends the tokens of `word`, any bytes. In a byte-level vocabulary `word` is the bytes themselves.
-  void encode(std::string_view word, BpeWorkspace& workspace, std::vector<int32_t>& tokens) const;
-
-  /// Whether a token has the id.
-  bool has(int32_t id) const;
-  /// The token's text as in the file; empty for an id without a token.
-  std::string_view token(int32_t id) const;
-  std::optional<int32_t> find(std::string_view token) const;
-  int64_t num_ids() const { return static_cast<int64_t>(names_.size()); }  ///< the largest id + 1
-  size_t num_tokens() const { return ids_.size(); }
+  void encode(std::string_view word, ModelWorkspace& workspace, std::vector<int32_t>& tokens) const override;
 
  private:
   struct Merge {
@@ -89,9 +53,8 @@ class BpeModel {
     size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
   };
   static constexpr uint32_t kNoRank = 0xFFFFFFFF;
-  using Symbol = BpeWorkspace::Symbol;
+  using Symbol = ModelWorkspace::Symbol;
 
-  void read_vocab(const BpeSpec& spec, const std::string& where);
   void read_merges(const BpeSpec& spec, const std::string& where);
   void index_units(const BpeSpec& spec, const std::string& where);
   void index_pairs();
@@ -101,20 +64,20 @@ class BpeModel {
   int32_t character_id(std::string_view character) const;
   bool may_merge(uint32_t left, uint32_t right) const;
 
-  void encode_part(std::string_view word, BpeWorkspace& workspace, std::vector<int32_t>& tokens) const;
-  void encode_uncached(std::string_view word, BpeWorkspace& workspace, std::vector<int32_t>& tokens) const;
+  void encode_part(std::string_view word, ModelWorkspace& workspace, std::vector<int32_t>& tokens) const;
+  void encode_uncached(std::string_view word, ModelWorkspace& workspace, std::vector<int32_t>& tokens) const;
   void make_symbols(std::string_view word, std::vector<Symbol>& symbols) const;
+  void warn_of_loss(std::string_view lost) const;
   void rank_pair(std::vector<Symbol>& symbols, int32_t at) const;
   void merge_at(std::vector<Symbol>& symbols, int32_t at) const;
   void merge_short(std::vector<Symbol>& symbols) const;
   void merge_long(std::vector<Symbol>& symbols, std::vector<uint64_t>& heap) const;
 
-  std::vector<std::string> names_;                                             // by id
-  std::unordered_map<std::string_view, int32_t> ids_;                          // views of names_
   std::unordered_map<std::string, int32_t, TextHash, std::equal_to<>> words_;  // by bytes, for ignore_merges
   std::vector<Merge> merges_;  // open addressing; kNoRank marks a free slot
   uint64_t merge_mask_ = 0;
 
+  std::string where_;
   bool byte_level_, byte_fallback_, fuse_unk_, ignore_merges_;
   int32_t unk_ = -1;
   std::array<int32_t, 256> byte_ids_{};                    // the unit, or the fallback, of a byte; -1: none
@@ -129,6 +92,7 @@ class BpeModel {
   bool separable_ = false;
   std::vector<bool> near_pairs_;
   std::vector<uint64_t> far_pairs_;
+  mutable std::atomic<bool> warned_ = false;  // that text is lost
 };
 
 }  // namespace te::text

@@ -2,6 +2,7 @@
 #include "text/tokenizers/decoder.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/error.h"
 #include "text/tokenizers/byte_level.h"
@@ -54,6 +55,50 @@ void fuse(std::vector<std::string>& tokens, std::string_view between = "") {
   tokens.assign(1, std::move(text));
 }
 
+/// Tokens of bytes in a row are one token behind it.
+void join_bytes(std::vector<std::string>& tokens) {
+  std::vector<std::string> result;
+  std::string bytes;
+  const auto flush = [&] {
+    // What is no UTF-8 the reference makes as many U+FFFD as there are bytes.
+    if (valid_utf8_prefix(bytes) == bytes.size()) {
+      if (!bytes.empty()) result.push_back(bytes);
+    } else {
+      for (const char byte : bytes) result.emplace_back(1, byte);
+    }
+    bytes.clear();
+  };
+  for (std::string& token : tokens) {
+    if (const int byte = fallback_byte(token); byte >= 0) {
+      bytes += static_cast<char>(byte);
+    } else {
+      flush();
+      result.push_back(std::move(token));
+    }
+  }
+  flush();
+  tokens = std::move(result);
+}
+
+std::string replaced(const Pattern& pattern, std::string_view text, std::string_view to) {
+  PatternWorkspace workspace;
+  std::string result;
+  pattern.split(workspace, text, valid_utf8_prefix(text) == text.size(),
+                [&](size_t begin, size_t end, bool is_match) {
+                  result += is_match ? to : text.substr(begin, end - begin);
+                });
+  return result;
+}
+
+/// What WordPiece does to a token's spaces before signs and English endings.
+std::string cleaned(std::string text) {
+  static constexpr std::pair<std::string_view, std::string_view> kReplacements[] = {
+      {" .", "."},   {" ?", "?"},           {" !", "!"},   {" ,", ","},     {" ' ", "'"},   {" n't", "n't"},
+      {" 'm", "'m"}, {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
+  for (const auto& [from, to] : kReplacements) text = replaced(text, from, to);
+  return text;
+}
+
 }  // namespace
 
 Decoder::Decoder(const JsonReader& json) {
@@ -73,12 +118,25 @@ void Decoder::add(const JsonReader& json, int depth) {
   if (type == "Sequence") {
     const JsonReader list = json.at("decoders");
     for (size_t i = 0; i < list.array().size(); ++i) add(list.element(i), depth + 1);
-  } else if (type == "ByteLevel") {
+  } else {
+    add_part(type, json);
+  }
+}
+
+void Decoder::add_part(const std::string& type, const JsonReader& json) {
+  if (type == "ByteLevel") {
     steps_.push_back({.kind = Kind::kByteLevel});
   } else if (type == "Replace") {
-    const JsonReader text = json.at("pattern").at("String");
-    if (text.string().empty()) text.fail("is empty; it must be a text to replace");
-    steps_.push_back({.kind = Kind::kReplace, .text = text.string(), .content = json.at("content").string()});
+    Step step{.kind = Kind::kReplace, .content = json.at("content").string()};
+    const JsonReader pattern = json.at("pattern");
+    if (const auto text = pattern.find("String")) {
+      if (text->string().empty()) text->fail("is empty; it must be a text to replace");
+      step.text = text->string();
+    } else {
+      const JsonReader regex = pattern.at("Regex");
+      step.pattern = std::make_shared<const Pattern>(regex.string(), regex.where());
+    }
+    steps_.push_back(std::move(step));
   } else if (type == "ByteFallback") {
     steps_.push_back({.kind = Kind::kByteFallback});
   } else if (type == "Fuse") {
@@ -95,10 +153,19 @@ void Decoder::add(const JsonReader& json, int depth) {
     step.keep_first =
         json.string_or("prepend_scheme", "always") == "never" || !json.boolean_or("add_prefix_space", true);
     steps_.push_back(std::move(step));
+  } else if (type == "WordPiece") {
+    Step step{.kind = Kind::kWordPiece, .text = json.at("prefix").string()};
+    step.cleanup = json.at("cleanup").boolean();
+    steps_.push_back(std::move(step));
+  } else if (type == "BPEDecoder") {
+    Step step{.kind = Kind::kBpe, .text = json.at("suffix").string()};
+    if (step.text.empty()) json.fail("`suffix` is empty; it must be a text");
+    steps_.push_back(std::move(step));
   } else {
-    json.fail(
-        "the decoder " + shown(type) +
-        " is not supported (Sequence, ByteLevel, Replace, ByteFallback, Fuse, Strip and Metaspace are)");
+    json.fail("the decoder " + shown(type) +
+              " is not supported (Sequence, ByteLevel, Replace, ByteFallback, Fuse, Strip, Metaspace, "
+              "WordPiece and "
+              "BPEDecoder are)");
   }
 }
 
@@ -110,13 +177,13 @@ void Decoder::apply(const Step& step, std::vector<std::string>& tokens) {
       }
       return fuse(tokens);
     case Kind::kReplace:
-      for (std::string& token : tokens) token = replaced(token, step.text, step.content);
-      return;
-    case Kind::kByteFallback:
       for (std::string& token : tokens) {
-        if (const int byte = fallback_byte(token); byte >= 0) token.assign(1, static_cast<char>(byte));
+        token = step.pattern ? replaced(*step.pattern, token, step.content)
+                             : replaced(token, step.text, step.content);
       }
       return;
+    case Kind::kByteFallback:
+      return join_bytes(tokens);
     case Kind::kFuse:
       return fuse(tokens);
     case Kind::kStrip:
@@ -125,6 +192,18 @@ void Decoder::apply(const Step& step, std::vector<std::string>& tokens) {
     case Kind::kMetaspace:
       for (size_t i = 0; i < tokens.size(); ++i) {
         tokens[i] = replaced(tokens[i], step.text, i == 0 && !step.keep_first ? "" : " ");
+      }
+      return;
+    case Kind::kWordPiece:
+      for (size_t i = 0; i < tokens.size(); ++i) {
+        if (i > 0)
+          tokens[i] = tokens[i].starts_with(step.text) ? tokens[i].substr(step.text.size()) : " " + tokens[i];
+        if (step.cleanup) tokens[i] = cleaned(std::move(tokens[i]));
+      }
+      return;
+    case Kind::kBpe:
+      for (size_t i = 0; i < tokens.size(); ++i) {
+        tokens[i] = replaced(tokens[i], step.text, i + 1 == tokens.size() ? "" : " ");
       }
       return;
   }

@@ -1,18 +1,20 @@
 // Decoders of tokenizer.json: from the names of tokens to a text.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "text/tokenizers/json_reader.h"
+#include "text/tokenizers/pattern.h"
 
 namespace te::text {
 
 class Decoder {
  public:
   /// The value of "decoder": null (tokens with a space between them), ByteLevel, Sequence, Replace, ByteFallback,
-  /// Fuse, Strip, Metaspace. UserError for others.
+  /// Fuse, Strip, Metaspace, WordPiece, BPEDecoder. UserError for others.
   explicit Decoder(const JsonReader& json);
   static Decoder byte_level();
 
@@ -20,15 +22,19 @@ class Decoder {
   std::string decode(std::vector<std::string> tokens) const;
 
  private:
-  enum class Kind { kByteLevel, kReplace, kByteFallback, kFuse, kStrip, kMetaspace };
+  enum class Kind { kByteLevel, kReplace, kByteFallback, kFuse, kStrip, kMetaspace, kWordPiece, kBpe };
   struct Step {
     Kind kind;
-    std::string text, content;    // Replace: what by what; Strip and Metaspace: text
-    int64_t start = 0, stop = 0;  // Strip
-    bool keep_first = false;      // Metaspace: a space at the beginning was in the text
+    std::string text,
+        content;  // Replace: what by what; Strip and Metaspace: text; WordPiece: prefix; BPE: suffix
+    int64_t start = 0, stop = 0;             // Strip
+    bool keep_first = false;                 // Metaspace: a space at the beginning was in the text
+    bool cleanup = false;                    // WordPiece
+    std::shared_ptr<const Pattern> pattern;  // Replace: instead of `text`
   };
   Decoder() = default;
   void add(const JsonReader& json, int depth);
+  void add_part(const std::string& type, const JsonReader& json);
   static void apply(const Step& step, std::vector<std::string>& tokens);
 
   std::vector<Step> steps_;

@@ -18,8 +18,8 @@ constexpr const char* kKinds =
     "vocab.bpe), a "
     "SentencePiece tokenizer.model, or a folder with one of these";
 
-std::unique_ptr<Tokenizer> make_bpe(BpeTokenizerSpec spec, const fs::path& folder, const std::string& name) {
-  auto tokenizer = std::make_unique<BpeTokenizer>(std::move(spec), name);
+std::unique_ptr<Tokenizer> make_bpe(PipelineSpec spec, const fs::path& folder, const std::string& name) {
+  auto tokenizer = std::make_unique<PipelineTokenizer>(std::move(spec), name);
   const DocumentTokenNames names = read_document_token_names(folder, name);
   tokenizer->set_document_tokens(choose_end_of_document(*tokenizer, names, {}),
                                  choose_begin_of_document(*tokenizer, names, {}));

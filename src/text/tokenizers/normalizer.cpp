@@ -1,5 +1,7 @@
-// Definitions: Hugging Face tokenizers, normalizers.
+// Which normalizers a tokenizer.json has. Definitions: Hugging Face tokenizers, normalizers.
 #include "text/tokenizers/normalizer.h"
+
+#include <algorithm>
 
 #include "core/error.h"
 
@@ -16,57 +18,50 @@ void Normalizer::add(const JsonReader& json, int depth) {
   if (type == "Sequence") {
     const JsonReader list = json.at("normalizers");
     for (size_t i = 0; i < list.array().size(); ++i) add(list.element(i), depth + 1);
+  } else if (type == "NFC") {
+    steps_.push_back(make_normal_form(NormalForm::kNfc));
+  } else if (type == "NFD") {
+    steps_.push_back(make_normal_form(NormalForm::kNfd));
+  } else if (type == "NFKC") {
+    steps_.push_back(make_normal_form(NormalForm::kNfkc));
+  } else if (type == "NFKD") {
+    steps_.push_back(make_normal_form(NormalForm::kNfkd));
+  } else if (type == "Lowercase") {
+    steps_.push_back(make_lowercase());
+  } else if (type == "Strip") {
+    steps_.push_back(make_strip(json));
+  } else if (type == "StripAccents") {
+    steps_.push_back(make_strip_accents());
   } else if (type == "Prepend") {
-    steps_.push_back({Kind::kPrepend, "", json.at("prepend").string(), nullptr});
+    steps_.push_back(make_prepend(json));
   } else if (type == "Replace") {
-    const JsonReader pattern = json.at("pattern");
-    const std::string& content = json.at("content").string();
-    if (const auto text = pattern.find("String")) {
-      if (text->string().empty()) text->fail("is empty; it must be a text to replace");
-      steps_.push_back({Kind::kReplaceText, text->string(), content, nullptr});
-    } else {
-      const JsonReader regex = pattern.at("Regex");
-      steps_.push_back(
-          {Kind::kReplaceRegex, "", content, std::make_shared<const Pattern>(regex.string(), regex.where())});
-    }
+    steps_.push_back(make_replace(json));
+  } else if (type == "Nmt") {
+    steps_.push_back(make_nmt());
+  } else if (type == "BertNormalizer") {
+    steps_.push_back(make_bert(json));
+  } else if (type == "ByteLevel") {
+    steps_.push_back(make_byte_level());
   } else {
     json.fail(
-        fmt::format("the normalizer {} is not supported (Sequence, Prepend and Replace are)", shown(type)));
+        fmt::format("the normalizer {} is not supported (Sequence, NFC, NFD, NFKC, NFKD, Lowercase, Strip, "
+                    "StripAccents, Prepend, Replace, Nmt, BertNormalizer and ByteLevel are)",
+                    shown(type)));
   }
-}
-
-void append_replaced(std::string_view text, std::string_view from, std::string_view to, std::string& result) {
-  size_t done = 0;
-  for (size_t at = text.find(from); at != std::string_view::npos; at = text.find(from, done)) {
-    result += text.substr(done, at - done);
-    result += to;
-    done = at + from.size();
-  }
-  result += text.substr(done);
 }
 
 void Normalizer::apply(std::string& text, std::string& spare, PatternWorkspace& workspace) const {
-  for (const Step& step : steps_) {
+  for (const NormalizerStepPtr& step : steps_) {
     if (text.empty()) return;
     spare.clear();
-    switch (step.kind) {
-      case Kind::kPrepend:
-        spare += step.content;
-        spare += text;
-        break;
-      case Kind::kReplaceText:
-        append_replaced(text, step.text, step.content, spare);
-        break;
-      case Kind::kReplaceRegex:
-        step.pattern->split(workspace, text, valid_utf8_prefix(text) == text.size(),
-                            [&](size_t begin, size_t end, bool is_match) {
-                              spare += is_match ? std::string_view(step.content)
-                                                : std::string_view(text).substr(begin, end - begin);
-                            });
-        break;
-    }
+    step->apply(text, spare, workspace);
     text.swap(spare);
   }
+}
+
+bool Normalizer::keeps_start() const {
+  return std::all_of(steps_.begin(), steps_.end(),
+                     [](const NormalizerStepPtr& step) { return step->keeps_start(); });
 }
 
 }  // namespace te::text

@@ -1,20 +1,20 @@
 // Normalizers of tokenizer.json: what is done to a text before it is cut into words.
 #pragma once
 
-#include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "text/tokenizers/json_reader.h"
+#include "text/tokenizers/normalizer_step.h"
 #include "text/tokenizers/pattern.h"
 
 namespace te::text {
 
 class Normalizer {
  public:
-  /// The value of "normalizer": null, Sequence, Prepend, Replace, NFC, NFD, NFKC, NFKD. UserError for others.
+  /// The value of "normalizer": null, Sequence, NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Prepend, Replace,
+  /// Nmt, BertNormalizer, ByteLevel. UserError for others.
   explicit Normalizer(const JsonReader& json);
 
   bool empty() const { return steps_.empty(); }
@@ -22,15 +22,12 @@ class Normalizer {
   /// Normalizes `text`, any bytes, in place; `spare` is for its use. Bytes that are no UTF-8 stay as they are.
   void apply(std::string& text, std::string& spare, PatternWorkspace& workspace) const;
 
+  /// See NormalizerStep.
+  bool keeps_start() const;
+
  private:
-  enum class Kind { kPrepend, kReplaceText, kReplaceRegex };
-  struct Step {
-    Kind kind;
-    std::string text, content;
-    std::shared_ptr<const Pattern> pattern;
-  };
   void add(const JsonReader& json, int depth);
-  std::vector<Step> steps_;
+  std::vector<NormalizerStepPtr> steps_;
 };
 
 /// Appends `text` to `result` with `from`, not empty, replaced by `to`.

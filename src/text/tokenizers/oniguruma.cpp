@@ -136,7 +136,12 @@ class Translator {
   /// \p{Name}, \p{^Name} or \P{Name}.
   void property(bool in_class) {
     const size_t close = regex_.find('}', at_);
-    if (peek(2) != '{' || close == std::string_view::npos) refuse("\\p without {...}");
+    if (peek(2) != '{') {  // the letter itself
+      result_ += peek(1);
+      at_ += 2;
+      return;
+    }
+    if (close == std::string_view::npos) refuse("\\p{ without }");
     std::string_view name = regex_.substr(at_ + 3, close - at_ - 3);
     bool negated = peek(1) == 'P';
     if (name.starts_with('^')) {
@@ -199,6 +204,7 @@ class Translator {
     if (negated) ++at_;
     if (peek(0) == ']') refuse("] at the beginning of brackets");
     while (at_ < regex_.size() && regex_[at_] != ']') {
+      if (regex_[at_] == '[' && posix_class()) continue;
       if (regex_[at_] == '[') refuse("[ inside brackets (a nested class)");
       if (regex_[at_] == '&' && peek(1) == '&') refuse("&& inside brackets (an intersection)");
       if (regex_[at_] == '\\') {
@@ -223,27 +229,58 @@ class Translator {
     result_ += negated ? fmt::format("(?:(?!{})(?s:.))", any) : any;
   }
 
+  /// At an opening bracket inside brackets: [:name:] or [:^name:], if it is one.
+  bool posix_class() {
+    const size_t close = regex_.find(":]", at_);
+    if (peek(1) != ':' || close == std::string_view::npos) return false;
+    std::string_view name = regex_.substr(at_ + 2, close - at_ - 2);
+    const bool negated = name.starts_with('^');
+    if (negated) name.remove_prefix(1);
+    const auto set = unicode_posix_class(name);
+    if (!set) return false;
+    if (caseless()) refuse("a class such as [:alpha:] where case is ignored");
+    put_class(*set, negated, true, close + 2 - at_);
+    return true;
+  }
+
   /// At an opening parenthesis: copies what says which kind of group it is.
   void group() {
-    static constexpr std::string_view kKinds[] = {
-        "(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>", "(?i:", "(?-i:"};
+    static constexpr std::string_view kKinds[] = {"(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>"};
     const std::string_view rest = regex_.substr(at_);
     std::string_view opening = "(";
     if (rest.starts_with("(?") || rest.starts_with("(*")) {
+      if (options()) return;
       opening = "";
       for (const std::string_view kind : kKinds) {
         if (rest.starts_with(kind)) opening = kind;
       }
-      if (at_ == 0 && rest.starts_with("(?i)")) opening = "(?i)";  // elsewhere its reach differs
       if (opening.empty()) refuse("the group " + shown(rest.substr(0, 4)));
     }
-    if (opening == "(?i)") {
-      caseless_.back() = true;
-    } else {
-      caseless_.push_back(opening == "(?i:" || (caseless() && opening != "(?-i:"));
-    }
+    caseless_.push_back(caseless());
     result_ += opening;
     at_ += opening.size();
+  }
+
+  /// (?im-im:...), or at the very beginning (?im-im), if it is one: i ignores case, m lets . match a newline too, which
+  /// PCRE2 calls s.
+  bool options() {
+    const size_t end = regex_.find_first_not_of("im-", at_ + 2);
+    if (end == std::string_view::npos || (regex_[end] != ':' && regex_[end] != ')')) return false;
+    std::string flags(regex_.substr(at_ + 2, end - at_ - 2));
+    if (flags.empty() || flags.find('-') != flags.rfind('-')) return false;
+    const bool whole = regex_[end] == ')';
+    if (whole && at_ != 0) return false;  // elsewhere its reach differs
+    const size_t minus = std::min(flags.find('-'), flags.size()), i = flags.rfind('i');
+    const bool ignores = i == std::string::npos ? caseless() : i < minus;
+    std::replace(flags.begin(), flags.end(), 'm', 's');
+    result_ += fmt::format("(?{}{}", flags, regex_[end]);
+    at_ = end + 1;
+    if (whole) {
+      caseless_.back() = ignores;
+    } else {
+      caseless_.push_back(ignores);
+    }
+    return true;
   }
 
   /// At an opening brace: a repetition, or the sign itself.

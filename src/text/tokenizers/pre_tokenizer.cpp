@@ -1,6 +1,8 @@
 // Definitions: Hugging Face tokenizers, pre_tokenizers and tokenizer/normalizer (SplitDelimiterBehavior).
 #include "text/tokenizers/pre_tokenizer.h"
 
+#include <algorithm>
+
 #include "core/error.h"
 #include "text/tokenizers/normalizer.h"
 
@@ -10,7 +12,6 @@ namespace {
 
 constexpr const char* kGpt2Regex =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-constexpr const char* kPunctuation = R"([!-/:-@\x{5b}-`\x{7b}-~\p{P}])";
 
 }  // namespace
 
@@ -32,37 +33,72 @@ void PreTokenizer::add(const JsonReader& json, int depth) {
   if (type == "Sequence") {
     const JsonReader list = json.at("pretokenizers");
     for (size_t i = 0; i < list.array().size(); ++i) add(list.element(i), depth + 1);
-  } else if (type == "ByteLevel") {
+  } else {
+    add_part(type, json);
+  }
+}
+
+void PreTokenizer::add_pattern(const std::string& regex, const std::string& where, Behavior behavior,
+                               bool invert) {
+  steps_.push_back({.cut = Cut::kPattern,
+                    .pattern = std::make_shared<const Pattern>(regex, where),
+                    .behavior = behavior,
+                    .invert = invert});
+}
+
+void PreTokenizer::add_set(const CodePointSet& set, Behavior behavior) {
+  steps_.push_back({.cut = Cut::kCharacters, .set = &set, .behavior = behavior});
+}
+
+void PreTokenizer::add_part(const std::string& type, const JsonReader& json) {
+  if (type == "ByteLevel") {
     add_byte_level(json.at("add_prefix_space").boolean(), json.boolean_or("use_regex", true));
   } else if (type == "Split") {
     const JsonReader pattern = json.at("pattern");
     const auto text = pattern.find("String");
     if (text && text->string().empty()) text->fail("is empty; it must be a text to split at");
     const JsonReader regex = text ? *text : pattern.at("Regex");
-    steps_.push_back({.pattern = std::make_shared<const Pattern>(
-                          text ? escape_regex(text->string()) : regex.string(), regex.where()),
-                      .behavior = read_behavior(json.at("behavior")),
-                      .invert = json.at("invert").boolean()});
+    add_pattern(text ? escape_regex(text->string()) : regex.string(), regex.where(),
+                read_behavior(json.at("behavior")), json.at("invert").boolean());
+  } else if (type == "Whitespace") {
+    steps_.push_back({.cut = Cut::kWords, .behavior = Behavior::kRemoved, .invert = true});
+  } else if (type == "WhitespaceSplit") {
+    add_set(white_space_characters(), Behavior::kRemoved);
+  } else if (type == "BertPreTokenizer") {
+    add_set(white_space_characters(), Behavior::kRemoved);
+    add_set(punctuation_characters(), Behavior::kIsolated);
   } else if (type == "Digits") {
     const bool individual = json.at("individual_digits").boolean();
-    steps_.push_back({.pattern = std::make_shared<const Pattern>(R"(\p{N})", json.where()),
-                      .behavior = individual ? Behavior::kIsolated : Behavior::kContiguous});
+    add_set(numeric_characters(), individual ? Behavior::kIsolated : Behavior::kContiguous);
   } else if (type == "Punctuation") {
     const auto behavior = json.find("behavior");
-    steps_.push_back({.pattern = std::make_shared<const Pattern>(kPunctuation, json.where()),
-                      .behavior = behavior ? read_behavior(*behavior) : Behavior::kIsolated});
+    add_set(punctuation_characters(), behavior ? read_behavior(*behavior) : Behavior::kIsolated);
   } else if (type == "Metaspace") {
     add_metaspace(json);
+  } else if (type == "CharDelimiterSplit") {
+    const JsonReader delimiter = json.at("delimiter");
+    if (delimiter.string().empty()) delimiter.fail("is empty; it must be a character");
+    add_pattern(escape_regex(delimiter.string()), delimiter.where(), Behavior::kRemoved);
+  } else if (type == "FixedLength") {
+    const int64_t length = json.at("length").integer();
+    if (length < 1) json.fail(fmt::format("length {} must be at least 1", length));
+    steps_.push_back({.cut = Cut::kLengths, .length = static_cast<size_t>(length)});
   } else {
-    json.fail(
-        fmt::format("the pre-tokenizer {} is not supported (Sequence, Split, ByteLevel, Digits, Punctuation "
-                    "and Metaspace are)",
-                    shown(type)));
+    json.fail(fmt::format(
+        "the pre-tokenizer {} is not supported (Sequence, Split, ByteLevel, Whitespace, WhitespaceSplit, "
+        "BertPreTokenizer, Digits, Punctuation, Metaspace, CharDelimiterSplit and FixedLength are)",
+        shown(type)));
   }
+}
+
+bool PreTokenizer::asks_for_start() const {
+  return std::any_of(steps_.begin(), steps_.end(),
+                     [](const Step& step) { return step.prepend == Prepend::kFirst; });
 }
 
 void PreTokenizer::add_byte_level(bool add_prefix_space, bool use_regex) {
   Step step;
+  if (use_regex) step.cut = Cut::kPattern;
   if (use_regex) step.pattern = std::make_shared<const Pattern>(kGpt2Regex, "GPT-2's regular expression");
   if (add_prefix_space) step.prepend = Prepend::kAlways;
   step.space = " ";
@@ -83,8 +119,14 @@ void PreTokenizer::add_metaspace(const JsonReader& json) {
   } else if (scheme != "never") {
     json.fail(fmt::format("prepend_scheme {} must be always, first or never", shown(scheme)));
   }
-  if (!json.boolean_or("add_prefix_space", true)) step.prepend = Prepend::kNever;  // older files
+  if (!json.boolean_or("add_prefix_space", true)) {  // of older files
+    if (step.prepend != Prepend::kNever && json.find("prepend_scheme")) {
+      json.fail("add_prefix_space false contradicts prepend_scheme " + shown(scheme));
+    }
+    step.prepend = Prepend::kNever;
+  }
   if (json.boolean_or("split", true)) {
+    step.cut = Cut::kPattern;
     step.pattern = std::make_shared<const Pattern>(escape_regex(space), json.where());
   }
   steps_.push_back(std::move(step));

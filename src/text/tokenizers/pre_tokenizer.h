@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "text/tokenizers/code_point_set.h"
+#include "text/tokenizers/cuts.h"
 #include "text/tokenizers/json_reader.h"
 #include "text/tokenizers/pattern.h"
 
@@ -20,14 +22,16 @@ class PreTokenizer {
     bool at_start;  ///< begins where the document begins
   };
 
-  /// The value of "pre_tokenizer": null, Sequence, Split, ByteLevel, Digits, Punctuation, Metaspace. UserError for
-  /// others, and for a ByteLevel that is not last.
+  /// The value of "pre_tokenizer": null, Sequence, Split, ByteLevel, Whitespace, WhitespaceSplit, BertPreTokenizer,
+  /// Digits, Punctuation, Metaspace, CharDelimiterSplit, FixedLength. UserError for others, and for a ByteLevel that
+  /// is not last.
   explicit PreTokenizer(const JsonReader& json);
 
   /// GPT-2's: what {"type": "ByteLevel", "add_prefix_space": false} makes.
   static PreTokenizer gpt2();
 
   bool byte_level() const { return byte_level_; }  ///< words are bytes in the byte-level alphabet
+  bool asks_for_start() const;                     ///< what it makes depends on Piece::at_start
 
   /// Calls on_word(word) for the words of a piece, in order.
   template <class OnWord>
@@ -40,8 +44,12 @@ class PreTokenizer {
  private:
   enum class Behavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
   enum class Prepend { kNever, kFirst, kAlways };
+  enum class Cut { kNone, kPattern, kCharacters, kWords, kLengths };
   struct Step {
-    std::shared_ptr<const Pattern> pattern;  // null: does not cut
+    Cut cut = Cut::kNone;
+    std::shared_ptr<const Pattern> pattern;  // kPattern
+    const CodePointSet* set = nullptr;       // kCharacters
+    size_t length = 0;                       // kLengths
     Behavior behavior = Behavior::kIsolated;
     bool invert = false;
     Prepend prepend = Prepend::kNever;
@@ -51,6 +59,10 @@ class PreTokenizer {
 
   PreTokenizer() = default;
   void add(const JsonReader& json, int depth);
+  void add_part(const std::string& type, const JsonReader& json);
+  void add_pattern(const std::string& regex, const std::string& where, Behavior behavior,
+                   bool invert = false);
+  void add_set(const CodePointSet& set, Behavior behavior);
   void add_byte_level(bool add_prefix_space, bool use_regex);
   void add_metaspace(const JsonReader& json);
   static Behavior read_behavior(const JsonReader& json);
@@ -65,7 +77,7 @@ class PreTokenizer {
     if (index == steps_.size()) return on_word(piece.text);
     const Step& step = steps_[index];
     const Piece changed = with_spaces(step, piece, buffers[index]);
-    if (step.pattern == nullptr) return run(index + 1, changed, workspace, buffers, on_word);
+    if (step.cut == Cut::kNone) return run(index + 1, changed, workspace, buffers, on_word);
     cut(step, changed, workspace, [&](size_t begin, size_t end) {
       const Piece part = {changed.text.substr(begin, end - begin), changed.valid,
                           changed.at_start && begin == 0};
@@ -73,12 +85,29 @@ class PreTokenizer {
     });
   }
 
+  /// Calls on_piece(begin, end, is_match) for the matches of a step and what is between them.
+  template <class OnPiece>
+  static void find(const Step& step, const Piece& piece, PatternWorkspace& workspace, OnPiece on_piece) {
+    switch (step.cut) {
+      case Cut::kNone:
+        return on_piece(0, piece.text.size(), false);
+      case Cut::kPattern:
+        return step.pattern->split(workspace, piece.text, piece.valid, on_piece);
+      case Cut::kCharacters:
+        return cut_at_characters(*step.set, piece.text, on_piece);
+      case Cut::kWords:
+        return cut_words(piece.text, on_piece);
+      case Cut::kLengths:
+        return cut_lengths(step.length, piece.text, on_piece);
+    }
+  }
+
   /// Calls on_part(begin, end) for what the step's behavior makes of matches and the text between them.
   template <class OnPart>
   static void cut(const Step& step, const Piece& piece, PatternWorkspace& workspace, OnPart on_part) {
     size_t held_begin = 0, held_end = 0;
     bool held = false, previous = false;  // a part that may still grow; whether the last one was a match
-    step.pattern->split(workspace, piece.text, piece.valid, [&](size_t begin, size_t end, bool is_match) {
+    find(step, piece, workspace, [&](size_t begin, size_t end, bool is_match) {
       is_match = is_match != step.invert;
       if (step.behavior == Behavior::kIsolated) return on_part(begin, end);
       if (step.behavior == Behavior::kRemoved) {

@@ -212,7 +212,7 @@ void add_merges(const Model& model, BpeSpec& spec) {
 
 }  // namespace
 
-std::optional<BpeTokenizerSpec> read_sentencepiece_bpe(const std::string& bytes) {
+std::optional<PipelineSpec> read_sentencepiece_bpe(const std::string& bytes) {
   const std::optional<Model> model = read_model(bytes);
   if (!model || !is_plain(*model)) return {};
   nlohmann::json normalizers = nlohmann::json::array();
@@ -220,16 +220,18 @@ std::optional<BpeTokenizerSpec> read_sentencepiece_bpe(const std::string& bytes)
   normalizers.push_back({{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", kSpace}});
   const nlohmann::json sequence = {{"type", "Sequence"}, {"normalizers", normalizers}}, none;
   const std::string where = "SentencePiece";
-  BpeTokenizerSpec spec{.model = {},
-                        .added_tokens = {},
-                        .normalizer = Normalizer(JsonReader(sequence, where)),
-                        .pre_tokenizer = PreTokenizer(JsonReader(none, where)),
-                        .decoder = Decoder(JsonReader(none, where))};
-  spec.model.byte_fallback = true;
+  PipelineSpec spec{.model = {},
+                    .added_tokens = {},
+                    .normalizer = Normalizer(JsonReader(sequence, where)),
+                    .pre_tokenizer = PreTokenizer(JsonReader(none, where)),
+                    .decoder = Decoder(JsonReader(none, where))};
+  BpeSpec bpe;
+  bpe.byte_fallback = true;
   for (size_t i = 0; i < model->pieces.size(); ++i) {
-    spec.model.vocab.emplace_back(model->pieces[i].text, static_cast<int64_t>(i));
+    bpe.vocab.emplace_back(model->pieces[i].text, static_cast<int64_t>(i));
   }
-  add_merges(*model, spec.model);
+  add_merges(*model, bpe);
+  spec.model = std::move(bpe);
   return spec;
 }
 

@@ -1,12 +1,12 @@
 // SentencePiece models whose encoding is byte pair encoding and nothing else, such as Llama-2's: their pieces as a
-// BpeTokenizer, which gives the tokens of libsentencepiece many times faster.
+// PipelineTokenizer, which gives the tokens of libsentencepiece many times faster.
 #pragma once
 
 #include <memory>
 #include <optional>
 #include <string>
 
-#include "text/tokenizers/bpe_tokenizer.h"
+#include "text/tokenizers/pipeline_tokenizer.h"
 
 namespace te::text {
 
@@ -14,6 +14,6 @@ namespace te::text {
 /// normalization; white space is escaped, kept and not a suffix; a token for every byte (byte_fallback); no user-defined
 /// and no unused pieces; every piece of text is made of pieces of one character, and no two pieces are alike.
 /// The tokenizer takes UTF-8 only.
-std::optional<BpeTokenizerSpec> read_sentencepiece_bpe(const std::string& bytes);
+std::optional<PipelineSpec> read_sentencepiece_bpe(const std::string& bytes);
 
 }  // namespace te::text

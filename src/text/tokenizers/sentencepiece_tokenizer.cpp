@@ -32,7 +32,7 @@ SentencePieceTokenizer::SentencePieceTokenizer(const std::string& model, const s
   if (processor_->GetPieceSize() <= 0)
     user_error("tokenizer {}: the SentencePiece model has no pieces", name);
   if (auto spec = read_sentencepiece_bpe(model)) {
-    bpe_ = std::make_unique<BpeTokenizer>(std::move(*spec), name);
+    bpe_ = std::make_unique<PipelineTokenizer>(std::move(*spec), name);
   }
 }
 

@@ -1,12 +1,12 @@
 // SentencePiece models (tokenizer.model), through libsentencepiece; texts of plain BPE models are encoded by a
-// BpeTokenizer (sentencepiece_bpe.h), to the same tokens.
+// PipelineTokenizer (sentencepiece_bpe.h), to the same tokens.
 #pragma once
 
 #include <memory>
 #include <optional>
 #include <string>
 
-#include "text/tokenizers/bpe_tokenizer.h"
+#include "text/tokenizers/pipeline_tokenizer.h"
 
 namespace sentencepiece {
 class SentencePieceProcessor;
@@ -23,7 +23,7 @@ class SentencePieceTokenizer : public Tokenizer {
   SentencePieceTokenizer(const std::string& model, const std::string& name);
   ~SentencePieceTokenizer() override;
 
-  /// Whether a BpeTokenizer encodes.
+  /// Whether a PipelineTokenizer encodes.
   bool is_plain_bpe() const { return bpe_ != nullptr; }
 
   /// The model's own </s> and <s>, where it has them.
@@ -46,7 +46,7 @@ class SentencePieceTokenizer : public Tokenizer {
 
   std::string name_;
   std::unique_ptr<sentencepiece::SentencePieceProcessor> processor_;
-  std::unique_ptr<BpeTokenizer> bpe_;
+  std::unique_ptr<PipelineTokenizer> bpe_;
   int32_t end_of_document_ = -1;
   std::optional<int32_t> begin_of_document_;
 };

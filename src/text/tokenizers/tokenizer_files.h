@@ -1,22 +1,21 @@
-// Reads the files that describe BPE tokenizers.
+// Reads the files that describe tokenizers.
 #pragma once
 
 #include <memory>
 #include <optional>
 #include <string>
 
-#include "text/tokenizers/bpe_tokenizer.h"
+#include "text/tokenizers/pipeline_tokenizer.h"
 
 namespace te::text {
 
-/// Hugging Face's tokenizer.json, given as its text. Its truncation, padding and post-processor are left out: no
-/// token is added or dropped. UserError "tokenizer NAME: ..." for what is malformed or not supported.
-BpeTokenizerSpec read_tokenizer_json(const std::string& text, const std::string& name);
+/// Hugging Face's tokenizer.json, given as its text. Its truncation, padding (these two with a warning) and
+/// post-processor are left out: no token is added or dropped. UserError "tokenizer NAME: ..." for what is malformed or not supported.
+PipelineSpec read_tokenizer_json(const std::string& text, const std::string& name);
 
 /// GPT-2's vocab.json (encoder.json) and merges.txt (vocab.bpe), given as their texts. `<|endoftext|>` is an added
 /// token where the vocabulary has it.
-BpeTokenizerSpec read_gpt2_files(const std::string& vocab, const std::string& merges,
-                                 const std::string& name);
+PipelineSpec read_gpt2_files(const std::string& vocab, const std::string& merges, const std::string& name);
 
 /// What the files beside a tokenizer (tokenizer_config.json, generation_config.json) say of the tokens at the ends
 /// of documents.

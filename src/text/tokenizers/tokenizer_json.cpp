@@ -1,74 +1,16 @@
 // tokenizer.json and GPT-2's two files.
+#include <utility>
+#include <variant>
+
 #include "core/error.h"
+#include "core/log.h"
+#include "text/tokenizers/model_json.h"
 #include "text/tokenizers/tokenizer_files.h"
 #include "text/tokenizers/utf8.h"
 
 namespace te::text {
 
 namespace {
-
-void read_vocab(const JsonReader& json, BpeSpec& spec) {
-  spec.vocab.reserve(json.object().size());
-  for (const auto& [token, id] : json.object()) {
-    if (!id.is_number_integer()) {
-      json.fail(
-          fmt::format("the id of {} is of type {}; it must be an integer", shown(token), id.type_name()));
-    }
-    // Above int64 it would turn negative, which is out of range as well.
-    spec.vocab.emplace_back(token, id.get<int64_t>());
-  }
-}
-
-/// "left right": one space, and nothing but these two.
-std::pair<std::string, std::string> split_merge(std::string_view text, const std::string& where) {
-  const size_t space = text.find(' ');
-  if (space == std::string_view::npos || text.find(' ', space + 1) != std::string_view::npos) {
-    user_error("{}: {} must be two tokens with a space between them", where, shown(text));
-  }
-  return {std::string(text.substr(0, space)), std::string(text.substr(space + 1))};
-}
-
-/// Pairs as ["left", "right"], or as "left right" in older files.
-void read_merges(const JsonReader& json, BpeSpec& spec) {
-  const auto& list = json.array();
-  spec.merges.reserve(list.size());
-  for (size_t i = 0; i < list.size(); ++i) {
-    if (list[i].is_string()) {
-      spec.merges.push_back(
-          split_merge(list[i].get_ref<const std::string&>(), fmt::format("{}[{}]", json.where(), i)));
-    } else if (list[i].is_array() && list[i].size() == 2 && list[i][0].is_string() &&
-               list[i][1].is_string()) {
-      spec.merges.emplace_back(list[i][0].get_ref<const std::string&>(),
-                               list[i][1].get_ref<const std::string&>());
-    } else {
-      json.element(i).fail("must be two tokens: [\"left\", \"right\"] or \"left right\"");
-    }
-  }
-}
-
-BpeSpec read_model(const JsonReader& json) {
-  const std::string type = json.string_or("type", "BPE");
-  if (type != "BPE") {
-    json.fail("the model " + shown(type) +
-              " is not supported (BPE is); for a Unigram or SentencePiece model " +
-              "use its tokenizer.model");
-  }
-  for (const char* affix : {"continuing_subword_prefix", "end_of_word_suffix"}) {
-    if (!json.string_or(affix, "").empty()) json.fail(fmt::format("{} is not supported", affix));
-  }
-  if (const auto dropout = json.find("dropout");
-      dropout && !(dropout->value().is_number() && dropout->value().get<double>() == 0.0)) {
-    dropout->fail("is not supported: encoding must not be random; set it to null");
-  }
-  BpeSpec spec;
-  if (const auto unk = json.find("unk_token")) spec.unk_token = unk->string();
-  spec.fuse_unk = json.boolean_or("fuse_unk", false);
-  spec.byte_fallback = json.boolean_or("byte_fallback", false);
-  spec.ignore_merges = json.boolean_or("ignore_merges", false);
-  read_vocab(json.at("vocab"), spec);
-  read_merges(json.at("merges"), spec);
-  return spec;
-}
 
 AddedToken read_added_token(const JsonReader& json) {
   AddedToken token;
@@ -85,7 +27,7 @@ AddedToken read_added_token(const JsonReader& json) {
 
 }  // namespace
 
-BpeTokenizerSpec read_tokenizer_json(const std::string& text, const std::string& name) {
+PipelineSpec read_tokenizer_json(const std::string& text, const std::string& name) {
   const std::string where = "tokenizer " + name;
   const nlohmann::json value = JsonReader::parse(text, where);
   const nlohmann::json null;
@@ -95,14 +37,29 @@ BpeTokenizerSpec read_tokenizer_json(const std::string& text, const std::string&
   const auto part = [&](const char* key) {
     return JsonReader(json.find(key).value_or(nothing).value(), fmt::format("{}: {}", where, key));
   };
-  BpeTokenizerSpec spec{.model = read_model(model),
-                        .added_tokens = {},
-                        .normalizer = Normalizer(part("normalizer")),
-                        .pre_tokenizer = PreTokenizer(part("pre_tokenizer")),
-                        .decoder = Decoder(part("decoder"))};
-  spec.model.byte_level = spec.pre_tokenizer.byte_level();
-  if (spec.model.byte_level && spec.model.byte_fallback) {
-    model.fail("byte_fallback with the pre-tokenizer ByteLevel is not supported");
+  PipelineSpec spec{.model = read_model(model),
+                    .added_tokens = {},
+                    .normalizer = Normalizer(part("normalizer")),
+                    .pre_tokenizer = PreTokenizer(part("pre_tokenizer")),
+                    .decoder = Decoder(part("decoder"))};
+  if (spec.pre_tokenizer.byte_level()) {
+    auto* bpe = std::get_if<BpeSpec>(&spec.model);
+    if (bpe == nullptr || bpe->byte_fallback) {
+      model.fail("the pre-tokenizer ByteLevel is supported for BPE without byte_fallback only");
+    }
+    bpe->byte_level = true;
+  }
+  if (spec.pre_tokenizer.asks_for_start() && !spec.normalizer.keeps_start()) {
+    part("normalizer")
+        .fail(
+            "changes what a text begins with, which is not supported together with a Metaspace whose "
+            "prepend_scheme is first");
+  }
+  for (const char* key : {"truncation", "padding"}) {
+    if (!part(key).is_null()) {
+      spdlog::warn("{}: `{}` is not used: documents are encoded whole, and nothing is added to them", where,
+                   key);
+    }
   }
   if (const JsonReader added = part("added_tokens"); !added.is_null()) {
     for (size_t i = 0; i < added.array().size(); ++i)
@@ -111,17 +68,17 @@ BpeTokenizerSpec read_tokenizer_json(const std::string& text, const std::string&
   return spec;
 }
 
-BpeTokenizerSpec read_gpt2_files(const std::string& vocab, const std::string& merges,
-                                 const std::string& name) {
+PipelineSpec read_gpt2_files(const std::string& vocab, const std::string& merges, const std::string& name) {
   const std::string where = "tokenizer " + name;
   const nlohmann::json value = JsonReader::parse(vocab, where + ": the vocabulary");
-  BpeTokenizerSpec spec{.model = {},
-                        .added_tokens = {},
-                        .normalizer = Normalizer(JsonReader(nullptr, where)),
-                        .pre_tokenizer = PreTokenizer::gpt2(),
-                        .decoder = Decoder::byte_level()};
-  read_vocab(JsonReader(value, where + ": the vocabulary"), spec.model);
-  spec.model.byte_level = true;
+  BpeSpec model;
+  read_token_ids(JsonReader(value, where + ": the vocabulary"), model.vocab);
+  model.byte_level = true;
+  PipelineSpec spec{.model = {},
+                    .added_tokens = {},
+                    .normalizer = Normalizer(JsonReader(nullptr, where)),
+                    .pre_tokenizer = PreTokenizer::gpt2(),
+                    .decoder = Decoder::byte_level()};
   std::string_view rest = merges;
   for (size_t line = 1; !rest.empty(); ++line) {
     const size_t end = std::min(rest.find('\n'), rest.size());
@@ -129,13 +86,14 @@ BpeTokenizerSpec read_gpt2_files(const std::string& vocab, const std::string& me
     rest.remove_prefix(std::min(end + 1, rest.size()));
     if (text.ends_with('\r')) text.remove_suffix(1);
     if (text.starts_with("#version") || (text.empty() && rest.empty())) continue;
-    spec.model.merges.push_back(split_merge(text, fmt::format("{}: line {} of the merges", where, line)));
+    model.merges.push_back(split_merge(text, fmt::format("{}: line {} of the merges", where, line)));
   }
   constexpr const char* kEndOfText = "<|endoftext|>";
   if (const auto found = value.find(kEndOfText); found != value.end()) {
     spec.added_tokens.push_back(
         {.content = kEndOfText, .id = found->get<int64_t>(), .normalized = false, .special = true});
   }
+  spec.model = std::move(model);
   return spec;
 }
 

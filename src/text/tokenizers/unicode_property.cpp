@@ -162,6 +162,29 @@ std::string word_characters(bool in_brackets) {
   return (in_brackets ? "" : R"(\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})") + characters;
 }
 
+std::optional<CharacterSet> unicode_posix_class(std::string_view name) {
+  const auto all_of = [](std::initializer_list<std::string_view> properties) {
+    std::string content;
+    for (const std::string_view property : properties) content += known(property).content;
+    return content;
+  };
+  if (name == "alpha") return known("Alphabetic");
+  if (name == "digit") return known("Nd");
+  if (name == "lower") return known("Lowercase");
+  if (name == "upper") return known("Uppercase");
+  if (name == "cntrl") return known("Cc");
+  if (name == "alnum") return CharacterSet{all_of({"Alphabetic", "Nd"}), ""};
+  if (name == "space") return CharacterSet{std::string(space_characters()), ""};
+  if (name == "word") return CharacterSet{word_characters(true), ""};
+  if (name == "punct") return CharacterSet{all_of({"P", "S"}), ""};
+  if (name == "blank") return CharacterSet{"\\x{09}" + known("Zs").content, ""};
+  if (name == "xdigit") return CharacterSet{"0-9A-Fa-f", ""};
+  if (name == "ascii") return CharacterSet{"\\x{00}-\\x{7f}", ""};
+  if (name == "graph") return CharacterSet{all_of({"L", "M", "N", "P", "S", "Cf", "Co"}), ""};
+  if (name == "print") return CharacterSet{all_of({"L", "M", "N", "P", "S", "Cf", "Co", "Zs"}), ""};
+  return {};
+}
+
 std::optional<CharacterSet> unicode_property(std::string_view name, bool in_brackets) {
   const std::string wanted = normalized(name);
   for (const auto& [theirs, ours] : kNames) {

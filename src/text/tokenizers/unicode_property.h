@@ -19,6 +19,9 @@ struct CharacterSet {
 /// `in_brackets`: it stands inside of [...], see word_characters().
 std::optional<CharacterSet> unicode_property(std::string_view name, bool in_brackets = false);
 
+/// The set of [:name:] inside of brackets; nothing for a name that is not known.
+std::optional<CharacterSet> unicode_posix_class(std::string_view name);
+
 /// Contents of classes: \s and \w. Outside of brackets Oniguruma asks a table of its own below U+0100, which has the
 /// superscripts and fractions too.
 std::string_view space_characters();

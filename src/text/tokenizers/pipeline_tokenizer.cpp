@@ -1,4 +1,4 @@
-#include "text/tokenizers/bpe_tokenizer.h"
+#include "text/tokenizers/pipeline_tokenizer.h"
 
 #include <algorithm>
 
@@ -8,8 +8,8 @@
 namespace te::text {
 
 /// What one thread needs; nothing is allocated per document once the buffers have grown.
-struct BpeTokenizer::Workspace {
-  BpeWorkspace model;
+struct PipelineTokenizer::Workspace {
+  ModelWorkspace model;
   PatternWorkspace pattern;
   std::string normalized, spare;
   std::vector<std::string> buffers;
@@ -26,9 +26,9 @@ struct BpeTokenizer::Workspace {
   }
 };
 
-class BpeTokenizer::WorkspaceLoan {
+class PipelineTokenizer::WorkspaceLoan {
  public:
-  explicit WorkspaceLoan(const BpeTokenizer& tokenizer) : tokenizer_(tokenizer) {
+  explicit WorkspaceLoan(const PipelineTokenizer& tokenizer) : tokenizer_(tokenizer) {
     {
       const std::lock_guard lock(tokenizer.workspaces_mutex_);
       if (!tokenizer.workspaces_.empty()) {
@@ -48,28 +48,49 @@ class BpeTokenizer::WorkspaceLoan {
   Workspace& operator*() const { return *workspace_; }
 
  private:
-  const BpeTokenizer& tokenizer_;
+  const PipelineTokenizer& tokenizer_;
   std::unique_ptr<Workspace> workspace_;
 };
 
-BpeTokenizer::BpeTokenizer(BpeTokenizerSpec spec, const std::string& name)
+namespace {
+
+std::unique_ptr<const TokenModel> make_model(const BpeSpec& spec, const std::string& where) {
+  return std::make_unique<BpeModel>(spec, where);
+}
+std::unique_ptr<const TokenModel> make_model(const UnigramSpec& spec, const std::string& where) {
+  return std::make_unique<UnigramModel>(spec, where);
+}
+std::unique_ptr<const TokenModel> make_model(const WordPieceSpec& spec, const std::string& where) {
+  return std::make_unique<WordPieceModel>(spec, where);
+}
+std::unique_ptr<const TokenModel> make_model(const WordLevelSpec& spec, const std::string& where) {
+  return std::make_unique<WordLevelModel>(spec, where);
+}
+
+}  // namespace
+
+PipelineTokenizer::PipelineTokenizer(PipelineSpec spec, const std::string& name)
     : name_(name),
-      model_(spec.model, "tokenizer " + name),
+      model_(
+          std::visit([&](const auto& model) { return make_model(model, "tokenizer " + name); }, spec.model)),
+      vocabulary_(model_->vocabulary()),
       normalizer_(std::move(spec.normalizer)),
       pre_tokenizer_(std::move(spec.pre_tokenizer)),
       decoder_(std::move(spec.decoder)),
-      vocab_size_(model_.num_ids()) {
+      vocab_size_(vocabulary_.num_ids()) {
   add_tokens(std::move(spec.added_tokens), "tokenizer " + name);
 }
 
-BpeTokenizer::~BpeTokenizer() = default;
+PipelineTokenizer::~PipelineTokenizer() = default;
 
-void BpeTokenizer::add_tokens(std::vector<AddedToken> added_tokens, const std::string& where) {
+void PipelineTokenizer::add_tokens(std::vector<AddedToken> added_tokens, const std::string& where) {
   added_tokens_ = std::move(added_tokens);
   added_names_.reserve(added_tokens_.size());
-  const int64_t limit = 2 * static_cast<int64_t>(model_.num_tokens() + added_tokens_.size()) + 65536;
+  const int64_t limit = 2 * static_cast<int64_t>(vocabulary_.num_tokens() + added_tokens_.size()) + 65536;
   std::string spare;
   PatternWorkspace pattern;
+  // The reference does not read the ids of added tokens: it counts on behind the vocabulary.
+  auto next_id = static_cast<int64_t>(vocabulary_.num_tokens());
   for (size_t i = 0; i < added_tokens_.size(); ++i) {
     const AddedToken& token = added_tokens_[i];
     if (token.id < 0 || token.id >= limit) {
@@ -77,11 +98,18 @@ void BpeTokenizer::add_tokens(std::vector<AddedToken> added_tokens, const std::s
                  limit - 1);
     }
     const auto id = static_cast<int32_t>(token.id);
-    const auto in_model = model_.find(token.content);
-    if (in_model ? *in_model != id : model_.has(id)) {
+    const auto in_model = vocabulary_.find(token.content);
+    if (in_model ? *in_model != id : vocabulary_.has(id)) {
       user_error("{}: added token {} has id {}, but in the vocabulary {}; ids must agree", where,
                  shown(token.content), id,
-                 in_model ? fmt::format("it has {}", *in_model) : "that is " + shown(model_.token(id)));
+                 in_model ? fmt::format("it has {}", *in_model) : "that is " + shown(vocabulary_.token(id)));
+    }
+    if (!in_model && id != next_id++) {
+      user_error(
+          "{}: added token {} has id {}, but Hugging Face would give it {}: it counts on from the {} tokens "
+          "of the "
+          "vocabulary; list the added tokens without holes in their ids",
+          where, shown(token.content), id, next_id - 1, vocabulary_.num_tokens());
     }
     if (!added_by_id_.emplace(id, i).second || !added_ids_.emplace(token.content, id).second) {
       user_error("{}: added token {} (id {}) is there twice, by content or id", where, shown(token.content),
@@ -97,18 +125,18 @@ void BpeTokenizer::add_tokens(std::vector<AddedToken> added_tokens, const std::s
   normalized_finder_.build();
 }
 
-void BpeTokenizer::set_document_tokens(int32_t end, std::optional<int32_t> begin) {
+void PipelineTokenizer::set_document_tokens(int32_t end, std::optional<int32_t> begin) {
   end_of_document_ = end;
   begin_of_document_ = begin;
 }
 
-std::optional<int32_t> BpeTokenizer::find_token(std::string_view token) const {
+std::optional<int32_t> PipelineTokenizer::find_token(std::string_view token) const {
   if (const auto found = added_ids_.find(token); found != added_ids_.end()) return found->second;
-  return model_.find(token);
+  return vocabulary_.find(token);
 }
 
-void BpeTokenizer::encode_text(std::string_view text, std::vector<int32_t>& tokens,
-                               SpecialTokens special) const {
+void PipelineTokenizer::encode_text(std::string_view text, std::vector<int32_t>& tokens,
+                                    SpecialTokens special) const {
   if (text.empty()) return;
   const WorkspaceLoan loan(*this);
   Workspace& workspace = *loan;
@@ -127,20 +155,20 @@ void BpeTokenizer::encode_text(std::string_view text, std::vector<int32_t>& toke
       [&](int32_t id) { tokens.push_back(id); });
 }
 
-void BpeTokenizer::encode_piece(const PreTokenizer::Piece& piece, SpecialTokens special, Workspace& workspace,
-                                std::vector<int32_t>& tokens) const {
+void PipelineTokenizer::encode_piece(const PreTokenizer::Piece& piece, SpecialTokens special,
+                                     Workspace& workspace, std::vector<int32_t>& tokens) const {
   normalized_finder_.split(
       piece.text, special, workspace.pattern,
       [&](std::string_view part) {
         const PreTokenizer::Piece rest = {part, piece.valid,
                                           piece.at_start && part.data() == piece.text.data()};
         pre_tokenizer_.split(rest, workspace.pattern, workspace.buffers,
-                             [&](std::string_view word) { model_.encode(word, workspace.model, tokens); });
+                             [&](std::string_view word) { model_->encode(word, workspace.model, tokens); });
       },
       [&](int32_t id) { tokens.push_back(id); });
 }
 
-std::string BpeTokenizer::decode(std::span<const int32_t> tokens) const {
+std::string PipelineTokenizer::decode(std::span<const int32_t> tokens) const {
   std::vector<std::string> names;
   names.reserve(tokens.size());
   for (const int32_t token : tokens) {
@@ -151,8 +179,8 @@ std::string BpeTokenizer::decode(std::span<const int32_t> tokens) const {
     const auto added = added_by_id_.find(token);
     if (added != added_by_id_.end()) {
       names.push_back(added_names_[added->second]);
-    } else if (model_.has(token)) {
-      names.emplace_back(model_.token(token));
+    } else if (vocabulary_.has(token)) {
+      names.emplace_back(vocabulary_.token(token));
     }
   }
   return decoder_.decode(std::move(names));

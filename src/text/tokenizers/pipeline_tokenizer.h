@@ -1,5 +1,4 @@
-// Byte pair encoding tokenizers, as Hugging Face's tokenizer.json describes them: added tokens, normalizer,
-// pre-tokenizer, model, decoder.
+// Tokenizers as Hugging Face's tokenizer.json describes them: added tokens, normalizer, pre-tokenizer, model, decoder.
 #pragma once
 
 #include <memory>
@@ -8,6 +7,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <variant>
 #include <vector>
 
 #include "text/tokenizer.h"
@@ -16,23 +16,28 @@
 #include "text/tokenizers/decoder.h"
 #include "text/tokenizers/normalizer.h"
 #include "text/tokenizers/pre_tokenizer.h"
+#include "text/tokenizers/token_model.h"
+#include "text/tokenizers/unigram_model.h"
+#include "text/tokenizers/wordpiece_model.h"
 
 namespace te::text {
 
+using ModelSpec = std::variant<BpeSpec, UnigramSpec, WordPieceSpec, WordLevelSpec>;
+
 /// The parts of a tokenizer, before they are put together.
-struct BpeTokenizerSpec {
-  BpeSpec model;
+struct PipelineSpec {
+  ModelSpec model;
   std::vector<AddedToken> added_tokens;
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
   Decoder decoder;
 };
 
-class BpeTokenizer : public Tokenizer {
+class PipelineTokenizer : public Tokenizer {
  public:
   /// `name`: the spec that make_tokenizer() was given. UserError "tokenizer NAME: ..." for parts that do not fit.
-  BpeTokenizer(BpeTokenizerSpec spec, const std::string& name);
-  ~BpeTokenizer() override;
+  PipelineTokenizer(PipelineSpec spec, const std::string& name);
+  ~PipelineTokenizer() override;
 
   /// The two ids of the interface; to be called before use.
   void set_document_tokens(int32_t end, std::optional<int32_t> begin);
@@ -54,7 +59,8 @@ class BpeTokenizer : public Tokenizer {
   void add_tokens(std::vector<AddedToken> added_tokens, const std::string& where);
 
   std::string name_;
-  BpeModel model_;
+  std::unique_ptr<const TokenModel> model_;
+  const Vocabulary& vocabulary_;  // of the model
   Normalizer normalizer_;
   PreTokenizer pre_tokenizer_;
   Decoder decoder_;

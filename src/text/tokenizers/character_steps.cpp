@@ -1,0 +1,144 @@
+// Normalizers that look at characters one by one: Lowercase, StripAccents, Nmt, ByteLevel and BertNormalizer.
+// Definitions: Hugging Face tokenizers, normalizers.
+#include "text/tokenizers/byte_level.h"
+#include "text/tokenizers/code_point_set.h"
+#include "text/tokenizers/normalizer_step.h"
+
+namespace te::text {
+
+namespace {
+
+void append_small(uint32_t c, std::string_view bytes, std::string& result) {
+  if (c < 0x80) {
+    result += static_cast<char>(small_letter(c));
+  } else if (c == 0x130) {  // the one letter that becomes two characters
+    result += "i\u0307";
+  } else if (const uint32_t small = c == kNoCharacter ? c : small_letter(c); small != c) {
+    append_utf8(small, result);
+  } else {
+    result += bytes;
+  }
+}
+
+class LowercaseStep : public NormalizerStep {
+ public:
+  void apply(std::string_view text, std::string& result, PatternWorkspace& /*workspace*/) const override {
+    for_each_character(text, [&](uint32_t c, std::string_view bytes) { append_small(c, bytes, result); });
+  }
+};
+
+class StripAccentsStep : public NormalizerStep {
+ public:
+  void apply(std::string_view text, std::string& result, PatternWorkspace& /*workspace*/) const override {
+    const CodePointSet& marks = combining_marks();
+    for_each_character(text, [&](uint32_t c, std::string_view bytes) {
+      if (!marks.contains(c)) result += bytes;
+    });
+  }
+  bool keeps_start() const override { return false; }
+};
+
+class NmtStep : public NormalizerStep {
+ public:
+  void apply(std::string_view text, std::string& result, PatternWorkspace& /*workspace*/) const override {
+    for_each_character(text, [&](uint32_t c, std::string_view bytes) {
+      if (is_space(c)) {
+        result += ' ';
+      } else if (!is_dropped(c)) {
+        result += bytes;
+      }
+    });
+  }
+  bool keeps_start() const override { return false; }
+
+ private:
+  static bool is_dropped(uint32_t c) {
+    return (c >= 0x01 && c <= 0x08) || c == 0x0B || (c >= 0x0E && c <= 0x1F) || c == 0x7F || c == 0x8F ||
+           c == 0x9F;
+  }
+  static bool is_space(uint32_t c) {
+    return c == 0x09 || c == 0x0A || c == 0x0C || c == 0x0D || c == 0x1680 || (c >= 0x200B && c <= 0x200F) ||
+           c == 0x2028 || c == 0x2029 || c == 0x2581 || c == 0xFEFF || c == 0xFFFD;
+  }
+};
+
+/// Every byte as the character that stands for it.
+class ByteLevelStep : public NormalizerStep {
+ public:
+  void apply(std::string_view text, std::string& result, PatternWorkspace& /*workspace*/) const override {
+    for (const char c : text) append_utf8(byte_level_character(static_cast<uint8_t>(c)), result);
+  }
+};
+
+class BertStep : public NormalizerStep {
+ public:
+  explicit BertStep(const JsonReader& json)
+      : clean_(json.at("clean_text").boolean()),
+        chinese_(json.at("handle_chinese_chars").boolean()),
+        lowercase_(json.at("lowercase").boolean()),
+        strip_accents_(json.boolean_or("strip_accents", lowercase_)) {}
+
+  void apply(std::string_view text, std::string& result, PatternWorkspace& /*workspace*/) const override {
+    if (!strip_accents_) {
+      const auto finish = [&](uint32_t c, std::string_view bytes) { put(c, bytes, result); };
+      return clean(text, finish);
+    }
+    std::string cleaned, decomposed;
+    clean(text, [&](uint32_t, std::string_view bytes) { cleaned += bytes; });
+    append_normal_form(NormalForm::kNfd, cleaned, decomposed);
+    const CodePointSet& marks = nonspacing_marks();
+    for_each_character(decomposed, [&](uint32_t c, std::string_view bytes) {
+      if (!marks.contains(c)) put(c, bytes, result);
+    });
+  }
+  bool keeps_start() const override { return false; }
+
+ private:
+  /// Calls on_character(code_point, bytes) for what clean_text and handle_chinese_chars make of the text.
+  template <class OnCharacter>
+  void clean(std::string_view text, OnCharacter on_character) const {
+    const CodePointSet& controls = control_characters();
+    for_each_character(text, [&](uint32_t c, std::string_view bytes) {
+      if (clean_ && controls.contains(c)) return;
+      if (clean_ && is_white_space(c)) return on_character(' ', " ");
+      const bool apart = chinese_ && is_chinese(c);
+      if (apart) on_character(' ', " ");
+      on_character(c, bytes);
+      if (apart) on_character(' ', " ");
+    });
+  }
+  void put(uint32_t c, std::string_view bytes, std::string& result) const {
+    if (lowercase_) {
+      append_small(c, bytes, result);
+    } else {
+      result += bytes;
+    }
+  }
+  static bool is_chinese(uint32_t c) {
+    return (c >= 0x4E00 && c <= 0x9FFF) || (c >= 0x3400 && c <= 0x4DBF) || (c >= 0x20000 && c <= 0x2A6DF) ||
+           (c >= 0x2A700 && c <= 0x2B81F) || (c >= 0x2B920 && c <= 0x2CEAF) || (c >= 0xF900 && c <= 0xFAFF) ||
+           (c >= 0x2F800 && c <= 0x2FA1F);
+  }
+
+  bool clean_, chinese_, lowercase_, strip_accents_;
+};
+
+}  // namespace
+
+NormalizerStepPtr make_lowercase() {
+  return std::make_shared<LowercaseStep>();
+}
+NormalizerStepPtr make_strip_accents() {
+  return std::make_shared<StripAccentsStep>();
+}
+NormalizerStepPtr make_nmt() {
+  return std::make_shared<NmtStep>();
+}
+NormalizerStepPtr make_byte_level() {
+  return std::make_shared<ByteLevelStep>();
+}
+NormalizerStepPtr make_bert(const JsonReader& json) {
+  return std::make_shared<BertStep>(json);
+}
+
+}  // namespace te::text

@@ -1,0 +1,87 @@
+#include "text/tokenizers/code_point_set.h"
+
+#include <utf8proc.h>
+
+#include "text/tokenizers/utf8.h"
+
+namespace te::text {
+
+namespace {
+
+/// Small letters of code points first to last: `offset` further on.
+struct SmallLetters {
+  uint32_t first, last;
+  int32_t offset;
+};
+
+#include "text/tokenizers/code_point_sets.inc"
+
+}  // namespace
+
+CodePointSet::CodePointSet(std::span<const CodePointRange> ranges) : bits_(kCodePoints / 64) {
+  for (const CodePointRange& range : ranges) {
+    for (uint32_t c = range.first; c <= range.last; ++c) insert(c);
+  }
+}
+
+const CodePointSet& numeric_characters() {
+  static const CodePointSet set(kNumeric);
+  return set;
+}
+
+const CodePointSet& punctuation_characters() {
+  static const CodePointSet set(kPunctuation);
+  return set;
+}
+
+const CodePointSet& rust_word_characters() {
+  static const CodePointSet set(kWord);
+  return set;
+}
+
+const CodePointSet& control_characters() {
+  static const CodePointSet set(kControl);
+  return set;
+}
+
+const CodePointSet& nonspacing_marks() {
+  static const CodePointSet set(kNonspacingMark);
+  return set;
+}
+
+const CodePointSet& combining_marks() {
+  static const CodePointSet set(kCombiningMark);
+  return set;
+}
+
+const CodePointSet& inert_characters() {
+  static const CodePointSet set(kInert);
+  return set;
+}
+
+const CodePointSet& white_space_characters() {
+  static const CodePointSet set = [] {
+    CodePointSet result({});
+    constexpr uint32_t kAboveAll = 0x3001;
+    for (uint32_t c = 0; c < kAboveAll; ++c) {
+      if (is_white_space(c)) result.insert(c);
+    }
+    return result;
+  }();
+  return set;
+}
+
+uint32_t small_letter(uint32_t c) {
+  if (c < 0x80) return c >= 'A' && c <= 'Z' ? c + ('a' - 'A') : c;
+  constexpr uint32_t kFirstAdded = 0x1C89;
+  if (c >= kFirstAdded) {
+    for (const SmallLetters& letters : kSmallLetters) {
+      if (c >= letters.first && c <= letters.last) {
+        return static_cast<uint32_t>(static_cast<int32_t>(c) + letters.offset);
+      }
+    }
+  }
+  return static_cast<uint32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c)));
+}
+
+}  // namespace te::text

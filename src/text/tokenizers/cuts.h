@@ -1,0 +1,62 @@
+// Ways to cut a text that need no regular expression. All take any bytes and call on_piece(begin, end, is_match) for
+// the parts of `text`, in order; a byte that is no UTF-8 is a character that is in no set.
+#pragma once
+
+#include <algorithm>
+#include <string_view>
+
+#include "text/tokenizers/code_point_set.h"
+#include "text/tokenizers/normalizer_step.h"
+#include "text/tokenizers/utf8.h"
+
+namespace te::text {
+
+/// Every character of the set is a match.
+template <class OnPiece>
+void cut_at_characters(const CodePointSet& set, std::string_view text, OnPiece on_piece) {
+  size_t done = 0, at = 0;
+  for_each_character(text, [&](uint32_t c, std::string_view bytes) {
+    const size_t begin = at;
+    at += bytes.size();
+    if (!set.contains(c)) return;
+    if (done < begin) on_piece(done, begin, false);
+    on_piece(begin, at, true);
+    done = at;
+  });
+  if (done < text.size()) on_piece(done, text.size(), false);
+}
+
+/// Runs of word characters and runs of what is neither that nor white space are matches.
+template <class OnPiece>
+void cut_words(std::string_view text, OnPiece on_piece) {
+  enum Kind { kNone, kSpace, kWord, kOther };
+  const CodePointSet& words = rust_word_characters();
+  Kind last = kNone;
+  size_t begin = 0, at = 0;
+  for_each_character(text, [&](uint32_t c, std::string_view bytes) {
+    const Kind kind = words.contains(c) ? kWord : is_white_space(c) ? kSpace : kOther;
+    if (kind != last && at > begin) {
+      on_piece(begin, at, last != kSpace);
+      begin = at;
+    }
+    last = kind;
+    at += bytes.size();
+  });
+  if (at > begin) on_piece(begin, at, last != kSpace);
+}
+
+/// Every `length` characters are a piece, and what is left at the end.
+template <class OnPiece>
+void cut_lengths(size_t length, std::string_view text, OnPiece on_piece) {
+  size_t begin = 0, at = 0, count = 0;
+  for_each_character(text, [&](uint32_t, std::string_view bytes) {
+    at += bytes.size();
+    if (++count < length) return;
+    on_piece(begin, at, false);
+    begin = at;
+    count = 0;
+  });
+  if (begin < at) on_piece(begin, at, false);
+}
+
+}  // namespace te::text

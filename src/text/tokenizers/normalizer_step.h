@@ -1,0 +1,58 @@
+// The kinds of normalizers, each of which rewrites a text as a whole.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "text/tokenizers/json_reader.h"
+#include "text/tokenizers/normal_form.h"
+#include "text/tokenizers/pattern.h"
+#include "text/tokenizers/utf8.h"
+
+namespace te::text {
+
+class NormalizerStep {
+ public:
+  virtual ~NormalizerStep() = default;
+
+  /// Appends the normalized `text`, any bytes, to `result`, which does not overlap it.
+  virtual void apply(std::string_view text, std::string& result, PatternWorkspace& workspace) const = 0;
+
+  /// Whether what comes first in the result always comes from what is first in the text. Metaspace asks for it.
+  virtual bool keeps_start() const { return true; }
+};
+
+using NormalizerStepPtr = std::shared_ptr<const NormalizerStep>;
+
+// normal_form_step.cpp, character_steps.cpp
+NormalizerStepPtr make_normal_form(NormalForm form);
+NormalizerStepPtr make_prepend(const JsonReader& json);
+NormalizerStepPtr make_replace(const JsonReader& json);
+NormalizerStepPtr make_strip(const JsonReader& json);
+NormalizerStepPtr make_lowercase();
+NormalizerStepPtr make_strip_accents();
+NormalizerStepPtr make_nmt();
+NormalizerStepPtr make_byte_level();
+NormalizerStepPtr make_bert(const JsonReader& json);
+
+/// Calls on_character(code_point, bytes) for the characters of `text`; bytes that are no UTF-8 come one by one, as
+/// kNoCharacter.
+constexpr uint32_t kNoCharacter = 0xFFFFFFFF;
+template <class OnCharacter>
+void for_each_character(std::string_view text, OnCharacter on_character) {
+  while (!text.empty()) {
+    const auto first = static_cast<uint8_t>(text[0]);
+    if (first < 0x80) {
+      on_character(uint32_t{first}, text.substr(0, 1));
+      text.remove_prefix(1);
+      continue;
+    }
+    const size_t length = utf8_sequence_length(text);
+    const std::string_view bytes = text.substr(0, length == 0 ? 1 : length);
+    on_character(length == 0 ? kNoCharacter : utf8_code_point(bytes), bytes);
+    text.remove_prefix(bytes.size());
+  }
+}
+
+}  // namespace te::text

@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <cstdlib>
+#include <functional>
 
 #include "core/error.h"
 #include "generate/begin_token.h"
@@ -18,14 +19,29 @@ CLI::Validator whole_number(int64_t least) {
           "N"};
 }
 
-CLI::Validator number_between(double least, double most) {
-  return {[least, most](std::string& text) {
+namespace {
+
+/// `good` is false of NaN, too.
+CLI::Validator number(const std::function<bool(double)>& good, const std::string& rule) {
+  return {[good, rule](std::string& text) {
             char* end = nullptr;
             const double value = std::strtod(text.c_str(), &end);
-            const bool good = !text.empty() && *end == '\0' && value >= least && value <= most;  // not of NaN
-            return good ? "" : fmt::format("{} must be a number from {} to {}", text, least, most);
+            return !text.empty() && *end == '\0' && good(value) ? ""
+                                                                : fmt::format("{} must be {}", text, rule);
           },
           "X"};
+}
+
+}  // namespace
+
+CLI::Validator number_between(double least, double most) {
+  return number([least, most](double value) { return value >= least && value <= most; },
+                fmt::format("a number from {} to {}", least, most));
+}
+
+CLI::Validator number_above(double bound, double most) {
+  return number([bound, most](double value) { return value > bound && value <= most; },
+                fmt::format("a number above {}, at most {}", bound, most));
 }
 
 void ModelOptions::add_to(CLI::App* command) {

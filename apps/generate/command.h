@@ -13,6 +13,7 @@ namespace te::generate {
 /// What an option's number must be; other text is refused in one line.
 CLI::Validator whole_number(int64_t least);
 CLI::Validator number_between(double least, double most);
+CLI::Validator number_above(double bound, double most);
 
 /// --checkpoint and how to run it.
 struct ModelOptions {

@@ -14,6 +14,7 @@
 #include "generate/command.h"
 #include "generate/generator.h"
 #include "generate/loaded_model.h"
+#include "generate/sampling_options.h"
 #include "generate/text_stream.h"
 #include "text/readers/json_records.h"
 
@@ -80,8 +81,13 @@ class Printer {
 /// and how it came about.
 class ResultFile {
  public:
-  ResultFile(const std::string& path, const std::vector<json>& requests)
-      : path_(path), requests_(requests), lines_(requests.size()), out_(path, std::ios::binary) {
+  /// `scores`: results have one.
+  ResultFile(const std::string& path, const std::vector<json>& requests, bool scores)
+      : path_(path),
+        requests_(requests),
+        scores_(scores),
+        lines_(requests.size()),
+        out_(path, std::ios::binary) {
     if (!out_) user_error("--output {}: cannot be written", path);
   }
   void add(size_t index, const Continued& result) {
@@ -90,6 +96,7 @@ class ResultFile {
     record["ending"] = to_string(result.ending);
     record["prompt_tokens"] = result.prompt.size();
     record["tokens"] = result.tokens;
+    if (scores_) record["score"] = result.score;
     lines_[index] = record.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
     for (; next_ < lines_.size() && !lines_[next_].empty(); ++next_) {
       out_ << lines_[next_] << std::flush;
@@ -101,6 +108,7 @@ class ResultFile {
  private:
   std::string path_;
   const std::vector<json>& requests_;
+  bool scores_;
   std::vector<std::string> lines_;
   std::ofstream out_;
   size_t next_ = 0;
@@ -122,7 +130,8 @@ void choose_threads(const Context& context, const parameters::ParameterStore& pa
 struct GenerateCommand::Arguments {
   ModelOptions model;
   GenerateOptions options;
-  CLI::Option *temperature = nullptr, *top_k = nullptr, *top_p = nullptr, *any_prompt = nullptr;
+  SamplingArguments sampling;
+  BeamArguments beams;
   std::vector<std::string> prompts, prompt_files;
   std::string prompt_lines, output;
   TokenizerOptions tokenizer;
@@ -131,24 +140,10 @@ struct GenerateCommand::Arguments {
 
   std::vector<json> read_prompts(parallel::World& world) const;
   void resolve();
+  Timing generate(LoadedModel& model, const text::Tokenizer& by,
+                  const std::vector<std::vector<int32_t>>& tokens, const Generator::OnText& print,
+                  const Generator::OnDone& done) const;
 };
-
-void add_sampling_options(CLI::App& app, SamplingOptions& sampling, CLI::Option*& temperature,
-                          CLI::Option*& top_k, CLI::Option*& top_p) {
-  temperature =
-      app.add_option("--temperature", sampling.temperature,
-                     "Logits are divided by it; 0: always the most probable token (the default, but 1 with "
-                     "--top-k or --top-p)")
-          ->check(number_between(0.0, 1000.0));
-  top_k = app.add_option("--top-k", sampling.top_k, "Draw among the K most probable tokens")
-              ->check(whole_number(1))
-              ->type_name("K");
-  top_p = app.add_option("--top-p", sampling.top_p,
-                         "Draw among the fewest most probable tokens whose probabilities reach P")
-              ->check(number_between(0.0, 1.0))
-              ->type_name("P");
-  app.add_option("--seed", sampling.seed, "Of the draws")->check(whole_number(0))->capture_default_str();
-}
 
 GenerateCommand::GenerateCommand(CLI::App& app) : arguments_(std::make_unique<Arguments>()) {
   Arguments& a = *arguments_;
@@ -175,7 +170,8 @@ GenerateCommand::GenerateCommand(CLI::App& app) : arguments_(std::make_unique<Ar
   several(app.add_option("--stop", a.options.stops,
                          "Text that ends the output and is not printed; may be repeated"))
       ->type_name("TEXT");
-  add_sampling_options(app, a.options.sampling, a.temperature, a.top_k, a.top_p);
+  a.sampling.add_to(&app);
+  a.beams.add_to(&app);
   app.add_option("--batch", a.batch, "Prompts that are continued at a time")
       ->check(whole_number(1))
       ->capture_default_str();
@@ -190,11 +186,14 @@ void GenerateCommand::Arguments::resolve() {
   model.check("te-generate");
   for (const std::string& stop : options.stops)
     if (stop.empty()) user_error("--stop: a stop string must not be empty");
-  if (top_p->count() > 0 && options.sampling.top_p == 0.0) user_error("--top-p: must be above 0");
-  const bool narrows = top_k->count() > 0 || top_p->count() > 0;
-  if (temperature->count() == 0 && narrows) options.sampling.temperature = 1.0;
-  if (narrows && options.sampling.temperature == 0.0)
-    user_error("--temperature 0 always takes the most probable token: leave --top-k and --top-p out");
+  sampling.resolve();
+  beams.resolve();
+  if (beams.chosen() && !sampling.drawing().empty())
+    user_error("{}: draws tokens, beam search does not; leave it or --num-beams out", sampling.drawing());
+  if (beams.chosen() && !options.stops.empty())
+    user_error(
+        "--stop: is not for beam search, whose texts end with the end-of-document token; leave it out");
+  options.sampling = sampling.options;
   options.stop_at_end = !ignore_end;
 }
 
@@ -238,23 +237,26 @@ int GenerateCommand::run(parallel::World& world) {
   size_t longest = 0;
   const int64_t context_length = longest_sequence(source->model());
   world.together([&] {
+    if (a.beams.chosen() && 2 * a.beams.options.num_beams > source->model().vocab_size)
+      user_error("--num-beams {}: a search needs two tokens a beam, and the model of {} has {}",
+                 a.beams.options.num_beams, source->title(), source->model().vocab_size);
     for (const std::string& text : texts) {
       prompts.push_back(
           Generator::encode(*tokenizer, text, a.options, source->model().vocab_size, context_length));
       longest = std::max(longest, prompts.back().size());
     }
-    if (world.leader() && !a.output.empty()) results = std::make_unique<ResultFile>(a.output, requests);
+    if (world.leader() && !a.output.empty())
+      results = std::make_unique<ResultFile>(a.output, requests, a.beams.chosen());
   });
   // 2. The model, with room for these prompts alone.
   const auto prompt_length = static_cast<int64_t>(longest);
   const int64_t length = prompt_length + std::min(context_length - prompt_length, a.options.max_tokens);
   LoadedModel model(world, *source, a.model.run, length,
-                    std::min(a.batch, static_cast<int64_t>(prompts.size())));
+                    a.beams.options.num_beams * std::min(a.batch, static_cast<int64_t>(prompts.size())));
   choose_threads(model.context, model.decoder.parameters());
   // 3. Text.
   std::vector<std::string> echo(texts.size());
   if (a.echo) std::transform(texts.begin(), texts.end(), echo.begin(), valid_utf8);
-  Generator generator(model.decoder, *tokenizer, a.options);
   Generator::OnText print;
   std::unique_ptr<Printer> printer;
   Generator::OnDone done;
@@ -266,13 +268,30 @@ int GenerateCommand::run(parallel::World& world) {
   }
   // Tensor ranks cannot stop at different tokens: there Ctrl-C ends the job at once.
   if (world.size() == 1) std::signal(SIGINT, request_stop);
-  generator.run(model.context, prompts, print, &stop_requested, done);
-  const Timing& timing = generator.timing();
+  const Timing timing = a.generate(model, *tokenizer, prompts, print, done);
   if (world.leader() && !a.quiet)
     fmt::print(stderr, "{} prompt tokens in {:.3f} s, {} tokens in {:.3f} s ({:.1f} tokens/s)\n",
                timing.prompt_tokens, timing.prompt_seconds, timing.tokens, timing.seconds,
                static_cast<double>(timing.tokens) / std::max(timing.seconds, 1e-9));
   return stop_requested != 0 ? 130 : 0;
+}
+
+// The text of a beam search is known at its end alone.
+Timing GenerateCommand::Arguments::generate(LoadedModel& model, const text::Tokenizer& by,
+                                            const std::vector<std::vector<int32_t>>& tokens,
+                                            const Generator::OnText& print,
+                                            const Generator::OnDone& done) const {
+  if (beams.chosen()) {
+    BeamGenerator generator(model.decoder, by, options, beams.options);
+    generator.run(model.context, tokens, &stop_requested, [&](size_t index, const Continued& result) {
+      if (print) print(index, result.text, true);
+      if (done) done(index, result);
+    });
+    return generator.timing();
+  }
+  Generator generator(model.decoder, by, options);
+  generator.run(model.context, tokens, print, &stop_requested, done);
+  return generator.timing();
 }
 
 }  // namespace te::generate

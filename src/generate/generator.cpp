@@ -64,11 +64,21 @@ std::vector<int32_t> Generator::encode(const text::Tokenizer& tokenizer, const s
   return tokens;
 }
 
-// The prompt without the tokens that encode() puts in front of its text.
-std::span<const int32_t> Generator::text_part(std::span<const int32_t> prompt) const {
-  const bool marked = !prompt.empty() && (prompt[0] == tokenizer_.begin_of_document() ||
-                                          prompt[0] == tokenizer_.end_of_document());
+std::span<const int32_t> Generator::text_part(const text::Tokenizer& tokenizer,
+                                              std::span<const int32_t> prompt) {
+  const bool marked = !prompt.empty() && (prompt[0] == tokenizer.begin_of_document() ||
+                                          prompt[0] == tokenizer.end_of_document());
   return prompt.subspan(marked ? 1 : 0);
+}
+
+int32_t Generator::choose(const Sequence& sequence, std::span<const float> logits) {
+  const Continued& result = *sequence.result;
+  if (options_.sampling.repetition_penalty != 1.0) {
+    penalized_.assign(logits.begin(), logits.end());
+    penalize_repetitions(penalized_, options_.sampling.repetition_penalty, {result.prompt, result.tokens});
+    logits = penalized_;
+  }
+  return sample(logits, options_.sampling, sequence.index, result.tokens.size());
 }
 
 // True when the sequence goes on.
@@ -140,7 +150,8 @@ std::vector<Continued> Generator::run(const Context& context,
     for (; waiting < prompts.size() && !free.empty(); ++waiting, free.pop_back()) {
       running.push_back(std::make_unique<Sequence>(Sequence{
           waiting, free.back(), &results[waiting],
-          std::make_unique<TextStream>(tokenizer_, text_part(prompts[waiting]), options_.stops), false}));
+          std::make_unique<TextStream>(tokenizer_, text_part(tokenizer_, prompts[waiting]), options_.stops),
+          false}));
     }
     if (running.empty()) break;
     const std::span<const float> logits = append(context, running);
@@ -148,8 +159,7 @@ std::vector<Continued> Generator::run(const Context& context,
     std::vector<std::unique_ptr<Sequence>> going_on;
     for (size_t i = 0; i < running.size(); ++i) {
       Sequence& sequence = *running[i];
-      const int32_t token = sample(logits.subspan(i * vocab, vocab), options_.sampling, sequence.index,
-                                   sequence.result->tokens.size());
+      const int32_t token = choose(sequence, logits.subspan(i * vocab, vocab));
       ++timing_.tokens;
       if (accept(sequence, token, on_text)) {
         going_on.push_back(std::move(running[i]));

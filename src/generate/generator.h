@@ -5,6 +5,7 @@
 #include <csignal>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,7 @@ struct Continued {
   std::string text;                     ///< valid UTF-8; without a stop string
   std::vector<int32_t> prompt, tokens;  ///< tokens: what was generated, the end-of-document token included
   Ending ending = Ending::max_tokens;
+  double score = 0.0;  ///< of beam search (beam_search.h)
 };
 
 struct Timing {
@@ -59,12 +61,15 @@ class Generator {
                              const OnText& on_text = {}, const volatile std::sig_atomic_t* stop = nullptr,
                              const OnDone& on_done = {});
   const Timing& timing() const { return timing_; }
+  /// The prompt without the token that encode() may put in front of its text.
+  static std::span<const int32_t> text_part(const text::Tokenizer& tokenizer,
+                                            std::span<const int32_t> prompt);
 
  private:
   struct Sequence;
   std::span<const float> append(const Context& context,
                                 const std::vector<std::unique_ptr<Sequence>>& running);
-  std::span<const int32_t> text_part(std::span<const int32_t> prompt) const;
+  int32_t choose(const Sequence& sequence, std::span<const float> logits);
   bool accept(Sequence& sequence, int32_t token, const OnText& on_text) const;
   static void interrupt(Sequence& sequence, const OnText& on_text);
 
@@ -72,6 +77,7 @@ class Generator {
   const text::Tokenizer& tokenizer_;
   GenerateOptions options_;
   Timing timing_;
+  std::vector<float> penalized_;  ///< logits of one sequence
 };
 
 }  // namespace te::generate

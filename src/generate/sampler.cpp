@@ -9,6 +9,27 @@
 namespace te::generate {
 namespace {
 
+int32_t most_probable(std::span<const float> logits) {
+  return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
+
+/// The k most probable ones and those that equal the k-th, sorted.
+void keep_top_k(std::vector<Candidate>& all, int64_t k) {
+  const auto before = [](const Candidate& a, const Candidate& b) {
+    return a.probability != b.probability ? a.probability > b.probability : a.token < b.token;
+  };
+  const auto at = [&](size_t i) { return all.begin() + static_cast<std::ptrdiff_t>(i); };
+  size_t kept = k > 0 ? std::min(static_cast<size_t>(k), all.size()) : all.size();
+  std::partial_sort(all.begin(), at(kept), all.end(), before);
+  const double least = all[kept - 1].probability;
+  const auto equal =
+      std::partition(at(kept), all.end(), [&](const Candidate& c) { return c.probability == least; });
+  std::sort(at(kept), equal, before);
+  all.erase(equal, all.end());
+}
+
+}  // namespace
+
 void check_logits(std::span<const float> logits) {
   bool finite = false;
   for (const float logit : logits) {
@@ -20,11 +41,19 @@ void check_logits(std::span<const float> logits) {
   if (!finite) user_error("the model gives no token a probability: its weights are broken");
 }
 
-int32_t most_probable(std::span<const float> logits) {
-  return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+void penalize_repetitions(std::span<float> scores, double penalty,
+                          std::initializer_list<std::span<const int32_t>> seen) {
+  if (penalty == 1.0) return;
+  std::vector<int32_t> tokens;
+  for (const std::span<const int32_t> list : seen) tokens.insert(tokens.end(), list.begin(), list.end());
+  std::sort(tokens.begin(), tokens.end());
+  tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
+  const auto factor = static_cast<float>(penalty);
+  for (const int32_t token : tokens) {
+    float& score = scores[static_cast<size_t>(token)];
+    score = score < 0.0f ? score * factor : score / factor;
+  }
 }
-
-}  // namespace
 
 std::vector<Candidate> candidates(std::span<const float> logits, const SamplingOptions& options) {
   check_logits(logits);
@@ -35,13 +64,7 @@ std::vector<Candidate> candidates(std::span<const float> logits, const SamplingO
   for (size_t i = 0; i < all.size(); ++i)
     all[i] = {static_cast<int32_t>(i), std::exp((logits[i] - largest) / options.temperature)};
   // 2. The k most probable ones, sorted.
-  const auto before = [](const Candidate& a, const Candidate& b) {
-    return a.probability != b.probability ? a.probability > b.probability : a.token < b.token;
-  };
-  const size_t kept =
-      options.top_k > 0 ? std::min(static_cast<size_t>(options.top_k), all.size()) : all.size();
-  std::partial_sort(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(kept), all.end(), before);
-  all.resize(kept);
+  keep_top_k(all, options.top_k);
   // 3. Of these as many as reach top_p.
   double total = 0.0;
   for (const Candidate& candidate : all) total += candidate.probability;
@@ -50,8 +73,14 @@ std::vector<Candidate> candidates(std::span<const float> logits, const SamplingO
     size_t count = 0;
     while (count < all.size() && reached < options.top_p * total) reached += all[count++].probability;
     all.resize(std::max<size_t>(count, 1));
-    total = count > 0 ? reached : all[0].probability;
   }
+  // 4. Of these the ones that min_p allows: the first is the most probable.
+  if (options.min_p > 0.0) {
+    const double least = options.min_p * all.front().probability;
+    std::erase_if(all, [&](const Candidate& candidate) { return candidate.probability < least; });
+  }
+  total = 0.0;
+  for (const Candidate& candidate : all) total += candidate.probability;
   for (Candidate& candidate : all) candidate.probability /= total;
   return all;
 }

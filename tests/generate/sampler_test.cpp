@@ -32,8 +32,9 @@ TEST(Sampler, Distributions) {
   // p^2 at temperature 1/2: 16, 4, 1, 1 of 22.
   expect_probabilities({.temperature = 0.5}, {{2, 16.0 / 22}, {0, 4.0 / 22}, {1, 1.0 / 22}, {3, 1.0 / 22}});
   expect_probabilities({.temperature = 1.0, .top_k = 2}, {{2, 2.0 / 3}, {0, 1.0 / 3}});
-  expect_probabilities({.temperature = 1.0, .top_k = 3},
-                       {{2, 4.0 / 7}, {0, 2.0 / 7}, {1, 1.0 / 7}});  // tie: token 1
+  // Tokens that equal the k-th stay, as with transformers.
+  expect_probabilities({.temperature = 1.0, .top_k = 3}, {{2, 0.5}, {0, 0.25}, {1, 0.125}, {3, 0.125}});
+  expect_probabilities({.temperature = 1.0, .top_k = 1}, {{2, 1.0}});
   expect_probabilities({.temperature = 1.0, .top_k = 9}, {{2, 0.5}, {0, 0.25}, {1, 0.125}, {3, 0.125}});
   expect_probabilities({.temperature = 1.0, .top_p = 0.6}, {{2, 2.0 / 3}, {0, 1.0 / 3}});
   expect_probabilities({.temperature = 1.0, .top_p = 0.8}, {{2, 4.0 / 7}, {0, 2.0 / 7}, {1, 1.0 / 7}});
@@ -41,6 +42,26 @@ TEST(Sampler, Distributions) {
   // top-p counts in the distribution that temperature and top-k have left: 2/3 reaches 0.6.
   expect_probabilities({.temperature = 1.0, .top_k = 2, .top_p = 0.6}, {{2, 1.0}});
   expect_probabilities({.temperature = 0.0}, {{2, 1.0}});
+}
+
+// min-p compares with the most probable token, at the temperature of the draw, among what top-k and top-p have left.
+TEST(Sampler, MinP) {
+  expect_probabilities({.temperature = 1.0, .min_p = 0.4}, {{2, 2.0 / 3}, {0, 1.0 / 3}});
+  expect_probabilities({.temperature = 1.0, .min_p = 0.2}, {{2, 0.5}, {0, 0.25}, {1, 0.125}, {3, 0.125}});
+  expect_probabilities({.temperature = 0.5, .min_p = 0.4}, {{2, 1.0}});
+  expect_probabilities({.temperature = 1.0, .top_p = 0.8, .min_p = 0.2},
+                       {{2, 4.0 / 7}, {0, 2.0 / 7}, {1, 1.0 / 7}});
+  expect_probabilities({.temperature = 1.0, .min_p = 1.0}, {{2, 1.0}});
+}
+
+// Once a token, however often it is there; what is below 0 is multiplied.
+TEST(Sampler, RepetitionPenalty) {
+  const std::vector<int32_t> prompt = {0, 1, 1}, tokens = {3, 0};
+  std::vector<float> scores = {3.0f, -1.0f, 2.0f, 0.0f};
+  penalize_repetitions(scores, 1.5, {prompt, tokens});
+  EXPECT_EQ(scores, (std::vector<float>{2.0f, -1.5f, 2.0f, 0.0f}));
+  penalize_repetitions(scores, 1.0, {prompt, tokens});
+  EXPECT_EQ(scores, (std::vector<float>{2.0f, -1.5f, 2.0f, 0.0f}));
 }
 
 TEST(Sampler, GreedyTakesTheFirstOfEqualTokens) {

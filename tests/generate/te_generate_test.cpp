@@ -110,6 +110,11 @@ TEST_F(TeGenerate, TwoRanksGiveTheTextOfOne) {
   const Result one = generate(options), two = generate(options + " --tensor 2", TE_MPIRUN " 2");
   ASSERT_EQ(two.code, 0) << two.error;
   EXPECT_EQ(two.out, one.out);
+  const std::string beams =
+      "--prompt 'the small ' --prompt ab --max-tokens 5 --num-beams 3 --repetition-penalty 1.1";
+  const Result searched = generate(beams);
+  EXPECT_EQ(searched.code, 0) << searched.error;
+  EXPECT_EQ(generate(beams + " --tensor 2", TE_MPIRUN " 2").out, searched.out);
   const Result piped = generate("--max-tokens 4 --tensor 2", TE_MPIRUN " 2", "printf 'the small ' | ");
   EXPECT_EQ(piped.out, generate("--prompt 'the small ' --max-tokens 4").out);
 }
@@ -195,6 +200,17 @@ TEST_F(TeGenerate, MistakesAreOneLine) {
   expect_refused(generate("--prompt a --top-k 3 --temperature 0"), "--temperature 0");
   expect_refused(generate("--prompt a --temperature nan"), "nan must be a number from 0 to 1000");
   expect_refused(generate("--prompt a --top-p nan"), "--top-p");
+  expect_refused(generate("--prompt a --top-p 0"), "0 must be a number above 0, at most 1");
+  expect_refused(generate("--prompt a --min-p 1.5"), "1.5 must be a number from 0 to 1");
+  expect_refused(generate("--prompt a --min-p 0.1 --temperature 0"), "--temperature 0");
+  expect_refused(generate("--prompt a --repetition-penalty 0"), "--repetition-penalty");
+  expect_refused(generate("--prompt a --num-beams 0"), "--num-beams");
+  expect_refused(generate("--prompt a --num-beams 129"), "a search needs two tokens a beam");
+  expect_refused(generate("--prompt a --num-beams 2 --top-k 3"), "--top-k: draws tokens");
+  expect_refused(generate("--prompt a --num-beams 2 --seed 3"), "--seed: draws tokens");
+  expect_refused(generate("--prompt a --num-beams 2 --stop b"), "--stop: is not for beam search");
+  expect_refused(generate("--prompt a --length-penalty 2"), "--length-penalty: belongs to beam search");
+  expect_refused(generate("--prompt a --num-beams 2 --early-stopping maybe"), "--early-stopping");
   expect_refused(generate("--prompt a --max-tokens -1"), "-1 must be a whole number of at least 1");
   expect_refused(generate("--prompt a --max-tokens 1.5"), "--max-tokens");
   expect_refused(generate("--prompt a --seed -1"), "--seed");

@@ -62,6 +62,13 @@ struct Show {
   int ranks = 0;  ///< of the layout to be shown
 };
 
+// Long lines are folded for people; in a file they can be searched.
+void print_tables(const std::string& text) {
+  const te::Terminal terminal = te::console_terminal();
+  std::printf("%s", terminal.is_terminal ? te::wrapped_lines(text, terminal.columns).c_str() : text.c_str());
+  std::fflush(stdout);
+}
+
 // The plan of every pipeline stage: its tensor and data ranks hold as much.
 void show_layout(const te::config::Config& config, const te::Context& context,
                  const te::parallel::ProcessGrid& grid, bool verbose) {
@@ -70,22 +77,21 @@ void show_layout(const te::config::Config& config, const te::Context& context,
     const te::parallel::Groups groups = te::parallel::Groups::planned(grid, rank);
     te::train::StepRunner runner(config, context, groups);
     if (stage == 0) {
-      std::printf("%s%s%s", te::train::device_summary(context).c_str(),
-                  te::train::precision_summary(config, context).c_str(),
-                  te::train::config_notes(config).c_str());
+      print_tables(te::train::device_summary(context) + te::train::precision_summary(config, context) +
+                   te::train::config_notes(config));
     }
     if (grid.world > 1)
-      std::printf("\nrank %d of %s (%s)\n", rank, grid.str().c_str(), groups.at().str().c_str());
-    std::printf("%s%s", te::train::model_summary(config, runner.model().parameters()).c_str(),
-                te::train::memory_summary(runner.plan(), context).c_str());
-    if (verbose) std::printf("buffers:\n%s", runner.plan().buffers().c_str());
+      print_tables(fmt::format("\nrank {} of {} ({})\n", rank, grid.str(), groups.at().str()));
+    print_tables(te::train::model_summary(config, runner.model().parameters()) +
+                 te::train::memory_summary(runner.plan(), context) +
+                 (verbose ? "buffers:\n" + runner.plan().buffers() : ""));
     const std::string shortage =
         te::train::memory_shortage(runner.plan(), config, context, te::train::free_memory(context, 1));
     if (shortage.empty()) continue;
     // A plan for another machine's GPU is no mistake.
     const bool for_here = context.is_cuda() || config.training.device == te::config::DeviceChoice::cpu;
     if (for_here) te::user_error("{}", shortage);
-    std::printf("  note: on the CPU of this machine it would not fit: %s\n", shortage.c_str());
+    print_tables(fmt::format("  note: on the CPU of this machine it would not fit: {}\n", shortage));
   }
 }
 
@@ -133,9 +139,11 @@ int train(const te::config::Config& config, te::parallel::World& world, const St
       .program = fmt::format("te-train {} ({})", version.version, version.commit.substr(0, 12)),
       .config_path = start.config_path,
       .ranks = world.size() > 1 ? te::parallel::binding_table(world, context, grid) : ""};
-  te::print_plain(start.verbose
-                      ? te::train::start_tables(info) + "effective config:\n" + te::config::to_yaml(config)
-                      : te::train::start_screen(info, te::console_terminal().columns));
+  if (start.verbose && world.leader()) {
+    print_tables(te::train::start_tables(info) + "effective config:\n" + te::config::to_yaml(config));
+  } else {
+    te::print_plain(te::train::start_screen(info, te::console_terminal().columns));
+  }
   const auto record = [&] {
     te::train::write_run_record(config, context, world.size(), trainer.plan(), version);
     te::train::write_start_files(info);

@@ -80,4 +80,16 @@ std::string wrapped(std::string_view text, int columns, int indent) {
   return all + line + "\n";
 }
 
+std::string wrapped_lines(std::string_view text, int columns) {
+  std::string all;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    const std::string_view line = text.substr(0, end);
+    const size_t blanks = std::min(line.find_first_not_of(' '), line.size());
+    all += wrapped(line, columns, static_cast<int>(blanks) + 4);
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return all;
+}
+
 }  // namespace te

@@ -20,5 +20,7 @@ Terminal console_terminal();
 /// Breaks a text at blanks into lines of at most `columns`; lines after the first begin with `indent` blanks. A word that is
 /// longer stays whole. Ends with a newline.
 std::string wrapped(std::string_view text, int columns, int indent);
+/// The same for each line of a text of several; those that begin with blanks go on four columns behind them.
+std::string wrapped_lines(std::string_view text, int columns);
 
 }  // namespace te

@@ -22,6 +22,12 @@ TEST(Wrapped, KeepsLongWordsAndRowsOfBlanks) {
   EXPECT_EQ(wrapped("  label one two", 11, 4), "  label one\n    two\n");
 }
 
+TEST(Wrapped, EachLineOfAText) {
+  EXPECT_EQ(wrapped_lines("one two three\n  four five six\n\nseven", 11),
+            "one two\n    three\n  four five\n      six\n\nseven\n");
+  EXPECT_EQ(wrapped_lines("", 11), "");
+}
+
 // The tests' own output may be a terminal or not; COLUMNS counts where it is none.
 TEST(ConsoleTerminal, NoColourWithoutTerminalOrAgainstTheUsersWish) {
   const Terminal before = console_terminal();

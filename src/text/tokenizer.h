@@ -51,7 +51,7 @@ class Tokenizer {
 };
 
 /// spec: `bytes` (256 byte values and an end-of-document token, vocab_size 257), or a path:
-///   tokenizer.json                       of Hugging Face: byte pair encoding (GPT-2, Llama-2, Llama-3, Qwen2, ...)
+///   tokenizer.json                       of Hugging Face (GPT-2, GPT-NeoX, Llama-2, Llama-3, Qwen3, BERT, ...)
 ///   vocab.json and merges.txt            of GPT-2, also as encoder.json and vocab.bpe; either file may be named
 ///   tokenizer.model                      of SentencePiece
 ///   a folder                             the first of these that it has, in this order

@@ -53,6 +53,31 @@ TEST(Pattern, IgnoringCase) {
   EXPECT_EQ(pieces("(?i:a)(?:ss)", "Assa"), (Pieces{"Ass", "a"}));
 }
 
+TEST(Pattern, PosixClasses) {
+  const std::string text = "aB1_\u00e9\u00b2+,\n pLx";
+  EXPECT_EQ(pieces("[[:alpha:]]+", text), (Pieces{"aB", "1_", "\u00e9", "\u00b2+,\n ", "pLx"}));
+  EXPECT_EQ(pieces("[^[:punct:]]+", text), (Pieces{"aB1", "_", "\u00e9\u00b2", "+,", "\n pLx"}));
+  EXPECT_EQ(pieces("[[:^alnum:]]+", text), (Pieces{"aB1", "_", "\u00e9", "\u00b2+,\n ", "pLx"}));
+  EXPECT_EQ(pieces("[[:upper:][:digit:]]", text), (Pieces{"a", "B", "1", "_\u00e9\u00b2+,\n p", "L", "x"}));
+  EXPECT_EQ(pieces("[[:space:]x]+", text), (Pieces{"aB1_\u00e9\u00b2+,", "\n ", "pL", "x"}));
+  for (const char* regex : {"[[:nothing:]]", "(?i:[[:alpha:]])", "[a[b]]"}) {
+    TE_EXPECT_CONTAINS(user_error_of([&] { pieces(regex, "x"); }), "is not supported");
+  }
+}
+
+TEST(Pattern, OptionsAndLettersBehindABackslash) {
+  const std::string text = "aB1_\u00e9\u00b2+,\n pLx";
+  EXPECT_EQ(pieces("(?m:1.*p)", text), (Pieces{"aB", "1_\u00e9\u00b2+,\n p", "Lx"}));
+  EXPECT_EQ(pieces("(?mi)b.*P", text), (Pieces{"a", "B1_\u00e9\u00b2+,\n p", "Lx"}));
+  EXPECT_EQ(pieces("(?m:.(?-m:.+))", text), (Pieces{"aB1_\u00e9\u00b2+,", "\n pLx"}));
+  // Without braces \p is the letter p.
+  EXPECT_EQ(pieces(R"(\pL)", text), (Pieces{"aB1_\u00e9\u00b2+,\n ", "pL", "x"}));
+  EXPECT_EQ(pieces(R"([\PLa])", text), (Pieces{"a", "B1_\u00e9\u00b2+,\n p", "L", "x"}));
+  for (const char* regex : {"a(?m)b", "(?s:a)", "(?x:a)", "(?i-m-i:a)"}) {
+    TE_EXPECT_CONTAINS(user_error_of([&] { pieces(regex, "x"); }), "is not supported");
+  }
+}
+
 TEST(Pattern, Properties) {
   EXPECT_EQ(pieces(R"(\p{Han}+)", "a\u4e2d\u6587b"), (Pieces{"a", "\u4e2d\u6587", "b"}));
   EXPECT_EQ(pieces(R"(\p{^white space}+)", "a b"), (Pieces{"a", " ", "b"}));

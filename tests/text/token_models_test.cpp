@@ -1,0 +1,184 @@
+// Unigram, WordPiece and WordLevel models, and byte pair encoding where characters are unknown. The tokens were recorded
+// from Hugging Face tokenizers 0.23.3; tokenizer_agreement_test.cpp compares whole tokenizers.
+#include <gtest/gtest.h>
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "testing/files.h"
+#include "testing/temporary_folder.h"
+#include "text/tokenizer.h"
+
+namespace te {
+namespace {
+
+using nlohmann::json;
+using testing::TextFolder;
+using testing::user_error_of;
+using testing::write_file;
+using Tokens = std::vector<int32_t>;
+
+class TokenModels : public ::testing::Test {
+ protected:
+  std::unique_ptr<text::Tokenizer> make(const json& model, const json& more = json::object()) {
+    json value = {{"version", "1.0"}, {"model", model}};
+    value.update(more);
+    write_file(folder_ / "tokenizer.json", value.dump());
+    return text::make_tokenizer(folder_ / "tokenizer.json");
+  }
+  std::string refusal(const json& model, const json& more = json::object()) {
+    return user_error_of([&] { make(model, more); });
+  }
+  static Tokens encoded(const text::Tokenizer& tokenizer, const std::string& text) {
+    Tokens tokens;
+    tokenizer.encode(text, tokens);
+    return tokens;
+  }
+  static json bpe(const json& vocab, const json& merges) {
+    return {{"type", "BPE"}, {"vocab", vocab}, {"merges", merges}};
+  }
+  static json unigram(const std::vector<std::pair<std::string, double>>& vocab, const json& unk_id = 0) {
+    return {{"type", "Unigram"}, {"vocab", vocab}, {"unk_id", unk_id}};
+  }
+
+  TextFolder folder_;
+};
+
+/// What is logged while it lives.
+class LogCapture {
+ public:
+  LogCapture() : before_(spdlog::default_logger()) {
+    spdlog::set_default_logger(
+        std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(stream_)));
+  }
+  ~LogCapture() { spdlog::set_default_logger(before_); }
+  LogCapture(const LogCapture&) = delete;
+  LogCapture& operator=(const LogCapture&) = delete;
+  std::string text() const {
+    spdlog::default_logger()->flush();
+    return stream_.str();
+  }
+
+ private:
+  std::ostringstream stream_;
+  std::shared_ptr<spdlog::logger> before_;
+};
+
+TEST_F(TokenModels, UnigramTakesTheBestPath) {
+  const auto tokenizer = make(unigram(
+      {{"</s>", 0.0}, {"a", -1.0}, {"b", -1.0}, {"ab", -1.5}, {"abc", -9.0}, {"cd", -2.0}, {"c", -3.0}}));
+  EXPECT_EQ(encoded(*tokenizer, "abcd"), (Tokens{3, 5}));
+  EXPECT_EQ(encoded(*tokenizer, "ba"), (Tokens{2, 1}));
+  EXPECT_EQ(encoded(*tokenizer, "axxb"), (Tokens{1, 0, 2}));  // the unknown in one
+  EXPECT_EQ(encoded(*tokenizer, "</s>x"), (Tokens{0}));       // the token is the unknown one
+  EXPECT_EQ(encoded(*tokenizer, "x\xff"), (Tokens{0}));
+}
+
+TEST_F(TokenModels, UnigramFallsBackToBytes) {
+  json model = unigram({{"<unk>", 0.0}, {"</s>", 0.0}, {"a", -1.0}, {"<0xC3>", -9.0}, {"<0xA9>", -9.0}});
+  model["byte_fallback"] = true;
+  const auto tokenizer = make(model);
+  EXPECT_EQ(encoded(*tokenizer, "a\u00e9a"), (Tokens{2, 3, 4, 2}));
+  EXPECT_EQ(encoded(*tokenizer, "a\u00e8a"), (Tokens{2, 0, 2}));
+}
+
+TEST_F(TokenModels, UnigramRefuses) {
+  TE_EXPECT_CONTAINS(refusal(unigram({{"</s>", 0.0}}, 3)), "model.unk_id 3");
+  json damaged = unigram({{"</s>", 0.0}});
+  damaged["vocab"][0][1] = "x";
+  TE_EXPECT_CONTAINS(refusal(damaged), "model.vocab[0]");
+  TE_EXPECT_CONTAINS(refusal(unigram({{"</s>", 0.0}, {"</s>", 1.0}})), "is there twice");
+  const auto tokenizer = make(unigram({{"</s>", 0.0}}, nullptr));
+  TE_EXPECT_CONTAINS(user_error_of([&] { encoded(*tokenizer, "x"); }), "model.unk_id is not set");
+}
+
+TEST_F(TokenModels, WordPieceTakesTheLongest) {
+  json model = {
+      {"type", "WordPiece"},
+      {"unk_token", "[UNK]"},
+      {"continuing_subword_prefix", "##"},
+      {"max_input_chars_per_word", 6},
+      {"vocab", {{"[UNK]", 0}, {"</s>", 1}, {"un", 2}, {"##a", 3}, {"##aff", 4}, {"##able", 5}, {"##x", 6}}}};
+  const auto tokenizer = make(model, {{"pre_tokenizer", {{"type", "WhitespaceSplit"}}}});
+  EXPECT_EQ(encoded(*tokenizer, "unaff unaffx  una"), (Tokens{2, 4, 2, 4, 6, 2, 3}));
+  EXPECT_EQ(encoded(*tokenizer, "unaffable un"), (Tokens{0, 2}));  // too long
+  EXPECT_EQ(encoded(*tokenizer, "unb a"), (Tokens{0, 0}));
+  EXPECT_EQ(encoded(*tokenizer, "##x"), (Tokens{6}));
+  model["unk_token"] = "nope";
+  TE_EXPECT_CONTAINS(refusal(model), "model.unk_token `nope`");
+}
+
+TEST_F(TokenModels, WordLevelKnowsWords) {
+  const json model = {
+      {"type", "WordLevel"}, {"unk_token", "?"}, {"vocab", {{"?", 0}, {"</s>", 1}, {"a", 2}}}};
+  const auto tokenizer = make(model, {{"pre_tokenizer", {{"type", "Whitespace"}}}});
+  EXPECT_EQ(encoded(*tokenizer, "a b, a"), (Tokens{2, 0, 0, 2}));
+  TE_EXPECT_CONTAINS(
+      refusal(model, {{"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}}}),
+      "ByteLevel is supported for BPE");
+}
+
+TEST_F(TokenModels, MergesReachOverUnknownCharactersThatAreDropped) {
+  const auto tokenizer =
+      make(bpe({{"a", 0}, {"b", 1}, {"ab", 2}, {"</s>", 3}}, json::array({json::array({"a", "b"})})));
+  const LogCapture log;
+  EXPECT_EQ(encoded(*tokenizer, "axb"), (Tokens{2}));
+  EXPECT_EQ(encoded(*tokenizer, "xbx\u00e9"), (Tokens{1}));
+  TE_EXPECT_CONTAINS(log.text(), "`x` is not in the vocabulary");
+  EXPECT_EQ(log.text().find('\n'), log.text().rfind('\n')) << "said more than once: " << log.text();
+}
+
+TEST_F(TokenModels, BytesThatAreLostAreSaid) {
+  const auto tokenizer = text::make_tokenizer(TE_SOURCE_DIR "/tests/fixtures/tokenizers/neox_style.json");
+  const LogCapture log;
+  EXPECT_EQ(tokenizer->decode(encoded(*tokenizer, "a \u00e9 b")), "a \u00e9 b");
+  EXPECT_EQ(log.text(), "");
+  EXPECT_EQ(tokenizer->decode(encoded(*tokenizer, "a\xff\xfe")), "a");
+  TE_EXPECT_CONTAINS(log.text(), "the byte FF");
+}
+
+TEST_F(TokenModels, AddedTokensHaveTheIdsOfTheReference) {
+  const json model = bpe({{"a", 0}, {"</s>", 1}}, json::array());
+  const auto added = [](const json& ids) {
+    json list = json::array();
+    for (const auto& [content, id] : ids.items()) list.push_back({{"content", content}, {"id", id}});
+    return json{{"added_tokens", list}};
+  };
+  EXPECT_EQ(make(model, added({{"<x>", 2}, {"<y>", 3}}))->vocab_size(), 4);
+  EXPECT_EQ(make(model, added({{"</s>", 1}, {"<y>", 2}}))->vocab_size(), 3);
+  TE_EXPECT_CONTAINS(refusal(model, added({{"<x>", 2}, {"<y>", 4}})),
+                     "has id 4, but Hugging Face would give it 3");
+  TE_EXPECT_CONTAINS(refusal(model, added({{"<x>", 3}})), "would give it 2");
+}
+
+TEST_F(TokenModels, WhatIsIgnoredIsSaid) {
+  const json model = bpe({{"a", 0}, {"</s>", 1}}, json::array());
+  const LogCapture log;
+  make(model);
+  EXPECT_EQ(log.text(), "");
+  make(model, {{"truncation", {{"max_length", 3}}}, {"padding", {{"pad_id", 0}}}});
+  TE_EXPECT_CONTAINS(log.text(), "`truncation` is not used");
+  TE_EXPECT_CONTAINS(log.text(), "`padding` is not used");
+}
+
+TEST_F(TokenModels, MetaspaceAtTheStartNeedsTheStart) {
+  const json model = bpe({{"a", 0}, {"</s>", 1}}, json::array());
+  const auto parts = [](const json& normalizer) {
+    return json{{"pre_tokenizer", {{"type", "Metaspace"}, {"replacement", "_"}, {"prepend_scheme", "first"}}},
+                {"normalizer", normalizer}};
+  };
+  make(model, parts({{"type", "NFC"}}));
+  make(model, parts({{"type", "Strip"}, {"strip_left", false}, {"strip_right", true}}));
+  TE_EXPECT_CONTAINS(refusal(model, parts({{"type", "Strip"}, {"strip_left", true}, {"strip_right", true}})),
+                     "prepend_scheme is first");
+  TE_EXPECT_CONTAINS(refusal(model, parts({{"type", "Nmt"}})), "prepend_scheme is first");
+}
+
+}  // namespace
+}  // namespace te

@@ -4,6 +4,9 @@
 #include <map>
 #include <utility>
 
+#include "text/tokenizers/code_point_set.h"
+#include "text/tokenizers/utf8.h"
+
 namespace te::text {
 
 namespace {
@@ -21,10 +24,6 @@ size_t last_character(std::string_view text, size_t end) {
 void AddedTokenFinder::add(std::string text, const AddedToken& token) {
   if (text.empty()) return;
   first_bytes_[static_cast<uint8_t>(text[0])] = true;
-  if (token.single_word && !word_character_) {
-    // \w of Rust's regular expressions.
-    word_character_.emplace(R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200c}\x{200d}])", "added tokens");
-  }
   entries_.push_back({std::move(text), &token});
 }
 
@@ -72,11 +71,9 @@ bool AddedTokenFinder::match_at(std::string_view text, size_t begin, Match& matc
   return found;
 }
 
-bool AddedTokenFinder::touches_word(std::string_view text, const Match& match,
-                                    PatternWorkspace& workspace) const {
+bool AddedTokenFinder::touches_word(std::string_view text, const Match& match) {
   const auto is_word = [&](size_t begin, size_t end) {
-    PatternMatch ignored;
-    return begin < end && word_character_->find(workspace, text.substr(begin, end - begin), 0, ignored);
+    return begin < end && rust_word_characters().contains(utf8_code_point(text.substr(begin, end - begin)));
   };
   const size_t after =
       match.end < text.size() ? match.end + utf8_sequence_length(text.substr(match.end)) : match.end;

@@ -2,16 +2,14 @@
 // Definition: Hugging Face tokenizers, tokenizer/added_vocabulary.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "text/tokenizer.h"
-#include "text/tokenizers/pattern.h"
 
 namespace te::text {
 
@@ -42,8 +40,7 @@ class AddedTokenFinder {
 
   /// Calls on_text(part) and on_token(id) for the parts of `text`, in order; no part is empty.
   template <class OnText, class OnToken>
-  void split(std::string_view text, SpecialTokens special, PatternWorkspace& workspace, OnText on_text,
-             OnToken on_token) const {
+  void split(std::string_view text, SpecialTokens special, OnText on_text, OnToken on_token) const {
     size_t done = 0;
     size_t from = 0;
     Match match;
@@ -51,7 +48,7 @@ class AddedTokenFinder {
       from = match.end;
       const AddedToken& token = *match.token;
       if (special == SpecialTokens::kAsText && token.special) continue;
-      if (token.single_word && touches_word(text, match, workspace)) continue;
+      if (token.single_word && touches_word(text, match)) continue;
       if (token.lstrip) match.begin = std::max(done, white_space_before(text, match.begin));
       if (token.rstrip) match.end = white_space_after(text, match.end);
       if (done < match.begin) on_text(text.substr(done, match.begin - done));
@@ -68,14 +65,13 @@ class AddedTokenFinder {
   };
   bool next(std::string_view text, size_t from, Match& match) const;
   bool match_at(std::string_view text, size_t begin, Match& match) const;
-  bool touches_word(std::string_view text, const Match& match, PatternWorkspace& workspace) const;
+  static bool touches_word(std::string_view text, const Match& match);
   static size_t white_space_before(std::string_view text, size_t end);
   static size_t white_space_after(std::string_view text, size_t begin);
 
   std::vector<Entry> entries_;           // sorted by text
   std::array<bool, 256> first_bytes_{};  // of their texts
   int only_first_byte_ = -1;             // where all begin alike
-  std::optional<Pattern> word_character_;
 };
 
 }  // namespace te::text

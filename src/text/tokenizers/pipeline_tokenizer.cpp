@@ -142,7 +142,7 @@ void PipelineTokenizer::encode_text(std::string_view text, std::vector<int32_t>&
   Workspace& workspace = *loan;
   const bool valid = valid_utf8_prefix(text) == text.size();
   raw_finder_.split(
-      text, special, workspace.pattern,
+      text, special,
       [&](std::string_view part) {
         PreTokenizer::Piece piece = {part, valid, part.data() == text.data()};
         if (!normalizer_.empty()) {
@@ -158,7 +158,7 @@ void PipelineTokenizer::encode_text(std::string_view text, std::vector<int32_t>&
 void PipelineTokenizer::encode_piece(const PreTokenizer::Piece& piece, SpecialTokens special,
                                      Workspace& workspace, std::vector<int32_t>& tokens) const {
   normalized_finder_.split(
-      piece.text, special, workspace.pattern,
+      piece.text, special,
       [&](std::string_view part) {
         const PreTokenizer::Piece rest = {part, piece.valid,
                                           piece.at_start && part.data() == piece.text.data()};

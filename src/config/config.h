@@ -14,7 +14,8 @@ namespace te::config {
 enum class Family : uint8_t { gpt, llama };
 enum class ComputeDType : uint8_t { bf16, fp32 };
 enum class Fp8Mode : uint8_t { off, e4m3, hybrid };
-enum class Fp8Recipe : uint8_t { delayed, tensorwise };
+enum class Fp8Recipe : uint8_t { delayed, tensorwise, rowwise, blockwise };
+enum class Fp8ScaleFormat : uint8_t { power_of_two, fp32 };
 enum class AmaxAlgo : uint8_t { max, most_recent };
 enum class Recompute : uint8_t { none, selective, full };
 enum class GemmAutotune : uint8_t { off, cached, on, full };
@@ -32,6 +33,7 @@ std::string_view to_string(Family value);
 std::string_view to_string(ComputeDType value);
 std::string_view to_string(Fp8Mode value);
 std::string_view to_string(Fp8Recipe value);
+std::string_view to_string(Fp8ScaleFormat value);
 std::string_view to_string(AmaxAlgo value);
 std::string_view to_string(Recompute value);
 std::string_view to_string(GemmAutotune value);
@@ -50,6 +52,7 @@ bool from_string(std::string_view text, Family& value);
 bool from_string(std::string_view text, ComputeDType& value);
 bool from_string(std::string_view text, Fp8Mode& value);
 bool from_string(std::string_view text, Fp8Recipe& value);
+bool from_string(std::string_view text, Fp8ScaleFormat& value);
 bool from_string(std::string_view text, AmaxAlgo& value);
 bool from_string(std::string_view text, Recompute& value);
 bool from_string(std::string_view text, GemmAutotune& value);
@@ -104,6 +107,7 @@ struct PrecisionConfig {
   ComputeDType dtype = ComputeDType::bf16;
   Fp8Mode fp8 = Fp8Mode::off;
   Fp8Recipe fp8_recipe = Fp8Recipe::delayed;
+  Fp8ScaleFormat fp8_scale_format = Fp8ScaleFormat::power_of_two;  ///< of rowwise and blockwise
   int64_t amax_history_len = 1024;
   AmaxAlgo amax_compute_algo = AmaxAlgo::max;
   int64_t margin = 0;

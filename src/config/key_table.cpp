@@ -107,7 +107,11 @@ const auto kKeys = std::to_array<Key>({
      "FP8 matrix products of the transformer layers: `hybrid` is E4M3 forward and E5M2 for gradients, `e4m3` "
      "is E4M3 for both."},
     {TE_KEY(precision.fp8_recipe), kBuiltIn, kAny,
-     "How scales are found: `delayed` from the amaxes of past steps, `tensorwise` from the tensor itself."},
+     "How scales are found: `delayed` from the amaxes of past steps; from the values themselves, "
+     "`tensorwise` one per "
+     "tensor, `rowwise` one per token or channel, `blockwise` one per 1 x 128 values (weights: 128 x 128)."},
+    {TE_KEY(precision.fp8_scale_format), kBuiltIn, kAny,
+     "`rowwise` and `blockwise`: scales are rounded down to powers of two, or kept as FP32 numbers."},
     {TE_KEY(precision.amax_history_len), kBuiltIn, from_to(1, kMaxWidth),
      "`delayed`: steps of amax history."},
     {TE_KEY(precision.amax_compute_algo), kBuiltIn, kAny,

@@ -9,11 +9,13 @@ namespace te::fp8 {
 Operand Operand::first_rows(int64_t rows) const {
   Operand part;
   if (hp) part.hp = hp.slice_rows(0, rows);
-  if (rowwise) part.rowwise = rowwise.slice_rows(0, rows);
-  if (columnwise) {
-    part.columnwise = columnwise;
-    part.columnwise.values.shape = {columnwise.rows(), rows};
-  }
+  const auto resized = [](kernels::Matrix matrix, int64_t form_rows, int64_t form_cols) {
+    matrix.values.shape = {form_rows, form_cols};
+    matrix.scales.shape = kernels::scale_shape(matrix.layout, form_rows, form_cols);
+    return matrix;
+  };
+  if (rowwise) part.rowwise = resized(rowwise, rows, rowwise.cols());
+  if (columnwise) part.columnwise = resized(columnwise, columnwise.rows(), rows);
   return part;
 }
 
@@ -70,7 +72,8 @@ kernels::Gemm fprop(const Operand& input, const Operand& weight, int64_t first, 
   return {.a = input.rowwise.slice_rows(first, count),
           .b = weight.rowwise,
           .trans_b = true,
-          .fast_accumulation = true};
+          .fast_accumulation = input.rowwise.layout == kernels::ScaleLayout::tensor ||
+                               input.rowwise.layout == kernels::ScaleLayout::rows};
 }
 
 // In FP8 the contraction runs over W's rows, so W enters in its columnwise form.

@@ -26,7 +26,7 @@ class Operand {
   /// The same where a Target was asked for besides(): what was taken from it stays done.
   void kept_by_producer() { produced_.values = true; }
   int64_t rows() const { return rowwise ? rowwise.rows() : hp.rows(); }
-  /// An operand of fewer rows in the same memory; its columnwise form is dense all the same.
+  /// An operand of fewer rows in the same memory; its forms and their scales are dense all the same.
   Operand first_rows(int64_t rows) const;
 
  private:

@@ -33,7 +33,7 @@ void Quantizer::plan(MemoryPlan& plan, Operand& operand, const OperandMemory& me
   if (memory.has_columnwise)
     plan.add(operand.columnwise.values, memory.name + ".columnwise", memory.values, format(),
              {memory.cols, memory.rows}, memory.columnwise);
-  recipe_->plan_scales(plan, operand, memory);
+  recipe_->plan_scales(plan, index_, operand, memory);
 }
 
 Target Quantizer::target(Operand& operand, QuantizeMode mode, const ColumnSums& sums) const {
@@ -153,12 +153,20 @@ void Recipe::check_scales_agree(const Context& context) const {
 
 void Recipe::update(const Context&, const int32_t*) {}
 
-void Recipe::plan_scales(MemoryPlan& plan, Operand& operand, const OperandMemory& memory) const {
-  plan.add(operand.rowwise.scales, memory.name + ".scale_inv", memory.scales, DType::f32, {1});
-  operand.rowwise.layout = kernels::ScaleLayout::tensor;
+void Recipe::plan_scales(MemoryPlan& plan, int index, Operand& operand, const OperandMemory& memory) const {
+  const kernels::ScaleLayout layout = scale_layout(table_.info(index).role);
+  const auto add = [&](kernels::Matrix& form, const char* suffix, int64_t rows, int64_t cols) {
+    plan.add(form.scales, memory.name + suffix, memory.scales, DType::f32,
+             kernels::scale_shape(layout, rows, cols));
+  };
+  add(operand.rowwise, ".scale_inv", memory.rows, memory.cols);
+  operand.rowwise.layout = layout;
   if (!memory.has_columnwise) return;
-  plan.alias(operand.columnwise.scales, operand.rowwise.scales);
-  operand.columnwise.layout = kernels::ScaleLayout::tensor;
+  if (layout == kernels::ScaleLayout::tensor)
+    plan.alias(operand.columnwise.scales, operand.rowwise.scales);
+  else
+    add(operand.columnwise, ".columnwise.scale_inv", memory.cols, memory.rows);
+  operand.columnwise.layout = layout;
 }
 
 kernels::Fp8Output Recipe::output_of(int index, const Operand& operand, QuantizeMode mode) const {
@@ -195,14 +203,21 @@ void Recipe::cast_with_given_scale(const Context& context, int index, Operand& o
 
 std::unique_ptr<Recipe> make_recipe(const config::PrecisionConfig& precision, int num_layers) {
   if (precision.fp8 == config::Fp8Mode::off) return std::make_unique<OffRecipe>(precision, num_layers);
-  if (precision.fp8_recipe == config::Fp8Recipe::tensorwise) {
-    return std::make_unique<TensorwiseRecipe>(precision, num_layers);
+  switch (precision.fp8_recipe) {
+    case config::Fp8Recipe::tensorwise:
+      return std::make_unique<TensorwiseRecipe>(precision, num_layers);
+    case config::Fp8Recipe::rowwise:
+      return std::make_unique<RowwiseRecipe>(precision, num_layers);
+    case config::Fp8Recipe::blockwise:
+      return std::make_unique<BlockwiseRecipe>(precision, num_layers);
+    default:
+      return std::make_unique<DelayedRecipe>(precision, num_layers);
   }
-  return std::make_unique<DelayedRecipe>(precision, num_layers);
 }
 
 config::PrecisionConfig without_state(config::PrecisionConfig precision) {
-  precision.fp8_recipe = config::Fp8Recipe::tensorwise;
+  if (precision.fp8_recipe == config::Fp8Recipe::delayed)
+    precision.fp8_recipe = config::Fp8Recipe::tensorwise;
   precision.fp8_calibrate = false;
   return precision;
 }

@@ -5,6 +5,9 @@
 //   delayed     the scale of step n comes from the amaxes of the steps before it, so the kernel that produces
 //               an operand casts it in the same pass
 //   tensorwise  the scale comes from the tensor itself: an amax pass, then the cast; no state
+//   rowwise     likewise a scale per token (activations, gradients) and per output channel (weights), and of the columnwise
+//               forms per channel and per input channel; no state, nothing to communicate
+//   blockwise   likewise per 1 x 128 values (activations, gradients) and 128 x 128 (weights): DeepSeek-V3's recipe
 //
 // State is updated once per optimizer step (update()), never by evaluation, recomputation or a skipped step.
 // Scales are therefore constant within a step, and a recomputed forward pass sees what the first one saw.
@@ -93,6 +96,8 @@ class Recipe {
   virtual bool quantizes() const = 0;
   virtual bool fused() const { return false; }
   virtual bool gathers_quantized() const { return true; }
+  /// Which values of an operand's forms share a scale.
+  virtual kernels::ScaleLayout scale_layout(OperandRole) const { return kernels::ScaleLayout::tensor; }
   /// True when the first scales have to be found by passes before the first step (begin_calibration).
   virtual bool starts_from_history() const { return false; }
   /// Until end_calibration() each operand is cast with the scale that its own values ask for, whatever the state says, and
@@ -119,8 +124,8 @@ class Recipe {
   Recipe(const config::PrecisionConfig& precision, int num_layers)
       : precision_(precision), num_layers_(num_layers) {}
 
-  /// Plans the scales of the operand's forms, whose values are planned: one for all values unless overridden.
-  virtual void plan_scales(MemoryPlan& plan, Operand& operand, const OperandMemory& memory) const;
+  /// Plans the scales of the operand's forms, whose values are planned. One scale of the whole tensor serves both forms.
+  void plan_scales(MemoryPlan& plan, int index, Operand& operand, const OperandMemory& memory) const;
   /// What a producer or a cast with given scales writes.
   kernels::Fp8Output output_of(int index, const Operand& operand, QuantizeMode mode) const;
   void cast_with_given_scale(const Context& context, int index, Operand& operand, QuantizeMode mode,

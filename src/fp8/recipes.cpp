@@ -2,6 +2,7 @@
 
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/quantize/quantize.h"
+#include "kernels/quantize/quantize_groups.h"
 #include "kernels/scale_update/scale_update.h"
 
 namespace te::fp8 {
@@ -59,6 +60,29 @@ void TensorwiseRecipe::cast(const Context& context, int index, Operand& operand,
 
 void TensorwiseRecipe::update(const Context& context, const int32_t*) {
   if (table_.size() > 0) context.copy(table_.last_amax, table_.amax);
+}
+
+// --- rowwise, blockwise ------------------------------------------------------------------------------------
+
+void GroupRecipe::cast(const Context& context, int index, Operand& operand, QuantizeMode mode,
+                       const ColumnSums& sums) {
+  kernels::quantize_groups(
+      context, {.x = operand.hp,
+                .rowwise = operand.rowwise,
+                .columnwise = mode.columnwise ? operand.columnwise : kernels::Matrix{},
+                .power_of_two = precision_.fp8_scale_format == config::Fp8ScaleFormat::power_of_two,
+                .margin = static_cast<int>(precision_.margin),
+                .amax = mode.record_amax ? table_.amax_of(index).as<float>() : nullptr,
+                .counters = mode.count ? table_.counters_of(index) : nullptr});
+  if (sums.into) kernels::bias_gradient(context, operand.hp, sums.into, sums.scratch);
+}
+
+// The amaxes are for the log alone, which names those of whole tensors.
+void GroupRecipe::update(const Context& context, const int32_t*) {
+  if (table_.size() == 0) return;
+  reduce_amax(context, tensor_, table_.amax);
+  context.copy(table_.last_amax, table_.amax);
+  context.zero(table_.amax);
 }
 
 }  // namespace te::fp8

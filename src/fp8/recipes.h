@@ -1,4 +1,4 @@
-// The three recipes; see recipe.h for what they are.
+// The recipes; see recipe.h for what they are.
 #pragma once
 
 #include "fp8/recipe.h"
@@ -49,6 +49,40 @@ class TensorwiseRecipe final : public Recipe {
  protected:
   void cast(const Context& context, int index, Operand& operand, QuantizeMode mode,
             const ColumnSums& sums) override;
+};
+
+/// Scales of groups of an operand's values, from the values themselves: a pass over x writes both forms, each with its own
+/// scales. A columnwise form needs all tokens of a column's group, so high-precision rows travel.
+class GroupRecipe : public Recipe {
+ public:
+  bool quantizes() const override { return true; }
+  bool gathers_quantized() const override { return false; }
+  void update(const Context& context, const int32_t* skip) override;
+
+ protected:
+  GroupRecipe(const config::PrecisionConfig& precision, int num_layers) : Recipe(precision, num_layers) {}
+  void cast(const Context& context, int index, Operand& operand, QuantizeMode mode,
+            const ColumnSums& sums) override;
+};
+
+/// One per row of either form. What torchao calls rowwise.
+class RowwiseRecipe final : public GroupRecipe {
+ public:
+  RowwiseRecipe(const config::PrecisionConfig& precision, int num_layers)
+      : GroupRecipe(precision, num_layers) {}
+  const char* name() const override { return "rowwise"; }
+  kernels::ScaleLayout scale_layout(OperandRole) const override { return kernels::ScaleLayout::rows; }
+};
+
+/// One per 1 x 128 values of activations and gradients, 128 x 128 of weights. What TE calls Float8BlockScaling.
+class BlockwiseRecipe final : public GroupRecipe {
+ public:
+  BlockwiseRecipe(const config::PrecisionConfig& precision, int num_layers)
+      : GroupRecipe(precision, num_layers) {}
+  const char* name() const override { return "blockwise"; }
+  kernels::ScaleLayout scale_layout(OperandRole role) const override {
+    return role == OperandRole::weight ? kernels::ScaleLayout::blocks : kernels::ScaleLayout::vectors;
+  }
 };
 
 }  // namespace te::fp8

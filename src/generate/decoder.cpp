@@ -88,7 +88,8 @@ void Decoder::plan(MemoryPlan& plan, const Context& context) {
   add(ffn_, "fc2_input", dims_.dtype, {rows, dims_.ffn});
   if (recipe_->quantizes()) {
     add(fp8_rows_, "fp8_input", DType::e4m3, {rows * dims_.widest_input()});
-    add(fp8_scale_inv_, "fp8_input.scale_inv", DType::f32, {1});
+    add(fp8_scale_inv_, "fp8_input.scale_inv", DType::f32,
+        kernels::scale_shape(recipe_->scale_layout(fp8::OperandRole::input), rows, dims_.widest_input()));
   }
   final_layernorm_->plan_statistics(plan, statistics_, rows);
   add(last_hidden_, "last_hidden", dims_.dtype, {sizes_.batch, dims_.hidden});
@@ -231,9 +232,11 @@ Tensor Decoder::pass(const Context& context, std::span<const Row> rows, int64_t 
 fp8::Operand Decoder::operand(const Tensor& hp, int64_t rows) const {
   fp8::Operand result;
   result.hp = first_rows(hp, rows);
-  if (recipe_->quantizes())
-    result.rowwise = {
-        {fp8_rows_.data, DType::e4m3, {rows, hp.cols()}}, fp8_scale_inv_, kernels::ScaleLayout::tensor};
+  if (!recipe_->quantizes()) return result;
+  const kernels::ScaleLayout layout = recipe_->scale_layout(fp8::OperandRole::input);
+  const Shape scales = kernels::scale_shape(layout, rows, hp.cols());
+  result.rowwise = {
+      {fp8_rows_.data, DType::e4m3, {rows, hp.cols()}}, {fp8_scale_inv_.data, DType::f32, scales}, layout};
   return result;
 }
 

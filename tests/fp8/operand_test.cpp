@@ -124,16 +124,9 @@ class RowScales final : public fp8::Recipe {
   const char* name() const override { return "row scales"; }
   bool quantizes() const override { return true; }
   bool gathers_quantized() const override { return false; }  // a column's scale needs all tokens
+  kernels::ScaleLayout scale_layout(OperandRole) const override { return kernels::ScaleLayout::rows; }
 
  protected:
-  void plan_scales(MemoryPlan& plan, Operand& operand, const fp8::OperandMemory& memory) const override {
-    const auto add = [&](kernels::Matrix& form, const char* name, int64_t rows) {
-      plan.add(form.scales, memory.name + name, memory.scales, DType::f32, {rows});
-      form.layout = kernels::ScaleLayout::rows;
-    };
-    add(operand.rowwise, ".row_scales", memory.rows);
-    if (memory.has_columnwise) add(operand.columnwise, ".column_scales", memory.cols);
-  }
   void cast(const Context& context, int, Operand& operand, fp8::QuantizeMode mode,
             const ColumnSums& sums) override {
     const int64_t rows = operand.hp.rows(), cols = operand.hp.cols();

@@ -31,6 +31,8 @@ PrecisionConfig precision(Fp8Mode mode, Fp8Recipe recipe = Fp8Recipe::delayed) {
   return config;
 }
 
+const Fp8Recipe kAllRecipes[] = {Fp8Recipe::delayed, Fp8Recipe::tensorwise, Fp8Recipe::rowwise,
+                                 Fp8Recipe::blockwise};
 const OperandRole kRoles[] = {OperandRole::input, OperandRole::weight, OperandRole::grad_output};
 
 /// FP8 storage for a [rows, cols] operand of which the test owns the memory.
@@ -107,7 +109,7 @@ TEST(Recipe, FormatsFollowModeAndRole) {
   const std::map<Fp8Mode, DType> gradient_format = {{Fp8Mode::hybrid, DType::e5m2},
                                                     {Fp8Mode::e4m3, DType::e4m3}};
   for (const auto& [mode, format] : gradient_format) {
-    for (Fp8Recipe kind : {Fp8Recipe::delayed, Fp8Recipe::tensorwise}) {
+    for (Fp8Recipe kind : kAllRecipes) {
       const auto recipe = fp8::make_recipe(precision(mode, kind), 1);
       for (OperandRole role : kRoles) {
         const Quantizer quantizer = recipe->quantizer("fc", 0, role);
@@ -120,7 +122,7 @@ TEST(Recipe, FormatsFollowModeAndRole) {
 }
 
 TEST(Recipe, FirstAndLastLayersStayUnquantized) {
-  for (Fp8Recipe kind : {Fp8Recipe::delayed, Fp8Recipe::tensorwise}) {
+  for (Fp8Recipe kind : kAllRecipes) {
     PrecisionConfig config = precision(Fp8Mode::hybrid, kind);
     config.first_layers_bf16 = 1;
     config.last_layers_bf16 = 2;
@@ -145,7 +147,7 @@ TEST(Recipe, OffTracksOperandsOnlyWhenCalibrating) {
 
 // A model all of whose layers are left out is the BF16 model, bit for bit.
 TEST(Recipe, AModelOfUnquantizedLayersIsTheBf16Model) {
-  for (Fp8Recipe kind : {Fp8Recipe::delayed, Fp8Recipe::tensorwise}) {
+  for (Fp8Recipe kind : kAllRecipes) {
     config::Config config = testing::tiny_config(config::Family::llama);
     config.precision.dtype = config::ComputeDType::bf16;
     testing::TinyModel plain(config);

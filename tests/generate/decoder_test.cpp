@@ -92,6 +92,27 @@ TEST_P(DecoderTest, SequencesSideBySide) {
   check(decoder.append(again), again);
 }
 
+// Scales of groups are those of a row, whatever else is in the pass.
+TEST_P(DecoderTest, Fp8WithScalesOfGroupsAgreesWithTheForwardPass) {
+  for (const auto recipe : {config::Fp8Recipe::rowwise, config::Fp8Recipe::blockwise}) {
+    config::Config config = config_of(2);
+    config.precision.fp8 = config::Fp8Mode::hybrid;
+    config.precision.fp8_recipe = recipe;
+    TinyModel tiny(config);
+    const MemorySource source(tiny, config);
+    const std::vector<int32_t> tokens = random_tokens(config, 3);
+    const std::vector<float> expected = full_logits(tiny, config, tokens);
+    ReadyDecoder decoder(cpu_, config, source, {.batch = 2, .max_rows = 32});
+    const std::span<const int32_t> all(tokens);
+    std::vector<float> grown = decoder.append_all({{0, all.first(5)}});
+    for (size_t i = 5; i < 16; ++i) {
+      const std::vector<float> next = decoder.append({{0, all.subspan(i, 1)}});
+      grown.insert(grown.end(), next.begin(), next.end());
+    }
+    EXPECT_LT(relative_error(grown, {expected.begin(), expected.begin() + grown.size()}), 1e-2);
+  }
+}
+
 TEST_P(DecoderTest, Fp8AgreesWithTheFp8ForwardPass) {
   config::Config config = config_of(2);
   config.precision.fp8 = config::Fp8Mode::hybrid;

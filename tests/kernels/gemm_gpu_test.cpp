@@ -19,7 +19,8 @@ struct Case {
   DType a, b, out;
   bool trans_a, trans_b, accumulate, bias;
   bool fast = false;
-  bool by_rows = false;  ///< FP8: a scale per row of a and of b
+  ScaleLayout a_layout = ScaleLayout::tensor, b_layout = ScaleLayout::tensor;  ///< FP8
+  bool one_scale() const { return a_layout == ScaleLayout::tensor; }
 };
 
 /// The operands of a case on one device; the seeds make both devices' the same.
@@ -29,13 +30,13 @@ struct Operands {
         b(context, c.b, c.trans_b ? Shape{c.n, c.k} : Shape{c.k, c.n}),
         out(context, c.out, {c.m, c.n}),
         bias(context, c.out, {c.n}),
-        a_scale(context, DType::f32, {c.by_rows ? c.m : 1}),
-        b_scale(context, DType::f32, {c.by_rows ? c.n : 1}),
+        a_scale(context, DType::f32, scale_shape(c.a_layout, c.m, c.k)),
+        b_scale(context, DType::f32, scale_shape(c.b_layout, c.n, c.k)),
         args{a, b, out, c.trans_a, c.trans_b, c.accumulate} {
     a.fill_normal(1, is_fp8(c.a) ? 30.0f : 1.0f);
     b.fill_normal(2, is_fp8(c.b) ? 30.0f : 1.0f);
     bias.fill_normal(3, 5.0f);
-    if (c.by_rows) {
+    if (!c.one_scale()) {
       a_scale.fill_normal(5, 0.005f, 0.03f), b_scale.fill_normal(6, 0.01f, 0.07f);
     } else {
       a_scale.fill_value(0.03f), b_scale.fill_value(0.07f);
@@ -43,9 +44,8 @@ struct Operands {
     if (c.accumulate) out.fill_normal(4, 10.0f);  // otherwise it stays poisoned with NaN
     if (c.bias) args.bias = bias;
     if (is_fp8(c.a)) {
-      const ScaleLayout layout = c.by_rows ? ScaleLayout::rows : ScaleLayout::tensor;
-      args.a = {a, a_scale, layout};
-      args.b = {b, b_scale, layout};
+      args.a = {a, a_scale, c.a_layout};
+      args.b = {b, b_scale, c.b_layout};
       args.fast_accumulation = c.fast;
     }
   }
@@ -65,8 +65,8 @@ void check(const Context& gpu, const Case& c) {
   const std::vector<float> want = expected.out.floats(), got = actual.out.floats();
   // Typical size of a sum of k products of the operands (FP8: values of 30 times the scales), bias and old
   // value.
-  // Scales by rows reach 0.05 and 0.11.
-  const double scales = c.by_rows ? 0.05 * 0.11 : 0.03 * 0.07;
+  // Scales of many values reach 0.05 and 0.11.
+  const double scales = c.one_scale() ? 0.03 * 0.07 : 0.05 * 0.11;
   const double unit = (is_fp8(c.a) ? 900.0 * scales : 1.0) * std::sqrt(static_cast<double>(c.k)) +
                       (c.accumulate ? 10.0 : 0.0) + (c.bias ? 5.0 : 0.0);
   // FP32 sums in another order differ by some 1e-7 of the unit, but tensor cores drop bits instead of
@@ -131,8 +131,53 @@ TEST(GemmGpu, Fp8WithAScalePerRowAgainstReference) {
     for (const auto& [a, b] : {std::pair{DType::e4m3, DType::e4m3}, {DType::e5m2, DType::e4m3}})
       for (DType out : {DType::f32, DType::bf16})
         for (int bits = 0; bits < 8; ++bits)
-          check(gpu,
-                {m, n, k, a, b, out, false, true, (bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0, true});
+          check(gpu, {m, n, k, a, b, out, false, true, (bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0,
+                      ScaleLayout::rows, ScaleLayout::rows});
+}
+
+// As fprop and dgrad (a weight in blocks), and as wgrad, which adds to FP32.
+TEST(GemmGpu, Fp8WithScalesOf128ValuesAgainstReference) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  const int64_t sizes[][3] = {{128, 128, 128}, {144, 272, 256}, {256, 512, 1024}, {16, 400, 384}};
+  for (const auto& [m, n, k] : sizes) {
+    for (const DType gradient : {DType::e4m3, DType::e5m2}) {
+      for (const bool bias : {false, true})
+        check(gpu, {m, n, k, gradient, DType::e4m3, DType::bf16, false, true, false, bias, false,
+                    ScaleLayout::vectors, ScaleLayout::blocks});
+      for (const DType out : {DType::f32, DType::bf16})
+        for (const bool accumulate : {false, true})
+          check(gpu, {m, n, k, gradient, DType::e4m3, out, false, true, accumulate, false, false,
+                      ScaleLayout::vectors, ScaleLayout::vectors});
+    }
+  }
+}
+
+// Contractions that end inside a block of 128.
+TEST(GemmGpu, Fp8WithScalesOf128ValuesAndARaggedEdge) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  for (const int64_t k : {16, 144, 336})
+    check(gpu, {128, 256, k, DType::e4m3, DType::e4m3, DType::bf16, false, true, false, false, false,
+                ScaleLayout::vectors, ScaleLayout::blocks});
+}
+
+TEST(GemmGpu, RowsOfAMatrixWithScalesOf128Values) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  const Case c{256,  128,   512,   DType::e4m3, DType::e4m3,          DType::bf16,        false,
+               true, false, false, false,       ScaleLayout::vectors, ScaleLayout::blocks};
+  Operands whole(gpu, c), parts(gpu, c);
+  gemm(gpu, whole.args);
+  for (const int64_t first : {0, 64, 192}) {
+    Gemm part = parts.args;
+    const int64_t count = first == 64 ? 128 : 64;
+    part.a = parts.args.a.slice_rows(first, count);
+    part.out = parts.args.out.slice_rows(first, count);
+    gemm(gpu, part);
+  }
+  const std::vector<float> want = whole.out.floats(), got = parts.out.floats();
+  for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], want[i], std::abs(want[i]) / 64.0 + 1.0) << i;
 }
 
 TEST(GemmGpu, Fp8OfSmallIntegersIsExact) {

@@ -141,6 +141,47 @@ TEST(Gemm, Fp8WithAScalePerRow) {
   }
 }
 
+/// The inverse scale of element (r, c), as the layout's definition has it.
+float inverse_scale(const Matrix& matrix, const std::vector<float>& scales, int64_t r, int64_t c) {
+  if (matrix.layout == ScaleLayout::vectors) return scales[c / 128 * matrix.rows() + r];
+  return scales[r / 128 * matrix.scales.cols() + c / 128];
+}
+
+// Scales of 128 values of the contraction, whose end is ragged: as the product of the matrices that they are taken from.
+TEST(Gemm, Fp8WithScalesOf128Values) {
+  const Context context = Context::cpu();
+  constexpr int64_t kM = 144, kN = 272, kK = 304;
+  for (const ScaleLayout b_layout : {ScaleLayout::blocks, ScaleLayout::vectors}) {
+    TestTensor a(context, DType::e5m2, {kM, kK}), b(context, DType::e4m3, {kN, kK});
+    TestTensor a_scales(context, DType::f32, scale_shape(ScaleLayout::vectors, kM, kK)),
+        b_scales(context, DType::f32, scale_shape(b_layout, kN, kK)), out(context, DType::f32, {kM, kN});
+    a.fill_normal(1, 30.0f), b.fill_normal(2, 30.0f);
+    a_scales.fill_normal(4, 0.1f), b_scales.fill_normal(5, 0.1f), out.fill_normal(6, 10.0f);
+    const std::vector<float> old = out.floats();
+    const Matrix am{a, a_scales, ScaleLayout::vectors}, bm{b, b_scales, b_layout};
+    gemm(context, {.a = am, .b = bm, .out = out, .trans_b = true, .accumulate = true});
+    const auto av = a.floats(), bv = b.floats(), as = a_scales.floats(), bs = b_scales.floats(),
+               actual = out.floats();
+    for (int64_t r = 0; r < kM; ++r) {
+      for (int64_t c = 0; c < kN; ++c) {
+        double sum = old[r * kN + c], size = 20 + std::abs(sum);
+        for (int64_t k = 0; k < kK; ++k) {
+          const double term = double{av[r * kK + k]} * bv[c * kK + k] * inverse_scale(am, as, r, k) *
+                              inverse_scale(bm, bs, c, k);
+          sum += term, size += std::abs(term);
+        }
+        ASSERT_NEAR(actual[r * kN + c], sum, 1e-6 * size) << r << " " << c;
+      }
+    }
+    // Rows of it, with scales that lie apart.
+    TestTensor part(context, DType::f32, {48, kN});
+    gemm(context, {.a = am.slice_rows(64, 48), .b = bm, .out = part, .trans_b = true});
+    const std::vector<float> rows = part.floats();
+    for (size_t i = 0; i < rows.size(); ++i)
+      ASSERT_NEAR(rows[i], actual[64 * kN + i] - old[64 * kN + i], 1e-2) << i;
+  }
+}
+
 TEST(Gemm, SlicesTakeTheirScalesAlong) {
   const Context context = Context::cpu();
   TestTensor values(context, DType::e4m3, {32, 16}), scales(context, DType::f32, {32}),
@@ -203,6 +244,12 @@ TEST(Gemm, RejectsWhatTheContractExcludes) {
   EXPECT_THROW(gemm(context, {by_tensor(odd), by_tensor(w8), odd_y, false, true}), InternalError);
   EXPECT_THROW(gemm(context, {by_rows(x8), by_tensor(w8), y, false, true}), InternalError);  // too few scales
   EXPECT_THROW(gemm(context, {Matrix{x, scale, ScaleLayout::tensor}, w, y, false, true}), InternalError);
+  TestTensor blocks(context, DType::f32, {1, 4}), vectors(context, DType::f32, {1, 48});
+  const Matrix a_blocks{x8, blocks, ScaleLayout::blocks}, w_blocks{w8, blocks, ScaleLayout::blocks};
+  EXPECT_THROW(gemm(context, {a_blocks, w_blocks, y, false, true}), InternalError);  // a weight by a weight
+  EXPECT_THROW(gemm(context, {by_tensor(x8), w_blocks, y, false, true}), InternalError);
+  EXPECT_THROW(gemm(context, {a_blocks, Matrix{w8, vectors, ScaleLayout::rows}, y, false, true}),
+               InternalError);
   EXPECT_EQ(gemm_flops({x, w, y, false, true}), 2 * 16 * 48 * 32);
 }
 

@@ -51,7 +51,8 @@ Outcome settled(const Config& config) {
 TEST(OutputLayer, Fp8GradientsAreNearThoseInHighPrecision) {
   for (const Family family : {Family::gpt, Family::llama}) {
     const Outcome exact = settled(head_alone(family, false));
-    for (const Fp8Recipe recipe : {Fp8Recipe::delayed, Fp8Recipe::tensorwise}) {
+    for (const Fp8Recipe recipe :
+         {Fp8Recipe::delayed, Fp8Recipe::tensorwise, Fp8Recipe::rowwise, Fp8Recipe::blockwise}) {
       SCOPED_TRACE(std::string(to_string(family)) + " " + std::string(to_string(recipe)));
       const Outcome cast = settled(head_alone(family, true, recipe));
       EXPECT_NEAR(cast.loss, exact.loss, 0.01 * exact.loss);

@@ -23,7 +23,9 @@ std::vector<Config> all_precisions() {
     for (auto [mode, recipe] : {std::pair{Fp8Mode::off, Fp8Recipe::delayed},
                                 {Fp8Mode::hybrid, Fp8Recipe::delayed},
                                 {Fp8Mode::e4m3, Fp8Recipe::delayed},
-                                {Fp8Mode::hybrid, Fp8Recipe::tensorwise}}) {
+                                {Fp8Mode::hybrid, Fp8Recipe::tensorwise},
+                                {Fp8Mode::hybrid, Fp8Recipe::rowwise},
+                                {Fp8Mode::e4m3, Fp8Recipe::blockwise}}) {
       Config config = tiny_config(family);
       config.precision.dtype = config::ComputeDType::bf16;
       config.precision.fp8 = mode;

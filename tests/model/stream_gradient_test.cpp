@@ -52,6 +52,10 @@ std::vector<Config> all_precisions() {
   });
   add([&](Config& config) {
     fp8(config);
+    config.precision.fp8_recipe = Fp8Recipe::blockwise;
+  });
+  add([&](Config& config) {
+    fp8(config);
     config.precision.first_layers_bf16 = config.precision.last_layers_bf16 = 1;
   });
   return configs;

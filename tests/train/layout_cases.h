@@ -27,7 +27,9 @@ enum class Precision : uint8_t {
   delayed,
   tensorwise,
   delayed_fp32,
-  tensorwise_fp32
+  tensorwise_fp32,
+  rowwise,
+  blockwise
 };
 
 struct Case {
@@ -51,6 +53,11 @@ struct Case {
   bool fp8() const { return precision >= Precision::delayed; }
   bool tied() const { return (family == Family::llama) == variant; }
   bool delayed() const { return precision == Precision::delayed || precision == Precision::delayed_fp32; }
+  Fp8Recipe recipe() const {
+    if (precision == Precision::rowwise) return Fp8Recipe::rowwise;
+    if (precision == Precision::blockwise) return Fp8Recipe::blockwise;
+    return delayed() ? Fp8Recipe::delayed : Fp8Recipe::tensorwise;
+  }
   bool wide() const { return precision >= Precision::fp32_wide; }
   bool fp32() const {
     return precision == Precision::fp32 || precision == Precision::fp32_wide ||
@@ -84,7 +91,7 @@ inline config::Config make_config(const Case& c) {
   config.precision.dtype = c.fp32() ? ComputeDType::fp32 : ComputeDType::bf16;
   if (c.fp8()) {
     config.precision.fp8 = Fp8Mode::hybrid;
-    config.precision.fp8_recipe = c.delayed() ? Fp8Recipe::delayed : Fp8Recipe::tensorwise;
+    config.precision.fp8_recipe = c.recipe();
     config.precision.amax_history_len = 8;
     config.precision.fp8_output_layer = c.fp8_head;
   }
@@ -218,6 +225,25 @@ inline std::vector<Case> cases_of(int ranks) {
            .fp8_head = true},
           {.name = "dp2_llama_delayed", .family = llama, .precision = delayed, .bucket_size = 20'000},
           {.name = "dp2_gpt_tensorwise", .family = gpt, .precision = tensorwise, .recompute = full},
+          {.name = "tp2_sp_llama_blockwise_overlap",
+           .family = llama,
+           .precision = blockwise,
+           .tensor = 2,
+           .sequence = true,
+           .overlap = 2,
+           .recompute = selective},
+          {.name = "tp2_gpt_rowwise_overlap",
+           .family = gpt,
+           .precision = rowwise,
+           .tensor = 2,
+           .overlap = 2,
+           .recompute = full},
+          {.name = "pp2_llama_rowwise_zero_bubble",
+           .family = llama,
+           .precision = rowwise,
+           .pipeline = 2,
+           .schedule = zero_bubble},
+          {.name = "dp2_gpt_blockwise", .family = gpt, .precision = blockwise, .recompute = full},
       };
     case 4:
       return {
@@ -306,6 +332,14 @@ inline std::vector<Case> cases_of(int ranks) {
            .precision = delayed,
            .tensor = 4,
            .sequence = true},
+          {.name = "tp2_pp2_sp_llama_blockwise_zero_bubble",
+           .family = llama,
+           .precision = blockwise,
+           .tensor = 2,
+           .pipeline = 2,
+           .sequence = true,
+           .schedule = zero_bubble},
+          {.name = "tp2_dp2_gpt_rowwise", .family = gpt, .precision = rowwise, .tensor = 2},
           {.name = "tp4_gpt_tensorwise",
            .family = gpt,
            .precision = tensorwise,

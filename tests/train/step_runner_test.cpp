@@ -35,7 +35,8 @@ train::HostBatch random_batch(const train::StepRunner& runner, const config::Con
 }
 
 TEST(StepRunner, CountersSeeEveryOperandOncePerPass) {
-  for (config::Fp8Recipe recipe : {config::Fp8Recipe::delayed, config::Fp8Recipe::tensorwise}) {
+  for (config::Fp8Recipe recipe : {config::Fp8Recipe::delayed, config::Fp8Recipe::tensorwise,
+                                   config::Fp8Recipe::rowwise, config::Fp8Recipe::blockwise}) {
     for (config::Recompute recompute : {config::Recompute::none, config::Recompute::full}) {
       const config::Config config = fp8_config(recipe, recompute);
       const Context context = Context::cpu();

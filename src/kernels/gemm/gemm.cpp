@@ -23,9 +23,21 @@ constexpr int64_t kFp8Multiple = 16;
 void check_scales(const char* name, const Matrix& matrix) {
   TE_CHECK(matrix.layout != ScaleLayout::none && matrix.scales, "gemm: FP8 operand {} has no scales", name);
   check_dtype("gemm", "scales", matrix.scales, DType::f32);
-  const int64_t count = matrix.layout == ScaleLayout::rows ? matrix.rows() : 1;
+  const int64_t count = scale_shape(matrix.layout, matrix.rows(), matrix.cols()).numel();
   TE_CHECK(matrix.scales.numel() == count, "gemm: operand {} {} has {} scales, must have {}", name,
            matrix.values.shape.str(), matrix.scales.numel(), count);
+  const int64_t stride = matrix.scale_stride;
+  TE_CHECK(stride == 0 || (matrix.layout == ScaleLayout::vectors && stride >= matrix.rows()),
+           "gemm: scales of operand {} {} have stride {}", name, matrix.values.shape.str(), stride);
+}
+
+// Vectors meet vectors (wgrad) or blocks (a weight).
+void check_layouts(ScaleLayout a, ScaleLayout b) {
+  const auto along_k = [](ScaleLayout layout) {
+    return layout == ScaleLayout::vectors || layout == ScaleLayout::blocks;
+  };
+  const bool pair = along_k(a) && along_k(b) && (a == ScaleLayout::vectors || b == ScaleLayout::vectors);
+  TE_CHECK(a == b ? a != ScaleLayout::blocks : pair, "gemm: the scales of a and b have different layouts");
 }
 
 void check_operands(const Gemm& args) {
@@ -38,7 +50,7 @@ void check_operands(const Gemm& args) {
     TE_CHECK(!args.trans_a && args.trans_b, "gemm: FP8 operands must be a [m, k] and b [n, k] with trans_b");
     check_scales("a", args.a);
     check_scales("b", args.b);
-    TE_CHECK(args.a.layout == args.b.layout, "gemm: the scales of a and b have different layouts");
+    check_layouts(args.a.layout, args.b.layout);
   } else {
     check_hp("gemm", "a", args.a.values);
     check_dtype("gemm", "b", args.b.values, args.a.dtype());
@@ -82,6 +94,26 @@ const float* widen(const Tensor& tensor, std::vector<float>& buffer) {
   };
   if (!visit_hp(tensor.dtype, convert)) visit_fp8(tensor.dtype, convert);
   return out;
+}
+
+/// The same with the inverse scales of vectors or blocks, which stand inside the sum.
+const float* widen(const Matrix& matrix, std::vector<float>& buffer) {
+  const float* values = widen(matrix.values, buffer);
+  const bool vectors = matrix.layout == ScaleLayout::vectors;
+  if (!vectors && matrix.layout != ScaleLayout::blocks) return values;
+  const int64_t rows = matrix.rows(), cols = matrix.cols();
+  const int64_t stride = !vectors                  ? matrix.scales.cols()
+                         : matrix.scale_stride > 0 ? matrix.scale_stride
+                                                   : rows;
+  const float* scales = matrix.scales.as<float>();
+#pragma omp parallel for schedule(static)
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < cols; ++c) {
+      const int64_t block = c / kScaleBlock;
+      buffer[r * cols + c] *= vectors ? scales[block * stride + r] : scales[r / kScaleBlock * stride + block];
+    }
+  }
+  return values;
 }
 
 /// A product of FP32 matrices with what each tile of it needs.
@@ -150,7 +182,7 @@ void gemm_cpu(const Gemm& args) {
   const GemmSize size = gemm_size(args);
   const bool whole = args.a.layout == ScaleLayout::tensor;
   const float scale = whole ? *args.a.scales.as<float>() * *args.b.scales.as<float>() : 1.0f;
-  const Product product{args, size, widen(args.a.values, a_buffer), widen(args.b.values, b_buffer), scale};
+  const Product product{args, size, widen(args.a, a_buffer), widen(args.b, b_buffer), scale};
 #pragma omp parallel for collapse(2) schedule(dynamic)
   for (int64_t row = 0; row < size.m; row += kTileRows) {
     for (int64_t col = 0; col < size.n; col += kTileCols) {

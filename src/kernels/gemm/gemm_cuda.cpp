@@ -119,8 +119,38 @@ void set(const Preference& preference, cublasLtMatmulPreferenceAttributes_t attr
   TE_CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof(value)));
 }
 
+/// Bytes of the dense copy of a slice's scales (ScaleLayout::vectors): cuBLASLt knows no stride.
+size_t slice_scale_bytes(const Gemm& args) {
+  const Matrix& a = args.a;
+  if (a.layout != ScaleLayout::vectors || a.scale_stride <= a.rows()) return 0;
+  return (a.scales.bytes() + 255) / 256 * 256;
+}
+
+/// What the library may use: the context's workspace, but for the scales of a slice at its end.
+Tensor workspace_of(const Context& context, const Gemm& args) {
+  Tensor workspace = context.gemm_workspace();
+  const size_t taken = slice_scale_bytes(args);
+  TE_CHECK(taken < workspace.bytes(), "gemm: {} bytes of scales do not fit into the workspace", taken);
+  workspace.shape = {static_cast<int64_t>((workspace.bytes() - taken) / dtype_size(workspace.dtype))};
+  return workspace;
+}
+
+/// The same GEMM with dense scales.
+Gemm with_dense_scales(const Context& context, const Gemm& args) {
+  if (slice_scale_bytes(args) == 0) return args;
+  Gemm dense = args;
+  const Tensor workspace = workspace_of(context, args);
+  dense.a.scales.data = static_cast<char*>(workspace.data) + workspace.bytes();
+  dense.a.scale_stride = 0;
+  const size_t row = static_cast<size_t>(args.a.rows()) * sizeof(float);
+  TE_CUDA_CHECK(cudaMemcpy2DAsync(
+      dense.a.scales.data, row, args.a.scales.data, static_cast<size_t>(args.a.scale_stride) * sizeof(float),
+      row, static_cast<size_t>(args.a.scales.rows()), cudaMemcpyDeviceToDevice, cuda_stream(context)));
+  return dense;
+}
+
 /// All that the choice of an algorithm depends on.
-using Key = std::array<int64_t, 18>;
+using Key = std::array<int64_t, 19>;
 
 Key key_of(const Context& context, const Gemm& args) {
   const auto [m, n, k] = gemm_size(args);
@@ -131,6 +161,7 @@ Key key_of(const Context& context, const Gemm& args) {
           static_cast<int64_t>(args.b.dtype()),
           static_cast<int64_t>(args.out.dtype),
           static_cast<int64_t>(args.a.layout),
+          static_cast<int64_t>(args.b.layout),
           args.trans_a,
           args.trans_b,
           args.accumulate,
@@ -140,8 +171,22 @@ Key key_of(const Context& context, const Gemm& args) {
           alignment_of(args.b.values.data),
           alignment_of(args.out.data),
           args.bias ? alignment_of(args.bias.data) : 0,
-          static_cast<int64_t>(context.gemm_workspace().bytes()),
+          static_cast<int64_t>(workspace_of(context, args).bytes()),
           static_cast<int64_t>(context.options().gemm_autotune)};
+}
+
+/// cuBLASLt's name of a layout.
+cublasLtMatmulMatrixScale_t scale_mode(ScaleLayout layout) {
+  switch (layout) {
+    case ScaleLayout::rows:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+    case ScaleLayout::vectors:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+    case ScaleLayout::blocks:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+    default:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+  }
 }
 
 struct Plan {
@@ -159,9 +204,9 @@ MatmulDesc make_desc(const Gemm& args) {
   set(desc, CUBLASLT_MATMUL_DESC_TRANSB, args.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N);
   if (is_fp8(args.a.dtype()))
     set(desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<int8_t>(args.fast_accumulation ? 1 : 0));
-  if (args.a.layout == ScaleLayout::rows) {
-    set(desc, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F);
-    set(desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F);
+  if (args.a.layout != ScaleLayout::none && args.a.layout != ScaleLayout::tensor) {
+    set(desc, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, scale_mode(args.b.layout));
+    set(desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, scale_mode(args.a.layout));
   }
   set(desc, CUBLASLT_MATMUL_DESC_EPILOGUE, args.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT);
   if (args.bias) set(desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(args.bias.dtype));
@@ -184,7 +229,7 @@ Preference make_preference(const Context& context, const Gemm& args) {
   TE_CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&created));
   Preference preference(created);
   set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-      static_cast<uint64_t>(context.gemm_workspace().bytes()));
+      static_cast<uint64_t>(workspace_of(context, args).bytes()));
   // A sum that is split must be put together in FP32: other schemes round partial sums to the output's dtype.
   set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
       static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
@@ -217,10 +262,20 @@ std::vector<cublasLtMatmulAlgo_t> candidates(const Context& context, const Gemm&
 cublasStatus_t launch(const Context& context, const Gemm& args, const Plan& plan,
                       const cublasLtMatmulAlgo_t& algo, void* destination) {
   const float alpha = 1.0f, beta = args.accumulate ? 1.0f : 0.0f;
-  const Tensor workspace = context.gemm_workspace();
+  const Tensor workspace = workspace_of(context, args);
   return cublasLtMatmul(library(), plan.desc.get(), &alpha, args.b.values.data, plan.b.get(),
                         args.a.values.data, plan.a.get(), &beta, args.out.data, plan.out.get(), destination,
                         plan.out.get(), &algo, workspace.data, workspace.bytes(), cuda_stream(context));
+}
+
+/// How the scales lie; nothing for one a tensor, of which the files of choices have always said nothing.
+std::string scale_words(const Gemm& args) {
+  const auto word = [](ScaleLayout layout) {
+    return layout == ScaleLayout::rows ? "rows" : layout == ScaleLayout::vectors ? "vectors" : "blocks";
+  };
+  if (args.a.layout == ScaleLayout::none || args.a.layout == ScaleLayout::tensor) return "";
+  if (args.a.layout == args.b.layout) return fmt::format(", scales by {}", word(args.a.layout));
+  return fmt::format(", scales by {} and {}", word(args.a.layout), word(args.b.layout));
 }
 
 std::string describe(const Gemm& args) {
@@ -228,8 +283,7 @@ std::string describe(const Gemm& args) {
   return fmt::format("m {} n {} k {}, a {}{}, b {}{}, out {}{}{}{}", m, n, k, dtype_name(args.a.dtype()),
                      args.trans_a ? " transposed" : "", dtype_name(args.b.dtype()),
                      args.trans_b ? " transposed" : "", dtype_name(args.out.dtype),
-                     args.accumulate ? " accumulated" : "", args.bias ? ", bias" : "",
-                     args.a.layout == ScaleLayout::rows ? ", scales by rows" : "");
+                     args.accumulate ? " accumulated" : "", args.bias ? ", bias" : "", scale_words(args));
 }
 
 /// The choices of earlier processes on this GPU.
@@ -244,7 +298,7 @@ std::string cache_key(const Context& context, const Gemm& args) {
   return fmt::format("{}{}, alignment {} {} {} {}, workspace {}", describe(args),
                      args.fast_accumulation ? ", fast accumulation" : "", alignment_of(args.a.values.data),
                      alignment_of(args.b.values.data), alignment_of(args.out.data),
-                     args.bias ? alignment_of(args.bias.data) : 0, context.gemm_workspace().bytes());
+                     args.bias ? alignment_of(args.bias.data) : 0, workspace_of(context, args).bytes());
 }
 
 /// Takes an earlier choice over into the plan, if there is one of enough effort that this library can run.
@@ -262,7 +316,7 @@ bool take_cached(const Context& context, const Gemm& args, Plan& plan) {
     const cublasStatus_t status =
         cublasLtMatmulAlgoCheck(library(), plan.desc.get(), plan.b.get(), plan.a.get(), plan.out.get(),
                                 plan.out.get(), &algo, &result);
-    if (status == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= context.gemm_workspace().bytes()) {
+    if (status == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= workspace_of(context, args).bytes()) {
       plan.algo = algo;
       return true;
     }
@@ -308,7 +362,7 @@ Plan make_plan(const Context& context, const Gemm& args) {
   plan.a = layout_of(args.a.values);
   plan.b = layout_of(args.b.values);
   plan.out = layout_of(args.out);
-  set_pointers(plan.desc, args);
+  set_pointers(plan.desc, with_dense_scales(context, args));
   const GemmAutotune autotune = context.options().gemm_autotune;
   if (autotune != GemmAutotune::off && take_cached(context, args, plan)) return plan;
   const bool searching = autotune == GemmAutotune::on || autotune == GemmAutotune::full;
@@ -349,7 +403,7 @@ void gemm(const Context& context, const Gemm& args) {
     rest.accumulate = true;
     return cuda::gemm(context, rest);
   }
-  set_pointers(plan.desc, args);
+  set_pointers(plan.desc, with_dense_scales(context, args));
   TE_CUBLAS_CHECK(launch(context, args, plan, plan.algo, args.out.data));
 }
 

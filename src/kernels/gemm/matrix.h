@@ -8,18 +8,41 @@
 
 namespace te::kernels {
 
-/// Which values share an inverse scale: x = values * scales.
+/// Values of one side of a scale's block.
+constexpr int64_t kScaleBlock = 128;
+
+/// Which values share an inverse scale: x = values * scales. Scales are fp32, stored as cuBLASLt reads them (its
+/// OUTER_VEC_32F, VEC128_32F and BLK128x128_32F).
 enum class ScaleLayout : uint8_t {
-  none,    ///< high precision: no scales
-  tensor,  ///< scales fp32 [1]
-  rows,    ///< scales fp32 [rows]: one per row, as the GEMM sees it
+  none,     ///< high precision: no scales
+  tensor,   ///< [1]
+  rows,     ///< [rows]: one per row, as the GEMM sees it
+  vectors,  ///< [ceil(cols / 128), rows]: one per row and 128 columns; those of 128 columns lie side by side
+  blocks,   ///< [ceil(rows / 128), ceil(cols / 128), rounded up to a multiple of 4]: one per 128 x 128 values
 };
+
+/// The shape of the scales of a [rows, cols] matrix.
+inline Shape scale_shape(ScaleLayout layout, int64_t rows, int64_t cols) {
+  const auto blocks = [](int64_t count) { return (count + kScaleBlock - 1) / kScaleBlock; };
+  switch (layout) {
+    case ScaleLayout::rows:
+      return {rows};
+    case ScaleLayout::vectors:
+      return {blocks(cols), rows};
+    case ScaleLayout::blocks:
+      return {blocks(rows), (blocks(cols) + 3) / 4 * 4};
+    default:
+      return {1};
+  }
+}
 
 struct Matrix {
   Tensor values;  ///< [rows, cols] fp32, bf16 or FP8; of any rank, seen as [rows, cols]
   Tensor
       scales;  ///< inverse scales as the layout says; on a GPU aligned to 16 bytes (cuBLASLt refuses others)
   ScaleLayout layout = ScaleLayout::none;
+  /// ScaleLayout::vectors: from the scales of 128 columns to those of the next, in elements; 0 = rows(). Larger in a slice.
+  int64_t scale_stride = 0;
 
   Matrix() = default;
   /// High-precision values, from a tensor or what converts to one.
@@ -33,12 +56,20 @@ struct Matrix {
   DType dtype() const { return values.dtype; }
   explicit operator bool() const { return static_cast<bool>(values); }
 
-  /// Rows [first, first + count) with their scales.
+  /// Rows [first, first + count) with their scales. ScaleLayout::blocks: whole blocks, or up to the last row.
   Matrix slice_rows(int64_t first, int64_t count) const {
     Matrix part = *this;
     part.values = values.slice_rows(first, count);
-    if (layout == ScaleLayout::rows)
+    if (layout == ScaleLayout::rows) {
       part.scales = scales.view({scales.numel(), 1}).slice_rows(first, count).view({count});
+    } else if (layout == ScaleLayout::vectors) {
+      part.scale_stride = scale_stride > 0 ? scale_stride : rows();
+      part.scales = {scales.as<float>() + first, DType::f32, scale_shape(layout, count, cols())};
+    } else if (layout == ScaleLayout::blocks) {
+      TE_CHECK(first % kScaleBlock == 0 && (count % kScaleBlock == 0 || first + count == rows()),
+               "rows {}+{} of a matrix with a scale per 128 rows", first, count);
+      part.scales = scales.slice_rows(first / kScaleBlock, scale_shape(layout, count, cols())[0]);
+    }
     return part;
   }
 };

@@ -2,10 +2,12 @@
 #pragma once
 
 #include "kernels/quantize/quantize.h"
+#include "kernels/quantize/quantize_groups.h"
 
 namespace te::kernels::cuda {
 
 void quantize(const Context& context, const Quantize& args);
+void quantize_groups(const Context& context, const QuantizeGroups& args);
 void transpose_fp8(const Context& context, const Tensor& x, const Tensor& out);
 
 /// sums[c] += sum over the `blocks` rows of partial [blocks, cols], in a fixed order. sums: fp32 or bf16.

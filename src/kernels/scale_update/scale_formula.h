@@ -18,4 +18,14 @@ TE_HOST_DEVICE float scale_of(float amax, float fp8_max, float margin_factor, fl
   return amax * scale > largest ? nextafterf(scale, 0.0f) : scale;
 }
 
+/// The scale of a group of values by its own amax: 1 where that is not finite or not positive; as a power of two if asked
+/// for, rounded down, and at most 2^126, so that its inverse is a normal number.
+TE_HOST_DEVICE float group_scale(float amax, float fp8_max, float margin_factor, bool power_of_two) {
+  const float scale = scale_of(amax, fp8_max, margin_factor, 1.0f);
+  if (!power_of_two) return scale;
+  int exponent = 0;
+  frexpf(scale, &exponent);  // scale = [0.5, 1) * 2^exponent
+  return ldexpf(1.0f, exponent - 1 < 126 ? exponent - 1 : 126);
+}
+
 }  // namespace te::kernels

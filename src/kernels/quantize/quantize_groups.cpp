@@ -1,0 +1,133 @@
+// Quantize with scales of groups: checks, dispatch and the CPU reference, which works on either form as on a matrix of its
+// own, row by row or block row by block row.
+#include "kernels/quantize/quantize_groups.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "core/float_types.h"
+#include "kernels/common/checks.h"
+#include "kernels/common/fp8_cpu.h"
+#include "kernels/quantize/quantize_cuda.h"
+#include "kernels/scale_update/scale_formula.h"
+
+namespace te::kernels {
+namespace {
+
+constexpr int64_t kMultiple = 16;
+
+void check_form(const char* name, const Matrix& form, int64_t rows, int64_t cols) {
+  if (!form) return;
+  TE_CHECK(is_fp8(form.dtype()), "quantize_groups: {} is {}, must be FP8", name, dtype_name(form.dtype()));
+  check_shape("quantize_groups", name, form.values, {rows, cols});
+  TE_CHECK(form.layout != ScaleLayout::none && form.layout != ScaleLayout::tensor,
+           "quantize_groups: {} has no scales of groups", name);
+  TE_CHECK(form.scale_stride == 0, "quantize_groups: {} is a slice", name);
+  check_dtype("quantize_groups", "scales", form.scales, DType::f32);
+  check_shape("quantize_groups", "scales", form.scales, scale_shape(form.layout, rows, cols));
+}
+
+void check_args(const QuantizeGroups& args) {
+  check_hp("quantize_groups", "x", args.x);
+  const int64_t rows = args.x.rows(), cols = args.x.cols();
+  TE_CHECK(rows % kMultiple == 0 && cols % kMultiple == 0,
+           "quantize_groups: rows and columns of x {} must be multiples of 16", args.x.shape.str());
+  TE_CHECK(args.rowwise || args.columnwise, "quantize_groups: nothing is asked for");
+  check_form("rowwise", args.rowwise, rows, cols);
+  check_form("columnwise", args.columnwise, cols, rows);
+  if (args.rowwise && args.columnwise)
+    TE_CHECK(args.rowwise.layout == args.columnwise.layout && args.rowwise.dtype() == args.columnwise.dtype(),
+             "quantize_groups: the forms differ in layout or format");
+}
+
+/// Rows of values that are scaled together: one, or those of a row of blocks.
+struct RowGroup {
+  const Matrix& form;
+  const QuantizeGroups& args;
+  const float* x;  ///< [count, cols]
+  int64_t first, count;
+
+  /// Where the scale of the columns from `col` on goes.
+  float* scale_at(int64_t col) const {
+    float* scales = form.scales.as<float>();
+    const int64_t block = col / kScaleBlock;
+    if (form.layout == ScaleLayout::rows) return scales + first;
+    if (form.layout == ScaleLayout::vectors) return scales + block * form.rows() + first;
+    return scales + first / kScaleBlock * form.scales.cols() + block;
+  }
+
+  template <class T>
+  void write(T* q, unsigned long long& saturated, unsigned long long& flushed) const {
+    const int64_t cols = form.cols(), width = form.layout == ScaleLayout::rows ? cols : kScaleBlock;
+    const float margin = std::ldexp(1.0f, -args.margin);
+    for (int64_t col = 0; col < cols; col += width) {
+      const int64_t n = std::min(width, cols - col);
+      uint32_t amax = 0;
+      for (int64_t r = 0; r < count; ++r)
+        amax = std::max(amax, fp8_detail::row_amax_bits(x + r * cols + col, n));
+      const float scale =
+          group_scale(std::bit_cast<float>(amax), fp8_max(form.dtype()), margin, args.power_of_two);
+      *scale_at(col) = 1.0f / scale;
+      for (int64_t r = 0; r < count; ++r) {
+        const int64_t at = r * cols + col;
+        fp8_detail::quantize_row(x + at, scale, q + at, n);
+        fp8_detail::count_row(x + at, scale, q + at, n, saturated, flushed);
+      }
+    }
+  }
+};
+
+/// `value(row, col)` of the form's own rows and columns. Returns the amax's bits.
+template <class Value>
+uint32_t write_form(const QuantizeGroups& args, const Matrix& form, Fp8Counters* counters, Value&& value) {
+  const int64_t rows = form.rows(), cols = form.cols();
+  const int64_t height = form.layout == ScaleLayout::blocks ? kScaleBlock : 1;
+  unsigned long long saturated = 0, flushed = 0;
+  uint32_t largest = 0;
+#pragma omp parallel reduction(+ : saturated, flushed) reduction(max : largest)
+  {
+    std::vector<float> x(static_cast<size_t>(height * cols));
+#pragma omp for
+    for (int64_t first = 0; first < rows; first += height) {
+      const int64_t count = std::min(height, rows - first);
+      for (int64_t r = 0; r < count; ++r)
+        for (int64_t c = 0; c < cols; ++c) x[r * cols + c] = value(first + r, c);
+      largest = std::max(largest, fp8_detail::row_amax_bits(x.data(), count * cols));
+      const RowGroup group{form, args, x.data(), first, count};
+      visit_fp8(form.dtype(), [&](auto zero) {
+        group.write(form.values.as<decltype(zero)>() + first * cols, saturated, flushed);
+      });
+    }
+  }
+  if (counters != nullptr) {
+    counters->saturated += saturated;
+    counters->flushed += flushed;
+    counters->total += static_cast<unsigned long long>(rows * cols);
+  }
+  return largest;
+}
+
+void quantize_groups_cpu(const QuantizeGroups& args) {
+  const int64_t cols = args.x.cols();
+  visit_hp(args.x.dtype, [&](auto zero) {
+    const auto* x = args.x.as<decltype(zero)>();
+    uint32_t amax = 0;
+    if (args.rowwise)
+      amax = write_form(args, args.rowwise, args.counters,
+                        [x, cols](int64_t r, int64_t c) { return to_float(x[r * cols + c]); });
+    if (args.columnwise)
+      amax = write_form(args, args.columnwise, args.rowwise ? nullptr : args.counters,
+                        [x, cols](int64_t r, int64_t c) { return to_float(x[c * cols + r]); });
+    if (args.amax != nullptr) *args.amax = amax_of(*args.amax, std::bit_cast<float>(amax));
+  });
+}
+
+}  // namespace
+
+void quantize_groups(const Context& context, const QuantizeGroups& args) {
+  check_args(args);
+  TE_DISPATCH_CUDA(context, quantize_groups, args);
+  quantize_groups_cpu(args);
+}
+
+}  // namespace te::kernels

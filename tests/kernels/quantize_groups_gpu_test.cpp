@@ -1,0 +1,68 @@
+// Casts with scales of groups on the GPU against the CPU reference: bytes, scales, amax and counts are equal bit for bit.
+#include "kernels/quantize/quantize_groups.h"
+
+#include <cstring>
+#include <limits>
+
+#include "kernels/quantize_groups_cases.h"
+
+namespace te::kernels {
+namespace {
+
+using testing::TestTensor;
+
+void expect_same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(float)), 0);
+}
+
+void compare(const GroupCase& c, const std::vector<float>& values, bool rows = true, bool columns = true) {
+  SCOPED_TRACE(c.name());
+  const Context gpu = Context::cuda(0), cpu = Context::cpu();
+  const auto run = [&](const Context& context) {
+    TestTensor x(context, c.input, {c.rows, c.cols});
+    x.fill(values);
+    const GroupStorage storage(context, c);
+    quantize_groups(context, storage.args(x, rows, columns));
+    return storage.read();
+  };
+  const GroupResult actual = run(gpu), expected = run(cpu);
+  EXPECT_EQ(actual.rowwise, expected.rowwise);
+  EXPECT_EQ(actual.columnwise, expected.columnwise);
+  expect_same_bits(actual.row_scales, expected.row_scales);
+  expect_same_bits(actual.column_scales, expected.column_scales);
+  expect_same_bits({actual.amax}, {expected.amax});
+  EXPECT_EQ(actual.counters.saturated, expected.counters.saturated);
+  EXPECT_EQ(actual.counters.flushed, expected.counters.flushed);
+  EXPECT_EQ(actual.counters.total, expected.counters.total);
+}
+
+TEST(QuantizeGroupsGpu, EqualsTheCpu) {
+  TE_REQUIRE_GPU();
+  for (const GroupCase& c : group_cases()) compare(c, group_values(c.rows, c.cols));
+  for (const ScaleLayout layout : {ScaleLayout::rows, ScaleLayout::vectors, ScaleLayout::blocks})
+    compare({2048, 1392, layout}, group_values(2048, 1392));
+}
+
+TEST(QuantizeGroupsGpu, EachFormAlone) {
+  TE_REQUIRE_GPU();
+  for (const ScaleLayout layout : {ScaleLayout::rows, ScaleLayout::vectors, ScaleLayout::blocks}) {
+    compare({144, 272, layout}, group_values(144, 272), true, false);
+    compare({144, 272, layout}, group_values(144, 272), false, true);
+  }
+}
+
+TEST(QuantizeGroupsGpu, StrangeValues) {
+  TE_REQUIRE_GPU();
+  std::vector<float> values = group_values(160, 160);
+  values[7] = std::numeric_limits<float>::infinity();
+  values[160 * 40 + 3] = std::numeric_limits<float>::quiet_NaN();
+  values[160 * 140 + 130] = 1e-38f;
+  for (const ScaleLayout layout : {ScaleLayout::rows, ScaleLayout::vectors, ScaleLayout::blocks})
+    for (const DType input : {DType::f32, DType::bf16})
+      for (const bool power_of_two : {false, true})
+        compare({160, 160, layout, input, DType::e4m3, power_of_two}, values);
+}
+
+}  // namespace
+}  // namespace te::kernels

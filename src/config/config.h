@@ -113,6 +113,7 @@ struct PrecisionConfig {
   int64_t margin = 0;
   int64_t first_layers_bf16 = 0;
   int64_t last_layers_bf16 = 0;
+  std::string overrides;          ///< rules of precision_overrides.h
   bool fp8_output_layer = false;  ///< the classifier's products, too
   bool fp8_calibrate = false;     ///< with fp8 off: record the amaxes that an FP8 run would see
   /// Passes over the first microbatch before step 1 that fill the amax history, so that step 1 does not run

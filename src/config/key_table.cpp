@@ -122,6 +122,11 @@ const auto kKeys = std::to_array<Key>({
      "Layers at the input that stay in BF16."},
     {TE_KEY(precision.last_layers_bf16), kBuiltIn, from_to(0, 10000),
      "Layers at the output that stay in BF16."},
+    {TE_KEY(precision.overrides), kBuiltIn, kAny,
+     "Rules for single linears, layers, GEMMs and operands, one a line or separated by semicolons: "
+     "`linear_fc2 wgrad: "
+     "bf16; layers 0-1: blockwise` (docs/fp8.md). Without effect with `fp8: off`.",
+     "empty or rules"},
     {TE_KEY(precision.fp8_output_layer), kBuiltIn, kAny,
      "With FP8: the products of the output layer, too. Faster where the vocabulary is large beside the "
      "model; the gradient of the logits, most of it tiny, then has the range of one tensor's E5M2 (E4M3 with "

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "config/key_table.h"
+#include "config/precision_overrides.h"
 #include "config/text.h"
 #include "core/error.h"
 
@@ -93,6 +94,7 @@ void check_fp8(const Config& c) {
         "model.num_layers ({})",
         p.first_layers_bf16, p.last_layers_bf16, p.first_layers_bf16 + p.last_layers_bf16, m.num_layers);
   }
+  check_overrides(p, m.num_layers);
   if (p.fp8 == Fp8Mode::off) return;
   if (p.fp8_calibrate) {
     user_error(
@@ -108,7 +110,7 @@ void check_fp8(const Config& c) {
                       fmt::format("model.num_attention_heads * model.kv_channels{} = {} * {}", share,
                                   m.num_attention_heads, m.kv_channels),
                       m.attention_width() / ranks);
-  if (p.fp8_output_layer) {
+  if (linear_precision(p, kOutputLayerName, m.num_layers, m.num_layers).quantized()) {
     check_fp8_dimension(p, "model.vocab_size, padded," + share, m.padded_vocab_size() / ranks);
   }
   check_fp8_dimension(

@@ -18,22 +18,33 @@ DType Quantizer::format() const {
   return recipe_->table().info(index_).format;
 }
 
+// Producers write either FP8 or high precision.
 bool Quantizer::fused() const {
-  return enabled() && recipe_->fused() && !recipe_->calibrating_;
+  return enabled() && !forms_.hp && recipe_->fused() && !recipe_->calibrating_;
 }
 
 bool Quantizer::gathers_quantized() const {
-  return enabled() && recipe_->gathers_quantized();
+  return enabled() && !forms_.hp && recipe_->gathers_quantized();
+}
+
+kernels::Matrix Quantizer::rowwise_in(const Tensor& values, const Tensor& scales, int64_t rows,
+                                      int64_t cols) const {
+  if (!rowwise()) return {};
+  const kernels::ScaleLayout layout = recipe_->scale_layout(recipe_->table().info(index_).role);
+  return {{values.data, format(), {rows, cols}},
+          {scales.data, DType::f32, kernels::scale_shape(layout, rows, cols)},
+          layout};
 }
 
 void Quantizer::plan(MemoryPlan& plan, Operand& operand, const OperandMemory& memory) const {
   if (!enabled()) return;
-  plan.add(operand.rowwise.values, memory.name + ".rowwise", memory.values, format(),
-           {memory.rows, memory.cols}, memory.rowwise);
-  if (memory.has_columnwise)
+  if (rowwise())
+    plan.add(operand.rowwise.values, memory.name + ".rowwise", memory.values, format(),
+             {memory.rows, memory.cols}, memory.rowwise);
+  if (memory.has_columnwise && columnwise())
     plan.add(operand.columnwise.values, memory.name + ".columnwise", memory.values, format(),
              {memory.cols, memory.rows}, memory.columnwise);
-  recipe_->plan_scales(plan, index_, operand, memory);
+  recipe_->plan_scales(plan, index_, forms_, operand, memory);
 }
 
 Target Quantizer::target(Operand& operand, QuantizeMode mode, const ColumnSums& sums) const {
@@ -80,7 +91,7 @@ Operand Quantizer::share_of(const Operand& whole, const Tensor& hp, const Tensor
 void Quantizer::gather(const Context& context, parallel::TensorParallel& ranks, Operand& share,
                        Operand& whole, QuantizeMode mode, const parallel::TensorParallel::Work& work,
                        const ColumnSums& sums) const {
-  if (enabled() && !recipe_->gathers_quantized()) {
+  if (enabled() && !gathers_quantized()) {
     // 1. High-precision rows travel, 2. and are cast where they arrive.
     if (sums.into && !share.produced_.sums)
       kernels::bias_gradient(context, share.hp, sums.into, sums.scratch);
@@ -101,17 +112,39 @@ void Quantizer::gather(const Context& context, parallel::TensorParallel& ranks, 
   if (mode.columnwise) kernels::transpose_fp8(context, whole.rowwise.values, whole.columnwise.values);
 }
 
+namespace {
+
+// What an FP8 run would quantize is what a calibrating one watches.
+config::PrecisionConfig as_quantized(config::PrecisionConfig precision) {
+  if (precision.fp8 == config::Fp8Mode::off) precision.fp8 = config::Fp8Mode::hybrid;
+  return precision;
+}
+
+Forms forms_of(const config::LinearPrecision& linear, OperandRole role) {
+  const bool of_rows = role == OperandRole::grad_output ? linear.dgrad : linear.fprop,
+             of_columns = role == OperandRole::weight ? linear.dgrad : linear.wgrad;
+  return {.rowwise = of_rows, .columnwise = of_columns, .hp = !of_rows || !of_columns};
+}
+
+DType format_of(const config::LinearPrecision& linear, OperandRole role) {
+  const config::Fp8Format format = role == OperandRole::input    ? linear.input
+                                   : role == OperandRole::weight ? linear.weight
+                                                                 : linear.grad_output;
+  return format == config::Fp8Format::e5m2 ? DType::e5m2 : DType::e4m3;
+}
+
+}  // namespace
+
 Quantizer Recipe::quantizer(const std::string& linear_name, int layer, OperandRole role) {
+  if (!quantizes() && !precision_.fp8_calibrate) return {};
   const bool head = layer == kOutputLayer;
-  const bool high_precision_layer =
-      head ? !precision_.fp8_output_layer
-           : layer < precision_.first_layers_bf16 || layer >= num_layers_ - precision_.last_layers_bf16;
-  const bool tracked = quantizes() || precision_.fp8_calibrate;
-  if (high_precision_layer || !tracked) return {};
-  // Hybrid: gradients have the wider range and get the wider exponent.
-  const bool e5m2 = role == OperandRole::grad_output && precision_.fp8 != config::Fp8Mode::e4m3;
-  return {this,
-          table_.add({linear_name, head ? num_layers_ : layer, role, e5m2 ? DType::e5m2 : DType::e4m3})};
+  const config::LinearPrecision linear =
+      config::linear_precision(as_quantized(precision_), linear_name.substr(linear_name.rfind('.') + 1),
+                               head ? num_layers_ : layer, num_layers_);
+  const Forms forms = forms_of(linear, role);
+  if (!forms.rowwise && !forms.columnwise) return {};
+  return {&recipe_of(linear.recipe),
+          table_->add({linear_name, head ? num_layers_ : layer, role, format_of(linear, role)}), forms};
 }
 
 void Recipe::share(parallel::Communicator& tensor, parallel::Communicator& stage) {
@@ -127,56 +160,57 @@ void Recipe::reduce_amax(const Context& context, parallel::Communicator* group, 
 }
 
 void Recipe::plan(MemoryPlan& plan) {
-  table_.plan(plan, history_len());
+  table_->plan(plan, history_len());
 #ifndef NDEBUG
-  if (stage_ != nullptr && table_.size() > 0)
-    plan.add(compared_, "fp8.compared_scales", MemoryKind::fp8_state, DType::f32, {table_.size()});
+  if (stage_ != nullptr && table_->size() > 0)
+    plan.add(compared_, "fp8.compared_scales", MemoryKind::fp8_state, DType::f32, {table_->size()});
 #endif
 }
 
 // Every rank equal to the largest: all equal.
 void Recipe::check_scales_agree(const Context& context) const {
   if (!compared_) return;
-  const auto count = static_cast<size_t>(table_.size());
+  const auto count = static_cast<size_t>(table_->size());
   std::vector<float> own(count), largest(count);
-  context.copy(compared_, table_.scale.view(compared_.shape));
+  context.copy(compared_, table_->scale.view(compared_.shape));
   context.copy_to_host(own.data(), compared_);
   stage_->all_reduce(context, compared_, parallel::ReduceOp::max);
   context.copy_to_host(largest.data(), compared_);
   context.synchronize();
   for (size_t i = 0; i < count; ++i) {
     TE_CHECK(own[i] == largest[i], "FP8 scale of {} {} is {} here and {} on another rank of {}",
-             table_.info(static_cast<int>(i)).name, role_name(table_.info(static_cast<int>(i)).role), own[i],
-             largest[i], stage_->name());
+             table_->info(static_cast<int>(i)).name, role_name(table_->info(static_cast<int>(i)).role),
+             own[i], largest[i], stage_->name());
   }
 }
 
 void Recipe::update(const Context&, const int32_t*) {}
 
-void Recipe::plan_scales(MemoryPlan& plan, int index, Operand& operand, const OperandMemory& memory) const {
-  const kernels::ScaleLayout layout = scale_layout(table_.info(index).role);
+void Recipe::plan_scales(MemoryPlan& plan, int index, Forms forms, Operand& operand,
+                         const OperandMemory& memory) const {
+  const kernels::ScaleLayout layout = scale_layout(table_->info(index).role);
+  const bool columnwise = memory.has_columnwise && forms.columnwise;
   const auto add = [&](kernels::Matrix& form, const char* suffix, int64_t rows, int64_t cols) {
     plan.add(form.scales, memory.name + suffix, memory.scales, DType::f32,
              kernels::scale_shape(layout, rows, cols));
   };
-  add(operand.rowwise, ".scale_inv", memory.rows, memory.cols);
-  operand.rowwise.layout = layout;
-  if (!memory.has_columnwise) return;
-  if (layout == kernels::ScaleLayout::tensor)
+  if (forms.rowwise) add(operand.rowwise, ".scale_inv", memory.rows, memory.cols);
+  if (columnwise && forms.rowwise && layout == kernels::ScaleLayout::tensor)
     plan.alias(operand.columnwise.scales, operand.rowwise.scales);
-  else
+  else if (columnwise)
     add(operand.columnwise, ".columnwise.scale_inv", memory.cols, memory.rows);
-  operand.columnwise.layout = layout;
+  if (forms.rowwise) operand.rowwise.layout = layout;
+  if (columnwise) operand.columnwise.layout = layout;
 }
 
 kernels::Fp8Output Recipe::output_of(int index, const Operand& operand, QuantizeMode mode) const {
   kernels::Fp8Output out;
   out.rowwise = operand.rowwise.values;
   if (mode.columnwise) out.columnwise = operand.columnwise.values;
-  out.scale = table_.scale_of(index).as<float>();
-  out.scale_inv = operand.rowwise.scales.as<float>();
-  out.amax = mode.record_amax ? table_.amax_of(index).as<float>() : nullptr;
-  out.counters = mode.count ? table_.counters_of(index) : nullptr;
+  out.scale = table_->scale_of(index).as<float>();
+  out.scale_inv = (operand.rowwise ? operand.rowwise : operand.columnwise).scales.as<float>();
+  out.amax = mode.record_amax ? table_->amax_of(index).as<float>() : nullptr;
+  out.counters = mode.count ? table_->counters_of(index) : nullptr;
   return out;
 }
 
@@ -188,8 +222,8 @@ void Recipe::cast_with_own_scale(const Context& context, int index, Operand& ope
   kernels::quantize(context, {.x = operand.hp, .out = amax_only});
   reduce_amax(context, tensor_, amax);
   kernels::current_scale(context, {.amax = amax,
-                                   .scale = table_.scale_of(index),
-                                   .fp8_max = fp8_max(table_.info(index).format),
+                                   .scale = table_->scale_of(index),
+                                   .fp8_max = fp8_max(table_->info(index).format),
                                    .margin = static_cast<int>(precision_.margin)});
   cast_with_given_scale(context, index, operand, mode, sums);
 }
@@ -203,21 +237,14 @@ void Recipe::cast_with_given_scale(const Context& context, int index, Operand& o
 
 std::unique_ptr<Recipe> make_recipe(const config::PrecisionConfig& precision, int num_layers) {
   if (precision.fp8 == config::Fp8Mode::off) return std::make_unique<OffRecipe>(precision, num_layers);
-  switch (precision.fp8_recipe) {
-    case config::Fp8Recipe::tensorwise:
-      return std::make_unique<TensorwiseRecipe>(precision, num_layers);
-    case config::Fp8Recipe::rowwise:
-      return std::make_unique<RowwiseRecipe>(precision, num_layers);
-    case config::Fp8Recipe::blockwise:
-      return std::make_unique<BlockwiseRecipe>(precision, num_layers);
-    default:
-      return std::make_unique<DelayedRecipe>(precision, num_layers);
-  }
+  if (precision.overrides.empty()) return make_plain_recipe(precision.fp8_recipe, precision, num_layers);
+  return std::make_unique<MixedRecipe>(precision, num_layers);
 }
 
 config::PrecisionConfig without_state(config::PrecisionConfig precision) {
   if (precision.fp8_recipe == config::Fp8Recipe::delayed)
     precision.fp8_recipe = config::Fp8Recipe::tensorwise;
+  precision.overrides = config::overrides_without_state(precision.overrides);
   precision.fp8_calibrate = false;
   return precision;
 }

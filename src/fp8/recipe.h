@@ -16,7 +16,7 @@
 #include <memory>
 #include <string>
 
-#include "config/config.h"
+#include "config/precision_overrides.h"
 #include "core/device.h"
 #include "core/memory_plan.h"
 #include "fp8/operand.h"
@@ -44,20 +44,31 @@ struct OperandMemory {
 
 class Recipe;
 
+/// What the GEMMs that read an operand want of it.
+struct Forms {
+  bool rowwise = true, columnwise = true;  ///< quantized
+  bool hp = false;                         ///< high precision, too: not all of its GEMMs are quantized
+};
+
 /// One operand of one linear layer, and what its recipe does with it. Cheap to copy.
 class Quantizer {
  public:
   Quantizer() = default;
-  Quantizer(Recipe* recipe, int index) : recipe_(recipe), index_(index) {}
+  Quantizer(Recipe* recipe, int index, Forms forms) : recipe_(recipe), index_(index), forms_(forms) {}
 
-  /// True when the recipe quantizes the operand in this layer.
+  /// True when the recipe quantizes the operand in this layer, for one of its GEMMs at least.
   bool enabled() const;
+  /// True when the form exists that GEMMs over the rows read (wgrad), likewise over the columns.
+  bool columnwise() const { return enabled() && forms_.columnwise; }
+  bool rowwise() const { return enabled() && forms_.rowwise; }
   DType format() const;
   /// True when producers of the operand can write its quantized form: then it needs no high-precision copy.
   bool fused() const;
   /// True when the ranks of sequence parallelism exchange quantized rows, false when high-precision ones.
   bool gathers_quantized() const;
 
+  /// The row-wise form of [rows, cols] in memory that somebody else owns; empty where GEMMs read high precision.
+  kernels::Matrix rowwise_in(const Tensor& values, const Tensor& scales, int64_t rows, int64_t cols) const;
   /// Storage of the quantized forms; nothing where the recipe keeps high precision.
   void plan(MemoryPlan& plan, Operand& operand, const OperandMemory& memory) const;
   /// A pass begins to make the operand: where its producer writes. `sums`: what the producer may do for the bias.
@@ -79,6 +90,7 @@ class Quantizer {
  private:
   Recipe* recipe_ = nullptr;
   int index_ = -1;  ///< row of the ScaleTable; -1 = not FP8 and not calibrated
+  Forms forms_;
 };
 
 class Recipe {
@@ -88,7 +100,7 @@ class Recipe {
   /// In place of a layer's index: the output layer, which is FP8 if fp8_output_layer says so.
   static constexpr int kOutputLayer = -1;
 
-  /// The quantizer of an operand. `layer` decides about first_layers_bf16 and last_layers_bf16.
+  /// The quantizer of an operand; config::linear_precision says what of it is quantized in this layer, and how.
   Quantizer quantizer(const std::string& linear_name, int layer, OperandRole role);
 
   virtual const char* name() const = 0;
@@ -102,30 +114,32 @@ class Recipe {
   virtual bool starts_from_history() const { return false; }
   /// Until end_calibration() each operand is cast with the scale that its own values ask for, whatever the state says, and
   /// its amax is recorded: one pass finds the scales of a model of any depth. Then update().
-  void begin_calibration() { calibrating_ = true; }
-  void end_calibration() { calibrating_ = false; }
+  virtual void begin_calibration() { calibrating_ = true; }
+  virtual void end_calibration() { calibrating_ = false; }
 
   /// The ranks with which this one shares tensors: parts of one tensor (`tensor`), and all that run the same layers
   /// (`stage`). An amax is that of the whole tensor, so scales agree on all of them. Ranks of other pipeline stages have
   /// other layers and take no part.
-  void share(parallel::Communicator& tensor, parallel::Communicator& stage);
+  virtual void share(parallel::Communicator& tensor, parallel::Communicator& stage);
 
   void plan(MemoryPlan& plan);
-  void reset(const Context& context) { table_.reset(context); }
+  void reset(const Context& context) { table_->reset(context); }
   /// Once per optimizer step, after the update of the weights. *skip != 0 (device flag) leaves the state
   /// as it was.
   virtual void update(const Context& context, const int32_t* skip);
 
-  ScaleTable& table() { return table_; }
-  const ScaleTable& table() const { return table_; }
+  ScaleTable& table() { return *table_; }
+  const ScaleTable& table() const { return *table_; }
 
  protected:
   friend class Quantizer;
+  friend class MixedRecipe;
   Recipe(const config::PrecisionConfig& precision, int num_layers)
       : precision_(precision), num_layers_(num_layers) {}
 
   /// Plans the scales of the operand's forms, whose values are planned. One scale of the whole tensor serves both forms.
-  void plan_scales(MemoryPlan& plan, int index, Operand& operand, const OperandMemory& memory) const;
+  void plan_scales(MemoryPlan& plan, int index, Forms forms, Operand& operand,
+                   const OperandMemory& memory) const;
   /// What a producer or a cast with given scales writes.
   kernels::Fp8Output output_of(int index, const Operand& operand, QuantizeMode mode) const;
   void cast_with_given_scale(const Context& context, int index, Operand& operand, QuantizeMode mode,
@@ -146,7 +160,11 @@ class Recipe {
   config::PrecisionConfig precision_;
   int num_layers_ = 0;
   bool calibrating_ = false;
-  ScaleTable table_;
+  /// Who casts the operands of a linear: this recipe, or the one that an override names.
+  virtual Recipe& recipe_of(config::Fp8Recipe) { return *this; }
+
+  ScaleTable own_table_;
+  ScaleTable* table_ = &own_table_;                              ///< recipes of one model share a table
   Tensor compared_;                                              ///< [n] fp32, debug builds
   parallel::Communicator *tensor_ = nullptr, *stage_ = nullptr;  ///< null: one rank
 };

@@ -13,21 +13,21 @@ namespace te::fp8 {
 // are the scales of calibration passes. Either amax enters the state as any other; the last step's row is working space.
 void DelayedRecipe::cast(const Context& context, int index, Operand& operand, QuantizeMode mode,
                          const ColumnSums& sums) {
-  const bool own_scale = calibrating_ || table_.info(index).role == OperandRole::weight;
+  const bool own_scale = calibrating_ || table_->info(index).role == OperandRole::weight;
   if (!own_scale) return cast_with_given_scale(context, index, operand, mode, sums);
-  cast_with_own_scale(context, index, operand, mode, sums, table_.last_amax.slice_rows(index, 1).view({1}));
+  cast_with_own_scale(context, index, operand, mode, sums, table_->last_amax.slice_rows(index, 1).view({1}));
 }
 
 void DelayedRecipe::update(const Context& context, const int32_t* skip) {
-  if (table_.size() == 0) return;
-  const int64_t n = table_.size();
-  reduce_amax(context, stage_, table_.amax);
-  context.copy(table_.last_amax, table_.amax);
-  kernels::delayed_scale_update(context, {.amax = table_.amax.view({n}),
-                                          .history = table_.history,
-                                          .position = table_.position,
-                                          .scale = table_.scale.view({n}),
-                                          .fp8_max = table_.fp8_max.view({n}),
+  if (table_->size() == 0) return;
+  const int64_t n = table_->size();
+  reduce_amax(context, stage_, table_->amax);
+  context.copy(table_->last_amax, table_->amax);
+  kernels::delayed_scale_update(context, {.amax = table_->amax.view({n}),
+                                          .history = table_->history,
+                                          .position = table_->position,
+                                          .scale = table_->scale.view({n}),
+                                          .fp8_max = table_->fp8_max.view({n}),
                                           .margin = static_cast<int>(precision_.margin),
                                           .compute = precision_.amax_compute_algo == config::AmaxAlgo::max
                                                          ? kernels::AmaxCompute::max
@@ -41,7 +41,7 @@ void DelayedRecipe::update(const Context& context, const int32_t* skip) {
 void OffRecipe::cast(const Context& context, int index, Operand& operand, QuantizeMode mode,
                      const ColumnSums& sums) {
   kernels::Fp8Output out;
-  out.amax = mode.record_amax ? table_.amax_of(index).as<float>() : nullptr;
+  out.amax = mode.record_amax ? table_->amax_of(index).as<float>() : nullptr;
   if (out) {
     kernels::quantize(context, {.x = operand.hp, .out = out, .dbias = sums.into, .scratch = sums.scratch});
   } else if (sums.into) {
@@ -55,11 +55,11 @@ void OffRecipe::cast(const Context& context, int index, Operand& operand, Quanti
 void TensorwiseRecipe::cast(const Context& context, int index, Operand& operand, QuantizeMode mode,
                             const ColumnSums& sums) {
   mode.record_amax = false;
-  cast_with_own_scale(context, index, operand, mode, sums, table_.amax_of(index));
+  cast_with_own_scale(context, index, operand, mode, sums, table_->amax_of(index));
 }
 
 void TensorwiseRecipe::update(const Context& context, const int32_t*) {
-  if (table_.size() > 0) context.copy(table_.last_amax, table_.amax);
+  if (table_->size() > 0) context.copy(table_->last_amax, table_->amax);
 }
 
 // --- rowwise, blockwise ------------------------------------------------------------------------------------
@@ -72,17 +72,74 @@ void GroupRecipe::cast(const Context& context, int index, Operand& operand, Quan
                 .columnwise = mode.columnwise ? operand.columnwise : kernels::Matrix{},
                 .power_of_two = precision_.fp8_scale_format == config::Fp8ScaleFormat::power_of_two,
                 .margin = static_cast<int>(precision_.margin),
-                .amax = mode.record_amax ? table_.amax_of(index).as<float>() : nullptr,
-                .counters = mode.count ? table_.counters_of(index) : nullptr});
+                .amax = mode.record_amax ? table_->amax_of(index).as<float>() : nullptr,
+                .counters = mode.count ? table_->counters_of(index) : nullptr});
   if (sums.into) kernels::bias_gradient(context, operand.hp, sums.into, sums.scratch);
 }
 
 // The amaxes are for the log alone, which names those of whole tensors.
 void GroupRecipe::update(const Context& context, const int32_t*) {
-  if (table_.size() == 0) return;
-  reduce_amax(context, tensor_, table_.amax);
-  context.copy(table_.last_amax, table_.amax);
-  context.zero(table_.amax);
+  if (table_->size() == 0) return;
+  reduce_amax(context, tensor_, table_->amax);
+  context.copy(table_->last_amax, table_->amax);
+  context.zero(table_->amax);
+}
+
+// --- mixed -------------------------------------------------------------------------------------------------
+
+std::unique_ptr<Recipe> make_plain_recipe(config::Fp8Recipe kind, const config::PrecisionConfig& precision,
+                                          int num_layers) {
+  switch (kind) {
+    case config::Fp8Recipe::tensorwise:
+      return std::make_unique<TensorwiseRecipe>(precision, num_layers);
+    case config::Fp8Recipe::rowwise:
+      return std::make_unique<RowwiseRecipe>(precision, num_layers);
+    case config::Fp8Recipe::blockwise:
+      return std::make_unique<BlockwiseRecipe>(precision, num_layers);
+    default:
+      return std::make_unique<DelayedRecipe>(precision, num_layers);
+  }
+}
+
+// A recipe is asked for when the first linear wants it; all before the plan.
+Recipe& MixedRecipe::recipe_of(config::Fp8Recipe kind) {
+  std::unique_ptr<Recipe>& recipe = recipes_[kind];
+  if (recipe == nullptr) {
+    recipe = make_plain_recipe(kind, precision_, num_layers_);
+    recipe->table_ = table_;
+    recipe->tensor_ = tensor_, recipe->stage_ = stage_;
+  }
+  return *recipe;
+}
+
+bool MixedRecipe::starts_from_history() const {
+  return recipes_.contains(config::Fp8Recipe::delayed);
+}
+
+int MixedRecipe::history_len() const {
+  return starts_from_history() ? static_cast<int>(precision_.amax_history_len) : 0;
+}
+
+void MixedRecipe::begin_calibration() {
+  for (auto& [kind, recipe] : recipes_) recipe->begin_calibration();
+}
+
+void MixedRecipe::end_calibration() {
+  for (auto& [kind, recipe] : recipes_) recipe->end_calibration();
+}
+
+void MixedRecipe::share(parallel::Communicator& tensor, parallel::Communicator& stage) {
+  Recipe::share(tensor, stage);
+  for (auto& [kind, recipe] : recipes_) recipe->share(tensor, stage);
+}
+
+// The delayed recipe's update is one of the whole table; scales of others are their own affair and made anew by each cast.
+void MixedRecipe::update(const Context& context, const int32_t* skip) {
+  if (starts_from_history()) return recipes_.at(config::Fp8Recipe::delayed)->update(context, skip);
+  if (table_->size() == 0) return;
+  reduce_amax(context, tensor_, table_->amax);
+  context.copy(table_->last_amax, table_->amax);
+  context.zero(table_->amax);
 }
 
 }  // namespace te::fp8

@@ -1,6 +1,10 @@
 // The recipes; see recipe.h for what they are.
 #pragma once
 
+#include <map>
+#include <memory>
+#include <source_location>
+
 #include "fp8/recipe.h"
 
 namespace te::fp8 {
@@ -84,5 +88,32 @@ class BlockwiseRecipe final : public GroupRecipe {
     return role == OperandRole::weight ? kernels::ScaleLayout::blocks : kernels::ScaleLayout::vectors;
   }
 };
+
+/// Several of these in one model: precision.overrides give linears a recipe of their own. One table holds the state of all.
+class MixedRecipe final : public Recipe {
+ public:
+  MixedRecipe(const config::PrecisionConfig& precision, int num_layers) : Recipe(precision, num_layers) {}
+  const char* name() const override { return "mixed"; }
+  bool quantizes() const override { return true; }
+  bool starts_from_history() const override;
+  void begin_calibration() override;
+  void end_calibration() override;
+  void share(parallel::Communicator& tensor, parallel::Communicator& stage) override;
+  void update(const Context& context, const int32_t* skip) override;
+
+ protected:
+  Recipe& recipe_of(config::Fp8Recipe kind) override;
+  int history_len() const override;
+  void cast(const Context&, int, Operand&, QuantizeMode, const ColumnSums&) override {
+    internal_error("a mixed recipe casts nothing itself", std::source_location::current());
+  }
+
+ private:
+  std::map<config::Fp8Recipe, std::unique_ptr<Recipe>> recipes_;
+};
+
+/// The recipe of that kind for the whole model.
+std::unique_ptr<Recipe> make_plain_recipe(config::Fp8Recipe kind, const config::PrecisionConfig& precision,
+                                          int num_layers);
 
 }  // namespace te::fp8

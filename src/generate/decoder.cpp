@@ -89,7 +89,7 @@ void Decoder::plan(MemoryPlan& plan, const Context& context) {
   if (recipe_->quantizes()) {
     add(fp8_rows_, "fp8_input", DType::e4m3, {rows * dims_.widest_input()});
     add(fp8_scale_inv_, "fp8_input.scale_inv", DType::f32,
-        kernels::scale_shape(recipe_->scale_layout(fp8::OperandRole::input), rows, dims_.widest_input()));
+        kernels::scale_shape(kernels::ScaleLayout::vectors, rows, dims_.widest_input()));
   }
   final_layernorm_->plan_statistics(plan, statistics_, rows);
   add(last_hidden_, "last_hidden", dims_.dtype, {sizes_.batch, dims_.hidden});
@@ -229,28 +229,17 @@ Tensor Decoder::pass(const Context& context, std::span<const Row> rows, int64_t 
 
 // --- the layers --------------------------------------------------------------------------------------------
 
-fp8::Operand Decoder::operand(const Tensor& hp, int64_t rows) const {
-  fp8::Operand result;
-  result.hp = first_rows(hp, rows);
-  if (!recipe_->quantizes()) return result;
-  const kernels::ScaleLayout layout = recipe_->scale_layout(fp8::OperandRole::input);
-  const Shape scales = kernels::scale_shape(layout, rows, hp.cols());
-  result.rowwise = {
-      {fp8_rows_.data, DType::e4m3, {rows, hp.cols()}}, {fp8_scale_inv_.data, DType::f32, scales}, layout};
-  return result;
-}
-
 model::LayerActivations Decoder::activations(int64_t rows) const {
   model::LayerActivations a;
   a.x_in = first_rows(x_in_, rows);
   a.x_mid = first_rows(x_mid_, rows);
   a.delta = first_rows(delta_, rows);
   a.norm1 = a.norm2 = {first_elements(statistics_.mean, rows), first_elements(statistics_.rstd, rows)};
-  a.attention.qkv_input = a.mlp.fc1_input = operand(hidden_, rows);
+  a.attention.qkv_input.hp = a.mlp.fc1_input.hp = first_rows(hidden_, rows);
   a.attention.qkv = first_rows(qkv_, rows);
-  a.attention.proj_input = operand(attention_, rows);
+  a.attention.proj_input.hp = first_rows(attention_, rows);
   a.mlp.fc1_out = first_rows(fc1_, rows);
-  a.mlp.fc2_input = operand(ffn_, rows);
+  a.mlp.fc2_input.hp = first_rows(ffn_, rows);
   return a;
 }
 
@@ -267,6 +256,7 @@ Tensor Decoder::forward(const Context& context, int64_t rows, int64_t appended) 
   Tensor residual = a.x_in, delta;
   for (size_t i = 0; i < layers_.size(); ++i) {
     a.attention.cache = caches_[i];
+    layers_[i].share_input_forms(a, fp8_rows_, fp8_scale_inv_);
     layers_[i].forward(context, residual, delta, a, pass);
     residual = a.x_mid;
     delta = a.delta;

@@ -101,7 +101,6 @@ class Decoder {
   Tensor pass(const Context& context, std::span<const Row> rows, int64_t padded);
   int64_t padded_rows(const Context& context, int64_t rows, bool always = false) const;
   model::LayerActivations activations(int64_t rows) const;
-  fp8::Operand operand(const Tensor& hp, int64_t rows) const;
   Tensor forward(const Context& context, int64_t rows, int64_t appended);
   void read_logits(const Context& context, const Tensor& states, std::span<const Row> rows);
   void gather_logits(const Context& context, const Tensor& h, std::span<const Row> rows);

@@ -52,13 +52,13 @@ Lifetime LinearUse::saved_life() const {
   return saved(recompute, live(input, backward));
 }
 
-// Quantized: fprop reads rowwise at once; wgrad reads the columnwise form in the backward pass. A producer that casts needs
-// no hp, but calibration does.
+// Quantized: fprop reads rowwise at once; wgrad reads the columnwise form in the backward pass, or what there is in high
+// precision. A producer that casts needs no hp, but calibration does.
 void Linear::plan_operand(MemoryPlan& plan, Operand& input, const LinearUse& use, bool hp_exists) const {
   const std::string name = spec_.name + ".input";
   if (!hp_exists) {
     plan.add(input.hp, name, MemoryKind::activations, use.dims.dtype, {use.dims.tokens, in()},
-             quantized() ? use.input_life() : use.saved_life());
+             input_quantizer_.columnwise() ? use.input_life() : use.saved_life());
   }
   input_quantizer_.plan(plan, input,
                         {.name = name,
@@ -72,9 +72,10 @@ void Linear::plan_grad_operand(MemoryPlan& plan, Operand& grad, const LinearUse&
                                bool hp) const {
   const std::string name = spec_.name + ".grad_output";
   const Lifetime wgrad = deferred ? Lifetime{} : use.grad;
-  if (hp || (deferred && !quantized())) {
+  const bool quantized_wgrad = grad_quantizer_.columnwise();
+  if (hp || (deferred && !quantized_wgrad)) {
     plan.add(grad.hp, name, MemoryKind::activations, use.dims.dtype, {use.dims.tokens, out()},
-             quantized() ? use.grad : wgrad);
+             quantized_wgrad ? use.grad : wgrad);
   }
   grad_quantizer_.plan(
       plan, grad,

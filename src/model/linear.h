@@ -74,8 +74,14 @@ class Linear {
   /// dW += dy^T x, straight into the main gradient, which the first GEMM of a step writes; both operands complete.
   void wgrad(const Context& context, const Operand& grad, const Operand& input) const;
 
-  /// True when the GEMMs read quantized operands.
-  bool quantized() const { return input_quantizer_.enabled(); }
+  /// True when one of the GEMMs reads quantized operands.
+  bool quantized() const {
+    return input_quantizer_.enabled() || weight_quantizer_.enabled() || grad_quantizer_.enabled();
+  }
+  /// The input's quantized form in memory that inputs of several linears share; empty where fprop reads high precision.
+  kernels::Matrix input_form(const Tensor& values, const Tensor& scales, int64_t rows) const {
+    return input_quantizer_.rowwise_in(values, scales, rows, in());
+  }
   parameters::Parameter* weight() const { return weight_; }
   parameters::Parameter* bias() const { return bias_; }
   int64_t in() const { return weight_->shape[1]; }

@@ -75,6 +75,11 @@ void Mlp::quantize_weights(const Context& context, bool count) {
   linear_fc2_.quantize_weight(context, count);
 }
 
+void Mlp::share_input_forms(Activations& a, const Tensor& values, const Tensor& scales) const {
+  a.fc1_input.rowwise = linear_fc1_.input_form(values, scales, a.fc1_input.hp.rows());
+  a.fc2_input.rowwise = linear_fc2_.input_form(values, scales, a.fc2_input.hp.rows());
+}
+
 // --- passes ------------------------------------------------------------------------------------------------
 
 void Mlp::run_activation(const Context& context, const Activations& a, Target y) const {

@@ -32,6 +32,8 @@ class Mlp {
   void plan_activations(MemoryPlan& plan, Activations& activations) const;
   void plan_gradients(MemoryPlan& plan, Gradients& gradients, bool deferred) const;
   void quantize_weights(const Context& context, bool count);
+  /// The inputs' quantized forms in memory that they share: for passes that keep nothing.
+  void share_input_forms(Activations& a, const Tensor& values, const Tensor& scales) const;
 
   /// For the producer of x.
   Target input_target(Activations& a, const Pass& pass) {

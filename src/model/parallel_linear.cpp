@@ -163,7 +163,7 @@ void RowParallelLinear::backward(const Context& context, const Tensor& dy, Opera
   const fp8::QuantizeMode mode = pass.quantize_mode();
   if (!tensor_.sequence()) {
     // 1. dy as the GEMMs need it. Later steps change dy, so a deferred wgrad keeps a copy.
-    const bool copies = deferred && !quantized();
+    const bool copies = deferred && !grad_quantizer_.columnwise();
     if (copies) context.copy(grad.hp, dy);
     if (!copies) grad.hp = dy;
     grad.kept_by_producer();

@@ -80,6 +80,11 @@ void SelfAttention::quantize_weights(const Context& context, bool count) {
   linear_proj_.quantize_weight(context, count);
 }
 
+void SelfAttention::share_input_forms(Activations& a, const Tensor& values, const Tensor& scales) const {
+  a.qkv_input.rowwise = linear_qkv_.input_form(values, scales, a.qkv_input.hp.rows());
+  a.proj_input.rowwise = linear_proj_.input_form(values, scales, a.proj_input.hp.rows());
+}
+
 // --- passes ------------------------------------------------------------------------------------------------
 
 void SelfAttention::forward(const Context& context, Activations& a, const Tensor& y, const Pass& pass) {

@@ -37,6 +37,8 @@ class SelfAttention {
   void plan_gradients(MemoryPlan& plan, Gradients& gradients, bool deferred) const;
   void quantize_weights(const Context& context, bool count);
   bool quantized() const { return linear_qkv_.quantized(); }
+  /// The inputs' quantized forms in memory that they share: for passes that keep nothing.
+  void share_input_forms(Activations& a, const Tensor& values, const Tensor& scales) const;
 
   /// For the producer of x.
   Target input_target(Activations& a, const Pass& pass) {

@@ -59,6 +59,11 @@ class TransformerLayer {
   void plan_activations(MemoryPlan& plan, LayerActivations& activations);
   void plan_gradients(MemoryPlan& plan, LayerGradients& gradients, bool deferred) const;
   bool quantized() const { return attention_.quantized(); }
+  /// All inputs' quantized forms in memory that they share: for passes that keep nothing.
+  void share_input_forms(LayerActivations& activations, const Tensor& values, const Tensor& scales) const {
+    attention_.share_input_forms(activations.attention, values, scales);
+    mlp_.share_input_forms(activations.mlp, values, scales);
+  }
 
   /// In: the stream as (residual, delta); delta may be empty, then residual must be activations.x_in. Out:
   /// the stream as (activations.x_mid, activations.delta). delta may be that of the layer below.

@@ -2,6 +2,7 @@
 
 #include <map>
 
+#include "config/precision_overrides.h"
 #include "optim/lr_schedule.h"
 #include "train/flops.h"
 
@@ -84,6 +85,8 @@ std::string precision_summary(const config::Config& config, const Context& conte
     text += fmt::format("  the first {} and the last {} layers stay in {}\n", precision.first_layers_bf16,
                         precision.last_layers_bf16, dtype);
   }
+  if (!precision.overrides.empty())
+    text += "  with precision.overrides:\n" + config::precision_table(precision, config.model.num_layers);
   text += moments;
   // Casting grows with the width, what it wins with its square. Measured on an H200: hidden 768 (GPT-2 124M)
   // ran 1.18 times as fast as in BF16, a layer 4096 wide 1.5 times; narrower models were not measured.

@@ -35,8 +35,11 @@ std::vector<Config> all_precisions() {
       if (family == Family::gpt) config.model.hidden_dropout = config.model.attention_dropout = 0.1;
       configs.push_back(config);
     }
-    configs.push_back(configs[configs.size() - 3]);  // hybrid, delayed
+    configs.push_back(configs[configs.size() - 5]);  // hybrid, delayed
     configs.back().precision.fp8_output_layer = true;
+    configs.push_back(configs[configs.size() - 6]);  // hybrid, delayed
+    configs.back().precision.overrides =
+        "linear_fc2 input: bf16; linear_fc1 wgrad: bf16; layers 1 linear_qkv: blockwise";
   }
   return configs;
 }
@@ -44,7 +47,7 @@ std::vector<Config> all_precisions() {
 std::string label(const Config& config) {
   return std::string(to_string(config.model.family)) + " " + std::string(to_string(config.precision.fp8)) +
          " " + std::string(to_string(config.precision.fp8_recipe)) +
-         (config.precision.fp8_output_layer ? ", output layer too" : "");
+         (config.precision.fp8_output_layer ? ", output layer too" : "") + " " + config.precision.overrides;
 }
 
 // Three training steps; parameters, gradients and FP8 scales at the end.

@@ -49,6 +49,7 @@ struct Case {
   int bucket_size = 1;      ///< elements: a bucket a layer
   bool bf16_grads = false;  ///< main gradients
   bool fp8_head = false;    ///< precision.fp8_output_layer
+  std::string overrides{};  ///< precision.overrides
 
   bool fp8() const { return precision >= Precision::delayed; }
   bool tied() const { return (family == Family::llama) == variant; }
@@ -94,6 +95,7 @@ inline config::Config make_config(const Case& c) {
     config.precision.fp8_recipe = c.recipe();
     config.precision.amax_history_len = 8;
     config.precision.fp8_output_layer = c.fp8_head;
+    config.precision.overrides = c.overrides;
   }
   config::ParallelConfig& p = config.parallel;
   p.tensor = c.tensor;
@@ -243,6 +245,18 @@ inline std::vector<Case> cases_of(int ranks) {
            .precision = rowwise,
            .pipeline = 2,
            .schedule = zero_bubble},
+          {.name = "tp2_sp_llama_overrides",
+           .family = llama,
+           .precision = delayed,
+           .tensor = 2,
+           .sequence = true,
+           .overrides = "linear_fc2 input: bf16; linear_qkv wgrad: bf16; layers 0 linear_proj: tensorwise"},
+          {.name = "pp2_gpt_overrides_zero_bubble",
+           .family = gpt,
+           .precision = delayed,
+           .pipeline = 2,
+           .schedule = zero_bubble,
+           .overrides = "linear_fc2 wgrad: bf16; linear_proj dgrad: bf16; layers -1: rowwise"},
           {.name = "dp2_gpt_blockwise", .family = gpt, .precision = blockwise, .recompute = full},
       };
     case 4:

@@ -1,0 +1,259 @@
+#include "config/precision_overrides.h"
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+
+#include "config/text.h"
+#include "core/error.h"
+
+namespace te::config {
+
+const std::vector<std::string_view> kLinearNames = {"linear_qkv", "linear_proj", "linear_fc1", "linear_fc2",
+                                                    kOutputLayerName};
+
+namespace {
+
+constexpr std::string_view kSyntax =
+    "SELECTOR: SETTING with a selector of linear_qkv | linear_proj | linear_fc1 | linear_fc2 | output_layer, "
+    "layers A-B, "
+    "fprop | dgrad | wgrad, input | weight | grad_output, and a setting of bf16 | e4m3 | e5m2 | delayed | "
+    "tensorwise | "
+    "rowwise | blockwise";
+
+/// Bits of what a rule selects.
+enum Gemms : uint8_t { kFprop = 1, kDgrad = 2, kWgrad = 4, kAllGemms = 7 };
+enum Roles : uint8_t { kInput = 1, kWeight = 2, kGradOutput = 4 };
+
+struct LayerRange {
+  int64_t first = 0, last = 0;  ///< negative: from the end
+};
+
+struct Rule {
+  std::string text;
+  std::vector<std::string> linears;  ///< empty: those of the layers
+  std::vector<LayerRange> layers;    ///< empty: all
+  uint8_t gemms = 0, roles = 0;      ///< 0: all
+  bool bf16 = false;
+  std::optional<Fp8Recipe> recipe;
+  std::optional<Fp8Format> format;
+};
+
+[[noreturn]] void refuse(const Rule& rule, std::string_view problem) {
+  user_error("precision.overrides: '{}' {}; a rule is {}", one_line(rule.text), problem, kSyntax);
+}
+
+std::string_view trimmed(std::string_view text) {
+  const auto first = text.find_first_not_of(" \t\r");
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
+}
+
+/// The parts of a text between any of the separators, without blanks around them; empty ones are left out.
+std::vector<std::string_view> split(std::string_view text, std::string_view separators) {
+  std::vector<std::string_view> parts;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find_first_of(separators), text.size());
+    if (const auto part = trimmed(text.substr(0, end)); !part.empty()) parts.push_back(part);
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return parts;
+}
+
+bool parse_integer(std::string_view text, int64_t& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc{} && end == text.data() + text.size();
+}
+
+/// "3", "-1", "0-3" or "-2--1"; false when it is none of them.
+bool parse_range(std::string_view text, LayerRange& range) {
+  const size_t dash = text.find('-', 1);
+  if (dash == std::string_view::npos)
+    return parse_integer(text, range.first) && (range.last = range.first, true);
+  return parse_integer(text.substr(0, dash), range.first) && parse_integer(text.substr(dash + 1), range.last);
+}
+
+void parse_selector(Rule& rule, std::string_view text) {
+  static constexpr std::pair<std::string_view, uint8_t> gemms[] = {
+      {"fprop", kFprop}, {"dgrad", kDgrad}, {"wgrad", kWgrad}};
+  static constexpr std::pair<std::string_view, uint8_t> roles[] = {
+      {"input", kInput}, {"weight", kWeight}, {"grad_output", kGradOutput}};
+  bool in_layers = false;
+  for (const std::string_view word : split(text, " \t,")) {
+    const auto named = [&](const auto& entry) { return entry.first == word; };
+    LayerRange range;
+    if (word == "layers" || word == "layer") {
+      in_layers = true;
+    } else if (in_layers && parse_range(word, range)) {
+      rule.layers.push_back(range);
+    } else if (std::find(kLinearNames.begin(), kLinearNames.end(), word) != kLinearNames.end()) {
+      rule.linears.emplace_back(word);
+    } else if (const auto* gemm = std::find_if(std::begin(gemms), std::end(gemms), named);
+               gemm != std::end(gemms)) {
+      rule.gemms |= gemm->second;
+    } else if (const auto* role = std::find_if(std::begin(roles), std::end(roles), named);
+               role != std::end(roles)) {
+      rule.roles |= role->second;
+    } else {
+      refuse(rule, fmt::format("has the unknown word '{}'", one_line(word)));
+    }
+  }
+  if (in_layers && rule.layers.empty()) refuse(rule, "names no layers");
+}
+
+void parse_setting(Rule& rule, std::string_view text) {
+  Fp8Recipe recipe{};
+  if (text == "bf16") {
+    rule.bf16 = true;
+  } else if (text == "e4m3" || text == "e5m2") {
+    rule.format = text == "e4m3" ? Fp8Format::e4m3 : Fp8Format::e5m2;
+    if (rule.gemms != 0) refuse(rule, "gives a GEMM a format, which its operands have");
+    if (rule.roles == 0) refuse(rule, "gives a format to no operand");
+  } else if (from_string(text, recipe)) {
+    rule.recipe = recipe;
+    if (rule.gemms != 0 || rule.roles != 0) refuse(rule, "gives a recipe to less than a whole linear");
+  } else {
+    refuse(rule, fmt::format("has the unknown setting '{}'", one_line(text)));
+  }
+}
+
+std::vector<Rule> parse_rules(const std::string& overrides) {
+  std::vector<Rule> rules;
+  for (const std::string_view text : split(overrides, "\n;")) {
+    Rule rule{.text = std::string(text)};
+    const size_t colon = text.rfind(':');
+    if (colon == std::string_view::npos) refuse(rule, "has no colon");
+    parse_selector(rule, text.substr(0, colon));
+    parse_setting(rule, trimmed(text.substr(colon + 1)));
+    rules.push_back(std::move(rule));
+  }
+  return rules;
+}
+
+bool selects(const Rule& rule, std::string_view linear, int64_t layer, int64_t num_layers) {
+  if (!rule.linears.empty() &&
+      std::find(rule.linears.begin(), rule.linears.end(), linear) == rule.linears.end())
+    return false;
+  if (linear == kOutputLayerName) return !rule.linears.empty() && rule.layers.empty();
+  if (rule.layers.empty()) return true;
+  const auto absolute = [&](int64_t i) { return i < 0 ? num_layers + i : i; };
+  return std::any_of(rule.layers.begin(), rule.layers.end(), [&](const LayerRange& range) {
+    return layer >= absolute(range.first) && layer <= absolute(range.last);
+  });
+}
+
+/// The GEMMs that read one of the operands.
+uint8_t readers(uint8_t roles) {
+  uint8_t gemms = 0;
+  if ((roles & kInput) != 0) gemms |= kFprop | kWgrad;
+  if ((roles & kWeight) != 0) gemms |= kFprop | kDgrad;
+  if ((roles & kGradOutput) != 0) gemms |= kDgrad | kWgrad;
+  return gemms;
+}
+
+void apply(const Rule& rule, LinearPrecision& linear) {
+  if (rule.recipe) {
+    linear.recipe = *rule.recipe;
+    linear.fprop = linear.dgrad = linear.wgrad = true;
+  }
+  if (rule.format) {
+    if ((rule.roles & kInput) != 0) linear.input = *rule.format;
+    if ((rule.roles & kWeight) != 0) linear.weight = *rule.format;
+    if ((rule.roles & kGradOutput) != 0) linear.grad_output = *rule.format;
+  }
+  if (rule.bf16) {
+    const uint8_t named = rule.gemms | readers(rule.roles), gemms = named == 0 ? uint8_t{kAllGemms} : named;
+    if ((gemms & kFprop) != 0) linear.fprop = false;
+    if ((gemms & kDgrad) != 0) linear.dgrad = false;
+    if ((gemms & kWgrad) != 0) linear.wgrad = false;
+  }
+}
+
+LinearPrecision resolve(const PrecisionConfig& precision, const std::vector<Rule>& rules,
+                        std::string_view linear, int64_t layer, int64_t num_layers) {
+  LinearPrecision result{.recipe = precision.fp8_recipe};
+  if (precision.fp8 == Fp8Mode::off) return result;
+  const bool head = linear == kOutputLayerName;
+  const bool on =
+      head ? precision.fp8_output_layer
+           : layer >= precision.first_layers_bf16 && layer < num_layers - precision.last_layers_bf16;
+  result.fprop = result.dgrad = result.wgrad = on;
+  // Hybrid: gradients have the wider range and get the wider exponent.
+  if (precision.fp8 == Fp8Mode::e4m3) result.grad_output = Fp8Format::e4m3;
+  for (const Rule& rule : rules)
+    if (selects(rule, linear, layer, num_layers)) apply(rule, result);
+  return result;
+}
+
+std::string describe(const LinearPrecision& linear, std::string_view dtype) {
+  if (!linear.quantized()) return std::string(dtype);
+  const auto format = [](Fp8Format value) { return value == Fp8Format::e4m3 ? "E4M3" : "E5M2"; };
+  std::string text = fmt::format("{}: input {}, weight {}, grad_output {}", to_string(linear.recipe),
+                                 format(linear.input), format(linear.weight), format(linear.grad_output));
+  std::string high;
+  for (const auto& [quantized, name] :
+       {std::pair{linear.fprop, "fprop"}, {linear.dgrad, "dgrad"}, {linear.wgrad, "wgrad"}})
+    if (!quantized) high += fmt::format("{}{}", high.empty() ? "" : ", ", name);
+  return high.empty() ? text : fmt::format("{}; {} in {}", text, high, dtype);
+}
+
+}  // namespace
+
+LinearPrecision linear_precision(const PrecisionConfig& precision, std::string_view linear, int64_t layer,
+                                 int64_t num_layers) {
+  return resolve(precision, parse_rules(precision.overrides), linear, layer, num_layers);
+}
+
+std::string precision_table(const PrecisionConfig& precision, int64_t num_layers) {
+  const std::vector<Rule> rules = parse_rules(precision.overrides);
+  std::string text;
+  for (const std::string_view linear : kLinearNames) {
+    const bool head = linear == kOutputLayerName;
+    for (int64_t first = 0, end = head ? 1 : num_layers; first < end;) {
+      const LinearPrecision one = resolve(precision, rules, linear, first, num_layers);
+      int64_t last = first;
+      while (last + 1 < end && resolve(precision, rules, linear, last + 1, num_layers) == one) ++last;
+      const std::string layers = head                            ? ""
+                                 : first == last                 ? fmt::format("layer {}", first)
+                                 : last + 1 == end && first == 0 ? "all layers"
+                                                                 : fmt::format("layers {}-{}", first, last);
+      text += fmt::format("  {:<13}{:<16}{}\n", linear, layers, describe(one, to_string(precision.dtype)));
+      first = last + 1;
+    }
+  }
+  return text;
+}
+
+void check_overrides(const PrecisionConfig& precision, int64_t num_layers) {
+  const std::vector<Rule> rules = parse_rules(precision.overrides);
+  for (const Rule& rule : rules) {
+    for (const LayerRange& range : rule.layers) {
+      for (const int64_t i : {range.first, range.last})
+        if (i >= num_layers || i < -num_layers)
+          refuse(rule, fmt::format("names layer {} of a model with {}", i, num_layers));
+    }
+  }
+  for (const std::string_view linear : kLinearNames) {
+    for (int64_t layer = 0; layer < (linear == kOutputLayerName ? 1 : num_layers); ++layer) {
+      const LinearPrecision one = resolve(precision, rules, linear, layer, num_layers);
+      const bool input = one.input == Fp8Format::e5m2, weight = one.weight == Fp8Format::e5m2,
+                 grad = one.grad_output == Fp8Format::e5m2;
+      if ((one.fprop && input && weight) || (one.dgrad && grad && weight) || (one.wgrad && grad && input))
+        user_error(
+            "precision.overrides: {} of layer {} has a GEMM with two E5M2 operands; give one of them e4m3",
+            linear, layer);
+    }
+  }
+}
+
+std::string overrides_without_state(const std::string& overrides) {
+  std::string text;
+  for (const std::string_view rule : split(overrides, "\n;")) {
+    const size_t colon = rule.rfind(':');
+    const bool delayed = colon != std::string_view::npos && trimmed(rule.substr(colon + 1)) == "delayed";
+    text += delayed ? fmt::format("{}: tensorwise\n", rule.substr(0, colon)) : fmt::format("{}\n", rule);
+  }
+  return text;
+}
+
+}  // namespace te::config

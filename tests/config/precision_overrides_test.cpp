@@ -1,0 +1,113 @@
+// The rules of precision.overrides: what they select, what they set, which of them wins, and what is refused.
+#include "config/precision_overrides.h"
+
+#include "config_testing.h"
+
+namespace te::config {
+namespace {
+
+LinearPrecision precision_of(const std::string& overrides, std::string_view linear, int64_t layer = 1) {
+  PrecisionConfig precision;
+  precision.fp8 = Fp8Mode::hybrid;
+  precision.overrides = overrides;
+  return linear_precision(precision, linear, layer, 4);
+}
+
+std::string gemms(const LinearPrecision& linear) {
+  return std::string(linear.fprop ? "f" : "-") + (linear.dgrad ? "d" : "-") + (linear.wgrad ? "w" : "-");
+}
+
+TEST(PrecisionOverrides, NoneAreTheModelsPrecision) {
+  PrecisionConfig precision;
+  EXPECT_FALSE(linear_precision(precision, "linear_qkv", 0, 4).quantized());
+  precision.fp8 = Fp8Mode::e4m3;
+  precision.first_layers_bf16 = precision.last_layers_bf16 = 1;
+  for (int64_t layer = 0; layer < 4; ++layer)
+    EXPECT_EQ(linear_precision(precision, "linear_qkv", layer, 4).quantized(), layer == 1 || layer == 2);
+  EXPECT_EQ(linear_precision(precision, "linear_qkv", 1, 4).grad_output, Fp8Format::e4m3);
+  EXPECT_FALSE(linear_precision(precision, kOutputLayerName, 4, 4).quantized());
+  precision.fp8_output_layer = true;
+  EXPECT_TRUE(linear_precision(precision, kOutputLayerName, 4, 4).quantized());
+}
+
+TEST(PrecisionOverrides, SelectLinearsGemmsAndOperands) {
+  EXPECT_EQ(gemms(precision_of("linear_fc2 wgrad: bf16", "linear_fc2")), "fd-");
+  EXPECT_EQ(gemms(precision_of("linear_fc2 wgrad: bf16", "linear_fc1")), "fdw");
+  EXPECT_EQ(gemms(precision_of("linear_fc2, linear_proj: bf16", "linear_proj")), "---");
+  EXPECT_EQ(gemms(precision_of("fprop dgrad: bf16", "linear_qkv")), "--w");
+  // An operand in high precision takes its GEMMs along.
+  EXPECT_EQ(gemms(precision_of("input: bf16", "linear_qkv")), "-d-");
+  EXPECT_EQ(gemms(precision_of("weight: bf16", "linear_qkv")), "--w");
+  EXPECT_EQ(gemms(precision_of("grad_output: bf16", "linear_qkv")), "f--");
+  EXPECT_EQ(precision_of("grad_output: e4m3", "linear_qkv").grad_output, Fp8Format::e4m3);
+  EXPECT_EQ(precision_of("linear_qkv: blockwise", "linear_qkv").recipe, Fp8Recipe::blockwise);
+  EXPECT_EQ(precision_of("linear_qkv: blockwise", "linear_fc1").recipe, Fp8Recipe::delayed);
+}
+
+TEST(PrecisionOverrides, SelectLayersFromEitherEnd) {
+  const auto layers = [](const std::string& rules) {
+    std::string text;
+    for (int64_t layer = 0; layer < 4; ++layer)
+      text += precision_of(rules, "linear_qkv", layer).quantized() ? "8" : "-";
+    return text;
+  };
+  EXPECT_EQ(layers("layers 0: bf16"), "-888");
+  EXPECT_EQ(layers("layers 0-1, -1: bf16"), "--8-");
+  EXPECT_EQ(layers("layers -2--1: bf16"), "88--");
+  EXPECT_EQ(layers("layer 2 linear_qkv: bf16"), "88-8");
+  EXPECT_EQ(layers("layer 2 linear_fc1: bf16"), "8888");
+}
+
+TEST(PrecisionOverrides, LaterRulesWin) {
+  EXPECT_EQ(gemms(precision_of("layers 0-3: bf16; layer 1: tensorwise\nwgrad: bf16", "linear_fc1")), "fd-");
+  EXPECT_EQ(precision_of("layers 0-3: bf16; layer 1: tensorwise", "linear_fc1").recipe,
+            Fp8Recipe::tensorwise);
+}
+
+// Rules about everything are about the layers; the output layer is named.
+TEST(PrecisionOverrides, TheOutputLayerIsNamed) {
+  EXPECT_FALSE(precision_of("linear_qkv: blockwise", kOutputLayerName).quantized());
+  EXPECT_EQ(precision_of("output_layer: blockwise; wgrad: bf16", kOutputLayerName).recipe,
+            Fp8Recipe::blockwise);
+  EXPECT_EQ(gemms(precision_of("output_layer: blockwise; wgrad: bf16", kOutputLayerName)), "fdw");
+  EXPECT_EQ(gemms(precision_of("output_layer: blockwise; output_layer wgrad: bf16", kOutputLayerName)),
+            "fd-");
+}
+
+TEST(PrecisionOverrides, AreShownAsATable) {
+  PrecisionConfig precision;
+  precision.fp8 = Fp8Mode::hybrid;
+  precision.overrides = "layers 0-1: blockwise; linear_fc2 wgrad: bf16";
+  const std::string table = precision_table(precision, 4);
+  EXPECT_NE(table.find("linear_qkv   layers 0-1      blockwise: input E4M3, weight E4M3, grad_output E5M2\n"),
+            std::string::npos)
+      << table;
+  EXPECT_NE(table.find("layers 2-3      delayed"), std::string::npos) << table;
+  EXPECT_NE(table.find("; wgrad in bf16"), std::string::npos) << table;
+  EXPECT_NE(table.find("output_layer                 bf16\n"), std::string::npos) << table;
+}
+
+TEST(PrecisionOverrides, WithoutState) {
+  EXPECT_EQ(overrides_without_state("layers 0: delayed; linear_fc2 wgrad: bf16"),
+            "layers 0: tensorwise\nlinear_fc2 wgrad: bf16\n");
+}
+
+TEST(PrecisionOverrides, NonsenseIsRefused) {
+  const auto refused = [](const std::string& rules, const std::string& piece) {
+    const std::string message = override_complaint({"precision.fp8=hybrid", "precision.overrides=" + rules});
+    EXPECT_NE(message.find("precision.overrides: "), std::string::npos) << message;
+    EXPECT_NE(message.find(piece), std::string::npos) << message;
+  };
+  refused("linear_fc2", "has no colon");
+  refused("linear_fc3: bf16", "unknown word 'linear_fc3'");
+  refused("linear_fc2: fp4", "unknown setting 'fp4'");
+  refused("layers: bf16", "names no layers");
+  refused("layers 0-2: bf16", "names layer 2 of a model with 2");
+  refused("wgrad: blockwise", "gives a recipe to less than a whole linear");
+  refused("linear_fc1: e4m3", "gives a format to no operand");
+  refused("wgrad: e4m3", "gives a GEMM a format");
+  refused("input: e5m2", "two E5M2 operands");
+}
+
+}  // namespace
+}  // namespace te::config

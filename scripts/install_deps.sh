@@ -5,7 +5,7 @@
 #   scripts/install_deps.sh [--dev]     --dev adds what the checks of CI use (clang-tidy, clang-format, shellcheck), and
 #                                       Python packages for tests: TensorBoard's reader, wandb and mlflow-skinny
 #
-# 1. Distribution packages (compiler, CMake, libraries, Python with numpy, scipy and matplotlib).
+# 1. Distribution packages (compiler, CMake, libraries, Python with numpy, scipy, matplotlib and jinja2).
 # 2. Where CUDA is in use: the headers of cudnn-frontend, into .deps/cudnn-frontend.
 # 3. With an NVIDIA driver but no CUDA toolkit: nvcc, cuBLAS, cuDNN and NCCL as pinned wheels, into .deps/cuda, where
 #    CMake finds them. A toolkit that lacks cuDNN or NCCL gets just those. Versions: scripts/versions.env.
@@ -22,7 +22,7 @@ packages=(
   libyaml-cpp-dev libcli11-dev libspdlog-dev nlohmann-json3-dev libgtest-dev
   libopenmpi-dev openmpi-bin libopenblas-dev libxxhash-dev
   zlib1g-dev libzstd-dev liblzma-dev libpcre2-dev libutf8proc-dev libsentencepiece-dev
-  python3 python3-numpy python3-scipy python3-matplotlib
+  python3 python3-numpy python3-scipy python3-matplotlib python3-jinja2
 )
 dev_packages=(clang-tidy shellcheck)
 

@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
-"""Turns Parquet files, as Hugging Face's datasets have them, into JSON lines that te-generate evaluate reads.
+"""Turns Parquet and Arrow files, as Hugging Face's datasets have them, into JSON lines for te-data and te-generate evaluate.
 
     pip install pyarrow
+    scripts/parquet_to_jsonl.py data/train-*.parquet | te-data tokenize --input - --format jsonl --tokenizer gpt2 --output data/web
     scripts/parquet_to_jsonl.py validation-00000-of-00001.parquet --out eval/hellaswag.jsonl
     scripts/parquet_to_jsonl.py all/test-*.parquet --split-by subject --out 'eval/mmlu_{}.jsonl'
     scripts/parquet_to_jsonl.py all/dev-*.parquet --split-by subject --out 'eval/mmlu_{}_dev.jsonl'
 
-Rows keep their order and fields. --split-by writes a file per value of a field, which takes the place of {} in the name.
+Rows keep their order and fields, and are read some thousand at a time. --columns reads just those: a Parquet file of long
+texts is read in a fraction of the time. --split-by writes a file per value of a field, which takes the place of {} in the
+name. Without --out the rows go to standard output.
 """
 
 import argparse
@@ -15,6 +18,8 @@ import sys
 from pathlib import Path
 
 try:
+    import pyarrow
+    import pyarrow.ipc
     import pyarrow.parquet
 except ImportError as error:
     print(f"parquet_to_jsonl.py: error: {error}; pip install pyarrow", file=sys.stderr)
@@ -26,43 +31,97 @@ def fail(message):
     sys.exit(2)
 
 
-def rows(files):
+def arrow_batches(file, columns):
+    """The batches of an Arrow file: of the IPC file format (Feather), or of a stream, which datasets keep in their cache."""
+    source = pyarrow.memory_map(str(file))
+    try:
+        reader = pyarrow.ipc.open_file(source)
+        batches = (reader.get_batch(index) for index in range(reader.num_record_batches))
+    except pyarrow.ArrowInvalid:
+        source.seek(0)
+        reader = batches = pyarrow.ipc.open_stream(source)
+    check_columns(file, columns, reader.schema.names)
+    for batch in batches:
+        yield batch.select(columns) if columns else batch
+
+
+def parquet_batches(file, columns):
+    parquet = pyarrow.parquet.ParquetFile(file)
+    check_columns(file, columns, parquet.schema_arrow.names)
+    yield from parquet.iter_batches(batch_size=4096, columns=columns)
+
+
+def check_columns(file, columns, names):
+    missing = [name for name in columns or [] if name not in names]
+    if missing:
+        fail(f"--columns: {file} has no {', '.join(missing)}; it has {', '.join(names)}")
+
+
+def rows(files, columns):
     for file in files:
         try:
-            parquet = pyarrow.parquet.ParquetFile(file)
-        except (OSError, pyarrow.ArrowInvalid) as error:
+            with open(file, "rb") as head:
+                batches = parquet_batches if head.read(4) == b"PAR1" else arrow_batches
+            for batch in batches(file, columns):
+                yield from batch.to_pylist()
+        except (OSError, pyarrow.ArrowException) as error:
             fail(f"{file}: {error}")
-        for batch in parquet.iter_batches():
-            yield from batch.to_pylist()
+
+
+class Outputs:
+    """Standard output, a file, or a file for each value of a field."""
+
+    def __init__(self, out, split_by):
+        self.out, self.split_by = out, split_by
+        self.files, self.counts = {}, {}
+
+    def file_of(self, row):
+        if not self.out:
+            return sys.stdout
+        if self.split_by and self.split_by not in row:
+            fail(f"--split-by {self.split_by}: the rows have {', '.join(row)}")
+        value = str(row[self.split_by]) if self.split_by else ""
+        if value not in self.files:
+            path = Path(self.out.replace("{}", value))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self.files[value] = open(path, "w", encoding="utf-8")
+        return self.files[value]
+
+    def write(self, row):
+        try:
+            line = json.dumps(row, ensure_ascii=False, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            fail(f"row {sum(self.counts.values())}: {error}; JSON cannot hold it: leave the field out with --columns")
+        file = self.file_of(row)
+        file.write(line + "\n")
+        self.counts[file] = self.counts.get(file, 0) + 1
+
+    def close(self):
+        for file in self.files.values():
+            file.close()
+            print(f"{file.name}: {self.counts[file]} rows")
+        if not self.out:
+            sys.stdout.flush()
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("files", nargs="+", type=Path, help="Parquet files, in the order of their rows")
-    parser.add_argument("--out", required=True, help="file to write; with --split-by, {} stands for the field's value")
+    parser.add_argument("files", nargs="+", type=Path, help="Parquet or Arrow files, in the order of their rows")
+    parser.add_argument("--out", help="file to write; with --split-by, {} stands for the field's value")
     parser.add_argument("--split-by", help="field whose values get a file each")
+    parser.add_argument("--columns", type=lambda text: text.split(","), help="fields to read, separated by commas; all when absent")
     arguments = parser.parse_args()
-    if bool(arguments.split_by) != ("{}" in arguments.out):
+    if bool(arguments.split_by) != ("{}" in (arguments.out or "")):
         fail("--out needs {} in its name with --split-by, and only then")
-    outputs, counts = {}, {}
-    for row in rows(arguments.files):
-        if arguments.split_by and arguments.split_by not in row:
-            fail(f"--split-by {arguments.split_by}: the rows have {', '.join(row)}")
-        value = str(row[arguments.split_by]) if arguments.split_by else ""
-        if value not in outputs:
-            path = Path(arguments.out.replace("{}", value))
-            path.parent.mkdir(parents=True, exist_ok=True)
-            outputs[value] = open(path, "w", encoding="utf-8")
-        try:
-            line = json.dumps(row, ensure_ascii=False)
-        except TypeError as error:
-            fail(f"row {sum(counts.values())}: {error}; JSON cannot hold it")
-        outputs[value].write(line + "\n")
-        counts[value] = counts.get(value, 0) + 1
-    for value, file in outputs.items():
-        file.close()
-        print(f"{file.name}: {counts[value]} rows")
+    outputs = Outputs(arguments.out, arguments.split_by)
+    for row in rows(arguments.files, arguments.columns):
+        outputs.write(row)
+    outputs.close()
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except BrokenPipeError:  # whoever reads has seen enough, or has said why it stopped
+        sys.stderr.close()
+        sys.exit(1)

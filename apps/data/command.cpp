@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "text/tokenizer_hash.h"
 
 namespace te::data {
 
@@ -40,6 +41,13 @@ void OutputOptions::check_counts(int64_t train, int64_t valid, const char* what)
       "--valid-fraction: {} of {} {} leaves the {} set empty; split the input into more {}, or change "
       "the fraction",
       valid_fraction, train + valid, what, valid == 0 ? "validation" : "training", what);
+}
+
+TokenizerRecord record_of(const text::Tokenizer& tokenizer) {
+  return {.name = tokenizer.name(),
+          .hash = text::tokenizer_hash(tokenizer),
+          .vocab_size = tokenizer.vocab_size(),
+          .end_of_document = tokenizer.end_of_document()};
 }
 
 std::string file_count(size_t files) {

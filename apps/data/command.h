@@ -7,6 +7,7 @@
 
 #include "common/progress.h"
 #include "data/indexed_dataset.h"
+#include "text/tokenizer.h"
 
 namespace te::data {
 
@@ -29,6 +30,9 @@ struct OutputOptions {
 
 /// "PREFIX: 3 documents, 5 tokens, 10 bytes as u16".
 void print_written(const std::string& prefix, const data::IndexedDatasetWriter& writer);
+
+/// What a dataset's record says of the tokenizer that has made it.
+TokenizerRecord record_of(const text::Tokenizer& tokenizer);
 
 /// "1 file", "2 files".
 std::string file_count(size_t files);

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <bit>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "core/error.h"
 #include "data/command.h"
+#include "data/dataset_record.h"
 #include "data/indexed_dataset.h"
 #include "data/loss_mask.h"
 #include "text/tokenizer.h"
@@ -121,6 +123,11 @@ void inspect(const Arguments& arguments) {
              dataset.num_sequences(), dataset.num_tokens(),
              dataset.num_tokens() * data::token_size(dataset.token_type()),
              data::token_type_name(dataset.token_type()));
+  if (const std::optional<DatasetRecord> record = read_dataset_record(arguments.prefix)) {
+    const TokenizerRecord& made_by = record->tokenizer;
+    fmt::print("made with the tokenizer {} ({} tokens, {}), largest token {}\n", made_by.name,
+               made_by.vocab_size, made_by.hash, record->largest_token);
+  }
   if (documents == 0) return;
   std::vector<int64_t> lengths(static_cast<size_t>(documents));
   for (int64_t i = 0; i < documents; ++i) lengths[static_cast<size_t>(i)] = dataset.document_length(i);

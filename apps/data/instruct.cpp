@@ -1,8 +1,11 @@
 #include "data/instruct.h"
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "core/error.h"
@@ -11,6 +14,7 @@
 #include "data/packing.h"
 #include "text/chat/chat_template.h"
 #include "text/chat/conversation.h"
+#include "text/chat/rendered.h"
 #include "text/readers/document_reader.h"
 #include "text/readers/input_files.h"
 #include "text/tokenizer.h"
@@ -24,13 +28,16 @@ struct Arguments {
   std::string tokenizer, chat_template, format = "auto";
   text::ConversationFields fields;
   int64_t seq_length = 0;
+  bool rendered = false, skip_bad_lines = false;
 };
 
 /// Tokens and their mask, written side by side; the mask appears first, so there are never tokens without it.
 class MaskedWriter {
  public:
-  MaskedWriter(const std::string& prefix, data::TokenType type)
-      : prefix_(prefix), tokens_(prefix, type), mask_(data::loss_mask_prefix(prefix), data::TokenType::kU8) {}
+  MaskedWriter(const std::string& prefix, data::TokenType type, const TokenizerRecord& tokenizer)
+      : prefix_(prefix), tokens_(prefix, type), mask_(data::loss_mask_prefix(prefix), data::TokenType::kU8) {
+    tokens_.describe(tokenizer);
+  }
 
   void add(const text::ChatTemplate::Encoded& conversation) {
     tokens_.add_document(conversation.tokens);
@@ -81,6 +88,14 @@ void check(const Arguments& arguments) {
   if (!fields.context.empty() && fields.prompt.empty()) {
     user_error("--context-field: is for --prompt-field and --response-field; give them too");
   }
+  if (!arguments.rendered && arguments.chat_template.empty()) {
+    user_error("--template NAME|FILE is required, or --rendered for what scripts/render_chat.py has made");
+  }
+  if (arguments.rendered &&
+      !(arguments.chat_template.empty() && fields.prompt.empty() && fields.system.empty())) {
+    user_error(
+        "--rendered: the conversations are written down already; leave out --template, --system and fields");
+  }
 }
 
 /// Templates may name tokens that a tokenizer lacks; that is allowed, and said.
@@ -100,42 +115,91 @@ text::JsonLayout layout_of(const std::string& path, const std::string& format) {
   return list ? text::JsonLayout::kList : text::JsonLayout::kLines;
 }
 
+/// Objects become tokens: by a template, or as they were rendered.
+class Encoder {
+ public:
+  Encoder(const Arguments& arguments, const text::Tokenizer& tokenizer)
+      : arguments_(arguments), tokenizer_(tokenizer) {
+    if (arguments.rendered) return;
+    template_ = text::ChatTemplate::load(arguments.chat_template);
+    warn_of_missing_tokens(*template_, tokenizer);
+  }
+
+  text::ChatTemplate::Encoded operator()(const text::JsonRecord& record) {
+    if (arguments_.rendered) return text::encode_rendered(record, tokenizer_);
+    return template_->encode(text::read_conversation(record, arguments_.fields, &ignored_), tokenizer_,
+                             record.place);
+  }
+
+  /// Fields of objects that were not used, "a, b"; empty when there is none.
+  std::string ignored() const {
+    std::string names;
+    for (const std::string& name : ignored_) names += (names.empty() ? "" : ", ") + name;
+    return names;
+  }
+
+ private:
+  const Arguments& arguments_;
+  const text::Tokenizer& tokenizer_;
+  std::optional<text::ChatTemplate> template_;
+  std::set<std::string> ignored_;
+};
+
+/// Lines that are left out with --skip-bad-lines: the first few are shown, all are counted.
+class BadLines {
+ public:
+  void add(const std::string& message) {
+    constexpr int64_t kShown = 5;
+    if (++count_ <= kShown) fmt::print(stderr, "te-data: skipped: {}\n", message);
+    if (count_ == kShown) fmt::print(stderr, "te-data: skipped: further bad lines are counted\n");
+  }
+  int64_t count() const { return count_; }
+
+ private:
+  int64_t count_ = 0;
+};
+
 void instruct(const Arguments& arguments) {
   check(arguments);
-  const text::ChatTemplate chat_template = text::ChatTemplate::load(arguments.chat_template);
   const std::unique_ptr<text::Tokenizer> tokenizer = text::make_tokenizer(arguments.tokenizer);
-  warn_of_missing_tokens(chat_template, *tokenizer);
+  Encoder encode(arguments, *tokenizer);
   const text::InputFiles files = text::list_input_files(arguments.inputs);
   const data::TokenType type = data::token_type_for_vocab(tokenizer->vocab_size());
-  MaskedWriter train(arguments.outputs.output, type);
+  const TokenizerRecord tokenizer_record = record_of(*tokenizer);
+  MaskedWriter train(arguments.outputs.output, type, tokenizer_record);
   std::optional<MaskedWriter> valid;
-  if (arguments.outputs.has_valid()) valid.emplace(arguments.outputs.valid_output, type);
+  if (arguments.outputs.has_valid()) valid.emplace(arguments.outputs.valid_output, type, tokenizer_record);
 
   int64_t conversations = 0, without_response = 0, bytes = 0;
+  BadLines bad;
+  std::function<void(const std::string&)> on_bad;
+  if (arguments.skip_bad_lines) on_bad = [&](const std::string& message) { bad.add(message); };
   Progress progress(files.bytes);
   for (const std::string& path : files.paths) {
-    text::read_json_records(path, layout_of(path, arguments.format), [&](const text::JsonRecord& record) {
+    const auto on_record = [&](const text::JsonRecord& record) {
       bytes += record.bytes;
       progress.show(bytes, [&] { return fmt::format("{} conversations", conversations); });
-      const text::Conversation conversation = text::read_conversation(record, arguments.fields);
-      const text::ChatTemplate::Encoded encoded =
-          chat_template.encode(conversation, *tokenizer, record.place);
+      const text::ChatTemplate::Encoded encoded = encode(record);
       if (encoded.tokens.empty()) {
         ++without_response;
         return;
       }
       (arguments.outputs.is_valid_document(conversations) ? *valid : train).add(encoded);
       ++conversations;
-    });
+    };
+    text::read_json_records(path, layout_of(path, arguments.format), on_record, on_bad);
   }
   if (conversations == 0) {
-    user_error("--input: no conversation with a response in {} ({} without); give other data",
-               file_count(files.paths.size()), without_response);
+    user_error("--input: no conversation with a response in {} ({} without{}); give other data",
+               file_count(files.paths.size()), without_response,
+               bad.count() > 0 ? fmt::format(", {} bad lines", bad.count()) : "");
   }
   arguments.outputs.check_counts(train.conversations(), valid ? valid->conversations() : 0, "conversations");
   if (valid) valid->finish(arguments.seq_length);
   train.finish(arguments.seq_length);
   if (without_response > 0) fmt::print("{} objects without a response left out\n", without_response);
+  if (bad.count() > 0) fmt::print("{} bad lines left out\n", bad.count());
+  if (const std::string names = encode.ignored(); !names.empty()) fmt::print("fields not used: {}\n", names);
 }
 
 void add_field_options(CLI::App* command, text::ConversationFields& fields) {
@@ -167,8 +231,13 @@ void add_instruct_command(CLI::App& app) {
   command
       ->add_option("--template", arguments->chat_template,
                    "Chat template: chatml, llama2, llama3, alpaca, plain, or a file (docs/data.md)")
-      ->type_name("NAME|FILE")
-      ->required();
+      ->type_name("NAME|FILE");
+  command->add_flag(
+      "--rendered", arguments->rendered,
+      "The input comes from scripts/render_chat.py, which follows a model's own (Jinja) chat template");
+  command->add_flag(
+      "--skip-bad-lines", arguments->skip_bad_lines,
+      "Leave out objects that are malformed or no conversation, and count them, in place of stopping");
   add_field_options(command, arguments->fields);
   command
       ->add_option("--format", arguments->format,
@@ -187,7 +256,9 @@ void add_instruct_command(CLI::App& app) {
       "  te-data instruct --input dolly.json --prompt-field instruction --context-field input "
       "--response-field "
       "output \\\n    --template alpaca --tokenizer gpt2/tokenizer.json --output data/dolly --seq-length "
-      "1024");
+      "1024\n"
+      "  scripts/render_chat.py --tokenizer Qwen3-8B chats.jsonl | te-data instruct --rendered --input - "
+      "--tokenizer Qwen3-8B \\\n    --output data/chats");
   command->callback([arguments] { instruct(*arguments); });
 }
 

@@ -1,7 +1,10 @@
 #include "data/merge.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -49,6 +52,34 @@ bool have_masks(const std::vector<std::string>& prefixes) {
   return data::has_loss_mask(prefixes.front());
 }
 
+/// The record of the result: none unless all datasets have one.
+std::optional<DatasetRecord> merged_record(const std::vector<std::string>& prefixes) {
+  std::optional<DatasetRecord> merged;
+  std::string first;
+  bool all = true;
+  for (const std::string& prefix : prefixes) {
+    const std::optional<DatasetRecord> record = read_dataset_record(prefix);
+    if (!record) {
+      all = false;
+      continue;
+    }
+    if (!merged) {
+      merged = record;
+      first = prefix;
+    }
+    if (record->tokenizer.hash != merged->tokenizer.hash) {
+      user_error(
+          "{}: was made with the tokenizer {} ({}), {} with {} ({}); merge datasets of one tokenizer, or "
+          "remove {} if "
+          "the two are the same after all",
+          prefix, record->tokenizer.name, record->tokenizer.hash, first, merged->tokenizer.name,
+          merged->tokenizer.hash, dataset_record_path(prefix));
+    }
+    merged->largest_token = std::max(merged->largest_token, record->largest_token);
+  }
+  return all ? merged : std::nullopt;
+}
+
 void copy_all(const Datasets& datasets, data::IndexedDatasetWriter& writer) {
   int64_t total = 0, done = 0;
   for (const auto& dataset : datasets)
@@ -64,6 +95,7 @@ void copy_all(const Datasets& datasets, data::IndexedDatasetWriter& writer) {
 
 void merge(const Arguments& arguments) {
   const Datasets datasets = open_all(arguments.prefixes, arguments.output);
+  const std::optional<DatasetRecord> record = merged_record(arguments.prefixes);
   data::IndexedDatasetWriter writer(arguments.output, datasets.front()->token_type());
   copy_all(datasets, writer);
   if (have_masks(arguments.prefixes)) {
@@ -74,6 +106,7 @@ void merge(const Arguments& arguments) {
     copy_all(open_all(masks, output), mask_writer);
     mask_writer.finish();
   }
+  if (record) writer.describe(record->tokenizer, record->largest_token);
   writer.finish();
   print_written(arguments.output, writer);
 }
@@ -89,7 +122,9 @@ void add_merge_command(CLI::App& app) {
       ->type_name("PREFIX");
   command->add_option("--output", arguments->output, "Prefix of the result")->required()->type_name("PREFIX");
   command->footer(
-      "Documents keep their order; loss masks of instruction datasets are merged too. To mix datasets by\n"
+      "Documents keep their order; loss masks of instruction datasets are merged too, and what the datasets "
+      "say of\n"
+      "their tokenizer (PREFIX.meta.json) is kept where all of them say it. To mix datasets by\n"
       "weight there is no need to merge them: data.train takes a list.\n\n"
       "  te-data merge --output data/web data/web_00 data/web_01 data/web_02");
   command->callback([arguments] { merge(*arguments); });

@@ -30,6 +30,7 @@ class Outputs {
  public:
   Outputs(const Arguments& arguments, const text::Tokenizer& tokenizer)
       : arguments_(arguments),
+        tokenizer_(record_of(tokenizer)),
         end_of_document_(tokenizer.end_of_document()),
         train_(arguments.outputs.output, data::token_type_for_vocab(tokenizer.vocab_size())) {
     if (arguments.outputs.has_valid()) {
@@ -52,7 +53,11 @@ class Outputs {
   void finish() {
     arguments_.outputs.check_counts(train_.num_documents(), valid_ ? valid_->num_documents() : 0,
                                     "documents");
-    if (valid_) valid_->finish();
+    train_.describe(tokenizer_);
+    if (valid_) {
+      valid_->describe(tokenizer_);
+      valid_->finish();
+    }
     train_.finish();
     print_written(arguments_.outputs.output, train_);
     if (valid_) print_written(arguments_.outputs.valid_output, *valid_);
@@ -60,6 +65,7 @@ class Outputs {
 
  private:
   const Arguments& arguments_;
+  const TokenizerRecord tokenizer_;
   int32_t end_of_document_;
   data::IndexedDatasetWriter train_;
   std::optional<data::IndexedDatasetWriter> valid_;
@@ -102,7 +108,7 @@ void tokenize(const Arguments& arguments) {
   const std::unique_ptr<text::Tokenizer> tokenizer = text::make_tokenizer(arguments.tokenizer);
   const text::InputFiles files = text::list_input_files(arguments.inputs);
   Outputs outputs(arguments, *tokenizer);
-  int64_t read_bytes = 0, text_bytes = 0;
+  int64_t read_bytes = 0, text_bytes = 0, boundaries = 0;
   const text::SpecialTokens special =
       arguments.special == "match" ? text::SpecialTokens::kMatch : text::SpecialTokens::kAsText;
   Progress progress(files.bytes);
@@ -110,7 +116,7 @@ void tokenize(const Arguments& arguments) {
       *tokenizer, {.threads = arguments.threads, .special = special},
       [&](std::span<const int32_t> tokens, int64_t last) { outputs.add(tokens, last != 0); });
   for (const std::string& path : files.paths) {
-    text::read_documents(path, options, [&](const text::DocumentPiece& piece) {
+    boundaries += text::read_documents(path, options, [&](const text::DocumentPiece& piece) {
       encoder.add(piece.text, piece.last ? 1 : 0);
       text_bytes += static_cast<int64_t>(piece.text.size());
       read_bytes += piece.bytes;
@@ -123,6 +129,13 @@ void tokenize(const Arguments& arguments) {
   check_interrupted();
   if (outputs.documents() == 0) {
     user_error("--input: no document in {}; give a file with text", file_count(files.paths.size()));
+  }
+  if (!options.separator.empty() && boundaries == 0) {
+    fmt::print(stderr,
+               "te-data: warning: --document-separator: no line of {} is `{}`, so that every text file is "
+               "one document; "
+               "correct it if the files hold several\n",
+               file_count(files.paths.size()), options.separator);
   }
   outputs.finish();
   const double seconds = progress.seconds();

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "core/error.h"
 #include "data/command.h"
+#include "data/dataset_record.h"
 #include "data/indexed_dataset.h"
 #include "data/loss_mask.h"
 #include "text/tokenizer.h"
@@ -58,6 +60,15 @@ void verify_one(const std::string& prefix, int64_t vocab_size) {
   const data::IndexedDataset dataset(prefix);  // checks the index against both files' sizes
   int64_t largest = -1, empty = 0;
   read_all(dataset, vocab_size, &largest, &empty);
+  if (const std::optional<DatasetRecord> record = read_dataset_record(prefix);
+      record && (record->documents != dataset.num_documents() || record->tokens != dataset.num_tokens() ||
+                 record->largest_token != largest)) {
+    user_error(
+        "{}: is not of {}: it says {} documents, {} tokens, largest token {}, there are {}, {} and {}; "
+        "remove it",
+        dataset_record_path(prefix), prefix, record->documents, record->tokens, record->largest_token,
+        dataset.num_documents(), dataset.num_tokens(), largest);
+  }
   fmt::print("{}: ok, {} documents{}, {} tokens as {}, largest token {}, crc32 bin {:08x} idx {:08x}\n",
              prefix, dataset.num_documents(), empty > 0 ? fmt::format(" ({} empty)", empty) : "",
              dataset.num_tokens(), data::token_type_name(dataset.token_type()), largest,

@@ -6,8 +6,12 @@
 #include <cstdio>
 
 #include "core/error.h"
+#include "core/log.h"
+#include "data/dataset_check.h"
 #include "data/loss_mask.h"
 #include "generate/command.h"
+#include "text/tokenizer.h"
+#include "text/tokenizer_hash.h"
 
 namespace te::generate {
 
@@ -15,7 +19,7 @@ struct PerplexityCommand::Arguments {
   CLI::App* command = nullptr;
   ModelOptions model;
   std::string data;
-  bool all_tokens = false;
+  bool all_tokens = false, any_tokenizer = false;
   int64_t max_samples = 0, seq_length = 0, batch = 1;
 };
 
@@ -26,6 +30,8 @@ PerplexityCommand::PerplexityCommand(CLI::App& app) : arguments_(std::make_uniqu
   a.command->add_option("--data", a.data, "Dataset, without .bin or .idx")->type_name("PREFIX");
   a.command->add_flag("--all-tokens", a.all_tokens,
                       "Also of an instruction dataset (PREFIX_mask), whose responses alone count otherwise");
+  a.command->add_flag("--any-tokenizer", a.any_tokenizer,
+                      "Also a dataset that another tokenizer than the model's has made (PREFIX.meta.json)");
   a.command->add_option("--max-samples", a.max_samples, "Read at most so many samples; 0: all")
       ->check(whole_number(0))
       ->capture_default_str();
@@ -39,6 +45,30 @@ PerplexityCommand::PerplexityCommand(CLI::App& app) : arguments_(std::make_uniqu
       "Samples follow one another through the dataset, each token is predicted once.\n\n"
       "  te-generate perplexity --checkpoint runs/small/checkpoints --data data/bible_valid");
 }
+
+namespace {
+
+void check_dataset(const std::string& prefix, const ModelSource& source, bool any_tokenizer) {
+  data::DatasetCheck check = {.vocab_size = source.model().vocab_size,
+                              .tokenizer = {},
+                              .tokenizer_key = source.title(),
+                              .any_tokenizer = any_tokenizer,
+                              .any_tokenizer_remedy = "give --any-tokenizer"};
+  if (!any_tokenizer && !source.tokenizer().empty() && data::read_dataset_record(prefix)) {
+    try {
+      const auto tokenizer = text::make_tokenizer(source.tokenizer());
+      check.tokenizer = {.name = tokenizer->name(),
+                         .hash = text::tokenizer_hash(*tokenizer),
+                         .vocab_size = tokenizer->vocab_size(),
+                         .end_of_document = tokenizer->end_of_document()};
+    } catch (const UserError& error) {  // nothing else here needs it
+      spdlog::warn("{}; whether it has made {} is not known", error.what(), prefix);
+    }
+  }
+  data::check_datasets("--data", {prefix}, check);
+}
+
+}  // namespace
 
 PerplexityCommand::~PerplexityCommand() = default;
 
@@ -68,6 +98,7 @@ int PerplexityCommand::run(parallel::World& world) {
                                   .shuffle = false,
                                   .max_samples = a.max_samples,
                                   .key = "--data"});
+    if (world.leader()) check_dataset(a.data, *source, a.any_tokenizer);
   });
   const parallel::Groups groups = connect(world, context, a.model.run);
   const bool shows = world.leader() && ::isatty(STDERR_FILENO) == 1;

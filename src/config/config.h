@@ -191,6 +191,7 @@ struct DataConfig {
   bool eod_mask_loss = false;              ///< pretrain: no loss on the first token of a document
   Overlong overlong = Overlong::truncate;  ///< instruct: conversations of more than seq_length + 1 tokens
   std::string tokenizer;                   ///< as given to te-data; checkpoints keep it
+  bool check_tokenizer = true;             ///< refuse datasets that another tokenizer has made
 };
 
 struct CheckpointConfig {

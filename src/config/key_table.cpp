@@ -264,6 +264,9 @@ const auto kKeys = std::to_array<Key>({
      "te-generate and te-convert export find them; when empty, those are copied that the checkpoint of "
      "`init_from` or `resume` has.",
      "empty, `bytes` or a path"},
+    {TE_KEY(data.check_tokenizer), kBuiltIn, kAny,
+     "Refuse datasets whose companion (`PREFIX.meta.json`, written by te-data) says that another tokenizer "
+     "than `tokenizer`, or than that of the first dataset, made them."},
 
     {TE_KEY(checkpoint.directory), "logging.directory/checkpoints", kAny, "Where checkpoints are written."},
     {TE_KEY(checkpoint.save_every), kBuiltIn, from_to(0, kMaxSteps),

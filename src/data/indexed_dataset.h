@@ -17,11 +17,13 @@
 #include <cstdio>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "core/mapped_region.h"
+#include "data/dataset_record.h"
 
 namespace te::data {
 
@@ -113,7 +115,8 @@ class IndexedDataset {
 };
 
 /// Writer. Tokens go to PREFIX.bin.tmp; finish() syncs both files and renames them, .bin first, so that an
-/// interrupted run leaves no half dataset. Destroyed without finish(), it removes what it wrote.
+/// interrupted run leaves no half dataset. Destroyed without finish(), it removes what it wrote. The record of an earlier
+/// dataset of that prefix (dataset_record.h) goes with it.
 class IndexedDatasetWriter {
  public:
   /// Creates the folder of the prefix. Integer types only.
@@ -133,6 +136,9 @@ class IndexedDatasetWriter {
   /// Copies all documents of a dataset of the same type as they are; calls on_bytes(n) after every n bytes.
   void append_dataset(const IndexedDataset& dataset, const std::function<void(int64_t bytes)>& on_bytes);
 
+  /// Writes a record beside the dataset. `largest_token`: of what came from append_dataset(), which does not look at tokens.
+  void describe(TokenizerRecord tokenizer, int64_t largest_token = -1);
+
   TokenType token_type() const { return type_; }
   int64_t num_documents() const { return static_cast<int64_t>(document_indices_.size()) - 1; }
   int64_t num_tokens() const { return num_tokens_; }
@@ -144,12 +150,15 @@ class IndexedDatasetWriter {
   void end_sequence();
   void write_tokens(std::span<const int32_t> tokens);
   void write_index();
+  void write_record();
 
   std::string prefix_;
   TokenType type_;
   std::FILE* file_ = nullptr;
   bool finished_ = false;
   int64_t num_tokens_ = 0;
+  int64_t largest_token_ = -1;
+  std::optional<TokenizerRecord> tokenizer_;
   int64_t sequence_tokens_ = 0;  // of the sequence being written
   std::vector<int32_t> lengths_;
   std::vector<int64_t> document_indices_{0};

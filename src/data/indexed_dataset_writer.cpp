@@ -1,6 +1,6 @@
 // Writer of Megatron's indexed datasets.
 //
-// Order at the end: both temporary files are synced; an old .idx of that name goes away; .bin is renamed,
+// Order at the end: the temporary files are synced; an old .idx of that name goes away; .bin and the record are renamed,
 // then .idx. A dataset exists only while its .idx does, so at no instant does an index stand beside another
 // run's tokens.
 #include <fcntl.h>
@@ -114,6 +114,7 @@ IndexedDatasetWriter::~IndexedDatasetWriter() {
   if (finished_) return;
   std::remove((prefix_ + ".bin.tmp").c_str());
   std::remove((prefix_ + ".idx.tmp").c_str());
+  std::remove((dataset_record_path(prefix_) + ".tmp").c_str());
 }
 
 void IndexedDatasetWriter::append(std::span<const int32_t> tokens) {
@@ -136,6 +137,7 @@ void IndexedDatasetWriter::write_tokens(std::span<const int32_t> tokens) {
     TE_CHECK(append_tokens(type_, part, buffer_), "{}: a token does not fit {}", prefix_,
              token_type_name(type_));
     write_bytes(file_, buffer_.data(), buffer_.size(), prefix_ + ".bin.tmp");
+    largest_token_ = std::max<int64_t>(largest_token_, *std::max_element(part.begin(), part.end()));
   }
   num_tokens_ += static_cast<int64_t>(tokens.size());
 }
@@ -198,6 +200,27 @@ void IndexedDatasetWriter::write_index() {
   sync_and_close(file, path);
 }
 
+void IndexedDatasetWriter::describe(TokenizerRecord tokenizer, int64_t largest_token) {
+  tokenizer_ = std::move(tokenizer);
+  largest_token_ = std::max(largest_token_, largest_token);
+}
+
+void IndexedDatasetWriter::write_record() {
+  const std::string path = dataset_record_path(prefix_) + ".tmp";
+  const std::string text = to_json({.tokenizer = *tokenizer_,
+                                    .documents = num_documents(),
+                                    .tokens = num_tokens_,
+                                    .largest_token = largest_token_});
+  std::FILE* file = open_for_writing(path);
+  try {
+    write_bytes(file, text.data(), text.size(), path);
+  } catch (...) {
+    std::fclose(file);
+    throw;
+  }
+  sync_and_close(file, path);
+}
+
 void IndexedDatasetWriter::finish() {
   TE_CHECK(file_ != nullptr, "{}: finish called twice", prefix_);
   if (sequence_tokens_ > 0) end_document();
@@ -205,8 +228,13 @@ void IndexedDatasetWriter::finish() {
   file_ = nullptr;
   sync_and_close(file, prefix_ + ".bin.tmp");
   write_index();
-  if (std::remove((prefix_ + ".idx").c_str()) != 0 && errno != ENOENT) write_failed(prefix_ + ".idx");
+  if (tokenizer_) write_record();
+  const std::string record = dataset_record_path(prefix_);
+  for (const std::string& old : {prefix_ + ".idx", record}) {
+    if (std::remove(old.c_str()) != 0 && errno != ENOENT) write_failed(old);
+  }
   rename_file(prefix_ + ".bin.tmp", prefix_ + ".bin");
+  if (tokenizer_) rename_file(record + ".tmp", record);
   rename_file(prefix_ + ".idx.tmp", prefix_ + ".idx");
   finished_ = true;
   sync_folder(prefix_);

@@ -47,6 +47,12 @@ Batches::Batches(BatchOptions options) : options_(std::move(options)) {
   spdlog::info("validation data: {}", valid_->describe());
 }
 
+data::Batch Batches::nothing() const {
+  const auto size = static_cast<size_t>(options_.micro_batch_size * options_.seq_length);
+  return {std::vector<int32_t>(size), std::vector<int32_t>(size, data::BatchSource::kIgnoredTarget),
+          std::vector<int32_t>(options_.data.document_mask ? size : 0)};
+}
+
 HostMicrobatch Batches::view(const data::Batch& batch) {
   return {batch.tokens.data(), batch.targets.data(),
           batch.document_start.empty() ? nullptr : batch.document_start.data()};

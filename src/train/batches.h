@@ -35,6 +35,9 @@ class Batches {
   /// The validation microbatch from `first_sample` on; samples beyond the last one count for nothing.
   data::Batch validation(int64_t first_sample) const { return microbatch(*valid_, first_sample); }
 
+  /// A microbatch that counts for nothing.
+  data::Batch nothing() const;
+
   static HostMicrobatch view(const data::Batch& batch);
   /// Targets that count in the loss.
   static int64_t counted(const int32_t* targets, int64_t size);

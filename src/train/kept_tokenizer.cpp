@@ -19,20 +19,26 @@ bool names_files(const std::string& tokenizer) {
 
 }  // namespace
 
-void check_tokenizer(const std::string& spec, int64_t vocab_size, const fs::path& directory) {
-  if (!names_files(spec)) return;
+std::unique_ptr<text::Tokenizer> check_tokenizer(const std::string& spec, int64_t vocab_size,
+                                                 const fs::path& directory) {
+  if (!names_files(spec)) return spec.empty() ? nullptr : text::make_tokenizer(spec);
   if (checkpoint::tokenizer_files(spec).empty()) {
-    if (!checkpoint::kept_beside(directory).empty()) return;  // resumed on another machine
+    const fs::path kept = checkpoint::kept_beside(directory);
+    if (!kept.empty() && checkpoint::has_tokenizer(kept))  // resumed on another machine
+      return text::make_tokenizer(kept.string());
+    if (!kept.empty()) return nullptr;
     user_error(
         "data.tokenizer: {}: is no tokenizer's file or folder; name the one of the datasets, or leave the "
         "key "
         "out",
         spec);
   }
-  const int64_t tokens = text::make_tokenizer(spec)->vocab_size();
-  if (tokens > vocab_size) {
-    user_error("model.vocab_size ({}) is below the {} tokens of data.tokenizer {}", vocab_size, tokens, spec);
+  auto tokenizer = text::make_tokenizer(spec);
+  if (tokenizer->vocab_size() > vocab_size) {
+    user_error("model.vocab_size ({}) is below the {} tokens of data.tokenizer {}", vocab_size,
+               tokenizer->vocab_size(), spec);
   }
+  return tokenizer;
 }
 
 void keep_tokenizer(const std::string& spec, const fs::path& directory,

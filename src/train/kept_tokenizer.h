@@ -3,14 +3,19 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
+
+#include "text/tokenizer.h"
 
 namespace te::train {
 
 /// UserError when data.tokenizer (`spec`) names a path without a tokenizer (unless `directory`, that of the checkpoints,
-/// keeps one already), a tokenizer that te-data cannot read, or one with more tokens than the model's `vocab_size`.
-void check_tokenizer(const std::string& spec, int64_t vocab_size, const std::filesystem::path& directory);
+/// keeps one already), a tokenizer that te-data cannot read, or one with more tokens than the model's `vocab_size`. Returns
+/// the tokenizer; null where none is named.
+std::unique_ptr<text::Tokenizer> check_tokenizer(const std::string& spec, int64_t vocab_size,
+                                                 const std::filesystem::path& directory);
 
 /// Copies to `directory` what data.tokenizer (`spec`) names, else what is kept beside the first of `origins` that has a
 /// tokenizer (checkpoints that the weights came from; may be empty). One rank, before the first step. UserError when it

@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "parallel/watchdog.h"
+#include "train/data_check.h"
 #include "train/flops.h"
 #include "train/fp8_health.h"
 #include "train/kept_tokenizer.h"
@@ -48,8 +49,7 @@ void Trainer::open_data() {
                      .seed = training.seed,
                      .micro_batch_size = training.micro_batch_size,
                      .eval_microbatches = training.eval_interval > 0 ? training.eval_microbatches : 0});
-    if (world_.leader())
-      check_tokenizer(config_.data.tokenizer, config_.model.vocab_size, config_.checkpoint.directory);
+    if (world_.leader()) check_data(config_);
   });
 }
 
@@ -292,7 +292,7 @@ Outcome Trainer::loop(Requests& requests) {
     const bool evaluate = batches_->validates() && (step % training.eval_interval == 0 || last);
     if (evaluate) {
       const double before = now_seconds();
-      metrics.valid_loss = validation_loss(runner_, *batches_, training.micro_batch_size, world_);
+      metrics.valid_loss = validation_loss(runner_, *batches_, training.micro_batch_size, world_, bad_data_);
       remaining.validation(now_seconds() - before);
     }
     if (log || evaluate || metrics.skipped || metrics.spike) {

@@ -2,6 +2,10 @@
 // does the state of the training data.
 #pragma once
 
+#include <cstdint>
+#include <optional>
+#include <string>
+
 #include "parallel/world.h"
 #include "train/batches.h"
 #include "train/step_runner.h"
@@ -9,8 +13,9 @@
 namespace te::train {
 
 /// All ranks, between two steps. The mean over the counted tokens of the validation set, the same on every rank; waits
-/// for the device. The data ranks take turns with the microbatches.
-double validation_loss(StepRunner& runner, const Batches& batches, int64_t micro_batch_size,
-                       parallel::World& world);
+/// for the device. The data ranks take turns with the microbatches. None, on all ranks, when one of them cannot use what it
+/// has read: `bad_data` tells there why.
+std::optional<double> validation_loss(StepRunner& runner, const Batches& batches, int64_t micro_batch_size,
+                                      parallel::World& world, std::string& bad_data);
 
 }  // namespace te::train

@@ -45,7 +45,7 @@ inline std::vector<int32_t> byte_document(const std::string& text) {
 
 /// None of the files that te-data writes to is there, finished or not.
 inline void expect_no_dataset(const std::string& prefix) {
-  for (const char* suffix : {".bin", ".idx", ".bin.tmp", ".idx.tmp"}) {
+  for (const char* suffix : {".bin", ".idx", ".meta.json", ".bin.tmp", ".idx.tmp", ".meta.json.tmp"}) {
     EXPECT_FALSE(std::filesystem::exists(prefix + suffix)) << prefix << suffix;
   }
 }

@@ -11,6 +11,7 @@ SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "parquet_to_jsonl.py"
 
 try:
     import pyarrow
+    import pyarrow.ipc
     import pyarrow.parquet
 except ImportError:
     sys.exit(77)
@@ -45,8 +46,35 @@ class ParquetToJsonl(unittest.TestCase):
         self.assertEqual(self.read("mmlu_anatomy.jsonl"), [ROWS[0], ROWS[2]])
         self.assertEqual(self.read("mmlu_virology.jsonl"), [ROWS[1]])
 
+    def test_standard_output_and_columns(self):
+        result = self.run_script("--columns", "question,answer")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        lines = [json.loads(line) for line in result.stdout.splitlines()]
+        self.assertEqual(lines, [{"question": row["question"], "answer": row["answer"]} for row in ROWS])
+
+    def test_arrow_files_and_streams(self):
+        table = pyarrow.Table.from_pylist(ROWS)
+        for name, make in (("file", pyarrow.ipc.new_file), ("stream", pyarrow.ipc.new_stream)):
+            path = self.folder / f"{name}.arrow"
+            with make(str(path), table.schema) as writer:
+                writer.write_table(table)
+            command = [sys.executable, SCRIPT, path]
+            result = subprocess.run([str(part) for part in command], capture_output=True, text=True)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertEqual([json.loads(line) for line in result.stdout.splitlines()], ROWS)
+
+    def test_what_is_no_table_is_one_line(self):
+        (self.folder / "rows.parquet").write_bytes(b"PAR1 and nothing more")
+        result = self.run_script()
+        self.assertEqual(result.returncode, 2)
+        self.assertEqual(result.stderr.count("\n"), 1)
+
     def test_mistakes_are_one_line(self):
-        for arguments in (["--split-by", "subject", "--out", "x"], ["--split-by", "x", "--out", "{}"]):
+        for arguments in (
+            ["--split-by", "subject", "--out", "x"],
+            ["--split-by", "x", "--out", "{}"],
+            ["--columns", "subject,none"],
+        ):
             result = self.run_script(*arguments)
             self.assertEqual(result.returncode, 2)
             self.assertEqual(result.stderr.count("\n"), 1)

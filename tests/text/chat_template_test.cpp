@@ -4,10 +4,16 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "testing/files.h"
 #include "testing/temporary_folder.h"
+#include "text/chat/rendered.h"
+#include "text/tokenizer.h"
 #include "text/tokenizers/byte_tokenizer.h"
 
 namespace te {
@@ -182,6 +188,125 @@ TEST(ChatTemplate, NamesEveryBrokenRule) {
       "here:1: after a system message comes one of `assistant`");
 }
 
+text::Conversation conversation_of(const std::string& messages, std::set<std::string>* ignored = nullptr) {
+  const nlohmann::json object = nlohmann::json::parse("{\"id\": 7, \"messages\": " + messages + "}");
+  return text::read_conversation({object, "f:1", 0}, {}, ignored);
+}
+
+TEST(Conversation, JoinsPartsAndKnowsWeights) {
+  std::set<std::string> ignored;
+  const text::Conversation conversation = conversation_of(
+      R"([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "name": "X"},
+          {"role": "assistant", "content": "no", "weight": 0, "tool_calls": null, "reasoning_content": ""},
+          {"role": "assistant", "content": "yes", "weight": 1}])",
+      &ignored);
+  EXPECT_EQ(conversation[0].content, "ab");
+  EXPECT_TRUE(conversation[0].in_loss);
+  EXPECT_FALSE(conversation[1].in_loss);
+  EXPECT_TRUE(conversation[2].in_loss);
+  EXPECT_EQ(ignored, (std::set<std::string>{"id", "messages[].name"}));
+  // A masked response stays in the text.
+  const auto bytes = text::make_tokenizer("bytes");
+  const auto encoded = text::ChatTemplate::load("plain").encode(conversation, *bytes, "f:1");
+  EXPECT_EQ(bytes->decode(encoded.tokens), "ab\nno<|endoftext|>yes<|endoftext|>");
+  EXPECT_EQ(std::count(encoded.mask.begin(), encoded.mask.end(), 1), 4);
+}
+
+TEST(Conversation, RefusesWhatTemplatesHaveNoPlaceFor) {
+  const auto error = [](const std::string& messages) {
+    return user_error_of([&] { conversation_of(messages); });
+  };
+  TE_EXPECT_CONTAINS(
+      error(R"([{"role": "assistant", "content": "", "tool_calls": [{}]}])"),
+      "f:1: message 0 has `tool_calls`, for which --template has no place; use scripts/render_chat.py");
+  TE_EXPECT_CONTAINS(error(R"([{"role": "assistant", "content": "x", "reasoning_content": "y"}])"),
+                     "message 0 has `reasoning_content`");
+  TE_EXPECT_CONTAINS(error(R"([], "tools": [{"type": "function"}])"), "f:1: the conversation has `tools`");
+  TE_EXPECT_CONTAINS(error(R"([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}])"),
+                     "f:1: message 0 has a part of type `image_url`; te-train learns from text alone");
+  TE_EXPECT_CONTAINS(error(R"([{"role": "user", "content": ["x"]}])"),
+                     "a part of its `content` without `type`");
+  TE_EXPECT_CONTAINS(error(R"([{"role": "user", "content": 3}])"), "message 0 has a number as `content`");
+  TE_EXPECT_CONTAINS(error(R"([{"role": "user", "content": "x", "weight": 0.5}])"),
+                     "has weight 0.5; it is 0 or 1");
+}
+
+TEST(Rendered, MasksSegmentsAndEncodesThemInOnePiece) {
+  const auto gpt2 = text::make_tokenizer(TE_SOURCE_DIR "/tests/fixtures/tokenizers/gpt2_style.json");
+  const auto encode = [&](const std::string& segments) {
+    const nlohmann::json object = nlohmann::json::parse("{\"segments\": " + segments + "}");
+    return text::encode_rendered({object, "f:1", 0}, *gpt2);
+  };
+  const auto encoded =
+      encode(R"([{"text": "A question?\n", "loss": 0}, {"text": "The answer.<|endoftext|>", "loss": 1},
+                 {"text": "\nMore?\n", "loss": 0}, {"text": "Yes.", "loss": 1}, {"text": "\n", "loss": 0}])");
+  std::vector<int32_t> whole, in_loss;
+  gpt2->encode("A question?\nThe answer.<|endoftext|>\nMore?\nYes.", whole);
+  EXPECT_EQ(encoded.tokens, whole);
+  for (size_t i = 0; i < whole.size(); ++i) {
+    if (encoded.mask[i] == 1) in_loss.push_back(whole[i]);
+  }
+  EXPECT_EQ(gpt2->decode(in_loss), "The answer.<|endoftext|>Yes.");
+  // A word that begins in the prompt: encoded apart, so that what is learned is what will be asked.
+  const auto apart = encode(R"([{"text": "the questi", "loss": 0}, {"text": "on", "loss": 1}])");
+  std::vector<int32_t> prompt, response;
+  gpt2->encode("the questi", prompt);
+  gpt2->encode("on", response);
+  prompt.insert(prompt.end(), response.begin(), response.end());
+  EXPECT_EQ(apart.tokens, prompt);
+  EXPECT_EQ(std::count(apart.mask.begin(), apart.mask.end(), 1), static_cast<int64_t>(response.size()));
+
+  EXPECT_TRUE(encode(R"([{"text": "nothing is learned", "loss": 0}])").tokens.empty());
+  for (const char* segments : {"3", "[3]", R"([{"text": "x"}])", R"([{"text": "x", "loss": 2}])"}) {
+    TE_EXPECT_CONTAINS(user_error_of([&] { encode(segments); }), "f:1: has no list `segments`");
+  }
+}
+
+// What transformers made of the same conversations, tokens and, of a template that marks responses, the mask.
+TEST(Rendered, HasTheTokensOfTransformers) {
+  const std::string folder = TE_SOURCE_DIR "/tests/fixtures/chat";
+  const auto tokenizer = text::make_tokenizer(folder + "/tokenizer.json");
+  const nlohmann::json recorded = nlohmann::json::parse(testing::read_file(folder + "/recorded.json"));
+  int64_t compared = 0;
+  for (const nlohmann::json& item : recorded["cases"]) {
+    for (const nlohmann::json& expected : item["expected"]) {
+      const auto encoded = text::encode_rendered({expected, "f:1", 0}, *tokenizer);
+      std::vector<int32_t> tokens = expected["tokens"], learned;
+      tokens.resize(encoded.tokens.size());
+      EXPECT_EQ(encoded.tokens, tokens);
+      std::string text;
+      for (const nlohmann::json& segment : expected["segments"]) {
+        if (segment["loss"] == 1) text += segment["text"].get<std::string>();
+      }
+      for (size_t i = 0; i < tokens.size(); ++i) {
+        if (encoded.mask[i] == 1) learned.push_back(encoded.tokens[i]);
+      }
+      EXPECT_EQ(tokenizer->decode(learned), text);
+      if (expected["mask"].is_array()) {
+        std::vector<int32_t> mask = expected["mask"];
+        mask.resize(encoded.mask.size());
+        EXPECT_EQ(encoded.mask, mask);
+      }
+      ++compared;
+    }
+  }
+  EXPECT_EQ(compared, 11);
+}
+
+// SentencePiece begins every text with a space, also one that is a part of a word.
+TEST(Rendered, RefusesToEncodeApartWhatCannotBe) {
+  const auto tokenizer = text::make_tokenizer(TE_SOURCE_DIR "/tests/fixtures/tokenizers/sentencepiece.model");
+  std::vector<int32_t> tokens;
+  tokenizer->encode("the", tokens);
+  ASSERT_EQ(tokens.size(), 1u) << "a word that is one token";
+  const nlohmann::json joined =
+      nlohmann::json::parse(R"({"segments": [{"text": "th", "loss": 0}, {"text": "e", "loss": 1}]})");
+  TE_EXPECT_CONTAINS(user_error_of([&] {
+                       text::encode_rendered({joined, "f:1", 0}, *tokenizer);
+                     }),
+                     "f:1: the tokenizer joins the end of a prompt and the beginning of `e` in one token");
+}
+
 TEST(Conversation, ReadsMessagesAndFields) {
   const auto read = [](const char* text, const text::ConversationFields& fields) {
     const nlohmann::json object = nlohmann::json::parse(text);
@@ -213,7 +338,7 @@ TEST(Conversation, ReadsMessagesAndFields) {
   TE_EXPECT_CONTAINS(error(R"({"messages": ["x"]})"), "f:1: message 0 is no object");
   TE_EXPECT_CONTAINS(error(R"({"messages": [{"role": "user"}]})"), "f:1: message 0 has no `content`");
   TE_EXPECT_CONTAINS(error(R"({"messages": [{"role": 1, "content": "x"}]})"),
-                     "message 0 has something else than a string as `role`");
+                     "f:1: message 0 has no string as `role`; every message needs one, a string");
   TE_EXPECT_CONTAINS(error(R"({"q": 1, "a": "x"})", fields), "field `q` is a number, not a string");
 }
 

@@ -11,7 +11,6 @@ using testing::expect_refused;
 using testing::read_file;
 using testing::Result;
 using testing::TrainFolder;
-using testing::write_dataset;
 using testing::write_file;
 
 class CommandLine : public ::testing::Test {
@@ -148,23 +147,9 @@ TEST_F(CommandLine, WrongData) {
                  "data.train: " + (folder_ / "none.idx"));
   expect_refused(folder_.run("a", {"training.eval_interval=2", "data.valid=" + (folder_ / "none")}),
                  "none.idx: cannot be opened");
-  expect_refused(folder_.run("a", {"model.vocab_size=100"}), "below vocab_size = 100");
   // A .bin that lost its end.
   std::filesystem::resize_file(folder_ / "train.bin", 1001);
   expect_refused(folder_.run("a"), "train.bin");
-}
-
-// A token that the model does not have, somewhere in the data: what was learned until then is saved.
-TEST_F(CommandLine, ATokenOutOfRangeEndsTheRunBehindACheckpoint) {
-  testing::Documents documents(100, std::vector<int32_t>(150, 7));
-  documents.push_back(std::vector<int32_t>(150, 300));
-  write_dataset(folder_ / "odd", documents);
-  const std::vector<std::string> odd = {"data.train=" + (folder_ / "odd"), "training.train_steps=300"};
-  const Result result = folder_.run("a", odd);
-  expect_refused(result, "below vocab_size = 257");
-  const int64_t steps = static_cast<int64_t>(folder_.csv("a").size());
-  EXPECT_GT(steps, 0);
-  EXPECT_TRUE(std::filesystem::exists(folder_.checkpoint("a", steps) + "/manifest.json")) << steps;
 }
 
 TEST_F(CommandLine, WrongFolders) {

@@ -85,7 +85,7 @@ void ChatTemplate::write(const Message& message, const Message* system, const st
         writer.text(part.text);
         break;
       case Kind::kContent:
-        if (message.role == "assistant") writer.set_in_loss(true);
+        if (message.role == "assistant") writer.set_in_loss(message.in_loss);
         writer.text(text(message.content));
         if (!message.context.empty() && !lines_.contains("user_with_context")) {
           writer.text("\n\n");

@@ -1,6 +1,7 @@
 // Conversations out of JSON objects: lists of messages, or a prompt and a response in fields of their own.
 #pragma once
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@ struct Message {
   std::string role;  ///< "system", "user", "assistant", or another that the template knows
   std::string content;
   std::string context;  ///< of a user message: text that it is about, or empty
+  bool in_loss = true;  ///< of an assistant's message; false where its `weight` is 0
 };
 
 using Conversation = std::vector<Message>;
@@ -24,7 +26,11 @@ struct ConversationFields {
   std::string system;   ///< the text, not a field, of a system message before every conversation without one
 };
 
-/// UserError "FILE:LINE: ..." for an object that is no conversation.
-Conversation read_conversation(const JsonRecord& record, const ConversationFields& fields);
+/// Content is a string or a list of parts {"type": "text", "text": ...}, which are joined. UserError "FILE:LINE: ..." for an
+/// object that is no conversation, and for what the templates of chat_template.h have no place for: tools, calls of
+/// tools, reasoning_content, images. `ignored` gets the names of fields that are not used, those of messages
+/// as `messages[].name`; may be null.
+Conversation read_conversation(const JsonRecord& record, const ConversationFields& fields,
+                               std::set<std::string>* ignored = nullptr);
 
 }  // namespace te::text

@@ -33,7 +33,9 @@ class TextDocuments {
   TextDocuments(LineReader& lines, const DocumentOptions& options, const OnPiece& on_piece)
       : lines_(lines), options_(options), on_piece_(on_piece) {}
 
-  void read() {
+  /// Returns the number of boundary lines.
+  int64_t read() {
+    int64_t boundaries = 0;
     LineReader::Line line;
     while (lines_.next(&line)) {
       if (line.text.find('\0') != std::string_view::npos) {
@@ -42,6 +44,7 @@ class TextDocuments {
       }
       if (line.begins && line.ends && is_boundary(without_line_break(line.text))) {
         end_document();
+        ++boundaries;
         continue;
       }
       text_ += line.text;
@@ -49,6 +52,7 @@ class TextDocuments {
       if (text_.size() >= options_.max_piece_bytes) end_piece();
     }
     end_document();
+    return boundaries;
   }
 
  private:
@@ -98,12 +102,11 @@ TextFormat format_of(const std::string& path, TextFormat format) {
   return name.ends_with(".json") ? TextFormat::kJson : TextFormat::kText;
 }
 
-void read_documents(const std::string& path, const DocumentOptions& options, const OnPiece& on_piece) {
+int64_t read_documents(const std::string& path, const DocumentOptions& options, const OnPiece& on_piece) {
   const TextFormat format = format_of(path, options.format);
   if (format == TextFormat::kText) {
     LineReader lines(path);
-    TextDocuments(lines, options, on_piece).read();
-    return;
+    return TextDocuments(lines, options, on_piece).read();
   }
   const JsonLayout layout = format == TextFormat::kJsonl ? JsonLayout::kLines : JsonLayout::kList;
   int64_t bytes = 0;
@@ -114,6 +117,7 @@ void read_documents(const std::string& path, const DocumentOptions& options, con
     on_piece({text, true, bytes});
     bytes = 0;
   });
+  return 0;
 }
 
 }  // namespace te::text

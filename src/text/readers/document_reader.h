@@ -41,7 +41,8 @@ TextFormat format_of(const std::string& path, TextFormat format);  ///< resolves
 
 /// Calls on_piece for every document of a file, in order. UserError "FILE:LINE: what; mend" for text with NUL
 /// bytes, for lines that are no JSON object with that field, and for files that cannot be read.
-void read_documents(const std::string& path, const DocumentOptions& options,
-                    const std::function<void(const DocumentPiece& piece)>& on_piece);
+/// Returns how many lines were boundaries between documents (of a text file).
+int64_t read_documents(const std::string& path, const DocumentOptions& options,
+                       const std::function<void(const DocumentPiece& piece)>& on_piece);
 
 }  // namespace te::text

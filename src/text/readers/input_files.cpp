@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 
 #include "core/error.h"
 #include "text/readers/byte_stream.h"
@@ -29,6 +30,23 @@ bool looks_binary(const std::string& path) {
   return std::memchr(head.data(), 0, filled) != nullptr;
 }
 
+/// Parquet, Arrow and Feather files have their names in front.
+void refuse_tables(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string head(8, ' ');
+  file.read(head.data(), static_cast<std::streamsize>(head.size()));
+  const std::string name = without_compression_suffix(path);
+  const bool is_table =
+      head.starts_with("PAR1") || head.starts_with("ARROW1") || head.starts_with("FEA1") ||
+      ((name.ends_with(".parquet") || name.ends_with(".arrow")) && head.find('\0') != std::string::npos);
+  if (!is_table) return;
+  user_error(
+      "{}: is a table of Parquet or Arrow; convert it on the way: scripts/parquet_to_jsonl.py {} | te-data "
+      "COMMAND "
+      "--input - --format jsonl ...",
+      path, path);
+}
+
 void list_folder(const std::string& folder, InputFiles& files) {
   std::error_code error;
   std::vector<std::string> found;
@@ -41,6 +59,7 @@ void list_folder(const std::string& folder, InputFiles& files) {
       continue;
     }
     if (!it->is_regular_file(ignored)) continue;
+    refuse_tables(it->path().string());
     if (looks_binary(it->path().string())) {
       ++files.skipped;
     } else {
@@ -64,6 +83,7 @@ InputFiles list_input_files(const std::vector<std::string>& inputs) {
     if (fs::is_directory(status)) {
       list_folder(input, files);
     } else {
+      if (fs::is_regular_file(status)) refuse_tables(input);
       files.paths.push_back(input);
     }
   }

@@ -9,6 +9,7 @@ namespace te::text {
 namespace {
 
 using OnRecord = std::function<void(const JsonRecord& record)>;
+using OnBad = std::function<void(const std::string& message)>;
 
 constexpr std::string_view kBlanks = " \t\r\n";
 
@@ -30,14 +31,23 @@ nlohmann::json parse_object(std::string_view text, const std::string& place) {
   return object;
 }
 
-void read_lines(LineReader& lines, const OnRecord& on_record) {
+void take_object(std::string_view text, const std::string& place, int64_t bytes, const OnRecord& on_record,
+                 const OnBad& on_bad) {
+  try {
+    const nlohmann::json object = parse_object(text, place);
+    on_record({object, place, bytes});
+  } catch (const UserError& error) {
+    if (!on_bad) throw;
+    on_bad(error.what());
+  }
+}
+
+void read_lines(LineReader& lines, const OnRecord& on_record, const OnBad& on_bad) {
   std::string_view line;
   while (lines.next_whole(&line)) {
     line = without_line_break(line);
     if (line.find_first_not_of(kBlanks) == std::string_view::npos) continue;
-    const std::string place = lines.place();
-    const nlohmann::json object = parse_object(line, place);
-    on_record({object, place, lines.take_bytes()});
+    take_object(line, lines.place(), lines.take_bytes(), on_record, on_bad);
   }
 }
 
@@ -100,14 +110,13 @@ class ListCutter {
   std::string object_, place_;
 };
 
-void read_list(LineReader& lines, const OnRecord& on_record) {
+void read_list(LineReader& lines, const OnRecord& on_record, const OnBad& on_bad) {
   ListCutter cutter;
   LineReader::Line line;
   while (lines.next(&line)) {
     for (const char c : line.text) {
       if (!cutter.take(c, lines)) continue;
-      const nlohmann::json object = parse_object(cutter.object(), cutter.place());
-      on_record({object, cutter.place(), lines.take_bytes()});
+      take_object(cutter.object(), cutter.place(), lines.take_bytes(), on_record, on_bad);
     }
   }
   cutter.finish(lines);
@@ -115,9 +124,10 @@ void read_list(LineReader& lines, const OnRecord& on_record) {
 
 }  // namespace
 
-void read_json_records(const std::string& path, JsonLayout layout, const OnRecord& on_record) {
+void read_json_records(const std::string& path, JsonLayout layout, const OnRecord& on_record,
+                       const OnBad& on_bad) {
   LineReader lines(path);
-  layout == JsonLayout::kLines ? read_lines(lines, on_record) : read_list(lines, on_record);
+  layout == JsonLayout::kLines ? read_lines(lines, on_record, on_bad) : read_list(lines, on_record, on_bad);
 }
 
 const nlohmann::json* find_field(const nlohmann::json& object, std::string_view path) {

@@ -1,0 +1,413 @@
+#!/usr/bin/env python3
+"""Writes conversations down with a model's own chat template (Jinja), for te-data instruct --rendered.
+
+    scripts/render_chat.py --tokenizer Qwen3-8B chats.jsonl |
+        te-data instruct --rendered --input - --tokenizer Qwen3-8B --output data/chats
+
+The template is the one that transformers would take: chat_template.jinja, or chat_template of tokenizer_config.json, beside
+the tokenizer. Each line of the output is a conversation in segments, each in the loss or not; joined they are what
+apply_chat_template(messages, tools=tools, tokenize=False) returns. In the loss is, of each assistant's message,
+
+  - what the template puts between {% generation %} and {% endgeneration %}, where it has these;
+  - else what follows the prompt that apply_chat_template(messages before it, add_generation_prompt=True) returns, up to the
+    end of the message and the special token behind it. That prompt must be the beginning of the conversation: a template that
+    writes earlier messages otherwise later on (Qwen3 drops their reasoning, Mistral moves the system message) may refuse
+    conversations of several turns; --split-turns makes a conversation of each turn, as the model will see it.
+
+Messages with "weight": 0 are not in the loss. Parts of content that are text are joined. Tools, calls of tools and
+reasoning_content are handed to templates that know them. What cannot be written down is refused with file and line. Needs jinja2.
+"""
+
+import argparse
+import datetime
+import gzip
+import json
+import lzma
+import re
+import sys
+from pathlib import Path
+
+try:
+    import jinja2
+    import jinja2.ext
+    import jinja2.sandbox
+except ImportError as missing:
+    print(f"render_chat.py: error: {missing}; apt install python3-jinja2, or pip install jinja2", file=sys.stderr)
+    sys.exit(77)
+
+BEGIN, END = "\0{", "\0}"  # marks of {% generation %}; no message may hold a NUL
+STAND_IN = "\0message\0"  # takes the place of a message, to find where it ends
+LEARNED_FIELDS = {"tool_calls", "function_call", "reasoning_content", "reasoning", "thinking"}
+MESSAGE_FIELDS = {"role", "content", "weight", "from", "value"}
+
+
+class Refused(Exception):
+    """A conversation that cannot be written down."""
+
+
+class GenerationTag(jinja2.ext.Extension):
+    """{% generation %}...{% endgeneration %}: what is between them, between marks."""
+
+    tags = {"generation"}
+
+    def parse(self, parser):
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return jinja2.nodes.CallBlock(self.call_method("mark"), [], [], body).set_lineno(line)
+
+    def mark(self, caller):
+        return BEGIN + caller() + END
+
+
+class Template:
+    """A chat template, rendered as transformers renders it."""
+
+    def __init__(self, text, tokens, date):
+        self.text, self.tokens = text, tokens
+        environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, "jinja2.ext.loopcontrols"]
+        )
+        environment.filters["tojson"] = lambda value, ensure_ascii=False, **options: json.dumps(
+            value, ensure_ascii=ensure_ascii, **options
+        )
+        environment.globals["raise_exception"] = self.refuse
+        environment.globals["strftime_now"] = date.strftime
+        self.template = environment.from_string(text)
+        self.marks = re.search(r"{%[-+]?\s*generation\s*[-+]?%}", text) is not None
+
+    @staticmethod
+    def refuse(message):
+        raise jinja2.exceptions.TemplateError(message)
+
+    def knows(self, field):
+        return field in self.text
+
+    def render(self, messages, variables, prompt=False, marked=False):
+        try:
+            text = self.template.render(
+                {"tools": None, "documents": None, **self.tokens, **variables},
+                messages=messages,
+                add_generation_prompt=prompt,
+            )
+        except (jinja2.exceptions.TemplateError, TypeError, ValueError, AttributeError) as error:
+            raise Refused(f"the chat template: {error}") from error
+        return text if marked else text.replace(BEGIN, "").replace(END, "")
+
+
+class Renderer:
+    """Conversations to segments."""
+
+    def __init__(self, template, specials, arguments):
+        self.template, self.specials, self.arguments = template, specials, arguments
+        self.ignored = set()
+
+    # --- what comes in -----------------------------------------------------------------------------------------------
+
+    def text_of(self, content, place):
+        if content is None or isinstance(content, str):
+            return content
+        if not isinstance(content, list):
+            raise Refused(f"{place} has a {type(content).__name__} as content; it must be a string, or a list of parts")
+        for part in content:
+            if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+                kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+                raise Refused(f"{place} has a part of type `{kind}`; te-train learns from text alone")
+        return "".join(part["text"] for part in content)
+
+    def message_of(self, item, place):
+        """The message as the template gets it, and whether it is in the loss."""
+        if not isinstance(item, dict):
+            raise Refused(f"{place} is no object")
+        role = item.get("role", item.get("from"))
+        role = {"human": "user", "gpt": "assistant"}.get(role, role)
+        if not isinstance(role, str):
+            raise Refused(f"{place} has no role")
+        weight = item.get("weight")
+        if weight not in (None, 0, 1):
+            raise Refused(f"{place} has weight {weight}; it is 0 or 1")
+        content = self.text_of(item.get("content", item.get("value")), place)
+        if content is None and not item.get("tool_calls"):
+            raise Refused(f"{place} has no content")
+        message = {"role": role, "content": content}
+        for field, value in item.items():
+            if field in MESSAGE_FIELDS or value in (None, "", [], {}):
+                continue
+            if self.template.knows(field):
+                message[field] = self.calls_of(value, place) if field == "tool_calls" else value
+            elif field in LEARNED_FIELDS:
+                raise Refused(f"{place} has {field}, which the chat template does not know")
+            else:
+                self.ignored.add(f"{self.arguments.messages_field}[].{field}")
+        return message, role == "assistant" and weight != 0
+
+    @staticmethod
+    def calls_of(calls, place):
+        """Arguments as objects: OpenAI's files have them as strings, which templates would quote once more."""
+        if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
+            raise Refused(f"{place} has tool_calls that are no list of objects")
+        calls = json.loads(json.dumps(calls))
+        for call in calls:
+            function = call.get("function", call)
+            if isinstance(function, dict) and isinstance(function.get("arguments"), str):
+                try:
+                    function["arguments"] = json.loads(function["arguments"] or "{}")
+                except json.JSONDecodeError as error:
+                    raise Refused(f"{place} has a call of a tool whose arguments are not JSON") from error
+        return calls
+
+    def check_text(self, value):
+        """No text becomes a special token, or one of the marks."""
+        if isinstance(value, dict):
+            value = [part for item in value.items() for part in item]
+        if isinstance(value, (list, tuple)):
+            for item in value:
+                self.check_text(item)
+        if not isinstance(value, str):
+            return
+        if "\0" in value:
+            raise Refused("a text holds a NUL character")
+        found = next((token for token in self.specials if token in value), None)
+        if found and not self.arguments.match_special_tokens:
+            raise Refused(f"a text holds `{found}`, which would become that token; see --match-special-tokens")
+
+    def variables_of(self, record):
+        """What the template gets besides the messages."""
+        field = self.arguments.messages_field
+        variables = dict(self.arguments.variables)
+        for name, value in record.items():
+            if name == field or value in (None, "", [], {}):
+                continue
+            if name in ("tools", "documents"):
+                if not self.template.knows(name):
+                    raise Refused(f"it has {name}, which the chat template does not know")
+                variables[name] = value
+            elif name == "chat_template_kwargs" and isinstance(value, dict):
+                variables.update(value)
+            else:
+                self.ignored.add(name)
+        return variables
+
+    # --- where the loss is -------------------------------------------------------------------------------------------
+
+    def marked_spans(self, messages, variables):
+        """[begin, end) of the text between {% generation %} tags."""
+        marked = self.template.render(messages, variables, marked=True)
+        spans, text = [], ""
+        for index, piece in enumerate(marked.replace(END, BEGIN).split(BEGIN)):  # every second one is between marks
+            if index % 2 == 1:
+                spans.append((len(text), len(text) + len(piece)))
+            text += piece
+        return text, spans
+
+    def ends_behind(self, tail):
+        """How much of what follows a message belongs to it: white space and one special token, or nothing."""
+        stripped = tail.lstrip()
+        token = max((token for token in self.specials if stripped.startswith(token)), key=len, default=None)
+        return len(tail) - len(stripped) + len(token) if token else 0
+
+    def span_of(self, messages, index, text, variables):
+        """[begin, end) of one assistant's message."""
+        prompt = self.template.render(messages[:index], variables, prompt=True)
+        if not text.startswith(prompt):
+            raise Refused(
+                f"message {index}: the prompt before it is not the beginning of the conversation, because the template writes "
+                "earlier messages otherwise later on; give --split-turns"
+            )
+        stand_in = [*messages[:index], {"role": "assistant", "content": STAND_IN}, *messages[index + 1 :]]
+        _, found, tail = self.template.render(stand_in, variables).rpartition(STAND_IN)
+        if not found or not text.endswith(tail) or len(text) - len(tail) < len(prompt):
+            raise Refused(f"message {index}: where it ends cannot be told from the template")
+        end = len(text) - len(tail)
+        return len(prompt), end + self.ends_behind(tail)
+
+    def segments(self, messages, learned, variables):
+        if self.template.marks:
+            text, spans = self.marked_spans(messages, variables)
+            if len(spans) != len(learned):
+                raise Refused(f"{len(learned)} messages of the assistant, but {len(spans)} times {{% generation %}}")
+            spans = [span for span, (_, counts) in zip(spans, learned) if counts]
+        else:
+            text = self.template.render(messages, variables)
+            spans = [self.span_of(messages, index, text, variables) for index, counts in learned if counts]
+        parts, at = [], 0
+        for begin, end in spans:
+            if begin < at:
+                raise Refused("two messages of the assistant overlap in the text")
+            parts += [(text[at:begin], 0), (text[begin:end], 1)]
+            at = end
+        parts.append((text[at:], 0))
+        return {"segments": [{"text": part, "loss": loss} for part, loss in parts if part]}
+
+    def conversations(self, record):
+        """A record's conversations: one, or one of each turn."""
+        if not isinstance(record, dict):
+            raise Refused("it is no object")
+        items = record.get(self.arguments.messages_field)
+        if not isinstance(items, list):
+            raise Refused(f"it has no list of messages in `{self.arguments.messages_field}`; see --messages-field")
+        messages = [self.message_of(item, f"message {index}") for index, item in enumerate(items)]
+        learned = [(index, counts) for index, (m, counts) in enumerate(messages) if m["role"] == "assistant"]
+        messages = [message for message, _ in messages]
+        variables = self.variables_of(record)
+        self.check_text([messages, variables.get("tools"), variables.get("documents")])
+        if not self.arguments.split_turns:
+            return [self.segments(messages, learned, variables)]
+        turns = []
+        for index, counts in learned:
+            if counts:
+                before = [(other, False) for other, _ in learned if other < index]
+                turns.append(self.segments(messages[: index + 1], [*before, (index, True)], variables))
+        return turns
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def fail(message):
+    print(f"render_chat.py: error: {message}", file=sys.stderr)
+    sys.exit(2)
+
+
+def read_json(path):
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        fail(f"{path}: {error}")
+
+
+def find_template(folder, name):
+    """The text that transformers takes, and where it was found."""
+    for path in [folder / f"additional_chat_templates/{name}.jinja"] if name else [folder / "chat_template.jinja"]:
+        if path.is_file():
+            return path.read_text(encoding="utf-8")
+    for path in (folder / "chat_template.json", folder / "tokenizer_config.json"):
+        found = read_json(path).get("chat_template") if path.is_file() else None
+        if isinstance(found, list):
+            found = {item["name"]: item["template"] for item in found}
+        if isinstance(found, dict):
+            if (name or "default") not in found:
+                fail(f"{path}: has the chat templates {', '.join(found)}; choose one with --template-name")
+            return found[name or "default"]
+        if found and not name:
+            return found
+    fail(f"{folder}: has no chat template{' ' + name if name else ''}; give --template FILE")
+
+
+def special_tokens(folder):
+    """Named tokens for the template (bos_token, ...), and the text of all special tokens."""
+    tokens, specials = {}, set()
+    path = folder / "tokenizer_config.json"
+    config = read_json(path) if path.is_file() else {}
+    extra = folder / "special_tokens_map.json"
+    for source in (read_json(extra) if extra.is_file() else {}, config):
+        for name, value in source.items():
+            value = value.get("content") if isinstance(value, dict) else value
+            if name.endswith("_token") and isinstance(value, str):
+                tokens[name] = value
+            if name == "additional_special_tokens" and isinstance(value, list):
+                specials.update(item["content"] if isinstance(item, dict) else item for item in value)
+    added = list(config.get("added_tokens_decoder", {}).values())
+    path = folder / "tokenizer.json"
+    if path.is_file():
+        added += read_json(path).get("added_tokens", [])
+    specials.update(token["content"] for token in added if token.get("special"))
+    return tokens, sorted((specials | set(tokens.values())) - {""}, key=len, reverse=True)
+
+
+def records(path):
+    """(place, JSON text) of every object of a file: a line each, or a list (.json)."""
+    try:
+        if path == "-":
+            file = sys.stdin
+        else:
+            opener = {".gz": gzip.open, ".xz": lzma.open}.get(Path(path).suffix, open)
+            file = opener(path, "rt", encoding="utf-8")
+        with file:
+            if str(path).removesuffix(".gz").removesuffix(".xz").endswith(".json"):
+                for index, item in enumerate(json.load(file)):
+                    yield f"{path}: object {index}", json.dumps(item)
+                return
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield f"{path}:{number}", line
+    except (OSError, ValueError, lzma.LZMAError) as error:
+        fail(f"{path}: {error}")
+
+
+def variable(text):
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text} is not NAME=VALUE")
+    try:
+        return name, json.loads(value)
+    except json.JSONDecodeError:
+        return name, value
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, usage="%(prog)s [options] FILE..."
+    )
+    parser.add_argument("inputs", nargs="+", metavar="FILE", help="JSON lines, or a list (.json); .gz, .xz; - for standard input")
+    parser.add_argument("--tokenizer", required=True, type=Path, help="folder of the model's tokenizer, or a file in it")
+    parser.add_argument("--template", type=Path, help="Jinja file to use in place of the tokenizer's")
+    parser.add_argument("--template-name", help="one of several that a tokenizer has, such as tool_use")
+    parser.add_argument("--set", dest="variables", type=variable, action="append", default=[], metavar="NAME=VALUE",
+                        help="variable of the template, as in enable_thinking=false")
+    parser.add_argument("--date", type=datetime.date.fromisoformat, default=None,
+                        help="what templates that ask for the date get (YYYY-MM-DD); today when absent")
+    parser.add_argument("--messages-field", default="messages", help="field with the list of messages")
+    parser.add_argument("--split-turns", action="store_true",
+                        help="a conversation for each message of the assistant, which alone is in the loss")
+    parser.add_argument("--match-special-tokens", action="store_true",
+                        help="special tokens that are written out in messages become those tokens; refused otherwise")
+    parser.add_argument("--skip-bad-lines", action="store_true", help="leave out what cannot be written down, and count it")
+    parser.add_argument("--out", type=Path, help="file to write; standard output when absent")
+    return parser.parse_args()
+
+
+def main():
+    arguments = parse_arguments()
+    folder = arguments.tokenizer if arguments.tokenizer.is_dir() else arguments.tokenizer.parent
+    try:
+        text = (arguments.template.read_text(encoding="utf-8") if arguments.template
+                else find_template(folder, arguments.template_name))
+        tokens, specials = special_tokens(folder)
+        now = datetime.datetime.now()
+        if arguments.date:
+            now = datetime.datetime.combine(arguments.date, datetime.time())
+        renderer = Renderer(Template(text, tokens, now), specials, arguments)
+    except (OSError, jinja2.exceptions.TemplateError) as error:
+        fail(f"{arguments.template or folder}: the chat template: {error}")
+    out = open(arguments.out, "w", encoding="utf-8") if arguments.out else sys.stdout
+    written = bad = 0
+    for path in arguments.inputs:
+        for place, line in records(path):
+            try:
+                for conversation in renderer.conversations(json.loads(line)):
+                    out.write(json.dumps(conversation, ensure_ascii=False) + "\n")
+                    written += 1
+            except (Refused, json.JSONDecodeError, RecursionError) as error:
+                message = f"{place}: {error}"
+                if not arguments.skip_bad_lines:
+                    fail(message + "; correct it, or give --skip-bad-lines")
+                bad += 1
+                if bad <= 5:
+                    print(f"render_chat.py: skipped: {message}", file=sys.stderr)
+    out.flush()
+    notes = [f"{written} conversations"]
+    if bad:
+        notes.append(f"{bad} bad lines left out")
+    if renderer.ignored:
+        notes.append("fields not used: " + ", ".join(sorted(renderer.ignored)))
+    if "strftime_now" in text and not arguments.date:
+        notes.append(f"the template writes today's date, {now:%Y-%m-%d} (--date)")
+    print("render_chat.py: " + "; ".join(notes), file=sys.stderr)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(1)

@@ -1,0 +1,64 @@
+#include "data/dataset_record.h"
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+
+namespace te::data {
+namespace {
+
+constexpr const char* kFormat = "te-train dataset 1";
+
+}  // namespace
+
+std::string dataset_record_path(const std::string& prefix) {
+  return prefix + ".meta.json";
+}
+
+std::optional<DatasetRecord> read_dataset_record(const std::string& prefix) {
+  const std::string path = dataset_record_path(prefix);
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return {};
+  const auto refuse = [&](const std::string& what) {
+    user_error("{}: {}; remove the file, and the dataset is read without what it says of itself", path, what);
+  };
+  // A record has some hundred bytes; a pipe or a huge file of that name is none.
+  constexpr std::uintmax_t kLongest = 1 << 20;
+  if (!std::filesystem::is_regular_file(path, error) || std::filesystem::file_size(path, error) > kLongest)
+    refuse("is no record of a dataset");
+  std::ifstream file(path, std::ios::binary);
+  DatasetRecord record;
+  try {
+    const auto json = nlohmann::json::parse(file);
+    if (json.at("format") != kFormat) refuse("has another format than `" + std::string(kFormat) + "`");
+    const auto& tokenizer = json.at("tokenizer");
+    record = {.tokenizer = {.name = tokenizer.at("name").get<std::string>(),
+                            .hash = tokenizer.at("hash").get<std::string>(),
+                            .vocab_size = tokenizer.at("vocab_size").get<int64_t>(),
+                            .end_of_document = tokenizer.at("end_of_document").get<int64_t>()},
+              .documents = json.at("documents").get<int64_t>(),
+              .tokens = json.at("tokens").get<int64_t>(),
+              .largest_token = json.at("largest_token").get<int64_t>()};
+  } catch (const nlohmann::json::exception&) {
+    refuse("is damaged");
+  }
+  return record;
+}
+
+std::string to_json(const DatasetRecord& record) {
+  const nlohmann::ordered_json json = {{"format", kFormat},
+                                       {"tokenizer",
+                                        {{"name", record.tokenizer.name},
+                                         {"hash", record.tokenizer.hash},
+                                         {"vocab_size", record.tokenizer.vocab_size},
+                                         {"end_of_document", record.tokenizer.end_of_document}}},
+                                       {"documents", record.documents},
+                                       {"tokens", record.tokens},
+                                       {"largest_token", record.largest_token}};
+  // A path may hold any bytes.
+  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace te::data

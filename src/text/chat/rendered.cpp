@@ -1,0 +1,102 @@
+#include "text/chat/rendered.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+
+namespace te::text {
+namespace {
+
+using nlohmann::json;
+
+struct Segment {
+  const std::string& text;
+  bool in_loss;
+};
+
+std::vector<Segment> segments_of(const JsonRecord& record) {
+  const json* list = find_field(record.object, "segments");
+  const auto refuse = [&] {
+    user_error(
+        "{}: has no list `segments` of objects with `text` and `loss` (0 or 1); make the file with "
+        "scripts/render_chat.py, or leave out --rendered",
+        record.place);
+  };
+  if (list == nullptr || !list->is_array()) refuse();
+  std::vector<Segment> segments;
+  for (const json& item : *list) {
+    if (!item.is_object()) refuse();
+    const auto text = item.find("text"), loss = item.find("loss");
+    if (text == item.end() || !text->is_string() || loss == item.end() || (*loss != 0 && *loss != 1))
+      refuse();
+    segments.push_back({text->get_ref<const std::string&>(), *loss == 1});
+  }
+  return segments;
+}
+
+/// Grows by segments; those that can be are encoded in one piece with what is before them.
+class Encoder {
+ public:
+  explicit Encoder(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+
+  void add(const Segment& segment, const std::string& place) {
+    std::vector<int32_t> whole;
+    tokenizer_.encode(joint_ + segment.text, whole);
+    const bool grows =
+        whole.size() >= tokens_.size() && std::equal(tokens_.begin(), tokens_.end(), whole.begin());
+    if (grows) {
+      joint_ += segment.text;
+      append(std::span(whole).subspan(tokens_.size()), segment.in_loss);
+      tokens_ = std::move(whole);
+      return;
+    }
+    std::vector<int32_t> apart, both = tokens_;
+    tokenizer_.encode(segment.text, apart);
+    both.insert(both.end(), apart.begin(), apart.end());
+    if (tokenizer_.decode(both) !=
+        joint_ + segment.text) {  // such as the space that SentencePiece begins a text with
+      user_error(
+          "{}: the tokenizer joins the end of a prompt and the beginning of `{}` in one token, and cannot "
+          "encode them "
+          "apart; end the prompt, or begin the response, with a special token",
+          place, segment.text.substr(0, 20));
+    }
+    joint_ = segment.text;
+    tokens_ = std::move(apart);
+    append(tokens_, segment.in_loss);
+  }
+
+  ChatTemplate::Encoded finish() {
+    size_t size = result_.mask.size();
+    while (size > 0 && result_.mask[size - 1] == 0) --size;
+    result_.tokens.resize(size);
+    result_.mask.resize(size);
+    return std::move(result_);
+  }
+
+ private:
+  void append(std::span<const int32_t> tokens, bool in_loss) {
+    result_.tokens.insert(result_.tokens.end(), tokens.begin(), tokens.end());
+    result_.mask.resize(result_.tokens.size(), in_loss ? 1 : 0);
+  }
+
+  const Tokenizer& tokenizer_;
+  ChatTemplate::Encoded result_;
+  std::string joint_;            // the text since it was last encoded apart
+  std::vector<int32_t> tokens_;  // of it
+};
+
+}  // namespace
+
+ChatTemplate::Encoded encode_rendered(const JsonRecord& record, const Tokenizer& tokenizer) {
+  Encoder encoder(tokenizer);
+  for (const Segment& segment : segments_of(record)) encoder.add(segment, record.place);
+  return encoder.finish();
+}
+
+}  // namespace te::text

@@ -1,0 +1,153 @@
+// What te-data says of what it makes and reads: records beside datasets, separators that never occur, tables, bad lines.
+#include "data/dataset_record.h"
+#include "te_data_testing.h"
+
+namespace te {
+namespace {
+
+using testing::byte_document;
+using testing::Documents;
+using testing::expect_no_dataset;
+using testing::expect_refused;
+using testing::read_dataset;
+using testing::Result;
+using testing::run_te_data;
+using testing::TextFolder;
+using testing::write_dataset;
+using testing::write_file;
+
+const char* const kGpt2 = TE_SOURCE_DIR "/tests/fixtures/tokenizers/gpt2_style.json";
+
+/// Tokenizes a text of this folder.
+std::string tokenized(const TextFolder& folder, const std::string& name, const std::string& text,
+                      const std::string& tokenizer = "bytes") {
+  write_file(folder / (name + ".txt"), text);
+  const Result result = run_te_data(folder, "tokenize --tokenizer " + tokenizer + " --input " +
+                                                (folder / (name + ".txt")) + " --output " + (folder / name));
+  EXPECT_EQ(result.code, 0) << result.error;
+  return folder / name;
+}
+
+TEST(TeDataRecord, IsWrittenShownAndVerified) {
+  TextFolder folder;
+  const std::string prefix = tokenized(folder, "a", "some text");
+  const auto record = data::read_dataset_record(prefix);
+  ASSERT_TRUE(record.has_value());
+  EXPECT_EQ(record->tokenizer.name, "bytes");
+  EXPECT_EQ(record->tokenizer.vocab_size, 257);
+  EXPECT_EQ(record->tokenizer.end_of_document, 256);
+  EXPECT_EQ(record->tokens, 10);
+  EXPECT_EQ(record->documents, 1);
+  EXPECT_EQ(record->largest_token, 256);
+  TE_EXPECT_CONTAINS(
+      run_te_data(folder, "inspect " + prefix).out,
+      "made with the tokenizer bytes (257 tokens, " + record->tokenizer.hash + "), largest token 256");
+  EXPECT_EQ(run_te_data(folder, "verify " + prefix).code, 0);
+  data::DatasetRecord wrong = *record;
+  wrong.largest_token = 255;
+  write_file(prefix + ".meta.json", data::to_json(wrong));
+  expect_refused(run_te_data(folder, "verify " + prefix), "a.meta.json: is not of " + prefix);
+
+  // Instructions have one too, and their mask has none.
+  write_file(folder / "i.jsonl", "{\"q\": \"x\", \"a\": \"y\"}\n");
+  EXPECT_EQ(
+      run_te_data(folder,
+                  "instruct --tokenizer bytes --template plain --prompt-field q --response-field a --input " +
+                      (folder / "i.jsonl") + " --output " + (folder / "i"))
+          .code,
+      0);
+  EXPECT_EQ(data::read_dataset_record(folder / "i")->tokenizer.hash, record->tokenizer.hash);
+  EXPECT_FALSE(data::read_dataset_record(folder / "i_mask").has_value());
+}
+
+TEST(TeDataRecord, IsMergedWhereAllHaveIt) {
+  TextFolder folder;
+  const std::string a = tokenized(folder, "a", "aa"), b = tokenized(folder, "b", "bcd");
+  const std::string merge = "merge --output " + (folder / "m") + " " + a + " ";
+  EXPECT_EQ(run_te_data(folder, merge + b).code, 0);
+  const auto record = data::read_dataset_record(folder / "m");
+  ASSERT_TRUE(record.has_value());
+  EXPECT_EQ(record->tokens, 7);
+  EXPECT_EQ(record->largest_token, 256);
+  EXPECT_EQ(record->tokenizer.hash, data::read_dataset_record(a)->tokenizer.hash);
+
+  write_dataset(folder / "plain", {{1}});
+  EXPECT_EQ(run_te_data(folder, merge + (folder / "plain")).code, 0);
+  EXPECT_FALSE(data::read_dataset_record(folder / "m").has_value());  // nor is the old one left
+
+  const std::string other = tokenized(folder, "other", "aa", kGpt2);
+  expect_refused(run_te_data(folder, "merge --output " + (folder / "n") + " " + a + " " + other),
+                 other + ": was made with the tokenizer " + kGpt2);
+  expect_no_dataset(folder / "n");
+}
+
+TEST(TeDataReports, ASeparatorThatNeverOccurs) {
+  TextFolder folder;
+  write_file(folder / "a.txt", "one\n<|end|>\ntwo\n");
+  const std::string call = "tokenize --tokenizer bytes --input " + (folder / "a.txt") + " --output " +
+                           (folder / "a") + " --document-separator ";
+  EXPECT_EQ(run_te_data(folder, call + "'<|end|>'").error, "");
+  const Result result = run_te_data(folder, call + "'<|END|>'");
+  EXPECT_EQ(result.code, 0);
+  TE_EXPECT_CONTAINS(result.error, "warning: --document-separator: no line of 1 file is `<|END|>`");
+}
+
+TEST(TeDataReports, TablesNameTheCommandThatConvertsThem) {
+  TextFolder folder;
+  std::filesystem::create_directory(folder / "in");
+  write_file(folder / "in/README.md", "text");
+  write_file(folder / "in/t.parquet", "PAR1....");
+  write_file(folder / "stream.arrow", std::string("\xff\xff\xff\xff\x10\0\0\0", 8));
+  const auto tokenize = [&](const std::string& input) {
+    return run_te_data(
+        folder, "tokenize --tokenizer bytes --output " + (folder / "a") + " --input " + (folder / input));
+  };
+  const std::string command =
+      "scripts/parquet_to_jsonl.py " + (folder / "in/t.parquet") + " | te-data COMMAND --input -";
+  expect_refused(tokenize("in/t.parquet"), command);
+  expect_refused(tokenize("in"), command);  // where only the README would have been read
+  expect_refused(tokenize("stream.arrow"), "is a table of Parquet or Arrow");
+  expect_refused(run_te_data(folder, "instruct --tokenizer bytes --template plain --output " +
+                                         (folder / "a") + " --input " + (folder / "in/t.parquet")),
+                 command);
+  expect_no_dataset(folder / "a");
+}
+
+TEST(TeDataReports, BadLinesAreSkippedAndCountedIfWanted) {
+  TextFolder folder;
+  write_file(
+      folder / "a.jsonl",
+      "{\"messages\": [{\"role\": \"user\", \"content\": \"q\", \"name\": \"N\"}, {\"role\": \"assistant\", "
+      "\"content\": \"a\"}], \"source\": \"s\"}\n"
+      "{broken\n\n"
+      "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\"}]}]}\n"
+      "{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": "
+      "\"b\"}]}\n");
+  const std::string call = "instruct --tokenizer bytes --template plain --input " + (folder / "a.jsonl") +
+                           " --output " + (folder / "a");
+  expect_refused(run_te_data(folder, call), "a.jsonl:2: not valid JSON");
+  expect_no_dataset(folder / "a");
+  const Result result = run_te_data(folder, call + " --skip-bad-lines");
+  EXPECT_EQ(result.code, 0) << result.error;
+  TE_EXPECT_CONTAINS(result.error, "te-data: skipped: " + (folder / "a.jsonl") + ":2: not valid JSON");
+  TE_EXPECT_CONTAINS(result.error,
+                     "te-data: skipped: " + (folder / "a.jsonl") + ":4: message 0 has a part of type");
+  TE_EXPECT_CONTAINS(result.out, "2 bad lines left out\nfields not used: messages[].name, source\n");
+  EXPECT_EQ(read_dataset(folder / "a"), (Documents{byte_document("q\na"), byte_document("q\nb")}));
+}
+
+TEST(TeDataReports, RenderedConversationsNeedNoTemplate) {
+  TextFolder folder;
+  write_file(folder / "r.jsonl", R"({"segments": [{"text": "q\n", "loss": 0}, {"text": "a", "loss": 1}]})"
+                                 "\n");
+  const std::string call =
+      "instruct --rendered --tokenizer bytes --input " + (folder / "r.jsonl") + " --output " + (folder / "r");
+  EXPECT_EQ(run_te_data(folder, call).code, 0);
+  EXPECT_EQ(read_dataset(folder / "r"), (Documents{{'q', '\n', 'a'}}));
+  EXPECT_EQ(read_dataset(folder / "r_mask"), (Documents{{0, 0, 1}}));
+  expect_refused(run_te_data(folder, call + " --template plain"),
+                 "--rendered: the conversations are written down");
+}
+
+}  // namespace
+}  // namespace te

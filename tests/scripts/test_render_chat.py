@@ -1,0 +1,150 @@
+"""Tests of scripts/render_chat.py: what transformers wrote (scripts/make_chat_fixtures.py), and every refusal."""
+
+import json
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "scripts" / "render_chat.py"
+FIXTURES = ROOT / "tests" / "fixtures" / "chat"
+
+try:
+    import jinja2  # noqa: F401
+except ImportError:
+    sys.exit(77)
+
+USER = {"role": "user", "content": "Who?"}
+ANSWER = {"role": "assistant", "content": "I."}
+
+
+class RenderChat(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.recorded = json.loads((FIXTURES / "recorded.json").read_text(encoding="utf-8"))
+
+    def setUp(self):
+        self.temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(self.temporary.cleanup)
+        self.folder = Path(self.temporary.name)
+
+    def run_script(self, template, lines, *options, tokenizer=FIXTURES):
+        """The script on lines (objects, or text as it is); the template is one of the fixtures, a text, or the tokenizer's."""
+        if template is not None:
+            (self.folder / "template.jinja").write_text(self.recorded["templates"].get(template, template), encoding="utf-8")
+            options = ["--template", self.folder / "template.jinja", *options]
+        text = "".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines)
+        (self.folder / "in.jsonl").write_text(text, encoding="utf-8")
+        command = [sys.executable, SCRIPT, "--tokenizer", tokenizer, *options, self.folder / "in.jsonl"]
+        return subprocess.run([str(part) for part in command], capture_output=True, text=True)
+
+    def segments(self, *arguments, **options):
+        result = self.run_script(*arguments, **options)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return [json.loads(line)["segments"] for line in result.stdout.splitlines()]
+
+    def learned(self, *arguments):
+        return [[s["text"] for s in segments if s["loss"]] for segments in self.segments(*arguments)]
+
+    def refused(self, part, template, messages, *options, **fields):
+        result = self.run_script(template, [{"messages": messages, **fields}], *options)
+        self.assertEqual(result.returncode, 2, result.stdout)
+        self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+        self.assertIn("in.jsonl:1: ", result.stderr)
+        self.assertIn(part, result.stderr)
+
+    def test_agrees_with_transformers(self):
+        for case in self.recorded["cases"]:
+            with self.subTest(template=case["template"], options=case["options"]):
+                segments = self.segments(case["template"], [case["record"]], *case["options"])
+                self.assertEqual(segments, [expected["segments"] for expected in case["expected"]])
+                for made, expected in zip(segments, case["expected"]):
+                    self.assertEqual("".join(s["text"] for s in made), expected["text"])
+
+    def test_the_loss_is_on_what_follows_the_prompt(self):
+        turns = [USER, ANSWER, USER, {"role": "assistant", "content": "You."}]
+        line = [{"messages": turns}]
+        self.assertEqual(self.learned("headers", line), [["I.<|end|>", "You.<|end|>"]])
+        self.assertEqual(self.learned("chatml", line), [["I.<|end|>", "You.<|end|>"]])
+        self.assertEqual(self.learned("ask", line), [[" I.<|end|>", " You.<|end|>"]])
+        self.assertEqual(self.learned("marked", line), [["I.<|end|>", "You.<|end|>"]])
+        self.assertEqual(self.learned("reasoning", line), [["I.<|end|>", "<think>\n\n</think>\n\nYou.<|end|>"]])
+        self.assertEqual(
+            self.learned("reasoning", line, "--split-turns"),
+            [["<think>\n\n</think>\n\nI.<|end|>"], ["<think>\n\n</think>\n\nYou.<|end|>"]],
+        )
+
+    def test_weights_and_parts(self):
+        turns = [
+            {"role": "user", "content": [{"type": "text", "text": "Who"}, {"type": "text", "text": "?"}]},
+            {**ANSWER, "weight": 0}, USER, {"role": "assistant", "content": "You.", "weight": 1},
+        ]
+        for template in ("chatml", "marked"):
+            segments = self.segments(template, [{"messages": turns}])[0]
+            self.assertIn("user\nWho?<|end|>", segments[0]["text"])
+            self.assertIn("I.<|end|>", segments[0]["text"])
+            self.assertEqual([s["text"] for s in segments if s["loss"]], ["You.<|end|>"])
+        self.assertEqual(self.learned("chatml", [{"messages": turns}], "--split-turns"), [["You.<|end|>"]])
+
+    def test_calls_of_tools_are_learned(self):
+        call = {"type": "function", "function": {"name": "look", "arguments": "{\"in\": 1}"}}
+        turns = [USER, {"role": "assistant", "content": None, "tool_calls": [call]}, {"role": "tool", "content": "2"}, ANSWER]
+        self.assertEqual(
+            self.learned("reasoning", [{"messages": turns}])[0][0],
+            "<think>\n\n</think>\n\n<call>look{\"in\": 1}</call><|end|>",
+        )
+        self.refused("message 1 has tool_calls, which the chat template does not know", "chatml", turns)
+        self.refused("it has tools, which the chat template", "chatml", [USER, ANSWER], tools=[{"type": "function"}])
+
+    def test_variables_and_dates(self):
+        template = "{{ x }}{{ strftime_now('%d %b %Y') }}{% for m in messages %}{{ m.content }}{% endfor %}"
+        text = self.segments(template, [{"messages": [ANSWER]}], "--set", "x=[1, 2]", "--date", "2024-07-26")
+        self.assertEqual("".join(s["text"] for s in text[0]), "[1, 2]26 Jul 2024I.")
+
+    def test_templates_come_from_the_tokenizer(self):
+        def answer(**files):
+            folder = self.folder / "model"
+            folder.mkdir(exist_ok=True)
+            for name, text in files.items():
+                (folder / name.replace("__", ".")).write_text(text, encoding="utf-8")
+            return self.run_script(None, [{"messages": [ANSWER]}], tokenizer=folder)
+
+        self.assertIn("has no chat template; give --template FILE", answer(tokenizer_config__json="{}").stderr)
+        one = "{% for m in messages %}1{{ m.content }}{{ eos_token }}{% endfor %}"
+        config = {"chat_template": one, "eos_token": {"content": "<e>"}}
+        self.assertIn('"1I.<e>", "loss": 1', answer(tokenizer_config__json=json.dumps(config)).stdout)
+        several = {"chat_template": [{"name": "tool_use", "template": "x"}]}
+        self.assertIn("tool_use; choose one with --template-name", answer(tokenizer_config__json=json.dumps(several)).stderr)
+        jinja = "2{% for m in messages %}{{ m.content }}{% endfor %}"
+        self.assertIn('{"text": "2", "loss": 0}', answer(chat_template__jinja=jinja).stdout)
+
+    def test_refusals(self):
+        self.refused("message 0 has a part of type `image`", "chatml", [{"role": "user", "content": [{"type": "image"}]}])
+        self.refused("message 1 has weight 2; it is 0 or 1", "chatml", [USER, {**ANSWER, "weight": 2}])
+        self.refused("message 0 has no role", "chatml", [{"content": "x"}])
+        self.refused("message 0 has no content", "chatml", [{"role": "user"}])
+        self.refused("has reasoning_content, which the chat", "chatml", [USER, {**ANSWER, "reasoning_content": "x"}])
+        self.refused("roles must alternate", "ask", [USER, USER])
+        self.refused("a text holds `<|end|>`, which would become that token", "chatml", [{"role": "user", "content": "a<|end|>"}])
+        self.refused("a text holds a NUL", "chatml", [{"role": "user", "content": "\0{"}])
+        self.refused("it has no list of messages in `chat`", "chatml", [USER], "--messages-field", "chat")
+        # The system message goes to the last turn: an earlier prompt is no beginning of the whole.
+        last = "{% for m in messages %}{% if loop.last %}S{% endif %}{{ m.role ~ m.content }}{% endfor %}"
+        self.refused("is not the beginning of the conversation", last, [USER, ANSWER, USER, ANSWER])
+        result = self.run_script("{% if %}", [{"messages": [USER, ANSWER]}])
+        self.assertEqual((result.returncode, result.stderr.count("\n")), (2, 1), result.stderr)
+
+    def test_bad_lines_are_skipped_and_counted_if_wanted(self):
+        lines = ["{broken", {"messages": [USER, {**ANSWER, "name": "x"}], "id": 3}, {"messages": 3}]
+        result = self.run_script("chatml", lines, "--skip-bad-lines")
+        self.assertEqual(result.returncode, 0)
+        self.assertEqual(result.stdout.count("\n"), 1)
+        self.assertIn("in.jsonl:1: ", result.stderr)
+        self.assertIn("in.jsonl:3: it has no list of messages", result.stderr)
+        self.assertIn("1 conversations; 2 bad lines left out; fields not used: id, messages[].name", result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

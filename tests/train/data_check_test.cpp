@@ -1,0 +1,142 @@
+// Datasets that are not the model's: made with another tokenizer, or with tokens that the model does not have.
+#include "data/dataset_record.h"
+#include "te_train_testing.h"
+#include "text/tokenizer.h"
+#include "text/tokenizer_hash.h"
+
+namespace te {
+namespace {
+
+using testing::Documents;
+using testing::expect_refused;
+using testing::Result;
+using testing::TrainFolder;
+using testing::write_dataset;
+
+class DataCheck : public ::testing::Test {
+ protected:
+  static data::TokenizerRecord bytes() {
+    const auto tokenizer = text::make_tokenizer("bytes");
+    return {.name = "bytes",
+            .hash = text::tokenizer_hash(*tokenizer),
+            .vocab_size = tokenizer->vocab_size(),
+            .end_of_document = tokenizer->end_of_document()};
+  }
+  static data::TokenizerRecord other() {
+    return {.name = "other/tokenizer.json", .hash = "xxh3:0", .vocab_size = 200, .end_of_document = 3};
+  }
+  /// A dataset of this folder, with a record.
+  std::string described(const std::string& name, const Documents& documents,
+                        const data::TokenizerRecord& tokenizer) const {
+    data::IndexedDatasetWriter writer(folder_ / name, data::TokenType::kU16);
+    for (const auto& document : documents) writer.add_document(document);
+    writer.describe(tokenizer);
+    writer.finish();
+    return folder_ / name;
+  }
+  /// Its record says what is not so: how a dataset comes to hold a token that nobody expects.
+  std::string with_hidden_token(const std::string& name, int64_t documents, int32_t token) const {
+    Documents all(static_cast<size_t>(documents), std::vector<int32_t>(150, 7));
+    all.push_back(std::vector<int32_t>(150, token));
+    const std::string prefix = described(name, all, bytes());
+    std::optional<data::DatasetRecord> record = data::read_dataset_record(prefix);
+    EXPECT_EQ(record->largest_token, token);
+    record->largest_token = 7;
+    testing::write_file(data::dataset_record_path(prefix), data::to_json(*record));
+    return prefix;
+  }
+  TrainFolder folder_;
+  const Documents documents_ = Documents(20, std::vector<int32_t>(50, 9));
+};
+
+TEST_F(DataCheck, AnotherTokenizersDatasetIsRefusedUnlessWanted) {
+  const std::string train = described("other", documents_, other());
+  const std::vector<std::string> overrides = {"data.train=" + train, "data.tokenizer=bytes"};
+  const Result result = folder_.run("a", overrides);
+  expect_refused(result, "data.train: " + train +
+                             " was made with the tokenizer other/tokenizer.json (200 tokens, xxh3:0), " +
+                             "which is not that of data.tokenizer, bytes (257 tokens, " + bytes().hash + ")");
+  TE_EXPECT_CONTAINS(result.error, "or set data.check_tokenizer to false");
+  EXPECT_FALSE(std::filesystem::exists(folder_.run_folder("a") + "/loss.csv"));
+  EXPECT_EQ(folder_.run("a", {overrides[0], overrides[1], "data.check_tokenizer=false"}).code, 0);
+}
+
+TEST_F(DataCheck, TheRightTokenizerAndDatasetsWithoutARecordTrain) {
+  const Result result =
+      folder_.run("a", {"data.train=" + described("mine", documents_, bytes()), "data.tokenizer=bytes"});
+  EXPECT_EQ(result.code, 0) << result.error;  // and valid has no record
+  EXPECT_EQ(result.error, "");
+}
+
+TEST_F(DataCheck, DatasetsOfTwoTokenizersAreRefusedWithoutAKey) {
+  const std::string a = described("a", documents_, other()), b = described("b", documents_, bytes());
+  expect_refused(folder_.run("a", {"data.train=" + a, "data.valid=" + b, "training.eval_interval=2"}),
+                 "data.valid: " + b + " was made with the tokenizer bytes");
+}
+
+TEST_F(DataCheck, TokensOutOfRangeAreFoundBeforeTheFirstStep) {
+  // With a record, without one, and in the validation set.
+  const Documents large(3, std::vector<int32_t>(90, 300));
+  expect_refused(
+      folder_.run("a", {"data.train=" + described("large", large, other())}),
+      "holds token 300, it must be below the model's vocab_size = 257; use the vocabulary of the tokenizer "
+      "that made the data, other/tokenizer.json with 200 tokens");
+  Documents odd(40, std::vector<int32_t>(50, 7));
+  odd[31][4] = 257;
+  write_dataset(folder_ / "odd", odd);
+  const std::string message =
+      ": " + (folder_ / "odd") + ".bin: token 4 of document 31 is 257, it must be 0 or more";
+  expect_refused(folder_.run("a", {"data.train=" + (folder_ / "odd")}), "data.train" + message);
+  expect_refused(folder_.run("a", {"data.valid=" + (folder_ / "odd"), "training.eval_interval=2"}),
+                 "data.valid" + message);
+  EXPECT_FALSE(std::filesystem::exists(folder_.run_folder("a") + "/loss.csv"));
+}
+
+// More tokens than are looked through: the ends are, and pieces between them.
+TEST_F(DataCheck, ALargeDatasetIsLookedThroughInPieces) {
+  constexpr int64_t kTokens = int64_t{20} << 20;
+  Documents one(1, std::vector<int32_t>(kTokens, 7));
+  for (const int64_t at : {int64_t{0}, kTokens - 1, (kTokens - 65536) / 255 * 128 + 200}) {
+    one[0][static_cast<size_t>(at)] = 400;
+    write_dataset(folder_ / "big", one);
+    expect_refused(folder_.run("a", {"data.train=" + (folder_ / "big")}),
+                   "token " + std::to_string(at) + " of document 0 is 400");
+    one[0][static_cast<size_t>(at)] = 7;
+  }
+}
+
+TEST_F(DataCheck, ATokenOutOfRangeEndsTheRunBehindACheckpoint) {
+  const std::string train = with_hidden_token("hidden", 100, 300);
+  expect_refused(
+      folder_.run("a", {"data.train=" + train, "training.train_steps=300"}),
+      "hidden.bin: token 0 of document 100 is 300, it must be 0 or more and below vocab_size = 257");
+  const auto steps = static_cast<int64_t>(folder_.csv("a").size());
+  EXPECT_GT(steps, 0);
+  EXPECT_TRUE(std::filesystem::exists(folder_.checkpoint("a", steps) + "/manifest.json")) << steps;
+}
+
+// Of two data ranks one reads it.
+TEST_F(DataCheck, SoDoesOneInTheValidationSet) {
+  folder_.use_ranks(2);
+  const std::string valid = with_hidden_token("hidden", 1, 300);
+  const Result result = folder_.run("a", {"data.valid=" + valid, "training.eval_interval=3"});
+  EXPECT_EQ(result.code, 2);
+  TE_EXPECT_CONTAINS(result.error, "of document 1 is 300, it must be 0 or more");
+  EXPECT_EQ(folder_.csv("a").size(), 3u);
+  EXPECT_TRUE(std::filesystem::exists(folder_.checkpoint("a", 3) + "/manifest.json"));
+}
+
+TEST_F(DataCheck, ARecordThatIsNotTheDatasetsIsLeftAside) {
+  const std::string train = described("made_again", {{1, 2, 3}}, other());
+  const std::string record = testing::read_file(data::dataset_record_path(train));
+  write_dataset(train, documents_);  // takes the record away
+  EXPECT_FALSE(std::filesystem::exists(data::dataset_record_path(train)));
+  testing::write_file(data::dataset_record_path(train), record);
+  const Result result = folder_.run("a", {"data.train=" + train, "data.tokenizer=bytes"});
+  EXPECT_EQ(result.code, 0);
+  TE_EXPECT_CONTAINS(result.out + result.error,
+                     "made_again.meta.json: is of a dataset with 1 documents and 3 tokens");
+}
+
+}  // namespace
+}  // namespace te

@@ -1,5 +1,6 @@
 #include "train/signals.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -12,7 +13,17 @@ namespace te::train {
 namespace {
 
 Requests* asked = nullptr;
-bool speaking = false;
+bool speaking = false, read_by_mpirun = false;
+
+// From the moment on that mpirun is asked to end its ranks, it reads nothing of what they print: a rank that waits for room in
+// that terminal would never save. What finds no room is lost; the logs have it.
+void never_wait_for_mpirun() {
+  if (!read_by_mpirun) return;
+  for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) {
+    const int flags = ::fcntl(stream, F_GETFL);
+    if (flags >= 0) ::fcntl(stream, F_SETFL, flags | O_NONBLOCK);
+  }
+}
 
 // Handlers may call little more than write.
 void say(const char* text) {
@@ -29,6 +40,7 @@ void on_signal(int signal) {
   }
   if (asked->stop == 0) {
     asked->stop = 1;
+    never_wait_for_mpirun();
     return say(signal == SIGINT
                    ? "\nCtrl-C: finishing this step and saving a checkpoint; Ctrl-C again stops at once\n"
                    : "\nstop signal: finishing this step and saving a checkpoint\n");
@@ -56,6 +68,7 @@ std::string parameter_in(const std::string& path, const std::string& name) {
 void catch_signals(Requests& requests, bool speaks) {
   asked = &requests;
   speaking = speaks;
+  read_by_mpirun = std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr;
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2}) {
     struct sigaction now = {};
     if (signal == SIGHUP && ::sigaction(signal, nullptr, &now) == 0 && now.sa_handler == SIG_IGN) continue;

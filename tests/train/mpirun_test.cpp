@@ -247,6 +247,32 @@ TEST_F(Mpirun, ARankThatHangsWhileTheOthersSaveEndsTheJob) {
       << result.error;
 }
 
+// mpirun reads nothing any more once it was asked to end its ranks; a stopped one stands for that. The terminal that it made
+// for rank 0 fills up, and rank 0 waits in the middle of a line.
+TEST_F(Mpirun, ARankThatCannotPrintSavesAllTheSame) {
+  const pid_t mpirun = start_endless(2, {"logging.fp8_stats_every=0"});
+  const std::map<int, pid_t> processes = ranks_of(mpirun);
+  EXPECT_EQ(processes.size(), 2u);
+  ::kill(mpirun, SIGSTOP);
+  const std::string csv = folder_.run_folder("a") + "/loss.csv";
+  size_t lines = 0, standing = 0;
+  for (int tick = 0; tick < 600 && standing < 20; ++tick) {
+    const size_t now = count(read_file(csv), "\n");
+    standing = now == lines ? standing + 1 : 0;
+    lines = now;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  EXPECT_GE(standing, 20u) << "the terminal did not fill up";
+  for (const auto& [rank, process] : processes) ::kill(process, SIGTERM);
+  const std::string latest = folder_.run_folder("a") + "/checkpoints/latest";
+  for (int tick = 0; tick < 600 && !std::filesystem::exists(latest); ++tick)
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_TRUE(std::filesystem::exists(latest));
+  ::kill(mpirun, SIGCONT);
+  if (!std::filesystem::exists(latest)) ::kill(mpirun, SIGKILL);
+  EXPECT_NE(folder_.wait(mpirun).code, 0);
+}
+
 // mpirun hands these two on and waits; a step takes longer here than what it grants after Ctrl-C.
 TEST_F(Mpirun, SignalsThatMpirunHandsOnSave) {
   folder_.use_ranks(2);

@@ -3,7 +3,7 @@
 # Ubuntu 24.04 or newer. A second run finds everything in place and ends at once.
 #
 #   scripts/install_deps.sh [--dev]     --dev adds what the checks of CI use (clang-tidy, clang-format, shellcheck), and
-#                                       Python packages for tests: TensorBoard's reader, wandb and mlflow-skinny
+#                                       Python packages for tests: TensorBoard's reader, wandb, mlflow-skinny and pyarrow
 #
 # 1. Distribution packages (compiler, CMake, libraries, Python with numpy, scipy, matplotlib and jinja2).
 # 2. Where CUDA is in use: the headers of cudnn-frontend, into .deps/cudnn-frontend.
@@ -153,6 +153,22 @@ install_trackers() {
   mv "$target.partial" "$target"
 }
 
+# install_pyarrow: for the test of scripts/parquet_to_jsonl.py, into .deps/pyarrow. As optional as the trackers.
+install_pyarrow() {
+  local python versions target="$TE_DEPS/pyarrow"
+  python="$(python_with numpy scipy matplotlib pip)" || python="$(python_with pip)" || return 0
+  versions="pyarrow==$PYARROW_VERSION $("$python" --version)"
+  if [[ -f "$target/.versions" && "$(cat "$target/.versions")" == "$versions" ]]; then return 0; fi
+  rm -rf "$target" "$target.partial"
+  if ! (quietly "installing pyarrow" "$python" -m pip install --quiet --disable-pip-version-check --no-deps \
+    --target "$target.partial" "pyarrow==$PYARROW_VERSION"); then
+    say "warning: no pyarrow: the test of scripts/parquet_to_jsonl.py will be skipped"
+    return 0
+  fi
+  echo "$versions" >"$target.partial/.versions"
+  mv "$target.partial" "$target"
+}
+
 # install_tensorboard: the package whose reader a test reads event files with, and its two dependencies; no web server.
 install_tensorboard() {
   local python target="$TE_DEPS/tensorboard" wanted
@@ -200,6 +216,7 @@ main() {
   if [[ $dev -eq 1 ]]; then
     install_clang_format
     install_trackers
+    install_pyarrow
     install_tensorboard
   fi
   install_cuda

@@ -1,12 +1,17 @@
 """Tests of scripts/parquet_to_jsonl.py."""
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import unittest
 from pathlib import Path
 
+# Where scripts/install_deps.sh --dev puts it; the script under test finds it there, too.
+PYARROW = str(Path(__file__).resolve().parents[2] / ".deps" / "pyarrow")
+sys.path.append(PYARROW)
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), PYARROW]))
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "parquet_to_jsonl.py"
 
 try:

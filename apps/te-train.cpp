@@ -10,6 +10,8 @@
 
 #include "common/command_line.h"
 #include "config/config.h"
+#include "config/presets.h"
+#include "config/provenance.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/terminal.h"
@@ -34,6 +36,7 @@ constexpr const char* kFooter = R"(Examples:
   te-train --config configs/llama7b_fp8.yaml --dry-run
   mpirun -n 4 te-train --config configs/llama7b_fp8.yaml --set parallel.tensor=2
   te-train --config configs/quickstart_bf16.yaml --set training.train_steps=20 --set precision.fp8=hybrid
+  te-train --config preset:llama3_8b --config run.yaml --print-config
 
 Logs go to logging.directory: loss.csv (one line per step), metrics.jsonl (with FP8 health), TensorBoard's event files.
 Ctrl-C, SIGTERM, SIGHUP and SIGUSR2 finish the step in work and save a checkpoint; --set checkpoint.resume=auto goes on
@@ -162,13 +165,16 @@ int train(const te::config::Config& config, te::parallel::World& world, const St
 int body(te::parallel::World& world, int argc, char** argv) {
   CLI::App app{"te-train: trains GPT and Llama models in BF16 and FP8.", "te-train"};
   app.footer(kFooter);
-  std::string config_path;
-  std::vector<std::string> overrides;
-  bool print_config = false, describe = false, overwrite = false;
+  std::vector<std::string> configs, overrides;
+  bool print_config = false, describe = false, presets = false, overwrite = false;
   std::string level = "info";
   Show show;
-  app.add_option("--config", config_path, "YAML file of the run; see docs/configuration.md")
-      ->type_name("FILE");
+  app.add_option(
+         "--config", configs,
+         "YAML file of the run, or preset:NAME; of several, later ones override (docs/configuration.md)")
+      ->type_name("FILE")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_option("--set", overrides, "Override a key, as in --set model.num_layers=4; may be repeated")
       ->type_name("KEY=VALUE")
       ->expected(1)
@@ -178,7 +184,9 @@ int body(te::parallel::World& world, int argc, char** argv) {
       "Start anew where logging.directory holds an earlier run: its logs and checkpoints are removed");
   app.add_flag("--dry-run", show.dry_run,
                "Check the config, print model and memory plan, and stop; needs no GPU");
-  app.add_flag("--print-config", print_config, "Print the effective config as YAML and stop");
+  app.add_flag("--print-config", print_config,
+               "Print the effective config as YAML, with the origin of each value in a comment, and stop");
+  app.add_flag("--list-presets", presets, "Print the model shapes that preset:NAME stands for, and stop");
   app.add_flag("--describe-keys", describe,
                "Print every config key with type, default and meaning, and stop");
   app.add_flag("--verbose", show.verbose,
@@ -191,20 +199,22 @@ int body(te::parallel::World& world, int argc, char** argv) {
          "With --dry-run and --print-schedule: ranks of the job; parallel.tensor * pipeline when absent")
       ->check(CLI::PositiveNumber);
   if (!te::apps::parse_command_line(app, argc, argv, !world.leader())) return 0;
-  if (describe) {
-    if (world.leader()) std::printf("%s", te::config::describe_keys().c_str());
+  if (describe || presets) {
+    const std::string text = describe ? te::config::describe_keys() : te::config::describe_presets();
+    if (world.leader()) std::printf("%s", text.c_str());
     return 0;
   }
-  if (config_path.empty())
+  if (configs.empty())
     te::user_error("--config FILE is required; see te-train --help and the files in configs/");
   te::config::Config config;
-  world.together([&] { config = te::config::load_config(config_path, overrides); });
+  te::config::Provenance provenance;
+  world.together([&] { config = te::config::load_config(configs, overrides, &provenance); });
   if (overwrite && config.checkpoint.resume != "never") {
     te::user_error("--overwrite starts anew, checkpoint.resume ({}) goes on: leave one of them out",
                    config.checkpoint.resume);
   }
   if (print_config) {
-    if (world.leader()) std::printf("%s", te::config::to_yaml(config).c_str());
+    if (world.leader()) std::printf("%s", te::config::to_yaml(config, provenance).c_str());
     return 0;
   }
   te::init_log(world.leader() ? spdlog::level::from_str(level) : spdlog::level::err);

@@ -1,15 +1,12 @@
-// YAML text and --set overrides into a Config: every key is looked up in the table, read strictly, and
-// reported with its file and line when it is wrong. Defaults that depend on other keys come last, then
-// validation.
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
+// Files (as merge.h reads them) and --set overrides into a Config: every value is read strictly and reported with its file
+// and line when it is wrong. Defaults that depend on other keys come last, then validation.
+#include <cctype>
 #include <map>
 #include <set>
-#include <sstream>
 
 #include "config/key_table.h"
+#include "config/merge.h"
+#include "config/provenance.h"
 #include "config/text.h"
 #include "config/yaml_value.h"
 #include "core/error.h"
@@ -20,81 +17,41 @@ namespace {
 
 class Loader {
  public:
-  explicit Loader(const std::string& source) : source_(source) {
-    config_.name = std::filesystem::path(source).stem().string();
+  explicit Loader(const std::vector<std::string>& sources)
+      : source_(fmt::format("{}", fmt::join(sources, " + "))) {
+    config_.name = run_name(sources);
   }
 
-  void read_text(const std::string& text);
+  void read(const std::vector<Assignment>& assignments);
   void read_override(const std::string& assignment);
-  Config finish(const std::vector<std::string>& overrides);
+  Config finish(const std::vector<std::string>& overrides, Provenance* provenance);
 
  private:
-  void read_section(const std::string& name, const YAML::Node& key_node, const YAML::Node& body);
-  void note_key(const std::string& path, const YAML::Node& key_node);
-  std::string key_text(const YAML::Node& key_node) const;
-  std::string at(const YAML::Mark& mark) const { return fmt::format("{}:{}", source_, mark.line + 1); }
   void check_required() const;
+  void resolve_and_validate(const std::vector<std::string>& overrides);
+  std::string places(const std::string& message) const;
+  Provenance provenance(const Config& before);
 
-  std::string source_;
+  std::string source_;  ///< for messages about no key in particular
   Config config_;
-  std::map<std::string, int> lines_;          ///< line of each section and key seen in the file
-  std::set<std::string, std::less<>> given_;  ///< keys given in the file or by an override
+  std::set<std::string> files_;                            ///< in which the keys stand
+  std::map<std::string, std::string, std::less<>> given_;  ///< where each key that is given stands
 };
 
-std::vector<YAML::Node> parse_yaml(const std::string& text, const std::string& source) {
-  try {
-    return YAML::LoadAll(text);
-  } catch (const YAML::Exception& error) {
-    user_error("{}:{}: broken YAML: {} (column {})", source, error.mark.line + 1, error.msg,
-               error.mark.column + 1);
-  }
-}
-
-void Loader::read_text(const std::string& text) {
-  const std::vector<YAML::Node> documents = parse_yaml(text, source_);
-  if (documents.size() > 1) {
-    user_error("{}: a configuration is one YAML document, but there is another one", at(documents[1].Mark()));
-  }
-  if (documents.empty() || documents[0].IsNull()) return;
-  const YAML::Node& root = documents[0];
-  if (!root.IsMap()) {
-    user_error("{}: expected sections (model, training, ...) with their keys", at(root.Mark()));
-  }
-  for (const auto& entry : root) read_section(key_text(entry.first), entry.first, entry.second);
-}
-
-std::string Loader::key_text(const YAML::Node& key_node) const {
-  if (!key_node.IsScalar()) user_error("{}: expected the name of a key", at(key_node.Mark()));
-  return key_node.Scalar();
-}
-
-void Loader::note_key(const std::string& path, const YAML::Node& key_node) {
-  const int line = key_node.Mark().line + 1;
-  const auto [earlier, is_new] = lines_.emplace(path, line);
-  if (!is_new) user_error("{}:{}: {} is given twice; first in line {}", source_, line, path, earlier->second);
-}
-
-void Loader::read_section(const std::string& name, const YAML::Node& key_node, const YAML::Node& body) {
-  bool known = false;
-  for (const Section& section : sections()) known = known || section.name == name;
-  if (!known) user_error("{}: key {} is unknown; {}", at(key_node.Mark()), key_name(name), suggestion(name));
-  note_key(name, key_node);
-  if (body.IsNull()) return;
-  if (!body.IsMap()) user_error("{}: {}: expected a section with keys of its own", at(key_node.Mark()), name);
-  for (const auto& entry : body) {
-    const std::string path = name + "." + key_text(entry.first);
-    const Key* key = find_key(path);
-    if (!key)
-      user_error("{}: key {} is unknown; {}", at(entry.first.Mark()), key_name(path), suggestion(path));
-    note_key(path, entry.first);
-    given_.insert(path);
-    const YAML::Mark key_mark = entry.first.Mark();
+void Loader::read(const std::vector<Assignment>& assignments) {
+  for (const Assignment& assignment : assignments) {
+    const Key* key = find_key(assignment.path);
+    TE_CHECK(key, "an unknown key was read: {}", assignment.path);
     const Where where = [&](const YAML::Node& node) {
-      // A value that is not there has no place of its own.
-      const bool placed = node.IsDefined() && !node.IsNull() && node.Mark().line >= key_mark.line;
-      return fmt::format("{}: {}", at(placed ? node.Mark() : key_mark), path);
+      // A value that is not there has no place of its own, and an alias has that of its anchor.
+      Origin at = assignment.at;
+      const bool placed = node.IsDefined() && !node.IsNull() && node.Mark().line + 1 >= at.line;
+      if (placed && at.line > 0) at.line = node.Mark().line + 1;
+      return fmt::format("{}: {}", at.str(), assignment.path);
     };
-    read_value(*key, entry.second, where, config_);
+    read_value(*key, assignment.value, where, config_);
+    given_[assignment.path] = assignment.at.str();
+    files_.insert(assignment.at.source);
   }
 }
 
@@ -118,7 +75,7 @@ void Loader::read_override(const std::string& assignment) {
       user_error("{}: broken YAML: {}", shown, error.msg);
     }
   }
-  given_.insert(path);
+  given_[path] = "--set";
   read_value(
       *key, value, [&](const YAML::Node&) { return shown; }, config_);
 }
@@ -136,19 +93,58 @@ void Loader::check_required() const {
   if (!missing.empty()) user_error("{}: required keys are missing: {}", source_, fmt::join(missing, ", "));
 }
 
-Config Loader::finish(const std::vector<std::string>& overrides) {
-  check_required();
-  if (!given_.contains("model.tie_word_embeddings")) {
-    config_.model.tie_word_embeddings = config_.model.family == Family::gpt;
+/// Where the keys that a message names stand, when that is more than one file's business.
+std::string Loader::places(const std::string& message) const {
+  if (files_.size() < 2) return "";
+  std::string text;
+  for (const auto& [path, place] : given_) {
+    const size_t found = message.find(path);
+    if (found == std::string::npos || place == "--set") continue;
+    const size_t end = found + path.size();
+    if (end < message.size() &&
+        (std::isalnum(static_cast<unsigned char>(message[end])) || message[end] == '_'))
+      continue;
+    text += fmt::format("{}{}: {}", text.empty() ? " (" : ", ", path, place);
   }
+  return text.empty() ? "" : text + ")";
+}
+
+void Loader::resolve_and_validate(const std::vector<std::string>& overrides) {
   try {
     resolve_defaults(config_);
     validate(config_);
   } catch (const UserError& error) {
-    if (overrides.empty()) user_error("{}: {}", source_, error.what());
+    const std::string message = error.what() + places(error.what());
+    if (overrides.empty()) user_error("{}: {}", source_, message);
     user_error("{} with --set {}: {}", source_, one_line(fmt::format("{}", fmt::join(overrides, " --set "))),
-               error.what());
+               message);
   }
+}
+
+Provenance Loader::provenance(const Config& before) {
+  Provenance result;
+  Config given = before;
+  for (const Key& key : keys()) {
+    const auto found = given_.find(key.path);
+    std::string& origin = result.origins[std::string(key.path)];
+    if (found == given_.end()) {
+      origin = key.default_text.empty() ? "default" : fmt::format("default: {}", key.default_text);
+    } else {
+      const std::string was = value_text(key.field(given)), is = value_text(key.field(config_));
+      origin = found->second + (was == is ? "" : fmt::format(", {} there: fitted to other keys", was));
+    }
+  }
+  return result;
+}
+
+Config Loader::finish(const std::vector<std::string>& overrides, Provenance* result) {
+  check_required();
+  if (!given_.contains("model.tie_word_embeddings")) {
+    config_.model.tie_word_embeddings = config_.model.family == Family::gpt;
+  }
+  const Config before = config_;
+  resolve_and_validate(overrides);
+  if (result) *result = provenance(before);
   return config_;
 }
 
@@ -156,19 +152,26 @@ Config Loader::finish(const std::vector<std::string>& overrides) {
 
 Config parse_config(const std::string& yaml_text, const std::string& source_name,
                     const std::vector<std::string>& overrides) {
-  Loader loader(source_name);
-  loader.read_text(yaml_text);
+  SourceReader reader;
+  reader.read_text(yaml_text, source_name);
+  Loader loader({source_name});
+  loader.read(reader.assignments());
   for (const std::string& assignment : overrides) loader.read_override(assignment);
-  return loader.finish(overrides);
+  return loader.finish(overrides, nullptr);
+}
+
+Config load_config(const std::vector<std::string>& sources, const std::vector<std::string>& overrides,
+                   Provenance* provenance) {
+  SourceReader reader;
+  for (const std::string& source : sources) reader.read(source);
+  Loader loader(sources);
+  loader.read(reader.assignments());
+  for (const std::string& assignment : overrides) loader.read_override(assignment);
+  return loader.finish(overrides, provenance);
 }
 
 Config load_config(const std::string& path, const std::vector<std::string>& overrides) {
-  if (std::filesystem::is_directory(path)) user_error("{}: is a directory, not a configuration file", path);
-  std::ifstream file(path, std::ios::binary);
-  if (!file) user_error("{}: cannot open the configuration file: {}", path, std::strerror(errno));
-  std::ostringstream text;
-  text << file.rdbuf();
-  return parse_config(text.str(), path, overrides);
+  return load_config(std::vector<std::string>{path}, overrides);
 }
 
 }  // namespace te::config

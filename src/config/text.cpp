@@ -61,87 +61,6 @@ int edit_distance(std::string_view a, std::string_view b) {
 
 namespace {
 
-/// What Megatron-LM, nanoGPT, litgpt, torchtitan and transformers call our keys, where the letters do not tell.
-std::string_view synonym(std::string_view name) {
-  static constexpr std::pair<std::string_view, std::string_view> kSynonyms[] = {
-      {"learning_rate", "optimizer.lr"},
-      {"max_lr", "optimizer.lr"},
-      {"lr_decay_iters", "optimizer.decay_steps"},
-      {"lr_decay_steps", "optimizer.decay_steps"},
-      {"lr_decay_style", "optimizer.decay"},
-      {"lr_scheduler_type", "optimizer.decay"},
-      {"lr_warmup_iters", "optimizer.warmup_steps"},
-      {"warmup_iters", "optimizer.warmup_steps"},
-      {"lr_warmup_steps", "optimizer.warmup_steps"},
-      {"adam_beta1", "optimizer.beta1"},
-      {"adam_beta2", "optimizer.beta2"},
-      {"adam_eps", "optimizer.eps"},
-      {"adam_epsilon", "optimizer.eps"},
-      {"grad_clip", "optimizer.clip_grad"},
-      {"max_norm", "optimizer.clip_grad"},
-      {"max_grad_norm", "optimizer.clip_grad"},
-      {"gradient_clip_val", "optimizer.clip_grad"},
-      {"save_interval", "checkpoint.save_every"},
-      {"save_steps", "checkpoint.save_every"},
-      {"checkpoint_interval", "checkpoint.save_every"},
-      {"save_total_limit", "checkpoint.keep"},
-      {"keep_latest_k", "checkpoint.keep"},
-      {"load", "checkpoint.resume"},
-      {"resume_from_checkpoint", "checkpoint.resume"},
-      {"pretrained_checkpoint", "checkpoint.init_from"},
-      {"checkpoint_dir", "checkpoint.init_from"},
-      {"save", "checkpoint.directory"},
-      {"out_dir", "logging.directory"},
-      {"output_dir", "logging.directory"},
-      {"log_interval", "logging.every"},
-      {"logging_steps", "logging.every"},
-      {"log_freq", "logging.every"},
-      {"train_iters", "training.train_steps"},
-      {"max_iters", "training.train_steps"},
-      {"max_steps", "training.train_steps"},
-      {"steps", "training.train_steps"},
-      {"eval_iters", "training.eval_microbatches"},
-      {"eval_steps", "training.eval_interval"},
-      {"batch_size", "training.micro_batch_size"},
-      {"local_batch_size", "training.micro_batch_size"},
-      {"per_device_train_batch_size", "training.micro_batch_size"},
-      {"n_layer", "model.num_layers"},
-      {"n_layers", "model.num_layers"},
-      {"num_hidden_layers", "model.num_layers"},
-      {"n_head", "model.num_attention_heads"},
-      {"n_heads", "model.num_attention_heads"},
-      {"n_kv_heads", "model.num_query_groups"},
-      {"n_query_groups", "model.num_query_groups"},
-      {"num_key_value_heads", "model.num_query_groups"},
-      {"n_embd", "model.hidden_size"},
-      {"dim", "model.hidden_size"},
-      {"d_model", "model.hidden_size"},
-      {"intermediate_size", "model.ffn_hidden_size"},
-      {"head_dim", "model.kv_channels"},
-      {"block_size", "model.seq_length"},
-      {"seq_len", "model.seq_length"},
-      {"sequence_length", "model.seq_length"},
-      {"context_length", "model.seq_length"},
-      {"n_positions", "model.max_position_embeddings"},
-      {"rms_norm_eps", "model.norm_epsilon"},
-      {"layernorm_epsilon", "model.norm_epsilon"},
-      {"initializer_range", "model.init_method_std"},
-      {"tensor_model_parallel_size", "parallel.tensor"},
-      {"tensor_parallel_degree", "parallel.tensor"},
-      {"pipeline_model_parallel_size", "parallel.pipeline"},
-      {"pipeline_parallel_degree", "parallel.pipeline"},
-      {"sequence_parallel", "parallel.sequence"},
-      {"recompute_granularity", "training.recompute"},
-      {"train_data_path", "data.train"},
-      {"valid_data_path", "data.valid"},
-      {"fp8_format", "precision.fp8"},
-      {"fp8_margin", "precision.margin"},
-  };
-  for (const auto& [theirs, ours] : kSynonyms)
-    if (theirs == name) return ours;
-  return {};
-}
-
 std::string_view leaf(std::string_view path) {
   return path.substr(path.rfind('.') + 1);  // npos + 1 is 0: a path without a dot is its own leaf
 }
@@ -174,7 +93,7 @@ int name_cost(std::string_view name, std::string_view candidate) {
 }  // namespace
 
 std::string suggestion(std::string_view unknown_path) {
-  if (const std::string_view known = synonym(leaf(unknown_path)); !known.empty())
+  if (const std::string_view known = key_of_synonym(leaf(unknown_path)); !known.empty())
     return fmt::format("did you mean '{}'?", known);
   // A right name in the wrong section must win over a wrong name in the right one: names weigh more.
   const std::string_view name = leaf(unknown_path).substr(0, 64);

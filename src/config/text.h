@@ -19,6 +19,9 @@ std::string key_name(std::string_view path);
 /// Source: the optimal string alignment distance (Damerau 1964; Wagner and Fischer 1974).
 int edit_distance(std::string_view a, std::string_view b);
 
+/// The key that another program calls `name`; empty when none is known.
+std::string_view key_of_synonym(std::string_view name);
+
 /// "did you mean 'model.num_layers'?" for a key path that is not in the table.
 std::string suggestion(std::string_view unknown_path);
 

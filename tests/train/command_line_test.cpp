@@ -1,5 +1,6 @@
 // The command line of te-train: what it prints without training, and how it refuses.
 #include <nlohmann/json.hpp>
+#include <regex>
 
 #include "core/cpu_threads.h"
 #include "te_train_testing.h"
@@ -34,11 +35,43 @@ TEST_F(CommandLine, PrintedConfigIsTheSameConfig) {
       folder_.run_raw("--config " + (folder_ / "base.yaml") +
                       " --print-config --set precision.fp8=hybrid --set optimizer.lr=1.7e-3");
   EXPECT_EQ(first.code, 0) << first.error;
-  TE_EXPECT_CONTAINS(first.out, "lr: 0.0017");
+  TE_EXPECT_CONTAINS(first.out, "lr: 0.0017 ");
+  TE_EXPECT_CONTAINS(first.out, "# --set\n");
+  TE_EXPECT_CONTAINS(first.out, "# " + (folder_ / "base.yaml") + ":1\n");
   folder_.write_config("again", first.out);
   const Result second = folder_.run_raw("--config " + (folder_ / "again.yaml") + " --print-config");
   EXPECT_EQ(second.code, 0) << second.error;
-  EXPECT_EQ(second.out, first.out);
+  const auto values = [](const std::string& text) {
+    return std::regex_replace(text, std::regex(" +# .*"), "");
+  };
+  EXPECT_EQ(values(second.out), values(first.out));
+}
+
+TEST_F(CommandLine, SeveralConfigsAreMergedInOrder) {
+  folder_.write_config("fp8", "precision: {fp8: hybrid}\ntraining: {train_steps: 3}\n");
+  const std::string base = "--config " + (folder_ / "base.yaml"), fp8 = " --config " + (folder_ / "fp8.yaml");
+  const Result both = folder_.run_raw(base + fp8 + " --set training.train_steps=2 --print-config");
+  EXPECT_EQ(both.code, 0) << both.error;
+  TE_EXPECT_CONTAINS(both.out, "# " + (folder_ / "fp8.yaml") + ":1\n");
+  TE_EXPECT_CONTAINS(both.out, "  train_steps: 2 ");
+  TE_EXPECT_CONTAINS(both.out, "  directory: \"runs/base+fp8\" ");
+  // What a checkpoint and run.json hold is the effective config.
+  const Result run = folder_.run_raw(base + fp8 + " --set logging.directory=" + folder_.run_folder("a"));
+  ASSERT_EQ(run.code, 0) << run.error;
+  const auto record = nlohmann::json::parse(read_file(folder_.run_folder("a") + "/run.json"));
+  EXPECT_EQ(record.at("config").at("precision.fp8"), "hybrid");
+  EXPECT_EQ(record.at("config").at("training.train_steps"), "3");
+}
+
+TEST_F(CommandLine, PresetsAreListedAndTrained) {
+  const Result list = folder_.run_raw("--list-presets");
+  EXPECT_EQ(list.code, 0) << list.error;
+  TE_EXPECT_CONTAINS(list.out, "8030261248");
+  expect_refused(folder_.run_raw("--config preset:lama3_8b"), "'llama3_8b'");
+  const Result shape = folder_.run_raw("--config preset:gpt2 --config " + (folder_ / "base.yaml") +
+                                       " --set model.family=gpt --print-config");
+  EXPECT_EQ(shape.code, 0) << shape.error;
+  TE_EXPECT_CONTAINS(shape.out, "# default: seq_length\n");
 }
 
 // GNU's OpenMP shows the variables that it has read: no spinning, unless the user says otherwise.

@@ -1,0 +1,199 @@
+#include "config/merge.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include "config/key_table.h"
+#include "config/presets.h"
+#include "config/text.h"
+#include "core/error.h"
+
+namespace te::config {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr size_t kMaxChain = 16;    // of files that extend one another
+constexpr int kMaxMergeDepth = 16;  // of merge keys inside merged mappings; an anchor may hold itself
+constexpr int kMaxEntries = 10000;  // of one file, those behind aliases counted each time
+constexpr std::string_view kExtends = "extends";
+constexpr std::string_view kMergeKey = "<<";
+constexpr std::string_view kDefinitions = "x-";  // top-level keys that only hold anchors
+
+Origin origin_of(const YAML::Node& node, const std::string& source) {
+  return {source, is_preset(source) ? 0 : node.Mark().line + 1};
+}
+
+std::string at(const YAML::Node& node, const std::string& source) {
+  return origin_of(node, source).str();
+}
+
+std::string read_file(const std::string& path, const std::string& where) {
+  if (fs::is_directory(path)) user_error("{}{}: is a directory, not a configuration file", where, path);
+  std::ifstream file(path, std::ios::binary);
+  if (!file) user_error("{}{}: cannot open the configuration file: {}", where, path, std::strerror(errno));
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+std::string identity_of(const std::string& source) {
+  std::error_code error;
+  if (is_preset(source)) return source;
+  const fs::path canonical = fs::weakly_canonical(source, error);
+  return error ? source : canonical.string();
+}
+
+YAML::Node parse(const std::string& text, const std::string& source) {
+  std::vector<YAML::Node> documents;
+  try {
+    documents = YAML::LoadAll(text);
+  } catch (const YAML::Exception& error) {
+    user_error("{}:{}: broken YAML: {} (column {})", source, error.mark.line + 1, error.msg,
+               error.mark.column + 1);
+  }
+  if (documents.size() > 1) {
+    user_error("{}: a configuration is one YAML document, but there is another one",
+               at(documents[1], source));
+  }
+  return documents.empty() ? YAML::Node() : documents[0];
+}
+
+bool known_section(const std::string& name) {
+  return std::any_of(sections().begin(), sections().end(), [&](const Section& s) { return s.name == name; });
+}
+
+}  // namespace
+
+std::string Origin::str() const {
+  return line == 0 ? source : fmt::format("{}:{}", source, line);
+}
+
+void SourceReader::read(const std::string& source) {
+  read_.insert(identity_of(source));
+  read_text(is_preset(source) ? preset_yaml(source, "") : read_file(source, ""), source);
+}
+
+void SourceReader::read_text(const std::string& text, const std::string& source) {
+  chain_.push_back({source, identity_of(source)});
+  const YAML::Node root = parse(text, source);
+  if (!root.IsNull()) {
+    if (!root.IsMap())
+      user_error("{}: expected sections (model, training, ...) with their keys", at(root, source));
+    File file = chain_.back();
+    read_document(root, file);
+  }
+  chain_.pop_back();
+}
+
+void SourceReader::read_document(const YAML::Node& root, File& file) {
+  const std::vector<Entry> entries = entries_of(root, "", file);
+  for (const Entry& entry : entries) {
+    if (entry.name == kExtends) read_bases(entry.key, entry.value, file);
+  }
+  for (const Entry& entry : entries) {
+    if (entry.name != kExtends && !entry.name.starts_with(kDefinitions)) read_section(entry, file);
+  }
+}
+
+void SourceReader::read_bases(const YAML::Node& key, const YAML::Node& value, const File& file) {
+  const std::string where = at(key, file.source) + ": extends: ";
+  const auto name_of = [&](const YAML::Node& node) {
+    if (!node.IsScalar() || node.Scalar().empty())
+      user_error("{}expected a file, preset:NAME, or a list of these", where);
+    return node.Scalar();
+  };
+  if (!value.IsSequence()) return read_base(name_of(value), where, file);
+  for (const YAML::Node& item : value) read_base(name_of(item), where, file);
+}
+
+void SourceReader::read_base(const std::string& name, const std::string& where, const File& file) {
+  std::string source = name;
+  if (!is_preset(name) && fs::path(name).is_relative())
+    source = (fs::path(file.source).parent_path() / name).lexically_normal().string();
+  const std::string identity = identity_of(source);
+  std::string path;
+  bool cycle = false;
+  for (const File& open : chain_) {
+    cycle = cycle || open.identity == identity;
+    if (cycle) path += open.source + " -> ";
+  }
+  if (cycle) user_error("{}{} extends itself: {}{}; leave one of them out", where, source, path, source);
+  if (chain_.size() >= kMaxChain) user_error("{}{}: more than {} files deep", where, source, kMaxChain);
+  // Reached twice, through two files that extend it: it lies below both.
+  if (!read_.insert(identity).second) return;
+  read_text(is_preset(source) ? preset_yaml(source, where) : read_file(source, where), source);
+}
+
+void SourceReader::read_section(const Entry& section, File& file) {
+  const std::string& name = section.name;
+  const std::string place = at(section.key, file.source);
+  if (!known_section(name)) user_error("{}: key {} is unknown; {}", place, key_name(name), suggestion(name));
+  if (section.value.IsNull()) return;
+  if (!section.value.IsMap()) user_error("{}: {}: expected a section with keys of its own", place, name);
+  for (const Entry& entry : entries_of(section.value, name + ".", file)) {
+    const std::string path = name + "." + entry.name;
+    if (!find_key(path)) {
+      user_error("{}: key {} is unknown; {}", at(entry.key, file.source), key_name(path), suggestion(path));
+    }
+    assignments_.push_back({path, origin_of(entry.key, file.source), entry.value});
+  }
+}
+
+/// The entries of a mapping, each name once: its own, then what its merge keys add.
+std::vector<SourceReader::Entry> SourceReader::entries_of(const YAML::Node& map, const std::string& prefix,
+                                                          File& file, int depth) {
+  std::vector<Entry> entries, merges;
+  std::map<std::string, int> lines;
+  for (const auto& node : map) {
+    if (++file.expanded > kMaxEntries)
+      user_error("{}: the file's aliases expand to more than {} keys", at(node.first, file.source),
+                 kMaxEntries);
+    if (!node.first.IsScalar()) user_error("{}: expected the name of a key", at(node.first, file.source));
+    const Entry entry{node.first.Scalar(), node.first, node.second};
+    const int line = entry.key.Mark().line + 1;
+    const auto [earlier, is_new] = lines.emplace(entry.name, line);
+    if (!is_new) {
+      user_error("{}: {}{} is given twice; first in line {}", at(entry.key, file.source), prefix, entry.name,
+                 earlier->second);
+    }
+    (entry.name == kMergeKey ? merges : entries).push_back(entry);
+  }
+  for (const Entry& merge : merges) add_merged(entries, merge, prefix, file, depth);
+  return entries;
+}
+
+/// What is given stands; of several merged mappings the first has precedence (https://yaml.org/type/merge.html).
+void SourceReader::add_merged(std::vector<Entry>& entries, const Entry& merge, const std::string& prefix,
+                              File& file, int depth) {
+  const std::string place = at(merge.key, file.source);
+  if (depth >= kMaxMergeDepth) user_error("{}: <<: more than {} mappings deep", place, kMaxMergeDepth);
+  const auto add = [&](const YAML::Node& map) {
+    if (!map.IsMap())
+      user_error("{}: <<: expected a mapping, such as the alias *NAME, or a list of them", place);
+    for (Entry& entry : entries_of(map, prefix, file, depth + 1)) {
+      const bool given = std::any_of(entries.begin(), entries.end(),
+                                     [&](const Entry& other) { return other.name == entry.name; });
+      if (!given) entries.push_back(std::move(entry));
+    }
+  };
+  if (!merge.value.IsSequence()) return add(merge.value);
+  for (const YAML::Node& map : merge.value) add(map);
+}
+
+std::string run_name(const std::vector<std::string>& sources) {
+  std::string name;
+  for (const std::string& source : sources) {
+    if (!name.empty()) name += '+';
+    name += is_preset(source) ? std::string(preset_name(source)) : fs::path(source).stem().string();
+  }
+  return name;
+}
+
+}  // namespace te::config

@@ -1,0 +1,129 @@
+#include "config/presets.h"
+
+#include <array>
+
+#include "config/provenance.h"
+#include "config/text.h"
+#include "core/error.h"
+
+namespace te::config {
+
+namespace {
+
+constexpr std::string_view kPrefix = "preset:";
+
+struct Preset {
+  std::string_view name;
+  std::string_view title;
+  std::string_view model;  ///< keys of the model section
+};
+
+// Sources: the models' config.json on Hugging Face. Dropout is left out of GPT-2 (0.1 there): it belongs to the training.
+// Llama 3.2 and Mistral were trained for 128k and 32k tokens in the end; the sequences here are those of most of it.
+constexpr auto kPresets = std::to_array<Preset>({
+    {"gpt2", "GPT-2 124M",
+     "family: gpt, num_layers: 12, hidden_size: 768, num_attention_heads: 12, vocab_size: 50257, seq_length: "
+     "1024"},
+    {"gpt2_medium", "GPT-2 355M",
+     "family: gpt, num_layers: 24, hidden_size: 1024, num_attention_heads: 16, vocab_size: 50257, "
+     "seq_length: 1024"},
+    {"gpt2_large", "GPT-2 774M",
+     "family: gpt, num_layers: 36, hidden_size: 1280, num_attention_heads: 20, vocab_size: 50257, "
+     "seq_length: 1024"},
+    {"gpt2_xl", "GPT-2 1.5B",
+     "family: gpt, num_layers: 48, hidden_size: 1600, num_attention_heads: 25, vocab_size: 50257, "
+     "seq_length: 1024"},
+    {"tinyllama", "TinyLlama 1.1B",
+     "family: llama, num_layers: 22, hidden_size: 2048, ffn_hidden_size: 5632, num_attention_heads: 32, "
+     "num_query_groups: 4, vocab_size: 32000, seq_length: 2048"},
+    {"llama2_7b", "Llama 2 7B",
+     "family: llama, num_layers: 32, hidden_size: 4096, ffn_hidden_size: 11008, num_attention_heads: 32, "
+     "vocab_size: 32000, seq_length: 4096"},
+    {"llama2_13b", "Llama 2 13B",
+     "family: llama, num_layers: 40, hidden_size: 5120, ffn_hidden_size: 13824, num_attention_heads: 40, "
+     "vocab_size: 32000, seq_length: 4096"},
+    {"llama2_70b", "Llama 2 70B",
+     "family: llama, num_layers: 80, hidden_size: 8192, ffn_hidden_size: 28672, num_attention_heads: 64, "
+     "num_query_groups: 8, vocab_size: 32000, seq_length: 4096"},
+    {"llama3_8b", "Llama 3 8B",
+     "family: llama, num_layers: 32, hidden_size: 4096, ffn_hidden_size: 14336, num_attention_heads: 32, "
+     "num_query_groups: 8, vocab_size: 128256, seq_length: 8192, rope_theta: 500000.0"},
+    {"llama3_70b", "Llama 3 70B",
+     "family: llama, num_layers: 80, hidden_size: 8192, ffn_hidden_size: 28672, num_attention_heads: 64, "
+     "num_query_groups: 8, vocab_size: 128256, seq_length: 8192, rope_theta: 500000.0"},
+    {"llama3.2_1b", "Llama 3.2 1B",
+     "family: llama, num_layers: 16, hidden_size: 2048, ffn_hidden_size: 8192, num_attention_heads: 32, "
+     "num_query_groups: 8, vocab_size: 128256, seq_length: 8192, rope_theta: 500000.0, rope_scaling: llama3, "
+     "rope_scaling_factor: 32.0, tie_word_embeddings: true"},
+    {"llama3.2_3b", "Llama 3.2 3B",
+     "family: llama, num_layers: 28, hidden_size: 3072, ffn_hidden_size: 8192, num_attention_heads: 24, "
+     "num_query_groups: 8, vocab_size: 128256, seq_length: 8192, rope_theta: 500000.0, rope_scaling: llama3, "
+     "rope_scaling_factor: 32.0, tie_word_embeddings: true"},
+    {"mistral_7b", "Mistral 7B v0.3",
+     "family: llama, num_layers: 32, hidden_size: 4096, ffn_hidden_size: 14336, num_attention_heads: 32, "
+     "num_query_groups: 8, vocab_size: 32768, seq_length: 8192, rope_theta: 1000000.0"},
+});
+
+std::string_view nearest(std::string_view name) {
+  std::string_view best;
+  int best_edits = 1 << 30;
+  for (const Preset& preset : kPresets) {
+    const int edits = edit_distance(name.substr(0, 64), preset.name);
+    if (edits < best_edits) {
+      best_edits = edits;
+      best = preset.name;
+    }
+  }
+  return best;
+}
+
+/// What a preset lacks to make a whole config.
+const std::vector<std::string> kSmallestRun = {"training.micro_batch_size=1", "training.global_batch_size=1",
+                                               "training.train_steps=1", "data.synthetic=true"};
+
+}  // namespace
+
+bool is_preset(std::string_view source) {
+  return source.starts_with(kPrefix);
+}
+
+std::string_view preset_name(std::string_view source) {
+  return source.substr(kPrefix.size());
+}
+
+std::string preset_yaml(std::string_view source, std::string_view where) {
+  const std::string_view name = preset_name(source);
+  for (const Preset& preset : kPresets) {
+    if (preset.name == name) return fmt::format("model: {{{}}}\n", preset.model);
+  }
+  user_error("{}there is no preset {}; the nearest is '{}', and te-train --list-presets shows all", where,
+             key_name(name), nearest(name));
+}
+
+int64_t parameter_count(const ModelConfig& m) {
+  const bool gpt = m.family == Family::gpt;
+  const int64_t norm = (gpt ? 2 : 1) * m.hidden_size;
+  int64_t layer =
+      m.hidden_size * (m.qkv_width() + m.attention_width() + m.fc1_width() + m.ffn_hidden_size) + 2 * norm;
+  if (gpt) layer += m.qkv_width() + m.fc1_width() + 2 * m.hidden_size;  // biases
+  if (!gpt && m.add_qkv_bias) layer += m.qkv_width();
+  const int64_t embedding = m.vocab_size * m.hidden_size;
+  const int64_t positions = gpt ? m.max_position_embeddings * m.hidden_size : 0;
+  return (m.tie_word_embeddings ? 1 : 2) * embedding + positions + m.num_layers * layer + norm;
+}
+
+std::string describe_presets() {
+  std::string text =
+      fmt::format("{:<12} {:<16} {:>14} {:>6} {:>6} {:>6} {:>5} {:>6} {:>7} {:>6}\n", "preset", "model",
+                  "parameters", "layers", "hidden", "ffn", "heads", "groups", "vocab", "tokens");
+  for (const Preset& preset : kPresets) {
+    const ModelConfig m =
+        load_config({fmt::format("{}{}", kPrefix, preset.name)}, kSmallestRun, nullptr).model;
+    text += fmt::format("{:<12} {:<16} {:>14} {:>6} {:>6} {:>6} {:>5} {:>6} {:>7} {:>6}\n", preset.name,
+                        preset.title, parameter_count(m), m.num_layers, m.hidden_size, m.ffn_hidden_size,
+                        m.num_attention_heads, m.num_query_groups, m.vocab_size, m.seq_length);
+  }
+  return text;
+}
+
+}  // namespace te::config

@@ -1,0 +1,48 @@
+#include "config/provenance.h"
+
+#include <algorithm>
+#include <variant>
+
+#include "config/key_table.h"
+#include "config/text.h"
+#include "core/error.h"
+
+namespace te::config {
+
+std::string to_yaml(const Config& config, const Provenance& provenance) {
+  constexpr size_t kCommentColumn = 48;  // a longer value pushes its own comment only
+  Config copy = config;
+  std::string text;
+  for (const Section& section : sections()) {
+    text += fmt::format("{}:\n", section.name);
+    for (const Key& key : keys()) {
+      if (key.section() != section.name) continue;
+      const std::string line = fmt::format("  {}: {}", key.name(), value_text(key.field(copy)));
+      const auto origin = provenance.origins.find(key.path);
+      TE_CHECK(origin != provenance.origins.end(), "the origin of {} is not known", key.path);
+      text += fmt::format("{:<{}}  # {}\n", line, kCommentColumn, one_line(origin->second));
+    }
+  }
+  return text;
+}
+
+std::vector<KeyChoices> key_choices() {
+  std::vector<KeyChoices> result;
+  Config config;
+  for (const Key& key : keys()) {
+    KeyChoices choices{.path = std::string(key.path), .meaning = std::string(key.meaning)};
+    std::erase(choices.meaning, '`');
+    const Field field = key.field(config);
+    if (const auto* names = std::get_if<EnumField>(&field)) {
+      choices.values.assign(names->names.begin(), names->names.end());
+    } else if (std::holds_alternative<bool*>(field)) {
+      choices.values = {"true", "false"};
+    }
+    choices.is_path = std::holds_alternative<std::string*>(field) ||
+                      std::holds_alternative<std::vector<DataSource>*>(field);
+    result.push_back(std::move(choices));
+  }
+  return result;
+}
+
+}  // namespace te::config

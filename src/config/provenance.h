@@ -1,0 +1,36 @@
+// Configs of several sources, and where each of their values came from.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "config/config.h"
+
+namespace te::config {
+
+/// For each key ("model.num_layers") the place its value came from: "run.yaml:3" (a base file too), "preset:gpt2", "--set",
+/// "default", "default: ..." with the keys that it followed from.
+struct Provenance {
+  std::map<std::string, std::string, std::less<>> origins;
+};
+
+/// load_config of several files or presets ("preset:NAME"), merged key by key: a later one wins, overrides are last.
+/// Config::name joins the files' stems by '+'. UserError as load_config.
+Config load_config(const std::vector<std::string>& sources, const std::vector<std::string>& overrides,
+                   Provenance* provenance = nullptr);
+
+/// to_yaml with the origin of each value in a comment behind it.
+std::string to_yaml(const Config& config, const Provenance& provenance);
+
+/// A key with what it may be set to, for shell completion.
+struct KeyChoices {
+  std::string path;
+  std::vector<std::string> values;  ///< of names and booleans; empty for anything else
+  bool is_path = false;             ///< a string or list of paths
+  std::string meaning;              ///< plain text
+};
+
+std::vector<KeyChoices> key_choices();
+
+}  // namespace te::config

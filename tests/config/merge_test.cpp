@@ -1,0 +1,197 @@
+// Configs of several files: bases, merge keys, merged --config files, and where each value came from.
+#include "config/provenance.h"
+
+#include <sstream>
+
+#include "config_testing.h"
+#include "testing/files.h"
+#include "testing/temporary_folder.h"
+
+namespace te::config {
+namespace {
+
+class Merge : public ::testing::Test {
+ protected:
+  void write(const std::string& name, const std::string& text) { testing::write_file(folder_ / name, text); }
+  std::string at(const std::string& name) const { return folder_ / name; }
+  Config load(const std::vector<std::string>& names, const std::vector<std::string>& overrides = {}) {
+    std::vector<std::string> paths;
+    for (const std::string& name : names) paths.push_back(name.starts_with("preset:") ? name : at(name));
+    return load_config(paths, overrides, &provenance_);
+  }
+  /// What loading is refused with, the folder's path left out.
+  std::string complaint(const std::vector<std::string>& names,
+                        const std::vector<std::string>& overrides = {}) {
+    try {
+      load(names, overrides);
+    } catch (const UserError& error) {
+      std::string message = error.what();
+      EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+      const std::string folder = folder_ / "";
+      for (size_t found; (found = message.find(folder)) != std::string::npos;)
+        message.erase(found, folder.size());
+      return message;
+    }
+    ADD_FAILURE() << "accepted";
+    return {};
+  }
+  std::string origin(const std::string& key) const {
+    std::string text = provenance_.origins.at(key);
+    const std::string folder = folder_ / "";
+    return text.starts_with(folder) ? text.substr(folder.size()) : text;
+  }
+
+  testing::TextFolder folder_;
+  Provenance provenance_;
+};
+
+TEST_F(Merge, ABaseIsOverriddenKeyByKey) {
+  std::filesystem::create_directories(at("shapes"));
+  write("shapes/base.yaml", kSmall + "optimizer:\n  lr: 1.0e-3\n  beta1: 0.8\n");
+  write("run.yaml", "extends: shapes/base.yaml\noptimizer:\n  lr: 2.0e-3\nmodel: {num_layers: 5}\n");
+  const Config c = load({"run.yaml"}, {"optimizer.eps=1e-7"});
+  EXPECT_EQ(c.name, "run");
+  EXPECT_EQ(c.optimizer.lr, 2e-3);
+  EXPECT_EQ(c.optimizer.beta1, 0.8);
+  EXPECT_EQ(c.model.num_layers, 5);
+  EXPECT_EQ(c.model.hidden_size, 64);
+  EXPECT_EQ(origin("optimizer.lr"), "run.yaml:3");
+  EXPECT_EQ(origin("optimizer.beta1"), "shapes/base.yaml:7");
+  EXPECT_EQ(origin("model.num_layers"), "run.yaml:4");
+  EXPECT_EQ(origin("model.vocab_size"), "shapes/base.yaml:2");
+  EXPECT_EQ(origin("optimizer.eps"), "--set");
+  EXPECT_EQ(origin("optimizer.beta2"), "default");
+  EXPECT_EQ(origin("model.kv_channels"), "default: hidden_size / num_attention_heads");
+}
+
+TEST_F(Merge, BasesInOrderAndEachOnce) {
+  write("common.yaml", kSmall + "optimizer: {lr: 1.0e-3, beta1: 0.8}\n");
+  write("a.yaml", "extends: common.yaml\noptimizer: {lr: 2.0e-3, eps: 1.0e-7}\n");
+  write("b.yaml", "extends: common.yaml\noptimizer: {eps: 1.0e-6}\n");
+  write("run.yaml", "extends: [a.yaml, b.yaml]\n");
+  const Config c = load({"run.yaml"});
+  EXPECT_EQ(c.optimizer.lr, 2e-3);  // not taken back by b's base
+  EXPECT_EQ(c.optimizer.eps, 1e-6);
+  EXPECT_EQ(origin("optimizer.lr"), "a.yaml:2");
+}
+
+TEST_F(Merge, SeveralConfigsInOrder) {
+  write("base.yaml", kSmall);
+  write("first.yaml", "extends: base.yaml\noptimizer: {lr: 1.0e-3, min_lr: 1.0e-5}\n");
+  write("second.yaml", "extends: base.yaml\noptimizer: {lr: 2.0e-3}\n");
+  const Config c = load({"first.yaml", "second.yaml"}, {"optimizer.min_lr=1.0e-6"});
+  EXPECT_EQ(c.name, "first+second");
+  EXPECT_EQ(c.logging.directory, "runs/first+second");
+  EXPECT_EQ(c.optimizer.lr, 2e-3);
+  EXPECT_EQ(c.optimizer.min_lr, 1e-6);
+  EXPECT_EQ(load({"second.yaml", "first.yaml"}).optimizer.lr, 1e-3);
+  EXPECT_EQ(load({"preset:gpt2", "first.yaml"}).model.hidden_size, 64);
+  EXPECT_EQ(load({"first.yaml", "preset:gpt2"}, {"model.family=gpt"}).model.hidden_size, 768);
+}
+
+TEST_F(Merge, MergeKeysAndAnchors) {
+  write(
+      "run.yaml",
+      "x-defaults:\n  slow: &slow {lr: 1.0e-4, beta1: 0.7, warmup_steps: 3}\n  more: &more {beta1: 0.6, eps: "
+      "1.0e-7}\n"
+      "optimizer:\n  <<: [*slow, *more]\n  lr: 2.0e-3\n"
+      "data: {train: &books [[0.5, a], b], valid: *books}\n"
+      "model: {family: llama, num_layers: 2, hidden_size: 64, ffn_hidden_size: 96, num_attention_heads: 4,\n"
+      "        vocab_size: 100, seq_length: 32}\n"
+      "training: {micro_batch_size: 2, global_batch_size: 8, train_steps: 100}\n");
+  const Config c = load({"run.yaml"});
+  EXPECT_EQ(c.optimizer.lr, 2e-3);    // what is given stands
+  EXPECT_EQ(c.optimizer.beta1, 0.7);  // of several the first
+  EXPECT_EQ(c.optimizer.warmup_steps, 3);
+  EXPECT_EQ(c.optimizer.eps, 1e-7);
+  EXPECT_EQ(c.data.valid, (std::vector<DataSource>{{0.5, "a"}, {1.0, "b"}}));
+  EXPECT_EQ(origin("optimizer.warmup_steps"), "run.yaml:2");
+}
+
+TEST_F(Merge, ErrorsNameTheFileOfTheKey) {
+  write("base.yaml", kSmall + "optimizer:\n  lr: fast\n");
+  write("run.yaml", "\nextends: base.yaml\n");
+  EXPECT_EQ(complaint({"run.yaml"}), "base.yaml:6: optimizer.lr: expected a number, got \"fast\"");
+  write("base.yaml", kSmall + "optimizer:\n\n  learning_rate: 1.0\n");
+  EXPECT_EQ(complaint({"run.yaml"}),
+            "base.yaml:7: key 'optimizer.learning_rate' is unknown; did you mean 'optimizer.lr'?");
+  // Rules about several keys say where each of them stands.
+  write("base.yaml", kSmall + "optimizer:\n  lr: 1.0e-3\n");
+  write("run.yaml", "extends: base.yaml\noptimizer:\n  min_lr: 1.0\n");
+  EXPECT_EQ(complaint({"run.yaml"}),
+            "run.yaml: optimizer.min_lr (1) is above optimizer.lr (0.001) (optimizer.lr: base.yaml:6, "
+            "optimizer.min_lr: run.yaml:3)");
+  write("part.yaml", "model: {family: gpt}\n");
+  EXPECT_EQ(
+      complaint({"part.yaml", "base.yaml"}, {"optimizer.min_lr=1"}).substr(0, 60),
+      std::string("part.yaml + base.yaml with --set optimizer.min_lr=1: optimizer.min_lr").substr(0, 60));
+  write("run.yaml", "extends: part.yaml\n");
+  EXPECT_EQ(complaint({"run.yaml"}).rfind("run.yaml: required keys are missing: model.num_layers", 0), 0u);
+}
+
+TEST_F(Merge, WrongBases) {
+  const auto with = [&](const std::string& value) {
+    write("run.yaml", "model:\nextends: " + value + "\n");
+    return complaint({"run.yaml"});
+  };
+  EXPECT_EQ(with("none.yaml"),
+            "run.yaml:2: extends: none.yaml: cannot open the configuration file: No such file or directory");
+  std::filesystem::create_directories(at("folder"));
+  EXPECT_EQ(with("folder"), "run.yaml:2: extends: folder: is a directory, not a configuration file");
+  for (const char* value : {"", "{a: 1}", "[[a]]", "\"\""})
+    EXPECT_EQ(with(value), "run.yaml:2: extends: expected a file, preset:NAME, or a list of these") << value;
+  EXPECT_EQ(with("run.yaml"),
+            "run.yaml:2: extends: run.yaml extends itself: run.yaml -> run.yaml; leave one of them out");
+  EXPECT_EQ(with("preset:lama3_8b"),
+            "run.yaml:2: extends: there is no preset 'lama3_8b'; the nearest is 'llama3_8b', and te-train "
+            "--list-presets shows all");
+  write("a.yaml", "extends: ./b.yaml\n");
+  write("b.yaml", "\nextends: [preset:gpt2, a.yaml]\n");
+  EXPECT_EQ(complaint({"a.yaml"}),
+            "b.yaml:2: extends: a.yaml extends itself: a.yaml -> b.yaml -> a.yaml; leave one of them out");
+  for (int i = 0; i < 20; ++i)
+    write("deep" + std::to_string(i) + ".yaml", "extends: deep" + std::to_string(i + 1) + ".yaml\n");
+  EXPECT_EQ(complaint({"deep0.yaml"}), "deep15.yaml:1: extends: deep16.yaml: more than 16 files deep");
+  write("run.yaml", "extend: a.yaml\n");
+  EXPECT_EQ(complaint({"run.yaml"}), "run.yaml:1: key 'extend' is unknown; did you mean 'extends'?");
+}
+
+TEST_F(Merge, WrongMergeKeys) {
+  const auto of = [&](const std::string& text) {
+    write("run.yaml", text);
+    return complaint({"run.yaml"});
+  };
+  EXPECT_EQ(of("model:\n  <<: 5\n"),
+            "run.yaml:2: <<: expected a mapping, such as the alias *NAME, or a list of them");
+  EXPECT_EQ(of("x-a: &a {bad: 1}\nmodel:\n  <<: *a\n").rfind("run.yaml:1: key 'model.bad' is unknown; ", 0),
+            0u);
+  EXPECT_NE(of("model: &a\n  <<: *a\n").find("mappings deep"), std::string::npos);
+  // Each level has ten of the one before.
+  std::string bomb = "x-0: &a0 {family: gpt}\n";
+  for (int i = 1; i < 12; ++i) {
+    const std::string alias = "*a" + std::to_string(i - 1);
+    bomb += "x-" + std::to_string(i) + ": &a" + std::to_string(i) + " {<<: [" + alias;
+    for (int k = 0; k < 9; ++k) bomb += ", " + alias;
+    bomb += "]}\n";
+  }
+  EXPECT_NE(of(bomb + "model: {<<: *a11}\n").find("expand to more than 10000 keys"), std::string::npos);
+}
+
+TEST_F(Merge, TheCommentedOutputIsTheSameConfig) {
+  write("base.yaml", kSmall + "logging: {directory: \"a # b\"}\n");
+  write("run.yaml",
+        "extends: base.yaml\nmodel: {make_vocab_size_divisible_by: 10, num_attention_heads: 6, kv_channels: "
+        "16}\n");
+  const Config c = load({"run.yaml"}, {"parallel.tensor=3", "training.seed=7"});
+  const std::string text = to_yaml(c, provenance_);
+  EXPECT_EQ(to_yaml(parse_config(text, "run.yaml")), to_yaml(c)) << text;
+  EXPECT_EQ(origin("model.make_vocab_size_divisible_by"), "run.yaml:2, 10 there: fitted to other keys");
+  EXPECT_NE(text.find("  seed: 7 "), std::string::npos);
+  // Every value has its origin.
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);)
+    EXPECT_EQ(line[0] == ' ', line.find("  # ") != std::string::npos) << line;
+}
+
+}  // namespace
+}  // namespace te::config

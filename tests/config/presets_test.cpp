@@ -1,0 +1,97 @@
+// Presets: published shapes have the published numbers of parameters. Synonyms: they name keys that exist.
+#include "config/presets.h"
+
+#include <algorithm>
+#include <fstream>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <stdexcept>
+
+#include "config/provenance.h"
+#include "config_testing.h"
+
+namespace te::config {
+namespace {
+
+Config preset(const std::string& name) {
+  return load_config({"preset:" + name},
+                     {"training.micro_batch_size=1", "training.global_batch_size=1", "training.train_steps=1",
+                      "data.synthetic=true"},
+                     nullptr);
+}
+
+TEST(Presets, HaveThePublishedNumbersOfParameters) {
+  // What transformers counts in each model; of GPT-2 with the head tied to the embedding.
+  const std::vector<std::pair<std::string, int64_t>> published = {
+      {"gpt2", 124439808},         {"gpt2_medium", 354823168},  {"gpt2_large", 774030080},
+      {"gpt2_xl", 1557611200},     {"tinyllama", 1100048384},   {"llama2_7b", 6738415616},
+      {"llama2_13b", 13015864320}, {"llama2_70b", 68976648192}, {"llama3_8b", 8030261248},
+      {"llama3_70b", 70553706496}, {"llama3.2_1b", 1235814400}, {"llama3.2_3b", 3212749824},
+      {"mistral_7b", 7248023552},
+  };
+  for (const auto& [name, count] : published) {
+    const Config config = preset(name);
+    EXPECT_EQ(parameter_count(config.model), count) << name;
+    EXPECT_EQ(config.name, name);
+    EXPECT_EQ(config.logging.directory, "runs/" + name);
+    validate_for_device(config, true);
+    // Every preset is one of these, and each suits FP8.
+    EXPECT_NE(describe_presets().find("\n" + name + " "), std::string::npos) << name;
+    Config fp8 = config;
+    fp8.precision.fp8 = Fp8Mode::hybrid;
+    validate(fp8);
+  }
+  const std::string list = describe_presets();
+  EXPECT_EQ(static_cast<size_t>(std::count(list.begin(), list.end(), '\n')), published.size() + 1);
+}
+
+TEST(Presets, RotaryEmbeddings) {
+  EXPECT_EQ(preset("llama2_7b").model.rope_theta, 1e4);
+  EXPECT_EQ(preset("llama3_8b").model.rope_theta, 5e5);
+  EXPECT_EQ(preset("mistral_7b").model.rope_theta, 1e6);
+  const ModelConfig m = preset("llama3.2_1b").model;
+  EXPECT_EQ(m.rope_scaling, RopeScaling::llama3);
+  EXPECT_EQ(m.rope_scaling_factor, 32.0);
+  EXPECT_EQ(m.rope_scaling_low_freq_factor, 1.0);
+  EXPECT_EQ(m.rope_scaling_high_freq_factor, 4.0);
+  EXPECT_EQ(m.rope_scaling_original_max_position_embeddings, 8192);
+}
+
+TEST(Synonyms, NameKeysThatExistAndHideNone) {
+  std::ifstream file(TE_SOURCE_DIR "/src/config/synonyms.cpp");
+  std::ostringstream text;
+  text << file.rdbuf();
+  const std::string source = text.str();
+  const std::string keys = describe_keys();
+  const std::regex pair("\\{\"([^\"]+)\", \"([^\"]+)\"\\}");
+  int pairs = 0;
+  std::set<std::string> seen;
+  for (std::sregex_iterator it(source.begin(), source.end(), pair), end; it != end; ++it, ++pairs) {
+    const std::string theirs = (*it)[1], ours = (*it)[2];
+    EXPECT_TRUE(seen.insert(theirs).second) << theirs;
+    EXPECT_TRUE(ours == "extends" || keys.find("  " + ours + " ") != std::string::npos) << ours;
+    EXPECT_EQ(keys.find("." + theirs + " "), std::string::npos) << theirs << " is a key of ours";
+    EXPECT_EQ(override_complaint({theirs + "=1"}),
+              "--set " + theirs + "=1: key '" + theirs + "' is unknown; did you mean '" + ours + "'?");
+  }
+  EXPECT_GT(pairs, 150);
+}
+
+TEST(KeyChoices, AreTheKeysAndTheirValues) {
+  const std::string keys = describe_keys();
+  const std::vector<KeyChoices> choices = key_choices();
+  EXPECT_EQ(static_cast<size_t>(std::count(keys.begin(), keys.end(), '\n')), choices.size());
+  const auto of = [&](const std::string& path) {
+    for (const KeyChoices& key : choices)
+      if (key.path == path) return key;
+    throw std::runtime_error(path + " is not there");
+  };
+  EXPECT_EQ(of("precision.fp8").values, (std::vector<std::string>{"off", "e4m3", "hybrid"}));
+  EXPECT_EQ(of("logging.jsonl").values, (std::vector<std::string>{"true", "false"}));
+  EXPECT_TRUE(of("data.train").is_path);
+  EXPECT_TRUE(of("optimizer.lr").values.empty() && !of("optimizer.lr").is_path);
+}
+
+}  // namespace
+}  // namespace te::config

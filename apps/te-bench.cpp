@@ -7,6 +7,7 @@
 #include "bench/session.h"
 #include "bench/step.h"
 #include "common/command_line.h"
+#include "common/config_words.h"
 #include "core/error.h"
 
 namespace {
@@ -20,7 +21,7 @@ int body(int argc, char** argv) {
   te::bench::add_gemm_command(app);
   te::bench::add_layer_command(app);
   te::bench::add_step_command(app);
-  te::apps::parse_command_line(app, argc, argv);
+  te::apps::parse_command_line(app, argc, argv, false, te::apps::config_words());
   return 0;
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/command_line.h"
+#include "common/config_words.h"
 #include "config/config.h"
 #include "config/presets.h"
 #include "config/provenance.h"
@@ -198,7 +199,7 @@ int body(te::parallel::World& world, int argc, char** argv) {
          "--ranks", show.ranks,
          "With --dry-run and --print-schedule: ranks of the job; parallel.tensor * pipeline when absent")
       ->check(CLI::PositiveNumber);
-  if (!te::apps::parse_command_line(app, argc, argv, !world.leader())) return 0;
+  if (!te::apps::parse_command_line(app, argc, argv, !world.leader(), te::apps::config_words())) return 0;
   if (describe || presets) {
     const std::string text = describe ? te::config::describe_keys() : te::config::describe_presets();
     if (world.leader()) std::printf("%s", text.c_str());

@@ -14,6 +14,7 @@ option(TE_BUILD_TESTS "Build the test suite" ON)
 option(TE_NATIVE "Tune host code for this machine (-march=native)" ON)
 option(TE_SANITIZE "AddressSanitizer and UndefinedBehaviorSanitizer for host code" OFF)
 option(TE_FUZZ "libFuzzer targets of fuzz/, with sanitizers; needs clang" OFF)
+set(TE_ZSH_FOLDER site-functions CACHE STRING "Folder of zsh completions in share/zsh; vendor-completions in Debian's packages")
 option(TE_WERROR "Warnings are errors" ON)
 option(TE_PCH "Precompiled standard headers; OFF shows which file leans on them for an include it lacks" ON)
 

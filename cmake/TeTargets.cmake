@@ -77,6 +77,33 @@ function(te_app name)
   te_use_pch(${name} te_app_pch)
   add_dependencies(executables ${name})
   install(TARGETS ${name} RUNTIME DESTINATION bin)
+  te_descriptions(${name})
+endfunction()
+
+# te_descriptions(NAME): the manual page and the completion scripts that the executable writes about itself, installed where
+# man and the shells look.
+function(te_descriptions name)
+  if(TE_SANITIZE OR TE_FUZZ)
+    return()
+  endif()
+  set(folder ${CMAKE_BINARY_DIR}/descriptions)
+  set(page ${folder}/${name}.1)
+  set(bash ${folder}/bash/${name})
+  set(zsh ${folder}/zsh/_${name})
+  set(fish ${folder}/fish/${name}.fish)
+  add_custom_command(OUTPUT ${page} ${bash} ${zsh} ${fish} DEPENDS ${name} ${CMAKE_SOURCE_DIR}/cmake/WriteOutput.cmake
+    COMMAND ${CMAKE_COMMAND} -P ${CMAKE_SOURCE_DIR}/cmake/WriteOutput.cmake ${page} $<TARGET_FILE:${name}> --man
+    COMMAND ${CMAKE_COMMAND} -P ${CMAKE_SOURCE_DIR}/cmake/WriteOutput.cmake ${bash} $<TARGET_FILE:${name}> --completion bash
+    COMMAND ${CMAKE_COMMAND} -P ${CMAKE_SOURCE_DIR}/cmake/WriteOutput.cmake ${zsh} $<TARGET_FILE:${name}> --completion zsh
+    COMMAND ${CMAKE_COMMAND} -P ${CMAKE_SOURCE_DIR}/cmake/WriteOutput.cmake ${fish} $<TARGET_FILE:${name}> --completion fish
+    COMMENT "Writing manual page and completions of ${name}" VERBATIM)
+  add_custom_target(${name}-descriptions DEPENDS ${page} ${bash} ${zsh} ${fish})
+  add_dependencies(executables ${name}-descriptions)
+  include(GNUInstallDirs)
+  install(FILES ${page} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+  install(FILES ${bash} DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
+  install(FILES ${zsh} DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/${TE_ZSH_FOLDER})
+  install(FILES ${fish} DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
 endfunction()
 
 # te_tests(FOLDER DEPENDS ...): tests/FOLDER/*_test.cpp on the CPU, *_gpu_test.cpp and .cu (label gpu) on a device.

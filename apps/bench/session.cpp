@@ -85,7 +85,7 @@ void Options::add_to(CLI::App& command) {
   command.add_option("--repeats", repeats, "calls of which the median is taken")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  command.add_option("--json", json, "also write the report to this file");
+  command.add_option("--json", json, "also write the report to this file")->type_name("FILE");
 }
 
 Context open_device(const std::string& name, const ExecutionOptions& options) {

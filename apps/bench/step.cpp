@@ -222,7 +222,7 @@ void add_step_command(CLI::App& app) {
       "--tune", options->tune,
       "first search for the algorithms of all products, as training.gemm_autotune: full does, and "
       "keep them for later runs");
-  command->add_option("--json", options->json, "also write the report to this file");
+  command->add_option("--json", options->json, "also write the report to this file")->type_name("FILE");
   command->callback([options] { run(*options); });
 }
 

@@ -11,8 +11,11 @@
 #include <cstdlib>
 #include <functional>
 #include <string>
+#include <utility>
 
+#include "common/command_model.h"
 #include "core/error.h"
+#include "version/version.h"
 
 namespace te::apps {
 namespace {
@@ -57,6 +60,29 @@ void check_finite(const CLI::App& app) {
   });
 }
 
+/// Options by which a program describes itself; they leave what is to be printed in `shown`, and stop.
+void add_descriptions(CLI::App& app, const ConfigWords& words, std::string& shown) {
+  const auto show = [&shown](std::string text) {
+    shown = std::move(text);
+    throw CLI::Success();
+  };
+  const std::string version =
+      fmt::format("{} {} (commit {})\n", app.get_name(), project_version(), build_commit());
+  app.add_flag_callback(
+      "--version", [show, version] { show(version); }, "Print version and commit, and stop");
+  app.add_option_function<std::string>(
+         "--completion",
+         [show, &app, words](const std::string& shell) {
+           show(completion_script(model_of(app), words, shell));
+         },
+         "Print a script that completes this command line in bash, zsh or fish, and stop")
+      ->check(CLI::IsMember({"bash", "zsh", "fish"}))
+      ->type_name("SHELL");
+  app.add_flag_callback(
+      "--man", [show, &app, words] { show(manual_page(model_of(app), words, project_version())); },
+      "Print the manual page, for man -l, and stop");
+}
+
 int say_interrupted(const CLI::App& app) {
   fmt::print(stderr, "{}: interrupted; no output was written\n", app.get_name());
   return 130;
@@ -74,13 +100,15 @@ void reserve_standard_streams() {
   }
 }
 
-bool parse_command_line(CLI::App& app, int argc, char** argv, bool quiet) {
+bool parse_command_line(CLI::App& app, int argc, char** argv, bool quiet, const ConfigWords& words) {
+  std::string shown;
+  add_descriptions(app, words, shown);
   app.parse_complete_callback([&app] { check_finite(app); });
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) {  // --help
-      if (!quiet) app.exit(error);
+    if (error.get_exit_code() == 0) {  // --help, or what add_descriptions added
+      if (!quiet) shown.empty() ? static_cast<void>(app.exit(error)) : fmt::print("{}", shown);
       return false;
     }
     user_error("{}; see {} --help", message_of(app, error), app.get_name());

@@ -225,9 +225,9 @@ void add_instruct_command(CLI::App& app) {
   auto arguments = std::make_shared<Arguments>();
   CLI::App* command = app.add_subcommand(
       "instruct", "Turn conversations into a dataset for instruction tuning: tokens and a loss mask");
-  command->add_option("--input", arguments->inputs, kInputHelp)->required();
+  command->add_option("--input", arguments->inputs, kInputHelp)->required()->type_name("PATH");
   arguments->outputs.add_to(command);
-  command->add_option("--tokenizer", arguments->tokenizer, kTokenizerHelp)->required();
+  command->add_option("--tokenizer", arguments->tokenizer, kTokenizerHelp)->required()->type_name("SPEC");
   command
       ->add_option("--template", arguments->chat_template,
                    "Chat template: chatml, llama2, llama3, alpaca, plain, or a file (docs/data.md)")

@@ -174,9 +174,9 @@ void add_tokenize_command(CLI::App& app) {
   auto arguments = std::make_shared<Arguments>();
   CLI::App* command =
       app.add_subcommand("tokenize", "Turn text and JSON files into PREFIX.bin and PREFIX.idx");
-  command->add_option("--input", arguments->inputs, kInputHelp)->required();
+  command->add_option("--input", arguments->inputs, kInputHelp)->required()->type_name("PATH");
   arguments->outputs.add_to(command);
-  command->add_option("--tokenizer", arguments->tokenizer, kTokenizerHelp)->required();
+  command->add_option("--tokenizer", arguments->tokenizer, kTokenizerHelp)->required()->type_name("SPEC");
   add_text_options(command, *arguments);
   command
       ->add_option("--special-tokens", arguments->special,

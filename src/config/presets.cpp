@@ -112,6 +112,12 @@ int64_t parameter_count(const ModelConfig& m) {
   return (m.tie_word_embeddings ? 1 : 2) * embedding + positions + m.num_layers * layer + norm;
 }
 
+std::vector<std::string> preset_sources() {
+  std::vector<std::string> sources;
+  for (const Preset& preset : kPresets) sources.push_back(fmt::format("{}{}", kPrefix, preset.name));
+  return sources;
+}
+
 std::string describe_presets() {
   std::string text =
       fmt::format("{:<12} {:<16} {:>14} {:>6} {:>6} {:>6} {:>5} {:>6} {:>7} {:>6}\n", "preset", "model",

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "config/config.h"
 
@@ -18,6 +19,9 @@ std::string_view preset_name(std::string_view source);
 /// The preset as a config file's text. UserError, beginning with `where`, that names the nearest preset when there is none
 /// of the name.
 std::string preset_yaml(std::string_view source, std::string_view where);
+
+/// "preset:gpt2" and the others.
+std::vector<std::string> preset_sources();
 
 /// A line per preset: name, parameters, shape.
 std::string describe_presets();

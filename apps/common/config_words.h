@@ -1,0 +1,18 @@
+// The words of te-train's configs for completion, for programs that link the room config.
+#pragma once
+
+#include "common/command_model.h"
+#include "config/presets.h"
+#include "config/provenance.h"
+
+namespace te::apps {
+
+inline ConfigWords config_words() {
+  ConfigWords words;
+  for (config::KeyChoices& key : config::key_choices())
+    words.keys.push_back({std::move(key.path), std::move(key.values), key.is_path, std::move(key.meaning)});
+  words.presets = config::preset_sources();
+  return words;
+}
+
+}  // namespace te::apps

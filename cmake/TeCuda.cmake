@@ -53,7 +53,7 @@ foreach(library ${TE_CUDNN_LIBRARY} ${TE_NCCL_LIBRARY} ${CUDA_cublasLt_LIBRARY} 
   list(APPEND CMAKE_BUILD_RPATH ${folder})
 endforeach()
 list(REMOVE_DUPLICATES CMAKE_BUILD_RPATH)
-list(APPEND CMAKE_INSTALL_RPATH ${CMAKE_BUILD_RPATH})
+list(APPEND CMAKE_INSTALL_RPATH "$ORIGIN/../lib/te-train" ${CMAKE_BUILD_RPATH})
 
 add_library(te_cuda INTERFACE)
 target_compile_definitions(te_cuda INTERFACE TE_WITH_CUDA=1)

@@ -2,7 +2,7 @@
 # Installs what te-train is built with, asking nothing: run it as root or as a user with sudo, on Debian 12 or newer or
 # Ubuntu 24.04 or newer. A second run finds everything in place and ends at once.
 #
-#   scripts/install_deps.sh [--dev]     --dev adds what the checks of CI use (clang-tidy, clang-format, shellcheck), and
+#   scripts/install_deps.sh [--dev]     --dev adds what the checks of CI and packaging use (clang-tidy, shellcheck, ...), and
 #                                       Python packages for tests: TensorBoard's reader, wandb, mlflow-skinny and pyarrow
 #
 # 1. Distribution packages (compiler, CMake, libraries, Python with numpy, scipy, matplotlib and jinja2).
@@ -24,7 +24,7 @@ packages=(
   zlib1g-dev libzstd-dev liblzma-dev libpcre2-dev libutf8proc-dev libsentencepiece-dev
   python3 python3-numpy python3-scipy python3-matplotlib python3-jinja2
 )
-dev_packages=(clang-tidy shellcheck)
+dev_packages=(clang-tidy shellcheck dpkg-dev file)
 
 # usage: the comment at the top of this file.
 usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; }

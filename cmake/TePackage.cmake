@@ -1,0 +1,51 @@
+# What `cmake --install` puts where besides the executables (te_app), and the Debian package that `cpack` makes of it.
+# scripts/package.sh builds the package as it is meant to be: for any x86-64 processor, under /usr.
+include(GNUInstallDirs)
+set(te_share ${CMAKE_INSTALL_DATADIR}/te-train)
+install(DIRECTORY configs DESTINATION ${te_share})
+install(PROGRAMS scripts/compare_loss.py scripts/convert_checkpoint.py scripts/parquet_to_jsonl.py scripts/plot_step_time.py
+        DESTINATION ${te_share}/scripts)
+install(DIRECTORY scripts/report DESTINATION ${te_share}/scripts FILES_MATCHING PATTERN "*.py")
+install(DIRECTORY scripts/slurm DESTINATION ${te_share}/scripts USE_SOURCE_PERMISSIONS)
+install(FILES LICENSE DESTINATION ${te_share})
+install(FILES README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES ${CMAKE_SOURCE_DIR}/cmake/debian-copyright DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME copyright)
+
+if(TE_HAVE_CUDA)
+  # An installation looks for CUDA's libraries in its own lib/te-train first, then where they were at build time (TeCuda).
+  # `cmake --install build/cuda --component cuda-libraries` fills the former, so that the tree can be moved to a machine
+  # that has a driver and nothing else.
+  foreach(library ${TE_CUDNN_LIBRARY} ${TE_NCCL_LIBRARY} ${CUDA_cublasLt_LIBRARY} ${CUDA_cudart_LIBRARY})
+    get_filename_component(folder ${library} DIRECTORY)
+    list(APPEND te_cuda_folders ${folder})
+  endforeach()
+  list(REMOVE_DUPLICATES te_cuda_folders)
+  foreach(folder ${te_cuda_folders})
+    foreach(library cudart cublas cublasLt cudnn cudnn_graph cudnn_ops cudnn_cnn cudnn_adv cudnn_engines_precompiled
+                    cudnn_engines_runtime_compiled cudnn_heuristic nccl nvrtc nvrtc-builtins)
+      file(GLOB files ${folder}/lib${library}.so.*)
+      install(FILES ${files} DESTINATION lib/te-train COMPONENT cuda-libraries EXCLUDE_FROM_ALL)
+    endforeach()
+  endforeach()
+endif()
+
+set(CPACK_GENERATOR DEB)
+set(CPACK_PACKAGE_NAME te-train)
+set(CPACK_PACKAGE_VENDOR "te-train")
+set(CPACK_PACKAGE_CONTACT "te-train developers <te-train@example.org>")
+set(CPACK_PACKAGE_VERSION ${PROJECT_VERSION})
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "pre-training of GPT and Llama models, in FP8 on Hopper GPUs")
+set(CPACK_PACKAGE_DESCRIPTION "te-train pre-trains GPT and Llama models from one YAML file.
+ With CUDA the matrix products run in FP8 on NVIDIA Hopper GPUs; without, everything runs on the CPU. The package has the
+ programs te-train, te-data, te-convert, te-generate, te-experiment and te-bench, example configs, and the documents.")
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_INSTALL_DEFAULT_DIRECTORY_PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ
+    WORLD_EXECUTE)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SECTION science)
+set(CPACK_DEBIAN_PACKAGE_PRIORITY optional)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "openmpi-bin, python3, python3-numpy, python3-scipy, python3-matplotlib")
+include(CPack)

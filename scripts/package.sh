@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Builds the Debian package: CPU only, for any x86-64 processor, installed under /usr. Prints the package's path last.
+#
+#   scripts/package.sh [--build FOLDER] [--output FOLDER]
+#
+#   --output  where the package goes (default: build/packages)
+#   --build   pack the executables of this build tree (such as build/cpu) as they are, instead of building the preset
+#             package: quick, for trials; code tuned for this machine runs on this kind of machine only
+#
+# scripts/test_package.sh tries a package; docs/releasing.md says how a release is made of it.
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+# usage: the comment at the top of this file.
+usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; }
+
+main() {
+  local build="" output=$TE_ROOT/build/packages
+  while [[ $# -gt 0 ]]; do
+    case "$1" in
+      --build) build="$(realpath -e "${2:?--build needs a folder}")" && shift ;;
+      --output) output="$(realpath -m "${2:?--output needs a folder}")" && shift ;;
+      -h | --help) usage && exit 0 ;;
+      *) die "unknown option $1; see --help" ;;
+    esac
+    shift
+  done
+  for tool in dpkg-deb dpkg-shlibdeps file; do
+    command -v $tool >/dev/null || die "$tool is needed: apt-get install dpkg-dev file (or scripts/install_deps.sh --dev)"
+  done
+  cd "$TE_ROOT"
+  if [[ -z "$build" ]]; then
+    build=$TE_ROOT/build/package
+    quietly "configuring package" cmake --preset package
+    build_preset package executables
+  fi
+  mkdir -p "$output"
+  local stage package
+  stage="$(mktemp -d)"
+  quietly "packing $(basename "$build")" cpack --config "$build/CPackConfig.cmake" -B "$stage"
+  package="$(basename "$stage"/te-train_*.deb)"
+  mv "$stage/$package" "$output"
+  rm -rf "$stage"
+  say "$output/$package"
+}
+
+main "$@"

@@ -1,0 +1,131 @@
+#!/usr/bin/env bash
+# Tries the Debian package as its user would: tokenizes, trains, resumes and generates with what it installs.
+#
+#   scripts/test_package.sh [--quick] PACKAGE.deb
+#   scripts/test_package.sh --quick PREFIX
+#
+#   --quick   unpack it into a folder and run it from there, with the libraries of this machine: seconds, no root, no
+#             network. It also shows that the installation can be moved. PREFIX is what `cmake --install` wrote to.
+#
+# Without --quick: a minimal system of this distribution's release (debootstrap; root and network), into which apt installs
+# the package with its dependencies, where it runs as an ordinary user, and from which it is removed without a trace.
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+# usage: the comment at the top of this file.
+usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; }
+
+# write_trial FILE: the script that uses the package, run as FILE PREFIX in an empty folder.
+write_trial() {
+  cat >"$1" <<'TRIAL'
+set -eu
+prefix="$1"
+export PATH="$prefix/bin:$PATH" OMP_NUM_THREADS=2 OPENBLAS_NUM_THREADS=1
+for program in te-train te-data te-convert te-generate te-experiment te-bench; do
+  [ "$(command -v $program)" = "$prefix/bin/$program" ]
+  $program --version
+  [ -s "$prefix/share/man/man1/$program.1" ] && [ -s "$prefix/share/bash-completion/completions/$program" ]
+  ls "$prefix"/share/zsh/*/_$program "$prefix/share/fish/vendor_completions.d/$program.fish" >/dev/null
+done
+for file in README.md CHANGELOG.md copyright docs/configuration.md; do [ -s "$prefix/share/doc/te-train/$file" ]; done
+for i in 1 2 3 4 5 6 7 8; do echo "In the beginning was document $i, and it was long enough to learn from."; echo; done >text.txt
+te-data tokenize --tokenizer bytes --input text.txt --split-by blank-line --output train
+cat >run.yaml <<'YAML'
+extends: PREFIX/share/te-train/configs/quickstart_fp8.yaml
+model: {num_layers: 2, hidden_size: 32, ffn_hidden_size: 48, num_query_groups: 4, seq_length: 16}
+training: {micro_batch_size: 2, global_batch_size: 2, train_steps: 2, eval_interval: 0, device: cpu}
+data: {train: train, valid: []}
+YAML
+sed -i "s|PREFIX|$prefix|" run.yaml
+te-train --config run.yaml
+[ "$(tail -n 1 runs/run/loss.csv | cut -d , -f 1)" = 2 ]
+te-train --config run.yaml --set checkpoint.resume=auto --set training.train_steps=3
+te-generate --checkpoint runs/run/checkpoints --prompt In --max-tokens 4 --seed 1 --device cpu >generated.txt
+[ -s generated.txt ]
+te-train --config "$prefix/share/te-train/configs/llama7b_fp8.yaml" --dry-run --set training.device=auto >plan.txt
+grep -q '^ *total' plan.txt
+TRIAL
+}
+
+# check_names PACKAGE: no files outside of /usr, none that dpkg would take for configuration, no paths of the build tree.
+check_names() {
+  local folder="$1/names"
+  mkdir "$folder"
+  dpkg-deb -e "$2" "$folder/control"
+  [[ ! -s "$folder/control/conffiles" ]] || die "the package has conffiles"
+  ! dpkg-deb -c "$2" | awk '{print $6}' | grep -vE '^\./(usr/.*)?$' || die "the package has files outside of /usr"
+  dpkg-deb -f "$2" Package Version Architecture Depends Recommends
+}
+
+# quick FOLDER PACKAGE: the package, or a copy of the installed tree, in the folder.
+quick() {
+  local program prefix="$1/root/usr"
+  if [[ -d "$2" ]]; then
+    mkdir -p "$1/root"
+    cp -r "$2" "$prefix"
+  else
+    dpkg-deb -x "$2" "$1/root"
+  fi
+  mkdir "$1/work"
+  for program in "$prefix"/bin/te-*; do
+    ! ldd "$program" | grep 'not found' || die "$(basename "$program"): libraries are missing"
+  done
+  (cd "$1/work" && sh "$1/trial.sh" "$prefix") || die "the trial failed; its last command is above"
+}
+
+# in_root FOLDER COMMAND...: in the new system, with /proc.
+in_root() {
+  local root="$1"
+  shift
+  # shellcheck disable=SC2016  # expanded by the inner shell
+  unshare --mount sh -c 'mount -t proc proc "$0/proc" && exec chroot "$0" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 \
+    DEBIAN_FRONTEND=noninteractive "$@"' "$root" "$@"
+}
+
+# whole FOLDER PACKAGE: the package installed by apt into a new system.
+whole() {
+  local folder="$1" root="$1/root" release mirror before after
+  [[ $(id -u) -eq 0 ]] || die "root is needed for a chroot; --quick needs none"
+  command -v debootstrap >/dev/null || die "debootstrap is needed: apt-get install debootstrap"
+  # shellcheck source=/dev/null
+  release="$(. /etc/os-release && echo "$VERSION_CODENAME")"
+  # shellcheck disable=SC2016  # apt's own variable
+  mirror="$(apt-get indextargets --format '$(SITE)' "Created-By: Packages" 2>/dev/null | grep -v security | head -n 1)"
+  quietly "debootstrap $release" debootstrap --variant=minbase "$release" "$root" "${mirror:-http://deb.debian.org/debian}"
+  cp "$2" "$root/te-train.deb"
+  cp /etc/resolv.conf "$root/etc/resolv.conf"
+  [[ ! -d /etc/apt/apt.conf.d ]] || find /etc/apt/apt.conf.d -name '*proxy*' -exec cp {} "$root/etc/apt/apt.conf.d/" \;
+  before="$(find "$root/usr/share" "$root/etc" -name '*te-train*' | sort)"
+  quietly "installing the package" in_root "$root" apt-get -y -q -o Dpkg::Use-Pty=0 install --no-install-recommends /te-train.deb
+  in_root "$root" useradd --create-home user
+  cp "$folder/trial.sh" "$root/home/user/trial.sh"
+  in_root "$root" su user -c 'mkdir ~/work && cd ~/work && sh ../trial.sh /usr' || die "the trial failed; its last command is above"
+  quietly "removing the package" in_root "$root" apt-get -y -q -o Dpkg::Use-Pty=0 purge te-train
+  after="$(find "$root/usr/share" "$root/etc" -name '*te-train*' | sort)"
+  [[ "$before" == "$after" ]] || die "the package left behind: $after"
+}
+
+main() {
+  local form=whole package="" folder started=$EPOCHSECONDS
+  while [[ $# -gt 0 ]]; do
+    case "$1" in
+      --quick) form=quick ;;
+      -h | --help) usage && exit 0 ;;
+      -*) die "unknown option $1; see --help" ;;
+      *) package="$(realpath -e "$1")" ;;
+    esac
+    shift
+  done
+  [[ -f "$package" || ($form == quick && -d "$package") ]] || die "give the package that scripts/package.sh has made; see --help"
+  folder="$(mktemp -d)"
+  # shellcheck disable=SC2064  # the folder of now
+  trap "rm -rf --one-file-system '$folder'" EXIT
+  chmod 755 "$folder"
+  write_trial "$folder/trial.sh"
+  if [[ -f "$package" ]]; then check_names "$folder" "$package"; fi
+  "$form" "$folder" "$package"
+  say "$(basename "$package") works ($form, $(seconds_since "$started") s)"
+}
+
+main "$@"

@@ -97,7 +97,7 @@ function(te_descriptions name)
     COMMAND ${CMAKE_COMMAND} -P ${CMAKE_SOURCE_DIR}/cmake/WriteOutput.cmake ${zsh} $<TARGET_FILE:${name}> --completion zsh
     COMMAND ${CMAKE_COMMAND} -P ${CMAKE_SOURCE_DIR}/cmake/WriteOutput.cmake ${fish} $<TARGET_FILE:${name}> --completion fish
     COMMENT "Writing manual page and completions of ${name}" VERBATIM)
-  add_custom_target(${name}-descriptions DEPENDS ${page} ${bash} ${zsh} ${fish})
+  add_custom_target(${name}-descriptions ALL DEPENDS ${page} ${bash} ${zsh} ${fish})
   add_dependencies(executables ${name}-descriptions)
   include(GNUInstallDirs)
   install(FILES ${page} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)

@@ -108,7 +108,11 @@ bool parse_command_line(CLI::App& app, int argc, char** argv, bool quiet, const 
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) {  // --help, or what add_descriptions added
-      if (!quiet) shown.empty() ? static_cast<void>(app.exit(error)) : fmt::print("{}", shown);
+      if (quiet) return false;
+      if (shown.empty())
+        app.exit(error);
+      else
+        fmt::print("{}", shown);
       return false;
     }
     user_error("{}; see {} --help", message_of(app, error), app.get_name());

@@ -3,7 +3,6 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
-#include <functional>
 #include <string_view>
 
 #include "common/command_model.h"

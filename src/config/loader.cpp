@@ -24,7 +24,8 @@ class Loader {
 
   void read(const std::vector<Assignment>& assignments);
   void read_override(const std::string& assignment);
-  Config finish(const std::vector<std::string>& overrides, Provenance* provenance);
+  /// `origins` may be null.
+  Config finish(const std::vector<std::string>& overrides, Provenance* origins);
 
  private:
   void check_required() const;
@@ -137,14 +138,14 @@ Provenance Loader::provenance(const Config& before) {
   return result;
 }
 
-Config Loader::finish(const std::vector<std::string>& overrides, Provenance* result) {
+Config Loader::finish(const std::vector<std::string>& overrides, Provenance* origins) {
   check_required();
   if (!given_.contains("model.tie_word_embeddings")) {
     config_.model.tie_word_embeddings = config_.model.family == Family::gpt;
   }
   const Config before = config_;
   resolve_and_validate(overrides);
-  if (result) *result = provenance(before);
+  if (origins) *origins = provenance(before);
   return config_;
 }
 

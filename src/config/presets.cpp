@@ -1,6 +1,8 @@
 #include "config/presets.h"
 
 #include <array>
+#include <string>
+#include <vector>
 
 #include "config/provenance.h"
 #include "config/text.h"

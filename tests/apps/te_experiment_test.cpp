@@ -386,6 +386,24 @@ TEST_F(TeExperiment, ADryRunPrintsTheRuns) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "out"));
 }
 
+// Runs get the effective config, so that a base that changes later does not change them.
+TEST_F(TeExperiment, ABaseMayExtendOthers) {
+  write_file(folder_ / "over.yaml", "extends: base.yaml\noptimizer: {beta1: 0.7}\n");
+  std::string text = tiny("training.train_steps=5");
+  const std::string base = folder_ / "base.yaml";
+  text.replace(text.find(base), base.size(), folder_ / "over.yaml");
+  write_file(folder_ / "tiny.yaml", text);
+  run((folder_ / "tiny.yaml") + " --no-report --te-train " + script("exit 2\n"));
+  const std::string effective = read_file(folder_ / "out/bf16_seed1/config.yaml");
+  TE_EXPECT_CONTAINS(effective, "  beta1: 0.7\n");
+  TE_EXPECT_CONTAINS(effective, "  hidden_size: 32\n");
+  EXPECT_EQ(effective.find("extends"), std::string::npos);
+  write_file(base, folder_.base_config() + "checkpoint: {save_evry: 1}\n");
+  const Result wrong = run((folder_ / "tiny.yaml") + " --dry-run");
+  EXPECT_EQ(wrong.code, 2);
+  TE_EXPECT_CONTAINS(wrong.error, base + ":7: key 'checkpoint.save_evry' is unknown");
+}
+
 // Their data need not be here.
 TEST_F(TeExperiment, ShippedExperimentsAreWellFormed) {
   int64_t files = 0;

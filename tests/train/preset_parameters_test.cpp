@@ -1,6 +1,9 @@
 // What the presets' sizes are worked out by is what the model has.
 #include <gtest/gtest.h>
 
+#include <string>
+#include <vector>
+
 #include "config/presets.h"
 #include "config/provenance.h"
 #include "train/step_runner.h"

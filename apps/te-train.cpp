@@ -114,7 +114,7 @@ void warn_of_mpirun(te::parallel::World& world) {
 
 /// How a run is started, beside its config.
 struct Start {
-  std::string config_path;
+  std::string config_path;  ///< several: joined by " + "
   bool overwrite = false, verbose = false;
 };
 
@@ -219,7 +219,8 @@ int body(te::parallel::World& world, int argc, char** argv) {
     return 0;
   }
   te::init_log(world.leader() ? spdlog::level::from_str(level) : spdlog::level::err);
-  if (!show.dry_run && !show.schedule) return train(config, world, {config_path, overwrite, show.verbose});
+  if (!show.dry_run && !show.schedule)
+    return train(config, world, {fmt::format("{}", fmt::join(configs, " + ")), overwrite, show.verbose});
   if (!world.leader()) return 0;
   const int model_ranks = static_cast<int>(config.parallel.tensor * config.parallel.pipeline);
   const te::parallel::ProcessGrid grid = te::parallel::ProcessGrid::of(

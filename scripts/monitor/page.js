@@ -334,7 +334,7 @@ function draw(chart) {
   if (!found.length || !chart.plot.getBoundingClientRect().width) { chart.frame = null; return; }
   const {pen, width, height} = canvasOf(chart.plot);
   const range = ranges(found, log, chart.about.points || chart.about.log || ["lr", "tokens_per_s"].includes(chart.name));
-  const frame = {left: 52, top: 6, right: width - 10, bottom: height - 20, range, log, found};
+  const frame = {left: 58, top: 6, right: width - 10, bottom: height - 20, range, log, found};
   const flat = v => log ? Math.log(v) : v, low = flat(range.low), high = flat(range.high);
   frame.x = v => frame.left + (v - range.left) / (range.right - range.left || 1) * (frame.right - frame.left);
   frame.y = v => frame.bottom - ((log && v <= 0 ? low : flat(v)) - low) / (high - low) * (frame.bottom - frame.top);

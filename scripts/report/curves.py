@@ -108,6 +108,14 @@ def common_end(runs):
     return min(float(run.tokens[-1]) for run in runs)
 
 
+def same_length(runs):
+    """(runs up to where the shortest ends, whether that cut any). Runs that do not overlap stay as they are."""
+    end = common_end(runs)
+    if any(run.tokens[0] > end for run in runs):
+        return list(runs), False
+    return [until(run, end) for run in runs], any(run.tokens[-1] > end for run in runs)
+
+
 def common_valid_tokens(runs):
     """The last token count at which every run that validates has a validation loss; None when there is none."""
     points = [run.valid_tokens for run in runs if len(run.valid_tokens)]

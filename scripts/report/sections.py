@@ -4,6 +4,7 @@ draws a figure of figures.py, or gives nothing where pictures are off or the dat
 import math
 
 from . import analysis, details, figures, statistics
+from . import curves as curves_of
 from . import tasks as task_results
 from .blocks import Bullets, Heading, Paragraph, Table
 from .words import bytes_text, nats, p_text, percent, seconds_text, tokens_text
@@ -102,10 +103,20 @@ def noise(report):
     return [Heading("Noise"), Bullets(items)]
 
 
+def of_equal_tokens(report):
+    """([(arm, its runs up to the tokens that all runs have)], a note where that left something out)."""
+    runs, cut = curves_of.same_length(report.runs())
+    left = iter(runs)
+    arms = [(arm, [next(left) for _ in arm.runs]) for arm in report.arms()]
+    end = tokens_text(curves_of.common_end(report.runs()))
+    return arms, [Paragraph(f"Of all runs up to {end} tokens, where the shortest ends.")] if cut else []
+
+
 def speed(report, pictures):
     rows, base = [], None
-    for arm in report.arms():
-        found = [s for run in arm.runs if (s := details.speed(run))]
+    arms, note = of_equal_tokens(report)
+    for arm, runs in arms:
+        found = [s for run in runs if (s := details.speed(run))]
         if not found:
             continue
         rate = mean(s["tokens_per_s"] for s in found)
@@ -137,6 +148,7 @@ def speed(report, pictures):
             )
     return [
         Heading("Speed and memory"),
+        *note,
         Table(["runs", "median step (ms)", "tokens/s", "relative", "time in steps", "planned memory"], rows),
         Bullets(worth),
         *pictures("time.png", "Training loss by wall clock", lambda: figures.loss_by_time(report.content)),
@@ -228,8 +240,9 @@ def item_row(name, row, item):
 
 def gradients(report, pictures):
     rows = []
-    for arm in report.arms():
-        found = [g for run in arm.runs if (g := details.gradients(run))]
+    arms, note = of_equal_tokens(report)
+    for arm, runs in arms:
+        found = [g for run in runs if (g := details.gradients(run))]
         if found:
             rows.append(
                 [
@@ -244,6 +257,7 @@ def gradients(report, pictures):
         return []
     return [
         Heading("Gradient norms"),
+        *note,
         Table(
             [
                 "runs",

@@ -286,6 +286,11 @@ class Program(unittest.TestCase):
         self.assertAlmostEqual(numbers["arms"][0]["measures"][0]["gap"], 0.004, places=5)
         self.assertAlmostEqual(numbers["arms"][0]["measures"][1]["gap"], 0.004, places=5)
         self.assertIn("validation loss at 60 thousand tokens", output)
+        # The longer run's time and gradient norms are those of the tokens that the shorter one has, too.
+        text = (self.folder / "r" / "report.md").read_text()
+        self.assertEqual(text.count("Of all runs up to 100 thousand tokens, where the shortest ends."), 2)
+        times = {line.split(" | ")[0]: line.split(" | ")[4] for line in text.splitlines() if " GiB |" in line}
+        self.assertEqual(times, {"| a": "5.0 s", "| b": "10.0 s"})  # 100 steps of 50 and of 100 ms
 
     def test_mistakes_are_one_line_and_exit_2(self):
         folder = self.experiment()

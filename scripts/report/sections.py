@@ -215,24 +215,28 @@ def scale_of(metric):
     return (100, 2, " %") if task_results.is_share(metric) else (1, 4, "")
 
 
+def shown(metric, value, sign=""):
+    """In the metric's unit; the perplexities of a model that has learned nothing have no need of decimals."""
+    scale, places, _ = scale_of(metric)
+    return f"{scale * value:{sign}.{places}f}" if abs(value) < 1e5 else f"{value:{sign}.4g}"
+
+
 def value_text(metric, cell):
     value, error, _ = cell
-    scale, places, unit = scale_of(metric)
-    return f"{scale * value:.{places}f}" + (f" ± {scale * error:.{places}f}" if math.isfinite(error) else "") + unit
+    return shown(metric, value) + (f" ± {shown(metric, error)}" if math.isfinite(error) else "") + scale_of(metric)[2]
 
 
 def gap_of_task(name, row):
-    scale, places, unit = scale_of(row["metric"])
+    metric, unit = row["metric"], scale_of(row["metric"])[2]
     low, high = row["estimate"].interval() if row["estimate"] else (math.nan, math.nan)
-    span = f"{scale * low:+.{places}f} to {scale * high:+.{places}f}" if math.isfinite(low) else "-"
-    values = [f"{scale * row[side]:.{places}f}{unit}" for side in ("baseline", "run")]
-    return [row["task"], row["metric"], name, *values, f"{scale * row['gap']:+.{places}f}", span]
+    span = f"{shown(metric, low, '+')} to {shown(metric, high, '+')}" if math.isfinite(low) else "-"
+    values = [shown(metric, row[side]) + unit for side in ("baseline", "run")]
+    return [row["task"], metric, name, *values, shown(metric, row["gap"], "+"), span]
 
 
 def item_row(name, row, item):
-    scale, places, _ = scale_of(row["metric"])
     metric = task_results.UNITS.get(row["metric"], row["metric"])
-    numbers = [f"{scale * v:+.{places}f}" for v in (item.difference, item.low, item.high)]
+    numbers = [shown(row["metric"], v, "+") for v in (item.difference, item.low, item.high)]
     only = ["-" if count is None else str(count) for count in (item.only_baseline, item.only_run)]
     span = f"{numbers[1]} to {numbers[2]}"
     return [row["task"], metric, name, item.label, str(item.documents), numbers[0], span, *only, p_text(item.p)]

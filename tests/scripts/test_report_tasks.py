@@ -58,6 +58,7 @@ class Tasks(unittest.TestCase):
         self.assertIsNone(missing)
         self.assertEqual(sections.value_text("acc", (mean, error, 3)), "70.00 ± 11.55 %")
         self.assertEqual(sections.value_text("perplexity", (12.5, math.nan, 1)), "12.5000")
+        self.assertEqual(sections.value_text("perplexity", (8.0261e8, 1.03e8, 2)), "8.026e+08 ± 1.03e+08")
 
     def test_accuracies_of_a_pair(self):
         first = self.accuracies("a", 1, [1, 1, 1, 1, 0, 0])

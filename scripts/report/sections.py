@@ -187,8 +187,8 @@ def tasks(report):
         blocks += [
             Paragraph(
                 "Document by document: the interval (paired bootstrap) says what other documents would have said of the "
-                "same models. **p** is McNemar's exact test of accuracies (would a fair coin have split the documents that "
-                "one alone has right so?), else the bootstrap's. Perplexities are compared as log-probabilities, above 0 "
+                "same models. **baseline only** and **run only** count the documents that one alone has right, and **p** is "
+                "McNemar's exact test of whether a fair coin would split them so; else it is the bootstrap's. Perplexities are compared as log-probabilities, above 0 "
                 "is better."
             ),
             Table(ITEM_HEAD, items),
@@ -203,9 +203,9 @@ ITEM_HEAD = [
     "pair",
     "documents",
     "gap",
-    f"{CONFIDENCE} interval over documents",
-    "only the baseline right",
-    "only the run right",
+    f"{CONFIDENCE} interval",
+    "baseline only",
+    "run only",
     "p",
 ]
 

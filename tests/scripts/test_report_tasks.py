@@ -121,7 +121,7 @@ class Tasks(unittest.TestCase):
         self.assertIn("| hellaswag | acc | 33.33 ± 0.00 % | 35.00 ± 1.67 % |", text)
         self.assertIn("| hellaswag | acc | fp8 | seed 2 | 30 | +3.33 |", text)
         page = blocks.html_page("x", report.blocks(lambda *_: []))
-        self.assertIn("only the run right", page)
+        self.assertIn("<th class=\"n\">run only</th>", page)
         (row,) = report.numbers()["arms"][0]["tasks"]
         self.assertEqual([item["label"] for item in row["items"]], ["mean of 2 pairs", "seed 1", "seed 2"])
         self.assertEqual(row["items"][2]["only_run"], 1)

@@ -32,7 +32,7 @@ class Trackers(InFolder):
 
     def call(self, *arguments):
         command = [sys.executable, "-B", str(ROOT / "scripts" / "export_metrics.py"), *map(str, arguments)]
-        done = subprocess.run(command, cwd=self.folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=110)
+        done = subprocess.run(command, cwd=self.folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=200)
         return done.returncode, done.stdout, done.stderr
 
     def test_mlflow(self):

@@ -11,6 +11,7 @@
 #include <set>
 #include <utility>
 
+#include "checkpoint/folder.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/safetensors.h"
 #include "core/error.h"
@@ -166,6 +167,7 @@ std::string TensorEntry::shape_text() const {
 
 bool is_checkpoint(const fs::path& path) {
   std::error_code error;
+  if (checkpoint::named_by(path)) return true;
   if (fs::exists(path / "manifest.json", error) || fs::exists(path / "latest", error)) return true;
   for (const auto& entry : fs::directory_iterator(path, error))
     if (entry.path().filename().string().starts_with("step_")) return true;

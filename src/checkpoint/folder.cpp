@@ -122,8 +122,21 @@ std::optional<fs::path> checkpoint_before(const fs::path& folder) {
   return before;
 }
 
+std::optional<fs::path> named_by(const fs::path& path) {
+  std::error_code error;
+  if (!fs::is_regular_file(path, error)) return std::nullopt;
+  std::string name(256, '\0');
+  std::ifstream in(path, std::ios::binary);
+  in.read(name.data(), static_cast<std::streamsize>(name.size()));
+  name.resize(static_cast<size_t>(in.gcount()));
+  name.resize(std::min(name.find('\n'), name.size()));
+  if (name.find('/') != name.npos || !is_checkpoint(path.parent_path() / name)) return std::nullopt;
+  return path.parent_path() / name;
+}
+
 fs::path resolve(const fs::path& path) {
   std::error_code error;
+  if (const std::optional<fs::path> named = named_by(path)) return *named;
   if (fs::exists(path / "config.json", error) && !fs::exists(path / "latest", error)) {
     user_error("{}: is a Hugging Face folder; make a checkpoint of it: te-convert import {} --out DIRECTORY",
                path.string(), path.string());
@@ -167,6 +180,19 @@ void make_latest(const fs::path& folder) {
   guard_file_system([&] {
     write_text(folder.parent_path() / "latest", folder.filename().string() + "\n");
     sync_path(folder.parent_path());
+  });
+}
+
+void mark_best(const fs::path& directory, const std::vector<int64_t>& steps) {
+  guard_file_system([&] {
+    const fs::path file = directory / "best";
+    for (const int64_t step : steps) {
+      if (!is_checkpoint(directory / step_name(step))) continue;
+      write_text(file, step_name(step) + "\n");
+      sync_path(directory);
+      return;
+    }
+    fs::remove(file);
   });
 }
 
@@ -226,9 +252,12 @@ void discard_folder(const fs::path& temporary) {
   fs::remove_all(temporary, ignored);
 }
 
-void prune(const fs::path& directory, int64_t keep, const fs::path& good) {
+void prune(const fs::path& directory, int64_t keep, const fs::path& good, const std::vector<int64_t>& best) {
   if (keep == 0) return;
   std::vector<fs::path> folders = checkpoints_in(directory);
+  std::erase_if(folders, [&](const fs::path& folder) {
+    return std::find(best.begin(), best.end(), step_of(folder.filename().string())) != best.end();
+  });
   const auto age = [](const fs::path& folder) {
     std::error_code ignored;
     return std::tuple(fs::last_write_time(folder / "manifest.json", ignored),

@@ -3,6 +3,7 @@
 //   DIR/step_00000500/       a checkpoint
 //   DIR/step_00000600.tmp/   one that is being written, or was when the run was killed
 //   DIR/latest               the name of the newest, as text
+//   DIR/best                 likewise, of the one with the lowest validation loss (checkpoint.keep_best)
 //
 // A checkpoint is written to its temporary folder, synced, renamed, and only then named in `latest`: a crash at any
 // instant leaves the previous one good. All failures of the file system are UserErrors of one line.
@@ -29,8 +30,11 @@ void guard_file_system(const std::function<void()>& body);
 /// `latest` names what is not there and there is no other (starting anew would overwrite a run).
 std::optional<std::filesystem::path> find_latest(const std::filesystem::path& directory);
 
-/// A step folder for what the user gave: that folder, or find_latest of a checkpoint directory. UserError when there is
-/// none.
+/// The checkpoint that a file such as DIR/best or DIR/latest names; empty when `path` is no such file.
+std::optional<std::filesystem::path> named_by(const std::filesystem::path& path);
+
+/// A step folder for what the user gave: that folder, the one that a file of that name holds (DIR/best), or find_latest of
+/// a checkpoint directory. UserError when there is none.
 std::filesystem::path resolve(const std::filesystem::path& path);
 
 /// The checkpoints of a directory and their steps, in the order of the steps; complete or damaged.
@@ -42,6 +46,10 @@ std::optional<std::filesystem::path> checkpoint_before(const std::filesystem::pa
 
 /// Makes a checkpoint its directory's latest. WriteError when it cannot be written.
 void make_latest(const std::filesystem::path& folder);
+
+/// Names the first of these steps that has a checkpoint in DIR/best, or removes that file where none has. WriteError when
+/// it cannot be written.
+void mark_best(const std::filesystem::path& directory, const std::vector<int64_t>& steps);
 
 /// Deletes a checkpoint: no half of it ever has a checkpoint's name.
 void remove_checkpoint(const std::filesystem::path& folder);
@@ -63,8 +71,10 @@ std::filesystem::path commit_folder(const std::filesystem::path& directory, int6
 void discard_folder(const std::filesystem::path& temporary);
 
 /// Deletes the oldest checkpoints (by the time of their manifest) until `keep` are left; 0 keeps all. Never the latest,
-/// never `good`, and only folders that have a checkpoint's name and manifest.
-void prune(const std::filesystem::path& directory, int64_t keep, const std::filesystem::path& good);
+/// never `good`, and only folders that have a checkpoint's name and manifest. Those of the steps in `best` are neither
+/// counted nor deleted.
+void prune(const std::filesystem::path& directory, int64_t keep, const std::filesystem::path& good,
+           const std::vector<int64_t>& best = {});
 
 void sync_path(const std::filesystem::path& path);
 /// Writes a file aside, syncs it and renames it.

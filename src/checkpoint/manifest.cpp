@@ -66,6 +66,15 @@ Json fp8_json(const Fp8Part& part) {
   return {{"file", part.file}, {"operands", operands}};
 }
 
+Json validation_json(const Validation& validation) {
+  Json json = {{"set", validation.set}, {"without_gain", validation.without_gain}};
+  if (validation.lowest) json["lowest"] = *validation.lowest;
+  Json& best = json["best"] = Json::array();
+  for (const Validation::Best& item : validation.best)
+    best.push_back({{"step", item.step}, {"loss", item.loss}, {"extra", item.extra ? 1 : 0}});
+  return json;
+}
+
 /// One item a line: a list that a person can read, and diff.
 template <class Item, class ToJson>
 std::string list_text(const std::vector<Item>& items, ToJson&& to_json) {
@@ -168,6 +177,21 @@ const char* slices_fault(const LogicalTensor& tensor) {
   return held == tensor.numel() ? nullptr : "leave a hole";
 }
 
+Validation validation_of(const JsonNode& node) {
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+  Validation validation;
+  validation.set = node.at("set").text();
+  validation.without_gain = node.at("without_gain").integer(0, kMax);
+  if (node.has("lowest")) validation.lowest = node.at("lowest").number();
+  const JsonNode best = node.at("best");
+  for (size_t i = 0; i < best.size(); ++i) {
+    const JsonNode item = best.at(i);
+    validation.best.push_back(
+        {item.at("step").integer(0, kMax), item.at("loss").number(), item.at("extra").integer(0, 1) == 1});
+  }
+  return validation;
+}
+
 nlohmann::json parse_json(const std::string& file, const std::string& text) {
   nlohmann::json root = nlohmann::json::parse(text, nullptr, false);
   if (!root.is_object()) user_error("{}: is not valid JSON; {}", file, kMend);
@@ -184,6 +208,7 @@ Manifest manifest_of(const JsonNode& root) {
   manifest.progress.step = root.at("step").integer(0, kMax);
   manifest.progress.consumed_samples = root.at("consumed_samples").integer(0, kMax);
   manifest.progress.updates = root.at("updates").integer(0, kMax);
+  if (root.has("validation")) manifest.progress.validation = validation_of(root.at("validation"));
   manifest.config = root.at("config").text();
   root.at("checksum_block").integer(kChecksumBlock, kChecksumBlock);
   const JsonNode files = root.at("files"), tensors = root.at("tensors"), fp8 = root.at("fp8");
@@ -224,6 +249,11 @@ std::string to_text(const Manifest& manifest) {
       "  \"config\": {},\n  \"checksum_algorithm\": \"XXH3-64\",\n  \"checksum_block\": {},\n",
       kFormat, manifest.progress.step, manifest.progress.consumed_samples, manifest.progress.updates,
       Json(manifest.config).dump(-1, ' ', false, Json::error_handler_t::replace), kChecksumBlock);
+  if (manifest.progress.validation != Validation{}) {
+    text += fmt::format(
+        "  \"validation\": {},\n",
+        validation_json(manifest.progress.validation).dump(-1, ' ', false, Json::error_handler_t::replace));
+  }
   text += "  \"files\": " + list_text(manifest.files, file_json) + ",\n";
   text += "  \"tensors\": " + list_text(manifest.tensors, tensor_json) + ",\n";
   text += "  \"fp8\": " + list_text(manifest.fp8, fp8_json) + ",\n";

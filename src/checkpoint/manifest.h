@@ -8,6 +8,7 @@
 
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,11 +18,27 @@
 
 namespace te::checkpoint {
 
+/// What the evaluations of a run have found so far, for the best checkpoints and for early stopping.
+struct Validation {
+  struct Best {
+    int64_t step = 0;
+    double loss = 0;
+    bool extra = false;  ///< saved for this alone
+    bool operator==(const Best&) const = default;
+  };
+  std::string set;               ///< the validation set of the losses; empty before the first evaluation
+  std::optional<double> lowest;  ///< loss that was the last gain; empty before there was one
+  int64_t without_gain = 0;      ///< evaluations since then
+  std::vector<Best> best;        ///< checkpoints, the lowest loss first
+  bool operator==(const Validation&) const = default;
+};
+
 /// Where a run stands between two optimizer steps.
 struct Progress {
   int64_t step = 0;  ///< optimizer steps taken, skipped ones included
   int64_t consumed_samples = 0;
   int64_t updates = 0;  ///< steps that were not skipped: Adam's t
+  Validation validation = {};
   bool operator==(const Progress&) const = default;
 };
 

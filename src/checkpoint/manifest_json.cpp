@@ -60,6 +60,12 @@ float JsonNode::positive_float() const {
   return value;
 }
 
+double JsonNode::number() const {
+  const double value = value_.is_number() ? value_.get<double>() : HUGE_VAL;
+  if (!std::isfinite(value)) refuse("must be a number");
+  return value;
+}
+
 uint64_t JsonNode::hex64() const {
   uint64_t value = 0;
   const std::string digits = text();

@@ -25,6 +25,7 @@ class JsonNode {
   int64_t integer(int64_t least, int64_t most) const;
   std::string text() const;
   float positive_float() const;
+  double number() const;   ///< finite
   uint64_t hex64() const;  ///< 16 hexadecimal digits as text
 
  private:

@@ -30,6 +30,7 @@ std::string waiting_for_disk(int64_t step) {
 struct Saver::Task {
   Progress progress;
   std::filesystem::path good;
+  std::vector<int64_t> drop;
   Fp8State fp8;
   Fetch fetch;
   bool background = false;
@@ -121,7 +122,8 @@ void Saver::reserve() {
 
 // --- the training thread -----------------------------------------------------------------------------------
 
-void Saver::save(const Progress& progress, const std::filesystem::path& good, bool wait) {
+void Saver::save(const Progress& progress, const std::filesystem::path& good, bool wait,
+                 std::vector<int64_t> drop) {
   join();
   const double start = now_seconds();
   task_ = std::make_unique<Task>();
@@ -135,6 +137,7 @@ void Saver::save(const Progress& progress, const std::filesystem::path& good, bo
   if (job_.barrier) job_.barrier();
   task.progress = progress;
   task.good = good;
+  task.drop = std::move(drop);
   task.start = start;
   task.background = options_.background;
   if (saves_fp8(state_)) {
@@ -249,10 +252,25 @@ void Saver::write(Task& task) {
     throw;
   }
   try {
-    prune(options_.directory, options_.keep, task.good);
+    tidy(task);
   } catch (const std::filesystem::filesystem_error& error) {  // the new checkpoint is good all the same
     spdlog::warn("checkpoint.keep: {}: {}", error.path1().string(), error.code().message());
+  } catch (const WriteError& error) {
+    spdlog::warn("checkpoint.keep_best: {}", error.what());
   }
+}
+
+// Which of the checkpoints is the best, and which of them go.
+void Saver::tidy(const Task& task) const {
+  std::vector<int64_t> best;
+  for (const Validation::Best& item : task.progress.validation.best) best.push_back(item.step);
+  if (!best.empty()) mark_best(options_.directory, best);
+  for (const int64_t step : task.drop) {
+    const std::filesystem::path folder = folder_of(step);
+    if (folder.filename() != task.good.filename() && std::filesystem::exists(folder / "manifest.json"))
+      remove_checkpoint(folder);
+  }
+  prune(options_.directory, options_.keep, task.good, best);
 }
 
 }  // namespace te::checkpoint

@@ -64,10 +64,12 @@ class Saver {
   Saver(const Saver&) = delete;
   Saver& operator=(const Saver&) = delete;
 
-  /// All ranks, between two steps. `good` is never deleted. With `wait`, or where there is no memory for a copy, returns
+  /// All ranks, between two steps. `good` is never deleted, nor are the best checkpoints of progress.validation, whose
+  /// first DIR/best then names; those of the steps in `drop` are. With `wait`, or where there is no memory for a copy, returns
   /// when the checkpoint is complete. WriteError when the disk takes no more, other UserErrors when
   /// trying again is no use, of this save (or of the previous one, in the background).
-  void save(const Progress& progress, const std::filesystem::path& good, bool wait = false);
+  void save(const Progress& progress, const std::filesystem::path& good, bool wait = false,
+            std::vector<int64_t> drop = {});
   /// A save that has been completed since the last call of poll or finish. Does not wait.
   std::optional<Saved> poll();
   /// The same after waiting for the save that is under way.
@@ -85,6 +87,7 @@ class Saver {
   void reserve();
   void run(Task& task);
   void write(Task& task);
+  void tidy(const Task& task) const;
   void join();
   void wait_for_thread() const;
 

@@ -33,6 +33,8 @@ void resolve_defaults(Config& config) {
   OptimizerConfig& o = config.optimizer;
   if (o.decay_steps == 0) o.decay_steps = config.training.train_steps;
   if (o.wsd_decay_steps == 0) o.wsd_decay_steps = std::max<int64_t>(o.decay_steps / 10, 1);
+  if (config.training.best_valid_set.empty() && !config.data.valid.empty())
+    config.training.best_valid_set = config.data.valid.front().name;
   if (config.logging.directory.empty()) config.logging.directory = "runs/" + config.name;
   if (config.checkpoint.directory.empty())
     config.checkpoint.directory = config.logging.directory + "/checkpoints";

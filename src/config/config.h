@@ -154,6 +154,10 @@ struct TrainingConfig {
       10;  ///< training stops after so many skipped steps in a row, or so many rollbacks
   LossSpikes loss_spikes = LossSpikes::warn;  ///< train/loss_spikes.h
   double loss_spike_threshold = 10.0;         ///< robust standard deviations above the median
+  std::string
+      best_valid_set;  ///< by whose loss a checkpoint is the best; the first of data.valid when absent
+  int64_t early_stopping_patience = 0;    ///< evaluations without gain after which the run ends; 0: never
+  double early_stopping_min_delta = 0.0;  ///< by how much a loss must be below the lowest to be a gain
 };
 
 struct OptimizerConfig {
@@ -181,9 +185,16 @@ struct DataSource {
   bool operator==(const DataSource&) const = default;
 };
 
+/// Datasets that are evaluated together, under one name. A plain list in YAML is the set "valid".
+struct ValidationSet {
+  std::string name = "valid";
+  std::vector<DataSource> sources;
+  bool operator==(const ValidationSet&) const = default;
+};
+
 struct DataConfig {
   std::vector<DataSource> train;
-  std::vector<DataSource> valid;
+  std::vector<ValidationSet> valid;
   bool synthetic = false;  ///< random tokens, for benchmarks
   DataFormat format = DataFormat::pretrain;
   bool document_mask = false;              ///< attention does not cross documents (conversations)
@@ -199,6 +210,7 @@ struct CheckpointConfig {
   int64_t save_every = 0;        ///< steps; 0: never
   bool save_last = true;         ///< save after the last step
   int64_t keep = 0;              ///< checkpoints that are kept; 0: all
+  int64_t keep_best = 0;         ///< besides: those with the lowest validation losses; 0: none
   bool async = true;             ///< write in the background, from a copy in host memory
   bool save_optimizer = true;    ///< moments are saved, too
   std::string resume = "never";  ///< "never", "auto" (the latest of directory, if any) or a checkpoint's path
@@ -214,6 +226,14 @@ struct LoggingConfig {
   bool jsonl = true;             ///< metrics.jsonl inside directory
   bool tensorboard = true;       ///< an event file inside directory
   int64_t fp8_stats_every = 10;  ///< steps between FP8 health records; 0: off
+  bool loss_by_source = false;   ///< of a blend: the loss of each dataset, too
+  int64_t generate_every = 0;    ///< steps between texts of the model; 0: none
+  std::vector<std::string> generate_prompts;
+  std::string generate_prompt_file;   ///< more of them, one a line
+  int64_t generate_tokens = 64;       ///< per prompt, at most
+  double generate_temperature = 0.0;  ///< 0: the most probable token
+  int64_t generate_top_k = 0;         ///< 0: all
+  double generate_top_p = 1.0;
 };
 
 struct Config {

@@ -37,6 +37,8 @@ constexpr double kMaxSteps = 1e9;
 constexpr double kMaxWidth = 1e6;
 
 constexpr std::string_view kSourcesRule = "`[[weight, prefix], ...]`, a list of prefixes, or one prefix";
+constexpr std::string_view kSetsRule =
+    "`[[weight, prefix], ...]`, a list of prefixes, or one prefix; or `{name: one of these, ...}`";
 
 constexpr auto kSections = std::to_array<Section>({
     {"model", "The architecture. Names follow Megatron-LM where it has one."},
@@ -192,6 +194,15 @@ const auto kKeys = std::to_array<Key>({
     {TE_KEY(training.eval_interval), kBuiltIn, from_to(0, kMaxSteps),
      "Steps between evaluations; 0 is never."},
     {TE_KEY(training.eval_microbatches), kBuiltIn, from_to(1, kMaxSteps), "Microbatches of one evaluation."},
+    {TE_KEY(training.best_valid_set), "the first of data.valid", kAny,
+     "The validation set by whose loss `checkpoint.keep_best` and early stopping go, and which is "
+     "`valid_loss` "
+     "in the logs.",
+     "a name in `data.valid`"},
+    {TE_KEY(training.early_stopping_patience), kBuiltIn, from_to(0, kMaxSteps),
+     "Evaluations in a row without a gain after which the run ends, with exit code 0; 0 is never."},
+    {TE_KEY(training.early_stopping_min_delta), kBuiltIn, at_least(0),
+     "A validation loss is a gain when it is below the lowest one so far by more than this."},
     {TE_KEY(training.max_nonfinite_steps), kBuiltIn, from_to(1, kMaxSteps),
      "A step whose loss or gradient is not finite is skipped; the run stops after this many in a row."},
     {TE_KEY(training.loss_spikes), kBuiltIn, kAny,
@@ -239,8 +250,9 @@ const auto kKeys = std::to_array<Key>({
      "Training datasets, blended by weight (relative; they need not sum to 1). Required unless `synthetic`.",
      kSourcesRule},
     {TE_KEY(data.valid), kBuiltIn, kAny,
-     "Validation datasets, blended by weight. Required when `training.eval_interval` is not 0.",
-     kSourcesRule},
+     "Validation datasets, blended by weight. Required when `training.eval_interval` is not 0. A mapping "
+     "gives several sets, each with a loss of its own.",
+     kSetsRule},
     {TE_KEY(data.synthetic), kBuiltIn, kAny,
      "Random tokens instead of datasets, for benchmarks; without validation."},
     {TE_KEY(data.format), kBuiltIn, kAny,
@@ -276,6 +288,10 @@ const auto kKeys = std::to_array<Key>({
      "Checkpoints that are kept: after a save the oldest are deleted, but never the latest nor the last good "
      "one; 0 "
      "keeps all."},
+    {TE_KEY(checkpoint.keep_best), kBuiltIn, from_to(0, 1000000),
+     "Checkpoints with the lowest losses of `training.best_valid_set`: an evaluation that is among them "
+     "saves "
+     "one, `keep` does not count them, and the file `best` beside `latest` names the best; 0 is none."},
     {TE_KEY(checkpoint.async), kBuiltIn, kAny,
      "Write checkpoints in the background: training waits for a copy to host memory only (12 bytes per "
      "parameter of the "
@@ -311,6 +327,24 @@ const auto kKeys = std::to_array<Key>({
      "histograms, and the config."},
     {TE_KEY(logging.fp8_stats_every), kBuiltIn, from_to(0, kMaxSteps),
      "Steps between FP8 health records in `metrics.jsonl` and event files; 0 is never."},
+    {TE_KEY(logging.loss_by_source), kBuiltIn, kAny,
+     "Of training data that is a blend: the loss of each dataset, too, over the tokens since the last "
+     "record."},
+    {TE_KEY(logging.generate_every), kBuiltIn, from_to(0, kMaxSteps),
+     "Steps between texts that the model makes of the prompts below, in `samples.jsonl` and on the console; "
+     "0 is "
+     "never. Needs `data.tokenizer`, and `parallel.pipeline` 1."},
+    {TE_KEY(logging.generate_prompts), kBuiltIn, kAny, "Texts to go on from.",
+     "a list of texts, or one text"},
+    {TE_KEY(logging.generate_prompt_file), kBuiltIn, kAny, "A file with more of them, one a line.",
+     "empty, or a path"},
+    {TE_KEY(logging.generate_tokens), kBuiltIn, from_to(1, kMaxWidth), "Tokens for a prompt, at most."},
+    {TE_KEY(logging.generate_temperature), kBuiltIn, from_to(0, 1000),
+     "Logits are divided by it; 0 always takes the most probable token. The draws follow `training.seed`."},
+    {TE_KEY(logging.generate_top_k), kBuiltIn, from_to(0, 1e7),
+     "Draw among so many most probable tokens; 0 is all."},
+    {TE_KEY(logging.generate_top_p), kBuiltIn, Range{.low = 0, .high = 1, .open_low = true},
+     "Draw among the fewest most probable tokens whose probabilities reach this."},
 });
 
 #undef TE_KEY

@@ -21,8 +21,8 @@ struct EnumField {
 };
 
 /// Where a key lives inside a Config; the alternative is the key's type.
-using Field =
-    std::variant<int64_t*, uint64_t*, double*, bool*, std::string*, std::vector<DataSource>*, EnumField>;
+using Field = std::variant<int64_t*, uint64_t*, double*, bool*, std::string*, std::vector<DataSource>*,
+                           std::vector<ValidationSet>*, std::vector<std::string>*, EnumField>;
 
 /// Allowed numbers; an open end excludes the bound itself.
 struct Range {
@@ -58,7 +58,7 @@ std::span<const Section> sections();
 std::span<const Key> keys();
 const Key* find_key(std::string_view path);
 
-/// "integer", "number", "boolean", "string", "name", "list".
+/// "integer", "number", "boolean", "string", "name", "list", "list or mapping".
 std::string_view type_name(const Key& key);
 /// Allowed values in words: "1 or more", "off, e4m3, hybrid"; empty when anything goes.
 std::string allowed_values(const Key& key);

@@ -30,6 +30,24 @@ std::string sources_text(const std::vector<DataSource>& sources) {
   return text + "]";
 }
 
+// A set alone that has the name of a plain list is written as one.
+std::string sets_text(const std::vector<ValidationSet>& sets) {
+  if (sets.empty()) return "[]";
+  if (sets.size() == 1 && sets[0].name == ValidationSet{}.name) return sources_text(sets[0].sources);
+  std::string text = "{";
+  for (const ValidationSet& set : sets) {
+    if (text.size() > 1) text += ", ";
+    text += fmt::format("{}: {}", quoted(set.name), sources_text(set.sources));
+  }
+  return text + "}";
+}
+
+std::string texts_text(const std::vector<std::string>& texts) {
+  std::string text = "[";
+  for (const std::string& item : texts) text += (text.size() > 1 ? ", " : "") + quoted(item);
+  return text + "]";
+}
+
 }  // namespace
 
 bool Range::contains(double value) const {
@@ -64,6 +82,8 @@ std::string_view type_name(const Key& key) {
                         [](bool*) { return "boolean"; },
                         [](std::string*) { return "string"; },
                         [](std::vector<DataSource>*) { return "list"; },
+                        [](std::vector<ValidationSet>*) { return "list or mapping"; },
+                        [](std::vector<std::string>*) { return "list"; },
                         [](const EnumField&) { return "name"; },
                     },
                     key.field(config));
@@ -99,6 +119,8 @@ std::string value_text(const Field& field) {
                         [](const bool* value) { return std::string(*value ? "true" : "false"); },
                         [](const std::string* value) { return in_quotes(*value); },
                         [](const std::vector<DataSource>* value) { return sources_text(*value); },
+                        [](const std::vector<ValidationSet>* value) { return sets_text(*value); },
+                        [](const std::vector<std::string>* value) { return texts_text(*value); },
                         [](const EnumField& value) { return std::string(value.names[*value.index]); },
                     },
                     field);

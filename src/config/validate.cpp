@@ -220,10 +220,57 @@ void check_sources(const std::vector<DataSource>& sources, std::string_view key)
   }
 }
 
+// What goes by the loss of a validation set needs one.
+void check_evaluation(const Config& c) {
+  const TrainingConfig& t = c.training;
+  const auto needs_evaluation = [&](std::string_view key, int64_t value) {
+    if (value > 0 && t.eval_interval == 0)
+      user_error("{} ({}) goes by a validation loss, but training.eval_interval is 0; set it, or {} to 0",
+                 key, value, key);
+  };
+  needs_evaluation("checkpoint.keep_best", c.checkpoint.keep_best);
+  needs_evaluation("training.early_stopping_patience", t.early_stopping_patience);
+  std::string names;
+  for (const ValidationSet& set : c.data.valid) {
+    if (set.name == t.best_valid_set) return;
+    names += (names.empty() ? "" : ", ") + set.name;
+  }
+  if (!t.best_valid_set.empty() && !names.empty())
+    user_error("training.best_valid_set: {} is no set of data.valid, which has: {}", quoted(t.best_valid_set),
+               names);
+}
+
+void check_samples(const Config& c) {
+  const LoggingConfig& l = c.logging;
+  if (l.generate_every == 0) return;
+  if (l.generate_prompts.empty() && l.generate_prompt_file.empty()) {
+    user_error(
+        "logging.generate_every ({}) needs logging.generate_prompts, a list of texts, or "
+        "logging.generate_prompt_file, a file with one a line",
+        l.generate_every);
+  }
+  if (c.data.tokenizer.empty()) {
+    user_error("logging.generate_every ({}) needs data.tokenizer: prompts are texts, the model knows tokens",
+               l.generate_every);
+  }
+  if (c.parallel.pipeline > 1) {
+    user_error(
+        "logging.generate_every ({}) needs whole models, but parallel.pipeline ({}) cuts them into stages; "
+        "set "
+        "generate_every to 0 and give checkpoints to te-generate",
+        l.generate_every, c.parallel.pipeline);
+  }
+  if (l.generate_temperature == 0.0 && (l.generate_top_k > 0 || l.generate_top_p < 1.0)) {
+    user_error(
+        "logging.generate_temperature 0 always takes the most probable token: set it, or leave "
+        "logging.generate_top_k and generate_top_p out");
+  }
+}
+
 void check_data(const Config& c) {
   const DataConfig& d = c.data;
   check_sources(d.train, "data.train");
-  check_sources(d.valid, "data.valid");
+  for (const ValidationSet& set : d.valid) check_sources(set.sources, "data.valid");
   if (d.synthetic && !d.train.empty()) {
     user_error(
         "data.synthetic and data.train are both given; set data.synthetic to false or data.train to []");
@@ -257,6 +304,7 @@ void check_data(const Config& c) {
         "training.eval_interval ({}) needs data.valid, which is missing; give it, or set eval_interval to 0",
         c.training.eval_interval);
   }
+  check_evaluation(c);
   constexpr int64_t kByteTokens = 257;  // 256 bytes and the end-of-document token
   if (d.tokenizer == "bytes" && c.model.vocab_size < kByteTokens) {
     user_error(
@@ -300,6 +348,7 @@ void validate(const Config& config) {
   check_fp8(config);
   check_optimizer(config);
   check_data(config);
+  check_samples(config);
   check_output(config);
   if (config.training.device == DeviceChoice::cuda) validate_for_device(config, true);
 }

@@ -1,8 +1,11 @@
 // Strict readers of scalars and of lists of datasets.
 #include "config/yaml_value.h"
 
+#include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
+#include <utility>
 
 #include "config/text.h"
 #include "core/error.h"
@@ -68,6 +71,25 @@ DataSource read_source(const YAML::Node& node, const Where& where) {
   return {weight, read_prefix(node[1], where)};
 }
 
+constexpr const char* kSources = "[[weight, prefix], ...], a list of prefixes, or one prefix";
+
+std::vector<DataSource> read_sources(const YAML::Node& node, const Where& where, const char* expected) {
+  if (node.IsScalar()) return {read_source(node, where)};
+  if (!node.IsSequence()) ill_typed(expected, node, where);
+  std::vector<DataSource> sources;
+  for (const YAML::Node& item : node) sources.push_back(read_source(item, where));
+  return sources;
+}
+
+// Its name becomes a column of loss.csv and a key of metrics.jsonl.
+std::string read_set_name(const YAML::Node& node, const Where& where) {
+  const std::string name = node.IsScalar() ? node.Scalar() : "";
+  const auto plain = [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.'; };
+  if (name.empty() || !std::all_of(name.begin(), name.end(), plain))
+    ill_typed("the name of a validation set (letters, digits, _, - and .)", node, where);
+  return name;
+}
+
 struct Reader {
   const YAML::Node& node;
   const Where& where;
@@ -91,14 +113,36 @@ struct Reader {
     if (!node.IsScalar()) ill_typed("a string", node, where);
     *value = node.Scalar();
   }
-  void operator()(std::vector<DataSource>* value) const {
+  void operator()(std::vector<DataSource>* value) const { *value = read_sources(node, where, kSources); }
+  void operator()(std::vector<ValidationSet>* value) const {
+    value->clear();
+    if (!node.IsMap()) {
+      std::vector<DataSource> sources = read_sources(
+          node, where,
+          "a mapping of names to datasets, [[weight, prefix], ...], a list of prefixes, or one prefix");
+      if (!sources.empty()) value->push_back({.sources = std::move(sources)});
+      return;
+    }
+    for (const auto& entry : node) {
+      const std::string name = read_set_name(entry.first, where);
+      for (const ValidationSet& other : *value)
+        if (other.name == name)
+          user_error("{}: the validation set {} is given twice", where(entry.first), name);
+      value->push_back({name, read_sources(entry.second, where, kSources)});
+      if (value->back().sources.empty())
+        user_error("{}: the validation set {} names no dataset", where(entry.second), name);
+    }
+  }
+  void operator()(std::vector<std::string>* value) const {
     value->clear();
     if (node.IsScalar()) {
-      value->push_back(read_source(node, where));
-    } else if (node.IsSequence()) {
-      for (const YAML::Node& item : node) value->push_back(read_source(item, where));
-    } else {
-      ill_typed("[[weight, prefix], ...], a list of prefixes, or one prefix", node, where);
+      value->push_back(node.Scalar());
+      return;
+    }
+    if (!node.IsSequence()) ill_typed("a list of texts, or one text", node, where);
+    for (const YAML::Node& item : node) {
+      if (!item.IsScalar()) ill_typed("a text", item, where);
+      value->push_back(item.Scalar());
     }
   }
   void operator()(const EnumField& field) const {

@@ -37,6 +37,18 @@ class BlendedSource : public BatchSource {
     }
   }
 
+  std::vector<std::string> sources() const override {
+    std::vector<std::string> names;
+    for (const auto& view : views_) names.push_back(view->prefix());
+    return names;
+  }
+
+  std::vector<int32_t> sources_of(int64_t first_sample, int64_t count) const override {
+    std::vector<int32_t> sources;
+    for (const Blend::Item& item : blend_->items(first_sample, count)) sources.push_back(item.dataset);
+    return sources;
+  }
+
   std::string describe() const override {
     int64_t tokens = 0, documents = 0, samples = 0;
     std::string notes;  // of each dataset in turn
@@ -110,6 +122,10 @@ void BatchSource::fill(int64_t first_sample, int64_t count, int32_t* tokens, int
   std::fill(tokens + begin, tokens + end, 0);
   std::fill(targets + begin, targets + end, kIgnoredTarget);
   if (document_start != nullptr) std::fill(document_start + begin, document_start + end, 0);
+}
+
+std::vector<int32_t> BatchSource::sources_of(int64_t, int64_t count) const {
+  return std::vector<int32_t>(static_cast<size_t>(count), 0);
 }
 
 Batch BatchSource::batch(int64_t first_sample, int64_t count, bool with_document_start) const {

@@ -41,6 +41,11 @@ class BatchSource {
   /// One line for the start of a run: what is read and how much of it there is.
   virtual std::string describe() const = 0;
 
+  /// The datasets that samples come from, as they were named; empty where there is none.
+  virtual std::vector<std::string> sources() const { return {}; }
+  /// Which of them each of the samples [first_sample, first_sample + count) is from; all are below num_samples().
+  virtual std::vector<int32_t> sources_of(int64_t first_sample, int64_t count) const;
+
   int64_t seq_length() const { return seq_length_; }
   Batch batch(int64_t first_sample, int64_t count, bool with_document_start = false) const;
 

@@ -125,7 +125,15 @@ void OutputLayer::run(const Context& context, const Tensor& h, const Tensor& tar
     dgrad(context, grad, states, 0, rows);
   }
   if (training) tensor_.reduce(context, whole, h, [](int64_t, int64_t) {});
-  if (tensor_.rank() == 0) kernels::accumulate_sum(context, losses_, loss_sum);
+  if (tensor_.rank() != 0) return;
+  kernels::accumulate_sum(context, losses_, loss_sum);
+  // 5. The same by sequence, where somebody asks for it.
+  const int64_t sequences = pass.sequence_losses ? pass.sequence_losses.numel() : 0;
+  for (int64_t i = 0; i < sequences; ++i) {
+    const int64_t length = dims_.tokens / sequences;
+    kernels::accumulate_sum(context, vector_rows(losses_, i * length, length),
+                            vector_rows(pass.sequence_losses, i, 1));
+  }
 }
 
 }  // namespace te::model

@@ -28,7 +28,10 @@ struct Pass {
   bool count_fp8 = false;        ///< collect saturation counters in this pass
   bool last_microbatch = false;  ///< of the step: its backward pass completes the gradients
   Tensor document_start;         ///< int32 [tokens], with data.document_mask; see kernels/attention
-  CachedRows cached;             ///< evaluation only
+  /// fp32 [sequences of the microbatch], or empty: the head adds each sequence's loss (sum over counted tokens) to its
+  /// element, on tensor rank 0 alone.
+  Tensor sequence_losses;
+  CachedRows cached;                                  ///< evaluation only
   std::function<void(const Context&, Step)> on_step;  ///< for tests: MemoryPlan::enter
 
   void enter(const Context& context, Step step) const {

@@ -42,9 +42,12 @@ Batches::Batches(BatchOptions options) : options_(std::move(options)) {
   if (data.valid.empty() || options_.eval_microbatches == 0) return;
   source.shuffle = false;
   source.max_samples = options_.eval_microbatches * options_.micro_batch_size;
-  source.key = "data.valid";
-  valid_ = open(data.valid);
-  spdlog::info("validation data: {}", valid_->describe());
+  for (const config::ValidationSet& set : data.valid) {
+    const bool named = set.name != config::ValidationSet{}.name;
+    source.key = named ? "data.valid: " + set.name : "data.valid";
+    valid_.push_back(open(set.sources));
+    spdlog::info("validation data{}: {}", named ? " " + set.name : "", valid_.back()->describe());
+  }
 }
 
 data::Batch Batches::nothing() const {

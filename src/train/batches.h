@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "config/config.h"
 #include "data/sampler.h"
@@ -30,10 +32,20 @@ class Batches {
   /// The training microbatch from `first_sample` on.
   data::Batch training(int64_t first_sample) const { return microbatch(*train_, first_sample); }
 
-  bool validates() const { return valid_ != nullptr; }
-  int64_t validation_samples() const { return valid_->num_samples(); }
-  /// The validation microbatch from `first_sample` on; samples beyond the last one count for nothing.
-  data::Batch validation(int64_t first_sample) const { return microbatch(*valid_, first_sample); }
+  /// The datasets of training samples, and which of them each of so many samples is from.
+  std::vector<std::string> training_sources() const { return train_->sources(); }
+  std::vector<int32_t> sources_of(int64_t first_sample, int64_t samples) const {
+    return train_->sources_of(first_sample, samples);
+  }
+
+  /// Validation sets in the config's order; none without validation.
+  size_t validation_sets() const { return valid_.size(); }
+  const std::string& validation_name(size_t set) const { return options_.data.valid.at(set).name; }
+  int64_t validation_samples(size_t set) const { return valid_.at(set)->num_samples(); }
+  /// The microbatch of a validation set from `first_sample` on; samples beyond the last one count for nothing.
+  data::Batch validation(size_t set, int64_t first_sample) const {
+    return microbatch(*valid_.at(set), first_sample);
+  }
 
   /// A microbatch that counts for nothing.
   data::Batch nothing() const;
@@ -47,7 +59,8 @@ class Batches {
   void check_documents(const int32_t* starts) const;
 
   BatchOptions options_;
-  std::unique_ptr<data::BatchSource> train_, valid_;
+  std::unique_ptr<data::BatchSource> train_;
+  std::vector<std::unique_ptr<data::BatchSource>> valid_;
 };
 
 }  // namespace te::train

@@ -102,7 +102,16 @@ void Console::step(const StepMetrics& m, const std::vector<Fp8Health>& fp8, doub
   }
   ++lines_;
   spdlog::info("{}", joined(cells, gap, false));
-  if (m.valid_loss) spdlog::info("step {}: valid loss {:.4f}", m.step, *m.valid_loss);
+  // A set that is alone needs no name.
+  for (const SetLoss& set : m.valid) {
+    spdlog::info("step {}: valid{} loss {:.4f} (ppl {:.4g})", m.step,
+                 m.valid.size() > 1 ? " " + set.name : "", set.loss, std::exp(set.loss));
+  }
+  std::string sources;
+  for (const SourceLoss& source : m.sources)
+    if (source.tokens > 0)
+      sources += fmt::format("{}{} {:.4f}", sources.empty() ? "" : ", ", source.source, source.loss);
+  if (!sources.empty()) spdlog::info("step {}: loss of {}", m.step, sources);
   if (m.spike) {
     spdlog::warn("step {}: LOSS SPIKE ({} so far{})", m.step, m.spikes_total, m.skipped ? ", SKIPPED" : "");
   } else if (m.skipped) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -17,6 +18,33 @@ namespace {
 constexpr const char* kCsvHeader =
     "step,consumed_samples,consumed_tokens,loss,valid_loss,grad_norm,lr,tokens_per_s,step_ms,tflops,skipped";
 
+std::string loss_column(const std::string& set) {
+  return "valid_loss." + set;
+}
+std::string perplexity_column(const std::string& set) {
+  return "valid_perplexity." + set;
+}
+
+std::vector<std::string> split(std::string_view line) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin <= line.size();) {
+    const size_t end = std::min(line.find(',', begin), line.size());
+    parts.emplace_back(line.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+// A log that a resumed run goes on with keeps its columns.
+std::string header_for(const std::filesystem::path& path, const std::vector<std::string>& sets) {
+  std::string own = kCsvHeader, found;
+  for (const std::string& set : sets) own += "," + loss_column(set) + "," + perplexity_column(set);
+  std::ifstream file(path);
+  if (!std::getline(file, found) || csv_step(found) != 0 || found == own) return own;
+  spdlog::warn("{}: goes on with the columns that it has; the validation sets were others", path.string());
+  return found;
+}
+
 // JSON has no NaN; a record that says null is better than one that no reader can parse.
 nlohmann::json number(double value) {
   return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(nullptr);
@@ -25,7 +53,7 @@ nlohmann::json number(double value) {
 }  // namespace
 
 int64_t csv_step(std::string_view line) {
-  if (line == kCsvHeader) return 0;
+  if (line.starts_with(kCsvHeader)) return 0;
   const size_t comma = line.find(',');
   int64_t step = -1;
   const auto [end, error] = std::from_chars(line.data(), line.data() + std::min(comma, line.size()), step);
@@ -80,8 +108,12 @@ std::vector<Fp8Health> read_fp8_health(const Context& context, const fp8::ScaleT
 
 MetricsWriter::MetricsWriter(MetricsOptions options)
     : options_(std::move(options)), console_(std::make_unique<Console>(options_)) {
-  if (!options_.csv.empty())
-    csv_ = std::make_unique<LogFile>(options_.directory / options_.csv, std::string(kCsvHeader) + "\n");
+  if (!options_.csv.empty()) {
+    const std::filesystem::path path = options_.directory / options_.csv;
+    const std::string header = header_for(path, options_.valid_sets);
+    columns_ = split(header);
+    csv_ = std::make_unique<LogFile>(path, header + "\n");
+  }
   if (options_.jsonl) jsonl_ = std::make_unique<LogFile>(options_.directory / kJsonlName, "");
   if (options_.tensorboard)
     tensorboard_ = std::make_unique<TensorBoard>(options_.directory, options_.first_step, options_.config);
@@ -93,14 +125,25 @@ void MetricsWriter::start_at(int64_t step) {
   if (tensorboard_) tensorboard_->start_at(step);
 }
 
+// The first columns are those of kCsvHeader.
+void MetricsWriter::append_csv(const StepMetrics& m) {
+  std::string line =
+      fmt::format("{},{},{},{:.7g},{},{:.6g},{:.6g},{:.1f},{:.3f},{:.3f},{}", m.step, m.consumed_samples,
+                  m.consumed_tokens, m.loss, m.valid_loss ? fmt::format("{:.7g}", *m.valid_loss) : "",
+                  m.grad_norm, m.lr, m.tokens_per_s, m.seconds * 1e3, m.tflops, m.skipped ? 1 : 0);
+  for (size_t i = split(kCsvHeader).size(); i < columns_.size(); ++i) {
+    line += ",";
+    for (const SetLoss& set : m.valid) {
+      if (columns_[i] == loss_column(set.name)) line += fmt::format("{:.7g}", set.loss);
+      if (columns_[i] == perplexity_column(set.name)) line += fmt::format("{:.7g}", std::exp(set.loss));
+    }
+  }
+  csv_->append(line + "\n");
+}
+
 void MetricsWriter::step(const StepMetrics& m, const std::vector<Fp8Health>& fp8, double eta_seconds) {
   console_->step(m, fp8, eta_seconds);
-  if (csv_) {
-    csv_->append(fmt::format("{},{},{},{:.7g},{},{:.6g},{:.6g},{:.1f},{:.3f},{:.3f},{}\n", m.step,
-                             m.consumed_samples, m.consumed_tokens, m.loss,
-                             m.valid_loss ? fmt::format("{:.7g}", *m.valid_loss) : "", m.grad_norm, m.lr,
-                             m.tokens_per_s, m.seconds * 1e3, m.tflops, m.skipped ? 1 : 0));
-  }
+  if (csv_) append_csv(m);
   if (!jsonl_ && !tensorboard_) return;
   nlohmann::json record = {{"step", m.step},
                            {"consumed_samples", m.consumed_samples},
@@ -114,6 +157,10 @@ void MetricsWriter::step(const StepMetrics& m, const std::vector<Fp8Health>& fp8
                            {"skipped", m.skipped},
                            {"skipped_total", m.skipped_total}};
   if (m.valid_loss) record["valid_loss"] = number(*m.valid_loss);
+  for (const SetLoss& set : m.valid)
+    record["valid"][set.name] = {{"loss", number(set.loss)}, {"perplexity", number(std::exp(set.loss))}};
+  for (const SourceLoss& source : m.sources)
+    record["sources"][source.source] = {{"loss", number(source.loss)}, {"tokens", source.tokens}};
   if (m.spikes_total > 0) {
     record["spike"] = m.spike;
     record["spikes_total"] = m.spikes_total;

@@ -15,13 +15,28 @@
 
 namespace te::train {
 
+/// The mean loss over the counted tokens of a validation set.
+struct SetLoss {
+  std::string name;
+  double loss = 0;
+};
+
+/// The same over the training samples of one dataset of a blend.
+struct SourceLoss {
+  std::string source;
+  double loss = 0;     ///< NaN without tokens
+  int64_t tokens = 0;  ///< that count in the loss
+};
+
 struct StepMetrics {
   int64_t step = 0;              ///< 1-based
   int64_t consumed_samples = 0;  ///< after the step
   int64_t consumed_tokens = 0;
-  double loss = 0;  ///< mean over the counted tokens of the global batch
-  std::optional<double> valid_loss;
-  double grad_norm = 0;  ///< before clipping
+  double loss = 0;                   ///< mean over the counted tokens of the global batch
+  std::optional<double> valid_loss;  ///< of training.best_valid_set
+  std::vector<SetLoss> valid;        ///< of all validation sets, in the config's order
+  std::vector<SourceLoss> sources;   ///< since the last record, with logging.loss_by_source
+  double grad_norm = 0;              ///< before clipping
   double lr = 0;
   double seconds = 0;  ///< wall time of the step
   double tokens_per_s = 0;
@@ -72,6 +87,7 @@ struct MetricsOptions {
   bool tensorboard = false;  ///< an event file
   int64_t first_step = 1;  ///< that is taken now: events of it and later ones, of an earlier start, are void
   std::string config;      ///< YAML, for the event file
+  std::vector<std::string> valid_sets;  ///< with columns of their own in the CSV
   int64_t train_steps = 0;
   bool show_tflops = false;  ///< on the console
   bool fp8 = false;          ///< products run in FP8: its health is shown instead of a share of the BF16 peak
@@ -92,7 +108,9 @@ class MetricsWriter {
   void start_at(int64_t step);
 
  private:
+  void append_csv(const StepMetrics& metrics);
   MetricsOptions options_;
+  std::vector<std::string> columns_;  ///< of the CSV: what its header says
   std::unique_ptr<Console> console_;
   std::unique_ptr<LogFile> csv_, jsonl_;
   std::unique_ptr<TensorBoard> tensorboard_;

@@ -13,6 +13,7 @@
 #include "train/event_file.h"
 #include "train/log_file.h"
 #include "train/metrics.h"
+#include "train/samples.h"
 
 namespace te::train {
 namespace {
@@ -48,6 +49,7 @@ std::vector<RunFolder::Log> RunFolder::logs() const {
   std::vector<Log> logs;
   if (!options_.csv.empty()) logs.push_back({options_.logs / options_.csv, csv_step});
   if (options_.jsonl) logs.push_back({options_.logs / kJsonlName, json_step});
+  logs.push_back({options_.logs / kSamplesName, json_step});
   return logs;
 }
 
@@ -88,7 +90,10 @@ void RunFolder::remove_earlier_run(const fs::path& source) const {
     checkpoint::remove_checkpoint(folder);
     ++removed;
   }
-  if (removed > 0) fs::remove(options_.checkpoints / "latest");
+  if (removed > 0) {
+    fs::remove(options_.checkpoints / "latest");
+    fs::remove(options_.checkpoints / "best");
+  }
   if (steps > 0 || removed > 0) {
     spdlog::warn("--overwrite: removed an earlier run from {}: its logs of {} steps and {} checkpoints",
                  options_.logs.string(), steps, removed);

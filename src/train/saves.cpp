@@ -20,8 +20,12 @@ void Saves::settle(const std::function<std::optional<checkpoint::Saved>()>& ask)
     newest_ = saved->folder;
     if (good_since_) good_ = newest_;
     failure_.clear();
+    // What could not go now (the last good one) goes with a later save.
+    std::erase_if(drop_, [&](int64_t step) { return !std::filesystem::exists(saver_->folder_of(step)); });
     if (world_.leader()) {
-      spdlog::info("saved {} ({:.1f} MB{} in {:.2f} s, training waited for {:.2f} s)", saved->folder.string(),
+      spdlog::info("saved {}{} ({:.1f} MB{} in {:.2f} s, training waited for {:.2f} s)",
+                   saved->folder.string(),
+                   best_loss_ ? fmt::format(", among the best: validation loss {:.4f}", *best_loss_) : "",
                    static_cast<double>(saved->bytes) / 1e6, world_.size() > 1 ? " by this rank" : "",
                    saved->seconds, saved->stalled_seconds);
     }
@@ -33,13 +37,22 @@ void Saves::settle(const std::function<std::optional<checkpoint::Saved>()>& ask)
     }
   }
   under_way_ = good_since_ = false;
+  best_loss_.reset();
+}
+
+void Saves::save_best(const checkpoint::Progress& progress, bool whole, double loss,
+                      const std::vector<int64_t>& drop) {
+  wait();
+  best_loss_ = loss;
+  drop_.insert(drop_.end(), drop.begin(), drop.end());
+  save(progress, whole);
 }
 
 void Saves::save(const checkpoint::Progress& progress, bool whole) {
   wait();
   under_way_ = true;
   settle([&]() -> std::optional<checkpoint::Saved> {
-    saver_->save(progress, good_, whole);
+    saver_->save(progress, good_, whole, drop_);
     return std::nullopt;
   });
   poll();

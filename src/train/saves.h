@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "checkpoint/saver.h"
 #include "parallel/world.h"
@@ -22,6 +23,10 @@ class Saves {
   /// tries again. With `whole` returns when the checkpoint is complete. UserError when the state must not be saved, or ranks
   /// are missing.
   void save(const checkpoint::Progress& progress, bool whole);
+  /// The same of a checkpoint that is among the best, with this loss. It makes others of them superfluous: those of the
+  /// steps in `drop` go once it is complete.
+  void save_best(const checkpoint::Progress& progress, bool whole, double loss,
+                 const std::vector<int64_t>& drop);
   /// Reports a save that has been completed, or has failed, in the background.
   void poll();
   /// Waits for a save that is under way, and reports it.
@@ -45,6 +50,8 @@ class Saves {
   std::unique_ptr<checkpoint::Saver> saver_;
   parallel::World& world_;
   std::filesystem::path newest_, good_;
+  std::vector<int64_t> drop_;        ///< steps of checkpoints that shall go with the next save
+  std::optional<double> best_loss_;  ///< of the save that is under way, where it is among the best
   bool under_way_ = false;
   bool good_since_ = false;  ///< a good step was taken after the save that is under way
   std::string failure_;      ///< of the last save; empty when it went well

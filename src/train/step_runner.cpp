@@ -39,6 +39,10 @@ StepRunner::StepRunner(const config::Config& config, const Context& context, con
   if (document_mask_) {
     plan_.add(batch_.document_start, "document_start", MemoryKind::data, DType::i32, shape);
   }
+  if (config.logging.loss_by_source && config.data.train.size() > 1) {
+    plan_.add(sample_losses_, "sample_losses", MemoryKind::data, DType::f32, {local_samples_});
+    host_sample_losses_ = HostBuffer(context, static_cast<size_t>(local_samples_) * sizeof(float));
+  }
   plan_.add(valid_loss_, "valid_loss", MemoryKind::data, DType::f32, {1});
   // Values of a bucket are waited for where they are first read, gradients reduced where they are finished.
   model_.set_hooks({.before_values = [this](const Context& stream, int64_t begin,
@@ -97,6 +101,7 @@ void StepRunner::launch(const HostBatch& batch, int64_t step, int64_t first_samp
   // 2. Microbatches; gradients accumulate, and in the last one's backward pass start to be reduced.
   optimizer_.begin_step(context_);
   if (count_fp8) model_.recipe().table().zero_counters(context_);
+  if (sample_losses_) context_.zero(sample_losses_);
   const int64_t microbatches = batch_.tokens.dim(0);
   optimizer_.reducer().begin(context_);
   pipeline_.run(context_, batch_, grad_scale, optimizer_.loss_sum(), [&](int64_t microbatch) {
@@ -106,6 +111,10 @@ void StepRunner::launch(const HostBatch& batch, int64_t step, int64_t first_samp
     pass.count_fp8 = count_fp8;
     pass.last_microbatch = microbatch + 1 == microbatches;
     pass.document_start = batch_.document_start_of(microbatch);
+    if (sample_losses_) {
+      pass.sequence_losses =
+          parameters::ParameterStore::part(sample_losses_, microbatch * micro_batch_size_, micro_batch_size_);
+    }
 #ifndef NDEBUG
     pass.on_step = [this](const Context& context, model::Step at) {
       plan_.enter(context, static_cast<int>(at));
@@ -122,6 +131,12 @@ void StepRunner::launch(const HostBatch& batch, int64_t step, int64_t first_samp
   weights_changed(count_fp8);
   // 5. What the host wants to know.
   optimizer_.fetch_status(context_);
+  if (sample_losses_) context_.copy_to_host(host_sample_losses_.as<void>(), sample_losses_);
+}
+
+std::span<const float> StepRunner::sample_losses() const {
+  if (!sample_losses_) return {};
+  return {host_sample_losses_.as<const float>(), static_cast<size_t>(local_samples_)};
 }
 
 void StepRunner::copy_microbatch(const HostMicrobatch& microbatch) {

@@ -35,6 +35,7 @@ class StepRunner {
   StepRunner(const config::Config& config, const Context& context);
 
   const MemoryPlan& plan() const { return plan_; }
+  MemoryPlan& plan() { return plan_; }  ///< for what else shall be allocated with it
   model::ModelStage& model() { return model_; }
   optim::Optimizer& optimizer() { return optimizer_; }
   const parallel::Groups& groups() const { return model_.groups(); }
@@ -56,6 +57,9 @@ class StepRunner {
   /// above `largest_loss`.
   void launch(const HostBatch& batch, int64_t step, int64_t first_sample, bool count_fp8,
               double largest_loss = std::numeric_limits<double>::infinity());
+  /// With logging.loss_by_source and a blend, and once the context has been synchronized: the loss of each of this data
+  /// rank's samples in the last step, sums over their counted tokens. Zeros on all but one of its ranks. Else empty.
+  std::span<const float> sample_losses() const;
   /// Forward and backward of microbatches, the same on all data ranks, each operand cast with its own scale, and an update
   /// of the FP8 scales from the amaxes: no weight changes. `counted`: targets of a global batch. Waits for the device, under
   /// a watchdog's guard, as evaluation does.
@@ -80,7 +84,9 @@ class StepRunner {
   MemoryPlan plan_;
   DeviceBuffer memory_;
   DeviceBatch batch_;
-  Tensor valid_loss_;  ///< [1] fp32
+  Tensor valid_loss_;     ///< [1] fp32
+  Tensor sample_losses_;  ///< [local samples] fp32, or not there
+  HostBuffer host_sample_losses_;
 };
 
 }  // namespace te::train

@@ -35,7 +35,13 @@ Trainer::Trainer(const config::Config& config, Context& context, parallel::World
       runner_(config, context, groups),
       // Guessing costs the logarithm of the vocabulary.
       spikes_(config.training.loss_spike_threshold,
-              2 * std::log(static_cast<double>(config.model.vocab_size))) {}
+              2 * std::log(static_cast<double>(config.model.vocab_size))),
+      best_(config) {}
+
+void Trainer::make_samples_with(std::unique_ptr<SampleMaker> maker) {
+  sample_maker_ = std::move(maker);
+  sample_maker_->plan(runner_.plan());
+}
 
 // --- before the first step ---------------------------------------------------------------------------------
 
@@ -77,7 +83,7 @@ std::unique_ptr<checkpoint::Saver> Trainer::make_saver() {
                                  .config = config::to_yaml(config_),
                                  .keep = options.keep,
                                  .optimizer = options.save_optimizer,
-                                 .background = options.async && options.save_every > 0},
+                                 .background = options.async && saves_on_its_way()},
         training_state(runner_),
         checkpoint::Job{.who = {world_.rank(), world_.size()},
                         .host_ranks = world_.local_size(),
@@ -101,6 +107,7 @@ void Trainer::prepare_folders(const StartPoint& start, const std::function<void(
     folder_->warn_of_later_checkpoints(progress_.step, options.keep);
     if (record) record();
   });
+  best_.resume(progress_.validation, world_);
 }
 
 void Trainer::calibrate() {
@@ -121,6 +128,7 @@ Outcome Trainer::run(Requests& requests, const std::function<void()>& record) {
     if (!shortage.empty()) user_error("{}", shortage);
   });
   runner_.allocate();
+  if (sample_maker_) sample_maker_->bind(runner_.model().parameters());
   for (HostBatch& batch : host_batches_) batch = runner_.make_host_batch();
   std::unique_ptr<checkpoint::Saver> saver = make_saver();
   const StartPoint start = Startup(config_, context_, world_, runner_).run();
@@ -129,6 +137,11 @@ Outcome Trainer::run(Requests& requests, const std::function<void()>& record) {
   if (progress_.step >= config_.training.train_steps) {
     spdlog::info("nothing to do: the checkpoint is at step {} of {}", progress_.step,
                  config_.training.train_steps);
+    return Outcome::finished;
+  }
+  if (best_.exhausted(progress_.validation)) {
+    spdlog::info("nothing to do: the run stopped early after step {}: {}; a larger patience goes on",
+                 progress_.step, best_.describe(progress_.validation));
     return Outcome::finished;
   }
   prepare_folders(start, record);
@@ -219,11 +232,50 @@ void Trainer::roll_back() {
   progress_ = point.progress;
   progress_.consumed_samples = spiked.consumed_samples;
   spikes_.forget(spiked.step - progress_.step);
+  best_.resume(progress_.validation, world_);
+  if (sources_) sources_->clear();
   world_.together([&] {
     if (world_.leader()) folder_->cut_logs(progress_.step);
   });
   spdlog::warn("rolled back from step {} to {}; the samples since then are left out ({} rollbacks so far)",
                spiked.step, point.checkpoint.string(), rollbacks_);
+}
+
+void Trainer::evaluate(StepMetrics& metrics) {
+  metrics.valid =
+      validation_losses(runner_, *batches_, config_.training.micro_batch_size, world_, bad_data_);
+  metrics.valid_loss = deciding_loss(config_, metrics.valid);
+  if (metrics.valid_loss) best_.evaluated(progress_.validation, *metrics.valid_loss);
+}
+
+// Of a skipped step the losses may be no numbers.
+void Trainer::add_source_losses(const HostBatch& batch, int64_t first_sample, const StepMetrics& metrics) {
+  const parallel::Coordinates& at = runner_.groups().at();
+  if (!sources_ || metrics.skipped || at.tensor != 0 || !runner_.groups().last_stage()) return;
+  sources_->add(batches_->sources_of(first_sample + runner_.first_local_sample(), runner_.local_samples()),
+                runner_.sample_losses(), batch.targets.as<const int32_t>(), config_.model.seq_length);
+}
+
+// One replica of the model does it; the others wait for it in the next step.
+void Trainer::make_samples(int64_t step) {
+  runner_.optimizer().gatherer().wait_all(context_);
+  wait_for_device(step);
+  if (runner_.groups().data().rank() != 0) return;
+  const std::vector<Sample> samples = sample_maker_->make();
+  if (sample_log_) sample_log_->write(step, samples);
+}
+
+bool Trainer::save(const StepMetrics& metrics, bool anyway, bool whole) {
+  const bool best = metrics.valid_loss && !metrics.skipped && !metrics.spike &&
+                    best_.among_best(progress_.validation, *metrics.valid_loss);
+  if (best) {
+    const std::vector<int64_t> drop =
+        best_.add(progress_.validation, metrics.step, *metrics.valid_loss, !anyway);
+    saves_->save_best(progress_, whole, *metrics.valid_loss, drop);
+  } else if (anyway) {
+    saves_->save(progress_, whole);
+  }
+  return best || anyway;
 }
 
 // The flags are read once a step, so that no signal can end the loop unsaved.
@@ -237,12 +289,13 @@ Trainer::Ask Trainer::agree(Requests& requests) {
 
 // --- the loop ----------------------------------------------------------------------------------------------
 
-Outcome Trainer::loop(Requests& requests) {
-  const config::TrainingConfig& training = config_.training;
+std::optional<MetricsWriter> Trainer::make_writer() {
   const config::LoggingConfig& logging = config_.logging;
-  const int64_t first_step = progress_.step;
-  const bool skip_spikes = training.loss_spikes == config::LossSpikes::skip;
   std::optional<MetricsWriter> writer;
+  std::vector<std::string> sets;
+  for (const config::ValidationSet& set : config_.data.valid) sets.push_back(set.name);
+  if (sets == std::vector<std::string>{config::ValidationSet{}.name} || batches_->validation_sets() == 0)
+    sets.clear();
   world_.together([&] {
     if (!world_.leader()) return;
     writer.emplace(MetricsOptions{.directory = logging.directory,
@@ -251,22 +304,34 @@ Outcome Trainer::loop(Requests& requests) {
                                   .tensorboard = logging.tensorboard,
                                   .first_step = progress_.step + 1,
                                   .config = config::to_yaml(config_),
-                                  .train_steps = training.train_steps,
+                                  .valid_sets = sets,
+                                  .train_steps = config_.training.train_steps,
                                   .show_tflops = context_.is_cuda(),
                                   .fp8 = config_.precision.fp8 != config::Fp8Mode::off});
+    if (sample_maker_) sample_log_.emplace(logging.directory);
   });
+  return writer;
+}
+
+Outcome Trainer::loop(Requests& requests) {
+  const config::TrainingConfig& training = config_.training;
+  const config::LoggingConfig& logging = config_.logging;
+  const int64_t first_step = progress_.step;
+  const bool skip_spikes = training.loss_spikes == config::LossSpikes::skip;
+  std::optional<MetricsWriter> writer = make_writer();
+  if (!runner_.sample_losses().empty()) sources_.emplace(batches_->training_sources());
   Fp8HealthReader fp8_health(context_, runner_.model().recipe().table());
   read_batch(progress_.consumed_samples, host_batches_[0]);
   give_up();
 
   RemainingTime remaining({.train_steps = training.train_steps,
-                           .eval_interval = batches_->validates() ? training.eval_interval : 0,
+                           .eval_interval = batches_->validation_sets() > 0 ? training.eval_interval : 0,
                            .save_every = config_.checkpoint.save_every});
   const double loop_start = now_seconds();
   double in_steps = 0;  // without validation, logs and checkpoints
   int64_t steps = 0;    // taken here, those that were rolled back included
   bool stopping = agree(requests) == Ask::stop;
-  while (progress_.step < training.train_steps && !stopping) {
+  while (progress_.step < training.train_steps && !stopping && !best_.exhausted(progress_.validation)) {
     const int64_t step = progress_.step + 1;
     const bool last = step == training.train_steps, first = step == first_step + 1;
     const HostBatch& batch = host_batches_[steps % 2];
@@ -285,21 +350,25 @@ Outcome Trainer::loop(Requests& requests) {
     const double seconds = now_seconds() - start;
     in_steps += seconds;
     remaining.step(seconds);
+    const int64_t first_sample = progress_.consumed_samples;
     StepMetrics metrics = finish_step(batch, seconds);
+    add_source_losses(batch, first_sample, metrics);
     saves_->poll();
 
     // Validation and logs.
-    const bool evaluate = batches_->validates() && (step % training.eval_interval == 0 || last);
-    if (evaluate) {
+    const bool evaluates = batches_->validation_sets() > 0 && (step % training.eval_interval == 0 || last);
+    if (evaluates) {
       const double before = now_seconds();
-      metrics.valid_loss = validation_loss(runner_, *batches_, training.micro_batch_size, world_, bad_data_);
+      evaluate(metrics);
       remaining.validation(now_seconds() - before);
     }
-    if (log || evaluate || metrics.skipped || metrics.spike) {
+    if (log || evaluates || metrics.skipped || metrics.spike) {
+      if (sources_) metrics.sources = sources_->take(world_);
       const std::vector<Fp8Health> health =
           fp8_stats ? merge_fp8_health(world_, fp8_health.read()) : std::vector<Fp8Health>{};
       if (writer) writer->step(metrics, health, remaining.after(step));
     }
+    if (sample_maker_ && (step % logging.generate_every == 0 || last)) make_samples(step);
     if (skipped_in_a_row_ >= training.max_nonfinite_steps) {
       return stop_diverged(
           fmt::format("loss or gradient was not finite in {} steps in a row", skipped_in_a_row_));
@@ -320,11 +389,12 @@ Outcome Trainer::loop(Requests& requests) {
     stopping = ask == Ask::stop || ask == Ask::give_up;
     const bool due =
         ask == Ask::save || (config_.checkpoint.save_every > 0 && step % config_.checkpoint.save_every == 0);
-    if ((due && !metrics.skipped) || (last && config_.checkpoint.save_last) || (stopping && !last)) {
-      const double before = now_seconds();
-      saves_->save(progress_, stopping);
-      remaining.save(now_seconds() - before);
-    }
+    const bool end = last || best_.exhausted(progress_.validation);
+    const double before_save = now_seconds();
+    if (save(metrics,
+             (due && !metrics.skipped) || (end && config_.checkpoint.save_last) || (stopping && !end),
+             stopping))
+      remaining.save(now_seconds() - before_save);
   }
   saves_->finish();
   give_up();
@@ -352,6 +422,10 @@ Outcome Trainer::report(int64_t steps, double in_steps, double in_loop) const {
                                         : "the last good checkpoint is " + saves_->good().string());
   }
   if (progress_.step >= training.train_steps) return Outcome::finished;
+  if (best_.exhausted(progress_.validation)) {
+    spdlog::info("stopped early after step {}: {}", progress_.step, best_.describe(progress_.validation));
+    return Outcome::finished;
+  }
   spdlog::warn(
       "interrupted after step {}; {}", progress_.step,
       saves_->newest().empty() ? "nothing was trained" : "the checkpoint is " + saves_->newest().string());

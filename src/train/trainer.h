@@ -4,6 +4,8 @@
 //   step_runner.h  what a step does on the device        validation.h   the loss on the validation set
 //   saves.h        checkpoints                           metrics.h      console and logs
 //   run_folder.h   whose folders these are               signals.h      what is asked of it from outside
+//   best.h         the best checkpoint, early stopping   samples.h      texts of the model
+//   source_losses.h  the loss of each dataset of a blend
 //
 // While the device works on a step, the loop reads the next one's samples, and then waits for the device once.
 #pragma once
@@ -16,11 +18,14 @@
 #include "config/config.h"
 #include "parallel/world.h"
 #include "train/batches.h"
+#include "train/best.h"
 #include "train/loss_spikes.h"
 #include "train/metrics.h"
 #include "train/run_folder.h"
+#include "train/samples.h"
 #include "train/saves.h"
 #include "train/signals.h"
+#include "train/source_losses.h"
 #include "train/startup.h"
 #include "train/step_runner.h"
 
@@ -34,6 +39,9 @@ class Trainer {
   /// earlier run in the same folders is removed; without, a run that would lose it is refused.
   Trainer(const config::Config& config, Context& context, parallel::World& world,
           const parallel::Groups& groups, bool overwrite);
+
+  /// Before run(): texts are made every logging.generate_every steps. Its memory becomes part of the plan.
+  void make_samples_with(std::unique_ptr<SampleMaker> maker);
 
   const MemoryPlan& plan() const { return runner_.plan(); }
   model::ModelStage& model() { return runner_.model(); }
@@ -56,17 +64,26 @@ class Trainer {
 
   // The loop.
   Outcome loop(Requests& requests);
+  std::optional<MetricsWriter> make_writer();
   /// A dataset that cannot be used from here on is noted, and ends the run at give_up(), behind a checkpoint.
   void read_batch(int64_t first_sample, HostBatch& batch);
   void give_up();
   void wait_for_device(int64_t step);
   StepMetrics finish_step(const HostBatch& batch, double seconds);
   void look_for_spike(StepMetrics& metrics);
+  void evaluate(StepMetrics& metrics);
+  void add_source_losses(const HostBatch& batch, int64_t first_sample, const StepMetrics& metrics);
+  void make_samples(int64_t step);
+  /// `anyway`: a checkpoint is due, whether it is among the best or not; `whole`: before the run goes on. True when it saved.
+  bool save(const StepMetrics& metrics, bool anyway, bool whole);
   void roll_back();
   Ask agree(Requests& requests);
   Outcome stop_diverged(const std::string& why);
   Outcome report(int64_t steps, double in_steps, double in_loop) const;
-  bool saves() const { return config_.checkpoint.save_every > 0 || config_.checkpoint.save_last; }
+  bool saves_on_its_way() const {
+    return config_.checkpoint.save_every > 0 || config_.checkpoint.keep_best > 0;
+  }
+  bool saves() const { return saves_on_its_way() || config_.checkpoint.save_last; }
 
   config::Config config_;
   Context& context_;
@@ -79,6 +96,10 @@ class Trainer {
   std::optional<Saves> saves_;
   checkpoint::Progress progress_;
   LossSpikes spikes_;
+  Best best_;
+  std::optional<SourceLosses> sources_;
+  std::unique_ptr<SampleMaker> sample_maker_;
+  std::optional<SampleLog> sample_log_;               ///< rank 0
   int64_t skipped_in_a_row_ = 0, skipped_total_ = 0;  ///< not finite; a skipped spike is none of them
   int64_t rollbacks_ = 0;
   std::string bad_data_;  ///< what this rank has to say of its data; empty mostly

@@ -1,21 +1,26 @@
 #include "train/validation.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "core/error.h"
 
 namespace te::train {
 
-std::optional<double> validation_loss(StepRunner& runner, const Batches& batches, int64_t micro_batch_size,
-                                      parallel::World& world, std::string& bad_data) {
+namespace {
+
+/// The mean of one set; none, on all ranks, when one of them cannot use what it has read.
+std::optional<double> validation_loss(StepRunner& runner, const Batches& batches, size_t set,
+                                      int64_t micro_batch_size, parallel::World& world,
+                                      std::string& bad_data) {
   const parallel::Communicator& data_group = runner.groups().data();
   int64_t counted = 0;
   runner.begin_evaluation();
-  for (int64_t first = micro_batch_size * data_group.rank(); first < batches.validation_samples();
+  for (int64_t first = micro_batch_size * data_group.rank(); first < batches.validation_samples(set);
        first += micro_batch_size * data_group.size()) {
     data::Batch data;
     try {
-      data = batches.validation(first);
+      data = batches.validation(set, first);
     } catch (const UserError& error) {  // the other ranks wait for this one
       bad_data = error.what();
       data = batches.nothing();
@@ -27,6 +32,20 @@ std::optional<double> validation_loss(StepRunner& runner, const Batches& batches
   const double loss = runner.finish_evaluation() / static_cast<double>(std::max<int64_t>(1, counted));
   if (world.max_i64(bad_data.empty() ? 0 : 1) != 0) return {};
   return loss;
+}
+
+}  // namespace
+
+std::vector<SetLoss> validation_losses(StepRunner& runner, const Batches& batches, int64_t micro_batch_size,
+                                       parallel::World& world, std::string& bad_data) {
+  std::vector<SetLoss> losses;
+  for (size_t set = 0; set < batches.validation_sets(); ++set) {
+    const std::optional<double> loss =
+        validation_loss(runner, batches, set, micro_batch_size, world, bad_data);
+    if (!loss) return {};
+    losses.push_back({batches.validation_name(set), *loss});
+  }
+  return losses;
 }
 
 }  // namespace te::train

@@ -143,7 +143,8 @@ TEST_F(Damage, ManifestsOfAnotherModelNameTheFirstKeyThatDiffers) {
 class EveryByte : public ::testing::Test {
  protected:
   EveryByte() {
-    Manifest manifest{.progress = {5, 50, 4}, .config = "model:\n  num_layers: 1\n"};
+    Manifest manifest{.progress = {5, 50, 4, {"books", 2.5, 1, {{4, 2.5, true}, {2, 2.75, false}}}},
+                      .config = "model:\n  num_layers: 1\n"};
     checkpoint::ShardFile first(folder_.path(), "a", {{"w", DType::f32, {12}}});
     checkpoint::ShardFile second(folder_.path(), "b",
                                  {{"w", DType::f32, {12}}, {"exp_avg/w", DType::f32, {24}}});

@@ -46,7 +46,7 @@ TEST(Parse, ReadsEveryTypeAndFillsDefaults) {
   EXPECT_EQ(c.optimizer.wsd_decay_steps, 25);
   EXPECT_EQ(c.optimizer.clip_grad, 2.0);
   EXPECT_EQ(c.data.train, (std::vector<DataSource>{{0.25, "a/b"}, {1.0, "c"}}));
-  EXPECT_EQ(c.data.valid, (std::vector<DataSource>{{1.0, "d"}}));
+  EXPECT_EQ(c.data.valid, (std::vector<ValidationSet>{{"valid", {{1.0, "d"}}}}));
   EXPECT_EQ(c.checkpoint.resume, "auto");
   EXPECT_FALSE(c.checkpoint.save_last);
   EXPECT_EQ(c.logging.directory, "runs/my_run");

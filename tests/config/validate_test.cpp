@@ -133,6 +133,54 @@ TEST(Validate, Schedule) {
                   {"optimizer.wsd_decay_steps (101) is above optimizer.decay_steps (100)"});
 }
 
+TEST(Validate, Evaluation) {
+  const std::string base =
+      "model: {family: llama, num_layers: 2, hidden_size: 64, ffn_hidden_size: 96, num_attention_heads: 4,\n"
+      "        vocab_size: 300, seq_length: 32}\n"
+      "training: {micro_batch_size: 2, global_batch_size: 8, train_steps: 100, eval_interval: 5}\n"
+      "data: {train: t, valid: {books: b, code: [[2, c], d]}}\n";
+  const Config config = parse_config(base, "small.yaml", {"checkpoint.keep_best=2"});
+  EXPECT_EQ(config.training.best_valid_set, "books");
+  EXPECT_EQ(config.data.valid,
+            (std::vector<ValidationSet>{{"books", {{1.0, "b"}}}, {"code", {{2.0, "c"}, {1.0, "d"}}}}));
+  EXPECT_EQ(parse_config(to_yaml(config), "small.yaml").data.valid, config.data.valid);
+  const auto rejects = [&](const std::vector<std::string>& overrides, const std::string& part) {
+    EXPECT_NE(complaint(base, overrides).find(part), std::string::npos) << complaint(base, overrides);
+  };
+  rejects({"training.best_valid_set=poems"}, "\"poems\" is no set of data.valid, which has: books, code");
+  rejects({"training.eval_interval=0", "checkpoint.keep_best=2"},
+          "checkpoint.keep_best (2) goes by a validation loss");
+  rejects({"training.eval_interval=0", "training.early_stopping_patience=2"},
+          "training.early_stopping_patience (2) goes by a validation loss");
+  rejects({"data.valid={a}"},
+          "data.valid={a}: expected [[weight, prefix], ...], a list of prefixes, or one prefix, got");
+  rejects({"data.valid={\"a,b\": x}"}, "expected the name of a validation set (letters, digits, _, - and .)");
+  rejects({"data.valid={a: x, a: y}"}, "the validation set a is given twice");
+  rejects({"data.valid={a: []}"}, "the validation set a names no dataset");
+  rejects({"data.valid={a: {b: c}}"}, "expected [[weight, prefix], ...]");
+}
+
+TEST(Validate, Samples) {
+  const std::vector<std::string> good = {"logging.generate_every=5", "logging.generate_prompts=[a, b]",
+                                         "data.tokenizer=bytes", "model.vocab_size=257"};
+  const auto with = [&](const std::string& more) {
+    std::vector<std::string> all = good;
+    all.push_back(more);
+    return all;
+  };
+  EXPECT_EQ(small(good).logging.generate_prompts, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(small(with("logging.generate_prompts=one")).logging.generate_prompts,
+            std::vector<std::string>{"one"});
+  expect_rejected(with("logging.generate_prompts=[]"),
+                  {"logging.generate_every (5) needs logging.generate_prompts"});
+  EXPECT_NE(override_complaint(with("logging.generate_prompts={a: b}"))
+                .find("expected a list of texts, or one text, got a mapping"),
+            std::string::npos);
+  expect_rejected(with("data.tokenizer="), {"logging.generate_every (5) needs data.tokenizer"});
+  expect_rejected(with("parallel.pipeline=2"), {"logging.generate_every (5)", "parallel.pipeline (2)"});
+  expect_rejected(with("logging.generate_top_p=0.5"), {"logging.generate_temperature 0"});
+}
+
 TEST(Validate, Data) {
   expect_rejected({"data.synthetic=false"}, {"data.train is missing"});
   expect_rejected({"data.train=a"}, {"data.synthetic and data.train are both given"});

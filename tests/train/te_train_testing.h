@@ -99,7 +99,7 @@ class TrainFolder {
     if (lines.empty()) return rows;
     const std::vector<std::string> names = split(lines[0], ',');
     for (size_t i = 1; i < lines.size(); ++i) {
-      const std::vector<std::string> values = split(lines[i], ',');
+      const std::vector<std::string> values = split(lines[i] + ",", ',');  // the last may be empty
       EXPECT_EQ(values.size(), names.size()) << lines[i];
       auto& row = rows.emplace_back();
       for (size_t k = 0; k < std::min(names.size(), values.size()); ++k) row[names[k]] = values[k];

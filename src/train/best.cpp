@@ -1,0 +1,99 @@
+#include "train/best.h"
+
+#include <spdlog/fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <sstream>
+
+#include "checkpoint/folder.h"
+#include "core/log.h"
+
+namespace te::train {
+
+using checkpoint::Validation;
+
+std::optional<double> deciding_loss(const config::Config& config, const std::vector<SetLoss>& losses) {
+  for (const SetLoss& set : losses)
+    if (set.name == config.training.best_valid_set) return set.loss;
+  return std::nullopt;
+}
+
+Best::Best(const config::Config& config)
+    : set_(config.training.best_valid_set),
+      directory_(config.checkpoint.directory),
+      keep_(config.checkpoint.keep_best),
+      patience_(config.training.early_stopping_patience),
+      min_delta_(config.training.early_stopping_min_delta) {}
+
+void Best::resume(Validation& state, parallel::World& world) const {
+  if (!state.set.empty() && state.set != set_) {
+    spdlog::warn(
+        "the best losses so far are of the validation set {}: {} (training.best_valid_set) begins anew",
+        state.set, set_.empty() ? "none" : set_);
+    state = {};
+  }
+  // One rank looks: the others might see something else a moment later.
+  std::string there;
+  world.together([&] {
+    if (!world.leader()) return;
+    for (const Validation::Best& item : state.best) {
+      const auto folder = std::filesystem::path(directory_) / checkpoint::step_name(item.step);
+      there += std::filesystem::exists(folder / "manifest.json") ? '1' : '0';
+    }
+  });
+  there = world.broadcast_string(there);
+  std::vector<Validation::Best> kept;
+  for (size_t i = 0; i < there.size(); ++i)
+    if (there[i] == '1') kept.push_back(state.best[i]);
+  state.best = std::move(kept);
+  world.together([&] {
+    if (!world.leader() || keep_ == 0) return;
+    std::vector<int64_t> steps;
+    for (const Validation::Best& item : state.best) steps.push_back(item.step);
+    checkpoint::mark_best(directory_, steps);
+  });
+}
+
+void Best::evaluated(Validation& state, double loss) const {
+  state.set = set_;
+  const bool gain = std::isfinite(loss) && (!state.lowest || loss < *state.lowest - min_delta_);
+  if (gain) state.lowest = loss;
+  state.without_gain = gain ? 0 : state.without_gain + 1;
+}
+
+bool Best::among_best(const Validation& state, double loss) const {
+  if (keep_ == 0 || !std::isfinite(loss)) return false;
+  return static_cast<int64_t>(state.best.size()) < keep_ ||
+         loss < state.best[static_cast<size_t>(keep_ - 1)].loss;
+}
+
+std::vector<int64_t> Best::add(Validation& state, int64_t step, double loss, bool extra) const {
+  // A run that was resumed before this step saves it again.
+  std::erase_if(state.best, [&](const Validation::Best& item) { return item.step == step; });
+  // Of equal losses the earlier one comes first.
+  const auto place = std::find_if(state.best.begin(), state.best.end(),
+                                  [&](const Validation::Best& item) { return item.loss > loss; });
+  state.best.insert(place, {step, loss, extra});
+  std::vector<int64_t> superfluous;
+  while (static_cast<int64_t>(state.best.size()) > keep_) {
+    if (state.best.back().extra) superfluous.push_back(state.best.back().step);
+    state.best.pop_back();
+  }
+  return superfluous;
+}
+
+bool Best::exhausted(const Validation& state) const {
+  return patience_ > 0 && state.without_gain >= patience_;
+}
+
+std::string Best::describe(const Validation& state) const {
+  return fmt::format(
+      "the loss of validation set {} has not fallen by more than {} in {} evaluations "
+      "(training.early_stopping_patience); {}",
+      set_, min_delta_, state.without_gain,
+      state.lowest ? fmt::format("the last gain was {:.4f}", *state.lowest) : "there was no gain");
+}
+
+}  // namespace te::train

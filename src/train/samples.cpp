@@ -1,0 +1,32 @@
+#include "train/samples.h"
+
+#include <nlohmann/json.hpp>
+
+#include "core/log.h"
+
+namespace te::train {
+namespace {
+
+using nlohmann::json;
+
+/// On one line, in quotes.
+std::string shown(const std::string& text) {
+  return json(text).dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+}  // namespace
+
+void SampleLog::write(int64_t step, const std::vector<Sample>& samples) {
+  for (const Sample& sample : samples) {
+    const json record = {{"step", step},
+                         {"prompt", sample.prompt},
+                         {"text", sample.text},
+                         {"ending", sample.ending},
+                         {"tokens", sample.tokens}};
+    file_.append(record.dump(-1, ' ', false, json::error_handler_t::replace) + "\n");
+    spdlog::info("sample of step {} | {} -> {} ({})", step, shown(sample.prompt), shown(sample.text),
+                 sample.ending);
+  }
+}
+
+}  // namespace te::train

@@ -1,0 +1,87 @@
+// Which checkpoints are the best, and when a run has waited long enough.
+#include "train/best.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+namespace te {
+namespace {
+
+using checkpoint::Validation;
+using train::Best;
+using train::SetLoss;
+
+config::Config config_of(int64_t keep, int64_t patience, double min_delta = 0.0) {
+  config::Config config;
+  config.training.best_valid_set = "books";
+  config.checkpoint.keep_best = keep;
+  config.training.early_stopping_patience = patience;
+  config.training.early_stopping_min_delta = min_delta;
+  return config;
+}
+
+TEST(BestCheckpoints, TheLowestLossesFirst) {
+  const Best best(config_of(2, 0));
+  Validation state;
+  EXPECT_TRUE(best.among_best(state, 3.0));
+  EXPECT_EQ(best.add(state, 10, 3.0, true), std::vector<int64_t>{});
+  EXPECT_EQ(best.add(state, 20, 2.0, false), std::vector<int64_t>{});
+  EXPECT_FALSE(best.among_best(state, 3.5));
+  EXPECT_FALSE(best.among_best(state, 3.0)) << "an equal loss is not better";
+  EXPECT_FALSE(best.among_best(state, std::numeric_limits<double>::quiet_NaN()));
+  EXPECT_FALSE(best.among_best(state, -std::numeric_limits<double>::infinity()));
+  ASSERT_TRUE(best.among_best(state, 2.5));
+  // Step 10 was saved for this alone, so it goes.
+  EXPECT_EQ(best.add(state, 30, 2.5, true), std::vector<int64_t>{10});
+  const std::vector<Validation::Best> expected = {{20, 2.0, false}, {30, 2.5, true}};
+  EXPECT_EQ(state.best, expected);
+  // Step 30 goes, and step 20, which was saved for its step, stays when its turn comes.
+  EXPECT_EQ(best.add(state, 40, 1.0, true), std::vector<int64_t>{30});
+  EXPECT_EQ(best.add(state, 50, 0.5, true), std::vector<int64_t>{});
+}
+
+TEST(BestCheckpoints, AStepThatIsSavedAgainIsThereOnce) {
+  const Best best(config_of(2, 0));
+  Validation state;
+  best.add(state, 10, 3.0, true);
+  best.add(state, 20, 2.0, true);
+  EXPECT_EQ(best.add(state, 20, 2.5, true), std::vector<int64_t>{});
+  const std::vector<Validation::Best> expected = {{20, 2.5, true}, {10, 3.0, true}};
+  EXPECT_EQ(state.best, expected);
+}
+
+TEST(BestCheckpoints, NoneAreKeptUnasked) {
+  EXPECT_FALSE(Best(config_of(0, 0)).among_best({}, 1.0));
+}
+
+TEST(EarlyStopping, AfterSoManyEvaluationsWithoutAGain) {
+  const Best best(config_of(0, 2, 0.1));
+  Validation state;
+  best.evaluated(state, 3.0);
+  best.evaluated(state, 2.95);  // lower, and not by more than 0.1
+  EXPECT_EQ(state.lowest, 3.0);
+  EXPECT_FALSE(best.exhausted(state));
+  best.evaluated(state, 2.85);
+  EXPECT_EQ(state.lowest, 2.85);
+  EXPECT_EQ(state.without_gain, 0);
+  best.evaluated(state, std::nan(""));
+  EXPECT_FALSE(best.exhausted(state));
+  best.evaluated(state, 2.8);
+  EXPECT_TRUE(best.exhausted(state));
+  EXPECT_FALSE(Best(config_of(0, 3, 0.1)).exhausted(state));
+  EXPECT_FALSE(Best(config_of(0, 0, 0.1)).exhausted(state));
+  EXPECT_EQ(best.describe(state),
+            "the loss of validation set books has not fallen by more than 0.1 in 2 evaluations "
+            "(training.early_stopping_patience); the last gain was 2.8500");
+}
+
+TEST(DecidingLoss, OfTheNamedSet) {
+  const config::Config config = config_of(1, 1);
+  EXPECT_EQ(train::deciding_loss(config, {{"code", 1.0}, {"books", 2.0}}), 2.0);
+  EXPECT_EQ(train::deciding_loss(config, {}), std::nullopt);
+}
+
+}  // namespace
+}  // namespace te

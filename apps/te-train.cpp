@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/command_line.h"
@@ -19,6 +20,7 @@
 #include "parallel/launch.h"
 #include "parallel/schedule/draw.h"
 #include "parallel/watchdog.h"
+#include "train/decoded_samples.h"
 #include "train/execution.h"
 #include "train/memory_verdict.h"
 #include "train/run_record.h"
@@ -39,7 +41,8 @@ constexpr const char* kFooter = R"(Examples:
   te-train --config configs/quickstart_bf16.yaml --set training.train_steps=20 --set precision.fp8=hybrid
   te-train --config preset:llama3_8b --config run.yaml --print-config
 
-Logs go to logging.directory: loss.csv (one line per step), metrics.jsonl (with FP8 health), TensorBoard's event files.
+Logs go to logging.directory: loss.csv (one line per step), metrics.jsonl (with FP8 health), TensorBoard's event files,
+and samples.jsonl (logging.generate_every).
 Ctrl-C, SIGTERM, SIGHUP and SIGUSR2 finish the step in work and save a checkpoint; --set checkpoint.resume=auto goes on
 from it. A second Ctrl-C stops at once. SIGUSR1 saves a checkpoint and goes on.
 
@@ -80,6 +83,8 @@ void show_layout(const te::config::Config& config, const te::Context& context,
     const int rank = grid.rank({.pipeline = stage});
     const te::parallel::Groups groups = te::parallel::Groups::planned(grid, rank);
     te::train::StepRunner runner(config, context, groups);
+    const auto samples = te::apps::make_sample_maker(config, context, groups);
+    if (samples) samples->plan(runner.plan());
     if (stage == 0) {
       print_tables(te::train::device_summary(context) + te::train::precision_summary(config, context) +
                    te::train::config_notes(config));
@@ -132,6 +137,10 @@ int train(const te::config::Config& config, te::parallel::World& world, const St
   world.together([&] { te::config::validate_for_device(config, context.is_cuda()); });
   const te::parallel::Groups groups = te::parallel::Groups::connect(world, context, grid);
   te::train::Trainer trainer(config, context, world, groups, start.overwrite);
+  world.together([&] {
+    if (auto samples = te::apps::make_sample_maker(config, context, groups))
+      trainer.make_samples_with(std::move(samples));
+  });
   const te::train::ProgramVersion version{te::apps::project_version(), te::apps::build_commit()};
   const te::train::StartInfo info{
       .config = config,

@@ -67,7 +67,9 @@ void add_reshard(CLI::App& app) {
   auto arguments = std::make_shared<Arguments>();
   CLI::App* command =
       app.add_subcommand("reshard", "Write a checkpoint in the files of another layout of ranks");
-  command->add_option("checkpoint", arguments->source, "Step folder, or checkpoint directory: its latest")
+  command
+      ->add_option("checkpoint", arguments->source,
+                   "Step folder, checkpoint directory (its latest), or its file best")
       ->required()
       ->type_name("PATH");
   command->add_option("--out", arguments->output, "Checkpoint directory to write to")

@@ -58,8 +58,9 @@ Decoder::Decoder(const config::Config& config, const parallel::Groups& groups, c
 
 // --- memory ------------------------------------------------------------------------------------------------
 
-void Decoder::plan(MemoryPlan& plan, const Context& context) {
-  parameters_.plan(plan, {.dtype = dims_.dtype, .tensor_rank = tensor_.rank(), .training = false});
+void Decoder::plan(MemoryPlan& plan, const Context& context, bool own_weights) {
+  if (own_weights)
+    parameters_.plan(plan, {.dtype = dims_.dtype, .tensor_rank = tensor_.rank(), .training = false});
   recipe_->plan(plan);
   rope_.plan(plan, config_.model);
   for (model::TransformerLayer& layer : layers_) layer.plan_weights(plan);
@@ -104,6 +105,25 @@ void Decoder::plan(MemoryPlan& plan, const Context& context) {
 
 void Decoder::bind(const Context& context) {
   parameters_.bind(context);
+  start(context);
+}
+
+void Decoder::bind(const Context& context, const parameters::ParameterStore& weights) {
+  TE_CHECK(!recipe_->quantizes(), "decoder: borrowed weights are not cast to FP8");
+  for (parameters::Parameter& parameter : parameters_.parameters()) {
+    const auto found =
+        std::find_if(weights.parameters().begin(), weights.parameters().end(),
+                     [&](const parameters::Parameter& other) { return other.name == parameter.name; });
+    TE_CHECK(found != weights.parameters().end() && found->value.shape == parameter.shape &&
+                 found->value.dtype == dims_.dtype,
+             "decoder: {} is not among the borrowed weights, or of another kind", parameter.name);
+    parameter.value = found->value;
+  }
+  start(context);
+  quantize_weights(context);  // casts nothing: GEMMs read the values as they are at the time
+}
+
+void Decoder::start(const Context& context) {
   rope_.fill(context, config_.model);
   recipe_->reset(context);
   arrange(sizes_.batch, config_.model.seq_length);

@@ -59,8 +59,12 @@ class Decoder {
   Decoder(const config::Config& config, const parallel::Groups& groups, const DecoderSizes& sizes);
   Decoder(const Decoder&) = delete;
 
-  void plan(MemoryPlan& plan, const Context& context);
+  /// Without weights of its own it reads those of another model on the same device.
+  void plan(MemoryPlan& plan, const Context& context, bool own_weights = true);
   void bind(const Context& context);
+  /// The same of a decoder without weights of its own: `weights` are of the same model and of as many tensor ranks, and
+  /// outlive it. They may change between two calls. Not with FP8, whose casts would be those of old values.
+  void bind(const Context& context, const parameters::ParameterStore& weights);
   parameters::ParameterStore& parameters() { return parameters_; }
   /// After the values were loaded: casts the weights of FP8 layers.
   void quantize_weights(const Context& context);
@@ -91,6 +95,7 @@ class Decoder {
   int64_t vocab_size() const { return config_.model.vocab_size; }
 
  private:
+  void start(const Context& context);
   /// A token of a pass.
   struct Row {
     int32_t token, sequence, position;

@@ -46,7 +46,7 @@ void Best::resume(Validation& state, parallel::World& world) const {
   there = world.broadcast_string(there);
   std::vector<Validation::Best> kept;
   for (size_t i = 0; i < there.size(); ++i)
-    if (there[i] == '1') kept.push_back(state.best[i]);
+    if (there[i] == '1' && static_cast<int64_t>(kept.size()) < keep_) kept.push_back(state.best[i]);
   state.best = std::move(kept);
   world.together([&] {
     if (!world.leader() || keep_ == 0) return;

@@ -22,7 +22,7 @@ class Best {
   explicit Best(const config::Config& config);
 
   /// Before the first step: the state that a checkpoint had is for another set, or the best checkpoints of it are no
-  /// longer there: then it is forgotten. Collective.
+  /// longer there, or more than keep_best: then it is forgotten. Collective.
   void resume(checkpoint::Validation& state, parallel::World& world) const;
 
   /// Takes the loss of an evaluation after `step`. A loss that is not finite is no gain.

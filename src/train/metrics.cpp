@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/log.h"
 #include "kernels/quantize/fp8_output.h"
 #include "train/console.h"
 #include "train/tensorboard.h"

@@ -113,6 +113,35 @@ TEST_P(DecoderTest, Fp8WithScalesOfGroupsAgreesWithTheForwardPass) {
   }
 }
 
+// A decoder on the weights of a model that trains follows them.
+TEST_P(DecoderTest, BorrowedWeightsAreThoseOfTheirOwner) {
+  const config::Config config = config_of(1);
+  TinyModel tiny(config);
+  const std::vector<int32_t> tokens = random_tokens(config, 1);
+  const parallel::Groups single = parallel::Groups::single();
+  generate::Decoder decoder(config, single, {.batch = 1, .max_rows = 16});
+  generate::Decoder with_weights(config, single, {.batch = 1, .max_rows = 16});
+  MemoryPlan plan, plan_with_weights;
+  decoder.plan(plan, cpu_, false);
+  with_weights.plan(plan_with_weights, cpu_);
+  EXPECT_EQ(plan_with_weights.total_bytes() - plan.total_bytes(),
+            with_weights.parameters().flat_size() * static_cast<int64_t>(sizeof(float)));
+  const DeviceBuffer memory = plan.allocate(cpu_);
+  decoder.bind(cpu_, tiny.model().parameters());
+  for (int round = 0; round < 2; ++round) {
+    const MemorySource source(tiny, config);
+    ReadyDecoder own(cpu_, config, source, {.batch = 1, .max_rows = 16});
+    decoder.reset(0);
+    const std::vector<Continuation> next = {{0, tokens}};
+    const std::span<const float> logits = decoder.append_all(cpu_, next);
+    EXPECT_EQ(std::vector<float>(logits.begin(), logits.end()), own.append_all(next)) << round;
+    for (parameters::Parameter& parameter : tiny.model().parameters().parameters()) {
+      auto* values = parameter.value.as<float>();
+      for (int64_t i = 0; i < parameter.value.numel(); ++i) values[i] *= 1.25f;
+    }
+  }
+}
+
 TEST_P(DecoderTest, Fp8AgreesWithTheFp8ForwardPass) {
   config::Config config = config_of(2);
   config.precision.fp8 = config::Fp8Mode::hybrid;

@@ -68,8 +68,8 @@ TEST_F(Evaluation, EachSetHasItsOwnLoss) {
   run("text", often_);
   run("letters", often_ + Overrides{"data.valid=" + (folder_ / "letters")});
   const Result result = run("both", often_ + Overrides{both_sets(), "training.best_valid_set=letters"});
-  TE_EXPECT_CONTAINS(result.out, "| valid text loss ");
-  TE_EXPECT_CONTAINS(result.out, "| valid letters loss ");
+  TE_EXPECT_CONTAINS(result.out, ": valid text loss ");
+  TE_EXPECT_CONTAINS(result.out, ": valid letters loss ");
   EXPECT_EQ(folder_.column("both", "loss"), folder_.column("text", "loss"));
   EXPECT_EQ(folder_.column("both", "valid_loss.text"), folder_.column("text", "valid_loss"));
   EXPECT_EQ(folder_.column("both", "valid_loss.letters"), folder_.column("letters", "valid_loss"));

@@ -1,0 +1,142 @@
+#include "train/decoded_samples.h"
+
+#include <algorithm>
+#include <fstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "checkpoint/kept_files.h"
+#include "core/error.h"
+#include "generate/begin_token.h"
+#include "generate/decoder.h"
+#include "generate/generator.h"
+#include "generate/run_config.h"
+#include "generate/text_stream.h"
+#include "text/tokenizer.h"
+
+namespace te::apps {
+namespace {
+
+// More prompts than these follow one another: the cache grows with them.
+constexpr size_t kBatch = 8;
+
+std::vector<std::string> read_prompts(const config::LoggingConfig& logging) {
+  std::vector<std::string> prompts = logging.generate_prompts;
+  const std::string& path = logging.generate_prompt_file;
+  if (path.empty()) return prompts;
+  std::ifstream in(path);
+  if (!in) user_error("logging.generate_prompt_file: {}: cannot be opened", path);
+  for (std::string line; std::getline(in, line);) prompts.push_back(line);
+  if (in.bad()) user_error("logging.generate_prompt_file: {}: cannot be read", path);
+  if (prompts.empty()) user_error("logging.generate_prompt_file: {}: has no line", path);
+  return prompts;
+}
+
+/// The files of data.tokenizer, or those that the checkpoints keep, where the run goes on on another machine.
+std::unique_ptr<text::Tokenizer> open_tokenizer(const config::Config& config) {
+  std::string spec = config.data.tokenizer;
+  if (spec != "bytes" && checkpoint::tokenizer_files(spec).empty()) {
+    const std::filesystem::path kept = checkpoint::kept_beside(config.checkpoint.directory);
+    if (!kept.empty()) spec = kept.string();
+  }
+  return text::make_tokenizer(spec);
+}
+
+generate::GenerateOptions options_of(const config::Config& config, const text::Tokenizer& tokenizer) {
+  const config::LoggingConfig& logging = config.logging;
+  generate::GenerateOptions options;
+  options.sampling = {.temperature = logging.generate_temperature,
+                      .top_k = logging.generate_top_k,
+                      .top_p = logging.generate_top_p,
+                      .seed = config.training.seed};
+  options.max_tokens = logging.generate_tokens;
+  options.begin_of_document = generate::adds_begin_of_document(tokenizer);
+  return options;
+}
+
+/// The run's model, for passes of few tokens.
+config::Config decoder_config(config::Config config, int64_t length) {
+  config.model.seq_length = length;
+  config.precision.fp8 = config::Fp8Mode::off;
+  config.precision.fp8_calibrate = false;
+  config.parallel.sequence = false;
+  config.parallel.tensor_overlap = 1;
+  config.training.micro_batch_size = config.training.global_batch_size = 1;
+  config.training.recompute = config::Recompute::full;  // one set of activations for all layers
+  return config;
+}
+
+/// GEMMs of the run are tuned for its own shapes, in its own time.
+Context own_context(const Context& context) {
+  ExecutionOptions options = context.options();
+  if (!context.is_cuda()) return Context::cpu(options);
+  options.gemm_autotune = GemmAutotune::off;
+  return Context::cuda(context.ordinal(), options);
+}
+
+class DecodedSamples final : public train::SampleMaker {
+ public:
+  DecodedSamples(const config::Config& config, const Context& context, const parallel::Groups& groups)
+      : context_(own_context(context)),
+        texts_(read_prompts(config.logging)),
+        tokenizer_(open_tokenizer(config)),
+        options_(options_of(config, *tokenizer_)) {
+    const int64_t longest = generate::longest_sequence(config.model);
+    int64_t length = 0;
+    for (const std::string& text : texts_) {
+      try {
+        prompts_.push_back(
+            generate::Generator::encode(*tokenizer_, text, options_, config.model.vocab_size, longest));
+      } catch (const UserError& error) {
+        user_error("logging.generate_prompts: prompt {}: {}", prompts_.size() + 1, error.what());
+      }
+      const auto own = static_cast<int64_t>(prompts_.back().size());
+      length = std::max(length, std::min(longest, own + options_.max_tokens));
+    }
+    decoder_ = std::make_unique<generate::Decoder>(
+        decoder_config(config, length), groups,
+        generate::DecoderSizes{.batch = static_cast<int64_t>(std::min(kBatch, prompts_.size()))});
+  }
+
+  void plan(MemoryPlan& plan) override { decoder_->plan(plan, context_, false); }
+  void bind(const parameters::ParameterStore& weights) override { decoder_->bind(context_, weights); }
+
+  std::vector<train::Sample> make() override {
+    std::vector<train::Sample> samples;
+    for (const std::string& text : texts_) samples.push_back({.prompt = generate::valid_utf8(text)});
+    generate::Generator generator(*decoder_, *tokenizer_, options_);
+    // Prompts that are done keep their texts when a later one meets logits that are no numbers.
+    const auto done = [&](size_t index, const generate::Continued& result) {
+      samples[index].text = result.text;
+      samples[index].ending = generate::to_string(result.ending);
+      samples[index].tokens = static_cast<int64_t>(result.tokens.size());
+    };
+    try {
+      generator.run(context_, prompts_, {}, nullptr, done);
+    } catch (const UserError& error) {  // the same on all tensor ranks: they have the same logits
+      for (train::Sample& sample : samples)
+        if (sample.ending.empty()) sample.ending = error.what();
+    }
+    context_.synchronize();
+    return samples;
+  }
+
+ private:
+  Context context_;
+  std::vector<std::string> texts_;
+  std::unique_ptr<text::Tokenizer> tokenizer_;
+  generate::GenerateOptions options_;
+  std::vector<std::vector<int32_t>> prompts_;
+  std::unique_ptr<generate::Decoder> decoder_;
+};
+
+}  // namespace
+
+std::unique_ptr<train::SampleMaker> make_sample_maker(const config::Config& config, const Context& context,
+                                                      const parallel::Groups& groups) {
+  if (config.logging.generate_every == 0) return nullptr;
+  return std::make_unique<DecodedSamples>(config, context, groups);
+}
+
+}  // namespace te::apps

@@ -1,0 +1,125 @@
+// The texts that te-train makes while it trains: they are those of te-generate, and training does not notice them.
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "te_generate_testing.h"
+
+namespace te::testing {
+namespace {
+
+using Overrides = std::vector<std::string>;
+
+class TrainingSamples : public GenerateFolder {
+ protected:
+  Result train(const std::string& name, const Overrides& overrides) {
+    Overrides all = {"data.tokenizer=bytes", "training.train_steps=6", "optimizer.lr=0.02",
+                     "checkpoint.save_every=3"};
+    all.insert(all.end(), overrides.begin(), overrides.end());
+    return folder_.run(name, all);
+  }
+  std::vector<nlohmann::json> samples(const std::string& name) {
+    std::vector<nlohmann::json> all;
+    for (const std::string& line : split(read_file(folder_.run_folder(name) + "/samples.jsonl"), '\n'))
+      all.push_back(nlohmann::json::parse(line));
+    return all;
+  }
+  const Overrides prompts_ = {"logging.generate_every=2", "logging.generate_prompts=[the small, a]",
+                              "logging.generate_tokens=9"};
+  TrainFolder folder_;
+};
+
+Overrides operator+(Overrides a, const Overrides& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+TEST_F(TrainingSamples, AreThoseOfTeGenerate) {
+  const Result result = train("a", prompts_ + Overrides{"training.train_steps=5"});
+  ASSERT_EQ(result.code, 0) << result.out << result.error;
+  const std::vector<nlohmann::json> all = samples("a");
+  ASSERT_EQ(all.size(), 6u);
+  for (size_t i = 0; i < all.size(); ++i) {
+    EXPECT_EQ(all[i]["step"], std::vector<int>({2, 4, 5})[i / 2]);
+    EXPECT_EQ(all[i]["prompt"], i % 2 == 0 ? "the small" : "a");
+    EXPECT_EQ(all[i]["ending"], i % 2 == 0 ? "context full" : "max tokens");
+    EXPECT_EQ(all[i]["tokens"], i % 2 == 0 ? 7 : 9);  // of a context of 16
+  }
+  TE_EXPECT_CONTAINS(result.out, "sample of step 4 | \"the small\" -> ");
+  for (const size_t last : {size_t{4}, size_t{5}}) {
+    const Result text =
+        run("--checkpoint " + folder_.checkpoint("a", 5) + " --dtype bf16 --max-tokens 9 --quiet --prompt '" +
+            all[last]["prompt"].get<std::string>() + "'");
+    ASSERT_EQ(text.code, 0) << text.error;
+    EXPECT_EQ(text.out, all[last]["text"].get<std::string>() + "\n");
+  }
+}
+
+TEST_F(TrainingSamples, TrainingComputesTheSameBits) {
+  for (const Overrides& precision : {Overrides{"precision.fp8=hybrid"}, Overrides{"precision.dtype=fp32"}}) {
+    SCOPED_TRACE(precision[0]);
+    const std::string name = precision[0].substr(10, 3);
+    ASSERT_EQ(train(name + "without", precision).code, 0);
+    ASSERT_EQ(
+        train(name + "with",
+              precision + prompts_ + Overrides{"logging.generate_every=1", "logging.generate_temperature=1"})
+            .code,
+        0);
+    EXPECT_EQ(folder_.column(name + "with", "loss"), folder_.column(name + "without", "loss"));
+    EXPECT_EQ(folder_.checkpoint_bytes(name + "with", 6), folder_.checkpoint_bytes(name + "without", 6));
+  }
+}
+
+// The draws are those of the seed; a resumed run writes the texts of the steps that it takes again.
+TEST_F(TrainingSamples, AResumedRunMakesTheSame) {
+  const Overrides drawn =
+      prompts_ + Overrides{"logging.generate_temperature=0.9", "logging.generate_top_k=40"};
+  ASSERT_EQ(train("a", drawn).code, 0);
+  ASSERT_EQ(train("b", drawn).code, 0);
+  const std::string expected = read_file(folder_.run_folder("a") + "/samples.jsonl");
+  ASSERT_EQ(train("b", drawn + Overrides{"checkpoint.resume=" + folder_.checkpoint("b", 3)}).code, 0);
+  EXPECT_EQ(read_file(folder_.run_folder("b") + "/samples.jsonl"), expected);
+  write_file(file("prompts.txt"), "the small\na\n");
+  ASSERT_EQ(train("c", drawn + Overrides{"logging.generate_prompts=[]",
+                                         "logging.generate_prompt_file=" + file("prompts.txt")})
+                .code,
+            0);
+  EXPECT_EQ(read_file(folder_.run_folder("c") + "/samples.jsonl"), expected);
+}
+
+TEST_F(TrainingSamples, OfRanksThatShareTheModel) {
+  ASSERT_EQ(train("one", prompts_ + Overrides{"precision.dtype=fp32"}).code, 0);
+  folder_.use_ranks(4);
+  const Result result = train(
+      "four", prompts_ + Overrides{"precision.dtype=fp32", "parallel.tensor=2", "parallel.sequence=true"});
+  ASSERT_EQ(result.code, 0) << result.out << result.error;
+  EXPECT_EQ(samples("four"), samples("one"));
+}
+
+TEST_F(TrainingSamples, AModelThatHasBrokenDownMakesNone) {
+  // Infinite steps leave no number, and such a model is not saved.
+  const Result result = train(
+      "a", prompts_ + Overrides{"optimizer.lr=1e300", "optimizer.clip_grad=0", "checkpoint.save_every=0",
+                                "checkpoint.save_last=false", "training.max_nonfinite_steps=100"});
+  ASSERT_EQ(result.code, 0) << result.out << result.error;
+  ASSERT_EQ(samples("a").size(), 6u);
+  for (const nlohmann::json& sample : samples("a")) {
+    EXPECT_EQ(sample["text"], "");
+    TE_EXPECT_CONTAINS(sample["ending"].get<std::string>(), "the model");
+  }
+}
+
+TEST_F(TrainingSamples, RefusesWhatCannotBe) {
+  const auto refused = [&](const Overrides& overrides, const std::string& part) {
+    testing::expect_refused(train("x", overrides), part);
+  };
+  refused({"logging.generate_every=2"}, "logging.generate_every (2) needs logging.generate_prompts");
+  refused(prompts_ + Overrides{"data.tokenizer="}, "logging.generate_every (2) needs data.tokenizer");
+  refused(prompts_ + Overrides{"parallel.pipeline=2"}, "parallel.pipeline (2) cuts them into stages");
+  refused(prompts_ + Overrides{"logging.generate_prompts=a prompt of more than sixteen bytes"},
+          "logging.generate_prompts: prompt 1: the prompt has 35 tokens");
+  refused(prompts_ + Overrides{"logging.generate_prompt_file=" + file("none")}, "none: cannot be opened");
+  refused(prompts_ + Overrides{"logging.generate_top_k=4"}, "logging.generate_temperature 0 always takes");
+}
+
+}  // namespace
+}  // namespace te::testing

@@ -143,8 +143,15 @@ TEST_F(Damage, ManifestsOfAnotherModelNameTheFirstKeyThatDiffers) {
 class EveryByte : public ::testing::Test {
  protected:
   EveryByte() {
-    Manifest manifest{.progress = {5, 50, 4, {"books", 2.5, 1, {{4, 2.5, true}, {2, 2.75, false}}}},
-                      .config = "model:\n  num_layers: 1\n"};
+    Manifest manifest;
+    manifest.progress = {5, 50, 4};
+    manifest.config = "model:\n  num_layers: 1\n";
+    checkpoint::Validation& validation = manifest.progress.validation;
+    validation.set = "books";
+    validation.lowest = 2.5;
+    validation.without_gain = 1;
+    validation.best.push_back({4, 2.5, true});
+    validation.best.push_back({2, 2.75, false});
     checkpoint::ShardFile first(folder_.path(), "a", {{"w", DType::f32, {12}}});
     checkpoint::ShardFile second(folder_.path(), "b",
                                  {{"w", DType::f32, {12}}, {"exp_avg/w", DType::f32, {24}}});

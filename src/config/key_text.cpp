@@ -37,14 +37,14 @@ std::string sets_text(const std::vector<ValidationSet>& sets) {
   std::string text = "{";
   for (const ValidationSet& set : sets) {
     if (text.size() > 1) text += ", ";
-    text += fmt::format("{}: {}", quoted(set.name), sources_text(set.sources));
+    text += fmt::format("{}: {}", in_quotes(set.name), sources_text(set.sources));
   }
   return text + "}";
 }
 
 std::string texts_text(const std::vector<std::string>& texts) {
   std::string text = "[";
-  for (const std::string& item : texts) text += (text.size() > 1 ? ", " : "") + quoted(item);
+  for (const std::string& item : texts) text += (text.size() > 1 ? ", " : "") + in_quotes(item);
   return text + "]";
 }
 

@@ -236,8 +236,8 @@ void check_evaluation(const Config& c) {
     names += (names.empty() ? "" : ", ") + set.name;
   }
   if (!t.best_valid_set.empty() && !names.empty())
-    user_error("training.best_valid_set: {} is no set of data.valid, which has: {}", quoted(t.best_valid_set),
-               names);
+    user_error("training.best_valid_set: {} is no set of data.valid, which has: {}",
+               in_quotes(t.best_valid_set), names);
 }
 
 void check_samples(const Config& c) {

@@ -289,25 +289,26 @@ Trainer::Ask Trainer::agree(Requests& requests) {
 
 // --- the loop ----------------------------------------------------------------------------------------------
 
-std::optional<MetricsWriter> Trainer::make_writer() {
+std::unique_ptr<MetricsWriter> Trainer::make_writer() {
   const config::LoggingConfig& logging = config_.logging;
-  std::optional<MetricsWriter> writer;
+  std::unique_ptr<MetricsWriter> writer;
   std::vector<std::string> sets;
   for (const config::ValidationSet& set : config_.data.valid) sets.push_back(set.name);
   if (sets == std::vector<std::string>{config::ValidationSet{}.name} || batches_->validation_sets() == 0)
     sets.clear();
   world_.together([&] {
     if (!world_.leader()) return;
-    writer.emplace(MetricsOptions{.directory = logging.directory,
-                                  .csv = logging.csv,
-                                  .jsonl = logging.jsonl,
-                                  .tensorboard = logging.tensorboard,
-                                  .first_step = progress_.step + 1,
-                                  .config = config::to_yaml(config_),
-                                  .valid_sets = sets,
-                                  .train_steps = config_.training.train_steps,
-                                  .show_tflops = context_.is_cuda(),
-                                  .fp8 = config_.precision.fp8 != config::Fp8Mode::off});
+    writer =
+        std::make_unique<MetricsWriter>(MetricsOptions{.directory = logging.directory,
+                                                       .csv = logging.csv,
+                                                       .jsonl = logging.jsonl,
+                                                       .tensorboard = logging.tensorboard,
+                                                       .first_step = progress_.step + 1,
+                                                       .config = config::to_yaml(config_),
+                                                       .valid_sets = sets,
+                                                       .train_steps = config_.training.train_steps,
+                                                       .show_tflops = context_.is_cuda(),
+                                                       .fp8 = config_.precision.fp8 != config::Fp8Mode::off});
     if (sample_maker_) sample_log_.emplace(logging.directory);
   });
   return writer;
@@ -318,7 +319,7 @@ Outcome Trainer::loop(Requests& requests) {
   const config::LoggingConfig& logging = config_.logging;
   const int64_t first_step = progress_.step;
   const bool skip_spikes = training.loss_spikes == config::LossSpikes::skip;
-  std::optional<MetricsWriter> writer = make_writer();
+  const std::unique_ptr<MetricsWriter> writer = make_writer();
   if (!runner_.sample_losses().empty()) sources_.emplace(batches_->training_sources());
   Fp8HealthReader fp8_health(context_, runner_.model().recipe().table());
   read_batch(progress_.consumed_samples, host_batches_[0]);

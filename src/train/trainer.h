@@ -64,7 +64,7 @@ class Trainer {
 
   // The loop.
   Outcome loop(Requests& requests);
-  std::optional<MetricsWriter> make_writer();
+  std::unique_ptr<MetricsWriter> make_writer();  ///< of rank 0; else null
   /// A dataset that cannot be used from here on is noted, and ends the run at give_up(), behind a checkpoint.
   void read_batch(int64_t first_sample, HostBatch& batch);
   void give_up();

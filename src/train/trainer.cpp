@@ -242,8 +242,7 @@ void Trainer::roll_back() {
 }
 
 void Trainer::evaluate(StepMetrics& metrics) {
-  metrics.valid =
-      validation_losses(runner_, *batches_, config_.training.micro_batch_size, world_, bad_data_);
+  metrics.valid = validation_losses(runner_, *batches_, config_.training.micro_batch_size, world_, bad_data_);
   metrics.valid_loss = deciding_loss(config_, metrics.valid);
   if (metrics.valid_loss) best_.evaluated(progress_.validation, *metrics.valid_loss);
 }

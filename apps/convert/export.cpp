@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct Arguments {
-  std::string checkpoint, output, tokenizer, dtype = "auto";
+  std::string checkpoint, output, tokenizer, dtype = "auto", fp8 = "off";
   uint64_t max_shard_bytes = 5'000'000'000;
   bool force = false;
 };
@@ -60,16 +60,23 @@ void export_checkpoint(const Arguments& arguments) {
   options.max_shard_bytes =
       static_cast<int64_t>(std::clamp<uint64_t>(arguments.max_shard_bytes, 1, INT64_MAX));
   if (arguments.dtype != "auto") options.dtype = arguments.dtype == "bf16" ? DType::bf16 : DType::f32;
+  options.fp8 = arguments.fp8 == "block"    ? Fp8Format::block
+                : arguments.fp8 == "tensor" ? Fp8Format::tensor
+                                            : Fp8Format::off;
+  const int64_t total = exported_bytes(source, options);  // refuses first, then warnings may come
   options.kept = tokenizer_of(arguments, source);
   OutputFolder output(arguments.output, "--out", arguments.force,
                       "the folder of a model (files and a config.json)", is_model_folder);
-  apps::Progress progress(exported_bytes(source, options), "written");
+  apps::Progress progress(total, "written");
   const Converted done =
       write_hugging_face(source, output.path(), options, [&](int64_t bytes) { progress.show(bytes); });
   output.commit();
   fmt::print("{}: {} tensors, {:.1f} MB in {} file{}, {:.1f} s\n", arguments.output, done.tensors,
              static_cast<double>(done.bytes) / 1e6, done.files, done.files == 1 ? "" : "s",
              progress.seconds());
+  if (done.kept > 0)
+    fmt::print("{} weights of linear layers stay in high precision: their sizes are no multiples of {}\n",
+               done.kept, kFp8Block);
 }
 
 }  // namespace
@@ -85,8 +92,15 @@ void add_export(CLI::App& app) {
   command->add_option("--out", arguments->output, "Folder to make")->required()->type_name("FOLDER");
   command
       ->add_option("--dtype", arguments->dtype,
-                   "bf16 or fp32; auto: as the checkpoint has them (fp32 after training)")
+                   "bf16 or fp32; auto: as the checkpoint has them (fp32 after training), with --fp8 bf16")
       ->check(CLI::IsMember({"auto", "bf16", "fp32"}))
+      ->capture_default_str();
+  command
+      ->add_option(
+          "--fp8", arguments->fp8,
+          "Linear layers in FP8: block: DeepSeek's blocks of 128 x 128; tensor: compressed-tensors with the "
+          "scales of an FP8 run's state")
+      ->check(CLI::IsMember({"off", "block", "tensor"}))
       ->capture_default_str();
   command
       ->add_option("--max-shard-size", arguments->max_shard_bytes,
@@ -98,7 +112,9 @@ void add_export(CLI::App& app) {
                    "A tokenizer's file or folder; default: what is kept beside the checkpoint")
       ->type_name("PATH");
   command->add_flag("--force", arguments->force, "Replace a model's folder");
-  command->footer("  te-convert export runs/tuned/checkpoints --out models/tuned --dtype bf16");
+  command->footer(
+      "  te-convert export runs/tuned/checkpoints --out models/tuned --dtype bf16\n"
+      "  te-convert export runs/tuned/checkpoints --out models/tuned_fp8 --fp8 block");
   command->callback([arguments] { export_checkpoint(*arguments); });
 }
 

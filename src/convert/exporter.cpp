@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <utility>
 
 #include "checkpoint/folder.h"
@@ -23,9 +25,15 @@ struct Job {
   const Part* part;
   int64_t top;
   DType dtype;
+  std::vector<SafetensorsSpec> multipliers;  ///< that belong to a weight in FP8
 
   int64_t numel() const { return part->rows() * parameter->cols(); }
-  int64_t bytes() const { return numel() * static_cast<int64_t>(dtype_size(dtype)); }
+  int64_t bytes() const {
+    int64_t bytes = numel() * static_cast<int64_t>(dtype_size(dtype));
+    for (const SafetensorsSpec& spec : multipliers)
+      bytes += std::accumulate(spec.shape.begin(), spec.shape.end(), int64_t{4}, std::multiplies<>());
+    return bytes;
+  }
 };
 
 void check_shape(const checkpoint::Reader& reader, const ParameterLayout& parameter) {
@@ -43,17 +51,26 @@ void check_shape(const checkpoint::Reader& reader, const ParameterLayout& parame
 }
 
 std::vector<Job> plan_jobs(const checkpoint::Reader& reader, const std::vector<ParameterLayout>& layout,
-                           const std::optional<DType>& dtype) {
+                           const std::optional<DType>& dtype, const Fp8Export& fp8) {
   std::vector<Job> jobs;
   for (const ParameterLayout& parameter : layout) {
     check_shape(reader, parameter);
     int64_t top = 0;
     for (const Part& part : parameter.parts) {
-      jobs.push_back({&parameter, &part, top, dtype.value_or(reader.at(parameter.name).dtype)});
+      jobs.push_back({&parameter, &part, top, dtype.value_or(reader.at(parameter.name).dtype), {}});
+      if (fp8.converts(part)) {
+        jobs.back().dtype = DType::e4m3;
+        jobs.back().multipliers = fp8.multipliers(part);
+      }
       top += part.rows();
     }
   }
   return jobs;
+}
+
+std::optional<DType> dtype_of(const ExportOptions& options) {
+  if (options.fp8 != Fp8Format::off && !options.dtype) return DType::bf16;
+  return options.dtype;
 }
 
 /// As transformers cuts a model: a file is full when the next tensor would pass the limit; a tensor that passes it alone
@@ -95,18 +112,26 @@ void read_rows(const checkpoint::Reader& reader, const ParameterLayout& paramete
 
 class ShardWriting {
  public:
-  ShardWriting(const checkpoint::Reader& reader, const OnProgress& progress, Converted& done)
-      : reader_(reader), progress_(progress), done_(done) {}
+  ShardWriting(const checkpoint::Reader& reader, const Fp8Export& fp8, const OnProgress& progress,
+               Converted& done)
+      : reader_(reader), fp8_(fp8), progress_(progress), done_(done) {}
 
   void write(const std::filesystem::path& path, const std::vector<Job>& jobs) {
     std::vector<SafetensorsSpec> specs;
-    for (const Job& job : jobs) specs.push_back({job.part->name, job.dtype, job.part->shape});
+    for (const Job& job : jobs) {
+      specs.push_back({job.part->name, job.dtype, job.part->shape});
+      specs.insert(specs.end(), job.multipliers.begin(), job.multipliers.end());
+    }
     SafetensorsWriter writer(path, specs, {{"format", "pt"}});
     WriteBehind pieces([&](const std::string& name, const std::byte* data, size_t bytes) {
       writer.write(name, data, bytes);
     });
-    for (const Job& job : jobs)
-      job.part->order == Order::transposed ? transposed(pieces, job) : straight(pieces, job);
+    for (const Job& job : jobs) {
+      if (job.dtype == DType::e4m3)
+        quantized(pieces, job);
+      else
+        job.part->order == Order::transposed ? transposed(pieces, job) : straight(pieces, job);
+    }
     pieces.finish();
     writer.finish();
     ++done_.files;
@@ -131,6 +156,27 @@ class ShardWriting {
     }
   }
 
+  // In pieces of whole rows of blocks.
+  void quantized(WriteBehind& pieces, const Job& job) {
+    const int64_t cols = job.parameter->cols(), rows = job.part->rows();
+    const int64_t most = std::max<int64_t>(1, kPieceBytes / (4 * cols * kFp8Block)) * kFp8Block;
+    std::vector<float> wide, scales;
+    for (int64_t first = 0; first < rows; first += most) {
+      const int64_t count = std::min(most, rows - first);
+      wide.resize(static_cast<size_t>(count * cols));
+      reader_.read_rows(job.parameter->name, job.top + first, count, wide.data());
+      fp8_.quantize(*job.parameter, wide, pieces.buffer(wide.size()), scales);
+      put(pieces, job, count * cols);
+    }
+    const auto values = fp8_.values(*job.parameter, std::move(scales));
+    for (size_t i = 0; i < values.size(); ++i) {
+      const size_t bytes = values[i].size() * sizeof(float);
+      std::memcpy(pieces.buffer(bytes), values[i].data(), bytes);
+      pieces.put(job.multipliers[i].name, bytes);
+      done_.bytes += static_cast<int64_t>(bytes);
+    }
+  }
+
   // [out, in] as a whole, written as pieces of [in, out].
   void transposed(WriteBehind& pieces, const Job& job) {
     const int64_t in = job.parameter->cols(), out = job.part->rows();
@@ -149,6 +195,7 @@ class ShardWriting {
   }
 
   const checkpoint::Reader& reader_;
+  const Fp8Export& fp8_;
   const OnProgress& progress_;
   Converted& done_;
   std::vector<std::byte> source_;  ///< of what is transposed
@@ -165,6 +212,7 @@ void write_index(const std::filesystem::path& folder, const std::vector<std::vec
   for (size_t i = 0; i < shards.size(); ++i) {
     for (const Job& job : shards[i]) {
       map[job.part->name] = shard_name(i, shards.size());
+      for (const SafetensorsSpec& spec : job.multipliers) map[spec.name] = shard_name(i, shards.size());
       bytes += job.bytes();
       values += job.numel();
     }
@@ -177,23 +225,24 @@ void write_index(const std::filesystem::path& folder, const std::vector<std::vec
 }  // namespace
 
 ExportSource::ExportSource(const std::filesystem::path& checkpoint) : reader(checkpoint) {
-  const config::Config config =
-      config::parse_config(reader.config(), (reader.folder() / "manifest.json").string());
+  config = config::parse_config(reader.config(), (reader.folder() / "manifest.json").string());
   model = config.model;
   tokenizer = config.data.tokenizer;
 }
 
 int64_t exported_bytes(const ExportSource& source, const ExportOptions& options) {
   const std::vector<ParameterLayout> layout = hugging_face_layout(source.model);
+  const Fp8Export fp8(options.fp8, source.config, source.reader, layout);
   int64_t bytes = 0;
-  for (const Job& job : plan_jobs(source.reader, layout, options.dtype)) bytes += job.bytes();
+  for (const Job& job : plan_jobs(source.reader, layout, dtype_of(options), fp8)) bytes += job.bytes();
   return bytes;
 }
 
 Converted write_hugging_face(const ExportSource& source, const std::filesystem::path& folder,
                              const ExportOptions& options, const OnProgress& progress) {
   const std::vector<ParameterLayout> layout = hugging_face_layout(source.model);
-  const std::vector<Job> jobs = plan_jobs(source.reader, layout, options.dtype);
+  const Fp8Export fp8(options.fp8, source.config, source.reader, layout);
+  const std::vector<Job> jobs = plan_jobs(source.reader, layout, dtype_of(options), fp8);
   std::vector<checkpoint::KeptFile> kept = options.kept;
   std::filesystem::path config;
   std::erase_if(kept, [&](const checkpoint::KeptFile& file) {
@@ -201,11 +250,17 @@ Converted write_hugging_face(const ExportSource& source, const std::filesystem::
     config = file.source;
     return true;
   });
-  const std::string text =
+  std::string text =
       hugging_face_config(source.model, jobs.front().dtype, config, source.reader.folder().string());
+  if (options.fp8 != Fp8Format::off) {
+    nlohmann::json whole = nlohmann::json::parse(text);
+    whole["quantization_config"] = fp8.quantization_config();
+    text = whole.dump(2) + "\n";
+  }
   const std::vector<std::vector<Job>> shards = plan_shards(jobs, options.max_shard_bytes);
-  Converted done{.tensors = static_cast<int64_t>(jobs.size()), .files = 0, .bytes = 0};
-  ShardWriting writing(source.reader, progress, done);
+  Converted done{.tensors = 0, .files = 0, .bytes = 0, .kept = fp8.left_out()};
+  for (const Job& job : jobs) done.tensors += 1 + static_cast<int64_t>(job.multipliers.size());
+  ShardWriting writing(source.reader, fp8, progress, done);
   for (size_t i = 0; i < shards.size(); ++i) writing.write(folder / shard_name(i, shards.size()), shards[i]);
   if (shards.size() > 1) write_index(folder, shards);
   checkpoint::copy_files(kept, folder);

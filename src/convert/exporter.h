@@ -9,15 +9,18 @@
 
 #include "checkpoint/kept_files.h"
 #include "checkpoint/reader.h"
+#include "convert/fp8_export.h"
 #include "convert/importer.h"
 
 namespace te::convert {
 
 struct ExportOptions {
-  std::optional<DType> dtype;  ///< f32 or bf16; empty: as the checkpoint has them
+  /// f32 or bf16; empty: as the checkpoint has them, and BF16 beside FP8.
+  std::optional<DType> dtype;
   int64_t max_shard_bytes =
       5'000'000'000;  ///< of tensors, as transformers counts; a larger tensor has its own file
   std::vector<checkpoint::KeptFile> kept;  ///< tokenizer files, and perhaps config.json; empty: none
+  Fp8Format fp8 = Fp8Format::off;          ///< of the linear layers
 };
 
 /// A checkpoint with the model that it holds.
@@ -25,6 +28,7 @@ struct ExportSource {
   explicit ExportSource(const std::filesystem::path& checkpoint);
 
   checkpoint::Reader reader;
+  config::Config config;  ///< of the run
   config::ModelConfig model;
   std::string tokenizer;  ///< data.tokenizer of the run
 };
@@ -32,7 +36,8 @@ struct ExportSource {
 int64_t exported_bytes(const ExportSource& source, const ExportOptions& options);  ///< of weights
 
 /// Writes config.json, model.safetensors (or shards and model.safetensors.index.json) and the kept files into a folder.
-/// UserError when transformers has no such model, or the checkpoint does not hold what its config says.
+/// UserError when transformers has no such model, or the checkpoint does not hold what its config says, or lacks what
+/// options.fp8 needs.
 Converted write_hugging_face(const ExportSource& source, const std::filesystem::path& folder,
                              const ExportOptions& options, const OnProgress& progress);
 

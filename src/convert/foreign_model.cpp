@@ -50,6 +50,12 @@ ForeignModel::ForeignModel(std::string title, const config::ModelConfig& model,
         user_error("{}: tensor {} is missing; the files must hold the whole model that the config describes",
                    title_, part.name);
       }
+      if (stored->type == FileType::e4m3 && stored->multipliers == nullptr)
+        user_error(
+            "{}: tensor {} is F8_E4M3, and config.json has no quantization_config; take the config.json of "
+            "the model's "
+            "folder, or the model that is not quantized",
+            title_, part.name);
       if (stored->shape != part.shape)
         user_error("{}: tensor {} is {}, must be {} by the config; files and config must be of one model",
                    files_.path_of(*stored), part.name, shape_text(stored->shape), shape_text(part.shape));
@@ -65,7 +71,10 @@ const ParameterLayout& ForeignModel::at(std::string_view parameter) const {
 
 DType ForeignModel::dtype(const ParameterLayout& parameter) const {
   return std::all_of(parameter.parts.begin(), parameter.parts.end(),
-                     [&](const Part& part) { return files_.find(part.name)->type == FileType::bf16; })
+                     [&](const Part& part) {
+                       const FileType type = files_.find(part.name)->type;
+                       return type == FileType::bf16 || type == FileType::e4m3;
+                     })
              ? DType::bf16
              : DType::f32;
 }

@@ -27,7 +27,7 @@ class ForeignModel {
   const std::vector<ParameterLayout>& parameters() const { return layout_; }
   /// UserError when the model has no such parameter.
   const ParameterLayout& at(std::string_view parameter) const;
-  /// BF16 where all parts of the parameter are, else FP32 (which holds every value of F16, too).
+  /// BF16 where all parts of the parameter are (or in FP8), else FP32 (which holds every value of F16, too).
   DType dtype(const ParameterLayout& parameter) const;
 
   /// Rows [first, first + count) in the parameter's dtype, or as FP32. A part whose rows are not in order is kept in

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "convert/fp8_import.h"
 #include "convert/json_keys.h"
 #include "core/error.h"
 
@@ -201,8 +202,7 @@ json gpt2_json(const ModelConfig& m, const std::string& source) {
 ModelConfig read_hugging_face_config(const std::filesystem::path& file) {
   const JsonKeys keys = JsonKeys::of_file(file);
   const std::string architecture = architecture_of(keys);
-  if (keys.has("quantization_config"))
-    keys.refuse("quantization_config", "is given", "take the model that is not quantized");
+  read_quantization(keys);  // refuses what open_hugging_face() could not read
   ModelConfig model = architecture == kGpt2 ? read_gpt2(keys) : read_llama(keys, architecture);
   model.seq_length = std::min(model.max_position_embeddings, kUsualSequence);
   check_model(model, file.string());

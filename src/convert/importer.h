@@ -13,6 +13,7 @@ struct Converted {
   int64_t tensors = 0;  ///< that were written
   int64_t files = 0;    ///< of weights
   int64_t bytes = 0;    ///< of weights that were written
+  int64_t kept = 0;     ///< weights that an export in FP8 has left in high precision for their shape
 };
 
 /// Called with the bytes written so far, between pieces of some MiB; may throw.

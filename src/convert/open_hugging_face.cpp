@@ -5,6 +5,7 @@
 #include <set>
 
 #include "convert/foreign_model.h"
+#include "convert/fp8_import.h"
 #include "convert/hugging_face_config.h"
 #include "convert/json_keys.h"
 #include "core/error.h"
@@ -100,6 +101,7 @@ void check_all_used(const TensorFiles& files, const std::vector<ParameterLayout>
 ForeignModel open_hugging_face(const fs::path& folder) {
   const config::ModelConfig model = read_hugging_face_config(folder / "config.json");
   TensorFiles files = open_files(folder);
+  attach_multipliers(files, read_quantization(JsonKeys::of_file(folder / "config.json")));
   const bool prefixed = files.find("wte.weight") == nullptr;
   std::vector<ParameterLayout> layout = hugging_face_layout(model, prefixed ? "transformer." : "");
   check_all_used(files, layout, model.tie_word_embeddings);

@@ -37,6 +37,23 @@ void widen_in_place(std::byte* out, int64_t count, Widen widen) {
   }
 }
 
+/// The codes of elements [first, first + count), at the end of out's own room for T, become BF16 values; each is written
+/// where only codes before it were read.
+template <class T>
+void dequantize_in_place(const StoredTensor& tensor, int64_t first, int64_t count, std::byte* out) {
+  const Multipliers& multipliers = *tensor.multipliers;
+  const int64_t cols = tensor.shape[1];
+  const std::byte* codes = out + static_cast<size_t>(count) * (sizeof(T) - 1);
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t row = (first + i) / cols, col = (first + i) % cols;
+    const int64_t block = row / multipliers.block_rows * multipliers.cols + col / multipliers.block_cols;
+    const float value = to_float(float8_e4m3{static_cast<uint8_t>(codes[i])}) *
+                        multipliers.values[static_cast<size_t>(block)];
+    const T rounded = from_float<T>(to_float(to_bf16(value)));
+    std::memcpy(out + static_cast<size_t>(i) * sizeof(T), &rounded, sizeof(T));
+  }
+}
+
 }  // namespace
 
 void widen_bf16_in_place(std::byte* out, int64_t count) {
@@ -85,11 +102,13 @@ void TensorFiles::add_safetensors(const std::filesystem::path& path) {
       type = FileType::bf16;
     } else if (tensor.file_dtype == "F16") {
       type = FileType::f16;
+    } else if (tensor.file_dtype == "F8_E4M3") {
+      type = FileType::e4m3;
     } else {
       untyped_[tensor.name] = tensor.file_dtype;
       continue;
     }
-    add(tensor.name, {file, tensor.offset, type, tensor.shape});
+    add(tensor.name, {file, tensor.offset, type, tensor.shape, nullptr});
   }
 }
 
@@ -99,6 +118,14 @@ void TensorFiles::add(const std::string& name, StoredTensor tensor) {
     user_error("{}: tensor {} is in {}, too; a model's files must hold each tensor once", path_of(tensor),
                name, path_of(place->second));
   }
+}
+
+void TensorFiles::attach(const std::string& name, std::shared_ptr<const Multipliers> multipliers) {
+  tensors_.at(name).multipliers = std::move(multipliers);
+}
+
+void TensorFiles::remove(const std::string& name) {
+  tensors_.erase(name);
 }
 
 const StoredTensor* TensorFiles::find(std::string_view name) const {
@@ -131,13 +158,18 @@ void TensorFiles::read_bytes(const File& file, uint64_t offset, size_t count, st
 void TensorFiles::read(const StoredTensor& tensor, int64_t first, int64_t count, DType as,
                        std::byte* out) const {
   const size_t size = file_type_size(tensor.type), wanted = dtype_size(as);
-  TE_CHECK(as == DType::f32 || (as == DType::bf16 && tensor.type == FileType::bf16), "cannot be read as {}",
-           dtype_name(as));
+  const bool fp8 = tensor.type == FileType::e4m3;
+  TE_CHECK(as == DType::f32 || (as == DType::bf16 && (fp8 || tensor.type == FileType::bf16)),
+           "cannot be read as {}", dtype_name(as));
+  TE_CHECK(!fp8 || tensor.multipliers != nullptr, "an E4M3 tensor without its multipliers");
   const uint64_t offset = tensor.offset + static_cast<uint64_t>(first) * size;
   const size_t bytes = static_cast<size_t>(count) * size;
   read_bytes(files_.at(static_cast<size_t>(tensor.file)), offset, bytes,
              out + static_cast<size_t>(count) * (wanted - size));
   if (wanted == size) return;
+  if (fp8)
+    return as == DType::f32 ? dequantize_in_place<float>(tensor, first, count, out)
+                            : dequantize_in_place<bfloat16>(tensor, first, count, out);
   tensor.type == FileType::bf16 ? widen_bf16_in_place(out, count) : widen_f16_in_place(out, count);
 }
 

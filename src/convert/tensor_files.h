@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,16 +17,24 @@
 namespace te::convert {
 
 /// Floating point types of other programs' files.
-enum class FileType : uint8_t { f32, bf16, f16 };
+enum class FileType : uint8_t { f32, bf16, f16, e4m3 };
 constexpr size_t file_type_size(FileType type) {
-  return type == FileType::f32 ? 4 : 2;
+  return type == FileType::f32 ? 4 : type == FileType::e4m3 ? 1 : 2;
 }
+
+/// What the codes of an E4M3 matrix are multiplied by, block by block.
+struct Multipliers {
+  int64_t block_rows = 0, block_cols = 0;  ///< of a block; the last ones may be smaller
+  int64_t cols = 0;                        ///< blocks side by side
+  std::vector<float> values;               ///< [block rows, cols]
+};
 
 struct StoredTensor {
   int file = 0;
   uint64_t offset = 0;  ///< of the first byte, in the file
   FileType type = FileType::f32;
   std::vector<int64_t> shape;
+  std::shared_ptr<const Multipliers> multipliers;  ///< of an E4M3 matrix; without them it cannot be read
 
   int64_t numel() const;
 };
@@ -43,6 +52,8 @@ class TensorFiles {
   void add_safetensors(const std::filesystem::path& path);
   /// UserError when there is one of this name.
   void add(const std::string& name, StoredTensor tensor);
+  void attach(const std::string& name, std::shared_ptr<const Multipliers> multipliers);
+  void remove(const std::string& name);  ///< from the list, if it is there
 
   const std::map<std::string, StoredTensor, std::less<>>& tensors() const { return tensors_; }
   /// Tensors of other types (masks of booleans, quantized weights), by name: their type.
@@ -51,7 +62,8 @@ class TensorFiles {
   std::string path_of(const StoredTensor& tensor) const;
   uint64_t bytes_of_file(int file) const;
 
-  /// Elements [first, first + count) as f32 or bf16. F16 and BF16 are widened to f32; the other way is not offered.
+  /// Elements [first, first + count) as f32 or bf16. F16 and BF16 are widened to f32; the other way is not offered. E4M3 is
+  /// read as its value times its multiplier, rounded to BF16.
   /// UserError when the file is cut short or cannot be read.
   void read(const StoredTensor& tensor, int64_t first, int64_t count, DType as, std::byte* out) const;
 

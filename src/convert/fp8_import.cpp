@@ -1,0 +1,89 @@
+#include "convert/fp8_import.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+
+namespace te::convert {
+namespace {
+
+constexpr const char* kMend =
+    "te-train reads FP8 weights in DeepSeek's blocks and of compressed-tensors with a scale a weight";
+
+StoredFp8 read_blocks(const JsonKeys& keys) {
+  keys.must_be_one_of("activation_scheme", keys.text("activation_scheme", "dynamic"), {"dynamic"}, kMend);
+  keys.must_be_one_of("fmt", keys.text("fmt", "e4m3"), {"e4m3"}, kMend);
+  if (!keys.has("weight_block_size")) keys.refuse("weight_block_size", "is missing", kMend);
+  const nlohmann::json& size = keys.object().at("weight_block_size");
+  const auto good = [](const nlohmann::json& value) {
+    return value.is_number_integer() && value.get<double>() >= 1 && value.get<double>() <= 1e6;
+  };
+  if (!size.is_array() || size.size() != 2 || !good(size[0]) || !good(size[1]))
+    keys.refuse("weight_block_size", "must be two whole numbers", kMend);
+  return {"_scale_inv", size[0].get<int64_t>(), size[1].get<int64_t>()};
+}
+
+StoredFp8 read_compressed_tensors(const JsonKeys& keys) {
+  keys.must_be_one_of("format", keys.text("format", ""), {"float-quantized", "naive-quantized"}, kMend);
+  const JsonKeys groups = keys.within("config_groups");
+  for (const auto& [name, group] : groups.object().items()) {
+    const JsonKeys weights = groups.within(name.c_str()).within("weights");
+    weights.must_be_one_of("type", weights.text("type", ""), {"float"}, kMend);
+    weights.must_be("num_bits", weights.integer("num_bits"), int64_t{8}, kMend);
+    weights.must_be_one_of("strategy", weights.text("strategy", ""), {"tensor"}, kMend);
+    weights.must_be("symmetric", weights.boolean("symmetric", true), true, kMend);
+  }
+  return {"_scale", 0, 0};
+}
+
+std::vector<float> read_all(const TensorFiles& files, const StoredTensor& tensor) {
+  std::vector<float> values(static_cast<size_t>(tensor.numel()));
+  files.read(tensor, 0, tensor.numel(), DType::f32, reinterpret_cast<std::byte*>(values.data()));
+  return values;
+}
+
+}  // namespace
+
+StoredFp8 read_quantization(const JsonKeys& config) {
+  if (!config.has("quantization_config")) return {};
+  const JsonKeys keys = config.within("quantization_config");
+  const std::string method = keys.text("quant_method", "");
+  keys.must_be_one_of("quant_method", method, {"fp8", "compressed-tensors"}, kMend);
+  return method == "fp8" ? read_blocks(keys) : read_compressed_tensors(keys);
+}
+
+void attach_multipliers(TensorFiles& files, const StoredFp8& fp8) {
+  if (fp8.multiplier == nullptr) return;
+  std::vector<std::string> quantized;
+  for (const auto& [name, tensor] : files.tensors())
+    if (tensor.type == FileType::e4m3) quantized.push_back(name);
+  for (const std::string& name : quantized) {
+    const StoredTensor& weight = *files.find(name);
+    const std::string path = files.path_of(weight);
+    if (weight.shape.size() != 2)
+      user_error("{}: tensor {} is in FP8 and no matrix; copy the model again", path, name);
+    const int64_t rows = weight.shape[0], cols = weight.shape[1];
+    auto multipliers = std::make_shared<Multipliers>();
+    multipliers->block_rows = fp8.block_rows > 0 ? fp8.block_rows : rows;
+    multipliers->block_cols = fp8.block_cols > 0 ? fp8.block_cols : cols;
+    multipliers->cols = (cols + multipliers->block_cols - 1) / multipliers->block_cols;
+    const int64_t wanted = (rows + multipliers->block_rows - 1) / multipliers->block_rows * multipliers->cols;
+    const std::string own = name + fp8.multiplier;
+    const StoredTensor* stored = files.find(own);
+    const bool fits =
+        stored != nullptr && stored->type != FileType::e4m3 && stored->numel() == wanted &&
+        (fp8.block_rows == 0 || (stored->shape.size() == 2 && stored->shape[1] == multipliers->cols));
+    if (!fits)
+      user_error("{}: tensor {} is in FP8, but {} with {} multipliers is not there; copy the model again",
+                 path, name, own, wanted);
+    multipliers->values = read_all(files, *stored);
+    files.attach(name, std::move(multipliers));
+    files.remove(own);
+    constexpr std::string_view kWeight = "weight";
+    if (name.ends_with(kWeight)) files.remove(name.substr(0, name.size() - kWeight.size()) + "input_scale");
+  }
+}
+
+}  // namespace te::convert

@@ -1,0 +1,95 @@
+// te-convert export --fp8 tensor: the scales of an FP8 run are the multipliers of compressed-tensors.
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/reader.h"
+#include "convert/foreign_model.h"
+#include "core/float_types.h"
+#include "tools_testing.h"
+
+namespace te {
+namespace {
+
+using nlohmann::json;
+using testing::expect_convert_refused;
+using testing::Result;
+using testing::te_convert;
+using testing::TrainFolder;
+
+float scalar(const SafetensorsReader& file, const std::string& name) {
+  const SafetensorsTensor& tensor = file.at(name);
+  EXPECT_EQ(tensor.shape, std::vector<int64_t>{1}) << name;
+  EXPECT_EQ(tensor.file_dtype, "F32") << name;
+  float value = 0.0f;
+  std::memcpy(&value, tensor.data, sizeof(value));
+  return value;
+}
+
+TEST(Fp8State, ScalesOfTheRunAreThoseOfTheExport) {
+  const TrainFolder folder;
+  const Result trained =
+      folder.run("a", {"training.train_steps=3", "precision.fp8=hybrid", "precision.margin=1",
+                       "precision.last_layers_bf16=1", "model.ffn_hidden_size=64"});
+  ASSERT_EQ(trained.code, 0) << trained.error;
+  const std::string checkpoint = folder.checkpoint("a", 3), out = folder / "out";
+  const Result exported = te_convert(folder, "export " + checkpoint + " --out " + out + " --fp8 tensor");
+  ASSERT_EQ(exported.code, 0) << exported.error;
+  const SafetensorsReader file(out + "/model.safetensors");
+  const checkpoint::Reader reader(checkpoint);
+  const std::string linear = "layers.0.self_attention.linear_qkv";
+  // 1. The inputs' scale is that of the state.
+  float input_scale = 0.0f;
+  for (const checkpoint::Fp8State::Row& row : reader.fp8().rows)
+    if (row.operand.name == linear && row.operand.role == "input") input_scale = row.scale;
+  ASSERT_GT(input_scale, 0.0f);
+  EXPECT_NE(input_scale, 1.0f);
+  // 2. The weight's is that of the whole of q, k, v, whose codes are those of training's cast.
+  std::vector<float> weight(static_cast<size_t>(reader.at(linear + ".weight").numel()));
+  reader.read_rows(linear + ".weight", 0, reader.at(linear + ".weight").rows(), weight.data());
+  float amax = 0.0f;
+  for (float& value : weight) amax = std::max(amax, std::abs(value = to_float(to_bf16(value))));
+  const float weight_scale = 224.0f / amax;
+  size_t at = 0;
+  for (const char* part : {"q_proj", "k_proj", "v_proj"}) {
+    const std::string name = fmt::format("model.layers.0.self_attn.{}", part);
+    EXPECT_EQ(scalar(file, name + ".input_scale"), 1.0f / input_scale);
+    EXPECT_NEAR(scalar(file, name + ".weight_scale") * weight_scale, 1.0f, 1e-6f);
+    const SafetensorsTensor& codes = file.at(name + ".weight");
+    ASSERT_EQ(codes.file_dtype, "F8_E4M3");
+    const float scale = 1.0f / scalar(file, name + ".weight_scale");
+    for (size_t i = 0; i < codes.bytes; ++i, ++at) {
+      const float code = to_float(float8_e4m3{static_cast<uint8_t>(codes.data[i])});
+      EXPECT_LE(std::abs(code), 224.0f);
+      EXPECT_NEAR(code, weight[at] * scale, std::max(std::abs(code) / 15, 0x1p-10f));
+    }
+  }
+  EXPECT_EQ(at, weight.size());
+  // 3. The last layer stays, and config.json says so.
+  EXPECT_EQ(file.at("model.layers.1.mlp.down_proj.weight").file_dtype, "BF16");
+  EXPECT_EQ(file.find("model.layers.1.mlp.down_proj.weight_scale"), nullptr);
+  const json config = json::parse(testing::read_file(out + "/config.json"))["quantization_config"];
+  EXPECT_EQ(config["quant_method"], "compressed-tensors");
+  EXPECT_EQ(config["format"], "float-quantized");
+  EXPECT_EQ(config["config_groups"]["group_0"]["input_activations"]["dynamic"], false);
+  EXPECT_EQ(config["ignore"].size(), 8u);  // seven weights of the layer and the head
+  // 4. te-generate and import read it as BF16.
+  const convert::ForeignModel model = convert::open_hugging_face(out);
+  EXPECT_EQ(model.dtype(model.at(linear + ".weight")), DType::bf16);
+  std::vector<float> back(weight.size());
+  model.read_rows(model.at(linear + ".weight"), 0, model.at(linear + ".weight").rows(), back.data());
+  for (size_t i = 0; i < back.size(); ++i)
+    EXPECT_NEAR(back[i], weight[i], std::abs(weight[i]) / 14 + amax * 1e-5f) << i;
+}
+
+TEST(Fp8State, ARunWithoutItIsRefused) {
+  const TrainFolder folder;
+  const Result trained = folder.run("a", {"training.train_steps=1"});
+  ASSERT_EQ(trained.code, 0) << trained.error;
+  expect_convert_refused(te_convert(folder, "export " + folder.checkpoint("a", 1) + " --out " +
+                                                (folder / "out") + " --fp8 tensor"),
+                         "no scale of the inputs of layers.0.self_attention.linear_qkv");
+  expect_convert_refused(te_convert(folder, "export x --out y --fp8 rows"), "--fp8");
+}
+
+}  // namespace
+}  // namespace te

@@ -1,5 +1,5 @@
-// te-generate: lets a trained model continue text, evaluates it on tasks, measures its loss on a dataset, or writes its
-// logits. The work is in apps/generate/.
+// te-generate: lets a trained model continue text, evaluates it on tasks, measures its loss on a dataset, writes its logits, or
+// compares them with another model's. The work is in apps/generate/.
 #include <CLI/CLI.hpp>
 
 #include "common/command_line.h"
@@ -12,8 +12,10 @@ constexpr const char* kFooter = R"(Examples:
   te-generate --checkpoint runs/small/checkpoints --prompt "In the beginning" --max-tokens 200
   te-generate --checkpoint llama/ --prompt-file story.txt --temperature 0.8 --top-p 0.95 --seed 7 --stop "THE END"
   mpirun -n 2 te-generate --tensor 2 --fp8 hybrid --checkpoint llama/ --prompt "Once upon a time"
+  te-generate chat --checkpoint qwen/ --temperature 0.7
   te-generate evaluate --checkpoint llama/ --tasks hellaswag,arc_easy --data eval/ --output results.json
   te-generate perplexity --checkpoint runs/small/checkpoints --data data/bible_valid
+  te-generate divergence --checkpoint llama_fp8/ --reference llama/ --text sample.txt
 
 Text goes to standard output as it comes into being. docs/generate.md and docs/evaluate.md show more.
 
@@ -24,12 +26,16 @@ int body(te::parallel::World& world, int argc, char** argv) {
   app.footer(kFooter);
   app.require_subcommand(0, 1);
   te::generate::GenerateCommand generate(app);
+  te::generate::ChatCommand chat(app);
   te::generate::PerplexityCommand perplexity(app);
   te::generate::EvaluateCommand evaluate(app);
+  te::generate::DivergenceCommand divergence(app);
   te::generate::LogitsCommand logits(app);
   if (!te::apps::parse_command_line(app, argc, argv, !world.leader())) return 0;
   te::init_log(world.leader() ? spdlog::level::warn : spdlog::level::err);
+  if (chat.chosen()) return chat.run(world);
   if (evaluate.chosen()) return evaluate.run(world);
+  if (divergence.chosen()) return divergence.run(world);
   if (logits.chosen()) return logits.run(world);
   return perplexity.chosen() ? perplexity.run(world) : generate.run(world);
 }

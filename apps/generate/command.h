@@ -49,6 +49,19 @@ class GenerateCommand {
   std::unique_ptr<Arguments> arguments_;
 };
 
+/// The subcommand chat.
+class ChatCommand {
+ public:
+  explicit ChatCommand(CLI::App& app);
+  ~ChatCommand();
+  bool chosen() const;
+  int run(parallel::World& world);
+
+ private:
+  struct Arguments;
+  std::unique_ptr<Arguments> arguments_;
+};
+
 /// The subcommand perplexity.
 class PerplexityCommand {
  public:
@@ -67,6 +80,19 @@ class EvaluateCommand {
  public:
   explicit EvaluateCommand(CLI::App& app);
   ~EvaluateCommand();
+  bool chosen() const;
+  int run(parallel::World& world);
+
+ private:
+  struct Arguments;
+  std::unique_ptr<Arguments> arguments_;
+};
+
+/// The subcommand divergence.
+class DivergenceCommand {
+ public:
+  explicit DivergenceCommand(CLI::App& app);
+  ~DivergenceCommand();
   bool chosen() const;
   int run(parallel::World& world);
 

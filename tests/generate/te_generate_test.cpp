@@ -97,6 +97,47 @@ TEST_F(TeGenerate, PromptsAndResultsAsLines) {
   expect_refused(generate("--prompt a --output /nowhere/x"), "--output /nowhere/x");
 }
 
+// Messages are lines; ranks talk alike, and what is wrong is one line.
+TEST_F(TeGenerate, ChatOnStandardInput) {
+  write_file(*folder_ / "letters",
+             "system: S{content}\\n\nuser: U{content}\\n\nassistant: A{content}{eos}{stop}\n");
+  const std::string options =
+      "chat --checkpoint " + checkpoints() + " --max-tokens 3 --template " + (*folder_ / "letters");
+  const Result one = run(options + " --quiet", "", "printf 'a\n\n' | ");
+  ASSERT_EQ(one.code, 0) << one.error;
+  EXPECT_EQ(one.error, "");
+  EXPECT_FALSE(one.out.empty());
+  EXPECT_EQ(run(options + " --quiet --tensor 2", TE_MPIRUN " 2", "printf 'a\n' | ").out, one.out);
+  EXPECT_EQ(run(options + " --quiet", "", "printf 'a' | ").out, one.out);
+  EXPECT_EQ(run(options, "", "true | ").out, "");
+  expect_refused(run(options + " --quiet", "", "printf 'aaaaaaaaaaaaaaaa\n' | "),
+                 "the conversation has 19 tokens");
+  expect_refused(run(options + " --context 17", "", "true | "), "--context 17");
+  expect_refused(run("chat --template chatml"), "--checkpoint PATH is required");
+  expect_refused(run("chat --checkpoint " + checkpoints()), "--template: tokenizer bytes");
+  expect_refused(run(options + " --top-k 2 --temperature 0"), "--temperature 0");
+}
+
+// A model is no distance from itself, and some from itself in FP8.
+TEST_F(TeGenerate, DivergenceOfTwoModels) {
+  write_file(*folder_ / "text", "the small one two three and the big");
+  const std::string options = "divergence --reference " + checkpoints() + " --text " + (*folder_ / "text");
+  const Result same = run(options + " --checkpoint " + checkpoints());
+  ASSERT_EQ(same.code, 0) << same.error;
+  TE_EXPECT_CONTAINS(same.out, "tokens           35\nmean KL          0.000000e+00\n");
+  TE_EXPECT_CONTAINS(same.out, "top-1 agreement  100.0000 %\n");
+  const Result fp8 = run(options + " --fp8 hybrid --dtype bf16 --seq-length 8 --max-tokens 20 --checkpoint " +
+                         checkpoints());
+  ASSERT_EQ(fp8.code, 0) << fp8.error;
+  TE_EXPECT_CONTAINS(fp8.out, "tokens           20\n");
+  EXPECT_EQ(fp8.out.find("mean KL          0.000000e+00"), std::string::npos) << fp8.out;
+  expect_refused(run("divergence --checkpoint " + checkpoints()), "--reference PATH is required");
+  expect_refused(run(options + " --seq-length 99 --checkpoint " + checkpoints()), "--seq-length 99");
+  expect_refused(
+      run("divergence --text /nowhere --reference " + checkpoints() + " --checkpoint " + checkpoints()),
+      "--text /nowhere");
+}
+
 TEST_F(TeGenerate, DrawsDependOnTheSeed) {
   const std::string options = "--prompt the --max-tokens 10 --temperature 1.5 --seed ";
   const Result one = generate(options + "1");

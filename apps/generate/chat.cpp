@@ -1,0 +1,146 @@
+// te-generate chat: a conversation on standard input and output, a line a message.
+#include "generate/chat.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <iostream>
+
+#include "core/error.h"
+#include "generate/command.h"
+#include "generate/loaded_model.h"
+#include "generate/sampling_options.h"
+
+namespace te::generate {
+namespace {
+
+volatile std::sig_atomic_t stop_requested = 0;
+
+void request_stop(int) {
+  stop_requested = 1;
+}
+
+/// The next message, on all ranks; false at the end of the input. Blank lines are no messages.
+bool read_message(parallel::World& world, bool prompts, std::string& message) {
+  std::string packed;
+  if (world.leader()) {
+    do {
+      if (prompts) fmt::print(stderr, "> ");
+      packed.clear();
+      if (!std::getline(std::cin, packed)) break;
+      if (packed.ends_with('\r')) packed.pop_back();
+    } while (packed.find_first_not_of(" \t") == std::string::npos);
+    if (std::cin) packed.insert(packed.begin(), '+');
+  }
+  packed = world.broadcast_string(packed);
+  if (packed.empty()) return false;
+  message = packed.substr(1);
+  return true;
+}
+
+}  // namespace
+
+struct ChatCommand::Arguments {
+  CLI::App* command = nullptr;
+  ModelOptions model;
+  TokenizerOptions tokenizer;
+  SamplingArguments sampling;
+  ChatOptions options;
+  std::string chat_template;
+  int64_t context = 4096;
+  bool quiet = false;
+
+  int talk(parallel::World& world, LoadedModel& loaded, Chat& chat) const;
+};
+
+ChatCommand::ChatCommand(CLI::App& app) : arguments_(std::make_unique<Arguments>()) {
+  Arguments& a = *arguments_;
+  a.command = app.add_subcommand("chat", "Talk with a model: each line of standard input is a message");
+  a.model.add_to(a.command);
+  a.command
+      ->add_option("--tokenizer", a.tokenizer.spec,
+                   "bytes, or a tokenizer's file or folder; the one that the checkpoint names when absent")
+      ->type_name("SPEC");
+  a.command
+      ->add_option(
+          "--template", a.chat_template,
+          "Chat template, as of te-data instruct: a built-in one or a file; by default the built-in one "
+          "whose special "
+          "tokens the tokenizer has")
+      ->type_name("NAME|FILE");
+  a.command->add_option("--system", a.options.system, "System message before the conversation")
+      ->type_name("TEXT");
+  a.command->add_option("--max-tokens", a.options.max_tokens, "Most tokens of a reply")
+      ->check(whole_number(1))
+      ->capture_default_str();
+  a.command
+      ->add_option("--context", a.context, "Most tokens of the conversation; at most the model's context")
+      ->check(whole_number(2))
+      ->capture_default_str();
+  a.sampling.add_to(a.command);
+  a.command->add_flag("--quiet", a.quiet, "Nothing but the replies");
+  a.command->footer(
+      "  te-generate chat --checkpoint qwen/ --system \"You answer in one sentence.\" --temperature 0.7\n"
+      "  printf 'Hello!\\nWho are you?\\n' | te-generate chat --checkpoint qwen/");
+}
+
+ChatCommand::~ChatCommand() = default;
+
+bool ChatCommand::chosen() const {
+  return arguments_->command->parsed();
+}
+
+int ChatCommand::Arguments::talk(parallel::World& world, LoadedModel& loaded, Chat& chat) const {
+  const bool prompts = world.leader() && !quiet && ::isatty(STDIN_FILENO) == 1;
+  std::string message;
+  while (stop_requested == 0 && read_message(world, prompts, message)) {
+    chat.reply(
+        loaded.context, message,
+        [&](const std::string& part) {
+          if (!world.leader()) return;
+          std::fwrite(part.data(), 1, part.size(), stdout);
+          std::fflush(stdout);
+        },
+        world.size() == 1 ? &stop_requested : nullptr);
+    if (!world.leader()) continue;
+    fmt::print("\n");
+    std::fflush(stdout);
+    if (!quiet && chat.ending() != Ending::end_of_document)
+      fmt::print(stderr, "({}; the conversation has {} tokens before it)\n", to_string(chat.ending()),
+                 chat.prompt_tokens());
+  }
+  return stop_requested != 0 ? 130 : 0;
+}
+
+int ChatCommand::run(parallel::World& world) {
+  Arguments& a = *arguments_;
+  a.model.check("te-generate chat");
+  a.sampling.resolve();
+  a.options.sampling = a.sampling.options;
+  std::unique_ptr<ModelSource> source;
+  std::unique_ptr<text::Tokenizer> tokenizer;
+  std::unique_ptr<text::ChatTemplate> chat_template;
+  world.together([&] {
+    source = open_model(a.model.checkpoint);
+    tokenizer = a.tokenizer.open(*source);
+    chat_template = std::make_unique<text::ChatTemplate>(text::ChatTemplate::load(
+        a.chat_template.empty() ? default_chat_template(*tokenizer) : a.chat_template));
+    text::Conversation opening;
+    if (!a.options.system.empty()) opening.push_back({"system", a.options.system, ""});
+    opening.push_back({"user", "x", ""});
+    chat_prompt(opening, *chat_template,
+                *tokenizer);  // refuses a system message without a place before the model loads
+    if (a.command->get_option("--context")->count() > 0 && a.context > longest_sequence(source->model()))
+      user_error("--context {}: the model's is {}", a.context, longest_sequence(source->model()));
+    a.context = std::min(a.context, longest_sequence(source->model()));
+  });
+  LoadedModel loaded(world, *source, a.model.run, a.context, 1);
+  Chat chat(loaded.decoder, *tokenizer, *chat_template, a.options);
+  // Tensor ranks cannot stop at different tokens: there Ctrl-C ends the job at once.
+  if (world.size() == 1) std::signal(SIGINT, request_stop);
+  return a.talk(world, loaded, chat);
+}
+
+}  // namespace te::generate

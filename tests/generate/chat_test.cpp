@@ -1,0 +1,126 @@
+// Conversations: prompts by the template, replies that end with the turn, and a cache that changes nothing.
+#include "generate/chat.h"
+
+#include <optional>
+
+#include "generate/generate_testing.h"
+
+namespace te::testing {
+namespace {
+
+using generate::Chat;
+using generate::ChatPrompt;
+
+/// The role's letter, the message, a line break; a reply ends with the end-of-document token.
+constexpr const char* kTemplate =
+    "system: S{content}\\n\nuser: U{content}\\n\nassistant: A{content}{eos}{stop}\n";
+
+/// A tokenizer with another end-of-document token.
+class EndingWith final : public text::Tokenizer {
+ public:
+  EndingWith(const text::Tokenizer& other, int32_t end) : other_(other), end_(end) {}
+  std::string decode(std::span<const int32_t> tokens) const override { return other_.decode(tokens); }
+  int64_t vocab_size() const override { return other_.vocab_size(); }
+  int32_t end_of_document() const override { return end_; }
+  std::string name() const override { return other_.name(); }
+  std::optional<int32_t> find_token(std::string_view token) const override {
+    return other_.find_token(token);
+  }
+
+ private:
+  void encode_text(std::string_view text, std::vector<int32_t>& tokens,
+                   text::SpecialTokens special) const override {
+    other_.encode(text, tokens, special);
+  }
+  const text::Tokenizer& other_;
+  int32_t end_;
+};
+
+class ChatTest : public ::testing::Test {
+ protected:
+  static config::Config chat_config() {
+    config::Config config = tiny_config(config::Family::llama);
+    config.model.vocab_size = 257;
+    config.model.seq_length = config.model.max_position_embeddings = 64;
+    return config;
+  }
+  Chat chat(ReadyDecoder& decoder, const generate::ChatOptions& options) const {
+    return {decoder.get(), *bytes_, template_, options};
+  }
+  std::string text(const std::vector<int32_t>& tokens) const { return bytes_->decode(tokens); }
+
+  const std::unique_ptr<text::Tokenizer> bytes_ = text::make_tokenizer("bytes");
+  const text::ChatTemplate template_ = text::ChatTemplate::parse("letters", kTemplate);
+};
+
+TEST_F(ChatTest, PromptsEndWhereTheReplyBegins) {
+  const ChatPrompt first =
+      generate::chat_prompt({{"system", "be", ""}, {"user", "hi", ""}}, template_, *bytes_);
+  EXPECT_EQ(text(first.tokens), "Sbe\nUhi\nA");
+  EXPECT_EQ(first.ends, (std::vector<int32_t>{256, 256}));
+  const ChatPrompt second = generate::chat_prompt(
+      {{"user", "hi", ""}, {"assistant", "yo", ""}, {"user", "so", ""}}, template_, *bytes_);
+  std::vector<int32_t> expected;
+  bytes_->encode("Uhi\nAyo", expected);
+  expected.push_back(256);
+  bytes_->encode("Uso\nA", expected);
+  EXPECT_EQ(second.tokens, expected);
+  // Another end of turn: what the template puts in front of {stop}.
+  const auto other = text::ChatTemplate::parse("other", "user: {content}>\nassistant: {content}#{stop}\n");
+  EXPECT_EQ(generate::chat_prompt({{"user", "a", ""}}, other, *bytes_).ends,
+            (std::vector<int32_t>{256, '#'}));
+  EXPECT_THROW(generate::default_chat_template(*bytes_), UserError);
+}
+
+// Each reply is what the generator makes of the whole conversation so far, though only its new part was run.
+TEST_F(ChatTest, TheCacheChangesNothing) {
+  const config::Config config = chat_config();
+  TinyModel tiny(config);
+  const MemorySource source(tiny, config);
+  const Context& cpu = tiny.context();
+  ReadyDecoder decoder(cpu, config, source, {.batch = 1, .max_rows = 32});
+  ReadyDecoder fresh(cpu, config, source, {.batch = 1, .max_rows = 32});
+  for (const double penalty : {1.0, 1.4}) {
+    generate::ChatOptions options{
+        .sampling = {.repetition_penalty = penalty}, .max_tokens = 6, .system = "be"};
+    decoder.get().reset(0);
+    Chat talk = chat(decoder, options);
+    for (const char* message : {"hi", "so", "ok"}) {
+      std::string streamed;
+      const std::string reply = talk.reply(cpu, message, [&](const std::string& part) { streamed += part; });
+      EXPECT_EQ(streamed, reply);
+      text::Conversation before = talk.conversation();
+      ASSERT_EQ(before.back().role, "assistant");
+      before.pop_back();
+      const ChatPrompt prompt = generate::chat_prompt(before, template_, *bytes_);
+      EXPECT_EQ(talk.prompt_tokens(), static_cast<int64_t>(prompt.tokens.size()));
+      generate::Generator generator(fresh.get(), *bytes_, {.sampling = options.sampling, .max_tokens = 6});
+      EXPECT_EQ(generator.run(cpu, {prompt.tokens})[0].text, reply) << message;
+      EXPECT_GE(talk.reused_tokens(), before.size() > 2 ? 8 : 0);
+    }
+  }
+}
+
+TEST_F(ChatTest, RepliesEndWithTheTurnOrTheContext) {
+  const config::Config config = chat_config();
+  TinyModel tiny(config);
+  const MemorySource source(tiny, config);
+  const Context& cpu = tiny.context();
+  ReadyDecoder decoder(cpu, config, source, {.batch = 1, .max_rows = 32});
+  Chat talk = chat(decoder, {.sampling = {}, .max_tokens = 1000});
+  talk.reply(cpu, "hi");
+  EXPECT_EQ(talk.ending(), generate::Ending::context);
+  EXPECT_THROW(talk.reply(cpu, "more"), UserError);
+  // Where the end of the turn is what the model says first: a reply without text, and nothing remembered.
+  ReadyDecoder again(cpu, config, source, {.batch = 1, .max_rows = 32});
+  const ChatPrompt prompt = generate::chat_prompt({{"user", "hi", ""}}, template_, *bytes_);
+  generate::Generator generator(again.get(), *bytes_, {.max_tokens = 1, .stop_at_end = false});
+  const EndingWith tokenizer(*bytes_, generator.run(cpu, {prompt.tokens})[0].tokens[0]);
+  Chat silent(again.get(), tokenizer, template_, {.sampling = {}, .max_tokens = 9});
+  EXPECT_EQ(silent.reply(cpu, "hi"), "");
+  EXPECT_EQ(silent.ending(), generate::Ending::end_of_document);
+  EXPECT_TRUE(silent.conversation().empty());
+}
+
+}  // namespace
+}  // namespace te::testing

@@ -17,13 +17,18 @@ namespace te::checkpoint {
 namespace {
 
 /// Keys that decide about names and shapes of tensors, and how many tokens the vocabulary has.
-constexpr std::array<std::string_view, 10> kShapeKeys = {
-    "family",           "num_layers",  "hidden_size", "ffn_hidden_size",     "num_attention_heads",
-    "num_query_groups", "kv_channels", "vocab_size",  "tie_word_embeddings", "add_qkv_bias"};
+constexpr std::array<std::string_view, 15> kShapeKeys = {
+    "family",        "num_layers",   "hidden_size",      "ffn_hidden_size",    "num_attention_heads",
+    "kv_channels",   "vocab_size",   "num_query_groups", "add_qkv_bias",       "tie_word_embeddings",
+    "add_proj_bias", "add_mlp_bias", "qk_norm",          "position_embedding", "norm_placement"};
 /// Keys that may differ without a word. max_position_embeddings shows in a shape where it matters.
-constexpr std::array<std::string_view, 6> kFreeKeys = {"seq_length",      "make_vocab_size_divisible_by",
-                                                       "hidden_dropout",  "attention_dropout",
-                                                       "init_method_std", "max_position_embeddings"};
+constexpr std::array<std::string_view, 7> kFreeKeys = {"seq_length",
+                                                       "make_vocab_size_divisible_by",
+                                                       "hidden_dropout",
+                                                       "attention_dropout",
+                                                       "embedding_dropout",
+                                                       "init_method_std",
+                                                       "max_position_embeddings"};
 
 bool is_among(const std::string& key, std::span<const std::string_view> keys) {
   return std::find(keys.begin(), keys.end(), key) != keys.end();

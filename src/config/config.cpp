@@ -13,8 +13,26 @@ int64_t ModelConfig::padded_vocab_size() const {
   return (vocab_size + multiple - 1) / multiple * multiple;
 }
 
+int64_t ModelConfig::rotary_pairs() const {
+  return static_cast<int64_t>(static_cast<double>(kv_channels) * rotary_percent) / 2;
+}
+
+namespace {
+
+// What a family has where the config does not say otherwise.
+void resolve_family(ModelConfig& m) {
+  const bool gpt = m.family == Family::gpt;
+  if (m.position_embedding == PositionEmbedding::automatic)
+    m.position_embedding = gpt ? PositionEmbedding::learned : PositionEmbedding::rope;
+  if (m.activation == Activation::automatic) m.activation = gpt ? Activation::gelu : Activation::swiglu;
+  m.embedding_dropout = m.embedding_dropout_rate();
+}
+
+}  // namespace
+
 void resolve_defaults(Config& config) {
   ModelConfig& m = config.model;
+  resolve_family(m);
   if (m.ffn_hidden_size == 0 && m.family == Family::gpt) m.ffn_hidden_size = 4 * m.hidden_size;
   if (m.num_query_groups == 0) m.num_query_groups = m.num_attention_heads;
   if (m.kv_channels == 0 && m.num_attention_heads > 0) {

@@ -22,7 +22,11 @@ enum class GemmAutotune : uint8_t { off, cached, on, full };
 enum class LossSpikes : uint8_t { off, warn, skip, rollback };
 enum class DeviceChoice : uint8_t { automatic, cpu, cuda };  ///< automatic is spelled "auto" in YAML
 enum class LrDecay : uint8_t { cosine, linear, constant, wsd };
-enum class RopeScaling : uint8_t { none, linear, llama3 };
+enum class RopeScaling : uint8_t { none, linear, llama3, yarn };
+enum class PositionEmbedding : uint8_t { automatic, learned, rope };  ///< automatic is spelled "auto" in YAML
+enum class Activation : uint8_t { automatic, swiglu, gelu, gelu_exact, relu, silu };
+enum class QkNorm : uint8_t { none, head, projection };
+enum class NormPlacement : uint8_t { pre, post };
 enum class OptimizerName : uint8_t { adamw };
 enum class MomentDType : uint8_t { fp32, bf16, fp8 };
 enum class DataFormat : uint8_t { pretrain, instruct };
@@ -41,6 +45,10 @@ std::string_view to_string(LossSpikes value);
 std::string_view to_string(DeviceChoice value);
 std::string_view to_string(LrDecay value);
 std::string_view to_string(RopeScaling value);
+std::string_view to_string(PositionEmbedding value);
+std::string_view to_string(Activation value);
+std::string_view to_string(QkNorm value);
+std::string_view to_string(NormPlacement value);
 std::string_view to_string(OptimizerName value);
 std::string_view to_string(MomentDType value);
 std::string_view to_string(DataFormat value);
@@ -60,6 +68,10 @@ bool from_string(std::string_view text, LossSpikes& value);
 bool from_string(std::string_view text, DeviceChoice& value);
 bool from_string(std::string_view text, LrDecay& value);
 bool from_string(std::string_view text, RopeScaling& value);
+bool from_string(std::string_view text, PositionEmbedding& value);
+bool from_string(std::string_view text, Activation& value);
+bool from_string(std::string_view text, QkNorm& value);
+bool from_string(std::string_view text, NormPlacement& value);
 bool from_string(std::string_view text, OptimizerName& value);
 bool from_string(std::string_view text, MomentDType& value);
 bool from_string(std::string_view text, DataFormat& value);
@@ -78,19 +90,33 @@ struct ModelConfig {
   int64_t make_vocab_size_divisible_by = 128;
   int64_t seq_length = 0;
   int64_t max_position_embeddings = 0;  ///< gpt: rows of the position table; seq_length when absent
-  double rope_theta = 10000.0;          ///< llama
-  /// llama: how the rotary frequencies of a pretrained model were changed for longer sequences; the formulas are in
-  /// kernels/rope/rope.h. The four keys below have no effect with `none`, the last three only with `llama3`.
+  PositionEmbedding position_embedding = PositionEmbedding::automatic;  ///< gpt: learned; llama: rope
+  double rope_theta = 10000.0;
+  double rotary_percent = 1.0;  ///< share of a head's pairs that turn, see rotary_pairs()
+  /// How the rotary frequencies of a pretrained model were changed for longer sequences; the formulas are in
+  /// kernels/rope/rope.h, where the keys' names without `rope_scaling_` say which kind reads them.
   RopeScaling rope_scaling = RopeScaling::none;
   double rope_scaling_factor = 8.0;
   double rope_scaling_low_freq_factor = 1.0;
   double rope_scaling_high_freq_factor = 4.0;
   int64_t rope_scaling_original_max_position_embeddings = 8192;
+  double rope_scaling_beta_fast = 32.0;
+  double rope_scaling_beta_slow = 1.0;
+  double rope_scaling_attention_factor = 0.0;  ///< 0: 0.1 ln(rope_scaling_factor) + 1
+  bool rope_scaling_truncate = true;
   double norm_epsilon = 1e-5;
-  bool tie_word_embeddings = false;  ///< the loader's default: true for gpt, false for llama
-  bool add_qkv_bias = false;         ///< llama; gpt has a bias in every linear
-  double hidden_dropout = 0.0;       ///< gpt
-  double attention_dropout = 0.0;    ///< gpt
+  bool tie_word_embeddings = false;                   ///< the loader's default: true for gpt, false for llama
+  bool add_qkv_bias = false;                          ///< llama; gpt has a bias in every linear
+  bool add_proj_bias = false;                         ///< llama: in linear_proj
+  bool add_mlp_bias = false;                          ///< llama: in linear_fc1 and linear_fc2
+  Activation activation = Activation::automatic;      ///< gpt: gelu, in its tanh form; llama: swiglu
+  QkNorm qk_norm = QkNorm::none;                      ///< RMSNorm of queries and keys, before the rotation
+  NormPlacement norm_placement = NormPlacement::pre;  ///< in front of the sublayers, or on their outputs
+  bool parallel_residual = false;  ///< attention and MLP read the same stream, and their sum joins it
+  int64_t sliding_window = 0;   ///< a token attends to the last so many, itself included; 0: to all before it
+  double hidden_dropout = 0.0;  ///< gpt
+  double embedding_dropout = -1.0;  ///< gpt; hidden_dropout when absent (below 0)
+  double attention_dropout = 0.0;
   double init_method_std = 0.02;
 
   /// Rows of the embedding and head: vocab_size rounded up to make_vocab_size_divisible_by.
@@ -101,6 +127,23 @@ struct ModelConfig {
   int64_t attention_width() const { return num_attention_heads * kv_channels; }
   /// Width of linear_fc1's output: ffn_hidden_size for gpt, both halves of SwiGLU for llama.
   int64_t fc1_width() const { return family == Family::llama ? 2 * ffn_hidden_size : ffn_hidden_size; }
+  bool layer_norm() const { return family == Family::gpt; }  ///< LayerNorm, else RMSNorm
+  bool rotary() const {
+    return position_embedding == PositionEmbedding::rope ||
+           (position_embedding == PositionEmbedding::automatic && family == Family::llama);
+  }
+  bool qkv_bias() const { return family == Family::gpt || add_qkv_bias; }
+  bool proj_bias() const { return family == Family::gpt || add_proj_bias; }
+  bool mlp_bias() const { return family == Family::gpt || add_mlp_bias; }
+  /// Of the kv_channels / 2 pairs (i, i + kv_channels / 2) of a head the first so many turn.
+  int64_t rotary_pairs() const;
+  /// A sequence is longer than the window.
+  bool windowed() const { return sliding_window != 0 && sliding_window < seq_length; }
+  /// Tokens that a token attends to at most: seq_length or the window.
+  int64_t attention_span() const { return windowed() ? sliding_window : seq_length; }
+  double embedding_dropout_rate() const {
+    return embedding_dropout < 0.0 ? hidden_dropout : embedding_dropout;
+  }
 };
 
 struct PrecisionConfig {

@@ -2,6 +2,7 @@
 // shows the arithmetic and says what would mend it. Ranges of single keys come from the table.
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "config/key_table.h"
 #include "config/precision_overrides.h"
@@ -28,9 +29,64 @@ void check_attention(const ModelConfig& m) {
     user_error("model.num_attention_heads ({}) is not a multiple of model.num_query_groups ({}): {} remain",
                m.num_attention_heads, m.num_query_groups, m.num_attention_heads % m.num_query_groups);
   }
-  if (m.family == Family::llama && m.kv_channels % 2 != 0) {
-    user_error("model.kv_channels ({}) must be even with model.family llama: RoPE rotates halves of a head",
+  if (m.rotary() && m.kv_channels % 2 != 0) {
+    user_error("model.kv_channels ({}) must be even with RoPE, which rotates halves of a head",
                m.kv_channels);
+  }
+  if (m.rotary() && m.rotary_pairs() == 0) {
+    user_error("model.rotary_percent ({}) leaves no pair of a head of model.kv_channels ({}) to rotate",
+               m.rotary_percent, m.kv_channels);
+  }
+}
+
+// What belongs to one family, or to one kind of positions.
+void check_family(const ModelConfig& m) {
+  const bool gpt = m.family == Family::gpt;
+  const ModelConfig plain;
+  if (gpt && (m.add_qkv_bias || m.add_proj_bias || m.add_mlp_bias)) {
+    user_error("model.{} is a key of model.family llama; gpt has a bias in every linear: leave it out",
+               m.add_qkv_bias    ? "add_qkv_bias"
+               : m.add_proj_bias ? "add_proj_bias"
+                                 : "add_mlp_bias");
+  }
+  if (!gpt && !m.rotary())
+    user_error("model.position_embedding learned is for model.family gpt; llama has rope: leave it out");
+  if (gpt == (m.activation == Activation::swiglu)) {
+    user_error(
+        "model.activation {} is not for model.family {}: gpt has gelu, gelu_exact, relu or silu, llama "
+        "swiglu",
+        to_string(m.activation), to_string(m.family));
+  }
+  if (gpt && (m.qk_norm != QkNorm::none || m.norm_placement != NormPlacement::pre)) {
+    user_error("model.{} is a key of model.family llama: leave it out",
+               m.qk_norm != QkNorm::none ? "qk_norm" : "norm_placement");
+  }
+  if (!gpt && m.parallel_residual)
+    user_error("model.parallel_residual is a key of model.family gpt: leave it out");
+  for (const auto& [key, value] :
+       {std::pair{"hidden_dropout", m.hidden_dropout}, {"embedding_dropout", m.embedding_dropout}}) {
+    if (!gpt && value != 0.0)
+      user_error("model.{} ({}) must be 0 with model.family llama: only gpt has it", key, value);
+  }
+  if (!m.rotary() && (m.rope_theta != plain.rope_theta || m.rope_scaling != RopeScaling::none ||
+                      m.rotary_percent != plain.rotary_percent)) {
+    user_error("model.{} is for model.position_embedding rope, but it is learned: leave it out",
+               m.rope_theta != plain.rope_theta      ? "rope_theta"
+               : m.rope_scaling != RopeScaling::none ? "rope_scaling"
+                                                     : "rotary_percent");
+  }
+}
+
+void check_rope_scaling(const ModelConfig& m) {
+  if (m.rope_scaling == RopeScaling::llama3 &&
+      m.rope_scaling_low_freq_factor >= m.rope_scaling_high_freq_factor) {
+    user_error(
+        "model.rope_scaling_low_freq_factor ({}) must be below model.rope_scaling_high_freq_factor ({})",
+        m.rope_scaling_low_freq_factor, m.rope_scaling_high_freq_factor);
+  }
+  if (m.rope_scaling == RopeScaling::yarn && m.rope_scaling_beta_slow >= m.rope_scaling_beta_fast) {
+    user_error("model.rope_scaling_beta_slow ({}) must be below model.rope_scaling_beta_fast ({})",
+               m.rope_scaling_beta_slow, m.rope_scaling_beta_fast);
   }
 }
 
@@ -42,31 +98,8 @@ void check_model(const ModelConfig& m) {
         "row",
         m.max_position_embeddings, m.seq_length, m.seq_length - m.max_position_embeddings);
   }
-  const bool gpt = m.family == Family::gpt;
-  if (gpt && m.add_qkv_bias) {
-    user_error(
-        "model.add_qkv_bias is a key of model.family llama; gpt has a bias in every linear: leave it out");
-  }
-  if (gpt && m.rope_theta != ModelConfig{}.rope_theta) {
-    user_error("model.rope_theta is a key of model.family llama; gpt has learned positions: leave it out");
-  }
-  if (gpt && m.rope_scaling != RopeScaling::none) {
-    user_error("model.rope_scaling is a key of model.family llama; gpt has learned positions: leave it out");
-  }
-  if (m.rope_scaling == RopeScaling::llama3 &&
-      m.rope_scaling_low_freq_factor >= m.rope_scaling_high_freq_factor) {
-    user_error(
-        "model.rope_scaling_low_freq_factor ({}) must be below model.rope_scaling_high_freq_factor ({})",
-        m.rope_scaling_low_freq_factor, m.rope_scaling_high_freq_factor);
-  }
-  if (!gpt && m.hidden_dropout != 0.0) {
-    user_error("model.hidden_dropout ({}) must be 0 with model.family llama: only gpt has dropout",
-               m.hidden_dropout);
-  }
-  if (!gpt && m.attention_dropout != 0.0) {
-    user_error("model.attention_dropout ({}) must be 0 with model.family llama: only gpt has dropout",
-               m.attention_dropout);
-  }
+  check_family(m);
+  check_rope_scaling(m);
 }
 
 void check_fp8_dimension(const PrecisionConfig& p, const std::string& what, int64_t size) {
@@ -145,6 +178,13 @@ void check_parallel(const Config& c) {
   check_divides(m, "model.num_query_groups", m.num_query_groups,
                 "a key/value head is neither split nor copied", p.tensor);
   check_divides(m, "model.ffn_hidden_size", m.ffn_hidden_size, "ranks hold equal parts", p.tensor);
+  if (m.qk_norm == QkNorm::projection && p.tensor > 1) {
+    user_error(
+        "model.qk_norm projection is a norm over all heads, which parallel.tensor ({}) would cut; leave "
+        "parallel.tensor "
+        "out and take parallel.pipeline or more data ranks",
+        p.tensor);
+  }
   const int64_t tokens = c.training.micro_batch_size * m.seq_length;
   if (tokens % token_pieces(p) != 0) {
     user_error(
@@ -333,6 +373,14 @@ void validate_for_device(const Config& config, bool cuda) {
   const int64_t head = config.model.kv_channels;
   if (head > 128 || head % 8 != 0) {
     user_error("model.kv_channels ({}) must be a multiple of 8 and at most 128 on a GPU", head);
+  }
+  if (config.model.windowed() && (config.data.document_mask || config.model.attention_dropout != 0.0)) {
+    user_error(
+        "model.sliding_window ({}) below model.seq_length ({}) does not go with {} on a GPU: cuDNN's "
+        "attention has no "
+        "such mask; leave one of them out, or train on the CPU",
+        config.model.sliding_window, config.model.seq_length,
+        config.data.document_mask ? "data.document_mask" : "model.attention_dropout");
   }
   if (config.model.seq_length < 2) {
     user_error("model.seq_length ({}) must be at least 2 on a GPU: cuDNN's attention needs two positions",

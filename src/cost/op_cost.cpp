@@ -18,6 +18,7 @@
 #include "kernels/grad_norm/grad_norm.h"
 #include "kernels/norm/norm.h"
 #include "kernels/param_split/param_split.h"
+#include "kernels/qk_norm/qk_norm.h"
 #include "kernels/quantize/quantize.h"
 #include "kernels/rope/rope.h"
 #include "kernels/scale_update/scale_update.h"
@@ -43,10 +44,11 @@ OpCost moves(std::initializer_list<Tensor> tensors, const Fp8Output& out) {
   return cost;
 }
 
-/// One causal product over the scores.
+/// One causal product over the scores: twice the area between the diagonal and the window's end.
 double causal_flops(const AttentionShape& shape) {
-  return static_cast<double>(shape.batch * shape.num_heads) * static_cast<double>(shape.seq * shape.seq) *
-         static_cast<double>(shape.head_dim);
+  const int64_t window = shape.window == 0 ? shape.seq : shape.window;
+  return static_cast<double>(shape.batch * shape.num_heads) *
+         static_cast<double>(window * (2 * shape.seq - window)) * static_cast<double>(shape.head_dim);
 }
 
 OpCost cost_of(const ActivationForward& args) {
@@ -146,6 +148,21 @@ OpCost cost_of(const ParamSplit& args) {
   return moves({args.main_param, args.value, args.remainder});
 }
 
+/// q and k of the packed buffer, read and written, and what is kept of them.
+OpCost cost_of(const QkNormForward& args) {
+  OpCost cost = moves({args.raw, args.rstd});
+  cost.bytes += 2.0 * static_cast<double>(args.qkv.rows() * (args.shape.q_width() + args.shape.k_width())) *
+                static_cast<double>(dtype_size(args.qkv.dtype));
+  return cost;
+}
+
+/// The gains' pass reads gradients and inputs, the other one reads them again and writes.
+OpCost cost_of(const QkNormBackward& args) {
+  OpCost cost = moves({args.raw, args.rstd, args.raw, args.rstd});
+  cost.bytes += 3.0 * tensor_bytes(args.raw);
+  return cost;
+}
+
 OpCost cost_of(const Quantize& args) {
   return moves({args.x}, args.out);
 }
@@ -204,7 +221,8 @@ OpCost op_cost(const std::any& args) {
                   AttentionDecode, CacheAppend, ClipCoefficient, CrossEntropy, CrossEntropyStatistics,
                   CrossEntropyFromStatistics, CurrentScale, DelayedScaleUpdate, Dropout, EmbeddingForward,
                   EmbeddingBackward, Gemm, GemmActivationForward, GemmActivationBackward, NormForward,
-                  NormBackward, ParamSplit, Quantize, Rope, ZeroGranules>(args, cost);
+                  NormBackward, ParamSplit, QkNormForward, QkNormBackward, Quantize, Rope, ZeroGranules>(
+          args, cost);
   TE_CHECK(known, "cost/op_cost.cpp does not know what an op of arguments {} costs", args.type().name());
   return cost;
 }

@@ -14,7 +14,7 @@ constexpr int64_t kFp8Rows = 16;
 
 config::Config decoder_config(config::Config config) {
   config.precision = fp8::without_state(config.precision);
-  config.model.hidden_dropout = config.model.attention_dropout = 0.0;
+  config.model.hidden_dropout = config.model.embedding_dropout = config.model.attention_dropout = 0.0;
   return config;
 }
 
@@ -82,6 +82,8 @@ void Decoder::plan(MemoryPlan& plan, const Context& context, bool own_weights) {
   add(x_in_, "x_in", dims_.dtype, {rows, dims_.hidden});
   add(x_mid_, "x_mid", dims_.dtype, {rows, dims_.hidden});
   add(delta_, "delta", dims_.dtype, {rows, dims_.hidden});
+  if (model.norm_placement == config::NormPlacement::post)
+    add(sublayer_out_, "sublayer_out", dims_.dtype, {rows, dims_.hidden});
   add(hidden_, "hidden", dims_.dtype, {rows, dims_.hidden});
   add(qkv_, "qkv", dims_.dtype, {rows, dims_.qkv});
   add(attention_, "attention_out", dims_.dtype, {rows, dims_.attention});
@@ -254,6 +256,7 @@ model::LayerActivations Decoder::activations(int64_t rows) const {
   a.x_in = first_rows(x_in_, rows);
   a.x_mid = first_rows(x_mid_, rows);
   a.delta = first_rows(delta_, rows);
+  a.attention_out = a.mlp_out = first_rows(sublayer_out_, rows);
   a.norm1 = a.norm2 = {first_elements(statistics_.mean, rows), first_elements(statistics_.rstd, rows)};
   a.attention.qkv_input.hp = a.mlp.fc1_input.hp = first_rows(hidden_, rows);
   a.attention.qkv = first_rows(qkv_, rows);

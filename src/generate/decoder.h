@@ -135,7 +135,7 @@ class Decoder {
 
   // Of one pass, shared by all layers, with max_rows rows.
   Tensor ids_;  ///< int32 [3, max_rows]: tokens, sequences, positions
-  Tensor x_in_, x_mid_, delta_, hidden_, qkv_, attention_, fc1_, ffn_;
+  Tensor x_in_, x_mid_, delta_, sublayer_out_, hidden_, qkv_, attention_, fc1_, ffn_;
   Tensor fp8_rows_, fp8_scale_inv_;
   model::Norm::Statistics statistics_;
   // Of up to `batch` rows; logits_ also has the score_rows.

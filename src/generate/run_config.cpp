@@ -23,7 +23,7 @@ config::Config run_config(const ModelSource& source, const RunOptions& options, 
   config.model = source.model();
   config.model.seq_length = seq_length;
   config.model.max_position_embeddings = std::max(config.model.max_position_embeddings, seq_length);
-  config.model.hidden_dropout = config.model.attention_dropout = 0.0;
+  config.model.hidden_dropout = config.model.embedding_dropout = config.model.attention_dropout = 0.0;
   // Ranks hold equal slices of the vocabulary; rows that the file lacks are filled up.
   if (config.model.padded_vocab_size() % options.tensor != 0)
     config.model.make_vocab_size_divisible_by =

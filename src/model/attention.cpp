@@ -9,7 +9,7 @@
 namespace te::model {
 
 void RopeTables::plan(MemoryPlan& plan, const config::ModelConfig& model) {
-  if (model.family != config::Family::llama) return;
+  if (!model.rotary()) return;
   const Shape shape{model.seq_length, model.kv_channels / 2};
   plan.add(cos, "rope.cos", MemoryKind::parameters, DType::f32, shape);
   plan.add(sin, "rope.sin", MemoryKind::parameters, DType::f32, shape);
@@ -20,12 +20,17 @@ namespace {
 kernels::RopeScaling rope_scaling(const config::ModelConfig& model) {
   kernels::RopeScaling scaling;
   if (model.rope_scaling == config::RopeScaling::none) return scaling;
-  scaling.kind = model.rope_scaling == config::RopeScaling::linear ? kernels::RopeScalingKind::linear
-                                                                   : kernels::RopeScalingKind::llama3;
+  scaling.kind = model.rope_scaling == config::RopeScaling::linear   ? kernels::RopeScalingKind::linear
+                 : model.rope_scaling == config::RopeScaling::llama3 ? kernels::RopeScalingKind::llama3
+                                                                     : kernels::RopeScalingKind::yarn;
   scaling.factor = model.rope_scaling_factor;
   scaling.low_freq_factor = model.rope_scaling_low_freq_factor;
   scaling.high_freq_factor = model.rope_scaling_high_freq_factor;
   scaling.original_max_position_embeddings = model.rope_scaling_original_max_position_embeddings;
+  scaling.beta_fast = model.rope_scaling_beta_fast;
+  scaling.beta_slow = model.rope_scaling_beta_slow;
+  scaling.attention_factor = model.rope_scaling_attention_factor;
+  scaling.truncate = model.rope_scaling_truncate;
   return scaling;
 }
 
@@ -35,7 +40,7 @@ void RopeTables::fill(const Context& context, const config::ModelConfig& model) 
   if (!cos) return;
   std::vector<float> host_cos(static_cast<size_t>(cos.numel())), host_sin(host_cos.size());
   kernels::rope_tables(model.seq_length, model.kv_channels, model.rope_theta, host_cos.data(),
-                       host_sin.data(), rope_scaling(model));
+                       host_sin.data(), rope_scaling(model), model.rotary_pairs());
   context.copy_to_device(cos, host_cos.data());
   context.copy_to_device(sin, host_sin.data());
   context.synchronize();  // the host vectors must outlive the copies
@@ -55,6 +60,7 @@ kernels::AttentionShape shape_of(const config::Config& config, const parallel::T
   shape.head_dim = config.model.kv_channels;
   shape.softmax_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_dim)));
   shape.dropout = static_cast<float>(config.model.attention_dropout);
+  shape.window = config.model.windowed() ? config.model.sliding_window : 0;
   if (config.data.document_mask) shape.max_documents = shape.batch * config.data.max_documents;
   return shape;
 }
@@ -132,7 +138,8 @@ void DotProductAttention::forward_cached(const Context& context, const Tensor& q
                                       .positions = rows.positions,
                                       .cache = cache,
                                       .softmax_scale = shape_.softmax_scale,
-                                      .o = o});
+                                      .o = o,
+                                      .window = shape_.window});
 }
 
 void DotProductAttention::backward(const Context& context, const Tensor& qkv, const Tensor& o,

@@ -12,7 +12,7 @@
 
 namespace te::model {
 
-/// Rotary tables, one for the whole model; empty for GPT.
+/// Rotary tables, one for the whole model; empty where positions are learned.
 struct RopeTables {
   Tensor cos, sin;  ///< [seq, head_dim / 2] fp32
   void plan(MemoryPlan& plan, const config::ModelConfig& model);

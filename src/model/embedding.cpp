@@ -24,7 +24,7 @@ VocabParallelEmbedding::VocabParallelEmbedding(const config::Config& config,
                                                parallel::TensorParallel& tensor)
     : tensor_(tensor),
       dims_(Dimensions::of(config, tensor)),
-      dropout_(static_cast<float>(config.model.hidden_dropout)) {
+      dropout_(static_cast<float>(config.model.embedding_dropout_rate())) {
   const int64_t vocab = config.model.padded_vocab_size(), hidden = config.model.hidden_size;
   const float std = static_cast<float>(config.model.init_method_std);
   words_ = parameters.add(
@@ -33,7 +33,7 @@ VocabParallelEmbedding::VocabParallelEmbedding(const config::Config& config,
        .std = std,
        .decay = true,
        .copied = config.model.tie_word_embeddings && config.parallel.pipeline > 1});
-  if (config.model.family == config::Family::gpt) {
+  if (!config.model.rotary()) {
     positions_ = parameters.add(
         {.name = "embedding.position_embeddings.weight",
          .shard = parameters::ParameterShard::whole({config.model.max_position_embeddings, hidden}),

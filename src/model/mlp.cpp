@@ -9,6 +9,25 @@ std::vector<int64_t> fc1_blocks(const config::ModelConfig& model) {
                               model.ffn_hidden_size);
 }
 
+kernels::ActivationKind kind_of(config::Activation activation) {
+  using kernels::ActivationKind;
+  switch (activation) {
+    case config::Activation::gelu:
+      return ActivationKind::gelu;
+    case config::Activation::gelu_exact:
+      return ActivationKind::gelu_exact;
+    case config::Activation::relu:
+      return ActivationKind::relu;
+    case config::Activation::silu:
+      return ActivationKind::silu;
+    case config::Activation::swiglu:
+      return ActivationKind::swiglu;
+    case config::Activation::automatic:
+      break;
+  }
+  internal_error("model.activation has not been resolved", std::source_location::current());
+}
+
 }  // namespace
 
 Mlp::Mlp(const std::string& layer_name, int index, const config::Config& config,
@@ -16,14 +35,11 @@ Mlp::Mlp(const std::string& layer_name, int index, const config::Config& config,
     : name_(layer_name),
       dims_(Dimensions::of(config, tensor)),
       recompute_(config.training.recompute),
-      kind_(config.model.family == config::Family::llama ? kernels::ActivationKind::swiglu
-                                                         : kernels::ActivationKind::gelu),
+      kind_(kind_of(config.model.activation)),
       linear_fc1_(layer_name + ".mlp.linear_fc1", index, fc1_blocks(config.model), dims_.hidden,
-                  config.model.family == config::Family::gpt, config.model.init_method_std, parameters,
-                  recipe, tensor),
+                  config.model.mlp_bias(), config.model.init_method_std, parameters, recipe, tensor),
       linear_fc2_(layer_name + ".mlp.linear_fc2", index, config.model.ffn_hidden_size, dims_.hidden,
-                  config.model.family == config::Family::gpt, output_std(config.model), parameters, recipe,
-                  tensor) {}
+                  config.model.mlp_bias(), output_std(config.model), parameters, recipe, tensor) {}
 
 // --- memory ------------------------------------------------------------------------------------------------
 

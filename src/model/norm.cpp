@@ -6,9 +6,7 @@ namespace te::model {
 
 Norm::Norm(const std::string& name, const config::ModelConfig& model, parameters::ParameterStore& parameters,
            const parallel::TensorParallel& tensor)
-    : name_(name),
-      layer_norm_(model.family == config::Family::gpt),
-      eps_(static_cast<float>(model.norm_epsilon)) {
+    : name_(name), layer_norm_(model.layer_norm()), eps_(static_cast<float>(model.norm_epsilon)) {
   const parameters::ParameterShard shard = parameters::ParameterShard::whole({model.hidden_size});
   const parameters::Sharing sharing =
       tensor.sequence() ? parameters::Sharing::partial : parameters::Sharing::replicated;
@@ -76,6 +74,11 @@ void Norm::run_backward(const Context& context, const Tensor& dy, const Tensor& 
 void Norm::backward(const Context& context, const Tensor& dy, const Tensor& x, const Statistics& statistics,
                     const Tensor& d_stream, Target target) const {
   run_backward(context, dy, x, statistics, d_stream, d_stream, target);
+}
+
+void Norm::backward(const Context& context, const Tensor& dy, const Tensor& x, const Statistics& statistics,
+                    const Tensor& d_stream, const Tensor& dx, Target target) const {
+  run_backward(context, dy, x, statistics, d_stream, dx, target);
 }
 
 void Norm::backward_no_residual(const Context& context, const Tensor& dy, const Tensor& x,

@@ -31,6 +31,9 @@ class Norm {
   /// the new d_stream is.
   void backward(const Context& context, const Tensor& dy, const Tensor& x, const Statistics& statistics,
                 const Tensor& d_stream, Target target) const;
+  /// The same with the sum elsewhere: dx = d_stream + gradient of x.
+  void backward(const Context& context, const Tensor& dy, const Tensor& x, const Statistics& statistics,
+                const Tensor& d_stream, const Tensor& dx, Target target) const;
   /// The same without a residual path around the norm: d_stream = gradient of x.
   void backward_no_residual(const Context& context, const Tensor& dy, const Tensor& x,
                             const Statistics& statistics, const Tensor& d_stream, Target target) const;

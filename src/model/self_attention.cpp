@@ -18,12 +18,14 @@ SelfAttention::SelfAttention(const std::string& layer_name, int index, const con
       dims_(Dimensions::of(config, tensor)),
       recompute_(config.training.recompute),
       linear_qkv_(layer_name + ".self_attention.linear_qkv", index, qkv_blocks(config.model), dims_.hidden,
-                  config.model.family == config::Family::gpt || config.model.add_qkv_bias,
-                  config.model.init_method_std, parameters, recipe, tensor),
+                  config.model.qkv_bias(), config.model.init_method_std, parameters, recipe, tensor),
       attention_(layer_name + ".self_attention", config, rope, tensor),
       linear_proj_(layer_name + ".self_attention.linear_proj", index, config.model.attention_width(),
-                   dims_.hidden, config.model.family == config::Family::gpt, output_std(config.model),
-                   parameters, recipe, tensor) {}
+                   dims_.hidden, config.model.proj_bias(), output_std(config.model), parameters, recipe,
+                   tensor) {
+  if (config.model.qk_norm != config::QkNorm::none)
+    qk_norm_ = std::make_unique<QkNorm>(layer_name + ".self_attention", config.model, parameters, tensor);
+}
 
 // --- memory ------------------------------------------------------------------------------------------------
 
@@ -52,6 +54,7 @@ void SelfAttention::plan_weights(MemoryPlan& plan) {
 
 void SelfAttention::plan_scratch(MemoryPlan& plan, const Context& context) {
   linear_qkv_.plan_scratch(plan, qkv_use());
+  if (qk_norm_) qk_norm_->plan_scratch(plan);
   attention_.plan_scratch(plan, context, dims_.dtype);
   linear_proj_.plan_scratch(plan, proj_use());
   plan.add(d_o_, name_ + ".d_attention_out", MemoryKind::scratch, dims_.dtype,
@@ -66,6 +69,9 @@ void SelfAttention::plan_activations(MemoryPlan& plan, Activations& a) const {
   save(a.qkv, ".qkv", dims_.dtype, {dims_.tokens, dims_.qkv}, Step::qkv);
   save(a.lse, ".lse", DType::f32, {dims_.batch, attention_.heads(), dims_.seq}, Step::attention);
   save(a.proj_input.hp, ".attention_out", dims_.dtype, {dims_.tokens, dims_.attention}, Step::attention);
+  if (qk_norm_)
+    qk_norm_->plan_activations(plan, a.qk_norm, dims_,
+                               saved(recompute_, live(Step::qkv, Step::attention_backward)));
   linear_qkv_.plan_input(plan, a.qkv_input, qkv_use());
   linear_proj_.plan_input(plan, a.proj_input, proj_use(), true);
 }
@@ -91,6 +97,7 @@ void SelfAttention::forward(const Context& context, Activations& a, const Tensor
   // 1. Queries, keys and values of all heads, in one GEMM.
   pass.enter(context, Step::qkv);
   linear_qkv_.forward(context, a.qkv_input, a.qkv, pass);
+  if (qk_norm_) qk_norm_->forward(context, a.qkv, a.qk_norm);
   // 2. Rotary embedding and attention, on the packed result.
   pass.enter(context, Step::attention);
   const Tensor o = linear_proj_.input_target(a.proj_input, pass).values();
@@ -113,10 +120,9 @@ void SelfAttention::backward(const Context& context, const Tensor& dy, Activatio
     linear_proj_.complete_input(context, a.proj_input, pass.recomputed());
   }
   linear_proj_.backward(context, dy, g.proj, a.proj_input, d_o_, pass, deferred);
-  // 2'. Attention and rotary embedding, whose result is linear_qkv's dy.
+  // 2'. Attention, rotary embedding and the norm in front of it, whose result is linear_qkv's dy.
   pass.enter(context, Step::attention_backward);
-  attention_.backward(context, a.qkv, a.proj_input.hp, a.lse, d_o_, linear_qkv_.grad_target(g.qkv, pass),
-                      pass);
+  attention_backward(context, a, linear_qkv_.grad_target(g.qkv, pass), pass);
   // 1'. Queries, keys and values.
   pass.enter(context, Step::qkv_backward);
   if (remake_input) {
@@ -124,6 +130,13 @@ void SelfAttention::backward(const Context& context, const Tensor& dy, Activatio
     linear_qkv_.complete_input(context, a.qkv_input, pass.recomputed());
   }
   linear_qkv_.backward(context, g.qkv, a.qkv_input, dx, pass, deferred);
+}
+
+void SelfAttention::attention_backward(const Context& context, Activations& a, Target d_qkv,
+                                       const Pass& pass) const {
+  if (!qk_norm_) return attention_.backward(context, a.qkv, a.proj_input.hp, a.lse, d_o_, d_qkv, pass);
+  attention_.backward(context, a.qkv, a.proj_input.hp, a.lse, d_o_, Target(d_qkv.memory()), pass);
+  qk_norm_->backward(context, d_qkv.values(), a.qk_norm);
 }
 
 void SelfAttention::wgrad(const Context& context, const Activations& a, const Gradients& g) const {

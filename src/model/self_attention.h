@@ -1,12 +1,14 @@
 // The attention sublayer of a transformer layer, between its norm and the residual add:
-//   y = linear_proj(attention(rotary(linear_qkv(x))))
+//   y = linear_proj(attention(rotary(qk_norm(linear_qkv(x)))))
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "model/attention.h"
 #include "model/parallel_linear.h"
+#include "model/qk_norm.h"
 
 namespace te::model {
 
@@ -22,7 +24,8 @@ class SelfAttention {
   /// What a microbatch leaves for the backward pass.
   struct Activations {
     Operand qkv_input;
-    Tensor qkv;                    ///< [tokens, (heads + 2 groups) * head_dim], rotated
+    Tensor qkv;  ///< [tokens, (heads + 2 groups) * head_dim], normalized and rotated
+    QkNorm::Activations qk_norm;
     Tensor lse;                    ///< [batch, heads, seq] fp32
     Operand proj_input;            ///< hp is the attention output
     kernels::KeyValueCache cache;  ///< of passes with cached rows
@@ -57,11 +60,13 @@ class SelfAttention {
  private:
   LinearUse qkv_use() const;
   LinearUse proj_use() const;
+  void attention_backward(const Context& context, Activations& a, Target d_qkv, const Pass& pass) const;
 
   std::string name_;
   Dimensions dims_;
   config::Recompute recompute_;
   ColumnParallelLinear linear_qkv_;
+  std::unique_ptr<QkNorm> qk_norm_;  ///< null: none
   DotProductAttention attention_;
   RowParallelLinear linear_proj_;
   Tensor d_o_;  ///< scratch [tokens, attention width]: gradient of linear_proj's input

@@ -1,6 +1,7 @@
 #include "model/transformer_layer.h"
 
 #include "core/random.h"
+#include "kernels/elementwise/elementwise.h"
 #include "model/embedding.h"
 
 namespace te::model {
@@ -12,12 +13,16 @@ TransformerLayer::TransformerLayer(int index, const config::Config& config,
       tensor_(tensor),
       dims_(Dimensions::of(config, tensor)),
       recompute_(config.training.recompute),
+      post_(config.model.norm_placement == config::NormPlacement::post),
+      parallel_(config.model.parallel_residual),
       dropout_(static_cast<float>(config.model.hidden_dropout)),
       attention_site_(stream_of(name_ + ".self_attention.hidden_dropout")),
       mlp_site_(stream_of(name_ + ".mlp.hidden_dropout")),
-      input_layernorm_(name_ + ".input_layernorm", config.model, parameters, tensor),
+      input_layernorm_(name_ + (post_ ? ".post_attention_layernorm" : ".input_layernorm"), config.model,
+                       parameters, tensor),
       attention_(name_, index, config, parameters, recipe, rope, tensor),
-      pre_mlp_layernorm_(name_ + ".pre_mlp_layernorm", config.model, parameters, tensor),
+      pre_mlp_layernorm_(name_ + (post_ ? ".post_mlp_layernorm" : ".pre_mlp_layernorm"), config.model,
+                         parameters, tensor),
       mlp_(name_, index, config, parameters, recipe, tensor) {
   parameters.end_layer();
 }
@@ -30,9 +35,9 @@ void TransformerLayer::plan_weights(MemoryPlan& plan) {
 }
 
 void TransformerLayer::plan_scratch(MemoryPlan& plan, const Context& context) {
-  input_layernorm_.plan_scratch(plan, Step::input_norm_backward);
+  input_layernorm_.plan_scratch(plan, post_ ? Step::proj_backward : Step::input_norm_backward);
   attention_.plan_scratch(plan, context);
-  pre_mlp_layernorm_.plan_scratch(plan, Step::mlp_norm_backward);
+  pre_mlp_layernorm_.plan_scratch(plan, post_ ? Step::fc2_backward : Step::mlp_norm_backward);
   mlp_.plan_scratch(plan);
   const auto add = [&](Tensor& slot, const char* name, Lifetime lifetime) {
     plan.add(slot, name_ + name, MemoryKind::scratch, dims_.dtype, {dims_.stream, dims_.hidden}, lifetime);
@@ -40,7 +45,8 @@ void TransformerLayer::plan_scratch(MemoryPlan& plan, const Context& context) {
   add(d_branch_, ".d_branch",
       live(Step::fc1_backward, Step::mlp_norm_backward) |
           live(Step::qkv_backward, Step::input_norm_backward));
-  if (dropout_ != 0.0f) add(d_dropped_, ".d_dropped", live(Step::fc2_backward) | live(Step::proj_backward));
+  if (own_gradient()) add(d_output_, ".d_output", live(Step::fc2_backward) | live(Step::proj_backward));
+  if (parallel_) add(d_parallel_, ".d_parallel", live(Step::mlp_norm_backward, Step::input_norm_backward));
 }
 
 void TransformerLayer::plan_input(MemoryPlan& plan, LayerActivations& a) {
@@ -50,14 +56,23 @@ void TransformerLayer::plan_input(MemoryPlan& plan, LayerActivations& a) {
 // Selective recompute rebuilds what norms and activations produced: cheap to make, and the bulk of what is saved.
 void TransformerLayer::plan_activations(MemoryPlan& plan, LayerActivations& a) {
   const Shape stream{dims_.stream, dims_.hidden};
-  input_layernorm_.plan_statistics(plan, a.norm1, dims_.stream,
-                                   saved(recompute_, live(Step::input_norm, Step::input_norm_backward)));
+  const auto add = [&](Tensor& slot, const char* name, Lifetime lifetime) {
+    plan.add(slot, name_ + name, MemoryKind::activations, dims_.dtype, stream, lifetime);
+  };
+  const Lifetime norm1 =
+      post_ ? live(Step::proj, Step::proj_backward) : live(Step::input_norm, Step::input_norm_backward);
+  const Lifetime norm2 =
+      post_ ? live(Step::fc2, Step::fc2_backward) : live(Step::mlp_norm, Step::mlp_norm_backward);
+  input_layernorm_.plan_statistics(plan, a.norm1, dims_.stream, saved(recompute_, norm1));
   attention_.plan_activations(plan, a.attention);
-  plan.add(a.x_mid, name_ + ".x_mid", MemoryKind::activations, dims_.dtype, stream,
-           saved(recompute_, kHandedOn | live(Step::fc2_backward, Step::mlp_norm_backward)));
-  pre_mlp_layernorm_.plan_statistics(plan, a.norm2, dims_.stream,
-                                     saved(recompute_, live(Step::mlp_norm, Step::mlp_norm_backward)));
+  const Lifetime read_again = kHandedOn | live(Step::fc2_backward, Step::mlp_norm_backward);
+  add(a.x_mid, ".x_mid", parallel_ ? kHandedOn : saved(recompute_, read_again));
+  pre_mlp_layernorm_.plan_statistics(plan, a.norm2, dims_.stream, saved(recompute_, norm2));
   mlp_.plan_activations(plan, a.mlp);
+  if (post_) {
+    add(a.attention_out, ".attention_branch", saved(recompute_, norm1));
+    add(a.mlp_out, ".mlp_branch", saved(recompute_, norm2));
+  }
   plan.add(a.delta, name_ + ".delta", MemoryKind::scratch, dims_.dtype, stream, kHandedOn);
 }
 
@@ -77,17 +92,36 @@ void TransformerLayer::forward(const Context& context, const Tensor& residual, c
                                LayerActivations& a, const Pass& pass) {
   // 1. The previous layer's output joins the stream; its norm is what attention reads.
   pass.enter(context, Step::input_norm);
-  input_layernorm_.forward(context, residual, delta, a.x_in, a.norm1,
-                           attention_.input_target(a.attention, pass));
+  enter(context, attention_branch(a), residual, delta, a.x_in, attention_.input_target(a.attention, pass));
   // 2. Attention.
-  attention_.forward(context, a.attention, a.delta, pass);
-  dropout(context, a.delta, a.delta, attention_site_, pass);
+  attention_.forward(context, a.attention, output(a, a.attention_out), pass);
+  leave(context, attention_branch(a), output(a, a.attention_out), a.delta, pass);
   // 3. Its output joins the stream; the norm of that is what the MLP reads.
   pass.enter(context, Step::mlp_norm);
-  pre_mlp_layernorm_.forward(context, a.x_in, a.delta, a.x_mid, a.norm2, mlp_.input_target(a.mlp, pass));
+  if (parallel_) {
+    enter(context, mlp_branch(a), a.x_in, {}, a.x_in, mlp_.input_target(a.mlp, pass));
+    kernels::add(context, a.x_in, a.delta, a.x_mid);
+  } else {
+    enter(context, mlp_branch(a), a.x_in, a.delta, a.x_mid, mlp_.input_target(a.mlp, pass));
+  }
   // 4. MLP; its output joins the stream in the next norm.
-  mlp_.forward(context, a.mlp, a.delta, pass);
-  dropout(context, a.delta, a.delta, mlp_site_, pass);
+  mlp_.forward(context, a.mlp, output(a, a.mlp_out), pass);
+  leave(context, mlp_branch(a), output(a, a.mlp_out), a.delta, pass);
+}
+
+// sum = x + delta (x itself without a delta), and the target of the sublayer gets it, through the norm in front of it.
+void TransformerLayer::enter(const Context& context, const Branch& branch, const Tensor& x,
+                             const Tensor& delta, const Tensor& sum, Target target) const {
+  if (!post_) return branch.norm.forward(context, x, delta, sum, branch.statistics, target);
+  if (delta) kernels::add(context, x, delta, sum);
+  context.copy(target.values(), sum);
+}
+
+// delta is what the sublayer adds to the stream.
+void TransformerLayer::leave(const Context& context, const Branch& branch, const Tensor& out,
+                             const Tensor& delta, const Pass& pass) const {
+  if (post_) branch.norm.forward(context, out, {}, out, branch.statistics, Target(delta));
+  dropout(context, delta, delta, branch.site, pass);
 }
 
 void TransformerLayer::dropout(const Context& context, const Tensor& x, const Tensor& y, uint64_t site,
@@ -103,41 +137,58 @@ void TransformerLayer::backward(const Context& context, LayerActivations& a, Lay
                                 bool deferred) {
   RemakeInput remake_mlp, remake_attention;
   if (recompute_ == config::Recompute::selective) {
-    remake_mlp = [&](Target t) { pre_mlp_layernorm_.forward(context, a.x_mid, {}, a.x_mid, a.norm2, t); };
-    remake_attention = [&](Target t) { input_layernorm_.forward(context, a.x_in, {}, a.x_in, a.norm1, t); };
+    remake_mlp = [&](Target t) { enter(context, mlp_branch(a), mlp_source(a), {}, mlp_source(a), t); };
+    remake_attention = [&](Target t) { enter(context, attention_branch(a), a.x_in, {}, a.x_in, t); };
   }
   // 4'. MLP.
   pass.enter(context, Step::fc2_backward);
-  mlp_.backward(context, through_dropout(context, d_stream, mlp_site_, pass), a.mlp, g.mlp, d_branch_, pass,
-                deferred, remake_mlp);
+  const Tensor d_mlp = leave_backward(context, mlp_branch(a), d_stream, a.mlp_out,
+                                      post_ ? mlp_.grad_target(g.mlp, pass) : Target(), pass);
+  mlp_.backward(context, d_mlp, a.mlp, g.mlp, d_branch_, pass, deferred, remake_mlp);
   // 3'. Norm; its gradient joins the stream's, which is that of attention's output.
   pass.enter(context, Step::mlp_norm_backward);
-  const Target d_attention = dropout_ == 0.0f ? attention_.grad_target(g.attention, pass) : Target();
-  pre_mlp_layernorm_.backward(context, d_branch_, a.x_mid, a.norm2, d_stream, d_attention);
+  const Tensor& d_mid = parallel_ ? d_parallel_ : d_stream;
+  const bool is_dy = !own_gradient() && !parallel_;
+  enter_backward(context, mlp_branch(a), mlp_source(a), d_stream, d_mid,
+                 is_dy ? attention_.grad_target(g.attention, pass) : Target());
   // 2'. Attention.
   pass.enter(context, Step::proj_backward);
-  attention_.backward(context, through_dropout(context, d_stream, attention_site_, pass), a.attention,
-                      g.attention, d_branch_, pass, deferred, remake_attention);
+  const Tensor d_attention =
+      leave_backward(context, attention_branch(a), d_stream, a.attention_out,
+                     post_ ? attention_.grad_target(g.attention, pass) : Target(), pass);
+  attention_.backward(context, d_attention, a.attention, g.attention, d_branch_, pass, deferred,
+                      remake_attention);
   // 1'. Norm; its gradient joins the stream's, which is that of the output of the layer below.
   pass.enter(context, Step::input_norm_backward);
-  input_layernorm_.backward(context, d_branch_, a.x_in, a.norm1, d_stream, below.grad_target(pass));
+  enter_backward(context, attention_branch(a), a.x_in, d_mid, d_stream, below.grad_target(pass));
 }
 
-// Through a dropout the gradient is another tensor, for which the producer of the stream's gradient can do nothing.
+// Through a dropout or a norm the gradient is another tensor, for which the producer of the stream's gradient can do nothing.
 Target TransformerLayer::grad_target(LayerGradients& g, const Pass& pass) const {
-  return dropout_ == 0.0f ? mlp_.grad_target(g.mlp, pass) : Target();
+  return own_gradient() ? Target() : mlp_.grad_target(g.mlp, pass);
 }
 
 Target LayerBelow::grad_target(const Pass& pass) const {
   return layer != nullptr ? layer->grad_target(*gradients, pass) : Target();
 }
 
-// The stream's gradient as it enters a sublayer's output: itself, or through the dropout in front of it.
-Tensor TransformerLayer::through_dropout(const Context& context, const Tensor& d_stream, uint64_t site,
-                                         const Pass& pass) const {
-  if (dropout_ == 0.0f) return d_stream;
-  dropout(context, d_stream, d_dropped_, site, pass);
-  return d_dropped_;
+// The stream's gradient as it enters a sublayer's output: itself, or through what leave() does. target: of the norm's.
+Tensor TransformerLayer::leave_backward(const Context& context, const Branch& branch, const Tensor& d_stream,
+                                        const Tensor& out, Target target, const Pass& pass) const {
+  if (!own_gradient()) return d_stream;
+  if (post_) {
+    branch.norm.backward_no_residual(context, d_stream, out, branch.statistics, d_output_, target);
+  } else {
+    dropout(context, d_stream, d_output_, branch.site, pass);
+  }
+  return d_output_;
+}
+
+// dx = d_stream + the gradient of the sublayer's input, which is d_branch_, through what enter() does.
+void TransformerLayer::enter_backward(const Context& context, const Branch& branch, const Tensor& x,
+                                      const Tensor& d_stream, const Tensor& dx, Target target) const {
+  if (post_) return kernels::add(context, d_stream, d_branch_, dx);
+  branch.norm.backward(context, d_branch_, x, branch.statistics, d_stream, dx, target);
 }
 
 void TransformerLayer::wgrad(const Context& context, const LayerActivations& a,

@@ -6,6 +6,11 @@
 //   delta_out = mlp(norm(x_mid))
 //
 // The residual add of delta_out happens in the next norm's kernel, so a layer hands on the pair (x_mid, delta_out).
+//
+// Two keys of the config change what a layer computes, and leave the rest as it is:
+//   norm_placement: post     the norms are on the sublayers' outputs: x_mid = x_in + norm(self_attention(x_in)),
+//                            delta_out = norm(mlp(x_mid)). The stream joins in a kernel of its own.
+//   parallel_residual: true  both sublayers read the same stream: delta_out = mlp(norm(x_in)).
 #pragma once
 
 #include <string>
@@ -25,6 +30,7 @@ struct LayerActivations {
   Tensor x_mid;  ///< [stream, hidden]
   Mlp::Activations mlp;
   Tensor delta;  ///< scratch [stream, hidden]: a sublayer's output until the next norm adds it
+  Tensor attention_out, mlp_out;  ///< [stream, hidden], norm_placement post: what the norms take
 };
 
 /// Where the gradients of the linears' outputs are during a backward pass: scratch that all layers share, or, where wgrad is
@@ -81,13 +87,37 @@ class TransformerLayer {
   void quantize_weights(const Context& context, bool count = false);
 
  private:
+  /// A sublayer's norm, with what is particular to it in one pass.
+  struct Branch {
+    const Norm& norm;
+    const Norm::Statistics& statistics;
+    uint64_t site;  ///< stream of random numbers of its dropout
+  };
+  Branch attention_branch(const LayerActivations& a) const {
+    return {input_layernorm_, a.norm1, attention_site_};
+  }
+  Branch mlp_branch(const LayerActivations& a) const { return {pre_mlp_layernorm_, a.norm2, mlp_site_}; }
+  /// What the MLP's branch begins with.
+  const Tensor& mlp_source(const LayerActivations& a) const { return parallel_ ? a.x_in : a.x_mid; }
+  /// Where a sublayer writes: memory that its norm will take, or delta itself.
+  const Tensor& output(const LayerActivations& a, const Tensor& kept) const { return post_ ? kept : a.delta; }
+
+  void enter(const Context&, const Branch&, const Tensor& x, const Tensor& delta, const Tensor& sum,
+             Target) const;
+  void leave(const Context&, const Branch&, const Tensor& out, const Tensor& delta, const Pass&) const;
+  Tensor leave_backward(const Context&, const Branch&, const Tensor& d_stream, const Tensor& out, Target,
+                        const Pass&) const;
+  void enter_backward(const Context&, const Branch&, const Tensor& x, const Tensor& d_stream,
+                      const Tensor& dx, Target) const;
   void dropout(const Context&, const Tensor& x, const Tensor& y, uint64_t site, const Pass&) const;
-  Tensor through_dropout(const Context&, const Tensor& d_stream, uint64_t site, const Pass&) const;
+  /// Sublayers have gradients of their own, other than the stream's.
+  bool own_gradient() const { return post_ || dropout_ != 0.0f; }
 
   std::string name_;
   parallel::TensorParallel& tensor_;
   Dimensions dims_;
   config::Recompute recompute_;
+  bool post_, parallel_;
   float dropout_;
   uint64_t attention_site_, mlp_site_;  ///< streams of random numbers of the two dropouts
   Norm input_layernorm_;
@@ -95,8 +125,10 @@ class TransformerLayer {
   Norm pre_mlp_layernorm_;
   Mlp mlp_;
   // Scratch [stream, hidden]:
-  Tensor d_branch_;   ///< gradient of a sublayer's input
-  Tensor d_dropped_;  ///< with dropout: of its output
+  Tensor d_branch_;  ///< gradient of a sublayer's input
+  Tensor d_output_;  ///< with own_gradient(): of its output
+  Tensor
+      d_parallel_;  ///< parallel: of the stream through the MLP's branch, while attention's still reads d_stream
 };
 
 }  // namespace te::model

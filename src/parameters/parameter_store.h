@@ -30,7 +30,7 @@ enum class Init : uint8_t { normal, zeros, ones };
 enum class Sharing : uint8_t {
   sharded,     ///< each rank holds a part of its own
   replicated,  ///< all hold the same values and find the same, complete gradient
-  partial      ///< all hold the same values; each finds its own tokens' part of the gradient, to be summed
+  partial  ///< all hold the same values; each finds its own tokens' or heads' part of the gradient, to be summed
 };
 
 struct ParameterSpec {

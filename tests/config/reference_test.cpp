@@ -79,6 +79,11 @@ TEST(Enums, NamesAndValuesAgree) {
   expect_names<Recompute>({"none", "selective", "full"});
   expect_names<DeviceChoice>({"auto", "cpu", "cuda"});
   expect_names<LrDecay>({"cosine", "linear", "constant", "wsd"});
+  expect_names<RopeScaling>({"none", "linear", "llama3", "yarn"});
+  expect_names<PositionEmbedding>({"auto", "learned", "rope"});
+  expect_names<Activation>({"auto", "swiglu", "gelu", "gelu_exact", "relu", "silu"});
+  expect_names<QkNorm>({"none", "head", "projection"});
+  expect_names<NormPlacement>({"pre", "post"});
   expect_names<OptimizerName>({"adamw"});
   expect_names<MomentDType>({"fp32", "bf16", "fp8"});
   expect_names<DataFormat>({"pretrain", "instruct"});
@@ -106,7 +111,7 @@ TEST(Reference, EveryKeyOfTheYamlIsDescribed) {
     EXPECT_NE(markdown.find("| `" + section + "." + name + "` |"), std::string::npos) << name;
     EXPECT_NE(help.find("  " + section + "." + name + " "), std::string::npos) << name;
   }
-  EXPECT_EQ(keys, 115);
+  EXPECT_EQ(keys, 130);
 }
 
 /// docs/configuration.md holds the reference between two markers. TE_UPDATE_DOCS=1 writes it.

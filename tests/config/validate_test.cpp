@@ -41,13 +41,27 @@ TEST(Validate, Family) {
   EXPECT_EQ(small(gpt("model.kv_channels=15")).model.kv_channels, 15);  // no RoPE, and the CPU has no rule
   EXPECT_EQ(small(gpt("model.attention_dropout=0.5")).model.attention_dropout, 0.5);
   expect_rejected(gpt("model.add_qkv_bias=true"), {"model.add_qkv_bias", "gpt has a bias in every linear"});
-  expect_rejected(gpt("model.rope_theta=5e5"), {"model.rope_theta", "learned positions"});
-  expect_rejected(gpt("model.rope_scaling=linear"), {"model.rope_scaling is a key of model.family llama"});
+  expect_rejected(gpt("model.rope_theta=5e5"), {"model.rope_theta", "it is learned"});
+  expect_rejected(gpt("model.rope_scaling=linear"),
+                  {"model.rope_scaling is for model.position_embedding rope"});
+  expect_rejected(gpt("model.add_mlp_bias=true"), {"model.add_mlp_bias", "gpt has a bias in every linear"});
+  expect_rejected(gpt("model.qk_norm=head"), {"model.qk_norm is a key of model.family llama"});
+  expect_rejected(gpt("model.norm_placement=post"), {"model.norm_placement is a key of model.family llama"});
+  expect_rejected(gpt("model.activation=swiglu"), {"model.activation swiglu is not for model.family gpt"});
+  expect_rejected({"model.activation=relu"}, {"model.activation relu is not for model.family llama"});
+  expect_rejected({"model.position_embedding=learned"}, {"llama has rope"});
+  expect_rejected({"model.parallel_residual=true"}, {"model.parallel_residual is a key of model.family gpt"});
+  expect_rejected({"model.rotary_percent=0.01"}, {"model.rotary_percent (0.01) leaves no pair"});
+  expect_rejected({"model.rope_scaling=yarn", "model.rope_scaling_beta_slow=32"},
+                  {"model.rope_scaling_beta_slow (32) must be below model.rope_scaling_beta_fast (32)"});
+  expect_rejected({"model.qk_norm=projection", "parallel.tensor=2"},
+                  {"model.qk_norm projection", "parallel.tensor (2)"});
   expect_rejected(
       {"model.rope_scaling=llama3", "model.rope_scaling_low_freq_factor=4"},
       {"model.rope_scaling_low_freq_factor (4) must be below model.rope_scaling_high_freq_factor (4)"});
   expect_rejected({"model.hidden_dropout=0.1"}, {"model.hidden_dropout (0.1) must be 0"});
-  expect_rejected({"model.attention_dropout=0.1"}, {"model.attention_dropout (0.1) must be 0"});
+  expect_rejected({"model.embedding_dropout=0.1"}, {"model.embedding_dropout (0.1) must be 0"});
+  EXPECT_EQ(small({"model.attention_dropout=0.1"}).model.attention_dropout, 0.1);
   expect_rejected(gpt("model.max_position_embeddings=31"),
                   {"model.max_position_embeddings (31) is below model.seq_length (32): the last 1"});
   EXPECT_NE(complaint("model: {family: llama, num_layers: 2, hidden_size: 64, num_attention_heads: 4,\n"
@@ -55,6 +69,30 @@ TEST(Validate, Family) {
                       "training: {micro_batch_size: 2, global_batch_size: 8, train_steps: 100}\n")
                 .find("the required key model.ffn_hidden_size is missing"),
             std::string::npos);
+}
+
+TEST(Validate, WhatTheFamilyHasUnlessTheConfigSaysOtherwise) {
+  const Config gpt = small({"model.family=gpt", "model.hidden_dropout=0.2"}), llama = small();
+  EXPECT_EQ(gpt.model.position_embedding, PositionEmbedding::learned);
+  EXPECT_EQ(gpt.model.activation, Activation::gelu);
+  EXPECT_EQ(gpt.model.embedding_dropout, 0.2);
+  EXPECT_EQ(llama.model.position_embedding, PositionEmbedding::rope);
+  EXPECT_EQ(llama.model.activation, Activation::swiglu);
+  const Config neox = small({"model.family=gpt", "model.position_embedding=rope", "model.rotary_percent=0.25",
+                             "model.embedding_dropout=0.1", "model.activation=relu"});
+  EXPECT_EQ(neox.model.rotary_pairs(), 2);  // heads of 16
+  EXPECT_EQ(neox.model.embedding_dropout, 0.1);
+  EXPECT_EQ(neox.model.activation, Activation::relu);
+}
+
+// A window that no sequence reaches is none; a shorter one does without some things on a GPU.
+TEST(Validate, SlidingWindow) {
+  EXPECT_FALSE(small({"model.sliding_window=32"}).model.windowed());
+  EXPECT_EQ(small({"model.sliding_window=31"}).model.attention_span(), 31);
+  small({"model.sliding_window=32", "model.attention_dropout=0.1", "training.device=cuda"});
+  small({"model.sliding_window=31", "model.attention_dropout=0.1", "training.device=cpu"});
+  expect_rejected({"model.sliding_window=31", "model.attention_dropout=0.1", "training.device=cuda"},
+                  {"model.sliding_window (31)", "model.attention_dropout on a GPU"});
 }
 
 TEST(Validate, Batches) {

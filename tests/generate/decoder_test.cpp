@@ -12,10 +12,10 @@ using generate::Continuation;
 
 constexpr double kBound = 1e-5;
 
-class DecoderTest : public ::testing::TestWithParam<config::Family> {
+class DecoderTest : public ::testing::TestWithParam<Form> {
  protected:
   config::Config config_of(int64_t batch) {
-    config::Config config = tiny_config(GetParam());
+    config::Config config = tiny_config_of(GetParam());
     config.training.micro_batch_size = config.training.global_batch_size = batch;
     return config;
   }
@@ -199,8 +199,8 @@ TEST_P(DecoderTest, RefusesWhatDoesNotFit) {
   EXPECT_THROW(decoder.append({{0, {}}}), InternalError);
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, DecoderTest, ::testing::Values(config::Family::gpt, config::Family::llama),
-                         [](const auto& info) { return std::string(config::to_string(info.param)); });
+INSTANTIATE_TEST_SUITE_P(Forms, DecoderTest, ::testing::ValuesIn(forms()),
+                         [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
 }  // namespace te::testing

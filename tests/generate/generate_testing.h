@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -70,6 +71,39 @@ class ReadyDecoder {
   MemoryPlan plan_;
   DeviceBuffer memory_;
 };
+
+/// The forms of a layer, each in a tiny model.
+struct Form {
+  const char* name;
+  config::Family family = config::Family::llama;
+  void (*change)(config::ModelConfig&) = [](config::ModelConfig&) {};
+};
+inline void PrintTo(const Form& form, std::ostream* out) {
+  *out << form.name;
+}
+inline config::Config tiny_config_of(const Form& form) {
+  config::Config config = tiny_config(form.family);
+  form.change(config.model);
+  return config;
+}
+inline std::vector<Form> forms() {
+  using config::Family, config::ModelConfig;
+  return {
+      {"gpt", Family::gpt},
+      {"llama", Family::llama},
+      {"llama_biases", Family::llama,
+       [](ModelConfig& m) { m.add_qkv_bias = m.add_proj_bias = m.add_mlp_bias = true; }},
+      {"llama_window", Family::llama, [](ModelConfig& m) { m.sliding_window = 5; }},
+      {"qwen3", Family::llama, [](ModelConfig& m) { m.qk_norm = config::QkNorm::head, m.kv_channels = 16; }},
+      {"olmo2", Family::llama,
+       [](ModelConfig& m) {
+         m.qk_norm = config::QkNorm::projection, m.norm_placement = config::NormPlacement::post;
+       }},
+      {"gpt_neox", Family::gpt, [](ModelConfig& m) {
+         m.position_embedding = config::PositionEmbedding::rope, m.rotary_percent = 0.5;
+         m.parallel_residual = true, m.activation = config::Activation::gelu_exact;
+       }}};
+}
 
 /// Tokens of `batch` sequences, row after row, a pure function of the seed.
 inline std::vector<int32_t> random_tokens(const config::Config& config, uint64_t seed) {

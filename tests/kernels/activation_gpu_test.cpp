@@ -17,17 +17,17 @@ struct Case {
   ActivationKind kind;
   DType dtype;
   int64_t rows, ffn;
-  int64_t cols() const { return kind == ActivationKind::swiglu ? 2 * ffn : ffn; }
+  int64_t cols() const { return is_gated(kind) ? 2 * ffn : ffn; }
   std::string name() const {
-    return fmt::format("{} {} [{}, {}]", kind == ActivationKind::swiglu ? "swiglu" : "gelu",
-                       dtype_name(dtype), rows, ffn);
+    return fmt::format("kind {} {} [{}, {}]", static_cast<int>(kind), dtype_name(dtype), rows, ffn);
   }
 };
 
 // Aligned tiles, partial tiles of the aligned kernel, ragged shapes, an odd half of SwiGLU.
 std::vector<Case> cases() {
   std::vector<Case> list;
-  for (const auto kind : {ActivationKind::swiglu, ActivationKind::gelu})
+  for (const auto kind : {ActivationKind::swiglu, ActivationKind::gelu, ActivationKind::gelu_exact,
+                          ActivationKind::relu, ActivationKind::silu})
     for (const DType dtype : {DType::f32, DType::bf16})
       for (const auto& [rows, ffn] : {std::pair<int64_t, int64_t>{1, 1},
                                       {128, 64},

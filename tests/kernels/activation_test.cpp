@@ -2,6 +2,7 @@
 // those definitions, fused FP8 outputs against a separate quantize (bit for bit).
 #include "kernels/activation/activation.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/elementwise/elementwise.h"
@@ -19,17 +20,31 @@ double gelu(double x) {
 double swiglu(double gate, double up) {
   return gate / (1 + std::exp(-gate)) * up;
 }
+/// A kind without gate.
+double plain(ActivationKind kind, double x) {
+  switch (kind) {
+    case ActivationKind::gelu:
+      return gelu(x);
+    case ActivationKind::gelu_exact:
+      return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
+    case ActivationKind::relu:
+      return std::max(x, 0.0);
+    default:
+      return swiglu(x, 1.0);
+  }
+}
 
 struct Case {
   ActivationKind kind;
   DType dtype;
   int64_t rows, ffn;
-  int64_t cols() const { return kind == ActivationKind::swiglu ? 2 * ffn : ffn; }
+  int64_t cols() const { return is_gated(kind) ? 2 * ffn : ffn; }
 };
 
 std::vector<Case> cases() {
   std::vector<Case> list;
-  for (const auto kind : {ActivationKind::swiglu, ActivationKind::gelu})
+  for (const auto kind : {ActivationKind::swiglu, ActivationKind::gelu, ActivationKind::gelu_exact,
+                          ActivationKind::relu, ActivationKind::silu})
     for (const DType dtype : {DType::f32, DType::bf16})
       for (const int64_t rows : {1, 35, 160})
         for (const int64_t ffn : {3, 48, 72}) list.push_back({kind, dtype, rows, ffn});
@@ -48,8 +63,7 @@ TEST(Activation, ForwardIsTheDefinition) {
     for (int64_t r = 0; r < c.rows; ++r) {
       for (int64_t i = 0; i < c.ffn; ++i) {
         const float* row = in.data() + r * c.cols();
-        const double expected =
-            c.kind == ActivationKind::gelu ? gelu(row[i]) : swiglu(row[i], row[c.ffn + i]);
+        const double expected = is_gated(c.kind) ? swiglu(row[i], row[c.ffn + i]) : plain(c.kind, row[i]);
         ASSERT_NEAR(out[r * c.ffn + i], expected, bound * std::abs(expected) + 1e-6) << row[i];
       }
     }
@@ -92,8 +106,8 @@ TEST(Activation, BackwardMatchesFiniteDifferences) {
         const int64_t at = r * c.cols() + i;
         const double a = in[at];
         const float up = slope[r * c.ffn + i];
-        if (c.kind == ActivationKind::gelu) {
-          check(out[at], (gelu(a + h) - gelu(a - h)) / (2 * h), up);
+        if (!is_gated(c.kind)) {
+          check(out[at], (plain(c.kind, a + h) - plain(c.kind, a - h)) / (2 * h), up);
         } else {
           const double b = in[at + c.ffn];
           check(out[at], (swiglu(a + h, b) - swiglu(a - h, b)) / (2 * h), up);

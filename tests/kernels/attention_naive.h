@@ -1,6 +1,7 @@
 // The definition of attention in double precision, and the tensors of both passes, shared by the CPU tests.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 #include <vector>
@@ -61,7 +62,8 @@ class Naive {
     const int64_t group = h / (s_.num_heads / s_.num_query_groups);
     const int64_t k_head = s_.num_heads + group, v_head = k_head + s_.num_query_groups;
     const size_t q = at(b, i, h), out = static_cast<size_t>((b * s_.seq + i) * o_cols() + h * s_.head_dim);
-    const int64_t first = start_.empty() ? 0 : start_[static_cast<size_t>(b * s_.seq + i)];
+    const int64_t document = start_.empty() ? 0 : start_[static_cast<size_t>(b * s_.seq + i)];
+    const int64_t first = s_.window == 0 ? document : std::max(document, i - s_.window + 1);
     Values p(static_cast<size_t>(i + 1));
     double total = 0;
     for (int64_t j = first; j <= i; ++j) {
@@ -130,9 +132,9 @@ struct Problem {
 };
 
 inline void check_against_naive(AttentionShape shape, DType dtype, bool documents = false) {
-  SCOPED_TRACE(fmt::format("batch {} seq {} heads {}/{} dim {} dropout {} {}", shape.batch, shape.seq,
-                           shape.num_heads, shape.num_query_groups, shape.head_dim, shape.dropout,
-                           dtype_name(dtype)));
+  SCOPED_TRACE(fmt::format("batch {} seq {} heads {}/{} dim {} dropout {} window {} {}", shape.batch,
+                           shape.seq, shape.num_heads, shape.num_query_groups, shape.head_dim, shape.dropout,
+                           shape.window, dtype_name(dtype)));
   const Context context = Context::cpu();
   std::vector<int32_t> start;
   if (documents) {

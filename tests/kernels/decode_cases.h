@@ -1,6 +1,7 @@
 // A cache, rows of several sequences, and attention against it in double precision: for the tests of both backends.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -12,6 +13,7 @@ namespace te::testing {
 struct DecodeCase {
   int64_t batch, length, heads, groups, dim;
   std::vector<int32_t> sequences, positions;  ///< of the rows
+  int64_t window = 0;
 };
 
 /// Ragged and aligned heads, grouped queries, one row and many, first and last places of the cache.
@@ -25,7 +27,10 @@ inline std::vector<DecodeCase> decode_cases() {
           {2, 333, 8, 2, 128, {0, 1}, {332, 31}},
           {2, 50, 4, 4, 80, {1, 1, 0}, {49, 48, 0}},
           {1, 37, 2, 1, 256, {0}, {36}},
-          {1, 37, 2, 1, 200, {0}, {33}}};
+          {1, 37, 2, 1, 200, {0}, {33}},
+          {1, 70, 2, 2, 64, zeros, prompt, 9},
+          {2, 333, 8, 2, 128, {0, 1}, {332, 31}, 32},
+          {2, 50, 4, 4, 80, {1, 1, 0}, {49, 48, 0}, 1}};
 }
 
 /// Filled with random values in every place.
@@ -36,15 +41,17 @@ struct DecodeData {
         v(context, dtype, {c.batch, c.length, c.groups, c.dim}),
         sequences(context, DType::i32, {static_cast<int64_t>(c.positions.size())}),
         positions(context, DType::i32, {static_cast<int64_t>(c.positions.size())}),
-        o(context, dtype, {static_cast<int64_t>(c.positions.size()), c.heads * c.dim}) {
+        o(context, dtype, {static_cast<int64_t>(c.positions.size()), c.heads * c.dim}),
+        window(c.window) {
     qkv.fill_normal(1), k.fill_normal(2), v.fill_normal(3);
     sequences.fill_ints(c.sequences), positions.fill_ints(c.positions);
   }
   kernels::CacheAppend append() { return {qkv, sequences, positions, {k, v}}; }
-  kernels::AttentionDecode decode() { return {qkv, sequences, positions, {k, v}, kScale, o}; }
+  kernels::AttentionDecode decode() { return {qkv, sequences, positions, {k, v}, kScale, o, window}; }
 
   static constexpr float kScale = 0.3f;
   TestTensor qkv, k, v, sequences, positions, o;
+  int64_t window;
 };
 
 inline std::vector<float> decode_expected(const DecodeCase& c, const std::vector<float>& qkv,
@@ -59,7 +66,8 @@ inline std::vector<float> decode_expected(const DecodeCase& c, const std::vector
       };
       std::vector<double> sum(static_cast<size_t>(c.dim), 0.0);
       double total = 0;
-      for (int64_t j = 0; j <= c.positions[r]; ++j) {
+      const int64_t first = c.window == 0 ? 0 : std::max<int64_t>(0, c.positions[r] + 1 - c.window);
+      for (int64_t j = first; j <= c.positions[r]; ++j) {
         double dot = 0;
         for (int64_t d = 0; d < c.dim; ++d)
           dot += double{qkv[r * static_cast<size_t>(columns) + static_cast<size_t>(head * c.dim + d)]} *

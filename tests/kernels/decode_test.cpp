@@ -44,23 +44,26 @@ TEST(DecodeTest, AppendWritesTheRowsPlacesAlone) {
   }
 }
 
-// Two sequences as training sees them, and row by row against the cache.
+// Two sequences as training sees them, and row by row against the cache; also with a sliding window.
 TEST(DecodeTest, EqualsCausalAttention) {
   const Context context = Context::cpu();
-  const kernels::AttentionShape shape{.batch = 2,
-                                      .seq = 19,
-                                      .num_heads = 4,
-                                      .num_query_groups = 2,
-                                      .head_dim = 24,
-                                      .softmax_scale = DecodeData::kScale};
-  DecodeCase c{2, 25, 4, 2, 24, {}, {}};
-  for (int32_t r = 0; r < 38; ++r) c.sequences.push_back(r / 19), c.positions.push_back(r % 19);
-  DecodeData data(context, c, DType::f32);
-  TestTensor o(context, DType::f32, {38, 4 * 24}), lse(context, DType::f32, {2, 4, 19});
-  kernels::attention_forward(context, {.shape = shape, .qkv = data.qkv, .o = o, .lse = lse});
-  cache_append(context, data.append());
-  attention_decode(context, data.decode());
-  EXPECT_LT(max_relative_error(data.o.floats(), o.floats(), 0.1), 1e-5);
+  for (const int64_t window : {0, 1, 4}) {
+    const kernels::AttentionShape shape{.batch = 2,
+                                        .seq = 19,
+                                        .num_heads = 4,
+                                        .num_query_groups = 2,
+                                        .head_dim = 24,
+                                        .softmax_scale = DecodeData::kScale,
+                                        .window = window};
+    DecodeCase c{2, 25, 4, 2, 24, {}, {}, window};
+    for (int32_t r = 0; r < 38; ++r) c.sequences.push_back(r / 19), c.positions.push_back(r % 19);
+    DecodeData data(context, c, DType::f32);
+    TestTensor o(context, DType::f32, {38, 4 * 24}), lse(context, DType::f32, {2, 4, 19});
+    kernels::attention_forward(context, {.shape = shape, .qkv = data.qkv, .o = o, .lse = lse});
+    cache_append(context, data.append());
+    attention_decode(context, data.decode());
+    EXPECT_LT(max_relative_error(data.o.floats(), o.floats(), 0.1), 1e-5) << "window " << window;
+  }
 }
 
 TEST(DecodeTest, WrongArgumentsAreNamed) {

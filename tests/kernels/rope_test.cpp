@@ -88,6 +88,56 @@ TEST(RopeTest, ScaledTables) {
   EXPECT_THROW(rope_tables(seq, dim, 10000.0, cos.data(), sin.data(), upside_down), InternalError);
 }
 
+// Numbers of transformers 5.23 (_compute_yarn_parameters): head_dim 16, theta 20000, factor 4, original length 1200.
+TEST(RopeTest, YarnTables) {
+  using kernels::RopeScaling;
+  using kernels::RopeScalingKind;
+  const int64_t seq = 50, dim = 16, half = dim / 2;
+  std::vector<float> cos(seq * half), sin(seq * half);
+  RopeScaling scaling{.kind = RopeScalingKind::yarn, .factor = 4.0, .original_max_position_embeddings = 1200};
+  struct Case {
+    RopeScaling scaling;
+    std::vector<double> frequencies;
+    double attention_factor;
+  };
+  RopeScaling exact = scaling;
+  exact.beta_fast = 16.0, exact.beta_slow = 2.0, exact.truncate = false, exact.attention_factor = 0.9;
+  for (const Case& c :
+       {Case{scaling,
+             {1.0, 0.2899821400642395, 0.06832283735275269, 0.01524030975997448, 0.00309359235689044,
+              0.0005126208416186273, 0.00014865088451188058, 4.310610529500991e-05},
+             1.138629436111989},
+        Case{exact,
+             {1.0, 0.2899821400642395, 0.08408964425325394, 0.013529922813177109, 0.0017677670111879706,
+              0.0005126208416186273, 0.00014865088451188058, 4.310610529500991e-05},
+             0.9}}) {
+    rope_tables(seq, dim, 20000.0, cos.data(), sin.data(), c.scaling);
+    for (int64_t i = 0; i < half; ++i) {
+      const double frequency = c.frequencies[static_cast<size_t>(i)];
+      for (const int64_t position : {int64_t{0}, int64_t{1}, seq - 1}) {
+        ASSERT_NEAR(cos[position * half + i], c.attention_factor * std::cos(position * frequency), 1e-5) << i;
+        ASSERT_NEAR(sin[position * half + i], c.attention_factor * std::sin(position * frequency), 1e-5) << i;
+      }
+    }
+  }
+  exact.beta_slow = 16.0;
+  EXPECT_THROW(rope_tables(seq, dim, 20000.0, cos.data(), sin.data(), exact), InternalError);
+}
+
+// Of 8 pairs the first 3 turn, with the frequencies of a head of 6 channels.
+TEST(RopeTest, PartialTables) {
+  const int64_t half = 8;
+  std::vector<float> cos(4 * half), sin(4 * half), narrow_cos(4 * 3), narrow_sin(4 * 3);
+  rope_tables(4, 16, 10000.0, cos.data(), sin.data(), {}, 3);
+  rope_tables(4, 6, 10000.0, narrow_cos.data(), narrow_sin.data());
+  for (int64_t position = 0; position < 4; ++position) {
+    for (int64_t i = 0; i < half; ++i) {
+      EXPECT_EQ(cos[position * half + i], i < 3 ? narrow_cos[position * 3 + i] : 1.0f);
+      EXPECT_EQ(sin[position * half + i], i < 3 ? narrow_sin[position * 3 + i] : 0.0f);
+    }
+  }
+}
+
 TEST(RopeTest, MatchesDoublePrecision) {
   const Context context = Context::cpu();
   const double theta = 500.0;

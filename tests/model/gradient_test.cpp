@@ -82,6 +82,48 @@ TEST(ModelGradient, LlamaTiedWithQkvBias) {
   check_gradients(config);
 }
 
+TEST(ModelGradient, BiasesOfAttentionAndMlp) {
+  Config config = tiny_config(Family::llama);
+  config.model.add_qkv_bias = config.model.add_proj_bias = config.model.add_mlp_bias = true;
+  check_gradients(config);
+}
+
+// Heads that do not make up the hidden size, a norm in each: Qwen3.
+TEST(ModelGradient, NormOfEachHead) {
+  Config config = tiny_config(Family::llama);
+  config.model.kv_channels = 12;
+  config.model.qk_norm = config::QkNorm::head;
+  check_gradients(config);
+}
+
+TEST(ModelGradient, NormsOnOutputsAndOfProjections) {
+  Config config = tiny_config(Family::llama);
+  config.model.qk_norm = config::QkNorm::projection;
+  config.model.norm_placement = config::NormPlacement::post;
+  check_gradients(config);
+}
+
+TEST(ModelGradient, ParallelResidualWithPartialRotation) {
+  Config config = tiny_config(Family::gpt);
+  config.model.position_embedding = config::PositionEmbedding::rope;
+  config.model.rotary_percent = 0.5;
+  config.model.parallel_residual = true;
+  config.model.activation = config::Activation::gelu_exact;
+  check_gradients(config);
+}
+
+TEST(ModelGradient, SlidingWindow) {
+  Config config = tiny_config(Family::llama);
+  config.model.sliding_window = 5;
+  check_gradients(config);
+}
+
+TEST(ModelGradient, GptWithSilu) {
+  Config config = tiny_config(Family::gpt);
+  config.model.activation = config::Activation::silu;
+  check_gradients(config);
+}
+
 TEST(ModelGradient, IgnoredTargetsContributeNothing) {
   TinyModel tiny(tiny_config(Family::llama));
   const int64_t n = tiny.tokens().numel();

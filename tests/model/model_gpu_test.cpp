@@ -112,7 +112,7 @@ TEST(ModelGpu, RecomputationGivesTheSameBits) {
   TE_REQUIRE_GPU();
   for (Config config : all_configs()) {
     if (config.model.family == Family::gpt)
-      config.model.hidden_dropout = config.model.attention_dropout = 0.1;
+      config.model.hidden_dropout = config.model.embedding_dropout = config.model.attention_dropout = 0.1;
     std::vector<float> reference;
     for (Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
       config.training.recompute = recompute;

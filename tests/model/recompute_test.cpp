@@ -32,7 +32,8 @@ std::vector<Config> all_precisions() {
       config.precision.fp8_recipe = recipe;
       config.precision.amax_history_len = 4;
       config.precision.first_layers_bf16 = mode == Fp8Mode::e4m3 ? 1 : 0;
-      if (family == Family::gpt) config.model.hidden_dropout = config.model.attention_dropout = 0.1;
+      if (family == Family::gpt)
+        config.model.hidden_dropout = config.model.embedding_dropout = config.model.attention_dropout = 0.1;
       configs.push_back(config);
     }
     configs.push_back(configs[configs.size() - 5]);  // hybrid, delayed
@@ -44,8 +45,31 @@ std::vector<Config> all_precisions() {
   return configs;
 }
 
+/// The other forms of a layer, in BF16 and FP8.
+std::vector<Config> all_forms() {
+  std::vector<Config> configs;
+  for (const Config& plain : all_precisions()) {
+    if (plain.precision.fp8_output_layer || plain.precision.fp8 == Fp8Mode::e4m3) continue;
+    configs.push_back(plain);
+    config::ModelConfig& model = configs.back().model;
+    if (model.family == Family::gpt) {
+      model.parallel_residual = true;
+      model.position_embedding = config::PositionEmbedding::rope;
+      continue;
+    }
+    model.qk_norm = config::QkNorm::head;
+    model.add_qkv_bias = model.add_proj_bias = model.add_mlp_bias = true;
+    configs.push_back(plain);
+    configs.back().model.qk_norm = config::QkNorm::projection;
+    configs.back().model.norm_placement = config::NormPlacement::post;
+    configs.back().model.sliding_window = 7;
+  }
+  return configs;
+}
+
 std::string label(const Config& config) {
-  return std::string(to_string(config.model.family)) + " " + std::string(to_string(config.precision.fp8)) +
+  return std::string(to_string(config.model.family)) + " qk_norm " +
+         std::string(to_string(config.model.qk_norm)) + " " + std::string(to_string(config.precision.fp8)) +
          " " + std::string(to_string(config.precision.fp8_recipe)) +
          (config.precision.fp8_output_layer ? ", output layer too" : "") + " " + config.precision.overrides;
 }
@@ -67,6 +91,15 @@ std::vector<std::vector<float>> trained(Config config, Recompute recompute) {
 
 TEST(Recompute, GivesBitwiseEqualGradientsInEveryPrecision) {
   for (const Config& config : all_precisions()) {
+    const auto reference = trained(config, Recompute::none);
+    for (float value : reference[1]) ASSERT_TRUE(std::isfinite(value)) << label(config);
+    EXPECT_EQ(trained(config, Recompute::selective), reference) << label(config) << " selective";
+    EXPECT_EQ(trained(config, Recompute::full), reference) << label(config) << " full";
+  }
+}
+
+TEST(Recompute, GivesBitwiseEqualGradientsInEveryFormOfALayer) {
+  for (const Config& config : all_forms()) {
     const auto reference = trained(config, Recompute::none);
     for (float value : reference[1]) ASSERT_TRUE(std::isfinite(value)) << label(config);
     EXPECT_EQ(trained(config, Recompute::selective), reference) << label(config) << " selective";
@@ -156,7 +189,9 @@ TEST(Fp8State, CalibrationOfABf16RunRecordsTheSameOperands) {
 }
 
 TEST(Training, OverfitsOneBatchInEveryPrecision) {
-  for (const Config& config : all_precisions()) {
+  std::vector<Config> configs = all_precisions();
+  for (const Config& form : all_forms()) configs.push_back(form);
+  for (const Config& config : configs) {
     if (config.model.hidden_dropout > 0) continue;
     TinyModel tiny(config);
     const double first = tiny.train_step(1e-2f);

@@ -68,7 +68,7 @@ struct Result {
   std::vector<float> gradients, amax, scales;
 };
 Result run(Config config, double dropout, Recompute recompute) {
-  config.model.hidden_dropout = dropout;
+  config.model.hidden_dropout = config.model.embedding_dropout = dropout;
   config.training.recompute = recompute;
   TinyModel tiny(config);
   for (int step = 0; step < 2; ++step) {
@@ -102,7 +102,7 @@ TEST(StreamGradient, OnlyWhatNoNormProducesHasAPassOfItsOwn) {
     Config config = tiny_config(Family::gpt);
     config.precision.dtype = config::ComputeDType::bf16;
     config.precision.fp8 = fp8;
-    config.model.hidden_dropout = dropout;
+    config.model.hidden_dropout = config.model.embedding_dropout = dropout;
     TinyModel tiny(config);
     CountCalls counter(op);
     tiny.forward_backward();

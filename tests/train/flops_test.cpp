@@ -37,6 +37,23 @@ TEST(Flops, Gpt2_124M) {
   EXPECT_EQ(train::flops_per_token(model), 741'408'768.0 + 56'623'104.0);
 }
 
+// A window of 2 in sequences of 8: 1 + 7 * 2 = 15 scores of 36, or 2 (16 - 2) = 28 of 64 by areas. One that is not
+// shorter than the sequence changes nothing.
+TEST(Flops, ASlidingWindowShrinksAttentionAlone) {
+  config::ModelConfig model;
+  model.num_layers = 3;
+  model.hidden_size = model.ffn_hidden_size = 16;
+  model.num_attention_heads = model.num_query_groups = 2;
+  model.kv_channels = 8;
+  model.vocab_size = 10;
+  model.seq_length = 8;
+  const double full = train::flops_per_token(model);
+  model.sliding_window = 8;
+  EXPECT_EQ(train::flops_per_token(model), full);
+  model.sliding_window = 2;
+  EXPECT_EQ(full - train::flops_per_token(model), 3 * 6.0 * (8.0 - 28.0 / 8) * 16);
+}
+
 TEST(Flops, GroupedQueriesShrinkKeysAndValuesAlone) {
   config::ModelConfig model;
   model.num_layers = 1;

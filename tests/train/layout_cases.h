@@ -32,6 +32,9 @@ enum class Precision : uint8_t {
   blockwise
 };
 
+/// Other forms of a layer; plain: none of them.
+enum class Form : uint8_t { plain, qwen3, olmo2, gpt_neox, biases_window };
+
 struct Case {
   std::string name;
   Family family = Family::gpt;
@@ -50,6 +53,7 @@ struct Case {
   bool bf16_grads = false;  ///< main gradients
   bool fp8_head = false;    ///< precision.fp8_output_layer
   std::string overrides{};  ///< precision.overrides
+  Form form = Form::plain;
 
   bool fp8() const { return precision >= Precision::delayed; }
   bool tied() const { return (family == Family::llama) == variant; }
@@ -67,6 +71,30 @@ struct Case {
 };
 inline void PrintTo(const Case& c, std::ostream* out) {
   *out << c.name;
+}
+
+inline void set_form(config::ModelConfig& m, Form form) {
+  switch (form) {
+    case Form::plain:
+      break;
+    case Form::qwen3:
+      m.qk_norm = config::QkNorm::head;
+      break;
+    case Form::olmo2:
+      m.qk_norm = config::QkNorm::projection;
+      m.norm_placement = config::NormPlacement::post;
+      break;
+    case Form::gpt_neox:
+      m.position_embedding = config::PositionEmbedding::rope;
+      m.rotary_percent = 0.5;
+      m.parallel_residual = true;
+      m.activation = config::Activation::gelu_exact;
+      break;
+    case Form::biases_window:
+      m.add_qkv_bias = m.add_proj_bias = m.add_mlp_bias = true;
+      m.sliding_window = 6;
+      break;
+  }
 }
 
 inline config::Config make_config(const Case& c) {
@@ -88,6 +116,7 @@ inline config::Config make_config(const Case& c) {
   m.tie_word_embeddings = c.tied();
   m.add_qkv_bias = llama && c.variant;
   m.init_method_std = 0.1;
+  set_form(m, c.form);
   if (c.dropout) m.hidden_dropout = m.attention_dropout = 0.1;
   config.precision.dtype = c.fp32() ? ComputeDType::fp32 : ComputeDType::bf16;
   if (c.fp8()) {
@@ -258,6 +287,46 @@ inline std::vector<Case> cases_of(int ranks) {
            .schedule = zero_bubble,
            .overrides = "linear_fc2 wgrad: bf16; linear_proj dgrad: bf16; layers -1: rowwise"},
           {.name = "dp2_gpt_blockwise", .family = gpt, .precision = blockwise, .recompute = full},
+          {.name = "tp2_qwen3", .family = llama, .tensor = 2, .recompute = full, .form = Form::qwen3},
+          {.name = "tp2_sp_qwen3_delayed",
+           .family = llama,
+           .precision = delayed,
+           .tensor = 2,
+           .sequence = true,
+           .recompute = selective,
+           .form = Form::qwen3},
+          {.name = "tp2_sp_llama_biases_window_overlap",
+           .family = llama,
+           .tensor = 2,
+           .sequence = true,
+           .overlap = 2,
+           .recompute = selective,
+           .form = Form::biases_window},
+          {.name = "tp2_sp_gpt_neox_overlap_dropout",
+           .family = gpt,
+           .tensor = 2,
+           .sequence = true,
+           .overlap = 2,
+           .recompute = selective,
+           .dropout = true,
+           .form = Form::gpt_neox},
+          {.name = "pp2_gpt_neox_delayed_zero_bubble",
+           .family = gpt,
+           .precision = delayed,
+           .pipeline = 2,
+           .schedule = zero_bubble,
+           .form = Form::gpt_neox},
+          {.name = "pp2_olmo2_zero_bubble",
+           .family = llama,
+           .pipeline = 2,
+           .schedule = zero_bubble,
+           .form = Form::olmo2},
+          {.name = "pp2_olmo2_delayed_1f1b",
+           .family = llama,
+           .precision = delayed,
+           .pipeline = 2,
+           .recompute = selective,
+           .form = Form::olmo2},
       };
     case 4:
       return {
@@ -386,6 +455,20 @@ inline std::vector<Case> cases_of(int ranks) {
            .sequence = true,
            .recompute = selective},
           {.name = "tp2_dp2_llama_delayed", .family = llama, .precision = delayed, .tensor = 2, .overlap = 2},
+          {.name = "tp2_pp2_sp_qwen3_zero_bubble",
+           .family = llama,
+           .tensor = 2,
+           .pipeline = 2,
+           .sequence = true,
+           .schedule = zero_bubble,
+           .layers = 5,
+           .form = Form::qwen3},
+          {.name = "dp2_pp2_olmo2_interleaved",
+           .family = llama,
+           .pipeline = 2,
+           .schedule = interleaved,
+           .recompute = full,
+           .form = Form::olmo2},
       };
     case 8:
       return {

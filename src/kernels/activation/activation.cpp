@@ -1,4 +1,4 @@
-// SwiGLU and GELU: checks, dispatch and the CPU reference.
+// SwiGLU, GELU and their relatives: checks, dispatch and the CPU reference.
 #include "kernels/activation/activation.h"
 
 #include "core/float_types.h"
@@ -18,14 +18,14 @@ namespace {
 
 /// Columns of y for an input x: x holds gate and up side by side for SwiGLU.
 int64_t output_cols(const char* op, ActivationKind kind, const Tensor& x) {
-  if (kind == ActivationKind::gelu) return x.cols();
+  if (!is_gated(kind)) return x.cols();
   TE_CHECK(x.cols() % 2 == 0, "{}: x of SwiGLU holds gate | up, but has {} columns", op, x.cols());
   return x.cols() / 2;
 }
 
 template <ActivationKind kind, class T>
 float forward_at(const T* x, int64_t ffn, int64_t r, int64_t c) {
-  constexpr bool gated = kind == ActivationKind::swiglu;
+  constexpr bool gated = is_gated(kind);
   const T* const row = x + r * (gated ? 2 * ffn : ffn);
   const float gate = to_float(row[c]);
   const float up = gated ? to_float(row[ffn + c]) : 0.0f;
@@ -50,9 +50,9 @@ void forward_cpu(const ActivationForward& args, int64_t rows, int64_t ffn) {
 /// dx[r, c] in FP32; for SwiGLU columns below ffn are the gate's, the rest the up projection's.
 template <ActivationKind kind, class T>
 float backward_at(const T* x, const T* dy, int64_t ffn, int64_t r, int64_t c) {
-  if constexpr (kind == ActivationKind::gelu) {
+  if constexpr (!is_gated(kind)) {
     const float value = to_float(x[r * ffn + c]);
-    return gelu_gradient(value, sigmoid_cpu(activation_argument<kind>(value)), to_float(dy[r * ffn + c]));
+    return plain_gradient<kind>(value, activation_factor_cpu<kind>(value), to_float(dy[r * ffn + c]));
   } else {
     const int64_t column = c < ffn ? c : c - ffn;
     const T* const row = x + r * 2 * ffn;
@@ -68,7 +68,7 @@ void store_gradient(const T* x, const T* dy, T* dx, int64_t rows, int64_t ffn) {
 #pragma omp parallel for
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t c = 0; c < ffn; ++c) {
-      if constexpr (kind == ActivationKind::gelu) {
+      if constexpr (!is_gated(kind)) {
         dx[r * ffn + c] = from_float<T>(backward_at<kind>(x, dy, ffn, r, c));
       } else {
         const int64_t at = r * 2 * ffn + c;
@@ -115,8 +115,7 @@ void activation_forward(const Context& context, const ActivationForward& args) {
   TE_DISPATCH_CUDA(context, activation_forward, args);
   visit_hp(args.x.dtype, [&](auto zero) {
     using T = decltype(zero);
-    if (args.kind == ActivationKind::gelu) return forward_cpu<ActivationKind::gelu, T>(args, rows, ffn);
-    forward_cpu<ActivationKind::swiglu, T>(args, rows, ffn);
+    visit_activation(args.kind, [&]<ActivationKind kind>() { forward_cpu<kind, T>(args, rows, ffn); });
   });
 }
 
@@ -136,8 +135,7 @@ void activation_backward(const Context& context, const ActivationBackward& args)
   TE_DISPATCH_CUDA(context, activation_backward, args);
   visit_hp(args.x.dtype, [&](auto zero) {
     using T = decltype(zero);
-    if (args.kind == ActivationKind::gelu) return backward_cpu<ActivationKind::gelu, T>(args, rows, ffn);
-    backward_cpu<ActivationKind::swiglu, T>(args, rows, ffn);
+    visit_activation(args.kind, [&]<ActivationKind kind>() { backward_cpu<kind, T>(args, rows, ffn); });
   });
 }
 

@@ -1,4 +1,4 @@
-// SwiGLU and GELU on the GPU, in the tiles of fp8_tile.cuh, so that FP8 output costs no second pass.
+// SwiGLU, GELU and their relatives on the GPU, in the tiles of fp8_tile.cuh, so that FP8 output costs no second pass.
 #include "kernels/activation/activation.h"
 #include "kernels/activation/activation_device.cuh"
 #include "kernels/activation/activation_math.h"
@@ -37,7 +37,7 @@ template <ActivationKind kind, class T, DType kFormat, bool kAligned>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks<T, kAligned>)
     forward_kernel(const __grid_constant__ ForwardArgs<T> args) {
   __shared__ Fp8TileShared shared;
-  constexpr bool gated = kind == ActivationKind::swiglu;
+  constexpr bool gated = is_gated(kind);
   const int64_t rows = args.target.rows, ffn = args.target.cols, stride = gated ? 2 * ffn : ffn;
   const TilePlace tile = tile_place(ffn);
   Octet<T> x[kThreadRows], up[kThreadRows];
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks<T, kAligned>)
     const float in = x[i].get(j);
     float factor = 0.0f;
     if constexpr (gated) factor = up[i].get(j);
-    return activation_value<kind>(in, factor, sigmoid<T>(activation_argument<kind>(in)));
+    return activation_value<kind>(in, factor, activation_factor<kind, T>(in));
   };
 #pragma unroll
   for (int i = 0; i < kThreadRows; ++i) {
@@ -62,9 +62,7 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks<T, kAligned>)
 
 /// SwiGLU's gradient holds three packed tensors, so it gets more registers.
 template <ActivationKind kind, class T, bool kAligned>
-constexpr int kBackwardBlocks = (kind == ActivationKind::swiglu) && kAligned && sizeof(T) == 2
-                                    ? 3
-                                    : kTileBlocks<T, kAligned>;
+constexpr int kBackwardBlocks = is_gated(kind) && kAligned && sizeof(T) == 2 ? 3 : kTileBlocks<T, kAligned>;
 
 /// x becomes dx (SwiGLU: x the gate's, up the up projection's); dx may share memory with x, as each thread
 /// writes only what it alone has read.
@@ -72,7 +70,7 @@ template <ActivationKind kind, class T, DType kFormat, bool kAligned>
 __global__ void __launch_bounds__(kTileThreads, kBackwardBlocks<kind, T, kAligned>)
     backward_kernel(const __grid_constant__ BackwardArgs<T> args) {
   __shared__ Fp8TileShared shared;
-  constexpr bool gated = kind == ActivationKind::swiglu;
+  constexpr bool gated = is_gated(kind);
   const int64_t rows = args.target.rows, cols = args.target.cols, ffn = args.ffn;
   const TilePlace tile = tile_place(ffn);
   Octet<T> x[kThreadRows], up[kThreadRows], dy[kThreadRows];
@@ -87,12 +85,12 @@ __global__ void __launch_bounds__(kTileThreads, kBackwardBlocks<kind, T, kAligne
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
         const float in = x[i].get(j + k), slope = dy[i].get(j + k);
-        const float s = sigmoid<T>(activation_argument<kind>(in));
+        const float s = activation_factor<kind, T>(in);
         if constexpr (gated) {
           first[k] = swiglu_gate_gradient(in, up[i].get(j + k), s, slope);
           second[k] = swiglu_up_gradient(in, s, slope);
         } else {
-          first[k] = gelu_gradient(in, s, slope);
+          first[k] = plain_gradient<kind>(in, s, slope);
         }
       }
       x[i].set_pair(j, first[0], first[1]);
@@ -117,23 +115,23 @@ unsigned tile_count(int64_t rows, int64_t ffn) {
 
 void activation_forward(const Context& context, const ActivationForward& args) {
   const int64_t rows = args.x.rows();
-  const int64_t ffn = args.kind == ActivationKind::swiglu ? args.x.cols() / 2 : args.x.cols();
+  const int64_t ffn = is_gated(args.kind) ? args.x.cols() / 2 : args.x.cols();
   if (args.x.numel() == 0) return;
   const Fp8TileTarget target = tile_target(args.y_fp8, nullptr, rows, ffn);
   const bool aligned = is_tile_aligned(target) && is_aligned(args.x.data, 16) && is_aligned(args.y.data, 16);
   dispatch_tile(args.x.dtype, tile_format(args.y_fp8), aligned, [&]<class T, DType kFormat, bool kAligned>() {
-    const auto kernel = args.kind == ActivationKind::swiglu
-                            ? forward_kernel<ActivationKind::swiglu, T, kFormat, kAligned>
-                            : forward_kernel<ActivationKind::gelu, T, kFormat, kAligned>;
-    kernel<<<tile_count(rows, ffn), kTileThreads, 0, cuda_stream(context)>>>(
-        ForwardArgs<T>{args.x.as<T>(), args.y.as<T>(), target});
+    visit_activation(args.kind, [&]<ActivationKind kind>() {
+      forward_kernel<kind, T, kFormat, kAligned>
+          <<<tile_count(rows, ffn), kTileThreads, 0, cuda_stream(context)>>>(
+              ForwardArgs<T>{args.x.as<T>(), args.y.as<T>(), target});
+    });
   });
   TE_CUDA_CHECK_LAUNCH();
 }
 
 void activation_backward(const Context& context, const ActivationBackward& args) {
   const int64_t rows = args.x.rows(), cols = args.x.cols();
-  const int64_t ffn = args.kind == ActivationKind::swiglu ? cols / 2 : cols;
+  const int64_t ffn = is_gated(args.kind) ? cols / 2 : cols;
   if (args.x.numel() == 0) return;
   float* const partial = args.dbias ? args.scratch.as<float>() : nullptr;
   const Fp8TileTarget target = tile_target(args.dx_fp8, partial, rows, cols);
@@ -141,11 +139,11 @@ void activation_backward(const Context& context, const ActivationBackward& args)
                        is_aligned(args.dy.data, 16) && is_aligned(args.dx.data, 16);
   dispatch_tile(args.x.dtype, tile_format(args.dx_fp8), aligned,
                 [&]<class T, DType kFormat, bool kAligned>() {
-                  const auto kernel = args.kind == ActivationKind::swiglu
-                                          ? backward_kernel<ActivationKind::swiglu, T, kFormat, kAligned>
-                                          : backward_kernel<ActivationKind::gelu, T, kFormat, kAligned>;
-                  kernel<<<tile_count(rows, ffn), kTileThreads, 0, cuda_stream(context)>>>(
-                      BackwardArgs<T>{args.x.as<T>(), args.dy.as<T>(), args.dx.as<T>(), target, ffn});
+                  visit_activation(args.kind, [&]<ActivationKind kind>() {
+                    backward_kernel<kind, T, kFormat, kAligned>
+                        <<<tile_count(rows, ffn), kTileThreads, 0, cuda_stream(context)>>>(
+                            BackwardArgs<T>{args.x.as<T>(), args.dy.as<T>(), args.dx.as<T>(), target, ffn});
+                  });
                 });
   TE_CUDA_CHECK_LAUNCH();
   if (args.dbias) add_partial_sums(context, partial, ceil_div(rows, kTileRows), cols, args.dbias);

@@ -1,7 +1,10 @@
-// SwiGLU (Shazeer, arXiv 2002.05202) and GELU in its tanh form (Hendrycks and Gimpel, arXiv 1606.08415), with
+// SwiGLU (Shazeer, arXiv 2002.05202), GELU (Hendrycks and Gimpel, arXiv 1606.08415) and their simpler relatives, with
 // the FP8 cast of the result in the same pass.
-//   swiglu  x [rows, 2 ffn] = gate | up,  y = gate * sigmoid(gate) * up
-//   gelu    x [rows, ffn],                y = 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
+//   swiglu      x [rows, 2 ffn] = gate | up,  y = gate * sigmoid(gate) * up
+//   gelu        x [rows, ffn],                y = 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
+//   gelu_exact                                y = 0.5 x (1 + erf(x / sqrt(2)))
+//   relu                                      y = max(x, 0)
+//   silu                                      y = x * sigmoid(x)
 // Computed in FP32; results rounded to the tensors' dtype (bf16 or fp32).
 #pragma once
 
@@ -11,11 +14,16 @@
 
 namespace te::kernels {
 
-enum class ActivationKind : uint8_t { swiglu, gelu };
+enum class ActivationKind : uint8_t { swiglu, gelu, gelu_exact, relu, silu };
+
+/// x holds gate and up side by side.
+constexpr bool is_gated(ActivationKind kind) {
+  return kind == ActivationKind::swiglu;
+}
 
 struct ActivationForward {
   ActivationKind kind = ActivationKind::swiglu;
-  Tensor x;         ///< [rows, 2 ffn] or [rows, ffn]
+  Tensor x;         ///< [rows, 2 ffn] of a gated kind, or [rows, ffn]
   Tensor y;         ///< out [rows, ffn]; may be empty when y_fp8 wants data
   Fp8Output y_fp8;  ///< optional
 };

@@ -11,10 +11,19 @@ inline float sigmoid_cpu(float x) {
   return 1.0f / (1.0f + std::exp(-x));
 }
 
-/// y of GELU (`up` unused) or SwiGLU.
+/// s of activation_math.h.
+template <ActivationKind kind>
+float activation_factor_cpu(float x) {
+  if constexpr (has_sigmoid(kind))
+    return sigmoid_cpu(activation_argument<kind>(x));
+  else
+    return plain_factor<kind>(x);
+}
+
+/// y (`up` unused where the kind is not gated).
 template <ActivationKind kind>
 float activation_cpu(float x, float up) {
-  return activation_value<kind>(x, up, sigmoid_cpu(activation_argument<kind>(x)));
+  return activation_value<kind>(x, up, activation_factor_cpu<kind>(x));
 }
 
 }  // namespace te::kernels

@@ -19,7 +19,16 @@ __device__ __forceinline__ float sigmoid<__nv_bfloat16>(float x) {
   return reciprocal_fast(1.0f + exp2_fast(x * -kLog2E));
 }
 
-/// The same of several at a time, written so that their latencies overlap: left alone the compiler takes them one by one
+/// s of activation_math.h.
+template <ActivationKind kind, class T>
+__device__ __forceinline__ float activation_factor(float x) {
+  if constexpr (has_sigmoid(kind))
+    return sigmoid<T>(activation_argument<kind>(x));
+  else
+    return plain_factor<kind>(x);
+}
+
+/// The sigmoid of several at a time, written so that their latencies overlap: left alone the compiler takes them one by one
 /// where registers are short.
 template <int kCount>
 __device__ __forceinline__ void sigmoids(float (&x)[kCount]) {

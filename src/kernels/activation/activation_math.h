@@ -1,6 +1,7 @@
-// The activations' formulas, one text for both backends. They take sigmoid(activation_argument(x)) from the
-// caller, because each backend has its own exponential. Multiply-adds are spelled out, so that no compiler
-// chooses where to fuse and the plain and the fused kernels give the same bits.
+// The activations' formulas, one text for both backends. All are y = x s (times up), and they take the factor s from the
+// caller, because each backend has its own exponential: sigmoid(activation_argument(x)), for the exact GELU the normal
+// distribution's integral up to x, for ReLU 0 or 1. Multiply-adds are spelled out, so that no compiler chooses where to
+// fuse and the plain and the fused kernels give the same bits.
 //
 // GELU's tanh form is written with the sigmoid: 0.5 (1 + tanh(u)) = sigmoid(2 u).
 #pragma once
@@ -15,22 +16,46 @@ namespace te::kernels {
 constexpr float kGeluLinear = 1.5957691216057308f;   ///< 2 sqrt(2 / pi)
 constexpr float kGeluCubic = 0.071354816272600025f;  ///< 0.044715 * 2 sqrt(2 / pi)
 
-/// What the sigmoid is taken of: 2 sqrt(2 / pi) (x + 0.044715 x^3) for GELU, the gate itself for SwiGLU.
+constexpr float kInverseSqrt2 = 0.70710678118654752f;
+constexpr float kInverseSqrt2Pi = 0.39894228040143268f;
+
+/// What the sigmoid is taken of: 2 sqrt(2 / pi) (x + 0.044715 x^3) for GELU, x itself for SwiGLU's gate and SiLU.
 template <ActivationKind kind>
 TE_HOST_DEVICE float activation_argument(float x) {
   return kind == ActivationKind::gelu ? x * fmaf(kGeluCubic, x * x, kGeluLinear) : x;
 }
 
-/// y of GELU (`up` unused) or SwiGLU; `s` is the sigmoid.
+/// s of the kinds without a sigmoid.
+template <ActivationKind kind>
+TE_HOST_DEVICE float plain_factor(float x) {
+  static_assert(kind == ActivationKind::relu || kind == ActivationKind::gelu_exact);
+  return kind == ActivationKind::relu ? (x > 0.0f ? 1.0f : 0.0f) : 0.5f * erfcf(-x * kInverseSqrt2);
+}
+constexpr bool has_sigmoid(ActivationKind kind) {
+  return kind != ActivationKind::relu && kind != ActivationKind::gelu_exact;
+}
+
+/// y (`up` unused where the kind is not gated).
 template <ActivationKind kind>
 TE_HOST_DEVICE float activation_value(float x, float up, float s) {
-  return kind == ActivationKind::gelu ? x * s : x * s * up;
+  return is_gated(kind) ? x * s * up : x * s;
 }
 
 /// d y / d x of GELU, times dy.
 TE_HOST_DEVICE float gelu_gradient(float x, float s, float dy) {
   const float slope = fmaf(3.0f * kGeluCubic, x * x, kGeluLinear);
   return dy * fmaf(x * (s * (1.0f - s)), slope, s);
+}
+
+/// d y / d x of a kind without gate, times dy.
+template <ActivationKind kind>
+TE_HOST_DEVICE float plain_gradient(float x, float s, float dy) {
+  static_assert(!is_gated(kind));
+  if constexpr (kind == ActivationKind::gelu) return gelu_gradient(x, s, dy);
+  if constexpr (kind == ActivationKind::gelu_exact)
+    return dy * fmaf(x * kInverseSqrt2Pi, expf(-0.5f * x * x), s);
+  if constexpr (kind == ActivationKind::silu) return dy * fmaf(x, s * (1.0f - s), s);
+  return dy * s;
 }
 
 /// d y / d gate of SwiGLU, times dy.
@@ -41,6 +66,23 @@ TE_HOST_DEVICE float swiglu_gate_gradient(float gate, float up, float s, float d
 /// d y / d up of SwiGLU, times dy.
 TE_HOST_DEVICE float swiglu_up_gradient(float gate, float s, float dy) {
   return dy * (gate * s);
+}
+
+/// Calls fn.operator()<kind>() of a kind known at run time.
+template <class Fn>
+void visit_activation(ActivationKind kind, Fn&& fn) {
+  switch (kind) {
+    case ActivationKind::swiglu:
+      return fn.template operator()<ActivationKind::swiglu>();
+    case ActivationKind::gelu:
+      return fn.template operator()<ActivationKind::gelu>();
+    case ActivationKind::gelu_exact:
+      return fn.template operator()<ActivationKind::gelu_exact>();
+    case ActivationKind::relu:
+      return fn.template operator()<ActivationKind::relu>();
+    case ActivationKind::silu:
+      return fn.template operator()<ActivationKind::silu>();
+  }
 }
 
 }  // namespace te::kernels

@@ -2,6 +2,7 @@
 // attention_cuda.cpp.
 #include "kernels/attention/attention.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "kernels/attention/attention_cpu.h"
@@ -23,6 +24,8 @@ const char* broken_rule(const AttentionShape& shape) {
       (shape.total_heads != 0 && shape.first_head + shape.num_heads > shape.total_heads))
     return "the heads of this rank must be among the model's";
   if (shape.max_documents < 0) return "max_documents must not be negative";
+  if (shape.window < 0 || shape.window >= std::max<int64_t>(shape.seq, 1))
+    return "a sliding window must be shorter than the sequence";
   if (!(shape.dropout >= 0.0f && shape.dropout < 1.0f)) return "dropout must be in [0, 1)";
   return "";
 }
@@ -103,6 +106,8 @@ const char* attention_unsupported(DeviceKind device, const AttentionShape& shape
   if (shape.head_dim % kCudnnHeadDimMultiple != 0 || shape.head_dim > kCudnnMaxHeadDim)
     return "attention on a GPU (cuDNN) needs a head size that is a multiple of 8 and at most 128";
   if (shape.seq < 2) return "attention on a GPU (cuDNN) needs a sequence of at least 2";
+  if (shape.max_documents > 0 && shape.window > 0)
+    return "attention on a GPU (cuDNN) has no sliding window within documents";
   const int64_t row = (shape.num_heads + 2 * shape.num_query_groups) * shape.head_dim;
   if (shape.max_documents > 0 && shape.batch * shape.seq * row > std::numeric_limits<int32_t>::max())
     return "attention within documents on a GPU (cuDNN) needs fewer than 2^31 elements of q, k and v in a "

@@ -1,6 +1,6 @@
 // Causal attention with grouped queries: o = softmax(q k^T * softmax_scale + causal mask) v per head, no
 // score matrix in memory. On a GPU (bf16; head_dim a multiple of 8, at most 128; seq at least 2) kernels of
-// te-train's own for head_dim 64 and 128 without dropout and documents, cuDNN's fused attention for the rest;
+// te-train's own for head_dim 64 and 128 without dropout, documents and windows, cuDNN's fused attention for the rest;
 // an online-softmax reference on the CPU (Milakov and Gimelshein, arXiv 1805.02867; Dao, arXiv 2307.08691). q, k and v are read in place from the packed output of linear_qkv, the gradients written to
 // the same layout.
 //
@@ -41,6 +41,8 @@ struct AttentionShape {
   /// documents that the batch holds (padding counts as one, as the data says): on a GPU the time and the
   /// workspace grow with it. 0 = the whole sequence is one.
   int64_t max_documents = 0;
+  /// Sliding window: query i sees keys i - window + 1 to i. 0 = all before it. Below seq. On a GPU not with documents.
+  int64_t window = 0;
 };
 
 struct AttentionForward {

@@ -86,30 +86,38 @@ struct DropoutMask {
   }
 };
 
+/// How far back the queries of one sample see.
+struct Past {
+  const int32_t* document_start;  ///< of the sample's positions, or null
+  int64_t window;                 ///< 0: none
+
+  /// The first key that query i sees; it never decreases with i.
+  int64_t begin(int64_t i) const {
+    const int64_t document = document_start == nullptr ? 0 : document_start[i];
+    return window == 0 ? document : std::max(document, i - window + 1);
+  }
+};
+
 /// A block of the score matrix: queries [i0, i0 + rows) against keys [j0, j0 + cols), j0 <= i0.
 struct Block {
   int64_t i0, rows, j0, cols;
-  const int32_t* document_start;  ///< of the sample's positions, or null
+  const Past& past;
 
   /// Query i0 + r may see keys [first, end) of the block: none where end <= first.
-  int64_t first(int64_t r) const {
-    return document_start == nullptr ? 0 : std::clamp<int64_t>(document_start[i0 + r] - j0, 0, cols);
-  }
+  int64_t first(int64_t r) const { return std::clamp<int64_t>(past.begin(i0 + r) - j0, 0, cols); }
   int64_t end(int64_t r) const { return std::min(cols, i0 + r - j0 + 1); }
 };
 
 /// Calls fn(block) for the key blocks that one block of queries may see: at or below the diagonal, and not
-/// before the document of its first query.
+/// before the first key of its first query.
 template <class Fn>
-void for_key_blocks(int64_t i0, int64_t rows, int64_t seq, const int32_t* document_start, Fn&& fn) {
-  const int64_t least = document_start == nullptr ? 0 : document_start[i0] / kBlock * kBlock;
-  for (int64_t j0 = least; j0 < i0 + rows; j0 += kBlock)
-    fn(Block{i0, rows, j0, std::min(kBlock, seq - j0), document_start});
+void for_key_blocks(int64_t i0, int64_t rows, int64_t seq, const Past& past, Fn&& fn) {
+  for (int64_t j0 = past.begin(i0) / kBlock * kBlock; j0 < i0 + rows; j0 += kBlock)
+    fn(Block{i0, rows, j0, std::min(kBlock, seq - j0), past});
 }
 
-/// The document starts of one sample, null without documents.
-const int32_t* starts_of(const Tensor& document_start, int64_t b, int64_t seq) {
-  return document_start ? document_start.as<int32_t>() + b * seq : nullptr;
+Past past_of(const AttentionShape& shape, const Tensor& document_start, int64_t b) {
+  return {document_start ? document_start.as<int32_t>() + b * shape.seq : nullptr, shape.window};
 }
 
 // --- forward -----------------------------------------------------------------------------------------------
@@ -127,7 +135,7 @@ void online_softmax(const Block& block, ForwardBuffers& buffers, int64_t dim) {
   for (int64_t r = 0; r < block.rows; ++r) {
     float* row = buffers.scores.data() + r * block.cols;
     const int64_t first = block.first(r), end = block.end(r);
-    if (end <= first) {  // the query's document begins behind this block
+    if (end <= first) {  // the query's document or window begins behind this block
       std::fill(row, row + block.cols, 0.0f);
       continue;
     }
@@ -152,10 +160,11 @@ void forward_rows(const AttentionForward& args, const Layout& layout, int64_t b,
                   const DropoutMask& dropout, ForwardBuffers& buffers) {
   const int64_t seq = layout.shape.seq, dim = layout.dim;
   const int64_t rows = std::min(kBlock, seq - i0);
+  const Past past = past_of(args.shape, args.document_start, b);
   buffers.sum.assign(static_cast<size_t>(rows * dim), 0.0f);
   std::fill_n(buffers.denominator, rows, 0.0f);
   std::fill_n(buffers.maximum, rows, -std::numeric_limits<float>::infinity());
-  for_key_blocks(i0, rows, seq, starts_of(args.document_start, b, seq), [&](const Block& block) {
+  for_key_blocks(i0, rows, seq, past, [&](const Block& block) {
     sgemm_one_thread(false, true, rows, block.cols, dim, layout.shape.softmax_scale,
                      buffers.q.data() + i0 * dim, dim, buffers.k.data() + block.j0 * dim, dim, 0.0f,
                      buffers.scores.data(), block.cols);
@@ -268,10 +277,11 @@ void backward_head(const AttentionBackward& args, const Layout& layout, int64_t 
   }
   const float* lse = args.lse.as<float>() + layout.lse(b, head);
   T* dq = args.dqkv.as<T>() + layout.q(b, head);
+  const Past past = past_of(args.shape, args.document_start, b);
   for (int64_t i0 = 0; i0 < seq; i0 += kBlock) {
     const int64_t rows = std::min(kBlock, seq - i0);
     buffers.dq.assign(static_cast<size_t>(rows * dim), 0.0f);
-    for_key_blocks(i0, rows, seq, starts_of(args.document_start, b, seq), [&](const Block& block) {
+    for_key_blocks(i0, rows, seq, past, [&](const Block& block) {
       backward_block(block, layout, lse, layout.mask_row(b, head), dropout, buffers);
     });
     store(dq + i0 * layout.qkv_stride, layout.qkv_stride, buffers.dq.data(), rows, dim);

@@ -168,12 +168,13 @@ class Builder {
     if (s_.max_documents > 0) tensor->set_ragged_offset(integers(view.offsets, s_.max_documents + 1));
   }
 
-  /// Scale, causal mask (query i sees keys 0 to i), the documents' lengths and dropout.
+  /// Scale, causal mask (query i sees keys 0 to i, of a window the last ones), the documents' lengths and dropout.
   template <class Options>
   void set_common(Options& options) {
     options.set_attn_scale(s_.softmax_scale)
         .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
         .set_diagonal_band_right_bound(0);
+    if (s_.window > 0) options.set_diagonal_band_left_bound(static_cast<int>(s_.window));
     if (s_.max_documents > 0)
       options.set_padding_mask(true)
           .set_seq_len_q(integers(kQueryLengths, s_.max_documents))
@@ -211,7 +212,8 @@ Plan make_plan(const Context& context, const AttentionShape& shape, Pass pass) {
 }
 
 const Plan& plan_of(const Context& context, const AttentionShape& s, Pass pass) {
-  using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, float, float, Pass, bool>;
+  using Key =
+      std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, float, float, Pass, bool>;
   static std::map<Key, Plan>& plans = *new std::map<Key, Plan>;  // never destroyed, like the library's handle
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
@@ -221,6 +223,7 @@ const Plan& plan_of(const Context& context, const AttentionShape& s, Pass pass) 
                 s.num_query_groups,
                 s.head_dim,
                 s.max_documents,
+                s.window,
                 s.softmax_scale,
                 s.dropout,
                 pass,

@@ -103,10 +103,13 @@ void decode_cpu(const AttentionDecode& args) {
 #pragma omp for collapse(2) schedule(dynamic)
     for (int64_t r = 0; r < args.qkv.rows(); ++r) {
       for (int64_t head = 0; head < heads; ++head) {
-        const int64_t first = sizes.place(args.sequences.as<int32_t>()[r], 0) + head / per_group * sizes.dim;
+        const int64_t count = args.positions.as<int32_t>()[r] + 1;
+        const int64_t begin = args.window == 0 ? 0 : std::max<int64_t>(count - args.window, 0);
+        const int64_t first =
+            sizes.place(args.sequences.as<int32_t>()[r], begin) + head / per_group * sizes.dim;
         attend(args.qkv.as<T>() + r * args.qkv.cols() + head * sizes.dim, args.cache.k.as<T>() + first,
-               args.cache.v.as<T>() + first, args.positions.as<int32_t>()[r] + 1, sizes.groups * sizes.dim,
-               sizes.dim, args.softmax_scale, args.o.as<T>() + (r * heads + head) * sizes.dim, scores, sum);
+               args.cache.v.as<T>() + first, count - begin, sizes.groups * sizes.dim, sizes.dim,
+               args.softmax_scale, args.o.as<T>() + (r * heads + head) * sizes.dim, scores, sum);
       }
     }
   }
@@ -125,6 +128,7 @@ void attention_decode(const Context& context, const AttentionDecode& args) {
   constexpr const char* op = "attention_decode";
   check_common(context, op, args.qkv, args.sequences, args.positions, args.cache);
   const CacheSizes sizes(args.cache);
+  TE_CHECK(args.window >= 0, "{}: a window of {} tokens", op, args.window);
   check_dtype(op, "o", args.o, args.qkv.dtype);
   check_shape(op, "o", args.o, {args.qkv.rows(), heads_of(args.qkv, sizes) * sizes.dim});
   if (args.qkv.rows() == 0) return;

@@ -1,6 +1,8 @@
 // Attention against a cache on the GPU. A block is one head of one row. Its warps take the keys in turns, kKeys at a
 // time; a lane holds some elements of the head, so a warp reads a key or a value as one run of memory. Every warp keeps
 // a running softmax of its keys; the warps' parts are put together in the end, in a fixed order.
+#include <algorithm>
+
 #include "kernels/attention/decode_cuda.h"
 #include "kernels/common/cuda_common.cuh"
 
@@ -79,6 +81,7 @@ struct DecodeParams {
   int64_t length;
   int heads, groups, dim;
   float scale;
+  int window;
 };
 
 /// E elements of a head in a lane: neighbours, moved at once (kVectors, dim = 32 E), or every 32nd one, those beyond
@@ -105,7 +108,7 @@ struct Fragment {
   }
 };
 
-template <class T, int E, bool kVectors>
+template <class T, int E, bool kVectors, bool kWindow>
 __global__ void __launch_bounds__(kThreads) decode_kernel(DecodeParams<T> p) {
   __shared__ float sums[kWarps][kMaxDim];
   __shared__ float maxima[kWarps], totals[kWarps];
@@ -113,6 +116,7 @@ __global__ void __launch_bounds__(kThreads) decode_kernel(DecodeParams<T> p) {
   const int head = static_cast<int>(blockIdx.x - row * p.heads), group = head / (p.heads / p.groups);
   const int warp = threadIdx.x / kWarpSize;
   const int last = p.positions[row];
+  const int earliest = kWindow ? max(last + 1 - p.window, 0) : 0;
   const int64_t stride = static_cast<int64_t>(p.groups) * p.dim;
   const int64_t first = p.sequences[row] * p.length * stride + static_cast<int64_t>(group) * p.dim;
   const T* keys = p.k + first;
@@ -122,7 +126,7 @@ __global__ void __launch_bounds__(kThreads) decode_kernel(DecodeParams<T> p) {
   Part query;
   query.load(p.qkv + row * p.columns + static_cast<int64_t>(head) * p.dim, p.dim);
   float largest = -INFINITY, total = 0.0f, sum[E] = {};
-  for (int begin = warp * kKeys; begin <= last; begin += kWarps * kKeys) {
+  for (int begin = earliest + warp * kKeys; begin <= last; begin += kWarps * kKeys) {
     // 1. Scores of kKeys keys; beyond the last key it is read again and counts nothing.
     float score[kKeys];
 #pragma unroll
@@ -163,7 +167,7 @@ __global__ void __launch_bounds__(kThreads) decode_kernel(DecodeParams<T> p) {
   __syncthreads();
   const int d = threadIdx.x;
   if (d >= p.dim) return;
-  float highest = maxima[0];  // warp 0 has key 0
+  float highest = maxima[0];  // warp 0 has the earliest key
 #pragma unroll
   for (int w = 1; w < kWarps; ++w) highest = fmaxf(highest, maxima[w]);
   float numerator = 0.0f, denominator = 0.0f;
@@ -176,17 +180,25 @@ __global__ void __launch_bounds__(kThreads) decode_kernel(DecodeParams<T> p) {
   store_float(p.o + (row * p.heads + head) * p.dim + d, numerator / denominator);
 }
 
-template <class T, int E>
+template <class T, int E, bool kWindow>
 void launch_decode(const Context& context, const DecodeParams<T>& p, int64_t rows) {
   const auto blocks = static_cast<unsigned>(rows * p.heads);
   const bool vectors = p.dim == kWarpSize * E && p.columns % E == 0 && is_aligned(p.qkv, E * sizeof(T)) &&
                        is_aligned(p.k, E * sizeof(T)) && is_aligned(p.v, E * sizeof(T));
   if (vectors) {
-    decode_kernel<T, E, true><<<blocks, kThreads, 0, cuda_stream(context)>>>(p);
+    decode_kernel<T, E, true, kWindow><<<blocks, kThreads, 0, cuda_stream(context)>>>(p);
   } else {
-    decode_kernel<T, E, false><<<blocks, kThreads, 0, cuda_stream(context)>>>(p);
+    decode_kernel<T, E, false, kWindow><<<blocks, kThreads, 0, cuda_stream(context)>>>(p);
   }
   TE_CUDA_CHECK_LAUNCH();
+}
+
+template <class T, bool kWindow>
+void launch_by_dim(const Context& context, const DecodeParams<T>& p, int64_t rows) {
+  if (p.dim <= 32) return launch_decode<T, 1, kWindow>(context, p, rows);
+  if (p.dim <= 64) return launch_decode<T, 2, kWindow>(context, p, rows);
+  if (p.dim <= 128) return launch_decode<T, 4, kWindow>(context, p, rows);
+  launch_decode<T, 8, kWindow>(context, p, rows);
 }
 
 template <class T>
@@ -208,10 +220,8 @@ void launch_attention(const Context& context, const AttentionDecode& a) {
   const int64_t rows = a.qkv.rows();
   TE_CHECK(rows * p.heads <= INT32_MAX, "attention_decode: {} rows of {} heads are too many for a launch",
            rows, p.heads);
-  if (p.dim <= 32) return launch_decode<T, 1>(context, p, rows);
-  if (p.dim <= 64) return launch_decode<T, 2>(context, p, rows);
-  if (p.dim <= 128) return launch_decode<T, 4>(context, p, rows);
-  launch_decode<T, 8>(context, p, rows);
+  p.window = static_cast<int>(std::min<int64_t>(a.window, INT32_MAX));
+  a.window == 0 ? launch_by_dim<T, false>(context, p, rows) : launch_by_dim<T, true>(context, p, rows);
 }
 
 }  // namespace

@@ -35,7 +35,8 @@ struct AttentionDecode {
   Tensor positions;     ///< int32 [rows]: row r sees keys 0 to positions[r], which must have been written
   KeyValueCache cache;  ///< head h reads group h / (heads / groups)
   float softmax_scale = 0.0f;
-  Tensor o;  ///< out [rows, heads * head_dim]
+  Tensor o;            ///< out [rows, heads * head_dim]
+  int64_t window = 0;  ///< row r sees the last so many of its keys; 0: all
 };
 void attention_decode(const Context& context, const AttentionDecode& args);
 

@@ -27,7 +27,7 @@ void check_apart(const char* op, const NamedTensor& written, std::initializer_li
 
 /// Columns of the activation's input.
 int64_t input_cols(ActivationKind kind, int64_t ffn) {
-  return kind == ActivationKind::swiglu ? 2 * ffn : ffn;
+  return is_gated(kind) ? 2 * ffn : ffn;
 }
 
 void check_args(const char* op, const GemmActivationForward& args) {

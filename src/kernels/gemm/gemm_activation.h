@@ -1,7 +1,7 @@
 // A linear layer's product together with the activation on one side of it: linear_fc1 with what follows it, and
 // linear_fc2's dgrad with the activation's gradient. On Hopper one kernel does both in BF16 (gemm_activation_hopper.cu), so
 // that the values between the two are not read again; elsewhere, and for sizes that kernel is not made for, gemm and the
-// activation's own op run one after the other.
+// activation's own op run one after the other; so do the kinds other than GELU (tanh) and SwiGLU.
 //
 //   forward   out[m, n] = a b^T + bias,            y[m, ffn] = activation(out)
 //   backward  dx[m, n]  = activation'(x) (a b),    dbias[n] += column sums of dx,    y[m, ffn] = activation(x)

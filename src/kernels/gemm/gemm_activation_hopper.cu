@@ -56,11 +56,16 @@ bool is_large(const Context& context, int64_t m, int64_t ffn) {
   return int64_t{ceil_div(m, kRows)} * ceil_div(ffn, kColumns) >= multiprocessor_count(context);
 }
 
+bool has_epilogue(ActivationKind kind) {
+  return kind == ActivationKind::swiglu || kind == ActivationKind::gelu;
+}
+
 }  // namespace
 
 bool gemm_activation_forward(const Context& context, const GemmActivationForward& args) {
   const int64_t m = args.a.rows(), k = args.a.cols(), ffn = args.y.cols();
-  const bool gated = args.kind == ActivationKind::swiglu;
+  if (!has_epilogue(args.kind)) return false;
+  const bool gated = is_gated(args.kind);
   for (const Tensor& tensor : {args.a, args.b, args.out, args.y})
     if (!suits_boxes(tensor)) return false;
   if (args.bias && (gated || !is_aligned(args.bias.data, 4))) return false;
@@ -83,10 +88,11 @@ bool gemm_activation_forward(const Context& context, const GemmActivationForward
 
 bool gemm_activation_backward(const Context& context, const GemmActivationBackward& args) {
   const int64_t m = args.a.rows(), k = args.a.cols(), ffn = args.b.cols();
-  const bool gated = args.kind == ActivationKind::swiglu;
+  if (!has_epilogue(args.kind)) return false;
+  const bool gated = is_gated(args.kind);
   for (const Tensor& tensor : {args.a, args.b, args.x, args.dx, args.y ? args.y : args.dx})
     if (!suits_boxes(tensor)) return false;
-  // No model has a bias in front of SwiGLU.
+  // A bias in front of SwiGLU is rare: its sums are left to a pass of their own.
   if ((gated && args.dbias) || !is_large(context, m, ffn)) return false;
   GemmParams params = params_of(m, ffn, k, kColumns);
   params.partial = args.dbias ? args.scratch.as<float>() : nullptr;

@@ -1,6 +1,7 @@
 // Checks, dispatch and CPU reference of the rotary embedding.
 #include "kernels/rope/rope.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <vector>
@@ -79,10 +80,8 @@ void rope(const Context& context, const Rope& args) {
 
 namespace {
 
-double scaled_frequency(double frequency, const RopeScaling& scaling) {
-  if (scaling.kind == RopeScalingKind::none) return frequency;
+double llama3_frequency(double frequency, const RopeScaling& scaling) {
   const double slow = frequency / scaling.factor;
-  if (scaling.kind == RopeScalingKind::linear) return slow;
   const double low = scaling.low_freq_factor, high = scaling.high_freq_factor;
   // Turns within the sequence length of the first training.
   const double turns =
@@ -93,10 +92,52 @@ double scaled_frequency(double frequency, const RopeScaling& scaling) {
   return (1.0 - share) * slow + share * frequency;
 }
 
-}  // namespace
+/// The share of the unchanged frequency in YaRN's frequency of pair i.
+class YarnRamp {
+ public:
+  YarnRamp(const RopeScaling& scaling, double channels, double theta) {
+    const auto pair_of = [&](double turns) {
+      const double length = static_cast<double>(scaling.original_max_position_embeddings);
+      return channels * std::log(length / (turns * 2.0 * std::numbers::pi)) / (2.0 * std::log(theta));
+    };
+    const double low = pair_of(scaling.beta_fast), high = pair_of(scaling.beta_slow);
+    low_ = std::max(scaling.truncate ? std::floor(low) : low, 0.0);
+    high_ = std::min(scaling.truncate ? std::ceil(high) : high, channels - 1.0);
+    if (low_ == high_) high_ += 0.001;
+  }
+  double operator()(double pair) const { return 1.0 - std::clamp((pair - low_) / (high_ - low_), 0.0, 1.0); }
 
-void rope_tables(int64_t seq, int64_t head_dim, double theta, float* cos, float* sin,
-                 const RopeScaling& scaling) {
+ private:
+  double low_, high_;
+};
+
+/// Of the first `pairs` pairs of a head.
+std::vector<double> rope_frequencies(int64_t pairs, double theta, const RopeScaling& scaling) {
+  const double channels = 2.0 * static_cast<double>(pairs);
+  const YarnRamp ramp(scaling, channels, theta);
+  std::vector<double> frequencies;
+  for (int64_t i = 0; i < pairs; ++i) {
+    const double frequency = std::pow(theta, -2.0 * static_cast<double>(i) / channels);
+    const double slow = frequency / scaling.factor, share = ramp(static_cast<double>(i));
+    switch (scaling.kind) {
+      case RopeScalingKind::none:
+        frequencies.push_back(frequency);
+        break;
+      case RopeScalingKind::linear:
+        frequencies.push_back(slow);
+        break;
+      case RopeScalingKind::llama3:
+        frequencies.push_back(llama3_frequency(frequency, scaling));
+        break;
+      case RopeScalingKind::yarn:
+        frequencies.push_back(share * frequency + (1.0 - share) * slow);
+        break;
+    }
+  }
+  return frequencies;
+}
+
+void check_scaling(const RopeScaling& scaling) {
   TE_CHECK(scaling.factor >= 1.0, "rope_tables: factor {} must be at least 1", scaling.factor);
   TE_CHECK(scaling.kind != RopeScalingKind::llama3 ||
                (scaling.low_freq_factor > 0.0 && scaling.low_freq_factor < scaling.high_freq_factor &&
@@ -104,16 +145,36 @@ void rope_tables(int64_t seq, int64_t head_dim, double theta, float* cos, float*
            "rope_tables: low_freq_factor {} must be positive and below high_freq_factor {}, "
            "original_max_position_embeddings {} positive",
            scaling.low_freq_factor, scaling.high_freq_factor, scaling.original_max_position_embeddings);
-  const int64_t half = head_dim / 2;
-  std::vector<double> frequencies(static_cast<size_t>(half));
-  for (int64_t i = 0; i < half; ++i)
-    frequencies[static_cast<size_t>(i)] = scaled_frequency(
-        std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim)), scaling);
+  TE_CHECK(
+      scaling.kind != RopeScalingKind::yarn ||
+          (scaling.beta_slow > 0.0 && scaling.beta_slow < scaling.beta_fast &&
+           scaling.attention_factor >= 0.0 && scaling.original_max_position_embeddings > 0),
+      "rope_tables: beta_slow {} must be positive and below beta_fast {}, attention_factor {} not negative, "
+      "original_max_position_embeddings {} positive",
+      scaling.beta_slow, scaling.beta_fast, scaling.attention_factor,
+      scaling.original_max_position_embeddings);
+}
+
+double attention_factor_of(const RopeScaling& scaling) {
+  if (scaling.kind != RopeScalingKind::yarn) return 1.0;
+  return scaling.attention_factor > 0.0 ? scaling.attention_factor : 0.1 * std::log(scaling.factor) + 1.0;
+}
+
+}  // namespace
+
+void rope_tables(int64_t seq, int64_t head_dim, double theta, float* cos, float* sin,
+                 const RopeScaling& scaling, int64_t rotary_pairs) {
+  check_scaling(scaling);
+  const int64_t half = head_dim / 2, pairs = rotary_pairs == 0 ? half : rotary_pairs;
+  TE_CHECK(pairs <= half, "rope_tables: {} pairs turn, a head has {}", pairs, half);
+  const std::vector<double> frequencies = rope_frequencies(pairs, theta, scaling);
+  const double amplitude = attention_factor_of(scaling);
   for (int64_t position = 0; position < seq; ++position) {
     for (int64_t i = 0; i < half; ++i) {
-      const double angle = static_cast<double>(position) * frequencies[static_cast<size_t>(i)];
-      cos[position * half + i] = static_cast<float>(std::cos(angle));
-      sin[position * half + i] = static_cast<float>(std::sin(angle));
+      const bool turns = i < pairs;
+      const double angle = turns ? static_cast<double>(position) * frequencies[static_cast<size_t>(i)] : 0.0;
+      cos[position * half + i] = static_cast<float>(turns ? amplitude * std::cos(angle) : 1.0);
+      sin[position * half + i] = static_cast<float>(amplitude * std::sin(angle));
     }
   }
 }

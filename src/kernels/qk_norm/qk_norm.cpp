@@ -1,0 +1,173 @@
+// Checks, dispatch and CPU reference of the norm of queries and keys.
+#include "kernels/qk_norm/qk_norm.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "core/float_types.h"
+#include "kernels/common/checks.h"
+#include "kernels/qk_norm/qk_norm_cuda.h"
+
+namespace te::kernels {
+namespace {
+
+void check_gain(const char* op, const char* name, const Tensor& gain, const Tensor& qkv, int64_t width) {
+  check_dtype(op, name, gain, qkv.dtype);
+  TE_CHECK(gain.shape.rank() == 1 && gain.numel() > 0 && width % gain.numel() == 0,
+           "{}: {} has shape {}, must be one dimension that divides {}", op, name, gain.shape.str(), width);
+}
+
+template <class Args>
+void check_common(const char* op, const Args& a, const Tensor& packed) {
+  check_hp(op, "qkv", packed);
+  const QkShape& s = a.shape;
+  TE_CHECK(s.num_heads > 0 && s.num_query_groups > 0 && s.head_dim > 0 &&
+               packed.cols() == s.q_width() + 2 * s.k_width(),
+           "{}: {} columns, must be (heads {} + 2 x groups {}) x head_dim {}", op, packed.cols(), s.num_heads,
+           s.num_query_groups, s.head_dim);
+  check_gain(op, "q_gain", a.q_gain, packed, s.q_width());
+  check_gain(op, "k_gain", a.k_gain, packed, s.k_width());
+  if (!a.raw) return;
+  check_dtype(op, "raw", a.raw, packed.dtype);
+  check_shape(op, "raw", a.raw, {packed.rows(), s.q_width() + s.k_width()});
+  check_dtype(op, "rstd", a.rstd, DType::f32);
+  check_shape(op, "rstd", a.rstd, {packed.rows(), qk_norm_pieces(s, a.q_gain.numel(), a.k_gain.numel())});
+}
+
+/// Of a row: where a piece begins, and its gain.
+struct Piece {
+  int64_t begin, width;
+  const Tensor& gain;
+  bool query;
+};
+
+template <class Args>
+std::vector<Piece> pieces_of(const Args& a) {
+  std::vector<Piece> pieces;
+  const int64_t q = a.shape.q_width(), k = a.shape.k_width();
+  for (int64_t at = 0; at < q; at += a.q_gain.numel())
+    pieces.push_back({at, a.q_gain.numel(), a.q_gain, true});
+  for (int64_t at = 0; at < k; at += a.k_gain.numel())
+    pieces.push_back({q + at, a.k_gain.numel(), a.k_gain, false});
+  return pieces;
+}
+
+template <class T>
+void forward_cpu(const QkNormForward& a) {
+  const std::vector<Piece> pieces = pieces_of(a);
+  const int64_t columns = a.qkv.cols(), kept = a.shape.q_width() + a.shape.k_width();
+  const auto count = static_cast<int64_t>(pieces.size());
+#pragma omp parallel for
+  for (int64_t r = 0; r < a.qkv.rows(); ++r) {
+    T* const row = a.qkv.as<T>() + r * columns;
+    if (a.raw) std::copy_n(row, kept, a.raw.as<T>() + r * kept);
+    for (int64_t p = 0; p < count; ++p) {
+      const Piece& piece = pieces[static_cast<size_t>(p)];
+      T* const x = row + piece.begin;
+      const T* const gain = piece.gain.as<T>();
+      float squares = 0.0f;
+      for (int64_t c = 0; c < piece.width; ++c) squares += to_float(x[c]) * to_float(x[c]);
+      const float rstd = 1.0f / std::sqrt(squares / static_cast<float>(piece.width) + a.eps);
+      for (int64_t c = 0; c < piece.width; ++c)
+        x[c] = from_float<T>(to_float(x[c]) * rstd * to_float(gain[c]));
+      if (a.raw) a.rstd.as<float>()[r * count + p] = rstd;
+    }
+  }
+}
+
+/// Adds the gains' gradients of rows [first, end) to sums: q's, then k's.
+template <class T>
+void sum_gains(const QkNormBackward& a, const std::vector<Piece>& pieces, int64_t first, int64_t end,
+               float* sums) {
+  const int64_t columns = a.dqkv.cols(), kept = a.raw.cols();
+  for (int64_t r = first; r < end; ++r) {
+    for (size_t p = 0; p < pieces.size(); ++p) {
+      const Piece& piece = pieces[p];
+      const T* const dy = a.dqkv.as<T>() + r * columns + piece.begin;
+      const T* const x = a.raw.as<T>() + r * kept + piece.begin;
+      const float rstd =
+          a.rstd.as<float>()[r * static_cast<int64_t>(pieces.size()) + static_cast<int64_t>(p)];
+      float* const sum = sums + (piece.query ? 0 : a.q_gain.numel());
+      for (int64_t c = 0; c < piece.width; ++c) sum[c] += to_float(dy[c]) * to_float(x[c]) * rstd;
+    }
+  }
+}
+
+void add_to(const Tensor& grad, const float* parts, int64_t stride) {
+  visit_hp(grad.dtype, [&](auto zero) {
+    using G = decltype(zero);
+    for (int64_t c = 0; c < grad.numel(); ++c) {
+      float sum = 0.0f;
+      for (int64_t part = 0; part < kQkNormParts; ++part) sum += parts[part * stride + c];
+      grad.as<G>()[c] = from_float<G>(to_float(grad.as<G>()[c]) + sum);
+    }
+  });
+}
+
+template <class T>
+void backward_cpu(const QkNormBackward& a) {
+  const std::vector<Piece> pieces = pieces_of(a);
+  const int64_t rows = a.dqkv.rows(), columns = a.dqkv.cols(), kept = a.raw.cols();
+  const int64_t gains = a.q_gain.numel() + a.k_gain.numel(),
+                per_part = (rows + kQkNormParts - 1) / kQkNormParts;
+  auto* const parts = a.scratch.as<float>();
+  std::fill_n(parts, kQkNormParts * gains, 0.0f);
+#pragma omp parallel for
+  for (int64_t part = 0; part < kQkNormParts; ++part)
+    sum_gains<T>(a, pieces, std::min(rows, part * per_part), std::min(rows, (part + 1) * per_part),
+                 parts + part * gains);
+  add_to(a.dq_gain, parts, gains);
+  add_to(a.dk_gain, parts + a.q_gain.numel(), gains);
+  const auto count = static_cast<int64_t>(pieces.size());
+#pragma omp parallel for
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t p = 0; p < count; ++p) {
+      const Piece& piece = pieces[static_cast<size_t>(p)];
+      T* const dy = a.dqkv.as<T>() + r * columns + piece.begin;
+      const T* const x = a.raw.as<T>() + r * kept + piece.begin;
+      const T* const gain = piece.gain.as<T>();
+      const float rstd = a.rstd.as<float>()[r * count + p];
+      float along = 0.0f;
+      for (int64_t c = 0; c < piece.width; ++c)
+        along += to_float(dy[c]) * to_float(gain[c]) * to_float(x[c]) * rstd;
+      along /= static_cast<float>(piece.width);
+      for (int64_t c = 0; c < piece.width; ++c)
+        dy[c] = from_float<T>(rstd * (to_float(dy[c]) * to_float(gain[c]) - to_float(x[c]) * rstd * along));
+    }
+  }
+}
+
+}  // namespace
+
+void qk_norm_forward(const Context& context, const QkNormForward& args) {
+  check_common("qk_norm_forward", args, args.qkv);
+  TE_DISPATCH_CUDA(context, qk_norm_forward, args);
+  visit_hp(args.qkv.dtype, [&](auto zero) { forward_cpu<decltype(zero)>(args); });
+}
+
+void qk_norm_backward(const Context& context, const QkNormBackward& args) {
+  constexpr const char* op = "qk_norm_backward";
+  TE_CHECK(args.raw, "{}: raw is missing", op);
+  check_common(op, args, args.dqkv);
+  check_hp(op, "dq_gain", args.dq_gain);
+  check_shape(op, "dq_gain", args.dq_gain, args.q_gain.shape);
+  check_dtype(op, "dk_gain", args.dk_gain, args.dq_gain.dtype);
+  check_shape(op, "dk_gain", args.dk_gain, args.k_gain.shape);
+  check_dtype(op, "scratch", args.scratch, DType::f32);
+  const int64_t elements = qk_norm_scratch_elements(args.q_gain.numel(), args.k_gain.numel());
+  TE_CHECK(args.scratch.numel() >= elements, "{}: scratch has {} elements, needs {}", op,
+           args.scratch.numel(), elements);
+  TE_DISPATCH_CUDA(context, qk_norm_backward, args);
+  visit_hp(args.dqkv.dtype, [&](auto zero) { backward_cpu<decltype(zero)>(args); });
+}
+
+int64_t qk_norm_pieces(const QkShape& shape, int64_t q_gain, int64_t k_gain) {
+  return shape.q_width() / q_gain + shape.k_width() / k_gain;
+}
+
+int64_t qk_norm_scratch_elements(int64_t q_gain, int64_t k_gain) {
+  return kQkNormParts * (q_gain + k_gain);
+}
+
+}  // namespace te::kernels

@@ -1,0 +1,224 @@
+// The norm of queries and keys: a warp per piece of a row. The gains' gradients are sums over the tokens in kQkNormParts
+// parts, which are added in a fixed order.
+#include <algorithm>
+
+#include "kernels/common/cuda_common.cuh"
+#include "kernels/qk_norm/qk_norm_cuda.h"
+
+namespace te::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / kWarpSize;
+constexpr int kVector = 4;  // elements: a warp takes a head of 128 at once
+
+template <class T>
+struct Params {
+  T* packed;  ///< qkv or dqkv
+  T* raw;     ///< null: not kept
+  float* rstd;
+  const T* q_gain;
+  const T* k_gain;
+  int64_t columns, kept;
+  int64_t work;  ///< rows * pieces
+  int pieces, q_pieces, q_width, k_width;
+  float eps;
+
+  /// A piece: the column where it begins, its width and gain.
+  struct Piece {
+    int64_t row;
+    int begin, width;
+    const T* gain;
+  };
+  __device__ Piece piece(int64_t item) const {
+    const int64_t row = item / pieces;
+    const int p = static_cast<int>(item - row * pieces);
+    if (p < q_pieces) return {row, p * q_width, q_width, q_gain};
+    return {row, q_pieces * q_width + (p - q_pieces) * k_width, k_width, k_gain};
+  }
+};
+
+__device__ __forceinline__ int64_t item_of_warp() {
+  return static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarpSize;
+}
+
+template <class T, int N>
+__global__ void __launch_bounds__(kThreads) forward_kernel(Params<T> p) {
+  const int64_t item = item_of_warp();
+  if (item >= p.work) return;
+  const auto piece = p.piece(item);
+  const int lane = threadIdx.x % kWarpSize;
+  T* const x = p.packed + piece.row * p.columns + piece.begin;
+  T* const raw = p.raw == nullptr ? nullptr : p.raw + piece.row * p.kept + piece.begin;
+  float squares = 0.0f;
+  for (int c = lane * N; c < piece.width; c += kWarpSize * N) {
+    const Vector<T, N> value = load_vector<T, N>(x + c);
+    if (raw != nullptr) store_vector<T, N>(raw + c, value);
+#pragma unroll
+    for (int i = 0; i < N; ++i) squares += load_float(&value.v[i]) * load_float(&value.v[i]);
+  }
+  const float rstd = 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(piece.width) + p.eps);
+  for (int c = lane * N; c < piece.width; c += kWarpSize * N) {
+    Vector<T, N> value = load_vector<T, N>(x + c);
+    const Vector<T, N> gain = load_vector<T, N>(piece.gain + c);
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      store_float(&value.v[i], load_float(&value.v[i]) * rstd * load_float(&gain.v[i]));
+    store_vector<T, N>(x + c, value);
+  }
+  if (raw != nullptr && lane == 0) p.rstd[item] = rstd;
+}
+
+template <class T, int N>
+__global__ void __launch_bounds__(kThreads) backward_kernel(Params<T> p) {
+  const int64_t item = item_of_warp();
+  if (item >= p.work) return;
+  const auto piece = p.piece(item);
+  const int lane = threadIdx.x % kWarpSize;
+  T* const dy = p.packed + piece.row * p.columns + piece.begin;
+  const T* const x = p.raw + piece.row * p.kept + piece.begin;
+  const float rstd = p.rstd[item];
+  float along = 0.0f;
+  for (int c = lane * N; c < piece.width; c += kWarpSize * N) {
+    const Vector<T, N> d = load_vector<T, N>(dy + c), value = load_vector<T, N>(x + c);
+    const Vector<T, N> gain = load_vector<T, N>(piece.gain + c);
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      along += load_float(&d.v[i]) * load_float(&gain.v[i]) * load_float(&value.v[i]) * rstd;
+  }
+  along = warp_sum(along) / static_cast<float>(piece.width);
+  for (int c = lane * N; c < piece.width; c += kWarpSize * N) {
+    Vector<T, N> d = load_vector<T, N>(dy + c);
+    const Vector<T, N> value = load_vector<T, N>(x + c), gain = load_vector<T, N>(piece.gain + c);
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      store_float(&d.v[i], rstd * (load_float(&d.v[i]) * load_float(&gain.v[i]) -
+                                   load_float(&value.v[i]) * rstd * along));
+    store_vector<T, N>(dy + c, d);
+  }
+}
+
+/// scratch[part, column of q's gain | k's gain] = sum over the part's tokens and pieces of dy x rstd. blockIdx: 32 columns,
+/// part, q or k.
+template <class T>
+__global__ void __launch_bounds__(kThreads) gain_parts_kernel(Params<T> p, int64_t rows, float* scratch) {
+  __shared__ float sums[kWarps][kWarpSize];
+  const bool query = blockIdx.z == 0;
+  const int width = query ? p.q_width : p.k_width, count = query ? p.q_pieces : p.pieces - p.q_pieces;
+  const int first = query ? 0 : p.q_pieces, start = query ? 0 : p.q_pieces * p.q_width;
+  const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
+  const int column = static_cast<int>(blockIdx.x) * kWarpSize + lane;
+  if (static_cast<int>(blockIdx.x) * kWarpSize >= width) return;
+  const int64_t per_part = (rows + kQkNormParts - 1) / kQkNormParts;
+  const int64_t begin = min(rows, blockIdx.y * per_part), end = min(rows, begin + per_part);
+  float sum = 0.0f;
+  if (column < width) {
+    for (int64_t i = begin * count + warp; i < end * count; i += kWarps) {
+      const int64_t row = i / count;
+      const int piece = static_cast<int>(i - row * count), at = start + piece * width + column;
+      sum += load_float(p.packed + row * p.columns + at) * load_float(p.raw + row * p.kept + at) *
+             p.rstd[row * p.pieces + first + piece];
+    }
+  }
+  sums[warp][lane] = sum;
+  __syncthreads();
+  if (warp != 0 || column >= width) return;
+#pragma unroll
+  for (int w = 1; w < kWarps; ++w) sum += sums[w][lane];
+  scratch[static_cast<int64_t>(blockIdx.y) * (p.q_width + p.k_width) + (query ? 0 : p.q_width) + column] =
+      sum;
+}
+
+template <class G>
+__global__ void __launch_bounds__(kThreads)
+    add_parts_kernel(const float* scratch, int q_width, int k_width, G* dq_gain, G* dk_gain) {
+  const int column = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
+  const int width = q_width + k_width;
+  if (column >= width) return;
+  float sum = 0.0f;
+  for (int part = 0; part < kQkNormParts; ++part) sum += scratch[static_cast<int64_t>(part) * width + column];
+  G* const grad = column < q_width ? dq_gain + column : dk_gain + column - q_width;
+  store_float(grad, load_float(grad) + sum);
+}
+
+template <class T, class Args>
+Params<T> params_of(const Args& a, const Tensor& packed) {
+  Params<T> p;
+  p.packed = packed.as<T>();
+  p.raw = a.raw.template as<T>();
+  p.rstd = a.rstd.template as<float>();
+  p.q_gain = a.q_gain.template as<T>();
+  p.k_gain = a.k_gain.template as<T>();
+  p.columns = packed.cols();
+  p.kept = a.shape.q_width() + a.shape.k_width();
+  p.q_width = static_cast<int>(a.q_gain.numel());
+  p.k_width = static_cast<int>(a.k_gain.numel());
+  p.pieces = static_cast<int>(qk_norm_pieces(a.shape, p.q_width, p.k_width));
+  p.q_pieces = static_cast<int>(a.shape.q_width() / p.q_width);
+  p.work = packed.rows() * p.pieces;
+  p.eps = 0.0f;
+  return p;
+}
+
+/// Pieces that begin and end at whole vectors.
+template <class T>
+bool in_vectors(const Params<T>& p) {
+  constexpr size_t kBytes = kVector * sizeof(T);
+  return p.columns % kVector == 0 && p.kept % kVector == 0 && p.q_width % kVector == 0 &&
+         p.k_width % kVector == 0 && is_aligned(p.packed, kBytes) && is_aligned(p.raw, kBytes) &&
+         is_aligned(p.q_gain, kBytes) && is_aligned(p.k_gain, kBytes);
+}
+
+template <class T>
+void launch_forward(const Context& context, const QkNormForward& a) {
+  Params<T> p = params_of<T>(a, a.qkv);
+  p.eps = a.eps;
+  if (p.work == 0) return;
+  const unsigned blocks = ceil_div(p.work, kWarps);
+  if (in_vectors(p)) {
+    forward_kernel<T, kVector><<<blocks, kThreads, 0, cuda_stream(context)>>>(p);
+  } else {
+    forward_kernel<T, 1><<<blocks, kThreads, 0, cuda_stream(context)>>>(p);
+  }
+  TE_CUDA_CHECK_LAUNCH();
+}
+
+template <class T>
+void launch_backward(const Context& context, const QkNormBackward& a) {
+  const Params<T> p = params_of<T>(a, a.dqkv);
+  if (p.work == 0) return;
+  const cudaStream_t stream = cuda_stream(context);
+  auto* const scratch = a.scratch.as<float>();
+  const int width = p.q_width + p.k_width;
+  // The gains first: they read the gradients that the second kernel overwrites.
+  const dim3 grid(ceil_div(std::max(p.q_width, p.k_width), kWarpSize), kQkNormParts, 2);
+  gain_parts_kernel<T><<<grid, kThreads, 0, stream>>>(p, a.dqkv.rows(), scratch);
+  TE_CUDA_CHECK_LAUNCH();
+  visit_hp(a.dq_gain.dtype, [&](auto zero) {
+    using G = typename DeviceType<decltype(zero)>::type;
+    add_parts_kernel<G><<<ceil_div(width, kThreads), kThreads, 0, stream>>>(
+        scratch, p.q_width, p.k_width, a.dq_gain.as<G>(), a.dk_gain.as<G>());
+  });
+  TE_CUDA_CHECK_LAUNCH();
+  const unsigned blocks = ceil_div(p.work, kWarps);
+  if (in_vectors(p)) {
+    backward_kernel<T, kVector><<<blocks, kThreads, 0, stream>>>(p);
+  } else {
+    backward_kernel<T, 1><<<blocks, kThreads, 0, stream>>>(p);
+  }
+  TE_CUDA_CHECK_LAUNCH();
+}
+
+}  // namespace
+
+void qk_norm_forward(const Context& context, const QkNormForward& args) {
+  visit_hp(args.qkv.dtype,
+           [&](auto zero) { launch_forward<typename DeviceType<decltype(zero)>::type>(context, args); });
+}
+
+void qk_norm_backward(const Context& context, const QkNormBackward& args) {
+  visit_hp(args.dqkv.dtype,
+           [&](auto zero) { launch_backward<typename DeviceType<decltype(zero)>::type>(context, args); });
+}
+
+}  // namespace te::kernels::cuda

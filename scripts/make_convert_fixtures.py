@@ -20,7 +20,10 @@ try:
     import torch
     import transformers
     from safetensors.torch import save_file
-    from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+    from transformers import GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM
+    from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
+    from transformers import Olmo2Config, Olmo2ForCausalLM, Phi3Config, Phi3ForCausalLM
+    from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 except ImportError as error:
     sys.exit(f"make_convert_fixtures.py: error: {error}; pip install torch transformers safetensors")
 
@@ -55,6 +58,17 @@ ROPE_LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 16,
 }
+ROPE_YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 20000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 12,
+    "beta_fast": 16.0,
+    "beta_slow": 2.0,
+}
+# Heads share the hidden size.
+SQUARE = {key: value for key, value in LLAMA.items() if key != "head_dim"} | {"hidden_size": 48, "num_attention_heads": 4}
+NEOX = SQUARE | {"num_key_value_heads": None, "hidden_size": 64, "num_attention_heads": 4, "hidden_dropout": 0.1}
 
 
 def models():
@@ -86,6 +100,36 @@ def models():
             torch.bfloat16,
             "5GB",
         ),
+        "llama_biases_yarn": (
+            LlamaForCausalLM(LlamaConfig(**LLAMA, attention_bias=True, mlp_bias=True, rope_parameters=ROPE_YARN)),
+            torch.float32,
+            "5GB",
+        ),
+        "qwen3": (Qwen3ForCausalLM(Qwen3Config(**LLAMA, attention_dropout=0.1)), torch.float32, "5GB"),
+        "mistral_window": (
+            MistralForCausalLM(MistralConfig(**LLAMA, sliding_window=5, rope_parameters={"rope_theta": 1e4})),
+            torch.float32,
+            "5GB",
+        ),
+        "olmo2": (Olmo2ForCausalLM(Olmo2Config(**SQUARE)), torch.float32, "5GB"),
+        "phi3_partial": (
+            Phi3ForCausalLM(
+                Phi3Config(**(SQUARE | {"hidden_size": 64}), pad_token_id=None, partial_rotary_factor=0.75, sliding_window=7)
+            ),
+            torch.float32,
+            "5GB",
+        ),
+        "gpt_neox": (GPTNeoXForCausalLM(GPTNeoXConfig(**NEOX)), torch.float32, "5GB"),
+        "gpt_neox_sequential": (
+            GPTNeoXForCausalLM(GPTNeoXConfig(**NEOX, use_parallel_residual=False, rotary_pct=1.0, hidden_act="silu")),
+            torch.bfloat16,
+            "5GB",
+        ),
+        "gpt2_relu": (
+            GPT2LMHeadModel(GPT2Config(**GPT2, activation_function="relu", embd_pdrop=0.0)),
+            torch.float32,
+            "5GB",
+        ),
     }
 
 
@@ -107,10 +151,13 @@ def randomize(model, seed):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--folder", type=Path, default=FOLDER)
+    parser.add_argument("names", nargs="*", help="fixtures to make; default: all")
     arguments = parser.parse_args()
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(1)
     for seed, (name, (model, dtype, shard)) in enumerate(models().items()):
+        if arguments.names and name not in arguments.names:
+            continue
         randomize(model, seed)
         folder = arguments.folder / name
         model.to(dtype).save_pretrained(folder, max_shard_size=shard)

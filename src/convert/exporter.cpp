@@ -127,10 +127,21 @@ class ShardWriting {
       writer.write(name, data, bytes);
     });
     for (const Job& job : jobs) {
-      if (job.dtype == DType::e4m3)
+      if (job.dtype == DType::e4m3) {
         quantized(pieces, job);
-      else
-        job.part->order == Order::transposed ? transposed(pieces, job) : straight(pieces, job);
+        continue;
+      }
+      switch (job.part->order) {
+        case Order::rows:
+          straight(pieces, job);
+          break;
+        case Order::transposed:
+          transposed(pieces, job);
+          break;
+        case Order::permuted:
+          permuted(pieces, job);
+          break;
+      }
     }
     pieces.finish();
     writer.finish();
@@ -177,14 +188,19 @@ class ShardWriting {
     }
   }
 
+  void read_whole(const Job& job) {
+    const auto stored = static_cast<int64_t>(dtype_size(reader_.at(job.parameter->name).dtype));
+    const int64_t size = std::max(stored, static_cast<int64_t>(dtype_size(job.dtype)));
+    const auto bytes = static_cast<size_t>(job.numel() * size);
+    if (source_.size() < bytes) source_.resize(bytes);
+    read_rows(reader_, *job.parameter, job.top, job.part->rows(), job.dtype, source_.data());
+  }
+
   // [out, in] as a whole, written as pieces of [in, out].
   void transposed(WriteBehind& pieces, const Job& job) {
     const int64_t in = job.parameter->cols(), out = job.part->rows();
     const size_t size = dtype_size(job.dtype);
-    const int64_t stored = static_cast<int64_t>(dtype_size(reader_.at(job.parameter->name).dtype));
-    const auto bytes = static_cast<size_t>(out * in * std::max(stored, static_cast<int64_t>(size)));
-    if (source_.size() < bytes) source_.resize(bytes);
-    read_rows(reader_, *job.parameter, job.top, out, job.dtype, source_.data());
+    read_whole(job);
     const int64_t most = std::max<int64_t>(1, kPieceBytes / (4 * out));
     for (int64_t first = 0; first < in; first += most) {
       const int64_t count = std::min(most, in - first);
@@ -194,11 +210,32 @@ class ShardWriting {
     }
   }
 
+  // As a whole, written in pieces of their rows.
+  void permuted(WriteBehind& pieces, const Job& job) {
+    const std::vector<int64_t>& theirs = *job.part->theirs;
+    std::vector<int64_t> ours(theirs.size());
+    for (size_t row = 0; row < theirs.size(); ++row)
+      ours[static_cast<size_t>(theirs[row])] = static_cast<int64_t>(row);
+    read_whole(job);
+    const int64_t cols = job.parameter->cols(), rows = job.part->rows();
+    const size_t row_bytes = static_cast<size_t>(cols) * dtype_size(job.dtype);
+    const int64_t most = std::max<int64_t>(1, kPieceBytes / (4 * cols));
+    for (int64_t first = 0; first < rows; first += most) {
+      const int64_t count = std::min(most, rows - first);
+      std::byte* const out = pieces.buffer(static_cast<size_t>(count) * row_bytes);
+      for (int64_t i = 0; i < count; ++i)
+        std::memcpy(out + static_cast<size_t>(i) * row_bytes,
+                    source_.data() + static_cast<size_t>(ours[static_cast<size_t>(first + i)]) * row_bytes,
+                    row_bytes);
+      put(pieces, job, count * cols);
+    }
+  }
+
   const checkpoint::Reader& reader_;
   const Fp8Export& fp8_;
   const OnProgress& progress_;
   Converted& done_;
-  std::vector<std::byte> source_;  ///< of what is transposed
+  std::vector<std::byte> source_;  ///< of what is transposed or permuted
 };
 
 std::string shard_name(size_t number, size_t count) {
@@ -228,10 +265,11 @@ ExportSource::ExportSource(const std::filesystem::path& checkpoint) : reader(che
   config = config::parse_config(reader.config(), (reader.folder() / "manifest.json").string());
   model = config.model;
   tokenizer = config.data.tokenizer;
+  architecture = architecture_for(model, reader.folder().string());
 }
 
 int64_t exported_bytes(const ExportSource& source, const ExportOptions& options) {
-  const std::vector<ParameterLayout> layout = hugging_face_layout(source.model);
+  const std::vector<ParameterLayout> layout = hugging_face_layout(source.model, source.architecture);
   const Fp8Export fp8(options.fp8, source.config, source.reader, layout);
   int64_t bytes = 0;
   for (const Job& job : plan_jobs(source.reader, layout, dtype_of(options), fp8)) bytes += job.bytes();
@@ -240,7 +278,7 @@ int64_t exported_bytes(const ExportSource& source, const ExportOptions& options)
 
 Converted write_hugging_face(const ExportSource& source, const std::filesystem::path& folder,
                              const ExportOptions& options, const OnProgress& progress) {
-  const std::vector<ParameterLayout> layout = hugging_face_layout(source.model);
+  const std::vector<ParameterLayout> layout = hugging_face_layout(source.model, source.architecture);
   const Fp8Export fp8(options.fp8, source.config, source.reader, layout);
   const std::vector<Job> jobs = plan_jobs(source.reader, layout, dtype_of(options), fp8);
   std::vector<checkpoint::KeptFile> kept = options.kept;

@@ -9,6 +9,7 @@
 
 #include "checkpoint/kept_files.h"
 #include "checkpoint/reader.h"
+#include "convert/architecture.h"
 #include "convert/fp8_export.h"
 #include "convert/importer.h"
 
@@ -25,11 +26,13 @@ struct ExportOptions {
 
 /// A checkpoint with the model that it holds.
 struct ExportSource {
+  /// UserError when transformers has no such model.
   explicit ExportSource(const std::filesystem::path& checkpoint);
 
   checkpoint::Reader reader;
   config::Config config;  ///< of the run
   config::ModelConfig model;
+  Architecture architecture;
   std::string tokenizer;  ///< data.tokenizer of the run
 };
 

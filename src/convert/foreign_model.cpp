@@ -100,14 +100,12 @@ void ForeignModel::read_part(const Part& part, int64_t cols, int64_t first, int6
       return files_.read(*files_.find(part.name), first * cols, count * cols, as, out);
     case Order::transposed:
       return transpose(whole(part, as), part.rows(), first, count, cols, size, out);
-    case Order::interleaved:
+    case Order::permuted:
       const std::byte* all = whole(part, as);
-      for (int64_t i = 0; i < count; ++i) {
-        const int64_t row = first + i, within = row % part.head, half = part.head / 2;
-        const int64_t theirs = row - within + (within < half ? 2 * within : 2 * (within - half) + 1);
-        std::memcpy(out + static_cast<size_t>(i) * row_bytes, all + static_cast<size_t>(theirs) * row_bytes,
+      for (int64_t i = 0; i < count; ++i)
+        std::memcpy(out + static_cast<size_t>(i) * row_bytes,
+                    all + static_cast<size_t>((*part.theirs)[static_cast<size_t>(first + i)]) * row_bytes,
                     row_bytes);
-      }
   }
 }
 

@@ -65,12 +65,20 @@ Fp8Export::Fp8Export(Fp8Format format, const config::Config& config, const check
                      const std::vector<ParameterLayout>& layout)
     : format_(format), bf16_(config.precision.dtype == config::ComputeDType::bf16) {
   if (format_ == Fp8Format::off) return;
-  for (const ParameterLayout& parameter : layout)
-    if (is_linear_weight(parameter) && parameter.parts.front().order != Order::rows)
+  for (const ParameterLayout& parameter : layout) {
+    if (!is_linear_weight(parameter)) continue;
+    if (parameter.parts.front().order == Order::permuted)
+      user_error(
+          "--fp8: {} turns a part of each head (model.rotary_percent), whose rows export in FP8 would have "
+          "to reorder; "
+          "leave --fp8 out",
+          reader.folder().string());
+    if (parameter.parts.front().order == Order::transposed)
       user_error(
           "--fp8: {} has the linear layers of GPT-2, which transformers' FP8 does not know (Conv1D); leave "
           "--fp8 out",
           reader.folder().string());
+  }
   find_linears(config, layout);
   if (linears_.empty())
     user_error(

@@ -1,7 +1,10 @@
 #include "convert/hugging_face_config.h"
 
 #include <algorithm>
+#include <cmath>
+#include <string>
 
+#include "convert/architecture.h"
 #include "convert/fp8_import.h"
 #include "convert/json_keys.h"
 #include "core/error.h"
@@ -9,101 +12,229 @@
 namespace te::convert {
 namespace {
 
+using config::Activation;
 using config::ModelConfig;
 using nlohmann::json;
 
-constexpr const char* kLlama = "LlamaForCausalLM";
-constexpr const char* kQwen2 = "Qwen2ForCausalLM";
-constexpr const char* kMistral = "MistralForCausalLM";
-constexpr const char* kGpt2 = "GPT2LMHeadModel";
 /// A training sequence that fits most GPUs, where the model could take longer ones.
 constexpr int64_t kUsualSequence = 4096;
+constexpr int64_t kNotFromHere = -1;
 
-std::string architecture_of(const JsonKeys& keys) {
-  constexpr const char* kMend = "te-train has no other architectures";
-  if (!keys.has("architectures")) {
-    const std::string type = keys.text("model_type", "");
-    keys.must_be_one_of("model_type", type, {"llama", "qwen2", "mistral", "gpt2"}, kMend);
-    return type == "llama" ? kLlama : type == "qwen2" ? kQwen2 : type == "mistral" ? kMistral : kGpt2;
+/// What a class of transformers takes for keys that its config.json lacks.
+struct Defaults {
+  int64_t num_key_value_heads = kNotFromHere;  ///< num_attention_heads
+  int64_t head_dim = kNotFromHere;             ///< hidden_size / num_attention_heads
+  int64_t max_position_embeddings = 2048;
+  double rms_norm_eps = 1e-6;
+};
+
+Defaults defaults_of(Architecture architecture) {
+  switch (architecture) {
+    case Architecture::qwen2:
+      return {.max_position_embeddings = 32768};
+    case Architecture::qwen3:
+      return {.head_dim = 128, .max_position_embeddings = 32768};
+    case Architecture::mistral:
+      return {.num_key_value_heads = 8, .max_position_embeddings = 131072};
+    case Architecture::olmo2:
+      return {.rms_norm_eps = 1e-5};
+    case Architecture::phi3:
+      return {.max_position_embeddings = 4096, .rms_norm_eps = 1e-5};
+    default:
+      return {};
   }
-  const json& list = keys.object().at("architectures");
-  std::string name;
-  if (list.is_array() && list.size() == 1 && list[0].is_string()) name = list[0].get<std::string>();
-  keys.must_be_one_of("architectures", name, {kLlama, kQwen2, kMistral, kGpt2}, kMend);
-  return name;
 }
 
-// transformers 5 writes rope_parameters; before there were rope_theta and rope_scaling.
-void read_rope(const JsonKeys& keys, ModelConfig& model) {
-  constexpr const char* kWhole = "te-train rotates whole heads";
-  keys.must_be("partial_rotary_factor", keys.number("partial_rotary_factor", 1.0), 1.0, kWhole);
-  model.rope_theta = keys.number("rope_theta", 10000.0);
-  const char* section = keys.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
-  if (!keys.has(section)) return;
-  const JsonKeys rope = keys.within(section);
+// --- rotation ----------------------------------------------------------------------------------------------
+
+/// What transformers computes where `attention_factor` is not given.
+double yarn_attention_factor(const JsonKeys& rope, double factor) {
+  const auto scale_of = [&](double mscale) {
+    return factor <= 1.0 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
+  };
+  if (rope.has("attention_factor")) return rope.number("attention_factor");
+  const double mscale = rope.number("mscale", 0.0), all = rope.number("mscale_all_dim", 0.0);
+  return mscale != 0.0 && all != 0.0 ? scale_of(mscale) / scale_of(all)
+                                     : 0.0;  // 0: te-train's default, the same rule
+}
+
+void read_rope_scaling(const JsonKeys& keys, const JsonKeys& rope, const std::string& type,
+                       ModelConfig& model) {
+  if (type == "default") return;
+  if (!config::from_string(type, model.rope_scaling))
+    internal_error("an unknown rope_type", std::source_location::current());
+  if (type == "linear") {
+    model.rope_scaling_factor = rope.number("factor");
+    return;
+  }
+  // Beside the section, too: Phi-3 and its likes.
+  const int64_t original =
+      keys.integer("original_max_position_embeddings",
+                   rope.integer("original_max_position_embeddings", model.max_position_embeddings));
+  model.rope_scaling_original_max_position_embeddings = original;
+  if (type == "llama3") {
+    model.rope_scaling_factor = rope.number("factor");
+    model.rope_scaling_low_freq_factor = rope.number("low_freq_factor");
+    model.rope_scaling_high_freq_factor = rope.number("high_freq_factor");
+    return;
+  }
+  const double longer = static_cast<double>(model.max_position_embeddings) / static_cast<double>(original);
+  model.rope_scaling_factor =
+      rope.object().contains("factor") ? rope.number("factor", longer) : rope.number("factor");
+  model.rope_scaling_beta_fast = rope.number("beta_fast", 32.0);
+  model.rope_scaling_beta_slow = rope.number("beta_slow", 1.0);
+  model.rope_scaling_attention_factor = yarn_attention_factor(rope, model.rope_scaling_factor);
+  model.rope_scaling_truncate = rope.boolean("truncate", true);
+}
+
+/// The keys of a rotation beside the section that holds it.
+struct RopeKeys {
+  const char* theta = "rope_theta";
+  const char* partial = "partial_rotary_factor";
+  double partial_default = 1.0;
+  bool may_be_partial = false;
+  std::vector<std::string> types = {"default", "linear", "llama3", "yarn"};
+};
+
+// transformers 5 writes rope_parameters; before there were rope_theta and rope_scaling, which takes the other's place
+// where both are given.
+void read_rope(const JsonKeys& keys, const RopeKeys& names, ModelConfig& model) {
+  const auto section_is_empty = [&](const char* name) {
+    return !keys.has(name) || (keys.object().at(name).is_object() && keys.object().at(name).empty());
+  };
+  const char* section = section_is_empty("rope_scaling") ? "rope_parameters" : "rope_scaling";
+  const JsonKeys rope = keys.has(section) ? keys.within(section) : JsonKeys(keys.where(), json::object());
   for (const auto& [name, value] : rope.object().items())
     if (value.is_object())
       rope.refuse(name.c_str(), "is an object", "te-train has one rotation for all layers");
-  rope.must_be("partial_rotary_factor", rope.number("partial_rotary_factor", 1.0), 1.0, kWhole);
-  model.rope_theta = rope.number("rope_theta", model.rope_theta);
+  model.rope_theta = rope.number("rope_theta", keys.number(names.theta, 10000.0));
+  const JsonKeys& where = rope.has("partial_rotary_factor") ? rope : keys;
+  const char* partial = rope.has("partial_rotary_factor") ? "partial_rotary_factor" : names.partial;
+  const double share = where.number(partial, names.partial_default);
+  if (!names.may_be_partial)
+    where.must_be(partial, share, 1.0, "te-train rotates whole heads of this architecture");
+  if (share != 1.0 && static_cast<int64_t>(static_cast<double>(model.kv_channels) * share) % 2 != 0)
+    where.refuse(partial, "leaves an odd number of channels of a head", "te-train rotates pairs");
+  model.rotary_percent = share;
   const char* type_key = rope.has("rope_type") || !rope.has("type") ? "rope_type" : "type";
   const std::string type = rope.text(type_key, "default");
-  rope.must_be_one_of(type_key, type, {"default", "linear", "llama3"},
-                      "te-train has no other scaling of positions");
-  if (type == "default") return;
-  model.rope_scaling = type == "linear" ? config::RopeScaling::linear : config::RopeScaling::llama3;
-  model.rope_scaling_factor = rope.number("factor");
-  if (type == "linear") return;
-  model.rope_scaling_low_freq_factor = rope.number("low_freq_factor");
-  model.rope_scaling_high_freq_factor = rope.number("high_freq_factor");
-  model.rope_scaling_original_max_position_embeddings = rope.integer("original_max_position_embeddings");
+  rope.must_be_one_of(type_key, type, names.types, "te-train has no other scaling of positions here");
+  read_rope_scaling(keys, rope, type, model);
 }
 
-// Qwen2 and Mistral: attention over all earlier tokens only.
-void refuse_windows(const JsonKeys& keys, bool qwen2) {
-  constexpr const char* kMend = "te-train attends to all earlier tokens";
-  if (qwen2)
-    keys.must_be("use_sliding_window", keys.boolean("use_sliding_window", false), false, kMend);
-  else if (keys.has("sliding_window"))
-    keys.refuse("sliding_window", "must be null", kMend);
-  if (!keys.has("layer_types")) return;
+// --- attention ---------------------------------------------------------------------------------------------
+
+// Qwen2 and Qwen3: the layers from max_window_layers on have a window, unless layer_types says which.
+void read_qwen_window(const JsonKeys& keys, ModelConfig& model) {
+  if (!keys.boolean("use_sliding_window", false)) return;
+  const int64_t window = keys.integer("sliding_window", keys.object().contains("sliding_window") ? 0 : 4096);
+  if (window == 0) return;
+  int64_t windowed = 0;
+  if (keys.has("layer_types")) {
+    const json& types = keys.object().at("layer_types");
+    if (!types.is_array()) keys.refuse("layer_types", "must be a list", "compare with the model's original");
+    windowed = std::count(types.begin(), types.end(), json("sliding_attention"));
+  } else {
+    windowed = std::max<int64_t>(model.num_layers - keys.integer("max_window_layers", 28), 0);
+  }
+  if (windowed == 0 || window >= model.max_position_embeddings) return;
+  if (windowed != model.num_layers)
+    keys.refuse("sliding_window", fmt::format("holds in {} of {} layers", windowed, model.num_layers),
+                "te-train has one window for all layers");
+  model.sliding_window = window;
+}
+
+// Qwen may name layers that have no window without having one at all.
+void refuse_unused_layer_types(const JsonKeys& keys) {
+  if (keys.boolean("use_sliding_window", false) || !keys.has("layer_types")) return;
   for (const json& type : keys.object().at("layer_types"))
-    if (type != "full_attention") keys.refuse("layer_types", "must all be full_attention", kMend);
+    if (type != "full_attention")
+      keys.refuse("layer_types", "must all be full_attention while use_sliding_window is false",
+                  "compare with the model's original");
 }
 
-ModelConfig read_llama(const JsonKeys& keys, const std::string& architecture) {
-  const bool qwen2 = architecture == kQwen2, mistral = architecture == kMistral;
+void read_window(const JsonKeys& keys, Architecture architecture, ModelConfig& model) {
+  switch (architecture) {
+    case Architecture::qwen2:
+    case Architecture::qwen3:
+      refuse_unused_layer_types(keys);
+      return read_qwen_window(keys, model);
+    case Architecture::mistral:  // a config without the key has a window
+      model.sliding_window =
+          keys.object().contains("sliding_window") ? keys.integer("sliding_window", 0) : 4096;
+      return;
+    case Architecture::phi3:
+      model.sliding_window = keys.integer("sliding_window", 0);
+      return;
+    default:
+      return;
+  }
+}
+
+void read_heads(const JsonKeys& keys, const Defaults& absent, ModelConfig& model) {
+  model.num_attention_heads = keys.integer("num_attention_heads");
+  const bool given =
+      keys.object().contains("num_key_value_heads") || absent.num_key_value_heads == kNotFromHere;
+  model.num_query_groups =
+      keys.integer("num_key_value_heads", given ? model.num_attention_heads : absent.num_key_value_heads);
+  model.kv_channels = keys.integer("head_dim", absent.head_dim == kNotFromHere ? 0 : absent.head_dim);
+  if (model.kv_channels != 0 || model.num_attention_heads <= 0) return;
+  if (model.hidden_size % model.num_attention_heads != 0)
+    keys.refuse("hidden_size", "is not a multiple of num_attention_heads, and there is no head_dim",
+                "give head_dim");
+  model.kv_channels = model.hidden_size / model.num_attention_heads;
+}
+
+// --- the classes -------------------------------------------------------------------------------------------
+
+// Llama and its relatives: RMSNorm, RoPE, SwiGLU.
+ModelConfig read_llama(const JsonKeys& keys, Architecture architecture) {
+  const Defaults absent = defaults_of(architecture);
   ModelConfig model;
   model.family = config::Family::llama;
   model.num_layers = keys.integer("num_hidden_layers");
   model.hidden_size = keys.integer("hidden_size");
   model.ffn_hidden_size = keys.integer("intermediate_size");
-  model.num_attention_heads = keys.integer("num_attention_heads");
-  model.num_query_groups = keys.integer("num_key_value_heads", mistral ? 8 : model.num_attention_heads);
-  model.kv_channels = keys.integer("head_dim", 0);
-  if (model.kv_channels == 0 && model.num_attention_heads > 0) {
-    if (model.hidden_size % model.num_attention_heads != 0)
-      keys.refuse("hidden_size", "is not a multiple of num_attention_heads, and there is no head_dim",
-                  "give head_dim");
-    model.kv_channels = model.hidden_size / model.num_attention_heads;
-  }
+  read_heads(keys, absent, model);
   model.vocab_size = keys.integer("vocab_size");
-  model.max_position_embeddings = keys.integer("max_position_embeddings", qwen2     ? 32768
-                                                                          : mistral ? 131072
-                                                                                    : 2048);
-  model.norm_epsilon = keys.number("rms_norm_eps", 1e-6);
+  model.max_position_embeddings = keys.integer("max_position_embeddings", absent.max_position_embeddings);
+  model.norm_epsilon = keys.number("rms_norm_eps", absent.rms_norm_eps);
   model.tie_word_embeddings = keys.boolean("tie_word_embeddings", false);
-  model.add_qkv_bias = qwen2;
+  model.attention_dropout = keys.number("attention_dropout", 0.0);
   keys.must_be_one_of("hidden_act", keys.text("hidden_act", "silu"), {"silu", "swish"},
                       "te-train's llama has SwiGLU");
-  if (!qwen2)
-    keys.must_be("attention_bias", keys.boolean("attention_bias", false), false,
-                 "te-train's llama has biases in q, k and v alone, as Qwen2ForCausalLM has them");
-  keys.must_be("mlp_bias", keys.boolean("mlp_bias", false), false,
-               "te-train's llama has no biases in the MLP");
-  if (qwen2 || mistral) refuse_windows(keys, qwen2);
-  read_rope(keys, model);
+  const bool reads_bias = architecture == Architecture::llama || architecture == Architecture::qwen3 ||
+                          architecture == Architecture::olmo2;
+  model.add_proj_bias = reads_bias && keys.boolean("attention_bias", false);
+  model.add_qkv_bias = model.add_proj_bias || architecture == Architecture::qwen2;
+  model.add_mlp_bias = architecture == Architecture::llama && keys.boolean("mlp_bias", false);
+  if (architecture == Architecture::qwen3) model.qk_norm = config::QkNorm::head;
+  if (architecture == Architecture::olmo2) {
+    model.qk_norm = config::QkNorm::projection;
+    model.norm_placement = config::NormPlacement::post;
+  }
+  if (architecture == Architecture::phi3)
+    for (const char* key : {"resid_pdrop", "embd_pdrop"})
+      keys.must_be(key, keys.number(key, 0.0), 0.0, "te-train's llama has dropout in attention alone");
+  read_window(keys, architecture, model);
+  RopeKeys rope;
+  if (architecture == Architecture::phi3) {
+    rope.may_be_partial = true;
+    rope.types = {"default"};
+  }
+  read_rope(keys, rope, model);
   return model;
+}
+
+Activation activation_of(const JsonKeys& keys, const char* key, const std::string& absent) {
+  const std::string name = keys.text(key, absent);
+  keys.must_be_one_of(
+      key, name,
+      {"gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu", "gelu_python", "relu", "silu", "swish"},
+      "te-train has no other activations");
+  if (name == "gelu" || name == "gelu_python") return Activation::gelu_exact;
+  if (name == "relu") return Activation::relu;
+  return name == "silu" || name == "swish" ? Activation::silu : Activation::gelu;
 }
 
 ModelConfig read_gpt2(const JsonKeys& keys) {
@@ -122,9 +253,9 @@ ModelConfig read_gpt2(const JsonKeys& keys) {
   model.norm_epsilon = keys.number("layer_norm_epsilon", 1e-5);
   model.tie_word_embeddings = keys.boolean("tie_word_embeddings", true);
   model.hidden_dropout = keys.number("resid_pdrop", 0.1);
+  model.embedding_dropout = keys.number("embd_pdrop", 0.1);
   model.attention_dropout = keys.number("attn_pdrop", 0.1);
-  keys.must_be_one_of("activation_function", keys.text("activation_function", "gelu_new"),
-                      {"gelu_new", "gelu_pytorch_tanh"}, "te-train's gpt has GELU in its tanh form");
+  model.activation = activation_of(keys, "activation_function", "gelu_new");
   keys.must_be("scale_attn_weights", keys.boolean("scale_attn_weights", true), true,
                "te-train scales by the head's width");
   keys.must_be("scale_attn_by_inverse_layer_idx", keys.boolean("scale_attn_by_inverse_layer_idx", false),
@@ -134,94 +265,51 @@ ModelConfig read_gpt2(const JsonKeys& keys) {
   return model;
 }
 
-json llama_json(const ModelConfig& m) {
-  json out = {{"architectures", {m.add_qkv_bias ? kQwen2 : kLlama}},
-              {"model_type", m.add_qkv_bias ? "qwen2" : "llama"},
-              {"attention_dropout", 0.0},
-              {"head_dim", m.kv_channels},
-              {"hidden_act", "silu"},
-              {"hidden_size", m.hidden_size},
-              {"initializer_range", m.init_method_std},
-              {"intermediate_size", m.ffn_hidden_size},
-              {"max_position_embeddings", m.max_position_embeddings},
-              {"num_attention_heads", m.num_attention_heads},
-              {"num_hidden_layers", m.num_layers},
-              {"num_key_value_heads", m.num_query_groups},
-              {"rms_norm_eps", m.norm_epsilon},
-              {"rope_theta", m.rope_theta},
-              {"rope_scaling", nullptr}};
-  if (m.add_qkv_bias) {
-    out["use_sliding_window"] = false;
-  } else {
-    out["attention_bias"] = false;
-    out["mlp_bias"] = false;
-  }
-  if (m.rope_scaling == config::RopeScaling::none) return out;
-  json& rope = out["rope_scaling"];
-  rope = {{"rope_type", config::to_string(m.rope_scaling)}, {"factor", m.rope_scaling_factor}};
-  if (m.rope_scaling == config::RopeScaling::llama3) {
-    rope["low_freq_factor"] = m.rope_scaling_low_freq_factor;
-    rope["high_freq_factor"] = m.rope_scaling_high_freq_factor;
-    rope["original_max_position_embeddings"] = m.rope_scaling_original_max_position_embeddings;
-  } else {
-    rope["type"] = "linear";  // what transformers before 4.43 looked for
-  }
-  return out;
+ModelConfig read_gpt_neox(const JsonKeys& keys) {
+  ModelConfig model;
+  model.family = config::Family::gpt;
+  model.position_embedding = config::PositionEmbedding::rope;
+  model.num_layers = keys.integer("num_hidden_layers");
+  model.hidden_size = keys.integer("hidden_size");
+  model.ffn_hidden_size = keys.integer("intermediate_size");
+  model.num_attention_heads = model.num_query_groups = keys.integer("num_attention_heads");
+  if (model.num_attention_heads > 0 && model.hidden_size % model.num_attention_heads == 0)
+    model.kv_channels = model.hidden_size / model.num_attention_heads;
+  else
+    keys.refuse("hidden_size", "is not a multiple of num_attention_heads",
+                "compare with the model's original");
+  model.vocab_size = keys.integer("vocab_size");
+  model.max_position_embeddings = keys.integer("max_position_embeddings", 2048);
+  model.norm_epsilon = keys.number("layer_norm_eps", 1e-5);
+  model.tie_word_embeddings = keys.boolean("tie_word_embeddings", false);
+  model.hidden_dropout = keys.number("hidden_dropout", 0.0);
+  model.attention_dropout = keys.number("attention_dropout", 0.0);
+  model.activation = activation_of(keys, "hidden_act", "gelu");
+  model.parallel_residual = keys.boolean("use_parallel_residual", true);
+  keys.must_be("attention_bias", keys.boolean("attention_bias", true), true,
+               "te-train's gpt has a bias in every linear");
+  read_rope(
+      keys,
+      {.theta = "rotary_emb_base", .partial = "rotary_pct", .partial_default = 0.25, .may_be_partial = true},
+      model);
+  return model;
 }
 
-json gpt2_json(const ModelConfig& m, const std::string& source) {
-  if (m.num_query_groups != m.num_attention_heads)
-    user_error(
-        "{}: model.num_query_groups ({}) is not model.num_attention_heads ({}); GPT-2 has no grouped "
-        "queries, so "
-        "this model cannot be exported",
-        source, m.num_query_groups, m.num_attention_heads);
-  if (m.attention_width() != m.hidden_size)
-    user_error(
-        "{}: model.num_attention_heads * model.kv_channels = {} is not model.hidden_size ({}); GPT-2's heads "
-        "share the hidden size, so this model cannot be exported",
-        source, m.attention_width(), m.hidden_size);
-  return {{"architectures", {kGpt2}},
-          {"model_type", "gpt2"},
-          {"activation_function", "gelu_new"},
-          {"attn_pdrop", m.attention_dropout},
-          {"embd_pdrop", m.hidden_dropout},
-          {"resid_pdrop", m.hidden_dropout},
-          {"initializer_range", m.init_method_std},
-          {"layer_norm_epsilon", m.norm_epsilon},
-          {"n_embd", m.hidden_size},
-          {"n_head", m.num_attention_heads},
-          {"n_inner", m.ffn_hidden_size},
-          {"n_layer", m.num_layers},
-          {"n_positions", m.max_position_embeddings},
-          {"scale_attn_weights", true}};
+ModelConfig read_model(const JsonKeys& keys, Architecture architecture) {
+  if (architecture == Architecture::gpt2) return read_gpt2(keys);
+  return architecture == Architecture::gpt_neox ? read_gpt_neox(keys) : read_llama(keys, architecture);
 }
 
 }  // namespace
 
 ModelConfig read_hugging_face_config(const std::filesystem::path& file) {
   const JsonKeys keys = JsonKeys::of_file(file);
-  const std::string architecture = architecture_of(keys);
+  const Architecture architecture = architecture_of(keys);
   read_quantization(keys);  // refuses what open_hugging_face() could not read
-  ModelConfig model = architecture == kGpt2 ? read_gpt2(keys) : read_llama(keys, architecture);
+  ModelConfig model = read_model(keys, architecture);
   model.seq_length = std::min(model.max_position_embeddings, kUsualSequence);
   check_model(model, file.string());
-  return model;
-}
-
-std::string hugging_face_config(const ModelConfig& model, DType dtype, const std::filesystem::path& kept,
-                                const std::string& source) {
-  json out = model.family == config::Family::gpt ? gpt2_json(model, source) : llama_json(model);
-  out["vocab_size"] = model.vocab_size;
-  out["tie_word_embeddings"] = model.tie_word_embeddings;
-  out["torch_dtype"] = dtype == DType::bf16 ? "bfloat16" : "float32";
-  out["use_cache"] = true;
-  if (!kept.empty()) {
-    const JsonKeys keys = JsonKeys::of_file(kept);
-    for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"})
-      if (keys.object().contains(key)) out[key] = keys.object().at(key);
-  }
-  return out.dump(2) + "\n";
+  return whole_config(model).model;
 }
 
 config::Config whole_config(const ModelConfig& model) {

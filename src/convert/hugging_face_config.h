@@ -9,14 +9,14 @@
 
 namespace te::convert {
 
-/// LlamaForCausalLM, Qwen2ForCausalLM, MistralForCausalLM (without a sliding window) and GPT2LMHeadModel; absent keys mean
-/// what transformers takes for them. Every key that these classes read is either represented or has to have the value
-/// that te-train implies; else UserError, one line: file, key, rule, mend. Keys that they do not read are not looked at.
+/// The model of a config.json of one of the classes of architecture.h; absent keys mean what transformers takes for them.
+/// Every key that the class reads is either represented or has to have the value that te-train implies; else UserError, one
+/// line: file, key, rule, mend. Keys that it does not read are not looked at.
 config::ModelConfig read_hugging_face_config(const std::filesystem::path& file);
 
-/// The text of config.json: LlamaForCausalLM, Qwen2ForCausalLM (where q, k, v have biases) or GPT2LMHeadModel. `dtype` is
-/// that of the tensors; `kept` the config.json that came with the tokenizer, of which the ids of special tokens are
-/// taken, or empty. UserError where transformers has no such model; `source` stands for the checkpoint.
+/// The text of config.json, of the class that architecture_for() names. `dtype` is that of the tensors; `kept` the
+/// config.json that came with the tokenizer, of which the ids of special tokens are taken, or empty. UserError where
+/// transformers has no such model; `source` stands for the checkpoint. In hugging_face_config_write.cpp.
 std::string hugging_face_config(const config::ModelConfig& model, DType dtype,
                                 const std::filesystem::path& kept, const std::string& source);
 

@@ -2,55 +2,170 @@
 
 #include <spdlog/fmt/fmt.h>
 
+#include <initializer_list>
+#include <utility>
+
 namespace te::convert {
 namespace {
 
 using config::ModelConfig;
 
+using RowOrder = std::shared_ptr<const std::vector<int64_t>>;
+
 ParameterLayout same(const std::string& name, const std::string& theirs, std::vector<int64_t> shape) {
-  return {name, shape, {{theirs, shape, Order::rows, 0}}};
+  return {name, shape, {{theirs, shape, Order::rows, nullptr}}};
 }
 
 ParameterLayout conv1d(const std::string& name, const std::string& theirs, int64_t out, int64_t in) {
-  return {name, {out, in}, {{theirs, {in, out}, Order::transposed, 0}}};
+  return {name, {out, in}, {{theirs, {in, out}, Order::transposed, nullptr}}};
 }
 
-std::vector<ParameterLayout> llama(const ModelConfig& m) {
-  const int64_t hidden = m.hidden_size, ffn = m.ffn_hidden_size, head = m.kv_channels;
-  const int64_t q = m.num_attention_heads * head, kv = m.num_query_groups * head;
-  std::vector<ParameterLayout> result;
-  result.push_back(
-      same("embedding.word_embeddings.weight", "model.embed_tokens.weight", {m.vocab_size, hidden}));
-  for (int64_t layer = 0; layer < m.num_layers; ++layer) {
-    const std::string ours = fmt::format("layers.{}.", layer), theirs = "model." + ours;
-    const std::string attention = theirs + "self_attn.", mlp = theirs + "mlp.";
-    if (m.add_qkv_bias) {
-      result.push_back({ours + "self_attention.linear_qkv.bias",
-                        {q + 2 * kv},
-                        {{attention + "q_proj.bias", {q}},
-                         {attention + "k_proj.bias", {kv}},
-                         {attention + "v_proj.bias", {kv}}}});
-    }
-    result.push_back({ours + "self_attention.linear_qkv.weight",
-                      {q + 2 * kv, hidden},
-                      {{attention + "q_proj.weight", {q, hidden}},
-                       {attention + "k_proj.weight", {kv, hidden}},
-                       {attention + "v_proj.weight", {kv, hidden}}}});
-    result.push_back(
-        same(ours + "self_attention.linear_proj.weight", attention + "o_proj.weight", {hidden, q}));
-    result.push_back({ours + "mlp.linear_fc1.weight",
-                      {2 * ffn, hidden},
-                      {{mlp + "gate_proj.weight", {ffn, hidden}}, {mlp + "up_proj.weight", {ffn, hidden}}}});
-    result.push_back(same(ours + "mlp.linear_fc2.weight", mlp + "down_proj.weight", {hidden, ffn}));
-    result.push_back(same(ours + "input_layernorm.weight", theirs + "input_layernorm.weight", {hidden}));
-    result.push_back(
-        same(ours + "pre_mlp_layernorm.weight", theirs + "post_attention_layernorm.weight", {hidden}));
-  }
-  result.push_back(same("final_layernorm.weight", "model.norm.weight", {hidden}));
-  if (!m.tie_word_embeddings)
-    result.push_back(same("output_layer.weight", "lm_head.weight", {m.vocab_size, hidden}));
-  return result;
+ParameterLayout permuted(const std::string& name, const std::string& theirs, std::vector<int64_t> shape,
+                         const RowOrder& order) {
+  return {name, shape, {{theirs, shape, Order::permuted, order}}};
 }
+
+// --- orders of rows ----------------------------------------------------------------------------------------
+
+// Elsewhere the first channels of a head turn, in pairs (i, i + pairs), and the rest stay. Here the pairs are
+// (i, i + head / 2), the first of which turn: their channel for each of ours.
+std::vector<int64_t> turning_first(const ModelConfig& m) {
+  const int64_t half = m.kv_channels / 2, pairs = m.rotary_pairs(), stay = half - pairs;
+  std::vector<int64_t> theirs(static_cast<size_t>(m.kv_channels));
+  for (int64_t i = 0; i < half; ++i) {
+    const bool turns = i < pairs;
+    theirs[static_cast<size_t>(i)] = turns ? i : pairs + i;
+    theirs[static_cast<size_t>(half + i)] = turns ? pairs + i : pairs + stay + i;
+  }
+  return theirs;
+}
+
+// llama2.c: neighbours are a pair.
+std::vector<int64_t> neighbours(int64_t head) {
+  std::vector<int64_t> theirs(static_cast<size_t>(head));
+  for (int64_t i = 0; i < head; ++i)
+    theirs[static_cast<size_t>(i)] = i < head / 2 ? 2 * i : 2 * (i - head / 2) + 1;
+  return theirs;
+}
+
+/// Rows of `heads` heads whose channels have another order.
+RowOrder heads_of(int64_t heads, const std::vector<int64_t>& channels) {
+  std::vector<int64_t> rows;
+  for (int64_t h = 0; h < heads; ++h)
+    for (const int64_t channel : channels)
+      rows.push_back(h * static_cast<int64_t>(channels.size()) + channel);
+  return std::make_shared<const std::vector<int64_t>>(std::move(rows));
+}
+
+// GPT-NeoX: q, k and v of head 0, then those of head 1.
+RowOrder head_by_head(const ModelConfig& m) {
+  const std::vector<int64_t> channels = turning_first(m);
+  std::vector<int64_t> rows;
+  for (int64_t part = 0; part < 3; ++part)
+    for (int64_t h = 0; h < m.num_attention_heads; ++h)
+      for (int64_t c = 0; c < m.kv_channels; ++c)
+        rows.push_back((3 * h + part) * m.kv_channels + (part < 2 ? channels[static_cast<size_t>(c)] : c));
+  return std::make_shared<const std::vector<int64_t>>(std::move(rows));
+}
+
+// Phi-3: q | k | v as here.
+RowOrder packed(const ModelConfig& m) {
+  std::vector<int64_t> rows = *heads_of(m.num_attention_heads + m.num_query_groups, turning_first(m));
+  while (static_cast<int64_t>(rows.size()) < m.qkv_width()) rows.push_back(static_cast<int64_t>(rows.size()));
+  return std::make_shared<const std::vector<int64_t>>(std::move(rows));
+}
+
+// --- Llama and its relatives -------------------------------------------------------------------------------
+
+class Llama {
+ public:
+  Llama(const ModelConfig& m, Architecture architecture) : m_(m), architecture_(architecture) {
+    result_.push_back(
+        same("embedding.word_embeddings.weight", "model.embed_tokens.weight", {m.vocab_size, m.hidden_size}));
+    for (int64_t layer = 0; layer < m.num_layers; ++layer) {
+      ours_ = fmt::format("layers.{}.", layer);
+      theirs_ = "model." + ours_;
+      attention();
+      mlp();
+      norms();
+    }
+    result_.push_back(same("final_layernorm.weight", "model.norm.weight", {m.hidden_size}));
+    if (!m.tie_word_embeddings)
+      result_.push_back(same("output_layer.weight", "lm_head.weight", {m.vocab_size, m.hidden_size}));
+  }
+  std::vector<ParameterLayout> result() && { return std::move(result_); }
+
+ private:
+  void add(const std::string& ours, const std::string& theirs, std::vector<int64_t> shape) {
+    result_.push_back(same(ours_ + ours, theirs_ + theirs, std::move(shape)));
+  }
+
+  void attention() {
+    const int64_t hidden = m_.hidden_size, q = m_.attention_width(),
+                  kv = m_.num_query_groups * m_.kv_channels;
+    const std::string qkv = ours_ + "self_attention.linear_qkv", attention = theirs_ + "self_attn.";
+    if (m_.add_qkv_bias)
+      result_.push_back({qkv + ".bias",
+                         {q + 2 * kv},
+                         {{attention + "q_proj.bias", {q}},
+                          {attention + "k_proj.bias", {kv}},
+                          {attention + "v_proj.bias", {kv}}}});
+    if (architecture_ == Architecture::phi3) {
+      const std::string name = attention + "qkv_proj.weight";
+      result_.push_back(m_.rotary_percent == 1.0
+                            ? same(qkv + ".weight", name, {q + 2 * kv, hidden})
+                            : permuted(qkv + ".weight", name, {q + 2 * kv, hidden}, packed(m_)));
+    } else {
+      result_.push_back({qkv + ".weight",
+                         {q + 2 * kv, hidden},
+                         {{attention + "q_proj.weight", {q, hidden}},
+                          {attention + "k_proj.weight", {kv, hidden}},
+                          {attention + "v_proj.weight", {kv, hidden}}}});
+    }
+    if (m_.add_proj_bias) add("self_attention.linear_proj.bias", "self_attn.o_proj.bias", {hidden});
+    add("self_attention.linear_proj.weight", "self_attn.o_proj.weight", {hidden, q});
+    if (m_.qk_norm == config::QkNorm::none) return;
+    const bool head = m_.qk_norm == config::QkNorm::head;
+    add("self_attention.q_layernorm.weight", "self_attn.q_norm.weight", {head ? m_.kv_channels : q});
+    add("self_attention.k_layernorm.weight", "self_attn.k_norm.weight", {head ? m_.kv_channels : kv});
+  }
+
+  void mlp() {
+    const int64_t hidden = m_.hidden_size, ffn = m_.ffn_hidden_size;
+    const std::string fc1 = ours_ + "mlp.linear_fc1", mlp = theirs_ + "mlp.";
+    if (m_.add_mlp_bias) {
+      result_.push_back(
+          {fc1 + ".bias", {2 * ffn}, {{mlp + "gate_proj.bias", {ffn}}, {mlp + "up_proj.bias", {ffn}}}});
+      add("mlp.linear_fc2.bias", "mlp.down_proj.bias", {hidden});
+    }
+    if (architecture_ == Architecture::phi3) {
+      add("mlp.linear_fc1.weight", "mlp.gate_up_proj.weight", {2 * ffn, hidden});
+    } else {
+      result_.push_back(
+          {fc1 + ".weight",
+           {2 * ffn, hidden},
+           {{mlp + "gate_proj.weight", {ffn, hidden}}, {mlp + "up_proj.weight", {ffn, hidden}}}});
+    }
+    add("mlp.linear_fc2.weight", "mlp.down_proj.weight", {hidden, ffn});
+  }
+
+  void norms() {
+    if (architecture_ == Architecture::olmo2) {
+      add("post_attention_layernorm.weight", "post_attention_layernorm.weight", {m_.hidden_size});
+      add("post_mlp_layernorm.weight", "post_feedforward_layernorm.weight", {m_.hidden_size});
+    } else {
+      add("input_layernorm.weight", "input_layernorm.weight", {m_.hidden_size});
+      add("pre_mlp_layernorm.weight", "post_attention_layernorm.weight", {m_.hidden_size});
+    }
+  }
+
+  const ModelConfig& m_;
+  Architecture architecture_;
+  std::string ours_, theirs_;
+  std::vector<ParameterLayout> result_;
+};
+
+// --- GPT-2, GPT-NeoX ---------------------------------------------------------------------------------------
 
 std::vector<ParameterLayout> gpt(const ModelConfig& m, const std::string& prefix) {
   const int64_t hidden = m.hidden_size, ffn = m.ffn_hidden_size;
@@ -81,14 +196,45 @@ std::vector<ParameterLayout> gpt(const ModelConfig& m, const std::string& prefix
   return result;
 }
 
+std::vector<ParameterLayout> gpt_neox(const ModelConfig& m) {
+  const int64_t hidden = m.hidden_size, ffn = m.ffn_hidden_size;
+  std::vector<ParameterLayout> result;
+  const auto both = [&](const std::string& ours, const std::string& theirs, std::vector<int64_t> shape) {
+    result.push_back(same(ours + ".bias", theirs + ".bias", {shape[0]}));
+    result.push_back(same(ours + ".weight", theirs + ".weight", std::move(shape)));
+  };
+  const RowOrder order = head_by_head(m);
+  result.push_back(
+      same("embedding.word_embeddings.weight", "gpt_neox.embed_in.weight", {m.vocab_size, hidden}));
+  for (int64_t layer = 0; layer < m.num_layers; ++layer) {
+    const std::string ours = fmt::format("layers.{}.", layer), theirs = "gpt_neox." + ours;
+    const std::string qkv = ours + "self_attention.linear_qkv",
+                      theirs_qkv = theirs + "attention.query_key_value";
+    both(ours + "input_layernorm", theirs + "input_layernorm", {hidden});
+    both(ours + "pre_mlp_layernorm", theirs + "post_attention_layernorm", {hidden});
+    result.push_back(permuted(qkv + ".bias", theirs_qkv + ".bias", {3 * hidden}, order));
+    result.push_back(permuted(qkv + ".weight", theirs_qkv + ".weight", {3 * hidden, hidden}, order));
+    both(ours + "self_attention.linear_proj", theirs + "attention.dense", {hidden, hidden});
+    both(ours + "mlp.linear_fc1", theirs + "mlp.dense_h_to_4h", {ffn, hidden});
+    both(ours + "mlp.linear_fc2", theirs + "mlp.dense_4h_to_h", {hidden, ffn});
+  }
+  both("final_layernorm", "gpt_neox.final_layer_norm", {hidden});
+  if (!m.tie_word_embeddings)
+    result.push_back(same("output_layer.weight", "embed_out.weight", {m.vocab_size, hidden}));
+  return result;
+}
+
 }  // namespace
 
-std::vector<ParameterLayout> hugging_face_layout(const ModelConfig& model, const std::string& prefix) {
-  return model.family == config::Family::gpt ? gpt(model, prefix) : llama(model);
+std::vector<ParameterLayout> hugging_face_layout(const ModelConfig& model, Architecture architecture,
+                                                 const std::string& prefix) {
+  if (architecture == Architecture::gpt2) return gpt(model, prefix);
+  if (architecture == Architecture::gpt_neox) return gpt_neox(model);
+  return Llama(model, architecture).result();
 }
 
 std::vector<ParameterLayout> llama2c_layout(const ModelConfig& m) {
-  std::vector<ParameterLayout> result = llama(m);
+  std::vector<ParameterLayout> result = Llama(m, Architecture::llama).result();
   const auto rename = [&](const std::string& theirs) -> std::string {
     for (const auto& [name, short_name] :
          std::initializer_list<std::pair<const char*, const char*>>{{"embed_tokens", "token_embedding"},
@@ -115,8 +261,8 @@ std::vector<ParameterLayout> llama2c_layout(const ModelConfig& m) {
     for (Part& part : parameter.parts) {
       part.name = rename(part.name);
       if (!part.name.starts_with("wq.") && !part.name.starts_with("wk.")) continue;
-      part.order = Order::interleaved;
-      part.head = m.kv_channels;
+      part.order = Order::permuted;
+      part.theirs = heads_of(part.rows() / m.kv_channels, neighbours(m.kv_channels));
     }
   }
   return result;

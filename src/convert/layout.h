@@ -12,13 +12,19 @@
 //   layers.N.mlp.linear_fc2.*              mlp.down_proj                            mlp.c_proj, transposed
 //   final_layernorm.*                      model.norm.weight                        ln_f.*
 //   output_layer.weight (head not tied)    lm_head.weight                           lm_head.weight
+//
+// Qwen3 has q_norm and k_norm beside Llama's tensors (self_attention.q_layernorm, k_layernorm), OLMo 2, too, and its norms
+// under other names; Phi-3 has qkv_proj and gate_up_proj, as te-train. GPT-NeoX has GPT-2's parts under names of its own,
+// not transposed, and q, k and v head by head.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "config/config.h"
+#include "convert/architecture.h"
 
 namespace te::convert {
 
@@ -26,7 +32,7 @@ namespace te::convert {
 enum class Order : uint8_t {
   rows,        ///< in the same order: [out, in]
   transposed,  ///< [in, out], as GPT-2's Conv1D has them
-  interleaved  ///< llama2.c's RoPE: its rows 2i and 2i + 1 of a head are rows i and i + head / 2 here
+  permuted     ///< in another order: where RoPE pairs other channels of a head, or heads lie otherwise
 };
 
 /// A tensor of the other program: some consecutive rows of a parameter.
@@ -34,7 +40,7 @@ struct Part {
   std::string name;
   std::vector<int64_t> shape;  ///< of the other program's tensor
   Order order = Order::rows;
-  int64_t head = 0;  ///< rows of a head; Order::interleaved
+  std::shared_ptr<const std::vector<int64_t>> theirs;  ///< Order::permuted: their row, for each of ours
 
   int64_t rows() const { return order == Order::transposed ? shape[1] : shape[0]; }
 };
@@ -50,7 +56,7 @@ struct ParameterLayout {
 };
 
 /// In the order in which transformers lists the tensors. `prefix` is GPT-2's, "transformer." or nothing.
-std::vector<ParameterLayout> hugging_face_layout(const config::ModelConfig& model,
+std::vector<ParameterLayout> hugging_face_layout(const config::ModelConfig& model, Architecture architecture,
                                                  const std::string& prefix = "transformer.");
 
 /// Llama under the names of llama2.c (export.py, version 0), a layer's tensors as "wq.3".

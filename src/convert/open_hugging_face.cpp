@@ -47,6 +47,14 @@ TensorFiles open_files(const fs::path& folder) {
     return files;
   }
   if (fs::exists(folder / kIndex, error)) return open_shards(folder);
+  for (const char* pickled : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
+    if (!fs::exists(folder / pickled, error)) continue;
+    // Unpickling may run code; transformers reads the file with torch's weights_only, which does not.
+    user_error(
+        "{}: has {} and no model.safetensors; write one beside it: python3 -c \"from transformers import "
+        "AutoModelForCausalLM as M; M.from_pretrained('{}', torch_dtype='auto').save_pretrained('{}')\"",
+        folder.string(), pickled, folder.string(), folder.string());
+  }
   user_error(
       "{}: has neither model.safetensors nor {}; a model in another format can be saved as safetensors by "
       "transformers (save_pretrained)",
@@ -55,8 +63,8 @@ TensorFiles open_files(const fs::path& folder) {
 
 /// Tables that old versions of transformers saved along, which the config gives.
 bool is_buffer(const std::string& name) {
-  constexpr std::array<std::string_view, 3> kEndings = {".attn.bias", ".attn.masked_bias",
-                                                        ".rotary_emb.inv_freq"};
+  constexpr std::array<std::string_view, 5> kEndings = {".attn.bias", ".attn.masked_bias", ".attention.bias",
+                                                        ".attention.masked_bias", ".rotary_emb.inv_freq"};
   return std::any_of(kEndings.begin(), kEndings.end(),
                      [&](std::string_view ending) { return name.ends_with(ending); });
 }
@@ -100,10 +108,12 @@ void check_all_used(const TensorFiles& files, const std::vector<ParameterLayout>
 
 ForeignModel open_hugging_face(const fs::path& folder) {
   const config::ModelConfig model = read_hugging_face_config(folder / "config.json");
+  const Architecture architecture = architecture_of(JsonKeys::of_file(folder / "config.json"));
   TensorFiles files = open_files(folder);
   attach_multipliers(files, read_quantization(JsonKeys::of_file(folder / "config.json")));
   const bool prefixed = files.find("wte.weight") == nullptr;
-  std::vector<ParameterLayout> layout = hugging_face_layout(model, prefixed ? "transformer." : "");
+  std::vector<ParameterLayout> layout =
+      hugging_face_layout(model, architecture, prefixed ? "transformer." : "");
   check_all_used(files, layout, model.tie_word_embeddings);
   if (model.tie_word_embeddings) check_tied_head(files, layout.front().parts.front().name);
   return {folder.string(), model, std::move(layout), std::move(files)};

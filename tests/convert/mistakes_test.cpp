@@ -1,4 +1,6 @@
 // What te-train cannot represent, and folders that are not whole, are refused in one line.
+#include <cmath>
+
 #include "convert/convert_testing.h"
 #include "convert/hugging_face_config.h"
 #include "convert/output_folder.h"
@@ -25,9 +27,19 @@ TEST(ConfigJson, WhatTeTrainCannotRepresent) {
       {"llama",
        {{"hidden_act", "gelu"}},
        "hidden_act is \"gelu\", must be silu or swish; te-train's llama has SwiGLU"},
-      {"llama", {{"attention_bias", true}}, "attention_bias is true, must be false"},
-      {"llama", {{"mlp_bias", true}}, "mlp_bias is true, must be false"},
-      {"llama", {{"rope_parameters", {{"rope_type", "yarn"}}}}, "rope_parameters: rope_type is \"yarn\""},
+      {"llama",
+       {{"rope_parameters", {{"rope_type", "dynamic"}}}},
+       "rope_parameters: rope_type is \"dynamic\""},
+      {"llama", {{"rope_scaling", {{"type", "longrope"}}}}, "rope_scaling: type is \"longrope\""},
+      {"llama", {{"rope_parameters", {{"rope_type", "yarn"}}}}, "rope_parameters: factor is missing"},
+      {"llama_biases_yarn", {{"rope_parameters", {{"beta_fast", 1}}}}, "model.rope_scaling_beta_slow (2)"},
+      {"phi3_partial",
+       {{"rope_parameters", {{"rope_type", "yarn"}}}},
+       "rope_type is \"yarn\", must be default"},
+      {"phi3_partial", {{"rope_parameters", {{"partial_rotary_factor", 0.95}}}}, "an odd number of channels"},
+      {"phi3_partial", {{"resid_pdrop", 0.1}}, "resid_pdrop is 0.1, must be 0.0"},
+      {"gpt_neox", {{"attention_bias", false}}, "attention_bias is false, must be true"},
+      {"gpt_neox", {{"hidden_act", "quick_gelu"}}, "hidden_act is \"quick_gelu\""},
       {"llama", {{"rope_parameters", {{"rope_type", "llama3"}}}}, "rope_parameters: factor is missing"},
       {"llama",
        {{"rope_parameters", {{"full_attention", {{"rope_type", "default"}}}}}},
@@ -57,14 +69,21 @@ TEST(ConfigJson, WhatTeTrainCannotRepresent) {
       {"llama", {{"num_key_value_heads", 4}}, "as te-train's config: model.num_attention_heads (6)"},
       {"llama", {{"head_dim", 9}}, "must be even"},
       {"llama", {{"tie_word_embeddings", "yes"}}, "must be true or false"},
-      {"llama",
-       {{"architectures", {"MistralForCausalLM"}}, {"sliding_window", 16}},
-       "sliding_window must be null"},
-      {"qwen2", {{"use_sliding_window", true}}, "use_sliding_window is true, must be false"},
+      {"qwen2",
+       {{"use_sliding_window", true},
+        {"sliding_window", 16},
+        {"layer_types", {"full_attention", "sliding_attention"}}},
+       "sliding_window holds in 1 of 2 layers"},
+      {"qwen2",
+       {{"use_sliding_window", true},
+        {"sliding_window", 16},
+        {"max_window_layers", 1},
+        {"layer_types", nullptr}},
+       "sliding_window holds in 1 of 2 layers"},
       {"qwen2",
        {{"layer_types", {"full_attention", "sliding_attention"}}},
        "layer_types must all be full_attention"},
-      {"gpt2", {{"activation_function", "relu"}}, "activation_function is \"relu\""},
+      {"gpt2", {{"activation_function", "quick_gelu"}}, "activation_function is \"quick_gelu\""},
       {"gpt2", {{"scale_attn_by_inverse_layer_idx", true}}, "scales all layers alike"},
       {"gpt2", {{"scale_attn_weights", false}}, "scale_attn_weights is false, must be true"},
       {"gpt2", {{"add_cross_attention", true}}, "te-train has no encoder"},
@@ -83,8 +102,6 @@ TEST(ConfigJson, WhatTeTrainCannotRepresent) {
 TEST(ConfigJson, WhatMeansTheSameIsTaken) {
   const std::vector<std::pair<const char*, json>> cases = {
       {"llama", {{"architectures", nullptr}, {"hidden_act", "swish"}, {"attention_bias", nullptr}}},
-      {"llama",
-       {{"architectures", {"MistralForCausalLM"}}, {"sliding_window", nullptr}, {"model_type", "mistral"}}},
       {"qwen2", {{"sliding_window", 16}, {"max_window_layers", 1}}},  // not used
       {"gpt2", {{"n_ctx", 24}, {"activation_function", "gelu_pytorch_tanh"}}},
   };
@@ -98,6 +115,73 @@ TEST(ConfigJson, WhatMeansTheSameIsTaken) {
     patch_config(copy, patch);
     EXPECT_EQ(yaml(), before);
   }
+}
+
+config::ModelConfig model_of(const char* name, const json& patch) {
+  const TemporaryFolder folder;
+  const fs::path copy = copy_fixture(name, folder / "hf");
+  patch_config(copy, patch);
+  return convert::read_hugging_face_config(copy / "config.json");
+}
+
+// transformers takes rope_scaling where both are there, and then nothing of rope_parameters.
+TEST(ConfigJson, RopeScalingComesBeforeRopeParameters) {
+  const json scaling = {{"rope_type", "linear"}, {"factor", 3.0}};
+  config::ModelConfig model = model_of("llama", {{"rope_scaling", scaling}});
+  EXPECT_EQ(model.rope_scaling, config::RopeScaling::linear);
+  EXPECT_EQ(model.rope_scaling_factor, 3.0);
+  EXPECT_EQ(model.rope_theta, 10000.0);  // 5e5 is in rope_parameters
+  model = model_of("llama", {{"rope_scaling", scaling}, {"rope_theta", 7e5}});
+  EXPECT_EQ(model.rope_theta, 7e5);
+  model = model_of("llama", {{"rope_scaling", json::object()}});  // empty: as if absent
+  EXPECT_EQ(model.rope_scaling, config::RopeScaling::none);
+  EXPECT_EQ(model.rope_theta, 5e5);
+}
+
+// MistralConfig's sliding_window is 4096 unless config.json says otherwise; null is none.
+TEST(ConfigJson, AbsentKeysAreTheClassesDefaults) {
+  const json mistral = {{"architectures", {"MistralForCausalLM"}}, {"max_position_embeddings", 8192}};
+  EXPECT_EQ(model_of("llama", mistral).sliding_window, 4096);
+  const TemporaryFolder folder;
+  const fs::path copy = copy_fixture("llama", folder / "hf");
+  json config = json::parse(read_bytes(copy / "config.json"));
+  config.update(mistral);
+  config["sliding_window"] = nullptr;
+  write_bytes(copy / "config.json", config.dump());
+  EXPECT_EQ(convert::read_hugging_face_config(copy / "config.json").sliding_window, 0);
+  EXPECT_EQ(model_of("qwen2", {{"use_sliding_window", true},
+                               {"sliding_window", 16},
+                               {"max_window_layers", 0},
+                               {"layer_types", nullptr}})
+                .sliding_window,
+            16);
+  EXPECT_EQ(model_of("qwen3", {{"head_dim", nullptr}}).kv_channels, 128);
+}
+
+TEST(ConfigJson, DropoutsKeepTheirNumbers) {
+  EXPECT_EQ(model_of("llama", {{"attention_dropout", 0.25}}).attention_dropout, 0.25);
+  const config::ModelConfig gpt =
+      model_of("gpt2", {{"embd_pdrop", 0.3}, {"resid_pdrop", 0.2}, {"attn_pdrop", 0.0}});
+  EXPECT_EQ(gpt.embedding_dropout, 0.3);
+  EXPECT_EQ(gpt.hidden_dropout, 0.2);
+  EXPECT_EQ(gpt.attention_dropout, 0.0);
+  const json written = json::parse(convert::hugging_face_config(gpt, DType::f32, "", "X"));
+  EXPECT_EQ(written.at("embd_pdrop"), 0.3);
+  EXPECT_EQ(written.at("resid_pdrop"), 0.2);
+}
+
+// The numbers that transformers computes of mscale and mscale_all_dim, and of a factor that is null.
+TEST(ConfigJson, YarnsFactors) {
+  const auto yarn = [&](const json& more) {
+    json rope = {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 12}};
+    rope.update(more);
+    return model_of("llama", {{"rope_scaling", rope}});
+  };
+  EXPECT_EQ(yarn(json::object()).rope_scaling_attention_factor, 0.0);
+  EXPECT_EQ(yarn({{"attention_factor", 1.5}}).rope_scaling_attention_factor, 1.5);
+  EXPECT_NEAR(yarn({{"mscale", 1.0}, {"mscale_all_dim", 0.5}}).rope_scaling_attention_factor,
+              (0.1 * std::log(4.0) + 1) / (0.05 * std::log(4.0) + 1), 1e-12);
+  EXPECT_EQ(yarn({{"truncate", false}}).rope_scaling_truncate, false);
 }
 
 TEST(ConfigJson, NotJson) {
@@ -124,6 +208,9 @@ TEST(HuggingFaceFolder, TensorsThatDoNotFit) {
   TE_EXPECT_REFUSED("tensor lm_head.weight is missing", convert::open_hugging_face(gpt2));
   fs::remove(gpt2 / "model.safetensors");
   TE_EXPECT_REFUSED("has neither model.safetensors nor", convert::open_hugging_face(gpt2));
+  write_bytes(gpt2 / "pytorch_model.bin", "x");
+  TE_EXPECT_REFUSED("has pytorch_model.bin and no model.safetensors; write one beside it: python3 -c",
+                    convert::open_hugging_face(gpt2));
   // A head that is saved though it is tied.
   const fs::path untied = copy_fixture("gpt2_untied_bf16", folder / "untied");
   patch_config(untied, {{"tie_word_embeddings", true}});
@@ -169,6 +256,30 @@ TEST(Export, ModelsThatTransformersDoesNotHave) {
   model.kv_channels = 10;
   TE_EXPECT_REFUSED("X: model.num_attention_heads * model.kv_channels = 30",
                     convert::hugging_face_config(model, DType::f32, "", "X"));
+  const config::ModelConfig gpt = convert::read_hugging_face_config(fixture("gpt2") / "config.json");
+  const config::ModelConfig llama = convert::read_hugging_face_config(fixture("llama") / "config.json");
+  const auto refused = [](config::ModelConfig changed, auto change, const char* what) {
+    change(changed);
+    TE_EXPECT_REFUSED(what, convert::hugging_face_config(changed, DType::f32, "", "X"));
+  };
+  using config::ModelConfig;
+  refused(
+      gpt, [](ModelConfig& m) { m.parallel_residual = true; },
+      "learned positions and model.parallel_residual");
+  refused(
+      gpt, [](ModelConfig& m) { m.sliding_window = 5; }, "LayerNorm and a sliding window");
+  refused(
+      llama, [](ModelConfig& m) { m.norm_placement = config::NormPlacement::post; }, "OLMo 2 has both");
+  refused(
+      llama, [](ModelConfig& m) { m.qk_norm = config::QkNorm::head, m.add_mlp_bias = true; },
+      "model.qk_norm head");
+  refused(
+      llama, [](ModelConfig& m) { m.add_proj_bias = true; },
+      "model.add_proj_bias without model.add_qkv_bias");
+  refused(
+      llama, [](ModelConfig& m) { m.sliding_window = 5, m.add_mlp_bias = true; }, "model.sliding_window");
+  refused(
+      llama, [](ModelConfig& m) { m.rotary_percent = 0.5, m.add_qkv_bias = true; }, "model.rotary_percent");
 }
 
 TEST(OutputFolder, IsThereWholeOrNotAtAll) {

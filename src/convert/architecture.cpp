@@ -1,0 +1,123 @@
+#include "convert/architecture.h"
+
+#include <array>
+
+#include "core/error.h"
+
+namespace te::convert {
+namespace {
+
+using config::ModelConfig;
+
+struct Names {
+  Architecture architecture;
+  const char* name;
+  const char* type;
+};
+constexpr std::array<Names, 8> kNames = {{{Architecture::llama, "LlamaForCausalLM", "llama"},
+                                          {Architecture::qwen2, "Qwen2ForCausalLM", "qwen2"},
+                                          {Architecture::qwen3, "Qwen3ForCausalLM", "qwen3"},
+                                          {Architecture::mistral, "MistralForCausalLM", "mistral"},
+                                          {Architecture::olmo2, "Olmo2ForCausalLM", "olmo2"},
+                                          {Architecture::phi3, "Phi3ForCausalLM", "phi3"},
+                                          {Architecture::gpt2, "GPT2LMHeadModel", "gpt2"},
+                                          {Architecture::gpt_neox, "GPTNeoXForCausalLM", "gpt_neox"}}};
+
+const Names& names_of(Architecture architecture) {
+  return kNames.at(static_cast<size_t>(architecture));
+}
+
+[[noreturn]] void no_class(const std::string& source, const std::string& what) {
+  user_error("{}: transformers has no model class with {}, so this model cannot be exported", source, what);
+}
+
+// The whole heads make up the hidden size, and each has keys and values of its own.
+void check_plain_heads(const ModelConfig& m, const char* name, const std::string& source) {
+  if (m.num_query_groups != m.num_attention_heads)
+    user_error(
+        "{}: model.num_query_groups ({}) is not model.num_attention_heads ({}); {} has no grouped queries, "
+        "so "
+        "this model cannot be exported",
+        source, m.num_query_groups, m.num_attention_heads, name);
+  if (m.attention_width() != m.hidden_size)
+    user_error(
+        "{}: model.num_attention_heads * model.kv_channels = {} is not model.hidden_size ({}); {}'s heads "
+        "share the hidden size, so this model cannot be exported",
+        source, m.attention_width(), m.hidden_size, name);
+}
+
+Architecture gpt_class(const ModelConfig& m, const std::string& source) {
+  check_plain_heads(m, m.rotary() ? "GPT-NeoX" : "GPT-2", source);
+  if (m.sliding_window != 0) no_class(source, "LayerNorm and a sliding window (model.sliding_window)");
+  if (m.rotary() && m.embedding_dropout_rate() != m.hidden_dropout)
+    no_class(source, "RoPE and model.embedding_dropout other than model.hidden_dropout");
+  if (m.rotary()) return Architecture::gpt_neox;
+  if (m.parallel_residual) no_class(source, "learned positions and model.parallel_residual");
+  return Architecture::gpt2;
+}
+
+Architecture llama_class(const ModelConfig& m, const std::string& source) {
+  const bool attention_bias = m.add_qkv_bias && m.add_proj_bias;
+  const bool some_bias = m.add_qkv_bias || m.add_proj_bias || m.add_mlp_bias;
+  const bool window = m.sliding_window != 0, partial = m.rotary_percent != 1.0;
+  const bool post = m.norm_placement == config::NormPlacement::post;
+  const bool projection = m.qk_norm == config::QkNorm::projection, head = m.qk_norm == config::QkNorm::head;
+  if (post != projection)
+    no_class(source, "model.norm_placement post or model.qk_norm projection alone; OLMo 2 has both");
+  if (post || head) {
+    if (m.add_mlp_bias || m.add_qkv_bias != m.add_proj_bias || partial || (post && window))
+      no_class(source, post ? "model.norm_placement post and these biases, window or rotary_percent"
+                            : "model.qk_norm head and these biases or rotary_percent");
+    if (post && m.attention_width() != m.hidden_size) check_plain_heads(m, "OLMo 2", source);
+    return post ? Architecture::olmo2 : Architecture::qwen3;
+  }
+  if (partial) {
+    if (some_bias || m.rope_scaling != config::RopeScaling::none || m.attention_width() != m.hidden_size)
+      no_class(source, "model.rotary_percent and biases, scaled frequencies or heads beside the hidden size");
+    return Architecture::phi3;
+  }
+  if (m.add_qkv_bias && !m.add_proj_bias && !m.add_mlp_bias) return Architecture::qwen2;
+  if (window) {
+    if (some_bias) no_class(source, "model.sliding_window and these biases");
+    return Architecture::mistral;
+  }
+  if (m.add_proj_bias && !attention_bias) no_class(source, "model.add_proj_bias without model.add_qkv_bias");
+  if (m.add_qkv_bias && !attention_bias)
+    no_class(source, "model.add_mlp_bias and biases of q, k and v alone");
+  return Architecture::llama;
+}
+
+}  // namespace
+
+const char* class_name(Architecture architecture) {
+  return names_of(architecture).name;
+}
+
+const char* model_type(Architecture architecture) {
+  return names_of(architecture).type;
+}
+
+Architecture architecture_of(const JsonKeys& keys) {
+  constexpr const char* kMend = "te-train has no other architectures";
+  const bool by_class = keys.has("architectures");
+  std::string given;
+  if (by_class) {
+    const nlohmann::json& list = keys.object().at("architectures");
+    if (list.is_array() && list.size() == 1 && list[0].is_string()) given = list[0].get<std::string>();
+  } else {
+    given = keys.text("model_type", "");
+  }
+  std::vector<std::string> known;
+  for (const Names& names : kNames) {
+    known.emplace_back(by_class ? names.name : names.type);
+    if (given == known.back()) return names.architecture;
+  }
+  keys.must_be_one_of(by_class ? "architectures" : "model_type", given, known, kMend);
+  internal_error("an architecture that is known and is not", std::source_location::current());
+}
+
+Architecture architecture_for(const ModelConfig& model, const std::string& source) {
+  return model.family == config::Family::gpt ? gpt_class(model, source) : llama_class(model, source);
+}
+
+}  // namespace te::convert

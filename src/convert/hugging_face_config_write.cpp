@@ -1,0 +1,149 @@
+// config.json of a model of te-train. Spellings are those of transformers 4, which version 5 reads, too.
+#include "convert/architecture.h"
+#include "convert/hugging_face_config.h"
+#include "convert/json_keys.h"
+
+namespace te::convert {
+namespace {
+
+using config::Activation;
+using config::ModelConfig;
+using nlohmann::json;
+
+json rope_scaling_json(const ModelConfig& m) {
+  if (m.rope_scaling == config::RopeScaling::none) return nullptr;
+  json rope = {{"rope_type", config::to_string(m.rope_scaling)}, {"factor", m.rope_scaling_factor}};
+  if (m.rope_scaling == config::RopeScaling::linear) {
+    rope["type"] = "linear";  // what transformers before 4.43 looked for
+    return rope;
+  }
+  rope["original_max_position_embeddings"] = m.rope_scaling_original_max_position_embeddings;
+  if (m.rope_scaling == config::RopeScaling::llama3) {
+    rope["low_freq_factor"] = m.rope_scaling_low_freq_factor;
+    rope["high_freq_factor"] = m.rope_scaling_high_freq_factor;
+    return rope;
+  }
+  rope["beta_fast"] = m.rope_scaling_beta_fast;
+  rope["beta_slow"] = m.rope_scaling_beta_slow;
+  if (m.rope_scaling_attention_factor > 0.0) rope["attention_factor"] = m.rope_scaling_attention_factor;
+  if (!m.rope_scaling_truncate) rope["truncate"] = false;
+  return rope;
+}
+
+json llama_json(const ModelConfig& m, Architecture architecture) {
+  json out = {{"attention_dropout", m.attention_dropout},
+              {"head_dim", m.kv_channels},
+              {"hidden_act", "silu"},
+              {"hidden_size", m.hidden_size},
+              {"initializer_range", m.init_method_std},
+              {"intermediate_size", m.ffn_hidden_size},
+              {"max_position_embeddings", m.max_position_embeddings},
+              {"num_attention_heads", m.num_attention_heads},
+              {"num_hidden_layers", m.num_layers},
+              {"num_key_value_heads", m.num_query_groups},
+              {"rms_norm_eps", m.norm_epsilon},
+              {"rope_theta", m.rope_theta},
+              {"rope_scaling", rope_scaling_json(m)}};
+  const json window = m.sliding_window == 0 ? json(nullptr) : json(m.sliding_window);
+  switch (architecture) {
+    case Architecture::qwen2:
+    case Architecture::qwen3:
+      out["use_sliding_window"] = m.sliding_window != 0;
+      if (m.sliding_window != 0) {
+        out["sliding_window"] = window;
+        out["max_window_layers"] = 0;
+      }
+      if (architecture == Architecture::qwen3) out["attention_bias"] = m.add_qkv_bias;
+      break;
+    case Architecture::olmo2:
+      out["attention_bias"] = m.add_qkv_bias;
+      out["pad_token_id"] = nullptr;
+      break;
+    case Architecture::phi3:
+      out["partial_rotary_factor"] = m.rotary_percent;
+      out["sliding_window"] = window;
+      out["pad_token_id"] = nullptr;  // the class's own may not be in the vocabulary
+      out["original_max_position_embeddings"] = m.max_position_embeddings;
+      break;
+    case Architecture::mistral:
+      out["sliding_window"] = window;
+      break;
+    default:
+      out["attention_bias"] = m.add_qkv_bias;
+      out["mlp_bias"] = m.add_mlp_bias;
+  }
+  return out;
+}
+
+const char* activation_name(const ModelConfig& m) {
+  switch (m.activation) {
+    case Activation::gelu_exact:
+      return "gelu";
+    case Activation::relu:
+      return "relu";
+    case Activation::silu:
+      return "silu";
+    default:
+      return "gelu_new";
+  }
+}
+
+json gpt2_json(const ModelConfig& m) {
+  return {{"activation_function", activation_name(m)},
+          {"attn_pdrop", m.attention_dropout},
+          {"embd_pdrop", m.embedding_dropout_rate()},
+          {"resid_pdrop", m.hidden_dropout},
+          {"initializer_range", m.init_method_std},
+          {"layer_norm_epsilon", m.norm_epsilon},
+          {"n_embd", m.hidden_size},
+          {"n_head", m.num_attention_heads},
+          {"n_inner", m.ffn_hidden_size},
+          {"n_layer", m.num_layers},
+          {"n_positions", m.max_position_embeddings},
+          {"scale_attn_weights", true}};
+}
+
+json gpt_neox_json(const ModelConfig& m) {
+  return {{"attention_bias", true},
+          {"attention_dropout", m.attention_dropout},
+          {"hidden_act", activation_name(m)},
+          {"hidden_dropout", m.hidden_dropout},
+          {"hidden_size", m.hidden_size},
+          {"initializer_range", m.init_method_std},
+          {"intermediate_size", m.ffn_hidden_size},
+          {"layer_norm_eps", m.norm_epsilon},
+          {"max_position_embeddings", m.max_position_embeddings},
+          {"num_attention_heads", m.num_attention_heads},
+          {"num_hidden_layers", m.num_layers},
+          {"rope_scaling", rope_scaling_json(m)},
+          {"rotary_emb_base", m.rope_theta},
+          {"rotary_pct", m.rotary_percent},
+          {"use_parallel_residual", m.parallel_residual}};
+}
+
+json model_json(const ModelConfig& m, Architecture architecture) {
+  if (architecture == Architecture::gpt2) return gpt2_json(m);
+  return architecture == Architecture::gpt_neox ? gpt_neox_json(m) : llama_json(m, architecture);
+}
+
+}  // namespace
+
+std::string hugging_face_config(const ModelConfig& model, DType dtype, const std::filesystem::path& kept,
+                                const std::string& source) {
+  const Architecture architecture = architecture_for(model, source);
+  json out = model_json(model, architecture);
+  out["architectures"] = {class_name(architecture)};
+  out["model_type"] = model_type(architecture);
+  out["vocab_size"] = model.vocab_size;
+  out["tie_word_embeddings"] = model.tie_word_embeddings;
+  out["torch_dtype"] = dtype == DType::bf16 ? "bfloat16" : "float32";
+  out["use_cache"] = true;
+  if (!kept.empty()) {
+    const JsonKeys keys = JsonKeys::of_file(kept);
+    for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"})
+      if (keys.object().contains(key)) out[key] = keys.object().at(key);
+  }
+  return out.dump(2) + "\n";
+}
+
+}  // namespace te::convert

@@ -26,13 +26,14 @@ void check_data(const config::Config& config) {
                        .vocab_size = tokenizer->vocab_size(),
                        .end_of_document = tokenizer->end_of_document()};
   }
-  const auto look_at = [&](const char* key, const std::vector<config::DataSource>& sources) {
+  const auto look_at = [&](const std::string& key, const std::vector<config::DataSource>& sources) {
     std::vector<std::string> prefixes;
     for (const config::DataSource& source : sources) prefixes.push_back(source.prefix);
     data::check_datasets(key, prefixes, check);
   };
   look_at("data.train", data.train);
-  look_at("data.valid", data.valid);
+  for (const config::ValidationSet& set : data.valid)
+    look_at(set.name == config::ValidationSet{}.name ? "data.valid" : "data.valid: " + set.name, set.sources);
 }
 
 }  // namespace te::train

@@ -104,7 +104,8 @@ TEST_F(Merge, MergeKeysAndAnchors) {
   EXPECT_EQ(c.optimizer.beta1, 0.7);  // of several the first
   EXPECT_EQ(c.optimizer.warmup_steps, 3);
   EXPECT_EQ(c.optimizer.eps, 1e-7);
-  EXPECT_EQ(c.data.valid, (std::vector<DataSource>{{0.5, "a"}, {1.0, "b"}}));
+  ASSERT_EQ(c.data.valid.size(), 1u);
+  EXPECT_EQ(c.data.valid[0].sources, (std::vector<DataSource>{{0.5, "a"}, {1.0, "b"}}));
   EXPECT_EQ(origin("optimizer.warmup_steps"), "run.yaml:2");
 }
 

@@ -62,7 +62,9 @@ kill_once() {
   setsid "${command[@]}" >"$folder/log" 2>&1 &
   process=$!
   sleep "$(awk -v s="$startup" -v r="$RANDOM" 'BEGIN { printf "%.3f", s * (0.3 + 2.5 * r / 32768) }')"
-  kill -9 -- "-$process" 2>/dev/null || die "the run ended by itself: $(cat "$folder/log")"
+  kill -0 "$process" 2>/dev/null || die "the run ended by itself: $(cat "$folder/log")"
+  # mpirun's ranks have process groups of their own: all that name the run's config are killed, until none is left.
+  while pkill -9 -f -- "$folder/kill.yaml"; do sleep 0.02; done
   wait "$process" 2>/dev/null || true
   if compgen -G "$folder/killed/checkpoints/step_*.tmp" >/dev/null; then in_save=$((in_save + 1)); fi
   step="$(latest_step killed)"

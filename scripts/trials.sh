@@ -211,7 +211,7 @@ main() {
   done
   [[ -x "$executable" ]] || die "$executable: not found; build te-train or name it with --train"
   folder="$(mktemp -d)"
-  trap 'mountpoint -q "$folder/disk" && umount "$folder/disk"; kill $(jobs -p) 2>/dev/null; rm -rf "$folder"' EXIT
+  trap 'mountpoint -q "$folder/disk" && umount "$folder/disk"; kill $(jobs -p) 2>/dev/null || true; rm -rf "$folder"' EXIT
   export OMP_NUM_THREADS=1
   write_config "$folder/trial.yaml"
   for trial in "${trials[@]}"; do

@@ -1,8 +1,8 @@
 #include "core/mapped_region.h"
 
-#include <errno.h>
 #include <spdlog/fmt/fmt.h>
 #include <unistd.h>
+#include <cerrno>
 
 #include <csignal>
 #include <cstring>

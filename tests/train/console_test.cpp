@@ -171,7 +171,7 @@ TEST_F(ConsoleOfARun, TheFolderHasAllInFull) {
   TE_EXPECT_CONTAINS(yaml, "  beta1: 0.9\n");
   const Result again =
       folder_.run_raw("--print-config --config " + folder_.run_folder("a") + "/effective_config.yaml");
-  EXPECT_EQ(again.out, yaml);
+  EXPECT_EQ(std::regex_replace(again.out, std::regex(" +# .*"), ""), yaml);  // less the origins of the values
   const std::string start = testing::read_file(folder_.run_folder("a") + "/start.txt");
   for (const char* part : {"linear_fc1", "optimizer moments", "buffers:\n", "layers.1.mlp"})
     TE_EXPECT_CONTAINS(start, part);

@@ -282,7 +282,9 @@ TEST_P(Layout, EqualsOneRank) {
   const double loss_floor = rounded && !c.fp32() ? kBf16Loss : floor.loss;
   EXPECT_LE(actual.loss, allowed(loss_floor, rounded ? &rounding->loss : nullptr));
   EXPECT_LE(actual.valid, allowed(loss_floor, rounded ? &rounding->loss : nullptr));
-  EXPECT_LE(actual.norm, allowed(kFp32Bounds.norm, rounded ? &rounding->norm : nullptr));
+  // Behind norms on every output a rounding of the weights moves the norm of the gradients more.
+  const double norm_floor = (c.form == Form::olmo2 ? 4 : 1) * kFp32Bounds.norm;
+  EXPECT_LE(actual.norm, allowed(norm_floor, rounded ? &rounding->norm : nullptr));
   // 3. The state of FP8.
   if (c.fp8()) {
     expect_same_fp8(ranks, c.delayed() ? groups.stage().world_ranks() : groups.tensor().world_ranks());

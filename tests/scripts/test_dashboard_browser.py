@@ -63,8 +63,11 @@ class Page(unittest.TestCase):
 
     def setUp(self):
         self.browser.resize(1280, 900)
+        # Each test begins with the same runs, whichever went before.
+        (self.folder / "bf16" / "metrics.jsonl").write_text("".join(record(s, False) for s in range(1, 201)))
         self.browser.open(self.address)
         self.browser.wait(READY)
+        self.browser.wait("document.getElementById('runs').innerText.includes('200 / 400')")
 
     def tearDown(self):
         self.assertEqual(self.browser.errors, [])

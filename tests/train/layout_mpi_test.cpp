@@ -280,8 +280,11 @@ TEST_P(Layout, EqualsOneRank) {
   measured += " " + expect_within("grads3", actual.later, floor.later, rounded ? &rounding->later : nullptr);
   measured += " " + expect_within("mains", actual.mains, floor.mains, rounded ? &rounding->mains : nullptr);
   const double loss_floor = rounded && !c.fp32() ? kBf16Loss : floor.loss;
-  EXPECT_LE(actual.loss, allowed(loss_floor, rounded ? &rounding->loss : nullptr));
-  EXPECT_LE(actual.valid, allowed(loss_floor, rounded ? &rounding->loss : nullptr));
+  // Validation comes after the last update, where two runs have drifted apart the furthest: what rounding costs is looked
+  // for there too, or the few steps of a sanitizer's run say too little about it.
+  const double loss_cost = rounded ? std::max(rounding->loss, rounding->valid) : 0.0;
+  EXPECT_LE(actual.loss, allowed(loss_floor, rounded ? &loss_cost : nullptr));
+  EXPECT_LE(actual.valid, allowed(loss_floor, rounded ? &loss_cost : nullptr));
   // Behind norms on every output a rounding of the weights moves the norm of the gradients more.
   const double norm_floor = (c.form == Form::olmo2 ? 4 : 1) * kFp32Bounds.norm;
   EXPECT_LE(actual.norm, allowed(norm_floor, rounded ? &rounding->norm : nullptr));

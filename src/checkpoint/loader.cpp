@@ -145,8 +145,9 @@ void Loading::fp8() {
     if (found == rows.end()) {
       refuse_scales(
           fmt::format("holds the scales of other layers than this config quantizes: not {}", wanted.name),
-          "resume with the precision.first_layers_bf16, last_layers_bf16 and fp8_output_layer it was saved "
-          "with");
+          "resume with the precision.first_layers_bf16, last_layers_bf16, fp8_output_layer and overrides it "
+          "was "
+          "saved with");
     }
     const Fp8State::Row& row = *found->second;
     scale[i] = row.scale * (wanted.fp8_max / row.operand.fp8_max);

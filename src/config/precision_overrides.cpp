@@ -36,7 +36,7 @@ struct Rule {
   uint8_t gemms = 0, roles = 0;      ///< 0: all
   bool bf16 = false;
   std::optional<Fp8Recipe> recipe;
-  std::optional<Fp8Format> format;
+  std::optional<DType> format;
 };
 
 [[noreturn]] void refuse(const Rule& rule, std::string_view problem) {
@@ -106,7 +106,7 @@ void parse_setting(Rule& rule, std::string_view text) {
   if (text == "bf16") {
     rule.bf16 = true;
   } else if (text == "e4m3" || text == "e5m2") {
-    rule.format = text == "e4m3" ? Fp8Format::e4m3 : Fp8Format::e5m2;
+    rule.format = text == "e4m3" ? DType::e4m3 : DType::e5m2;
     if (rule.gemms != 0) refuse(rule, "gives a GEMM a format, which its operands have");
     if (rule.roles == 0) refuse(rule, "gives a format to no operand");
   } else if (from_string(text, recipe)) {
@@ -179,7 +179,7 @@ LinearPrecision resolve(const PrecisionConfig& precision, const std::vector<Rule
            : layer >= precision.first_layers_bf16 && layer < num_layers - precision.last_layers_bf16;
   result.fprop = result.dgrad = result.wgrad = on;
   // Hybrid: gradients have the wider range and get the wider exponent.
-  if (precision.fp8 == Fp8Mode::e4m3) result.grad_output = Fp8Format::e4m3;
+  if (precision.fp8 == Fp8Mode::e4m3) result.grad_output = DType::e4m3;
   for (const Rule& rule : rules)
     if (selects(rule, linear, layer, num_layers)) apply(rule, result);
   return result;
@@ -187,7 +187,7 @@ LinearPrecision resolve(const PrecisionConfig& precision, const std::vector<Rule
 
 std::string describe(const LinearPrecision& linear, std::string_view dtype) {
   if (!linear.quantized()) return std::string(dtype);
-  const auto format = [](Fp8Format value) { return value == Fp8Format::e4m3 ? "E4M3" : "E5M2"; };
+  const auto format = [](DType value) { return value == DType::e4m3 ? "E4M3" : "E5M2"; };
   std::string text = fmt::format("{}: input {}, weight {}, grad_output {}", to_string(linear.recipe),
                                  format(linear.input), format(linear.weight), format(linear.grad_output));
   std::string high;
@@ -202,6 +202,11 @@ std::string describe(const LinearPrecision& linear, std::string_view dtype) {
 LinearPrecision linear_precision(const PrecisionConfig& precision, std::string_view linear, int64_t layer,
                                  int64_t num_layers) {
   return resolve(precision, parse_rules(precision.overrides), linear, layer, num_layers);
+}
+
+PrecisionConfig as_quantized(PrecisionConfig precision) {
+  if (precision.fp8 == Fp8Mode::off) precision.fp8 = Fp8Mode::hybrid;
+  return precision;
 }
 
 std::string precision_table(const PrecisionConfig& precision, int64_t num_layers) {
@@ -236,8 +241,8 @@ void check_overrides(const PrecisionConfig& precision, int64_t num_layers) {
   for (const std::string_view linear : kLinearNames) {
     for (int64_t layer = 0; layer < (linear == kOutputLayerName ? 1 : num_layers); ++layer) {
       const LinearPrecision one = resolve(precision, rules, linear, layer, num_layers);
-      const bool input = one.input == Fp8Format::e5m2, weight = one.weight == Fp8Format::e5m2,
-                 grad = one.grad_output == Fp8Format::e5m2;
+      const bool input = one.input == DType::e5m2, weight = one.weight == DType::e5m2,
+                 grad = one.grad_output == DType::e5m2;
       if ((one.fprop && input && weight) || (one.dgrad && grad && weight) || (one.wgrad && grad && input))
         user_error(
             "precision.overrides: {} of layer {} has a GEMM with two E5M2 operands; give one of them e4m3",

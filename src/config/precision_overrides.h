@@ -17,16 +17,15 @@
 #include <vector>
 
 #include "config/config.h"
+#include "core/dtype.h"
 
 namespace te::config {
-
-enum class Fp8Format : uint8_t { e4m3, e5m2 };
 
 /// What the three GEMMs of one linear run in. A GEMM that is not quantized reads operands of precision.dtype.
 struct LinearPrecision {
   bool fprop = false, dgrad = false, wgrad = false;  ///< true: FP8
   Fp8Recipe recipe = Fp8Recipe::delayed;
-  Fp8Format input = Fp8Format::e4m3, weight = Fp8Format::e4m3, grad_output = Fp8Format::e5m2;
+  DType input = DType::e4m3, weight = DType::e4m3, grad_output = DType::e5m2;
 
   bool quantized() const { return fprop || dgrad || wgrad; }
   bool operator==(const LinearPrecision&) const = default;
@@ -39,6 +38,9 @@ constexpr std::string_view kOutputLayerName = "output_layer";
 /// What `linear` (a name of kLinearNames) of layer `layer` runs in; the layer of the output layer is not looked at.
 LinearPrecision linear_precision(const PrecisionConfig& precision, std::string_view linear, int64_t layer,
                                  int64_t num_layers);
+
+/// The same precision with FP8 on where it is off: what an FP8 run would quantize.
+PrecisionConfig as_quantized(PrecisionConfig precision);
 
 /// One line per kind of linear and range of layers that run in the same; for the start of a run.
 std::string precision_table(const PrecisionConfig& precision, int64_t num_layers);

@@ -4,8 +4,10 @@
 #include <cmath>
 #include <cstring>
 
+#include "config/precision_overrides.h"
 #include "core/error.h"
 #include "core/float_types.h"
+#include "kernels/quantize/quantize_groups.h"
 #include "kernels/scale_update/scale_formula.h"
 
 namespace te::convert {
@@ -32,8 +34,10 @@ std::string module_of(const Part& part) {
   return without(part.name, ".weight");
 }
 
-int64_t blocks(int64_t size) {
-  return (size + kFp8Block - 1) / kFp8Block;
+/// The linear layer of a weight: "linear_qkv" of layers.0.self_attention.linear_qkv.weight.
+std::string linear_of(const ParameterLayout& parameter) {
+  const std::string name = without(parameter.name, ".weight");
+  return name.substr(name.rfind('.') + 1);
 }
 
 void round_to_bf16(std::span<float> values) {
@@ -42,28 +46,12 @@ void round_to_bf16(std::span<float> values) {
 
 }  // namespace
 
-void quantize_blocks(std::span<const float> values, int64_t cols, std::byte* codes, float* scale_inv) {
-  const int64_t rows = static_cast<int64_t>(values.size()) / cols;
-  for (int64_t r0 = 0; r0 < rows; r0 += kFp8Block) {
-    for (int64_t c0 = 0; c0 < cols; c0 += kFp8Block) {
-      const int64_t r1 = std::min(r0 + kFp8Block, rows), c1 = std::min(c0 + kFp8Block, cols);
-      float amax = 0.0f;
-      for (int64_t r = r0; r < r1; ++r)
-        for (int64_t c = c0; c < c1; ++c)
-          amax = std::max(amax, std::abs(values[static_cast<size_t>(r * cols + c)]));
-      const float multiplier = amax > 0.0f ? std::max(amax / kE4m3Max, 0x1p-126f) : 1.0f;
-      *scale_inv++ = multiplier;
-      for (int64_t r = r0; r < r1; ++r)
-        for (int64_t c = c0; c < c1; ++c)
-          codes[r * cols + c] =
-              std::byte{to_e4m3(values[static_cast<size_t>(r * cols + c)] / multiplier).bits};
-    }
-  }
-}
-
 Fp8Export::Fp8Export(Fp8Format format, const config::Config& config, const checkpoint::Reader& reader,
                      const std::vector<ParameterLayout>& layout)
-    : format_(format), bf16_(config.precision.dtype == config::ComputeDType::bf16) {
+    : format_(format),
+      bf16_(config.precision.dtype == config::ComputeDType::bf16),
+      power_of_two_(config.precision.fp8_scale_format == config::Fp8ScaleFormat::power_of_two),
+      margin_(static_cast<int>(config.precision.margin)) {
   if (format_ == Fp8Format::off) return;
   for (const ParameterLayout& parameter : layout) {
     if (!is_linear_weight(parameter)) continue;
@@ -82,27 +70,28 @@ Fp8Export::Fp8Export(Fp8Format format, const config::Config& config, const check
   find_linears(config, layout);
   if (linears_.empty())
     user_error(
-        "--fp8: {} has no weight to convert: all layers are in first_layers_bf16 or last_layers_bf16, or no "
-        "size is a "
-        "multiple of 128; leave --fp8 out",
+        "--fp8: {} has no weight to convert: first_layers_bf16, last_layers_bf16 and overrides keep all "
+        "layers in "
+        "BF16, or no size is a multiple of 128; leave --fp8 out",
         reader.folder().string());
-  if (format_ == Fp8Format::tensor) find_scales(config, reader);
+  if (format_ == Fp8Format::tensor) find_scales(reader);
 }
 
 void Fp8Export::find_linears(const config::Config& config, const std::vector<ParameterLayout>& layout) {
-  const int64_t first = config.precision.first_layers_bf16,
-                last = config.model.num_layers - config.precision.last_layers_bf16;
+  const config::PrecisionConfig precision = config::as_quantized(config.precision);
   for (const ParameterLayout& parameter : layout) {
     if (!is_linear_weight(parameter)) continue;
-    const int64_t layer = layer_of(parameter.name);
-    const bool quantized = layer >= first && layer < last;
+    const config::LinearPrecision linear = config::linear_precision(
+        precision, linear_of(parameter), layer_of(parameter.name), config.model.num_layers);
+    // Serving is the forward pass.
+    const bool quantized = linear.fprop;
     // One scale is that of all parts; so is their fate.
     const bool whole_blocks = std::all_of(
         parameter.parts.begin(), parameter.parts.end(),
         [&](const Part& part) { return part.shape[0] % kFp8Block == 0 && part.shape[1] % kFp8Block == 0; });
     const bool fits = format_ == Fp8Format::tensor || whole_blocks;
     if (quantized && fits) {
-      linears_.push_back({&parameter, 1.0f, 1.0f});
+      linears_.push_back({.parameter = &parameter, .recipe = linear.recipe});
       continue;
     }
     for (const Part& part : parameter.parts) kept_.push_back(module_of(part));
@@ -112,9 +101,9 @@ void Fp8Export::find_linears(const config::Config& config, const std::vector<Par
 }
 
 // The inputs' scales are those of the state; a weight has the scale that its own amax asks for, as when training casts it.
-void Fp8Export::find_scales(const config::Config& config, const checkpoint::Reader& reader) {
+void Fp8Export::find_scales(const checkpoint::Reader& reader) {
   const checkpoint::Fp8State state = reader.fp8();
-  const float margin = std::ldexp(1.0f, -static_cast<int>(config.precision.margin));
+  const float margin = std::ldexp(1.0f, -margin_);
   for (Linear& linear : linears_) {
     const std::string name = without(linear.parameter->name, ".weight");
     const auto row =
@@ -161,7 +150,7 @@ bool Fp8Export::converts(const Part& part) const {
 
 std::vector<SafetensorsSpec> Fp8Export::multipliers(const Part& part) const {
   if (format_ == Fp8Format::block)
-    return {{part.name + "_scale_inv", DType::f32, {blocks(part.shape[0]), blocks(part.shape[1])}}};
+    return {{part.name + "_scale_inv", DType::f32, {part.shape[0] / kFp8Block, part.shape[1] / kFp8Block}}};
   return {{part.name + "_scale", DType::f32, {1}}, {module_of(part) + ".input_scale", DType::f32, {1}}};
 }
 
@@ -169,13 +158,31 @@ void Fp8Export::quantize(const ParameterLayout& parameter, std::span<float> valu
                          std::vector<float>& scales) const {
   if (bf16_) round_to_bf16(values);
   const int64_t cols = parameter.cols(), rows = static_cast<int64_t>(values.size()) / cols;
-  if (format_ == Fp8Format::block) {
-    const size_t before = scales.size();
-    scales.resize(before + static_cast<size_t>(blocks(rows) * blocks(cols)));
-    return quantize_blocks(values, cols, codes, scales.data() + before);
-  }
-  const float scale = find(parameter.parts.front())->weight_scale;
+  const Linear& linear = *find(parameter.parts.front());
+  if (format_ == Fp8Format::block)
+    return quantize_blocks(linear, {values.data(), DType::f32, {rows, cols}}, codes, scales);
+  const float scale = linear.weight_scale;
   for (size_t i = 0; i < values.size(); ++i) codes[i] = std::byte{to_e4m3(values[i] * scale).bits};
+}
+
+void Fp8Export::quantize_blocks(const Linear& linear, const Tensor& values, std::byte* codes,
+                                std::vector<float>& scales) const {
+  using kernels::ScaleLayout;
+  const int64_t rows = values.rows(), cols = values.cols();
+  const Shape shape = kernels::scale_shape(ScaleLayout::blocks, rows, cols);
+  std::vector<float> padded(static_cast<size_t>(shape.numel()));
+  const bool trained = linear.recipe == config::Fp8Recipe::blockwise;
+  const Tensor e4m3{codes, DType::e4m3, values.shape}, scale_inv{padded.data(), DType::f32, shape};
+  kernels::quantize_groups(Context::cpu(), {.x = values,
+                                            .rowwise = {e4m3, scale_inv, ScaleLayout::blocks},
+                                            .columnwise = {},
+                                            .power_of_two = trained && power_of_two_,
+                                            .margin = trained ? margin_ : 0});
+  // GEMMs want rows of scales padded, the format does not.
+  for (int64_t row = 0; row < shape[0]; ++row) {
+    const auto begin = padded.begin() + row * shape[1];
+    scales.insert(scales.end(), begin, begin + cols / kFp8Block);
+  }
 }
 
 std::vector<std::vector<float>> Fp8Export::values(const ParameterLayout& parameter,

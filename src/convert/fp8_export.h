@@ -1,13 +1,14 @@
 // Linear layers as FP8 in a Hugging Face folder, in one of two formats that serving programs read:
 //
 //   block   of DeepSeek: NAME.weight in E4M3, NAME.weight_scale_inv in FP32 [out / 128, in / 128], a multiplier for each
-//           block of 128 x 128. Inputs are quantized while the model runs ("dynamic")
+//           block of 128 x 128. Inputs are quantized while the model runs ("dynamic"). A model that was trained with the
+//           blockwise recipe keeps the scales and codes of its training; others get multipliers of amax / 448
 //   tensor  of compressed-tensors: NAME.weight in E4M3, NAME.weight_scale and NAME.input_scale in FP32 [1], multipliers
 //           that are the inverse of te-train's scales: the weight's own, and that of the inputs out of the state of the
 //           delayed recipe. Serving then multiplies the FP8 numbers that training has multiplied
 //
-// Converted are the weights that training quantizes: the linear layers of the transformer layers, but for those of
-// precision.first_layers_bf16 and last_layers_bf16. All others, with embeddings, norms, biases and the head, keep the
+// Converted are the weights whose forward GEMM training runs in FP8: those of the transformer layers' linear layers, but
+// for what precision.first_layers_bf16, last_layers_bf16 and overrides keep in BF16. All others, with embeddings, norms, biases and the head, keep the
 // export's other dtype and are listed in config.json. transformers derives a block's size from the shapes of weight and
 // multipliers, so block leaves weights alone whose sizes are no multiples of 128.
 #pragma once
@@ -24,6 +25,7 @@
 #include "checkpoint/safetensors.h"
 #include "config/config.h"
 #include "convert/layout.h"
+#include "core/tensor.h"
 
 namespace te::convert {
 
@@ -31,10 +33,6 @@ enum class Fp8Format : uint8_t { off, block, tensor };
 
 inline constexpr int64_t kFp8Block = 128;
 inline constexpr float kE4m3Max = 448.0f;
-
-/// E4M3 codes of a matrix [rows, cols], by blocks of 128 x 128 from its first row on, the last ones smaller: a block's
-/// multiplier is its largest magnitude / 448 (1 for zeros). scale_inv has a row for each 128 rows begun.
-void quantize_blocks(std::span<const float> values, int64_t cols, std::byte* codes, float* scale_inv);
 
 class Fp8Export {
  public:
@@ -61,15 +59,20 @@ class Fp8Export {
  private:
   struct Linear {
     const ParameterLayout* parameter;
-    float weight_scale, input_scale;  ///< te-train's; `tensor`
+    config::Fp8Recipe recipe;
+    float weight_scale = 1.0f, input_scale = 1.0f;  ///< te-train's; `tensor`
   };
   void find_linears(const config::Config& config, const std::vector<ParameterLayout>& layout);
-  void find_scales(const config::Config& config, const checkpoint::Reader& reader);
+  void find_scales(const checkpoint::Reader& reader);
   float largest(const checkpoint::Reader& reader, const ParameterLayout& parameter) const;
   const Linear* find(const Part& part) const;
+  /// values: [rows, cols] FP32, multiples of 128. Appends a row of multipliers for each 128 rows.
+  void quantize_blocks(const Linear& linear, const Tensor& values, std::byte* codes,
+                       std::vector<float>& scales) const;
 
   Fp8Format format_;
-  bool bf16_;
+  bool bf16_, power_of_two_;
+  int margin_;
   std::vector<Linear> linears_;
   std::vector<std::string> kept_;  ///< modules that stay as they are
   int64_t left_out_ = 0;

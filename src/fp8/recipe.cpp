@@ -114,12 +114,6 @@ void Quantizer::gather(const Context& context, parallel::TensorParallel& ranks, 
 
 namespace {
 
-// What an FP8 run would quantize is what a calibrating one watches.
-config::PrecisionConfig as_quantized(config::PrecisionConfig precision) {
-  if (precision.fp8 == config::Fp8Mode::off) precision.fp8 = config::Fp8Mode::hybrid;
-  return precision;
-}
-
 Forms forms_of(const config::LinearPrecision& linear, OperandRole role) {
   const bool of_rows = role == OperandRole::grad_output ? linear.dgrad : linear.fprop,
              of_columns = role == OperandRole::weight ? linear.dgrad : linear.wgrad;
@@ -127,10 +121,14 @@ Forms forms_of(const config::LinearPrecision& linear, OperandRole role) {
 }
 
 DType format_of(const config::LinearPrecision& linear, OperandRole role) {
-  const config::Fp8Format format = role == OperandRole::input    ? linear.input
-                                   : role == OperandRole::weight ? linear.weight
-                                                                 : linear.grad_output;
-  return format == config::Fp8Format::e5m2 ? DType::e5m2 : DType::e4m3;
+  switch (role) {
+    case OperandRole::input:
+      return linear.input;
+    case OperandRole::weight:
+      return linear.weight;
+    default:
+      return linear.grad_output;
+  }
 }
 
 }  // namespace
@@ -138,9 +136,10 @@ DType format_of(const config::LinearPrecision& linear, OperandRole role) {
 Quantizer Recipe::quantizer(const std::string& linear_name, int layer, OperandRole role) {
   if (!quantizes() && !precision_.fp8_calibrate) return {};
   const bool head = layer == kOutputLayer;
-  const config::LinearPrecision linear =
-      config::linear_precision(as_quantized(precision_), linear_name.substr(linear_name.rfind('.') + 1),
-                               head ? num_layers_ : layer, num_layers_);
+  // What an FP8 run would quantize is what a calibrating one watches.
+  const config::LinearPrecision linear = config::linear_precision(
+      config::as_quantized(precision_), linear_name.substr(linear_name.rfind('.') + 1),
+      head ? num_layers_ : layer, num_layers_);
   const Forms forms = forms_of(linear, role);
   if (!forms.rowwise && !forms.columnwise) return {};
   return {&recipe_of(linear.recipe),
@@ -157,6 +156,13 @@ void Recipe::share(parallel::Communicator& tensor, parallel::Communicator& stage
 void Recipe::reduce_amax(const Context& context, parallel::Communicator* group, const Tensor& amax) {
   if (group != nullptr)
     group->all_reduce(context, {amax.data, DType::i32, amax.shape}, parallel::ReduceOp::max);
+}
+
+void Recipe::log_amaxes(const Context& context) {
+  if (table_->size() == 0) return;
+  reduce_amax(context, tensor_, table_->amax);
+  context.copy(table_->last_amax, table_->amax);
+  context.zero(table_->amax);
 }
 
 void Recipe::plan(MemoryPlan& plan) {

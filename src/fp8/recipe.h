@@ -154,6 +154,8 @@ class Recipe {
   virtual int history_len() const { return 0; }
   /// amax = its maximum over the group; infinities and NaN survive.
   static void reduce_amax(const Context& context, parallel::Communicator* group, const Tensor& amax);
+  /// The update of recipes without state: the step's amaxes go to the log, which names those of whole tensors.
+  void log_amaxes(const Context& context);
   /// InternalError when the ranks of the stage hold different scales. It waits for the device: debug builds only.
   void check_scales_agree(const Context& context) const;
 

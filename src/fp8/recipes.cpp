@@ -77,12 +77,8 @@ void GroupRecipe::cast(const Context& context, int index, Operand& operand, Quan
   if (sums.into) kernels::bias_gradient(context, operand.hp, sums.into, sums.scratch);
 }
 
-// The amaxes are for the log alone, which names those of whole tensors.
 void GroupRecipe::update(const Context& context, const int32_t*) {
-  if (table_->size() == 0) return;
-  reduce_amax(context, tensor_, table_->amax);
-  context.copy(table_->last_amax, table_->amax);
-  context.zero(table_->amax);
+  log_amaxes(context);
 }
 
 // --- mixed -------------------------------------------------------------------------------------------------
@@ -136,10 +132,7 @@ void MixedRecipe::share(parallel::Communicator& tensor, parallel::Communicator& 
 // The delayed recipe's update is one of the whole table; scales of others are their own affair and made anew by each cast.
 void MixedRecipe::update(const Context& context, const int32_t* skip) {
   if (starts_from_history()) return recipes_.at(config::Fp8Recipe::delayed)->update(context, skip);
-  if (table_->size() == 0) return;
-  reduce_amax(context, tensor_, table_->amax);
-  context.copy(table_->last_amax, table_->amax);
-  context.zero(table_->amax);
+  log_amaxes(context);
 }
 
 }  // namespace te::fp8

@@ -29,15 +29,11 @@ config::Config run_config(const ModelSource& source, const RunOptions& options, 
     config.model.make_vocab_size_divisible_by =
         std::lcm(config.model.make_vocab_size_divisible_by, options.tensor);
   const bool fp32 = options.dtype == "fp32" || (options.dtype == "auto" && !cuda);
+  // What the checkpoint was trained with, as far as a single pass can do the same. The output layer's logits are those of
+  // the model, not of its training.
+  config.precision = fp8::without_state(source.precision());
   config.precision.dtype = fp32 ? config::ComputeDType::fp32 : config::ComputeDType::bf16;
-  // What the checkpoint was trained with, as far as a single pass can do the same.
-  const config::PrecisionConfig& trained = source.precision();
-  config.precision.fp8_recipe = trained.fp8_recipe;
-  config.precision.fp8_scale_format = trained.fp8_scale_format;
-  config.precision.overrides = trained.overrides;
-  config.precision.first_layers_bf16 = trained.first_layers_bf16;
-  config.precision.last_layers_bf16 = trained.last_layers_bf16;
-  config.precision = fp8::without_state(config.precision);
+  config.precision.fp8_output_layer = false;
   if (!config::from_string(options.fp8, config.precision.fp8))
     user_error("--fp8 {}: must be off, hybrid or e4m3", options.fp8);
   config.parallel.tensor = options.tensor;

@@ -24,7 +24,7 @@ TEST(PrecisionOverrides, NoneAreTheModelsPrecision) {
   precision.first_layers_bf16 = precision.last_layers_bf16 = 1;
   for (int64_t layer = 0; layer < 4; ++layer)
     EXPECT_EQ(linear_precision(precision, "linear_qkv", layer, 4).quantized(), layer == 1 || layer == 2);
-  EXPECT_EQ(linear_precision(precision, "linear_qkv", 1, 4).grad_output, Fp8Format::e4m3);
+  EXPECT_EQ(linear_precision(precision, "linear_qkv", 1, 4).grad_output, DType::e4m3);
   EXPECT_FALSE(linear_precision(precision, kOutputLayerName, 4, 4).quantized());
   precision.fp8_output_layer = true;
   EXPECT_TRUE(linear_precision(precision, kOutputLayerName, 4, 4).quantized());
@@ -39,7 +39,7 @@ TEST(PrecisionOverrides, SelectLinearsGemmsAndOperands) {
   EXPECT_EQ(gemms(precision_of("input: bf16", "linear_qkv")), "-d-");
   EXPECT_EQ(gemms(precision_of("weight: bf16", "linear_qkv")), "--w");
   EXPECT_EQ(gemms(precision_of("grad_output: bf16", "linear_qkv")), "f--");
-  EXPECT_EQ(precision_of("grad_output: e4m3", "linear_qkv").grad_output, Fp8Format::e4m3);
+  EXPECT_EQ(precision_of("grad_output: e4m3", "linear_qkv").grad_output, DType::e4m3);
   EXPECT_EQ(precision_of("linear_qkv: blockwise", "linear_qkv").recipe, Fp8Recipe::blockwise);
   EXPECT_EQ(precision_of("linear_qkv: blockwise", "linear_fc1").recipe, Fp8Recipe::delayed);
 }

@@ -1,10 +1,11 @@
-// te-convert export --fp8 tensor: the scales of an FP8 run are the multipliers of compressed-tensors.
+// te-convert export --fp8: what an FP8 run quantizes, and with which scales, is what the exported folder has.
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/reader.h"
 #include "convert/foreign_model.h"
 #include "core/float_types.h"
+#include "kernels/quantize/quantize_groups.h"
 #include "tools_testing.h"
 
 namespace te {
@@ -79,6 +80,54 @@ TEST(Fp8State, ScalesOfTheRunAreThoseOfTheExport) {
   model.read_rows(model.at(linear + ".weight"), 0, model.at(linear + ".weight").rows(), back.data());
   for (size_t i = 0; i < back.size(); ++i)
     EXPECT_NEAR(back[i], weight[i], std::abs(weight[i]) / 14 + amax * 1e-5f) << i;
+}
+
+TEST(Fp8State, BlocksOfABlockwiseRunAreThoseOfTheExport) {
+  const TrainFolder folder;
+  const Result trained = folder.run(
+      "a", {"training.train_steps=2", "precision.fp8=hybrid", "precision.fp8_recipe=blockwise",
+            "model.hidden_size=256", "model.ffn_hidden_size=128",
+            "precision.overrides=linear_fc2 fprop: bf16; linear_fc1 wgrad: bf16; layers 1: bf16"});
+  ASSERT_EQ(trained.code, 0) << trained.error;
+  const std::string checkpoint = folder.checkpoint("a", 2), out = folder / "out";
+  const Result exported = te_convert(folder, "export " + checkpoint + " --out " + out + " --fp8 block");
+  ASSERT_EQ(exported.code, 0) << exported.error;
+  const SafetensorsReader file(out + "/model.safetensors");
+  const checkpoint::Reader reader(checkpoint);
+  // 1. Training's own cast of the whole weight, with the power-of-two scales that it had.
+  const std::string name = "layers.0.self_attention.linear_proj.weight";
+  const int64_t rows = reader.at(name).rows(), cols = reader.at(name).cols();
+  std::vector<float> weight(static_cast<size_t>(rows * cols));
+  reader.read_rows(name, 0, rows, weight.data());
+  for (float& value : weight) value = to_float(to_bf16(value));
+  std::vector<uint8_t> codes(weight.size());
+  const Shape shape = kernels::scale_shape(kernels::ScaleLayout::blocks, rows, cols);
+  std::vector<float> scales(static_cast<size_t>(shape.numel()));
+  kernels::quantize_groups(
+      Context::cpu(), {.x = {weight.data(), DType::f32, {rows, cols}},
+                       .rowwise = {Tensor{codes.data(), DType::e4m3, {rows, cols}},
+                                   Tensor{scales.data(), DType::f32, shape}, kernels::ScaleLayout::blocks},
+                       .columnwise = {}});
+  const SafetensorsTensor& exported_codes = file.at("model.layers.0.self_attn.o_proj.weight");
+  ASSERT_EQ(exported_codes.bytes, codes.size());
+  EXPECT_EQ(std::memcmp(exported_codes.data, codes.data(), codes.size()), 0);
+  const SafetensorsTensor& multipliers = file.at("model.layers.0.self_attn.o_proj.weight_scale_inv");
+  ASSERT_EQ(multipliers.shape, (std::vector<int64_t>{rows / 128, cols / 128}));
+  for (int64_t i = 0; i < rows / 128; ++i) {
+    for (int64_t j = 0; j < cols / 128; ++j) {
+      float multiplier = 0.0f;
+      std::memcpy(&multiplier, multipliers.data + 4 * (i * cols / 128 + j), sizeof(multiplier));
+      EXPECT_EQ(multiplier, scales[static_cast<size_t>(i * shape[1] + j)]);
+      int exponent = 0;
+      EXPECT_EQ(std::frexp(multiplier, &exponent), 0.5f) << multiplier << " is no power of two";
+    }
+  }
+  // 2. Only weights whose forward GEMM is FP8 are converted.
+  EXPECT_EQ(file.at("model.layers.0.mlp.up_proj.weight").file_dtype, "F8_E4M3");
+  EXPECT_EQ(file.at("model.layers.0.mlp.down_proj.weight").file_dtype, "BF16");
+  EXPECT_EQ(file.at("model.layers.1.self_attn.o_proj.weight").file_dtype, "BF16");
+  const json config = json::parse(testing::read_file(out + "/config.json"))["quantization_config"];
+  EXPECT_EQ(config["modules_to_not_convert"].size(), 9u);  // down_proj, the layer's seven, and the head
 }
 
 TEST(Fp8State, ARunWithoutItIsRefused) {

@@ -136,52 +136,37 @@ install_clang_format() {
     --disable-pip-version-check --ignore-installed "clang-format==$CLANG_FORMAT_VERSION"
 }
 
-# install_trackers: Weights & Biases and MLflow for the tests of scripts/export_metrics.py, into .deps/trackers. They are for the
-# Python of those tests and no part of what te-train needs, so a machine that cannot fetch them goes without.
-install_trackers() {
-  local python versions target="$TE_DEPS/trackers"
-  python="$(python_with numpy scipy matplotlib pip)" || python="$(python_with pip)" || return 0
-  versions="wandb==$WANDB_VERSION mlflow-skinny==$MLFLOW_VERSION $("$python" --version)"
-  if [[ -f "$target/.versions" && "$(cat "$target/.versions")" == "$versions" ]]; then return 0; fi
-  rm -rf "$target" "$target.partial"
-  if ! (quietly "installing wandb and mlflow-skinny" "$python" -m pip install --quiet --disable-pip-version-check \
-    --target "$target.partial" "wandb==$WANDB_VERSION" "mlflow-skinny==$MLFLOW_VERSION"); then
-    say "warning: no wandb and mlflow: the test of scripts/export_metrics.py with them will be skipped"
-    return 0
-  fi
-  echo "$versions" >"$target.partial/.versions"
-  mv "$target.partial" "$target"
-}
-
-# install_pyarrow: for the test of scripts/parquet_to_jsonl.py, into .deps/pyarrow. As optional as the trackers.
-install_pyarrow() {
-  local python versions target="$TE_DEPS/pyarrow"
-  python="$(python_with numpy scipy matplotlib pip)" || python="$(python_with pip)" || return 0
-  versions="pyarrow==$PYARROW_VERSION $("$python" --version)"
-  if [[ -f "$target/.versions" && "$(cat "$target/.versions")" == "$versions" ]]; then return 0; fi
-  rm -rf "$target" "$target.partial"
-  if ! (quietly "installing pyarrow" "$python" -m pip install --quiet --disable-pip-version-check --no-deps \
-    --target "$target.partial" "pyarrow==$PYARROW_VERSION"); then
-    say "warning: no pyarrow: the test of scripts/parquet_to_jsonl.py will be skipped"
-    return 0
-  fi
-  echo "$versions" >"$target.partial/.versions"
-  mv "$target.partial" "$target"
-}
-
-# install_tensorboard: the package whose reader a test reads event files with, and its two dependencies; no web server.
-install_tensorboard() {
-  local python target="$TE_DEPS/tensorboard" wanted
-  wanted="tensorboard==$TENSORBOARD_VERSION protobuf==$TENSORBOARD_PROTOBUF_VERSION absl-py==$TENSORBOARD_ABSL_VERSION"
+# install_wheels NAME PYTHON SKIPPED [--no-deps] PACKAGE==VERSION...: what single tests read with, into .deps/NAME, for PYTHON. It
+# is no part of what te-train needs: where it cannot be fetched, a warning says which test is skipped. SKIPPED empty: an error.
+install_wheels() {
+  local name="$1" python="$2" skipped="$3" target="$TE_DEPS/$1" wanted
+  shift 3
+  wanted="$* $("$python" --version)"
   if [[ -f "$target/.versions" && "$(cat "$target/.versions")" == "$wanted" ]]; then return 0; fi
-  # For the distribution's interpreter, which has numpy and which CTest runs.
+  rm -rf "$target" "$target.partial"
+  if (quietly "installing $name" "$python" -m pip install --quiet --disable-pip-version-check --no-compile \
+    --target "$target.partial" "$@"); then
+    echo "$wanted" >"$target.partial/.versions"
+    mv "$target.partial" "$target"
+  elif [[ -n "$skipped" ]]; then
+    say "warning: no $name: $skipped will be skipped"
+  else
+    return 1
+  fi
+}
+
+# install_test_packages: for the tests of scripts and of event files.
+install_test_packages() {
+  local python
+  if python="$(python_with numpy scipy matplotlib pip)" || python="$(python_with pip)"; then
+    install_wheels trackers "$python" "the test of scripts/export_metrics.py with wandb and mlflow" \
+      "wandb==$WANDB_VERSION" "mlflow-skinny==$MLFLOW_VERSION"
+    install_wheels pyarrow "$python" "the test of scripts/parquet_to_jsonl.py" --no-deps "pyarrow==$PYARROW_VERSION"
+  fi
+  # TensorBoard's reader and its two dependencies, no web server; for the distribution's interpreter, which CTest runs.
   install_packages python3-pip
-  python=/usr/bin/python3
-  rm -rf "$target"
-  # shellcheck disable=SC2086  # words
-  quietly "installing TensorBoard's reader $TENSORBOARD_VERSION" "$python" -m pip install --quiet --no-deps --no-compile \
-    --disable-pip-version-check --target "$target" $wanted
-  echo "$wanted" >"$target/.versions"
+  install_wheels tensorboard /usr/bin/python3 "" --no-deps "tensorboard==$TENSORBOARD_VERSION" \
+    "protobuf==$TENSORBOARD_PROTOBUF_VERSION" "absl-py==$TENSORBOARD_ABSL_VERSION"
 }
 
 # print_versions: one line of what the build will use.
@@ -215,9 +200,7 @@ main() {
   install_packages "${packages[@]}"
   if [[ $dev -eq 1 ]]; then
     install_clang_format
-    install_trackers
-    install_pyarrow
-    install_tensorboard
+    install_test_packages
   fi
   install_cuda
   print_versions

@@ -11,12 +11,11 @@ lacks, and kInert the characters that the package's normal forms (Unicode 9) do 
 --check compares with the file and writes nothing.
 """
 
-import argparse
 import ctypes
 import pathlib
-import sys
 
 import unicodedata2
+from generated_file import write_or_check
 from tokenizers import normalizers, pre_tokenizers
 
 OUTPUT = pathlib.Path(__file__).resolve().parent.parent / "src/text/tokenizers/code_point_sets.inc"
@@ -118,17 +117,5 @@ def table():
     return text + f"// Lowercase: what is added\nconstexpr SmallLetters kSmallLetters[] = {{\n{wrapped(items)}\n}};\n"
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="compare with the file, write nothing")
-    arguments = parser.parse_args()
-    text = table()
-    if not arguments.check:
-        OUTPUT.write_text(text)
-    elif OUTPUT.read_text() != text:
-        sys.exit(f"{OUTPUT}: differs from a fresh run")
-    print(f"{OUTPUT}: {text.count(chr(10))} lines")
-
-
 if __name__ == "__main__":
-    main()
+    write_or_check(__doc__, OUTPUT, table)

@@ -9,12 +9,12 @@ and Ubuntu 24.04 has Unicode 14. Both are asked here for every code point; --che
 nothing. A newer PCRE2 has some of these code points itself, which does no harm: run this with the oldest supported.
 """
 
-import argparse
 import ctypes
 import ctypes.util
 import pathlib
 import sys
 
+from generated_file import write_or_check
 from tokenizers import Regex, pre_tokenizers
 
 OUTPUT = pathlib.Path(__file__).resolve().parent.parent / "src/text/tokenizers/unicode_additions.inc"
@@ -110,17 +110,5 @@ def table():
     )
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="compare with the file, write nothing")
-    arguments = parser.parse_args()
-    text = table()
-    if not arguments.check:
-        OUTPUT.write_text(text)
-    elif OUTPUT.read_text() != text:
-        sys.exit(f"{OUTPUT}: differs from a fresh run")
-    print(f"{OUTPUT}: {text.count(chr(10))} lines")
-
-
 if __name__ == "__main__":
-    main()
+    write_or_check(__doc__, OUTPUT, table)

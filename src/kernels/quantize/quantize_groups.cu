@@ -250,9 +250,12 @@ __global__ void __launch_bounds__(kThreads)
   const Place place(target.rows, target.cols);
   Quad<T> values[kRows];
   load_tile(x, target.cols, place, values);
-  // 1. What the groups need to know of the tile.
-  reduce_columns(values, place, shared);
-  const uint32_t tile_amax = reduce_tile(place, shared);
+  // 1. What the groups need to know of the tile; whole rows and columns are known from amax_kernel.
+  uint32_t tile_amax = 0;
+  if (kLayout != ScaleLayout::rows || target.amax != nullptr) {
+    reduce_columns(values, place, shared);
+    tile_amax = reduce_tile(place, shared);
+  }
   if constexpr (kLayout == ScaleLayout::blocks) write_block_scale(tile_amax, target, place);
   // 2. The forms.
   ThreadCounters counters;

@@ -44,10 +44,7 @@ class ChatTemplate::Writer {
 
   Encoded finish() {
     flush();
-    size_t size = result_.mask.size();
-    while (size > 0 && result_.mask[size - 1] == 0) --size;
-    result_.tokens.resize(size);
-    result_.mask.resize(size);
+    result_.end_with_loss();
     return std::move(result_);
   }
 
@@ -64,6 +61,11 @@ class ChatTemplate::Writer {
   std::string text_;
   bool in_loss_ = false;
 };
+
+void ChatTemplate::Encoded::end_with_loss() {
+  while (!mask.empty() && mask.back() == 0) mask.pop_back();
+  tokens.resize(mask.size());
+}
 
 const ChatTemplate::Line& ChatTemplate::line_of(const Message& message, const std::string& place) const {
   const auto with_context = lines_.find("user_with_context");

@@ -54,6 +54,9 @@ class ChatTemplate {
   struct Encoded {
     std::vector<int32_t> tokens;
     std::vector<int32_t> mask;  ///< 1 for tokens in the loss
+
+    /// Leaves out what follows the last token in the loss.
+    void end_with_loss();
   };
   /// The conversation as tokens, up to an empty response if there is one: that teaches to say nothing. No
   /// tokens when there is no response. `place` is named by errors: UserError for a role that the template does

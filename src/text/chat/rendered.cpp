@@ -72,10 +72,7 @@ class Encoder {
   }
 
   ChatTemplate::Encoded finish() {
-    size_t size = result_.mask.size();
-    while (size > 0 && result_.mask[size - 1] == 0) --size;
-    result_.tokens.resize(size);
-    result_.mask.resize(size);
+    result_.end_with_loss();
     return std::move(result_);
   }
 

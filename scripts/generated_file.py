@@ -1,0 +1,17 @@
+"""The command line of scripts that generate a source file: writes it, or with --check compares it with a fresh run."""
+
+import argparse
+import sys
+
+
+def write_or_check(description, output, make_text):
+    """output: a pathlib.Path; make_text() is what it should hold."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="compare with the file, write nothing")
+    arguments = parser.parse_args()
+    text = make_text()
+    if not arguments.check:
+        output.write_text(text)
+    elif output.read_text() != text:
+        sys.exit(f"{output}: differs from a fresh run")
+    print(f"{output}: {text.count(chr(10))} lines")

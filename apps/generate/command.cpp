@@ -57,10 +57,14 @@ void ModelOptions::add_to(CLI::App* command) {
   command->add_option("--dtype", run.dtype, "bf16 or fp32; auto: bf16 on a GPU, fp32 on the CPU")
       ->check(CLI::IsMember({"auto", "bf16", "fp32"}))
       ->capture_default_str();
-  command->add_option("--fp8", run.fp8, "Linear layers in FP8 with tensorwise scales: off, hybrid or e4m3")
+  command
+      ->add_option("--fp8", run.fp8, "Linear layers in FP8 with the checkpoint's recipe: off, hybrid or e4m3")
       ->check(CLI::IsMember({"off", "hybrid", "e4m3"}))
       ->capture_default_str();
-  command->add_option("--tensor", run.tensor, "Ranks that share the model, started by mpirun -n")
+  command->add_option("--tensor", run.tensor, "Ranks that share every layer, started by mpirun -n")
+      ->check(whole_number(1))
+      ->capture_default_str();
+  command->add_option("--pipeline", run.pipeline, "Stages of layers, each on ranks of its own")
       ->check(whole_number(1))
       ->capture_default_str();
 }

@@ -188,7 +188,7 @@ EvaluateCommand::EvaluateCommand(CLI::App& app) : arguments_(std::make_unique<Ar
       ->expected(2)
       ->type_name("A B");
   a.command->footer(
-      "With N * --tensor ranks the documents are divided among N copies of the model.\n\n"
+      "With N * --tensor * --pipeline ranks the documents are divided among N copies of the model.\n\n"
       "  te-generate evaluate --checkpoint gpt2/ --tasks hellaswag,lambada_openai --data eval/ --output "
       "gpt2.json \\\n"
       "      --items gpt2.jsonl\n"
@@ -275,15 +275,16 @@ int EvaluateCommand::run(parallel::World& world) {
     if (!a.output.empty()) results_file = std::make_unique<OutputFile>("--output", a.output);
     if (!a.items.empty()) items_file = std::make_unique<OutputFile>("--items", a.items);
   });
-  // 2. The model, one copy for --tensor ranks.
-  a.model.run.replicas = std::max<int64_t>(1, world.size() / a.model.run.tensor);
+  // 2. The model, one copy for --tensor times --pipeline ranks.
+  const int64_t ranks_of_model = a.model.run.ranks_of_model();
+  a.model.run.replicas = std::max<int64_t>(1, world.size() / ranks_of_model);
   DecoderSizes sizes;
   LoadedModel model(world, *source, a.model.run, longest, [&](bool cuda, const config::Config& config) {
     return sizes = decoder_sizes(cuda, config, a.batch);
   });
   const ScorerOptions scorer{.batch = a.batch,
                              .cache_tokens = sizes.cache_tokens,
-                             .replica = world.rank() / a.model.run.tensor,
+                             .replica = model.groups.at().data,
                              .replicas = a.model.run.replicas};
   // 3. Scores.
   const double loaded = now_seconds();
@@ -303,7 +304,7 @@ int EvaluateCommand::run(parallel::World& world) {
                  task.task.name, tokens[i].cut, max_length);
   }
   const double scored = now_seconds();
-  given = world.sum_i64(given) / a.model.run.tensor;
+  given = world.sum_i64(given) / ranks_of_model;
   // 4. Results.
   if (!world.leader()) return 0;
   print_results(tasks);

@@ -370,8 +370,7 @@ const auto kKeys = std::to_array<Key>({
      "record."},
     {TE_KEY(logging.generate_every), kBuiltIn, from_to(0, kMaxSteps),
      "Steps between texts that the model makes of the prompts below, in `samples.jsonl` and on the console; "
-     "0 is "
-     "never. Needs `data.tokenizer`, and `parallel.pipeline` 1."},
+     "0 is never. Needs `data.tokenizer`, and `parallel.virtual_stages` 1."},
     {TE_KEY(logging.generate_prompts), kBuiltIn, kAny, "Texts to go on from.",
      "a list of texts, or one text"},
     {TE_KEY(logging.generate_prompt_file), kBuiltIn, kAny, "A file with more of them, one a line.",

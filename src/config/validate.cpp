@@ -293,12 +293,12 @@ void check_samples(const Config& c) {
     user_error("logging.generate_every ({}) needs data.tokenizer: prompts are texts, the model knows tokens",
                l.generate_every);
   }
-  if (c.parallel.pipeline > 1) {
+  if (c.parallel.virtual_stages > 1) {
     user_error(
-        "logging.generate_every ({}) needs whole models, but parallel.pipeline ({}) cuts them into stages; "
-        "set "
-        "generate_every to 0 and give checkpoints to te-generate",
-        l.generate_every, c.parallel.pipeline);
+        "logging.generate_every ({}) needs stages of layers that follow each other, but "
+        "parallel.virtual_stages is {}; "
+        "set generate_every to 0 and give checkpoints to te-generate",
+        l.generate_every, c.parallel.virtual_stages);
   }
   if (l.generate_temperature == 0.0 && (l.generate_top_k > 0 || l.generate_top_p < 1.0)) {
     user_error(

@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "core/error.h"
+#include "kernels/elementwise/elementwise.h"
+#include "parallel/schedule/split_layers.h"
 #include "parallel/watchdog.h"
 
 namespace te::generate {
@@ -36,6 +38,7 @@ Tensor first_elements(const Tensor& vector, int64_t count) {
 Decoder::Decoder(const config::Config& config, const parallel::Groups& groups, const DecoderSizes& sizes)
     : config_(decoder_config(config)),
       sizes_(sizes),
+      groups_(groups),
       tensor_(groups.tensor(), false, 1),
       dims_(model::Dimensions::of(config_, tensor_)),
       recipe_(fp8::make_recipe(config_.precision, static_cast<int>(config_.model.num_layers))) {
@@ -46,12 +49,19 @@ Decoder::Decoder(const config::Config& config, const parallel::Groups& groups, c
            "decoder: {} scored rows, passes of {}", sizes.score_rows, sizes.max_rows);
   if (sizes_.cache_tokens == 0) sizes_.cache_tokens = sizes_.batch * config_.model.seq_length;
   recipe_->share(groups.tensor(), groups.stage());
-  embedding_ = std::make_unique<model::VocabParallelEmbedding>(config_, parameters_, tensor_);
-  parameters_.end_layer();
-  for (int i = 0; i < static_cast<int>(config_.model.num_layers); ++i)
+  if (groups.first_stage()) {
+    embedding_ = std::make_unique<model::VocabParallelEmbedding>(config_, parameters_, tensor_);
+    parameters_.end_layer();
+  }
+  const auto split =
+      parallel::split_layers(static_cast<int>(config_.model.num_layers), groups.grid().pipeline, 1);
+  const auto [first, count] = split[static_cast<size_t>(groups.at().pipeline)];
+  for (int i = first; i < first + count; ++i)
     layers_.emplace_back(i, config_, parameters_, *recipe_, rope_, tensor_);
+  if (!groups.last_stage()) return;
   final_layernorm_ = std::make_unique<model::Norm>("final_layernorm", config_.model, parameters_, tensor_);
-  parameters::Parameter* tied = config_.model.tie_word_embeddings ? embedding_->words() : nullptr;
+  parameters::Parameter* tied =
+      config_.model.tie_word_embeddings && embedding_ ? embedding_->words() : nullptr;
   output_layer_ = std::make_unique<model::OutputLayer>(config_, parameters_, tied, *recipe_, tensor_);
   parameters_.end_layer();
 }
@@ -94,7 +104,8 @@ void Decoder::plan(MemoryPlan& plan, const Context& context, bool own_weights) {
     add(fp8_scale_inv_, "fp8_input.scale_inv", DType::f32,
         kernels::scale_shape(kernels::ScaleLayout::vectors, rows, dims_.widest_input()));
   }
-  final_layernorm_->plan_statistics(plan, statistics_, rows);
+  add(statistics_.rstd, "norm.rstd", DType::f32, {rows});
+  if (model.layer_norm()) add(statistics_.mean, "norm.mean", DType::f32, {rows});
   add(last_hidden_, "last_hidden", dims_.dtype, {sizes_.batch, dims_.hidden});
   add(logits_, "logits", DType::f32, {std::max(sizes_.batch, sizes_.score_rows), dims_.vocab});
   if (tensor_.size() > 1)
@@ -266,7 +277,7 @@ model::LayerActivations Decoder::activations(int64_t rows) const {
   return a;
 }
 
-// Returns the final norm's output.
+// Returns the final norm's output, empty where another stage has it.
 Tensor Decoder::forward(const Context& context, int64_t rows, int64_t appended) {
   const auto row_of_ids = [&](int64_t i) {
     return Tensor{ids_.as<int32_t>() + i * rows, DType::i32, {rows}};
@@ -275,7 +286,11 @@ Tensor Decoder::forward(const Context& context, int64_t rows, int64_t appended) 
       .kind = model::PassKind::evaluate,
       .cached = {.sequences = row_of_ids(1), .positions = row_of_ids(2), .appended = appended}};
   model::LayerActivations a = activations(rows);
-  embedding_->forward(context, row_of_ids(0), a.x_in, pass);
+  if (embedding_) {
+    embedding_->forward(context, row_of_ids(0), a.x_in, pass);
+  } else {
+    groups_.receive(context, a.x_in, parallel::Channel::forward_from_previous);
+  }
   Tensor residual = a.x_in, delta;
   for (size_t i = 0; i < layers_.size(); ++i) {
     a.attention.cache = caches_[i];
@@ -285,6 +300,11 @@ Tensor Decoder::forward(const Context& context, int64_t rows, int64_t appended) 
     delta = a.delta;
   }
   const Tensor out = first_rows(hidden_, rows);
+  if (!final_layernorm_) {
+    kernels::add(context, residual, delta, out);
+    groups_.send(context, out, parallel::Channel::forward_to_next);
+    return {};
+  }
   final_layernorm_->forward(context, residual, delta, a.x_in, a.norm1, fp8::Target(out));
   return out;
 }
@@ -300,11 +320,12 @@ void Decoder::read_logits(const Context& context, const Tensor& states, std::spa
     const auto count =
         static_cast<int64_t>(std::min(static_cast<size_t>(sizes_.batch), wanted.size() - first));
     const int64_t begin = wanted[first];
-    Tensor h;
-    if (wanted[first + static_cast<size_t>(count) - 1] - begin + 1 == count) {
+    Tensor h = first_rows(last_hidden_, count);
+    if (!states) {
+      // Another stage has them.
+    } else if (wanted[first + static_cast<size_t>(count) - 1] - begin + 1 == count) {
       h = states.slice_rows(begin, count);
     } else {
-      h = first_rows(last_hidden_, count);
       for (int64_t i = 0; i < count; ++i)
         context.copy(h.slice_rows(i, 1), states.slice_rows(wanted[first + static_cast<size_t>(i)], 1));
     }
@@ -319,12 +340,13 @@ void Decoder::read_logits(const Context& context, const Tensor& states, std::spa
 void Decoder::gather_logits(const Context& context, const Tensor& h, std::span<const Row> rows) {
   const int64_t count = h.rows(), slice = dims_.vocab, ranks = tensor_.size();
   Tensor logits = first_rows(logits_, count);
-  output_layer_->logits(context, h, logits);
+  if (output_layer_) output_layer_->logits(context, h, logits);
   if (ranks > 1) {
     const Tensor all{all_logits_.data, DType::f32, {ranks, count * slice}};
-    tensor_.group().all_gather(context, logits.view({count * slice}), all);
+    if (output_layer_) tensor_.group().all_gather(context, logits.view({count * slice}), all);
     logits = all;
   }
+  hand_round(context, logits);
   auto* host = host_logits_.as<float>();
   context.copy_to_host(host, logits);
   context.synchronize();
@@ -336,6 +358,14 @@ void Decoder::gather_logits(const Context& context, const Tensor& h, std::span<c
                   static_cast<size_t>(columns) * sizeof(float));
     }
   }
+}
+
+// From the last stage, whose next one is the first, to the one before it.
+void Decoder::hand_round(const Context& context, const Tensor& results) const {
+  const int stages = groups_.grid().pipeline, at = groups_.at().pipeline;
+  if (stages == 1) return;
+  if (!groups_.last_stage()) groups_.receive(context, results, parallel::Channel::forward_from_previous);
+  if (at != stages - 2) groups_.send(context, results, parallel::Channel::forward_to_next);
 }
 
 }  // namespace te::generate

@@ -2,10 +2,12 @@
 // values of earlier tokens in a cache. It holds weights, cache and the activations of one pass; no gradients.
 //
 // A pass takes any number of tokens of any sequences (a prompt, parts of several, one token of each); what is longer
-// than max_rows is cut into passes. Tensor ranks hold slices of everything, run the same calls and get the same logits.
+// than max_rows is cut into passes. Tensor ranks hold slices of everything, pipeline ranks the layers of their stage; all
+// run the same calls and get the same logits. A pass goes through the stages one after another, and what the last one
+// finds goes round to the others.
 //
-// FP8 (tensorwise scales) needs rows in multiples of 16: a pass is filled up with repetitions of its last row, which
-// change no scale. Scales come from all rows of a pass, so FP8 results depend on what else is in it.
+// FP8 needs rows in multiples of 16: a pass is filled up with repetitions of its last row, which change no scale.
+// Tensorwise scales come from all rows of a pass, so results depend on what else is in it.
 //
 // Evaluation asks for the probabilities of given tokens instead of logits: score() keeps the logits on the device, and
 // truncate() lets several continuations of one text follow one another on the keys and values of that text.
@@ -54,8 +56,8 @@ struct TokenScore {
 
 class Decoder {
  public:
-  /// config.model.seq_length is the longest sequence; precision, model and parallel.tensor are read as in training, but
-  /// FP8 is always tensorwise. The groups must outlive the decoder.
+  /// config.model.seq_length is the longest sequence; precision, model, parallel.tensor and pipeline are read as in
+  /// training, but the delayed recipe becomes tensorwise. The groups must outlive the decoder.
   Decoder(const config::Config& config, const parallel::Groups& groups, const DecoderSizes& sizes);
   Decoder(const Decoder&) = delete;
 
@@ -109,6 +111,7 @@ class Decoder {
   Tensor forward(const Context& context, int64_t rows, int64_t appended);
   void read_logits(const Context& context, const Tensor& states, std::span<const Row> rows);
   void gather_logits(const Context& context, const Tensor& h, std::span<const Row> rows);
+  void hand_round(const Context& context, const Tensor& results) const;
   void plan_scores(MemoryPlan& plan, const Context& context);
   int64_t scored_chunk(int64_t begin, int64_t padded) const {
     return std::min(sizes_.score_rows, padded - begin);
@@ -118,14 +121,15 @@ class Decoder {
 
   config::Config config_;
   DecoderSizes sizes_;
+  const parallel::Groups& groups_;
   parallel::TensorParallel tensor_;
   model::Dimensions dims_;
   parameters::ParameterStore parameters_;
   std::unique_ptr<fp8::Recipe> recipe_;
   model::RopeTables rope_;
-  std::unique_ptr<model::VocabParallelEmbedding> embedding_;
-  std::deque<model::TransformerLayer> layers_;
-  std::unique_ptr<model::Norm> final_layernorm_;
+  std::unique_ptr<model::VocabParallelEmbedding> embedding_;  ///< of the first stage
+  std::deque<model::TransformerLayer> layers_;                ///< of this stage
+  std::unique_ptr<model::Norm> final_layernorm_;              ///< of the last stage, and so is the next
   std::unique_ptr<model::OutputLayer> output_layer_;
 
   std::vector<kernels::KeyValueCache> cache_storage_;  ///< by layer, [tokens, groups, head_dim]

@@ -60,7 +60,10 @@ std::vector<TokenScore> Decoder::score(const Context& context,
     const parallel::Watchdog::Guard guard(context, "evaluation");
     const Tensor states = pass(context, std::span<const Row>(rows).subspan(first, count), padded);
     const auto part = std::span<const int32_t>(targets).subspan(first, count);
-    score_pass(context, states, part);
+    if (output_layer_) score_pass(context, states, part);
+    const Tensor statistics{statistics_of_rows_.data, DType::f32, {padded * 3 * tensor_.size()}};
+    hand_round(context, statistics);
+    context.copy_to_host(host_statistics_.as<float>(), statistics);
     context.synchronize();  // the host's buffers are read, and used again
     read_scores(padded, part, scores);
   }
@@ -89,7 +92,6 @@ void Decoder::score_pass(const Context& context, const Tensor& states, std::span
                                        .statistics = own});
     if (ranks > 1) tensor_.group().all_gather(context, own, all);
   }
-  context.copy_to_host(host_statistics_.as<float>(), {statistics, DType::f32, {padded * 3 * ranks}});
 }
 
 void Decoder::read_scores(int64_t padded, std::span<const int32_t> targets,

@@ -27,9 +27,12 @@ Perplexity evaluate(const config::Config& config, const Context& context, const 
                     const std::function<void(int64_t)>& progress) {
   model::ModelStage stage(config, groups);
   MemoryPlan plan;
-  Tensor tokens, targets, loss_sum;
+  Tensor tokens, targets, loss_sum, out;
   stage.plan(plan, context, {.training = false});
   const int64_t count = stage.dims().tokens;
+  if (!groups.last_stage())
+    plan.add(out, "stream_out", MemoryKind::data, stage.dims().dtype,
+             {stage.dims().stream, stage.dims().hidden});
   plan.add(tokens, "tokens", MemoryKind::data, DType::i32, {count});
   plan.add(targets, "targets", MemoryKind::data, DType::i32, {count});
   plan.add(loss_sum, "loss_sum", MemoryKind::data, DType::f32, {1});
@@ -47,8 +50,11 @@ Perplexity evaluate(const config::Config& config, const Context& context, const 
     context.copy_to_device(tokens, samples.tokens.data());
     context.copy_to_device(targets, samples.targets.data());
     context.zero(loss_sum);
-    stage.evaluate(context, tokens, targets, loss_sum);
-    float loss = 0;  // of this rank: the sum is on tensor rank 0
+    if (!groups.first_stage())
+      groups.receive(context, stage.input({}), parallel::Channel::forward_from_previous);
+    stage.forward(context, {}, tokens, targets, 0.0f, loss_sum, out, {.kind = model::PassKind::evaluate});
+    if (!groups.last_stage()) groups.send(context, out, parallel::Channel::forward_to_next);
+    float loss = 0;  // of this rank: the sum is on tensor rank 0 of the last stage
     const parallel::Watchdog::Guard guard(context, "evaluation");
     context.copy_to_host(&loss, loss_sum);
     context.synchronize();

@@ -14,9 +14,12 @@ namespace te::generate {
 struct RunOptions {
   std::string device = "auto";  ///< auto, cpu or cuda
   std::string dtype = "auto";   ///< bf16 or fp32; auto: bf16 on a GPU, fp32 on the CPU
-  std::string fp8 = "off";      ///< off, hybrid or e4m3, with tensorwise scales
-  int64_t tensor = 1;           ///< ranks that share the model
-  int64_t replicas = 1;         ///< of the model, tensor ranks each, which divide the work
+  std::string fp8 =
+      "off";  ///< off, hybrid or e4m3, with the checkpoint's recipe; tensorwise in place of delayed
+  int64_t tensor = 1, pipeline = 1;  ///< ranks that share the model: slices of all layers, and stages of it
+  int64_t replicas = 1;              ///< of the model, which divide the work
+
+  int64_t ranks_of_model() const { return tensor * pipeline; }
 };
 
 /// Collective. UserError when a GPU is asked for and not there.
@@ -28,7 +31,7 @@ Context open_device(parallel::World& world, const std::string& device,
 config::Config run_config(const ModelSource& source, const RunOptions& options, bool cuda, int64_t seq_length,
                           int64_t batch);
 
-/// Connects the tensor ranks; collective. UserError (JobFailure) when the job has another number of ranks.
+/// Connects the ranks; collective. UserError (JobFailure) when the job has another number of ranks.
 parallel::Groups connect(parallel::World& world, const Context& context, const RunOptions& options);
 
 /// The longest sequence that a model can take: its table of positions, or what it was trained or published for.

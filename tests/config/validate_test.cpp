@@ -215,7 +215,15 @@ TEST(Validate, Samples) {
                 .find("expected a list of texts, or one text, got a mapping"),
             std::string::npos);
   expect_rejected(with("data.tokenizer="), {"logging.generate_every (5) needs data.tokenizer"});
-  expect_rejected(with("parallel.pipeline=2"), {"logging.generate_every (5)", "parallel.pipeline (2)"});
+  const auto interleaved = [&] {
+    std::vector<std::string> all = with("parallel.pipeline=2");
+    for (const char* more :
+         {"parallel.virtual_stages=2", "parallel.schedule=interleaved", "model.num_layers=4"})
+      all.emplace_back(more);
+    return all;
+  };
+  EXPECT_EQ(small(with("parallel.pipeline=2")).logging.generate_every, 5);
+  expect_rejected(interleaved(), {"logging.generate_every (5)", "parallel.virtual_stages is 2"});
   expect_rejected(with("logging.generate_top_p=0.5"), {"logging.generate_temperature 0"});
 }
 

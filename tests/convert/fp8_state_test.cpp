@@ -84,10 +84,10 @@ TEST(Fp8State, ScalesOfTheRunAreThoseOfTheExport) {
 
 TEST(Fp8State, BlocksOfABlockwiseRunAreThoseOfTheExport) {
   const TrainFolder folder;
-  const Result trained = folder.run(
-      "a", {"training.train_steps=2", "precision.fp8=hybrid", "precision.fp8_recipe=blockwise",
-            "model.hidden_size=256", "model.ffn_hidden_size=128",
-            "precision.overrides=linear_fc2 fprop: bf16; linear_fc1 wgrad: bf16; layers 1: bf16"});
+  const Result trained =
+      folder.run("a", {"training.train_steps=2", "precision.fp8=hybrid", "precision.fp8_recipe=blockwise",
+                       "model.hidden_size=256", "model.ffn_hidden_size=128",
+                       "precision.overrides=linear_fc2 fprop: bf16; linear_fc1 wgrad: bf16; layers 1: bf16"});
   ASSERT_EQ(trained.code, 0) << trained.error;
   const std::string checkpoint = folder.checkpoint("a", 2), out = folder / "out";
   const Result exported = te_convert(folder, "export " + checkpoint + " --out " + out + " --fp8 block");

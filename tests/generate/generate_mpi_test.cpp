@@ -1,4 +1,5 @@
-// Tensor ranks: each holds slices of weights and cache, all get the logits of one rank and choose the same tokens.
+// Ranks that share a model: tensor ranks hold slices of weights and cache, pipeline ranks layers; all get the logits of one
+// rank and choose the same tokens.
 #include "generate/generate_testing.h"
 #include "generate/generator.h"
 #include "testing/mpi.h"
@@ -8,18 +9,43 @@ namespace {
 
 using generate::Generator;
 
-class TensorRanks : public ::testing::TestWithParam<config::Family> {};
+/// All ranks of the job but for those of `pipeline` are tensor ranks.
+struct Cut {
+  config::Family family = config::Family::llama;
+  int pipeline = 1;
+};
+void PrintTo(const Cut& cut, std::ostream* out) {
+  *out << config::to_string(cut.family) << "_pp" << cut.pipeline;
+}
 
-TEST_P(TensorRanks, LogitsOfOneRank) {
-  config::Config config = tiny_config(GetParam());
+class SharedModel : public ::testing::TestWithParam<Cut> {
+ protected:
+  static config::Config whole_config() {
+    config::Config config = tiny_config(GetParam().family);
+    config.model.num_layers = std::max(2, GetParam().pipeline + 1);
+    config.model.tie_word_embeddings = true;
+    return config;
+  }
+  static void cut(config::Config& config) {
+    config.parallel.pipeline = GetParam().pipeline;
+    config.parallel.tensor = world().size() / GetParam().pipeline;
+  }
+  static parallel::Groups connect(const Context& context) {
+    const int pipeline = GetParam().pipeline, ranks = world().size();
+    return parallel::Groups::connect(world(), context,
+                                     parallel::ProcessGrid::of(ranks, ranks / pipeline, 1, pipeline));
+  }
+};
+
+TEST_P(SharedModel, LogitsOfOneRank) {
+  config::Config config = whole_config();
   TinyModel tiny(config);
   const MemorySource source(tiny, config);
   const std::vector<int32_t> tokens = random_tokens(config, 1);
   const std::vector<float> expected = full_logits(tiny, config, tokens);
   const Context& cpu = tiny.context();
-  config.parallel.tensor = world().size();
-  const parallel::Groups groups = parallel::Groups::connect(
-      world(), cpu, parallel::ProcessGrid::of(world().size(), world().size(), 1, 1));
+  cut(config);
+  const parallel::Groups groups = connect(cpu);
   ReadyDecoder decoder(cpu, config, source, {.batch = 2, .max_rows = 16}, &groups);
   const std::span<const int32_t> all(tokens);
   std::vector<float> first = decoder.append_all({{0, all.first(13)}, {1, all.subspan(16, 7)}});
@@ -36,8 +62,8 @@ TEST_P(TensorRanks, LogitsOfOneRank) {
 }
 
 // Every rank has a slice of the vocabulary; the score of a target in any of them is that of the whole.
-TEST_P(TensorRanks, ScoresOfOneRank) {
-  config::Config config = tiny_config(GetParam());
+TEST_P(SharedModel, ScoresOfOneRank) {
+  config::Config config = whole_config();
   TinyModel tiny(config);
   const MemorySource source(tiny, config);
   const std::vector<int32_t> tokens = random_tokens(config, 1);
@@ -46,9 +72,8 @@ TEST_P(TensorRanks, ScoresOfOneRank) {
   const generate::DecoderSizes sizes = {.batch = 1, .max_rows = 16, .score_rows = 4};
   ReadyDecoder alone(tiny.context(), config, source, sizes);
   const auto expected = alone.get().score(tiny.context(), next);
-  config.parallel.tensor = world().size();
-  const parallel::Groups groups = parallel::Groups::connect(
-      world(), tiny.context(), parallel::ProcessGrid::of(world().size(), world().size(), 1, 1));
+  cut(config);
+  const parallel::Groups groups = connect(tiny.context());
   ReadyDecoder decoder(tiny.context(), config, source, sizes, &groups);
   const auto scores = decoder.get().score(tiny.context(), next);
   ASSERT_EQ(scores.size(), 15u);
@@ -59,18 +84,17 @@ TEST_P(TensorRanks, ScoresOfOneRank) {
 }
 
 // FP8's scales are those of whole tensors, and every rank finishes with the same text.
-TEST_P(TensorRanks, EveryRankChoosesTheSameTokens) {
+TEST_P(SharedModel, EveryRankChoosesTheSameTokens) {
   for (const config::Fp8Mode fp8 : {config::Fp8Mode::off, config::Fp8Mode::hybrid}) {
-    config::Config config = tiny_config(GetParam());
+    config::Config config = whole_config();
     config.model.ffn_hidden_size = 64;
     config.model.kv_channels = 16;
     config.model.vocab_size = 257;
     TinyModel tiny(config);
     const MemorySource source(tiny, config);
     config.precision.fp8 = fp8;
-    config.parallel.tensor = world().size();
-    const parallel::Groups groups = parallel::Groups::connect(
-        world(), tiny.context(), parallel::ProcessGrid::of(world().size(), world().size(), 1, 1));
+    cut(config);
+    const parallel::Groups groups = connect(tiny.context());
     ReadyDecoder decoder(tiny.context(), config, source, {.batch = 2, .max_rows = 16}, &groups);
     const auto bytes = text::make_tokenizer("bytes");
     Generator generator(decoder.get(), *bytes,
@@ -85,8 +109,20 @@ TEST_P(TensorRanks, EveryRankChoosesTheSameTokens) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, TensorRanks, ::testing::Values(config::Family::gpt, config::Family::llama),
-                         [](const auto& info) { return std::string(config::to_string(info.param)); });
+/// Those that so many ranks can make of the tiny models, with 4 heads and, llama, 2 query groups.
+std::vector<Cut> cuts_of(int ranks) {
+  std::vector<Cut> cuts;
+  for (const Cut& cut :
+       {Cut{config::Family::gpt, 1}, Cut{config::Family::llama, 1}, Cut{config::Family::gpt, 2},
+        Cut{config::Family::llama, 2}, Cut{config::Family::llama, 4}}) {
+    const int most = cut.family == config::Family::gpt ? 4 : 2;
+    if (ranks % cut.pipeline == 0 && ranks / cut.pipeline <= most) cuts.push_back(cut);
+  }
+  return cuts;
+}
+
+INSTANTIATE_TEST_SUITE_P(Cuts, SharedModel, ::testing::ValuesIn(cuts_of(world().size())),
+                         [](const auto& info) { return ::testing::PrintToString(info.param); });
 
 }  // namespace
 }  // namespace te::testing

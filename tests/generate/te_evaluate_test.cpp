@@ -133,6 +133,14 @@ TEST_P(EvaluateRuns, RanksGiveTheItemsOfOne) {
   const Result shared = evaluate(tasks + file("shared") + " --tensor 2", TE_MPIRUN " 2");
   ASSERT_EQ(shared.code, 0) << shared.error;
   expect_equal("shared");
+  // Two copies of two stages.
+  const Result staged = evaluate(tasks + file("staged") + " --pipeline 2 --batch 2", TE_MPIRUN " 4");
+  ASSERT_EQ(staged.code, 0) << staged.error;
+  expect_equal("staged");
+  const auto tokens_of = [](const Result& result) {  // "N requests, N tokens in ..."
+    return result.error.substr(0, result.error.find(" tokens in "));
+  };
+  EXPECT_EQ(tokens_of(staged), tokens_of(copies));
   ASSERT_EQ(evaluate(tasks + file("small") + " --batch 1").code, 0);
   expect_equal("small");
 }

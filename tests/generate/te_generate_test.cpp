@@ -146,11 +146,13 @@ TEST_F(TeGenerate, DrawsDependOnTheSeed) {
   EXPECT_NE(generate(options + "2").out, one.out);
 }
 
-TEST_F(TeGenerate, TwoRanksGiveTheTextOfOne) {
+TEST_F(TeGenerate, RanksThatShareTheModelGiveTheTextOfOne) {
   const std::string options = "--prompt 'the small ' --max-tokens 4 --temperature 1 --seed 5";
   const Result one = generate(options), two = generate(options + " --tensor 2", TE_MPIRUN " 2");
   ASSERT_EQ(two.code, 0) << two.error;
   EXPECT_EQ(two.out, one.out);
+  EXPECT_EQ(generate(options + " --pipeline 2", TE_MPIRUN " 2").out, one.out);
+  EXPECT_EQ(generate(options + " --tensor 2 --pipeline 2", TE_MPIRUN " 4").out, one.out);
   const std::string beams =
       "--prompt 'the small ' --prompt ab --max-tokens 5 --num-beams 3 --repetition-penalty 1.1";
   const Result searched = generate(beams);
@@ -182,6 +184,8 @@ TEST_F(TeGenerate, PerplexityIsThatOfTraining) {
   const double two_ranks =
       loss_of(run("perplexity --tensor 2 --checkpoint " + checkpoints() + valid, TE_MPIRUN " 2"));
   EXPECT_NEAR(two_ranks, trained, 1e-3 * trained);  // BF16 sums of the ranks are rounded
+  const std::string stages = "perplexity --pipeline 2 --checkpoint " + checkpoints() + valid;
+  EXPECT_EQ(loss_of(run(stages, TE_MPIRUN " 2")), loss_of(result));
 }
 
 // Two conversations of 8 tokens, of which the last three count, in samples of 7 positions.
@@ -257,6 +261,7 @@ TEST_F(TeGenerate, MistakesAreOneLine) {
   expect_refused(generate("--prompt a --seed -1"), "--seed");
   expect_refused(generate("--prompt a --begin"), "--begin: tokenizer bytes has no begin-of-document token");
   expect_refused(generate("--prompt a --tensor 2"), "mpirun -n 2");
+  expect_refused(generate("--prompt a --pipeline 2"), "--pipeline 2 need a job of 2 ranks");
   expect_refused(generate("--prompt-file /nowhere"), "--prompt-file /nowhere");
   expect_refused(generate("--prompt a --tokenizer /nowhere"), "/nowhere");
   expect_refused(run("perplexity --checkpoint " + checkpoints()), "--data PREFIX is required");

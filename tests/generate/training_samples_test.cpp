@@ -93,6 +93,10 @@ TEST_F(TrainingSamples, OfRanksThatShareTheModel) {
       "four", prompts_ + Overrides{"precision.dtype=fp32", "parallel.tensor=2", "parallel.sequence=true"});
   ASSERT_EQ(result.code, 0) << result.out << result.error;
   EXPECT_EQ(samples("four"), samples("one"));
+  const Result staged = train(
+      "staged", prompts_ + Overrides{"precision.dtype=fp32", "parallel.pipeline=2", "parallel.tensor=2"});
+  ASSERT_EQ(staged.code, 0) << staged.out << staged.error;
+  EXPECT_EQ(samples("staged"), samples("one"));
 }
 
 TEST_F(TrainingSamples, AModelThatHasBrokenDownMakesNone) {
@@ -114,7 +118,6 @@ TEST_F(TrainingSamples, RefusesWhatCannotBe) {
   };
   refused({"logging.generate_every=2"}, "logging.generate_every (2) needs logging.generate_prompts");
   refused(prompts_ + Overrides{"data.tokenizer="}, "logging.generate_every (2) needs data.tokenizer");
-  refused(prompts_ + Overrides{"parallel.pipeline=2"}, "parallel.pipeline (2) cuts them into stages");
   refused(prompts_ + Overrides{"logging.generate_prompts=a prompt of more than sixteen bytes"},
           "logging.generate_prompts: prompt 1: the prompt has 35 tokens");
   refused(prompts_ + Overrides{"logging.generate_prompt_file=" + file("none")}, "none: cannot be opened");

@@ -129,7 +129,8 @@ int train(const te::config::Config& config, te::parallel::World& world, const St
   te::parallel::Watchdog::set_timeout(static_cast<double>(config.parallel.timeout_seconds));
   te::parallel::ProcessGrid grid;
   world.together([&] {
-    grid = te::parallel::ProcessGrid::of(world.size(), static_cast<int>(config.parallel.tensor), 1,
+    grid = te::parallel::ProcessGrid::of(world.size(), static_cast<int>(config.parallel.tensor),
+                                         static_cast<int>(config.parallel.context),
                                          static_cast<int>(config.parallel.pipeline));
     te::parallel::check(te::train::schedule_shape(config, grid));
   });
@@ -206,7 +207,8 @@ int body(te::parallel::World& world, int argc, char** argv) {
   app.add_flag("--print-schedule", show.schedule, "Draw the pipeline schedule and stop");
   app.add_option(
          "--ranks", show.ranks,
-         "With --dry-run and --print-schedule: ranks of the job; parallel.tensor * pipeline when absent")
+         "With --dry-run and --print-schedule: ranks of the job; parallel.tensor * context * pipeline when "
+         "absent")
       ->check(CLI::PositiveNumber);
   if (!te::apps::parse_command_line(app, argc, argv, !world.leader(), te::apps::config_words())) return 0;
   if (describe || presets) {
@@ -231,10 +233,12 @@ int body(te::parallel::World& world, int argc, char** argv) {
   if (!show.dry_run && !show.schedule)
     return train(config, world, {fmt::format("{}", fmt::join(configs, " + ")), overwrite, show.verbose});
   if (!world.leader()) return 0;
-  const int model_ranks = static_cast<int>(config.parallel.tensor * config.parallel.pipeline);
+  const int model_ranks =
+      static_cast<int>(config.parallel.tensor * config.parallel.context * config.parallel.pipeline);
   const te::parallel::ProcessGrid grid = te::parallel::ProcessGrid::of(
       show.ranks > 0 ? show.ranks : std::max(world.size(), model_ranks),
-      static_cast<int>(config.parallel.tensor), 1, static_cast<int>(config.parallel.pipeline));
+      static_cast<int>(config.parallel.tensor), static_cast<int>(config.parallel.context),
+      static_cast<int>(config.parallel.pipeline));
   if (show.schedule) {
     const te::parallel::ScheduleShape shape = te::train::schedule_shape(config, grid);
     std::printf("%s", te::parallel::draw(te::parallel::make_schedule(shape), shape).c_str());

@@ -60,7 +60,8 @@ class Layer {
   Layer(const config::Config& config, const Context& context)
       : context_(context),
         recipe_(fp8::make_recipe(config.precision, 1)),
-        layer_(0, config, parameters_, *recipe_, rope_, tensor_),
+        ranks_(config),
+        layer_(0, config, parameters_, *recipe_, rope_, tensor_, ranks_),
         dims_(model::Dimensions::of(config, tensor_)) {
     parameters_.plan(plan_, {.dtype = dims_.dtype});
     recipe_->plan(plan_);
@@ -126,6 +127,7 @@ class Layer {
   parameters::ParameterStore parameters_;
   std::unique_ptr<fp8::Recipe> recipe_;
   model::RopeTables rope_;
+  model::ContextParallel ranks_;
   model::TransformerLayer layer_;
   model::Dimensions dims_;
   model::LayerActivations activations_;

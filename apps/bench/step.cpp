@@ -66,8 +66,9 @@ class Steps {
     const auto data =
         data::make_synthetic_source(config.model.seq_length, config.model.vocab_size, config.training.seed);
     batch_ = runner_.make_host_batch();
-    data->fill(runner_.first_local_sample(), runner_.local_samples(), batch_.tokens.as<int32_t>(),
-               batch_.targets.as<int32_t>());
+    const data::Batch all = data->batch(runner_.first_local_sample(), runner_.local_samples());
+    runner_.split().take(all.tokens.data(), runner_.local_samples(), batch_.tokens.as<int32_t>());
+    runner_.split().take(all.targets.data(), runner_.local_samples(), batch_.targets.as<int32_t>());
     batch_.counted = samples_ * config.model.seq_length;
   }
 
@@ -125,7 +126,8 @@ void run_config(const StepOptions& options, const std::string& path, parallel::W
   auto start = std::chrono::steady_clock::now();
   const config::Config config = load(options, path);
   const parallel::ProcessGrid grid = parallel::ProcessGrid::of(
-      world.size(), static_cast<int>(config.parallel.tensor), 1, static_cast<int>(config.parallel.pipeline));
+      world.size(), static_cast<int>(config.parallel.tensor), static_cast<int>(config.parallel.context),
+      static_cast<int>(config.parallel.pipeline));
   const bool cpu = config.training.device == config::DeviceChoice::cpu || cuda_device_count() == 0;
   const ExecutionOptions execution = train::execution_options(config);
   const Context context = world.size() > 1 && !cpu ? parallel::open_cuda_device(world, execution)
@@ -143,7 +145,9 @@ void run_config(const StepOptions& options, const std::string& path, parallel::W
   const auto tokens = static_cast<double>(config.training.global_batch_size * config.model.seq_length);
   const double tokens_per_gpu = tokens / ms * 1e3 / world.size();
   const double tflops = train::flops_per_token(config.model) * tokens_per_gpu / 1e12;
-  const std::string layout = fmt::format("{}x{}x{}", grid.tensor, grid.data, grid.pipeline);
+  const std::string layout =
+      fmt::format("{}x{}{}x{}", grid.tensor, grid.context == 1 ? "" : fmt::format("CP{}x", grid.context),
+                  grid.data, grid.pipeline);
   const std::string fp8(to_string(config.precision.fp8));
   table.push_back({config.name, fp8, layout, fmt::format("{:.0f}", tokens), fmt::format("{:.2f}", ms),
                    fmt::format("{:.2f}", measured.times.front()),

@@ -164,9 +164,10 @@ struct PrecisionConfig {
   int64_t fp8_calibration_passes = 2;
 };
 
-/// How the ranks of a job share the work. The data-parallel size is what is left: ranks / (tensor * pipeline).
+/// How the ranks of a job share the work. The data-parallel size is what is left: ranks / (tensor * context * pipeline).
 struct ParallelConfig {
   int64_t tensor = 1;
+  int64_t context = 1;  ///< ranks that share the tokens of every sequence
   int64_t pipeline = 1;
   bool sequence = false;       ///< norms and the residual stream are sharded over the tensor ranks, too
   int64_t virtual_stages = 1;  ///< model chunks of a pipeline stage

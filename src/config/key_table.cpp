@@ -47,7 +47,7 @@ constexpr auto kSections = std::to_array<Section>({
      "and the amax keys have no effect while it is `off`, unless `fp8_calibrate` is set."},
     {"parallel",
      "How the ranks of a job (`mpirun -n RANKS te-train ...`) share the work. Data parallelism takes what "
-     "tensor and pipeline parallelism leave: RANKS / (`tensor` * `pipeline`), and its ranks share the "
+     "the other axes leave: RANKS / (`tensor` * `context` * `pipeline`), and its ranks share the "
      "optimizer's state (ZeRO-1). The layout does not change the mathematics."},
     {"training", "Batches, length, device. Batch sizes count sequences of `model.seq_length` tokens."},
     {"optimizer", "AdamW and the learning-rate schedule. Steps are optimizer steps."},
@@ -180,6 +180,10 @@ const auto kKeys = std::to_array<Key>({
 
     {TE_KEY(parallel.tensor), kBuiltIn, from_to(1, 1024),
      "Ranks that share every layer's matrices. Divides `num_query_groups` and `ffn_hidden_size`."},
+    {TE_KEY(parallel.context), kBuiltIn, from_to(1, 1024),
+     "Ranks that share the tokens of every sequence, for sequences too long for one. Twice as many divide "
+     "`model.seq_length`. Attention exchanges heads where the query groups of a tensor rank are a multiple "
+     "of it, keys and values otherwise."},
     {TE_KEY(parallel.pipeline), kBuiltIn, from_to(1, 1024), "Pipeline stages: ranks that share the layers."},
     {TE_KEY(parallel.sequence), kBuiltIn, kAny,
      "Sequence parallelism: the tensor ranks share the tokens of norms and residual stream, too."},

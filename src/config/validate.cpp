@@ -115,7 +115,7 @@ void check_fp8_dimension(const PrecisionConfig& p, const std::string& what, int6
 
 /// Into how many equal runs of tokens the layout cuts a microbatch.
 int64_t token_pieces(const ParallelConfig& p) {
-  return (p.sequence ? p.tensor : 1) * p.tensor_overlap;
+  return (p.sequence ? p.tensor : 1) * p.tensor_overlap * p.context;
 }
 
 void check_fp8(const Config& c) {
@@ -185,14 +185,21 @@ void check_parallel(const Config& c) {
         "out and take parallel.pipeline or more data ranks",
         p.tensor);
   }
+  if (p.context > 1 && m.seq_length % (2 * p.context) != 0) {
+    user_error(
+        "model.seq_length ({}) is not a multiple of 2 * parallel.context = {}: each context rank holds one "
+        "chunk of the front and one of the back of every sequence; the nearest is {}",
+        m.seq_length, 2 * p.context, std::max<int64_t>(1, m.seq_length / (2 * p.context)) * 2 * p.context);
+  }
   const int64_t tokens = c.training.micro_batch_size * m.seq_length;
   if (tokens % token_pieces(p) != 0) {
     user_error(
         "training.micro_batch_size * model.seq_length = {} * {} = {} tokens of a microbatch are not a "
         "multiple of "
-        "the {} pieces that parallel.tensor ({}), parallel.sequence and parallel.tensor_overlap ({}) make of "
-        "them",
-        c.training.micro_batch_size, m.seq_length, tokens, token_pieces(p), p.tensor, p.tensor_overlap);
+        "the {} pieces that parallel.tensor ({}), parallel.sequence, parallel.tensor_overlap ({}) and "
+        "parallel.context ({}) make of them",
+        c.training.micro_batch_size, m.seq_length, tokens, token_pieces(p), p.tensor, p.tensor_overlap,
+        p.context);
   }
   if (p.schedule == PipelineSchedule::zero_bubble && c.training.recompute != Recompute::none) {
     user_error(
@@ -380,6 +387,16 @@ void validate_for_device(const Config& config, bool cuda) {
         "attention has no "
         "such mask; leave one of them out, or train on the CPU",
         config.model.sliding_window, config.model.seq_length,
+        config.data.document_mask ? "data.document_mask" : "model.attention_dropout");
+  }
+  const int64_t groups = config.model.num_query_groups / config.parallel.tensor;
+  if (groups % config.parallel.context != 0 &&
+      (config.data.document_mask || config.model.attention_dropout != 0.0)) {
+    user_error(
+        "parallel.context ({}) does not divide the {} query groups of a tensor rank, so that ranks exchange "
+        "keys and values, which does not go with {} on a GPU: cuDNN's attention has no such mask; take a "
+        "context size that divides them, or train on the CPU",
+        config.parallel.context, groups,
         config.data.document_mask ? "data.document_mask" : "model.attention_dropout");
   }
   if (config.model.seq_length < 2) {

@@ -20,6 +20,7 @@
 #include "kernels/param_split/param_split.h"
 #include "kernels/qk_norm/qk_norm.h"
 #include "kernels/quantize/quantize.h"
+#include "kernels/rearrange/rearrange.h"
 #include "kernels/rope/rope.h"
 #include "kernels/scale_update/scale_update.h"
 
@@ -46,9 +47,14 @@ OpCost moves(std::initializer_list<Tensor> tensors, const Fp8Output& out) {
 
 /// One causal product over the scores: twice the area between the diagonal and the window's end.
 double causal_flops(const AttentionShape& shape) {
-  const int64_t window = shape.window == 0 ? shape.seq : shape.window;
-  return static_cast<double>(shape.batch * shape.num_heads) *
-         static_cast<double>(window * (2 * shape.seq - window)) * static_cast<double>(shape.head_dim);
+  const auto area_up_to = [&](int64_t position) {
+    const int64_t window = shape.window == 0 ? position : std::min(shape.window, position);
+    return window * (2 * position - window);
+  };
+  const bool run = shape.run.count > 0;
+  const int64_t area = area_up_to(run ? shape.run.keys() : shape.seq) - area_up_to(shape.run.position);
+  return static_cast<double>(shape.batch * shape.num_heads) * static_cast<double>(area) *
+         static_cast<double>(shape.head_dim);
 }
 
 OpCost cost_of(const ActivationForward& args) {
@@ -71,15 +77,24 @@ OpCost cost_of(const AdamW& args) {
 }
 
 OpCost cost_of(const AttentionForward& args) {
-  OpCost cost = moves({args.qkv, args.o, args.lse});
+  OpCost cost = moves({args.qkv, args.o, args.lse, args.kv});
   cost.flops = 2.0 * causal_flops(args.shape);
   return cost;
 }
 
 OpCost cost_of(const AttentionBackward& args) {
-  OpCost cost = moves({args.qkv, args.o, args.lse, args.d_o, args.dqkv});
+  OpCost cost = moves({args.qkv, args.o, args.lse, args.d_o, args.dqkv, args.kv, args.dkv});
   cost.flops = 5.0 * causal_flops(args.shape);
   return cost;
+}
+
+OpCost cost_of(const ColumnPieces& args) {
+  return {.bytes = 2.0 * static_cast<double>(args.parts.dim(0) * args.parts.dim(1) * args.cols) *
+                   static_cast<double>(dtype_size(args.parts.dtype))};
+}
+
+OpCost cost_of(const RowOrder& args) {
+  return moves({args.rows, args.ordered, args.index});
 }
 
 OpCost cost_of(const CrossEntropy& args) {
@@ -218,11 +233,11 @@ OpCost op_cost(const std::any& args) {
   OpCost cost;
   const bool known =
       found_among<ActivationForward, ActivationBackward, AdamW, AttentionForward, AttentionBackward,
-                  AttentionDecode, CacheAppend, ClipCoefficient, CrossEntropy, CrossEntropyStatistics,
-                  CrossEntropyFromStatistics, CurrentScale, DelayedScaleUpdate, Dropout, EmbeddingForward,
-                  EmbeddingBackward, Gemm, GemmActivationForward, GemmActivationBackward, NormForward,
-                  NormBackward, ParamSplit, QkNormForward, QkNormBackward, Quantize, Rope, ZeroGranules>(
-          args, cost);
+                  AttentionDecode, CacheAppend, ClipCoefficient, ColumnPieces, RowOrder, CrossEntropy,
+                  CrossEntropyStatistics, CrossEntropyFromStatistics, CurrentScale, DelayedScaleUpdate,
+                  Dropout, EmbeddingForward, EmbeddingBackward, Gemm, GemmActivationForward,
+                  GemmActivationBackward, NormForward, NormBackward, ParamSplit, QkNormForward,
+                  QkNormBackward, Quantize, Rope, ZeroGranules>(args, cost);
   TE_CHECK(known, "cost/op_cost.cpp does not know what an op of arguments {} costs", args.type().name());
   return cost;
 }

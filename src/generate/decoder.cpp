@@ -17,6 +17,7 @@ constexpr int64_t kFp8Rows = 16;
 config::Config decoder_config(config::Config config) {
   config.precision = fp8::without_state(config.precision);
   config.model.hidden_dropout = config.model.embedding_dropout = config.model.attention_dropout = 0.0;
+  config.parallel.context = 1;
   return config;
 }
 
@@ -40,6 +41,7 @@ Decoder::Decoder(const config::Config& config, const parallel::Groups& groups, c
       sizes_(sizes),
       groups_(groups),
       tensor_(groups.tensor(), false, 1),
+      context_ranks_(config_),
       dims_(model::Dimensions::of(config_, tensor_)),
       recipe_(fp8::make_recipe(config_.precision, static_cast<int>(config_.model.num_layers))) {
   TE_CHECK(sizes.batch > 0 && sizes.max_rows > 0 && sizes.max_rows % kFp8Rows == 0,
@@ -50,14 +52,14 @@ Decoder::Decoder(const config::Config& config, const parallel::Groups& groups, c
   if (sizes_.cache_tokens == 0) sizes_.cache_tokens = sizes_.batch * config_.model.seq_length;
   recipe_->share(groups.tensor(), groups.stage());
   if (groups.first_stage()) {
-    embedding_ = std::make_unique<model::VocabParallelEmbedding>(config_, parameters_, tensor_);
+    embedding_ = std::make_unique<model::VocabParallelEmbedding>(config_, parameters_, tensor_, context_ranks_);
     parameters_.end_layer();
   }
   const auto split =
       parallel::split_layers(static_cast<int>(config_.model.num_layers), groups.grid().pipeline, 1);
   const auto [first, count] = split[static_cast<size_t>(groups.at().pipeline)];
   for (int i = first; i < first + count; ++i)
-    layers_.emplace_back(i, config_, parameters_, *recipe_, rope_, tensor_);
+    layers_.emplace_back(i, config_, parameters_, *recipe_, rope_, tensor_, context_ranks_);
   if (!groups.last_stage()) return;
   final_layernorm_ = std::make_unique<model::Norm>("final_layernorm", config_.model, parameters_, tensor_);
   parameters::Parameter* tied =

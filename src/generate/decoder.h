@@ -123,6 +123,7 @@ class Decoder {
   DecoderSizes sizes_;
   const parallel::Groups& groups_;
   parallel::TensorParallel tensor_;
+  model::ContextParallel context_ranks_;  ///< this rank alone: sequences are whole
   model::Dimensions dims_;
   parameters::ParameterStore parameters_;
   std::unique_ptr<fp8::Recipe> recipe_;

@@ -48,14 +48,18 @@ void RopeTables::fill(const Context& context, const config::ModelConfig& model) 
 
 namespace {
 
-/// Of the heads that this rank holds.
-kernels::AttentionShape shape_of(const config::Config& config, const parallel::TensorParallel& tensor) {
+/// Of the heads that this rank attends with.
+kernels::AttentionShape shape_of(const config::Config& config, const parallel::TensorParallel& tensor,
+                                 const ContextParallel& ranks) {
+  const bool exchanges_heads = ranks.exchange() == ContextExchange::heads;
+  const int64_t parts = tensor.size() * (exchanges_heads ? ranks.size() : 1);
+  const int64_t part = exchanges_heads ? tensor.rank() * ranks.size() + ranks.rank() : tensor.rank();
   kernels::AttentionShape shape;
   shape.batch = config.training.micro_batch_size;
   shape.seq = config.model.seq_length;
-  shape.num_heads = config.model.num_attention_heads / tensor.size();
-  shape.num_query_groups = config.model.num_query_groups / tensor.size();
-  shape.first_head = shape.num_heads * tensor.rank();
+  shape.num_heads = config.model.num_attention_heads / parts;
+  shape.num_query_groups = config.model.num_query_groups / parts;
+  shape.first_head = shape.num_heads * part;
   shape.total_heads = config.model.num_attention_heads;
   shape.head_dim = config.model.kv_channels;
   shape.softmax_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_dim)));
@@ -68,32 +72,68 @@ kernels::AttentionShape shape_of(const config::Config& config, const parallel::T
 }  // namespace
 
 DotProductAttention::DotProductAttention(const std::string& name, const config::Config& config,
-                                         const RopeTables& rope, const parallel::TensorParallel& tensor)
+                                         const RopeTables& rope, const parallel::TensorParallel& tensor,
+                                         const ContextParallel& ranks)
     : name_(name),
-      shape_(shape_of(config, tensor)),
+      dims_(Dimensions::of(config, tensor)),
+      ranks_(ranks),
+      num_heads_(config.model.num_attention_heads / tensor.size()),
+      num_query_groups_(config.model.num_query_groups / tensor.size()),
+      shape_(shape_of(config, tensor, ranks)),
       rope_(rope),
-      stream_(stream_of(name + ".attention_dropout")) {}
-
-void DotProductAttention::plan_scratch(MemoryPlan& plan, const Context& context, DType dtype) {
-  const auto bytes_for = [&](const Pass& pass) {
-    return kernels::attention_workspace_bytes(context, shape_for(pass), dtype);
-  };
-  const int64_t bytes =
-      std::max(bytes_for({.kind = PassKind::train}), bytes_for({.kind = PassKind::evaluate}));
-  if (bytes == 0) return;
-  plan.add(workspace_, name_ + ".workspace", MemoryKind::scratch, DType::u8, {bytes},
-           live(Step::attention) | live(Step::attention_backward));
+      stream_(stream_of(name + ".attention_dropout")) {
+  if (ranks.exchange() == ContextExchange::heads) heads_ = std::make_unique<HeadExchange>(dims_, ranks);
+  if (ranks.exchange() == ContextExchange::keys)
+    keys_ = std::make_unique<KeyExchange>(dims_, ranks, dims_.qkv - dims_.attention);
 }
+
+// --- memory ------------------------------------------------------------------------------------------------
+
+void DotProductAttention::plan_scratch(MemoryPlan& plan, const Context& context) {
+  int64_t bytes = 0;
+  const auto cover = [&](const kernels::AttentionShape& shape) {
+    bytes = std::max(bytes, kernels::attention_workspace_bytes(context, shape, dims_.dtype));
+  };
+  for (const Pass& pass : {Pass{.kind = PassKind::train}, Pass{.kind = PassKind::evaluate}}) {
+    if (!keys_) cover(shape_for(pass));
+    for (size_t i = 0; keys_ && i < ranks_.split().runs().size(); ++i)
+      cover(shape_of_run(pass, ranks_.split().runs()[i]));
+  }
+  const Lifetime backward = live(Step::attention_backward), both = live(Step::attention) | backward;
+  if (bytes > 0) plan.add(workspace_, name_ + ".workspace", MemoryKind::scratch, DType::u8, {bytes}, both);
+  if (keys_) keys_->plan(plan, name_);
+  if (!heads_) return;
+  heads_->plan(plan, name_);
+  const auto add = [&](Tensor& slot, const char* what, int64_t width, Lifetime lifetime) {
+    plan.add(slot, name_ + what, MemoryKind::scratch, dims_.dtype,
+             {ranks_.size() * dims_.tokens, width / ranks_.size()}, lifetime);
+  };
+  add(heads_o_, ".heads_o", dims_.attention, both);
+  add(heads_d_o_, ".heads_d_o", dims_.attention, backward);
+  add(heads_dqkv_, ".heads_dqkv", dims_.qkv, backward);
+}
+
+Shape DotProductAttention::kept_shape() const {
+  if (!heads_) return {dims_.tokens, dims_.qkv};
+  return {ranks_.size() * dims_.tokens, dims_.qkv / ranks_.size()};
+}
+
+Shape DotProductAttention::lse_shape() const {
+  return {shape_.batch, shape_.num_heads, keys_ ? ranks_.split().local() : shape_.seq};
+}
+
+// --- parts of a pass ---------------------------------------------------------------------------------------
 
 kernels::Rope DotProductAttention::rotation(const Tensor& qkv, bool backward) const {
   return {.qkv = qkv,
           .cos = rope_.cos,
           .sin = rope_.sin,
           .seq = shape_.seq,
-          .num_heads = shape_.num_heads,
-          .num_query_groups = shape_.num_query_groups,
+          .num_heads = num_heads_,
+          .num_query_groups = num_query_groups_,
           .head_dim = shape_.head_dim,
-          .backward = backward};
+          .backward = backward,
+          .positions = ranks_.positions()};
 }
 
 // One seed per layer and microbatch: the kernels count positions from the microbatch's first sample.
@@ -108,9 +148,40 @@ kernels::AttentionShape DotProductAttention::shape_for(const Pass& pass) const {
   return shape;
 }
 
-void DotProductAttention::forward(const Context& context, const Tensor& qkv, const Tensor& o,
-                                  const Tensor& lse, const Pass& pass) const {
+// Of the lse of all runs, which lie one after another.
+Tensor DotProductAttention::lse_of_run(const Tensor& lse, const parallel::SequenceSplit::Run& run) const {
+  const int64_t heads = shape_.batch * shape_.num_heads;
+  return lse.view({lse.numel(), 1})
+      .slice_rows(heads * run.local, heads * run.count)
+      .view({shape_.batch, shape_.num_heads, run.count});
+}
+
+kernels::AttentionShape DotProductAttention::shape_of_run(const Pass& pass,
+                                                          const parallel::SequenceSplit::Run& run) const {
+  kernels::AttentionShape shape = shape_for(pass);
+  shape.run = {
+      .count = run.count, .position = run.position, .rows = ranks_.split().local(), .first = run.local};
+  return shape;
+}
+
+// --- forward -----------------------------------------------------------------------------------------------
+
+void DotProductAttention::forward(const Context& context, const Tensor& qkv, const Tensor& kept_qkv,
+                                  const Tensor& o, const Tensor& lse, const Pass& pass) const {
+  // 1. Each token by its position.
   if (rope_.cos) kernels::rope(context, rotation(qkv, false));
+  // 2. Attention, with all tokens of some heads, or with some queries and all keys.
+  if (keys_) return forward_runs(context, qkv, o, lse, pass);
+  if (!heads_) return forward_whole(context, qkv, o, lse, pass);
+  const int64_t keys = (dims_.qkv - dims_.attention) / 2;
+  heads_->to_heads(context, qkv, {dims_.attention, keys, keys}, kept_qkv);
+  forward_whole(context, kept_qkv, heads_o_, lse, pass);
+  // 3. Back to all heads of the rank's tokens.
+  heads_->to_tokens(context, heads_o_, {dims_.attention}, o);
+}
+
+void DotProductAttention::forward_whole(const Context& context, const Tensor& qkv, const Tensor& o,
+                                        const Tensor& lse, const Pass& pass) const {
   kernels::attention_forward(context, {.shape = shape_for(pass),
                                        .qkv = qkv,
                                        .o = o,
@@ -118,6 +189,20 @@ void DotProductAttention::forward(const Context& context, const Tensor& qkv, con
                                        .workspace = workspace_,
                                        .dropout_seed = dropout_seed(pass),
                                        .document_start = pass.document_start});
+}
+
+void DotProductAttention::forward_runs(const Context& context, const Tensor& qkv, const Tensor& o,
+                                       const Tensor& lse, const Pass& pass) const {
+  keys_->gather(context, qkv);
+  for (const parallel::SequenceSplit::Run& run : ranks_.split().runs())
+    kernels::attention_forward(context, {.shape = shape_of_run(pass, run),
+                                         .qkv = qkv,
+                                         .o = o,
+                                         .lse = lse_of_run(lse, run),
+                                         .workspace = workspace_,
+                                         .dropout_seed = dropout_seed(pass),
+                                         .document_start = pass.document_start,
+                                         .kv = keys_->kv()});
 }
 
 void DotProductAttention::forward_cached(const Context& context, const Tensor& qkv, const Tensor& o,
@@ -142,18 +227,15 @@ void DotProductAttention::forward_cached(const Context& context, const Tensor& q
                                       .window = shape_.window});
 }
 
-void DotProductAttention::backward(const Context& context, const Tensor& qkv, const Tensor& o,
+// --- backward ----------------------------------------------------------------------------------------------
+
+void DotProductAttention::backward(const Context& context, const Tensor& kept_qkv, const Tensor& o,
                                    const Tensor& lse, const Tensor& d_o, Target dqkv,
                                    const Pass& pass) const {
-  kernels::attention_backward(context, {.shape = shape_for(pass),
-                                        .qkv = qkv,
-                                        .o = o,
-                                        .lse = lse,
-                                        .d_o = d_o,
-                                        .dqkv = dqkv.memory(),
-                                        .workspace = workspace_,
-                                        .dropout_seed = dropout_seed(pass),
-                                        .document_start = pass.document_start});
+  const auto attention_backward = heads_  ? &DotProductAttention::backward_heads
+                                  : keys_ ? &DotProductAttention::backward_runs
+                                          : &DotProductAttention::backward_whole;
+  (this->*attention_backward)(context, kept_qkv, o, lse, d_o, dqkv.memory(), pass);
   if (!rope_.cos) return void(dqkv.values());
   kernels::Rope rope = rotation(dqkv.memory(), true);
   const Output output = dqkv.cast_in_place();
@@ -161,6 +243,52 @@ void DotProductAttention::backward(const Context& context, const Tensor& qkv, co
   rope.dbias = output.sums.into;
   rope.scratch = output.sums.scratch;
   kernels::rope(context, rope);
+}
+
+void DotProductAttention::backward_whole(const Context& context, const Tensor& qkv, const Tensor& o,
+                                         const Tensor& lse, const Tensor& d_o, const Tensor& dqkv,
+                                         const Pass& pass) const {
+  kernels::attention_backward(context, {.shape = shape_for(pass),
+                                        .qkv = qkv,
+                                        .o = o,
+                                        .lse = lse,
+                                        .d_o = d_o,
+                                        .dqkv = dqkv,
+                                        .workspace = workspace_,
+                                        .dropout_seed = dropout_seed(pass),
+                                        .document_start = pass.document_start});
+}
+
+// The output is exchanged again: kept for all heads of the rank's tokens it is linear_proj's input, too.
+void DotProductAttention::backward_heads(const Context& context, const Tensor& kept_qkv, const Tensor& o,
+                                         const Tensor& lse, const Tensor& d_o, const Tensor& dqkv,
+                                         const Pass& pass) const {
+  heads_->to_heads(context, o, {dims_.attention}, heads_o_);
+  heads_->to_heads(context, d_o, {dims_.attention}, heads_d_o_);
+  backward_whole(context, kept_qkv, heads_o_, lse, heads_d_o_, heads_dqkv_, pass);
+  const int64_t keys = (dims_.qkv - dims_.attention) / 2;
+  heads_->to_tokens(context, heads_dqkv_, {dims_.attention, keys, keys}, dqkv);
+}
+
+void DotProductAttention::backward_runs(const Context& context, const Tensor& qkv, const Tensor& o,
+                                        const Tensor& lse, const Tensor& d_o, const Tensor& dqkv,
+                                        const Pass& pass) const {
+  keys_->gather(context, qkv);
+  for (const parallel::SequenceSplit::Run& run : ranks_.split().runs()) {
+    kernels::attention_backward(context, {.shape = shape_of_run(pass, run),
+                                          .qkv = qkv,
+                                          .o = o,
+                                          .lse = lse_of_run(lse, run),
+                                          .d_o = d_o,
+                                          .dqkv = dqkv,
+                                          .workspace = workspace_,
+                                          .dropout_seed = dropout_seed(pass),
+                                          .document_start = pass.document_start,
+                                          .kv = keys_->kv(),
+                                          .dkv = keys_->dkv()});
+    keys_->add(context, run.position + run.count, run.local == 0);
+  }
+  keys_->scatter(context, dqkv);
 }
 
 }  // namespace te::model

@@ -1,12 +1,17 @@
-// DotProductAttention: rotary embedding and causal attention on the packed output of linear_qkv.
+// DotProductAttention: rotary embedding and causal attention on the packed output of linear_qkv, and between the two what
+// context ranks exchange.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "core/device.h"
 #include "kernels/attention/attention.h"
 #include "kernels/attention/decode.h"
 #include "kernels/rope/rope.h"
+#include "model/attention_exchange.h"
+#include "model/context_parallel.h"
+#include "model/dimensions.h"
 #include "model/linear.h"
 #include "model/pass.h"
 
@@ -22,33 +27,57 @@ struct RopeTables {
 class DotProductAttention {
  public:
   DotProductAttention(const std::string& name, const config::Config& config, const RopeTables& rope,
-                      const parallel::TensorParallel& tensor);
+                      const parallel::TensorParallel& tensor, const ContextParallel& ranks);
 
   /// Makes the kernels' plans, too, so that no step does.
-  void plan_scratch(MemoryPlan& plan, const Context& context, DType dtype);
+  void plan_scratch(MemoryPlan& plan, const Context& context);
 
-  int64_t heads() const { return shape_.num_heads; }
+  /// Of what forward() leaves for the backward pass. qkv: all of the rank's heads for its tokens, or where context ranks
+  /// exchange heads its share of the heads for all tokens; then forward's qkv is memory of its own.
+  Shape kept_shape() const;
+  Shape lse_shape() const;
+  bool keeps_heads() const { return heads_ != nullptr; }
 
-  /// Rotates q and k inside qkv, then o = attention(q, k, v); lse is kept for the backward pass.
-  void forward(const Context& context, const Tensor& qkv, const Tensor& o, const Tensor& lse,
-               const Pass& pass) const;
+  /// Rotates q and k inside qkv, then o = attention(q, k, v); kept_qkv (qkv itself, unless keeps_heads()) and lse are for
+  /// the backward pass.
+  void forward(const Context& context, const Tensor& qkv, const Tensor& kept_qkv, const Tensor& o,
+               const Tensor& lse, const Pass& pass) const;
   /// The same in a pass of cached rows: their keys and values enter the layer's cache, and o = attention against it.
   void forward_cached(const Context& context, const Tensor& qkv, const Tensor& o,
                       const kernels::KeyValueCache& cache, const Pass& pass) const;
-  /// The gradient of qkv from d_o; qkv is as forward() left it (rotated). The rotary embedding, where there is one, ends
-  /// the pass, and can cast its result.
-  void backward(const Context& context, const Tensor& qkv, const Tensor& o, const Tensor& lse,
+  /// The gradient of qkv from d_o; kept_qkv is as forward() left it (rotated). The rotary embedding, where there is one,
+  /// ends the pass, and can cast its result.
+  void backward(const Context& context, const Tensor& kept_qkv, const Tensor& o, const Tensor& lse,
                 const Tensor& d_o, Target dqkv, const Pass& pass) const;
 
  private:
   kernels::Rope rotation(const Tensor& qkv, bool backward) const;
   uint64_t dropout_seed(const Pass& pass) const;
   kernels::AttentionShape shape_for(const Pass& pass) const;
+  kernels::AttentionShape shape_of_run(const Pass& pass, const parallel::SequenceSplit::Run& run) const;
+  Tensor lse_of_run(const Tensor& lse, const parallel::SequenceSplit::Run& run) const;
+  void forward_whole(const Context& context, const Tensor& qkv, const Tensor& o, const Tensor& lse,
+                     const Pass& pass) const;
+  void forward_runs(const Context& context, const Tensor& qkv, const Tensor& o, const Tensor& lse,
+                    const Pass& pass) const;
+  void backward_whole(const Context& context, const Tensor& qkv, const Tensor& o, const Tensor& lse,
+                      const Tensor& d_o, const Tensor& dqkv, const Pass& pass) const;
+  void backward_heads(const Context& context, const Tensor& kept_qkv, const Tensor& o, const Tensor& lse,
+                      const Tensor& d_o, const Tensor& dqkv, const Pass& pass) const;
+  void backward_runs(const Context& context, const Tensor& qkv, const Tensor& o, const Tensor& lse,
+                     const Tensor& d_o, const Tensor& dqkv, const Pass& pass) const;
+
   std::string name_;
-  kernels::AttentionShape shape_;
+  Dimensions dims_;
+  const ContextParallel& ranks_;
+  int64_t num_heads_, num_query_groups_;  ///< of linear_qkv's output
+  kernels::AttentionShape shape_;         ///< of the kernels: where heads are exchanged, a share of those
   const RopeTables& rope_;
   uint64_t stream_;
-  Tensor workspace_;  ///< scratch of the kernels
+  std::unique_ptr<HeadExchange> heads_;      ///< null unless context ranks exchange heads
+  std::unique_ptr<KeyExchange> keys_;        ///< null unless they exchange keys and values
+  Tensor workspace_;                         ///< scratch of the kernels
+  Tensor heads_o_, heads_d_o_, heads_dqkv_;  ///< scratch [batch * seq, share of the width] of exchanged heads
 };
 
 }  // namespace te::model

@@ -10,7 +10,7 @@ Dimensions Dimensions::of(const config::Config& config, const parallel::TensorPa
   Dimensions dims;
   dims.batch = config.training.micro_batch_size;
   dims.seq = model.seq_length;
-  dims.tokens = dims.batch * dims.seq;
+  dims.tokens = dims.batch * dims.seq / config.parallel.context;
   dims.stream = tensor.share(dims.tokens);
   dims.hidden = model.hidden_size;
   dims.qkv = model.qkv_width() / ranks;

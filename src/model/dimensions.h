@@ -10,7 +10,8 @@ namespace te::model {
 struct Dimensions {
   int64_t batch = 0;  ///< sequences of a microbatch
   int64_t seq = 0;
-  int64_t tokens = 0;  ///< batch * seq
+  int64_t tokens =
+      0;  ///< of them here: batch * seq, or with context parallelism an equal share of each sequence
   int64_t stream =
       0;  ///< rows of the residual stream here: tokens, or with sequence parallelism a share of them
   int64_t hidden = 0;

@@ -1,28 +1,54 @@
 #include "model/embedding.h"
 
+#include <algorithm>
+
 #include "core/random.h"
 #include "kernels/dropout/dropout.h"
+#include "kernels/elementwise/elementwise.h"
 #include "kernels/embedding/embedding.h"
 
 namespace te::model {
 
+namespace {
+
+/// Rows [token, token + count) of a microbatch on this rank, in runs that follow each other in the whole microbatch too:
+/// work(the first row of a run, its place in the whole, how many).
+template <class Work>
+void for_whole_runs(const ContextParallel& ranks, int64_t token, int64_t count, Work&& work) {
+  const parallel::SequenceSplit& split = ranks.split();
+  if (split.ranks() == 1) return work(token, token, count);
+  for (const int64_t end = token + count; token < end;) {
+    const int64_t sample = token / split.local(), local = token % split.local();
+    const parallel::SequenceSplit::Run& run = split.run_at(local);
+    const int64_t within = local - run.local, rows = std::min(run.count - within, end - token);
+    work(token, sample * split.seq() + run.position + within, rows);
+    token += rows;
+  }
+}
+
+}  // namespace
+
 void stream_dropout(const Context& context, const Tensor& x, const Tensor& y, float probability,
                     uint64_t stream, const Pass& pass, const Dimensions& dims,
-                    const parallel::TensorParallel& tensor) {
-  for (const auto& run : tensor.runs(dims.tokens)) {
-    kernels::dropout(context, {.x = x.slice_rows(run.local, run.count),
-                               .y = y.slice_rows(run.local, run.count),
-                               .probability = probability,
-                               .seed = pass.dropout_seed,
-                               .stream = stream,
-                               .first_row = static_cast<uint64_t>(pass.first_sample * dims.seq + run.token)});
+                    const parallel::TensorParallel& tensor, const ContextParallel& ranks) {
+  for (const auto& share : tensor.runs(dims.tokens)) {
+    for_whole_runs(ranks, share.token, share.count, [&](int64_t token, int64_t whole, int64_t count) {
+      const int64_t row = share.local + token - share.token;
+      kernels::dropout(context, {.x = x.slice_rows(row, count),
+                                 .y = y.slice_rows(row, count),
+                                 .probability = probability,
+                                 .seed = pass.dropout_seed,
+                                 .stream = stream,
+                                 .first_row = static_cast<uint64_t>(pass.first_sample * dims.seq + whole)});
+    });
   }
 }
 
 VocabParallelEmbedding::VocabParallelEmbedding(const config::Config& config,
                                                parameters::ParameterStore& parameters,
-                                               parallel::TensorParallel& tensor)
+                                               parallel::TensorParallel& tensor, const ContextParallel& ranks)
     : tensor_(tensor),
+      ranks_(ranks),
       dims_(Dimensions::of(config, tensor)),
       dropout_(static_cast<float>(config.model.embedding_dropout_rate())) {
   const int64_t vocab = config.model.padded_vocab_size(), hidden = config.model.hidden_size;
@@ -51,6 +77,9 @@ void VocabParallelEmbedding::plan(MemoryPlan& plan, const Context& context) {
   if (tensor_.sequence())
     plan.add(whole_, "embedding.whole", MemoryKind::scratch, dims_.dtype, {dims_.tokens, dims_.hidden},
              live(Step::embedding) | live(Step::embedding_backward));
+  if (positions_ != nullptr && ranks_.size() > 1)
+    plan.add(d_positions_, "embedding.d_positions", MemoryKind::scratch, DType::f32,
+             {ranks_.split().local(), dims_.hidden}, live(Step::embedding_backward));
 }
 
 void VocabParallelEmbedding::forward(const Context& context, const Tensor& tokens, const Tensor& x,
@@ -59,13 +88,14 @@ void VocabParallelEmbedding::forward(const Context& context, const Tensor& token
   // 1. Words of this rank's slice; positions enter the sum once.
   const Tensor whole = tensor_.sequence() ? whole_ : x;
   const bool adds_positions = positions_ != nullptr && tensor_.rank() == 0;
-  kernels::embedding_forward(context, {.tokens = tokens,
-                                       .table = words_->value,
-                                       .positions = adds_positions ? positions_->value : Tensor{},
-                                       .seq = dims_.seq,
-                                       .out = whole,
-                                       .first_token = dims_.vocab * tensor_.rank(),
-                                       .position_ids = pass.cached.positions});
+  kernels::embedding_forward(context,
+                             {.tokens = tokens,
+                              .table = words_->value,
+                              .positions = adds_positions ? positions_->value : Tensor{},
+                              .seq = dims_.seq,
+                              .out = whole,
+                              .first_token = dims_.vocab * tensor_.rank(),
+                              .position_ids = pass.cached ? pass.cached.positions : ranks_.positions()});
   // 2. The sum over the ranks; with sequence parallelism, of this rank's tokens.
   tensor_.reduce(context, whole, x, [](int64_t, int64_t) {});
   dropout(context, x, pass);
@@ -78,18 +108,28 @@ void VocabParallelEmbedding::backward(const Context& context, const Tensor& toke
   const Tensor whole = tensor_.sequence() ? whole_ : d_x;
   tensor_.gather(context, d_x, whole);
   TE_CHECK(!words_->grad_stale, "{}: rows are added before the head's product has written it", words_->name);
+  const bool shares_positions = positions_ != nullptr && ranks_.size() > 1;
+  const Tensor own{d_positions_.data, words_->grad.dtype, d_positions_.shape};
+  if (shares_positions) context.zero(own);
   kernels::embedding_backward(context, {.tokens = tokens,
                                         .dout = whole,
-                                        .seq = dims_.seq,
+                                        .seq = ranks_.split().local(),
                                         .dtable = words_->grad,
-                                        .dpositions = positions_ != nullptr ? positions_->grad : Tensor{},
+                                        .dpositions = shares_positions        ? own
+                                                      : positions_ != nullptr ? positions_->grad
+                                                                              : Tensor{},
                                         .workspace = workspace_,
                                         .first_token = dims_.vocab * tensor_.rank()});
+  if (!shares_positions) return;
+  for (const parallel::SequenceSplit::Run& run : ranks_.split().runs()) {
+    const Tensor grad = positions_->grad.slice_rows(run.position, run.count);
+    kernels::add(context, grad, own.slice_rows(run.local, run.count), grad);
+  }
 }
 
 void VocabParallelEmbedding::dropout(const Context& context, const Tensor& x, const Pass& pass) const {
   if (dropout_ == 0.0f || pass.evaluating()) return;
-  stream_dropout(context, x, x, dropout_, stream_of("embedding.dropout"), pass, dims_, tensor_);
+  stream_dropout(context, x, x, dropout_, stream_of("embedding.dropout"), pass, dims_, tensor_, ranks_);
 }
 
 }  // namespace te::model

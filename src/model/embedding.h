@@ -4,6 +4,7 @@
 
 #include "core/device.h"
 #include "core/memory_plan.h"
+#include "model/context_parallel.h"
 #include "model/dimensions.h"
 #include "model/pass.h"
 #include "parameters/parameter_store.h"
@@ -13,7 +14,7 @@ namespace te::model {
 class VocabParallelEmbedding {
  public:
   VocabParallelEmbedding(const config::Config& config, parameters::ParameterStore& parameters,
-                         parallel::TensorParallel& tensor);
+                         parallel::TensorParallel& tensor, const ContextParallel& ranks);
 
   void plan(MemoryPlan& plan, const Context& context);
   /// x [stream, hidden] from tokens int32 [tokens].
@@ -27,17 +28,20 @@ class VocabParallelEmbedding {
   void dropout(const Context& context, const Tensor& x, const Pass& pass) const;
 
   parallel::TensorParallel& tensor_;
+  const ContextParallel& ranks_;
   Dimensions dims_;
   float dropout_;
   parameters::Parameter* words_ = nullptr;
   parameters::Parameter* positions_ = nullptr;
   Tensor workspace_;  ///< scratch of the kernel
   Tensor whole_;      ///< scratch [tokens, hidden] of sequence parallelism: all tokens
+  /// Scratch [tokens of a sequence here, hidden] of context parallelism: gradients of the positions, in the tokens' order.
+  Tensor d_positions_;
 };
 
 /// Hidden dropout of the stream's rows on this rank: its mask is a function of the token's place in the whole batch.
 void stream_dropout(const Context& context, const Tensor& x, const Tensor& y, float probability,
                     uint64_t stream, const Pass& pass, const Dimensions& dims,
-                    const parallel::TensorParallel& tensor);
+                    const parallel::TensorParallel& tensor, const ContextParallel& ranks);
 
 }  // namespace te::model

@@ -21,6 +21,7 @@ ModelStage::ModelStage(const config::Config& config, const parallel::Groups& gro
     : config_(config),
       groups_(&groups),
       tensor_(groups.tensor(), config.parallel.sequence, static_cast<int>(config.parallel.tensor_overlap)),
+      context_ranks_(config, groups.context(), groups.tensor().size()),
       dims_(Dimensions::of(config, tensor_)),
       recipe_(fp8::make_recipe(config.precision, static_cast<int>(config.model.num_layers))) {
   build(config);
@@ -31,6 +32,7 @@ ModelStage::ModelStage(const config::Config& config, std::unique_ptr<fp8::Recipe
       own_groups_(std::make_unique<parallel::Groups>(parallel::Groups::single())),
       groups_(own_groups_.get()),
       tensor_(groups_->tensor(), false, 1),
+      context_ranks_(config),
       dims_(Dimensions::of(config, tensor_)),
       recipe_(recipe ? std::move(recipe)
                      : fp8::make_recipe(config.precision, static_cast<int>(config.model.num_layers))) {
@@ -41,12 +43,12 @@ ModelStage::~ModelStage() = default;
 
 // Parameters are registered in the order of the forward pass: flat ranges then finish from the back.
 void ModelStage::build(const config::Config& config) {
-  recipe_->share(groups_->tensor(), groups_->stage());
+  recipe_->share(groups_->microbatch(), groups_->stage());
   const int stages = groups_->grid().pipeline, chunks = static_cast<int>(config.parallel.virtual_stages);
   const auto split = parallel::split_layers(static_cast<int>(config.model.num_layers), stages, chunks);
   size_t first = 0;
   if (groups_->first_stage()) {
-    embedding_ = std::make_unique<VocabParallelEmbedding>(config, parameters_, tensor_);
+    embedding_ = std::make_unique<VocabParallelEmbedding>(config, parameters_, tensor_, context_ranks_);
     embedding_->words()->copied = config.model.tie_word_embeddings && !groups_->last_stage();
     parameters_.end_layer();
     add_unit(first);
@@ -57,7 +59,7 @@ void ModelStage::build(const config::Config& config) {
     chunks_.push_back({layers_.size(), static_cast<size_t>(count), {}});
     for (int i = 0; i < count; ++i) {
       first = parameters_.parameters().size();
-      layers_.emplace_back(layer + i, config_, parameters_, *recipe_, rope_, tensor_);
+      layers_.emplace_back(layer + i, config_, parameters_, *recipe_, rope_, tensor_, context_ranks_);
       add_unit(first);
     }
   }
@@ -92,6 +94,7 @@ void ModelStage::plan(MemoryPlan& plan, const Context& context, const StageSlots
              .split = config_.optimizer.store_param_remainders});
   recipe_->plan(plan);
   rope_.plan(plan, config_.model);
+  context_ranks_.plan(plan);
   if (embedding_) embedding_->plan(plan, context);
   // The passes of one microbatch begin and end with it, those of another may lie between them.
   plan.add(d_stream_, "d_stream", MemoryKind::scratch, dims_.dtype, {dims_.stream, dims_.hidden});
@@ -132,6 +135,7 @@ void ModelStage::plan_slot(MemoryPlan& plan, Chunk& chunk, Slot& slot, bool head
 void ModelStage::bind(const Context& context) {
   parameters_.bind(context);
   rope_.fill(context, config_.model);
+  context_ranks_.fill(context);
   recipe_->reset(context);
 }
 

@@ -93,6 +93,7 @@ class ModelStage {
   parameters::ParameterStore& parameters() { return parameters_; }
   fp8::Recipe& recipe() { return *recipe_; }
   const Dimensions& dims() const { return dims_; }
+  const ContextParallel& context_ranks() const { return context_ranks_; }
   const parallel::Groups& groups() const { return *groups_; }
 
  private:
@@ -128,6 +129,7 @@ class ModelStage {
   std::unique_ptr<parallel::Groups> own_groups_;  ///< of the constructor without groups
   const parallel::Groups* groups_;
   parallel::TensorParallel tensor_;
+  ContextParallel context_ranks_;
   Dimensions dims_;
   parameters::ParameterStore parameters_;
   std::unique_ptr<fp8::Recipe> recipe_;

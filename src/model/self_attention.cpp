@@ -13,13 +13,13 @@ std::vector<int64_t> qkv_blocks(const config::ModelConfig& model) {
 
 SelfAttention::SelfAttention(const std::string& layer_name, int index, const config::Config& config,
                              parameters::ParameterStore& parameters, Recipe& recipe, const RopeTables& rope,
-                             parallel::TensorParallel& tensor)
+                             parallel::TensorParallel& tensor, const ContextParallel& ranks)
     : name_(layer_name),
       dims_(Dimensions::of(config, tensor)),
       recompute_(config.training.recompute),
       linear_qkv_(layer_name + ".self_attention.linear_qkv", index, qkv_blocks(config.model), dims_.hidden,
                   config.model.qkv_bias(), config.model.init_method_std, parameters, recipe, tensor),
-      attention_(layer_name + ".self_attention", config, rope, tensor),
+      attention_(layer_name + ".self_attention", config, rope, tensor, ranks),
       linear_proj_(layer_name + ".self_attention.linear_proj", index, config.model.attention_width(),
                    dims_.hidden, config.model.proj_bias(), output_std(config.model), parameters, recipe,
                    tensor) {
@@ -55,7 +55,10 @@ void SelfAttention::plan_weights(MemoryPlan& plan) {
 void SelfAttention::plan_scratch(MemoryPlan& plan, const Context& context) {
   linear_qkv_.plan_scratch(plan, qkv_use());
   if (qk_norm_) qk_norm_->plan_scratch(plan);
-  attention_.plan_scratch(plan, context, dims_.dtype);
+  attention_.plan_scratch(plan, context);
+  if (attention_.keeps_heads())
+    plan.add(qkv_, name_ + ".qkv_of_tokens", MemoryKind::scratch, dims_.dtype, {dims_.tokens, dims_.qkv},
+             live(Step::qkv, Step::attention));
   linear_proj_.plan_scratch(plan, proj_use());
   plan.add(d_o_, name_ + ".d_attention_out", MemoryKind::scratch, dims_.dtype,
            {dims_.tokens, dims_.attention}, live(Step::proj_backward, Step::attention_backward));
@@ -66,8 +69,8 @@ void SelfAttention::plan_activations(MemoryPlan& plan, Activations& a) const {
     plan.add(slot, name_ + what, MemoryKind::activations, dtype, shape,
              saved(recompute_, live(made, Step::attention_backward)));
   };
-  save(a.qkv, ".qkv", dims_.dtype, {dims_.tokens, dims_.qkv}, Step::qkv);
-  save(a.lse, ".lse", DType::f32, {dims_.batch, attention_.heads(), dims_.seq}, Step::attention);
+  save(a.qkv, ".qkv", dims_.dtype, attention_.kept_shape(), Step::qkv);
+  save(a.lse, ".lse", DType::f32, attention_.lse_shape(), Step::attention);
   save(a.proj_input.hp, ".attention_out", dims_.dtype, {dims_.tokens, dims_.attention}, Step::attention);
   if (qk_norm_)
     qk_norm_->plan_activations(plan, a.qk_norm, dims_,
@@ -96,15 +99,16 @@ void SelfAttention::share_input_forms(Activations& a, const Tensor& values, cons
 void SelfAttention::forward(const Context& context, Activations& a, const Tensor& y, const Pass& pass) {
   // 1. Queries, keys and values of all heads, in one GEMM.
   pass.enter(context, Step::qkv);
-  linear_qkv_.forward(context, a.qkv_input, a.qkv, pass);
-  if (qk_norm_) qk_norm_->forward(context, a.qkv, a.qk_norm);
+  const Tensor& qkv = attention_.keeps_heads() ? qkv_ : a.qkv;
+  linear_qkv_.forward(context, a.qkv_input, qkv, pass);
+  if (qk_norm_) qk_norm_->forward(context, qkv, a.qk_norm);
   // 2. Rotary embedding and attention, on the packed result.
   pass.enter(context, Step::attention);
   const Tensor o = linear_proj_.input_target(a.proj_input, pass).values();
   if (pass.cached) {
     attention_.forward_cached(context, a.qkv, o, a.cache, pass);
   } else {
-    attention_.forward(context, a.qkv, o, a.lse, pass);
+    attention_.forward(context, qkv, a.qkv, o, a.lse, pass);
   }
   // 3. Back to the width of the stream.
   pass.enter(context, Step::proj);

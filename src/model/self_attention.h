@@ -19,14 +19,14 @@ class SelfAttention {
  public:
   SelfAttention(const std::string& layer_name, int index, const config::Config& config,
                 parameters::ParameterStore& parameters, Recipe& recipe, const RopeTables& rope,
-                parallel::TensorParallel& tensor);
+                parallel::TensorParallel& tensor, const ContextParallel& ranks);
 
   /// What a microbatch leaves for the backward pass.
   struct Activations {
     Operand qkv_input;
-    Tensor qkv;  ///< [tokens, (heads + 2 groups) * head_dim], normalized and rotated
+    Tensor qkv;  ///< DotProductAttention::kept_shape(): q | k | v, normalized and rotated
     QkNorm::Activations qk_norm;
-    Tensor lse;                    ///< [batch, heads, seq] fp32
+    Tensor lse;                    ///< fp32, DotProductAttention::lse_shape()
     Operand proj_input;            ///< hp is the attention output
     kernels::KeyValueCache cache;  ///< of passes with cached rows
   };
@@ -69,6 +69,7 @@ class SelfAttention {
   std::unique_ptr<QkNorm> qk_norm_;  ///< null: none
   DotProductAttention attention_;
   RowParallelLinear linear_proj_;
+  Tensor qkv_;  ///< scratch [tokens, qkv width], where attention keeps qkv in another order
   Tensor d_o_;  ///< scratch [tokens, attention width]: gradient of linear_proj's input
 };
 

@@ -8,9 +8,11 @@ namespace te::model {
 
 TransformerLayer::TransformerLayer(int index, const config::Config& config,
                                    parameters::ParameterStore& parameters, Recipe& recipe,
-                                   const RopeTables& rope, parallel::TensorParallel& tensor)
+                                   const RopeTables& rope, parallel::TensorParallel& tensor,
+                                   const ContextParallel& ranks)
     : name_("layers." + std::to_string(index)),
       tensor_(tensor),
+      ranks_(ranks),
       dims_(Dimensions::of(config, tensor)),
       recompute_(config.training.recompute),
       post_(config.model.norm_placement == config::NormPlacement::post),
@@ -20,7 +22,7 @@ TransformerLayer::TransformerLayer(int index, const config::Config& config,
       mlp_site_(stream_of(name_ + ".mlp.hidden_dropout")),
       input_layernorm_(name_ + (post_ ? ".post_attention_layernorm" : ".input_layernorm"), config.model,
                        parameters, tensor),
-      attention_(name_, index, config, parameters, recipe, rope, tensor),
+      attention_(name_, index, config, parameters, recipe, rope, tensor, ranks),
       pre_mlp_layernorm_(name_ + (post_ ? ".post_mlp_layernorm" : ".pre_mlp_layernorm"), config.model,
                          parameters, tensor),
       mlp_(name_, index, config, parameters, recipe, tensor) {
@@ -127,7 +129,7 @@ void TransformerLayer::leave(const Context& context, const Branch& branch, const
 void TransformerLayer::dropout(const Context& context, const Tensor& x, const Tensor& y, uint64_t site,
                                const Pass& pass) const {
   if (dropout_ == 0.0f || pass.evaluating()) return;
-  stream_dropout(context, x, y, dropout_, site, pass, dims_, tensor_);
+  stream_dropout(context, x, y, dropout_, site, pass, dims_, tensor_, ranks_);
 }
 
 // --- backward ----------------------------------------------------------------------------------------------

@@ -53,7 +53,8 @@ struct LayerBelow {
 class TransformerLayer {
  public:
   TransformerLayer(int index, const config::Config& config, parameters::ParameterStore& parameters,
-                   Recipe& recipe, const RopeTables& rope, parallel::TensorParallel& tensor);
+                   Recipe& recipe, const RopeTables& rope, parallel::TensorParallel& tensor,
+                   const ContextParallel& ranks);
   TransformerLayer(const TransformerLayer&) = delete;
 
   void plan_weights(MemoryPlan& plan);
@@ -115,6 +116,7 @@ class TransformerLayer {
 
   std::string name_;
   parallel::TensorParallel& tensor_;
+  const ContextParallel& ranks_;
   Dimensions dims_;
   config::Recompute recompute_;
   bool post_, parallel_;

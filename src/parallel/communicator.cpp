@@ -68,6 +68,18 @@ void Communicator::all_gather(const Context& context, const Tensor& in, const Te
   do_all_gather(context, in, out);
 }
 
+void Communicator::all_to_all(const Context& context, const Tensor& in, const Tensor& out) {
+  TE_CHECK(in.dtype == out.dtype && in.numel() == out.numel(), "all_to_all of group {}: {} {} to {} {}",
+           name_, dtype_name(in.dtype), in.shape.str(), dtype_name(out.dtype), out.shape.str());
+  TE_CHECK(in.numel() % size() == 0, "all_to_all of group {}: {} elements, shape {}, in {} equal parts",
+           name_, in.numel(), in.shape.str(), size());
+  if (in.numel() == 0) return;
+  TE_CHECK(disjoint(in, out), "all_to_all of group {}: in and out overlap", name_);
+  const Operation operation("all_to_all", *this, context);
+  const ProfileScope scope(context, profiled(*this, "all_to_all"), static_cast<double>(in.bytes()));
+  do_all_to_all(context, in, out);
+}
+
 void Communicator::reduce_scatter(const Context& context, const Tensor& in, const Tensor& out) {
   check_reducible(*this, "reduce_scatter", in);
   check_parts(*this, "reduce_scatter", out, in);
@@ -110,6 +122,10 @@ void Communicator::barrier(const Context& context) {
 
 void SingleCommunicator::do_all_gather(const Context& context, const Tensor& in, const Tensor& out) {
   if (in.data != out.data) context.copy(out, in);
+}
+
+void SingleCommunicator::do_all_to_all(const Context& context, const Tensor& in, const Tensor& out) {
+  context.copy(out, in);
 }
 
 void SingleCommunicator::do_reduce_scatter(const Context& context, const Tensor& in, const Tensor& out) {

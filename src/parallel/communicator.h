@@ -42,6 +42,8 @@ class Communicator {
   /// out = the ranks' `in`, one after another; out holds size() times as many elements. `in` may be this rank's
   /// part of out; any other overlap is an error.
   void all_gather(const Context& context, const Tensor& in, const Tensor& out);
+  /// Part i of out = part `rank()` of rank i's `in`; both are size() equal parts, one after another. They do not overlap.
+  void all_to_all(const Context& context, const Tensor& in, const Tensor& out);
   /// out = this rank's part of the sum of the ranks' `in`. `out` may be this rank's part of `in`; nothing else of
   /// `in` is written.
   void reduce_scatter(const Context& context, const Tensor& in, const Tensor& out);
@@ -62,6 +64,7 @@ class Communicator {
   // The operations proper. Arguments have been checked and are not empty.
   virtual void do_all_reduce(const Context&, const Tensor& t, ReduceOp op) = 0;
   virtual void do_all_gather(const Context&, const Tensor& in, const Tensor& out) = 0;
+  virtual void do_all_to_all(const Context&, const Tensor& in, const Tensor& out) = 0;
   virtual void do_reduce_scatter(const Context&, const Tensor& in, const Tensor& out) = 0;
   virtual void do_broadcast(const Context&, const Tensor& t, int root) = 0;
   virtual void do_send(const Context&, const Tensor& t, int peer) = 0;
@@ -81,6 +84,7 @@ class SingleCommunicator final : public Communicator {
  private:
   void do_all_reduce(const Context&, const Tensor&, ReduceOp) override {}
   void do_all_gather(const Context&, const Tensor& in, const Tensor& out) override;
+  void do_all_to_all(const Context&, const Tensor& in, const Tensor& out) override;
   void do_reduce_scatter(const Context&, const Tensor& in, const Tensor& out) override;
   void do_broadcast(const Context&, const Tensor&, int) override {}
   void do_send(const Context&, const Tensor&, int) override {}  // there is no peer: refused before
@@ -99,6 +103,7 @@ class PlannedCommunicator final : public Communicator {
   [[noreturn]] void refuse(const char* operation) const;
   void do_all_reduce(const Context&, const Tensor&, ReduceOp) override { refuse("all_reduce"); }
   void do_all_gather(const Context&, const Tensor&, const Tensor&) override { refuse("all_gather"); }
+  void do_all_to_all(const Context&, const Tensor&, const Tensor&) override { refuse("all_to_all"); }
   void do_reduce_scatter(const Context&, const Tensor&, const Tensor&) override { refuse("reduce_scatter"); }
   void do_broadcast(const Context&, const Tensor&, int) override { refuse("broadcast"); }
   void do_send(const Context&, const Tensor&, int) override { refuse("send"); }

@@ -46,6 +46,11 @@ Groups Groups::make(const ProcessGrid& grid, int rank, Make&& make_group) {
   for (int other = 0; other < grid.world; ++other) all.push_back(other);
   groups.world_ = group("world", all);
   groups.tensor_ = group("tensor", grid.tensor_group(rank));
+  groups.context_ = group("context", grid.context_group(rank));
+  // One of the two where the other is a single rank: a communicator costs a GPU memory.
+  groups.microbatch_ = grid.context == 1  ? groups.tensor_
+                       : grid.tensor == 1 ? groups.context_
+                                          : group("microbatch", grid.microbatch_group(rank));
   groups.data_ = group("data", grid.data_group(rank));
   groups.stage_ = group("stage", grid.stage_group(rank));
   groups.embedding_ = group("embedding", grid.embedding_group(rank));

@@ -58,6 +58,8 @@ class Groups {
   // Groups as process_grid.h defines them.
   Communicator& world() const { return *world_; }
   Communicator& tensor() const { return *tensor_; }
+  Communicator& context() const { return *context_; }
+  Communicator& microbatch() const { return *microbatch_; }
   Communicator& data() const { return *data_; }
   Communicator& stage() const { return *stage_; }
   Communicator& embedding() const { return *embedding_; }
@@ -83,8 +85,8 @@ class Groups {
   int rank_ = 0;
   Coordinates at_;
   std::vector<std::unique_ptr<Communicator>> made_;  // in the order in which all ranks make and end them
-  Communicator *world_ = nullptr, *tensor_ = nullptr, *data_ = nullptr, *stage_ = nullptr,
-               *embedding_ = nullptr;
+  Communicator *world_ = nullptr, *tensor_ = nullptr, *context_ = nullptr, *microbatch_ = nullptr,
+               *data_ = nullptr, *stage_ = nullptr, *embedding_ = nullptr;
   std::array<Communicator*, 4> channels_{};
 };
 

@@ -158,6 +158,21 @@ void MpiCommunicator::do_all_gather(const Context& context, const Tensor& in, co
   exchange.wait();
 }
 
+void MpiCommunicator::do_all_to_all(const Context&, const Tensor& in, const Tensor& out) {
+  MpiExchange exchange(mpi_->comm, kCollectiveTag);
+  const size_t bytes = in.bytes() / static_cast<size_t>(size());
+  for (int peer = 0; peer < size(); ++peer) {
+    const size_t at = static_cast<size_t>(peer) * bytes;
+    if (peer == rank()) {
+      std::memcpy(bytes_of(out) + at, bytes_of(in) + at, bytes);
+      continue;
+    }
+    exchange.receive(bytes_of(out) + at, bytes, peer);
+    exchange.send(bytes_of(in) + at, bytes, peer);
+  }
+  exchange.wait();
+}
+
 void MpiCommunicator::do_reduce_scatter(const Context&, const Tensor& in, const Tensor& out) {
   MpiExchange exchange(mpi_->comm, kCollectiveTag);
   const size_t bytes = out.bytes();

@@ -88,6 +88,7 @@ class NcclCommunicator final : public Communicator {
  private:
   void do_all_reduce(const Context& context, const Tensor& t, ReduceOp op) override;
   void do_all_gather(const Context& context, const Tensor& in, const Tensor& out) override;
+  void do_all_to_all(const Context& context, const Tensor& in, const Tensor& out) override;
   void do_reduce_scatter(const Context& context, const Tensor& in, const Tensor& out) override;
   void do_broadcast(const Context& context, const Tensor& t, int root) override;
   void do_send(const Context& context, const Tensor& t, int peer) override;
@@ -177,6 +178,19 @@ void NcclCommunicator::do_all_reduce(const Context& context, const Tensor& t, Re
 
 void NcclCommunicator::do_all_gather(const Context& context, const Tensor& in, const Tensor& out) {
   TE_NCCL_CHECK(comm_, ncclAllGather(in.data, out.data, in.bytes(), ncclUint8, comm_, cuda_stream(context)));
+  launched(context);
+}
+
+// Sends and receives of one group run as one operation, the rank's own part among them.
+void NcclCommunicator::do_all_to_all(const Context& context, const Tensor& in, const Tensor& out) {
+  const size_t bytes = in.bytes() / static_cast<size_t>(size());
+  TE_NCCL_CHECK(comm_, ncclGroupStart());
+  for (int peer = 0; peer < size(); ++peer) {
+    const size_t at = static_cast<size_t>(peer) * bytes;
+    TE_NCCL_CHECK(comm_, ncclSend(in.as<char>() + at, bytes, ncclUint8, peer, comm_, cuda_stream(context)));
+    TE_NCCL_CHECK(comm_, ncclRecv(out.as<char>() + at, bytes, ncclUint8, peer, comm_, cuda_stream(context)));
+  }
+  TE_NCCL_CHECK(comm_, ncclGroupEnd());
   launched(context);
 }
 

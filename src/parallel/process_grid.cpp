@@ -43,7 +43,7 @@ ProcessGrid ProcessGrid::of(int world, int tensor, int context, int pipeline) {
     user_error(
         "parallel: {} ranks cannot be cut into {} = {} ranks per copy of the model (remainder {}); start a "
         "multiple of {} "
-        "ranks or change parallel.tensor or parallel.pipeline",
+        "ranks or change parallel.tensor, parallel.context or parallel.pipeline",
         world, cut, model, world % model, model);
   }
   return {world, tensor, context, static_cast<int>(world / model), pipeline};
@@ -73,6 +73,14 @@ std::string ProcessGrid::str() const {
 
 std::vector<int> ProcessGrid::tensor_group(int rank) const {
   return members(*this, rank, {.tensor = true});
+}
+
+std::vector<int> ProcessGrid::context_group(int rank) const {
+  return members(*this, rank, {.context = true});
+}
+
+std::vector<int> ProcessGrid::microbatch_group(int rank) const {
+  return members(*this, rank, {.tensor = true, .context = true});
 }
 
 std::vector<int> ProcessGrid::data_group(int rank) const {

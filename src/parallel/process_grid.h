@@ -32,9 +32,11 @@ struct ProcessGrid {
   // World ranks of the groups that a rank belongs to, ascending, the rank itself among them. A "group" holds all
   // ranks that differ from it only along the named axes.
   std::vector<int> tensor_group(int rank) const;
-  std::vector<int> data_group(int rank) const;      ///< data and context: those who reduce gradients
-  std::vector<int> pipeline_group(int rank) const;  ///< one rank per stage, first stage first
-  std::vector<int> stage_group(int rank) const;     ///< tensor, context, data: all ranks of a pipeline stage
+  std::vector<int> context_group(int rank) const;     ///< those who share the tokens of their samples
+  std::vector<int> microbatch_group(int rank) const;  ///< tensor and context: those who share samples
+  std::vector<int> data_group(int rank) const;        ///< data and context: those who reduce gradients
+  std::vector<int> pipeline_group(int rank) const;    ///< one rank per stage, first stage first
+  std::vector<int> stage_group(int rank) const;  ///< tensor, context, data: all ranks of a pipeline stage
   /// First and last stage, which share tied embeddings; the rank alone in any other stage or without a pipeline.
   std::vector<int> embedding_group(int rank) const;
 };

@@ -18,7 +18,9 @@ std::vector<data::WeightedDataset> datasets_of(const std::vector<config::DataSou
 
 }  // namespace
 
-Batches::Batches(BatchOptions options) : options_(std::move(options)) {
+Batches::Batches(BatchOptions options)
+    : options_(std::move(options)),
+      split_(options_.seq_length, options_.context_rank, options_.context_ranks) {
   const config::DataConfig& data = options_.data;
   data::IndexedSourceOptions source = {.seq_length = options_.seq_length,
                                        .vocab_size = options_.vocab_size,
@@ -51,9 +53,10 @@ Batches::Batches(BatchOptions options) : options_(std::move(options)) {
 }
 
 data::Batch Batches::nothing() const {
-  const auto size = static_cast<size_t>(options_.micro_batch_size * options_.seq_length);
+  const auto size = static_cast<size_t>(options_.micro_batch_size * split_.local()),
+             whole = static_cast<size_t>(options_.micro_batch_size * options_.seq_length);
   return {std::vector<int32_t>(size), std::vector<int32_t>(size, data::BatchSource::kIgnoredTarget),
-          std::vector<int32_t>(options_.data.document_mask ? size : 0)};
+          std::vector<int32_t>(options_.data.document_mask ? whole : 0)};
 }
 
 HostMicrobatch Batches::view(const data::Batch& batch) {
@@ -78,17 +81,30 @@ void Batches::check_documents(const int32_t* starts) const {
 }
 
 int64_t Batches::read(int64_t first_sample, int64_t samples, HostBatch& batch) const {
-  int32_t* targets = batch.targets.as<int32_t>();
+  int32_t *tokens = batch.tokens.as<int32_t>(), *targets = batch.targets.as<int32_t>();
   int32_t* starts = batch.document_start.as<int32_t>();
-  train_->fill(first_sample, samples, batch.tokens.as<int32_t>(), targets, starts);
+  if (split_.ranks() == 1) {
+    train_->fill(first_sample, samples, tokens, targets, starts);
+  } else {
+    const auto size = static_cast<size_t>(samples * options_.seq_length);
+    std::vector<int32_t> all_tokens(size), all_targets(size);
+    train_->fill(first_sample, samples, all_tokens.data(), all_targets.data(), starts);
+    split_.take(all_tokens.data(), samples, tokens);
+    split_.take(all_targets.data(), samples, targets);
+  }
   for (int64_t first = 0; starts != nullptr && first < samples; first += options_.micro_batch_size)
     check_documents(starts + first * options_.seq_length);
-  return counted(targets, samples * options_.seq_length);
+  return counted(targets, samples * split_.local());
 }
 
 data::Batch Batches::microbatch(const data::BatchSource& source, int64_t first_sample) const {
   data::Batch batch = source.batch(first_sample, options_.micro_batch_size, options_.data.document_mask);
   if (options_.data.document_mask) check_documents(batch.document_start.data());
+  for (std::vector<int32_t>* whole : {&batch.tokens, &batch.targets}) {
+    std::vector<int32_t> own(static_cast<size_t>(options_.micro_batch_size * split_.local()));
+    split_.take(whole->data(), options_.micro_batch_size, own.data());
+    *whole = std::move(own);
+  }
   return batch;
 }
 

@@ -1,5 +1,5 @@
-// The data of a run: opens the training and validation sets and reads what a data rank trains and validates on. Knows
-// neither devices nor other ranks.
+// The data of a run: opens the training and validation sets and reads what a data rank trains and validates on, and of its
+// sequences the tokens of one context rank. Knows neither devices nor other ranks.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 
 #include "config/config.h"
 #include "data/sampler.h"
+#include "parallel/sequence_split.h"
 #include "train/step_runner.h"
 
 namespace te::train {
@@ -19,6 +20,7 @@ struct BatchOptions {
   uint64_t seed = 0;
   int64_t micro_batch_size = 0;   ///< sequences
   int64_t eval_microbatches = 0;  ///< of one evaluation; 0: no validation
+  int context_rank = 0, context_ranks = 1;
 };
 
 class Batches {
@@ -26,8 +28,10 @@ class Batches {
   /// Opens the datasets. UserError when one cannot be read or is too small.
   explicit Batches(BatchOptions options);
 
+  // Tokens and targets of a sequence are those of the context rank, document starts those of all tokens.
+
   /// Training samples [first_sample, first_sample + samples) into `batch`, whose buffers hold so many. Returns how many
-  /// targets of them count in the loss. UserError as microbatch().
+  /// targets in them count in the loss. UserError as microbatch().
   int64_t read(int64_t first_sample, int64_t samples, HostBatch& batch) const;
   /// The training microbatch from `first_sample` on.
   data::Batch training(int64_t first_sample) const { return microbatch(*train_, first_sample); }
@@ -59,6 +63,7 @@ class Batches {
   void check_documents(const int32_t* starts) const;
 
   BatchOptions options_;
+  parallel::SequenceSplit split_;
   std::unique_ptr<data::BatchSource> train_;
   std::vector<std::unique_ptr<data::BatchSource>> valid_;
 };

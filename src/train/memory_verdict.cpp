@@ -32,7 +32,7 @@ std::string remedies(const MemoryPlan& plan, const config::Config& config) {
   std::string text;
   for (const auto& [bytes, remedy] : all)
     if (bytes > plan.total_bytes() / 50) text += remedy + "; ";
-  return text + "more ranks (parallel.tensor, parallel.pipeline)";
+  return text + "more ranks (parallel.tensor, parallel.context, parallel.pipeline)";
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ StepRunner::StepRunner(const config::Config& config, const Context& context, con
       model_(config, groups),
       optimizer_(config, model_.parameters(), groups),
       pipeline_(config, context, model_),
-      local_samples_(config.training.global_batch_size / groups.data().size()) {
+      local_samples_(config.training.global_batch_size / groups.grid().data) {
   TE_CHECK(!context.is_cuda() || context.options() == execution_options(config),
            "the context's options are not those of the config");
   model_.plan(plan_, context_, pipeline_.slots());
@@ -37,7 +37,8 @@ StepRunner::StepRunner(const config::Config& config, const Context& context, con
   plan_.add(batch_.tokens, "tokens", MemoryKind::data, DType::i32, shape);
   plan_.add(batch_.targets, "targets", MemoryKind::data, DType::i32, shape);
   if (document_mask_) {
-    plan_.add(batch_.document_start, "document_start", MemoryKind::data, DType::i32, shape);
+    plan_.add(batch_.document_start, "document_start", MemoryKind::data, DType::i32,
+              {shape[0], config.training.micro_batch_size * seq_length_});
   }
   if (config.logging.loss_by_source && config.data.train.size() > 1) {
     plan_.add(sample_losses_, "sample_losses", MemoryKind::data, DType::f32, {local_samples_});
@@ -75,9 +76,12 @@ void StepRunner::publish_weights() {
 }
 
 HostBatch StepRunner::make_host_batch() const {
-  const size_t bytes = static_cast<size_t>(local_samples_ * seq_length_) * sizeof(int32_t);
-  HostBatch batch{HostBuffer(context_, bytes), HostBuffer(context_, bytes), {}, 0};
-  if (document_mask_) batch.document_start = HostBuffer(context_, bytes);
+  const auto bytes = [&](int64_t tokens) {
+    return static_cast<size_t>(local_samples_ * tokens) * sizeof(int32_t);
+  };
+  const size_t own = bytes(split().local());
+  HostBatch batch{HostBuffer(context_, own), HostBuffer(context_, own), {}, 0};
+  if (document_mask_) batch.document_start = HostBuffer(context_, bytes(seq_length_));
   return batch;
 }
 

@@ -15,14 +15,15 @@
 
 namespace te::train {
 
-/// This data rank's samples of one optimizer step in page-locked memory.
+/// This data rank's samples of one optimizer step in page-locked memory; of their tokens those of its context rank.
 struct HostBatch {
-  HostBuffer tokens, targets;  ///< int32 [samples of this data rank, seq]
-  HostBuffer document_start;   ///< likewise, with data.document_mask
+  HostBuffer tokens, targets;  ///< int32 [samples of this data rank, tokens of a sequence here]
+  HostBuffer document_start;   ///< int32 [samples of this data rank, seq], with data.document_mask
   int64_t counted = 0;         ///< targets of the global batch that are not -1
 };
 
-/// One microbatch on the host, int32 [micro batch, seq] each; document_start with data.document_mask.
+/// One microbatch on the host, int32 [micro batch, tokens of a sequence here]; document_start [micro batch, seq], with
+/// data.document_mask.
 struct HostMicrobatch {
   const int32_t *tokens = nullptr, *targets = nullptr, *document_start = nullptr;
 };
@@ -48,7 +49,9 @@ class StepRunner {
 
   /// Samples of a step that this data rank trains on, and the first of them in the global batch.
   int64_t local_samples() const { return local_samples_; }
-  int64_t first_local_sample() const { return local_samples_ * groups().data().rank(); }
+  int64_t first_local_sample() const { return local_samples_ * groups().at().data; }
+  /// Which tokens of its samples this rank holds.
+  const parallel::SequenceSplit& split() const { return model_.context_ranks().split(); }
   HostBatch make_host_batch() const;
 
   /// Launches optimizer step `step` (from 1: the learning rate hangs on it) on the global batch from `first_sample`

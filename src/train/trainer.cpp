@@ -54,7 +54,9 @@ void Trainer::open_data() {
                      .vocab_size = config_.model.vocab_size,
                      .seed = training.seed,
                      .micro_batch_size = training.micro_batch_size,
-                     .eval_microbatches = training.eval_interval > 0 ? training.eval_microbatches : 0});
+                     .eval_microbatches = training.eval_interval > 0 ? training.eval_microbatches : 0,
+                     .context_rank = runner_.split().rank(),
+                     .context_ranks = runner_.split().ranks()});
     if (world_.leader()) check_data(config_);
   });
 }
@@ -252,7 +254,7 @@ void Trainer::add_source_losses(const HostBatch& batch, int64_t first_sample, co
   const parallel::Coordinates& at = runner_.groups().at();
   if (!sources_ || metrics.skipped || at.tensor != 0 || !runner_.groups().last_stage()) return;
   sources_->add(batches_->sources_of(first_sample + runner_.first_local_sample(), runner_.local_samples()),
-                runner_.sample_losses(), batch.targets.as<const int32_t>(), config_.model.seq_length);
+                runner_.sample_losses(), batch.targets.as<const int32_t>(), runner_.split().local());
 }
 
 // One replica of the model does it; the others wait for it in the next step.

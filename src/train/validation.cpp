@@ -13,11 +13,11 @@ namespace {
 std::optional<double> validation_loss(StepRunner& runner, const Batches& batches, size_t set,
                                       int64_t micro_batch_size, parallel::World& world,
                                       std::string& bad_data) {
-  const parallel::Communicator& data_group = runner.groups().data();
+  const parallel::Groups& groups = runner.groups();
   int64_t counted = 0;
   runner.begin_evaluation();
-  for (int64_t first = micro_batch_size * data_group.rank(); first < batches.validation_samples(set);
-       first += micro_batch_size * data_group.size()) {
+  for (int64_t first = micro_batch_size * groups.at().data; first < batches.validation_samples(set);
+       first += micro_batch_size * groups.grid().data) {
     data::Batch data;
     try {
       data = batches.validation(set, first);
@@ -28,7 +28,7 @@ std::optional<double> validation_loss(StepRunner& runner, const Batches& batches
     counted += Batches::counted(data.targets.data(), static_cast<int64_t>(data.targets.size()));
     runner.evaluate(Batches::view(data));
   }
-  counted = world.sum_i64(counted, data_group.world_ranks());
+  counted = world.sum_i64(counted, groups.data().world_ranks());
   const double loss = runner.finish_evaluation() / static_cast<double>(std::max<int64_t>(1, counted));
   if (world.max_i64(bad_data.empty() ? 0 : 1) != 0) return {};
   return loss;

@@ -283,6 +283,28 @@ TEST(Validate, ParallelLayouts) {
   small({"parallel.pipeline=2", "parallel.schedule=zero_bubble"});
   refused({"parallel.tensor=2", "model.ffn_hidden_size=80", "precision.fp8=hybrid"},
           "model.ffn_hidden_size / parallel.tensor 2 = 40");
+  EXPECT_EQ(small({"parallel.context=4"}).parallel.context, 4);
+  refused({"parallel.context=3"},
+          "model.seq_length (32) is not a multiple of 2 * parallel.context = 6: each context rank holds one "
+          "chunk "
+          "of the front and one of the back of every sequence; the nearest is 30");
+  refused({"parallel.context=8", "precision.fp8=hybrid"}, "in 8 pieces");
+  refused({"cp=2"}, "parallel.context");
+  // Runs of queries are cuDNN's, which then knows neither documents nor dropout.
+  for (const char* key : {"data.document_mask=true", "model.attention_dropout=0.1"}) {
+    const std::vector<std::string> heads = {"data.synthetic=false", "data.train=a", "parallel.context=2",
+                                            key};
+    std::vector<std::string> keys = heads;
+    keys.emplace_back("model.num_query_groups=1");
+    for (const char* device : {"training.device=cpu", "training.device=cuda"}) {
+      std::vector<std::string> on_device = heads;
+      on_device.emplace_back(device);
+      small(on_device);
+    }
+    small(keys);
+    keys.emplace_back("training.device=cuda");
+    refused(keys, "parallel.context (2) does not divide the 1 query groups");
+  }
   // Padding grows until every tensor rank has as many rows of the vocabulary.
   EXPECT_EQ(small({"model.num_attention_heads=6", "model.kv_channels=16", "parallel.tensor=3"})
                 .model.padded_vocab_size(),

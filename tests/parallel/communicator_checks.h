@@ -107,6 +107,28 @@ inline void check_all_gather(const Context& context, Communicator& group) {
   }
 }
 
+/// all_to_all: part i is what rank i has for this rank, bitwise.
+inline void check_all_to_all(const Context& context, Communicator& group) {
+  const int size = group.size(), rank = group.rank();
+  for (const DType dtype : kAllDTypes) {
+    for (const int64_t count : kCounts) {
+      SCOPED_TRACE(::testing::Message() << dtype_name(dtype) << " x " << count);
+      const std::vector<float> own = rank_values(dtype, count * size, rank, 3);
+      std::vector<uint8_t> expected;
+      for (int other = 0; other < size; ++other) {
+        const std::vector<uint8_t> part =
+            part_of(bytes_of(dtype, rank_values(dtype, count * size, other, 3)), rank, size);
+        expected.insert(expected.end(), part.begin(), part.end());
+      }
+      TestTensor in(context, dtype, {count * size}), out(context, dtype, {count * size});
+      put(in, own);
+      group.all_to_all(context, in, out);
+      EXPECT_EQ(out.raw(), expected);
+      EXPECT_EQ(in.raw(), bytes_of(dtype, own));
+    }
+  }
+}
+
 inline void check_broadcast(const Context& context, Communicator& group) {
   for (const DType dtype : kAllDTypes) {
     for (const int64_t count : kCounts) {

@@ -95,6 +95,10 @@ TEST_F(CommunicatorTest, ReductionOrderIsThatOfTheRanks) {
   }
 }
 
+TEST_F(CommunicatorTest, AllToAll) {
+  check_all_to_all(cpu_, group());
+}
+
 TEST_F(CommunicatorTest, AllGather) {
   check_all_gather(cpu_, group());
 }
@@ -202,6 +206,8 @@ TEST_F(CommunicatorTest, RefusesMisuse) {
   says([&] { group().all_gather(cpu_, b, big); }, "a part of bf16 in a whole of fp32");
   says([&] { group().all_gather(cpu_, c, big); }, "shape [7]");
   says([&] { group().reduce_scatter(cpu_, c, big); }, "ranks' parts");
+  says([&] { group().all_to_all(cpu_, a, b); }, "all_to_all");
+  says([&] { group().all_to_all(cpu_, big, big); }, "overlap");
   says([&] { group().broadcast(cpu_, a, size()); }, "broadcast");
   says([&] { group().send(cpu_, a, rank()); }, "to itself");
   says([&] { group().receive(cpu_, a, -1); }, "rank -1");

@@ -61,6 +61,8 @@ TEST_F(GroupsTest, ReduceOverTheRanksOfTheGrid) {
     };
     check(groups.world(), all);
     check(groups.tensor(), grid.tensor_group(rank));
+    check(groups.context(), grid.context_group(rank));
+    check(groups.microbatch(), grid.microbatch_group(rank));
     check(groups.data(), grid.data_group(rank));
     check(groups.stage(), grid.stage_group(rank));
     check(groups.embedding(), grid.embedding_group(rank));

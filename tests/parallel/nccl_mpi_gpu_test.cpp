@@ -109,6 +109,10 @@ TEST_F(NcclTest, AllGather) {
   check_all_gather(gpu(), group());
 }
 
+TEST_F(NcclTest, AllToAll) {
+  check_all_to_all(gpu(), group());
+}
+
 TEST_F(NcclTest, Broadcast) {
   check_broadcast(gpu(), group());
 }

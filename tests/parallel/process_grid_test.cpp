@@ -61,6 +61,8 @@ void expect_partition(const ProcessGrid& grid, Group (ProcessGrid::*group_of)(in
 TEST(ProcessGrid, GroupsPartitionTheWorld) {
   for (const ProcessGrid& grid : all_grids()) {
     expect_partition(grid, &ProcessGrid::tensor_group, grid.tensor);
+    expect_partition(grid, &ProcessGrid::context_group, grid.context);
+    expect_partition(grid, &ProcessGrid::microbatch_group, grid.tensor * grid.context);
     expect_partition(grid, &ProcessGrid::data_group, grid.data * grid.context);
     expect_partition(grid, &ProcessGrid::pipeline_group, grid.pipeline);
     expect_partition(grid, &ProcessGrid::stage_group, grid.tensor * grid.context * grid.data);

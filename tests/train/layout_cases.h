@@ -39,7 +39,7 @@ struct Case {
   std::string name;
   Family family = Family::gpt;
   Precision precision = Precision::fp32;
-  int tensor = 1, pipeline = 1;  ///< the rest of the world is data parallelism
+  int tensor = 1, pipeline = 1;  ///< with context the rest of the world is data parallelism
   bool sequence = false;
   int overlap = 1;  ///< parallel.tensor_overlap
   PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
@@ -54,6 +54,8 @@ struct Case {
   bool fp8_head = false;    ///< precision.fp8_output_layer
   std::string overrides{};  ///< precision.overrides
   Form form = Form::plain;
+  int context = 1;
+  int groups = 0;  ///< query groups; 0: as many as the tensor size needs
 
   bool fp8() const { return precision >= Precision::delayed; }
   bool tied() const { return (family == Family::llama) == variant; }
@@ -109,6 +111,7 @@ inline config::Config make_config(const Case& c) {
   // Grouped queries, in as many groups as the largest tensor size needs.
   m.num_query_groups =
       llama && !(c.wide() && c.tensor == 4) ? (c.tensor == 4 ? 4 : 2) : m.num_attention_heads;
+  if (c.groups > 0) m.num_query_groups = c.groups;
   m.ffn_hidden_size = c.wide() ? 128 : 48;
   m.vocab_size = 101;  // 3 of 104 rows are padding, on the last tensor rank
   m.make_vocab_size_divisible_by = c.fp8_head ? 64 : 8;
@@ -128,6 +131,7 @@ inline config::Config make_config(const Case& c) {
   }
   config::ParallelConfig& p = config.parallel;
   p.tensor = c.tensor;
+  p.context = c.context;
   p.pipeline = c.pipeline;
   p.sequence = c.sequence;
   p.tensor_overlap = c.overlap;
@@ -328,6 +332,63 @@ inline std::vector<Case> cases_of(int ranks) {
            .pipeline = 2,
            .recompute = selective,
            .form = Form::olmo2},
+          // Context parallelism: heads are exchanged, or, with fewer query groups than ranks, keys and values.
+          {.name = "cp2_gpt_dropout", .family = gpt, .recompute = selective, .dropout = true, .context = 2},
+          {.name = "cp2_llama", .family = llama, .recompute = full, .variant = true, .context = 2},
+          {.name = "cp2_llama_keys", .family = llama, .recompute = full, .context = 2, .groups = 1},
+          {.name = "cp2_gpt_keys_dropout", .family = gpt, .dropout = true, .context = 2, .groups = 1},
+          {.name = "cp2_llama_biases_window",
+           .family = llama,
+           .recompute = selective,
+           .form = Form::biases_window,
+           .context = 2},
+          {.name = "cp2_llama_keys_biases_window",
+           .family = llama,
+           .form = Form::biases_window,
+           .context = 2,
+           .groups = 1},
+          {.name = "cp2_qwen3", .family = llama, .form = Form::qwen3, .context = 2},
+          {.name = "cp2_olmo2_keys_delayed",
+           .family = llama,
+           .precision = delayed,
+           .recompute = selective,
+           .form = Form::olmo2,
+           .context = 2,
+           .groups = 1},
+          {.name = "cp2_gpt_neox_dropout",
+           .family = gpt,
+           .recompute = full,
+           .dropout = true,
+           .form = Form::gpt_neox,
+           .context = 2},
+          {.name = "cp2_gpt_bf16", .family = gpt, .precision = bf16, .context = 2},
+          {.name = "cp2_llama_keys_bf16", .family = llama, .precision = bf16, .context = 2, .groups = 1},
+          {.name = "cp2_gpt_delayed",
+           .family = gpt,
+           .precision = delayed,
+           .recompute = selective,
+           .context = 2},
+          {.name = "cp2_llama_keys_delayed",
+           .family = llama,
+           .precision = delayed,
+           .context = 2,
+           .groups = 1},
+          {.name = "cp2_llama_tensorwise",
+           .family = llama,
+           .precision = tensorwise,
+           .recompute = full,
+           .context = 2},
+          {.name = "cp2_llama_rowwise", .family = llama, .precision = rowwise, .context = 2},
+          {.name = "cp2_gpt_blockwise",
+           .family = gpt,
+           .precision = blockwise,
+           .recompute = full,
+           .context = 2},
+          {.name = "cp2_llama_overrides",
+           .family = llama,
+           .precision = delayed,
+           .overrides = "linear_fc2 input: bf16; linear_qkv wgrad: bf16; layers 0 linear_proj: tensorwise",
+           .context = 2},
       };
     case 4:
       return {
@@ -470,9 +531,96 @@ inline std::vector<Case> cases_of(int ranks) {
            .schedule = interleaved,
            .recompute = full,
            .form = Form::olmo2},
+          {.name = "cp4_gpt_dropout", .family = gpt, .recompute = full, .dropout = true, .context = 4},
+          {.name = "cp4_llama_keys", .family = llama, .recompute = selective, .context = 4},
+          {.name = "cp2_tp2_sp_gpt_overlap_dropout",
+           .family = gpt,
+           .tensor = 2,
+           .sequence = true,
+           .overlap = 2,
+           .recompute = selective,
+           .dropout = true,
+           .context = 2},
+          {.name = "cp2_tp2_sp_llama_keys",
+           .family = llama,
+           .tensor = 2,
+           .sequence = true,
+           .variant = true,
+           .context = 2},
+          {.name = "cp2_pp2_gpt_zero_bubble_dropout",
+           .family = gpt,
+           .pipeline = 2,
+           .schedule = zero_bubble,
+           .layers = 5,
+           .dropout = true,
+           .context = 2},
+          {.name = "cp2_pp2_llama_keys_zero_bubble",
+           .family = llama,
+           .pipeline = 2,
+           .schedule = zero_bubble,
+           .context = 2,
+           .groups = 1},
+          {.name = "cp2_pp2_llama_interleaved_tied",
+           .family = llama,
+           .pipeline = 2,
+           .schedule = interleaved,
+           .recompute = full,
+           .layers = 5,
+           .variant = true,
+           .context = 2},
+          {.name = "cp2_pp2_gpt_gpipe", .family = gpt, .pipeline = 2, .schedule = gpipe, .context = 2},
+          {.name = "cp2_dp2_gpt_dropout",
+           .family = gpt,
+           .dropout = true,
+           .bucket_size = 10'000,
+           .context = 2},
+          {.name = "cp2_dp2_llama_keys_no_overlap",
+           .family = llama,
+           .recompute = selective,
+           .data_overlap = false,
+           .context = 2,
+           .groups = 1},
+          {.name = "cp4_gpt_delayed", .family = gpt, .precision = delayed, .context = 4},
+          {.name = "cp4_llama_keys_tensorwise",
+           .family = llama,
+           .precision = tensorwise,
+           .recompute = selective,
+           .context = 4},
+          {.name = "cp2_tp2_sp_llama_keys_delayed",
+           .family = llama,
+           .precision = delayed,
+           .tensor = 2,
+           .sequence = true,
+           .context = 2},
+          {.name = "cp2_tp2_gpt_blockwise", .family = gpt, .precision = blockwise, .tensor = 2, .context = 2},
+          {.name = "cp2_pp2_llama_tensorwise_zero_bubble",
+           .family = llama,
+           .precision = tensorwise,
+           .pipeline = 2,
+           .schedule = zero_bubble,
+           .context = 2},
+          {.name = "cp2_dp2_gpt_rowwise",
+           .family = gpt,
+           .precision = rowwise,
+           .recompute = full,
+           .context = 2},
+          {.name = "cp2_dp2_llama_delayed", .family = llama, .precision = delayed, .context = 2},
       };
     case 8:
       return {
+          {.name = "cp2_tp2_pp2_sp_llama_keys_zero_bubble",
+           .family = llama,
+           .tensor = 2,
+           .pipeline = 2,
+           .sequence = true,
+           .schedule = zero_bubble,
+           .context = 2},
+          {.name = "cp2_tp2_dp2_sp_gpt_delayed",
+           .family = gpt,
+           .precision = delayed,
+           .tensor = 2,
+           .sequence = true,
+           .context = 2},
           {.name = "tp2_pp2_dp2_sp_gpt_1f1b",
            .family = gpt,
            .tensor = 2,

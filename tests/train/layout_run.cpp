@@ -50,6 +50,18 @@ Samples samples(const config::ModelConfig& model, uint64_t first, int64_t count)
   return result;
 }
 
+/// The tokens of whole samples that this rank holds.
+Samples of_context_rank(const StepRunner& runner, const Samples& whole) {
+  const parallel::SequenceSplit& split = runner.split();
+  const int64_t count = static_cast<int64_t>(whole.tokens.size()) / split.seq();
+  Samples own;
+  own.tokens.resize(static_cast<size_t>(count * split.local()));
+  own.targets.resize(own.tokens.size());
+  split.take(whole.tokens.data(), count, own.tokens.data());
+  split.take(whole.targets.data(), count, own.targets.data());
+  return own;
+}
+
 // --- what a rank holds ---------------------------------------------------------------------------------------
 
 std::vector<float> floats(const Context& context, const Tensor& tensor) {
@@ -131,19 +143,22 @@ void start(const Context& context, StepRunner& runner, const config::Config& con
   if (!runner.model().recipe().starts_from_history()) return;
   const Samples all = samples(config.model, 0, config.training.global_batch_size);
   spoil_gradients(context, runner);
-  const train::HostMicrobatch first{all.tokens.data(), all.targets.data()};
+  const Samples own = of_context_rank(runner, all);
+  const train::HostMicrobatch first{own.tokens.data(), own.targets.data()};
   runner.calibrate({&first, 1}, all.counted);
 }
 
 double validation_loss(StepRunner& runner, const config::Config& config, int microbatches) {
-  const parallel::Communicator& data = runner.groups().data();
+  const int ranks = runner.groups().grid().data;
   const int64_t size = config.training.micro_batch_size;
   int64_t counted = 0;
   runner.begin_evaluation();
   for (int i = 0; i < microbatches; ++i) {
     const Samples batch = samples(config.model, kValidSamples + static_cast<uint64_t>(i * size), size);
     counted += batch.counted;
-    if (i % data.size() == data.rank()) runner.evaluate({batch.tokens.data(), batch.targets.data()});
+    if (i % ranks != runner.groups().at().data) continue;
+    const Samples own = of_context_rank(runner, batch);
+    runner.evaluate({own.tokens.data(), own.targets.data()});
   }
   return runner.finish_evaluation() / static_cast<double>(counted);
 }
@@ -156,15 +171,14 @@ Trace train_small(const config::Config& config, const parallel::Groups& groups, 
   start(context, runner, config);
   train::HostBatch batch = runner.make_host_batch();
   const int64_t global = config.training.global_batch_size, seq = config.model.seq_length;
-  const auto local = static_cast<size_t>(runner.local_samples() * seq);
   Trace trace;
   trace.buckets = runner.model().parameters().buckets().size();
   for (int step = 1; step <= options.steps; ++step) {
     const int64_t first = (step - 1) * global;
     const Samples all = samples(config.model, static_cast<uint64_t>(first), global);
     const int64_t from = runner.first_local_sample() * seq;
-    std::copy_n(all.tokens.begin() + from, local, batch.tokens.as<int32_t>());
-    std::copy_n(all.targets.begin() + from, local, batch.targets.as<int32_t>());
+    runner.split().take(all.tokens.data() + from, runner.local_samples(), batch.tokens.as<int32_t>());
+    runner.split().take(all.targets.data() + from, runner.local_samples(), batch.targets.as<int32_t>());
     batch.counted = all.counted;
     spoil_gradients(context, runner);
     runner.launch(batch, step, first, step == 2);

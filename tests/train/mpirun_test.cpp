@@ -166,6 +166,53 @@ TEST_F(Mpirun, LogsOnceWhatOneRankLogs) {
   }
 }
 
+// Documents end anywhere in the tokens of two ranks, and so do the targets that count. Two blends of a dataset give losses
+// by source, the ranks' parts of every sample's added.
+TEST_F(Mpirun, ContextRanksTrainAsOneRank) {
+  Overrides common = {"precision.dtype=fp32",
+                      "training.eval_interval=3",
+                      "training.eval_microbatches=3",
+                      "data.document_mask=true",
+                      "data.eod_mask_loss=true",
+                      "logging.loss_by_source=true",
+                      "data.train=[[1.0, " + (folder_ / "train") + "], [1.0, " + (folder_ / "valid") + "]]"};
+  for (const char* groups : {"2", "1"}) {  // heads are exchanged, or keys and values
+    SCOPED_TRACE(groups);
+    const Overrides model = common + Overrides{std::string("model.num_query_groups=") + groups};
+    const std::string one = std::string("one") + groups, two = std::string("cp2_dp2_") + groups;
+    ASSERT_EQ(run(1, one, model).code, 0);
+    const Result result = run(4, two, model + Overrides{"parallel.context=2"});
+    ASSERT_EQ(result.code, 0) << result.error;
+    EXPECT_EQ(count(result.out, "context 2"), 1u) << result.out;
+    const auto rows = folder_.csv(two), expected = folder_.csv(one);
+    ASSERT_EQ(rows.size(), 6u);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      EXPECT_EQ(rows[i].at("consumed_tokens"), expected[i].at("consumed_tokens"));
+      for (const char* column : {"loss", "valid_loss", "grad_norm"}) {
+        ASSERT_EQ(rows[i].at(column).empty(), expected[i].at(column).empty()) << column;
+        if (rows[i].at(column).empty()) continue;
+        const double value = std::stod(expected[i].at(column));
+        EXPECT_NEAR(std::stod(rows[i].at(column)), value, 1e-5 * value) << column << " of step " << i + 1;
+      }
+    }
+    const auto sources = [&](const std::string& run) {
+      std::vector<nlohmann::json> all;
+      for (const std::string& line : split(read_file(folder_.run_folder(run) + "/metrics.jsonl"), '\n'))
+        all.push_back(nlohmann::json::parse(line).at("sources"));
+      return all;
+    };
+    const auto found = sources(two), whole = sources(one);
+    ASSERT_EQ(found.size(), whole.size());
+    for (size_t i = 0; i < found.size(); ++i) {
+      EXPECT_EQ(found[i].size(), whole[i].size());
+      for (const auto& [source, expected] : whole[i].items()) {
+        EXPECT_EQ(found[i].at(source).at("tokens"), expected.at("tokens"));
+        EXPECT_NEAR(found[i].at(source).at("loss").get<double>(), expected.at("loss").get<double>(), 1e-4);
+      }
+    }
+  }
+}
+
 TEST_F(Mpirun, HealthOfAllStagesIsLogged) {
   const Result result = run(4, "a",
                             {"precision.fp8=hybrid", "parallel.tensor=2", "parallel.sequence=true",

@@ -32,6 +32,7 @@ struct Layout {
 };
 const Layout kOne = {"one", 1, {}};
 const Layout kTensor = {"tp2", 2, {"parallel.tensor=2"}};
+const Layout kContext = {"cp2", 2, {"parallel.context=2", "parallel.bucket_size=1000"}};
 const Layout kPipeline = {"pp2", 2, {"parallel.pipeline=2", "parallel.schedule=zero_bubble"}};
 
 struct Case {
@@ -46,9 +47,23 @@ const Case kFp32 = {
     "fp32",
     {"precision.dtype=fp32"},
     {"tp2_dp2", 4, {"parallel.tensor=2", "parallel.sequence=true", "parallel.bucket_size=1000"}},
-    {kOne, kPipeline},
+    {kOne, kPipeline, kContext},
     2e-6,
     5e-5};
+/// Heads on two ranks, and with four keys and values.
+const Case kContextFp32 = {"context",
+                           {"precision.dtype=fp32"},
+                           {"cp4_keys", 4, {"parallel.context=4", "parallel.bucket_size=1000"}},
+                           {kOne, kContext},
+                           2e-6,
+                           5e-5};
+const Case kContextFp8 = {
+    "context_fp8",
+    {"precision.fp8=hybrid", "precision.amax_history_len=8"},
+    {"cp2_tp2_keys", 4, {"parallel.context=2", "parallel.tensor=2", "parallel.sequence=true"}},
+    {kOne, kContext},
+    3e-4,
+    0.25};
 const Case kFp8 = {"fp8",
                    {"precision.fp8=hybrid", "precision.amax_history_len=8"},
                    {"dp2_pp2", 4, {"parallel.pipeline=2", "parallel.bucket_size=1000"}},
@@ -151,7 +166,8 @@ void Resharding::goes_on_under_any_layout(const Case& c) {
   run(c, c.saved, "same", resumed());
   expect_same_run("same", "whole");
   const checkpoint::Reader whole(folder_.checkpoint("whole", kLastStep));
-  EXPECT_EQ(whole.fp8().rows.empty(), &c != &kFp8);
+  const bool fp8 = &c == &kFp8 || &c == &kContextFp8;
+  EXPECT_EQ(whole.fp8().rows.empty(), !fp8);
   for (const Layout& layout : c.others) {
     SCOPED_TRACE(layout.name);
     run(c, layout, layout.name, resumed());
@@ -161,7 +177,7 @@ void Resharding::goes_on_under_any_layout(const Case& c) {
     const double state = state_difference(reader, whole);
     EXPECT_LT(state, c.state);
     EXPECT_EQ(reader.progress(), whole.progress());
-    if (&c == &kFp8) expect_same_histories(reader.fp8(), whole.fp8());
+    if (fp8) expect_same_histories(reader.fp8(), whole.fp8());
     std::printf("%s %s: losses differ by %.1e, state by %.1e\n", c.name, layout.name, loss, state);
   }
 }
@@ -174,6 +190,14 @@ TEST_F(Resharding, Fp8GoesOnUnderAnyLayout) {
 #ifndef __SANITIZE_ADDRESS__
 TEST_F(Resharding, Fp32GoesOnUnderAnyLayout) {
   goes_on_under_any_layout(kFp32);
+}
+
+TEST_F(Resharding, ContextRanksGoOnUnderAnyLayout) {
+  goes_on_under_any_layout(kContextFp32);
+}
+
+TEST_F(Resharding, ContextRanksWithFp8GoOnUnderAnyLayout) {
+  goes_on_under_any_layout(kContextFp8);
 }
 
 // Leaving the moments out when saving is leaving them out when loading, under any layout.

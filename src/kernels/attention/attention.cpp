@@ -26,21 +26,33 @@ const char* broken_rule(const AttentionShape& shape) {
   if (shape.max_documents < 0) return "max_documents must not be negative";
   if (shape.window < 0 || shape.window >= std::max<int64_t>(shape.seq, 1))
     return "a sliding window must be shorter than the sequence";
+  const QueryRun& run = shape.run;
+  if (run.count < 0 || run.position < 0 || run.keys() > shape.seq || run.first < 0 ||
+      (run.count > 0 && run.first + run.count > run.rows))
+    return "a run of queries must be among the rank's tokens, and in the sequence";
   if (!(shape.dropout >= 0.0f && shape.dropout < 1.0f)) return "dropout must be in [0, 1)";
   return "";
 }
 
+void check_kv(const char* op, const char* name, const AttentionShape& shape, const Tensor& kv, DType dtype) {
+  check_dtype(op, name, kv, dtype);
+  check_shape(op, name, kv, {shape.batch * shape.seq, 2 * shape.num_query_groups * shape.head_dim});
+}
+
 void check_common(const Context& context, const char* op, const AttentionShape& shape, const Tensor& qkv,
-                  const Tensor& o, const Tensor& lse) {
+                  const Tensor& o, const Tensor& lse, const Tensor& kv) {
   check_hp(op, "qkv", qkv);
   const char* rule = attention_unsupported(context.device(), shape, qkv.dtype);
   TE_CHECK(rule[0] == '\0', "{}: {}", op, rule);
-  const int64_t rows = shape.batch * shape.seq;
+  const bool run = shape.run.count > 0;
+  const int64_t rows = shape.batch * (run ? shape.run.rows : shape.seq);
   check_shape(op, "qkv", qkv, {rows, (shape.num_heads + 2 * shape.num_query_groups) * shape.head_dim});
   check_dtype(op, "o", o, qkv.dtype);
   check_shape(op, "o", o, {rows, shape.num_heads * shape.head_dim});
   check_dtype(op, "lse", lse, DType::f32);
-  check_shape(op, "lse", lse, {shape.batch, shape.num_heads, shape.seq});
+  check_shape(op, "lse", lse, {shape.batch, shape.num_heads, run ? shape.run.count : shape.seq});
+  TE_CHECK(static_cast<bool>(kv) == run, "{}: kv and a run of queries go together", op);
+  if (run) check_kv(op, "kv", shape, kv, qkv.dtype);
 }
 
 void check_documents(const Context& context, const char* op, const AttentionShape& shape,
@@ -72,7 +84,7 @@ int64_t count_documents(const int32_t* document_start, int64_t batch, int64_t se
 }
 
 void attention_forward(const Context& context, const AttentionForward& args) {
-  check_common(context, "attention_forward", args.shape, args.qkv, args.o, args.lse);
+  check_common(context, "attention_forward", args.shape, args.qkv, args.o, args.lse, args.kv);
   check_documents(context, "attention_forward", args.shape, args.document_start);
   TE_DISPATCH_CUDA(context, attention_forward, args);
   cpu::attention_forward(args);
@@ -80,12 +92,13 @@ void attention_forward(const Context& context, const AttentionForward& args) {
 
 void attention_backward(const Context& context, const AttentionBackward& args) {
   constexpr const char* op = "attention_backward";
-  check_common(context, op, args.shape, args.qkv, args.o, args.lse);
+  check_common(context, op, args.shape, args.qkv, args.o, args.lse, args.kv);
   check_documents(context, op, args.shape, args.document_start);
   check_dtype(op, "d_o", args.d_o, args.qkv.dtype);
   check_shape(op, "d_o", args.d_o, args.o.shape);
   check_dtype(op, "dqkv", args.dqkv, args.qkv.dtype);
   check_shape(op, "dqkv", args.dqkv, args.qkv.shape);
+  if (args.shape.run.count > 0) check_kv(op, "dkv", args.shape, args.dkv, args.qkv.dtype);
   TE_DISPATCH_CUDA(context, attention_backward, args);
   cpu::attention_backward(args);
 }
@@ -106,6 +119,8 @@ const char* attention_unsupported(DeviceKind device, const AttentionShape& shape
   if (shape.head_dim % kCudnnHeadDimMultiple != 0 || shape.head_dim > kCudnnMaxHeadDim)
     return "attention on a GPU (cuDNN) needs a head size that is a multiple of 8 and at most 128";
   if (shape.seq < 2) return "attention on a GPU (cuDNN) needs a sequence of at least 2";
+  if (shape.run.count > 0 && (shape.max_documents > 0 || shape.dropout > 0.0f))
+    return "attention of a run of queries on a GPU (cuDNN) has neither documents nor dropout";
   if (shape.max_documents > 0 && shape.window > 0)
     return "attention on a GPU (cuDNN) has no sliding window within documents";
   const int64_t row = (shape.num_heads + 2 * shape.num_query_groups) * shape.head_dim;

@@ -26,36 +26,45 @@ namespace {
 
 constexpr int64_t kBlock = 64;
 
-/// Where the parts of one sample's heads lie in the packed buffer.
+/// Where the parts of one sample's heads lie: all in the packed buffer, or with a run of queries keys and values in one of
+/// their own. The queries of a call are counted from 0; query i is at position `position` + i of the sequence.
 struct Layout {
   explicit Layout(const AttentionShape& s)
       : shape(s),
+        run(s.run.count > 0),
+        queries(run ? s.run.count : s.seq),
+        position(s.run.position),
         dim(s.head_dim),
         heads_per_group(s.num_heads / s.num_query_groups),
         qkv_stride((s.num_heads + 2 * s.num_query_groups) * s.head_dim),
+        kv_stride(run ? 2 * s.num_query_groups * s.head_dim : qkv_stride),
         o_stride(s.num_heads * s.head_dim) {}
-  int64_t q(int64_t b, int64_t head) const { return b * shape.seq * qkv_stride + head * dim; }
-  int64_t k(int64_t b, int64_t group) const { return q(b, shape.num_heads + group); }
-  int64_t v(int64_t b, int64_t group) const { return q(b, shape.num_heads + shape.num_query_groups + group); }
-  int64_t o(int64_t b, int64_t head) const { return b * shape.seq * o_stride + head * dim; }
-  int64_t lse(int64_t b, int64_t head) const { return (b * shape.num_heads + head) * shape.seq; }
+  int64_t row(int64_t b) const { return run ? b * shape.run.rows + shape.run.first : b * shape.seq; }
+  int64_t q(int64_t b, int64_t head) const { return row(b) * qkv_stride + head * dim; }
+  /// In kv with a run, else in qkv.
+  int64_t k(int64_t b, int64_t group) const {
+    return b * shape.seq * kv_stride + (group + (run ? 0 : shape.num_heads)) * dim;
+  }
+  int64_t v(int64_t b, int64_t group) const { return k(b, group + shape.num_query_groups); }
+  int64_t o(int64_t b, int64_t head) const { return row(b) * o_stride + head * dim; }
+  int64_t lse(int64_t b, int64_t head) const { return (b * shape.num_heads + head) * queries; }
   /// Row of query 0 in the mask of the whole model.
   int64_t mask_row(int64_t b, int64_t head) const {
     const int64_t heads = shape.total_heads > 0 ? shape.total_heads : shape.num_heads;
-    return (b * heads + shape.first_head + head) * shape.seq;
+    return (b * heads + shape.first_head + head) * shape.seq + position;
   }
 
   AttentionShape shape;
-  int64_t dim, heads_per_group, qkv_stride, o_stride;
+  bool run;
+  int64_t queries, position, dim, heads_per_group, qkv_stride, kv_stride, o_stride;
 };
 
-/// [seq, dim] of one head as dense FP32.
+/// [rows, dim] of one head as dense FP32.
 template <class T>
-void load(std::vector<float>& to, const T* from, int64_t stride, const Layout& layout) {
-  to.resize(static_cast<size_t>(layout.shape.seq * layout.dim));
-  for (int64_t i = 0; i < layout.shape.seq; ++i)
-    for (int64_t d = 0; d < layout.dim; ++d)
-      to[static_cast<size_t>(i * layout.dim + d)] = to_float(from[i * stride + d]);
+void load(std::vector<float>& to, const T* from, int64_t stride, int64_t rows, int64_t dim) {
+  to.resize(static_cast<size_t>(rows * dim));
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t d = 0; d < dim; ++d) to[static_cast<size_t>(i * dim + d)] = to_float(from[i * stride + d]);
 }
 
 template <class T>
@@ -98,22 +107,24 @@ struct Past {
   }
 };
 
-/// A block of the score matrix: queries [i0, i0 + rows) against keys [j0, j0 + cols), j0 <= i0.
+/// A block of the score matrix: queries [i0, i0 + rows), the first of them at `position`, against keys [j0, j0 + cols),
+/// j0 <= position.
 struct Block {
-  int64_t i0, rows, j0, cols;
+  int64_t i0, rows, position, j0, cols;
   const Past& past;
 
   /// Query i0 + r may see keys [first, end) of the block: none where end <= first.
-  int64_t first(int64_t r) const { return std::clamp<int64_t>(past.begin(i0 + r) - j0, 0, cols); }
-  int64_t end(int64_t r) const { return std::min(cols, i0 + r - j0 + 1); }
+  int64_t first(int64_t r) const { return std::clamp<int64_t>(past.begin(position + r) - j0, 0, cols); }
+  int64_t end(int64_t r) const { return std::min(cols, position + r - j0 + 1); }
 };
 
 /// Calls fn(block) for the key blocks that one block of queries may see: at or below the diagonal, and not
 /// before the first key of its first query.
 template <class Fn>
-void for_key_blocks(int64_t i0, int64_t rows, int64_t seq, const Past& past, Fn&& fn) {
-  for (int64_t j0 = past.begin(i0) / kBlock * kBlock; j0 < i0 + rows; j0 += kBlock)
-    fn(Block{i0, rows, j0, std::min(kBlock, seq - j0), past});
+void for_key_blocks(int64_t i0, int64_t rows, const Layout& layout, const Past& past, Fn&& fn) {
+  const int64_t position = layout.position + i0;
+  for (int64_t j0 = past.begin(position) / kBlock * kBlock; j0 < position + rows; j0 += kBlock)
+    fn(Block{i0, rows, position, j0, std::min(kBlock, layout.shape.seq - j0), past});
 }
 
 Past past_of(const AttentionShape& shape, const Tensor& document_start, int64_t b) {
@@ -158,13 +169,13 @@ void online_softmax(const Block& block, ForwardBuffers& buffers, int64_t dim) {
 template <class T>
 void forward_rows(const AttentionForward& args, const Layout& layout, int64_t b, int64_t head, int64_t i0,
                   const DropoutMask& dropout, ForwardBuffers& buffers) {
-  const int64_t seq = layout.shape.seq, dim = layout.dim;
-  const int64_t rows = std::min(kBlock, seq - i0);
+  const int64_t dim = layout.dim;
+  const int64_t rows = std::min(kBlock, layout.queries - i0);
   const Past past = past_of(args.shape, args.document_start, b);
   buffers.sum.assign(static_cast<size_t>(rows * dim), 0.0f);
   std::fill_n(buffers.denominator, rows, 0.0f);
   std::fill_n(buffers.maximum, rows, -std::numeric_limits<float>::infinity());
-  for_key_blocks(i0, rows, seq, past, [&](const Block& block) {
+  for_key_blocks(i0, rows, layout, past, [&](const Block& block) {
     sgemm_one_thread(false, true, rows, block.cols, dim, layout.shape.softmax_scale,
                      buffers.q.data() + i0 * dim, dim, buffers.k.data() + block.j0 * dim, dim, 0.0f,
                      buffers.scores.data(), block.cols);
@@ -192,16 +203,16 @@ void forward(const AttentionForward& args) {
   const Layout layout(args.shape);
   const AttentionShape& shape = args.shape;
   const DropoutMask dropout{shape.dropout, args.dropout_seed, shape.seq};
-  const T* qkv = args.qkv.as<T>();
+  const T *qkv = args.qkv.as<T>(), *kv = (layout.run ? args.kv : args.qkv).as<T>();
 #pragma omp parallel for schedule(dynamic)
   for (int64_t task = 0; task < shape.batch * shape.num_heads; ++task) {
     static thread_local ForwardBuffers buffers;
     const int64_t b = task / shape.num_heads, head = task % shape.num_heads;
     const int64_t group = head / layout.heads_per_group;
-    load(buffers.q, qkv + layout.q(b, head), layout.qkv_stride, layout);
-    load(buffers.k, qkv + layout.k(b, group), layout.qkv_stride, layout);
-    load(buffers.v, qkv + layout.v(b, group), layout.qkv_stride, layout);
-    for (int64_t i0 = 0; i0 < shape.seq; i0 += kBlock)
+    load(buffers.q, qkv + layout.q(b, head), layout.qkv_stride, layout.queries, layout.dim);
+    load(buffers.k, kv + layout.k(b, group), layout.kv_stride, shape.seq, layout.dim);
+    load(buffers.v, kv + layout.v(b, group), layout.kv_stride, shape.seq, layout.dim);
+    for (int64_t i0 = 0; i0 < layout.queries; i0 += kBlock)
       forward_rows<T>(args, layout, b, head, i0, dropout, buffers);
   }
 }
@@ -264,12 +275,12 @@ void backward_block(const Block& block, const Layout& layout, const float* lse, 
 template <class T>
 void backward_head(const AttentionBackward& args, const Layout& layout, int64_t b, int64_t head,
                    const DropoutMask& dropout, BackwardBuffers& buffers) {
-  const int64_t seq = layout.shape.seq, dim = layout.dim;
-  load(buffers.q, args.qkv.as<T>() + layout.q(b, head), layout.qkv_stride, layout);
-  load(buffers.o, args.o.as<T>() + layout.o(b, head), layout.o_stride, layout);
-  load(buffers.d_o, args.d_o.as<T>() + layout.o(b, head), layout.o_stride, layout);
-  buffers.delta.resize(static_cast<size_t>(seq));
-  for (int64_t i = 0; i < seq; ++i) {
+  const int64_t queries = layout.queries, dim = layout.dim;
+  load(buffers.q, args.qkv.as<T>() + layout.q(b, head), layout.qkv_stride, queries, dim);
+  load(buffers.o, args.o.as<T>() + layout.o(b, head), layout.o_stride, queries, dim);
+  load(buffers.d_o, args.d_o.as<T>() + layout.o(b, head), layout.o_stride, queries, dim);
+  buffers.delta.resize(static_cast<size_t>(queries));
+  for (int64_t i = 0; i < queries; ++i) {
     float sum = 0.0f;
     for (int64_t d = i * dim; d < (i + 1) * dim; ++d)
       sum += buffers.o[static_cast<size_t>(d)] * buffers.d_o[static_cast<size_t>(d)];
@@ -278,10 +289,10 @@ void backward_head(const AttentionBackward& args, const Layout& layout, int64_t 
   const float* lse = args.lse.as<float>() + layout.lse(b, head);
   T* dq = args.dqkv.as<T>() + layout.q(b, head);
   const Past past = past_of(args.shape, args.document_start, b);
-  for (int64_t i0 = 0; i0 < seq; i0 += kBlock) {
-    const int64_t rows = std::min(kBlock, seq - i0);
+  for (int64_t i0 = 0; i0 < queries; i0 += kBlock) {
+    const int64_t rows = std::min(kBlock, queries - i0);
     buffers.dq.assign(static_cast<size_t>(rows * dim), 0.0f);
-    for_key_blocks(i0, rows, seq, past, [&](const Block& block) {
+    for_key_blocks(i0, rows, layout, past, [&](const Block& block) {
       backward_block(block, layout, lse, layout.mask_row(b, head), dropout, buffers);
     });
     store(dq + i0 * layout.qkv_stride, layout.qkv_stride, buffers.dq.data(), rows, dim);
@@ -293,19 +304,21 @@ void backward(const AttentionBackward& args) {
   const Layout layout(args.shape);
   const AttentionShape& shape = args.shape;
   const DropoutMask dropout{shape.dropout, args.dropout_seed, shape.seq};
+  const T* kv = (layout.run ? args.kv : args.qkv).as<T>();
+  T* const dkv = (layout.run ? args.dkv : args.dqkv).as<T>();
+  const int64_t keys = layout.run ? shape.run.keys() : shape.seq;
 #pragma omp parallel for schedule(dynamic)
   for (int64_t task = 0; task < shape.batch * shape.num_query_groups; ++task) {
     static thread_local BackwardBuffers buffers;
     const int64_t b = task / shape.num_query_groups, group = task % shape.num_query_groups;
-    load(buffers.k, args.qkv.as<T>() + layout.k(b, group), layout.qkv_stride, layout);
-    load(buffers.v, args.qkv.as<T>() + layout.v(b, group), layout.qkv_stride, layout);
+    load(buffers.k, kv + layout.k(b, group), layout.kv_stride, shape.seq, layout.dim);
+    load(buffers.v, kv + layout.v(b, group), layout.kv_stride, shape.seq, layout.dim);
     buffers.dk.assign(static_cast<size_t>(shape.seq * layout.dim), 0.0f);
     buffers.dv.assign(static_cast<size_t>(shape.seq * layout.dim), 0.0f);
     for (int64_t h = 0; h < layout.heads_per_group; ++h)
       backward_head<T>(args, layout, b, group * layout.heads_per_group + h, dropout, buffers);
-    T* dqkv = args.dqkv.as<T>();
-    store(dqkv + layout.k(b, group), layout.qkv_stride, buffers.dk.data(), shape.seq, layout.dim);
-    store(dqkv + layout.v(b, group), layout.qkv_stride, buffers.dv.data(), shape.seq, layout.dim);
+    store(dkv + layout.k(b, group), layout.kv_stride, buffers.dk.data(), keys, layout.dim);
+    store(dkv + layout.v(b, group), layout.kv_stride, buffers.dv.data(), keys, layout.dim);
   }
 }
 

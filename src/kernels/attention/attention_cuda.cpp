@@ -90,8 +90,7 @@ class Builder {
     auto options = fe::graph::SDPA_attributes().set_name("attention").set_generate_stats(true);
     set_common(options);
     const auto [o, stats] =
-        graph_->sdpa(input(kQ, qkv_view(s_.num_heads)), input(kK, qkv_view(s_.num_query_groups)),
-                     input(kV, qkv_view(s_.num_query_groups)), options);
+        graph_->sdpa(input(kQ, q_view()), input(kK, kv_view()), input(kV, kv_view()), options);
     set_output(o, kO, o_view());
     set_output(stats, kLse, lse_view());
     stats->set_data_type(fe::DataType_t::FLOAT);
@@ -107,12 +106,12 @@ class Builder {
       options.set_max_total_seq_len_q(s_.batch * s_.seq).set_max_total_seq_len_kv(s_.batch * s_.seq);
     const GraphTensor stats = input(kLse, lse_view());
     stats->set_data_type(fe::DataType_t::FLOAT);
-    const auto [dq, dk, dv] = graph_->sdpa_backward(
-        input(kQ, qkv_view(s_.num_heads)), input(kK, qkv_view(s_.num_query_groups)),
-        input(kV, qkv_view(s_.num_query_groups)), input(kO, o_view()), input(kDO, o_view()), stats, options);
-    set_output(dq, kDQ, qkv_view(s_.num_heads));
-    set_output(dk, kDK, qkv_view(s_.num_query_groups));
-    set_output(dv, kDV, qkv_view(s_.num_query_groups));
+    const auto [dq, dk, dv] =
+        graph_->sdpa_backward(input(kQ, q_view()), input(kK, kv_view()), input(kV, kv_view()),
+                              input(kO, o_view()), input(kDO, o_view()), stats, options);
+    set_output(dq, kDQ, q_view());
+    set_output(dk, kDK, kv_view());
+    set_output(dv, kDV, kv_view());
     return graph_;
   }
 
@@ -124,19 +123,31 @@ class Builder {
     Uid offsets;
   };
   int64_t batch() const { return s_.max_documents > 0 ? s_.max_documents : s_.batch; }
-  View qkv_view(int64_t heads) const {
+  bool run() const { return s_.run.count > 0; }
+  int64_t queries() const { return run() ? s_.run.count : s_.seq; }
+  int64_t keys() const { return run() ? s_.run.keys() : s_.seq; }
+  /// Rows of a sample in qkv and o.
+  int64_t rows() const { return run() ? s_.run.rows : s_.seq; }
+  View q_view() const {
     const int64_t row = (s_.num_heads + 2 * s_.num_query_groups) * s_.head_dim;
-    return {{batch(), heads, s_.seq, s_.head_dim}, {s_.seq * row, s_.head_dim, row, 1}, kQkvOffsets};
+    return {
+        {batch(), s_.num_heads, queries(), s_.head_dim}, {rows() * row, s_.head_dim, row, 1}, kQkvOffsets};
+  }
+  View kv_view() const {
+    const int64_t row = ((run() ? 0 : s_.num_heads) + 2 * s_.num_query_groups) * s_.head_dim;
+    return {{batch(), s_.num_query_groups, keys(), s_.head_dim},
+            {s_.seq * row, s_.head_dim, row, 1},
+            kQkvOffsets};
   }
   View o_view() const {
     const int64_t row = s_.num_heads * s_.head_dim;
-    return {{batch(), s_.num_heads, s_.seq, s_.head_dim}, {s_.seq * row, s_.head_dim, row, 1}, kOOffsets};
+    return {{batch(), s_.num_heads, queries(), s_.head_dim}, {rows() * row, s_.head_dim, row, 1}, kOOffsets};
   }
   View lse_view() const {
     const int64_t heads = s_.num_heads;
     if (s_.max_documents > 0)
       return {{batch(), heads, s_.seq, 1}, {heads * s_.seq, 1, heads, 1}, kLseOffsets};
-    return {{batch(), heads, s_.seq, 1}, {heads * s_.seq, s_.seq, 1, 1}, kLseOffsets};
+    return {{batch(), heads, queries(), 1}, {heads * queries(), queries(), 1, 1}, kLseOffsets};
   }
 
   GraphTensor input(Uid uid, const View& view) {
@@ -168,11 +179,13 @@ class Builder {
     if (s_.max_documents > 0) tensor->set_ragged_offset(integers(view.offsets, s_.max_documents + 1));
   }
 
-  /// Scale, causal mask (query i sees keys 0 to i, of a window the last ones), the documents' lengths and dropout.
+  /// Scale, causal mask (query i sees keys 0 to i, of a window the last ones), the documents' lengths and dropout. The last
+  /// query of a run sees all keys of the graph: the diagonal ends in the lower right corner.
   template <class Options>
   void set_common(Options& options) {
     options.set_attn_scale(s_.softmax_scale)
-        .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
+        .set_diagonal_alignment(s_.run.position > 0 ? fe::DiagonalAlignment_t::BOTTOM_RIGHT
+                                                    : fe::DiagonalAlignment_t::TOP_LEFT)
         .set_diagonal_band_right_bound(0);
     if (s_.window > 0) options.set_diagonal_band_left_bound(static_cast<int>(s_.window));
     if (s_.max_documents > 0)
@@ -212,8 +225,8 @@ Plan make_plan(const Context& context, const AttentionShape& shape, Pass pass) {
 }
 
 const Plan& plan_of(const Context& context, const AttentionShape& s, Pass pass) {
-  using Key =
-      std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, float, float, Pass, bool>;
+  using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t,
+                         int64_t, float, float, Pass, bool>;
   static std::map<Key, Plan>& plans = *new std::map<Key, Plan>;  // never destroyed, like the library's handle
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
@@ -224,6 +237,9 @@ const Plan& plan_of(const Context& context, const AttentionShape& s, Pass pass) 
                 s.head_dim,
                 s.max_documents,
                 s.window,
+                s.run.count,
+                s.run.position,
+                s.run.rows,
                 s.softmax_scale,
                 s.dropout,
                 pass,
@@ -233,12 +249,19 @@ const Plan& plan_of(const Context& context, const AttentionShape& s, Pass pass) 
   return plans.emplace(key, make_plan(context, s, pass)).first->second;
 }
 
-/// Binds q, k and v (or their gradients) in a packed buffer.
-void bind_packed(Bindings& bindings, const AttentionShape& s, const Tensor& packed, Uid q, Uid k, Uid v) {
-  char* data = packed.as<char>();
-  bindings[q] = data;
-  bindings[k] = data + s.num_heads * s.head_dim * kElementBytes;
-  bindings[v] = data + (s.num_heads + s.num_query_groups) * s.head_dim * kElementBytes;
+/// Bytes from a rank's first row of a tensor to the first one of the run.
+int64_t run_bytes(const AttentionShape& s, const Tensor& rows) {
+  return s.run.first * rows.cols() * kElementBytes;
+}
+
+/// Binds q, k and v (or their gradients) in a packed buffer; with a run k and v are in kv.
+void bind_packed(Bindings& bindings, const AttentionShape& s, const Tensor& packed, const Tensor& kv, Uid q,
+                 Uid k, Uid v) {
+  const bool run = s.run.count > 0;
+  bindings[q] = packed.as<char>() + run_bytes(s, packed);
+  char* keys = run ? kv.as<char>() : packed.as<char>() + s.num_heads * s.head_dim * kElementBytes;
+  bindings[k] = keys;
+  bindings[v] = keys + s.num_query_groups * s.head_dim * kElementBytes;
 }
 
 /// The seed of a rank's heads; that of the first ones is the caller's.
@@ -276,17 +299,18 @@ void execute(const Context& context, const AttentionShape& shape, const Plan& pl
 void attention_forward(const Context& context, const AttentionForward& args) {
   if (flash_supported(args.shape)) return flash_forward(context, args);
   const Plan& plan = plan_of(context, args.shape, Pass::forward);
-  Bindings bindings{{kO, args.o.data}, {kLse, args.lse.data}};
-  bind_packed(bindings, args.shape, args.qkv, kQ, kK, kV);
+  Bindings bindings{{kO, args.o.as<char>() + run_bytes(args.shape, args.o)}, {kLse, args.lse.data}};
+  bind_packed(bindings, args.shape, args.qkv, args.kv, kQ, kK, kV);
   execute(context, args.shape, plan, bindings, args.workspace, args.dropout_seed, args.document_start);
 }
 
 void attention_backward(const Context& context, const AttentionBackward& args) {
   if (flash_supported(args.shape)) return flash_backward(context, args);
   const Plan& plan = plan_of(context, args.shape, Pass::backward);
-  Bindings bindings{{kO, args.o.data}, {kLse, args.lse.data}, {kDO, args.d_o.data}};
-  bind_packed(bindings, args.shape, args.qkv, kQ, kK, kV);
-  bind_packed(bindings, args.shape, args.dqkv, kDQ, kDK, kDV);
+  const int64_t run = run_bytes(args.shape, args.o);
+  Bindings bindings{{kO, args.o.as<char>() + run}, {kLse, args.lse.data}, {kDO, args.d_o.as<char>() + run}};
+  bind_packed(bindings, args.shape, args.qkv, args.kv, kQ, kK, kV);
+  bind_packed(bindings, args.shape, args.dqkv, args.dkv, kDQ, kDK, kDV);
   execute(context, args.shape, plan, bindings, args.workspace, args.dropout_seed, args.document_start);
 }
 

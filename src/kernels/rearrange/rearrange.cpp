@@ -1,0 +1,99 @@
+// Checks, dispatch and CPU reference of the copies that rearrange.
+#include "kernels/rearrange/rearrange.h"
+
+#include <cstring>
+
+#include "core/error.h"
+#include "kernels/common/checks.h"
+
+namespace te::kernels {
+
+#ifdef TE_WITH_CUDA
+namespace cuda {
+void column_pieces(const Context& context, const ColumnPieces& args);
+void row_order(const Context& context, const RowOrder& args);
+}  // namespace cuda
+#endif
+
+namespace {
+
+constexpr int64_t kGpuBytes = 16;
+
+bool overlap(const Tensor& a, const Tensor& b) {
+  const char *first = a.as<char>(), *second = b.as<char>();
+  return first < second + b.bytes() && second < first + a.bytes();
+}
+
+int64_t element_bytes(const Tensor& tensor) {
+  return static_cast<int64_t>(dtype_size(tensor.dtype));
+}
+
+bool divides_16(const Context& context, const Tensor& tensor, int64_t elements) {
+  return !context.is_cuda() || elements * element_bytes(tensor) % kGpuBytes == 0;
+}
+
+void check_pieces(const Context& context, const ColumnPieces& a) {
+  const char* op = "column_pieces";
+  TE_CHECK(a.whole && a.parts, "{}: whole and parts must be there", op);
+  check_dtype(op, "parts", a.parts, a.whole.dtype);
+  TE_CHECK(a.whole.shape.rank() == 2 && a.parts.shape.rank() == 3 && a.parts.dim(1) == a.whole.dim(0),
+           "{}: whole {} and parts {} must be [rows, width] and [pieces, rows, part width]", op,
+           a.whole.shape.str(), a.parts.shape.str());
+  TE_CHECK(a.cols > 0 && a.begin >= 0 && a.begin + a.parts.dim(0) * a.cols <= a.whole.dim(1),
+           "{}: {} pieces of {} columns from column {} are not in {}", op, a.parts.dim(0), a.cols, a.begin,
+           a.whole.dim(1));
+  TE_CHECK(a.at >= 0 && a.at + a.cols <= a.parts.dim(2),
+           "{}: {} columns from column {} are not in a part of {}", op, a.cols, a.at, a.parts.dim(2));
+  TE_CHECK(!overlap(a.whole, a.parts), "{}: whole and parts overlap", op);
+  for (const int64_t size : {a.cols, a.begin, a.at, a.whole.dim(1), a.parts.dim(2)})
+    TE_CHECK(divides_16(context, a.whole, size), "{}: {} columns are no multiple of 16 bytes", op, size);
+}
+
+void check_order(const Context& context, const RowOrder& a) {
+  const char* op = "row_order";
+  TE_CHECK(a.rows && a.rows.shape.rank() == 2, "{}: rows must be [n, cols]", op);
+  check_dtype(op, "ordered", a.ordered, a.rows.dtype);
+  check_shape(op, "ordered", a.ordered, a.rows.shape);
+  check_dtype(op, "index", a.index, DType::i32);
+  check_shape(op, "index", a.index, {a.rows.dim(0)});
+  TE_CHECK(!overlap(a.rows, a.ordered), "{}: rows and ordered overlap", op);
+  TE_CHECK(divides_16(context, a.rows, a.rows.dim(1)), "{}: {} columns are no multiple of 16 bytes", op,
+           a.rows.dim(1));
+}
+
+void copy_bytes(char* part, char* whole, int64_t bytes, bool to_whole) {
+  std::memcpy(to_whole ? whole : part, to_whole ? part : whole, static_cast<size_t>(bytes));
+}
+
+}  // namespace
+
+void column_pieces(const Context& context, const ColumnPieces& args) {
+  check_pieces(context, args);
+  TE_DISPATCH_CUDA(context, column_pieces, args);
+  const int64_t pieces = args.parts.dim(0), rows = args.whole.dim(0), size = element_bytes(args.whole);
+  const int64_t width = args.whole.dim(1) * size, part_width = args.parts.dim(2) * size,
+                bytes = args.cols * size;
+#pragma omp parallel for collapse(2)
+  for (int64_t p = 0; p < pieces; ++p) {
+    for (int64_t r = 0; r < rows; ++r) {
+      copy_bytes(args.parts.as<char>() + (p * rows + r) * part_width + args.at * size,
+                 args.whole.as<char>() + r * width + args.begin * size + p * bytes, bytes, args.join);
+    }
+  }
+}
+
+void row_order(const Context& context, const RowOrder& args) {
+  check_order(context, args);
+  TE_DISPATCH_CUDA(context, row_order, args);
+  const int64_t rows = args.rows.dim(0), bytes = args.rows.dim(1) * element_bytes(args.rows);
+  const int32_t* index = args.index.as<int32_t>();
+  for (int64_t r = 0; r < rows; ++r)
+    TE_CHECK(index[r] >= 0 && index[r] < rows, "row_order: index {} of row {} is not below {}", index[r], r,
+             rows);
+#pragma omp parallel for
+  for (int64_t r = 0; r < rows; ++r)
+    copy_bytes(args.rows.as<char>() + r * bytes, args.ordered.as<char>() + index[r] * bytes, bytes,
+               !args.inverse);
+}
+
+}  // namespace te::kernels

@@ -1,0 +1,72 @@
+// The copies that rearrange, on the GPU: a thread moves 16 bytes.
+#include "core/cuda_check.h"
+#include "kernels/common/cuda_common.cuh"
+#include "kernels/rearrange/rearrange.h"
+
+namespace te::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+/// Sizes and offsets in units of 16 bytes.
+struct Pieces {
+  uint4 *whole, *parts;
+  int64_t rows, width, part_width, begin, at, cols, total;
+};
+
+template <bool kJoin>
+__global__ void __launch_bounds__(kThreads) move_pieces(Pieces p) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= p.total) return;
+  const int64_t column = i % p.cols, row = i / p.cols % p.rows, piece = i / (p.cols * p.rows);
+  uint4& part = p.parts[(piece * p.rows + row) * p.part_width + p.at + column];
+  uint4& whole = p.whole[row * p.width + p.begin + piece * p.cols + column];
+  if (kJoin) {
+    whole = part;
+  } else {
+    part = whole;
+  }
+}
+
+template <bool kInverse>
+__global__ void __launch_bounds__(kThreads)
+    move_rows(uint4* rows, const int32_t* index, uint4* ordered, int64_t cols, int64_t total) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= total) return;
+  const int64_t place = index[i / cols] * cols + i % cols;
+  if (kInverse) {
+    rows[i] = ordered[place];
+  } else {
+    ordered[place] = rows[i];
+  }
+}
+
+}  // namespace
+
+void column_pieces(const Context& context, const ColumnPieces& args) {
+  const auto units = [&](int64_t elements) {
+    return elements * static_cast<int64_t>(dtype_size(args.whole.dtype)) /
+           static_cast<int64_t>(sizeof(uint4));
+  };
+  const int64_t pieces = args.parts.dim(0), rows = args.whole.dim(0), cols = units(args.cols);
+  const Pieces p{args.whole.as<uint4>(),   args.parts.as<uint4>(), rows,           units(args.whole.dim(1)),
+                 units(args.parts.dim(2)), units(args.begin),      units(args.at), cols,
+                 pieces * rows * cols};
+  if (p.total == 0) return;
+  (args.join ? move_pieces<true>
+             : move_pieces<false>)<<<ceil_div(p.total, kThreads), kThreads, 0, cuda_stream(context)>>>(p);
+  TE_CUDA_CHECK_LAUNCH();
+}
+
+void row_order(const Context& context, const RowOrder& args) {
+  const int64_t cols = args.rows.dim(1) * static_cast<int64_t>(dtype_size(args.rows.dtype)) /
+                       static_cast<int64_t>(sizeof(uint4));
+  const int64_t total = args.rows.dim(0) * cols;
+  if (total == 0) return;
+  (args.inverse ? move_rows<true>
+                : move_rows<false>)<<<ceil_div(total, kThreads), kThreads, 0, cuda_stream(context)>>>(
+      args.rows.as<uint4>(), args.index.as<int32_t>(), args.ordered.as<uint4>(), cols, total);
+  TE_CUDA_CHECK_LAUNCH();
+}
+
+}  // namespace te::kernels::cuda

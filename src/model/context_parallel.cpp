@@ -1,0 +1,59 @@
+#include "model/context_parallel.h"
+
+#include <vector>
+
+#include "kernels/rearrange/rearrange.h"
+
+namespace te::model {
+
+ContextParallel::ContextParallel(const config::Config& config)
+    : batch_(config.training.micro_batch_size), split_(config.model.seq_length, 0, 1) {
+  TE_CHECK(config.parallel.context == 1, "parallel.context {} without a group", config.parallel.context);
+}
+
+ContextParallel::ContextParallel(const config::Config& config, parallel::Communicator& group,
+                                 int tensor_ranks)
+    : batch_(config.training.micro_batch_size),
+      split_(config.model.seq_length, group.rank(), group.size()),
+      group_(&group) {
+  TE_CHECK(config.parallel.context == group.size(), "parallel.context {} with a group of {} ranks",
+           config.parallel.context, group.size());
+  if (size() == 1) return;
+  const bool heads = config.model.num_query_groups / tensor_ranks % size() == 0;
+  exchange_ = heads ? ContextExchange::heads : ContextExchange::keys;
+}
+
+void ContextParallel::plan(MemoryPlan& plan) {
+  if (size() == 1) return;
+  const int64_t tokens = batch_ * split_.local();
+  plan.add(positions_, "context.positions", MemoryKind::data, DType::i32, {tokens});
+  plan.add(order_, "context.order", MemoryKind::data, DType::i32, {size() * tokens});
+}
+
+void ContextParallel::fill(const Context& context) const {
+  if (size() == 1) return;
+  std::vector<int32_t> order, positions;
+  for (int rank = 0; rank < size(); ++rank) {
+    for (int64_t sample = 0; sample < batch_; ++sample) {
+      for (const parallel::SequenceSplit::Run& run : split_.runs_of(rank)) {
+        for (int64_t position = run.position; position < run.position + run.count; ++position) {
+          order.push_back(static_cast<int32_t>(sample * split_.seq() + position));
+          if (rank == this->rank()) positions.push_back(static_cast<int32_t>(position));
+        }
+      }
+    }
+  }
+  context.copy_to_device(positions_, positions.data());
+  context.copy_to_device(order_, order.data());
+  context.synchronize();  // the host vectors must outlive the copies
+}
+
+void ContextParallel::in_order(const Context& context, const Tensor& by_rank, const Tensor& whole) const {
+  kernels::row_order(context, {.rows = by_rank, .index = order_, .ordered = whole});
+}
+
+void ContextParallel::by_rank(const Context& context, const Tensor& whole, const Tensor& by_rank) const {
+  kernels::row_order(context, {.rows = by_rank, .index = order_, .ordered = whole, .inverse = true});
+}
+
+}  // namespace te::model

@@ -1,0 +1,78 @@
+// Inputs of the copies that rearrange, and what they must give, for both backends.
+#pragma once
+
+#include <numeric>
+#include <vector>
+
+#include "kernels/rearrange/rearrange.h"
+#include "testing/testing.h"
+
+namespace te::kernels {
+
+using te::testing::TestTensor;
+
+struct PiecesCase {
+  int64_t rows, pieces, cols, begin, after, at,
+      beside;  ///< widths: begin + pieces * cols + after, at + cols + beside
+};
+// Multiples of 8 elements: 16 bytes in BF16.
+inline const PiecesCase kPieces[] = {{1, 1, 8, 0, 0, 0, 0},
+                                     {5, 1, 16, 24, 0, 0, 0},
+                                     {7, 2, 8, 0, 8, 8, 16},
+                                     {33, 4, 64, 16, 24, 8, 0},
+                                     {260, 3, 128, 8, 8, 0, 8}};
+
+inline void check_column_pieces(const Context& context, DType dtype, const PiecesCase& c, bool join) {
+  SCOPED_TRACE(::testing::Message() << c.rows << " rows, " << c.pieces << " pieces of " << c.cols
+                                    << (join ? ", joined, " : ", ") << dtype_name(dtype));
+  const int64_t width = c.begin + c.pieces * c.cols + c.after, part_width = c.at + c.cols + c.beside;
+  TestTensor whole(context, dtype, {c.rows, width}), parts(context, dtype, {c.pieces, c.rows, part_width});
+  whole.fill_normal(1), parts.fill_normal(2);
+  std::vector<float> w = whole.floats(), p = parts.floats();
+  for (int64_t piece = 0; piece < c.pieces; ++piece) {
+    for (int64_t r = 0; r < c.rows; ++r) {
+      for (int64_t i = 0; i < c.cols; ++i) {
+        float& in_whole = w[static_cast<size_t>(r * width + c.begin + piece * c.cols + i)];
+        float& in_part = p[static_cast<size_t>((piece * c.rows + r) * part_width + c.at + i)];
+        (join ? in_whole : in_part) = join ? in_part : in_whole;
+      }
+    }
+  }
+  column_pieces(context, {whole, parts, c.begin, c.at, c.cols, join});
+  EXPECT_EQ(whole.floats(), w);
+  EXPECT_EQ(parts.floats(), p);
+}
+
+inline void check_row_order(const Context& context, DType dtype, int64_t rows, int64_t cols, bool inverse) {
+  SCOPED_TRACE(::testing::Message() << rows << " x " << cols << (inverse ? ", back, " : ", ")
+                                    << dtype_name(dtype));
+  TestTensor a(context, dtype, {rows, cols}), b(context, dtype, {rows, cols}),
+      index(context, DType::i32, {rows});
+  a.fill_normal(1), b.fill_normal(2);
+  std::vector<int32_t> order(static_cast<size_t>(rows));
+  for (int64_t r = 0; r < rows; ++r) order[static_cast<size_t>(r)] = static_cast<int32_t>((r * 7 + 3) % rows);
+  index.fill_ints(order);
+  std::vector<float> from = (inverse ? b : a).floats(), expected(from.size());
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < cols; ++c) {
+      const auto place = static_cast<size_t>(order[static_cast<size_t>(r)] * cols + c);
+      const auto row = static_cast<size_t>(r * cols + c);
+      expected[inverse ? row : place] = from[inverse ? place : row];
+    }
+  }
+  row_order(context, {.rows = a, .index = index, .ordered = b, .inverse = inverse});
+  EXPECT_EQ((inverse ? a : b).floats(), expected);
+}
+
+/// Numbers of rows that have no factor 7, so that the order holds each row once.
+inline void check_rearrangements(const Context& context) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const bool back : {false, true}) {
+      for (const PiecesCase& c : kPieces) check_column_pieces(context, dtype, c, back);
+      for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{1, 8}, {5, 16}, {64, 40}, {513, 264}})
+        check_row_order(context, dtype, rows, cols, back);
+    }
+  }
+}
+
+}  // namespace te::kernels

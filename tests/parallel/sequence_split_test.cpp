@@ -1,0 +1,56 @@
+#include "parallel/sequence_split.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <set>
+
+#include "core/error.h"
+
+namespace te::parallel {
+namespace {
+
+TEST(SequenceSplit, EveryTokenHasOneRankAndAllRanksEqualWork) {
+  for (const int ranks : {1, 2, 4, 8}) {
+    constexpr int64_t kSeq = 64;
+    std::set<int64_t> seen;
+    std::set<int64_t> work;
+    for (int rank = 0; rank < ranks; ++rank) {
+      const SequenceSplit split(kSeq, rank, ranks);
+      EXPECT_EQ(split.local() * ranks, kSeq);
+      int64_t local = 0, keys = 0;
+      for (const SequenceSplit::Run& run : split.runs()) {
+        EXPECT_EQ(run.local, local);
+        for (int64_t i = 0; i < run.count; ++i) {
+          EXPECT_TRUE(seen.insert(run.position + i).second) << "two ranks hold token " << run.position + i;
+          EXPECT_EQ(&split.run_at(run.local + i), &run);
+          keys += run.position + i + 1;
+        }
+        local += run.count;
+      }
+      EXPECT_EQ(local, split.local());
+      work.insert(keys);
+      EXPECT_EQ(split.runs().size(), split.runs_of(rank).size());
+    }
+    EXPECT_EQ(seen.size(), static_cast<size_t>(kSeq));
+    EXPECT_EQ(work.size(), 1u) << "a token attends to all before it and itself";
+  }
+}
+
+TEST(SequenceSplit, TakesARanksTokensOfEverySample) {
+  std::vector<int> whole(16), local(8);
+  std::iota(whole.begin(), whole.end(), 0);
+  SequenceSplit(8, 0, 2).take(whole.data(), 2, local.data());
+  EXPECT_EQ(local, (std::vector<int>{0, 1, 6, 7, 8, 9, 14, 15}));
+  SequenceSplit(8, 1, 2).take(whole.data(), 2, local.data());
+  EXPECT_EQ(local, (std::vector<int>{2, 3, 4, 5, 10, 11, 12, 13}));
+}
+
+TEST(SequenceSplit, RefusesUnequalChunks) {
+  EXPECT_THROW(SequenceSplit(10, 0, 2), InternalError);
+  EXPECT_THROW(SequenceSplit(8, 2, 2), InternalError);
+  EXPECT_NO_THROW(SequenceSplit(7, 0, 1));
+}
+
+}  // namespace
+}  // namespace te::parallel

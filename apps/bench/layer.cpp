@@ -66,7 +66,7 @@ class Layer {
     parameters_.plan(plan_, {.dtype = dims_.dtype});
     recipe_->plan(plan_);
     rope_.plan(plan_, config.model);
-    layer_.plan_weights(plan_);
+    layer_.plan_weights(plan_, true);
     layer_.plan_scratch(plan_, context);
     layer_.plan_input(plan_, activations_);
     layer_.plan_activations(plan_, activations_);
@@ -80,6 +80,7 @@ class Layer {
     }
     plan_.add(out_, "out", MemoryKind::activations, dims_.dtype, {dims_.tokens, dims_.hidden});
     plan_.add(dy_, "dy", MemoryKind::activations, dims_.dtype, {dims_.tokens, dims_.hidden});
+    plan_.add(fc1_out_, "fc1_out", MemoryKind::activations, dims_.dtype, {dims_.tokens, dims_.fc1});
     memory_ = plan_.allocate(context);
     parameters_.bind(context);
     rope_.fill(context, config.model);
@@ -97,6 +98,8 @@ class Layer {
     }
     cast_weights();
     below_another_ = true;
+    forward();
+    context.copy(fc1_out_, activations_.mlp.fc1_out);
   }
 
   void cast_weights() { layer_.quantize_weights(context_); }
@@ -105,8 +108,11 @@ class Layer {
     kernels::add(context_, activations_.x_mid, activations_.delta,
                  out_);  // a model has the next norm's kernel do this
   }
-  /// Before each backward pass, which overwrites the gradient of the output.
-  void restore_dy() { context_.copy(d_stream_, dy_); }
+  /// Before each backward pass, which overwrites the gradient of the output (and the activation's input by its gradient).
+  void restore_dy() {
+    context_.copy(d_stream_, dy_);
+    context_.copy(activations_.mlp.fc1_out, fc1_out_);
+  }
   void backward() {
     // In a model the last norm of the layer above has seen to linear_fc2's dy, as this one's does for the layer below.
     if (below_another_) layer_.grad_target(gradients_, pass_).besides();
@@ -135,7 +141,7 @@ class Layer {
   model::Pass pass_;
   MemoryPlan plan_;
   DeviceBuffer memory_;
-  Tensor d_stream_, out_, dy_, dy_rowwise_, dy_columnwise_;
+  Tensor d_stream_, out_, dy_, fc1_out_, dy_rowwise_, dy_columnwise_;
   bool below_another_ = false;
 };
 

@@ -58,4 +58,10 @@ void resolve_defaults(Config& config) {
     config.checkpoint.directory = config.logging.directory + "/checkpoints";
 }
 
+Fp8KeptWeights fp8_kept_weights(const Config& config) {
+  const Fp8KeptWeights kept = config.precision.fp8_keep_weights;
+  if (kept != Fp8KeptWeights::automatic) return kept;
+  return config.optimizer.store_param_remainders ? Fp8KeptWeights::none : Fp8KeptWeights::rowwise;
+}
+
 }  // namespace te::config

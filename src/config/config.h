@@ -16,6 +16,13 @@ enum class ComputeDType : uint8_t { bf16, fp32 };
 enum class Fp8Mode : uint8_t { off, e4m3, hybrid };
 enum class Fp8Recipe : uint8_t { delayed, tensorwise, rowwise, blockwise };
 enum class Fp8ScaleFormat : uint8_t { power_of_two, fp32 };
+/// Forms of FP8 weights that live from pass to pass; the others are made right before a product reads them.
+enum class Fp8KeptWeights : uint8_t {
+  automatic,
+  none,
+  rowwise,
+  both
+};  ///< automatic is spelled "auto" in YAML
 enum class AmaxAlgo : uint8_t { max, most_recent };
 enum class Recompute : uint8_t { none, selective, full };
 enum class GemmAutotune : uint8_t { off, cached, on, full };
@@ -38,6 +45,7 @@ std::string_view to_string(ComputeDType value);
 std::string_view to_string(Fp8Mode value);
 std::string_view to_string(Fp8Recipe value);
 std::string_view to_string(Fp8ScaleFormat value);
+std::string_view to_string(Fp8KeptWeights value);
 std::string_view to_string(AmaxAlgo value);
 std::string_view to_string(Recompute value);
 std::string_view to_string(GemmAutotune value);
@@ -61,6 +69,7 @@ bool from_string(std::string_view text, ComputeDType& value);
 bool from_string(std::string_view text, Fp8Mode& value);
 bool from_string(std::string_view text, Fp8Recipe& value);
 bool from_string(std::string_view text, Fp8ScaleFormat& value);
+bool from_string(std::string_view text, Fp8KeptWeights& value);
 bool from_string(std::string_view text, AmaxAlgo& value);
 bool from_string(std::string_view text, Recompute& value);
 bool from_string(std::string_view text, GemmAutotune& value);
@@ -151,6 +160,7 @@ struct PrecisionConfig {
   Fp8Mode fp8 = Fp8Mode::off;
   Fp8Recipe fp8_recipe = Fp8Recipe::delayed;
   Fp8ScaleFormat fp8_scale_format = Fp8ScaleFormat::power_of_two;  ///< of rowwise and blockwise
+  Fp8KeptWeights fp8_keep_weights = Fp8KeptWeights::automatic;     ///< see fp8_kept_weights()
   int64_t amax_history_len = 1024;
   AmaxAlgo amax_compute_algo = AmaxAlgo::max;
   int64_t margin = 0;
@@ -303,6 +313,9 @@ Config parse_config(const std::string& yaml_text, const std::string& source_name
 /// Fills in what is still 0 or empty and has a default that depends on other keys (the comments above say
 /// "when absent"). For configs made in code; the loader has done it.
 void resolve_defaults(Config& config);
+
+/// precision.fp8_keep_weights, with `auto` decided.
+Fp8KeptWeights fp8_kept_weights(const Config& config);
 
 /// Checks every range and every combination of keys; UserError with key names and arithmetic. Rules that
 /// depend on the device are checked when training.device names one.

@@ -13,6 +13,7 @@ std::span<const std::string_view> names_of(ComputeDType);
 std::span<const std::string_view> names_of(Fp8Mode);
 std::span<const std::string_view> names_of(Fp8Recipe);
 std::span<const std::string_view> names_of(Fp8ScaleFormat);
+std::span<const std::string_view> names_of(Fp8KeptWeights);
 std::span<const std::string_view> names_of(AmaxAlgo);
 std::span<const std::string_view> names_of(Recompute);
 std::span<const std::string_view> names_of(GemmAutotune);

@@ -152,6 +152,11 @@ const auto kKeys = std::to_array<Key>({
      "tensor, `rowwise` one per token or channel, `blockwise` one per 1 x 128 values (weights: 128 x 128)."},
     {TE_KEY(precision.fp8_scale_format), kBuiltIn, kAny,
      "`rowwise` and `blockwise`: scales are rounded down to powers of two, or kept as FP32 numbers."},
+    {TE_KEY(precision.fp8_keep_weights), kBuiltIn, kAny,
+     "Forms of FP8 weights that are kept from pass to pass, a byte a parameter each; the others are made "
+     "again right before a product reads them, which changes no number: `none`, `rowwise` (what the forward "
+     "pass reads), `both` (the fastest). `auto` is `none` with `optimizer.store_param_remainders`, else "
+     "`rowwise`."},
     {TE_KEY(precision.amax_history_len), kBuiltIn, from_to(1, kMaxWidth),
      "`delayed`: steps of amax history."},
     {TE_KEY(precision.amax_compute_algo), kBuiltIn, kAny,

@@ -78,6 +78,21 @@ void Quantizer::complete(const Context& context, Operand& operand, QuantizeMode 
   if (missing.into) kernels::bias_gradient(context, operand.hp, missing.into, missing.scratch);
 }
 
+// The form that is not asked for may have no memory now.
+void Quantizer::remake_rowwise(const Context& context, Operand& operand) const {
+  Operand form = operand;
+  form.columnwise = {};
+  recipe_->cast(context, index_, form, {.columnwise = false, .again = true}, {});
+}
+
+void Quantizer::remake_columnwise(const Context& context, Operand& operand, bool from_rowwise) const {
+  if (from_rowwise && operand.rowwise.layout == kernels::ScaleLayout::tensor)
+    return kernels::transpose_fp8(context, operand.rowwise.values, operand.columnwise.values);
+  Operand form = operand;
+  form.rowwise = {};
+  recipe_->cast(context, index_, form, {.again = true}, {});
+}
+
 Operand Quantizer::share_of(const Operand& whole, const Tensor& hp, const Tensor& rowwise) const {
   Operand share;
   share.hp = hp;

@@ -31,6 +31,8 @@ struct QuantizeMode {
   bool record_amax = false;  ///< training passes only
   bool count = false;        ///< add to the saturation counters
   bool columnwise = true;    ///< false: no GEMM will contract over the rows (evaluation)
+  /// Forms of values that have been cast before and have not changed: their scale is found, their amax recorded.
+  bool again = false;
 };
 
 /// What a linear asks for when an operand's quantized form is planned.
@@ -79,6 +81,11 @@ class Quantizer {
   /// read the operand.
   void complete(const Context& context, Operand& operand, QuantizeMode mode,
                 const ColumnSums& sums = {}) const;
+
+  /// Makes one form of a completed operand again, whose values have not changed: the same bits. With `from_rowwise` its
+  /// row-wise form is there and saves a cast where the column-wise one is its transpose.
+  void remake_rowwise(const Context& context, Operand& operand) const;
+  void remake_columnwise(const Context& context, Operand& operand, bool from_rowwise) const;
 
   /// This rank's rows of `whole` under sequence parallelism: values hp, and memory for their cast.
   Operand share_of(const Operand& whole, const Tensor& hp, const Tensor& rowwise) const;

@@ -14,7 +14,7 @@ namespace te::fp8 {
 void DelayedRecipe::cast(const Context& context, int index, Operand& operand, QuantizeMode mode,
                          const ColumnSums& sums) {
   const bool own_scale = calibrating_ || table_->info(index).role == OperandRole::weight;
-  if (!own_scale) return cast_with_given_scale(context, index, operand, mode, sums);
+  if (!own_scale || mode.again) return cast_with_given_scale(context, index, operand, mode, sums);
   cast_with_own_scale(context, index, operand, mode, sums, table_->last_amax.slice_rows(index, 1).view({1}));
 }
 
@@ -55,6 +55,7 @@ void OffRecipe::cast(const Context& context, int index, Operand& operand, Quanti
 void TensorwiseRecipe::cast(const Context& context, int index, Operand& operand, QuantizeMode mode,
                             const ColumnSums& sums) {
   mode.record_amax = false;
+  if (mode.again) return cast_with_given_scale(context, index, operand, mode, sums);
   cast_with_own_scale(context, index, operand, mode, sums, table_->amax_of(index));
 }
 

@@ -33,13 +33,24 @@ Linear::Linear(const Spec& spec, parameters::ParameterStore& parameters, Recipe&
 
 // --- storage -----------------------------------------------------------------------------------------------
 
-void Linear::plan_weights(MemoryPlan& plan) {
+// Scales are kept in any case. A weight is cast once when it has changed, to a form that is scratch if none is kept:
+// between layers nothing is alive but what they hand on, which is alive in all forward steps, and so in that of the form.
+void Linear::plan_weights(MemoryPlan& plan, const LinearUse& use, bool training) {
+  using config::Fp8KeptWeights;
+  keeps_rowwise_ = !training || use.weights != Fp8KeptWeights::none;
+  keeps_columnwise_ = !training || use.weights == Fp8KeptWeights::both;
+  const Lifetime forward = live(use.forward), backward = live(use.backward);
   weight_quantizer_.plan(plan, weight_operand_,
                          {.name = spec_.name + ".weight",
                           .rows = out(),
                           .cols = in(),
                           .values = MemoryKind::fp8_weights,
-                          .scales = MemoryKind::fp8_state});
+                          .scales = MemoryKind::fp8_state,
+                          .rowwise = keeps_rowwise_ ? Lifetime{} : forward,
+                          .columnwise = keeps_columnwise_             ? Lifetime{}
+                                        : weight_quantizer_.rowwise() ? backward
+                                                                      : forward | backward,
+                          .has_columnwise = training || !weight_quantizer_.rowwise()});
 }
 
 Lifetime LinearUse::input_life() const {
@@ -133,11 +144,27 @@ void Linear::wgrad(const Context& context, const Operand& grad, const Operand& i
   kernels::gemm(context, gemm);
 }
 
+// --- the weight --------------------------------------------------------------------------------------------
+
 void Linear::quantize_weight(const Context& context, bool count) {
   const ProfileLabel label("weights");
   weight_operand_.hp = weight_->value;
   weight_operand_.written();
-  weight_quantizer_.complete(context, weight_operand_, {.record_amax = true, .count = count});
+  const bool columnwise = keeps_columnwise_ || !weight_quantizer_.rowwise();
+  weight_quantizer_.complete(context, weight_operand_,
+                             {.record_amax = true, .count = count, .columnwise = columnwise});
+}
+
+void Linear::make_fprop_weight(const Context& context) {
+  if (keeps_rowwise_ || !weight_operand_.rowwise) return;
+  const ProfileLabel label("weights");
+  weight_quantizer_.remake_rowwise(context, weight_operand_);
+}
+
+void Linear::make_dgrad_weight(const Context& context) {
+  if (keeps_columnwise_ || !weight_operand_.columnwise) return;
+  const ProfileLabel label("weights");
+  weight_quantizer_.remake_columnwise(context, weight_operand_, keeps_rowwise_ && weight_operand_.rowwise);
 }
 
 }  // namespace te::model

@@ -42,6 +42,7 @@ struct LinearUse {
   Step forward;
   Lifetime grad;  ///< dy is made and used
   Step backward;
+  config::Fp8KeptWeights weights = config::Fp8KeptWeights::both;
 
   /// What of x is used up at once, in either pass.
   Lifetime input_life() const;
@@ -66,10 +67,11 @@ class Linear {
   Linear(Spec spec, parameters::Parameter* weight, fp8::Recipe& recipe, parallel::TensorParallel& tensor);
   Linear(const Linear&) = delete;
 
-  /// Quantized copies of the weight, in both orientations.
-  void plan_weights(MemoryPlan& plan);
-  /// Casts the weight; after every change of it, before the first pass that uses it. `count`: add to the saturation
-  /// counters.
+  /// Quantized forms of the weight: kept, or scratch of the steps whose product reads them. Without training there are no
+  /// column-wise ones, and the others are kept.
+  void plan_weights(MemoryPlan& plan, const LinearUse& use, bool training);
+  /// Finds the weight's scale and casts it to the forms that are kept; after every change of it, before the first pass that
+  /// uses it, and between layers. `count`: add to the saturation counters.
   void quantize_weight(const Context& context, bool count = false);
   /// dW += dy^T x, straight into the main gradient, which the first GEMM of a step writes; both operands complete.
   void wgrad(const Context& context, const Operand& grad, const Operand& input) const;
@@ -95,6 +97,10 @@ class Linear {
   /// `sums`: when b's gradient may be added up.
   void plan_column_sums(MemoryPlan& plan, const Dimensions& dims, Lifetime sums);
 
+  /// Makes the form that fprop reads, and the one of dgrad, where it is not kept; in the step that plan_weights() was told.
+  void make_fprop_weight(const Context& context);
+  void make_dgrad_weight(const Context& context);
+
   /// Rows [first, first + count) of y = x W^T (+ b); and of dx = dy W. With an activation, which only high-precision GEMMs
   /// have, also those of its output; or those of its gradient, and dx is then scratch.
   void fprop(const Context& context, const Operand& input, const Tensor& y, int64_t first, int64_t count,
@@ -112,6 +118,8 @@ class Linear {
   parameters::Parameter* bias_ = nullptr;
   fp8::Quantizer input_quantizer_, weight_quantizer_, grad_quantizer_;
   Operand weight_operand_;
+  /// The weight's forms that stay from one quantize_weight() to the next.
+  bool keeps_rowwise_ = true, keeps_columnwise_ = true;
   Tensor column_sums_;  ///< scratch: partial sums of b's gradient
 };
 

@@ -35,6 +35,7 @@ Mlp::Mlp(const std::string& layer_name, int index, const config::Config& config,
     : name_(layer_name),
       dims_(Dimensions::of(config, tensor)),
       recompute_(config.training.recompute),
+      kept_weights_(config::fp8_kept_weights(config)),
       kind_(kind_of(config.model.activation)),
       linear_fc1_(layer_name + ".mlp.linear_fc1", index, fc1_blocks(config.model), dims_.hidden,
                   config.model.mlp_bias(), config.model.init_method_std, parameters, recipe, tensor),
@@ -50,7 +51,8 @@ LinearUse Mlp::fc1_use() const {
           .input = Step::mlp_norm,
           .forward = Step::fc1,
           .grad = live(d_out, Step::fc1_backward),
-          .backward = Step::fc1_backward};
+          .backward = Step::fc1_backward,
+          .weights = kept_weights_};
 }
 
 LinearUse Mlp::fc2_use() const {
@@ -59,12 +61,13 @@ LinearUse Mlp::fc2_use() const {
           .input = rides_on(linear_fc1_) ? Step::fc1 : Step::activation,
           .forward = Step::fc2,
           .grad = kMadeAbove,
-          .backward = Step::fc2_backward};
+          .backward = Step::fc2_backward,
+          .weights = kept_weights_};
 }
 
-void Mlp::plan_weights(MemoryPlan& plan) {
-  linear_fc1_.plan_weights(plan);
-  linear_fc2_.plan_weights(plan);
+void Mlp::plan_weights(MemoryPlan& plan, bool training) {
+  linear_fc1_.plan_weights(plan, fc1_use(), training);
+  linear_fc2_.plan_weights(plan, fc2_use(), training);
 }
 
 void Mlp::plan_scratch(MemoryPlan& plan) {
@@ -76,13 +79,15 @@ void Mlp::plan_scratch(MemoryPlan& plan) {
 
 void Mlp::plan_activations(MemoryPlan& plan, Activations& a) const {
   plan.add(a.fc1_out, name_ + ".fc1_out", MemoryKind::activations, dims_.dtype, {dims_.tokens, dims_.fc1},
-           saved(recompute_, live(Step::fc1, Step::activation_backward)));
+           saved(recompute_,
+                 live(Step::fc1, rides_on(linear_fc2_) ? Step::activation_backward : Step::fc1_backward)));
   linear_fc1_.plan_input(plan, a.fc1_input, fc1_use());
   linear_fc2_.plan_input(plan, a.fc2_input, fc2_use());
 }
 
 void Mlp::plan_gradients(MemoryPlan& plan, Gradients& g, bool deferred) const {
-  linear_fc1_.plan_grad(plan, g.fc1, fc1_use(), deferred);
+  linear_fc1_.plan_grad(plan, g.fc1, fc1_use(), deferred, rides_on(linear_fc2_));
+  g.fc1_in_place = g.fc1.hp.shape.rank() == 0;  // not planned
   linear_fc2_.plan_grad(plan, g.fc2, fc2_use(), deferred);
 }
 
@@ -122,6 +127,7 @@ void Mlp::forward(const Context& context, Activations& a, const Tensor& y, const
 void Mlp::backward(const Context& context, const Tensor& dy, Activations& a, Gradients& g, const Tensor& dx,
                    const Pass& pass, bool deferred, const RemakeInput& remake_input) {
   const Pass again = pass.recomputed();
+  if (g.fc1_in_place) g.fc1.hp = a.fc1_out;
   Target d_fc1 = linear_fc1_.grad_target(g.fc1, pass);
   // 3'. Down; 2'. the activation's gradient, and its result again, if that was not kept.
   if (rides_on(linear_fc2_)) {

@@ -26,8 +26,10 @@ class Mlp {
   /// The gradients of the linears' outputs during a backward pass.
   struct Gradients {
     Operand fc1, fc2;
+    bool fc1_in_place =
+        false;  ///< fc1.hp is the memory of fc1_out, which nobody reads after the activation's gradient
   };
-  void plan_weights(MemoryPlan& plan);
+  void plan_weights(MemoryPlan& plan, bool training);
   void plan_scratch(MemoryPlan& plan);
   void plan_activations(MemoryPlan& plan, Activations& activations) const;
   void plan_gradients(MemoryPlan& plan, Gradients& gradients, bool deferred) const;
@@ -58,6 +60,7 @@ class Mlp {
   std::string name_;
   Dimensions dims_;
   config::Recompute recompute_;
+  config::Fp8KeptWeights kept_weights_;
   kernels::ActivationKind kind_;
   ColumnParallelLinear linear_fc1_;
   RowParallelLinear linear_fc2_;

@@ -40,11 +40,19 @@ OutputLayer::OutputLayer(const config::Config& config, parameters::ParameterStor
     : Linear({.name = "output_layer", .layer = fp8::Recipe::kOutputLayer},
              head_weight(config, parameters, tied, tensor), recipe, tensor),
       dims_(Dimensions::of(config, tensor)),
+      kept_weights_(config::fp8_kept_weights(config)),
       vocab_(config.model.vocab_size),
       chunk_(std::min(dims_.tokens, kChunkTokens)) {}
 
-void OutputLayer::plan(MemoryPlan& plan) {
-  plan_weights(plan);
+void OutputLayer::plan(MemoryPlan& plan, bool training) {
+  const LinearUse use{.dims = dims_,
+                      .recompute = config::Recompute::none,
+                      .input = Step::head,
+                      .forward = Step::head,
+                      .grad = live(Step::head),
+                      .backward = Step::head,
+                      .weights = kept_weights_};
+  plan_weights(plan, use, training);
   const auto add = [&](Tensor& slot, const char* name, DType dtype, Shape shape) {
     plan.add(slot, spec_.name + name, MemoryKind::scratch, dtype, shape, live(Step::head));
   };
@@ -107,6 +115,8 @@ Operand OutputLayer::operand(const Context& context, const fp8::Quantizer& quant
 void OutputLayer::run(const Context& context, const Tensor& h, const Tensor& targets, float grad_scale,
                       const Tensor& loss_sum, const Pass& pass) {
   const bool training = grad_scale != 0.0f;
+  make_fprop_weight(context);
+  if (training) make_dgrad_weight(context);
   // 1. The hidden states of all tokens.
   const Tensor whole = tensor_.sequence() ? whole_ : h;
   tensor_.gather(context, h, whole);

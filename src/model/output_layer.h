@@ -20,7 +20,7 @@ class OutputLayer : public Linear {
   OutputLayer(const config::Config& config, parameters::ParameterStore& parameters,
               parameters::Parameter* tied, fp8::Recipe& recipe, parallel::TensorParallel& tensor);
 
-  void plan(MemoryPlan& plan);
+  void plan(MemoryPlan& plan, bool training);
 
   /// Adds the microbatch's loss (sum over counted tokens) to loss_sum [1] fp32, on tensor rank 0 alone. With
   /// grad_scale != 0 also overwrites h [stream, hidden] with the gradient of grad_scale * loss with respect to it, and
@@ -39,6 +39,7 @@ class OutputLayer : public Linear {
               float grad_scale) const;
 
   Dimensions dims_;
+  config::Fp8KeptWeights kept_weights_;
   int64_t vocab_, chunk_;
   // Scratch of Step::head:
   Tensor logits_;         ///< [chunk, slice of the padded vocabulary]

@@ -63,9 +63,9 @@ void ColumnParallelLinear::plan_input(MemoryPlan& plan, Operand& input, const Li
 }
 
 // A producer that casts needs no high-precision values, but calibration does, and what works in place.
-void ColumnParallelLinear::plan_grad(MemoryPlan& plan, Operand& grad, const LinearUse& use,
-                                     bool deferred) const {
-  plan_grad_operand(plan, grad, use, deferred, true);
+void ColumnParallelLinear::plan_grad(MemoryPlan& plan, Operand& grad, const LinearUse& use, bool deferred,
+                                     bool hp) const {
+  plan_grad_operand(plan, grad, use, deferred, hp);
 }
 
 Target ColumnParallelLinear::input_target(Operand& input, const Pass& pass) {
@@ -84,6 +84,7 @@ void ColumnParallelLinear::complete_rows(const Context& context, Operand& input,
 
 void ColumnParallelLinear::forward(const Context& context, Operand& input, const Tensor& y, const Pass& pass,
                                    const EpilogueActivation& activation) {
+  make_fprop_weight(context);
   complete_rows(context, input, pass, [&](int64_t first, int64_t count) {
     fprop(context, input, y, first, count, true, activation);
   });
@@ -101,6 +102,7 @@ void ColumnParallelLinear::backward(const Context& context, Operand& grad, const
                                     const Tensor& dx, const Pass& pass, bool deferred) {
   // 1. dy as the GEMMs need it, and the bias gradient, as far as dy's producer has not seen to it.
   grad_quantizer_.complete(context, grad, pass.quantize_mode(), bias_sums());
+  make_dgrad_weight(context);
   const Tensor whole = tensor_.sequence() ? whole_dx_ : dx;
   // 2. dgrad; while the sum over the ranks travels, 3. wgrad.
   const auto rows = [&](int64_t first, int64_t count) { dgrad(context, grad, whole, first, count); };
@@ -143,6 +145,7 @@ void RowParallelLinear::complete_input(const Context& context, Operand& input, c
 
 void RowParallelLinear::forward(const Context& context, Operand& input, const Tensor& y, const Pass& pass) {
   complete_input(context, input, pass);
+  make_fprop_weight(context);
   const Tensor whole = tensor_.sequence() ? whole_y_ : y;
   tensor_.reduce(context, whole, y, [&](int64_t first, int64_t count) {
     fprop(context, input, whole, first, count, tensor_.rank() == 0);
@@ -161,6 +164,7 @@ void RowParallelLinear::backward(const Context& context, const Tensor& dy, Opera
                                  const EpilogueActivation& activation) {
   const auto rows = [&](int64_t first, int64_t count) { dgrad(context, grad, dx, first, count, activation); };
   const fp8::QuantizeMode mode = pass.quantize_mode();
+  make_dgrad_weight(context);
   if (!tensor_.sequence()) {
     // 1. dy as the GEMMs need it. Later steps change dy, so a deferred wgrad keeps a copy.
     const bool copies = deferred && !grad_quantizer_.columnwise();

@@ -26,7 +26,8 @@ class ColumnParallelLinear : public Linear {
 
   void plan_scratch(MemoryPlan& plan, const LinearUse& use);
   void plan_input(MemoryPlan& plan, Operand& input, const LinearUse& use) const;
-  void plan_grad(MemoryPlan& plan, Operand& grad, const LinearUse& use, bool deferred) const;
+  /// `hp`: grad.hp is memory of its own; else the caller sets it, unless a weight gradient that is put off reads it.
+  void plan_grad(MemoryPlan& plan, Operand& grad, const LinearUse& use, bool deferred, bool hp = true) const;
 
   /// The target for the producer of x, [stream, in].
   Target input_target(Operand& input, const Pass& pass);

@@ -17,6 +17,7 @@ SelfAttention::SelfAttention(const std::string& layer_name, int index, const con
     : name_(layer_name),
       dims_(Dimensions::of(config, tensor)),
       recompute_(config.training.recompute),
+      kept_weights_(config::fp8_kept_weights(config)),
       linear_qkv_(layer_name + ".self_attention.linear_qkv", index, qkv_blocks(config.model), dims_.hidden,
                   config.model.qkv_bias(), config.model.init_method_std, parameters, recipe, tensor),
       attention_(layer_name + ".self_attention", config, rope, tensor, ranks),
@@ -35,7 +36,8 @@ LinearUse SelfAttention::qkv_use() const {
           .input = Step::input_norm,
           .forward = Step::qkv,
           .grad = live(Step::attention_backward, Step::qkv_backward),
-          .backward = Step::qkv_backward};
+          .backward = Step::qkv_backward,
+          .weights = kept_weights_};
 }
 
 LinearUse SelfAttention::proj_use() const {
@@ -44,12 +46,13 @@ LinearUse SelfAttention::proj_use() const {
           .input = Step::proj,  // where attention's output is cast
           .forward = Step::proj,
           .grad = live(Step::mlp_norm_backward, Step::proj_backward),
-          .backward = Step::proj_backward};
+          .backward = Step::proj_backward,
+          .weights = kept_weights_};
 }
 
-void SelfAttention::plan_weights(MemoryPlan& plan) {
-  linear_qkv_.plan_weights(plan);
-  linear_proj_.plan_weights(plan);
+void SelfAttention::plan_weights(MemoryPlan& plan, bool training) {
+  linear_qkv_.plan_weights(plan, qkv_use(), training);
+  linear_proj_.plan_weights(plan, proj_use(), training);
 }
 
 void SelfAttention::plan_scratch(MemoryPlan& plan, const Context& context) {

@@ -31,9 +31,9 @@ TransformerLayer::TransformerLayer(int index, const config::Config& config,
 
 // --- memory ------------------------------------------------------------------------------------------------
 
-void TransformerLayer::plan_weights(MemoryPlan& plan) {
-  attention_.plan_weights(plan);
-  mlp_.plan_weights(plan);
+void TransformerLayer::plan_weights(MemoryPlan& plan, bool training) {
+  attention_.plan_weights(plan, training);
+  mlp_.plan_weights(plan, training);
 }
 
 void TransformerLayer::plan_scratch(MemoryPlan& plan, const Context& context) {

@@ -131,7 +131,8 @@ class RowScales final : public fp8::Recipe {
             const ColumnSums& sums) override {
     const int64_t rows = operand.hp.rows(), cols = operand.hp.cols();
     const auto* x = operand.hp.as<bfloat16>();
-    quantize(operand.rowwise, rows, cols, [&](int64_t r, int64_t c) { return to_float(x[r * cols + c]); });
+    if (operand.rowwise)
+      quantize(operand.rowwise, rows, cols, [&](int64_t r, int64_t c) { return to_float(x[r * cols + c]); });
     if (mode.columnwise && operand.columnwise)
       quantize(operand.columnwise, cols, rows,
                [&](int64_t r, int64_t c) { return to_float(x[c * cols + r]); });

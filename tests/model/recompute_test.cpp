@@ -1,5 +1,6 @@
 // Activation recomputation and the FP8 state: recompute none, selective and full give the same gradients bit
-// for bit, in every precision and with dropout; evaluation and recomputation leave the FP8 state alone.
+// for bit, in every precision and with dropout, and so do weights whose FP8 forms are kept and those made again for each
+// product; evaluation and recomputation leave the FP8 state alone.
 #include <cmath>
 #include <limits>
 
@@ -105,6 +106,66 @@ TEST(Recompute, GivesBitwiseEqualGradientsInEveryFormOfALayer) {
     EXPECT_EQ(trained(config, Recompute::selective), reference) << label(config) << " selective";
     EXPECT_EQ(trained(config, Recompute::full), reference) << label(config) << " full";
   }
+}
+
+// With the scratch that does not live in a step overwritten by NaN (TinyModel's passes), at every kind of recomputation:
+// forms that are made too early, too late or in somebody else's memory change numbers.
+TEST(KeptWeights, ChangeNoBit) {
+  using config::Fp8KeptWeights;
+  for (Config config : all_precisions()) {
+    if (config.precision.fp8 == Fp8Mode::off) continue;
+    config.precision.fp8_keep_weights = Fp8KeptWeights::both;
+    const auto reference = trained(config, Recompute::none);
+    for (const Fp8KeptWeights kept : {Fp8KeptWeights::none, Fp8KeptWeights::rowwise}) {
+      config.precision.fp8_keep_weights = kept;
+      for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full})
+        EXPECT_EQ(trained(config, recompute), reference)
+            << label(config) << " kept " << to_string(kept) << ", recompute " << to_string(recompute);
+    }
+  }
+}
+
+TEST(KeptWeights, OfGemmsChosenOneByOneChangeNoBit) {
+  using config::Fp8KeptWeights;
+  Config config = tiny_config(Family::llama);
+  config.precision.dtype = config::ComputeDType::bf16;
+  config.precision.fp8 = Fp8Mode::hybrid;
+  for (const char* recipe : {"tensorwise", "rowwise", "blockwise", "delayed"}) {
+    ASSERT_TRUE(config::from_string(recipe, config.precision.fp8_recipe));
+    for (const char* rules :
+         {"fprop: bf16", "dgrad: bf16", "linear_fc1 weight: bf16; linear_proj fprop: bf16"}) {
+      config.precision.overrides = rules;
+      config.precision.fp8_keep_weights = Fp8KeptWeights::both;
+      const auto reference = trained(config, Recompute::none);
+      for (const Fp8KeptWeights kept : {Fp8KeptWeights::none, Fp8KeptWeights::rowwise}) {
+        config.precision.fp8_keep_weights = kept;
+        EXPECT_EQ(trained(config, Recompute::none), reference)
+            << label(config) << " kept " << to_string(kept);
+        EXPECT_EQ(trained(config, Recompute::full), reference)
+            << label(config) << " kept " << to_string(kept);
+      }
+    }
+  }
+}
+
+TEST(KeptWeights, TakeTheBytesTheySay) {
+  using config::Fp8KeptWeights;
+  Config config = tiny_config(Family::llama);
+  config.model.num_layers = 8;
+  config.precision.dtype = config::ComputeDType::bf16;
+  config.precision.fp8 = Fp8Mode::hybrid;
+  const auto bytes = [&](Fp8KeptWeights kept, bool remainders) {
+    config.precision.fp8_keep_weights = kept;
+    config.optimizer.store_param_remainders = remainders;
+    return TinyModel(config).plan().bytes(MemoryKind::fp8_weights);
+  };
+  const int64_t one_form = bytes(Fp8KeptWeights::rowwise, false);
+  EXPECT_GE(one_form,
+            8 * (32 * (32 + 2 * 16) + 32 * 32 + 3 * 32 * 48));  // a byte a weight of the four linears
+  EXPECT_EQ(bytes(Fp8KeptWeights::both, false), 2 * one_form);
+  EXPECT_EQ(bytes(Fp8KeptWeights::none, false), 0);
+  EXPECT_EQ(bytes(Fp8KeptWeights::automatic, false), one_form);
+  EXPECT_EQ(bytes(Fp8KeptWeights::automatic, true), 0);
 }
 
 TEST(Recompute, SavesMemory) {

@@ -41,6 +41,11 @@ PerplexityCommand::PerplexityCommand(CLI::App& app) : arguments_(std::make_uniqu
   a.command->add_option("--batch", a.batch, "Samples of one pass")
       ->check(whole_number(1))
       ->capture_default_str();
+  a.command
+      ->add_option("--context-ranks", a.model.run.context,
+                   "Ranks that share the tokens of a sample (parallel.context of te-train)")
+      ->check(whole_number(1))
+      ->capture_default_str();
   a.command->footer(
       "Samples follow one another through the dataset, each token is predicted once.\n\n"
       "  te-generate perplexity --checkpoint runs/small/checkpoints --data data/bible_valid");

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <vector>
 
 #include "core/error.h"
 #include "core/memory_plan.h"
@@ -41,20 +42,24 @@ Perplexity evaluate(const config::Config& config, const Context& context, const 
   world.together([&] { load_weights(context, source, stage.parameters()); });
   stage.quantize_weights(context);
 
+  const parallel::SequenceSplit& split = stage.context_ranks().split();
+  std::vector<int32_t> own_tokens(static_cast<size_t>(count)), own_targets(own_tokens.size());
   Perplexity result;
   double sum = 0;
   const double start = now_seconds();
   const int64_t batch = config.training.micro_batch_size;
   for (int64_t first = 0; first < data.num_samples(); first += batch) {
     const data::Batch samples = data.batch(first, batch);
-    context.copy_to_device(tokens, samples.tokens.data());
-    context.copy_to_device(targets, samples.targets.data());
+    split.take(samples.tokens.data(), batch, own_tokens.data());
+    split.take(samples.targets.data(), batch, own_targets.data());
+    context.copy_to_device(tokens, own_tokens.data());
+    context.copy_to_device(targets, own_targets.data());
     context.zero(loss_sum);
     if (!groups.first_stage())
       groups.receive(context, stage.input({}), parallel::Channel::forward_from_previous);
     stage.forward(context, {}, tokens, targets, 0.0f, loss_sum, out, {.kind = model::PassKind::evaluate});
     if (!groups.last_stage()) groups.send(context, out, parallel::Channel::forward_to_next);
-    float loss = 0;  // of this rank: the sum is on tensor rank 0 of the last stage
+    float loss = 0;  // of this rank's tokens, on tensor rank 0 of the last stage
     const parallel::Watchdog::Guard guard(context, "evaluation");
     context.copy_to_host(&loss, loss_sum);
     context.synchronize();

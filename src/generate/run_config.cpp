@@ -38,6 +38,7 @@ config::Config run_config(const ModelSource& source, const RunOptions& options, 
     user_error("--fp8 {}: must be off, hybrid or e4m3", options.fp8);
   config.parallel.tensor = options.tensor;
   config.parallel.pipeline = options.pipeline;
+  config.parallel.context = options.context;
   config.training.micro_batch_size = config.training.global_batch_size = batch;
   config.training.train_steps = 1;
   config.training.recompute = config::Recompute::full;  // one set of activations for all layers
@@ -50,14 +51,17 @@ config::Config run_config(const ModelSource& source, const RunOptions& options, 
 parallel::Groups connect(parallel::World& world, const Context& context, const RunOptions& options) {
   world.together([&] {
     const int64_t ranks = options.ranks_of_model();
-    if (world.size() != ranks * options.replicas)
-      user_error(
-          "--tensor {} and --pipeline {} need a job of {} ranks, this one has {}; start it with mpirun -n {}",
-          options.tensor, options.pipeline, ranks, world.size(), ranks);
+    if (world.size() == ranks * options.replicas) return;
+    const std::string context_ranks =
+        options.context == 1 ? "" : fmt::format(", --context-ranks {}", options.context);
+    user_error(
+        "--tensor {}{} and --pipeline {} need a job of {} ranks, this one has {}; start it with mpirun -n {}",
+        options.tensor, context_ranks, options.pipeline, ranks, world.size(), ranks);
   });
-  return parallel::Groups::connect(world, context,
-                                   parallel::ProcessGrid::of(world.size(), static_cast<int>(options.tensor),
-                                                             1, static_cast<int>(options.pipeline)));
+  return parallel::Groups::connect(
+      world, context,
+      parallel::ProcessGrid::of(world.size(), static_cast<int>(options.tensor), static_cast<int>(options.context),
+                                static_cast<int>(options.pipeline)));
 }
 
 int64_t longest_sequence(const config::ModelConfig& model) {

@@ -5,8 +5,6 @@
 //          after it; Jacobs et al., arXiv 2309.14509). Where N divides the query groups of a tensor rank.
 //   keys   each rank gets the keys and values of all tokens (all-gather) and attends with its own queries; the gradients of
 //          keys and values go back summed (reduce-scatter). Keys and values of grouped queries are small.
-//
-// A rank has as many numbers to exchange either way whatever the positions of its tokens are.
 #pragma once
 
 #include "config/config.h"
@@ -39,8 +37,8 @@ class ContextParallel {
   /// position r % seq.
   const Tensor& positions() const { return positions_; }
 
-  // whole [batch * seq, width]: the tokens of the ranks in the order of the sequences. by_rank [size() * tokens, width]: as an
-  // all-gather or an all-to-all leaves them.
+  // whole [batch * seq, width]: the tokens of the ranks in the order of the sequences. by_rank [size() * tokens, width]: as
+  // an all-gather or an all-to-all leaves them.
   void in_order(const Context& context, const Tensor& by_rank, const Tensor& whole) const;
   void by_rank(const Context& context, const Tensor& whole, const Tensor& by_rank) const;
 

@@ -7,6 +7,7 @@
 #include "kernels/gemm_activation_cases.h"
 #include "kernels/norm/norm.h"
 #include "kernels/quantize/quantize.h"
+#include "kernels/rearrange/rearrange.h"
 #include "testing/testing.h"
 
 namespace te::cost {
@@ -105,6 +106,29 @@ TEST(OpCost, OfCausalAttention) {
   AttentionBackward backward;
   backward.shape = forward.shape;
   EXPECT_EQ(op_cost(std::any(backward)).flops, 2.5 * op_cost(std::any(forward)).flops);
+}
+
+TEST(OpCost, OfRunsOfQueriesThatAreTheWhole) {
+  for (const int64_t window : {0, 10, 40}) {
+    AttentionForward args;
+    args.shape = {
+        .batch = 2, .seq = 64, .num_heads = 4, .num_query_groups = 2, .head_dim = 32, .window = window};
+    const double whole = op_cost(std::any(args)).flops;
+    double runs = 0;
+    for (int64_t position = 0; position < 64; position += 16) {
+      args.shape.run = {.count = 16, .position = position, .rows = 32, .first = 0};
+      runs += op_cost(std::any(args)).flops;
+    }
+    EXPECT_EQ(runs, whole) << window;
+  }
+}
+
+TEST(OpCost, OfCopiesThatRearrange) {
+  const Context cpu = Context::cpu();
+  TestTensor whole(cpu, DType::bf16, {8, 64}), parts(cpu, DType::bf16, {2, 8, 16}),
+      index(cpu, DType::i32, {8});
+  EXPECT_EQ(op_cost(std::any(ColumnPieces{whole, parts, 0, 0, 16})).bytes, 2.0 * 2 * 8 * 16 * 2);
+  EXPECT_EQ(op_cost(std::any(RowOrder{whole, index, whole})).bytes, 2.0 * 8 * 64 * 2 + 8 * 4);
 }
 
 TEST(OpCost, OfArgumentsItDoesNotKnow) {

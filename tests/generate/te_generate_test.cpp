@@ -186,6 +186,16 @@ TEST_F(TeGenerate, PerplexityIsThatOfTraining) {
   EXPECT_NEAR(two_ranks, trained, 1e-3 * trained);  // BF16 sums of the ranks are rounded
   const std::string stages = "perplexity --pipeline 2 --checkpoint " + checkpoints() + valid;
   EXPECT_EQ(loss_of(run(stages, TE_MPIRUN " 2")), loss_of(result));
+  // Ranks that share the tokens: two exchange heads, four keys and values, and two of two tensor ranks those, too.
+  for (const auto& [ranks, options] :
+       {std::pair{"2", "--context-ranks 2"}, std::pair{"4", "--context-ranks 4"},
+        std::pair{"4", "--context-ranks 2 --tensor 2"}, std::pair{"4", "--context-ranks 2 --pipeline 2"}}) {
+    SCOPED_TRACE(options);
+    const Result shared = run(std::string("perplexity ") + options + " --checkpoint " + checkpoints() + valid,
+                              std::string(TE_MPIRUN " ") + ranks);
+    EXPECT_NEAR(loss_of(shared), trained, 1e-3 * trained);
+    TE_EXPECT_CONTAINS(shared.out, "tokens      96\n");
+  }
 }
 
 // Two conversations of 8 tokens, of which the last three count, in samples of 7 positions.

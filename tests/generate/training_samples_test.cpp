@@ -99,6 +99,15 @@ TEST_F(TrainingSamples, OfRanksThatShareTheModel) {
   EXPECT_EQ(samples("staged"), samples("one"));
 }
 
+// They train on parts of the sequences; one of them makes the texts alone.
+TEST_F(TrainingSamples, OfContextRanks) {
+  ASSERT_EQ(train("one", prompts_ + Overrides{"precision.dtype=fp32"}).code, 0);
+  folder_.use_ranks(2);
+  const Result result = train("two", prompts_ + Overrides{"precision.dtype=fp32", "parallel.context=2"});
+  ASSERT_EQ(result.code, 0) << result.out << result.error;
+  EXPECT_EQ(samples("two"), samples("one"));
+}
+
 TEST_F(TrainingSamples, AModelThatHasBrokenDownMakesNone) {
   // Infinite steps leave no number, and such a model is not saved.
   const Result result = train(

@@ -59,7 +59,7 @@ const Case kContextFp32 = {"context",
                            5e-5};
 const Case kContextFp8 = {
     "context_fp8",
-    {"precision.fp8=hybrid", "precision.amax_history_len=8"},
+    {"precision.fp8=hybrid", "precision.amax_history_len=8", "model.seq_length=32"},
     {"cp2_tp2_keys", 4, {"parallel.context=2", "parallel.tensor=2", "parallel.sequence=true"}},
     {kOne, kContext},
     3e-4,

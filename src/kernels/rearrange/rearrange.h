@@ -11,8 +11,8 @@ namespace te::kernels {
 /// The columns begin, ..., begin + pieces * cols - 1 of `whole` are `pieces` equal pieces, and piece p is columns at, ...,
 /// at + cols - 1 of parts[p]:
 ///   parts[p, r, at + c] = whole[r, begin + p * cols + c]
-/// All else stays as it is. `whole` and `parts` do not overlap. On a GPU cols, begin, at and both widths are multiples of 16
-/// bytes.
+/// All else stays as it is. `whole` and `parts` do not overlap. On a GPU cols, begin, at and both widths are multiples of
+/// 16 bytes.
 struct ColumnPieces {
   Tensor whole;  ///< [rows, width]
   Tensor parts;  ///< [pieces, rows, part width], the same dtype

@@ -141,32 +141,30 @@ double product_ms(const Context& context, GemmActivationBackward like, double se
       [](P& p) { return std::vector<Tensor*>{&p.dx}; }, seconds, memory);
 }
 
-/// The forward pass on memory of its own, which also gives the backward pass what it reads.
-AttentionForward forward_like(const Context& context, const AttentionShape& shape, const Tensor& qkv,
-                              const Tensor& o, const Tensor& lse, const Tensor& document_start,
-                              Operands& memory) {
+/// The forward pass on memory of its own, which also gives the backward pass what it reads. Like: either of them.
+template <class Like>
+AttentionForward forward_like(const Context& context, const Like& like, Operands& memory) {
   AttentionForward args;
-  args.shape = shape;
-  args.qkv = memory.random(qkv);
-  args.o = memory.zeros(o);
-  args.lse = memory.zeros(lse);
-  args.workspace = memory.bytes(kernels::attention_workspace_bytes(context, shape, qkv.dtype));
-  args.document_start = memory.zeros(document_start);
+  args.shape = like.shape;
+  args.qkv = memory.random(like.qkv);
+  args.o = memory.zeros(like.o);
+  args.lse = memory.zeros(like.lse);
+  args.workspace = memory.bytes(kernels::attention_workspace_bytes(context, like.shape, like.qkv.dtype));
+  args.document_start = memory.zeros(like.document_start);
+  if (like.kv) args.kv = memory.random(like.kv);
   kernels::attention_forward(context, args);
   return args;
 }
 
 double attention_ms(const Context& context, const AttentionForward& like, double seconds) {
   Operands memory(context);
-  const AttentionForward args =
-      forward_like(context, like.shape, like.qkv, like.o, like.lse, like.document_start, memory);
+  const AttentionForward args = forward_like(context, like, memory);
   return median_of_batches(context, seconds, [&](int) { kernels::attention_forward(context, args); });
 }
 
 double attention_ms(const Context& context, const AttentionBackward& like, double seconds) {
   Operands memory(context);
-  const AttentionForward forward =
-      forward_like(context, like.shape, like.qkv, like.o, like.lse, like.document_start, memory);
+  const AttentionForward forward = forward_like(context, like, memory);
   AttentionBackward args;
   args.shape = like.shape;
   args.qkv = forward.qkv;
@@ -176,6 +174,8 @@ double attention_ms(const Context& context, const AttentionBackward& like, doubl
   args.document_start = forward.document_start;
   args.d_o = memory.random(like.d_o);
   args.dqkv = memory.zeros(like.dqkv);
+  args.kv = forward.kv;
+  if (like.dkv) args.dkv = memory.zeros(like.dkv);
   return median_of_batches(context, seconds, [&](int) { kernels::attention_backward(context, args); });
 }
 
@@ -187,8 +187,9 @@ std::string activation_key(const char* name, kernels::ActivationKind kind, const
 }
 
 std::string shape_key(const AttentionShape& s, const Tensor& qkv) {
-  return fmt::format("{} batch {} seq {} heads {}/{} dim {} dropout {} documents {}", dtype_name(qkv.dtype),
-                     s.batch, s.seq, s.num_heads, s.num_query_groups, s.head_dim, s.dropout, s.max_documents);
+  return fmt::format("{} batch {} seq {} heads {}/{} dim {} dropout {} documents {}{}", dtype_name(qkv.dtype),
+                     s.batch, s.seq, s.num_heads, s.num_query_groups, s.head_dim, s.dropout, s.max_documents,
+                     s.run.count > 0 ? fmt::format(" {} queries at {}", s.run.count, s.run.position) : "");
 }
 
 }  // namespace

@@ -52,7 +52,8 @@ Decoder::Decoder(const config::Config& config, const parallel::Groups& groups, c
   if (sizes_.cache_tokens == 0) sizes_.cache_tokens = sizes_.batch * config_.model.seq_length;
   recipe_->share(groups.tensor(), groups.stage());
   if (groups.first_stage()) {
-    embedding_ = std::make_unique<model::VocabParallelEmbedding>(config_, parameters_, tensor_, context_ranks_);
+    embedding_ =
+        std::make_unique<model::VocabParallelEmbedding>(config_, parameters_, tensor_, context_ranks_);
     parameters_.end_layer();
   }
   const auto split =

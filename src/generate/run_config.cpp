@@ -60,8 +60,8 @@ parallel::Groups connect(parallel::World& world, const Context& context, const R
   });
   return parallel::Groups::connect(
       world, context,
-      parallel::ProcessGrid::of(world.size(), static_cast<int>(options.tensor), static_cast<int>(options.context),
-                                static_cast<int>(options.pipeline)));
+      parallel::ProcessGrid::of(world.size(), static_cast<int>(options.tensor),
+                                static_cast<int>(options.context), static_cast<int>(options.pipeline)));
 }
 
 int64_t longest_sequence(const config::ModelConfig& model) {

@@ -66,7 +66,7 @@ class Layer {
     parameters_.plan(plan_, {.dtype = dims_.dtype});
     recipe_->plan(plan_);
     rope_.plan(plan_, config.model);
-    layer_.plan_weights(plan_, true);
+    layer_.plan_weights(plan_, true, false);
     layer_.plan_scratch(plan_, context);
     layer_.plan_input(plan_, activations_);
     layer_.plan_activations(plan_, activations_);

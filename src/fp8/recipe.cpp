@@ -74,7 +74,12 @@ void Quantizer::complete(const Context& context, Operand& operand, QuantizeMode 
   }
   TE_CHECK(done.values, "an operand [{}] is completed that no producer of this pass has written",
            operand.hp.shape.str());
-  if (index_ >= 0) return recipe_->cast(context, index_, operand, mode, missing);
+  if (index_ >= 0) {
+    if (mode.rowwise || !operand.columnwise) return recipe_->cast(context, index_, operand, mode, missing);
+    Operand form = operand;
+    form.rowwise = {};
+    return recipe_->cast(context, index_, form, mode, missing);
+  }
   if (missing.into) kernels::bias_gradient(context, operand.hp, missing.into, missing.scratch);
 }
 

@@ -31,6 +31,9 @@ struct QuantizeMode {
   bool record_amax = false;  ///< training passes only
   bool count = false;        ///< add to the saturation counters
   bool columnwise = true;    ///< false: no GEMM will contract over the rows (evaluation)
+  /// False: fprop or dgrad has been run already, and only wgrad will read the operand. complete() looks at it, producers
+  /// write what they are asked for.
+  bool rowwise = true;
   /// Forms of values that have been cast before and have not changed: their scale is found, their amax recorded.
   bool again = false;
 };

@@ -76,7 +76,7 @@ void Decoder::plan(MemoryPlan& plan, const Context& context, bool own_weights) {
     parameters_.plan(plan, {.dtype = dims_.dtype, .tensor_rank = tensor_.rank(), .training = false});
   recipe_->plan(plan);
   rope_.plan(plan, config_.model);
-  for (model::TransformerLayer& layer : layers_) layer.plan_weights(plan, false);
+  for (model::TransformerLayer& layer : layers_) layer.plan_weights(plan, false, false);
   const config::ModelConfig& model = config_.model;
   cache_storage_.resize(layers_.size());
   const Shape cache{sizes_.cache_tokens, model.num_query_groups / tensor_.size(), model.kv_channels};

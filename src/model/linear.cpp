@@ -39,6 +39,7 @@ void Linear::plan_weights(MemoryPlan& plan, const LinearUse& use, bool training)
   using config::Fp8KeptWeights;
   keeps_rowwise_ = !training || use.weights != Fp8KeptWeights::none;
   keeps_columnwise_ = !training || use.weights == Fp8KeptWeights::both;
+  remakes_input_ = use.recompute != config::Recompute::none;
   const Lifetime forward = live(use.forward), backward = live(use.backward);
   weight_quantizer_.plan(plan, weight_operand_,
                          {.name = spec_.name + ".weight",
@@ -97,6 +98,12 @@ void Linear::plan_column_sums(MemoryPlan& plan, const Dimensions& dims, Lifetime
   if (bias_ == nullptr) return;
   plan.add(column_sums_, spec_.name + ".column_sums", MemoryKind::scratch, DType::f32,
            {kernels::quantize_scratch_elements(dims.tokens, out())}, sums);
+}
+
+fp8::QuantizeMode Linear::input_mode(const Pass& pass) const {
+  fp8::QuantizeMode mode = pass.quantize_mode();
+  if (remakes_input_ && pass.kind == PassKind::train && input_quantizer_.rowwise()) mode.columnwise = false;
+  return mode;
 }
 
 // --- GEMMs -------------------------------------------------------------------------------------------------

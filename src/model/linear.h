@@ -97,6 +97,14 @@ class Linear {
   /// `sums`: when b's gradient may be added up.
   void plan_column_sums(MemoryPlan& plan, const Dimensions& dims, Lifetime sums);
 
+  /// What a pass asks for of an input: one that is made again before wgrad reads it needs no column-wise form until then.
+  fp8::QuantizeMode input_mode(const Pass& pass) const;
+  /// And of an input that is made again for wgrad alone.
+  static fp8::QuantizeMode wgrad_input_mode(const Pass& pass) {
+    fp8::QuantizeMode mode = pass.quantize_mode();
+    mode.rowwise = false;
+    return mode;
+  }
   /// Makes the form that fprop reads, and the one of dgrad, where it is not kept; in the step that plan_weights() was told.
   void make_fprop_weight(const Context& context);
   void make_dgrad_weight(const Context& context);
@@ -120,7 +128,8 @@ class Linear {
   Operand weight_operand_;
   /// The weight's forms that stay from one quantize_weight() to the next.
   bool keeps_rowwise_ = true, keeps_columnwise_ = true;
-  Tensor column_sums_;  ///< scratch: partial sums of b's gradient
+  bool remakes_input_ = false;  ///< in the backward pass
+  Tensor column_sums_;          ///< scratch: partial sums of b's gradient
 };
 
 }  // namespace te::model

@@ -104,7 +104,7 @@ void ModelStage::plan(MemoryPlan& plan, const Context& context, const StageSlots
   gradients_.resize(static_cast<size_t>(std::max(slots.wgrad, 1)));
   for (auto& layers : gradients_) layers.resize(layers_.size());
   for (size_t i = 0; i < layers_.size(); ++i) {
-    layers_[i].plan_weights(plan, slots.training);
+    layers_[i].plan_weights(plan, slots.training, deferred);
     layers_[i].plan_scratch(plan, context);
     for (auto& layers : gradients_) layers_[i].plan_gradients(plan, layers[i], deferred);
   }

@@ -69,16 +69,16 @@ void ColumnParallelLinear::plan_grad(MemoryPlan& plan, Operand& grad, const Line
 }
 
 Target ColumnParallelLinear::input_target(Operand& input, const Pass& pass) {
-  if (!tensor_.sequence()) return input_quantizer_.target(input, pass.quantize_mode());
+  if (!tensor_.sequence()) return input_quantizer_.target(input, input_mode(pass));
   share_.rowwise.scales = input.rowwise.scales;
-  return input_quantizer_.target(share_, pass.quantize_mode());
+  return input_quantizer_.target(share_, input_mode(pass));
 }
 
 void ColumnParallelLinear::complete_rows(const Context& context, Operand& input, const Pass& pass,
                                          const parallel::TensorParallel::Work& work) {
   if (tensor_.sequence())
-    return input_quantizer_.gather(context, tensor_, share_, input, pass.quantize_mode(), work);
-  input_quantizer_.complete(context, input, pass.quantize_mode());
+    return input_quantizer_.gather(context, tensor_, share_, input, input_mode(pass), work);
+  input_quantizer_.complete(context, input, input_mode(pass));
   if (work) work(0, input.rows());
 }
 
@@ -91,7 +91,8 @@ void ColumnParallelLinear::forward(const Context& context, Operand& input, const
 }
 
 void ColumnParallelLinear::complete_input(const Context& context, Operand& input, const Pass& pass) {
-  complete_rows(context, input, pass, {});
+  if (tensor_.sequence()) return complete_rows(context, input, pass, {});
+  input_quantizer_.complete(context, input, wgrad_input_mode(pass));
 }
 
 Target ColumnParallelLinear::grad_target(Operand& grad, const Pass& pass) const {
@@ -136,15 +137,15 @@ void RowParallelLinear::plan_grad(MemoryPlan& plan, Operand& grad, const LinearU
 }
 
 Target RowParallelLinear::input_target(Operand& input, const Pass& pass) const {
-  return input_quantizer_.target(input, pass.quantize_mode());
+  return input_quantizer_.target(input, input_mode(pass));
 }
 
 void RowParallelLinear::complete_input(const Context& context, Operand& input, const Pass& pass) const {
-  input_quantizer_.complete(context, input, pass.quantize_mode());
+  input_quantizer_.complete(context, input, wgrad_input_mode(pass));
 }
 
 void RowParallelLinear::forward(const Context& context, Operand& input, const Tensor& y, const Pass& pass) {
-  complete_input(context, input, pass);
+  input_quantizer_.complete(context, input, input_mode(pass));
   make_fprop_weight(context);
   const Tensor whole = tensor_.sequence() ? whole_y_ : y;
   tensor_.reduce(context, whole, y, [&](int64_t first, int64_t count) {

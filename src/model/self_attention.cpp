@@ -42,7 +42,7 @@ LinearUse SelfAttention::qkv_use() const {
 
 LinearUse SelfAttention::proj_use() const {
   return {.dims = dims_,
-          .recompute = recompute_,
+          .recompute = recasts_output_ ? config::Recompute::selective : recompute_,
           .input = Step::proj,  // where attention's output is cast
           .forward = Step::proj,
           .grad = live(Step::mlp_norm_backward, Step::proj_backward),
@@ -50,7 +50,10 @@ LinearUse SelfAttention::proj_use() const {
           .weights = kept_weights_};
 }
 
-void SelfAttention::plan_weights(MemoryPlan& plan, bool training) {
+void SelfAttention::plan_weights(MemoryPlan& plan, bool training, bool deferred) {
+  // Attention's output is kept in high precision for its own backward pass: linear_proj's cast of it is cheaper made twice
+  // than kept.
+  recasts_output_ = recompute_ == config::Recompute::none && linear_proj_.quantized() && !deferred;
   linear_qkv_.plan_weights(plan, qkv_use(), training);
   linear_proj_.plan_weights(plan, proj_use(), training);
 }
@@ -121,8 +124,8 @@ void SelfAttention::forward(const Context& context, Activations& a, const Tensor
 void SelfAttention::backward(const Context& context, const Tensor& dy, Activations& a, Gradients& g,
                              const Tensor& dx, const Pass& pass, bool deferred,
                              const RemakeInput& remake_input) {
-  // 3'. Projection; the attention output was kept, and with recomputation only its quantized form is made again.
-  if (remake_input) {
+  // 3'. Projection; the attention output was kept, and only its quantized form is made again.
+  if (remake_input || recasts_output_) {
     a.proj_input.written();
     linear_proj_.complete_input(context, a.proj_input, pass.recomputed());
   }

@@ -34,7 +34,7 @@ class SelfAttention {
   struct Gradients {
     Operand qkv, proj;
   };
-  void plan_weights(MemoryPlan& plan, bool training);
+  void plan_weights(MemoryPlan& plan, bool training, bool deferred);
   void plan_scratch(MemoryPlan& plan, const Context& context);
   void plan_activations(MemoryPlan& plan, Activations& activations) const;
   void plan_gradients(MemoryPlan& plan, Gradients& gradients, bool deferred) const;
@@ -66,6 +66,7 @@ class SelfAttention {
   Dimensions dims_;
   config::Recompute recompute_;
   config::Fp8KeptWeights kept_weights_;
+  bool recasts_output_ = false;
   ColumnParallelLinear linear_qkv_;
   std::unique_ptr<QkNorm> qk_norm_;  ///< null: none
   DotProductAttention attention_;

@@ -31,8 +31,8 @@ TransformerLayer::TransformerLayer(int index, const config::Config& config,
 
 // --- memory ------------------------------------------------------------------------------------------------
 
-void TransformerLayer::plan_weights(MemoryPlan& plan, bool training) {
-  attention_.plan_weights(plan, training);
+void TransformerLayer::plan_weights(MemoryPlan& plan, bool training, bool deferred) {
+  attention_.plan_weights(plan, training, deferred);
   mlp_.plan_weights(plan, training);
 }
 

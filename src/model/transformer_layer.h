@@ -57,7 +57,7 @@ class TransformerLayer {
                    const ContextParallel& ranks);
   TransformerLayer(const TransformerLayer&) = delete;
 
-  void plan_weights(MemoryPlan& plan, bool training);
+  void plan_weights(MemoryPlan& plan, bool training, bool deferred);
   /// For training and evaluation of whole sequences: what passes use that is in neither of the structs above.
   void plan_scratch(MemoryPlan& plan, const Context& context);
   /// x_in alone: what recompute: full keeps of a layer.

@@ -126,6 +126,25 @@ TEST(ModelGpu, RecomputationGivesTheSameBits) {
   }
 }
 
+// FP8 forms of weights that are made again before each product, from BF16 values or by transposing, are those that are kept.
+TEST(ModelGpu, WeightsThatAreNotKeptGiveTheSameBits) {
+  TE_REQUIRE_GPU();
+  using config::Fp8KeptWeights;
+  for (Config config : all_configs()) {
+    if (config.precision.fp8 == Fp8Mode::off) continue;
+    std::vector<float> reference;
+    for (const Fp8KeptWeights kept : {Fp8KeptWeights::both, Fp8KeptWeights::rowwise, Fp8KeptWeights::none}) {
+      config.precision.fp8_keep_weights = kept;
+      TinyModel gpu(config, Context::cuda(0));
+      for (int step = 0; step < 2; ++step) gpu.train_step(1e-3f);
+      gpu.forward_backward();
+      const std::vector<float> gradients = gpu.read(gpu.model().parameters().grads);
+      if (kept == Fp8KeptWeights::both) reference = gradients;
+      EXPECT_EQ(gradients, reference) << label(config) << ", kept " << to_string(kept);
+    }
+  }
+}
+
 // Free memory is the whole card's, and tests of other processes may run beside this one: a step of ours that
 // allocates does so every time, so one quiet try of several is proof enough.
 TEST(ModelGpu, StepsAllocateNoDeviceMemory) {

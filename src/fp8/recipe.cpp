@@ -14,6 +14,11 @@ bool Quantizer::enabled() const {
   return index_ >= 0 && recipe_->quantizes();
 }
 
+bool Quantizer::transposes() const {
+  return enabled() && !forms_.hp &&
+         recipe_->scale_layout(recipe_->table().info(index_).role) == kernels::ScaleLayout::tensor;
+}
+
 DType Quantizer::format() const {
   return recipe_->table().info(index_).format;
 }

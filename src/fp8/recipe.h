@@ -66,6 +66,8 @@ class Quantizer {
   /// True when the form exists that GEMMs over the rows read (wgrad), likewise over the columns.
   bool columnwise() const { return enabled() && forms_.columnwise; }
   bool rowwise() const { return enabled() && forms_.rowwise; }
+  /// True when no GEMM reads high precision, and the column-wise form is the row-wise one's transpose.
+  bool transposes() const;
   DType format() const;
   /// True when producers of the operand can write its quantized form: then it needs no high-precision copy.
   bool fused() const;

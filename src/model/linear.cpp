@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "core/profile.h"
+#include "kernels/elementwise/elementwise.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/gemm/gemm_activation.h"
 
@@ -24,6 +25,7 @@ Linear::Linear(const Spec& spec, parameters::ParameterStore& parameters, Recipe&
              parameters.add(
                  {.name = spec.name + ".weight", .shard = spec.weight, .std = spec.init_std, .decay = true}),
              recipe, tensor) {
+  weight_->quantized = weight_quantizer_.transposes();
   if (!spec_.bias) return;
   bias_ = parameters.add({.name = spec_.name + ".bias",
                           .shard = spec_.bias_shard,
@@ -41,6 +43,9 @@ void Linear::plan_weights(MemoryPlan& plan, const LinearUse& use, bool training)
   keeps_columnwise_ = !training || use.weights == Fp8KeptWeights::both;
   remakes_input_ = use.recompute != config::Recompute::none;
   const Lifetime forward = live(use.forward), backward = live(use.backward);
+  if (!weight_->has_value)
+    plan.add(weight_operand_.hp, spec_.name + ".weight.hp", MemoryKind::scratch, DType::bf16, {out(), in()},
+             forward);
   weight_quantizer_.plan(plan, weight_operand_,
                          {.name = spec_.name + ".weight",
                           .rows = out(),
@@ -155,7 +160,11 @@ void Linear::wgrad(const Context& context, const Operand& grad, const Operand& i
 
 void Linear::quantize_weight(const Context& context, bool count) {
   const ProfileLabel label("weights");
-  weight_operand_.hp = weight_->value;
+  if (weight_->has_value) {
+    weight_operand_.hp = weight_->value;
+  } else {
+    kernels::cast(context, weight_->main, weight_operand_.hp);
+  }
   weight_operand_.written();
   const bool columnwise = keeps_columnwise_ || !weight_quantizer_.rowwise();
   weight_quantizer_.complete(context, weight_operand_,

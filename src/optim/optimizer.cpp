@@ -74,6 +74,7 @@ void Optimizer::step(const Context& context, float lr, float largest_loss_sum) {
   comm::check_replicas(context, parameters_, groups_);
 #endif
   for (size_t i = 0; i < parameters_.segments().size(); ++i) update(context, i, lr);
+  if (!parameters_.flat_values()) parameters_.cast_values(context);
   // 4. The other data ranks' values.
   gatherer_.start(context);
 }
@@ -101,13 +102,14 @@ void Optimizer::update(const Context& context, size_t number, float lr) {
   const parameters::MainParams main = parameters_.main_of(segment);
   const Moments m = exp_avg.part(segment.shard, segment.count),
                 v = exp_avg_sq.part(segment.shard, segment.count);
+  const bool writes_values = !parameters_.fp32() && parameters_.flat_values();
   kernels::adamw(context, {.main_param = main.fp32,
                            .main_grad = parameters_.grad_of(segment),
                            .exp_avg = m.values,
                            .exp_avg_sq = v.values,
                            .exp_avg_exponents = m.exponents,
                            .exp_avg_sq_exponents = v.exponents,
-                           .param = parameters_.fp32() ? Tensor{} : parameters_.value_of(segment),
+                           .param = writes_values ? parameters_.value_of(segment) : Tensor{},
                            .remainder = main.remainder,
                            .flags = parameters_.flags_of(segment),
                            .runs = runs_.empty() ? Tensor{} : runs_[number].device,

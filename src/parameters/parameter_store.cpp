@@ -52,10 +52,23 @@ void ParameterStore::lay_out() {
   flat_size_ = end;
 }
 
+// Elements of the buffer of values.
+int64_t ParameterStore::lay_out_values() {
+  if (flat_values()) return flat_size_;
+  TE_CHECK(layout_.training && layout_.data_size == 1 && !fp32() && !split(),
+           "values without which there is nothing to quantize");
+  int64_t end = 0;
+  for (Parameter& parameter : parameters_) {
+    parameter.has_value = !parameter.quantized;
+    if (parameter.has_value) end += round_up(parameter.shape.numel(), kGranule);
+  }
+  return end;
+}
+
 void ParameterStore::plan(MemoryPlan& plan, const StoreLayout& layout) {
   layout_ = layout;
   lay_out();
-  plan.add(values, "parameters", MemoryKind::parameters, layout.dtype, {flat_size_});
+  plan.add(values, "parameters", MemoryKind::parameters, layout.dtype, {lay_out_values()});
   if (!layout.training) return;
   if (!fp32())
     plan.add(mains, "main_params", MemoryKind::main_params, split() ? DType::u16 : DType::f32, {shard_size_});
@@ -66,9 +79,14 @@ void ParameterStore::plan(MemoryPlan& plan, const StoreLayout& layout) {
 void ParameterStore::bind(const Context& context) {
   if (fp32() && layout_.data_size == 1) mains = values;
   std::vector<uint8_t> host(static_cast<size_t>(flat_size_ / kGranule), kernels::kGranuleZeroed);
+  int64_t value_end = 0;  // where values are dropped
   for (Parameter& parameter : parameters_) {
     const int64_t count = parameter.shape.numel();
-    parameter.value = part(values, parameter.offset, count).view(parameter.shape);
+    if (parameter.has_value) {
+      parameter.value =
+          part(values, flat_values() ? parameter.offset : value_end, count).view(parameter.shape);
+      value_end += round_up(count, kGranule);
+    }
     if (layout_.training) parameter.grad = part(grads, parameter.offset, count).view(parameter.shape);
     if (fp32()) {
       parameter.main = parameter.value;
@@ -108,10 +126,10 @@ Bucket ParameterStore::range(size_t first, size_t end) const {
 }
 
 MainParams ParameterStore::main_at(int64_t flat, int64_t shard, int64_t count) const {
-  const Tensor value = part(values, flat, count);
-  if (fp32()) return {.fp32 = value};
+  if (fp32()) return {.fp32 = part(values, flat, count)};
   const Tensor main = part(mains, shard, count);
-  return split() ? MainParams{.value = value, .remainder = main} : MainParams{.fp32 = main};
+  return split() ? MainParams{.value = part(values, flat, count), .remainder = main}
+                 : MainParams{.fp32 = main};
 }
 
 MainParams ParameterStore::main_of(const Segment& segment) const {
@@ -191,6 +209,11 @@ void ParameterStore::initialize(const Context& context, uint64_t seed, const Par
 
 void ParameterStore::cast_values(const Context& context) {
   if (fp32() || split()) return;
+  if (!flat_values()) {
+    for (const Parameter& parameter : parameters_)
+      if (parameter.has_value) kernels::cast(context, parameter.main, parameter.value);
+    return;
+  }
   for (const Segment& segment : segments_) kernels::cast(context, main_of(segment).fp32, value_of(segment));
 }
 

@@ -44,6 +44,8 @@ struct ParameterSpec {
   /// the owner alone counts it in the norm and saves it.
   bool copy = false;
   bool copied = false;  ///< on the owner: another stage holds a copy
+  /// Passes read forms that somebody else makes of it, and no value: StoreLayout::drop_values may save that.
+  bool quantized = false;
 
   bool tied() const { return copy || copied; }
 };
@@ -52,13 +54,14 @@ struct Parameter : ParameterSpec {
   Shape shape;         ///< of this rank's part; weights are [out, in]
   int64_t offset = 0;  ///< elements, in the flat buffers; a multiple of the optimizer's granule
 
-  Tensor value;  ///< what the passes read; the model's dtype
+  Tensor value;  ///< what the passes read; the model's dtype. Empty where StoreLayout::drop_values saves it
   Tensor
       main;  ///< FP32, where one data rank holds all of it whole; the same memory as value in an FP32 model
   Tensor grad;  ///< accumulated over the step's microbatches
   /// A linear's weight: the first product of a step writes grad instead of adding to it, so nobody zeroes it before.
   bool product = false;
   bool grad_stale = false;  ///< that product is still to come: grad holds what an earlier step left
+  bool has_value = true;    ///< after plan()
 
   int64_t end() const { return offset + shape.numel(); }
 };
@@ -83,6 +86,8 @@ struct StoreLayout {
   int64_t bucket_size = 1;  ///< elements, at least
   bool training = true;     ///< false: values alone, for generation and evaluation
   bool split = false;       ///< main parameters are BF16 values and remainders
+  /// Quantized parameters have FP32 main parameters and no values. Only in training, with one data rank, and not split.
+  bool drop_values = false;
 };
 
 class ParameterStore {
@@ -119,6 +124,8 @@ class ParameterStore {
   const std::vector<Bucket>& buckets() const { return buckets_; }
   const std::vector<Segment>& segments() const { return segments_; }  ///< of this rank, one per bucket
   MainParams main_of(const Segment& segment) const;
+  /// Values lie as main parameters and gradients do; false with StoreLayout::drop_values.
+  bool flat_values() const { return !layout_.drop_values; }
   Tensor value_of(const Segment& segment) const { return part(values, segment.begin, segment.count); }
   Tensor grad_of(const Segment& segment) const { return part(grads, segment.begin, segment.count); }
   Tensor flags_of(const Segment& segment) const;
@@ -142,7 +149,7 @@ class ParameterStore {
   std::vector<Piece> pieces(const Parameter& parameter) const;
   MainParams main_of(const Parameter& parameter, const Piece& piece) const;
 
-  Tensor values;  ///< [flat_size]
+  Tensor values;  ///< [flat_size], or those of the parameters that have one
   /// [shard_size] fp32, or u16 where split(): remainders; in an FP32 model the values, if one data rank holds all, else
   /// empty.
   Tensor mains;
@@ -151,6 +158,7 @@ class ParameterStore {
 
  private:
   void lay_out();
+  int64_t lay_out_values();
   void initialize(const Context&, uint64_t seed, const Parameter&, const Piece&) const;
   MainParams main_at(int64_t flat, int64_t shard, int64_t count) const;
 

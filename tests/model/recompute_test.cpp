@@ -2,7 +2,9 @@
 // for bit, in every precision and with dropout, and so do weights whose FP8 forms are kept and those made again for each
 // product; evaluation and recomputation leave the FP8 state alone.
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <vector>
 
 #include "model/tiny_model.h"
 #include "testing/testing.h"
@@ -166,6 +168,34 @@ TEST(KeptWeights, TakeTheBytesTheySay) {
   EXPECT_EQ(bytes(Fp8KeptWeights::none, false), 0);
   EXPECT_EQ(bytes(Fp8KeptWeights::automatic, false), one_form);
   EXPECT_EQ(bytes(Fp8KeptWeights::automatic, true), 0);
+}
+
+// FP32 main parameters are the source of FP8 weights: no BF16 values lie beside them, unless a product reads those.
+TEST(KeptWeights, NeedNoValuesBesideMainParameters) {
+  using config::Fp8KeptWeights;
+  Config config = tiny_config(Family::llama);
+  config.model.num_layers = 8;
+  config.model.vocab_size = 257;
+  config.precision.dtype = config::ComputeDType::bf16;
+  config.precision.fp8 = Fp8Mode::hybrid;
+  const auto values = [](const Config& of) { return TinyModel(of).plan().bytes(MemoryKind::parameters); };
+  const int64_t fp8_weights = 2 * 8 * (32 * (32 + 2 * 16) + 32 * 32 + 3 * 32 * 48);
+  Config kept = config;
+  kept.precision.fp8_keep_weights = Fp8KeptWeights::none;
+  EXPECT_LE(values(config) + fp8_weights, values(kept) + 256);
+  for (const auto& change : std::vector<std::function<void(Config&)>>{
+           [](Config& c) { c.precision.overrides = "dgrad: bf16"; },
+           [](Config& c) { c.precision.fp8_recipe = Fp8Recipe::blockwise; },
+           [](Config& c) { c.optimizer.store_param_remainders = true; },
+           [](Config& c) {
+             c.logging.generate_every = 1;
+             c.logging.generate_prompts = {"a"};
+             c.data.tokenizer = "bytes";
+           }}) {
+    Config other = config;
+    change(other);
+    EXPECT_EQ(values(other), values(kept));
+  }
 }
 
 TEST(Recompute, SavesMemory) {

@@ -23,6 +23,7 @@
 #include "train/decoded_samples.h"
 #include "train/execution.h"
 #include "train/memory_verdict.h"
+#include "train/mpirun.h"
 #include "train/run_record.h"
 #include "train/signals.h"
 #include "train/start_screen.h"
@@ -33,6 +34,7 @@
 namespace {
 
 te::train::Requests requests;
+constexpr int kInterrupted = 130;
 
 constexpr const char* kFooter = R"(Examples:
   te-train --config configs/gpt2_124m_fp8.yaml
@@ -111,10 +113,10 @@ void warn_of_mpirun(te::parallel::World& world) {
   if (!world.leader() || !seconds || *seconds >= kEnough) return;
   spdlog::warn(
       "on Ctrl-C and SIGTERM mpirun kills its ranks after {:g} s, perhaps before the step is finished and "
-      "saved: start it "
-      "as mpirun --mca odls_base_sigkill_timeout 600 ... (Open MPI 5: --prtemca), or stop it with kill -USR2 "
-      "{}",
-      *seconds, ::getppid());
+      "saved: start "
+      "it as mpirun --mca odls_base_sigkill_timeout 600 ... (Open MPI 5: --prtemca), or stop it with kill "
+      "-USR2 {}",
+      *seconds, te::train::mpirun_above());
 }
 
 /// How a run is started, beside its config.
@@ -124,8 +126,6 @@ struct Start {
 };
 
 int train(const te::config::Config& config, te::parallel::World& world, const Start& start) {
-  te::train::catch_signals(requests, world.leader());
-  warn_of_mpirun(world);
   te::parallel::Watchdog::set_timeout(static_cast<double>(config.parallel.timeout_seconds));
   te::parallel::ProcessGrid grid;
   world.together([&] {
@@ -168,9 +168,21 @@ int train(const te::config::Config& config, te::parallel::World& world, const St
     case te::train::Outcome::diverged:
       return 3;
     case te::train::Outcome::interrupted:
-      return 130;
+      return kInterrupted;
   }
   return 1;
+}
+
+int train_under_signals(const te::config::Config& config, te::parallel::World& world, const Start& start) {
+  te::train::catch_signals(requests, world.leader());
+  const te::train::MpirunWatch mpirun;
+  warn_of_mpirun(world);
+  const int code = train(config, world, start);
+  if (code != kInterrupted) return code;
+  std::fflush(stdout);  // all have saved and closed their files
+  world.barrier();
+  if (world.local_rank() == 0) mpirun.end_waits();
+  return code;
 }
 
 int body(te::parallel::World& world, int argc, char** argv) {
@@ -231,7 +243,8 @@ int body(te::parallel::World& world, int argc, char** argv) {
   }
   te::init_log(world.leader() ? spdlog::level::from_str(level) : spdlog::level::err);
   if (!show.dry_run && !show.schedule)
-    return train(config, world, {fmt::format("{}", fmt::join(configs, " + ")), overwrite, show.verbose});
+    return train_under_signals(config, world,
+                               {fmt::format("{}", fmt::join(configs, " + ")), overwrite, show.verbose});
   if (!world.leader()) return 0;
   const int model_ranks =
       static_cast<int>(config.parallel.tensor * config.parallel.context * config.parallel.pipeline);

@@ -6,8 +6,6 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <string>
 
 namespace te::train {
 namespace {
@@ -50,19 +48,6 @@ void on_signal(int signal) {
   ::_exit(130);
 }
 
-/// The value of "NAME = value" in a file of Open MPI's parameters; empty when it is not there.
-std::string parameter_in(const std::string& path, const std::string& name) {
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
-    const size_t equals = line.find('=');
-    if (equals == std::string::npos || line.find_first_not_of(" \t") == line.find('#')) continue;
-    const size_t begin = line.find_first_not_of(" \t"), end = line.find_last_not_of(" \t", equals - 1);
-    if (begin >= equals || line.substr(begin, end - begin + 1) != name) continue;
-    return line.substr(equals + 1);
-  }
-  return "";
-}
-
 }  // namespace
 
 void catch_signals(Requests& requests, bool speaks) {
@@ -79,20 +64,6 @@ void catch_signals(Requests& requests, bool speaks) {
   }
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
-}
-
-std::optional<double> seconds_until_mpirun_kills() {
-  if (std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr || std::getenv("SLURM_STEP_ID") != nullptr)
-    return std::nullopt;
-  const std::string name = "odls_base_sigkill_timeout";
-  std::string value;
-  for (const char* prefix : {"OMPI_MCA_", "PRTE_MCA_"})  // Open MPI 4, and 5
-    if (const char* given = std::getenv((prefix + name).c_str())) value = given;
-  const char* home = std::getenv("HOME");
-  if (value.empty() && home != nullptr)
-    value = parameter_in(std::string(home) + "/.openmpi/mca-params.conf", name);
-  if (value.empty()) value = parameter_in("/etc/openmpi/openmpi-mca-params.conf", name);
-  return value.empty() ? 1.0 : std::atof(value.c_str());
 }
 
 }  // namespace te::train

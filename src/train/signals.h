@@ -4,11 +4,10 @@
 //   SIGUSR1                                     save after the step in work, and go on
 //
 // mpirun passes SIGUSR1 and SIGUSR2 on to the ranks and does nothing else. On Ctrl-C and SIGTERM it kills them soon after
-// (seconds_until_mpirun_kills).
+// (train/mpirun.h).
 #pragma once
 
 #include <csignal>
-#include <optional>
 
 namespace te::train {
 
@@ -22,8 +21,5 @@ struct Requests {
 /// stays ignored where it is (nohup). Writing to a pipe that was closed, or beyond the largest size of a file, becomes an
 /// error of the call instead of a signal.
 void catch_signals(Requests& requests, bool speaks);
-
-/// Under Open MPI's mpirun: how long it waits after Ctrl-C or SIGTERM before it kills the ranks. Empty in other jobs.
-std::optional<double> seconds_until_mpirun_kills();
 
 }  // namespace te::train

@@ -2,6 +2,7 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -320,6 +321,38 @@ TEST_F(Mpirun, ARankThatCannotPrintSavesAllTheSame) {
   EXPECT_NE(folder_.wait(mpirun).code, 0);
 }
 
+// mpirun sends SIGCONT, and SIGTERM only after the whole timeout; it would sleep on for another one when its ranks have ended.
+TEST_F(Mpirun, StopsAtOnceHoweverLongMpirunWouldWait) {
+  ::setenv("OMPI_MCA_odls_base_sigkill_timeout", "300", 1);
+  const pid_t mpirun = start_endless(2, {"logging.fp8_stats_every=0"});
+  ::unsetenv("OMPI_MCA_odls_base_sigkill_timeout");
+  const auto start = std::chrono::steady_clock::now();
+  ::kill(mpirun, SIGTERM);
+  const Result result = folder_.wait(mpirun);
+  EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), 60);
+  EXPECT_NE(result.code, 0);
+  EXPECT_EQ(count(result.out, "mpirun kills its ranks"), 0u) << result.out;
+  const std::string step = folder_.csv("a").back().at("step");
+  EXPECT_EQ(read_file(folder_.run_folder("a") + "/checkpoints/latest"),
+            "step_" + std::string(8 - step.size(), '0') + step + "\n");
+}
+
+// mpirun stops its ranks on Ctrl-Z, and continues them with the signal that also precedes the end.
+TEST_F(Mpirun, GoesOnAfterCtrlZ) {
+  const pid_t mpirun = start_endless(2, {"logging.fp8_stats_every=0"});
+  const std::string csv = folder_.run_folder("a") + "/loss.csv";
+  ::kill(mpirun, SIGTSTP);
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  const size_t lines = count(read_file(csv), "\n");
+  ::kill(mpirun, SIGCONT);
+  for (int tick = 0; tick < 3000 && count(read_file(csv), "\n") < lines + 20; ++tick)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_GE(count(read_file(csv), "\n"), lines + 20);
+  ::kill(mpirun, SIGUSR2);
+  const Result result = folder_.wait(mpirun);
+  EXPECT_EQ(count(result.out, "interrupted after step "), 1u) << result.out;
+}
+
 // mpirun hands these two on and waits; a step takes longer here than what it grants after Ctrl-C.
 TEST_F(Mpirun, SignalsThatMpirunHandsOnSave) {
   folder_.use_ranks(2);
@@ -339,7 +372,7 @@ TEST_F(Mpirun, SignalsThatMpirunHandsOnSave) {
   ::kill(mpirun, SIGUSR2);
   const Result result = folder_.wait(mpirun);
   EXPECT_NE(result.code, 0);
-  EXPECT_EQ(count(result.out, "on Ctrl-C and SIGTERM mpirun kills its ranks after 1 s"), 1u) << result.out;
+  EXPECT_EQ(count(result.out, "on Ctrl-C and SIGTERM mpirun kills its ranks after 2 s"), 1u) << result.out;
   EXPECT_EQ(count(result.out, "a checkpoint is saved after this step"), 1u) << result.out;
   EXPECT_EQ(count(result.out, "finishing this step and saving a checkpoint"), 1u) << result.out;
   EXPECT_EQ(count(result.out, "interrupted after step "), 1u) << result.out;

@@ -61,11 +61,12 @@ kill_once() {
   train killed
   setsid "${command[@]}" >"$folder/log" 2>&1 &
   process=$!
+  disown  # or the shell tells of every kill
   sleep "$(awk -v s="$startup" -v r="$RANDOM" 'BEGIN { printf "%.3f", s * (0.3 + 2.5 * r / 32768) }')"
   kill -0 "$process" 2>/dev/null || die "the run ended by itself: $(cat "$folder/log")"
   # mpirun's ranks have process groups of their own: all that name the run's config are killed, until none is left.
   while pkill -9 -f -- "$folder/kill.yaml"; do sleep 0.02; done
-  wait "$process" 2>/dev/null || true
+  while kill -0 "$process" 2>/dev/null; do sleep 0.02; done
   if compgen -G "$folder/killed/checkpoints/step_*.tmp" >/dev/null; then in_save=$((in_save + 1)); fi
   step="$(latest_step killed)"
   [[ "$step" -ge "$reached" ]] || die "latest went back from step $reached to $step"

@@ -59,7 +59,8 @@ TokenType token_type_for_vocab(int64_t vocab_size) {
 }
 
 MappedFile::MappedFile(std::string path) : path_(std::move(path)) {
-  const int file = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  // Without waiting for the writer of a pipe.
+  const int file = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0) {
     const bool has_extension = path_.ends_with(".bin.idx") || path_.ends_with(".idx.idx");
     user_error("{}: cannot be opened ({}); {}", path_, std::strerror(errno),

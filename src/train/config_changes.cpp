@@ -33,7 +33,14 @@ std::string_view effect_of(const std::string& path) {
            "samples had had the "
            "new length";
   if (path == "training.global_batch_size") return "each step takes so many samples from here on";
+  if (path == "model.max_position_embeddings") return "how long a sequence may be";
   if (path == "training.train_steps") return "the run's last step";
+  if (path == "optimizer.decay_steps")
+    return "the step at which the learning rate has reached optimizer.min_lr";
+  if (path == "optimizer.wsd_decay_steps") return "so many steps before decay_steps its decay begins";
+  if (path == "optimizer.warmup_steps") return "the learning rate rises up to this step";
+  if (is_among(path, {"optimizer.lr", "optimizer.min_lr", "optimizer.decay"}))
+    return "the learning rate of the steps from here on";
   if (path == "training.seed")
     return "other order of the data and other dropout: some data is seen twice, or not at all";
   if (is_among(path, {"data.train", "data.format", "data.synthetic", "data.overlong"}))
@@ -41,6 +48,7 @@ std::string_view effect_of(const std::string& path) {
   if (path.starts_with("parallel.") || path == "training.micro_batch_size")
     return "sums in another order: equal within rounding";
   if (path.starts_with("precision.")) return "number formats of the steps from here on";
+  if (path.starts_with("optimizer.") || path.starts_with("training.")) return "from the next step on";
   return "";
 }
 
@@ -64,7 +72,9 @@ std::string describe_config_changes(const std::string& before, const config::Con
   std::string text;
   bool schedule = false;
   for (const config::ChangedKey& key : config::changed_keys(before, now)) {
-    if (!changes_training(key.path)) continue;
+    if (!changes_training(key.path) ||
+        (key.path == "optimizer.wsd_decay_steps" && now.optimizer.decay != config::LrDecay::wsd))
+      continue;
     const std::string_view effect = effect_of(key.path);
     text += fmt::format("  {}: {} -> {}{}\n", key.path, key.before, key.now,
                         effect.empty() ? "" : fmt::format("  ({})", effect));

@@ -43,11 +43,17 @@ bool LossSpikes::add(double loss) {
   }
   ++total_;
   row_.push_back(loss);
-  if (row_.size() >= kNewLevel) {
+  if (row_.size() > kNewLevel) row_.pop_front();
+  if (row_.size() == kNewLevel && !lost()) {
     accepted_ = std::move(row_);
     row_.clear();
   }
   return true;
+}
+
+bool LossSpikes::lost() const {
+  return row_.size() == kNewLevel && !accepted_.empty() &&
+         median_of({row_.begin(), row_.end()}) > unknown_limit_;
 }
 
 void LossSpikes::forget(int64_t newest) {

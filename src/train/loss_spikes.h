@@ -22,13 +22,15 @@ class LossSpikes {
   /// The median of the accepted losses; 0 when there is none.
   double median() const;
   /// Takes the (finite) loss of a step. True for a spike: it is not accepted, unless so many in a row say that this is the
-  /// level now.
+  /// level now. Losses beyond `unknown_limit` are the level of no run that had lower ones.
   bool add(double loss);
   /// After a rollback: the losses since then never were.
   void forget(int64_t newest);
 
   /// No spike so far, or none in the last kFewest steps: a run that has diverged may meet a low loss by chance.
   bool calm() const { return total_ == 0 || since_ >= static_cast<int64_t>(kFewest); }
+  /// So many spikes in a row, at such a level that no more will be accepted: the run has diverged.
+  bool lost() const;
   int64_t in_a_row() const { return static_cast<int64_t>(row_.size()); }
   int64_t total() const { return total_; }
 

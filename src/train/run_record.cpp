@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "train/run_file.h"
 
 extern "C" char**
     environ;  // NOLINT(readability-redundant-declaration): unistd.h has it only with _GNU_SOURCE
@@ -132,8 +133,7 @@ json earlier_starts(const fs::path& path) {
 
 void write_run_record(const config::Config& config, const Context& context, int ranks, const MemoryPlan& plan,
                       const ProgramVersion& program) {
-  const fs::path folder = config.logging.directory, path = folder / "run.json",
-                 partial = folder / "run.json.tmp";
+  const fs::path folder = config.logging.directory, path = folder / "run.json";
   std::error_code error;
   fs::create_directories(folder, error);
   if (error)
@@ -142,15 +142,7 @@ void write_run_record(const config::Config& config, const Context& context, int 
   json record = {{"format", 1}, {"config", flat_config(config)}, {"planned_bytes", plan.total_bytes()}};
   record["starts"] = config.checkpoint.resume == "never" ? json::array() : earlier_starts(path);
   record["starts"].push_back(this_start(context, ranks, program));
-  {
-    std::ofstream out(partial, std::ios::trunc);
-    out << record.dump(2, ' ', false, json::error_handler_t::replace) << "\n";
-    out.flush();
-    if (!out)
-      user_error("logging.directory: {} cannot be written; check the folder's permissions", path.string());
-  }
-  fs::rename(partial, path, error);
-  if (error) user_error("logging.directory: {}: {}", path.string(), error.message());
+  write_run_file(path, record.dump(2, ' ', false, json::error_handler_t::replace) + "\n");
 }
 
 }  // namespace te::train

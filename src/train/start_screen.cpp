@@ -5,11 +5,10 @@
 #include <filesystem>
 #include <sstream>
 
-#include "checkpoint/folder.h"
-#include "checkpoint/write_error.h"
 #include "core/error.h"
 #include "core/terminal.h"
 #include "train/flops.h"
+#include "train/run_file.h"
 #include "train/summary.h"
 
 namespace te::train {
@@ -110,14 +109,6 @@ std::string keys_rows(const config::Config& config, int columns) {
   return text;
 }
 
-void write(const std::string& directory, const char* name, const std::string& text) {
-  try {
-    checkpoint::write_text(std::filesystem::path(directory) / name, text);
-  } catch (const checkpoint::WriteError& error) {
-    user_error("logging.directory: {}", error.what());
-  }
-}
-
 }  // namespace
 
 std::string start_screen(const StartInfo& info, int columns) {
@@ -142,11 +133,10 @@ std::string start_tables(const StartInfo& info) {
 }
 
 void write_start_files(const StartInfo& info) {
-  const std::string& folder = info.config.logging.directory;
-  write(folder, "start.txt",
-        fmt::format("{}, {}\n{}buffers:\n{}", info.program, now_text(), start_tables(info),
-                    info.plan.buffers()));
-  write(folder, "effective_config.yaml", config::to_yaml(info.config));
+  const std::filesystem::path folder = info.config.logging.directory;
+  write_run_file(folder / "start.txt", fmt::format("{}, {}\n{}buffers:\n{}", info.program, now_text(),
+                                                   start_tables(info), info.plan.buffers()));
+  write_run_file(folder / "effective_config.yaml", config::to_yaml(info.config));
 }
 
 }  // namespace te::train

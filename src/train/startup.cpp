@@ -1,5 +1,6 @@
 #include "train/startup.h"
 
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -60,7 +61,10 @@ StartPoint Startup::resume(fs::path folder) {
       if (!damaged || options.resume != "auto" || !options.resume_fallback) throw;
       const fs::path older = previous(folder);
       if (older.empty()) throw;
-      spdlog::warn("{}", error.what());
+      // A job of several ranks says "error: ..." of each.
+      std::string_view reason = error.what();
+      reason.remove_prefix(reason.starts_with("error: ") ? std::string_view("error: ").size() : 0);
+      spdlog::warn("{}", reason);
       spdlog::warn(
           "{} is damaged: going on with {}, the checkpoint before it (checkpoint.resume_fallback: false "
           "stops "

@@ -373,11 +373,18 @@ Outcome Trainer::loop(Requests& requests) {
     if (sample_maker_ && (step % logging.generate_every == 0 || last)) make_samples(step);
     if (skipped_in_a_row_ >= training.max_nonfinite_steps) {
       return stop_diverged(
-          fmt::format("loss or gradient was not finite in {} steps in a row", skipped_in_a_row_));
+          fmt::format("loss or gradient was not finite in {} steps in a row (training.max_nonfinite_steps)",
+                      skipped_in_a_row_));
+    }
+    if (skip_spikes && spikes_.lost()) {
+      return stop_diverged(
+          fmt::format("{} loss spikes in a row, each worse than guessing (training.loss_spikes: skip)",
+                      spikes_.in_a_row()));
     }
     if (metrics.spike && training.loss_spikes == config::LossSpikes::rollback && !saves_->good().empty()) {
       if (++rollbacks_ > training.max_nonfinite_steps)
-        return stop_diverged(fmt::format("a loss spike after {} rollbacks", rollbacks_ - 1));
+        return stop_diverged(
+            fmt::format("a loss spike after {} rollbacks (training.max_nonfinite_steps)", rollbacks_ - 1));
       roll_back();
       if (writer) writer->start_at(progress_.step + 1);
       read_batch(progress_.consumed_samples, next);
@@ -405,7 +412,7 @@ Outcome Trainer::loop(Requests& requests) {
 
 Outcome Trainer::stop_diverged(const std::string& why) {
   saves_->wait();
-  spdlog::error("stopped: {} (training.max_nonfinite_steps); {}", why,
+  spdlog::error("stopped: {}; {}", why,
                 saves_->good().empty() ? "no good checkpoint was saved"
                                        : "the last good checkpoint is " + saves_->good().string());
   return Outcome::diverged;

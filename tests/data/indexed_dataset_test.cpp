@@ -2,6 +2,7 @@
 #include "data/indexed_dataset.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstdlib>
 #include <new>
@@ -214,6 +215,10 @@ TEST(IndexedDataset, ErrorsNameTheRuleAndTheMend) {
                      "none.idx: cannot be opened");
   write_dataset(folder / "a", kGolden);
   TE_EXPECT_CONTAINS(user_error_of([&] { data::IndexedDataset(folder / "a.bin"); }), "without .bin or .idx");
+  // Opened without waiting for somebody who writes into it.
+  ASSERT_EQ(::mkfifo((folder / "pipe.idx").c_str(), 0666), 0);
+  TE_EXPECT_CONTAINS(user_error_of([&] { data::IndexedDataset(folder / "pipe"); }),
+                     "pipe.idx: is not a regular file");
   std::string damaged = golden_index();
   damaged[17] = 7;
   write_file(folder / "a.idx", damaged);

@@ -271,7 +271,9 @@ TEST_F(Resuming, ChangedKeysAreNamedWithWhatTheyDo) {
   TE_EXPECT_CONTAINS(result.out, "the config differs from the checkpoint's:\n");
   TE_EXPECT_CONTAINS(result.out, "  training.seed: 1234 -> 5  (other order of the data");
   TE_EXPECT_CONTAINS(result.out, "  model.seq_length: 16 -> 8  (samples are cut anew");
-  TE_EXPECT_CONTAINS(result.out, "  optimizer.decay_steps: 6 -> 8\n");
+  TE_EXPECT_CONTAINS(result.out,
+                     "  optimizer.decay_steps: 6 -> 8  (the step at which the learning rate has reached "
+                     "optimizer.min_lr)\n");
   TE_EXPECT_CONTAINS(result.out, "  learning rate of step 3: ");
 }
 

@@ -53,6 +53,23 @@ TEST(LossSpikes, ANewLevelIsAcceptedInTheEnd) {
   EXPECT_TRUE(spikes.add(9.0));
 }
 
+TEST(LossSpikes, ALevelWorseThanGuessingIsAcceptedOnlyFromTheStart) {
+  LossSpikes spikes(10.0, 11.0);
+  for (int64_t i = 0; i < 64; ++i) spikes.add(usual(i));
+  for (int64_t i = 0; i < 100; ++i) {
+    EXPECT_EQ(spikes.lost(), i >= static_cast<int64_t>(LossSpikes::kNewLevel)) << i;
+    EXPECT_TRUE(spikes.add(8000.0)) << i;
+  }
+  EXPECT_FALSE(spikes.calm());
+  EXPECT_FALSE(spikes.add(3.0));  // it came back
+  EXPECT_FALSE(spikes.lost());
+  // An initialization as bad as that is where the run begins.
+  LossSpikes bad(10.0, 11.0);
+  for (size_t i = 0; i < LossSpikes::kNewLevel; ++i) EXPECT_TRUE(bad.add(30.0)) << i;
+  EXPECT_FALSE(bad.lost());
+  EXPECT_FALSE(bad.add(29.0));
+}
+
 TEST(LossSpikes, WhatWasRolledBackIsForgotten) {
   LossSpikes spikes(10.0, 11.0);
   for (int64_t i = 0; i < 20; ++i) spikes.add(2.0);

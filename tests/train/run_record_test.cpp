@@ -2,7 +2,9 @@
 #include "train/run_record.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
@@ -74,6 +76,22 @@ TEST_F(RunRecord, ADamagedOneIsReplaced) {
   testing::write_file(folder_ / "a run/run.json", "{\"starts\": 3");
   write("auto");
   EXPECT_EQ(read().at("starts").size(), 1u);
+}
+
+// A file size limit stands for a disk that is full.
+TEST_F(RunRecord, AFullDiskLeavesTheEarlierOneAndDoesNotEndTheRun) {
+  write();
+  const std::string before = testing::read_file(folder_ / "a run/run.json");
+  const auto on_limit = std::signal(SIGXFSZ, SIG_IGN);
+  struct rlimit whole = {};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &whole), 0);
+  const struct rlimit small = {100, whole.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  EXPECT_NO_THROW(write("auto"));
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &whole), 0);
+  std::signal(SIGXFSZ, on_limit);
+  EXPECT_EQ(testing::read_file(folder_ / "a run/run.json"), before);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "a run/run.json.tmp"));
 }
 
 TEST_F(RunRecord, AFolderThatCannotBeMadeIsNamed) {

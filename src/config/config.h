@@ -27,6 +27,7 @@ enum class AmaxAlgo : uint8_t { max, most_recent };
 enum class Recompute : uint8_t { none, selective, full };
 enum class GemmAutotune : uint8_t { off, cached, on, full };
 enum class LossSpikes : uint8_t { off, warn, skip, rollback };
+enum class GuardAction : uint8_t { warn, bf16, rollback };
 enum class DeviceChoice : uint8_t { automatic, cpu, cuda };  ///< automatic is spelled "auto" in YAML
 enum class LrDecay : uint8_t { cosine, linear, constant, wsd };
 enum class RopeScaling : uint8_t { none, linear, llama3, yarn };
@@ -50,6 +51,7 @@ std::string_view to_string(AmaxAlgo value);
 std::string_view to_string(Recompute value);
 std::string_view to_string(GemmAutotune value);
 std::string_view to_string(LossSpikes value);
+std::string_view to_string(GuardAction value);
 std::string_view to_string(DeviceChoice value);
 std::string_view to_string(LrDecay value);
 std::string_view to_string(RopeScaling value);
@@ -74,6 +76,7 @@ bool from_string(std::string_view text, AmaxAlgo& value);
 bool from_string(std::string_view text, Recompute& value);
 bool from_string(std::string_view text, GemmAutotune& value);
 bool from_string(std::string_view text, LossSpikes& value);
+bool from_string(std::string_view text, GuardAction& value);
 bool from_string(std::string_view text, DeviceChoice& value);
 bool from_string(std::string_view text, LrDecay& value);
 bool from_string(std::string_view text, RopeScaling& value);
@@ -274,20 +277,40 @@ struct CheckpointConfig {
 };
 
 struct LoggingConfig {
-  std::string directory;         ///< "runs/" + Config::name when absent
-  int64_t every = 1;             ///< steps between console lines and log records
-  std::string csv = "loss.csv";  ///< inside directory; empty: none
-  bool jsonl = true;             ///< metrics.jsonl inside directory
-  bool tensorboard = true;       ///< an event file inside directory
-  int64_t fp8_stats_every = 10;  ///< steps between FP8 health records; 0: off
-  bool loss_by_source = false;   ///< of a blend: the loss of each dataset, too
-  int64_t generate_every = 0;    ///< steps between texts of the model; 0: none
+  std::string directory;             ///< "runs/" + Config::name when absent
+  int64_t every = 1;                 ///< steps between console lines and log records
+  std::string csv = "loss.csv";      ///< inside directory; empty: none
+  bool jsonl = true;                 ///< metrics.jsonl inside directory
+  bool tensorboard = true;           ///< an event file inside directory
+  int64_t fp8_stats_every = 10;      ///< steps between FP8 health records; 0: off
+  int64_t fp8_statistics_every = 0;  ///< steps between records of what casting does to every operand; 0: off
+  std::vector<std::string> fp8_what_if;  ///< recipes whose casts of the same operands are recorded, too
+  bool loss_by_source = false;           ///< of a blend: the loss of each dataset, too
+  int64_t generate_every = 0;            ///< steps between texts of the model; 0: none
   std::vector<std::string> generate_prompts;
   std::string generate_prompt_file;   ///< more of them, one a line
   int64_t generate_tokens = 64;       ///< per prompt, at most
   double generate_temperature = 0.0;  ///< 0: the most probable token
   int64_t generate_top_k = 0;         ///< 0: all
   double generate_top_p = 1.0;
+  int64_t evaluate_every = 0;  ///< steps between evaluations on evaluate_tasks; 0: none
+  std::vector<std::string> evaluate_tasks;
+  std::string evaluate_data;     ///< folder with the tasks' data
+  int64_t evaluate_limit = 100;  ///< documents of each task; 0: all
+};
+
+/// An FP8 run that watches itself: train/guard.h.
+struct GuardConfig {
+  int64_t every = 0;          ///< steps between comparisons with BF16; 0: none
+  int64_t compare_steps = 4;  ///< that are taken in both precisions
+  GuardAction action = GuardAction::warn;
+  int64_t bf16_steps = 100;  ///< taken in BF16 after an excess
+  double threshold = 6.0;    ///< robust standard deviations above the median gap of earlier comparisons
+  double tolerance = 0.005;  ///< of the loss: smaller gaps are none
+  bool validate = false;     ///< validation losses are compared, too
+  int64_t test_outlier_step =
+      0;  ///< for tests: from this step on FP8 inputs of linear_fc2 have an outlier; 0: never
+  int64_t test_outlier_log2 = 18;  ///< so many times (log2) as large as their largest value
 };
 
 struct Config {
@@ -300,6 +323,7 @@ struct Config {
   DataConfig data;
   CheckpointConfig checkpoint;
   LoggingConfig logging;
+  GuardConfig guard;
 };
 
 /// Reads, overrides ("model.num_layers=4"), fills in defaults and validates. UserError, one line, that names

@@ -18,6 +18,7 @@ std::span<const std::string_view> names_of(AmaxAlgo);
 std::span<const std::string_view> names_of(Recompute);
 std::span<const std::string_view> names_of(GemmAutotune);
 std::span<const std::string_view> names_of(LossSpikes);
+std::span<const std::string_view> names_of(GuardAction);
 std::span<const std::string_view> names_of(DeviceChoice);
 std::span<const std::string_view> names_of(LrDecay);
 std::span<const std::string_view> names_of(RopeScaling);

@@ -56,6 +56,10 @@ constexpr auto kSections = std::to_array<Section>({
      "working directory."},
     {"checkpoint", "Saving and resuming."},
     {"logging", "What a run writes, and where."},
+    {"guard",
+     "An FP8 run that compares itself with BF16 from one state ([fp8.md](fp8.md#the-guard)). While it only "
+     "observes, the run "
+     "computes the bits that it computes without."},
 });
 
 const auto kKeys = std::to_array<Key>({
@@ -374,6 +378,14 @@ const auto kKeys = std::to_array<Key>({
      "histograms, and the config."},
     {TE_KEY(logging.fp8_stats_every), kBuiltIn, from_to(0, kMaxSteps),
      "Steps between FP8 health records in `metrics.jsonl` and event files; 0 is never."},
+    {TE_KEY(logging.fp8_statistics_every), kBuiltIn, from_to(0, kMaxSteps),
+     "Steps between records of what casting to FP8 does to every operand (`fp8_statistics.jsonl`, "
+     "[fp8.md](fp8.md#statistics)): a forward and a backward pass of the step's first microbatch more. 0 is "
+     "never."},
+    {TE_KEY(logging.fp8_what_if), kBuiltIn, kAny,
+     "With `fp8_statistics_every`: recipes whose casts of the same operands are recorded, too, also in BF16 "
+     "runs.",
+     "a list of `tensorwise`, `rowwise`, `blockwise`"},
     {TE_KEY(logging.loss_by_source), kBuiltIn, kAny,
      "Of training data that is a blend: the loss of each dataset, too, over the tokens since the last "
      "record."},
@@ -391,6 +403,39 @@ const auto kKeys = std::to_array<Key>({
      "Draw among so many most probable tokens; 0 is all."},
     {TE_KEY(logging.generate_top_p), kBuiltIn, Range{.low = 0, .high = 1, .open_low = true},
      "Draw among the fewest most probable tokens whose probabilities reach this."},
+    {TE_KEY(logging.evaluate_every), kBuiltIn, from_to(0, kMaxSteps),
+     "Steps between evaluations on the tasks below ([evaluate.md](evaluate.md#while-training)); 0 is never. "
+     "Needs "
+     "`data.tokenizer`, and `parallel.pipeline` 1."},
+    {TE_KEY(logging.evaluate_tasks), kBuiltIn, kAny, "Tasks, as `te-generate evaluate --tasks` has them.",
+     "a list of names, or one name"},
+    {TE_KEY(logging.evaluate_data), kBuiltIn, kAny, "Folder with the tasks' data.", "empty, or a path"},
+    {TE_KEY(logging.evaluate_limit), kBuiltIn, from_to(0, kMaxSteps),
+     "Only the first so many documents of each task; 0 is all."},
+
+    {TE_KEY(guard.every), kBuiltIn, from_to(0, kMaxSteps),
+     "Steps between comparisons; 0 is none. Needs `precision.fp8`."},
+    {TE_KEY(guard.compare_steps), kBuiltIn, from_to(1, 10000),
+     "Steps of a comparison: taken in BF16, undone, and taken in FP8 with the same samples. Below `every`."},
+    {TE_KEY(guard.action), kBuiltIn, kAny,
+     "What to do where FP8 loses more than the spread of earlier comparisons allows: say so; say so and go "
+     "on "
+     "in BF16; say so, go back to where the comparison began, and go on from there in BF16."},
+    {TE_KEY(guard.bf16_steps), kBuiltIn, from_to(1, kMaxSteps),
+     "`bf16` and `rollback`: steps in BF16, before FP8 is tried again."},
+    {TE_KEY(guard.threshold), kBuiltIn, above(0),
+     "What is too much: robust standard deviations above the median of the last 16 gaps. With fewer than 4 "
+     "known, `tolerance` alone counts."},
+    {TE_KEY(guard.tolerance), kBuiltIn, at_least(0),
+     "A share of the BF16 loss. A gap below it is never too much."},
+    {TE_KEY(guard.validate), kBuiltIn, kAny,
+     "Compare validation losses (`training.best_valid_set`) after the steps, too."},
+    {TE_KEY(guard.test_outlier_step), kBuiltIn, from_to(0, kMaxSteps),
+     "For tests: from this step on FP8 inputs of `linear_fc2` are scaled as if they held an outlier, which "
+     "costs all "
+     "other values their resolution. 0 is never."},
+    {TE_KEY(guard.test_outlier_log2), kBuiltIn, from_to(1, 60),
+     "For tests: the outlier is 2 to this power times as large as the largest value."},
 });
 
 #undef TE_KEY

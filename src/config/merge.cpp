@@ -1,5 +1,8 @@
 #include "config/merge.h"
 
+#include <yaml-cpp/eventhandler.h>
+#include <yaml-cpp/yaml.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -50,19 +53,44 @@ std::string identity_of(const std::string& source) {
   return error ? source : canonical.string();
 }
 
+/// Where the second document of a text begins. YAML::LoadAll would read them all, and there are damaged texts whose end it
+/// never finds.
+class SecondDocument : public YAML::EventHandler {
+ public:
+  explicit SecondDocument(const std::string& text) {
+    std::istringstream stream(text);
+    YAML::Parser parser(stream);
+    while (documents_ < 2 && parser.HandleNextDocument(*this)) ++documents_;
+  }
+  bool exists() const { return documents_ > 1; }
+  int line() const { return line_; }  ///< from 0
+
+  void OnDocumentStart(const YAML::Mark& mark) override { line_ = mark.line; }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t, const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {
+  }
+  void OnMapEnd() override {}
+
+ private:
+  int documents_ = 0, line_ = 0;
+};
+
 YAML::Node parse(const std::string& text, const std::string& source) {
-  std::vector<YAML::Node> documents;
   try {
-    documents = YAML::LoadAll(text);
+    const SecondDocument second(text);
+    if (!second.exists()) return YAML::Load(text);
+    user_error("{}:{}: a configuration is one YAML document, but there is another one", source,
+               second.line() + 1);
   } catch (const YAML::Exception& error) {
     user_error("{}:{}: broken YAML: {} (column {})", source, error.mark.line + 1, error.msg,
                error.mark.column + 1);
   }
-  if (documents.size() > 1) {
-    user_error("{}: a configuration is one YAML document, but there is another one",
-               at(documents[1], source));
-  }
-  return documents.empty() ? YAML::Node() : documents[0];
 }
 
 bool known_section(const std::string& name) {

@@ -368,6 +368,48 @@ void check_output(const Config& c) {
   }
 }
 
+void check_statistics(const Config& c) {
+  for (const std::string& name : c.logging.fp8_what_if) {
+    Fp8Recipe recipe{};
+    if (!from_string(name, recipe) || recipe == Fp8Recipe::delayed) {
+      user_error(
+          "logging.fp8_what_if: {} is not tensorwise, rowwise or blockwise (delayed has no scale without a "
+          "history; "
+          "tensorwise shows what it does at best)",
+          in_quotes(name));
+    }
+  }
+}
+
+void check_task_evaluation(const Config& c) {
+  const LoggingConfig& l = c.logging;
+  if (l.evaluate_every == 0) return;
+  if (l.evaluate_tasks.empty())
+    user_error("logging.evaluate_every ({}) needs logging.evaluate_tasks, which is empty", l.evaluate_every);
+  if (c.data.tokenizer.empty())
+    user_error("logging.evaluate_every ({}) needs data.tokenizer, which is empty", l.evaluate_every);
+  if (c.parallel.pipeline > 1) {
+    user_error(
+        "logging.evaluate_every ({}) does not go with parallel.pipeline ({}): evaluate checkpoints with "
+        "te-generate "
+        "evaluate instead",
+        l.evaluate_every, c.parallel.pipeline);
+  }
+}
+
+void check_guard(const Config& c) {
+  const GuardConfig& g = c.guard;
+  if (g.every == 0) return;
+  if (c.precision.fp8 == Fp8Mode::off) {
+    user_error("guard.every ({}) compares FP8 with BF16, but precision.fp8 is off: leave one of them out",
+               g.every);
+  }
+  if (g.compare_steps >= g.every)
+    user_error("guard.compare_steps ({}) must be below guard.every ({})", g.compare_steps, g.every);
+  if (g.validate && c.data.valid.empty())
+    user_error("guard.validate needs data.valid, which is missing; give it, or set validate to false");
+}
+
 }  // namespace
 
 void validate_for_device(const Config& config, bool cuda) {
@@ -414,6 +456,9 @@ void validate(const Config& config) {
   check_optimizer(config);
   check_data(config);
   check_samples(config);
+  check_statistics(config);
+  check_task_evaluation(config);
+  check_guard(config);
   check_output(config);
   if (config.training.device == DeviceChoice::cuda) validate_for_device(config, true);
 }

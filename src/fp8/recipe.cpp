@@ -25,7 +25,8 @@ DType Quantizer::format() const {
 
 // Producers write either FP8 or high precision.
 bool Quantizer::fused() const {
-  return enabled() && !forms_.hp && recipe_->fused() && !recipe_->calibrating_;
+  return enabled() && !forms_.hp && recipe_->fused() && !recipe_->calibrating_ &&
+         !recipe_->observer_->active();
 }
 
 bool Quantizer::gathers_quantized() const {
@@ -79,13 +80,19 @@ void Quantizer::complete(const Context& context, Operand& operand, QuantizeMode 
   }
   TE_CHECK(done.values, "an operand [{}] is completed that no producer of this pass has written",
            operand.hp.shape.str());
+  const bool watching = recipe_ != nullptr && recipe_->observer_->active(), first_pass = mode.record_amax;
+  if (watching) mode.record_amax = mode.count = false;
   if (index_ >= 0) {
-    if (mode.rowwise || !operand.columnwise) return recipe_->cast(context, index_, operand, mode, missing);
+    const bool no_rowwise = !mode.rowwise && operand.columnwise;
     Operand form = operand;
-    form.rowwise = {};
-    return recipe_->cast(context, index_, form, mode, missing);
+    if (no_rowwise) form.rowwise = {};
+    recipe_->cast(context, index_, no_rowwise ? form : operand, mode, missing);
+  } else if (missing.into) {
+    kernels::bias_gradient(context, operand.hp, missing.into, missing.scratch);
   }
-  if (missing.into) kernels::bias_gradient(context, operand.hp, missing.into, missing.scratch);
+  if (watching && first_pass)
+    recipe_->observer_->see(context, watched_, operand,
+                            enabled() ? recipe_->table().scale_of(index_).as<float>() : nullptr);
 }
 
 // The form that is not asked for may have no memory now.
@@ -159,16 +166,21 @@ DType format_of(const config::LinearPrecision& linear, OperandRole role) {
 }  // namespace
 
 Quantizer Recipe::quantizer(const std::string& linear_name, int layer, OperandRole role) {
-  if (!quantizes() && !precision_.fp8_calibrate) return {};
   const bool head = layer == kOutputLayer;
   // What an FP8 run would quantize is what a calibrating one watches.
   const config::LinearPrecision linear = config::linear_precision(
       config::as_quantized(precision_), linear_name.substr(linear_name.rfind('.') + 1),
       head ? num_layers_ : layer, num_layers_);
   const Forms forms = forms_of(linear, role);
-  if (!forms.rowwise && !forms.columnwise) return {};
-  return {&recipe_of(linear.recipe),
-          table_->add({linear_name, head ? num_layers_ : layer, role, format_of(linear, role)}), forms};
+  const OperandInfo info{linear_name, head ? num_layers_ : layer, role, format_of(linear, role)};
+  const bool none = !forms.rowwise && !forms.columnwise;
+  const int watched = observer_->watch({.info = info,
+                                        .quantized = quantizes() && !none,
+                                        .recipe = linear.recipe,
+                                        .rowwise = forms.rowwise,
+                                        .columnwise = forms.columnwise});
+  if (none || (!quantizes() && !precision_.fp8_calibrate)) return {this, -1, {}, watched};
+  return {&recipe_of(linear.recipe), table_->add(info), forms, watched};
 }
 
 void Recipe::share(parallel::Communicator& tensor, parallel::Communicator& stage) {

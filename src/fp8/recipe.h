@@ -19,6 +19,7 @@
 #include "config/precision_overrides.h"
 #include "core/device.h"
 #include "core/memory_plan.h"
+#include "fp8/observer.h"
 #include "fp8/operand.h"
 #include "fp8/scale_table.h"
 #include "parallel/communicator.h"
@@ -59,7 +60,8 @@ struct Forms {
 class Quantizer {
  public:
   Quantizer() = default;
-  Quantizer(Recipe* recipe, int index, Forms forms) : recipe_(recipe), index_(index), forms_(forms) {}
+  Quantizer(Recipe* recipe, int index, Forms forms, int watched)
+      : recipe_(recipe), index_(index), forms_(forms), watched_(watched) {}
 
   /// True when the recipe quantizes the operand in this layer, for one of its GEMMs at least.
   bool enabled() const;
@@ -103,6 +105,7 @@ class Quantizer {
   Recipe* recipe_ = nullptr;
   int index_ = -1;  ///< row of the ScaleTable; -1 = not FP8 and not calibrated
   Forms forms_;
+  int watched_ = -1;  ///< the observer's number of the operand
 };
 
 class Recipe {
@@ -140,6 +143,7 @@ class Recipe {
   /// as it was.
   virtual void update(const Context& context, const int32_t* skip);
 
+  Observer& observer() { return *observer_; }
   ScaleTable& table() { return *table_; }
   const ScaleTable& table() const { return *table_; }
 
@@ -147,7 +151,7 @@ class Recipe {
   friend class Quantizer;
   friend class MixedRecipe;
   Recipe(const config::PrecisionConfig& precision, int num_layers)
-      : precision_(precision), num_layers_(num_layers) {}
+      : precision_(precision), num_layers_(num_layers), own_observer_(precision) {}
 
   /// Plans the scales of the operand's forms, whose values are planned. One scale of the whole tensor serves both forms.
   void plan_scales(MemoryPlan& plan, int index, Forms forms, Operand& operand,
@@ -178,7 +182,9 @@ class Recipe {
   virtual Recipe& recipe_of(config::Fp8Recipe) { return *this; }
 
   ScaleTable own_table_;
-  ScaleTable* table_ = &own_table_;                              ///< recipes of one model share a table
+  ScaleTable* table_ = &own_table_;  ///< recipes of one model share a table
+  Observer own_observer_;
+  Observer* observer_ = &own_observer_;                          ///< and an observer
   Tensor compared_;                                              ///< [n] fp32, debug builds
   parallel::Communicator *tensor_ = nullptr, *stage_ = nullptr;  ///< null: one rank
 };

@@ -104,6 +104,7 @@ Recipe& MixedRecipe::recipe_of(config::Fp8Recipe kind) {
   if (recipe == nullptr) {
     recipe = make_plain_recipe(kind, precision_, num_layers_);
     recipe->table_ = table_;
+    recipe->observer_ = observer_;
     recipe->tensor_ = tensor_, recipe->stage_ = stage_;
   }
   return *recipe;

@@ -126,6 +126,10 @@ void MetricsWriter::start_at(int64_t step) {
   if (tensorboard_) tensorboard_->start_at(step);
 }
 
+void MetricsWriter::fp8_statistics(const nlohmann::json& record) {
+  if (tensorboard_) tensorboard_->add_statistics(record);
+}
+
 // The first columns are those of kCsvHeader.
 void MetricsWriter::append_csv(const StepMetrics& m) {
   std::string line =
@@ -162,6 +166,7 @@ void MetricsWriter::step(const StepMetrics& m, const std::vector<Fp8Health>& fp8
     record["valid"][set.name] = {{"loss", number(set.loss)}, {"perplexity", number(std::exp(set.loss))}};
   for (const SourceLoss& source : m.sources)
     record["sources"][source.source] = {{"loss", number(source.loss)}, {"tokens", source.tokens}};
+  for (const auto& [name, value] : m.fp8_statistics) record["fp8_statistics"][name] = number(value);
   if (m.spikes_total > 0) {
     record["spike"] = m.spike;
     record["spikes_total"] = m.spikes_total;

@@ -4,9 +4,11 @@
 
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/device.h"
@@ -45,6 +47,7 @@ struct StepMetrics {
   int64_t skipped_total = 0;
   bool spike = false;  ///< the loss is far above those before it (loss_spikes.h)
   int64_t spikes_total = 0, rollbacks_total = 0;
+  std::vector<std::pair<std::string, double>> fp8_statistics;  ///< summary(), where they are recorded
 };
 
 /// FP8 health of one operand in the step just taken. The shares are 0 in a step that does not count.
@@ -104,6 +107,8 @@ class MetricsWriter {
   ~MetricsWriter();
 
   void step(const StepMetrics& metrics, const std::vector<Fp8Health>& fp8, double eta_seconds);
+  /// For TensorBoard: a record of fp8_statistics.jsonl.
+  void fp8_statistics(const nlohmann::json& record);
   /// The run has gone back and takes this step and later ones again.
   void start_at(int64_t step);
 

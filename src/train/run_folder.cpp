@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "train/event_file.h"
+#include "train/fp8_statistics.h"
 #include "train/log_file.h"
 #include "train/metrics.h"
 #include "train/samples.h"
@@ -50,6 +51,7 @@ std::vector<RunFolder::Log> RunFolder::logs() const {
   if (!options_.csv.empty()) logs.push_back({options_.logs / options_.csv, csv_step});
   if (options_.jsonl) logs.push_back({options_.logs / kJsonlName, json_step});
   logs.push_back({options_.logs / kSamplesName, json_step});
+  logs.push_back({options_.logs / kFp8StatisticsName, json_step});
   return logs;
 }
 

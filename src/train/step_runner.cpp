@@ -27,12 +27,17 @@ StepRunner::StepRunner(const config::Config& config, const Context& context, con
       model_(config, groups),
       optimizer_(config, model_.parameters(), groups),
       pipeline_(config, context, model_),
+      swiglu_(config, model_.parameters()),
       local_samples_(config.training.global_batch_size / groups.grid().data) {
   TE_CHECK(!context.is_cuda() || context.options() == execution_options(config),
            "the context's options are not those of the config");
   model_.plan(plan_, context_, pipeline_.slots());
   optimizer_.plan(plan_);
   pipeline_.plan(plan_);
+  if (config.logging.fp8_statistics_every > 0) {
+    model_.recipe().observer().plan(plan_, config.logging.fp8_what_if);
+    swiglu_.plan(plan_);
+  }
   const Shape shape{local_samples_ / config.training.micro_batch_size, model_.dims().tokens};
   plan_.add(batch_.tokens, "tokens", MemoryKind::data, DType::i32, shape);
   plan_.add(batch_.targets, "targets", MemoryKind::data, DType::i32, shape);
@@ -94,13 +99,25 @@ void StepRunner::weights_changed(bool count_fp8) {
 
 // --- steps -------------------------------------------------------------------------------------------------
 
+void StepRunner::copy_batch(const HostBatch& batch) {
+  context_.copy_to_device(batch_.tokens, batch.tokens.as<void>());
+  context_.copy_to_device(batch_.targets, batch.targets.as<void>());
+  if (batch_.document_start) context_.copy_to_device(batch_.document_start, batch.document_start.as<void>());
+}
+
+model::Pass StepRunner::training_pass(int64_t first_sample, int64_t microbatch) const {
+  model::Pass pass;
+  pass.first_sample = first_sample + first_local_sample() + microbatch * micro_batch_size_;
+  pass.dropout_seed = seed_;
+  pass.document_start = batch_.document_start_of(microbatch);
+  return pass;
+}
+
 void StepRunner::launch(const HostBatch& batch, int64_t step, int64_t first_sample, bool count_fp8,
                         double largest_loss) {
   // 1. Samples. The loss is the mean over the counted tokens of the global batch, so every microbatch's
   //    gradient is scaled by their number.
-  context_.copy_to_device(batch_.tokens, batch.tokens.as<void>());
-  context_.copy_to_device(batch_.targets, batch.targets.as<void>());
-  if (batch_.document_start) context_.copy_to_device(batch_.document_start, batch.document_start.as<void>());
+  copy_batch(batch);
   const float grad_scale = 1.0f / static_cast<float>(std::max<int64_t>(1, batch.counted));
   // 2. Microbatches; gradients accumulate, and in the last one's backward pass start to be reduced.
   optimizer_.begin_step(context_);
@@ -109,12 +126,9 @@ void StepRunner::launch(const HostBatch& batch, int64_t step, int64_t first_samp
   const int64_t microbatches = batch_.tokens.dim(0);
   optimizer_.reducer().begin(context_);
   pipeline_.run(context_, batch_, grad_scale, optimizer_.loss_sum(), [&](int64_t microbatch) {
-    model::Pass pass;
-    pass.first_sample = first_sample + first_local_sample() + microbatch * micro_batch_size_;
-    pass.dropout_seed = seed_;
+    model::Pass pass = training_pass(first_sample, microbatch);
     pass.count_fp8 = count_fp8;
     pass.last_microbatch = microbatch + 1 == microbatches;
-    pass.document_start = batch_.document_start_of(microbatch);
     if (sample_losses_) {
       pass.sequence_losses =
           parameters::ParameterStore::part(sample_losses_, microbatch * micro_batch_size_, micro_batch_size_);
@@ -169,6 +183,25 @@ void StepRunner::calibrate(std::span<const HostMicrobatch> microbatches, int64_t
   model_.recipe().update(context_, nullptr);
   weights_changed(false);
   context_.synchronize();
+}
+
+// The gradients of the pass are dropped: the step's begin_step() voids them. Weights are cast anew before and after, since
+// the observer wants to see them, and the step shall find their amaxes as it would have.
+Fp8Statistics StepRunner::observe(const HostBatch& batch, int64_t first_sample) {
+  const parallel::Watchdog::Guard guard(context_, "FP8 statistics");
+  fp8::Observer& observer = model_.recipe().observer();
+  copy_batch(batch);
+  optimizer_.begin_step(context_);
+  observer.begin(context_);
+  model_.weights_changed(false);
+  pipeline_.run_one(context_, batch_, 1.0f / static_cast<float>(std::max<int64_t>(1, batch.counted)),
+                    optimizer_.loss_sum(), training_pass(first_sample, 0));
+  observer.end();
+  model_.weights_changed(false);
+  Fp8Statistics statistics;
+  statistics.swiglu = swiglu_.measure(context_);
+  statistics.operands = observer.read(context_);
+  return statistics;
 }
 
 void StepRunner::begin_evaluation() {

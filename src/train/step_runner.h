@@ -11,7 +11,9 @@
 #include "model/model_stage.h"
 #include "optim/optimizer.h"
 #include "parallel/groups.h"
+#include "train/fp8_statistics.h"
 #include "train/pipeline.h"
+#include "train/swiglu_alignment.h"
 
 namespace te::train {
 
@@ -67,12 +69,18 @@ class StepRunner {
   /// of the FP8 scales from the amaxes: no weight changes. `counted`: targets of a global batch. Waits for the device, under
   /// a watchdog's guard, as evaluation does.
   void calibrate(std::span<const HostMicrobatch> microbatches, int64_t counted);
+  /// With logging.fp8_statistics_every: what is cast in a forward and a backward pass of the step's first microbatch, with
+  /// the weights and scales that the step is going to use. Right before launch() with the same arguments; it leaves the state
+  /// as it was, bit for bit. Of this rank; waits for the device.
+  Fp8Statistics observe(const HostBatch& batch, int64_t first_sample);
   /// Adds the loss of one microbatch to this rank's sum; waits for the device.
   void evaluate(const HostMicrobatch& microbatch);
   void begin_evaluation();
   double finish_evaluation();  ///< the sum of the losses since begin_evaluation() over all ranks
 
  private:
+  void copy_batch(const HostBatch& batch);
+  model::Pass training_pass(int64_t first_sample, int64_t microbatch) const;
   void copy_microbatch(const HostMicrobatch& microbatch);
   void weights_changed(bool count_fp8);
 
@@ -83,6 +91,7 @@ class StepRunner {
   model::ModelStage model_;
   optim::Optimizer optimizer_;
   Pipeline pipeline_;
+  SwigluAlignment swiglu_;
   int64_t local_samples_;
   MemoryPlan plan_;
   DeviceBuffer memory_;

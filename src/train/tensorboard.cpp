@@ -78,6 +78,22 @@ void add_fp8(Values& values, const json& operands) {
   for (const auto& [tag, share] : largest) values.push_back(scalar_value(tag, share));
 }
 
+/// A histogram under each tag.
+void add_statistics_of(Values& values, const json& operands) {
+  std::map<std::string, std::vector<double>> of_tag;
+  for (const json& operand : operands) {
+    const bool what_if = operand.value("what_if", false);
+    const std::string role = operand.value("role", "operand");
+    const std::string prefix = "fp8_statistics/" + (what_if ? operand.value("recipe", "") + "/" : "");
+    for (const char* name : {"sqnr_db", "flushed"})
+      if (operand.contains(name)) of_tag[prefix + name + "/" + role].push_back(quantity(operand, name));
+    if (what_if) continue;
+    for (const char* name : {"kurtosis", "dynamic_range"})
+      of_tag[prefix + name + "/" + role].push_back(quantity(operand, name));
+  }
+  for (const auto& [tag, numbers] : of_tag) values.push_back(histogram_value(tag, numbers));
+}
+
 }  // namespace
 
 TensorBoard::TensorBoard(const std::filesystem::path& directory, int64_t first_step,
@@ -85,6 +101,12 @@ TensorBoard::TensorBoard(const std::filesystem::path& directory, int64_t first_s
     : file_(directory) {
   file_.start_at(first_step);
   file_.add(first_step, {text_value("config", code(config))});
+}
+
+void TensorBoard::add_statistics(const json& record) {
+  Values values;
+  add_statistics_of(values, record.at("operands"));
+  file_.add(record.at("step").get<int64_t>(), values);
 }
 
 void TensorBoard::add(const json& record) {

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "core/error.h"
@@ -266,6 +267,19 @@ void Trainer::make_samples(int64_t step) {
   if (sample_log_) sample_log_->write(step, samples);
 }
 
+Fp8Statistics Trainer::observe(const HostBatch& batch) {
+  return merge_fp8_statistics(world_, runner_.observe(batch, progress_.consumed_samples));
+}
+
+void Trainer::log_statistics(const Fp8Statistics& statistics, StepMetrics& metrics, MetricsWriter* writer) {
+  metrics.fp8_statistics = summary(statistics);
+  if (!world_.leader()) return;
+  const nlohmann::json record = to_json(metrics.step, statistics);
+  if (statistics_log_) statistics_log_->write(record);
+  if (writer != nullptr) writer->fp8_statistics(record);
+  spdlog::info("step {}: {}", metrics.step, describe(statistics));
+}
+
 bool Trainer::save(const StepMetrics& metrics, bool anyway, bool whole) {
   const bool best = metrics.valid_loss && !metrics.skipped && !metrics.spike &&
                     best_.among_best(progress_.validation, *metrics.valid_loss);
@@ -311,6 +325,7 @@ std::unique_ptr<MetricsWriter> Trainer::make_writer() {
                                                        .show_tflops = context_.is_cuda(),
                                                        .fp8 = config_.precision.fp8 != config::Fp8Mode::off});
     if (sample_maker_) sample_log_.emplace(logging.directory);
+    if (logging.fp8_statistics_every > 0) statistics_log_.emplace(logging.directory);
   });
   return writer;
 }
@@ -343,6 +358,10 @@ Outcome Trainer::loop(Requests& requests) {
         log && logging.fp8_stats_every > 0 && (step % logging.fp8_stats_every == 0 || first || last);
 
     // The step; while the device works on it, the next step's samples are read.
+    const bool observes =
+        logging.fp8_statistics_every > 0 && (step % logging.fp8_statistics_every == 0 || last);
+    std::optional<Fp8Statistics> statistics;
+    if (observes) statistics = observe(batch);
     const double start = now_seconds();
     runner_.launch(batch, step, progress_.consumed_samples, fp8_stats,
                    skip_spikes ? spikes_.limit() : std::numeric_limits<double>::infinity());
@@ -355,6 +374,7 @@ Outcome Trainer::loop(Requests& requests) {
     const int64_t first_sample = progress_.consumed_samples;
     StepMetrics metrics = finish_step(batch, seconds);
     add_source_losses(batch, first_sample, metrics);
+    if (statistics) log_statistics(*statistics, metrics, writer.get());
     saves_->poll();
 
     // Validation and logs.
@@ -364,7 +384,7 @@ Outcome Trainer::loop(Requests& requests) {
       evaluate(metrics);
       remaining.validation(now_seconds() - before);
     }
-    if (log || evaluates || metrics.skipped || metrics.spike) {
+    if (log || evaluates || statistics || metrics.skipped || metrics.spike) {
       if (sources_) metrics.sources = sources_->take(world_);
       const std::vector<Fp8Health> health =
           fp8_stats ? merge_fp8_health(world_, fp8_health.read()) : std::vector<Fp8Health>{};

@@ -19,6 +19,7 @@
 #include "parallel/world.h"
 #include "train/batches.h"
 #include "train/best.h"
+#include "train/fp8_statistics.h"
 #include "train/loss_spikes.h"
 #include "train/metrics.h"
 #include "train/run_folder.h"
@@ -74,6 +75,9 @@ class Trainer {
   void evaluate(StepMetrics& metrics);
   void add_source_losses(const HostBatch& batch, int64_t first_sample, const StepMetrics& metrics);
   void make_samples(int64_t step);
+  /// Before the step is launched.
+  Fp8Statistics observe(const HostBatch& batch);
+  void log_statistics(const Fp8Statistics& statistics, StepMetrics& metrics, MetricsWriter* writer);
   /// `anyway`: a checkpoint is due, whether it is among the best or not; `whole`: before the run goes on. True when it saved.
   bool save(const StepMetrics& metrics, bool anyway, bool whole);
   void roll_back();
@@ -100,6 +104,7 @@ class Trainer {
   std::optional<SourceLosses> sources_;
   std::unique_ptr<SampleMaker> sample_maker_;
   std::optional<SampleLog> sample_log_;               ///< rank 0
+  std::optional<Fp8StatisticsLog> statistics_log_;    ///< rank 0
   int64_t skipped_in_a_row_ = 0, skipped_total_ = 0;  ///< not finite; a skipped spike is none of them
   int64_t rollbacks_ = 0;
   std::string bad_data_;  ///< what this rank has to say of its data; empty mostly

@@ -1,0 +1,167 @@
+#include "fp8/observer.h"
+
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "core/error.h"
+#include "kernels/quantize/quantize.h"
+#include "kernels/scale_update/scale_update.h"
+
+namespace te::fp8 {
+
+using config::Fp8Recipe;
+using kernels::ScaleLayout;
+using kernels::TensorSums;
+
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+double finite(const TensorSums& sums) {
+  return static_cast<double>(sums.count - sums.nonfinite);
+}
+
+}  // namespace
+
+double sqnr_db(const TensorSums& sums) {
+  if (sums.sum2 == 0.0) return kNan;
+  return 10.0 * std::log10(sums.sum2 / sums.squared_error);
+}
+
+double dynamic_range(const TensorSums& sums) {
+  return sums.smallest > 0 ? std::log2(static_cast<double>(sums.amax) / sums.smallest) : kNan;
+}
+
+// Central moments from those about 0, all in FP64.
+double kurtosis(const TensorSums& sums) {
+  const double n = finite(sums);
+  if (n == 0) return kNan;
+  const double mean = sums.sum1 / n, m2 = sums.sum2 / n, m3 = sums.sum3 / n, m4 = sums.sum4 / n;
+  const double variance = m2 - mean * mean;
+  // What rounding leaves of equal values is no variance.
+  if (!(variance > 1e-12 * m2)) return kNan;
+  return (m4 - 4 * mean * m3 + 6 * mean * mean * m2 - 3 * mean * mean * mean * mean) / (variance * variance);
+}
+
+double saturated_share(const TensorSums& sums) {
+  return sums.count > 0 ? static_cast<double>(sums.saturated) / static_cast<double>(sums.count) : kNan;
+}
+
+double flushed_share(const TensorSums& sums) {
+  return sums.count > 0 ? static_cast<double>(sums.flushed) / static_cast<double>(sums.count) : kNan;
+}
+
+ScaleLayout layout_of(Fp8Recipe recipe, OperandRole role) {
+  switch (recipe) {
+    case Fp8Recipe::rowwise:
+      return ScaleLayout::rows;
+    case Fp8Recipe::blockwise:
+      return role == OperandRole::weight ? ScaleLayout::blocks : ScaleLayout::vectors;
+    default:
+      return ScaleLayout::tensor;
+  }
+}
+
+// --- what is recorded --------------------------------------------------------------------------------------
+
+int Observer::watch(WatchedOperand operand) {
+  TE_CHECK(first_way_.empty(), "operand {} is watched after the plan", operand.info.name);
+  watched_.push_back(std::move(operand));
+  return static_cast<int>(watched_.size()) - 1;
+}
+
+// Scales of a tensor, and of blocks, cast both forms alike.
+void Observer::add_ways(int watched, Fp8Recipe recipe, bool what_if, bool rowwise, bool columnwise) {
+  Way way{.watched = watched, .recipe = recipe, .what_if = what_if};
+  const ScaleLayout layout = layout_of(recipe, watched_[static_cast<size_t>(watched)].info.role);
+  if (layout == ScaleLayout::tensor || layout == ScaleLayout::blocks) return ways_.push_back(way);
+  way.form = "rowwise";
+  if (rowwise) ways_.push_back(way);
+  way.form = "columnwise";
+  way.columnwise = true;
+  if (columnwise) ways_.push_back(way);
+}
+
+void Observer::plan(MemoryPlan& plan, const std::vector<std::string>& what_if) {
+  for (int i = 0; i < static_cast<int>(watched_.size()); ++i) {
+    const WatchedOperand& operand = watched_[static_cast<size_t>(i)];
+    first_way_.push_back(ways_.size());
+    if (operand.quantized)
+      add_ways(i, operand.recipe, false, operand.rowwise, operand.columnwise);
+    else
+      ways_.push_back({.watched = i, .casts = false});
+    for (const std::string& name : what_if) {
+      Fp8Recipe recipe{};
+      TE_CHECK(config::from_string(name, recipe) && recipe != Fp8Recipe::delayed, "no recipe to try: {}",
+               name);
+      if (!operand.quantized || recipe != operand.recipe) add_ways(i, recipe, true, true, true);
+    }
+  }
+  first_way_.push_back(ways_.size());
+  if (ways_.empty()) return;
+  plan.add(sums_, "fp8.statistics", MemoryKind::fp8_state, DType::u8,
+           {static_cast<int64_t>(ways_.size()), static_cast<int64_t>(sizeof(TensorSums))});
+  plan.add(scratch_, "fp8.statistics_parts", MemoryKind::fp8_state, DType::u8,
+           {kernels::tensor_stats_scratch_bytes()});
+  plan.add(own_amax_, "fp8.statistics_amax", MemoryKind::fp8_state, DType::f32, {1});
+  plan.add(scale_, "fp8.statistics_scale", MemoryKind::fp8_state, DType::f32, {1});
+}
+
+// --- looking -----------------------------------------------------------------------------------------------
+
+void Observer::begin(const Context& context) {
+  TE_CHECK(!first_way_.empty(), "the observer has no plan");
+  if (sums_) context.zero(sums_);
+  active_ = true;
+}
+
+void Observer::see(const Context& context, int watched, const Operand& operand, const float* scale) const {
+  const WatchedOperand& what = watched_[static_cast<size_t>(watched)];
+  for (size_t i = first_way_[static_cast<size_t>(watched)]; i < first_way_[static_cast<size_t>(watched) + 1];
+       ++i) {
+    const Way& way = ways_[i];
+    kernels::TensorStats stats{
+        .x = operand.hp,
+        .layout = way.casts ? layout_of(way.recipe, what.info.role) : ScaleLayout::none,
+        .format = what.info.format,
+        .columnwise = way.columnwise,
+        .power_of_two = precision_.fp8_scale_format == config::Fp8ScaleFormat::power_of_two,
+        .margin = static_cast<int>(precision_.margin),
+        .scratch = scratch_,
+        .into = sums_of(i)};
+    if (stats.layout == ScaleLayout::tensor) {
+      stats.scale = scale;
+      if (way.what_if) {  // as TensorwiseRecipe, of this rank's part of the tensor
+        kernels::Fp8Output amax;
+        amax.amax = own_amax_.as<float>();
+        context.zero(own_amax_);
+        kernels::quantize(context, {.x = operand.hp, .out = amax});
+        kernels::current_scale(context, {.amax = own_amax_,
+                                         .scale = scale_,
+                                         .fp8_max = fp8_max(what.info.format),
+                                         .margin = static_cast<int>(precision_.margin)});
+        stats.scale = scale_.as<float>();
+      }
+    }
+    kernels::tensor_stats(context, stats);
+  }
+}
+
+std::vector<CastStatistics> Observer::read(const Context& context) const {
+  std::vector<TensorSums> sums(ways_.size());
+  if (sums_) context.copy_to_host(sums.data(), sums_);
+  context.synchronize();
+  std::vector<CastStatistics> result;
+  for (size_t i = 0; i < ways_.size(); ++i) {
+    const Way& way = ways_[i];
+    result.push_back({.operand = watched_[static_cast<size_t>(way.watched)].info,
+                      .recipe = way.casts ? std::string(config::to_string(way.recipe)) : "none",
+                      .what_if = way.what_if,
+                      .form = way.form,
+                      .sums = sums[i]});
+  }
+  return result;
+}
+
+}  // namespace te::fp8

@@ -1,0 +1,120 @@
+// Statistics of casts: checks, dispatch and the CPU reference.
+#include "kernels/tensor_stats/tensor_stats.h"
+
+#include <bit>
+#include <cmath>
+#include <vector>
+
+#include "core/float_types.h"
+#include "kernels/common/checks.h"
+#include "kernels/common/fp8_cpu.h"
+#include "kernels/scale_update/scale_formula.h"
+#include "kernels/tensor_stats/tensor_stats_cuda.h"
+#include "kernels/tensor_stats/tensor_stats_math.h"
+
+namespace te::kernels {
+namespace {
+
+void check_args(const TensorStats& args) {
+  check_hp("tensor_stats", "x", args.x);
+  TE_CHECK(args.into != nullptr, "tensor_stats: nowhere to put the sums");
+  check_dtype("tensor_stats", "scratch", args.scratch, DType::u8);
+  TE_CHECK(args.scratch.numel() >= tensor_stats_scratch_bytes(),
+           "tensor_stats: scratch of {} bytes, needs {}", args.scratch.numel(), tensor_stats_scratch_bytes());
+  TE_CHECK(args.layout == ScaleLayout::none || is_fp8(args.format), "tensor_stats: {} is not FP8",
+           dtype_name(args.format));
+  TE_CHECK((args.layout == ScaleLayout::tensor) == (args.scale != nullptr),
+           "tensor_stats: a scale is given with one scale of the tensor, and only then");
+}
+
+/// One group: its scale, then what its values add.
+template <class T, class Q>
+void add_tile(const TensorStats& args, const StatsTiles& tiles, const StatsTiles::Tile& tile,
+              TensorSums& sums) {
+  const auto at = [&](int64_t r, int64_t c) {
+    return to_float(args.x.as<T>()[(tile.row + r) * tiles.cols + tile.col + c]);
+  };
+  float scale = args.scale != nullptr ? *args.scale : 1.0f;
+  if (tiles.own_scales) {
+    float amax = 0.0f;
+    for (int64_t r = 0; r < tile.height; ++r)
+      for (int64_t c = 0; c < tile.width; ++c) amax = amax_of(amax, at(r, c));
+    scale = group_scale(amax, fp8_max(args.format), std::ldexp(1.0f, -args.margin), args.power_of_two);
+  }
+  if (args.layout != ScaleLayout::none) add_scale(sums, scale);
+  for (int64_t r = 0; r < tile.height; ++r)
+    for (int64_t c = 0; c < tile.width; ++c) {
+      const float x = at(r, c);
+      if (!std::isfinite(x)) {
+        ++sums.nonfinite;
+        continue;
+      }
+      add_moments(sums, x);
+      if (args.layout != ScaleLayout::none)
+        add_cast(sums, x, scale, to_float(from_float<Q>(x * scale)), fp8_max(args.format));
+    }
+  sums.count += static_cast<unsigned long long>(tile.height * tile.width);
+}
+
+void tensor_stats_cpu(const TensorStats& args) {
+  const StatsTiles tiles = stats_tiles(args);
+  std::vector<TensorSums> parts(static_cast<size_t>(kStatsParts), TensorSums{});
+  visit_hp(args.x.dtype, [&](auto value) {
+    visit_fp8(args.layout == ScaleLayout::none ? DType::e4m3 : args.format, [&](auto quantized) {
+#pragma omp parallel for schedule(dynamic)
+      for (int64_t part = 0; part < kStatsParts; ++part)
+        for (int64_t index = part; index < tiles.count; index += kStatsParts)
+          add_tile<decltype(value), decltype(quantized)>(args, tiles, tiles.tile(index),
+                                                         parts[static_cast<size_t>(part)]);
+    });
+  });
+  for (const TensorSums& part : parts) add_sums(*args.into, part);
+}
+
+void row_alignment_cpu(const RowAlignment& args) {
+  const int64_t n = args.x.rows() / 2, cols = args.x.cols();
+  visit_hp(args.x.dtype, [&](auto zero) {
+    const auto* x = args.x.as<decltype(zero)>();
+#pragma omp parallel for
+    for (int64_t i = 0; i < n; ++i) {
+      double product = 0, gate = 0, up = 0;
+      for (int64_t c = 0; c < cols; ++c) {
+        const double a = to_float(x[i * cols + c]), b = to_float(x[(n + i) * cols + c]);
+        product += a * b;
+        gate += a * a;
+        up += b * b;
+      }
+      args.out.as<float>()[i] =
+          gate > 0 && up > 0 ? static_cast<float>(product / std::sqrt(gate * up)) : 0.0f;
+    }
+  });
+}
+
+}  // namespace
+
+TensorSums merged(const TensorSums& a, const TensorSums& b) {
+  TensorSums result = a;
+  add_sums(result, b);
+  return result;
+}
+
+int64_t tensor_stats_scratch_bytes() {
+  return kStatsParts * static_cast<int64_t>(sizeof(TensorSums));
+}
+
+void tensor_stats(const Context& context, const TensorStats& args) {
+  check_args(args);
+  TE_DISPATCH_CUDA(context, tensor_stats, args);
+  tensor_stats_cpu(args);
+}
+
+void row_alignment(const Context& context, const RowAlignment& args) {
+  check_hp("row_alignment", "x", args.x);
+  TE_CHECK(args.x.rows() % 2 == 0, "row_alignment: x has {} rows, must be two halves", args.x.rows());
+  check_dtype("row_alignment", "out", args.out, DType::f32);
+  check_shape("row_alignment", "out", args.out, {args.x.rows() / 2});
+  TE_DISPATCH_CUDA(context, row_alignment, args);
+  row_alignment_cpu(args);
+}
+
+}  // namespace te::kernels

@@ -1,0 +1,99 @@
+// The formulas of tensor_stats, one text for both backends: which values are a group, and what a value adds to the sums.
+#pragma once
+
+#include <cfloat>
+#include <cmath>
+
+#include "core/random.h"
+#include "kernels/tensor_stats/tensor_stats.h"
+
+namespace te::kernels {
+
+/// Independent partial sums; part p has the groups p, p + kStatsParts, ...
+constexpr int64_t kStatsParts = 512;
+
+/// How x is cut into groups of equal scale: a grid of tiles.
+struct StatsTiles {
+  int64_t rows, cols;     ///< of x
+  int64_t height, width;  ///< of a tile
+  int64_t across;         ///< tiles side by side
+  int64_t count;
+  bool own_scales;
+
+  struct Tile {
+    int64_t row, col, height, width;
+  };
+  TE_HOST_DEVICE Tile tile(int64_t index) const {
+    const int64_t row = index / across * height, col = index % across * width;
+    return {row, col, height < rows - row ? height : rows - row, width < cols - col ? width : cols - col};
+  }
+};
+
+inline StatsTiles stats_tiles(const TensorStats& args) {
+  const int64_t rows = args.x.rows(), cols = args.x.cols();
+  StatsTiles tiles{
+      .rows = rows, .cols = cols, .height = 1, .width = cols, .across = 1, .count = 0, .own_scales = true};
+  switch (args.layout) {
+    case ScaleLayout::rows:
+      if (args.columnwise) tiles.height = rows, tiles.width = 1;
+      break;
+    case ScaleLayout::vectors:
+      tiles.height = args.columnwise ? kScaleBlock : 1;
+      tiles.width = args.columnwise ? 1 : kScaleBlock;
+      break;
+    case ScaleLayout::blocks:
+      tiles.height = tiles.width = kScaleBlock;
+      break;
+    default:  // any cut will do
+      tiles.own_scales = false;
+  }
+  tiles.across = (cols + tiles.width - 1) / tiles.width;
+  tiles.count = (rows + tiles.height - 1) / tiles.height * tiles.across;
+  return tiles;
+}
+
+/// A finite value's part of the moments.
+TE_HOST_DEVICE void add_moments(TensorSums& sums, float x) {
+  const double value = x, square = value * value;
+  const float magnitude = fabsf(x);
+  sums.sum1 += value;
+  sums.sum2 += square;
+  sums.sum3 += square * value;
+  sums.sum4 += square * square;
+  if (magnitude > sums.amax) sums.amax = magnitude;
+  if (magnitude > 0.0f && (sums.smallest == 0.0f || magnitude < sums.smallest)) sums.smallest = magnitude;
+}
+
+/// A finite value's part of the cast's sums; q: what the FP8 number is.
+TE_HOST_DEVICE void add_cast(TensorSums& sums, float x, float scale, float q, float largest) {
+  const double error = static_cast<double>(q) * static_cast<double>(1.0f / scale) - static_cast<double>(x);
+  sums.squared_error += error * error;
+  sums.saturated += fabsf(x * scale) > largest ? 1u : 0u;
+  sums.flushed += x != 0.0f && q == 0.0f ? 1u : 0u;
+}
+
+TE_HOST_DEVICE void add_scale(TensorSums& sums, float scale) {
+  if (sums.lowest_scale == 0.0f || scale < sums.lowest_scale) sums.lowest_scale = scale;
+  if (scale > sums.highest_scale) sums.highest_scale = scale;
+}
+
+TE_HOST_DEVICE void add_sums(TensorSums& to, const TensorSums& from) {
+  to.sum1 += from.sum1;
+  to.sum2 += from.sum2;
+  to.sum3 += from.sum3;
+  to.sum4 += from.sum4;
+  to.squared_error += from.squared_error;
+  to.count += from.count;
+  to.nonfinite += from.nonfinite;
+  to.saturated += from.saturated;
+  to.flushed += from.flushed;
+  if (from.amax > to.amax) to.amax = from.amax;
+  if (from.smallest > 0.0f && (to.smallest == 0.0f || from.smallest < to.smallest))
+    to.smallest = from.smallest;
+  if (from.lowest_scale > 0.0f) {
+    add_scale(to, from.lowest_scale);
+    add_scale(to, from.highest_scale);
+  }
+}
+
+}  // namespace te::kernels

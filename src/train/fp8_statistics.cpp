@@ -1,0 +1,161 @@
+#include "train/fp8_statistics.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <tuple>
+
+namespace te::train {
+namespace {
+
+using fp8::CastStatistics;
+using nlohmann::json;
+
+using Words = std::array<uint64_t, sizeof(kernels::TensorSums) / sizeof(uint64_t)>;
+
+json to_message(const Fp8Statistics& own) {
+  json message = {{"operands", json::array()}, {"swiglu", json::array()}};
+  for (const CastStatistics& s : own.operands) {
+    message["operands"].push_back({s.operand.name, s.operand.layer, static_cast<int>(s.operand.role),
+                                   static_cast<int>(s.operand.format), s.recipe, s.what_if, s.form,
+                                   std::bit_cast<Words>(s.sums)});
+  }
+  for (const LayerAlignment& layer : own.swiglu)
+    message["swiglu"].push_back({layer.layer, layer.mean, layer.max, layer.channels});
+  return message;
+}
+
+void add_operand(Fp8Statistics& all, std::map<std::string, size_t>& index, const json& item) {
+  CastStatistics s;
+  s.operand = {item[0].get<std::string>(), item[1].get<int>(),
+               static_cast<fp8::OperandRole>(item[2].get<int>()), static_cast<DType>(item[3].get<int>())};
+  s.recipe = item[4].get<std::string>();
+  s.what_if = item[5].get<bool>();
+  s.form = item[6].get<std::string>();
+  s.sums = std::bit_cast<kernels::TensorSums>(item[7].get<Words>());
+  const std::string key =
+      fmt::format("{} {} {} {}", s.operand.name, fp8::role_name(s.operand.role), s.recipe, s.form);
+  const auto [found, added] = index.try_emplace(key, all.operands.size());
+  if (added) return all.operands.push_back(std::move(s));
+  kernels::TensorSums& sums = all.operands[found->second].sums;
+  sums = kernels::merged(sums, s.sums);
+}
+
+// Data ranks have the same weights: channels that are counted twice change neither mean nor maximum.
+void add_alignment(Fp8Statistics& all, const json& item) {
+  const LayerAlignment part{item[0].get<int64_t>(), item[1].get<double>(), item[2].get<double>(),
+                            item[3].get<int64_t>()};
+  const auto found = std::find_if(all.swiglu.begin(), all.swiglu.end(),
+                                  [&](const LayerAlignment& layer) { return layer.layer == part.layer; });
+  if (found == all.swiglu.end()) return all.swiglu.push_back(part);
+  const auto a = static_cast<double>(found->channels), b = static_cast<double>(part.channels);
+  found->mean = (found->mean * a + part.mean * b) / (a + b);
+  found->max = std::max(found->max, part.max);
+  found->channels += part.channels;
+}
+
+json number(double value) {
+  return std::isfinite(value) ? json(value) : json(nullptr);
+}
+
+json operand_record(const CastStatistics& s) {
+  const auto n = static_cast<double>(s.sums.count - s.sums.nonfinite);
+  json record = {{"layer", s.operand.layer},
+                 {"linear", s.operand.name},
+                 {"role", fp8::role_name(s.operand.role)},
+                 {"recipe", s.recipe},
+                 {"values", s.sums.count},
+                 {"nonfinite", s.sums.nonfinite},
+                 {"amax", number(s.sums.amax)},
+                 {"mean", number(s.sums.sum1 / n)},
+                 {"rms", number(std::sqrt(s.sums.sum2 / n))},
+                 {"kurtosis", number(fp8::kurtosis(s.sums))},
+                 {"dynamic_range", number(fp8::dynamic_range(s.sums))}};
+  if (s.recipe == "none") return record;
+  record["what_if"] = s.what_if;
+  record["form"] = s.form;
+  record["format"] = dtype_name(s.operand.format);
+  record["scale"] = number(s.sums.lowest_scale);
+  record["scale_max"] = number(s.sums.highest_scale);
+  record["saturated"] = number(fp8::saturated_share(s.sums));
+  record["flushed"] = number(fp8::flushed_share(s.sums));
+  record["mse"] = number(s.sums.squared_error / n);
+  record["sqnr_db"] = number(fp8::sqnr_db(s.sums));
+  return record;
+}
+
+/// The run's own cast with the lowest SQNR; null where nothing is cast.
+const CastStatistics* worst(const Fp8Statistics& statistics) {
+  const CastStatistics* result = nullptr;
+  for (const CastStatistics& s : statistics.operands) {
+    if (s.what_if || s.recipe == "none" || !std::isfinite(fp8::sqnr_db(s.sums))) continue;
+    if (result == nullptr || fp8::sqnr_db(s.sums) < fp8::sqnr_db(result->sums)) result = &s;
+  }
+  return result;
+}
+
+}  // namespace
+
+Fp8Statistics merge_fp8_statistics(parallel::World& world, const Fp8Statistics& own) {
+  if (world.size() == 1) return own;
+  Fp8Statistics all;
+  std::map<std::string, size_t> index;
+  for (const std::string& rank : world.gather_strings(to_message(own).dump())) {
+    const json message = json::parse(rank);
+    for (const json& item : message["operands"]) add_operand(all, index, item);
+    for (const json& item : message["swiglu"]) add_alignment(all, item);
+  }
+  return all;
+}
+
+json to_json(int64_t step, const Fp8Statistics& statistics) {
+  json record = {{"step", step}, {"operands", json::array()}};
+  for (const CastStatistics& s : statistics.operands) record["operands"].push_back(operand_record(s));
+  for (const LayerAlignment& layer : statistics.swiglu)
+    record["swiglu"].push_back({{"layer", layer.layer}, {"mean", layer.mean}, {"max", layer.max}});
+  return record;
+}
+
+std::vector<std::pair<std::string, double>> summary(const Fp8Statistics& statistics) {
+  std::vector<std::pair<std::string, double>> result;
+  double saturated = 0, flushed = 0, fc2 = 0, alignment = 0;
+  for (const CastStatistics& s : statistics.operands) {
+    if (s.what_if) continue;
+    if (s.operand.name.ends_with("linear_fc2") && s.operand.role == fp8::OperandRole::input)
+      fc2 = std::max(fc2, static_cast<double>(s.sums.amax));
+    if (s.recipe == "none" || s.sums.count == 0) continue;
+    saturated = std::max(saturated, fp8::saturated_share(s.sums));
+    flushed = std::max(flushed, fp8::flushed_share(s.sums));
+  }
+  if (const CastStatistics* operand = worst(statistics)) {
+    result.emplace_back("sqnr_db_min", fp8::sqnr_db(operand->sums));
+    result.emplace_back("saturated_max", saturated);
+    result.emplace_back("flushed_max", flushed);
+  }
+  result.emplace_back("fc2_input_amax", fc2);
+  for (const LayerAlignment& layer : statistics.swiglu) alignment = std::max(alignment, layer.mean);
+  if (!statistics.swiglu.empty()) result.emplace_back("swiglu_alignment", alignment);
+  return result;
+}
+
+std::string describe(const Fp8Statistics& statistics) {
+  std::string text = "FP8 statistics: ";
+  if (const CastStatistics* operand = worst(statistics)) {
+    text += fmt::format("lowest SQNR {:.1f} dB ({} {}, {}), ", fp8::sqnr_db(operand->sums),
+                        operand->operand.name, fp8::role_name(operand->operand.role), operand->recipe);
+  }
+  for (const auto& [name, value] : summary(statistics))
+    if (name == "fc2_input_amax") text += fmt::format("largest input of a linear_fc2 {:.4g}", value);
+  return text;
+}
+
+void Fp8StatisticsLog::write(const json& record) {
+  file_.append(record.dump() + "\n");
+}
+
+}  // namespace te::train

@@ -1,0 +1,54 @@
+#include "train/swiglu_alignment.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <string_view>
+
+#include "core/error.h"
+#include "kernels/tensor_stats/tensor_stats.h"
+
+namespace te::train {
+
+SwigluAlignment::SwigluAlignment(const config::Config& config, const parameters::ParameterStore& parameters) {
+  if (config.model.activation != config::Activation::swiglu) return;
+  constexpr std::string_view kPrefix = "layers.", kSuffix = ".mlp.linear_fc1.weight";
+  for (const parameters::Parameter& parameter : parameters.parameters()) {
+    const std::string_view name = parameter.name;
+    if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix)) continue;
+    Weight& weight = weights_.emplace_back(Weight{0, &parameter});
+    std::from_chars(name.data() + kPrefix.size(), name.data() + name.size() - kSuffix.size(), weight.layer);
+  }
+}
+
+void SwigluAlignment::plan(MemoryPlan& plan) {
+  if (weights_.empty()) return;
+  plan.add(cosines_, "swiglu_alignment", MemoryKind::fp8_state, DType::f32,
+           {static_cast<int64_t>(weights_.size()), weights_.front().parameter->shape[0] / 2});
+}
+
+std::vector<LayerAlignment> SwigluAlignment::measure(const Context& context) const {
+  if (weights_.empty()) return {};
+  const int64_t channels = cosines_.cols();
+  std::vector<float> cosines(static_cast<size_t>(cosines_.numel()));
+  for (size_t i = 0; i < weights_.size(); ++i) {
+    const Tensor row = cosines_.slice_rows(static_cast<int64_t>(i), 1).view({channels});
+    kernels::row_alignment(context, {.x = weights_[i].parameter->value, .out = row});
+  }
+  context.copy_to_host(cosines.data(), cosines_);
+  context.synchronize();
+  std::vector<LayerAlignment> result;
+  for (size_t i = 0; i < weights_.size(); ++i) {
+    LayerAlignment& layer =
+        result.emplace_back(LayerAlignment{.layer = weights_[i].layer, .channels = channels});
+    for (int64_t c = 0; c < channels; ++c) {
+      const double cosine =
+          std::abs(static_cast<double>(cosines[i * static_cast<size_t>(channels) + static_cast<size_t>(c)]));
+      layer.mean += cosine / static_cast<double>(channels);
+      layer.max = std::max(layer.max, cosine);
+    }
+  }
+  return result;
+}
+
+}  // namespace te::train

@@ -1,0 +1,166 @@
+// FP8 statistics of a run: what is written, and that collecting it changes no bit of the run, whatever the recipe and the layout.
+#include <nlohmann/json.hpp>
+
+#include "te_train_testing.h"
+
+namespace te::testing {
+namespace {
+
+using nlohmann::json;
+using Overrides = std::vector<std::string>;
+
+std::vector<json> records(const TrainFolder& folder, const std::string& run, const std::string& file) {
+  std::vector<json> result;
+  for (const std::string& line : split(read_file(folder.run_folder(run) + "/" + file), '\n'))
+    if (!line.empty()) result.push_back(json::parse(line));
+  return result;
+}
+
+Overrides joined(Overrides a, const Overrides& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+const Overrides kWatching = {"logging.fp8_statistics_every=2",
+                             "logging.fp8_what_if=[tensorwise, rowwise, blockwise]"};
+
+/// Losses and the whole checkpoint of a run with and without statistics.
+void expect_same_bits(const TrainFolder& folder, const std::string& name, const Overrides& overrides) {
+  SCOPED_TRACE(name);
+  const Result plain = folder.run(name, overrides),
+               watched = folder.run(name + "_watched", joined(overrides, kWatching));
+  ASSERT_EQ(plain.code, 0) << plain.error;
+  ASSERT_EQ(watched.code, 0) << watched.error;
+  EXPECT_EQ(folder.column(name, "loss"), folder.column(name + "_watched", "loss"));
+  EXPECT_EQ(folder.column(name, "grad_norm"), folder.column(name + "_watched", "grad_norm"));
+  EXPECT_EQ(folder.checkpoint_bytes(name, 6), folder.checkpoint_bytes(name + "_watched", 6));
+  EXPECT_EQ(records(folder, name + "_watched", "fp8_statistics.jsonl").size(), 3u);
+}
+
+TEST(Fp8Statistics, ChangeNoBitOfAnyRecipe) {
+  const TrainFolder folder;
+  for (const char* recipe : {"delayed", "tensorwise", "rowwise", "blockwise"})
+    expect_same_bits(folder, recipe, {"precision.fp8=hybrid", std::string("precision.fp8_recipe=") + recipe});
+  expect_same_bits(folder, "off", {});
+  expect_same_bits(folder, "calibrates", {"precision.fp8_calibrate=true"});
+  expect_same_bits(folder, "mixed",
+                   {"precision.fp8=hybrid", "precision.fp8_output_layer=true", "training.recompute=selective",
+                    "precision.overrides=linear_fc2 input: bf16; layers 0 linear_qkv: blockwise; layers 1 "
+                    "linear_proj: tensorwise"});
+  expect_same_bits(folder, "counting",
+                   {"precision.fp8=hybrid", "logging.fp8_stats_every=1", "training.recompute=full"});
+}
+
+TEST(Fp8Statistics, ChangeNoBitOfAnyLayout) {
+  TrainFolder folder;
+  folder.use_ranks(2);
+  const Overrides fp8 = {"precision.fp8=hybrid", "model.ffn_hidden_size=64"};
+  expect_same_bits(folder, "tp", joined(fp8, {"parallel.tensor=2"}));
+  expect_same_bits(folder, "tp_sp", joined(fp8, {"parallel.tensor=2", "parallel.sequence=true"}));
+  expect_same_bits(
+      folder, "tp_sp_blockwise",
+      joined(fp8, {"parallel.tensor=2", "parallel.sequence=true", "precision.fp8_recipe=blockwise"}));
+  expect_same_bits(folder, "pp", joined(fp8, {"parallel.pipeline=2", "parallel.schedule=zero_bubble"}));
+  expect_same_bits(folder, "dp", fp8);
+  expect_same_bits(folder, "dp_rowwise",
+                   joined(fp8, {"precision.fp8_recipe=rowwise", "parallel.bucket_size=1000"}));
+}
+
+const json* find(const json& record, const std::string& linear, const std::string& role,
+                 const std::string& recipe, const std::string& form) {
+  for (const json& operand : record["operands"])
+    if (operand["linear"] == linear && operand["role"] == role && operand["recipe"] == recipe &&
+        operand.value("form", "") == form)
+      return &operand;
+  return nullptr;
+}
+
+TEST(Fp8Statistics, SayWhatTheRunDoes) {
+  const TrainFolder folder;
+  // One microbatch a step: what is looked at is what the step does.
+  Overrides overrides = joined(
+      kWatching, {"precision.fp8=hybrid", "training.global_batch_size=2", "logging.fp8_stats_every=1"});
+  ASSERT_EQ(folder.run("run", overrides).code, 0);
+  const std::vector<json> statistics = records(folder, "run", "fp8_statistics.jsonl"),
+                          metrics = records(folder, "run", "metrics.jsonl");
+  ASSERT_EQ(statistics.size(), 3u);
+  EXPECT_EQ(statistics[0]["step"], 2);
+  // 2 layers of 4 linears with 3 operands; the output layer is not cast.
+  size_t own = 0;
+  for (const json& operand : statistics[0]["operands"]) own += operand.value("what_if", true) ? 0 : 1;
+  EXPECT_EQ(own, 24u);
+  // The amaxes and shares of the step's own record.
+  for (const json& health : metrics[1]["fp8"]) {
+    const json* operand = find(statistics[0], health["linear"], health["role"], "delayed", "both");
+    ASSERT_NE(operand, nullptr) << health;
+    if (health["role"] == "weight") continue;  // that record has the weights of the step's end
+    EXPECT_EQ((*operand)["amax"].get<float>(), health["amax"].get<float>()) << health;
+    EXPECT_EQ((*operand)["saturated"].get<double>(), health["saturated"].get<double>()) << health;
+    EXPECT_EQ((*operand)["flushed"].get<double>(), health["flushed"].get<double>()) << health;
+  }
+  // Rounding to 3 bits behind the point loses at most 1/16 of a value: 24 dB; with 2 bits 1/8: 18 dB.
+  for (const json& operand : statistics[2]["operands"]) {
+    EXPECT_TRUE(operand["saturated"] == 0.0 || operand["what_if"] == false || operand["recipe"] == "none")
+        << operand;
+    if (operand["recipe"] == "none" || operand["saturated"] != 0.0) continue;
+    EXPECT_GT(operand["sqnr_db"].get<double>(), operand["format"] == "fp8_e5m2" ? 18 : 24) << operand;
+    EXPECT_LT(operand["sqnr_db"].get<double>(), 60) << operand;
+    EXPECT_GE(operand["scale_max"].get<double>(), operand["scale"].get<double>()) << operand;
+  }
+  const json* fc2 = find(statistics[2], "layers.1.mlp.linear_fc2", "input", "blockwise", "columnwise");
+  ASSERT_NE(fc2, nullptr);
+  EXPECT_EQ((*fc2)["values"], 2 * 16 * 48);
+  ASSERT_EQ(statistics[2]["swiglu"].size(), 2u);
+  EXPECT_GT(statistics[2]["swiglu"][1]["max"].get<double>(),
+            statistics[2]["swiglu"][1]["mean"].get<double>());
+  // The curves.
+  EXPECT_FALSE(metrics[0].contains("fp8_statistics"));
+  EXPECT_GT(metrics[1]["fp8_statistics"]["sqnr_db_min"].get<double>(), 10);
+  EXPECT_GT(metrics[1]["fp8_statistics"]["fc2_input_amax"].get<double>(), 0);
+  EXPECT_GT(metrics[1]["fp8_statistics"]["swiglu_alignment"].get<double>(), 0);
+}
+
+// A tensor's parts and a step's samples are put together: the statistics of two ranks are those of one.
+TEST(Fp8Statistics, OfSeveralRanksAreThoseOfTheWhole) {
+  TrainFolder folder;
+  const Overrides overrides = {"precision.fp8=hybrid",   "precision.fp8_recipe=tensorwise",
+                               "training.train_steps=1", "logging.fp8_statistics_every=1",
+                               "precision.dtype=fp32",   "model.ffn_hidden_size=64"};
+  ASSERT_EQ(folder.run("one", joined(overrides, {"training.micro_batch_size=4"})).code, 0);
+  folder.use_ranks(2);
+  ASSERT_EQ(folder
+                .run("tp", joined(overrides, {"parallel.tensor=2", "parallel.sequence=true",
+                                              "training.micro_batch_size=4"}))
+                .code,
+            0);
+  ASSERT_EQ(folder.run("pp", joined(overrides, {"parallel.pipeline=2", "training.micro_batch_size=4"})).code,
+            0);
+  ASSERT_EQ(folder.run("dp", overrides).code, 0);
+  const json one = records(folder, "one", "fp8_statistics.jsonl")[0];
+  for (const char* run : {"tp", "pp", "dp"}) {
+    SCOPED_TRACE(run);
+    const json other = records(folder, run, "fp8_statistics.jsonl")[0];
+    ASSERT_EQ(other["operands"].size(), one["operands"].size());
+    for (const json& expected : one["operands"]) {
+      const json* operand =
+          find(other, expected["linear"], expected["role"], expected["recipe"], expected.value("form", ""));
+      ASSERT_NE(operand, nullptr) << expected;
+      // Data ranks have scales of their own, and their own values.
+      const double bound = 0.05 * expected["rms"].get<double>();
+      EXPECT_NEAR((*operand)["rms"].get<double>(), expected["rms"].get<double>(), bound)
+          << *operand << expected;
+      EXPECT_NEAR((*operand)["kurtosis"].get<double>(), expected["kurtosis"].get<double>(),
+                  0.04 * expected["kurtosis"].get<double>())
+          << *operand;
+    }
+  }
+}
+
+TEST(Fp8Statistics, MistakesAreNamed) {
+  const TrainFolder folder;
+  expect_refused(folder.run("delayed", {"logging.fp8_what_if=[delayed]"}),
+                 "logging.fp8_what_if: \"delayed\"");
+}
+
+}  // namespace
+}  // namespace te::testing

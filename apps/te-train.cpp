@@ -27,6 +27,7 @@
 #include "train/run_record.h"
 #include "train/signals.h"
 #include "train/start_screen.h"
+#include "train/state_copy.h"
 #include "train/summary.h"
 #include "train/trainer.h"
 #include "version/version.h"
@@ -95,6 +96,9 @@ void show_layout(const te::config::Config& config, const te::Context& context,
       print_tables(fmt::format("\nrank {} of {} ({})\n", rank, grid.str(), groups.at().str()));
     print_tables(te::train::model_summary(config, runner.model().parameters()) +
                  te::train::memory_summary(runner.plan(), context) +
+                 (config.guard.every > 0 ? fmt::format("  guard: {} of host memory for a copy of the state\n",
+                                                       te::human_bytes(te::train::state_copy_bytes(runner)))
+                                         : "") +
                  (verbose ? "buffers:\n" + runner.plan().buffers() : ""));
     const std::string shortage =
         te::train::memory_shortage(runner.plan(), config, context, te::train::free_memory(context, 1));

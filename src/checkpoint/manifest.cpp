@@ -2,6 +2,7 @@
 
 #include <xxhash.h>
 
+#include <cmath>
 #include <fstream>
 #include <iterator>
 #include <limits>
@@ -72,6 +73,24 @@ Json validation_json(const Validation& validation) {
   Json& best = json["best"] = Json::array();
   for (const Validation::Best& item : validation.best)
     best.push_back({{"step", item.step}, {"loss", item.loss}, {"extra", item.extra ? 1 : 0}});
+  return json;
+}
+
+// A loss that is not finite has no number in JSON.
+Json losses_json(const std::vector<double>& losses) {
+  Json json = Json::array();
+  for (const double loss : losses) json.push_back(std::isfinite(loss) ? Json(loss) : Json(nullptr));
+  return json;
+}
+
+Json guard_json(const Guard& guard) {
+  Json json = {
+      {"gaps", losses_json(guard.gaps)}, {"bf16_until", guard.bf16_until}, {"excesses", guard.excesses}};
+  if (guard.began < 0) return json;
+  json["began"] = guard.began;
+  json["bf16"] = losses_json(guard.bf16);
+  json["fp8"] = losses_json(guard.fp8);
+  if (guard.bf16_valid) json["bf16_valid"] = losses_json({*guard.bf16_valid}).front();
   return json;
 }
 
@@ -192,6 +211,31 @@ Validation validation_of(const JsonNode& node) {
   return validation;
 }
 
+double loss_of(const JsonNode& node) {
+  return node.is_null() ? std::numeric_limits<double>::quiet_NaN() : node.number();
+}
+
+std::vector<double> losses_of(const JsonNode& node) {
+  std::vector<double> losses;
+  for (size_t i = 0; i < node.size(); ++i) losses.push_back(loss_of(node.at(i)));
+  return losses;
+}
+
+Guard guard_of(const JsonNode& node) {
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+  Guard guard;
+  guard.gaps = losses_of(node.at("gaps"));
+  guard.bf16_until = node.at("bf16_until").integer(0, kMax);
+  guard.excesses = node.at("excesses").integer(0, kMax);
+  if (!node.has("began")) return guard;
+  guard.began = node.at("began").integer(0, kMax);
+  guard.bf16 = losses_of(node.at("bf16"));
+  guard.fp8 = losses_of(node.at("fp8"));
+  if (node.has("bf16_valid")) guard.bf16_valid = loss_of(node.at("bf16_valid"));
+  if (guard.fp8.size() > guard.bf16.size()) node.at("fp8").refuse("has more losses than bf16");
+  return guard;
+}
+
 nlohmann::json parse_json(const std::string& file, const std::string& text) {
   nlohmann::json root = nlohmann::json::parse(text, nullptr, false);
   if (!root.is_object()) user_error("{}: is not valid JSON; {}", file, kMend);
@@ -209,6 +253,7 @@ Manifest manifest_of(const JsonNode& root) {
   manifest.progress.consumed_samples = root.at("consumed_samples").integer(0, kMax);
   manifest.progress.updates = root.at("updates").integer(0, kMax);
   if (root.has("validation")) manifest.progress.validation = validation_of(root.at("validation"));
+  if (root.has("guard")) manifest.progress.guard = guard_of(root.at("guard"));
   manifest.config = root.at("config").text();
   root.at("checksum_block").integer(kChecksumBlock, kChecksumBlock);
   const JsonNode files = root.at("files"), tensors = root.at("tensors"), fp8 = root.at("fp8");
@@ -254,6 +299,8 @@ std::string to_text(const Manifest& manifest) {
         "  \"validation\": {},\n",
         validation_json(manifest.progress.validation).dump(-1, ' ', false, Json::error_handler_t::replace));
   }
+  if (manifest.progress.guard != Guard{})
+    text += fmt::format("  \"guard\": {},\n", guard_json(manifest.progress.guard).dump());
   text += "  \"files\": " + list_text(manifest.files, file_json) + ",\n";
   text += "  \"tensors\": " + list_text(manifest.tensors, tensor_json) + ",\n";
   text += "  \"fp8\": " + list_text(manifest.fp8, fp8_json) + ",\n";

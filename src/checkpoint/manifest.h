@@ -33,12 +33,24 @@ struct Validation {
   bool operator==(const Validation&) const = default;
 };
 
+/// What the guard of an FP8 run knows (train/guard.h).
+struct Guard {
+  std::vector<double> gaps;       ///< of earlier comparisons, the newest last
+  int64_t began = -1;             ///< steps that were taken when the comparison in work began; -1: none
+  std::vector<double> bf16, fp8;  ///< losses of its steps, the second as far as they are taken
+  std::optional<double> bf16_valid;
+  int64_t bf16_until = 0;  ///< steps up to this one are taken in BF16
+  int64_t excesses = 0;
+  bool operator==(const Guard&) const = default;
+};
+
 /// Where a run stands between two optimizer steps.
 struct Progress {
   int64_t step = 0;  ///< optimizer steps taken, skipped ones included
   int64_t consumed_samples = 0;
   int64_t updates = 0;  ///< steps that were not skipped: Adam's t
   Validation validation = {};
+  Guard guard = {};
   bool operator==(const Progress&) const = default;
 };
 

@@ -22,6 +22,7 @@ class JsonNode {
   size_t size() const;                        ///< of a list
   std::vector<std::string> keys() const;      ///< of an object
 
+  bool is_null() const { return value_.is_null(); }
   int64_t integer(int64_t least, int64_t most) const;
   std::string text() const;
   float positive_float() const;

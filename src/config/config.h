@@ -293,10 +293,6 @@ struct LoggingConfig {
   double generate_temperature = 0.0;  ///< 0: the most probable token
   int64_t generate_top_k = 0;         ///< 0: all
   double generate_top_p = 1.0;
-  int64_t evaluate_every = 0;  ///< steps between evaluations on evaluate_tasks; 0: none
-  std::vector<std::string> evaluate_tasks;
-  std::string evaluate_data;     ///< folder with the tasks' data
-  int64_t evaluate_limit = 100;  ///< documents of each task; 0: all
 };
 
 /// An FP8 run that watches itself: train/guard.h.

@@ -403,15 +403,6 @@ const auto kKeys = std::to_array<Key>({
      "Draw among so many most probable tokens; 0 is all."},
     {TE_KEY(logging.generate_top_p), kBuiltIn, Range{.low = 0, .high = 1, .open_low = true},
      "Draw among the fewest most probable tokens whose probabilities reach this."},
-    {TE_KEY(logging.evaluate_every), kBuiltIn, from_to(0, kMaxSteps),
-     "Steps between evaluations on the tasks below ([evaluate.md](evaluate.md#while-training)); 0 is never. "
-     "Needs "
-     "`data.tokenizer`, and `parallel.pipeline` 1."},
-    {TE_KEY(logging.evaluate_tasks), kBuiltIn, kAny, "Tasks, as `te-generate evaluate --tasks` has them.",
-     "a list of names, or one name"},
-    {TE_KEY(logging.evaluate_data), kBuiltIn, kAny, "Folder with the tasks' data.", "empty, or a path"},
-    {TE_KEY(logging.evaluate_limit), kBuiltIn, from_to(0, kMaxSteps),
-     "Only the first so many documents of each task; 0 is all."},
 
     {TE_KEY(guard.every), kBuiltIn, from_to(0, kMaxSteps),
      "Steps between comparisons; 0 is none. Needs `precision.fp8`."},

@@ -381,22 +381,6 @@ void check_statistics(const Config& c) {
   }
 }
 
-void check_task_evaluation(const Config& c) {
-  const LoggingConfig& l = c.logging;
-  if (l.evaluate_every == 0) return;
-  if (l.evaluate_tasks.empty())
-    user_error("logging.evaluate_every ({}) needs logging.evaluate_tasks, which is empty", l.evaluate_every);
-  if (c.data.tokenizer.empty())
-    user_error("logging.evaluate_every ({}) needs data.tokenizer, which is empty", l.evaluate_every);
-  if (c.parallel.pipeline > 1) {
-    user_error(
-        "logging.evaluate_every ({}) does not go with parallel.pipeline ({}): evaluate checkpoints with "
-        "te-generate "
-        "evaluate instead",
-        l.evaluate_every, c.parallel.pipeline);
-  }
-}
-
 void check_guard(const Config& c) {
   const GuardConfig& g = c.guard;
   if (g.every == 0) return;
@@ -457,7 +441,6 @@ void validate(const Config& config) {
   check_data(config);
   check_samples(config);
   check_statistics(config);
-  check_task_evaluation(config);
   check_guard(config);
   check_output(config);
   if (config.training.device == DeviceChoice::cuda) validate_for_device(config, true);

@@ -68,7 +68,8 @@ Output Target::besides() {
 kernels::Gemm fprop(const Operand& input, const Operand& weight, int64_t first, int64_t count) {
   input.check_ready();
   weight.check_ready();
-  if (!input.rowwise) return {.a = input.hp.slice_rows(first, count), .b = weight.hp, .trans_b = true};
+  if (!input.rowwise || input.high_precision_)
+    return {.a = input.hp.slice_rows(first, count), .b = weight.hp, .trans_b = true};
   return {.a = input.rowwise.slice_rows(first, count),
           .b = weight.rowwise,
           .trans_b = true,
@@ -80,14 +81,14 @@ kernels::Gemm fprop(const Operand& input, const Operand& weight, int64_t first, 
 kernels::Gemm dgrad(const Operand& grad, const Operand& weight, int64_t first, int64_t count) {
   grad.check_ready();
   weight.check_ready();
-  if (!grad.rowwise) return {.a = grad.hp.slice_rows(first, count), .b = weight.hp};
+  if (!grad.rowwise || grad.high_precision_) return {.a = grad.hp.slice_rows(first, count), .b = weight.hp};
   return {.a = grad.rowwise.slice_rows(first, count), .b = weight.columnwise, .trans_b = true};
 }
 
 kernels::Gemm wgrad(const Operand& grad, const Operand& input) {
   grad.check_ready();
   input.check_ready();
-  if (!grad.columnwise) return {.a = grad.hp, .b = input.hp, .trans_a = true};
+  if (!grad.columnwise || grad.high_precision_) return {.a = grad.hp, .b = input.hp, .trans_a = true};
   return {.a = grad.columnwise, .b = input.columnwise, .trans_b = true};
 }
 

@@ -42,7 +42,8 @@ class Operand {
     bool values = false, cast = false, sums = false;
   };
   Produced produced_;
-  bool ready_ = false;  ///< complete: GEMMs may read it
+  bool ready_ = false;           ///< complete: GEMMs may read it
+  bool high_precision_ = false;  ///< of this pass: GEMMs read hp, though there are quantized forms
 };
 
 /// Column sums of a gradient, which are a bias's gradient. Empty: not wanted.

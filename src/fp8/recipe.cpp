@@ -1,5 +1,6 @@
 #include "fp8/recipe.h"
 
+#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -26,11 +27,15 @@ DType Quantizer::format() const {
 // Producers write either FP8 or high precision.
 bool Quantizer::fused() const {
   return enabled() && !forms_.hp && recipe_->fused() && !recipe_->calibrating_ &&
-         !recipe_->observer_->active();
+         !recipe_->observer_->active() && !recipe_->mode_->high_precision;
+}
+
+bool Quantizer::keeps_hp() const {
+  return enabled() && recipe_->mode_->keeps;
 }
 
 bool Quantizer::gathers_quantized() const {
-  return enabled() && !forms_.hp && recipe_->gathers_quantized();
+  return enabled() && !recipe_->mode_->high_precision && !forms_.hp && recipe_->gathers_quantized();
 }
 
 kernels::Matrix Quantizer::rowwise_in(const Tensor& values, const Tensor& scales, int64_t rows,
@@ -72,6 +77,7 @@ void Quantizer::complete(const Context& context, Operand& operand, QuantizeMode 
                          const ColumnSums& sums) const {
   const Operand::Produced done = std::exchange(operand.produced_, {});
   operand.ready_ = true;
+  operand.high_precision_ = enabled() && recipe_->mode_->high_precision;
   const ColumnSums missing = done.sums ? ColumnSums{} : sums;
   if (done.cast) {
     TE_CHECK(!missing.into, "{}: cast by its producer without its column sums",
@@ -82,7 +88,9 @@ void Quantizer::complete(const Context& context, Operand& operand, QuantizeMode 
            operand.hp.shape.str());
   const bool watching = recipe_ != nullptr && recipe_->observer_->active(), first_pass = mode.record_amax;
   if (watching) mode.record_amax = mode.count = false;
-  if (index_ >= 0) {
+  if (operand.high_precision_) {
+    recipe_->pass_by(context, index_, operand, mode, missing);
+  } else if (index_ >= 0) {
     const bool no_rowwise = !mode.rowwise && operand.columnwise;
     Operand form = operand;
     if (no_rowwise) form.rowwise = {};
@@ -123,7 +131,8 @@ Operand Quantizer::share_of(const Operand& whole, const Tensor& hp, const Tensor
 void Quantizer::gather(const Context& context, parallel::TensorParallel& ranks, Operand& share,
                        Operand& whole, QuantizeMode mode, const parallel::TensorParallel::Work& work,
                        const ColumnSums& sums) const {
-  if (enabled() && !gathers_quantized()) {
+  const bool casts = enabled() && !recipe_->mode_->high_precision;
+  if (casts && !gathers_quantized()) {
     // 1. High-precision rows travel, 2. and are cast where they arrive.
     if (sums.into && !share.produced_.sums)
       kernels::bias_gradient(context, share.hp, sums.into, sums.scratch);
@@ -134,11 +143,12 @@ void Quantizer::gather(const Context& context, parallel::TensorParallel& ranks, 
     return;
   }
   // 1. A share is cast before it travels, so that bytes travel. All shares have one scale.
-  if (enabled()) share.rowwise.scales = whole.rowwise.scales;
+  if (casts) share.rowwise.scales = whole.rowwise.scales;
   complete(context, share, mode, sums);
   whole.produced_ = {};
   whole.ready_ = true;
-  if (!enabled()) return ranks.gather(context, share.hp, whole.hp, work);
+  whole.high_precision_ = share.high_precision_;
+  if (!casts) return ranks.gather(context, share.hp, whole.hp, work);
   ranks.gather(context, share.rowwise.values, whole.rowwise.values, work);
   // 2. The transposed copy is made where they arrive.
   if (mode.columnwise) kernels::transpose_fp8(context, whole.rowwise.values, whole.columnwise.values);
@@ -229,6 +239,35 @@ void Recipe::check_scales_agree(const Context& context) const {
 
 void Recipe::update(const Context&, const int32_t*) {}
 
+void Recipe::set_high_precision(bool on) {
+  TE_CHECK(!on || mode_->keeps, "high precision has not been planned");
+  mode_->high_precision = on;
+}
+
+void Recipe::pass_by(const Context& context, int, Operand& operand, QuantizeMode, const ColumnSums& sums) {
+  if (sums.into) kernels::bias_gradient(context, operand.hp, sums.into, sums.scratch);
+}
+
+bool Recipe::has_test_outlier(int index) const {
+  const OperandInfo& info = table_->info(index);
+  return info.role == OperandRole::input && info.name.ends_with("linear_fc2");
+}
+
+int Recipe::margin_of(int index) const {
+  return static_cast<int>(precision_.margin) + (has_test_outlier(index) ? mode_->outlier_log2 : 0);
+}
+
+// Scales that come from a history are made by one launch for all operands, with one margin: the limits carry the outlier.
+void Recipe::set_test_outlier(const Context& context, int log2) {
+  mode_->outlier_log2 = log2;
+  if (table_->size() == 0) return;
+  std::vector<float> limits;
+  for (int i = 0; i < table_->size(); ++i)
+    limits.push_back(std::ldexp(fp8_max(table_->info(i).format), has_test_outlier(i) ? -log2 : 0));
+  context.copy_to_device(table_->fp8_max, limits.data());
+  context.synchronize();
+}
+
 void Recipe::plan_scales(MemoryPlan& plan, int index, Forms forms, Operand& operand,
                          const OperandMemory& memory) const {
   const kernels::ScaleLayout layout = scale_layout(table_->info(index).role);
@@ -267,7 +306,7 @@ void Recipe::cast_with_own_scale(const Context& context, int index, Operand& ope
   kernels::current_scale(context, {.amax = amax,
                                    .scale = table_->scale_of(index),
                                    .fp8_max = fp8_max(table_->info(index).format),
-                                   .margin = static_cast<int>(precision_.margin)});
+                                   .margin = margin_of(index)});
   cast_with_given_scale(context, index, operand, mode, sums);
 }
 

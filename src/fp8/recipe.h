@@ -73,6 +73,8 @@ class Quantizer {
   DType format() const;
   /// True when producers of the operand can write its quantized form: then it needs no high-precision copy.
   bool fused() const;
+  /// True when passes in high precision may come (Recipe::keep_high_precision): its values are kept as if it were not cast.
+  bool keeps_hp() const;
   /// True when the ranks of sequence parallelism exchange quantized rows, false when high-precision ones.
   bool gathers_quantized() const;
 
@@ -137,6 +139,17 @@ class Recipe {
   /// other layers and take no part.
   virtual void share(parallel::Communicator& tensor, parallel::Communicator& stage);
 
+  /// Before the plan: operands get the memory of both precisions, so that set_high_precision() is possible.
+  void keep_high_precision() { mode_->keeps = true; }
+  /// From here on passes run as with the recipe `off`, and state that hangs on amaxes goes on from these. All weights must
+  /// be announced as changed.
+  void set_high_precision(bool on);
+  bool high_precision() const { return mode_->high_precision; }
+  /// For tests of what an outlier does to all other values: scales of the inputs of linear_fc2 are those of a tensor with a
+  /// value 2^log2 times as large as its largest. 0: no more. Waits for the device.
+  void set_test_outlier(const Context& context, int log2);
+  int test_outlier() const { return mode_->outlier_log2; }
+
   void plan(MemoryPlan& plan);
   void reset(const Context& context) { table_->reset(context); }
   /// Once per optimizer step, after the update of the weights. *skip != 0 (device flag) leaves the state
@@ -153,6 +166,11 @@ class Recipe {
   Recipe(const config::PrecisionConfig& precision, int num_layers)
       : precision_(precision), num_layers_(num_layers), own_observer_(precision) {}
 
+  /// In place of cast() while passes run in high precision: what it leaves to the state, and the column sums.
+  virtual void pass_by(const Context& context, int index, Operand& operand, QuantizeMode mode,
+                       const ColumnSums& sums);
+  /// Of an operand's scales.
+  int margin_of(int index) const;
   /// Plans the scales of the operand's forms, whose values are planned. One scale of the whole tensor serves both forms.
   void plan_scales(MemoryPlan& plan, int index, Forms forms, Operand& operand,
                    const OperandMemory& memory) const;
@@ -181,6 +199,14 @@ class Recipe {
   /// Who casts the operands of a linear: this recipe, or the one that an override names.
   virtual Recipe& recipe_of(config::Fp8Recipe) { return *this; }
 
+  /// Of all recipes of a model.
+  struct Mode {
+    bool keeps = false, high_precision = false;
+    int outlier_log2 = 0;
+  };
+  bool has_test_outlier(int index) const;
+  Mode own_mode_;
+  Mode* mode_ = &own_mode_;
   ScaleTable own_table_;
   ScaleTable* table_ = &own_table_;  ///< recipes of one model share a table
   Observer own_observer_;

@@ -18,6 +18,14 @@ void DelayedRecipe::cast(const Context& context, int index, Operand& operand, Qu
   cast_with_own_scale(context, index, operand, mode, sums, table_->last_amax.slice_rows(index, 1).view({1}));
 }
 
+void DelayedRecipe::pass_by(const Context& context, int index, Operand& operand, QuantizeMode mode,
+                            const ColumnSums& sums) {
+  if (!mode.record_amax) return Recipe::pass_by(context, index, operand, mode, sums);
+  kernels::Fp8Output out;
+  out.amax = table_->amax_of(index).as<float>();
+  kernels::quantize(context, {.x = operand.hp, .out = out, .dbias = sums.into, .scratch = sums.scratch});
+}
+
 void DelayedRecipe::update(const Context& context, const int32_t* skip) {
   if (table_->size() == 0) return;
   const int64_t n = table_->size();
@@ -40,13 +48,7 @@ void DelayedRecipe::update(const Context& context, const int32_t* skip) {
 
 void OffRecipe::cast(const Context& context, int index, Operand& operand, QuantizeMode mode,
                      const ColumnSums& sums) {
-  kernels::Fp8Output out;
-  out.amax = mode.record_amax ? table_->amax_of(index).as<float>() : nullptr;
-  if (out) {
-    kernels::quantize(context, {.x = operand.hp, .out = out, .dbias = sums.into, .scratch = sums.scratch});
-  } else if (sums.into) {
-    kernels::bias_gradient(context, operand.hp, sums.into, sums.scratch);
-  }
+  pass_by(context, index, operand, mode, sums);
 }
 
 // --- tensorwise --------------------------------------------------------------------------------------------
@@ -72,7 +74,7 @@ void GroupRecipe::cast(const Context& context, int index, Operand& operand, Quan
                 .rowwise = operand.rowwise,
                 .columnwise = mode.columnwise ? operand.columnwise : kernels::Matrix{},
                 .power_of_two = precision_.fp8_scale_format == config::Fp8ScaleFormat::power_of_two,
-                .margin = static_cast<int>(precision_.margin),
+                .margin = margin_of(index),
                 .amax = mode.record_amax ? table_->amax_of(index).as<float>() : nullptr,
                 .counters = mode.count ? table_->counters_of(index) : nullptr});
   if (sums.into) kernels::bias_gradient(context, operand.hp, sums.into, sums.scratch);
@@ -105,6 +107,7 @@ Recipe& MixedRecipe::recipe_of(config::Fp8Recipe kind) {
     recipe = make_plain_recipe(kind, precision_, num_layers_);
     recipe->table_ = table_;
     recipe->observer_ = observer_;
+    recipe->mode_ = mode_;
     recipe->tensor_ = tensor_, recipe->stage_ = stage_;
   }
   return *recipe;

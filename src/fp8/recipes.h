@@ -22,6 +22,8 @@ class DelayedRecipe : public Recipe {
  protected:
   void cast(const Context& context, int index, Operand& operand, QuantizeMode mode,
             const ColumnSums& sums) override;
+  void pass_by(const Context& context, int index, Operand& operand, QuantizeMode mode,
+               const ColumnSums& sums) override;
   int history_len() const override { return static_cast<int>(precision_.amax_history_len); }
 };
 

@@ -74,8 +74,9 @@ Lifetime LinearUse::saved_life() const {
 void Linear::plan_operand(MemoryPlan& plan, Operand& input, const LinearUse& use, bool hp_exists) const {
   const std::string name = spec_.name + ".input";
   if (!hp_exists) {
-    plan.add(input.hp, name, MemoryKind::activations, use.dims.dtype, {use.dims.tokens, in()},
-             input_quantizer_.columnwise() ? use.input_life() : use.saved_life());
+    plan.add(
+        input.hp, name, MemoryKind::activations, use.dims.dtype, {use.dims.tokens, in()},
+        input_quantizer_.columnwise() && !input_quantizer_.keeps_hp() ? use.input_life() : use.saved_life());
   }
   input_quantizer_.plan(plan, input,
                         {.name = name,
@@ -89,7 +90,7 @@ void Linear::plan_grad_operand(MemoryPlan& plan, Operand& grad, const LinearUse&
                                bool hp) const {
   const std::string name = spec_.name + ".grad_output";
   const Lifetime wgrad = deferred ? Lifetime{} : use.grad;
-  const bool quantized_wgrad = grad_quantizer_.columnwise();
+  const bool quantized_wgrad = grad_quantizer_.columnwise() && !grad_quantizer_.keeps_hp();
   if (hp || (deferred && !quantized_wgrad)) {
     plan.add(grad.hp, name, MemoryKind::activations, use.dims.dtype, {use.dims.tokens, out()},
              quantized_wgrad ? use.grad : wgrad);

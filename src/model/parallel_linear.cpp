@@ -59,7 +59,8 @@ void ColumnParallelLinear::plan_scratch(MemoryPlan& plan, const LinearUse& use) 
 
 // The producer writes this rank's tokens; input holds all of them, and where quantized rows travel no high-precision form.
 void ColumnParallelLinear::plan_input(MemoryPlan& plan, Operand& input, const LinearUse& use) const {
-  plan_operand(plan, input, use, tensor_.sequence() && input_quantizer_.gathers_quantized());
+  plan_operand(plan, input, use,
+               tensor_.sequence() && input_quantizer_.gathers_quantized() && !input_quantizer_.keeps_hp());
 }
 
 // A producer that casts needs no high-precision values, but calibration does, and what works in place.
@@ -133,7 +134,9 @@ void RowParallelLinear::plan_scratch(MemoryPlan& plan, const LinearUse& use) {
 // dy is the stream's gradient, which somebody else keeps, unless it is gathered.
 void RowParallelLinear::plan_grad(MemoryPlan& plan, Operand& grad, const LinearUse& use,
                                   bool deferred) const {
-  plan_grad_operand(plan, grad, use, deferred, tensor_.sequence() && !grad_quantizer_.gathers_quantized());
+  plan_grad_operand(
+      plan, grad, use, deferred,
+      tensor_.sequence() && (!grad_quantizer_.gathers_quantized() || grad_quantizer_.keeps_hp()));
 }
 
 Target RowParallelLinear::input_target(Operand& input, const Pass& pass) const {
@@ -168,7 +171,7 @@ void RowParallelLinear::backward(const Context& context, const Tensor& dy, Opera
   make_dgrad_weight(context);
   if (!tensor_.sequence()) {
     // 1. dy as the GEMMs need it. Later steps change dy, so a deferred wgrad keeps a copy.
-    const bool copies = deferred && !grad_quantizer_.columnwise();
+    const bool copies = deferred && (!grad_quantizer_.columnwise() || grad_quantizer_.keeps_hp());
     if (copies) context.copy(grad.hp, dy);
     if (!copies) grad.hp = dy;
     grad.kept_by_producer();

@@ -167,6 +167,7 @@ void MetricsWriter::step(const StepMetrics& m, const std::vector<Fp8Health>& fp8
   for (const SourceLoss& source : m.sources)
     record["sources"][source.source] = {{"loss", number(source.loss)}, {"tokens", source.tokens}};
   for (const auto& [name, value] : m.fp8_statistics) record["fp8_statistics"][name] = number(value);
+  for (const auto& [name, value] : m.guard) record["guard"][name] = number(value);
   if (m.spikes_total > 0) {
     record["spike"] = m.spike;
     record["spikes_total"] = m.spikes_total;

@@ -48,6 +48,7 @@ struct StepMetrics {
   bool spike = false;  ///< the loss is far above those before it (loss_spikes.h)
   int64_t spikes_total = 0, rollbacks_total = 0;
   std::vector<std::pair<std::string, double>> fp8_statistics;  ///< summary(), where they are recorded
+  std::vector<std::pair<std::string, double>> guard;           ///< Guard::record()
 };
 
 /// FP8 health of one operand in the step just taken. The shares are 0 in a step that does not count.

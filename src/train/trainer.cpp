@@ -237,11 +237,37 @@ void Trainer::roll_back() {
   spikes_.forget(spiked.step - progress_.step);
   best_.resume(progress_.validation, world_);
   if (sources_) sources_->clear();
+  if (guard_) guard_->forget(progress_);
   world_.together([&] {
     if (world_.leader()) folder_->cut_logs(progress_.step);
   });
   spdlog::warn("rolled back from step {} to {}; the samples since then are left out ({} rollbacks so far)",
                spiked.step, point.checkpoint.string(), rollbacks_);
+}
+
+void Trainer::make_guard() {
+  if (config_.guard.every == 0) return;
+  guard_.emplace(
+      config_, context_, runner_,
+      Guard::Services{.read = [this](int64_t first, HostBatch& batch) { read_batch(first, batch); },
+                      .wait = [this](int64_t step) { wait_for_device(step); },
+                      .validate = [this]() -> std::optional<double> {
+                        return deciding_loss(
+                            config_, validation_losses(runner_, *batches_, config_.training.micro_batch_size,
+                                                       world_, bad_data_));
+                      }});
+}
+
+// Checkpoints of the steps that are taken again are written again.
+void Trainer::go_back_to(const checkpoint::Progress& start) {
+  saves_->wait();
+  spikes_.forget(progress_.step - start.step);
+  progress_ = start;
+  best_.resume(progress_.validation, world_);
+  if (sources_) sources_->clear();
+  world_.together([&] {
+    if (world_.leader()) folder_->cut_logs(progress_.step);
+  });
 }
 
 void Trainer::evaluate(StepMetrics& metrics) {
@@ -337,6 +363,7 @@ Outcome Trainer::loop(Requests& requests) {
   const bool skip_spikes = training.loss_spikes == config::LossSpikes::skip;
   const std::unique_ptr<MetricsWriter> writer = make_writer();
   if (!runner_.sample_losses().empty()) sources_.emplace(batches_->training_sources());
+  make_guard();
   Fp8HealthReader fp8_health(context_, runner_.model().recipe().table());
   read_batch(progress_.consumed_samples, host_batches_[0]);
   give_up();
@@ -358,8 +385,10 @@ Outcome Trainer::loop(Requests& requests) {
         log && logging.fp8_stats_every > 0 && (step % logging.fp8_stats_every == 0 || first || last);
 
     // The step; while the device works on it, the next step's samples are read.
-    const bool observes =
-        logging.fp8_statistics_every > 0 && (step % logging.fp8_statistics_every == 0 || last);
+    if (guard_) guard_->before_step(progress_);
+    const bool observes = logging.fp8_statistics_every > 0 &&
+                          (step % logging.fp8_statistics_every == 0 || last) &&
+                          !runner_.model().recipe().high_precision();
     std::optional<Fp8Statistics> statistics;
     if (observes) statistics = observe(batch);
     const double start = now_seconds();
@@ -374,6 +403,9 @@ Outcome Trainer::loop(Requests& requests) {
     const int64_t first_sample = progress_.consumed_samples;
     StepMetrics metrics = finish_step(batch, seconds);
     add_source_losses(batch, first_sample, metrics);
+    const Guard::Verdict verdict =
+        guard_ ? guard_->after_step(progress_, metrics.loss) : Guard::Verdict::none;
+    if (guard_) metrics.guard = guard_->record();
     if (statistics) log_statistics(*statistics, metrics, writer.get());
     saves_->poll();
 
@@ -384,11 +416,18 @@ Outcome Trainer::loop(Requests& requests) {
       evaluate(metrics);
       remaining.validation(now_seconds() - before);
     }
-    if (log || evaluates || statistics || metrics.skipped || metrics.spike) {
+    if (log || evaluates || statistics || !metrics.guard.empty() || metrics.skipped || metrics.spike) {
       if (sources_) metrics.sources = sources_->take(world_);
       const std::vector<Fp8Health> health =
           fp8_stats ? merge_fp8_health(world_, fp8_health.read()) : std::vector<Fp8Health>{};
       if (writer) writer->step(metrics, health, remaining.after(step));
+    }
+    if (verdict == Guard::Verdict::roll_back) {
+      go_back_to(guard_->start());
+      if (writer) writer->start_at(progress_.step + 1);
+      read_batch(progress_.consumed_samples, next);
+      give_up();
+      continue;
     }
     if (sample_maker_ && (step % logging.generate_every == 0 || last)) make_samples(step);
     if (skipped_in_a_row_ >= training.max_nonfinite_steps) {

@@ -20,6 +20,7 @@
 #include "train/batches.h"
 #include "train/best.h"
 #include "train/fp8_statistics.h"
+#include "train/guard.h"
 #include "train/loss_spikes.h"
 #include "train/metrics.h"
 #include "train/run_folder.h"
@@ -81,6 +82,9 @@ class Trainer {
   /// `anyway`: a checkpoint is due, whether it is among the best or not; `whole`: before the run goes on. True when it saved.
   bool save(const StepMetrics& metrics, bool anyway, bool whole);
   void roll_back();
+  void make_guard();
+  /// To where the guard has put the state.
+  void go_back_to(const checkpoint::Progress& start);
   Ask agree(Requests& requests);
   Outcome stop_diverged(const std::string& why);
   Outcome report(int64_t steps, double in_steps, double in_loop) const;
@@ -102,6 +106,7 @@ class Trainer {
   LossSpikes spikes_;
   Best best_;
   std::optional<SourceLosses> sources_;
+  std::optional<Guard> guard_;
   std::unique_ptr<SampleMaker> sample_maker_;
   std::optional<SampleLog> sample_log_;               ///< rank 0
   std::optional<Fp8StatisticsLog> statistics_log_;    ///< rank 0

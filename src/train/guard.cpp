@@ -1,0 +1,192 @@
+#include "train/guard.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "core/log.h"
+
+namespace te::train {
+namespace {
+
+constexpr size_t kGaps = 16, kFewestGaps = 4;
+
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double median_of(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t n = values.size();
+  return n % 2 == 1 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
+}
+
+double mean_of(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+}  // namespace
+
+double guard_limit(const config::GuardConfig& config, const std::vector<double>& gaps) {
+  if (gaps.size() < kFewestGaps) return config.tolerance;
+  const double center = median_of(gaps);
+  std::vector<double> deviations;
+  for (const double gap : gaps) deviations.push_back(std::abs(gap - center));
+  // 1.4826 makes of the median deviation a standard deviation, of normal numbers.
+  return std::max(config.tolerance, center + config.threshold * 1.4826 * median_of(std::move(deviations)));
+}
+
+std::optional<double> guard_gap(const std::vector<double>& fp8, const std::vector<double>& bf16) {
+  const double a = mean_of(fp8), b = mean_of(bf16);
+  if (!std::isfinite(b)) return {};
+  if (!std::isfinite(a)) return std::numeric_limits<double>::infinity();
+  return (a - b) / std::abs(b);
+}
+
+Guard::Guard(const config::Config& config, const Context& context, StepRunner& runner, Services services)
+    : config_(config),
+      context_(context),
+      runner_(runner),
+      services_(std::move(services)),
+      copy_(context, runner),
+      batch_(runner.make_host_batch()) {
+  spdlog::info(
+      "guard: FP8 is compared with BF16 every {} steps; a copy of the state takes {} of host memory on a "
+      "rank",
+      config.guard.every, human_bytes(state_copy_bytes(runner)));
+}
+
+void Guard::set_precision(bool bf16) {
+  fp8::Recipe& recipe = runner_.model().recipe();
+  if (recipe.high_precision() == bf16) return;
+  runner_.optimizer().gatherer().wait_all(context_);
+  recipe.set_high_precision(bf16);
+  runner_.model().weights_changed(false);
+}
+
+// --- before a step -----------------------------------------------------------------------------------------
+
+void Guard::before_step(checkpoint::Progress& progress) {
+  const config::GuardConfig& options = config_.guard;
+  if (!keep_record_) record_.clear();
+  keep_record_ = false;
+  const int64_t step = progress.step + 1;
+  const int outlier = options.test_outlier_step > 0 && step >= options.test_outlier_step
+                          ? static_cast<int>(options.test_outlier_log2)
+                          : 0;
+  fp8::Recipe& recipe = runner_.model().recipe();
+  if (recipe.test_outlier() != outlier) {
+    recipe.set_test_outlier(context_, outlier);
+    runner_.model().weights_changed(false);
+  }
+  const bool bf16 = step <= progress.guard.bf16_until;
+  set_precision(bf16);
+  if (bf16) record_.emplace_back("bf16", 1);
+  const bool due = progress.step > 0 && progress.step % options.every == 0 && progress.guard.began < 0 &&
+                   !bf16 && progress.step + options.compare_steps <= config_.training.train_steps;
+  if (due) compare(progress);
+}
+
+// The BF16 steps come first: what follows is the run itself.
+void Guard::compare(checkpoint::Progress& progress) {
+  const double before = now_seconds();
+  checkpoint::Guard& guard = progress.guard;
+  start_ = progress;
+  copy_.take();
+  set_precision(true);
+  optim::Optimizer& optimizer = runner_.optimizer();
+  guard.began = progress.step;
+  guard.bf16.clear();
+  guard.fp8.clear();
+  for (int64_t i = 0; i < config_.guard.compare_steps; ++i) {
+    const int64_t first_sample = progress.consumed_samples + i * config_.training.global_batch_size;
+    services_.read(first_sample, batch_);
+    runner_.launch(batch_, progress.step + 1 + i, first_sample, false);
+    services_.wait(progress.step + 1 + i);
+    const optim::StepStatus status = optimizer.status();
+    optimizer.finish_step(status.skipped != 0);
+    guard.bf16.push_back(static_cast<double>(status.loss_sum) /
+                         static_cast<double>(std::max<int64_t>(1, batch_.counted)));
+  }
+  guard.bf16_valid = config_.guard.validate ? services_.validate() : std::nullopt;
+  copy_.put_back();
+  set_precision(false);
+  seconds_ = now_seconds() - before;
+}
+
+// --- after a step ------------------------------------------------------------------------------------------
+
+Guard::Verdict Guard::after_step(checkpoint::Progress& progress, double loss) {
+  checkpoint::Guard& guard = progress.guard;
+  if (guard.began < 0) return Verdict::none;
+  guard.fp8.push_back(loss);
+  if (guard.fp8.size() < guard.bf16.size()) return Verdict::none;
+  const Verdict verdict = decide(progress);
+  guard.began = -1;
+  guard.bf16.clear();
+  guard.fp8.clear();
+  guard.bf16_valid.reset();
+  if (verdict != Verdict::roll_back) copy_.drop();
+  if (verdict == Verdict::bf16) guard.bf16_until = progress.step + config_.guard.bf16_steps;
+  if (verdict != Verdict::roll_back) return verdict;
+  // What is known stays; the steps are taken again.
+  const checkpoint::Guard known = guard;
+  start_.guard = known;
+  start_.guard.bf16_until = start_.step + config_.guard.bf16_steps;
+  copy_.put_back();
+  copy_.drop();
+  keep_record_ = true;
+  return verdict;
+}
+
+Guard::Verdict Guard::decide(checkpoint::Progress& progress) {
+  checkpoint::Guard& guard = progress.guard;
+  std::optional<double> gap = guard_gap(guard.fp8, guard.bf16);
+  if (gap && guard.bf16_valid) {
+    if (const std::optional<double> valid = services_.validate()) {
+      const std::optional<double> other = guard_gap({*valid}, {*guard.bf16_valid});
+      if (other) gap = std::max(*gap, *other);
+    }
+  }
+  if (!gap) {
+    spdlog::warn("guard: nothing to compare in steps {} to {}: losses in BF16 are not finite either",
+                 guard.began + 1, progress.step);
+    return Verdict::none;
+  }
+  const double limit = guard_limit(config_.guard, guard.gaps);
+  const bool excess = *gap > limit;
+  record_ = {{"gap", *gap}, {"limit", limit}, {"excess", excess ? 1 : 0}, {"seconds", seconds_}};
+  if (!excess) {
+    guard.gaps.push_back(*gap);
+    if (guard.gaps.size() > kGaps) guard.gaps.erase(guard.gaps.begin());
+    spdlog::info("guard: steps {} to {}: FP8 {:+.4f} % against BF16 (limit {:.4f} %), {:.1f} s",
+                 guard.began + 1, progress.step, 100 * *gap, 100 * limit, seconds_);
+    return Verdict::fine;
+  }
+  ++guard.excesses;
+  const config::GuardAction action = config_.guard.action;
+  const bool back = action == config::GuardAction::rollback && copy_.taken();
+  const std::string then =
+      action == config::GuardAction::warn
+          ? "the run goes on (guard.action warn)"
+          : fmt::format("{} {} steps are taken in BF16",
+                        back ? fmt::format("back to step {}; from there", guard.began) : "the next",
+                        config_.guard.bf16_steps);
+  spdlog::warn("guard: steps {} to {}: FP8 {:+.4f} % against BF16, above the limit of {:.4f} %: {}",
+               guard.began + 1, progress.step, 100 * *gap, 100 * limit, then);
+  if (action == config::GuardAction::warn) return Verdict::warn;
+  return back ? Verdict::roll_back : Verdict::bf16;
+}
+
+void Guard::forget(checkpoint::Progress& progress) {
+  checkpoint::Guard& guard = progress.guard;
+  guard.began = -1;
+  guard.bf16.clear();
+  guard.fp8.clear();
+  guard.bf16_valid.reset();
+  copy_.drop();
+}
+
+}  // namespace te::train

@@ -1,0 +1,143 @@
+// The guard: its rule, that a run which it only observes keeps its bits under every recipe and layout and over a resume, and a run
+// that is made to fail, caught and mended.
+#include "train/guard.h"
+
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "te_train_testing.h"
+
+namespace te::testing {
+namespace {
+
+using nlohmann::json;
+using Overrides = std::vector<std::string>;
+constexpr double kInf = std::numeric_limits<double>::infinity(),
+                 kNan = std::numeric_limits<double>::quiet_NaN();
+
+TEST(GuardRule, GapAndLimit) {
+  EXPECT_DOUBLE_EQ(train::guard_gap({3.0, 5.0}, {2.0, 3.0}).value(), 0.6);
+  EXPECT_EQ(train::guard_gap({3.0, kNan}, {2.0, 3.0}).value(), kInf);
+  EXPECT_FALSE(train::guard_gap({3.0, 3.0}, {2.0, kNan}));
+  config::GuardConfig guard;
+  guard.threshold = 6;
+  guard.tolerance = 0.001;
+  EXPECT_EQ(train::guard_limit(guard, {0.5, 0.6, 0.7}), 0.001);
+  // Median 0.025, deviations 0.015, 0.005, 0.005, 0.015: their median is 0.01.
+  EXPECT_DOUBLE_EQ(train::guard_limit(guard, {0.01, 0.02, 0.03, 0.04}), 0.025 + 6 * 1.4826 * 0.01);
+  EXPECT_EQ(train::guard_limit(guard, {-0.01, -0.01, -0.01, -0.01}), 0.001);
+}
+
+std::vector<json> guard_records(const TrainFolder& folder, const std::string& run) {
+  std::vector<json> result;
+  for (const std::string& line : split(read_file(folder.run_folder(run) + "/metrics.jsonl"), '\n'))
+    if (!line.empty() && json::parse(line).contains("guard")) result.push_back(json::parse(line));
+  return result;
+}
+
+Overrides joined(Overrides a, const Overrides& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+// Sizes that two tensor ranks can share in FP8.
+const Overrides kFp8 = {"precision.fp8=hybrid", "model.ffn_hidden_size=64"};
+const Overrides kObserves = {"guard.every=2", "guard.compare_steps=1", "guard.action=warn"};
+
+void expect_same_bits(const TrainFolder& folder, const std::string& name, const Overrides& overrides) {
+  SCOPED_TRACE(name);
+  const Result plain = folder.run(name, overrides),
+               guarded = folder.run(name + "_guarded", joined(overrides, kObserves));
+  ASSERT_EQ(plain.code, 0) << plain.error;
+  ASSERT_EQ(guarded.code, 0) << guarded.error;
+  EXPECT_EQ(folder.column(name, "loss"), folder.column(name + "_guarded", "loss"));
+  EXPECT_EQ(folder.column(name, "grad_norm"), folder.column(name + "_guarded", "grad_norm"));
+  EXPECT_EQ(folder.checkpoint_bytes(name, 6), folder.checkpoint_bytes(name + "_guarded", 6));
+  const std::vector<json> records = guard_records(folder, name + "_guarded");
+  ASSERT_EQ(records.size(), 2u);  // of steps 3 and 5
+  for (const json& record : records) {
+    const double gap = record["guard"]["gap"].get<double>();
+    EXPECT_NE(gap, 0.0);  // the other precision it was
+    EXPECT_LT(std::abs(gap), 0.1);
+  }
+}
+
+TEST(Guard, ObservingChangesNoBitOfAnyRecipe) {
+  const TrainFolder folder;
+  for (const char* recipe : {"delayed", "tensorwise", "rowwise", "blockwise"})
+    expect_same_bits(folder, recipe, joined(kFp8, {std::string("precision.fp8_recipe=") + recipe}));
+  expect_same_bits(
+      folder, "mixed",
+      joined(kFp8, {"precision.fp8_output_layer=true", "training.recompute=selective",
+                    "precision.overrides=linear_fc2 input: bf16; layers 0 linear_qkv: blockwise"}));
+  expect_same_bits(folder, "full",
+                   joined(kFp8, {"training.recompute=full", "logging.fp8_stats_every=1",
+                                 "optimizer.store_param_remainders=true", "optimizer.exp_avg_dtype=fp8",
+                                 "optimizer.exp_avg_sq_dtype=fp8"}));
+}
+
+TEST(Guard, ObservingChangesNoBitOfAnyLayout) {
+  TrainFolder folder;
+  folder.use_ranks(2);
+  expect_same_bits(folder, "tp", joined(kFp8, {"parallel.tensor=2"}));
+  expect_same_bits(folder, "tp_sp", joined(kFp8, {"parallel.tensor=2", "parallel.sequence=true"}));
+  expect_same_bits(folder, "pp", joined(kFp8, {"parallel.pipeline=2", "parallel.schedule=zero_bubble"}));
+  expect_same_bits(folder, "dp", joined(kFp8, {"parallel.bucket_size=1000"}));
+}
+
+TEST(Guard, IsResumedInsideOfAComparison) {
+  const TrainFolder folder;
+  const Overrides longer =
+      joined(kFp8, {"guard.every=3", "guard.compare_steps=2", "checkpoint.save_every=1"});
+  ASSERT_EQ(folder.run("whole", longer).code, 0);
+  // Step 4 is the first of the two: the rest is compared after the resume.
+  ASSERT_EQ(folder.run("cut", joined(longer, {"checkpoint.resume=" + folder.checkpoint("whole", 4)})).code,
+            0);
+  const std::vector<json> whole = guard_records(folder, "whole"), cut = guard_records(folder, "cut");
+  ASSERT_EQ(whole.size(), 1u);
+  ASSERT_EQ(cut.size(), 1u);
+  EXPECT_EQ(cut[0]["step"], 5);
+  EXPECT_EQ(cut[0]["guard"]["gap"], whole[0]["guard"]["gap"]);
+  EXPECT_EQ(folder.checkpoint_bytes("cut", 6), folder.checkpoint_bytes("whole", 6));
+}
+
+double last_loss(const TrainFolder& folder, const std::string& run) {
+  const std::vector<double> losses = folder.column(run, "loss");
+  double sum = 0;
+  for (size_t i = losses.size() - 4; i < losses.size(); ++i) sum += losses[i] / 4;
+  return sum;
+}
+
+TEST(Guard, MendsARunThatFails) {
+  for (const char* recipe : {"delayed", "tensorwise", "blockwise"}) {
+    SCOPED_TRACE(recipe);
+    const TrainFolder folder;
+    const Overrides run = joined(kFp8, {"training.train_steps=40", "optimizer.decay_steps=40",
+                                        std::string("precision.fp8_recipe=") + recipe, "guard.every=10",
+                                        "guard.compare_steps=3", "guard.bf16_steps=100"});
+    const Overrides failing = joined(run, {"guard.test_outlier_step=10", "guard.test_outlier_log2=30"});
+    ASSERT_EQ(folder.run("good", run).code, 0);
+    ASSERT_EQ(folder.run("warned", failing).code, 0);
+    ASSERT_EQ(folder.run("bf16", joined(failing, {"guard.action=bf16"})).code, 0);
+    const Result back = folder.run("back", joined(failing, {"guard.action=rollback"}));
+    ASSERT_EQ(back.code, 0) << back.error;
+    const double good = last_loss(folder, "good"), warned = last_loss(folder, "warned");
+    EXPECT_GT(warned, 1.02 * good);
+    EXPECT_LT(last_loss(folder, "bf16") - good, 0.6 * (warned - good));
+    EXPECT_LT(last_loss(folder, "back") - good, 0.6 * (warned - good));
+    EXPECT_EQ(guard_records(folder, "back").front()["guard"]["excess"], 1);
+    EXPECT_EQ(guard_records(folder, "back").front()["step"], 11);
+    EXPECT_EQ(folder.csv("back").size(), 40u);  // no step twice
+  }
+}
+
+TEST(Guard, MistakesAreNamed) {
+  const TrainFolder folder;
+  expect_refused(folder.run("off", {"guard.every=2"}), "precision.fp8 is off");
+  expect_refused(folder.run("long", joined(kFp8, {"guard.every=2", "guard.compare_steps=2"})),
+                 "guard.compare_steps (2)");
+}
+
+}  // namespace
+}  // namespace te::testing

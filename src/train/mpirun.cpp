@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
+#include <stop_token>
 #include <string>
 #include <string_view>
 

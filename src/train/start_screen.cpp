@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <sstream>
 
-#include "core/error.h"
 #include "core/terminal.h"
 #include "train/flops.h"
 #include "train/run_file.h"

@@ -113,22 +113,28 @@ TEST(Guard, MendsARunThatFails) {
   for (const char* recipe : {"delayed", "tensorwise", "blockwise"}) {
     SCOPED_TRACE(recipe);
     const TrainFolder folder;
-    const Overrides run = joined(kFp8, {"training.train_steps=40", "optimizer.decay_steps=40",
-                                        std::string("precision.fp8_recipe=") + recipe, "guard.every=10",
-                                        "guard.compare_steps=3", "guard.bf16_steps=100"});
-    const Overrides failing = joined(run, {"guard.test_outlier_step=10", "guard.test_outlier_log2=30"});
+    const Overrides run =
+        joined(kFp8, {"training.train_steps=100", "optimizer.decay_steps=200",
+                      std::string("precision.fp8_recipe=") + recipe, "guard.every=20",
+                      "guard.tolerance=0.002", "guard.compare_steps=3", "guard.bf16_steps=100"});
+    const Overrides failing = joined(run, {"guard.test_outlier_step=35", "guard.test_outlier_log2=30"});
     ASSERT_EQ(folder.run("good", run).code, 0);
     ASSERT_EQ(folder.run("warned", failing).code, 0);
     ASSERT_EQ(folder.run("bf16", joined(failing, {"guard.action=bf16"})).code, 0);
     const Result back = folder.run("back", joined(failing, {"guard.action=rollback"}));
     ASSERT_EQ(back.code, 0) << back.error;
     const double good = last_loss(folder, "good"), warned = last_loss(folder, "warned");
-    EXPECT_GT(warned, 1.02 * good);
-    EXPECT_LT(last_loss(folder, "bf16") - good, 0.6 * (warned - good));
+    EXPECT_GT(warned, 1.01 * good);
+    // It goes on from weights that the failure has moved.
+    EXPECT_LT(last_loss(folder, "bf16") - good, 0.9 * (warned - good));
     EXPECT_LT(last_loss(folder, "back") - good, 0.6 * (warned - good));
-    EXPECT_EQ(guard_records(folder, "back").front()["guard"]["excess"], 1);
-    EXPECT_EQ(guard_records(folder, "back").front()["step"], 11);
-    EXPECT_EQ(folder.csv("back").size(), 40u);  // no step twice
+    // An excess is found, and the record stands where the steps are taken again, in BF16.
+    int64_t caught = 0;
+    for (const json& record : guard_records(folder, "back"))
+      if (caught == 0 && record["guard"].value("excess", 0.0) == 1.0) caught = record["step"].get<int64_t>();
+    EXPECT_EQ(caught % 20, 1) << caught;
+    EXPECT_GT(caught, 20);
+    EXPECT_EQ(folder.csv("back").size(), 100u);  // no step twice
   }
 }
 

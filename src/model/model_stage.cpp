@@ -100,7 +100,8 @@ void ModelStage::plan(MemoryPlan& plan, const Context& context, const StageSlots
              .bucket_size = config_.parallel.bucket_size,
              .training = slots.training,
              .split = config_.optimizer.store_param_remainders,
-             .drop_values = slots.training && drops_values(config_, groups_->data().size())});
+             .drop_values = slots.training && config_.guard.every == 0 &&  // which reads them in BF16
+                            drops_values(config_, groups_->data().size())});
   recipe_->plan(plan);
   rope_.plan(plan, config_.model);
   context_ranks_.plan(plan);

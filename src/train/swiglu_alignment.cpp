@@ -33,7 +33,8 @@ std::vector<LayerAlignment> SwigluAlignment::measure(const Context& context) con
   std::vector<float> cosines(static_cast<size_t>(cosines_.numel()));
   for (size_t i = 0; i < weights_.size(); ++i) {
     const Tensor row = cosines_.slice_rows(static_cast<int64_t>(i), 1).view({channels});
-    kernels::row_alignment(context, {.x = weights_[i].parameter->value, .out = row});
+    const parameters::Parameter& weight = *weights_[i].parameter;
+    kernels::row_alignment(context, {.x = weight.has_value ? weight.value : weight.main, .out = row});
   }
   context.copy_to_host(cosines.data(), cosines_);
   context.synchronize();

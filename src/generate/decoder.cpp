@@ -59,8 +59,10 @@ Decoder::Decoder(const config::Config& config, const parallel::Groups& groups, c
   const auto split =
       parallel::split_layers(static_cast<int>(config_.model.num_layers), groups.grid().pipeline, 1);
   const auto [first, count] = split[static_cast<size_t>(groups.at().pipeline)];
-  for (int i = first; i < first + count; ++i)
+  for (int i = first; i < first + count; ++i) {
     layers_.emplace_back(i, config_, parameters_, *recipe_, rope_, tensor_, context_ranks_);
+    attention_.emplace_back(config_.model, tensor_.size(), rope_, rows_);
+  }
   if (!groups.last_stage()) return;
   final_layernorm_ = std::make_unique<model::Norm>("final_layernorm", config_.model, parameters_, tensor_);
   parameters::Parameter* tied =
@@ -78,15 +80,8 @@ void Decoder::plan(MemoryPlan& plan, const Context& context, bool own_weights) {
   rope_.plan(plan, config_.model);
   for (model::TransformerLayer& layer : layers_) layer.plan_weights(plan, false, false);
   const config::ModelConfig& model = config_.model;
-  cache_storage_.resize(layers_.size());
-  const Shape cache{sizes_.cache_tokens, model.num_query_groups / tensor_.size(), model.kv_channels};
-  for (size_t i = 0; i < cache_storage_.size(); ++i) {
-    const auto add_cache = [&](Tensor& slot, const char* name) {
-      plan.add(slot, fmt::format("layers.{}.cache.{}", i, name), MemoryKind::activations, dims_.dtype, cache);
-    };
-    add_cache(cache_storage_[i].k, "k");
-    add_cache(cache_storage_[i].v, "v");
-  }
+  for (size_t i = 0; i < attention_.size(); ++i)
+    attention_[i].plan(plan, fmt::format("layers.{}", i), dims_.dtype, sizes_.cache_tokens);
   const int64_t rows = sizes_.max_rows;
   const auto add = [&](Tensor& slot, const char* name, DType dtype, Shape shape) {
     plan.add(slot, name, MemoryKind::scratch, dtype, shape);
@@ -99,7 +94,7 @@ void Decoder::plan(MemoryPlan& plan, const Context& context, bool own_weights) {
     add(sublayer_out_, "sublayer_out", dims_.dtype, {rows, dims_.hidden});
   add(hidden_, "hidden", dims_.dtype, {rows, dims_.hidden});
   add(qkv_, "qkv", dims_.dtype, {rows, dims_.qkv});
-  add(attention_, "attention_out", dims_.dtype, {rows, dims_.attention});
+  add(attention_out_, "attention_out", dims_.dtype, {rows, dims_.attention});
   add(fc1_, "fc1_out", dims_.dtype, {rows, dims_.fc1});
   add(ffn_, "fc2_input", dims_.dtype, {rows, dims_.ffn});
   if (recipe_->quantizes()) {
@@ -162,18 +157,11 @@ void Decoder::copy_beginning(const Context& context, int64_t from, std::span<con
                              int64_t length) {
   TE_CHECK(length > 0 && length <= this->length(from), "decoder: {} tokens of sequence {}, which has {}",
            length, from, this->length(from));
-  const auto copy = [&](const Tensor& cache, int64_t sequence) {
-    const auto beginning = [&](int64_t of) {
-      const Tensor rows =
-          cache.view({cache_length_ * static_cast<int64_t>(lengths_.size()), cache.dim(2) * cache.dim(3)});
-      return rows.slice_rows(of * cache_length_, length);
-    };
-    context.copy(beginning(sequence), beginning(from));
-  };
   for (const int64_t sequence : to) {
     TE_CHECK(this->length(sequence) == 0, "decoder: sequence {} has {} tokens already", sequence,
              this->length(sequence));
-    for (const kernels::KeyValueCache& cache : caches_) copy(cache.k, sequence), copy(cache.v, sequence);
+    for (const CachedAttention& attention : attention_)
+      attention.copy_beginning(context, from, sequence, length);
     lengths_[static_cast<size_t>(sequence)] = length;
   }
 }
@@ -184,12 +172,7 @@ void Decoder::arrange(int64_t batch, int64_t length) {
       "decoder: {} sequences of {} tokens in a cache of {}", batch, length, sizes_.cache_tokens);
   lengths_.assign(static_cast<size_t>(batch), 0);
   cache_length_ = length;
-  caches_.resize(cache_storage_.size());
-  const auto cut = [&](const Tensor& all) {
-    return Tensor{all.data, all.dtype, {batch, length, all.dim(1), all.dim(2)}};
-  };
-  for (size_t i = 0; i < caches_.size(); ++i)
-    caches_[i] = {cut(cache_storage_[i].k), cut(cache_storage_[i].v)};
+  for (CachedAttention& attention : attention_) attention.arrange(batch, length);
 }
 
 // --- tokens to passes --------------------------------------------------------------------------------------
@@ -274,7 +257,7 @@ model::LayerActivations Decoder::activations(int64_t rows) const {
   a.norm1 = a.norm2 = {first_elements(statistics_.mean, rows), first_elements(statistics_.rstd, rows)};
   a.attention.qkv_input.hp = a.mlp.fc1_input.hp = first_rows(hidden_, rows);
   a.attention.qkv = first_rows(qkv_, rows);
-  a.attention.proj_input.hp = first_rows(attention_, rows);
+  a.attention.proj_input.hp = first_rows(attention_out_, rows);
   a.mlp.fc1_out = first_rows(fc1_, rows);
   a.mlp.fc2_input.hp = first_rows(ffn_, rows);
   return a;
@@ -285,9 +268,8 @@ Tensor Decoder::forward(const Context& context, int64_t rows, int64_t appended) 
   const auto row_of_ids = [&](int64_t i) {
     return Tensor{ids_.as<int32_t>() + i * rows, DType::i32, {rows}};
   };
-  const model::Pass pass{
-      .kind = model::PassKind::evaluate,
-      .cached = {.sequences = row_of_ids(1), .positions = row_of_ids(2), .appended = appended}};
+  rows_ = {.sequences = row_of_ids(1), .appended = appended};
+  const model::Pass pass{.kind = model::PassKind::evaluate, .positions = row_of_ids(2)};
   model::LayerActivations a = activations(rows);
   if (embedding_) {
     embedding_->forward(context, row_of_ids(0), a.x_in, pass);
@@ -296,7 +278,7 @@ Tensor Decoder::forward(const Context& context, int64_t rows, int64_t appended) 
   }
   Tensor residual = a.x_in, delta;
   for (size_t i = 0; i < layers_.size(); ++i) {
-    a.attention.cache = caches_[i];
+    a.attention.core = &attention_[i];
     layers_[i].share_input_forms(a, fp8_rows_, fp8_scale_inv_);
     layers_[i].forward(context, residual, delta, a, pass);
     residual = a.x_mid;

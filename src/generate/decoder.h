@@ -1,5 +1,5 @@
-// A model that continues sequences: the layers of training, run forward over the new tokens alone, with the keys and
-// values of earlier tokens in a cache. It holds weights, cache and the activations of one pass; no gradients.
+// A model that continues sequences: the layers of training, run forward over the new tokens alone, with attention over a
+// cache of the keys and values of earlier tokens. It holds weights, cache and the activations of one pass; no gradients.
 //
 // A pass takes any number of tokens of any sequences (a prompt, parts of several, one token of each); what is longer
 // than max_rows is cut into passes. Tensor ranks hold slices of everything, pipeline ranks the layers of their stage; all
@@ -21,6 +21,7 @@
 
 #include "config/config.h"
 #include "core/memory_plan.h"
+#include "generate/cached_attention.h"
 #include "model/embedding.h"
 #include "model/output_layer.h"
 #include "model/transformer_layer.h"
@@ -133,14 +134,14 @@ class Decoder {
   std::unique_ptr<model::Norm> final_layernorm_;              ///< of the last stage, and so is the next
   std::unique_ptr<model::OutputLayer> output_layer_;
 
-  std::vector<kernels::KeyValueCache> cache_storage_;  ///< by layer, [tokens, groups, head_dim]
-  std::vector<kernels::KeyValueCache> caches_;         ///< by layer, views as arrange() cut them
-  std::vector<int64_t> lengths_;                       ///< by sequence
-  int64_t cache_length_ = 0;                           ///< longest sequence
+  std::deque<CachedAttention> attention_;  ///< by layer
+  CachedRows rows_;                        ///< of the pass that runs
+  std::vector<int64_t> lengths_;           ///< by sequence
+  int64_t cache_length_ = 0;               ///< longest sequence
 
   // Of one pass, shared by all layers, with max_rows rows.
   Tensor ids_;  ///< int32 [3, max_rows]: tokens, sequences, positions
-  Tensor x_in_, x_mid_, delta_, sublayer_out_, hidden_, qkv_, attention_, fc1_, ffn_;
+  Tensor x_in_, x_mid_, delta_, sublayer_out_, hidden_, qkv_, attention_out_, fc1_, ffn_;
   Tensor fp8_rows_, fp8_scale_inv_;
   model::Norm::Statistics statistics_;
   // Of up to `batch` rows; logits_ also has the score_rows.

@@ -205,28 +205,6 @@ void DotProductAttention::forward_runs(const Context& context, const Tensor& qkv
                                          .kv = keys_->kv()});
 }
 
-void DotProductAttention::forward_cached(const Context& context, const Tensor& qkv, const Tensor& o,
-                                         const kernels::KeyValueCache& cache, const Pass& pass) const {
-  const CachedRows& rows = pass.cached;
-  if (rope_.cos) {
-    kernels::Rope rope = rotation(qkv, false);
-    rope.positions = rows.positions;
-    kernels::rope(context, rope);
-  }
-  const auto appended = [&](const Tensor& ids) { return Tensor{ids.data, ids.dtype, {rows.appended}}; };
-  kernels::cache_append(context, {.qkv = qkv.slice_rows(0, rows.appended),
-                                  .sequences = appended(rows.sequences),
-                                  .positions = appended(rows.positions),
-                                  .cache = cache});
-  kernels::attention_decode(context, {.qkv = qkv,
-                                      .sequences = rows.sequences,
-                                      .positions = rows.positions,
-                                      .cache = cache,
-                                      .softmax_scale = shape_.softmax_scale,
-                                      .o = o,
-                                      .window = shape_.window});
-}
-
 // --- backward ----------------------------------------------------------------------------------------------
 
 void DotProductAttention::backward(const Context& context, const Tensor& kept_qkv, const Tensor& o,

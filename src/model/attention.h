@@ -1,5 +1,6 @@
-// DotProductAttention: rotary embedding and causal attention on the packed output of linear_qkv, and between the two what
-// context ranks exchange.
+// What stands between linear_qkv and linear_proj: rotary embedding and causal attention on the packed output of linear_qkv.
+// DotProductAttention is that of whole sequences, with what context ranks exchange; generation brings its own, which is of
+// tokens against a cache (generate/cached_attention.h).
 #pragma once
 
 #include <memory>
@@ -7,7 +8,6 @@
 
 #include "core/device.h"
 #include "kernels/attention/attention.h"
-#include "kernels/attention/decode.h"
 #include "kernels/rope/rope.h"
 #include "model/attention_exchange.h"
 #include "model/context_parallel.h"
@@ -24,7 +24,15 @@ struct RopeTables {
   void fill(const Context& context, const config::ModelConfig& model);
 };
 
-class DotProductAttention {
+class CoreAttention {
+ public:
+  virtual ~CoreAttention() = default;
+  /// Rotates q and k inside qkv, then o = attention(q, k, v). kept_qkv and lse: for DotProductAttention::backward.
+  virtual void forward(const Context& context, const Tensor& qkv, const Tensor& kept_qkv, const Tensor& o,
+                       const Tensor& lse, const Pass& pass) const = 0;
+};
+
+class DotProductAttention final : public CoreAttention {
  public:
   DotProductAttention(const std::string& name, const config::Config& config, const RopeTables& rope,
                       const parallel::TensorParallel& tensor, const ContextParallel& ranks);
@@ -38,13 +46,9 @@ class DotProductAttention {
   Shape lse_shape() const;
   bool keeps_heads() const { return heads_ != nullptr; }
 
-  /// Rotates q and k inside qkv, then o = attention(q, k, v); kept_qkv (qkv itself, unless keeps_heads()) and lse are for
-  /// the backward pass.
+  /// kept_qkv is qkv itself, unless keeps_heads().
   void forward(const Context& context, const Tensor& qkv, const Tensor& kept_qkv, const Tensor& o,
-               const Tensor& lse, const Pass& pass) const;
-  /// The same in a pass of cached rows: their keys and values enter the layer's cache, and o = attention against it.
-  void forward_cached(const Context& context, const Tensor& qkv, const Tensor& o,
-                      const kernels::KeyValueCache& cache, const Pass& pass) const;
+               const Tensor& lse, const Pass& pass) const override;
   /// The gradient of qkv from d_o; kept_qkv is as forward() left it (rotated). The rotary embedding, where there is one,
   /// ends the pass, and can cast its result.
   void backward(const Context& context, const Tensor& kept_qkv, const Tensor& o, const Tensor& lse,

@@ -88,14 +88,13 @@ void VocabParallelEmbedding::forward(const Context& context, const Tensor& token
   // 1. Words of this rank's slice; positions enter the sum once.
   const Tensor whole = tensor_.sequence() ? whole_ : x;
   const bool adds_positions = positions_ != nullptr && tensor_.rank() == 0;
-  kernels::embedding_forward(context,
-                             {.tokens = tokens,
-                              .table = words_->value,
-                              .positions = adds_positions ? positions_->value : Tensor{},
-                              .seq = dims_.seq,
-                              .out = whole,
-                              .first_token = dims_.vocab * tensor_.rank(),
-                              .position_ids = pass.cached ? pass.cached.positions : ranks_.positions()});
+  kernels::embedding_forward(context, {.tokens = tokens,
+                                       .table = words_->value,
+                                       .positions = adds_positions ? positions_->value : Tensor{},
+                                       .seq = dims_.seq,
+                                       .out = whole,
+                                       .first_token = dims_.vocab * tensor_.rank(),
+                                       .position_ids = pass.positions ? pass.positions : ranks_.positions()});
   // 2. The sum over the ranks; with sequence parallelism, of this rank's tokens.
   tensor_.reduce(context, whole, x, [](int64_t, int64_t) {});
   dropout(context, x, pass);

@@ -13,14 +13,6 @@ namespace te::model {
 
 enum class PassKind : uint8_t { train, recompute, evaluate };
 
-/// Generation: rows are tokens of sequences whose earlier keys and values are in a cache (kernels/attention/decode.h).
-struct CachedRows {
-  Tensor sequences, positions;  ///< int32 [rows]; empty where rows are whole sequences of model.seq_length
-  int64_t appended = 0;         ///< rows that enter the cache; the others repeat one of them
-
-  explicit operator bool() const { return static_cast<bool>(positions); }
-};
-
 struct Pass {
   PassKind kind = PassKind::train;
   int64_t first_sample = 0;  ///< global index of the microbatch's first sample: the dropout masks hang on it
@@ -31,7 +23,8 @@ struct Pass {
   /// fp32 [sequences of the microbatch], or empty: the head adds each sequence's loss (sum over counted tokens) to its
   /// element, on tensor rank 0 alone.
   Tensor sequence_losses;
-  CachedRows cached;                                  ///< evaluation only
+  Tensor
+      positions;  ///< int32 [rows], generation: of each token in its sequence; empty where sequences are whole
   std::function<void(const Context&, Step)> on_step;  ///< for tests: MemoryPlan::enter
 
   void enter(const Context& context, Step step) const {

@@ -75,6 +75,7 @@ void SelfAttention::plan_activations(MemoryPlan& plan, Activations& a) const {
     plan.add(slot, name_ + what, MemoryKind::activations, dtype, shape,
              saved(recompute_, live(made, Step::attention_backward)));
   };
+  a.core = &attention_;
   save(a.qkv, ".qkv", dims_.dtype, attention_.kept_shape(), Step::qkv);
   save(a.lse, ".lse", DType::f32, attention_.lse_shape(), Step::attention);
   save(a.proj_input.hp, ".attention_out", dims_.dtype, {dims_.tokens, dims_.attention}, Step::attention);
@@ -111,11 +112,7 @@ void SelfAttention::forward(const Context& context, Activations& a, const Tensor
   // 2. Rotary embedding and attention, on the packed result.
   pass.enter(context, Step::attention);
   const Tensor o = linear_proj_.input_target(a.proj_input, pass).values();
-  if (pass.cached) {
-    attention_.forward_cached(context, a.qkv, o, a.cache, pass);
-  } else {
-    attention_.forward(context, qkv, a.qkv, o, a.lse, pass);
-  }
+  a.core->forward(context, qkv, a.qkv, o, a.lse, pass);
   // 3. Back to the width of the stream.
   pass.enter(context, Step::proj);
   linear_proj_.forward(context, a.proj_input, y, pass);

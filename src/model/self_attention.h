@@ -26,9 +26,10 @@ class SelfAttention {
     Operand qkv_input;
     Tensor qkv;  ///< DotProductAttention::kept_shape(): q | k | v, normalized and rotated
     QkNorm::Activations qk_norm;
-    Tensor lse;                    ///< fp32, DotProductAttention::lse_shape()
-    Operand proj_input;            ///< hp is the attention output
-    kernels::KeyValueCache cache;  ///< of passes with cached rows
+    Tensor lse;          ///< fp32, DotProductAttention::lse_shape()
+    Operand proj_input;  ///< hp is the attention output
+    /// Whose qkv and lse these are: plan_activations says this layer's own.
+    const CoreAttention* core = nullptr;
   };
   /// The gradients of the linears' outputs during a backward pass.
   struct Gradients {

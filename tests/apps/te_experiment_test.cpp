@@ -320,9 +320,9 @@ TEST_F(Evaluations, FollowEachRunAndAreNotRepeated) {
 
 TEST_F(Evaluations, GoOnWhereTheyWereStoppedAndFailAlone) {
   write_experiment("own_task");
-  // The first run's evaluation waits to be interrupted, the others were done or are not begun.
-  const std::string slow =
-      counting("case \"$3\" in */bf16_seed2/*) : > '" + (folder_ / "slow") + "'; exec sleep 60;; esac\n");
+  // The second seed's evaluations wait to be interrupted, those of the first were done.
+  const std::string slow = counting("case \"$3\" in\n  */bf16_seed2/*) : > '" + (folder_ / "slow") +
+                                    "'; exec sleep 60 ;;\n  */fp8_seed2/*) exec sleep 60 ;;\nesac\n");
   const pid_t child = start((folder_ / "tiny.yaml") + " --te-generate " + slow);
   for (int tick = 0; tick < 6000 && !std::filesystem::exists(folder_ / "slow"); ++tick)
     std::this_thread::sleep_for(std::chrono::milliseconds(5));

@@ -1,5 +1,5 @@
-// te-experiment: runs variants of a config under several seeds, and has a report made of them. docs/comparing.md shows it at
-// work. What it does is in apps/experiment/.
+// te-experiment: runs variants of a config under several seeds, and has a report made of them. docs/comparing.md shows
+// it at work. What it does is in apps/experiment/.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <filesystem>

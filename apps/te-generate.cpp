@@ -1,5 +1,5 @@
-// te-generate: lets a trained model continue text, evaluates it on tasks, measures its loss on a dataset, writes its logits, or
-// compares them with another model's. The work is in apps/generate/.
+// te-generate: lets a trained model continue text, evaluates it on tasks, measures its loss on a dataset, writes its
+// logits, or compares them with another model's. The work is in apps/generate/.
 #include <CLI/CLI.hpp>
 
 #include "common/command_line.h"

@@ -1,5 +1,5 @@
-// Takes any bytes as a regular expression of a tokenizer (the first line) and a text (the rest): every failure must be a
-// UserError, and the pieces must make up the text.
+// Takes any bytes as a regular expression of a tokenizer (the first line) and a text (the rest): every failure must be
+// a UserError, and the pieces must make up the text.
 #include "text/tokenizers/pattern.h"
 
 #include <algorithm>

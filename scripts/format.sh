@@ -27,6 +27,9 @@ main() {
   tool="$(find_clang_format)" || die "clang-format $CLANG_FORMAT_VERSION not found; run scripts/install_deps.sh --dev"
   mapfile -t files < <(git ls-files --cached --others --exclude-standard '*.h' '*.cpp' '*.cu' '*.cuh')
   "$tool" "${mode[@]}" "${files[@]}" || die "sources are not formatted; run scripts/format.sh"
+  # clang-format leaves comments alone.
+  if awk 'length > 120 && /^ *\/\// { print FILENAME ":" FNR ": a comment of more than 120 columns"; wide = 1 }
+    END { exit !wide }' "${files[@]}" >&2; then die "break the comments named above"; fi
   say "format: ${#files[@]} files"
 }
 

@@ -41,8 +41,8 @@ struct GemmOptions {
 };
 
 /// The three products of a linear as the trainer launches them: fprop and dgrad give BF16, wgrad adds to
-/// FP32 (a step's first one writes it). FP8 has E4M3 activations and weights and E5M2 gradients; its dgrad and wgrad read
-/// transposed copies.
+/// FP32 (a step's first one writes it). FP8 has E4M3 activations and weights and E5M2 gradients; its dgrad and wgrad
+/// read transposed copies.
 enum class Pass { fprop, dgrad, wgrad };
 constexpr const char* kPassNames[] = {"fprop", "dgrad", "wgrad"};
 

@@ -108,7 +108,8 @@ class Layer {
     kernels::add(context_, activations_.x_mid, activations_.delta,
                  out_);  // a model has the next norm's kernel do this
   }
-  /// Before each backward pass, which overwrites the gradient of the output (and the activation's input by its gradient).
+  /// Before each backward pass, which overwrites the gradient of the output (and the activation's input by its
+  /// gradient).
   void restore_dy() {
     context_.copy(d_stream_, dy_);
     context_.copy(activations_.mlp.fc1_out, fc1_out_);

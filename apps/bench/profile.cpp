@@ -139,8 +139,8 @@ std::string_view group_name(size_t index) {
   return index < groups().size() ? groups()[index].name : kOther;
 }
 
-/// A product is known by its label and whether an activation is part of it, an operation with a label by both, others by
-/// their name.
+/// A product is known by its label and whether an activation is part of it, an operation with a label by both, others
+/// by their name.
 std::string row_name(const OpCall& call) {
   const std::string_view name = call.name;
   if (call.label.empty()) return call.name;

@@ -47,9 +47,9 @@ Profile take_profile(
     const Context& context, int runs, const std::function<void()>& call,
     const std::function<void()>& prepare = [] {});
 
-/// Searches thoroughly (GemmAutotune::full) for the algorithms of the products in the profile, which contexts that have not
-/// met a product yet then take from the file of choices. To be called while the memory of what was profiled is free: in a
-/// device that is full there is none to time them in.
+/// Searches thoroughly (GemmAutotune::full) for the algorithms of the products in the profile, which contexts that have
+/// not met a product yet then take from the file of choices. To be called while the memory of what was profiled is
+/// free: in a device that is full there is none to time them in.
 void tune_products(const Context& device, const Profile& profile);
 
 /// Measures the device's rates and fills in the floors. Wants memory for each problem's operands: call it

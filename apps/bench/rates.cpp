@@ -78,8 +78,9 @@ double median_of_batches(const Context& context, double seconds, const std::func
   return ms / calls;
 }
 
-/// Milliseconds of op(problem), on as many copies of the problem as do not fit the cache together. Each copy has tensors of its
-/// own for what is `read` (random values, equal in all copies) and `written`; all share the problem's others.
+/// Milliseconds of op(problem), on as many copies of the problem as do not fit the cache together. Each copy has
+/// tensors of its own for what is `read` (random values, equal in all copies) and `written`; all share the problem's
+/// others.
 template <class Problem>
 using TensorsOf = std::vector<Tensor*> (*)(Problem&);
 template <class Problem>

@@ -12,9 +12,10 @@ namespace te::bench {
 /// product, with or without an activation, or a pass of attention.
 bool is_problem(const std::any& args);
 
-/// Milliseconds of one call of a problem (only shapes, dtypes and flags are read, its pointers may be null) on memory of its own,
-/// filled with random values. Calls rotate among operands that together do not fit the L2 cache, run back to back for at least
-/// `seconds`, and the median of several batches counts. The algorithm is the one that training takes.
+/// Milliseconds of one call of a problem (only shapes, dtypes and flags are read, its pointers may be null) on memory
+/// of its own, filled with random values. Calls rotate among operands that together do not fit the L2 cache, run back
+/// to back for at least `seconds`, and the median of several batches counts. The algorithm is the one that training
+/// takes.
 double isolated_ms(const Context& context, const std::any& problem, double seconds);
 
 /// Shape, dtypes and flags as text: equal for problems of equal speed.

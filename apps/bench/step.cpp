@@ -90,7 +90,8 @@ class Steps {
   int step_ = 0;
 };
 
-/// Before the model's own run, while its memory is free. `context` itself meets no product here: it takes what is found.
+/// Before the model's own run, while its memory is free. `context` itself meets no product here: it takes what is
+/// found.
 void tune(config::Config config, const Context& context, const parallel::Groups& groups) {
   Profile profile;
   config.training.gemm_autotune = config::GemmAutotune::off;

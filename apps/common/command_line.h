@@ -7,13 +7,13 @@
 
 namespace te::apps {
 
-/// First thing in main(): where standard input, output or error is closed, /dev/null takes its place, so that no file that
-/// is opened later gets the number and with it the console's lines.
+/// First thing in main(): where standard input, output or error is closed, /dev/null takes its place, so that no file
+/// that is opened later gets the number and with it the console's lines.
 void reserve_standard_streams();
 
-/// Adds --version, --completion and --man, parses, and runs the callbacks of subcommands. Numbers must be finite. False when
-/// only help or one of these was asked for; it is printed unless `quiet`. UserError for a command line that is wrong. The
-/// app's name is the program's; `words`: of programs with --config and --set.
+/// Adds --version, --completion and --man, parses, and runs the callbacks of subcommands. Numbers must be finite. False
+/// when only help or one of these was asked for; it is printed unless `quiet`. UserError for a command line that is
+/// wrong. The app's name is the program's; `words`: of programs with --config and --set.
 bool parse_command_line(CLI::App& app, int argc, char** argv, bool quiet = false,
                         const ConfigWords& words = {});
 

@@ -1,5 +1,5 @@
-// The state of an experiment on the screen: on a terminal a table, redrawn every second; elsewhere a line for every event
-// and, once a minute, one for every run that is running.
+// The state of an experiment on the screen: on a terminal a table, redrawn every second; elsewhere a line for every
+// event and, once a minute, one for every run that is running.
 #pragma once
 
 #include <chrono>

@@ -1,5 +1,5 @@
-// What te-experiment has done with a run that has finished: te-generate evaluate on its final checkpoint, into the run's
-// folder, where the report looks for it.
+// What te-experiment has done with a run that has finished: te-generate evaluate on its final checkpoint, into the
+// run's folder, where the report looks for it.
 #pragma once
 
 #include <string>
@@ -28,7 +28,8 @@ bool has_results(const Run& run);
 /// How far te-generate is, by the last line of its log: "hellaswag 1200/10042"; empty before it says so.
 std::string evaluation_progress(const Run& run);
 
-/// The results in a line: "hellaswag acc_norm 0.2893, lambada_openai acc 0.3301"; of each task the metric that people quote.
+/// The results in a line: "hellaswag acc_norm 0.2893, lambada_openai acc 0.3301"; of each task the metric that people
+/// quote.
 std::string results_text(const Run& run);
 
 }  // namespace te::experiment

@@ -1,5 +1,5 @@
-// A child process without a shell: its output goes to a file, it is in a process group of its own (a Ctrl-C at the terminal
-// reaches te-experiment alone, which passes it on once), and it is told to stop when te-experiment dies.
+// A child process without a shell: its output goes to a file, it is in a process group of its own (a Ctrl-C at the
+// terminal reaches te-experiment alone, which passes it on once), and it is told to stop when te-experiment dies.
 #pragma once
 
 #include <sys/types.h>
@@ -12,8 +12,8 @@
 
 namespace te::experiment {
 
-/// Keeps a second process out of a run's folder: an exclusive lock of FOLDER/.lock that lives as long as anybody has the
-/// file open, which the run's process does.
+/// Keeps a second process out of a run's folder: an exclusive lock of FOLDER/.lock that lives as long as anybody has
+/// the file open, which the run's process does.
 class FolderLock {
  public:
   /// Empty when another process holds it. UserError when the file cannot be made.
@@ -47,12 +47,13 @@ struct Ending {
 
 /// Starts it; output is appended to `log`. The lock goes with the process.
 pid_t start_process(const Command& command, const std::filesystem::path& log, const FolderLock& lock);
-/// Tells a run to save and stop: SIGTERM for the processes of `program` at or below `process`, or for `process` itself where
-/// there are none. Not for mpirun: it would kill its ranks a second later.
+/// Tells a run to save and stop: SIGTERM for the processes of `program` at or below `process`, or for `process` itself
+/// where there are none. Not for mpirun: it would kill its ranks a second later.
 void ask_to_stop(pid_t process, const std::string& program);
 /// Without waiting; empty while it runs.
 std::optional<Ending> poll_process(pid_t process);
-/// Runs a command with this process's own output and waits; 127 when there is no such program. Its output can be dropped.
+/// Runs a command with this process's own output and waits; 127 when there is no such program. Its output can be
+/// dropped.
 int run_and_wait(const std::vector<std::string>& words, bool quiet);
 
 /// As a user would type it.

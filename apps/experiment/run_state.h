@@ -1,4 +1,5 @@
-// What a run's folder says about how far it is: state.json, which te-experiment writes, and loss.csv, which te-train writes.
+// What a run's folder says about how far it is: state.json, which te-experiment writes, and loss.csv, which te-train
+// writes.
 #pragma once
 
 #include <cstdint>
@@ -40,8 +41,8 @@ struct RunProgress {
 };
 RunProgress read_progress(const Run& run);
 
-/// Makes the run's folder and its config.yaml. A folder that was made with other settings is refused: UserError names the
-/// first key that differs.
+/// Makes the run's folder and its config.yaml. A folder that was made with other settings is refused: UserError names
+/// the first key that differs.
 void prepare_folder(const Run& run);
 
 /// Writes a file under its name only when it is complete. UserError when that fails.

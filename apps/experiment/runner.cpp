@@ -21,8 +21,8 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// A run whose end nobody saw, as te-experiment was killed: te-train finds its last checkpoint and has nothing to do. One
-// that saves none would begin anew.
+// A run whose end nobody saw, as te-experiment was killed: te-train finds its last checkpoint and has nothing to do.
+// One that saves none would begin anew.
 bool has_finished_unseen(const Item& item) {
   return !item.run.config.checkpoint.save_last && item.progress.step >= item.run.config.training.train_steps;
 }

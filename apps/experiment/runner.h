@@ -52,7 +52,8 @@ class Runner {
  public:
   /// Makes the folders; UserError when one was begun with other settings.
   Runner(const Experiment& experiment, std::vector<Run> runs, std::vector<Slot> slots, Programs programs);
-  /// Until all runs are settled, or a signal has come and all have stopped. `changed` is called whenever a run or an evaluation has ended.
+  /// Until all runs are settled, or a signal has come and all have stopped. `changed` is called whenever a run or an
+  /// evaluation has ended.
   void run(const std::function<void()>& changed);
   const std::vector<Item>& items() const { return items_; }
   bool interrupted() const { return stopping_; }

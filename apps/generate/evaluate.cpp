@@ -1,4 +1,5 @@
-// te-generate evaluate: a model's results on the tasks of lm-evaluation-harness, or the paired difference of two results.
+// te-generate evaluate: a model's results on the tasks of lm-evaluation-harness, or the paired difference of two
+// results.
 #include <unistd.h>
 
 #include <algorithm>
@@ -47,8 +48,8 @@ class OutputFile {
   std::ofstream out_;
 };
 
-/// Where the evaluation stands: a line on a terminal, rewritten twice a second; in a log a line every ten seconds, which
-/// te-experiment reads (apps/experiment/evaluation.cpp).
+/// Where the evaluation stands: a line on a terminal, rewritten twice a second; in a log a line every ten seconds,
+/// which te-experiment reads (apps/experiment/evaluation.cpp).
 class Line {
  public:
   explicit Line(bool leader)

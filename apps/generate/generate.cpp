@@ -77,8 +77,8 @@ class Printer {
   size_t current_ = 0;
 };
 
-/// Results as lines of JSON, each as soon as it and those before it are complete: the object of its prompt with the text
-/// and how it came about.
+/// Results as lines of JSON, each as soon as it and those before it are complete: the object of its prompt with the
+/// text and how it came about.
 class ResultFile {
  public:
   /// `scores`: results have one.

@@ -1,6 +1,7 @@
-// The texts that a run makes of its prompts (logging.generate_*): the decoder of te-generate on the weights of te-train.
-// The decoder holds its cache and the activations of a pass, and no weights; it runs in BF16 (the run's own dtype) in FP8 runs,
-// too, on a stream and with choices of its own, so that training computes the same bits with and without it.
+// The texts that a run makes of its prompts (logging.generate_*): the decoder of te-generate on the weights of
+// te-train. The decoder holds its cache and the activations of a pass, and no weights; it runs in BF16 (the run's own
+// dtype) in FP8 runs, too, on a stream and with choices of its own, so that training computes the same bits with and
+// without it.
 #pragma once
 
 #include <memory>
@@ -12,8 +13,8 @@
 
 namespace te::apps {
 
-/// Null without logging.generate_every. Groups must outlive it. UserError when a prompt cannot be used, or the tokenizer is
-/// not the model's.
+/// Null without logging.generate_every. Groups must outlive it. UserError when a prompt cannot be used, or the
+/// tokenizer is not the model's.
 std::unique_ptr<train::SampleMaker> make_sample_maker(const config::Config& config, const Context& context,
                                                       const parallel::Groups& groups);
 

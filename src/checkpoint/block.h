@@ -1,8 +1,8 @@
 // Geometry of sharded tensors: which elements of a whole tensor a rank has saved, or wants to read.
 //
-// A tensor of shape [n0, n1, ...] counts as a matrix [rows = n0, cols = n1 * ...], a vector [n] as [n, 1] and a scalar as
-// [1, 1]. Tensor parallelism cuts matrices into rows or columns, the distributed optimizer cuts what a rank has of them
-// into runs of elements; both are a Block.
+// A tensor of shape [n0, n1, ...] counts as a matrix [rows = n0, cols = n1 * ...], a vector [n] as [n, 1] and a scalar
+// as [1, 1]. Tensor parallelism cuts matrices into rows or columns, the distributed optimizer cuts what a rank has of
+// them into runs of elements; both are a Block.
 #pragma once
 
 #include <algorithm>
@@ -26,8 +26,8 @@ struct Block {
   int64_t end() const { return first + count; }
 };
 
-/// Calls copy(a_at, b_at, count) for every run of elements that both blocks hold: `count` elements from the a_at-th of a
-/// on are those from the b_at-th of b on. One run where the windows are equal, else at most one per row.
+/// Calls copy(a_at, b_at, count) for every run of elements that both blocks hold: `count` elements from the a_at-th of
+/// a on are those from the b_at-th of b on. One run where the windows are equal, else at most one per row.
 template <class Copy>
 void for_each_overlap(const Block& a, const Block& b, Copy&& copy) {
   if (a.col == b.col && a.width == b.width) {

@@ -26,15 +26,15 @@ std::filesystem::path temporary_folder(const std::filesystem::path& directory, i
 void guard_file_system(const std::function<void()>& body);
 
 /// The newest checkpoint: the one that DIR/latest names. Where that is missing or names no checkpoint, the complete one
-/// of the highest step, with a warning. Empty when the directory holds neither `latest` nor a checkpoint; UserError when
-/// `latest` names what is not there and there is no other (starting anew would overwrite a run).
+/// of the highest step, with a warning. Empty when the directory holds neither `latest` nor a checkpoint; UserError
+/// when `latest` names what is not there and there is no other (starting anew would overwrite a run).
 std::optional<std::filesystem::path> find_latest(const std::filesystem::path& directory);
 
 /// The checkpoint that a file such as DIR/best or DIR/latest names; empty when `path` is no such file.
 std::optional<std::filesystem::path> named_by(const std::filesystem::path& path);
 
-/// A step folder for what the user gave: that folder, the one that a file of that name holds (DIR/best), or find_latest of
-/// a checkpoint directory. UserError when there is none.
+/// A step folder for what the user gave: that folder, the one that a file of that name holds (DIR/best), or find_latest
+/// of a checkpoint directory. UserError when there is none.
 std::filesystem::path resolve(const std::filesystem::path& path);
 
 /// The checkpoints of a directory and their steps, in the order of the steps; complete or damaged.
@@ -47,8 +47,8 @@ std::optional<std::filesystem::path> checkpoint_before(const std::filesystem::pa
 /// Makes a checkpoint its directory's latest. WriteError when it cannot be written.
 void make_latest(const std::filesystem::path& folder);
 
-/// Names the first of these steps that has a checkpoint in DIR/best, or removes that file where none has. WriteError when
-/// it cannot be written.
+/// Names the first of these steps that has a checkpoint in DIR/best, or removes that file where none has. WriteError
+/// when it cannot be written.
 void mark_best(const std::filesystem::path& directory, const std::vector<int64_t>& steps);
 
 /// Deletes a checkpoint: no half of it ever has a checkpoint's name.
@@ -63,8 +63,8 @@ void move_into_place(const std::filesystem::path& temporary, const std::filesyst
 
 /// Makes an empty temporary folder for a step.
 std::filesystem::path begin_folder(const std::filesystem::path& directory, int64_t step);
-/// Writes the manifest into a temporary folder whose other files are complete and synced, gives it its name and makes it
-/// the latest. Returns DIRECTORY/step_name.
+/// Writes the manifest into a temporary folder whose other files are complete and synced, gives it its name and makes
+/// it the latest. Returns DIRECTORY/step_name.
 std::filesystem::path commit_folder(const std::filesystem::path& directory, int64_t step,
                                     const std::string& manifest);
 /// Removes a temporary folder, whatever it holds; no errors.

@@ -27,7 +27,8 @@ std::vector<KeptFile> tokenizer_files(const std::filesystem::path& tokenizer);
 /// True when a folder has a tokenizer that make_tokenizer reads.
 bool has_tokenizer(const std::filesystem::path& folder);
 
-/// The folder of a checkpoint (a step folder, or a checkpoint directory) that keeps such files; empty when there is none.
+/// The folder of a checkpoint (a step folder, or a checkpoint directory) that keeps such files; empty when there is
+/// none.
 std::filesystem::path kept_beside(const std::filesystem::path& checkpoint);
 
 /// Copies and syncs them. UserError when one cannot be copied.

@@ -119,8 +119,8 @@ class Loading {
   HostBuffer rounded_;  ///< halves of main parameters, or moments in fewer bits
 };
 
-// Rows are found by name and role, so that the table of another pipeline split fits. A run may go on with another format
-// (calibrated as hybrid, resumed as e4m3): then the scales are carried over to its largest number.
+// Rows are found by name and role, so that the table of another pipeline split fits. A run may go on with another
+// format (calibrated as hybrid, resumed as e4m3): then the scales are carried over to its largest number.
 void Loading::fp8() {
   const Fp8State stored = reader_.fp8();
   // Without its scales an FP8 run would restart at scale 1, and its loss would jump.

@@ -1,5 +1,5 @@
-// Fills a rank's state from a checkpoint, whatever layout of ranks has written it: every rank reads the elements it needs
-// of the whole tensors, without talking to the others.
+// Fills a rank's state from a checkpoint, whatever layout of ranks has written it: every rank reads the elements it
+// needs of the whole tensors, without talking to the others.
 #pragma once
 
 #include "checkpoint/reader.h"
@@ -20,21 +20,21 @@ struct Loaded {
   bool optimizer = false;  ///< moments were loaded
 };
 
-/// The caller casts, gathers and quantizes values afterwards. Rows that pad the vocabulary need not be as many as in the
-/// checkpoint: superfluous ones are dropped, missing ones get their initial values (zero in the moments).
+/// The caller casts, gathers and quantizes values afterwards. Rows that pad the vocabulary need not be as many as in
+/// the checkpoint: superfluous ones are dropped, missing ones get their initial values (zero in the moments).
 ///
-/// UserError, one line: the checkpoint is of another model (the first key of `model` that differs is named), a tensor is
-/// missing or of another shape, FP8 scales are needed and not there, or a file is damaged.
+/// UserError, one line: the checkpoint is of another model (the first key of `model` that differs is named), a tensor
+/// is missing or of another shape, FP8 scales are needed and not there, or a file is damaged.
 Loaded load(const Context& context, const Reader& reader, const config::Config& config,
             const TrainingState& state, const LoadOptions& options = {});
 
-/// The stored tensor `name`, which is the parameter or a moment of it. UserError when it is missing or of another shape;
-/// rows that pad the vocabulary may be any number.
+/// The stored tensor `name`, which is the parameter or a moment of it. UserError when it is missing or of another
+/// shape; rows that pad the vocabulary may be any number.
 const LogicalTensor& stored_tensor(const Reader& reader, const config::Config& config,
                                    const std::string& name, const parameters::Parameter& parameter);
 
-/// UserError when a key of `model` that decides about names and shapes of tensors differs between the checkpoint's config
-/// and this one; a warning for keys that change what the weights compute (rope_theta, norm_epsilon, ...).
+/// UserError when a key of `model` that decides about names and shapes of tensors differs between the checkpoint's
+/// config and this one; a warning for keys that change what the weights compute (rope_theta, norm_epsilon, ...).
 void check_same_model(const Reader& reader, const config::Config& config);
 
 }  // namespace te::checkpoint

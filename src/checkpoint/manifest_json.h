@@ -1,5 +1,5 @@
-// Typed access to a JSON document that is not to be trusted: every mistake is a UserError of one line with the file, the
-// path of the value and the rule. Private to src/checkpoint.
+// Typed access to a JSON document that is not to be trusted: every mistake is a UserError of one line with the file,
+// the path of the value and the rule. Private to src/checkpoint.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -42,18 +42,18 @@ class RankFiles {
 /// most kFetch.
 using Fetch = std::function<const void*(size_t index, int64_t first, int64_t count)>;
 
-/// Writes all files of the rank and returns their part of the manifest. UserError when they cannot be written, or a value is not finite: such weights are no checkpoint, the previous one must stay the
-/// latest.
+/// Writes all files of the rank and returns their part of the manifest. UserError when they cannot be written, or a
+/// value is not finite: such weights are no checkpoint, the previous one must stay the latest.
 Manifest write_rank_files(const std::filesystem::path& folder, RankOf who,
                           const std::vector<SavedPiece>& pieces, const Fetch& fetch, const Fp8State& fp8);
 
-// How rank 0 learns that another rank is done, without MPI, which the saving thread must not use: a file that appears in
-// the temporary folder at once and whole, with the rank's part of the manifest or with its error.
+// How rank 0 learns that another rank is done, without MPI, which the saving thread must not use: a file that appears
+// in the temporary folder at once and whole, with the rank's part of the manifest or with its error.
 void leave_part(const std::filesystem::path& folder, RankOf who, const Manifest& part);
 /// `disk`: a WriteError, which rank 0 passes on as such.
 void leave_failure(const std::filesystem::path& folder, RankOf who, const std::string& message, bool disk);
-/// Rank 0, after a failure: gives the other ranks a moment to leave part or error, so that nobody writes into the folder
-/// that is then removed.
+/// Rank 0, after a failure: gives the other ranks a moment to leave part or error, so that nobody writes into the
+/// folder that is then removed.
 void await_others(const std::filesystem::path& folder, int ranks);
 /// Rank 0: waits for the parts of ranks 1.. and removes their files; timeout_seconds 0 waits for ever. UserError with
 /// the message of a rank that failed (a WriteError where it was one), or with the ranks that were waited for in vain.

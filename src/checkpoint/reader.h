@@ -1,9 +1,9 @@
 // Reads tensors of a checkpoint as wholes or in parts, however many ranks have written it. For te-train's own loading
 // (loader.h) and for tools that stream through a checkpoint.
 //
-// Data is read with pread in blocks, not mapped: memory stays at one block (kChecksumBlock) beside the caller's buffers,
-// an error of the disk is a message and not a signal, and what was verified is what is used. Not thread-safe: one Reader
-// per thread.
+// Data is read with pread in blocks, not mapped: memory stays at one block (kChecksumBlock) beside the caller's
+// buffers, an error of the disk is a message and not a signal, and what was verified is what is used. Not thread-safe:
+// one Reader per thread.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,8 @@
 
 namespace te::checkpoint {
 
-/// A checkpoint that is not what was saved: a file is missing, cut short, altered or cannot be read. Another checkpoint of
-/// the same run may do.
+/// A checkpoint that is not what was saved: a file is missing, cut short, altered or cannot be read. Another checkpoint
+/// of the same run may do.
 class Damaged : public UserError {
  public:
   using UserError::UserError;
@@ -61,8 +61,8 @@ class Reader {
   const LogicalTensor& at(std::string_view name) const;
   bool has_optimizer() const;
 
-  // Rows [first, first + count) of the tensor seen as [rows, cols] (block.h), assembled from all slices. UserError when a
-  // shard is missing, cut short, altered (Verify::on) or not what the manifest says.
+  // Rows [first, first + count) of the tensor seen as [rows, cols] (block.h), assembled from all slices. UserError when
+  // a shard is missing, cut short, altered (Verify::on) or not what the manifest says.
   /// As FP32; the stored dtype must be F32 or BF16, else UserError.
   void read_rows(std::string_view name, int64_t first, int64_t count, float* out) const;
   /// As stored: count * cols * dtype_size(dtype) bytes.

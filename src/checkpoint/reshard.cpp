@@ -1,5 +1,5 @@
-// The source is read once, tensor by tensor in runs of rows. Every run is dealt out to the ranks' files, all of which are
-// open. A rank stores the elements of its part of a tensor in the order of the whole's rows, so its file grows from
+// The source is read once, tensor by tensor in runs of rows. Every run is dealt out to the ranks' files, all of which
+// are open. A rank stores the elements of its part of a tensor in the order of the whole's rows, so its file grows from
 // front to back.
 #include "checkpoint/reshard.h"
 
@@ -124,8 +124,8 @@ void Resharding::copy(const LogicalTensor& stored, std::vector<Holder>& holders)
   }
 }
 
-// Rows beyond those of the source pad the vocabulary: as the loader fills them, weights get their initial values, moments
-// zero.
+// Rows beyond those of the source pad the vocabulary: as the loader fills them, weights get their initial values,
+// moments zero.
 void Resharding::read_run(const LogicalTensor& stored, const Block& run, std::byte* out) const {
   const int64_t there = std::clamp<int64_t>(stored.numel() - run.first, 0, run.count);
   const auto size = static_cast<int64_t>(dtype_size(stored.dtype));

@@ -6,9 +6,9 @@
 //   rank 0, saving thread:       wait for all parts (files, no MPI: that belongs to the training thread), write the
 //                                manifest, sync, rename, replace `latest`, delete old checkpoints
 //
-// In the foreground the same runs on the training thread, and reads the device through a small buffer. A save that fails
-// leaves the last good checkpoint and `latest` as they were; an error in the background is thrown by the next call of
-// poll, save or finish.
+// In the foreground the same runs on the training thread, and reads the device through a small buffer. A save that
+// fails leaves the last good checkpoint and `latest` as they were; an error in the background is thrown by the next
+// call of poll, save or finish.
 //
 // The training thread waits for the device and for the disk under the watchdog's guard: a save that stands still for
 // parallel.timeout_seconds ends the job. One that goes on, however slowly, does not.
@@ -56,8 +56,8 @@ struct Saved {
 
 class Saver {
  public:
-  /// Removes what killed runs left in the directory (rank 0), and sets memory for background saves aside. The state must
-  /// be bound to memory; context and state outlive the saver.
+  /// Removes what killed runs left in the directory (rank 0), and sets memory for background saves aside. The state
+  /// must be bound to memory; context and state outlive the saver.
   Saver(const Context& context, SaverOptions options, TrainingState state, Job job = {});
   /// Waits for a save that is under way; its error is logged.
   ~Saver();
@@ -65,9 +65,9 @@ class Saver {
   Saver& operator=(const Saver&) = delete;
 
   /// All ranks, between two steps. `good` is never deleted, nor are the best checkpoints of progress.validation, whose
-  /// first DIR/best then names; those of the steps in `drop` are. With `wait`, or where there is no memory for a copy, returns
-  /// when the checkpoint is complete. WriteError when the disk takes no more, other UserErrors when
-  /// trying again is no use, of this save (or of the previous one, in the background).
+  /// first DIR/best then names; those of the steps in `drop` are. With `wait`, or where there is no memory for a copy,
+  /// returns when the checkpoint is complete. WriteError when the disk takes no more, other UserErrors when trying
+  /// again is no use, of this save (or of the previous one, in the background).
   void save(const Progress& progress, const std::filesystem::path& good, bool wait = false,
             std::vector<int64_t> drop = {});
   /// A save that has been completed since the last call of poll or finish. Does not wait.
@@ -75,8 +75,8 @@ class Saver {
   /// The same after waiting for the save that is under way.
   std::optional<Saved> finish();
 
-  /// UserError when a file of this rank would be larger than the process may write (ulimit -f); a warning where the disk
-  /// has no room for one checkpoint.
+  /// UserError when a file of this rank would be larger than the process may write (ulimit -f); a warning where the
+  /// disk has no room for one checkpoint.
   void check_limits() const;
 
   std::filesystem::path folder_of(int64_t step) const;

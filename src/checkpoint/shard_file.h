@@ -1,5 +1,5 @@
-// A safetensors file of a checkpoint while it is written: data goes to the file, checksums of its blocks to the manifest.
-// Private to src/checkpoint.
+// A safetensors file of a checkpoint while it is written: data goes to the file, checksums of its blocks to the
+// manifest. Private to src/checkpoint.
 #pragma once
 
 #include <filesystem>

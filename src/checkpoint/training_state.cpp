@@ -29,7 +29,8 @@ std::vector<int64_t> stored_shape(const parameters::Parameter& parameter, const 
   return {piece.count};
 }
 
-/// visit(stored piece, prefix, parameter, piece of the store) for all that a rank saves; prefix is one of kPrefixes itself.
+/// visit(stored piece, prefix, parameter, piece of the store) for all that a rank saves; prefix is one of kPrefixes
+/// itself.
 template <class Visit>
 void for_each_piece(const parameters::ParameterStore& store, bool optimizer, Visit&& visit) {
   for (const char* prefix : kPrefixes) {

@@ -23,8 +23,8 @@ struct TrainingState {
       nullptr;  ///< of the rank's pipeline stage; null or without history: no FP8 state
 };
 
-/// The elements of the whole parameter that elements [first, first + count) of this rank's part of it are, one block per
-/// run of rows.
+/// The elements of the whole parameter that elements [first, first + count) of this rank's part of it are, one block
+/// per run of rows.
 std::vector<Block> blocks_of(const parameters::ParameterShard& shard, int64_t first, int64_t count);
 
 /// Saving goes piece by piece, at most so many elements a time.
@@ -60,8 +60,8 @@ struct SavedPiece : StoredPiece {
   const void* from_raw(const void* raw, int64_t first, int64_t count, float* converted) const;
 };
 
-/// Leaves out what another rank saves: copies of another stage's parameters, and on tensor ranks above 0 what all tensor
-/// ranks hold.
+/// Leaves out what another rank saves: copies of another stage's parameters, and on tensor ranks above 0 what all
+/// tensor ranks hold.
 std::vector<SavedPiece> pieces_to_save(const TrainingState& state, bool optimizer);
 /// The same of a store that is planned and needs no memory.
 std::vector<StoredPiece> stored_pieces(const parameters::ParameterStore& store, bool optimizer);

@@ -5,8 +5,8 @@
 
 namespace te::checkpoint {
 
-/// The file system takes no more: it is full, read-only, or gone. A later save may succeed, so a run that trains on need not
-/// end. Other UserErrors of a save mean that trying again is no use.
+/// The file system takes no more: it is full, read-only, or gone. A later save may succeed, so a run that trains on
+/// need not end. Other UserErrors of a save mean that trying again is no use.
 class WriteError : public UserError {
  public:
   using UserError::UserError;

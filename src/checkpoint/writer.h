@@ -24,8 +24,8 @@ struct TensorSpec {
 class Writer {
  public:
   /// Begins DIRECTORY/step_<8 digits> as a temporary folder. `config` is the YAML of the run (config::to_yaml). Moments
-  /// ("exp_avg/NAME", "exp_avg_sq/NAME") go to a file of their own. UserError when the disk is full or the folder cannot
-  /// be written.
+  /// ("exp_avg/NAME", "exp_avg_sq/NAME") go to a file of their own. UserError when the disk is full or the folder
+  /// cannot be written.
   Writer(const std::filesystem::path& directory, const Progress& progress, const std::string& config,
          const std::vector<TensorSpec>& tensors, const Fp8State& fp8 = {});
   /// Before finish(): removes what was written.
@@ -35,8 +35,8 @@ class Writer {
 
   /// The next bytes of a tensor: whole, or in consecutive pieces. Tensors come in any order, also interleaved.
   void write(std::string_view name, const void* data, size_t bytes);
-  /// Checks that every tensor is complete, syncs, gives the folder its name and makes it DIRECTORY/latest. A checkpoint of
-  /// the same step is replaced. Returns the step folder.
+  /// Checks that every tensor is complete, syncs, gives the folder its name and makes it DIRECTORY/latest. A checkpoint
+  /// of the same step is replaced. Returns the step folder.
   std::filesystem::path finish();
 
  private:

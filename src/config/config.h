@@ -177,7 +177,8 @@ struct PrecisionConfig {
   int64_t fp8_calibration_passes = 2;
 };
 
-/// How the ranks of a job share the work. The data-parallel size is what is left: ranks / (tensor * context * pipeline).
+/// How the ranks of a job share the work. The data-parallel size is what is left: ranks / (tensor * context *
+/// pipeline).
 struct ParallelConfig {
   int64_t tensor = 1;
   int64_t context = 1;  ///< ranks that share the tokens of every sequence

@@ -53,8 +53,8 @@ std::string identity_of(const std::string& source) {
   return error ? source : canonical.string();
 }
 
-/// Where the second document of a text begins. YAML::LoadAll would read them all, and there are damaged texts whose end it
-/// never finds.
+/// Where the second document of a text begins. YAML::LoadAll would read them all, and there are damaged texts whose end
+/// it never finds.
 class SecondDocument : public YAML::EventHandler {
  public:
   explicit SecondDocument(const std::string& text) {

@@ -1,5 +1,5 @@
-// precision.overrides: which precision single linears, layers, GEMMs and operands have, where it differs from that of the
-// whole model. A text of rules, one a line or separated by semicolons; later ones win:
+// precision.overrides: which precision single linears, layers, GEMMs and operands have, where it differs from that of
+// the whole model. A text of rules, one a line or separated by semicolons; later ones win:
 //
 //   linear_fc2 wgrad: bf16          the GEMM dW of every layer's linear_fc2 in BF16
 //   linear_fc2 input: bf16          every GEMM that reads linear_fc2's input: fprop and wgrad
@@ -8,7 +8,8 @@
 //   grad_output: e4m3               the format of one operand
 //   output_layer: tensorwise        the output layer, FP8 or not, has rules that name it alone
 //
-// What stands before the colon selects (nothing of a kind: all of it), what stands behind it is a recipe, a format or bf16.
+// What stands before the colon selects (nothing of a kind: all of it), what stands behind it is a recipe, a format or
+// bf16.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +46,8 @@ PrecisionConfig as_quantized(PrecisionConfig precision);
 /// One line per kind of linear and range of layers that run in the same; for the start of a run.
 std::string precision_table(const PrecisionConfig& precision, int64_t num_layers);
 
-/// UserError with precision.overrides and the rule where the text has no meaning, or a GEMM would get two E5M2 operands.
+/// UserError with precision.overrides and the rule where the text has no meaning, or a GEMM would get two E5M2
+/// operands.
 void check_overrides(const PrecisionConfig& precision, int64_t num_layers);
 
 /// The rules with every recipe that needs state replaced: for passes that have none.

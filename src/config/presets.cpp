@@ -20,8 +20,9 @@ struct Preset {
   std::string_view model;  ///< keys of the model section
 };
 
-// Sources: the models' config.json on Hugging Face. Dropout is left out of GPT-2 (0.1 there): it belongs to the training.
-// Llama 3.2 and Mistral were trained for 128k and 32k tokens in the end; the sequences here are those of most of it.
+// Sources: the models' config.json on Hugging Face. Dropout is left out of GPT-2 (0.1 there): it belongs to the
+// training. Llama 3.2 and Mistral were trained for 128k and 32k tokens in the end; the sequences here are those of most
+// of it.
 constexpr auto kPresets = std::to_array<Preset>({
     {"gpt2", "GPT-2 124M",
      "family: gpt, num_layers: 12, hidden_size: 768, num_attention_heads: 12, vocab_size: 50257, seq_length: "

@@ -1,5 +1,5 @@
-// Shapes of published models, for `extends: preset:NAME` and --config preset:NAME. A preset holds the architecture and the
-// sequence length that the model was trained with; batches, data and optimizer are the run's.
+// Shapes of published models, for `extends: preset:NAME` and --config preset:NAME. A preset holds the architecture and
+// the sequence length that the model was trained with; batches, data and optimizer are the run's.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ bool is_preset(std::string_view source);
 /// "gpt2" of "preset:gpt2".
 std::string_view preset_name(std::string_view source);
 
-/// The preset as a config file's text. UserError, beginning with `where`, that names the nearest preset when there is none
-/// of the name.
+/// The preset as a config file's text. UserError, beginning with `where`, that names the nearest preset when there is
+/// none of the name.
 std::string preset_yaml(std::string_view source, std::string_view where);
 
 /// "preset:gpt2" and the others.

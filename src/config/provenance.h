@@ -9,8 +9,8 @@
 
 namespace te::config {
 
-/// For each key ("model.num_layers") the place its value came from: "run.yaml:3" (a base file too), "preset:gpt2", "--set",
-/// "default", "default: ..." with the keys that it followed from.
+/// For each key ("model.num_layers") the place its value came from: "run.yaml:3" (a base file too), "preset:gpt2",
+/// "--set", "default", "default: ..." with the keys that it followed from.
 struct Provenance {
   std::map<std::string, std::string, std::less<>> origins;
 };

@@ -18,7 +18,8 @@ const char* model_type(Architecture architecture);  ///< "llama"
 /// Of a config.json: by `architectures`, or where that is absent by `model_type`. UserError for any other.
 Architecture architecture_of(const JsonKeys& keys);
 
-/// The class that computes what the model does. UserError where transformers has none; `source` stands for the checkpoint.
+/// The class that computes what the model does. UserError where transformers has none; `source` stands for the
+/// checkpoint.
 Architecture architecture_for(const config::ModelConfig& model, const std::string& source);
 
 }  // namespace te::convert

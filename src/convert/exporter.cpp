@@ -73,8 +73,8 @@ std::optional<DType> dtype_of(const ExportOptions& options) {
   return options.dtype;
 }
 
-/// As transformers cuts a model: a file is full when the next tensor would pass the limit; a tensor that passes it alone
-/// has a file at once, and the file in work goes on behind it.
+/// As transformers cuts a model: a file is full when the next tensor would pass the limit; a tensor that passes it
+/// alone has a file at once, and the file in work goes on behind it.
 std::vector<std::vector<Job>> plan_shards(const std::vector<Job>& jobs, int64_t most) {
   std::vector<std::vector<Job>> shards;
   std::vector<Job> current;

@@ -100,7 +100,8 @@ void Fp8Export::find_linears(const config::Config& config, const std::vector<Par
   kept_.push_back("lm_head");
 }
 
-// The inputs' scales are those of the state; a weight has the scale that its own amax asks for, as when training casts it.
+// The inputs' scales are those of the state; a weight has the scale that its own amax asks for, as when training casts
+// it.
 void Fp8Export::find_scales(const checkpoint::Reader& reader) {
   const checkpoint::Fp8State state = reader.fp8();
   const float margin = std::ldexp(1.0f, -margin_);

@@ -1,16 +1,17 @@
 // Linear layers as FP8 in a Hugging Face folder, in one of two formats that serving programs read:
 //
-//   block   of DeepSeek: NAME.weight in E4M3, NAME.weight_scale_inv in FP32 [out / 128, in / 128], a multiplier for each
-//           block of 128 x 128. Inputs are quantized while the model runs ("dynamic"). A model that was trained with the
-//           blockwise recipe keeps the scales and codes of its training; others get multipliers of amax / 448
+//   block   of DeepSeek: NAME.weight in E4M3, NAME.weight_scale_inv in FP32 [out / 128, in / 128], a multiplier for
+//           each block of 128 x 128. Inputs are quantized while the model runs ("dynamic"). A model that was trained
+//           with the blockwise recipe keeps the scales and codes of its training; others get multipliers of amax / 448
 //   tensor  of compressed-tensors: NAME.weight in E4M3, NAME.weight_scale and NAME.input_scale in FP32 [1], multipliers
 //           that are the inverse of te-train's scales: the weight's own, and that of the inputs out of the state of the
 //           delayed recipe. Serving then multiplies the FP8 numbers that training has multiplied
 //
-// Converted are the weights whose forward GEMM training runs in FP8: those of the transformer layers' linear layers, but
-// for what precision.first_layers_bf16, last_layers_bf16 and overrides keep in BF16. All others, with embeddings, norms, biases and the head, keep the
-// export's other dtype and are listed in config.json. transformers derives a block's size from the shapes of weight and
-// multipliers, so block leaves weights alone whose sizes are no multiples of 128.
+// Converted are the weights whose forward GEMM training runs in FP8: those of the transformer layers' linear layers,
+// but for what precision.first_layers_bf16, last_layers_bf16 and overrides keep in BF16. All others, with embeddings,
+// norms, biases and the head, keep the export's other dtype and are listed in config.json. transformers derives a
+// block's size from the shapes of weight and multipliers, so block leaves weights alone whose sizes are no multiples of
+// 128.
 #pragma once
 
 #include <cstddef>
@@ -36,8 +37,8 @@ inline constexpr float kE4m3Max = 448.0f;
 
 class Fp8Export {
  public:
-  /// `bf16`: whether training rounds weights to BF16 before it casts them. UserError when the model has linear layers that
-  /// are no torch.nn.Linear (GPT-2), or `tensor` finds no scales of inputs.
+  /// `bf16`: whether training rounds weights to BF16 before it casts them. UserError when the model has linear layers
+  /// that are no torch.nn.Linear (GPT-2), or `tensor` finds no scales of inputs.
   Fp8Export(Fp8Format format, const config::Config& config, const checkpoint::Reader& reader,
             const std::vector<ParameterLayout>& layout);
 
@@ -49,8 +50,8 @@ class Fp8Export {
   /// quantization_config of config.json.
   nlohmann::json quantization_config() const;
 
-  /// Codes of rows of a converted part, from FP32 values in place of which BF16 ones are taken. A piece starts at a multiple
-  /// of 128 rows, and is one unless it is the last. Appends to `scales` the multipliers of its blocks.
+  /// Codes of rows of a converted part, from FP32 values in place of which BF16 ones are taken. A piece starts at a
+  /// multiple of 128 rows, and is one unless it is the last. Appends to `scales` the multipliers of its blocks.
   void quantize(const ParameterLayout& parameter, std::span<float> values, std::byte* codes,
                 std::vector<float>& scales) const;
   /// After the last piece: the values of multipliers(part), in their order.

@@ -1,5 +1,5 @@
-// Weights in FP8 of Hugging Face folders, in the formats of fp8_export.h: read as BF16, their codes times their multipliers.
-// Private to src/convert.
+// Weights in FP8 of Hugging Face folders, in the formats of fp8_export.h: read as BF16, their codes times their
+// multipliers. Private to src/convert.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ struct StoredFp8 {
   int64_t block_rows = 0, block_cols = 0;  ///< of a multiplier; 0: the whole weight
 };
 
-/// UserError when the config has a quantization that is neither DeepSeek's blocks nor compressed-tensors with a multiplier
-/// a weight.
+/// UserError when the config has a quantization that is neither DeepSeek's blocks nor compressed-tensors with a
+/// multiplier a weight.
 StoredFp8 read_quantization(const JsonKeys& config);
 
 /// Gives each E4M3 tensor its multipliers, and takes those, with the multipliers of inputs, out of the list of tensors.

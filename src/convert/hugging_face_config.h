@@ -9,9 +9,9 @@
 
 namespace te::convert {
 
-/// The model of a config.json of one of the classes of architecture.h; absent keys mean what transformers takes for them.
-/// Every key that the class reads is either represented or has to have the value that te-train implies; else UserError, one
-/// line: file, key, rule, mend. Keys that it does not read are not looked at.
+/// The model of a config.json of one of the classes of architecture.h; absent keys mean what transformers takes for
+/// them. Every key that the class reads is either represented or has to have the value that te-train implies; else
+/// UserError, one line: file, key, rule, mend. Keys that it does not read are not looked at.
 config::ModelConfig read_hugging_face_config(const std::filesystem::path& file);
 
 /// The text of config.json, of the class that architecture_for() names. `dtype` is that of the tensors; `kept` the
@@ -20,7 +20,8 @@ config::ModelConfig read_hugging_face_config(const std::filesystem::path& file);
 std::string hugging_face_config(const config::ModelConfig& model, DType dtype,
                                 const std::filesystem::path& kept, const std::string& source);
 
-/// A config for the manifest of an imported checkpoint: the model, with synthetic data and one step, so that it is whole.
+/// A config for the manifest of an imported checkpoint: the model, with synthetic data and one step, so that it is
+/// whole.
 config::Config whole_config(const config::ModelConfig& model);
 
 /// UserError with `source` in front when te-train cannot run the model (a range of a key, a combination).

@@ -37,8 +37,8 @@ void widen_in_place(std::byte* out, int64_t count, Widen widen) {
   }
 }
 
-/// The codes of elements [first, first + count), at the end of out's own room for T, become BF16 values; each is written
-/// where only codes before it were read.
+/// The codes of elements [first, first + count), at the end of out's own room for T, become BF16 values; each is
+/// written where only codes before it were read.
 template <class T>
 void dequantize_in_place(const StoredTensor& tensor, int64_t first, int64_t count, std::byte* out) {
   const Multipliers& multipliers = *tensor.multipliers;

@@ -62,9 +62,9 @@ class TensorFiles {
   std::string path_of(const StoredTensor& tensor) const;
   uint64_t bytes_of_file(int file) const;
 
-  /// Elements [first, first + count) as f32 or bf16. F16 and BF16 are widened to f32; the other way is not offered. E4M3 is
-  /// read as its value times its multiplier, rounded to BF16.
-  /// UserError when the file is cut short or cannot be read.
+  /// Elements [first, first + count) as f32 or bf16. F16 and BF16 are widened to f32; the other way is not offered.
+  /// E4M3 is read as its value times its multiplier, rounded to BF16. UserError when the file is cut short or cannot be
+  /// read.
   void read(const StoredTensor& tensor, int64_t first, int64_t count, DType as, std::byte* out) const;
 
  private:

@@ -26,11 +26,11 @@ bool is_set(char** environment, const char* name) {
   return false;
 }
 
-/// libgomp has no function for its waiting policy, and reads the variable when it is loaded; OpenBLAS starts a thread per
-/// core when it is loaded. Both therefore need their variables before the program begins. This function runs between
-/// the loading of the libraries and their initialization: nothing has been set up yet that a new start would lose (MPI,
-/// CUDA, OpenBLAS's threads), and it takes less than a millisecond. The process keeps its id, arguments, standard streams
-/// and signals. The C library is not initialized either, so there is no environ: the loader passes it.
+/// libgomp has no function for its waiting policy, and reads the variable when it is loaded; OpenBLAS starts a thread
+/// per core when it is loaded. Both therefore need their variables before the program begins. This function runs
+/// between the loading of the libraries and their initialization: nothing has been set up yet that a new start would
+/// lose (MPI, CUDA, OpenBLAS's threads), and it takes less than a millisecond. The process keeps its id, arguments,
+/// standard streams and signals. The C library is not initialized either, so there is no environ: the loader passes it.
 void start_with_sleeping_threads(int, char** arguments, char** environment) {
   static char passive[] = "OMP_WAIT_POLICY=passive", one_thread[] = "OPENBLAS_NUM_THREADS=1";
   if (is_set(environment, "OMP_WAIT_POLICY") || is_set(environment, "GOMP_SPINCOUNT")) return;

@@ -1,12 +1,12 @@
 // How many threads this process should use, and how they wait.
 //
-// A process may have fewer cores than its host: by its affinity mask, by the CPU quota of a control group (a container),
-// or because several ranks share the host. OpenMP knows the mask alone. And where cores are shared, OpenMP's way to wait
-// by spinning takes them from those who have work: a run falls to a tenth of its speed. Executables that call
-// use_threads() therefore let waiting threads sleep: they start themselves anew with OMP_WAIT_POLICY=passive and
-// OPENBLAS_NUM_THREADS=1, since libraries read these when they are loaded (cpu_threads.cpp has the details).
-// Variables that the user sets win: OMP_WAIT_POLICY or GOMP_SPINCOUNT keeps the process as it was started,
-// OMP_NUM_THREADS and the variables of placement keep OpenMP's number of threads.
+// A process may have fewer cores than its host: by its affinity mask, by the CPU quota of a control group (a
+// container), or because several ranks share the host. OpenMP knows the mask alone. And where cores are shared,
+// OpenMP's way to wait by spinning takes them from those who have work: a run falls to a tenth of its speed.
+// Executables that call use_threads() therefore let waiting threads sleep: they start themselves anew with
+// OMP_WAIT_POLICY=passive and OPENBLAS_NUM_THREADS=1, since libraries read these when they are loaded (cpu_threads.cpp
+// has the details). Variables that the user sets win: OMP_WAIT_POLICY or GOMP_SPINCOUNT keeps the process as it was
+// started, OMP_NUM_THREADS and the variables of placement keep OpenMP's number of threads.
 #pragma once
 
 #include <string>
@@ -28,8 +28,8 @@ struct CpuLimits {
 
 /// This process's limits.
 CpuLimits read_cpu_limits();
-/// The quotas that the files below `root` describe: proc/self/cgroup, proc/self/mountinfo and the control groups, version
-/// 1 or 2, at the mount points named there. What cannot be read limits nothing.
+/// The quotas that the files below `root` describe: proc/self/cgroup, proc/self/mountinfo and the control groups,
+/// version 1 or 2, at the mount points named there. What cannot be read limits nothing.
 std::vector<CpuQuota> read_cpu_quotas(const std::string& root);
 
 /// Limits as text, for the other ranks of a host, and back.

@@ -39,8 +39,8 @@ enum class GemmAutotune : uint8_t {
 struct ExecutionOptions {
   GemmAutotune gemm_autotune = GemmAutotune::on;
   /// A backward pass of attention that is left to cuDNN (dropout, heads of other widths than 64 and 128): its
-  /// deterministic algorithm, which holds batch * heads * seq * seq BF16 values as workspace where cuDNN has no other, or
-  /// the one that adds dq with atomics.
+  /// deterministic algorithm, which holds batch * heads * seq * seq BF16 values as workspace where cuDNN has no other,
+  /// or the one that adds dq with atomics.
   bool deterministic_attention = true;
   bool operator==(const ExecutionOptions&) const = default;
 };

@@ -1,5 +1,5 @@
-// The program's log: spdlog with one format, on stdout. A line begins with the time, warnings and errors say so, and on a
-// terminal they have a colour.
+// The program's log: spdlog with one format, on stdout. A line begins with the time, warnings and errors say so, and on
+// a terminal they have a colour.
 #pragma once
 
 #include <spdlog/spdlog.h>
@@ -8,8 +8,8 @@
 
 namespace te {
 
-/// Sets format and level of the default logger, for the terminal that is there now. Where there is room (kWideColumns) the
-/// time has its date; elsewhere tables of the console name the date in their heading.
+/// Sets format and level of the default logger, for the terminal that is there now. Where there is room (kWideColumns)
+/// the time has its date; elsewhere tables of the console name the date in their heading.
 void init_log(spdlog::level::level_enum level = spdlog::level::info);
 
 inline constexpr int kWideColumns = 100;

@@ -1,5 +1,6 @@
 // A tensor is a view: pointer, dtype and shape of dense row-major elements in the memory of the context's
-// device. It owns nothing (all memory of a run is one block, see core/memory_plan.h) and its constness does not protect the elements.
+// device. It owns nothing (all memory of a run is one block, see core/memory_plan.h) and its constness does not protect
+// the elements.
 #pragma once
 
 #include <array>

@@ -28,7 +28,8 @@ bool is_set(const char* name) {
   return value != nullptr && *value != '\0';
 }
 
-// The launcher is the parent, unless a wrapper script or a remote host's daemon stands between: then it has no terminal.
+// The launcher is the parent, unless a wrapper script or a remote host's daemon stands between: then it has no
+// terminal.
 Output launchers_output() {
   const std::string path = "/proc/" + std::to_string(::getppid()) + "/fd/1";
   std::error_code error;

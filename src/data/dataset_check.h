@@ -1,5 +1,5 @@
-// Are these datasets the model's? A run that reads another tokenizer's tokens, or tokens that the model does not have, looks
-// like any other for hours; so the datasets are checked before the first step.
+// Are these datasets the model's? A run that reads another tokenizer's tokens, or tokens that the model does not have,
+// looks like any other for hours; so the datasets are checked before the first step.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,10 @@ struct DatasetCheck {
   std::string any_tokenizer_remedy;  ///< how to leave it out: "set data.check_tokenizer to false"
 };
 
-/// The datasets of one key, such as data.train. Tokens are checked by what a dataset's record says; one without a record
-/// is looked through: the whole of it up to 2^24 tokens, else 256 pieces, evenly spread, first and last tokens among them.
-/// UserError, one line with key, dataset and remedy. A record that is not the dataset's is warned of, and left aside.
+/// The datasets of one key, such as data.train. Tokens are checked by what a dataset's record says; one without a
+/// record is looked through: the whole of it up to 2^24 tokens, else 256 pieces, evenly spread, first and last tokens
+/// among them. UserError, one line with key, dataset and remedy. A record that is not the dataset's is warned of, and
+/// left aside.
 void check_datasets(const std::string& key, const std::vector<std::string>& prefixes, DatasetCheck& check);
 
 }  // namespace te::data

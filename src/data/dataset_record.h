@@ -1,12 +1,12 @@
-// What a dataset says of itself: PREFIX.meta.json beside PREFIX.bin and PREFIX.idx, a JSON object that te-data writes and
-// Megatron's tools do not look at.
+// What a dataset says of itself: PREFIX.meta.json beside PREFIX.bin and PREFIX.idx, a JSON object that te-data writes
+// and Megatron's tools do not look at.
 //
 //   {"format": "te-train dataset 1",
-//    "tokenizer": {"name": "gpt2/tokenizer.json", "hash": "xxh3:84b5...", "vocab_size": 50257, "end_of_document": 50256},
-//    "documents": 203, "tokens": 23952868, "largest_token": 50256}
+//    "tokenizer": {"name": "gpt2/tokenizer.json", "hash": "xxh3:84b5...", "vocab_size": 50257, "end_of_document":
+//    50256}, "documents": 203, "tokens": 23952868, "largest_token": 50256}
 //
-// It belongs to a dataset that has so many documents and tokens. Datasets without one are as good; they are looked through
-// instead (dataset_check.h).
+// It belongs to a dataset that has so many documents and tokens. Datasets without one are as good; they are looked
+// through instead (dataset_check.h).
 #pragma once
 
 #include <cstdint>

@@ -45,8 +45,8 @@ const char* token_type_name(TokenType type);  ///< "u16", "i32", ...
 /// Megatron's choice: u16 below a vocabulary of 65500, else i32.
 TokenType token_type_for_vocab(int64_t vocab_size);
 
-/// A file mapped read-only; an empty file is an empty span. UserError when it cannot be opened. One that shrinks while it is
-/// mapped ends the program (core/mapped_region.h).
+/// A file mapped read-only; an empty file is an empty span. UserError when it cannot be opened. One that shrinks while
+/// it is mapped ends the program (core/mapped_region.h).
 class MappedFile {
  public:
   explicit MappedFile(std::string path);
@@ -115,8 +115,8 @@ class IndexedDataset {
 };
 
 /// Writer. Tokens go to PREFIX.bin.tmp; finish() syncs both files and renames them, .bin first, so that an
-/// interrupted run leaves no half dataset. Destroyed without finish(), it removes what it wrote. The record of an earlier
-/// dataset of that prefix (dataset_record.h) goes with it.
+/// interrupted run leaves no half dataset. Destroyed without finish(), it removes what it wrote. The record of an
+/// earlier dataset of that prefix (dataset_record.h) goes with it.
 class IndexedDatasetWriter {
  public:
   /// Creates the folder of the prefix. Integer types only.
@@ -136,7 +136,8 @@ class IndexedDatasetWriter {
   /// Copies all documents of a dataset of the same type as they are; calls on_bytes(n) after every n bytes.
   void append_dataset(const IndexedDataset& dataset, const std::function<void(int64_t bytes)>& on_bytes);
 
-  /// Writes a record beside the dataset. `largest_token`: of what came from append_dataset(), which does not look at tokens.
+  /// Writes a record beside the dataset. `largest_token`: of what came from append_dataset(), which does not look at
+  /// tokens.
   void describe(TokenizerRecord tokenizer, int64_t largest_token = -1);
 
   TokenType token_type() const { return type_; }

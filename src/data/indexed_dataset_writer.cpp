@@ -1,7 +1,7 @@
 // Writer of Megatron's indexed datasets.
 //
-// Order at the end: the temporary files are synced; an old .idx of that name goes away; .bin and the record are renamed,
-// then .idx. A dataset exists only while its .idx does, so at no instant does an index stand beside another
+// Order at the end: the temporary files are synced; an old .idx of that name goes away; .bin and the record are
+// renamed, then .idx. A dataset exists only while its .idx does, so at no instant does an index stand beside another
 // run's tokens.
 #include <fcntl.h>
 #include <unistd.h>

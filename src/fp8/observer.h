@@ -1,10 +1,11 @@
-// Looks at every operand of every linear while a pass makes them, and at what a cast does to it: the run's own recipe, and
-// others that might have been ("what if"). The values that are looked at are the high-precision ones, so while the observer
-// is active producers write these and complete() casts, to the same bits as ever (recipe.h), and no state is touched: no
-// amax is recorded, no cast counted. One such pass (train/step_runner.h, observe()) is a diagnosis between two steps.
+// Looks at every operand of every linear while a pass makes them, and at what a cast does to it: the run's own recipe,
+// and others that might have been ("what if"). The values that are looked at are the high-precision ones, so while the
+// observer is active producers write these and complete() casts, to the same bits as ever (recipe.h), and no state is
+// touched: no amax is recorded, no cast counted. One such pass (train/step_runner.h, observe()) is a diagnosis between
+// two steps.
 //
-// Linears know nothing of it. Recipe::quantizer() registers each operand, high-precision ones, too; Quantizer::complete()
-// shows it once it is cast.
+// Linears know nothing of it. Recipe::quantizer() registers each operand, high-precision ones, too;
+// Quantizer::complete() shows it once it is cast.
 #pragma once
 
 #include <string>
@@ -59,8 +60,8 @@ class Observer {
   void end() { active_ = false; }
   bool active() const { return active_; }
 
-  /// `scale`: the one that has just cast the operand, where its recipe has one of the tensor. Sums of an operand that is
-  /// seen in parts add up.
+  /// `scale`: the one that has just cast the operand, where its recipe has one of the tensor. Sums of an operand that
+  /// is seen in parts add up.
   void see(const Context& context, int watched, const Operand& operand, const float* scale) const;
 
   /// Waits for the device. Of this rank, in the order of the linears; merge over ranks with kernels::merged().

@@ -5,8 +5,8 @@
 //   linear     Quantizer::complete() does what the producer did not take
 //   GEMMs      fprop(), dgrad() and wgrad() below read what the recipe has made of it
 //
-// Taking is recording: nobody sets a flag, nothing is done twice, a bias gradient cannot get lost, and a GEMM refuses an
-// operand of which this pass has made nothing.
+// Taking is recording: nobody sets a flag, nothing is done twice, a bias gradient cannot get lost, and a GEMM refuses
+// an operand of which this pass has made nothing.
 #pragma once
 
 #include "core/tensor.h"
@@ -59,7 +59,8 @@ struct Output {
   ColumnSums sums;
 };
 
-/// Where the producer of an operand writes it. Each producer takes one of the outputs, according to what its kernel can do.
+/// Where the producer of an operand writes it. Each producer takes one of the outputs, according to what its kernel can
+/// do.
 class Target {
  public:
   Target() = default;  ///< nobody wants more than the producer keeps itself
@@ -73,7 +74,8 @@ class Target {
   Output cast();
   /// The same, and the column sums.
   Output cast_and_sums();
-  /// Likewise of a kernel that works in place on memory(), where the values end if nothing is cast; it sums if it casts.
+  /// Likewise of a kernel that works in place on memory(), where the values end if nothing is cast; it sums if it
+  /// casts.
   Output cast_in_place();
   Tensor memory() const { return hp_; }
   /// Besides values that the producer keeps itself, in memory that the linear is given later.

@@ -257,7 +257,8 @@ int Recipe::margin_of(int index) const {
   return static_cast<int>(precision_.margin) + (has_test_outlier(index) ? mode_->outlier_log2 : 0);
 }
 
-// Scales that come from a history are made by one launch for all operands, with one margin: the limits carry the outlier.
+// Scales that come from a history are made by one launch for all operands, with one margin: the limits carry the
+// outlier.
 void Recipe::set_test_outlier(const Context& context, int log2) {
   mode_->outlier_log2 = log2;
   if (table_->size() == 0) return;

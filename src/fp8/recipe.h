@@ -5,8 +5,8 @@
 //   delayed     the scale of step n comes from the amaxes of the steps before it, so the kernel that produces
 //               an operand casts it in the same pass
 //   tensorwise  the scale comes from the tensor itself: an amax pass, then the cast; no state
-//   rowwise     likewise a scale per token (activations, gradients) and per output channel (weights), and of the columnwise
-//               forms per channel and per input channel; no state, nothing to communicate
+//   rowwise     likewise a scale per token (activations, gradients) and per output channel (weights), and of the
+//               columnwise forms per channel and per input channel; no state, nothing to communicate
 //   blockwise   likewise per 1 x 128 values (activations, gradients) and 128 x 128 (weights): DeepSeek-V3's recipe
 //
 // State is updated once per optimizer step (update()), never by evaluation, recomputation or a skipped step.
@@ -32,8 +32,8 @@ struct QuantizeMode {
   bool record_amax = false;  ///< training passes only
   bool count = false;        ///< add to the saturation counters
   bool columnwise = true;    ///< false: no GEMM will contract over the rows (evaluation)
-  /// False: fprop or dgrad has been run already, and only wgrad will read the operand. complete() looks at it, producers
-  /// write what they are asked for.
+  /// False: fprop or dgrad has been run already, and only wgrad will read the operand. complete() looks at it,
+  /// producers write what they are asked for.
   bool rowwise = true;
   /// Forms of values that have been cast before and have not changed: their scale is found, their amax recorded.
   bool again = false;
@@ -73,7 +73,8 @@ class Quantizer {
   DType format() const;
   /// True when producers of the operand can write its quantized form: then it needs no high-precision copy.
   bool fused() const;
-  /// True when passes in high precision may come (Recipe::keep_high_precision): its values are kept as if it were not cast.
+  /// True when passes in high precision may come (Recipe::keep_high_precision): its values are kept as if it were not
+  /// cast.
   bool keeps_hp() const;
   /// True when the ranks of sequence parallelism exchange quantized rows, false when high-precision ones.
   bool gathers_quantized() const;
@@ -86,8 +87,8 @@ class Quantizer {
   Target target(Operand& operand, QuantizeMode mode, const ColumnSums& sums = {}) const;
   /// The same for a producer that has only a part of the operand's rows: it can add its rows' sums, not cast.
   static Target target_of_share(Operand& operand, const ColumnSums& sums);
-  /// Does what the producer has not done: casts, adds the column sums, records the amax when calibrating. Then GEMMs may
-  /// read the operand.
+  /// Does what the producer has not done: casts, adds the column sums, records the amax when calibrating. Then GEMMs
+  /// may read the operand.
   void complete(const Context& context, Operand& operand, QuantizeMode mode,
                 const ColumnSums& sums = {}) const;
 
@@ -129,24 +130,24 @@ class Recipe {
   virtual kernels::ScaleLayout scale_layout(OperandRole) const { return kernels::ScaleLayout::tensor; }
   /// True when the first scales have to be found by passes before the first step (begin_calibration).
   virtual bool starts_from_history() const { return false; }
-  /// Until end_calibration() each operand is cast with the scale that its own values ask for, whatever the state says, and
-  /// its amax is recorded: one pass finds the scales of a model of any depth. Then update().
+  /// Until end_calibration() each operand is cast with the scale that its own values ask for, whatever the state says,
+  /// and its amax is recorded: one pass finds the scales of a model of any depth. Then update().
   virtual void begin_calibration() { calibrating_ = true; }
   virtual void end_calibration() { calibrating_ = false; }
 
   /// The ranks with which this one shares tensors: parts of one tensor (`tensor`), and all that run the same layers
-  /// (`stage`). An amax is that of the whole tensor, so scales agree on all of them. Ranks of other pipeline stages have
-  /// other layers and take no part.
+  /// (`stage`). An amax is that of the whole tensor, so scales agree on all of them. Ranks of other pipeline stages
+  /// have other layers and take no part.
   virtual void share(parallel::Communicator& tensor, parallel::Communicator& stage);
 
   /// Before the plan: operands get the memory of both precisions, so that set_high_precision() is possible.
   void keep_high_precision() { mode_->keeps = true; }
-  /// From here on passes run as with the recipe `off`, and state that hangs on amaxes goes on from these. All weights must
-  /// be announced as changed.
+  /// From here on passes run as with the recipe `off`, and state that hangs on amaxes goes on from these. All weights
+  /// must be announced as changed.
   void set_high_precision(bool on);
   bool high_precision() const { return mode_->high_precision; }
-  /// For tests of what an outlier does to all other values: scales of the inputs of linear_fc2 are those of a tensor with a
-  /// value 2^log2 times as large as its largest. 0: no more. Waits for the device.
+  /// For tests of what an outlier does to all other values: scales of the inputs of linear_fc2 are those of a tensor
+  /// with a value 2^log2 times as large as its largest. 0: no more. Waits for the device.
   void set_test_outlier(const Context& context, int log2);
   int test_outlier() const { return mode_->outlier_log2; }
 
@@ -171,15 +172,16 @@ class Recipe {
                        const ColumnSums& sums);
   /// Of an operand's scales.
   int margin_of(int index) const;
-  /// Plans the scales of the operand's forms, whose values are planned. One scale of the whole tensor serves both forms.
+  /// Plans the scales of the operand's forms, whose values are planned. One scale of the whole tensor serves both
+  /// forms.
   void plan_scales(MemoryPlan& plan, int index, Forms forms, Operand& operand,
                    const OperandMemory& memory) const;
   /// What a producer or a cast with given scales writes.
   kernels::Fp8Output output_of(int index, const Operand& operand, QuantizeMode mode) const;
   void cast_with_given_scale(const Context& context, int index, Operand& operand, QuantizeMode mode,
                              const ColumnSums& sums);
-  /// A cast with the scale of operand.hp itself, which is left in the table's row, with its amax in `amax` [1]. All tensor
-  /// ranks, which hold parts of it, agree on the scale.
+  /// A cast with the scale of operand.hp itself, which is left in the table's row, with its amax in `amax` [1]. All
+  /// tensor ranks, which hold parts of it, agree on the scale.
   void cast_with_own_scale(const Context& context, int index, Operand& operand, QuantizeMode mode,
                            const ColumnSums& sums, const Tensor& amax);
   /// Makes the quantized forms from operand.hp and adds its column sums, if they are asked for.

@@ -9,8 +9,9 @@ namespace te::fp8 {
 
 // --- delayed -----------------------------------------------------------------------------------------------
 
-// Weights are cast once a step, from memory: their scale is their own, so that no update can take them out of its range. So
-// are the scales of calibration passes. Either amax enters the state as any other; the last step's row is working space.
+// Weights are cast once a step, from memory: their scale is their own, so that no update can take them out of its
+// range. So are the scales of calibration passes. Either amax enters the state as any other; the last step's row is
+// working space.
 void DelayedRecipe::cast(const Context& context, int index, Operand& operand, QuantizeMode mode,
                          const ColumnSums& sums) {
   const bool own_scale = calibrating_ || table_->info(index).role == OperandRole::weight;
@@ -53,7 +54,8 @@ void OffRecipe::cast(const Context& context, int index, Operand& operand, Quanti
 
 // --- tensorwise --------------------------------------------------------------------------------------------
 
-// Nothing here outlives the call but the values and their scale: the table's row is working space (and what the log shows).
+// Nothing here outlives the call but the values and their scale: the table's row is working space (and what the log
+// shows).
 void TensorwiseRecipe::cast(const Context& context, int index, Operand& operand, QuantizeMode mode,
                             const ColumnSums& sums) {
   mode.record_amax = false;
@@ -134,7 +136,8 @@ void MixedRecipe::share(parallel::Communicator& tensor, parallel::Communicator& 
   for (auto& [kind, recipe] : recipes_) recipe->share(tensor, stage);
 }
 
-// The delayed recipe's update is one of the whole table; scales of others are their own affair and made anew by each cast.
+// The delayed recipe's update is one of the whole table; scales of others are their own affair and made anew by each
+// cast.
 void MixedRecipe::update(const Context& context, const int32_t* skip) {
   if (starts_from_history()) return recipes_.at(config::Fp8Recipe::delayed)->update(context, skip);
   log_amaxes(context);

@@ -57,8 +57,8 @@ class TensorwiseRecipe final : public Recipe {
             const ColumnSums& sums) override;
 };
 
-/// Scales of groups of an operand's values, from the values themselves: a pass over x writes both forms, each with its own
-/// scales. A columnwise form needs all tokens of a column's group, so high-precision rows travel.
+/// Scales of groups of an operand's values, from the values themselves: a pass over x writes both forms, each with its
+/// own scales. A columnwise form needs all tokens of a column's group, so high-precision rows travel.
 class GroupRecipe : public Recipe {
  public:
   bool quantizes() const override { return true; }
@@ -91,7 +91,8 @@ class BlockwiseRecipe final : public GroupRecipe {
   }
 };
 
-/// Several of these in one model: precision.overrides give linears a recipe of their own. One table holds the state of all.
+/// Several of these in one model: precision.overrides give linears a recipe of their own. One table holds the state of
+/// all.
 class MixedRecipe final : public Recipe {
  public:
   MixedRecipe(const config::PrecisionConfig& precision, int num_layers) : Recipe(precision, num_layers) {}

@@ -1,13 +1,13 @@
-// Beam search, by the rules of transformers' generate(num_beams): the same candidates, scores and ends, so that the same
-// logits give the same tokens.
+// Beam search, by the rules of transformers' generate(num_beams): the same candidates, scores and ends, so that the
+// same logits give the same tokens.
 //
 // At each token the num_beams best running beams have 2 * num_beams best continuations together. Those among the first
 // num_beams that end (the end-of-document token, or the last allowed token) become hypotheses, with the score
 //
 //   sum of the tokens' log-probabilities / (number of generated tokens, the end included) ^ length_penalty,
 //
-// of which the num_beams best are kept; the num_beams best that do not end run on. A search stops when its last token was
-// allowed, or by early_stopping.
+// of which the num_beams best are kept; the num_beams best that do not end run on. A search stops when its last token
+// was allowed, or by early_stopping.
 #pragma once
 
 #include <csignal>
@@ -54,8 +54,8 @@ class Beams {
   const std::vector<Beam>& running() const { return running_; }
   /// Of each running beam after advance(): which of the beams before it goes on.
   const std::vector<size_t>& parents() const { return parents_; }
-  /// Takes the next token, from logits [running, vocab] of the running beams; vocab is at least 2 * num_beams. False when
-  /// the search is over. UserError when a logit is not a number.
+  /// Takes the next token, from logits [running, vocab] of the running beams; vocab is at least 2 * num_beams. False
+  /// when the search is over. UserError when a logit is not a number.
   bool advance(std::span<const float> logits);
   /// The best hypothesis, or the best running beam while there is none.
   const Beam& best() const { return hypotheses_.empty() ? running_.front() : hypotheses_.front(); }
@@ -85,8 +85,8 @@ class Beams {
 };
 
 /// Continues prompts by beam search: decoder.batch() / num_beams of them at a time. The text is that of the best
-/// hypothesis. options.sampling is read for its repetition penalty alone, options.stops must be empty. Tensor ranks call
-/// this alike.
+/// hypothesis. options.sampling is read for its repetition penalty alone, options.stops must be empty. Tensor ranks
+/// call this alike.
 class BeamGenerator {
  public:
   BeamGenerator(Decoder& decoder, const text::Tokenizer& tokenizer, GenerateOptions options,

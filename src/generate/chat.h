@@ -1,5 +1,5 @@
-// A conversation with a model: turns of the user become prompts by a chat template, and what was said before stays in the
-// cache of keys and values.
+// A conversation with a model: turns of the user become prompts by a chat template, and what was said before stays in
+// the cache of keys and values.
 #pragma once
 
 #include <csignal>
@@ -39,8 +39,9 @@ class Chat {
  public:
   Chat(Decoder& decoder, const text::Tokenizer& tokenizer, text::ChatTemplate chat, ChatOptions options);
 
-  /// The reply to the user's next message; on_text is given its parts as they become certain. A reply without text leaves
-  /// the conversation as it was. UserError when the conversation is longer than the context. Collective among tensor ranks.
+  /// The reply to the user's next message; on_text is given its parts as they become certain. A reply without text
+  /// leaves the conversation as it was. UserError when the conversation is longer than the context. Collective among
+  /// tensor ranks.
   std::string reply(const Context& context, const std::string& message,
                     const std::function<void(const std::string&)>& on_text = {},
                     const volatile std::sig_atomic_t* stop = nullptr);

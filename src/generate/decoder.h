@@ -1,10 +1,11 @@
-// A model that continues sequences: the layers of training, run forward over the new tokens alone, with attention over a
-// cache of the keys and values of earlier tokens. It holds weights, cache and the activations of one pass; no gradients.
+// A model that continues sequences: the layers of training, run forward over the new tokens alone, with attention over
+// a cache of the keys and values of earlier tokens. It holds weights, cache and the activations of one pass; no
+// gradients.
 //
 // A pass takes any number of tokens of any sequences (a prompt, parts of several, one token of each); what is longer
-// than max_rows is cut into passes. Tensor ranks hold slices of everything, pipeline ranks the layers of their stage; all
-// run the same calls and get the same logits. A pass goes through the stages one after another, and what the last one
-// finds goes round to the others.
+// than max_rows is cut into passes. Tensor ranks hold slices of everything, pipeline ranks the layers of their stage;
+// all run the same calls and get the same logits. A pass goes through the stages one after another, and what the last
+// one finds goes round to the others.
 //
 // FP8 needs rows in multiples of 16: a pass is filled up with repetitions of its last row, which change no scale.
 // Tensorwise scales come from all rows of a pass, so results depend on what else is in it.
@@ -73,8 +74,8 @@ class Decoder {
   void quantize_weights(const Context& context);
 
   /// Appends tokens to their sequences, each sequence at most once, no continuation empty. Returns FP32 logits
-  /// [continuations, vocab] of what follows the last token of each, valid until the next call. UserError when a sequence
-  /// would be longer than max_length().
+  /// [continuations, vocab] of what follows the last token of each, valid until the next call. UserError when a
+  /// sequence would be longer than max_length().
   std::span<const float> append(const Context& context, std::span<const Continuation> continuations);
   /// The same with the logits after every token: [all tokens, vocab], in the order of the continuations.
   std::span<const float> append_all(const Context& context, std::span<const Continuation> continuations);
@@ -147,8 +148,8 @@ class Decoder {
   // Of up to `batch` rows; logits_ also has the score_rows.
   Tensor last_hidden_, logits_, all_logits_;  ///< the last two: this rank's slice, and [ranks, rows, slice]
   HostBuffer host_ids_, host_logits_;
-  // Of score(): what softmax and target say of each row of a pass (kernels/cross_entropy), chunk by chunk of score_rows,
-  // [ranks, 3, rows of the chunk] each.
+  // Of score(): what softmax and target say of each row of a pass (kernels/cross_entropy), chunk by chunk of
+  // score_rows, [ranks, 3, rows of the chunk] each.
   Tensor targets_, statistics_of_rows_;
   HostBuffer host_targets_, host_statistics_;
   std::vector<float> result_;

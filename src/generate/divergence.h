@@ -22,8 +22,8 @@ struct Divergence {
 /// Adds a position: logits [vocab] of both. UserError when one is not a number.
 void add_position(std::span<const float> reference, std::span<const float> model, Divergence& sum);
 
-/// Runs consecutive cuts of `length` tokens through both models, which have room for one sequence of that length and the
-/// same vocabulary. Collective among tensor ranks; `progress` is told the tokens so far.
+/// Runs consecutive cuts of `length` tokens through both models, which have room for one sequence of that length and
+/// the same vocabulary. Collective among tensor ranks; `progress` is told the tokens so far.
 Divergence compare(LoadedModel& reference, LoadedModel& model, std::span<const int32_t> tokens,
                    int64_t length, const std::function<void(int64_t)>& progress);
 

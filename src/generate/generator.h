@@ -1,5 +1,5 @@
-// Continues prompts: several at a time, each until its end of document, a stop string or its last allowed token. Where one
-// ends, the next prompt takes its place.
+// Continues prompts: several at a time, each until its end of document, a stop string or its last allowed token. Where
+// one ends, the next prompt takes its place.
 #pragma once
 
 #include <csignal>

@@ -14,9 +14,9 @@
 namespace te::generate {
 
 struct LoadedModel {
-  /// Opens the device, connects the ranks and loads, for sequences of up to `length` tokens; `sizes` is told whether the
-  /// device is a GPU, and the model. Collective. UserError (JobFailure) when options, job and model do not go together,
-  /// or a file is damaged.
+  /// Opens the device, connects the ranks and loads, for sequences of up to `length` tokens; `sizes` is told whether
+  /// the device is a GPU, and the model. Collective. UserError (JobFailure) when options, job and model do not go
+  /// together, or a file is damaged.
   using ChooseSizes = std::function<DecoderSizes(bool cuda, const config::Config& config)>;
   LoadedModel(parallel::World& world, const ModelSource& source, const RunOptions& options, int64_t length,
               const ChooseSizes& sizes);

@@ -18,8 +18,9 @@ struct Perplexity {
   double perplexity() const;
 };
 
-/// Reads all samples of the source once. config: the model, data.seq_length() as its sequence, training.micro_batch_size
-/// samples at a time. All ranks call this alike and get the same result. `progress`: called with the samples done.
+/// Reads all samples of the source once. config: the model, data.seq_length() as its sequence,
+/// training.micro_batch_size samples at a time. All ranks call this alike and get the same result. `progress`: called
+/// with the samples done.
 Perplexity evaluate(const config::Config& config, const Context& context, const parallel::Groups& groups,
                     parallel::World& world, const ModelSource& source, const data::BatchSource& data,
                     const std::function<void(int64_t)>& progress = {});

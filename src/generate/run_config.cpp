@@ -29,8 +29,8 @@ config::Config run_config(const ModelSource& source, const RunOptions& options, 
     config.model.make_vocab_size_divisible_by =
         std::lcm(config.model.make_vocab_size_divisible_by, options.tensor);
   const bool fp32 = options.dtype == "fp32" || (options.dtype == "auto" && !cuda);
-  // What the checkpoint was trained with, as far as a single pass can do the same. The output layer's logits are those of
-  // the model, not of its training.
+  // What the checkpoint was trained with, as far as a single pass can do the same. The output layer's logits are those
+  // of the model, not of its training.
   config.precision = fp8::without_state(source.precision());
   config.precision.dtype = fp32 ? config::ComputeDType::fp32 : config::ComputeDType::bf16;
   config.precision.fp8_output_layer = false;

@@ -11,8 +11,8 @@
 namespace te::generate {
 
 struct SamplingOptions {
-  /// Above 1, tokens that the sequence has already become less probable: a positive logit is divided by it, a negative one
-  /// multiplied. 1: none.
+  /// Above 1, tokens that the sequence has already become less probable: a positive logit is divided by it, a negative
+  /// one multiplied. 1: none.
   double repetition_penalty = 1.0;
   double temperature =
       0.0;             ///< 0: the most probable token, of equal ones the first; else logits are divided by it
@@ -27,8 +27,8 @@ struct Candidate {
   double probability = 0.0;
 };
 
-/// Applies a repetition penalty to scores [vocab] (logits, or logarithms of probabilities): once to every token that is in
-/// one of the lists.
+/// Applies a repetition penalty to scores [vocab] (logits, or logarithms of probabilities): once to every token that is
+/// in one of the lists.
 void penalize_repetitions(std::span<float> scores, double penalty,
                           std::initializer_list<std::span<const int32_t>> seen);
 

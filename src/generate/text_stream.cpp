@@ -52,8 +52,8 @@ TextStream::TextStream(const text::Tokenizer& tokenizer, std::span<const int32_t
   shown_ = window_.size();
 }
 
-// A token's bytes are what it adds to the text of the tokens before it. A tokenizer that shows an unfinished character as
-// U+FFFD makes its tokens wait for the next ones, as many as a character can have.
+// A token's bytes are what it adds to the text of the tokens before it. A tokenizer that shows an unfinished character
+// as U+FFFD makes its tokens wait for the next ones, as many as a character can have.
 std::string TextStream::bytes_of(int32_t token) {
   window_.push_back(token);
   const std::span<const int32_t> all(window_);

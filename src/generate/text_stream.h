@@ -18,8 +18,8 @@ std::string valid_utf8(std::string_view bytes);
 
 class TextStream {
  public:
-  /// `prompt`: the tokens of the text before (without a begin-of-document token), since a tokenizer may drop the space in
-  /// front of a first token. Stop strings are not empty.
+  /// `prompt`: the tokens of the text before (without a begin-of-document token), since a tokenizer may drop the space
+  /// in front of a first token. Stop strings are not empty.
   TextStream(const text::Tokenizer& tokenizer, std::span<const int32_t> prompt,
              std::vector<std::string> stops);
 

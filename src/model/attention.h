@@ -1,6 +1,6 @@
-// What stands between linear_qkv and linear_proj: rotary embedding and causal attention on the packed output of linear_qkv.
-// DotProductAttention is that of whole sequences, with what context ranks exchange; generation brings its own, which is of
-// tokens against a cache (generate/cached_attention.h).
+// What stands between linear_qkv and linear_proj: rotary embedding and causal attention on the packed output of
+// linear_qkv. DotProductAttention is that of whole sequences, with what context ranks exchange; generation brings its
+// own, which is of tokens against a cache (generate/cached_attention.h).
 #pragma once
 
 #include <memory>
@@ -40,8 +40,8 @@ class DotProductAttention final : public CoreAttention {
   /// Makes the kernels' plans, too, so that no step does.
   void plan_scratch(MemoryPlan& plan, const Context& context);
 
-  /// Of what forward() leaves for the backward pass. qkv: all of the rank's heads for its tokens, or where context ranks
-  /// exchange heads its share of the heads for all tokens; then forward's qkv is memory of its own.
+  /// Of what forward() leaves for the backward pass. qkv: all of the rank's heads for its tokens, or where context
+  /// ranks exchange heads its share of the heads for all tokens; then forward's qkv is memory of its own.
   Shape kept_shape() const;
   Shape lse_shape() const;
   bool keeps_heads() const { return heads_ != nullptr; }
@@ -49,8 +49,8 @@ class DotProductAttention final : public CoreAttention {
   /// kept_qkv is qkv itself, unless keeps_heads().
   void forward(const Context& context, const Tensor& qkv, const Tensor& kept_qkv, const Tensor& o,
                const Tensor& lse, const Pass& pass) const override;
-  /// The gradient of qkv from d_o; kept_qkv is as forward() left it (rotated). The rotary embedding, where there is one,
-  /// ends the pass, and can cast its result.
+  /// The gradient of qkv from d_o; kept_qkv is as forward() left it (rotated). The rotary embedding, where there is
+  /// one, ends the pass, and can cast its result.
   void backward(const Context& context, const Tensor& kept_qkv, const Tensor& o, const Tensor& lse,
                 const Tensor& d_o, Target dqkv, const Pass& pass) const;
 

@@ -1,5 +1,5 @@
-// What context ranks exchange around attention (context_parallel.h). Scratch alone: nothing here is kept from the forward
-// pass for the backward pass.
+// What context ranks exchange around attention (context_parallel.h). Scratch alone: nothing here is kept from the
+// forward pass for the backward pass.
 #pragma once
 
 #include <string>
@@ -19,7 +19,8 @@ class HeadExchange {
   void plan(MemoryPlan& plan, const std::string& name);
 
   /// tokens [tokens, sum of blocks] is blocks of columns, each of which is cut among the ranks by heads (q, k and v of
-  /// linear_qkv's output). heads [batch * seq, sum of blocks / ranks] has this rank's pieces of them, one after another.
+  /// linear_qkv's output). heads [batch * seq, sum of blocks / ranks] has this rank's pieces of them, one after
+  /// another.
   using Blocks = std::vector<int64_t>;
   void to_heads(const Context& context, const Tensor& tokens, const Blocks& blocks,
                 const Tensor& heads) const;

@@ -1,10 +1,10 @@
-// Context parallelism: the ranks of a group share the tokens of every sequence (parallel/sequence_split.h). All of a layer
-// works on a token by itself but for attention, where tokens meet. There the ranks exchange, in one of two ways:
+// Context parallelism: the ranks of a group share the tokens of every sequence (parallel/sequence_split.h). All of a
+// layer works on a token by itself but for attention, where tokens meet. There the ranks exchange, in one of two ways:
 //
-//   heads  each rank holds the query groups of 1/N of the heads for all tokens while attention runs (all-to-all before and
-//          after it; Jacobs et al., arXiv 2309.14509). Where N divides the query groups of a tensor rank.
-//   keys   each rank gets the keys and values of all tokens (all-gather) and attends with its own queries; the gradients of
-//          keys and values go back summed (reduce-scatter). Keys and values of grouped queries are small.
+//   heads  each rank holds the query groups of 1/N of the heads for all tokens while attention runs (all-to-all before
+//          and after it; Jacobs et al., arXiv 2309.14509). Where N divides the query groups of a tensor rank.
+//   keys   each rank gets the keys and values of all tokens (all-gather) and attends with its own queries; the
+//          gradients of keys and values go back summed (reduce-scatter). Keys and values of grouped queries are small.
 #pragma once
 
 #include "config/config.h"
@@ -33,12 +33,12 @@ class ContextParallel {
   void plan(MemoryPlan& plan);
   /// After the plan's allocation.
   void fill(const Context& context) const;
-  /// int32 [tokens of a microbatch here]: each one's position in its sequence. Empty where sequences are whole: row r is at
-  /// position r % seq.
+  /// int32 [tokens of a microbatch here]: each one's position in its sequence. Empty where sequences are whole: row r
+  /// is at position r % seq.
   const Tensor& positions() const { return positions_; }
 
-  // whole [batch * seq, width]: the tokens of the ranks in the order of the sequences. by_rank [size() * tokens, width]: as
-  // an all-gather or an all-to-all leaves them.
+  // whole [batch * seq, width]: the tokens of the ranks in the order of the sequences. by_rank [size() * tokens,
+  // width]: as an all-gather or an all-to-all leaves them.
   void in_order(const Context& context, const Tensor& by_rank, const Tensor& whole) const;
   void by_rank(const Context& context, const Tensor& whole, const Tensor& by_rank) const;
 

@@ -11,8 +11,8 @@ namespace te::model {
 
 namespace {
 
-/// Rows [token, token + count) of a microbatch on this rank, in runs that follow each other in the whole microbatch too:
-/// work(the first row of a run, its place in the whole, how many).
+/// Rows [token, token + count) of a microbatch on this rank, in runs that follow each other in the whole microbatch
+/// too: work(the first row of a run, its place in the whole, how many).
 template <class Work>
 void for_whole_runs(const ContextParallel& ranks, int64_t token, int64_t count, Work&& work) {
   const parallel::SequenceSplit& split = ranks.split();

@@ -35,7 +35,8 @@ class VocabParallelEmbedding {
   parameters::Parameter* positions_ = nullptr;
   Tensor workspace_;  ///< scratch of the kernel
   Tensor whole_;      ///< scratch [tokens, hidden] of sequence parallelism: all tokens
-  /// Scratch [tokens of a sequence here, hidden] of context parallelism: gradients of the positions, in the tokens' order.
+  /// Scratch [tokens of a sequence here, hidden] of context parallelism: gradients of the positions, in the tokens'
+  /// order.
   Tensor d_positions_;
 };
 

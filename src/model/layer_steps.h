@@ -1,14 +1,14 @@
-// The timeline by which a stage's scratch memory is planned (core/scratch_packing.h). A pass goes through the steps in this
-// order: its layers one after another, each through all steps of its direction, between what lies in front of the first
-// and behind the last. The numbers are those of docs/architecture.md.
+// The timeline by which a stage's scratch memory is planned (core/scratch_packing.h). A pass goes through the steps in
+// this order: its layers one after another, each through all steps of its direction, between what lies in front of the
+// first and behind the last. The numbers are those of docs/architecture.md.
 //
 //   forward     embedding | input_norm ... fc2, layer by layer | head
 //   backward    final_norm_backward | fc2_backward ... input_norm_backward, last layer first | embedding_backward
 //               with recompute: full each layer goes through input_norm ... fc2 again right before fc2_backward
 //
-// Passes of several microbatches follow one another in any order: what lives from one pass to another is no scratch. Nor
-// is what a weight gradient reads that is put off. Whatever a step launches on streams of its own has been waited for
-// when it ends.
+// Passes of several microbatches follow one another in any order: what lives from one pass to another is no scratch.
+// Nor is what a weight gradient reads that is put off. Whatever a step launches on streams of its own has been waited
+// for when it ends.
 #pragma once
 
 #include "config/config.h"
@@ -57,8 +57,8 @@ constexpr Lifetime kHandedOn = live(Step::input_norm, Step::fc2) | live(Step::he
 constexpr Lifetime kMadeAbove = live(Step::final_norm_backward) | live(Step::input_norm_backward) |
                                 live(Step::input_norm, Step::fc2) | live(Step::fc2_backward);
 
-/// Of what the backward pass reads: memory of its own, or with recompute: full scratch, since the layer's forward pass has
-/// then run again right before.
+/// Of what the backward pass reads: memory of its own, or with recompute: full scratch, since the layer's forward pass
+/// has then run again right before.
 constexpr Lifetime saved(config::Recompute recompute, Lifetime lifetime) {
   return recompute == config::Recompute::full ? lifetime : Lifetime{};
 }

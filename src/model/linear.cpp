@@ -36,7 +36,8 @@ Linear::Linear(const Spec& spec, parameters::ParameterStore& parameters, Recipe&
 // --- storage -----------------------------------------------------------------------------------------------
 
 // Scales are kept in any case. A weight is cast once when it has changed, to a form that is scratch if none is kept:
-// between layers nothing is alive but what they hand on, which is alive in all forward steps, and so in that of the form.
+// between layers nothing is alive but what they hand on, which is alive in all forward steps, and so in that of the
+// form.
 void Linear::plan_weights(MemoryPlan& plan, const LinearUse& use, bool training) {
   using config::Fp8KeptWeights;
   keeps_rowwise_ = !training || use.weights != Fp8KeptWeights::none;
@@ -69,8 +70,8 @@ Lifetime LinearUse::saved_life() const {
   return saved(recompute, live(input, backward));
 }
 
-// Quantized: fprop reads rowwise at once; wgrad reads the columnwise form in the backward pass, or what there is in high
-// precision. A producer that casts needs no hp, but calibration does.
+// Quantized: fprop reads rowwise at once; wgrad reads the columnwise form in the backward pass, or what there is in
+// high precision. A producer that casts needs no hp, but calibration does.
 void Linear::plan_operand(MemoryPlan& plan, Operand& input, const LinearUse& use, bool hp_exists) const {
   const std::string name = spec_.name + ".input";
   if (!hp_exists) {

@@ -2,7 +2,8 @@
 // them, on this rank's part of W. How the parts make a whole is in parallel_linear.h.
 //
 // The producer of x asks input_target() where to write, so that it can write FP8 in its own pass; the same holds for
-// the producer of dy and grad_target() (fp8/operand.h). What a producer cannot do, the linear completes before its GEMM.
+// the producer of dy and grad_target() (fp8/operand.h). What a producer cannot do, the linear completes before its
+// GEMM.
 #pragma once
 
 #include <string>
@@ -23,8 +24,8 @@ using fp8::Output;
 using fp8::Recipe;
 using fp8::Target;
 
-/// The activation beside a GEMM (kernels/gemm/gemm_activation.h): behind linear_fc1's fprop, whose result it takes, or in
-/// front of linear_fc2's dgrad, whose result is its gradient. Empty: none.
+/// The activation beside a GEMM (kernels/gemm/gemm_activation.h): behind linear_fc1's fprop, whose result it takes, or
+/// in front of linear_fc2's dgrad, whose result is its gradient. Empty: none.
 struct EpilogueActivation {
   kernels::ActivationKind kind = kernels::ActivationKind::swiglu;
   Tensor y;   ///< out [tokens, ffn]: the activation's result; optional in the backward pass
@@ -67,11 +68,11 @@ class Linear {
   Linear(Spec spec, parameters::Parameter* weight, fp8::Recipe& recipe, parallel::TensorParallel& tensor);
   Linear(const Linear&) = delete;
 
-  /// Quantized forms of the weight: kept, or scratch of the steps whose product reads them. Without training there are no
-  /// column-wise ones, and the others are kept.
+  /// Quantized forms of the weight: kept, or scratch of the steps whose product reads them. Without training there are
+  /// no column-wise ones, and the others are kept.
   void plan_weights(MemoryPlan& plan, const LinearUse& use, bool training);
-  /// Finds the weight's scale and casts it to the forms that are kept; after every change of it, before the first pass that
-  /// uses it, and between layers. `count`: add to the saturation counters.
+  /// Finds the weight's scale and casts it to the forms that are kept; after every change of it, before the first pass
+  /// that uses it, and between layers. `count`: add to the saturation counters.
   void quantize_weight(const Context& context, bool count = false);
   /// dW += dy^T x, straight into the main gradient, which the first GEMM of a step writes; both operands complete.
   void wgrad(const Context& context, const Operand& grad, const Operand& input) const;
@@ -97,7 +98,8 @@ class Linear {
   /// `sums`: when b's gradient may be added up.
   void plan_column_sums(MemoryPlan& plan, const Dimensions& dims, Lifetime sums);
 
-  /// What a pass asks for of an input: one that is made again before wgrad reads it needs no column-wise form until then.
+  /// What a pass asks for of an input: one that is made again before wgrad reads it needs no column-wise form until
+  /// then.
   fp8::QuantizeMode input_mode(const Pass& pass) const;
   /// And of an input that is made again for wgrad alone.
   static fp8::QuantizeMode wgrad_input_mode(const Pass& pass) {
@@ -105,12 +107,13 @@ class Linear {
     mode.rowwise = false;
     return mode;
   }
-  /// Makes the form that fprop reads, and the one of dgrad, where it is not kept; in the step that plan_weights() was told.
+  /// Makes the form that fprop reads, and the one of dgrad, where it is not kept; in the step that plan_weights() was
+  /// told.
   void make_fprop_weight(const Context& context);
   void make_dgrad_weight(const Context& context);
 
-  /// Rows [first, first + count) of y = x W^T (+ b); and of dx = dy W. With an activation, which only high-precision GEMMs
-  /// have, also those of its output; or those of its gradient, and dx is then scratch.
+  /// Rows [first, first + count) of y = x W^T (+ b); and of dx = dy W. With an activation, which only high-precision
+  /// GEMMs have, also those of its output; or those of its gradient, and dx is then scratch.
   void fprop(const Context& context, const Operand& input, const Tensor& y, int64_t first, int64_t count,
              bool with_bias, const EpilogueActivation& activation = {}) const;
   void dgrad(const Context& context, const Operand& grad, const Tensor& dx, int64_t first, int64_t count,

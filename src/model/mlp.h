@@ -1,9 +1,9 @@
 // The MLP sublayer of a transformer layer, between its norm and the residual add:
 //   y = linear_fc2(activation(linear_fc1(x)))
 //
-// The activation is linear_fc2's operand, and its gradient linear_fc1's. Beside a high-precision GEMM it is part of that
-// GEMM's epilogue (kernels/gemm/gemm_activation.h); beside a quantized one it is a pass of its own, which casts what it
-// makes. rides_on() is the one place that decides.
+// The activation is linear_fc2's operand, and its gradient linear_fc1's. Beside a high-precision GEMM it is part of
+// that GEMM's epilogue (kernels/gemm/gemm_activation.h); beside a quantized one it is a pass of its own, which casts
+// what it makes. rides_on() is the one place that decides.
 #pragma once
 
 #include <string>

@@ -13,8 +13,8 @@ bool full_recompute(const config::Config& config) {
   return config.training.recompute == config::Recompute::full;
 }
 
-// FP32 main parameters can be the source of FP8 weights of which a form is kept. Several data ranks exchange BF16 values,
-// and texts made between steps are made from them.
+// FP32 main parameters can be the source of FP8 weights of which a form is kept. Several data ranks exchange BF16
+// values, and texts made between steps are made from them.
 bool drops_values(const config::Config& config, int data_ranks) {
   return config.precision.dtype == config::ComputeDType::bf16 && data_ranks == 1 &&
          !config.optimizer.store_param_remainders && config.logging.generate_every == 0 &&

@@ -57,7 +57,8 @@ void ColumnParallelLinear::plan_scratch(MemoryPlan& plan, const LinearUse& use) 
   add(whole_dx_, ".whole_dx", use.dims.dtype, use.dims.tokens, live(use.backward));
 }
 
-// The producer writes this rank's tokens; input holds all of them, and where quantized rows travel no high-precision form.
+// The producer writes this rank's tokens; input holds all of them, and where quantized rows travel no high-precision
+// form.
 void ColumnParallelLinear::plan_input(MemoryPlan& plan, Operand& input, const LinearUse& use) const {
   plan_operand(plan, input, use,
                tensor_.sequence() && input_quantizer_.gathers_quantized() && !input_quantizer_.keeps_hp());

@@ -1,5 +1,5 @@
-// The norm of queries and keys between linear_qkv and the rotary embedding, with its gains (kernels/qk_norm): model.qk_norm
-// other than none.
+// The norm of queries and keys between linear_qkv and the rotary embedding, with its gains (kernels/qk_norm):
+// model.qk_norm other than none.
 #pragma once
 
 #include <string>

@@ -51,8 +51,8 @@ LinearUse SelfAttention::proj_use() const {
 }
 
 void SelfAttention::plan_weights(MemoryPlan& plan, bool training, bool deferred) {
-  // Attention's output is kept in high precision for its own backward pass: linear_proj's cast of it is cheaper made twice
-  // than kept.
+  // Attention's output is kept in high precision for its own backward pass: linear_proj's cast of it is cheaper made
+  // twice than kept.
   recasts_output_ = recompute_ == config::Recompute::none && linear_proj_.quantized() && !deferred;
   linear_qkv_.plan_weights(plan, qkv_use(), training);
   linear_proj_.plan_weights(plan, proj_use(), training);

@@ -165,7 +165,8 @@ void TransformerLayer::backward(const Context& context, LayerActivations& a, Lay
   enter_backward(context, attention_branch(a), a.x_in, d_mid, d_stream, below.grad_target(pass));
 }
 
-// Through a dropout or a norm the gradient is another tensor, for which the producer of the stream's gradient can do nothing.
+// Through a dropout or a norm the gradient is another tensor, for which the producer of the stream's gradient can do
+// nothing.
 Target TransformerLayer::grad_target(LayerGradients& g, const Pass& pass) const {
   return own_gradient() ? Target() : mlp_.grad_target(g.mlp, pass);
 }

@@ -1,5 +1,5 @@
-// One transformer layer: two sublayers, a norm in front of each, and the residual stream past both. Its two passes read top to
-// bottom as numbered steps, the backward pass as the mirror of the forward pass (transformer_layer.cpp).
+// One transformer layer: two sublayers, a norm in front of each, and the residual stream past both. Its two passes read
+// top to bottom as numbered steps, the backward pass as the mirror of the forward pass (transformer_layer.cpp).
 //
 //   x_in      = residual + delta      the previous layer's MLP output joins the residual stream here
 //   x_mid     = x_in + self_attention(norm(x_in))
@@ -33,16 +33,16 @@ struct LayerActivations {
   Tensor attention_out, mlp_out;  ///< [stream, hidden], norm_placement post: what the norms take
 };
 
-/// Where the gradients of the linears' outputs are during a backward pass: scratch that all layers share, or, where wgrad is
-/// put off (zero-bubble schedules), memory of the layer's own for what wgrad will read.
+/// Where the gradients of the linears' outputs are during a backward pass: scratch that all layers share, or, where
+/// wgrad is put off (zero-bubble schedules), memory of the layer's own for what wgrad will read.
 struct LayerGradients {
   SelfAttention::Gradients attention;
   Mlp::Gradients mlp;
 };
 
 class TransformerLayer;
-/// In a backward pass, the layer whose output is this one's input, and its gradients; none where that is another rank's or
-/// the embedding's.
+/// In a backward pass, the layer whose output is this one's input, and its gradients; none where that is another rank's
+/// or the embedding's.
 struct LayerBelow {
   const TransformerLayer* layer = nullptr;
   LayerGradients* gradients = nullptr;
@@ -78,8 +78,8 @@ class TransformerLayer {
                LayerActivations& activations, const Pass& pass);
   /// For the producer of the gradient of the layer's output.
   Target grad_target(LayerGradients& gradients, const Pass& pass) const;
-  /// d_stream [stream, hidden]: in, the gradient of the layer's output; out, of its input, with what `below` needs of it.
-  /// `deferred`: the weights' gradients are left to wgrad(), with activations and gradients untouched in between.
+  /// d_stream [stream, hidden]: in, the gradient of the layer's output; out, of its input, with what `below` needs of
+  /// it. `deferred`: the weights' gradients are left to wgrad(), with activations and gradients untouched in between.
   void backward(const Context& context, LayerActivations& activations, LayerGradients& gradients,
                 const LayerBelow& below, const Tensor& d_stream, const Pass& pass, bool deferred = false);
   void wgrad(const Context& context, const LayerActivations& activations,

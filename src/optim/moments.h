@@ -23,10 +23,11 @@ struct Moments {
   size_t raw_bytes() const { return values.bytes() + exponents.bytes(); }
   /// The device's bytes, codes before exponents. Returns before the copy is done.
   void copy_raw(const Context& context, void* raw) const;
-  /// Elements [first, first + count) from what copy_raw() has copied, as stored_dtype(): a pointer into raw, or `decoded`
-  /// filled. With codes `first` is a multiple of kernels::kAdamWGranule.
+  /// Elements [first, first + count) from what copy_raw() has copied, as stored_dtype(): a pointer into raw, or
+  /// `decoded` filled. With codes `first` is a multiple of kernels::kAdamWGranule.
   const void* from_raw(const void* raw, int64_t first, int64_t count, void* decoded) const;
-  /// FP32 numbers from host memory, rounded to the nearest; `rounded`: as much host memory. Returns when they are there.
+  /// FP32 numbers from host memory, rounded to the nearest; `rounded`: as much host memory. Returns when they are
+  /// there.
   void write(const Context& context, const float* host, void* rounded) const;
   void zero(const Context& context) const;
   /// Asks for n elements.

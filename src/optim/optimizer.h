@@ -43,12 +43,13 @@ class Optimizer {
   void plan(MemoryPlan& plan);
   /// After the plan's allocation.
   void bind(const Context& context);
-  /// Resets the gradients and zeroes the loss sum: the start of a step. InternalError while gradients are being reduced.
+  /// Resets the gradients and zeroes the loss sum: the start of a step. InternalError while gradients are being
+  /// reduced.
   void begin_step(const Context& context);
   /// This rank's gradients are complete and already scaled by the number of tokens of the global batch; each
   /// loss has been added to the loss sum of one rank. Finishes the reduction, updates main parameters and
-  /// values unless the step must be skipped (also because the loss sum is above `largest_loss_sum`), and starts the gather
-  /// of the values. All ranks skip, or none.
+  /// values unless the step must be skipped (also because the loss sum is above `largest_loss_sum`), and starts the
+  /// gather of the values. All ranks skip, or none.
   void step(const Context& context, float lr,
             float largest_loss_sum = std::numeric_limits<float>::infinity());
   /// Copies the status to page-locked memory; valid after the next synchronize of the context.

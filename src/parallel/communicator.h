@@ -42,7 +42,8 @@ class Communicator {
   /// out = the ranks' `in`, one after another; out holds size() times as many elements. `in` may be this rank's
   /// part of out; any other overlap is an error.
   void all_gather(const Context& context, const Tensor& in, const Tensor& out);
-  /// Part i of out = part `rank()` of rank i's `in`; both are size() equal parts, one after another. They do not overlap.
+  /// Part i of out = part `rank()` of rank i's `in`; both are size() equal parts, one after another. They do not
+  /// overlap.
   void all_to_all(const Context& context, const Tensor& in, const Tensor& out);
   /// out = this rank's part of the sum of the ranks' `in`. `out` may be this rank's part of `in`; nothing else of
   /// `in` is written.

@@ -46,8 +46,8 @@ void attach_board(void* memory, int slots, int slot, int world_rank);
 /// Back to a board of its own, before the shared memory goes; stops the thread.
 void detach_board();
 
-/// What a Guard does, for a wait "for the device in WHAT" or for one that names what it is for. Armable: the watchdog is
-/// on and no guard is up.
+/// What a Guard does, for a wait "for the device in WHAT" or for one that names what it is for. Armable: the watchdog
+/// is on and no guard is up.
 bool armable();
 bool arm(std::string_view what);
 bool arm_for(std::string_view wait);

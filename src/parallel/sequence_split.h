@@ -1,8 +1,9 @@
 // Which tokens of a sequence a context rank holds. Pure arithmetic, no communication.
 //
-// A sequence is cut into 2N chunks; rank r of N holds chunk r and chunk 2N - 1 - r, in this order. A token attends to those
-// before it, so work grows along the sequence: a chunk of the front and its mirror at the back are as much as any other
-// pair, and all ranks have equal work where each attends with its own tokens (Llama 3 herd of models, arXiv 2407.21783).
+// A sequence is cut into 2N chunks; rank r of N holds chunk r and chunk 2N - 1 - r, in this order. A token attends to
+// those before it, so work grows along the sequence: a chunk of the front and its mirror at the back are as much as any
+// other pair, and all ranks have equal work where each attends with its own tokens (Llama 3 herd of models, arXiv
+// 2407.21783).
 //
 //   chunks of N = 2    | 0 | 1 | 2 | 3 |        rank 0: | 0 | 3 |        rank 1: | 1 | 2 |
 #pragma once

@@ -1,6 +1,6 @@
 // All parameters of this rank's part of the model, in flat buffers: values (the model's dtype) and main gradients for
-// all of them, main parameters (parameters/main_params.h) for this data rank's share, so that the optimizer, the reductions, the gradient
-// norm and a checkpoint each walk a few long runs of memory.
+// all of them, main parameters (parameters/main_params.h) for this data rank's share, so that the optimizer, the
+// reductions, the gradient norm and a checkpoint each walk a few long runs of memory.
 //
 // The flat buffers are cut into buckets at layer boundaries; each bucket is cut into equal segments, one per data rank
 // (ZeRO-1, Rajbhandari et al., arXiv 1910.02054):

@@ -11,8 +11,8 @@
 namespace te::text {
 namespace {
 
-// Letters, digits, spaces and line breaks in runs, contractions, capitals, scripts: where tokenizers differ that have the same
-// vocabulary. Changing it makes every dataset another tokenizer's.
+// Letters, digits, spaces and line breaks in runs, contractions, capitals, scripts: where tokenizers differ that have
+// the same vocabulary. Changing it makes every dataset another tokenizer's.
 constexpr std::string_view kProbe =
     "The quick brown fox's 12345678 jumps; they'LL don't CamelCase  two   spaces\n\n\tdef f(x):\n    return "
     "x**2 != "

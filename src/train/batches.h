@@ -1,5 +1,5 @@
-// The data of a run: opens the training and validation sets and reads what a data rank trains and validates on, and of its
-// sequences the tokens of one context rank. Knows neither devices nor other ranks.
+// The data of a run: opens the training and validation sets and reads what a data rank trains and validates on, and of
+// its sequences the tokens of one context rank. Knows neither devices nor other ranks.
 #pragma once
 
 #include <cstdint>

@@ -29,8 +29,8 @@ class Best {
   void evaluated(checkpoint::Validation& state, double loss) const;
   /// Whether a checkpoint of this loss would be among the best.
   bool among_best(const checkpoint::Validation& state, double loss) const;
-  /// Puts it there; returns the steps of those that are no longer among them and were saved for nothing else. `extra`: so
-  /// is this one.
+  /// Puts it there; returns the steps of those that are no longer among them and were saved for nothing else. `extra`:
+  /// so is this one.
   std::vector<int64_t> add(checkpoint::Validation& state, int64_t step, double loss, bool extra) const;
 
   /// The run has waited long enough for a gain.

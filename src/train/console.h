@@ -1,5 +1,6 @@
-// A run on the console: a table with a line per step, and lines of their own for what is seldom (validation, FP8 values out
-// of range, skipped steps). The table has as many columns as the terminal is wide, the less important ones go first.
+// A run on the console: a table with a line per step, and lines of their own for what is seldom (validation, FP8 values
+// out of range, skipped steps). The table has as many columns as the terminal is wide, the less important ones go
+// first.
 #pragma once
 
 #include <cstdint>

@@ -1,10 +1,11 @@
-// TensorBoard's event files, written without TensorFlow or protobuf: a run needs two dozen fields of three kinds of that
-// format, which are the hundred lines below, where libprotobuf would be one more library and code generator to install on
-// every machine that builds te-train, and its ABI one more to match. Tested against TensorBoard's own reader.
+// TensorBoard's event files, written without TensorFlow or protobuf: a run needs two dozen fields of three kinds of
+// that format, which are the hundred lines below, where libprotobuf would be one more library and code generator to
+// install on every machine that builds te-train, and its ABI one more to match. Tested against TensorBoard's own
+// reader.
 //
-// A file is a row of records: length (uint64), its check sum, payload, its check sum. The check sum is CRC-32C (Castagnoli),
-// rotated and offset as in TensorFlow's core/lib/io/record_writer and core/lib/hash/crc32c.h. A payload is a message Event of
-// core/util/event.proto (field numbers beside their use below).
+// A file is a row of records: length (uint64), its check sum, payload, its check sum. The check sum is CRC-32C
+// (Castagnoli), rotated and offset as in TensorFlow's core/lib/io/record_writer and core/lib/hash/crc32c.h. A payload
+// is a message Event of core/util/event.proto (field numbers beside their use below).
 #pragma once
 
 #include <cstdint>

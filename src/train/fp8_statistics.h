@@ -20,15 +20,15 @@ struct Fp8Statistics {
   std::vector<LayerAlignment> swiglu;  ///< empty without SwiGLU
 };
 
-/// Of the whole model, in the order of the ranks' stages: parts of one tensor and microbatches of several data ranks are
-/// put together. Collective; every rank gets the result.
+/// Of the whole model, in the order of the ranks' stages: parts of one tensor and microbatches of several data ranks
+/// are put together. Collective; every rank gets the result.
 Fp8Statistics merge_fp8_statistics(parallel::World& world, const Fp8Statistics& own);
 
 /// A line of fp8_statistics.jsonl.
 nlohmann::json to_json(int64_t step, const Fp8Statistics& statistics);
 
-/// The numbers that are worth a curve: the lowest SQNR and the largest shares of the run's own casts, the largest amax among
-/// the inputs of linear_fc2, the alignment of SwiGLU's weights. Those that are not there are left out.
+/// The numbers that are worth a curve: the lowest SQNR and the largest shares of the run's own casts, the largest amax
+/// among the inputs of linear_fc2, the alignment of SwiGLU's weights. Those that are not there are left out.
 std::vector<std::pair<std::string, double>> summary(const Fp8Statistics& statistics);
 
 /// In one line, with the operand that comes off worst.

@@ -1,9 +1,10 @@
-// The guard of an FP8 run: every guard.every steps it takes guard.compare_steps steps in BF16, puts the state back, and compares
-// their losses with those of the same steps in FP8, which the run takes anyway (after Yi-Lightning's training, 01.AI, arXiv
-// 2412.01253). A gap beyond the spread of earlier ones is an excess, on which guard.action acts. docs/fp8.md describes it.
+// The guard of an FP8 run: every guard.every steps it takes guard.compare_steps steps in BF16, puts the state back, and
+// compares their losses with those of the same steps in FP8, which the run takes anyway (after Yi-Lightning's training,
+// 01.AI, arXiv 2412.01253). A gap beyond the spread of earlier ones is an excess, on which guard.action acts.
+// docs/fp8.md describes it.
 //
-// What it knows is part of the run's progress (checkpoint::Guard), so that a resumed run goes on with it; the copy of the
-// state is not, so after a resume inside of a comparison `rollback` acts as `bf16` does.
+// What it knows is part of the run's progress (checkpoint::Guard), so that a resumed run goes on with it; the copy of
+// the state is not, so after a resume inside of a comparison `rollback` acts as `bf16` does.
 #pragma once
 
 #include <functional>
@@ -21,8 +22,8 @@ namespace te::train {
 /// The largest gap (share of the BF16 loss) that is none; `gaps`: of earlier comparisons.
 double guard_limit(const config::GuardConfig& config, const std::vector<double>& gaps);
 
-/// How much higher the mean of the FP8 losses is, as a share of that of the BF16 ones. Infinite where only FP8 is not finite,
-/// none where BF16 is not either.
+/// How much higher the mean of the FP8 losses is, as a share of that of the BF16 ones. Infinite where only FP8 is not
+/// finite, none where BF16 is not either.
 std::optional<double> guard_gap(const std::vector<double>& fp8, const std::vector<double>& bf16);
 
 class Guard {

@@ -11,9 +11,9 @@
 
 namespace te::train {
 
-/// UserError when data.tokenizer (`spec`) names a path without a tokenizer (unless `directory`, that of the checkpoints,
-/// keeps one already), a tokenizer that te-data cannot read, or one with more tokens than the model's `vocab_size`. Returns
-/// the tokenizer; null where none is named.
+/// UserError when data.tokenizer (`spec`) names a path without a tokenizer (unless `directory`, that of the
+/// checkpoints, keeps one already), a tokenizer that te-data cannot read, or one with more tokens than the model's
+/// `vocab_size`. Returns the tokenizer; null where none is named.
 std::unique_ptr<text::Tokenizer> check_tokenizer(const std::string& spec, int64_t vocab_size,
                                                  const std::filesystem::path& directory);
 

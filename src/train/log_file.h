@@ -1,5 +1,5 @@
-// A log of one record per line: loss.csv, metrics.jsonl. What a run has logged stays, whatever happens to the disk or to
-// the run: lines are only ever appended, a resumed run cuts off what it will write again, and where the disk is full
+// A log of one record per line: loss.csv, metrics.jsonl. What a run has logged stays, whatever happens to the disk or
+// to the run: lines are only ever appended, a resumed run cuts off what it will write again, and where the disk is full
 // lines wait in memory.
 #pragma once
 
@@ -17,8 +17,8 @@ using StepOf = int64_t (*)(std::string_view line);
 int64_t last_logged_step(const std::filesystem::path& path, StepOf step_of);
 
 /// Ends the log behind its last whole record of a step up to `last_step`, at one instant, by truncating it; returns how
-/// many lines went. Lines of a log are in the order of their steps, so only those behind that record are read. UserError
-/// when the file cannot be changed.
+/// many lines went. Lines of a log are in the order of their steps, so only those behind that record are read.
+/// UserError when the file cannot be changed.
 int64_t cut_log(const std::filesystem::path& path, int64_t last_step, StepOf step_of);
 
 /// Moves a log to the first free of PATH.1, PATH.2, ... and returns the new name.
@@ -34,8 +34,8 @@ class LogFile {
   LogFile(const LogFile&) = delete;
   LogFile& operator=(const LogFile&) = delete;
 
-  /// Appends lines. Where the disk takes no more they stay in memory (the newest kMostPending bytes), are tried again with
-  /// the next ones, and a warning says so once.
+  /// Appends lines. Where the disk takes no more they stay in memory (the newest kMostPending bytes), are tried again
+  /// with the next ones, and a warning says so once.
   void append(std::string_view lines);
 
   static constexpr size_t kMostPending = 16 << 20;

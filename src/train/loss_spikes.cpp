@@ -26,8 +26,8 @@ double LossSpikes::limit() const {
   const double center = median();
   std::vector<double> deviations;
   for (const double loss : accepted_) deviations.push_back(std::abs(loss - center));
-  // 1.4826 makes of the median deviation a standard deviation, of normal numbers. A loss that hardly moves has a spread of
-  // one percent all the same.
+  // 1.4826 makes of the median deviation a standard deviation, of normal numbers. A loss that hardly moves has a spread
+  // of one percent all the same.
   const double spread = std::max(1.4826 * median_of(std::move(deviations)), 0.01 * std::abs(center));
   return center + threshold_ * spread;
 }

@@ -10,8 +10,8 @@
 
 namespace te::train {
 
-/// Bytes that this rank's device can still give: on a GPU its free memory; on the CPU what the host, or the limit of the
-/// control group, has left, divided by the ranks that share it.
+/// Bytes that this rank's device can still give: on a GPU its free memory; on the CPU what the host, or the limit of
+/// the control group, has left, divided by the ranks that share it.
 int64_t free_memory(const Context& context, int host_ranks);
 
 /// "" when the plan fits into `free_bytes`; else one line: what it needs, what there is, and the keys that would help.

@@ -1,5 +1,5 @@
-// What a step tells the world, and the writers that tell it: console (console.h), loss.csv, metrics.jsonl and TensorBoard
-// (tensorboard.h).
+// What a step tells the world, and the writers that tell it: console (console.h), loss.csv, metrics.jsonl and
+// TensorBoard (tensorboard.h).
 #pragma once
 
 #include <filesystem>

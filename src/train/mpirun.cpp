@@ -104,8 +104,8 @@ MpirunWatch::MpirunWatch() {
   thread_ = std::jthread(watch);
 }
 
-// mpirun sleeps in a loop, which goes on with the whole seconds that are left when a signal has interrupted it. SIGCHLD, which it
-// expects, does nothing else to it.
+// mpirun sleeps in a loop, which goes on with the whole seconds that are left when a signal has interrupted it.
+// SIGCHLD, which it expects, does nothing else to it.
 void MpirunWatch::end_waits() const {
   if (!asked_to_stop) return;
   const int signals = 200 + static_cast<int>(8 * std::clamp(sigkill_timeout(), 0.0, 3600.0));

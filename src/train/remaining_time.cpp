@@ -17,8 +17,8 @@ void RemainingTime::add(Recent& recent, double seconds) {
   if (recent.size() > kWindow) recent.pop_front();
 }
 
-// The mean without the upper and the lower eighth: a first step that chooses algorithms, or one that waited for a disk, does
-// not stretch all that are still to come, and steps that differ in length count with their mean.
+// The mean without the upper and the lower eighth: a first step that chooses algorithms, or one that waited for a disk,
+// does not stretch all that are still to come, and steps that differ in length count with their mean.
 double RemainingTime::typical(const Recent& recent) {
   if (recent.empty()) return 0;
   std::vector<double> sorted(recent.begin(), recent.end());

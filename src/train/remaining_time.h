@@ -1,4 +1,5 @@
-// How long a run has still to go: remaining steps at the pace of the recent ones, and the validations and saves among them.
+// How long a run has still to go: remaining steps at the pace of the recent ones, and the validations and saves among
+// them.
 #pragma once
 
 #include <cstdint>

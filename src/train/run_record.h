@@ -1,5 +1,5 @@
-// run.json: what a run was, so that its folder explains itself. The effective config key by key, and for every start its
-// time, program, command line, host, device, libraries and the environment that matters.
+// run.json: what a run was, so that its folder explains itself. The effective config key by key, and for every start
+// its time, program, command line, host, device, libraries and the environment that matters.
 #pragma once
 
 #include <string>
@@ -10,13 +10,14 @@
 
 namespace te::train {
 
-/// Which program wrote a record: version of the project, commit of the build ("-dirty" with changes, "unknown" without git).
+/// Which program wrote a record: version of the project, commit of the build ("-dirty" with changes, "unknown" without
+/// git).
 struct ProgramVersion {
   std::string version, commit;
 };
 
-/// Writes logging.directory/run.json. A run with checkpoint.resume other than `never` adds its start to those of the file
-/// that is there. UserError when the folder cannot be written.
+/// Writes logging.directory/run.json. A run with checkpoint.resume other than `never` adds its start to those of the
+/// file that is there. UserError when the folder cannot be written.
 void write_run_record(const config::Config& config, const Context& context, int ranks, const MemoryPlan& plan,
                       const ProgramVersion& program);
 

@@ -1,7 +1,7 @@
 // Texts that the model makes while it trains: samples.jsonl, a line per prompt, and the console.
 //
-// This room knows no decoder. te-train, which sees both rooms, gives the trainer a SampleMaker (apps/train/samples.h); its
-// memory is part of the run's plan, and the weights are the run's own.
+// This room knows no decoder. te-train, which sees both rooms, gives the trainer a SampleMaker (apps/train/samples.h);
+// its memory is part of the run's plan, and the weights are the run's own.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +28,8 @@ class SampleMaker {
   virtual void plan(MemoryPlan& plan) = 0;
   /// After the plan's allocation, once.
   virtual void bind(const parameters::ParameterStore& weights) = 0;
-  /// With the weights as they are, between two steps. The ranks of one replica of the model call it, all of them. A model
-  /// whose logits are not finite gives texts that say so, as their endings.
+  /// With the weights as they are, between two steps. The ranks of one replica of the model call it, all of them. A
+  /// model whose logits are not finite gives texts that say so, as their endings.
   virtual std::vector<Sample> make() = 0;
 };
 

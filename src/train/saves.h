@@ -16,12 +16,13 @@ namespace te::train {
 
 class Saves {
  public:
-  /// `resumed`: the checkpoint that the run goes on from; empty in a fresh run. All ranks; the arguments must outlive it.
+  /// `resumed`: the checkpoint that the run goes on from; empty in a fresh run. All ranks; the arguments must outlive
+  /// it.
   Saves(std::unique_ptr<checkpoint::Saver> saver, parallel::World& world, std::filesystem::path resumed);
 
   /// Saves, all ranks between two steps. A disk that cannot be written is reported, and the run goes on: the next save
-  /// tries again. With `whole` returns when the checkpoint is complete. UserError when the state must not be saved, or ranks
-  /// are missing.
+  /// tries again. With `whole` returns when the checkpoint is complete. UserError when the state must not be saved, or
+  /// ranks are missing.
   void save(const checkpoint::Progress& progress, bool whole);
   /// The same of a checkpoint that is among the best, with this loss. It makes others of them superfluous: those of the
   /// steps in `drop` go once it is complete.

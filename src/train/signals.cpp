@@ -14,8 +14,8 @@ namespace {
 Requests* asked = nullptr;
 bool speaking = false, read_by_mpirun = false;
 
-// From the moment on that mpirun is asked to end its ranks, it reads nothing of what they print: a rank that waits for room in
-// that terminal would never save. What finds no room is lost; the logs have it.
+// From the moment on that mpirun is asked to end its ranks, it reads nothing of what they print: a rank that waits for
+// room in that terminal would never save. What finds no room is lost; the logs have it.
 void never_wait_for_mpirun() {
   if (!read_by_mpirun) return;
   for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) {

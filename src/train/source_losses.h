@@ -1,5 +1,5 @@
-// The loss of each dataset of a blend: sums over the samples that came from it, since the last time somebody asked. Exact,
-// since a sample is cut from one dataset, and the output layer adds up the losses of each sequence by itself.
+// The loss of each dataset of a blend: sums over the samples that came from it, since the last time somebody asked.
+// Exact, since a sample is cut from one dataset, and the output layer adds up the losses of each sequence by itself.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// What te-train says before the first step: a screen for people, and in full the files start.txt and effective_config.yaml.
+// What te-train says before the first step: a screen for people, and in full the files start.txt and
+// effective_config.yaml.
 #pragma once
 
 #include <string>
@@ -24,13 +25,14 @@ struct StartInfo {
   std::string ranks;        ///< a line per rank with a heading; empty for one rank
 };
 
-/// Device, model, precision and memory in a line or two each, and the keys that were set, in lines of at most `columns`.
+/// Device, model, precision and memory in a line or two each, and the keys that were set, in lines of at most
+/// `columns`.
 std::string start_screen(const StartInfo& info, int columns);
 /// The same in full, with a line per part of the model, kind of memory and rank. Without the config.
 std::string start_tables(const StartInfo& info);
 
-/// Writes start.txt (the tables and every buffer of the plan) and effective_config.yaml (every key) to logging.directory,
-/// which must be there. UserError when they cannot be written.
+/// Writes start.txt (the tables and every buffer of the plan) and effective_config.yaml (every key) to
+/// logging.directory, which must be there. UserError when they cannot be written.
 void write_start_files(const StartInfo& info);
 
 }  // namespace te::train

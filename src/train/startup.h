@@ -35,7 +35,8 @@ class Startup {
   /// The checkpoint to be resumed; empty where there is none.
   std::filesystem::path find();
   StartPoint resume(std::filesystem::path folder);
-  /// Reads a checkpoint into the runner. `damaged` tells, when it throws, whether the checkpoint is damaged on any rank.
+  /// Reads a checkpoint into the runner. `damaged` tells, when it throws, whether the checkpoint is damaged on any
+  /// rank.
   StartPoint load(const std::filesystem::path& path, const checkpoint::LoadOptions& options, bool& damaged);
   void report_changes(const std::string& before, int64_t step) const;
   /// The checkpoint before a damaged one; empty where there is none.
@@ -49,8 +50,9 @@ class Startup {
 
 /// A fresh delayed recipe knows no amax, and at scale 1 every gradient below 2^-17 becomes zero in E5M2. How many that
 /// are depends on the batch, whose size divides every gradient: in GPT-2 124M with 0.26 million tokens a step, all of
-/// them in linear_qkv and linear_fc1 (docs/experiments.md). So the first `microbatches` of the run, the same on all data
-/// ranks, run before step 1 for their amaxes alone; their gradients are dropped. `counted`: targets of the first global batch.
+/// them in linear_qkv and linear_fc1 (docs/experiments.md). So the first `microbatches` of the run, the same on all
+/// data ranks, run before step 1 for their amaxes alone; their gradients are dropped. `counted`: targets of the first
+/// global batch.
 void calibrate(StepRunner& runner, const Batches& batches, int64_t micro_batch_size, int64_t microbatches,
                int64_t counted);
 

@@ -1,5 +1,6 @@
-// All that a step changes and the next one reads, copied to host memory and put back bit for bit: values and main parameters,
-// moments, the FP8 scale table. Gradients and FP8 weights are not among it: a step voids the ones and casts the others.
+// All that a step changes and the next one reads, copied to host memory and put back bit for bit: values and main
+// parameters, moments, the FP8 scale table. Gradients and FP8 weights are not among it: a step voids the ones and casts
+// the others.
 #pragma once
 
 #include <vector>

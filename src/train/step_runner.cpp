@@ -186,8 +186,8 @@ void StepRunner::calibrate(std::span<const HostMicrobatch> microbatches, int64_t
   context_.synchronize();
 }
 
-// The gradients of the pass are dropped: the step's begin_step() voids them. Weights are cast anew before and after, since
-// the observer wants to see them, and the step shall find their amaxes as it would have.
+// The gradients of the pass are dropped: the step's begin_step() voids them. Weights are cast anew before and after,
+// since the observer wants to see them, and the step shall find their amaxes as it would have.
 Fp8Statistics StepRunner::observe(const HostBatch& batch, int64_t first_sample) {
   const parallel::Watchdog::Guard guard(context_, "FP8 statistics");
   fp8::Observer& observer = model_.recipe().observer();

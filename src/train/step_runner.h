@@ -58,20 +58,20 @@ class StepRunner {
 
   /// Launches optimizer step `step` (from 1: the learning rate hangs on it) on the global batch from `first_sample`
   /// (the dropout masks hang on it), and the copy of its status to the host; returns before the device is done.
-  /// `batch` must stay as it is until the context has been synchronized. Nothing is updated by a step whose mean loss is
-  /// above `largest_loss`.
+  /// `batch` must stay as it is until the context has been synchronized. Nothing is updated by a step whose mean loss
+  /// is above `largest_loss`.
   void launch(const HostBatch& batch, int64_t step, int64_t first_sample, bool count_fp8,
               double largest_loss = std::numeric_limits<double>::infinity());
   /// With logging.loss_by_source and a blend, and once the context has been synchronized: the loss of each of this data
   /// rank's samples in the last step, sums over their counted tokens. Zeros on all but one of its ranks. Else empty.
   std::span<const float> sample_losses() const;
-  /// Forward and backward of microbatches, the same on all data ranks, each operand cast with its own scale, and an update
-  /// of the FP8 scales from the amaxes: no weight changes. `counted`: targets of a global batch. Waits for the device, under
-  /// a watchdog's guard, as evaluation does.
+  /// Forward and backward of microbatches, the same on all data ranks, each operand cast with its own scale, and an
+  /// update of the FP8 scales from the amaxes: no weight changes. `counted`: targets of a global batch. Waits for the
+  /// device, under a watchdog's guard, as evaluation does.
   void calibrate(std::span<const HostMicrobatch> microbatches, int64_t counted);
-  /// With logging.fp8_statistics_every: what is cast in a forward and a backward pass of the step's first microbatch, with
-  /// the weights and scales that the step is going to use. Right before launch() with the same arguments; it leaves the state
-  /// as it was, bit for bit. Of this rank; waits for the device.
+  /// With logging.fp8_statistics_every: what is cast in a forward and a backward pass of the step's first microbatch,
+  /// with the weights and scales that the step is going to use. Right before launch() with the same arguments; it
+  /// leaves the state as it was, bit for bit. Of this rank; waits for the device.
   Fp8Statistics observe(const HostBatch& batch, int64_t first_sample);
   /// Adds the loss of one microbatch to this rank's sum; waits for the device.
   void evaluate(const HostMicrobatch& microbatch);

@@ -11,8 +11,8 @@
 
 namespace te::train {
 
-/// What the driver, cuBLASLt and cuDNN hold beside the plan: 605 to 612 MiB in runs of GPT-2 124M on an H200 (CUDA 13.0,
-/// cuDNN 9.19), by nvidia-smi.
+/// What the driver, cuBLASLt and cuDNN hold beside the plan: 605 to 612 MiB in runs of GPT-2 124M on an H200 (CUDA
+/// 13.0, cuDNN 9.19), by nvidia-smi.
 inline constexpr int64_t kCudaOverheadBytes = int64_t{620} << 20;
 
 /// "1,234,567".

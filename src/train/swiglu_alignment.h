@@ -1,6 +1,6 @@
-// How far the two weights of a SwiGLU are aligned: the cosine of each channel's gate and up row. Where they grow together, the
-// input of linear_fc2 becomes their product's square, and its outliers are what breaks scales of whole tensors late in long
-// runs: an early sign (M. Fishman et al., arXiv 2409.12517, section 4).
+// How far the two weights of a SwiGLU are aligned: the cosine of each channel's gate and up row. Where they grow
+// together, the input of linear_fc2 becomes their product's square, and its outliers are what breaks scales of whole
+// tensors late in long runs: an early sign (M. Fishman et al., arXiv 2409.12517, section 4).
 #pragma once
 
 #include <vector>

@@ -3,8 +3,8 @@
 //   a number KEY                train/KEY; those of speed perf/KEY; valid_KEY becomes valid/KEY
 //   an object KEY of numbers    KEY/NAME, deeper ones KEY/NAME/NAME
 //   a text, a list of others    text under train/KEY or KEY
-//   fp8, a list of operands     fp8/QUANTITY/ROLE: a histogram over all operands of a role; of amax and scale the logarithm
-//                               to base 2. And the largest shares: fp8/saturated_max, fp8/flushed_max
+//   fp8, a list of operands     fp8/QUANTITY/ROLE: a histogram over all operands of a role; of amax and scale the
+//                               logarithm to base 2. And the largest shares: fp8/saturated_max, fp8/flushed_max
 //
 // And those of fp8_statistics.jsonl, as histograms over all operands of a role, of all forms:
 //

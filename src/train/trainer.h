@@ -1,4 +1,5 @@
-// A run of te-train: start-up, then the loop of steps, validation, logs and checkpoints. Its parts have files of their own:
+// A run of te-train: start-up, then the loop of steps, validation, logs and checkpoints. Its parts have files of their
+// own:
 //
 //   batches.h      what is read from the datasets        startup.h      weights and state to start with
 //   step_runner.h  what a step does on the device        validation.h   the loss on the validation set
@@ -37,8 +38,8 @@ enum class Outcome : uint8_t { finished, interrupted, diverged };
 
 class Trainer {
  public:
-  /// Plans all memory; allocates none. World and groups are the job's, and must outlive the trainer. With `overwrite` an
-  /// earlier run in the same folders is removed; without, a run that would lose it is refused.
+  /// Plans all memory; allocates none. World and groups are the job's, and must outlive the trainer. With `overwrite`
+  /// an earlier run in the same folders is removed; without, a run that would lose it is refused.
   Trainer(const config::Config& config, Context& context, parallel::World& world,
           const parallel::Groups& groups, bool overwrite);
 
@@ -49,8 +50,8 @@ class Trainer {
   model::ModelStage& model() { return runner_.model(); }
 
   /// Opens the data, allocates, initializes or resumes, and trains to the last step, or until a signal asks it to stop:
-  /// then the step in work is finished and a checkpoint saved, whatever checkpoint.save_last says. All ranks take the same
-  /// steps and have the same outcome; rank 0 writes the logs. It calls `record` once the folders are this run's.
+  /// then the step in work is finished and a checkpoint saved, whatever checkpoint.save_last says. All ranks take the
+  /// same steps and have the same outcome; rank 0 writes the logs. It calls `record` once the folders are this run's.
   Outcome run(Requests& requests, const std::function<void()>& record = {});
 
  private:
@@ -79,7 +80,8 @@ class Trainer {
   /// Before the step is launched.
   Fp8Statistics observe(const HostBatch& batch);
   void log_statistics(const Fp8Statistics& statistics, StepMetrics& metrics, MetricsWriter* writer);
-  /// `anyway`: a checkpoint is due, whether it is among the best or not; `whole`: before the run goes on. True when it saved.
+  /// `anyway`: a checkpoint is due, whether it is among the best or not; `whole`: before the run goes on. True when it
+  /// saved.
   bool save(const StepMetrics& metrics, bool anyway, bool whole);
   void roll_back();
   void make_guard();

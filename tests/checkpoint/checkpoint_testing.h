@@ -1,5 +1,5 @@
-// Ranks of made-up layouts in one process, without communication: each has the parameters, moments and FP8 state that its
-// place in the job gives it, filled with values that tell name and global index.
+// Ranks of made-up layouts in one process, without communication: each has the parameters, moments and FP8 state that
+// its place in the job gives it, filled with values that tell name and global index.
 #pragma once
 
 #include <gtest/gtest.h>

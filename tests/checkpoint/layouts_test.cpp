@@ -139,8 +139,8 @@ void compare_moments(const std::filesystem::path& a, const std::filesystem::path
   }
 }
 
-// Moments in FP8 are stored as numbers: under another layout of data ranks and stages, which cut the same blocks, they come
-// back bit for bit; tensor ranks cut other blocks and round once more.
+// Moments in FP8 are stored as numbers: under another layout of data ranks and stages, which cut the same blocks, they
+// come back bit for bit; tensor ranks cut other blocks and round once more.
 TEST(Resharding, MomentsInFp8KeepTheirValues) {
   TemporaryFolder fp32, first, second, third, plain;
   const auto load_and_save = [](const std::filesystem::path& from, Layout layout, const TemporaryFolder& to,

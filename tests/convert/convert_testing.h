@@ -1,5 +1,5 @@
-// Tiny models of Hugging Face transformers (scripts/make_convert_fixtures.py), folders to convert them in, and what they
-// are compared by.
+// Tiny models of Hugging Face transformers (scripts/make_convert_fixtures.py), folders to convert them in, and what
+// they are compared by.
 #pragma once
 
 #include <cstring>

@@ -1,4 +1,5 @@
-// FP8 out and in: DeepSeek's blocks of 128 x 128. transformers itself reads such folders in scripts/fp8_export_check.py.
+// FP8 out and in: DeepSeek's blocks of 128 x 128. transformers itself reads such folders in
+// scripts/fp8_export_check.py.
 #include <cmath>
 
 #include "convert/convert_testing.h"

@@ -137,8 +137,8 @@ INSTANTIATE_TEST_SUITE_P(Fixtures, RoundTrip,
                                            "gpt_neox_sequential", "gpt2", "gpt2_untied_bf16", "gpt2_relu"),
                          [](const auto& info) { return std::string(info.param); });
 
-// The fixture was cut by transformers at 20 KB. At 8 KB embedding and head pass the limit alone: each has a file at once,
-// and what was begun before the head ends behind it.
+// The fixture was cut by transformers at 20 KB. At 8 KB embedding and head pass the limit alone: each has a file at
+// once, and what was begun before the head ends behind it.
 TEST(Shards, AreThoseOfTransformers) {
   TemporaryFolder folder;
   import_to(fixture("llama"), folder / "te");
@@ -244,7 +244,8 @@ TEST(Import, Gpt2WithoutPrefixAndWithMasks) {
               read_bytes(folder / "reference/step_00000000/model.safetensors"));
 }
 
-// The file is made of a Llama of transformers by llama2.c's own rule: a head's rows i and i + head / 2 become neighbours.
+// The file is made of a Llama of transformers by llama2.c's own rule: a head's rows i and i + head / 2 become
+// neighbours.
 TEST(Import, Llama2cIsTheSameLlama) {
   const TemporaryFolder folder;
   const fs::path llama = copy_fixture("llama", folder / "llama");

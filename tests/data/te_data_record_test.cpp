@@ -1,4 +1,5 @@
-// What te-data says of what it makes and reads: records beside datasets, separators that never occur, tables, bad lines.
+// What te-data says of what it makes and reads: records beside datasets, separators that never occur, tables, bad
+// lines.
 #include "data/dataset_record.h"
 #include "te_data_testing.h"
 

@@ -1,5 +1,5 @@
-// The way of an operand from its producer to the GEMMs: what is taken is done, once, and nothing can be forgotten. And a
-// recipe of this test's own, with a scale per row, that a whole model trains with.
+// The way of an operand from its producer to the GEMMs: what is taken is done, once, and nothing can be forgotten. And
+// a recipe of this test's own, with a scale per row, that a whole model trains with.
 #include "fp8/operand.h"
 
 #include <cmath>

@@ -66,8 +66,8 @@ TEST(Overrides, OneRecipeForAllIsThatRecipe) {
   }
 }
 
-// With every fprop and dgrad in BF16, FP8 is nowhere but in the weights' gradients; and not in that of a linear whose wgrad is
-// named, too.
+// With every fprop and dgrad in BF16, FP8 is nowhere but in the weights' gradients; and not in that of a linear whose
+// wgrad is named, too.
 TEST(Overrides, GemmsAreChosenOneByOne) {
   config::Config plain = tiny("");
   plain.precision.fp8 = Fp8Mode::off;

@@ -1,5 +1,5 @@
-// Ranks that share a model: tensor ranks hold slices of weights and cache, pipeline ranks layers; all get the logits of one
-// rank and choose the same tokens.
+// Ranks that share a model: tensor ranks hold slices of weights and cache, pipeline ranks layers; all get the logits of
+// one rank and choose the same tokens.
 #include "generate/generate_testing.h"
 #include "generate/generator.h"
 #include "testing/mpi.h"

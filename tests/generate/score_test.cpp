@@ -165,8 +165,8 @@ TEST_P(ScoreTest, WhatAllGroupsShareRunsOnce) {
   }
 }
 
-// Groups of requests, with shared beginnings and without: the score of each is that of its tokens alone, however many run
-// side by side.
+// Groups of requests, with shared beginnings and without: the score of each is that of its tokens alone, however many
+// run side by side.
 TEST_P(ScoreTest, GroupsShareTheirBeginning) {
   const auto request = [&](int64_t sequence, int64_t from, int64_t count, int64_t scored) {
     const auto tokens = part(sequence, from, count);

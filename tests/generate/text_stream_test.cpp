@@ -76,8 +76,8 @@ TEST(TextStream, StopStringsSpanTokens) {
   EXPECT_EQ(joined(stream(*bytes, bytes_of("aab"), {"ab"})), "a");
 }
 
-/// As SentencePiece decodes: a word token carries its space in front, the first of a text loses it; tokens 100 and up are
-/// bytes, and those that make no character yet show as U+FFFD.
+/// As SentencePiece decodes: a word token carries its space in front, the first of a text loses it; tokens 100 and up
+/// are bytes, and those that make no character yet show as U+FFFD.
 class WordTokenizer final : public text::Tokenizer {
  public:
   std::string decode(std::span<const int32_t> tokens) const override {

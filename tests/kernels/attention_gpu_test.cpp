@@ -1,5 +1,5 @@
-// Attention on a GPU against the CPU reference on the same BF16 inputs; dropout by its statistics. head_dim 64 and 128 without
-// dropout run te-train's own kernels, all others cuDNN's.
+// Attention on a GPU against the CPU reference on the same BF16 inputs; dropout by its statistics. head_dim 64 and 128
+// without dropout run te-train's own kernels, all others cuDNN's.
 #include <cmath>
 #include <initializer_list>
 #include <vector>

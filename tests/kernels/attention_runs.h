@@ -1,5 +1,5 @@
-// Attention of runs of queries, for both backends: the tokens of every sample are dealt out to ranks as context parallelism
-// does it, each rank attends with its own queries and all keys, and what comes out is put together again.
+// Attention of runs of queries, for both backends: the tokens of every sample are dealt out to ranks as context
+// parallelism does it, each rank attends with its own queries and all keys, and what comes out is put together again.
 #pragma once
 
 #include <cmath>
@@ -82,8 +82,8 @@ inline AttentionResults attend_whole(const Context& context, const RunProblem& p
   return {o.floats(), lse.floats(), dqkv.floats()};
 }
 
-/// Two runs for each of `ranks` ranks: chunk r and chunk 2 ranks - 1 - r of every sample. Checks that a call writes its own
-/// rows alone. Gradients of keys and values are added up here.
+/// Two runs for each of `ranks` ranks: chunk r and chunk 2 ranks - 1 - r of every sample. Checks that a call writes its
+/// own rows alone. Gradients of keys and values are added up here.
 inline AttentionResults attend_in_runs(const Context& context, const RunProblem& p, int ranks) {
   const AttentionShape& s = p.shape;
   const int64_t chunk = s.seq / (2 * ranks), local = 2 * chunk, rows = s.batch * local;

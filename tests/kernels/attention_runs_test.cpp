@@ -16,7 +16,8 @@ void check(const RunProblem& problem, int ranks) {
                                     << dtype_name(problem.dtype));
   const Context cpu = Context::cpu();
   const AttentionResults whole = attend_whole(cpu, problem), runs = attend_in_runs(cpu, problem, ranks);
-  // Blocks of keys and queries begin elsewhere, so sums have another order; BF16 gradients of keys are rounded once a run.
+  // Blocks of keys and queries begin elsewhere, so sums have another order; BF16 gradients of keys are rounded once a
+  // run.
   const bool fp32 = problem.dtype == DType::f32;
   EXPECT_LT(relative_error(runs.o, whole.o), fp32 ? 1e-6 : 1e-3);
   EXPECT_LT(relative_error(runs.lse, whole.lse), 1e-6);

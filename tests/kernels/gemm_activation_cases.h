@@ -1,4 +1,5 @@
-// Problems of kernels/gemm/gemm_activation.h: operands of the order of 1, where activations bend, equal on every device.
+// Problems of kernels/gemm/gemm_activation.h: operands of the order of 1, where activations bend, equal on every
+// device.
 #pragma once
 
 #include <cmath>

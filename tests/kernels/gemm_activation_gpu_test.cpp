@@ -1,5 +1,5 @@
-// Products with an activation on the GPU: against FP32 on the CPU, against the two steps on the device, and that the fused kernel
-// takes what it is made for.
+// Products with an activation on the GPU: against FP32 on the CPU, against the two steps on the device, and that the
+// fused kernel takes what it is made for.
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -72,8 +72,8 @@ void expect_close(const char* what, const std::vector<float>& actual, const std:
 }
 
 #ifdef TE_WITH_CUDA
-// Whatever else the kernel refuses goes through the ops to the two steps; that it refuses nothing of this list is what its
-// speed in training hangs on.
+// Whatever else the kernel refuses goes through the ops to the two steps; that it refuses nothing of this list is what
+// its speed in training hangs on.
 TEST(GemmActivationGpu, TheFusedKernelTakesWhatItIsMadeFor) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
@@ -119,9 +119,9 @@ TEST(GemmActivationGpu, UnalignedTensorsTakeTwoSteps) {
 }
 #endif
 
-// All sums are FP32 and of the order of 1; tensor cores drop some 2e-5 of that. A result is then rounded once (`ulp` allows the
-// next neighbour); in two steps cuBLASLt may round the product before the bias is added (2^-9 of a sum below 8), and d_y is
-// rounded. A factor of SwiGLU's gradients is below 10.
+// All sums are FP32 and of the order of 1; tensor cores drop some 2e-5 of that. A result is then rounded once (`ulp`
+// allows the next neighbour); in two steps cuBLASLt may round the product before the bias is added (2^-9 of a sum below
+// 8), and d_y is rounded. A factor of SwiGLU's gradients is below 10.
 TEST(GemmActivationGpu, AgreesWithFp32OnTheCpu) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0), cpu = Context::cpu();
@@ -209,8 +209,8 @@ TEST(GemmActivationGpu, RepeatedCallsGiveTheSameBits) {
   }
 }
 
-// Rows of larger tensors, as a tensor-parallel layer passes them: nothing in front of them or behind is touched, and values
-// are those of the rows by themselves.
+// Rows of larger tensors, as a tensor-parallel layer passes them: nothing in front of them or behind is touched, and
+// values are those of the rows by themselves.
 TEST(GemmActivationGpu, RowsOfLargerTensors) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);

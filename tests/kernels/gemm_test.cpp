@@ -147,7 +147,8 @@ float inverse_scale(const Matrix& matrix, const std::vector<float>& scales, int6
   return scales[r / 128 * matrix.scales.cols() + c / 128];
 }
 
-// Scales of 128 values of the contraction, whose end is ragged: as the product of the matrices that they are taken from.
+// Scales of 128 values of the contraction, whose end is ragged: as the product of the matrices that they are taken
+// from.
 TEST(Gemm, Fp8WithScalesOf128Values) {
   const Context context = Context::cpu();
   constexpr int64_t kM = 144, kN = 272, kK = 304;

@@ -106,8 +106,8 @@ TEST(MomentRounding, AStepMatchesFp32) {
   compare(rounded.exp_avg_sq.floats(), exact.exp_avg_sq.floats());
 }
 
-// Without gradients exp_avg_sq falls by a thousandth a step, a quarter of the distance to the next number at most: round
-// to nearest would leave it at 1 for ever.
+// Without gradients exp_avg_sq falls by a thousandth a step, a quarter of the distance to the next number at most:
+// round to nearest would leave it at 1 for ever.
 TEST(MomentRounding, SmallChangesAreNotLost) {
   const int64_t n = 4096;
   Moments b(n, {whole(n)});

@@ -1,5 +1,5 @@
-// CPU reference of the norm of queries and keys against its definition in double precision, the gradients against finite
-// differences of that definition.
+// CPU reference of the norm of queries and keys against its definition in double precision, the gradients against
+// finite differences of that definition.
 #include "kernels/qk_norm/qk_norm.h"
 
 #include <cmath>

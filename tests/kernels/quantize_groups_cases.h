@@ -1,4 +1,5 @@
-// Casts with scales of groups: the storage of both forms, what a test reads back of it, and the definition in double loops.
+// Casts with scales of groups: the storage of both forms, what a test reads back of it, and the definition in double
+// loops.
 #pragma once
 
 #include <cmath>

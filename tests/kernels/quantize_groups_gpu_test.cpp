@@ -1,4 +1,5 @@
-// Casts with scales of groups on the GPU against the CPU reference: bytes, scales, amax and counts are equal bit for bit.
+// Casts with scales of groups on the GPU against the CPU reference: bytes, scales, amax and counts are equal bit for
+// bit.
 #include "kernels/quantize/quantize_groups.h"
 
 #include <cstring>

@@ -35,7 +35,8 @@ TEST(TensorStats, ByHand) {
   EXPECT_NEAR(sums.sum2, 1 + 4 + 0.25 + 400, 1e-5);
   EXPECT_NEAR(sums.sum3, 1 - 8 + 0.125 + 8000, 1e-4);
   EXPECT_NEAR(sums.sum4, 1 + 16 + 0.0625 + 160000, 1e-3);
-  // 37.5 lies between 36 and 40: both 1 and 0.5 (18.75: 18, 20) and 2 (75: 72, 80) lose 1.5/37.5 of themselves; 20 becomes 448.
+  // 37.5 lies between 36 and 40: both 1 and 0.5 (18.75: 18, 20) and 2 (75: 72, 80) lose 1.5/37.5 of themselves; 20
+  // becomes 448.
   const double lost = 1.5 / 37.5, saturated = 20 - 448 / 37.5;
   EXPECT_NEAR(sums.squared_error, lost * lost * (1 + 0.25 + 4) + saturated * saturated, 1e-4);
 }

@@ -61,8 +61,8 @@ std::string label(const Config& config) {
       config.precision.fp8_output_layer ? ", output layer too" : "", to_string(config.training.recompute));
 }
 
-// Gradients after two steps that change no weight, so that delayed scaling runs on real scales (Adam's first updates are signs of
-// gradients, and would turn a flipped rounding near zero into a different model).
+// Gradients after two steps that change no weight, so that delayed scaling runs on real scales (Adam's first updates
+// are signs of gradients, and would turn a flipped rounding near zero into a different model).
 std::vector<std::vector<float>> settled_gradients(TinyModel& tiny, double* loss) {
   for (int step = 0; step < 2; ++step) tiny.train_step(0.0f);
   *loss = tiny.forward_backward();
@@ -84,10 +84,10 @@ void nudge_weights(TinyModel& tiny) {
   tiny.model().quantize_weights(tiny.context());
 }
 
-// Both backends round at the same places, but sum in another order, so single roundings flip; each flip of an FP8 code is 2^-2
-// to 2^-4 of a value, and flips cascade through the layers. How much that may change a gradient is a property of the model, and
-// is measured here: by the same CPU model with weights nudged by less than a BF16 rounding. The GPU may differ from
-// the CPU by twice that. A wrong scale, a missing term or a transposed operand differs by far more.
+// Both backends round at the same places, but sum in another order, so single roundings flip; each flip of an FP8 code
+// is 2^-2 to 2^-4 of a value, and flips cascade through the layers. How much that may change a gradient is a property
+// of the model, and is measured here: by the same CPU model with weights nudged by less than a BF16 rounding. The GPU
+// may differ from the CPU by twice that. A wrong scale, a missing term or a transposed operand differs by far more.
 TEST(ModelGpu, AgreesWithTheCpuBackend) {
   TE_REQUIRE_GPU();
   for (const Config& config : all_configs()) {
@@ -126,7 +126,8 @@ TEST(ModelGpu, RecomputationGivesTheSameBits) {
   }
 }
 
-// FP8 forms of weights that are made again before each product, from BF16 values or by transposing, are those that are kept.
+// FP8 forms of weights that are made again before each product, from BF16 values or by transposing, are those that are
+// kept.
 TEST(ModelGpu, WeightsThatAreNotKeptGiveTheSameBits) {
   TE_REQUIRE_GPU();
   using config::Fp8KeptWeights;

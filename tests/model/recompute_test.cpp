@@ -1,6 +1,6 @@
 // Activation recomputation and the FP8 state: recompute none, selective and full give the same gradients bit
-// for bit, in every precision and with dropout, and so do weights whose FP8 forms are kept and those made again for each
-// product; evaluation and recomputation leave the FP8 state alone.
+// for bit, in every precision and with dropout, and so do weights whose FP8 forms are kept and those made again for
+// each product; evaluation and recomputation leave the FP8 state alone.
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -110,8 +110,8 @@ TEST(Recompute, GivesBitwiseEqualGradientsInEveryFormOfALayer) {
   }
 }
 
-// With the scratch that does not live in a step overwritten by NaN (TinyModel's passes), at every kind of recomputation:
-// forms that are made too early, too late or in somebody else's memory change numbers.
+// With the scratch that does not live in a step overwritten by NaN (TinyModel's passes), at every kind of
+// recomputation: forms that are made too early, too late or in somebody else's memory change numbers.
 TEST(KeptWeights, ChangeNoBit) {
   using config::Fp8KeptWeights;
   for (Config config : all_precisions()) {

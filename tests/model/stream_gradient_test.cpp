@@ -1,5 +1,6 @@
-// The norm whose backward pass produces the dy of linear_proj or linear_fc2 also sums the bias gradient and, with delayed
-// scaling, casts dy: the same bits on the CPU as from passes of their own, which is what a dropout in between needs.
+// The norm whose backward pass produces the dy of linear_proj or linear_fc2 also sums the bias gradient and, with
+// delayed scaling, casts dy: the same bits on the CPU as from passes of their own, which is what a dropout in between
+// needs.
 #include "core/profile.h"
 #include "model/tiny_model.h"
 #include "testing/testing.h"

@@ -1,5 +1,5 @@
-// The operations of MpiCommunicator on the whole world (SingleCommunicator with one rank): every dtype, ragged sizes, in
-// place and out of place, bit for bit against what the contract says.
+// The operations of MpiCommunicator on the whole world (SingleCommunicator with one rank): every dtype, ragged sizes,
+// in place and out of place, bit for bit against what the contract says.
 #include "parallel/communicator.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// A rank that dies, throws or hangs ends the whole job: within 30 s, with the exit code that says why, and with the rank
-// and the reason in the log.
+// A rank that dies, throws or hangs ends the whole job: within 30 s, with the exit code that says why, and with the
+// rank and the reason in the log.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 

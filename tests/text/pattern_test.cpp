@@ -1,5 +1,5 @@
-// Regular expressions in Oniguruma's syntax. The pieces were recorded from Hugging Face tokenizers 0.23.3 (Split with the
-// behavior "isolated").
+// Regular expressions in Oniguruma's syntax. The pieces were recorded from Hugging Face tokenizers 0.23.3 (Split with
+// the behavior "isolated").
 #include "text/tokenizers/pattern.h"
 
 #include <gtest/gtest.h>

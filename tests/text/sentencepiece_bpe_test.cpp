@@ -1,5 +1,5 @@
-// Plain BPE models of SentencePiece: the tokens of libsentencepiece itself, and which models are not plain. The models are
-// variants of a small one in tests/fixtures/tokenizers, changed here byte by byte.
+// Plain BPE models of SentencePiece: the tokens of libsentencepiece itself, and which models are not plain. The models
+// are variants of a small one in tests/fixtures/tokenizers, changed here byte by byte.
 #include "text/tokenizers/sentencepiece_bpe.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// Unigram, WordPiece and WordLevel models, and byte pair encoding where characters are unknown. The tokens were recorded
-// from Hugging Face tokenizers 0.23.3; tokenizer_agreement_test.cpp compares whole tokenizers.
+// Unigram, WordPiece and WordLevel models, and byte pair encoding where characters are unknown. The tokens were
+// recorded from Hugging Face tokenizers 0.23.3; tokenizer_agreement_test.cpp compares whole tokenizers.
 #include <gtest/gtest.h>
 #include <spdlog/sinks/ostream_sink.h>
 #include <spdlog/spdlog.h>

@@ -1,5 +1,5 @@
-// Tokens equal those that the reference implementations (Hugging Face tokenizers, SentencePiece) made of the same texts:
-// tests/fixtures/tokenizers, written by scripts/make_tokenizer_fixtures.py. Bytes that are no UTF-8, which the
+// Tokens equal those that the reference implementations (Hugging Face tokenizers, SentencePiece) made of the same
+// texts: tests/fixtures/tokenizers, written by scripts/make_tokenizer_fixtures.py. Bytes that are no UTF-8, which the
 // references do not take or replace, come back from decode().
 #include <gtest/gtest.h>
 #include <zlib.h>

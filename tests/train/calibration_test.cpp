@@ -1,5 +1,5 @@
-// The first step of a run with delayed scaling, in a model that is deep enough for scales to be wrong far from the loss:
-// nothing saturates, and each layer's gradient is as near to BF16's as with scales from the tensors themselves.
+// The first step of a run with delayed scaling, in a model that is deep enough for scales to be wrong far from the
+// loss: nothing saturates, and each layer's gradient is as near to BF16's as with scales from the tensors themselves.
 #include <cmath>
 #include <map>
 

@@ -1,6 +1,6 @@
-// Whole runs of te-train: several validation sets, the best checkpoints, early stopping, and the loss of each dataset of a
-// blend. The CPU computes a loss in the same way whoever asks for it, so losses are compared bit for bit where nothing
-// but the way to them differs.
+// Whole runs of te-train: several validation sets, the best checkpoints, early stopping, and the loss of each dataset
+// of a blend. The CPU computes a loss in the same way whoever asks for it, so losses are compared bit for bit where
+// nothing but the way to them differs.
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -120,7 +120,8 @@ TEST_F(Evaluation, TheBestCheckpointsAreKept) {
   run("b", common + Overrides{"checkpoint.resume=auto"});
   EXPECT_EQ(folder_.column("b", "valid_loss.letters"), losses);
   EXPECT_EQ(best("b"), best("a"));
-  // Those that were saved for being the best alone have gone: what is left are two of these, and the ends of the two parts.
+  // Those that were saved for being the best alone have gone: what is left are two of these, and the ends of the two
+  // parts.
   for (const std::string& name : split(saved("b"), ' '))
     EXPECT_TRUE(name == std::to_string(step(0)) || name == std::to_string(step(1)) || name == "3" ||
                 name == "6")

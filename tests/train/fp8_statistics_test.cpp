@@ -1,4 +1,5 @@
-// FP8 statistics of a run: what is written, and that collecting it changes no bit of the run, whatever the recipe and the layout.
+// FP8 statistics of a run: what is written, and that collecting it changes no bit of the run, whatever the recipe and
+// the layout.
 #include <nlohmann/json.hpp>
 
 #include "te_train_testing.h"

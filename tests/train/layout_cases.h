@@ -1,5 +1,5 @@
-// The layouts and settings that layout_mpi_test.cpp compares with one rank: a covering set, not the cross product. Every
-// layout meets both model families, every recipe and every way to recompute; every pair of a schedule or a tensor
+// The layouts and settings that layout_mpi_test.cpp compares with one rank: a covering set, not the cross product.
+// Every layout meets both model families, every recipe and every way to recompute; every pair of a schedule or a tensor
 // layout with a precision, and of a schedule with data parallelism, occurs at least once.
 #pragma once
 

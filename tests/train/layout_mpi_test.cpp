@@ -7,16 +7,18 @@
 //   their norm; n <= 128 tokens * 4 microbatches, so 1.4e-6, less where products are summed in blocks; at most 8e-7 was
 //   measured in any gradient of step 1. Later gradients are taken at weights that differ themselves (2e-6), and Adam
 //   divides by the gradient's size, which makes more of the difference where that is small (7e-6 in a bias). The bounds
-//   leave a factor of 5 or more for other machines' products. Anything that is summed twice, not at all, or in the wrong
-//   place is off by 0.1 and more.
+//   leave a factor of 5 or more for other machines' products. Anything that is summed twice, not at all, or in the
+//   wrong place is off by 0.1 and more.
 // Pipelines alone, without clipping and without tied embeddings, add up in the same order as one rank: the same bits.
-// BF16 and FP8. A value that is off in its last FP32 or BF16 bit now and then falls on the other side of a boundary when
+// BF16 and FP8. A value that is off in its last FP32 or BF16 bit now and then falls on the other side of a boundary
+// when
 //   it is rounded, which moves it by a whole step (2^-3 of it in E4M3, 2^-2 in E5M2). The next layer's operands of that
 //   token then move by about a hundredth, a tenth of them across a boundary: after a few layers the token has rounding
 //   errors of its own. So two layouts differ like two draws of the rounding error, sqrt(2) times what rounding costs at
 //   all, which is measured here too: by a run on one rank, one precision up (FP8 against none, BF16 against FP32). The
-//   bound is kRoundings times that, per parameter. Until the first value has moved, that is at step 1 of layouts without
-//   tensor parallelism and without an exchange of keys and values (context parallelism), the FP32 bounds hold, and scales and amax histories have the same bits.
+//   bound is kRoundings times that, per parameter. Until the first value has moved, that is at step 1 of layouts
+//   without tensor parallelism and without an exchange of keys and values (context parallelism), the FP32 bounds hold,
+//   and scales and amax histories have the same bits.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -282,8 +284,8 @@ TEST_P(Layout, EqualsOneRank) {
   measured += " " + expect_within("grads3", actual.later, floor.later, rounded ? &rounding->later : nullptr);
   measured += " " + expect_within("mains", actual.mains, floor.mains, rounded ? &rounding->mains : nullptr);
   const double loss_floor = rounded && !c.fp32() ? kBf16Loss : floor.loss;
-  // Validation comes after the last update, where two runs have drifted apart the furthest: what rounding costs is looked
-  // for there too, or the few steps of a sanitizer's run say too little about it.
+  // Validation comes after the last update, where two runs have drifted apart the furthest: what rounding costs is
+  // looked for there too, or the few steps of a sanitizer's run say too little about it.
   const double loss_cost = rounded ? std::max(rounding->loss, rounding->valid) : 0.0;
   EXPECT_LE(actual.loss, allowed(loss_floor, rounded ? &loss_cost : nullptr));
   EXPECT_LE(actual.valid, allowed(loss_floor, rounded ? &loss_cost : nullptr));

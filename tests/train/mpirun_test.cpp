@@ -167,8 +167,8 @@ TEST_F(Mpirun, LogsOnceWhatOneRankLogs) {
   }
 }
 
-// Documents end anywhere in the tokens of two ranks, and so do the targets that count. Two blends of a dataset give losses
-// by source, the ranks' parts of every sample's added.
+// Documents end anywhere in the tokens of two ranks, and so do the targets that count. Two blends of a dataset give
+// losses by source, the ranks' parts of every sample's added.
 TEST_F(Mpirun, ContextRanksTrainAsOneRank) {
   Overrides common = {"precision.dtype=fp32",
                       "training.eval_interval=3",
@@ -295,8 +295,8 @@ TEST_F(Mpirun, ARankThatHangsWhileTheOthersSaveEndsTheJob) {
       << result.error;
 }
 
-// mpirun reads nothing any more once it was asked to end its ranks; a stopped one stands for that. The terminal that it made
-// for rank 0 fills up, and rank 0 waits in the middle of a line.
+// mpirun reads nothing any more once it was asked to end its ranks; a stopped one stands for that. The terminal that it
+// made for rank 0 fills up, and rank 0 waits in the middle of a line.
 TEST_F(Mpirun, ARankThatCannotPrintSavesAllTheSame) {
   const pid_t mpirun = start_endless(2, {"logging.fp8_stats_every=0"});
   const std::map<int, pid_t> processes = ranks_of(mpirun);
@@ -321,7 +321,8 @@ TEST_F(Mpirun, ARankThatCannotPrintSavesAllTheSame) {
   EXPECT_NE(folder_.wait(mpirun).code, 0);
 }
 
-// mpirun sends SIGCONT, and SIGTERM only after the whole timeout; it would sleep on for another one when its ranks have ended.
+// mpirun sends SIGCONT, and SIGTERM only after the whole timeout; it would sleep on for another one when its ranks have
+// ended.
 TEST_F(Mpirun, StopsAtOnceHoweverLongMpirunWouldWait) {
   ::setenv("OMPI_MCA_odls_base_sigkill_timeout", "300", 1);
   const pid_t mpirun = start_endless(2, {"logging.fp8_stats_every=0"});

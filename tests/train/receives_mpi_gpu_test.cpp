@@ -1,5 +1,5 @@
-// Pipelines on GPUs, where messages really travel beside the passes: whether a receive waits for the passes before it or
-// for its buffer alone (parallel.overlap_receive) changes no bit, and what arrives is what was sent.
+// Pipelines on GPUs, where messages really travel beside the passes: whether a receive waits for the passes before it
+// or for its buffer alone (parallel.overlap_receive) changes no bit, and what arrives is what was sent.
 #include <vector>
 
 #include "core/random.h"

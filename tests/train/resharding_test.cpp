@@ -141,7 +141,8 @@ double state_difference(const checkpoint::Reader& a, const checkpoint::Reader& b
   return largest;
 }
 
-/// Entries of the histories that were recorded before the checkpoint have the same bits, later ones about the same size.
+/// Entries of the histories that were recorded before the checkpoint have the same bits, later ones about the same
+/// size.
 void expect_same_histories(const checkpoint::Fp8State& a, const checkpoint::Fp8State& b) {
   ASSERT_EQ(a.rows.size(), b.rows.size());
   ASSERT_EQ(a.history_len, 8);

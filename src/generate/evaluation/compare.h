@@ -8,8 +8,8 @@
 namespace te::generate {
 
 /// B - A of a metric. With d_i a document's difference and w_i its weight (1; words or bytes of a text), the difference
-/// is sum(d) / sum(w), its standard error sqrt(n / (n - 1) * sum((d_i - difference * w_i)^2)) / sum(w), and the interval
-/// 1.96 of these to both sides (normal approximation).
+/// is sum(d) / sum(w), its standard error sqrt(n / (n - 1) * sum((d_i - difference * w_i)^2)) / sum(w), and the
+/// interval 1.96 of these to both sides (normal approximation).
 struct PairedDifference {
   std::string task,
       metric;  ///< metric: acc, acc_norm, log_probability (per document), log_probability_per_word or _byte
@@ -22,9 +22,9 @@ struct PairedDifference {
   double p_value = 1.0;
 };
 
-/// Compares two files of items: of te-generate evaluate --items, or lm-evaluation-harness' samples of one task, which do
-/// not name it and have that of the other file.
-/// UserError when a file is malformed, or the two have not the same documents.
+/// Compares two files of items: of te-generate evaluate --items, or lm-evaluation-harness' samples of one task, which
+/// do not name it and have that of the other file. UserError when a file is malformed, or the two have not the same
+/// documents.
 std::vector<PairedDifference> compare_items(const std::string& file_a, const std::string& file_b);
 
 /// The two-sided exact binomial probability of McNemar's test.

@@ -9,7 +9,8 @@
 
 namespace te::generate {
 
-/// The requests of a task as tokens, in groups that may share a beginning: the choices of a question, a window of a text.
+/// The requests of a task as tokens, in groups that may share a beginning: the choices of a question, a window of a
+/// text.
 struct TokenizedTask {
   std::vector<RequestGroup> groups;
   std::vector<int64_t> documents;  ///< of each group

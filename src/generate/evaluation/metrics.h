@@ -21,8 +21,8 @@ struct Metric {
   bool higher_is_better = true;
 };
 
-/// What a task's documents come to. acc and acc_norm are means, with the sample standard error of the mean; perplexity is
-/// exp of the mean negative log probability, its standard error that of the mean times perplexity (where
+/// What a task's documents come to. acc and acc_norm are means, with the sample standard error of the mean; perplexity
+/// is exp of the mean negative log probability, its standard error that of the mean times perplexity (where
 /// lm-evaluation-harness draws 100,000 bootstrap samples).
 std::vector<Metric> task_metrics(const Task& task, const std::vector<DocumentScores>& scores);
 
@@ -49,7 +49,8 @@ struct GroupResult {
 /// mmlu and its groups, where all of their tasks have been evaluated.
 std::vector<GroupResult> group_results(const std::vector<EvaluatedTask>& tasks);
 
-/// The file of results: results, groups, group_subtasks, versions, n-shot, higher_is_better, n-samples; `config` as given.
+/// The file of results: results, groups, group_subtasks, versions, n-shot, higher_is_better, n-samples; `config` as
+/// given.
 nlohmann::ordered_json results_json(const std::vector<EvaluatedTask>& tasks,
                                     const nlohmann::ordered_json& config);
 

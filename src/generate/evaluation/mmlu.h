@@ -17,12 +17,13 @@ const std::vector<MmluSubject>& mmlu_subjects();
 /// The four groups, in the order of their names.
 std::vector<std::string> mmlu_groups();
 
-/// The names of tasks that `name` stands for: all of mmlu or of mmlu_stem, mmlu_SUBJECT itself; none when it is no such name.
+/// The names of tasks that `name` stands for: all of mmlu or of mmlu_stem, mmlu_SUBJECT itself; none when it is no such
+/// name.
 std::vector<std::string> mmlu_tasks(const std::string& name);
 
-/// Reads a subject's questions from `data`: SUBJECT_test.csv and SUBJECT_dev.csv as the authors publish them (in test/ and
-/// dev/, of `data`, its mmlu/ or its data/), or mmlu_SUBJECT.jsonl and mmlu_SUBJECT_dev.jsonl with the fields of Hugging
-/// Face. UserError when there are none, they are malformed, or the dev set has fewer than num_fewshot examples.
+/// Reads a subject's questions from `data`: SUBJECT_test.csv and SUBJECT_dev.csv as the authors publish them (in test/
+/// and dev/, of `data`, its mmlu/ or its data/), or mmlu_SUBJECT.jsonl and mmlu_SUBJECT_dev.jsonl with the fields of
+/// Hugging Face. UserError when there are none, they are malformed, or the dev set has fewer than num_fewshot examples.
 Task read_mmlu(const std::string& task, const std::filesystem::path& data, int64_t num_fewshot);
 
 }  // namespace te::generate

@@ -23,8 +23,8 @@ struct TokenRequest {
 
 class RequestEncoder {
  public:
-  /// max_length: tokens the model can be given. `begin`: texts are encoded with the begin-of-document token in front, but
-  /// those that have it written out (adds_begin_of_document()).
+  /// max_length: tokens the model can be given. `begin`: texts are encoded with the begin-of-document token in front,
+  /// but those that have it written out (adds_begin_of_document()).
   RequestEncoder(const text::Tokenizer& tokenizer, bool begin, int64_t max_length);
 
   /// The token requests of each request of the documents, in their order. UserError naming task and document where a

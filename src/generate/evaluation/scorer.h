@@ -1,6 +1,6 @@
-// Runs token requests through a decoder: groups of requests that share a beginning (the choices of a question) are given
-// it once, and so are groups that share one (the examples before the questions of a subject); groups of like length go
-// together.
+// Runs token requests through a decoder: groups of requests that share a beginning (the choices of a question) are
+// given it once, and so are groups that share one (the examples before the questions of a subject); groups of like
+// length go together.
 #pragma once
 
 #include <functional>
@@ -28,9 +28,9 @@ struct ScorerOptions {
 /// The tokens the decoder's sequences must be able to hold.
 int64_t longest_inputs(const std::vector<RequestGroup>& groups);
 
-/// The score of every request of every group; those of batches that other replicas take stay empty. `done` is called with
-/// the groups done so far, of all replicas if they are equally fast. `given`: the tokens that went through the model are
-/// added to it.
+/// The score of every request of every group; those of batches that other replicas take stay empty. `done` is called
+/// with the groups done so far, of all replicas if they are equally fast. `given`: the tokens that went through the
+/// model are added to it.
 std::vector<std::vector<RequestScore>> score_groups(Decoder& decoder, const Context& context,
                                                     const std::vector<RequestGroup>& groups,
                                                     const ScorerOptions& options,

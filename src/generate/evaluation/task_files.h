@@ -16,8 +16,8 @@ struct TaskOptions {
   int64_t num_fewshot = 5;  ///< of mmlu
 };
 
-/// The tasks of a list of names: published ones, mmlu and its groups and subjects, and own ones: NAME for NAME.jsonl of the
-/// data folder, or the path of such a file. UserError for an unknown name, a name that is there twice, data that is
+/// The tasks of a list of names: published ones, mmlu and its groups and subjects, and own ones: NAME for NAME.jsonl of
+/// the data folder, or the path of such a file. UserError for an unknown name, a name that is there twice, data that is
 /// missing or malformed.
 std::vector<Task> read_tasks(const std::vector<std::string>& names, const TaskOptions& options);
 

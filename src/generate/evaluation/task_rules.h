@@ -1,5 +1,5 @@
-// How the tasks of lm-evaluation-harness make requests of their data. Each function takes one record in the form in which
-// the task's authors or Hugging Face publish it, or a line of te-train's own form
+// How the tasks of lm-evaluation-harness make requests of their data. Each function takes one record in the form in
+// which the task's authors or Hugging Face publish it, or a line of te-train's own form
 //   {"context": "...", "choices": ["...", ...], "gold": 0}
 #pragma once
 
@@ -35,9 +35,9 @@ std::string hellaswag_text(std::string text);  ///< without the marks of WikiHow
 std::string wikitext_detokenized(
     const std::string& page);  ///< the spaces that wikitext's tokenizer added taken out
 
-/// HellaSwag as a text of six lines a task: label and context, number of the right ending, four endings. The context has
-/// lost where its unfinished sentence begins, which lm-evaluation-harness capitalizes: here it is what follows the last
-/// end of a sentence, if it has no end itself.
+/// HellaSwag as a text of six lines a task: label and context, number of the right ending, four endings. The context
+/// has lost where its unfinished sentence begins, which lm-evaluation-harness capitalizes: here it is what follows the
+/// last end of a sentence, if it has no end itself.
 Document hellaswag_of_lines(const std::vector<std::string>& lines, const std::string& place);
 
 }  // namespace te::generate

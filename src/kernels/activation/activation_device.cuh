@@ -28,8 +28,8 @@ __device__ __forceinline__ float activation_factor(float x) {
     return plain_factor<kind>(x);
 }
 
-/// The sigmoid of several at a time, written so that their latencies overlap: left alone the compiler takes them one by one
-/// where registers are short.
+/// The sigmoid of several at a time, written so that their latencies overlap: left alone the compiler takes them one by
+/// one where registers are short.
 template <int kCount>
 __device__ __forceinline__ void sigmoids(float (&x)[kCount]) {
 #pragma unroll

@@ -1,7 +1,7 @@
-// The activations' formulas, one text for both backends. All are y = x s (times up), and they take the factor s from the
-// caller, because each backend has its own exponential: sigmoid(activation_argument(x)), for the exact GELU the normal
-// distribution's integral up to x, for ReLU 0 or 1. Multiply-adds are spelled out, so that no compiler chooses where to
-// fuse and the plain and the fused kernels give the same bits.
+// The activations' formulas, one text for both backends. All are y = x s (times up), and they take the factor s from
+// the caller, because each backend has its own exponential: sigmoid(activation_argument(x)), for the exact GELU the
+// normal distribution's integral up to x, for ReLU 0 or 1. Multiply-adds are spelled out, so that no compiler chooses
+// where to fuse and the plain and the fused kernels give the same bits.
 //
 // GELU's tanh form is written with the sigmoid: 0.5 (1 + tanh(u)) = sigmoid(2 u).
 #pragma once

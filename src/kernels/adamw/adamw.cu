@@ -1,6 +1,6 @@
 // AdamW on the GPU: one launch over the flat buffers. Per element it reads and writes the main parameter (4 bytes each
-// way, whole or in halves) and both moments (4, 2 or 1 bytes each way), reads the gradient (4 or 2) and may write a BF16 copy (2),
-// so it is bound by memory; each thread takes four consecutive elements.
+// way, whole or in halves) and both moments (4, 2 or 1 bytes each way), reads the gradient (4 or 2) and may write a
+// BF16 copy (2), so it is bound by memory; each thread takes four consecutive elements.
 #include <type_traits>
 
 #include "kernels/adamw/adamw_math.h"

@@ -1,16 +1,17 @@
 // Moments in FP8: blocks of 128 elements, each with codes of 8 bits and the exponent k of one power of two.
 //
 //   exp_avg      E4M3: value = code * 2^k
-//   exp_avg_sq   value = (code * 2^k)^2, the code without a sign: 4 bits of exponent, 4 of mantissa. The root halves the
-//                exponents that a block spans; without it the smallest second moments of a block would become 0 and
+//   exp_avg_sq   value = (code * 2^k)^2, the code without a sign: 4 bits of exponent, 4 of mantissa. The root halves
+//                the exponents that a block spans; without it the smallest second moments of a block would become 0 and
 //                their elements take steps of exp_avg / eps.
 //
-// k is the least for which the block's largest code is finite. A power of two costs up to one bit of range, of which there
-// are 17 and more, and in return every value is a BF16 number (exp_avg) or an FP32 number (exp_avg_sq): a checkpoint
-// holds these, and rounding them again, in the same blocks, gives the same values whatever k they had.
+// k is the least for which the block's largest code is finite. A power of two costs up to one bit of range, of which
+// there are 17 and more, and in return every value is a BF16 number (exp_avg) or an FP32 number (exp_avg_sq): a
+// checkpoint holds these, and rounding them again, in the same blocks, gives the same values whatever k they had.
 //
-// Codes are rounded stochastically, as BF16 is (moment_rounding.h), so that the value is right on average: of exp_avg_sq
-// the square, not the root, because a bias of the square would add up over the 1 / (1 - beta2) steps of its memory.
+// Codes are rounded stochastically, as BF16 is (moment_rounding.h), so that the value is right on average: of
+// exp_avg_sq the square, not the root, because a bias of the square would add up over the 1 / (1 - beta2) steps of its
+// memory.
 #pragma once
 
 #include <bit>
@@ -29,8 +30,8 @@ TE_HOST_DEVICE float power_of_two(int k) {
 
 namespace fp8_detail {
 
-// The exponent field of a code has 4 bits and the bias 7: shifted into an FP32 number's place it is 2^120 too small, for
-// subnormal codes, too.
+// The exponent field of a code has 4 bits and the bias 7: shifted into an FP32 number's place it is 2^120 too small,
+// for subnormal codes, too.
 constexpr int kRebias = 120;
 
 template <int kMantissa>

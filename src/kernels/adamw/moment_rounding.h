@@ -1,12 +1,12 @@
 // Moments in BF16: how AdamW rounds what it computes in FP32.
 //
 // Round to nearest would lose what a moment is made of. With beta2 = 0.999 a step changes exp_avg_sq by about a
-// thousandth of itself, and two neighbours of BF16 are 1/256 to 1/128 apart: every change would be rounded away, and the
-// moment would stay where it is, however large or small the gradients become. So moments are rounded stochastically: to
-// one of the two neighbours, up with the probability (x - lower) / (upper - lower). The mean of that is x, exactly, for
-// any beta, and the errors of many steps average out. (Gupta et al., "Deep learning with limited numerical precision",
-// ICML'15, show it for weights.) exp_avg is rounded the same way, although round to nearest would do for beta1 = 0.9:
-// both moments of an element share one random word, so that it costs nothing.
+// thousandth of itself, and two neighbours of BF16 are 1/256 to 1/128 apart: every change would be rounded away, and
+// the moment would stay where it is, however large or small the gradients become. So moments are rounded
+// stochastically: to one of the two neighbours, up with the probability (x - lower) / (upper - lower). The mean of that
+// is x, exactly, for any beta, and the errors of many steps average out. (Gupta et al., "Deep learning with limited
+// numerical precision", ICML'15, show it for weights.) exp_avg is rounded the same way, although round to nearest would
+// do for beta1 = 0.9: both moments of an element share one random word, so that it costs nothing.
 //
 // The random word of an element is a pure function of (training.seed, the parameter's name, Adam's step, the element's
 // index in the whole parameter). It depends neither on the device nor on the layout of ranks: data ranks, tensor ranks

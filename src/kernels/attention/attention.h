@@ -1,8 +1,8 @@
 // Causal attention with grouped queries: o = softmax(q k^T * softmax_scale + causal mask) v per head, no
 // score matrix in memory. On a GPU (bf16; head_dim a multiple of 8, at most 128; seq at least 2) kernels of
 // te-train's own for head_dim 64 and 128 without dropout, documents and windows, cuDNN's fused attention for the rest;
-// an online-softmax reference on the CPU (Milakov and Gimelshein, arXiv 1805.02867; Dao, arXiv 2307.08691). q, k and v are read in place from the packed output of linear_qkv, the gradients written to
-// the same layout.
+// an online-softmax reference on the CPU (Milakov and Gimelshein, arXiv 1805.02867; Dao, arXiv 2307.08691). q, k and v
+// are read in place from the packed output of linear_qkv, the gradients written to the same layout.
 //
 // Scores, softmax and sums are FP32; o and dqkv are rounded once (a GPU also rounds the probabilities and
 // their gradients to BF16 between the products). Deterministic on both backends: the same inputs give the
@@ -53,9 +53,9 @@ struct AttentionShape {
   int64_t max_documents = 0;
   /// Sliding window: query i sees keys i - window + 1 to i. 0 = all before it. Below seq. On a GPU not with documents.
   int64_t window = 0;
-  /// With a run qkv, o, d_o and dqkv have run.rows rows of each sample, of which the call reads and writes the run's alone,
-  /// and of qkv and dqkv their queries; keys and values of the whole sequences are in `kv`. On a GPU without dropout and
-  /// documents (cuDNN).
+  /// With a run qkv, o, d_o and dqkv have run.rows rows of each sample, of which the call reads and writes the run's
+  /// alone, and of qkv and dqkv their queries; keys and values of the whole sequences are in `kv`. On a GPU without
+  /// dropout and documents (cuDNN).
   QueryRun run;
 };
 

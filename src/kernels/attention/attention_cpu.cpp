@@ -26,8 +26,8 @@ namespace {
 
 constexpr int64_t kBlock = 64;
 
-/// Where the parts of one sample's heads lie: all in the packed buffer, or with a run of queries keys and values in one of
-/// their own. The queries of a call are counted from 0; query i is at position `position` + i of the sequence.
+/// Where the parts of one sample's heads lie: all in the packed buffer, or with a run of queries keys and values in one
+/// of their own. The queries of a call are counted from 0; query i is at position `position` + i of the sequence.
 struct Layout {
   explicit Layout(const AttentionShape& s)
       : shape(s),
@@ -74,7 +74,8 @@ void store(T* to, int64_t stride, const float* from, int64_t rows, int64_t dim) 
 }
 
 /// The dropout factors of one block: word j % 4 of philox(seed, 0, (row * ceil4(seq) + j) / 4), row
-/// being (sample * heads + head) * seq + query, heads counted over the whole model; an element is kept when the word is at least dropout * 2^32.
+/// being (sample * heads + head) * seq + query, heads counted over the whole model; an element is kept when the word is
+/// at least dropout * 2^32.
 struct DropoutMask {
   float probability;
   uint64_t seed;

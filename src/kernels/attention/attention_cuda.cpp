@@ -1,5 +1,5 @@
-// Attention on a GPU: flash_attention.h where it covers the shape, as it does in training without dropout; else cuDNN's fused
-// kernels through the graph interface of cudnn-frontend, which the rest of this file is about.
+// Attention on a GPU: flash_attention.h where it covers the shape, as it does in training without dropout; else cuDNN's
+// fused kernels through the graph interface of cudnn-frontend, which the rest of this file is about.
 //
 // A plan (a graph with its compiled execution plan) is made once per shape and pass and kept for the process.
 // The graph names tensors by uid; a call binds the uids to pointers. q, k and v are strided views into the
@@ -179,8 +179,8 @@ class Builder {
     if (s_.max_documents > 0) tensor->set_ragged_offset(integers(view.offsets, s_.max_documents + 1));
   }
 
-  /// Scale, causal mask (query i sees keys 0 to i, of a window the last ones), the documents' lengths and dropout. The last
-  /// query of a run sees all keys of the graph: the diagonal ends in the lower right corner.
+  /// Scale, causal mask (query i sees keys 0 to i, of a window the last ones), the documents' lengths and dropout. The
+  /// last query of a run sees all keys of the graph: the diagonal ends in the lower right corner.
   template <class Options>
   void set_common(Options& options) {
     options.set_attn_scale(s_.softmax_scale)

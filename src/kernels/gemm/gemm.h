@@ -7,11 +7,12 @@
 //   dgrad  dx [M, K] = dy [M, N] * W
 //   wgrad  dW [N, K] += dy^T * x               trans_a, accumulate
 // FP8 operands (E4M3 or E5M2, not both E5M2) exist only in the form a [m, k], b [n, k] with trans_b: the
-// transposed copies of fp8_output.h bring dgrad and wgrad into it. Their inverse scales (matrix.h) multiply the finished
-// sums, sum * a_scale[row] * b_scale[column], or those of every 128 values of k (vectors by vectors or blocks). FP32 operands give an FP32 result (without
-// TF32; on the CPU a BF16 one too), BF16 and FP8 operands a BF16 or FP32 one. Products and sums are FP32; the
-// result is rounded once. An accumulating product with a BF16 result (wgrad into BF16 main gradients) adds the
-// old value in FP32; cuBLASLt may round the product to BF16 before that. Products with an activation: gemm_activation.h.
+// transposed copies of fp8_output.h bring dgrad and wgrad into it. Their inverse scales (matrix.h) multiply the
+// finished sums, sum * a_scale[row] * b_scale[column], or those of every 128 values of k (vectors by vectors or
+// blocks). FP32 operands give an FP32 result (without TF32; on the CPU a BF16 one too), BF16 and FP8 operands a BF16 or
+// FP32 one. Products and sums are FP32; the result is rounded once. An accumulating product with a BF16 result (wgrad
+// into BF16 main gradients) adds the old value in FP32; cuBLASLt may round the product to BF16 before that. Products
+// with an activation: gemm_activation.h.
 //
 // Deterministic: a call repeated in a process gives the same bits on both backends (split sums are reduced in
 // a fixed order, and only in FP32). On the CPU the bits do not depend on the number of threads. On a GPU they

@@ -1,5 +1,5 @@
-// Checks of the products with an activation, and the two steps that each is where no kernel fuses them: everywhere on the CPU,
-// whose reference they are.
+// Checks of the products with an activation, and the two steps that each is where no kernel fuses them: everywhere on
+// the CPU, whose reference they are.
 #include "kernels/gemm/gemm_activation.h"
 
 #include <initializer_list>

@@ -1,19 +1,20 @@
 // A linear layer's product together with the activation on one side of it: linear_fc1 with what follows it, and
-// linear_fc2's dgrad with the activation's gradient. On Hopper one kernel does both in BF16 (gemm_activation_hopper.cu), so
-// that the values between the two are not read again; elsewhere, and for sizes that kernel is not made for, gemm and the
-// activation's own op run one after the other; so do the kinds other than GELU (tanh) and SwiGLU.
+// linear_fc2's dgrad with the activation's gradient. On Hopper one kernel does both in BF16
+// (gemm_activation_hopper.cu), so that the values between the two are not read again; elsewhere, and for sizes that
+// kernel is not made for, gemm and the activation's own op run one after the other; so do the kinds other than GELU
+// (tanh) and SwiGLU.
 //
 //   forward   out[m, n] = a b^T + bias,            y[m, ffn] = activation(out)
 //   backward  dx[m, n]  = activation'(x) (a b),    dbias[n] += column sums of dx,    y[m, ffn] = activation(x)
 //
 // n is ffn with GELU and 2 ffn with SwiGLU, where out, x and dx are gate | up (activation.h).
 //
-// y is that of `out` as it is stored: bit for bit what activation_forward makes of it on the same backend, so y can be made
-// again from out, as the backward pass does on request (recomputation). In the backward pass the FP32 product meets the slope
-// as it is where the two are fused, and else rounded to the tensors' dtype; dx is rounded once more.
+// y is that of `out` as it is stored: bit for bit what activation_forward makes of it on the same backend, so y can be
+// made again from out, as the backward pass does on request (recomputation). In the backward pass the FP32 product
+// meets the slope as it is where the two are fused, and else rounded to the tensors' dtype; dx is rounded once more.
 //
-// Deterministic as gemm is: which path is taken hangs on the shapes, dtypes, alignments and the device alone. The sums of
-// dbias have a fixed order on each path.
+// Deterministic as gemm is: which path is taken hangs on the shapes, dtypes, alignments and the device alone. The sums
+// of dbias have a fixed order on each path.
 #pragma once
 
 #include "core/device.h"

@@ -5,8 +5,8 @@
 
 namespace te::kernels::cuda {
 
-/// True: launched, and all outputs will be written. False: nothing was, because the kernel is not made for this dtype, shape,
-/// alignment or device.
+/// True: launched, and all outputs will be written. False: nothing was, because the kernel is not made for this dtype,
+/// shape, alignment or device.
 bool gemm_activation_forward(const Context& context, const GemmActivationForward& args);
 bool gemm_activation_backward(const Context& context, const GemmActivationBackward& args);
 

@@ -41,7 +41,8 @@ struct Matrix {
   Tensor
       scales;  ///< inverse scales as the layout says; on a GPU aligned to 16 bytes (cuBLASLt refuses others)
   ScaleLayout layout = ScaleLayout::none;
-  /// ScaleLayout::vectors: from the scales of 128 columns to those of the next, in elements; 0 = rows(). Larger in a slice.
+  /// ScaleLayout::vectors: from the scales of 128 columns to those of the next, in elements; 0 = rows(). Larger in a
+  /// slice.
   int64_t scale_stride = 0;
 
   Matrix() = default;

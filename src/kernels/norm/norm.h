@@ -39,8 +39,8 @@ struct NormBackward {
   Tensor dx;         ///< out [rows, hidden]; may be dresidual itself or dy itself
   Tensor dgamma;     ///< fp32 or bf16 (rounded once) [hidden], += ; FP32 sums over rows in a fixed order
   Tensor dbeta;      ///< likewise, dtype of dgamma, layer only
-  /// Optional [hidden], dtype of dgamma: += column sums of dx as it is stored, likewise in FP32 and a fixed order (on the
-  /// CPU that of bias_gradient()). dx is often the dy of a linear layer, and these are the gradient of its bias.
+  /// Optional [hidden], dtype of dgamma: += column sums of dx as it is stored, likewise in FP32 and a fixed order (on
+  /// the CPU that of bias_gradient()). dx is often the dy of a linear layer, and these are the gradient of its bias.
   Tensor dbias;
   Fp8Output dx_fp8;  ///< optional: dx besides, cast from what is stored
   Tensor scratch;    ///< fp32, at least norm_backward_scratch_elements(hidden)

@@ -16,7 +16,8 @@ namespace {
 constexpr int kMaxThreads = 1024;
 
 /// kAhead: two rows a turn, and the loads of the next turn are under way during this one. FP32, and rows of more than
-/// 512 threads, leave registers for a row at a time. dx may be dy or dresidual: a row is written only after it was read.
+/// 512 threads, leave registers for a row at a time. dx may be dy or dresidual: a row is written only after it was
+/// read.
 template <class T, bool kLayer, bool kAhead, bool kBias>
 __global__ void __launch_bounds__(kAhead ? kAheadThreads : kMaxThreads, 1)
     norm_backward_rows(const __grid_constant__ BackwardParams<T> p) {

@@ -1,8 +1,8 @@
 // The norms' backward pass with dx in FP8, too, by rows and transposed, in the same pass over memory.
 //
-// A block takes tiles of 32 rows, two rows a turn. The bytes of a tile gather in shared memory as they are, row by row; when
-// it is full, a thread takes four columns of sixteen rows from there, turns them in registers and writes 16 bytes a column.
-// Its neighbour writes the next sixteen rows: a whole sector of the memory.
+// A block takes tiles of 32 rows, two rows a turn. The bytes of a tile gather in shared memory as they are, row by row;
+// when it is full, a thread takes four columns of sixteen rows from there, turns them in registers and writes 16 bytes
+// a column. Its neighbour writes the next sixteen rows: a whole sector of the memory.
 #include <algorithm>
 
 #include "kernels/norm/norm_backward_rows.cuh"

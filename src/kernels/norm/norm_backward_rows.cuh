@@ -43,8 +43,8 @@ __device__ __forceinline__ float2 row_means(const BackwardParams<T>& p, float2 s
   return {p.layer ? sums.x / count : 0.0f, sums.y / count};
 }
 
-/// One thread's sums of eight columns of dx, in the block's shared memory: the first four of all threads, then the others,
-/// so that no bank is met twice.
+/// One thread's sums of eight columns of dx, in the block's shared memory: the first four of all threads, then the
+/// others, so that no bank is met twice.
 class DxSums {
  public:
   static constexpr size_t kBytes = 2 * sizeof(float4);  ///< a thread

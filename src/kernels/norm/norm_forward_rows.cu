@@ -2,9 +2,9 @@
 // transposed.
 //
 // Blocks stay: a block takes four rows at a time (norm_rows.cuh) and asks for the next four before it works on these,
-// so that memory is never idle while a row is summed up. For the transposed output it takes tiles of 32 rows: a thread's
-// four rows of a column are one word of shared memory, and when eight turns have filled the tile, it leaves as 32 bytes
-// a column, a whole sector of the memory.
+// so that memory is never idle while a row is summed up. For the transposed output it takes tiles of 32 rows: a
+// thread's four rows of a column are one word of shared memory, and when eight turns have filled the tile, it leaves as
+// 32 bytes a column, a whole sector of the memory.
 #include <algorithm>
 
 #include "kernels/norm/norm_cuda.h"
@@ -133,7 +133,8 @@ class RowsThread {
     }
   }
 
-  /// The tile at `row` from shared memory to the transposed output, 16 bytes a thread. Every thread of the block calls it.
+  /// The tile at `row` from shared memory to the transposed output, 16 bytes a thread. Every thread of the block calls
+  /// it.
   __device__ __forceinline__ void write_columns(int64_t row, const uint32_t* columns) const {
     __syncthreads();
     for (int64_t unit = threadIdx.x; unit < 2 * p.hidden; unit += blockDim.x) {

@@ -3,11 +3,11 @@
 // `store_param_remainders` in NVIDIA's Apex and Transformer Engine.)
 //
 //   value      main parameter rounded to nearest, ties to even, as everywhere
-//   remainder  the lower 16 bits of the main parameter; from 0x8000 on the value was rounded away from zero, so the main
-//              parameter's upper half is value - 1
+//   remainder  the lower 16 bits of the main parameter; from 0x8000 on the value was rounded away from zero, so the
+//              main parameter's upper half is value - 1
 // One case does not fit: exactly half way and rounded towards zero. It is stored as the next number towards zero (lower
-// half 0x7fff): one unit in the last place of FP32, in one of 131,072 roundings. All else is exact, so that a checkpoint
-// of joined parameters comes back bit for bit.
+// half 0x7fff): one unit in the last place of FP32, in one of 131,072 roundings. All else is exact, so that a
+// checkpoint of joined parameters comes back bit for bit.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The norm of queries and keys: a warp per piece of a row. The gains' gradients are sums over the tokens in kQkNormParts
-// parts, which are added in a fixed order.
+// The norm of queries and keys: a warp per piece of a row. The gains' gradients are sums over the tokens in
+// kQkNormParts parts, which are added in a fixed order.
 #include <algorithm>
 
 #include "kernels/common/cuda_common.cuh"
@@ -98,8 +98,8 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(Params<T> p) {
   }
 }
 
-/// scratch[part, column of q's gain | k's gain] = sum over the part's tokens and pieces of dy x rstd. blockIdx: 32 columns,
-/// part, q or k.
+/// scratch[part, column of q's gain | k's gain] = sum over the part's tokens and pieces of dy x rstd. blockIdx: 32
+/// columns, part, q or k.
 template <class T>
 __global__ void __launch_bounds__(kThreads) gain_parts_kernel(Params<T> p, int64_t rows, float* scratch) {
   __shared__ float sums[kWarps][kWarpSize];

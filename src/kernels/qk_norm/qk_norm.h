@@ -1,7 +1,8 @@
 // RMSNorm of queries and keys inside the packed output of linear_qkv, in front of the rotary embedding: of each head
 // (Qwen3) or of all heads as one row (OLMo 2). How wide a norm is follows from its gain:
 //   x = q or k of a token, cut into pieces as wide as the gain;  y = x * rstd * gain,  rstd = 1 / sqrt(mean(x^2) + eps)
-// Statistics and sums are FP32, y is rounded once. Works in place; what the backward pass needs is copied out on the way.
+// Statistics and sums are FP32, y is rounded once. Works in place; what the backward pass needs is copied out on the
+// way.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Quantize with scales of groups: checks, dispatch and the CPU reference, which works on either form as on a matrix of its
-// own, row by row or block row by block row.
+// Quantize with scales of groups: checks, dispatch and the CPU reference, which works on either form as on a matrix of
+// its own, row by row or block row by block row.
 #include "kernels/quantize/quantize_groups.h"
 
 #include <algorithm>

@@ -1,9 +1,9 @@
-// Quantize with scales of groups on the GPU. A block of 256 threads owns a tile of 128 x 128 values, which is what a scale
-// of a vector or block covers: it reads the tile once into registers, finds the largest magnitudes of its rows, columns or
-// whole, and writes both forms. A warp holds 16 rows, a lane 4 columns of them.
+// Quantize with scales of groups on the GPU. A block of 256 threads owns a tile of 128 x 128 values, which is what a
+// scale of a vector or block covers: it reads the tile once into registers, finds the largest magnitudes of its rows,
+// columns or whole, and writes both forms. A warp holds 16 rows, a lane 4 columns of them.
 //
-// Rows (ScaleLayout::rows) are longer than a tile: a pass of its own over x leaves the amax of every row and column where
-// their scales will be, the cast reads them there, and a last launch turns them into inverse scales.
+// Rows (ScaleLayout::rows) are longer than a tile: a pass of its own over x leaves the amax of every row and column
+// where their scales will be, the cast reads them there, and a last launch turns them into inverse scales.
 #include <type_traits>
 
 #include "kernels/common/cuda_common.cuh"
@@ -156,8 +156,9 @@ __device__ void write_rows(const Quad<T> (&values)[kRows], const float (&scale)[
   }
 }
 
-/// The column-wise form: a lane's 16 rows of a column are a unit of shared memory, and a column of 128 bytes leaves in eight
-/// of them. Units are permuted (xor with the lane that wrote them), against bank conflicts. Every thread calls it.
+/// The column-wise form: a lane's 16 rows of a column are a unit of shared memory, and a column of 128 bytes leaves in
+/// eight of them. Units are permuted (xor with the lane that wrote them), against bank conflicts. Every thread calls
+/// it.
 template <class T, DType kFormat>
 __device__ void write_columns(const Quad<T> (&values)[kRows], const Target& target, const Place& place,
                               Shared& shared, bool counts, ThreadCounters& counters) {

@@ -1,13 +1,14 @@
-// Casting to FP8 with scales of the values' own: every group of values (a row, 128 of a row, 128 x 128: ScaleLayout) gets
-// the scale that its largest magnitude asks for. Nothing is predicted and nothing saturates.
+// Casting to FP8 with scales of the values' own: every group of values (a row, 128 of a row, 128 x 128: ScaleLayout)
+// gets the scale that its largest magnitude asks for. Nothing is predicted and nothing saturates.
 //
-//   scale = fp8_max * 2^-margin / amax(group), 1 where that amax is 0, infinite or NaN; rounded down to a power of two if
+//   scale = fp8_max * 2^-margin / amax(group), 1 where that amax is 0, infinite or NaN; rounded down to a power of two
+//   if
 //           asked for (then the cast rounds once, and the inverse is exact)
 //   q     = sat_cast(x * scale), and the group's inverse scale 1 / scale
 //
 // A row-wise and a column-wise form have groups of their own: of the row-wise form along the columns of x, of the
-// column-wise form along its rows. Blocks are the same in both. Sources: DeepSeek-V3 (arXiv 2412.19437, section 3.3) for
-// vectors and blocks; rows as in PyTorch's torch._scaled_mm.
+// column-wise form along its rows. Blocks are the same in both. Sources: DeepSeek-V3 (arXiv 2412.19437, section 3.3)
+// for vectors and blocks; rows as in PyTorch's torch._scaled_mm.
 #pragma once
 
 #include "core/device.h"

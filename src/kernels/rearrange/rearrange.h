@@ -8,11 +8,11 @@
 
 namespace te::kernels {
 
-/// The columns begin, ..., begin + pieces * cols - 1 of `whole` are `pieces` equal pieces, and piece p is columns at, ...,
-/// at + cols - 1 of parts[p]:
+/// The columns begin, ..., begin + pieces * cols - 1 of `whole` are `pieces` equal pieces, and piece p is columns at,
+/// ..., at + cols - 1 of parts[p]:
 ///   parts[p, r, at + c] = whole[r, begin + p * cols + c]
-/// All else stays as it is. `whole` and `parts` do not overlap. On a GPU cols, begin, at and both widths are multiples of
-/// 16 bytes.
+/// All else stays as it is. `whole` and `parts` do not overlap. On a GPU cols, begin, at and both widths are multiples
+/// of 16 bytes.
 struct ColumnPieces {
   Tensor whole;  ///< [rows, width]
   Tensor parts;  ///< [pieces, rows, part width], the same dtype
@@ -21,8 +21,8 @@ struct ColumnPieces {
 };
 void column_pieces(const Context& context, const ColumnPieces& args);
 
-/// Rows to other places: ordered[index[r]] = rows[r]. index holds each number from 0 to rows - 1 once; what is in it is not
-/// checked on a GPU. On a GPU a row is a multiple of 16 bytes.
+/// Rows to other places: ordered[index[r]] = rows[r]. index holds each number from 0 to rows - 1 once; what is in it is
+/// not checked on a GPU. On a GPU a row is a multiple of 16 bytes.
 struct RowOrder {
   Tensor rows;           ///< [n, cols]
   Tensor index;          ///< int32 [n]

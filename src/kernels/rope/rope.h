@@ -36,10 +36,10 @@ void rope(const Context& context, const Rope& args);
 ///             wavelength > L / low_freq_factor    frequency / factor
 ///             between: (1 - s) frequency / factor + s frequency,
 ///             s = (L / wavelength - low_freq_factor) / (high_freq_factor - low_freq_factor)
-///   yarn    (Peng et al., arXiv 2309.00071) pair i turns r times within L at i = D ln(L / (2 pi r)) / (2 ln theta), D being
-///           the rotated channels. With low and high the i of beta_fast and beta_slow turns (rounded down and up if truncate
-///           says so, within 0 and D - 1): s frequency + (1 - s) frequency / factor, s = 1 - clamp((i - low) / (high - low));
-///           cosine and sine are multiplied by attention_factor
+///   yarn    (Peng et al., arXiv 2309.00071) pair i turns r times within L at i = D ln(L / (2 pi r)) / (2 ln theta), D
+///           being the rotated channels. With low and high the i of beta_fast and beta_slow turns (rounded down and up
+///           if truncate says so, within 0 and D - 1): s frequency + (1 - s) frequency / factor, s = 1 - clamp((i -
+///           low) / (high - low)); cosine and sine are multiplied by attention_factor
 enum class RopeScalingKind : uint8_t { none, linear, llama3, yarn };
 struct RopeScaling {
   RopeScalingKind kind = RopeScalingKind::none;
@@ -53,8 +53,9 @@ struct RopeScaling {
   bool truncate = true;                             ///< yarn only
 };
 
-/// Fills host tables of [seq, head_dim / 2] in double precision, rounded to FP32. The first `rotary_pairs` pairs of a head
-/// turn (0: all), with the frequencies of a head of 2 * rotary_pairs channels; the others have cosine 1 and sine 0.
+/// Fills host tables of [seq, head_dim / 2] in double precision, rounded to FP32. The first `rotary_pairs` pairs of a
+/// head turn (0: all), with the frequencies of a head of 2 * rotary_pairs channels; the others have cosine 1 and sine
+/// 0.
 void rope_tables(int64_t seq, int64_t head_dim, double theta, float* cos, float* sin,
                  const RopeScaling& scaling = {}, int64_t rotary_pairs = 0);
 

@@ -1,6 +1,6 @@
-// Rotary embedding and the FP8 cast of its result in one pass, in the tiles of fp8_tile.cuh: a head of 128 channels is two
-// tiles, one per half, which a block rotates in registers. The same products and roundings as rope.cu, so the same bytes
-// as rotating first and casting after.
+// Rotary embedding and the FP8 cast of its result in one pass, in the tiles of fp8_tile.cuh: a head of 128 channels is
+// two tiles, one per half, which a block rotates in registers. The same products and roundings as rope.cu, so the same
+// bytes as rotating first and casting after.
 #include "kernels/quantize/fp8_tile.cuh"
 #include "kernels/quantize/quantize_cuda.h"
 #include "kernels/rope/rope_cuda.h"

@@ -8,9 +8,9 @@
 
 namespace te::kernels {
 
-/// fp8_max * margin_factor / amax, at most FLT_MAX; `otherwise` when amax is not finite or not positive. Where the division
-/// rounds up so far that amax * scale would pass fp8_max * margin_factor, the next smaller number: the amax itself must not
-/// count as saturated.
+/// fp8_max * margin_factor / amax, at most FLT_MAX; `otherwise` when amax is not finite or not positive. Where the
+/// division rounds up so far that amax * scale would pass fp8_max * margin_factor, the next smaller number: the amax
+/// itself must not count as saturated.
 TE_HOST_DEVICE float scale_of(float amax, float fp8_max, float margin_factor, float otherwise) {
   if (!(amax > 0.0f && amax <= FLT_MAX)) return otherwise;
   const float largest = fp8_max * margin_factor, scale = largest / amax;
@@ -18,8 +18,8 @@ TE_HOST_DEVICE float scale_of(float amax, float fp8_max, float margin_factor, fl
   return amax * scale > largest ? nextafterf(scale, 0.0f) : scale;
 }
 
-/// The scale of a group of values by its own amax: 1 where that is not finite or not positive; as a power of two if asked
-/// for, rounded down, and at most 2^126, so that its inverse is a normal number.
+/// The scale of a group of values by its own amax: 1 where that is not finite or not positive; as a power of two if
+/// asked for, rounded down, and at most 2^126, so that its inverse is a normal number.
 TE_HOST_DEVICE float group_scale(float amax, float fp8_max, float margin_factor, bool power_of_two) {
   const float scale = scale_of(amax, fp8_max, margin_factor, 1.0f);
   if (!power_of_two) return scale;

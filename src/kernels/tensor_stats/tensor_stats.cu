@@ -1,6 +1,7 @@
-// Statistics of casts on the GPU: kStatsParts blocks whatever the device, so that the order of all sums is a function of
-// the shape. A block walks its groups: their largest magnitude first where scales are the values' own, then the sums, which
-// each thread keeps in registers (FP64) to the end. Partial sums meet in a tree, those of the blocks in a second launch.
+// Statistics of casts on the GPU: kStatsParts blocks whatever the device, so that the order of all sums is a function
+// of the shape. A block walks its groups: their largest magnitude first where scales are the values' own, then the
+// sums, which each thread keeps in registers (FP64) to the end. Partial sums meet in a tree, those of the blocks in a
+// second launch.
 #include <cuda_fp16.h>
 
 #include <cmath>

@@ -1,12 +1,12 @@
-// What a cast to FP8 does to a tensor, and how its values are spread, as sums from which all else follows: how many values
-// saturate or become zero, the error of what comes back, moments, largest and smallest magnitude. A diagnosis, run now and
-// then on tensors that training has made; it writes nothing but its sums.
+// What a cast to FP8 does to a tensor, and how its values are spread, as sums from which all else follows: how many
+// values saturate or become zero, the error of what comes back, moments, largest and smallest magnitude. A diagnosis,
+// run now and then on tensors that training has made; it writes nothing but its sums.
 //
 // The cast is that of kernels/quantize: with a given scale of the whole tensor, or with scales of groups of the values'
 // own, of the row-wise or of the column-wise form. The same formulas (scale_update/scale_formula.h), the same rounding.
 //
-// Values that are not finite are counted and enter nothing else but their group's scale. Sums are FP64, in an order that
-// depends on the shape alone: an op repeats bit for bit on one backend; two backends add in different orders.
+// Values that are not finite are counted and enter nothing else but their group's scale. Sums are FP64, in an order
+// that depends on the shape alone: an op repeats bit for bit on one backend; two backends add in different orders.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// The formulas of tensor_stats, one text for both backends: which values are a group, and what a value adds to the sums.
+// The formulas of tensor_stats, one text for both backends: which values are a group, and what a value adds to the
+// sums.
 #pragma once
 
 #include <cfloat>

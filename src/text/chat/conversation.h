@@ -26,10 +26,10 @@ struct ConversationFields {
   std::string system;   ///< the text, not a field, of a system message before every conversation without one
 };
 
-/// Content is a string or a list of parts {"type": "text", "text": ...}, which are joined. UserError "FILE:LINE: ..." for an
-/// object that is no conversation, and for what the templates of chat_template.h have no place for: tools, calls of
-/// tools, reasoning_content, images. `ignored` gets the names of fields that are not used, those of messages
-/// as `messages[].name`; may be null.
+/// Content is a string or a list of parts {"type": "text", "text": ...}, which are joined. UserError "FILE:LINE: ..."
+/// for an object that is no conversation, and for what the templates of chat_template.h have no place for: tools, calls
+/// of tools, reasoning_content, images. `ignored` gets the names of fields that are not used, those of messages as
+/// `messages[].name`; may be null.
 Conversation read_conversation(const JsonRecord& record, const ConversationFields& fields,
                                std::set<std::string>* ignored = nullptr);
 

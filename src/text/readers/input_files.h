@@ -14,8 +14,8 @@ struct InputFiles {
 };
 
 /// A file stands for itself; a folder for every file below it, sorted by path, without hidden and binary ones
-/// (a NUL byte in the first 64 KiB, after decompression). UserError when an input is missing or has no file, and for tables
-/// (Parquet, Arrow), in folders too.
+/// (a NUL byte in the first 64 KiB, after decompression). UserError when an input is missing or has no file, and for
+/// tables (Parquet, Arrow), in folders too.
 InputFiles list_input_files(const std::vector<std::string>& inputs);
 
 }  // namespace te::text

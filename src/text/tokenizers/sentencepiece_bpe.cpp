@@ -135,7 +135,8 @@ std::optional<Model> read_model(std::string_view bytes) {
   return model;
 }
 
-/// Calls on_cut(length) for the beginnings of `text` before its second, third, ... character; false when it is no UTF-8.
+/// Calls on_cut(length) for the beginnings of `text` before its second, third, ... character; false when it is no
+/// UTF-8.
 template <class OnCut>
 bool for_each_cut(std::string_view text, OnCut on_cut) {
   for (size_t at = 0; at < text.size();) {
@@ -182,8 +183,8 @@ bool is_plain(const Model& model) {
          });
 }
 
-/// Every pair of pieces that makes a piece, best score first; pairs of equal score are of equal rank, since SentencePiece
-/// merges the leftmost of them first.
+/// Every pair of pieces that makes a piece, best score first; pairs of equal score are of equal rank, since
+/// SentencePiece merges the leftmost of them first.
 void add_merges(const Model& model, BpeSpec& spec) {
   std::map<std::string_view, float> scores;
   for (const Piece& piece : model.pieces) {

@@ -10,7 +10,8 @@
 namespace te::text {
 
 /// Hugging Face's tokenizer.json, given as its text. Its truncation, padding (these two with a warning) and
-/// post-processor are left out: no token is added or dropped. UserError "tokenizer NAME: ..." for what is malformed or not supported.
+/// post-processor are left out: no token is added or dropped. UserError "tokenizer NAME: ..." for what is malformed or
+/// not supported.
 PipelineSpec read_tokenizer_json(const std::string& text, const std::string& name);
 
 /// GPT-2's vocab.json (encoder.json) and merges.txt (vocab.bpe), given as their texts. `<|endoftext|>` is an added

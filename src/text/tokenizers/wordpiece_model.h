@@ -1,5 +1,5 @@
-// WordPiece: from the left, the longest token that the rest of a word begins with; and WordLevel: words that are tokens.
-// Definitions: Hugging Face tokenizers, models/wordpiece and models/wordlevel.
+// WordPiece: from the left, the longest token that the rest of a word begins with; and WordLevel: words that are
+// tokens. Definitions: Hugging Face tokenizers, models/wordpiece and models/wordlevel.
 #pragma once
 
 #include <string>

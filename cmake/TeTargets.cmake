@@ -1,6 +1,6 @@
 # Precompiled headers: what nearly every source includes anyway (half of a cold build is reading it). Libraries are
 # compiled as -fPIC and executables as -fPIE, and a precompiled header serves one of the two, hence one for each kind.
-# A source still includes what it uses: sanitizer and tidy builds do without (TE_PCH=OFF).
+# A source still includes what it uses: fuzzing and tidy builds do without (TE_PCH=OFF).
 set(TE_PCH_HEADERS <algorithm> <array> <chrono> <cmath> <cstdint> <cstring> <filesystem> <fstream> <functional> <map> <memory>
   <optional> <string> <string_view> <unordered_map> <utility> <vector> <spdlog/fmt/fmt.h>)
 

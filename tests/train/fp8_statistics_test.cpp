@@ -70,7 +70,7 @@ TEST(Fp8Statistics, ChangeNoBitOfAnyLayout) {
 const json* find(const json& record, const std::string& linear, const std::string& role,
                  const std::string& recipe, const std::string& form) {
   for (const json& operand : record["operands"])
-    if (operand["linear"] == linear && operand["role"] == role && operand["recipe"] == recipe &&
+    if (operand.at("linear") == linear && operand.at("role") == role && operand.at("recipe") == recipe &&
         operand.value("form", "") == form)
       return &operand;
   return nullptr;
@@ -92,21 +92,21 @@ TEST(Fp8Statistics, SayWhatTheRunDoes) {
   EXPECT_EQ(own, 24u);
   // The amaxes and shares of the step's own record.
   for (const json& health : metrics[1]["fp8"]) {
-    const json* operand = find(statistics[0], health["linear"], health["role"], "delayed", "both");
+    const json* operand = find(statistics[0], health.at("linear"), health.at("role"), "delayed", "both");
     ASSERT_NE(operand, nullptr) << health;
-    if (health["role"] == "weight") continue;  // that record has the weights of the step's end
-    EXPECT_EQ((*operand)["amax"].get<float>(), health["amax"].get<float>()) << health;
-    EXPECT_EQ((*operand)["saturated"].get<double>(), health["saturated"].get<double>()) << health;
-    EXPECT_EQ((*operand)["flushed"].get<double>(), health["flushed"].get<double>()) << health;
+    if (health.at("role") == "weight") continue;  // that record has the weights of the step's end
+    EXPECT_EQ((*operand)["amax"].get<float>(), health.at("amax").get<float>()) << health;
+    EXPECT_EQ((*operand)["saturated"].get<double>(), health.at("saturated").get<double>()) << health;
+    EXPECT_EQ((*operand)["flushed"].get<double>(), health.at("flushed").get<double>()) << health;
   }
   // Rounding to 3 bits behind the point loses at most 1/16 of a value: 24 dB; with 2 bits 1/8: 18 dB.
   for (const json& operand : statistics[2]["operands"]) {
-    EXPECT_TRUE(operand["saturated"] == 0.0 || operand["what_if"] == false || operand["recipe"] == "none")
-        << operand;
-    if (operand["recipe"] == "none" || operand["saturated"] != 0.0) continue;
-    EXPECT_GT(operand["sqnr_db"].get<double>(), operand["format"] == "fp8_e5m2" ? 18 : 24) << operand;
-    EXPECT_LT(operand["sqnr_db"].get<double>(), 60) << operand;
-    EXPECT_GE(operand["scale_max"].get<double>(), operand["scale"].get<double>()) << operand;
+    if (operand.at("recipe") == "none") continue;  // not cast
+    EXPECT_TRUE(operand.at("saturated") == 0.0 || operand.at("what_if") == false) << operand;
+    if (operand.at("saturated") != 0.0) continue;
+    EXPECT_GT(operand.at("sqnr_db").get<double>(), operand.at("format") == "fp8_e5m2" ? 18 : 24) << operand;
+    EXPECT_LT(operand.at("sqnr_db").get<double>(), 60) << operand;
+    EXPECT_GE(operand.at("scale_max").get<double>(), operand.at("scale").get<double>()) << operand;
   }
   const json* fc2 = find(statistics[2], "layers.1.mlp.linear_fc2", "input", "blockwise", "columnwise");
   ASSERT_NE(fc2, nullptr);

@@ -11,14 +11,13 @@
 //   wrong place is off by 0.1 and more.
 // Pipelines alone, without clipping and without tied embeddings, add up in the same order as one rank: the same bits.
 // BF16 and FP8. A value that is off in its last FP32 or BF16 bit now and then falls on the other side of a boundary
-// when
-//   it is rounded, which moves it by a whole step (2^-3 of it in E4M3, 2^-2 in E5M2). The next layer's operands of that
-//   token then move by about a hundredth, a tenth of them across a boundary: after a few layers the token has rounding
-//   errors of its own. So two layouts differ like two draws of the rounding error, sqrt(2) times what rounding costs at
-//   all, which is measured here too: by a run on one rank, one precision up (FP8 against none, BF16 against FP32). The
-//   bound is kRoundings times that, per parameter. Until the first value has moved, that is at step 1 of layouts
-//   without tensor parallelism and without an exchange of keys and values (context parallelism), the FP32 bounds hold,
-//   and scales and amax histories have the same bits.
+//   when it is rounded, which moves it by a whole step (2^-3 of it in E4M3, 2^-2 in E5M2). The next layer's operands of
+//   that token then move by about a hundredth, a tenth of them across a boundary: after a few layers the token has
+//   rounding errors of its own. So two layouts differ like two draws of the rounding error, sqrt(2) times what rounding
+//   costs at all, which is measured here too: by a run on one rank, one precision up (FP8 against none, BF16 against
+//   FP32). The bound is kRoundings times that, per parameter. Until the first value has moved, that is at step 1 of
+//   layouts whose ranks have whole microbatches and all columns (a GEMM of other rows may add up in another order), the
+//   FP32 bounds hold, and scales and amax histories have the same bits.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -58,6 +57,8 @@ constexpr double kRoundings = 6.0;  // 4.2 seen in a build that does not vectori
 /// What BF16 alone may do to a loss, relative: half a unit in the last place, as if no two roundings cancelled. The
 /// measured cost of rounding is one number per step, now and then near zero by chance.
 constexpr double kBf16Loss = 0x1p-9;
+/// What FP8 alone may do to the norm of the gradients, for the same reasons: half a unit in the last place of E4M3.
+constexpr double kFp8Norm = 0x1p-4;
 /// An amax is one value, with the rounding error of one.
 constexpr double kAmaxBound = 0.25;
 
@@ -261,8 +262,6 @@ TEST_P(Layout, EqualsOneRank) {
   const ProcessGrid grid = ProcessGrid::of(world().size(), c.tensor, c.context, c.pipeline);
   const Groups groups = Groups::connect(world(), Context::cpu(), grid);
   const Trace ranks = train_small(config, groups, options);
-  // Heads that are exchanged change no operand; keys and values get gradients of several ranks' parts, each rounded.
-  const bool exchanges_keys = c.context > 1 && config.model.num_query_groups / c.tensor % c.context != 0;
   const bool stages_alone = c.tensor == 1 && c.context == 1 && grid.data == 1;
   EXPECT_TRUE(grid.data == 1 || ranks.buckets > 1) << "one bucket tests no order of buckets";
 
@@ -273,7 +272,7 @@ TEST_P(Layout, EqualsOneRank) {
   const Difference actual = difference(ranks, one);
   const bool exact = stages_alone && !c.tied() && config.optimizer.clip_grad == 0;
   const bool rounded = !exact && (c.fp8() || c.precision == Precision::bf16 || c.bf16_grads);
-  const bool rounded_at_once = rounded && (c.tensor > 1 || exchanges_keys || c.bf16_grads);
+  const bool rounded_at_once = rounded && (c.tensor > 1 || c.context > 1 || c.bf16_grads);
   const Bounds floor = exact ? Bounds{} : kFp32Bounds;
   std::optional<Difference> rounding;
   if (rounded) rounding = difference(one_rank(more_precise(c), options), one);
@@ -290,14 +289,15 @@ TEST_P(Layout, EqualsOneRank) {
   EXPECT_LE(actual.loss, allowed(loss_floor, rounded ? &loss_cost : nullptr));
   EXPECT_LE(actual.valid, allowed(loss_floor, rounded ? &loss_cost : nullptr));
   // Behind norms on every output a rounding of the weights moves the norm of the gradients more.
-  const double norm_floor = (c.form == Form::olmo2 ? 4 : 1) * kFp32Bounds.norm;
+  const double norm_floor =
+      rounded && c.fp8() ? kFp8Norm : (c.form == Form::olmo2 ? 4 : 1) * kFp32Bounds.norm;
   EXPECT_LE(actual.norm, allowed(norm_floor, rounded ? &rounding->norm : nullptr));
   // 3. The state of FP8.
   if (c.fp8()) {
     expect_same_fp8(ranks, c.delayed() ? groups.stage().world_ranks() : groups.microbatch().world_ranks());
     if (c.delayed() || grid.data == 1) {
       const double scales = fp8_difference(ranks, one);
-      EXPECT_LE(scales, c.tensor == 1 && !exchanges_keys ? 0.0 : kAmaxBound);
+      EXPECT_LE(scales, c.tensor == 1 && c.context == 1 ? 0.0 : kAmaxBound);
       measured += fmt::format(" fp8 state {:.1e}", scales);
     }
   }

@@ -2,8 +2,7 @@
 // gets the scale that its largest magnitude asks for. Nothing is predicted and nothing saturates.
 //
 //   scale = fp8_max * 2^-margin / amax(group), 1 where that amax is 0, infinite or NaN; rounded down to a power of two
-//   if
-//           asked for (then the cast rounds once, and the inverse is exact)
+//           if asked for (then the cast rounds once, and the inverse is exact)
 //   q     = sat_cast(x * scale), and the group's inverse scale 1 / scale
 //
 // A row-wise and a column-wise form have groups of their own: of the row-wise form along the columns of x, of the

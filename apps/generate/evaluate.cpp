@@ -3,10 +3,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <fstream>
 
+#include "core/clock.h"
 #include "core/error.h"
 #include "generate/command.h"
 #include "generate/evaluation/compare.h"
@@ -18,10 +18,6 @@ namespace te::generate {
 namespace {
 
 using nlohmann::ordered_json;
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 /// A file that appears when it is complete.
 class OutputFile {

@@ -9,16 +9,13 @@
 #include "checkpoint/folder.h"
 #include "checkpoint/host_memory.h"
 #include "checkpoint/write_error.h"
+#include "core/clock.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "parallel/watchdog.h"
 
 namespace te::checkpoint {
 namespace {
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 std::string waiting_for_disk(int64_t step) {
   return "for the disk, which writes " + step_name(step);

@@ -1,20 +1,16 @@
 #include "generate/beam_search.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <limits>
 
+#include "core/clock.h"
 #include "core/error.h"
 #include "generate/sampler.h"
 #include "generate/text_stream.h"
 
 namespace te::generate {
 namespace {
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 /// Logarithms of probabilities, in place; rounded to FP32, where transformers has them, too.
 void log_softmax(std::span<float> scores) {

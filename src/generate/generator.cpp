@@ -1,20 +1,12 @@
 #include "generate/generator.h"
 
-#include <chrono>
 #include <memory>
 
+#include "core/clock.h"
 #include "core/error.h"
 #include "generate/text_stream.h"
 
 namespace te::generate {
-namespace {
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-}  // namespace
-
 const char* to_string(Ending ending) {
   switch (ending) {
     case Ending::end_of_document:

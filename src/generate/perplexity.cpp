@@ -1,24 +1,16 @@
 #include "generate/perplexity.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <vector>
 
+#include "core/clock.h"
 #include "core/error.h"
 #include "core/memory_plan.h"
 #include "model/model_stage.h"
 #include "parallel/watchdog.h"
 
 namespace te::generate {
-namespace {
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-}  // namespace
-
 double Perplexity::perplexity() const {
   return std::exp(loss);
 }

@@ -1,27 +1,18 @@
 #include "train/guard.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <limits>
 #include <numeric>
 
+#include "core/clock.h"
 #include "core/log.h"
+#include "train/robust_spread.h"
 
 namespace te::train {
 namespace {
 
 constexpr size_t kGaps = 16, kFewestGaps = 4;
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-double median_of(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t n = values.size();
-  return n % 2 == 1 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
-}
 
 double mean_of(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
@@ -32,10 +23,7 @@ double mean_of(const std::vector<double>& values) {
 double guard_limit(const config::GuardConfig& config, const std::vector<double>& gaps) {
   if (gaps.size() < kFewestGaps) return config.tolerance;
   const double center = median_of(gaps);
-  std::vector<double> deviations;
-  for (const double gap : gaps) deviations.push_back(std::abs(gap - center));
-  // 1.4826 makes of the median deviation a standard deviation, of normal numbers.
-  return std::max(config.tolerance, center + config.threshold * 1.4826 * median_of(std::move(deviations)));
+  return std::max(config.tolerance, center + config.threshold * robust_deviation(gaps, center));
 }
 
 std::optional<double> guard_gap(const std::vector<double>& fp8, const std::vector<double>& bf16) {

@@ -3,19 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <utility>
-#include <vector>
+
+#include "train/robust_spread.h"
 
 namespace te::train {
-namespace {
-
-double median_of(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
-}  // namespace
 
 double LossSpikes::median() const {
   return median_of({accepted_.begin(), accepted_.end()});
@@ -24,11 +15,9 @@ double LossSpikes::median() const {
 double LossSpikes::limit() const {
   if (accepted_.size() < kFewest) return unknown_limit_;
   const double center = median();
-  std::vector<double> deviations;
-  for (const double loss : accepted_) deviations.push_back(std::abs(loss - center));
-  // 1.4826 makes of the median deviation a standard deviation, of normal numbers. A loss that hardly moves has a spread
-  // of one percent all the same.
-  const double spread = std::max(1.4826 * median_of(std::move(deviations)), 0.01 * std::abs(center));
+  // A loss that hardly moves has a spread of one percent all the same.
+  const double spread =
+      std::max(robust_deviation({accepted_.begin(), accepted_.end()}, center), 0.01 * std::abs(center));
   return center + threshold_ * spread;
 }
 

@@ -1,0 +1,24 @@
+#include "train/batch_reader.h"
+
+#include "core/error.h"
+
+namespace te::train {
+
+void BatchReader::read(int64_t first_sample, HostBatch& batch) {
+  int64_t counted = 0;
+  try {
+    counted = batches_.read(first_sample + runner_.first_local_sample(), runner_.local_samples(), batch);
+  } catch (const UserError& error) {
+    bad_data_ = error.what();
+  }
+  batch.counted = world_.sum_i64(counted, runner_.groups().data().world_ranks());
+}
+
+// Only some of the ranks may have read what is wrong.
+void BatchReader::give_up() {
+  world_.together([&] {
+    if (!bad_data_.empty()) user_error("{}", bad_data_);
+  });
+}
+
+}  // namespace te::train

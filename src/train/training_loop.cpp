@@ -1,0 +1,389 @@
+#include "train/training_loop.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "core/clock.h"
+#include "core/log.h"
+#include "parallel/watchdog.h"
+#include "train/flops.h"
+#include "train/startup.h"
+#include "train/validation.h"
+
+namespace te::train {
+
+TrainingLoop::TrainingLoop(const LoopParts& parts, checkpoint::Progress progress)
+    : config_(parts.config),
+      context_(parts.context),
+      world_(parts.world),
+      runner_(parts.runner),
+      batches_(parts.batches),
+      reader_(parts.reader),
+      saves_(parts.saves),
+      best_(parts.best),
+      folder_(parts.folder),
+      sample_maker_(parts.samples),
+      progress_(std::move(progress)),
+      first_step_(progress_.step + 1),
+      host_batches_{runner_.make_host_batch(), runner_.make_host_batch()},
+      // Guessing costs the logarithm of the vocabulary.
+      spikes_(config_.training.loss_spike_threshold,
+              2 * std::log(static_cast<double>(config_.model.vocab_size))),
+      fp8_health_(context_, runner_.model().recipe().table()),
+      remaining_({.train_steps = config_.training.train_steps,
+                  .eval_interval = batches_.validation_sets() > 0 ? config_.training.eval_interval : 0,
+                  .save_every = config_.checkpoint.save_every}) {}
+
+Outcome TrainingLoop::run(Requests& requests) {
+  start();
+  const double before = now_seconds();
+  bool stopping = agree(requests) == Ask::stop;
+  while (progress_.step < config_.training.train_steps && !stopping &&
+         !best_.exhausted(progress_.validation)) {
+    const Due due = next_step();
+    StepMetrics metrics = take(due);
+    if (evaluate(due, metrics) || due.log || due.fp8_statistics || !metrics.guard.empty() ||
+        metrics.skipped || metrics.spike)
+      write_logs(due, metrics);
+    switch (judge(metrics)) {
+      case Judgement::diverged:
+        return Outcome::diverged;
+      case Judgement::again:
+        continue;
+      case Judgement::go_on:
+        break;
+    }
+    if (sample_maker_ != nullptr && (due.step % config_.logging.generate_every == 0 || due.last))
+      make_samples(due.step);
+    stopping = checkpoint(due, metrics, requests);
+  }
+  saves_.finish();
+  reader_.give_up();
+  return report(now_seconds() - before);
+}
+
+// --- before the first step ---------------------------------------------------------------------------------
+
+void TrainingLoop::start() {
+  open_logs();
+  if (!runner_.sample_losses().empty()) sources_.emplace(batches_.training_sources());
+  make_guard();
+  reader_.read(progress_.consumed_samples, next_batch());
+  reader_.give_up();
+}
+
+void TrainingLoop::open_logs() {
+  const config::LoggingConfig& logging = config_.logging;
+  std::vector<std::string> sets;
+  for (const config::ValidationSet& set : config_.data.valid) sets.push_back(set.name);
+  if (sets == std::vector<std::string>{config::ValidationSet{}.name} || batches_.validation_sets() == 0)
+    sets.clear();
+  world_.together([&] {
+    if (!world_.leader()) return;
+    writer_ =
+        std::make_unique<MetricsWriter>(MetricsOptions{.directory = logging.directory,
+                                                       .csv = logging.csv,
+                                                       .jsonl = logging.jsonl,
+                                                       .tensorboard = logging.tensorboard,
+                                                       .first_step = first_step_,
+                                                       .config = config::to_yaml(config_),
+                                                       .valid_sets = sets,
+                                                       .train_steps = config_.training.train_steps,
+                                                       .show_tflops = context_.is_cuda(),
+                                                       .fp8 = config_.precision.fp8 != config::Fp8Mode::off});
+    if (sample_maker_ != nullptr) sample_log_.emplace(logging.directory);
+    if (logging.fp8_statistics_every > 0) statistics_log_.emplace(logging.directory);
+  });
+}
+
+void TrainingLoop::make_guard() {
+  if (config_.guard.every == 0) return;
+  guard_.emplace(
+      config_, context_, runner_,
+      Guard::Services{.read = [this](int64_t first, HostBatch& batch) { reader_.read(first, batch); },
+                      .wait = [this](int64_t step) { wait_for_device(step); },
+                      .validate = [this]() -> std::optional<double> {
+                        return deciding_loss(
+                            config_, validation_losses(runner_, batches_, config_.training.micro_batch_size,
+                                                       world_, reader_.bad_data()));
+                      }});
+}
+
+// --- one step ----------------------------------------------------------------------------------------------
+
+TrainingLoop::Due TrainingLoop::next_step() const {
+  const config::LoggingConfig& logging = config_.logging;
+  Due due{.step = progress_.step + 1};
+  const bool first = due.step == first_step_;
+  due.last = due.step == config_.training.train_steps;
+  due.log = due.step % logging.every == 0 || first || due.last;
+  due.fp8_health = due.log && logging.fp8_stats_every > 0 &&
+                   (due.step % logging.fp8_stats_every == 0 || first || due.last);
+  due.fp8_statistics =
+      logging.fp8_statistics_every > 0 && (due.step % logging.fp8_statistics_every == 0 || due.last);
+  return due;
+}
+
+StepMetrics TrainingLoop::take(const Due& due) {
+  const config::TrainingConfig& training = config_.training;
+  const HostBatch& batch = next_batch();
+  const int64_t first_sample = progress_.consumed_samples;
+  if (guard_) guard_->before_step(progress_);
+  std::optional<Fp8Statistics> statistics;
+  if (due.fp8_statistics && !runner_.model().recipe().high_precision())
+    statistics = merge_fp8_statistics(world_, runner_.observe(batch, first_sample));
+
+  const double start = now_seconds();
+  runner_.launch(batch, due.step, first_sample, due.fp8_health,
+                 training.loss_spikes == config::LossSpikes::skip ? spikes_.limit()
+                                                                  : std::numeric_limits<double>::infinity());
+  if (due.fp8_health) fp8_health_.fetch();
+  ++taken_;
+  if (!due.last) reader_.read(first_sample + training.global_batch_size, next_batch());
+  wait_for_device(due.step);
+  const double seconds = now_seconds() - start;
+  in_steps_ += seconds;
+  remaining_.step(seconds);
+
+  StepMetrics metrics = finish_step(batch, seconds);
+  add_source_losses(batch, first_sample, metrics);
+  verdict_ = guard_ ? guard_->after_step(progress_, metrics.loss) : Guard::Verdict::none;
+  if (guard_) metrics.guard = guard_->record();
+  if (statistics) log_statistics(*statistics, metrics);
+  saves_.poll();
+  return metrics;
+}
+
+// A rank that does not come is missed here, on a GPU; on the CPU, in the operation that needs it.
+void TrainingLoop::wait_for_device(int64_t step) {
+  const parallel::Watchdog::Guard guard(context_, fmt::format("step {}", step));
+  context_.synchronize();
+}
+
+// What the host learns from a finished step; advances progress_.
+StepMetrics TrainingLoop::finish_step(const HostBatch& batch, double seconds) {
+  optim::Optimizer& optimizer = runner_.optimizer();
+  const optim::StepStatus status = optimizer.status();
+  const int64_t samples = config_.training.global_batch_size, seq = config_.model.seq_length;
+  optimizer.finish_step(status.skipped != 0);
+  progress_.step += 1;
+  progress_.updates = optimizer.updates();
+  progress_.consumed_samples += samples;
+
+  StepMetrics metrics;
+  metrics.step = progress_.step;
+  metrics.consumed_samples = progress_.consumed_samples;
+  metrics.consumed_tokens = progress_.consumed_samples * seq;
+  metrics.loss =
+      static_cast<double>(status.loss_sum) / static_cast<double>(std::max<int64_t>(1, batch.counted));
+  metrics.grad_norm = status.grad_norm;
+  metrics.lr = optimizer.schedule().at(progress_.step);
+  metrics.seconds = seconds;
+  metrics.tokens_per_s = static_cast<double>(samples * seq) / seconds;
+  metrics.tflops = flops_per_token(config_.model) * metrics.tokens_per_s / 1e12 / world_.size();
+  metrics.skipped = status.skipped != 0;
+  look_for_spike(metrics);
+  const bool lost = metrics.skipped && !metrics.spike;
+  skipped_in_a_row_ = lost ? skipped_in_a_row_ + 1 : 0;
+  skipped_total_ += metrics.skipped ? 1 : 0;
+  metrics.skipped_total = skipped_total_;
+  if (!metrics.skipped && spikes_.calm()) saves_.step_was_good();
+  return metrics;
+}
+
+// The same on all ranks: they have the same loss, bit for bit.
+void TrainingLoop::look_for_spike(StepMetrics& metrics) {
+  if (config_.training.loss_spikes == config::LossSpikes::off) return;
+  if (!std::isfinite(metrics.loss) || !std::isfinite(metrics.grad_norm)) return;
+  const double limit = spikes_.limit(), median = spikes_.median();
+  // What the device has skipped is a spike, though its limit was rounded.
+  metrics.spike = spikes_.add(metrics.loss) || metrics.skipped;
+  metrics.spikes_total = spikes_.total();
+  metrics.rollbacks_total = rollbacks_;
+  if (!metrics.spike || spikes_.in_a_row() > 1) return;
+  spdlog::warn("loss spike in step {}: {:.4f} is above {:.4f} ({}; training.loss_spikes: {})", metrics.step,
+               metrics.loss, limit,
+               median > 0 ? fmt::format("the median was {:.4f}", median) : "twice that of guessing",
+               to_string(config_.training.loss_spikes));
+}
+
+// Of a skipped step the losses may be no numbers.
+void TrainingLoop::add_source_losses(const HostBatch& batch, int64_t first_sample,
+                                     const StepMetrics& metrics) {
+  const parallel::Coordinates& at = runner_.groups().at();
+  if (!sources_ || metrics.skipped || at.tensor != 0 || !runner_.groups().last_stage()) return;
+  sources_->add(batches_.sources_of(first_sample + runner_.first_local_sample(), runner_.local_samples()),
+                runner_.sample_losses(), batch.targets.as<const int32_t>(), runner_.split().local());
+}
+
+void TrainingLoop::log_statistics(const Fp8Statistics& statistics, StepMetrics& metrics) {
+  metrics.fp8_statistics = summary(statistics);
+  if (!world_.leader()) return;
+  const nlohmann::json record = to_json(metrics.step, statistics);
+  if (statistics_log_) statistics_log_->write(record);
+  if (writer_) writer_->fp8_statistics(record);
+  spdlog::info("step {}: {}", metrics.step, describe(statistics));
+}
+
+// --- after it ----------------------------------------------------------------------------------------------
+
+bool TrainingLoop::evaluate(const Due& due, StepMetrics& metrics) {
+  const bool now =
+      batches_.validation_sets() > 0 && (due.step % config_.training.eval_interval == 0 || due.last);
+  if (!now) return false;
+  const double before = now_seconds();
+  metrics.valid =
+      validation_losses(runner_, batches_, config_.training.micro_batch_size, world_, reader_.bad_data());
+  metrics.valid_loss = deciding_loss(config_, metrics.valid);
+  if (metrics.valid_loss) best_.evaluated(progress_.validation, *metrics.valid_loss);
+  remaining_.validation(now_seconds() - before);
+  return true;
+}
+
+void TrainingLoop::write_logs(const Due& due, StepMetrics& metrics) {
+  if (sources_) metrics.sources = sources_->take(world_);
+  const std::vector<Fp8Health> health =
+      due.fp8_health ? merge_fp8_health(world_, fp8_health_.read()) : std::vector<Fp8Health>{};
+  if (writer_) writer_->step(metrics, health, remaining_.after(due.step));
+}
+
+TrainingLoop::Judgement TrainingLoop::judge(const StepMetrics& metrics) {
+  const config::TrainingConfig& training = config_.training;
+  if (verdict_ == Guard::Verdict::roll_back) {
+    return_to(guard_->start());
+    return Judgement::again;
+  }
+  if (skipped_in_a_row_ >= training.max_nonfinite_steps) {
+    return diverged(
+        fmt::format("loss or gradient was not finite in {} steps in a row (training.max_nonfinite_steps)",
+                    skipped_in_a_row_));
+  }
+  if (training.loss_spikes == config::LossSpikes::skip && spikes_.lost()) {
+    return diverged(
+        fmt::format("{} loss spikes in a row, each worse than guessing (training.loss_spikes: skip)",
+                    spikes_.in_a_row()));
+  }
+  if (!metrics.spike || training.loss_spikes != config::LossSpikes::rollback || saves_.good().empty())
+    return Judgement::go_on;
+  if (++rollbacks_ > training.max_nonfinite_steps) {
+    return diverged(
+        fmt::format("a loss spike after {} rollbacks (training.max_nonfinite_steps)", rollbacks_ - 1));
+  }
+  roll_back();
+  return Judgement::again;
+}
+
+TrainingLoop::Judgement TrainingLoop::diverged(const std::string& why) const {
+  saves_.wait();
+  spdlog::error("stopped: {}; {}", why,
+                saves_.good().empty() ? "no good checkpoint was saved"
+                                      : "the last good checkpoint is " + saves_.good().string());
+  return Judgement::diverged;
+}
+
+// Checkpoints of the steps that are taken again are written again.
+void TrainingLoop::return_to(const checkpoint::Progress& progress) {
+  saves_.wait();
+  spikes_.forget(progress_.step - progress.step);
+  progress_ = progress;
+  best_.resume(progress_.validation, world_);
+  if (sources_) sources_->clear();
+  world_.together([&] {
+    if (world_.leader()) folder_->cut_logs(progress_.step);
+  });
+  if (writer_) writer_->start_at(progress_.step + 1);
+  reader_.read(progress_.consumed_samples, next_batch());
+  reader_.give_up();
+}
+
+// The samples since the checkpoint are left out: consumed_samples stays.
+void TrainingLoop::roll_back() {
+  saves_.wait();
+  runner_.optimizer().gatherer().wait_all(context_);
+  wait_for_device(progress_.step);
+  const int64_t spiked = progress_.step;
+  const StartPoint point = Startup(config_, context_, world_, runner_).go_back(saves_.good());
+  saves_.go_back_to_good();
+  checkpoint::Progress good = point.progress;
+  good.consumed_samples = progress_.consumed_samples;
+  if (guard_) guard_->forget(good);
+  return_to(good);
+  spdlog::warn("rolled back from step {} to {}; the samples since then are left out ({} rollbacks so far)",
+               spiked, point.checkpoint.string(), rollbacks_);
+}
+
+// One replica of the model does it; the others wait for it in the next step.
+void TrainingLoop::make_samples(int64_t step) {
+  runner_.optimizer().gatherer().wait_all(context_);
+  wait_for_device(step);
+  if (runner_.groups().data().rank() != 0) return;
+  const std::vector<Sample> samples = sample_maker_->make();
+  if (sample_log_) sample_log_->write(step, samples);
+}
+
+// --- checkpoints -------------------------------------------------------------------------------------------
+
+// A skipped step saves none on its way: if the weights are the reason, `latest` would move farther from the last good
+// one.
+bool TrainingLoop::checkpoint(const Due& due, const StepMetrics& metrics, Requests& requests) {
+  const config::CheckpointConfig& options = config_.checkpoint;
+  const Ask ask = agree(requests);
+  const bool stopping = ask == Ask::stop || ask == Ask::give_up;
+  const bool wanted = ask == Ask::save || (options.save_every > 0 && due.step % options.save_every == 0);
+  const bool end = due.last || best_.exhausted(progress_.validation);
+  const double before = now_seconds();
+  if (save(metrics, (wanted && !metrics.skipped) || (end && options.save_last) || (stopping && !end),
+           stopping))
+    remaining_.save(now_seconds() - before);
+  return stopping;
+}
+
+bool TrainingLoop::save(const StepMetrics& metrics, bool anyway, bool whole) {
+  const bool best = metrics.valid_loss && !metrics.skipped && !metrics.spike &&
+                    best_.among_best(progress_.validation, *metrics.valid_loss);
+  if (best) {
+    const std::vector<int64_t> drop =
+        best_.add(progress_.validation, metrics.step, *metrics.valid_loss, !anyway);
+    saves_.save_best(progress_, whole, *metrics.valid_loss, drop);
+  } else if (anyway) {
+    saves_.save(progress_, whole);
+  }
+  return best || anyway;
+}
+
+// The flags are read once a step, so that no signal can end the loop unsaved.
+TrainingLoop::Ask TrainingLoop::agree(Requests& requests) {
+  Ask own = requests.stop != 0 ? Ask::stop : requests.save != 0 ? Ask::save : Ask::nothing;
+  if (!reader_.bad_data().empty()) own = Ask::give_up;
+  const auto all = static_cast<Ask>(world_.max_i64(static_cast<int64_t>(own)));
+  if (all != Ask::nothing) requests.save = 0;
+  return all;
+}
+
+Outcome TrainingLoop::report(double in_loop) const {
+  const config::TrainingConfig& training = config_.training;
+  spdlog::info("{} steps in {} ({} with validation, logs and checkpoints), {:.0f} tokens/s on average",
+               taken_, human_time(in_steps_), human_time(in_loop),
+               static_cast<double>(taken_ * training.global_batch_size * config_.model.seq_length) /
+                   std::max(in_steps_, 1e-9));
+  if (spikes_.total() > 0) {
+    spdlog::warn("{} steps had a loss spike{}; {}", spikes_.total(),
+                 spikes_.in_a_row() > 0 ? ", the last one too: the run has probably diverged" : "",
+                 saves_.good().empty() ? "no checkpoint was saved and trained on without one"
+                                       : "the last good checkpoint is " + saves_.good().string());
+  }
+  if (progress_.step >= training.train_steps) return Outcome::finished;
+  if (best_.exhausted(progress_.validation)) {
+    spdlog::info("stopped early after step {}: {}", progress_.step, best_.describe(progress_.validation));
+    return Outcome::finished;
+  }
+  spdlog::warn(
+      "interrupted after step {}; {}", progress_.step,
+      saves_.newest().empty() ? "nothing was trained" : "the checkpoint is " + saves_.newest().string());
+  return Outcome::interrupted;
+}
+
+}  // namespace te::train

@@ -27,15 +27,15 @@ DType Quantizer::format() const {
 // Producers write either FP8 or high precision.
 bool Quantizer::fused() const {
   return enabled() && !forms_.hp && recipe_->fused() && !recipe_->calibrating_ &&
-         !recipe_->observer_->active() && !recipe_->mode_->high_precision;
+         !recipe_->shared_->observer.active() && !recipe_->shared_->high_precision;
 }
 
 bool Quantizer::keeps_hp() const {
-  return enabled() && recipe_->mode_->keeps;
+  return enabled() && recipe_->shared_->keeps_high_precision;
 }
 
 bool Quantizer::gathers_quantized() const {
-  return enabled() && !recipe_->mode_->high_precision && !forms_.hp && recipe_->gathers_quantized();
+  return enabled() && !recipe_->shared_->high_precision && !forms_.hp && recipe_->gathers_quantized();
 }
 
 kernels::Matrix Quantizer::rowwise_in(const Tensor& values, const Tensor& scales, int64_t rows,
@@ -77,7 +77,7 @@ void Quantizer::complete(const Context& context, Operand& operand, QuantizeMode 
                          const ColumnSums& sums) const {
   const Operand::Produced done = std::exchange(operand.produced_, {});
   operand.ready_ = true;
-  operand.high_precision_ = enabled() && recipe_->mode_->high_precision;
+  operand.high_precision_ = enabled() && recipe_->shared_->high_precision;
   const ColumnSums missing = done.sums ? ColumnSums{} : sums;
   if (done.cast) {
     TE_CHECK(!missing.into, "{}: cast by its producer without its column sums",
@@ -86,36 +86,44 @@ void Quantizer::complete(const Context& context, Operand& operand, QuantizeMode 
   }
   TE_CHECK(done.values, "an operand [{}] is completed that no producer of this pass has written",
            operand.hp.shape.str());
-  const bool watching = recipe_ != nullptr && recipe_->observer_->active(), first_pass = mode.record_amax;
+  const bool watching = recipe_ != nullptr && recipe_->shared_->observer.active(),
+             first_pass = mode.record_amax;
   if (watching) mode.record_amax = mode.count = false;
   if (operand.high_precision_) {
     recipe_->pass_by(context, index_, operand, mode, missing);
   } else if (index_ >= 0) {
-    const bool no_rowwise = !mode.rowwise && operand.columnwise;
-    Operand form = operand;
-    if (no_rowwise) form.rowwise = {};
-    recipe_->cast(context, index_, no_rowwise ? form : operand, mode, missing);
+    if (!mode.rowwise && operand.columnwise)
+      cast_form(context, operand, &Operand::columnwise, mode, missing);
+    else
+      recipe_->cast(context, index_, operand, mode, missing);
   } else if (missing.into) {
     kernels::bias_gradient(context, operand.hp, missing.into, missing.scratch);
   }
   if (watching && first_pass)
-    recipe_->observer_->see(context, watched_, operand,
-                            enabled() ? recipe_->table().scale_of(index_).as<float>() : nullptr);
+    recipe_->shared_->observer.see(context, watched_, operand,
+                                   enabled() ? recipe_->table().scale_of(index_).as<float>() : nullptr);
 }
 
 // The form that is not asked for may have no memory now.
+void Quantizer::cast_form(const Context& context, const Operand& operand, kernels::Matrix Operand::*form,
+                          QuantizeMode mode, const ColumnSums& sums) const {
+  Operand part = operand;
+  part.rowwise = part.columnwise = {};
+  part.*form = operand.*form;
+  recipe_->cast(context, index_, part, mode, sums);
+}
+
+// Passes in high precision read no form.
 void Quantizer::remake_rowwise(const Context& context, Operand& operand) const {
-  Operand form = operand;
-  form.columnwise = {};
-  recipe_->cast(context, index_, form, {.columnwise = false, .again = true}, {});
+  if (operand.high_precision_) return;
+  cast_form(context, operand, &Operand::rowwise, {.columnwise = false, .again = true}, {});
 }
 
 void Quantizer::remake_columnwise(const Context& context, Operand& operand, bool from_rowwise) const {
+  if (operand.high_precision_) return;
   if (from_rowwise && operand.rowwise.layout == kernels::ScaleLayout::tensor)
     return kernels::transpose_fp8(context, operand.rowwise.values, operand.columnwise.values);
-  Operand form = operand;
-  form.rowwise = {};
-  recipe_->cast(context, index_, form, {.again = true}, {});
+  cast_form(context, operand, &Operand::columnwise, {.again = true}, {});
 }
 
 Operand Quantizer::share_of(const Operand& whole, const Tensor& hp, const Tensor& rowwise) const {
@@ -131,7 +139,7 @@ Operand Quantizer::share_of(const Operand& whole, const Tensor& hp, const Tensor
 void Quantizer::gather(const Context& context, parallel::TensorParallel& ranks, Operand& share,
                        Operand& whole, QuantizeMode mode, const parallel::TensorParallel::Work& work,
                        const ColumnSums& sums) const {
-  const bool casts = enabled() && !recipe_->mode_->high_precision;
+  const bool casts = enabled() && !recipe_->shared_->high_precision;
   if (casts && !gathers_quantized()) {
     // 1. High-precision rows travel, 2. and are cast where they arrive.
     if (sums.into && !share.produced_.sums)
@@ -184,18 +192,18 @@ Quantizer Recipe::quantizer(const std::string& linear_name, int layer, OperandRo
   const Forms forms = forms_of(linear, role);
   const OperandInfo info{linear_name, head ? num_layers_ : layer, role, format_of(linear, role)};
   const bool none = !forms.rowwise && !forms.columnwise;
-  const int watched = observer_->watch({.info = info,
-                                        .quantized = quantizes() && !none,
-                                        .recipe = linear.recipe,
-                                        .rowwise = forms.rowwise,
-                                        .columnwise = forms.columnwise});
+  const int watched = shared_->observer.watch({.info = info,
+                                               .quantized = quantizes() && !none,
+                                               .recipe = linear.recipe,
+                                               .rowwise = forms.rowwise,
+                                               .columnwise = forms.columnwise});
   if (none || (!quantizes() && !precision_.fp8_calibrate)) return {this, -1, {}, watched};
-  return {&recipe_of(linear.recipe), table_->add(info), forms, watched};
+  return {&recipe_of(linear.recipe), table().add(info), forms, watched};
 }
 
 void Recipe::share(parallel::Communicator& tensor, parallel::Communicator& stage) {
-  tensor_ = tensor.size() > 1 ? &tensor : nullptr;
-  stage_ = stage.size() > 1 ? &stage : nullptr;
+  shared_->tensor = tensor.size() > 1 ? &tensor : nullptr;
+  shared_->stage = stage.size() > 1 ? &stage : nullptr;
 }
 
 // Non-negative floats are ordered like their bits, and so are infinity and NaN above them; a maximum of floats would
@@ -206,42 +214,42 @@ void Recipe::reduce_amax(const Context& context, parallel::Communicator* group, 
 }
 
 void Recipe::log_amaxes(const Context& context) {
-  if (table_->size() == 0) return;
-  reduce_amax(context, tensor_, table_->amax);
-  context.copy(table_->last_amax, table_->amax);
-  context.zero(table_->amax);
+  if (table().size() == 0) return;
+  reduce_amax(context, shared_->tensor, table().amax);
+  context.copy(table().last_amax, table().amax);
+  context.zero(table().amax);
 }
 
 void Recipe::plan(MemoryPlan& plan) {
-  table_->plan(plan, history_len());
+  table().plan(plan, history_len());
 #ifndef NDEBUG
-  if (stage_ != nullptr && table_->size() > 0)
-    plan.add(compared_, "fp8.compared_scales", MemoryKind::fp8_state, DType::f32, {table_->size()});
+  if (shared_->stage != nullptr && table().size() > 0)
+    plan.add(compared_, "fp8.compared_scales", MemoryKind::fp8_state, DType::f32, {table().size()});
 #endif
 }
 
 // Every rank equal to the largest: all equal.
 void Recipe::check_scales_agree(const Context& context) const {
   if (!compared_) return;
-  const auto count = static_cast<size_t>(table_->size());
+  const auto count = static_cast<size_t>(table().size());
   std::vector<float> own(count), largest(count);
-  context.copy(compared_, table_->scale.view(compared_.shape));
+  context.copy(compared_, table().scale.view(compared_.shape));
   context.copy_to_host(own.data(), compared_);
-  stage_->all_reduce(context, compared_, parallel::ReduceOp::max);
+  shared_->stage->all_reduce(context, compared_, parallel::ReduceOp::max);
   context.copy_to_host(largest.data(), compared_);
   context.synchronize();
   for (size_t i = 0; i < count; ++i) {
     TE_CHECK(own[i] == largest[i], "FP8 scale of {} {} is {} here and {} on another rank of {}",
-             table_->info(static_cast<int>(i)).name, role_name(table_->info(static_cast<int>(i)).role),
-             own[i], largest[i], stage_->name());
+             table().info(static_cast<int>(i)).name, role_name(table().info(static_cast<int>(i)).role),
+             own[i], largest[i], shared_->stage->name());
   }
 }
 
 void Recipe::update(const Context&, const int32_t*) {}
 
 void Recipe::set_high_precision(bool on) {
-  TE_CHECK(!on || mode_->keeps, "high precision has not been planned");
-  mode_->high_precision = on;
+  TE_CHECK(!on || shared_->keeps_high_precision, "high precision has not been planned");
+  shared_->high_precision = on;
 }
 
 void Recipe::pass_by(const Context& context, int, Operand& operand, QuantizeMode, const ColumnSums& sums) {
@@ -249,29 +257,29 @@ void Recipe::pass_by(const Context& context, int, Operand& operand, QuantizeMode
 }
 
 bool Recipe::has_test_outlier(int index) const {
-  const OperandInfo& info = table_->info(index);
+  const OperandInfo& info = table().info(index);
   return info.role == OperandRole::input && info.name.ends_with("linear_fc2");
 }
 
 int Recipe::margin_of(int index) const {
-  return static_cast<int>(precision_.margin) + (has_test_outlier(index) ? mode_->outlier_log2 : 0);
+  return static_cast<int>(precision_.margin) + (has_test_outlier(index) ? shared_->outlier_log2 : 0);
 }
 
 // Scales that come from a history are made by one launch for all operands, with one margin: the limits carry the
 // outlier.
 void Recipe::set_test_outlier(const Context& context, int log2) {
-  mode_->outlier_log2 = log2;
-  if (table_->size() == 0) return;
+  shared_->outlier_log2 = log2;
+  if (table().size() == 0) return;
   std::vector<float> limits;
-  for (int i = 0; i < table_->size(); ++i)
-    limits.push_back(std::ldexp(fp8_max(table_->info(i).format), has_test_outlier(i) ? -log2 : 0));
-  context.copy_to_device(table_->fp8_max, limits.data());
+  for (int i = 0; i < table().size(); ++i)
+    limits.push_back(std::ldexp(fp8_max(table().info(i).format), has_test_outlier(i) ? -log2 : 0));
+  context.copy_to_device(table().fp8_max, limits.data());
   context.synchronize();
 }
 
 void Recipe::plan_scales(MemoryPlan& plan, int index, Forms forms, Operand& operand,
                          const OperandMemory& memory) const {
-  const kernels::ScaleLayout layout = scale_layout(table_->info(index).role);
+  const kernels::ScaleLayout layout = scale_layout(table().info(index).role);
   const bool columnwise = memory.has_columnwise && forms.columnwise;
   const auto add = [&](kernels::Matrix& form, const char* suffix, int64_t rows, int64_t cols) {
     plan.add(form.scales, memory.name + suffix, memory.scales, DType::f32,
@@ -290,10 +298,10 @@ kernels::Fp8Output Recipe::output_of(int index, const Operand& operand, Quantize
   kernels::Fp8Output out;
   out.rowwise = operand.rowwise.values;
   if (mode.columnwise) out.columnwise = operand.columnwise.values;
-  out.scale = table_->scale_of(index).as<float>();
+  out.scale = table().scale_of(index).as<float>();
   out.scale_inv = (operand.rowwise ? operand.rowwise : operand.columnwise).scales.as<float>();
-  out.amax = mode.record_amax ? table_->amax_of(index).as<float>() : nullptr;
-  out.counters = mode.count ? table_->counters_of(index) : nullptr;
+  out.amax = mode.record_amax ? table().amax_of(index).as<float>() : nullptr;
+  out.counters = mode.count ? table().counters_of(index) : nullptr;
   return out;
 }
 
@@ -303,10 +311,10 @@ void Recipe::cast_with_own_scale(const Context& context, int index, Operand& ope
   kernels::Fp8Output amax_only;
   amax_only.amax = amax.as<float>();
   kernels::quantize(context, {.x = operand.hp, .out = amax_only});
-  reduce_amax(context, tensor_, amax);
+  reduce_amax(context, shared_->tensor, amax);
   kernels::current_scale(context, {.amax = amax,
-                                   .scale = table_->scale_of(index),
-                                   .fp8_max = fp8_max(table_->info(index).format),
+                                   .scale = table().scale_of(index),
+                                   .fp8_max = fp8_max(table().info(index).format),
                                    .margin = margin_of(index)});
   cast_with_given_scale(context, index, operand, mode, sums);
 }

@@ -105,6 +105,9 @@ class Quantizer {
               const ColumnSums& sums = {}) const;
 
  private:
+  void cast_form(const Context& context, const Operand& operand, kernels::Matrix Operand::*form,
+                 QuantizeMode mode, const ColumnSums& sums) const;
+
   Recipe* recipe_ = nullptr;
   int index_ = -1;  ///< row of the ScaleTable; -1 = not FP8 and not calibrated
   Forms forms_;
@@ -138,34 +141,36 @@ class Recipe {
   /// The ranks with which this one shares tensors: parts of one tensor (`tensor`), and all that run the same layers
   /// (`stage`). An amax is that of the whole tensor, so scales agree on all of them. Ranks of other pipeline stages
   /// have other layers and take no part.
-  virtual void share(parallel::Communicator& tensor, parallel::Communicator& stage);
+  void share(parallel::Communicator& tensor, parallel::Communicator& stage);
 
   /// Before the plan: operands get the memory of both precisions, so that set_high_precision() is possible.
-  void keep_high_precision() { mode_->keeps = true; }
+  void keep_high_precision() { shared_->keeps_high_precision = true; }
   /// From here on passes run as with the recipe `off`, and state that hangs on amaxes goes on from these. All weights
   /// must be announced as changed.
   void set_high_precision(bool on);
-  bool high_precision() const { return mode_->high_precision; }
+  bool high_precision() const { return shared_->high_precision; }
   /// For tests of what an outlier does to all other values: scales of the inputs of linear_fc2 are those of a tensor
   /// with a value 2^log2 times as large as its largest. 0: no more. Waits for the device.
   void set_test_outlier(const Context& context, int log2);
-  int test_outlier() const { return mode_->outlier_log2; }
+  int test_outlier() const { return shared_->outlier_log2; }
 
   void plan(MemoryPlan& plan);
-  void reset(const Context& context) { table_->reset(context); }
+  void reset(const Context& context) { shared_->table.reset(context); }
   /// Once per optimizer step, after the update of the weights. *skip != 0 (device flag) leaves the state
   /// as it was.
   virtual void update(const Context& context, const int32_t* skip);
 
-  Observer& observer() { return *observer_; }
-  ScaleTable& table() { return *table_; }
-  const ScaleTable& table() const { return *table_; }
+  Observer& observer() { return shared_->observer; }
+  ScaleTable& table() { return shared_->table; }
+  const ScaleTable& table() const { return shared_->table; }
 
  protected:
   friend class Quantizer;
   friend class MixedRecipe;
   Recipe(const config::PrecisionConfig& precision, int num_layers)
-      : precision_(precision), num_layers_(num_layers), own_observer_(precision) {}
+      : precision_(precision),
+        num_layers_(num_layers),
+        shared_(std::make_shared<Shared>(Shared{.observer = Observer(precision)})) {}
 
   /// In place of cast() while passes run in high precision: what it leaves to the state, and the column sums.
   virtual void pass_by(const Context& context, int index, Operand& operand, QuantizeMode mode,
@@ -201,20 +206,17 @@ class Recipe {
   /// Who casts the operands of a linear: this recipe, or the one that an override names.
   virtual Recipe& recipe_of(config::Fp8Recipe) { return *this; }
 
-  /// Of all recipes of a model.
-  struct Mode {
-    bool keeps = false, high_precision = false;
+  /// What the recipes of one model have in common.
+  struct Shared {
+    bool keeps_high_precision = false, high_precision = false;
     int outlier_log2 = 0;
+    ScaleTable table;
+    Observer observer;
+    parallel::Communicator *tensor = nullptr, *stage = nullptr;  ///< null: one rank
   };
   bool has_test_outlier(int index) const;
-  Mode own_mode_;
-  Mode* mode_ = &own_mode_;
-  ScaleTable own_table_;
-  ScaleTable* table_ = &own_table_;  ///< recipes of one model share a table
-  Observer own_observer_;
-  Observer* observer_ = &own_observer_;                          ///< and an observer
-  Tensor compared_;                                              ///< [n] fp32, debug builds
-  parallel::Communicator *tensor_ = nullptr, *stage_ = nullptr;  ///< null: one rank
+  std::shared_ptr<Shared> shared_;
+  Tensor compared_;  ///< [n] fp32, debug builds
 };
 
 std::unique_ptr<Recipe> make_recipe(const config::PrecisionConfig& precision, int num_layers);

@@ -14,29 +14,29 @@ namespace te::fp8 {
 // working space.
 void DelayedRecipe::cast(const Context& context, int index, Operand& operand, QuantizeMode mode,
                          const ColumnSums& sums) {
-  const bool own_scale = calibrating_ || table_->info(index).role == OperandRole::weight;
+  const bool own_scale = calibrating_ || table().info(index).role == OperandRole::weight;
   if (!own_scale || mode.again) return cast_with_given_scale(context, index, operand, mode, sums);
-  cast_with_own_scale(context, index, operand, mode, sums, table_->last_amax.slice_rows(index, 1).view({1}));
+  cast_with_own_scale(context, index, operand, mode, sums, table().last_amax.slice_rows(index, 1).view({1}));
 }
 
 void DelayedRecipe::pass_by(const Context& context, int index, Operand& operand, QuantizeMode mode,
                             const ColumnSums& sums) {
   if (!mode.record_amax) return Recipe::pass_by(context, index, operand, mode, sums);
   kernels::Fp8Output out;
-  out.amax = table_->amax_of(index).as<float>();
+  out.amax = table().amax_of(index).as<float>();
   kernels::quantize(context, {.x = operand.hp, .out = out, .dbias = sums.into, .scratch = sums.scratch});
 }
 
 void DelayedRecipe::update(const Context& context, const int32_t* skip) {
-  if (table_->size() == 0) return;
-  const int64_t n = table_->size();
-  reduce_amax(context, stage_, table_->amax);
-  context.copy(table_->last_amax, table_->amax);
-  kernels::delayed_scale_update(context, {.amax = table_->amax.view({n}),
-                                          .history = table_->history,
-                                          .position = table_->position,
-                                          .scale = table_->scale.view({n}),
-                                          .fp8_max = table_->fp8_max.view({n}),
+  if (table().size() == 0) return;
+  const int64_t n = table().size();
+  reduce_amax(context, shared_->stage, table().amax);
+  context.copy(table().last_amax, table().amax);
+  kernels::delayed_scale_update(context, {.amax = table().amax.view({n}),
+                                          .history = table().history,
+                                          .position = table().position,
+                                          .scale = table().scale.view({n}),
+                                          .fp8_max = table().fp8_max.view({n}),
                                           .margin = static_cast<int>(precision_.margin),
                                           .compute = precision_.amax_compute_algo == config::AmaxAlgo::max
                                                          ? kernels::AmaxCompute::max
@@ -60,11 +60,11 @@ void TensorwiseRecipe::cast(const Context& context, int index, Operand& operand,
                             const ColumnSums& sums) {
   mode.record_amax = false;
   if (mode.again) return cast_with_given_scale(context, index, operand, mode, sums);
-  cast_with_own_scale(context, index, operand, mode, sums, table_->amax_of(index));
+  cast_with_own_scale(context, index, operand, mode, sums, table().amax_of(index));
 }
 
 void TensorwiseRecipe::update(const Context& context, const int32_t*) {
-  if (table_->size() > 0) context.copy(table_->last_amax, table_->amax);
+  if (table().size() > 0) context.copy(table().last_amax, table().amax);
 }
 
 // --- rowwise, blockwise ------------------------------------------------------------------------------------
@@ -77,8 +77,8 @@ void GroupRecipe::cast(const Context& context, int index, Operand& operand, Quan
                 .columnwise = mode.columnwise ? operand.columnwise : kernels::Matrix{},
                 .power_of_two = precision_.fp8_scale_format == config::Fp8ScaleFormat::power_of_two,
                 .margin = margin_of(index),
-                .amax = mode.record_amax ? table_->amax_of(index).as<float>() : nullptr,
-                .counters = mode.count ? table_->counters_of(index) : nullptr});
+                .amax = mode.record_amax ? table().amax_of(index).as<float>() : nullptr,
+                .counters = mode.count ? table().counters_of(index) : nullptr});
   if (sums.into) kernels::bias_gradient(context, operand.hp, sums.into, sums.scratch);
 }
 
@@ -107,10 +107,7 @@ Recipe& MixedRecipe::recipe_of(config::Fp8Recipe kind) {
   std::unique_ptr<Recipe>& recipe = recipes_[kind];
   if (recipe == nullptr) {
     recipe = make_plain_recipe(kind, precision_, num_layers_);
-    recipe->table_ = table_;
-    recipe->observer_ = observer_;
-    recipe->mode_ = mode_;
-    recipe->tensor_ = tensor_, recipe->stage_ = stage_;
+    recipe->shared_ = shared_;
   }
   return *recipe;
 }
@@ -129,11 +126,6 @@ void MixedRecipe::begin_calibration() {
 
 void MixedRecipe::end_calibration() {
   for (auto& [kind, recipe] : recipes_) recipe->end_calibration();
-}
-
-void MixedRecipe::share(parallel::Communicator& tensor, parallel::Communicator& stage) {
-  Recipe::share(tensor, stage);
-  for (auto& [kind, recipe] : recipes_) recipe->share(tensor, stage);
 }
 
 // The delayed recipe's update is one of the whole table; scales of others are their own affair and made anew by each

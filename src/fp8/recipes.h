@@ -77,7 +77,9 @@ class RowwiseRecipe final : public GroupRecipe {
   RowwiseRecipe(const config::PrecisionConfig& precision, int num_layers)
       : GroupRecipe(precision, num_layers) {}
   const char* name() const override { return "rowwise"; }
-  kernels::ScaleLayout scale_layout(OperandRole) const override { return kernels::ScaleLayout::rows; }
+  kernels::ScaleLayout scale_layout(OperandRole role) const override {
+    return layout_of(config::Fp8Recipe::rowwise, role);
+  }
 };
 
 /// One per 1 x 128 values of activations and gradients, 128 x 128 of weights. What TE calls Float8BlockScaling.
@@ -87,7 +89,7 @@ class BlockwiseRecipe final : public GroupRecipe {
       : GroupRecipe(precision, num_layers) {}
   const char* name() const override { return "blockwise"; }
   kernels::ScaleLayout scale_layout(OperandRole role) const override {
-    return role == OperandRole::weight ? kernels::ScaleLayout::blocks : kernels::ScaleLayout::vectors;
+    return layout_of(config::Fp8Recipe::blockwise, role);
   }
 };
 
@@ -101,7 +103,6 @@ class MixedRecipe final : public Recipe {
   bool starts_from_history() const override;
   void begin_calibration() override;
   void end_calibration() override;
-  void share(parallel::Communicator& tensor, parallel::Communicator& stage) override;
   void update(const Context& context, const int32_t* skip) override;
 
  protected:

@@ -8,13 +8,13 @@ using parallel::ReduceOp;
 using parameters::Parameter;
 using parameters::ParameterStore;
 
-GradientReducer::GradientReducer(const config::Config& config, const ParameterStore& parameters,
-                                 const parallel::Groups& groups)
+GradientReducer::GradientReducer(const config::ParallelConfig& config, bool tied_embeddings,
+                                 const ParameterStore& parameters, const parallel::Groups& groups)
     : parameters_(parameters),
       groups_(groups),
-      ties_(groups.embedding().size() > 1 && config.model.tie_word_embeddings),
+      ties_(groups.embedding().size() > 1 && tied_embeddings),
       data_parallel_(groups.data().size() > 1),
-      overlap_(data_parallel_ && config.parallel.overlap_grad_reduce) {}
+      overlap_(data_parallel_ && config.overlap_grad_reduce) {}
 
 // --- runs --------------------------------------------------------------------------------------------------
 

@@ -24,8 +24,9 @@ namespace te::comm {
 
 class GradientReducer {
  public:
-  GradientReducer(const config::Config& config, const parameters::ParameterStore& parameters,
-                  const parallel::Groups& groups);
+  /// tied_embeddings: model.tie_word_embeddings.
+  GradientReducer(const config::ParallelConfig& config, bool tied_embeddings,
+                  const parameters::ParameterStore& parameters, const parallel::Groups& groups);
   /// After the store's plan(). InternalError when the config ties parameters of two stages and none is
   /// marked.
   void plan(MemoryPlan& plan);

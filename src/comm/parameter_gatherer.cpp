@@ -2,13 +2,13 @@
 
 namespace te::comm {
 
-ParameterGatherer::ParameterGatherer(const config::Config& config,
+ParameterGatherer::ParameterGatherer(const config::ParallelConfig& config,
                                      const parameters::ParameterStore& parameters,
                                      const parallel::Groups& groups)
     : parameters_(parameters),
       groups_(groups),
       data_parallel_(groups.data().size() > 1),
-      overlap_(data_parallel_ && config.parallel.overlap_param_gather) {}
+      overlap_(data_parallel_ && config.overlap_param_gather) {}
 
 void ParameterGatherer::gather(const Context& context, size_t bucket) {
   groups_.data().all_gather(context, parameters_.value_of(parameters_.segments()[bucket]),

@@ -15,7 +15,7 @@ namespace te::comm {
 
 class ParameterGatherer {
  public:
-  ParameterGatherer(const config::Config& config, const parameters::ParameterStore& parameters,
+  ParameterGatherer(const config::ParallelConfig& config, const parameters::ParameterStore& parameters,
                     const parallel::Groups& groups);
 
   /// Launches the gathers of all buckets behind the work launched on the context so far. All data ranks must

@@ -18,15 +18,15 @@ DType dtype_of(config::MomentDType dtype, DType codes) {
 
 static_assert(sizeof(StepStatus) == 5 * sizeof(float), "field() addresses StepStatus as five words");
 
-Optimizer::Optimizer(const config::Config& config, parameters::ParameterStore& parameters,
+Optimizer::Optimizer(const OptimizerOptions& options, parameters::ParameterStore& parameters,
                      const parallel::Groups& groups)
-    : config_(config.optimizer),
-      seed_(config.training.seed),
+    : config_(options.optimizer),
+      seed_(options.seed),
       parameters_(parameters),
       groups_(groups),
-      reducer_(config, parameters, groups),
-      gatherer_(config, parameters, groups),
-      schedule_(schedule_of(config.optimizer)) {}
+      reducer_(options.parallel, options.tied_embeddings, parameters, groups),
+      gatherer_(options.parallel, parameters, groups),
+      schedule_(schedule_of(options.optimizer)) {}
 
 Tensor Optimizer::field(int index, DType dtype) const {
   return {static_cast<char*>(status_.data) + index * sizeof(float), dtype, {1}};

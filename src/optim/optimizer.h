@@ -33,10 +33,18 @@ struct StepStatus {
   int32_t skipped = 0;          ///< non-finite loss or gradient: nothing was updated
 };
 
+/// What it needs of a run's config.
+struct OptimizerOptions {
+  config::OptimizerConfig optimizer;
+  config::ParallelConfig parallel;
+  uint64_t seed = 0;             ///< of stochastic rounding: training.seed
+  bool tied_embeddings = false;  ///< model.tie_word_embeddings
+};
+
 class Optimizer {
  public:
   /// The groups must outlive it.
-  Optimizer(const config::Config& config, parameters::ParameterStore& parameters,
+  Optimizer(const OptimizerOptions& options, parameters::ParameterStore& parameters,
             const parallel::Groups& groups);
 
   /// After the store's plan().

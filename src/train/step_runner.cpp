@@ -25,7 +25,11 @@ StepRunner::StepRunner(const config::Config& config, const Context& context, con
       seed_(config.training.seed),
       document_mask_(config.data.document_mask),
       model_(config, groups),
-      optimizer_(config, model_.parameters(), groups),
+      optimizer_({.optimizer = config.optimizer,
+                  .parallel = config.parallel,
+                  .seed = config.training.seed,
+                  .tied_embeddings = config.model.tie_word_embeddings},
+                 model_.parameters(), groups),
       pipeline_(config, context, model_),
       swiglu_(config, model_.parameters()),
       local_samples_(config.training.global_batch_size / groups.grid().data) {

@@ -51,7 +51,11 @@ class TinyModel {
       : config_(config),
         context_(std::move(context)),
         model_(config, std::move(recipe)),
-        optimizer_(config, model_.parameters(), model_.groups()) {
+        optimizer_({.optimizer = config.optimizer,
+                    .parallel = config.parallel,
+                    .seed = config.training.seed,
+                    .tied_embeddings = config.model.tie_word_embeddings},
+                   model_.parameters(), model_.groups()) {
     config::validate(config);
     model_.plan(plan_, context_);
     optimizer_.plan(plan_);

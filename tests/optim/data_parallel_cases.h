@@ -174,7 +174,7 @@ class Rank {
         context_(context),
         groups_(groups),
         add_parameters_((add_parameters(), true)),
-        optimizer_(config_of(c), store_, groups) {
+        optimizer_(options_of(c), store_, groups) {
     store_.plan(plan_, {.dtype = c.dtype,
                         .grad_dtype = c.grad_dtype,
                         .data_rank = groups.data().rank(),
@@ -189,14 +189,14 @@ class Rank {
     optimizer_.gatherer().gather_all(context_);
   }
 
-  static config::Config config_of(const Case& c) {
-    config::Config config;
-    config.model.tie_word_embeddings = true;
-    config.optimizer.clip_grad = c.clip;
-    config.optimizer.exp_avg_dtype = config.optimizer.exp_avg_sq_dtype = c.moment_dtype;
-    config.parallel.overlap_grad_reduce = c.overlap;
-    config.parallel.overlap_param_gather = c.overlap;
-    return config;
+  static optim::OptimizerOptions options_of(const Case& c) {
+    optim::OptimizerOptions options;
+    options.tied_embeddings = true;
+    options.optimizer.clip_grad = c.clip;
+    options.optimizer.exp_avg_dtype = options.optimizer.exp_avg_sq_dtype = c.moment_dtype;
+    options.parallel.overlap_grad_reduce = c.overlap;
+    options.parallel.overlap_param_gather = c.overlap;
+    return options;
   }
 
   /// A whole step of a rank of a grid: a backward pass that finds its gradients layer by layer.

@@ -68,10 +68,10 @@ TEST_F(DistributedOptimizerGpu, StreamsKeepTheirOrder) {
   constexpr float kLr = 0.01f;
   const Groups groups = Groups::connect(world(), device_, ProcessGrid::of(world().size(), 1, 1, 1));
   const int ranks = world().size();
-  config::Config config;
-  config.optimizer.clip_grad = 0;
+  optim::OptimizerOptions options;
+  options.optimizer.clip_grad = 0;
   ParameterStore store;
-  optim::Optimizer optimizer(config, store, groups);
+  optim::Optimizer optimizer(options, store, groups);
   std::vector<parameters::Parameter*> layers;
   for (int64_t layer = 0; layer < kLayers; ++layer) {
     layers.push_back(store.add({.name = fmt::format("layer {}", layer),
@@ -117,9 +117,9 @@ TEST_F(DistributedOptimizerGpu, StreamsKeepTheirOrder) {
           << "step " << step << ", layer " << layer << ": " << main;
     }
     const kernels::AdamW rule{.lr = kLr,
-                              .beta1 = static_cast<float>(config.optimizer.beta1),
-                              .beta2 = static_cast<float>(config.optimizer.beta2),
-                              .eps = static_cast<float>(config.optimizer.eps),
+                              .beta1 = static_cast<float>(options.optimizer.beta1),
+                              .beta2 = static_cast<float>(options.optimizer.beta2),
+                              .eps = static_cast<float>(options.optimizer.eps),
                               .step = step + 1};
     const float sum = sign(step) * static_cast<float>(ranks * (ranks + 1) / 2);
     kernels::adamw_element(kernels::adamw_constants(rule), 0.0f, sum, main, exp_avg, exp_avg_sq);

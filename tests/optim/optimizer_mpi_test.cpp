@@ -201,7 +201,7 @@ TEST_F(DistributedOptimizer, ATiedParameterWithoutAMarkIsAnError) {
   store.add({.name = "words", .shard = ParameterShard::whole({5, 3})});
   MemoryPlan plan;
   store.plan(plan, {});
-  comm::GradientReducer reducer(Rank::config_of({}), store, planned);
+  comm::GradientReducer reducer(config::ParallelConfig{}, true, store, planned);
   EXPECT_THROW(reducer.plan(plan), InternalError);
 }
 

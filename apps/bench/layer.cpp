@@ -60,9 +60,10 @@ class Layer {
   Layer(const config::Config& config, const Context& context)
       : context_(context),
         recipe_(fp8::make_recipe(config.precision, 1)),
-        ranks_(config),
-        layer_(0, config, parameters_, *recipe_, rope_, tensor_, ranks_),
-        dims_(model::Dimensions::of(config, tensor_)) {
+        ranks_(config.model, config.training.micro_batch_size),
+        layer_config_(model::LayerConfig::of(config, tensor_)),
+        dims_(layer_config_.dims),
+        layer_(0, layer_config_, parameters_, *recipe_, rope_, tensor_, ranks_) {
     parameters_.plan(plan_, {.dtype = dims_.dtype});
     recipe_->plan(plan_);
     rope_.plan(plan_, config.model);
@@ -135,8 +136,9 @@ class Layer {
   std::unique_ptr<fp8::Recipe> recipe_;
   model::RopeTables rope_;
   model::ContextParallel ranks_;
-  model::TransformerLayer layer_;
+  model::LayerConfig layer_config_;
   model::Dimensions dims_;
+  model::TransformerLayer layer_;
   model::LayerActivations activations_;
   model::LayerGradients gradients_, below_;
   model::Pass pass_;

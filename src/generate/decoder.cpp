@@ -41,8 +41,9 @@ Decoder::Decoder(const config::Config& config, const parallel::Groups& groups, c
       sizes_(sizes),
       groups_(groups),
       tensor_(groups.tensor(), false, 1),
-      context_ranks_(config_),
-      dims_(model::Dimensions::of(config_, tensor_)),
+      context_ranks_(config_.model, config_.training.micro_batch_size),
+      layer_config_(model::LayerConfig::of(config_, tensor_)),
+      dims_(layer_config_.dims),
       recipe_(fp8::make_recipe(config_.precision, static_cast<int>(config_.model.num_layers))) {
   TE_CHECK(sizes.batch > 0 && sizes.max_rows > 0 && sizes.max_rows % kFp8Rows == 0,
            "decoder: {} sequences and passes of {} rows; rows must be a multiple of 16", sizes.batch,
@@ -53,21 +54,22 @@ Decoder::Decoder(const config::Config& config, const parallel::Groups& groups, c
   recipe_->share(groups.tensor(), groups.stage());
   if (groups.first_stage()) {
     embedding_ =
-        std::make_unique<model::VocabParallelEmbedding>(config_, parameters_, tensor_, context_ranks_);
+        std::make_unique<model::VocabParallelEmbedding>(layer_config_, parameters_, tensor_, context_ranks_);
+    embedding_->words()->copied = config_.model.tie_word_embeddings && !groups.last_stage();
     parameters_.end_layer();
   }
   const auto split =
       parallel::split_layers(static_cast<int>(config_.model.num_layers), groups.grid().pipeline, 1);
   const auto [first, count] = split[static_cast<size_t>(groups.at().pipeline)];
   for (int i = first; i < first + count; ++i) {
-    layers_.emplace_back(i, config_, parameters_, *recipe_, rope_, tensor_, context_ranks_);
+    layers_.emplace_back(i, layer_config_, parameters_, *recipe_, rope_, tensor_, context_ranks_);
     attention_.emplace_back(config_.model, tensor_.size(), rope_, rows_);
   }
   if (!groups.last_stage()) return;
   final_layernorm_ = std::make_unique<model::Norm>("final_layernorm", config_.model, parameters_, tensor_);
   parameters::Parameter* tied =
       config_.model.tie_word_embeddings && embedding_ ? embedding_->words() : nullptr;
-  output_layer_ = std::make_unique<model::OutputLayer>(config_, parameters_, tied, *recipe_, tensor_);
+  output_layer_ = std::make_unique<model::OutputLayer>(layer_config_, parameters_, tied, *recipe_, tensor_);
   parameters_.end_layer();
 }
 

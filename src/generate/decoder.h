@@ -24,6 +24,7 @@
 #include "core/memory_plan.h"
 #include "generate/cached_attention.h"
 #include "model/embedding.h"
+#include "model/layer_config.h"
 #include "model/output_layer.h"
 #include "model/transformer_layer.h"
 #include "parallel/groups.h"
@@ -126,6 +127,7 @@ class Decoder {
   const parallel::Groups& groups_;
   parallel::TensorParallel tensor_;
   model::ContextParallel context_ranks_;  ///< this rank alone: sequences are whole
+  model::LayerConfig layer_config_;
   model::Dimensions dims_;
   parameters::ParameterStore parameters_;
   std::unique_ptr<fp8::Recipe> recipe_;

@@ -49,13 +49,13 @@ void RopeTables::fill(const Context& context, const config::ModelConfig& model) 
 namespace {
 
 /// Of the heads that this rank attends with.
-kernels::AttentionShape shape_of(const config::Config& config, const parallel::TensorParallel& tensor,
+kernels::AttentionShape shape_of(const LayerConfig& config, const parallel::TensorParallel& tensor,
                                  const ContextParallel& ranks) {
   const bool exchanges_heads = ranks.exchange() == ContextExchange::heads;
   const int64_t parts = tensor.size() * (exchanges_heads ? ranks.size() : 1);
   const int64_t part = exchanges_heads ? tensor.rank() * ranks.size() + ranks.rank() : tensor.rank();
   kernels::AttentionShape shape;
-  shape.batch = config.training.micro_batch_size;
+  shape.batch = config.dims.batch;
   shape.seq = config.model.seq_length;
   shape.num_heads = config.model.num_attention_heads / parts;
   shape.num_query_groups = config.model.num_query_groups / parts;
@@ -65,17 +65,17 @@ kernels::AttentionShape shape_of(const config::Config& config, const parallel::T
   shape.softmax_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_dim)));
   shape.dropout = static_cast<float>(config.model.attention_dropout);
   shape.window = config.model.windowed() ? config.model.sliding_window : 0;
-  if (config.data.document_mask) shape.max_documents = shape.batch * config.data.max_documents;
+  shape.max_documents = config.max_documents;
   return shape;
 }
 
 }  // namespace
 
-DotProductAttention::DotProductAttention(const std::string& name, const config::Config& config,
+DotProductAttention::DotProductAttention(const std::string& name, const LayerConfig& config,
                                          const RopeTables& rope, const parallel::TensorParallel& tensor,
                                          const ContextParallel& ranks)
     : name_(name),
-      dims_(Dimensions::of(config, tensor)),
+      dims_(config.dims),
       ranks_(ranks),
       num_heads_(config.model.num_attention_heads / tensor.size()),
       num_query_groups_(config.model.num_query_groups / tensor.size()),

@@ -11,7 +11,7 @@
 #include "kernels/rope/rope.h"
 #include "model/attention_exchange.h"
 #include "model/context_parallel.h"
-#include "model/dimensions.h"
+#include "model/layer_config.h"
 #include "model/linear.h"
 #include "model/pass.h"
 
@@ -34,7 +34,7 @@ class CoreAttention {
 
 class DotProductAttention final : public CoreAttention {
  public:
-  DotProductAttention(const std::string& name, const config::Config& config, const RopeTables& rope,
+  DotProductAttention(const std::string& name, const LayerConfig& config, const RopeTables& rope,
                       const parallel::TensorParallel& tensor, const ContextParallel& ranks);
 
   /// Makes the kernels' plans, too, so that no step does.

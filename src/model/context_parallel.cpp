@@ -6,20 +6,14 @@
 
 namespace te::model {
 
-ContextParallel::ContextParallel(const config::Config& config)
-    : batch_(config.training.micro_batch_size), split_(config.model.seq_length, 0, 1) {
-  TE_CHECK(config.parallel.context == 1, "parallel.context {} without a group", config.parallel.context);
-}
+ContextParallel::ContextParallel(const config::ModelConfig& model, int64_t micro_batch_size)
+    : batch_(micro_batch_size), split_(model.seq_length, 0, 1) {}
 
-ContextParallel::ContextParallel(const config::Config& config, parallel::Communicator& group,
-                                 int tensor_ranks)
-    : batch_(config.training.micro_batch_size),
-      split_(config.model.seq_length, group.rank(), group.size()),
-      group_(&group) {
-  TE_CHECK(config.parallel.context == group.size(), "parallel.context {} with a group of {} ranks",
-           config.parallel.context, group.size());
+ContextParallel::ContextParallel(const config::ModelConfig& model, int64_t micro_batch_size,
+                                 parallel::Communicator& group, int tensor_ranks)
+    : batch_(micro_batch_size), split_(model.seq_length, group.rank(), group.size()), group_(&group) {
   if (size() == 1) return;
-  const bool heads = config.model.num_query_groups / tensor_ranks % size() == 0;
+  const bool heads = model.num_query_groups / tensor_ranks % size() == 0;
   exchange_ = heads ? ContextExchange::heads : ContextExchange::keys;
 }
 

@@ -20,9 +20,10 @@ enum class ContextExchange : uint8_t { none, heads, keys };
 class ContextParallel {
  public:
   /// One rank with whole sequences.
-  explicit ContextParallel(const config::Config& config);
+  ContextParallel(const config::ModelConfig& model, int64_t micro_batch_size);
   /// tensor_ranks: that share the heads. The group must outlive it.
-  ContextParallel(const config::Config& config, parallel::Communicator& group, int tensor_ranks);
+  ContextParallel(const config::ModelConfig& model, int64_t micro_batch_size, parallel::Communicator& group,
+                  int tensor_ranks);
 
   int rank() const { return split_.rank(); }
   int size() const { return split_.ranks(); }

@@ -4,13 +4,13 @@
 
 namespace te::model {
 
-Dimensions Dimensions::of(const config::Config& config, const parallel::TensorParallel& tensor) {
-  const config::ModelConfig& model = config.model;
+Dimensions Dimensions::of(const config::ModelConfig& model, int64_t micro_batch_size, int64_t context_ranks,
+                          DType dtype, const parallel::TensorParallel& tensor) {
   const int64_t ranks = tensor.size();
   Dimensions dims;
-  dims.batch = config.training.micro_batch_size;
+  dims.batch = micro_batch_size;
   dims.seq = model.seq_length;
-  dims.tokens = dims.batch * dims.seq / config.parallel.context;
+  dims.tokens = dims.batch * dims.seq / context_ranks;
   dims.stream = tensor.share(dims.tokens);
   dims.hidden = model.hidden_size;
   dims.qkv = model.qkv_width() / ranks;
@@ -18,7 +18,7 @@ Dimensions Dimensions::of(const config::Config& config, const parallel::TensorPa
   dims.ffn = model.ffn_hidden_size / ranks;
   dims.fc1 = model.fc1_width() / ranks;
   dims.vocab = model.padded_vocab_size() / ranks;
-  dims.dtype = config.precision.dtype == config::ComputeDType::fp32 ? DType::f32 : DType::bf16;
+  dims.dtype = dtype;
   return dims;
 }
 

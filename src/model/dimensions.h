@@ -22,7 +22,8 @@ struct Dimensions {
   int64_t vocab = 0;      ///< rows of the padded vocabulary
   DType dtype = DType::bf16;
 
-  static Dimensions of(const config::Config& config, const parallel::TensorParallel& tensor);
+  static Dimensions of(const config::ModelConfig& model, int64_t micro_batch_size, int64_t context_ranks,
+                       DType dtype, const parallel::TensorParallel& tensor);
   int64_t widest_input() const;  ///< of a layer's four linears
 };
 

@@ -44,12 +44,12 @@ void stream_dropout(const Context& context, const Tensor& x, const Tensor& y, fl
   }
 }
 
-VocabParallelEmbedding::VocabParallelEmbedding(const config::Config& config,
+VocabParallelEmbedding::VocabParallelEmbedding(const LayerConfig& config,
                                                parameters::ParameterStore& parameters,
                                                parallel::TensorParallel& tensor, const ContextParallel& ranks)
     : tensor_(tensor),
       ranks_(ranks),
-      dims_(Dimensions::of(config, tensor)),
+      dims_(config.dims),
       dropout_(static_cast<float>(config.model.embedding_dropout_rate())) {
   const int64_t vocab = config.model.padded_vocab_size(), hidden = config.model.hidden_size;
   const float std = static_cast<float>(config.model.init_method_std);
@@ -57,8 +57,7 @@ VocabParallelEmbedding::VocabParallelEmbedding(const config::Config& config,
       {.name = "embedding.word_embeddings.weight",
        .shard = parameters::ParameterShard::of_rows({vocab, hidden}, {vocab}, tensor.rank(), tensor.size()),
        .std = std,
-       .decay = true,
-       .copied = config.model.tie_word_embeddings && config.parallel.pipeline > 1});
+       .decay = true});
   if (!config.model.rotary()) {
     positions_ = parameters.add(
         {.name = "embedding.position_embeddings.weight",

@@ -5,7 +5,7 @@
 #include "core/device.h"
 #include "core/memory_plan.h"
 #include "model/context_parallel.h"
-#include "model/dimensions.h"
+#include "model/layer_config.h"
 #include "model/pass.h"
 #include "parameters/parameter_store.h"
 
@@ -13,7 +13,7 @@ namespace te::model {
 
 class VocabParallelEmbedding {
  public:
-  VocabParallelEmbedding(const config::Config& config, parameters::ParameterStore& parameters,
+  VocabParallelEmbedding(const LayerConfig& config, parameters::ParameterStore& parameters,
                          parallel::TensorParallel& tensor, const ContextParallel& ranks);
 
   void plan(MemoryPlan& plan, const Context& context);

@@ -30,12 +30,12 @@ kernels::ActivationKind kind_of(config::Activation activation) {
 
 }  // namespace
 
-Mlp::Mlp(const std::string& layer_name, int index, const config::Config& config,
+Mlp::Mlp(const std::string& layer_name, int index, const LayerConfig& config,
          parameters::ParameterStore& parameters, Recipe& recipe, parallel::TensorParallel& tensor)
     : name_(layer_name),
-      dims_(Dimensions::of(config, tensor)),
-      recompute_(config.training.recompute),
-      kept_weights_(config::fp8_kept_weights(config)),
+      dims_(config.dims),
+      recompute_(config.recompute),
+      kept_weights_(config.kept_weights),
       kind_(kind_of(config.model.activation)),
       linear_fc1_(layer_name + ".mlp.linear_fc1", index, fc1_blocks(config.model), dims_.hidden,
                   config.model.mlp_bias(), config.model.init_method_std, parameters, recipe, tensor),

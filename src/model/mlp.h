@@ -14,7 +14,7 @@ namespace te::model {
 
 class Mlp {
  public:
-  Mlp(const std::string& layer_name, int index, const config::Config& config,
+  Mlp(const std::string& layer_name, int index, const LayerConfig& config,
       parameters::ParameterStore& parameters, Recipe& recipe, parallel::TensorParallel& tensor);
 
   /// What a microbatch leaves for the backward pass.

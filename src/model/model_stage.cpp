@@ -29,10 +29,11 @@ ModelStage::ModelStage(const config::Config& config, const parallel::Groups& gro
     : config_(config),
       groups_(&groups),
       tensor_(groups.tensor(), config.parallel.sequence, static_cast<int>(config.parallel.tensor_overlap)),
-      context_ranks_(config, groups.context(), groups.tensor().size()),
-      dims_(Dimensions::of(config, tensor_)),
+      context_ranks_(config.model, config.training.micro_batch_size, groups.context(),
+                     groups.tensor().size()),
+      layer_config_(LayerConfig::of(config, tensor_)),
       recipe_(fp8::make_recipe(config.precision, static_cast<int>(config.model.num_layers))) {
-  build(config);
+  build();
 }
 
 ModelStage::ModelStage(const config::Config& config, std::unique_ptr<fp8::Recipe> recipe)
@@ -40,24 +41,27 @@ ModelStage::ModelStage(const config::Config& config, std::unique_ptr<fp8::Recipe
       own_groups_(std::make_unique<parallel::Groups>(parallel::Groups::single())),
       groups_(own_groups_.get()),
       tensor_(groups_->tensor(), false, 1),
-      context_ranks_(config),
-      dims_(Dimensions::of(config, tensor_)),
+      context_ranks_(config.model, config.training.micro_batch_size),
+      layer_config_(LayerConfig::of(config, tensor_)),
       recipe_(recipe ? std::move(recipe)
                      : fp8::make_recipe(config.precision, static_cast<int>(config.model.num_layers))) {
-  build(config);
+  build();
 }
 
 ModelStage::~ModelStage() = default;
 
 // Parameters are registered in the order of the forward pass: flat ranges then finish from the back.
-void ModelStage::build(const config::Config& config) {
+void ModelStage::build() {
+  TE_CHECK(config_.parallel.context == context_ranks_.size(), "parallel.context {} with a group of {} ranks",
+           config_.parallel.context, context_ranks_.size());
   recipe_->share(groups_->microbatch(), groups_->stage());
-  const int stages = groups_->grid().pipeline, chunks = static_cast<int>(config.parallel.virtual_stages);
-  const auto split = parallel::split_layers(static_cast<int>(config.model.num_layers), stages, chunks);
+  const int stages = groups_->grid().pipeline, chunks = static_cast<int>(config_.parallel.virtual_stages);
+  const auto split = parallel::split_layers(static_cast<int>(config_.model.num_layers), stages, chunks);
   size_t first = 0;
   if (groups_->first_stage()) {
-    embedding_ = std::make_unique<VocabParallelEmbedding>(config, parameters_, tensor_, context_ranks_);
-    embedding_->words()->copied = config.model.tie_word_embeddings && !groups_->last_stage();
+    embedding_ =
+        std::make_unique<VocabParallelEmbedding>(layer_config_, parameters_, tensor_, context_ranks_);
+    embedding_->words()->copied = config_.model.tie_word_embeddings && !groups_->last_stage();
     parameters_.end_layer();
     add_unit(first);
   }
@@ -67,16 +71,16 @@ void ModelStage::build(const config::Config& config) {
     chunks_.push_back({layers_.size(), static_cast<size_t>(count), {}});
     for (int i = 0; i < count; ++i) {
       first = parameters_.parameters().size();
-      layers_.emplace_back(layer + i, config_, parameters_, *recipe_, rope_, tensor_, context_ranks_);
+      layers_.emplace_back(layer + i, layer_config_, parameters_, *recipe_, rope_, tensor_, context_ranks_);
       add_unit(first);
     }
   }
   if (groups_->last_stage()) {
     first = parameters_.parameters().size();
-    final_layernorm_ = std::make_unique<Norm>("final_layernorm", config.model, parameters_, tensor_);
+    final_layernorm_ = std::make_unique<Norm>("final_layernorm", config_.model, parameters_, tensor_);
     parameters::Parameter* tied =
-        config.model.tie_word_embeddings && embedding_ ? embedding_->words() : nullptr;
-    output_layer_ = std::make_unique<OutputLayer>(config, parameters_, tied, *recipe_, tensor_);
+        config_.model.tie_word_embeddings && embedding_ ? embedding_->words() : nullptr;
+    output_layer_ = std::make_unique<OutputLayer>(layer_config_, parameters_, tied, *recipe_, tensor_);
     parameters_.end_layer();
     add_unit(first);
   }
@@ -91,7 +95,7 @@ void ModelStage::add_unit(size_t first) {
 
 void ModelStage::plan(MemoryPlan& plan, const Context& context, const StageSlots& slots) {
   parameters_.plan(
-      plan, {.dtype = dims_.dtype,
+      plan, {.dtype = dims().dtype,
              .grad_dtype =
                  config_.optimizer.main_grad_dtype == config::ComputeDType::fp32 ? DType::f32 : DType::bf16,
              .data_rank = groups_->data().rank(),
@@ -107,7 +111,7 @@ void ModelStage::plan(MemoryPlan& plan, const Context& context, const StageSlots
   context_ranks_.plan(plan);
   if (embedding_) embedding_->plan(plan, context);
   // The passes of one microbatch begin and end with it, those of another may lie between them.
-  plan.add(d_stream_, "d_stream", MemoryKind::scratch, dims_.dtype, {dims_.stream, dims_.hidden});
+  plan.add(d_stream_, "d_stream", MemoryKind::scratch, dims().dtype, {dims().stream, dims().hidden});
   const bool deferred = slots.wgrad > 0;
   TE_CHECK(!deferred || config_.training.recompute == config::Recompute::none,
            "weight gradients are put off, but their inputs are scratch");
@@ -136,10 +140,10 @@ void ModelStage::plan_slot(MemoryPlan& plan, Chunk& chunk, Slot& slot, bool head
     layer.plan_activations(plan, slot.layers[i]);
   }
   if (!head) return;
-  const Shape shape{dims_.stream, dims_.hidden};
-  plan.add(slot.final_x, "final_layernorm.x", MemoryKind::activations, dims_.dtype, shape);
-  plan.add(slot.final_h, "final_layernorm.out", MemoryKind::activations, dims_.dtype, shape);
-  final_layernorm_->plan_statistics(plan, slot.final_statistics, dims_.stream);
+  const Shape shape{dims().stream, dims().hidden};
+  plan.add(slot.final_x, "final_layernorm.x", MemoryKind::activations, dims().dtype, shape);
+  plan.add(slot.final_h, "final_layernorm.out", MemoryKind::activations, dims().dtype, shape);
+  final_layernorm_->plan_statistics(plan, slot.final_statistics, dims().stream);
 }
 
 void ModelStage::bind(const Context& context) {

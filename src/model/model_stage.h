@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "model/embedding.h"
+#include "model/layer_config.h"
 #include "model/output_layer.h"
 #include "model/transformer_layer.h"
 #include "parallel/groups.h"
@@ -45,7 +46,8 @@ struct StageHooks {
 
 class ModelStage {
  public:
-  /// The groups must outlive the stage.
+  /// The whole config: the stage builds all parts of the model, and gives each its own. The groups must outlive the
+  /// stage.
   ModelStage(const config::Config& config, const parallel::Groups& groups);
   /// All of the model on one rank; with a recipe of the caller's, if there is one.
   explicit ModelStage(const config::Config& config, std::unique_ptr<fp8::Recipe> recipe = nullptr);
@@ -92,7 +94,7 @@ class ModelStage {
 
   parameters::ParameterStore& parameters() { return parameters_; }
   fp8::Recipe& recipe() { return *recipe_; }
-  const Dimensions& dims() const { return dims_; }
+  const Dimensions& dims() const { return layer_config_.dims; }
   const ContextParallel& context_ranks() const { return context_ranks_; }
   const parallel::Groups& groups() const { return *groups_; }
 
@@ -113,7 +115,7 @@ class ModelStage {
     size_t first = 0, end = 0;  ///< of the store's parameters
   };
 
-  void build(const config::Config& config);
+  void build();
   void add_unit(size_t first);
   void plan_slot(MemoryPlan& plan, Chunk& chunk, Slot& slot, bool head);
   void before_use(const Context& context, size_t unit, TransformerLayer* layer);
@@ -130,7 +132,7 @@ class ModelStage {
   const parallel::Groups* groups_;
   parallel::TensorParallel tensor_;
   ContextParallel context_ranks_;
-  Dimensions dims_;
+  LayerConfig layer_config_;
   parameters::ParameterStore parameters_;
   std::unique_ptr<fp8::Recipe> recipe_;
   RopeTables rope_;

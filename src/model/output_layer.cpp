@@ -20,27 +20,27 @@ Tensor vector_rows(const Tensor& vector, int64_t first, int64_t count) {
 }
 
 /// The embedding where this rank has it and it is tied, else a matrix of its own.
-parameters::Parameter* head_weight(const config::Config& config, parameters::ParameterStore& parameters,
+parameters::Parameter* head_weight(const config::ModelConfig& model, parameters::ParameterStore& parameters,
                                    parameters::Parameter* tied, const parallel::TensorParallel& tensor) {
   if (tied != nullptr) return tied;
-  const int64_t rows = config.model.padded_vocab_size();
-  const bool copy = config.model.tie_word_embeddings;
+  const int64_t rows = model.padded_vocab_size();
+  const bool copy = model.tie_word_embeddings;
   return parameters.add({.name = copy ? "embedding.word_embeddings.weight" : "output_layer.weight",
-                         .shard = parameters::ParameterShard::of_rows({rows, config.model.hidden_size},
-                                                                      {rows}, tensor.rank(), tensor.size()),
-                         .std = static_cast<float>(config.model.init_method_std),
+                         .shard = parameters::ParameterShard::of_rows({rows, model.hidden_size}, {rows},
+                                                                      tensor.rank(), tensor.size()),
+                         .std = static_cast<float>(model.init_method_std),
                          .decay = true,
                          .copy = copy});
 }
 
 }  // namespace
 
-OutputLayer::OutputLayer(const config::Config& config, parameters::ParameterStore& parameters,
+OutputLayer::OutputLayer(const LayerConfig& config, parameters::ParameterStore& parameters,
                          parameters::Parameter* tied, Recipe& recipe, parallel::TensorParallel& tensor)
     : Linear({.name = "output_layer", .layer = fp8::Recipe::kOutputLayer},
-             head_weight(config, parameters, tied, tensor), recipe, tensor),
-      dims_(Dimensions::of(config, tensor)),
-      kept_weights_(config::fp8_kept_weights(config)),
+             head_weight(config.model, parameters, tied, tensor), recipe, tensor),
+      dims_(config.dims),
+      kept_weights_(config.kept_weights),
       vocab_(config.model.vocab_size),
       chunk_(std::min(dims_.tokens, kChunkTokens)) {}
 

@@ -9,6 +9,7 @@
 #pragma once
 
 #include "core/device.h"
+#include "model/layer_config.h"
 #include "model/linear.h"
 
 namespace te::model {
@@ -17,8 +18,8 @@ class OutputLayer : public Linear {
  public:
   /// `tied`: the word embedding whose matrix is the head, where this rank has it; null for a matrix of its own (with
   /// tied embeddings, a copy of the one on the first pipeline stage).
-  OutputLayer(const config::Config& config, parameters::ParameterStore& parameters,
-              parameters::Parameter* tied, fp8::Recipe& recipe, parallel::TensorParallel& tensor);
+  OutputLayer(const LayerConfig& config, parameters::ParameterStore& parameters, parameters::Parameter* tied,
+              fp8::Recipe& recipe, parallel::TensorParallel& tensor);
 
   void plan(MemoryPlan& plan, bool training);
 

@@ -11,13 +11,13 @@ std::vector<int64_t> qkv_blocks(const config::ModelConfig& model) {
 
 }  // namespace
 
-SelfAttention::SelfAttention(const std::string& layer_name, int index, const config::Config& config,
+SelfAttention::SelfAttention(const std::string& layer_name, int index, const LayerConfig& config,
                              parameters::ParameterStore& parameters, Recipe& recipe, const RopeTables& rope,
                              parallel::TensorParallel& tensor, const ContextParallel& ranks)
     : name_(layer_name),
-      dims_(Dimensions::of(config, tensor)),
-      recompute_(config.training.recompute),
-      kept_weights_(config::fp8_kept_weights(config)),
+      dims_(config.dims),
+      recompute_(config.recompute),
+      kept_weights_(config.kept_weights),
       linear_qkv_(layer_name + ".self_attention.linear_qkv", index, qkv_blocks(config.model), dims_.hidden,
                   config.model.qkv_bias(), config.model.init_method_std, parameters, recipe, tensor),
       attention_(layer_name + ".self_attention", config, rope, tensor, ranks),

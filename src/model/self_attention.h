@@ -17,7 +17,7 @@ using RemakeInput = std::function<void(Target)>;
 
 class SelfAttention {
  public:
-  SelfAttention(const std::string& layer_name, int index, const config::Config& config,
+  SelfAttention(const std::string& layer_name, int index, const LayerConfig& config,
                 parameters::ParameterStore& parameters, Recipe& recipe, const RopeTables& rope,
                 parallel::TensorParallel& tensor, const ContextParallel& ranks);
 

@@ -6,15 +6,15 @@
 
 namespace te::model {
 
-TransformerLayer::TransformerLayer(int index, const config::Config& config,
+TransformerLayer::TransformerLayer(int index, const LayerConfig& config,
                                    parameters::ParameterStore& parameters, Recipe& recipe,
                                    const RopeTables& rope, parallel::TensorParallel& tensor,
                                    const ContextParallel& ranks)
     : name_("layers." + std::to_string(index)),
       tensor_(tensor),
       ranks_(ranks),
-      dims_(Dimensions::of(config, tensor)),
-      recompute_(config.training.recompute),
+      dims_(config.dims),
+      recompute_(config.recompute),
       post_(config.model.norm_placement == config::NormPlacement::post),
       parallel_(config.model.parallel_residual),
       dropout_(static_cast<float>(config.model.hidden_dropout)),

@@ -52,7 +52,7 @@ struct LayerBelow {
 
 class TransformerLayer {
  public:
-  TransformerLayer(int index, const config::Config& config, parameters::ParameterStore& parameters,
+  TransformerLayer(int index, const LayerConfig& config, parameters::ParameterStore& parameters,
                    Recipe& recipe, const RopeTables& rope, parallel::TensorParallel& tensor,
                    const ContextParallel& ranks);
   TransformerLayer(const TransformerLayer&) = delete;

@@ -1,0 +1,16 @@
+#include "model/layer_config.h"
+
+namespace te::model {
+
+LayerConfig LayerConfig::of(const config::Config& config, const parallel::TensorParallel& tensor) {
+  const config::TrainingConfig& training = config.training;
+  const DType dtype = config.precision.dtype == config::ComputeDType::fp32 ? DType::f32 : DType::bf16;
+  return {
+      .model = config.model,
+      .dims = Dimensions::of(config.model, training.micro_batch_size, config.parallel.context, dtype, tensor),
+      .recompute = training.recompute,
+      .kept_weights = config::fp8_kept_weights(config),
+      .max_documents = config.data.document_mask ? training.micro_batch_size * config.data.max_documents : 0};
+}
+
+}  // namespace te::model

@@ -71,7 +71,7 @@ class Loading {
   }
 
   const LogicalTensor& checked(const std::string& name, const Parameter& parameter) const {
-    return stored_tensor(reader_, config_, name, parameter);
+    return stored_tensor(reader_, config_.model.vocab_size, name, parameter);
   }
 
   /// The piece's elements from the checkpoint, but for rows that it does not have.
@@ -161,14 +161,14 @@ void Loading::fp8() {
 
 }  // namespace
 
-const LogicalTensor& stored_tensor(const Reader& reader, const config::Config& config,
-                                   const std::string& name, const Parameter& parameter) {
+const LogicalTensor& stored_tensor(const Reader& reader, int64_t vocab_size, const std::string& name,
+                                   const Parameter& parameter) {
   const LogicalTensor& stored = reader.at(name);
   const Shape& wanted = parameter.shard.global;
   bool fits = static_cast<int>(stored.shape.size()) == wanted.rank();
   for (int axis = 0; fits && axis < wanted.rank(); ++axis) {
     const bool padded = axis == 0 && has_vocabulary_rows(parameter.name);
-    fits = padded ? stored.shape[0] >= config.model.vocab_size : stored.shape[axis] == wanted[axis];
+    fits = padded ? stored.shape[0] >= vocab_size : stored.shape[axis] == wanted[axis];
   }
   if (!fits) {
     user_error("{}: tensor {} is {}, the model of this config has {}; use the config it was saved with",

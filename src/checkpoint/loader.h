@@ -24,14 +24,15 @@ struct Loaded {
 /// the checkpoint: superfluous ones are dropped, missing ones get their initial values (zero in the moments).
 ///
 /// UserError, one line: the checkpoint is of another model (the first key of `model` that differs is named), a tensor
-/// is missing or of another shape, FP8 scales are needed and not there, or a file is damaged.
+/// is missing or of another shape, FP8 scales are needed and not there, or a file is damaged. That is why it takes the
+/// whole config.
 Loaded load(const Context& context, const Reader& reader, const config::Config& config,
             const TrainingState& state, const LoadOptions& options = {});
 
 /// The stored tensor `name`, which is the parameter or a moment of it. UserError when it is missing or of another
-/// shape; rows that pad the vocabulary may be any number.
-const LogicalTensor& stored_tensor(const Reader& reader, const config::Config& config,
-                                   const std::string& name, const parameters::Parameter& parameter);
+/// shape; rows that pad the vocabulary (beyond vocab_size) may be any number.
+const LogicalTensor& stored_tensor(const Reader& reader, int64_t vocab_size, const std::string& name,
+                                   const parameters::Parameter& parameter);
 
 /// UserError when a key of `model` that decides about names and shapes of tensors differs between the checkpoint's
 /// config and this one; a warning for keys that change what the weights compute (rope_theta, norm_epsilon, ...).

@@ -270,7 +270,8 @@ ExportSource::ExportSource(const std::filesystem::path& checkpoint) : reader(che
 
 int64_t exported_bytes(const ExportSource& source, const ExportOptions& options) {
   const std::vector<ParameterLayout> layout = hugging_face_layout(source.model, source.architecture);
-  const Fp8Export fp8(options.fp8, source.config, source.reader, layout);
+  const Fp8Export fp8(options.fp8, source.config.precision, source.config.model.num_layers, source.reader,
+                      layout);
   int64_t bytes = 0;
   for (const Job& job : plan_jobs(source.reader, layout, dtype_of(options), fp8)) bytes += job.bytes();
   return bytes;
@@ -279,7 +280,8 @@ int64_t exported_bytes(const ExportSource& source, const ExportOptions& options)
 Converted write_hugging_face(const ExportSource& source, const std::filesystem::path& folder,
                              const ExportOptions& options, const OnProgress& progress) {
   const std::vector<ParameterLayout> layout = hugging_face_layout(source.model, source.architecture);
-  const Fp8Export fp8(options.fp8, source.config, source.reader, layout);
+  const Fp8Export fp8(options.fp8, source.config.precision, source.config.model.num_layers, source.reader,
+                      layout);
   const std::vector<Job> jobs = plan_jobs(source.reader, layout, dtype_of(options), fp8);
   std::vector<checkpoint::KeptFile> kept = options.kept;
   std::filesystem::path config;

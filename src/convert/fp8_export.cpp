@@ -46,12 +46,12 @@ void round_to_bf16(std::span<float> values) {
 
 }  // namespace
 
-Fp8Export::Fp8Export(Fp8Format format, const config::Config& config, const checkpoint::Reader& reader,
-                     const std::vector<ParameterLayout>& layout)
+Fp8Export::Fp8Export(Fp8Format format, const config::PrecisionConfig& precision, int64_t num_layers,
+                     const checkpoint::Reader& reader, const std::vector<ParameterLayout>& layout)
     : format_(format),
-      bf16_(config.precision.dtype == config::ComputeDType::bf16),
-      power_of_two_(config.precision.fp8_scale_format == config::Fp8ScaleFormat::power_of_two),
-      margin_(static_cast<int>(config.precision.margin)) {
+      bf16_(precision.dtype == config::ComputeDType::bf16),
+      power_of_two_(precision.fp8_scale_format == config::Fp8ScaleFormat::power_of_two),
+      margin_(static_cast<int>(precision.margin)) {
   if (format_ == Fp8Format::off) return;
   for (const ParameterLayout& parameter : layout) {
     if (!is_linear_weight(parameter)) continue;
@@ -67,7 +67,7 @@ Fp8Export::Fp8Export(Fp8Format format, const config::Config& config, const check
           "--fp8 out",
           reader.folder().string());
   }
-  find_linears(config, layout);
+  find_linears(precision, num_layers, layout);
   if (linears_.empty())
     user_error(
         "--fp8: {} has no weight to convert: first_layers_bf16, last_layers_bf16 and overrides keep all "
@@ -77,12 +77,13 @@ Fp8Export::Fp8Export(Fp8Format format, const config::Config& config, const check
   if (format_ == Fp8Format::tensor) find_scales(reader);
 }
 
-void Fp8Export::find_linears(const config::Config& config, const std::vector<ParameterLayout>& layout) {
-  const config::PrecisionConfig precision = config::as_quantized(config.precision);
+void Fp8Export::find_linears(const config::PrecisionConfig& trained, int64_t num_layers,
+                             const std::vector<ParameterLayout>& layout) {
+  const config::PrecisionConfig precision = config::as_quantized(trained);
   for (const ParameterLayout& parameter : layout) {
     if (!is_linear_weight(parameter)) continue;
-    const config::LinearPrecision linear = config::linear_precision(
-        precision, linear_of(parameter), layer_of(parameter.name), config.model.num_layers);
+    const config::LinearPrecision linear =
+        config::linear_precision(precision, linear_of(parameter), layer_of(parameter.name), num_layers);
     // Serving is the forward pass.
     const bool quantized = linear.fprop;
     // One scale is that of all parts; so is their fate.

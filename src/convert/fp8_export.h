@@ -39,8 +39,8 @@ class Fp8Export {
  public:
   /// `bf16`: whether training rounds weights to BF16 before it casts them. UserError when the model has linear layers
   /// that are no torch.nn.Linear (GPT-2), or `tensor` finds no scales of inputs.
-  Fp8Export(Fp8Format format, const config::Config& config, const checkpoint::Reader& reader,
-            const std::vector<ParameterLayout>& layout);
+  Fp8Export(Fp8Format format, const config::PrecisionConfig& precision, int64_t num_layers,
+            const checkpoint::Reader& reader, const std::vector<ParameterLayout>& layout);
 
   bool converts(const Part& part) const;
   /// The multipliers that belong to a converted weight.
@@ -63,7 +63,8 @@ class Fp8Export {
     config::Fp8Recipe recipe;
     float weight_scale = 1.0f, input_scale = 1.0f;  ///< te-train's; `tensor`
   };
-  void find_linears(const config::Config& config, const std::vector<ParameterLayout>& layout);
+  void find_linears(const config::PrecisionConfig& trained, int64_t num_layers,
+                    const std::vector<ParameterLayout>& layout);
   void find_scales(const checkpoint::Reader& reader);
   float largest(const checkpoint::Reader& reader, const ParameterLayout& parameter) const;
   const Linear* find(const Part& part) const;

@@ -52,7 +52,7 @@ from it. A second Ctrl-C stops at once. SIGUSR1 saves a checkpoint and goes on.
 Exit codes: 0 done, 1 internal error, 2 wrong input, 3 diverged, 130 interrupted.)";
 
 te::Context open_device(const te::config::Config& config, te::parallel::World& world, bool dry_run) {
-  const te::ExecutionOptions options = te::train::execution_options(config);
+  const te::ExecutionOptions options = te::train::execution_options(config.training);
   using te::config::DeviceChoice;
   const bool usable = (dry_run ? te::cuda_device_count() : world.min_i64(te::cuda_device_count())) > 0;
   const DeviceChoice choice = config.training.device;
@@ -136,7 +136,7 @@ int train(const te::config::Config& config, te::parallel::World& world, const St
     grid = te::parallel::ProcessGrid::of(world.size(), static_cast<int>(config.parallel.tensor),
                                          static_cast<int>(config.parallel.context),
                                          static_cast<int>(config.parallel.pipeline));
-    te::parallel::check(te::train::schedule_shape(config, grid));
+    te::parallel::check(te::train::schedule_shape(config.training, config.parallel, grid));
   });
   te::Context context = open_device(config, world, false);
   world.together([&] { te::config::validate_for_device(config, context.is_cuda()); });
@@ -257,7 +257,8 @@ int body(te::parallel::World& world, int argc, char** argv) {
       static_cast<int>(config.parallel.tensor), static_cast<int>(config.parallel.context),
       static_cast<int>(config.parallel.pipeline));
   if (show.schedule) {
-    const te::parallel::ScheduleShape shape = te::train::schedule_shape(config, grid);
+    const te::parallel::ScheduleShape shape =
+        te::train::schedule_shape(config.training, config.parallel, grid);
     std::printf("%s", te::parallel::draw(te::parallel::make_schedule(shape), shape).c_str());
   }
   if (show.dry_run) {

@@ -96,7 +96,7 @@ void tune(config::Config config, const Context& context, const parallel::Groups&
   Profile profile;
   config.training.gemm_autotune = config::GemmAutotune::off;
   {
-    const Context first = reopen(context, train::execution_options(config));
+    const Context first = reopen(context, train::execution_options(config.training));
     Steps steps(config, first, groups);
     profile = take_profile(first, 1, [&] { steps.run(); });
   }
@@ -130,7 +130,7 @@ void run_config(const StepOptions& options, const std::string& path, parallel::W
       world.size(), static_cast<int>(config.parallel.tensor), static_cast<int>(config.parallel.context),
       static_cast<int>(config.parallel.pipeline));
   const bool cpu = config.training.device == config::DeviceChoice::cpu || cuda_device_count() == 0;
-  const ExecutionOptions execution = train::execution_options(config);
+  const ExecutionOptions execution = train::execution_options(config.training);
   const Context context = world.size() > 1 && !cpu ? parallel::open_cuda_device(world, execution)
                                                    : open_device(cpu ? "cpu" : "auto", execution);
   config::validate_for_device(config, context.is_cuda());

@@ -19,9 +19,9 @@ GemmAutotune autotune(config::GemmAutotune mode) {
 
 }  // namespace
 
-ExecutionOptions execution_options(const config::Config& config) {
-  return {.gemm_autotune = autotune(config.training.gemm_autotune),
-          .deterministic_attention = config.training.deterministic};
+ExecutionOptions execution_options(const config::TrainingConfig& training) {
+  return {.gemm_autotune = autotune(training.gemm_autotune),
+          .deterministic_attention = training.deterministic};
 }
 
 parallel::ScheduleKind schedule_kind(config::PipelineSchedule schedule) {

@@ -8,7 +8,7 @@
 namespace te::train {
 
 /// Of the context that a run is to be given.
-ExecutionOptions execution_options(const config::Config& config);
+ExecutionOptions execution_options(const config::TrainingConfig& training);
 
 parallel::ScheduleKind schedule_kind(config::PipelineSchedule schedule);
 

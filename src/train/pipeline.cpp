@@ -12,8 +12,9 @@ using model::Place;
 using parallel::ActionKind;
 using parallel::Channel;
 
-parallel::ScheduleShape schedule_shape(const config::Config& config, const parallel::ProcessGrid& grid) {
-  const config::TrainingConfig& training = config.training;
+parallel::ScheduleShape schedule_shape(const config::TrainingConfig& training,
+                                       const config::ParallelConfig& layout,
+                                       const parallel::ProcessGrid& grid) {
   const int64_t samples = training.micro_batch_size * grid.data;
   if (training.global_batch_size % samples != 0) {
     user_error(
@@ -23,9 +24,9 @@ parallel::ScheduleShape schedule_shape(const config::Config& config, const paral
         training.global_batch_size, training.micro_batch_size, grid.data, samples,
         training.global_batch_size % samples, grid.str());
   }
-  return {.kind = schedule_kind(config.parallel.schedule),
+  return {.kind = schedule_kind(layout.schedule),
           .stages = grid.pipeline,
-          .chunks = static_cast<int>(config.parallel.virtual_stages),
+          .chunks = static_cast<int>(layout.virtual_stages),
           .microbatches = static_cast<int>(training.global_batch_size / samples)};
 }
 
@@ -34,15 +35,16 @@ Pipeline::Link::Link(const Context& context, size_t num_buffers)
   for (size_t i = 0; i < std::max<size_t>(1, num_buffers); ++i) done.emplace_back(context);
 }
 
-Pipeline::Pipeline(const config::Config& config, const Context& context, model::ModelStage& stage)
+Pipeline::Pipeline(const config::TrainingConfig& training, const config::ParallelConfig& layout,
+                   const Context& context, model::ModelStage& stage)
     : stage_(stage), groups_(stage.groups()) {
-  const auto all = parallel::make_schedule(schedule_shape(config, groups_.grid()));
+  const auto all = parallel::make_schedule(schedule_shape(training, layout, groups_.grid()));
   schedule_ = all[static_cast<size_t>(groups_.at().pipeline)];
   if (groups_.grid().pipeline == 1) return;
   for (const Channel channel : {Channel::forward_from_previous, Channel::forward_to_next,
                                 Channel::backward_from_next, Channel::backward_to_previous}) {
     const bool sends = channel == Channel::forward_to_next || channel == Channel::backward_to_previous;
-    links_.emplace_back(context, sends ? 2 : config.parallel.overlap_receive ? 1 : 0);
+    links_.emplace_back(context, sends ? 2 : layout.overlap_receive ? 1 : 0);
   }
 }
 

@@ -21,8 +21,11 @@
 
 namespace te::train {
 
-/// parallel.* and the batch sizes as a schedule's shape.
-parallel::ScheduleShape schedule_shape(const config::Config& config, const parallel::ProcessGrid& grid);
+/// parallel.* and the batch sizes as a schedule's shape. UserError when the global batch is no multiple of what the
+/// data ranks take at once.
+parallel::ScheduleShape schedule_shape(const config::TrainingConfig& training,
+                                       const config::ParallelConfig& layout,
+                                       const parallel::ProcessGrid& grid);
 
 /// The device data of one step's microbatches, each int32 [num_microbatches, tokens of a microbatch].
 struct DeviceBatch {
@@ -41,7 +44,8 @@ struct DeviceBatch {
 class Pipeline {
  public:
   /// UserError when there is no such schedule. The stage and the groups must outlive it.
-  Pipeline(const config::Config& config, const Context& context, model::ModelStage& stage);
+  Pipeline(const config::TrainingConfig& training, const config::ParallelConfig& layout,
+           const Context& context, model::ModelStage& stage);
 
   model::StageSlots slots() const { return {schedule_.slots, schedule_.wgrad_slots}; }
   /// After the stage's plan.

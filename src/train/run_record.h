@@ -16,8 +16,8 @@ struct ProgramVersion {
   std::string version, commit;
 };
 
-/// Writes logging.directory/run.json. A run with checkpoint.resume other than `never` adds its start to those of the
-/// file that is there. UserError when the folder cannot be written.
+/// Writes logging.directory/run.json, in which the whole config is. A run with checkpoint.resume other than `never`
+/// adds its start to those of the file that is there. UserError when the folder cannot be written.
 void write_run_record(const config::Config& config, const Context& context, int ranks, const MemoryPlan& plan,
                       const ProgramVersion& program);
 

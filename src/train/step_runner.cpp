@@ -30,10 +30,10 @@ StepRunner::StepRunner(const config::Config& config, const Context& context, con
                   .seed = config.training.seed,
                   .tied_embeddings = config.model.tie_word_embeddings},
                  model_.parameters(), groups),
-      pipeline_(config, context, model_),
-      swiglu_(config, model_.parameters()),
+      pipeline_(config.training, config.parallel, context, model_),
+      swiglu_(config.model, model_.parameters()),
       local_samples_(config.training.global_batch_size / groups.grid().data) {
-  TE_CHECK(!context.is_cuda() || context.options() == execution_options(config),
+  TE_CHECK(!context.is_cuda() || context.options() == execution_options(config.training),
            "the context's options are not those of the config");
   if (config.guard.every > 0) model_.recipe().keep_high_precision();
   model_.plan(plan_, context_, pipeline_.slots());

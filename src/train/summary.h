@@ -1,4 +1,5 @@
-// The tables of the start: device, model, memory, effective config.
+// The tables of the start: device, model, memory, effective config. Those that say what a config means take all of it:
+// what is worth a line may be a key of any section.
 #pragma once
 
 #include <cstdint>

@@ -10,8 +10,9 @@
 
 namespace te::train {
 
-SwigluAlignment::SwigluAlignment(const config::Config& config, const parameters::ParameterStore& parameters) {
-  if (config.model.activation != config::Activation::swiglu) return;
+SwigluAlignment::SwigluAlignment(const config::ModelConfig& model,
+                                 const parameters::ParameterStore& parameters) {
+  if (model.activation != config::Activation::swiglu) return;
   constexpr std::string_view kPrefix = "layers.", kSuffix = ".mlp.linear_fc1.weight";
   for (const parameters::Parameter& parameter : parameters.parameters()) {
     const std::string_view name = parameter.name;

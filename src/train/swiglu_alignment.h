@@ -21,7 +21,7 @@ struct LayerAlignment {
 class SwigluAlignment {
  public:
   /// Nothing in a model without SwiGLU.
-  SwigluAlignment(const config::Config& config, const parameters::ParameterStore& parameters);
+  SwigluAlignment(const config::ModelConfig& model, const parameters::ParameterStore& parameters);
   void plan(MemoryPlan& plan);
   /// Of the weights as they are; waits for the device.
   std::vector<LayerAlignment> measure(const Context& context) const;

@@ -14,18 +14,18 @@ namespace te::train {
 
 using checkpoint::Validation;
 
-std::optional<double> deciding_loss(const config::Config& config, const std::vector<SetLoss>& losses) {
-  for (const SetLoss& set : losses)
-    if (set.name == config.training.best_valid_set) return set.loss;
+std::optional<double> deciding_loss(const std::string& set, const std::vector<SetLoss>& losses) {
+  for (const SetLoss& loss : losses)
+    if (loss.name == set) return loss.loss;
   return std::nullopt;
 }
 
-Best::Best(const config::Config& config)
-    : set_(config.training.best_valid_set),
-      directory_(config.checkpoint.directory),
-      keep_(config.checkpoint.keep_best),
-      patience_(config.training.early_stopping_patience),
-      min_delta_(config.training.early_stopping_min_delta) {}
+Best::Best(const config::TrainingConfig& training, const config::CheckpointConfig& checkpoint)
+    : set_(training.best_valid_set),
+      directory_(checkpoint.directory),
+      keep_(checkpoint.keep_best),
+      patience_(training.early_stopping_patience),
+      min_delta_(training.early_stopping_min_delta) {}
 
 void Best::resume(Validation& state, parallel::World& world) const {
   if (!state.set.empty() && state.set != set_) {

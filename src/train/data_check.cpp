@@ -11,11 +11,10 @@
 
 namespace te::train {
 
-void check_data(const config::Config& config) {
-  const config::DataConfig& data = config.data;
+void check_data(const config::DataConfig& data, int64_t vocab_size, const std::string& checkpoint_directory) {
   const std::unique_ptr<text::Tokenizer> tokenizer =
-      check_tokenizer(data.tokenizer, config.model.vocab_size, config.checkpoint.directory);
-  data::DatasetCheck check = {.vocab_size = config.model.vocab_size,
+      check_tokenizer(data.tokenizer, vocab_size, checkpoint_directory);
+  data::DatasetCheck check = {.vocab_size = vocab_size,
                               .tokenizer = {},
                               .tokenizer_key = "data.tokenizer",
                               .any_tokenizer = !data.check_tokenizer,

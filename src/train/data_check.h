@@ -2,12 +2,16 @@
 // config.
 #pragma once
 
+#include <cstdint>
+#include <string>
+
 #include "config/config.h"
 
 namespace te::train {
 
 /// One rank. UserError when data.tokenizer cannot be used (kept_tokenizer.h), when a dataset was made with another
 /// tokenizer (unless data.check_tokenizer is false), or holds tokens that the model does not have.
-void check_data(const config::Config& config);
+/// checkpoint_directory: whose tokenizer is kept.
+void check_data(const config::DataConfig& data, int64_t vocab_size, const std::string& checkpoint_directory);
 
 }  // namespace te::train

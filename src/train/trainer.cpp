@@ -17,7 +17,7 @@ Trainer::Trainer(const config::Config& config, Context& context, parallel::World
       world_(world),
       overwrite_(overwrite),
       runner_(config, context, groups),
-      best_(config) {}
+      best_(config.training, config.checkpoint) {}
 
 void Trainer::make_samples_with(std::unique_ptr<SampleMaker> maker) {
   sample_maker_ = std::move(maker);
@@ -38,7 +38,7 @@ void Trainer::open_data() {
                      .eval_microbatches = training.eval_interval > 0 ? training.eval_microbatches : 0,
                      .context_rank = runner_.split().rank(),
                      .context_ranks = runner_.split().ranks()});
-    if (world_.leader()) check_data(config_);
+    if (world_.leader()) check_data(config_.data, config_.model.vocab_size, config_.checkpoint.directory);
   });
   reader_.emplace(*batches_, runner_, world_);
 }

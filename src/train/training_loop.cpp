@@ -107,8 +107,9 @@ void TrainingLoop::make_guard() {
                       .wait = [this](int64_t step) { wait_for_device(step); },
                       .validate = [this]() -> std::optional<double> {
                         return deciding_loss(
-                            config_, validation_losses(runner_, batches_, config_.training.micro_batch_size,
-                                                       world_, reader_.bad_data()));
+                            config_.training.best_valid_set,
+                            validation_losses(runner_, batches_, config_.training.micro_batch_size, world_,
+                                              reader_.bad_data()));
                       }});
 }
 
@@ -237,7 +238,7 @@ bool TrainingLoop::evaluate(const Due& due, StepMetrics& metrics) {
   const double before = now_seconds();
   metrics.valid =
       validation_losses(runner_, batches_, config_.training.micro_batch_size, world_, reader_.bad_data());
-  metrics.valid_loss = deciding_loss(config_, metrics.valid);
+  metrics.valid_loss = deciding_loss(config_.training.best_valid_set, metrics.valid);
   if (metrics.valid_loss) best_.evaluated(progress_.validation, *metrics.valid_loss);
   remaining_.validation(now_seconds() - before);
   return true;

@@ -13,17 +13,18 @@ using checkpoint::Validation;
 using train::Best;
 using train::SetLoss;
 
-config::Config config_of(int64_t keep, int64_t patience, double min_delta = 0.0) {
-  config::Config config;
-  config.training.best_valid_set = "books";
-  config.checkpoint.keep_best = keep;
-  config.training.early_stopping_patience = patience;
-  config.training.early_stopping_min_delta = min_delta;
-  return config;
+Best best_of(int64_t keep, int64_t patience, double min_delta = 0.0) {
+  config::TrainingConfig training;
+  training.best_valid_set = "books";
+  training.early_stopping_patience = patience;
+  training.early_stopping_min_delta = min_delta;
+  config::CheckpointConfig checkpoint;
+  checkpoint.keep_best = keep;
+  return {training, checkpoint};
 }
 
 TEST(BestCheckpoints, TheLowestLossesFirst) {
-  const Best best(config_of(2, 0));
+  const Best best = best_of(2, 0);
   Validation state;
   EXPECT_TRUE(best.among_best(state, 3.0));
   EXPECT_EQ(best.add(state, 10, 3.0, true), std::vector<int64_t>{});
@@ -43,7 +44,7 @@ TEST(BestCheckpoints, TheLowestLossesFirst) {
 }
 
 TEST(BestCheckpoints, AStepThatIsSavedAgainIsThereOnce) {
-  const Best best(config_of(2, 0));
+  const Best best = best_of(2, 0);
   Validation state;
   best.add(state, 10, 3.0, true);
   best.add(state, 20, 2.0, true);
@@ -53,11 +54,11 @@ TEST(BestCheckpoints, AStepThatIsSavedAgainIsThereOnce) {
 }
 
 TEST(BestCheckpoints, NoneAreKeptUnasked) {
-  EXPECT_FALSE(Best(config_of(0, 0)).among_best({}, 1.0));
+  EXPECT_FALSE(best_of(0, 0).among_best({}, 1.0));
 }
 
 TEST(EarlyStopping, AfterSoManyEvaluationsWithoutAGain) {
-  const Best best(config_of(0, 2, 0.1));
+  const Best best = best_of(0, 2, 0.1);
   Validation state;
   best.evaluated(state, 3.0);
   best.evaluated(state, 2.95);  // lower, and not by more than 0.1
@@ -70,17 +71,16 @@ TEST(EarlyStopping, AfterSoManyEvaluationsWithoutAGain) {
   EXPECT_FALSE(best.exhausted(state));
   best.evaluated(state, 2.8);
   EXPECT_TRUE(best.exhausted(state));
-  EXPECT_FALSE(Best(config_of(0, 3, 0.1)).exhausted(state));
-  EXPECT_FALSE(Best(config_of(0, 0, 0.1)).exhausted(state));
+  EXPECT_FALSE(best_of(0, 3, 0.1).exhausted(state));
+  EXPECT_FALSE(best_of(0, 0, 0.1).exhausted(state));
   EXPECT_EQ(best.describe(state),
             "the loss of validation set books has not fallen by more than 0.1 in 2 evaluations "
             "(training.early_stopping_patience); the last gain was 2.8500");
 }
 
 TEST(DecidingLoss, OfTheNamedSet) {
-  const config::Config config = config_of(1, 1);
-  EXPECT_EQ(train::deciding_loss(config, {{"code", 1.0}, {"books", 2.0}}), 2.0);
-  EXPECT_EQ(train::deciding_loss(config, {}), std::nullopt);
+  EXPECT_EQ(train::deciding_loss("books", {{"code", 1.0}, {"books", 2.0}}), 2.0);
+  EXPECT_EQ(train::deciding_loss("books", {}), std::nullopt);
 }
 
 }  // namespace

@@ -43,27 +43,27 @@ struct GemmOptions {
 /// The three products of a linear as the trainer launches them: fprop and dgrad give BF16, wgrad adds to
 /// FP32 (a step's first one writes it). FP8 has E4M3 activations and weights and E5M2 gradients; its dgrad and wgrad
 /// read transposed copies.
-enum class Pass { fprop, dgrad, wgrad };
-constexpr const char* kPassNames[] = {"fprop", "dgrad", "wgrad"};
+enum class GemmKind { fprop, dgrad, wgrad };
+constexpr const char* kKindNames[] = {"fprop", "dgrad", "wgrad"};
 
 /// The product's description, without memory.
-Gemm problem(const Linear& linear, int64_t tokens, Pass pass, bool fp8) {
+Gemm problem(const Linear& linear, int64_t tokens, GemmKind pass, bool fp8) {
   Gemm args;
   const DType gradient = fp8 ? DType::e5m2 : DType::bf16, value = fp8 ? DType::e4m3 : DType::bf16;
-  const DType first = pass == Pass::fprop ? value : gradient;
+  const DType first = pass == GemmKind::fprop ? value : gradient;
   int64_t m = tokens, n = linear.out, k = linear.in;
-  if (pass == Pass::dgrad) n = linear.in, k = linear.out;
-  if (pass == Pass::wgrad) m = linear.out, n = linear.in, k = tokens;
-  args.trans_a = pass == Pass::wgrad && !fp8;
-  args.trans_b = pass == Pass::fprop || fp8;
+  if (pass == GemmKind::dgrad) n = linear.in, k = linear.out;
+  if (pass == GemmKind::wgrad) m = linear.out, n = linear.in, k = tokens;
+  args.trans_a = pass == GemmKind::wgrad && !fp8;
+  args.trans_b = pass == GemmKind::fprop || fp8;
   args.a = Tensor{nullptr, first, args.trans_a ? Shape{k, m} : Shape{m, k}};
   args.b = Tensor{nullptr, value, args.trans_b ? Shape{n, k} : Shape{k, n}};
   if (fp8)
     for (kernels::Matrix* matrix : {&args.a, &args.b})
       matrix->scales = {nullptr, DType::f32, {1}}, matrix->layout = kernels::ScaleLayout::tensor;
-  args.out = {nullptr, pass == Pass::wgrad ? DType::f32 : DType::bf16, {m, n}};
-  args.accumulate = pass == Pass::wgrad;
-  args.fast_accumulation = fp8 && pass == Pass::fprop;
+  args.out = {nullptr, pass == GemmKind::wgrad ? DType::f32 : DType::bf16, {m, n}};
+  args.accumulate = pass == GemmKind::wgrad;
+  args.fast_accumulation = fp8 && pass == GemmKind::fprop;
   return args;
 }
 
@@ -92,7 +92,7 @@ void measure(const Context& device, const GemmOptions& options, const std::vecto
   const Context context = reopen(device, {.gemm_autotune = mode});
   size_t index = 0;
   for (const Linear& linear : linears)
-    for (Pass pass : {Pass::fprop, Pass::dgrad, Pass::wgrad})
+    for (GemmKind pass : {GemmKind::fprop, GemmKind::dgrad, GemmKind::wgrad})
       for (bool fp8 : {false, true})
         result(index++, isolated_ms(context, problem(linear, options.tokens, pass, fp8), kSeconds));
 }
@@ -102,8 +102,8 @@ void show(const GemmOptions& options, const std::vector<Linear>& linears, const 
           std::vector<std::vector<std::string>>& table, nlohmann::json& rows) {
   size_t index = 0;
   for (const Linear& linear : linears) {
-    for (Pass pass : {Pass::fprop, Pass::dgrad, Pass::wgrad}) {
-      const char* pass_name = kPassNames[static_cast<int>(pass)];
+    for (GemmKind pass : {GemmKind::fprop, GemmKind::dgrad, GemmKind::wgrad}) {
+      const char* pass_name = kKindNames[static_cast<int>(pass)];
       std::vector<std::string> line{linear.model, fmt::format("{} {}", linear.name, pass_name)};
       const double bf16_ms = times[index].chosen;
       for (bool fp8 : {false, true}) {

@@ -28,7 +28,7 @@ std::string file_dtype(DType dtype) {
 class CheckpointTensors final : public TensorSource {
  public:
   explicit CheckpointTensors(const fs::path& path) : reader_(path), fp8_(reader_.fp8()) {
-    std::vector<std::pair<TensorEntry, Place>> found;
+    std::vector<std::pair<TensorEntry, StoredTensor>> found;
     for (size_t i = 0; i < reader_.tensors().size(); ++i) {
       const checkpoint::LogicalTensor& tensor = reader_.tensors()[i];
       found.push_back({{tensor.name, file_dtype(tensor.dtype), tensor.shape, tensor.bytes()}, {.tensor = i}});
@@ -48,7 +48,7 @@ class CheckpointTensors final : public TensorSource {
     }
   }
   void read(size_t index, int64_t first, int64_t count, std::byte* out) const override {
-    const Place& place = places_.at(index);
+    const StoredTensor& place = places_.at(index);
     if (place.fp8) {
       std::vector<float> values = {fp8_.rows[place.tensor].scale};
       const std::vector<float>& history = fp8_.rows[place.tensor].history;
@@ -61,20 +61,20 @@ class CheckpointTensors final : public TensorSource {
   }
 
  private:
-  struct Place {
+  struct StoredTensor {
     bool fp8 = false;
     size_t tensor = 0;  ///< number in the manifest, or of the FP8 row
   };
   checkpoint::Reader reader_;
   checkpoint::Fp8State fp8_;
-  std::vector<Place> places_;
+  std::vector<StoredTensor> places_;
 };
 
 /// Data is read, not mapped, so that memory stays small.
 class SafetensorsTensors final : public TensorSource {
  public:
   explicit SafetensorsTensors(const std::vector<fs::path>& files) {
-    std::vector<std::pair<TensorEntry, Place>> found;
+    std::vector<std::pair<TensorEntry, FileOffset>> found;
     for (size_t file = 0; file < files.size(); ++file) {
       const SafetensorsReader reader(files[file]);
       for (const SafetensorsTensor& tensor : reader.tensors())
@@ -102,7 +102,7 @@ class SafetensorsTensors final : public TensorSource {
   SafetensorsTensors& operator=(const SafetensorsTensors&) = delete;
 
   void read(size_t index, int64_t first, int64_t count, std::byte* out) const override {
-    const Place& place = places_.at(index);
+    const FileOffset& place = places_.at(index);
     const File& file = files_[place.file];
     const uint64_t size = entries_[index].bytes / static_cast<uint64_t>(entries_[index].numel());
     uint64_t offset = place.offset + static_cast<uint64_t>(first) * size,
@@ -120,7 +120,7 @@ class SafetensorsTensors final : public TensorSource {
   }
 
  private:
-  struct Place {
+  struct FileOffset {
     size_t file = 0;
     uint64_t offset = 0;
   };
@@ -128,7 +128,7 @@ class SafetensorsTensors final : public TensorSource {
     fs::path path;
     int descriptor = -1;
   };
-  std::vector<Place> places_;
+  std::vector<FileOffset> places_;
   std::vector<File> files_;
 };
 

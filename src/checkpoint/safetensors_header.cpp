@@ -78,23 +78,23 @@ class HeaderEvents final : public nlohmann::json_sax<json> {
   bool binary(binary_t&) override { return misplaced("binary data"); }
 
   bool number_unsigned(number_unsigned_t value) override {
-    if (place_ == Place::shape) {
+    if (state_ == ParseState::shape) {
       if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
         return misplaced("too large a number");
       tensor_.shape.push_back(static_cast<int64_t>(value));
       return true;
     }
-    if (place_ != Place::offsets || offset_count_ == 2) return misplaced("a number");
+    if (state_ != ParseState::offsets || offset_count_ == 2) return misplaced("a number");
     (offset_count_++ == 0 ? tensor_.begin : tensor_.end) = value;
     return true;
   }
 
   bool string(string_t& text) override {
-    if (place_ == Place::metadata) {
+    if (state_ == ParseState::metadata) {
       header_.metadata[key_] = text;
       return true;
     }
-    if (place_ != Place::tensor || key_ != "dtype") return misplaced("text");
+    if (state_ != ParseState::tensor || key_ != "dtype") return misplaced("text");
     const FileDType* type = find_file_dtype(text);
     if (type == nullptr) {
       user_error("{}: tensor {}: dtype {} is not known; convert the tensor to F32 or BF16", file_,
@@ -106,10 +106,10 @@ class HeaderEvents final : public nlohmann::json_sax<json> {
   }
 
   bool start_object(std::size_t) override {
-    if (place_ == Place::file) {
-      place_ = Place::header;
-    } else if (place_ == Place::header) {
-      place_ = key_ == kMetadataKey ? Place::metadata : Place::tensor;
+    if (state_ == ParseState::file) {
+      state_ = ParseState::header;
+    } else if (state_ == ParseState::header) {
+      state_ = key_ == kMetadataKey ? ParseState::metadata : ParseState::tensor;
       tensor_ = {};
       tensor_.name = key_;
       fields_ = {};
@@ -122,7 +122,7 @@ class HeaderEvents final : public nlohmann::json_sax<json> {
   }
 
   bool end_object() override {
-    if (place_ == Place::tensor) {
+    if (state_ == ParseState::tensor) {
       for (size_t field = 0; field < kFields.size(); ++field) {
         if (!fields_[field])
           user_error("{}: tensor {}: {} is missing; {}", file_, quote_name(tensor_.name), kFields[field],
@@ -130,28 +130,30 @@ class HeaderEvents final : public nlohmann::json_sax<json> {
       }
       header_.tensors.push_back(std::move(tensor_));
     }
-    place_ = place_ == Place::header ? Place::file : Place::header;
+    state_ = state_ == ParseState::header ? ParseState::file : ParseState::header;
     return true;
   }
 
   bool start_array(std::size_t) override {
-    if (place_ != Place::tensor || (key_ != "shape" && key_ != "data_offsets")) return misplaced("a list");
-    place_ = key_ == "shape" ? Place::shape : Place::offsets;
+    if (state_ != ParseState::tensor || (key_ != "shape" && key_ != "data_offsets"))
+      return misplaced("a list");
+    state_ = key_ == "shape" ? ParseState::shape : ParseState::offsets;
     return true;
   }
 
   bool end_array() override {
-    if (place_ == Place::offsets && offset_count_ != 2) return misplaced("a list of fewer than two numbers");
-    place_ = Place::tensor;
+    if (state_ == ParseState::offsets && offset_count_ != 2)
+      return misplaced("a list of fewer than two numbers");
+    state_ = ParseState::tensor;
     return true;
   }
 
   bool key(string_t& name) override {
     key_ = name;
-    if (place_ == Place::header) {
+    if (state_ == ParseState::header) {
       if (!names_.insert(name).second)
         user_error("{}: tensor {}: the name occurs twice; {}", file_, quote_name(name), kMend);
-    } else if (place_ == Place::metadata) {
+    } else if (state_ == ParseState::metadata) {
       if (!metadata_keys_.insert(name).second)
         user_error("{}: {}: the key {} occurs twice; {}", file_, kMetadataKey, quote_name(name), kMend);
     } else {
@@ -169,14 +171,15 @@ class HeaderEvents final : public nlohmann::json_sax<json> {
   }
 
  private:
-  enum class Place { file, header, metadata, tensor, shape, offsets };
+  enum class ParseState { file, header, metadata, tensor, shape, offsets };
   static constexpr std::array<std::string_view, 3> kFields = {"dtype", "shape", "data_offsets"};
 
   [[noreturn]] bool misplaced(const char* what) const {
-    if (place_ == Place::file) user_error("{}: header: {} in place of an object; {}", file_, what, kMend);
-    if (place_ == Place::header)
+    if (state_ == ParseState::file)
+      user_error("{}: header: {} in place of an object; {}", file_, what, kMend);
+    if (state_ == ParseState::header)
       user_error("{}: tensor {}: {} in place of an object; {}", file_, quote_name(key_), what, kMend);
-    if (place_ == Place::metadata)
+    if (state_ == ParseState::metadata)
       user_error("{}: {}: {} is {}, must be text; {}", file_, kMetadataKey, quote_name(key_), what, kMend);
     const char* rule = key_ == "dtype"   ? "must be text"
                        : key_ == "shape" ? "must be a list of whole numbers >= 0"
@@ -186,7 +189,7 @@ class HeaderEvents final : public nlohmann::json_sax<json> {
 
   const std::string& file_;
   Header& header_;
-  Place place_ = Place::file;
+  ParseState state_ = ParseState::file;
   std::string key_;
   HeaderTensor tensor_;
   std::array<bool, 3> fields_{};

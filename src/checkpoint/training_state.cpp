@@ -51,8 +51,8 @@ void for_each_piece(const parameters::ParameterStore& store, bool optimizer, Vis
 
 std::vector<Block> blocks_of(const parameters::ParameterShard& shard, int64_t first, int64_t count) {
   std::vector<Block> blocks;
-  for (const parameters::ParameterShard::Run& run : shard.runs(first, first + count))
-    blocks.push_back({shard.first_col, shard.cols, run.row * shard.cols + run.in_range, run.count});
+  for (const parameters::ParameterShard::Extent& extent : shard.extents(first, first + count))
+    blocks.push_back({shard.first_col, shard.cols, extent.row * shard.cols + extent.in_range, extent.count});
   return blocks;
 }
 

@@ -96,8 +96,8 @@ void DotProductAttention::plan_scratch(MemoryPlan& plan, const Context& context)
   };
   for (const Pass& pass : {Pass{.kind = PassKind::train}, Pass{.kind = PassKind::evaluate}}) {
     if (!keys_) cover(shape_for(pass));
-    for (size_t i = 0; keys_ && i < ranks_.split().runs().size(); ++i)
-      cover(shape_of_run(pass, ranks_.split().runs()[i]));
+    for (size_t i = 0; keys_ && i < ranks_.split().ranges().size(); ++i)
+      cover(shape_of_range(pass, ranks_.split().ranges()[i]));
   }
   const Lifetime backward = live(Step::attention_backward), both = live(Step::attention) | backward;
   if (bytes > 0) plan.add(workspace_, name_ + ".workspace", MemoryKind::scratch, DType::u8, {bytes}, both);
@@ -148,19 +148,18 @@ kernels::AttentionShape DotProductAttention::shape_for(const Pass& pass) const {
   return shape;
 }
 
-// Of the lse of all runs, which lie one after another.
-Tensor DotProductAttention::lse_of_run(const Tensor& lse, const parallel::SequenceSplit::Run& run) const {
+// Of the lse of all ranges, which lie one after another.
+Tensor DotProductAttention::lse_of_range(const Tensor& lse, const parallel::TokenRange& range) const {
   const int64_t heads = shape_.batch * shape_.num_heads;
   return lse.view({lse.numel(), 1})
-      .slice_rows(heads * run.local, heads * run.count)
-      .view({shape_.batch, shape_.num_heads, run.count});
+      .slice_rows(heads * range., heads * range.)
+      .view({shape_.batch, shape_.num_heads, range.});
 }
 
-kernels::AttentionShape DotProductAttention::shape_of_run(const Pass& pass,
-                                                          const parallel::SequenceSplit::Run& run) const {
+kernels::AttentionShape DotProductAttention::shape_of_range(const Pass& pass,
+                                                            const parallel::TokenRange& range) const {
   kernels::AttentionShape shape = shape_for(pass);
-  shape.run = {
-      .count = run.count, .position = run.position, .rows = ranks_.split().local(), .first = run.local};
+  shape.run = {.count = range., .position = range.begin, .rows = ranks_.split().local(), .first = range.};
   return shape;
 }
 
@@ -171,7 +170,7 @@ void DotProductAttention::forward(const Context& context, const Tensor& qkv, con
   // 1. Each token by its position.
   if (rope_.cos) kernels::rope(context, rotation(qkv, false));
   // 2. Attention, with all tokens of some heads, or with some queries and all keys.
-  if (keys_) return forward_runs(context, qkv, o, lse, pass);
+  if (keys_) return forward_ranges(context, qkv, o, lse, pass);
   if (!heads_) return forward_whole(context, qkv, o, lse, pass);
   const int64_t keys = (dims_.qkv - dims_.attention) / 2;
   heads_->to_heads(context, qkv, {dims_.attention, keys, keys}, kept_qkv);
@@ -191,14 +190,14 @@ void DotProductAttention::forward_whole(const Context& context, const Tensor& qk
                                        .document_start = pass.document_start});
 }
 
-void DotProductAttention::forward_runs(const Context& context, const Tensor& qkv, const Tensor& o,
-                                       const Tensor& lse, const Pass& pass) const {
+void DotProductAttention::forward_ranges(const Context& context, const Tensor& qkv, const Tensor& o,
+                                         const Tensor& lse, const Pass& pass) const {
   keys_->gather(context, qkv);
-  for (const parallel::SequenceSplit::Run& run : ranks_.split().runs())
-    kernels::attention_forward(context, {.shape = shape_of_run(pass, run),
+  for (const parallel::TokenRange& range : ranks_.split().ranges())
+    kernels::attention_forward(context, {.shape = shape_of_range(pass, range),
                                          .qkv = qkv,
                                          .o = o,
-                                         .lse = lse_of_run(lse, run),
+                                         .lse = lse_of_range(lse, range),
                                          .workspace = workspace_,
                                          .dropout_seed = dropout_seed(pass),
                                          .document_start = pass.document_start,
@@ -211,7 +210,7 @@ void DotProductAttention::backward(const Context& context, const Tensor& kept_qk
                                    const Tensor& lse, const Tensor& d_o, Target dqkv,
                                    const Pass& pass) const {
   const auto attention_backward = heads_  ? &DotProductAttention::backward_heads
-                                  : keys_ ? &DotProductAttention::backward_runs
+                                  : keys_ ? &DotProductAttention::backward_ranges
                                           : &DotProductAttention::backward_whole;
   (this->*attention_backward)(context, kept_qkv, o, lse, d_o, dqkv.memory(), pass);
   if (!rope_.cos) return void(dqkv.values());
@@ -248,15 +247,15 @@ void DotProductAttention::backward_heads(const Context& context, const Tensor& k
   heads_->to_tokens(context, heads_dqkv_, {dims_.attention, keys, keys}, dqkv);
 }
 
-void DotProductAttention::backward_runs(const Context& context, const Tensor& qkv, const Tensor& o,
-                                        const Tensor& lse, const Tensor& d_o, const Tensor& dqkv,
-                                        const Pass& pass) const {
+void DotProductAttention::backward_ranges(const Context& context, const Tensor& qkv, const Tensor& o,
+                                          const Tensor& lse, const Tensor& d_o, const Tensor& dqkv,
+                                          const Pass& pass) const {
   keys_->gather(context, qkv);
-  for (const parallel::SequenceSplit::Run& run : ranks_.split().runs()) {
-    kernels::attention_backward(context, {.shape = shape_of_run(pass, run),
+  for (const parallel::TokenRange& range : ranks_.split().ranges()) {
+    kernels::attention_backward(context, {.shape = shape_of_range(pass, range),
                                           .qkv = qkv,
                                           .o = o,
-                                          .lse = lse_of_run(lse, run),
+                                          .lse = lse_of_range(lse, range),
                                           .d_o = d_o,
                                           .dqkv = dqkv,
                                           .workspace = workspace_,
@@ -264,7 +263,7 @@ void DotProductAttention::backward_runs(const Context& context, const Tensor& qk
                                           .document_start = pass.document_start,
                                           .kv = keys_->kv(),
                                           .dkv = keys_->dkv()});
-    keys_->add(context, run.position + run.count, run.local == 0);
+    keys_->add(context, range.begin + range., range. == 0);
   }
   keys_->scatter(context, dqkv);
 }

@@ -58,18 +58,18 @@ class DotProductAttention final : public CoreAttention {
   kernels::Rope rotation(const Tensor& qkv, bool backward) const;
   uint64_t dropout_seed(const Pass& pass) const;
   kernels::AttentionShape shape_for(const Pass& pass) const;
-  kernels::AttentionShape shape_of_run(const Pass& pass, const parallel::SequenceSplit::Run& run) const;
-  Tensor lse_of_run(const Tensor& lse, const parallel::SequenceSplit::Run& run) const;
+  kernels::AttentionShape shape_of_range(const Pass& pass, const parallel::TokenRange& range) const;
+  Tensor lse_of_range(const Tensor& lse, const parallel::TokenRange& range) const;
   void forward_whole(const Context& context, const Tensor& qkv, const Tensor& o, const Tensor& lse,
                      const Pass& pass) const;
-  void forward_runs(const Context& context, const Tensor& qkv, const Tensor& o, const Tensor& lse,
-                    const Pass& pass) const;
+  void forward_ranges(const Context& context, const Tensor& qkv, const Tensor& o, const Tensor& lse,
+                      const Pass& pass) const;
   void backward_whole(const Context& context, const Tensor& qkv, const Tensor& o, const Tensor& lse,
                       const Tensor& d_o, const Tensor& dqkv, const Pass& pass) const;
   void backward_heads(const Context& context, const Tensor& kept_qkv, const Tensor& o, const Tensor& lse,
                       const Tensor& d_o, const Tensor& dqkv, const Pass& pass) const;
-  void backward_runs(const Context& context, const Tensor& qkv, const Tensor& o, const Tensor& lse,
-                     const Tensor& d_o, const Tensor& dqkv, const Pass& pass) const;
+  void backward_ranges(const Context& context, const Tensor& qkv, const Tensor& o, const Tensor& lse,
+                       const Tensor& d_o, const Tensor& dqkv, const Pass& pass) const;
 
   std::string name_;
   Dimensions dims_;

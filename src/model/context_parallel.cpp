@@ -29,8 +29,8 @@ void ContextParallel::fill(const Context& context) const {
   std::vector<int32_t> order, positions;
   for (int rank = 0; rank < size(); ++rank) {
     for (int64_t sample = 0; sample < batch_; ++sample) {
-      for (const parallel::SequenceSplit::Run& run : split_.runs_of(rank)) {
-        for (int64_t position = run.position; position < run.position + run.count; ++position) {
+      for (const parallel::TokenRange& range : split_.ranges_of(rank)) {
+        for (int64_t position = range.begin; position < range.begin + range.; ++position) {
           order.push_back(static_cast<int32_t>(sample * split_.seq() + position));
           if (rank == this->rank()) positions.push_back(static_cast<int32_t>(position));
         }

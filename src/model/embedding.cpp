@@ -11,17 +11,17 @@ namespace te::model {
 
 namespace {
 
-/// Rows [token, token + count) of a microbatch on this rank, in runs that follow each other in the whole microbatch
-/// too: work(the first row of a run, its place in the whole, how many).
+/// Rows [token, token + count) of a microbatch on this rank, in ranges that follow each other in the whole microbatch
+/// too: work(the first row of a range, its place in the whole, how many).
 template <class Work>
-void for_whole_runs(const ContextParallel& ranks, int64_t token, int64_t count, Work&& work) {
+void for_whole_ranges(const ContextParallel& ranks, int64_t token, int64_t count, Work&& work) {
   const parallel::SequenceSplit& split = ranks.split();
   if (split.ranks() == 1) return work(token, token, count);
   for (const int64_t end = token + count; token < end;) {
     const int64_t sample = token / split.local(), local = token % split.local();
-    const parallel::SequenceSplit::Run& run = split.run_at(local);
-    const int64_t within = local - run.local, rows = std::min(run.count - within, end - token);
-    work(token, sample * split.seq() + run.position + within, rows);
+    const parallel::TokenRange& range = split.range_at(local);
+    const int64_t within = local - range., rows = std::min(range. - within, end - token);
+    work(token, sample * split.seq() + range.begin + within, rows);
     token += rows;
   }
 }
@@ -31,9 +31,9 @@ void for_whole_runs(const ContextParallel& ranks, int64_t token, int64_t count, 
 void stream_dropout(const Context& context, const Tensor& x, const Tensor& y, float probability,
                     uint64_t stream, const Pass& pass, const Dimensions& dims,
                     const parallel::TensorParallel& tensor, const ContextParallel& ranks) {
-  for (const auto& share : tensor.runs(dims.tokens)) {
-    for_whole_runs(ranks, share.token, share.count, [&](int64_t token, int64_t whole, int64_t count) {
-      const int64_t row = share.local + token - share.token;
+  for (const auto& share : tensor.ranges(dims.tokens)) {
+    for_whole_ranges(ranks, share.begin, share.count, [&](int64_t token, int64_t whole, int64_t count) {
+      const int64_t row = share.local + token - share.begin;
       kernels::dropout(context, {.x = x.slice_rows(row, count),
                                  .y = y.slice_rows(row, count),
                                  .probability = probability,
@@ -119,9 +119,9 @@ void VocabParallelEmbedding::backward(const Context& context, const Tensor& toke
                                         .workspace = workspace_,
                                         .first_token = dims_.vocab * tensor_.rank()});
   if (!shares_positions) return;
-  for (const parallel::SequenceSplit::Run& run : ranks_.split().runs()) {
-    const Tensor grad = positions_->grad.slice_rows(run.position, run.count);
-    kernels::add(context, grad, own.slice_rows(run.local, run.count), grad);
+  for (const parallel::TokenRange& range : ranks_.split().ranges()) {
+    const Tensor grad = positions_->grad.slice_rows(range.begin, range.);
+    kernels::add(context, grad, own.slice_rows(range., range.), grad);
   }
 }
 

@@ -187,17 +187,17 @@ void ModelStage::finished(const Context& context, size_t unit, const Pass& pass)
 
 // --- passes ------------------------------------------------------------------------------------------------
 
-Tensor ModelStage::input(const Place& place) const {
+Tensor ModelStage::input(const MicrobatchSlot& place) const {
   return chunks_[static_cast<size_t>(place.chunk)].slots[static_cast<size_t>(place.slot)].layers.front().x_in;
 }
 
 // Of a chunk's first layer, or of its end: what another chunk has, and the embedding, is not below.
-LayerBelow ModelStage::below(const Chunk& chunk, size_t layer, const Place& place) {
+LayerBelow ModelStage::below(const Chunk& chunk, size_t layer, const MicrobatchSlot& place) {
   if (layer == chunk.first) return {};
   return {&layers_[layer - 1], &gradients_of(layer - 1, place)};
 }
 
-void ModelStage::forward(const Context& context, const Place& place, const Tensor& tokens,
+void ModelStage::forward(const Context& context, const MicrobatchSlot& place, const Tensor& tokens,
                          const Tensor& targets, float grad_scale, const Tensor& loss_sum, const Tensor& out,
                          const Pass& pass) {
   Chunk& chunk = chunks_[static_cast<size_t>(place.chunk)];
@@ -230,7 +230,7 @@ void ModelStage::final_norm(const Context& context, const Tensor& residual, cons
                             Target(slot.final_h));
 }
 
-void ModelStage::backward(const Context& context, const Place& place, const Tensor& tokens,
+void ModelStage::backward(const Context& context, const MicrobatchSlot& place, const Tensor& tokens,
                           const Pass& pass) {
   Chunk& chunk = chunks_[static_cast<size_t>(place.chunk)];
   Slot& slot = chunk.slots[static_cast<size_t>(place.slot)];
@@ -261,7 +261,7 @@ void ModelStage::backward(const Context& context, const Place& place, const Tens
   }
 }
 
-void ModelStage::wgrad(const Context& context, const Place& place, const Pass& pass) {
+void ModelStage::wgrad(const Context& context, const MicrobatchSlot& place, const Pass& pass) {
   Chunk& chunk = chunks_[static_cast<size_t>(place.chunk)];
   const Slot& slot = chunk.slots[static_cast<size_t>(place.slot)];
   for (size_t i = chunk.count; i-- > 0;) {

@@ -21,7 +21,7 @@
 namespace te::model {
 
 /// Where the passes of a microbatch keep what they save: the chunk of the model (of this rank) and one of its slots.
-struct Place {
+struct MicrobatchSlot {
   int chunk = 0;
   int slot = 0;
   int wgrad_slot =
@@ -72,16 +72,17 @@ class ModelStage {
   bool has_embedding(int chunk) const { return chunk == 0 && groups_->first_stage(); }
   bool has_head(int chunk) const { return chunk + 1 == num_chunks() && groups_->last_stage(); }
   int num_chunks() const { return static_cast<int>(chunks_.size()); }
-  Tensor input(const Place& place) const;
+  Tensor input(const MicrobatchSlot& place) const;
   /// The gradient of the chunk's output before backward(), that of its input afterwards; shared by all chunks.
   Tensor gradient() const { return d_stream_; }
 
   /// The last chunk adds the loss to loss_sum [1] fp32 (sum over counted tokens, on one tensor rank) and, with
   /// grad_scale (1 / tokens of the global batch), starts the gradients, which are added to the store's.
-  void forward(const Context& context, const Place& place, const Tensor& tokens, const Tensor& targets,
-               float grad_scale, const Tensor& loss_sum, const Tensor& out, const Pass& pass);
-  void backward(const Context& context, const Place& place, const Tensor& tokens, const Pass& pass);
-  void wgrad(const Context& context, const Place& place, const Pass& pass);
+  void forward(const Context& context, const MicrobatchSlot& place, const Tensor& tokens,
+               const Tensor& targets, float grad_scale, const Tensor& loss_sum, const Tensor& out,
+               const Pass& pass);
+  void backward(const Context& context, const MicrobatchSlot& place, const Tensor& tokens, const Pass& pass);
+  void wgrad(const Context& context, const MicrobatchSlot& place, const Pass& pass);
 
   // --- for a rank that has the whole model ------------------------------------------------------------------------
 
@@ -122,10 +123,10 @@ class ModelStage {
   void finished(const Context& context, size_t unit, const Pass& pass) const;
   size_t unit_of_layer(size_t layer) const { return layer + (embedding_ ? 1 : 0); }
   void final_norm(const Context& context, const Tensor& residual, const Tensor& delta, Slot& slot);
-  LayerGradients& gradients_of(size_t layer, const Place& place) {
+  LayerGradients& gradients_of(size_t layer, const MicrobatchSlot& place) {
     return gradients_[static_cast<size_t>(std::max(place.wgrad_slot, 0))][layer];
   }
-  LayerBelow below(const Chunk& chunk, size_t layer, const Place& place);
+  LayerBelow below(const Chunk& chunk, size_t layer, const MicrobatchSlot& place);
 
   config::Config config_;
   std::unique_ptr<parallel::Groups> own_groups_;  ///< of the constructor without groups

@@ -5,9 +5,9 @@
 //   RowParallelLinear      a rank has some of the inputs. A part of x goes in, and y is the sum of what the ranks
 //                          find: linear_proj and linear_fc2.
 //
-// A pair of them needs the ranks to talk once in each direction of each pass. With sequence parallelism the way into
-// the first gathers the tokens that the ranks hold, in FP8 bytes where the recipe has quantized them, and the way out
-// of the second scatters the sum (parallel/tensor_parallel.h). One rank has all of both, and nothing is sent.
+// A pair of them needs the ranks to talk once in each direction of each pass. With sequence parallelism an
+// all-gather before the first brings the tokens that the ranks hold, in FP8 bytes where the recipe has quantized them,
+// and a reduce-scatter behind the second sums (parallel/tensor_parallel.h). One rank has all of both, and nothing is sent.
 #pragma once
 
 #include "model/linear.h"

@@ -20,13 +20,13 @@ std::vector<MomentRuns> moment_runs(const ParameterStore& parameters) {
           segments.begin(), segments.end(), piece.shard,
           [](int64_t element, const parameters::Segment& segment) { return element < segment.shard; });
       const auto segment = after - 1;
-      for (const ParameterShard::Run& run : shard.runs(piece.local, piece.local + piece.count)) {
+      for (const ParameterShard::Extent& extent : shard.extents(piece.local, piece.local + piece.count)) {
         result[segment - segments.begin()].runs.push_back(
-            {.begin = piece.shard - segment->shard + run.local - piece.local,
+            {.begin = piece.shard - segment->shard + extent.local - piece.local,
              .stream = stream_of("moments of " + parameter.name),
              .region = {.local_cols = shard.cols,
-                        .first_local = run.in_range,
-                        .global_row = run.row,
+                        .first_local = extent.in_range,
+                        .global_row = extent.row,
                         .global_col = shard.first_col,
                         .global_cols = shard.global_cols()}});
       }

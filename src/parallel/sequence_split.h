@@ -12,6 +12,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "parallel/token_range.h"
+
 namespace te::parallel {
 
 class SequenceSplit {
@@ -25,34 +27,28 @@ class SequenceSplit {
   /// Tokens of a sequence that a rank holds.
   int64_t local() const { return seq_ / ranks_; }
 
-  /// Consecutive tokens of a rank.
-  struct Run {
-    int64_t local = 0;     ///< the first one's place among the rank's tokens of the sequence
-    int64_t position = 0;  ///< and in the sequence
-    int64_t count = 0;
-  };
-  /// This rank's, in order: two, or one where it is alone.
-  const std::vector<Run>& runs() const { return runs_; }
-  std::vector<Run> runs_of(int rank) const;
-  /// The run of this rank's local-th token.
-  const Run& run_at(int64_t local) const {
-    return runs_[runs_.size() == 1 || local < runs_[1].local ? 0 : 1];
+  /// This rank's tokens in each sequence, in order: two, or one where it is alone.
+  const std::vector<TokenRange>& ranges() const { return ranges_; }
+  std::vector<TokenRange> ranges_of(int rank) const;
+  /// The range of this rank's local-th token.
+  const TokenRange& range_at(int64_t local) const {
+    return ranges_[ranges_.size() == 1 || local < ranges_[1].local ? 0 : 1];
   }
 
   /// local [samples, local()] = this rank's tokens of whole [samples, seq()].
   template <class T>
   void take(const T* whole, int64_t samples, T* local) const {
     for (int64_t sample = 0; sample < samples; ++sample) {
-      for (const Run& run : runs_)
-        std::copy_n(whole + sample * seq_ + run.position, run.count,
-                    local + sample * this->local() + run.local);
+      for (const TokenRange& range : ranges_)
+        std::copy_n(whole + sample * seq_ + range.begin, range.count,
+                    local + sample * this->local() + range.local);
     }
   }
 
  private:
   int64_t seq_;
   int rank_, ranks_;
-  std::vector<Run> runs_;
+  std::vector<TokenRange> ranges_;
 };
 
 }  // namespace te::parallel

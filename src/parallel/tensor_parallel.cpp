@@ -20,15 +20,15 @@ TensorParallel::Side& TensorParallel::side(const Context& context) {
   return *side_;
 }
 
-std::vector<TensorParallel::Run> TensorParallel::runs(int64_t tokens) const {
+std::vector<TokenRange> TensorParallel::ranges(int64_t tokens) const {
   if (!sequence_) return {{0, 0, tokens}};
   const int64_t piece = tokens / pieces_, part = piece / size();
-  std::vector<Run> result;
+  std::vector<TokenRange> result;
   for (int i = 0; i < pieces_; ++i) result.push_back({i * part, i * piece + rank() * part, part});
   return result;
 }
 
-// --- the way in --------------------------------------------------------------------------------------------
+// --- all-gather -----------------------------------------------------------------------------------------------
 
 void TensorParallel::gather(const Context& context, const Tensor& share, const Tensor& whole,
                             const Work& work) {
@@ -55,7 +55,7 @@ void TensorParallel::gather(const Context& context, const Tensor& share, const T
   }
 }
 
-// --- the way out -------------------------------------------------------------------------------------------
+// --- reduce-scatter -------------------------------------------------------------------------------------------
 
 void TensorParallel::send_piece(const Context& context, const Tensor& whole, const Tensor& share, int piece) {
   const int64_t rows = whole.rows() / pieces_, part = share.rows() / pieces_;

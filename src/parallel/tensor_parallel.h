@@ -1,13 +1,13 @@
 // The border between what the tensor ranks share and what each of them holds alone.
 //
 // A tensor-parallel layer works on all tokens of a microbatch with a part of every matrix. Around it lies the
-// residual stream. Without sequence parallelism every rank holds the whole stream, so the way in needs nothing and
-// the way out is a sum (all-reduce). With it each rank holds a share of the tokens: the way in gathers them
-// (all-gather), the way out sums and scatters (reduce-scatter); as many bytes travel, and norms, dropout and saved
+// residual stream. Without sequence parallelism every rank holds the whole stream, so nothing is sent before the
+// layer, and an all-reduce sums behind it. With it each rank holds a share of the tokens: an all-gather before the layer,
+// a reduce-scatter behind it; as many bytes travel, and norms, dropout and saved
 // activations shrink by the number of ranks (Korthikanti et al., arXiv 2205.05198).
 //
-// Overlap: both ways may be cut into pieces along the tokens, so that one piece travels on a stream of its own while
-// the matrix product of another runs. A rank's share is then its part of every piece, in order:
+// Overlap: both may be cut into pieces along the tokens, so that one piece travels on a stream of its own while
+// the GEMM of another runs. A rank's share is then its part of every piece, in order:
 //
 //   tokens   | piece 0: rank 0, rank 1 | piece 1: rank 0, rank 1 |        share of rank 1: | p0 r1 | p1 r1 |
 #pragma once
@@ -18,6 +18,7 @@
 
 #include "core/device.h"
 #include "parallel/communicator.h"
+#include "parallel/token_range.h"
 
 namespace te::parallel {
 
@@ -34,21 +35,16 @@ class TensorParallel {
 
   /// Rows of the stream that this rank holds, of `tokens`.
   int64_t share(int64_t tokens) const { return sequence_ ? tokens / size() : tokens; }
-  /// Consecutive tokens in a rank's share.
-  struct Run {
-    int64_t local = 0;  ///< row in the share
-    int64_t token = 0;
-    int64_t count = 0;
-  };
-  std::vector<Run> runs(int64_t tokens) const;
+  /// Where the rows of this rank's share lie among `tokens`.
+  std::vector<TokenRange> ranges(int64_t tokens) const;
 
   /// Launches work on rows [first, first + count) of the whole on the context.
   using Work = std::function<void(int64_t first, int64_t count)>;
 
-  /// The way in: whole [tokens, n] from the ranks' shares [share(tokens), n], of any dtype; then work on every piece,
+  /// All-gather: whole [tokens, n] from the ranks' shares [share(tokens), n], of any dtype; then work on every piece,
   /// as it arrives. Without sequence parallelism whole and share are the same memory and nothing is sent.
   void gather(const Context& context, const Tensor& share, const Tensor& whole, const Work& work = {});
-  /// The way out: `produce` writes this rank's addend of a piece to `whole`; share = the sum over the ranks (f32 or
+  /// Reduce-scatter: `produce` writes this rank's addend of a piece to `whole`; share = the sum over the ranks (f32 or
   /// bf16), which without sequence parallelism is the same memory as whole. `meanwhile` is launched while the last
   /// piece travels.
   void reduce(const Context& context, const Tensor& whole, const Tensor& share, const Work& produce,

@@ -43,8 +43,8 @@ Shape ParameterShard::local() const {
   return global.rank() > 1 ? Shape{num_rows(), cols} : Shape{num_rows()};
 }
 
-std::vector<ParameterShard::Run> ParameterShard::runs(int64_t begin, int64_t end) const {
-  std::vector<Run> result;
+std::vector<ParameterShard::Extent> ParameterShard::extents(int64_t begin, int64_t end) const {
+  std::vector<Extent> result;
   int64_t first = 0;  // flat index of the row range's first element
   for (const Rows& range : rows) {
     const int64_t last = first + range.count * cols;

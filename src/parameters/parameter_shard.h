@@ -31,16 +31,16 @@ struct ParameterShard {
   Shape local() const;
   bool is_whole() const { return local() == global; }
 
-  /// A run of elements that are neighbours here and in one row range of the whole parameter.
-  struct Run {
+  /// Elements that are neighbours here and in one row range of the whole parameter.
+  struct Extent {
     int64_t local = 0;  ///< flat index of the first element in the shard
     int64_t count = 0;
     int64_t row = 0;  ///< global row of the row range's first row
     int64_t in_range =
         0;  ///< flat index of the first element within the row range (its rows are `cols` long)
   };
-  /// The part [begin, end) of the shard's flat elements, as one run per row range that it touches.
-  std::vector<Run> runs(int64_t begin, int64_t end) const;
+  /// The part [begin, end) of the shard's flat elements, as one extent per row range that it touches.
+  std::vector<Extent> extents(int64_t begin, int64_t end) const;
 };
 
 }  // namespace te::parameters

@@ -187,16 +187,16 @@ void ParameterStore::initialize(const Context& context, uint64_t seed, const Par
   const ParameterShard& shard = parameter.shard;
   // Halves are made from FP32 numbers, which pass through the gradients' memory: it is not in use yet.
   const int64_t most = main.fp32 ? piece.count : static_cast<int64_t>(grads.bytes() / sizeof(float));
-  for (const ParameterShard::Run& run : shard.runs(piece.local, piece.local + piece.count)) {
-    for (int64_t at = 0; at < run.count; at += most) {
-      const int64_t count = std::min(most, run.count - at);
-      const MainParams target = main.part(run.local - piece.local + at, count);
+  for (const ParameterShard::Extent& extent : shard.extents(piece.local, piece.local + piece.count)) {
+    for (int64_t at = 0; at < extent.count; at += most) {
+      const int64_t count = std::min(most, extent.count - at);
+      const MainParams target = main.part(extent.local - piece.local + at, count);
       const Tensor fp32 = target.fp32 ? target.fp32 : Tensor{grads.data, DType::f32, {count}};
       if (parameter.init == Init::normal) {
         kernels::fill_normal(context, fp32, parameter.std, seed, stream_of(parameter.name),
                              {.local_cols = shard.cols,
-                              .first_local = run.in_range + at,
-                              .global_row = run.row,
+                              .first_local = extent.in_range + at,
+                              .global_row = extent.row,
                               .global_col = shard.first_col,
                               .global_cols = shard.global_cols()});
       } else {

@@ -8,7 +8,7 @@
 
 namespace te::train {
 
-using model::Place;
+using model::MicrobatchSlot;
 using parallel::ActionKind;
 using parallel::Channel;
 
@@ -91,7 +91,7 @@ void Pipeline::send(const Context& context, Channel channel) {
 
 // --- passes ------------------------------------------------------------------------------------------------
 
-void Pipeline::forward(const Context& context, const Place& place, const DeviceBatch& batch,
+void Pipeline::forward(const Context& context, const MicrobatchSlot& place, const DeviceBatch& batch,
                        int64_t microbatch, float grad_scale, const Tensor& loss_sum,
                        const model::Pass& pass) {
   const Tensor out = stage_.has_head(place.chunk) ? Tensor{} : buffer(context, Channel::forward_to_next);
@@ -99,7 +99,7 @@ void Pipeline::forward(const Context& context, const Place& place, const DeviceB
                  loss_sum, out, pass);
 }
 
-void Pipeline::backward(const Context& context, const Place& place, const DeviceBatch& batch,
+void Pipeline::backward(const Context& context, const MicrobatchSlot& place, const DeviceBatch& batch,
                         int64_t microbatch, const model::Pass& pass) {
   stage_.backward(context, place, batch.tokens_of(microbatch), pass);
   if (!stage_.has_embedding(place.chunk)) {
@@ -112,7 +112,7 @@ void Pipeline::run(const Context& context, const DeviceBatch& batch, float grad_
   for (const parallel::Action& action : schedule_.actions) {
     const parallel::ScopedActivity activity(fmt::format(
         "{} of microbatch {}, chunk {}", action_name(action.kind), action.microbatch, action.chunk));
-    const Place place{action.chunk, action.slot, action.wgrad_slot};
+    const MicrobatchSlot place{action.chunk, action.slot, action.wgrad_slot};
     const model::Pass pass = pass_of(action.microbatch);
     switch (action.kind) {
       case ActionKind::receive_forward:
@@ -146,14 +146,14 @@ void Pipeline::run_one(const Context& context, const DeviceBatch& batch, float g
   const int chunks = stage_.num_chunks();
   const int wgrad_slot = schedule_.wgrad_slots > 0 ? 0 : -1;
   for (int chunk = 0; chunk < chunks; ++chunk) {
-    const Place place{chunk, 0};
+    const MicrobatchSlot place{chunk, 0};
     if (!stage_.has_embedding(chunk)) receive(context, Channel::forward_from_previous, stage_.input(place));
     forward(context, place, batch, 0, grad_scale, loss_sum, pass);
     if (!stage_.has_head(chunk)) send(context, Channel::forward_to_next);
   }
   if (pass.evaluating()) return;
   for (int chunk = chunks; chunk-- > 0;) {
-    const Place place{chunk, 0, wgrad_slot};
+    const MicrobatchSlot place{chunk, 0, wgrad_slot};
     if (!stage_.has_head(chunk)) receive(context, Channel::backward_from_next, stage_.gradient());
     backward(context, place, batch, 0, pass);
     if (wgrad_slot >= 0) stage_.wgrad(context, place, pass);

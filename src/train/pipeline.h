@@ -76,9 +76,9 @@ class Pipeline {
   /// The next buffer to fill for a send; waits until the one before last has gone.
   Tensor buffer(const Context& context, parallel::Channel channel);
   void send(const Context& context, parallel::Channel channel);
-  void forward(const Context& context, const model::Place& place, const DeviceBatch& batch,
+  void forward(const Context& context, const model::MicrobatchSlot& place, const DeviceBatch& batch,
                int64_t microbatch, float grad_scale, const Tensor& loss_sum, const model::Pass& pass);
-  void backward(const Context& context, const model::Place& place, const DeviceBatch& batch,
+  void backward(const Context& context, const model::MicrobatchSlot& place, const DeviceBatch& batch,
                 int64_t microbatch, const model::Pass& pass);
 
   model::ModelStage& stage_;

@@ -19,18 +19,18 @@ TEST(SequenceSplit, EveryTokenHasOneRankAndAllRanksEqualWork) {
       const SequenceSplit split(kSeq, rank, ranks);
       EXPECT_EQ(split.local() * ranks, kSeq);
       int64_t local = 0, keys = 0;
-      for (const SequenceSplit::Run& run : split.runs()) {
-        EXPECT_EQ(run.local, local);
-        for (int64_t i = 0; i < run.count; ++i) {
-          EXPECT_TRUE(seen.insert(run.position + i).second) << "two ranks hold token " << run.position + i;
-          EXPECT_EQ(&split.run_at(run.local + i), &run);
-          keys += run.position + i + 1;
+      for (const TokenRange& range : split.ranges()) {
+        EXPECT_EQ(range., local);
+        for (int64_t i = 0; i < range.; ++i) {
+          EXPECT_TRUE(seen.insert(range.begin + i).second) << "two ranks hold token " << range.begin + i;
+          EXPECT_EQ(&split.range_at(range. + i), &range);
+          keys += range.begin + i + 1;
         }
-        local += run.count;
+        local += range.;
       }
       EXPECT_EQ(local, split.local());
       work.insert(keys);
-      EXPECT_EQ(split.runs().size(), split.runs_of(rank).size());
+      EXPECT_EQ(split.ranges().size(), split.ranges_of(rank).size());
     }
     EXPECT_EQ(seen.size(), static_cast<size_t>(kSeq));
     EXPECT_EQ(work.size(), 1u) << "a token attends to all before it and itself";

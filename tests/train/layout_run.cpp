@@ -86,9 +86,9 @@ Parts parts_of(const Context& context, const ParameterStore& store, TensorOf&& t
     const parameters::ParameterShard& shard = parameter.shard;
     for (const ParameterStore::Piece& piece : store.pieces(parameter)) {
       Part part{parameter.name, shard.global.numel(), {}, floats(context, tensor_of(parameter, piece))};
-      for (const auto& run : shard.runs(piece.local, piece.local + piece.count)) {
-        for (int64_t i = run.in_range; i < run.in_range + run.count; ++i) {
-          part.index.push_back((run.row + i / shard.cols) * shard.global_cols() + shard.first_col +
+      for (const auto& extent : shard.extents(piece.local, piece.local + piece.count)) {
+        for (int64_t i = extent.in_range; i < extent.in_range + extent.count; ++i) {
+          part.index.push_back((extent.row + i / shard.cols) * shard.global_cols() + shard.first_col +
                                i % shard.cols);
         }
       }

@@ -58,7 +58,7 @@ enum Uid : int64_t {
   kOOffsets,
   kLseOffsets
 };
-enum class Pass { forward, backward };
+enum class Direction { forward, backward };
 
 void check(fe::error_t status, const char* what) {
   TE_CHECK(status.is_good(), "attention: cuDNN {}: {}", what, status.get_message());
@@ -205,14 +205,15 @@ struct Plan {
   int64_t workspace_bytes = 0;  ///< seed and documents included
 };
 
-Plan make_plan(const Context& context, const AttentionShape& shape, Pass pass) {
+Plan make_plan(const Context& context, const AttentionShape& shape, Direction pass) {
   const cudnnHandle_t handle = library(context);
   if (shape.max_documents > 0 && cudnnGetVersion() < kDocumentsVersion)
     user_error("attention within documents: cuDNN {} is too old, 9.6 is needed; install a newer one",
                cudnnGetVersion());
   Plan plan;
-  plan.graph = pass == Pass::forward ? Builder(shape).forward()
-                                     : Builder(shape).backward(context.options().deterministic_attention);
+  plan.graph = pass == Direction::forward
+                   ? Builder(shape).forward()
+                   : Builder(shape).backward(context.options().deterministic_attention);
   check(plan.graph->validate(), "does not support the shape");
   check(plan.graph->build_operation_graph(handle), "graph");
   check(plan.graph->create_execution_plans({fe::HeurMode_t::A}), "heuristics");
@@ -224,9 +225,9 @@ Plan make_plan(const Context& context, const AttentionShape& shape, Pass pass) {
   return plan;
 }
 
-const Plan& plan_of(const Context& context, const AttentionShape& s, Pass pass) {
+const Plan& plan_of(const Context& context, const AttentionShape& s, Direction pass) {
   using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t,
-                         int64_t, float, float, Pass, bool>;
+                         int64_t, float, float, Direction, bool>;
   static std::map<Key, Plan>& plans = *new std::map<Key, Plan>;  // never destroyed, like the library's handle
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
@@ -298,7 +299,7 @@ void execute(const Context& context, const AttentionShape& shape, const Plan& pl
 
 void attention_forward(const Context& context, const AttentionForward& args) {
   if (flash_supported(args.shape)) return flash_forward(context, args);
-  const Plan& plan = plan_of(context, args.shape, Pass::forward);
+  const Plan& plan = plan_of(context, args.shape, Direction::forward);
   Bindings bindings{{kO, args.o.as<char>() + run_bytes(args.shape, args.o)}, {kLse, args.lse.data}};
   bind_packed(bindings, args.shape, args.qkv, args.kv, kQ, kK, kV);
   execute(context, args.shape, plan, bindings, args.workspace, args.dropout_seed, args.document_start);
@@ -306,7 +307,7 @@ void attention_forward(const Context& context, const AttentionForward& args) {
 
 void attention_backward(const Context& context, const AttentionBackward& args) {
   if (flash_supported(args.shape)) return flash_backward(context, args);
-  const Plan& plan = plan_of(context, args.shape, Pass::backward);
+  const Plan& plan = plan_of(context, args.shape, Direction::backward);
   const int64_t run = run_bytes(args.shape, args.o);
   Bindings bindings{{kO, args.o.as<char>() + run}, {kLse, args.lse.data}, {kDO, args.d_o.as<char>() + run}};
   bind_packed(bindings, args.shape, args.qkv, args.kv, kQ, kK, kV);
@@ -317,8 +318,8 @@ void attention_backward(const Context& context, const AttentionBackward& args) {
 int64_t attention_workspace_bytes(const Context& context, const AttentionShape& shape, DType) {
   if (flash_supported(shape))
     return std::max(flash_forward_workspace_bytes(shape), flash_backward_workspace_bytes(shape));
-  return std::max(plan_of(context, shape, Pass::forward).workspace_bytes,
-                  plan_of(context, shape, Pass::backward).workspace_bytes);
+  return std::max(plan_of(context, shape, Direction::forward).workspace_bytes,
+                  plan_of(context, shape, Direction::backward).workspace_bytes);
 }
 
 }  // namespace te::kernels::cuda

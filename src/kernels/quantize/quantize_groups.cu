@@ -68,11 +68,11 @@ struct Quad<__nv_bfloat16> {
 };
 
 /// Where a thread stands: its rows and columns, which lie in the matrix as a whole or not at all (multiples of 16).
-struct Place {
+struct ThreadPosition {
   int warp, lane;
   int64_t tile_row, tile_col, row, col;
   bool inside;
-  __device__ Place(int64_t rows, int64_t cols) {
+  __device__ ThreadPosition(int64_t rows, int64_t cols) {
     const auto across = static_cast<unsigned>((cols + kSide - 1) / kSide);
     warp = static_cast<int>(threadIdx.x) / kWarpSize, lane = static_cast<int>(threadIdx.x) % kWarpSize;
     tile_row = int64_t{blockIdx.x / across} * kSide, tile_col = int64_t{blockIdx.x % across} * kSide;
@@ -82,7 +82,7 @@ struct Place {
 };
 
 template <class T>
-__device__ void load_tile(const T* x, int64_t cols, const Place& place, Quad<T> (&values)[kRows]) {
+__device__ void load_tile(const T* x, int64_t cols, const ThreadPosition& place, Quad<T> (&values)[kRows]) {
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
     if (place.inside)
@@ -102,7 +102,7 @@ __device__ uint32_t amax_of(const Quad<T>& values) {
 
 /// The largest magnitudes of the tile's columns, over the block; column_amax[0] has them. Every thread calls it.
 template <class T>
-__device__ void reduce_columns(const Quad<T> (&values)[kRows], const Place& place, Shared& shared) {
+__device__ void reduce_columns(const Quad<T> (&values)[kRows], const ThreadPosition& place, Shared& shared) {
 #pragma unroll
   for (int j = 0; j < kCols; ++j) {
     uint32_t largest = 0;
@@ -121,7 +121,7 @@ __device__ void reduce_columns(const Quad<T> (&values)[kRows], const Place& plac
 }
 
 /// The largest magnitude of the tile, from those of its columns. Every thread calls it.
-__device__ uint32_t reduce_tile(const Place& place, Shared& shared) {
+__device__ uint32_t reduce_tile(const ThreadPosition& place, Shared& shared) {
   uint32_t largest = 0;
 #pragma unroll
   for (int j = 0; j < kCols; ++j) largest = max(largest, shared.column_amax[0][place.lane * kCols + j]);
@@ -140,7 +140,7 @@ __device__ uint32_t pack(float a, float b, float c, float d) {
 /// The row-wise form of a thread's rows; the scale of a row is the same in all lanes of its warp.
 template <class T, DType kFormat>
 __device__ void write_rows(const Quad<T> (&values)[kRows], const float (&scale)[kRows], const Target& target,
-                           const Place& place, ThreadCounters& counters) {
+                           const ThreadPosition& place, ThreadCounters& counters) {
   if (!place.inside) return;
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
@@ -160,8 +160,9 @@ __device__ void write_rows(const Quad<T> (&values)[kRows], const float (&scale)[
 /// eight of them. Units are permuted (xor with the lane that wrote them), against bank conflicts. Every thread calls
 /// it.
 template <class T, DType kFormat>
-__device__ void write_columns(const Quad<T> (&values)[kRows], const Target& target, const Place& place,
-                              Shared& shared, bool counts, ThreadCounters& counters) {
+__device__ void write_columns(const Quad<T> (&values)[kRows], const Target& target,
+                              const ThreadPosition& place, Shared& shared, bool counts,
+                              ThreadCounters& counters) {
 #pragma unroll
   for (int j = 0; j < kCols; ++j) {
     const int column = place.lane * kCols + j;
@@ -197,7 +198,7 @@ __device__ void write_columns(const Quad<T> (&values)[kRows], const Target& targ
 /// The scales of a thread's 16 rows; those of vectors are also written.
 template <class T, ScaleLayout kLayout>
 __device__ void row_scales(const Quad<T> (&values)[kRows], uint32_t tile_amax, const Target& target,
-                           const Place& place, float (&scale)[kRows]) {
+                           const ThreadPosition& place, float (&scale)[kRows]) {
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
     const int64_t row = place.row + i;
@@ -215,7 +216,8 @@ __device__ void row_scales(const Quad<T> (&values)[kRows], uint32_t tile_amax, c
 
 /// The scales of the tile's columns, into shared memory; those of vectors are also written. Every thread calls it.
 template <ScaleLayout kLayout>
-__device__ void column_scales(uint32_t tile_amax, const Target& target, const Place& place, Shared& shared) {
+__device__ void column_scales(uint32_t tile_amax, const Target& target, const ThreadPosition& place,
+                              Shared& shared) {
   const int64_t column = place.tile_col + threadIdx.x;
   if (threadIdx.x < kSide) {
     float scale = 1.0f;
@@ -234,7 +236,7 @@ __device__ void column_scales(uint32_t tile_amax, const Target& target, const Pl
 }
 
 /// Blocks: one scale of the tile in either form.
-__device__ void write_block_scale(uint32_t tile_amax, const Target& target, const Place& place) {
+__device__ void write_block_scale(uint32_t tile_amax, const Target& target, const ThreadPosition& place) {
   if (threadIdx.x != 0) return;
   const int64_t down = place.tile_row / kSide, across = place.tile_col / kSide;
   const float inverse = 1.0f / scale_for(tile_amax, target);
@@ -248,7 +250,7 @@ template <class T, DType kFormat, ScaleLayout kLayout>
 __global__ void __launch_bounds__(kThreads)
     quantize_groups_kernel(const T* x, const __grid_constant__ Target target) {
   __shared__ Shared shared;
-  const Place place(target.rows, target.cols);
+  const ThreadPosition place(target.rows, target.cols);
   Quad<T> values[kRows];
   load_tile(x, target.cols, place, values);
   // 1. What the groups need to know of the tile; whole rows and columns are known from amax_kernel.
@@ -279,7 +281,7 @@ __global__ void __launch_bounds__(kThreads)
 template <class T>
 __global__ void __launch_bounds__(kThreads) amax_kernel(const T* x, const __grid_constant__ Target target) {
   __shared__ Shared shared;
-  const Place place(target.rows, target.cols);
+  const ThreadPosition place(target.rows, target.cols);
   Quad<T> values[kRows];
   load_tile(x, target.cols, place, values);
   if (target.rowwise.values != nullptr) {

@@ -15,7 +15,7 @@ if(NOT CMAKE_CUDA_COMPILER)
   return()
 endif()
 
-# FP8 matrix products and the bulk copy engine need the architecture-specific Hopper target.
+# FP8 GEMMs and the bulk copy engine need the architecture-specific Hopper target.
 set(CMAKE_CUDA_ARCHITECTURES "90a" CACHE STRING "CUDA architectures")
 set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)  # one runtime in the process: te_cuda links the shared one too
 enable_language(CUDA)

@@ -9,7 +9,7 @@
 #   --only   rows whose name matches: layer-gpt, layer-llama7b, train-llama2_7b, train-llama_1b, train-gpt2_124m
 #   --steps  training steps that are measured (default 10; 4 of the 7B model)
 #   --out    where the reports go (default build/bench_peers)
-#   --tune   let te-bench search for its products' algorithms first, which takes minutes once per GPU model
+#   --tune   let te-bench search for its GEMMs' algorithms first, which takes minutes once per GPU model
 #   --bench  te-bench (default build/cuda/apps/te-bench)
 #
 # TE_7B_SETS holds the overrides for the 7B model, which on one GPU has no room for the config's own batch.

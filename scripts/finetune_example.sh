@@ -39,7 +39,7 @@ prepare() {
   local python
   python="$(python_with numpy)" || die "no python3 with numpy"
   "$python" scripts/llama2c_tokenizer.py "$tokenizer" "$output/tokenizer"
-  # FP8 products need sizes that are multiples of 16; zeros do not change what the model computes.
+  # FP8 GEMMs need sizes that are multiples of 16; zeros do not change what the model computes.
   "$python" scripts/llama2c_pad.py "$model" 16 "$output/model.bin"
   "$binaries/te-convert" import "$output/model.bin" --format llama2c --out "$output/imported" --force
   local context=()

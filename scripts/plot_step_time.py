@@ -5,7 +5,7 @@
     scripts/plot_step_time.py step.json --output step_time.png --markdown
 
 Each measurement becomes two bars: what was measured, and the floor of the same operations, in per cent of the
-measured step. What is left of the first bar is time between operations. The floor of a product is its time by itself; an
+measured step. What is left of the first bar is time between operations. The floor of a GEMM is its time by itself; an
 operation that was faster in the step has what it took there as its floor in the picture, as nothing can take less than it
 does. --markdown prints the numbers as they are, as a table.
 """
@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 GROUPS = {  # in the order of the bars, with their colours
-    "products": "#1f5f8b",
+    "GEMMs": "#1f5f8b",
     "attention": "#3f9ac9",
     "norm": "#7a9e3b",
     "activation": "#a9c46c",

@@ -40,13 +40,13 @@ struct GemmOptions {
   std::string autotune = "on";
 };
 
-/// The three products of a linear as the trainer launches them: fprop and dgrad give BF16, wgrad adds to
+/// The three GEMMs of a linear as the trainer launches them: fprop and dgrad give BF16, wgrad adds to
 /// FP32 (a step's first one writes it). FP8 has E4M3 activations and weights and E5M2 gradients; its dgrad and wgrad
 /// read transposed copies.
 enum class GemmKind { fprop, dgrad, wgrad };
 constexpr const char* kKindNames[] = {"fprop", "dgrad", "wgrad"};
 
-/// The product's description, without memory.
+/// The GEMM's description, without memory.
 Gemm problem(const Linear& linear, int64_t tokens, GemmKind pass, bool fp8) {
   Gemm args;
   const DType gradient = fp8 ? DType::e5m2 : DType::bf16, value = fp8 ? DType::e4m3 : DType::bf16;
@@ -81,12 +81,12 @@ GemmAutotune mode_of(const GemmOptions& options) {
   return options.autotune == "on" ? GemmAutotune::on : GemmAutotune::full;
 }
 
-/// What is measured of one product: milliseconds with the library's first proposal, and with the choice.
+/// What is measured of one GEMM: milliseconds with the library's first proposal, and with the choice.
 struct Times {
   double first = 0, chosen = 0;
 };
 
-/// All products with one way of choosing.
+/// All GEMMs with one way of choosing.
 void measure(const Context& device, const GemmOptions& options, const std::vector<Linear>& linears,
              GemmAutotune mode, const std::function<void(size_t, double)>& result) {
   const Context context = reopen(device, {.gemm_autotune = mode});
@@ -154,7 +154,7 @@ void run(const GemmOptions& options) {
   if (context.is_cuda() && options.autotune != "off") {
     measure(context, options, linears, mode_of(options), [&](size_t i, double ms) { times[i].chosen = ms; });
   }
-  std::vector<std::vector<std::string>> table{{"model", "product", "m x n x k", "BF16 first", "ms", "TFLOP/s",
+  std::vector<std::vector<std::string>> table{{"model", "GEMM", "m x n x k", "BF16 first", "ms", "TFLOP/s",
                                                "FP8 first", "ms", "TFLOP/s", "speed-up"}};
   show(options, linears, times, table, report["gemm"]);
   print_table(table);
@@ -166,7 +166,7 @@ void run(const GemmOptions& options) {
 void add_gemm_command(CLI::App& app) {
   const auto options = std::make_shared<GemmOptions>();
   CLI::App* command =
-      app.add_subcommand("gemm", "Matrix products of the layers of known models, BF16 and FP8");
+      app.add_subcommand("gemm", "GEMMs of the layers of known models, BF16 and FP8");
   options->common.add_to(*command);
   command->add_option("--tokens", options->tokens, "rows of the activations")
       ->check(CLI::PositiveNumber)

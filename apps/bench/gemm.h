@@ -1,4 +1,4 @@
-// te-bench gemm: the matrix products of known layers, BF16 and FP8, forward and backward.
+// te-bench gemm: the GEMMs of known layers, BF16 and FP8, forward and backward.
 #pragma once
 
 #include <CLI/CLI.hpp>

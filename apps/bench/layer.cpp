@@ -219,7 +219,7 @@ double run_layer(const LayerOptions& options, const std::string& which, bool fp8
 }
 
 void run(const LayerOptions& options) {
-  // A layer leaves memory enough for the search at a product's first use.
+  // A layer leaves memory enough for the search at a GEMM's first use.
   const Context context = open_device(
       options.common.device, {.gemm_autotune = options.tune ? GemmAutotune::full : GemmAutotune::on});
   nlohmann::json report = report_head(context, options.common);
@@ -254,7 +254,7 @@ void add_layer_command(CLI::App& app) {
                     "also time every operation, and show what each kind needs at least");
   command->add_flag(
       "--tune", options->tune,
-      "first search for the algorithms of all products, as training.gemm_autotune: full does, and "
+      "first search for the algorithms of all GEMMs, as training.gemm_autotune: full does, and "
       "keep them for later runs");
   command->callback([options] { run(*options); });
 }

@@ -108,7 +108,7 @@ struct Group {
 
 const std::array<Group, 11>& groups() {
   static const std::array<Group, 11> all{{
-      {"products", {"gemm", "gemm_activation_forward", "gemm_activation_backward"}},
+      {"GEMMs", {"gemm", "gemm_activation_forward", "gemm_activation_backward"}},
       {"attention", {"attention_forward", "attention_backward", "attention_decode", "cache_append"}},
       {"norm", {"norm_forward", "norm_backward"}},
       {"activation", {"activation_forward", "activation_backward"}},
@@ -139,7 +139,7 @@ std::string_view group_name(size_t index) {
   return index < groups().size() ? groups()[index].name : kOther;
 }
 
-/// A product is known by its label and whether an activation is part of it, an operation with a label by both, others
+/// A GEMM is known by its label and whether an activation is part of it, an operation with a label by both, others
 /// by their name.
 std::string row_name(const OpCall& call) {
   const std::string_view name = call.name;
@@ -258,18 +258,18 @@ Profile take_profile(const Context& context, int runs, const std::function<void(
   return profile;
 }
 
-void tune_products(const Context& device, const Profile& profile) {
+void tune_gemms(const Context& device, const Profile& profile) {
   constexpr double kSeconds = 0.01;  // the search takes its own time
   const Context context = reopen(device, {.gemm_autotune = GemmAutotune::full});
   // Those with an activation have something to choose only where they run in two steps.
-  const auto is_product = [](const std::any& problem) {
+  const auto is_gemm = [](const std::any& problem) {
     return problem.type() == typeid(kernels::Gemm) ||
            problem.type() == typeid(kernels::GemmActivationForward) ||
            problem.type() == typeid(kernels::GemmActivationBackward);
   };
   for (const ProfileRow& row : profile.rows)
     for (const ProfileRow::Problem& problem : row.problems)
-      if (is_product(problem.problem)) isolated_ms(context, problem.problem, kSeconds);
+      if (is_gemm(problem.problem)) isolated_ms(context, problem.problem, kSeconds);
 }
 
 void add_floors(const Context& context, Profile& profile, int repeats) {

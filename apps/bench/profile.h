@@ -1,6 +1,6 @@
 // --profile of te-bench step and layer: where the time goes, kind by kind, and how far from its floor each is.
 //
-// A floor is what the device needs at least for the operations as they are called: matrix products and
+// A floor is what the device needs at least for the operations as they are called: GEMMs and
 // attention at the rate that the same problem reaches by itself (rates.h), everything else its bytes at the
 // measured copy bandwidth. All rates are measured in the same process, after the step.
 #pragma once
@@ -22,12 +22,12 @@ struct ProfileRow {
     double calls = 0;
     double isolated_ms = 0;
   };
-  std::string group;  ///< "products", "attention", "casts", ...
+  std::string group;  ///< "GEMMs", "attention", "casts", ...
   std::string name;   ///< "linear_fc1 fprop", "norm_forward"
   double calls = 0, flops = 0, bytes = 0;
   double ms = 0;                  ///< on the device, from begin to end
   double floor_ms = 0;            ///< 0 before add_floors, and for communication
-  std::vector<Problem> problems;  ///< the distinct problems of products and attention
+  std::vector<Problem> problems;  ///< the distinct problems of GEMMs and attention
 };
 
 struct Profile {
@@ -47,10 +47,10 @@ Profile take_profile(
     const Context& context, int runs, const std::function<void()>& call,
     const std::function<void()>& prepare = [] {});
 
-/// Searches thoroughly (GemmAutotune::full) for the algorithms of the products in the profile, which contexts that have
-/// not met a product yet then take from the file of choices. To be called while the memory of what was profiled is
+/// Searches thoroughly (GemmAutotune::full) for the algorithms of the GEMMs in the profile, which contexts that have
+/// not met a GEMM yet then take from the file of choices. To be called while the memory of what was profiled is
 /// free: in a device that is full there is none to time them in.
-void tune_products(const Context& device, const Profile& profile);
+void tune_gemms(const Context& device, const Profile& profile);
 
 /// Measures the device's rates and fills in the floors. Wants memory for each problem's operands: call it
 /// when the model is gone.

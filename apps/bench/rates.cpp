@@ -102,7 +102,7 @@ double rotating_ms(const Context& context, void (*op)(const Context&, const Prob
                            [&](int i) { op(context, problems[static_cast<size_t>(i) % problems.size()]); });
 }
 
-double product_ms(const Context& context, Gemm like, double seconds) {
+double gemm_ms(const Context& context, Gemm like, double seconds) {
   Operands memory(context);
   for (kernels::Matrix* matrix : {&like.a, &like.b}) matrix->scales = memory.random(matrix->scales);
   like.bias = memory.zeros(like.bias);
@@ -114,7 +114,7 @@ double product_ms(const Context& context, Gemm like, double seconds) {
       [](Gemm& p) { return std::vector<Tensor*>{&p.out}; }, seconds, memory);
 }
 
-double product_ms(const Context& context, GemmActivationForward like, double seconds) {
+double gemm_ms(const Context& context, GemmActivationForward like, double seconds) {
   using P = GemmActivationForward;
   Operands memory(context);
   like.bias = memory.zeros(like.bias);
@@ -129,7 +129,7 @@ double product_ms(const Context& context, GemmActivationForward like, double sec
       seconds, memory);
 }
 
-double product_ms(const Context& context, GemmActivationBackward like, double seconds) {
+double gemm_ms(const Context& context, GemmActivationBackward like, double seconds) {
   using P = GemmActivationBackward;
   Operands memory(context);
   for (const auto tensor : {&P::dbias, &P::scratch, &P::d_y, &P::y})
@@ -204,12 +204,12 @@ bool is_problem(const std::any& args) {
 }
 
 double isolated_ms(const Context& context, const std::any& problem, double seconds) {
-  if (const auto* gemm = std::any_cast<Gemm>(&problem)) return product_ms(context, *gemm, seconds);
+  if (const auto* gemm = std::any_cast<Gemm>(&problem)) return gemm_ms(context, *gemm, seconds);
   if (const auto* args = std::any_cast<GemmActivationForward>(&problem)) {
-    return product_ms(context, *args, seconds);
+    return gemm_ms(context, *args, seconds);
   }
   if (const auto* args = std::any_cast<GemmActivationBackward>(&problem)) {
-    return product_ms(context, *args, seconds);
+    return gemm_ms(context, *args, seconds);
   }
   if (const auto* args = std::any_cast<AttentionForward>(&problem)) {
     return attention_ms(context, *args, seconds);

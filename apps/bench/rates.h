@@ -1,4 +1,4 @@
-// What this device does at its best: the rate of a product or an attention pass by itself. With the copy
+// What this device does at its best: the rate of a GEMM or an attention pass by itself. With the copy
 // bandwidth of session.h these are the denominators of every floor.
 #pragma once
 
@@ -9,7 +9,7 @@
 namespace te::bench {
 
 /// Whether an op's arguments (core/profile.h) are a problem whose speed does not follow from FLOPs and bytes alone: a
-/// product, with or without an activation, or a pass of attention.
+/// GEMM, with or without an activation, or a pass of attention.
 bool is_problem(const std::any& args);
 
 /// Milliseconds of one call of a problem (only shapes, dtypes and flags are read, its pointers may be null) on memory

@@ -90,7 +90,7 @@ class Steps {
   int step_ = 0;
 };
 
-/// Before the model's own run, while its memory is free. `context` itself meets no product here: it takes what is
+/// Before the model's own run, while its memory is free. `context` itself meets no GEMM here: it takes what is
 /// found.
 void tune(config::Config config, const Context& context, const parallel::Groups& groups) {
   Profile profile;
@@ -100,7 +100,7 @@ void tune(config::Config config, const Context& context, const parallel::Groups&
     Steps steps(config, first, groups);
     profile = take_profile(first, 1, [&] { steps.run(); });
   }
-  tune_products(context, profile);
+  tune_gemms(context, profile);
 }
 
 /// Runs and times the steps; all memory of the model is free again when it returns.
@@ -225,7 +225,7 @@ void add_step_command(CLI::App& app) {
                     "also time every operation of two more steps, and show what each kind needs at least");
   command->add_flag(
       "--tune", options->tune,
-      "first search for the algorithms of all products, as training.gemm_autotune: full does, and "
+      "first search for the algorithms of all GEMMs, as training.gemm_autotune: full does, and "
       "keep them for later runs");
   command->add_option("--json", options->json, "also write the report to this file")->type_name("FILE");
   command->callback([options] { run(*options); });

@@ -72,7 +72,7 @@ def to_fp8(values, dtype):
     return (values.float() * scale).clamp(-largest, largest).to(dtype), scale.reciprocal()
 
 
-def product(a, b, fast):
+def GEMM(a, b, fast):
     """a [m, k] times b [k, n], each a pair of to_fp8; a is row-major, b column-major, as Hopper wants them."""
     return torch._scaled_mm(
         a[0], b[0], scale_a=a[1], scale_b=b[1], out_dtype=torch.bfloat16, use_fast_accum=fast
@@ -90,7 +90,7 @@ class Fp8Product(torch.autograd.Function):
     def forward(ctx, x, weight):
         ctx.save_for_backward(x, weight)
         w8, w_inverse = to_fp8(weight, torch.float8_e4m3fn)
-        return product(to_fp8(x, torch.float8_e4m3fn), (w8.t(), w_inverse), fast=True)
+        return GEMM(to_fp8(x, torch.float8_e4m3fn), (w8.t(), w_inverse), fast=True)
 
     @staticmethod
     def backward(ctx, dy):
@@ -98,8 +98,8 @@ class Fp8Product(torch.autograd.Function):
         dy8 = to_fp8(dy, torch.float8_e5m2)
         w8, w_inverse = transposed(to_fp8(weight, torch.float8_e4m3fn))
         x8, x_inverse = transposed(to_fp8(x, torch.float8_e4m3fn))
-        dx = product(dy8, (w8.t(), w_inverse), fast=False)
-        dw = product(transposed(dy8), (x8.t(), x_inverse), fast=False)
+        dx = GEMM(dy8, (w8.t(), w_inverse), fast=False)
+        dw = GEMM(transposed(dy8), (x8.t(), x_inverse), fast=False)
         return dx, dw
 
 

@@ -16,7 +16,7 @@ enum class ComputeDType : uint8_t { bf16, fp32 };
 enum class Fp8Mode : uint8_t { off, e4m3, hybrid };
 enum class Fp8Recipe : uint8_t { delayed, tensorwise, rowwise, blockwise };
 enum class Fp8ScaleFormat : uint8_t { power_of_two, fp32 };
-/// Forms of FP8 weights that live from pass to pass; the others are made right before a product reads them.
+/// Forms of FP8 weights that live from pass to pass; the others are made right before a GEMM reads them.
 enum class Fp8KeptWeights : uint8_t {
   automatic,
   none,
@@ -170,7 +170,7 @@ struct PrecisionConfig {
   int64_t first_layers_bf16 = 0;
   int64_t last_layers_bf16 = 0;
   std::string overrides;          ///< rules of precision_overrides.h
-  bool fp8_output_layer = false;  ///< the classifier's products, too
+  bool fp8_output_layer = false;  ///< the classifier's GEMMs, too
   bool fp8_calibrate = false;     ///< with fp8 off: record the amaxes that an FP8 run would see
   /// Passes over the first microbatch before step 1 that fill the amax history, so that step 1 does not run
   /// at scale 1. 0: Transformer Engine's behaviour.
@@ -186,8 +186,8 @@ struct ParallelConfig {
   bool sequence = false;       ///< norms and the residual stream are sharded over the tensor ranks, too
   int64_t virtual_stages = 1;  ///< model chunks of a pipeline stage
   PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
-  /// Pieces along the tokens into which a product next to a tensor-parallel collective is cut, so that the
-  /// collective of one piece runs beside the product of the next. 1: no overlap.
+  /// Pieces along the tokens into which a GEMM next to a tensor-parallel collective is cut, so that the
+  /// collective of one piece runs beside the GEMM of the next. 1: no overlap.
   int64_t tensor_overlap = 1;
   int64_t bucket_size = 40'000'000;  ///< parameters of one reduction of gradients, at least
   bool overlap_grad_reduce = true;   ///< a bucket is reduced as soon as the backward pass has finished it

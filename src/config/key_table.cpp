@@ -148,7 +148,7 @@ const auto kKeys = std::to_array<Key>({
     {TE_KEY(precision.dtype), kBuiltIn, kAny,
      "Activations and working weights; `fp32` runs on the CPU only, for tests."},
     {TE_KEY(precision.fp8), kBuiltIn, kAny,
-     "FP8 matrix products of the transformer layers: `hybrid` is E4M3 forward and E5M2 for gradients, `e4m3` "
+     "FP8 GEMMs of the transformer layers: `hybrid` is E4M3 forward and E5M2 for gradients, `e4m3` "
      "is E4M3 for both."},
     {TE_KEY(precision.fp8_recipe), kBuiltIn, kAny,
      "How scales are found: `delayed` from the amaxes of past steps; from the values themselves, "
@@ -158,7 +158,7 @@ const auto kKeys = std::to_array<Key>({
      "`rowwise` and `blockwise`: scales are rounded down to powers of two, or kept as FP32 numbers."},
     {TE_KEY(precision.fp8_keep_weights), kBuiltIn, kAny,
      "Forms of FP8 weights that are kept from pass to pass, a byte a parameter each; the others are made "
-     "again right before a product reads them, which changes no number: `none`, `rowwise` (what the forward "
+     "again right before a GEMM reads them, which changes no number: `none`, `rowwise` (what the forward "
      "pass reads), `both` (the fastest). `auto` is `none` with `optimizer.store_param_remainders`, else "
      "`rowwise`."},
     {TE_KEY(precision.amax_history_len), kBuiltIn, from_to(1, kMaxWidth),
@@ -177,7 +177,7 @@ const auto kKeys = std::to_array<Key>({
      "bf16; layers 0-1: blockwise` (docs/fp8.md). Without effect with `fp8: off`.",
      "empty or rules"},
     {TE_KEY(precision.fp8_output_layer), kBuiltIn, kAny,
-     "With FP8: the products of the output layer, too. Faster where the vocabulary is large beside the "
+     "With FP8: the GEMMs of the output layer, too. Faster where the vocabulary is large beside the "
      "model; the gradient of the logits, most of it tiny, then has the range of one tensor's E5M2 (E4M3 with "
      "`fp8: e4m3`)."},
     {TE_KEY(precision.fp8_calibrate), kBuiltIn, kAny,
@@ -201,7 +201,7 @@ const auto kKeys = std::to_array<Key>({
     {TE_KEY(parallel.schedule), kBuiltIn, kAny,
      "Order of forward and backward passes over the stages; `te-train --print-schedule` draws it."},
     {TE_KEY(parallel.tensor_overlap), kBuiltIn, from_to(1, 64),
-     "Pieces along the tokens into which products next to a tensor-parallel collective are cut, so that one "
+     "Pieces along the tokens into which GEMMs next to a tensor-parallel collective are cut, so that one "
      "piece is sent while the next is computed. 1 is no overlap."},
     {TE_KEY(parallel.bucket_size), kBuiltIn, from_to(1, 1e12),
      "Data parallelism: parameters of one gradient reduction, at least."},
@@ -235,7 +235,7 @@ const auto kKeys = std::to_array<Key>({
      "others it costs about "
      "1 % of time, and memory of 2 * `micro_batch_size` * `num_attention_heads` * `seq_length`^2 bytes."},
     {TE_KEY(training.gemm_autotune), kBuiltIn, kAny,
-     "On a GPU, how the algorithm of a matrix product is chosen: the library's first proposal; that of an "
+     "On a GPU, how the algorithm of a GEMM is chosen: the library's first proposal; that of an "
      "earlier run (a file in `~/.cache/te-train`); that, or by timing some candidates, a few seconds a run "
      "at most; that, or by timing all, however long it takes. Runs that take the same choices from the file "
      "compute the same bits."},

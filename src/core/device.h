@@ -26,7 +26,7 @@ struct DeviceInfo {
 /// Usable CUDA devices: 0 in a CPU build, without a driver, or without a card.
 int cuda_device_count();
 
-/// On a GPU: how the algorithm of a matrix product is chosen at its first use (kernels/gemm/gemm.h). Choices that were
+/// On a GPU: how the algorithm of a GEMM is chosen at its first use (kernels/gemm/gemm.h). Choices that were
 /// timed are kept in a file and taken by later processes, which then compute the same bits.
 enum class GemmAutotune : uint8_t {
   off,     ///< the first one that cuBLASLt proposes
@@ -61,7 +61,7 @@ class Context {
   int ordinal() const { return ordinal_; }
   /// cudaStream_t as an opaque pointer; null on the CPU.
   void* stream() const { return stream_; }
-  /// Scratch of the matrix-product library, 64 MiB on a GPU; empty on the CPU. Used only on stream().
+  /// Scratch of the GEMM library, 64 MiB on a GPU; empty on the CPU. Used only on stream().
   Tensor gemm_workspace() const { return workspace_; }
   DeviceInfo info() const;
   /// As given when the context was made; those of side() are the same.

@@ -16,7 +16,7 @@ class Context;
 
 /// What an operation has to do, whoever implements it.
 struct OpCost {
-  double flops = 0;  ///< of matrix products and attention; other arithmetic never limits
+  double flops = 0;  ///< of GEMMs and attention; other arithmetic never limits
   double bytes = 0;  ///< device memory: each input read once, each output written once
 };
 

@@ -45,7 +45,7 @@ OpCost moves(std::initializer_list<Tensor> tensors, const Fp8Output& out) {
   return cost;
 }
 
-/// One causal product over the scores: twice the area between the diagonal and the window's end.
+/// One causal GEMM over the scores: twice the area between the diagonal and the window's end.
 double causal_flops(const AttentionShape& shape) {
   const auto area_up_to = [&](int64_t position) {
     const int64_t window = shape.window == 0 ? position : std::min(shape.window, position);

@@ -8,7 +8,7 @@
 
 namespace te::cost {
 
-/// Of a call that an OpObserver has seen. Causal attention: half of the full score and value products (five products in
+/// Of a call that an OpObserver has seen. Causal attention: half of the full score and value GEMMs (five GEMMs in
 /// the backward pass), documents not considered. InternalError for arguments of an op that is not in op_cost.cpp.
 OpCost op_cost(const OpCall& call);
 

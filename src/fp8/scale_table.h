@@ -11,7 +11,7 @@
 
 namespace te::fp8 {
 
-/// The three operands of a linear layer's three products (fprop: input, weight; dgrad: grad_output, weight;
+/// The three operands of a linear layer's three GEMMs (fprop: input, weight; dgrad: grad_output, weight;
 /// wgrad: grad_output, input).
 enum class OperandRole : uint8_t { input, weight, grad_output };
 const char* role_name(OperandRole role);

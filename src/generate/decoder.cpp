@@ -224,7 +224,7 @@ std::span<const float> Decoder::run(const Context& context, std::span<const Cont
   return result_;
 }
 
-// A GPU makes each product with the algorithm of its shape, found at the first use: few shapes are better than the
+// A GPU makes each GEMM with the algorithm of its shape, found at the first use: few shapes are better than the
 // prompt's every length.
 int64_t Decoder::padded_rows(const Context& context, int64_t rows, bool always) const {
   if (context.is_cuda() && (always || rows > sizes_.batch)) {

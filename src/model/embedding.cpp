@@ -105,7 +105,7 @@ void VocabParallelEmbedding::backward(const Context& context, const Tensor& toke
   dropout(context, d_x, pass);
   const Tensor whole = tensor_.sequence() ? whole_ : d_x;
   tensor_.gather(context, d_x, whole);
-  TE_CHECK(!words_->grad_stale, "{}: rows are added before the head's product has written it", words_->name);
+  TE_CHECK(!words_->grad_stale, "{}: rows are added before the head's GEMM has written it", words_->name);
   const bool shares_positions = positions_ != nullptr && ranks_.size() > 1;
   const Tensor own{d_positions_.data, words_->grad.dtype, d_positions_.shape};
   if (shares_positions) context.zero(own);

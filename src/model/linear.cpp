@@ -16,7 +16,7 @@ Linear::Linear(Spec spec, parameters::Parameter* weight, Recipe& recipe, paralle
   input_quantizer_ = recipe.quantizer(spec_.name, spec_.layer, OperandRole::input);
   weight_quantizer_ = recipe.quantizer(spec_.name, spec_.layer, OperandRole::weight);
   grad_quantizer_ = recipe.quantizer(spec_.name, spec_.layer, OperandRole::grad_output);
-  weight_->product = true;
+  weight_->linear = true;
 }
 
 Linear::Linear(const Spec& spec, parameters::ParameterStore& parameters, Recipe& recipe,

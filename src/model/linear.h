@@ -1,4 +1,4 @@
-// A linear layer y = x W^T + b, whose three products (fprop, dgrad, wgrad) run in the precision its quantizers give
+// A linear layer y = x W^T + b, whose three GEMMs (fprop, dgrad, wgrad) run in the precision its quantizers give
 // them, on this rank's part of W. How the parts make a whole is in parallel_linear.h.
 //
 // The producer of x asks input_target() where to write, so that it can write FP8 in its own pass; the same holds for
@@ -68,7 +68,7 @@ class Linear {
   Linear(Spec spec, parameters::Parameter* weight, fp8::Recipe& recipe, parallel::TensorParallel& tensor);
   Linear(const Linear&) = delete;
 
-  /// Quantized forms of the weight: kept, or scratch of the steps whose product reads them. Without training there are
+  /// Quantized forms of the weight: kept, or scratch of the steps whose GEMM reads them. Without training there are
   /// no column-wise ones, and the others are kept.
   void plan_weights(MemoryPlan& plan, const LinearUse& use, bool training);
   /// Finds the weight's scale and casts it to the forms that are kept; after every change of it, before the first pass

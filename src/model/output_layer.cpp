@@ -11,7 +11,7 @@ namespace te::model {
 
 namespace {
 
-// Large enough to fill a GPU with one product, small enough that logits stay below 1 GiB for the largest
+// Large enough to fill a GPU with one GEMM, small enough that logits stay below 1 GiB for the largest
 // vocabularies.
 constexpr int64_t kChunkTokens = 8192;
 

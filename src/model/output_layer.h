@@ -4,7 +4,7 @@
 //
 // Tensor ranks hold a slice of the vocabulary each; three numbers per token travel for the softmax, never logits.
 //
-// The three products are those of a linear layer without bias, in the precision that the recipe gives it
+// The three GEMMs are those of a linear layer without bias, in the precision that the recipe gives it
 // (precision.fp8_output_layer).
 #pragma once
 

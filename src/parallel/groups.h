@@ -27,7 +27,7 @@ enum class Channel : uint8_t {
 
 struct ConnectOptions {
   /// Thread blocks that NCCL may use for a channel; the collectives' number is NCCL's own choice. A channel moves
-  /// one activation at a time beside the products, which want the rest of the chip.
+  /// one activation at a time beside the GEMMs, which want the rest of the chip.
   int channel_max_ctas = 8;
 };
 

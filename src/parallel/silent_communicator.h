@@ -1,6 +1,6 @@
 // Measures what a rank computes when it never waits for another: every operation fills its outputs with data that the
-// rank has itself, by a copy on the device. Copies, because a GPU runs products of zeros at a higher clock than
-// products of activations. The numbers that come out mean nothing.
+// rank has itself, by a copy on the device. Copies, because a GPU runs GEMMs of zeros at a higher clock than
+// GEMMs of activations. The numbers that come out mean nothing.
 #pragma once
 
 #include "parallel/communicator.h"

@@ -97,8 +97,8 @@ void ParameterStore::bind(const Context& context) {
         (parameter.sharing == Sharing::sharded || layout_.tensor_rank == 0) && !parameter.copy;
     const int bits =
         (parameter.decay ? kernels::kGranuleDecays : 0) | (counted ? kernels::kGranuleCounted : 0);
-    // A product writes the parameter and not the gap behind it, so a last granule that has both is zeroed.
-    const int64_t written = parameter.product ? count / kGranule : 0;
+    // A GEMM writes the parameter and not the gap behind it, so a last granule that has both is zeroed.
+    const int64_t written = parameter.linear ? count / kGranule : 0;
     const auto first = host.begin() + parameter.offset / kGranule;
     std::fill_n(first, written, static_cast<uint8_t>(bits));
     std::fill_n(first + written, kernels::granules_of(count) - written,
@@ -160,13 +160,13 @@ MainParams ParameterStore::main_of(const Parameter& parameter, const Piece& piec
 
 void ParameterStore::reset_gradients(const Context& context) {
   kernels::zero_granules(context, {.x = grads, .flags = flags, .count = zeroed_granules_});
-  for (Parameter& parameter : parameters_) parameter.grad_stale = parameter.product;
+  for (Parameter& parameter : parameters_) parameter.grad_stale = parameter.linear;
 }
 
 void ParameterStore::check_gradients(int64_t begin, int64_t end) const {
   for (const Parameter& parameter : parameters_) {
     TE_CHECK(!parameter.grad_stale || parameter.offset >= end || parameter.end() <= begin,
-             "{}: its gradient is read, but no product has written it in this step", parameter.name);
+             "{}: its gradient is read, but no GEMM has written it in this step", parameter.name);
   }
 }
 

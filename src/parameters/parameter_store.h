@@ -58,9 +58,9 @@ struct Parameter : ParameterSpec {
   Tensor
       main;  ///< FP32, where one data rank holds all of it whole; the same memory as value in an FP32 model
   Tensor grad;  ///< accumulated over the step's microbatches
-  /// A linear's weight: the first product of a step writes grad instead of adding to it, so nobody zeroes it before.
-  bool product = false;
-  bool grad_stale = false;  ///< that product is still to come: grad holds what an earlier step left
+  /// A linear's weight: the first GEMM of a step writes grad instead of adding to it, so nobody zeroes it before.
+  bool linear = false;
+  bool grad_stale = false;  ///< that GEMM is still to come: grad holds what an earlier step left
   bool has_value = true;    ///< after plan()
 
   int64_t end() const { return offset + shape.numel(); }
@@ -108,7 +108,7 @@ class ParameterStore {
   /// values = main parameters rounded to the model's dtype, in this rank's segments.
   void cast_values(const Context& context);
 
-  /// A step begins: no gradient holds anything. Those of products become stale, all others zero.
+  /// A step begins: no gradient holds anything. Those of linears become stale, all others zero.
   void reset_gradients(const Context& context);
   /// InternalError for a parameter of [begin, end) whose gradient is stale. Before anybody reads that range.
   void check_gradients(int64_t begin, int64_t end) const;

@@ -53,7 +53,7 @@ std::vector<Cell> step_cells(const StepMetrics& m, const MetricsOptions& options
   cells.push_back({"ms/step", 8, 4, fmt::format("{:.1f}", m.seconds * 1e3)});
   if (options.show_tflops) {
     cells.push_back({"TFLOP/s", 7, 5, fmt::format("{:.0f}", m.tflops)});
-    // A share of the BF16 peak says nothing about a step whose products run in FP8.
+    // A share of the BF16 peak says nothing about a step whose GEMMs run in FP8.
     if (!options.fp8)
       cells.push_back({"MFU %", 5, 7, fmt::format("{:.1f}", m.tflops * 1e12 / kHopperBf16Peak * 100)});
   }

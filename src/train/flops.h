@@ -7,9 +7,9 @@
 
 namespace te::train {
 
-/// Forward and backward FLOPs of one token: 6 x parameters of the matrix products (layers and head, the input
+/// Forward and backward FLOPs of one token: 6 x parameters of the GEMMs (layers and head, the input
 /// embedding not counted) plus causal attention, 6 x layers x seq x heads x head_dim (half of the full score
-/// and value products; with a sliding window w < seq, w (2 seq - w) / seq in place of seq).
+/// and value GEMMs; with a sliding window w < seq, w (2 seq - w) / seq in place of seq).
 double flops_per_token(const config::ModelConfig& model);
 
 /// Dense BF16 peak of an H100 or H200 SXM, FLOP/s: the denominator of MFU (NVIDIA's datasheet).

@@ -94,7 +94,7 @@ struct MetricsOptions {
   std::vector<std::string> valid_sets;  ///< with columns of their own in the CSV
   int64_t train_steps = 0;
   bool show_tflops = false;  ///< on the console
-  bool fp8 = false;          ///< products run in FP8: its health is shown instead of a share of the BF16 peak
+  bool fp8 = false;          ///< GEMMs run in FP8: its health is shown instead of a share of the BF16 peak
 };
 
 class Console;

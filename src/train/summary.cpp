@@ -92,7 +92,7 @@ std::string precision_summary(const config::Config& config, const Context& conte
   // ran 1.18 times as fast as in BF16, a layer 4096 wide 1.5 times; narrower models were not measured.
   if (context.is_cuda() && config.model.hidden_size < 768) {
     text += fmt::format(
-        "  note: at hidden size {} the casts may cost what FP8 products save; compare with precision.fp8 "
+        "  note: at hidden size {} the casts may cost what FP8 GEMMs save; compare with precision.fp8 "
         "off\n",
         config.model.hidden_size);
   }

@@ -59,8 +59,8 @@ TEST_F(TeBench, AccountsForEveryOperationOfAStep) {
       << text("err");
   const nlohmann::json entry = report().at(0);
   const nlohmann::json& profile = entry.at("profile");
-  // All products and attention of the step, counted operation by operation, are what the model's formula says;
-  // that counts four products in attention's backward pass, where the pass makes the scores anew as a fifth.
+  // All GEMMs and attention of the step, counted operation by operation, are what the model's formula says;
+  // that counts four GEMMs in attention's backward pass, where the pass makes the scores anew as a fifth.
   const config::Config config = config::parse_config(kConfig, "tiny.yaml");
   double flops = 0, ms = 0;
   for (const auto& row : profile.at("operations")) {
@@ -83,15 +83,15 @@ TEST_F(TeBench, AccountsForEveryOperationOfAStep) {
   EXPECT_EQ(fc1.at("flops"), 4 * 2.0 * 64 * 192 * 64);
   EXPECT_EQ(fc1.at("bytes"), 4 * (64.0 * 64 + 192 * 64 + 2 * 64 * 192));
   EXPECT_EQ(fc1.at("problems").size(), 1u);
-  // The first microbatch's product writes the gradient, the second one's adds to it: two problems, for --tune as well.
+  // The first microbatch's GEMM writes the gradient, the second one's adds to it: two problems, for --tune as well.
   const nlohmann::json wgrad = operation(profile, "output_layer wgrad");
   EXPECT_EQ(wgrad.at("calls"), 2);
   EXPECT_EQ(wgrad.at("problems").size(), 2u);
   EXPECT_EQ(operation(profile, "adamw").at("calls"), 1);
 }
 
-// In BF16 the products on both sides of the activation have it inside.
-TEST_F(TeBench, CountsAnActivationWithItsProduct) {
+// In BF16 the GEMMs on both sides of the activation have it inside.
+TEST_F(TeBench, CountsAnActivationWithItsGemm) {
   std::ofstream(folder_ / "bf16.yaml") << std::regex_replace(kConfig, std::regex("fp8: hybrid"), "fp8: off");
   ASSERT_EQ(
       run("step --steps 1 --profile --tune --config " + path("bf16.yaml") + " --json " + path("report.json")),
@@ -100,7 +100,7 @@ TEST_F(TeBench, CountsAnActivationWithItsProduct) {
   const nlohmann::json entry = report().at(0);
   const nlohmann::json& profile = entry.at("profile");
   const nlohmann::json fc1 = operation(profile, "linear_fc1 fprop + activation");
-  EXPECT_EQ(fc1.at("group"), "products");
+  EXPECT_EQ(fc1.at("group"), "GEMMs");
   EXPECT_EQ(fc1.at("calls"), 4);
   EXPECT_EQ(fc1.at("flops"), 4 * 2.0 * 64 * 192 * 64);
   EXPECT_GT(fc1.at("floor_ms").get<double>(), 0.0);

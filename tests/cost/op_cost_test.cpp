@@ -30,7 +30,7 @@ class Listener final : public OpObserver {
   int open = 0;
 };
 
-TEST(OpCost, OfAProduct) {
+TEST(OpCost, OfAGemm) {
   const Context cpu = Context::cpu();
   TestTensor a(cpu, DType::bf16, {32, 16}), b(cpu, DType::bf16, {48, 16}), out(cpu, DType::f32, {32, 48});
   for (TestTensor* tensor : {&a, &b, &out}) tensor->fill_value(1.0f);
@@ -49,7 +49,7 @@ TEST(OpCost, OfAProduct) {
 }
 
 // One operation each, however many it is made of.
-TEST(OpCost, OfAProductWithAnActivation) {
+TEST(OpCost, OfAGemmWithAnActivation) {
   const Context cpu = Context::cpu();
   const testing::GemmActivationOperands tensors(cpu, {ActivationKind::swiglu, DType::bf16, 32, 24, 16, true});
   Listener listener;
@@ -101,7 +101,7 @@ TEST(OpCost, OfANormsBackwardPass) {
 TEST(OpCost, OfCausalAttention) {
   AttentionForward forward;
   forward.shape = {.batch = 2, .seq = 64, .num_heads = 4, .num_query_groups = 4, .head_dim = 32};
-  // Two products, each over half of the scores.
+  // Two GEMMs, each over half of the scores.
   EXPECT_EQ(op_cost(std::any(forward)).flops, 2.0 * 2 * (2.0 * 4 * 64 * 64 * 32) / 2);
   AttentionBackward backward;
   backward.shape = forward.shape;

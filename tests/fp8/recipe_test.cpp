@@ -69,7 +69,7 @@ class Bench {
     recipe_->reset(context_);
   }
 
-  /// Casts `values` as an operand [rows, values / rows] in FP32; returns what the products will see.
+  /// Casts `values` as an operand [rows, values / rows] in FP32; returns what the GEMMs will see.
   std::vector<float> cast(int index, const std::vector<float>& values, int64_t rows,
                           fp8::QuantizeMode mode = {.record_amax = true}) {
     const int64_t cols = static_cast<int64_t>(values.size()) / rows;

@@ -75,7 +75,7 @@ void check_against_reference(const Context& gpu, const AttentionShape& shape, fl
   for (int part = 0; part < 3; ++part) {
     const std::vector<float> want = columns(expected.dqkv, bounds[part], bounds[part + 1]);
     const std::vector<float> got = columns(actual.dqkv, bounds[part], bounds[part + 1]);
-    // p and ds are rounded to BF16 before the three products, with groups the heads' dk and dv too.
+    // p and ds are rounded to BF16 before the three GEMMs, with groups the heads' dk and dv too.
     EXPECT_LT(relative_error(got, want), 1.2e-2) << "dq, dk, dv number " << part;
   }
 }

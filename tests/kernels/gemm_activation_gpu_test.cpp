@@ -1,4 +1,4 @@
-// Products with an activation on the GPU: against FP32 on the CPU, against the two steps on the device, and that the
+// GEMMs with an activation on the GPU: against FP32 on the CPU, against the two steps on the device, and that the
 // fused kernel takes what it is made for.
 #include <array>
 #include <cmath>
@@ -120,7 +120,7 @@ TEST(GemmActivationGpu, UnalignedTensorsTakeTwoSteps) {
 #endif
 
 // All sums are FP32 and of the order of 1; tensor cores drop some 2e-5 of that. A result is then rounded once (`ulp`
-// allows the next neighbour); in two steps cuBLASLt may round the product before the bias is added (2^-9 of a sum below
+// allows the next neighbour); in two steps cuBLASLt may round the GEMM's result before the bias is added (2^-9 of a sum below
 // 8), and d_y is rounded. A factor of SwiGLU's gradients is below 10.
 TEST(GemmActivationGpu, AgreesWithFp32OnTheCpu) {
   TE_REQUIRE_GPU();
@@ -164,7 +164,7 @@ TEST(GemmActivationGpu, AgreesWithFp32OnTheCpu) {
 }
 
 // y bit for bit, as selective recomputation needs it; the rest within roundings.
-TEST(GemmActivationGpu, AgreesWithAProductThenAnActivation) {
+TEST(GemmActivationGpu, AgreesWithAGemmThenAnActivation) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   for (const GemmActivationCase& c : all_cases()) {

@@ -1,4 +1,4 @@
-// A product with an activation against the product and the activation by themselves.
+// A GEMM with an activation against the GEMM and the activation by themselves.
 #include "kernels/gemm/gemm_activation.h"
 
 #include "kernels/gemm_activation_cases.h"
@@ -21,7 +21,7 @@ std::vector<GemmActivationCase> cases() {
   return all;
 }
 
-TEST(GemmActivation, IsAProductThenAnActivation) {
+TEST(GemmActivation, IsAGemmThenAnActivation) {
   const Context context = Context::cpu();
   for (const GemmActivationCase& c : cases()) {
     SCOPED_TRACE(c.name());

@@ -1,4 +1,4 @@
-// The matrix product through cuBLASLt against the CPU reference on the same inputs.
+// The GEMM through cuBLASLt against the CPU reference on the same inputs.
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -74,7 +74,7 @@ void check(const Context& gpu, const Case& c) {
   // products with 13 to 14 bits below the largest of a group: 2^-13 a group, with fast accumulation 2^-13
   // every 32 products.
   const double sum_error = is_fp8(c.a) ? (c.fast ? 3e-3 : 1e-3) : c.a == DType::bf16 ? 2e-5 : 3e-6;
-  // A BF16 result may be rounded to the other neighbour, 2^-7 of the value; and cuBLASLt rounds the product
+  // A BF16 result may be rounded to the other neighbour, 2^-7 of the value; and cuBLASLt rounds the sum
   // to BF16 before it adds the old value or the bias, so where those cancel the error is theirs. Fast
   // accumulation drops bits of the running sum at every group: half of 2^-13 each, if all go the same way.
   const double groups = c.fast ? static_cast<double>(c.k) / 32.0 : 0.0;
@@ -224,7 +224,7 @@ TEST(GemmGpu, UnalignedViews) {
     ASSERT_NEAR(results[1][i], results[0][i], std::abs(results[0][i]) / 128.0 + 1e-4) << i;
 }
 
-TEST(GemmGpu, TuningAnAccumulatingProductAddsOnce) {
+TEST(GemmGpu, TuningAnAccumulatingGemmAddsOnce) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0, {.gemm_autotune = GemmAutotune::full});
   const Case c{1024, 768, 2048, DType::bf16, DType::bf16, DType::f32, true, false, true, false};

@@ -1,4 +1,4 @@
-// The CPU matrix product against double precision: every layout, dtype and epilogue, ragged and aligned
+// The CPU GEMM against double precision: every layout, dtype and epilogue, ragged and aligned
 // sizes.
 #include "kernels/gemm/gemm.h"
 
@@ -106,7 +106,7 @@ TEST(Gemm, Fp8AgainstTheExactProductOfTheDecodedValues) {
           check(context, {m, n, k, a, b, out, false, true, (bits & 1) != 0, (bits & 2) != 0});
 }
 
-// A scale per row of each operand: as the product of the operands that have been multiplied by them.
+// A scale per row of each operand: as the GEMM of the operands that have been multiplied by them.
 TEST(Gemm, Fp8WithAScalePerRow) {
   const Context context = Context::cpu();
   constexpr int64_t kM = 144, kN = 272, kK = 48;
@@ -147,7 +147,7 @@ float inverse_scale(const Matrix& matrix, const std::vector<float>& scales, int6
   return scales[r / 128 * matrix.scales.cols() + c / 128];
 }
 
-// Scales of 128 values of the contraction, whose end is ragged: as the product of the matrices that they are taken
+// Scales of 128 values of the contraction, whose end is ragged: as the GEMM of the matrices that they are taken
 // from.
 TEST(Gemm, Fp8WithScalesOf128Values) {
   const Context context = Context::cpu();
@@ -196,7 +196,7 @@ TEST(Gemm, SlicesTakeTheirScalesAlong) {
 
 TEST(Gemm, Bf16ResultIsRoundedOnce) {
   const Context context = Context::cpu();
-  // 256 + 1 + 2^-7 is just above the tie of 256 and 258 in BF16; rounding the product (to 256) before the
+  // 256 + 1 + 2^-7 is just above the tie of 256 and 258 in BF16; rounding the sum (to 256) before the
   // bias and the old value are added would give 256.
   TestTensor a(context, DType::bf16, {1, 2}), b(context, DType::bf16, {2, 1});
   TestTensor out(context, DType::bf16, {1, 1}), bias(context, DType::bf16, {1});

@@ -1,4 +1,4 @@
-// The ops that are linear in each of their inputs (products, embedding, rotation, dropout, bias, residual add) against
+// The ops that are linear in each of their inputs (GEMMs, embedding, rotation, dropout, bias, residual add) against
 // finite differences, in FP32. A linear map has no higher-order error, so the difference quotient with a step of 1 is
 // exact up to rounding: gradient . direction = L(x + direction) - L(x), with L = output . weights for random weights.
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Warpgroup products run beside other work only where ptxas can follow their registers. Where it cannot, it waits for each
-# product (C7510 to C7518), which costs a third of a kernel's speed and changes no result; it says so as information, not as a
+# wgmma instructions run beside other work only where ptxas can follow their registers. Where it cannot, it waits for each
+# one (C7510 to C7518), which costs a third of a kernel's speed and changes no result; it says so as information, not as a
 # warning, so that a build does not fail. This test does.
 #
 #   tests/kernels/wgmma_overlaps.sh NVCC SOURCE_FOLDER [INCLUDE_FOLDER...]
@@ -21,10 +21,10 @@ for source in "${sources[@]}"; do
     -DTE_WITH_CUDA=1 -DFMT_USE_CONSTEXPR=1 -I "$root/src" "${includes[@]}" -cubin -o "$output/kernel.cubin" "$source" \
     >"$output/log" 2>&1 || { cat "$output/log"; exit 1; }
   if grep -E 'C75[0-9]{2}' "$output/log"; then
-    echo "${source#"$root"/}: products are serialized or waited for" >&2
+    echo "${source#"$root"/}: wgmma is serialized or waited for" >&2
     failed=1
   else
-    echo "${source#"$root"/}: products overlap"
+    echo "${source#"$root"/}: wgmma overlaps"
   fi
 done
 exit $failed

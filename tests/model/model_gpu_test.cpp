@@ -46,7 +46,7 @@ std::vector<Config> all_configs() {
     configs.push_back(gpu_config(family, Fp8Mode::e4m3, Fp8Recipe::blockwise));
     configs.push_back(gpu_config(family, Fp8Mode::hybrid));
     configs.back().precision.fp8_output_layer = true;
-    // Large enough for the kernels that fuse the MLP's products with its activation.
+    // Large enough for the kernels that fuse the MLP's GEMMs with its activation.
     configs.push_back(gpu_config(family, Fp8Mode::off));
     configs.back().model.ffn_hidden_size = 1632;
     configs.back().training.micro_batch_size = configs.back().training.global_batch_size = 16;
@@ -126,7 +126,7 @@ TEST(ModelGpu, RecomputationGivesTheSameBits) {
   }
 }
 
-// FP8 forms of weights that are made again before each product, from BF16 values or by transposing, are those that are
+// FP8 forms of weights that are made again before each GEMM, from BF16 values or by transposing, are those that are
 // kept.
 TEST(ModelGpu, WeightsThatAreNotKeptGiveTheSameBits) {
   TE_REQUIRE_GPU();
@@ -153,7 +153,7 @@ TEST(ModelGpu, StepsAllocateNoDeviceMemory) {
 #ifdef TE_WITH_CUDA
   for (const Config& config : all_configs()) {
     TinyModel gpu(config, Context::cuda(0));
-    // Plans of products are made at their first use.
+    // Plans of GEMMs are made at their first use.
     for (int step = 0; step < 2; ++step) gpu.train_step(1e-3f);
     bool unchanged = false;
     for (int attempt = 0; attempt < 20 && !unchanged; ++attempt) {

@@ -1,6 +1,6 @@
 // Activation recomputation and the FP8 state: recompute none, selective and full give the same gradients bit
 // for bit, in every precision and with dropout, and so do weights whose FP8 forms are kept and those made again for
-// each product; evaluation and recomputation leave the FP8 state alone.
+// each GEMM; evaluation and recomputation leave the FP8 state alone.
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -170,7 +170,7 @@ TEST(KeptWeights, TakeTheBytesTheySay) {
   EXPECT_EQ(bytes(Fp8KeptWeights::automatic, true), 0);
 }
 
-// FP32 main parameters are the source of FP8 weights: no BF16 values lie beside them, unless a product reads those.
+// FP32 main parameters are the source of FP8 weights: no BF16 values lie beside them, unless a GEMM reads those.
 TEST(KeptWeights, NeedNoValuesBesideMainParameters) {
   using config::Fp8KeptWeights;
   Config config = tiny_config(Family::llama);

@@ -15,7 +15,7 @@ def row(group, name, floor_ms, ms):
 
 
 PROFILE = {
-    "operations": [row("norm", "norm_forward", 1, 2), row("products", "output_layer fprop", 30, 40), row("products", "b", 10, 10)],
+    "operations": [row("norm", "norm_forward", 1, 2), row("GEMMs", "output_layer fprop", 30, 40), row("GEMMs", "b", 10, 10)],
     "floor_ms": 41,
     "operations_ms": 52,
     "span_ms": 58,
@@ -46,23 +46,23 @@ class Performance(unittest.TestCase):
         report = self.write("step.json", [{"config": "tiny", "profile": PROFILE}])
         result = self.run_script("plot_step_time.py", report, "--markdown")
         self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertIn("| products | 40.00 | 50.00 | 80 % | 83.3 % |", result.stdout)
+        self.assertIn("| GEMMs | 40.00 | 50.00 | 80 % | 83.3 % |", result.stdout)
         self.assertIn("| between operations | | 6.00 | | 10.0 % |", result.stdout)
         self.assertIn("| **41.00** | **60.00** | **68.3 %** |", result.stdout)
-        self.assertLess(result.stdout.index("products"), result.stdout.index("norm"))
+        self.assertLess(result.stdout.index("GEMMs"), result.stdout.index("norm"))
 
     def test_no_floor_in_the_picture_is_longer_than_the_measurement(self):
         sys.path.insert(0, str(SCRIPTS))
         import plot_step_time
 
-        # Operations take 52 ms of a step of 60: norm 1 of 2, products 30 of 40 and 10 of 10.
+        # Operations take 52 ms of a step of 60: norm 1 of 2, GEMMs 30 of 40 and 10 of 10.
         bars = plot_step_time.bars_of(PROFILE)
-        self.assertAlmostEqual(bars["products"][0], 100 * 40 / 60)
-        self.assertAlmostEqual(bars["products"][1], 100 * 50 / 60)
-        # The second product is faster in the step (10 ms) than by itself (25): 30 + 10 are its group's floor.
-        faster = {**PROFILE, "operations": [*PROFILE["operations"][:2], row("products", "b", 25, 10)], "run_ms": 50}
+        self.assertAlmostEqual(bars["GEMMs"][0], 100 * 40 / 60)
+        self.assertAlmostEqual(bars["GEMMs"][1], 100 * 50 / 60)
+        # The second GEMM is faster in the step (10 ms) than by itself (25): 30 + 10 are its group's floor.
+        faster = {**PROFILE, "operations": [*PROFILE["operations"][:2], row("GEMMs", "b", 25, 10)], "run_ms": 50}
         bars = plot_step_time.bars_of(faster)
-        self.assertAlmostEqual(bars["products"][0], 100 * 40 / 52)  # the profiled operations take longer than the step
+        self.assertAlmostEqual(bars["GEMMs"][0], 100 * 40 / 52)  # the profiled operations take longer than the step
         self.assertAlmostEqual(sum(measured for _, measured in bars.values()), 100)
         for floor, measured in bars.values():
             self.assertLessEqual(floor, measured)

@@ -7,7 +7,7 @@
 //   their norm; n <= 128 tokens * 4 microbatches, so 1.4e-6, less where products are summed in blocks; at most 8e-7 was
 //   measured in any gradient of step 1. Later gradients are taken at weights that differ themselves (2e-6), and Adam
 //   divides by the gradient's size, which makes more of the difference where that is small (7e-6 in a bias). The bounds
-//   leave a factor of 5 or more for other machines' products. Anything that is summed twice, not at all, or in the
+//   leave a factor of 5 or more for other machines' GEMMs. Anything that is summed twice, not at all, or in the
 //   wrong place is off by 0.1 and more.
 // Pipelines alone, without clipping and without tied embeddings, add up in the same order as one rank: the same bits.
 // BF16 and FP8. A value that is off in its last FP32 or BF16 bit now and then falls on the other side of a boundary

@@ -5,7 +5,7 @@
 // are read in place from the packed output of linear_qkv, the gradients written to the same layout.
 //
 // Scores, softmax and sums are FP32; o and dqkv are rounded once (a GPU also rounds the probabilities and
-// their gradients to BF16 between the products). Deterministic on both backends: the same inputs give the
+// their gradients to BF16 between the GEMMs). Deterministic on both backends: the same inputs give the
 // same bits, on the CPU for any number of threads; on a GPU unless attention stays inside documents (dq is then
 // added with atomics: the deterministic algorithm of cuDNN would need memory for max_documents matrices of
 // seq x seq) or the context's options say so for a shape that is left to cuDNN (deterministic_attention).

@@ -6,7 +6,7 @@
 // (Dao, arXiv 2307.08691; Shah et al., arXiv 2407.08608). A task is a block of 128 keys of a head; dk and dv stay in
 // registers while the blocks of queries that see these keys pass by. Two warpgroups compute, 64 keys each, on tiles
 // that a thread loads ahead of them; S and dP are computed transposed, so that P^T and dS^T are operands from
-// registers, and dS goes through shared memory for dq alone. The products of the next S are begun before dq is taken
+// registers, and dS goes through shared memory for dq alone. The GEMMs of the next S are begun before dq is taken
 // away.
 //
 // dq is a sum over tasks, kept in FP32 in memory. A thread of its own adds a task's part there (a bulk copy that

@@ -4,7 +4,7 @@
 // (Shah et al., arXiv 2407.08608.) A task is a block of 128 queries of a head, 64 for each of two warpgroups. A
 // thread loads the tiles of keys and values that they see, from the diagonal down; softmax is computed as they come,
 // with the largest score so far. Three things keep the tensor cores at work meanwhile. Scores of a tile and the
-// product with v of the tile before are begun together. The last product with v of a task goes with the first scores
+// GEMM with v of the tile before are begun together. The last GEMM with v of a task goes with the first scores
 // of the next. And the warpgroups take turns at beginning their GEMMs, so that one computes exponentials while the
 // other's GEMMs run.
 //
@@ -217,7 +217,7 @@ class Forward {
     return task_ = s_.task[queries_.stage()];
   }
 
-  // The very first tile on the diagonal: no product with v goes with its scores.
+  // The very first tile on the diagonal: no GEMM with v goes with its scores.
   __device__ __forceinline__ void first_scores() {
     const auto keys = s_.keys.wait(tile_);
     wgmma_fence();
@@ -231,7 +231,7 @@ class Forward {
     pack(scores_, packed_);
   }
 
-  // The scores of the next tile, beside the product with v of the tile before, the first of a task if `fresh`.
+  // The scores of the next tile, beside the GEMM with v of the tile before, the first of a task if `fresh`.
   // kNewTask: the next tile is the next task's, on its diagonal. When there is none, scores are of what is there, and
   // nobody looks at them: a branch around GEMMs would make the compiler wait for them.
   template <bool kNewTask>

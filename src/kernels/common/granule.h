@@ -14,7 +14,7 @@ constexpr uint8_t kGranuleDecays = 1;
 /// This rank counts the granule in the global gradient norm: of several ranks that hold the same parameter,
 /// one does.
 constexpr uint8_t kGranuleCounted = 2;
-/// Its gradients are zeroed when a step begins: not all of them are written by a product before they are read.
+/// Its gradients are zeroed when a step begins: not all of them are written by a GEMM before they are read.
 constexpr uint8_t kGranuleZeroed = 4;
 
 /// Granules of a buffer of n elements.

@@ -1,4 +1,4 @@
-// Checks, dispatch and the CPU reference of the matrix product.
+// Checks, dispatch and the CPU reference of the GEMM.
 //
 // The reference widens the operands to FP32 (exact for BF16 and FP8), lets OpenBLAS multiply tiles of the
 // result and rounds each tile once. The tiles are of a fixed size and each is the work of one thread, so the
@@ -116,8 +116,8 @@ const float* widen(const Matrix& matrix, std::vector<float>& buffer) {
   return values;
 }
 
-/// A product of FP32 matrices with what each tile of it needs.
-struct Product {
+/// A GEMM of FP32 matrices with what each tile of it needs.
+struct GemmTiles {
   const Gemm& args;
   GemmSize size;
   const float* a;
@@ -182,15 +182,15 @@ void gemm_cpu(const Gemm& args) {
   const GemmSize size = gemm_size(args);
   const bool whole = args.a.layout == ScaleLayout::tensor;
   const float scale = whole ? *args.a.scales.as<float>() * *args.b.scales.as<float>() : 1.0f;
-  const Product product{args, size, widen(args.a, a_buffer), widen(args.b, b_buffer), scale};
+  const GemmTiles tiles{args, size, widen(args.a, a_buffer), widen(args.b, b_buffer), scale};
 #pragma omp parallel for collapse(2) schedule(dynamic)
   for (int64_t row = 0; row < size.m; row += kTileRows) {
     for (int64_t col = 0; col < size.n; col += kTileCols) {
       const int64_t rows = std::min(kTileRows, size.m - row), cols = std::min(kTileCols, size.n - col);
       if (args.out.dtype == DType::f32) {
-        product.fp32_tile(row, col, rows, cols);
+        tiles.fp32_tile(row, col, rows, cols);
       } else {
-        product.bf16_tile(row, col, rows, cols);
+        tiles.bf16_tile(row, col, rows, cols);
       }
     }
   }

@@ -1,4 +1,4 @@
-// Matrix products: cuBLASLt on a GPU; OpenBLAS on the CPU, on values rounded exactly as the GPU rounds them.
+// GEMMs: cuBLASLt on a GPU; OpenBLAS on the CPU, on values rounded exactly as the GPU rounds them.
 //
 //   out[m, n] = (accumulate ? out : 0) + op(a) * op(b) + bias[n]
 //
@@ -11,7 +11,7 @@
 // finished sums, sum * a_scale[row] * b_scale[column], or those of every 128 values of k (vectors by vectors or
 // blocks). FP32 operands give an FP32 result (without TF32; on the CPU a BF16 one too), BF16 and FP8 operands a BF16 or
 // FP32 one. Products and sums are FP32; the result is rounded once. An accumulating product with a BF16 result (wgrad
-// into BF16 main gradients) adds the old value in FP32; cuBLASLt may round the product to BF16 before that. Products
+// into BF16 main gradients) adds the old value in FP32; cuBLASLt may round the GEMM's result to BF16 before that. GEMMs
 // with an activation: gemm_activation.h.
 //
 // Deterministic: a call repeated in a process gives the same bits on both backends (split sums are reduced in
@@ -19,7 +19,7 @@
 // depend on the algorithm, which is chosen at the first use of a problem (shapes, dtypes, layout, alignment)
 // and kept. How it is chosen the context's GemmAutotune says (core/device.h); with `off` it is a function of the
 // problem, the GPU and cuBLASLt's version. Timing waits for the stream and borrows device memory (of out's size for an
-// accumulating product; twice the L2 cache for a small one). Choices are kept in a file (gemm_cache.h).
+// accumulating GEMM; twice the L2 cache for a small one). Choices are kept in a file (gemm_cache.h).
 #pragma once
 
 #include <cstdint>
@@ -44,7 +44,7 @@ struct Gemm {
 /// FP8: m, n and k must be multiples of 16 (leading dimensions of 16 bytes; checked with the tensor named).
 void gemm(const Context& context, const Gemm& args);
 
-/// FLOPs of the product: 2 m n k.
+/// FLOPs of the GEMM: 2 m n k.
 int64_t gemm_flops(const Gemm& args);
 
 }  // namespace te::kernels

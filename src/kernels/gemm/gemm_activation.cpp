@@ -1,4 +1,4 @@
-// Checks of the products with an activation, and the two steps that each is where no kernel fuses them: everywhere on
+// Checks of the GEMMs with an activation, and the two steps that each is where no kernel fuses them: everywhere on
 // the CPU, whose reference they are.
 #include "kernels/gemm/gemm_activation.h"
 

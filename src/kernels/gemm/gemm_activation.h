@@ -1,4 +1,4 @@
-// A linear layer's product together with the activation on one side of it: linear_fc1 with what follows it, and
+// A linear layer's GEMM together with the activation on one side of it: linear_fc1 with what follows it, and
 // linear_fc2's dgrad with the activation's gradient. On Hopper one kernel does both in BF16
 // (gemm_activation_hopper.cu), so that the values between the two are not read again; elsewhere, and for sizes that
 // kernel is not made for, gemm and the activation's own op run one after the other; so do the kinds other than GELU
@@ -10,7 +10,7 @@
 // n is ffn with GELU and 2 ffn with SwiGLU, where out, x and dx are gate | up (activation.h).
 //
 // y is that of `out` as it is stored: bit for bit what activation_forward makes of it on the same backend, so y can be
-// made again from out, as the backward pass does on request (recomputation). In the backward pass the FP32 product
+// made again from out, as the backward pass does on request (recomputation). In the backward pass the FP32 GEMM
 // meets the slope as it is where the two are fused, and else rounded to the tensors' dtype; dx is rounded once more.
 //
 // Deterministic as gemm is: which path is taken hangs on the shapes, dtypes, alignments and the device alone. The sums
@@ -44,7 +44,7 @@ struct GemmActivationBackward {
   Tensor
       dbias;  ///< optional fp32 or bf16 (rounded once a call) [n]: += column sums of dx (after rounding; FP32 sums)
   Tensor scratch;  ///< fp32, quantize_scratch_elements(m, n) when dbias is given
-  Tensor d_y;      ///< [m, ffn], scratch: the product, where it has to be stored
+  Tensor d_y;      ///< [m, ffn], scratch: the GEMM's result, where it has to be stored
   Tensor y;        ///< optional out [m, ffn]: the activation's result, made again from x
 };
 void gemm_activation_backward(const Context& context, const GemmActivationBackward& args);

@@ -1,4 +1,4 @@
-// The bias of products whose epilogue cuBLASLt does not have (FP8 operands with an FP32 result and bias).
+// The bias of GEMMs whose epilogue cuBLASLt does not have (FP8 operands with an FP32 result and bias).
 #include "kernels/common/cuda_common.cuh"
 #include "kernels/gemm/gemm_cuda.h"
 

@@ -191,7 +191,7 @@ void GemmCache::add(const std::string& key, Entry entry) {
   dropped_.clear();
   writable_ = lock.opened() && write_file();
   if (!writable_)
-    spdlog::warn("{}: cannot be written ({}); algorithms of matrix products will be chosen anew in each run",
+    spdlog::warn("{}: cannot be written ({}); algorithms of GEMMs will be chosen anew in each run",
                  path_, std::strerror(errno));
 }
 

@@ -1,4 +1,4 @@
-// The file in which the choices of matrix-product algorithms are kept from one process to the next: one file
+// The file in which the choices of GEMM algorithms are kept from one process to the next: one file
 // per GPU model and library version, since an algorithm means nothing to another. It is a cache: deleting it
 // costs the time to choose again, and nothing in it is trusted without a check.
 //

@@ -1,4 +1,4 @@
-// The matrix product through cuBLASLt.
+// The GEMM through cuBLASLt.
 //
 // cuBLASLt's matrices are column-major. A row-major [rows, cols] matrix is the same memory as a column-major
 // [cols, rows] one, so out = op(a) op(b) is computed as out^T = op(b)^T op(a)^T: cuBLASLt's A is our b, its B
@@ -193,7 +193,7 @@ struct Plan {
   MatmulDesc desc;
   Layout a, b, out;  ///< of our a, b and out
   cublasLtMatmulAlgo_t algo{};
-  bool separate_bias = false;  ///< no such epilogue: prepare_bias, then an accumulating product
+  bool separate_bias = false;  ///< no such epilogue: prepare_bias, then an accumulating GEMM
 };
 
 MatmulDesc make_desc(const Gemm& args) {
@@ -325,7 +325,7 @@ bool take_cached(const Context& context, const Gemm& args, Plan& plan) {
   return false;
 }
 
-/// The fastest candidate, which is also written to the file of choices. An accumulating product is timed into
+/// The fastest candidate, which is also written to the file of choices. An accumulating GEMM is timed into
 /// scratch memory (out stays as it is); where there is no memory for that, or the time for searches is spent,
 /// the first candidate is taken and a later process searches.
 cublasLtMatmulAlgo_t tune(const Context& context, const Gemm& args, const Plan& plan,
@@ -355,7 +355,7 @@ cublasLtMatmulAlgo_t tune(const Context& context, const Gemm& args, const Plan& 
 
 Plan make_plan(const Context& context, const Gemm& args) {
   Plan plan;
-  // cuBLASLt's FP8 products take a BF16 bias only.
+  // cuBLASLt's FP8 GEMMs take a BF16 bias only.
   plan.separate_bias = args.bias && is_fp8(args.a.dtype()) && args.out.dtype == DType::f32;
   if (plan.separate_bias) return plan;
   plan.desc = make_desc(args);

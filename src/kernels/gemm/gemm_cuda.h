@@ -5,7 +5,7 @@
 
 namespace te::kernels {
 
-/// Rows and columns of the product; operands of more dimensions are seen as [rows, cols].
+/// Rows and columns of the GEMM; operands of more dimensions are seen as [rows, cols].
 struct GemmSize {
   int64_t m, n, k;
 };
@@ -13,7 +13,7 @@ GemmSize gemm_size(const Gemm& args);
 
 namespace cuda {
 void gemm(const Context& context, const Gemm& args);
-/// out[r, c] = (accumulate ? out[r, c] : 0) + bias[c]: for the few products whose bias cuBLASLt cannot add.
+/// out[r, c] = (accumulate ? out[r, c] : 0) + bias[c]: for the few GEMMs whose bias cuBLASLt cannot add.
 void prepare_bias(const Context& context, const Tensor& out, const Tensor& bias, bool accumulate);
 }  // namespace cuda
 

@@ -1,4 +1,4 @@
-// Times the candidates of one problem on the device. Private to the CUDA matrix product.
+// Times the candidates of one problem on the device. Private to the CUDA GEMM.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -23,7 +23,7 @@ constexpr float kLoadedMs = 80.0f;
 constexpr int kLoadedRounds = 2;
 static_assert(kLoadedRounds % 2 == 0,
               "a round reverses the candidates' order, and the first one is told by its place");
-constexpr int kMaxLoadedLaunches = 400;  ///< products so short that this ends their time do not heat the card
+constexpr int kMaxLoadedLaunches = 400;  ///< GEMMs so short that this ends their time do not heat the card
 constexpr size_t kCacheFills = 4;        ///< a working set of so many L2 caches evicts itself
 
 size_t l2_bytes() {
@@ -98,7 +98,7 @@ void race(Stopwatch& watch, float about_ms, std::vector<std::pair<float, int>>& 
 }
 
 /// The same for the time that a candidate takes when it has run for a while. A card at its power limit lowers the clock
-/// until the limit is met, so what counts in training is the energy of a product, and a burst does not show it. There
+/// until the limit is met, so what counts in training is the energy of a GEMM, and a burst does not show it. There
 /// and back again, so that what drifts (the temperature) meets all alike.
 void race_under_load(Stopwatch& watch, float about_ms, std::vector<std::pair<float, int>>& candidates,
                      const std::function<bool(int)>& run) {

@@ -7,7 +7,7 @@ namespace te::kernels {
 
 /// c[m, n] = alpha * op(a) * op(b) + beta * c, row-major with leading dimensions (elements from row to row)
 /// lda, ldb and ldc of the stored matrices. c is not read when beta is 0. The call runs on the calling thread
-/// alone: OpenBLAS's own threads would fight with OpenMP's for the cores, and its way to split a product (and
+/// alone: OpenBLAS's own threads would fight with OpenMP's for the cores, and its way to split a GEMM (and
 /// so the bits of the result) depends on their number.
 void sgemm_one_thread(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, float alpha,
                       const float* a, int64_t lda, const float* b, int64_t ldb, float beta, float* c,

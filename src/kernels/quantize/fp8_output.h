@@ -1,5 +1,5 @@
 // What a kernel is asked to write when its output is (also) wanted in FP8. Every kernel that produces an
-// operand of a matrix product takes one; an empty one asks for nothing.
+// operand of a GEMM takes one; an empty one asks for nothing.
 #pragma once
 
 #include <cstdint>

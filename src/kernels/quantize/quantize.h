@@ -1,6 +1,6 @@
 // Casting to FP8: q = sat_cast(x * scale), row-wise and / or transposed ("columnwise"), with amax, in one
-// pass. Hopper's FP8 matrix products read both operands along the contraction, so each operand needs the
-// orientation of the product it enters, and a transposed operand is a physical transpose.
+// pass. Hopper's FP8 GEMMs read both operands along the contraction, so each operand needs the
+// orientation of the GEMM it enters, and a transposed operand is a physical transpose.
 #pragma once
 
 #include "core/device.h"

@@ -1,4 +1,4 @@
-// The first product of a step writes a weight's gradient instead of adding to zeros: the same numbers, whatever the
+// The first GEMM of a step writes a weight's gradient instead of adding to zeros: the same numbers, whatever the
 // memory held before, and no reader sees what an earlier step left.
 #include "model/tiny_model.h"
 #include "testing/testing.h"
@@ -12,7 +12,7 @@ using testing::tiny_config;
 using testing::TinyModel;
 
 /// All gradients, gaps included, of a step that finds NaN in them, with a microbatch of each seed. `zeroed`: every one
-/// was zeroed before the step, and all products add.
+/// was zeroed before the step, and all GEMMs add.
 std::vector<float> gradients(const Config& config, const std::vector<uint64_t>& seeds, bool zeroed = false) {
   TinyModel tiny(config);
   const Context& context = tiny.context();
@@ -52,7 +52,7 @@ std::vector<Config> configs() {
   all.back().model.ffn_hidden_size = 44;
   all.back().model.num_attention_heads = 2;
   all.back().model.tie_word_embeddings = all.back().model.add_qkv_bias = true;
-  // 160 sequences of 64 tokens: the head's product comes in two chunks.
+  // 160 sequences of 64 tokens: the head's GEMM comes in two chunks.
   all.push_back(tiny_config(Family::gpt));
   all.back().name = "two chunks";
   all.back().model.num_layers = 1;
@@ -68,7 +68,7 @@ std::vector<Config> configs() {
   return all;
 }
 
-TEST(FirstProduct, GivesWhatAddingToZerosGives) {
+TEST(FirstGemm, GivesWhatAddingToZerosGives) {
   for (const Config& config : configs()) {
     const std::vector<float> expected = gradients(config, {1, 2}, true), actual = gradients(config, {1, 2});
     ASSERT_EQ(actual.size(), expected.size());
@@ -77,19 +77,19 @@ TEST(FirstProduct, GivesWhatAddingToZerosGives) {
   }
 }
 
-TEST(FirstProduct, TheOthersAdd) {
+TEST(FirstGemm, TheOthersAdd) {
   for (const Config& config : configs()) {
     std::vector<float> sum = gradients(config, {1});
     const std::vector<float> second = gradients(config, {2});
     for (size_t i = 0; i < sum.size(); ++i) sum[i] += second[i];
-    // Sums in another order; BF16 gradients are rounded, to 2^-9, after each product.
+    // Sums in another order; BF16 gradients are rounded, to 2^-9, after each GEMM.
     const double bound = config.optimizer.main_grad_dtype == config::ComputeDType::bf16 ? 1e-2 : 1e-6;
     EXPECT_LT(testing::relative_error(gradients(config, {1, 2}), sum), bound) << config.name;
   }
 }
 
 // Matrices of linears; the word embedding where it is the head's matrix, too, else it is only added to.
-TEST(FirstProduct, OnlyOfWeightsThatHaveOne) {
+TEST(FirstGemm, OnlyOfWeightsThatHaveOne) {
   for (const Family family : {Family::gpt, Family::llama}) {
     TinyModel tiny(tiny_config(family));
     tiny.optimizer().begin_step(tiny.context());
@@ -103,13 +103,13 @@ TEST(FirstProduct, OnlyOfWeightsThatHaveOne) {
   }
 }
 
-TEST(FirstProduct, AStepThatLacksItIsRefused) {
+TEST(FirstGemm, AStepThatLacksItIsRefused) {
   TinyModel tiny(tiny_config(Family::llama));
   tiny.train_step(1e-3f);
   tiny.optimizer().begin_step(tiny.context());
   EXPECT_THROW(tiny.optimizer().reducer().finish(tiny.context()), InternalError);
   comm::GradientReducer& reducer = tiny.optimizer().reducer();
-  const auto [begin, end] = tiny.model().parameters().range(0, 1);  // the embedding, which no product writes
+  const auto [begin, end] = tiny.model().parameters().range(0, 1);  // the embedding, which no GEMM writes
   reducer.ready(tiny.context(), begin, end);
   EXPECT_THROW(reducer.ready(tiny.context(), end, tiny.model().parameters().flat_size()), InternalError);
 }

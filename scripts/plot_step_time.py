@@ -33,7 +33,7 @@ GAPS = "between operations"
 
 
 class UserError(Exception):
-    """A mistake that the user can mend; printed as one line, exit code 2."""
+    """A mistake that the user can correct; printed as one line, exit code 2."""
 
 
 def entries_of(report):

@@ -165,8 +165,7 @@ void run(const GemmOptions& options) {
 
 void add_gemm_command(CLI::App& app) {
   const auto options = std::make_shared<GemmOptions>();
-  CLI::App* command =
-      app.add_subcommand("gemm", "GEMMs of the layers of known models, BF16 and FP8");
+  CLI::App* command = app.add_subcommand("gemm", "GEMMs of the layers of known models, BF16 and FP8");
   options->common.add_to(*command);
   command->add_option("--tokens", options->tokens, "rows of the activations")
       ->check(CLI::PositiveNumber)

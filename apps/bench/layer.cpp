@@ -252,10 +252,9 @@ void add_layer_command(CLI::App& app) {
       ->capture_default_str();
   command->add_flag("--profile", options->profile,
                     "also time every operation, and show what each kind needs at least");
-  command->add_flag(
-      "--tune", options->tune,
-      "first search for the algorithms of all GEMMs, as training.gemm_autotune: full does, and "
-      "keep them for later runs");
+  command->add_flag("--tune", options->tune,
+                    "first search for the algorithms of all GEMMs, as training.gemm_autotune: full does, and "
+                    "keep them for later runs");
   command->callback([options] { run(*options); });
 }
 

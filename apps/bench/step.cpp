@@ -223,10 +223,9 @@ void add_step_command(CLI::App& app) {
       "leave all communication out: what each rank computes if it never waits (the slowest rank counts)");
   command->add_flag("--profile", options->profile,
                     "also time every operation of two more steps, and show what each kind needs at least");
-  command->add_flag(
-      "--tune", options->tune,
-      "first search for the algorithms of all GEMMs, as training.gemm_autotune: full does, and "
-      "keep them for later runs");
+  command->add_flag("--tune", options->tune,
+                    "first search for the algorithms of all GEMMs, as training.gemm_autotune: full does, and "
+                    "keep them for later runs");
   command->add_option("--json", options->json, "also write the report to this file")->type_name("FILE");
   command->callback([options] { run(*options); });
 }

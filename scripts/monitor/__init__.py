@@ -12,4 +12,4 @@ Standard library only, but for what sinks.py writes to."""
 
 
 class UserError(Exception):
-    """A mistake that the user can mend; printed as one line, exit code 2."""
+    """A mistake that the user can correct; printed as one line, exit code 2."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 
 class UserError(Exception):
-    """A mistake that the user can mend; printed as one line, exit code 2."""
+    """A mistake that the user can correct; printed as one line, exit code 2."""
 
 
 def write_json(path, content):

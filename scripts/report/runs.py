@@ -88,7 +88,7 @@ def read_json(path):
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read as JSON ({error}); mend or delete it") from None
+        raise UserError(f"{path}: cannot be read as JSON ({error}); correct or delete it") from None
 
 
 class RunBuilder:
@@ -160,7 +160,7 @@ def read_csv(file):
             continue  # an empty line, or the last one of a run that is still writing
         if len(row) != len(header):
             raise UserError(
-                f"{file}: line {number}: {len(row)} fields where the header has {len(header)}; mend the line"
+                f"{file}: line {number}: {len(row)} fields where the header has {len(header)}; correct the line"
             )
         fields = dict(zip(header, row))
         values = {
@@ -169,7 +169,7 @@ def read_csv(file):
         }
         tokens = values.pop("consumed_tokens")
         if not math.isfinite(tokens):
-            raise UserError(f"{file}: line {number}: consumed_tokens is empty; mend the line")
+            raise UserError(f"{file}: line {number}: consumed_tokens is empty; correct the line")
         if not math.isfinite(values["valid_loss"]):
             del values["valid_loss"]
         builder.add(tokens, **values)
@@ -183,7 +183,7 @@ def parse_number(file, line, column, text):
     try:
         return float(text)
     except ValueError:
-        raise UserError(f"{file}: line {line}: {column} is {text!r}, must be a number; mend the line") from None
+        raise UserError(f"{file}: line {line}: {column} is {text!r}, must be a number; correct the line") from None
 
 
 def json_lines(file):
@@ -194,7 +194,7 @@ def json_lines(file):
                 record = json.loads(line)
             except ValueError:
                 if line.endswith("\n") and line.strip():
-                    raise UserError(f"{file}: line {number}: is no JSON; mend or delete the line") from None
+                    raise UserError(f"{file}: line {number}: is no JSON; correct or delete the line") from None
                 continue
             if isinstance(record, dict):
                 yield number, record

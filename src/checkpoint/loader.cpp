@@ -66,8 +66,8 @@ class Loading {
     return state.parameters->split() || state.exp_avg.values.dtype != DType::f32 ||
            state.exp_avg_sq.values.dtype != DType::f32;
   }
-  [[noreturn]] void refuse_scales(const std::string& why, const std::string& mend) const {
-    user_error("{}: {}; {}", reader_.folder().string(), why, mend);
+  [[noreturn]] void refuse_scales(const std::string& why, const std::string& remedy) const {
+    user_error("{}: {}; {}", reader_.folder().string(), why, remedy);
   }
 
   const LogicalTensor& checked(const std::string& name, const Parameter& parameter) const {

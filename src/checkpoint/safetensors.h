@@ -4,7 +4,7 @@
 //   {"__metadata__": {"key": "text"}, "NAME": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}
 //
 // data_offsets count from the end of the header. Format: https://github.com/huggingface/safetensors.
-// A reader trusts nothing: a damaged or hostile file is a UserError of one line (file, tensor, rule, mend),
+// A reader trusts nothing: a damaged or hostile file is a UserError of one line (file, tensor, rule, remedy),
 // never a crash, and never an allocation that the file's own size does not justify.
 #pragma once
 

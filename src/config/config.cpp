@@ -38,7 +38,8 @@ void resolve_defaults(Config& config) {
   if (m.kv_channels == 0 && m.num_attention_heads > 0) {
     if (m.hidden_size % m.num_attention_heads != 0) {
       user_error(
-          "model.hidden_size ({}) is not a multiple of model.num_attention_heads ({}): {} remain; mend one "
+          "model.hidden_size ({}) is not a multiple of model.num_attention_heads ({}): {} remain; correct "
+          "one "
           "of them or give model.kv_channels",
           m.hidden_size, m.num_attention_heads, m.hidden_size % m.num_attention_heads);
     }

@@ -1,5 +1,5 @@
 // Combinations of keys that cannot work, found before anything is allocated. Each message names the keys,
-// shows the arithmetic and says what would mend it. Ranges of single keys come from the table.
+// shows the arithmetic and says what would correct it. Ranges of single keys come from the table.
 #include <cmath>
 #include <numeric>
 #include <utility>

@@ -98,7 +98,7 @@ const char* model_type(Architecture architecture) {
 }
 
 Architecture architecture_of(const JsonKeys& keys) {
-  constexpr const char* kMend = "te-train has no other architectures";
+  constexpr const char* kRemedy = "te-train has no other architectures";
   const bool by_class = keys.has("architectures");
   std::string given;
   if (by_class) {
@@ -112,7 +112,7 @@ Architecture architecture_of(const JsonKeys& keys) {
     known.emplace_back(by_class ? names.name : names.type);
     if (given == known.back()) return names.architecture;
   }
-  keys.must_be_one_of(by_class ? "architectures" : "model_type", given, known, kMend);
+  keys.must_be_one_of(by_class ? "architectures" : "model_type", given, known, kRemedy);
   internal_error("an architecture that is known and is not", std::source_location::current());
 }
 

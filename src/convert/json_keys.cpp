@@ -6,7 +6,7 @@
 namespace te::convert {
 namespace {
 
-constexpr const char* kMend = "compare with the model's original";
+constexpr const char* kRemedy = "compare with the model's original";
 constexpr uintmax_t kLongestFile = 64 << 20;
 
 }  // namespace
@@ -16,18 +16,18 @@ JsonKeys JsonKeys::of_file(const std::filesystem::path& file) {
   if (!std::filesystem::is_regular_file(file, error))
     user_error("{}: not found; give the folder of a Hugging Face model", file.string());
   if (std::filesystem::file_size(file, error) > kLongestFile)
-    user_error("{}: has more than {} MiB; {}", file.string(), kLongestFile >> 20, kMend);
+    user_error("{}: has more than {} MiB; {}", file.string(), kLongestFile >> 20, kRemedy);
   std::ifstream in(file, std::ios::binary);
   std::stringstream text;
   text << in.rdbuf();
   if (!in) user_error("{}: cannot be read; check its permissions", file.string());
   nlohmann::json object = nlohmann::json::parse(text.str(), nullptr, false);
-  if (!object.is_object()) user_error("{}: is not a JSON object; {}", file.string(), kMend);
+  if (!object.is_object()) user_error("{}: is not a JSON object; {}", file.string(), kRemedy);
   return {file.string(), std::move(object)};
 }
 
 const nlohmann::json& JsonKeys::at(const char* key) const {
-  if (!has(key)) refuse(key, "is missing", kMend);
+  if (!has(key)) refuse(key, "is missing", kRemedy);
   return object_.at(key);
 }
 
@@ -40,31 +40,31 @@ std::string JsonKeys::shown(const char* key) const {
 }
 
 JsonKeys JsonKeys::within(const char* key) const {
-  if (!at(key).is_object()) refuse(key, fmt::format("is {}, must be an object", shown(key)), kMend);
+  if (!at(key).is_object()) refuse(key, fmt::format("is {}, must be an object", shown(key)), kRemedy);
   return {where_ + ": " + key, at(key)};
 }
 
 int64_t JsonKeys::integer(const char* key) const {
   const nlohmann::json& value = at(key);
   if (!value.is_number_integer() || value.get<double>() < 0 || value.get<double>() > 1e12)
-    refuse(key, fmt::format("is {}, must be a whole number, not negative", shown(key)), kMend);
+    refuse(key, fmt::format("is {}, must be a whole number, not negative", shown(key)), kRemedy);
   return value.get<int64_t>();
 }
 
 double JsonKeys::number(const char* key) const {
-  if (!at(key).is_number()) refuse(key, fmt::format("is {}, must be a number", shown(key)), kMend);
+  if (!at(key).is_number()) refuse(key, fmt::format("is {}, must be a number", shown(key)), kRemedy);
   return at(key).get<double>();
 }
 
 bool JsonKeys::boolean(const char* key, bool absent) const {
   if (!has(key)) return absent;
-  if (!at(key).is_boolean()) refuse(key, fmt::format("is {}, must be true or false", shown(key)), kMend);
+  if (!at(key).is_boolean()) refuse(key, fmt::format("is {}, must be true or false", shown(key)), kRemedy);
   return at(key).get<bool>();
 }
 
 std::string JsonKeys::text(const char* key, const std::string& absent) const {
   if (!has(key)) return absent;
-  if (!at(key).is_string()) refuse(key, fmt::format("is {}, must be a text", shown(key)), kMend);
+  if (!at(key).is_string()) refuse(key, fmt::format("is {}, must be a text", shown(key)), kRemedy);
   return at(key).get<std::string>();
 }
 

@@ -38,8 +38,8 @@ class JsonKeys {
   }
   void must_be_one_of(const char* key, const std::string& value, const std::vector<std::string>& wanted,
                       const char* why) const;
-  [[noreturn]] void refuse(const char* key, const std::string& rule, const char* mend) const {
-    user_error("{}: {} {}; {}", where_, key, rule, mend);
+  [[noreturn]] void refuse(const char* key, const std::string& rule, const char* remedy) const {
+    user_error("{}: {} {}; {}", where_, key, rule, remedy);
   }
 
  private:

@@ -1,6 +1,6 @@
 // Errors come in two kinds.
-//   UserError      the user can mend it: a key, a file, a tensor, a device. One line that names the thing,
-//                  the rule and the mend. Executables print that line and exit with code 2.
+//   UserError      the user can correct it: a key, a file, a tensor, a device. One line that names the thing,
+//                  the rule and the remedy. Executables print that line and exit with code 2.
 //   InternalError  a broken promise inside te-train. Names the place in the source. Exit code 1.
 #pragma once
 
@@ -24,7 +24,7 @@ class InternalError : public std::logic_error {
   using std::logic_error::logic_error;
 };
 
-/// Throws UserError with a formatted one-line message: what, the rule, the mend.
+/// Throws UserError with a formatted one-line message: what, the rule, the remedy.
 template <class... Args>
 [[noreturn]] void user_error(fmt::format_string<Args...> format, Args&&... args) {
   throw UserError(fmt::format(format, std::forward<Args>(args)...));

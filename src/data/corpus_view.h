@@ -8,7 +8,7 @@
 // Ordered, for validation: documents as they lie in the file, every token predicted exactly once; the last
 // sample is padded: tokens 0 with target -1, which count as a document of their own.
 //
-// Where documents begin is taken from the dataset's index, so it does not hang on an end-of-document token.
+// Where documents begin is taken from the dataset's index, so it does not depend on an end-of-document token.
 #pragma once
 
 #include <cstdint>

@@ -65,7 +65,7 @@ MappedFile::MappedFile(std::string path) : path_(std::move(path)) {
     const bool has_extension = path_.ends_with(".bin.idx") || path_.ends_with(".idx.idx");
     user_error("{}: cannot be opened ({}); {}", path_, std::strerror(errno),
                has_extension ? "a dataset is named by its prefix, without .bin or .idx"
-                             : "make the dataset with te-data tokenize, or mend the path");
+                             : "make the dataset with te-data tokenize, or correct the path");
   }
   struct stat status = {};
   if (::fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) {

@@ -64,7 +64,7 @@ class MappedFile {
 };
 
 /// Reader. The constructor checks every number of the .idx against the two files' sizes before it is used;
-/// each failure is a UserError that names the file, the rule and the mend. Thread safe after construction.
+/// each failure is a UserError that names the file, the rule and the remedy. Thread safe after construction.
 class IndexedDataset {
  public:
   explicit IndexedDataset(std::string prefix);

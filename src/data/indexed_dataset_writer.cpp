@@ -105,7 +105,7 @@ IndexedDatasetWriter::IndexedDatasetWriter(std::string prefix, TokenType type)
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error)
-    user_error("{}: cannot be created ({}); mend the output prefix", folder.string(), error.message());
+    user_error("{}: cannot be created ({}); correct the output prefix", folder.string(), error.message());
   file_ = open_for_writing(prefix_ + ".bin.tmp");
 }
 

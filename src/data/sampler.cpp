@@ -152,7 +152,7 @@ std::unique_ptr<BatchSource> make_blended_source(const std::vector<WeightedDatas
   std::vector<int64_t> limits;
   for (const WeightedDataset& item : datasets) {
     if (!(item.weight > 0.0) || !std::isfinite(item.weight)) {
-      user_error("{}: weight {} of {} must be positive; mend it or drop the dataset", options.key,
+      user_error("{}: weight {} of {} must be positive; correct it or drop the dataset", options.key,
                  item.weight, item.prefix);
     }
     views.push_back(open_view(std::make_shared<IndexedDataset>(item.prefix), views.size()));

@@ -46,8 +46,8 @@ class KeyExchange {
   /// kv() from the ranks' qkv [tokens, dims.qkv].
   void gather(const Context& context, const Tensor& qkv) const;
   const Tensor& kv() const { return kv_; }  ///< [batch * seq, width]
-  /// For the gradient of a range's keys; then its rows up to `keys` of each sample are added to what they sum up to. The
-  /// first call begins the sum.
+  /// For the gradient of a range's keys; then its rows up to `keys` of each sample are added to what they sum up to.
+  /// The first call begins the sum.
   const Tensor& dkv() const { return dkv_; }  ///< [batch * seq, width]
   void add(const Context& context, int64_t keys, bool first) const;
   /// The last columns of dqkv [tokens, dims.qkv]: the sums over the ranks for this rank's tokens.

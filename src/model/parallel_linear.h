@@ -7,7 +7,8 @@
 //
 // A pair of them needs the ranks to talk once in each direction of each pass. With sequence parallelism an
 // all-gather before the first brings the tokens that the ranks hold, in FP8 bytes where the recipe has quantized them,
-// and a reduce-scatter behind the second sums (parallel/tensor_parallel.h). One rank has all of both, and nothing is sent.
+// and a reduce-scatter behind the second sums (parallel/tensor_parallel.h). One rank has all of both, and
+// nothing is sent.
 #pragma once
 
 #include "model/linear.h"

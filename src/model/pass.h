@@ -15,7 +15,8 @@ enum class PassKind : uint8_t { train, recompute, evaluate };
 
 struct Pass {
   PassKind kind = PassKind::train;
-  int64_t first_sample = 0;  ///< global index of the microbatch's first sample: the dropout masks hang on it
+  int64_t first_sample =
+      0;  ///< global index of the microbatch's first sample: the dropout masks depend on it
   uint64_t dropout_seed = 0;
   bool count_fp8 = false;        ///< collect saturation counters in this pass
   bool last_microbatch = false;  ///< of the step: its backward pass completes the gradients

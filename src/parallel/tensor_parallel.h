@@ -2,8 +2,8 @@
 //
 // A tensor-parallel layer works on all tokens of a microbatch with a part of every matrix. Around it lies the
 // residual stream. Without sequence parallelism every rank holds the whole stream, so nothing is sent before the
-// layer, and an all-reduce sums behind it. With it each rank holds a share of the tokens: an all-gather before the layer,
-// a reduce-scatter behind it; as many bytes travel, and norms, dropout and saved
+// layer, and an all-reduce sums behind it. With it each rank holds a share of the tokens: an all-gather before the
+// layer, a reduce-scatter behind it; as many bytes travel, and norms, dropout and saved
 // activations shrink by the number of ranks (Korthikanti et al., arXiv 2205.05198).
 //
 // Overlap: both may be cut into pieces along the tokens, so that one piece travels on a stream of its own while

@@ -57,8 +57,8 @@ class StepRunner {
   const parallel::SequenceSplit& split() const { return model_.context_ranks().split(); }
   HostBatch make_host_batch() const;
 
-  /// Launches optimizer step `step` (from 1: the learning rate hangs on it) on the global batch from `first_sample`
-  /// (the dropout masks hang on it), and the copy of its status to the host; returns before the device is done.
+  /// Launches optimizer step `step` (from 1: the learning rate depends on it) on the global batch from `first_sample`
+  /// (the dropout masks depend on it), and the copy of its status to the host; returns before the device is done.
   /// `batch` must stay as it is until the context has been synchronized. Nothing is updated by a step whose mean loss
   /// is above `largest_loss`.
   void launch(const HostBatch& batch, int64_t step, int64_t first_sample, bool count_fp8,

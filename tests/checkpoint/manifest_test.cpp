@@ -212,7 +212,7 @@ TEST_F(EveryByte, OfTheManifestIsTheLast) {
     testing::refusal([&] { checkpoint::parse_manifest("m", text_.substr(0, length)); });
 }
 
-// Someone who mends the checksum, too: then the content must hold up to every check, and reading to every shard.
+// Someone who corrects the checksum, too: then the content must hold up to every check, and reading to every shard.
 TEST_F(EveryByte, OfTheManifestChangedAndTheChecksumMended) {
   int64_t accepted = 0, refused = 0;
   for (size_t at = 0; at < body_; ++at) {

@@ -73,7 +73,7 @@ void expect_close(const char* what, const std::vector<float>& actual, const std:
 
 #ifdef TE_WITH_CUDA
 // Whatever else the kernel refuses goes through the ops to the two steps; that it refuses nothing of this list is what
-// its speed in training hangs on.
+// its speed in training depends on.
 TEST(GemmActivationGpu, TheFusedKernelTakesWhatItIsMadeFor) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
@@ -120,8 +120,8 @@ TEST(GemmActivationGpu, UnalignedTensorsTakeTwoSteps) {
 #endif
 
 // All sums are FP32 and of the order of 1; tensor cores drop some 2e-5 of that. A result is then rounded once (`ulp`
-// allows the next neighbour); in two steps cuBLASLt may round the GEMM's result before the bias is added (2^-9 of a sum below
-// 8), and d_y is rounded. A factor of SwiGLU's gradients is below 10.
+// allows the next neighbour); in two steps cuBLASLt may round the GEMM's result before the bias is added (2^-9 of a sum
+// below 8), and d_y is rounded. A factor of SwiGLU's gradients is below 10.
 TEST(GemmActivationGpu, AgreesWithFp32OnTheCpu) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0), cpu = Context::cpu();

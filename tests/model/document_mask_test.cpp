@@ -1,4 +1,4 @@
-// Packed samples: with a document mask, what a model says about one document does not hang on its neighbours in the
+// Packed samples: with a document mask, what a model says about one document does not depend on its neighbours in the
 // sample.
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-// Shapes without a schedule are the user's to mend; schedules that break a promise are found by the simulation.
+// Shapes without a schedule are the user's to correct; schedules that break a promise are found by the simulation.
 #include <gtest/gtest.h>
 
 #include <algorithm>

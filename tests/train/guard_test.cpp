@@ -1,5 +1,5 @@
 // The guard: its rule, that a run which it only observes keeps its bits under every recipe and layout and over a
-// resume, and a run that is made to fail, caught and mended.
+// resume, and a run that is made to fail, caught and recovered.
 #include "train/guard.h"
 
 #include <cmath>

@@ -10,7 +10,7 @@
 // transposed copies of fp8_output.h bring dgrad and wgrad into it. Their inverse scales (matrix.h) multiply the
 // finished sums, sum * a_scale[row] * b_scale[column], or those of every 128 values of k (vectors by vectors or
 // blocks). FP32 operands give an FP32 result (without TF32; on the CPU a BF16 one too), BF16 and FP8 operands a BF16 or
-// FP32 one. Products and sums are FP32; the result is rounded once. An accumulating product with a BF16 result (wgrad
+// FP32 one. Products and sums are FP32; the result is rounded once. An accumulating GEMM with a BF16 result (wgrad
 // into BF16 main gradients) adds the old value in FP32; cuBLASLt may round the GEMM's result to BF16 before that. GEMMs
 // with an activation: gemm_activation.h.
 //

@@ -13,8 +13,8 @@
 // made again from out, as the backward pass does on request (recomputation). In the backward pass the FP32 GEMM
 // meets the slope as it is where the two are fused, and else rounded to the tensors' dtype; dx is rounded once more.
 //
-// Deterministic as gemm is: which path is taken hangs on the shapes, dtypes, alignments and the device alone. The sums
-// of dbias have a fixed order on each path.
+// Deterministic as gemm is: which path is taken depends on the shapes, dtypes, alignments and the device alone. The
+// sums of dbias have a fixed order on each path.
 #pragma once
 
 #include "core/device.h"

@@ -191,8 +191,8 @@ void GemmCache::add(const std::string& key, Entry entry) {
   dropped_.clear();
   writable_ = lock.opened() && write_file();
   if (!writable_)
-    spdlog::warn("{}: cannot be written ({}); algorithms of GEMMs will be chosen anew in each run",
-                 path_, std::strerror(errno));
+    spdlog::warn("{}: cannot be written ({}); algorithms of GEMMs will be chosen anew in each run", path_,
+                 std::strerror(errno));
 }
 
 bool GemmCache::write_file() const {

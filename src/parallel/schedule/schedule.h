@@ -77,7 +77,7 @@ struct ScheduleShape {
   int piece(int stage, int chunk) const { return chunk * stages + stage; }
 };
 
-/// UserError when no such schedule exists; it names the keys, the rule and the mend.
+/// UserError when no such schedule exists; it names the keys, the rule and the remedy.
 void check(const ScheduleShape& shape);
 
 /// The schedules of all stages. Checks the shape first. One stage needs no pipeline: whatever the kind, it

@@ -27,7 +27,7 @@ ChatTemplate ChatTemplate::load(const std::string& spec) {
   if (!file || !std::filesystem::is_regular_file(spec, error)) {
     std::string names;
     for (const std::string& name : builtin_names()) names += (names.empty() ? "" : ", ") + name;
-    user_error("chat template `{}`: is no file, and not one of {}; mend --template", spec, names);
+    user_error("chat template `{}`: is no file, and not one of {}; correct --template", spec, names);
   }
   std::ostringstream text;
   text << file.rdbuf();

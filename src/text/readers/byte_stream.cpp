@@ -23,7 +23,7 @@ RawInput::RawInput(const std::string& path)
     : name_(path == "-" ? "(standard input)" : path), file_(STDIN_FILENO), buffer_(kBlock) {
   if (path == "-") return;
   file_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file_ < 0) user_error("{}: cannot be opened ({}); mend the path", name_, std::strerror(errno));
+  if (file_ < 0) user_error("{}: cannot be opened ({}); correct the path", name_, std::strerror(errno));
 }
 
 RawInput::~RawInput() {
@@ -37,7 +37,7 @@ bool RawInput::fill() {
     begin_ = 0;
   }
   const ssize_t count = ::read(file_, buffer_.data() + end_, buffer_.size() - end_);
-  if (count < 0) user_error("{}: cannot be read ({}); mend the path", name_, std::strerror(errno));
+  if (count < 0) user_error("{}: cannot be read ({}); correct the path", name_, std::strerror(errno));
   end_ += static_cast<size_t>(count);
   return count > 0;
 }

@@ -39,7 +39,7 @@ struct DocumentPiece {
 
 TextFormat format_of(const std::string& path, TextFormat format);  ///< resolves kAuto
 
-/// Calls on_piece for every document of a file, in order. UserError "FILE:LINE: what; mend" for text with NUL
+/// Calls on_piece for every document of a file, in order. UserError "FILE:LINE: what; remedy" for text with NUL
 /// bytes, for lines that are no JSON object with that field, and for files that cannot be read.
 /// Returns how many lines were boundaries between documents (of a text file).
 int64_t read_documents(const std::string& path, const DocumentOptions& options,

@@ -66,8 +66,8 @@ void list_folder(const std::string& folder, InputFiles& files) {
       found.push_back(it->path().string());
     }
   }
-  if (error) user_error("{}: cannot be listed ({}); mend --input", folder, error.message());
-  if (found.empty()) user_error("{}: holds no text file; mend --input", folder);
+  if (error) user_error("{}: cannot be listed ({}); correct --input", folder, error.message());
+  if (found.empty()) user_error("{}: holds no text file; correct --input", folder);
   std::sort(found.begin(), found.end());
   files.paths.insert(files.paths.end(), found.begin(), found.end());
 }
@@ -79,7 +79,7 @@ InputFiles list_input_files(const std::vector<std::string>& inputs) {
   for (const std::string& input : inputs) {
     std::error_code error;
     const fs::file_status status = input == "-" ? fs::file_status() : fs::status(input, error);
-    if (input != "-" && !fs::exists(status)) user_error("{}: no such file or folder; mend --input", input);
+    if (input != "-" && !fs::exists(status)) user_error("{}: no such file or folder; correct --input", input);
     if (fs::is_directory(status)) {
       list_folder(input, files);
     } else {

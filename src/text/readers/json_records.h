@@ -19,7 +19,7 @@ struct JsonRecord {
 };
 
 /// Calls on_record for every object of the file ("-": standard input), in order. Blank lines are skipped.
-/// UserError "FILE:LINE: what; mend" for anything that is no object. kList also accepts objects that follow one
+/// UserError "FILE:LINE: what; remedy" for anything that is no object. kList also accepts objects that follow one
 /// another without a list around them. With `on_bad` an object that is malformed, or that on_record refuses with a
 /// UserError, is handed to it as that message, and reading goes on.
 void read_json_records(const std::string& path, JsonLayout layout,

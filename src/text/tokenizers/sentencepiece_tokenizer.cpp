@@ -72,15 +72,15 @@ void SentencePieceTokenizer::encode_text(std::string_view text, std::vector<int3
 
 void SentencePieceTokenizer::encode_bpe(std::string_view text, std::vector<int32_t>& tokens) const {
   if (valid_utf8_prefix(text) == text.size()) return bpe_->encode(text, tokens);
-  std::string mended;
+  std::string repaired;
   for_each_utf8_run(text, [&](std::string_view run, bool valid) {
     if (valid) {
-      mended += run;
+      repaired += run;
     } else {
-      for (size_t i = 0; i < run.size(); ++i) append_utf8(0xFFFD, mended);
+      for (size_t i = 0; i < run.size(); ++i) append_utf8(0xFFFD, repaired);
     }
   });
-  bpe_->encode(mended, tokens);
+  bpe_->encode(repaired, tokens);
 }
 
 std::string SentencePieceTokenizer::decode(std::span<const int32_t> tokens) const {

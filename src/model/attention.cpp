@@ -152,14 +152,14 @@ kernels::AttentionShape DotProductAttention::shape_for(const Pass& pass) const {
 Tensor DotProductAttention::lse_of_range(const Tensor& lse, const parallel::TokenRange& range) const {
   const int64_t heads = shape_.batch * shape_.num_heads;
   return lse.view({lse.numel(), 1})
-      .slice_rows(heads * range., heads * range.)
-      .view({shape_.batch, shape_.num_heads, range.});
+      .slice_rows(heads * range.local, heads * range.count)
+      .view({shape_.batch, shape_.num_heads, range.count});
 }
 
 kernels::AttentionShape DotProductAttention::shape_of_range(const Pass& pass,
                                                             const parallel::TokenRange& range) const {
   kernels::AttentionShape shape = shape_for(pass);
-  shape.run = {.count = range., .position = range.begin, .rows = ranks_.split().local(), .first = range.};
+  shape.run = {.count = range.count, .position = range.begin, .rows = ranks_.split().local(), .first = range.local};
   return shape;
 }
 
@@ -263,7 +263,7 @@ void DotProductAttention::backward_ranges(const Context& context, const Tensor& 
                                           .document_start = pass.document_start,
                                           .kv = keys_->kv(),
                                           .dkv = keys_->dkv()});
-    keys_->add(context, range.begin + range., range. == 0);
+    keys_->add(context, range.begin + range.count, range.local == 0);
   }
   keys_->scatter(context, dqkv);
 }

@@ -30,7 +30,7 @@ void ContextParallel::fill(const Context& context) const {
   for (int rank = 0; rank < size(); ++rank) {
     for (int64_t sample = 0; sample < batch_; ++sample) {
       for (const parallel::TokenRange& range : split_.ranges_of(rank)) {
-        for (int64_t position = range.begin; position < range.begin + range.; ++position) {
+        for (int64_t position = range.begin; position < range.begin + range.count; ++position) {
           order.push_back(static_cast<int32_t>(sample * split_.seq() + position));
           if (rank == this->rank()) positions.push_back(static_cast<int32_t>(position));
         }

@@ -20,7 +20,7 @@ void for_whole_ranges(const ContextParallel& ranks, int64_t token, int64_t count
   for (const int64_t end = token + count; token < end;) {
     const int64_t sample = token / split.local(), local = token % split.local();
     const parallel::TokenRange& range = split.range_at(local);
-    const int64_t within = local - range., rows = std::min(range. - within, end - token);
+    const int64_t within = local - range.local, rows = std::min(range.count - within, end - token);
     work(token, sample * split.seq() + range.begin + within, rows);
     token += rows;
   }
@@ -120,8 +120,8 @@ void VocabParallelEmbedding::backward(const Context& context, const Tensor& toke
                                         .first_token = dims_.vocab * tensor_.rank()});
   if (!shares_positions) return;
   for (const parallel::TokenRange& range : ranks_.split().ranges()) {
-    const Tensor grad = positions_->grad.slice_rows(range.begin, range.);
-    kernels::add(context, grad, own.slice_rows(range., range.), grad);
+    const Tensor grad = positions_->grad.slice_rows(range.begin, range.count);
+    kernels::add(context, grad, own.slice_rows(range.local, range.count), grad);
   }
 }
 

@@ -20,13 +20,13 @@ TEST(SequenceSplit, EveryTokenHasOneRankAndAllRanksEqualWork) {
       EXPECT_EQ(split.local() * ranks, kSeq);
       int64_t local = 0, keys = 0;
       for (const TokenRange& range : split.ranges()) {
-        EXPECT_EQ(range., local);
-        for (int64_t i = 0; i < range.; ++i) {
+        EXPECT_EQ(range.local, local);
+        for (int64_t i = 0; i < range.count; ++i) {
           EXPECT_TRUE(seen.insert(range.begin + i).second) << "two ranks hold token " << range.begin + i;
-          EXPECT_EQ(&split.range_at(range. + i), &range);
+          EXPECT_EQ(&split.range_at(range.local + i), &range);
           keys += range.begin + i + 1;
         }
-        local += range.;
+        local += range.count;
       }
       EXPECT_EQ(local, split.local());
       work.insert(keys);

@@ -65,6 +65,48 @@ __global__ void __launch_bounds__(kTileThreads)
   store_transposed<kAligned>(bytes, out, rows, tile_row, tile_col, cols, shared);
 }
 
+/// The same of matrices whose rows are multiples of 16 bytes, which moves more bytes at a time: a tile has 128 x 128
+/// bytes, a thread 4 x 16 of them, and both sides read and write whole lines of 128.
+__global__ void __launch_bounds__(kTileThreads, 4)
+    transpose_wide_kernel(const uint8_t* x, int64_t rows, int64_t cols, uint8_t* out) {
+  constexpr int kWideCols = 128, kUnits = kTileRows / 16;
+  __shared__ uint4 transposed[kWideCols * kUnits];
+  const int64_t tiles_across = (cols + kWideCols - 1) / kWideCols;
+  const int64_t tile_row = blockIdx.x / tiles_across * kTileRows;
+  const int64_t tile_col = blockIdx.x % tiles_across * kWideCols;
+  const int tx = threadIdx.x % 8, ty = threadIdx.x / 8;
+  const int64_t row = tile_row + ty * kThreadRows, col = tile_col + tx * 16;
+  uint4 bytes[kThreadRows];
+#pragma unroll
+  for (int i = 0; i < kThreadRows; ++i) {
+    bytes[i] = make_uint4(0, 0, 0, 0);
+    if (row + i < rows && col < cols) bytes[i] = *reinterpret_cast<const uint4*>(x + (row + i) * cols + col);
+  }
+  // The units of a column are permuted as in store_transposed(), by the column's group of sixteen.
+  uint32_t* const words = reinterpret_cast<uint32_t*>(transposed);
+  const int place = ((ty / 4) ^ tx) * 4 + ty % 4;
+#pragma unroll
+  for (int quarter = 0; quarter < 4; ++quarter) {
+    uint32_t part[kThreadRows], column[4];
+#pragma unroll
+    for (int i = 0; i < kThreadRows; ++i)
+      part[i] = quarter == 0 ? bytes[i].x : quarter == 1 ? bytes[i].y : quarter == 2 ? bytes[i].z : bytes[i].w;
+    transpose_4x4(part, column);
+    uint32_t* const to = words + (tx * 16 + quarter * 4) * (kTileRows / 4) + place;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) to[j * (kTileRows / 4)] = column[j];
+  }
+  __syncthreads();
+#pragma unroll
+  for (int pass = 0; pass < kWideCols * kUnits / kTileThreads; ++pass) {
+    const int index = static_cast<int>(threadIdx.x) + pass * kTileThreads;
+    const int column = index / kUnits, unit = index % kUnits;
+    const int64_t c = tile_col + column, r = tile_row + unit * 16;
+    if (c >= cols || r >= rows) continue;
+    *reinterpret_cast<uint4*>(out + c * rows + r) = transposed[column * kUnits + (unit ^ (column / 16))];
+  }
+}
+
 }  // namespace
 
 void add_partial_sums(const Context& context, const float* partial, int64_t blocks, int64_t cols,
@@ -96,10 +138,17 @@ void quantize(const Context& context, const Quantize& args) {
 void transpose_fp8(const Context& context, const Tensor& x, const Tensor& out) {
   if (x.numel() == 0) return;
   const int64_t rows = x.rows(), cols = x.cols();
-  const bool aligned = rows % 16 == 0 && cols % 8 == 0 && is_aligned(x.data, 8) && is_aligned(out.data, 16);
-  const auto kernel = aligned ? transpose_kernel<true> : transpose_kernel<false>;
-  kernel<<<ceil_div(rows, kTileRows) * ceil_div(cols, kTileCols), kTileThreads, 0, cuda_stream(context)>>>(
-      x.as<uint8_t>(), rows, cols, out.as<uint8_t>());
+  const unsigned tile_rows = ceil_div(rows, kTileRows);
+  const cudaStream_t stream = cuda_stream(context);
+  if (rows % 16 == 0 && cols % 16 == 0 && is_aligned(x.data, 16) && is_aligned(out.data, 16)) {
+    transpose_wide_kernel<<<tile_rows * ceil_div(cols, 128), kTileThreads, 0, stream>>>(
+        x.as<uint8_t>(), rows, cols, out.as<uint8_t>());
+  } else {
+    const bool aligned = rows % 16 == 0 && cols % 8 == 0 && is_aligned(x.data, 8) && is_aligned(out.data, 16);
+    const auto kernel = aligned ? transpose_kernel<true> : transpose_kernel<false>;
+    kernel<<<tile_rows * ceil_div(cols, kTileCols), kTileThreads, 0, stream>>>(x.as<uint8_t>(), rows, cols,
+                                                                               out.as<uint8_t>());
+  }
   TE_CUDA_CHECK_LAUNCH();
 }
 

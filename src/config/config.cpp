@@ -65,4 +65,10 @@ Fp8KeptWeights fp8_kept_weights(const Config& config) {
   return config.optimizer.store_param_remainders ? Fp8KeptWeights::none : Fp8KeptWeights::rowwise;
 }
 
+bool takes_steps_in_both_precisions(const Config& config) {
+  const PrecisionConfig& precision = config.precision;
+  return precision.fp8 != Fp8Mode::off &&
+         (precision.fp8_from_step > 1 || precision.fp8_until_step > 0 || config.guard.every > 0);
+}
+
 }  // namespace te::config

@@ -124,6 +124,7 @@ struct ModelConfig {
   Activation activation = Activation::automatic;      ///< gpt: gelu, in its tanh form; llama: swiglu
   QkNorm qk_norm = QkNorm::none;                      ///< RMSNorm of queries and keys, before the rotation
   NormPlacement norm_placement = NormPlacement::pre;  ///< in front of the sublayers, or on their outputs
+  double swiglu_clamp = 0.0;       ///< swiglu: bound of gate and up, kernels/activation/activation.h; 0: none
   bool parallel_residual = false;  ///< attention and MLP read the same stream, and their sum joins it
   int64_t sliding_window = 0;   ///< a token attends to the last so many, itself included; 0: to all before it
   double hidden_dropout = 0.0;  ///< gpt
@@ -175,6 +176,13 @@ struct PrecisionConfig {
   /// Passes over the first microbatch before step 1 that fill the amax history, so that step 1 does not run
   /// at scale 1. 0: Transformer Engine's behaviour.
   int64_t fp8_calibration_passes = 2;
+  int64_t fp8_from_step = 0;   ///< the first step in FP8; 0: step 1
+  int64_t fp8_until_step = 0;  ///< the last one; 0: that of the run
+
+  /// Step `step` (from 1) is one of these two and those between. Of an FP8 run; the others are taken in `dtype`.
+  bool fp8_in_step(int64_t step) const {
+    return step >= fp8_from_step && (fp8_until_step == 0 || step <= fp8_until_step);
+  }
 };
 
 /// How the ranks of a job share the work. The data-parallel size is what is left: ranks / (tensor * context *
@@ -337,6 +345,10 @@ void resolve_defaults(Config& config);
 
 /// precision.fp8_keep_weights, with `auto` decided.
 Fp8KeptWeights fp8_kept_weights(const Config& config);
+
+/// An FP8 run that may take steps in high precision, too: by schedule, or for its guard. Operands have the memory of
+/// both.
+bool takes_steps_in_both_precisions(const Config& config);
 
 /// Checks every range and every combination of keys; UserError with key names and arithmetic. Rules that
 /// depend on the device are checked when training.device names one.

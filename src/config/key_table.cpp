@@ -127,6 +127,10 @@ const auto kKeys = std::to_array<Key>({
      "Of the MLP: `gelu` is its tanh form, `gelu_exact` that with the error function. `llama` has `swiglu`, "
      "and `gpt` "
      "any of the others."},
+    {TE_KEY(model.swiglu_clamp), kBuiltIn, at_least(0),
+     "`swiglu`: gates above this become this, and values of the up projection beyond plus or minus this as "
+     "well, before the two are multiplied (gpt-oss; Megatron-LM's `activation_func_clamp_value`): against "
+     "outliers late in training. 0 is no clamp."},
     {TE_KEY(model.qk_norm), kBuiltIn, kAny,
      "`llama`: RMSNorm of queries and keys before they are rotated, with gains of their own: of each `head` "
      "(Qwen3), or of the whole `projection` (OLMo 2; not with `parallel.tensor`)."},
@@ -184,8 +188,14 @@ const auto kKeys = std::to_array<Key>({
      "With `fp8: off`: record the amaxes that an FP8 run would see, so that FP8 can take over at any step."},
     {TE_KEY(precision.fp8_calibration_passes), kBuiltIn, from_to(0, 1000),
      "`delayed`: microbatches that run before step 1, with scales of their own, to fill the amax history, so "
-     "that step 1 "
-     "has the right scales. 0 is Transformer Engine's behaviour: step 1 runs at scale 1."},
+     "that step 1 has the right scales; likewise before the first step in FP8 behind steps in BF16, or "
+     "behind "
+     "a checkpoint without scales. 0 is Transformer Engine's behaviour: step 1 runs at scale 1."},
+    {TE_KEY(precision.fp8_from_step), kBuiltIn, from_to(0, kMaxSteps),
+     "The first step in FP8; the steps before it are taken in BF16. 0 is step 1."},
+    {TE_KEY(precision.fp8_until_step), kBuiltIn, from_to(0, kMaxSteps),
+     "The last step in FP8; the steps after it are taken in BF16. 0 is the run's last. At least "
+     "`fp8_from_step`."},
 
     {TE_KEY(parallel.tensor), kBuiltIn, from_to(1, 1024),
      "Ranks that share every layer's matrices. Divides `num_query_groups` and `ffn_hidden_size`."},

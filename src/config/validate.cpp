@@ -57,6 +57,9 @@ void check_family(const ModelConfig& m) {
         "swiglu",
         to_string(m.activation), to_string(m.family));
   }
+  if (gpt && m.swiglu_clamp != 0.0)
+    user_error("model.swiglu_clamp ({}) is for model.activation swiglu, but it is {}: leave it out",
+               m.swiglu_clamp, to_string(m.activation));
   if (gpt && (m.qk_norm != QkNorm::none || m.norm_placement != NormPlacement::pre)) {
     user_error("model.{} is a key of model.family llama: leave it out",
                m.qk_norm != QkNorm::none ? "qk_norm" : "norm_placement");
@@ -128,6 +131,12 @@ void check_fp8(const Config& c) {
         p.first_layers_bf16, p.last_layers_bf16, p.first_layers_bf16 + p.last_layers_bf16, m.num_layers);
   }
   check_overrides(p, m.num_layers);
+  if (p.fp8_until_step != 0 && p.fp8_until_step < p.fp8_from_step) {
+    user_error(
+        "precision.fp8_until_step ({}) is below precision.fp8_from_step ({}): no step is taken in FP8; set "
+        "precision.fp8 to off, or one of them to 0",
+        p.fp8_until_step, p.fp8_from_step);
+  }
   if (p.fp8 == Fp8Mode::off) return;
   if (p.fp8_calibrate) {
     user_error(

@@ -18,6 +18,16 @@ std::string part_of(const std::string& name) {
   return "norms";
 }
 
+/// Which steps are taken in FP8, where not all are.
+std::string schedule_line(const config::PrecisionConfig& precision) {
+  const int64_t from = precision.fp8_from_step, until = precision.fp8_until_step;
+  if (from <= 1 && until == 0) return "";
+  const std::string steps = until == 0  ? fmt::format("from step {} on", from)
+                            : from <= 1 ? fmt::format("up to step {}", until)
+                                        : fmt::format("in steps {} to {}", from, until);
+  return fmt::format("  FP8 {}, all other steps in {}\n", steps, to_string(precision.dtype));
+}
+
 }  // namespace
 
 std::string with_separators(int64_t value) {
@@ -81,6 +91,7 @@ std::string precision_summary(const config::Config& config, const Context& conte
       dtype, to_string(precision.fp8),
       precision.fp8 == config::Fp8Mode::hybrid ? "E4M3 and E5M2" : "E4M3 alone",
       precision.fp8 == config::Fp8Mode::hybrid ? "E5M2" : "E4M3", to_string(precision.fp8_recipe));
+  text += schedule_line(precision);
   if (precision.first_layers_bf16 + precision.last_layers_bf16 > 0) {
     text += fmt::format("  the first {} and the last {} layers stay in {}\n", precision.first_layers_bf16,
                         precision.last_layers_bf16, dtype);

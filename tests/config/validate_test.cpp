@@ -47,6 +47,7 @@ TEST(Validate, Family) {
   expect_rejected(gpt("model.add_mlp_bias=true"), {"model.add_mlp_bias", "gpt has a bias in every linear"});
   expect_rejected(gpt("model.qk_norm=head"), {"model.qk_norm is a key of model.family llama"});
   expect_rejected(gpt("model.norm_placement=post"), {"model.norm_placement is a key of model.family llama"});
+  expect_rejected(gpt("model.swiglu_clamp=7"), {"model.swiglu_clamp (7) is for model.activation swiglu"});
   expect_rejected(gpt("model.activation=swiglu"), {"model.activation swiglu is not for model.family gpt"});
   expect_rejected({"model.activation=relu"}, {"model.activation relu is not for model.family llama"});
   expect_rejected({"model.position_embedding=learned"}, {"llama has rope"});
@@ -140,9 +141,28 @@ TEST(Validate, Fp8Options) {
   expect_rejected({"precision.fp8_calibrate=true", "precision.fp8=e4m3"},
                   {"precision.fp8_calibrate", "fp8 is e4m3"});
   EXPECT_TRUE(small({"precision.fp8_calibrate=true"}).precision.fp8_calibrate);
+  expect_rejected({"precision.fp8_from_step=8", "precision.fp8_until_step=7"},
+                  {"precision.fp8_until_step (7) is below precision.fp8_from_step (8)"});
   expect_rejected({"precision.fp8=hybrid", "precision.fp8_output_layer=true", "model.vocab_size=1000",
                    "model.make_vocab_size_divisible_by=8"},
                   {"model.vocab_size, padded, = 1000 ", "multiples of 16"});
+}
+
+TEST(Validate, StepsInFp8) {
+  const auto both = [](const std::vector<std::string>& keys) {
+    return takes_steps_in_both_precisions(small(keys));
+  };
+  EXPECT_FALSE(both({"precision.fp8=hybrid", "precision.fp8_from_step=1"}));
+  EXPECT_TRUE(both({"precision.fp8=hybrid", "precision.fp8_from_step=2"}));
+  EXPECT_TRUE(both({"precision.fp8=hybrid", "precision.fp8_until_step=2"}));
+  EXPECT_TRUE(both({"precision.fp8=hybrid", "guard.every=5"}));
+  EXPECT_FALSE(both({"precision.fp8_from_step=2"}));  // a pair of configs differs in one key
+  const PrecisionConfig window = small({"precision.fp8_from_step=3", "precision.fp8_until_step=4"}).precision;
+  EXPECT_FALSE(window.fp8_in_step(2));
+  EXPECT_TRUE(window.fp8_in_step(3));
+  EXPECT_TRUE(window.fp8_in_step(4));
+  EXPECT_FALSE(window.fp8_in_step(5));
+  EXPECT_TRUE(small({}).precision.fp8_in_step(1));
 }
 
 TEST(Validate, Device) {

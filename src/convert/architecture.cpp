@@ -62,6 +62,7 @@ Architecture llama_class(const ModelConfig& m, const std::string& source) {
   const bool window = m.sliding_window != 0, partial = m.rotary_percent != 1.0;
   const bool post = m.norm_placement == config::NormPlacement::post;
   const bool projection = m.qk_norm == config::QkNorm::projection, head = m.qk_norm == config::QkNorm::head;
+  if (m.swiglu_clamp != 0.0) no_class(source, "RMSNorm and a clamped SwiGLU (model.swiglu_clamp)");
   if (post != projection)
     no_class(source, "model.norm_placement post or model.qk_norm projection alone; OLMo 2 has both");
   if (post || head) {

@@ -128,7 +128,8 @@ void Linear::fprop(const Context& context, const Operand& input, const Tensor& y
                                              .b = gemm.b.values,
                                              .bias = gemm.bias,
                                              .out = gemm.out,
-                                             .y = activation.y.slice_rows(first, count)});
+                                             .y = activation.y.slice_rows(first, count),
+                                             .clamp = activation.clamp});
 }
 
 void Linear::dgrad(const Context& context, const Operand& grad, const Tensor& dx, int64_t first,
@@ -147,7 +148,8 @@ void Linear::dgrad(const Context& context, const Operand& grad, const Tensor& dx
                                      .dbias = activation.dx.sums.into,
                                      .scratch = activation.dx.sums.scratch,
                                      .d_y = gemm.out,
-                                     .y = activation.y ? activation.y.slice_rows(first, count) : Tensor{}});
+                                     .y = activation.y ? activation.y.slice_rows(first, count) : Tensor{},
+                                     .clamp = activation.clamp});
 }
 
 void Linear::wgrad(const Context& context, const Operand& grad, const Operand& input) const {

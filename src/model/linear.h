@@ -28,9 +28,10 @@ using fp8::Target;
 /// in front of linear_fc2's dgrad, whose result is its gradient. Empty: none.
 struct EpilogueActivation {
   kernels::ActivationKind kind = kernels::ActivationKind::swiglu;
-  Tensor y;   ///< out [tokens, ffn]: the activation's result; optional in the backward pass
-  Tensor x;   ///< backward [tokens, fc1]: what the activation took
-  Output dx;  ///< backward: out [tokens, fc1] and its column sums
+  Tensor y;         ///< out [tokens, ffn]: the activation's result; optional in the backward pass
+  Tensor x;         ///< backward [tokens, fc1]: what the activation took
+  Output dx;        ///< backward: out [tokens, fc1] and its column sums
+  float clamp = 0;  ///< of a clamped kind
   bool forward() const { return y && !x; }
   bool backward() const { return static_cast<bool>(x); }
 };

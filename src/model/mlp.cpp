@@ -9,9 +9,9 @@ std::vector<int64_t> fc1_blocks(const config::ModelConfig& model) {
                               model.ffn_hidden_size);
 }
 
-kernels::ActivationKind kind_of(config::Activation activation) {
+kernels::ActivationKind kind_of(const config::ModelConfig& model) {
   using kernels::ActivationKind;
-  switch (activation) {
+  switch (model.activation) {
     case config::Activation::gelu:
       return ActivationKind::gelu;
     case config::Activation::gelu_exact:
@@ -21,7 +21,7 @@ kernels::ActivationKind kind_of(config::Activation activation) {
     case config::Activation::silu:
       return ActivationKind::silu;
     case config::Activation::swiglu:
-      return ActivationKind::swiglu;
+      return model.swiglu_clamp > 0.0 ? ActivationKind::swiglu_clamped : ActivationKind::swiglu;
     case config::Activation::automatic:
       break;
   }
@@ -36,7 +36,8 @@ Mlp::Mlp(const std::string& layer_name, int index, const LayerConfig& config,
       dims_(config.dims),
       recompute_(config.recompute),
       kept_weights_(config.kept_weights),
-      kind_(kind_of(config.model.activation)),
+      kind_(kind_of(config.model)),
+      clamp_(static_cast<float>(config.model.swiglu_clamp)),
       linear_fc1_(layer_name + ".mlp.linear_fc1", index, fc1_blocks(config.model), dims_.hidden,
                   config.model.mlp_bias(), config.model.init_method_std, parameters, recipe, tensor),
       linear_fc2_(layer_name + ".mlp.linear_fc2", index, config.model.ffn_hidden_size, dims_.hidden,
@@ -105,7 +106,8 @@ void Mlp::share_input_forms(Activations& a, const Tensor& values, const Tensor& 
 
 void Mlp::run_activation(const Context& context, const Activations& a, Target y) const {
   const Output output = y.cast();
-  kernels::activation_forward(context, {.kind = kind_, .x = a.fc1_out, .y = output.hp, .y_fp8 = output.fp8});
+  kernels::activation_forward(
+      context, {.kind = kind_, .x = a.fc1_out, .y = output.hp, .y_fp8 = output.fp8, .clamp = clamp_});
 }
 
 void Mlp::forward(const Context& context, Activations& a, const Tensor& y, const Pass& pass) {
@@ -113,7 +115,8 @@ void Mlp::forward(const Context& context, Activations& a, const Tensor& y, const
   pass.enter(context, Step::fc1);
   Target activated = linear_fc2_.input_target(a.fc2_input, pass);
   if (rides_on(linear_fc1_)) {
-    linear_fc1_.forward(context, a.fc1_input, a.fc1_out, pass, {.kind = kind_, .y = activated.values()});
+    linear_fc1_.forward(context, a.fc1_input, a.fc1_out, pass,
+                        {.kind = kind_, .y = activated.values(), .clamp = clamp_});
   } else {
     linear_fc1_.forward(context, a.fc1_input, a.fc1_out, pass);
     pass.enter(context, Step::activation);
@@ -131,7 +134,8 @@ void Mlp::backward(const Context& context, const Tensor& dy, Activations& a, Gra
   Target d_fc1 = linear_fc1_.grad_target(g.fc1, pass);
   // 3'. Down; 2'. the activation's gradient, and its result again, if that was not kept.
   if (rides_on(linear_fc2_)) {
-    EpilogueActivation activation{.kind = kind_, .x = a.fc1_out, .dx = d_fc1.values_and_sums()};
+    EpilogueActivation activation{
+        .kind = kind_, .x = a.fc1_out, .dx = d_fc1.values_and_sums(), .clamp = clamp_};
     if (remake_input) {
       activation.y = linear_fc2_.input_target(a.fc2_input, again).values();
       linear_fc2_.complete_input(context, a.fc2_input, again);
@@ -151,7 +155,8 @@ void Mlp::backward(const Context& context, const Tensor& dy, Activations& a, Gra
                                            .dx = output.hp,
                                            .dx_fp8 = output.fp8,
                                            .dbias = output.sums.into,
-                                           .scratch = output.sums.scratch});
+                                           .scratch = output.sums.scratch,
+                                           .clamp = clamp_});
   }
   // 1'. Up.
   pass.enter(context, Step::fc1_backward);

@@ -62,6 +62,7 @@ class Mlp {
   config::Recompute recompute_;
   config::Fp8KeptWeights kept_weights_;
   kernels::ActivationKind kind_;
+  float clamp_;  ///< of a clamped kind
   ColumnParallelLinear linear_fc1_;
   RowParallelLinear linear_fc2_;
   Tensor d_act_;  ///< scratch [tokens, ffn]: gradient of linear_fc2's input

@@ -13,11 +13,14 @@ namespace {
 
 using testing::TestTensor;
 
+constexpr float kClamp = 1.3f;  // cuts off many; no BF16 number lies on it
+
 struct Case {
   ActivationKind kind;
   DType dtype;
   int64_t rows, ffn;
   int64_t cols() const { return is_gated(kind) ? 2 * ffn : ffn; }
+  float clamp() const { return kind == ActivationKind::swiglu_clamped ? kClamp : 0.0f; }
   std::string name() const {
     return fmt::format("kind {} {} [{}, {}]", static_cast<int>(kind), dtype_name(dtype), rows, ffn);
   }
@@ -26,8 +29,8 @@ struct Case {
 // Aligned tiles, partial tiles of the aligned kernel, ragged shapes, an odd half of SwiGLU.
 std::vector<Case> cases() {
   std::vector<Case> list;
-  for (const auto kind : {ActivationKind::swiglu, ActivationKind::gelu, ActivationKind::gelu_exact,
-                          ActivationKind::relu, ActivationKind::silu})
+  for (const auto kind : {ActivationKind::swiglu, ActivationKind::swiglu_clamped, ActivationKind::gelu,
+                          ActivationKind::gelu_exact, ActivationKind::relu, ActivationKind::silu})
     for (const DType dtype : {DType::f32, DType::bf16})
       for (const auto& [rows, ffn] : {std::pair<int64_t, int64_t>{1, 1},
                                       {128, 64},
@@ -61,8 +64,8 @@ TEST(ActivationGpu, ForwardIsCloseToTheCpu) {
     TestTensor y(gpu, c.dtype, {c.rows, c.ffn}), cpu_y(cpu, c.dtype, {c.rows, c.ffn});
     x.fill_normal(1, 3.0f);
     cpu_x.fill_normal(1, 3.0f);
-    activation_forward(gpu, {.kind = c.kind, .x = x, .y = y});
-    activation_forward(cpu, {.kind = c.kind, .x = cpu_x, .y = cpu_y});
+    activation_forward(gpu, {.kind = c.kind, .x = x, .y = y, .clamp = c.clamp()});
+    activation_forward(cpu, {.kind = c.kind, .x = cpu_x, .y = cpu_y, .clamp = c.clamp()});
     expect_close(y, cpu_y);
   }
 }
@@ -76,7 +79,7 @@ TEST(ActivationGpu, BackwardIsCloseToTheCpu) {
       TestTensor x(context, c.dtype, {c.rows, c.cols()}), dy(context, c.dtype, {c.rows, c.ffn});
       x.fill_normal(1, 2.0f);
       dy.fill_normal(2);
-      activation_backward(context, {.kind = c.kind, .x = x, .dy = dy, .dx = dx});
+      activation_backward(context, {.kind = c.kind, .x = x, .dy = dy, .dx = dx, .clamp = c.clamp()});
       context.synchronize();
     };
     TestTensor dx(gpu, c.dtype, {c.rows, c.cols()}), cpu_dx(cpu, c.dtype, {c.rows, c.cols()});
@@ -97,10 +100,11 @@ TEST(ActivationGpu, FusedForwardEqualsForwardThenQuantize) {
     Fp8Storage plain(gpu, DType::e4m3, c.rows, c.ffn, 100.0f);
     Fp8Storage fused(gpu, DType::e4m3, c.rows, c.ffn, 100.0f);
     Fp8Storage alone(gpu, DType::e4m3, c.rows, c.ffn, 100.0f);
-    activation_forward(gpu, {.kind = c.kind, .x = x, .y = y});
+    activation_forward(gpu, {.kind = c.kind, .x = x, .y = y, .clamp = c.clamp()});
     quantize(gpu, {.x = y, .out = plain.output()});
-    activation_forward(gpu, {.kind = c.kind, .x = x, .y = fused_y, .y_fp8 = fused.output()});
-    activation_forward(gpu, {.kind = c.kind, .x = x, .y_fp8 = alone.output()});
+    activation_forward(gpu,
+                       {.kind = c.kind, .x = x, .y = fused_y, .y_fp8 = fused.output(), .clamp = c.clamp()});
+    activation_forward(gpu, {.kind = c.kind, .x = x, .y_fp8 = alone.output(), .clamp = c.clamp()});
     EXPECT_EQ(testing::count_different(fused_y.raw(), y.raw(), dtype_size(c.dtype)), 0);
     expect_same(fused.read(), plain.read());
     expect_same(alone.read(), plain.read());
@@ -123,17 +127,19 @@ TEST(ActivationGpu, FusedBackwardEqualsBackwardThenQuantizeAndMayWorkInPlace) {
     Fp8Storage plain(gpu, DType::e5m2, c.rows, c.cols(), 300.0f);
     Fp8Storage fused(gpu, DType::e5m2, c.rows, c.cols(), 300.0f);
     Fp8Storage alone(gpu, DType::e5m2, c.rows, c.cols(), 300.0f);
-    activation_backward(gpu, {.kind = c.kind, .x = x, .dy = dy, .dx = dx});
+    activation_backward(gpu, {.kind = c.kind, .x = x, .dy = dy, .dx = dx, .clamp = c.clamp()});
     quantize(gpu, {.x = dx, .out = plain.output()});
     bias_gradient(gpu, dx, bias, scratch);
-    activation_backward(gpu, {.kind = c.kind, .x = x, .dy = dy, .dx_fp8 = alone.output()});
+    activation_backward(gpu,
+                        {.kind = c.kind, .x = x, .dy = dy, .dx_fp8 = alone.output(), .clamp = c.clamp()});
     activation_backward(gpu, {.kind = c.kind,
                               .x = x,
                               .dy = dy,
                               .dx = x,  // in place
                               .dx_fp8 = fused.output(),
                               .dbias = fused_bias,
-                              .scratch = scratch});
+                              .scratch = scratch,
+                              .clamp = c.clamp()});
     EXPECT_EQ(testing::count_different(x.raw(), dx.raw(), dtype_size(c.dtype)), 0);
     expect_same(fused.read(), plain.read());
     expect_same(alone.read(), plain.read());

@@ -3,7 +3,9 @@
 #include "kernels/activation/activation.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <limits>
 
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/fp8_storage.h"
@@ -14,11 +16,19 @@ namespace {
 
 using testing::TestTensor;
 
+constexpr float kClamp = 1.3f;  // cuts off many; no BF16 number lies on it
+
 double gelu(double x) {
   return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
 }
 double swiglu(double gate, double up) {
   return gate / (1 + std::exp(-gate)) * up;
+}
+/// A gated kind.
+double gated(ActivationKind kind, double gate, double up) {
+  const double clamp = kClamp;
+  if (kind == ActivationKind::swiglu) return swiglu(gate, up);
+  return swiglu(std::min(gate, clamp), std::clamp(up, -clamp, clamp));
 }
 /// A kind without gate.
 double plain(ActivationKind kind, double x) {
@@ -39,12 +49,13 @@ struct Case {
   DType dtype;
   int64_t rows, ffn;
   int64_t cols() const { return is_gated(kind) ? 2 * ffn : ffn; }
+  float clamp() const { return kind == ActivationKind::swiglu_clamped ? kClamp : 0.0f; }
 };
 
 std::vector<Case> cases() {
   std::vector<Case> list;
-  for (const auto kind : {ActivationKind::swiglu, ActivationKind::gelu, ActivationKind::gelu_exact,
-                          ActivationKind::relu, ActivationKind::silu})
+  for (const auto kind : {ActivationKind::swiglu, ActivationKind::swiglu_clamped, ActivationKind::gelu,
+                          ActivationKind::gelu_exact, ActivationKind::relu, ActivationKind::silu})
     for (const DType dtype : {DType::f32, DType::bf16})
       for (const int64_t rows : {1, 35, 160})
         for (const int64_t ffn : {3, 48, 72}) list.push_back({kind, dtype, rows, ffn});
@@ -56,14 +67,15 @@ TEST(Activation, ForwardIsTheDefinition) {
   for (const Case& c : cases()) {
     TestTensor x(context, c.dtype, {c.rows, c.cols()}), y(context, c.dtype, {c.rows, c.ffn});
     x.fill_normal(1, 3.0f);
-    activation_forward(context, {.kind = c.kind, .x = x, .y = y});
+    activation_forward(context, {.kind = c.kind, .x = x, .y = y, .clamp = c.clamp()});
     const auto in = x.floats(), out = y.floats();
     // BF16: half a unit in the last of 8 bits; FP32: a few units, the cubic's rounding grows with |x|.
     const double bound = c.dtype == DType::bf16 ? 1.0 / 256 : 3e-6;
     for (int64_t r = 0; r < c.rows; ++r) {
       for (int64_t i = 0; i < c.ffn; ++i) {
         const float* row = in.data() + r * c.cols();
-        const double expected = is_gated(c.kind) ? swiglu(row[i], row[c.ffn + i]) : plain(c.kind, row[i]);
+        const double expected =
+            is_gated(c.kind) ? gated(c.kind, row[i], row[c.ffn + i]) : plain(c.kind, row[i]);
         ASSERT_NEAR(out[r * c.ffn + i], expected, bound * std::abs(expected) + 1e-6) << row[i];
       }
     }
@@ -87,6 +99,42 @@ TEST(Activation, ExtremeInputsGiveFiniteValuesAndGradients) {
   }
 }
 
+TEST(Activation, TheClampCutsOffOneSideOfTheGateAndBothOfUpAndKeepsNan) {
+  const Context context = Context::cpu();
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  struct Point {
+    float gate, up, same_gate, same_up;  ///< what they count as
+    bool gate_learns, up_learns;
+  };
+  // On the bound nothing is cut off.
+  const std::vector<Point> points = {{3, 1, 2, 1, false, true},    {2, 2, 2, 2, true, true},
+                                     {-5, 3, -5, 2, true, false},  {1, -2, 1, -2, true, true},
+                                     {1, -3, 1, -2, true, false},  {inf, -inf, 2, -2, false, false},
+                                     {-50, 1, -50, 1, true, true}, {0.5f, 0.25f, 0.5f, 0.25f, true, true}};
+  TestTensor x(context, DType::f32, {1, 2}), same(context, DType::f32, {1, 2});
+  TestTensor y(context, DType::f32, {1, 1}), dy(context, DType::f32, {1, 1}), dx(context, DType::f32, {1, 2});
+  dy.fill_value(1.0f);
+  const auto run = [&](ActivationKind kind, const TestTensor& in) {
+    activation_forward(context, {.kind = kind, .x = in, .y = y, .clamp = 2.0f});
+    activation_backward(context, {.kind = kind, .x = in, .dy = dy, .dx = dx, .clamp = 2.0f});
+    return std::array{y.floats()[0], dx.floats()[0], dx.floats()[1]};
+  };
+  for (const Point& point : points) {
+    x.fill(std::vector{point.gate, point.up});
+    same.fill(std::vector{point.same_gate, point.same_up});
+    const auto clamped = run(ActivationKind::swiglu_clamped, x), plain = run(ActivationKind::swiglu, same);
+    EXPECT_EQ(clamped[0], plain[0]) << point.gate << " " << point.up;
+    EXPECT_EQ(clamped[1], point.gate_learns ? plain[1] : 0.0f) << point.gate << " " << point.up;
+    EXPECT_EQ(clamped[2], point.up_learns ? plain[2] : 0.0f) << point.gate << " " << point.up;
+  }
+  for (const auto& [gate, up] : {std::pair{nan, 1.0f}, {1.0f, nan}}) {
+    x.fill(std::vector{gate, up});
+    EXPECT_TRUE(std::isnan(run(ActivationKind::swiglu_clamped, x)[0]));
+  }
+  EXPECT_THROW(activation_forward(context, {.kind = ActivationKind::swiglu_clamped, .x = x, .y = y}),
+               InternalError);
+}
+
 TEST(Activation, BackwardMatchesFiniteDifferences) {
   const Context context = Context::cpu();
   for (const Case& c : cases()) {
@@ -94,7 +142,7 @@ TEST(Activation, BackwardMatchesFiniteDifferences) {
     TestTensor dx(context, c.dtype, {c.rows, c.cols()});
     x.fill_normal(1, 2.0f);
     dy.fill_normal(2);
-    activation_backward(context, {.kind = c.kind, .x = x, .dy = dy, .dx = dx});
+    activation_backward(context, {.kind = c.kind, .x = x, .dy = dy, .dx = dx, .clamp = c.clamp()});
     const auto in = x.floats(), slope = dy.floats(), out = dx.floats();
     const double h = 1e-5, bound = c.dtype == DType::bf16 ? 1.0 / 256 : 2e-6;
     const auto check = [&](float actual, double derivative, float upstream) {
@@ -110,8 +158,8 @@ TEST(Activation, BackwardMatchesFiniteDifferences) {
           check(out[at], (plain(c.kind, a + h) - plain(c.kind, a - h)) / (2 * h), up);
         } else {
           const double b = in[at + c.ffn];
-          check(out[at], (swiglu(a + h, b) - swiglu(a - h, b)) / (2 * h), up);
-          check(out[at + c.ffn], (swiglu(a, b + h) - swiglu(a, b - h)) / (2 * h), up);
+          check(out[at], (gated(c.kind, a + h, b) - gated(c.kind, a - h, b)) / (2 * h), up);
+          check(out[at + c.ffn], (gated(c.kind, a, b + h) - gated(c.kind, a, b - h)) / (2 * h), up);
         }
       }
     }
@@ -127,10 +175,11 @@ TEST(Activation, FusedForwardEqualsForwardThenQuantize) {
     Fp8Storage plain(context, DType::e4m3, c.rows, c.ffn, 100.0f);
     Fp8Storage fused(context, DType::e4m3, c.rows, c.ffn, 100.0f);
     Fp8Storage alone(context, DType::e4m3, c.rows, c.ffn, 100.0f);
-    activation_forward(context, {.kind = c.kind, .x = x, .y = y});
+    activation_forward(context, {.kind = c.kind, .x = x, .y = y, .clamp = c.clamp()});
     quantize(context, {.x = y, .out = plain.output()});
-    activation_forward(context, {.kind = c.kind, .x = x, .y = fused_y, .y_fp8 = fused.output()});
-    activation_forward(context, {.kind = c.kind, .x = x, .y_fp8 = alone.output()});
+    activation_forward(context,
+                       {.kind = c.kind, .x = x, .y = fused_y, .y_fp8 = fused.output(), .clamp = c.clamp()});
+    activation_forward(context, {.kind = c.kind, .x = x, .y_fp8 = alone.output(), .clamp = c.clamp()});
     EXPECT_EQ(fused_y.raw(), y.raw());
     expect_same(fused.read(), plain.read());
     expect_same(alone.read(), plain.read());
@@ -152,7 +201,7 @@ TEST(Activation, FusedBackwardEqualsBackwardThenQuantizeAndMayWorkInPlace) {
     Fp8Storage plain(context, DType::e5m2, c.rows, c.cols(), 300.0f);
     Fp8Storage fused(context, DType::e5m2, c.rows, c.cols(), 300.0f);
     Fp8Storage alone(context, DType::e5m2, c.rows, c.cols(), 300.0f);
-    activation_backward(context, {.kind = c.kind, .x = x, .dy = dy, .dx = dx});
+    activation_backward(context, {.kind = c.kind, .x = x, .dy = dy, .dx = dx, .clamp = c.clamp()});
     quantize(context, {.x = dx, .out = plain.output()});
     bias_gradient(context, dx, bias, scratch);
     activation_backward(context, {.kind = c.kind,
@@ -160,14 +209,16 @@ TEST(Activation, FusedBackwardEqualsBackwardThenQuantizeAndMayWorkInPlace) {
                                   .dy = dy,
                                   .dx_fp8 = alone.output(),
                                   .dbias = alone_bias,
-                                  .scratch = scratch});
+                                  .scratch = scratch,
+                                  .clamp = c.clamp()});
     activation_backward(context, {.kind = c.kind,
                                   .x = x,
                                   .dy = dy,
                                   .dx = x,  // in place
                                   .dx_fp8 = fused.output(),
                                   .dbias = fused_bias,
-                                  .scratch = scratch});
+                                  .scratch = scratch,
+                                  .clamp = c.clamp()});
     EXPECT_EQ(x.raw(), dx.raw());
     expect_same(fused.read(), plain.read());
     expect_same(alone.read(), plain.read());

@@ -20,11 +20,15 @@ struct GemmActivationCase {
   bool bias;  ///< and its gradient
   DType main_grad = DType::f32;
 
-  int64_t n() const { return kind == kernels::ActivationKind::swiglu ? 2 * ffn : ffn; }
+  int64_t n() const { return kernels::is_gated(kind) ? 2 * ffn : ffn; }
+  float clamp() const { return kind == kernels::ActivationKind::swiglu_clamped ? 0.9f : 0.0f; }
   std::string name() const {
     return fmt::format("{} {} m {} ffn {} k {}{}",
-                       kind == kernels::ActivationKind::swiglu ? "swiglu" : "gelu", dtype_name(dtype), m, ffn,
-                       k, bias ? fmt::format(" bias, gradient {}", dtype_name(main_grad)) : "");
+                       !kernels::is_gated(kind) ? "gelu"
+                       : clamp() > 0            ? "swiglu, clamped"
+                                                : "swiglu",
+                       dtype_name(dtype), m, ffn, k,
+                       bias ? fmt::format(" bias, gradient {}", dtype_name(main_grad)) : "");
   }
 };
 
@@ -54,7 +58,7 @@ struct GemmActivationOperands {
   }
 
   kernels::GemmActivationForward forward() const {
-    return {.kind = c.kind, .a = a, .b = b, .bias = optional(bias), .out = out, .y = y};
+    return {.kind = c.kind, .a = a, .b = b, .bias = optional(bias), .out = out, .y = y, .clamp = c.clamp()};
   }
   /// After the forward pass.
   kernels::GemmActivationBackward backward() const {
@@ -65,7 +69,8 @@ struct GemmActivationOperands {
             .dx = dx,
             .dbias = optional(dbias),
             .scratch = optional(scratch),
-            .d_y = d_y};
+            .d_y = d_y,
+            .clamp = c.clamp()};
   }
 
   /// With the activation's result again.
@@ -77,7 +82,7 @@ struct GemmActivationOperands {
 
   void forward_in_two_steps(const Context& context) const {
     kernels::gemm(context, {.a = a, .b = b, .out = out, .trans_b = true, .bias = optional(bias)});
-    kernels::activation_forward(context, {.kind = c.kind, .x = out, .y = y});
+    kernels::activation_forward(context, {.kind = c.kind, .x = out, .y = y, .clamp = c.clamp()});
   }
   void backward_in_two_steps(const Context& context) const {
     kernels::gemm(context, {.a = dy, .b = w, .out = d_y});
@@ -86,7 +91,8 @@ struct GemmActivationOperands {
                                            .dy = d_y,
                                            .dx = dx,
                                            .dbias = optional(dbias),
-                                           .scratch = optional(scratch)});
+                                           .scratch = optional(scratch),
+                                           .clamp = c.clamp()});
   }
 
   GemmActivationCase c;

@@ -39,7 +39,7 @@ std::vector<GemmActivationCase> fused_cases() {
   return all;
 }
 
-/// Rows that are not made of whole vectors, few tiles, FP32: two steps.
+/// Rows that are not made of whole vectors, few tiles, FP32, a clamp: two steps.
 std::vector<GemmActivationCase> other_cases() {
   std::vector<GemmActivationCase> all;
   for (const ActivationKind kind : kKinds) {
@@ -50,6 +50,7 @@ std::vector<GemmActivationCase> other_cases() {
       all.push_back({kind, DType::f32, 4096, 768, 128, bias});
     }
   }
+  all.push_back({ActivationKind::swiglu_clamped, DType::bf16, 4096, 768, 128, false});
   return all;
 }
 
@@ -145,7 +146,7 @@ TEST(GemmActivationGpu, AgreesWithFp32OnTheCpu) {
     expect_close("out", got.out.floats(), want.out.floats(), ulp, absolute + bias_rounding);
     // The rest from `out` as the device has stored it.
     want.out.fill(got.out.floats());
-    activation_forward(cpu, {.kind = c.kind, .x = want.out, .y = want.y});
+    activation_forward(cpu, {.kind = c.kind, .x = want.out, .y = want.y, .clamp = c.clamp()});
     expect_close("y", got.y.floats(), want.y.floats(), ulp, 0.1 * absolute);
     gemm_activation_backward(cpu, want.backward());
     gemm_activation_backward(gpu, got.backward());
@@ -177,7 +178,7 @@ TEST(GemmActivationGpu, AgreesWithAGemmThenAnActivation) {
     two.forward_in_two_steps(gpu);
     expect_close("out", one.out.floats(), two.out.floats(), ulp, absolute + bias_rounding);
     two.out.fill_raw(one.out.raw().data());
-    activation_forward(gpu, {.kind = c.kind, .x = two.out, .y = two.y});
+    activation_forward(gpu, {.kind = c.kind, .x = two.out, .y = two.y, .clamp = c.clamp()});
     EXPECT_EQ(count_different(one.y.raw(), two.y.raw(), dtype_size(c.dtype)), 0);
     gemm_activation_backward(gpu, one.backward());
     two.backward_in_two_steps(gpu);

@@ -88,6 +88,14 @@ TEST(ModelGradient, BiasesOfAttentionAndMlp) {
   check_gradients(config);
 }
 
+// It cuts off many of the values, at a random point none of which lies on the bound.
+TEST(ModelGradient, ClampedSwiglu) {
+  Config config = tiny_config(Family::llama);
+  config.model.swiglu_clamp = 0.7;
+  config.model.add_mlp_bias = true;
+  check_gradients(config);
+}
+
 // Heads that do not make up the hidden size, a norm in each: Qwen3.
 TEST(ModelGradient, NormOfEachHead) {
   Config config = tiny_config(Family::llama);

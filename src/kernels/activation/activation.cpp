@@ -16,6 +16,11 @@ void activation_backward(const Context& context, const ActivationBackward& args)
 
 namespace {
 
+void check_clamp(const char* op, ActivationKind kind, float clamp) {
+  TE_CHECK(kind != ActivationKind::swiglu_clamped || clamp > 0.0f, "{}: the clamp is {}, not above 0", op,
+           clamp);
+}
+
 /// Columns of y for an input x: x holds gate and up side by side for SwiGLU.
 int64_t output_cols(const char* op, ActivationKind kind, const Tensor& x) {
   if (!is_gated(kind)) return x.cols();
@@ -24,58 +29,61 @@ int64_t output_cols(const char* op, ActivationKind kind, const Tensor& x) {
 }
 
 template <ActivationKind kind, class T>
-float forward_at(const T* x, int64_t ffn, int64_t r, int64_t c) {
+float forward_at(const T* x, float clamp, int64_t ffn, int64_t r, int64_t c) {
   constexpr bool gated = is_gated(kind);
   const T* const row = x + r * (gated ? 2 * ffn : ffn);
   const float gate = to_float(row[c]);
   const float up = gated ? to_float(row[ffn + c]) : 0.0f;
-  return to_float(from_float<T>(activation_cpu<kind>(gate, up)));
+  return to_float(from_float<T>(activation_cpu<kind>(gate, up, clamp)));
 }
 
 template <ActivationKind kind, class T>
 void forward_cpu(const ActivationForward& args, int64_t rows, int64_t ffn) {
   const T* const x = args.x.as<T>();
   T* const y = args.y.as<T>();
+  const float clamp = args.clamp;
   if (y == nullptr) {
     write_fp8_output_cpu(args.y_fp8, rows, ffn,
-                         [=](int64_t r, int64_t c) { return forward_at<kind>(x, ffn, r, c); });
+                         [=](int64_t r, int64_t c) { return forward_at<kind>(x, clamp, ffn, r, c); });
     return;
   }
 #pragma omp parallel for
   for (int64_t r = 0; r < rows; ++r)
-    for (int64_t c = 0; c < ffn; ++c) y[r * ffn + c] = from_float<T>(forward_at<kind>(x, ffn, r, c));
+    for (int64_t c = 0; c < ffn; ++c) y[r * ffn + c] = from_float<T>(forward_at<kind>(x, clamp, ffn, r, c));
   write_fp8_output_cpu(args.y_fp8, rows, ffn, [=](int64_t r, int64_t c) { return to_float(y[r * ffn + c]); });
 }
 
 /// dx[r, c] in FP32; for SwiGLU columns below ffn are the gate's, the rest the up projection's.
 template <ActivationKind kind, class T>
-float backward_at(const T* x, const T* dy, int64_t ffn, int64_t r, int64_t c) {
+float backward_at(const T* x, const T* dy, float clamp, int64_t ffn, int64_t r, int64_t c) {
   if constexpr (!is_gated(kind)) {
     const float value = to_float(x[r * ffn + c]);
     return plain_gradient<kind>(value, activation_factor_cpu<kind>(value), to_float(dy[r * ffn + c]));
   } else {
     const int64_t column = c < ffn ? c : c - ffn;
     const T* const row = x + r * 2 * ffn;
-    const float gate = to_float(row[column]), up = to_float(row[ffn + column]);
-    const float slope = to_float(dy[r * ffn + column]), s = sigmoid_cpu(gate);
-    return c < ffn ? swiglu_gate_gradient(gate, up, s, slope) : swiglu_up_gradient(gate, s, slope);
+    const float gate = to_float(row[column]), s = sigmoid_cpu(gate_within<kind>(gate, clamp));
+    const GatedGradient d =
+        gated_gradient<kind>(gate, to_float(row[ffn + column]), s, to_float(dy[r * ffn + column]), clamp);
+    return c < ffn ? d.gate : d.up;
   }
 }
 
 /// Fills dx; dx may be x, so both halves of a SwiGLU row are computed before either is written.
 template <ActivationKind kind, class T>
-void store_gradient(const T* x, const T* dy, T* dx, int64_t rows, int64_t ffn) {
+void store_gradient(const T* x, const T* dy, T* dx, float clamp, int64_t rows, int64_t ffn) {
 #pragma omp parallel for
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t c = 0; c < ffn; ++c) {
       if constexpr (!is_gated(kind)) {
-        dx[r * ffn + c] = from_float<T>(backward_at<kind>(x, dy, ffn, r, c));
+        dx[r * ffn + c] = from_float<T>(backward_at<kind>(x, dy, clamp, ffn, r, c));
       } else {
         const int64_t at = r * 2 * ffn + c;
-        const float gate = to_float(x[at]), up = to_float(x[at + ffn]);
-        const float slope = to_float(dy[r * ffn + c]), s = sigmoid_cpu(gate);
-        dx[at] = from_float<T>(swiglu_gate_gradient(gate, up, s, slope));
-        dx[at + ffn] = from_float<T>(swiglu_up_gradient(gate, s, slope));
+        const float gate = to_float(x[at]), s = sigmoid_cpu(gate_within<kind>(gate, clamp));
+        const GatedGradient d =
+            gated_gradient<kind>(gate, to_float(x[at + ffn]), s, to_float(dy[r * ffn + c]), clamp);
+        dx[at] = from_float<T>(d.gate);
+        dx[at + ffn] = from_float<T>(d.up);
       }
     }
   }
@@ -87,16 +95,18 @@ void backward_cpu(const ActivationBackward& args, int64_t rows, int64_t ffn) {
   const T* const dy = args.dy.as<T>();
   T* const dx = args.dx.as<T>();
   const int64_t cols = args.x.cols();
+  const float clamp = args.clamp;
   const auto finish = [&](auto value) {
     write_fp8_output_cpu(args.dx_fp8, rows, cols, value);
     if (args.dbias) add_column_sums_cpu(rows, cols, args.dbias, value);
   };
   if (dx != nullptr) {
-    store_gradient<kind>(x, dy, dx, rows, ffn);
+    store_gradient<kind>(x, dy, dx, clamp, rows, ffn);
     finish([=](int64_t r, int64_t c) { return to_float(dx[r * cols + c]); });
   } else {
-    finish(
-        [=](int64_t r, int64_t c) { return to_float(from_float<T>(backward_at<kind>(x, dy, ffn, r, c))); });
+    finish([=](int64_t r, int64_t c) {
+      return to_float(from_float<T>(backward_at<kind>(x, dy, clamp, ffn, r, c)));
+    });
   }
 }
 
@@ -105,6 +115,7 @@ void backward_cpu(const ActivationBackward& args, int64_t rows, int64_t ffn) {
 void activation_forward(const Context& context, const ActivationForward& args) {
   const char* op = "activation_forward";
   check_hp(op, "x", args.x);
+  check_clamp(op, args.kind, args.clamp);
   const int64_t rows = args.x.rows(), ffn = output_cols(op, args.kind, args.x);
   TE_CHECK(args.y || args.y_fp8.wants_data(), "{}: neither y nor y_fp8 is asked for", op);
   if (args.y) {
@@ -122,6 +133,7 @@ void activation_forward(const Context& context, const ActivationForward& args) {
 void activation_backward(const Context& context, const ActivationBackward& args) {
   const char* op = "activation_backward";
   check_hp(op, "x", args.x);
+  check_clamp(op, args.kind, args.clamp);
   const int64_t rows = args.x.rows(), cols = args.x.cols(), ffn = output_cols(op, args.kind, args.x);
   check_dtype(op, "dy", args.dy, args.x.dtype);
   check_shape(op, "dy", args.dy, {rows, ffn});

@@ -13,6 +13,7 @@ struct ForwardArgs {
   const T* x;
   T* y;
   Fp8TileTarget target;  ///< [rows, ffn]
+  float clamp;
 };
 
 template <class T>
@@ -22,6 +23,7 @@ struct BackwardArgs {
   T* dx;
   Fp8TileTarget target;  ///< [rows, cols of x]
   int64_t ffn;
+  float clamp;
 };
 
 /// The block's tile of a [rows, cols] matrix.
@@ -44,9 +46,9 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks<T, kAligned>)
   load_tile<kAligned>(args.x, stride, rows, tile.row, tile.col, ffn, x);
   if constexpr (gated) load_tile<kAligned>(args.x + ffn, stride, rows, tile.row, tile.col, ffn, up);
   const auto value = [&](int i, int j) {
-    const float in = x[i].get(j);
+    const float in = gate_within<kind>(x[i].get(j), args.clamp);
     float factor = 0.0f;
-    if constexpr (gated) factor = up[i].get(j);
+    if constexpr (gated) factor = up_within<kind>(up[i].get(j), args.clamp);
     return activation_value<kind>(in, factor, activation_factor<kind, T>(in));
   };
 #pragma unroll
@@ -85,10 +87,11 @@ __global__ void __launch_bounds__(kTileThreads, kBackwardBlocks<kind, T, kAligne
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
         const float in = x[i].get(j + k), slope = dy[i].get(j + k);
-        const float s = activation_factor<kind, T>(in);
+        const float s = activation_factor<kind, T>(gate_within<kind>(in, args.clamp));
         if constexpr (gated) {
-          first[k] = swiglu_gate_gradient(in, up[i].get(j + k), s, slope);
-          second[k] = swiglu_up_gradient(in, s, slope);
+          const GatedGradient d = gated_gradient<kind>(in, up[i].get(j + k), s, slope, args.clamp);
+          first[k] = d.gate;
+          second[k] = d.up;
         } else {
           first[k] = plain_gradient<kind>(in, s, slope);
         }
@@ -123,7 +126,7 @@ void activation_forward(const Context& context, const ActivationForward& args) {
     visit_activation(args.kind, [&]<ActivationKind kind>() {
       forward_kernel<kind, T, kFormat, kAligned>
           <<<tile_count(rows, ffn), kTileThreads, 0, cuda_stream(context)>>>(
-              ForwardArgs<T>{args.x.as<T>(), args.y.as<T>(), target});
+              ForwardArgs<T>{args.x.as<T>(), args.y.as<T>(), target, args.clamp});
     });
   });
   TE_CUDA_CHECK_LAUNCH();
@@ -137,14 +140,14 @@ void activation_backward(const Context& context, const ActivationBackward& args)
   const Fp8TileTarget target = tile_target(args.dx_fp8, partial, rows, cols);
   const bool aligned = is_tile_aligned(target) && ffn % 8 == 0 && is_aligned(args.x.data, 16) &&
                        is_aligned(args.dy.data, 16) && is_aligned(args.dx.data, 16);
-  dispatch_tile(args.x.dtype, tile_format(args.dx_fp8), aligned,
-                [&]<class T, DType kFormat, bool kAligned>() {
-                  visit_activation(args.kind, [&]<ActivationKind kind>() {
-                    backward_kernel<kind, T, kFormat, kAligned>
-                        <<<tile_count(rows, ffn), kTileThreads, 0, cuda_stream(context)>>>(
-                            BackwardArgs<T>{args.x.as<T>(), args.dy.as<T>(), args.dx.as<T>(), target, ffn});
-                  });
-                });
+  dispatch_tile(
+      args.x.dtype, tile_format(args.dx_fp8), aligned, [&]<class T, DType kFormat, bool kAligned>() {
+        visit_activation(args.kind, [&]<ActivationKind kind>() {
+          backward_kernel<kind, T, kFormat, kAligned>
+              <<<tile_count(rows, ffn), kTileThreads, 0, cuda_stream(context)>>>(
+                  BackwardArgs<T>{args.x.as<T>(), args.dy.as<T>(), args.dx.as<T>(), target, ffn, args.clamp});
+        });
+      });
   TE_CUDA_CHECK_LAUNCH();
   if (args.dbias) add_partial_sums(context, partial, ceil_div(rows, kTileRows), cols, args.dbias);
 }

@@ -1,11 +1,15 @@
 // SwiGLU (Shazeer, arXiv 2002.05202), GELU (Hendrycks and Gimpel, arXiv 1606.08415) and their simpler relatives, with
 // the FP8 cast of the result in the same pass.
-//   swiglu      x [rows, 2 ffn] = gate | up,  y = gate * sigmoid(gate) * up
-//   gelu        x [rows, ffn],                y = 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
-//   gelu_exact                                y = 0.5 x (1 + erf(x / sqrt(2)))
-//   relu                                      y = max(x, 0)
-//   silu                                      y = x * sigmoid(x)
+//   swiglu          x [rows, 2 ffn] = gate | up,  y = gate * sigmoid(gate) * up
+//   swiglu_clamped  the same of min(gate, clamp) and of up between -clamp and clamp
+//   gelu            x [rows, ffn],                y = 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
+//   gelu_exact                                    y = 0.5 x (1 + erf(x / sqrt(2)))
+//   relu                                          y = max(x, 0)
+//   silu                                          y = x * sigmoid(x)
 // Computed in FP32; results rounded to the tensors' dtype (bf16 or fp32).
+//
+// The clamp is that of gpt-oss and of Megatron-LM (activation_func_clamp_value): a gate far below zero is harmless, as
+// its sigmoid is zero. What it cuts off gets no gradient; a value on the bound does. NaN stays NaN.
 #pragma once
 
 #include "core/device.h"
@@ -14,11 +18,11 @@
 
 namespace te::kernels {
 
-enum class ActivationKind : uint8_t { swiglu, gelu, gelu_exact, relu, silu };
+enum class ActivationKind : uint8_t { swiglu, swiglu_clamped, gelu, gelu_exact, relu, silu };
 
 /// x holds gate and up side by side.
 constexpr bool is_gated(ActivationKind kind) {
-  return kind == ActivationKind::swiglu;
+  return kind == ActivationKind::swiglu || kind == ActivationKind::swiglu_clamped;
 }
 
 struct ActivationForward {
@@ -26,6 +30,7 @@ struct ActivationForward {
   Tensor x;         ///< [rows, 2 ffn] of a gated kind, or [rows, ffn]
   Tensor y;         ///< out [rows, ffn]; may be empty when y_fp8 wants data
   Fp8Output y_fp8;  ///< optional
+  float clamp = 0;  ///< swiglu_clamped: above 0
 };
 void activation_forward(const Context& context, const ActivationForward& args);
 
@@ -37,7 +42,8 @@ struct ActivationBackward {
   Fp8Output dx_fp8;  ///< optional
   /// Optional fp32 or bf16 (rounded once) [cols of x]: += column sums of dx (after rounding; FP32 sums).
   Tensor dbias;
-  Tensor scratch;  ///< fp32, quantize_scratch_elements(rows, cols of x) when dbias is given
+  Tensor scratch;   ///< fp32, quantize_scratch_elements(rows, cols of x) when dbias is given
+  float clamp = 0;  ///< as in the forward pass
 };
 void activation_backward(const Context& context, const ActivationBackward& args);
 

@@ -20,10 +20,11 @@ float activation_factor_cpu(float x) {
     return plain_factor<kind>(x);
 }
 
-/// y (`up` unused where the kind is not gated).
+/// y (`up` unused where the kind is not gated, `clamp` where it is not clamped).
 template <ActivationKind kind>
-float activation_cpu(float x, float up) {
-  return activation_value<kind>(x, up, activation_factor_cpu<kind>(x));
+float activation_cpu(float x, float up, float clamp) {
+  const float in = gate_within<kind>(x, clamp);
+  return activation_value<kind>(in, up_within<kind>(up, clamp), activation_factor_cpu<kind>(in));
 }
 
 }  // namespace te::kernels

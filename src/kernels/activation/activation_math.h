@@ -35,6 +35,18 @@ constexpr bool has_sigmoid(ActivationKind kind) {
   return kind != ActivationKind::relu && kind != ActivationKind::gelu_exact;
 }
 
+/// What the formulas take of gate and up: for the clamped kind what is left of them, else they themselves. Written so
+/// that NaN stays NaN.
+template <ActivationKind kind>
+TE_HOST_DEVICE float gate_within(float gate, float clamp) {
+  return kind == ActivationKind::swiglu_clamped && gate > clamp ? clamp : gate;
+}
+template <ActivationKind kind>
+TE_HOST_DEVICE float up_within(float up, float clamp) {
+  if constexpr (kind != ActivationKind::swiglu_clamped) return up;
+  return up > clamp ? clamp : up < -clamp ? -clamp : up;
+}
+
 /// y (`up` unused where the kind is not gated).
 template <ActivationKind kind>
 TE_HOST_DEVICE float activation_value(float x, float up, float s) {
@@ -68,12 +80,29 @@ TE_HOST_DEVICE float swiglu_up_gradient(float gate, float s, float dy) {
   return dy * (gate * s);
 }
 
+/// Both, of a gated kind and values before the clamp: what it has cut off gets none. `s` is that of gate_within().
+struct GatedGradient {
+  float gate, up;
+};
+template <ActivationKind kind>
+TE_HOST_DEVICE GatedGradient gated_gradient(float gate, float up, float s, float dy, float clamp) {
+  const float g = gate_within<kind>(gate, clamp), u = up_within<kind>(up, clamp);
+  GatedGradient d{swiglu_gate_gradient(g, u, s, dy), swiglu_up_gradient(g, s, dy)};
+  if constexpr (kind == ActivationKind::swiglu_clamped) {
+    if (gate > clamp) d.gate = 0.0f;
+    if (up > clamp || up < -clamp) d.up = 0.0f;
+  }
+  return d;
+}
+
 /// Calls fn.operator()<kind>() of a kind known at run time.
 template <class Fn>
 void visit_activation(ActivationKind kind, Fn&& fn) {
   switch (kind) {
     case ActivationKind::swiglu:
       return fn.template operator()<ActivationKind::swiglu>();
+    case ActivationKind::swiglu_clamped:
+      return fn.template operator()<ActivationKind::swiglu_clamped>();
     case ActivationKind::gelu:
       return fn.template operator()<ActivationKind::gelu>();
     case ActivationKind::gelu_exact:

@@ -78,7 +78,7 @@ void gemm_activation_forward(const Context& context, const GemmActivationForward
   if (context.is_cuda() && cuda::gemm_activation_forward(context, args)) return;
 #endif
   gemm(context, {.a = args.a, .b = args.b, .out = args.out, .trans_b = true, .bias = args.bias});
-  activation_forward(context, {.kind = args.kind, .x = args.out, .y = args.y});
+  activation_forward(context, {.kind = args.kind, .x = args.out, .y = args.y, .clamp = args.clamp});
 }
 
 void gemm_activation_backward(const Context& context, const GemmActivationBackward& args) {
@@ -87,14 +87,15 @@ void gemm_activation_backward(const Context& context, const GemmActivationBackwa
 #ifdef TE_WITH_CUDA
   if (context.is_cuda() && cuda::gemm_activation_backward(context, args)) return;
 #endif
-  if (args.y) activation_forward(context, {.kind = args.kind, .x = args.x, .y = args.y});
+  if (args.y) activation_forward(context, {.kind = args.kind, .x = args.x, .y = args.y, .clamp = args.clamp});
   gemm(context, {.a = args.a, .b = args.b, .out = args.d_y});
   activation_backward(context, {.kind = args.kind,
                                 .x = args.x,
                                 .dy = args.d_y,
                                 .dx = args.dx,
                                 .dbias = args.dbias,
-                                .scratch = args.scratch});
+                                .scratch = args.scratch,
+                                .clamp = args.clamp});
 }
 
 }  // namespace te::kernels

@@ -2,7 +2,7 @@
 // linear_fc2's dgrad with the activation's gradient. On Hopper one kernel does both in BF16
 // (gemm_activation_hopper.cu), so that the values between the two are not read again; elsewhere, and for sizes that
 // kernel is not made for, gemm and the activation's own op run one after the other; so do the kinds other than GELU
-// (tanh) and SwiGLU.
+// (tanh) and SwiGLU without a clamp.
 //
 //   forward   out[m, n] = a b^T + bias,            y[m, ffn] = activation(out)
 //   backward  dx[m, n]  = activation'(x) (a b),    dbias[n] += column sums of dx,    y[m, ffn] = activation(x)
@@ -26,11 +26,12 @@ namespace te::kernels {
 /// All tensors have one dtype, fp32 or bf16. What is written overlaps nothing else.
 struct GemmActivationForward {
   ActivationKind kind = ActivationKind::swiglu;
-  Tensor a;     ///< [m, k]
-  Tensor b;     ///< [n, k]
-  Tensor bias;  ///< optional [n]
-  Tensor out;   ///< out [m, n]
-  Tensor y;     ///< out [m, ffn]
+  Tensor a;         ///< [m, k]
+  Tensor b;         ///< [n, k]
+  Tensor bias;      ///< optional [n]
+  Tensor out;       ///< out [m, n]
+  Tensor y;         ///< out [m, ffn]
+  float clamp = 0;  ///< as in activation.h
 };
 void gemm_activation_forward(const Context& context, const GemmActivationForward& args);
 
@@ -43,9 +44,10 @@ struct GemmActivationBackward {
   Tensor dx;  ///< out [m, n]
   Tensor
       dbias;  ///< optional fp32 or bf16 (rounded once a call) [n]: += column sums of dx (after rounding; FP32 sums)
-  Tensor scratch;  ///< fp32, quantize_scratch_elements(m, n) when dbias is given
-  Tensor d_y;      ///< [m, ffn], scratch: the GEMM's result, where it has to be stored
-  Tensor y;        ///< optional out [m, ffn]: the activation's result, made again from x
+  Tensor scratch;   ///< fp32, quantize_scratch_elements(m, n) when dbias is given
+  Tensor d_y;       ///< [m, ffn], scratch: the GEMM's result, where it has to be stored
+  Tensor y;         ///< optional out [m, ffn]: the activation's result, made again from x
+  float clamp = 0;  ///< as in activation.h
 };
 void gemm_activation_backward(const Context& context, const GemmActivationBackward& args);
 

@@ -59,7 +59,7 @@ class Loading {
     }
   }
 
-  void fp8();
+  bool fp8();
 
  private:
   static bool rounds(const TrainingState& state) {
@@ -120,26 +120,30 @@ class Loading {
 };
 
 // Rows are found by name and role, so that the table of another pipeline split fits. A run may go on with another
-// format (calibrated as hybrid, resumed as e4m3): then the scales are carried over to its largest number.
-void Loading::fp8() {
+// format (calibrated as hybrid, resumed as e4m3): then the scales are carried over to its largest number. Without any
+// the state is that of a run's beginning, and the caller calibrates.
+bool Loading::fp8() {
+  const bool saved = reader_.has_fp8();
+  if (!has_fp8_state(state_)) return saved;
   const Fp8State stored = reader_.fp8();
-  // Without its scales an FP8 run would restart at scale 1, and its loss would jump.
-  if (stored.rows.empty()) {
-    refuse_scales(
-        "holds no FP8 state (fp8.safetensors), but precision.fp8 with the delayed recipe needs its scales",
-        "resume with precision.fp8: off or from a run with fp8_calibrate: true");
-  }
   const fp8::ScaleTable& table = *state_.scales;
   const int64_t length = table.history.dim(0), n = table.size();
-  if (stored.history_len != length) {
+  const config::PrecisionConfig& precision = config_.precision;
+  // At scale 1 its loss would jump.
+  if (!saved && precision.fp8 != config::Fp8Mode::off && precision.fp8_calibration_passes == 0) {
+    refuse_scales(
+        "holds no FP8 state (fp8.safetensors), but precision.fp8 with the delayed recipe needs its scales",
+        "resume with precision.fp8_calibration_passes above 0, or from a run with fp8_calibrate: true");
+  }
+  if (saved && stored.history_len != length) {
     refuse_scales(fmt::format("holds amax histories of {} steps, precision.amax_history_len is {}",
                               stored.history_len, length),
                   "resume with the length it was saved with");
   }
   std::map<std::pair<std::string, std::string>, const Fp8State::Row*> rows;
   for (const Fp8State::Row& row : stored.rows) rows[{row.operand.name, row.operand.role}] = &row;
-  std::vector<float> scale(static_cast<size_t>(n)), history(static_cast<size_t>(n * length));
-  for (int64_t i = 0; i < n; ++i) {
+  std::vector<float> scale(static_cast<size_t>(n), 1.0f), history(static_cast<size_t>(n * length));
+  for (int64_t i = 0; saved && i < n; ++i) {
     const Fp8Operand wanted = operand_of(table.info(static_cast<int>(i)));
     const auto found = rows.find({wanted.name, wanted.role});
     if (found == rows.end()) {
@@ -157,6 +161,7 @@ void Loading::fp8() {
   context_.copy_to_device(table.history, history.data());
   context_.copy_to_device(table.position, &stored.position);
   context_.synchronize();
+  return saved;
 }
 
 }  // namespace
@@ -190,7 +195,7 @@ Loaded load(const Context& context, const Reader& reader, const config::Config& 
     state.exp_avg_sq.zero(context);
     loaded.progress.updates = 0;
   }
-  if (options.fp8 && has_fp8_state(state)) loading.fp8();
+  if (options.fp8) loaded.scales = loading.fp8();
   return loaded;
 }
 

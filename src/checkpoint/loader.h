@@ -18,14 +18,16 @@ struct Loaded {
   /// Of the checkpoint; `updates` is 0 without moments, since the bias correction belongs to them.
   Progress progress;
   bool optimizer = false;  ///< moments were loaded
+  bool scales =
+      false;  ///< the checkpoint has FP8 state; loaded where the state has some, which else starts anew
 };
 
 /// The caller casts, gathers and quantizes values afterwards. Rows that pad the vocabulary need not be as many as in
 /// the checkpoint: superfluous ones are dropped, missing ones get their initial values (zero in the moments).
 ///
 /// UserError, one line: the checkpoint is of another model (the first key of `model` that differs is named), a tensor
-/// is missing or of another shape, FP8 scales are needed and not there, or a file is damaged. That is why it takes the
-/// whole config.
+/// is missing or of another shape, FP8 scales do not fit or are missing and cannot be found anew, or a file is damaged.
+/// That is why it takes the whole config.
 Loaded load(const Context& context, const Reader& reader, const config::Config& config,
             const TrainingState& state, const LoadOptions& options = {});
 

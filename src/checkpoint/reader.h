@@ -71,6 +71,7 @@ class Reader {
   void read(const LogicalTensor& tensor, const Block& block, float* out) const;
   void read(const LogicalTensor& tensor, const Block& block, std::byte* out) const;
 
+  bool has_fp8() const { return !manifest_.fp8.empty(); }
   /// Empty rows where the checkpoint has no FP8 state. UserError as above, or when stages disagree.
   Fp8State fp8() const;
 

@@ -14,10 +14,11 @@ bool full_recompute(const config::Config& config) {
 }
 
 // FP32 main parameters can be the source of FP8 weights of which a form is kept. Several data ranks exchange BF16
-// values, and texts made between steps are made from them.
+// values, texts made between steps are made from them, and steps in BF16 read them.
 bool drops_values(const config::Config& config, int data_ranks) {
   return config.precision.dtype == config::ComputeDType::bf16 && data_ranks == 1 &&
          !config.optimizer.store_param_remainders && config.logging.generate_every == 0 &&
+         !config::takes_steps_in_both_precisions(config) &&
          config::fp8_kept_weights(config) != config::Fp8KeptWeights::none;
 }
 
@@ -104,8 +105,7 @@ void ModelStage::plan(MemoryPlan& plan, const Context& context, const StageSlots
              .bucket_size = config_.parallel.bucket_size,
              .training = slots.training,
              .split = config_.optimizer.store_param_remainders,
-             .drop_values = slots.training && config_.guard.every == 0 &&  // which reads them in BF16
-                            drops_values(config_, groups_->data().size())});
+             .drop_values = slots.training && drops_values(config_, groups_->data().size())});
   recipe_->plan(plan);
   rope_.plan(plan, config_.model);
   context_ranks_.plan(plan);

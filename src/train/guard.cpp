@@ -33,10 +33,12 @@ std::optional<double> guard_gap(const std::vector<double>& fp8, const std::vecto
   return (a - b) / std::abs(b);
 }
 
-Guard::Guard(const config::Config& config, const Context& context, StepRunner& runner, Services services)
+Guard::Guard(const config::Config& config, const Context& context, StepRunner& runner,
+             StepPrecision& precision, Services services)
     : config_(config),
       context_(context),
       runner_(runner),
+      precision_(precision),
       services_(std::move(services)),
       copy_(context, runner),
       batch_(runner.make_host_batch()) {
@@ -44,14 +46,6 @@ Guard::Guard(const config::Config& config, const Context& context, StepRunner& r
       "guard: FP8 is compared with BF16 every {} steps; a copy of the state takes {} of host memory on a "
       "rank",
       config.guard.every, human_bytes(state_copy_bytes(runner)));
-}
-
-void Guard::set_precision(bool bf16) {
-  fp8::Recipe& recipe = runner_.model().recipe();
-  if (recipe.high_precision() == bf16) return;
-  runner_.optimizer().gatherer().wait_all(context_);
-  recipe.set_high_precision(bf16);
-  runner_.model().weights_changed(false);
 }
 
 // --- before a step -----------------------------------------------------------------------------------------
@@ -69,11 +63,9 @@ void Guard::before_step(checkpoint::Progress& progress) {
     recipe.set_test_outlier(context_, outlier);
     runner_.model().weights_changed(false);
   }
-  const bool bf16 = step <= progress.guard.bf16_until;
-  set_precision(bf16);
-  if (bf16) record_.emplace_back("bf16", 1);
   const bool due = progress.step > 0 && progress.step % options.every == 0 && progress.guard.began < 0 &&
-                   !bf16 && progress.step + options.compare_steps <= config_.training.train_steps;
+                   precision_.all_fp8(progress, step, options.compare_steps) &&
+                   progress.step + options.compare_steps <= config_.training.train_steps;
   if (due) compare(progress);
 }
 
@@ -83,7 +75,7 @@ void Guard::compare(checkpoint::Progress& progress) {
   checkpoint::Guard& guard = progress.guard;
   start_ = progress;
   copy_.take();
-  set_precision(true);
+  precision_.set(true);
   optim::Optimizer& optimizer = runner_.optimizer();
   guard.began = progress.step;
   guard.bf16.clear();
@@ -100,7 +92,7 @@ void Guard::compare(checkpoint::Progress& progress) {
   }
   guard.bf16_valid = config_.guard.validate ? services_.validate() : std::nullopt;
   copy_.put_back();
-  set_precision(false);
+  precision_.set(false);
   seconds_ = now_seconds() - before;
 }
 

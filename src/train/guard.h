@@ -16,6 +16,7 @@
 #include "checkpoint/manifest.h"
 #include "config/config.h"
 #include "train/state_copy.h"
+#include "train/step_precision.h"
 
 namespace te::train {
 
@@ -44,9 +45,10 @@ class Guard {
   };
 
   /// After the runner's allocation.
-  Guard(const config::Config& config, const Context& context, StepRunner& runner, Services services);
+  Guard(const config::Config& config, const Context& context, StepRunner& runner, StepPrecision& precision,
+        Services services);
 
-  /// Before a step: begins a comparison where one is due, and puts the runner into the precision of the step.
+  /// Before a step, in its precision: begins a comparison where one is due.
   void before_step(checkpoint::Progress& progress);
   /// After it: `loss` of the step.
   Verdict after_step(checkpoint::Progress& progress, double loss);
@@ -60,12 +62,12 @@ class Guard {
 
  private:
   void compare(checkpoint::Progress& progress);
-  void set_precision(bool bf16);
   Verdict decide(checkpoint::Progress& progress);
 
   const config::Config& config_;
   const Context& context_;
   StepRunner& runner_;
+  StepPrecision& precision_;
   Services services_;
   StateCopy copy_;
   HostBatch batch_;

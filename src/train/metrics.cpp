@@ -161,6 +161,7 @@ void MetricsWriter::step(const StepMetrics& m, const std::vector<Fp8Health>& fp8
                            {"tflops", m.tflops},
                            {"skipped", m.skipped},
                            {"skipped_total", m.skipped_total}};
+  if (m.in_fp8) record["in_fp8"] = *m.in_fp8;
   if (m.valid_loss) record["valid_loss"] = number(*m.valid_loss);
   for (const SetLoss& set : m.valid)
     record["valid"][set.name] = {{"loss", number(set.loss)}, {"perplexity", number(std::exp(set.loss))}};

@@ -30,7 +30,7 @@ StartPoint Startup::run() {
   bool damaged = false;
   const StartPoint loaded = load(config_.checkpoint.init_from, {.optimizer = false, .fp8 = false}, damaged);
   spdlog::info("starts with the weights of {}", loaded.weights.string());
-  return {.progress = {}, .checkpoint = {}, .weights = loaded.weights};
+  return {.progress = {}, .checkpoint = {}, .weights = loaded.weights, .scales = false};
 }
 
 fs::path Startup::find() {
@@ -83,7 +83,10 @@ StartPoint Startup::load(const fs::path& path, const checkpoint::LoadOptions& op
       const checkpoint::Reader reader(path);
       const checkpoint::Loaded loaded =
           checkpoint::load(context_, reader, config_, training_state(runner_), options);
-      point = {.progress = loaded.progress, .checkpoint = reader.folder(), .weights = reader.folder()};
+      point = {.progress = loaded.progress,
+               .checkpoint = reader.folder(),
+               .weights = reader.folder(),
+               .scales = loaded.scales};
       if (options.fp8 && !loaded.optimizer)
         spdlog::info("the optimizer's moments are not loaded and start at zero");
       if (options.fp8) report_changes(reader.config(), point.progress.step);
@@ -126,13 +129,15 @@ fs::path Startup::previous(const fs::path& damaged) {
 }
 
 void calibrate(StepRunner& runner, const Batches& batches, int64_t micro_batch_size, int64_t microbatches,
-               int64_t counted) {
+               int64_t first_sample, int64_t counted) {
   std::vector<data::Batch> held;
   std::vector<HostMicrobatch> views;
-  for (int64_t i = 0; i < microbatches; ++i) held.push_back(batches.training(i * micro_batch_size));
+  for (int64_t i = 0; i < microbatches; ++i)
+    held.push_back(batches.training(first_sample + i * micro_batch_size));
   for (const data::Batch& batch : held) views.push_back(Batches::view(batch));
   runner.calibrate(views, counted);
-  spdlog::info("FP8 scales calibrated on the first {} microbatches", microbatches);
+  spdlog::info("FP8 scales calibrated on the {} {} microbatches", first_sample == 0 ? "first" : "next",
+               microbatches);
 }
 
 }  // namespace te::train

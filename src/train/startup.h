@@ -15,6 +15,7 @@ struct StartPoint {
   checkpoint::Progress progress;     ///< step 0 in a run that is not resumed
   std::filesystem::path checkpoint;  ///< that is resumed; empty in a run that is not
   std::filesystem::path weights;     ///< where the weights come from: that, or checkpoint.init_from, or empty
+  bool scales = false;               ///< the checkpoint had FP8 state
 };
 
 /// The state of the runner as a checkpoint sees it.
@@ -22,7 +23,7 @@ checkpoint::TrainingState training_state(StepRunner& runner);
 
 /// Gives a runner, whose memory is allocated, the weights and the state to start with, on all ranks alike: those of a
 /// checkpoint (checkpoint.resume), else the weights of another run (init_from), else initial ones. The runner is then
-/// ready for a step, but for the first FP8 scales of a run that is not resumed: calibrate().
+/// ready for a step, but for FP8 scales that no checkpoint had: calibrate().
 /// UserError (JobFailure in a job) when there is no such checkpoint, or it does not fit.
 class Startup {
  public:
@@ -50,10 +51,10 @@ class Startup {
 
 /// A fresh delayed recipe knows no amax, and at scale 1 every gradient below 2^-17 becomes zero in E5M2. How many that
 /// are depends on the batch, whose size divides every gradient: in GPT-2 124M with 0.26 million tokens a step, all of
-/// them in linear_qkv and linear_fc1 (docs/experiments.md). So the first `microbatches` of the run, the same on all
-/// data ranks, run before step 1 for their amaxes alone; their gradients are dropped. `counted`: targets of the first
-/// global batch.
+/// them in linear_qkv and linear_fc1 (docs/experiments.md). So the first `microbatches` of the first step in FP8, the
+/// same on all data ranks, run before it for their amaxes alone; their gradients are dropped. The step's global batch
+/// begins with `first_sample` and has `counted` targets.
 void calibrate(StepRunner& runner, const Batches& batches, int64_t micro_batch_size, int64_t microbatches,
-               int64_t counted);
+               int64_t first_sample, int64_t counted);
 
 }  // namespace te::train

@@ -94,16 +94,6 @@ void Trainer::prepare_folders(StartPoint& start, const std::function<void()>& re
   best_.resume(start.progress.validation, world_);
 }
 
-void Trainer::calibrate() {
-  const config::PrecisionConfig& precision = config_.precision;
-  if (!runner_.model().recipe().starts_from_history() || precision.fp8_calibration_passes == 0) return;
-  HostBatch batch = runner_.make_host_batch();
-  reader_->read(0, batch);
-  reader_->give_up();
-  train::calibrate(runner_, *batches_, config_.training.micro_batch_size, precision.fp8_calibration_passes,
-                   batch.counted);
-}
-
 Outcome Trainer::run(Requests& requests, const std::function<void()>& record) {
   open_data();
   take_folders();
@@ -129,7 +119,6 @@ Outcome Trainer::run(Requests& requests, const std::function<void()>& record) {
     return Outcome::finished;
   }
   prepare_folders(start, record);
-  if (start.checkpoint.empty()) calibrate();
   return TrainingLoop({.config = config_,
                        .context = context_,
                        .world = world_,
@@ -140,7 +129,7 @@ Outcome Trainer::run(Requests& requests, const std::function<void()>& record) {
                        .best = best_,
                        .folder = folder_ ? &*folder_ : nullptr,
                        .samples = sample_maker_.get()},
-                      progress)
+                      start)
       .run(requests);
 }
 

@@ -47,7 +47,6 @@ class Trainer {
   void take_folders();
   std::unique_ptr<checkpoint::Saver> make_saver();
   void prepare_folders(StartPoint& start, const std::function<void()>& record);
-  void calibrate();
   bool saves_on_its_way() const {
     return config_.checkpoint.save_every > 0 || config_.checkpoint.keep_best > 0;
   }

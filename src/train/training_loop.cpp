@@ -4,18 +4,16 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <utility>
 
 #include "core/clock.h"
 #include "core/log.h"
 #include "parallel/watchdog.h"
 #include "train/flops.h"
-#include "train/startup.h"
 #include "train/validation.h"
 
 namespace te::train {
 
-TrainingLoop::TrainingLoop(const LoopParts& parts, checkpoint::Progress progress)
+TrainingLoop::TrainingLoop(const LoopParts& parts, const StartPoint& start)
     : config_(parts.config),
       context_(parts.context),
       world_(parts.world),
@@ -26,7 +24,9 @@ TrainingLoop::TrainingLoop(const LoopParts& parts, checkpoint::Progress progress
       best_(parts.best),
       folder_(parts.folder),
       sample_maker_(parts.samples),
-      progress_(std::move(progress)),
+      progress_(start.progress),
+      scales_(start.scales),
+      precision_(config_.precision, config_.guard.every > 0, context_, runner_, world_),
       first_step_(progress_.step + 1),
       host_batches_{runner_.make_host_batch(), runner_.make_host_batch()},
       // Guessing costs the logarithm of the vocabulary.
@@ -102,7 +102,7 @@ void TrainingLoop::open_logs() {
 void TrainingLoop::make_guard() {
   if (config_.guard.every == 0) return;
   guard_.emplace(
-      config_, context_, runner_,
+      config_, context_, runner_, precision_,
       Guard::Services{.read = [this](int64_t first, HostBatch& batch) { reader_.read(first, batch); },
                       .wait = [this](int64_t step) { wait_for_device(step); },
                       .validate = [this]() -> std::optional<double> {
@@ -132,6 +132,7 @@ StepMetrics TrainingLoop::take(const Due& due) {
   const config::TrainingConfig& training = config_.training;
   const HostBatch& batch = next_batch();
   const int64_t first_sample = progress_.consumed_samples;
+  enter_precision(batch);
   if (guard_) guard_->before_step(progress_);
   std::optional<Fp8Statistics> statistics;
   if (due.fp8_statistics && !runner_.model().recipe().high_precision())
@@ -156,6 +157,16 @@ StepMetrics TrainingLoop::take(const Due& due) {
   if (statistics) log_statistics(*statistics, metrics);
   saves_.poll();
   return metrics;
+}
+
+// Steps in BF16 leave amaxes, but those of the first step in FP8 may have outgrown them.
+void TrainingLoop::enter_precision(const HostBatch& batch) {
+  precision_.enter(progress_);
+  if (precision_.calibrates(progress_, scales_)) {
+    calibrate(runner_, batches_, config_.training.micro_batch_size, config_.precision.fp8_calibration_passes,
+              progress_.consumed_samples, batch.counted);
+  }
+  scales_ = true;
 }
 
 // A rank that does not come is missed here, on a GPU; on the CPU, in the operation that needs it.
@@ -186,6 +197,8 @@ StepMetrics TrainingLoop::finish_step(const HostBatch& batch, double seconds) {
   metrics.tokens_per_s = static_cast<double>(samples * seq) / seconds;
   metrics.tflops = flops_per_token(config_.model) * metrics.tokens_per_s / 1e12 / world_.size();
   metrics.skipped = status.skipped != 0;
+  if (config_.precision.fp8 != config::Fp8Mode::off)
+    metrics.in_fp8 = !runner_.model().recipe().high_precision();
   look_for_spike(metrics);
   const bool lost = metrics.skipped && !metrics.spike;
   skipped_in_a_row_ = lost ? skipped_in_a_row_ + 1 : 0;
@@ -307,6 +320,7 @@ void TrainingLoop::roll_back() {
   wait_for_device(progress_.step);
   const int64_t spiked = progress_.step;
   const StartPoint point = Startup(config_, context_, world_, runner_).go_back(saves_.good());
+  scales_ = point.scales;
   saves_.go_back_to_good();
   checkpoint::Progress good = point.progress;
   good.consumed_samples = progress_.consumed_samples;

@@ -6,6 +6,7 @@
 //   best.h          the best checkpoint, early stopping  samples.h        texts of the model
 //   loss_spikes.h   losses that are too high             guard.h          FP8 compared with BF16
 //   source_losses.h the loss of each dataset of a blend  fp8_statistics.h what casts do to tensors
+//   step_precision.h FP8 or BF16, step by step
 //
 // While the device works on a step, the loop reads the next one's samples, and then waits for the device once.
 #pragma once
@@ -30,6 +31,8 @@
 #include "train/saves.h"
 #include "train/signals.h"
 #include "train/source_losses.h"
+#include "train/startup.h"
+#include "train/step_precision.h"
 #include "train/step_runner.h"
 
 namespace te::train {
@@ -52,8 +55,8 @@ struct LoopParts {
 
 class TrainingLoop {
  public:
-  /// `progress`: where the run stands.
-  TrainingLoop(const LoopParts& parts, checkpoint::Progress progress);
+  /// `start`: where the run stands.
+  TrainingLoop(const LoopParts& parts, const StartPoint& start);
 
   /// Trains to the last step, or until a signal asks it to stop: then the step in work is finished and a checkpoint
   /// saved, whatever checkpoint.save_last says. All ranks take the same steps and have the same outcome; rank 0 writes
@@ -78,6 +81,8 @@ class TrainingLoop {
 
   // A step, in this order.
   StepMetrics take(const Due& due);
+  /// The precision of the next step, that of `batch`, and where its scales have to be found, those.
+  void enter_precision(const HostBatch& batch);
   void wait_for_device(int64_t step);
   StepMetrics finish_step(const HostBatch& batch, double seconds);
   void look_for_spike(StepMetrics& metrics);
@@ -115,6 +120,8 @@ class TrainingLoop {
   SampleMaker* sample_maker_;
 
   checkpoint::Progress progress_;
+  bool scales_;  ///< the FP8 state knows amaxes, of a checkpoint or of this run
+  StepPrecision precision_;
   const int64_t first_step_;
   HostBatch host_batches_[2];
   LossSpikes spikes_;

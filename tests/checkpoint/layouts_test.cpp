@@ -236,6 +236,18 @@ TEST(Resharding, WithoutMomentsTheyStartAtZero) {
   expect_zero_moments(folder / "step_00000003", {.optimizer = false});
 }
 
+/// A checkpoint of zeros in the reader's shapes, with this FP8 state.
+std::filesystem::path rewrite(const TemporaryFolder& folder, const checkpoint::Reader& reader,
+                              const std::vector<checkpoint::TensorSpec>& specs,
+                              const checkpoint::Fp8State& state) {
+  checkpoint::Writer writer(folder / "other", reader.progress(), reader.config(), specs, state);
+  for (const auto& tensor : reader.tensors()) {
+    const std::vector<char> zeros(tensor.bytes());
+    writer.write(tensor.name, zeros.data(), zeros.size());
+  }
+  return writer.finish();
+}
+
 TEST(Resharding, Fp8ScalesCarryOverToAnotherFormat) {
   TemporaryFolder folder;
   auto ranks = fake_ranks({}, true);
@@ -265,17 +277,22 @@ TEST(Resharding, Fp8ScalesCarryOverToAnotherFormat) {
   for (auto& row : shorter.rows) row.history.resize(1);
   checkpoint::Fp8State renamed = state;
   renamed.rows[4].operand.name = "layers.9.fc1";
-  for (const auto& [broken, expected] :
-       {std::pair{shorter, "precision.amax_history_len"}, std::pair{renamed, "precision.first_layers_bf16"},
-        std::pair{checkpoint::Fp8State{}, "holds no FP8 state"}}) {
-    checkpoint::Writer again(folder / "other", reader.progress(), reader.config(), specs, broken);
-    for (const auto& tensor : reader.tensors()) {
-      const std::vector<char> zeros(tensor.bytes());
-      again.write(tensor.name, zeros.data(), zeros.size());
-    }
-    const checkpoint::Reader other_reader(again.finish());
-    TE_EXPECT_REFUSED(expected, checkpoint::load(rank.context(), other_reader, fake_config(), rank.state()));
+  for (const auto& [broken, expected] : {std::pair{shorter, "precision.amax_history_len"},
+                                         std::pair{renamed, "precision.first_layers_bf16"}}) {
+    const checkpoint::Reader unfit(rewrite(folder, reader, specs, broken));
+    TE_EXPECT_REFUSED(expected, checkpoint::load(rank.context(), unfit, fake_config(), rank.state()));
   }
+  // Without any the state is that of a run's beginning, if scales can be found anew.
+  const checkpoint::Reader without(rewrite(folder, reader, specs, {}));
+  config::Config config = fake_config();
+  config.precision.fp8 = config::Fp8Mode::hybrid;
+  EXPECT_FALSE(checkpoint::load(rank.context(), without, config, rank.state()).scales);
+  for (int i = 0; i < table.size(); ++i) {
+    EXPECT_EQ(table.scale.as<float>()[i], 1.0f);
+    EXPECT_EQ(table.history.as<float>()[i], 0.0f);
+  }
+  config.precision.fp8_calibration_passes = 0;
+  TE_EXPECT_REFUSED("holds no FP8 state", checkpoint::load(rank.context(), without, config, rank.state()));
 }
 
 }  // namespace

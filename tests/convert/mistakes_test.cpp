@@ -170,6 +170,14 @@ TEST(ConfigJson, DropoutsKeepTheirNumbers) {
   EXPECT_EQ(written.at("resid_pdrop"), 0.2);
 }
 
+TEST(ConfigJson, AClampOfSwigluHasNoClass) {
+  config::ModelConfig model = model_of("llama", json::object());
+  model.swiglu_clamp = 7;
+  const std::string text = refusal([&] { convert::hugging_face_config(model, DType::f32, "", "X"); });
+  EXPECT_NE(text.find("no model class with RMSNorm and a clamped SwiGLU (model.swiglu_clamp)"), text.npos)
+      << text;
+}
+
 // The numbers that transformers computes of mscale and mscale_all_dim, and of a factor that is null.
 TEST(ConfigJson, YarnsFactors) {
   const auto yarn = [&](const json& more) {

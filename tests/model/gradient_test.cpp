@@ -32,7 +32,8 @@ double directional_difference(TinyModel& tiny, const parameters::Parameter& para
   return (4 * fine - coarse) / 3;
 }
 
-void check_gradients(const Config& config) {
+/// `bound`: of the error, as a share of the gradient's norm.
+void check_gradients(const Config& config, double step = 0.04, double bound = 2e-3) {
   TinyModel tiny(config);
   // Gains and biases away from their trivial initial values, or errors in their use would hide.
   uint64_t seed = 100;
@@ -61,8 +62,8 @@ void check_gradients(const Config& config) {
         direction[i] = static_cast<float>(direction[i] / length);
         expected += double(direction[i]) * gradient[i];
       }
-      const double measured = directional_difference(tiny, parameter, direction, 0.04);
-      EXPECT_NEAR(measured, expected, 2e-3 * norm + 2e-5) << parameter.name << " trial " << trial;
+      const double measured = directional_difference(tiny, parameter, direction, step);
+      EXPECT_NEAR(measured, expected, bound * norm + 0.01 * bound) << parameter.name << " trial " << trial;
     }
   }
 }
@@ -88,12 +89,12 @@ TEST(ModelGradient, BiasesOfAttentionAndMlp) {
   check_gradients(config);
 }
 
-// It cuts off many of the values, at a random point none of which lies on the bound.
+// It cuts off many of the values. Steps are short, and the bound wide, because some of them cross it.
 TEST(ModelGradient, ClampedSwiglu) {
   Config config = tiny_config(Family::llama);
   config.model.swiglu_clamp = 0.7;
   config.model.add_mlp_bias = true;
-  check_gradients(config);
+  check_gradients(config, 0.01, 1e-2);
 }
 
 // Heads that do not make up the hidden size, a norm in each: Qwen3.

@@ -1,0 +1,47 @@
+#include "train/step_precision.h"
+
+namespace te::train {
+
+bool step_in_bf16(const config::PrecisionConfig& precision, int64_t asked, int64_t step) {
+  return precision.fp8 != config::Fp8Mode::off && (step <= asked || !precision.fp8_in_step(step));
+}
+
+StepPrecision::StepPrecision(const config::PrecisionConfig& precision, bool guarded, const Context& context,
+                             StepRunner& runner, parallel::World& world)
+    : config_(precision),
+      guarded_(guarded),
+      context_(context),
+      runner_(runner),
+      history_(world.max_i64(runner.model().recipe().starts_from_history() ? 1 : 0) != 0) {}
+
+// What a guard of an earlier start has asked for is void where this one has none, nor the memory for it.
+bool StepPrecision::bf16(const checkpoint::Progress& progress, int64_t step) const {
+  return step_in_bf16(config_, guarded_ ? progress.guard.bf16_until : 0, step);
+}
+
+bool StepPrecision::all_fp8(const checkpoint::Progress& progress, int64_t first, int64_t count) const {
+  return !bf16(progress, first) && !bf16(progress, first + count - 1);
+}
+
+void StepPrecision::enter(const checkpoint::Progress& progress) {
+  set(bf16(progress, progress.step + 1));
+}
+
+void StepPrecision::set(bool bf16) {
+  fp8::Recipe& recipe = runner_.model().recipe();
+  if (recipe.high_precision() == bf16) return;
+  runner_.optimizer().gatherer().wait_all(context_);
+  recipe.set_high_precision(bf16);
+  // Between steps these are of the weights alone, which are looked at again: by recipes that look at them in this
+  // precision.
+  if (recipe.table().size() > 0) context_.zero(recipe.table().amax);
+  runner_.model().weights_changed(false);
+}
+
+bool StepPrecision::calibrates(const checkpoint::Progress& progress, bool scales) const {
+  const int64_t step = progress.step + 1;
+  if (!history_ || config_.fp8_calibration_passes == 0 || bf16(progress, step)) return false;
+  return !scales || (step > 1 && bf16(progress, step - 1));
+}
+
+}  // namespace te::train

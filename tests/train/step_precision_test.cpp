@@ -1,0 +1,195 @@
+// FP8 in some of a run's steps: outside of them the run is a BF16 run bit for bit, inside it begins with scales that
+// fit, and it may be interrupted anywhere.
+#include "train/step_precision.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "te_train_testing.h"
+
+namespace te::testing {
+namespace {
+
+using nlohmann::json;
+using Overrides = std::vector<std::string>;
+
+Overrides joined(Overrides a, const Overrides& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+std::vector<json> records(const TrainFolder& folder, const std::string& run) {
+  std::vector<json> result;
+  for (const std::string& line : split(read_file(folder.run_folder(run) + "/metrics.jsonl"), '\n'))
+    if (!line.empty()) result.push_back(json::parse(line));
+  return result;
+}
+
+void run(const TrainFolder& folder, const std::string& name, const Overrides& overrides) {
+  const Result result = folder.run(name, overrides);
+  ASSERT_EQ(result.code, 0) << result.error;
+}
+
+/// Sizes that two tensor ranks can share in FP8.
+const Overrides kBf16 = {"model.ffn_hidden_size=64", "checkpoint.save_every=1", "logging.fp8_stats_every=1"};
+const Overrides kFp8 = joined(kBf16, {"precision.fp8=hybrid"});
+
+/// Steps [first, last] of one column.
+std::vector<double> part(const TrainFolder& folder, const std::string& name, const char* column,
+                         int64_t first, int64_t last) {
+  const std::vector<double> all = folder.column(name, column);
+  EXPECT_GE(static_cast<int64_t>(all.size()), last) << name;
+  return {all.begin() + (first - 1), all.begin() + std::min<int64_t>(last, std::ssize(all))};
+}
+
+void expect_equal_steps(const TrainFolder& folder, const std::string& a, const std::string& b, int64_t first,
+                        int64_t last) {
+  for (const char* column : {"loss", "grad_norm"})
+    EXPECT_EQ(part(folder, a, column, first, last), part(folder, b, column, first, last)) << column;
+}
+
+TEST(StepPrecision, DependsOnScheduleAndGuard) {
+  config::PrecisionConfig precision;
+  precision.fp8_from_step = 3;
+  precision.fp8_until_step = 5;
+  EXPECT_FALSE(train::step_in_bf16(precision, 0, 1));  // no FP8 to be left out
+  precision.fp8 = config::Fp8Mode::hybrid;
+  for (const int64_t step : {1, 2, 3, 4, 6}) EXPECT_TRUE(train::step_in_bf16(precision, 4, step)) << step;
+  EXPECT_FALSE(train::step_in_bf16(precision, 4, 5));
+  EXPECT_FALSE(train::step_in_bf16(precision, 0, 3));
+}
+
+TEST(StepPrecision, OutsideOfTheScheduleTheRunIsABf16Run) {
+  const TrainFolder folder;
+  const std::vector<std::pair<std::string, Overrides>> models = {
+      {"llama", {"model.add_mlp_bias=true", "model.swiglu_clamp=0.5"}},
+      {"gpt", {"model.family=gpt", "model.num_query_groups=4", "model.hidden_dropout=0.1"}}};
+  const std::vector<std::pair<std::string, Overrides>> recipes = {
+      {"delayed", {"precision.fp8_keep_weights=none"}},
+      {"blockwise", {"precision.fp8_recipe=blockwise", "training.recompute=full"}},
+      {"mixed",
+       {"precision.fp8_output_layer=true", "training.recompute=selective",
+        "precision.overrides=linear_fc2 input: bf16; layers 0 linear_qkv: tensorwise"}}};
+  for (const auto& [family, keys] : models) {
+    run(folder, family, joined(kBf16, keys));
+    for (const auto& [recipe, more] : recipes) {
+      const std::string name = family + "_" + recipe;
+      SCOPED_TRACE(name);
+      const Overrides all = joined(joined(kFp8, keys), more);
+      run(folder, name, joined(all, {"precision.fp8_from_step=3", "precision.fp8_until_step=4"}));
+      expect_equal_steps(folder, name, family, 1, 2);
+      EXPECT_NE(part(folder, name, "loss", 3, 3), part(folder, family, "loss", 3, 3));
+      // What comes behind the last step in FP8 is what a BF16 run makes of its checkpoint.
+      run(folder, name + "_on",
+          joined(joined(kBf16, keys), {"checkpoint.resume=" + folder.checkpoint(name, 4)}));
+      EXPECT_EQ(part(folder, name, "loss", 5, 6), folder.column(name + "_on", "loss"));
+      EXPECT_EQ(part(folder, name, "grad_norm", 5, 6), folder.column(name + "_on", "grad_norm"));
+      std::vector<bool> in_fp8;
+      for (const json& record : records(folder, name)) in_fp8.push_back(record["in_fp8"].get<bool>());
+      EXPECT_EQ(in_fp8, (std::vector<bool>{false, false, true, true, false, false}));
+    }
+    EXPECT_FALSE(records(folder, family).at(0).contains("in_fp8"));
+  }
+  TE_EXPECT_CONTAINS(read_file(folder.run_folder("llama_delayed") + "/start.txt"),
+                     "FP8 in steps 3 to 4, all other steps in bf16");
+}
+
+/// Cut behind each of its steps and resumed, a run ends with the same bits.
+void expect_resumed_alike(const TrainFolder& folder, const std::string& name, const Overrides& overrides) {
+  SCOPED_TRACE(name);
+  const Overrides all =
+      joined(joined(kFp8, overrides), {"precision.fp8_from_step=3", "precision.fp8_until_step=4"});
+  run(folder, name, all);
+  for (int64_t step = 1; step <= 5; ++step) {
+    const std::string cut = name + "_" + std::to_string(step);
+    SCOPED_TRACE(cut);
+    run(folder, cut, joined(all, {"checkpoint.resume=" + folder.checkpoint(name, step)}));
+    EXPECT_EQ(folder.column(cut, "loss"), part(folder, name, "loss", step + 1, 6));
+    EXPECT_TRUE(folder.checkpoint_bytes(cut, 6) == folder.checkpoint_bytes(name, 6));
+  }
+}
+
+TEST(StepPrecision, MayBeInterruptedAroundASwitch) {
+  const TrainFolder folder;
+  expect_resumed_alike(folder, "delayed", {"training.eval_interval=1"});
+  expect_resumed_alike(folder, "recomputed",
+                       {"training.recompute=selective", "optimizer.store_param_remainders=true"});
+  expect_resumed_alike(folder, "mixed",
+                       {"training.recompute=full", "precision.fp8_output_layer=true",
+                        "precision.overrides=linear_fc2 wgrad: bf16; layers 0 linear_qkv: blockwise"});
+}
+
+TEST(StepPrecision, MayBeInterruptedAroundASwitchInAnyLayout) {
+  TrainFolder folder;
+  folder.use_ranks(2);
+  expect_resumed_alike(folder, "tp_sp", {"parallel.tensor=2", "parallel.sequence=true"});
+  // One of the stages has nothing in FP8, and calibrates with the other all the same.
+  expect_resumed_alike(
+      folder, "pp",
+      {"parallel.pipeline=2", "parallel.schedule=zero_bubble", "precision.first_layers_bf16=1"});
+  // Nor has one a history.
+  expect_resumed_alike(folder, "pp_mixed",
+                       {"parallel.pipeline=2", "precision.overrides=layers 0: blockwise"});
+  expect_resumed_alike(folder, "dp", {"parallel.bucket_size=1000"});
+}
+
+// With the most recent amax alone, what was recorded before does not count: then a run that has recorded nothing, and
+// one that has gone through the schedule, take the same steps.
+TEST(StepPrecision, ABf16RunGoesOnInFp8AsByTheSchedule) {
+  const TrainFolder folder;
+  const Overrides recent = {"precision.amax_compute_algo=most_recent"};
+  run(folder, "scheduled", joined(joined(kFp8, recent), {"precision.fp8_from_step=4"}));
+  run(folder, "bf16", kBf16);
+  const Overrides on = joined(recent, {"checkpoint.resume=" + folder.checkpoint("bf16", 3)});
+  run(folder, "on", joined(kFp8, on));
+  EXPECT_EQ(folder.column("on", "loss"), part(folder, "scheduled", "loss", 4, 6));
+  EXPECT_EQ(folder.column("on", "grad_norm"), part(folder, "scheduled", "grad_norm", 4, 6));
+  expect_refused(folder.run("never", joined(joined(kFp8, on), {"precision.fp8_calibration_passes=0"})),
+                 "precision.fp8_calibration_passes above 0");
+}
+
+// Steps of one microbatch and the most recent amax: calibration finds exactly the scales that the step's values ask
+// for, at any depth. Scales of several microbatches round these values otherwise, so that single ones may lie beyond an
+// amax by a rounding.
+TEST(StepPrecision, TheFirstStepOfADeepModelHasItsScales) {
+  const TrainFolder folder;
+  const Overrides deep = {"model.num_layers=36", "model.init_method_std=0.16", "training.train_steps=3"};
+  for (const auto& [shape, most] :
+       {std::pair{Overrides{"training.global_batch_size=2", "precision.amax_compute_algo=most_recent",
+                            "precision.fp8_calibration_passes=1"},
+                  0.0},
+        {Overrides{}, 0.01}}) {
+    const std::string name = most == 0.0 ? "one_" : "two_";
+    const Overrides keys = joined(deep, shape), fp8 = joined(kFp8, keys);
+    run(folder, name + "bf16", joined(kBf16, keys));
+    run(folder, name + "scheduled", joined(fp8, {"precision.fp8_from_step=3"}));
+    run(folder, name + "on", joined(fp8, {"checkpoint.resume=" + folder.checkpoint(name + "bf16", 2)}));
+    const json bf16 = records(folder, name + "bf16").back();
+    for (const char* which : {"scheduled", "on"}) {
+      const json record = records(folder, name + which).back();
+      ASSERT_EQ(record["step"], 3);
+      ASSERT_EQ(record["fp8"].size(), 36u * 12);
+      for (const json& operand : record["fp8"])
+        EXPECT_LE(operand["saturated"].get<double>(), most) << name << which << operand;
+      for (const char* number : {"loss", "grad_norm"}) {
+        const double expected = bf16[number].get<double>();
+        EXPECT_NEAR(record[number].get<double>(), expected, (most == 0.0 ? 0.05 : 0.15) * expected);
+      }
+    }
+  }
+}
+
+TEST(StepPrecision, TheGuardComparesStepsInFp8) {
+  const TrainFolder folder;
+  const Overrides scheduled = joined(kFp8, {"precision.fp8_from_step=4", "precision.fp8_until_step=5"});
+  run(folder, "plain", scheduled);
+  run(folder, "guarded", joined(scheduled, {"guard.every=2", "guard.compare_steps=1"}));
+  EXPECT_TRUE(folder.checkpoint_bytes("guarded", 6) == folder.checkpoint_bytes("plain", 6));
+  std::vector<int64_t> compared;
+  for (const json& record : records(folder, "guarded"))
+    if (record.contains("guard")) compared.push_back(record["step"].get<int64_t>());
+  EXPECT_EQ(compared, std::vector<int64_t>{5});
+}
+
+}  // namespace
+}  // namespace te::testing

@@ -22,6 +22,7 @@
 #include "parallel/watchdog.h"
 #include "train/decoded_samples.h"
 #include "train/execution.h"
+#include "train/inspect_fp8.h"
 #include "train/memory_verdict.h"
 #include "train/mpirun.h"
 #include "train/run_record.h"
@@ -43,6 +44,7 @@ constexpr const char* kFooter = R"(Examples:
   mpirun -n 4 te-train --config configs/llama7b_fp8.yaml --set parallel.tensor=2
   te-train --config configs/quickstart_bf16.yaml --set training.train_steps=20 --set precision.fp8=hybrid
   te-train --config preset:llama3_8b --config run.yaml --print-config
+  te-train inspect-fp8 --checkpoint runs/small/checkpoints --data data/bible_valid
 
 Logs go to logging.directory: loss.csv (one line per step), metrics.jsonl (with FP8 health), TensorBoard's event files,
 and samples.jsonl (logging.generate_every).
@@ -226,7 +228,17 @@ int body(te::parallel::World& world, int argc, char** argv) {
          "With --dry-run and --print-schedule: ranks of the job; parallel.tensor * context * pipeline when "
          "absent")
       ->check(CLI::PositiveNumber);
+  app.require_subcommand(0, 1);
+  te::apps::InspectFp8Command inspect_fp8(app);
   if (!te::apps::parse_command_line(app, argc, argv, !world.leader(), te::apps::config_words())) return 0;
+  if (inspect_fp8.chosen()) {
+    if (!configs.empty() || !overrides.empty())
+      te::user_error(
+          "--config and --set in front of inspect-fp8: it reads the checkpoint's config, and --set behind it "
+          "overrides its keys");
+    te::init_log(world.leader() ? spdlog::level::warn : spdlog::level::err);
+    return inspect_fp8.run(world);
+  }
   if (describe || presets) {
     const std::string text = describe ? te::config::describe_keys() : te::config::describe_presets();
     if (world.leader()) std::printf("%s", text.c_str());

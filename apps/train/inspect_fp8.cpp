@@ -1,0 +1,218 @@
+#include "train/inspect_fp8.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "checkpoint/reader.h"
+#include "core/error.h"
+#include "generate/run_config.h"
+#include "train/checkpoint_inspection.h"
+#include "train/execution.h"
+#include "train/fp8_inspection.h"
+#include "train/override_advice.h"
+
+namespace te::apps {
+namespace {
+
+using config::Fp8Mode;
+using config::Fp8Recipe;
+using nlohmann::json;
+
+/// A number of the command line, in words of its own where it is none.
+CLI::Validator at_least(double least) {
+  return {[least](std::string& text) {
+            double value = 0;
+            return CLI::detail::lexical_cast(text, value) && value >= least
+                       ? ""
+                       : fmt::format("{} must be a number of at least {}", text, least);
+          },
+          "N"};
+}
+
+/// Where a BF16 model is judged: tensorwise is what delayed does at best.
+Fp8Recipe reference_of(const std::vector<std::string>& recipes) {
+  Fp8Recipe recipe{};
+  const bool tensorwise = std::find(recipes.begin(), recipes.end(), "tensorwise") != recipes.end();
+  config::from_string(tensorwise ? "tensorwise" : recipes.front(), recipe);
+  return recipe;
+}
+
+void write_json(const std::string& path, const json& report) {
+  std::ofstream out(path, std::ios::binary);
+  out << report.dump(2, ' ', false, json::error_handler_t::replace) << '\n';
+  out.close();
+  if (!out) user_error("--json {}: cannot be written", path);
+}
+
+}  // namespace
+
+struct InspectFp8Command::Arguments {
+  CLI::App* command = nullptr;
+  std::string checkpoint, device = "auto", json_path;
+  train::InspectionOptions options{.recipes = {"tensorwise", "rowwise", "blockwise"}};
+  train::CastLimits limits;
+  int64_t top = 20;
+
+  void check() const;
+};
+
+InspectFp8Command::InspectFp8Command(CLI::App& app) : arguments_(std::make_unique<Arguments>()) {
+  Arguments& a = *arguments_;
+  a.command = app.add_subcommand(
+      "inspect-fp8",
+      "Show what casting to FP8 does to a checkpoint's tensors, and which overrides would help");
+  a.command
+      ->add_option("--checkpoint", a.checkpoint,
+                   "Checkpoint of te-train: a step folder, or a directory (its latest)")
+      ->type_name("PATH");
+  a.command
+      ->add_option("--data", a.options.data,
+                   "Dataset, without .bin or .idx; the training data of the run when absent")
+      ->type_name("PREFIX");
+  a.command->add_option("--batches", a.options.microbatches, "Microbatches to look at")
+      ->check(at_least(1))
+      ->capture_default_str();
+  a.command->add_option("--recipes", a.options.recipes, "What is tried besides the run's own recipe")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"tensorwise", "rowwise", "blockwise"}))
+      ->capture_default_str();
+  a.command
+      ->add_option("--tolerance", a.limits.tolerance_db,
+                   "A cast does harm when its SQNR is so many dB below that of normally distributed values")
+      ->check(at_least(0))
+      ->capture_default_str();
+  a.command->add_option("--top", a.top, "Casts in the table; 0: all")
+      ->check(at_least(0))
+      ->capture_default_str();
+  a.command->add_option("--json", a.json_path, "Everything that was found, as JSON")->type_name("FILE");
+  a.command
+      ->add_option("--set", a.options.overrides,
+                   "Override a key of the checkpoint's config, as in --set precision.fp8_recipe=blockwise")
+      ->type_name("KEY=VALUE")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  a.command->add_option("--device", a.device, "auto, cpu or cuda")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+      ->capture_default_str();
+  a.command->footer(
+      "  te-train inspect-fp8 --checkpoint runs/small/checkpoints --data data/bible_valid --batches 4\n\n"
+      "docs/fp8.md explains the table.");
+}
+
+InspectFp8Command::~InspectFp8Command() = default;
+
+bool InspectFp8Command::chosen() const {
+  return arguments_->command->parsed();
+}
+
+void InspectFp8Command::Arguments::check() const {
+  if (checkpoint.empty()) user_error("--checkpoint PATH is required; see te-train inspect-fp8 --help");
+  if (options.recipes.empty()) user_error("--recipes: names no recipe");
+}
+
+namespace {
+
+/// What was looked at, on some lines.
+void print_heading(const checkpoint::Reader& reader, const train::InspectionSetup& setup,
+                   const train::Inspection& found, const train::InspectionOptions& options,
+                   Fp8Recipe reference) {
+  const config::PrecisionConfig& precision = setup.config.precision;
+  fmt::print("checkpoint  {} (step {})\n", reader.folder().string(), reader.progress().step);
+  if (precision.fp8 == Fp8Mode::off) {
+    fmt::print("precision   BF16: the table shows what an FP8 run (hybrid, {}) would cast\n",
+               config::to_string(reference));
+  } else {
+    fmt::print("precision   FP8 {}, {}{}\n", config::to_string(precision.fp8),
+               config::to_string(precision.fp8_recipe), precision.overrides.empty() ? "" : ", overrides");
+  }
+  if (found.calibrated)
+    fmt::print("scales      calibrated on the data: the checkpoint has none for this precision\n");
+  std::string data;
+  for (const config::DataSource& source : setup.config.data.train) data += " " + source.prefix;
+  fmt::print("data       {}: {} microbatches, {} tokens\n", data, options.microbatches, found.tokens);
+}
+
+void print_advice(const train::OverrideAdvice& advice, size_t harmful, const train::CastLimits& limits) {
+  fmt::print(
+      "\n{} do harm: SQNR more than {:g} dB below that of normally distributed values (E4M3 {:g} dB, "
+      "E5M2 {:g} dB),\nmore than {:g} % saturated, or more than {:g} % flushed to zero.\n",
+      harmful == 0 ? "No casts" : fmt::format("{} casts (!)", harmful), limits.tolerance_db,
+      train::normal_sqnr_db(DType::e4m3), train::normal_sqnr_db(DType::e5m2), 100 * limits.saturated,
+      100 * limits.flushed);
+  if (advice.rules.empty()) return;
+  fmt::print(
+      "Lowest SQNR {:.1f} dB; with these overrides, as far as the values stay what they are, {}:\n\n{}",
+      advice.worst_now_db,
+      std::isfinite(advice.worst_then_db) ? fmt::format("{:.1f} dB", advice.worst_then_db)
+                                          : "nothing is cast",
+      advice.yaml);
+}
+
+json report_of(const checkpoint::Reader& reader, const train::InspectionSetup& setup,
+               const train::Inspection& found, const std::vector<train::InspectedCast>& casts,
+               const train::OverrideAdvice& advice, const train::CastLimits& limits) {
+  json report = {
+      {"checkpoint", reader.folder().string()},
+      {"step", reader.progress().step},
+      {"fp8", config::to_string(setup.config.precision.fp8)},
+      {"recipe", config::to_string(setup.config.precision.fp8_recipe)},
+      {"calibrated", found.calibrated},
+      {"tokens", found.tokens},
+      {"limits",
+       {{"tolerance_db", limits.tolerance_db}, {"saturated", limits.saturated}, {"flushed", limits.flushed}}},
+      {"casts", json::array()},
+      {"rules", advice.rules},
+      {"overrides", advice.overrides},
+      {"yaml", advice.yaml}};
+  for (const train::InspectedCast& cast : casts) report["casts"].push_back(train::to_json(cast, limits));
+  return report;
+}
+
+}  // namespace
+
+int InspectFp8Command::run(parallel::World& world) {
+  Arguments& a = *arguments_;
+  a.check();
+  world.together([&] {
+    if (world.size() > 1) {
+      user_error(
+          "te-train inspect-fp8 runs on one rank, this job has {}: start it without mpirun; checkpoints of "
+          "any layout are read",
+          world.size());
+    }
+  });
+  const checkpoint::Reader reader(a.checkpoint);
+  const train::InspectionSetup setup = train::inspection_setup(reader, a.options);
+  const Context context =
+      generate::open_device(world, a.device, train::execution_options(setup.config.training));
+  config::validate_for_device(setup.config, context.is_cuda());
+  const train::Inspection found = train::inspect_checkpoint(context, reader, setup, a.options);
+
+  const config::PrecisionConfig& precision = setup.config.precision;
+  const int64_t layers = setup.config.model.num_layers;
+  const Fp8Recipe reference = reference_of(a.options.recipes);
+  std::vector<train::InspectedCast> casts =
+      train::inspected_casts(found.statistics, precision, layers, reference);
+  train::sort_worst_first(casts, a.limits);
+  const train::OverrideAdvice advice =
+      train::advise(casts, precision, layers, a.options.recipes, a.limits, reference);
+  const auto harmful = std::count_if(casts.begin(), casts.end(), [&](const train::InspectedCast& cast) {
+    return train::harmful(cast.own, cast.operand.format, a.limits);
+  });
+  print_heading(reader, setup, found, a.options, reference);
+  const size_t rows = a.top == 0 ? casts.size() : static_cast<size_t>(a.top);
+  fmt::print("\n{} casts, worst first; SQNR in dB, and under other recipes:\n\n{}", casts.size(),
+             train::cast_table(casts, rows, a.options.recipes, a.limits));
+  if (rows < casts.size()) fmt::print("  ... {} more (--top 0)\n", casts.size() - rows);
+  print_advice(advice, static_cast<size_t>(harmful), a.limits);
+  std::fflush(stdout);
+  if (!a.json_path.empty()) write_json(a.json_path, report_of(reader, setup, found, casts, advice, a.limits));
+  return 0;
+}
+
+}  // namespace te::apps

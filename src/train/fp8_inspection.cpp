@@ -1,0 +1,201 @@
+#include "train/fp8_inspection.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
+
+#include "config/precision_overrides.h"
+#include "core/error.h"
+
+namespace te::train {
+namespace {
+
+using fp8::CastStatistics;
+using fp8::OperandRole;
+using nlohmann::json;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+CastQuality quality_of(const CastStatistics& s) {
+  return {fp8::sqnr_db(s.sums), fp8::saturated_share(s.sums), fp8::flushed_share(s.sums)};
+}
+
+/// A NaN says nothing and gives way.
+CastQuality worse(const CastQuality& a, const CastQuality& b) {
+  return {std::fmin(a.sqnr_db, b.sqnr_db), std::fmax(a.saturated, b.saturated),
+          std::fmax(a.flushed, b.flushed)};
+}
+
+/// The GEMMs that read an operand in a form, of those that run in FP8.
+std::vector<std::string> gemms_of(OperandRole role, const std::string& form,
+                                  const config::LinearPrecision& linear) {
+  const bool rowwise = form != "columnwise", columnwise = form != "rowwise";
+  std::vector<std::string> gemms;
+  if (linear.fprop && role != OperandRole::grad_output && rowwise) gemms.emplace_back("fprop");
+  if (linear.dgrad &&
+      ((role == OperandRole::weight && columnwise) || (role == OperandRole::grad_output && rowwise)))
+    gemms.emplace_back("dgrad");
+  if (linear.wgrad && role != OperandRole::weight && columnwise) gemms.emplace_back("wgrad");
+  return gemms;
+}
+
+/// The casts of one operand.
+struct Group {
+  std::vector<const CastStatistics*> own, what_if;
+};
+
+/// In the order in which the operands were seen.
+std::vector<Group> groups_of(const Fp8Statistics& statistics) {
+  std::map<std::pair<std::string, OperandRole>, size_t> index;
+  std::vector<Group> groups;
+  for (const CastStatistics& s : statistics.operands) {
+    const auto [found, added] = index.try_emplace({s.operand.name, s.operand.role}, groups.size());
+    if (added) groups.emplace_back();
+    Group& group = groups[found->second];
+    if (s.recipe != "none") (s.what_if ? group.what_if : group.own).push_back(&s);
+  }
+  return groups;
+}
+
+/// The recipe of a rule, where it was tried; delayed never is.
+std::string_view recipe_that_was_tried(const Group& group, config::Fp8Recipe wanted,
+                                       config::Fp8Recipe reference) {
+  const bool tried = std::any_of(group.what_if.begin(), group.what_if.end(),
+                                 [&](const auto* s) { return s->recipe == config::to_string(wanted); });
+  return config::to_string(tried ? wanted : reference);
+}
+
+std::map<std::string, CastQuality> others_of(const Group& group, const CastStatistics& own) {
+  std::map<std::string, CastQuality> others;
+  for (const CastStatistics* other : group.what_if) {
+    const bool fits = other->form == own.form || other->form == "both" || own.form == "both";
+    if (!fits || other->recipe == own.recipe) continue;
+    const auto [found, added] = others.try_emplace(other->recipe, quality_of(*other));
+    if (!added) found->second = worse(found->second, quality_of(*other));
+  }
+  return others;
+}
+
+std::string format_name(DType format) {
+  return format == DType::e4m3 ? "E4M3" : "E5M2";
+}
+
+std::string decibels(double value) {
+  if (std::isnan(value)) return "-";
+  return std::isinf(value) ? "exact" : fmt::format("{:.1f}", value);
+}
+
+std::string percent(double share) {
+  if (std::isnan(share)) return "-";
+  return share == 0 ? "0" : share < 5e-5 ? "<0.01 %" : fmt::format("{:.2f} %", 100 * share);
+}
+
+json number(double value) {
+  return std::isfinite(value) ? json(value) : json(nullptr);
+}
+
+json quality_json(const CastQuality& q) {
+  return {{"sqnr_db", number(q.sqnr_db)}, {"saturated", number(q.saturated)}, {"flushed", number(q.flushed)}};
+}
+
+}  // namespace
+
+double normal_sqnr_db(DType format) {
+  return format == DType::e4m3 ? 31.5 : 25.5;
+}
+
+double shortfall_db(const CastQuality& quality, DType format) {
+  return std::isnan(quality.sqnr_db) ? -kInfinity : normal_sqnr_db(format) - quality.sqnr_db;
+}
+
+bool harmful(const CastQuality& quality, DType format, const CastLimits& limits) {
+  return shortfall_db(quality, format) > limits.tolerance_db || quality.saturated > limits.saturated ||
+         quality.flushed > limits.flushed;
+}
+
+std::string linear_kind(const std::string& name) {
+  return name.substr(name.rfind('.') + 1);
+}
+
+std::vector<InspectedCast> inspected_casts(const Fp8Statistics& statistics,
+                                           const config::PrecisionConfig& precision, int64_t num_layers,
+                                           config::Fp8Recipe reference) {
+  const bool runs_in_fp8 = precision.fp8 != config::Fp8Mode::off;
+  config::PrecisionConfig judged = config::as_quantized(precision);
+  if (!runs_in_fp8) judged.fp8_recipe = reference;
+  std::vector<InspectedCast> casts;
+  for (const Group& group : groups_of(statistics)) {
+    for (const CastStatistics* s : runs_in_fp8 ? group.own : group.what_if) {
+      const config::LinearPrecision linear =
+          config::linear_precision(judged, linear_kind(s->operand.name), s->operand.layer, num_layers);
+      if (!runs_in_fp8 && s->recipe != recipe_that_was_tried(group, linear.recipe, reference)) continue;
+      const std::vector<std::string> gemms = gemms_of(s->operand.role, s->form, linear);
+      if (gemms.empty()) continue;
+      casts.push_back({.operand = s->operand,
+                       .recipe = s->recipe,
+                       .gemms = gemms,
+                       .amax = s->sums.amax,
+                       .own = quality_of(*s),
+                       .others = others_of(group, *s)});
+    }
+  }
+  return casts;
+}
+
+void sort_worst_first(std::vector<InspectedCast>& casts, const CastLimits& limits) {
+  const auto key = [&](const InspectedCast& cast) {
+    return std::pair(!harmful(cast.own, cast.operand.format, limits),
+                     -shortfall_db(cast.own, cast.operand.format));
+  };
+  std::stable_sort(casts.begin(), casts.end(),
+                   [&](const InspectedCast& a, const InspectedCast& b) { return key(a) < key(b); });
+}
+
+std::string cast_table(const std::vector<InspectedCast>& casts, size_t rows,
+                       const std::vector<std::string>& recipes, const CastLimits& limits) {
+  std::string text =
+      fmt::format("  {:>5} {:<12} {:<16} {:<12} {:<10} {:>9} {:>9} {:>8} {:>6} ", "layer", "linear",
+                  "operand", "GEMMs", "recipe", "amax", "saturated", "flushed", "SQNR");
+  for (const std::string& recipe : recipes) text += fmt::format(" {}", recipe);
+  text += "\n";
+  for (size_t i = 0; i < std::min(rows, casts.size()); ++i) {
+    const InspectedCast& c = casts[i];
+    const std::string kind = linear_kind(c.operand.name);
+    text += fmt::format("{} {:>5} {:<12} {:<16} {:<12} {:<10} {:>9.4g} {:>9} {:>8} {:>6} ",
+                        harmful(c.own, c.operand.format, limits) ? "!" : " ",
+                        kind == config::kOutputLayerName ? "" : std::to_string(c.operand.layer), kind,
+                        fmt::format("{} {}", fp8::role_name(c.operand.role), format_name(c.operand.format)),
+                        fmt::format("{}", fmt::join(c.gemms, ", ")), c.recipe, c.amax,
+                        percent(c.own.saturated), percent(c.own.flushed), decibels(c.own.sqnr_db));
+    for (const std::string& recipe : recipes) {
+      const auto found = c.others.find(recipe);
+      text += fmt::format(" {:>{}}", found == c.others.end() ? "" : decibels(found->second.sqnr_db),
+                          recipe.size());
+    }
+    text.erase(text.find_last_not_of(' ') + 1);
+    text += "\n";
+  }
+  return text;
+}
+
+json to_json(const InspectedCast& cast, const CastLimits& limits) {
+  json record = quality_json(cast.own);
+  record.update({{"layer", cast.operand.layer},
+                 {"linear", cast.operand.name},
+                 {"role", fp8::role_name(cast.operand.role)},
+                 {"format", dtype_name(cast.operand.format)},
+                 {"gemms", cast.gemms},
+                 {"recipe", cast.recipe},
+                 {"amax", number(cast.amax)},
+                 {"harmful", harmful(cast.own, cast.operand.format, limits)},
+                 {"what_if", json::object()}});
+  for (const auto& [recipe, quality] : cast.others) record["what_if"][recipe] = quality_json(quality);
+  return record;
+}
+
+}  // namespace te::train

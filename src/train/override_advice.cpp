@@ -1,0 +1,182 @@
+#include "train/override_advice.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include "config/precision_overrides.h"
+
+namespace te::train {
+namespace {
+
+const std::vector<std::string> kGemms = {"fprop", "dgrad", "wgrad"};
+
+/// What is done about one linear of one layer.
+struct Choice {
+  std::string recipe;          ///< empty: stays
+  std::set<std::string> bf16;  ///< GEMMs
+};
+
+using Casts = std::vector<const InspectedCast*>;
+
+/// The cast under another recipe, or (empty) its own; null where this recipe was not tried on it.
+const CastQuality* under(const InspectedCast& cast, const std::string& recipe) {
+  if (recipe.empty() || recipe == cast.recipe) return &cast.own;
+  const auto found = cast.others.find(recipe);
+  return found == cast.others.end() ? nullptr : &found->second;
+}
+
+/// The casts that do harm under a recipe.
+Casts harmful_casts(const Casts& casts, const std::string& recipe, const CastLimits& limits) {
+  Casts result;
+  for (const InspectedCast* cast : casts)
+    if (harmful(*under(*cast, recipe), cast->operand.format, limits)) result.push_back(cast);
+  return result;
+}
+
+/// A recipe's rule turns FP8 on for the whole linear: GEMMs that were BF16 must be named again.
+Choice choose(const Casts& casts, const config::LinearPrecision& linear,
+              const std::vector<std::string>& recipes, const CastLimits& limits) {
+  Choice choice;
+  Casts left = harmful_casts(casts, "", limits);
+  for (const std::string& recipe : recipes) {
+    const bool tried =
+        std::all_of(casts.begin(), casts.end(), [&](const auto* cast) { return under(*cast, recipe); });
+    if (left.empty() || !tried || recipe == casts.front()->recipe) continue;
+    Casts then = harmful_casts(casts, recipe, limits);
+    if (then.size() >= left.size()) continue;
+    choice.recipe = recipe;
+    left = std::move(then);
+  }
+  for (const InspectedCast* cast : left) choice.bf16.insert(cast->gemms.begin(), cast->gemms.end());
+  for (const auto& [quantized, gemm] :
+       {std::pair{linear.fprop, "fprop"}, {linear.dgrad, "dgrad"}, {linear.wgrad, "wgrad"}})
+    if (!quantized && !(choice.recipe.empty() && choice.bf16.empty())) choice.bf16.insert(gemm);
+  if (choice.bf16.size() == kGemms.size()) choice.recipe.clear();
+  return choice;
+}
+
+// --- rules -------------------------------------------------------------------------------------------------
+
+/// "0-3, 5"
+std::string ranges(const std::vector<int64_t>& layers) {
+  std::string text;
+  for (size_t i = 0; i < layers.size();) {
+    size_t end = i;
+    while (end + 1 < layers.size() && layers[end + 1] == layers[end] + 1) ++end;
+    text += fmt::format("{}{}{}", text.empty() ? "" : ", ", layers[i],
+                        end > i ? fmt::format("-{}", layers[end]) : "");
+    i = end + 1;
+  }
+  return text;
+}
+
+/// What stands behind the linears of a rule, and the layers of each kind of linear that have it.
+using Settings = std::map<std::string, std::map<std::string, std::vector<int64_t>>>;
+
+size_t place_of(const std::string& kind) {
+  const auto& names = config::kLinearNames;
+  return static_cast<size_t>(std::find(names.begin(), names.end(), kind) - names.begin());
+}
+
+/// Kinds of linears with the same layers stand in one rule.
+void add_rules(std::vector<std::string>& rules, const Settings& settings, int64_t num_layers) {
+  for (const auto& [setting, layers_of] : settings) {
+    std::map<std::vector<int64_t>, std::vector<std::string>> kinds_of;
+    for (const auto& [kind, layers] : layers_of) {
+      if (kind == config::kOutputLayerName) {  // it is in no layer
+        rules.push_back(kind + setting);
+        continue;
+      }
+      kinds_of[layers].push_back(kind);
+    }
+    for (auto& [layers, kinds] : kinds_of) {
+      std::sort(kinds.begin(), kinds.end(),
+                [](const std::string& a, const std::string& b) { return place_of(a) < place_of(b); });
+      const bool all = static_cast<int64_t>(layers.size()) == num_layers;
+      rules.push_back(fmt::format("{}{}{}", all ? "" : fmt::format("layers {} ", ranges(layers)),
+                                  fmt::join(kinds, ", "), setting));
+    }
+  }
+}
+
+std::string bf16_setting(const std::set<std::string>& gemms) {
+  std::string text;
+  if (gemms.size() < kGemms.size())
+    for (const std::string& gemm : kGemms)
+      if (gemms.contains(gemm)) text += fmt::format("{} {}", text.empty() ? "" : ",", gemm);
+  return text + ": bf16";
+}
+
+/// The rules of a text, one a line.
+std::vector<std::string> lines_of(const std::string& overrides) {
+  std::vector<std::string> lines;
+  for (size_t begin = 0; begin < overrides.size();) {
+    const size_t end = std::min(overrides.find_first_of("\n;", begin), overrides.size());
+    const std::string line = overrides.substr(begin, end - begin);
+    const size_t first = line.find_first_not_of(" \t\r"), last = line.find_last_not_of(" \t\r");
+    if (first != line.npos) lines.push_back(line.substr(first, last - first + 1));
+    begin = end + 1;
+  }
+  return lines;
+}
+
+std::string yaml_of(const std::vector<std::string>& lines, const config::PrecisionConfig& precision,
+                    config::Fp8Recipe reference) {
+  std::string yaml = "precision:\n";
+  if (precision.fp8 == config::Fp8Mode::off) {
+    yaml += fmt::format("  fp8: hybrid\n  fp8_recipe: {}\n", config::to_string(reference));
+    if (precision.fp8_calibrate) yaml += "  fp8_calibrate: false\n";
+  }
+  yaml += "  overrides: |\n";
+  for (const std::string& line : lines) yaml += fmt::format("    {}\n", line);
+  return yaml;
+}
+
+/// The lowest SQNR of a linear's casts under a choice: of those that a GEMM in FP8 still reads.
+double worst_under(const Casts& casts, const Choice& choice) {
+  double worst = std::numeric_limits<double>::infinity();
+  for (const InspectedCast* cast : casts) {
+    const bool read = std::any_of(cast->gemms.begin(), cast->gemms.end(),
+                                  [&](const std::string& gemm) { return !choice.bf16.contains(gemm); });
+    if (read) worst = std::fmin(worst, under(*cast, choice.recipe)->sqnr_db);
+  }
+  return worst;
+}
+
+}  // namespace
+
+OverrideAdvice advise(const std::vector<InspectedCast>& casts, const config::PrecisionConfig& precision,
+                      int64_t num_layers, const std::vector<std::string>& recipes, const CastLimits& limits,
+                      config::Fp8Recipe reference) {
+  std::map<std::pair<int64_t, std::string>, Casts> linears;
+  for (const InspectedCast& cast : casts) linears[{cast.operand.layer, cast.operand.name}].push_back(&cast);
+  OverrideAdvice advice{.worst_now_db = std::numeric_limits<double>::infinity(),
+                        .worst_then_db = std::numeric_limits<double>::infinity()};
+  Settings by_recipe, bf16;
+  for (const auto& [at, own] : linears) {
+    const std::string kind = linear_kind(at.second);
+    const config::LinearPrecision linear =
+        config::linear_precision(config::as_quantized(precision), kind, at.first, num_layers);
+    const Choice choice = choose(own, linear, recipes, limits);
+    if (!choice.recipe.empty()) by_recipe[": " + choice.recipe][kind].push_back(at.first);
+    if (!choice.bf16.empty()) bf16[bf16_setting(choice.bf16)][kind].push_back(at.first);
+    advice.worst_now_db = std::fmin(advice.worst_now_db, worst_under(own, {}));
+    advice.worst_then_db = std::fmin(advice.worst_then_db, worst_under(own, choice));
+  }
+  add_rules(advice.rules, by_recipe, num_layers);
+  add_rules(advice.rules, bf16, num_layers);
+  std::vector<std::string> lines = lines_of(precision.overrides);
+  lines.insert(lines.end(), advice.rules.begin(), advice.rules.end());
+  advice.overrides = fmt::format("{}", fmt::join(lines, "\n"));
+  if (!advice.rules.empty()) advice.yaml = yaml_of(lines, precision, reference);
+  return advice;
+}
+
+}  // namespace te::train

@@ -5,8 +5,10 @@ curves.py      alignment, smoothing, gaps of two runs, the noise band of seeds
 statistics.py  intervals, tests, smallest gap that could have been seen
 experiment.py  which runs make which arm; analysis.py: pairs, gaps and verdicts of arms
 details.py     gradient norms, FP8 health, speed, differing config keys; tasks.py: evaluations, document by document
+precision.py   FP8 statistics and the guard of runs that have them
 table.py       the short table on the console; plots.py: its picture
-pages.py       the report; sections.py: its parts, figures.py: its pictures, blocks.py: Markdown and HTML
+pages.py       the report; sections.py and precision_sections.py: its parts, figures.py and precision_figures.py: its
+               pictures, blocks.py: Markdown and HTML
 cli.py         the command line
 """
 

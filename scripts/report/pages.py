@@ -4,7 +4,18 @@ import dataclasses
 import io
 import math
 
-from . import UserError, analysis, details, figures, sections, statistics, tasks, write_json
+from . import (
+    UserError,
+    analysis,
+    details,
+    figures,
+    precision,
+    precision_sections,
+    sections,
+    statistics,
+    tasks,
+    write_json,
+)
 from .blocks import Heading, Paragraph, Picture, Verdict, html_page, markdown
 from .sections import CONFIDENCE, interval_text
 from .words import nats, percent
@@ -17,6 +28,8 @@ class Report:
         self.content = content
         self.comparisons = [analysis.compare_arms(content.baseline, arm, content.bar) for arm in content.arms]
         self.health = {id(run): found for run in self.runs() if (found := details.fp8_health(run))}
+        self.fp8_statistics = {id(run): found for run in self.runs() if (found := precision.fp8_statistics(run))}
+        self.guards = {id(run): found for run in self.runs() if (found := precision.guard(run))}
         for comparison in self.comparisons:
             self._count_diverged(comparison)
 
@@ -82,6 +95,8 @@ class Report:
             *sections.tasks(self),
             *sections.gradients(self, pictures),
             *sections.fp8(self, pictures),
+            *precision_sections.fp8_statistics(self, pictures),
+            *precision_sections.guard(self, pictures),
             *sections.settings(self),
             *sections.sources(self),
         ]

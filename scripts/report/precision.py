@@ -1,0 +1,131 @@
+"""What runs recorded of their own number formats: fp8_statistics.jsonl (logging.fp8_statistics_every), and the guard's
+comparisons with BF16 in metrics.jsonl (guard.every)."""
+
+import math
+
+import numpy as np
+
+from . import details, runs
+
+# ---- FP8 statistics ----------------------------------------------------------------------------------------
+
+
+class Fp8Statistics:
+    """Of one run. `tokens`: at the records; the other arrays are at them, NaN where a record has nothing to say."""
+
+    def __init__(self, tokens, records):
+        self.tokens = tokens
+        self.records = records
+        own = [[x for x in record["operands"] if is_own_cast(x)] for record in records]
+        self.lowest_sqnr = np.array([lowest(x.get("sqnr_db") for x in casts) for casts in own])
+        self.saturated = np.array([highest(x.get("saturated") for x in casts) for casts in own])
+        self.flushed = np.array([highest(x.get("flushed") for x in casts) for casts in own])
+        self.fc2_amax = np.array([highest(map(fc2_input_amax, record["operands"])) for record in records])
+        self.alignment = np.array([highest(x.get("mean") for x in record.get("swiglu", [])) for record in records])
+        self._own = own
+
+    def worst_casts(self, count):
+        """[(linear, role, form)] of the run's own casts, the lowest SQNR behind the first 5 % of the tokens first."""
+        least = {}
+        for casts in self.settled(self._own):
+            for x in casts:
+                value = number(x.get("sqnr_db"))
+                if math.isfinite(value):
+                    least[key_of(x)] = min(value, least.get(key_of(x), math.inf))
+        return sorted(least, key=least.get)[:count]
+
+    def of_cast(self, key, name):
+        """A number of one of the run's own casts, record by record."""
+        found = [next((x for x in casts if key_of(x) == key), {}) for casts in self._own]
+        return np.array([number(x.get(name)) for x in found])
+
+    def recipes(self):
+        """{recipe: (lowest SQNR of any operand, its median)} of the casts that were tried, and of the run's own."""
+        values = {}
+        for record in self.settled(self.records):
+            for x in record["operands"]:
+                if x.get("recipe", "none") != "none" and math.isfinite(number(x.get("sqnr_db"))):
+                    name = x["recipe"] + (" (tried)" if x.get("what_if") else "")
+                    values.setdefault(name, []).append(x["sqnr_db"])
+        return {name: (min(v), float(np.median(v))) for name, v in values.items()}
+
+    def settled(self, items):
+        """Those behind the first 5 % of the tokens."""
+        edge = self.tokens[0] + 0.05 * (self.tokens[-1] - self.tokens[0])
+        return [item for tokens, item in zip(self.tokens, items) if tokens >= edge]
+
+
+def fp8_statistics(run):
+    """None where the run recorded none."""
+    file = run.folder / "fp8_statistics.jsonl" if run.folder else None
+    if not file or not file.is_file():
+        return None
+    # A step that was taken again, behind a resume, is recorded again.
+    by_step = {r["step"]: r for _, r in runs.json_lines(file) if isinstance(r.get("operands"), list) and "step" in r}
+    if not by_step:
+        return None
+    steps = sorted(by_step)
+    return Fp8Statistics(np.array(steps, float) * details.tokens_per_step(run), [by_step[s] for s in steps])
+
+
+def is_own_cast(x):
+    return x.get("recipe", "none") != "none" and not x.get("what_if")
+
+
+def key_of(x):
+    return (x.get("linear", "?"), x.get("role", "?"), x.get("form", "both"))
+
+
+def fc2_input_amax(x):
+    """It is the same however the values are cast."""
+    return x.get("amax") if x.get("linear", "").endswith("linear_fc2") and x.get("role") == "input" else None
+
+
+def number(value):
+    return float(value) if isinstance(value, (int, float)) else math.nan
+
+
+def finite(values):
+    return [v for v in map(number, values) if math.isfinite(v)]
+
+
+def lowest(values):
+    return min(finite(values), default=math.nan)
+
+
+def highest(values):
+    return max(finite(values), default=math.nan)
+
+
+# ---- The guard ---------------------------------------------------------------------------------------------
+
+
+class Guard:
+    """Of one run: its comparisons, and the steps that it took in BF16."""
+
+    def __init__(self, comparisons, bf16_tokens, action):
+        self.tokens = np.array([t for t, _ in comparisons])
+        self.gap, self.limit, self.seconds = (
+            np.array([number(c.get(name)) for _, c in comparisons]) for name in ("gap", "limit", "seconds")
+        )
+        # A gap that is not finite is written as null: FP8's loss was not.
+        self.excess = np.array([bool(c.get("excess")) for _, c in comparisons], bool)
+        self.bf16_tokens = np.array(sorted(bf16_tokens))
+        self.action = action
+
+
+def guard(run):
+    """None where the run has no guard that compared anything."""
+    file = run.folder / "metrics.jsonl" if run.folder else None
+    if not file or not file.is_file():
+        return None
+    records = {
+        float(r["consumed_tokens"]): r["guard"]
+        for _, r in runs.json_lines(file)
+        if isinstance(r.get("guard"), dict) and "consumed_tokens" in r
+    }
+    comparisons = [(tokens, records[tokens]) for tokens in sorted(records) if "limit" in records[tokens]]
+    if not comparisons:
+        return None
+    bf16 = [tokens for tokens, record in records.items() if record.get("bf16")]
+    return Guard(comparisons, bf16, run.config.get("guard.action", "warn"))

@@ -1,0 +1,146 @@
+"""Pictures of FP8 statistics and of the guard; as in figures.py, None where the runs do not have the data."""
+
+import math
+
+import numpy as np
+
+from .figures import COLOURS, arms_of, colour, new, tokens_axis
+
+WORST = 4  # casts of an arm that are shown
+
+
+def arms_having(content, found):
+    """[(index, arm, [(run, what was found of it)])] of the arms that have any."""
+    arms = enumerate(arms_of(content))
+    having = [(i, arm, [(run, found[id(run)]) for run in arm.runs if id(run) in found]) for i, arm in arms]
+    return [entry for entry in having if entry[2]]
+
+
+def statistics_by_tokens(content, found):
+    """Lowest SQNR, largest lost shares, and the two early signs of SwiGLU: a line a run."""
+    arms = arms_having(content, found)
+    if not arms:
+        return None
+    panels = [
+        ("lowest_sqnr", "lowest SQNR of the run's own casts (dB)", "linear"),
+        ("saturated", "saturated: largest share of any operand", "share"),
+        ("flushed", "flushed to zero: largest share of any operand", "share"),
+        ("fc2_amax", "largest input of a linear_fc2", "log"),
+        ("alignment", "alignment of SwiGLU's weights, largest mean of a layer", "linear"),
+    ]
+    panels = [p for p in panels if any(np.isfinite(getattr(s, p[0])).any() for _, _, runs in arms for _, s in runs)]
+    rows = -(-len(panels) // 2)
+    figure, grid = new(0.4 + 2.8 * rows, nrows=rows, ncols=2, squeeze=False)
+    for axes, (name, title, scale) in zip(grid.flat, panels):
+        size = tokens_axis(axes, content)
+        for index, arm, runs in arms:
+            for number, (_, s) in enumerate(runs):
+                axes.plot(
+                    s.tokens / size,
+                    getattr(s, name),
+                    color=colour(index),
+                    linewidth=1.2,
+                    marker="." if len(s.tokens) < 30 else None,
+                    alpha=0.85,
+                    label=None if number else arm.name,
+                )
+        if scale == "share":
+            axes.set_yscale("symlog", linthresh=1e-7)
+            axes.set_ylim(0, 1)
+            axes.set_yticks([0, 1e-6, 1e-4, 1e-2, 1])
+        elif scale == "log":
+            axes.set_yscale("log")
+        axes.set_title(title, fontsize=11, loc="left")
+    for axes in grid.flat[len(panels) :]:
+        axes.set_visible(False)
+    grid[0][0].legend(loc="best")
+    return figure
+
+
+def worst_casts(content, found):
+    """SQNR of the casts that come off worst: a panel an arm, a colour a cast, a line a run."""
+    arms = [(arm, runs, casts) for _, arm, runs in arms_having(content, found) if (casts := worst_of(runs))]
+    if not arms:
+        return None
+    figure, grid = new(0.4 + 2.9 * -(-len(arms) // 2), nrows=-(-len(arms) // 2), ncols=2, squeeze=False, sharey=True)
+    for axes, (arm, runs, casts) in zip(grid.flat, arms):
+        size = tokens_axis(axes, content)
+        for place, key in enumerate(casts):
+            for number, (_, s) in enumerate(runs):
+                axes.plot(
+                    s.tokens / size,
+                    s.of_cast(key, "sqnr_db"),
+                    color=COLOURS[place],
+                    linewidth=1.2,
+                    marker="." if len(s.tokens) < 30 else None,
+                    alpha=0.85,
+                    label=None if number else cast_name(key),
+                )
+        axes.set_title(arm.name, fontsize=11, loc="left")
+        axes.set_ylabel("SQNR (dB)")
+        # Room below the curves, which fall from above.
+        low, high = axes.get_ylim()
+        axes.set_ylim(low - 0.35 * (high - low), high)
+        axes.legend(loc="lower left", fontsize=8)
+    for axes in grid.flat[len(arms) :]:
+        axes.set_visible(False)
+    return figure
+
+
+def worst_of(runs, count=WORST):
+    """The worst casts of several runs, those of each in turn."""
+    lists = [s.worst_casts(count) for _, s in runs]
+    in_turn = [keys[i] for i in range(count) for keys in lists if i < len(keys)]
+    return list(dict.fromkeys(in_turn))[:count]
+
+
+def cast_name(key):
+    linear, role, form = key
+    parts = linear.split(".")
+    place = f"layer {parts[1]} {parts[-1]}" if parts[0] == "layers" and len(parts) > 2 else linear
+    return f"{place} {role}" + ("" if form == "both" else f", {form}")
+
+
+def decades_on(axes, threshold, largest):
+    """A scale that is linear below the threshold (a power of ten) and logarithmic above it, up to the decade of the
+    largest value, with a tick at each decade."""
+    axes.set_yscale("symlog", linthresh=threshold)
+    count = 1 + max(0, math.ceil(math.log10(max(largest, threshold) / threshold)))
+    decades = [threshold * 10.0**i for i in range(count)]
+    low, high = axes.get_ylim()
+    ticks = [t for t in (*(-d for d in reversed(decades)), 0, *decades) if t >= low or t == -threshold]
+    axes.set_yticks(ticks, [f"{t:g}" for t in ticks])
+    axes.set_ylim(min(low, -threshold), max(high, 1.05 * decades[-1]))
+
+
+def guard_gaps(content, found):
+    """The gaps that the guard found, its limits, and where a run went on in BF16."""
+    arms = arms_having(content, found)
+    if not arms:
+        return None
+    figure, axes = new(3.8)
+    size = tokens_axis(axes, content)
+    for index, arm, runs in arms:
+        for number, (_, g) in enumerate(runs):
+            line = {"color": colour(index), "alpha": 0.85}
+            label = None if number else arm.name
+            axes.plot(g.tokens / size, 100 * g.gap, marker="o", markersize=4, linewidth=1, label=label, **line)
+            axes.plot(g.tokens / size, 100 * g.limit, linewidth=1, linestyle=(0, (4, 3)), **line)
+            above = g.excess & np.isfinite(g.gap)
+            axes.plot(g.tokens[above] / size, 100 * g.gap[above], "X", markersize=10, markeredgecolor="white", **line)
+            if len(g.bf16_tokens):
+                axes.plot(
+                    g.bf16_tokens / size,
+                    np.full(len(g.bf16_tokens), 0.02 + 0.03 * index),
+                    "|",
+                    markersize=8,
+                    color=colour(index),
+                    transform=axes.get_xaxis_transform(),
+                )
+    axes.axhline(0, color="#222222", linewidth=0.8)
+    edges = [100 * abs(v) for _, _, runs in arms for _, g in runs for v in (*g.gap, *g.limit) if np.isfinite(v)]
+    decades_on(axes, 10.0 ** math.floor(math.log10(max(1e-3, 2 * float(np.median(edges))))), max(edges))
+    axes.set_ylabel("FP8 above BF16 (% of its loss)")
+    notes = "dashed: limit; X: above it; |: steps in BF16"
+    axes.legend(loc="upper left", title=notes, title_fontsize=9, alignment="left")
+    return figure

@@ -1,0 +1,181 @@
+"""The sections about number formats: what casting did to operands, and what the guard found. Empty where no run has
+recorded anything of the kind."""
+
+import math
+
+import numpy as np
+
+from . import precision_figures as figures
+from .blocks import Bullets, Heading, Paragraph, Table
+from .words import percent, seconds_text, tokens_text
+
+
+SIGNS = {"fc2_amax": "largest input of a linear_fc2", "alignment": "alignment of SwiGLU's weights"}
+CAST_HEAD = ["run", "cast", "lowest SQNR (dB)", "at (tokens)", "at the end", "saturated", "flushed to zero"]
+
+
+def decibels(value):
+    return f"{value:.1f}" if math.isfinite(value) else "-"
+
+
+def share(value):
+    return f"{value:.1e}" if math.isfinite(value) else "-"
+
+
+def fp8_statistics(report, pictures):
+    found = report.fp8_statistics
+    arms = figures.arms_having(report.content, found)
+    if not arms:
+        return []
+    rows, recipes, trends = [], [], []
+    for _, arm, runs in arms:
+        rows += [cast_row(arm.name, runs, key) for key in figures.worst_of(runs)]
+        recipes += recipe_rows(arm.name, runs)
+        for name, what in SIGNS.items():
+            trends += trend(arm.name, what, [getattr(s, name) for _, s in runs])
+    blocks = [
+        Heading("FP8 statistics"),
+        *pictures(
+            "fp8_statistics.png",
+            "Lowest SQNR, lost values, linear_fc2's input and SwiGLU's alignment by tokens",
+            lambda: figures.statistics_by_tokens(report.content, found),
+        ),
+        *pictures(
+            "fp8_sqnr.png",
+            "SQNR of the casts that come off worst, by tokens",
+            lambda: figures.worst_casts(report.content, found),
+        ),
+    ]
+    if rows:
+        blocks += [
+            Paragraph(
+                "The casts that come off worst behind the first 5 % of the tokens. Normally distributed values keep 31.5 "
+                "dB in E4M3 and 25.5 dB in E5M2; shares are the largest of any record."
+            ),
+            Table(CAST_HEAD, rows),
+        ]
+    if recipes:
+        blocks += [
+            Paragraph("All casts, and what other recipes would have made of the same values:"),
+            Table(["run", "recipe", "lowest SQNR (dB)", "median"], recipes),
+        ]
+    if trends:
+        blocks += [
+            Paragraph(
+                "In long runs with SwiGLU these two grow together before the loss says anything (arXiv 2409.12517):"
+            ),
+            Bullets(trends),
+        ]
+    return blocks
+
+
+def cast_row(name, runs, key):
+    """Over the runs of an arm: the worst of each number."""
+    sqnr = [(s, s.of_cast(key, "sqnr_db")) for _, s in runs]
+    sqnr = [(s, values) for s, values in sqnr if np.isfinite(values).any()]
+    where, values = min(sqnr, key=lambda item: np.nanmin(settled(*item)))
+    at = where.tokens[len(values) - len(settled(where, values)) + int(np.nanargmin(settled(where, values)))]
+    lost = [
+        max((v for _, s in runs for v in s.settled(s.of_cast(key, name)) if math.isfinite(v)), default=math.nan)
+        for name in ("saturated", "flushed")
+    ]
+    ends = [v[np.isfinite(v)][-1] for _, v in sqnr]
+    return [
+        name,
+        figures.cast_name(key),
+        decibels(float(np.nanmin(settled(where, values)))),
+        tokens_text(at),
+        decibels(float(min(ends))),
+        *map(share, lost),
+    ]
+
+
+def settled(statistics, values):
+    """Those behind the first 5 % of the tokens; all where these say nothing."""
+    late = np.array(statistics.settled(values), float)
+    return late if np.isfinite(late).any() else values
+
+
+def recipe_rows(name, runs):
+    values = {}
+    for _, s in runs:
+        for recipe, pair in s.recipes().items():
+            values.setdefault(recipe, []).append(pair)
+    return [
+        [name, recipe, decibels(min(low for low, _ in pairs)), decibels(float(np.median([m for _, m in pairs])))]
+        for recipe, pairs in values.items()
+    ]
+
+
+def trend(name, what, series):
+    """From the first record to the last, the mean of the runs; and the largest of all."""
+    known = [v[np.isfinite(v)] for v in series]
+    known = [v for v in known if len(v) > 1 and v.max() > 0]
+    if not known:
+        return []
+    first, last = (float(np.mean([v[i] for v in known])) for i in (0, -1))
+    most = max(float(v.max()) for v in known)
+    times = f", {last / first:.2f} times as much" if first > 0 else ""
+    return [f"{name}: {what} from {first:.4g} to {last:.4g}{times}; at most {most:.4g}."]
+
+
+def guard(report, pictures):
+    arms = figures.arms_having(report.content, report.guards)
+    if not arms:
+        return []
+    rows, events = [], []
+    for _, arm, runs in arms:
+        for run, g in runs:
+            known = g.gap[np.isfinite(g.gap)]
+            rows.append(
+                [
+                    arm.name,
+                    run.label,
+                    str(len(g.tokens)),
+                    percent(float(np.median(known))) if len(known) else "-",
+                    percent(float(known.max())) if len(known) else "-",
+                    str(int(g.excess.sum())),
+                    g.action,
+                    str(len(g.bf16_tokens)),
+                    seconds_text(float(np.nansum(g.seconds))),
+                ]
+            )
+            events += [event(run.label, g, i) for i in np.flatnonzero(g.excess)]
+    return [
+        Heading("The guard"),
+        Paragraph(
+            "Every so many steps the same steps were taken in FP8 and in BF16 from one state; a gap is how much higher "
+            "FP8's mean loss was, as a share of BF16's."
+        ),
+        *pictures(
+            "guard.png",
+            "Gaps to BF16 by tokens, and their limits",
+            lambda: figures.guard_gaps(report.content, report.guards),
+        ),
+        Table(GUARD_HEAD, rows),
+        *([Paragraph("Above the limit:"), Bullets(events)] if events else []),
+    ]
+
+
+GUARD_HEAD = [
+    "arm",
+    "run",
+    "comparisons",
+    "median gap",
+    "largest gap",
+    "above the limit",
+    "action",
+    "records in BF16",
+    "time",
+]
+
+
+def event(label, g, i):
+    gap = percent(g.gap[i]) if math.isfinite(g.gap[i]) else "FP8's loss was not finite"
+    acted = {
+        "warn": "the run went on",
+        "bf16": "the run went on in BF16",
+        "rollback": "the run went back and on in BF16",
+    }
+    limit = percent(g.limit[i])
+    return f"{label}: at {tokens_text(g.tokens[i])} tokens {gap} (limit {limit}); {acted.get(g.action, g.action)}."

@@ -21,6 +21,7 @@
 #include "parallel/schedule/draw.h"
 #include "parallel/watchdog.h"
 #include "train/decoded_samples.h"
+#include "train/decoded_tasks.h"
 #include "train/execution.h"
 #include "train/inspect_fp8.h"
 #include "train/memory_verdict.h"
@@ -82,7 +83,7 @@ void print_tables(const std::string& text) {
 }
 
 // The plan of every pipeline stage: its tensor and data ranks hold as much.
-void show_layout(const te::config::Config& config, const te::Context& context,
+void show_layout(const te::config::Config& config, const te::Context& context, te::parallel::World& world,
                  const te::parallel::ProcessGrid& grid, bool verbose) {
   for (int stage = 0; stage < grid.pipeline; ++stage) {
     const int rank = grid.rank({.pipeline = stage});
@@ -90,6 +91,8 @@ void show_layout(const te::config::Config& config, const te::Context& context,
     te::train::StepRunner runner(config, context, groups);
     const auto samples = te::apps::make_sample_maker(config, context, groups);
     if (samples) samples->plan(runner.plan());
+    const auto tasks = te::apps::make_task_judge(config, context, world, groups);
+    if (tasks) tasks->plan(runner.plan());
     if (stage == 0) {
       print_tables(te::train::device_summary(context) + te::train::precision_summary(config, context) +
                    te::train::config_notes(config));
@@ -147,6 +150,8 @@ int train(const te::config::Config& config, te::parallel::World& world, const St
   world.together([&] {
     if (auto samples = te::apps::make_sample_maker(config, context, groups))
       trainer.make_samples_with(std::move(samples));
+    if (auto tasks = te::apps::make_task_judge(config, context, world, groups))
+      trainer.judge_tasks_with(std::move(tasks));
   });
   const te::train::ProgramVersion version{te::apps::project_version(), te::apps::build_commit()};
   const te::train::StartInfo info{
@@ -276,7 +281,7 @@ int body(te::parallel::World& world, int argc, char** argv) {
   if (show.dry_run) {
     const te::Context context = open_device(config, world, true);
     te::config::validate_for_device(config, context.is_cuda());
-    show_layout(config, context, grid, show.verbose);
+    show_layout(config, context, world, grid, show.verbose);
   }
   return 0;
 }

@@ -67,20 +67,6 @@ class Line {
   double last_;
 };
 
-/// Passes and cache of a decoder that judges: large passes on a GPU, where rows are cheap.
-DecoderSizes decoder_sizes(bool cuda, const config::Config& config, int64_t batch) {
-  const config::ModelConfig& model = config.model;
-  const int64_t bytes = config.precision.dtype == config::ComputeDType::fp32 ? 4 : 2;
-  const int64_t token =
-      2 * model.num_layers * model.num_query_groups / config.parallel.tensor * model.kv_channels * bytes;
-  const int64_t budget = cuda ? int64_t{6} << 30 : int64_t{256} << 20;
-  const int64_t longest = config.model.seq_length;
-  return {.batch = 1,
-          .max_rows = cuda ? 8192 : 1024,
-          .cache_tokens = std::max(longest, std::min(budget / token, batch * longest)),
-          .score_rows = cuda ? 1024 : 256};
-}
-
 std::string percent(const Metric& metric) {
   const std::string error = metric.stderr_of_mean ? fmt::format(" ± {:.4f}", *metric.stderr_of_mean) : "";
   return fmt::format("{:<16} {:.4f}{}", metric.name, metric.value, error);
@@ -277,7 +263,7 @@ int EvaluateCommand::run(parallel::World& world) {
   a.model.run.replicas = std::max<int64_t>(1, world.size() / ranks_of_model);
   DecoderSizes sizes;
   LoadedModel model(world, *source, a.model.run, longest, [&](bool cuda, const config::Config& config) {
-    return sizes = decoder_sizes(cuda, config, a.batch);
+    return sizes = evaluation_sizes(cuda, config, a.batch);
   });
   const ScorerOptions scorer{.batch = a.batch,
                              .cache_tokens = sizes.cache_tokens,

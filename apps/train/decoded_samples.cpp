@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint/kept_files.h"
 #include "core/error.h"
 #include "generate/begin_token.h"
 #include "generate/decoder.h"
@@ -14,6 +13,7 @@
 #include "generate/run_config.h"
 #include "generate/text_stream.h"
 #include "text/tokenizer.h"
+#include "train/run_decoder.h"
 
 namespace te::apps {
 namespace {
@@ -33,16 +33,6 @@ std::vector<std::string> read_prompts(const config::LoggingConfig& logging) {
   return prompts;
 }
 
-/// The files of data.tokenizer, or those that the checkpoints keep, where the run goes on on another machine.
-std::unique_ptr<text::Tokenizer> open_tokenizer(const config::Config& config) {
-  std::string spec = config.data.tokenizer;
-  if (spec != "bytes" && checkpoint::tokenizer_files(spec).empty()) {
-    const std::filesystem::path kept = checkpoint::kept_beside(config.checkpoint.directory);
-    if (!kept.empty()) spec = kept.string();
-  }
-  return text::make_tokenizer(spec);
-}
-
 generate::GenerateOptions options_of(const config::Config& config, const text::Tokenizer& tokenizer) {
   const config::LoggingConfig& logging = config.logging;
   generate::GenerateOptions options;
@@ -55,32 +45,12 @@ generate::GenerateOptions options_of(const config::Config& config, const text::T
   return options;
 }
 
-/// The run's model, for passes of few tokens.
-config::Config decoder_config(config::Config config, int64_t length) {
-  config.model.seq_length = length;
-  config.precision.fp8 = config::Fp8Mode::off;
-  config.precision.fp8_calibrate = false;
-  config.parallel.sequence = false;
-  config.parallel.tensor_overlap = 1;
-  config.training.micro_batch_size = config.training.global_batch_size = 1;
-  config.training.recompute = config::Recompute::full;  // one set of activations for all layers
-  return config;
-}
-
-/// GEMMs of the run are tuned for its own shapes, in its own time.
-Context own_context(const Context& context) {
-  ExecutionOptions options = context.options();
-  if (!context.is_cuda()) return Context::cpu(options);
-  options.gemm_autotune = GemmAutotune::off;
-  return Context::cuda(context.ordinal(), options);
-}
-
 class DecodedSamples final : public train::SampleMaker {
  public:
   DecodedSamples(const config::Config& config, const Context& context, const parallel::Groups& groups)
       : context_(own_context(context)),
         texts_(read_prompts(config.logging)),
-        tokenizer_(open_tokenizer(config)),
+        tokenizer_(open_run_tokenizer(config)),
         options_(options_of(config, *tokenizer_)) {
     const int64_t longest = generate::longest_sequence(config.model);
     int64_t length = 0;
@@ -95,7 +65,7 @@ class DecodedSamples final : public train::SampleMaker {
       length = std::max(length, std::min(longest, own + options_.max_tokens));
     }
     decoder_ = std::make_unique<generate::Decoder>(
-        decoder_config(config, length), groups,
+        run_decoder_config(config, length), groups,
         generate::DecoderSizes{.batch = static_cast<int64_t>(std::min(kBatch, prompts_.size()))});
   }
 

@@ -1,7 +1,5 @@
 // The texts that a run makes of its prompts (logging.generate_*): the decoder of te-generate on the weights of
-// te-train. The decoder holds its cache and the activations of a pass, and no weights; it runs in BF16 (the run's own
-// dtype) in FP8 runs, too, on a stream and with choices of its own, so that training computes the same bits with and
-// without it.
+// te-train (run_decoder.h).
 #pragma once
 
 #include <memory>

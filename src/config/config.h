@@ -304,6 +304,15 @@ struct LoggingConfig {
   double generate_top_p = 1.0;
 };
 
+/// Tasks that the model is judged by while it trains: train/task_results.h.
+struct EvaluationConfig {
+  int64_t every = 0;               ///< steps between evaluations; 0: none
+  std::vector<std::string> tasks;  ///< as after te-generate evaluate --tasks
+  std::string data;                ///< the folder with the tasks' data
+  int64_t limit = 0;               ///< documents of each task; 0: all
+  int64_t batch = 32;              ///< documents at a time, at most; the cache grows with them
+};
+
 /// An FP8 run that watches itself: train/guard.h.
 struct GuardConfig {
   int64_t every = 0;          ///< steps between comparisons with BF16; 0: none
@@ -328,6 +337,7 @@ struct Config {
   DataConfig data;
   CheckpointConfig checkpoint;
   LoggingConfig logging;
+  EvaluationConfig evaluation;
   GuardConfig guard;
 };
 

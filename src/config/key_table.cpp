@@ -56,6 +56,8 @@ constexpr auto kSections = std::to_array<Section>({
      "working directory."},
     {"checkpoint", "Saving and resuming."},
     {"logging", "What a run writes, and where."},
+    {"evaluation",
+     "Tasks that the model is judged by while it trains ([evaluate.md](evaluate.md#while-training))."},
     {"guard",
      "An FP8 run that compares itself with BF16 from one state ([fp8.md](fp8.md#the-guard)). While it only "
      "observes, the run "
@@ -413,6 +415,21 @@ const auto kKeys = std::to_array<Key>({
      "Draw among so many most probable tokens; 0 is all."},
     {TE_KEY(logging.generate_top_p), kBuiltIn, Range{.low = 0, .high = 1, .open_low = true},
      "Draw among the fewest most probable tokens whose probabilities reach this."},
+
+    {TE_KEY(evaluation.every), kBuiltIn, from_to(0, kMaxSteps),
+     "Steps between evaluations on `tasks`, and one after the last step; 0 is never. Needs "
+     "`data.tokenizer`, and "
+     "`parallel.virtual_stages` 1."},
+    {TE_KEY(evaluation.tasks), kBuiltIn, kAny,
+     "Tasks as `te-generate evaluate` knows them, such as `[hellaswag, lambada_openai]`, or own ones: `NAME` "
+     "for `NAME.jsonl` of `data`.",
+     "a list of names, or one name"},
+    {TE_KEY(evaluation.data), kBuiltIn, kAny, "The folder with the data of the tasks.", "empty, or a path"},
+    {TE_KEY(evaluation.limit), kBuiltIn, from_to(0, kMaxSteps),
+     "Only the first so many documents of each task; 0 is all."},
+    {TE_KEY(evaluation.batch), kBuiltIn, from_to(1, kMaxWidth),
+     "Documents that are judged at a time, at most. The cache of keys and values, which is planned for the "
+     "whole run, grows with them; the results do not change but for rounding."},
 
     {TE_KEY(guard.every), kBuiltIn, from_to(0, kMaxSteps),
      "Steps between comparisons; 0 is none. Needs `precision.fp8`."},

@@ -323,6 +323,29 @@ void check_samples(const Config& c) {
   }
 }
 
+void check_tasks(const Config& c) {
+  const EvaluationConfig& e = c.evaluation;
+  if (e.every == 0) return;
+  if (e.tasks.empty()) {
+    user_error("evaluation.every ({}) needs evaluation.tasks, a list such as [hellaswag, lambada_openai]",
+               e.every);
+  }
+  if (e.data.empty())
+    user_error("evaluation.every ({}) needs evaluation.data, the folder with the data of evaluation.tasks",
+               e.every);
+  if (c.data.tokenizer.empty()) {
+    user_error("evaluation.every ({}) needs data.tokenizer: tasks are texts, the model knows tokens",
+               e.every);
+  }
+  if (c.parallel.virtual_stages > 1) {
+    user_error(
+        "evaluation.every ({}) needs stages of layers that follow each other, but parallel.virtual_stages is "
+        "{}; "
+        "set evaluation.every to 0 and give checkpoints to te-generate evaluate",
+        e.every, c.parallel.virtual_stages);
+  }
+}
+
 void check_data(const Config& c) {
   const DataConfig& d = c.data;
   check_sources(d.train, "data.train");
@@ -449,6 +472,7 @@ void validate(const Config& config) {
   check_optimizer(config);
   check_data(config);
   check_samples(config);
+  check_tasks(config);
   check_statistics(config);
   check_guard(config);
   check_output(config);

@@ -14,11 +14,11 @@ bool full_recompute(const config::Config& config) {
 }
 
 // FP32 main parameters can be the source of FP8 weights of which a form is kept. Several data ranks exchange BF16
-// values, texts made between steps are made from them, and steps in BF16 read them.
+// values; the decoders of texts and tasks between steps and steps in BF16 read them.
 bool drops_values(const config::Config& config, int data_ranks) {
   return config.precision.dtype == config::ComputeDType::bf16 && data_ranks == 1 &&
          !config.optimizer.store_param_remainders && config.logging.generate_every == 0 &&
-         !config::takes_steps_in_both_precisions(config) &&
+         config.evaluation.every == 0 && !config::takes_steps_in_both_precisions(config) &&
          config::fp8_kept_weights(config) != config::Fp8KeptWeights::none;
 }
 

@@ -26,7 +26,7 @@ void leave_out(config::Config& config) {
   config.data.valid.clear();
   config.checkpoint.keep_best = 0;
   config.logging.loss_by_source = false;
-  config.logging.generate_every = 0;
+  config.logging.generate_every = config.evaluation.every = 0;
   config.guard.every = 0;
 }
 

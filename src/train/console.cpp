@@ -33,6 +33,16 @@ const Fp8Health* most_saturated(const std::vector<Fp8Health>& fp8) {
   return worst == fp8.end() ? nullptr : &*worst;
 }
 
+/// "acc 0.2875 ± 0.0143, acc_norm 0.3125 ± 0.0147"
+std::string metrics_text(const TaskResult& task) {
+  std::string text;
+  for (const TaskMetric& metric : task.metrics) {
+    text += fmt::format("{}{} {}{}", text.empty() ? "" : ", ", metric.name, short_number(metric.value),
+                        metric.error ? " ± " + short_number(*metric.error) : "");
+  }
+  return text;
+}
+
 }  // namespace
 
 std::vector<Cell> step_cells(const StepMetrics& m, const MetricsOptions& options,
@@ -107,6 +117,8 @@ void Console::step(const StepMetrics& m, const std::vector<Fp8Health>& fp8, doub
     spdlog::info("step {}: valid{} loss {:.4f} (ppl {:.4g})", m.step,
                  m.valid.size() > 1 ? " " + set.name : "", set.loss, std::exp(set.loss));
   }
+  for (const TaskResult& task : m.tasks)
+    spdlog::info("step {}: {}: {}", m.step, task.task, metrics_text(task));
   std::string sources;
   for (const SourceLoss& source : m.sources)
     if (source.tokens > 0)

@@ -26,6 +26,10 @@ std::string perplexity_column(const std::string& set) {
   return "valid_perplexity." + set;
 }
 
+std::string task_column(const TaskResult& task, const TaskMetric& metric) {
+  return fmt::format("task.{}.{}", task.task, metric.name);
+}
+
 std::vector<std::string> split(std::string_view line) {
   std::vector<std::string> parts;
   for (size_t begin = 0; begin <= line.size();) {
@@ -37,12 +41,16 @@ std::vector<std::string> split(std::string_view line) {
 }
 
 // A log that a resumed run goes on with keeps its columns.
-std::string header_for(const std::filesystem::path& path, const std::vector<std::string>& sets) {
+std::string header_for(const std::filesystem::path& path, const std::vector<std::string>& sets,
+                       const std::vector<TaskResult>& tasks) {
   std::string own = kCsvHeader, found;
   for (const std::string& set : sets) own += "," + loss_column(set) + "," + perplexity_column(set);
+  for (const TaskResult& task : tasks)
+    for (const TaskMetric& metric : task.metrics) own += "," + task_column(task, metric);
   std::ifstream file(path);
   if (!std::getline(file, found) || csv_step(found) != 0 || found == own) return own;
-  spdlog::warn("{}: goes on with the columns that it has; the validation sets were others", path.string());
+  spdlog::warn("{}: goes on with the columns that it has; the validation sets or tasks were others",
+               path.string());
   return found;
 }
 
@@ -111,7 +119,7 @@ MetricsWriter::MetricsWriter(MetricsOptions options)
     : options_(std::move(options)), console_(std::make_unique<Console>(options_)) {
   if (!options_.csv.empty()) {
     const std::filesystem::path path = options_.directory / options_.csv;
-    const std::string header = header_for(path, options_.valid_sets);
+    const std::string header = header_for(path, options_.valid_sets, options_.tasks);
     columns_ = split(header);
     csv_ = std::make_unique<LogFile>(path, header + "\n");
   }
@@ -142,6 +150,10 @@ void MetricsWriter::append_csv(const StepMetrics& m) {
       if (columns_[i] == loss_column(set.name)) line += fmt::format("{:.7g}", set.loss);
       if (columns_[i] == perplexity_column(set.name)) line += fmt::format("{:.7g}", std::exp(set.loss));
     }
+    for (const TaskResult& task : m.tasks)
+      for (const TaskMetric& metric : task.metrics)
+        if (columns_[i] == task_column(task, metric) && std::isfinite(metric.value))
+          line += fmt::format("{:.7g}", metric.value);
   }
   csv_->append(line + "\n");
 }
@@ -165,6 +177,13 @@ void MetricsWriter::step(const StepMetrics& m, const std::vector<Fp8Health>& fp8
   if (m.valid_loss) record["valid_loss"] = number(*m.valid_loss);
   for (const SetLoss& set : m.valid)
     record["valid"][set.name] = {{"loss", number(set.loss)}, {"perplexity", number(std::exp(set.loss))}};
+  for (const TaskResult& task : m.tasks) {
+    nlohmann::json& results = record["tasks"][task.task];
+    for (const TaskMetric& metric : task.metrics) {
+      results[metric.name] = number(metric.value);
+      if (metric.error) results[metric.name + "_stderr"] = number(*metric.error);
+    }
+  }
   for (const SourceLoss& source : m.sources)
     record["sources"][source.source] = {{"loss", number(source.loss)}, {"tokens", source.tokens}};
   for (const auto& [name, value] : m.fp8_statistics) record["fp8_statistics"][name] = number(value);

@@ -14,6 +14,7 @@
 #include "core/device.h"
 #include "fp8/scale_table.h"
 #include "train/log_file.h"
+#include "train/task_results.h"
 
 namespace te::train {
 
@@ -37,6 +38,7 @@ struct StepMetrics {
   double loss = 0;                   ///< mean over the counted tokens of the global batch
   std::optional<double> valid_loss;  ///< of training.best_valid_set
   std::vector<SetLoss> valid;        ///< of all validation sets, in the config's order
+  std::vector<TaskResult> tasks;     ///< where the model is judged by them
   std::vector<SourceLoss> sources;   ///< since the last record, with logging.loss_by_source
   double grad_norm = 0;              ///< before clipping
   double lr = 0;
@@ -93,6 +95,7 @@ struct MetricsOptions {
   int64_t first_step = 1;  ///< that is taken now: events of it and later ones, of an earlier start, are void
   std::string config;      ///< YAML, for the event file
   std::vector<std::string> valid_sets;  ///< with columns of their own in the CSV
+  std::vector<TaskResult> tasks;        ///< the same: TaskJudge::names()
   int64_t train_steps = 0;
   bool show_tflops = false;  ///< on the console
   bool fp8 = false;          ///< GEMMs run in FP8: its health is shown instead of a share of the BF16 peak

@@ -39,6 +39,7 @@ int64_t RemainingTime::times_after(int64_t step, int64_t every) const {
 double RemainingTime::after(int64_t step) const {
   return static_cast<double>(intervals_.train_steps - step) * typical(steps_) +
          static_cast<double>(times_after(step, intervals_.eval_interval)) * typical(validations_) +
+         static_cast<double>(times_after(step, intervals_.task_interval)) * typical(tasks_) +
          static_cast<double>(times_after(step, intervals_.save_every)) * typical(saves_);
 }
 

@@ -1,5 +1,5 @@
-// How long a run has still to go: remaining steps at the pace of the recent ones, and the validations and saves among
-// them.
+// How long a run has still to go: remaining steps at the pace of the recent ones, and the validations, evaluations on
+// tasks and saves among them.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,7 @@ struct Intervals {
   int64_t train_steps = 0;
   int64_t eval_interval = 0;  ///< steps between validations; 0: none
   int64_t save_every = 0;     ///< steps between checkpoints; 0: none
+  int64_t task_interval = 0;  ///< steps between evaluations on tasks; 0: none
 };
 
 class RemainingTime {
@@ -21,6 +22,7 @@ class RemainingTime {
   // Seconds that the loop has spent. A save's are those for which training waited.
   void step(double seconds) { add(steps_, seconds); }
   void validation(double seconds) { add(validations_, seconds); }
+  void tasks(double seconds) { add(tasks_, seconds); }
   void save(double seconds) { add(saves_, seconds); }
 
   /// Seconds from the end of `step` to the end of the run.
@@ -35,7 +37,7 @@ class RemainingTime {
   int64_t times_after(int64_t step, int64_t every) const;
 
   Intervals intervals_;
-  Recent steps_, validations_, saves_;
+  Recent steps_, validations_, tasks_, saves_;
 };
 
 /// "04:05", "1:02:03", from two days on "4d 04h".

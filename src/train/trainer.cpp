@@ -24,6 +24,11 @@ void Trainer::make_samples_with(std::unique_ptr<SampleMaker> maker) {
   sample_maker_->plan(runner_.plan());
 }
 
+void Trainer::judge_tasks_with(std::unique_ptr<TaskJudge> judge) {
+  task_judge_ = std::move(judge);
+  task_judge_->plan(runner_.plan());
+}
+
 // --- before the first step ---------------------------------------------------------------------------------
 
 void Trainer::open_data() {
@@ -104,6 +109,7 @@ Outcome Trainer::run(Requests& requests, const std::function<void()>& record) {
   });
   runner_.allocate();
   if (sample_maker_) sample_maker_->bind(runner_.model().parameters());
+  if (task_judge_) task_judge_->bind(runner_.model().parameters());
   std::unique_ptr<checkpoint::Saver> saver = make_saver();
   StartPoint start = Startup(config_, context_, world_, runner_).run();
   const checkpoint::Progress& progress = start.progress;
@@ -128,7 +134,8 @@ Outcome Trainer::run(Requests& requests, const std::function<void()>& record) {
                        .saves = *saves_,
                        .best = best_,
                        .folder = folder_ ? &*folder_ : nullptr,
-                       .samples = sample_maker_.get()},
+                       .samples = sample_maker_.get(),
+                       .tasks = task_judge_.get()},
                       start)
       .run(requests);
 }

@@ -20,6 +20,7 @@
 #include "train/signals.h"
 #include "train/startup.h"
 #include "train/step_runner.h"
+#include "train/task_results.h"
 #include "train/training_loop.h"
 
 namespace te::train {
@@ -33,6 +34,9 @@ class Trainer {
 
   /// Before run(): texts are made every logging.generate_every steps. Its memory becomes part of the plan.
   void make_samples_with(std::unique_ptr<SampleMaker> maker);
+
+  /// The same of evaluations on tasks, every evaluation.every steps.
+  void judge_tasks_with(std::unique_ptr<TaskJudge> judge);
 
   const MemoryPlan& plan() const { return runner_.plan(); }
   model::ModelStage& model() { return runner_.model(); }
@@ -63,6 +67,7 @@ class Trainer {
   std::optional<Saves> saves_;
   Best best_;
   std::unique_ptr<SampleMaker> sample_maker_;
+  std::unique_ptr<TaskJudge> task_judge_;
 };
 
 }  // namespace te::train

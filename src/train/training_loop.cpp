@@ -24,6 +24,7 @@ TrainingLoop::TrainingLoop(const LoopParts& parts, const StartPoint& start)
       best_(parts.best),
       folder_(parts.folder),
       sample_maker_(parts.samples),
+      task_judge_(parts.tasks),
       progress_(start.progress),
       scales_(start.scales),
       precision_(config_.precision, config_.guard.every > 0, context_, runner_, world_),
@@ -35,7 +36,8 @@ TrainingLoop::TrainingLoop(const LoopParts& parts, const StartPoint& start)
       fp8_health_(context_, runner_.model().recipe().table()),
       remaining_({.train_steps = config_.training.train_steps,
                   .eval_interval = batches_.validation_sets() > 0 ? config_.training.eval_interval : 0,
-                  .save_every = config_.checkpoint.save_every}) {}
+                  .save_every = config_.checkpoint.save_every,
+                  .task_interval = task_judge_ != nullptr ? config_.evaluation.every : 0}) {}
 
 Outcome TrainingLoop::run(Requests& requests) {
   start();
@@ -45,8 +47,9 @@ Outcome TrainingLoop::run(Requests& requests) {
          !best_.exhausted(progress_.validation)) {
     const Due due = next_step();
     StepMetrics metrics = take(due);
-    if (evaluate(due, metrics) || due.log || due.fp8_statistics || !metrics.guard.empty() ||
-        metrics.skipped || metrics.spike)
+    const bool evaluated = evaluate(due, metrics), judged = judge_tasks(due, metrics);
+    if (evaluated || judged || due.log || due.fp8_statistics || !metrics.guard.empty() || metrics.skipped ||
+        metrics.spike)
       write_logs(due, metrics);
     switch (judge(metrics)) {
       case Judgement::diverged:
@@ -83,17 +86,18 @@ void TrainingLoop::open_logs() {
     sets.clear();
   world_.together([&] {
     if (!world_.leader()) return;
-    writer_ =
-        std::make_unique<MetricsWriter>(MetricsOptions{.directory = logging.directory,
-                                                       .csv = logging.csv,
-                                                       .jsonl = logging.jsonl,
-                                                       .tensorboard = logging.tensorboard,
-                                                       .first_step = first_step_,
-                                                       .config = config::to_yaml(config_),
-                                                       .valid_sets = sets,
-                                                       .train_steps = config_.training.train_steps,
-                                                       .show_tflops = context_.is_cuda(),
-                                                       .fp8 = config_.precision.fp8 != config::Fp8Mode::off});
+    writer_ = std::make_unique<MetricsWriter>(
+        MetricsOptions{.directory = logging.directory,
+                       .csv = logging.csv,
+                       .jsonl = logging.jsonl,
+                       .tensorboard = logging.tensorboard,
+                       .first_step = first_step_,
+                       .config = config::to_yaml(config_),
+                       .valid_sets = sets,
+                       .tasks = task_judge_ != nullptr ? task_judge_->names() : std::vector<TaskResult>{},
+                       .train_steps = config_.training.train_steps,
+                       .show_tflops = context_.is_cuda(),
+                       .fp8 = config_.precision.fp8 != config::Fp8Mode::off});
     if (sample_maker_ != nullptr) sample_log_.emplace(logging.directory);
     if (logging.fp8_statistics_every > 0) statistics_log_.emplace(logging.directory);
   });
@@ -254,6 +258,17 @@ bool TrainingLoop::evaluate(const Due& due, StepMetrics& metrics) {
   metrics.valid_loss = deciding_loss(config_.training.best_valid_set, metrics.valid);
   if (metrics.valid_loss) best_.evaluated(progress_.validation, *metrics.valid_loss);
   remaining_.validation(now_seconds() - before);
+  return true;
+}
+
+// All replicas of the model share the documents.
+bool TrainingLoop::judge_tasks(const Due& due, StepMetrics& metrics) {
+  if (task_judge_ == nullptr || (due.step % config_.evaluation.every != 0 && !due.last)) return false;
+  const double before = now_seconds();
+  runner_.optimizer().gatherer().wait_all(context_);
+  wait_for_device(due.step);
+  metrics.tasks = task_judge_->judge();
+  remaining_.tasks(now_seconds() - before);
   return true;
 }
 

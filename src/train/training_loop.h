@@ -7,6 +7,7 @@
 //   loss_spikes.h   losses that are too high             guard.h          FP8 compared with BF16
 //   source_losses.h the loss of each dataset of a blend  fp8_statistics.h what casts do to tensors
 //   step_precision.h FP8 or BF16, step by step
+//   task_results.h  what tasks say of the model
 //
 // While the device works on a step, the loop reads the next one's samples, and then waits for the device once.
 #pragma once
@@ -34,6 +35,7 @@
 #include "train/startup.h"
 #include "train/step_precision.h"
 #include "train/step_runner.h"
+#include "train/task_results.h"
 
 namespace te::train {
 
@@ -51,6 +53,7 @@ struct LoopParts {
   Best& best;
   RunFolder* folder = nullptr;     ///< of rank 0; else null
   SampleMaker* samples = nullptr;  ///< where texts are asked for; else null
+  TaskJudge* tasks = nullptr;      ///< where tasks are asked for; else null
 };
 
 class TrainingLoop {
@@ -89,6 +92,7 @@ class TrainingLoop {
   void add_source_losses(const HostBatch& batch, int64_t first_sample, const StepMetrics& metrics);
   void log_statistics(const Fp8Statistics& statistics, StepMetrics& metrics);
   bool evaluate(const Due& due, StepMetrics& metrics);
+  bool judge_tasks(const Due& due, StepMetrics& metrics);
   void write_logs(const Due& due, StepMetrics& metrics);
   Judgement judge(const StepMetrics& metrics);
   void make_samples(int64_t step);
@@ -118,6 +122,7 @@ class TrainingLoop {
   Best& best_;
   RunFolder* folder_;
   SampleMaker* sample_maker_;
+  TaskJudge* task_judge_;
 
   checkpoint::Progress progress_;
   bool scales_;  ///< the FP8 state knows amaxes, of a checkpoint or of this run

@@ -19,6 +19,13 @@ TEST(RemainingTime, StepsValidationsAndSaves) {
   EXPECT_EQ(time.after(100), 0);
 }
 
+TEST(RemainingTime, EvaluationsOnTasksAreAmongIt) {
+  RemainingTime time({.train_steps = 100, .task_interval = 40});
+  time.step(1);
+  time.tasks(5);
+  EXPECT_DOUBLE_EQ(time.after(10), 90 + 5 * 3);  // at 40, 80 and the last step
+}
+
 // The first step chooses algorithms, another one waits for a disk.
 TEST(RemainingTime, FewLongStepsDoNotCount) {
   RemainingTime time({.train_steps = 1000});

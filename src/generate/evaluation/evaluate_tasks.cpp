@@ -1,6 +1,8 @@
 #include "generate/evaluation/evaluate_tasks.h"
 
+#include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "core/error.h"
 
@@ -71,11 +73,22 @@ TokenizedTask tokenize(const Task& task, const RequestEncoder& encoder) {
   return result;
 }
 
-std::vector<DocumentScores> score_task(Decoder& decoder, const Context& context, parallel::World& world,
-                                       const Task& task, const TokenizedTask& tokens,
-                                       const ScorerOptions& options,
-                                       const std::function<void(int64_t groups)>& done, int64_t& given) {
-  auto scores = score_groups(decoder, context, tokens.groups, options, done, given);
+DecoderSizes evaluation_sizes(bool cuda, const config::Config& config, int64_t batch) {
+  const config::ModelConfig& model = config.model;
+  const int64_t bytes = config.precision.dtype == config::ComputeDType::fp32 ? 4 : 2;
+  const int64_t token =
+      2 * model.num_layers * model.num_query_groups / config.parallel.tensor * model.kv_channels * bytes;
+  const int64_t budget = cuda ? int64_t{6} << 30 : int64_t{256} << 20;
+  const int64_t longest = config.model.seq_length;
+  return {.batch = 1,
+          .max_rows = cuda ? 8192 : 1024,
+          .cache_tokens = std::max(longest, std::min(budget / token, batch * longest)),
+          .score_rows = cuda ? 1024 : 256};
+}
+
+std::vector<DocumentScores> document_scores(parallel::World& world, const Task& task,
+                                            const TokenizedTask& tokens, const ScorerOptions& options,
+                                            std::vector<std::vector<RequestScore>> scores) {
   if (options.replicas > 1) exchange(world, scores);
   std::vector<DocumentScores> result(task.documents.size());
   for (size_t group = 0; group < scores.size(); ++group) {
@@ -92,6 +105,14 @@ std::vector<DocumentScores> score_task(Decoder& decoder, const Context& context,
   for (DocumentScores& document : result)
     document.resize(std::max<size_t>(1, document.size()));  // an empty text
   return result;
+}
+
+std::vector<DocumentScores> score_task(Decoder& decoder, const Context& context, parallel::World& world,
+                                       const Task& task, const TokenizedTask& tokens,
+                                       const ScorerOptions& options,
+                                       const std::function<void(int64_t groups)>& done, int64_t& given) {
+  return document_scores(world, task, tokens, options,
+                         score_groups(decoder, context, tokens.groups, options, done, given));
 }
 
 }  // namespace te::generate

@@ -4,6 +4,7 @@
 #include <functional>
 #include <vector>
 
+#include "config/config.h"
 #include "generate/evaluation/metrics.h"
 #include "parallel/world.h"
 
@@ -18,7 +19,17 @@ struct TokenizedTask {
 };
 TokenizedTask tokenize(const Task& task, const RequestEncoder& encoder);
 
-/// Scores by document. Collective; every rank gets all.
+/// Passes and cache of a decoder that judges: large passes on a GPU, where rows are cheap; a cache of as many sequences
+/// of config.model.seq_length as `batch`, if that is not too much.
+DecoderSizes evaluation_sizes(bool cuda, const config::Config& config, int64_t batch);
+
+/// The scores of a task's documents from those of score_groups(): of each group those of the replica that had it.
+/// Collective; every rank gets all.
+std::vector<DocumentScores> document_scores(parallel::World& world, const Task& task,
+                                            const TokenizedTask& tokens, const ScorerOptions& options,
+                                            std::vector<std::vector<RequestScore>> scores);
+
+/// score_groups() and document_scores(). Collective; every rank gets all.
 std::vector<DocumentScores> score_task(Decoder& decoder, const Context& context, parallel::World& world,
                                        const Task& task, const TokenizedTask& tokens,
                                        const ScorerOptions& options,

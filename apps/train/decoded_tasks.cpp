@@ -1,0 +1,142 @@
+#include "train/decoded_tasks.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "generate/begin_token.h"
+#include "generate/decoder.h"
+#include "generate/evaluation/evaluate_tasks.h"
+#include "generate/evaluation/task_files.h"
+#include "generate/run_config.h"
+#include "text/tokenizer.h"
+#include "train/run_decoder.h"
+
+namespace te::apps {
+namespace {
+
+// Passes smaller than those of te-generate, which has the device for itself.
+constexpr int64_t kMaxRows = 2048, kScoreRows = 256;
+
+/// The tasks, and their mistakes in the words of the config.
+std::vector<generate::Task> read_tasks(const config::EvaluationConfig& evaluation) {
+  try {
+    return generate::read_tasks(evaluation.tasks, {.data = evaluation.data, .limit = evaluation.limit});
+  } catch (const UserError& error) {
+    const std::string_view message = error.what();
+    for (const auto& [option, key] :
+         {std::pair<std::string_view, std::string_view>{"--tasks", "evaluation.tasks"},
+          {"--data", "evaluation.data"}})
+      if (message.starts_with(option)) user_error("{}{}", key, message.substr(option.size()));
+    user_error("evaluation.tasks: {}", message);
+  }
+}
+
+train::TaskResult result_of(const std::string& task, const std::vector<generate::Metric>& metrics) {
+  train::TaskResult result{task, {}};
+  for (const generate::Metric& metric : metrics)
+    result.metrics.push_back({metric.name, metric.value, metric.stderr_of_mean});
+  return result;
+}
+
+/// Of tasks with scores, and the means of groups whose tasks are all there.
+std::vector<train::TaskResult> results_of(const std::vector<generate::EvaluatedTask>& tasks) {
+  std::vector<train::TaskResult> results;
+  for (const generate::EvaluatedTask& task : tasks)
+    results.push_back(result_of(task.task.name, task.metrics));
+  for (const generate::GroupResult& group : generate::group_results(tasks))
+    results.push_back(result_of(group.name, {group.acc}));
+  return results;
+}
+
+class DecodedTasks final : public train::TaskJudge {
+ public:
+  DecodedTasks(const config::Config& config, const Context& context, parallel::World& world,
+               const parallel::Groups& groups)
+      : context_(own_context(context)), world_(world) {
+    const std::unique_ptr<text::Tokenizer> tokenizer = open_run_tokenizer(config);
+    const generate::RequestEncoder encoder(*tokenizer, generate::adds_begin_of_document(*tokenizer),
+                                           generate::longest_sequence(config.model));
+    int64_t longest = 1;
+    for (generate::Task& task : read_tasks(config.evaluation)) {
+      tokens_.push_back(generate::tokenize(task, encoder));
+      longest = std::max(longest, generate::longest_inputs(tokens_.back().groups));
+      tasks_.push_back({std::move(task), {}, {}});
+    }
+    const config::Config own = run_decoder_config(config, longest);
+    generate::DecoderSizes sizes =
+        generate::evaluation_sizes(context.is_cuda(), own, config.evaluation.batch);
+    sizes.max_rows = std::min(sizes.max_rows, kMaxRows);
+    sizes.score_rows = std::min(sizes.score_rows, kScoreRows);
+    options_ = {.batch = config.evaluation.batch,
+                .cache_tokens = sizes.cache_tokens,
+                .replica = groups.data().rank(),
+                .replicas = groups.data().size()};
+    decoder_ = std::make_unique<generate::Decoder>(own, groups, sizes);
+  }
+
+  void plan(MemoryPlan& plan) override { decoder_->plan(plan, context_, false); }
+  void bind(const parameters::ParameterStore& weights) override { decoder_->bind(context_, weights); }
+
+  std::vector<train::TaskResult> names() const override {
+    std::vector<generate::EvaluatedTask> tasks = tasks_;
+    for (generate::EvaluatedTask& task : tasks) task.metrics = metrics_without_scores(task.task);
+    return results_of(tasks);
+  }
+
+  std::vector<train::TaskResult> judge() override {
+    for (size_t i = 0; i < tasks_.size(); ++i) tasks_[i].metrics = metrics_of(tasks_[i].task, tokens_[i]);
+    context_.synchronize();
+    return results_of(tasks_);
+  }
+
+ private:
+  /// The metrics that the task has, all NaN.
+  static std::vector<generate::Metric> metrics_without_scores(const generate::Task& task) {
+    std::vector<generate::DocumentScores> none;
+    for (const generate::Document& document : task.documents)
+      none.emplace_back(std::max<size_t>(1, document.requests.size()));
+    std::vector<generate::Metric> metrics = generate::task_metrics(task, none);
+    for (generate::Metric& metric : metrics) {
+      metric.value = std::numeric_limits<double>::quiet_NaN();
+      metric.stderr_of_mean.reset();
+    }
+    return metrics;
+  }
+
+  std::vector<generate::Metric> metrics_of(const generate::Task& task,
+                                           const generate::TokenizedTask& tokens) {
+    std::vector<std::vector<generate::RequestScore>> scores;
+    bool finite = true;
+    int64_t given = 0;
+    try {
+      scores = generate::score_groups(*decoder_, context_, tokens.groups, options_, {}, given);
+    } catch (const UserError&) {  // logits that are no numbers; the other replicas may have met none
+      finite = false;
+    }
+    if (world_.max_i64(finite ? 0 : 1) != 0) return metrics_without_scores(task);
+    return generate::task_metrics(
+        task, generate::document_scores(world_, task, tokens, options_, std::move(scores)));
+  }
+
+  Context context_;
+  parallel::World& world_;
+  std::vector<generate::EvaluatedTask> tasks_;
+  std::vector<generate::TokenizedTask> tokens_;  ///< of each
+  generate::ScorerOptions options_;
+  std::unique_ptr<generate::Decoder> decoder_;
+};
+
+}  // namespace
+
+std::unique_ptr<train::TaskJudge> make_task_judge(const config::Config& config, const Context& context,
+                                                  parallel::World& world, const parallel::Groups& groups) {
+  if (config.evaluation.every == 0) return nullptr;
+  return std::make_unique<DecodedTasks>(config, context, world, groups);
+}
+
+}  // namespace te::apps

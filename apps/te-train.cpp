@@ -105,8 +105,8 @@ void show_layout(const te::config::Config& config, const te::Context& context, t
                                                        te::human_bytes(te::train::state_copy_bytes(runner)))
                                          : "") +
                  (verbose ? "buffers:\n" + runner.plan().buffers() : ""));
-    const std::string shortage =
-        te::train::memory_shortage(runner.plan(), config, context, te::train::free_memory(context, 1));
+    const std::string shortage = te::train::memory_shortage(
+        runner.plan(), config, context, groups.data().size(), te::train::free_memory(context, 1));
     if (shortage.empty()) continue;
     // A plan for another machine's GPU is no mistake.
     const bool for_here = context.is_cuda() || config.training.device == te::config::DeviceChoice::cpu;

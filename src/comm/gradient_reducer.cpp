@@ -2,14 +2,17 @@
 
 #include <algorithm>
 
+#include "kernels/elementwise/elementwise.h"
+
 namespace te::comm {
 
 using parallel::ReduceOp;
+using parameters::Bucket;
 using parameters::Parameter;
 using parameters::ParameterStore;
 
 GradientReducer::GradientReducer(const config::ParallelConfig& config, bool tied_embeddings,
-                                 const ParameterStore& parameters, const parallel::Groups& groups)
+                                 ParameterStore& parameters, const parallel::Groups& groups)
     : parameters_(parameters),
       groups_(groups),
       ties_(groups.embedding().size() > 1 && tied_embeddings),
@@ -41,6 +44,7 @@ void GradientReducer::plan(MemoryPlan& plan) {
     partial_.insert(partial_.end(), runs.begin(), runs.end());
     for (const Run& run : runs) count += run.end - run.begin;
   }
+  plan_sharded();
   TE_CHECK(marked || !ties_, "gradients: no parameter of stage {} is marked as tied", groups_.at().pipeline);
   if (count > 0) {
     plan.add(packed_, "partial_grads", MemoryKind::scratch, parameters_.grads.dtype, {count});
@@ -48,7 +52,7 @@ void GradientReducer::plan(MemoryPlan& plan) {
 }
 
 Tensor GradientReducer::grads_of(const Run& run) const {
-  return ParameterStore::part(parameters_.grads, run.begin, run.end - run.begin);
+  return parameters_.grad_of(run.begin, run.end);
 }
 
 // --- over the data group -----------------------------------------------------------------------------------
@@ -61,38 +65,42 @@ void GradientReducer::begin(const Context& context) {
     side_.emplace(context.side(true));
     event_.emplace(context);
   }
-  const std::vector<parameters::Bucket>& buckets = parameters_.buckets();
+  const std::vector<Bucket>& buckets = parameters_.buckets();
   left_ = buckets.size();
   missing_.assign(left_, 0);
-  size_t bucket = 0;
   for (const Parameter& parameter : parameters_.parameters()) {
-    while (parameter.offset >= buckets[bucket].end) ++bucket;
-    missing_[bucket] += parameter.shape.numel();
+    const size_t bucket = parameters_.bucket_at(parameter.offset);
+    if (parameter.linear || !parameters_.shards_grads(buckets[bucket]))
+      missing_[bucket] += parameter.shape.numel();
   }
+  for (Sharded& sharded : sharded_) sharded.started = sharded.finished = false;
 }
 
 /// Takes the part of [begin, end) that is the parameter's from what its bucket misses.
 void GradientReducer::count_down(const Parameter& parameter, int64_t begin, int64_t end) {
-  const int64_t count = std::min(end, parameter.end()) - std::max(begin, parameter.offset);
-  if (count <= 0) return;
-  const std::vector<parameters::Bucket>& buckets = parameters_.buckets();
-  const auto found =
-      std::upper_bound(buckets.begin(), buckets.end(), parameter.offset,
-                       [](int64_t at, const parameters::Bucket& bucket) { return at < bucket.end; });
-  int64_t& missing = missing_[static_cast<size_t>(found - buckets.begin())];
-  missing -= count;
-  TE_CHECK(missing >= 0, "gradients: elements {}..{} of {} are ready twice in a step", begin, end,
-           parameter.name);
+  int64_t& missing = missing_[parameters_.bucket_at(parameter.offset)];
+  missing -= std::min(end, parameter.end()) - std::max(begin, parameter.offset);
+  TE_CHECK(missing >= 0, "gradients: elements {}..{} of {} are ready twice in a {}", begin, end,
+           parameter.name, sharded_.empty() ? "step" : "microbatch");
 }
 
-void GradientReducer::ready(const Context& context, int64_t begin, int64_t end) {
+void GradientReducer::ready(const Context& context, int64_t begin, int64_t end, bool last) {
   TE_CHECK(in_flight_, "gradients: elements {}..{} are ready outside of a reduction", begin, end);
+  if (!last && sharded_.empty()) return;
   parameters_.check_gradients(begin, end);
   if (!data_parallel_) return;
-  for (const Parameter& parameter : parameters_.parameters()) count_down(parameter, begin, end);
-  if (!overlap_) return;
-  fence(context);
-  while (left_ > 0 && missing_[left_ - 1] == 0) reduce_next(*side_);
+  std::vector<size_t> complete;  // sharded buckets
+  for (const Parameter& parameter : parameters_.parameters()) {
+    if (parameter.offset >= end || parameter.end() <= begin) continue;
+    const size_t bucket = parameters_.bucket_at(parameter.offset);
+    const bool sharded = parameters_.shards_grads(parameters_.buckets()[bucket]);
+    if (sharded ? !parameter.linear : !last) continue;
+    count_down(parameter, begin, end);
+    if (sharded && missing_[bucket] == 0) complete.push_back(bucket);
+  }
+  if (overlap_) fence(context);
+  for (const size_t bucket : complete) reduce_sharded(overlap_ ? *side_ : context, bucket, last);
+  while (overlap_ && whole_left() && missing_[left_ - 1] == 0) reduce_next(*side_);
 }
 
 /// What the side context does next starts after the work launched on the context so far. Every ready() does
@@ -100,6 +108,12 @@ void GradientReducer::ready(const Context& context, int64_t begin, int64_t end) 
 void GradientReducer::fence(const Context& context) {
   event_->record(context);
   event_->wait(*side_);
+}
+
+/// left_ - 1 is a whole bucket.
+bool GradientReducer::whole_left() {
+  while (left_ > 0 && parameters_.shards_grads(parameters_.buckets()[left_ - 1])) --left_;
+  return left_ > 0;
 }
 
 void GradientReducer::reduce_next(const Context& context) {
@@ -111,8 +125,10 @@ void GradientReducer::reduce_next(const Context& context) {
 void GradientReducer::finish(const Context& context) {
   if (!in_flight_) begin(context);
   parameters_.check_gradients(0, parameters_.flat_size());
-  if (overlap_ && left_ > 0) fence(context);
-  while (left_ > 0) reduce_next(overlap_ ? *side_ : context);
+  for (const Sharded& sharded : sharded_)
+    TE_CHECK(sharded.finished, "gradients: layers are not reduced, or not with the last microbatch");
+  if (overlap_ && whole_left()) fence(context);
+  while (whole_left()) reduce_next(overlap_ ? *side_ : context);
   if (overlap_) {
     event_->record(*side_);
     event_->wait(context);
@@ -120,6 +136,73 @@ void GradientReducer::finish(const Context& context) {
   for (const Run& run : tied_) groups_.embedding().all_reduce(context, grads_of(run), ReduceOp::sum);
   sum_partial(context);
   in_flight_ = false;
+}
+
+// --- sharded buckets ---------------------------------------------------------------------------------------
+
+void GradientReducer::plan_sharded() {
+  for (const Bucket& bucket : parameters_.buckets()) {
+    if (!parameters_.shards_grads(bucket)) continue;
+    Sharded& sharded = sharded_.emplace_back();
+    int64_t end = 0;  // of the last linear, within the bucket
+    const auto add_gap = [&](int64_t to) {
+      if (to > end) sharded.gaps.push_back({.begin = end, .end = to});
+    };
+    for (const Parameter& parameter : parameters_.parameters()) {
+      if (parameter.offset < bucket.begin || parameter.offset >= bucket.end) continue;
+      if (!parameter.linear) {
+        sharded.vectors.push_back(&parameter);
+        continue;
+      }
+      add_gap(parameter.offset - bucket.begin);
+      end = parameter.end() - bucket.begin;
+      sharded.linears += parameter.shape.numel();
+    }
+    add_gap(bucket.size());
+  }
+}
+
+size_t GradientReducer::slot_of(const Bucket& bucket) const {
+  return static_cast<size_t>(bucket.sharded % parameters_.grad_slots.dim(0));
+}
+
+void GradientReducer::open(const Context& context, int64_t begin, int64_t end) {
+  if (sharded_.empty()) return;
+  parameters_.expect_linears(begin, end);
+  if (slot_is_free_.empty()) return;
+  for (const Bucket& bucket : parameters_.buckets()) {
+    if (bucket.end <= begin || end <= bucket.begin || !parameters_.shards_grads(bucket)) continue;
+    slot_is_free_[slot_of(bucket)].wait(context);
+  }
+}
+
+/// The gradients of vectors, which have added up, travel with the last microbatch's linears.
+void GradientReducer::reduce_sharded(const Context& context, size_t number, bool last) {
+  const Bucket& bucket = parameters_.buckets()[number];
+  const parameters::Segment& segment = parameters_.segments()[number];
+  Sharded& sharded = sharded_[static_cast<size_t>(bucket.sharded)];
+  const Tensor slot = parameters_.grads_of(bucket), sum = parameters_.grad_of(segment);
+  for (const Bucket& gap : sharded.gaps) context.zero(ParameterStore::part(slot, gap.begin, gap.size()));
+  for (const Parameter* vector : sharded.vectors) {
+    if (!last) break;
+    const int64_t count = vector->shape.numel();
+    context.copy(ParameterStore::part(slot, vector->offset - bucket.begin, count),
+                 vector->grad.view({count}));
+  }
+  if (sharded.started) {
+    const Tensor own = ParameterStore::part(slot, segment.begin - bucket.begin, segment.count);
+    groups_.data().reduce_scatter(context, slot, own);
+    kernels::add(context, sum, own, sum);
+  } else {
+    groups_.data().reduce_scatter(context, slot, sum);
+  }
+  sharded.started = true;
+  sharded.finished = last;
+  missing_[number] = sharded.linears;
+  if (!overlap_) return;
+  while (slot_is_free_.size() < static_cast<size_t>(parameters_.grad_slots.dim(0)))
+    slot_is_free_.emplace_back(context);
+  slot_is_free_[slot_of(bucket)].record(context);
 }
 
 // --- over the tensor group ---------------------------------------------------------------------------------

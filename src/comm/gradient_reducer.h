@@ -9,6 +9,11 @@
 // The ranks of a group must issue the same collectives in the same order. So buckets go in one fixed order,
 // the last one first, as the backward pass finishes them; one that is ready before its turn waits for those
 // before it.
+//
+// Buckets whose gradients are sharded (ParameterStore::shards_grads) are reduced after every microbatch, as its
+// backward pass finishes them, and added to the segment. All data ranks run the same passes, so these come in the same
+// order on all of them. An element's order of sums: over the data ranks first, then over the microbatches, each in
+// their order; of whole buckets, and of vectors, over the microbatches first.
 #pragma once
 
 #include <optional>
@@ -26,17 +31,23 @@ class GradientReducer {
  public:
   /// tied_embeddings: model.tie_word_embeddings.
   GradientReducer(const config::ParallelConfig& config, bool tied_embeddings,
-                  const parameters::ParameterStore& parameters, const parallel::Groups& groups);
+                  parameters::ParameterStore& parameters, const parallel::Groups& groups);
   /// After the store's plan(). InternalError when the config ties parameters of two stages and none is
   /// marked.
   void plan(MemoryPlan& plan);
 
-  /// The last microbatch's backward pass begins. Optional: without it finish() does everything.
+  /// The last microbatch's backward pass begins; with sharded buckets the first one's. Optional without these: finish()
+  /// does everything.
   void begin(const Context& context);
+  /// GEMMs launched on the context from now on write this microbatch's gradients of elements [begin, end): sharded
+  /// ones into a slot, which an earlier reduction may have to leave first. Before each backward pass of a layer, also
+  /// outside of begin() and finish(), where the gradients are of no use.
+  void open(const Context& context, int64_t begin, int64_t end);
   /// Elements [begin, end) of the flat buffers are final on this rank, by work launched on the context so
-  /// far. In any order; the ranges do not overlap; alignment gaps may be left out. InternalError outside of
+  /// far: for the step if this is its last microbatch, else for the microbatch, which sharded buckets alone look at.
+  /// In any order; the ranges of a microbatch do not overlap; alignment gaps may be left out. InternalError outside of
   /// begin() and finish(), and if a gradient is stale.
-  void ready(const Context& context, int64_t begin, int64_t end);
+  void ready(const Context& context, int64_t begin, int64_t end, bool last = true);
   /// All gradients are final: reduces what has not been reduced yet. Work launched on the context from now on
   /// sees the sums. InternalError if a gradient is stale.
   void finish(const Context& context);
@@ -50,10 +61,23 @@ class GradientReducer {
   Tensor grads_of(const Run& run) const;
   void count_down(const parameters::Parameter& parameter, int64_t begin, int64_t end);
   void fence(const Context& context);
+  bool whole_left();
   void reduce_next(const Context& context);
+  void plan_sharded();
+  size_t slot_of(const parameters::Bucket& bucket) const;
+  void reduce_sharded(const Context& context, size_t bucket, bool last);
   void sum_partial(const Context& context) const;
 
-  const parameters::ParameterStore& parameters_;
+  /// What a sharded bucket has besides its linears' gradients.
+  struct Sharded {
+    std::vector<parameters::Bucket> gaps;               ///< ranges of its slot: all but the linears
+    std::vector<const parameters::Parameter*> vectors;  ///< in the gaps
+    int64_t linears = 0;                                ///< elements
+    bool started = false;                               ///< the segment holds a sum of this step
+    bool finished = false;                              ///< and the last microbatch is in it
+  };
+
+  parameters::ParameterStore& parameters_;
   const parallel::Groups& groups_;
   bool ties_;  ///< this stage shares a parameter with another
   bool data_parallel_;
@@ -64,8 +88,10 @@ class GradientReducer {
   std::optional<Context> side_;  // the collectives' stream, with overlap
   std::optional<Event> event_;
   bool in_flight_ = false;
-  std::vector<int64_t> missing_;  // per bucket: elements of parameters that are not ready
-  size_t left_ = 0;               // buckets [0, left_) have not been reduced
+  std::vector<int64_t> missing_;  // per bucket: elements that are not ready; of sharded ones those of linears
+  size_t left_ = 0;               // the whole ones of buckets [0, left_) have not been reduced
+  std::vector<Sharded> sharded_;  // by Bucket::sharded
+  std::vector<Event> slot_is_free_;  // per slot: behind its last reduction
 };
 
 }  // namespace te::comm

@@ -1,6 +1,10 @@
 #include "comm/parameter_gatherer.h"
 
+#include <algorithm>
+
 namespace te::comm {
+
+using parameters::Bucket;
 
 ParameterGatherer::ParameterGatherer(const config::ParallelConfig& config,
                                      const parameters::ParameterStore& parameters,
@@ -15,29 +19,72 @@ void ParameterGatherer::gather(const Context& context, size_t bucket) {
                             parameters_.values_of(parameters_.buckets()[bucket]));
 }
 
+void ParameterGatherer::make_side(const Context& context) {
+  if (side_) return;
+  side_.emplace(context.side(true));
+  started_.emplace(context);
+  for (size_t bucket = 0; bucket < parameters_.buckets().size(); ++bucket) gathered_.emplace_back(context);
+  pending_.assign(gathered_.size(), 0);
+}
+
 void ParameterGatherer::start(const Context& context) {
   if (!overlap_) return gather_all(context);
-  const size_t buckets = parameters_.buckets().size();
-  if (!side_) {
-    side_.emplace(context.side(true));
-    started_.emplace(context);
-    for (size_t bucket = 0; bucket < buckets; ++bucket) gathered_.emplace_back(context);
-    pending_.assign(buckets, 0);
-  }
+  forget();
+  make_side(context);
   started_->record(context);
   started_->wait(*side_);
-  for (size_t bucket = 0; bucket < buckets; ++bucket) {
+  const std::vector<Bucket>& buckets = parameters_.buckets();
+  for (size_t bucket = 0; bucket < buckets.size(); ++bucket) {
+    const bool sharded = parameters_.shards_values(buckets[bucket]);
+    if (sharded && buckets[bucket].sharded >= parameters_.value_slots.dim(0)) continue;
+    if (sharded) {
+      fetch(context, bucket);
+      continue;
+    }
     gather(*side_, bucket);
     gathered_[bucket].record(*side_);
     pending_[bucket] = 1;
   }
 }
 
-void ParameterGatherer::wait(const Context& context, int64_t begin, int64_t end) {
+/// Into its slot, if it is not there. What has been launched on the context may still read the bucket that was.
+void ParameterGatherer::fetch(const Context& context, size_t number) {
+  const Bucket& bucket = parameters_.buckets()[number];
+  held_.resize(static_cast<size_t>(parameters_.value_slots.dim(0)), nullptr);
+  const Bucket*& held = held_[static_cast<size_t>(bucket.sharded) % held_.size()];
+  if (held == &bucket) return;
+  held = &bucket;
+  if (!overlap_) return gather(context, number);
+  make_side(context);
+  started_->record(context);
+  started_->wait(*side_);
+  gather(*side_, number);
+  gathered_[number].record(*side_);
+  pending_[number] = 1;
+}
+
+void ParameterGatherer::wait(const Context& context, int64_t begin, int64_t end, int ahead) {
+  if (!data_parallel_) return;
+  const std::vector<Bucket>& buckets = parameters_.buckets();
+  const auto sharded = [&](size_t i) { return parameters_.shards_values(buckets[i]); };
+  size_t first = buckets.size(), last = 0;
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    if (buckets[i].end <= begin || end <= buckets[i].begin) continue;
+    first = std::min(first, i), last = i;
+    if (sharded(i)) fetch(context, i);
+    if (pending_.empty() || pending_[i] == 0) continue;
+    gathered_[i].wait(context);
+    pending_[i] = 0;
+  }
+  if (!overlap_ || ahead == 0 || first == buckets.size()) return;
+  const size_t from = ahead > 0 ? last : first, next = ahead > 0 ? from + 1 : from - 1;  // 0 - 1 is none
+  if (next < buckets.size() && sharded(next) && buckets[next].chunk == buckets[from].chunk)
+    fetch(context, next);
+}
+
+void ParameterGatherer::wait_all(const Context& context) {
   for (size_t bucket = 0; bucket < pending_.size(); ++bucket) {
-    const parameters::Bucket& range = parameters_.buckets()[bucket];
-    if (pending_[bucket] == 0 || range.end <= begin || end <= range.begin) continue;
-    gathered_[bucket].wait(context);
+    if (pending_[bucket] != 0) gathered_[bucket].wait(context);
     pending_[bucket] = 0;
   }
 }
@@ -45,7 +92,9 @@ void ParameterGatherer::wait(const Context& context, int64_t begin, int64_t end)
 void ParameterGatherer::gather_all(const Context& context) {
   if (!data_parallel_) return;
   wait_all(context);
-  for (size_t bucket = 0; bucket < parameters_.buckets().size(); ++bucket) gather(context, bucket);
+  forget();
+  for (size_t bucket = 0; bucket < parameters_.buckets().size(); ++bucket)
+    if (!parameters_.shards_values(parameters_.buckets()[bucket])) gather(context, bucket);
 }
 
 }  // namespace te::comm

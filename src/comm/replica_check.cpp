@@ -11,21 +11,25 @@ namespace {
 using parameters::Parameter;
 
 /// 31 bits, so that the negative hash is a number, too.
-int32_t hash_of(const Context& context, const Tensor& tensor) {
-  std::string bytes(tensor.bytes(), '\0');
-  context.copy_to_host(bytes.data(), tensor);
-  context.synchronize();
+int32_t hash_of(const Context& context, const std::vector<Tensor>& tensors) {
+  std::string bytes;
+  for (const Tensor& tensor : tensors) {
+    const size_t end = bytes.size();
+    bytes.resize(end + tensor.bytes());
+    context.copy_to_host(bytes.data() + end, tensor);
+    context.synchronize();
+  }
   const uint64_t hash = stream_of(bytes);
   return static_cast<int32_t>((hash ^ (hash >> 33)) & 0x7fffffff);
 }
 
 void check_group(const Context& context, parallel::Communicator& group,
-                 const std::vector<const Parameter*>& shared) {
+                 const parameters::ParameterStore& parameters, const std::vector<const Parameter*>& shared) {
   if (group.size() == 1 || shared.empty()) return;
   // The maximum of h and that of -h agree only where all h do.
   std::vector<int32_t> hashes;
   for (const Parameter* parameter : shared) {
-    hashes.push_back(hash_of(context, parameter->value));
+    hashes.push_back(hash_of(context, parameters.kept_values(*parameter)));
     hashes.push_back(-hashes.back());
   }
   const DeviceBuffer buffer(context, hashes.size() * sizeof(int32_t));
@@ -46,13 +50,14 @@ void check_replicas(const Context& context, const parameters::ParameterStore& pa
                     const parallel::Groups& groups) {
   std::vector<const Parameter*> all, replicated, tied;
   for (const Parameter& parameter : parameters.parameters()) {
-    all.push_back(&parameter);
+    if (!parameters.shards_values(parameters.buckets()[parameters.bucket_at(parameter.offset)]))
+      all.push_back(&parameter);
     if (parameter.sharing != parameters::Sharing::sharded) replicated.push_back(&parameter);
     if (parameter.tied()) tied.push_back(&parameter);
   }
-  check_group(context, groups.data(), all);
-  check_group(context, groups.tensor(), replicated);
-  check_group(context, groups.embedding(), tied);
+  check_group(context, groups.data(), parameters, all);
+  check_group(context, groups.tensor(), parameters, replicated);
+  check_group(context, groups.embedding(), parameters, tied);
 }
 
 }  // namespace te::comm

@@ -10,8 +10,8 @@ namespace te::comm {
 
 /// Collective over the world; after the gather's wait. Compares (by a hash) the values of replicated and
 /// partial parameters over the tensor group, those of tied parameters over the embedding group, and all of
-/// them over the data group. InternalError that names the parameter and the group, on every rank of a group
-/// that disagrees.
+/// them over the data group, but for sharded ones. InternalError that names the parameter and the group, on every
+/// rank of a group that disagrees.
 void check_replicas(const Context& context, const parameters::ParameterStore& parameters,
                     const parallel::Groups& groups);
 

@@ -62,6 +62,8 @@ void resolve_defaults(Config& config) {
 Fp8KeptWeights fp8_kept_weights(const Config& config) {
   const Fp8KeptWeights kept = config.precision.fp8_keep_weights;
   if (kept != Fp8KeptWeights::automatic) return kept;
+  // A form that stays would be a whole layer's, of values that do not.
+  if (config.parallel.shard == Shard::parameters) return Fp8KeptWeights::none;
   return config.optimizer.store_param_remainders ? Fp8KeptWeights::none : Fp8KeptWeights::rowwise;
 }
 

@@ -39,6 +39,9 @@ enum class OptimizerName : uint8_t { adamw };
 enum class MomentDType : uint8_t { fp32, bf16, fp8 };
 enum class DataFormat : uint8_t { pretrain, instruct };
 enum class Overlong : uint8_t { truncate, drop };
+/// What the data ranks share beside the step's samples: main parameters and moments in any case, then gradients, then
+/// values.
+enum class Shard : uint8_t { optimizer, gradients, parameters };
 enum class PipelineSchedule : uint8_t { gpipe, one_f_one_b, interleaved, zero_bubble };  ///< "1f1b" in YAML
 
 std::string_view to_string(Family value);
@@ -63,6 +66,7 @@ std::string_view to_string(OptimizerName value);
 std::string_view to_string(MomentDType value);
 std::string_view to_string(DataFormat value);
 std::string_view to_string(Overlong value);
+std::string_view to_string(Shard value);
 std::string_view to_string(PipelineSchedule value);
 
 /// The inverse of to_string; false (and value untouched) when the text names no value.
@@ -88,6 +92,7 @@ bool from_string(std::string_view text, OptimizerName& value);
 bool from_string(std::string_view text, MomentDType& value);
 bool from_string(std::string_view text, DataFormat& value);
 bool from_string(std::string_view text, Overlong& value);
+bool from_string(std::string_view text, Shard& value);
 bool from_string(std::string_view text, PipelineSchedule& value);
 
 struct ModelConfig {
@@ -197,6 +202,7 @@ struct ParallelConfig {
   /// Pieces along the tokens into which a GEMM next to a tensor-parallel collective is cut, so that the
   /// collective of one piece runs beside the GEMM of the next. 1: no overlap.
   int64_t tensor_overlap = 1;
+  Shard shard = Shard::optimizer;    ///< what of the layers a data rank keeps its share of alone
   int64_t bucket_size = 40'000'000;  ///< parameters of one reduction of gradients, at least
   bool overlap_grad_reduce = true;   ///< a bucket is reduced as soon as the backward pass has finished it
   bool overlap_param_gather = true;  ///< new values are gathered while the next forward pass runs

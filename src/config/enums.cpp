@@ -53,6 +53,7 @@ TE_CONFIG_ENUM(OptimizerName, "adamw")
 TE_CONFIG_ENUM(MomentDType, "fp32", "bf16", "fp8")
 TE_CONFIG_ENUM(DataFormat, "pretrain", "instruct")
 TE_CONFIG_ENUM(Overlong, "truncate", "drop")
+TE_CONFIG_ENUM(Shard, "optimizer", "gradients", "parameters")
 TE_CONFIG_ENUM(PipelineSchedule, "gpipe", "1f1b", "interleaved", "zero_bubble")
 
 #undef TE_CONFIG_ENUM

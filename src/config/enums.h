@@ -30,6 +30,7 @@ std::span<const std::string_view> names_of(OptimizerName);
 std::span<const std::string_view> names_of(MomentDType);
 std::span<const std::string_view> names_of(DataFormat);
 std::span<const std::string_view> names_of(Overlong);
+std::span<const std::string_view> names_of(Shard);
 std::span<const std::string_view> names_of(PipelineSchedule);
 
 }  // namespace te::config

@@ -165,8 +165,8 @@ const auto kKeys = std::to_array<Key>({
     {TE_KEY(precision.fp8_keep_weights), kBuiltIn, kAny,
      "Forms of FP8 weights that are kept from pass to pass, a byte a parameter each; the others are made "
      "again right before a GEMM reads them, which changes no number: `none`, `rowwise` (what the forward "
-     "pass reads), `both` (the fastest). `auto` is `none` with `optimizer.store_param_remainders`, else "
-     "`rowwise`."},
+     "pass reads), `both` (the fastest). `auto` is `none` with `optimizer.store_param_remainders` and with "
+     "`parallel.shard: parameters`, else `rowwise`."},
     {TE_KEY(precision.amax_history_len), kBuiltIn, from_to(1, kMaxWidth),
      "`delayed`: steps of amax history."},
     {TE_KEY(precision.amax_compute_algo), kBuiltIn, kAny,
@@ -215,6 +215,11 @@ const auto kKeys = std::to_array<Key>({
     {TE_KEY(parallel.tensor_overlap), kBuiltIn, from_to(1, 64),
      "Pieces along the tokens into which GEMMs next to a tensor-parallel collective are cut, so that one "
      "piece is sent while the next is computed. 1 is no overlap."},
+    {TE_KEY(parallel.shard), kBuiltIn, kAny,
+     "Data parallelism: what each data rank keeps a share of. `optimizer`: main parameters and moments "
+     "(ZeRO-1). `gradients`: also the layers' gradients, which are reduced after every microbatch (ZeRO-2). "
+     "`parameters`: also the layers' values, which are gathered for every pass (ZeRO-3, FSDP). Each takes "
+     "less memory and sends more than the one before. With one data rank there is nothing to share."},
     {TE_KEY(parallel.bucket_size), kBuiltIn, from_to(1, 1e12),
      "Data parallelism: parameters of one gradient reduction, at least."},
     {TE_KEY(parallel.overlap_grad_reduce), kBuiltIn, kAny,

@@ -227,6 +227,32 @@ void check_parallel(const Config& c) {
   }
 }
 
+void check_shard(const Config& c) {
+  if (c.parallel.shard != Shard::parameters) return;
+  const Fp8KeptWeights kept = c.precision.fp8_keep_weights;
+  if (c.precision.fp8 != Fp8Mode::off && kept != Fp8KeptWeights::automatic && kept != Fp8KeptWeights::none) {
+    user_error(
+        "precision.fp8_keep_weights {} keeps FP8 weights of whole layers, which parallel.shard parameters "
+        "shares among the data ranks; leave fp8_keep_weights out, or take parallel.shard gradients",
+        to_string(kept));
+  }
+  if (c.logging.generate_every > 0) {
+    user_error(
+        "logging.generate_every ({}) reads the values of whole layers, of which parallel.shard parameters "
+        "leaves a data rank its share; set generate_every to 0 and give checkpoints to te-generate, or take "
+        "parallel.shard gradients",
+        c.logging.generate_every);
+  }
+  if (c.evaluation.every > 0) {
+    user_error(
+        "evaluation.every ({}) reads the values of whole layers, of which parallel.shard parameters leaves a "
+        "data rank its share; set evaluation.every to 0 and give checkpoints to te-generate evaluate, or "
+        "take "
+        "parallel.shard gradients",
+        c.evaluation.every);
+  }
+}
+
 void check_training(const Config& c) {
   const TrainingConfig& t = c.training;
   if (t.global_batch_size % t.micro_batch_size != 0) {
@@ -467,6 +493,7 @@ void validate(const Config& config) {
   check_ranges(config);
   check_model(config.model);
   check_parallel(config);
+  check_shard(config);
   check_training(config);
   check_fp8(config);
   check_optimizer(config);

@@ -75,6 +75,7 @@ void ModelStage::build() {
       layers_.emplace_back(layer + i, layer_config_, parameters_, *recipe_, rope_, tensor_, context_ranks_);
       add_unit(first);
     }
+    parameters_.end_chunk();
   }
   if (groups_->last_stage()) {
     first = parameters_.parameters().size();
@@ -95,6 +96,11 @@ void ModelStage::add_unit(size_t first) {
 // --- memory ------------------------------------------------------------------------------------------------
 
 void ModelStage::plan(MemoryPlan& plan, const Context& context, const StageSlots& slots) {
+  // One bucket is used while another one travels.
+  const auto sharded_slots = [&](config::Shard least, bool overlap) {
+    const bool shards = slots.training && groups_->data().size() > 1 && config_.parallel.shard >= least;
+    return shards ? (overlap ? 2 : 1) : 0;
+  };
   parameters_.plan(
       plan, {.dtype = dims().dtype,
              .grad_dtype =
@@ -105,7 +111,9 @@ void ModelStage::plan(MemoryPlan& plan, const Context& context, const StageSlots
              .bucket_size = config_.parallel.bucket_size,
              .training = slots.training,
              .split = config_.optimizer.store_param_remainders,
-             .drop_values = slots.training && drops_values(config_, groups_->data().size())});
+             .drop_values = slots.training && drops_values(config_, groups_->data().size()),
+             .grad_slots = sharded_slots(config::Shard::gradients, config_.parallel.overlap_grad_reduce),
+             .value_slots = sharded_slots(config::Shard::parameters, config_.parallel.overlap_param_gather)});
   recipe_->plan(plan);
   rope_.plan(plan, config_.model);
   context_ranks_.plan(plan);
@@ -160,8 +168,9 @@ void ModelStage::initialize(const Context& context, uint64_t seed) {
 }
 
 void ModelStage::quantize_weights(const Context& context, bool count_fp8) {
-  for (TransformerLayer& layer : layers_) layer.quantize_weights(context, count_fp8);
-  if (output_layer_) output_layer_->quantize_weight(context, count_fp8);
+  weights_changed(count_fp8);
+  for (size_t i = 0; i < layers_.size(); ++i) before_use(context, unit_of_layer(i), &layers_[i]);
+  if (output_layer_) before_use(context, units_.size() - 1, nullptr);
   fresh_.assign(units_.size(), true);
 }
 
@@ -170,19 +179,23 @@ void ModelStage::weights_changed(bool count_fp8) {
   count_casts_ = count_fp8;
 }
 
-void ModelStage::before_use(const Context& context, size_t unit, TransformerLayer* layer) {
+void ModelStage::before_use(const Context& context, size_t unit, TransformerLayer* layer, int direction) {
+  const parameters::Bucket range = range_of(unit);
+  if (hooks_.before_values) hooks_.before_values(context, range.begin, range.end, direction);
   if (fresh_[unit]) return;
-  const auto [begin, end] = parameters_.range(units_[unit].first, units_[unit].end);
-  if (hooks_.before_values) hooks_.before_values(context, begin, end);
   if (layer != nullptr) layer->quantize_weights(context, count_casts_);
   if (output_layer_ && unit == units_.size() - 1) output_layer_->quantize_weight(context, count_casts_);
   fresh_[unit] = true;
 }
 
+void ModelStage::before_wgrad(const Context& context, size_t unit) const {
+  const parameters::Bucket range = range_of(unit);
+  if (hooks_.before_gradients) hooks_.before_gradients(context, range.begin, range.end);
+}
+
 void ModelStage::finished(const Context& context, size_t unit, const Pass& pass) const {
-  if (!pass.last_microbatch || !hooks_.gradients_ready) return;
-  const auto [begin, end] = parameters_.range(units_[unit].first, units_[unit].end);
-  hooks_.gradients_ready(context, begin, end);
+  const parameters::Bucket range = range_of(unit);
+  if (hooks_.gradients_ready) hooks_.gradients_ready(context, range.begin, range.end, pass.last_microbatch);
 }
 
 // --- passes ------------------------------------------------------------------------------------------------
@@ -247,6 +260,8 @@ void ModelStage::backward(const Context& context, const MicrobatchSlot& place, c
   for (size_t i = chunk.count; i-- > 0;) {
     const size_t index = chunk.first + i;
     TransformerLayer& layer = layers_[index];
+    before_use(context, unit_of_layer(index), &layer, -1);
+    if (!deferred) before_wgrad(context, unit_of_layer(index));
     if (full_recompute(config_)) {
       layer.forward(context, slot.layers[i].x_in, {}, slot.layers[i], pass.recomputed());
     }
@@ -266,6 +281,7 @@ void ModelStage::wgrad(const Context& context, const MicrobatchSlot& place, cons
   const Slot& slot = chunk.slots[static_cast<size_t>(place.slot)];
   for (size_t i = chunk.count; i-- > 0;) {
     const size_t index = chunk.first + i;
+    before_wgrad(context, unit_of_layer(index));
     layers_[index].wgrad(context, slot.layers[i], gradients_of(index, place));
     finished(context, unit_of_layer(index), pass);
   }

@@ -38,10 +38,12 @@ struct StageSlots {
 
 /// What others want to know about flat ranges of the parameters while passes run.
 struct StageHooks {
-  /// Values [begin, end) are about to be read for the first time since weights_changed().
-  std::function<void(const Context&, int64_t begin, int64_t end)> before_values;
-  /// Gradients [begin, end) will not change any more in this step. Only in passes with Pass::last_microbatch.
-  std::function<void(const Context&, int64_t begin, int64_t end)> gradients_ready;
+  /// Values [begin, end) are about to be read by a pass that goes through the layers upwards (1) or downwards (-1).
+  std::function<void(const Context&, int64_t begin, int64_t end, int direction)> before_values;
+  /// GEMMs are about to write gradients [begin, end).
+  std::function<void(const Context&, int64_t begin, int64_t end)> before_gradients;
+  /// Gradients [begin, end) will not change any more in this microbatch, and in this step if it is the last.
+  std::function<void(const Context&, int64_t begin, int64_t end, bool last_microbatch)> gradients_ready;
 };
 
 class ModelStage {
@@ -119,7 +121,11 @@ class ModelStage {
   void build();
   void add_unit(size_t first);
   void plan_slot(MemoryPlan& plan, Chunk& chunk, Slot& slot, bool head);
-  void before_use(const Context& context, size_t unit, TransformerLayer* layer);
+  parameters::Bucket range_of(size_t unit) const {
+    return parameters_.range(units_[unit].first, units_[unit].end);
+  }
+  void before_use(const Context& context, size_t unit, TransformerLayer* layer, int direction = 1);
+  void before_wgrad(const Context& context, size_t unit) const;
   void finished(const Context& context, size_t unit, const Pass& pass) const;
   size_t unit_of_layer(size_t layer) const { return layer + (embedding_ ? 1 : 0); }
   void final_norm(const Context& context, const Tensor& residual, const Tensor& delta, Slot& slot);

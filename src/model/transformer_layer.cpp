@@ -26,7 +26,7 @@ TransformerLayer::TransformerLayer(int index, const LayerConfig& config,
       pre_mlp_layernorm_(name_ + (post_ ? ".post_mlp_layernorm" : ".pre_mlp_layernorm"), config.model,
                          parameters, tensor),
       mlp_(name_, index, config, parameters, recipe, tensor) {
-  parameters.end_layer();
+  parameters.end_layer(true);
 }
 
 // --- memory ------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 #include "parameters/parameter_store.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "core/random.h"
@@ -32,62 +33,125 @@ Parameter* ParameterStore::add(ParameterSpec spec) {
 
 // Offsets, buckets and segments. One data rank needs no cuts: everything is one bucket.
 void ParameterStore::lay_out() {
-  const bool one = layout_.data_size == 1;
   int64_t end = 0, begin = 0;
+  auto layer = layer_ends_.cbegin();
   for (size_t i = 0; i < parameters_.size(); ++i) {
     parameters_[i].offset = end;
     end += round_up(parameters_[i].shape.numel(), kGranule);
-    const bool last = i + 1 == parameters_.size();
-    const bool layer_end = std::find(layer_ends_.begin(), layer_ends_.end(), i + 1) != layer_ends_.end();
-    const bool full = layer_end && end - begin >= layout_.bucket_size;
-    const bool alone = parameters_[i].tied() || (!last && parameters_[i + 1].tied());
-    if (!last && (one || !(full || alone))) continue;
+    while (layer != layer_ends_.cend() && layer->parameter <= i) ++layer;
+    if (!ends_bucket(i, end - begin, layer)) continue;
     end = round_up(end, kGranule * layout_.data_size);
-    const int64_t count = (end - begin) / layout_.data_size;
-    segments_.push_back({begin + layout_.data_rank * count, count, shard_size_});
-    buckets_.push_back({begin, end});
-    shard_size_ += count;
+    end_bucket(begin, end, layer != layer_ends_.cend() ? *layer : LayerEnd{i + 1, false, chunk_});
     begin = end;
   }
   flat_size_ = end;
 }
 
+/// `elements`: of the bucket up to here; `layer`: the parameter's. The same cuts whether buckets are sharded or not:
+/// then norms of gradients have the same bits.
+bool ParameterStore::ends_bucket(size_t i, int64_t elements,
+                                 std::vector<LayerEnd>::const_iterator layer) const {
+  if (i + 1 == parameters_.size()) return true;
+  if (layout_.data_size == 1) return false;
+  if (parameters_[i].tied() || parameters_[i + 1].tied()) return true;
+  if (layer == layer_ends_.cend() || layer->parameter != i + 1) return false;
+  const auto next = layer + 1;
+  const bool other =
+      next != layer_ends_.cend() && (next->shardable != layer->shardable || next->chunk != layer->chunk);
+  return elements >= layout_.bucket_size || other;
+}
+
+void ParameterStore::end_bucket(int64_t begin, int64_t end, const LayerEnd& layer) {
+  const int64_t count = (end - begin) / layout_.data_size;
+  segments_.push_back({begin + layout_.data_rank * count, count, shard_size_});
+  shard_size_ += count;
+  Bucket& bucket = buckets_.emplace_back(Bucket{.begin = begin, .end = end, .chunk = layer.chunk});
+  if (layout_.grad_slots == 0 || !layer.shardable) return;
+  bucket.sharded = num_sharded_++;
+  largest_sharded_ = std::max(largest_sharded_, bucket.size());
+}
+
 // Elements of the buffer of values.
 int64_t ParameterStore::lay_out_values() {
-  if (flat_values()) return flat_size_;
-  TE_CHECK(layout_.training && layout_.data_size == 1 && !fp32() && !split(),
-           "values without which there is nothing to quantize");
   int64_t end = 0;
-  for (Parameter& parameter : parameters_) {
-    parameter.has_value = !parameter.quantized;
-    if (parameter.has_value) end += round_up(parameter.shape.numel(), kGranule);
+  if (!flat_values()) {
+    TE_CHECK(layout_.training && layout_.data_size == 1 && !fp32() && !split(),
+             "values without which there is nothing to quantize");
+    for (Parameter& parameter : parameters_) {
+      parameter.has_value = !parameter.quantized;
+      if (parameter.has_value) end += round_up(parameter.shape.numel(), kGranule);
+    }
+    return end;
+  }
+  for (size_t i = 0; i < buckets_.size(); ++i) {
+    Bucket& bucket = buckets_[i];
+    Segment& segment = segments_[i];
+    const bool sharded = shards_values(bucket);
+    bucket.value = end;
+    segment.value = sharded ? end : end + segment.begin - bucket.begin;
+    end += sharded ? segment.count : bucket.size();
   }
   return end;
 }
 
+// Elements of the buffer of gradients: whole buckets, segments, and behind them sharded layers' vectors.
+int64_t ParameterStore::lay_out_grads() {
+  int64_t end = 0;
+  for (size_t i = 0; i < buckets_.size(); ++i) {
+    Bucket& bucket = buckets_[i];
+    Segment& segment = segments_[i];
+    const bool sharded = shards_grads(bucket);
+    bucket.grad = end;
+    segment.grad = sharded ? end : end + segment.begin - bucket.begin;
+    end += sharded ? segment.count : bucket.size();
+  }
+  vectors_ = end;
+  for (const Parameter& parameter : parameters_)
+    if (!parameter.linear && shards_grads(buckets_[bucket_at(parameter.offset)]))
+      vector_size_ += round_up(parameter.shape.numel(), kGranule);
+  return end + vector_size_;
+}
+
 void ParameterStore::plan(MemoryPlan& plan, const StoreLayout& layout) {
   layout_ = layout;
+  TE_CHECK(layout.grad_slots >= layout.value_slots && (layout.grad_slots == 0 || layout.data_size > 1),
+           "{} slots of gradients and {} of values of {} data ranks", layout.grad_slots, layout.value_slots,
+           layout.data_size);
   lay_out();
   plan.add(values, "parameters", MemoryKind::parameters, layout.dtype, {lay_out_values()});
+  const auto add_slots = [&](Tensor& slots, const char* name, MemoryKind kind, DType dtype, int count) {
+    if (count > 0 && num_sharded_ > 0)
+      plan.add(slots, name, kind, dtype, {std::min(count, num_sharded_), largest_sharded_});
+  };
+  add_slots(value_slots, "parameters.gathered", MemoryKind::parameters, layout.dtype, layout.value_slots);
   if (!layout.training) return;
   if (!fp32())
     plan.add(mains, "main_params", MemoryKind::main_params, split() ? DType::u16 : DType::f32, {shard_size_});
-  plan.add(grads, "main_grads", MemoryKind::main_grads, layout.grad_dtype, {flat_size_});
+  plan.add(grads, "main_grads", MemoryKind::main_grads, layout.grad_dtype, {lay_out_grads()});
+  add_slots(grad_slots, "main_grads.of_a_microbatch", MemoryKind::main_grads, layout.grad_dtype,
+            layout.grad_slots);
   plan.add(flags, "granule_flags", MemoryKind::optimizer, DType::u8, {flat_size_ / kGranule});
 }
 
 void ParameterStore::bind(const Context& context) {
   if (fp32() && layout_.data_size == 1) mains = values;
   std::vector<uint8_t> host(static_cast<size_t>(flat_size_ / kGranule), kernels::kGranuleZeroed);
-  int64_t value_end = 0;  // where values are dropped
+  int64_t dense_value = 0, vector = vectors_;  // where values are dropped, and where gradients are sharded
   for (Parameter& parameter : parameters_) {
-    const int64_t count = parameter.shape.numel();
-    if (parameter.has_value) {
-      parameter.value =
-          part(values, flat_values() ? parameter.offset : value_end, count).view(parameter.shape);
-      value_end += round_up(count, kGranule);
+    const Bucket& bucket = buckets_[bucket_at(parameter.offset)];
+    const int64_t count = parameter.shape.numel(), within = parameter.offset - bucket.begin;
+    if (flat_values()) {
+      parameter.value = part(values_of(bucket), within, count).view(parameter.shape);
+    } else if (parameter.has_value) {
+      parameter.value = part(values, dense_value, count).view(parameter.shape);
+      dense_value += round_up(count, kGranule);
     }
-    if (layout_.training) parameter.grad = part(grads, parameter.offset, count).view(parameter.shape);
+    if (layout_.training && shards_grads(bucket) && !parameter.linear) {
+      parameter.grad = part(grads, vector, count).view(parameter.shape);
+      vector += round_up(count, kGranule);
+    } else if (layout_.training) {
+      parameter.grad = part(grads_of(bucket), within, count).view(parameter.shape);
+    }
     if (fp32()) {
       parameter.main = parameter.value;
     } else if (layout_.training && layout_.data_size == 1 && !split()) {
@@ -105,8 +169,11 @@ void ParameterStore::bind(const Context& context) {
                 static_cast<uint8_t>(bits | kernels::kGranuleZeroed));
   }
   if (!layout_.training) return;
-  zeroed_granules_ =
-      std::count_if(host.begin(), host.end(), [](int bits) { return (bits & kernels::kGranuleZeroed) != 0; });
+  for (const Bucket& bucket : buckets_) {
+    zeroed_granules_.push_back(std::count_if(host.begin() + bucket.begin / kGranule,
+                                             host.begin() + bucket.end / kGranule,
+                                             [](int bits) { return (bits & kernels::kGranuleZeroed) != 0; }));
+  }
   context.copy_to_device(flags, host.data());
   context.synchronize();  // the host vector must outlive the copy
 }
@@ -125,15 +192,39 @@ Bucket ParameterStore::range(size_t first, size_t end) const {
   return {parameters_[first].offset, end < parameters_.size() ? parameters_[end].offset : flat_size_};
 }
 
-MainParams ParameterStore::main_at(int64_t flat, int64_t shard, int64_t count) const {
-  if (fp32()) return {.fp32 = part(values, flat, count)};
-  const Tensor main = part(mains, shard, count);
-  return split() ? MainParams{.value = part(values, flat, count), .remainder = main}
+size_t ParameterStore::bucket_at(int64_t flat) const {
+  const auto found = std::upper_bound(buckets_.begin(), buckets_.end(), flat,
+                                      [](int64_t at, const Bucket& bucket) { return at < bucket.end; });
+  TE_CHECK(found != buckets_.end(), "element {} of {}", flat, flat_size_);
+  return static_cast<size_t>(found - buckets_.begin());
+}
+
+Tensor ParameterStore::values_of(const Bucket& bucket) const {
+  if (!shards_values(bucket)) return part(values, bucket.value, bucket.size());
+  return part(value_slots.slice_rows(bucket.sharded % value_slots.dim(0), 1), 0, bucket.size());
+}
+
+Tensor ParameterStore::grads_of(const Bucket& bucket) const {
+  if (!shards_grads(bucket)) return part(grads, bucket.grad, bucket.size());
+  return part(grad_slots.slice_rows(bucket.sharded % grad_slots.dim(0), 1), 0, bucket.size());
+}
+
+Tensor ParameterStore::grad_of(int64_t begin, int64_t end) const {
+  const Segment& segment = segments_[bucket_at(begin)];
+  TE_CHECK(begin >= segment.begin && end <= segment.begin + segment.count,
+           "elements {}..{} are not in this rank's segment", begin, end);
+  return part(grads, segment.grad + begin - segment.begin, end - begin);
+}
+
+MainParams ParameterStore::main_at(const Segment& segment, int64_t within, int64_t count) const {
+  if (fp32()) return {.fp32 = part(values, segment.value + within, count)};
+  const Tensor main = part(mains, segment.shard + within, count);
+  return split() ? MainParams{.value = part(values, segment.value + within, count), .remainder = main}
                  : MainParams{.fp32 = main};
 }
 
 MainParams ParameterStore::main_of(const Segment& segment) const {
-  return main_at(segment.begin, segment.shard, segment.count);
+  return main_at(segment, 0, segment.count);
 }
 
 Tensor ParameterStore::flags_of(const Segment& segment) const {
@@ -153,14 +244,45 @@ std::vector<ParameterStore::Piece> ParameterStore::pieces(const Parameter& param
 }
 
 MainParams ParameterStore::main_of(const Parameter& parameter, const Piece& piece) const {
-  return main_at(parameter.offset + piece.local, piece.shard, piece.count);
+  const Segment& segment = segments_[bucket_at(parameter.offset)];
+  return main_at(segment, piece.shard - segment.shard, piece.count);
+}
+
+std::vector<Tensor> ParameterStore::kept_values(const Parameter& parameter) const {
+  const size_t bucket = bucket_at(parameter.offset);
+  if (!shards_values(buckets_[bucket])) return {parameter.value};
+  std::vector<Tensor> result;
+  for (const Piece& piece : pieces(parameter))
+    result.push_back(
+        part(values, segments_[bucket].value + piece.shard - segments_[bucket].shard, piece.count));
+  return result;
 }
 
 // --- gradients ---------------------------------------------------------------------------------------------
 
+// Of sharded buckets nothing but the vectors adds up before it is reduced: GEMMs write their slot anew, its gaps are
+// zeroed with each reduction (comm/gradient_reducer.h), and a segment's first sum is written.
 void ParameterStore::reset_gradients(const Context& context) {
-  kernels::zero_granules(context, {.x = grads, .flags = flags, .count = zeroed_granules_});
   for (Parameter& parameter : parameters_) parameter.grad_stale = parameter.linear;
+  if (layout_.grad_slots == 0) {
+    const int64_t zeroed = std::accumulate(zeroed_granules_.begin(), zeroed_granules_.end(), int64_t{0});
+    return kernels::zero_granules(context, {.x = grads, .flags = flags, .count = zeroed});
+  }
+  for (size_t i = 0; i < buckets_.size(); ++i) {
+    const Bucket& bucket = buckets_[i];
+    if (shards_grads(bucket)) continue;
+    kernels::zero_granules(context, {.x = grads_of(bucket),
+                                     .flags = part(flags, bucket.begin / kGranule, bucket.size() / kGranule),
+                                     .count = zeroed_granules_[i]});
+  }
+  if (vector_size_ > 0) context.zero(part(grads, vectors_, vector_size_));
+}
+
+void ParameterStore::expect_linears(int64_t begin, int64_t end) {
+  for (Parameter& parameter : parameters_) {
+    if (parameter.offset >= end || parameter.end() <= begin) continue;
+    if (parameter.linear && shards_grads(buckets_[bucket_at(parameter.offset)])) parameter.grad_stale = true;
+  }
 }
 
 void ParameterStore::check_gradients(int64_t begin, int64_t end) const {

@@ -10,6 +10,16 @@
 // A parameter that two pipeline stages hold has a bucket of its own, so that both cut it alike: the same data ranks own
 // the same elements of it, add up the same gradients and make the same bits of it.
 //
+// Where layers are sharded (StoreLayout::grad_slots, value_slots: ZeRO-2 and 3), a rank keeps its segments of their
+// buckets alone: of gradients, or of gradients and values. Whole buckets of them pass through slots, bucket after
+// bucket, in the order of the layers, so that neighbours are never in the same slot where there are two:
+//
+//   bucket     0: embedding   1: layers   2: layers   3: layers   4: head
+//   gradients  whole          slot 0      slot 1      slot 0      whole       and of each bucket this rank's segment
+//
+// The gradients of vectors (gains, biases) of these layers are found at other times than those of their matrices and
+// are small: this rank's sums over the microbatches have memory of their own.
+//
 // Initial weights are a pure function of (seed, parameter name, index within the whole parameter).
 #pragma once
 
@@ -54,10 +64,13 @@ struct Parameter : ParameterSpec {
   Shape shape;         ///< of this rank's part; weights are [out, in]
   int64_t offset = 0;  ///< elements, in the flat buffers; a multiple of the optimizer's granule
 
-  Tensor value;  ///< what the passes read; the model's dtype. Empty where StoreLayout::drop_values saves it
+  /// What the passes read; the model's dtype. Empty where StoreLayout::drop_values saves it. In a sharded bucket memory
+  /// of a slot, which holds it when it has been gathered.
+  Tensor value;
   Tensor
       main;  ///< FP32, where one data rank holds all of it whole; the same memory as value in an FP32 model
-  Tensor grad;  ///< accumulated over the step's microbatches
+  /// Accumulated over the step's microbatches. Of a linear in a sharded bucket memory of a slot: of one microbatch.
+  Tensor grad;
   /// A linear's weight: the first GEMM of a step writes grad instead of adding to it, so nobody zeroes it before.
   bool linear = false;
   bool grad_stale = false;  ///< that GEMM is still to come: grad holds what an earlier step left
@@ -69,6 +82,12 @@ struct Parameter : ParameterSpec {
 /// Elements [begin, end) of the flat buffers, such as what is reduced and gathered at once.
 struct Bucket {
   int64_t begin = 0, end = 0;
+  int sharded =
+      -1;         ///< its number among the sharded ones; -1: its values and gradients are whole on every rank
+  int chunk = 0;  ///< layers of one chunk follow one another in every pass
+  int64_t value = 0;  ///< of a whole one: its first element in the buffer of values
+  int64_t grad = 0;   ///< and of gradients
+  int64_t size() const { return end - begin; }
 };
 
 /// A data rank's part of a bucket.
@@ -76,6 +95,8 @@ struct Segment {
   int64_t begin = 0;  ///< in the flat buffers
   int64_t count = 0;
   int64_t shard = 0;  ///< its first element in buffers of shard_size()
+  int64_t value = 0;  ///< and in that of values
+  int64_t grad = 0;   ///< and of gradients
 };
 
 struct StoreLayout {
@@ -88,14 +109,19 @@ struct StoreLayout {
   bool split = false;       ///< main parameters are BF16 values and remainders
   /// Quantized parameters have FP32 main parameters and no values. Only in training, with one data rank, and not split.
   bool drop_values = false;
+  /// Slots for whole buckets of layers, whose gradients or values are then sharded; 0: they are whole. Only in training
+  /// with several data ranks; values with gradients only.
+  int grad_slots = 0, value_slots = 0;
 };
 
 class ParameterStore {
  public:
   /// Registers a parameter; the address stays valid. Only before plan().
   Parameter* add(ParameterSpec spec);
-  /// A layer is complete: a bucket may end here.
-  void end_layer() { layer_ends_.push_back(parameters_.size()); }
+  /// A layer is complete: a bucket may end here. `shardable`: passes use it and leave it before they come to others.
+  void end_layer(bool shardable = false) { layer_ends_.push_back({parameters_.size(), shardable, chunk_}); }
+  /// The layers from here on are used by other passes than those before.
+  void end_chunk() { ++chunk_; }
 
   void plan(MemoryPlan& plan, const StoreLayout& layout);
   /// After the plan's allocation: points every parameter into the flat buffers and writes the granules' flags.
@@ -110,6 +136,8 @@ class ParameterStore {
 
   /// A step begins: no gradient holds anything. Those of linears become stale, all others zero.
   void reset_gradients(const Context& context);
+  /// GEMMs are about to write the gradients of the linears in [begin, end) anew, where these are sharded.
+  void expect_linears(int64_t begin, int64_t end);
   /// InternalError for a parameter of [begin, end) whose gradient is stale. Before anybody reads that range.
   void check_gradients(int64_t begin, int64_t end) const;
 
@@ -126,13 +154,18 @@ class ParameterStore {
   MainParams main_of(const Segment& segment) const;
   /// Values lie as main parameters and gradients do; false with StoreLayout::drop_values.
   bool flat_values() const { return !layout_.drop_values; }
-  Tensor value_of(const Segment& segment) const { return part(values, segment.begin, segment.count); }
-  Tensor grad_of(const Segment& segment) const { return part(grads, segment.begin, segment.count); }
+  Tensor value_of(const Segment& segment) const { return part(values, segment.value, segment.count); }
+  Tensor grad_of(const Segment& segment) const { return part(grads, segment.grad, segment.count); }
+  /// Of elements [begin, end) of the flat buffers, all in one segment of this rank.
+  Tensor grad_of(int64_t begin, int64_t end) const;
   Tensor flags_of(const Segment& segment) const;
-  Tensor values_of(const Bucket& bucket) const {
-    return part(values, bucket.begin, bucket.end - bucket.begin);
-  }
-  Tensor grads_of(const Bucket& bucket) const { return part(grads, bucket.begin, bucket.end - bucket.begin); }
+  /// Whole buckets; of a sharded one the memory of its slot.
+  Tensor values_of(const Bucket& bucket) const;
+  Tensor grads_of(const Bucket& bucket) const;
+  /// The number of the bucket that holds a flat element.
+  size_t bucket_at(int64_t flat) const;
+  bool shards_grads(const Bucket& bucket) const { return bucket.sharded >= 0 && layout_.grad_slots > 0; }
+  bool shards_values(const Bucket& bucket) const { return bucket.sharded >= 0 && layout_.value_slots > 0; }
   bool fp32() const { return layout_.dtype == DType::f32; }  ///< the values are the main parameters
   bool split() const { return layout_.split && !fp32(); }    ///< the values are their upper halves
 
@@ -148,29 +181,45 @@ class ParameterStore {
   };
   std::vector<Piece> pieces(const Parameter& parameter) const;
   MainParams main_of(const Parameter& parameter, const Piece& piece) const;
+  /// What this rank holds of its values between passes: all, or this rank's pieces where they are sharded.
+  std::vector<Tensor> kept_values(const Parameter& parameter) const;
 
-  Tensor values;  ///< [flat_size], or those of the parameters that have one
+  Tensor values;  ///< [flat_size], or those of the parameters that have one, or what is not in slots
   /// [shard_size] fp32, or u16 where split(): remainders; in an FP32 model the values, if one data rank holds all, else
   /// empty.
   Tensor mains;
-  Tensor grads;  ///< [flat_size]
-  Tensor flags;  ///< u8 [flat_size / granule], see kernels/common/granule.h
+  Tensor grads;                    ///< [flat_size], or what is not in slots
+  Tensor value_slots, grad_slots;  ///< [slots, elements of the largest sharded bucket]
+  Tensor flags;                    ///< u8 [flat_size / granule], see kernels/common/granule.h
 
  private:
+  struct LayerEnd {
+    size_t parameter;  ///< number of the first one behind it
+    bool shardable;
+    int chunk;
+  };
   void lay_out();
+  bool ends_bucket(size_t parameter, int64_t elements, std::vector<LayerEnd>::const_iterator layer) const;
+  void end_bucket(int64_t begin, int64_t end, const LayerEnd& layer);
   int64_t lay_out_values();
+  int64_t lay_out_grads();
   void initialize(const Context&, uint64_t seed, const Parameter&, const Piece&) const;
-  MainParams main_at(int64_t flat, int64_t shard, int64_t count) const;
+  MainParams main_at(const Segment& segment, int64_t within, int64_t count) const;
 
   StoreLayout layout_;
   std::deque<Parameter> parameters_;
-  std::vector<size_t> layer_ends_;  ///< numbers of parameters
+  std::vector<LayerEnd> layer_ends_;
+  int chunk_ = 0;
   std::vector<Bucket> buckets_;
   std::vector<Segment> segments_;
   int64_t count_ = 0;
   int64_t flat_size_ = 0;
   int64_t shard_size_ = 0;
-  int64_t zeroed_granules_ = 0;  ///< how many have kGranuleZeroed
+  int num_sharded_ = 0;
+  int64_t largest_sharded_ = 0;  ///< elements of the largest sharded bucket
+  int64_t vectors_ = 0,
+          vector_size_ = 0;  ///< gradients of sharded layers' vectors: where in `grads`, and elements
+  std::vector<int64_t> zeroed_granules_;  ///< of each bucket: how many have kGranuleZeroed
 };
 
 }  // namespace te::parameters

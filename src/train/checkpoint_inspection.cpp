@@ -103,7 +103,7 @@ Inspection inspect_checkpoint(const Context& context, const checkpoint::Reader& 
   const config::Config& config = setup.config;
   const Batches batches = open_batches(config, reader, options);
   StepRunner runner(config, context);
-  const std::string shortage = memory_shortage(runner.plan(), config, context, free_memory(context, 1));
+  const std::string shortage = memory_shortage(runner.plan(), config, context, 1, free_memory(context, 1));
   if (!shortage.empty()) user_error("{}", shortage);
   runner.allocate();
   // 1. Weights, and scales where the recipe's are those of past steps.

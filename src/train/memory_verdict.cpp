@@ -12,7 +12,7 @@ namespace te::train {
 namespace {
 
 /// What would help, by the bytes that it saves at most; nothing that is set already.
-std::string remedies(const MemoryPlan& plan, const config::Config& config) {
+std::string remedies(const MemoryPlan& plan, const config::Config& config, int data_ranks) {
   const config::OptimizerConfig& optimizer = config.optimizer;
   std::vector<std::pair<int64_t, std::string>> all;
   const int64_t passes = plan.bytes(MemoryKind::activations) + plan.bytes(MemoryKind::scratch);
@@ -28,6 +28,12 @@ std::string remedies(const MemoryPlan& plan, const config::Config& config) {
     all.emplace_back(plan.bytes(MemoryKind::main_params) / 2, "optimizer.store_param_remainders: true");
   if (optimizer.main_grad_dtype == config::ComputeDType::fp32)
     all.emplace_back(plan.bytes(MemoryKind::main_grads) / 2, "optimizer.main_grad_dtype: bf16");
+  if (data_ranks > 1 && config.parallel.shard != config::Shard::parameters) {
+    const int64_t grads =
+        config.parallel.shard == config::Shard::optimizer ? plan.bytes(MemoryKind::main_grads) : 0;
+    all.emplace_back((grads + plan.bytes(MemoryKind::parameters)) / data_ranks * (data_ranks - 1),
+                     "parallel.shard: parameters");
+  }
   std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
   std::string text;
   for (const auto& [bytes, remedy] : all)
@@ -43,12 +49,12 @@ int64_t free_memory(const Context& context, int host_ranks) {
 }
 
 std::string memory_shortage(const MemoryPlan& plan, const config::Config& config, const Context& context,
-                            int64_t free_bytes) {
+                            int data_ranks, int64_t free_bytes) {
   if (plan.total_bytes() <= free_bytes) return "";
   return fmt::format("the memory plan needs {}, {} has {} free for a rank; what helps: {}",
                      human_bytes(plan.total_bytes()),
                      context.is_cuda() ? fmt::format("cuda:{}", context.ordinal()) : std::string("this host"),
-                     human_bytes(free_bytes), remedies(plan, config));
+                     human_bytes(free_bytes), remedies(plan, config, data_ranks));
 }
 
 }  // namespace te::train

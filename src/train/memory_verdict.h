@@ -15,8 +15,9 @@ namespace te::train {
 int64_t free_memory(const Context& context, int host_ranks);
 
 /// "" when the plan fits into `free_bytes`; else one line: what it needs, what there is, and the keys that would help.
+/// `data_ranks`: with the context ranks.
 /// The whole config: what would help may be a key of any section.
 std::string memory_shortage(const MemoryPlan& plan, const config::Config& config, const Context& context,
-                            int64_t free_bytes);
+                            int data_ranks, int64_t free_bytes);
 
 }  // namespace te::train

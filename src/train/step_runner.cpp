@@ -56,13 +56,15 @@ StepRunner::StepRunner(const config::Config& config, const Context& context, con
   }
   plan_.add(valid_loss_, "valid_loss", MemoryKind::data, DType::f32, {1});
   // Values of a bucket are waited for where they are first read, gradients reduced where they are finished.
-  model_.set_hooks({.before_values = [this](const Context& stream, int64_t begin,
-                                            int64_t end) { optimizer_.gatherer().wait(stream, begin, end); },
-                    .gradients_ready =
-                        [this](const Context& stream, int64_t begin, int64_t end) {
-                          if (optimizer_.reducer().in_flight())
-                            optimizer_.reducer().ready(stream, begin, end);
-                        }});
+  model_.set_hooks(
+      {.before_values = [this](const Context& stream, int64_t begin, int64_t end,
+                               int direction) { optimizer_.gatherer().wait(stream, begin, end, direction); },
+       .before_gradients = [this](const Context& stream, int64_t begin,
+                                  int64_t end) { optimizer_.reducer().open(stream, begin, end); },
+       .gradients_ready =
+           [this](const Context& stream, int64_t begin, int64_t end, bool last) {
+             if (optimizer_.reducer().in_flight()) optimizer_.reducer().ready(stream, begin, end, last);
+           }});
 }
 
 // --- life --------------------------------------------------------------------------------------------------
@@ -204,7 +206,9 @@ Fp8Statistics StepRunner::observe(const HostBatch& batch, int64_t first_sample) 
   observer.end();
   model_.weights_changed(false);
   Fp8Statistics statistics;
-  statistics.swiglu = swiglu_.measure(context_);
+  statistics.swiglu = swiglu_.measure(context_, [this](const parameters::Parameter& weight) {
+    optimizer_.gatherer().wait(context_, weight.offset, weight.end());
+  });
   statistics.operands = observer.read(context_);
   return statistics;
 }

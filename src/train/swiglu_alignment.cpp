@@ -28,13 +28,15 @@ void SwigluAlignment::plan(MemoryPlan& plan) {
            {static_cast<int64_t>(weights_.size()), weights_.front().parameter->shape[0] / 2});
 }
 
-std::vector<LayerAlignment> SwigluAlignment::measure(const Context& context) const {
+std::vector<LayerAlignment> SwigluAlignment::measure(
+    const Context& context, const std::function<void(const parameters::Parameter&)>& before) const {
   if (weights_.empty()) return {};
   const int64_t channels = cosines_.cols();
   std::vector<float> cosines(static_cast<size_t>(cosines_.numel()));
   for (size_t i = 0; i < weights_.size(); ++i) {
     const Tensor row = cosines_.slice_rows(static_cast<int64_t>(i), 1).view({channels});
     const parameters::Parameter& weight = *weights_[i].parameter;
+    if (before) before(weight);
     kernels::row_alignment(context, {.x = weight.has_value ? weight.value : weight.main, .out = row});
   }
   context.copy_to_host(cosines.data(), cosines_);

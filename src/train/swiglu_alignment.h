@@ -3,6 +3,7 @@
 // tensors late in long runs: an early sign (M. Fishman et al., arXiv 2409.12517, section 4).
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "config/config.h"
@@ -23,8 +24,9 @@ class SwigluAlignment {
   /// Nothing in a model without SwiGLU.
   SwigluAlignment(const config::ModelConfig& model, const parameters::ParameterStore& parameters);
   void plan(MemoryPlan& plan);
-  /// Of the weights as they are; waits for the device.
-  std::vector<LayerAlignment> measure(const Context& context) const;
+  /// Of the weights as they are; waits for the device. `before` is called with each weight before it is read.
+  std::vector<LayerAlignment> measure(
+      const Context& context, const std::function<void(const parameters::Parameter&)>& before = {}) const;
 
  private:
   struct Weight {

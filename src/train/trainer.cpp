@@ -103,8 +103,8 @@ Outcome Trainer::run(Requests& requests, const std::function<void()>& record) {
   open_data();
   take_folders();
   world_.together([&] {
-    const std::string shortage =
-        memory_shortage(plan(), config_, context_, free_memory(context_, world_.local_size()));
+    const std::string shortage = memory_shortage(plan(), config_, context_, runner_.groups().data().size(),
+                                                 free_memory(context_, world_.local_size()));
     if (!shortage.empty()) user_error("{}", shortage);
   });
   runner_.allocate();

@@ -89,6 +89,7 @@ TEST(Enums, NamesAndValuesAgree) {
   expect_names<MomentDType>({"fp32", "bf16", "fp8"});
   expect_names<DataFormat>({"pretrain", "instruct"});
   expect_names<Overlong>({"truncate", "drop"});
+  expect_names<Shard>({"optimizer", "gradients", "parameters"});
   EXPECT_EQ(to_string(LrDecay::wsd), "wsd");
   EXPECT_EQ(to_string(DeviceChoice::automatic), "auto");
   EXPECT_EQ(to_string(Fp8Mode::hybrid), "hybrid");
@@ -112,7 +113,7 @@ TEST(Reference, EveryKeyOfTheYamlIsDescribed) {
     EXPECT_NE(markdown.find("| `" + section + "." + name + "` |"), std::string::npos) << name;
     EXPECT_NE(help.find("  " + section + "." + name + " "), std::string::npos) << name;
   }
-  EXPECT_EQ(keys, 150);
+  EXPECT_EQ(keys, 151);
 }
 
 /// docs/configuration.md holds the reference between two markers. TE_UPDATE_DOCS=1 writes it.

@@ -96,6 +96,24 @@ TEST(Validate, SlidingWindow) {
                   {"model.sliding_window (31)", "model.attention_dropout on a GPU"});
 }
 
+TEST(Validate, Shard) {
+  EXPECT_EQ(small().parallel.shard, Shard::optimizer);
+  const Config sharded = small({"parallel.shard=parameters", "precision.fp8=hybrid"});
+  EXPECT_EQ(fp8_kept_weights(sharded), Fp8KeptWeights::none);
+  EXPECT_EQ(fp8_kept_weights(small({"parallel.shard=gradients", "precision.fp8=hybrid"})),
+            Fp8KeptWeights::rowwise);
+  small({"parallel.shard=parameters", "precision.fp8_keep_weights=both"});  // of no FP8 weights
+  expect_rejected(
+      {"parallel.shard=parameters", "precision.fp8=hybrid", "precision.fp8_keep_weights=rowwise"},
+      {"precision.fp8_keep_weights rowwise keeps", "leave fp8_keep_weights out", "parallel.shard gradients"});
+  expect_rejected({"parallel.shard=parameters", "logging.generate_every=10", "data.tokenizer=t",
+                   "logging.generate_prompts=[a]"},
+                  {"logging.generate_every (10)", "set generate_every to 0", "parallel.shard gradients"});
+  expect_rejected({"parallel.shard=parameters", "evaluation.every=10", "evaluation.tasks=[piqa]",
+                   "evaluation.data=d", "data.tokenizer=t"},
+                  {"evaluation.every (10)", "set evaluation.every to 0", "parallel.shard gradients"});
+}
+
 TEST(Validate, Batches) {
   expect_rejected(
       {"training.global_batch_size=9"},

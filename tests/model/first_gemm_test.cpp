@@ -109,9 +109,10 @@ TEST(FirstGemm, AStepThatLacksItIsRefused) {
   tiny.optimizer().begin_step(tiny.context());
   EXPECT_THROW(tiny.optimizer().reducer().finish(tiny.context()), InternalError);
   comm::GradientReducer& reducer = tiny.optimizer().reducer();
-  const auto [begin, end] = tiny.model().parameters().range(0, 1);  // the embedding, which no GEMM writes
-  reducer.ready(tiny.context(), begin, end);
-  EXPECT_THROW(reducer.ready(tiny.context(), end, tiny.model().parameters().flat_size()), InternalError);
+  const parameters::Bucket embedding = tiny.model().parameters().range(0, 1);  // which no GEMM writes
+  reducer.ready(tiny.context(), embedding.begin, embedding.end);
+  EXPECT_THROW(reducer.ready(tiny.context(), embedding.end, tiny.model().parameters().flat_size()),
+               InternalError);
 }
 
 }  // namespace

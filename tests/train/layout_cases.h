@@ -56,6 +56,7 @@ struct Case {
   Form form = Form::plain;
   int context = 1;
   int groups = 0;  ///< query groups; 0: as many as the tensor size needs
+  config::Shard shard = config::Shard::optimizer;
 
   bool fp8() const { return precision >= Precision::delayed; }
   bool tied() const { return (family == Family::llama) == variant; }
@@ -138,6 +139,7 @@ inline config::Config make_config(const Case& c) {
   p.schedule = c.schedule;
   p.virtual_stages = c.schedule == PipelineSchedule::interleaved ? 2 : 1;
   p.bucket_size = c.bucket_size;
+  p.shard = c.shard;
   p.overlap_grad_reduce = p.overlap_param_gather = c.data_overlap;
   config.training.recompute = c.recompute;
   config.training.micro_batch_size = 2;
@@ -332,6 +334,21 @@ inline std::vector<Case> cases_of(int ranks) {
            .pipeline = 2,
            .recompute = selective,
            .form = Form::olmo2},
+          // Sharded gradients and values; sharding_mpi_test.cpp compares these settings with each other.
+          {.name = "dp2_gpt_sharded_gradients_dropout",
+           .family = gpt,
+           .recompute = selective,
+           .dropout = true,
+           .shard = config::Shard::gradients},
+          {.name = "dp2_llama_sharded_parameters_delayed",
+           .family = llama,
+           .precision = delayed,
+           .recompute = full,
+           .shard = config::Shard::parameters},
+          {.name = "cp2_llama_sharded_parameters",
+           .family = llama,
+           .context = 2,
+           .shard = config::Shard::parameters},
           // Context parallelism: heads are exchanged, or, with fewer query groups than ranks, keys and values.
           {.name = "cp2_gpt_dropout", .family = gpt, .recompute = selective, .dropout = true, .context = 2},
           {.name = "cp2_llama", .family = llama, .recompute = full, .variant = true, .context = 2},
@@ -517,6 +534,28 @@ inline std::vector<Case> cases_of(int ranks) {
            .sequence = true,
            .recompute = selective},
           {.name = "tp2_dp2_llama_delayed", .family = llama, .precision = delayed, .tensor = 2, .overlap = 2},
+          {.name = "tp2_dp2_sp_gpt_sharded_parameters",
+           .family = gpt,
+           .tensor = 2,
+           .sequence = true,
+           .overlap = 2,
+           .shard = config::Shard::parameters},
+          {.name = "tp2_dp2_llama_sharded_parameters_tensorwise",
+           .family = llama,
+           .precision = tensorwise,
+           .tensor = 2,
+           .shard = config::Shard::parameters},
+          {.name = "dp2_pp2_gpt_sharded_gradients_zero_bubble",
+           .family = gpt,
+           .pipeline = 2,
+           .schedule = zero_bubble,
+           .shard = config::Shard::gradients},
+          {.name = "dp2_pp2_llama_sharded_parameters_1f1b",
+           .family = llama,
+           .pipeline = 2,
+           .recompute = full,
+           .variant = true,
+           .shard = config::Shard::parameters},
           {.name = "tp2_pp2_sp_qwen3_zero_bubble",
            .family = llama,
            .tensor = 2,
@@ -659,6 +698,13 @@ inline std::vector<Case> cases_of(int ranks) {
            .sequence = true,
            .schedule = interleaved,
            .recompute = full},
+          {.name = "tp2_pp2_dp2_sp_llama_sharded_parameters",
+           .family = llama,
+           .tensor = 2,
+           .pipeline = 2,
+           .sequence = true,
+           .schedule = interleaved,
+           .shard = config::Shard::parameters},
           {.name = "tp2_pp2_dp2_gpt_tensorwise_zero_bubble",
            .family = gpt,
            .precision = tensorwise,

@@ -103,7 +103,8 @@ Parts parts_of(const Context& context, const ParameterStore& store, TensorOf&& t
 Parts gradients(const Context& context, StepRunner& runner) {
   const ParameterStore& store = runner.model().parameters();
   return parts_of(context, store, [&](const Parameter& parameter, const ParameterStore::Piece& piece) {
-    return ParameterStore::part(store.grads, parameter.offset + piece.local, piece.count);
+    const int64_t first = parameter.offset + piece.local;
+    return store.grad_of(first, first + piece.count);
   });
 }
 
@@ -132,9 +133,14 @@ std::map<std::string, std::vector<float>> fp8_state(const Context& context, Step
 
 // --- the run -------------------------------------------------------------------------------------------------
 
-/// NaN in all gradients: a step that does not write, or zero, each of them before it adds to it or reads it shows.
+/// NaN in all gradients: a step that does not write, or zero, each of them before it adds to it or reads it shows. And
+/// in the slots of sharded layers, which hold nothing then.
 void spoil_gradients(const Context& context, StepRunner& runner) {
-  context.fill_bytes(runner.model().parameters().grads, 0xff);
+  const ParameterStore& store = runner.model().parameters();
+  runner.optimizer().gatherer().wait_all(context);
+  runner.optimizer().gatherer().forget();
+  for (const Tensor& tensor : {store.grads, store.grad_slots, store.value_slots})
+    if (tensor) context.fill_bytes(tensor, 0xff);
 }
 
 void start(const Context& context, StepRunner& runner, const config::Config& config) {

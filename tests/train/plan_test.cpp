@@ -31,5 +31,32 @@ TEST(Plan, KeepsNoFp8WeightsBesideRemainders) {
   EXPECT_GT(planned("llama_1b_fp8").fp8_weights, 0);
 }
 
+/// What each of `ranks` data ranks plans.
+int64_t planned_of(int ranks, const std::string& shard, MemoryKind kind) {
+  const config::Config config =
+      config::load_config(std::string(TE_SOURCE_DIR) + "/configs/llama7b_bf16.yaml",
+                          {"training.device=cpu", "parallel.shard=" + shard,
+                           "training.global_batch_size=" + std::to_string(16 * ranks)});
+  const parallel::Groups groups = parallel::Groups::planned(parallel::ProcessGrid::of(ranks, 1, 1, 1), 0);
+  return train::StepRunner(config, Context::cpu(), groups).plan().bytes(kind);
+}
+
+// Of the 32 layers' 6.48e9 parameters a quarter, and slots for two of them. Embedding and head stay whole.
+TEST(Plan, ShardsLayersOverTheDataRanks) {
+  constexpr int64_t kLayer = 202'383'360, kLayers = 32 * kLayer, kEnds = 2 * int64_t{32000} * 4096;
+  const auto near = [](int64_t actual, int64_t expected) {
+    EXPECT_NEAR(static_cast<double>(actual), static_cast<double>(expected),
+                2e-3 * static_cast<double>(expected));
+  };
+  near(planned_of(4, "optimizer", MemoryKind::parameters), 2 * (kLayers + kEnds));
+  near(planned_of(4, "optimizer", MemoryKind::main_grads), 4 * (kLayers + kEnds));
+  near(planned_of(4, "gradients", MemoryKind::parameters), 2 * (kLayers + kEnds));
+  near(planned_of(4, "gradients", MemoryKind::main_grads), 4 * (kLayers / 4 + 2 * kLayer + kEnds));
+  near(planned_of(4, "parameters", MemoryKind::parameters), 2 * (kLayers / 4 + 2 * kLayer + kEnds));
+  near(planned_of(4, "parameters", MemoryKind::main_grads), 4 * (kLayers / 4 + 2 * kLayer + kEnds));
+  // Nobody to share with.
+  near(planned_of(1, "parameters", MemoryKind::main_grads), 4 * (kLayers + kEnds));
+}
+
 }  // namespace
 }  // namespace te

@@ -71,6 +71,22 @@ const Case kFp8 = {"fp8",
                    3e-4,
                    0.25};
 
+/// What the data ranks share (parallel.shard), each saved by one setting and read by the others.
+const Layout kSharedOptimizer = {"dp2_optimizer", 2, {"parallel.bucket_size=1000"}};
+const Layout kSharedGradients = {
+    "dp2_gradients", 2, {"parallel.bucket_size=1000", "parallel.shard=gradients"}};
+const Layout kSharedParameters = {
+    "dp2_parameters", 2, {"parallel.bucket_size=1000", "parallel.shard=parameters"}};
+const Case kSharded = {
+    "sharded", {"precision.dtype=fp32"}, kSharedParameters, {kOne, kSharedGradients, kSharedOptimizer}, 2e-6,
+    5e-5};
+const Case kShardedFp8 = {"sharded_fp8",
+                          {"precision.fp8=hybrid", "precision.amax_history_len=8"},
+                          kSharedOptimizer,
+                          {kSharedGradients, kSharedParameters},
+                          3e-4,
+                          0.25};
+
 Overrides operator+(Overrides a, const Overrides& b) {
   a.insert(a.end(), b.begin(), b.end());
   return a;
@@ -167,7 +183,7 @@ void Resharding::goes_on_under_any_layout(const Case& c) {
   run(c, c.saved, "same", resumed());
   expect_same_run("same", "whole");
   const checkpoint::Reader whole(folder_.checkpoint("whole", kLastStep));
-  const bool fp8 = &c == &kFp8 || &c == &kContextFp8;
+  const bool fp8 = &c == &kFp8 || &c == &kContextFp8 || &c == &kShardedFp8;
   EXPECT_EQ(whole.fp8().rows.empty(), !fp8);
   for (const Layout& layout : c.others) {
     SCOPED_TRACE(layout.name);
@@ -199,6 +215,14 @@ TEST_F(Resharding, ContextRanksGoOnUnderAnyLayout) {
 
 TEST_F(Resharding, ContextRanksWithFp8GoOnUnderAnyLayout) {
   goes_on_under_any_layout(kContextFp8);
+}
+
+TEST_F(Resharding, ShardedParametersGoOnUnderAnySetting) {
+  goes_on_under_any_layout(kSharded);
+}
+
+TEST_F(Resharding, ShardedParametersWithFp8GoOnUnderAnySetting) {
+  goes_on_under_any_layout(kShardedFp8);
 }
 
 // Leaving the moments out when saving is leaving them out when loading, under any layout.

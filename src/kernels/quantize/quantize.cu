@@ -90,7 +90,10 @@ __global__ void __launch_bounds__(kTileThreads, 4)
     uint32_t part[kThreadRows], column[4];
 #pragma unroll
     for (int i = 0; i < kThreadRows; ++i)
-      part[i] = quarter == 0 ? bytes[i].x : quarter == 1 ? bytes[i].y : quarter == 2 ? bytes[i].z : bytes[i].w;
+      part[i] = quarter == 0   ? bytes[i].x
+                : quarter == 1 ? bytes[i].y
+                : quarter == 2 ? bytes[i].z
+                               : bytes[i].w;
     transpose_4x4(part, column);
     uint32_t* const to = words + (tx * 16 + quarter * 4) * (kTileRows / 4) + place;
 #pragma unroll

@@ -1,5 +1,5 @@
-// Reads what this rank trains on of each global batch, and keeps the ranks together when a dataset fails in the middle of a
-// run: what cannot be read is noted here, and ends the run on all of them, behind a checkpoint.
+// Reads what this rank trains on of each global batch, and keeps the ranks together when a dataset fails in the middle
+// of a run: what cannot be read is noted here, and ends the run on all of them, behind a checkpoint.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// A run of te-train: start-up, then the loop (training_loop.h). Start-up checks data, folders and memory before it takes
-// any, so that mistakes show at once:
+// A run of te-train: start-up, then the loop (training_loop.h). Start-up checks data, folders and memory before it
+// takes any, so that mistakes show at once:
 //
 //   batches.h       what is read from the datasets      run_folder.h     whose folders these are
 //   memory_verdict.h  does the plan fit                 startup.h        weights and state to start with

@@ -146,8 +146,8 @@ TEST(ModelGpu, WeightsThatAreNotKeptGiveTheSameBits) {
   }
 }
 
-// Free memory is the whole card's. ctest runs no other test beside this one, but others may use the card: a step of ours
-// that allocates does so every time, so one quiet try of several is proof enough.
+// Free memory is the whole card's. ctest runs no other test beside this one, but others may use the card: a step of
+// ours that allocates does so every time, so one quiet try of several is proof enough.
 TEST(ModelGpu, StepsAllocateNoDeviceMemory) {
   TE_REQUIRE_GPU();
 #ifdef TE_WITH_CUDA

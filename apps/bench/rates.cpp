@@ -188,9 +188,10 @@ std::string activation_key(const char* name, kernels::ActivationKind kind, const
 }
 
 std::string shape_key(const AttentionShape& s, const Tensor& qkv) {
-  return fmt::format("{} batch {} seq {} heads {}/{} dim {} dropout {} documents {}{}", dtype_name(qkv.dtype),
-                     s.batch, s.seq, s.num_heads, s.num_query_groups, s.head_dim, s.dropout, s.max_documents,
-                     s.run.count > 0 ? fmt::format(" {} queries at {}", s.run.count, s.run.position) : "");
+  return fmt::format(
+      "{} batch {} seq {} heads {}/{} dim {} dropout {} documents {}{}", dtype_name(qkv.dtype), s.batch,
+      s.seq, s.num_heads, s.num_query_groups, s.head_dim, s.dropout, s.max_documents,
+      s.range.count > 0 ? fmt::format(" {} queries at {}", s.range.count, s.range.position) : "");
 }
 
 }  // namespace

@@ -19,30 +19,30 @@ GradientReducer::GradientReducer(const config::ParallelConfig& config, bool tied
       data_parallel_(groups.data().size() > 1),
       overlap_(data_parallel_ && config.overlap_grad_reduce) {}
 
-// --- runs --------------------------------------------------------------------------------------------------
+// --- ranges ------------------------------------------------------------------------------------------------
 
 /// This rank's segments' parts of the parameter.
-std::vector<GradientReducer::Run> GradientReducer::runs_of(const Parameter& parameter) const {
-  std::vector<Run> runs;
+std::vector<GradientReducer::FlatRange> GradientReducer::ranges_of(const Parameter& parameter) const {
+  std::vector<FlatRange> ranges;
   for (const ParameterStore::Piece& piece : parameters_.pieces(parameter)) {
     const int64_t begin = parameter.offset + piece.local;
-    runs.push_back({begin, begin + piece.count});
+    ranges.push_back({begin, begin + piece.count});
   }
-  return runs;
+  return ranges;
 }
 
 void GradientReducer::plan(MemoryPlan& plan) {
   bool marked = false;
   int64_t count = 0;
   for (const Parameter& parameter : parameters_.parameters()) {
-    const std::vector<Run> runs = runs_of(parameter);
+    const std::vector<FlatRange> ranges = ranges_of(parameter);
     if (ties_ && parameter.tied()) {
       marked = true;
-      tied_.insert(tied_.end(), runs.begin(), runs.end());
+      tied_.insert(tied_.end(), ranges.begin(), ranges.end());
     }
     if (groups_.tensor().size() == 1 || parameter.sharing != parameters::Sharing::partial) continue;
-    partial_.insert(partial_.end(), runs.begin(), runs.end());
-    for (const Run& run : runs) count += run.end - run.begin;
+    partial_.insert(partial_.end(), ranges.begin(), ranges.end());
+    for (const FlatRange& range : ranges) count += range.end - range.begin;
   }
   plan_sharded();
   TE_CHECK(marked || !ties_, "gradients: no parameter of stage {} is marked as tied", groups_.at().pipeline);
@@ -51,8 +51,8 @@ void GradientReducer::plan(MemoryPlan& plan) {
   }
 }
 
-Tensor GradientReducer::grads_of(const Run& run) const {
-  return parameters_.grad_of(run.begin, run.end);
+Tensor GradientReducer::grads_of(const FlatRange& range) const {
+  return parameters_.grad_of(range.begin, range.end);
 }
 
 // --- over the data group -----------------------------------------------------------------------------------
@@ -133,7 +133,8 @@ void GradientReducer::finish(const Context& context) {
     event_->record(*side_);
     event_->wait(context);
   }
-  for (const Run& run : tied_) groups_.embedding().all_reduce(context, grads_of(run), ReduceOp::sum);
+  for (const FlatRange& range : tied_)
+    groups_.embedding().all_reduce(context, grads_of(range), ReduceOp::sum);
   sum_partial(context);
   in_flight_ = false;
 }
@@ -212,8 +213,8 @@ void GradientReducer::sum_partial(const Context& context) const {
   if (partial_.empty()) return;
   const auto for_each_run = [&](auto&& copy) {
     int64_t at = 0;
-    for (const Run& run : partial_) {
-      const Tensor grads = grads_of(run);
+    for (const FlatRange& range : partial_) {
+      const Tensor grads = grads_of(range);
       copy(grads, ParameterStore::part(packed_, at, grads.numel()));
       at += grads.numel();
     }

@@ -54,11 +54,11 @@ class GradientReducer {
   bool in_flight() const { return in_flight_; }  ///< between begin() and finish()
 
  private:
-  struct Run {
+  struct FlatRange {
     int64_t begin = 0, end = 0;  ///< in the flat buffers, within one segment
   };
-  std::vector<Run> runs_of(const parameters::Parameter& parameter) const;
-  Tensor grads_of(const Run& run) const;
+  std::vector<FlatRange> ranges_of(const parameters::Parameter& parameter) const;
+  Tensor grads_of(const FlatRange& range) const;
   void count_down(const parameters::Parameter& parameter, int64_t begin, int64_t end);
   void fence(const Context& context);
   bool whole_left();
@@ -82,8 +82,8 @@ class GradientReducer {
   bool ties_;  ///< this stage shares a parameter with another
   bool data_parallel_;
   bool overlap_;
-  std::vector<Run> tied_, partial_;
-  Tensor packed_;  ///< the runs of partial_, one after another; the dtype of the main gradients
+  std::vector<FlatRange> tied_, partial_;
+  Tensor packed_;  ///< the ranges of partial_, one after another; the dtype of the main gradients
 
   std::optional<Context> side_;  // the collectives' stream, with overlap
   std::optional<Event> event_;

@@ -51,8 +51,8 @@ double causal_flops(const AttentionShape& shape) {
     const int64_t window = shape.window == 0 ? position : std::min(shape.window, position);
     return window * (2 * position - window);
   };
-  const bool run = shape.run.count > 0;
-  const int64_t area = area_up_to(run ? shape.run.keys() : shape.seq) - area_up_to(shape.run.position);
+  const bool range = shape.range.count > 0;
+  const int64_t area = area_up_to(range ? shape.range.keys() : shape.seq) - area_up_to(shape.range.position);
   return static_cast<double>(shape.batch * shape.num_heads) * static_cast<double>(area) *
          static_cast<double>(shape.head_dim);
 }

@@ -159,7 +159,7 @@ Tensor DotProductAttention::lse_of_range(const Tensor& lse, const parallel::Toke
 kernels::AttentionShape DotProductAttention::shape_of_range(const Pass& pass,
                                                             const parallel::TokenRange& range) const {
   kernels::AttentionShape shape = shape_for(pass);
-  shape.run = {
+  shape.range = {
       .count = range.count, .position = range.begin, .rows = ranks_.split().local(), .first = range.local};
   return shape;
 }

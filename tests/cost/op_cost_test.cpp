@@ -116,7 +116,7 @@ TEST(OpCost, OfRunsOfQueriesThatAreTheWhole) {
     const double whole = op_cost(std::any(args)).flops;
     double runs = 0;
     for (int64_t position = 0; position < 64; position += 16) {
-      args.shape.run = {.count = 16, .position = position, .rows = 32, .first = 0};
+      args.shape.range = {.count = 16, .position = position, .rows = 32, .first = 0};
       runs += op_cost(std::any(args)).flops;
     }
     EXPECT_EQ(runs, whole) << window;

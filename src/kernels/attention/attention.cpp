@@ -26,10 +26,10 @@ const char* broken_rule(const AttentionShape& shape) {
   if (shape.max_documents < 0) return "max_documents must not be negative";
   if (shape.window < 0 || shape.window >= std::max<int64_t>(shape.seq, 1))
     return "a sliding window must be shorter than the sequence";
-  const QueryRun& run = shape.run;
-  if (run.count < 0 || run.position < 0 || run.keys() > shape.seq || run.first < 0 ||
-      (run.count > 0 && run.first + run.count > run.rows))
-    return "a run of queries must be among the rank's tokens, and in the sequence";
+  const QueryRange& range = shape.range;
+  if (range.count < 0 || range.position < 0 || range.keys() > shape.seq || range.first < 0 ||
+      (range.count > 0 && range.first + range.count > range.rows))
+    return "a range of queries must be among the rank's tokens, and in the sequence";
   if (!(shape.dropout >= 0.0f && shape.dropout < 1.0f)) return "dropout must be in [0, 1)";
   return "";
 }
@@ -44,15 +44,15 @@ void check_common(const Context& context, const char* op, const AttentionShape& 
   check_hp(op, "qkv", qkv);
   const char* rule = attention_unsupported(context.device(), shape, qkv.dtype);
   TE_CHECK(rule[0] == '\0', "{}: {}", op, rule);
-  const bool run = shape.run.count > 0;
-  const int64_t rows = shape.batch * (run ? shape.run.rows : shape.seq);
+  const bool range = shape.range.count > 0;
+  const int64_t rows = shape.batch * (range ? shape.range.rows : shape.seq);
   check_shape(op, "qkv", qkv, {rows, (shape.num_heads + 2 * shape.num_query_groups) * shape.head_dim});
   check_dtype(op, "o", o, qkv.dtype);
   check_shape(op, "o", o, {rows, shape.num_heads * shape.head_dim});
   check_dtype(op, "lse", lse, DType::f32);
-  check_shape(op, "lse", lse, {shape.batch, shape.num_heads, run ? shape.run.count : shape.seq});
-  TE_CHECK(static_cast<bool>(kv) == run, "{}: kv and a run of queries go together", op);
-  if (run) check_kv(op, "kv", shape, kv, qkv.dtype);
+  check_shape(op, "lse", lse, {shape.batch, shape.num_heads, range ? shape.range.count : shape.seq});
+  TE_CHECK(static_cast<bool>(kv) == range, "{}: kv and a range of queries go together", op);
+  if (range) check_kv(op, "kv", shape, kv, qkv.dtype);
 }
 
 void check_documents(const Context& context, const char* op, const AttentionShape& shape,
@@ -98,7 +98,7 @@ void attention_backward(const Context& context, const AttentionBackward& args) {
   check_shape(op, "d_o", args.d_o, args.o.shape);
   check_dtype(op, "dqkv", args.dqkv, args.qkv.dtype);
   check_shape(op, "dqkv", args.dqkv, args.qkv.shape);
-  if (args.shape.run.count > 0) check_kv(op, "dkv", args.shape, args.dkv, args.qkv.dtype);
+  if (args.shape.range.count > 0) check_kv(op, "dkv", args.shape, args.dkv, args.qkv.dtype);
   TE_DISPATCH_CUDA(context, attention_backward, args);
   cpu::attention_backward(args);
 }
@@ -119,8 +119,8 @@ const char* attention_unsupported(DeviceKind device, const AttentionShape& shape
   if (shape.head_dim % kCudnnHeadDimMultiple != 0 || shape.head_dim > kCudnnMaxHeadDim)
     return "attention on a GPU (cuDNN) needs a head size that is a multiple of 8 and at most 128";
   if (shape.seq < 2) return "attention on a GPU (cuDNN) needs a sequence of at least 2";
-  if (shape.run.count > 0 && (shape.max_documents > 0 || shape.dropout > 0.0f))
-    return "attention of a run of queries on a GPU (cuDNN) has neither documents nor dropout";
+  if (shape.range.count > 0 && (shape.max_documents > 0 || shape.dropout > 0.0f))
+    return "attention of a range of queries on a GPU (cuDNN) has neither documents nor dropout";
   if (shape.max_documents > 0 && shape.window > 0)
     return "attention on a GPU (cuDNN) has no sliding window within documents";
   const int64_t row = (shape.num_heads + 2 * shape.num_query_groups) * shape.head_dim;

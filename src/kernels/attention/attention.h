@@ -19,8 +19,8 @@
 namespace te::kernels {
 
 /// Consecutive queries of a rank that holds some of a sequence's tokens, the same ones in every sample.
-struct QueryRun {
-  int64_t count = 0;     ///< 0: no run, all of the sequence
+struct QueryRange {
+  int64_t count = 0;     ///< 0: no range, all of the sequence
   int64_t position = 0;  ///< of the first query in the sequence
   int64_t rows = 0;      ///< tokens of a sample that the rank holds
   int64_t first = 0;     ///< the first query's place among them
@@ -53,10 +53,10 @@ struct AttentionShape {
   int64_t max_documents = 0;
   /// Sliding window: query i sees keys i - window + 1 to i. 0 = all before it. Below seq. On a GPU not with documents.
   int64_t window = 0;
-  /// With a run qkv, o, d_o and dqkv have run.rows rows of each sample, of which the call reads and writes the run's
-  /// alone, and of qkv and dqkv their queries; keys and values of the whole sequences are in `kv`. On a GPU without
-  /// dropout and documents (cuDNN).
-  QueryRun run;
+  /// With a range qkv, o, d_o and dqkv have range.rows rows of each sample, of which the call reads and writes the
+  /// range's alone, and of qkv and dqkv their queries; keys and values of the whole sequences are in `kv`. On a GPU
+  /// without dropout and documents (cuDNN).
+  QueryRange range;
 };
 
 struct AttentionForward {
@@ -64,7 +64,7 @@ struct AttentionForward {
   Tensor qkv;  ///< [batch * seq, (heads + 2 groups) * head_dim]: q | k | v
   Tensor o;    ///< out [batch * seq, heads * head_dim]
   /// out [batch, heads, seq] fp32: log of the softmax denominator, for the backward pass (on a GPU with
-  /// documents its elements are in another order). With a run [batch, heads, run.count].
+  /// documents its elements are in another order). With a range [batch, heads, range.count].
   Tensor lse;
   Tensor workspace;  ///< u8, attention_workspace_bytes(...)
   uint64_t dropout_seed = 0;
@@ -72,7 +72,7 @@ struct AttentionForward {
   /// begins. Query i sees keys document_start[i] to i. Within a sample it never decreases, starts with 0 and
   /// never passes the token; a document begins where it equals the token's position.
   Tensor document_start;
-  Tensor kv;  ///< with a run: [batch * seq, 2 groups * head_dim]: k | v
+  Tensor kv;  ///< with a range: [batch * seq, 2 groups * head_dim]: k | v
 };
 void attention_forward(const Context& context, const AttentionForward& args);
 
@@ -85,7 +85,7 @@ struct AttentionBackward {
   uint64_t dropout_seed = 0;
   Tensor document_start;  ///< as in the forward pass
   Tensor kv;              ///< likewise
-  /// out, with a run, layout of kv: rows 0, ..., run.keys() - 1 of each sample are written.
+  /// out, with a range, layout of kv: rows 0, ..., range.keys() - 1 of each sample are written.
   Tensor dkv;
 };
 void attention_backward(const Context& context, const AttentionBackward& args);

@@ -26,24 +26,24 @@ namespace {
 
 constexpr int64_t kBlock = 64;
 
-/// Where the parts of one sample's heads lie: all in the packed buffer, or with a run of queries keys and values in one
-/// of their own. The queries of a call are counted from 0; query i is at position `position` + i of the sequence.
+/// Where the parts of one sample's heads lie: all in the packed buffer, or with a range of queries keys and values in
+/// one of their own. The queries of a call are counted from 0; query i is at position `position` + i of the sequence.
 struct Layout {
   explicit Layout(const AttentionShape& s)
       : shape(s),
-        run(s.run.count > 0),
-        queries(run ? s.run.count : s.seq),
-        position(s.run.position),
+        range(s.range.count > 0),
+        queries(range ? s.range.count : s.seq),
+        position(s.range.position),
         dim(s.head_dim),
         heads_per_group(s.num_heads / s.num_query_groups),
         qkv_stride((s.num_heads + 2 * s.num_query_groups) * s.head_dim),
-        kv_stride(run ? 2 * s.num_query_groups * s.head_dim : qkv_stride),
+        kv_stride(range ? 2 * s.num_query_groups * s.head_dim : qkv_stride),
         o_stride(s.num_heads * s.head_dim) {}
-  int64_t row(int64_t b) const { return run ? b * shape.run.rows + shape.run.first : b * shape.seq; }
+  int64_t row(int64_t b) const { return range ? b * shape.range.rows + shape.range.first : b * shape.seq; }
   int64_t q(int64_t b, int64_t head) const { return row(b) * qkv_stride + head * dim; }
-  /// In kv with a run, else in qkv.
+  /// In kv with a range, else in qkv.
   int64_t k(int64_t b, int64_t group) const {
-    return b * shape.seq * kv_stride + (group + (run ? 0 : shape.num_heads)) * dim;
+    return b * shape.seq * kv_stride + (group + (range ? 0 : shape.num_heads)) * dim;
   }
   int64_t v(int64_t b, int64_t group) const { return k(b, group + shape.num_query_groups); }
   int64_t o(int64_t b, int64_t head) const { return row(b) * o_stride + head * dim; }
@@ -55,7 +55,7 @@ struct Layout {
   }
 
   AttentionShape shape;
-  bool run;
+  bool range;
   int64_t queries, position, dim, heads_per_group, qkv_stride, kv_stride, o_stride;
 };
 
@@ -204,7 +204,7 @@ void forward(const AttentionForward& args) {
   const Layout layout(args.shape);
   const AttentionShape& shape = args.shape;
   const DropoutMask dropout{shape.dropout, args.dropout_seed, shape.seq};
-  const T *qkv = args.qkv.as<T>(), *kv = (layout.run ? args.kv : args.qkv).as<T>();
+  const T *qkv = args.qkv.as<T>(), *kv = (layout.range ? args.kv : args.qkv).as<T>();
 #pragma omp parallel for schedule(dynamic)
   for (int64_t task = 0; task < shape.batch * shape.num_heads; ++task) {
     static thread_local ForwardBuffers buffers;
@@ -305,9 +305,9 @@ void backward(const AttentionBackward& args) {
   const Layout layout(args.shape);
   const AttentionShape& shape = args.shape;
   const DropoutMask dropout{shape.dropout, args.dropout_seed, shape.seq};
-  const T* kv = (layout.run ? args.kv : args.qkv).as<T>();
-  T* const dkv = (layout.run ? args.dkv : args.dqkv).as<T>();
-  const int64_t keys = layout.run ? shape.run.keys() : shape.seq;
+  const T* kv = (layout.range ? args.kv : args.qkv).as<T>();
+  T* const dkv = (layout.range ? args.dkv : args.dqkv).as<T>();
+  const int64_t keys = layout.range ? shape.range.keys() : shape.seq;
 #pragma omp parallel for schedule(dynamic)
   for (int64_t task = 0; task < shape.batch * shape.num_query_groups; ++task) {
     static thread_local BackwardBuffers buffers;

@@ -123,18 +123,18 @@ class Builder {
     Uid offsets;
   };
   int64_t batch() const { return s_.max_documents > 0 ? s_.max_documents : s_.batch; }
-  bool run() const { return s_.run.count > 0; }
-  int64_t queries() const { return run() ? s_.run.count : s_.seq; }
-  int64_t keys() const { return run() ? s_.run.keys() : s_.seq; }
+  bool range() const { return s_.range.count > 0; }
+  int64_t queries() const { return range() ? s_.range.count : s_.seq; }
+  int64_t keys() const { return range() ? s_.range.keys() : s_.seq; }
   /// Rows of a sample in qkv and o.
-  int64_t rows() const { return run() ? s_.run.rows : s_.seq; }
+  int64_t rows() const { return range() ? s_.range.rows : s_.seq; }
   View q_view() const {
     const int64_t row = (s_.num_heads + 2 * s_.num_query_groups) * s_.head_dim;
     return {
         {batch(), s_.num_heads, queries(), s_.head_dim}, {rows() * row, s_.head_dim, row, 1}, kQkvOffsets};
   }
   View kv_view() const {
-    const int64_t row = ((run() ? 0 : s_.num_heads) + 2 * s_.num_query_groups) * s_.head_dim;
+    const int64_t row = ((range() ? 0 : s_.num_heads) + 2 * s_.num_query_groups) * s_.head_dim;
     return {{batch(), s_.num_query_groups, keys(), s_.head_dim},
             {s_.seq * row, s_.head_dim, row, 1},
             kQkvOffsets};
@@ -180,12 +180,12 @@ class Builder {
   }
 
   /// Scale, causal mask (query i sees keys 0 to i, of a window the last ones), the documents' lengths and dropout. The
-  /// last query of a run sees all keys of the graph: the diagonal ends in the lower right corner.
+  /// last query of a range sees all keys of the graph: the diagonal ends in the lower right corner.
   template <class Options>
   void set_common(Options& options) {
     options.set_attn_scale(s_.softmax_scale)
-        .set_diagonal_alignment(s_.run.position > 0 ? fe::DiagonalAlignment_t::BOTTOM_RIGHT
-                                                    : fe::DiagonalAlignment_t::TOP_LEFT)
+        .set_diagonal_alignment(s_.range.position > 0 ? fe::DiagonalAlignment_t::BOTTOM_RIGHT
+                                                      : fe::DiagonalAlignment_t::TOP_LEFT)
         .set_diagonal_band_right_bound(0);
     if (s_.window > 0) options.set_diagonal_band_left_bound(static_cast<int>(s_.window));
     if (s_.max_documents > 0)
@@ -238,9 +238,9 @@ const Plan& plan_of(const Context& context, const AttentionShape& s, Direction p
                 s.head_dim,
                 s.max_documents,
                 s.window,
-                s.run.count,
-                s.run.position,
-                s.run.rows,
+                s.range.count,
+                s.range.position,
+                s.range.rows,
                 s.softmax_scale,
                 s.dropout,
                 pass,
@@ -250,17 +250,17 @@ const Plan& plan_of(const Context& context, const AttentionShape& s, Direction p
   return plans.emplace(key, make_plan(context, s, pass)).first->second;
 }
 
-/// Bytes from a rank's first row of a tensor to the first one of the run.
-int64_t run_bytes(const AttentionShape& s, const Tensor& rows) {
-  return s.run.first * rows.cols() * kElementBytes;
+/// Bytes from a rank's first row of a tensor to the first one of the range.
+int64_t range_bytes(const AttentionShape& s, const Tensor& rows) {
+  return s.range.first * rows.cols() * kElementBytes;
 }
 
-/// Binds q, k and v (or their gradients) in a packed buffer; with a run k and v are in kv.
+/// Binds q, k and v (or their gradients) in a packed buffer; with a range k and v are in kv.
 void bind_packed(Bindings& bindings, const AttentionShape& s, const Tensor& packed, const Tensor& kv, Uid q,
                  Uid k, Uid v) {
-  const bool run = s.run.count > 0;
-  bindings[q] = packed.as<char>() + run_bytes(s, packed);
-  char* keys = run ? kv.as<char>() : packed.as<char>() + s.num_heads * s.head_dim * kElementBytes;
+  const bool range = s.range.count > 0;
+  bindings[q] = packed.as<char>() + range_bytes(s, packed);
+  char* keys = range ? kv.as<char>() : packed.as<char>() + s.num_heads * s.head_dim * kElementBytes;
   bindings[k] = keys;
   bindings[v] = keys + s.num_query_groups * s.head_dim * kElementBytes;
 }
@@ -300,7 +300,7 @@ void execute(const Context& context, const AttentionShape& shape, const Plan& pl
 void attention_forward(const Context& context, const AttentionForward& args) {
   if (flash_supported(args.shape)) return flash_forward(context, args);
   const Plan& plan = plan_of(context, args.shape, Direction::forward);
-  Bindings bindings{{kO, args.o.as<char>() + run_bytes(args.shape, args.o)}, {kLse, args.lse.data}};
+  Bindings bindings{{kO, args.o.as<char>() + range_bytes(args.shape, args.o)}, {kLse, args.lse.data}};
   bind_packed(bindings, args.shape, args.qkv, args.kv, kQ, kK, kV);
   execute(context, args.shape, plan, bindings, args.workspace, args.dropout_seed, args.document_start);
 }
@@ -308,8 +308,9 @@ void attention_forward(const Context& context, const AttentionForward& args) {
 void attention_backward(const Context& context, const AttentionBackward& args) {
   if (flash_supported(args.shape)) return flash_backward(context, args);
   const Plan& plan = plan_of(context, args.shape, Direction::backward);
-  const int64_t run = run_bytes(args.shape, args.o);
-  Bindings bindings{{kO, args.o.as<char>() + run}, {kLse, args.lse.data}, {kDO, args.d_o.as<char>() + run}};
+  const int64_t range = range_bytes(args.shape, args.o);
+  Bindings bindings{
+      {kO, args.o.as<char>() + range}, {kLse, args.lse.data}, {kDO, args.d_o.as<char>() + range}};
   bind_packed(bindings, args.shape, args.qkv, args.kv, kQ, kK, kV);
   bind_packed(bindings, args.shape, args.dqkv, args.dkv, kDQ, kDK, kDV);
   execute(context, args.shape, plan, bindings, args.workspace, args.dropout_seed, args.document_start);

@@ -12,7 +12,8 @@ namespace te::kernels::cuda {
 /// window, softmax_scale > 0.
 inline bool flash_supported(const AttentionShape& shape) {
   return (shape.head_dim == 64 || shape.head_dim == 128) && shape.dropout == 0.0f &&
-         shape.max_documents == 0 && shape.window == 0 && shape.run.count == 0 && shape.softmax_scale > 0.0f;
+         shape.max_documents == 0 && shape.window == 0 && shape.range.count == 0 &&
+         shape.softmax_scale > 0.0f;
 }
 
 /// Bytes of args.workspace.

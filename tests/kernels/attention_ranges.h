@@ -1,4 +1,4 @@
-// Attention of runs of queries, for both backends: the tokens of every sample are dealt out to ranks as context
+// Attention of ranges of queries, for both backends: the tokens of every sample are dealt out to ranks as context
 // parallelism does it, each rank attends with its own queries and all keys, and what comes out is put together again.
 #pragma once
 
@@ -18,14 +18,14 @@ struct AttentionResults {
   std::vector<float> o, lse, dqkv;
 };
 
-struct RunProblem {
-  AttentionShape shape;  ///< of whole samples, without a run
+struct RangeProblem {
+  AttentionShape shape;  ///< of whole samples, without a range
   DType dtype = DType::f32;
   std::vector<float> qkv, d_o;
   std::vector<int32_t> document_start{};  ///< or empty
   uint64_t seed = 5;
 
-  RunProblem(const AttentionShape& whole, DType type) : shape(whole), dtype(type) {
+  RangeProblem(const AttentionShape& whole, DType type) : shape(whole), dtype(type) {
     qkv = te::testing::normal_values(shape.batch * shape.seq * qkv_cols(), 1, 1.5f);
     d_o = te::testing::normal_values(shape.batch * shape.seq * o_cols(), 2);
   }
@@ -34,7 +34,7 @@ struct RunProblem {
   int64_t qkv_cols() const { return o_cols() + kv_cols(); }
 };
 
-namespace attention_runs {
+namespace attention_ranges {
 
 inline std::vector<float> rows(const std::vector<float>& values, int64_t cols, int64_t begin, int64_t count) {
   return {values.begin() + begin * cols, values.begin() + (begin + count) * cols};
@@ -63,10 +63,10 @@ class Starts {
   bool there_ = false;
 };
 
-}  // namespace attention_runs
+}  // namespace attention_ranges
 
 /// One call for everything.
-inline AttentionResults attend_whole(const Context& context, const RunProblem& p) {
+inline AttentionResults attend_whole(const Context& context, const RangeProblem& p) {
   const AttentionShape& s = p.shape;
   const int64_t rows = s.batch * s.seq;
   TestTensor qkv(context, p.dtype, {rows, p.qkv_cols()}), o(context, p.dtype, {rows, p.o_cols()});
@@ -75,16 +75,16 @@ inline AttentionResults attend_whole(const Context& context, const RunProblem& p
   TestTensor dqkv(context, p.dtype, {rows, p.qkv_cols()});
   TestTensor workspace(context, DType::u8,
                        {std::max<int64_t>(1, attention_workspace_bytes(context, s, p.dtype))});
-  const attention_runs::Starts starts(context, p.document_start);
+  const attention_ranges::Starts starts(context, p.document_start);
   qkv.fill(p.qkv), d_o.fill(p.d_o);
   attention_forward(context, {s, qkv, o, lse, workspace, p.seed, starts.get()});
   attention_backward(context, {s, qkv, o, lse, d_o, dqkv, workspace, p.seed, starts.get()});
   return {o.floats(), lse.floats(), dqkv.floats()};
 }
 
-/// Two runs for each of `ranks` ranks: chunk r and chunk 2 ranks - 1 - r of every sample. Checks that a call writes its
-/// own rows alone. Gradients of keys and values are added up here.
-inline AttentionResults attend_in_runs(const Context& context, const RunProblem& p, int ranks) {
+/// Two ranges for each of `ranks` ranks: chunk r and chunk 2 ranks - 1 - r of every sample. Checks that a call writes
+/// its own rows alone. Gradients of keys and values are added up here.
+inline AttentionResults attend_in_ranges(const Context& context, const RangeProblem& p, int ranks) {
   const AttentionShape& s = p.shape;
   const int64_t chunk = s.seq / (2 * ranks), local = 2 * chunk, rows = s.batch * local;
   AttentionResults all;
@@ -92,24 +92,24 @@ inline AttentionResults attend_in_runs(const Context& context, const RunProblem&
   all.lse.resize(static_cast<size_t>(s.batch * s.num_heads * s.seq));
   all.dqkv.assign(static_cast<size_t>(s.batch * s.seq * p.qkv_cols()), 0.0f);
   TestTensor kv(context, p.dtype, {s.batch * s.seq, p.kv_cols()});
-  kv.fill(attention_runs::last_columns(p.qkv, p.qkv_cols(), p.o_cols()));
-  const attention_runs::Starts starts(context, p.document_start);
+  kv.fill(attention_ranges::last_columns(p.qkv, p.qkv_cols(), p.o_cols()));
+  const attention_ranges::Starts starts(context, p.document_start);
   for (int rank = 0; rank < ranks; ++rank) {
     const int64_t positions[] = {rank * chunk, (2 * ranks - 1 - rank) * chunk};
     std::vector<float> own_qkv, own_d_o;
     for (int64_t b = 0; b < s.batch; ++b) {
       for (const int64_t position : positions) {
-        const auto q = attention_runs::rows(p.qkv, p.qkv_cols(), b * s.seq + position, chunk);
-        const auto d = attention_runs::rows(p.d_o, p.o_cols(), b * s.seq + position, chunk);
+        const auto q = attention_ranges::rows(p.qkv, p.qkv_cols(), b * s.seq + position, chunk);
+        const auto d = attention_ranges::rows(p.d_o, p.o_cols(), b * s.seq + position, chunk);
         own_qkv.insert(own_qkv.end(), q.begin(), q.end());
         own_d_o.insert(own_d_o.end(), d.begin(), d.end());
       }
     }
     TestTensor qkv(context, p.dtype, {rows, p.qkv_cols()}), d_o(context, p.dtype, {rows, p.o_cols()});
     qkv.fill(own_qkv), d_o.fill(own_d_o);
-    for (int64_t run = 0; run < 2; ++run) {
+    for (int64_t range = 0; range < 2; ++range) {
       AttentionShape shape = s;
-      shape.run = {.count = chunk, .position = positions[run], .rows = local, .first = run * chunk};
+      shape.range = {.count = chunk, .position = positions[range], .rows = local, .first = range * chunk};
       TestTensor o(context, p.dtype, {rows, p.o_cols()}), dqkv(context, p.dtype, {rows, p.qkv_cols()});
       TestTensor lse(context, DType::f32, {s.batch, s.num_heads, chunk});
       TestTensor dkv(context, p.dtype, {s.batch * s.seq, p.kv_cols()});
@@ -138,15 +138,15 @@ inline AttentionResults attend_in_runs(const Context& context, const RunProblem&
       const std::vector<float> found_o = o.floats(), found_dq = dqkv.floats(), found_lse = lse.floats(),
                                found_dkv = dkv.floats();
       for (int64_t row = 0; row < rows; ++row) {
-        const int64_t b = row / local, in_run = row % local - run * chunk;
-        const bool mine = in_run >= 0 && in_run < chunk;
-        const int64_t whole = b * s.seq + positions[run] + in_run;
+        const int64_t b = row / local, in_range = row % local - range * chunk;
+        const bool mine = in_range >= 0 && in_range < chunk;
+        const int64_t whole = b * s.seq + positions[range] + in_range;
         for (int64_t c = 0; c < p.o_cols(); ++c) {
           const float value = found_o[static_cast<size_t>(row * p.o_cols() + c)],
                       dq = found_dq[static_cast<size_t>(row * p.qkv_cols() + c)];
           if (!mine) {
-            EXPECT_EQ(value, -7.0f) << "o of another run was written";
-            EXPECT_EQ(dq, -7.0f) << "dq of another run was written";
+            EXPECT_EQ(value, -7.0f) << "o of another range was written";
+            EXPECT_EQ(dq, -7.0f) << "dq of another range was written";
             continue;
           }
           all.o[static_cast<size_t>(whole * p.o_cols() + c)] = value;
@@ -155,12 +155,12 @@ inline AttentionResults attend_in_runs(const Context& context, const RunProblem&
       }
       for (int64_t head = 0; head < s.batch * s.num_heads; ++head)
         for (int64_t i = 0; i < chunk; ++i)
-          all.lse[static_cast<size_t>(head * s.seq + positions[run] + i)] =
+          all.lse[static_cast<size_t>(head * s.seq + positions[range] + i)] =
               found_lse[static_cast<size_t>(head * chunk + i)];
       for (int64_t row = 0; row < s.batch * s.seq; ++row) {
         for (int64_t c = 0; c < p.kv_cols(); ++c) {
           const float value = found_dkv[static_cast<size_t>(row * p.kv_cols() + c)];
-          if (row % s.seq >= shape.run.keys()) {
+          if (row % s.seq >= shape.range.keys()) {
             EXPECT_EQ(value, -7.0f) << "the gradient of a later key was written";
           } else {
             all.dqkv[static_cast<size_t>(row * p.qkv_cols() + p.o_cols() + c)] += value;

@@ -1,5 +1,5 @@
-// Attention of runs of queries is attention of the whole: every query sees what it sees there, with the same dropout.
-#include "attention_runs.h"
+// Attention of ranges of queries is attention of the whole: every query sees what it sees there, with the same dropout.
+#include "attention_ranges.h"
 
 namespace te::kernels {
 namespace {
@@ -10,39 +10,39 @@ AttentionShape shape_of(int64_t batch, int64_t seq, int64_t heads, int64_t group
   return {batch, seq, heads, groups, dim, 1.0f / std::sqrt(static_cast<float>(dim)), 0.0f};
 }
 
-void check(const RunProblem& problem, int ranks) {
+void check(const RangeProblem& problem, int ranks) {
   SCOPED_TRACE(::testing::Message() << problem.shape.seq << " tokens, " << ranks << " ranks, window "
                                     << problem.shape.window << ", dropout " << problem.shape.dropout << ", "
                                     << dtype_name(problem.dtype));
   const Context cpu = Context::cpu();
-  const AttentionResults whole = attend_whole(cpu, problem), runs = attend_in_runs(cpu, problem, ranks);
+  const AttentionResults whole = attend_whole(cpu, problem), ranges = attend_in_ranges(cpu, problem, ranks);
   // Blocks of keys and queries begin elsewhere, so sums have another order; BF16 gradients of keys are rounded once a
-  // run.
+  // range.
   const bool fp32 = problem.dtype == DType::f32;
-  EXPECT_LT(relative_error(runs.o, whole.o), fp32 ? 1e-6 : 1e-3);
-  EXPECT_LT(relative_error(runs.lse, whole.lse), 1e-6);
-  EXPECT_LT(relative_error(runs.dqkv, whole.dqkv), fp32 ? 2e-6 : 5e-3);
+  EXPECT_LT(relative_error(ranges.o, whole.o), fp32 ? 1e-6 : 1e-3);
+  EXPECT_LT(relative_error(ranges.lse, whole.lse), 1e-6);
+  EXPECT_LT(relative_error(ranges.dqkv, whole.dqkv), fp32 ? 2e-6 : 5e-3);
 }
 
-TEST(AttentionRuns, AreTheWhole) {
+TEST(AttentionRanges, AreTheWhole) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const int ranks : {1, 2, 4}) {
-      check(RunProblem(shape_of(2, 16, 4, 1, 8), dtype), ranks);
-      check(RunProblem(shape_of(2, 200, 6, 2, 12), dtype), ranks);
-      check(RunProblem(shape_of(1, 512, 2, 2, 16), dtype), ranks);
+      check(RangeProblem(shape_of(2, 16, 4, 1, 8), dtype), ranks);
+      check(RangeProblem(shape_of(2, 200, 6, 2, 12), dtype), ranks);
+      check(RangeProblem(shape_of(1, 512, 2, 2, 16), dtype), ranks);
     }
   }
 }
 
-TEST(AttentionRuns, SeeTheirWindowTheirDocumentsAndTheirDropout) {
+TEST(AttentionRanges, SeeTheirWindowTheirDocumentsAndTheirDropout) {
   for (const int64_t window : {0, 1, 40, 130}) {
     for (const float dropout : {0.0f, 0.3f}) {
       AttentionShape shape = shape_of(2, 200, 4, 2, 8);
       shape.window = window, shape.dropout = dropout;
-      check(RunProblem(shape, DType::f32), 2);
+      check(RangeProblem(shape, DType::f32), 2);
       // Documents of 1, 2, 3, ... tokens.
       shape.max_documents = 2 * shape.seq;
-      RunProblem problem(shape, DType::f32);
+      RangeProblem problem(shape, DType::f32);
       for (int64_t b = 0; b < shape.batch; ++b) {
         for (int64_t i = 0, begin = 0, size = 1 + b; i < shape.seq; ++i) {
           if (i == begin + size) begin = i, ++size;
@@ -54,19 +54,19 @@ TEST(AttentionRuns, SeeTheirWindowTheirDocumentsAndTheirDropout) {
   }
 }
 
-TEST(AttentionRuns, WhatIsNoRunIsRefused) {
+TEST(AttentionRanges, WhatIsNoRunIsRefused) {
   AttentionShape shape = shape_of(1, 16, 2, 2, 8);
-  const auto refused = [&](QueryRun run) {
-    shape.run = run;
+  const auto refused = [&](QueryRange range) {
+    shape.range = range;
     return attention_unsupported(DeviceKind::cpu, shape, DType::f32)[0] != '\0';
   };
   EXPECT_FALSE(refused({.count = 4, .position = 12, .rows = 8, .first = 4}));
   EXPECT_TRUE(refused({.count = 4, .position = 13, .rows = 8, .first = 4}));
   EXPECT_TRUE(refused({.count = 4, .position = 12, .rows = 8, .first = 5}));
   EXPECT_TRUE(refused({.count = 4, .position = -1, .rows = 8, .first = 4}));
-  shape.dropout = 0.1f, shape.run = {.count = 4, .position = 12, .rows = 8, .first = 4};
+  shape.dropout = 0.1f, shape.range = {.count = 4, .position = 12, .rows = 8, .first = 4};
   EXPECT_STREQ(attention_unsupported(DeviceKind::cuda, shape, DType::bf16),
-               "attention of a run of queries on a GPU (cuDNN) has neither documents nor dropout");
+               "attention of a range of queries on a GPU (cuDNN) has neither documents nor dropout");
 }
 
 }  // namespace

@@ -42,7 +42,7 @@ class ParameterGatherer {
  private:
   void gather(const Context& context, size_t bucket);
   void make_side(const Context& context);
-  void fetch(const Context& context, size_t bucket);
+  void fetch(const Context& context, size_t number);
 
   const parameters::ParameterStore& parameters_;
   const parallel::Groups& groups_;

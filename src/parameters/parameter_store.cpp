@@ -49,12 +49,13 @@ void ParameterStore::lay_out() {
 
 /// `elements`: of the bucket up to here; `layer`: the parameter's. The same cuts whether buckets are sharded or not:
 /// then norms of gradients have the same bits.
-bool ParameterStore::ends_bucket(size_t i, int64_t elements,
+bool ParameterStore::ends_bucket(size_t parameter, int64_t elements,
                                  std::vector<LayerEnd>::const_iterator layer) const {
-  if (i + 1 == parameters_.size()) return true;
+  const size_t behind = parameter + 1;
+  if (behind == parameters_.size()) return true;
   if (layout_.data_size == 1) return false;
-  if (parameters_[i].tied() || parameters_[i + 1].tied()) return true;
-  if (layer == layer_ends_.cend() || layer->parameter != i + 1) return false;
+  if (parameters_[parameter].tied() || parameters_[behind].tied()) return true;
+  if (layer == layer_ends_.cend() || layer->parameter != behind) return false;
   const auto next = layer + 1;
   const bool other =
       next != layer_ends_.cend() && (next->shardable != layer->shardable || next->chunk != layer->chunk);

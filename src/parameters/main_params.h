@@ -19,8 +19,8 @@ struct MainParams {
   /// The device's bytes: FP32 numbers, or all values and then all remainders. `raw`: bytes() of host memory. Returns
   /// before the copy is done.
   void copy_raw(const Context& context, void* raw) const;
-  /// FP32 numbers [first, first + count) from what copy_raw() has copied: a pointer into raw, or `joined` filled.
-  const float* from_raw(const void* raw, int64_t first, int64_t count, float* joined) const;
+  /// FP32 numbers [first, first + part) from what copy_raw() has copied: a pointer into raw, or `joined` filled.
+  const float* from_raw(const void* raw, int64_t first, int64_t part, float* joined) const;
   /// FP32 numbers from host memory; `halves`: as much host memory. Returns when they are there.
   void write(const Context& context, const float* host, void* halves) const;
 };

@@ -57,7 +57,8 @@ def page(folder, device):
         "stories260K (karpathy/tinyllamas, MIT) is a Llama of 260 thousand parameters that was trained on children's stories with a",
         "vocabulary of 512 tokens. Here it learns from the instructions of Dolly (CC BY-SA 3.0): loss on the responses only, whole",
         "conversations packed into samples of 512 tokens, attention inside of conversations, longer conversations left out. The MLP",
-        "is widened from 172 to 176 with zeros, which FP8 GEMMs need and which changes nothing. A model of this size learns the form of",
+        "is widened from 172 to 176 with zeros, which FP8 GEMMs need and which changes nothing. A model of this size learns"
+        " the form of",
         "an answer, not facts.", "",
         f"Run on: {device}.", "",
         "    scripts/finetune_example.sh --model stories260K.bin --tokenizer tok512.bin --instructions dolly-3k.json", "",

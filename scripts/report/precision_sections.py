@@ -49,8 +49,8 @@ def fp8_statistics(report, pictures):
     if rows:
         blocks += [
             Paragraph(
-                "The casts that come off worst behind the first 5 % of the tokens. Normally distributed values keep 31.5 "
-                "dB in E4M3 and 25.5 dB in E5M2; shares are the largest of any record."
+                "The casts that come off worst behind the first 5 % of the tokens. Normally distributed values keep "
+                "31.5 dB in E4M3 and 25.5 dB in E5M2; shares are the largest of any record."
             ),
             Table(CAST_HEAD, rows),
         ]

@@ -7,6 +7,7 @@
 #include "config/key_table.h"
 #include "config/precision_overrides.h"
 #include "config/text.h"
+#include "config/validate_model.h"
 #include "core/error.h"
 
 namespace te::config {
@@ -22,87 +23,6 @@ void check_ranges(const Config& config) {
   }
   Config copy = config;
   for (const Key& key : keys()) check_range(key, copy, key.path);
-}
-
-void check_attention(const ModelConfig& m) {
-  if (m.num_attention_heads % m.num_query_groups != 0) {
-    user_error("model.num_attention_heads ({}) is not a multiple of model.num_query_groups ({}): {} remain",
-               m.num_attention_heads, m.num_query_groups, m.num_attention_heads % m.num_query_groups);
-  }
-  if (m.rotary() && m.kv_channels % 2 != 0) {
-    user_error("model.kv_channels ({}) must be even with RoPE, which rotates halves of a head",
-               m.kv_channels);
-  }
-  if (m.rotary() && m.rotary_pairs() == 0) {
-    user_error("model.rotary_percent ({}) leaves no pair of a head of model.kv_channels ({}) to rotate",
-               m.rotary_percent, m.kv_channels);
-  }
-}
-
-// What belongs to one family, or to one kind of positions.
-void check_family(const ModelConfig& m) {
-  const bool gpt = m.family == Family::gpt;
-  const ModelConfig plain;
-  if (gpt && (m.add_qkv_bias || m.add_proj_bias || m.add_mlp_bias)) {
-    user_error("model.{} is a key of model.family llama; gpt has a bias in every linear: leave it out",
-               m.add_qkv_bias    ? "add_qkv_bias"
-               : m.add_proj_bias ? "add_proj_bias"
-                                 : "add_mlp_bias");
-  }
-  if (!gpt && !m.rotary())
-    user_error("model.position_embedding learned is for model.family gpt; llama has rope: leave it out");
-  if (gpt == (m.activation == Activation::swiglu)) {
-    user_error(
-        "model.activation {} is not for model.family {}: gpt has gelu, gelu_exact, relu or silu, llama "
-        "swiglu",
-        to_string(m.activation), to_string(m.family));
-  }
-  if (gpt && m.swiglu_clamp != 0.0)
-    user_error("model.swiglu_clamp ({}) is for model.activation swiglu, but it is {}: leave it out",
-               m.swiglu_clamp, to_string(m.activation));
-  if (gpt && (m.qk_norm != QkNorm::none || m.norm_placement != NormPlacement::pre)) {
-    user_error("model.{} is a key of model.family llama: leave it out",
-               m.qk_norm != QkNorm::none ? "qk_norm" : "norm_placement");
-  }
-  if (!gpt && m.parallel_residual)
-    user_error("model.parallel_residual is a key of model.family gpt: leave it out");
-  for (const auto& [key, value] :
-       {std::pair{"hidden_dropout", m.hidden_dropout}, {"embedding_dropout", m.embedding_dropout}}) {
-    if (!gpt && value != 0.0)
-      user_error("model.{} ({}) must be 0 with model.family llama: only gpt has it", key, value);
-  }
-  if (!m.rotary() && (m.rope_theta != plain.rope_theta || m.rope_scaling != RopeScaling::none ||
-                      m.rotary_percent != plain.rotary_percent)) {
-    user_error("model.{} is for model.position_embedding rope, but it is learned: leave it out",
-               m.rope_theta != plain.rope_theta      ? "rope_theta"
-               : m.rope_scaling != RopeScaling::none ? "rope_scaling"
-                                                     : "rotary_percent");
-  }
-}
-
-void check_rope_scaling(const ModelConfig& m) {
-  if (m.rope_scaling == RopeScaling::llama3 &&
-      m.rope_scaling_low_freq_factor >= m.rope_scaling_high_freq_factor) {
-    user_error(
-        "model.rope_scaling_low_freq_factor ({}) must be below model.rope_scaling_high_freq_factor ({})",
-        m.rope_scaling_low_freq_factor, m.rope_scaling_high_freq_factor);
-  }
-  if (m.rope_scaling == RopeScaling::yarn && m.rope_scaling_beta_slow >= m.rope_scaling_beta_fast) {
-    user_error("model.rope_scaling_beta_slow ({}) must be below model.rope_scaling_beta_fast ({})",
-               m.rope_scaling_beta_slow, m.rope_scaling_beta_fast);
-  }
-}
-
-void check_model(const ModelConfig& m) {
-  check_attention(m);
-  if (m.max_position_embeddings < m.seq_length) {
-    user_error(
-        "model.max_position_embeddings ({}) is below model.seq_length ({}): the last {} positions have no "
-        "row",
-        m.max_position_embeddings, m.seq_length, m.seq_length - m.max_position_embeddings);
-  }
-  check_family(m);
-  check_rope_scaling(m);
 }
 
 void check_fp8_dimension(const PrecisionConfig& p, const std::string& what, int64_t size) {

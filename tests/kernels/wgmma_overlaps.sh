@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# wgmma instructions run beside other work only where ptxas can follow their registers. Where it cannot, it waits for each
-# one (C7510 to C7518), which costs a third of a kernel's speed and changes no result; it says so as information, not as a
-# warning, so that a build does not fail. This test does.
+# wgmma instructions run beside other work only where ptxas can follow their registers. Where it cannot, it waits for
+# each one (C7510 to C7518), which costs a third of a kernel's speed and changes no result; it says so as information,
+# not as a warning, so that a build does not fail. This test does.
 #
 #   tests/kernels/wgmma_overlaps.sh NVCC SOURCE_FOLDER [INCLUDE_FOLDER...]
 set -euo pipefail

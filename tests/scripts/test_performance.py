@@ -15,7 +15,11 @@ def row(group, name, floor_ms, ms):
 
 
 PROFILE = {
-    "operations": [row("norm", "norm_forward", 1, 2), row("GEMMs", "output_layer fprop", 30, 40), row("GEMMs", "b", 10, 10)],
+    "operations": [
+        row("norm", "norm_forward", 1, 2),
+        row("GEMMs", "output_layer fprop", 30, 40),
+        row("GEMMs", "b", 10, 10),
+    ],
     "floor_ms": 41,
     "operations_ms": 52,
     "span_ms": 58,

@@ -1,14 +1,13 @@
 // parallel.shard on GPUs, where gathers and reductions really run beside the passes: a slot that is read before it has
-// been filled, or filled before it has been left, changes losses. NCCL adds in an order of its own, which hangs on the
-// sizes alone, so that runs with the same buckets have the same bits, with overlap and without.
+// been filled, or filled before it has been left, changes losses. NCCL adds in an order of its own, which depends on
+// the sizes alone, so that runs with the same buckets have the same bits, with overlap and without.
 #include <vector>
 
-#include "core/random.h"
 #include "layout_cases.h"
 #include "parallel/launch.h"
+#include "random_steps.h"
 #include "testing/mpi.h"
 #include "train/execution.h"
-#include "train/step_runner.h"
 
 namespace te::testing {
 namespace {
@@ -37,32 +36,7 @@ config::Config make_sharded_config(Precision precision) {
   return config;
 }
 
-/// Loss and gradient norm of every step, the same on all ranks.
-std::vector<float> run_steps(const Context& context, const config::Config& config, const Groups& groups) {
-  constexpr int kSteps = 5;
-  train::StepRunner runner(config, context, groups);
-  runner.allocate();
-  runner.initialize();
-  train::HostBatch batch = runner.make_host_batch();
-  const int64_t seq = config.model.seq_length, global = config.training.global_batch_size;
-  batch.counted = global * seq;
-  std::vector<float> trace;
-  for (int step = 1; step <= kSteps; ++step) {
-    for (int64_t i = 0; i < runner.local_samples() * seq; ++i) {
-      const Philox4 random = philox(3, static_cast<uint64_t>(step),
-                                    static_cast<uint64_t>(runner.first_local_sample() * seq + i));
-      batch.tokens.as<int32_t>()[i] = static_cast<int32_t>(random.word[0] % config.model.vocab_size);
-      batch.targets.as<int32_t>()[i] = static_cast<int32_t>(random.word[1] % config.model.vocab_size);
-    }
-    runner.launch(batch, step, (step - 1) * global, step == 2);
-    context.synchronize();
-    const optim::StepStatus status = runner.optimizer().status();
-    trace.push_back(status.loss_sum);
-    trace.push_back(status.grad_norm);
-    runner.optimizer().finish_step(status.skipped != 0);
-  }
-  return trace;
-}
+constexpr int kSteps = 5;
 
 TEST(ShardingGpu, OverlapChangesNoBit) {
   TE_REQUIRE_GPU();
@@ -72,14 +46,16 @@ TEST(ShardingGpu, OverlapChangesNoBit) {
     config::Config config = make_sharded_config(precision);
     const Context context = parallel::open_cuda_device(world(), train::execution_options(config.training));
     const Groups groups = Groups::connect(world(), context, ProcessGrid::of(world().size(), 1, 1, 1));
-    const std::vector<float> whole = run_steps(context, config, groups);
+    const std::vector<float> whole = run_random_steps(context, config, groups, kSteps);
     config.parallel.shard = Shard::gradients;
     config.parallel.overlap_grad_reduce = config.parallel.overlap_param_gather = false;
-    const std::vector<float> in_order = run_steps(context, config, groups);
+    const std::vector<float> in_order = run_random_steps(context, config, groups, kSteps);
     config.parallel.overlap_grad_reduce = config.parallel.overlap_param_gather = true;
-    for (int repeat = 0; repeat < 3; ++repeat) EXPECT_EQ(run_steps(context, config, groups), in_order);
+    for (int repeat = 0; repeat < 3; ++repeat)
+      EXPECT_EQ(run_random_steps(context, config, groups, kSteps), in_order);
     config.parallel.shard = Shard::parameters;
-    for (int repeat = 0; repeat < 3; ++repeat) EXPECT_EQ(run_steps(context, config, groups), in_order);
+    for (int repeat = 0; repeat < 3; ++repeat)
+      EXPECT_EQ(run_random_steps(context, config, groups, kSteps), in_order);
     // The first step's loss is that of the same weights.
     EXPECT_NEAR(in_order[0], whole[0], 1e-6 * whole[0]);
     if (precision != Precision::bf16_wide) continue;

@@ -1,0 +1,39 @@
+// Steps on random tokens, for tests of what may not change a bit of them.
+#pragma once
+
+#include <vector>
+
+#include "core/random.h"
+#include "layout_cases.h"
+#include "train/step_runner.h"
+
+namespace te::testing {
+
+/// Loss and gradient norm of every step, the same on all ranks.
+inline std::vector<float> run_random_steps(const Context& context, const config::Config& config,
+                                           const parallel::Groups& groups, int steps) {
+  train::StepRunner runner(config, context, groups);
+  runner.allocate();
+  runner.initialize();
+  train::HostBatch batch = runner.make_host_batch();
+  const int64_t seq = config.model.seq_length, global = config.training.global_batch_size;
+  batch.counted = global * seq;
+  std::vector<float> trace;
+  for (int step = 1; step <= steps; ++step) {
+    for (int64_t i = 0; i < runner.local_samples() * seq; ++i) {
+      const Philox4 random = philox(3, static_cast<uint64_t>(step),
+                                    static_cast<uint64_t>(runner.first_local_sample() * seq + i));
+      batch.tokens.as<int32_t>()[i] = static_cast<int32_t>(random.word[0] % config.model.vocab_size);
+      batch.targets.as<int32_t>()[i] = static_cast<int32_t>(random.word[1] % config.model.vocab_size);
+    }
+    runner.launch(batch, step, (step - 1) * global, step == 2);
+    context.synchronize();
+    const optim::StepStatus status = runner.optimizer().status();
+    trace.push_back(status.loss_sum);
+    trace.push_back(status.grad_norm);
+    runner.optimizer().finish_step(status.skipped != 0);
+  }
+  return trace;
+}
+
+}  // namespace te::testing

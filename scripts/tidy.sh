@@ -11,8 +11,8 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 TE_TIDY_CACHE="${TE_TIDY_CACHE:-$TE_ROOT/build/tidy}"
-# The cpu preset's commands without its precompiled headers, which are GCC's.
-TE_TIDY_DATABASE="$TE_TIDY_CACHE"
+# A tree of the cpu preset that is only configured: one command a source, without precompiled headers, which are GCC's.
+TE_TIDY_DATABASE="$TE_TIDY_CACHE/tree"
 
 # common_key: a checksum of what every file's result depends on.
 common_key() {
@@ -72,10 +72,8 @@ main() {
     shift
   done
   command -v clang-tidy >/dev/null || die "clang-tidy not found; run scripts/install_deps.sh --dev"
-  quietly "configuring the cpu preset" cmake --preset cpu
   mkdir -p "$TE_TIDY_CACHE"
-  sed -E 's#-Winvalid-pch( -x c\+\+-header)?( -include [^ ]*/cmake_pch\.hxx)?##g' build/cpu/compile_commands.json \
-    >"$TE_TIDY_DATABASE/compile_commands.json"
+  quietly "configuring the cpu preset" cmake --preset cpu -B "$TE_TIDY_DATABASE" -DTE_PCH=OFF -DTE_UNITY=OFF
   if [[ ${#files[@]} -eq 0 ]]; then
     known="$(sed -n 's/^ *"file": "\(.*\)",\{0,1\}$/\1/p' "$TE_TIDY_DATABASE/compile_commands.json")"
     mapfile -t files < <(sed -n "s#^$TE_ROOT/\(\(src\|apps\)/.*\)#\1#p" <<<"$known" | LC_ALL=C sort -u)

@@ -19,7 +19,7 @@ namespace {
 constexpr int64_t kElements = 1 << 20;  // compared at once
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-struct Arguments {
+struct DiffArguments {
   std::string a, b;
   int64_t top = 20;
 };
@@ -151,7 +151,7 @@ bool print_differences(std::vector<Difference> differences, int64_t equal, int64
   return differences.empty();
 }
 
-bool diff(const Arguments& arguments) {
+bool diff(const DiffArguments& arguments) {
   const std::unique_ptr<TensorSource> a = open_tensors(arguments.a), b = open_tensors(arguments.b);
   std::vector<Difference> differences;
   int64_t equal = 0;
@@ -180,7 +180,7 @@ bool diff(const Arguments& arguments) {
 }  // namespace
 
 void add_diff(CLI::App& app, int& exit_code) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<DiffArguments>();
   CLI::App* command = app.add_subcommand(
       "diff",
       "Compare two checkpoints or safetensors files, tensor by tensor; exit code 1 where they differ");

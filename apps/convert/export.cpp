@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Arguments {
+struct ExportArguments {
   std::string checkpoint, output, tokenizer, dtype = "auto", fp8 = "off";
   uint64_t max_shard_bytes = 5'000'000'000;
   bool force = false;
@@ -30,7 +30,7 @@ bool is_model_folder(const fs::path& folder) {
 }
 
 /// The tokenizer's files; none, with a warning, where there are none.
-std::vector<checkpoint::KeptFile> tokenizer_of(const Arguments& arguments, const ExportSource& source) {
+std::vector<checkpoint::KeptFile> tokenizer_of(const ExportArguments& arguments, const ExportSource& source) {
   if (!arguments.tokenizer.empty()) {
     std::vector<checkpoint::KeptFile> files = checkpoint::tokenizer_files(arguments.tokenizer);
     if (files.empty())
@@ -54,7 +54,7 @@ std::vector<checkpoint::KeptFile> tokenizer_of(const Arguments& arguments, const
   return {};
 }
 
-void export_checkpoint(const Arguments& arguments) {
+void export_checkpoint(const ExportArguments& arguments) {
   const ExportSource source(arguments.checkpoint);
   ExportOptions options;
   options.max_shard_bytes =
@@ -82,7 +82,7 @@ void export_checkpoint(const Arguments& arguments) {
 }  // namespace
 
 void add_export(CLI::App& app) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<ExportArguments>();
   CLI::App* command = app.add_subcommand("export", "Make a Hugging Face folder of a checkpoint");
   command
       ->add_option("checkpoint", arguments->checkpoint,

@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Arguments {
+struct ImportArguments {
   std::string source, output, format = "huggingface";
   bool force = false;
 };
@@ -34,7 +34,7 @@ bool is_import(const fs::path& folder) {
   return fs::exists(folder / "latest", error) && !error;
 }
 
-void import(const Arguments& arguments) {
+void import(const ImportArguments& arguments) {
   const bool hugging_face = arguments.format == "huggingface";
   const ForeignModel model =
       hugging_face ? open_hugging_face(arguments.source) : open_llama2c(arguments.source);
@@ -54,7 +54,7 @@ void import(const Arguments& arguments) {
 }  // namespace
 
 void add_import(CLI::App& app) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<ImportArguments>();
   CLI::App* command = app.add_subcommand("import", "Make a checkpoint of a Hugging Face model");
   command
       ->add_option("source", arguments->source,

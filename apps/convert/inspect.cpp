@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Arguments {
+struct InspectArguments {
   std::string path;
   bool tensors = false, verify = false;
 };
@@ -130,7 +130,7 @@ void verify(const checkpoint::Reader& reader, uint64_t bytes) {
                                      megabytes(bytes), seconds));
 }
 
-void inspect_checkpoint(const Arguments& arguments) {
+void inspect_checkpoint(const InspectArguments& arguments) {
   const checkpoint::Reader reader(arguments.path);
   const std::unique_ptr<TensorSource> source = open_tensors(reader.folder());
   const YAML::Node config = config_of(reader);
@@ -159,7 +159,7 @@ void inspect_checkpoint(const Arguments& arguments) {
 
 // --- safetensors -------------------------------------------------------------------------------------------
 
-void inspect_safetensors(const Arguments& arguments) {
+void inspect_safetensors(const InspectArguments& arguments) {
   if (arguments.verify)
     user_error("--verify: {} is no checkpoint of te-train, and safetensors files have no checksums",
                arguments.path);
@@ -181,7 +181,7 @@ void inspect_safetensors(const Arguments& arguments) {
 }  // namespace
 
 void add_inspect(CLI::App& app) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<InspectArguments>();
   CLI::App* command = app.add_subcommand("inspect", "Show what a checkpoint or a safetensors file holds");
   command->add_option("path", arguments->path, "Checkpoint, safetensors file, or folder of such files")
       ->required()

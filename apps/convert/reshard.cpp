@@ -16,14 +16,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Arguments {
+struct ReshardArguments {
   std::string source, output;
   int tensor = 1, pipeline = 1, data = 1, virtual_stages = 1;
   bool no_optimizer = false;
 };
 
 /// The checkpoint's config with another parallel section; UserError when the model cannot be cut so.
-config::Config config_of(const checkpoint::Reader& reader, const Arguments& arguments) {
+config::Config config_of(const checkpoint::Reader& reader, const ReshardArguments& arguments) {
   const std::string manifest = (reader.folder() / "manifest.json").string();
   const config::Config saved = config::parse_config(reader.config(), manifest);
   std::vector<std::string> overrides = {
@@ -37,7 +37,7 @@ config::Config config_of(const checkpoint::Reader& reader, const Arguments& argu
   return config;
 }
 
-void reshard(const Arguments& arguments) {
+void reshard(const ReshardArguments& arguments) {
   const auto start = std::chrono::steady_clock::now();
   const checkpoint::Reader reader(arguments.source);
   const config::Config config = config_of(reader, arguments);
@@ -64,7 +64,7 @@ void reshard(const Arguments& arguments) {
 }  // namespace
 
 void add_reshard(CLI::App& app) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<ReshardArguments>();
   CLI::App* command =
       app.add_subcommand("reshard", "Write a checkpoint in the files of another layout of ranks");
   command

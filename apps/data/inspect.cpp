@@ -16,7 +16,7 @@
 namespace te::data {
 namespace {
 
-struct Arguments {
+struct InspectArguments {
   std::string prefix, tokenizer;
   int64_t samples = 0;
   bool scan = false;
@@ -114,7 +114,7 @@ void print_scan(const data::IndexedDataset& dataset, int64_t vocab_size) {
   fmt::print("largest token {}, {} distinct tokens\n", largest, std::count(seen.begin(), seen.end(), true));
 }
 
-void inspect(const Arguments& arguments) {
+void inspect(const InspectArguments& arguments) {
   std::unique_ptr<text::Tokenizer> tokenizer;
   if (!arguments.tokenizer.empty()) tokenizer = text::make_tokenizer(arguments.tokenizer);
   const data::IndexedDataset dataset(arguments.prefix);
@@ -148,7 +148,7 @@ void inspect(const Arguments& arguments) {
 }  // namespace
 
 void add_inspect_command(CLI::App& app) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<InspectArguments>();
   CLI::App* command = app.add_subcommand("inspect", "Show counts, document lengths and samples of a dataset");
   command->add_option("prefix", arguments->prefix, "Dataset to show, without .bin or .idx")
       ->required()

@@ -22,7 +22,7 @@
 namespace te::data {
 namespace {
 
-struct Arguments {
+struct InstructArguments {
   std::vector<std::string> inputs;
   OutputOptions outputs;
   std::string tokenizer, chat_template, format = "auto";
@@ -79,7 +79,7 @@ class MaskedWriter {
   std::vector<int32_t> lengths_;
 };
 
-void check(const Arguments& arguments) {
+void check(const InstructArguments& arguments) {
   arguments.outputs.check();
   const text::ConversationFields& fields = arguments.fields;
   if (fields.prompt.empty() != fields.response.empty()) {
@@ -118,7 +118,7 @@ text::JsonLayout layout_of(const std::string& path, const std::string& format) {
 /// Objects become tokens: by a template, or as they were rendered.
 class Encoder {
  public:
-  Encoder(const Arguments& arguments, const text::Tokenizer& tokenizer)
+  Encoder(const InstructArguments& arguments, const text::Tokenizer& tokenizer)
       : arguments_(arguments), tokenizer_(tokenizer) {
     if (arguments.rendered) return;
     template_ = text::ChatTemplate::load(arguments.chat_template);
@@ -139,7 +139,7 @@ class Encoder {
   }
 
  private:
-  const Arguments& arguments_;
+  const InstructArguments& arguments_;
   const text::Tokenizer& tokenizer_;
   std::optional<text::ChatTemplate> template_;
   std::set<std::string> ignored_;
@@ -159,7 +159,7 @@ class BadLines {
   int64_t count_ = 0;
 };
 
-void instruct(const Arguments& arguments) {
+void instruct(const InstructArguments& arguments) {
   check(arguments);
   const std::unique_ptr<text::Tokenizer> tokenizer = text::make_tokenizer(arguments.tokenizer);
   Encoder encode(arguments, *tokenizer);
@@ -222,7 +222,7 @@ void add_field_options(CLI::App* command, text::ConversationFields& fields) {
 }  // namespace
 
 void add_instruct_command(CLI::App& app) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<InstructArguments>();
   CLI::App* command = app.add_subcommand(
       "instruct", "Turn conversations into a dataset for instruction tuning: tokens and a loss mask");
   command->add_option("--input", arguments->inputs, kInputHelp)->required()->type_name("PATH");

@@ -15,7 +15,7 @@
 namespace te::data {
 namespace {
 
-struct Arguments {
+struct MergeArguments {
   std::vector<std::string> prefixes;
   std::string output;
 };
@@ -93,7 +93,7 @@ void copy_all(const Datasets& datasets, data::IndexedDatasetWriter& writer) {
   }
 }
 
-void merge(const Arguments& arguments) {
+void merge(const MergeArguments& arguments) {
   const Datasets datasets = open_all(arguments.prefixes, arguments.output);
   const std::optional<DatasetRecord> record = merged_record(arguments.prefixes);
   data::IndexedDatasetWriter writer(arguments.output, datasets.front()->token_type());
@@ -114,7 +114,7 @@ void merge(const Arguments& arguments) {
 }  // namespace
 
 void add_merge_command(CLI::App& app) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<MergeArguments>();
   CLI::App* command = app.add_subcommand("merge", "Put several datasets of one token type into one");
   command
       ->add_option("prefixes", arguments->prefixes, "Datasets to merge, in this order, without .bin or .idx")

@@ -15,7 +15,7 @@
 namespace te::data {
 namespace {
 
-struct Arguments {
+struct TokenizeArguments {
   std::vector<std::string> inputs;
   OutputOptions outputs;
   std::string tokenizer;
@@ -28,7 +28,7 @@ struct Arguments {
 /// Takes the pieces of documents in order, as tokens, and puts each document into its set.
 class Outputs {
  public:
-  Outputs(const Arguments& arguments, const text::Tokenizer& tokenizer)
+  Outputs(const TokenizeArguments& arguments, const text::Tokenizer& tokenizer)
       : arguments_(arguments),
         tokenizer_(record_of(tokenizer)),
         end_of_document_(tokenizer.end_of_document()),
@@ -64,7 +64,7 @@ class Outputs {
   }
 
  private:
-  const Arguments& arguments_;
+  const TokenizeArguments& arguments_;
   const TokenizerRecord tokenizer_;
   int32_t end_of_document_;
   data::IndexedDatasetWriter train_;
@@ -73,7 +73,7 @@ class Outputs {
 };
 
 /// The options as the reader knows them.
-text::DocumentOptions document_options(const Arguments& arguments) {
+text::DocumentOptions document_options(const TokenizeArguments& arguments) {
   static const std::map<std::string, text::TextFormat> kFormats = {{"auto", text::TextFormat::kAuto},
                                                                    {"text", text::TextFormat::kText},
                                                                    {"jsonl", text::TextFormat::kJsonl},
@@ -100,7 +100,7 @@ void check_no_mask(const std::string& prefix) {
       data::loss_mask_prefix(prefix));
 }
 
-void tokenize(const Arguments& arguments) {
+void tokenize(const TokenizeArguments& arguments) {
   arguments.outputs.check();
   check_no_mask(arguments.outputs.output);
   check_no_mask(arguments.outputs.valid_output);
@@ -146,7 +146,7 @@ void tokenize(const Arguments& arguments) {
              static_cast<double>(text_bytes) / 1e6 / seconds);
 }
 
-void add_text_options(CLI::App* command, Arguments& arguments) {
+void add_text_options(CLI::App* command, TokenizeArguments& arguments) {
   command
       ->add_option("--format", arguments.format,
                    "auto: .jsonl and .ndjson are JSON lines, .json is a list of JSON objects, all else is "
@@ -171,7 +171,7 @@ void add_text_options(CLI::App* command, Arguments& arguments) {
 }  // namespace
 
 void add_tokenize_command(CLI::App& app) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<TokenizeArguments>();
   CLI::App* command =
       app.add_subcommand("tokenize", "Turn text and JSON files into PREFIX.bin and PREFIX.idx");
   command->add_option("--input", arguments->inputs, kInputHelp)->required()->type_name("PATH");

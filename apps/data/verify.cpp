@@ -17,7 +17,7 @@
 namespace te::data {
 namespace {
 
-struct Arguments {
+struct VerifyArguments {
   std::vector<std::string> prefixes;
   std::string tokenizer;
   int64_t vocab_size = 0;
@@ -82,7 +82,7 @@ void verify_one(const std::string& prefix, int64_t vocab_size) {
              crc32_of(data::loss_mask_prefix(prefix) + ".idx"));
 }
 
-void verify(const Arguments& arguments) {
+void verify(const VerifyArguments& arguments) {
   int64_t vocab_size = arguments.vocab_size;
   if (!arguments.tokenizer.empty()) vocab_size = text::make_tokenizer(arguments.tokenizer)->vocab_size();
   for (const std::string& prefix : arguments.prefixes) verify_one(prefix, vocab_size);
@@ -91,7 +91,7 @@ void verify(const Arguments& arguments) {
 }  // namespace
 
 void add_verify_command(CLI::App& app) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<VerifyArguments>();
   CLI::App* command = app.add_subcommand("verify", "Read datasets from end to end and check all of them");
   command->add_option("prefixes", arguments->prefixes, "Datasets to check, without .bin or .idx")
       ->required()

@@ -14,7 +14,7 @@ namespace te::experiment {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr std::streamoff kTail = 4096;  // bytes of a log that are looked at
+constexpr std::streamoff kLogTail = 4096;  // bytes of a log that are looked at
 
 /// Of a task that has several, the metric that is quoted.
 constexpr std::array kQuoted = {"acc_norm,none", "acc,none", "word_perplexity,none", "perplexity,none"};
@@ -53,7 +53,7 @@ bool has_results(const Run& run) {
 std::string evaluation_progress(const Run& run) {
   std::ifstream file(run.folder / kEvaluationLogName, std::ios::binary);
   file.seekg(0, std::ios::end);
-  file.seekg(std::max<std::streamoff>(0, file.tellg() - kTail));
+  file.seekg(std::max<std::streamoff>(0, file.tellg() - kLogTail));
   std::string last;
   for (std::string line; std::getline(file, line);)
     if (!line.empty()) last = line;

@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 constexpr std::array<std::string_view, 6> kStages = {"waiting", "running",  "interrupted",
                                                      "failed",  "diverged", "finished"};
-constexpr std::streamoff kTail = 8192;  // bytes of loss.csv that are looked at: some fifty lines
+constexpr std::streamoff kLossTail = 8192;  // bytes of loss.csv that are looked at: some fifty lines
 
 std::vector<std::string> split(const std::string& text, char separator) {
   std::vector<std::string> parts;
@@ -112,8 +112,8 @@ RunProgress read_progress(const Run& run) {
   const std::streamoff start = file.tellg();
   file.seekg(0, std::ios::end);
   const std::streamoff end = file.tellg();
-  file.seekg(std::max(start, end - kTail));
-  if (end - kTail > start) std::getline(file, header);  // a part of a line
+  file.seekg(std::max(start, end - kLossTail));
+  if (end - kLossTail > start) std::getline(file, header);  // a part of a line
   for (std::string line; std::getline(file, line) && !file.eof();) {
     const std::vector<std::string> fields = split(line, ',');
     if (fields.size() != names.size()) continue;

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <csignal>
 #include <cstdio>
 #include <iostream>
 
@@ -12,15 +11,10 @@
 #include "generate/command.h"
 #include "generate/loaded_model.h"
 #include "generate/sampling_options.h"
+#include "generate/stop.h"
 
 namespace te::generate {
 namespace {
-
-volatile std::sig_atomic_t stop_requested = 0;
-
-void request_stop(int) {
-  stop_requested = 1;
-}
 
 /// The next message, on all ranks; false at the end of the input. Blank lines are no messages.
 bool read_message(parallel::World& world, bool prompts, std::string& message) {
@@ -139,7 +133,7 @@ int ChatCommand::run(parallel::World& world) {
   LoadedModel loaded(world, *source, a.model.run, a.context, 1);
   Chat chat(loaded.decoder, *tokenizer, *chat_template, a.options);
   // Tensor ranks cannot stop at different tokens: there Ctrl-C ends the job at once.
-  if (world.size() == 1) std::signal(SIGINT, request_stop);
+  if (world.size() == 1) stop_on_interrupt();
   return a.talk(world, loaded, chat);
 }
 

@@ -2,7 +2,6 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -11,10 +10,12 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/memory_bandwidth.h"
 #include "generate/command.h"
 #include "generate/generator.h"
 #include "generate/loaded_model.h"
 #include "generate/sampling_options.h"
+#include "generate/stop.h"
 #include "generate/text_stream.h"
 #include "text/readers/json_records.h"
 
@@ -22,12 +23,6 @@ namespace te::generate {
 namespace {
 
 using nlohmann::json;
-
-volatile std::sig_atomic_t stop_requested = 0;
-
-void request_stop(int) {
-  stop_requested = 1;
-}
 
 std::string read_stream(std::istream& in, const std::string& name) {
   std::string text{std::istreambuf_iterator<char>(in), {}};
@@ -123,6 +118,16 @@ void choose_threads(const Context& context, const parameters::ParameterStore& pa
   constexpr int64_t kSmall = 4'000'000;
   if (!context.is_cuda() && std::getenv("OMP_NUM_THREADS") == nullptr && parameters.num_parameters() < kSmall)
     omp_set_num_threads(1);
+}
+
+/// How near passes without a prompt come to what a memory that is read as fast as it can be allows.
+std::string reading_speed(const LoadedModel& model, const Timing& timing) {
+  const auto bandwidth = static_cast<double>(memory_bandwidth(model.context));
+  if (bandwidth <= 0 || timing.passes == 0) return "";
+  const auto bytes = static_cast<double>(model.decoder.weight_bytes());
+  return fmt::format("; {:.2f} GB of weights read in {:.3f} ms a pass, {:.1f} % of the memory's bandwidth",
+                     bytes * 1e-9, timing.seconds / static_cast<double>(timing.passes) * 1e3,
+                     100 * bytes * static_cast<double>(timing.passes) / timing.seconds / bandwidth);
 }
 
 }  // namespace
@@ -267,12 +272,13 @@ int GenerateCommand::run(parallel::World& world) {
     print = [&](size_t index, const std::string& text, bool last) { printer->add(index, text, last); };
   }
   // Tensor ranks cannot stop at different tokens: there Ctrl-C ends the job at once.
-  if (world.size() == 1) std::signal(SIGINT, request_stop);
+  if (world.size() == 1) stop_on_interrupt();
   const Timing timing = a.generate(model, *tokenizer, prompts, print, done);
   if (world.leader() && !a.quiet)
-    fmt::print(stderr, "{} prompt tokens in {:.3f} s, {} tokens in {:.3f} s ({:.1f} tokens/s)\n",
+    fmt::print(stderr, "{} prompt tokens in {:.3f} s, {} tokens in {:.3f} s ({:.1f} tokens/s){}\n",
                timing.prompt_tokens, timing.prompt_seconds, timing.tokens, timing.seconds,
-               static_cast<double>(timing.tokens) / std::max(timing.seconds, 1e-9));
+               static_cast<double>(timing.tokens) / std::max(timing.seconds, 1e-9),
+               reading_speed(model, timing));
   return stop_requested != 0 ? 130 : 0;
 }
 

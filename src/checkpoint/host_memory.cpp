@@ -3,15 +3,16 @@
 #include <algorithm>
 #include <fstream>
 #include <limits>
-#include <string>
+
+#include "core/control_groups.h"
 
 namespace te::checkpoint {
 namespace {
 
-constexpr int64_t kUnknown = std::numeric_limits<int64_t>::max();
+constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
 
 /// The number after `key` in a file of "key number" lines; `fallback` where there is none.
-int64_t number_after(const char* path, const std::string& key, int64_t fallback) {
+int64_t number_after(const std::string& path, const std::string& key, int64_t fallback) {
   std::ifstream in(path);
   for (std::string word; in >> word;) {
     int64_t value = 0;
@@ -20,21 +21,28 @@ int64_t number_after(const char* path, const std::string& key, int64_t fallback)
   return fallback;
 }
 
-int64_t first_number(const char* path, int64_t fallback) {
+int64_t first_number(const std::string& path, int64_t fallback) {
   std::ifstream in(path);
   int64_t value = 0;
   return in >> value ? value : fallback;  // "max" is no number
 }
 
+/// What the group's limit leaves to its processes and those of the groups below it.
+int64_t left_in(const ControlGroup& group) {
+  const std::string limit_file = group.version_2 ? "/memory.max" : "/memory.limit_in_bytes";
+  const int64_t limit = first_number(group.folder + limit_file, kUnlimited);
+  const int64_t used = number_after(group.folder + "/memory.stat", group.version_2 ? "anon" : "total_rss", 0);
+  return limit == kUnlimited ? limit : std::max<int64_t>(0, limit - used);
+}
+
 }  // namespace
 
-int64_t available_host_bytes() {
-  const int64_t kilobytes = number_after("/proc/meminfo", "MemAvailable:", -1);
-  const int64_t system = kilobytes < 0 ? kUnknown : kilobytes * 1024;
-  const int64_t limit = first_number("/sys/fs/cgroup/memory.max", kUnknown);
-  if (limit == kUnknown) return system;
-  const int64_t used = number_after("/sys/fs/cgroup/memory.stat", "anon", 0);
-  return std::min(system, std::max<int64_t>(0, limit - used));
+int64_t available_host_bytes(const std::string& root) {
+  const int64_t kilobytes = number_after(root + "/proc/meminfo", "MemAvailable:", -1);
+  int64_t available = kilobytes < 0 ? kUnlimited : kilobytes * 1024;
+  for (const ControlGroup& group : control_groups(root, "memory"))
+    available = std::min(available, left_in(group));
+  return available;
 }
 
 }  // namespace te::checkpoint

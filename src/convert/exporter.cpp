@@ -17,8 +17,6 @@
 namespace te::convert {
 namespace {
 
-constexpr int64_t kPieceBytes = 16 << 20;
-
 /// A tensor of the export: the rows of a parameter from `top` on.
 struct Job {
   const ParameterLayout* parameter;

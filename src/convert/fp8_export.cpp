@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "config/precision_overrides.h"
+#include "convert/write_behind.h"
 #include "core/error.h"
 #include "core/float_types.h"
 #include "kernels/quantize/quantize_groups.h"
@@ -12,8 +13,6 @@
 
 namespace te::convert {
 namespace {
-
-constexpr int64_t kPieceBytes = 16 << 20;
 
 /// The layer of a parameter, or -1.
 int64_t layer_of(const std::string& name) {

@@ -12,8 +12,6 @@
 namespace te::convert {
 namespace {
 
-constexpr int64_t kPieceBytes = 16 << 20;
-
 int64_t row_bytes(const ForeignModel& model, const ParameterLayout& parameter) {
   return parameter.cols() * static_cast<int64_t>(dtype_size(model.dtype(parameter)));
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <future>
 #include <string>
@@ -9,6 +10,9 @@
 #include <vector>
 
 namespace te::convert {
+
+/// Tensors are converted in pieces of about so many bytes.
+inline constexpr int64_t kPieceBytes = 16 << 20;
 
 class WriteBehind {
  public:

@@ -14,6 +14,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "core/control_groups.h"
+
 namespace te {
 namespace {
 
@@ -57,83 +59,16 @@ using Initializer = void (*)(int, char**, char**);
 [[gnu::section(".preinit_array"), gnu::used]] const Initializer first_initializer =
     start_with_sleeping_threads;
 
-// ---- control groups ----
-
-/// Where a hierarchy of control groups that has CPU quotas is seen, and this process's place in it.
-struct Hierarchy {
-  bool version_2 = false;
-  std::string mount_root;  ///< the group that the mount point shows
-  std::string mount_point;
-  std::string group;  ///< this process's
-};
-
-std::vector<std::string> split(const std::string& text, char separator) {
-  std::vector<std::string> parts;
-  std::stringstream stream(text);
-  for (std::string part; std::getline(stream, part, separator);) parts.push_back(part);
-  return parts;
-}
-
-bool has(const std::vector<std::string>& parts, const char* word) {
-  return std::find(parts.begin(), parts.end(), word) != parts.end();
-}
-
-/// proc/self/mountinfo: "36 35 0:30 ROOT MOUNT_POINT OPTIONS [FIELDS...] - TYPE SOURCE SUPER_OPTIONS".
-std::vector<Hierarchy> find_mounts(const std::string& root) {
-  std::vector<Hierarchy> mounts;
-  std::ifstream file(root + "/proc/self/mountinfo");
-  for (std::string line; std::getline(file, line);) {
-    const std::vector<std::string> fields = split(line, ' ');
-    const auto dash = std::find(fields.begin(), fields.end(), "-");
-    if (fields.end() - dash < 4 || dash - fields.begin() < 6) continue;
-    const std::string& type = dash[1];
-    if (type == "cgroup2" || (type == "cgroup" && has(split(dash[3], ','), "cpu")))
-      mounts.push_back({type == "cgroup2", fields[3], fields[4], ""});
-  }
-  return mounts;
-}
-
-/// proc/self/cgroup: "ID:CONTROLLERS:GROUP", the controllers empty in version 2.
-std::vector<Hierarchy> find_hierarchies(const std::string& root) {
-  std::vector<Hierarchy> found = find_mounts(root);
-  std::ifstream file(root + "/proc/self/cgroup");
-  for (std::string line; std::getline(file, line);) {
-    const size_t first = line.find(':');
-    const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    for (Hierarchy& hierarchy : found)
-      if (hierarchy.version_2 ? controllers.empty() : has(split(controllers, ','), "cpu"))
-        hierarchy.group = line.substr(second + 1);
-  }
-  return found;
-}
-
 /// cpu.max "QUOTA PERIOD" with "max" for none; cpu.cfs_quota_us and cpu.cfs_period_us with -1. Not positive: no quota.
-double read_quota(const std::string& folder, bool version_2) {
+double read_quota(const ControlGroup& group) {
   double quota = 0, period = 0;
-  if (version_2) {
-    std::ifstream(folder + "/cpu.max") >> quota >> period;
+  if (group.version_2) {
+    std::ifstream(group.folder + "/cpu.max") >> quota >> period;
   } else {
-    std::ifstream(folder + "/cpu.cfs_quota_us") >> quota;
-    std::ifstream(folder + "/cpu.cfs_period_us") >> period;
+    std::ifstream(group.folder + "/cpu.cfs_quota_us") >> quota;
+    std::ifstream(group.folder + "/cpu.cfs_period_us") >> period;
   }
   return period > 0 ? quota / period : 0;
-}
-
-void add_quotas(const std::string& root, const Hierarchy& hierarchy, std::vector<CpuQuota>& quotas) {
-  // The group's path below the mount point. A process of another root than the mount's (a container whose mount shows
-  // its own group alone) is in the group that the mount point shows.
-  const std::string top = hierarchy.mount_root == "/" ? "" : hierarchy.mount_root;
-  std::string below;
-  if (hierarchy.group.starts_with(top + "/")) below = hierarchy.group.substr(top.size());
-  while (true) {
-    while (below.ends_with('/')) below.pop_back();
-    const double cpus = read_quota(root + hierarchy.mount_point + below, hierarchy.version_2);
-    if (cpus > 0) quotas.push_back({(hierarchy.version_2 ? "v2:" : "v1:") + top + below + "/", cpus});
-    if (below.empty()) break;
-    below.resize(below.rfind('/'));
-  }
 }
 
 bool any_set(std::initializer_list<const char*> names) {
@@ -145,7 +80,8 @@ bool any_set(std::initializer_list<const char*> names) {
 
 std::vector<CpuQuota> read_cpu_quotas(const std::string& root) {
   std::vector<CpuQuota> quotas;
-  for (const Hierarchy& hierarchy : find_hierarchies(root)) add_quotas(root, hierarchy, quotas);
+  for (const ControlGroup& group : control_groups(root, "cpu"))
+    if (const double cpus = read_quota(group); cpus > 0) quotas.push_back({group.name, cpus});
   return quotas;
 }
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/device_backend.h"
+#include "core/memory_bandwidth.h"
 #include "core/profile.h"
 
 namespace te {
@@ -65,6 +66,9 @@ bool event_done(void*) {
 }
 DeviceInfo info(int) {
   return {};
+}
+int64_t memory_bandwidth(int) {
+  return 0;
 }
 void synchronize(void*) {}
 void* allocate(size_t) {
@@ -251,6 +255,10 @@ HostBuffer& HostBuffer::operator=(HostBuffer&& other) noexcept {
   std::swap(bytes_, other.bytes_);
   std::swap(device_, other.device_);
   return *this;
+}
+
+int64_t memory_bandwidth(const Context& context) {
+  return context.is_cuda() ? cuda_backend::memory_bandwidth(context.ordinal()) : 0;
 }
 
 }  // namespace te

@@ -18,6 +18,7 @@ void record_event(void* event, void* stream);
 void wait_event(void* event, void* stream);
 bool event_done(void* event);
 DeviceInfo info(int ordinal);
+int64_t memory_bandwidth(int ordinal);
 void synchronize(void* stream);
 void* allocate(size_t bytes);
 void release(void* data);

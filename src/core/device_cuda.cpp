@@ -85,6 +85,13 @@ DeviceInfo info(int ordinal) {
   return info;
 }
 
+int64_t memory_bandwidth(int ordinal) {
+  int kilohertz = 0, bits = 0;
+  TE_CUDA_CHECK(cudaDeviceGetAttribute(&kilohertz, cudaDevAttrMemoryClockRate, ordinal));
+  TE_CUDA_CHECK(cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, ordinal));
+  return int64_t{2} * kilohertz * 1000 * bits / 8;  // two bits a line and cycle
+}
+
 void synchronize(void* stream) {
   TE_CUDA_CHECK(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)));
 }

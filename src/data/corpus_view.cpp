@@ -13,7 +13,6 @@ namespace te::data {
 namespace {
 
 constexpr int64_t kBlock = 64;
-constexpr size_t kRecentEpochs = 2;  // a batch that crosses the end of an epoch needs two
 
 }  // namespace
 

@@ -8,11 +8,6 @@
 #include "data/packing.h"
 
 namespace te::data {
-namespace {
-
-constexpr size_t kRecentEpochs = 2;  // a batch that crosses the end of an epoch needs two
-
-}  // namespace
 
 struct InstructionView::Epoch {
   int64_t number = 0;

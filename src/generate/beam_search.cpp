@@ -146,8 +146,7 @@ std::span<const float> BeamGenerator::append(const Context& context, const std::
     }
   }
   const std::span<const float> logits = decoder_.append(context, next);
-  timing_.prompt_tokens += prompt_tokens;
-  (prompt_tokens > 0 ? timing_.prompt_seconds : timing_.seconds) += now_seconds() - start;
+  timing_.add_pass(prompt_tokens, now_seconds() - start);
   return logits;
 }
 

@@ -80,7 +80,9 @@ void Decoder::plan(MemoryPlan& plan, const Context& context, bool own_weights) {
     parameters_.plan(plan, {.dtype = dims_.dtype, .tensor_rank = tensor_.rank(), .training = false});
   recipe_->plan(plan);
   rope_.plan(plan, config_.model);
+  const int64_t others = plan.bytes(MemoryKind::fp8_weights);
   for (model::TransformerLayer& layer : layers_) layer.plan_weights(plan, false, false);
+  weight_bytes_ = read_weights(plan.bytes(MemoryKind::fp8_weights) - others);
   const config::ModelConfig& model = config_.model;
   for (size_t i = 0; i < attention_.size(); ++i)
     attention_[i].plan(plan, fmt::format("layers.{}", i), dims_.dtype, sizes_.cache_tokens);
@@ -114,6 +116,17 @@ void Decoder::plan(MemoryPlan& plan, const Context& context, bool own_weights) {
   host_logits_ =
       HostBuffer(context, static_cast<size_t>(tensor_.size() * sizes_.batch * dims_.vocab) * sizeof(float));
   if (sizes_.score_rows > 0) plan_scores(plan, context);
+}
+
+// All but the embeddings, of which a pass reads a row a token; FP8 weights, a byte each, in place of their values.
+int64_t Decoder::read_weights(int64_t fp8_bytes) const {
+  const parameters::Parameter* words = embedding_ ? embedding_->words() : nullptr;
+  const bool tied = config_.model.tie_word_embeddings && output_layer_;
+  int64_t numbers = 0;
+  for (const parameters::Parameter& parameter : parameters_.parameters())
+    if ((&parameter != words || tied) && !parameter.name.ends_with("position_embeddings.weight"))
+      numbers += parameter.shape.numel();
+  return (numbers - fp8_bytes) * static_cast<int64_t>(dtype_size(dims_.dtype)) + fp8_bytes;
 }
 
 void Decoder::bind(const Context& context) {

@@ -98,9 +98,12 @@ class Decoder {
   int64_t max_length() const { return cache_length_; }
   int64_t batch() const { return sizes_.batch; }
   int64_t vocab_size() const { return config_.model.vocab_size; }
+  /// Bytes of weights that every pass reads on this rank, however few its rows; after plan().
+  int64_t weight_bytes() const { return weight_bytes_; }
 
  private:
   void start(const Context& context);
+  int64_t read_weights(int64_t fp8_bytes) const;
   /// A token of a pass.
   struct Row {
     int32_t token, sequence, position;
@@ -141,6 +144,7 @@ class Decoder {
   CachedRows rows_;                        ///< of the pass that runs
   std::vector<int64_t> lengths_;           ///< by sequence
   int64_t cache_length_ = 0;               ///< longest sequence
+  int64_t weight_bytes_ = 0;
 
   // Of one pass, shared by all layers, with max_rows rows.
   Tensor ids_;  ///< int32 [3, max_rows]: tokens, sequences, positions

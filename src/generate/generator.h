@@ -38,6 +38,14 @@ struct Continued {
 struct Timing {
   int64_t prompt_tokens = 0, tokens = 0;
   double prompt_seconds = 0, seconds = 0;  ///< of passes that hold a prompt, and of all others
+  int64_t passes = 0;                      ///< of the others
+
+  /// Adds a pass, which took so long.
+  void add_pass(int64_t tokens_of_prompts, double time) {
+    prompt_tokens += tokens_of_prompts;
+    (tokens_of_prompts > 0 ? prompt_seconds : seconds) += time;
+    if (tokens_of_prompts == 0) ++passes;
+  }
 };
 
 class Generator {

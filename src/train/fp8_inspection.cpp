@@ -11,6 +11,7 @@
 
 #include "config/precision_overrides.h"
 #include "core/error.h"
+#include "train/json_number.h"
 
 namespace te::train {
 namespace {
@@ -93,10 +94,6 @@ std::string decibels(double value) {
 std::string percent(double share) {
   if (std::isnan(share)) return "-";
   return share == 0 ? "0" : share < 5e-5 ? "<0.01 %" : fmt::format("{:.2f} %", 100 * share);
-}
-
-json number(double value) {
-  return std::isfinite(value) ? json(value) : json(nullptr);
 }
 
 json quality_json(const CastQuality& q) {

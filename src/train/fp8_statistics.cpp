@@ -10,6 +10,8 @@
 #include <nlohmann/json.hpp>
 #include <tuple>
 
+#include "train/json_number.h"
+
 namespace te::train {
 namespace {
 
@@ -57,10 +59,6 @@ void add_alignment(Fp8Statistics& all, const json& item) {
   found->mean = (found->mean * a + part.mean * b) / (a + b);
   found->max = std::max(found->max, part.max);
   found->channels += part.channels;
-}
-
-json number(double value) {
-  return std::isfinite(value) ? json(value) : json(nullptr);
 }
 
 json operand_record(const CastStatistics& s) {

@@ -11,6 +11,7 @@
 #include "core/log.h"
 #include "kernels/quantize/fp8_output.h"
 #include "train/console.h"
+#include "train/json_number.h"
 #include "train/tensorboard.h"
 
 namespace te::train {
@@ -52,11 +53,6 @@ std::string header_for(const std::filesystem::path& path, const std::vector<std:
   spdlog::warn("{}: goes on with the columns that it has; the validation sets or tasks were others",
                path.string());
   return found;
-}
-
-// JSON has no NaN; a record that says null is better than one that no reader can parse.
-nlohmann::json number(double value) {
-  return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(nullptr);
 }
 
 }  // namespace

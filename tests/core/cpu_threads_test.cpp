@@ -6,22 +6,16 @@
 #include <sched.h>
 
 #include <cstdlib>
-#include <fstream>
 #include <thread>
 
-#include "testing/temporary_folder.h"
+#include "testing/folder_of_files.h"
 
 namespace te {
 namespace {
 
 /// A folder that looks like / to read_cpu_quotas.
-class FakeRoot : public testing::TemporaryFolder {
+class FakeRoot : public testing::FolderOfFiles {
  public:
-  void write(const std::string& file, const std::string& text) const {
-    const std::filesystem::path full = path() / file;
-    std::filesystem::create_directories(full.parent_path());
-    std::ofstream(full) << text;
-  }
   /// As text: "group cpus;group cpus;".
   std::string quotas() const {
     std::string text;

@@ -1,0 +1,14 @@
+// Ctrl-C while a text is made: it ends where it is, and what there is of it is printed.
+#pragma once
+
+#include <csignal>
+
+namespace te::generate {
+
+inline volatile std::sig_atomic_t stop_requested = 0;  ///< 1 after Ctrl-C
+
+inline void stop_on_interrupt() {
+  std::signal(SIGINT, [](int) { stop_requested = 1; });
+}
+
+}  // namespace te::generate

@@ -1,0 +1,85 @@
+#include "core/control_groups.h"
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+namespace te {
+namespace {
+
+/// Where a hierarchy of control groups that has the controller is seen, and this process's place in it.
+struct Hierarchy {
+  bool version_2 = false;
+  std::string mount_root;  ///< the group that the mount point shows
+  std::string mount_point;
+  std::string group;  ///< this process's
+};
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  std::stringstream stream(text);
+  for (std::string part; std::getline(stream, part, separator);) parts.push_back(part);
+  return parts;
+}
+
+bool has(const std::vector<std::string>& parts, const std::string& word) {
+  return std::find(parts.begin(), parts.end(), word) != parts.end();
+}
+
+/// proc/self/mountinfo: "36 35 0:30 ROOT MOUNT_POINT OPTIONS [FIELDS...] - TYPE SOURCE SUPER_OPTIONS".
+std::vector<Hierarchy> find_mounts(const std::string& root, const std::string& controller) {
+  std::vector<Hierarchy> mounts;
+  std::ifstream file(root + "/proc/self/mountinfo");
+  for (std::string line; std::getline(file, line);) {
+    const std::vector<std::string> fields = split(line, ' ');
+    const auto dash = std::find(fields.begin(), fields.end(), "-");
+    if (fields.end() - dash < 4 || dash - fields.begin() < 6) continue;
+    const std::string& type = dash[1];
+    if (type == "cgroup2" || (type == "cgroup" && has(split(dash[3], ','), controller)))
+      mounts.push_back({type == "cgroup2", fields[3], fields[4], ""});
+  }
+  return mounts;
+}
+
+/// proc/self/cgroup: "ID:CONTROLLERS:GROUP", the controllers empty in version 2.
+std::vector<Hierarchy> find_hierarchies(const std::string& root, const std::string& controller) {
+  std::vector<Hierarchy> found = find_mounts(root, controller);
+  std::ifstream file(root + "/proc/self/cgroup");
+  for (std::string line; std::getline(file, line);) {
+    const size_t first = line.find(':');
+    const size_t second = first == std::string::npos ? first : line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    for (Hierarchy& hierarchy : found)
+      if (hierarchy.version_2 ? controllers.empty() : has(split(controllers, ','), controller))
+        hierarchy.group = line.substr(second + 1);
+  }
+  return found;
+}
+
+/// The group's folder and name, and those of the groups above it up to the one that the mount point shows.
+void add_groups(const std::string& root, const Hierarchy& hierarchy, std::vector<ControlGroup>& groups) {
+  // The group's path below the mount point. A process of another root than the mount's (a container whose mount shows
+  // its own group alone) is in the group that the mount point shows.
+  const std::string top = hierarchy.mount_root == "/" ? "" : hierarchy.mount_root;
+  std::string below;
+  if (hierarchy.group.starts_with(top + "/")) below = hierarchy.group.substr(top.size());
+  while (true) {
+    while (below.ends_with('/')) below.pop_back();
+    const char* version = hierarchy.version_2 ? "v2:" : "v1:";
+    groups.push_back(
+        {hierarchy.version_2, version + top + below + "/", root + hierarchy.mount_point + below});
+    if (below.empty()) break;
+    below.resize(below.rfind('/'));
+  }
+}
+
+}  // namespace
+
+std::vector<ControlGroup> control_groups(const std::string& root, const std::string& controller) {
+  std::vector<ControlGroup> groups;
+  for (const Hierarchy& hierarchy : find_hierarchies(root, controller)) add_groups(root, hierarchy, groups);
+  return groups;
+}
+
+}  // namespace te

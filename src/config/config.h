@@ -173,6 +173,7 @@ struct PrecisionConfig {
   int64_t amax_history_len = 1024;
   AmaxAlgo amax_compute_algo = AmaxAlgo::max;
   int64_t margin = 0;
+  bool fp8_recast = true;  ///< delayed: what outgrows its scale is cast again with its own
   int64_t first_layers_bf16 = 0;
   int64_t last_layers_bf16 = 0;
   std::string overrides;          ///< rules of precision_overrides.h

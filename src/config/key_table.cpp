@@ -173,6 +173,10 @@ const auto kKeys = std::to_array<Key>({
      "`delayed`: the scale follows the maximum of the history or its most recent entry."},
     {TE_KEY(precision.margin), kBuiltIn, from_to(0, 64),
      "Headroom in powers of two: scales are divided by 2^margin."},
+    {TE_KEY(precision.fp8_recast), kBuiltIn, kAny,
+     "`delayed`: inputs and gradients whose values outgrow the scale of earlier steps are cast again with "
+     "the "
+     "scale that their own amax asks for, so that nothing saturates. `false`: they saturate."},
     {TE_KEY(precision.first_layers_bf16), kBuiltIn, from_to(0, 10000),
      "Layers at the input that stay in BF16."},
     {TE_KEY(precision.last_layers_bf16), kBuiltIn, from_to(0, 10000),

@@ -101,7 +101,7 @@ void Quantizer::complete(const Context& context, Operand& operand, QuantizeMode 
   }
   if (watching && first_pass)
     recipe_->shared_->observer.see(context, watched_, operand,
-                                   enabled() ? recipe_->table().scale_of(index_).as<float>() : nullptr);
+                                   enabled() ? recipe_->last_scale(index_) : nullptr);
 }
 
 // The form that is not asked for may have no memory now.
@@ -129,6 +129,7 @@ void Quantizer::remake_columnwise(const Context& context, Operand& operand, bool
 Operand Quantizer::share_of(const Operand& whole, const Tensor& hp, const Tensor& rowwise) const {
   Operand share;
   share.hp = hp;
+  share.is_share = true;
   share.produced_ = whole.produced_;
   share.produced_.values = true;
   if (gathers_quantized())
@@ -221,7 +222,7 @@ void Recipe::log_amaxes(const Context& context) {
 }
 
 void Recipe::plan(MemoryPlan& plan) {
-  table().plan(plan, history_len());
+  table().plan(plan, history_len(), recasts());
 #ifndef NDEBUG
   if (shared_->stage != nullptr && table().size() > 0)
     plan.add(compared_, "fp8.compared_scales", MemoryKind::fp8_state, DType::f32, {table().size()});
@@ -302,6 +303,14 @@ kernels::Fp8Output Recipe::output_of(int index, const Operand& operand, Quantize
   out.scale_inv = (operand.rowwise ? operand.rowwise : operand.columnwise).scales.as<float>();
   out.amax = mode.record_amax ? table().amax_of(index).as<float>() : nullptr;
   out.counters = mode.count ? table().counters_of(index) : nullptr;
+  if (!out.wants_data() || !recasts_operand(index)) return out;
+  kernels::Fp8CastState* const state = table().cast_state_of(index);
+  out.recast = {.state = state, .margin_factor = std::ldexp(1.0f, -margin_of(index)), .agree = {}};
+  parallel::Communicator* const ranks = operand.is_share ? shared_->tensor : nullptr;
+  if (ranks != nullptr)
+    out.recast.agree = [ranks, state](const Context& context) {
+      reduce_amax(context, ranks, {&state->amax, DType::f32, {1}});
+    };
   return out;
 }
 

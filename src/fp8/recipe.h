@@ -3,7 +3,7 @@
 //
 //   off         operands stay in the model's dtype; with fp8_calibrate their amax is recorded as by `delayed`
 //   delayed     the scale of step n comes from the amaxes of the steps before it, so the kernel that produces
-//               an operand casts it in the same pass
+//               an operand casts it in the same pass; what has outgrown that scale is cast again with its own
 //   tensorwise  the scale comes from the tensor itself: an amax pass, then the cast; no state
 //   rowwise     likewise a scale per token (activations, gradients) and per output channel (weights), and of the
 //               columnwise forms per channel and per input channel; no state, nothing to communicate
@@ -129,6 +129,8 @@ class Recipe {
   virtual bool quantizes() const = 0;
   virtual bool fused() const { return false; }
   virtual bool gathers_quantized() const { return true; }
+  /// True when casts may have to be made again, because their scales are found before the values.
+  virtual bool recasts() const { return false; }
   /// Which values of an operand's forms share a scale.
   virtual kernels::ScaleLayout scale_layout(OperandRole) const { return kernels::ScaleLayout::tensor; }
   /// True when the first scales have to be found by passes before the first step (begin_calibration).
@@ -181,6 +183,13 @@ class Recipe {
   /// forms.
   void plan_scales(MemoryPlan& plan, int index, Forms forms, Operand& operand,
                    const OperandMemory& memory) const;
+  /// True when the next cast of the operand is one of these (kernels/quantize/fp8_output.h, Fp8Recast).
+  virtual bool recasts_operand(int) const { return false; }
+  /// The scale with which the operand has been cast last, where it has one of the tensor.
+  const float* last_scale(int index) const {
+    return recasts_operand(index) ? &table().cast_state_of(index)->scale
+                                  : table().scale_of(index).as<float>();
+  }
   /// What a producer or a cast with given scales writes.
   kernels::Fp8Output output_of(int index, const Operand& operand, QuantizeMode mode) const;
   void cast_with_given_scale(const Context& context, int index, Operand& operand, QuantizeMode mode,

@@ -9,6 +9,10 @@ namespace te::fp8 {
 
 // --- delayed -----------------------------------------------------------------------------------------------
 
+bool DelayedRecipe::recasts_operand(int index) const {
+  return recasts() && !calibrating_ && table().info(index).role != OperandRole::weight;
+}
+
 // Weights are cast once a step, from memory: their scale is their own, so that no update can take them out of its
 // range. So are the scales of calibration passes. Either amax enters the state as any other; the last step's row is
 // working space.

@@ -9,7 +9,8 @@
 
 namespace te::fp8 {
 
-/// Scales from a history of amaxes. What TE calls DelayedScaling, updated once per optimizer step.
+/// Scales from a history of amaxes. What TE calls DelayedScaling, updated once per optimizer step. With fp8_recast
+/// inputs and gradients whose values outgrow them are cast again with scales of their own.
 class DelayedRecipe : public Recipe {
  public:
   DelayedRecipe(const config::PrecisionConfig& precision, int num_layers) : Recipe(precision, num_layers) {}
@@ -17,9 +18,11 @@ class DelayedRecipe : public Recipe {
   bool quantizes() const override { return true; }
   bool fused() const override { return true; }
   bool starts_from_history() const override { return true; }
+  bool recasts() const override { return precision_.fp8_recast && quantizes(); }
   void update(const Context& context, const int32_t* skip) override;
 
  protected:
+  bool recasts_operand(int index) const override;
   void cast(const Context& context, int index, Operand& operand, QuantizeMode mode,
             const ColumnSums& sums) override;
   void pass_by(const Context& context, int index, Operand& operand, QuantizeMode mode,
@@ -101,6 +104,7 @@ class MixedRecipe final : public Recipe {
   const char* name() const override { return "mixed"; }
   bool quantizes() const override { return true; }
   bool starts_from_history() const override;
+  bool recasts() const override { return precision_.fp8_recast && starts_from_history(); }
   void begin_calibration() override;
   void end_calibration() override;
   void update(const Context& context, const int32_t* skip) override;

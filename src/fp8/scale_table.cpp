@@ -22,7 +22,7 @@ int ScaleTable::add(OperandInfo info) {
   return size() - 1;
 }
 
-void ScaleTable::plan(MemoryPlan& plan, int history_len) {
+void ScaleTable::plan(MemoryPlan& plan, int history_len, bool recasts) {
   const int64_t n = size();
   if (n == 0) return;
   plan.add(amax, "fp8.amax", MemoryKind::fp8_state, DType::f32, {n, 1});
@@ -31,6 +31,9 @@ void ScaleTable::plan(MemoryPlan& plan, int history_len) {
   plan.add(fp8_max, "fp8.fp8_max", MemoryKind::fp8_state, DType::f32, {n, 1});
   plan.add(counters, "fp8.counters", MemoryKind::fp8_state, DType::u8,
            {n, static_cast<int64_t>(sizeof(kernels::Fp8Counters))});
+  if (recasts)
+    plan.add(cast_states, "fp8.cast_states", MemoryKind::fp8_state, DType::u8,
+             {n, static_cast<int64_t>(sizeof(kernels::Fp8CastState))});
   if (history_len > 0) {
     plan.add(history, "fp8.amax_history", MemoryKind::fp8_state, DType::f32, {history_len, n});
     plan.add(position, "fp8.history_position", MemoryKind::fp8_state, DType::i32, {1});
@@ -46,6 +49,7 @@ void ScaleTable::reset(const Context& context) {
   context.zero(amax);
   context.zero(last_amax);
   context.zero(counters);
+  if (cast_states) context.zero(cast_states);
   if (history) context.zero(history);
   if (position) context.zero(position);
   context.synchronize();  // the host vectors above must outlive the copies
@@ -53,6 +57,7 @@ void ScaleTable::reset(const Context& context) {
 
 void ScaleTable::zero_counters(const Context& context) {
   if (size() > 0) context.zero(counters);
+  if (cast_states) context.zero(cast_states);  // the counts; between casts the rest is zero anyway
 }
 
 }  // namespace te::fp8

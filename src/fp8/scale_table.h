@@ -27,7 +27,8 @@ class ScaleTable {
  public:
   /// Registers an operand; returns its index. Only before plan().
   int add(OperandInfo info);
-  void plan(MemoryPlan& plan, int history_len);
+  /// `recasts`: there are casts that may have to be made again.
+  void plan(MemoryPlan& plan, int history_len, bool recasts);
   /// scale = 1, amax = 0, empty history.
   void reset(const Context& context);
   void zero_counters(const Context& context);
@@ -36,15 +37,20 @@ class ScaleTable {
   const OperandInfo& info(int index) const { return infos_[index]; }
   Tensor amax_of(int index) const { return amax.slice_rows(index, 1).view({1}); }
   Tensor scale_of(int index) const { return scale.slice_rows(index, 1).view({1}); }
+  /// Working space of the operand's casts, of which one is under way at a time; only with `recasts`.
+  kernels::Fp8CastState* cast_state_of(int index) const {
+    return cast_states.as<kernels::Fp8CastState>() + index;
+  }
   kernels::Fp8Counters* counters_of(int index) const { return counters.as<kernels::Fp8Counters>() + index; }
 
-  Tensor amax;       ///< [n, 1] fp32: the step so far
-  Tensor last_amax;  ///< [n, 1] fp32: the last finished step, for the log
-  Tensor scale;      ///< [n, 1] fp32
-  Tensor fp8_max;    ///< [n, 1] fp32
-  Tensor history;    ///< [history_len, n] fp32; empty when history_len is 0
-  Tensor position;   ///< [1] int32, the ring's next row
-  Tensor counters;   ///< [n, 24] bytes: Fp8Counters
+  Tensor amax;         ///< [n, 1] fp32: the step so far
+  Tensor last_amax;    ///< [n, 1] fp32: the last finished step, for the log
+  Tensor scale;        ///< [n, 1] fp32
+  Tensor fp8_max;      ///< [n, 1] fp32
+  Tensor history;      ///< [history_len, n] fp32; empty when history_len is 0
+  Tensor position;     ///< [1] int32, the ring's next row
+  Tensor counters;     ///< [n, bytes of Fp8Counters]
+  Tensor cast_states;  ///< [n, bytes of Fp8CastState]; empty without casts that are made again
 
  private:
   std::vector<OperandInfo> infos_;

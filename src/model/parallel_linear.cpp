@@ -73,6 +73,7 @@ void ColumnParallelLinear::plan_grad(MemoryPlan& plan, Operand& grad, const Line
 Target ColumnParallelLinear::input_target(Operand& input, const Pass& pass) {
   if (!tensor_.sequence()) return input_quantizer_.target(input, input_mode(pass));
   share_.rowwise.scales = input.rowwise.scales;
+  share_.is_share = true;
   return input_quantizer_.target(share_, input_mode(pass));
 }
 

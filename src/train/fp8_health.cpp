@@ -15,8 +15,8 @@ std::vector<Fp8Health> merge_fp8_health(parallel::World& world, const std::vecto
   for (const Fp8Health& h : own) {
     // As bits, since JSON has neither infinity nor NaN.
     text.push_back({h.name, h.layer, static_cast<int>(h.role), static_cast<int>(h.format),
-                    std::bit_cast<uint64_t>(h.amax), std::bit_cast<uint64_t>(h.scale), h.saturated,
-                    h.flushed});
+                    std::bit_cast<uint64_t>(h.amax), std::bit_cast<uint64_t>(h.scale), h.saturated, h.flushed,
+                    h.recast.value_or(-1)});
   }
   std::vector<Fp8Health> merged;
   std::vector<double> holders;
@@ -32,6 +32,7 @@ std::vector<Fp8Health> merge_fp8_health(parallel::World& world, const std::vecto
       h.scale = std::bit_cast<double>(item[5].get<uint64_t>());
       h.saturated = item[6].get<double>();
       h.flushed = item[7].get<double>();
+      if (const double recast = item[8].get<double>(); recast >= 0) h.recast = recast;
       const auto [found, added] = index.try_emplace({h.name, static_cast<int>(h.role)}, merged.size());
       if (added) {
         merged.push_back(h);
@@ -42,12 +43,14 @@ std::vector<Fp8Health> merge_fp8_health(parallel::World& world, const std::vecto
       sum.amax = std::max(sum.amax, h.amax);
       sum.saturated += h.saturated;
       sum.flushed += h.flushed;
+      if (h.recast) sum.recast = sum.recast.value_or(0) + *h.recast;
       holders[found->second] += 1;
     }
   }
   for (size_t i = 0; i < merged.size(); ++i) {
     merged[i].saturated /= holders[i];
     merged[i].flushed /= holders[i];
+    if (merged[i].recast) *merged[i].recast /= holders[i];
   }
   return merged;
 }

@@ -83,12 +83,21 @@ Fp8HealthReader::Fp8HealthReader(const Context& context, const fp8::ScaleTable& 
       table_(table),
       amax_(context, table.last_amax.bytes()),
       scale_(context, table.scale.bytes()),
-      counters_(context, table.counters.bytes()) {}
+      counters_(context, table.counters.bytes()),
+      cast_states_(context, table.cast_states.bytes()) {}
 
 void Fp8HealthReader::fetch() {
   context_.copy_to_host(amax_.as<void>(), table_.last_amax);
   context_.copy_to_host(scale_.as<void>(), table_.scale);
   context_.copy_to_host(counters_.as<void>(), table_.counters);
+  if (table_.cast_states) context_.copy_to_host(cast_states_.as<void>(), table_.cast_states);
+}
+
+std::optional<double> Fp8HealthReader::recast_share(int index) const {
+  if (!table_.cast_states) return {};
+  const kernels::Fp8CastState& state = cast_states_.as<kernels::Fp8CastState>()[index];
+  if (state.casts == 0) return {};
+  return static_cast<double>(state.recasts) / static_cast<double>(state.casts);
 }
 
 std::vector<Fp8Health> Fp8HealthReader::read() const {
@@ -99,7 +108,7 @@ std::vector<Fp8Health> Fp8HealthReader::read() const {
     const double total = std::max<double>(1.0, static_cast<double>(counters.total));
     health.push_back({info.name, info.layer, info.role, info.format, amax_.as<float>()[i],
                       scale_.as<float>()[i], static_cast<double>(counters.saturated) / total,
-                      static_cast<double>(counters.flushed) / total});
+                      static_cast<double>(counters.flushed) / total, recast_share(i)});
   }
   return health;
 }
@@ -198,6 +207,7 @@ void MetricsWriter::step(const StepMetrics& m, const std::vector<Fp8Health>& fp8
                              {"scale", number(item.scale)},
                              {"saturated", item.saturated},
                              {"flushed", item.flushed}});
+    if (item.recast) record["fp8"].back()["recast"] = *item.recast;
   }
   if (jsonl_) jsonl_->append(record.dump() + "\n");
   if (tensorboard_) tensorboard_->add(record);

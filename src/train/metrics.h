@@ -64,6 +64,8 @@ struct Fp8Health {
   double scale = 0;      ///< in use for the next step
   double saturated = 0;  ///< share of values beyond the largest FP8 number
   double flushed = 0;    ///< share of non-zero values that became zero
+  /// Of an operand whose casts may have to be made again: the share of those that were.
+  std::optional<double> recast;
 };
 /// Copies the table's state to the host beside a step's status, so that looking at it costs no wait of its own.
 class Fp8HealthReader {
@@ -75,9 +77,10 @@ class Fp8HealthReader {
   std::vector<Fp8Health> read() const;
 
  private:
+  std::optional<double> recast_share(int index) const;
   const Context& context_;
   const fp8::ScaleTable& table_;
-  HostBuffer amax_, scale_, counters_;
+  HostBuffer amax_, scale_, counters_, cast_states_;
 };
 /// fetch, wait, read.
 std::vector<Fp8Health> read_fp8_health(const Context& context, const fp8::ScaleTable& table);

@@ -67,7 +67,8 @@ void add_fp8(Values& values, const json& operands) {
       // Nothing but zeros has no logarithm.
       if (value > 0) of_tag[std::string("fp8/log2_") + name + "/" + role].push_back(std::log2(value));
     }
-    for (const char* name : {"saturated", "flushed"}) {
+    for (const char* name : {"saturated", "flushed", "recast"}) {
+      if (!operand.contains(name)) continue;
       const double share = quantity(operand, name);
       of_tag[std::string("fp8/") + name + "/" + role].push_back(share);
       double& most = largest[std::string("fp8/") + name + "_max"];

@@ -89,6 +89,7 @@ class Bench {
   }
   float scale(int index) { return recipe_->table().scale_of(index).as<float>()[0]; }
   float amax(int index) { return recipe_->table().amax_of(index).as<float>()[0]; }
+  const float* last_scale(int index) { return &recipe_->table().cast_state_of(index)->scale; }
   kernels::Fp8Counters counters(int index) { return *recipe_->table().counters_of(index); }
 
   Context& context() { return context_; }
@@ -243,12 +244,100 @@ TEST(DelayedRecipe, ASkippedStepLeavesScaleAndHistory) {
   EXPECT_EQ(bench.amax(0), 0.0f);
 }
 
+// --- values that outgrow their scale -----------------------------------------------------------------------
+
+TEST(DelayedRecipe, CastsAgainWhatOutgrowsItsScale) {
+  for (const auto& [role, limit] :
+       {std::pair{OperandRole::input, 448.0f}, {OperandRole::grad_output, 57344.0f}}) {
+    Bench bench(precision(Fp8Mode::hybrid), 1, role);
+    bench.cast(0, {7.0f, 1.0f}, 1);
+    bench.recipe().update(bench.context(), nullptr);
+    const float scale = limit / 7.0f;
+    ASSERT_EQ(bench.scale(0), scale);
+    const std::vector<float> larger = {14.0f, -1.0f, 0.25f, 0.0f};
+    const fp8::QuantizeMode first{.record_amax = true, .count = true}, recomputed{};
+    EXPECT_EQ(bench.cast(0, larger, 2, first), larger);  // exact with the scale that 14 asks for
+    EXPECT_EQ(*bench.last_scale(0), limit / 14.0f);
+    // The scales of a step are constant: another microbatch has its own, in whatever order they come.
+    EXPECT_EQ(bench.scale(0), scale);
+    EXPECT_EQ(bench.cast(0, {7.0f, 0.125f}, 1, first), (std::vector<float>{7.0f, 0.125f}));
+    EXPECT_EQ(*bench.last_scale(0), scale);
+    EXPECT_EQ(bench.amax(0), 14.0f);
+    EXPECT_EQ(bench.counters(0).saturated, 0u);
+    EXPECT_EQ(bench.counters(0).total, 6u);
+    // A pass that is repeated decides alike, and leaves no trace.
+    EXPECT_EQ(bench.cast(0, larger, 2, recomputed), larger);
+    EXPECT_EQ(bench.cast(0, {28.0f, 1.0f}, 1, recomputed), (std::vector<float>{28.0f, 1.0f}));
+    EXPECT_EQ(bench.amax(0), 14.0f);
+    EXPECT_EQ(bench.counters(0).total, 6u);
+    bench.recipe().update(bench.context(), nullptr);
+    EXPECT_EQ(bench.scale(0), limit / 14.0f);
+    const std::vector<train::Fp8Health> health =
+        train::read_fp8_health(bench.context(), bench.recipe().table());
+    EXPECT_EQ(health[0].recast, 0.5);
+    EXPECT_EQ(health[0].saturated, 0.0);
+  }
+}
+
+TEST(DelayedRecipe, AStepThatIsSkippedLeavesNothingOfARecast) {
+  Bench bench(precision(Fp8Mode::hybrid), 1);
+  bench.cast(0, {7.0f, 1.0f}, 1);
+  bench.recipe().update(bench.context(), nullptr);
+  const int32_t skip = 1;
+  bench.cast(0, {99.0f, 1.0f}, 1);
+  bench.recipe().update(bench.context(), &skip);
+  EXPECT_EQ(bench.scale(0), 64.0f);
+  EXPECT_EQ(bench.recipe().table().position.as<int32_t>()[0], 1);
+  EXPECT_EQ(bench.cast(0, {7.0f, 1.0f}, 1), (std::vector<float>{7.0f, 1.0f}));
+  EXPECT_EQ(*bench.last_scale(0), 64.0f);
+}
+
+TEST(DelayedRecipe, SaturatesWithoutRecast) {
+  PrecisionConfig config = precision(Fp8Mode::hybrid);
+  config.fp8_recast = false;
+  Bench bench(config, 1);
+  EXPECT_FALSE(bench.recipe().table().cast_states);
+  bench.cast(0, {7.0f, 1.0f}, 1);
+  bench.recipe().update(bench.context(), nullptr);
+  EXPECT_EQ(bench.cast(0, {14.0f, -1.0f}, 1), (std::vector<float>{7.0f, -1.0f}));
+  EXPECT_FALSE(train::read_fp8_health(bench.context(), bench.recipe().table())[0].recast.has_value());
+}
+
+// Weights and calibrating passes have scales of their own anyway.
+TEST(DelayedRecipe, MakesNoCastAgainThatHasItsOwnScale) {
+  Bench weight(precision(Fp8Mode::hybrid), 1, OperandRole::weight),
+      calibrating(precision(Fp8Mode::hybrid), 1);
+  calibrating.recipe().begin_calibration();
+  for (Bench* bench : {&weight, &calibrating}) {
+    const std::vector<float> values = {14.0f, 0.25f};
+    EXPECT_EQ(bench->cast(0, values, 1, {.record_amax = true, .count = true}), values);
+    EXPECT_EQ(bench->scale(0), 32.0f);
+    EXPECT_EQ(bench->recipe().table().cast_state_of(0)->casts, 0u);
+  }
+}
+
+TEST(Recipe, OnlyScalesOfAHistoryNeedCastStates) {
+  for (const Fp8Recipe kind : kAllRecipes)
+    EXPECT_EQ(fp8::make_recipe(precision(Fp8Mode::hybrid, kind), 1)->recasts(), kind == Fp8Recipe::delayed);
+  PrecisionConfig config = precision(Fp8Mode::off);
+  config.fp8_calibrate = true;
+  EXPECT_FALSE(fp8::make_recipe(config, 1)->recasts());
+  config = precision(Fp8Mode::hybrid, Fp8Recipe::blockwise);
+  config.overrides = "linear_fc2: delayed";
+  const auto mixed = fp8::make_recipe(config, 1);
+  EXPECT_FALSE(mixed->recasts());  // nobody has asked for the recipe yet
+  mixed->quantizer("linear_fc2", 0, OperandRole::input);
+  EXPECT_TRUE(mixed->recasts());
+}
+
 // --- casting where the operand is made ---------------------------------------------------------------------
 
 // The producer's FP8 output and a separate cast of what it stored: the same bits, amax and counts.
 TEST(DelayedRecipe, ProducersAndSeparateCastsAgree) {
   constexpr int64_t kRows = 19, kCols = 48;
-  Bench bench(precision(Fp8Mode::hybrid), 2);
+  PrecisionConfig saturating = precision(Fp8Mode::hybrid);
+  saturating.fp8_recast = false;
+  Bench bench(saturating, 2);
   Context& context = bench.context();
   TestTensor x(context, DType::bf16, {kRows, kCols}), gamma(context, DType::bf16, {kCols});
   x.fill_normal(1), gamma.fill_normal(2, 3.0f);
@@ -296,7 +385,9 @@ TEST(DelayedRecipe, ProducersAndSeparateCastsAgree) {
 
 TEST(Fp8Health, ASpikeBeyondTheScaleIsCountedAndShown) {
   for (auto [role, limit] : {std::pair{OperandRole::input, 448.0f}, {OperandRole::grad_output, 57344.0f}}) {
-    Bench bench(precision(Fp8Mode::hybrid), 2, role);
+    PrecisionConfig config = precision(Fp8Mode::hybrid);
+    config.fp8_recast = false;
+    Bench bench(config, 2, role);
     bench.cast(0, std::vector<float>(8, 3.5f), 2);
     bench.recipe().update(bench.context(), nullptr);
     const fp8::QuantizeMode counting{.record_amax = true, .count = true};

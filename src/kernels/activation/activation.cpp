@@ -38,19 +38,20 @@ float forward_at(const T* x, float clamp, int64_t ffn, int64_t r, int64_t c) {
 }
 
 template <ActivationKind kind, class T>
-void forward_cpu(const ActivationForward& args, int64_t rows, int64_t ffn) {
+void forward_cpu(const Context& context, const ActivationForward& args, int64_t rows, int64_t ffn) {
   const T* const x = args.x.as<T>();
   T* const y = args.y.as<T>();
   const float clamp = args.clamp;
   if (y == nullptr) {
-    write_fp8_output_cpu(args.y_fp8, rows, ffn,
+    write_fp8_output_cpu(context, args.y_fp8, rows, ffn,
                          [=](int64_t r, int64_t c) { return forward_at<kind>(x, clamp, ffn, r, c); });
     return;
   }
 #pragma omp parallel for
   for (int64_t r = 0; r < rows; ++r)
     for (int64_t c = 0; c < ffn; ++c) y[r * ffn + c] = from_float<T>(forward_at<kind>(x, clamp, ffn, r, c));
-  write_fp8_output_cpu(args.y_fp8, rows, ffn, [=](int64_t r, int64_t c) { return to_float(y[r * ffn + c]); });
+  write_fp8_output_cpu(context, args.y_fp8, rows, ffn,
+                       [=](int64_t r, int64_t c) { return to_float(y[r * ffn + c]); });
 }
 
 /// dx[r, c] in FP32; for SwiGLU columns below ffn are the gate's, the rest the up projection's.
@@ -90,14 +91,14 @@ void store_gradient(const T* x, const T* dy, T* dx, float clamp, int64_t rows, i
 }
 
 template <ActivationKind kind, class T>
-void backward_cpu(const ActivationBackward& args, int64_t rows, int64_t ffn) {
+void backward_cpu(const Context& context, const ActivationBackward& args, int64_t rows, int64_t ffn) {
   const T* const x = args.x.as<T>();
   const T* const dy = args.dy.as<T>();
   T* const dx = args.dx.as<T>();
   const int64_t cols = args.x.cols();
   const float clamp = args.clamp;
   const auto finish = [&](auto value) {
-    write_fp8_output_cpu(args.dx_fp8, rows, cols, value);
+    write_fp8_output_cpu(context, args.dx_fp8, rows, cols, value);
     if (args.dbias) add_column_sums_cpu(rows, cols, args.dbias, value);
   };
   if (dx != nullptr) {
@@ -126,7 +127,8 @@ void activation_forward(const Context& context, const ActivationForward& args) {
   TE_DISPATCH_CUDA(context, activation_forward, args);
   visit_hp(args.x.dtype, [&](auto zero) {
     using T = decltype(zero);
-    visit_activation(args.kind, [&]<ActivationKind kind>() { forward_cpu<kind, T>(args, rows, ffn); });
+    visit_activation(args.kind,
+                     [&]<ActivationKind kind>() { forward_cpu<kind, T>(context, args, rows, ffn); });
   });
 }
 
@@ -147,7 +149,8 @@ void activation_backward(const Context& context, const ActivationBackward& args)
   TE_DISPATCH_CUDA(context, activation_backward, args);
   visit_hp(args.x.dtype, [&](auto zero) {
     using T = decltype(zero);
-    visit_activation(args.kind, [&]<ActivationKind kind>() { backward_cpu<kind, T>(args, rows, ffn); });
+    visit_activation(args.kind,
+                     [&]<ActivationKind kind>() { backward_cpu<kind, T>(context, args, rows, ffn); });
   });
 }
 

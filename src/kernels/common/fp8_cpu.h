@@ -8,7 +8,8 @@
 #include <vector>
 
 #include "core/float_types.h"
-#include "kernels/quantize/fp8_output.h"
+#include "kernels/quantize/recast.h"
+#include "kernels/scale_update/scale_formula.h"
 
 namespace te::kernels {
 
@@ -82,21 +83,14 @@ void write_data(const Fp8Output& out, int64_t rows, int64_t cols, float scale, u
   }
 }
 
-}  // namespace fp8_detail
-
-/// Writes a whole [rows, cols] output from `value(row, col)`, which returns the high-precision value already
-/// rounded to its dtype: data in both layouts, scale_inv, amax and counters. `value` is called by several
-/// threads at once.
+/// One cast, with a scale of its caller's.
 template <class Value>
-void write_fp8_output_cpu(const Fp8Output& out, int64_t rows, int64_t cols, Value&& value) {
-  if (!out) return;
-  const float scale = out.scale != nullptr ? *out.scale : 1.0f;
+void cast(const Fp8Output& out, float scale, int64_t rows, int64_t cols, Value& value) {
   if (out.scale_inv != nullptr) *out.scale_inv = 1.0f / scale;
   uint32_t amax_bits = 0;
   if (out.wants_data()) {
-    visit_fp8(out.rowwise ? out.rowwise.dtype : out.columnwise.dtype, [&](auto zero) {
-      fp8_detail::write_data<decltype(zero)>(out, rows, cols, scale, amax_bits, value);
-    });
+    visit_fp8(out.rowwise ? out.rowwise.dtype : out.columnwise.dtype,
+              [&](auto zero) { write_data<decltype(zero)>(out, rows, cols, scale, amax_bits, value); });
   } else {
 #pragma omp parallel for reduction(max : amax_bits)
     for (int64_t r = 0; r < rows; ++r)
@@ -105,6 +99,45 @@ void write_fp8_output_cpu(const Fp8Output& out, int64_t rows, int64_t cols, Valu
             std::max(amax_bits, std::bit_cast<uint32_t>(static_cast<float>(value(r, c))) & 0x7fffffffu);
   }
   if (out.amax != nullptr) *out.amax = amax_of(*out.amax, std::bit_cast<float>(amax_bits));
+}
+
+/// The scale to cast again with, or 0; the tensor's own state is settled (recast.h).
+inline float settle(const Fp8Settlement& s) {
+  Fp8CastState& state = *s.state;
+  const float scale = recast_scale(state.amax, *s.scale, s.fp8_max, s.margin_factor);
+  if (s.amax != nullptr) *s.amax = amax_of(*s.amax, state.amax);
+  if (s.counters != nullptr) {
+    state.casts += 1;
+    state.recasts += scale > 0.0f ? 1 : 0;
+    if (scale == 0.0f) {
+      s.counters->saturated += state.counters.saturated;
+      s.counters->flushed += state.counters.flushed;
+      s.counters->total += state.counters.total;
+    }
+  }
+  state.amax = 0.0f;
+  state.scale = scale > 0.0f ? scale : *s.scale;
+  state.counters = {};
+  return scale;
+}
+
+}  // namespace fp8_detail
+
+/// Writes a whole [rows, cols] output from `value(row, col)`, which returns the high-precision value already
+/// rounded to its dtype: data in both layouts, scale_inv, amax and counters. `value` is called by several
+/// threads at once, and once more for every element where values have outgrown the scale.
+template <class Value>
+void write_fp8_output_cpu(const Context& context, const Fp8Output& out, int64_t rows, int64_t cols,
+                          Value&& value) {
+  if (!out) return;
+  fp8_detail::cast(first_cast(out), out.scale != nullptr ? *out.scale : 1.0f, rows, cols, value);
+  if (out.recast.state == nullptr) return;
+  if (out.recast.agree) out.recast.agree(context);
+  const float scale = fp8_detail::settle(settlement_of(out));
+  if (scale == 0.0f) return;
+  Fp8Output again = out;
+  again.amax = nullptr;
+  fp8_detail::cast(again, scale, rows, cols, value);
 }
 
 }  // namespace te::kernels

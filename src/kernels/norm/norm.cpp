@@ -117,7 +117,7 @@ RowStatistics row_statistics(bool layer, const float* x, int64_t hidden, float e
 }
 
 template <class T>
-void forward_cpu(const NormForward& a) {
+void forward_cpu(const Context& context, const NormForward& a) {
   const int64_t rows = a.x.rows(), hidden = a.x.cols();
   const bool layer = a.kind == NormKind::layer;
   const std::vector<float> gamma = as_floats<T>(a.gamma);
@@ -147,7 +147,7 @@ void forward_cpu(const NormForward& a) {
         y[c] = from_float<T>(normalized(layer, row[c], s.mean, s.rstd, gamma[c], beta[c]));
     }
   }
-  write_fp8_output_cpu(a.y_fp8, rows, hidden, [&](int64_t r, int64_t c) {
+  write_fp8_output_cpu(context, a.y_fp8, rows, hidden, [&](int64_t r, int64_t c) {
     if (a.y) return to_float(a.y.as<T>()[r * hidden + c]);
     const float mean = layer ? a.mean.as<float>()[r] : 0.0f;
     const float x = to_float(normalized_input[r * hidden + c]);
@@ -234,7 +234,7 @@ int64_t norm_backward_scratch_elements(int64_t hidden) {
 void norm_forward(const Context& context, const NormForward& args) {
   check_forward(args);
   TE_DISPATCH_CUDA(context, norm_forward, args);
-  visit_hp(args.x.dtype, [&](auto zero) { forward_cpu<decltype(zero)>(args); });
+  visit_hp(args.x.dtype, [&](auto zero) { forward_cpu<decltype(zero)>(context, args); });
 }
 
 void norm_backward(const Context& context, const NormBackward& args) {
@@ -249,7 +249,7 @@ void norm_backward(const Context& context, const NormBackward& args) {
     const int64_t rows = args.dx.rows(), hidden = args.dx.cols();
     const auto stored = [=](int64_t r, int64_t c) { return to_float(dx[r * hidden + c]); };
     if (args.dbias) add_column_sums_cpu(rows, hidden, args.dbias, stored);
-    write_fp8_output_cpu(args.dx_fp8, rows, hidden, stored);
+    write_fp8_output_cpu(context, args.dx_fp8, rows, hidden, stored);
   });
 }
 

@@ -141,11 +141,14 @@ int launch_rows(const Context& context, const BackwardParams<T>& p) {
 template <class T>
 void launch_backward(const Context& context, const NormBackward& a) {
   const BackwardParams<T> p = backward_params<T>(a);
-  int blocks = a.dx_fp8 ? norm_backward_fp8(context, a) : 0;
+  NormBackward first = a;  // stored, dx is there for a cast that is made again
+  first.dx_fp8 = first_cast(a.dx_fp8);
+  int blocks = a.dx_fp8 ? norm_backward_fp8(context, first) : 0;
   if (blocks == 0) {
     blocks = launch_rows(context, p);
-    if (a.dx_fp8) quantize(context, {.x = a.dx, .out = a.dx_fp8});
+    if (a.dx_fp8) quantize(context, {.x = a.dx, .out = first.dx_fp8});
   }
+  recast(context, a.dx, a.dx_fp8);
   visit_hp(a.dgamma.dtype, [&](auto zero) {
     using Grad = typename DeviceType<decltype(zero)>::type;
     PartialSums<Grad> all;

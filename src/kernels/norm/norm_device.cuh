@@ -184,5 +184,7 @@ inline bool all_aligned(size_t bytes, std::initializer_list<const void*> pointer
 bool norm_forward_rows(const Context& context, const NormForward& args);
 /// The columnwise FP8 output, from the rowwise one or else from x and the statistics just written.
 void norm_columnwise(const Context& context, const NormForward& args);
+/// The end of a cast that may have to be made again (Fp8Recast), when all else has been written.
+void norm_recast(const Context& context, const NormForward& args);
 
 }  // namespace te::kernels::cuda

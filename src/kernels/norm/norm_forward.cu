@@ -69,9 +69,12 @@ void launch_elements(const Context& context, const NormForward& a) {
 }  // namespace
 
 void norm_forward(const Context& context, const NormForward& args) {
-  if (norm_forward_rows(context, args)) return;
-  visit_hp(args.x.dtype,
-           [&](auto zero) { launch_elements<typename DeviceType<decltype(zero)>::type>(context, args); });
+  NormForward first = args;
+  first.y_fp8 = first_cast(args.y_fp8);
+  if (!norm_forward_rows(context, first))
+    visit_hp(args.x.dtype,
+             [&](auto zero) { launch_elements<typename DeviceType<decltype(zero)>::type>(context, first); });
+  if (args.y_fp8.recast.state != nullptr) norm_recast(context, args);
 }
 
 }  // namespace te::kernels::cuda

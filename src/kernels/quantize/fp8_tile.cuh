@@ -6,10 +6,18 @@
 // transposed output each thread transposes its 4 x 8 bytes into words of four rows, which meet in shared
 // memory and leave as 16-byte runs of rows, 128 bytes per column. The 16-byte units of a column are permuted
 // (xor with the column's group of eight), so neither side of the exchange has bank conflicts.
+//
+// A cast that may have to be made again (fp8_output.h, Fp8Recast) launches the same kernel twice, see cast_tiles(). The
+// second launch has as many blocks as run at once: each of them reads the amax that the first one found, and either
+// ends there, which takes a few microseconds in all, or goes through its share of the tiles.
 #pragma once
+
+#include <algorithm>
 
 #include "kernels/common/cuda_common.cuh"
 #include "kernels/common/octet.cuh"
+#include "kernels/quantize/recast.h"
+#include "kernels/scale_update/scale_formula.h"
 
 namespace te::kernels {
 
@@ -36,9 +44,12 @@ struct Fp8TileTarget {
   float* partial_sums;  ///< [ceil(rows / kTileRows), cols]
   int64_t rows;
   int64_t cols;
+  unsigned tiles;            ///< that the launch goes through, see for_tiles()
+  Fp8Settlement settlement;  ///< of the second launch; then `scale` is not read
 };
 
-inline Fp8TileTarget tile_target(const Fp8Output& out, float* partial_sums, int64_t rows, int64_t cols) {
+inline Fp8TileTarget tile_target(const Fp8Output& out, float* partial_sums, int64_t rows, int64_t cols,
+                                 unsigned tiles) {
   return {out.rowwise.as<uint8_t>(),
           out.columnwise.as<uint8_t>(),
           out.scale,
@@ -47,11 +58,32 @@ inline Fp8TileTarget tile_target(const Fp8Output& out, float* partial_sums, int6
           out.wants_data() ? out.counters : nullptr,
           partial_sums,
           rows,
-          cols};
+          cols,
+          tiles,
+          {}};
+}
+/// Of the second launch: FP8, scale_inv and counters alone.
+inline Fp8TileTarget recast_target(const Fp8Output& out, int64_t rows, int64_t cols, unsigned tiles) {
+  Fp8TileTarget target = tile_target(out, nullptr, rows, cols, tiles);
+  target.amax = nullptr;
+  target.settlement = settlement_of(out);
+  return target;
 }
 /// The format of an output's bytes; any when it has none.
 inline DType tile_format(const Fp8Output& out) {
   return out.rowwise ? out.rowwise.dtype : out.columnwise ? out.columnwise.dtype : DType::e4m3;
+}
+/// The tiles of a [rows, cols] matrix.
+inline unsigned tile_count(int64_t rows, int64_t cols) {
+  return ceil_div(rows, kTileRows) * ceil_div(cols, kTileCols);
+}
+/// Where a tile of a matrix of so many columns begins.
+struct TilePlace {
+  int64_t row, col;
+};
+__device__ __forceinline__ TilePlace tile_place(unsigned tile, int64_t cols) {
+  const unsigned across = static_cast<unsigned>((cols + kTileCols - 1) / kTileCols);
+  return {int64_t{tile / across} * kTileRows, int64_t{tile % across} * kTileCols};
 }
 /// True when the wide stores of the aligned kernels may be used for this target.
 inline bool is_tile_aligned(const Fp8TileTarget& target) {
@@ -63,7 +95,51 @@ struct Fp8TileShared {
   uint4 transposed[kTileCols * kTileRows / 16];
   float sums[kTileWarps][kTileCols];
   uint32_t words[kWarpSize];
+  float scale;  ///< of a second launch
 };
+
+/// The scale with which the second launch casts again, or 0. Every thread of every block calls it, once; the last block
+/// that has read the amax settles the state.
+__device__ __forceinline__ float settle(const Fp8Settlement& s) {
+  Fp8CastState& state = *s.state;
+  const float amax = *reinterpret_cast<volatile float*>(&state.amax), first = *s.scale;
+  const float scale = recast_scale(amax, first, s.fp8_max, s.margin_factor);
+  __syncthreads();  // behind the reads of all threads
+  if (threadIdx.x != 0) return scale;
+  __threadfence();
+  if (atomicInc(&state.blocks, gridDim.x - 1) != gridDim.x - 1) return scale;
+  if (s.amax != nullptr) atomicMax(reinterpret_cast<unsigned int*>(s.amax), __float_as_uint(amax));
+  if (s.counters != nullptr) {
+    state.casts += 1;
+    if (scale > 0.0f) {
+      state.recasts += 1;
+    } else {  // nobody else adds to the counters now
+      s.counters->saturated += state.counters.saturated;
+      s.counters->flushed += state.counters.flushed;
+      s.counters->total += state.counters.total;
+    }
+  }
+  state.amax = 0.0f;
+  state.scale = scale > 0.0f ? scale : first;
+  state.counters = {0, 0, 0};
+  return scale;
+}
+
+/// A whole kernel: work(tile) for the block's tiles, of which the first launch has one a block. Every thread calls it.
+template <class Work>
+__device__ __forceinline__ void for_tiles(const Fp8TileTarget& target, Fp8TileShared& shared, Work&& work) {
+  if (target.settlement.state != nullptr) {
+    const float scale = settle(target.settlement);
+    if (scale == 0.0f) return;
+    if (threadIdx.x == 0) shared.scale = scale;
+    __syncthreads();
+  }
+  for (unsigned tile = blockIdx.x; tile < target.tiles;) {
+    work(tile);
+    tile += gridDim.x;
+    if (tile < target.tiles) __syncthreads();  // what is shared may be written again
+  }
+}
 
 /// Stores a tile's bytes transposed: bytes[i] holds row 4 ty + i, columns 8 tx ... 8 tx + 7. Every thread of
 /// the block calls it. out is [cols, rows]; columns from col_end on are not written.
@@ -107,13 +183,22 @@ __device__ __forceinline__ void store_transposed(const uint2 (&bytes)[kThreadRow
   __syncthreads();  // the buffer may be filled again
 }
 
+/// Blocks of a second launch.
+inline unsigned recast_blocks(const Context& context, unsigned tiles) {
+  return std::min(tiles, 4 * static_cast<unsigned>(multiprocessor_count(context)));
+}
+
 /// One thread's share of writing tiles to a target. Every thread of the block makes one, calls write() for
 /// each tile and finish() once.
 template <class T, DType kFormat, bool kAligned>
 class Fp8TileWriter {
  public:
   __device__ __forceinline__ Fp8TileWriter(const Fp8TileTarget& target, Fp8TileShared& shared)
-      : target_(target), shared_(shared), scale_(target.scale != nullptr ? *target.scale : 1.0f) {}
+      : target_(target),
+        shared_(shared),
+        scale_(target.settlement.state != nullptr ? shared.scale
+               : target.scale != nullptr          ? *target.scale
+                                                  : 1.0f) {}
 
   /// values: this thread's rows of the tile at (tile_row, tile_col); columns from col_end on are not written.
   __device__ __forceinline__ void write(Octet<T> (&values)[kThreadRows], int64_t tile_row, int64_t tile_col,
@@ -262,6 +347,17 @@ __device__ __forceinline__ void store_tile(const Octet<T> (&values)[kThreadRows]
 #pragma unroll
   for (int i = 0; i < kThreadRows; ++i)
     store_octet<kAligned>(values[i], out + (row + i) * stride + col, row + i < rows ? col_end - col : 0);
+}
+
+/// Launches a kernel that casts `tiles` tiles, a for_tiles(): launch(target, blocks). In the second launch it is to
+/// write nothing but its target.
+template <class Launch>
+void cast_tiles(const Context& context, const Fp8Output& out, float* partial_sums, int64_t rows, int64_t cols,
+                unsigned tiles, Launch&& launch) {
+  launch(tile_target(first_cast(out), partial_sums, rows, cols, tiles), tiles);
+  if (out.recast.state == nullptr) return;
+  if (out.recast.agree) out.recast.agree(context);
+  launch(recast_target(out, rows, cols, tiles), recast_blocks(context, tiles));
 }
 
 /// Calls launch.template operator()<T, kFormat, kAligned>() for the run-time choice.

@@ -19,12 +19,12 @@ void check_quantize(const Quantize& args) {
   if (args.dbias) check_column_sums("quantize", args.dbias, args.scratch, rows, cols);
 }
 
-void quantize_cpu(const Quantize& args) {
+void quantize_cpu(const Context& context, const Quantize& args) {
   const int64_t rows = args.x.rows(), cols = args.x.cols();
   visit_hp(args.x.dtype, [&](auto zero) {
     const auto* x = args.x.as<decltype(zero)>();
     const auto value = [x, cols](int64_t r, int64_t c) { return to_float(x[r * cols + c]); };
-    write_fp8_output_cpu(args.out, rows, cols, value);
+    write_fp8_output_cpu(context, args.out, rows, cols, value);
     if (args.dbias) add_column_sums_cpu(rows, cols, args.dbias, value);
   });
 }
@@ -38,7 +38,7 @@ int64_t quantize_scratch_elements(int64_t rows, int64_t cols) {
 void quantize(const Context& context, const Quantize& args) {
   check_quantize(args);
   TE_DISPATCH_CUDA(context, quantize, args);
-  quantize_cpu(args);
+  quantize_cpu(context, args);
 }
 
 void transpose_fp8(const Context& context, const Tensor& x, const Tensor& out) {

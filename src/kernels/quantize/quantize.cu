@@ -11,15 +11,14 @@ template <class T, DType kFormat, bool kAligned>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks<T, kAligned>)
     quantize_kernel(const T* x, const __grid_constant__ Fp8TileTarget target) {
   __shared__ Fp8TileShared shared;
-  const unsigned tiles_across = static_cast<unsigned>((target.cols + kTileCols - 1) / kTileCols);
-  const int64_t tile_row = int64_t{blockIdx.x / tiles_across} * kTileRows;
-  const int64_t tile_col = int64_t{blockIdx.x % tiles_across} * kTileCols;
-
-  Octet<T> values[kThreadRows];
-  load_tile<kAligned>(x, target.cols, target.rows, tile_row, tile_col, target.cols, values);
-  Fp8TileWriter<T, kFormat, kAligned> writer(target, shared);
-  writer.write(values, tile_row, tile_col, target.cols);
-  writer.finish(blockIdx.x == 0);
+  for_tiles(target, shared, [&](unsigned tile) {
+    const TilePlace at = tile_place(tile, target.cols);
+    Octet<T> values[kThreadRows];
+    load_tile<kAligned>(x, target.cols, target.rows, at.row, at.col, target.cols, values);
+    Fp8TileWriter<T, kFormat, kAligned> writer(target, shared);
+    writer.write(values, at.row, at.col, target.cols);
+    writer.finish(tile == 0);
+  });
 }
 
 /// 32 columns per block, 8 strands of rows each.
@@ -110,6 +109,16 @@ __global__ void __launch_bounds__(kTileThreads, 4)
   }
 }
 
+void launch_quantize(const Context& context, const Tensor& x, const Fp8TileTarget& target, DType format,
+                     unsigned blocks) {
+  const bool aligned = is_tile_aligned(target) && is_aligned(x.data, 16);
+  dispatch_tile(x.dtype, format, aligned, [&]<class T, DType kFormat, bool kAligned>() {
+    quantize_kernel<T, kFormat, kAligned>
+        <<<blocks, kTileThreads, 0, cuda_stream(context)>>>(x.as<T>(), target);
+  });
+  TE_CUDA_CHECK_LAUNCH();
+}
+
 }  // namespace
 
 void add_partial_sums(const Context& context, const float* partial, int64_t blocks, int64_t cols,
@@ -125,17 +134,20 @@ void add_partial_sums(const Context& context, const float* partial, int64_t bloc
 void quantize(const Context& context, const Quantize& args) {
   if (args.x.numel() == 0) return;
   const int64_t rows = args.x.rows(), cols = args.x.cols();
-  const Fp8TileTarget target =
-      tile_target(args.out, args.dbias ? args.scratch.as<float>() : nullptr, rows, cols);
-  const unsigned tiles = ceil_div(rows, kTileRows) * ceil_div(cols, kTileCols);
-  const bool aligned = is_tile_aligned(target) && is_aligned(args.x.data, 16);
-  dispatch_tile(args.x.dtype, tile_format(args.out), aligned, [&]<class T, DType kFormat, bool kAligned>() {
-    quantize_kernel<T, kFormat, kAligned>
-        <<<tiles, kTileThreads, 0, cuda_stream(context)>>>(args.x.as<T>(), target);
-  });
-  TE_CUDA_CHECK_LAUNCH();
-  if (args.dbias)
-    add_partial_sums(context, args.scratch.as<float>(), ceil_div(rows, kTileRows), cols, args.dbias);
+  float* const partial = args.dbias ? args.scratch.as<float>() : nullptr;
+  cast_tiles(context, args.out, partial, rows, cols, tile_count(rows, cols),
+             [&](const Fp8TileTarget& target, unsigned blocks) {
+               launch_quantize(context, args.x, target, tile_format(args.out), blocks);
+             });
+  if (args.dbias) add_partial_sums(context, partial, ceil_div(rows, kTileRows), cols, args.dbias);
+}
+
+void recast(const Context& context, const Tensor& x, const Fp8Output& out) {
+  if (out.recast.state == nullptr || x.numel() == 0) return;
+  if (out.recast.agree) out.recast.agree(context);
+  const unsigned tiles = tile_count(x.rows(), x.cols());
+  launch_quantize(context, x, recast_target(out, x.rows(), x.cols(), tiles), tile_format(out),
+                  recast_blocks(context, tiles));
 }
 
 void transpose_fp8(const Context& context, const Tensor& x, const Tensor& out) {

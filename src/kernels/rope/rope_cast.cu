@@ -23,12 +23,11 @@ struct RopeCastArgs {
 };
 
 template <class T, DType kFormat>
-__global__ void __launch_bounds__(kTileThreads, sizeof(T) == 2 ? 3 : 1)
-    rope_cast_kernel(const __grid_constant__ RopeCastArgs<T> args) {
-  __shared__ Fp8TileShared shared;
+__device__ __forceinline__ void cast_head(const RopeCastArgs<T>& args, unsigned index,
+                                          Fp8TileShared& shared) {
   const int64_t rows = args.target.rows, columns = args.target.cols;
-  const unsigned heads = static_cast<unsigned>(columns / kHeadDim), head = blockIdx.x % heads;
-  const int64_t tile_row = int64_t{blockIdx.x / heads} * kTileRows, col = int64_t{head} * kHeadDim;
+  const unsigned heads = static_cast<unsigned>(columns / kHeadDim), head = index % heads;
+  const int64_t tile_row = int64_t{index / heads} * kTileRows, col = int64_t{head} * kHeadDim;
   Octet<T> a[kThreadRows], b[kThreadRows];
   load_tile<true>(args.qkv, columns, rows, tile_row, col, columns, a);
   load_tile<true>(args.qkv, columns, rows, tile_row, col + kTileCols, columns, b);
@@ -62,7 +61,15 @@ __global__ void __launch_bounds__(kTileThreads, sizeof(T) == 2 ? 3 : 1)
   Fp8TileWriter<T, kFormat, true> writer(args.target, shared);
   writer.write(a, tile_row, col, columns);
   writer.write(b, tile_row, col + kTileCols, columns);
-  writer.finish(blockIdx.x == 0);
+  writer.finish(index == 0);
+}
+
+/// The target's tiles are heads of kTileRows rows.
+template <class T, DType kFormat>
+__global__ void __launch_bounds__(kTileThreads, sizeof(T) == 2 ? 3 : 1)
+    rope_cast_kernel(const __grid_constant__ RopeCastArgs<T> args) {
+  __shared__ Fp8TileShared shared;
+  for_tiles(args.target, shared, [&](unsigned tile) { cast_head<T, kFormat>(args, tile, shared); });
 }
 
 }  // namespace
@@ -71,20 +78,22 @@ bool rope_cast(const Context& context, const Rope& args) {
   const int64_t rows = args.qkv.rows(), columns = args.qkv.cols();
   if (args.head_dim != kHeadDim || rows == 0) return false;
   float* const partial = args.dbias ? args.scratch.as<float>() : nullptr;
-  const Fp8TileTarget target = tile_target(args.out, partial, rows, columns);
-  if (!is_tile_aligned(target) || !is_aligned(args.qkv.data, 16) || !is_aligned(args.cos.data, 16) ||
-      !is_aligned(args.sin.data, 16))
+  const unsigned heads = ceil_div(rows, kTileRows) * static_cast<unsigned>(columns / kHeadDim);
+  if (!is_tile_aligned(tile_target(args.out, partial, rows, columns, heads)) ||
+      !is_aligned(args.qkv.data, 16) || !is_aligned(args.cos.data, 16) || !is_aligned(args.sin.data, 16))
     return false;
-  dispatch_tile(args.qkv.dtype, tile_format(args.out), true, [&]<class T, DType kFormat, bool kAligned>() {
-    if constexpr (kAligned) {
-      const unsigned blocks = ceil_div(rows, kTileRows) * static_cast<unsigned>(columns / kHeadDim);
-      rope_cast_kernel<T, kFormat><<<blocks, kTileThreads, 0, cuda_stream(context)>>>(RopeCastArgs<T>{
-          args.qkv.as<T>(), args.cos.as<float>(), args.sin.as<float>(), args.positions.as<int32_t>(), target,
-          static_cast<unsigned>(args.seq), static_cast<unsigned>(args.num_heads + args.num_query_groups),
-          args.backward ? -1.0f : 1.0f});
-    }
-  });
-  TE_CUDA_CHECK_LAUNCH();
+  const auto launch = [&](const Fp8TileTarget& target, unsigned blocks) {
+    dispatch_tile(args.qkv.dtype, tile_format(args.out), true, [&]<class T, DType kFormat, bool kAligned>() {
+      if constexpr (kAligned) {
+        rope_cast_kernel<T, kFormat><<<blocks, kTileThreads, 0, cuda_stream(context)>>>(RopeCastArgs<T>{
+            args.qkv.as<T>(), args.cos.as<float>(), args.sin.as<float>(), args.positions.as<int32_t>(),
+            target, static_cast<unsigned>(args.seq),
+            static_cast<unsigned>(args.num_heads + args.num_query_groups), args.backward ? -1.0f : 1.0f});
+      }
+    });
+    TE_CUDA_CHECK_LAUNCH();
+  };
+  cast_tiles(context, args.out, partial, rows, columns, heads, launch);
   if (args.dbias) add_partial_sums(context, partial, ceil_div(rows, kTileRows), columns, args.dbias);
   return true;
 }

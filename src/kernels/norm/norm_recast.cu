@@ -1,0 +1,78 @@
+// The second launch of the norms' cast (kernels/quantize/fp8_output.h, Fp8Recast), in the tiles of fp8_tile.cuh: y as
+// it is stored, or once more from what was normalized and the statistics just written. The same formula on the same
+// numbers, so the same values.
+#include "kernels/norm/norm_cuda.h"
+#include "kernels/norm/norm_device.cuh"
+#include "kernels/quantize/fp8_tile.cuh"
+#include "kernels/quantize/quantize_cuda.h"
+
+namespace te::kernels::cuda {
+namespace {
+
+template <class T>
+struct RecastArgs {
+  const T* x;
+  const T* gamma;
+  const T* beta;
+  const float* mean;
+  const float* rstd;
+  Fp8TileTarget target;
+  bool layer;
+};
+
+template <class T, DType kFormat, bool kAligned>
+__device__ __forceinline__ void cast_tile(const RecastArgs<T>& args, unsigned index, Fp8TileShared& shared) {
+  const int64_t rows = args.target.rows, cols = args.target.cols;
+  const TilePlace tile = tile_place(index, cols);
+  const int64_t row = tile.row + threadIdx.x / 8 * kThreadRows, col = tile.col + threadIdx.x % 8 * 8;
+  Octet<T> values[kThreadRows];
+  load_tile<kAligned>(args.x, cols, rows, tile.row, tile.col, cols, values);
+  const Octet<T> gamma = load_octet<kAligned>(args.gamma + col, cols - col);
+  const Octet<T> beta = load_octet<kAligned>(args.beta + col, args.layer ? cols - col : 0);
+#pragma unroll
+  for (int i = 0; i < kThreadRows; ++i) {
+    if (row + i >= rows || col >= cols) continue;  // zeros, which count for nothing
+    const float rstd = args.rstd[row + i], mean = args.layer ? args.mean[row + i] : 0.0f;
+#pragma unroll
+    for (int j = 0; j < 8; j += 2) {
+      float y[2];
+#pragma unroll
+      for (int k = 0; k < 2; ++k)
+        y[k] = col + j + k < cols ? norm_element(args.layer, values[i].get(j + k), mean, rstd,
+                                                 gamma.get(j + k), beta.get(j + k))
+                                  : 0.0f;
+      values[i].set_pair(j, y[0], y[1]);
+    }
+  }
+  Fp8TileWriter<T, kFormat, kAligned> writer(args.target, shared);
+  writer.write(values, tile.row, tile.col, cols);
+  writer.finish(index == 0);
+}
+
+template <class T, DType kFormat, bool kAligned>
+__global__ void __launch_bounds__(kTileThreads) recast_kernel(const __grid_constant__ RecastArgs<T> args) {
+  __shared__ Fp8TileShared shared;
+  for_tiles(args.target, shared, [&](unsigned tile) { cast_tile<T, kFormat, kAligned>(args, tile, shared); });
+}
+
+}  // namespace
+
+void norm_recast(const Context& context, const NormForward& a) {
+  if (a.y) return recast(context, a.y, a.y_fp8);
+  if (a.x.numel() == 0) return;
+  if (a.y_fp8.recast.agree) a.y_fp8.recast.agree(context);
+  const int64_t rows = a.x.rows(), cols = a.x.cols();
+  const Tensor& input = a.delta ? a.sum : a.x;
+  const unsigned tiles = tile_count(rows, cols);
+  const Fp8TileTarget target = recast_target(a.y_fp8, rows, cols, tiles);
+  const bool aligned = is_tile_aligned(target) && all_aligned(16, {input.data, a.gamma.data, a.beta.data});
+  dispatch_tile(a.x.dtype, tile_format(a.y_fp8), aligned, [&]<class T, DType kFormat, bool kAligned>() {
+    recast_kernel<T, kFormat, kAligned>
+        <<<recast_blocks(context, tiles), kTileThreads, 0, cuda_stream(context)>>>(
+            RecastArgs<T>{input.as<T>(), a.gamma.as<T>(), a.beta.as<T>(), a.mean.as<float>(),
+                          a.rstd.as<float>(), target, a.kind == NormKind::layer});
+  });
+  TE_CUDA_CHECK_LAUNCH();
+}
+
+}  // namespace te::kernels::cuda

@@ -1,0 +1,276 @@
+// Casts that may have to be made again (kernels/quantize/fp8_output.h, Fp8Recast), by every kernel that produces an
+// operand: shared by the CPU and the GPU tests. What is expected comes from the values that the same kernel stores in
+// high precision, cast on the CPU with one scale of their own, as the recipe `tensorwise` does.
+#pragma once
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "kernels/activation/activation.h"
+#include "kernels/fp8_storage.h"
+#include "kernels/norm_cases.h"
+#include "kernels/quantize/quantize.h"
+#include "kernels/rope/rope.h"
+#include "kernels/scale_update/scale_update.h"
+
+namespace te::testing {
+
+using kernels::Fp8CastState;
+using kernels::Fp8Output;
+using kernels::Fp8Result;
+
+using Bytes = std::vector<uint8_t>;
+/// What a kernel has written besides its FP8 output.
+using SideOutputs = std::map<std::string, Bytes>;
+
+/// A kernel that produces an operand, on inputs that are the same at each call.
+struct Producer {
+  std::string name;
+  DType dtype, format;
+  int64_t rows, cols;
+  /// Runs it for this output; an empty one: for high-precision values, which are among what comes back as "values".
+  std::function<SideOutputs(const Context&, const Fp8Output&)> run;
+};
+
+inline Producer cast_producer(DType dtype, DType format, int64_t rows, int64_t cols) {
+  return {"quantize", dtype, format, rows, cols, [=](const Context& context, const Fp8Output& out) {
+            TestTensor x(context, dtype, {rows, cols}), dbias(context, DType::f32, {cols});
+            TestTensor scratch(context, DType::f32, {kernels::quantize_scratch_elements(rows, cols)});
+            x.fill_normal(21, 3.0f);
+            dbias.fill_value(1.0f);
+            kernels::quantize(context, {.x = x, .out = out, .dbias = dbias, .scratch = scratch});
+            return SideOutputs{{"values", x.raw()}, {"dbias", dbias.raw()}};
+          }};
+}
+
+/// With a residual add, of which the sum may replace x.
+inline Producer norm_producer(NormKind kind, DType dtype, DType format, int64_t rows, int64_t cols,
+                              bool in_place) {
+  return {"norm_forward", dtype, format, rows, cols, [=](const Context& context, const Fp8Output& out) {
+            NormCase c(context, kind, dtype, rows, cols);
+            NormForward args = c.forward_with_delta();
+            if (in_place) args.sum = args.x;
+            args.y_fp8 = out;
+            TestTensor amax(context, DType::f32, {1});
+            if (out) args.y = {};
+            if (!out) args.y_fp8.amax = amax.get().as<float>();  // the kernel that may write FP8
+            kernels::norm_forward(context, args);
+            SideOutputs side{{"sum", in_place ? c.x.raw() : c.sum.raw()}, {"rstd", c.rstd.raw()}};
+            if (kind == NormKind::layer) side["mean"] = c.mean.raw();
+            if (!out) side["values"] = c.y.raw();
+            return side;
+          }};
+}
+
+/// In place on the residual's gradient.
+inline Producer norm_backward_producer(NormKind kind, DType dtype, DType format, int64_t rows, int64_t cols) {
+  return {
+      "norm_backward", dtype, format, rows, cols, [=](const Context& context, const Fp8Output& out) {
+        NormCase c(context, kind, dtype, rows, cols);
+        NormForward forward = c.forward();
+        kernels::norm_forward(context, forward);
+        NormBackward args = c.backward_with_residual();
+        args.dx = args.dresidual;
+        args.dbias = c.dbias;
+        args.dx_fp8 = out;
+        kernels::norm_backward(context, args);
+        SideOutputs side{{"values", c.dresidual.raw()}, {"dgamma", c.dgamma.raw()}, {"dbias", c.dbias.raw()}};
+        if (kind == NormKind::layer) side["dbeta"] = c.dbeta.raw();
+        return side;
+      }};
+}
+
+inline Producer activation_producer(kernels::ActivationKind kind, DType dtype, DType format, int64_t rows,
+                                    int64_t cols, bool stored) {
+  const std::string name = stored ? "activation_forward, stored" : "activation_forward";
+  return {name, dtype, format, rows, cols, [=](const Context& context, const Fp8Output& out) {
+            TestTensor x(context, dtype, {rows, is_gated(kind) ? 2 * cols : cols}),
+                y(context, dtype, {rows, cols});
+            x.fill_normal(22, 2.0f);
+            kernels::ActivationForward args{.kind = kind, .x = x, .y_fp8 = out, .clamp = 3.0f};
+            if (stored || !out) args.y = y;
+            kernels::activation_forward(context, args);
+            return args.y ? SideOutputs{{"values", y.raw()}} : SideOutputs{};
+          }};
+}
+
+/// `stored`: dx is x.
+inline Producer activation_gradient_producer(kernels::ActivationKind kind, DType dtype, DType format,
+                                             int64_t rows, int64_t cols, bool stored) {
+  const std::string name = stored ? "activation_backward, stored" : "activation_backward";
+  return {
+      name, dtype, format, rows, cols, [=](const Context& context, const Fp8Output& out) {
+        TestTensor x(context, dtype, {rows, cols}), dbias(context, DType::f32, {cols});
+        TestTensor dy(context, dtype, {rows, is_gated(kind) ? cols / 2 : cols});
+        TestTensor scratch(context, DType::f32, {kernels::quantize_scratch_elements(rows, cols)});
+        x.fill_normal(23, 2.0f), dy.fill_normal(24), dbias.fill_value(1.0f);
+        kernels::ActivationBackward args{
+            .kind = kind, .x = x, .dy = dy, .dx_fp8 = out, .dbias = dbias, .scratch = scratch, .clamp = 3.0f};
+        if (stored || !out) args.dx = x;
+        kernels::activation_backward(context, args);
+        SideOutputs side{{"dbias", dbias.raw()}};
+        if (args.dx) side["values"] = x.raw();
+        return side;
+      }};
+}
+
+inline Producer rope_producer(DType dtype, DType format, int64_t seq, int64_t heads, int64_t head_dim) {
+  const int64_t rows = 2 * seq, cols = (heads + 2) * head_dim;
+  return {
+      "rope", dtype, format, rows, cols, [=](const Context& context, const Fp8Output& out) {
+        std::vector<float> cos(static_cast<size_t>(seq * head_dim / 2)), sin(cos.size());
+        kernels::rope_tables(seq, head_dim, 10000.0, cos.data(), sin.data());
+        TestTensor qkv(context, dtype, {rows, cols}), dbias(context, DType::f32, {cols});
+        TestTensor c(context, DType::f32, {seq, head_dim / 2}), s(context, DType::f32, {seq, head_dim / 2});
+        TestTensor scratch(context, DType::f32, {kernels::quantize_scratch_elements(rows, cols)});
+        qkv.fill_normal(25), c.fill(cos), s.fill(sin), dbias.fill_value(1.0f);
+        kernels::Rope args{qkv, c, s, seq, heads, 1, head_dim, true};
+        args.out = out;
+        if (out) args.dbias = dbias, args.scratch = scratch;
+        kernels::rope(context, args);
+        return out ? SideOutputs{{"dbias", dbias.raw()}} : SideOutputs{{"values", qkv.raw()}};
+      }};
+}
+
+/// Whole tiles, ragged ones and more tiles than a second launch has blocks; both ways of every kernel.
+inline std::vector<Producer> recast_producers() {
+  using kernels::ActivationKind;
+  std::vector<Producer> all;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{128, 64}, {77, 101}, {272, 200}}) {
+      for (const DType format : {DType::e4m3, DType::e5m2})
+        all.push_back(cast_producer(dtype, format, rows, cols));
+      for (const NormKind kind : {NormKind::rms, NormKind::layer}) {
+        for (const bool in_place : {false, true})
+          all.push_back(norm_producer(kind, dtype, DType::e4m3, rows, cols, in_place));
+        all.push_back(norm_backward_producer(kind, dtype, DType::e5m2, rows, cols));
+      }
+      all.push_back(norm_producer(NormKind::rms, dtype, DType::e5m2, rows, cols, false));
+      all.push_back(norm_backward_producer(NormKind::layer, dtype, DType::e4m3, rows, cols));
+      for (const ActivationKind kind : {ActivationKind::swiglu, ActivationKind::swiglu_clamped,
+                                        ActivationKind::gelu, ActivationKind::relu}) {
+        for (const bool stored : {false, true}) {
+          all.push_back(activation_producer(kind, dtype, DType::e4m3, rows, cols, stored));
+          all.push_back(activation_gradient_producer(kind, dtype, DType::e5m2, rows, 2 * cols, stored));
+        }
+      }
+    }
+    for (const int64_t head_dim : {128, 64})
+      for (const int64_t seq : {64, 33}) all.push_back(rope_producer(dtype, DType::e5m2, seq, 3, head_dim));
+  }
+  all.push_back(cast_producer(DType::bf16, DType::e5m2, 16384, 512));
+  all.push_back(norm_producer(NormKind::rms, DType::bf16, DType::e4m3, 16384, 512, true));
+  return all;
+}
+
+/// An FP8 output that is cast again where its scale is too large.
+class RecastStorage {
+ public:
+  RecastStorage(const Context& context, const Producer& producer, float scale)
+      : fp8_(context, producer.format, producer.rows, producer.cols, scale),
+        state_(context, DType::u8, {static_cast<int64_t>(sizeof(Fp8CastState))}) {
+    context.zero(state_);
+  }
+  Fp8Output output(bool recast, float margin_factor = 1.0f) {
+    Fp8Output out = fp8_.output();
+    if (recast)
+      out.recast = {.state = state_.get().as<Fp8CastState>(), .margin_factor = margin_factor, .agree = {}};
+    return out;
+  }
+  Fp8Result result() const { return fp8_.read(); }
+  Fp8CastState state() const {
+    Fp8CastState state;
+    std::memcpy(&state, state_.raw().data(), sizeof(state));
+    return state;
+  }
+
+ private:
+  kernels::Fp8Storage fp8_;
+  TestTensor state_;
+};
+
+/// `values` cast on the CPU with a scale of their own; the amax is at least amax0.
+struct OwnCast {
+  float amax = 0, scale = 0;
+  Fp8Result result;
+};
+inline OwnCast own_cast(const Producer& p, const Bytes& values, int margin = 0, float amax0 = 0.0f) {
+  const Context cpu = Context::cpu();
+  TestTensor x(cpu, p.dtype, {p.rows, p.cols}), amax(cpu, DType::f32, {1}), scale(cpu, DType::f32, {1});
+  x.fill_raw(values.data());
+  amax.fill_value(amax0);
+  Fp8Output amax_only;
+  amax_only.amax = amax.get().as<float>();
+  kernels::quantize(cpu, {.x = x, .out = amax_only});
+  kernels::current_scale(cpu, {.amax = amax, .scale = scale, .fp8_max = fp8_max(p.format), .margin = margin});
+  OwnCast own{amax.floats()[0], scale.floats()[0], {}};
+  kernels::Fp8Storage storage(cpu, p.format, p.rows, p.cols, own.scale);
+  kernels::quantize(cpu, {.x = x, .out = storage.output()});
+  own.result = storage.read();
+  return own;
+}
+
+inline void expect_settled(const Fp8CastState& state, float scale, unsigned casts, unsigned recasts) {
+  EXPECT_EQ(state.amax, 0.0f);
+  EXPECT_EQ(state.blocks, 0u);
+  EXPECT_EQ(state.scale, scale);
+  EXPECT_EQ(state.counters.total + state.counters.saturated + state.counters.flushed, 0u);
+  EXPECT_EQ(state.casts, casts);
+  EXPECT_EQ(state.recasts, recasts);
+}
+
+/// The same but for the counters.
+inline void expect_same_cast(const Fp8Result& actual, const Fp8Result& expected) {
+  Fp8Result counted = actual;
+  counted.counters = expected.counters;
+  expect_same(counted, expected);
+}
+
+/// All that a re-cast promises, of one producer.
+inline void check_recast(const Context& context, const Producer& p) {
+  SCOPED_TRACE(fmt::format("{}, {} to {}, [{}, {}]", p.name, dtype_name(p.dtype), dtype_name(p.format),
+                           p.rows, p.cols));
+  const OwnCast own = own_cast(p, p.run(context, {}).at("values"));
+  ASSERT_GT(own.amax, 0.0f);
+  const auto run = [&](RecastStorage& storage, bool recast, float margin_factor = 1.0f) {
+    return p.run(context, storage.output(recast, margin_factor));
+  };
+  // 1. Values that outgrow the scale, by a little or by far: the cast of `tensorwise`, and nothing else is touched. The
+  // second time too, since the first has left its state clean.
+  for (const float factor : {1.01f, 64.0f}) {
+    const float scale = own.scale * factor;
+    RecastStorage off(context, p, scale), on(context, p, scale);
+    const SideOutputs expected_side = run(off, false);
+    EXPECT_GT(off.result().counters.saturated, 0u);
+    for (unsigned times = 1; times <= 2; ++times) {
+      EXPECT_EQ(run(on, true), expected_side);
+      const Fp8Result result = on.result();
+      expect_same_cast(result, own.result);
+      EXPECT_EQ(result.counters.saturated, 0u);
+      EXPECT_EQ(result.counters.flushed, times * own.result.counters.flushed);
+      EXPECT_EQ(result.counters.total, times * own.result.counters.total);
+      expect_settled(on.state(), own.scale, times, times);
+    }
+  }
+  // 2. Values within: as if there were no second launch. The largest one may land on the largest FP8 number.
+  for (const float factor : {1.0f, 0.25f}) {
+    const float scale = own.scale * factor;
+    RecastStorage off(context, p, scale), on(context, p, scale);
+    const SideOutputs expected_side = run(off, false);
+    EXPECT_EQ(run(on, true), expected_side);
+    expect_same(on.result(), off.result());
+    expect_settled(on.state(), scale, 1, 0);
+  }
+  // 3. A margin lowers the new scale, not the limit.
+  RecastStorage margin(context, p, own.scale * 2.0f), none(context, p, own.scale);
+  run(margin, true, 0.25f);
+  expect_same_cast(margin.result(), own_cast(p, p.run(context, {}).at("values"), 2).result);
+  run(none, true, 0.25f);
+  expect_settled(none.state(), own.scale, 1, 0);
+}
+
+}  // namespace te::testing

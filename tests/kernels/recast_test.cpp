@@ -1,0 +1,91 @@
+// Casts whose scale was found before the values: what outgrows it is cast again (CPU reference).
+#include <limits>
+
+#include "core/error.h"
+#include "kernels/recast_cases.h"
+#include "kernels/scale_update/scale_formula.h"
+
+namespace te::testing {
+namespace {
+
+using kernels::recast_scale;
+
+TEST(Recast, DecidesByTheLargestValue) {
+  const float inf = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(recast_scale(7.0f, 64.0f, 448.0f, 1.0f), 0.0f);  // 448 itself is no saturation
+  EXPECT_EQ(recast_scale(7.125f, 64.0f, 448.0f, 1.0f), 448.0f / 7.125f);
+  EXPECT_EQ(recast_scale(14.0f, 64.0f, 448.0f, 1.0f), 32.0f);
+  EXPECT_EQ(recast_scale(14.0f, 64.0f, 448.0f, 0.5f), 16.0f);
+  EXPECT_EQ(recast_scale(0.0f, 64.0f, 448.0f, 1.0f), 0.0f);
+  EXPECT_EQ(recast_scale(1e-30f, std::numeric_limits<float>::max(), 448.0f, 1.0f), 448.0f / 1e-30f);
+  for (const float amax : {inf, std::nanf("")}) EXPECT_EQ(recast_scale(amax, 64.0f, 448.0f, 1.0f), 0.0f);
+}
+
+TEST(Recast, OfEveryProducer) {
+  const Context cpu = Context::cpu();
+  for (const Producer& producer : recast_producers()) check_recast(cpu, producer);
+}
+
+// By hand: at scale 64 the value 14 saturates, 448 / 14 = 32.
+TEST(Recast, ByHand) {
+  const Context cpu = Context::cpu();
+  TestTensor x(cpu, DType::f32, {1, 4});
+  x.fill({14.0f, -1.0f, 0.5f, 0.0f});
+  const Producer shape{"by hand", DType::f32, DType::e4m3, 1, 4, {}};
+  RecastStorage storage(cpu, shape, 64.0f);
+  kernels::quantize(cpu, {.x = x, .out = storage.output(true)});
+  const Fp8Result result = storage.result();
+  EXPECT_EQ(result.rowwise, (Bytes{0x7e, 0xe0, 0x58, 0x00}));  // 448, -32, 16, 0
+  EXPECT_EQ(result.scale_inv, 1.0f / 32.0f);
+  EXPECT_EQ(result.amax, 14.0f);
+}
+
+// An infinity or a NaN would make a scale of nothing: the cast stays what it was, and so do its counts.
+TEST(Recast, LeavesNonFiniteValuesAsTheyWere) {
+  const Context cpu = Context::cpu();
+  for (const float bad : {std::numeric_limits<float>::infinity(), std::nanf("")}) {
+    TestTensor x(cpu, DType::f32, {2, 2});
+    x.fill({14.0f, bad, 1.0f, 2.0f});
+    const Producer shape{"not finite", DType::f32, DType::e4m3, 2, 2, {}};
+    RecastStorage off(cpu, shape, 64.0f), on(cpu, shape, 64.0f);
+    kernels::quantize(cpu, {.x = x, .out = off.output(false)});
+    kernels::quantize(cpu, {.x = x, .out = on.output(true)});
+    Fp8Result expected = off.result(), actual = on.result();
+    EXPECT_EQ(std::memcmp(&actual.amax, &expected.amax, sizeof(float)), 0);
+    actual.amax = expected.amax = 0.0f;
+    expect_same(actual, expected);
+    EXPECT_EQ(actual.counters.saturated, 1u);
+    expect_settled(on.state(), 64.0f, 1, 0);
+  }
+}
+
+// Shares of one tensor take the scale of its largest value, wherever that is.
+TEST(Recast, SharesAgree) {
+  const Context cpu = Context::cpu();
+  const Producer p = cast_producer(DType::bf16, DType::e4m3, 77, 101);
+  const Bytes values = p.run(cpu, {}).at("values");
+  const OwnCast own = own_cast(p, values), whole = own_cast(p, values, 0, 10 * own.amax);
+  RecastStorage storage(cpu, p, own.scale);
+  Fp8Output out = storage.output(true);
+  out.recast.agree = [&](const Context&) {
+    EXPECT_EQ(out.recast.state->amax, own.amax);
+    out.recast.state->amax = 10 * own.amax;
+  };
+  p.run(cpu, out);
+  Fp8Result expected = whole.result;
+  expected.amax = 10 * own.amax;  // what is recorded is the tensor's
+  expect_same_cast(storage.result(), expected);
+  expect_settled(storage.state(), whole.scale, 1, 1);
+}
+
+TEST(Recast, NeedsData) {
+  const Context cpu = Context::cpu();
+  const Producer p = cast_producer(DType::f32, DType::e4m3, 2, 2);
+  RecastStorage storage(cpu, p, 1.0f);
+  Fp8Output out = storage.output(true);
+  out.rowwise = out.columnwise = {};
+  EXPECT_THROW(p.run(cpu, out), InternalError);
+}
+
+}  // namespace
+}  // namespace te::testing

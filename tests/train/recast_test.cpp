@@ -1,0 +1,133 @@
+// Runs whose values outgrow the scales of earlier steps (precision.fp8_recast): nothing saturates, whatever the layout,
+// and recomputation, resuming and statistics see the same casts.
+#include <nlohmann/json.hpp>
+
+#include "te_train_testing.h"
+
+namespace te::testing {
+namespace {
+
+using nlohmann::json;
+using Overrides = std::vector<std::string>;
+
+Overrides joined(Overrides a, const Overrides& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+/// A learning rate at which the values grow from step to step, and a record of every step.
+const Overrides kGrowing = {"precision.fp8=hybrid",  "model.num_layers=8",        "model.ffn_hidden_size=64",
+                            "optimizer.lr=0.03",     "optimizer.warmup_steps=0",  "training.train_steps=8",
+                            "optimizer.min_lr=0.03", "logging.fp8_stats_every=1", "optimizer.decay_steps=8"};
+
+/// The largest shares of saturated values and of casts made again, over all operands and steps.
+struct Most {
+  double saturated = 0, recast = 0;
+  size_t operands = 0;
+};
+Most most(const TrainFolder& folder, const std::string& run) {
+  Most result;
+  for (const std::string& line : split(read_file(folder.run_folder(run) + "/metrics.jsonl"), '\n')) {
+    if (line.empty()) continue;
+    const json record = json::parse(line);
+    for (const json& operand : record.at("fp8")) {
+      ++result.operands;
+      result.saturated = std::max(result.saturated, operand.at("saturated").get<double>());
+      EXPECT_EQ(operand.contains("recast"), operand.at("role") != "weight") << operand;
+      if (!operand.contains("recast")) continue;
+      result.recast = std::max(result.recast, operand.at("recast").get<double>());
+    }
+  }
+  return result;
+}
+
+void run(const TrainFolder& folder, const std::string& name, const Overrides& overrides) {
+  const Result result = folder.run(name, overrides);
+  ASSERT_EQ(result.code, 0) << result.error;
+}
+
+void expect_no_saturation(const TrainFolder& folder, const std::string& name) {
+  const Most found = most(folder, name);
+  EXPECT_EQ(found.operands, 8u * 8 * 12) << name;
+  EXPECT_EQ(found.saturated, 0.0) << name;
+  EXPECT_GT(found.recast, 0.0) << name;
+}
+
+TEST(Recast, NothingSaturatesInADeepModelWhoseValuesGrow) {
+  const TrainFolder folder;
+  for (const Overrides& family : {Overrides{}, Overrides{"model.family=gpt", "model.num_query_groups=4"}}) {
+    const std::string name = family.empty() ? "llama" : "gpt";
+    run(folder, name, joined(kGrowing, family));
+    expect_no_saturation(folder, name);
+    run(folder, name + "_off", joined(joined(kGrowing, family), {"precision.fp8_recast=false"}));
+    double saturated = 0;
+    for (const std::string& line :
+         split(read_file(folder.run_folder(name + "_off") + "/metrics.jsonl"), '\n')) {
+      if (line.empty()) continue;
+      for (const json& operand : json::parse(line).at("fp8")) {
+        saturated = std::max(saturated, operand.at("saturated").get<double>());
+        EXPECT_FALSE(operand.contains("recast"));
+      }
+    }
+    EXPECT_GT(saturated, 1e-4) << name;
+  }
+}
+
+TEST(Recast, RecomputationAndResumingChangeNoBit) {
+  const TrainFolder folder;
+  const Overrides all = joined(kGrowing, {"checkpoint.save_every=4"});
+  run(folder, "none", all);
+  for (const char* recompute : {"selective", "full"}) {
+    run(folder, recompute, joined(all, {std::string("training.recompute=") + recompute}));
+    EXPECT_EQ(folder.column(recompute, "grad_norm"), folder.column("none", "grad_norm")) << recompute;
+    EXPECT_TRUE(folder.checkpoint_bytes(recompute, 8) == folder.checkpoint_bytes("none", 8)) << recompute;
+    expect_no_saturation(folder, recompute);
+  }
+  run(folder, "resumed", joined(all, {"checkpoint.resume=" + folder.checkpoint("none", 4)}));
+  EXPECT_TRUE(folder.checkpoint_bytes("resumed", 8) == folder.checkpoint_bytes("none", 8));
+}
+
+// Looking at casts and validating read the same scales, and leave no trace.
+TEST(Recast, StatisticsAndValidationChangeNoBit) {
+  const TrainFolder folder;
+  run(folder, "plain", joined(kGrowing, {"training.eval_interval=0"}));
+  run(folder, "watched", joined(kGrowing, {"training.eval_interval=1", "logging.fp8_statistics_every=1"}));
+  EXPECT_TRUE(folder.checkpoint_bytes("watched", 8) == folder.checkpoint_bytes("plain", 8));
+  for (const std::string& line :
+       split(read_file(folder.run_folder("watched") + "/fp8_statistics.jsonl"), '\n')) {
+    if (line.empty()) continue;
+    for (const json& operand : json::parse(line).at("operands"))
+      EXPECT_EQ(operand.at("saturated").get<double>(), 0.0) << operand;
+  }
+}
+
+// Tensor ranks that hold rows of one tensor agree on its scale; those that hold columns have their own, as data ranks
+// have for their microbatches. Recomputed passes exchange amaxes in the same order.
+TEST(Recast, NothingSaturatesInAnyLayout) {
+  TrainFolder folder;
+  run(folder, "one", kGrowing);
+  const std::vector<double> expected = folder.column("one", "loss");
+  folder.use_ranks(2);
+  const std::vector<std::pair<std::string, Overrides>> layouts = {
+      {"tp", {"parallel.tensor=2"}},
+      {"tp_sp", {"parallel.tensor=2", "parallel.sequence=true"}},
+      {"tp_sp_overlap",
+       {"parallel.tensor=2", "parallel.sequence=true", "parallel.tensor_overlap=2",
+        "training.recompute=selective"}},
+      {"tp_sp_full", {"parallel.tensor=2", "parallel.sequence=true", "training.recompute=full"}},
+      {"pp", {"parallel.pipeline=2", "parallel.schedule=zero_bubble"}},
+      {"cp", {"parallel.context=2"}},
+      {"dp", {}}};
+  for (const auto& [name, layout] : layouts) {
+    run(folder, name, joined(kGrowing, layout));
+    expect_no_saturation(folder, name);
+    const std::vector<double> losses = folder.column(name, "loss");
+    ASSERT_EQ(losses.size(), expected.size());
+    EXPECT_NEAR(losses[0], expected[0], 2e-3 * expected[0]) << name;
+  }
+  // Sequence parallelism's shares have one scale, that of the recomputed ones too: the same bits.
+  EXPECT_EQ(folder.column("tp_sp_full", "grad_norm"), folder.column("tp_sp", "grad_norm"));
+}
+
+}  // namespace
+}  // namespace te::testing

@@ -24,6 +24,7 @@ config::Config deep(config::Fp8Mode mode, config::Fp8Recipe recipe) {
   config.precision.dtype = config::ComputeDType::bf16;
   config.precision.fp8 = mode;
   config.precision.fp8_recipe = recipe;
+  config.precision.fp8_recast = false;  // or no scale would be wrong
   config.training.global_batch_size = config.training.micro_batch_size;
   config::validate(config);
   return config;

@@ -79,8 +79,8 @@ const json* find(const json& record, const std::string& linear, const std::strin
 TEST(Fp8Statistics, SayWhatTheRunDoes) {
   const TrainFolder folder;
   // One microbatch a step: what is looked at is what the step does.
-  Overrides overrides = joined(
-      kWatching, {"precision.fp8=hybrid", "training.global_batch_size=2", "logging.fp8_stats_every=1"});
+  Overrides overrides = joined(kWatching, {"precision.fp8=hybrid", "training.global_batch_size=2",
+                                           "logging.fp8_stats_every=1", "precision.fp8_recast=false"});
   ASSERT_EQ(folder.run("run", overrides).code, 0);
   const std::vector<json> statistics = records(folder, "run", "fp8_statistics.jsonl"),
                           metrics = records(folder, "run", "metrics.jsonl");

@@ -31,16 +31,17 @@ double lowest_sqnr(const TrainFolder& folder, const std::string& run) {
   return lowest;
 }
 
-/// A run whose weights have just moved far, so that delayed scales, which know the steps before, are too large.
+/// A run whose weights have just moved far, so that delayed scales, which know the steps before, are too large; and
+/// whose casts are made once.
 void make_stale(const TrainFolder& folder) {
   ASSERT_EQ(folder
-                .run("calm", {"precision.fp8=hybrid", "training.train_steps=3", "optimizer.lr=1.0e-6",
-                              "optimizer.min_lr=0", "optimizer.decay=constant"})
+                .run("calm", {"precision.fp8=hybrid", "precision.fp8_recast=false", "training.train_steps=3",
+                              "optimizer.lr=1.0e-6", "optimizer.min_lr=0", "optimizer.decay=constant"})
                 .code,
             0);
   const Result jump =
-      folder.run("stale", {"precision.fp8=hybrid", "training.train_steps=4", "optimizer.lr=0.3",
-                           "optimizer.decay=constant",
+      folder.run("stale", {"precision.fp8=hybrid", "precision.fp8_recast=false", "training.train_steps=4",
+                           "optimizer.lr=0.3", "optimizer.decay=constant",
                            "checkpoint.resume=" + folder.run_folder("calm") + "/checkpoints"});
   ASSERT_EQ(jump.code, 0) << jump.error;
 }
@@ -70,7 +71,8 @@ TEST(InspectFp8, AdviceCanBePastedAndHelps) {
   folder.write_config("paste", yaml);
   const std::string resume = " --set checkpoint.resume=" + folder.run_folder("stale") +
                              "/checkpoints --set training.train_steps=5 --set logging.fp8_statistics_every=1 "
-                             "--set precision.fp8=hybrid --set logging.directory=";
+                             "--set precision.fp8=hybrid --set precision.fp8_recast=false "
+                             "--set logging.directory=";
   const std::string base = "--config " + (folder / "base.yaml");
   const Result without = folder.run_raw(base + resume + folder.run_folder("without")),
                with = folder.run_raw(base + " --config " + (folder / "paste.yaml") + resume +
@@ -85,6 +87,9 @@ TEST(InspectFp8, AdviceCanBePastedAndHelps) {
   ASSERT_EQ(inspect(folder, "stale", "--set 'precision.overrides=" + rules + "'").code, 0);
   EXPECT_GT(report(folder)["casts"][0]["sqnr_db"].get<double>(), 22);
   EXPECT_EQ(report(folder)["yaml"], "");
+  // 4. Nothing is too large for a scale that gives way.
+  ASSERT_EQ(inspect(folder, "stale", "--set precision.fp8_recast=true").code, 0);
+  for (const json& cast : report(folder)["casts"]) EXPECT_EQ(cast["saturated"].get<double>(), 0.0) << cast;
 }
 
 TEST(InspectFp8, FindsWhatTheRunFinds) {

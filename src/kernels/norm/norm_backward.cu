@@ -8,6 +8,7 @@
 #include "kernels/norm/norm_backward_rows.cuh"
 #include "kernels/norm/norm_cuda.h"
 #include "kernels/quantize/quantize_cuda.h"
+#include "kernels/quantize/recast.h"
 
 namespace te::kernels::cuda {
 

@@ -5,6 +5,7 @@
 
 #include "kernels/norm/norm_cuda.h"
 #include "kernels/norm/norm_device.cuh"
+#include "kernels/quantize/recast.h"
 
 namespace te::kernels::cuda {
 

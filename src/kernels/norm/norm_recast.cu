@@ -44,7 +44,7 @@ __device__ __forceinline__ void cast_tile(const RecastArgs<T>& args, unsigned in
       values[i].set_pair(j, y[0], y[1]);
     }
   }
-  Fp8TileWriter<T, kFormat, kAligned> writer(args.target, shared);
+  Fp8TileWriter<T, kFormat, kAligned, true> writer(args.target, shared);
   writer.write(values, tile.row, tile.col, cols);
   writer.finish(index == 0);
 }
@@ -52,7 +52,8 @@ __device__ __forceinline__ void cast_tile(const RecastArgs<T>& args, unsigned in
 template <class T, DType kFormat, bool kAligned>
 __global__ void __launch_bounds__(kTileThreads) recast_kernel(const __grid_constant__ RecastArgs<T> args) {
   __shared__ Fp8TileShared shared;
-  for_tiles(args.target, shared, [&](unsigned tile) { cast_tile<T, kFormat, kAligned>(args, tile, shared); });
+  for_tiles<true>(args.target, shared,
+                  [&](unsigned tile) { cast_tile<T, kFormat, kAligned>(args, tile, shared); });
 }
 
 }  // namespace

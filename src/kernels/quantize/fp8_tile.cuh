@@ -7,9 +7,11 @@
 // memory and leave as 16-byte runs of rows, 128 bytes per column. The 16-byte units of a column are permuted
 // (xor with the column's group of eight), so neither side of the exchange has bank conflicts.
 //
-// A cast that may have to be made again (fp8_output.h, Fp8Recast) launches the same kernel twice, see cast_tiles(). The
-// second launch has as many blocks as run at once: each of them reads the amax that the first one found, and either
-// ends there, which takes a few microseconds in all, or goes through its share of the tiles.
+// A cast that may have to be made again (fp8_output.h, Fp8Recast) is launched twice, see cast_tiles(). The kernel of
+// the second launch is that of the first one with kAgain. It has about as many blocks as run at once: each of them
+// reads the amax that the first launch found, and either ends there, which takes a few microseconds in all, or goes
+// through its share of the tiles. It is a kernel of its own because a loop and a choice of scales would cost the first
+// one registers.
 #pragma once
 
 #include <algorithm>
@@ -45,7 +47,7 @@ struct Fp8TileTarget {
   int64_t rows;
   int64_t cols;
   unsigned tiles;            ///< that the launch goes through, see for_tiles()
-  Fp8Settlement settlement;  ///< of the second launch; then `scale` is not read
+  Fp8Settlement settlement;  ///< of the second launch, which finds its scale there
 };
 
 inline Fp8TileTarget tile_target(const Fp8Output& out, float* partial_sums, int64_t rows, int64_t cols,
@@ -126,14 +128,13 @@ __device__ __forceinline__ float settle(const Fp8Settlement& s) {
 }
 
 /// A whole kernel: work(tile) for the block's tiles, of which the first launch has one a block. Every thread calls it.
-template <class Work>
+template <bool kAgain, class Work>
 __device__ __forceinline__ void for_tiles(const Fp8TileTarget& target, Fp8TileShared& shared, Work&& work) {
-  if (target.settlement.state != nullptr) {
-    const float scale = settle(target.settlement);
-    if (scale == 0.0f) return;
-    if (threadIdx.x == 0) shared.scale = scale;
-    __syncthreads();
-  }
+  if constexpr (!kAgain) return work(blockIdx.x);
+  const float scale = settle(target.settlement);
+  if (scale == 0.0f) return;
+  if (threadIdx.x == 0) shared.scale = scale;
+  __syncthreads();
   for (unsigned tile = blockIdx.x; tile < target.tiles;) {
     work(tile);
     tile += gridDim.x;
@@ -190,15 +191,15 @@ inline unsigned recast_blocks(const Context& context, unsigned tiles) {
 
 /// One thread's share of writing tiles to a target. Every thread of the block makes one, calls write() for
 /// each tile and finish() once.
-template <class T, DType kFormat, bool kAligned>
+template <class T, DType kFormat, bool kAligned, bool kAgain>
 class Fp8TileWriter {
  public:
   __device__ __forceinline__ Fp8TileWriter(const Fp8TileTarget& target, Fp8TileShared& shared)
       : target_(target),
         shared_(shared),
-        scale_(target.settlement.state != nullptr ? shared.scale
-               : target.scale != nullptr          ? *target.scale
-                                                  : 1.0f) {}
+        scale_(kAgain                    ? shared.scale
+               : target.scale != nullptr ? *target.scale
+                                         : 1.0f) {}
 
   /// values: this thread's rows of the tile at (tile_row, tile_col); columns from col_end on are not written.
   __device__ __forceinline__ void write(Octet<T> (&values)[kThreadRows], int64_t tile_row, int64_t tile_col,
@@ -349,15 +350,15 @@ __device__ __forceinline__ void store_tile(const Octet<T> (&values)[kThreadRows]
     store_octet<kAligned>(values[i], out + (row + i) * stride + col, row + i < rows ? col_end - col : 0);
 }
 
-/// Launches a kernel that casts `tiles` tiles, a for_tiles(): launch(target, blocks). In the second launch it is to
-/// write nothing but its target.
-template <class Launch>
+/// Launches the kernels that cast `tiles` tiles, each a for_tiles(): launch(target, blocks), and again(target, blocks),
+/// which is to write nothing but its target.
+template <class Launch, class Again>
 void cast_tiles(const Context& context, const Fp8Output& out, float* partial_sums, int64_t rows, int64_t cols,
-                unsigned tiles, Launch&& launch) {
+                unsigned tiles, Launch&& launch, Again&& again) {
   launch(tile_target(first_cast(out), partial_sums, rows, cols, tiles), tiles);
   if (out.recast.state == nullptr) return;
   if (out.recast.agree) out.recast.agree(context);
-  launch(recast_target(out, rows, cols, tiles), recast_blocks(context, tiles));
+  again(recast_target(out, rows, cols, tiles), recast_blocks(context, tiles));
 }
 
 /// Calls launch.template operator()<T, kFormat, kAligned>() for the run-time choice.

@@ -7,15 +7,15 @@ namespace {
 
 static_assert(kTileRows == kColumnSumRows, "quantize_scratch_elements counts one partial sum per tile row");
 
-template <class T, DType kFormat, bool kAligned>
+template <class T, DType kFormat, bool kAligned, bool kAgain>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks<T, kAligned>)
     quantize_kernel(const T* x, const __grid_constant__ Fp8TileTarget target) {
   __shared__ Fp8TileShared shared;
-  for_tiles(target, shared, [&](unsigned tile) {
+  for_tiles<kAgain>(target, shared, [&](unsigned tile) {
     const TilePlace at = tile_place(tile, target.cols);
     Octet<T> values[kThreadRows];
     load_tile<kAligned>(x, target.cols, target.rows, at.row, at.col, target.cols, values);
-    Fp8TileWriter<T, kFormat, kAligned> writer(target, shared);
+    Fp8TileWriter<T, kFormat, kAligned, kAgain> writer(target, shared);
     writer.write(values, at.row, at.col, target.cols);
     writer.finish(tile == 0);
   });
@@ -109,11 +109,12 @@ __global__ void __launch_bounds__(kTileThreads, 4)
   }
 }
 
+template <bool kAgain>
 void launch_quantize(const Context& context, const Tensor& x, const Fp8TileTarget& target, DType format,
                      unsigned blocks) {
   const bool aligned = is_tile_aligned(target) && is_aligned(x.data, 16);
   dispatch_tile(x.dtype, format, aligned, [&]<class T, DType kFormat, bool kAligned>() {
-    quantize_kernel<T, kFormat, kAligned>
+    quantize_kernel<T, kFormat, kAligned, kAgain>
         <<<blocks, kTileThreads, 0, cuda_stream(context)>>>(x.as<T>(), target);
   });
   TE_CUDA_CHECK_LAUNCH();
@@ -134,11 +135,16 @@ void add_partial_sums(const Context& context, const float* partial, int64_t bloc
 void quantize(const Context& context, const Quantize& args) {
   if (args.x.numel() == 0) return;
   const int64_t rows = args.x.rows(), cols = args.x.cols();
+  const DType format = tile_format(args.out);
   float* const partial = args.dbias ? args.scratch.as<float>() : nullptr;
-  cast_tiles(context, args.out, partial, rows, cols, tile_count(rows, cols),
-             [&](const Fp8TileTarget& target, unsigned blocks) {
-               launch_quantize(context, args.x, target, tile_format(args.out), blocks);
-             });
+  cast_tiles(
+      context, args.out, partial, rows, cols, tile_count(rows, cols),
+      [&](const Fp8TileTarget& target, unsigned blocks) {
+        launch_quantize<false>(context, args.x, target, format, blocks);
+      },
+      [&](const Fp8TileTarget& target, unsigned blocks) {
+        launch_quantize<true>(context, args.x, target, format, blocks);
+      });
   if (args.dbias) add_partial_sums(context, partial, ceil_div(rows, kTileRows), cols, args.dbias);
 }
 
@@ -146,8 +152,8 @@ void recast(const Context& context, const Tensor& x, const Fp8Output& out) {
   if (out.recast.state == nullptr || x.numel() == 0) return;
   if (out.recast.agree) out.recast.agree(context);
   const unsigned tiles = tile_count(x.rows(), x.cols());
-  launch_quantize(context, x, recast_target(out, x.rows(), x.cols(), tiles), tile_format(out),
-                  recast_blocks(context, tiles));
+  launch_quantize<true>(context, x, recast_target(out, x.rows(), x.cols(), tiles), tile_format(out),
+                        recast_blocks(context, tiles));
 }
 
 void transpose_fp8(const Context& context, const Tensor& x, const Tensor& out) {

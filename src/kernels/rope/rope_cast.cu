@@ -22,7 +22,7 @@ struct RopeCastArgs {
   float sign;
 };
 
-template <class T, DType kFormat>
+template <class T, DType kFormat, bool kAgain>
 __device__ __forceinline__ void cast_head(const RopeCastArgs<T>& args, unsigned index,
                                           Fp8TileShared& shared) {
   const int64_t rows = args.target.rows, columns = args.target.cols;
@@ -58,18 +58,32 @@ __device__ __forceinline__ void cast_head(const RopeCastArgs<T>& args, unsigned 
       }
     }
   }
-  Fp8TileWriter<T, kFormat, true> writer(args.target, shared);
+  Fp8TileWriter<T, kFormat, true, kAgain> writer(args.target, shared);
   writer.write(a, tile_row, col, columns);
   writer.write(b, tile_row, col + kTileCols, columns);
   writer.finish(index == 0);
 }
 
 /// The target's tiles are heads of kTileRows rows.
-template <class T, DType kFormat>
+template <class T, DType kFormat, bool kAgain>
 __global__ void __launch_bounds__(kTileThreads, sizeof(T) == 2 ? 3 : 1)
     rope_cast_kernel(const __grid_constant__ RopeCastArgs<T> args) {
   __shared__ Fp8TileShared shared;
-  for_tiles(args.target, shared, [&](unsigned tile) { cast_head<T, kFormat>(args, tile, shared); });
+  for_tiles<kAgain>(args.target, shared,
+                    [&](unsigned tile) { cast_head<T, kFormat, kAgain>(args, tile, shared); });
+}
+
+template <bool kAgain>
+void launch(const Context& context, const Rope& args, const Fp8TileTarget& target, unsigned blocks) {
+  dispatch_tile(args.qkv.dtype, tile_format(args.out), true, [&]<class T, DType kFormat, bool kAligned>() {
+    if constexpr (kAligned) {
+      rope_cast_kernel<T, kFormat, kAgain><<<blocks, kTileThreads, 0, cuda_stream(context)>>>(RopeCastArgs<T>{
+          args.qkv.as<T>(), args.cos.as<float>(), args.sin.as<float>(), args.positions.as<int32_t>(), target,
+          static_cast<unsigned>(args.seq), static_cast<unsigned>(args.num_heads + args.num_query_groups),
+          args.backward ? -1.0f : 1.0f});
+    }
+  });
+  TE_CUDA_CHECK_LAUNCH();
 }
 
 }  // namespace
@@ -82,18 +96,10 @@ bool rope_cast(const Context& context, const Rope& args) {
   if (!is_tile_aligned(tile_target(args.out, partial, rows, columns, heads)) ||
       !is_aligned(args.qkv.data, 16) || !is_aligned(args.cos.data, 16) || !is_aligned(args.sin.data, 16))
     return false;
-  const auto launch = [&](const Fp8TileTarget& target, unsigned blocks) {
-    dispatch_tile(args.qkv.dtype, tile_format(args.out), true, [&]<class T, DType kFormat, bool kAligned>() {
-      if constexpr (kAligned) {
-        rope_cast_kernel<T, kFormat><<<blocks, kTileThreads, 0, cuda_stream(context)>>>(RopeCastArgs<T>{
-            args.qkv.as<T>(), args.cos.as<float>(), args.sin.as<float>(), args.positions.as<int32_t>(),
-            target, static_cast<unsigned>(args.seq),
-            static_cast<unsigned>(args.num_heads + args.num_query_groups), args.backward ? -1.0f : 1.0f});
-      }
-    });
-    TE_CUDA_CHECK_LAUNCH();
-  };
-  cast_tiles(context, args.out, partial, rows, columns, heads, launch);
+  cast_tiles(
+      context, args.out, partial, rows, columns, heads,
+      [&](const Fp8TileTarget& target, unsigned blocks) { launch<false>(context, args, target, blocks); },
+      [&](const Fp8TileTarget& target, unsigned blocks) { launch<true>(context, args, target, blocks); });
   if (args.dbias) add_partial_sums(context, partial, ceil_div(rows, kTileRows), columns, args.dbias);
   return true;
 }

@@ -5,7 +5,7 @@ namespace te::kernels::cuda {
 namespace {
 
 template <ActivationKind kind, class T, DType kFormat, bool kAligned>
-__global__ void __launch_bounds__(kTileThreads, kAligned ? 2 : 1)
+__global__ void __launch_bounds__(kTileThreads, kRecastBlocks)
     forward_again_kernel(const __grid_constant__ ForwardArgs<T> args) {
   __shared__ Fp8TileShared shared;
   for_tiles<true>(args.target, shared,
@@ -13,7 +13,7 @@ __global__ void __launch_bounds__(kTileThreads, kAligned ? 2 : 1)
 }
 
 template <ActivationKind kind, class T, DType kFormat, bool kAligned>
-__global__ void __launch_bounds__(kTileThreads, kAligned ? 2 : 1)
+__global__ void __launch_bounds__(kTileThreads, kRecastBlocks)
     backward_again_kernel(const __grid_constant__ BackwardArgs<T> args) {
   __shared__ Fp8TileShared shared;
   for_tiles<true>(args.target, shared, [&](unsigned tile) {

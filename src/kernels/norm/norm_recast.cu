@@ -50,7 +50,8 @@ __device__ __forceinline__ void cast_tile(const RecastArgs<T>& args, unsigned in
 }
 
 template <class T, DType kFormat, bool kAligned>
-__global__ void __launch_bounds__(kTileThreads) recast_kernel(const __grid_constant__ RecastArgs<T> args) {
+__global__ void __launch_bounds__(kTileThreads, kRecastBlocks)
+    recast_kernel(const __grid_constant__ RecastArgs<T> args) {
   __shared__ Fp8TileShared shared;
   for_tiles<true>(args.target, shared,
                   [&](unsigned tile) { cast_tile<T, kFormat, kAligned>(args, tile, shared); });

@@ -34,6 +34,8 @@ template <class T, bool kAligned>
 constexpr int kTileBlocks = !kAligned        ? 1
                             : sizeof(T) == 2 ? 4
                                              : 2;
+/// Of a second launch: few, so that one that finds nothing to do costs little.
+constexpr int kRecastBlocks = 2;
 
 /// An Fp8Output (and partial column sums) as a kernel sees it; null pointers ask for nothing.
 struct Fp8TileTarget {
@@ -184,9 +186,9 @@ __device__ __forceinline__ void store_transposed(const uint2 (&bytes)[kThreadRow
   __syncthreads();  // the buffer may be filled again
 }
 
-/// Blocks of a second launch.
+/// Blocks of a second launch: all run at once.
 inline unsigned recast_blocks(const Context& context, unsigned tiles) {
-  return std::min(tiles, 4 * static_cast<unsigned>(multiprocessor_count(context)));
+  return std::min(tiles, static_cast<unsigned>(kRecastBlocks * multiprocessor_count(context)));
 }
 
 /// One thread's share of writing tiles to a target. Every thread of the block makes one, calls write() for

@@ -8,7 +8,7 @@ namespace {
 static_assert(kTileRows == kColumnSumRows, "quantize_scratch_elements counts one partial sum per tile row");
 
 template <class T, DType kFormat, bool kAligned, bool kAgain>
-__global__ void __launch_bounds__(kTileThreads, kTileBlocks<T, kAligned>)
+__global__ void __launch_bounds__(kTileThreads, kAgain ? kRecastBlocks : kTileBlocks<T, kAligned>)
     quantize_kernel(const T* x, const __grid_constant__ Fp8TileTarget target) {
   __shared__ Fp8TileShared shared;
   for_tiles<kAgain>(target, shared, [&](unsigned tile) {

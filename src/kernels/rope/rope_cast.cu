@@ -66,7 +66,9 @@ __device__ __forceinline__ void cast_head(const RopeCastArgs<T>& args, unsigned 
 
 /// The target's tiles are heads of kTileRows rows.
 template <class T, DType kFormat, bool kAgain>
-__global__ void __launch_bounds__(kTileThreads, sizeof(T) == 2 ? 3 : 1)
+__global__ void __launch_bounds__(kTileThreads, kAgain           ? kRecastBlocks
+                                                : sizeof(T) == 2 ? 3
+                                                                 : 1)
     rope_cast_kernel(const __grid_constant__ RopeCastArgs<T> args) {
   __shared__ Fp8TileShared shared;
   for_tiles<kAgain>(args.target, shared,

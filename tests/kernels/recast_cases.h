@@ -136,7 +136,7 @@ inline Producer rope_producer(DType dtype, DType format, int64_t seq, int64_t he
       }};
 }
 
-/// Whole tiles, ragged ones and more tiles than a second launch has blocks; both ways of every kernel.
+/// Whole tiles and ragged ones; both ways of every kernel.
 inline std::vector<Producer> recast_producers() {
   using kernels::ActivationKind;
   std::vector<Producer> all;
@@ -162,8 +162,6 @@ inline std::vector<Producer> recast_producers() {
     for (const int64_t head_dim : {128, 64})
       for (const int64_t seq : {64, 33}) all.push_back(rope_producer(dtype, DType::e5m2, seq, 3, head_dim));
   }
-  all.push_back(cast_producer(DType::bf16, DType::e5m2, 16384, 512));
-  all.push_back(norm_producer(NormKind::rms, DType::bf16, DType::e4m3, 16384, 512, true));
   return all;
 }
 

@@ -17,7 +17,7 @@ TEST(Recast, DecidesByTheLargestValue) {
   EXPECT_EQ(recast_scale(14.0f, 64.0f, 448.0f, 1.0f), 32.0f);
   EXPECT_EQ(recast_scale(14.0f, 64.0f, 448.0f, 0.5f), 16.0f);
   EXPECT_EQ(recast_scale(0.0f, 64.0f, 448.0f, 1.0f), 0.0f);
-  EXPECT_EQ(recast_scale(1e-30f, std::numeric_limits<float>::max(), 448.0f, 1.0f), 448.0f / 1e-30f);
+  EXPECT_EQ(recast_scale(0x1p-100f, std::numeric_limits<float>::max(), 448.0f, 1.0f), 448.0f * 0x1p100f);
   for (const float amax : {inf, std::nanf("")}) EXPECT_EQ(recast_scale(amax, 64.0f, 448.0f, 1.0f), 0.0f);
 }
 

@@ -32,7 +32,8 @@ struct Producer {
   std::string name;
   DType dtype, format;
   int64_t rows, cols;
-  /// Runs it for this output; an empty one: for high-precision values, which are among what comes back as "values".
+  /// Runs it for this output. An empty one asks for high-precision values, which come back as "values", of the very
+  /// kernel that writes FP8 where it can store both.
   std::function<SideOutputs(const Context&, const Fp8Output&)> run;
 };
 
@@ -54,10 +55,9 @@ inline Producer norm_producer(NormKind kind, DType dtype, DType format, int64_t 
             NormCase c(context, kind, dtype, rows, cols);
             NormForward args = c.forward_with_delta();
             if (in_place) args.sum = args.x;
-            args.y_fp8 = out;
-            TestTensor amax(context, DType::f32, {1});
+            const kernels::Fp8Storage unread(context, format, rows, cols, 1.0f);
+            args.y_fp8 = out ? out : unread.output();
             if (out) args.y = {};
-            if (!out) args.y_fp8.amax = amax.get().as<float>();  // the kernel that may write FP8
             kernels::norm_forward(context, args);
             SideOutputs side{{"sum", in_place ? c.x.raw() : c.sum.raw()}, {"rstd", c.rstd.raw()}};
             if (kind == NormKind::layer) side["mean"] = c.mean.raw();
@@ -76,7 +76,8 @@ inline Producer norm_backward_producer(NormKind kind, DType dtype, DType format,
         NormBackward args = c.backward_with_residual();
         args.dx = args.dresidual;
         args.dbias = c.dbias;
-        args.dx_fp8 = out;
+        const kernels::Fp8Storage unread(context, format, rows, cols, 1.0f);
+        args.dx_fp8 = out ? out : unread.output();
         kernels::norm_backward(context, args);
         SideOutputs side{{"values", c.dresidual.raw()}, {"dgamma", c.dgamma.raw()}, {"dbias", c.dbias.raw()}};
         if (kind == NormKind::layer) side["dbeta"] = c.dbeta.raw();
@@ -91,7 +92,9 @@ inline Producer activation_producer(kernels::ActivationKind kind, DType dtype, D
             TestTensor x(context, dtype, {rows, is_gated(kind) ? 2 * cols : cols}),
                 y(context, dtype, {rows, cols});
             x.fill_normal(22, 2.0f);
-            kernels::ActivationForward args{.kind = kind, .x = x, .y_fp8 = out, .clamp = 3.0f};
+            const kernels::Fp8Storage unread(context, format, rows, cols, 1.0f);
+            kernels::ActivationForward args{
+                .kind = kind, .x = x, .y_fp8 = out ? out : unread.output(), .clamp = 3.0f};
             if (stored || !out) args.y = y;
             kernels::activation_forward(context, args);
             return args.y ? SideOutputs{{"values", y.raw()}} : SideOutputs{};
@@ -102,20 +105,25 @@ inline Producer activation_producer(kernels::ActivationKind kind, DType dtype, D
 inline Producer activation_gradient_producer(kernels::ActivationKind kind, DType dtype, DType format,
                                              int64_t rows, int64_t cols, bool stored) {
   const std::string name = stored ? "activation_backward, stored" : "activation_backward";
-  return {
-      name, dtype, format, rows, cols, [=](const Context& context, const Fp8Output& out) {
-        TestTensor x(context, dtype, {rows, cols}), dbias(context, DType::f32, {cols});
-        TestTensor dy(context, dtype, {rows, is_gated(kind) ? cols / 2 : cols});
-        TestTensor scratch(context, DType::f32, {kernels::quantize_scratch_elements(rows, cols)});
-        x.fill_normal(23, 2.0f), dy.fill_normal(24), dbias.fill_value(1.0f);
-        kernels::ActivationBackward args{
-            .kind = kind, .x = x, .dy = dy, .dx_fp8 = out, .dbias = dbias, .scratch = scratch, .clamp = 3.0f};
-        if (stored || !out) args.dx = x;
-        kernels::activation_backward(context, args);
-        SideOutputs side{{"dbias", dbias.raw()}};
-        if (args.dx) side["values"] = x.raw();
-        return side;
-      }};
+  return {name, dtype, format, rows, cols, [=](const Context& context, const Fp8Output& out) {
+            TestTensor x(context, dtype, {rows, cols}), dbias(context, DType::f32, {cols});
+            TestTensor dy(context, dtype, {rows, is_gated(kind) ? cols / 2 : cols});
+            TestTensor scratch(context, DType::f32, {kernels::quantize_scratch_elements(rows, cols)});
+            x.fill_normal(23, 2.0f), dy.fill_normal(24), dbias.fill_value(1.0f);
+            const kernels::Fp8Storage unread(context, format, rows, cols, 1.0f);
+            kernels::ActivationBackward args{.kind = kind,
+                                             .x = x,
+                                             .dy = dy,
+                                             .dx_fp8 = out ? out : unread.output(),
+                                             .dbias = dbias,
+                                             .scratch = scratch,
+                                             .clamp = 3.0f};
+            if (stored || !out) args.dx = x;
+            kernels::activation_backward(context, args);
+            SideOutputs side{{"dbias", dbias.raw()}};
+            if (args.dx) side["values"] = x.raw();
+            return side;
+          }};
 }
 
 inline Producer rope_producer(DType dtype, DType format, int64_t seq, int64_t heads, int64_t head_dim) {

@@ -1,4 +1,5 @@
 // Casts that are made again on the device, against the CPU's cast of the same values with a scale of their own.
+#include <bit>
 #include <limits>
 
 #include "kernels/recast_cases.h"
@@ -38,7 +39,7 @@ TEST(RecastGpu, LeavesNonFiniteValuesAsTheyWere) {
     kernels::quantize(gpu, {.x = x, .out = off.output(false)});
     kernels::quantize(gpu, {.x = x, .out = on.output(true)});
     Fp8Result expected = off.result(), actual = on.result();
-    EXPECT_EQ(std::memcmp(&actual.amax, &expected.amax, sizeof(float)), 0);
+    EXPECT_EQ(std::bit_cast<uint32_t>(actual.amax), std::bit_cast<uint32_t>(expected.amax));
     actual.amax = expected.amax = 0.0f;
     expect_same(actual, expected);
     expect_settled(on.state(), 64.0f, 1, 0);

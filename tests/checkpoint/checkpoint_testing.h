@@ -149,7 +149,7 @@ class FakeRank {
                         .bucket_size = layout.bucket_size});
     exp_avg_.plan(plan_, "exp_avg", layout.exp_avg, store_.shard_size());
     exp_avg_sq_.plan(plan_, "exp_avg_sq", layout.exp_avg_sq, store_.shard_size());
-    table_.plan(plan_, kHistory);
+    table_.plan(plan_, kHistory, false);
     memory_ = plan_.allocate(context_);
     store_.bind(context_);
     table_.reset(context_);

@@ -16,6 +16,7 @@ import pathlib
 
 import unicodedata2
 from generated_file import write_or_check
+from precompiled_charsmap import charsmap
 from tokenizers import normalizers, pre_tokenizers
 
 OUTPUT = pathlib.Path(__file__).resolve().parent.parent / "src/text/tokenizers/code_point_sets.inc"
@@ -88,6 +89,43 @@ def small_letters():
     return ranges
 
 
+def grapheme_classes():
+    """{code point: class} of what decides where a grapheme cluster of less than six bytes ends: Precompiled asks no more.
+    Whether `right` is joined to `left` shows in a mark behind it, which Precompiled drops from small clusters alone."""
+    def only(c):
+        return normalizers.Precompiled(charsmap({c: "X"}))
+
+    def joins(left, right, replaced):
+        return replaced.normalize_str(left + right + "\u0301").endswith("X\u0301")
+
+    a, copyright, ka = only("a"), only("\u00a9"), only("\u0915")
+    everything = normalizers.Precompiled(charsmap({bytes([b]): "X" for b in (*range(1, 0x61), *range(0x62, 0x80), *range(0xC2, 0xF5))}))
+    jamo = {name: (c, only(c)) for name, c in (("kL", "\u1100"), ("kV", "\u1161"), ("kT", "\u11a8"))}
+    classes = {}
+    for c in CODE_POINTS:
+        text = chr(c)
+        if everything.normalize_str(text + "a") == "X":
+            classes[c] = "kPrepend"
+        elif c < 0x10000 and everything.normalize_str(text + "\u0301\u0301") in ("XX", "\0X"):
+            classes[c] = "kControl"
+        elif a.normalize_str("a" + text) == "X":
+            extends = joins("\u00a9" + text + "\u200d", "\u00a9", copyright)
+            linker = joins("\u0915" + text, "\u0915", ka)
+            assert not linker or extends, hex(c)
+            classes[c] = "kLinker" if linker else "kExtend" if extends else "kSpacingMark"
+        elif joins(text + "\u200d", "\u00a9", copyright):
+            classes[c] = "kPictographic"
+        elif joins(text + "\u094d", "\u0915", ka):
+            classes[c] = "kConsonant"
+        elif not 0xAC00 <= c <= 0xD7A3:
+            name = next((name for name, (right, replaced) in jamo.items() if joins(text, right, replaced)), None)
+            if name:
+                classes[c] = name
+    joiners = {0x200C: "kNonJoiner", 0x200D: "kJoiner"}
+    assert {classes[c] for c in joiners} <= {"kExtend", "kSpacingMark"}
+    return classes | joiners
+
+
 def wrapped(items):
     lines, line = [], "   "
     for item in items:
@@ -114,7 +152,12 @@ def table():
         items = [f"{{0x{a:x}, 0x{b:x}}}," for a, b in ranges_of(members)]
         text += f"// {comment}\nconstexpr CodePointRange {name}[] = {{\n{wrapped(items)}\n}};\n"
     items = [f"{{0x{a:x}, 0x{b:x}, {offset}}}," for a, b, offset in small_letters()]
-    return text + f"// Lowercase: what is added\nconstexpr SmallLetters kSmallLetters[] = {{\n{wrapped(items)}\n}};\n"
+    text += f"// Lowercase: what is added\nconstexpr SmallLetters kSmallLetters[] = {{\n{wrapped(items)}\n}};\n"
+    classes = grapheme_classes()
+    for name in sorted(set(classes.values())):
+        items = [f"{{0x{a:x}, 0x{b:x}}}," for a, b in ranges_of({c for c, of in classes.items() if of == name})]
+        text += f"// Precompiled: grapheme clusters\nconstexpr CodePointRange {name}Characters[] = {{\n{wrapped(items)}\n}};\n"
+    return text
 
 
 if __name__ == "__main__":

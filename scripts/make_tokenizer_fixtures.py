@@ -3,7 +3,7 @@
 make of hostile texts with them. tests/text/tokenizer_agreement_test.cpp compares.
 
     pip install tokenizers sentencepiece
-    scripts/make_tokenizer_fixtures.py [--components]      # only the tokenizers of components()
+    scripts/make_tokenizer_fixtures.py [--components | --precompiled]      # only the tokenizers of components(), precompiled()
 
 The tokenizers are trained on the project's own documents. Texts of more than 24 tokens are recorded as their number of
 tokens and the CRC-32 of the tokens as little-endian int32.
@@ -17,6 +17,7 @@ import tempfile
 import zlib
 
 import tokenizers
+from precompiled_charsmap import CLUSTER_RULES, CLUSTERS, charsmap
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -127,6 +128,26 @@ def components():
     }  # fmt: skip
 
 
+def precompiled():
+    """A table as SentencePiece's, small, with every kind of grapheme cluster, and scripts as words."""
+    n, p = normalizers, pre_tokenizers
+    rules = CLUSTER_RULES | {"\t": " ", "\n": " ", "\u3000": " ", "\u00a0": " ", "\ufb01": "fi", "\u2460": "1", "e\u0301": "\u00e9", "\x01": ""}
+    table, trainer = charsmap(rules), {"special_tokens": ["<unk>", "</s>"], "unk_token": "<unk>", "show_progress": False}
+    return {
+        "precompiled.json": trained(
+            models.Unigram(), trainers.UnigramTrainer(vocab_size=400, **trainer),
+            n.Sequence([n.Precompiled(table), n.Replace(Regex(" {2,}"), " ")]), p.Metaspace(), decoders.Metaspace()),
+        "scripts.json": trained(
+            models.Unigram(), trainers.UnigramTrainer(vocab_size=400, **trainer), n.Precompiled(table),
+            p.Sequence([p.UnicodeScripts(), p.Metaspace(prepend_scheme="first")]), decoders.Metaspace()),
+    }  # fmt: skip
+
+
+def cluster_texts():
+    generator = random.Random(5)
+    return texts() + ["".join(generator.choices(CLUSTERS, k=generator.randint(2, 12))) for _ in range(300)]
+
+
 def sentencepiece_model():
     import sentencepiece
 
@@ -169,12 +190,15 @@ def recorded(tokens):
 
 
 def main():
-    if sys.argv[1:] not in ([], ["--components"]):
+    if sys.argv[1:] not in ([], ["--components"], ["--precompiled"]):
         sys.exit(__doc__)
     FOLDER.mkdir(parents=True, exist_ok=True)
     if not sys.argv[1:]:
         main_kinds()
-    record("recorded_components.json", components(), {})
+    if sys.argv[1:] != ["--precompiled"]:
+        record("recorded_components.json", components(), {}, texts())
+    if sys.argv[1:] != ["--components"]:
+        record("recorded_precompiled.json", precompiled(), {}, cluster_texts())
     print(*(f"{p.name}: {p.stat().st_size} bytes" for p in sorted(FOLDER.iterdir())), sep="\n")
 
 
@@ -190,10 +214,10 @@ def main_kinds():
         "llama2_style.json": llama2_style(),
         "added_tokens.json": added_tokens(),
     }
-    record("recorded.json", kinds, {"sentencepiece.model": processor.encode}, f", sentencepiece {sentencepiece.__version__}")
+    record("recorded.json", kinds, {"sentencepiece.model": processor.encode}, texts(), f", sentencepiece {sentencepiece.__version__}")
 
 
-def record(file, kinds, more, versions=""):
+def record(file, kinds, more, all_texts, versions=""):
     """Saves the tokenizers, and what they and `more` make of the texts."""
     encode = {}
     for name, tokenizer in kinds.items():
@@ -202,14 +226,14 @@ def record(file, kinds, more, versions=""):
     encode |= more
     value = {
         "made_by": f"scripts/make_tokenizer_fixtures.py; tokenizers {tokenizers.__version__}{versions}",
-        "texts": texts(),
-        "tokens": {name: [recorded(f(text)) for text in texts()] for name, f in encode.items()},
+        "texts": all_texts,
+        "tokens": {name: [recorded(f(text)) for text in all_texts] for name, f in encode.items()},
         "every_code_point": {
             name: recorded([t for text in every_code_point() for t in f(text)]) for name, f in encode.items()
         },
     }
     value["decoded"] = {
-        name: [zlib.crc32(t.decode(t.encode(text, add_special_tokens=False).ids, skip_special_tokens=False).encode()) for text in texts()]
+        name: [zlib.crc32(t.decode(t.encode(text, add_special_tokens=False).ids, skip_special_tokens=False).encode()) for text in all_texts]
         for name, t in kinds.items()
     }
     (FOLDER / file).write_text(json.dumps(value, separators=(",", ":")) + "\n")

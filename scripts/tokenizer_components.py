@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares te-data with Hugging Face tokenizers, component by component, on all planes of Unicode; prints a table.
 
-    pip install tokenizers numpy                 # the version of scripts/versions.env
+    pip install tokenizers sentencepiece numpy   # the versions of scripts/versions.env
     scripts/tokenizer_components.py --te-data build/cpu/apps/te-data [--only NAME] [--random 20000] [--seed 1] [--quick]
 
 Every normalizer, pre-tokenizer, model and decoder of tokenizer.json stands in tokenizers that are made here (models are
@@ -21,6 +21,8 @@ import sys
 import tempfile
 
 import numpy as np
+import sentencepiece
+from precompiled_charsmap import CLUSTER_RULES, CLUSTERS, charsmap, charsmap_of, pieces_of
 from tokenizer_agreement import HuggingFace, Report, TeData, fail
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
@@ -52,7 +54,7 @@ def marked(normalizer=None, *pre):
 
 
 def normalizer_tokenizers():
-    n = normalizers
+    n, p = normalizers, pre_tokenizers
     for name in ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Nmt", "Strip"):
         yield name, marked(getattr(n, name)())
     yield "Strip left", marked(n.Strip(right=False))
@@ -65,6 +67,13 @@ def normalizer_tokenizers():
         yield f"BertNormalizer {clean}{chinese}{accents}{lower}", marked(n.BertNormalizer(**options))
     yield "Sequence", marked(n.Sequence([n.NFKC(), n.Nmt(), n.Strip(), n.Lowercase(), n.NFD(), n.StripAccents()]))
     yield "NFD, NFC", marked(n.Sequence([n.NFD(), n.NFC()]))
+    for rule in ("nmt_nfkc", "nfkc_cf"):
+        yield f"Precompiled {rule}", marked(n.Precompiled(charsmap_of(sentencepiece_model(rule))))
+    yield "Precompiled, clusters", marked(n.Precompiled(charsmap(CLUSTER_RULES)))
+    spaces = n.Replace(Regex(" {2,}"), "\u2581")
+    yield "Precompiled, spaces and Metaspace first", marked(n.Sequence([n.Precompiled(charsmap(CLUSTER_RULES)), spaces]), p.Metaspace("\u2581", "first"))
+    yield "Replace, words and Metaspace first", marked(n.Replace(Regex("b| {2,}"), " "), p.WhitespaceSplit(), p.Metaspace("\u2581", "first"))
+    yield "Precompiled and Metaspace first", marked(n.Precompiled(charsmap(CLUSTER_RULES)), p.Metaspace("_", "first"))
 
 
 def pre_tokenizer_tokenizers():
@@ -80,6 +89,8 @@ def pre_tokenizer_tokenizers():
             yield f"Split text {behavior} {invert}", marked(None, p.Split("ab", behavior, invert))
     yield "CharDelimiterSplit", marked(None, p.CharDelimiterSplit("b"))
     yield "FixedLength", marked(None, p.FixedLength(3))
+    yield "UnicodeScripts", marked(None, p.UnicodeScripts())
+    yield "UnicodeScripts and Metaspace first", marked(None, p.UnicodeScripts(), p.Metaspace("_", "first"))
     yield "Sequence", marked(None, p.WhitespaceSplit(), p.Punctuation(), p.Digits(True))
     for scheme in ("always", "first", "never"):
         for split in (True, False):
@@ -87,6 +98,28 @@ def pre_tokenizer_tokenizers():
         yield f"words and Metaspace {scheme}", marked(None, p.WhitespaceSplit(), p.Metaspace("_", scheme))
     for regex in REGEXES:
         yield f"Split {regex}", marked(None, p.Split(Regex(regex), "isolated"))
+
+
+def sentencepiece_model(rule):
+    with tempfile.TemporaryDirectory() as name:
+        text = pathlib.Path(name) / "text"
+        text.write_text("\n".join(documents()))
+        sentencepiece.SentencePieceTrainer.train(
+            input=str(text), model_prefix=f"{name}/m", vocab_size=700, model_type="unigram", normalization_rule_name=rule,
+            character_coverage=0.9995, num_threads=1, minloglevel=2)  # fmt: skip
+        return pathlib.Path(name, "m.model").read_bytes()
+
+
+def sentencepiece_unigram():
+    """A SentencePiece model as transformers makes a tokenizer.json of it (XLM-RoBERTa, T5, ALBERT)."""
+    n, p, model = normalizers, pre_tokenizers, sentencepiece_model("nmt_nfkc")
+    vocab = [(text, score) for text, score, _ in pieces_of(model)]
+    tokenizer = Tokenizer(models.Unigram(vocab, 0, False))
+    collapse = n.Replace(Regex(" {2,}"), "\u2581")
+    tokenizer.normalizer = n.Sequence([n.Precompiled(charsmap_of(model)), n.Strip(left=False), collapse])
+    tokenizer.pre_tokenizer = p.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    return tokenizer
 
 
 def trained(model, trainer, normalizer=None, pre=None, decoder=None):
@@ -131,6 +164,7 @@ def unigram_tokenizers():
     unigram = trained(models.Unigram(), trainer, n.Sequence([n.Nmt(), n.NFKC(), n.Replace(Regex(" {2,}"), " ")]),
                       p.Metaspace(), d.Metaspace())  # fmt: skip
     yield "Unigram", unigram
+    yield "Unigram of SentencePiece", sentencepiece_unigram()
     vocab = json.loads(unigram.to_str())["model"]["vocab"]
     yield "Unigram, unknown in bytes", edited(unigram, vocab=vocab + [[b, -20.0] for b in BYTES], byte_fallback=True)
     whole = Tokenizer.from_str(unigram.to_str())
@@ -217,6 +251,7 @@ def random_texts(count, seed):
         return "".join(chr(generator.randrange(*generator.choice(blocks_here))) for _ in range(generator.randint(1, 30)))
 
     yield "random code points", [anywhere() for _ in range(count)]
+    yield "random clusters", ["".join(generator.choices(CLUSTERS, k=generator.randint(2, 12))) for _ in range(count)]
 
 
 # --- comparison --------------------------------------------------------------------------------------------------

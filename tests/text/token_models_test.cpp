@@ -178,6 +178,53 @@ TEST_F(TokenModels, MetaspaceAtTheStartNeedsTheStart) {
   TE_EXPECT_CONTAINS(refusal(model, parts({{"type", "Strip"}, {"strip_left", true}, {"strip_right", true}})),
                      "prepend_scheme is first");
   TE_EXPECT_CONTAINS(refusal(model, parts({{"type", "Nmt"}})), "prepend_scheme is first");
+  // A space that is put there is no place to prepend another.
+  const auto replace = [&](const char* content) {
+    return parts({{"type", "Replace"}, {"pattern", {{"Regex", " {2,}"}}}, {"content", content}});
+  };
+  make(model, replace(" "));
+  make(model, replace("_"));
+  TE_EXPECT_CONTAINS(refusal(model, replace("x")), "prepend_scheme is first");
+}
+
+TEST_F(TokenModels, DamagedTablesOfPrecompiled) {
+  const json model = bpe({{"a", 0}, {"</s>", 1}}, json::array());
+  const auto table = [&](const std::string& base64) {
+    return json{{"normalizer", {{"type", "Precompiled"}, {"precompiled_charsmap", base64}}}};
+  };
+  TE_EXPECT_CONTAINS(refusal(model, table("AAA")), "is not base64");
+  TE_EXPECT_CONTAINS(refusal(model, table("AA?A")), "is not base64");
+  TE_EXPECT_CONTAINS(refusal(model, table("")), "is damaged");
+  TE_EXPECT_CONTAINS(refusal(model, table("AAAA")), "is damaged");
+  TE_EXPECT_CONTAINS(refusal(model, table("AAAAAA==")), "is damaged");      // no trie
+  TE_EXPECT_CONTAINS(refusal(model, table("CAAAAAAAAAA=")), "is damaged");  // more trie than there are bytes
+  TE_EXPECT_CONTAINS(refusal(model, table("BAAAAAAAAAD/")), "is damaged");  // a text that is no UTF-8
+  TE_EXPECT_CONTAINS(refusal(model, table("BAAAAP////8=")), "is damaged");  // leads out of the trie
+  TE_EXPECT_CONTAINS(refusal(model, json{{"normalizer", {{"type", "Precompiled"}}}}),
+                     "`precompiled_charsmap` is missing");
+}
+
+TEST_F(TokenModels, WhatIsNotSupportedIsRefused) {
+  const json model = bpe({{"a", 0}, {"</s>", 1}}, json::array());
+  const auto with = [&](const char* key, const json& value) {
+    json changed = model;
+    changed[key] = value;
+    return changed;
+  };
+  TE_EXPECT_CONTAINS(refusal(with("dropout", 0.1)), "encoding must not be random");
+  TE_EXPECT_CONTAINS(refusal(with("continuing_subword_prefix", "##")),
+                     "continuing_subword_prefix is not supported");
+  TE_EXPECT_CONTAINS(refusal(with("end_of_word_suffix", "</w>")), "end_of_word_suffix is not supported");
+  TE_EXPECT_CONTAINS(refusal(model, {{"decoder", {{"type", "CTC"}}}}), "the decoder `CTC` is not supported");
+  TE_EXPECT_CONTAINS(refusal(model, {{"normalizer", {{"type", "New"}}}}),
+                     "the normalizer `New` is not supported");
+  TE_EXPECT_CONTAINS(refusal(model, {{"pre_tokenizer", {{"type", "New"}}}}),
+                     "the pre-tokenizer `New` is not supported");
+  const json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", false}};
+  const json sequence = {{"type", "Sequence"},
+                         {"pretokenizers", json::array({byte_level, {{"type", "Whitespace"}}})}};
+  TE_EXPECT_CONTAINS(refusal(model, {{"pre_tokenizer", sequence}}),
+                     "stands behind ByteLevel, which must be the last");
 }
 
 }  // namespace

@@ -23,7 +23,9 @@ nlohmann::json read_fixture(const std::string& name) {
 /// The file that a tokenizer's tokens are recorded in.
 const nlohmann::json& recorded(const std::string& tokenizer) {
   static const nlohmann::json models = read_fixture("recorded.json"),
-                              components = read_fixture("recorded_components.json");
+                              components = read_fixture("recorded_components.json"),
+                              precompiled = read_fixture("recorded_precompiled.json");
+  if (precompiled["tokens"].contains(tokenizer)) return precompiled;
   return components["tokens"].contains(tokenizer) ? components : models;
 }
 
@@ -127,11 +129,13 @@ INSTANTIATE_TEST_SUITE_P(Kinds, TokenizerAgreement,
                          ::testing::Values("gpt2_style.json", "llama3_style.json", "properties.json",
                                            "llama2_style.json", "added_tokens.json", "sentencepiece.model",
                                            "neox_style.json", "unigram_style.json", "bert_style.json",
-                                           "words_style.json", "classes.json"),
+                                           "words_style.json", "classes.json", "precompiled.json",
+                                           "scripts.json"),
                          kind_name);
 INSTANTIATE_TEST_SUITE_P(Kinds, ComponentDecoding,
                          ::testing::Values("neox_style.json", "unigram_style.json", "bert_style.json",
-                                           "words_style.json", "classes.json"),
+                                           "words_style.json", "classes.json", "precompiled.json",
+                                           "scripts.json"),
                          kind_name);
 
 }  // namespace

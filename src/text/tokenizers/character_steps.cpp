@@ -35,7 +35,7 @@ class StripAccentsStep : public NormalizerStep {
       if (!marks.contains(c)) result += bytes;
     });
   }
-  bool keeps_start() const override { return false; }
+  bool keeps_start(std::string_view /*space*/) const override { return false; }
 };
 
 class NmtStep : public NormalizerStep {
@@ -49,7 +49,7 @@ class NmtStep : public NormalizerStep {
       }
     });
   }
-  bool keeps_start() const override { return false; }
+  bool keeps_start(std::string_view /*space*/) const override { return false; }
 
  private:
   static bool is_dropped(uint32_t c) {
@@ -91,7 +91,7 @@ class BertStep : public NormalizerStep {
       if (!marks.contains(c)) put(c, bytes, result);
     });
   }
-  bool keeps_start() const override { return false; }
+  bool keeps_start(std::string_view /*space*/) const override { return false; }
 
  private:
   /// Calls on_character(code_point, bytes) for what clean_text and handle_chinese_chars make of the text.

@@ -2,6 +2,9 @@
 
 #include <utf8proc.h>
 
+#include <algorithm>
+
+#include "text/tokenizers/grapheme.h"
 #include "text/tokenizers/utf8.h"
 
 namespace te::text {
@@ -69,6 +72,34 @@ const CodePointSet& white_space_characters() {
     return result;
   }();
   return set;
+}
+
+GraphemeClass grapheme_class(uint32_t code_point) {
+  constexpr uint32_t kCodePoints = 0x110000, kHangulFirst = 0xAC00, kHangulLast = 0xD7A3, kHangulFinals = 28;
+  static const std::vector<GraphemeClass> classes = [] {
+    using enum GraphemeClass;
+    std::vector<GraphemeClass> result(kCodePoints, kOther);
+    const auto set = [&](std::span<const CodePointRange> ranges, GraphemeClass value) {
+      for (const CodePointRange& range : ranges)
+        std::fill(result.begin() + range.first, result.begin() + range.last + 1, value);
+    };
+    set(kControlCharacters, kControl);
+    set(kExtendCharacters, kExtend);
+    set(kLinkerCharacters, kLinker);
+    set(kNonJoinerCharacters, kNonJoiner);
+    set(kJoinerCharacters, kJoiner);
+    set(kSpacingMarkCharacters, kSpacingMark);
+    set(kPrependCharacters, kPrepend);
+    set(kConsonantCharacters, kConsonant);
+    set(kPictographicCharacters, kPictographic);
+    set(kLCharacters, kL);
+    set(kVCharacters, kV);
+    set(kTCharacters, kT);
+    for (uint32_t c = kHangulFirst; c <= kHangulLast; ++c)
+      result[c] = (c - kHangulFirst) % kHangulFinals == 0 ? kLV : kLVT;
+    return result;
+  }();
+  return code_point < kCodePoints ? classes[code_point] : GraphemeClass::kControl;
 }
 
 uint32_t small_letter(uint32_t c) {

@@ -42,10 +42,12 @@ void Normalizer::add(const JsonReader& json, int depth) {
     steps_.push_back(make_bert(json));
   } else if (type == "ByteLevel") {
     steps_.push_back(make_byte_level());
+  } else if (type == "Precompiled") {
+    steps_.push_back(make_precompiled(json));
   } else {
     json.fail(
         fmt::format("the normalizer {} is not supported (Sequence, NFC, NFD, NFKC, NFKD, Lowercase, Strip, "
-                    "StripAccents, Prepend, Replace, Nmt, BertNormalizer and ByteLevel are)",
+                    "StripAccents, Prepend, Replace, Nmt, BertNormalizer, ByteLevel and Precompiled are)",
                     shown(type)));
   }
 }
@@ -68,9 +70,9 @@ void Normalizer::apply(std::string& text, std::string& spare, PatternWorkspace& 
   }
 }
 
-bool Normalizer::keeps_start() const {
+bool Normalizer::keeps_start(std::string_view space) const {
   return std::all_of(steps_.begin(), steps_.end(),
-                     [](const NormalizerStepPtr& step) { return step->keeps_start(); });
+                     [&](const NormalizerStepPtr& step) { return step->keeps_start(space); });
 }
 
 }  // namespace te::text

@@ -14,7 +14,7 @@ namespace te::text {
 class Normalizer {
  public:
   /// The value of "normalizer": null, Sequence, NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Prepend, Replace,
-  /// Nmt, BertNormalizer, ByteLevel. UserError for others.
+  /// Nmt, BertNormalizer, ByteLevel, Precompiled. UserError for others.
   explicit Normalizer(const JsonReader& json);
 
   bool empty() const { return steps_.empty(); }
@@ -23,7 +23,7 @@ class Normalizer {
   void apply(std::string& text, std::string& spare, PatternWorkspace& workspace) const;
 
   /// See NormalizerStep.
-  bool keeps_start() const;
+  bool keeps_start(std::string_view space) const;
 
  private:
   void add(const JsonReader& json, int depth);

@@ -19,13 +19,14 @@ class NormalizerStep {
   /// Appends the normalized `text`, any bytes, to `result`, which does not overlap it.
   virtual void apply(std::string_view text, std::string& result, PatternWorkspace& workspace) const = 0;
 
-  /// Whether what comes first in the result always comes from what is first in the text. Metaspace asks for it.
-  virtual bool keeps_start() const { return true; }
+  /// Whether what comes first in the result always comes from what is first in the text, or is a space. Metaspace,
+  /// which writes spaces as `space`, asks for it.
+  virtual bool keeps_start(std::string_view /*space*/) const { return true; }
 };
 
 using NormalizerStepPtr = std::shared_ptr<const NormalizerStep>;
 
-// normal_form_step.cpp, character_steps.cpp
+// text_steps.cpp, character_steps.cpp, precompiled.cpp
 NormalizerStepPtr make_normal_form(NormalForm form);
 NormalizerStepPtr make_prepend(const JsonReader& json);
 NormalizerStepPtr make_replace(const JsonReader& json);
@@ -35,6 +36,7 @@ NormalizerStepPtr make_strip_accents();
 NormalizerStepPtr make_nmt();
 NormalizerStepPtr make_byte_level();
 NormalizerStepPtr make_bert(const JsonReader& json);
+NormalizerStepPtr make_precompiled(const JsonReader& json);
 
 /// Calls on_character(code_point, bytes) for the characters of `text`; bytes that are no UTF-8 come one by one, as
 /// kNoCharacter.

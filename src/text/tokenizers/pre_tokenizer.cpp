@@ -83,17 +83,22 @@ void PreTokenizer::add_part(const std::string& type, const JsonReader& json) {
     const int64_t length = json.at("length").integer();
     if (length < 1) json.fail(fmt::format("length {} must be at least 1", length));
     steps_.push_back({.cut = Cut::kLengths, .length = static_cast<size_t>(length)});
+  } else if (type == "UnicodeScripts") {
+    steps_.push_back({.cut = Cut::kScripts});
   } else {
     json.fail(fmt::format(
         "the pre-tokenizer {} is not supported (Sequence, Split, ByteLevel, Whitespace, WhitespaceSplit, "
-        "BertPreTokenizer, Digits, Punctuation, Metaspace, CharDelimiterSplit and FixedLength are)",
+        "BertPreTokenizer, Digits, Punctuation, Metaspace, CharDelimiterSplit, FixedLength and "
+        "UnicodeScripts are)",
         shown(type)));
   }
 }
 
-bool PreTokenizer::asks_for_start() const {
-  return std::any_of(steps_.begin(), steps_.end(),
-                     [](const Step& step) { return step.prepend == Prepend::kFirst; });
+std::optional<std::string_view> PreTokenizer::space_at_start() const {
+  const auto found = std::find_if(steps_.begin(), steps_.end(),
+                                  [](const Step& step) { return step.prepend == Prepend::kFirst; });
+  if (found == steps_.end()) return {};
+  return found->space;
 }
 
 void PreTokenizer::add_byte_level(bool add_prefix_space, bool use_regex) {

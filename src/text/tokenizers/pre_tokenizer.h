@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "text/tokenizers/cuts.h"
 #include "text/tokenizers/json_reader.h"
 #include "text/tokenizers/pattern.h"
+#include "text/tokenizers/unicode_script.h"
 
 namespace te::text {
 
@@ -23,15 +25,16 @@ class PreTokenizer {
   };
 
   /// The value of "pre_tokenizer": null, Sequence, Split, ByteLevel, Whitespace, WhitespaceSplit, BertPreTokenizer,
-  /// Digits, Punctuation, Metaspace, CharDelimiterSplit, FixedLength. UserError for others, and for a ByteLevel that
-  /// is not last.
+  /// Digits, Punctuation, Metaspace, CharDelimiterSplit, FixedLength, UnicodeScripts. UserError for others, and for a
+  /// ByteLevel that is not last.
   explicit PreTokenizer(const JsonReader& json);
 
   /// GPT-2's: what {"type": "ByteLevel", "add_prefix_space": false} makes.
   static PreTokenizer gpt2();
 
   bool byte_level() const { return byte_level_; }  ///< words are bytes in the byte-level alphabet
-  bool asks_for_start() const;                     ///< what it makes depends on Piece::at_start
+  /// What stands for a space where words depend on Piece::at_start; nothing where they do not.
+  std::optional<std::string_view> space_at_start() const;
 
   /// Calls on_word(word) for the words of a piece, in order.
   template <class OnWord>
@@ -44,7 +47,7 @@ class PreTokenizer {
  private:
   enum class Behavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
   enum class Prepend { kNever, kFirst, kAlways };
-  enum class Cut { kNone, kPattern, kCharacters, kWords, kLengths };
+  enum class Cut { kNone, kPattern, kCharacters, kWords, kLengths, kScripts };
   struct Step {
     Cut cut = Cut::kNone;
     std::shared_ptr<const Pattern> pattern;  // kPattern
@@ -99,6 +102,8 @@ class PreTokenizer {
         return cut_words(piece.text, on_piece);
       case Cut::kLengths:
         return cut_lengths(step.length, piece.text, on_piece);
+      case Cut::kScripts:
+        return cut_scripts(piece.text, on_piece);
     }
   }
 

@@ -30,15 +30,19 @@ class PrependStep : public NormalizerStep {
   std::string text_;
 };
 
+bool starts_with_space(std::string_view text, std::string_view space) {
+  return text.starts_with(' ') || text.starts_with(space);
+}
+
 class ReplaceTextStep : public NormalizerStep {
  public:
   ReplaceTextStep(std::string from, std::string to) : from_(std::move(from)), to_(std::move(to)) {}
   void apply(std::string_view text, std::string& result, PatternWorkspace& /*workspace*/) const override {
     append_replaced(text, from_, to_, result);
   }
-  bool keeps_start() const override {
-    return !to_.empty() &&
-           utf8_sequence_length(from_) == from_.size();  // what stands for more is counted from its end
+  bool keeps_start(std::string_view space) const override {
+    // What stands for more than a character is counted from its end.
+    return starts_with_space(to_, space) || (!to_.empty() && utf8_sequence_length(from_) == from_.size());
   }
 
  private:
@@ -55,7 +59,7 @@ class ReplaceRegexStep : public NormalizerStep {
                      result += is_match ? std::string_view(to_) : text.substr(begin, end - begin);
                    });
   }
-  bool keeps_start() const override { return false; }
+  bool keeps_start(std::string_view space) const override { return starts_with_space(to_, space); }
 
  private:
   Pattern pattern_;
@@ -79,7 +83,7 @@ class StripStep : public NormalizerStep {
     if (!right_) end = text.size();
     result += text.substr(begin, end - begin);
   }
-  bool keeps_start() const override { return !left_; }
+  bool keeps_start(std::string_view /*space*/) const override { return !left_; }
 
  private:
   bool left_, right_;

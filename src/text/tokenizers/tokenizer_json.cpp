@@ -49,7 +49,7 @@ PipelineSpec read_tokenizer_json(const std::string& text, const std::string& nam
     }
     bpe->byte_level = true;
   }
-  if (spec.pre_tokenizer.asks_for_start() && !spec.normalizer.keeps_start()) {
+  if (const auto space = spec.pre_tokenizer.space_at_start(); space && !spec.normalizer.keeps_start(*space)) {
     part("normalizer")
         .fail(
             "changes what a text begins with, which is not supported together with a Metaspace whose "

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <iostream>
+#include <optional>
 
 #include "core/error.h"
 #include "generate/command.h"
@@ -15,6 +17,27 @@
 
 namespace te::generate {
 namespace {
+
+/// How prompts are made: by `chosen` (a template, or a file of scripts/chat_turns.py), by the turns beside the
+/// tokenizer, or by the built-in template whose special tokens the tokenizer has.
+ChatPrompter make_prompter(const std::string& chosen, const text::Tokenizer& tokenizer) {
+  std::optional<text::ChatTurns> turns;
+  if (chosen.ends_with(".json")) turns = text::ChatTurns::load(chosen);
+  if (chosen.empty() && tokenizer.name() != "bytes") {
+    const std::filesystem::path path(tokenizer.name());
+    turns = text::find_chat_turns(std::filesystem::is_directory(path) ? path : path.parent_path());
+  }
+  if (turns) {
+    turns->check(tokenizer);
+    return [turns, &tokenizer](const text::Conversation& conversation) {
+      return chat_prompt(conversation, *turns, tokenizer);
+    };
+  }
+  const auto chat = text::ChatTemplate::load(chosen.empty() ? default_chat_template(tokenizer) : chosen);
+  return [chat, &tokenizer](const text::Conversation& conversation) {
+    return chat_prompt(conversation, chat, tokenizer);
+  };
+}
 
 /// The next message, on all ranks; false at the end of the input. Blank lines are no messages.
 bool read_message(parallel::World& world, bool prompts, std::string& message) {
@@ -58,11 +81,12 @@ ChatCommand::ChatCommand(CLI::App& app) : arguments_(std::make_unique<Arguments>
                    "bytes, or a tokenizer's file or folder; the one that the checkpoint names when absent")
       ->type_name("SPEC");
   a.command
-      ->add_option(
-          "--template", a.chat_template,
-          "Chat template, as of te-data instruct: a built-in one or a file; by default the built-in one "
-          "whose special "
-          "tokens the tokenizer has")
+      ->add_option("--template", a.chat_template,
+                   "Chat template, as of te-data instruct: a built-in one or a file, or a .json of "
+                   "scripts/chat_turns.py; "
+                   "by default the model's own, which that script has written down beside the tokenizer, or "
+                   "the built-in "
+                   "one whose special tokens the tokenizer has")
       ->type_name("NAME|FILE");
   a.command->add_option("--system", a.options.system, "System message before the conversation")
       ->type_name("TEXT");
@@ -115,23 +139,21 @@ int ChatCommand::run(parallel::World& world) {
   a.options.sampling = a.sampling.options;
   std::unique_ptr<ModelSource> source;
   std::unique_ptr<text::Tokenizer> tokenizer;
-  std::unique_ptr<text::ChatTemplate> chat_template;
+  ChatPrompter prompter;
   world.together([&] {
     source = open_model(a.model.checkpoint);
     tokenizer = a.tokenizer.open(*source);
-    chat_template = std::make_unique<text::ChatTemplate>(text::ChatTemplate::load(
-        a.chat_template.empty() ? default_chat_template(*tokenizer) : a.chat_template));
+    prompter = make_prompter(a.chat_template, *tokenizer);
     text::Conversation opening;
     if (!a.options.system.empty()) opening.push_back({"system", a.options.system, ""});
     opening.push_back({"user", "x", ""});
-    chat_prompt(opening, *chat_template,
-                *tokenizer);  // refuses a system message without a place before the model loads
+    prompter(opening);  // refuses a system message without a place before the model loads
     if (a.command->get_option("--context")->count() > 0 && a.context > longest_sequence(source->model()))
       user_error("--context {}: the model's is {}", a.context, longest_sequence(source->model()));
     a.context = std::min(a.context, longest_sequence(source->model()));
   });
   LoadedModel loaded(world, *source, a.model.run, a.context, 1);
-  Chat chat(loaded.decoder, *tokenizer, *chat_template, a.options);
+  Chat chat(loaded.decoder, *tokenizer, prompter, a.options);
   // Tensor ranks cannot stop at different tokens: there Ctrl-C ends the job at once.
   if (world.size() == 1) stop_on_interrupt();
   return a.talk(world, loaded, chat);

@@ -18,10 +18,16 @@ namespace fs = std::filesystem;
 /// A tokenizer is in one of these, or in the pair vocab.json and merges.txt.
 constexpr std::array<const char*, 4> kTokenizers = {"tokenizer.json", "tokenizer.model", "vocab.json",
                                                     "merges.txt"};
-constexpr std::array<const char*, 9> kBeside = {
-    "config.json",       "generation_config.json", "tokenizer_config.json", "special_tokens_map.json",
-    "added_tokens.json", "chat_template.jinja",    "chat_template.json",    "LICENSE",
-    "LICENSE.txt"};
+constexpr std::array<const char*, 10> kBeside = {"config.json",
+                                                 "generation_config.json",
+                                                 "tokenizer_config.json",
+                                                 "special_tokens_map.json",
+                                                 "added_tokens.json",
+                                                 "chat_template.jinja",
+                                                 "chat_template.json",
+                                                 "chat_turns.json",
+                                                 "LICENSE",
+                                                 "LICENSE.txt"};
 
 bool is_file(const fs::path& path) {
   std::error_code error;

@@ -47,8 +47,15 @@ ChatPrompt chat_prompt(const text::Conversation& conversation, const text::ChatT
   return prompt;
 }
 
-Chat::Chat(Decoder& decoder, const text::Tokenizer& tokenizer, text::ChatTemplate chat, ChatOptions options)
-    : decoder_(decoder), tokenizer_(tokenizer), template_(std::move(chat)), options_(std::move(options)) {
+ChatPrompt chat_prompt(const text::Conversation& conversation, const text::ChatTurns& turns,
+                       const text::Tokenizer& tokenizer) {
+  ChatPrompt prompt{turns.encode(conversation, tokenizer), {tokenizer.end_of_document()}};
+  if (const int32_t end = turns.end(tokenizer); end >= 0) prompt.ends.push_back(end);
+  return prompt;
+}
+
+Chat::Chat(Decoder& decoder, const text::Tokenizer& tokenizer, ChatPrompter prompter, ChatOptions options)
+    : decoder_(decoder), tokenizer_(tokenizer), prompter_(std::move(prompter)), options_(std::move(options)) {
   if (!options_.system.empty()) conversation_.push_back({"system", options_.system, ""});
 }
 
@@ -83,7 +90,7 @@ std::string Chat::reply(const Context& context, const std::string& message,
                         const std::function<void(const std::string&)>& on_text,
                         const volatile std::sig_atomic_t* stop) {
   conversation_.push_back({"user", message, ""});
-  const ChatPrompt prompt = chat_prompt(conversation_, template_, tokenizer_);
+  const ChatPrompt prompt = prompter_(conversation_);
   std::span<const float> logits = begin(context, prompt.tokens);
   TextStream stream(tokenizer_, prompt.tokens, {});
   std::string text;

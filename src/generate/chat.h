@@ -12,6 +12,7 @@
 #include "generate/generator.h"
 #include "generate/sampler.h"
 #include "text/chat/chat_template.h"
+#include "text/chat/chat_turns.h"
 #include "text/tokenizer.h"
 
 namespace te::generate {
@@ -29,6 +30,13 @@ struct ChatPrompt {
 ChatPrompt chat_prompt(const text::Conversation& conversation, const text::ChatTemplate& chat,
                        const text::Tokenizer& tokenizer);
 
+/// The same by the model's own template.
+ChatPrompt chat_prompt(const text::Conversation& conversation, const text::ChatTurns& turns,
+                       const text::Tokenizer& tokenizer);
+
+/// Makes prompts of conversations by one of the two.
+using ChatPrompter = std::function<ChatPrompt(const text::Conversation&)>;
+
 struct ChatOptions {
   SamplingOptions sampling;
   int64_t max_tokens = 1024;  ///< of a reply
@@ -37,7 +45,7 @@ struct ChatOptions {
 
 class Chat {
  public:
-  Chat(Decoder& decoder, const text::Tokenizer& tokenizer, text::ChatTemplate chat, ChatOptions options);
+  Chat(Decoder& decoder, const text::Tokenizer& tokenizer, ChatPrompter prompter, ChatOptions options);
 
   /// The reply to the user's next message; on_text is given its parts as they become certain. A reply without text
   /// leaves the conversation as it was. UserError when the conversation is longer than the context. Collective among
@@ -56,7 +64,7 @@ class Chat {
 
   Decoder& decoder_;
   const text::Tokenizer& tokenizer_;
-  text::ChatTemplate template_;
+  ChatPrompter prompter_;
   ChatOptions options_;
   text::Conversation conversation_;
   std::vector<int32_t> cached_;  ///< tokens whose keys and values the decoder has

@@ -45,7 +45,12 @@ class ChatTest : public ::testing::Test {
     return config;
   }
   Chat chat(ReadyDecoder& decoder, const generate::ChatOptions& options) const {
-    return {decoder.get(), *bytes_, template_, options};
+    return {decoder.get(), *bytes_, prompter(*bytes_), options};
+  }
+  generate::ChatPrompter prompter(const text::Tokenizer& tokenizer) const {
+    return [this, &tokenizer](const text::Conversation& conversation) {
+      return generate::chat_prompt(conversation, template_, tokenizer);
+    };
   }
   std::string text(const std::vector<int32_t>& tokens) const { return bytes_->decode(tokens); }
 
@@ -101,6 +106,41 @@ TEST_F(ChatTest, TheCacheChangesNothing) {
   }
 }
 
+// By the turns of a model's own template: the same, though a prompt is made of other texts each time.
+TEST_F(ChatTest, TheCacheChangesNothingOfAModelsOwnTemplate) {
+  const auto turns = text::ChatTurns::parse(R"({
+    "format": "te-train chat turns 1", "template": "", "end": null, "tokens": [], "without_system": {
+      "only": [{"text": "U"}, {"message": "user", "trim": "both"}, {"text": "A"}],
+      "first": [{"text": "U"}, {"message": "user", "trim": "both"}, {"text": "A"},
+                {"message": "assistant", "trim": "none", "reasoning": "drop"}],
+      "middle": [{"text": "U"}, {"message": "user", "trim": "both"}, {"text": "A"},
+                 {"message": "assistant", "trim": "none", "reasoning": "drop"}],
+      "last": [{"text": "U"}, {"message": "user", "trim": "both"}, {"text": "A"}]}})",
+                                            "turns");
+  const generate::ChatPrompter prompter = [&](const text::Conversation& conversation) {
+    return generate::chat_prompt(conversation, turns, *bytes_);
+  };
+  const config::Config config = chat_config();
+  TinyModel tiny(config);
+  const MemorySource source(tiny, config);
+  const Context& cpu = tiny.context();
+  ReadyDecoder decoder(cpu, config, source, {.batch = 1, .max_rows = 32});
+  ReadyDecoder fresh(cpu, config, source, {.batch = 1, .max_rows = 32});
+  Chat talk(decoder.get(), *bytes_, prompter, {.sampling = {}, .max_tokens = 5});
+  int64_t before = 0;
+  for (const char* message : {"hi ", "so", "ok"}) {
+    const std::string reply = talk.reply(cpu, message);
+    text::Conversation asked = talk.conversation();
+    ASSERT_EQ(asked.back().role, "assistant");
+    asked.pop_back();
+    const ChatPrompt prompt = prompter(asked);
+    generate::Generator generator(fresh.get(), *bytes_, {.sampling = {}, .max_tokens = 5});
+    EXPECT_EQ(generator.run(cpu, {prompt.tokens})[0].text, reply) << message;
+    EXPECT_GE(talk.reused_tokens(), before);  // what was asked before, at least
+    before = talk.prompt_tokens();
+  }
+}
+
 TEST_F(ChatTest, RepliesEndWithTheTurnOrTheContext) {
   const config::Config config = chat_config();
   TinyModel tiny(config);
@@ -116,7 +156,7 @@ TEST_F(ChatTest, RepliesEndWithTheTurnOrTheContext) {
   const ChatPrompt prompt = generate::chat_prompt({{"user", "hi", ""}}, template_, *bytes_);
   generate::Generator generator(again.get(), *bytes_, {.max_tokens = 1, .stop_at_end = false});
   const EndingWith tokenizer(*bytes_, generator.run(cpu, {prompt.tokens})[0].tokens[0]);
-  Chat silent(again.get(), tokenizer, template_, {.sampling = {}, .max_tokens = 9});
+  Chat silent(again.get(), tokenizer, prompter(tokenizer), {.sampling = {}, .max_tokens = 9});
   EXPECT_EQ(silent.reply(cpu, "hi"), "");
   EXPECT_EQ(silent.ending(), generate::Ending::end_of_document);
   EXPECT_TRUE(silent.conversation().empty());

@@ -114,6 +114,16 @@ TEST_F(TeGenerate, ChatOnStandardInput) {
                  "the conversation has 19 tokens");
   expect_refused(run(options + " --context 17", "", "true | "), "--context 17");
   expect_refused(run("chat --template chatml"), "--checkpoint PATH is required");
+  write_file(*folder_ / "turns.json",
+             R"({"format": "te-train chat turns 1", "template": "", "end": null, "tokens": [],
+    "without_system": {"only": [{"text": "U"}, {"message": "user", "trim": "none"}, {"text": "\nA"}],
+                       "first": [{"message": "user", "trim": "none"}, {"message": "assistant", "trim": "none"}],
+                       "middle": [{"message": "user", "trim": "none"}, {"message": "assistant", "trim": "none"}],
+                       "last": [{"message": "user", "trim": "none"}]}})");
+  const std::string by_turns = "chat --quiet --checkpoint " + checkpoints() + " --max-tokens 3 --template " +
+                               (*folder_ / "turns.json");
+  EXPECT_EQ(run(by_turns, "", "printf 'a\n' | ").out, one.out);  // both are "Ua\nA"
+  expect_refused(run(by_turns + " --system x", "", "true | "), "no place for a system message");
   expect_refused(run("chat --checkpoint " + checkpoints()), "--template: tokenizer bytes");
   expect_refused(run(options + " --top-k 2 --temperature 0"), "--temperature 0");
 }

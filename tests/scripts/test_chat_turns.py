@@ -1,0 +1,99 @@
+"""Tests of scripts/chat_turns.py: templates that it writes down, and every refusal."""
+
+import json
+import subprocess
+import sys
+import tempfile
+import unittest
+import zlib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "scripts" / "chat_turns.py"
+FIXTURES = ROOT / "tests" / "fixtures" / "chat"
+
+try:
+    import jinja2  # noqa: F401
+except ImportError:
+    sys.exit(77)
+
+CHATML = "{% for m in messages %}{{ '<|start|>' + m.role + '\\n' + m.content + '<|end|>\\n' }}{% endfor %}{{ '<|start|>assistant\\n' }}"
+
+
+class ChatTurns(unittest.TestCase):
+    def setUp(self):
+        self.temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(self.temporary.cleanup)
+        self.folder = Path(self.temporary.name)
+
+    def run_script(self, template, *options):
+        config = json.loads((FIXTURES / "tokenizer_config.json").read_text(encoding="utf-8"))
+        config.pop("chat_template", None)
+        (self.folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+        if template is not None:
+            (self.folder / "chat_template.jinja").write_text(template, encoding="utf-8")
+        command = [sys.executable, str(SCRIPT), str(self.folder), *options]
+        return subprocess.run(command, capture_output=True, text=True)
+
+    def turns(self, template, *options):
+        result = self.run_script(template, *options)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return json.loads((self.folder / "chat_turns.json").read_text(encoding="utf-8")), result.stdout
+
+    def refused(self, part, template, *options):
+        result = self.run_script(template, *options)
+        self.assertEqual(result.returncode, 2, result.stdout)
+        self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+        self.assertIn(part, result.stderr)
+        self.assertFalse((self.folder / "chat_turns.json").exists())
+
+    def test_units_and_the_end_of_a_reply(self):
+        value, said = self.turns(CHATML)
+        self.assertIn("a reply ends with <|end|>", said)
+        self.assertEqual(value["template"], f"crc32:{zlib.crc32(CHATML.encode()):08x}")
+        self.assertEqual(value["end"], "<|end|>")
+        self.assertEqual(value["tokens"], ["<|end|>", "<|start|>"])
+        user = {"message": "user", "trim": "none"}
+        self.assertEqual(value["without_system"]["only"],
+                         [{"text": "<|start|>user\n"}, user, {"text": "<|end|>\n<|start|>assistant\n"}])
+        self.assertEqual(value["without_system"]["middle"],
+                         [{"text": "<|end|>\n<|start|>user\n"}, user, {"text": "<|end|>\n<|start|>assistant\n"},
+                          {"message": "assistant", "trim": "none", "reasoning": "keep"}])
+
+    def test_white_space_and_reasoning(self):
+        ways = {"m.content": ("none", "keep"), "m.content | trim": ("both", "keep"), "m.content.rstrip()": ("right", "keep"),
+                "m.content.split('</think>')[-1]": ("none", "drop"), "m.content.split('</think>')[-1].lstrip()": ("left", "drop"),
+                "m.content.split('</think>')[-1].lstrip('\\n')": ("none", "drop_all_lines"),
+                "(m.content.split('</think>')[-1].lstrip('\\n') if '</think>' in m.content else m.content)": ("none", "drop_lines")}
+        for way, (trim, reasoning) in ways.items():
+            with self.subTest(way=way):
+                text = CHATML.replace("m.content +", f"({way} if m.role == 'assistant' else m.content) +")
+                part = self.turns(text)[0]["without_system"]["middle"][-1]
+                self.assertEqual((part["trim"], part["reasoning"]), (trim, reasoning))
+
+    def test_no_system_message(self):
+        text = "{% if messages[0].role == 'system' %}{{ raise_exception('none here') }}{% endif %}" + CHATML
+        value, said = self.turns(text)
+        self.assertNotIn("with_system", value)
+        self.assertIn("no system message: the chat template: none here", said)
+        value, said = self.turns(CHATML.replace("{% for m in messages %}", "{% for m in messages if m.role != 'system' %}"))
+        self.assertIn("no system message: it writes the system message 0 times", said)
+
+    def test_variables_and_dates(self):
+        text = CHATML + "{% if enable_thinking is false %}-{% endif %}"
+        self.assertEqual(self.turns(text, "--set", "enable_thinking=false")[0]["without_system"]["only"][-1]["text"][-1], "-")
+        dated = "{{ strftime_now('%d %b %Y') }}" + CHATML
+        self.assertEqual(self.turns(dated, "--date", "2024-05-06")[0]["without_system"]["only"][0]["text"][:11], "06 May 2024")
+
+    def test_refusals(self):
+        self.refused("has no chat template", None)
+        self.refused("it writes today's date; give the date", "{{ strftime_now('%Y') }}" + CHATML)
+        self.refused("TemplateSyntaxError", "{% for %}")
+        self.refused("neither white space at their ends nor reasoning", CHATML.replace("m.content +", "m.content.replace('x', 'y') +"))
+        self.refused("it is of another form", CHATML + "{% if messages | length > 7 %}!{% endif %}")
+        self.refused("the first and last turn of three otherwise", CHATML + "{{ messages | length > 3 }}")
+        self.refused("leaves messages out, or changes them", "{{ messages[0].role }}")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -5,6 +5,7 @@ penalty, and beam search with its options, on random tiny models in FP32 on the 
     pip install torch transformers safetensors
     scripts/generation_agreement.py [--te-generate build/cpu/apps/te-generate] [--models 3]
     scripts/generation_agreement.py --fixture          # writes tests/fixtures/generate anew
+    scripts/generation_agreement.py --distributions    # only its distributions.json
 
 Prompts of several lengths go through te-generate in one file, in batches; transformers takes them one by one. The models
 have a byte vocabulary, and their end-of-document token has changed places with a frequent one, so that texts end.
@@ -124,15 +125,47 @@ def write_fixture():
     print(f"{FIXTURE}: {len(cases)} cases, {sum(END in text for case in cases for text in case['tokens'])} texts end")
 
 
+def distribution(logits, options):
+    """What generate() would draw from."""
+    from transformers.generation.logits_process import LogitsProcessorList
+
+    model = LlamaForCausalLM(LlamaConfig(**{**LLAMA, "vocab_size": logits.shape[1]}))
+    config = transformers.GenerationConfig(do_sample=True, **options)
+    model._prepare_special_tokens(config)
+    ids = torch.tensor([[0, 1, 1, 5]])
+    processors = model._get_logits_processor(config, input_ids_seq_length=4, logits_processor=LogitsProcessorList())
+    return torch.softmax(processors(ids, logits.clone()), dim=-1)[0]
+
+
+def write_distributions():
+    """Logits, options, and the probabilities of what is left, {token: probability}."""
+    cases = []
+    choices = [{"temperature": 0.7}, {"top_k": 5}, {"top_p": 0.8}, {"min_p": 0.1}, {"top_k": 7, "top_p": 0.9, "temperature": 1.3},
+               {"top_p": 0.95, "min_p": 0.05, "temperature": 2.0}, {"top_k": 3, "top_p": 0.5, "min_p": 0.6},
+               {"repetition_penalty": 1.4, "temperature": 0.8, "top_k": 9}, {"top_k": 40, "top_p": 0.99}, {"top_p": 0.01}]  # fmt: skip
+    for seed, options in enumerate(choices * 3):
+        logits = torch.randn(1, 24, generator=torch.Generator().manual_seed(seed)) * 3
+        # generate() has top_k 50 where nothing is said.
+        probabilities = distribution(logits, {"top_k": 0, "temperature": 1.0} | options)
+        left = [[token, p] for token, p in enumerate(probabilities.tolist()) if p > 0]
+        cases.append({"options": options, "logits": logits[0].tolist(), "seen": [0, 1, 1, 5], "probabilities": left})
+    lines = ",\n".join(json.dumps(case) for case in cases)
+    (FIXTURE / "distributions.json").write_text(f"[{lines}]\n")
+    print(f"{FIXTURE}: {len(cases)} distributions of transformers {transformers.__version__}")
+
+
 def main():
-    """Compares, or writes the fixture."""
+    """Compares, or writes the fixtures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--te-generate", default=ROOT / "build/cpu/apps/te-generate")
     parser.add_argument("--models", type=int, default=3, help="seeds; three models each")
     parser.add_argument("--fixture", action="store_true")
+    parser.add_argument("--distributions", action="store_true")
     arguments = parser.parse_args()
     if arguments.fixture:
-        return write_fixture()
+        write_fixture()
+    if arguments.fixture or arguments.distributions:
+        return write_distributions()
     return 1 if compare(arguments.te_generate, arguments.models) else 0
 
 

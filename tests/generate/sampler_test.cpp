@@ -5,8 +5,10 @@
 
 #include <cmath>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "testing/files.h"
 
 namespace te::generate {
 namespace {
@@ -42,6 +44,34 @@ TEST(Sampler, Distributions) {
   // top-p counts in the distribution that temperature and top-k have left: 2/3 reaches 0.6.
   expect_probabilities({.temperature = 1.0, .top_k = 2, .top_p = 0.6}, {{2, 1.0}});
   expect_probabilities({.temperature = 0.0}, {{2, 1.0}});
+}
+
+// What transformers' generate() would draw from, options alone and together (scripts/generation_agreement.py
+// --distributions). It computes in FP32: a probability is off by some units in the last place.
+TEST(Sampler, DistributionsAreThoseOfTransformers) {
+  using nlohmann::json;
+  const json cases =
+      json::parse(testing::read_file(TE_SOURCE_DIR "/tests/fixtures/generate/distributions.json"));
+  ASSERT_GE(cases.size(), 30u);
+  size_t cut = 0;
+  for (const json& one : cases) {
+    const json& given = one["options"];
+    SamplingOptions options{.temperature = given.value("temperature", 1.0),
+                            .top_k = given.value("top_k", int64_t{0}),
+                            .top_p = given.value("top_p", 1.0),
+                            .min_p = given.value("min_p", 0.0)};
+    auto logits = one["logits"].get<std::vector<float>>();
+    penalize_repetitions(logits, given.value("repetition_penalty", 1.0),
+                         {one["seen"].get<std::vector<int32_t>>()});
+    std::map<int32_t, double> actual;
+    for (const Candidate& candidate : candidates(logits, options))
+      actual[candidate.token] = candidate.probability;
+    ASSERT_EQ(actual.size(), one["probabilities"].size()) << given;
+    for (const json& expected : one["probabilities"])
+      EXPECT_NEAR(actual.at(expected[0]), expected[1].get<double>(), 2e-6) << given;
+    cut += actual.size() < logits.size() ? 1 : 0;
+  }
+  EXPECT_GE(cut, 24u);  // or the options are not tested
 }
 
 // min-p compares with the most probable token, at the temperature of the draw, among what top-k and top-p have left.

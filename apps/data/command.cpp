@@ -50,6 +50,16 @@ TokenizerRecord record_of(const text::Tokenizer& tokenizer) {
           .end_of_document = tokenizer.end_of_document()};
 }
 
+void BadLines::add(const std::string& message) {
+  constexpr int64_t kShown = 5;
+  if (++count_ <= kShown) fmt::print(stderr, "te-data: skipped: {}\n", message);
+  if (count_ == kShown) fmt::print(stderr, "te-data: skipped: further bad lines are counted\n");
+}
+
+void BadLines::print_count() const {
+  if (count_ > 0) fmt::print("{} bad lines left out\n", count_);
+}
+
 std::string file_count(size_t files) {
   return fmt::format("{} file{}", files, files == 1 ? "" : "s");
 }

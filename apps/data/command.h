@@ -34,6 +34,18 @@ void print_written(const std::string& prefix, const data::IndexedDatasetWriter& 
 /// What a dataset's record says of the tokenizer that has made it.
 TokenizerRecord record_of(const text::Tokenizer& tokenizer);
 
+/// Lines that are left out with --skip-bad-lines: the first few are shown, all are counted.
+class BadLines {
+ public:
+  void add(const std::string& message);
+  int64_t count() const { return count_; }
+  /// "2 bad lines left out", if there are any.
+  void print_count() const;
+
+ private:
+  int64_t count_ = 0;
+};
+
 /// "1 file", "2 files".
 std::string file_count(size_t files);
 

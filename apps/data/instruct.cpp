@@ -145,20 +145,6 @@ class Encoder {
   std::set<std::string> ignored_;
 };
 
-/// Lines that are left out with --skip-bad-lines: the first few are shown, all are counted.
-class BadLines {
- public:
-  void add(const std::string& message) {
-    constexpr int64_t kShown = 5;
-    if (++count_ <= kShown) fmt::print(stderr, "te-data: skipped: {}\n", message);
-    if (count_ == kShown) fmt::print(stderr, "te-data: skipped: further bad lines are counted\n");
-  }
-  int64_t count() const { return count_; }
-
- private:
-  int64_t count_ = 0;
-};
-
 void instruct(const InstructArguments& arguments) {
   check(arguments);
   const std::unique_ptr<text::Tokenizer> tokenizer = text::make_tokenizer(arguments.tokenizer);
@@ -198,7 +184,7 @@ void instruct(const InstructArguments& arguments) {
   if (valid) valid->finish(arguments.seq_length);
   train.finish(arguments.seq_length);
   if (without_response > 0) fmt::print("{} objects without a response left out\n", without_response);
-  if (bad.count() > 0) fmt::print("{} bad lines left out\n", bad.count());
+  bad.print_count();
   if (const std::string names = encode.ignored(); !names.empty()) fmt::print("fields not used: {}\n", names);
 }
 

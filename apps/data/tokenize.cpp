@@ -1,5 +1,6 @@
 #include "data/tokenize.h"
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -21,7 +22,7 @@ struct TokenizeArguments {
   std::string tokenizer;
   text::DocumentOptions documents;
   std::string format = "auto", split_by, special = "match";  // as given
-  bool append_eod = true;
+  bool append_eod = true, skip_bad_lines = false;
   int threads = 0;
 };
 
@@ -111,24 +112,29 @@ void tokenize(const TokenizeArguments& arguments) {
   int64_t read_bytes = 0, text_bytes = 0, boundaries = 0;
   const text::SpecialTokens special =
       arguments.special == "match" ? text::SpecialTokens::kMatch : text::SpecialTokens::kAsText;
+  BadLines bad;
+  std::function<void(const std::string&)> on_bad;
+  if (arguments.skip_bad_lines) on_bad = [&](const std::string& message) { bad.add(message); };
   Progress progress(files.bytes);
   text::ParallelEncoder encoder(
       *tokenizer, {.threads = arguments.threads, .special = special},
       [&](std::span<const int32_t> tokens, int64_t last) { outputs.add(tokens, last != 0); });
   for (const std::string& path : files.paths) {
-    boundaries += text::read_documents(path, options, [&](const text::DocumentPiece& piece) {
+    const auto on_piece = [&](const text::DocumentPiece& piece) {
       encoder.add(piece.text, piece.last ? 1 : 0);
       text_bytes += static_cast<int64_t>(piece.text.size());
       read_bytes += piece.bytes;
       progress.show(read_bytes, [&] {
         return fmt::format("{} documents, {} tokens", outputs.documents(), outputs.tokens());
       });
-    });
+    };
+    boundaries += text::read_documents(path, options, on_piece, on_bad);
   }
   encoder.finish();
   check_interrupted();
   if (outputs.documents() == 0) {
-    user_error("--input: no document in {}; give a file with text", file_count(files.paths.size()));
+    user_error("--input: no document in {}{}; give a file with text", file_count(files.paths.size()),
+               bad.count() > 0 ? fmt::format(" ({} bad lines)", bad.count()) : "");
   }
   if (!options.separator.empty() && boundaries == 0) {
     fmt::print(stderr,
@@ -144,6 +150,7 @@ void tokenize(const TokenizeArguments& arguments) {
              files.skipped > 0 ? fmt::format(" ({} binary files skipped)", files.skipped) : "",
              static_cast<double>(text_bytes) / static_cast<double>(outputs.tokens()), seconds,
              static_cast<double>(text_bytes) / 1e6 / seconds);
+  bad.print_count();
 }
 
 void add_text_options(CLI::App* command, TokenizeArguments& arguments) {
@@ -157,6 +164,9 @@ void add_text_options(CLI::App* command, TokenizeArguments& arguments) {
       ->add_option("--jsonl-field,--json-field", arguments.documents.json_field,
                    "Field of a JSON object that holds the text; a.b is field b of the object in field a")
       ->capture_default_str();
+  command->add_flag(
+      "--skip-bad-lines", arguments.skip_bad_lines,
+      "Leave out JSON objects that are malformed or lack the field, and count them, in place of stopping");
   command
       ->add_option("--document-separator", arguments.documents.separator,
                    "Line that separates the documents of a text file, such as \"<|endoftext|>\"; without it "

@@ -137,6 +137,27 @@ TEST(TeDataReports, BadLinesAreSkippedAndCountedIfWanted) {
   EXPECT_EQ(read_dataset(folder / "a"), (Documents{byte_document("q\na"), byte_document("q\nb")}));
 }
 
+TEST(TeDataReports, BadLinesOfTextsAreSkippedAndCountedIfWanted) {
+  TextFolder folder;
+  write_file(folder / "a.jsonl",
+             "{\"text\": \"q\"}\n{broken\n{\"t\": 3}\n{\"text\": 4}\n[]\n{\"text\": \"r\"}\n{\n{\n{\n");
+  const std::string call =
+      "tokenize --tokenizer bytes --input " + (folder / "a.jsonl") + " --output " + (folder / "a");
+  expect_refused(run_te_data(folder, call), "a.jsonl:2: not valid JSON");
+  expect_no_dataset(folder / "a");
+  const Result result = run_te_data(folder, call + " --skip-bad-lines");
+  EXPECT_EQ(result.code, 0) << result.error;
+  for (const char* what : {":2: not valid JSON", ":3: has no field `text`", ":4: field `text` is a number",
+                           ":5: holds a JSON array", ":7: not valid JSON"})
+    TE_EXPECT_CONTAINS(result.error, "te-data: skipped: " + (folder / "a.jsonl") + what);
+  TE_EXPECT_CONTAINS(result.error, "te-data: skipped: further bad lines are counted\n");
+  EXPECT_EQ(result.error.find(":8:"), std::string::npos) << result.error;
+  TE_EXPECT_CONTAINS(result.out, "7 bad lines left out\n");
+  EXPECT_EQ(read_dataset(folder / "a"), (Documents{byte_document("q"), byte_document("r")}));
+  write_file(folder / "a.jsonl", "{\"t\": 3}\n");
+  EXPECT_EQ(run_te_data(folder, call + " --skip-bad-lines").code, 2);
+}
+
 TEST(TeDataReports, RenderedConversationsNeedNoTemplate) {
   TextFolder folder;
   write_file(folder / "r.jsonl", R"({"segments": [{"text": "q\n", "loss": 0}, {"text": "a", "loss": 1}]})"

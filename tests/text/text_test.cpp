@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/error.h"
 #include "testing/files.h"
 #include "testing/temporary_folder.h"
 #include "text/readers/byte_stream.h"
@@ -290,6 +291,25 @@ TEST(InputFiles, ListsFoldersInOrderAndAddsUpTheirSizes) {
   EXPECT_EQ(files.skipped, 1);
   EXPECT_EQ(files.bytes, static_cast<int64_t>(6 + gzip("{}").size()));
   EXPECT_EQ(text::list_input_files({"-", folder / "single"}).bytes, -1);
+}
+
+// What is wrong with a line is reported; what goes wrong with its text is not the line's.
+TEST(DocumentReader, BadLinesAreThoseOfTheReader) {
+  TextFolder folder;
+  write_file(folder / "a.jsonl", "{\"text\": \"q\"}\n{\n{\"text\": \"r\"}\n");
+  std::vector<std::string> texts, bad;
+  const auto on_bad = [&](const std::string& message) { bad.push_back(message); };
+  text::read_documents(
+      folder / "a.jsonl", {}, [&](const text::DocumentPiece& piece) { texts.emplace_back(piece.text); },
+      on_bad);
+  EXPECT_EQ(texts, (std::vector<std::string>{"q", "r"}));
+  ASSERT_EQ(bad.size(), 1u);
+  TE_EXPECT_CONTAINS(bad[0], "a.jsonl:2: not valid JSON");
+  bad.clear();
+  const auto fail = [](const text::DocumentPiece&) { user_error("the tokenizer"); };
+  EXPECT_EQ(user_error_of([&] { text::read_documents(folder / "a.jsonl", {}, fail, on_bad); }),
+            "the tokenizer");
+  EXPECT_TRUE(bad.empty());
 }
 
 }  // namespace

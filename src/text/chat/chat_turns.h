@@ -35,7 +35,7 @@ class ChatTurns {
 
   /// UserError "FILE: ..." for what breaks the rules above.
   static ChatTurns load(const std::string& file);
-  static ChatTurns parse(const std::string& json, const std::string& place);
+  static ChatTurns parse(const std::string& text, const std::string& place);
 
   /// "crc32:" and the CRC-32 of the Jinja template that it was made of.
   const std::string& source() const { return source_; }

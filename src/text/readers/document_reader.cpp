@@ -1,6 +1,7 @@
 // A text document grows part by part of a line until its boundary, or until it is long enough for a piece.
 #include "text/readers/document_reader.h"
 
+#include <exception>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
@@ -102,7 +103,8 @@ TextFormat format_of(const std::string& path, TextFormat format) {
   return name.ends_with(".json") ? TextFormat::kJson : TextFormat::kText;
 }
 
-int64_t read_documents(const std::string& path, const DocumentOptions& options, const OnPiece& on_piece) {
+int64_t read_documents(const std::string& path, const DocumentOptions& options, const OnPiece& on_piece,
+                       const std::function<void(const std::string&)>& on_bad) {
   const TextFormat format = format_of(path, options.format);
   if (format == TextFormat::kText) {
     LineReader lines(path);
@@ -110,13 +112,25 @@ int64_t read_documents(const std::string& path, const DocumentOptions& options, 
   }
   const JsonLayout layout = format == TextFormat::kJsonl ? JsonLayout::kLines : JsonLayout::kList;
   int64_t bytes = 0;
-  read_json_records(path, layout, [&](const JsonRecord& record) {
-    const std::string& text = string_field(record, options.json_field, "--jsonl-field");
+  std::exception_ptr failed;  // of on_piece: it passes the reader, which takes UserErrors for the object's
+  struct PieceFailed {};
+  const auto on_record = [&](const JsonRecord& record) {
     bytes += record.bytes;
+    const std::string& text = string_field(record, options.json_field, "--jsonl-field");
     if (text.empty()) return;
-    on_piece({text, true, bytes});
+    try {
+      on_piece({text, true, bytes});
+    } catch (...) {
+      failed = std::current_exception();
+      throw PieceFailed();
+    }
     bytes = 0;
-  });
+  };
+  try {
+    read_json_records(path, layout, on_record, on_bad);
+  } catch (const PieceFailed&) {
+    std::rethrow_exception(failed);
+  }
   return 0;
 }
 

@@ -41,8 +41,10 @@ TextFormat format_of(const std::string& path, TextFormat format);  ///< resolves
 
 /// Calls on_piece for every document of a file, in order. UserError "FILE:LINE: what; remedy" for text with NUL
 /// bytes, for lines that are no JSON object with that field, and for files that cannot be read.
-/// Returns how many lines were boundaries between documents (of a text file).
+/// Returns how many lines were boundaries between documents (of a text file). With `on_bad` it gets what is wrong with
+/// such an object, which is left out; errors of on_piece are none of the object's.
 int64_t read_documents(const std::string& path, const DocumentOptions& options,
-                       const std::function<void(const DocumentPiece& piece)>& on_piece);
+                       const std::function<void(const DocumentPiece& piece)>& on_piece,
+                       const std::function<void(const std::string& message)>& on_bad = {});
 
 }  // namespace te::text

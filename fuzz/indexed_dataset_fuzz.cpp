@@ -11,7 +11,7 @@
 namespace {
 
 void read_everything(const std::string& prefix) {
-  const te::IndexedDataset dataset(prefix);
+  const te::data::IndexedDataset dataset(prefix);
   std::vector<int32_t> tokens;
   int64_t total = 0;
   for (int64_t document = 0; document < dataset.num_documents(); ++document) {

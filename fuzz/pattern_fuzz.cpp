@@ -12,11 +12,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view input(reinterpret_cast<const char*>(data), size);
   const size_t line = std::min(input.find('\n'), input.size());
   const std::string_view text = input.substr(std::min(line + 1, input.size()));
-  static te::PatternWorkspace workspace;
+  static te::text::PatternWorkspace workspace;
   try {
-    const te::Pattern pattern(std::string(input.substr(0, line)), "input");
+    const te::text::Pattern pattern(std::string(input.substr(0, line)), "input");
     size_t done = 0;
-    pattern.split(workspace, text, te::valid_utf8_prefix(text) == text.size(),
+    pattern.split(workspace, text, te::text::valid_utf8_prefix(text) == text.size(),
                   [&](size_t begin, size_t end, bool is_match) {
                     TE_CHECK(begin == done && end <= text.size() && (begin < end || is_match),
                              "piece {} to {} behind {}", begin, end, done);

@@ -9,9 +9,9 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
-    auto spec = te::read_sentencepiece_bpe(std::string(reinterpret_cast<const char*>(data), size));
+    auto spec = te::text::read_sentencepiece_bpe(std::string(reinterpret_cast<const char*>(data), size));
     if (!spec) return 0;
-    const te::PipelineTokenizer tokenizer(std::move(*spec), "input");
+    const te::text::PipelineTokenizer tokenizer(std::move(*spec), "input");
     std::vector<int32_t> tokens;
     for (const std::string_view text :
          {"", "Hello, world! 12345  <s>\n", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",

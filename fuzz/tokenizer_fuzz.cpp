@@ -17,9 +17,10 @@ constexpr std::string_view kTexts[] = {""sv, "Hello, world! It's 1234567 o'clock
                                        "\xff\xfe broken \xe4\xb8 utf-8 \xf0\x9f"sv,
                                        "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"sv};
 
-void use(const te::Tokenizer& tokenizer) {
+void use(const te::text::Tokenizer& tokenizer) {
   for (const std::string_view text : kTexts) {
-    for (const te::SpecialTokens special : {te::SpecialTokens::kMatch, te::SpecialTokens::kAsText}) {
+    for (const te::text::SpecialTokens special :
+         {te::text::SpecialTokens::kMatch, te::text::SpecialTokens::kAsText}) {
       std::vector<int32_t> tokens;
       tokenizer.encode(text, tokens, special);
       for (const int32_t token : tokens)
@@ -39,7 +40,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static te::fuzz::FuzzFile file("tokenizer.json");
   file.write({data, size});
   try {
-    use(*te::make_tokenizer(file.path()));
+    use(*te::text::make_tokenizer(file.path()));
   } catch (const te::UserError&) {
   }
   return 0;

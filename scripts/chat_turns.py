@@ -3,15 +3,15 @@
 
     scripts/chat_turns.py models/Qwen3-8B              # writes models/Qwen3-8B/chat_turns.json
 
-The template is the one that transformers would take: chat_template.jinja, or chat_template of tokenizer_config.json. It is
-rendered with jinja2 as transformers renders it; from conversations of one to three turns of the user, with a system message
-and without, come the texts around the messages, whether white space is taken off a message's ends, and whether earlier replies
-lose their reasoning. te-generate, which has no Jinja, puts prompts together of these. Then 400 random conversations of up to
-eight turns are written both ways. A template that one of them shows to be of another form is refused: then use te-generate
-with a prompt that is rendered elsewhere.
+The template is the one that transformers would take: chat_template.jinja, or chat_template of tokenizer_config.json.
+It is rendered with jinja2 as transformers renders it; from conversations of one to three turns of the user, with a
+system message and without, come the texts around the messages, whether white space is taken off a message's ends, and
+whether earlier replies lose their reasoning. te-generate, which has no Jinja, puts prompts together of these. Then
+400 random conversations of up to eight turns are written both ways. A template that one of them shows to be of
+another form is refused: then use te-generate with a prompt that is rendered elsewhere.
 
-The file names the template it was made of by its CRC-32: te-generate refuses one whose template has changed since. It travels with
-the tokenizer's files (te-convert import, checkpoints). Needs jinja2.
+The file names the template it was made of by its CRC-32: te-generate refuses one whose template has changed since. It
+travels with the tokenizer's files (te-convert import, checkpoints). Needs jinja2.
 """
 
 import argparse
@@ -50,7 +50,7 @@ def written(message, part):
 
 
 def compose(turns, system, users, replies):
-    """The prompt: what te-generate makes of the file. A unit is what comes of a message of the user and the reply to it."""
+    """The prompt: what te-generate makes of the file. A unit is of a message of the user and the reply to it."""
     units = turns["without_system" if system is None else "with_system"]
     text = ""
     for index, user in enumerate(users):
@@ -138,7 +138,9 @@ def choose(ask, turns, role, part_names):
             part.update(way)
         if all(agrees(ask, turns, role, probe) for probe in probes):
             return
-    raise Refused(f"it changes messages of the {role} in a way that is neither white space at their ends nor reasoning left out")
+    raise Refused(
+        f"it changes messages of the {role} in a way that is neither white space at their ends nor reasoning left out"
+    )
 
 
 def agrees(ask, turns, role, probe):
@@ -146,9 +148,11 @@ def agrees(ask, turns, role, probe):
     cases = [text["system"]] if "with_system" in turns else []
     cases += [None] if role != "system" else []
     return all(
-        compose(turns, system, [text["user"]] * n, [text["assistant"]] * n) == ask(system, [text["user"]] * n, [text["assistant"]] * n)
-        for system in cases for n in (1, 2, 3)
-    )  # fmt: skip
+        compose(turns, system, [text["user"]] * n, [text["assistant"]] * n)
+        == ask(system, [text["user"]] * n, [text["assistant"]] * n)
+        for system in cases
+        for n in (1, 2, 3)
+    )
 
 
 def derive(ask):
@@ -179,14 +183,41 @@ def derive(ask):
 
 def random_conversations(count, seed):
     generator = random.Random(seed)
-    parts = ["a", "Hello", " ", "  ", "\n", "\n\n", "\t", "é", "🙂", "{{ x }}", "{% if %}", "'", '"', "\\", "<b>", "[INST]", "system", "1.", "#", "None", "&amp;", "\u00a0", "\r\n"]
+    parts = [
+        "a",
+        "Hello",
+        " ",
+        "  ",
+        "\n",
+        "\n\n",
+        "\t",
+        "é",
+        "🙂",
+        "{{ x }}",
+        "{% if %}",
+        "'",
+        '"',
+        "\\",
+        "<b>",
+        "[INST]",
+        "system",
+        "1.",
+        "#",
+        "None",
+        "&amp;",
+        "\u00a0",
+        "\r\n",
+    ]
 
     def text(more=()):
         return "".join(generator.choices([*parts, *more], k=generator.randint(1, 9))) + generator.choice(["", "x"])
 
     for _ in range(count):
         turns = generator.randint(1, 8)
-        replies = [text(["<think>", THINK, f"<think>\nb\n{THINK}\n\n"] if generator.random() < 0.5 else []) for _ in range(turns)]
+        replies = [
+            text(["<think>", THINK, f"<think>\nb\n{THINK}\n\n"] if generator.random() < 0.5 else [])
+            for _ in range(turns)
+        ]
         yield (text() if generator.random() < 0.5 else None), [text() for _ in range(turns)], replies
 
 
@@ -195,7 +226,9 @@ def check(ask, turns):
         if system is not None and "with_system" not in turns:
             system = None
         if compose(turns, system, users, replies) != ask(system, users, replies):
-            raise Refused(f"it is of another form: a conversation of {len(users)} turns is not what the turns would make of it")
+            raise Refused(
+                f"it is of another form: a conversation of {len(users)} turns is not what the turns would make of it"
+            )
 
 
 def end_of_reply(turns, specials, eos):
@@ -228,9 +261,18 @@ def parse_arguments():
     parser.add_argument("folder", type=Path, help="folder of the model's tokenizer and template")
     parser.add_argument("--template", type=Path, help="Jinja file to use in place of the folder's")
     parser.add_argument("--template-name", help="one of several that a tokenizer has")
-    parser.add_argument("--set", dest="variables", type=variable, action="append", default=[], metavar="NAME=VALUE",
-                        help="variable of the template, as in enable_thinking=false")
-    parser.add_argument("--date", type=datetime.date.fromisoformat, help="what templates that write today's date get (YYYY-MM-DD)")
+    parser.add_argument(
+        "--set",
+        dest="variables",
+        type=variable,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="variable of the template, as in enable_thinking=false",
+    )
+    parser.add_argument(
+        "--date", type=datetime.date.fromisoformat, help="what templates that write today's date get (YYYY-MM-DD)"
+    )
     parser.add_argument("--out", type=Path, help="file to write; FOLDER/chat_turns.json when absent")
     return parser.parse_args()
 
@@ -240,7 +282,11 @@ def main():
     if not arguments.folder.is_dir():
         fail(f"{arguments.folder}: is no folder; give the one with the tokenizer")
     place, variables = arguments.template or arguments.folder, dict(arguments.variables)
-    text = arguments.template.read_text(encoding="utf-8") if arguments.template else find_template(arguments.folder, arguments.template_name)
+    text = (
+        arguments.template.read_text(encoding="utf-8")
+        if arguments.template
+        else find_template(arguments.folder, arguments.template_name)
+    )
     tokens, specials = special_tokens(arguments.folder)
     date = datetime.datetime.combine(arguments.date or datetime.date.today(), datetime.time())
     try:
@@ -251,11 +297,21 @@ def main():
         check(ask, turns)
         end = end_of_reply(turns, specials, tokens.get("eos_token"))
     except Refused as error:
-        fail(f"{place}: the chat template: {error}".replace("the chat template: the chat template:", "the chat template:"))
+        fail(
+            f"{place}: the chat template: {error}".replace(
+                "the chat template: the chat template:", "the chat template:"
+            )
+        )
     except Exception as error:  # what jinja2 raises for a template that is none
         fail(f"{place}: the chat template: {type(error).__name__}: {error}")
     out = arguments.out or arguments.folder / "chat_turns.json"
-    value = {"format": FORMAT, "template": f"crc32:{zlib.crc32(text.encode()):08x}", "end": end, "tokens": used_tokens(turns, specials), **turns}
+    value = {
+        "format": FORMAT,
+        "template": f"crc32:{zlib.crc32(text.encode()):08x}",
+        "end": end,
+        "tokens": used_tokens(turns, specials),
+        **turns,
+    }
     partial = out.with_name(out.name + ".tmp")
     partial.write_text(json.dumps(value, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     partial.replace(out)

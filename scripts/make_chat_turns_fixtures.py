@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Writes tests/fixtures/chat/turns.json: what scripts/chat_turns.py makes of chat templates, and prompts that jinja2 and
-Hugging Face tokenizers make of conversations with them. tests/text/chat_turns_test.cpp compares.
+"""Writes tests/fixtures/chat/turns.json: what scripts/chat_turns.py makes of chat templates, and prompts that jinja2
+and Hugging Face tokenizers make of conversations with them. tests/text/chat_turns_test.cpp compares.
 
     pip install tokenizers jinja2
     scripts/make_chat_turns_fixtures.py
 
-The templates are those of tests/fixtures/chat/recorded.json without tools, and TEMPLATES: in the manner of Gemma 3 (the system
-message inside of the first turn), Mistral (inside of the last one), Qwen 3 (earlier replies lose their reasoning) and Llama 3.1
-(a system message where there is none).
+The templates are those of tests/fixtures/chat/recorded.json without tools, and TEMPLATES: in the manner of Gemma 3
+(the system message inside of the first turn), Mistral (inside of the last one), Qwen 3 (earlier replies lose their
+reasoning) and Llama 3.1 (a system message where there is none).
 """
 
 import datetime
@@ -22,23 +22,28 @@ from tokenizers import Tokenizer
 FOLDER = Path(__file__).resolve().parents[1] / "tests/fixtures/chat"
 TEMPLATES = {
     "folded": """{{ bos_token }}{% set opening = '' %}
-{%- if messages[0].role == 'system' %}{% set opening = messages[0].content + '\\n\\n' %}{% set messages = messages[1:] %}{% endif %}
+{%- if messages[0].role == 'system' %}{% set opening = messages[0].content + '\\n\\n' %}
+    {%- set messages = messages[1:] %}{% endif %}
 {%- for message in messages %}
     {{- '<|start|>' + ('model' if message.role == 'assistant' else 'user') + '\\n' + (opening if loop.first else '') }}
     {{- message.content | trim + '<|end|>\\n' }}
 {%- endfor %}{% if add_generation_prompt %}{{ '<|start|>model\\n' }}{% endif %}""",
     "at_the_end": """{{ bos_token }}{% set opening = '' %}
-{%- if messages[0].role == 'system' %}{% set opening = messages[0].content %}{% set messages = messages[1:] %}{% endif %}
+{%- if messages[0].role == 'system' %}{% set opening = messages[0].content %}
+    {%- set messages = messages[1:] %}{% endif %}
 {%- for message in messages %}
-    {%- if message.role == 'user' %}{{ '[ASK]' + (opening + '\\n\\n' if loop.last and opening else '') + message.content + '[/ASK]' }}
+    {%- if message.role == 'user' %}
+    {{- '[ASK]' + (opening + '\\n\\n' if loop.last and opening else '') + message.content + '[/ASK]' }}
     {%- else %}{{ message.content + eos_token }}{% endif %}
 {%- endfor %}""",
     "thoughts": """{%- for message in messages %}{% set content = message.content %}
-    {%- if message.role == 'assistant' and '</think>' in content %}{% set content = content.split('</think>')[-1].lstrip('\\n') %}{% endif %}
+    {%- if message.role == 'assistant' and '</think>' in content %}
+        {%- set content = content.split('</think>')[-1].lstrip('\\n') %}{% endif %}
     {{- '<|start|>' + message.role + '\\n' + content + '<|end|>\\n' }}
 {%- endfor %}{% if add_generation_prompt %}{{ '<|start|>assistant\\n' }}{% endif %}""",
     "default_system": """{{ bos_token }}{% set opening = 'Be kind.' %}
-{%- if messages[0].role == 'system' %}{% set opening = messages[0].content | trim %}{% set messages = messages[1:] %}{% endif %}
+{%- if messages[0].role == 'system' %}{% set opening = messages[0].content | trim %}
+    {%- set messages = messages[1:] %}{% endif %}
 {{- '<|start|>system<|sep|>\\n\\nDate: ' + strftime_now('%Y') + '\\n' + opening + '<|end|>' }}
 {%- for message in messages %}
     {{- '<|start|>' + message.role + '<|sep|>\\n\\n' + message.content | trim + '<|end|>' }}
@@ -48,13 +53,29 @@ TEMPLATES = {
 
 def conversations():
     generator = random.Random(7)
-    parts = ["a", "Hello ", " ", "\n", "\n\n", "\u00e9\U0001f642", "{{ x }}", "\u00a0", "\x1f", "12", "</think>", "<think>\nb\n</think>\n\n", "\t"]
+    parts = [
+        "a",
+        "Hello ",
+        " ",
+        "\n",
+        "\n\n",
+        "\u00e9\U0001f642",
+        "{{ x }}",
+        "\u00a0",
+        "\x1f",
+        "12",
+        "</think>",
+        "<think>\nb\n</think>\n\n",
+        "\t",
+    ]
 
     def text():
         return "".join(generator.choices(parts, k=generator.randint(1, 6))) + generator.choice(["", "x"])
 
     for count in [1, 1, 2, 2, 3, 3, 4, 5]:
-        yield (text() if generator.random() < 0.6 else None), [text() for _ in range(count)], [text() for _ in range(count - 1)]
+        yield (text() if generator.random() < 0.6 else None), [text() for _ in range(count)], [
+            text() for _ in range(count - 1)
+        ]
 
 
 def main():
@@ -73,10 +94,17 @@ def main():
             prompt = ask(system, users, replies)
             ids = tokenizer.encode(prompt, add_special_tokens=False).ids
             cases.append({"system": system, "users": users, "replies": replies, "text": prompt, "tokens": ids})
-        value = {"format": "te-train chat turns 1", "template": "crc32:00000000", "end": end_of_reply(turns, specials, tokens["eos_token"]),
-                 "tokens": used_tokens(turns, specials), **turns}  # fmt: skip
+        value = {
+            "format": "te-train chat turns 1",
+            "template": "crc32:00000000",
+            "end": end_of_reply(turns, specials, tokens["eos_token"]),
+            "tokens": used_tokens(turns, specials),
+            **turns,
+        }
         result[name] = {"turns": value, "cases": cases}
-    (FOLDER / "turns.json").write_text(json.dumps(result, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8")
+    (FOLDER / "turns.json").write_text(
+        json.dumps(result, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Makes what the normalizer Precompiled of Hugging Face tokenizers takes: SentencePiece's precompiled_charsmap of any rules.
+"""Makes what the normalizer Precompiled of Hugging Face tokenizers takes: a precompiled_charsmap of any rules.
 
 u32 size of the trie in bytes; the trie, units of u32 of a double array as Darts-clone lays them out; and the texts that
 stand for the keys, each with a NUL behind it. The value of a key is where its text begins.
@@ -7,11 +7,61 @@ stand for the keys, each with a NUL behind it. The value of a key is where its t
 import struct
 
 # Characters of all kinds that grapheme clusters are made of; the rules show where those of less than six bytes end.
-CLUSTERS = ["a", "b", "\r", "\n", "\u00a9", "\u2122", "\U0001f600", "\U0001f1e6", "\u200d", "\u200c", "\u0301", "\u0308", "\u0903", "\ufe0f", "\u0600", "\u06dd",
-            "\u0915", "\u0937", "\u094d", "\u093c", "\u0995", "\u09cd", "\u1000", "\u1039", "\u1780", "\u17d2", "\u1100", "\u1161", "\u11a8", "\uac00", "\uac01",
-            "\u200b", "\u00ad", "\u00e9", "e", "\u0435", "\u0e33", "\U00011347", "\U000e0020", "\u302a", "\u1b44", "\u1b13", "\U00016d63", "\u0378"]  # fmt: skip
+CLUSTERS = [
+    "a",
+    "b",
+    "\r",
+    "\n",
+    "\u00a9",
+    "\u2122",
+    "\U0001f600",
+    "\U0001f1e6",
+    "\u200d",
+    "\u200c",
+    "\u0301",
+    "\u0308",
+    "\u0903",
+    "\ufe0f",
+    "\u0600",
+    "\u06dd",
+    "\u0915",
+    "\u0937",
+    "\u094d",
+    "\u093c",
+    "\u0995",
+    "\u09cd",
+    "\u1000",
+    "\u1039",
+    "\u1780",
+    "\u17d2",
+    "\u1100",
+    "\u1161",
+    "\u11a8",
+    "\uac00",
+    "\uac01",
+    "\u200b",
+    "\u00ad",
+    "\u00e9",
+    "e",
+    "\u0435",
+    "\u0e33",
+    "\U00011347",
+    "\U000e0020",
+    "\u302a",
+    "\u1b44",
+    "\u1b13",
+    "\U00016d63",
+    "\u0378",
+]
 CLUSTER_RULES = {c: f"<{i}>" for i, c in enumerate(CLUSTERS) if i % 3 != 1} | {
-    "b\u0301": "?", "\u00e9\u0308": "!", "\u0308": "", "\u0435\u0301\u0301": "\u0451", "\u0915\u0301": "_", "\u200b": "", "\u200d": ""}  # fmt: skip
+    "b\u0301": "?",
+    "\u00e9\u0308": "!",
+    "\u0308": "",
+    "\u0435\u0301\u0301": "\u0451",
+    "\u0915\u0301": "_",
+    "\u200b": "",
+    "\u200d": "",
+}
 
 
 def charsmap(rules):

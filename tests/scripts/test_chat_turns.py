@@ -17,7 +17,10 @@ try:
 except ImportError:
     sys.exit(77)
 
-CHATML = "{% for m in messages %}{{ '<|start|>' + m.role + '\\n' + m.content + '<|end|>\\n' }}{% endfor %}{{ '<|start|>assistant\\n' }}"
+CHATML = (
+    "{% for m in messages %}{{ '<|start|>' + m.role + '\\n' + m.content + '<|end|>\\n' }}{% endfor %}"
+    "{{ '<|start|>assistant\\n' }}"
+)
 
 
 class ChatTurns(unittest.TestCase):
@@ -54,17 +57,33 @@ class ChatTurns(unittest.TestCase):
         self.assertEqual(value["end"], "<|end|>")
         self.assertEqual(value["tokens"], ["<|end|>", "<|start|>"])
         user = {"message": "user", "trim": "none"}
-        self.assertEqual(value["without_system"]["only"],
-                         [{"text": "<|start|>user\n"}, user, {"text": "<|end|>\n<|start|>assistant\n"}])
-        self.assertEqual(value["without_system"]["middle"],
-                         [{"text": "<|end|>\n<|start|>user\n"}, user, {"text": "<|end|>\n<|start|>assistant\n"},
-                          {"message": "assistant", "trim": "none", "reasoning": "keep"}])
+        self.assertEqual(
+            value["without_system"]["only"],
+            [{"text": "<|start|>user\n"}, user, {"text": "<|end|>\n<|start|>assistant\n"}],
+        )
+        self.assertEqual(
+            value["without_system"]["middle"],
+            [
+                {"text": "<|end|>\n<|start|>user\n"},
+                user,
+                {"text": "<|end|>\n<|start|>assistant\n"},
+                {"message": "assistant", "trim": "none", "reasoning": "keep"},
+            ],
+        )
 
     def test_white_space_and_reasoning(self):
-        ways = {"m.content": ("none", "keep"), "m.content | trim": ("both", "keep"), "m.content.rstrip()": ("right", "keep"),
-                "m.content.split('</think>')[-1]": ("none", "drop"), "m.content.split('</think>')[-1].lstrip()": ("left", "drop"),
-                "m.content.split('</think>')[-1].lstrip('\\n')": ("none", "drop_all_lines"),
-                "(m.content.split('</think>')[-1].lstrip('\\n') if '</think>' in m.content else m.content)": ("none", "drop_lines")}
+        ways = {
+            "m.content": ("none", "keep"),
+            "m.content | trim": ("both", "keep"),
+            "m.content.rstrip()": ("right", "keep"),
+            "m.content.split('</think>')[-1]": ("none", "drop"),
+            "m.content.split('</think>')[-1].lstrip()": ("left", "drop"),
+            "m.content.split('</think>')[-1].lstrip('\\n')": ("none", "drop_all_lines"),
+            "(m.content.split('</think>')[-1].lstrip('\\n') if '</think>' in m.content else m.content)": (
+                "none",
+                "drop_lines",
+            ),
+        }
         for way, (trim, reasoning) in ways.items():
             with self.subTest(way=way):
                 text = CHATML.replace("m.content +", f"({way} if m.role == 'assistant' else m.content) +")
@@ -76,20 +95,29 @@ class ChatTurns(unittest.TestCase):
         value, said = self.turns(text)
         self.assertNotIn("with_system", value)
         self.assertIn("no system message: the chat template: none here", said)
-        value, said = self.turns(CHATML.replace("{% for m in messages %}", "{% for m in messages if m.role != 'system' %}"))
+        value, said = self.turns(
+            CHATML.replace("{% for m in messages %}", "{% for m in messages if m.role != 'system' %}")
+        )
         self.assertIn("no system message: it writes the system message 0 times", said)
 
     def test_variables_and_dates(self):
         text = CHATML + "{% if enable_thinking is false %}-{% endif %}"
-        self.assertEqual(self.turns(text, "--set", "enable_thinking=false")[0]["without_system"]["only"][-1]["text"][-1], "-")
+        self.assertEqual(
+            self.turns(text, "--set", "enable_thinking=false")[0]["without_system"]["only"][-1]["text"][-1], "-"
+        )
         dated = "{{ strftime_now('%d %b %Y') }}" + CHATML
-        self.assertEqual(self.turns(dated, "--date", "2024-05-06")[0]["without_system"]["only"][0]["text"][:11], "06 May 2024")
+        self.assertEqual(
+            self.turns(dated, "--date", "2024-05-06")[0]["without_system"]["only"][0]["text"][:11], "06 May 2024"
+        )
 
     def test_refusals(self):
         self.refused("has no chat template", None)
         self.refused("it writes today's date; give the date", "{{ strftime_now('%Y') }}" + CHATML)
         self.refused("TemplateSyntaxError", "{% for %}")
-        self.refused("neither white space at their ends nor reasoning", CHATML.replace("m.content +", "m.content.replace('x', 'y') +"))
+        self.refused(
+            "neither white space at their ends nor reasoning",
+            CHATML.replace("m.content +", "m.content.replace('x', 'y') +"),
+        )
         self.refused("it is of another form", CHATML + "{% if messages | length > 7 %}!{% endif %}")
         self.refused("the first and last turn of three otherwise", CHATML + "{{ messages | length > 3 }}")
         self.refused("leaves messages out, or changes them", "{{ messages[0].role }}")

@@ -39,9 +39,11 @@ class KeptFiles : public ::testing::Test {
 };
 
 TEST_F(KeptFiles, OfAFolder) {
-  make({"hf/config.json", "hf/tokenizer.json", "hf/README.md", "hf/model.safetensors", "hf/LICENSE"});
+  make({"hf/config.json", "hf/chat_turns.json", "hf/tokenizer.json", "hf/README.md", "hf/model.safetensors",
+        "hf/LICENSE"});
   EXPECT_EQ(shown(kept_files(folder_ / "hf")),
-            (Names{"LICENSE<LICENSE", "config.json<config.json", "tokenizer.json<tokenizer.json"}));
+            (Names{"LICENSE<LICENSE", "chat_turns.json<chat_turns.json", "config.json<config.json",
+                   "tokenizer.json<tokenizer.json"}));
   EXPECT_EQ(shown(tokenizer_files(folder_ / "hf")), shown(kept_files(folder_ / "hf")));
   make({"bare/config.json"});
   EXPECT_TRUE(tokenizer_files(folder_ / "bare").empty());

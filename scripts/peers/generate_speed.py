@@ -26,8 +26,8 @@ import torch
 from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 PROMPT_TOKENS, NEW_TOKENS = 64, 256
-LLAMA_1B = {"vocab_size": 50304, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22, "num_attention_heads": 32,
-            "num_key_value_heads": 32, "max_position_embeddings": 2048, "tie_word_embeddings": False}  # fmt: skip
+LLAMA_1B = {"vocab_size": 50304, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22, "num_attention_heads": 16,
+            "num_key_value_heads": 16, "max_position_embeddings": 2048, "tie_word_embeddings": False}  # fmt: skip
 
 
 def report(**fields):

@@ -227,6 +227,7 @@ struct TrainingConfig {
       10;  ///< training stops after so many skipped steps in a row, or so many rollbacks
   LossSpikes loss_spikes = LossSpikes::warn;  ///< train/loss_spikes.h
   double loss_spike_threshold = 10.0;         ///< robust standard deviations above the median
+  double z_loss_coefficient = 0.0;            ///< kernels/cross_entropy/cross_entropy.h; 0: no z-loss
   std::string
       best_valid_set;  ///< by whose loss a checkpoint is the best; the first of data.valid when absent
   int64_t early_stopping_patience = 0;    ///< evaluations without gain after which the run ends; 0: never

@@ -287,6 +287,10 @@ const auto kKeys = std::to_array<Key>({
      "How far: robust standard deviations (1.4826 times the median deviation) above the median of the last "
      "64 losses. Until "
      "16 are known: twice the loss of guessing, the logarithm of `model.vocab_size`."},
+    {TE_KEY(training.z_loss_coefficient), kBuiltIn, at_least(0),
+     "Adds this times the mean of log(Z)^2 to what is trained for, Z the sum of a token's exponentiated "
+     "logits (PaLM: 1e-4, OLMo 2: 1e-5): it keeps logits from growing late in training. `loss` in the logs "
+     "stays the cross entropy, `z_loss` is this term; validation has none. 0 is no z-loss."},
 
     {TE_KEY(optimizer.name), kBuiltIn, kAny, "The optimizer."},
     {TE_KEY(optimizer.lr), kBuiltIn, above(0), "Peak learning rate."},

@@ -98,7 +98,8 @@ OpCost cost_of(const RowOrder& args) {
 }
 
 OpCost cost_of(const CrossEntropy& args) {
-  return moves({args.logits, args.grad_scale != 0.0f ? args.logits : Tensor{}, args.targets, args.losses});
+  return moves({args.logits, args.grad_scale != 0.0f ? args.logits : Tensor{}, args.targets, args.losses,
+                args.z_losses});
 }
 
 OpCost cost_of(const CrossEntropyStatistics& args) {
@@ -108,7 +109,7 @@ OpCost cost_of(const CrossEntropyStatistics& args) {
 OpCost cost_of(const CrossEntropyFromStatistics& args) {
   // Without gradients the loss follows from the statistics alone.
   const Tensor logits = args.grad_scale != 0.0f ? args.logits : Tensor{};
-  return moves({logits, logits, args.targets, args.statistics, args.losses});
+  return moves({logits, logits, args.targets, args.statistics, args.losses, args.z_losses});
 }
 
 OpCost cost_of(const DelayedScaleUpdate& args) {

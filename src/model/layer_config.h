@@ -12,6 +12,7 @@ struct LayerConfig {
   Dimensions dims;
   config::Recompute recompute = config::Recompute::none;
   config::Fp8KeptWeights kept_weights = config::Fp8KeptWeights::rowwise;  ///< `automatic` is decided
+  float z_loss = 0.0f;                                                    ///< coefficient
   int64_t max_documents = 0;  ///< of a microbatch, where attention stays inside documents; else 0
 
   /// The whole config, for whoever builds a model: this is where it ends.

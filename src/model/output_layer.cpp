@@ -42,7 +42,8 @@ OutputLayer::OutputLayer(const LayerConfig& config, parameters::ParameterStore& 
       dims_(config.dims),
       kept_weights_(config.kept_weights),
       vocab_(config.model.vocab_size),
-      chunk_(std::min(dims_.tokens, kChunkTokens)) {}
+      chunk_(std::min(dims_.tokens, kChunkTokens)),
+      z_loss_(config.z_loss) {}
 
 void OutputLayer::plan(MemoryPlan& plan, bool training) {
   const LinearUse use{.dims = dims_,
@@ -58,6 +59,7 @@ void OutputLayer::plan(MemoryPlan& plan, bool training) {
   };
   add(logits_, ".logits", dims_.dtype, {chunk_, dims_.vocab});
   add(losses_, ".losses", DType::f32, {dims_.tokens});
+  if (z_loss_ != 0.0f) add(z_losses_, ".z_losses", DType::f32, {dims_.tokens});
   if (tensor_.size() > 1) add(statistics_, ".statistics", DType::f32, {tensor_.size(), 3 * chunk_});
   if (tensor_.sequence()) add(whole_, ".whole", dims_.dtype, {dims_.tokens, dims_.hidden});
   const auto storage = [&](const fp8::Quantizer& quantizer, Operand& operand, const char* name,
@@ -80,11 +82,15 @@ void OutputLayer::logits(const Context& context, const Tensor& h, const Tensor& 
 }
 
 void OutputLayer::losses(const Context& context, const Tensor& logits, const Tensor& targets,
-                         const Tensor& losses, float grad_scale) const {
+                         const Tensor& losses, const Tensor& z_losses, float grad_scale) const {
   if (tensor_.size() == 1) {
-    return kernels::cross_entropy(
-        context,
-        {.logits = logits, .targets = targets, .losses = losses, .vocab = vocab_, .grad_scale = grad_scale});
+    return kernels::cross_entropy(context, {.logits = logits,
+                                            .targets = targets,
+                                            .losses = losses,
+                                            .vocab = vocab_,
+                                            .grad_scale = grad_scale,
+                                            .z_loss = z_loss_,
+                                            .z_losses = z_losses});
   }
   const int64_t ranks = tensor_.size(), rows = logits.rows(), first = dims_.vocab * tensor_.rank();
   const Tensor all{statistics_.data, DType::f32, {ranks, 3 * rows}};
@@ -98,7 +104,9 @@ void OutputLayer::losses(const Context& context, const Tensor& logits, const Ten
                                                    .vocab = vocab_,
                                                    .statistics = all.view({ranks, 3, rows}),
                                                    .losses = losses,
-                                                   .grad_scale = grad_scale});
+                                                   .grad_scale = grad_scale,
+                                                   .z_loss = z_loss_,
+                                                   .z_losses = z_losses});
 }
 
 // The last chunk may be shorter.
@@ -114,7 +122,7 @@ Operand OutputLayer::operand(const Context& context, const fp8::Quantizer& quant
 
 void OutputLayer::run(const Context& context, const Tensor& h, const Tensor& targets, float grad_scale,
                       const Tensor& loss_sum, const Pass& pass) {
-  const bool training = grad_scale != 0.0f;
+  const bool training = grad_scale != 0.0f, sums_z = z_losses_ && pass.z_loss_sum;
   make_fprop_weight(context);
   if (training) make_dgrad_weight(context);
   // 1. The hidden states of all tokens.
@@ -127,7 +135,8 @@ void OutputLayer::run(const Context& context, const Tensor& h, const Tensor& tar
     const Operand input = operand(context, input_quantizer_, states, input_, pass);
     fprop(context, input, chunk, 0, rows, false);
     // 3. Loss per token; in training the logits become their gradient.
-    losses(context, chunk, vector_rows(targets, begin, rows), vector_rows(losses_, begin, rows), grad_scale);
+    losses(context, chunk, vector_rows(targets, begin, rows), vector_rows(losses_, begin, rows),
+           sums_z ? vector_rows(z_losses_, begin, rows) : Tensor{}, grad_scale);
     if (!training) continue;
     // 4. Gradient of the head, then of the states, in their place.
     const Operand grad = operand(context, grad_quantizer_, chunk, grad_, pass);
@@ -137,6 +146,7 @@ void OutputLayer::run(const Context& context, const Tensor& h, const Tensor& tar
   if (training) tensor_.reduce(context, whole, h, [](int64_t, int64_t) {});
   if (tensor_.rank() != 0) return;
   kernels::accumulate_sum(context, losses_, loss_sum);
+  if (sums_z) kernels::accumulate_sum(context, z_losses_, pass.z_loss_sum);
   // 5. The same by sequence, where somebody asks for it.
   const int64_t sequences = pass.sequence_losses ? pass.sequence_losses.numel() : 0;
   for (int64_t i = 0; i < sequences; ++i) {

@@ -23,9 +23,9 @@ class OutputLayer : public Linear {
 
   void plan(MemoryPlan& plan, bool training);
 
-  /// Adds the microbatch's loss (sum over counted tokens) to loss_sum [1] fp32, on tensor rank 0 alone. With
-  /// grad_scale != 0 also overwrites h [stream, hidden] with the gradient of grad_scale * loss with respect to it, and
-  /// adds to the head's gradient.
+  /// Adds the microbatch's cross entropy (sum over counted tokens) to loss_sum [1] fp32, on tensor rank 0 alone. With
+  /// grad_scale != 0 also overwrites h [stream, hidden] with the gradient of grad_scale * (cross entropy + z-loss) with
+  /// respect to it, and adds to the head's gradient.
   void run(const Context& context, const Tensor& h, const Tensor& targets, float grad_scale,
            const Tensor& loss_sum, const Pass& pass);
   /// out = logits [rows, this rank's slice of the padded vocabulary] of h [rows, hidden]; never in FP8, for any number
@@ -37,15 +37,17 @@ class OutputLayer : public Linear {
   Operand operand(const Context& context, const fp8::Quantizer& quantizer, const Tensor& values,
                   const Operand& storage, const Pass& pass) const;
   void losses(const Context& context, const Tensor& logits, const Tensor& targets, const Tensor& losses,
-              float grad_scale) const;
+              const Tensor& z_losses, float grad_scale) const;
 
   Dimensions dims_;
   config::Fp8KeptWeights kept_weights_;
   int64_t vocab_, chunk_;
+  float z_loss_;
   // Scratch of Step::head:
   Tensor logits_;         ///< [chunk, slice of the padded vocabulary]
   Operand input_, grad_;  ///< storage of a chunk's quantized forms
   Tensor losses_;         ///< [tokens] fp32
+  Tensor z_losses_;       ///< the same, only with a z-loss
   Tensor statistics_;     ///< [ranks, 3, chunk] fp32, only with several tensor ranks
   Tensor whole_;          ///< [tokens, hidden], only with sequence parallelism
 };

@@ -24,6 +24,8 @@ struct Pass {
   /// fp32 [sequences of the microbatch], or empty: the head adds each sequence's loss (sum over counted tokens) to its
   /// element, on tensor rank 0 alone.
   Tensor sequence_losses;
+  /// fp32 [1], or empty: the head adds the microbatch's z-loss to it (sum over counted tokens), on tensor rank 0 alone.
+  Tensor z_loss_sum;
   Tensor
       positions;  ///< int32 [rows], generation: of each token in its sequence; empty where sequences are whole
   std::function<void(const Context&, Step)> on_step;  ///< for tests: MemoryPlan::enter

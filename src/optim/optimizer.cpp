@@ -16,12 +16,13 @@ DType dtype_of(config::MomentDType dtype, DType codes) {
 
 }  // namespace
 
-static_assert(sizeof(StepStatus) == 5 * sizeof(float), "field() addresses StepStatus as five words");
+static_assert(sizeof(StepStatus) == 6 * sizeof(float), "field() addresses StepStatus as six words");
 
 Optimizer::Optimizer(const OptimizerOptions& options, parameters::ParameterStore& parameters,
                      const parallel::Groups& groups)
     : config_(options.optimizer),
       seed_(options.seed),
+      z_loss_(options.z_loss),
       parameters_(parameters),
       groups_(groups),
       reducer_(options.parallel, options.tied_embeddings, parameters, groups),
@@ -85,16 +86,16 @@ void Optimizer::update_status(const Context& context, float largest_loss_sum) {
                             parameters_.flags_of(segment));
   }
   if (groups_.world().size() > 1) {
-    const Tensor sums{status_.data, DType::f32, {2}};  // loss_sum, sum_of_squares
+    const Tensor sums{status_.data, DType::f32, {z_loss_ ? 3 : 2}};  // loss_sum, sum_of_squares, z_loss_sum
     groups_.world().all_reduce(context, sums, parallel::ReduceOp::sum);
   }
   kernels::clip_coefficient(context, {.sum_of_squares = field(1, DType::f32),
                                       .loss = loss_sum(),
                                       .clip = static_cast<float>(config_.clip_grad),
                                       .largest_loss = largest_loss_sum,
-                                      .grad_norm = field(2, DType::f32),
-                                      .multiplier = field(3, DType::f32),
-                                      .skip = field(4, DType::i32)});
+                                      .grad_norm = field(3, DType::f32),
+                                      .multiplier = field(4, DType::f32),
+                                      .skip = field(5, DType::i32)});
 }
 
 void Optimizer::update(const Context& context, size_t number, float lr) {
@@ -120,7 +121,7 @@ void Optimizer::update(const Context& context, size_t number, float lr) {
                            .eps = static_cast<float>(config_.eps),
                            .weight_decay = static_cast<float>(config_.weight_decay),
                            .step = updates_ + 1,
-                           .grad_multiplier = field(3, DType::f32).as<float>(),
+                           .grad_multiplier = field(4, DType::f32).as<float>(),
                            .skip = skip_flag()});
 }
 

@@ -26,8 +26,9 @@ namespace te::optim {
 
 /// What a step leaves for the host; the same on every rank.
 struct StepStatus {
-  float loss_sum = 0.0f;        ///< over the tokens of the global batch
+  float loss_sum = 0.0f;        ///< cross entropy, over the tokens of the global batch
   float sum_of_squares = 0.0f;  ///< of all gradients
+  float z_loss_sum = 0.0f;      ///< as loss_sum, with a z-loss
   float grad_norm = 0.0f;       ///< before clipping
   float multiplier = 0.0f;      ///< the clipping coefficient
   int32_t skipped = 0;          ///< non-finite loss or gradient: nothing was updated
@@ -39,6 +40,7 @@ struct OptimizerOptions {
   config::ParallelConfig parallel;
   uint64_t seed = 0;             ///< of stochastic rounding: training.seed
   bool tied_embeddings = false;  ///< model.tie_word_embeddings
+  bool z_loss = false;           ///< training.z_loss_coefficient is not 0
 };
 
 class Optimizer {
@@ -74,7 +76,8 @@ class Optimizer {
   comm::ParameterGatherer& gatherer() { return gatherer_; }
   const LrSchedule& schedule() const { return schedule_; }
   Tensor loss_sum() const { return field(0, DType::f32); }
-  const int32_t* skip_flag() const { return field(4, DType::i32).as<int32_t>(); }
+  Tensor z_loss_sum() const { return z_loss_ ? field(2, DType::f32) : Tensor{}; }  ///< empty without a z-loss
+  const int32_t* skip_flag() const { return field(5, DType::i32).as<int32_t>(); }
 
   Moments exp_avg, exp_avg_sq;  ///< [shard_size]
 
@@ -85,6 +88,7 @@ class Optimizer {
 
   config::OptimizerConfig config_;
   uint64_t seed_;
+  bool z_loss_;
   parameters::ParameterStore& parameters_;
   const parallel::Groups& groups_;
   comm::GradientReducer reducer_;

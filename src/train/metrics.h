@@ -35,7 +35,8 @@ struct StepMetrics {
   int64_t step = 0;              ///< 1-based
   int64_t consumed_samples = 0;  ///< after the step
   int64_t consumed_tokens = 0;
-  double loss = 0;                   ///< mean over the counted tokens of the global batch
+  double loss = 0;                   ///< cross entropy, mean over the counted tokens of the global batch
+  std::optional<double> z_loss;      ///< the same of the z-loss, where there is one
   std::optional<double> valid_loss;  ///< of training.best_valid_set
   std::vector<SetLoss> valid;        ///< of all validation sets, in the config's order
   std::vector<TaskResult> tasks;     ///< where the model is judged by them

@@ -28,7 +28,8 @@ StepRunner::StepRunner(const config::Config& config, const Context& context, con
       optimizer_({.optimizer = config.optimizer,
                   .parallel = config.parallel,
                   .seed = config.training.seed,
-                  .tied_embeddings = config.model.tie_word_embeddings},
+                  .tied_embeddings = config.model.tie_word_embeddings,
+                  .z_loss = config.training.z_loss_coefficient != 0.0},
                  model_.parameters(), groups),
       pipeline_(config.training, config.parallel, context, model_),
       swiglu_(config.model, model_.parameters()),
@@ -136,6 +137,7 @@ void StepRunner::launch(const HostBatch& batch, int64_t step, int64_t first_samp
     model::Pass pass = training_pass(first_sample, microbatch);
     pass.count_fp8 = count_fp8;
     pass.last_microbatch = microbatch + 1 == microbatches;
+    pass.z_loss_sum = optimizer_.z_loss_sum();
     if (sample_losses_) {
       pass.sequence_losses =
           parameters::ParameterStore::part(sample_losses_, microbatch * micro_batch_size_, micro_batch_size_);

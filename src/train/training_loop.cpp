@@ -193,8 +193,10 @@ StepMetrics TrainingLoop::finish_step(const HostBatch& batch, double seconds) {
   metrics.step = progress_.step;
   metrics.consumed_samples = progress_.consumed_samples;
   metrics.consumed_tokens = progress_.consumed_samples * seq;
-  metrics.loss =
-      static_cast<double>(status.loss_sum) / static_cast<double>(std::max<int64_t>(1, batch.counted));
+  const auto counted = static_cast<double>(std::max<int64_t>(1, batch.counted));
+  metrics.loss = static_cast<double>(status.loss_sum) / counted;
+  if (config_.training.z_loss_coefficient != 0.0)
+    metrics.z_loss = static_cast<double>(status.z_loss_sum) / counted;
   metrics.grad_norm = status.grad_norm;
   metrics.lr = optimizer.schedule().at(progress_.step);
   metrics.seconds = seconds;

@@ -21,13 +21,13 @@ const GpuVocab kVocabs[] = {{3, 1, 1},           {3, 1, 8},           {3, 7, 7},
                             {300, 50257, 50304}, {4, 128256, 128256}, {4, 128250, 128251}};
 
 struct CrossEntropyRun {
-  std::vector<float> losses, gradient;
+  std::vector<float> losses, z_losses, gradient;
   std::vector<uint8_t> logits_before, logits_after_loss_only, gradient_bits;
 };
 
-CrossEntropyRun run(const Context& context, DType dtype, const GpuVocab& shape) {
+CrossEntropyRun run(const Context& context, DType dtype, const GpuVocab& shape, float z_loss = 0.0f) {
   TestTensor logits(context, dtype, {shape.rows, shape.padded}), losses(context, DType::f32, {shape.rows});
-  TestTensor targets(context, DType::i32, {shape.rows});
+  TestTensor z_losses(context, DType::f32, {shape.rows}), targets(context, DType::i32, {shape.rows});
   std::vector<float> values = normal_values(shape.rows * shape.padded, 11, 4.0f);
   std::vector<int32_t> target(shape.rows);
   for (int64_t r = 0; r < shape.rows; ++r) {
@@ -45,8 +45,15 @@ CrossEntropyRun run(const Context& context, DType dtype, const GpuVocab& shape) 
   const std::vector<float> alone = losses.floats();
   out.logits_after_loss_only = logits.raw();
   losses.fill_value(std::numeric_limits<float>::quiet_NaN());
-  cross_entropy(context, {logits, targets, losses, shape.vocab, 0.25f});
+  cross_entropy(context, {.logits = logits,
+                          .targets = targets,
+                          .losses = losses,
+                          .vocab = shape.vocab,
+                          .grad_scale = 0.25f,
+                          .z_loss = z_loss,
+                          .z_losses = z_losses});
   out.losses = losses.floats();
+  out.z_losses = z_losses.floats();
   EXPECT_EQ(out.losses, alone);
   out.gradient = logits.floats();
   out.gradient_bits = logits.raw();
@@ -74,6 +81,29 @@ TEST(CrossEntropyGpuTest, MatchesCpu) {
         for (int64_t c = r == 1 ? 0 : shape.vocab; c < shape.padded; ++c)
           ASSERT_EQ(actual.gradient[r * shape.padded + c], 0.0f) << r << ", " << c;
       EXPECT_EQ(count_different(run(gpu, dtype, shape).gradient_bits, actual.gradient_bits, 1), 0);
+    }
+  }
+}
+
+TEST(CrossEntropyGpuTest, ZLossMatchesCpu) {
+  TE_REQUIRE_GPU();
+  const Context cpu = Context::cpu(), gpu = Context::cuda(0);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const GpuVocab& shape : kVocabs) {
+      SCOPED_TRACE(std::string(dtype_name(dtype)) + " " + std::to_string(shape.vocab) + " of " +
+                   std::to_string(shape.padded));
+      const CrossEntropyRun expected = run(cpu, dtype, shape, 0.02f), actual = run(gpu, dtype, shape, 0.02f);
+      const CrossEntropyRun without = run(gpu, dtype, shape);
+      // The cross entropy has the bits that it has without; log Z has the error of the loss, its square twice that.
+      EXPECT_EQ(actual.losses, without.losses);
+      EXPECT_LT(max_relative_error(actual.z_losses, expected.z_losses, 0.1), 2e-5);
+      EXPECT_EQ(actual.z_losses[1], 0.0f);
+      EXPECT_EQ(without.z_losses, std::vector<float>(static_cast<size_t>(shape.rows), 0.0f));
+      // The bounds of MatchesCpu.
+      EXPECT_LT(max_relative_error(actual.gradient, expected.gradient, dtype == DType::bf16 ? 1e-5 : 1e-3),
+                dtype == DType::bf16 ? 8e-3 : 1e-4);
+      EXPECT_LT(relative_error(actual.gradient, expected.gradient), dtype == DType::bf16 ? 5e-4 : 3e-5);
+      EXPECT_NE(actual.gradient, without.gradient);
     }
   }
 }

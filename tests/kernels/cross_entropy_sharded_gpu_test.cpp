@@ -19,12 +19,15 @@ TEST(ShardedCrossEntropyGpu, MatchesCpu) {
       actual.run(0.0f);
       EXPECT_EQ(actual.logits[0].raw(), before);
       const std::vector<uint8_t> loss_only = actual.losses[0].raw();
-      expected.run(0.25f), actual.run(0.25f);
+      expected.run(0.25f, 0.02f), actual.run(0.25f, 0.02f);
       EXPECT_EQ(actual.losses[0].raw(), loss_only);
       for (int64_t rank = 0; rank < v.slices; ++rank) {
         EXPECT_LT(max_relative_error(actual.losses[rank].floats(), expected.losses[rank].floats(), 1.0),
                   1e-5);
+        EXPECT_LT(max_relative_error(actual.z_losses[rank].floats(), expected.z_losses[rank].floats(), 0.1),
+                  2e-5);
         EXPECT_EQ(actual.losses[rank].raw(), actual.losses[0].raw());
+        EXPECT_EQ(actual.z_losses[rank].raw(), actual.z_losses[0].raw());
         EXPECT_EQ(actual.losses[rank].floats()[1], 0.0f);
       }
       // The bounds of cross_entropy_gpu_test.cpp.

@@ -55,6 +55,47 @@ TEST(ShardedCrossEntropy, EqualsTheWhole) {
   }
 }
 
+TEST(ShardedCrossEntropy, ZLossEqualsThatOfTheWhole) {
+  const Context context = Context::cpu();
+  const int64_t rows = 6;
+  const float grad_scale = 0.125f, z_loss = 0.02f;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const SlicedVocabulary& v : kSlicedVocabularies) {
+      SCOPED_TRACE(fmt::format("{} vocab {}, {} x {}", dtype_name(dtype), v.vocab, v.slices, v.local));
+      const std::vector<float> values = whole_logits(v, rows);
+      const std::vector<int32_t> target = slice_targets(v, rows);
+      TestTensor logits(context, dtype, {rows, v.local * v.slices}), losses(context, DType::f32, {rows});
+      TestTensor z_losses(context, DType::f32, {rows});
+      SlicedCrossEntropy sliced(context, dtype, v, rows, values, target);
+      logits.fill(values);
+      cross_entropy(context, {.logits = logits,
+                              .targets = sliced.targets,
+                              .losses = losses,
+                              .vocab = v.vocab,
+                              .grad_scale = grad_scale,
+                              .z_loss = z_loss,
+                              .z_losses = z_losses});
+      sliced.run(grad_scale, z_loss);
+      // The bound of the loss in EqualsTheWhole, doubled by the square.
+      const double bound = 2e-6 + std::sqrt(static_cast<double>(v.vocab)) * 0x1p-23;
+      for (int64_t rank = 0; rank < v.slices; ++rank) {
+        EXPECT_LT(max_relative_error(sliced.z_losses[rank].floats(), z_losses.floats(), 0.1), bound);
+        EXPECT_EQ(sliced.z_losses[rank].raw(), sliced.z_losses[0].raw());
+        EXPECT_EQ(sliced.z_losses[rank].floats()[1], 0.0f);
+      }
+      if (v.slices == 1) {
+        EXPECT_EQ(sliced.z_losses[0].raw(), z_losses.raw());
+        EXPECT_EQ(sliced.logits[0].raw(), logits.raw());
+      }
+      // The bounds of EqualsTheWhole.
+      EXPECT_LT(max_relative_error(sliced.joined(), logits.floats(), 1e-3),
+                dtype == DType::bf16 ? 8e-3 : 1e-4);
+      EXPECT_LT(relative_error(sliced.joined(), logits.floats()),
+                dtype == DType::bf16 ? 5e-4 : 1e-5 + 2 * std::sqrt(static_cast<double>(v.vocab)) * 0x1p-24);
+    }
+  }
+}
+
 TEST(ShardedCrossEntropy, StatisticsByHand) {
   const Context context = Context::cpu();
   const float inf = std::numeric_limits<float>::infinity(), lowest = std::numeric_limits<float>::lowest();

@@ -59,10 +59,11 @@ class SlicedCrossEntropy {
       logits.emplace_back(context, dtype, Shape{rows, v.local});
       logits.back().fill(part);
       losses.emplace_back(context, DType::f32, Shape{rows});
+      z_losses.emplace_back(context, DType::f32, Shape{rows});
     }
   }
 
-  void run(float grad_scale) {
+  void run(float grad_scale, float z_loss = 0.0f) {
     for (int64_t rank = 0; rank < v_.slices; ++rank) {
       const Tensor own{statistics.get().as<float>() + rank * 3 * rows_, DType::f32, {3, rows_}};
       kernels::cross_entropy_statistics(context_, {.logits = logits[rank],
@@ -78,7 +79,9 @@ class SlicedCrossEntropy {
                                                         .vocab = v_.vocab,
                                                         .statistics = statistics,
                                                         .losses = losses[rank],
-                                                        .grad_scale = grad_scale});
+                                                        .grad_scale = grad_scale,
+                                                        .z_loss = z_loss,
+                                                        .z_losses = z_losses[rank]});
   }
 
   /// The ranks' logits (or gradients) side by side.
@@ -95,7 +98,7 @@ class SlicedCrossEntropy {
   }
 
   TestTensor targets, statistics;
-  std::deque<TestTensor> logits, losses;  ///< per rank
+  std::deque<TestTensor> logits, losses, z_losses;  ///< per rank
 
  private:
   const Context& context_;

@@ -107,6 +107,139 @@ TEST(CrossEntropyTest, GradientMatchesFiniteDifferences) {
   EXPECT_LT(relative_error(logits.floats(), expected), 1e-3);
 }
 
+// log Z of a few logits by hand, and of large ones in double precision.
+TEST(ZLossTest, MatchesDoublePrecision) {
+  const Context context = Context::cpu();
+  const int64_t rows = 5;
+  const float z_loss = 0.03f, grad_scale = 0.125f;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const Shape2& shape : kShapes) {
+      TestTensor logits(context, dtype, {rows, shape.padded}), losses(context, DType::f32, {rows});
+      TestTensor z_losses(context, DType::f32, {rows}), targets(context, DType::i32, {rows});
+      logits.fill(padded_logits(rows, shape));
+      const std::vector<int32_t> target = spread_targets(rows, shape.vocab);
+      targets.fill_ints(target);
+      const std::vector<float> x = logits.floats();
+      std::vector<float> expected_losses(rows), expected_z(rows), expected(x.size(), 0.0f);
+      for (int64_t r = 0; r < rows; ++r) {
+        if (target[r] < 0) continue;
+        const float* row = x.data() + r * shape.padded;
+        double sum = 0;
+        for (int64_t c = 0; c < shape.vocab; ++c) sum += std::exp(double{row[c]});
+        const double log_z = std::log(sum);
+        expected_losses[r] = static_cast<float>(log_z - row[target[r]]);
+        expected_z[r] = static_cast<float>(z_loss * log_z * log_z);
+        for (int64_t c = 0; c < shape.vocab; ++c) {
+          const double p = std::exp(double{row[c]}) / sum;
+          expected[r * shape.padded + c] =
+              static_cast<float>((p * (1 + 2 * z_loss * log_z) - (c == target[r] ? 1.0 : 0.0)) * grad_scale);
+        }
+      }
+      cross_entropy(context, {.logits = logits,
+                              .targets = targets,
+                              .losses = losses,
+                              .vocab = shape.vocab,
+                              .grad_scale = grad_scale,
+                              .z_loss = z_loss,
+                              .z_losses = z_losses});
+      // The loss is the cross entropy alone.
+      EXPECT_LT(max_relative_error(losses.floats(), expected_losses, 1.0), 1e-5);
+      // log Z is off by some 1e-6; squared, by twice as much.
+      EXPECT_LT(max_relative_error(z_losses.floats(), expected_z, 0.01), 1e-5);
+      // As in MatchesDoublePrecision; where p (1 + 2 z log Z) - 1 cancels, floors as there.
+      EXPECT_LT(max_relative_error(logits.floats(), expected, 1e-5), dtype == DType::bf16 ? 4e-3 : 2e-4);
+      EXPECT_EQ(z_losses.floats()[1], 0.0f);
+    }
+  }
+}
+
+TEST(ZLossTest, ByHand) {
+  const Context context = Context::cpu();
+  TestTensor logits(context, DType::f32, {2, 2}), losses(context, DType::f32, {2});
+  TestTensor z_losses(context, DType::f32, {2}), targets(context, DType::i32, {2});
+  // Z = 4 + 4 = 8 and Z = 1/2 + 1/2 = 1, whose logarithm is 0: nothing is added there.
+  const float log4 = std::log(4.0f), log_half = std::log(0.5f);
+  logits.fill({log4, log4, log_half, log_half});
+  targets.fill_ints({0, 1});
+  cross_entropy(context, {.logits = logits,
+                          .targets = targets,
+                          .losses = losses,
+                          .vocab = 2,
+                          .grad_scale = 1.0f,
+                          .z_loss = 0.5f,
+                          .z_losses = z_losses});
+  const float log8 = std::log(8.0f);
+  EXPECT_NEAR(z_losses.floats()[0], 0.5f * log8 * log8, 1e-6f);
+  EXPECT_NEAR(z_losses.floats()[1], 0.0f, 1e-12f);
+  const std::vector<float> gradient = logits.floats();
+  EXPECT_NEAR(gradient[0], 0.5f * (1 + log8) - 1, 1e-6f);
+  EXPECT_NEAR(gradient[1], 0.5f * (1 + log8), 1e-6f);
+  EXPECT_NEAR(gradient[2], 0.5f, 1e-6f);
+  EXPECT_NEAR(gradient[3], -0.5f, 1e-6f);
+}
+
+TEST(ZLossTest, GradientMatchesFiniteDifferences) {
+  const Context context = Context::cpu();
+  const int64_t rows = 3, vocab = 13, padded = 16;
+  TestTensor logits(context, DType::f32, {rows, padded}), losses(context, DType::f32, {rows});
+  TestTensor z_losses(context, DType::f32, {rows}), targets(context, DType::i32, {rows});
+  targets.fill_ints({12, -1, 0});
+  std::vector<float> values = normal_values(rows * padded, 5, 1.5f), expected(values.size());
+  CrossEntropy args{.logits = logits,
+                    .targets = targets,
+                    .losses = losses,
+                    .vocab = vocab,
+                    .z_loss = 0.2f,
+                    .z_losses = z_losses};
+  const float step = 1e-2f, grad_scale = 0.5f;
+  const auto total = [&] {
+    logits.fill(values);
+    cross_entropy(context, args);
+    double sum = 0;
+    for (const float loss : losses.floats()) sum += loss;
+    for (const float loss : z_losses.floats()) sum += loss;
+    return sum * grad_scale;
+  };
+  for (size_t i = 0; i < values.size(); ++i) {
+    const float kept = values[i], up = kept + step, down = kept - step;
+    values[i] = up;
+    const double above = total();
+    values[i] = down;
+    const double below = total();
+    values[i] = kept;
+    expected[i] = static_cast<float>((above - below) / (double{up} - down));
+  }
+  logits.fill(values);
+  args.grad_scale = grad_scale;
+  cross_entropy(context, args);
+  EXPECT_LT(relative_error(logits.floats(), expected), 1e-3);
+}
+
+TEST(ZLossTest, OfZeroChangesNoBit) {
+  const Context context = Context::cpu();
+  const int64_t rows = 5;
+  const Shape2 shape{257, 264};
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    TestTensor with(context, dtype, {rows, shape.padded}), without(context, dtype, {rows, shape.padded});
+    TestTensor losses_with(context, DType::f32, {rows}), losses_without(context, DType::f32, {rows});
+    TestTensor z_losses(context, DType::f32, {rows}), targets(context, DType::i32, {rows});
+    with.fill(padded_logits(rows, shape));
+    without.fill(padded_logits(rows, shape));
+    targets.fill_ints(spread_targets(rows, shape.vocab));
+    cross_entropy(context, {.logits = with,
+                            .targets = targets,
+                            .losses = losses_with,
+                            .vocab = shape.vocab,
+                            .grad_scale = 0.25f,
+                            .z_loss = 0.0f,
+                            .z_losses = z_losses});
+    cross_entropy(context, {without, targets, losses_without, shape.vocab, 0.25f});
+    EXPECT_EQ(with.raw(), without.raw());
+    EXPECT_EQ(losses_with.raw(), losses_without.raw());
+    EXPECT_EQ(z_losses.floats(), std::vector<float>(rows, 0.0f));
+  }
+}
+
 TEST(CrossEntropyTest, LargeAndInfiniteLogits) {
   const Context context = Context::cpu();
   const float inf = std::numeric_limits<float>::infinity();

@@ -23,7 +23,7 @@ double directional_difference(TinyModel& tiny, const parameters::Parameter& para
     std::vector<float> moved = original;
     for (size_t i = 0; i < moved.size(); ++i) moved[i] += static_cast<float>(t * direction[i]);
     tiny.write(parameter.main, moved);
-    const double loss = tiny.evaluate();
+    const double loss = tiny.objective();
     tiny.write(parameter.main, original);
     return loss;
   };
@@ -131,6 +131,15 @@ TEST(ModelGradient, GptWithSilu) {
   Config config = tiny_config(Family::gpt);
   config.model.activation = config::Activation::silu;
   check_gradients(config);
+}
+
+TEST(ModelGradient, ZLoss) {
+  Config config = tiny_config(Family::llama);
+  config.training.z_loss_coefficient =
+      0.3;  // large: log Z is about 4.5, so the terms are of the size of the loss
+  check_gradients(config);
+  TinyModel tiny(config);
+  EXPECT_GT(tiny.objective(), tiny.evaluate() + 1);
 }
 
 TEST(ModelGradient, IgnoredTargetsContributeNothing) {

@@ -54,7 +54,8 @@ class TinyModel {
         optimizer_({.optimizer = config.optimizer,
                     .parallel = config.parallel,
                     .seed = config.training.seed,
-                    .tied_embeddings = config.model.tie_word_embeddings},
+                    .tied_embeddings = config.model.tie_word_embeddings,
+                    .z_loss = config.training.z_loss_coefficient != 0.0},
                    model_.parameters(), model_.groups()) {
     config::validate(config);
     model_.plan(plan_, context_);
@@ -63,6 +64,7 @@ class TinyModel {
     plan_.add(tokens_, "tokens", MemoryKind::data, DType::i32, {tokens});
     plan_.add(targets_, "targets", MemoryKind::data, DType::i32, {tokens});
     plan_.add(eval_loss_, "eval_loss", MemoryKind::data, DType::f32, {1});
+    plan_.add(eval_z_loss_, "eval_z_loss", MemoryKind::data, DType::f32, {1});
     memory_ = plan_.allocate(context_);
     model_.bind(context_);
     optimizer_.bind(context_);
@@ -108,6 +110,15 @@ class TinyModel {
     model_.evaluate(context_, tokens_, targets_, eval_loss_);
     return read_scalar(eval_loss_) / static_cast<double>(tokens_.numel());
   }
+  /// What gradients are of: the mean loss with the z-loss.
+  double objective() {
+    context_.zero(eval_loss_);
+    context_.zero(eval_z_loss_);
+    model::Pass pass{.kind = model::PassKind::evaluate};
+    pass.z_loss_sum = eval_z_loss_;
+    model_.forward(context_, {}, tokens_, targets_, 0.0f, eval_loss_, {}, pass);
+    return (read_scalar(eval_loss_) + read_scalar(eval_z_loss_)) / static_cast<double>(tokens_.numel());
+  }
   /// A whole optimizer step; returns the loss before it.
   double train_step(float lr) {
     forward_backward();
@@ -152,7 +163,7 @@ class TinyModel {
   optim::Optimizer optimizer_;
   MemoryPlan plan_;
   DeviceBuffer memory_;
-  Tensor tokens_, targets_, eval_loss_;
+  Tensor tokens_, targets_, eval_loss_, eval_z_loss_;
 };
 
 }  // namespace te::testing

@@ -57,6 +57,7 @@ struct Case {
   int context = 1;
   int groups = 0;  ///< query groups; 0: as many as the tensor size needs
   config::Shard shard = config::Shard::optimizer;
+  double z_loss = 0;
 
   bool fp8() const { return precision >= Precision::delayed; }
   bool tied() const { return (family == Family::llama) == variant; }
@@ -155,6 +156,7 @@ inline config::Config make_config(const Case& c) {
   // equal bit for bit.
   // So do runs of OLMo 2's form, whose norm, behind norms on every output, moves most with the weights.
   if (c.wide() || c.form == Form::olmo2) config.optimizer.clip_grad = 0;
+  config.training.z_loss_coefficient = c.z_loss;
   if (c.bf16_grads) config.optimizer.main_grad_dtype = ComputeDType::bf16;
   config.data.synthetic = true;
   config::resolve_defaults(config);
@@ -406,6 +408,10 @@ inline std::vector<Case> cases_of(int ranks) {
            .precision = delayed,
            .overrides = "linear_fc2 input: bf16; linear_qkv wgrad: bf16; layers 0 linear_proj: tensorwise",
            .context = 2},
+          {.name = "tp2_sp_llama_z_loss", .family = llama, .tensor = 2, .sequence = true, .z_loss = 0.02},
+          {.name = "pp2_gpt_z_loss", .family = gpt, .pipeline = 2, .schedule = zero_bubble, .z_loss = 0.02},
+          {.name = "dp2_llama_delayed_z_loss", .family = llama, .precision = delayed, .z_loss = 0.02},
+          {.name = "dp2_gpt_z_loss", .family = gpt, .z_loss = 0.02},
       };
     case 4:
       return {

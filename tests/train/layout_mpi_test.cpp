@@ -288,6 +288,10 @@ TEST_P(Layout, EqualsOneRank) {
   const double loss_cost = rounded ? std::max(rounding->loss, rounding->valid) : 0.0;
   EXPECT_LE(actual.loss, allowed(loss_floor, rounded ? &loss_cost : nullptr));
   EXPECT_LE(actual.valid, allowed(loss_floor, rounded ? &loss_cost : nullptr));
+  // The square of a logarithm: twice its relative difference, and that is below the loss's.
+  EXPECT_EQ(ranks.z_loss.size(), c.z_loss > 0 ? one.loss.size() : 0);
+  EXPECT_LE(largest_difference(ranks.z_loss, one.z_loss),
+            2 * allowed(loss_floor, rounded ? &loss_cost : nullptr));
   // Behind norms on every output a rounding of the weights moves the norm of the gradients more.
   const double norm_floor =
       rounded && c.fp8() ? kFp8Norm : (c.form == Form::olmo2 ? 4 : 1) * kFp32Bounds.norm;

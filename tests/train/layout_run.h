@@ -25,6 +25,7 @@ using Parts = std::vector<Part>;
 
 struct Trace {
   std::vector<double> loss, grad_norm;  ///< of every step
+  std::vector<double> z_loss;           ///< the same, with a z-loss
   double valid_loss = 0;                ///< after the last step
   std::map<int, Parts> grads;           ///< of the steps in `grads_at`, summed over the ranks
   Parts mains;                          ///< after the last step

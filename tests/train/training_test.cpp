@@ -145,6 +145,7 @@ const Case kCases[] = {
     {"fp8_blockwise",
      kFp8 + std::vector<std::string>{"precision.fp8_recipe=blockwise", "precision.fp8_scale_format=fp32"}},
     {"fp8_tensorwise", kFp8 + std::vector<std::string>{"precision.fp8_recipe=tensorwise"}},
+    {"z_loss_fp8", kFp8 + std::vector<std::string>{"training.z_loss_coefficient=1e-2"}},
     {"fp8_gpt_with_dropout",
      kFp8 + std::vector<std::string>{"model.family=gpt", "model.num_query_groups=4",
                                      "model.hidden_dropout=0.1", "model.attention_dropout=0.1"}},

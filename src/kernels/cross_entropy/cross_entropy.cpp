@@ -9,10 +9,17 @@
 #include "core/float_types.h"
 #include "kernels/common/checks.h"
 #include "kernels/cross_entropy/cross_entropy_cuda.h"
+#include "kernels/cross_entropy/z_loss_math.h"
 
 namespace te::kernels {
 
 namespace {
+
+void check_z_losses(const char* op, const Tensor& z_losses, int64_t rows) {
+  if (!z_losses) return;
+  check_dtype(op, "z_losses", z_losses, DType::f32);
+  check_shape(op, "z_losses", z_losses, {rows});
+}
 
 void check_cross_entropy(const CrossEntropy& a) {
   const char* op = "cross_entropy";
@@ -22,6 +29,7 @@ void check_cross_entropy(const CrossEntropy& a) {
   check_shape(op, "targets", a.targets, {rows});
   check_dtype(op, "losses", a.losses, DType::f32);
   check_shape(op, "losses", a.losses, {rows});
+  check_z_losses(op, a.z_losses, rows);
   TE_CHECK(a.vocab > 0 && a.vocab <= a.logits.cols(), "{}: vocab {} must be in 1..{}, the logits' columns",
            op, a.vocab, a.logits.cols());
 }
@@ -55,6 +63,8 @@ struct Softmax {
   // A finite start, so that a logit of -inf means probability 0 rather than inf - inf.
   float largest = std::numeric_limits<float>::lowest();
   float sum = 0.0f;
+
+  float log_z() const { return std::log(sum) + largest; }
 };
 
 /// Maximum and sum of exp(logit - maximum); the exponentials are left in `row`.
@@ -76,14 +86,18 @@ Softmax row_softmax(const T* logits, int64_t count, float* row) {
 
 /// The gradient of one row from its exponentials; `target` is a column, or any other number for none of them.
 template <class T>
-void write_gradient(const float* row, float sum, int64_t target, float grad_scale, int64_t count,
-                    int64_t columns, T* gradient) {
-  const float inverse = 1.0f / sum;
+void write_gradient(const float* row, const Softmax& all, int64_t target, float grad_scale, float z_loss,
+                    int64_t count, int64_t columns, T* gradient) {
+  const float inverse = softmax_factor(z_loss, all.log_z()) / all.sum;
   for (int64_t c = 0; c < count; ++c) {
     const float one = c == target ? 1.0f : 0.0f;
     gradient[c] = from_float<T>((row[c] * inverse - one) * grad_scale);
   }
   std::fill(gradient + count, gradient + columns, T{});
+}
+
+void write_z_loss(const Tensor& z_losses, int64_t row, float value) {
+  if (z_losses) z_losses.as<float>()[row] = value;
 }
 
 template <class T>
@@ -100,12 +114,15 @@ void cross_entropy_cpu(const CrossEntropy& a) {
       T* logits = a.logits.as<T>() + r * columns;
       if (targets[r] < 0) {
         a.losses.as<float>()[r] = 0.0f;
+        write_z_loss(a.z_losses, r, 0.0f);
         if (backward) std::fill(logits, logits + columns, T{});
         continue;
       }
       const Softmax all = row_softmax(logits, a.vocab, row.data());
       a.losses.as<float>()[r] = std::log(all.sum) - (to_float(logits[targets[r]]) - all.largest);
-      if (backward) write_gradient(row.data(), all.sum, targets[r], a.grad_scale, a.vocab, columns, logits);
+      write_z_loss(a.z_losses, r, z_loss_term(a.z_loss, all.log_z()));
+      if (backward)
+        write_gradient(row.data(), all, targets[r], a.grad_scale, a.z_loss, a.vocab, columns, logits);
     }
   }
 }
@@ -168,15 +185,17 @@ void from_statistics_cpu(const CrossEntropyFromStatistics& a) {
       T* logits = a.logits.as<T>() + r * columns;
       if (targets[r] < 0) {
         a.losses.as<float>()[r] = 0.0f;
+        write_z_loss(a.z_losses, r, 0.0f);
         if (backward) std::fill(logits, logits + columns, T{});
         continue;
       }
       const auto [all, target_logit] = combine(a.statistics.as<float>(), ranks, rows, r);
       a.losses.as<float>()[r] = std::log(all.sum) - (target_logit - all.largest);
+      write_z_loss(a.z_losses, r, z_loss_term(a.z_loss, all.log_z()));
       if (!backward) continue;
       const float largest = all.largest;
       for (int64_t c = 0; c < count; ++c) row[c] = std::exp(to_float(logits[c]) - largest);
-      write_gradient(row.data(), all.sum, targets[r] - a.first, a.grad_scale, count, columns, logits);
+      write_gradient(row.data(), all, targets[r] - a.first, a.grad_scale, a.z_loss, count, columns, logits);
     }
   }
 }
@@ -208,6 +227,7 @@ void cross_entropy_from_statistics(const Context& context, const CrossEntropyFro
   check_shape(op, "statistics", args.statistics, {args.statistics.dim(0), 3, rows});
   check_dtype(op, "losses", args.losses, DType::f32);
   check_shape(op, "losses", args.losses, {rows});
+  check_z_losses(op, args.z_losses, rows);
   TE_DISPATCH_CUDA(context, cross_entropy_from_statistics, args);
   check_targets(op, args.targets, args.vocab);
   visit_hp(args.logits.dtype, [&](auto zero) { from_statistics_cpu<decltype(zero)>(args); });

@@ -16,9 +16,11 @@ struct CrossEntropyParams {
   T* logits;
   const int32_t* targets;
   float* losses;
+  float* z_losses;  ///< or null
   int64_t columns;
   int64_t vocab;
   float grad_scale;
+  float z_loss;
   bool cached;  ///< the row fits in shared memory
 };
 
@@ -31,7 +33,10 @@ __global__ void __launch_bounds__(kRowThreads, 2) cross_entropy_rows(CrossEntrop
   T* row = p.logits + int64_t{blockIdx.x} * p.columns;
   const int target = p.targets[blockIdx.x];
   if (target == -1) {
-    if (threadIdx.x == 0) p.losses[blockIdx.x] = 0.0f;
+    if (threadIdx.x == 0) {
+      p.losses[blockIdx.x] = 0.0f;
+      if (p.z_losses != nullptr) p.z_losses[blockIdx.x] = 0.0f;
+    }
     if (p.grad_scale != 0.0f) clear_row<T, N>(row, p.columns);
     return;
   }
@@ -40,9 +45,13 @@ __global__ void __launch_bounds__(kRowThreads, 2) cross_entropy_rows(CrossEntrop
   if (threadIdx.x == 0 && target >= 0 && target < p.vocab) target_logit = load_float(row + target);
 
   const Softmax all = row_softmax<T, N>(row, p.columns, p.vocab, p.cached ? cache : nullptr, shared);
-  if (threadIdx.x == 0) p.losses[blockIdx.x] = logf(all.sum) - (target_logit - all.largest);
+  if (threadIdx.x == 0) {
+    p.losses[blockIdx.x] = logf(all.sum) - (target_logit - all.largest);
+    if (p.z_losses != nullptr) p.z_losses[blockIdx.x] = z_loss_term(p.z_loss, all.log_z());
+  }
   if (p.grad_scale != 0.0f)
-    write_gradient<T, N>(p.cached ? cache : row, row, p.columns, p.vocab, all, target, p.grad_scale);
+    write_gradient<T, N>(p.cached ? cache : row, row, p.columns, p.vocab, all, target, p.grad_scale,
+                         p.z_loss);
 }
 
 template <class T, int N>
@@ -65,9 +74,11 @@ void launch_cross_entropy(const Context& context, const CrossEntropy& a) {
   p.logits = a.logits.as<T>();
   p.targets = a.targets.as<int32_t>();
   p.losses = a.losses.as<float>();
+  p.z_losses = a.z_losses.as<float>();
   p.columns = a.logits.cols();
   p.vocab = a.vocab;
   p.grad_scale = a.grad_scale;
+  p.z_loss = a.z_loss;
   p.cached = false;
   const bool vectors = p.columns % N == 0 && is_aligned(p.logits, 16);
   vectors ? launch<T, N>(context, p, a.logits.rows()) : launch<T, 1>(context, p, a.logits.rows());

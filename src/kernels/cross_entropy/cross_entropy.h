@@ -1,6 +1,12 @@
 // Softmax cross-entropy over one chunk of logits, fused with its gradient, in place: the output layer runs it
 // chunk by chunk, so logits of all tokens never exist at once and FP32 logits never exist at all (statistics
 // are FP32 in registers).
+//
+// With the z-loss (Chowdhery et al., "PaLM", arXiv 2204.02311; OLMo 2, arXiv 2501.00656, whose code takes the mean over
+// the tokens that are not masked, as here), whose term of a token is z_loss (log Z)^2 with Z = sum of exp(logit) over
+// the vocabulary, the gradient is
+//   (softmax (1 + 2 z_loss log Z) - onehot) grad_scale
+// from the statistics that the softmax needs anyway. Terms and gradients of z_loss 0 have the bits of none.
 #pragma once
 
 #include "core/device.h"
@@ -9,12 +15,14 @@
 namespace te::kernels {
 
 struct CrossEntropy {
-  /// In: [rows, padded_vocab] fp32 or bf16; out, when grad_scale != 0: (softmax - onehot) * grad_scale.
+  /// In: [rows, padded_vocab] fp32 or bf16; out, when grad_scale != 0: the gradient.
   Tensor logits;
   Tensor targets;           ///< [rows] int32; -1 = not counted: loss 0, gradient 0
   Tensor losses;            ///< out [rows] fp32: -log softmax[target]
   int64_t vocab = 0;        ///< columns >= vocab are padding: probability 0, gradient 0
   float grad_scale = 0.0f;  ///< 1 / (tokens of the global batch) in training; 0 = loss only, logits untouched
+  float z_loss = 0.0f;      ///< coefficient
+  Tensor z_losses;          ///< optional out [rows] fp32: z_loss (log Z)^2, 0 where the target is not counted
 };
 void cross_entropy(const Context& context, const CrossEntropy& args);
 
@@ -38,13 +46,15 @@ struct CrossEntropyStatistics {
 void cross_entropy_statistics(const Context& context, const CrossEntropyStatistics& args);
 
 struct CrossEntropyFromStatistics {
-  Tensor logits;   ///< in: the same slice; out, when grad_scale != 0: (softmax - onehot) * grad_scale
+  Tensor logits;   ///< in: the same slice; out, when grad_scale != 0: its gradient
   Tensor targets;  ///< as above
   int64_t first = 0;
   int64_t vocab = 0;
   Tensor statistics;        ///< fp32 [ranks, 3, rows], the ranks' statistics in rank order
   Tensor losses;            ///< out [rows] fp32: -log softmax[target]; the same on every rank
-  float grad_scale = 0.0f;  ///< as in CrossEntropy
+  float grad_scale = 0.0f;  ///< as in CrossEntropy, and the next two
+  float z_loss = 0.0f;
+  Tensor z_losses;  ///< the same on every rank
 };
 void cross_entropy_from_statistics(const Context& context, const CrossEntropyFromStatistics& args);
 

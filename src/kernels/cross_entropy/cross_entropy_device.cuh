@@ -6,6 +6,7 @@
 
 #include "kernels/common/cuda_common.cuh"
 #include "kernels/cross_entropy/cross_entropy_cuda.h"
+#include "kernels/cross_entropy/z_loss_math.h"
 
 namespace te::kernels::cuda {
 
@@ -23,6 +24,8 @@ __device__ __forceinline__ float exp_of(float x) {
 struct Softmax {
   float largest = -3.402823466e38f;
   float sum = 0.0f;
+
+  __device__ __forceinline__ float log_z() const { return logf(sum) + largest; }
 };
 
 /// kWhole promises that all N are valid.
@@ -101,12 +104,13 @@ __device__ __forceinline__ Softmax row_softmax(const T* row, int64_t columns, in
   return block_softmax(mine, shared);
 }
 
-/// row = (softmax - onehot) * grad_scale from the logits in `source` (the row itself or its copy), zeros from
-/// column `valid` on.
+/// row = its gradient (cross_entropy.h) from the logits in `source` (the row itself or its copy), zeros from column
+/// `valid` on.
 template <class T, int N>
 __device__ __forceinline__ void write_gradient(const T* source, T* row, int64_t columns, int64_t valid,
-                                               const Softmax& all, int64_t target, float grad_scale) {
-  const float inverse = 1.0f / all.sum;
+                                               const Softmax& all, int64_t target, float grad_scale,
+                                               float z_loss) {
+  const float inverse = softmax_factor(z_loss, all.log_z()) / all.sum;
   const int end = static_cast<int>(columns), real = static_cast<int>(valid);
   // Another rank's target is out of range here.
   const int hit = target >= 0 && target < columns ? static_cast<int>(target) : -N;

@@ -55,20 +55,26 @@ __device__ __forceinline__ Combined combine(const float* statistics, int ranks, 
 /// A target outside -1..vocab-1 is nobody's: its loss is NaN, which the trainer refuses.
 template <class T, int N>
 __global__ void __launch_bounds__(kRowThreads, 2)
-    from_statistics_rows(SliceParams<T> p, const float* statistics, int ranks, float* losses,
-                         float grad_scale) {
+    from_statistics_rows(SliceParams<T> p, const float* statistics, int ranks, float* losses, float* z_losses,
+                         float grad_scale, float z_loss) {
   const int64_t rows = gridDim.x, r = blockIdx.x;
   T* row = p.logits + r * p.columns;
   const int target = p.targets[r];
   if (target == -1) {
-    if (threadIdx.x == 0) losses[r] = 0.0f;
+    if (threadIdx.x == 0) {
+      losses[r] = 0.0f;
+      if (z_losses != nullptr) z_losses[r] = 0.0f;
+    }
     if (grad_scale != 0.0f) clear_row<T, N>(row, p.columns);
     return;
   }
   const Combined combined = combine(statistics, ranks, rows, r);
-  if (threadIdx.x == 0) losses[r] = logf(combined.all.sum) - (combined.target_logit - combined.all.largest);
+  if (threadIdx.x == 0) {
+    losses[r] = logf(combined.all.sum) - (combined.target_logit - combined.all.largest);
+    if (z_losses != nullptr) z_losses[r] = z_loss_term(z_loss, combined.all.log_z());
+  }
   if (grad_scale != 0.0f)
-    write_gradient<T, N>(row, row, p.columns, p.valid, combined.all, target - p.first, grad_scale);
+    write_gradient<T, N>(row, row, p.columns, p.valid, combined.all, target - p.first, grad_scale, z_loss);
 }
 
 template <class T>
@@ -112,7 +118,7 @@ void cross_entropy_from_statistics(const Context& context, const CrossEntropyFro
       constexpr int N = decltype(width)::value;
       from_statistics_rows<T, N><<<rows, row_threads(p.columns, N), 0, cuda_stream(context)>>>(
           p, args.statistics.as<float>(), static_cast<int>(args.statistics.dim(0)), args.losses.as<float>(),
-          args.grad_scale);
+          args.z_losses.as<float>(), args.grad_scale, args.z_loss);
     });
   });
   TE_CUDA_CHECK_LAUNCH();

@@ -118,7 +118,9 @@ const std::array<Group, 11>& groups() {
       {"loss",
        {"cross_entropy", "cross_entropy_statistics", "cross_entropy_from_statistics", "accumulate_sum"}},
       {"embedding", {"embedding_forward", "embedding_backward"}},
-      {"optimizer", {"zero_granules", "sum_of_squares", "clip_coefficient", "adamw", "delayed_scale_update"}},
+      {"optimizer",
+       {"zero_granules", "sum_of_squares", "clip_coefficient", "adamw", "muon_momentum", "muon_place",
+        "muon_normalize", "muon_combine", "muon_update", "delayed_scale_update"}},
       {"communication", {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "send", "receive"}},
   }};
   return all;

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "core/log.h"
+#include "optim/muon.h"
 
 namespace te::checkpoint {
 namespace {
@@ -48,10 +49,12 @@ class Loading {
 
   void moments() {
     const ParameterStore& store = *state_.parameters;
+    check_optimizer();
     for (const auto& [prefix, flat] :
          {std::pair{"exp_avg/", &state_.exp_avg}, std::pair{"exp_avg_sq/", &state_.exp_avg_sq}}) {
       flat->zero(context_);
       for (const Parameter& parameter : store.parameters()) {
+        if (flat == &state_.exp_avg_sq && optim::has_one_moment(config_.optimizer.name, parameter)) continue;
         const LogicalTensor& stored = checked(prefix + parameter.name, parameter);
         for (const ParameterStore::Piece& piece : store.pieces(parameter))
           fill(stored, parameter, piece, flat->part(piece.shard, piece.count));
@@ -68,6 +71,22 @@ class Loading {
   }
   [[noreturn]] void refuse_scales(const std::string& why, const std::string& remedy) const {
     user_error("{}: {}; {}", reader_.folder().string(), why, remedy);
+  }
+
+  /// Muon has one moment of a matrix, AdamW two: which of them has left this checkpoint shows in its tensors.
+  void check_optimizer() const {
+    for (const Parameter& parameter : state_.parameters->parameters()) {
+      if (parameter.matrices.empty() || reader_.find("exp_avg/" + parameter.name) == nullptr) continue;
+      const auto name = reader_.find("exp_avg_sq/" + parameter.name) == nullptr
+                            ? config::OptimizerName::muon
+                            : config::OptimizerName::adamw;
+      if (name == config_.optimizer.name) return;
+      user_error(
+          "{}: holds the moments of optimizer.name {}, this config has {}; resume with that optimizer, or "
+          "set "
+          "checkpoint.load_optimizer to false, which starts with moments of zero",
+          reader_.folder().string(), config::to_string(name), config::to_string(config_.optimizer.name));
+    }
   }
 
   const LogicalTensor& checked(const std::string& name, const Parameter& parameter) const {

@@ -29,7 +29,7 @@ struct RankPlan {
       : groups(parallel::Groups::planned(grid, rank)), stage(config, groups) {
     stage.plan(memory, Context::cpu(),
                {.activations = std::vector<int>(static_cast<size_t>(stage.num_chunks()), 1)});
-    pieces = stored_pieces(stage.parameters(), optimizer);
+    pieces = stored_pieces(stage.parameters(), optimizer, config.optimizer.name);
   }
 
   parallel::Groups groups;

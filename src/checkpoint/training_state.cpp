@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "optim/muon.h"
+
 namespace te::checkpoint {
 namespace {
 
@@ -30,14 +32,16 @@ std::vector<int64_t> stored_shape(const parameters::Parameter& parameter, const 
 }
 
 /// visit(stored piece, prefix, parameter, piece of the store) for all that a rank saves; prefix is one of kPrefixes
-/// itself.
-template <class Visit>
-void for_each_piece(const parameters::ParameterStore& store, bool optimizer, Visit&& visit) {
+/// itself. has_second(parameter, piece): it has an exp_avg_sq.
+template <class HasSecond, class Visit>
+void for_each_piece(const parameters::ParameterStore& store, bool optimizer, HasSecond&& has_second,
+                    Visit&& visit) {
   for (const char* prefix : kPrefixes) {
     if (prefix != kPrefixes[0] && !optimizer) continue;
     for (const parameters::Parameter& parameter : store.parameters()) {
       if (!is_saved_here(store, parameter)) continue;
       for (const Piece& piece : store.pieces(parameter)) {
+        if (prefix == kPrefixes[2] && !has_second(parameter, piece)) continue;
         visit(
             StoredPiece{prefix + parameter.name, DType::f32, dims_of(parameter.shard.global),
                         stored_shape(parameter, piece), blocks_of(parameter.shard, piece.local, piece.count)},
@@ -62,19 +66,27 @@ int64_t StoredPiece::count() const {
   return count;
 }
 
-std::vector<StoredPiece> stored_pieces(const parameters::ParameterStore& store, bool optimizer) {
+std::vector<StoredPiece> stored_pieces(const parameters::ParameterStore& store, bool optimizer,
+                                       config::OptimizerName name) {
   std::vector<StoredPiece> result;
-  for_each_piece(store, optimizer,
-                 [&](StoredPiece stored, const char*, const parameters::Parameter&, const Piece&) {
-                   result.push_back(std::move(stored));
-                 });
+  for_each_piece(
+      store, optimizer,
+      [&](const parameters::Parameter& parameter, const Piece&) {
+        return !optim::has_one_moment(name, parameter);
+      },
+      [&](StoredPiece stored, const char*, const parameters::Parameter&, const Piece&) {
+        result.push_back(std::move(stored));
+      });
   return result;
 }
 
 std::vector<SavedPiece> pieces_to_save(const TrainingState& state, bool optimizer) {
   const parameters::ParameterStore& store = *state.parameters;
   std::vector<SavedPiece> result;
-  for_each_piece(store, optimizer,
+  const auto has_second = [&](const parameters::Parameter&, const Piece& piece) {
+    return state.exp_avg_sq.holds(piece.shard, piece.count);
+  };
+  for_each_piece(store, optimizer, has_second,
                  [&](StoredPiece stored, const char* prefix, const parameters::Parameter& parameter,
                      const Piece& piece) {
                    SavedPiece& saved = result.emplace_back(SavedPiece{std::move(stored), {}, {}});

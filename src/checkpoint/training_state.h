@@ -7,6 +7,7 @@
 #include "checkpoint/block.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/reader.h"
+#include "config/config.h"
 #include "core/device.h"
 #include "fp8/scale_table.h"
 #include "kernels/common/granule.h"
@@ -18,7 +19,7 @@ namespace te::checkpoint {
 /// Views of a rank's state, bound to memory.
 struct TrainingState {
   parameters::ParameterStore* parameters = nullptr;
-  optim::Moments exp_avg, exp_avg_sq;  ///< [shard_size]
+  optim::Moments exp_avg, exp_avg_sq;  ///< of the shard's elements
   const fp8::ScaleTable* scales =
       nullptr;  ///< of the rank's pipeline stage; null or without history: no FP8 state
 };
@@ -63,8 +64,9 @@ struct SavedPiece : StoredPiece {
 /// Leaves out what another rank saves: copies of another stage's parameters, and on tensor ranks above 0 what all
 /// tensor ranks hold.
 std::vector<SavedPiece> pieces_to_save(const TrainingState& state, bool optimizer);
-/// The same of a store that is planned and needs no memory.
-std::vector<StoredPiece> stored_pieces(const parameters::ParameterStore& store, bool optimizer);
+/// The same of a store that is planned and needs no memory, with the moments of this optimizer.
+std::vector<StoredPiece> stored_pieces(const parameters::ParameterStore& store, bool optimizer,
+                                       config::OptimizerName name);
 
 /// True when there is FP8 state and this is the rank of its stage that saves it.
 bool saves_fp8(const TrainingState& state);

@@ -35,7 +35,7 @@ enum class PositionEmbedding : uint8_t { automatic, learned, rope };  ///< autom
 enum class Activation : uint8_t { automatic, swiglu, gelu, gelu_exact, relu, silu };
 enum class QkNorm : uint8_t { none, head, projection };
 enum class NormPlacement : uint8_t { pre, post };
-enum class OptimizerName : uint8_t { adamw };
+enum class OptimizerName : uint8_t { adamw, muon };
 enum class MomentDType : uint8_t { fp32, bf16, fp8 };
 enum class DataFormat : uint8_t { pretrain, instruct };
 enum class Overlong : uint8_t { truncate, drop };
@@ -251,6 +251,10 @@ struct OptimizerConfig {
   bool store_param_remainders = false;                ///< main parameters are BF16 values and 16 more bits
   MomentDType exp_avg_dtype = MomentDType::fp32;      ///< in memory and in checkpoints
   MomentDType exp_avg_sq_dtype = MomentDType::fp32;
+  double muon_momentum = 0.95;  ///< muon: optim/muon.h
+  bool muon_nesterov = true;
+  int64_t muon_ns_steps = 5;  ///< iterations of Newton-Schulz
+  double muon_scale = 0.2;    ///< times sqrt(max(rows, columns)): what an orthogonal update is multiplied by
 };
 
 struct DataSource {

@@ -50,7 +50,7 @@ constexpr auto kSections = std::to_array<Section>({
      "the other axes leave: RANKS / (`tensor` * `context` * `pipeline`), and its ranks share the "
      "optimizer's state (ZeRO-1). The layout does not change the mathematics."},
     {"training", "Batches, length, device. Batch sizes count sequences of `model.seq_length` tokens."},
-    {"optimizer", "AdamW and the learning-rate schedule. Steps are optimizer steps."},
+    {"optimizer", "AdamW or Muon, and the learning-rate schedule. Steps are optimizer steps."},
     {"data",
      "Tokenized datasets (`PREFIX.bin` with `PREFIX.idx`, made by `te-data`). Relative paths start at the "
      "working directory."},
@@ -292,7 +292,9 @@ const auto kKeys = std::to_array<Key>({
      "logits (PaLM: 1e-4, OLMo 2: 1e-5): it keeps logits from growing late in training. `loss` in the logs "
      "stays the cross entropy, `z_loss` is this term; validation has none. 0 is no z-loss."},
 
-    {TE_KEY(optimizer.name), kBuiltIn, kAny, "The optimizer."},
+    {TE_KEY(optimizer.name), kBuiltIn, kAny,
+     "`muon` orthogonalizes the momentum of the layers' matrices, as Moonlight does, and leaves all else "
+     "(embeddings, output layer, norms, biases) to AdamW, with one learning rate and weight decay for both."},
     {TE_KEY(optimizer.lr), kBuiltIn, above(0), "Peak learning rate."},
     {TE_KEY(optimizer.min_lr), kBuiltIn, at_least(0), "Learning rate at the end of the decay. At most `lr`."},
     {TE_KEY(optimizer.warmup_steps), kBuiltIn, from_to(0, kMaxSteps), "Steps of linear warm-up."},
@@ -321,6 +323,15 @@ const auto kKeys = std::to_array<Key>({
      "rounded stochastically. A checkpoint with moments of another format is converted when it is loaded."},
     {TE_KEY(optimizer.exp_avg_sq_dtype), kBuiltIn, kAny,
      "The same of the second moments; `fp8` holds their roots."},
+    {TE_KEY(optimizer.muon_momentum), kBuiltIn, kFraction,
+     "`muon`: share of the momentum that a step keeps; the gradient is added to it whole."},
+    {TE_KEY(optimizer.muon_nesterov), kBuiltIn, kAny,
+     "`muon`: what is orthogonalized is the gradient plus `muon_momentum` times the new momentum, instead "
+     "of that momentum."},
+    {TE_KEY(optimizer.muon_ns_steps), kBuiltIn, from_to(1, 100), "`muon`: iterations of Newton-Schulz."},
+    {TE_KEY(optimizer.muon_scale), kBuiltIn, above(0),
+     "`muon`: an orthogonal update is multiplied by this times the root of its larger dimension, so that its "
+     "elements have about this root mean square, as those of AdamW have: learning rates of AdamW fit."},
 
     {TE_KEY(data.train), kBuiltIn, kAny,
      "Training datasets, blended by weight (relative; they need not sum to 1). Required unless `synthetic`.",

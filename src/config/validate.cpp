@@ -211,6 +211,13 @@ void check_optimizer(const Config& c) {
     user_error("optimizer.wsd_decay_steps ({}) is above optimizer.decay_steps ({})", o.wsd_decay_steps,
                o.decay_steps);
   }
+  if (o.name == OptimizerName::muon &&
+      (o.exp_avg_dtype != MomentDType::fp32 || o.exp_avg_sq_dtype != MomentDType::fp32)) {
+    user_error(
+        "optimizer.{} is for optimizer.name adamw: muon keeps FP32 moments, one of each matrix instead of "
+        "two; leave it out",
+        o.exp_avg_dtype != MomentDType::fp32 ? "exp_avg_dtype" : "exp_avg_sq_dtype");
+  }
 }
 
 void check_sources(const std::vector<DataSource>& sources, std::string_view key) {

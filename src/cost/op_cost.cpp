@@ -16,6 +16,7 @@
 #include "kernels/gemm/gemm.h"
 #include "kernels/gemm/gemm_activation.h"
 #include "kernels/grad_norm/grad_norm.h"
+#include "kernels/muon/muon.h"
 #include "kernels/norm/norm.h"
 #include "kernels/param_split/param_split.h"
 #include "kernels/qk_norm/qk_norm.h"
@@ -152,6 +153,31 @@ OpCost cost_of(const GemmActivationBackward& args) {
   return cost;
 }
 
+OpCost cost_of(const MuonCombine& args) {
+  return moves({args.x, args.x, args.y});
+}
+
+OpCost cost_of(const MuonMomentum& args) {
+  return moves({args.main_grad, args.momentum, args.momentum, args.update});
+}
+
+OpCost cost_of(const MuonNormalize& args) {
+  return moves({args.x, args.x, args.sum_of_squares});
+}
+
+OpCost cost_of(const MuonPlace& args) {
+  return moves({args.part, args.part});
+}
+
+OpCost cost_of(const MuonUpdate& args) {
+  OpCost cost = moves({args.main_param, args.main_param, args.remainder, args.remainder});
+  const int64_t n = args.remainder ? args.remainder.numel() : args.main_param.numel();
+  cost.bytes += static_cast<double>(static_cast<size_t>(n) * dtype_size(args.orthogonal.dtype));
+  if (args.param.data != args.main_param.data) cost.bytes += tensor_bytes(args.param);
+  if (args.remainder) cost.bytes += tensor_bytes(args.param);
+  return cost;
+}
+
 OpCost cost_of(const NormForward& args) {
   return moves({args.x, args.delta, args.sum, args.mean, args.rstd, args.y}, args.y_fp8);
 }
@@ -237,8 +263,9 @@ OpCost op_cost(const std::any& args) {
                   AttentionDecode, CacheAppend, ClipCoefficient, ColumnPieces, RowOrder, CrossEntropy,
                   CrossEntropyStatistics, CrossEntropyFromStatistics, CurrentScale, DelayedScaleUpdate,
                   Dropout, EmbeddingForward, EmbeddingBackward, Gemm, GemmActivationForward,
-                  GemmActivationBackward, NormForward, NormBackward, ParamSplit, QkNormForward,
-                  QkNormBackward, Quantize, Rope, ZeroGranules>(args, cost);
+                  GemmActivationBackward, MuonCombine, MuonMomentum, MuonNormalize, MuonPlace, MuonUpdate,
+                  NormForward, NormBackward, ParamSplit, QkNormForward, QkNormBackward, Quantize, Rope,
+                  ZeroGranules>(args, cost);
   TE_CHECK(known, "cost/op_cost.cpp does not know what an op of arguments {} costs", args.type().name());
   return cost;
 }

@@ -5,6 +5,7 @@
 //   forward     embedding | input_norm ... fc2, layer by layer | head
 //   backward    final_norm_backward | fc2_backward ... input_norm_backward, last layer first | embedding_backward
 //               with recompute: full each layer goes through input_norm ... fc2 again right before fc2_backward
+//   update      behind all passes of a step
 //
 // Passes of several microbatches follow one another in any order: what lives from one pass to another is no scratch.
 // Nor is what a weight gradient reads that is put off. Whatever a step launches on streams of its own has been waited
@@ -40,6 +41,8 @@ enum class Step : int {
   attention_backward,   ///< 3'
   qkv_backward,         ///< 2'
   input_norm_backward,  ///< 1': makes the gradient of the output of the layer below
+  // Behind all passes.
+  update,  ///< of the weights, by the optimizer
 };
 
 /// Steps first, ..., last, of those that follow each other in one layer.

@@ -22,8 +22,11 @@ Linear::Linear(Spec spec, parameters::Parameter* weight, Recipe& recipe, paralle
 Linear::Linear(const Spec& spec, parameters::ParameterStore& parameters, Recipe& recipe,
                parallel::TensorParallel& tensor)
     : Linear(spec,
-             parameters.add(
-                 {.name = spec.name + ".weight", .shard = spec.weight, .std = spec.init_std, .decay = true}),
+             parameters.add({.name = spec.name + ".weight",
+                             .shard = spec.weight,
+                             .std = spec.init_std,
+                             .decay = true,
+                             .matrices = spec.matrices}),
              recipe, tensor) {
   weight_->quantized = weight_quantizer_.transposes();
   if (!spec_.bias) return;

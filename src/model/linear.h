@@ -7,6 +7,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "core/device.h"
 #include "fp8/recipe.h"
@@ -58,6 +59,7 @@ class Linear {
     std::string name;  ///< "layers.3.mlp.linear_fc1"
     int layer = 0;
     parameters::ParameterShard weight;  ///< of [out, in]
+    std::vector<int64_t> matrices{};    ///< as ParameterSpec has them
     bool bias = false;
     parameters::ParameterShard bias_shard;  ///< of [out]
     parameters::Sharing bias_sharing = parameters::Sharing::sharded;

@@ -10,7 +10,7 @@ namespace {
 Linear::Spec column_spec(std::string name, int layer, const std::vector<int64_t>& blocks, int64_t in,
                          bool bias, double init_std, const parallel::TensorParallel& tensor) {
   const int64_t out = std::accumulate(blocks.begin(), blocks.end(), int64_t{0});
-  Linear::Spec spec{.name = std::move(name), .layer = layer, .bias = bias};
+  Linear::Spec spec{.name = std::move(name), .layer = layer, .matrices = blocks, .bias = bias};
   spec.weight = parameters::ParameterShard::of_rows({out, in}, blocks, tensor.rank(), tensor.size());
   spec.bias_shard = parameters::ParameterShard::of_rows({out}, blocks, tensor.rank(), tensor.size());
   spec.init_std = static_cast<float>(init_std);
@@ -21,7 +21,7 @@ Linear::Spec column_spec(std::string name, int layer, const std::vector<int64_t>
 // parallelism each rank sees its own.
 Linear::Spec row_spec(std::string name, int layer, int64_t in, int64_t out, bool bias, double init_std,
                       const parallel::TensorParallel& tensor) {
-  Linear::Spec spec{.name = std::move(name), .layer = layer, .bias = bias};
+  Linear::Spec spec{.name = std::move(name), .layer = layer, .matrices = {out}, .bias = bias};
   spec.weight = parameters::ParameterShard::of_columns({out, in}, tensor.rank(), tensor.size());
   spec.bias_shard = parameters::ParameterShard::whole({out});
   spec.bias_sharing = tensor.sequence() ? parameters::Sharing::partial : parameters::Sharing::replicated;

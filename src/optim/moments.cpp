@@ -46,7 +46,18 @@ void Moments::plan(MemoryPlan& plan, const char* name, DType dtype, int64_t n) {
            {kernels::granules_of(n)});
 }
 
-Moments Moments::part(int64_t first, int64_t count) const {
+int64_t Moments::place_of(int64_t first, int64_t count) const {
+  if (everywhere) return first;
+  const auto after = std::upper_bound(runs.begin(), runs.end(), first,
+                                      [](int64_t element, const Run& run) { return element < run.first; });
+  if (after == runs.begin()) return -1;
+  const Run& run = *(after - 1);
+  return first + count <= run.first + run.count ? run.at + first - run.first : -1;
+}
+
+Moments Moments::part(int64_t shard_first, int64_t count) const {
+  const int64_t first = place_of(shard_first, count);
+  TE_CHECK(first >= 0, "elements {}+{} of the shard have no such moment", shard_first, count);
   Moments result{.values = parameters::ParameterStore::part(values, first, count)};
   if (!blocks()) return result;
   TE_CHECK(first % kAdamWGranule == 0, "moments from element {} on, within a block", first);

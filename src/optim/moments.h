@@ -1,6 +1,8 @@
 // One of AdamW's moments of consecutive elements, in the format in which a rank keeps it.
 #pragma once
 
+#include <vector>
+
 #include "core/device.h"
 #include "core/memory_plan.h"
 #include "core/tensor.h"
@@ -9,13 +11,22 @@ namespace te::optim {
 
 /// FP32 or BF16 numbers, or the codes and exponents of kernels/adamw/moment_fp8.h.
 struct Moments {
-  Tensor values;     ///< [n] fp32 or bf16; codes of exp_avg e4m3, of exp_avg_sq u8
-  Tensor exponents;  ///< u8 [granules_of(n)], with codes
+  /// Elements [first, first + count) of a shard have the moments [at, at + count).
+  struct Run {
+    int64_t first = 0, count = 0, at = 0;
+  };
+
+  Tensor values;            ///< [n] fp32 or bf16; codes of exp_avg e4m3, of exp_avg_sq u8
+  Tensor exponents;         ///< u8 [granules_of(n)], with codes
+  bool everywhere = true;   ///< element i of the shard has moment i; else what is in a run has one
+  std::vector<Run> runs{};  ///< in ascending order
 
   int64_t count() const { return values.numel(); }
   bool blocks() const { return values.dtype == DType::e4m3 || values.dtype == DType::u8; }
-  /// Elements [first, first + count). With codes `first` is a multiple of kernels::kAdamWGranule.
-  Moments part(int64_t first, int64_t count) const;
+  /// Elements [shard_first, shard_first + count). With codes `shard_first` is a multiple of kernels::kAdamWGranule.
+  /// InternalError where holds() is false.
+  Moments part(int64_t shard_first, int64_t count) const;
+  bool holds(int64_t first, int64_t count) const { return place_of(first, count) >= 0; }
 
   /// The dtype that has all their values: their own; of exp_avg in FP8 bf16, of exp_avg_sq in FP8 fp32.
   DType stored_dtype() const;
@@ -32,6 +43,10 @@ struct Moments {
   void zero(const Context& context) const;
   /// Asks for n elements.
   void plan(MemoryPlan& plan, const char* name, DType dtype, int64_t n);
+
+ private:
+  /// Where in `values` elements [first, first + count) of the shard are; -1: nowhere.
+  int64_t place_of(int64_t first, int64_t count) const;
 };
 
 }  // namespace te::optim

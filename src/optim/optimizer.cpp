@@ -1,5 +1,7 @@
 #include "optim/optimizer.h"
 
+#include <algorithm>
+
 #include "comm/replica_check.h"
 #include "kernels/adamw/adamw.h"
 #include "kernels/grad_norm/grad_norm.h"
@@ -27,16 +29,48 @@ Optimizer::Optimizer(const OptimizerOptions& options, parameters::ParameterStore
       groups_(groups),
       reducer_(options.parallel, options.tied_embeddings, parameters, groups),
       gatherer_(options.parallel, parameters, groups),
-      schedule_(schedule_of(options.optimizer)) {}
+      schedule_(schedule_of(options.optimizer)),
+      muon_(options.optimizer, parameters, groups) {}
 
 Tensor Optimizer::field(int index, DType dtype) const {
   return {static_cast<char*>(status_.data) + index * sizeof(float), dtype, {1}};
 }
 
-void Optimizer::plan(MemoryPlan& plan) {
+// What is not Muon's, as few runs as possible: gaps between parameters go with the elements before them.
+void Optimizer::find_adamw_runs() {
+  const std::vector<parameters::Segment>& segments = parameters_.segments();
+  int64_t held = 0;
+  const auto add = [&](size_t number, int64_t begin, int64_t end) {
+    if (begin >= end) return;
+    adamw_runs_.push_back({number, begin, end - begin});
+    exp_avg_sq.runs.push_back({segments[number].shard + begin, end - begin, held});
+    held += end - begin;
+  };
+  for (size_t number = 0; number < segments.size(); ++number) {
+    const parameters::Segment& segment = segments[number];
+    int64_t begin = 0;
+    for (const parameters::Parameter& parameter : parameters_.parameters()) {
+      if (!has_one_moment(config_.name, parameter)) continue;
+      const int64_t from = std::max(parameter.offset, segment.begin) - segment.begin;
+      const int64_t granules = kernels::granules_of(parameter.end()) * kernels::kAdamWGranule;
+      const int64_t to = std::min(granules, segment.begin + segment.count) - segment.begin;
+      if (from >= to) continue;
+      add(number, begin, from);
+      begin = to;
+    }
+    add(number, begin, segment.count);
+  }
+  exp_avg_sq.everywhere = held == parameters_.shard_size();
+}
+
+void Optimizer::plan(MemoryPlan& plan, Lifetime update) {
   const int64_t size = parameters_.shard_size();
+  find_adamw_runs();
+  int64_t with_both = 0;
+  for (const AdamWRun& run : adamw_runs_) with_both += run.count;
   exp_avg.plan(plan, "exp_avg", dtype_of(config_.exp_avg_dtype, DType::e4m3), size);
-  exp_avg_sq.plan(plan, "exp_avg_sq", dtype_of(config_.exp_avg_sq_dtype, DType::u8), size);
+  exp_avg_sq.plan(plan, "exp_avg_sq", dtype_of(config_.exp_avg_sq_dtype, DType::u8), with_both);
+  if (config_.name == config::OptimizerName::muon) muon_.plan(plan, update);
   if (exp_avg.values.dtype != DType::f32 || exp_avg_sq.values.dtype != DType::f32) {
     runs_ = moment_runs(parameters_);
     plan.add(run_table_, "moment_runs", MemoryKind::optimizer, DType::u8, {bytes_of(runs_)});
@@ -74,7 +108,11 @@ void Optimizer::step(const Context& context, float lr, float largest_loss_sum) {
 #ifndef NDEBUG
   comm::check_replicas(context, parameters_, groups_);
 #endif
-  for (size_t i = 0; i < parameters_.segments().size(); ++i) update(context, i, lr);
+  for (const AdamWRun& run : adamw_runs_) update(context, run, lr);
+  muon_.update(context, {.momentum = exp_avg.values,
+                         .lr = lr,
+                         .grad_multiplier = field(4, DType::f32).as<float>(),
+                         .skip = skip_flag()});
   if (!parameters_.flat_values()) parameters_.cast_values(context);
   // 4. The other data ranks' values.
   gatherer_.start(context);
@@ -98,22 +136,24 @@ void Optimizer::update_status(const Context& context, float largest_loss_sum) {
                                       .skip = field(5, DType::i32)});
 }
 
-void Optimizer::update(const Context& context, size_t number, float lr) {
-  const parameters::Segment& segment = parameters_.segments()[number];
-  const parameters::MainParams main = parameters_.main_of(segment);
-  const Moments m = exp_avg.part(segment.shard, segment.count),
-                v = exp_avg_sq.part(segment.shard, segment.count);
+void Optimizer::update(const Context& context, const AdamWRun& run, float lr) {
+  using parameters::ParameterStore;
+  const parameters::Segment& segment = parameters_.segments()[run.segment];
+  const parameters::MainParams main = parameters_.main_of(segment).part(run.begin, run.count);
+  const Moments m = exp_avg.part(segment.shard + run.begin, run.count),
+                v = exp_avg_sq.part(segment.shard + run.begin, run.count);
   const bool writes_values = !parameters_.fp32() && parameters_.flat_values();
+  const auto part = [&](const Tensor& flat) { return ParameterStore::part(flat, run.begin, run.count); };
   kernels::adamw(context, {.main_param = main.fp32,
-                           .main_grad = parameters_.grad_of(segment),
+                           .main_grad = part(parameters_.grad_of(segment)),
                            .exp_avg = m.values,
                            .exp_avg_sq = v.values,
                            .exp_avg_exponents = m.exponents,
                            .exp_avg_sq_exponents = v.exponents,
-                           .param = writes_values ? parameters_.value_of(segment) : Tensor{},
+                           .param = writes_values ? part(parameters_.value_of(segment)) : Tensor{},
                            .remainder = main.remainder,
-                           .flags = parameters_.flags_of(segment),
-                           .runs = runs_.empty() ? Tensor{} : runs_[number].device,
+                           .flags = flags_of(run),
+                           .runs = runs_.empty() ? Tensor{} : runs_[run.segment].device,
                            .seed = seed_,
                            .lr = lr,
                            .beta1 = static_cast<float>(config_.beta1),
@@ -123,6 +163,12 @@ void Optimizer::update(const Context& context, size_t number, float lr) {
                            .step = updates_ + 1,
                            .grad_multiplier = field(4, DType::f32).as<float>(),
                            .skip = skip_flag()});
+}
+
+Tensor Optimizer::flags_of(const AdamWRun& run) const {
+  return parameters::ParameterStore::part(parameters_.flags_of(parameters_.segments()[run.segment]),
+                                          run.begin / kernels::kAdamWGranule,
+                                          kernels::granules_of(run.count));
 }
 
 void Optimizer::fetch_status(const Context& context) {

@@ -1,5 +1,6 @@
-// The optimizer step: gradient norm, clipping, AdamW on the main parameters, new parameter values. All
-// of it runs on the device; the host learns the outcome from StepStatus, which is copied back once per step.
+// The optimizer step: gradient norm, clipping, AdamW on the main parameters (or Muon on those of the layers' matrices,
+// muon.h), new parameter values. All of it runs on the device; the host learns the outcome from StepStatus, which is
+// copied back once per step.
 //
 // Several data ranks share the work (ZeRO-1): each keeps main parameters and moments of its own segments
 // only, updates these, and gathers the others' values. A step, as the caller sees it:
@@ -19,6 +20,7 @@
 #include "optim/lr_schedule.h"
 #include "optim/moment_runs.h"
 #include "optim/moments.h"
+#include "optim/muon.h"
 #include "parallel/groups.h"
 #include "parameters/parameter_store.h"
 
@@ -49,8 +51,8 @@ class Optimizer {
   Optimizer(const OptimizerOptions& options, parameters::ParameterStore& parameters,
             const parallel::Groups& groups);
 
-  /// After the store's plan().
-  void plan(MemoryPlan& plan);
+  /// After the store's plan(). `update`: when the scratch of step() is alive; empty: memory of its own.
+  void plan(MemoryPlan& plan, Lifetime update = {});
   /// After the plan's allocation.
   void bind(const Context& context);
   /// Resets the gradients and zeroes the loss sum: the start of a step. InternalError while gradients are being
@@ -79,11 +81,19 @@ class Optimizer {
   Tensor z_loss_sum() const { return z_loss_ ? field(2, DType::f32) : Tensor{}; }  ///< empty without a z-loss
   const int32_t* skip_flag() const { return field(5, DType::i32).as<int32_t>(); }
 
-  Moments exp_avg, exp_avg_sq;  ///< [shard_size]
+  Moments exp_avg;     ///< [shard_size]; of Muon's matrices the momentum
+  Moments exp_avg_sq;  ///< the same, without Muon's matrices
 
  private:
+  /// Elements of a segment that AdamW updates in one launch.
+  struct AdamWRun {
+    size_t segment = 0;
+    int64_t begin = 0, count = 0;  ///< within the segment
+  };
+  void find_adamw_runs();
   void update_status(const Context& context, float largest_loss_sum);
-  void update(const Context& context, size_t number, float lr);  ///< of a segment
+  void update(const Context& context, const AdamWRun& run, float lr);
+  Tensor flags_of(const AdamWRun& run) const;
   Tensor field(int index, DType dtype) const;  ///< member number `index` of the device's StepStatus
 
   config::OptimizerConfig config_;
@@ -94,6 +104,8 @@ class Optimizer {
   comm::GradientReducer reducer_;
   comm::ParameterGatherer gatherer_;
   LrSchedule schedule_;
+  Muon muon_;
+  std::vector<AdamWRun> adamw_runs_;
   int64_t updates_ = 0;
   std::vector<MomentRuns> runs_;  ///< of each segment; empty: both moments are FP32
   Tensor run_table_;              ///< u8, the same on the device

@@ -49,6 +49,9 @@ struct ParameterSpec {
   Init init = Init::normal;
   float std = 0.0f;    ///< of Init::normal
   bool decay = false;  ///< weight decay applies: matrices yes, gains and biases no
+  /// Of a matrix of a transformer layer: the rows of the logical matrices that the whole parameter holds one below
+  /// another (q, k and v of linear_qkv; gate and up of linear_fc1). Tensor ranks share the rows of each, or columns.
+  std::vector<int64_t> matrices{};
   Sharing sharing = Sharing::sharded;
   /// A second copy of a parameter that another pipeline stage owns (a tied embedding): the stages sum their gradients,
   /// the owner alone counts it in the norm and saves it.

@@ -20,8 +20,9 @@ std::string remedies(const MemoryPlan& plan, const config::Config& config, int d
     all.emplace_back(passes / 2, "a smaller training.micro_batch_size");
   if (config.training.recompute != config::Recompute::full)
     all.emplace_back(plan.bytes(MemoryKind::activations), "training.recompute: full");
-  if (optimizer.exp_avg_dtype == config::MomentDType::fp32 ||
-      optimizer.exp_avg_sq_dtype == config::MomentDType::fp32)
+  if (optimizer.name == config::OptimizerName::adamw &&
+      (optimizer.exp_avg_dtype == config::MomentDType::fp32 ||
+       optimizer.exp_avg_sq_dtype == config::MomentDType::fp32))
     all.emplace_back(plan.bytes(MemoryKind::optimizer) / 2,
                      "optimizer.exp_avg_dtype and exp_avg_sq_dtype: bf16 or fp8");
   if (!optimizer.store_param_remainders && config.precision.dtype == config::ComputeDType::bf16)

@@ -38,7 +38,7 @@ StepRunner::StepRunner(const config::Config& config, const Context& context, con
            "the context's options are not those of the config");
   if (config::takes_steps_in_both_precisions(config)) model_.recipe().keep_high_precision();
   model_.plan(plan_, context_, pipeline_.slots());
-  optimizer_.plan(plan_);
+  optimizer_.plan(plan_, model::live(model::Step::update));
   pipeline_.plan(plan_);
   if (config.logging.fp8_statistics_every > 0) {
     model_.recipe().observer().plan(plan_, config.logging.fp8_what_if);
@@ -149,7 +149,10 @@ void StepRunner::launch(const HostBatch& batch, int64_t step, int64_t first_samp
 #endif
     return pass;
   });
-  // 3. Gradient norm, clipping, AdamW.
+  // 3. Gradient norm, clipping, AdamW or Muon.
+#ifndef NDEBUG
+  plan_.enter(context_, static_cast<int>(model::Step::update));
+#endif
   optimizer_.step(
       context_, optimizer_.schedule().at(step),
       static_cast<float>(largest_loss * static_cast<double>(std::max<int64_t>(1, batch.counted))));

@@ -127,7 +127,7 @@ TEST(Parse, IllTypedValues) {
   EXPECT_EQ(complaint("precision:\n\n  fp8: true\n"),
             "dir/bad.yaml:3: precision.fp8: expected one of off, e4m3, hybrid, got \"true\"");
   EXPECT_EQ(complaint("optimizer: {name: sgd}\n"),
-            "dir/bad.yaml:1: optimizer.name: expected adamw, got \"sgd\"");
+            "dir/bad.yaml:1: optimizer.name: expected one of adamw, muon, got \"sgd\"");
   EXPECT_EQ(complaint("logging: {directory: [a]}\n"),
             "dir/bad.yaml:1: logging.directory: expected a string, got a list");
 }

@@ -209,6 +209,23 @@ TEST(Validate, Schedule) {
                   {"optimizer.wsd_decay_steps (101) is above optimizer.decay_steps (100)"});
 }
 
+TEST(Validate, Muon) {
+  const Config c = small({"optimizer.name=muon", "parallel.shard=parameters", "precision.fp8=hybrid",
+                          "optimizer.store_param_remainders=true", "optimizer.main_grad_dtype=bf16"});
+  EXPECT_EQ(c.optimizer.name, OptimizerName::muon);
+  EXPECT_EQ(c.optimizer.muon_momentum, 0.95);
+  EXPECT_EQ(c.optimizer.muon_scale, 0.2);
+  EXPECT_EQ(c.optimizer.muon_ns_steps, 5);
+  EXPECT_TRUE(c.optimizer.muon_nesterov);
+  for (const char* moment : {"exp_avg_dtype", "exp_avg_sq_dtype"}) {
+    expect_rejected({"optimizer.name=muon", fmt::format("optimizer.{}=bf16", moment)},
+                    {fmt::format("optimizer.{} is for optimizer.name adamw", moment), "leave it out"});
+  }
+  for (const char* wrong :
+       {"optimizer.muon_momentum=1", "optimizer.muon_ns_steps=0", "training.z_loss_coefficient=-1e-4"})
+    EXPECT_NE(override_complaint({wrong}).find("is out of range"), std::string::npos) << wrong;
+}
+
 TEST(Validate, Evaluation) {
   const std::string base =
       "model: {family: llama, num_layers: 2, hidden_size: 64, ffn_hidden_size: 96, num_attention_heads: 4,\n"

@@ -97,6 +97,14 @@ TEST_F(Reshard, WritesWhatTheRanksWrite) {
   EXPECT_TRUE(folder_.checkpoint_bytes("b", 3) == folder_.checkpoint_bytes("c", 3));
 }
 
+TEST_F(Reshard, TakesTheMomentsOfMuonAlong) {
+  const std::string one = train(kLlama, 1, {"optimizer.name=muon"});
+  EXPECT_EQ(checkpoint::Reader(one).find("exp_avg_sq/layers.1.mlp.linear_fc1.weight"), nullptr);
+  const std::string four = reshard(one, "four", "--tensor 2 --data 2");
+  checkpoint::Reader(four).verify_all();
+  expect_same_files(reshard(four, "back", ""), one);
+}
+
 TEST_F(Reshard, LeavesTheMomentsOutAndPadsTheVocabulary) {
   const std::string one = train(kLlama, 1, {"model.make_vocab_size_divisible_by=1"});
   const std::string half = reshard(one, "half", "--no-optimizer --tensor 2");

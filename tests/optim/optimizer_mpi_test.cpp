@@ -3,6 +3,7 @@
 // number must be the same. With clipping the norm is summed in another order.
 #include "comm/replica_check.h"
 #include "data_parallel_cases.h"
+#include "kernels/common/granule.h"
 #include "testing/mpi.h"
 
 namespace te::testing {
@@ -107,6 +108,46 @@ TEST_F(DistributedOptimizer, EqualsOneRankWithMomentsInFewerBits) {
   });
 }
 
+// A matrix that ranks share is orthogonalized whole, by the same GEMMs as on one rank.
+TEST_F(DistributedOptimizer, MuonEqualsOneRank) {
+  on_every_grid([&](const Groups& groups) {
+    for (const int64_t bucket_size : {int64_t{1}, int64_t{700}, int64_t{1} << 40}) {
+      const Case c{.bucket_size = bucket_size, .order = ReadyOrder::shuffled, .muon = true};
+      EXPECT_LE(compare(groups, c, {}), kNormBound);
+    }
+    EXPECT_LE(compare(groups, {.dtype = DType::bf16, .bucket_size = 700, .muon = true}, {}), kNormBound);
+    EXPECT_LE(compare(groups,
+                      {.dtype = DType::bf16,
+                       .grad_dtype = DType::bf16,
+                       .bucket_size = 700,
+                       .overlap = false,
+                       .muon = true},
+                      {}),
+              kNormBound);
+  });
+}
+
+// Each moment that Muon does not need is not there, whatever part of it a rank would have.
+TEST_F(DistributedOptimizer, MuonHasOneMomentOfAMatrix) {
+  on_every_grid([&](const Groups& groups) {
+    Rank adamw(cpu_, groups, {.bucket_size = 700}), muon(cpu_, groups, {.bucket_size = 700, .muon = true});
+    int64_t matrices = 0, granules = 0;
+    for (const Rank::Held& held : muon.held()) {
+      if (held.parameter->matrices.empty()) continue;
+      for (const ParameterStore::Piece& piece : muon.store().pieces(*held.parameter)) {
+        EXPECT_FALSE(muon.optimizer().exp_avg_sq.holds(piece.shard, piece.count)) << held.parameter->name;
+        matrices += piece.count;
+        granules += kernels::granules_of(piece.count);
+      }
+    }
+    EXPECT_GT(world().sum_i64(matrices, groups.world().world_ranks()), 0);
+    const int64_t saved = adamw.optimizer().exp_avg_sq.count() - muon.optimizer().exp_avg_sq.count();
+    EXPECT_GE(saved, matrices);
+    EXPECT_LE(saved, granules * kernels::kAdamWGranule);
+    EXPECT_EQ(muon.optimizer().exp_avg.count(), adamw.optimizer().exp_avg.count());
+  });
+}
+
 TEST_F(DistributedOptimizer, EqualsOneRankWithClipping) {
   on_every_grid([&](const Groups& groups) {
     // The multiplier, and with it each step's gradient, is off by e <= kNormBound plus the rounding of its
@@ -139,8 +180,8 @@ TEST_F(DistributedOptimizer, EachDataRankKeepsItsShare) {
 
 TEST_F(DistributedOptimizer, AllRanksSkipWhenOneHasANonFiniteNumber) {
   on_every_grid([&](const Groups& groups) {
-    for (const bool in_the_loss : {false, true}) {
-      const Case c{.dtype = DType::bf16, .bucket_size = 700};
+    for (const auto& [in_the_loss, muon] : {std::pair{false, false}, {true, false}, {false, true}}) {
+      const Case c{.dtype = DType::bf16, .bucket_size = 700, .muon = muon};
       Rank rank(cpu_, groups, c), reference(cpu_, single_, c);
       for (int step = 1; step <= kSteps; ++step) {
         const bool skip = step == 3;

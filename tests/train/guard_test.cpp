@@ -75,6 +75,7 @@ TEST(Guard, ObservingChangesNoBitOfAnyRecipe) {
                    joined(kFp8, {"training.recompute=full", "logging.fp8_stats_every=1",
                                  "optimizer.store_param_remainders=true", "optimizer.exp_avg_dtype=fp8",
                                  "optimizer.exp_avg_sq_dtype=fp8"}));
+  expect_same_bits(folder, "muon", joined(kFp8, {"optimizer.name=muon", "training.z_loss_coefficient=1e-3"}));
 }
 
 TEST(Guard, ObservingChangesNoBitOfAnyLayout) {
@@ -84,6 +85,7 @@ TEST(Guard, ObservingChangesNoBitOfAnyLayout) {
   expect_same_bits(folder, "tp_sp", joined(kFp8, {"parallel.tensor=2", "parallel.sequence=true"}));
   expect_same_bits(folder, "pp", joined(kFp8, {"parallel.pipeline=2", "parallel.schedule=zero_bubble"}));
   expect_same_bits(folder, "dp", joined(kFp8, {"parallel.bucket_size=1000"}));
+  expect_same_bits(folder, "dp_muon", joined(kFp8, {"parallel.bucket_size=1000", "optimizer.name=muon"}));
 }
 
 TEST(Guard, IsResumedInsideOfAComparison) {

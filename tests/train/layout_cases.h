@@ -58,6 +58,7 @@ struct Case {
   int groups = 0;  ///< query groups; 0: as many as the tensor size needs
   config::Shard shard = config::Shard::optimizer;
   double z_loss = 0;
+  bool muon = false;
 
   bool fp8() const { return precision >= Precision::delayed; }
   bool tied() const { return (family == Family::llama) == variant; }
@@ -157,6 +158,7 @@ inline config::Config make_config(const Case& c) {
   // So do runs of OLMo 2's form, whose norm, behind norms on every output, moves most with the weights.
   if (c.wide() || c.form == Form::olmo2) config.optimizer.clip_grad = 0;
   config.training.z_loss_coefficient = c.z_loss;
+  if (c.muon) config.optimizer.name = config::OptimizerName::muon;
   if (c.bf16_grads) config.optimizer.main_grad_dtype = ComputeDType::bf16;
   config.data.synthetic = true;
   config::resolve_defaults(config);
@@ -412,6 +414,35 @@ inline std::vector<Case> cases_of(int ranks) {
           {.name = "pp2_gpt_z_loss", .family = gpt, .pipeline = 2, .schedule = zero_bubble, .z_loss = 0.02},
           {.name = "dp2_llama_delayed_z_loss", .family = llama, .precision = delayed, .z_loss = 0.02},
           {.name = "dp2_gpt_z_loss", .family = gpt, .z_loss = 0.02},
+          {.name = "tp2_gpt_muon", .family = gpt, .tensor = 2, .muon = true},
+          {.name = "tp2_sp_llama_muon_variant",
+           .family = llama,
+           .tensor = 2,
+           .sequence = true,
+           .variant = true,
+           .muon = true},
+          {.name = "tp2_sp_llama_delayed_muon",
+           .family = llama,
+           .precision = delayed,
+           .tensor = 2,
+           .sequence = true,
+           .muon = true},
+          {.name = "pp2_llama_muon", .family = llama, .pipeline = 2, .layers = 5, .muon = true},
+          {.name = "dp2_gpt_muon", .family = gpt, .muon = true},
+          {.name = "dp2_llama_muon_large_buckets", .family = llama, .bucket_size = 20'000, .muon = true},
+          {.name = "dp2_llama_bf16_muon",
+           .family = llama,
+           .precision = bf16,
+           .bf16_grads = true,
+           .muon = true},
+          {.name = "dp2_llama_muon_sharded_gradients",
+           .family = llama,
+           .shard = config::Shard::gradients,
+           .muon = true},
+          {.name = "dp2_gpt_muon_sharded_parameters",
+           .family = gpt,
+           .shard = config::Shard::parameters,
+           .muon = true},
       };
     case 4:
       return {
@@ -650,6 +681,14 @@ inline std::vector<Case> cases_of(int ranks) {
            .recompute = full,
            .context = 2},
           {.name = "cp2_dp2_llama_delayed", .family = llama, .precision = delayed, .context = 2},
+          {.name = "tp2_dp2_sp_llama_z_loss_muon",
+           .family = llama,
+           .tensor = 2,
+           .sequence = true,
+           .z_loss = 0.02,
+           .muon = true},
+          {.name = "tp4_gpt_muon", .family = gpt, .tensor = 4, .muon = true},
+          {.name = "dp4_llama_muon", .family = llama, .muon = true},
       };
     case 8:
       return {
@@ -717,6 +756,13 @@ inline std::vector<Case> cases_of(int ranks) {
            .tensor = 2,
            .pipeline = 2,
            .schedule = zero_bubble},
+          {.name = "tp2_pp2_dp2_sp_llama_z_loss_muon",
+           .family = llama,
+           .tensor = 2,
+           .pipeline = 2,
+           .sequence = true,
+           .z_loss = 0.02,
+           .muon = true},
       };
     default:
       return {};

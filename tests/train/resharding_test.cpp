@@ -71,6 +71,14 @@ const Case kFp8 = {"fp8",
                    3e-4,
                    0.25};
 
+const Case kMuon = {
+    "muon",
+    {"precision.dtype=fp32", "optimizer.name=muon"},
+    {"tp2_dp2", 4, {"parallel.tensor=2", "parallel.sequence=true", "parallel.bucket_size=1000"}},
+    {kOne, kPipeline, {"dp2_parameters", 2, {"parallel.bucket_size=1000", "parallel.shard=parameters"}}},
+    2e-6,
+    5e-5};
+
 /// What the data ranks share (parallel.shard), each saved by one setting and read by the others.
 const Layout kSharedOptimizer = {"dp2_optimizer", 2, {"parallel.bucket_size=1000"}};
 const Layout kSharedGradients = {
@@ -207,6 +215,10 @@ TEST_F(Resharding, Fp8GoesOnUnderAnyLayout) {
 #ifndef __SANITIZE_ADDRESS__
 TEST_F(Resharding, Fp32GoesOnUnderAnyLayout) {
   goes_on_under_any_layout(kFp32);
+}
+
+TEST_F(Resharding, MuonGoesOnUnderAnyLayout) {
+  goes_on_under_any_layout(kMuon);
 }
 
 TEST_F(Resharding, ContextRanksGoOnUnderAnyLayout) {

@@ -5,6 +5,8 @@
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/gemm_activation_cases.h"
+#include "kernels/muon/muon.h"
+#include "kernels/muon_cases.h"
 #include "kernels/norm/norm.h"
 #include "kernels/quantize/quantize.h"
 #include "kernels/rearrange/rearrange.h"
@@ -46,6 +48,30 @@ TEST(OpCost, OfAGemm) {
   EXPECT_EQ(op_cost(listener.calls[1]).bytes, operands + 2 * result);
   EXPECT_NE(std::any_cast<Gemm>(&listener.calls[0].args), nullptr);
   EXPECT_EQ(listener.open, 0);
+}
+
+// Five iterations of 4 n^2 m + 2 n^3 operations, as docs/architecture.md says, whichever side is the longer one.
+TEST(OpCost, OfNewtonSchulzAndTheStepsAroundIt) {
+  const Context cpu = Context::cpu();
+  for (const testing::MatrixShape& shape : {testing::MatrixShape{12, 20}, {20, 12}}) {
+    Listener listener;
+    testing::orthogonalized(cpu, DType::bf16, shape, testing::normal_values(240, 1));
+    double flops = 0;
+    for (const OpCall& call : listener.calls) flops += op_cost(call).flops;
+    EXPECT_EQ(flops, 5.0 * (4 * 12 * 12 * 20 + 2 * 12 * 12 * 12));
+  }
+  TestTensor grad(cpu, DType::bf16, {10}), momentum(cpu, DType::f32, {10}), update(cpu, DType::bf16, {10});
+  TestTensor main(cpu, DType::f32, {10}), param(cpu, DType::bf16, {10}), whole(cpu, DType::bf16, {4, 5});
+  for (TestTensor* tensor : {&grad, &momentum, &update, &main, &whole}) tensor->fill_value(1.0f);
+  const ParameterRegion region{.local_cols = 5, .global_cols = 5};
+  Listener listener;
+  muon_momentum(cpu, {.main_grad = grad, .momentum = momentum, .update = update});
+  muon_place(cpu, {.part = update, .whole = whole, .region = region});
+  muon_update(cpu, {.main_param = main, .param = param, .orthogonal = whole, .region = region});
+  ASSERT_EQ(listener.calls.size(), 3u);
+  EXPECT_EQ(op_cost(listener.calls[0]).bytes, 10.0 * (2 + 4 + 4 + 2));
+  EXPECT_EQ(op_cost(listener.calls[1]).bytes, 10.0 * (2 + 2));
+  EXPECT_EQ(op_cost(listener.calls[2]).bytes, 10.0 * (4 + 4 + 2 + 2));
 }
 
 // One operation each, however many it is made of.

@@ -189,9 +189,8 @@ void run(const StepOptions& options) {
                                                "tokens/s/GPU", "TFLOP/s", "memory", "first step s"}};
   for (const std::string& path : options.configs) run_config(options, path, world, table, report);
   if (!world.leader()) return;
-  std::printf(
-      "whole optimizer steps (clipping, AdamW with FP32 main parameters), random tokens, median of %d\n",
-      options.steps);
+  std::printf("whole optimizer steps (clipping, FP32 main parameters updated), random tokens, median of %d\n",
+              options.steps);
   print_table(table);
   Options common;
   common.json = options.json;

@@ -135,7 +135,7 @@ const auto kKeys = std::to_array<Key>({
      "outliers late in training. 0 is no clamp."},
     {TE_KEY(model.qk_norm), kBuiltIn, kAny,
      "`llama`: RMSNorm of queries and keys before they are rotated, with gains of their own: of each `head` "
-     "(Qwen3), or of the whole `projection` (OLMo 2; not with `parallel.tensor`)."},
+     "(Qwen3), or of the whole `projection` (OLMo 2)."},
     {TE_KEY(model.norm_placement), kBuiltIn, kAny,
      "`llama`: norms are in front of attention and MLP (`pre`), or on their outputs, before these join the "
      "residual "

@@ -107,13 +107,6 @@ void check_parallel(const Config& c) {
   check_divides(m, "model.num_query_groups", m.num_query_groups,
                 "a key/value head is neither split nor copied", p.tensor);
   check_divides(m, "model.ffn_hidden_size", m.ffn_hidden_size, "ranks hold equal parts", p.tensor);
-  if (m.qk_norm == QkNorm::projection && p.tensor > 1) {
-    user_error(
-        "model.qk_norm projection is a norm over all heads, which parallel.tensor ({}) would cut; leave "
-        "parallel.tensor "
-        "out and take parallel.pipeline or more data ranks",
-        p.tensor);
-  }
   if (p.context > 1 && m.seq_length % (2 * p.context) != 0) {
     user_error(
         "model.seq_length ({}) is not a multiple of 2 * parallel.context = {}: each context rank holds one "

@@ -98,6 +98,7 @@ void Decoder::plan(MemoryPlan& plan, const Context& context, bool own_weights) {
     add(sublayer_out_, "sublayer_out", dims_.dtype, {rows, dims_.hidden});
   add(hidden_, "hidden", dims_.dtype, {rows, dims_.hidden});
   add(qkv_, "qkv", dims_.dtype, {rows, dims_.qkv});
+  if (model::QkNorm::shares_norms(model, tensor_)) add(qk_norm_sums_, "qk_norm_sums", DType::f32, {rows, 2});
   add(attention_out_, "attention_out", dims_.dtype, {rows, dims_.attention});
   add(fc1_, "fc1_out", dims_.dtype, {rows, dims_.fc1});
   add(ffn_, "fc2_input", dims_.dtype, {rows, dims_.ffn});
@@ -272,6 +273,7 @@ model::LayerActivations Decoder::activations(int64_t rows) const {
   a.norm1 = a.norm2 = {first_elements(statistics_.mean, rows), first_elements(statistics_.rstd, rows)};
   a.attention.qkv_input.hp = a.mlp.fc1_input.hp = first_rows(hidden_, rows);
   a.attention.qkv = first_rows(qkv_, rows);
+  a.attention.qk_norm.sums = first_rows(qk_norm_sums_, rows);
   a.attention.proj_input.hp = first_rows(attention_out_, rows);
   a.mlp.fc1_out = first_rows(fc1_, rows);
   a.mlp.fc2_input.hp = first_rows(ffn_, rows);

@@ -9,15 +9,20 @@ QkNorm::QkNorm(const std::string& name, const config::ModelConfig& model,
              model.kv_channels},
       eps_(static_cast<float>(model.norm_epsilon)) {
   const bool head = model.qk_norm == config::QkNorm::head;
-  TE_CHECK(head || tensor.size() == 1, "{}: a norm of whole projections is not cut among tensor ranks", name);
-  const auto gain = [&](const char* part, int64_t width) {
-    return parameters.add({.name = name + part,
-                           .shard = parameters::ParameterShard::whole({head ? model.kv_channels : width}),
-                           .init = parameters::Init::ones,
-                           .sharing = parameters::Sharing::partial});
+  if (shares_norms(model, tensor)) ranks_ = &tensor.group();
+  // `heads`: of the whole projection.
+  const auto gain = [&](const char* part, int64_t heads) {
+    using parameters::ParameterShard;
+    const int64_t width = heads * model.kv_channels;
+    return parameters.add(
+        {.name = name + part,
+         .shard = head ? ParameterShard::whole({model.kv_channels})
+                       : ParameterShard::of_rows({width}, {width}, tensor.rank(), tensor.size()),
+         .init = parameters::Init::ones,
+         .sharing = head ? parameters::Sharing::partial : parameters::Sharing::sharded});
   };
-  q_ = gain(".q_layernorm.weight", shape_.q_width());
-  k_ = gain(".k_layernorm.weight", shape_.k_width());
+  q_ = gain(".q_layernorm.weight", model.num_attention_heads);
+  k_ = gain(".k_layernorm.weight", model.num_query_groups);
 }
 
 void QkNorm::plan_activations(MemoryPlan& plan, Activations& a, const Dimensions& dims,
@@ -26,33 +31,51 @@ void QkNorm::plan_activations(MemoryPlan& plan, Activations& a, const Dimensions
            {dims.tokens, shape_.q_width() + shape_.k_width()}, lifetime);
   plan.add(a.rstd, name_ + ".qk_rstd", MemoryKind::activations, DType::f32,
            {dims.tokens, kernels::qk_norm_pieces(shape_, q_->shape[0], k_->shape[0])}, lifetime);
+  if (ranks_ == nullptr) return;
+  plan.add(a.sums, name_ + ".qk_norm_sums", MemoryKind::scratch, DType::f32,
+           {dims.tokens, kernels::qk_norm_pieces(shape_, q_->shape[0], k_->shape[0])},
+           live(Step::qkv) | live(Step::attention_backward));
 }
 
 void QkNorm::plan_scratch(MemoryPlan& plan) {
-  plan.add(sums_, name_ + ".qk_sums", MemoryKind::scratch, DType::f32,
+  plan.add(gain_sums_, name_ + ".qk_sums", MemoryKind::scratch, DType::f32,
            {kernels::qk_norm_scratch_elements(q_->shape[0], k_->shape[0])}, live(Step::attention_backward));
 }
 
 void QkNorm::forward(const Context& context, const Tensor& qkv, const Activations& a) const {
-  kernels::qk_norm_forward(context, {.shape = shape_,
-                                     .eps = eps_,
-                                     .qkv = qkv,
-                                     .q_gain = q_->value,
-                                     .k_gain = k_->value,
-                                     .raw = a.raw,
-                                     .rstd = a.rstd});
+  kernels::QkNormForward args{.shape = shape_,
+                              .eps = eps_,
+                              .qkv = qkv,
+                              .q_gain = q_->value,
+                              .k_gain = k_->value,
+                              .raw = a.raw,
+                              .rstd = a.rstd};
+  if (ranks_ != nullptr) {
+    args.ranks = ranks_->size();
+    args.sums = a.sums;
+    kernels::qk_norm_forward_sums(context, args);
+    ranks_->all_reduce(context, args.sums, parallel::ReduceOp::sum);
+  }
+  kernels::qk_norm_forward(context, args);
 }
 
 void QkNorm::backward(const Context& context, const Tensor& dqkv, const Activations& a) const {
-  kernels::qk_norm_backward(context, {.shape = shape_,
-                                      .dqkv = dqkv,
-                                      .q_gain = q_->value,
-                                      .k_gain = k_->value,
-                                      .raw = a.raw,
-                                      .rstd = a.rstd,
-                                      .dq_gain = q_->grad,
-                                      .dk_gain = k_->grad,
-                                      .scratch = sums_});
+  kernels::QkNormBackward args{.shape = shape_,
+                               .dqkv = dqkv,
+                               .q_gain = q_->value,
+                               .k_gain = k_->value,
+                               .raw = a.raw,
+                               .rstd = a.rstd,
+                               .dq_gain = q_->grad,
+                               .dk_gain = k_->grad,
+                               .scratch = gain_sums_};
+  if (ranks_ != nullptr) {
+    args.ranks = ranks_->size();
+    args.sums = a.sums;
+    kernels::qk_norm_backward_sums(context, args);
+    ranks_->all_reduce(context, args.sums, parallel::ReduceOp::sum);
+  }
+  kernels::qk_norm_backward(context, args);
 }
 
 }  // namespace te::model

@@ -14,7 +14,8 @@ namespace te::model {
 
 class QkNorm {
  public:
-  /// All tensor ranks have the gains of a head; each finds its own heads' part of the gradients.
+  /// All tensor ranks have the gains of a head; each finds its own heads' part of the gradients. Of a norm over all
+  /// heads each has its own heads' gains, and either pass is a sum over the ranks of one number per token and norm.
   QkNorm(const std::string& name, const config::ModelConfig& model, parameters::ParameterStore& parameters,
          const parallel::TensorParallel& tensor);
 
@@ -22,7 +23,12 @@ class QkNorm {
   struct Activations {
     Tensor raw;   ///< [tokens, q and k of this rank]: as linear_qkv made them
     Tensor rstd;  ///< [tokens, pieces] fp32
+    Tensor sums;  ///< scratch [tokens, pieces] fp32, where shares_norms()
   };
+  /// Tensor ranks share the norms: passes need Activations::sums.
+  static bool shares_norms(const config::ModelConfig& model, const parallel::TensorParallel& tensor) {
+    return model.qk_norm == config::QkNorm::projection && tensor.size() > 1;
+  }
   void plan_activations(MemoryPlan& plan, Activations& activations, const Dimensions& dims,
                         Lifetime lifetime) const;
   void plan_scratch(MemoryPlan& plan);
@@ -38,7 +44,8 @@ class QkNorm {
   float eps_;
   parameters::Parameter* q_;
   parameters::Parameter* k_;
-  Tensor sums_;  ///< scratch: partial sums of the gains' gradients
+  parallel::Communicator* ranks_ = nullptr;  ///< that share the norms; null: none do
+  Tensor gain_sums_;                         ///< scratch: partial sums of the gains' gradients
 };
 
 }  // namespace te::model

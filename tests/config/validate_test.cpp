@@ -55,8 +55,6 @@ TEST(Validate, Family) {
   expect_rejected({"model.rotary_percent=0.01"}, {"model.rotary_percent (0.01) leaves no pair"});
   expect_rejected({"model.rope_scaling=yarn", "model.rope_scaling_beta_slow=32"},
                   {"model.rope_scaling_beta_slow (32) must be below model.rope_scaling_beta_fast (32)"});
-  expect_rejected({"model.qk_norm=projection", "parallel.tensor=2"},
-                  {"model.qk_norm projection", "parallel.tensor (2)"});
   expect_rejected(
       {"model.rope_scaling=llama3", "model.rope_scaling_low_freq_factor=4"},
       {"model.rope_scaling_low_freq_factor (4) must be below model.rope_scaling_high_freq_factor (4)"});

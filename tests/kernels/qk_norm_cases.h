@@ -1,7 +1,9 @@
 // Packed queries, keys and values with gains, for the tests of both backends.
 #pragma once
 
+#include <deque>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/qk_norm/qk_norm.h"
@@ -51,5 +53,105 @@ struct QkNormData {
   QkNormCase c;
   TestTensor qkv, dqkv, raw, rstd, q_gain, k_gain, dq_gain, dk_gain, scratch;
 };
+
+/// The norms of a whole case, shared by ranks: each has its part of heads, groups and gains, and all run on one device.
+class SharedQkNorm {
+ public:
+  SharedQkNorm(const Context& context, const QkNormData& whole, int64_t ranks) : ranks_(ranks) {
+    const QkNormCase& c = whole.c;
+    TE_CHECK(c.whole && c.heads % ranks == 0 && c.groups % ranks == 0, "{} ranks share {}", ranks, c.name());
+    const QkNormCase part{c.rows, c.heads / ranks, c.groups / ranks, c.dim, true};
+    const int64_t q = part.heads * c.dim, k = part.groups * c.dim;
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      QkNormData& data = parts_.emplace_back(context, part, whole.qkv.get().dtype);
+      sums_.emplace_back(context, DType::f32, Shape{c.rows, 2});
+      data.qkv.fill(slice(whole.qkv, {q, k, k}, rank));
+      data.dqkv.fill(slice(whole.dqkv, {q, k, k}, rank));
+      data.q_gain.fill(slice(whole.q_gain, {q}, rank));
+      data.k_gain.fill(slice(whole.k_gain, {k}, rank));
+    }
+  }
+
+  /// Both passes; then every rank has its part of what the whole norm has.
+  void run(const Context& context) {
+    const auto forward = [&](size_t i) { return with_sums(parts_[i].forward(), i); };
+    const auto backward = [&](size_t i) { return with_sums(parts_[i].backward(), i); };
+    for (size_t i = 0; i < parts_.size(); ++i) kernels::qk_norm_forward_sums(context, forward(i));
+    add_up();
+    for (size_t i = 0; i < parts_.size(); ++i) kernels::qk_norm_forward(context, forward(i));
+    for (size_t i = 0; i < parts_.size(); ++i) kernels::qk_norm_backward_sums(context, backward(i));
+    add_up();
+    for (size_t i = 0; i < parts_.size(); ++i) kernels::qk_norm_backward(context, backward(i));
+  }
+  std::deque<QkNormData>& parts() { return parts_; }
+
+  /// Of rows that hold blocks of columns, each cut among the ranks: one rank's part. `blocks`: the widths of a part's.
+  std::vector<float> slice(const TestTensor& tensor, const std::vector<int64_t>& blocks, int64_t rank) const {
+    int64_t columns = 0;
+    for (const int64_t width : blocks) columns += width * ranks_;
+    const std::vector<float> values = tensor.floats();
+    std::vector<float> part;
+    for (auto row = values.begin(); row != values.end(); row += columns) {
+      auto block = row;
+      for (const int64_t width : blocks) {
+        part.insert(part.end(), block + rank * width, block + (rank + 1) * width);
+        block += ranks_ * width;
+      }
+    }
+    return part;
+  }
+
+ private:
+  template <class Args>
+  Args with_sums(Args args, size_t rank) const {
+    args.ranks = ranks_;
+    args.sums = sums_[rank];
+    return args;
+  }
+  /// What an all-reduce does.
+  void add_up() {
+    std::vector<float> total(sums_[0].floats().size());
+    for (const TestTensor& sums : sums_) {
+      const std::vector<float> values = sums.floats();
+      for (size_t i = 0; i < total.size(); ++i) total[i] += values[i];
+    }
+    for (TestTensor& sums : sums_) sums.fill(total);
+  }
+
+  int64_t ranks_;
+  std::deque<QkNormData> parts_;
+  std::deque<TestTensor> sums_;
+};
+
+/// Runs the whole norm on the CPU and the shared one on `context`; parts are compared with it, in relative terms.
+inline void expect_shared_qk_norm(const Context& context, const QkNormCase& c, int64_t ranks, DType dtype,
+                                  double bound) {
+  const Context cpu = Context::cpu();
+  QkNormData whole(cpu, c, dtype);
+  SharedQkNorm shared(context, whole, ranks);
+  kernels::qk_norm_forward(cpu, whole.forward());
+  kernels::qk_norm_backward(cpu, whole.backward());
+  shared.run(context);
+  const int64_t q = c.heads / ranks * c.dim, k = c.groups / ranks * c.dim;
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    QkNormData& part = shared.parts()[static_cast<size_t>(rank)];
+    const auto expect = [&](const char* what, const TestTensor& actual, const TestTensor& all,
+                            const std::vector<int64_t>& blocks, double limit) {
+      EXPECT_LT(max_relative_error(actual.floats(), shared.slice(all, blocks, rank), 0.1), limit)
+          << what << " of rank " << rank;
+    };
+    expect("qkv", part.qkv, whole.qkv, {q, k, k}, bound);
+    expect("dqkv", part.dqkv, whole.dqkv, {q, k, k}, bound);
+    // Sums over the tokens of FP32 products: the statistics' rounding alone, whatever the tensors' dtype.
+    expect("dq_gain", part.dq_gain, whole.dq_gain, {q}, 1e-4);
+    expect("dk_gain", part.dk_gain, whole.dk_gain, {k}, 1e-4);
+    EXPECT_EQ(part.raw.floats(), shared.slice(whole.raw, {q, k}, rank));
+  }
+}
+
+/// Cases and numbers of ranks: a scalar's width a head, vectors, four ranks.
+inline std::vector<std::pair<QkNormCase, int64_t>> shared_qk_norm_cases() {
+  return {{{5, 2, 2, 7, true}, 2}, {{70, 8, 4, 16, true}, 4}, {{33, 8, 2, 64, true}, 2}};
+}
 
 }  // namespace te::testing

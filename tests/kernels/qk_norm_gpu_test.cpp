@@ -30,6 +30,17 @@ TEST(QkNormGpu, MatchesTheCpu) {
   }
 }
 
+// As MatchesTheCpu, and the sums of the ranks have another order than those of the whole.
+TEST(QkNormGpu, RanksShareANormOfAllHeads) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const auto& [c, ranks] : shared_qk_norm_cases()) {
+      SCOPED_TRACE(fmt::format("{}, {} ranks", c.name(), ranks));
+      expect_shared_qk_norm(gpu, c, ranks, dtype, dtype == DType::f32 ? 1e-5 : 1e-2);
+    }
+}
+
 TEST(QkNormGpu, TheSameBitsEveryTime) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);

@@ -107,6 +107,17 @@ TEST(QkNorm, BackwardMatchesFiniteDifferences) {
   }
 }
 
+// Two sums of half the columns each are another order of one sum: 2^-24 a few times in FP32, or a unit of BF16 where
+// that crosses a rounding boundary.
+TEST(QkNorm, RanksShareANormOfAllHeads) {
+  const Context context = Context::cpu();
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const auto& [c, ranks] : shared_qk_norm_cases()) {
+      SCOPED_TRACE(fmt::format("{}, {} ranks", c.name(), ranks));
+      expect_shared_qk_norm(context, c, ranks, dtype, dtype == DType::f32 ? 5e-6 : 1e-2);
+    }
+}
+
 TEST(QkNorm, WrongArgumentsAreNamed) {
   const Context context = Context::cpu();
   const QkNormCase c{4, 2, 1, 6, false};
@@ -121,6 +132,15 @@ TEST(QkNorm, WrongArgumentsAreNamed) {
   kernels::QkNormBackward back = data.backward();
   back.raw = {};
   EXPECT_THROW(qk_norm_backward(context, back), InternalError);
+  args = data.forward();
+  EXPECT_THROW(qk_norm_forward_sums(context, args), InternalError);  // one rank
+  args.ranks = 2;
+  const TestTensor sums(context, DType::f32, {c.rows, kernels::qk_norm_pieces(c.shape(), 6, 6)});
+  args.sums = sums;
+  EXPECT_THROW(qk_norm_forward_sums(context, args), InternalError);  // norms of heads, which no rank shares
+  back = data.backward();
+  back.ranks = 2;
+  EXPECT_THROW(qk_norm_backward(context, back), InternalError);  // without sums
   back = data.backward();
   back.scratch = odd;
   EXPECT_THROW(qk_norm_backward(context, back), InternalError);

@@ -32,6 +32,10 @@ enum class Precision : uint8_t {
   blockwise
 };
 
+/// The learning rate of layouts that add up in another order, of forms with norms on the sublayers' outputs. There a
+/// change of the weights, and so what rounding makes of them in two steps, moves the gradients some ten times as much.
+constexpr double kSmallSteps = 2e-4;
+
 /// Other forms of a layer; plain: none of them.
 enum class Form : uint8_t { plain, qwen3, olmo2, gpt_neox, biases_window };
 
@@ -59,7 +63,9 @@ struct Case {
   config::Shard shard = config::Shard::optimizer;
   double z_loss = 0;
   bool muon = false;
+  double lr = 5e-3;
 
+  bool norms_on_outputs() const { return form == Form::olmo2; }
   bool fp8() const { return precision >= Precision::delayed; }
   bool tied() const { return (family == Family::llama) == variant; }
   bool delayed() const { return precision == Precision::delayed || precision == Precision::delayed_fp32; }
@@ -148,15 +154,15 @@ inline config::Config make_config(const Case& c) {
   config.training.global_batch_size = 8;
   config.training.train_steps = 20;
   config.training.device = config::DeviceChoice::cpu;
-  config.optimizer.lr = 5e-3;
-  config.optimizer.min_lr = 1e-3;
+  config.optimizer.lr = c.lr;
+  config.optimizer.min_lr = c.lr / 5;
   // Adam divides a gradient by its own size. Where a gradient is zero but for rounding (a bias of keys shifts all
   // scores of a softmax alike), that would make full steps of the rounding, unless eps is well above it.
   config.optimizer.eps = 1e-4;
   // Clipping scales by the norm, whose sum depends on the layout. FP8 runs go without, so that what else is equal stays
   // equal bit for bit.
-  // So do runs of OLMo 2's form, whose norm, behind norms on every output, moves most with the weights.
-  if (c.wide() || c.form == Form::olmo2) config.optimizer.clip_grad = 0;
+  // So do runs whose norm, behind norms on every output, moves most with the weights.
+  if (c.wide() || c.norms_on_outputs()) config.optimizer.clip_grad = 0;
   config.training.z_loss_coefficient = c.z_loss;
   if (c.muon) config.optimizer.name = config::OptimizerName::muon;
   if (c.bf16_grads) config.optimizer.main_grad_dtype = ComputeDType::bf16;
@@ -337,6 +343,40 @@ inline std::vector<Case> cases_of(int ranks) {
            .precision = delayed,
            .pipeline = 2,
            .recompute = selective,
+           .form = Form::olmo2},
+          // The norm of queries and keys is over the heads of all tensor ranks.
+          {.name = "tp2_olmo2",
+           .family = llama,
+           .tensor = 2,
+           .recompute = full,
+           .form = Form::olmo2,
+           .lr = kSmallSteps},
+          {.name = "tp2_sp_olmo2_overlap",
+           .family = llama,
+           .tensor = 2,
+           .sequence = true,
+           .overlap = 2,
+           .recompute = selective,
+           .form = Form::olmo2,
+           .lr = kSmallSteps},
+          {.name = "tp2_sp_olmo2_delayed",
+           .family = llama,
+           .precision = delayed,
+           .tensor = 2,
+           .sequence = true,
+           .form = Form::olmo2},
+          {.name = "tp2_olmo2_tensorwise",
+           .family = llama,
+           .precision = tensorwise,
+           .tensor = 2,
+           .recompute = selective,
+           .form = Form::olmo2},
+          {.name = "tp2_sp_olmo2_blockwise",
+           .family = llama,
+           .precision = blockwise,
+           .tensor = 2,
+           .sequence = true,
+           .recompute = full,
            .form = Form::olmo2},
           // Sharded gradients and values; sharding_mpi_test.cpp compares these settings with each other.
           {.name = "dp2_gpt_sharded_gradients_dropout",
@@ -607,6 +647,30 @@ inline std::vector<Case> cases_of(int ranks) {
            .schedule = interleaved,
            .recompute = full,
            .form = Form::olmo2},
+          {.name = "tp4_olmo2", .family = llama, .tensor = 4, .form = Form::olmo2, .lr = kSmallSteps},
+          {.name = "tp2_pp2_sp_olmo2_zero_bubble",
+           .family = llama,
+           .tensor = 2,
+           .pipeline = 2,
+           .sequence = true,
+           .schedule = zero_bubble,
+           .layers = 5,
+           .form = Form::olmo2,
+           .lr = kSmallSteps},
+          {.name = "tp2_dp2_olmo2_sharded_parameters_rowwise",
+           .family = llama,
+           .precision = rowwise,
+           .tensor = 2,
+           .form = Form::olmo2,
+           .shard = config::Shard::parameters},
+          {.name = "cp2_tp2_sp_olmo2_keys",
+           .family = llama,
+           .tensor = 2,
+           .sequence = true,
+           .recompute = full,
+           .form = Form::olmo2,
+           .context = 2,
+           .lr = kSmallSteps},
           {.name = "cp4_gpt_dropout", .family = gpt, .recompute = full, .dropout = true, .context = 4},
           {.name = "cp4_llama_keys", .family = llama, .recompute = selective, .context = 4},
           {.name = "cp2_tp2_sp_gpt_overlap_dropout",

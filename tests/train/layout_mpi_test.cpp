@@ -152,7 +152,9 @@ Errors compare(const Parts& actual, const Whole& expected) {
 /// How many ranks hold each element of a parameter: known from its name.
 int holders_of(const std::string& name, const config::Config& config) {
   const auto has = [&](const char* part) { return name.find(part) != std::string::npos; };
-  const bool sharded = has("linear_qkv.") || has("linear_fc1.") || has("linear_proj.weight") ||
+  const bool projection =
+      config.model.qk_norm == config::QkNorm::projection && (has("q_layernorm") || has("k_layernorm"));
+  const bool sharded = projection || has("linear_qkv.") || has("linear_fc1.") || has("linear_proj.weight") ||
                        has("linear_fc2.weight") || has("word_embeddings") || has("output_layer");
   const bool tied =
       has("word_embeddings") && config.model.tie_word_embeddings && config.parallel.pipeline > 1;
@@ -293,8 +295,7 @@ TEST_P(Layout, EqualsOneRank) {
   EXPECT_LE(largest_difference(ranks.z_loss, one.z_loss),
             2 * allowed(loss_floor, rounded ? &loss_cost : nullptr));
   // Behind norms on every output a rounding of the weights moves the norm of the gradients more.
-  const double norm_floor =
-      rounded && c.fp8() ? kFp8Norm : (c.form == Form::olmo2 ? 4 : 1) * kFp32Bounds.norm;
+  const double norm_floor = rounded && c.fp8() ? kFp8Norm : (c.norms_on_outputs() ? 4 : 1) * kFp32Bounds.norm;
   EXPECT_LE(actual.norm, allowed(norm_floor, rounded ? &rounding->norm : nullptr));
   // 3. The state of FP8.
   if (c.fp8()) {

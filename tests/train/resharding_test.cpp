@@ -50,6 +50,14 @@ const Case kFp32 = {
     {kOne, kPipeline, kContext},
     2e-6,
     5e-5};
+/// Gains that tensor ranks share go into the checkpoint as one.
+const Case kOlmo2 = {
+    "olmo2",
+    {"precision.dtype=fp32", "model.qk_norm=projection", "model.norm_placement=post"},
+    {"tp2_dp2", 4, {"parallel.tensor=2", "parallel.sequence=true", "parallel.bucket_size=1000"}},
+    {kOne, kTensor, kPipeline},
+    2e-6,
+    5e-5};
 /// Heads on two ranks, and with four keys and values.
 const Case kContextFp32 = {"context",
                            {"precision.dtype=fp32"},
@@ -219,6 +227,10 @@ TEST_F(Resharding, Fp32GoesOnUnderAnyLayout) {
 
 TEST_F(Resharding, MuonGoesOnUnderAnyLayout) {
   goes_on_under_any_layout(kMuon);
+}
+
+TEST_F(Resharding, NormsThatTensorRanksShareGoOnUnderAnyLayout) {
+  goes_on_under_any_layout(kOlmo2);
 }
 
 TEST_F(Resharding, ContextRanksGoOnUnderAnyLayout) {

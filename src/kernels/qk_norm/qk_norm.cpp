@@ -28,11 +28,25 @@ void check_common(const char* op, const Args& a, const Tensor& packed) {
            s.num_query_groups, s.head_dim);
   check_gain(op, "q_gain", a.q_gain, packed, s.q_width());
   check_gain(op, "k_gain", a.k_gain, packed, s.k_width());
+  const Shape statistics{packed.rows(), qk_norm_pieces(s, a.q_gain.numel(), a.k_gain.numel())};
+  TE_CHECK(a.ranks > 0, "{}: {} ranks", op, a.ranks);
+  if (a.ranks > 1) {
+    TE_CHECK(a.q_gain.numel() == s.q_width() && a.k_gain.numel() == s.k_width(),
+             "{}: {} ranks share norms of {} of {} columns, must be of all heads", op, a.ranks,
+             a.q_gain.numel(), s.q_width());
+    check_dtype(op, "sums", a.sums, DType::f32);
+    check_shape(op, "sums", a.sums, statistics);
+  }
   if (!a.raw) return;
   check_dtype(op, "raw", a.raw, packed.dtype);
   check_shape(op, "raw", a.raw, {packed.rows(), s.q_width() + s.k_width()});
   check_dtype(op, "rstd", a.rstd, DType::f32);
-  check_shape(op, "rstd", a.rstd, {packed.rows(), qk_norm_pieces(s, a.q_gain.numel(), a.k_gain.numel())});
+  check_shape(op, "rstd", a.rstd, statistics);
+}
+
+/// What the sums read of a packed buffer, for a profile's count of bytes.
+Tensor queries_and_keys(const Tensor& packed, const QkShape& shape) {
+  return {packed.data, packed.dtype, {packed.rows(), shape.q_width() + shape.k_width()}};
 }
 
 /// Of a row: where a piece begins, and its gain.
@@ -54,6 +68,47 @@ std::vector<Piece> pieces_of(const Args& a) {
 }
 
 template <class T>
+float squares_of(const T* x, int64_t width) {
+  float squares = 0.0f;
+  for (int64_t c = 0; c < width; ++c) squares += to_float(x[c]) * to_float(x[c]);
+  return squares;
+}
+
+template <class T>
+float along_of(const T* dy, const T* gain, const T* x, float rstd, int64_t width) {
+  float along = 0.0f;
+  for (int64_t c = 0; c < width; ++c) along += to_float(dy[c]) * to_float(gain[c]) * to_float(x[c]) * rstd;
+  return along;
+}
+
+template <class T>
+void forward_sums_cpu(const QkNormForward& a) {
+  const std::vector<Piece> pieces = pieces_of(a);
+  const auto count = static_cast<int64_t>(pieces.size());
+#pragma omp parallel for
+  for (int64_t r = 0; r < a.qkv.rows(); ++r)
+    for (int64_t p = 0; p < count; ++p) {
+      const Piece& piece = pieces[static_cast<size_t>(p)];
+      a.sums.as<float>()[r * count + p] =
+          squares_of(a.qkv.as<T>() + r * a.qkv.cols() + piece.begin, piece.width);
+    }
+}
+
+template <class T>
+void backward_sums_cpu(const QkNormBackward& a) {
+  const std::vector<Piece> pieces = pieces_of(a);
+  const auto count = static_cast<int64_t>(pieces.size());
+#pragma omp parallel for
+  for (int64_t r = 0; r < a.dqkv.rows(); ++r)
+    for (int64_t p = 0; p < count; ++p) {
+      const Piece& piece = pieces[static_cast<size_t>(p)];
+      a.sums.as<float>()[r * count + p] = along_of(
+          a.dqkv.as<T>() + r * a.dqkv.cols() + piece.begin, piece.gain.as<T>(),
+          a.raw.as<T>() + r * a.raw.cols() + piece.begin, a.rstd.as<float>()[r * count + p], piece.width);
+    }
+}
+
+template <class T>
 void forward_cpu(const QkNormForward& a) {
   const std::vector<Piece> pieces = pieces_of(a);
   const int64_t columns = a.qkv.cols(), kept = a.shape.q_width() + a.shape.k_width();
@@ -66,9 +121,8 @@ void forward_cpu(const QkNormForward& a) {
       const Piece& piece = pieces[static_cast<size_t>(p)];
       T* const x = row + piece.begin;
       const T* const gain = piece.gain.as<T>();
-      float squares = 0.0f;
-      for (int64_t c = 0; c < piece.width; ++c) squares += to_float(x[c]) * to_float(x[c]);
-      const float rstd = 1.0f / std::sqrt(squares / static_cast<float>(piece.width) + a.eps);
+      const float squares = a.ranks > 1 ? a.sums.as<float>()[r * count + p] : squares_of(x, piece.width);
+      const float rstd = 1.0f / std::sqrt(squares / static_cast<float>(piece.width * a.ranks) + a.eps);
       for (int64_t c = 0; c < piece.width; ++c)
         x[c] = from_float<T>(to_float(x[c]) * rstd * to_float(gain[c]));
       if (a.raw) a.rstd.as<float>()[r * count + p] = rstd;
@@ -128,10 +182,9 @@ void backward_cpu(const QkNormBackward& a) {
       const T* const x = a.raw.as<T>() + r * kept + piece.begin;
       const T* const gain = piece.gain.as<T>();
       const float rstd = a.rstd.as<float>()[r * count + p];
-      float along = 0.0f;
-      for (int64_t c = 0; c < piece.width; ++c)
-        along += to_float(dy[c]) * to_float(gain[c]) * to_float(x[c]) * rstd;
-      along /= static_cast<float>(piece.width);
+      const float sum =
+          a.ranks > 1 ? a.sums.as<float>()[r * count + p] : along_of(dy, gain, x, rstd, piece.width);
+      const float along = sum / static_cast<float>(piece.width * a.ranks);
       for (int64_t c = 0; c < piece.width; ++c)
         dy[c] = from_float<T>(rstd * (to_float(dy[c]) * to_float(gain[c]) - to_float(x[c]) * rstd * along));
     }
@@ -144,6 +197,33 @@ void qk_norm_forward(const Context& context, const QkNormForward& args) {
   check_common("qk_norm_forward", args, args.qkv);
   TE_DISPATCH_CUDA(context, qk_norm_forward, args);
   visit_hp(args.qkv.dtype, [&](auto zero) { forward_cpu<decltype(zero)>(args); });
+}
+
+void qk_norm_forward_sums(const Context& context, const QkNormForward& args) {
+  constexpr const char* op = "qk_norm_forward_sums";
+  TE_CHECK(args.ranks > 1, "{}: one rank needs no sums", op);
+  check_common(op, args, args.qkv);
+  const ProfiledOp profiled(context, op, queries_and_keys(args.qkv, args.shape), args.sums);
+#ifdef TE_WITH_CUDA
+  if (context.is_cuda()) return cuda::qk_norm_forward_sums(context, args);
+#else
+  if (context.is_cuda()) no_cuda(op);
+#endif
+  visit_hp(args.qkv.dtype, [&](auto zero) { forward_sums_cpu<decltype(zero)>(args); });
+}
+
+void qk_norm_backward_sums(const Context& context, const QkNormBackward& args) {
+  constexpr const char* op = "qk_norm_backward_sums";
+  TE_CHECK(args.ranks > 1 && args.raw, "{}: one rank needs no sums, and several need raw", op);
+  check_common(op, args, args.dqkv);
+  const ProfiledOp profiled(context, op, queries_and_keys(args.dqkv, args.shape), args.raw, args.rstd,
+                            args.sums);
+#ifdef TE_WITH_CUDA
+  if (context.is_cuda()) return cuda::qk_norm_backward_sums(context, args);
+#else
+  if (context.is_cuda()) no_cuda(op);
+#endif
+  visit_hp(args.dqkv.dtype, [&](auto zero) { backward_sums_cpu<decltype(zero)>(args); });
 }
 
 void qk_norm_backward(const Context& context, const QkNormBackward& args) {

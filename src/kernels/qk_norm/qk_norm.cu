@@ -23,6 +23,13 @@ struct Params {
   int64_t work;  ///< rows * pieces
   int pieces, q_pieces, q_width, k_width;
   float eps;
+  float* sums;  ///< null: a warp sums the piece up itself; else of all ranks, or where the sums kernels write
+  int ranks;
+
+  /// Columns of a norm, those of other ranks included.
+  __device__ float norm_width(int width) const {
+    return static_cast<float>(width) * static_cast<float>(ranks);
+  }
 
   /// A piece: the column where it begins, its width and gain.
   struct Piece {
@@ -42,6 +49,57 @@ __device__ __forceinline__ int64_t item_of_warp() {
   return static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarpSize;
 }
 
+/// Of a lane's columns; raw, if there is one, gets a copy.
+template <class T, int N>
+__device__ __forceinline__ float squares_of_lane(const T* x, T* raw, int width, int lane) {
+  float squares = 0.0f;
+  for (int c = lane * N; c < width; c += kWarpSize * N) {
+    const Vector<T, N> value = load_vector<T, N>(x + c);
+    if (raw != nullptr) store_vector<T, N>(raw + c, value);
+#pragma unroll
+    for (int i = 0; i < N; ++i) squares += load_float(&value.v[i]) * load_float(&value.v[i]);
+  }
+  return squares;
+}
+
+/// The part of dy gain that lies along the normalized x, of a lane's columns.
+template <class T, int N>
+__device__ __forceinline__ float along_of_lane(const T* dy, const T* x, const T* gains, float rstd, int width,
+                                               int lane) {
+  float along = 0.0f;
+  for (int c = lane * N; c < width; c += kWarpSize * N) {
+    const Vector<T, N> d = load_vector<T, N>(dy + c), value = load_vector<T, N>(x + c);
+    const Vector<T, N> gain = load_vector<T, N>(gains + c);
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      along += load_float(&d.v[i]) * load_float(&gain.v[i]) * load_float(&value.v[i]) * rstd;
+  }
+  return along;
+}
+
+template <class T, int N>
+__global__ void __launch_bounds__(kThreads) forward_sums_kernel(Params<T> p) {
+  const int64_t item = item_of_warp();
+  if (item >= p.work) return;
+  const auto piece = p.piece(item);
+  const int lane = threadIdx.x % kWarpSize;
+  const float squares = warp_sum(
+      squares_of_lane<T, N>(p.packed + piece.row * p.columns + piece.begin, nullptr, piece.width, lane));
+  if (lane == 0) p.sums[item] = squares;
+}
+
+template <class T, int N>
+__global__ void __launch_bounds__(kThreads) backward_sums_kernel(Params<T> p) {
+  const int64_t item = item_of_warp();
+  if (item >= p.work) return;
+  const auto piece = p.piece(item);
+  const int lane = threadIdx.x % kWarpSize;
+  const float along = warp_sum(along_of_lane<T, N>(p.packed + piece.row * p.columns + piece.begin,
+                                                   p.raw + piece.row * p.kept + piece.begin, piece.gain,
+                                                   p.rstd[item], piece.width, lane));
+  if (lane == 0) p.sums[item] = along;
+}
+
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads) forward_kernel(Params<T> p) {
   const int64_t item = item_of_warp();
@@ -50,14 +108,9 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Params<T> p) {
   const int lane = threadIdx.x % kWarpSize;
   T* const x = p.packed + piece.row * p.columns + piece.begin;
   T* const raw = p.raw == nullptr ? nullptr : p.raw + piece.row * p.kept + piece.begin;
-  float squares = 0.0f;
-  for (int c = lane * N; c < piece.width; c += kWarpSize * N) {
-    const Vector<T, N> value = load_vector<T, N>(x + c);
-    if (raw != nullptr) store_vector<T, N>(raw + c, value);
-#pragma unroll
-    for (int i = 0; i < N; ++i) squares += load_float(&value.v[i]) * load_float(&value.v[i]);
-  }
-  const float rstd = 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(piece.width) + p.eps);
+  float squares = warp_sum(squares_of_lane<T, N>(x, raw, piece.width, lane));
+  if (p.sums != nullptr) squares = p.sums[item];
+  const float rstd = 1.0f / sqrtf(squares / p.norm_width(piece.width) + p.eps);
   for (int c = lane * N; c < piece.width; c += kWarpSize * N) {
     Vector<T, N> value = load_vector<T, N>(x + c);
     const Vector<T, N> gain = load_vector<T, N>(piece.gain + c);
@@ -78,15 +131,9 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(Params<T> p) {
   T* const dy = p.packed + piece.row * p.columns + piece.begin;
   const T* const x = p.raw + piece.row * p.kept + piece.begin;
   const float rstd = p.rstd[item];
-  float along = 0.0f;
-  for (int c = lane * N; c < piece.width; c += kWarpSize * N) {
-    const Vector<T, N> d = load_vector<T, N>(dy + c), value = load_vector<T, N>(x + c);
-    const Vector<T, N> gain = load_vector<T, N>(piece.gain + c);
-#pragma unroll
-    for (int i = 0; i < N; ++i)
-      along += load_float(&d.v[i]) * load_float(&gain.v[i]) * load_float(&value.v[i]) * rstd;
-  }
-  along = warp_sum(along) / static_cast<float>(piece.width);
+  float along = p.sums != nullptr ? p.sums[item]
+                                  : warp_sum(along_of_lane<T, N>(dy, x, piece.gain, rstd, piece.width, lane));
+  along /= p.norm_width(piece.width);
   for (int c = lane * N; c < piece.width; c += kWarpSize * N) {
     Vector<T, N> d = load_vector<T, N>(dy + c);
     const Vector<T, N> value = load_vector<T, N>(x + c), gain = load_vector<T, N>(piece.gain + c);
@@ -157,6 +204,8 @@ Params<T> params_of(const Args& a, const Tensor& packed) {
   p.q_pieces = static_cast<int>(a.shape.q_width() / p.q_width);
   p.work = packed.rows() * p.pieces;
   p.eps = 0.0f;
+  p.sums = a.sums.template as<float>();
+  p.ranks = static_cast<int>(a.ranks);
   return p;
 }
 
@@ -167,6 +216,32 @@ bool in_vectors(const Params<T>& p) {
   return p.columns % kVector == 0 && p.kept % kVector == 0 && p.q_width % kVector == 0 &&
          p.k_width % kVector == 0 && is_aligned(p.packed, kBytes) && is_aligned(p.raw, kBytes) &&
          is_aligned(p.q_gain, kBytes) && is_aligned(p.k_gain, kBytes);
+}
+
+template <class T>
+void launch_forward_sums(const Context& context, const QkNormForward& a) {
+  const Params<T> p = params_of<T>(a, a.qkv);
+  if (p.work == 0) return;
+  const unsigned blocks = ceil_div(p.work, kWarps);
+  if (in_vectors(p)) {
+    forward_sums_kernel<T, kVector><<<blocks, kThreads, 0, cuda_stream(context)>>>(p);
+  } else {
+    forward_sums_kernel<T, 1><<<blocks, kThreads, 0, cuda_stream(context)>>>(p);
+  }
+  TE_CUDA_CHECK_LAUNCH();
+}
+
+template <class T>
+void launch_backward_sums(const Context& context, const QkNormBackward& a) {
+  const Params<T> p = params_of<T>(a, a.dqkv);
+  if (p.work == 0) return;
+  const unsigned blocks = ceil_div(p.work, kWarps);
+  if (in_vectors(p)) {
+    backward_sums_kernel<T, kVector><<<blocks, kThreads, 0, cuda_stream(context)>>>(p);
+  } else {
+    backward_sums_kernel<T, 1><<<blocks, kThreads, 0, cuda_stream(context)>>>(p);
+  }
+  TE_CUDA_CHECK_LAUNCH();
 }
 
 template <class T>
@@ -214,6 +289,17 @@ void launch_backward(const Context& context, const QkNormBackward& a) {
 void qk_norm_forward(const Context& context, const QkNormForward& args) {
   visit_hp(args.qkv.dtype,
            [&](auto zero) { launch_forward<typename DeviceType<decltype(zero)>::type>(context, args); });
+}
+
+void qk_norm_forward_sums(const Context& context, const QkNormForward& args) {
+  visit_hp(args.qkv.dtype,
+           [&](auto zero) { launch_forward_sums<typename DeviceType<decltype(zero)>::type>(context, args); });
+}
+
+void qk_norm_backward_sums(const Context& context, const QkNormBackward& args) {
+  visit_hp(args.dqkv.dtype, [&](auto zero) {
+    launch_backward_sums<typename DeviceType<decltype(zero)>::type>(context, args);
+  });
 }
 
 void qk_norm_backward(const Context& context, const QkNormBackward& args) {

@@ -130,6 +130,16 @@ def models():
             torch.float32,
             "5GB",
         ),
+        # Windows in some layers.
+        "qwen3_windows": (
+            Qwen3ForCausalLM(
+                Qwen3Config(
+                    **(LLAMA | {"num_hidden_layers": 3}), use_sliding_window=True, sliding_window=5, max_window_layers=1
+                )
+            ),
+            torch.float32,
+            "5GB",
+        ),
     }
 
 

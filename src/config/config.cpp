@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "config/window_pattern.h"
 #include "core/error.h"
 
 namespace te::config {
@@ -15,6 +16,18 @@ int64_t ModelConfig::padded_vocab_size() const {
 
 int64_t ModelConfig::rotary_pairs() const {
   return static_cast<int64_t>(static_cast<double>(kv_channels) * rotary_percent) / 2;
+}
+
+bool ModelConfig::window_in(int64_t layer) const {
+  if (sliding_window == 0) return false;
+  const std::vector<bool> layers = parse_window_pattern(window_pattern);
+  return layers[static_cast<size_t>(layer) % layers.size()];
+}
+
+ModelConfig ModelConfig::of_layer(int64_t layer) const {
+  ModelConfig model = *this;
+  if (!window_in(layer)) model.sliding_window = 0;
+  return model;
 }
 
 namespace {

@@ -132,6 +132,7 @@ struct ModelConfig {
   double swiglu_clamp = 0.0;       ///< swiglu: bound of gate and up, kernels/activation/activation.h; 0: none
   bool parallel_residual = false;  ///< attention and MLP read the same stream, and their sum joins it
   int64_t sliding_window = 0;   ///< a token attends to the last so many, itself included; 0: to all before it
+  std::string window_pattern;   ///< which layers have the window (window_pattern.h); empty: all
   double hidden_dropout = 0.0;  ///< gpt
   double embedding_dropout = -1.0;  ///< gpt; hidden_dropout when absent (below 0)
   double attention_dropout = 0.0;
@@ -155,6 +156,10 @@ struct ModelConfig {
   bool mlp_bias() const { return family == Family::gpt || add_mlp_bias; }
   /// Of the kv_channels / 2 pairs (i, i + kv_channels / 2) of a head the first so many turn.
   int64_t rotary_pairs() const;
+  /// Attention of a layer (from 0) has the window, whether or not a sequence is longer.
+  bool window_in(int64_t layer) const;
+  /// The model as one layer sees it: without a window where it has none.
+  ModelConfig of_layer(int64_t layer) const;
   /// A sequence is longer than the window.
   bool windowed() const { return sliding_window != 0 && sliding_window < seq_length; }
   /// Tokens that a token attends to at most: seq_length or the window.

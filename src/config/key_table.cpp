@@ -145,6 +145,11 @@ const auto kKeys = std::to_array<Key>({
     {TE_KEY(model.sliding_window), kBuiltIn, from_to(0, 1e9),
      "A token attends to the last so many tokens, itself included; 0 is all before it. A window of at least "
      "`seq_length` changes nothing."},
+    {TE_KEY(model.window_pattern), kBuiltIn, kAny,
+     "Which layers have `sliding_window`: runs of layers, `w` with the window and `f` with full attention, a "
+     "count in front of each unless it is 1, repeated over the layers. `5w f` is five layers with the window "
+     "and one without, again and again, `20f 8w` the last 8 of 28 (Qwen2). Empty is all layers.",
+     "empty or runs of layers"},
     {TE_KEY(model.hidden_dropout), kBuiltIn, kFraction,
      "`gpt`: dropout of each block's output, and unless `embedding_dropout` is given of the embedding."},
     {TE_KEY(model.embedding_dropout), "hidden_dropout", kFraction, "`gpt`: dropout of the embedding."},

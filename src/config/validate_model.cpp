@@ -1,5 +1,6 @@
 #include "config/validate_model.h"
 
+#include "config/window_pattern.h"
 #include "core/error.h"
 
 namespace te::config {
@@ -61,6 +62,23 @@ void check_family(const ModelConfig& m) {
   }
 }
 
+// What belongs to layers with a window.
+void check_windows(const ModelConfig& m) {
+  parse_window_pattern(m.window_pattern);
+  if (m.sliding_window == 0 && !m.window_pattern.empty())
+    user_error(
+        "model.window_pattern (\"{}\") needs model.sliding_window, which is 0: give it, or leave the "
+        "pattern out",
+        m.window_pattern);
+  if (m.sliding_window == 0) return;
+  for (int64_t layer = 0; layer < m.num_layers; ++layer)
+    if (m.window_in(layer)) return;
+  user_error(
+      "model.window_pattern (\"{}\") gives none of the {} layers model.sliding_window ({}): correct "
+      "it, or leave both out",
+      m.window_pattern, m.num_layers, m.sliding_window);
+}
+
 void check_rope_scaling(const ModelConfig& m) {
   if (m.rope_scaling == RopeScaling::llama3 &&
       m.rope_scaling_low_freq_factor >= m.rope_scaling_high_freq_factor) {
@@ -85,6 +103,7 @@ void check_model(const ModelConfig& m) {
         m.max_position_embeddings, m.seq_length, m.seq_length - m.max_position_embeddings);
   }
   check_family(m);
+  check_windows(m);
   check_rope_scaling(m);
 }
 

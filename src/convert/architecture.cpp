@@ -73,11 +73,16 @@ Architecture llama_class(const ModelConfig& m, const std::string& source) {
     return post ? Architecture::olmo2 : Architecture::qwen3;
   }
   if (partial) {
-    if (some_bias || m.rope_scaling != config::RopeScaling::none || m.attention_width() != m.hidden_size)
-      no_class(source, "model.rotary_percent and biases, scaled frequencies or heads beside the hidden size");
+    if (some_bias || !m.window_pattern.empty() || m.rope_scaling != config::RopeScaling::none ||
+        m.attention_width() != m.hidden_size)
+      no_class(source,
+               "model.rotary_percent and biases, window_pattern, scaled frequencies or heads beside the "
+               "hidden size");
     return Architecture::phi3;
   }
   if (m.add_qkv_bias && !m.add_proj_bias && !m.add_mlp_bias) return Architecture::qwen2;
+  if (window && !m.window_pattern.empty())
+    no_class(source, "model.window_pattern without biases of q, k and v or model.qk_norm head");
   if (window) {
     if (some_bias) no_class(source, "model.sliding_window and these biases");
     return Architecture::mistral;

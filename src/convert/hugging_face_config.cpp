@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <vector>
 
+#include "config/window_pattern.h"
 #include "convert/architecture.h"
 #include "convert/fp8_import.h"
 #include "convert/json_keys.h"
@@ -19,6 +21,7 @@ using nlohmann::json;
 /// A training sequence that fits most GPUs, where the model could take longer ones.
 constexpr int64_t kUsualSequence = 4096;
 constexpr int64_t kNotFromHere = -1;
+constexpr int64_t kMostLayers = 10000;
 
 /// What a class of transformers takes for keys that its config.json lacks.
 struct Defaults {
@@ -124,24 +127,43 @@ void read_rope(const JsonKeys& keys, const RopeKeys& names, ModelConfig& model) 
 
 // --- attention ---------------------------------------------------------------------------------------------
 
+/// Which layers have a window: those that layer_types says, or that `otherwise(layer)`.
+template <class Otherwise>
+std::vector<bool> windowed_layers(const JsonKeys& keys, int64_t num_layers, const Otherwise& otherwise) {
+  constexpr const char* kRemedy = "compare with the model's original";
+  std::vector<bool> layers;
+  if (!keys.has("layer_types")) {
+    // More than any model may have are refused later.
+    for (int64_t layer = 0; layer < std::min(num_layers, kMostLayers); ++layer)
+      layers.push_back(otherwise(layer));
+    return layers;
+  }
+  const json& types = keys.object().at("layer_types");
+  if (!types.is_array() || static_cast<int64_t>(types.size()) != num_layers)
+    keys.refuse("layer_types", fmt::format("must be a list of {} kinds, one a layer", num_layers), kRemedy);
+  for (const json& type : types) {
+    if (type != "sliding_attention" && type != "full_attention")
+      keys.refuse("layer_types", fmt::format("has {}", type.dump()),
+                  "te-train has sliding_attention and full_attention");
+    layers.push_back(type == "sliding_attention");
+  }
+  return layers;
+}
+
+void set_windows(const std::vector<bool>& layers, int64_t window, ModelConfig& model) {
+  if (std::find(layers.begin(), layers.end(), true) == layers.end()) return;
+  model.sliding_window = window;
+  model.window_pattern = config::window_pattern_of(layers);
+}
+
 // Qwen2 and Qwen3: the layers from max_window_layers on have a window, unless layer_types says which.
 void read_qwen_window(const JsonKeys& keys, ModelConfig& model) {
   if (!keys.boolean("use_sliding_window", false)) return;
   const int64_t window = keys.integer("sliding_window", keys.object().contains("sliding_window") ? 0 : 4096);
   if (window == 0) return;
-  int64_t windowed = 0;
-  if (keys.has("layer_types")) {
-    const json& types = keys.object().at("layer_types");
-    if (!types.is_array()) keys.refuse("layer_types", "must be a list", "compare with the model's original");
-    windowed = std::count(types.begin(), types.end(), json("sliding_attention"));
-  } else {
-    windowed = std::max<int64_t>(model.num_layers - keys.integer("max_window_layers", 28), 0);
-  }
-  if (windowed == 0 || window >= model.max_position_embeddings) return;
-  if (windowed != model.num_layers)
-    keys.refuse("sliding_window", fmt::format("holds in {} of {} layers", windowed, model.num_layers),
-                "te-train has one window for all layers");
-  model.sliding_window = window;
+  const int64_t first = keys.integer("max_window_layers", 28);
+  const auto layers = windowed_layers(keys, model.num_layers, [&](int64_t layer) { return layer >= first; });
+  if (window < model.max_position_embeddings) set_windows(layers, window, model);
 }
 
 // Qwen may name layers that have no window without having one at all.

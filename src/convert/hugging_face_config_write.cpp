@@ -30,6 +30,20 @@ json rope_scaling_json(const ModelConfig& m) {
   return rope;
 }
 
+json layer_types(const ModelConfig& m) {
+  json types = json::array();
+  for (int64_t layer = 0; layer < m.num_layers; ++layer)
+    types.push_back(m.window_in(layer) ? "sliding_attention" : "full_attention");
+  return types;
+}
+
+/// Layers in front of the first that has a window.
+int64_t layers_before_windows(const ModelConfig& m) {
+  int64_t layer = 0;
+  while (layer < m.num_layers && !m.window_in(layer)) ++layer;
+  return layer;
+}
+
 json llama_json(const ModelConfig& m, Architecture architecture) {
   json out = {{"attention_dropout", m.attention_dropout},
               {"head_dim", m.kv_channels},
@@ -51,7 +65,8 @@ json llama_json(const ModelConfig& m, Architecture architecture) {
       out["use_sliding_window"] = m.sliding_window != 0;
       if (m.sliding_window != 0) {
         out["sliding_window"] = window;
-        out["max_window_layers"] = 0;
+        out["max_window_layers"] = layers_before_windows(m);  // for versions that know no layer_types
+        if (!m.window_pattern.empty()) out["layer_types"] = layer_types(m);
       }
       if (architecture == Architecture::qwen3) out["attention_bias"] = m.add_qkv_bias;
       break;

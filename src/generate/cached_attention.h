@@ -20,7 +20,8 @@ struct CachedRows {
 
 class CachedAttention final : public model::CoreAttention {
  public:
-  /// `rows` are those of the pass that runs; they and the tables outlive this.
+  /// Of one layer (`model`: ModelConfig::of_layer()). `rows` are those of the pass that runs; they and the tables
+  /// outlive this.
   CachedAttention(const config::ModelConfig& model, int tensor_ranks, const model::RopeTables& rope,
                   const CachedRows& rows);
 

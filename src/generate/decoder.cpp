@@ -62,8 +62,9 @@ Decoder::Decoder(const config::Config& config, const parallel::Groups& groups, c
       parallel::split_layers(static_cast<int>(config_.model.num_layers), groups.grid().pipeline, 1);
   const auto [first, count] = split[static_cast<size_t>(groups.at().pipeline)];
   for (int i = first; i < first + count; ++i) {
-    layers_.emplace_back(i, layer_config_, parameters_, *recipe_, rope_, tensor_, context_ranks_);
-    attention_.emplace_back(config_.model, tensor_.size(), rope_, rows_);
+    const model::LayerConfig layer = layer_config_.of_layer(i);
+    layers_.emplace_back(i, layer, parameters_, *recipe_, rope_, tensor_, context_ranks_);
+    attention_.emplace_back(layer.model, tensor_.size(), rope_, rows_);
   }
   if (!groups.last_stage()) return;
   final_layernorm_ = std::make_unique<model::Norm>("final_layernorm", config_.model, parameters_, tensor_);

@@ -14,4 +14,10 @@ LayerConfig LayerConfig::of(const config::Config& config, const parallel::Tensor
       .max_documents = config.data.document_mask ? training.micro_batch_size * config.data.max_documents : 0};
 }
 
+LayerConfig LayerConfig::of_layer(int64_t layer) const {
+  LayerConfig config = *this;
+  config.model = model.of_layer(layer);
+  return config;
+}
+
 }  // namespace te::model

@@ -17,6 +17,8 @@ struct LayerConfig {
 
   /// The whole config, for whoever builds a model: this is where it ends.
   static LayerConfig of(const config::Config& config, const parallel::TensorParallel& tensor);
+  /// What one layer is built from: layers differ in their attention's window.
+  LayerConfig of_layer(int64_t layer) const;
 };
 
 }  // namespace te::model

@@ -1,6 +1,20 @@
 #include "train/flops.h"
 
 namespace te::train {
+namespace {
+
+/// Of all layers. Keys of a token on average: half of the sequence, less with a sliding window.
+double attention_flops(const config::ModelConfig& model) {
+  const double seq = static_cast<double>(model.seq_length);
+  double keys = 0.0;
+  for (int64_t layer = 0; layer < model.num_layers; ++layer) {
+    const double span = static_cast<double>(model.of_layer(layer).attention_span());
+    keys += span * (2.0 * seq - span) / seq;
+  }
+  return 6.0 * keys * static_cast<double>(model.attention_width());
+}
+
+}  // namespace
 
 double flops_per_token(const config::ModelConfig& model) {
   const double hidden = static_cast<double>(model.hidden_size);
@@ -9,12 +23,7 @@ double flops_per_token(const config::ModelConfig& model) {
       hidden * static_cast<double>(model.ffn_hidden_size);
   const double head = hidden * static_cast<double>(model.padded_vocab_size());
   const double layers = static_cast<double>(model.num_layers);
-  // Keys of a token on average: half of the sequence, less with a sliding window.
-  const double seq = static_cast<double>(model.seq_length),
-               span = static_cast<double>(model.attention_span());
-  const double attention =
-      6.0 * (span * (2.0 * seq - span) / seq) * static_cast<double>(model.attention_width());
-  return 6.0 * (layers * weights + head) + layers * attention;
+  return 6.0 * (layers * weights + head) + attention_flops(model);
 }
 
 }  // namespace te::train

@@ -87,6 +87,11 @@ TEST(Validate, WhatTheFamilyHasUnlessTheConfigSaysOtherwise) {
 // A window that no sequence reaches is none; a shorter one does without some things on a GPU.
 TEST(Validate, SlidingWindow) {
   EXPECT_FALSE(small({"model.sliding_window=32"}).model.windowed());
+  expect_rejected({"model.window_pattern=w f"},
+                  {"model.window_pattern (\"w f\") needs model.sliding_window"});
+  expect_rejected({"model.sliding_window=8", "model.window_pattern=7f w"},
+                  {"model.window_pattern (\"7f w\") gives none of the 2 layers model.sliding_window (8)"});
+  expect_rejected({"model.sliding_window=8", "model.window_pattern=w 2g"}, {"model.window_pattern \"w 2g\""});
   EXPECT_EQ(small({"model.sliding_window=31"}).model.attention_span(), 31);
   small({"model.sliding_window=32", "model.attention_dropout=0.1", "training.device=cuda"});
   small({"model.sliding_window=31", "model.attention_dropout=0.1", "training.device=cpu"});

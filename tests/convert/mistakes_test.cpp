@@ -72,14 +72,11 @@ TEST(ConfigJson, WhatTeTrainCannotRepresent) {
       {"qwen2",
        {{"use_sliding_window", true},
         {"sliding_window", 16},
-        {"layer_types", {"full_attention", "sliding_attention"}}},
-       "sliding_window holds in 1 of 2 layers"},
+        {"layer_types", {"full_attention", "chunked_attention"}}},
+       "layer_types has \"chunked_attention\""},
       {"qwen2",
-       {{"use_sliding_window", true},
-        {"sliding_window", 16},
-        {"max_window_layers", 1},
-        {"layer_types", nullptr}},
-       "sliding_window holds in 1 of 2 layers"},
+       {{"use_sliding_window", true}, {"sliding_window", 16}, {"layer_types", {"sliding_attention"}}},
+       "layer_types must be a list of 2 kinds"},
       {"qwen2",
        {{"layer_types", {"full_attention", "sliding_attention"}}},
        "layer_types must all be full_attention"},
@@ -156,6 +153,21 @@ TEST(ConfigJson, AbsentKeysAreTheClassesDefaults) {
                 .sliding_window,
             16);
   EXPECT_EQ(model_of("qwen3", {{"head_dim", nullptr}}).kv_channels, 128);
+}
+
+TEST(ConfigJson, LayersWithAWindow) {
+  const json types = {"full_attention", "sliding_attention"};
+  const json qwen = {{"use_sliding_window", true}, {"sliding_window", 16}};
+  json patch = qwen;
+  patch["layer_types"] = types;
+  const config::ModelConfig model = model_of("qwen2", patch);
+  EXPECT_EQ(model.sliding_window, 16);
+  EXPECT_EQ(model.window_pattern, "f w");
+  patch["layer_types"] = nullptr;
+  patch["max_window_layers"] = 1;
+  EXPECT_EQ(model_of("qwen2", patch).window_pattern, "f w");
+  patch["max_window_layers"] = 2;
+  EXPECT_EQ(model_of("qwen2", patch).sliding_window, 0);
 }
 
 TEST(ConfigJson, DropoutsKeepTheirNumbers) {
@@ -278,6 +290,8 @@ TEST(Export, ModelsThatTransformersDoesNotHave) {
       gpt, [](ModelConfig& m) { m.sliding_window = 5; }, "LayerNorm and a sliding window");
   refused(
       llama, [](ModelConfig& m) { m.norm_placement = config::NormPlacement::post; }, "OLMo 2 has both");
+  refused(
+      llama, [](ModelConfig& m) { m.sliding_window = 5, m.window_pattern = "w f"; }, "model.window_pattern");
   refused(
       llama, [](ModelConfig& m) { m.qk_norm = config::QkNorm::head, m.add_mlp_bias = true; },
       "model.qk_norm head");

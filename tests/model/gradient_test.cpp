@@ -127,6 +127,15 @@ TEST(ModelGradient, SlidingWindow) {
   check_gradients(config);
 }
 
+// A window in one of the layers.
+TEST(ModelGradient, WindowsInSomeLayers) {
+  Config config = tiny_config(Family::llama);
+  config.model.num_layers = 3;
+  config.model.sliding_window = 5;
+  config.model.window_pattern = "f w";
+  check_gradients(config);
+}
+
 TEST(ModelGradient, GptWithSilu) {
   Config config = tiny_config(Family::gpt);
   config.model.activation = config::Activation::silu;

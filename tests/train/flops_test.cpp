@@ -52,6 +52,8 @@ TEST(Flops, ASlidingWindowShrinksAttentionAlone) {
   EXPECT_EQ(train::flops_per_token(model), full);
   model.sliding_window = 2;
   EXPECT_EQ(full - train::flops_per_token(model), 3 * 6.0 * (8.0 - 28.0 / 8) * 16);
+  model.window_pattern = "w f";  // in the first and the third layer
+  EXPECT_EQ(full - train::flops_per_token(model), 2 * 6.0 * (8.0 - 28.0 / 8) * 16);
 }
 
 TEST(Flops, GroupedQueriesShrinkKeysAndValuesAlone) {

@@ -37,7 +37,7 @@ enum class Precision : uint8_t {
 constexpr double kSmallSteps = 2e-4;
 
 /// Other forms of a layer; plain: none of them.
-enum class Form : uint8_t { plain, qwen3, olmo2, gpt_neox, biases_window };
+enum class Form : uint8_t { plain, qwen3, olmo2, gpt_neox, biases_window, window_pattern };
 
 struct Case {
   std::string name;
@@ -104,6 +104,10 @@ inline void set_form(config::ModelConfig& m, Form form) {
     case Form::biases_window:
       m.add_qkv_bias = m.add_proj_bias = m.add_mlp_bias = true;
       m.sliding_window = 6;
+      break;
+    case Form::window_pattern:
+      m.sliding_window = 6;
+      m.window_pattern = "2w f";
       break;
   }
 }
@@ -406,6 +410,18 @@ inline std::vector<Case> cases_of(int ranks) {
           {.name = "cp2_llama_keys_biases_window",
            .family = llama,
            .form = Form::biases_window,
+           .context = 2,
+           .groups = 1},
+          {.name = "pp2_llama_window_pattern_interleaved",
+           .family = llama,
+           .pipeline = 2,
+           .schedule = interleaved,
+           .layers = 5,
+           .form = Form::window_pattern},
+          {.name = "cp2_llama_keys_window_pattern",
+           .family = llama,
+           .recompute = full,
+           .form = Form::window_pattern,
            .context = 2,
            .groups = 1},
           {.name = "cp2_qwen3", .family = llama, .form = Form::qwen3, .context = 2},

@@ -29,8 +29,9 @@ struct Case {
 // Aligned tiles, partial tiles of the aligned kernel, ragged shapes, an odd half of SwiGLU.
 std::vector<Case> cases() {
   std::vector<Case> list;
-  for (const auto kind : {ActivationKind::swiglu, ActivationKind::swiglu_clamped, ActivationKind::gelu,
-                          ActivationKind::gelu_exact, ActivationKind::relu, ActivationKind::silu})
+  for (const auto kind :
+       {ActivationKind::swiglu, ActivationKind::swiglu_clamped, ActivationKind::gelu,
+        ActivationKind::gelu_exact, ActivationKind::relu, ActivationKind::silu, ActivationKind::geglu})
     for (const DType dtype : {DType::f32, DType::bf16})
       for (const auto& [rows, ffn] : {std::pair<int64_t, int64_t>{1, 1},
                                       {128, 64},

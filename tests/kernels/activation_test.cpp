@@ -28,6 +28,7 @@ double swiglu(double gate, double up) {
 double gated(ActivationKind kind, double gate, double up) {
   const double clamp = kClamp;
   if (kind == ActivationKind::swiglu) return swiglu(gate, up);
+  if (kind == ActivationKind::geglu) return gelu(gate) * up;
   return swiglu(std::min(gate, clamp), std::clamp(up, -clamp, clamp));
 }
 /// A kind without gate.
@@ -54,8 +55,9 @@ struct Case {
 
 std::vector<Case> cases() {
   std::vector<Case> list;
-  for (const auto kind : {ActivationKind::swiglu, ActivationKind::swiglu_clamped, ActivationKind::gelu,
-                          ActivationKind::gelu_exact, ActivationKind::relu, ActivationKind::silu})
+  for (const auto kind :
+       {ActivationKind::swiglu, ActivationKind::swiglu_clamped, ActivationKind::gelu,
+        ActivationKind::gelu_exact, ActivationKind::relu, ActivationKind::silu, ActivationKind::geglu})
     for (const DType dtype : {DType::f32, DType::bf16})
       for (const int64_t rows : {1, 35, 160})
         for (const int64_t ffn : {3, 48, 72}) list.push_back({kind, dtype, rows, ffn});

@@ -34,6 +34,21 @@ TEST(ElementwiseGpu, AddEqualsTheCpu) {
   }
 }
 
+TEST(ElementwiseGpu, ScaleEqualsTheCpu) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0), cpu = Context::cpu();
+  for (const DType type : {DType::f32, DType::bf16})
+    for (const int64_t count : kCounts) {
+      const auto run = [&](const Context& context) {
+        TestTensor x(context, type, {count});
+        x.fill_normal(1);
+        scale(context, x, 25.25f);
+        return x.raw();
+      };
+      EXPECT_EQ(testing::count_different(run(gpu), run(cpu), dtype_size(type)), 0) << count;
+    }
+}
+
 TEST(ElementwiseGpu, AddOfUnalignedViews) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);

@@ -33,6 +33,21 @@ TEST(Elementwise, AddRoundsTheExactSumOnce) {
   EXPECT_EQ(d.floats(), (std::vector<float>{11, 22, 0, 4, 0.75f}));
 }
 
+TEST(Elementwise, ScaleRoundsTheExactProductOnce) {
+  const Context context = Context::cpu();
+  for (const DType type : {DType::f32, DType::bf16}) {
+    TestTensor x(context, type, {3, 7});
+    x.fill_normal(1);
+    const auto before = x.floats();
+    scale(context, x, 25.25f);
+    const auto after = x.floats();
+    for (size_t i = 0; i < after.size(); ++i) {
+      const auto product = static_cast<float>(double(before[i]) * 25.25);
+      EXPECT_EQ(after[i], type == DType::bf16 ? to_float(to_bf16(product)) : product);
+    }
+  }
+}
+
 TEST(Elementwise, BiasGradientAddsColumnSums) {
   const Context context = Context::cpu();
   for (const int64_t rows : {1, 127, 128, 300}) {

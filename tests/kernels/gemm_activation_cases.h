@@ -24,9 +24,10 @@ struct GemmActivationCase {
   float clamp() const { return kind == kernels::ActivationKind::swiglu_clamped ? 0.9f : 0.0f; }
   std::string name() const {
     return fmt::format("{} {} m {} ffn {} k {}{}",
-                       !kernels::is_gated(kind) ? "gelu"
-                       : clamp() > 0            ? "swiglu, clamped"
-                                                : "swiglu",
+                       !kernels::is_gated(kind)                 ? "gelu"
+                       : clamp() > 0                            ? "swiglu, clamped"
+                       : kind == kernels::ActivationKind::geglu ? "geglu"
+                                                                : "swiglu",
                        dtype_name(dtype), m, ffn, k,
                        bias ? fmt::format(" bias, gradient {}", dtype_name(main_grad)) : "");
   }

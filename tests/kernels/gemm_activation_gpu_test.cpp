@@ -51,6 +51,7 @@ std::vector<GemmActivationCase> other_cases() {
     }
   }
   all.push_back({ActivationKind::swiglu_clamped, DType::bf16, 4096, 768, 128, false});
+  all.push_back({ActivationKind::geglu, DType::bf16, 4096, 768, 128, false});
   return all;
 }
 

@@ -15,8 +15,8 @@ std::vector<GemmActivationCase> cases() {
   std::vector<GemmActivationCase> all;
   const int64_t sizes[][3] = {{1, 1, 1}, {3, 5, 7}, {129, 257, 33}, {300, 48, 96}};
   for (const auto& [m, ffn, k] : sizes)
-    for (const ActivationKind kind :
-         {ActivationKind::gelu, ActivationKind::swiglu, ActivationKind::swiglu_clamped})
+    for (const ActivationKind kind : {ActivationKind::gelu, ActivationKind::swiglu,
+                                      ActivationKind::swiglu_clamped, ActivationKind::geglu})
       for (const DType dtype : {DType::f32, DType::bf16})
         for (const bool bias : {false, true}) all.push_back({kind, dtype, m, ffn, k, bias});
   return all;

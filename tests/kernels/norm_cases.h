@@ -15,6 +15,11 @@ using kernels::NormBackward;
 using kernels::NormForward;
 using kernels::NormKind;
 
+constexpr NormKind kNormKinds[] = {NormKind::rms, NormKind::layer, NormKind::rms_zero_centered};
+inline const char* norm_kind_name(NormKind kind) {
+  return kind == NormKind::layer ? "layer" : kind == NormKind::rms ? "rms" : "rms zero-centered";
+}
+
 /// All tensors of a forward and a backward pass; inputs filled from fixed seeds, outputs poisoned.
 struct NormCase {
   const Context& context;
@@ -35,7 +40,7 @@ struct NormCase {
       : context(c), kind(k), dtype(type), rows(r), hidden(h) {
     x.fill_normal(1, 1.5f, 0.25f);
     delta.fill_normal(2);
-    gamma.fill_normal(3, 0.2f, 1.0f);
+    gamma.fill_normal(3, 0.2f, kind == NormKind::rms_zero_centered ? 0.0f : 1.0f);
     beta.fill_normal(4, 0.2f);
     dy.fill_normal(5);
     dresidual.fill_normal(6);
@@ -123,7 +128,9 @@ inline NormReference norm_reference(NormKind kind, int64_t rows, int64_t hidden,
                                     const std::vector<float>& dresidual, std::vector<float> dgamma,
                                     std::vector<float> dbeta) {
   NormReference out;
-  std::vector<double> sum_gamma(hidden), sum_beta(hidden);
+  std::vector<double> sum_gamma(hidden), sum_beta(hidden), gain(gamma.begin(), gamma.end());
+  if (kind == NormKind::rms_zero_centered)
+    for (double& value : gain) value += 1.0;
   for (int64_t r = 0; r < rows; ++r) {
     const float* row = x.data() + r * hidden;
     double mean = 0, variance = 0;
@@ -139,20 +146,20 @@ inline NormReference norm_reference(NormKind kind, int64_t rows, int64_t hidden,
     for (int64_t c = 0; c < hidden; ++c) {
       const double x_hat = (row[c] - mean) * rstd;
       out.y.push_back(
-          static_cast<float>(x_hat * gamma[c] + (kind == NormKind::layer ? double{beta[c]} : 0.0)));
+          static_cast<float>(x_hat * gain[c] + (kind == NormKind::layer ? double{beta[c]} : 0.0)));
       if (dy.empty()) continue;
       const double upstream = dy[r * hidden + c];
-      mean_g += upstream * gamma[c] / static_cast<double>(hidden);
-      mean_gx += upstream * gamma[c] * x_hat / static_cast<double>(hidden);
+      mean_g += upstream * gain[c] / static_cast<double>(hidden);
+      mean_gx += upstream * gain[c] * x_hat / static_cast<double>(hidden);
       sum_gamma[c] += upstream * x_hat;
       sum_beta[c] += upstream;
     }
-    if (kind == NormKind::rms) mean_g = 0;
+    if (kind != NormKind::layer) mean_g = 0;
     for (int64_t c = 0; c < hidden && !dy.empty(); ++c) {
       const double x_hat = (row[c] - mean) * rstd;
       const double residual = dresidual.empty() ? 0.0 : dresidual[r * hidden + c];
-      out.dx.push_back(static_cast<float>(
-          rstd * (dy[r * hidden + c] * double{gamma[c]} - mean_g - x_hat * mean_gx) + residual));
+      out.dx.push_back(
+          static_cast<float>(rstd * (dy[r * hidden + c] * gain[c] - mean_g - x_hat * mean_gx) + residual));
     }
   }
   for (int64_t c = 0; c < hidden && !dy.empty(); ++c) {

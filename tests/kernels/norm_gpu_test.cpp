@@ -22,11 +22,11 @@ const GpuShape kShapes[] = {{3, 1},     {5, 7},     {9, 130},   {4500, 35}, {7, 
 
 template <class Body>
 void each_case(Body&& body) {
-  for (const NormKind kind : {NormKind::rms, NormKind::layer}) {
+  for (const NormKind kind : kNormKinds) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
       for (const GpuShape& shape : kShapes) {
-        SCOPED_TRACE(std::string(kind == NormKind::rms ? "rms " : "layer ") + std::string(dtype_name(dtype)) +
-                     " " + std::to_string(shape.rows) + " x " + std::to_string(shape.hidden));
+        SCOPED_TRACE(std::string(norm_kind_name(kind)) + " " + std::string(dtype_name(dtype)) + " " +
+                     std::to_string(shape.rows) + " x " + std::to_string(shape.hidden));
         body(kind, dtype, shape);
       }
     }

@@ -182,7 +182,7 @@ TEST_P(NormTest, BackwardInFp8EqualsBackwardThenCast) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, NormTest,
-                         ::testing::Combine(::testing::Values(NormKind::rms, NormKind::layer),
+                         ::testing::Combine(::testing::ValuesIn(kNormKinds),
                                             ::testing::Values(DType::f32, DType::bf16),
                                             ::testing::Values<int64_t>(1, 7, 130, 768, 4096)));
 
@@ -216,7 +216,7 @@ std::vector<float> finite_differences(const Context& context, NormCase& t, TestT
 
 TEST(NormGradientTest, MatchesFiniteDifferences) {
   const Context context = Context::cpu();
-  for (const NormKind kind : {NormKind::rms, NormKind::layer}) {
+  for (const NormKind kind : kNormKinds) {
     for (const int64_t hidden : {2, 7, 33}) {
       NormCase t(context, kind, DType::f32, 4, hidden);
       t.dgamma.fill_value(0), t.dbeta.fill_value(0);
@@ -236,6 +236,25 @@ TEST(NormGradientTest, MatchesFiniteDifferences) {
       }
     }
   }
+}
+
+// 1 + gain is formed in FP32: next to it a small gain of BF16 keeps bits that a gain near 1 has not.
+TEST(NormZeroCentered, KeepsTheBitsOfSmallGains) {
+  const Context context = Context::cpu();
+  NormCase t(context, NormKind::rms_zero_centered, DType::bf16, 4, 64);
+  NormCase whole(context, NormKind::rms, DType::bf16, 4, 64);
+  t.gamma.fill_value(0x1p-7f);
+  whole.gamma.fill_value(1.0f + 0x1p-7f);  // a BF16 number
+  norm_forward(context, t.forward());
+  norm_forward(context, whole.forward());
+  EXPECT_EQ(t.y.raw(), whole.y.raw());
+  t.gamma.fill_value(0x1.8p-8f);  // 1 and this make none
+  norm_forward(context, t.forward());
+  EXPECT_NE(t.y.raw(), whole.y.raw());
+  t.gamma.fill_value(0.0f), whole.gamma.fill_value(1.0f);
+  norm_forward(context, t.forward());
+  norm_forward(context, whole.forward());
+  EXPECT_EQ(t.y.raw(), whole.y.raw());
 }
 
 TEST(NormCheckTest, WrongArgumentsAreNamed) {

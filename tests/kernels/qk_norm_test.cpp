@@ -23,7 +23,8 @@ Values normalized(const QkNormCase& c, const Values& qkv, const Values& q_gain, 
       squares += qkv[static_cast<size_t>(at) + i] * qkv[static_cast<size_t>(at) + i];
     const double rstd =
         1.0 / std::sqrt(squares / static_cast<double>(gain.size()) + double{QkNormData::kEps});
-    for (size_t i = 0; i < gain.size(); ++i) out[static_cast<size_t>(at) + i] *= rstd * gain[i];
+    for (size_t i = 0; i < gain.size(); ++i)
+      out[static_cast<size_t>(at) + i] *= rstd * (gain[i] + (c.zero_centered ? 1.0 : 0.0));
   };
   for (int64_t r = 0; r < c.rows; ++r) {
     for (int64_t at = 0; at < c.heads * c.dim; at += c.q_gain()) piece(r * columns + at, q_gain);
@@ -73,7 +74,10 @@ TEST(QkNorm, WithoutABackwardPassNothingIsKept) {
 TEST(QkNorm, BackwardMatchesFiniteDifferences) {
   const Context context = Context::cpu();
   for (const DType dtype : {DType::f32, DType::bf16}) {
-    for (const QkNormCase& c : {QkNormCase{3, 2, 1, 5, false}, {5, 2, 1, 7, true}, {70, 2, 2, 2, false}}) {
+    for (const QkNormCase& c : {QkNormCase{3, 2, 1, 5, false},
+                                {5, 2, 1, 7, true},
+                                {70, 2, 2, 2, false},
+                                {3, 2, 1, 5, false, true}}) {
       SCOPED_TRACE(c.name());
       QkNormData data(context, c, dtype);
       Values x = widen(data.qkv.floats()), q = widen(data.q_gain.floats()), k = widen(data.k_gain.floats());

@@ -63,7 +63,7 @@ float backward_at(const T* x, const T* dy, float clamp, int64_t ffn, int64_t r, 
   } else {
     const int64_t column = c < ffn ? c : c - ffn;
     const T* const row = x + r * 2 * ffn;
-    const float gate = to_float(row[column]), s = sigmoid_cpu(gate_within<kind>(gate, clamp));
+    const float gate = to_float(row[column]), s = activation_factor_cpu<kind>(gate_within<kind>(gate, clamp));
     const GatedGradient d =
         gated_gradient<kind>(gate, to_float(row[ffn + column]), s, to_float(dy[r * ffn + column]), clamp);
     return c < ffn ? d.gate : d.up;
@@ -80,7 +80,7 @@ void store_gradient(const T* x, const T* dy, T* dx, float clamp, int64_t rows, i
         dx[r * ffn + c] = from_float<T>(backward_at<kind>(x, dy, clamp, ffn, r, c));
       } else {
         const int64_t at = r * 2 * ffn + c;
-        const float gate = to_float(x[at]), s = sigmoid_cpu(gate_within<kind>(gate, clamp));
+        const float gate = to_float(x[at]), s = activation_factor_cpu<kind>(gate_within<kind>(gate, clamp));
         const GatedGradient d =
             gated_gradient<kind>(gate, to_float(x[at + ffn]), s, to_float(dy[r * ffn + c]), clamp);
         dx[at] = from_float<T>(d.gate);

@@ -1,7 +1,8 @@
 // SwiGLU (Shazeer, arXiv 2002.05202), GELU (Hendrycks and Gimpel, arXiv 1606.08415) and their simpler relatives, with
 // the FP8 cast of the result in the same pass.
 //   swiglu          x [rows, 2 ffn] = gate | up,  y = gate * sigmoid(gate) * up
-//   swiglu_clamped  the same of min(gate, clamp) and of up between -clamp and clamp
+//   geglu           the same shapes,             y = gelu(gate) * up, GELU in its tanh form (arXiv 2002.05202; Gemma)
+//   swiglu_clamped  swiglu of min(gate, clamp) and of up between -clamp and clamp
 //   gelu            x [rows, ffn],                y = 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
 //   gelu_exact                                    y = 0.5 x (1 + erf(x / sqrt(2)))
 //   relu                                          y = max(x, 0)
@@ -18,11 +19,12 @@
 
 namespace te::kernels {
 
-enum class ActivationKind : uint8_t { swiglu, swiglu_clamped, gelu, gelu_exact, relu, silu };
+enum class ActivationKind : uint8_t { swiglu, swiglu_clamped, gelu, gelu_exact, relu, silu, geglu };
 
 /// x holds gate and up side by side.
 constexpr bool is_gated(ActivationKind kind) {
-  return kind == ActivationKind::swiglu || kind == ActivationKind::swiglu_clamped;
+  return kind == ActivationKind::swiglu || kind == ActivationKind::swiglu_clamped ||
+         kind == ActivationKind::geglu;
 }
 
 struct ActivationForward {

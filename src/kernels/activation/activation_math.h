@@ -19,10 +19,12 @@ constexpr float kGeluCubic = 0.071354816272600025f;  ///< 0.044715 * 2 sqrt(2 / 
 constexpr float kInverseSqrt2 = 0.70710678118654752f;
 constexpr float kInverseSqrt2Pi = 0.39894228040143268f;
 
-/// What the sigmoid is taken of: 2 sqrt(2 / pi) (x + 0.044715 x^3) for GELU, x itself for SwiGLU's gate and SiLU.
+/// What the sigmoid is taken of: 2 sqrt(2 / pi) (x + 0.044715 x^3) for GELU and GeGLU's gate, x itself for SwiGLU's and
+/// SiLU.
 template <ActivationKind kind>
 TE_HOST_DEVICE float activation_argument(float x) {
-  return kind == ActivationKind::gelu ? x * fmaf(kGeluCubic, x * x, kGeluLinear) : x;
+  constexpr bool gelu = kind == ActivationKind::gelu || kind == ActivationKind::geglu;
+  return gelu ? x * fmaf(kGeluCubic, x * x, kGeluLinear) : x;
 }
 
 /// s of the kinds without a sigmoid.
@@ -87,6 +89,7 @@ struct GatedGradient {
 template <ActivationKind kind>
 TE_HOST_DEVICE GatedGradient gated_gradient(float gate, float up, float s, float dy, float clamp) {
   const float g = gate_within<kind>(gate, clamp), u = up_within<kind>(up, clamp);
+  if constexpr (kind == ActivationKind::geglu) return {gelu_gradient(g, s, dy * u), dy * (g * s)};
   GatedGradient d{swiglu_gate_gradient(g, u, s, dy), swiglu_up_gradient(g, s, dy)};
   if constexpr (kind == ActivationKind::swiglu_clamped) {
     if (gate > clamp) d.gate = 0.0f;
@@ -111,6 +114,8 @@ void visit_activation(ActivationKind kind, Fn&& fn) {
       return fn.template operator()<ActivationKind::relu>();
     case ActivationKind::silu:
       return fn.template operator()<ActivationKind::silu>();
+    case ActivationKind::geglu:
+      return fn.template operator()<ActivationKind::geglu>();
   }
 }
 

@@ -1,4 +1,4 @@
-// Residual add, bias gradient, casts and fills: checks, dispatch and the CPU reference.
+// Residual add, scaling, bias gradient, casts and fills: checks, dispatch and the CPU reference.
 #include "kernels/elementwise/elementwise.h"
 
 #include <algorithm>
@@ -14,6 +14,7 @@ namespace te::kernels {
 
 namespace cuda {
 void add(const Context& context, const Tensor& a, const Tensor& b, const Tensor& out);
+void scale(const Context& context, const Tensor& x, float factor);
 void bias_gradient(const Context& context, const Tensor& dy, const Tensor& dbias, const Tensor& scratch);
 void cast(const Context& context, const Tensor& x, const Tensor& out);
 void fill_normal(const Context& context, const Tensor& x, float std, uint64_t seed, uint64_t stream,
@@ -38,6 +39,18 @@ void add(const Context& context, const Tensor& a, const Tensor& b, const Tensor&
     const int64_t count = a.numel();
 #pragma omp parallel for
     for (int64_t i = 0; i < count; ++i) sum[i] = from_float<T>(to_float(x[i]) + to_float(y[i]));
+  });
+}
+
+void scale(const Context& context, const Tensor& x, float factor) {
+  check_hp("scale", "x", x);
+  TE_DISPATCH_CUDA(context, scale, x, factor);
+  visit_hp(x.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    T* const values = x.as<T>();
+    const int64_t count = x.numel();
+#pragma omp parallel for
+    for (int64_t i = 0; i < count; ++i) values[i] = from_float<T>(to_float(values[i]) * factor);
   });
 }
 

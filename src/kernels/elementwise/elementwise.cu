@@ -40,6 +40,16 @@ __global__ void add_kernel(const T* a, const T* b, T* out, int64_t count) {
   store_piece<kAligned>(sum, out + at, count - at);
 }
 
+template <class T, bool kAligned>
+__global__ void scale_kernel(T* x, float factor, int64_t count) {
+  const int64_t at = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * 8;
+  if (at >= count) return;
+  Octet<T> values = load_piece<kAligned>(x + at, count - at);
+#pragma unroll
+  for (int j = 0; j < 8; j += 2) values.set_pair(j, values.get(j) * factor, values.get(j + 1) * factor);
+  store_piece<kAligned>(values, x + at, count - at);
+}
+
 template <class From, class To, bool kAligned>
 __global__ void cast_kernel(const From* x, To* out, int64_t count) {
   const int64_t at = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * 8;
@@ -89,6 +99,12 @@ void launch_add(const Context& context, const Tensor& a, const Tensor& b, const 
                                                                          a.numel());
 }
 
+template <class T>
+void launch_scale(const Context& context, const Tensor& x, float factor) {
+  const auto kernel = is_aligned(x.data, 16) ? scale_kernel<T, true> : scale_kernel<T, false>;
+  kernel<<<octet_blocks(x.numel()), kThreads, 0, cuda_stream(context)>>>(x.as<T>(), factor, x.numel());
+}
+
 template <class From, class To>
 void launch_cast(const Context& context, const Tensor& x, const Tensor& out) {
   const bool aligned = is_aligned(x.data, 16) && is_aligned(out.data, 16);
@@ -109,6 +125,12 @@ void with_type(DType type, Fn&& fn) {
 void add(const Context& context, const Tensor& a, const Tensor& b, const Tensor& out) {
   if (a.numel() == 0) return;
   with_type(a.dtype, [&](auto element) { launch_add<decltype(element)>(context, a, b, out); });
+  TE_CUDA_CHECK_LAUNCH();
+}
+
+void scale(const Context& context, const Tensor& x, float factor) {
+  if (x.numel() == 0) return;
+  with_type(x.dtype, [&](auto element) { launch_scale<decltype(element)>(context, x, factor); });
   TE_CUDA_CHECK_LAUNCH();
 }
 

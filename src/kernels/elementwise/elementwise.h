@@ -1,4 +1,4 @@
-// The small ones: residual add, bias gradient, casts, fills.
+// The small ones: residual add, scaling, bias gradient, casts, fills.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,9 @@ namespace te::kernels {
 
 /// out = a + b, FP32 sum rounded to the dtype (fp32 or bf16, all three alike). out may be a or b.
 void add(const Context& context, const Tensor& a, const Tensor& b, const Tensor& out);
+
+/// x = x * factor, in place, rounded to the dtype (fp32 or bf16).
+void scale(const Context& context, const Tensor& x, float factor);
 
 /// dbias[c] += sum over rows of dy[r, c]; FP32 sums in a fixed order. dy fp32 or bf16 [rows, cols]; dbias
 /// fp32 or bf16 (rounded once) [cols]; scratch fp32 of quantize_scratch_elements(rows, cols).

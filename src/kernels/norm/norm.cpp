@@ -87,6 +87,15 @@ std::vector<float> as_floats(const Tensor& tensor) {
   return values;
 }
 
+/// What values are multiplied by.
+template <class T>
+std::vector<float> gains(NormKind kind, const Tensor& gamma) {
+  std::vector<float> values = as_floats<T>(gamma);
+  if (kind == NormKind::rms_zero_centered)
+    for (float& value : values) value += 1.0f;
+  return values;
+}
+
 struct RowStatistics {
   float mean;
   float rstd;
@@ -120,7 +129,7 @@ template <class T>
 void forward_cpu(const Context& context, const NormForward& a) {
   const int64_t rows = a.x.rows(), hidden = a.x.cols();
   const bool layer = a.kind == NormKind::layer;
-  const std::vector<float> gamma = as_floats<T>(a.gamma);
+  const std::vector<float> gamma = gains<T>(a.kind, a.gamma);
   const std::vector<float> beta = layer ? as_floats<T>(a.beta) : std::vector<float>(gamma.size(), 0.0f);
   const T* normalized_input = a.delta ? a.sum.as<T>() : a.x.as<T>();
 #pragma omp parallel
@@ -198,7 +207,7 @@ template <class T>
 void input_gradient_cpu(const NormBackward& a) {
   const int64_t rows = a.x.rows(), hidden = a.x.cols();
   const bool layer = a.kind == NormKind::layer;
-  const std::vector<float> gamma = as_floats<T>(a.gamma);
+  const std::vector<float> gamma = gains<T>(a.kind, a.gamma);
 #pragma omp parallel
   {
     std::vector<float> g(static_cast<size_t>(hidden)), x_hat(static_cast<size_t>(hidden));

@@ -1,6 +1,7 @@
 // RMSNorm (Zhang and Sennrich, arXiv 1910.07467) and LayerNorm (Ba et al., arXiv 1607.06450), with the
 // residual add before them and the FP8 cast after them in the same pass.
 //   rms    y = x * rstd * gamma,                 rstd = 1 / sqrt(mean(x^2) + eps)
+//   rms_zero_centered  the same with 1 + gamma in gamma's place (Gemma)
 //   layer  y = (x - mean) * rstd * gamma + beta, rstd = 1 / sqrt(var(x) + eps), var biased
 // Statistics and sums are FP32; x and y are rounded to the tensors' dtype (bf16 or fp32).
 #pragma once
@@ -11,7 +12,7 @@
 
 namespace te::kernels {
 
-enum class NormKind : uint8_t { rms, layer };
+enum class NormKind : uint8_t { rms, layer, rms_zero_centered };
 
 struct NormForward {
   NormKind kind = NormKind::rms;

@@ -19,11 +19,11 @@ constexpr int kMaxThreads = 1024;
 /// kAhead: two rows a turn, and the loads of the next turn are under way during this one. FP32, and rows of more than
 /// 512 threads, leave registers for a row at a time. dx may be dy or dresidual: a row is written only after it was
 /// read.
-template <class T, bool kLayer, bool kAhead, bool kBias>
+template <class T, NormKind kKind, bool kAhead, bool kBias>
 __global__ void __launch_bounds__(kAhead ? kAheadThreads : kMaxThreads, 1)
     norm_backward_rows(const __grid_constant__ BackwardParams<T> p) {
   constexpr int kRows = kAhead ? 2 : 1;
-  using Thread = BackwardThread<T, kLayer, kRows, kBias>;
+  using Thread = BackwardThread<T, kKind, kRows, kBias>;
   __shared__ typename BlockSums<Thread::kSums>::Shared shared;
   extern __shared__ float4 dx_sums[];
   Thread thread(p, shared, dx_sums);
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(1024) norm_backward_elements(BackwardParams<T>
     float2 sums = {0.0f, 0.0f};
     for (int64_t c = threadIdx.x; c < p.hidden; c += blockDim.x) {
       const float x_hat = (load_float(p.x + start + c) - mean) * rstd, dy = load_float(p.dy + start + c);
-      const float g = __fmul_rn(dy, load_float(p.gamma + c));
+      const float g = __fmul_rn(dy, norm_gain(p.zero_centered, load_float(p.gamma + c)));
       partial_gamma[c] = (first ? 0.0f : partial_gamma[c]) + dy * x_hat;
       if (p.layer) partial_beta[c] = (first ? 0.0f : partial_beta[c]) + dy;
       sums.x += g;
@@ -63,8 +63,8 @@ __global__ void __launch_bounds__(1024) norm_backward_elements(BackwardParams<T>
     const float2 means = row_means(p, reducer.sum(sums));
     for (int64_t c = threadIdx.x; c < p.hidden; c += blockDim.x) {
       const float x_hat = (load_float(p.x + start + c) - mean) * rstd;
-      float value =
-          dx_element(load_float(p.dy + start + c), load_float(p.gamma + c), x_hat, rstd, means.x, means.y);
+      const float gain = norm_gain(p.zero_centered, load_float(p.gamma + c));
+      float value = dx_element(load_float(p.dy + start + c), gain, x_hat, rstd, means.x, means.y);
       if (p.dresidual != nullptr) value += load_float(p.dresidual + start + c);
       store_float(p.dx + start + c, value);
       if (p.partial_bias != nullptr) partial_bias[c] = (first ? 0.0f : partial_bias[c]) + round_to<T>(value);
@@ -106,15 +106,21 @@ __global__ void __launch_bounds__(1024)
 
 template <class T>
 using RowsKernel = void (*)(BackwardParams<T>);
-template <class T, bool kLayer, bool kAhead>
+template <class T, NormKind kKind, bool kAhead>
 RowsKernel<T> rows_kernel(bool bias) {
-  return bias ? norm_backward_rows<T, kLayer, kAhead, true> : norm_backward_rows<T, kLayer, kAhead, false>;
+  return bias ? norm_backward_rows<T, kKind, kAhead, true> : norm_backward_rows<T, kKind, kAhead, false>;
+}
+template <class T, NormKind kKind>
+RowsKernel<T> rows_kernel(bool ahead, bool bias) {
+  if constexpr (sizeof(T) == 2)
+    if (ahead) return rows_kernel<T, kKind, true>(bias);
+  return rows_kernel<T, kKind, false>(bias);
 }
 template <class T>
-RowsKernel<T> rows_kernel(bool layer, bool ahead, bool bias) {
-  if constexpr (sizeof(T) == 2)
-    if (ahead) return layer ? rows_kernel<T, true, true>(bias) : rows_kernel<T, false, true>(bias);
-  return layer ? rows_kernel<T, true, false>(bias) : rows_kernel<T, false, false>(bias);
+RowsKernel<T> rows_kernel(const BackwardParams<T>& p, bool ahead, bool bias) {
+  if (p.layer) return rows_kernel<T, NormKind::layer>(ahead, bias);
+  return p.zero_centered ? rows_kernel<T, NormKind::rms_zero_centered>(ahead, bias)
+                         : rows_kernel<T, NormKind::rms>(ahead, bias);
 }
 
 /// dx and the blocks' sums; gives the number of blocks.
@@ -130,7 +136,7 @@ int launch_rows(const Context& context, const BackwardParams<T>& p) {
   if (fast) {
     const unsigned threads = whole_warps(p.hidden / 8);
     const bool bias = p.partial_bias != nullptr;
-    const auto kernel = rows_kernel<T>(p.layer, threads <= kAheadThreads, bias);
+    const auto kernel = rows_kernel<T>(p, threads <= kAheadThreads, bias);
     kernel<<<blocks, threads, bias ? threads * DxSums::kBytes : 0, stream>>>(p);
   } else {
     norm_backward_elements<T><<<blocks, whole_warps(p.hidden), 0, stream>>>(p);

@@ -71,10 +71,10 @@ __device__ __forceinline__ int64_t row_of_turn(int64_t turn) {
   return (blockIdx.x + turn / kTurns * gridDim.x) * kTileRows + turn % kTurns * kRows;
 }
 
-template <bool kLayer, bool kBias>
+template <NormKind kKind, bool kBias>
 __global__ void __launch_bounds__(kAheadThreads, 1)
     norm_backward_tiles(const __grid_constant__ BackwardParams<bf16> p) {
-  using Thread = BackwardThread<bf16, kLayer, kRows, kBias>;
+  using Thread = BackwardThread<bf16, kKind, kRows, kBias>;
   __shared__ typename BlockSums<Thread::kSums>::Shared shared;
   extern __shared__ float4 dynamic[];  // the sums of dx, then the tile
   Thread thread(p, shared, dynamic);
@@ -105,9 +105,20 @@ __global__ void __launch_bounds__(kAheadThreads, 1)
 }
 
 using Kernel = void (*)(BackwardParams<bf16>);
-template <bool kLayer>
+template <NormKind kKind>
 Kernel kernel_of(bool bias) {
-  return bias ? norm_backward_tiles<kLayer, true> : norm_backward_tiles<kLayer, false>;
+  return bias ? norm_backward_tiles<kKind, true> : norm_backward_tiles<kKind, false>;
+}
+Kernel kernel_of(NormKind kind, bool bias) {
+  switch (kind) {
+    case NormKind::layer:
+      return kernel_of<NormKind::layer>(bias);
+    case NormKind::rms_zero_centered:
+      return kernel_of<NormKind::rms_zero_centered>(bias);
+    case NormKind::rms:
+      break;
+  }
+  return kernel_of<NormKind::rms>(bias);
 }
 
 /// 16-byte runs of rows want whole ones; a wider row leaves neither registers for two rows nor memory for a tile.
@@ -127,7 +138,7 @@ int norm_backward_fp8(const Context& context, const NormBackward& a) {
   if (!fits(a)) return 0;
   const BackwardParams<bf16> p = backward_params<bf16>(a);
   const bool bias = p.partial_bias != nullptr;
-  const Kernel kernel = p.layer ? kernel_of<true>(bias) : kernel_of<false>(bias);
+  const Kernel kernel = kernel_of(a.kind, bias);
   const unsigned threads = ceil_div(p.hidden, 8 * kWarpSize) * kWarpSize;
   const size_t shared =
       (bias ? threads * DxSums::kBytes : 0) + (p.columnwise != nullptr ? ByteTile::bytes(p.hidden) : 0);

@@ -26,17 +26,17 @@ struct BackwardParams {
   NormFp8 fp8;
   int64_t rows;
   int64_t hidden;
-  bool layer;
+  bool layer, zero_centered;
 };
 
 /// dx of one element before the residual's gradient, from means over the row. g is rounded on its own, as in
 /// the sums: where g and its mean cancel (one column), they do so exactly.
-__device__ __forceinline__ float dx_element(float dy, float gamma, float x_hat, float rstd, float mean_g,
+__device__ __forceinline__ float dx_element(float dy, float gain, float x_hat, float rstd, float mean_g,
                                             float mean_gx) {
-  return rstd * (__fmul_rn(dy, gamma) - mean_g - x_hat * mean_gx);
+  return rstd * (__fmul_rn(dy, gain) - mean_g - x_hat * mean_gx);
 }
 
-/// The means over the row of g = dy * gamma (zero for RMSNorm) and of g * x_hat, from their sums.
+/// The means over the row of g = dy * gain (zero for RMSNorm) and of g * x_hat, from their sums.
 template <class T>
 __device__ __forceinline__ float2 row_means(const BackwardParams<T>& p, float2 sums) {
   const float count = static_cast<float>(p.hidden);
@@ -70,9 +70,10 @@ class DxSums {
 };
 
 /// One thread's part: eight columns of all rows of its block (norm_rows.cuh), and these columns' sums.
-template <class T, bool kLayer, int kRows, bool kBias>
+template <class T, NormKind kKind, int kRows, bool kBias>
 class BackwardThread {
  public:
+  static constexpr bool kLayer = kKind == NormKind::layer;
   static constexpr int kSums = kLayer ? 2 * kRows : kRows;
   struct Rows {
     Octet<T> x[kRows], dy[kRows], residual[kRows];
@@ -111,7 +112,7 @@ class BackwardThread {
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
         const float x_hat = (rows.x[r].get(j) - rows.mean[r]) * rows.rstd[r], gradient = rows.dy[r].get(j);
-        const float g = __fmul_rn(gradient, gamma.get(j));
+        const float g = __fmul_rn(gradient, norm_gain<kKind>(gamma.get(j)));
         dgamma[j] += gradient * x_hat;
         if constexpr (kLayer) dbeta[j] += gradient;
         g_sum += g;
@@ -139,9 +140,9 @@ class BackwardThread {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const float x_hat = (rows.x[r].get(j + i) - rows.mean[r]) * rows.rstd[r];
-          value[i] =
-              dx_element(rows.dy[r].get(j + i), gamma.get(j + i), x_hat, rows.rstd[r], means.x, means.y) +
-              rows.residual[r].get(j + i);
+          const float gain = norm_gain<kKind>(gamma.get(j + i));
+          value[i] = dx_element(rows.dy[r].get(j + i), gain, x_hat, rows.rstd[r], means.x, means.y) +
+                     rows.residual[r].get(j + i);
         }
         dx.set_pair(j, value[0], value[1]);
       }
@@ -187,6 +188,7 @@ BackwardParams<T> backward_params(const NormBackward& a) {
   p.rows = a.x.rows();
   p.hidden = a.x.cols();
   p.layer = a.kind == NormKind::layer;
+  p.zero_centered = a.kind == NormKind::rms_zero_centered;
   const int64_t sums = norm_partial_blocks(p.hidden) * p.hidden;
   p.partial_gamma = a.scratch.as<float>();
   p.partial_beta = p.partial_gamma + sums;

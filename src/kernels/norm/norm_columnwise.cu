@@ -38,7 +38,7 @@ struct NormedBytes {
   const float* rstd;
   const float* scale;
   int64_t rows, cols;
-  bool layer, e5m2, aligned;
+  bool layer, zero_centered, e5m2, aligned;
 
   __device__ __forceinline__ uint32_t operator()(int64_t row, int64_t col) const {
     if (row >= rows || col >= cols) return 0;
@@ -56,8 +56,9 @@ struct NormedBytes {
     for (int i = 0; i < 4; ++i) {
       if (col + i >= cols) continue;
       const float shift = layer ? load_float(beta + col + i) : 0.0f;
-      const float y = round_to<T>(norm_element(layer, load_float(&values.v[i]), row_mean, row_rstd,
-                                               load_float(gamma + col + i), shift));
+      const float gain = norm_gain(zero_centered, load_float(gamma + col + i));
+      const float y =
+          round_to<T>(norm_element(layer, load_float(&values.v[i]), row_mean, row_rstd, gain, shift));
       const float scaled = __fmul_rn(y, row_scale);
       word |= uint32_t{e5m2 ? to_fp8<DType::e5m2>(scaled) : to_fp8<DType::e4m3>(scaled)} << (8 * i);
     }
@@ -117,6 +118,7 @@ NormedBytes<T> normed_bytes(const NormForward& a, const Tensor& input) {
   bytes.rows = a.x.rows();
   bytes.cols = a.x.cols();
   bytes.layer = a.kind == NormKind::layer;
+  bytes.zero_centered = a.kind == NormKind::rms_zero_centered;
   bytes.e5m2 = a.y_fp8.columnwise.dtype == DType::e5m2;
   bytes.aligned = bytes.cols % 4 == 0 && is_aligned(input.data, 4 * sizeof(T));
   return bytes;

@@ -18,6 +18,15 @@ __device__ __forceinline__ float norm_element(bool layer, float x, float mean, f
   return __fadd_rn(__fmul_rn(__fmul_rn(__fsub_rn(x, mean), rstd), gamma), beta);
 }
 
+/// What a normalized value is multiplied by.
+__device__ __forceinline__ float norm_gain(bool zero_centered, float gamma) {
+  return zero_centered ? 1.0f + gamma : gamma;
+}
+template <NormKind kKind>
+__device__ __forceinline__ float norm_gain(float gamma) {
+  return norm_gain(kKind == NormKind::rms_zero_centered, gamma);
+}
+
 /// Sums over the block, given to all its threads.
 class BlockReducer {
  public:
@@ -154,7 +163,7 @@ struct NormForwardParams {
   int64_t rows;
   int64_t hidden;
   float eps;
-  bool layer;
+  bool layer, zero_centered;
 };
 template <class T>
 NormForwardParams<T> norm_forward_params(const NormForward& a) {
@@ -171,7 +180,8 @@ NormForwardParams<T> norm_forward_params(const NormForward& a) {
           .rows = a.x.rows(),
           .hidden = a.x.cols(),
           .eps = a.eps,
-          .layer = a.kind == NormKind::layer};
+          .layer = a.kind == NormKind::layer,
+          .zero_centered = a.kind == NormKind::rms_zero_centered};
 }
 
 inline bool all_aligned(size_t bytes, std::initializer_list<const void*> pointers) {

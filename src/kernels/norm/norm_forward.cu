@@ -47,8 +47,9 @@ __global__ void __launch_bounds__(1024) norm_forward_elements(NormForwardParams<
     }
     for (int64_t c = threadIdx.x; c < p.hidden; c += blockDim.x) {
       const float beta = p.layer ? load_float(p.beta + c) : 0.0f;
-      const float y = round_to<T>(
-          norm_element(p.layer, load_float(input + start + c), mean, rstd, load_float(p.gamma + c), beta));
+      const float gain = norm_gain(p.zero_centered, load_float(p.gamma + c));
+      const float y =
+          round_to<T>(norm_element(p.layer, load_float(input + start + c), mean, rstd, gain, beta));
       if (p.y != nullptr) store_float(p.y + start + c, y);
       if (p.fp8.wanted) sums.add(p.fp8, y, scale, start + c);
     }

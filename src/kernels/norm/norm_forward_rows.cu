@@ -29,9 +29,10 @@ constexpr size_t kMaxTileBytes = 220 * 1024;  ///< of a block's 227 KiB
 using RowsParams = NormForwardParams<bf16>;
 
 /// One thread's part: eight columns of all rows of its block.
-template <bool kLayer, bool kFp8, bool kDelta>
+template <NormKind kKind, bool kFp8, bool kDelta>
 class RowsThread {
  public:
+  static constexpr bool kLayer = kKind == NormKind::layer;
   struct Rows {
     Octet<bf16> x[kRows];
     Octet<bf16> delta[kDelta ? kRows : 1];
@@ -114,8 +115,8 @@ class RowsThread {
         float value[2];
 #pragma unroll
         for (int k = 0; k < 2; ++k)
-          value[k] = norm_element(kLayer, x.get(j + k), kLayer ? mean[i] : 0.0f, rstd[i], gamma.get(j + k),
-                                  kLayer ? beta.get(j + k) : 0.0f);
+          value[k] = norm_element(kLayer, x.get(j + k), kLayer ? mean[i] : 0.0f, rstd[i],
+                                  norm_gain<kKind>(gamma.get(j + k)), kLayer ? beta.get(j + k) : 0.0f);
         y.set_pair(j, value[0], value[1]);
       }
       if (row + i >= p.rows) continue;
@@ -182,10 +183,10 @@ __device__ __forceinline__ int64_t row_of_turn(int64_t turn) {
 
 /// kAhead: the loads of the next turn are under way during this one. Rows of more than 512 threads leave no registers
 /// for it.
-template <bool kLayer, bool kFp8, bool kDelta, bool kAhead>
+template <NormKind kKind, bool kFp8, bool kDelta, bool kAhead>
 __global__ void __launch_bounds__(kAhead ? 512 : 1024, 1)
     norm_forward_rows_kernel(const __grid_constant__ RowsParams p) {
-  using Thread = RowsThread<kLayer, kFp8, kDelta>;
+  using Thread = RowsThread<kKind, kFp8, kDelta>;
   extern __shared__ uint4 dynamic[];
   uint32_t* columns = reinterpret_cast<uint32_t*>(dynamic);
   __shared__ typename BlockSums<kRows>::Shared shared;
@@ -213,18 +214,18 @@ __global__ void __launch_bounds__(kAhead ? 512 : 1024, 1)
 
 using Kernel = void (*)(RowsParams);
 
-template <bool kLayer, bool kFp8, bool kDelta>
+template <NormKind kKind, bool kFp8, bool kDelta>
 Kernel kernel_of(bool ahead) {
-  return ahead ? norm_forward_rows_kernel<kLayer, kFp8, kDelta, true>
-               : norm_forward_rows_kernel<kLayer, kFp8, kDelta, false>;
+  return ahead ? norm_forward_rows_kernel<kKind, kFp8, kDelta, true>
+               : norm_forward_rows_kernel<kKind, kFp8, kDelta, false>;
 }
-template <bool kLayer, bool kFp8>
+template <NormKind kKind, bool kFp8>
 Kernel kernel_of(bool delta, bool ahead) {
-  return delta ? kernel_of<kLayer, kFp8, true>(ahead) : kernel_of<kLayer, kFp8, false>(ahead);
+  return delta ? kernel_of<kKind, kFp8, true>(ahead) : kernel_of<kKind, kFp8, false>(ahead);
 }
-template <bool kLayer>
+template <NormKind kKind>
 Kernel kernel_of(bool fp8, bool delta, bool ahead) {
-  return fp8 ? kernel_of<kLayer, true>(delta, ahead) : kernel_of<kLayer, false>(delta, ahead);
+  return fp8 ? kernel_of<kKind, true>(delta, ahead) : kernel_of<kKind, false>(delta, ahead);
 }
 
 size_t tile_bytes(int64_t hidden) {
@@ -235,7 +236,9 @@ size_t tile_bytes(int64_t hidden) {
 void launch(const RowsParams& p, cudaStream_t stream, int multiprocessors) {
   const int threads = static_cast<int>(ceil_div(p.hidden, 8 * kWarpSize)) * kWarpSize;
   const bool fp8 = p.fp8.wanted, delta = p.delta != nullptr, ahead = threads <= 512;
-  const Kernel kernel = p.layer ? kernel_of<true>(fp8, delta, ahead) : kernel_of<false>(fp8, delta, ahead);
+  const Kernel kernel = p.layer           ? kernel_of<NormKind::layer>(fp8, delta, ahead)
+                        : p.zero_centered ? kernel_of<NormKind::rms_zero_centered>(fp8, delta, ahead)
+                                          : kernel_of<NormKind::rms>(fp8, delta, ahead);
   const size_t shared = p.columnwise != nullptr ? tile_bytes(p.hidden) : 0;
   TE_CUDA_CHECK(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));

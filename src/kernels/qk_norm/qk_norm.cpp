@@ -54,16 +54,23 @@ struct Piece {
   int64_t begin, width;
   const Tensor& gain;
   bool query;
+  float shift;  ///< of the gain
+
+  template <class T>
+  float gain_at(int64_t c) const {
+    return to_float(gain.as<T>()[c]) + shift;
+  }
 };
 
 template <class Args>
 std::vector<Piece> pieces_of(const Args& a) {
   std::vector<Piece> pieces;
   const int64_t q = a.shape.q_width(), k = a.shape.k_width();
+  const float shift = a.zero_centered ? 1.0f : 0.0f;
   for (int64_t at = 0; at < q; at += a.q_gain.numel())
-    pieces.push_back({at, a.q_gain.numel(), a.q_gain, true});
+    pieces.push_back({at, a.q_gain.numel(), a.q_gain, true, shift});
   for (int64_t at = 0; at < k; at += a.k_gain.numel())
-    pieces.push_back({q + at, a.k_gain.numel(), a.k_gain, false});
+    pieces.push_back({q + at, a.k_gain.numel(), a.k_gain, false, shift});
   return pieces;
 }
 
@@ -75,9 +82,10 @@ float squares_of(const T* x, int64_t width) {
 }
 
 template <class T>
-float along_of(const T* dy, const T* gain, const T* x, float rstd, int64_t width) {
+float along_of(const T* dy, const Piece& piece, const T* x, float rstd) {
   float along = 0.0f;
-  for (int64_t c = 0; c < width; ++c) along += to_float(dy[c]) * to_float(gain[c]) * to_float(x[c]) * rstd;
+  for (int64_t c = 0; c < piece.width; ++c)
+    along += to_float(dy[c]) * piece.gain_at<T>(c) * to_float(x[c]) * rstd;
   return along;
 }
 
@@ -102,9 +110,9 @@ void backward_sums_cpu(const QkNormBackward& a) {
   for (int64_t r = 0; r < a.dqkv.rows(); ++r)
     for (int64_t p = 0; p < count; ++p) {
       const Piece& piece = pieces[static_cast<size_t>(p)];
-      a.sums.as<float>()[r * count + p] = along_of(
-          a.dqkv.as<T>() + r * a.dqkv.cols() + piece.begin, piece.gain.as<T>(),
-          a.raw.as<T>() + r * a.raw.cols() + piece.begin, a.rstd.as<float>()[r * count + p], piece.width);
+      a.sums.as<float>()[r * count + p] =
+          along_of(a.dqkv.as<T>() + r * a.dqkv.cols() + piece.begin, piece,
+                   a.raw.as<T>() + r * a.raw.cols() + piece.begin, a.rstd.as<float>()[r * count + p]);
     }
 }
 
@@ -120,11 +128,10 @@ void forward_cpu(const QkNormForward& a) {
     for (int64_t p = 0; p < count; ++p) {
       const Piece& piece = pieces[static_cast<size_t>(p)];
       T* const x = row + piece.begin;
-      const T* const gain = piece.gain.as<T>();
       const float squares = a.ranks > 1 ? a.sums.as<float>()[r * count + p] : squares_of(x, piece.width);
       const float rstd = 1.0f / std::sqrt(squares / static_cast<float>(piece.width * a.ranks) + a.eps);
       for (int64_t c = 0; c < piece.width; ++c)
-        x[c] = from_float<T>(to_float(x[c]) * rstd * to_float(gain[c]));
+        x[c] = from_float<T>(to_float(x[c]) * rstd * piece.gain_at<T>(c));
       if (a.raw) a.rstd.as<float>()[r * count + p] = rstd;
     }
   }
@@ -180,13 +187,11 @@ void backward_cpu(const QkNormBackward& a) {
       const Piece& piece = pieces[static_cast<size_t>(p)];
       T* const dy = a.dqkv.as<T>() + r * columns + piece.begin;
       const T* const x = a.raw.as<T>() + r * kept + piece.begin;
-      const T* const gain = piece.gain.as<T>();
       const float rstd = a.rstd.as<float>()[r * count + p];
-      const float sum =
-          a.ranks > 1 ? a.sums.as<float>()[r * count + p] : along_of(dy, gain, x, rstd, piece.width);
+      const float sum = a.ranks > 1 ? a.sums.as<float>()[r * count + p] : along_of(dy, piece, x, rstd);
       const float along = sum / static_cast<float>(piece.width * a.ranks);
       for (int64_t c = 0; c < piece.width; ++c)
-        dy[c] = from_float<T>(rstd * (to_float(dy[c]) * to_float(gain[c]) - to_float(x[c]) * rstd * along));
+        dy[c] = from_float<T>(rstd * (to_float(dy[c]) * piece.gain_at<T>(c) - to_float(x[c]) * rstd * along));
     }
   }
 }

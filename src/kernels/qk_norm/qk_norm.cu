@@ -25,6 +25,7 @@ struct Params {
   float eps;
   float* sums;  ///< null: a warp sums the piece up itself; else of all ranks, or where the sums kernels write
   int ranks;
+  float shift;  ///< of the gains
 
   /// Columns of a norm, those of other ranks included.
   __device__ float norm_width(int width) const {
@@ -64,15 +65,15 @@ __device__ __forceinline__ float squares_of_lane(const T* x, T* raw, int width, 
 
 /// The part of dy gain that lies along the normalized x, of a lane's columns.
 template <class T, int N>
-__device__ __forceinline__ float along_of_lane(const T* dy, const T* x, const T* gains, float rstd, int width,
-                                               int lane) {
+__device__ __forceinline__ float along_of_lane(const T* dy, const T* x, const T* gains, float shift,
+                                               float rstd, int width, int lane) {
   float along = 0.0f;
   for (int c = lane * N; c < width; c += kWarpSize * N) {
     const Vector<T, N> d = load_vector<T, N>(dy + c), value = load_vector<T, N>(x + c);
     const Vector<T, N> gain = load_vector<T, N>(gains + c);
 #pragma unroll
     for (int i = 0; i < N; ++i)
-      along += load_float(&d.v[i]) * load_float(&gain.v[i]) * load_float(&value.v[i]) * rstd;
+      along += load_float(&d.v[i]) * (load_float(&gain.v[i]) + shift) * load_float(&value.v[i]) * rstd;
   }
   return along;
 }
@@ -96,7 +97,7 @@ __global__ void __launch_bounds__(kThreads) backward_sums_kernel(Params<T> p) {
   const int lane = threadIdx.x % kWarpSize;
   const float along = warp_sum(along_of_lane<T, N>(p.packed + piece.row * p.columns + piece.begin,
                                                    p.raw + piece.row * p.kept + piece.begin, piece.gain,
-                                                   p.rstd[item], piece.width, lane));
+                                                   p.shift, p.rstd[item], piece.width, lane));
   if (lane == 0) p.sums[item] = along;
 }
 
@@ -116,7 +117,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Params<T> p) {
     const Vector<T, N> gain = load_vector<T, N>(piece.gain + c);
 #pragma unroll
     for (int i = 0; i < N; ++i)
-      store_float(&value.v[i], load_float(&value.v[i]) * rstd * load_float(&gain.v[i]));
+      store_float(&value.v[i], load_float(&value.v[i]) * rstd * (load_float(&gain.v[i]) + p.shift));
     store_vector<T, N>(x + c, value);
   }
   if (raw != nullptr && lane == 0) p.rstd[item] = rstd;
@@ -131,15 +132,16 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(Params<T> p) {
   T* const dy = p.packed + piece.row * p.columns + piece.begin;
   const T* const x = p.raw + piece.row * p.kept + piece.begin;
   const float rstd = p.rstd[item];
-  float along = p.sums != nullptr ? p.sums[item]
-                                  : warp_sum(along_of_lane<T, N>(dy, x, piece.gain, rstd, piece.width, lane));
+  float along = p.sums != nullptr
+                    ? p.sums[item]
+                    : warp_sum(along_of_lane<T, N>(dy, x, piece.gain, p.shift, rstd, piece.width, lane));
   along /= p.norm_width(piece.width);
   for (int c = lane * N; c < piece.width; c += kWarpSize * N) {
     Vector<T, N> d = load_vector<T, N>(dy + c);
     const Vector<T, N> value = load_vector<T, N>(x + c), gain = load_vector<T, N>(piece.gain + c);
 #pragma unroll
     for (int i = 0; i < N; ++i)
-      store_float(&d.v[i], rstd * (load_float(&d.v[i]) * load_float(&gain.v[i]) -
+      store_float(&d.v[i], rstd * (load_float(&d.v[i]) * (load_float(&gain.v[i]) + p.shift) -
                                    load_float(&value.v[i]) * rstd * along));
     store_vector<T, N>(dy + c, d);
   }
@@ -206,6 +208,7 @@ Params<T> params_of(const Args& a, const Tensor& packed) {
   p.eps = 0.0f;
   p.sums = a.sums.template as<float>();
   p.ranks = static_cast<int>(a.ranks);
+  p.shift = a.zero_centered ? 1.0f : 0.0f;
   return p;
 }
 

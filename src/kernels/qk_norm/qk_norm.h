@@ -1,6 +1,7 @@
 // RMSNorm of queries and keys inside the packed output of linear_qkv, in front of the rotary embedding: of each head
 // (Qwen3) or of all heads as one row (OLMo 2). How wide a norm is follows from its gain:
 //   x = q or k of a token, cut into pieces as wide as the gain;  y = x * rstd * gain,  rstd = 1 / sqrt(mean(x^2) + eps)
+// or, with zero_centered, 1 + gain in gain's place (Gemma).
 // Statistics and sums are FP32, y is rounded once. Works in place; what the backward pass needs is copied out on the
 // way.
 //
@@ -37,6 +38,7 @@ struct QkNormForward {
   Tensor rstd;            ///< with raw, out [rows, qk_norm_pieces(...)] fp32
   int64_t ranks = 1;      ///< that share each norm
   Tensor sums;            ///< with ranks > 1: [rows, qk_norm_pieces(...)] fp32
+  bool zero_centered = false;
 };
 /// Writes `sums` of this rank, and nothing else.
 void qk_norm_forward_sums(const Context& context, const QkNormForward& args);
@@ -51,6 +53,7 @@ struct QkNormBackward {
   Tensor scratch;           ///< fp32, at least qk_norm_scratch_elements(q_gain, k_gain)
   int64_t ranks = 1;        ///< that share each norm; the gains' gradients are this rank's own
   Tensor sums;              ///< with ranks > 1: [rows, qk_norm_pieces(...)] fp32
+  bool zero_centered = false;
 };
 /// Writes `sums` of this rank, and nothing else.
 void qk_norm_backward_sums(const Context& context, const QkNormBackward& args);

@@ -20,6 +20,7 @@ try:
     import torch
     import transformers
     from safetensors.torch import save_file
+    from transformers import Gemma3ForCausalLM, Gemma3TextConfig
     from transformers import GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM
     from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
     from transformers import Olmo2Config, Olmo2ForCausalLM, Phi3Config, Phi3ForCausalLM
@@ -140,17 +141,48 @@ def models():
             torch.float32,
             "5GB",
         ),
+        "gemma3": (
+            Gemma3ForCausalLM(
+                Gemma3TextConfig(
+                    **(LLAMA | {"num_hidden_layers": 4}),
+                    pad_token_id=None,
+                    sliding_window=6,
+                    sliding_window_pattern=3,
+                    query_pre_attn_scalar=14,
+                    rope_parameters={
+                        "full_attention": {"rope_type": "linear", "rope_theta": 2e4, "factor": 2.0},
+                        "sliding_attention": {"rope_type": "default", "rope_theta": 300.0},
+                    },
+                )
+            ),
+            torch.float32,
+            "5GB",
+        ),
+        "gemma3_bf16": (
+            Gemma3ForCausalLM(
+                Gemma3TextConfig(
+                    **(LLAMA | {"num_hidden_layers": 2}),
+                    pad_token_id=None,
+                    sliding_window=5,
+                    layer_types=["full_attention", "sliding_attention"],
+                    query_pre_attn_scalar=10,
+                )
+            ),
+            torch.bfloat16,
+            "5GB",
+        ),
     }
 
 
 def randomize(model, seed):
     """Weights so large that softmax and activations leave their linear range; gains and biases that are not 1 and 0."""
     generator = torch.Generator().manual_seed(seed)
+    neutral = 0.0 if isinstance(model, Gemma3ForCausalLM) else 1.0  # a gain that changes nothing
     for name, parameter in sorted(model.named_parameters()):
         noise = torch.randn(parameter.shape, generator=generator)
         if parameter.dim() == 1:
             gain = ("norm" in name or "ln_" in name) and name.endswith("weight")
-            value = 1.0 + 0.2 * noise if gain else 0.1 * noise
+            value = neutral + 0.2 * noise if gain else 0.1 * noise
         else:
             embedding = "embed" in name or "wte" in name or "wpe" in name
             value = noise * (0.3 if embedding else parameter.shape[0 if "transformer" in name else 1] ** -0.5)

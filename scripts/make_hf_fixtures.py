@@ -73,10 +73,31 @@ MODELS = {
         "tie_word_embeddings": True,
         "add_qkv_bias": True,
     },
+    "gemma3_tiny": COMMON
+    | {
+        "family": "llama",
+        "num_layers": 3,
+        "hidden_size": 32,
+        "ffn_hidden_size": 48,
+        "num_query_groups": 2,
+        "kv_channels": 12,
+        "vocab_size": 61,
+        "rope_theta": 10000.0,
+        "rope_local_theta": 100.0,
+        "sliding_window": 5,
+        "window_pattern": "2w f",
+        "tie_word_embeddings": True,
+        "activation": "geglu",
+        "qk_norm": "head",
+        "norm_placement": "both",
+        "layernorm_zero_centered_gamma": True,
+        "scale_embedding": True,
+        "query_pre_attn_scalar": 9,
+    },
 }
 # AdamW's first step is lr * sign(g) but for |g| near eps, where rounding noise of g decides. Of the first 90
 # seeds these keep the smallest gradient farthest from zero, so that the step can be compared tightly.
-SEEDS = {"gpt2_tiny": 49, "llama_tiny": 23, "qwen2_tiny": 36}
+SEEDS = {"gpt2_tiny": 49, "llama_tiny": 23, "qwen2_tiny": 36, "gemma3_tiny": 26}
 
 
 def fail(message):
@@ -91,6 +112,8 @@ try:
     import transformers
     from safetensors.numpy import load_file, save_file
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+    from transformers.models.gemma3.modeling_gemma3 import Gemma3ForCausalLM, Gemma3RMSNorm, Gemma3RotaryEmbedding
+    from transformers.models.gemma3.modeling_gemma3 import Gemma3TextConfig
     from transformers.models.gpt2.modeling_gpt2 import GPT2Config, GPT2LMHeadModel
     from transformers.models.llama.modeling_llama import LlamaConfig, LlamaForCausalLM, LlamaRMSNorm
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
@@ -107,9 +130,14 @@ def rmsnorm64(self, hidden):
     return self.weight * hidden * torch.rsqrt(hidden.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
 
 
-def make_rotary64(theta, head_dim):
-    def rotary(self, x, position_ids):
-        frequency = theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
+def rmsnorm64_zero_centered(self, hidden):
+    return (1.0 + self.weight) * hidden * torch.rsqrt(hidden.pow(2).mean(-1, keepdim=True) + self.eps)
+
+
+def make_rotary64(theta, head_dim, local_theta=None):
+    def rotary(self, x, position_ids, layer_type=None):
+        base = local_theta if layer_type == "sliding_attention" else theta
+        frequency = base ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
         angle = position_ids[..., None].double() * frequency
         angle = torch.cat([angle, angle], dim=-1)
         return angle.cos(), angle.sin()
@@ -117,13 +145,15 @@ def make_rotary64(theta, head_dim):
     return rotary
 
 
-def attention64(module, query, key, value, attention_mask, scaling=None, dropout=0.0, **unused):
-    """Causal attention; query [b, heads, s, d], key and value [b, groups, s, d]. Returns [b, s, heads, d]."""
+def attention64(module, query, key, value, attention_mask, scaling=None, dropout=0.0, sliding_window=None, **unused):
+    """Causal attention to the last sliding_window tokens, or to all; query [b, heads, s, d], key and value [b, groups, s, d]. Returns [b, s, heads, d]."""
     groups = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
     scores = (query @ key.transpose(-1, -2)) * scale
     future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+    if sliding_window is not None:
+        future |= torch.ones_like(future).tril(-sliding_window)
     weights = scores.masked_fill(future, float("-inf")).softmax(-1)
     return (weights @ value).transpose(1, 2).contiguous(), weights
 
@@ -132,6 +162,10 @@ ALL_ATTENTION_FUNCTIONS.register("float64", attention64)
 
 
 # ---- Models ------------------------------------------------------------------------------------------------
+
+
+def is_gemma(config):
+    return config.get("activation") == "geglu"
 
 
 def build_model(config, attention):
@@ -162,8 +196,7 @@ def build_model(config, attention):
         num_hidden_layers=config["num_layers"],
         num_attention_heads=heads,
         num_key_value_heads=config["num_query_groups"],
-        head_dim=hidden // heads,
-        hidden_act="silu",
+        head_dim=config.get("kv_channels", hidden // heads),
         max_position_embeddings=SEQ,
         rms_norm_eps=config["norm_epsilon"],
         rope_parameters={"rope_type": "default", "rope_theta": config["rope_theta"]},
@@ -171,6 +204,22 @@ def build_model(config, attention):
         attn_implementation=attention,
         use_cache=False,
     )
+    if is_gemma(config):
+        types = ["sliding_attention", "sliding_attention", "full_attention"]
+        arguments["rope_parameters"] = {
+            "full_attention": arguments["rope_parameters"],
+            "sliding_attention": {"rope_type": "default", "rope_theta": config["rope_local_theta"]},
+        }
+        return Gemma3ForCausalLM(
+            Gemma3TextConfig(
+                **arguments,
+                sliding_window=config["sliding_window"],
+                layer_types=types,
+                query_pre_attn_scalar=config["query_pre_attn_scalar"],
+                pad_token_id=None,
+            )
+        )
+    arguments["hidden_act"] = "silu"
     if config["add_qkv_bias"]:
         return Qwen2ForCausalLM(Qwen2Config(**arguments))
     return LlamaForCausalLM(LlamaConfig(**arguments, attention_bias=False, mlp_bias=False))
@@ -184,7 +233,8 @@ def randomize(model, seed):
         noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float32)
         if parameter.dim() == 1:
             gain = "norm" in name or "ln_" in name
-            value = 1.0 + 0.2 * noise if gain and name.endswith("weight") else 0.1 * noise
+            neutral = 0.0 if isinstance(model, Gemma3ForCausalLM) else 1.0  # a gain that changes nothing
+            value = neutral + 0.2 * noise if gain and name.endswith("weight") else 0.1 * noise
         else:
             embedding = "embed" in name or "wte" in name or "wpe" in name
             value = noise * (
@@ -199,9 +249,12 @@ def to_float64(model, config):
     for module in model.modules():
         if isinstance(module, (LlamaRMSNorm, Qwen2RMSNorm)):
             module.forward = rmsnorm64.__get__(module)
-        elif isinstance(module, (LlamaRotaryEmbedding, Qwen2RotaryEmbedding)):
-            head_dim = config["hidden_size"] // config["num_attention_heads"]
-            module.forward = make_rotary64(config["rope_theta"], head_dim).__get__(module)
+        elif isinstance(module, Gemma3RMSNorm):
+            module.forward = rmsnorm64_zero_centered.__get__(module)
+        elif isinstance(module, (LlamaRotaryEmbedding, Qwen2RotaryEmbedding, Gemma3RotaryEmbedding)):
+            head_dim = config.get("kv_channels", config["hidden_size"] // config["num_attention_heads"])
+            rotary = make_rotary64(config["rope_theta"], head_dim, config.get("rope_local_theta"))
+            module.forward = rotary.__get__(module)
     return model
 
 
@@ -230,6 +283,16 @@ def gpt_names(tensors, num_layers):
 
 
 def llama_names(tensors, num_layers):
+    gemma = "model.layers.0.pre_feedforward_layernorm.weight" in tensors
+    norms = {"pre_mlp_layernorm": ["post_attention_layernorm"]}
+    if gemma:
+        norms = {
+            "post_attention_layernorm": ["post_attention_layernorm"],
+            "pre_mlp_layernorm": ["pre_feedforward_layernorm"],
+            "post_mlp_layernorm": ["post_feedforward_layernorm"],
+            "self_attention.q_layernorm": ["self_attn.q_norm"],
+            "self_attention.k_layernorm": ["self_attn.k_norm"],
+        }
     yield "embedding.word_embeddings.weight", tensors["model.embed_tokens.weight"]
     for layer in range(num_layers):
         prefix = f"model.layers.{layer}."
@@ -239,8 +302,7 @@ def llama_names(tensors, num_layers):
             "mlp.linear_fc1": ["mlp.gate_proj", "mlp.up_proj"],
             "mlp.linear_fc2": ["mlp.down_proj"],
             "input_layernorm": ["input_layernorm"],
-            "pre_mlp_layernorm": ["post_attention_layernorm"],
-        }
+        } | norms
         for ours, theirs in stacks.items():
             for kind in ("weight", "bias"):
                 if f"{prefix}{theirs[0]}.{kind}" in tensors:

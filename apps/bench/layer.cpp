@@ -63,7 +63,7 @@ class Layer {
         ranks_(config.model, config.training.micro_batch_size),
         layer_config_(model::LayerConfig::of(config, tensor_)),
         dims_(layer_config_.dims),
-        layer_(0, layer_config_, parameters_, *recipe_, rope_, tensor_, ranks_) {
+        layer_(0, layer_config_, parameters_, *recipe_, rope_.of(layer_config_.model), tensor_, ranks_) {
     parameters_.plan(plan_, {.dtype = dims_.dtype});
     recipe_->plan(plan_);
     rope_.plan(plan_, config.model);
@@ -134,7 +134,7 @@ class Layer {
   parallel::TensorParallel tensor_{one_, false, 1};
   parameters::ParameterStore parameters_;
   std::unique_ptr<fp8::Recipe> recipe_;
-  model::RopeTables rope_;
+  model::RotaryEmbedding rope_;
   model::ContextParallel ranks_;
   model::LayerConfig layer_config_;
   model::Dimensions dims_;

@@ -2,6 +2,7 @@
 #include "config/config.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "config/window_pattern.h"
@@ -28,6 +29,19 @@ ModelConfig ModelConfig::of_layer(int64_t layer) const {
   ModelConfig model = *this;
   if (!window_in(layer)) model.sliding_window = 0;
   return model;
+}
+
+ModelConfig ModelConfig::with_local_rope() const {
+  ModelConfig model = *this;
+  if (!local_rope()) return model;
+  model.rope_theta = rope_local_theta;
+  model.rope_scaling = RopeScaling::none;
+  return model;
+}
+
+double ModelConfig::softmax_scale() const {
+  return 1.0 /
+         std::sqrt(query_pre_attn_scalar != 0.0 ? query_pre_attn_scalar : static_cast<double>(kv_channels));
 }
 
 namespace {

@@ -32,9 +32,9 @@ enum class DeviceChoice : uint8_t { automatic, cpu, cuda };  ///< automatic is s
 enum class LrDecay : uint8_t { cosine, linear, constant, wsd };
 enum class RopeScaling : uint8_t { none, linear, llama3, yarn };
 enum class PositionEmbedding : uint8_t { automatic, learned, rope };  ///< automatic is spelled "auto" in YAML
-enum class Activation : uint8_t { automatic, swiglu, gelu, gelu_exact, relu, silu };
+enum class Activation : uint8_t { automatic, swiglu, gelu, gelu_exact, relu, silu, geglu };
 enum class QkNorm : uint8_t { none, head, projection };
-enum class NormPlacement : uint8_t { pre, post };
+enum class NormPlacement : uint8_t { pre, post, both };
 enum class OptimizerName : uint8_t { adamw, muon };
 enum class MomentDType : uint8_t { fp32, bf16, fp8 };
 enum class DataFormat : uint8_t { pretrain, instruct };
@@ -109,7 +109,8 @@ struct ModelConfig {
   int64_t max_position_embeddings = 0;  ///< gpt: rows of the position table; seq_length when absent
   PositionEmbedding position_embedding = PositionEmbedding::automatic;  ///< gpt: learned; llama: rope
   double rope_theta = 10000.0;
-  double rotary_percent = 1.0;  ///< share of a head's pairs that turn, see rotary_pairs()
+  double rope_local_theta = 0.0;  ///< of layers with a window, unscaled; rope_theta and scaling when absent
+  double rotary_percent = 1.0;    ///< share of a head's pairs that turn, see rotary_pairs()
   /// How the rotary frequencies of a pretrained model were changed for longer sequences; the formulas are in
   /// kernels/rope/rope.h, where the keys' names without `rope_scaling_` say which kind reads them.
   RopeScaling rope_scaling = RopeScaling::none;
@@ -122,13 +123,17 @@ struct ModelConfig {
   double rope_scaling_attention_factor = 0.0;  ///< 0: 0.1 ln(rope_scaling_factor) + 1
   bool rope_scaling_truncate = true;
   double norm_epsilon = 1e-5;
-  bool tie_word_embeddings = false;                   ///< the loader's default: true for gpt, false for llama
-  bool add_qkv_bias = false;                          ///< llama; gpt has a bias in every linear
-  bool add_proj_bias = false;                         ///< llama: in linear_proj
-  bool add_mlp_bias = false;                          ///< llama: in linear_fc1 and linear_fc2
-  Activation activation = Activation::automatic;      ///< gpt: gelu, in its tanh form; llama: swiglu
-  QkNorm qk_norm = QkNorm::none;                      ///< RMSNorm of queries and keys, before the rotation
-  NormPlacement norm_placement = NormPlacement::pre;  ///< in front of the sublayers, or on their outputs
+  bool tie_word_embeddings = false;               ///< the loader's default: true for gpt, false for llama
+  bool add_qkv_bias = false;                      ///< llama; gpt has a bias in every linear
+  bool add_proj_bias = false;                     ///< llama: in linear_proj
+  bool add_mlp_bias = false;                      ///< llama: in linear_fc1 and linear_fc2
+  Activation activation = Activation::automatic;  ///< gpt: gelu, in its tanh form; llama: swiglu
+  QkNorm qk_norm = QkNorm::none;                  ///< RMSNorm of queries and keys, before the rotation
+  NormPlacement norm_placement =
+      NormPlacement::pre;                      ///< in front of the sublayers, on their outputs, or both
+  bool layernorm_zero_centered_gamma = false;  ///< RMSNorm multiplies by 1 + gain
+  bool scale_embedding = false;                ///< the token embedding is multiplied by sqrt(hidden_size)
+  double query_pre_attn_scalar = 0.0;  ///< scores are divided by its square root; kv_channels when absent
   double swiglu_clamp = 0.0;       ///< swiglu: bound of gate and up, kernels/activation/activation.h; 0: none
   bool parallel_residual = false;  ///< attention and MLP read the same stream, and their sum joins it
   int64_t sliding_window = 0;   ///< a token attends to the last so many, itself included; 0: to all before it
@@ -156,10 +161,18 @@ struct ModelConfig {
   bool mlp_bias() const { return family == Family::gpt || add_mlp_bias; }
   /// Of the kv_channels / 2 pairs (i, i + kv_channels / 2) of a head the first so many turn.
   int64_t rotary_pairs() const;
+  /// fc1's halves are gate and up.
+  bool gated() const { return activation == Activation::swiglu || activation == Activation::geglu; }
   /// Attention of a layer (from 0) has the window, whether or not a sequence is longer.
   bool window_in(int64_t layer) const;
   /// The model as one layer sees it: without a window where it has none.
   ModelConfig of_layer(int64_t layer) const;
+  /// Layers with a window have rotary frequencies of their own.
+  bool local_rope() const { return sliding_window != 0 && rope_local_theta != 0.0; }
+  /// The model with these frequencies in all layers.
+  ModelConfig with_local_rope() const;
+  /// What the scores of attention are multiplied by.
+  double softmax_scale() const;
   /// A sequence is longer than the window.
   bool windowed() const { return sliding_window != 0 && sliding_window < seq_length; }
   /// Tokens that a token attends to at most: seq_length or the window.

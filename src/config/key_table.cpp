@@ -89,6 +89,10 @@ const auto kKeys = std::to_array<Key>({
      "`learned` is a table that is added to the embedding, `rope` the rotary position embedding. `llama` has "
      "`rope`."},
     {TE_KEY(model.rope_theta), kBuiltIn, above(0), "`rope`: base of the frequencies."},
+    {TE_KEY(model.rope_local_theta), kBuiltIn, at_least(0),
+     "`rope`: base of the frequencies, without scaling, in the layers that have the sliding window (Gemma "
+     "3); "
+     "0: theirs are those of the others."},
     {TE_KEY(model.rotary_percent), kBuiltIn, Range{.low = 0.0, .high = 1.0, .open_low = true},
      "`rope`: share of a head that is rotated. Of the pairs (i, i + `kv_channels` / 2) of a head the first "
      "turn, the "
@@ -126,9 +130,8 @@ const auto kKeys = std::to_array<Key>({
     {TE_KEY(model.add_proj_bias), kBuiltIn, kAny, "`llama`: a bias in `linear_proj`."},
     {TE_KEY(model.add_mlp_bias), kBuiltIn, kAny, "`llama`: a bias in `linear_fc1` and `linear_fc2`."},
     {TE_KEY(model.activation), "gpt: gelu; llama: swiglu", kAny,
-     "Of the MLP: `gelu` is its tanh form, `gelu_exact` that with the error function. `llama` has `swiglu`, "
-     "and `gpt` "
-     "any of the others."},
+     "Of the MLP: `gelu` is its tanh form, `gelu_exact` that with the error function. `llama` has `swiglu` "
+     "or `geglu` (that tanh form as the gate, Gemma), and `gpt` any of the others."},
     {TE_KEY(model.swiglu_clamp), kBuiltIn, at_least(0),
      "`swiglu`: gates above this become this, and values of the up projection beyond plus or minus this as "
      "well, before the two are multiplied (gpt-oss; Megatron-LM's `activation_func_clamp_value`): against "
@@ -137,9 +140,15 @@ const auto kKeys = std::to_array<Key>({
      "`llama`: RMSNorm of queries and keys before they are rotated, with gains of their own: of each `head` "
      "(Qwen3), or of the whole `projection` (OLMo 2)."},
     {TE_KEY(model.norm_placement), kBuiltIn, kAny,
-     "`llama`: norms are in front of attention and MLP (`pre`), or on their outputs, before these join the "
-     "residual "
-     "stream (`post`, OLMo 2)."},
+     "`llama`: norms are in front of attention and MLP (`pre`), on their outputs, before these join the "
+     "residual stream (`post`, OLMo 2), or in both places (`both`, Gemma)."},
+    {TE_KEY(model.layernorm_zero_centered_gamma), kBuiltIn, kAny,
+     "`llama`: norms multiply by 1 + their gain, which begins at 0 (Gemma)."},
+    {TE_KEY(model.scale_embedding), kBuiltIn, kAny,
+     "`llama`: the token embedding is multiplied by the square root of `hidden_size`, rounded to "
+     "`precision.dtype` (Gemma)."},
+    {TE_KEY(model.query_pre_attn_scalar), kBuiltIn, at_least(0),
+     "Attention's scores are divided by the square root of this (Gemma); 0 is `kv_channels`."},
     {TE_KEY(model.parallel_residual), kBuiltIn, kAny,
      "`gpt`: attention and MLP, each behind its own norm, read the same residual stream (GPT-NeoX)."},
     {TE_KEY(model.sliding_window), kBuiltIn, from_to(0, 1e9),
@@ -148,7 +157,7 @@ const auto kKeys = std::to_array<Key>({
     {TE_KEY(model.window_pattern), kBuiltIn, kAny,
      "Which layers have `sliding_window`: runs of layers, `w` with the window and `f` with full attention, a "
      "count in front of each unless it is 1, repeated over the layers. `5w f` is five layers with the window "
-     "and one without, again and again, `20f 8w` the last 8 of 28 (Qwen2). Empty is all layers.",
+     "and one without, again and again (Gemma 3), `20f 8w` the last 8 of 28 (Qwen2). Empty is all layers.",
      "empty or runs of layers"},
     {TE_KEY(model.hidden_dropout), kBuiltIn, kFraction,
      "`gpt`: dropout of each block's output, and unless `embedding_dropout` is given of the embedding."},

@@ -33,18 +33,22 @@ void check_family(const ModelConfig& m) {
   }
   if (!gpt && !m.rotary())
     user_error("model.position_embedding learned is for model.family gpt; llama has rope: leave it out");
-  if (gpt == (m.activation == Activation::swiglu)) {
+  if (gpt == m.gated()) {
     user_error(
         "model.activation {} is not for model.family {}: gpt has gelu, gelu_exact, relu or silu, llama "
-        "swiglu",
+        "swiglu or geglu",
         to_string(m.activation), to_string(m.family));
   }
-  if (gpt && m.swiglu_clamp != 0.0)
+  if (m.activation != Activation::swiglu && m.swiglu_clamp != 0.0)
     user_error("model.swiglu_clamp ({}) is for model.activation swiglu, but it is {}: leave it out",
                m.swiglu_clamp, to_string(m.activation));
   if (gpt && (m.qk_norm != QkNorm::none || m.norm_placement != NormPlacement::pre)) {
     user_error("model.{} is a key of model.family llama: leave it out",
                m.qk_norm != QkNorm::none ? "qk_norm" : "norm_placement");
+  }
+  if (gpt && (m.layernorm_zero_centered_gamma || m.scale_embedding)) {
+    user_error("model.{} is a key of model.family llama: leave it out",
+               m.scale_embedding ? "scale_embedding" : "layernorm_zero_centered_gamma");
   }
   if (!gpt && m.parallel_residual)
     user_error("model.parallel_residual is a key of model.family gpt: leave it out");
@@ -64,12 +68,21 @@ void check_family(const ModelConfig& m) {
 
 // What belongs to layers with a window.
 void check_windows(const ModelConfig& m) {
-  parse_window_pattern(m.window_pattern);
+  const std::vector<bool> layers = parse_window_pattern(m.window_pattern);
   if (m.sliding_window == 0 && !m.window_pattern.empty())
     user_error(
         "model.window_pattern (\"{}\") needs model.sliding_window, which is 0: give it, or leave the "
         "pattern out",
         m.window_pattern);
+  if (m.sliding_window == 0 && m.rope_local_theta != 0.0)
+    user_error(
+        "model.rope_local_theta ({}) is for layers with a window, but model.sliding_window is 0: "
+        "leave it out",
+        m.rope_local_theta);
+  if (!m.rotary() && m.rope_local_theta != 0.0)
+    user_error(
+        "model.rope_local_theta is for model.position_embedding rope, but it is learned: leave it "
+        "out");
   if (m.sliding_window == 0) return;
   for (int64_t layer = 0; layer < m.num_layers; ++layer)
     if (m.window_in(layer)) return;

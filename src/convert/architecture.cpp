@@ -1,6 +1,7 @@
 #include "convert/architecture.h"
 
 #include <array>
+#include <cmath>
 
 #include "core/error.h"
 
@@ -14,12 +15,13 @@ struct Names {
   const char* name;
   const char* type;
 };
-constexpr std::array<Names, 8> kNames = {{{Architecture::llama, "LlamaForCausalLM", "llama"},
+constexpr std::array<Names, 9> kNames = {{{Architecture::llama, "LlamaForCausalLM", "llama"},
                                           {Architecture::qwen2, "Qwen2ForCausalLM", "qwen2"},
                                           {Architecture::qwen3, "Qwen3ForCausalLM", "qwen3"},
                                           {Architecture::mistral, "MistralForCausalLM", "mistral"},
                                           {Architecture::olmo2, "Olmo2ForCausalLM", "olmo2"},
                                           {Architecture::phi3, "Phi3ForCausalLM", "phi3"},
+                                          {Architecture::gemma3, "Gemma3ForCausalLM", "gemma3_text"},
                                           {Architecture::gpt2, "GPT2LMHeadModel", "gpt2"},
                                           {Architecture::gpt_neox, "GPTNeoXForCausalLM", "gpt_neox"}}};
 
@@ -56,12 +58,33 @@ Architecture gpt_class(const ModelConfig& m, const std::string& source) {
   return Architecture::gpt2;
 }
 
+// All of Gemma's particulars, or none of them.
+bool is_gemma(const ModelConfig& m, const std::string& source) {
+  const bool both = m.norm_placement == config::NormPlacement::both;
+  const bool geglu = m.activation == config::Activation::geglu;
+  if (!both && !geglu && !m.layernorm_zero_centered_gamma && !m.scale_embedding) return false;
+  if (!both || !geglu || !m.layernorm_zero_centered_gamma || !m.scale_embedding ||
+      m.qk_norm != config::QkNorm::head)
+    no_class(source,
+             "some of model.activation geglu, norm_placement both, layernorm_zero_centered_gamma, "
+             "scale_embedding and qk_norm head; Gemma 3 has all of them");
+  if (m.add_mlp_bias || m.add_qkv_bias != m.add_proj_bias || m.rotary_percent != 1.0)
+    no_class(source, "model.activation geglu and these biases or rotary_percent");
+  if (m.sliding_window != 0 && m.rope_local_theta == 0.0 && m.rope_scaling != config::RopeScaling::none)
+    no_class(source, "model.activation geglu and scaled frequencies in layers with a window");
+  if (m.query_pre_attn_scalar != std::floor(m.query_pre_attn_scalar))
+    no_class(source, "model.query_pre_attn_scalar that is no whole number");
+  return true;
+}
+
 Architecture llama_class(const ModelConfig& m, const std::string& source) {
   const bool attention_bias = m.add_qkv_bias && m.add_proj_bias;
   const bool some_bias = m.add_qkv_bias || m.add_proj_bias || m.add_mlp_bias;
   const bool window = m.sliding_window != 0, partial = m.rotary_percent != 1.0;
   const bool post = m.norm_placement == config::NormPlacement::post;
   const bool projection = m.qk_norm == config::QkNorm::projection, head = m.qk_norm == config::QkNorm::head;
+  if (is_gemma(m, source)) return Architecture::gemma3;
+  if (m.local_rope()) no_class(source, "model.rope_local_theta without the rest of Gemma 3");
   if (m.swiglu_clamp != 0.0) no_class(source, "RMSNorm and a clamped SwiGLU (model.swiglu_clamp)");
   if (post != projection)
     no_class(source, "model.norm_placement post or model.qk_norm projection alone; OLMo 2 has both");
@@ -113,6 +136,9 @@ Architecture architecture_of(const JsonKeys& keys) {
   } else {
     given = keys.text("model_type", "");
   }
+  if (given.starts_with("Gemma2") || given == "gemma2")
+    keys.refuse(by_class ? "architectures" : "model_type", fmt::format("is {}", given),
+                "te-train caps no scores and logits, as Gemma 2 does; it has Gemma 3");
   std::vector<std::string> known;
   for (const Names& names : kNames) {
     known.emplace_back(by_class ? names.name : names.type);
@@ -123,6 +149,10 @@ Architecture architecture_of(const JsonKeys& keys) {
 }
 
 Architecture architecture_for(const ModelConfig& model, const std::string& source) {
+  const double scalar = model.query_pre_attn_scalar;
+  if (model.activation != config::Activation::geglu && scalar != 0.0 &&
+      scalar != static_cast<double>(model.kv_channels))
+    no_class(source, "model.query_pre_attn_scalar other than model.kv_channels, but for Gemma's");
   return model.family == config::Family::gpt ? gpt_class(model, source) : llama_class(model, source);
 }
 

@@ -10,7 +10,7 @@
 
 namespace te::convert {
 
-enum class Architecture : uint8_t { llama, qwen2, qwen3, mistral, olmo2, phi3, gpt2, gpt_neox };
+enum class Architecture : uint8_t { llama, qwen2, qwen3, mistral, olmo2, phi3, gemma3, gpt2, gpt_neox };
 
 const char* class_name(Architecture architecture);  ///< "LlamaForCausalLM"
 const char* model_type(Architecture architecture);  ///< "llama"

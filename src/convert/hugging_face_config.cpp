@@ -29,6 +29,7 @@ struct Defaults {
   int64_t head_dim = kNotFromHere;             ///< hidden_size / num_attention_heads
   int64_t max_position_embeddings = 2048;
   double rms_norm_eps = 1e-6;
+  bool tie_word_embeddings = false;
 };
 
 Defaults defaults_of(Architecture architecture) {
@@ -43,6 +44,11 @@ Defaults defaults_of(Architecture architecture) {
       return {.rms_norm_eps = 1e-5};
     case Architecture::phi3:
       return {.max_position_embeddings = 4096, .rms_norm_eps = 1e-5};
+    case Architecture::gemma3:
+      return {.num_key_value_heads = 4,
+              .head_dim = 256,
+              .max_position_embeddings = 131072,
+              .tie_word_embeddings = true};
     default:
       return {};
   }
@@ -125,6 +131,30 @@ void read_rope(const JsonKeys& keys, const RopeKeys& names, ModelConfig& model) 
   read_rope_scaling(keys, rope, type, model);
 }
 
+// Gemma 3: layers with a window have frequencies of their own, which no scaling changes.
+void read_gemma_rope(const JsonKeys& keys, ModelConfig& model) {
+  const auto section = [](const JsonKeys& from, const char* name) {
+    return from.has(name) ? from.within(name) : JsonKeys(from.where(), json::object());
+  };
+  const JsonKeys both = section(keys, "rope_parameters");
+  for (const auto& [name, value] : both.object().items())
+    if (name != "full_attention" && name != "sliding_attention")
+      both.refuse(name.c_str(), "is no kind of layer", "Gemma 3 has full_attention and sliding_attention");
+  json parameters = section(both, "full_attention").object();
+  parameters.update(section(keys, "rope_scaling").object());
+  const JsonKeys full(both.where() + ": full_attention", parameters),
+      local = section(both, "sliding_attention");
+  model.rope_theta = full.number("rope_theta", keys.number("rope_theta", 1e6));
+  const std::string type = full.text("rope_type", full.text("type", "default"));
+  full.must_be_one_of("rope_type", type, {"default", "linear", "llama3", "yarn"},
+                      "te-train has no other scaling of positions here");
+  read_rope_scaling(keys, full, type, model);
+  local.must_be("rope_type", local.text("rope_type", "default"), std::string("default"),
+                "te-train scales no positions of layers with a window");
+  const double theta = local.number("rope_theta", keys.number("rope_local_base_freq", 1e4));
+  if (model.sliding_window != 0) model.rope_local_theta = theta;
+}
+
 // --- attention ---------------------------------------------------------------------------------------------
 
 /// Which layers have a window: those that layer_types says, or that `otherwise(layer)`.
@@ -166,6 +196,18 @@ void read_qwen_window(const JsonKeys& keys, ModelConfig& model) {
   if (window < model.max_position_embeddings) set_windows(layers, window, model);
 }
 
+// Gemma 3: every sixth layer has none, unless layer_types says which. A window that no sequence reaches counts: the
+// layer's frequencies are other ones.
+void read_gemma_window(const JsonKeys& keys, ModelConfig& model) {
+  const int64_t window = keys.object().contains("sliding_window") ? keys.integer("sliding_window") : 4096;
+  const int64_t period = keys.integer("sliding_window_pattern", 6);
+  if (period < 1)
+    keys.refuse("sliding_window_pattern", "must be at least 1", "compare with the model's original");
+  set_windows(
+      windowed_layers(keys, model.num_layers, [&](int64_t layer) { return (layer + 1) % period != 0; }),
+      window, model);
+}
+
 // Qwen may name layers that have no window without having one at all.
 void refuse_unused_layer_types(const JsonKeys& keys) {
   if (keys.boolean("use_sliding_window", false) || !keys.has("layer_types")) return;
@@ -188,6 +230,8 @@ void read_window(const JsonKeys& keys, Architecture architecture, ModelConfig& m
     case Architecture::phi3:
       model.sliding_window = keys.integer("sliding_window", 0);
       return;
+    case Architecture::gemma3:
+      return read_gemma_window(keys, model);
     default:
       return;
   }
@@ -209,7 +253,25 @@ void read_heads(const JsonKeys& keys, const Defaults& absent, ModelConfig& model
 
 // --- the classes -------------------------------------------------------------------------------------------
 
-// Llama and its relatives: RMSNorm, RoPE, SwiGLU.
+void read_gemma(const JsonKeys& keys, ModelConfig& model) {
+  const char* activation = "hidden_activation";
+  keys.must_be_one_of(activation, keys.text(activation, "gelu_pytorch_tanh"),
+                      {"gelu_pytorch_tanh", "gelu_new"}, "te-train's GeGLU has the tanh form");
+  for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping"})
+    if (keys.has(key)) keys.refuse(key, "must be null", "te-train caps no scores and logits");
+  keys.must_be("use_bidirectional_attention", keys.boolean("use_bidirectional_attention", false), false,
+               "te-train's attention is causal");
+  model.activation = Activation::geglu;
+  model.qk_norm = config::QkNorm::head;
+  model.norm_placement = config::NormPlacement::both;
+  model.layernorm_zero_centered_gamma = true;
+  model.scale_embedding = true;
+  model.query_pre_attn_scalar = static_cast<double>(keys.integer("query_pre_attn_scalar", 256));
+  if (model.query_pre_attn_scalar <= 0.0)
+    keys.refuse("query_pre_attn_scalar", "must be above 0", "compare with the model's original");
+}
+
+// Llama and its relatives: RMSNorm, RoPE, SwiGLU (Gemma: GeGLU).
 ModelConfig read_llama(const JsonKeys& keys, Architecture architecture) {
   const Defaults absent = defaults_of(architecture);
   ModelConfig model;
@@ -221,12 +283,16 @@ ModelConfig read_llama(const JsonKeys& keys, Architecture architecture) {
   model.vocab_size = keys.integer("vocab_size");
   model.max_position_embeddings = keys.integer("max_position_embeddings", absent.max_position_embeddings);
   model.norm_epsilon = keys.number("rms_norm_eps", absent.rms_norm_eps);
-  model.tie_word_embeddings = keys.boolean("tie_word_embeddings", false);
+  model.tie_word_embeddings = keys.boolean("tie_word_embeddings", absent.tie_word_embeddings);
   model.attention_dropout = keys.number("attention_dropout", 0.0);
-  keys.must_be_one_of("hidden_act", keys.text("hidden_act", "silu"), {"silu", "swish"},
-                      "te-train's llama has SwiGLU");
+  const bool gemma = architecture == Architecture::gemma3;
+  if (gemma)
+    read_gemma(keys, model);
+  else
+    keys.must_be_one_of("hidden_act", keys.text("hidden_act", "silu"), {"silu", "swish"},
+                        "te-train's llama has SwiGLU");
   const bool reads_bias = architecture == Architecture::llama || architecture == Architecture::qwen3 ||
-                          architecture == Architecture::olmo2;
+                          architecture == Architecture::olmo2 || gemma;
   model.add_proj_bias = reads_bias && keys.boolean("attention_bias", false);
   model.add_qkv_bias = model.add_proj_bias || architecture == Architecture::qwen2;
   model.add_mlp_bias = architecture == Architecture::llama && keys.boolean("mlp_bias", false);
@@ -239,6 +305,10 @@ ModelConfig read_llama(const JsonKeys& keys, Architecture architecture) {
     for (const char* key : {"resid_pdrop", "embd_pdrop"})
       keys.must_be(key, keys.number(key, 0.0), 0.0, "te-train's llama has dropout in attention alone");
   read_window(keys, architecture, model);
+  if (gemma) {
+    read_gemma_rope(keys, model);
+    return model;
+  }
   RopeKeys rope;
   if (architecture == Architecture::phi3) {
     rope.may_be_partial = true;

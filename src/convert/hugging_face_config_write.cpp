@@ -1,4 +1,7 @@
 // config.json of a model of te-train. Spellings are those of transformers 4, which version 5 reads, too.
+#include <algorithm>
+
+#include "config/window_pattern.h"
 #include "convert/architecture.h"
 #include "convert/hugging_face_config.h"
 #include "convert/json_keys.h"
@@ -44,6 +47,22 @@ int64_t layers_before_windows(const ModelConfig& m) {
   return layer;
 }
 
+void write_gemma(const ModelConfig& m, json& out) {
+  out.erase("hidden_act");
+  out["hidden_activation"] = "gelu_pytorch_tanh";
+  out["attention_bias"] = m.add_qkv_bias;
+  out["query_pre_attn_scalar"] =
+      m.query_pre_attn_scalar != 0.0 ? static_cast<int64_t>(m.query_pre_attn_scalar) : m.kv_channels;
+  out["sliding_window"] = m.sliding_window != 0 ? m.sliding_window : m.max_position_embeddings;
+  out["layer_types"] = layer_types(m);
+  out["rope_local_base_freq"] = m.rope_local_theta != 0.0 ? m.rope_local_theta : m.rope_theta;
+  out["attn_logit_softcapping"] = out["final_logit_softcapping"] = nullptr;
+  // What versions before layer_types look for.
+  const std::vector<bool> period = config::parse_window_pattern(m.window_pattern);
+  if (m.sliding_window != 0 && !period.back() && std::count(period.begin(), period.end(), false) == 1)
+    out["sliding_window_pattern"] = period.size();
+}
+
 json llama_json(const ModelConfig& m, Architecture architecture) {
   json out = {{"attention_dropout", m.attention_dropout},
               {"head_dim", m.kv_channels},
@@ -82,6 +101,9 @@ json llama_json(const ModelConfig& m, Architecture architecture) {
       break;
     case Architecture::mistral:
       out["sliding_window"] = window;
+      break;
+    case Architecture::gemma3:
+      write_gemma(m, out);
       break;
     default:
       out["attention_bias"] = m.add_qkv_bias;

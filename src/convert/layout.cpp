@@ -150,7 +150,12 @@ class Llama {
   }
 
   void norms() {
-    if (architecture_ == Architecture::olmo2) {
+    if (architecture_ == Architecture::gemma3) {
+      add("input_layernorm.weight", "input_layernorm.weight", {m_.hidden_size});
+      add("post_attention_layernorm.weight", "post_attention_layernorm.weight", {m_.hidden_size});
+      add("pre_mlp_layernorm.weight", "pre_feedforward_layernorm.weight", {m_.hidden_size});
+      add("post_mlp_layernorm.weight", "post_feedforward_layernorm.weight", {m_.hidden_size});
+    } else if (architecture_ == Architecture::olmo2) {
       add("post_attention_layernorm.weight", "post_attention_layernorm.weight", {m_.hidden_size});
       add("post_mlp_layernorm.weight", "post_feedforward_layernorm.weight", {m_.hidden_size});
     } else {

@@ -13,9 +13,9 @@
 //   final_layernorm.*                      model.norm.weight                        ln_f.*
 //   output_layer.weight (head not tied)    lm_head.weight                           lm_head.weight
 //
-// Qwen3 has q_norm and k_norm beside Llama's tensors (self_attention.q_layernorm, k_layernorm), OLMo 2, too, and its
-// norms under other names; Phi-3 has qkv_proj and gate_up_proj, as te-train. GPT-NeoX has GPT-2's parts under names of
-// its own, not transposed, and q, k and v head by head.
+// Qwen3 has q_norm and k_norm beside Llama's tensors (self_attention.q_layernorm, k_layernorm), OLMo 2 and Gemma 3,
+// too, and their norms under other names; Phi-3 has qkv_proj and gate_up_proj, as te-train. GPT-NeoX has GPT-2's parts
+// under names of its own, not transposed, and q, k and v head by head.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,5 @@
 #include "generate/cached_attention.h"
 
-#include <cmath>
-
 #include "kernels/rope/rope.h"
 
 namespace te::generate {
@@ -13,6 +11,7 @@ CachedAttention::CachedAttention(const config::ModelConfig& model, int tensor_ra
       head_dim_(model.kv_channels),
       seq_(model.seq_length),
       window_(model.windowed() ? model.sliding_window : 0),
+      softmax_scale_(static_cast<float>(model.softmax_scale())),
       rope_(rope),
       rows_(rows) {}
 
@@ -55,14 +54,13 @@ void CachedAttention::forward(const Context& context, const Tensor& qkv, const T
                                   .positions = appended(pass.positions),
                                   .cache = cache_});
   // 3. Against it.
-  kernels::attention_decode(
-      context, {.qkv = qkv,
-                .sequences = rows_.sequences,
-                .positions = pass.positions,
-                .cache = cache_,
-                .softmax_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim_))),
-                .o = o,
-                .window = window_});
+  kernels::attention_decode(context, {.qkv = qkv,
+                                      .sequences = rows_.sequences,
+                                      .positions = pass.positions,
+                                      .cache = cache_,
+                                      .softmax_scale = softmax_scale_,
+                                      .o = o,
+                                      .window = window_});
 }
 
 }  // namespace te::generate

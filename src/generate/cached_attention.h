@@ -38,6 +38,7 @@ class CachedAttention final : public model::CoreAttention {
 
  private:
   int64_t num_heads_, num_query_groups_, head_dim_, seq_, window_;
+  float softmax_scale_;
   const model::RopeTables& rope_;
   const CachedRows& rows_;
   kernels::KeyValueCache storage_;  ///< [tokens, groups, head_dim]

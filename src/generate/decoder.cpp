@@ -63,8 +63,9 @@ Decoder::Decoder(const config::Config& config, const parallel::Groups& groups, c
   const auto [first, count] = split[static_cast<size_t>(groups.at().pipeline)];
   for (int i = first; i < first + count; ++i) {
     const model::LayerConfig layer = layer_config_.of_layer(i);
-    layers_.emplace_back(i, layer, parameters_, *recipe_, rope_, tensor_, context_ranks_);
-    attention_.emplace_back(layer.model, tensor_.size(), rope_, rows_);
+    const model::RopeTables& rope = rope_.of(layer.model);
+    layers_.emplace_back(i, layer, parameters_, *recipe_, rope, tensor_, context_ranks_);
+    attention_.emplace_back(layer.model, tensor_.size(), rope, rows_);
   }
   if (!groups.last_stage()) return;
   final_layernorm_ = std::make_unique<model::Norm>("final_layernorm", config_.model, parameters_, tensor_);
@@ -95,7 +96,7 @@ void Decoder::plan(MemoryPlan& plan, const Context& context, bool own_weights) {
   add(x_in_, "x_in", dims_.dtype, {rows, dims_.hidden});
   add(x_mid_, "x_mid", dims_.dtype, {rows, dims_.hidden});
   add(delta_, "delta", dims_.dtype, {rows, dims_.hidden});
-  if (model.norm_placement == config::NormPlacement::post)
+  if (model.norm_placement != config::NormPlacement::pre)
     add(sublayer_out_, "sublayer_out", dims_.dtype, {rows, dims_.hidden});
   add(hidden_, "hidden", dims_.dtype, {rows, dims_.hidden});
   add(qkv_, "qkv", dims_.dtype, {rows, dims_.qkv});
@@ -271,7 +272,8 @@ model::LayerActivations Decoder::activations(int64_t rows) const {
   a.x_mid = first_rows(x_mid_, rows);
   a.delta = first_rows(delta_, rows);
   a.attention_out = a.mlp_out = first_rows(sublayer_out_, rows);
-  a.norm1 = a.norm2 = {first_elements(statistics_.mean, rows), first_elements(statistics_.rstd, rows)};
+  a.norm1 = a.norm2 = a.post_norm1 =
+      a.post_norm2 = {first_elements(statistics_.mean, rows), first_elements(statistics_.rstd, rows)};
   a.attention.qkv_input.hp = a.mlp.fc1_input.hp = first_rows(hidden_, rows);
   a.attention.qkv = first_rows(qkv_, rows);
   a.attention.qk_norm.sums = first_rows(qk_norm_sums_, rows);

@@ -134,7 +134,7 @@ class Decoder {
   model::Dimensions dims_;
   parameters::ParameterStore parameters_;
   std::unique_ptr<fp8::Recipe> recipe_;
-  model::RopeTables rope_;
+  model::RotaryEmbedding rope_;
   std::unique_ptr<model::VocabParallelEmbedding> embedding_;  ///< of the first stage
   std::deque<model::TransformerLayer> layers_;                ///< of this stage
   std::unique_ptr<model::Norm> final_layernorm_;              ///< of the last stage, and so is the next

@@ -1,21 +1,20 @@
 #include "model/attention.h"
 
 #include <algorithm>
-#include <cmath>
 #include <vector>
 
 #include "core/random.h"
 
 namespace te::model {
 
-void RopeTables::plan(MemoryPlan& plan, const config::ModelConfig& model) {
-  if (!model.rotary()) return;
-  const Shape shape{model.seq_length, model.kv_channels / 2};
-  plan.add(cos, "rope.cos", MemoryKind::parameters, DType::f32, shape);
-  plan.add(sin, "rope.sin", MemoryKind::parameters, DType::f32, shape);
-}
-
 namespace {
+
+void plan_tables(MemoryPlan& plan, RopeTables& tables, const std::string& name,
+                 const config::ModelConfig& model) {
+  const Shape shape{model.seq_length, model.kv_channels / 2};
+  plan.add(tables.cos, name + ".cos", MemoryKind::parameters, DType::f32, shape);
+  plan.add(tables.sin, name + ".sin", MemoryKind::parameters, DType::f32, shape);
+}
 
 kernels::RopeScaling rope_scaling(const config::ModelConfig& model) {
   kernels::RopeScaling scaling;
@@ -34,16 +33,27 @@ kernels::RopeScaling rope_scaling(const config::ModelConfig& model) {
   return scaling;
 }
 
+void fill_tables(const Context& context, const RopeTables& tables, const config::ModelConfig& model) {
+  if (!tables.cos) return;
+  std::vector<float> cos(static_cast<size_t>(tables.cos.numel())), sin(cos.size());
+  kernels::rope_tables(model.seq_length, model.kv_channels, model.rope_theta, cos.data(), sin.data(),
+                       rope_scaling(model), model.rotary_pairs());
+  context.copy_to_device(tables.cos, cos.data());
+  context.copy_to_device(tables.sin, sin.data());
+  context.synchronize();  // the host vectors must outlive the copies
+}
+
 }  // namespace
 
-void RopeTables::fill(const Context& context, const config::ModelConfig& model) {
-  if (!cos) return;
-  std::vector<float> host_cos(static_cast<size_t>(cos.numel())), host_sin(host_cos.size());
-  kernels::rope_tables(model.seq_length, model.kv_channels, model.rope_theta, host_cos.data(),
-                       host_sin.data(), rope_scaling(model), model.rotary_pairs());
-  context.copy_to_device(cos, host_cos.data());
-  context.copy_to_device(sin, host_sin.data());
-  context.synchronize();  // the host vectors must outlive the copies
+void RotaryEmbedding::plan(MemoryPlan& plan, const config::ModelConfig& model) {
+  if (!model.rotary()) return;
+  plan_tables(plan, others_, "rope", model);
+  if (model.local_rope()) plan_tables(plan, windowed_, "rope.windowed", model);
+}
+
+void RotaryEmbedding::fill(const Context& context, const config::ModelConfig& model) const {
+  fill_tables(context, others_, model);
+  fill_tables(context, windowed_, model.with_local_rope());
 }
 
 namespace {
@@ -62,7 +72,7 @@ kernels::AttentionShape shape_of(const LayerConfig& config, const parallel::Tens
   shape.first_head = shape.num_heads * part;
   shape.total_heads = config.model.num_attention_heads;
   shape.head_dim = config.model.kv_channels;
-  shape.softmax_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_dim)));
+  shape.softmax_scale = static_cast<float>(config.model.softmax_scale());
   shape.dropout = static_cast<float>(config.model.attention_dropout);
   shape.window = config.model.windowed() ? config.model.sliding_window : 0;
   shape.max_documents = config.max_documents;

@@ -17,11 +17,23 @@
 
 namespace te::model {
 
-/// Rotary tables, one for the whole model; empty where positions are learned.
+/// Rotary tables of some layers; empty where positions are learned.
 struct RopeTables {
   Tensor cos, sin;  ///< [seq, head_dim / 2] fp32
+};
+
+/// Those of the model: one pair for all layers, and where layers with a window have frequencies of their own another.
+class RotaryEmbedding {
+ public:
   void plan(MemoryPlan& plan, const config::ModelConfig& model);
-  void fill(const Context& context, const config::ModelConfig& model);
+  void fill(const Context& context, const config::ModelConfig& model) const;
+  /// `layer`: ModelConfig::of_layer().
+  const RopeTables& of(const config::ModelConfig& layer) const {
+    return layer.local_rope() ? windowed_ : others_;
+  }
+
+ private:
+  RopeTables others_, windowed_;
 };
 
 class CoreAttention {

@@ -1,7 +1,9 @@
 #include "model/embedding.h"
 
 #include <algorithm>
+#include <cmath>
 
+#include "core/float_types.h"
 #include "core/random.h"
 #include "kernels/dropout/dropout.h"
 #include "kernels/elementwise/elementwise.h"
@@ -24,6 +26,13 @@ void for_whole_ranges(const ContextParallel& ranks, int64_t token, int64_t count
     work(token, sample * split.seq() + range.begin + within, rows);
     token += rows;
   }
+}
+
+/// As transformers has it: rounded to the dtype of the values.
+float scale_of(const LayerConfig& config) {
+  if (!config.model.scale_embedding) return 1.0f;
+  const auto scale = static_cast<float>(std::sqrt(static_cast<double>(config.model.hidden_size)));
+  return config.dims.dtype == DType::bf16 ? to_float(from_float<bfloat16>(scale)) : scale;
 }
 
 }  // namespace
@@ -50,6 +59,7 @@ VocabParallelEmbedding::VocabParallelEmbedding(const LayerConfig& config,
     : tensor_(tensor),
       ranks_(ranks),
       dims_(config.dims),
+      scale_(scale_of(config)),
       dropout_(static_cast<float>(config.model.embedding_dropout_rate())) {
   const int64_t vocab = config.model.padded_vocab_size(), hidden = config.model.hidden_size;
   const float std = static_cast<float>(config.model.init_method_std);
@@ -96,6 +106,7 @@ void VocabParallelEmbedding::forward(const Context& context, const Tensor& token
                                        .position_ids = pass.positions ? pass.positions : ranks_.positions()});
   // 2. The sum over the ranks; with sequence parallelism, of this rank's tokens.
   tensor_.reduce(context, whole, x, [](int64_t, int64_t) {});
+  if (scale_ != 1.0f) kernels::scale(context, x, scale_);
   dropout(context, x, pass);
 }
 
@@ -103,6 +114,7 @@ void VocabParallelEmbedding::backward(const Context& context, const Tensor& toke
                                       const Pass& pass) {
   pass.enter(context, Step::embedding_backward);
   dropout(context, d_x, pass);
+  if (scale_ != 1.0f) kernels::scale(context, d_x, scale_);
   const Tensor whole = tensor_.sequence() ? whole_ : d_x;
   tensor_.gather(context, d_x, whole);
   TE_CHECK(!words_->grad_stale, "{}: rows are added before the head's GEMM has written it", words_->name);

@@ -30,6 +30,7 @@ class VocabParallelEmbedding {
   parallel::TensorParallel& tensor_;
   const ContextParallel& ranks_;
   Dimensions dims_;
+  float scale_;  ///< of the words: 1, or as model.scale_embedding has it
   float dropout_;
   parameters::Parameter* words_ = nullptr;
   parameters::Parameter* positions_ = nullptr;

@@ -22,6 +22,8 @@ kernels::ActivationKind kind_of(const config::ModelConfig& model) {
       return ActivationKind::silu;
     case config::Activation::swiglu:
       return model.swiglu_clamp > 0.0 ? ActivationKind::swiglu_clamped : ActivationKind::swiglu;
+    case config::Activation::geglu:
+      return ActivationKind::geglu;
     case config::Activation::automatic:
       break;
   }

@@ -72,8 +72,9 @@ void ModelStage::build() {
     chunks_.push_back({layers_.size(), static_cast<size_t>(count), {}});
     for (int i = 0; i < count; ++i) {
       first = parameters_.parameters().size();
-      layers_.emplace_back(layer + i, layer_config_.of_layer(layer + i), parameters_, *recipe_, rope_,
-                           tensor_, context_ranks_);
+      const LayerConfig config = layer_config_.of_layer(layer + i);
+      layers_.emplace_back(layer + i, config, parameters_, *recipe_, rope_.of(config.model), tensor_,
+                           context_ranks_);
       add_unit(first);
     }
     parameters_.end_chunk();

@@ -142,7 +142,7 @@ class ModelStage {
   LayerConfig layer_config_;
   parameters::ParameterStore parameters_;
   std::unique_ptr<fp8::Recipe> recipe_;
-  RopeTables rope_;
+  RotaryEmbedding rope_;
   std::unique_ptr<VocabParallelEmbedding> embedding_;
   std::deque<TransformerLayer> layers_;
   std::unique_ptr<Norm> final_layernorm_;

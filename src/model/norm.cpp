@@ -1,17 +1,30 @@
 #include "model/norm.h"
 
-#include "kernels/norm/norm.h"
-
 namespace te::model {
+namespace {
+
+kernels::NormKind kind_of(const config::ModelConfig& model) {
+  if (model.layer_norm()) return kernels::NormKind::layer;
+  return model.layernorm_zero_centered_gamma ? kernels::NormKind::rms_zero_centered : kernels::NormKind::rms;
+}
+
+}  // namespace
+
+parameters::Init initial_gain(const config::ModelConfig& model) {
+  return model.layernorm_zero_centered_gamma ? parameters::Init::zeros : parameters::Init::ones;
+}
 
 Norm::Norm(const std::string& name, const config::ModelConfig& model, parameters::ParameterStore& parameters,
            const parallel::TensorParallel& tensor)
-    : name_(name), layer_norm_(model.layer_norm()), eps_(static_cast<float>(model.norm_epsilon)) {
+    : name_(name),
+      layer_norm_(model.layer_norm()),
+      kind_(kind_of(model)),
+      eps_(static_cast<float>(model.norm_epsilon)) {
   const parameters::ParameterShard shard = parameters::ParameterShard::whole({model.hidden_size});
   const parameters::Sharing sharing =
       tensor.sequence() ? parameters::Sharing::partial : parameters::Sharing::replicated;
   gain_ = parameters.add(
-      {.name = name + ".weight", .shard = shard, .init = parameters::Init::ones, .sharing = sharing});
+      {.name = name + ".weight", .shard = shard, .init = initial_gain(model), .sharing = sharing});
   if (layer_norm_) {
     bias_ = parameters.add(
         {.name = name + ".bias", .shard = shard, .init = parameters::Init::zeros, .sharing = sharing});
@@ -35,7 +48,7 @@ void Norm::plan_scratch(MemoryPlan& plan, Step backward) {
 void Norm::forward(const Context& context, const Tensor& x, const Tensor& delta, const Tensor& sum,
                    const Statistics& statistics, Target target) const {
   kernels::NormForward args;
-  args.kind = layer_norm_ ? kernels::NormKind::layer : kernels::NormKind::rms;
+  args.kind = kind_;
   args.eps = eps_;
   args.x = x;
   args.delta = delta;
@@ -54,7 +67,7 @@ void Norm::run_backward(const Context& context, const Tensor& dy, const Tensor& 
                         const Statistics& statistics, const Tensor& residual, const Tensor& dx,
                         Target target) const {
   kernels::NormBackward args;
-  args.kind = layer_norm_ ? kernels::NormKind::layer : kernels::NormKind::rms;
+  args.kind = kind_;
   args.dy = dy;
   args.x = x;
   args.gamma = gain_->value;

@@ -4,9 +4,13 @@
 #include <string>
 
 #include "core/device.h"
+#include "kernels/norm/norm.h"
 #include "model/linear.h"
 
 namespace te::model {
+
+/// A norm multiplies by one at first: by its gain, or by 1 + gain.
+parameters::Init initial_gain(const config::ModelConfig& model);
 
 class Norm {
  public:
@@ -43,6 +47,7 @@ class Norm {
                     const Tensor& residual, const Tensor& dx, Target target) const;
   std::string name_;
   bool layer_norm_;
+  kernels::NormKind kind_;
   float eps_;
   parameters::Parameter* gain_;
   parameters::Parameter* bias_ = nullptr;

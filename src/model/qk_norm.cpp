@@ -1,5 +1,7 @@
 #include "model/qk_norm.h"
 
+#include "model/norm.h"
+
 namespace te::model {
 
 QkNorm::QkNorm(const std::string& name, const config::ModelConfig& model,
@@ -7,7 +9,8 @@ QkNorm::QkNorm(const std::string& name, const config::ModelConfig& model,
     : name_(name),
       shape_{model.num_attention_heads / tensor.size(), model.num_query_groups / tensor.size(),
              model.kv_channels},
-      eps_(static_cast<float>(model.norm_epsilon)) {
+      eps_(static_cast<float>(model.norm_epsilon)),
+      zero_centered_(model.layernorm_zero_centered_gamma) {
   const bool head = model.qk_norm == config::QkNorm::head;
   if (shares_norms(model, tensor)) ranks_ = &tensor.group();
   // `heads`: of the whole projection.
@@ -18,7 +21,7 @@ QkNorm::QkNorm(const std::string& name, const config::ModelConfig& model,
         {.name = name + part,
          .shard = head ? ParameterShard::whole({model.kv_channels})
                        : ParameterShard::of_rows({width}, {width}, tensor.rank(), tensor.size()),
-         .init = parameters::Init::ones,
+         .init = initial_gain(model),
          .sharing = head ? parameters::Sharing::partial : parameters::Sharing::sharded});
   };
   q_ = gain(".q_layernorm.weight", model.num_attention_heads);
@@ -49,7 +52,8 @@ void QkNorm::forward(const Context& context, const Tensor& qkv, const Activation
                               .q_gain = q_->value,
                               .k_gain = k_->value,
                               .raw = a.raw,
-                              .rstd = a.rstd};
+                              .rstd = a.rstd,
+                              .zero_centered = zero_centered_};
   if (ranks_ != nullptr) {
     args.ranks = ranks_->size();
     args.sums = a.sums;
@@ -68,7 +72,8 @@ void QkNorm::backward(const Context& context, const Tensor& dqkv, const Activati
                                .rstd = a.rstd,
                                .dq_gain = q_->grad,
                                .dk_gain = k_->grad,
-                               .scratch = gain_sums_};
+                               .scratch = gain_sums_,
+                               .zero_centered = zero_centered_};
   if (ranks_ != nullptr) {
     args.ranks = ranks_->size();
     args.sums = a.sums;

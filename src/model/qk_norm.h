@@ -42,6 +42,7 @@ class QkNorm {
   std::string name_;
   kernels::QkShape shape_;
   float eps_;
+  bool zero_centered_;
   parameters::Parameter* q_;
   parameters::Parameter* k_;
   parallel::Communicator* ranks_ = nullptr;  ///< that share the norms; null: none do

@@ -15,18 +15,29 @@ TransformerLayer::TransformerLayer(int index, const LayerConfig& config,
       ranks_(ranks),
       dims_(config.dims),
       recompute_(config.recompute),
-      post_(config.model.norm_placement == config::NormPlacement::post),
+      pre_(config.model.norm_placement != config::NormPlacement::post),
+      post_(config.model.norm_placement != config::NormPlacement::pre),
       parallel_(config.model.parallel_residual),
       dropout_(static_cast<float>(config.model.hidden_dropout)),
       attention_site_(stream_of(name_ + ".self_attention.hidden_dropout")),
       mlp_site_(stream_of(name_ + ".mlp.hidden_dropout")),
-      input_layernorm_(name_ + (post_ ? ".post_attention_layernorm" : ".input_layernorm"), config.model,
-                       parameters, tensor),
+      attention_norms_(make_norms(".input_layernorm", ".post_attention_layernorm", config, parameters)),
       attention_(name_, index, config, parameters, recipe, rope, tensor, ranks),
-      pre_mlp_layernorm_(name_ + (post_ ? ".post_mlp_layernorm" : ".pre_mlp_layernorm"), config.model,
-                         parameters, tensor),
+      mlp_norms_(make_norms(".pre_mlp_layernorm", ".post_mlp_layernorm", config, parameters)),
       mlp_(name_, index, config, parameters, recipe, tensor) {
   parameters.end_layer(true);
+}
+
+TransformerLayer::Norms TransformerLayer::make_norms(const char* before, const char* after,
+                                                     const LayerConfig& config,
+                                                     parameters::ParameterStore& parameters) {
+  const auto make = [&](const char* name) {
+    return std::make_unique<Norm>(name_ + name, config.model, parameters, tensor_);
+  };
+  Norms norms;
+  if (pre_) norms.before = make(before);
+  if (post_) norms.after = make(after);
+  return norms;
 }
 
 // --- memory ------------------------------------------------------------------------------------------------
@@ -37,9 +48,11 @@ void TransformerLayer::plan_weights(MemoryPlan& plan, bool training, bool deferr
 }
 
 void TransformerLayer::plan_scratch(MemoryPlan& plan, const Context& context) {
-  input_layernorm_.plan_scratch(plan, post_ ? Step::proj_backward : Step::input_norm_backward);
+  if (pre_) attention_norms_.before->plan_scratch(plan, Step::input_norm_backward);
+  if (post_) attention_norms_.after->plan_scratch(plan, Step::proj_backward);
   attention_.plan_scratch(plan, context);
-  pre_mlp_layernorm_.plan_scratch(plan, post_ ? Step::fc2_backward : Step::mlp_norm_backward);
+  if (pre_) mlp_norms_.before->plan_scratch(plan, Step::mlp_norm_backward);
+  if (post_) mlp_norms_.after->plan_scratch(plan, Step::fc2_backward);
   mlp_.plan_scratch(plan);
   const auto add = [&](Tensor& slot, const char* name, Lifetime lifetime) {
     plan.add(slot, name_ + name, MemoryKind::scratch, dims_.dtype, {dims_.stream, dims_.hidden}, lifetime);
@@ -61,19 +74,22 @@ void TransformerLayer::plan_activations(MemoryPlan& plan, LayerActivations& a) {
   const auto add = [&](Tensor& slot, const char* name, Lifetime lifetime) {
     plan.add(slot, name_ + name, MemoryKind::activations, dims_.dtype, stream, lifetime);
   };
-  const Lifetime norm1 =
-      post_ ? live(Step::proj, Step::proj_backward) : live(Step::input_norm, Step::input_norm_backward);
-  const Lifetime norm2 =
-      post_ ? live(Step::fc2, Step::fc2_backward) : live(Step::mlp_norm, Step::mlp_norm_backward);
-  input_layernorm_.plan_statistics(plan, a.norm1, dims_.stream, saved(recompute_, norm1));
+  const auto statistics = [&](const Norms& norms, Norm::Statistics& before, Lifetime until_before,
+                              Norm::Statistics& after, Lifetime until_after) {
+    if (pre_) norms.before->plan_statistics(plan, before, dims_.stream, saved(recompute_, until_before));
+    if (post_) norms.after->plan_statistics(plan, after, dims_.stream, saved(recompute_, until_after));
+  };
+  const Lifetime after1 = live(Step::proj, Step::proj_backward), after2 = live(Step::fc2, Step::fc2_backward);
+  statistics(attention_norms_, a.norm1, live(Step::input_norm, Step::input_norm_backward), a.post_norm1,
+             after1);
   attention_.plan_activations(plan, a.attention);
   const Lifetime read_again = kHandedOn | live(Step::fc2_backward, Step::mlp_norm_backward);
   add(a.x_mid, ".x_mid", parallel_ ? kHandedOn : saved(recompute_, read_again));
-  pre_mlp_layernorm_.plan_statistics(plan, a.norm2, dims_.stream, saved(recompute_, norm2));
+  statistics(mlp_norms_, a.norm2, live(Step::mlp_norm, Step::mlp_norm_backward), a.post_norm2, after2);
   mlp_.plan_activations(plan, a.mlp);
   if (post_) {
-    add(a.attention_out, ".attention_branch", saved(recompute_, norm1));
-    add(a.mlp_out, ".mlp_branch", saved(recompute_, norm2));
+    add(a.attention_out, ".attention_branch", saved(recompute_, after1));
+    add(a.mlp_out, ".mlp_branch", saved(recompute_, after2));
   }
   plan.add(a.delta, name_ + ".delta", MemoryKind::scratch, dims_.dtype, stream, kHandedOn);
 }
@@ -114,7 +130,7 @@ void TransformerLayer::forward(const Context& context, const Tensor& residual, c
 // sum = x + delta (x itself without a delta), and the target of the sublayer gets it, through the norm in front of it.
 void TransformerLayer::enter(const Context& context, const Branch& branch, const Tensor& x,
                              const Tensor& delta, const Tensor& sum, Target target) const {
-  if (!post_) return branch.norm.forward(context, x, delta, sum, branch.statistics, target);
+  if (pre_) return branch.norms.before->forward(context, x, delta, sum, branch.before, target);
   if (delta) kernels::add(context, x, delta, sum);
   context.copy(target.values(), sum);
 }
@@ -122,7 +138,7 @@ void TransformerLayer::enter(const Context& context, const Branch& branch, const
 // delta is what the sublayer adds to the stream.
 void TransformerLayer::leave(const Context& context, const Branch& branch, const Tensor& out,
                              const Tensor& delta, const Pass& pass) const {
-  if (post_) branch.norm.forward(context, out, {}, out, branch.statistics, Target(delta));
+  if (post_) branch.norms.after->forward(context, out, {}, out, branch.after, Target(delta));
   dropout(context, delta, delta, branch.site, pass);
 }
 
@@ -180,7 +196,7 @@ Tensor TransformerLayer::leave_backward(const Context& context, const Branch& br
                                         const Tensor& out, Target target, const Pass& pass) const {
   if (!own_gradient()) return d_stream;
   if (post_) {
-    branch.norm.backward_no_residual(context, d_stream, out, branch.statistics, d_output_, target);
+    branch.norms.after->backward_no_residual(context, d_stream, out, branch.after, d_output_, target);
   } else {
     dropout(context, d_stream, d_output_, branch.site, pass);
   }
@@ -190,8 +206,8 @@ Tensor TransformerLayer::leave_backward(const Context& context, const Branch& br
 // dx = d_stream + the gradient of the sublayer's input, which is d_branch_, through what enter() does.
 void TransformerLayer::enter_backward(const Context& context, const Branch& branch, const Tensor& x,
                                       const Tensor& d_stream, const Tensor& dx, Target target) const {
-  if (post_) return kernels::add(context, d_stream, d_branch_, dx);
-  branch.norm.backward(context, d_branch_, x, branch.statistics, d_stream, dx, target);
+  if (!pre_) return kernels::add(context, d_stream, d_branch_, dx);
+  branch.norms.before->backward(context, d_branch_, x, branch.before, d_stream, dx, target);
 }
 
 void TransformerLayer::wgrad(const Context& context, const LayerActivations& a,

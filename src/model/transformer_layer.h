@@ -10,9 +10,12 @@
 // Two keys of the config change what a layer computes, and leave the rest as it is:
 //   norm_placement: post     the norms are on the sublayers' outputs: x_mid = x_in + norm(self_attention(x_in)),
 //                            delta_out = norm(mlp(x_mid)). The stream joins in a kernel of its own.
+//   norm_placement: both     a norm in front and another one on the output:
+//                            x_mid = x_in + norm(self_attention(norm(x_in))), delta_out = norm(mlp(norm(x_mid))).
 //   parallel_residual: true  both sublayers read the same stream: delta_out = mlp(norm(x_in)).
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "model/mlp.h"
@@ -24,13 +27,14 @@ namespace te::model {
 /// What one microbatch leaves behind in one layer for the backward pass. Which of these have memory of their
 /// own and which are scratch is decided by training.recompute (plan_activations).
 struct LayerActivations {
-  Tensor x_in;  ///< [stream, hidden]
-  Norm::Statistics norm1, norm2;
+  Tensor x_in;                              ///< [stream, hidden]
+  Norm::Statistics norm1, norm2;            ///< of the norms in front of the sublayers
+  Norm::Statistics post_norm1, post_norm2;  ///< of those on their outputs
   SelfAttention::Activations attention;
   Tensor x_mid;  ///< [stream, hidden]
   Mlp::Activations mlp;
   Tensor delta;  ///< scratch [stream, hidden]: a sublayer's output until the next norm adds it
-  Tensor attention_out, mlp_out;  ///< [stream, hidden], norm_placement post: what the norms take
+  Tensor attention_out, mlp_out;  ///< [stream, hidden], norm_placement post or both: what the norms take
 };
 
 /// Where the gradients of the linears' outputs are during a backward pass: scratch that all layers share, or, where
@@ -88,16 +92,24 @@ class TransformerLayer {
   void quantize_weights(const Context& context, bool count = false);
 
  private:
-  /// A sublayer's norm, with what is particular to it in one pass.
+  /// A sublayer's norms, null where it has none.
+  struct Norms {
+    std::unique_ptr<Norm> before, after;
+  };
+  Norms make_norms(const char* before, const char* after, const LayerConfig& config,
+                   parameters::ParameterStore& parameters);
+  /// With what is particular to the sublayer in one pass.
   struct Branch {
-    const Norm& norm;
-    const Norm::Statistics& statistics;
+    const Norms& norms;
+    const Norm::Statistics &before, &after;
     uint64_t site;  ///< stream of random numbers of its dropout
   };
   Branch attention_branch(const LayerActivations& a) const {
-    return {input_layernorm_, a.norm1, attention_site_};
+    return {attention_norms_, a.norm1, a.post_norm1, attention_site_};
   }
-  Branch mlp_branch(const LayerActivations& a) const { return {pre_mlp_layernorm_, a.norm2, mlp_site_}; }
+  Branch mlp_branch(const LayerActivations& a) const {
+    return {mlp_norms_, a.norm2, a.post_norm2, mlp_site_};
+  }
   /// What the MLP's branch begins with.
   const Tensor& mlp_source(const LayerActivations& a) const { return parallel_ ? a.x_in : a.x_mid; }
   /// Where a sublayer writes: memory that its norm will take, or delta itself.
@@ -119,12 +131,13 @@ class TransformerLayer {
   const ContextParallel& ranks_;
   Dimensions dims_;
   config::Recompute recompute_;
-  bool post_, parallel_;
+  bool pre_, post_;  ///< norms are in front of the sublayers, on their outputs
+  bool parallel_;
   float dropout_;
   uint64_t attention_site_, mlp_site_;  ///< streams of random numbers of the two dropouts
-  Norm input_layernorm_;
+  Norms attention_norms_;
   SelfAttention attention_;
-  Norm pre_mlp_layernorm_;
+  Norms mlp_norms_;
   Mlp mlp_;
   // Scratch [stream, hidden]:
   Tensor d_branch_;  ///< gradient of a sublayer's input

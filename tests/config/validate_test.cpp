@@ -50,6 +50,14 @@ TEST(Validate, Family) {
   expect_rejected(gpt("model.swiglu_clamp=7"), {"model.swiglu_clamp (7) is for model.activation swiglu"});
   expect_rejected(gpt("model.activation=swiglu"), {"model.activation swiglu is not for model.family gpt"});
   expect_rejected({"model.activation=relu"}, {"model.activation relu is not for model.family llama"});
+  expect_rejected({"model.activation=geglu", "model.swiglu_clamp=7"},
+                  {"model.swiglu_clamp (7) is for model.activation swiglu, but it is geglu"});
+  expect_rejected(gpt("model.activation=geglu"), {"model.activation geglu is not for model.family gpt"});
+  expect_rejected(gpt("model.norm_placement=both"), {"model.norm_placement is a key of model.family llama"});
+  expect_rejected(gpt("model.scale_embedding=true"),
+                  {"model.scale_embedding is a key of model.family llama"});
+  expect_rejected(gpt("model.layernorm_zero_centered_gamma=true"),
+                  {"model.layernorm_zero_centered_gamma is a key of model.family llama"});
   expect_rejected({"model.position_embedding=learned"}, {"llama has rope"});
   expect_rejected({"model.parallel_residual=true"}, {"model.parallel_residual is a key of model.family gpt"});
   expect_rejected({"model.rotary_percent=0.01"}, {"model.rotary_percent (0.01) leaves no pair"});
@@ -92,6 +100,10 @@ TEST(Validate, SlidingWindow) {
   expect_rejected({"model.sliding_window=8", "model.window_pattern=7f w"},
                   {"model.window_pattern (\"7f w\") gives none of the 2 layers model.sliding_window (8)"});
   expect_rejected({"model.sliding_window=8", "model.window_pattern=w 2g"}, {"model.window_pattern \"w 2g\""});
+  expect_rejected({"model.rope_local_theta=100"},
+                  {"model.rope_local_theta (100) is for layers with a window"});
+  expect_rejected({"model.family=gpt", "model.sliding_window=8", "model.rope_local_theta=100"},
+                  {"model.rope_local_theta is for model.position_embedding rope"});
   EXPECT_EQ(small({"model.sliding_window=31"}).model.attention_span(), 31);
   small({"model.sliding_window=32", "model.attention_dropout=0.1", "training.device=cuda"});
   small({"model.sliding_window=31", "model.attention_dropout=0.1", "training.device=cpu"});

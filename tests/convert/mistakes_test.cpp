@@ -77,6 +77,16 @@ TEST(ConfigJson, WhatTeTrainCannotRepresent) {
       {"qwen2",
        {{"use_sliding_window", true}, {"sliding_window", 16}, {"layer_types", {"sliding_attention"}}},
        "layer_types must be a list of 2 kinds"},
+      {"gemma3", {{"attn_logit_softcapping", 50.0}}, "attn_logit_softcapping must be null"},
+      {"gemma3", {{"final_logit_softcapping", 30.0}}, "te-train caps no scores and logits"},
+      {"gemma3", {{"use_bidirectional_attention", true}}, "use_bidirectional_attention is true"},
+      {"gemma3", {{"hidden_activation", "gelu"}}, "hidden_activation is \"gelu\""},
+      {"gemma3", {{"query_pre_attn_scalar", 0}}, "query_pre_attn_scalar must be above 0"},
+      {"gemma3", {{"rope_parameters", {{"rope_theta", 1e4}}}}, "rope_theta is no kind of layer"},
+      {"gemma3",
+       {{"rope_parameters", {{"sliding_attention", {{"rope_type", "linear"}, {"factor", 2.0}}}}}},
+       "te-train scales no positions of layers with a window"},
+      {"gemma3", {{"architectures", {"Gemma2ForCausalLM"}}}, "caps no scores and logits, as Gemma 2 does"},
       {"qwen2",
        {{"layer_types", {"full_attention", "sliding_attention"}}},
        "layer_types must all be full_attention"},
@@ -160,7 +170,7 @@ TEST(ConfigJson, LayersWithAWindow) {
   const json qwen = {{"use_sliding_window", true}, {"sliding_window", 16}};
   json patch = qwen;
   patch["layer_types"] = types;
-  const config::ModelConfig model = model_of("qwen2", patch);
+  config::ModelConfig model = model_of("qwen2", patch);
   EXPECT_EQ(model.sliding_window, 16);
   EXPECT_EQ(model.window_pattern, "f w");
   patch["layer_types"] = nullptr;
@@ -168,6 +178,31 @@ TEST(ConfigJson, LayersWithAWindow) {
   EXPECT_EQ(model_of("qwen2", patch).window_pattern, "f w");
   patch["max_window_layers"] = 2;
   EXPECT_EQ(model_of("qwen2", patch).sliding_window, 0);
+  model = model_of("gemma3", {{"layer_types", nullptr}});
+  EXPECT_EQ(model.window_pattern, "2w f");  // sliding_window_pattern
+  EXPECT_EQ(model.rope_local_theta, 300);
+}
+
+// What transformers 4 writes, and what it leaves to the class.
+TEST(ConfigJson, Gemma3InEitherSpelling) {
+  const auto yaml = [](const json& patch) {
+    return config::to_yaml(convert::whole_config(model_of("gemma3", patch)));
+  };
+  EXPECT_EQ(yaml({{"rope_parameters", nullptr},
+                  {"rope_theta", 2e4},
+                  {"rope_local_base_freq", 300.0},
+                  {"rope_scaling", {{"rope_type", "linear"}, {"factor", 2.0}}}}),
+            yaml(json::object()));
+  const config::ModelConfig model = model_of("gemma3", {{"rope_parameters", nullptr},
+                                                        {"head_dim", nullptr},
+                                                        {"query_pre_attn_scalar", nullptr},
+                                                        {"tie_word_embeddings", nullptr},
+                                                        {"architectures", nullptr}});
+  EXPECT_EQ(model.rope_theta, 1e6);
+  EXPECT_EQ(model.rope_local_theta, 1e4);
+  EXPECT_EQ(model.kv_channels, 256);
+  EXPECT_EQ(model.query_pre_attn_scalar, 256);
+  EXPECT_TRUE(model.tie_word_embeddings);
 }
 
 TEST(ConfigJson, DropoutsKeepTheirNumbers) {
@@ -292,6 +327,12 @@ TEST(Export, ModelsThatTransformersDoesNotHave) {
       llama, [](ModelConfig& m) { m.norm_placement = config::NormPlacement::post; }, "OLMo 2 has both");
   refused(
       llama, [](ModelConfig& m) { m.sliding_window = 5, m.window_pattern = "w f"; }, "model.window_pattern");
+  refused(
+      llama, [](ModelConfig& m) { m.activation = config::Activation::geglu; }, "Gemma 3 has all of them");
+  refused(
+      llama, [](ModelConfig& m) { m.query_pre_attn_scalar = 7; }, "model.query_pre_attn_scalar");
+  refused(
+      llama, [](ModelConfig& m) { m.sliding_window = 5, m.rope_local_theta = 7; }, "model.rope_local_theta");
   refused(
       llama, [](ModelConfig& m) { m.qk_norm = config::QkNorm::head, m.add_mlp_bias = true; },
       "model.qk_norm head");

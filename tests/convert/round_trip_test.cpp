@@ -135,7 +135,7 @@ INSTANTIATE_TEST_SUITE_P(Fixtures, RoundTrip,
                          ::testing::Values("llama", "llama3_tied_bf16", "llama_biases_yarn", "qwen2", "qwen3",
                                            "mistral_window", "olmo2", "phi3_partial", "gpt_neox",
                                            "gpt_neox_sequential", "gpt2", "gpt2_untied_bf16", "gpt2_relu",
-                                           "qwen3_windows"),
+                                           "qwen3_windows", "gemma3", "gemma3_bf16"),
                          [](const auto& info) { return std::string(info.param); });
 
 // The fixture was cut by transformers at 20 KB. At 8 KB embedding and head pass the limit alone: each has a file at

@@ -13,10 +13,11 @@ using generate::Generator;
 struct Cut {
   config::Family family = config::Family::llama;
   int pipeline = 1;
-  bool olmo2 = false;  ///< a norm of queries and keys over the heads of all tensor ranks
+  /// olmo2: a norm of queries and keys over the heads of all tensor ranks; gemma3: layers that differ in their window.
+  std::string_view form{};
 };
 void PrintTo(const Cut& cut, std::ostream* out) {
-  *out << (cut.olmo2 ? "olmo2" : config::to_string(cut.family)) << "_pp" << cut.pipeline;
+  *out << (cut.form.empty() ? config::to_string(cut.family) : cut.form) << "_pp" << cut.pipeline;
 }
 
 class SharedModel : public ::testing::TestWithParam<Cut> {
@@ -25,7 +26,8 @@ class SharedModel : public ::testing::TestWithParam<Cut> {
     config::Config config = tiny_config(GetParam().family);
     config.model.num_layers = std::max(2, GetParam().pipeline + 1);
     config.model.tie_word_embeddings = true;
-    if (GetParam().olmo2) {
+    if (GetParam().form == "gemma3") set_gemma3(config.model);
+    if (GetParam().form == "olmo2") {
       config.model.qk_norm = config::QkNorm::projection;
       config.model.norm_placement = config::NormPlacement::post;
     }
@@ -119,8 +121,9 @@ std::vector<Cut> cuts_of(int ranks) {
   std::vector<Cut> cuts;
   for (const Cut& cut :
        {Cut{config::Family::gpt, 1}, Cut{config::Family::llama, 1}, Cut{config::Family::gpt, 2},
-        Cut{config::Family::llama, 2}, Cut{config::Family::llama, 4}, Cut{config::Family::llama, 1, true},
-        Cut{config::Family::llama, 2, true}}) {
+        Cut{config::Family::llama, 2}, Cut{config::Family::llama, 4}, Cut{config::Family::llama, 1, "olmo2"},
+        Cut{config::Family::llama, 2, "olmo2"}, Cut{config::Family::llama, 1, "gemma3"},
+        Cut{config::Family::llama, 2, "gemma3"}, Cut{config::Family::llama, 4, "gemma3"}}) {
     const int most = cut.family == config::Family::gpt ? 4 : 2;
     if (ranks % cut.pipeline == 0 && ranks / cut.pipeline <= most) cuts.push_back(cut);
   }

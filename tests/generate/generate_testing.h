@@ -96,6 +96,7 @@ inline std::vector<Form> forms() {
       {"llama_window", Family::llama, [](ModelConfig& m) { m.sliding_window = 5; }},
       {"llama_window_pattern", Family::llama,
        [](ModelConfig& m) { m.num_layers = 3, m.sliding_window = 5, m.window_pattern = "f w"; }},
+      {"gemma3", Family::llama, set_gemma3},
       {"qwen3", Family::llama, [](ModelConfig& m) { m.qk_norm = config::QkNorm::head, m.kv_channels = 16; }},
       {"olmo2", Family::llama,
        [](ModelConfig& m) {

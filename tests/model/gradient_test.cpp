@@ -11,6 +11,7 @@ namespace {
 
 using config::Config;
 using config::Family;
+using testing::set_gemma3;
 using testing::tiny_config;
 using testing::TinyModel;
 
@@ -127,12 +128,19 @@ TEST(ModelGradient, SlidingWindow) {
   check_gradients(config);
 }
 
-// A window in one of the layers.
+// A window, and other rotary frequencies, in one of the layers.
 TEST(ModelGradient, WindowsInSomeLayers) {
   Config config = tiny_config(Family::llama);
   config.model.num_layers = 3;
   config.model.sliding_window = 5;
   config.model.window_pattern = "f w";
+  config.model.rope_local_theta = 50;
+  check_gradients(config);
+}
+
+TEST(ModelGradient, Gemma3) {
+  Config config = tiny_config(Family::llama);
+  set_gemma3(config.model);
   check_gradients(config);
 }
 

@@ -1,5 +1,5 @@
-// One training step against Hugging Face transformers: GPT-2, Llama and Qwen2 (Llama with a tied head and
-// biases) with the weights, tokens and results of tests/fixtures, which scripts/make_hf_fixtures.py made.
+// One training step against Hugging Face transformers: GPT-2, Llama, Qwen2 (Llama with a tied head and biases) and
+// Gemma 3 with the weights, tokens and results of tests/fixtures, which scripts/make_hf_fixtures.py made.
 //
 // Bound: the fixtures are float64 results rounded once, so what differs is te-train's own FP32. Its unit
 // roundoff is 6e-8; sums of up to 200 products, some twenty of them in a row through two layers and back,
@@ -123,7 +123,8 @@ TEST_P(HuggingFace, ParametersAfterOneStep) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Fixtures, HuggingFace, ::testing::Values("gpt2_tiny", "llama_tiny", "qwen2_tiny"),
+INSTANTIATE_TEST_SUITE_P(Fixtures, HuggingFace,
+                         ::testing::Values("gpt2_tiny", "llama_tiny", "qwen2_tiny", "gemma3_tiny"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

@@ -17,6 +17,7 @@ using config::Family;
 using config::Fp8Mode;
 using config::Fp8Recipe;
 using config::Recompute;
+using testing::set_gemma3;
 using testing::tiny_config;
 using testing::TinyModel;
 
@@ -66,14 +67,17 @@ std::vector<Config> all_forms() {
     configs.back().model.qk_norm = config::QkNorm::projection;
     configs.back().model.norm_placement = config::NormPlacement::post;
     configs.back().model.sliding_window = 7;
+    configs.push_back(plain);
+    set_gemma3(configs.back().model);
   }
   return configs;
 }
 
 std::string label(const Config& config) {
   return std::string(to_string(config.model.family)) + " qk_norm " +
-         std::string(to_string(config.model.qk_norm)) + " " + std::string(to_string(config.precision.fp8)) +
-         " " + std::string(to_string(config.precision.fp8_recipe)) +
+         std::string(to_string(config.model.qk_norm)) + " " + config.model.window_pattern + " " +
+         std::string(to_string(config.precision.fp8)) + " " +
+         std::string(to_string(config.precision.fp8_recipe)) +
          (config.precision.fp8_output_layer ? ", output layer too" : "") + " " + config.precision.overrides;
 }
 

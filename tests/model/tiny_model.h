@@ -12,6 +12,7 @@
 #include "core/random.h"
 #include "model/model_stage.h"
 #include "optim/optimizer.h"
+#include "testing/model_forms.h"
 
 namespace te::testing {
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "config/config.h"
+#include "testing/model_forms.h"
 
 namespace te::testing {
 
@@ -37,7 +38,7 @@ enum class Precision : uint8_t {
 constexpr double kSmallSteps = 2e-4;
 
 /// Other forms of a layer; plain: none of them.
-enum class Form : uint8_t { plain, qwen3, olmo2, gpt_neox, biases_window, window_pattern };
+enum class Form : uint8_t { plain, qwen3, olmo2, gpt_neox, biases_window, window_pattern, gemma3 };
 
 struct Case {
   std::string name;
@@ -65,7 +66,7 @@ struct Case {
   bool muon = false;
   double lr = 5e-3;
 
-  bool norms_on_outputs() const { return form == Form::olmo2; }
+  bool norms_on_outputs() const { return form == Form::olmo2 || form == Form::gemma3; }
   bool fp8() const { return precision >= Precision::delayed; }
   bool tied() const { return (family == Family::llama) == variant; }
   bool delayed() const { return precision == Precision::delayed || precision == Precision::delayed_fp32; }
@@ -108,6 +109,11 @@ inline void set_form(config::ModelConfig& m, Form form) {
     case Form::window_pattern:
       m.sliding_window = 6;
       m.window_pattern = "2w f";
+      break;
+    case Form::gemma3:
+      set_gemma3(m);
+      m.sliding_window = 6;
+      m.add_qkv_bias = false;
       break;
   }
 }
@@ -348,6 +354,46 @@ inline std::vector<Case> cases_of(int ranks) {
            .pipeline = 2,
            .recompute = selective,
            .form = Form::olmo2},
+          {.name = "tp2_sp_gemma3_overlap",
+           .family = llama,
+           .tensor = 2,
+           .sequence = true,
+           .overlap = 2,
+           .recompute = selective,
+           .variant = true,
+           .form = Form::gemma3,
+           .lr = kSmallSteps},
+          {.name = "pp2_gemma3_interleaved",
+           .family = llama,
+           .pipeline = 2,
+           .schedule = interleaved,
+           .recompute = full,
+           .layers = 5,
+           .form = Form::gemma3},
+          {.name = "pp2_gemma3_delayed_zero_bubble",
+           .family = llama,
+           .precision = delayed,
+           .pipeline = 2,
+           .schedule = zero_bubble,
+           .form = Form::gemma3},
+          {.name = "tp2_sp_gemma3_delayed",
+           .family = llama,
+           .precision = delayed,
+           .tensor = 2,
+           .sequence = true,
+           .form = Form::gemma3},
+          {.name = "cp2_gemma3",
+           .family = llama,
+           .recompute = selective,
+           .form = Form::gemma3,
+           .context = 2,
+           .lr = kSmallSteps},
+          {.name = "cp2_gemma3_keys",
+           .family = llama,
+           .form = Form::gemma3,
+           .context = 2,
+           .groups = 1,
+           .lr = kSmallSteps},
           // The norm of queries and keys is over the heads of all tensor ranks.
           {.name = "tp2_olmo2",
            .family = llama,

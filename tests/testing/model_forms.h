@@ -1,0 +1,24 @@
+// Forms of a model that several tests build.
+#pragma once
+
+#include <algorithm>
+
+#include "config/config.h"
+
+namespace te::testing {
+
+/// Gemma 3's particulars, in a model of any size: every third layer without a window, and its own rotary frequencies.
+inline void set_gemma3(config::ModelConfig& model) {
+  model.activation = config::Activation::geglu;
+  model.norm_placement = config::NormPlacement::both;
+  model.qk_norm = config::QkNorm::head;
+  model.layernorm_zero_centered_gamma = true;
+  model.scale_embedding = true;
+  model.query_pre_attn_scalar = 11;
+  model.sliding_window = 5;
+  model.window_pattern = "2w f";
+  model.rope_local_theta = 50;
+  model.num_layers = std::max<int64_t>(model.num_layers, 3);
+}
+
+}  // namespace te::testing

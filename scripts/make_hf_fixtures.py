@@ -145,8 +145,11 @@ def make_rotary64(theta, head_dim, local_theta=None):
     return rotary
 
 
-def attention64(module, query, key, value, attention_mask, scaling=None, dropout=0.0, sliding_window=None, **unused):
-    """Causal attention to the last sliding_window tokens, or to all; query [b, heads, s, d], key and value [b, groups, s, d]. Returns [b, s, heads, d]."""
+def attention64(
+    module, query, key, value, attention_mask, scaling=None, dropout=0.0, sliding_window=None, **unused
+):
+    """Causal attention to the last sliding_window tokens, or to all; query [b, heads, s, d], key and value
+    [b, groups, s, d]. Returns [b, s, heads, d]."""
     groups = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5

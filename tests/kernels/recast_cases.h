@@ -152,7 +152,7 @@ inline std::vector<Producer> recast_producers() {
     for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{128, 64}, {77, 101}, {272, 200}}) {
       for (const DType format : {DType::e4m3, DType::e5m2})
         all.push_back(cast_producer(dtype, format, rows, cols));
-      for (const NormKind kind : {NormKind::rms, NormKind::layer}) {
+      for (const NormKind kind : {NormKind::rms, NormKind::layer, NormKind::rms_zero_centered}) {
         for (const bool in_place : {false, true})
           all.push_back(norm_producer(kind, dtype, DType::e4m3, rows, cols, in_place));
         all.push_back(norm_backward_producer(kind, dtype, DType::e5m2, rows, cols));
@@ -160,7 +160,7 @@ inline std::vector<Producer> recast_producers() {
       all.push_back(norm_producer(NormKind::rms, dtype, DType::e5m2, rows, cols, false));
       all.push_back(norm_backward_producer(NormKind::layer, dtype, DType::e4m3, rows, cols));
       for (const ActivationKind kind : {ActivationKind::swiglu, ActivationKind::swiglu_clamped,
-                                        ActivationKind::gelu, ActivationKind::relu}) {
+                                        ActivationKind::geglu, ActivationKind::gelu, ActivationKind::relu}) {
         for (const bool stored : {false, true}) {
           all.push_back(activation_producer(kind, dtype, DType::e4m3, rows, cols, stored));
           all.push_back(activation_gradient_producer(kind, dtype, DType::e5m2, rows, 2 * cols, stored));

@@ -17,7 +17,7 @@ struct RecastArgs {
   const float* mean;
   const float* rstd;
   Fp8TileTarget target;
-  bool layer;
+  bool layer, zero_centered;
 };
 
 template <class T, DType kFormat, bool kAligned>
@@ -38,9 +38,10 @@ __device__ __forceinline__ void cast_tile(const RecastArgs<T>& args, unsigned in
       float y[2];
 #pragma unroll
       for (int k = 0; k < 2; ++k)
-        y[k] = col + j + k < cols ? norm_element(args.layer, values[i].get(j + k), mean, rstd,
-                                                 gamma.get(j + k), beta.get(j + k))
-                                  : 0.0f;
+        y[k] = col + j + k < cols
+                   ? norm_element(args.layer, values[i].get(j + k), mean, rstd,
+                                  norm_gain(args.zero_centered, gamma.get(j + k)), beta.get(j + k))
+                   : 0.0f;
       values[i].set_pair(j, y[0], y[1]);
     }
   }
@@ -70,9 +71,9 @@ void norm_recast(const Context& context, const NormForward& a) {
   const bool aligned = is_tile_aligned(target) && all_aligned(16, {input.data, a.gamma.data, a.beta.data});
   dispatch_tile(a.x.dtype, tile_format(a.y_fp8), aligned, [&]<class T, DType kFormat, bool kAligned>() {
     recast_kernel<T, kFormat, kAligned>
-        <<<recast_blocks(context, tiles), kTileThreads, 0, cuda_stream(context)>>>(
-            RecastArgs<T>{input.as<T>(), a.gamma.as<T>(), a.beta.as<T>(), a.mean.as<float>(),
-                          a.rstd.as<float>(), target, a.kind == NormKind::layer});
+        <<<recast_blocks(context, tiles), kTileThreads, 0, cuda_stream(context)>>>(RecastArgs<T>{
+            input.as<T>(), a.gamma.as<T>(), a.beta.as<T>(), a.mean.as<float>(), a.rstd.as<float>(), target,
+            a.kind == NormKind::layer, a.kind == NormKind::rms_zero_centered});
   });
   TE_CUDA_CHECK_LAUNCH();
 }

@@ -9,7 +9,7 @@ std::vector<int64_t> fc1_blocks(const config::ModelConfig& model) {
                               model.ffn_hidden_size);
 }
 
-kernels::ActivationKind kind_of(const config::ModelConfig& model) {
+kernels::ActivationKind activation_kind(const config::ModelConfig& model) {
   using kernels::ActivationKind;
   switch (model.activation) {
     case config::Activation::gelu:
@@ -38,7 +38,7 @@ Mlp::Mlp(const std::string& layer_name, int index, const LayerConfig& config,
       dims_(config.dims),
       recompute_(config.recompute),
       kept_weights_(config.kept_weights),
-      kind_(kind_of(config.model)),
+      kind_(activation_kind(config.model)),
       clamp_(static_cast<float>(config.model.swiglu_clamp)),
       linear_fc1_(layer_name + ".mlp.linear_fc1", index, fc1_blocks(config.model), dims_.hidden,
                   config.model.mlp_bias(), config.model.init_method_std, parameters, recipe, tensor),

@@ -3,7 +3,7 @@
 namespace te::model {
 namespace {
 
-kernels::NormKind kind_of(const config::ModelConfig& model) {
+kernels::NormKind norm_kind(const config::ModelConfig& model) {
   if (model.layer_norm()) return kernels::NormKind::layer;
   return model.layernorm_zero_centered_gamma ? kernels::NormKind::rms_zero_centered : kernels::NormKind::rms;
 }
@@ -18,7 +18,7 @@ Norm::Norm(const std::string& name, const config::ModelConfig& model, parameters
            const parallel::TensorParallel& tensor)
     : name_(name),
       layer_norm_(model.layer_norm()),
-      kind_(kind_of(model)),
+      kind_(norm_kind(model)),
       eps_(static_cast<float>(model.norm_epsilon)) {
   const parameters::ParameterShard shard = parameters::ParameterShard::whole({model.hidden_size});
   const parameters::Sharing sharing =

@@ -60,7 +60,7 @@ done
 [[ -s te-train.bash && -s te-data.bash && -s te-experiment.bash ]] || fail "executables are missing in $apps"
 
 expect bash te-train 'te-train --print-' --print-config --print-schedule
-expect bash te-train 'te-train --set precision.fp8_r' precision.fp8_recipe=
+expect bash te-train 'te-train --set precision.fp8_reci' precision.fp8_recipe=
 expect bash te-train 'te-train --set precision.fp8=' e4m3 hybrid off
 expect bash te-train 'te-train --dry-run --set precision.fp8=hy' hybrid
 expect bash te-train 'te-train --set=logging.jsonl=' false true

@@ -1,6 +1,8 @@
 // The whole model on a GPU: against the CPU backend on the same weights and tokens, against itself under
 // recomputation, and without any device allocation inside a step.
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "model/tiny_model.h"
 #include "testing/testing.h"
@@ -79,10 +81,10 @@ std::vector<std::vector<float>> settled_gradients(TinyModel& tiny, double* loss)
 }
 
 // Moves every weight by 0.1 % at random: less than half the distance of two BF16 numbers.
-void nudge_weights(TinyModel& tiny) {
+void nudge_weights(TinyModel& tiny, uint64_t seed) {
   parameters::ParameterStore& store = tiny.model().parameters();
   std::vector<float> weights = tiny.read(store.mains);
-  const std::vector<float> noise = testing::normal_values(static_cast<int64_t>(weights.size()), 77, 1e-3f);
+  const std::vector<float> noise = testing::normal_values(static_cast<int64_t>(weights.size()), seed, 1e-3f);
   for (size_t i = 0; i < weights.size(); ++i) weights[i] *= 1.0f + noise[i];
   tiny.write(store.mains, weights);
   store.cast_values(tiny.context());
@@ -92,18 +94,26 @@ void nudge_weights(TinyModel& tiny) {
 // Both backends round at the same places, but sum in another order, so single roundings flip; each flip of an FP8 code
 // is 2^-2 to 2^-4 of a value, and flips cascade through the layers. How much that may change a gradient is a property
 // of the model, and is measured here: by the same CPU model with weights nudged by less than a BF16 rounding. The GPU
-// may differ from the CPU by twice that. A wrong scale, a missing term or a transposed operand differs by far more.
+// may differ from the CPU by twice that; of the loss, one number that a nudge may leave where it was by chance, by
+// twice the most of three nudges. A wrong scale, a missing term or a transposed operand differs by far more.
 TEST(ModelGpu, AgreesWithTheCpuBackend) {
   TE_REQUIRE_GPU();
   for (const Config& config : all_configs()) {
-    TinyModel cpu(config), nudged(config), gpu(config, Context::cuda(0));
+    TinyModel cpu(config), gpu(config, Context::cuda(0));
     ASSERT_EQ(cpu.read(cpu.model().parameters().mains), gpu.read(gpu.model().parameters().mains))
         << label(config);
-    nudge_weights(nudged);
-    double cpu_loss = 0, nudged_loss = 0, gpu_loss = 0;
-    const auto expected = settled_gradients(cpu, &cpu_loss), moved = settled_gradients(nudged, &nudged_loss),
-               actual = settled_gradients(gpu, &gpu_loss);
-    EXPECT_NEAR(cpu_loss, gpu_loss, 2 * std::abs(nudged_loss - cpu_loss) + 2e-3) << label(config);
+    double cpu_loss = 0, gpu_loss = 0, loss_noise = 0;
+    const auto expected = settled_gradients(cpu, &cpu_loss), actual = settled_gradients(gpu, &gpu_loss);
+    std::vector<std::vector<float>> moved;
+    for (const uint64_t seed : {77, 78, 79}) {
+      TinyModel nudged(config);
+      nudge_weights(nudged, seed);
+      double loss = 0;
+      auto gradients = settled_gradients(nudged, &loss);
+      loss_noise = std::max(loss_noise, std::abs(loss - cpu_loss));
+      if (moved.empty()) moved = std::move(gradients);
+    }
+    EXPECT_NEAR(cpu_loss, gpu_loss, 2 * loss_noise + 2e-3) << label(config);
     for (size_t i = 0; i < expected.size(); ++i) {
       const double noise = testing::relative_error(moved[i], expected[i]);
       EXPECT_LT(noise, 0.25) << "too noisy a model to tell anything";

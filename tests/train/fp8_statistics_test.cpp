@@ -8,18 +8,12 @@ namespace te::testing {
 namespace {
 
 using nlohmann::json;
-using Overrides = std::vector<std::string>;
 
 std::vector<json> records(const TrainFolder& folder, const std::string& run, const std::string& file) {
   std::vector<json> result;
   for (const std::string& line : split(read_file(folder.run_folder(run) + "/" + file), '\n'))
     if (!line.empty()) result.push_back(json::parse(line));
   return result;
-}
-
-Overrides joined(Overrides a, const Overrides& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
 }
 
 const Overrides kWatching = {"logging.fp8_statistics_every=2",

@@ -31,6 +31,13 @@ inline std::vector<std::string> split(const std::string& text, char separator) {
   return parts;
 }
 
+/// Words behind --set.
+using Overrides = std::vector<std::string>;
+inline Overrides joined(Overrides a, const Overrides& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
 class TrainFolder {
  public:
   TrainFolder() {

@@ -21,8 +21,8 @@ struct Preset {
 };
 
 // Sources: the models' config.json on Hugging Face. Dropout is left out of GPT-2 (0.1 there): it belongs to the
-// training. Llama 3.2 and Mistral were trained for 128k and 32k tokens in the end; the sequences here are those of most
-// of it.
+// training. Llama 3.1, 3.2 and Mistral were trained for 128k, 128k and 32k tokens in the end; the sequences here are
+// those of most of it.
 constexpr auto kPresets = std::to_array<Preset>({
     {"gpt2", "GPT-2 124M",
      "family: gpt, num_layers: 12, hidden_size: 768, num_attention_heads: 12, vocab_size: 50257, seq_length: "
@@ -54,6 +54,14 @@ constexpr auto kPresets = std::to_array<Preset>({
     {"llama3_70b", "Llama 3 70B",
      "family: llama, num_layers: 80, hidden_size: 8192, ffn_hidden_size: 28672, num_attention_heads: 64, "
      "num_query_groups: 8, vocab_size: 128256, seq_length: 8192, rope_theta: 500000.0"},
+    {"llama3.1_8b", "Llama 3.1 8B",
+     "family: llama, num_layers: 32, hidden_size: 4096, ffn_hidden_size: 14336, num_attention_heads: 32, "
+     "num_query_groups: 8, vocab_size: 128256, seq_length: 8192, rope_theta: 500000.0, rope_scaling: llama3, "
+     "rope_scaling_factor: 8.0"},
+    {"llama3.1_70b", "Llama 3.1 70B",
+     "family: llama, num_layers: 80, hidden_size: 8192, ffn_hidden_size: 28672, num_attention_heads: 64, "
+     "num_query_groups: 8, vocab_size: 128256, seq_length: 8192, rope_theta: 500000.0, rope_scaling: llama3, "
+     "rope_scaling_factor: 8.0"},
     {"llama3.2_1b", "Llama 3.2 1B",
      "family: llama, num_layers: 16, hidden_size: 2048, ffn_hidden_size: 8192, num_attention_heads: 32, "
      "num_query_groups: 8, vocab_size: 128256, seq_length: 8192, rope_theta: 500000.0, rope_scaling: llama3, "

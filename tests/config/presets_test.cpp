@@ -27,8 +27,8 @@ TEST(Presets, HaveThePublishedNumbersOfParameters) {
       {"gpt2", 124439808},         {"gpt2_medium", 354823168},  {"gpt2_large", 774030080},
       {"gpt2_xl", 1557611200},     {"tinyllama", 1100048384},   {"llama2_7b", 6738415616},
       {"llama2_13b", 13015864320}, {"llama2_70b", 68976648192}, {"llama3_8b", 8030261248},
-      {"llama3_70b", 70553706496}, {"llama3.2_1b", 1235814400}, {"llama3.2_3b", 3212749824},
-      {"mistral_7b", 7248023552},
+      {"llama3_70b", 70553706496}, {"llama3.1_8b", 8030261248}, {"llama3.1_70b", 70553706496},
+      {"llama3.2_1b", 1235814400}, {"llama3.2_3b", 3212749824}, {"mistral_7b", 7248023552},
   };
   for (const auto& [name, count] : published) {
     const Config config = preset(name);
@@ -50,6 +50,10 @@ TEST(Presets, RotaryEmbeddings) {
   EXPECT_EQ(preset("llama2_7b").model.rope_theta, 1e4);
   EXPECT_EQ(preset("llama3_8b").model.rope_theta, 5e5);
   EXPECT_EQ(preset("mistral_7b").model.rope_theta, 1e6);
+  for (const char* name : {"llama3.1_8b", "llama3.1_70b"}) {
+    EXPECT_EQ(preset(name).model.rope_scaling, RopeScaling::llama3) << name;
+    EXPECT_EQ(preset(name).model.rope_scaling_factor, 8.0) << name;
+  }
   const ModelConfig m = preset("llama3.2_1b").model;
   EXPECT_EQ(m.rope_scaling, RopeScaling::llama3);
   EXPECT_EQ(m.rope_scaling_factor, 32.0);

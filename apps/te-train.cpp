@@ -18,6 +18,7 @@
 #include "core/log.h"
 #include "core/terminal.h"
 #include "parallel/launch.h"
+#include "parallel/placement.h"
 #include "parallel/schedule/draw.h"
 #include "parallel/watchdog.h"
 #include "train/decoded_samples.h"
@@ -154,13 +155,14 @@ int train(const te::config::Config& config, te::parallel::World& world, const St
       trainer.judge_tasks_with(std::move(tasks));
   });
   const te::train::ProgramVersion version{te::apps::project_version(), te::apps::build_commit()};
+  const te::parallel::Placement placement = te::parallel::find_placement(world, context);
   const te::train::StartInfo info{
       .config = config,
       .context = context,
       .plan = trainer.plan(),
       .parameters = trainer.model().parameters(),
       .grid = grid,
-      .hosts = world.hosts(),
+      .placement = placement,
       .program = fmt::format("te-train {} ({})", version.version, version.commit.substr(0, 12)),
       .config_path = start.config_path,
       .ranks = world.size() > 1 ? te::parallel::binding_table(world, context, grid) : ""};
@@ -169,8 +171,10 @@ int train(const te::config::Config& config, te::parallel::World& world, const St
   } else {
     te::print_plain(te::train::start_screen(info, te::console_terminal().columns));
   }
+  if (const std::string crossing = te::parallel::crossing_groups(placement, grid); !crossing.empty())
+    spdlog::warn("{}", crossing);
   const auto record = [&] {
-    te::train::write_run_record(config, context, world.size(), trainer.plan(), version);
+    te::train::write_run_record(config, context, placement, trainer.plan(), version);
     te::train::write_start_files(info);
   };
   switch (trainer.run(requests, record)) {

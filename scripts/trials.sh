@@ -7,6 +7,7 @@
 #   disk      the disk of the checkpoints fills up in the middle of a run, and has room again later
 #   two_runs  a second run is started in the folder of one that is under way
 #   signals   SIGTERM, SIGINT, SIGHUP and SIGUSR1, on 1, 2 and 4 ranks, each run resumed afterwards
+#   hosts     two network namespaces as hosts: a rank dies, the cable is cut (scripts/hosts_trial.sh)
 #
 #   --short   for CI: 2 kills on 2 ranks, and the disk; tests/train has the rest
 #   --kills   kills on each number of ranks (100)
@@ -191,8 +192,15 @@ trial_signals() {
   say "signals: ${done[*]}: a checkpoint each, resumed bit for bit"
 }
 
+# trial_hosts: has its own way to say that it is left out.
+trial_hosts() {
+  local status=0
+  "$TE_ROOT/scripts/hosts_trial.sh" --train "$executable" | sed "s/^/hosts: /" || status=${PIPESTATUS[0]}
+  [[ $status -eq 0 || $status -eq 77 ]] || die "hosts: failed"
+}
+
 main() {
-  local only="" trial started trials=(kills disk two_runs signals)
+  local only="" trial started trials=(kills disk two_runs signals hosts)
   executable="$TE_ROOT/build/cpu/apps/te-train" kills=100 rank_counts=(1 2 4) signals=(TERM INT HUP USR1)
   read -ra mpirun <<<"mpirun --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 --mca odls_base_sigkill_timeout 8 -n"
   if [[ $(id -u) -eq 0 ]]; then mpirun=("${mpirun[0]}" --allow-run-as-root "${mpirun[@]:1}"); fi

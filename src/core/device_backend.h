@@ -3,8 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "core/device.h"
+#include "core/device_links.h"
 
 namespace te::cuda_backend {
 
@@ -19,6 +21,7 @@ void wait_event(void* event, void* stream);
 bool event_done(void* event);
 DeviceInfo info(int ordinal);
 int64_t memory_bandwidth(int ordinal);
+DeviceLink link_between(const std::string& bus_id, const std::string& other_bus_id);
 void synchronize(void* stream);
 void* allocate(size_t bytes);
 void release(void* data);

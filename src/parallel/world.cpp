@@ -46,7 +46,7 @@ std::string own_hostname() {
 }  // namespace
 
 struct World::State {
-  int rank = 0, size = 1, local_rank = 0, local_size = 1, hosts = 1;
+  int rank = 0, size = 1, local_rank = 0, local_size = 1, hosts = 1, first_local = 0;
   std::string hostname = own_hostname();
   bool mpi = false;
   int exceptions = std::uncaught_exceptions();
@@ -109,6 +109,8 @@ void World::State::start_mpi() {
   TE_MPI_CHECK(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &host));
   TE_MPI_CHECK(MPI_Comm_rank(host, &local_rank));
   TE_MPI_CHECK(MPI_Comm_size(host, &local_size));
+  first_local = rank;
+  TE_MPI_CHECK(MPI_Bcast(&first_local, 1, MPI_INT, 0, host));
   const int first = local_rank == 0 ? 1 : 0;
   TE_MPI_CHECK(MPI_Allreduce(&first, &hosts, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD));
 
@@ -165,6 +167,9 @@ int World::local_size() const {
 }
 int World::hosts() const {
   return state_->hosts;
+}
+int World::first_local() const {
+  return state_->first_local;
 }
 const std::string& World::hostname() const {
   return state_->hostname;

@@ -28,6 +28,7 @@ class World {
   int local_rank() const;  ///< among the ranks of this host
   int local_size() const;
   int hosts() const;
+  int first_local() const;  ///< the lowest rank of this host, which tells hosts apart whatever their names
   const std::string& hostname() const;
   bool leader() const { return rank() == 0; }
 

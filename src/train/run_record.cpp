@@ -102,8 +102,21 @@ json environment() {
   return found;
 }
 
-json this_start(const Context& context, int ranks, const ProgramVersion& program) {
+/// Every host of the job: its name, ranks ("0-7"), devices, and the link between its GPUs (empty below two).
+json hosts(const parallel::Placement& placement) {
+  json list = json::array();
+  for (const parallel::HostPlacement& host : placement)
+    list.push_back({{"host", host.name},
+                    {"ranks", parallel::rank_ranges(host.ranks)},
+                    {"devices", host.devices},
+                    {"link", host.link}});
+  return list;
+}
+
+json this_start(const Context& context, const parallel::Placement& placement, const ProgramVersion& program) {
   const DeviceInfo device = context.info();
+  size_t ranks = 0;
+  for (const parallel::HostPlacement& host : placement) ranks += host.ranks.size();
   std::error_code error;
   return {{"time", utc_now()},
           {"version", program.version},
@@ -114,6 +127,7 @@ json this_start(const Context& context, int ranks, const ProgramVersion& program
           {"host", host_name()},
           {"process", ::getpid()},
           {"ranks", ranks},
+          {"hosts", hosts(placement)},
           {"device", device.name},
           {"device_memory_bytes", device.memory_bytes},
           {"driver", first_line("/proc/driver/nvidia/version")},
@@ -131,7 +145,8 @@ json earlier_starts(const fs::path& path) {
 
 }  // namespace
 
-void write_run_record(const config::Config& config, const Context& context, int ranks, const MemoryPlan& plan,
+void write_run_record(const config::Config& config, const Context& context,
+                      const parallel::Placement& placement, const MemoryPlan& plan,
                       const ProgramVersion& program) {
   const fs::path folder = config.logging.directory, path = folder / "run.json";
   std::error_code error;
@@ -141,7 +156,7 @@ void write_run_record(const config::Config& config, const Context& context, int 
                error.message());
   json record = {{"format", 1}, {"config", flat_config(config)}, {"planned_bytes", plan.total_bytes()}};
   record["starts"] = config.checkpoint.resume == "never" ? json::array() : earlier_starts(path);
-  record["starts"].push_back(this_start(context, ranks, program));
+  record["starts"].push_back(this_start(context, placement, program));
   write_run_file(path, record.dump(2, ' ', false, json::error_handler_t::replace) + "\n");
 }
 

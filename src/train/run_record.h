@@ -1,5 +1,5 @@
 // run.json: what a run was, so that its folder explains itself. The effective config key by key, and for every start
-// its time, program, command line, host, device, libraries and the environment that matters.
+// its time, program, command line, hosts with their ranks, device, libraries and the environment that matters.
 #pragma once
 
 #include <string>
@@ -7,6 +7,7 @@
 #include "config/config.h"
 #include "core/device.h"
 #include "core/memory_plan.h"
+#include "parallel/placement.h"
 
 namespace te::train {
 
@@ -18,7 +19,8 @@ struct ProgramVersion {
 
 /// Writes logging.directory/run.json, in which the whole config is. A run with checkpoint.resume other than `never`
 /// adds its start to those of the file that is there. UserError when the folder cannot be written.
-void write_run_record(const config::Config& config, const Context& context, int ranks, const MemoryPlan& plan,
+void write_run_record(const config::Config& config, const Context& context,
+                      const parallel::Placement& placement, const MemoryPlan& plan,
                       const ProgramVersion& program);
 
 }  // namespace te::train

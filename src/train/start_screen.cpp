@@ -15,6 +15,7 @@ namespace {
 
 constexpr int kLabel = 11;     ///< columns of the labels
 constexpr int kMostRanks = 8;  ///< of which the screen has a line each
+constexpr size_t kMostHostLines = 4;
 
 std::string now_text() {
   const std::time_t now = std::time(nullptr);
@@ -84,8 +85,14 @@ std::string memory_line(const StartInfo& info) {
 
 std::string ranks_rows(const StartInfo& info, int columns) {
   if (info.ranks.empty()) return "";
-  const std::string hosts = info.hosts == 1 ? "one host" : std::to_string(info.hosts) + " hosts";
-  std::string text = row("ranks", fmt::format("{}, on {}", info.grid.str(), hosts), columns);
+  const size_t hosts = info.placement.size();
+  const std::string on = hosts == 1 ? "one host" : std::to_string(hosts) + " hosts, network between them";
+  std::string text = row("ranks", fmt::format("{}, on {}", info.grid.str(), on), columns);
+  const char* label = hosts == 1 ? "host" : "hosts";
+  for (const std::string& line : parallel::host_lines(info.placement, kMostHostLines)) {
+    text += row(label, line, columns);
+    label = "";
+  }
   if (info.grid.world > kMostRanks) return text;
   std::istringstream lines(info.ranks);
   for (std::string line; std::getline(lines, line);) text += row("", line, columns);
@@ -126,9 +133,12 @@ std::string start_screen(const StartInfo& info, int columns) {
 }
 
 std::string start_tables(const StartInfo& info) {
-  return info.ranks + device_summary(info.context) + model_summary(info.config, info.parameters) +
-         precision_summary(info.config, info.context) + config_notes(info.config) +
-         memory_summary(info.plan, info.context);
+  std::string hosts;
+  for (const std::string& line : parallel::host_lines(info.placement, info.placement.size()))
+    hosts += "host " + line + "\n";
+  return (info.ranks.empty() ? "" : info.ranks + hosts) + device_summary(info.context) +
+         model_summary(info.config, info.parameters) + precision_summary(info.config, info.context) +
+         config_notes(info.config) + memory_summary(info.plan, info.context);
 }
 
 void write_start_files(const StartInfo& info) {

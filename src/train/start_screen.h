@@ -8,8 +8,8 @@
 #include "core/device.h"
 #include "core/memory_plan.h"
 #include "model/model_stage.h"
+#include "parallel/placement.h"
 #include "parallel/process_grid.h"
-#include "parallel/world.h"
 
 namespace te::train {
 
@@ -19,7 +19,7 @@ struct StartInfo {
   const MemoryPlan& plan;
   const parameters::ParameterStore& parameters;  ///< of this rank's stage
   const parallel::ProcessGrid& grid;
-  int hosts = 1;
+  const parallel::Placement& placement;
   std::string program;      ///< "te-train 0.1.0 (commit)"
   std::string config_path;  ///< as on the command line
   std::string ranks;        ///< a line per rank with a heading; empty for one rank

@@ -6,6 +6,7 @@
 #include "communicator_checks.h"
 #include "parallel/groups.h"
 #include "parallel/launch.h"
+#include "parallel/placement.h"
 #include "parallel/watchdog.h"
 #include "testing/mpi.h"
 
@@ -201,6 +202,21 @@ TEST_F(NcclTest, BindingTableNamesTheDevices) {
   if (world().leader()) std::printf("%s", table.c_str());
   EXPECT_NE(table.find(gpu().info().name), std::string::npos);
   EXPECT_FALSE(gpu().info().bus_id.empty());
+}
+
+TEST_F(NcclTest, LinksBetweenTheGpusOfAHostAreNamed) {
+  const parallel::Placement placement = parallel::find_placement(world(), gpu());
+  if (world().leader())
+    for (const std::string& line : parallel::host_lines(placement, 4)) std::printf("%s\n", line.c_str());
+  ASSERT_EQ(placement.size(), 1u);
+  EXPECT_EQ(placement[0].ranks.size(), static_cast<size_t>(world().size()));
+  EXPECT_NE(placement[0].devices.find(gpu().info().name), std::string::npos) << placement[0].devices;
+  EXPECT_EQ(placement[0].link.empty(), world().size() == 1);
+  if (world().size() == 1) return;
+  EXPECT_EQ(placement[0].link.find("unknown"), std::string::npos) << placement[0].link;
+  // Hopper's NVLinks make at least 25 GB/s, and no more than 18 of them; PCIe from generation 3 on.
+  EXPECT_GE(placement[0].link_bytes_per_second, 1e9);
+  EXPECT_LE(placement[0].link_bytes_per_second, 450e9);
 }
 
 }  // namespace

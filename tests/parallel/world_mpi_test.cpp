@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "parallel/launch.h"
+#include "parallel/placement.h"
 #include "testing/mpi.h"
 
 namespace te::testing {
@@ -97,6 +98,17 @@ TEST(World, RanksAgreeOnFailure) {
               user_error("file: gone");
             }).first,
             1);
+}
+
+TEST(World, FindsItsRanksOnOneHost) {
+  const parallel::Placement placement = parallel::find_placement(world(), Context::cpu());
+  ASSERT_EQ(placement.size(), 1u);
+  EXPECT_EQ(placement[0].name, world().hostname());
+  EXPECT_EQ(placement[0].ranks.size(), static_cast<size_t>(world().size()));
+  EXPECT_EQ(placement[0].ranks.back(), world().size() - 1);
+  EXPECT_EQ(placement[0].devices, Context::cpu().info().name);
+  EXPECT_EQ(placement[0].link, "");
+  EXPECT_EQ(world().first_local(), 0);
 }
 
 TEST(World, BindingTableHasALinePerRank) {

@@ -28,7 +28,7 @@ class RunRecord : public ::testing::Test {
   }
   void write(const char* resume = "never") {
     config_.checkpoint.resume = resume;
-    train::write_run_record(config_, context_, 3, plan_, {"1.2.3", "abc-dirty"});
+    train::write_run_record(config_, context_, placement_, plan_, {"1.2.3", "abc-dirty"});
   }
   json read() const { return json::parse(testing::read_file(folder_ / "a run/run.json")); }
 
@@ -36,6 +36,8 @@ class RunRecord : public ::testing::Test {
   config::Config config_;
   Context context_ = Context::cpu();
   MemoryPlan plan_;
+  parallel::Placement placement_ = {{.name = "a", .ranks = {0, 1}, .devices = "2 x GPU", .link = "NVLink"},
+                                    {.name = "b", .ranks = {2}, .devices = "1 x GPU"}};
 };
 
 TEST_F(RunRecord, SaysWhatTheRunWas) {
@@ -53,6 +55,9 @@ TEST_F(RunRecord, SaysWhatTheRunWas) {
   EXPECT_EQ(start.at("version"), "1.2.3");
   EXPECT_EQ(start.at("commit"), "abc-dirty");
   EXPECT_EQ(start.at("ranks"), 3);
+  EXPECT_EQ(start.at("hosts"), json::parse(R"([
+      {"host": "a", "ranks": "0-1", "devices": "2 x GPU", "link": "NVLink"},
+      {"host": "b", "ranks": "2", "devices": "1 x GPU", "link": ""}])"));
   EXPECT_EQ(start.at("environment").at("NCCL_OF_A_TEST"), "on");
   EXPECT_FALSE(start.at("environment").contains("SOME_SECRET"));
   EXPECT_NE(start.at("command").at(0).get<std::string>().find("test_train"), std::string::npos);

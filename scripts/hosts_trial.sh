@@ -1,0 +1,273 @@
+#!/usr/bin/env bash
+# Trains on two hosts that are none: two network namespaces of this machine with hostnames of their own and a cable (a veth
+# pair) between them, on which Open MPI starts CPU ranks and connects them over TCP, as between real hosts.
+#
+#   scripts/hosts_trial.sh [--train PATH] [--only TRIAL]
+#
+#   table    the start screen and run.json name the hosts with their ranks
+#   warning  a layout whose tensor ranks lie on both hosts is warned of in one line, with the keys that would help
+#   bits     two layouts train on two hosts to the same bits as on one
+#   death    a rank of the other host is killed: the job ends everywhere, mpirun names rank and host, no process stays
+#   restart  the same run goes on from its last checkpoint, on fewer ranks of one host
+#   cable    the cable is cut: mpirun misses the other host and ends the job on both, where it sends keepalives sooner than
+#            the ranks' watchdog ends them (oob_tcp_keepalive_time)
+#
+#   --train  the executable (build/cpu/apps/te-train)
+#   --only   one trial (restart needs death)
+#
+# Namespaces need root; where they cannot be made, or mpirun is not Open MPI's, the trial says so and ends with exit code
+# 77. Nothing leaves the namespaces. One line per trial; exit code 1 when one fails.
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+hosts=(te-host-a te-host-b)
+limit=120 # seconds that any job may take before it counts as hanging
+
+# skip REASON: the trial cannot be made here.
+skip() {
+  say "SKIPPED: $*"
+  exit 77
+}
+
+# usage: the comment at the top of this file.
+usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; }
+
+# space HOST: the name of its network namespace.
+space() { echo "$1-$$"; }
+
+# on HOST COMMAND...: runs it in the host's network, under the host's name.
+on() { "$folder/on" "$@"; }
+
+# make_hosts: the namespaces, the cable, and the agent with which mpirun reaches a host.
+make_hosts() {
+  local number host
+  cat >"$folder/on" <<AGENT
+#!/usr/bin/env bash
+# on HOST COMMAND...: what ssh is between real hosts; as there, the words make a line for a shell.
+host="\$1"
+shift
+exec ip netns exec "\$host-$$" unshare --uts sh -c 'hostname "\$1"; shift; exec sh -c "\$*"' sh "\$host" "\$@"
+AGENT
+  chmod +x "$folder/on"
+  for host in "${hosts[@]}"; do
+    ip netns add "$(space "$host")" 2>"$folder/why" || skip "no network namespaces here (root can): $(cat "$folder/why")"
+    ip -n "$(space "$host")" link set lo up
+  done
+  ip link add cable netns "$(space "${hosts[0]}")" type veth peer name cable netns "$(space "${hosts[1]}")" 2>"$folder/why" ||
+    skip "no veth pairs here: $(cat "$folder/why")"
+  for number in 0 1; do
+    ip -n "$(space "${hosts[$number]}")" address add "10.213.77.$((number + 1))/24" dev cable
+    ip -n "$(space "${hosts[$number]}")" link set cable up
+  done
+  [[ "$(on "${hosts[1]}" hostname)" == "${hosts[1]}" ]] || skip "hosts cannot have names of their own here"
+}
+
+# remove_hosts: ends what still runs in the namespaces, which are ours alone, and removes them.
+remove_hosts() {
+  local host process
+  for host in "${hosts[@]}"; do
+    for process in $(ip netns pids "$(space "$host")" 2>/dev/null); do kill -KILL "$process" 2>/dev/null || true; done
+    ip netns delete "$(space "$host")" 2>/dev/null || true
+  done
+  rm -rf "$folder"
+}
+
+# write_config FILE: a Llama of four layers in FP8, on random tokens, that saves every fifth step.
+write_config() {
+  cat >"$1" <<'YAML'
+model: {family: llama, num_layers: 4, hidden_size: 64, ffn_hidden_size: 64, num_attention_heads: 4, vocab_size: 256,
+        seq_length: 16}
+precision: {fp8: hybrid, amax_history_len: 4}
+training: {micro_batch_size: 2, global_batch_size: 8, train_steps: 10, device: cpu}
+optimizer: {lr: 1.0e-3, decay: constant, decay_steps: 1000000}
+data: {synthetic: true}
+checkpoint: {save_every: 5, keep: 3}
+YAML
+}
+
+# job RANKS_A RANKS_B RUN [ARGUMENT]...: the command line of a run on so many ranks of each host, in the array `command`.
+# With 0 ranks on the second host all are on the first.
+job() {
+  local ranks=$(($1 + $2)) list="${hosts[0]}:$1" run="$3"
+  [[ "$2" -eq 0 ]] || list+=",${hosts[1]}:$2"
+  shift 3
+  command=("$folder/on" "${hosts[0]}" timeout --kill-after=10 "$limit" mpirun --allow-run-as-root --bind-to none
+    --mca plm rsh --mca plm_rsh_agent "$folder/on" --mca btl "tcp,vader,self" --mca btl_tcp_if_include cable
+    --mca oob_tcp_if_include cable --mca mpi_yield_when_idle 1 -x OMP_NUM_THREADS "${mpirun_options[@]}"
+    --host "$list" -n "$ranks" "$executable" --config "$folder/hosts.yaml" --set "logging.directory=$folder/$run" "$@")
+}
+
+# train LOG JOB...: must succeed.
+train() {
+  local log="$folder/$1"
+  shift
+  job "$@"
+  "${command[@]}" >"$log" 2>&1 || { cat "$log" >&2 && die "failed: ${command[*]}"; }
+}
+
+# said LOG WORDS: the log has a line with these words.
+said() {
+  grep -qF -- "$2" "$folder/$1" || { cat "$folder/$1" >&2 && die "$1 does not say: $2"; }
+}
+
+# wait_until LABEL COMMAND...: until the command succeeds, for at most `limit` seconds.
+wait_until() {
+  local label="$1" end=$((EPOCHSECONDS + limit))
+  shift
+  until "$@"; do
+    [[ $EPOCHSECONDS -lt $end ]] || die "never came: $label"
+    sleep 0.1
+  done
+}
+has_steps() { [[ "$(grep -c "" "$folder/$1/loss.csv" 2>/dev/null)" -gt "$2" ]]; }
+nothing_runs() { [[ -z "$(ip netns pids "$(space "${hosts[0]}")")$(ip netns pids "$(space "${hosts[1]}")")" ]]; }
+
+# latest RUN: the step that `latest` names.
+latest() {
+  local name
+  name="$(cat "$folder/$1/checkpoints/latest")"
+  echo "$((10#${name#step_}))"
+}
+
+# rank_on HOST RANK: the process of this rank on the host.
+rank_on() {
+  local process
+  for process in $(ip netns pids "$(space "$1")"); do
+    [[ "$(readlink "/proc/$process/exe")" == "$(readlink -f "$executable")" ]] || continue
+    if tr '\0' '\n' <"/proc/$process/environ" | grep -qx "OMPI_COMM_WORLD_RANK=$2"; then echo "$process"; fi
+  done
+}
+
+trial_table() {
+  train table.log 2 2 table --set parallel.tensor=2
+  said table.log "4 ranks: tensor 2 x data 2 x pipeline 1, on 2 hosts, network between them"
+  said table.log "${hosts[0]}: ranks 0-1, "
+  said table.log "${hosts[1]}: ranks 2-3, "
+  grep -q "warning.*parallel.tensor" "$folder/table.log" && die "table: a layout inside the hosts is warned of"
+  python3 - "$folder/table/run.json" "${hosts[@]}" <<'PYTHON' || die "table: run.json lacks the hosts"
+import json, sys
+hosts = json.load(open(sys.argv[1]))["starts"][-1]["hosts"]
+assert [(h["host"], h["ranks"]) for h in hosts] == [(sys.argv[2], "0-1"), (sys.argv[3], "2-3")], hosts
+PYTHON
+  say "table: $(grep -m 1 -o "^ranks .*" "$folder/table.log" | tr -s " ")"
+}
+
+trial_warning() {
+  local line
+  train warning.log 2 2 warning --set parallel.tensor=4 --set training.train_steps=1
+  line="$(grep "parallel.tensor 4: ranks 0-3 are on 2 hosts (${hosts[0]}, ${hosts[1]})" "$folder/warning.log")" ||
+    { cat "$folder/warning.log" >&2 && die "warning: none"; }
+  [[ "$(wc -l <<<"$line")" -eq 1 && "$line" == *"set parallel.tensor to 2"* ]] || die "warning: $line"
+  mpirun_options=(--map-by node)
+  train warning.log 2 2 dealt --set parallel.tensor=2 --set training.train_steps=1
+  mpirun_options=()
+  said warning.log "host by host (mpirun --map-by slot"
+  say "warning: $line"
+}
+
+# same_bits NAME ARGUMENT...: ten steps on two hosts and on one.
+same_bits() {
+  local name="$1" file files=0
+  shift
+  train bits.log 2 2 "two_$name" "$@"
+  said bits.log "on 2 hosts"
+  train bits.log 4 0 "one_$name" "$@"
+  said bits.log "on one host"
+  for file in "$folder/one_$name"/checkpoints/step_00000010/*.safetensors; do
+    cmp "$file" "${file/\/one_/\/two_}" || die "bits: $name: $(basename "$file") differs"
+    files=$((files + 1))
+  done
+  [[ $files -gt 0 ]] || die "bits: $name: no checkpoint"
+}
+
+trial_bits() {
+  same_bits data --set parallel.tensor=2
+  same_bits pipeline --set parallel.tensor=2 --set parallel.pipeline=2 --set parallel.schedule=1f1b
+  say "bits: tensor 2 x data 2 and tensor 2 x pipeline 2 on two hosts: the checkpoints after 10 steps are those of one host"
+}
+
+# start_endless RUN ARGUMENT...: in the background, as `process`; returns once it has saved.
+start_endless() {
+  job 2 2 "$@" --set training.train_steps=1000000
+  "${command[@]}" >"$folder/$1.log" 2>&1 &
+  process=$!
+  wait_until "steps of $1" has_steps "$1" 12
+}
+
+# ended_soon TRIAL STATUS STARTED: the job failed by itself, and did not hang.
+ended_soon() {
+  local seconds=$((EPOCHSECONDS - $3))
+  [[ "$2" -ne 0 && $seconds -lt $((limit / 2)) ]] && return 0
+  cat "$folder/$1.log" >&2
+  die "$1: the job ended with $2, $seconds s later"
+}
+
+trial_death() {
+  local status=0 started victim
+  start_endless death --set parallel.tensor=2
+  victim="$(rank_on "${hosts[1]}" 3)"
+  [[ "$victim" =~ ^[0-9]+$ ]] || die "death: no process of rank 3 on ${hosts[1]}: '$victim'"
+  started=$EPOCHSECONDS
+  kill -KILL "$victim"
+  wait "$process" || status=$?
+  ended_soon death "$status" "$started"
+  said death.log "process rank 3 with PID"
+  said death.log "on node ${hosts[1]} exited on signal 9"
+  wait_until "the end of all processes" nothing_runs
+  say "death: rank 3 on ${hosts[1]} was killed; the job ended on both hosts after $((EPOCHSECONDS - started)) s: $(
+    grep -o "mpirun noticed.*" "$folder/death.log")"
+}
+
+trial_restart() {
+  local before
+  before="$(latest death)"
+  train restart.log 2 0 death --set parallel.tensor=2 --set checkpoint.resume=auto --set "training.train_steps=$((before + 5))"
+  said restart.log "resumed from"
+  [[ "$(latest death)" -eq $((before + 5)) ]] || die "restart: ended at step $(latest death)"
+  awk -F, 'NR > 1 && $1 != NR - 1 { exit 1 }' "$folder/death/loss.csv" || die "restart: loss.csv lacks steps"
+  say "restart: 4 ranks of two hosts saved step $before, 2 ranks of one host went on to $((before + 5))"
+}
+
+trial_cable() {
+  local status=0 started
+  mpirun_options=(--mca oob_tcp_keepalive_time 4 --mca oob_tcp_keepalive_intvl 2 --mca oob_tcp_keepalive_probes 3)
+  start_endless cable --set parallel.tensor=2 --set parallel.timeout_seconds=30
+  started=$EPOCHSECONDS
+  ip -n "$(space "${hosts[1]}")" link set cable down
+  wait "$process" || status=$?
+  ended_soon cable "$status" "$started"
+  said cable.log "${hosts[1]}"
+  mpirun_options=()
+  wait_until "the end of all processes" nothing_runs
+  say "cable: cut; the job ended on both hosts after $((EPOCHSECONDS - started)) s: $(grep -m 1 "lost communication" "$folder/cable.log")"
+}
+
+main() {
+  local only="" trial
+  executable="$TE_ROOT/build/cpu/apps/te-train" mpirun_options=()
+  while [[ $# -gt 0 ]]; do
+    case "$1" in
+      --train) executable="$2" && shift ;;
+      --only) only="$2" && shift ;;
+      -h | --help) usage && exit 0 ;;
+      *) die "unknown option $1; see --help" ;;
+    esac
+    shift
+  done
+  [[ -x "$executable" ]] || die "$executable: not found; build te-train or name it with --train"
+  for trial in ip unshare mpirun python3; do command -v "$trial" >/dev/null || skip "$trial is not installed"; done
+  [[ "$(mpirun --version 2>&1)" == *"Open MPI"* ]] || skip "mpirun is not Open MPI's"
+  [[ $(id -u) -eq 0 ]] || skip "network namespaces with names need root"
+  folder="$(mktemp -d)"
+  trap remove_hosts EXIT
+  export OMP_NUM_THREADS=1
+  make_hosts
+  write_config "$folder/hosts.yaml"
+  for trial in table warning bits death restart cable; do
+    if [[ -n "$only" && "$only" != "$trial" ]]; then continue; fi
+    "trial_$trial"
+  done
+}
+
+main "$@"

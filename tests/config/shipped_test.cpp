@@ -4,6 +4,7 @@
 #include <fstream>
 #include <set>
 #include <sstream>
+#include <tuple>
 
 #include "config_testing.h"
 
@@ -30,7 +31,8 @@ TEST(Shipped, EveryConfigLoadsAndSuitsAGpu) {
     validate_for_device(config, true);
     names.insert(config.name);
   }
-  for (const char* family : {"quickstart", "gpt2_124m", "llama_1b", "llama7b"}) {
+  for (const char* family :
+       {"quickstart", "gpt2_124m", "llama_1b", "llama7b", "llama3_8b", "llama2_13b", "llama3_70b"}) {
     EXPECT_TRUE(names.contains(std::string(family) + "_bf16")) << family;
     EXPECT_TRUE(names.contains(std::string(family) + "_fp8")) << family;
   }
@@ -55,13 +57,14 @@ TEST(Shipped, PairsDifferInTheFp8FlagAlone) {
     fp8.checkpoint.directory = bf16.checkpoint.directory;
     EXPECT_EQ(to_yaml(fp8), to_yaml(bf16)) << base;
   }
-  EXPECT_EQ(pairs, 4);
+  EXPECT_EQ(pairs, 7);
 }
 
 /// The files themselves differ in one line, so that a diff shows a reader the same thing.
 /// The _fp8 file is the _bf16 file and one key: what is changed in one of a pair changes in both.
 TEST(Shipped, Fp8FilesAddOneKey) {
-  for (const char* base : {"quickstart", "gpt2_124m", "llama_1b", "llama7b"}) {
+  for (const char* base :
+       {"quickstart", "gpt2_124m", "llama_1b", "llama7b", "llama3_8b", "llama2_13b", "llama3_70b"}) {
     std::ifstream file(kFolder / (std::string(base) + "_fp8.yaml"));
     std::ostringstream text;
     text << file.rdbuf();
@@ -88,6 +91,17 @@ TEST(Shipped, ShapesArePublishedOnes) {
       m.hidden_size * (m.qkv_width() + m.attention_width() + m.fc1_width() + m.ffn_hidden_size) +
       2 * m.hidden_size;
   EXPECT_EQ(2 * m.padded_vocab_size() * m.hidden_size + m.num_layers * layer + m.hidden_size, 6738415616);
+  // The others are presets, whose parameters presets_test counts; Llama 3's are 3.1 here.
+  for (const auto& [name, vocabulary, sequence, tokens] :
+       {std::tuple("llama3_8b_fp8", 128256, 8192, 1 << 20),
+        std::tuple("llama2_13b_fp8", 32000, 4096, 1 << 19),
+        std::tuple("llama3_70b_fp8", 128256, 8192, 1 << 20)}) {
+    const Config config = load_config((kFolder / (std::string(name) + ".yaml")).string());
+    EXPECT_EQ(config.model.vocab_size, vocabulary) << name;
+    EXPECT_EQ(config.model.seq_length, sequence) << name;
+    EXPECT_EQ(config.training.global_batch_size * config.model.seq_length, tokens) << name;
+    EXPECT_EQ(config.model.rope_scaling == RopeScaling::llama3, vocabulary == 128256) << name;
+  }
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // What the shipped configs plan: FP8 never takes more memory than BF16.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 
 #include "train/step_runner.h"
@@ -29,6 +30,32 @@ TEST(Plan, OfEveryShippedFp8ConfigIsSmallerThanThatOfItsTwin) {
 TEST(Plan, KeepsNoFp8WeightsBesideRemainders) {
   EXPECT_EQ(planned("llama7b_fp8").fp8_weights, 0);
   EXPECT_GT(planned("llama_1b_fp8").fp8_weights, 0);
+}
+
+/// The largest plan of a job's ranks.
+int64_t largest_plan(const std::string& name, int ranks) {
+  const config::Config config =
+      config::load_config(std::string(TE_SOURCE_DIR) + "/configs/" + name + ".yaml", {"training.device=cpu"});
+  const parallel::ProcessGrid grid = parallel::ProcessGrid::of(
+      ranks, static_cast<int>(config.parallel.tensor), 1, static_cast<int>(config.parallel.pipeline));
+  int64_t largest = 0;
+  for (int stage = 0; stage < grid.pipeline; ++stage) {
+    const parallel::Groups groups = parallel::Groups::planned(grid, grid.rank({.pipeline = stage}));
+    largest = std::max(largest, train::StepRunner(config, Context::cpu(), groups).plan().total_bytes());
+  }
+  return largest;
+}
+
+// A GPU of 141 GB has 139 GiB; some are CUDA's and NCCL's own.
+TEST(Plan, OfLargeConfigsFitsTheGpusTheyAreFor) {
+  constexpr int64_t kGiB = int64_t{1} << 30, kFits = 130 * kGiB;
+  for (const std::string precision : {"_bf16", "_fp8"}) {
+    EXPECT_LT(largest_plan("llama3_8b" + precision, 4), kFits) << precision;
+    EXPECT_LT(largest_plan("llama2_13b" + precision, 4), kFits) << precision;
+    EXPECT_LT(largest_plan("llama3_70b" + precision, 32), kFits) << precision;
+    // As a check of the check: fewer ranks have no room.
+    EXPECT_GT(largest_plan("llama2_13b" + precision, 1), kFits) << precision;
+  }
 }
 
 /// What each of `ranks` data ranks plans.

@@ -2,17 +2,18 @@
 // of apps/bench/; what they share (device, repetitions, report) is in bench/session.h.
 #include <CLI/CLI.hpp>
 
+#include "bench/comm.h"
 #include "bench/gemm.h"
 #include "bench/layer.h"
 #include "bench/session.h"
 #include "bench/step.h"
 #include "common/command_line.h"
 #include "common/config_words.h"
-#include "core/error.h"
+#include "parallel/world.h"
 
 namespace {
 
-int body(int argc, char** argv) {
+int body(te::parallel::World& world, int argc, char** argv) {
   CLI::App app{
       "Times the pieces of a training step on this machine's GPU (or its CPU).\n"
       "Example: te-bench gemm --json gemm.json",
@@ -20,8 +21,9 @@ int body(int argc, char** argv) {
   app.require_subcommand(1);
   te::bench::add_gemm_command(app);
   te::bench::add_layer_command(app);
-  te::bench::add_step_command(app);
-  te::apps::parse_command_line(app, argc, argv, false, te::apps::config_words());
+  te::bench::add_step_command(app, world);
+  te::bench::add_comm_command(app, world);
+  te::apps::parse_command_line(app, argc, argv, !world.leader(), te::apps::config_words());
   return 0;
 }
 
@@ -29,5 +31,5 @@ int body(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   te::apps::reserve_standard_streams();
-  return te::run_main("te-bench", body, argc, argv);
+  return te::parallel::run_job("te-bench", body, argc, argv);
 }

@@ -11,6 +11,8 @@
 #include "core/error.h"
 #include "core/float_types.h"
 #include "core/random.h"
+#include "parallel/launch.h"
+#include "train/execution.h"
 
 #ifdef TE_WITH_CUDA
 #include "core/cuda_check.h"
@@ -96,6 +98,14 @@ Context open_device(const std::string& name, const ExecutionOptions& options) {
                     std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; });
   if (!good) user_error("--device {}: must be auto, cpu, cuda or cuda:N", name);
   return Context::cuda(std::stoi(digits), options);
+}
+
+Context open_rank_device(const config::Config& config, parallel::World& world) {
+  const bool cpu = config.training.device == config::DeviceChoice::cpu || cuda_device_count() == 0;
+  const ExecutionOptions execution = train::execution_options(config.training);
+  const bool several = world.size() > 1 && !cpu;
+  return several ? parallel::open_cuda_device(world, execution)
+                 : open_device(cpu ? "cpu" : "auto", execution);
 }
 
 Context reopen(const Context& context, const ExecutionOptions& options) {

@@ -7,7 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "config/config.h"
 #include "core/device.h"
+#include "parallel/world.h"
 
 namespace te::bench {
 
@@ -22,6 +24,8 @@ struct Options {
 
 /// The device under test. UserError when it is not there.
 Context open_device(const std::string& name, const ExecutionOptions& options = {});
+/// That of this rank of a config's run: its own GPU, or the CPU where the config or the machine says so. Collective.
+Context open_rank_device(const config::Config& config, parallel::World& world);
 /// Another context of the same device, with a stream and a workspace of its own.
 Context reopen(const Context& context, const ExecutionOptions& options);
 

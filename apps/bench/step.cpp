@@ -11,7 +11,6 @@
 #include "config/config.h"
 #include "core/error.h"
 #include "data/sampler.h"
-#include "parallel/launch.h"
 #include "train/execution.h"
 #include "train/flops.h"
 #include "train/step_runner.h"
@@ -125,14 +124,15 @@ Measured measure(const StepOptions& options, const config::Config& config, const
 void run_config(const StepOptions& options, const std::string& path, parallel::World& world,
                 std::vector<std::vector<std::string>>& table, nlohmann::json& report) {
   auto start = std::chrono::steady_clock::now();
-  const config::Config config = load(options, path);
-  const parallel::ProcessGrid grid = parallel::ProcessGrid::of(
-      world.size(), static_cast<int>(config.parallel.tensor), static_cast<int>(config.parallel.context),
-      static_cast<int>(config.parallel.pipeline));
-  const bool cpu = config.training.device == config::DeviceChoice::cpu || cuda_device_count() == 0;
-  const ExecutionOptions execution = train::execution_options(config.training);
-  const Context context = world.size() > 1 && !cpu ? parallel::open_cuda_device(world, execution)
-                                                   : open_device(cpu ? "cpu" : "auto", execution);
+  config::Config config;
+  parallel::ProcessGrid grid;
+  world.together([&] {
+    config = load(options, path);
+    grid = parallel::ProcessGrid::of(world.size(), static_cast<int>(config.parallel.tensor),
+                                     static_cast<int>(config.parallel.context),
+                                     static_cast<int>(config.parallel.pipeline));
+  });
+  const Context context = open_rank_device(config, world);
   config::validate_for_device(config, context.is_cuda());
   const parallel::Groups groups = options.alone ? parallel::Groups::silent(grid, world.rank())
                                                 : parallel::Groups::connect(world, context, grid);
@@ -182,8 +182,7 @@ void run_config(const StepOptions& options, const std::string& path, parallel::W
   report.push_back(std::move(entry));
 }
 
-void run(const StepOptions& options) {
-  parallel::World world;
+void run(const StepOptions& options, parallel::World& world) {
   nlohmann::json report;
   std::vector<std::vector<std::string>> table{{"config", "FP8", "TPxDPxPP", "tokens/step", "ms", "min", "max",
                                                "tokens/s/GPU", "TFLOP/s", "memory", "first step s"}};
@@ -199,7 +198,7 @@ void run(const StepOptions& options) {
 
 }  // namespace
 
-void add_step_command(CLI::App& app) {
+void add_step_command(CLI::App& app, parallel::World& world) {
   const auto options = std::make_shared<StepOptions>();
   CLI::App* command =
       app.add_subcommand("step", "Whole optimizer steps of one or more configs, on random tokens");
@@ -226,7 +225,7 @@ void add_step_command(CLI::App& app) {
                     "first search for the algorithms of all GEMMs, as training.gemm_autotune: full does, and "
                     "keep them for later runs");
   command->add_option("--json", options->json, "also write the report to this file")->type_name("FILE");
-  command->callback([options] { run(*options); });
+  command->callback([options, &world] { run(*options, world); });
 }
 
 }  // namespace te::bench

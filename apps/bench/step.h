@@ -3,8 +3,11 @@
 
 #include <CLI/CLI.hpp>
 
+#include "parallel/world.h"
+
 namespace te::bench {
 
-void add_step_command(CLI::App& app);
+/// The command runs on all ranks of the world, which must live as long as the app.
+void add_step_command(CLI::App& app, parallel::World& world);
 
 }  // namespace te::bench

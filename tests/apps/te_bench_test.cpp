@@ -7,6 +7,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <regex>
+#include <string>
+#include <vector>
 
 #include "config/config.h"
 #include "testing/temporary_folder.h"
@@ -27,9 +29,10 @@ class TeBench : public ::testing::Test {
  protected:
   TeBench() { std::ofstream(folder_ / "tiny.yaml") << kConfig; }
 
-  int run(const std::string& arguments) const {
-    const std::string command = TE_BENCH_EXECUTABLE " " + arguments + " >" + (folder_ / "out").string() +
-                                " 2>" + (folder_ / "err").string();
+  int run(const std::string& arguments, int ranks = 1) const {
+    const std::string launcher = ranks == 1 ? "" : TE_MPIRUN " " + std::to_string(ranks) + " ";
+    const std::string command = launcher + TE_BENCH_EXECUTABLE " " + arguments + " >" +
+                                (folder_ / "out").string() + " 2>" + (folder_ / "err").string();
     const int status = std::system(command.c_str());
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   }
@@ -111,6 +114,80 @@ TEST_F(TeBench, CountsAnActivationWithItsGemm) {
   EXPECT_GT(fc2.at("floor_ms").get<double>(), 0.0);
   EXPECT_EQ(fc2.at("problems").at(0).at("problem"), "gemm backward swiglu bf16[64, 64] [64, 96]");
   for (const auto& row : profile.at("operations")) EXPECT_NE(row.at("group"), "activation") << row;
+}
+
+/// A message of te-bench comm, less what differs from run to run.
+struct Sent {
+  std::string group, operation, dtype;
+  int ranks;
+  int64_t bytes;
+  double bus;  ///< bytes a rank sends of each
+  bool operator==(const Sent&) const = default;
+};
+
+void PrintTo(const Sent& sent, std::ostream* out) {
+  *out << sent.group << ' ' << sent.operation << ' ' << sent.dtype << ' ' << sent.ranks << " ranks "
+       << sent.bytes << " bytes " << sent.bus;
+}
+
+/// Of the report; its rates are checked.
+std::vector<Sent> sent_messages(const nlohmann::json& report) {
+  std::vector<Sent> messages;
+  for (const auto& row : report.at("messages")) {
+    const double bytes = row.at("bytes").get<double>(), rate = row.at("bytes_per_s").get<double>();
+    EXPECT_GT(row.at("ms").get<double>(), 0.0);
+    EXPECT_NEAR(rate * row.at("ms").get<double>() * 1e-3 / bytes, 1.0, 1e-9);
+    EXPECT_TRUE(row.at("share_of_peak").is_null());  // no GPUs, no links
+    messages.push_back({row.at("group"), row.at("operation"), row.at("dtype"), row.at("ranks"),
+                        row.at("bytes"), row.at("bus_bytes_per_s").get<double>() / rate});
+  }
+  return messages;
+}
+
+// The stream of a microbatch is 2 x 32 tokens of 64 BF16 values, 8192 bytes. A layer has (3 * 64 + 64 + 3 * 96) * 64
+// weights and two gains of 64.
+TEST_F(TeBench, TimesWhatTheGroupsOfALayoutSend) {
+  const std::string start =
+      "comm --repeats 3 --json " + path("report.json") + " --config " + path("tiny.yaml");
+  const std::string tensor = start + " --set parallel.tensor=2";
+  ASSERT_EQ(run(tensor, 2), 0) << text("err");
+  EXPECT_EQ(sent_messages(report()), (std::vector<Sent>{{"tensor", "all_reduce", "bf16", 2, 8192, 1.0}}));
+  EXPECT_NE(text("out").find("all_reduce: stream"), std::string::npos) << text("out");
+  ASSERT_EQ(run(tensor + " --set parallel.sequence=true --set parallel.tensor_overlap=2", 2), 0)
+      << text("err");
+  EXPECT_EQ(sent_messages(report()), (std::vector<Sent>{{"tensor", "all_gather", "fp8_e4m3", 2, 2048, 0.5},
+                                                        {"tensor", "all_gather", "bf16", 2, 4096, 0.5},
+                                                        {"tensor", "reduce_scatter", "bf16", 2, 4096, 0.5}}));
+  ASSERT_EQ(run(start + " --set parallel.pipeline=2", 2), 0) << text("err");
+  EXPECT_EQ(sent_messages(report()),
+            (std::vector<Sent>{{"pipeline", "send, receive", "bf16", 2, 8192, 1.0}}));
+  // Buckets of a layer, of which embedding and head with the final norm are smaller.
+  ASSERT_EQ(run(start + " --set parallel.bucket_size=1", 2), 0) << text("err");
+  constexpr int64_t kLayer =
+      ((3 * 64 + 64 + 3 * 96) * 64 + 2 * 64 + 255) / 256 * 256;  // a granule of 128 for each rank
+  EXPECT_EQ(sent_messages(report()),
+            (std::vector<Sent>{{"data", "reduce_scatter", "fp32", 2, 4 * kLayer, 0.5},
+                               {"data", "all_gather", "bf16", 2, 2 * kLayer, 0.5}}));
+  // Context ranks: 32 of the tokens, with queries, keys and values of 64 columns each; gradients and values with them.
+  ASSERT_EQ(run(start + " --set parallel.context=2 --set parallel.bucket_size=1", 2), 0) << text("err");
+  EXPECT_EQ(sent_messages(report()),
+            (std::vector<Sent>{{"context", "all_to_all", "bf16", 2, 32 * 3 * 64 * 2, 0.5},
+                               {"context", "all_to_all", "bf16", 2, 32 * 64 * 2, 0.5},
+                               {"data", "reduce_scatter", "fp32", 2, 4 * kLayer, 0.5},
+                               {"data", "all_gather", "bf16", 2, 2 * kLayer, 0.5}}));
+  // One query group is not shared by two ranks: keys and values of 16 columns each, of all 64 tokens.
+  ASSERT_EQ(run(start + " --set parallel.context=2 --set model.num_query_groups=1", 2), 0) << text("err");
+  const std::vector<Sent> keys = sent_messages(report());
+  ASSERT_EQ(keys.size(), 4u);
+  EXPECT_EQ(keys[0], (Sent{"context", "all_gather", "bf16", 2, 64 * 32 * 2, 0.5}));
+  EXPECT_EQ(keys[1], (Sent{"context", "reduce_scatter", "bf16", 2, 64 * 32 * 2, 0.5}));
+}
+
+TEST_F(TeBench, CommNeedsRanksThatSuitTheLayout) {
+  EXPECT_EQ(run("comm --config " + path("tiny.yaml")), 2);
+  EXPECT_EQ(text("err").find("te-bench: error: one rank sends nothing; "), 0u) << text("err");
+  EXPECT_EQ(run("comm --config " + path("tiny.yaml") + " --set parallel.tensor=2", 3), 2);
+  EXPECT_EQ(text("err").find("te-bench: error: parallel: 3 ranks cannot be cut"), 0u) << text("err");
 }
 
 TEST_F(TeBench, RefusesWithOneLine) {

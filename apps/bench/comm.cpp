@@ -1,0 +1,257 @@
+#include "bench/comm.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+#include <memory>
+
+#include "bench/session.h"
+#include "config/config.h"
+#include "core/error.h"
+#include "parallel/groups.h"
+#include "parallel/placement.h"
+#include "train/step_runner.h"
+
+namespace te::bench {
+namespace {
+
+using parallel::Channel;
+using parallel::Communicator;
+using parallel::Groups;
+using parallel::ProcessGrid;
+
+struct CommOptions {
+  Options common;
+  std::string config;
+  std::vector<std::string> overrides;
+};
+
+enum class Exchange { all_reduce, all_gather, reduce_scatter, all_to_all, send_receive };
+constexpr const char* kExchangeNames[] = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all",
+                                          "send, receive"};
+
+/// One kind of message of a training step.
+struct Message {
+  const char* group;
+  std::string what;
+  Exchange exchange;
+  DType dtype;
+  int64_t elements;  ///< of the larger side: the sum's addend, what is gathered, what is scattered
+  int ranks;
+  Communicator* communicator = nullptr;  ///< null for the pipeline's channels
+
+  int64_t bytes() const { return elements * static_cast<int64_t>(dtype_size(dtype)); }
+  /// Bytes that a rank sends at least, of each byte of the message: so that rates of groups of any size compare with
+  /// that of a link ("bus bandwidth" of NCCL's tests).
+  double sent_share() const {
+    const double others = static_cast<double>(ranks - 1) / ranks;
+    if (exchange == Exchange::all_reduce) return 2 * others;
+    return exchange == Exchange::send_receive ? 1 : others;
+  }
+};
+
+/// Of this rank, whose stage holds `buckets`. One bucket stands for all, the largest.
+std::vector<Message> messages_of(const config::Config& config, const Groups& groups,
+                                 train::StepRunner& planned) {
+  const model::Dimensions& dims = planned.model().dims();
+  const ProcessGrid& grid = groups.grid();
+  std::vector<Message> messages;
+  const auto add = [&](const char* name, std::string what, Exchange exchange, DType dtype, int64_t elements,
+                       Communicator& group) {
+    messages.push_back({name, std::move(what), exchange, dtype, elements, group.size(), &group});
+  };
+  if (grid.tensor > 1) {
+    const int64_t piece = dims.tokens / config.parallel.tensor_overlap * dims.hidden;
+    if (config.parallel.sequence) {
+      if (config.precision.fp8 != config::Fp8Mode::off && planned.model().recipe().gathers_quantized())
+        add("tensor", "FP8 operand of a linear", Exchange::all_gather, DType::e4m3, piece, groups.tensor());
+      add("tensor", "stream, before a layer's half", Exchange::all_gather, dims.dtype, piece,
+          groups.tensor());
+      add("tensor", "stream, behind a layer's half", Exchange::reduce_scatter, dims.dtype, piece,
+          groups.tensor());
+    } else {
+      add("tensor", "stream, behind a layer's half", Exchange::all_reduce, dims.dtype, piece,
+          groups.tensor());
+    }
+  }
+  if (grid.context > 1) {
+    Communicator& group = groups.context();
+    if (config.model.num_query_groups / grid.tensor % grid.context == 0) {  // model/context_parallel.h
+      add("context", "queries, keys, values to heads", Exchange::all_to_all, dims.dtype,
+          dims.tokens * dims.qkv, group);
+      add("context", "attention's output to tokens", Exchange::all_to_all, dims.dtype,
+          dims.tokens * dims.attention, group);
+    } else {
+      const int64_t all = grid.context * dims.tokens * (dims.qkv - dims.attention);
+      add("context", "keys and values", Exchange::all_gather, dims.dtype, all, group);
+      add("context", "their gradients", Exchange::reduce_scatter, dims.dtype, all, group);
+    }
+  }
+  if (groups.data().size() > 1) {
+    int64_t largest = 0;
+    for (const parameters::Bucket& bucket : planned.model().parameters().buckets())
+      largest = std::max(largest, bucket.size());
+    const DType gradients =
+        config.optimizer.main_grad_dtype == config::ComputeDType::fp32 ? DType::f32 : DType::bf16;
+    add("data", "gradients of a bucket", Exchange::reduce_scatter, gradients, largest, groups.data());
+    add("data", "values of a bucket", Exchange::all_gather, dims.dtype, largest, groups.data());
+  }
+  if (grid.pipeline > 1) {
+    messages.push_back({"pipeline", "stream, stage 0 to 1 and back", Exchange::send_receive, dims.dtype,
+                        dims.stream * dims.hidden, 2});
+  }
+  return messages;
+}
+
+/// One after the other on one stream, so that neither side waits for a message that is behind its own.
+void there_and_back(const Context& context, const Groups& groups, const Tensor& sent,
+                    const Tensor& received) {
+  if (groups.at().pipeline == 0) {
+    groups.send(context, sent, Channel::forward_to_next);
+    groups.receive(context, received, Channel::backward_from_next);
+  } else {
+    groups.receive(context, received, Channel::forward_from_previous);
+    groups.send(context, sent, Channel::backward_to_previous);
+  }
+}
+
+/// Milliseconds of one message on this rank; 0 where it takes no part. All ranks of the message's group call it.
+double message_ms(const Context& context, int repeats, const Groups& groups, const Message& message) {
+  const auto bytes = static_cast<size_t>(message.bytes());
+  const DeviceBuffer first(context, bytes), second(context, bytes);
+  const Tensor whole{first.data(), message.dtype, {message.elements}};
+  const Tensor result{second.data(), message.dtype, {message.elements}};
+  fill_random(context, whole);
+  if (message.communicator == nullptr) {
+    if (groups.at().pipeline > 1) return 0;
+    return median_ms(context, repeats, [&] { there_and_back(context, groups, whole, result); }) / 2;
+  }
+  Communicator& group = *message.communicator;
+  const int64_t share = message.elements / group.size();
+  const Tensor own{second.data(), message.dtype, {share}};
+  // Sums of sums would overflow, so every call finds the same values.
+  const auto prepare = [&] {
+    if (message.exchange == Exchange::all_reduce) context.copy(result, whole);
+    group.barrier(context);
+  };
+  const auto call = [&] {
+    switch (message.exchange) {
+      case Exchange::all_reduce:
+        return group.all_reduce(context, result, parallel::ReduceOp::sum);
+      case Exchange::all_gather:
+        return group.all_gather(context, own, whole);
+      case Exchange::reduce_scatter:
+        return group.reduce_scatter(context, whole, own);
+      case Exchange::all_to_all:
+        return group.all_to_all(context, whole, result);
+      case Exchange::send_receive:
+        break;
+    }
+  };
+  if (message.exchange == Exchange::all_gather) fill_random(context, own);
+  return median_ms(context, repeats, call, prepare);
+}
+
+/// What a rank can send at most to the ranks of a group, where these are GPUs of one host; else 0.
+double peak_of(const parallel::Placement& placement, const std::vector<int>& ranks) {
+  for (const parallel::HostPlacement& host : placement) {
+    if (std::includes(host.ranks.begin(), host.ranks.end(), ranks.begin(), ranks.end()))
+      return host.link_bytes_per_second;
+  }
+  return 0;
+}
+
+/// The ranks of the leader's group, ascending.
+std::vector<int> ranks_of(const Message& message, const Groups& groups) {
+  if (message.communicator != nullptr) return message.communicator->world_ranks();
+  const std::vector<int> stages = groups.grid().pipeline_group(0);
+  return {stages[0], stages[1]};
+}
+
+/// Collective; rank 0 adds a row to the table and to the report.
+void measure_message(const CommOptions& options, parallel::World& world, const Context& context,
+                     const Groups& groups, const parallel::Placement& placement, const Message& message,
+                     std::vector<std::vector<std::string>>& table, nlohmann::json& rows) {
+  const double own_ms = message_ms(context, options.common.repeats, groups, message);
+  // The slowest group of the first stage, whose messages are those of rank 0.
+  const double ms = world.max_f64(own_ms, groups.grid().stage_group(world.rank()));
+  if (!world.leader()) return;
+  const double rate = static_cast<double>(message.bytes()) / (ms * 1e-3), bus = rate * message.sent_share();
+  const double peak = peak_of(placement, ranks_of(message, groups));
+  const char* name = kExchangeNames[static_cast<size_t>(message.exchange)];
+  table.push_back({message.group, fmt::format("{}: {}", name, message.what),
+                   std::string(dtype_name(message.dtype)), std::to_string(message.ranks),
+                   human_bytes(message.bytes()), fmt::format("{:.4f}", ms), fmt::format("{:.2f}", rate / 1e9),
+                   fmt::format("{:.2f}", bus / 1e9),
+                   peak > 0 ? fmt::format("{:.0f} %", 100 * bus / peak) : "-"});
+  rows.push_back({{"group", message.group},
+                  {"operation", name},
+                  {"what", message.what},
+                  {"dtype", dtype_name(message.dtype)},
+                  {"ranks", message.ranks},
+                  {"bytes", message.bytes()},
+                  {"ms", ms},
+                  {"bytes_per_s", rate},
+                  {"bus_bytes_per_s", bus},
+                  {"share_of_peak", peak > 0 ? nlohmann::json(bus / peak) : nlohmann::json()}});
+}
+
+void run(const CommOptions& options, parallel::World& world) {
+  if (world.size() == 1)
+    user_error("one rank sends nothing; start several, as in mpirun -n 2 te-bench comm --config FILE");
+  std::vector<std::string> overrides = {"data.synthetic=true", "data.train=[]", "data.valid=[]",
+                                        "training.eval_interval=0"};
+  overrides.insert(overrides.end(), options.overrides.begin(), options.overrides.end());
+  config::Config config;
+  ProcessGrid grid;
+  world.together([&] {
+    config = config::load_config(options.config, overrides);
+    grid = ProcessGrid::of(world.size(), static_cast<int>(config.parallel.tensor),
+                           static_cast<int>(config.parallel.context),
+                           static_cast<int>(config.parallel.pipeline));
+  });
+  const Context context = open_rank_device(config, world);
+  const parallel::Placement placement = parallel::find_placement(world, context);
+  const Groups groups = Groups::connect(world, context, grid);
+  const Groups alone = Groups::planned(grid, world.rank());
+  train::StepRunner planned(config, context, alone);  // for the sizes: nothing is allocated
+  std::vector<std::vector<std::string>> table{
+      {"group", "message", "dtype", "ranks", "size", "ms", "GB/s", "bus GB/s", "of peak"}};
+  nlohmann::json report = report_head(context, options.common), rows = nlohmann::json::array();
+  for (const Message& message : messages_of(config, groups, planned))
+    measure_message(options, world, context, groups, placement, message, table, rows);
+  if (!world.leader()) return;
+  const parallel::HostPlacement& host = placement.front();
+  const std::string link = host.link.empty() ? ""
+                                             : fmt::format("; {} of {:.0f} GB/s each way", host.link,
+                                                           host.link_bytes_per_second / 1e9);
+  std::printf("%s, %s, on %zu host(s)%s; medians of %d\n", config.name.c_str(), grid.str().c_str(),
+              placement.size(), link.c_str(), options.common.repeats);
+  print_table(table);
+  report["config"] = config.name;
+  report["layout"] = grid.str();
+  report["hosts"] = parallel::host_lines(placement, placement.size());
+  report["link"] = host.link;
+  report["peak_bytes_per_s"] = host.link_bytes_per_second;
+  report["messages"] = std::move(rows);
+  write_report(options.common, report);
+}
+
+}  // namespace
+
+void add_comm_command(CLI::App& app, parallel::World& world) {
+  const auto options = std::make_shared<CommOptions>();
+  CLI::App* command = app.add_subcommand(
+      "comm",
+      "What the groups of a config's layout send in a step: its sizes, one message at a time, under mpirun");
+  command->add_option("--config", options->config, "YAML file of te-train")->required()->type_name("FILE");
+  command->add_option("--set", options->overrides, "override a key, as in te-train")->type_name("KEY=VALUE");
+  command->add_option("--repeats", options->common.repeats, "calls of which the median is taken")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--json", options->common.json, "also write the report to this file")
+      ->type_name("FILE");
+  command->callback([options, &world] { run(*options, world); });
+}
+
+}  // namespace te::bench

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <fstream>
 #include <sstream>
+#include <utility>
 
 namespace te {
 namespace {
@@ -66,9 +67,10 @@ void add_groups(const std::string& root, const Hierarchy& hierarchy, std::vector
   if (hierarchy.group.starts_with(top + "/")) below = hierarchy.group.substr(top.size());
   while (true) {
     while (below.ends_with('/')) below.pop_back();
-    const char* version = hierarchy.version_2 ? "v2:" : "v1:";
-    groups.push_back(
-        {hierarchy.version_2, version + top + below + "/", root + hierarchy.mount_point + below});
+    std::string name = hierarchy.version_2 ? "v2:" : "v1:", folder = root;
+    name.append(top).append(below).append("/");
+    folder.append(hierarchy.mount_point).append(below);
+    groups.push_back({hierarchy.version_2, std::move(name), std::move(folder)});
     if (below.empty()) break;
     below.resize(below.rfind('/'));
   }

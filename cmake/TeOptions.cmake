@@ -17,7 +17,7 @@ option(TE_FUZZ "libFuzzer targets of fuzz/, with sanitizers; needs clang" OFF)
 set(TE_ZSH_FOLDER site-functions CACHE STRING "Folder of zsh completions in share/zsh; vendor-completions in Debian's packages")
 option(TE_WERROR "Warnings are errors" ON)
 option(TE_PCH "Precompiled standard headers; OFF shows which file leans on them for an include it lacks" ON)
-option(TE_UNITY "Compile several sources of a room or executable as one, which halves a cold build; OFF: one by one, for many small changes" ON)
+option(TE_UNITY "Several sources of a room or executable are compiled as one: half a cold build; OFF suits small changes" ON)
 
 add_library(te_flags INTERFACE)
 # -ffp-contract=off: the CPU backend is the reference, so its results must not depend on whether the

@@ -36,8 +36,8 @@ function(te_use_pch target name)
   endif()
 endfunction()
 
-# te_unity(TARGET N): N sources of TARGET are compiled as one (0: all of them). Tests are not: helpers of the same name are
-# each test's own there.
+# te_unity(TARGET N): N sources of TARGET are compiled as one (0: all of them). Tests are not: helpers of
+# the same name are each test's own there.
 function(te_unity target batch)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${TE_UNITY} UNITY_BUILD_BATCH_SIZE ${batch})
 endfunction()

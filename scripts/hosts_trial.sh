@@ -94,7 +94,8 @@ job() {
   shift 3
   command=("$folder/on" "${hosts[0]}" timeout --kill-after=10 "$limit" mpirun --allow-run-as-root --bind-to none
     --mca plm rsh --mca plm_rsh_agent "$folder/on" --mca btl "tcp,vader,self" --mca btl_tcp_if_include cable
-    --mca oob_tcp_if_include cable --mca mpi_yield_when_idle 1 -x OMP_NUM_THREADS ${LSAN_OPTIONS:+-x LSAN_OPTIONS} "${mpirun_options[@]}"
+    --mca oob_tcp_if_include cable --mca mpi_yield_when_idle 1 -x OMP_NUM_THREADS ${LSAN_OPTIONS:+-x LSAN_OPTIONS}
+    "${mpirun_options[@]}"
     --host "$list" -n "$ranks" "$executable" --config "$folder/hosts.yaml" --set "logging.directory=$folder/$run" "$@")
 }
 

@@ -34,6 +34,34 @@ std::vector<float> padded_logits(int64_t rows, const Shape2& shape) {
   return logits;
 }
 
+/// The gradient that the kernel leaves in the logits is that of the sum of `losses`, within 1e-3.
+void expect_finite_differences(const Context& context, CrossEntropy args, TestTensor& logits,
+                               const std::vector<const TestTensor*>& losses, std::vector<float> values) {
+  const float step = 1e-2f, grad_scale = 0.5f;
+  std::vector<float> expected(values.size());
+  const auto total = [&] {
+    logits.fill(values);
+    cross_entropy(context, args);
+    double sum = 0;
+    for (const TestTensor* of : losses)
+      for (const float loss : of->floats()) sum += loss;
+    return sum * grad_scale;
+  };
+  for (size_t i = 0; i < values.size(); ++i) {
+    const float kept = values[i], up = kept + step, down = kept - step;
+    values[i] = up;
+    const double above = total();
+    values[i] = down;
+    const double below = total();
+    values[i] = kept;
+    expected[i] = static_cast<float>((above - below) / (double{up} - down));
+  }
+  logits.fill(values);
+  args.grad_scale = grad_scale;
+  cross_entropy(context, args);
+  EXPECT_LT(relative_error(logits.floats(), expected), 1e-3);
+}
+
 TEST(CrossEntropyTest, MatchesDoublePrecision) {
   const Context context = Context::cpu();
   const int64_t rows = 5;
@@ -82,29 +110,9 @@ TEST(CrossEntropyTest, GradientMatchesFiniteDifferences) {
   TestTensor logits(context, DType::f32, {rows, padded}), losses(context, DType::f32, {rows});
   TestTensor targets(context, DType::i32, {rows});
   targets.fill_ints({12, -1, 0});
-  std::vector<float> values = normal_values(rows * padded, 5, 1.5f), expected(values.size());
+  std::vector<float> values = normal_values(rows * padded, 5, 1.5f);
   CrossEntropy args{logits, targets, losses, vocab, 0.0f};
-  const float step = 1e-2f, grad_scale = 0.5f;
-  const auto total = [&] {
-    logits.fill(values);
-    cross_entropy(context, args);
-    double sum = 0;
-    for (const float loss : losses.floats()) sum += loss;
-    return sum * grad_scale;
-  };
-  for (size_t i = 0; i < values.size(); ++i) {
-    const float kept = values[i], up = kept + step, down = kept - step;
-    values[i] = up;
-    const double above = total();
-    values[i] = down;
-    const double below = total();
-    values[i] = kept;
-    expected[i] = static_cast<float>((above - below) / (double{up} - down));
-  }
-  logits.fill(values);
-  args.grad_scale = grad_scale;
-  cross_entropy(context, args);
-  EXPECT_LT(relative_error(logits.floats(), expected), 1e-3);
+  expect_finite_differences(context, args, logits, {&losses}, std::move(values));
 }
 
 // log Z of a few logits by hand, and of large ones in double precision.
@@ -184,35 +192,14 @@ TEST(ZLossTest, GradientMatchesFiniteDifferences) {
   TestTensor logits(context, DType::f32, {rows, padded}), losses(context, DType::f32, {rows});
   TestTensor z_losses(context, DType::f32, {rows}), targets(context, DType::i32, {rows});
   targets.fill_ints({12, -1, 0});
-  std::vector<float> values = normal_values(rows * padded, 5, 1.5f), expected(values.size());
+  std::vector<float> values = normal_values(rows * padded, 5, 1.5f);
   CrossEntropy args{.logits = logits,
                     .targets = targets,
                     .losses = losses,
                     .vocab = vocab,
                     .z_loss = 0.2f,
                     .z_losses = z_losses};
-  const float step = 1e-2f, grad_scale = 0.5f;
-  const auto total = [&] {
-    logits.fill(values);
-    cross_entropy(context, args);
-    double sum = 0;
-    for (const float loss : losses.floats()) sum += loss;
-    for (const float loss : z_losses.floats()) sum += loss;
-    return sum * grad_scale;
-  };
-  for (size_t i = 0; i < values.size(); ++i) {
-    const float kept = values[i], up = kept + step, down = kept - step;
-    values[i] = up;
-    const double above = total();
-    values[i] = down;
-    const double below = total();
-    values[i] = kept;
-    expected[i] = static_cast<float>((above - below) / (double{up} - down));
-  }
-  logits.fill(values);
-  args.grad_scale = grad_scale;
-  cross_entropy(context, args);
-  EXPECT_LT(relative_error(logits.floats(), expected), 1e-3);
+  expect_finite_differences(context, args, logits, {&losses, &z_losses}, std::move(values));
 }
 
 TEST(ZLossTest, OfZeroChangesNoBit) {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Trains on two hosts that are none: two network namespaces of this machine with hostnames of their own and a cable (a veth
-# pair) between them, on which Open MPI starts CPU ranks and connects them over TCP, as between real hosts.
+# Trains on two hosts that are none: two network namespaces of this machine with hostnames of their own and a cable (a
+# veth pair) between them, on which Open MPI starts CPU ranks and connects them over TCP, as between real hosts.
 #
 #   scripts/hosts_trial.sh [--train PATH] [--only TRIAL]
 #
@@ -9,14 +9,14 @@
 #   bits     two layouts train on two hosts to the same bits as on one
 #   death    a rank of the other host is killed: the job ends everywhere, mpirun names rank and host, no process stays
 #   restart  the same run goes on from its last checkpoint, on fewer ranks of one host
-#   cable    the cable is cut: mpirun misses the other host and ends the job on both, where it sends keepalives sooner than
-#            the ranks' watchdog ends them (oob_tcp_keepalive_time)
+#   cable    the cable is cut: mpirun misses the other host and ends the job on both, where it sends keepalives sooner
+#            than the ranks' watchdog ends them (oob_tcp_keepalive_time)
 #
 #   --train  the executable (build/cpu/apps/te-train)
 #   --only   one trial (restart needs death)
 #
-# Namespaces need root; where they cannot be made, or mpirun is not Open MPI's, the trial says so and ends with exit code
-# 77. Nothing leaves the namespaces. One line per trial; exit code 1 when one fails.
+# Namespaces need root; where they cannot be made, or mpirun is not Open MPI's, the trial says so and ends with exit
+# code 77. Nothing leaves the namespaces. One line per trial; exit code 1 when one fails.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -86,8 +86,8 @@ checkpoint: {save_every: 5, keep: 3}
 YAML
 }
 
-# job RANKS_A RANKS_B RUN [ARGUMENT]...: the command line of a run on so many ranks of each host, in the array `command`.
-# With 0 ranks on the second host all are on the first.
+# job RANKS_A RANKS_B RUN [ARGUMENT]...: the command line of a run on so many ranks of each host, in the array
+# `command`. With 0 ranks on the second host all are on the first.
 job() {
   local ranks=$(($1 + $2)) list="${hosts[0]}:$1" run="$3"
   [[ "$2" -eq 0 ]] || list+=",${hosts[1]}:$2"

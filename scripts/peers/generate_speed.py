@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Speed of te-generate beside transformers' generate() and lm-evaluation-harness, one after another on one GPU.
 
-    scripts/peers/generate_speed.py generate --te-generate build/cuda/apps/te-generate --tokenizer gpt2/ [--batches 1,8,64]
+    scripts/peers/generate_speed.py generate --te-generate build/cuda/apps/te-generate --tokenizer gpt2/
     scripts/peers/generate_speed.py evaluate --te-generate build/cuda/apps/te-generate --tokenizer gpt2/ --data eval/
 
-`generate` continues prompts of 64 tokens by 256, greedily and past ends of documents, with a random Llama of the shape of llama_1b in
-BF16, and te-generate with FP8 weights as well. `evaluate` judges a random GPT-2 124M by all of HellaSwag; the time is that of requests,
-without loading. Needs torch with CUDA and transformers; `evaluate` lm_eval, too. `--tokenizer` is a folder with GPT-2's tokenizer.json.
-Prints a line of JSON for each measurement.
+`generate` continues prompts of 64 tokens by 256, greedily and past ends of documents, with a random Llama of the shape
+of llama_1b in BF16, and te-generate with FP8 weights as well; `--batches 1,8,64` says how many side by side. `evaluate`
+judges a random GPT-2 124M by all of HellaSwag; the time is that of requests, without loading. Needs torch with CUDA and
+transformers; `evaluate` lm_eval, too. `--tokenizer` is a folder with GPT-2's tokenizer.json. Prints a line of JSON for
+each measurement.
 """
 
 import argparse
@@ -26,8 +27,9 @@ import torch
 from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 PROMPT_TOKENS, NEW_TOKENS = 64, 256
-LLAMA_1B = {"vocab_size": 50304, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22, "num_attention_heads": 16,
-            "num_key_value_heads": 16, "max_position_embeddings": 2048, "tie_word_embeddings": False}  # fmt: skip
+LLAMA_1B = {"vocab_size": 50304, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22,
+            "num_attention_heads": 16, "num_key_value_heads": 16, "max_position_embeddings": 2048,
+            "tie_word_embeddings": False}  # fmt: skip
 
 
 def report(**fields):
@@ -38,7 +40,8 @@ def make_model(model, tokenizer, folder):
     """Saves a model with its tokenizer, as from_pretrained and te-generate read them."""
     model.to(torch.bfloat16).save_pretrained(folder)
     shutil.copy(Path(tokenizer) / "tokenizer.json", folder)
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>", "clean_up_tokenization_spaces": False}
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>",
+              "clean_up_tokenization_spaces": False}  # fmt: skip
     (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
     return folder
 
@@ -47,8 +50,8 @@ def generate_here(arguments, folder, batch, prompts, fp8):
     """te-generate's own line about its speed."""
     file = folder / "prompts.jsonl"
     file.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts), encoding="utf-8")
-    command = [arguments.te_generate, "--checkpoint", folder, "--prompts", file, "--output", folder / "texts.jsonl", "--batch", batch,
-               "--max-tokens", NEW_TOKENS, "--ignore-end", "--fp8", fp8]  # fmt: skip
+    command = [arguments.te_generate, "--checkpoint", folder, "--prompts", file, "--output", folder / "texts.jsonl",
+               "--batch", batch, "--max-tokens", NEW_TOKENS, "--ignore-end", "--fp8", fp8]  # fmt: skip
     run = subprocess.run([str(part) for part in command], check=True, capture_output=True, text=True)
     found = re.search(r"([\d.]+) tokens/s\)(?:.* ([\d.]+) % of the memory)?", run.stderr)
     report(program="te-generate", weights=fp8 if fp8 != "off" else "bf16", batch=batch, tokens_per_s=float(found[1]),
@@ -70,7 +73,8 @@ def generate_there(model, tokenizer, batch, prompts):
 
     run(8)
     first, all_tokens = run(1), run(NEW_TOKENS)
-    report(program="transformers", weights="bf16", batch=batch, tokens_per_s=round(batch * (NEW_TOKENS - 1) / (all_tokens - first), 1))
+    rate = batch * (NEW_TOKENS - 1) / (all_tokens - first)
+    report(program="transformers", weights="bf16", batch=batch, tokens_per_s=round(rate, 1))
 
 
 def generate(arguments, folder):
@@ -94,8 +98,8 @@ def evaluate(arguments, folder):
 
     torch.manual_seed(1)
     make_model(GPT2LMHeadModel(GPT2Config()), arguments.tokenizer, folder)
-    command = [arguments.te_generate, "evaluate", "--checkpoint", folder, "--tasks", "hellaswag", "--data", arguments.data,
-               "--output", folder / "te.json"]  # fmt: skip
+    command = [arguments.te_generate, "evaluate", "--checkpoint", folder, "--tasks", "hellaswag",
+               "--data", arguments.data, "--output", folder / "te.json"]  # fmt: skip
     run = subprocess.run([str(part) for part in command], check=True, capture_output=True, text=True)
     line = next(line for line in run.stderr.splitlines() if "tokens/s" in line)
     seconds = float(re.search(r"in ([\d.]+) s", line)[1])
@@ -107,7 +111,8 @@ def evaluate(arguments, folder):
     start = time.perf_counter()
     theirs = simple_evaluate(model=lm, tasks=[config], bootstrap_iters=0, log_samples=False)
     seconds = time.perf_counter() - start
-    report(program="lm_eval", batch=arguments.batch, seconds=round(seconds, 1), acc_norm=theirs["results"]["hellaswag"]["acc_norm,none"])
+    acc_norm = theirs["results"]["hellaswag"]["acc_norm,none"]
+    report(program="lm_eval", batch=arguments.batch, seconds=round(seconds, 1), acc_norm=acc_norm)
 
 
 def main():

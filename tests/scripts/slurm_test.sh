@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# scripts/slurm/te-train.sbatch under stand-ins for Slurm: when a job goes back into the queue, how often, and that it then
-# goes on from its last checkpoint (with te-train on one CPU rank).
+# scripts/slurm/te-train.sbatch under stand-ins for Slurm: when a job goes back into the queue, how often, and that it
+# then goes on from its last checkpoint (with te-train on one CPU rank).
 #
 #   slurm_test.sh SBATCH_SCRIPT TE_TRAIN
 set -euo pipefail
@@ -17,9 +17,9 @@ fail() {
   exit 1
 }
 
-# srun: notes its arguments, and acts as the next word of `plan` says: an exit code, `node` (the node fails: the batch script
-# is gone as well), `killed` (te-train is killed once it has saved), `train` (te-train takes five steps more) or `told` (the batch
-# script gets SIGTERM while srun runs, and srun ends with 143).
+# srun: notes its arguments, and acts as the next word of `plan` says: an exit code, `node` (the node fails: the batch
+# script is gone as well), `killed` (te-train is killed once it has saved), `train` (te-train takes five steps more) or
+# `told` (the batch script gets SIGTERM while srun runs, and srun ends with 143).
 cat >"$folder/bin/srun" <<'STUB'
 #!/usr/bin/env bash
 set -euo pipefail
@@ -52,7 +52,8 @@ cat >"$folder/bin/scontrol" <<'STUB'
 [[ "$*" == "requeue 17" ]] || { echo "scontrol $*" >&2 && exit 1; }
 touch "$STUBS/requeued"
 STUB
-# sbatch: runs the script, and again as long as it was queued again; after a failed node only if the script asks for that.
+# sbatch: runs the script, and again as long as it was queued again; after a failed node only if the script asks for
+# that.
 cat >"$folder/bin/sbatch" <<'STUB'
 #!/usr/bin/env bash
 set -euo pipefail
@@ -70,7 +71,8 @@ done
 STUB
 chmod +x "$folder"/bin/*
 
-# job PLAN [NAME=VALUE]...: submits, with these in the environment; sets `status`, and `starts`, how often srun was called.
+# job PLAN [NAME=VALUE]...: submits, with these in the environment; sets `status`, and `starts`, how often srun was
+# called.
 job() {
   echo "$1" >"$folder/plan"
   shift

@@ -146,12 +146,13 @@ endfunction()
 
 # How tests start ranks: more ranks than cores, in containers, as root. TE_MPI_ENVIRONMENT is for every test that runs
 # mpirun, also for those that do so themselves. Open MPI 4 reads OMPI_*, its successor PRTE_* too.
+set(TE_MPI_LEAKS LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/testing/mpi_leaks.supp:print_suppressions=0)
 set(TE_MPI_ENVIRONMENT
   OMP_NUM_THREADS=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
   OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1
   OMPI_MCA_btl_vader_single_copy_mechanism=none
   PRTE_ALLOW_RUN_AS_ROOT=1 PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1 "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe"
-  LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/testing/mpi_leaks.supp:print_suppressions=0)
+  ${TE_MPI_LEAKS})
 # The same as a shell command, to which a test appends the number of ranks and the program.
 string(JOIN " " TE_MPIRUN env ${TE_MPI_ENVIRONMENT} ${MPIEXEC_EXECUTABLE} ${MPIEXEC_PREFLAGS} ${MPIEXEC_NUMPROC_FLAG})
 

@@ -5,9 +5,9 @@
     scripts/peers/generate_speed.py evaluate --te-generate build/cuda/apps/te-generate --tokenizer gpt2/ --data eval/
 
 `generate` continues prompts of 64 tokens by 256, greedily and past ends of documents, with a random Llama of the shape
-of llama_1b in BF16, and te-generate with FP8 weights as well; `--batches 1,8,64` says how many side by side. `evaluate`
-judges a random GPT-2 124M by all of HellaSwag; the time is that of requests, without loading. Needs torch with CUDA and
-transformers; `evaluate` lm_eval, too. `--tokenizer` is a folder with GPT-2's tokenizer.json. Prints a line of JSON for
+of llama_1b or Llama-2 7B in BF16, and te-generate with FP8 weights as well; `--batches 1,8,64` says how many side by
+side. `evaluate` judges a random GPT-2 124M by all of HellaSwag; the time is that of requests, without loading. Needs
+torch with CUDA and transformers; `evaluate` lm_eval, too. `--tokenizer` is a folder with GPT-2's tokenizer.json. Prints a line of JSON for
 each measurement.
 """
 
@@ -30,6 +30,8 @@ PROMPT_TOKENS, NEW_TOKENS = 64, 256
 LLAMA_1B = {"vocab_size": 50304, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22,
             "num_attention_heads": 16, "num_key_value_heads": 16, "max_position_embeddings": 2048,
             "tie_word_embeddings": False}  # fmt: skip
+LLAMA2_7B = {**LLAMA_1B, "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+             "num_attention_heads": 32, "num_key_value_heads": 32}  # fmt: skip
 
 
 def report(**fields):
@@ -80,7 +82,7 @@ def generate_there(model, tokenizer, batch, prompts):
 def generate(arguments, folder):
     torch.manual_seed(1)
     with torch.device("cuda"):
-        model = LlamaForCausalLM(LlamaConfig(**LLAMA_1B))
+        model = LlamaForCausalLM(LlamaConfig(**(LLAMA_1B if arguments.model == "llama_1b" else LLAMA2_7B)))
     make_model(model, arguments.tokenizer, folder)
     model = model.cuda().eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -121,6 +123,7 @@ def main():
     parser.add_argument("--te-generate", required=True, help="the program")
     parser.add_argument("--tokenizer", required=True, help="a folder with GPT-2's tokenizer.json")
     parser.add_argument("--data", help="evaluate: the folder with HellaSwag")
+    parser.add_argument("--model", choices=["llama_1b", "llama2_7b"], default="llama_1b", help="generate: its shape")
     parser.add_argument("--batches", default="1,8,64", help="generate: prompts side by side")
     parser.add_argument("--batch", type=int, default=256, help="evaluate: lm_eval's batch")
     arguments = parser.parse_args()

@@ -29,5 +29,9 @@ void* allocate_host(size_t bytes);
 void release_host(void* data);
 void copy(void* destination, const void* source, size_t bytes, void* stream);
 void fill(void* data, uint8_t byte, size_t bytes, void* stream);
+void begin_capture(void* stream);
+void* end_capture(void* stream);  ///< a graph that can be launched
+void launch_graph(void* graph, void* stream);
+void destroy_graph(void* graph);
 
 }  // namespace te::cuda_backend

@@ -316,6 +316,16 @@ kernels::Fp8Output Recipe::output_of(int index, const Operand& operand, Quantize
 
 void Recipe::cast_with_own_scale(const Context& context, int index, Operand& operand, QuantizeMode mode,
                                  const ColumnSums& sums, const Tensor& amax) {
+  const kernels::Fp8Output out = output_of(index, operand, mode);
+  const bool plain = out.rowwise && !out.columnwise && out.amax == nullptr && out.counters == nullptr &&
+                     out.recast.state == nullptr && !sums.into && shared_->tensor == nullptr;
+  if (plain && kernels::quantize_with_own_scale(context, {.x = operand.hp,
+                                                          .out = out.rowwise,
+                                                          .amax = amax.as<float>(),
+                                                          .scale = table().scale_of(index).as<float>(),
+                                                          .scale_inv = out.scale_inv,
+                                                          .margin = margin_of(index)}))
+    return;
   context.zero(amax);
   kernels::Fp8Output amax_only;
   amax_only.amax = amax.as<float>();

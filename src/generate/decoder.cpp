@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "kernels/elementwise/elementwise.h"
+#include "kernels/gemm/gemm.h"
 #include "parallel/schedule/split_layers.h"
 #include "parallel/watchdog.h"
 
@@ -13,6 +14,7 @@ namespace te::generate {
 namespace {
 
 constexpr int64_t kFp8Rows = 16;
+constexpr int64_t kRecordedRows = 64;  ///< more take so long that launching their kernels costs nothing
 
 config::Config decoder_config(config::Config config) {
   config.precision = fp8::without_state(config.precision);
@@ -190,6 +192,7 @@ void Decoder::arrange(int64_t batch, int64_t length) {
       "decoder: {} sequences of {} tokens in a cache of {}", batch, length, sizes_.cache_tokens);
   lengths_.assign(static_cast<size_t>(batch), 0);
   cache_length_ = length;
+  forget_recordings();
   for (CachedAttention& attention : attention_) attention.arrange(batch, length);
 }
 
@@ -233,8 +236,13 @@ std::span<const float> Decoder::run(const Context& context, std::span<const Cont
   const auto most = static_cast<size_t>(sizes_.max_rows);
   for (size_t first = 0; first < rows.size(); first += most) {
     const auto part = every.subspan(first, std::min(most, rows.size() - first));
+    const int64_t padded = padded_rows(context, static_cast<int64_t>(part.size()));
     const parallel::Watchdog::Guard guard(context, "generation");
-    read_logits(context, pass(context, part, padded_rows(context, static_cast<int64_t>(part.size()))), part);
+    if (recordable(context, part)) {
+      run_step(context, part, padded);
+    } else {
+      read_logits(context, pass(context, part, padded), part);
+    }
     context.synchronize();  // the ids' host buffer is used again
   }
   return result_;
@@ -248,20 +256,53 @@ int64_t Decoder::padded_rows(const Context& context, int64_t rows, bool always) 
     while (padded < rows) padded *= 2;
     return std::min(padded, sizes_.max_rows);
   }
-  return recipe_->quantizes() ? round_up(rows, kFp8Rows) : rows;
+  const bool few = context.is_cuda() && rows <= kernels::kFewRows;  // has a GEMM of its own
+  return recipe_->quantizes() && !few ? round_up(rows, kFp8Rows) : rows;
 }
 
 // Returns the final norm's output; the last row fills the pass up to `padded` rows. The caller synchronizes before the
 // next pass.
 Tensor Decoder::pass(const Context& context, std::span<const Row> rows, int64_t padded) {
+  fill_ids(rows, padded);
+  return run_pass(context, padded, static_cast<int64_t>(rows.size()));
+}
+
+void Decoder::fill_ids(std::span<const Row> rows, int64_t padded) {
   const auto count = static_cast<int64_t>(rows.size());
   auto* ids = host_ids_.as<int32_t>();
   for (int64_t r = 0; r < padded; ++r) {
     const Row& row = rows[static_cast<size_t>(std::min(r, count - 1))];
     ids[r] = row.token, ids[padded + r] = row.sequence, ids[2 * padded + r] = row.position;
   }
-  context.copy_to_device({ids_.data, DType::i32, {3, padded}}, ids);
+}
+
+Tensor Decoder::run_pass(const Context& context, int64_t padded, int64_t count) {
+  context.copy_to_device({ids_.data, DType::i32, {3, padded}}, host_ids_.as<int32_t>());
   return forward(context, padded, count);
+}
+
+// Of one rank: a graph of several would have to be recorded by all at the same moment.
+bool Decoder::recordable(const Context& context, std::span<const Row> rows) const {
+  const auto count = static_cast<int64_t>(rows.size());
+  return DeviceGraph::supported(context) && tensor_.size() == 1 && groups_.grid().pipeline == 1 &&
+         count <= std::min(sizes_.batch, kRecordedRows) &&
+         std::all_of(rows.begin(), rows.end(), [](const Row& row) { return row.logits >= 0; });
+}
+
+// The first time kernels are launched one by one, which tunes their GEMMs; the second time they are recorded.
+void Decoder::run_step(const Context& context, std::span<const Row> rows, int64_t padded) {
+  const auto count = static_cast<int64_t>(rows.size());
+  fill_ids(rows, padded);
+  const auto work = [&] { logits_to_host(context, run_pass(context, padded, count).slice_rows(0, count)); };
+  Step& step = steps_[{padded, count}];
+  if (!std::exchange(step.seen, true)) {
+    work();
+  } else {
+    if (!step.graph.recorded()) step.graph.record(context, work);
+    step.graph.launch(context);
+  }
+  context.synchronize();
+  take_logits(rows);
 }
 
 // --- the layers --------------------------------------------------------------------------------------------
@@ -341,8 +382,14 @@ void Decoder::read_logits(const Context& context, const Tensor& states, std::spa
   }
 }
 
-// The ranks' slices of the vocabulary, side by side and without its padding.
 void Decoder::gather_logits(const Context& context, const Tensor& h, std::span<const Row> rows) {
+  logits_to_host(context, h);
+  context.synchronize();
+  take_logits(rows);
+}
+
+// The ranks' slices of the vocabulary, side by side.
+void Decoder::logits_to_host(const Context& context, const Tensor& h) {
   const int64_t count = h.rows(), slice = dims_.vocab, ranks = tensor_.size();
   Tensor logits = first_rows(logits_, count);
   if (output_layer_) output_layer_->logits(context, h, logits);
@@ -352,9 +399,13 @@ void Decoder::gather_logits(const Context& context, const Tensor& h, std::span<c
     logits = all;
   }
   hand_round(context, logits);
-  auto* host = host_logits_.as<float>();
-  context.copy_to_host(host, logits);
-  context.synchronize();
+  context.copy_to_host(host_logits_.as<float>(), logits);
+}
+
+// Without the padding of the vocabulary.
+void Decoder::take_logits(std::span<const Row> rows) {
+  const int64_t slice = dims_.vocab, ranks = tensor_.size(), count = static_cast<int64_t>(rows.size());
+  const auto* host = host_logits_.as<float>();
   for (int64_t i = 0; i < count; ++i) {
     float* out = result_.data() + rows[static_cast<size_t>(i)].logits * vocab_size();
     for (int64_t rank = 0; rank < ranks && rank * slice < vocab_size(); ++rank) {

@@ -7,8 +7,12 @@
 // all run the same calls and get the same logits. A pass goes through the stages one after another, and what the last
 // one finds goes round to the others.
 //
-// FP8 needs rows in multiples of 16: a pass is filled up with repetitions of its last row, which change no scale.
+// FP8 needs rows in multiples of 16, but for the few that a GPU multiplies in its own way (kernels/gemm/gemm.h): a pass
+// is filled up with repetitions of its last row, which change no scale.
 // Tensorwise scales come from all rows of a pass, so results depend on what else is in it.
+//
+// Passes of one token a sequence, which come again and again, are recorded as device graphs: a GPU is then given one
+// item instead of some hundred kernels of microseconds each.
 //
 // Evaluation asks for the probabilities of given tokens instead of logits: score() keeps the logits on the device, and
 // truncate() lets several continuations of one text follow one another on the keys and values of that text.
@@ -16,11 +20,14 @@
 
 #include <algorithm>
 #include <deque>
+#include <map>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "config/config.h"
+#include "core/device_graph.h"
 #include "core/memory_plan.h"
 #include "generate/cached_attention.h"
 #include "model/embedding.h"
@@ -94,6 +101,8 @@ class Decoder {
   /// Forgets everything and cuts the cache anew: `batch` sequences of up to `length` tokens, not more than cache_tokens
   /// together.
   void arrange(int64_t batch, int64_t length);
+  /// The next pass of each kind is launched kernel by kernel again.
+  void forget_recordings() { steps_.clear(); }
   int64_t length(int64_t sequence) const { return lengths_.at(static_cast<size_t>(sequence)); }
   int64_t max_length() const { return cache_length_; }
   int64_t batch() const { return sizes_.batch; }
@@ -112,11 +121,17 @@ class Decoder {
   void append_rows(const Continuation& next, std::vector<Row>& rows);
   std::span<const float> run(const Context& context, std::span<const Continuation> continuations, bool all);
   Tensor pass(const Context& context, std::span<const Row> rows, int64_t padded);
+  void fill_ids(std::span<const Row> rows, int64_t padded);
+  Tensor run_pass(const Context& context, int64_t padded, int64_t count);
+  bool recordable(const Context& context, std::span<const Row> rows) const;
+  void run_step(const Context& context, std::span<const Row> rows, int64_t padded);
   int64_t padded_rows(const Context& context, int64_t rows, bool always = false) const;
   model::LayerActivations activations(int64_t rows) const;
   Tensor forward(const Context& context, int64_t rows, int64_t appended);
   void read_logits(const Context& context, const Tensor& states, std::span<const Row> rows);
   void gather_logits(const Context& context, const Tensor& h, std::span<const Row> rows);
+  void logits_to_host(const Context& context, const Tensor& h);
+  void take_logits(std::span<const Row> rows);
   void hand_round(const Context& context, const Tensor& results) const;
   void plan_scores(MemoryPlan& plan, const Context& context);
   int64_t scored_chunk(int64_t begin, int64_t padded) const {
@@ -144,6 +159,13 @@ class Decoder {
   CachedRows rows_;                        ///< of the pass that runs
   std::vector<int64_t> lengths_;           ///< by sequence
   int64_t cache_length_ = 0;               ///< longest sequence
+  /// A pass of one token a sequence, with the logits of all: seen before, then recorded.
+  struct Step {
+    bool seen = false;
+    DeviceGraph graph;
+  };
+  std::map<std::pair<int64_t, int64_t>, Step>
+      steps_;  ///< by rows with padding, and rows; of this arrangement
   int64_t weight_bytes_ = 0;
 
   // Of one pass, shared by all layers, with max_rows rows.

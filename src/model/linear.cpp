@@ -43,6 +43,7 @@ Linear::Linear(const Spec& spec, parameters::ParameterStore& parameters, Recipe&
 // form.
 void Linear::plan_weights(MemoryPlan& plan, const LinearUse& use, bool training) {
   using config::Fp8KeptWeights;
+  early_weight_ = !training;
   keeps_rowwise_ = !training || use.weights != Fp8KeptWeights::none;
   keeps_columnwise_ = !training || use.weights == Fp8KeptWeights::both;
   remakes_input_ = use.recompute != config::Recompute::none;
@@ -123,6 +124,7 @@ void Linear::fprop(const Context& context, const Operand& input, const Tensor& y
   const ProfileLabel label(spec_.name, "fprop");
   kernels::Gemm gemm = fp8::fprop(input, weight_operand_, first, count);
   gemm.out = y.slice_rows(first, count);
+  gemm.early_b = early_weight_;
   if (with_bias && bias_ != nullptr) gemm.bias = bias_->value;
   if (!activation.forward()) return kernels::gemm(context, gemm);
   TE_CHECK(!quantized(), "{}: quantized GEMMs have no activation", spec_.name);

@@ -135,6 +135,7 @@ class Linear {
   /// The weight's forms that stay from one quantize_weight() to the next.
   bool keeps_rowwise_ = true, keeps_columnwise_ = true;
   bool remakes_input_ = false;  ///< in the backward pass
+  bool early_weight_ = false;   ///< it changes between passes only: Gemm::early_b
   Tensor column_sums_;          ///< scratch: partial sums of b's gradient
 };
 

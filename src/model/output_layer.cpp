@@ -78,7 +78,7 @@ void OutputLayer::plan(MemoryPlan& plan, bool training) {
 
 void OutputLayer::logits(const Context& context, const Tensor& h, const Tensor& out) const {
   const ProfileLabel label(spec_.name, "fprop");
-  kernels::gemm(context, {.a = h, .b = weight_->value, .out = out, .trans_b = true});
+  kernels::gemm(context, {.a = h, .b = weight_->value, .out = out, .trans_b = true, .early_b = true});
 }
 
 void OutputLayer::losses(const Context& context, const Tensor& logits, const Tensor& targets,

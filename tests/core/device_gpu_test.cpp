@@ -1,9 +1,12 @@
 // Streams and events on a GPU: what waits for what, and what does not.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "core/device.h"
+#include "core/device_graph.h"
+#include "core/error.h"
 #include "testing/testing.h"
 
 namespace te {
@@ -51,6 +54,39 @@ TEST(EventGpu, ASideStreamWaitsForTheRecordedPointAndNotForLaterWork) {
   EXPECT_EQ(b.floats()[0], 3.0f) << "the side stream has not waited";
   context.synchronize();
   EXPECT_TRUE(all.done());
+}
+
+// What addresses hold is read at each launch; a recording that breaks off leaves the stream as it was.
+TEST(DeviceGraphGpu, LaunchesWhatWasRecorded) {
+  TE_REQUIRE_GPU();
+  const Context context = Context::cuda(0);
+  TestTensor a(context, DType::f32, {1000}), b(context, DType::f32, {1000});
+  const HostBuffer host(context, 4000);
+  const auto work = [&] {
+    context.copy_to_device(a, host.as<float>());
+    context.copy(b, a);
+  };
+  const auto set = [&](float value) { std::fill_n(host.as<float>(), 1000, value); };
+  b.fill_value(1.0f);
+  set(2.0f);
+  DeviceGraph graph;
+  graph.record(context, work);
+  context.synchronize();
+  EXPECT_EQ(b.floats()[999], 1.0f) << "recording has run the work";
+  graph.launch(context);
+  context.synchronize();
+  EXPECT_EQ(b.floats()[999], 2.0f);
+  set(3.0f);
+  graph.launch(context);
+  context.synchronize();
+  EXPECT_EQ(b.floats()[999], 3.0f);
+  DeviceGraph broken;
+  EXPECT_THROW(broken.record(context, [] { user_error("no more"); }), UserError);
+  EXPECT_FALSE(broken.recorded());
+  set(4.0f);
+  work();
+  context.synchronize();
+  EXPECT_EQ(b.floats()[999], 4.0f);
 }
 
 TEST(EventGpu, WithoutAnEventStreamsDoNotWait) {

@@ -48,6 +48,37 @@ TEST_P(DecoderGpu, MatchesTheCpu) {
   EXPECT_GT(relative_error(fp8, bf16), 1e-3);
 }
 
+// The same step launched kernel by kernel, recorded, and launched again: the same bits, at places that move on.
+TEST_P(DecoderGpu, RecordedStepsGiveTheSameBits) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  config::Config config = tiny_config(GetParam());
+  TinyModel tiny(config);
+  const MemorySource source(tiny, config);
+  const std::vector<int32_t> tokens = random_tokens(config, 1);
+  const std::span<const int32_t> all(tokens);
+  for (const bool fp8 : {false, true}) {
+    config.precision.dtype = config::ComputeDType::bf16;
+    config.precision.fp8 = fp8 ? config::Fp8Mode::hybrid : config::Fp8Mode::off;
+    // The first decoder meets every step for the first time, the second one those of two sequences never again.
+    ReadyDecoder second(gpu, config, source, {.batch = 2, .max_rows = 32});
+    second.append({{0, all.first(3)}, {1, all.subspan(16, 3)}});
+    second.append({{0, all.subspan(3, 1)}, {1, all.subspan(19, 1)}});
+    for (size_t length = 4; length < 8; ++length) {
+      ReadyDecoder first(gpu, config, source, {.batch = 2, .max_rows = 32});
+      // Token by token behind the same prompt, so that keys and values are those of the same shapes.
+      first.append({{0, all.first(3)}, {1, all.subspan(16, 3)}});
+      for (size_t i = 3; i < length; ++i) {
+        first.get().forget_recordings();
+        first.append({{0, all.subspan(i, 1)}, {1, all.subspan(16 + i, 1)}});
+      }
+      first.get().forget_recordings();
+      const std::vector<Continuation> next = {{0, all.subspan(length, 1)}, {1, all.subspan(16 + length, 1)}};
+      EXPECT_EQ(first.append(next), second.append(next)) << length;
+    }
+  }
+}
+
 // Prompts of every length, filled up to few shapes, and more rows than one pass holds.
 TEST_P(DecoderGpu, PromptsOfEveryLength) {
   TE_REQUIRE_GPU();

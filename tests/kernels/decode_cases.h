@@ -49,6 +49,16 @@ struct DecodeData {
   kernels::CacheAppend append() { return {qkv, sequences, positions, {k, v}}; }
   kernels::AttentionDecode decode() { return {qkv, sequences, positions, {k, v}, kScale, o, window}; }
 
+  /// Of one row alone.
+  kernels::AttentionDecode decode_row(int64_t r) {
+    kernels::AttentionDecode args = decode();
+    const auto row = [&](const Tensor& ids) { return Tensor{ids.as<int32_t>() + r, DType::i32, {1}}; };
+    args.qkv = args.qkv.slice_rows(r, 1);
+    args.sequences = row(args.sequences), args.positions = row(args.positions);
+    args.o = args.o.slice_rows(r, 1);
+    return args;
+  }
+
   static constexpr float kScale = 0.3f;
   TestTensor qkv, k, v, sequences, positions, o;
   int64_t window;

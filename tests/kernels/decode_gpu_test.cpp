@@ -32,15 +32,22 @@ TEST(DecodeGpuTest, RowsAloneGiveTheSameBits) {
   const DecodeCase c{3, 100, 8, 2, 64, {2, 0, 1}, {99, 3, 50}};
   DecodeData all(gpu, c, DType::bf16), alone(gpu, c, DType::bf16);
   kernels::attention_decode(gpu, all.decode());
-  for (int64_t r = 0; r < 3; ++r) {
-    kernels::AttentionDecode args = alone.decode();
-    const auto row = [&](const Tensor& ids) { return Tensor{ids.as<int32_t>() + r, DType::i32, {1}}; };
-    args.qkv = args.qkv.slice_rows(r, 1);
-    args.sequences = row(args.sequences), args.positions = row(args.positions);
-    args.o = args.o.slice_rows(r, 1);
-    kernels::attention_decode(gpu, args);
-  }
+  for (int64_t r = 0; r < 3; ++r) kernels::attention_decode(gpu, alone.decode_row(r));
   EXPECT_EQ(count_different(alone.o.raw(), all.o.raw(), 2), 0);
+}
+
+// Few rows are spread over several blocks a head, many are not: the same bits.
+TEST(DecodeGpuTest, ManyRowsGiveTheBitsOfOne) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  for (const int64_t dim : {64, 80, 128, 256}) {
+    DecodeCase c{2, 700, 8, 2, dim, {}, {}};
+    for (int32_t r = 0; r < 90; ++r) c.sequences.push_back(r % 2), c.positions.push_back(699 - 7 * r);
+    DecodeData all(gpu, c, DType::bf16), alone(gpu, c, DType::bf16);
+    kernels::attention_decode(gpu, all.decode());
+    for (int64_t r = 0; r < 90; ++r) kernels::attention_decode(gpu, alone.decode_row(r));
+    EXPECT_EQ(count_different(alone.o.raw(), all.o.raw(), 2), 0) << dim;
+  }
 }
 
 }  // namespace

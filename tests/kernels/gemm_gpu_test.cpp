@@ -4,7 +4,9 @@
 #include <filesystem>
 #include <string>
 
+#include "kernels/activation/activation.h"
 #include "kernels/gemm/gemm.h"
+#include "kernels/quantize/quantize.h"
 #include "testing/temporary_folder.h"
 #include "testing/testing.h"
 
@@ -160,6 +162,59 @@ TEST(GemmGpu, Fp8WithScalesOf128ValuesAndARaggedEdge) {
   for (const int64_t k : {16, 144, 336})
     check(gpu, {128, 256, k, DType::e4m3, DType::e4m3, DType::bf16, false, true, false, false, false,
                 ScaleLayout::vectors, ScaleLayout::blocks});
+}
+
+// One to eight rows: the kernel of generation, also where columns and runs do not fill its warps.
+TEST(GemmGpu, FewRowsAgainstReference) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  const int64_t sizes[][2] = {{16, 16}, {48, 272}, {1008, 2048}, {4096, 1040}};
+  for (const auto& [n, k] : sizes) {
+    for (const int64_t m : {1, 2, 3, 4, 5, 8}) {
+      for (const DType out : {DType::f32, DType::bf16}) {
+        for (const bool bias : {false, true}) {
+          for (const int64_t columns : {n, n - 3})
+            check(gpu, {m, columns, k, DType::bf16, DType::bf16, out, false, true, false, bias});
+          for (const ScaleLayout layout : {ScaleLayout::tensor, ScaleLayout::rows, ScaleLayout::vectors})
+            check(gpu,
+                  {m, n, k, DType::e4m3, DType::e4m3, out, false, true, false, bias, false, layout, layout});
+          check(gpu, {m, n, k, DType::e4m3, DType::e4m3, out, false, true, false, bias, false,
+                      ScaleLayout::vectors, ScaleLayout::blocks});
+        }
+      }
+    }
+  }
+}
+
+// A row's bits depend on no other row, and reading b early changes nothing: x is still being made when the GEMM starts.
+TEST(GemmGpu, FewRowsThatStartEarly) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  for (const DType type : {DType::bf16, DType::e4m3}) {
+    for (const int64_t rows : {1, 2}) {
+      const Case c{rows, 4096, 4096, type, type, DType::bf16, false, true, false, false};
+      Operands late(gpu, c), early(gpu, c);
+      TestTensor wide(gpu, DType::bf16, {rows, 4096}), one(gpu, DType::f32, {1});
+      one.fill_value(1.0f);
+      for (int i = 0; i < 20; ++i) {
+        // The activation writes what the GEMM reads: the same way both times.
+        wide.fill_normal(static_cast<uint64_t>(100 + i));
+        for (Operands* operands : {&late, &early}) {
+          Gemm args = operands->args;
+          args.early_b = operands == &early;
+          Fp8Output cast;
+          cast.rowwise = operands->a, cast.scale = one.get().as<float>();
+          if (type == DType::bf16) {
+            activation_forward(gpu, {.kind = ActivationKind::gelu, .x = wide, .y = operands->a});
+          } else {
+            quantize(gpu, {.x = wide, .out = cast});
+          }
+          gemm(gpu, args);
+        }
+        ASSERT_EQ(count_different(early.out.raw(), late.out.raw(), 2), 0) << rows << " rows, turn " << i;
+      }
+    }
+  }
 }
 
 TEST(GemmGpu, RowsOfAMatrixWithScalesOf128Values) {

@@ -6,6 +6,7 @@
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/fp8_storage.h"
 #include "kernels/quantize/quantize.h"
+#include "kernels/scale_update/scale_update.h"
 
 namespace te::kernels {
 namespace {
@@ -158,6 +159,51 @@ TEST(QuantizeGpu, RowSlicesOfALargerTensor) {
       amax.fill_value(0.5f);
       quantize(gpu, {.x = x.get().slice_rows(first, rows), .out = {.amax = amax.get().as<float>()}});
       EXPECT_EQ(amax.floats()[0], 2.5f) << first;
+    }
+  }
+}
+
+// One launch against amax pass, scale and cast, on the CPU: the same bits, whatever the values.
+TEST(QuantizeGpu, WithOwnScaleInOneLaunch) {
+  TE_REQUIRE_GPU();
+  const Context cpu = Context::cpu(), gpu = Context::cuda(0);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const DType format : {DType::e4m3, DType::e5m2}) {
+      for (const float special : {0.0f, 3e4f, 1e-30f, INFINITY, NAN}) {
+        const Shape shape{3, 1096};
+        TestTensor expected_x(cpu, dtype, shape), x(gpu, dtype, shape), expected(cpu, format, shape),
+            out(gpu, format, shape), expected_found(cpu, DType::f32, {3}), found(gpu, DType::f32, {3});
+        std::vector<float> values(3 * 1096);
+        for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 37) * 0.07f - 1.0f;
+        if (special == 0.0f) values.assign(values.size(), 0.0f);
+        values[700] = special;
+        expected_x.fill(values), x.fill(values), expected_found.fill_value(0.0f);
+        const auto part = [](TestTensor& of, int64_t i) {
+          return Tensor{of.get().as<float>() + i, DType::f32, {1}};
+        };
+        Fp8Output amax_only, cast;
+        amax_only.amax = part(expected_found, 0).as<float>();
+        quantize(cpu, {.x = expected_x, .out = amax_only});
+        current_scale(cpu, {.amax = part(expected_found, 0),
+                            .scale = part(expected_found, 1),
+                            .fp8_max = fp8_max(format),
+                            .margin = 1});
+        cast.rowwise = expected, cast.scale = part(expected_found, 1).as<float>();
+        cast.scale_inv = part(expected_found, 2).as<float>();
+        quantize(cpu, {.x = expected_x, .out = cast});
+        ASSERT_TRUE(quantize_with_own_scale(gpu, {.x = x,
+                                                  .out = out,
+                                                  .amax = part(found, 0).as<float>(),
+                                                  .scale = part(found, 1).as<float>(),
+                                                  .scale_inv = part(found, 2).as<float>(),
+                                                  .margin = 1}));
+        EXPECT_EQ(testing::count_different(out.raw(), expected.raw(), 1), 0) << special;
+        // A NaN's bits are its backend's.
+        for (const size_t i : {0u, 1u, 2u}) {
+          const float want = expected_found.floats()[i], got = found.floats()[i];
+          EXPECT_TRUE(got == want || (std::isnan(got) && std::isnan(want))) << special << ": " << i;
+        }
+      }
     }
   }
 }

@@ -1,6 +1,7 @@
 // SwiGLU, GELU and their relatives on the GPU. A cast of values that are stored is made again from there; one of others
 // is another file's (activation_recast.cu).
 #include "kernels/activation/activation_tiles.cuh"
+#include "kernels/common/dependent_launch.cuh"
 #include "kernels/quantize/quantize_cuda.h"
 
 namespace te::kernels::cuda {
@@ -10,6 +11,7 @@ template <ActivationKind kind, class T, DType kFormat, bool kAligned>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks<T, kAligned>)
     forward_kernel(const __grid_constant__ ForwardArgs<T> args) {
   __shared__ Fp8TileShared shared;
+  allow_dependents();
   forward_tile<kind, T, kFormat, kAligned, false>(args, blockIdx.x, shared);
 }
 

@@ -1,18 +1,25 @@
-// Attention against a cache on the GPU. A block is one head of one row. Its warps take the keys in turns, kKeys at a
-// time; a lane holds some elements of the head, so a warp reads a key or a value as one run of memory. Every warp keeps
-// a running softmax of its keys; the warps' parts are put together in the end, in a fixed order.
+// Attention against a cache on the GPU. The keys of one head of one row are dealt to kParts warps, kKeys at a time; a
+// lane holds some elements of the head, so a warp reads a key or a value as one run of memory. Every part keeps a
+// running softmax of its keys; in the end the parts are put together in a fixed order.
+//
+// The parts of a head are the warps of a cluster of kSplits blocks where there are few rows, so that one sequence fills
+// the device, too; with many rows one block makes them one after another. The bits are the same.
+#include <cooperative_groups.h>
+
 #include <algorithm>
 
 #include "kernels/attention/decode_cuda.h"
 #include "kernels/common/cuda_common.cuh"
+#include "kernels/common/dependent_launch.cuh"
 
 namespace te::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarpSize;
+constexpr int kSplits = 8;  // blocks of a cluster
+constexpr int kParts = kSplits * kWarps;
 constexpr int kKeys = 4;  // of a warp at once: independent loads and sums in flight
-constexpr int kMaxDim = 256;
 
 // --- append ------------------------------------------------------------------------------------------------
 
@@ -81,7 +88,7 @@ struct DecodeParams {
   int64_t length;
   int heads, groups, dim;
   float scale;
-  int window;
+  int window;  ///< 0: none
 };
 
 /// E elements of a head in a lane: neighbours, moved at once (kVectors, dim = 32 E), or every 32nd one, those beyond
@@ -108,97 +115,169 @@ struct Fragment {
   }
 };
 
-template <class T, int E, bool kVectors, bool kWindow>
-__global__ void __launch_bounds__(kThreads) decode_kernel(DecodeParams<T> p) {
-  __shared__ float sums[kWarps][kMaxDim];
-  __shared__ float maxima[kWarps], totals[kWarps];
-  const int64_t row = blockIdx.x / p.heads;
-  const int head = static_cast<int>(blockIdx.x - row * p.heads), group = head / (p.heads / p.groups);
-  const int warp = threadIdx.x / kWarpSize;
-  const int last = p.positions[row];
-  const int earliest = kWindow ? max(last + 1 - p.window, 0) : 0;
-  const int64_t stride = static_cast<int64_t>(p.groups) * p.dim;
-  const int64_t first = p.sequences[row] * p.length * stride + static_cast<int64_t>(group) * p.dim;
-  const T* keys = p.k + first;
-  const T* values = p.v + first;
-
-  using Part = Fragment<T, E, kVectors>;
-  Part query;
-  query.load(p.qkv + row * p.columns + static_cast<int64_t>(head) * p.dim, p.dim);
+/// What a part has found: sums of values weighed by exp(score - largest), and of these weights.
+template <int E>
+struct Softmax {
   float largest = -INFINITY, total = 0.0f, sum[E] = {};
-  for (int begin = earliest + warp * kKeys; begin <= last; begin += kWarps * kKeys) {
-    // 1. Scores of kKeys keys; beyond the last key it is read again and counts nothing.
-    float score[kKeys];
+};
+
+/// The keys begin, begin + 1, ... of kKeys, then those `stride` keys further on, up to `last`.
+template <class T, int E, bool kVectors>
+__device__ __forceinline__ Softmax<E> attend(const DecodeParams<T>& p, const Fragment<T, E, kVectors>& query,
+                                             const T* keys, const T* values, int begin, int last) {
+  const int64_t stride = static_cast<int64_t>(p.groups) * p.dim;
+  Softmax<E> of;
+  for (; begin <= last; begin += kParts * kKeys) {
+    // 1. All loads; beyond the last key it is read again and counts nothing.
+    Fragment<T, E, kVectors> key[kKeys], value[kKeys];
 #pragma unroll
     for (int u = 0; u < kKeys; ++u) {
-      Part key;
-      key.load(keys + min(begin + u, last) * stride, p.dim);
+      key[u].load(keys + min(begin + u, last) * stride, p.dim);
+      value[u].load(values + min(begin + u, last) * stride, p.dim);
+    }
+    // 2. Scores.
+    float score[kKeys], highest = of.largest;
+#pragma unroll
+    for (int u = 0; u < kKeys; ++u) {
       score[u] = 0.0f;
 #pragma unroll
-      for (int e = 0; e < E; ++e) score[u] += query.x[e] * key.x[e];
+      for (int e = 0; e < E; ++e) score[u] += query.x[e] * key[u].x[e];
     }
-    float highest = largest;
 #pragma unroll
     for (int u = 0; u < kKeys; ++u) {
       score[u] = begin + u <= last ? warp_sum(score[u]) * p.scale : -INFINITY;
       highest = fmaxf(highest, score[u]);
     }
-    // 2. What was summed so far, to the new maximum (finite: the first key of the four always counts).
-    const float rescale = __expf(largest - highest);
-    largest = highest;
-    total *= rescale;
+    // 3. What was summed so far, to the new maximum (finite: the first key of the four always counts).
+    const float rescale = __expf(of.largest - highest);
+    of.largest = highest;
+    of.total *= rescale;
 #pragma unroll
-    for (int e = 0; e < E; ++e) sum[e] *= rescale;
-      // 3. Their values.
+    for (int e = 0; e < E; ++e) of.sum[e] *= rescale;
+      // 4. Their values.
 #pragma unroll
     for (int u = 0; u < kKeys; ++u) {
-      Part value;
-      value.load(values + min(begin + u, last) * stride, p.dim);
       const float weight = __expf(score[u] - highest);
-      total += weight;
+      of.total += weight;
 #pragma unroll
-      for (int e = 0; e < E; ++e) sum[e] += weight * value.x[e];
+      for (int e = 0; e < E; ++e) of.sum[e] += weight * value[u].x[e];
     }
   }
-  // 4. The warps' parts together.
-#pragma unroll
-  for (int e = 0; e < E; ++e) sums[warp][Part::element(e)] = sum[e];
-  if (threadIdx.x % kWarpSize == 0) maxima[warp] = largest, totals[warp] = total;
-  __syncthreads();
-  const int d = threadIdx.x;
-  if (d >= p.dim) return;
-  float highest = maxima[0];  // warp 0 has the earliest key
-#pragma unroll
-  for (int w = 1; w < kWarps; ++w) highest = fmaxf(highest, maxima[w]);
-  float numerator = 0.0f, denominator = 0.0f;
-#pragma unroll
-  for (int w = 0; w < kWarps; ++w) {
-    const float share = __expf(maxima[w] - highest);  // 0 for a warp without keys
-    numerator += share * sums[w][d];
-    denominator += share * totals[w];
-  }
-  store_float(p.o + (row * p.heads + head) * p.dim + d, numerator / denominator);
+  return of;
 }
 
-template <class T, int E, bool kWindow>
-void launch_decode(const Context& context, const DecodeParams<T>& p, int64_t rows) {
-  const auto blocks = static_cast<unsigned>(rows * p.heads);
-  const bool vectors = p.dim == kWarpSize * E && p.columns % E == 0 && is_aligned(p.qkv, E * sizeof(T)) &&
-                       is_aligned(p.k, E * sizeof(T)) && is_aligned(p.v, E * sizeof(T));
-  if (vectors) {
-    decode_kernel<T, E, true, kWindow><<<blocks, kThreads, 0, cuda_stream(context)>>>(p);
-  } else {
-    decode_kernel<T, E, false, kWindow><<<blocks, kThreads, 0, cuda_stream(context)>>>(p);
+/// Shared memory of a block that makes `parts` parts: their maxima, totals and sums [parts, dim].
+struct PartsMemory {
+  float *largest, *total, *sum;
+  __device__ __forceinline__ PartsMemory(float* memory, int parts)
+      : largest(memory), total(memory + parts), sum(memory + 2 * parts) {}
+  static size_t bytes(int parts, int dim) { return static_cast<size_t>(parts * (dim + 2)) * sizeof(float); }
+};
+
+/// kBlocks: kSplits (a cluster a head) or 1. Part w * kSplits + c is that of warp w in block c.
+template <class T, int E, bool kVectors, int kBlocks>
+__global__ void __launch_bounds__(kThreads) decode_kernel(DecodeParams<T> p) {
+  namespace cg = cooperative_groups;
+  constexpr int kTurns = kSplits / kBlocks, kOwn = kWarps * kTurns;
+  extern __shared__ float memory[];
+  const PartsMemory own(memory, kOwn);
+  const int64_t item = blockIdx.x / kBlocks, row = item / p.heads;
+  const int head = static_cast<int>(item - row * p.heads), group = head / (p.heads / p.groups);
+  const int block = static_cast<int>(blockIdx.x % kBlocks), warp = threadIdx.x / kWarpSize;
+  const int last = p.positions[row];
+  const int earliest = p.window > 0 ? max(last + 1 - p.window, 0) : 0;
+  const int64_t first = (p.sequences[row] * p.length * p.groups + static_cast<int64_t>(group)) * p.dim;
+  allow_dependents();
+
+  using Part = Fragment<T, E, kVectors>;
+  Part query;
+  query.load(p.qkv + row * p.columns + static_cast<int64_t>(head) * p.dim, p.dim);
+  // 1. The parts of this block.
+#pragma unroll 1
+  for (int turn = 0; turn < kTurns; ++turn) {
+    const int part = warp * kSplits + (kBlocks == 1 ? turn : block), slot = warp * kTurns + turn;
+    const Softmax<E> of =
+        attend<T, E, kVectors>(p, query, p.k + first, p.v + first, earliest + part * kKeys, last);
+#pragma unroll
+    for (int e = 0; e < E; ++e)
+      if (kVectors || Part::element(e) < p.dim) own.sum[slot * p.dim + Part::element(e)] = of.sum[e];
+    if (threadIdx.x % kWarpSize == 0) own.largest[slot] = of.largest, own.total[slot] = of.total;
   }
+  if constexpr (kBlocks > 1) {
+    cg::this_cluster().sync();
+  } else {
+    __syncthreads();
+  }
+  // 2. All parts together, part by part: a block of a cluster for its share of the head.
+  const int share = (p.dim + kBlocks - 1) / kBlocks, d = block * share + static_cast<int>(threadIdx.x);
+  if (static_cast<int>(threadIdx.x) < share && d < p.dim) {
+    const auto of_part = [&](int part, auto&& value) {
+      const int w = part / kSplits, c = part % kSplits;
+      if constexpr (kBlocks == 1) return value(own, w * kTurns + c);
+      if constexpr (kBlocks > 1)
+        return value(PartsMemory(cg::this_cluster().map_shared_rank(memory, c), kOwn), w);
+    };
+    float highest = -INFINITY;
+#pragma unroll 8
+    for (int part = 0; part < kParts; ++part)
+      highest = fmaxf(highest, of_part(part, [](const PartsMemory& m, int slot) { return m.largest[slot]; }));
+    float numerator = 0.0f, denominator = 0.0f;
+#pragma unroll 8
+    for (int part = 0; part < kParts; ++part) {
+      of_part(part, [&](const PartsMemory& m, int slot) {
+        const float weight = __expf(m.largest[slot] - highest);  // 0 for a part without keys
+        numerator += weight * m.sum[slot * p.dim + d];
+        denominator += weight * m.total[slot];
+        return 0.0f;
+      });
+    }
+    store_float(p.o + (row * p.heads + head) * p.dim + d, numerator / denominator);
+  }
+  if constexpr (kBlocks > 1) cg::this_cluster().sync();  // nobody leaves whose memory is still read
+}
+
+template <class T, int E, bool kVectors, int kBlocks>
+void launch_blocks(const Context& context, const DecodeParams<T>& p, int64_t rows) {
+  constexpr auto kKernel = decode_kernel<T, E, kVectors, kBlocks>;
+  const size_t bytes = PartsMemory::bytes(kParts / kBlocks, p.dim);
+  if (bytes > 48 * 1024)
+    TE_CUDA_CHECK(
+        cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {.x = kBlocks, .y = 1, .z = 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(rows * p.heads * kBlocks));
+  config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = bytes;
+  config.stream = cuda_stream(context);
+  config.attrs = &cluster;
+  config.numAttrs = kBlocks > 1 ? 1 : 0;
+  TE_CUDA_CHECK(cudaLaunchKernelEx(&config, kKernel, p));
   TE_CUDA_CHECK_LAUNCH();
 }
 
-template <class T, bool kWindow>
+// One block a head as soon as those fill the device.
+template <class T, int E, bool kVectors>
+void launch_split(const Context& context, const DecodeParams<T>& p, int64_t rows) {
+  static const int multiprocessors = multiprocessor_count(context);
+  if (rows * p.heads < 2 * multiprocessors) return launch_blocks<T, E, kVectors, kSplits>(context, p, rows);
+  launch_blocks<T, E, kVectors, 1>(context, p, rows);
+}
+
+template <class T, int E>
+void launch_decode(const Context& context, const DecodeParams<T>& p, int64_t rows) {
+  const bool vectors = p.dim == kWarpSize * E && p.columns % E == 0 && is_aligned(p.qkv, E * sizeof(T)) &&
+                       is_aligned(p.k, E * sizeof(T)) && is_aligned(p.v, E * sizeof(T));
+  vectors ? launch_split<T, E, true>(context, p, rows) : launch_split<T, E, false>(context, p, rows);
+}
+
+template <class T>
 void launch_by_dim(const Context& context, const DecodeParams<T>& p, int64_t rows) {
-  if (p.dim <= 32) return launch_decode<T, 1, kWindow>(context, p, rows);
-  if (p.dim <= 64) return launch_decode<T, 2, kWindow>(context, p, rows);
-  if (p.dim <= 128) return launch_decode<T, 4, kWindow>(context, p, rows);
-  launch_decode<T, 8, kWindow>(context, p, rows);
+  if (p.dim <= 32) return launch_decode<T, 1>(context, p, rows);
+  if (p.dim <= 64) return launch_decode<T, 2>(context, p, rows);
+  if (p.dim <= 128) return launch_decode<T, 4>(context, p, rows);
+  launch_decode<T, 8>(context, p, rows);
 }
 
 template <class T>
@@ -221,7 +300,7 @@ void launch_attention(const Context& context, const AttentionDecode& a) {
   TE_CHECK(rows * p.heads <= INT32_MAX, "attention_decode: {} rows of {} heads are too many for a launch",
            rows, p.heads);
   p.window = static_cast<int>(std::min<int64_t>(a.window, INT32_MAX));
-  a.window == 0 ? launch_by_dim<T, false>(context, p, rows) : launch_by_dim<T, true>(context, p, rows);
+  launch_by_dim<T>(context, p, rows);
 }
 
 }  // namespace

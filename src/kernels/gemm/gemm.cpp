@@ -72,8 +72,8 @@ void check_args(const Gemm& args) {
     check_shape("gemm", "bias", args.bias, {n});
   }
   if (is_fp8(args.a.dtype())) {
-    TE_CHECK(m % kFp8Multiple == 0, "gemm: rows of FP8 tensor a {} must be a multiple of 16",
-             args.a.values.shape.str());
+    TE_CHECK(m % kFp8Multiple == 0 || has_few_rows(args),
+             "gemm: rows of FP8 tensor a {} must be a multiple of 16", args.a.values.shape.str());
     TE_CHECK(n % kFp8Multiple == 0, "gemm: rows of FP8 tensor b {} must be a multiple of 16",
              args.b.values.shape.str());
     TE_CHECK(k % kFp8Multiple == 0, "gemm: columns of FP8 tensor a {} must be a multiple of 16",
@@ -201,6 +201,12 @@ void gemm_cpu(const Gemm& args) {
 GemmSize gemm_size(const Gemm& args) {
   return {args.trans_a ? args.a.cols() : args.a.rows(), args.trans_b ? args.b.rows() : args.b.cols(),
           args.trans_a ? args.a.rows() : args.a.cols()};
+}
+
+bool has_few_rows(const Gemm& args) {
+  const DType dtype = args.a.dtype();
+  return !args.trans_a && args.trans_b && !args.accumulate && args.a.rows() <= kFewRows &&
+         (dtype == DType::bf16 || dtype == DType::e4m3) && args.b.dtype() == dtype;
 }
 
 void gemm(const Context& context, const Gemm& args) {

@@ -12,7 +12,8 @@
 // blocks). FP32 operands give an FP32 result (without TF32; on the CPU a BF16 one too), BF16 and FP8 operands a BF16 or
 // FP32 one. Products and sums are FP32; the result is rounded once. An accumulating GEMM with a BF16 result (wgrad
 // into BF16 main gradients) adds the old value in FP32; cuBLASLt may round the GEMM's result to BF16 before that. GEMMs
-// with an activation: gemm_activation.h.
+// with an activation: gemm_activation.h. GEMMs of a few rows on a GPU do not go through cuBLASLt: they are as fast as
+// memory gives the weights (gemm_few_rows.cu).
 //
 // Deterministic: a call repeated in a process gives the same bits on both backends (split sums are reduced in
 // a fixed order, and only in FP32). On the CPU the bits do not depend on the number of threads. On a GPU they
@@ -39,9 +40,18 @@ struct Gemm {
   bool accumulate = false;         ///< add to out instead of overwriting it
   Tensor bias;                     ///< optional [n], bf16 or fp32: out's dtype
   bool fast_accumulation = false;  ///< FP8 on Hopper: FP22-like accumulator without promotion; for fprop only
+  /// b was complete before the work that was launched last on the stream: a GPU may read it before that has ended.
+  bool early_b = false;
 };
 
-/// FP8: m, n and k must be multiples of 16 (leading dimensions of 16 bytes; checked with the tensor named).
+/// Rows with which generation reads weights: a GPU has a kernel of its own for these (gemm_few_rows.cu).
+constexpr int64_t kFewRows = 8;
+/// True when that kernel takes the GEMM, sizes and alignments permitting: a [m, k] with at most kFewRows rows and b
+/// [n, k] with trans_b, of BF16 or E4M3, no accumulation.
+bool has_few_rows(const Gemm& args);
+
+/// FP8: m, n and k must be multiples of 16 (leading dimensions of 16 bytes; checked with the tensor named), but for m
+/// with has_few_rows().
 void gemm(const Context& context, const Gemm& args);
 
 /// FLOPs of the GEMM: 2 m n k.

@@ -392,6 +392,7 @@ const Plan& plan_of(const Context& context, const Gemm& args) {
 }  // namespace
 
 void gemm(const Context& context, const Gemm& args) {
+  if (gemm_few_rows(context, args)) return;
   // A plan's descriptor carries the pointers of the call, so planning and launching are one critical section.
   std::unique_lock lock(plans_mutex);
   const Plan& plan = plan_of(context, args);

@@ -13,6 +13,8 @@ GemmSize gemm_size(const Gemm& args);
 
 namespace cuda {
 void gemm(const Context& context, const Gemm& args);
+/// True: launched. False: nothing was, because the kernel is not made for these rows, types, sizes or alignments.
+bool gemm_few_rows(const Context& context, const Gemm& args);
 /// out[r, c] = (accumulate ? out[r, c] : 0) + bias[c]: for the few GEMMs whose bias cuBLASLt cannot add.
 void prepare_bias(const Context& context, const Tensor& out, const Tensor& bias, bool accumulate);
 }  // namespace cuda

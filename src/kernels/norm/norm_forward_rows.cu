@@ -7,6 +7,7 @@
 // 32 bytes a column, a whole sector of the memory.
 #include <algorithm>
 
+#include "kernels/common/dependent_launch.cuh"
 #include "kernels/norm/norm_cuda.h"
 #include "kernels/norm/norm_device.cuh"
 #include "kernels/norm/norm_rows.cuh"
@@ -190,6 +191,7 @@ __global__ void __launch_bounds__(kAhead ? 512 : 1024, 1)
   extern __shared__ uint4 dynamic[];
   uint32_t* columns = reinterpret_cast<uint32_t*>(dynamic);
   __shared__ typename BlockSums<kRows>::Shared shared;
+  allow_dependents();
   Thread thread(p, shared);
   NormFp8Sums sums;
   const float scale = p.fp8.scale != nullptr ? *p.fp8.scale : 1.0f;

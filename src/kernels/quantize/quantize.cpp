@@ -41,6 +41,18 @@ void quantize(const Context& context, const Quantize& args) {
   quantize_cpu(context, args);
 }
 
+bool quantize_with_own_scale([[maybe_unused]] const Context& context, const QuantizeWithOwnScale& args) {
+  check_hp("quantize_with_own_scale", "x", args.x);
+  TE_CHECK(is_fp8(args.out.dtype) && args.out.numel() == args.x.numel() && args.amax && args.scale &&
+               args.scale_inv,
+           "quantize_with_own_scale: out must be FP8 {}, with memory for amax and scales",
+           args.x.shape.str());
+#ifdef TE_WITH_CUDA
+  if (context.is_cuda()) return cuda::quantize_with_own_scale(context, args);
+#endif
+  return false;
+}
+
 void transpose_fp8(const Context& context, const Tensor& x, const Tensor& out) {
   TE_CHECK(x && is_fp8(x.dtype), "transpose_fp8: x must be FP8");
   const int64_t rows = x.rows(), cols = x.cols();

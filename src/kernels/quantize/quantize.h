@@ -21,6 +21,20 @@ constexpr int64_t kColumnSumRows = 128;
 /// FP32 elements of scratch for the partial column sums of a [rows, cols] tensor.
 int64_t quantize_scratch_elements(int64_t rows, int64_t cols);
 
+/// Tensorwise scaling of a small tensor in one launch: what an amax pass, current_scale() (kernels/scale_update) and
+/// quantize() do, bit for bit.
+struct QuantizeWithOwnScale {
+  Tensor x;     ///< fp32 or bf16
+  Tensor out;   ///< FP8, of x's shape
+  float* amax;  ///< out [1] each, in memory of the device
+  float* scale;
+  float* scale_inv;
+  int margin = 0;
+};
+/// False: nothing was done, because there is no such kernel (on the CPU, for large tensors, for odd sizes and
+/// alignments).
+bool quantize_with_own_scale(const Context& context, const QuantizeWithOwnScale& args);
+
 /// FP8 [rows, cols] -> [cols, rows], the bytes unchanged.
 void transpose_fp8(const Context& context, const Tensor& x, const Tensor& out);
 

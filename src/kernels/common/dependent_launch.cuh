@@ -1,0 +1,37 @@
+// Programmatic dependent launch (CUDA C++ programming guide): a kernel that is launched with launch_dependent() may
+// start while the one before it on the stream still runs, and waits at grid_dependency_wait() for its end. Until then
+// it may read only what was complete before that kernel began. It starts when every block of the earlier kernel has
+// ended or called allow_dependents().
+//
+// Kernels launched as usual wait for the end of all earlier ones in any case; allow_dependents() in them does nothing
+// unless a kernel of the first kind follows.
+#pragma once
+
+#include "core/cuda_check.h"
+
+namespace te::kernels {
+
+__device__ __forceinline__ void grid_dependency_wait() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+__device__ __forceinline__ void allow_dependents() {
+  asm volatile("griddepcontrol.launch_dependents;");
+}
+
+/// Launches kKernel; `early`: before the kernel in front of it has ended.
+template <auto kKernel, class... Args>
+void launch_dependent(const Context& context, dim3 grid, dim3 block, bool early, const Args&... args) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.stream = cuda_stream(context);
+  config.attrs = &attribute;
+  config.numAttrs = early ? 1 : 0;
+  TE_CUDA_CHECK(cudaLaunchKernelEx(&config, kKernel, args...));
+  TE_CUDA_CHECK_LAUNCH();
+}
+
+}  // namespace te::kernels

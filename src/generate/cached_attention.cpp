@@ -37,6 +37,14 @@ void CachedAttention::copy_beginning(const Context& context, int64_t from, int64
 
 void CachedAttention::forward(const Context& context, const Tensor& qkv, const Tensor&, const Tensor& o,
                               const Tensor&, const model::Pass& pass) const {
+  const kernels::AttentionDecode decode{.qkv = qkv,
+                                        .sequences = rows_.sequences,
+                                        .positions = pass.positions,
+                                        .cache = cache_,
+                                        .softmax_scale = softmax_scale_,
+                                        .o = o,
+                                        .window = window_};
+  if (rows_.apart) return kernels::attention_step(context, {decode, rope_.cos, rope_.sin});
   // 1. Each token by its position.
   if (rope_.cos)
     kernels::rope(context, {.qkv = qkv,
@@ -54,13 +62,7 @@ void CachedAttention::forward(const Context& context, const Tensor& qkv, const T
                                   .positions = appended(pass.positions),
                                   .cache = cache_});
   // 3. Against it.
-  kernels::attention_decode(context, {.qkv = qkv,
-                                      .sequences = rows_.sequences,
-                                      .positions = pass.positions,
-                                      .cache = cache_,
-                                      .softmax_scale = softmax_scale_,
-                                      .o = o,
-                                      .window = window_});
+  kernels::attention_decode(context, decode);
 }
 
 }  // namespace te::generate

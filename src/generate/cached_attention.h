@@ -16,6 +16,7 @@ namespace te::generate {
 struct CachedRows {
   Tensor sequences;      ///< int32 [rows]
   int64_t appended = 0;  ///< rows that enter the cache; the others repeat one of them
+  bool apart = false;    ///< all rows enter it, and no two are of one sequence
 };
 
 class CachedAttention final : public model::CoreAttention {

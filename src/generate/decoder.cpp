@@ -264,7 +264,7 @@ int64_t Decoder::padded_rows(const Context& context, int64_t rows, bool always) 
 // next pass.
 Tensor Decoder::pass(const Context& context, std::span<const Row> rows, int64_t padded) {
   fill_ids(rows, padded);
-  return run_pass(context, padded, static_cast<int64_t>(rows.size()));
+  return run_pass(context, padded, static_cast<int64_t>(rows.size()), false);
 }
 
 void Decoder::fill_ids(std::span<const Row> rows, int64_t padded) {
@@ -276,24 +276,28 @@ void Decoder::fill_ids(std::span<const Row> rows, int64_t padded) {
   }
 }
 
-Tensor Decoder::run_pass(const Context& context, int64_t padded, int64_t count) {
+Tensor Decoder::run_pass(const Context& context, int64_t padded, int64_t count, bool apart) {
   context.copy_to_device({ids_.data, DType::i32, {3, padded}}, host_ids_.as<int32_t>());
-  return forward(context, padded, count);
+  return forward(context, padded, count, apart);
 }
 
-// Of one rank: a graph of several would have to be recorded by all at the same moment.
+// One token each of different sequences, on one rank: a graph of several would have to be recorded by all at the same
+// moment.
 bool Decoder::recordable(const Context& context, std::span<const Row> rows) const {
-  const auto count = static_cast<int64_t>(rows.size());
+  const auto same_sequence = [](const Row& a, const Row& b) { return a.sequence == b.sequence; };
   return DeviceGraph::supported(context) && tensor_.size() == 1 && groups_.grid().pipeline == 1 &&
-         count <= std::min(sizes_.batch, kRecordedRows) &&
-         std::all_of(rows.begin(), rows.end(), [](const Row& row) { return row.logits >= 0; });
+         static_cast<int64_t>(rows.size()) <= std::min(sizes_.batch, kRecordedRows) &&
+         std::all_of(rows.begin(), rows.end(), [](const Row& row) { return row.logits >= 0; }) &&
+         std::adjacent_find(rows.begin(), rows.end(), same_sequence) == rows.end();
 }
 
 // The first time kernels are launched one by one, which tunes their GEMMs; the second time they are recorded.
 void Decoder::run_step(const Context& context, std::span<const Row> rows, int64_t padded) {
   const auto count = static_cast<int64_t>(rows.size());
   fill_ids(rows, padded);
-  const auto work = [&] { logits_to_host(context, run_pass(context, padded, count).slice_rows(0, count)); };
+  const auto work = [&] {
+    logits_to_host(context, run_pass(context, padded, count, padded == count).slice_rows(0, count));
+  };
   Step& step = steps_[{padded, count}];
   if (!std::exchange(step.seen, true)) {
     work();
@@ -325,11 +329,11 @@ model::LayerActivations Decoder::activations(int64_t rows) const {
 }
 
 // Returns the final norm's output, empty where another stage has it.
-Tensor Decoder::forward(const Context& context, int64_t rows, int64_t appended) {
+Tensor Decoder::forward(const Context& context, int64_t rows, int64_t appended, bool apart) {
   const auto row_of_ids = [&](int64_t i) {
     return Tensor{ids_.as<int32_t>() + i * rows, DType::i32, {rows}};
   };
-  rows_ = {.sequences = row_of_ids(1), .appended = appended};
+  rows_ = {.sequences = row_of_ids(1), .appended = appended, .apart = apart};
   const model::Pass pass{.kind = model::PassKind::evaluate, .positions = row_of_ids(2)};
   model::LayerActivations a = activations(rows);
   if (embedding_) {

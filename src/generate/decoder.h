@@ -122,12 +122,12 @@ class Decoder {
   std::span<const float> run(const Context& context, std::span<const Continuation> continuations, bool all);
   Tensor pass(const Context& context, std::span<const Row> rows, int64_t padded);
   void fill_ids(std::span<const Row> rows, int64_t padded);
-  Tensor run_pass(const Context& context, int64_t padded, int64_t count);
+  Tensor run_pass(const Context& context, int64_t padded, int64_t count, bool apart);
   bool recordable(const Context& context, std::span<const Row> rows) const;
   void run_step(const Context& context, std::span<const Row> rows, int64_t padded);
   int64_t padded_rows(const Context& context, int64_t rows, bool always = false) const;
   model::LayerActivations activations(int64_t rows) const;
-  Tensor forward(const Context& context, int64_t rows, int64_t appended);
+  Tensor forward(const Context& context, int64_t rows, int64_t appended, bool apart);
   void read_logits(const Context& context, const Tensor& states, std::span<const Row> rows);
   void gather_logits(const Context& context, const Tensor& h, std::span<const Row> rows);
   void logits_to_host(const Context& context, const Tensor& h);

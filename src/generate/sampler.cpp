@@ -27,9 +27,9 @@ LargestLogit largest_logit(std::span<const float> logits) {
   return {largest, broken != 0};
 }
 
-int32_t most_probable(std::span<const float> logits) {
-  return static_cast<int32_t>(std::find(logits.begin(), logits.end(), largest_logit(logits).value) -
-                              logits.begin());
+/// The first one with the largest logit.
+int32_t most_probable(std::span<const float> logits, float largest) {
+  return static_cast<int32_t>(std::find(logits.begin(), logits.end(), largest) - logits.begin());
 }
 
 /// The k most probable ones and those that equal the k-th, sorted.
@@ -49,13 +49,14 @@ void keep_top_k(std::vector<Candidate>& all, int64_t k) {
 
 }  // namespace
 
-void check_logits(std::span<const float> logits) {
+float check_logits(std::span<const float> logits) {
   const LargestLogit largest = largest_logit(logits);
   if (largest.broken)
     user_error(
         "the model's logits are not finite: its weights are broken, or --fp8 or --dtype do not suit it");
   if (!std::isfinite(largest.value))
     user_error("the model gives no token a probability: its weights are broken");
+  return largest.value;
 }
 
 void penalize_repetitions(std::span<float> scores, double penalty,
@@ -73,10 +74,9 @@ void penalize_repetitions(std::span<float> scores, double penalty,
 }
 
 std::vector<Candidate> candidates(std::span<const float> logits, const SamplingOptions& options) {
-  check_logits(logits);
-  if (options.temperature == 0.0) return {{most_probable(logits), 1.0}};
+  const double largest = check_logits(logits);
+  if (options.temperature == 0.0) return {{most_probable(logits, static_cast<float>(largest)), 1.0}};
   // 1. Unnormalised probabilities at this temperature.
-  const double largest = logits[static_cast<size_t>(most_probable(logits))];
   std::vector<Candidate> all(logits.size());
   for (size_t i = 0; i < all.size(); ++i)
     all[i] = {static_cast<int32_t>(i), std::exp((logits[i] - largest) / options.temperature)};
@@ -104,10 +104,7 @@ std::vector<Candidate> candidates(std::span<const float> logits, const SamplingO
 
 int32_t sample(std::span<const float> logits, const SamplingOptions& options, uint64_t sequence,
                uint64_t position) {
-  if (options.temperature == 0.0) {
-    check_logits(logits);
-    return most_probable(logits);
-  }
+  if (options.temperature == 0.0) return most_probable(logits, check_logits(logits));
   const std::vector<Candidate> all = candidates(logits, options);
   const Philox4 random = philox(options.seed, stream_of("generate") + sequence, position);
   const uint64_t bits = (static_cast<uint64_t>(random.word[0]) << 32 | random.word[1]) >> 11;

@@ -41,7 +41,7 @@ std::vector<Candidate> candidates(std::span<const float> logits, const SamplingO
 int32_t sample(std::span<const float> logits, const SamplingOptions& options, uint64_t sequence,
                uint64_t position);
 
-/// UserError when a logit is not a number or all are -infinity.
-void check_logits(std::span<const float> logits);
+/// The largest logit. UserError when one is not a number or all are -infinity.
+float check_logits(std::span<const float> logits);
 
 }  // namespace te::generate

@@ -134,7 +134,8 @@ void Linear::fprop(const Context& context, const Operand& input, const Tensor& y
                                              .bias = gemm.bias,
                                              .out = gemm.out,
                                              .y = activation.y.slice_rows(first, count),
-                                             .clamp = activation.clamp});
+                                             .clamp = activation.clamp,
+                                             .early_b = early_weight_});
 }
 
 void Linear::dgrad(const Context& context, const Operand& grad, const Tensor& dx, int64_t first,

@@ -1,5 +1,6 @@
 // CUDA attention against a cache, against the CPU reference.
 #include "kernels/decode_cases.h"
+#include "kernels/rope/rope.h"
 
 namespace te::testing {
 namespace {
@@ -34,6 +35,41 @@ TEST(DecodeGpuTest, RowsAloneGiveTheSameBits) {
   kernels::attention_decode(gpu, all.decode());
   for (int64_t r = 0; r < 3; ++r) kernels::attention_decode(gpu, alone.decode_row(r));
   EXPECT_EQ(count_different(alone.o.raw(), all.o.raw(), 2), 0);
+}
+
+// A step in one launch against the three ops: the same bits in o and in the cache, rotated or not.
+TEST(DecodeGpuTest, StepsGiveTheBitsOfThreeOps) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const int64_t dim : {32, 64, 80, 128, 256}) {
+      for (const int64_t window : {0, 9}) {
+        for (const bool rotated : {false, true}) {
+          const DecodeCase c{3, 400, 4, 2, dim, {2, 0, 1}, {399, 0, 70}, window};
+          DecodeData step(gpu, c, dtype), three(gpu, c, dtype);
+          TestTensor cos(gpu, DType::f32, {400, dim / 2}), sin(gpu, DType::f32, {400, dim / 2});
+          cos.fill_normal(7), sin.fill_normal(8);
+          kernels::attention_step(
+              gpu, {step.decode(), rotated ? cos.get() : Tensor{}, rotated ? sin.get() : Tensor{}});
+          if (rotated)
+            kernels::rope(gpu, {.qkv = three.qkv,
+                                .cos = cos,
+                                .sin = sin,
+                                .seq = 400,
+                                .num_heads = 4,
+                                .num_query_groups = 2,
+                                .head_dim = dim,
+                                .positions = three.positions});
+          kernels::cache_append(gpu, three.append());
+          kernels::attention_decode(gpu, three.decode());
+          SCOPED_TRACE(fmt::format("{} heads of {}, window {}", dtype_name(dtype), dim, window));
+          EXPECT_EQ(count_different(step.o.raw(), three.o.raw(), dtype_size(dtype)), 0);
+          EXPECT_EQ(count_different(step.k.raw(), three.k.raw(), dtype_size(dtype)), 0);
+          EXPECT_EQ(count_different(step.v.raw(), three.v.raw(), dtype_size(dtype)), 0);
+        }
+      }
+    }
+  }
 }
 
 // Few rows are spread over several blocks a head, many are not: the same bits.

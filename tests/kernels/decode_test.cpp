@@ -1,6 +1,7 @@
 // CPU reference of attention against a cache: double precision, and the causal attention of training.
 #include "kernels/attention/attention.h"
 #include "kernels/decode_cases.h"
+#include "kernels/rope/rope.h"
 
 namespace te::testing {
 namespace {
@@ -21,6 +22,28 @@ TEST(DecodeTest, MatchesDoublePrecision) {
           << c.heads << " heads of " << c.dim;
     }
   }
+}
+
+TEST(DecodeTest, AStepRotatesAppendsAndAttends) {
+  const Context context = Context::cpu();
+  const DecodeCase c{3, 40, 4, 2, 8, {2, 0, 1}, {39, 0, 7}};
+  DecodeData step(context, c, DType::f32), three(context, c, DType::f32);
+  TestTensor cos(context, DType::f32, {40, 4}), sin(context, DType::f32, {40, 4});
+  cos.fill_normal(7), sin.fill_normal(8);
+  kernels::attention_step(context, {step.decode(), cos, sin});
+  kernels::rope(context, {.qkv = three.qkv,
+                          .cos = cos,
+                          .sin = sin,
+                          .seq = 40,
+                          .num_heads = 4,
+                          .num_query_groups = 2,
+                          .head_dim = 8,
+                          .positions = three.positions});
+  cache_append(context, three.append());
+  attention_decode(context, three.decode());
+  EXPECT_EQ(step.o.floats(), three.o.floats());
+  EXPECT_EQ(step.k.floats(), three.k.floats());
+  EXPECT_EQ(step.v.floats(), three.v.floats());
 }
 
 TEST(DecodeTest, AppendWritesTheRowsPlacesAlone) {

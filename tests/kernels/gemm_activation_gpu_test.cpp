@@ -55,9 +55,21 @@ std::vector<GemmActivationCase> other_cases() {
   return all;
 }
 
+/// What generation runs: forward a kernel of its own, for all kinds.
+std::vector<GemmActivationCase> few_rows_cases() {
+  std::vector<GemmActivationCase> all;
+  for (const ActivationKind kind :
+       {ActivationKind::gelu, ActivationKind::swiglu, ActivationKind::swiglu_clamped, ActivationKind::geglu})
+    for (const bool bias : {false, true})
+      for (const auto& [m, ffn, k] : {Size{1, 16, 64}, {2, 200, 520}, {3, 1376, 2048}, {8, 104, 1544}})
+        all.push_back({kind, DType::bf16, m, ffn, k, bias});
+  return all;
+}
+
 std::vector<GemmActivationCase> all_cases() {
   std::vector<GemmActivationCase> all = fused_cases();
   for (const GemmActivationCase& c : other_cases()) all.push_back(c);
+  for (const GemmActivationCase& c : few_rows_cases()) all.push_back(c);
   return all;
 }
 
@@ -92,6 +104,11 @@ TEST(GemmActivationGpu, TheFusedKernelTakesWhatItIsMadeFor) {
     const GemmActivationOperands operands(gpu, c);
     EXPECT_FALSE(cuda::gemm_activation_forward(gpu, operands.forward()));
     EXPECT_FALSE(cuda::gemm_activation_backward(gpu, operands.backward()));
+    EXPECT_FALSE(cuda::gemm_activation_few_rows(gpu, operands.forward()));
+  }
+  for (const GemmActivationCase& c : few_rows_cases()) {
+    SCOPED_TRACE(c.name());
+    EXPECT_TRUE(cuda::gemm_activation_few_rows(gpu, GemmActivationOperands(gpu, c).forward()));
   }
 }
 

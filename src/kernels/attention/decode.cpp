@@ -9,6 +9,7 @@
 #include "kernels/attention/decode_cuda.h"
 #include "kernels/common/checks.h"
 #include "kernels/common/exp_cpu.h"
+#include "kernels/rope/rope.h"
 
 namespace te::kernels {
 namespace {
@@ -124,16 +125,48 @@ void cache_append(const Context& context, const CacheAppend& args) {
   visit_hp(args.qkv.dtype, [&](auto zero) { append_cpu<decltype(zero)>(args); });
 }
 
-void attention_decode(const Context& context, const AttentionDecode& args) {
+namespace {
+
+void check_decode(const Context& context, const AttentionDecode& args) {
   constexpr const char* op = "attention_decode";
   check_common(context, op, args.qkv, args.sequences, args.positions, args.cache);
   const CacheSizes sizes(args.cache);
   TE_CHECK(args.window >= 0, "{}: a window of {} tokens", op, args.window);
   check_dtype(op, "o", args.o, args.qkv.dtype);
   check_shape(op, "o", args.o, {args.qkv.rows(), heads_of(args.qkv, sizes) * sizes.dim});
+}
+
+}  // namespace
+
+void attention_decode(const Context& context, const AttentionDecode& args) {
+  check_decode(context, args);
   if (args.qkv.rows() == 0) return;
   TE_DISPATCH_CUDA(context, attention_decode, args);
   visit_hp(args.qkv.dtype, [&](auto zero) { decode_cpu<decltype(zero)>(args); });
+}
+
+void attention_step(const Context& context, const AttentionStep& args) {
+  const AttentionDecode& decode = args.decode;
+  check_decode(context, decode);
+  if (decode.qkv.rows() == 0) return;
+#ifdef TE_WITH_CUDA
+  if (context.is_cuda() && cuda::attention_step(context, args)) return;
+#endif
+  const CacheSizes sizes(decode.cache);
+  if (args.cos)
+    rope(context, {.qkv = decode.qkv,
+                   .cos = args.cos,
+                   .sin = args.sin,
+                   .seq = args.cos.rows(),
+                   .num_heads = heads_of(decode.qkv, sizes),
+                   .num_query_groups = sizes.groups,
+                   .head_dim = sizes.dim,
+                   .positions = decode.positions});
+  cache_append(context, {.qkv = decode.qkv,
+                         .sequences = decode.sequences,
+                         .positions = decode.positions,
+                         .cache = decode.cache});
+  attention_decode(context, decode);
 }
 
 const char* decode_unsupported(DeviceKind device, int64_t head_dim) {

@@ -89,6 +89,11 @@ struct DecodeParams {
   int heads, groups, dim;
   float scale;
   int window;  ///< 0: none
+  // Of a step (AttentionStep): a row's own key and value come from qkv and enter the cache.
+  const float* cos;  ///< null: nothing is rotated
+  const float* sin;
+  T* new_k;
+  T* new_v;
 };
 
 /// E elements of a head in a lane: neighbours, moved at once (kVectors, dim = 32 E), or every 32nd one, those beyond
@@ -109,6 +114,26 @@ struct Fragment {
         x[e] = e * kWarpSize + lane < dim ? load_float(head + e * kWarpSize + lane) : 0.0f;
     }
   }
+  /// Rotated by its position, as kernels/rope does it, rounded likewise. The partner of an element is half a head, and
+  /// so half a warp, away.
+  __device__ __forceinline__ void rotate(const DecodeParams<T>& p, int position) {
+    static_assert(kVectors);
+    const int lane = threadIdx.x % kWarpSize, half = p.dim / 2;
+    const int64_t angle = int64_t{position} * half + lane % (kWarpSize / 2) * E;
+#pragma unroll
+    for (int e = 0; e < E; ++e) {
+      const float other = __shfl_xor_sync(0xffffffffu, x[e], kWarpSize / 2);
+      const float c = p.cos[angle + e], s = p.sin[angle + e];
+      const float turned = lane < kWarpSize / 2 ? __fsub_rn(__fmul_rn(x[e], c), __fmul_rn(other, s))
+                                                : __fadd_rn(__fmul_rn(x[e], c), __fmul_rn(other, s));
+      x[e] = round_to<T>(turned);
+    }
+  }
+  __device__ __forceinline__ void store(T* head) const {
+    const int lane = threadIdx.x % kWarpSize;
+#pragma unroll
+    for (int e = 0; e < E; ++e) store_float(head + lane * E + e, x[e]);
+  }
   static __device__ __forceinline__ int element(int e) {
     const int lane = threadIdx.x % kWarpSize;
     return kVectors ? lane * E + e : e * kWarpSize + lane;
@@ -121,10 +146,17 @@ struct Softmax {
   float largest = -INFINITY, total = 0.0f, sum[E] = {};
 };
 
-/// The keys begin, begin + 1, ... of kKeys, then those `stride` keys further on, up to `last`.
+/// A row's own key and value.
 template <class T, int E, bool kVectors>
+struct OwnToken {
+  Fragment<T, E, kVectors> key, value;
+};
+
+/// kKeys keys from `begin` on, then those kParts * kKeys further on, up to `last`. kStep: the last one is `own`.
+template <class T, int E, bool kVectors, bool kStep>
 __device__ __forceinline__ Softmax<E> attend(const DecodeParams<T>& p, const Fragment<T, E, kVectors>& query,
-                                             const T* keys, const T* values, int begin, int last) {
+                                             const OwnToken<T, E, kVectors>& own, const T* keys,
+                                             const T* values, int begin, int last) {
   const int64_t stride = static_cast<int64_t>(p.groups) * p.dim;
   Softmax<E> of;
   for (; begin <= last; begin += kParts * kKeys) {
@@ -134,6 +166,7 @@ __device__ __forceinline__ Softmax<E> attend(const DecodeParams<T>& p, const Fra
     for (int u = 0; u < kKeys; ++u) {
       key[u].load(keys + min(begin + u, last) * stride, p.dim);
       value[u].load(values + min(begin + u, last) * stride, p.dim);
+      if (kStep && begin + u >= last) key[u] = own.key, value[u] = own.value;
     }
     // 2. Scores.
     float score[kKeys], highest = of.largest;
@@ -175,8 +208,8 @@ struct PartsMemory {
 };
 
 /// kBlocks: kSplits (a cluster a head) or 1. Part w * kSplits + c is that of warp w in block c.
-template <class T, int E, bool kVectors, int kBlocks>
-__global__ void __launch_bounds__(kThreads) decode_kernel(DecodeParams<T> p) {
+template <class T, int E, bool kVectors, int kBlocks, bool kStep>
+__global__ void __launch_bounds__(kThreads) decode_kernel(const __grid_constant__ DecodeParams<T> p) {
   namespace cg = cooperative_groups;
   constexpr int kTurns = kSplits / kBlocks, kOwn = kWarps * kTurns;
   extern __shared__ float memory[];
@@ -184,6 +217,8 @@ __global__ void __launch_bounds__(kThreads) decode_kernel(DecodeParams<T> p) {
   const int64_t item = blockIdx.x / kBlocks, row = item / p.heads;
   const int head = static_cast<int>(item - row * p.heads), group = head / (p.heads / p.groups);
   const int block = static_cast<int>(blockIdx.x % kBlocks), warp = threadIdx.x / kWarpSize;
+  grid_dependency_wait();
+  allow_dependents();
   const int last = p.positions[row];
   const int earliest = p.window > 0 ? max(last + 1 - p.window, 0) : 0;
   const int64_t first = (p.sequences[row] * p.length * p.groups + static_cast<int64_t>(group)) * p.dim;
@@ -192,12 +227,24 @@ __global__ void __launch_bounds__(kThreads) decode_kernel(DecodeParams<T> p) {
   using Part = Fragment<T, E, kVectors>;
   Part query;
   query.load(p.qkv + row * p.columns + static_cast<int64_t>(head) * p.dim, p.dim);
+  OwnToken<T, E, kVectors> token;
+  if constexpr (kStep) {
+    const T* const key = p.qkv + row * p.columns + static_cast<int64_t>(p.heads + group) * p.dim;
+    token.key.load(key, p.dim);
+    token.value.load(key + static_cast<int64_t>(p.groups) * p.dim, p.dim);
+    if (p.cos != nullptr) query.rotate(p, last), token.key.rotate(p, last);
+    if (block == 0 && warp == 0 && head % (p.heads / p.groups) == 0) {  // one warp of the group
+      const int64_t place = first + static_cast<int64_t>(last) * p.groups * p.dim;
+      token.key.store(p.new_k + place);
+      token.value.store(p.new_v + place);
+    }
+  }
   // 1. The parts of this block.
 #pragma unroll 1
   for (int turn = 0; turn < kTurns; ++turn) {
     const int part = warp * kSplits + (kBlocks == 1 ? turn : block), slot = warp * kTurns + turn;
-    const Softmax<E> of =
-        attend<T, E, kVectors>(p, query, p.k + first, p.v + first, earliest + part * kKeys, last);
+    const Softmax<E> of = attend<T, E, kVectors, kStep>(p, query, token, p.k + first, p.v + first,
+                                                        earliest + part * kKeys, last);
 #pragma unroll
     for (int e = 0; e < E; ++e)
       if (kVectors || Part::element(e) < p.dim) own.sum[slot * p.dim + Part::element(e)] = of.sum[e];
@@ -236,54 +283,63 @@ __global__ void __launch_bounds__(kThreads) decode_kernel(DecodeParams<T> p) {
   if constexpr (kBlocks > 1) cg::this_cluster().sync();  // nobody leaves whose memory is still read
 }
 
-template <class T, int E, bool kVectors, int kBlocks>
+template <class T, int E, bool kVectors, int kBlocks, bool kStep>
 void launch_blocks(const Context& context, const DecodeParams<T>& p, int64_t rows) {
-  constexpr auto kKernel = decode_kernel<T, E, kVectors, kBlocks>;
+  constexpr auto kKernel = decode_kernel<T, E, kVectors, kBlocks, kStep>;
   const size_t bytes = PartsMemory::bytes(kParts / kBlocks, p.dim);
   if (bytes > 48 * 1024)
     TE_CUDA_CHECK(
         cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {.x = kBlocks, .y = 1, .z = 1};
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {.x = kBlocks, .y = 1, .z = 1};
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(rows * p.heads * kBlocks));
   config.blockDim = dim3(kThreads);
   config.dynamicSmemBytes = bytes;
   config.stream = cuda_stream(context);
-  config.attrs = &cluster;
-  config.numAttrs = kBlocks > 1 ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = kBlocks > 1 ? 2 : 1;
   TE_CUDA_CHECK(cudaLaunchKernelEx(&config, kKernel, p));
   TE_CUDA_CHECK_LAUNCH();
 }
 
 // One block a head as soon as those fill the device.
-template <class T, int E, bool kVectors>
+template <class T, int E, bool kVectors, bool kStep>
 void launch_split(const Context& context, const DecodeParams<T>& p, int64_t rows) {
   static const int multiprocessors = multiprocessor_count(context);
-  if (rows * p.heads < 2 * multiprocessors) return launch_blocks<T, E, kVectors, kSplits>(context, p, rows);
-  launch_blocks<T, E, kVectors, 1>(context, p, rows);
+  if (rows * p.heads < 2 * multiprocessors)
+    return launch_blocks<T, E, kVectors, kSplits, kStep>(context, p, rows);
+  launch_blocks<T, E, kVectors, 1, kStep>(context, p, rows);
+}
+
+/// The head as vectors of E elements a lane.
+template <class T>
+bool has_vectors(const DecodeParams<T>& p, int elements) {
+  const size_t bytes = static_cast<size_t>(elements) * sizeof(T);
+  return p.dim == kWarpSize * elements && p.columns % elements == 0 && is_aligned(p.qkv, bytes) &&
+         is_aligned(p.k, bytes) && is_aligned(p.v, bytes);
 }
 
 template <class T, int E>
 void launch_decode(const Context& context, const DecodeParams<T>& p, int64_t rows) {
-  const bool vectors = p.dim == kWarpSize * E && p.columns % E == 0 && is_aligned(p.qkv, E * sizeof(T)) &&
-                       is_aligned(p.k, E * sizeof(T)) && is_aligned(p.v, E * sizeof(T));
-  vectors ? launch_split<T, E, true>(context, p, rows) : launch_split<T, E, false>(context, p, rows);
+  has_vectors(p, E) ? launch_split<T, E, true, false>(context, p, rows)
+                    : launch_split<T, E, false, false>(context, p, rows);
+}
+/// False: not for these heads.
+template <class T, int E>
+bool launch_step(const Context& context, const DecodeParams<T>& p, int64_t rows) {
+  if (!has_vectors(p, E)) return false;
+  launch_split<T, E, true, true>(context, p, rows);
+  return true;
 }
 
 template <class T>
-void launch_by_dim(const Context& context, const DecodeParams<T>& p, int64_t rows) {
-  if (p.dim <= 32) return launch_decode<T, 1>(context, p, rows);
-  if (p.dim <= 64) return launch_decode<T, 2>(context, p, rows);
-  if (p.dim <= 128) return launch_decode<T, 4>(context, p, rows);
-  launch_decode<T, 8>(context, p, rows);
-}
-
-template <class T>
-void launch_attention(const Context& context, const AttentionDecode& a) {
+DecodeParams<T> params_of(const AttentionDecode& a) {
   const Tensor& k = a.cache.k;
-  DecodeParams<T> p;
+  DecodeParams<T> p{};
   p.qkv = a.qkv.as<T>();
   p.sequences = a.sequences.as<int32_t>();
   p.positions = a.positions.as<int32_t>();
@@ -296,11 +352,19 @@ void launch_attention(const Context& context, const AttentionDecode& a) {
   p.dim = static_cast<int>(k.dim(3));
   p.heads = static_cast<int>(a.o.cols() / k.dim(3));
   p.scale = a.softmax_scale;
-  const int64_t rows = a.qkv.rows();
-  TE_CHECK(rows * p.heads <= INT32_MAX, "attention_decode: {} rows of {} heads are too many for a launch",
-           rows, p.heads);
+  TE_CHECK(a.qkv.rows() * p.heads * kSplits <= INT32_MAX,
+           "attention_decode: {} rows of {} heads are too many for a launch", a.qkv.rows(), p.heads);
   p.window = static_cast<int>(std::min<int64_t>(a.window, INT32_MAX));
-  launch_by_dim<T>(context, p, rows);
+  return p;
+}
+
+/// fn.operator()<E>() with the elements of a lane.
+template <class Fn>
+auto visit_dim(int64_t dim, Fn&& fn) {
+  if (dim <= 32) return fn.template operator()<1>();
+  if (dim <= 64) return fn.template operator()<2>();
+  if (dim <= 128) return fn.template operator()<4>();
+  return fn.template operator()<8>();
 }
 
 }  // namespace
@@ -311,8 +375,26 @@ void cache_append(const Context& context, const CacheAppend& args) {
 }
 
 void attention_decode(const Context& context, const AttentionDecode& args) {
-  visit_hp(args.qkv.dtype,
-           [&](auto zero) { launch_attention<typename DeviceType<decltype(zero)>::type>(context, args); });
+  visit_hp(args.qkv.dtype, [&](auto zero) {
+    using T = typename DeviceType<decltype(zero)>::type;
+    const DecodeParams<T> p = params_of<T>(args);
+    visit_dim(p.dim, [&]<int E>() { launch_decode<T, E>(context, p, args.qkv.rows()); });
+  });
+}
+
+bool attention_step(const Context& context, const AttentionStep& args) {
+  bool launched = false;
+  visit_hp(args.decode.qkv.dtype, [&](auto zero) {
+    using T = typename DeviceType<decltype(zero)>::type;
+    DecodeParams<T> p = params_of<T>(args.decode);
+    p.cos = args.cos ? args.cos.template as<float>() : nullptr;
+    p.sin = args.sin ? args.sin.template as<float>() : nullptr;
+    p.new_k = args.decode.cache.k.template as<T>();
+    p.new_v = args.decode.cache.v.template as<T>();
+    launched =
+        visit_dim(p.dim, [&]<int E>() { return launch_step<T, E>(context, p, args.decode.qkv.rows()); });
+  });
+  return launched;
 }
 
 }  // namespace te::kernels::cuda

@@ -40,6 +40,14 @@ struct AttentionDecode {
 };
 void attention_decode(const Context& context, const AttentionDecode& args);
 
+/// One token of each of several sequences, none twice: the rotary embedding by positions, cache_append() and
+/// attention_decode(), bit for bit. On a GPU one launch where heads are 32, 64, 128 or 256 wide.
+struct AttentionStep {
+  AttentionDecode decode;  ///< qkv: q and k not yet rotated; unspecified afterwards
+  Tensor cos, sin;         ///< as in kernels/rope/rope.h; empty: nothing is rotated
+};
+void attention_step(const Context& context, const AttentionStep& args);
+
 /// Why a cache of these sizes cannot be used, or "".
 const char* decode_unsupported(DeviceKind device, int64_t head_dim);
 

@@ -7,5 +7,7 @@ namespace te::kernels::cuda {
 
 void cache_append(const Context& context, const CacheAppend& args);
 void attention_decode(const Context& context, const AttentionDecode& args);
+/// True: launched. False: nothing was, because the kernel is not made for these heads or alignments.
+bool attention_step(const Context& context, const AttentionStep& args);
 
 }  // namespace te::kernels::cuda

@@ -18,19 +18,24 @@ __device__ __forceinline__ void allow_dependents() {
   asm volatile("griddepcontrol.launch_dependents;");
 }
 
-/// Launches kKernel; `early`: before the kernel in front of it has ended.
-template <auto kKernel, class... Args>
-void launch_dependent(const Context& context, dim3 grid, dim3 block, bool early, const Args&... args) {
+/// What generation works on: rows so few that launching a kernel takes as long as its work.
+constexpr int64_t kLaunchBoundRows = 8;
+
+/// `early`: before the kernel in front of it has ended.
+template <class... Params, class... Args>
+void launch_dependent(const Context& context, void (*kernel)(Params...), dim3 grid, dim3 block,
+                      size_t shared_bytes, bool early, const Args&... args) {
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
   config.stream = cuda_stream(context);
   config.attrs = &attribute;
   config.numAttrs = early ? 1 : 0;
-  TE_CUDA_CHECK(cudaLaunchKernelEx(&config, kKernel, args...));
+  TE_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, args...));
   TE_CUDA_CHECK_LAUNCH();
 }
 

@@ -75,7 +75,9 @@ void gemm_activation_forward(const Context& context, const GemmActivationForward
   check_args("gemm_activation_forward", args);
   const ProfiledOp profiled(context, "gemm_activation_forward", args);
 #ifdef TE_WITH_CUDA
-  if (context.is_cuda() && cuda::gemm_activation_forward(context, args)) return;
+  if (context.is_cuda() &&
+      (cuda::gemm_activation_few_rows(context, args) || cuda::gemm_activation_forward(context, args)))
+    return;
 #endif
   gemm(context, {.a = args.a, .b = args.b, .out = args.out, .trans_b = true, .bias = args.bias});
   activation_forward(context, {.kind = args.kind, .x = args.out, .y = args.y, .clamp = args.clamp});

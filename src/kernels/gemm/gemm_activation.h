@@ -2,7 +2,8 @@
 // linear_fc2's dgrad with the activation's gradient. On Hopper one kernel does both in BF16
 // (gemm_activation_hopper.cu), so that the values between the two are not read again; elsewhere, and for sizes that
 // kernel is not made for, gemm and the activation's own op run one after the other; so do the kinds other than GELU
-// (tanh) and SwiGLU without a clamp.
+// (tanh) and SwiGLU without a clamp. Forward with a few rows, what generation runs, all kinds are one kernel
+// (gemm_few_rows.cu).
 //
 //   forward   out[m, n] = a b^T + bias,            y[m, ffn] = activation(out)
 //   backward  dx[m, n]  = activation'(x) (a b),    dbias[n] += column sums of dx,    y[m, ffn] = activation(x)
@@ -26,12 +27,13 @@ namespace te::kernels {
 /// All tensors have one dtype, fp32 or bf16. What is written overlaps nothing else.
 struct GemmActivationForward {
   ActivationKind kind = ActivationKind::swiglu;
-  Tensor a;         ///< [m, k]
-  Tensor b;         ///< [n, k]
-  Tensor bias;      ///< optional [n]
-  Tensor out;       ///< out [m, n]
-  Tensor y;         ///< out [m, ffn]
-  float clamp = 0;  ///< as in activation.h
+  Tensor a;              ///< [m, k]
+  Tensor b;              ///< [n, k]
+  Tensor bias;           ///< optional [n]
+  Tensor out;            ///< out [m, n]
+  Tensor y;              ///< out [m, ffn]
+  float clamp = 0;       ///< as in activation.h
+  bool early_b = false;  ///< as in gemm.h
 };
 void gemm_activation_forward(const Context& context, const GemmActivationForward& args);
 

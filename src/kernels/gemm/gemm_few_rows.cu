@@ -1,64 +1,43 @@
-// GEMMs of one to eight rows: what generation multiplies. Their time is that of reading b, so b is read once, in order,
-// with as many bytes in flight as the memory's latency asks for, and tensor cores are not needed.
+// GEMMs of one to eight rows: what generation multiplies. Their time is that of reading b, so b is read once, with as
+// many bytes in flight as the memory's latency asks for; the first of them, where early_b allows it, before the kernel
+// in front has ended. An activation behind the GEMM costs no pass of its own.
 //
-// A warp has kCols rows of b, each a column of the result; a lane takes every 32nd run of 16 bytes of them, for all
-// rows of a at once (a is small and stays in the L1 cache). Runs of the next turn are asked for before those of this
-// turn are multiplied; the first of all, where early_b allows it, before the kernel in front has ended. The lanes' sums
-// are added by a tree: the order is fixed and the same for every row, so a row's bits depend on no other row.
-#include "kernels/common/cuda_common.cuh"
+// A block makes 16 columns of the result (of a gated activation: 16 of the gate and the 16 of `up` that meet them); its
+// warps share k, 128 bytes of a row at a time. The tensor cores multiply 16 rows of b by 8 of a (mma.m16n8k16, or k32
+// for E4M3), so eight rows cost what one costs. Which k an element of a fragment stands for is arbitrary as long as a
+// and b agree: a lane loads 16 bytes of a row and takes them as the fragments of two instructions. The warps' sums are
+// added in a fixed order, the same for every row: a row's bits depend on no other row.
+#include "kernels/activation/activation_device.cuh"
 #include "kernels/common/dependent_launch.cuh"
+#include "kernels/gemm/gemm_activation_cuda.h"
 #include "kernels/gemm/gemm_cuda.h"
 
 namespace te::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarpSize;
-constexpr int kGroup = 8;  ///< values that are multiplied at a time
+constexpr int kCols = 16;     ///< of a block
+constexpr int kStepRuns = 8;  ///< runs of 16 bytes of a row that a warp takes in a step
+constexpr int kAheadRuns =
+    8;  ///< 16-byte loads of a lane under way, of each row of a tile: kStepRuns / 4 a step
 
 struct FewRowsParams {
   const uint4* a;
   const uint4* b;
   void* out;
+  void* y;                ///< the activation's result
   const void* bias;       ///< of out's type, or null
   const float* a_scales;  ///< FP8, as the layouts say
   const float* b_scales;
   int rows;
-  int64_t cols;                ///< n
+  int64_t cols;                ///< n, or with a gated activation half of it
   int64_t runs;                ///< of a row of a and of b
   int64_t a_stride, b_stride;  ///< vectors: between the scales of blocks of a; of row blocks of b
   bool scales_by_row;          ///< ScaleLayout::rows, else ::tensor
   bool scales_b_by_vectors;    ///< b's, with a's: vectors, else blocks
   bool early_b;
-};
-
-/// 16 bytes of values.
-template <DType kType>
-struct Run;
-template <>
-struct Run<DType::bf16> {
-  static constexpr int kGroups = 1;
-  static __device__ __forceinline__ void unpack(const uint4& run, int, float (&x)[kGroup]) {
-    const uint32_t word[4] = {run.x, run.y, run.z, run.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      x[2 * i] = __uint_as_float(word[i] << 16);
-      x[2 * i + 1] = __uint_as_float(word[i] & 0xffff0000u);
-    }
-  }
-};
-template <>
-struct Run<DType::e4m3> {
-  static constexpr int kGroups = 2;
-  static __device__ __forceinline__ void unpack(const uint4& run, int group, float (&x)[kGroup]) {
-    const uint32_t word[2] = {group == 0 ? run.x : run.z, group == 0 ? run.y : run.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const auto pair = static_cast<__nv_fp8x2_storage_t>(word[i / 2] >> i % 2 * 16);
-      const float2 value = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(pair, __NV_E4M3)));
-      x[2 * i] = value.x, x[2 * i + 1] = value.y;
-    }
-  }
+  float clamp;
 };
 
 /// b is read once: not into the L1 cache, which has a.
@@ -70,180 +49,256 @@ __device__ __forceinline__ uint4 load_run(const uint4* p) {
   return run;
 }
 
-/// kRows: of a, at least p.rows. kBlockScales: of every 128 values along k.
-template <DType kType, class Out, int kRows, bool kBlockScales>
+/// sums += a tile of b [16, k] times rows of a [8, k]^T, k being 16 BF16 or 32 E4M3: element i of a lane is column
+/// group (+ 8 from i = 2 on), row 2 * member (+ 1 where i is odd).
+template <DType kType>
+__device__ __forceinline__ void multiply(float (&sums)[4], uint32_t low0, uint32_t high0, uint32_t low1,
+                                         uint32_t high1, uint32_t a0, uint32_t a1) {
+  if constexpr (kType == DType::bf16) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(low0), "r"(high0), "r"(low1), "r"(high1), "r"(a0), "r"(a1));
+  } else {
+    asm volatile(
+        "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(low0), "r"(high0), "r"(low1), "r"(high1), "r"(a0), "r"(a1));
+  }
+}
+
+struct NoActivation {
+  static constexpr bool kGated = false, kExists = false;
+};
+template <ActivationKind kind>
+struct Activation {
+  static constexpr bool kGated = is_gated(kind), kExists = true;
+  template <class T>
+  static __device__ __forceinline__ float value(float x, float up, float clamp) {
+    const float gate = gate_within<kind>(x, clamp);
+    return activation_value<kind>(gate, up_within<kind>(up, clamp), activation_factor<kind, T>(gate));
+  }
+};
+
+/// kBlockScales: of every 128 values along k, which are a step of E4M3.
+template <DType kType, class Out, bool kBlockScales, class Act>
 class FewRowsWarp {
  public:
-  static constexpr int kCols = kRows <= 2 ? 2 : 4, kAhead = kRows <= 2 ? 4 : 2;
-  static constexpr int kTurn = kWarpSize * kAhead;  ///< runs
-  using Runs = uint4[kAhead][kCols];
+  static constexpr int kTiles = Act::kGated ? 2 : 1, kLoads = kStepRuns / 4;
+  static constexpr int kAhead = kAheadRuns / kLoads / kTiles;             ///< steps
+  static constexpr int64_t kTurn = int64_t{kStepRuns} * kWarps * kAhead;  ///< runs
+  using Shared = float[kTiles][kWarps][kFewRows][kCols];
 
   __device__ __forceinline__ FewRowsWarp(const FewRowsParams& params)
       : p(params),
-        lane(threadIdx.x % kWarpSize),
-        first((int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarpSize) * kCols) {}
+        group(threadIdx.x % kWarpSize / 4),
+        member(threadIdx.x % 4),
+        warp(threadIdx.x / kWarpSize),
+        first(int64_t{blockIdx.x} * kCols) {}
 
-  /// A column beyond the last is the last one again, a run beyond the last is not used.
-  __device__ __forceinline__ void load(int64_t turn, Runs& to) const {
+  /// A column beyond the last is the last one again; runs beyond the last are zeros.
+  __device__ __forceinline__ void load_b(int64_t turn) {
 #pragma unroll
-    for (int u = 0; u < kAhead; ++u) {
-      const int64_t run = turn + u * kWarpSize + lane;
+    for (int s = 0; s < kAhead; ++s) {
 #pragma unroll
-      for (int c = 0; c < kCols; ++c)
-        if (run < p.runs) to[u][c] = load_run(p.b + min(first + c, p.cols - 1) * p.runs + run);
-    }
-  }
-
-  __device__ __forceinline__ void multiply(int64_t turn, const Runs& of_b) {
+      for (int i = 0; i < kLoads; ++i) {
+        const int64_t run = run_of(turn, s, i);
 #pragma unroll
-    for (int u = 0; u < kAhead; ++u) {
-      const int64_t run = turn + u * kWarpSize + lane;
-      if (run >= p.runs) break;
-      uint4 of_a[kRows];
+        for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
-      for (int r = 0; r < kRows; ++r) of_a[r] = p.a[min(r, p.rows - 1) * p.runs + run];
-      if constexpr (kBlockScales) {
-        float dots[kCols][kRows] = {};
-        add_products(of_a, of_b[u], dots);
-        add_scaled(run * (Run<kType>::kGroups * kGroup) / kScaleBlock, dots);
-      } else {
-        add_products(of_a, of_b[u], sums);
-      }
-    }
-  }
-
-  __device__ __forceinline__ void write() const {
-#pragma unroll
-    for (int c = 0; c < kCols; ++c) {
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-        const float sum = warp_sum(sums[c][r]);
-        if (lane == c * kRows + r && r < p.rows && first + c < p.cols) write(r, first + c, sum);
-      }
-    }
-  }
-
- private:
-  static __device__ __forceinline__ void add_products(const uint4 (&of_a)[kRows], const uint4 (&of_b)[kCols],
-                                                      float (&to)[kCols][kRows]) {
-#pragma unroll
-    for (int g = 0; g < Run<kType>::kGroups; ++g) {
-      float b[kCols][kGroup];
-#pragma unroll
-      for (int c = 0; c < kCols; ++c) Run<kType>::unpack(of_b[c], g, b[c]);
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-        float a[kGroup];
-        Run<kType>::unpack(of_a[r], g, a);
-#pragma unroll
-        for (int c = 0; c < kCols; ++c) {
-#pragma unroll
-          for (int i = 0; i < kGroup; ++i) to[c][r] = fmaf(a[i], b[c][i], to[c][r]);
+          for (int half = 0; half < 2; ++half)
+            b[s][i][t][half] = run < p.runs ? load_run(p.b + row_of_b(t, half) * p.runs + run) : uint4{};
         }
       }
     }
   }
 
-  __device__ __forceinline__ void add_scaled(int64_t block, const float (&dots)[kCols][kRows]) {
+  __device__ __forceinline__ void multiply_by_a(int64_t turn) {
+    uint4 a[kAhead][kLoads];
 #pragma unroll
-    for (int c = 0; c < kCols; ++c) {
-      const int64_t col = min(first + c, p.cols - 1);
-      const float b = p.scales_b_by_vectors ? p.b_scales[block * p.b_stride + col]
-                                            : p.b_scales[col / kScaleBlock * p.b_stride + block];
+    for (int s = 0; s < kAhead; ++s) {
 #pragma unroll
-      for (int r = 0; r < kRows; ++r)
-        sums[c][r] = fmaf(dots[c][r], p.a_scales[block * p.a_stride + min(r, p.rows - 1)] * b, sums[c][r]);
+      for (int i = 0; i < kLoads; ++i) {
+        const int64_t run = run_of(turn, s, i);
+        a[s][i] = run < p.runs && group < p.rows ? p.a[group * p.runs + run] : uint4{};
+      }
+    }
+#pragma unroll
+    for (int s = 0; s < kAhead; ++s) {
+      if constexpr (kBlockScales) {
+        float of_block[kTiles][4] = {};
+        add_step(a[s], b[s], of_block);
+        add_scaled(run_of(turn, s, 0) / kStepRuns, of_block);
+      } else {
+        add_step(a[s], b[s], sums);
+      }
     }
   }
 
-  __device__ __forceinline__ void write(int row, int64_t col, float sum) const {
-    if constexpr (kType != DType::bf16 && !kBlockScales)
-      sum *= p.a_scales[p.scales_by_row ? row : 0] * p.b_scales[p.scales_by_row ? col : 0];
-    if (p.bias != nullptr) sum += load_float(static_cast<const Out*>(p.bias) + col);
-    store_float(static_cast<Out*>(p.out) + row * p.cols + col, sum);
+  __device__ __forceinline__ void write(Shared& shared) const {
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) shared[t][warp][2 * member + i % 2][group + i / 2 * 8] = sums[t][i];
+    }
+    __syncthreads();
+    const int row = static_cast<int>(threadIdx.x) / kCols, col = static_cast<int>(threadIdx.x) % kCols;
+    if (row >= p.rows || first + col >= p.cols) return;
+    float of[kTiles] = {};
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+      for (int w = 0; w < kWarps; ++w) of[t] += shared[t][w][row][col];
+    }
+    finish(row, first + col, of);
+  }
+
+ private:
+  using Runs = uint4[kLoads][kTiles][2];
+
+  __device__ __forceinline__ int64_t run_of(int64_t turn, int step, int i) const {
+    return turn + (step * kWarps + warp) * kStepRuns + i * 4 + member;
+  }
+  __device__ __forceinline__ int64_t row_of_b(int tile, int half) const {
+    return tile * p.cols + min(first + group + half * 8, p.cols - 1);
+  }
+
+  static __device__ __forceinline__ void add_step(const uint4 (&a)[kLoads], const Runs& b,
+                                                  float (&to)[kTiles][4]) {
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+        const uint4 &low = b[i][t][0], &high = b[i][t][1];
+        multiply<kType>(to[t], low.x, high.x, low.y, high.y, a[i].x, a[i].y);
+        multiply<kType>(to[t], low.z, high.z, low.w, high.w, a[i].z, a[i].w);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void add_scaled(int64_t block, const float (&of_block)[kTiles][4]) {
+    if (block * kStepRuns >= p.runs) return;
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int row = min(2 * member + i % 2, p.rows - 1);
+        const int64_t col = row_of_b(t, i / 2);
+        const float of_b = p.scales_b_by_vectors ? p.b_scales[block * p.b_stride + col]
+                                                 : p.b_scales[col / kScaleBlock * p.b_stride + block];
+        sums[t][i] = fmaf(of_block[t][i], p.a_scales[block * p.a_stride + row] * of_b, sums[t][i]);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void finish(int row, int64_t col, const float (&of)[kTiles]) const {
+    float value[kTiles];
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      const int64_t column = t * p.cols + col;
+      value[t] = of[t];
+      if constexpr (kType != DType::bf16 && !kBlockScales)
+        value[t] *= p.a_scales[p.scales_by_row ? row : 0] * p.b_scales[p.scales_by_row ? column : 0];
+      if (p.bias != nullptr) value[t] += load_float(static_cast<const Out*>(p.bias) + column);
+      value[t] = round_to<Out>(value[t]);
+      store_float(static_cast<Out*>(p.out) + row * p.cols * kTiles + column, value[t]);
+    }
+    if constexpr (Act::kExists)
+      store_float(static_cast<Out*>(p.y) + row * p.cols + col,
+                  Act::template value<Out>(value[0], value[kTiles - 1], p.clamp));
   }
 
   const FewRowsParams& p;
-  const int lane;
+  const int group, member;  ///< of the fragments: a row of a tile of b and of a, a quarter of their 64 bytes
+  const int warp;
   const int64_t first;  ///< column of the result
-  float sums[kCols][kRows] = {};
+  float sums[kTiles][4] = {};
+  Runs b[kAhead];
 };
 
-template <DType kType, class Out, int kRows, bool kBlockScales>
-__global__ void __launch_bounds__(kThreads) few_rows_kernel(const __grid_constant__ FewRowsParams p) {
-  using Warp = FewRowsWarp<kType, Out, kRows, kBlockScales>;
+template <DType kType, class Out, bool kBlockScales, class Act>
+__global__ void __launch_bounds__(kThreads, 2) few_rows_kernel(const __grid_constant__ FewRowsParams p) {
+  using Warp = FewRowsWarp<kType, Out, kBlockScales, Act>;
+  __shared__ typename Warp::Shared shared;
   Warp warp(p);
-  typename Warp::Runs now, next;
   // 1. The first runs of b, then the end of the kernel in front: a is there.
   if (!p.early_b) grid_dependency_wait();
-  warp.load(0, now);
+  warp.load_b(0);
   if (p.early_b) grid_dependency_wait();
   allow_dependents();
-  // 2. Turn by turn.
-  for (int64_t turn = 0; turn < p.runs; turn += Warp::kTurn) {
-    warp.load(turn + Warp::kTurn, next);
-    warp.multiply(turn, now);
-#pragma unroll
-    for (int u = 0; u < Warp::kAhead; ++u) {
-#pragma unroll
-      for (int c = 0; c < Warp::kCols; ++c) now[u][c] = next[u][c];
-    }
+  warp.multiply_by_a(0);
+  // 2. The others, turn by turn.
+  for (int64_t turn = Warp::kTurn; turn < p.runs; turn += Warp::kTurn) {
+    warp.load_b(turn);
+    warp.multiply_by_a(turn);
   }
-  // 3. The lanes' sums together.
-  warp.write();
+  // 3. The warps' sums together.
+  warp.write(shared);
 }
 
-template <DType kType, class Out, int kRows, bool kBlockScales>
+template <DType kType, class Out, bool kBlockScales, class Act>
 void launch(const Context& context, const FewRowsParams& p) {
-  constexpr int kColsOfBlock = kWarps * FewRowsWarp<kType, Out, kRows, kBlockScales>::kCols;
-  launch_dependent<few_rows_kernel<kType, Out, kRows, kBlockScales>>(context, ceil_div(p.cols, kColsOfBlock),
-                                                                     kThreads, p.early_b, p);
-}
-
-template <DType kType, class Out, bool kBlockScales>
-void launch_by_rows(const Context& context, const FewRowsParams& p) {
-  if (p.rows == 1) return launch<kType, Out, 1, kBlockScales>(context, p);
-  if (p.rows == 2) return launch<kType, Out, 2, kBlockScales>(context, p);
-  if (p.rows <= 4) return launch<kType, Out, 4, kBlockScales>(context, p);
-  launch<kType, Out, 8, kBlockScales>(context, p);
+  launch_dependent(context, few_rows_kernel<kType, Out, kBlockScales, Act>, ceil_div(p.cols, kCols), kThreads,
+                   0, p.early_b, p);
 }
 
 template <class Out>
 void launch_by_type(const Context& context, const Gemm& args, const FewRowsParams& p) {
-  if (args.a.dtype() == DType::bf16) return launch_by_rows<DType::bf16, Out, false>(context, p);
-  if (args.a.layout != ScaleLayout::vectors) return launch_by_rows<DType::e4m3, Out, false>(context, p);
-  launch_by_rows<DType::e4m3, Out, true>(context, p);
+  if (args.a.dtype() == DType::bf16) return launch<DType::bf16, Out, false, NoActivation>(context, p);
+  if (args.a.layout != ScaleLayout::vectors) return launch<DType::e4m3, Out, false, NoActivation>(context, p);
+  launch<DType::e4m3, Out, true, NoActivation>(context, p);
+}
+
+bool fits(const Gemm& args) {
+  const int64_t row_bytes = args.a.cols() * static_cast<int64_t>(dtype_size(args.a.dtype()));
+  return has_few_rows(args) && row_bytes % 16 == 0 && is_aligned(args.a.values.data, 16) &&
+         is_aligned(args.b.values.data, 16) && args.a.layout != ScaleLayout::blocks;
+}
+
+FewRowsParams params_of(const Gemm& args) {
+  FewRowsParams p{};
+  p.a = args.a.values.as<uint4>();
+  p.b = args.b.values.as<uint4>();
+  p.out = args.out.data;
+  p.bias = args.bias ? args.bias.data : nullptr;
+  p.rows = static_cast<int>(args.a.rows());
+  p.cols = args.b.rows();
+  p.runs = args.a.cols() * static_cast<int64_t>(dtype_size(args.a.dtype())) / 16;
+  p.early_b = args.early_b;
+  if (!args.a.scales) return p;
+  p.a_scales = args.a.scales.as<float>();
+  p.b_scales = args.b.scales.as<float>();
+  p.scales_by_row = args.a.layout == ScaleLayout::rows;
+  p.scales_b_by_vectors = args.b.layout == ScaleLayout::vectors;
+  p.a_stride = args.a.scale_stride > 0 ? args.a.scale_stride : args.a.rows();
+  if (args.b.layout == ScaleLayout::blocks) p.b_stride = args.b.scales.cols();
+  if (p.scales_b_by_vectors) p.b_stride = args.b.scale_stride > 0 ? args.b.scale_stride : args.b.rows();
+  return p;
 }
 
 }  // namespace
 
 bool gemm_few_rows(const Context& context, const Gemm& args) {
-  if (!has_few_rows(args)) return false;
-  const int64_t row_bytes = args.a.cols() * static_cast<int64_t>(dtype_size(args.a.dtype()));
-  if (row_bytes % 16 != 0 || !is_aligned(args.a.values.data, 16) || !is_aligned(args.b.values.data, 16))
-    return false;
-  // Of its scales a has those of its rows; b's may be those of single rows, too.
-  const bool by_blocks = args.a.layout == ScaleLayout::vectors;
-  if (args.a.layout == ScaleLayout::blocks) return false;
-  FewRowsParams p;
-  p.a = args.a.values.as<uint4>();
-  p.b = args.b.values.as<uint4>();
-  p.out = args.out.data;
-  p.bias = args.bias ? args.bias.data : nullptr;
-  p.a_scales = args.a.scales ? args.a.scales.as<float>() : nullptr;
-  p.b_scales = args.b.scales ? args.b.scales.as<float>() : nullptr;
-  p.rows = static_cast<int>(args.a.rows());
-  p.cols = args.b.rows();
-  p.runs = row_bytes / 16;
-  p.scales_by_row = args.a.layout == ScaleLayout::rows;
-  p.scales_b_by_vectors = args.b.layout == ScaleLayout::vectors;
-  p.a_stride = args.a.scale_stride > 0 ? args.a.scale_stride : args.a.rows();
-  p.b_stride = !p.scales_b_by_vectors    ? (by_blocks ? args.b.scales.cols() : 0)
-               : args.b.scale_stride > 0 ? args.b.scale_stride
-                                         : args.b.rows();
-  p.early_b = args.early_b;
-  visit_hp(args.out.dtype,
-           [&](auto zero) { launch_by_type<typename DeviceType<decltype(zero)>::type>(context, args, p); });
+  if (!fits(args)) return false;
+  visit_hp(args.out.dtype, [&](auto zero) {
+    launch_by_type<typename DeviceType<decltype(zero)>::type>(context, args, params_of(args));
+  });
+  return true;
+}
+
+bool gemm_activation_few_rows(const Context& context, const GemmActivationForward& args) {
+  const Gemm gemm{
+      .a = args.a, .b = args.b, .out = args.out, .trans_b = true, .bias = args.bias, .early_b = args.early_b};
+  if (!fits(gemm)) return false;
+  FewRowsParams p = params_of(gemm);
+  p.y = args.y.data;
+  p.cols = args.y.cols();
+  p.clamp = args.clamp;
+  visit_activation(args.kind, [&]<ActivationKind kind>() {
+    launch<DType::bf16, __nv_bfloat16, false, Activation<kind>>(context, p);
+  });
   return true;
 }
 

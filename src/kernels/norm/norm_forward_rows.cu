@@ -191,6 +191,7 @@ __global__ void __launch_bounds__(kAhead ? 512 : 1024, 1)
   extern __shared__ uint4 dynamic[];
   uint32_t* columns = reinterpret_cast<uint32_t*>(dynamic);
   __shared__ typename BlockSums<kRows>::Shared shared;
+  grid_dependency_wait();
   allow_dependents();
   Thread thread(p, shared);
   NormFp8Sums sums;
@@ -235,7 +236,7 @@ size_t tile_bytes(int64_t hidden) {
 }
 
 /// As many blocks as run at once, so that each has several tiles.
-void launch(const RowsParams& p, cudaStream_t stream, int multiprocessors) {
+void launch(const Context& context, const RowsParams& p, int multiprocessors) {
   const int threads = static_cast<int>(ceil_div(p.hidden, 8 * kWarpSize)) * kWarpSize;
   const bool fp8 = p.fp8.wanted, delta = p.delta != nullptr, ahead = threads <= 512;
   const Kernel kernel = p.layer           ? kernel_of<NormKind::layer>(fp8, delta, ahead)
@@ -249,8 +250,7 @@ void launch(const RowsParams& p, cudaStream_t stream, int multiprocessors) {
   const int64_t resident = int64_t{multiprocessors} * std::max(blocks, 1);
   const auto grid = static_cast<unsigned>(std::min<int64_t>(resident, ceil_div(p.rows, kTileRows)));
   if (grid == 0) return;
-  kernel<<<grid, threads, shared, stream>>>(p);
-  TE_CUDA_CHECK_LAUNCH();
+  launch_dependent(context, kernel, grid, threads, shared, p.rows <= kLaunchBoundRows, p);
 }
 
 }  // namespace
@@ -269,7 +269,7 @@ bool norm_forward_rows(const Context& context, const NormForward& a) {
   const bool fused = a.x.rows() % 16 == 0 && tile_bytes(a.x.cols()) <= kMaxTileBytes;
   RowsParams p = norm_forward_params<bf16>(a);
   if (!fused) p.columnwise = nullptr;
-  launch(p, cuda_stream(context), multiprocessor_count(context));
+  launch(context, p, multiprocessor_count(context));
   if (out.columnwise && !fused) norm_columnwise(context, a);
   return true;
 }

@@ -42,6 +42,8 @@ struct Measured {
   double first_step_s = 0;    ///< from the start of the work on this config to its first step done
   int64_t memory_bytes = 0;
   double loss = 0;
+  std::optional<double>
+      recast;  ///< share of the timed steps' casts that were made again (precision.fp8_recast)
   std::optional<Profile> profile;
 
   double median() const { return times[times.size() / 2]; }
@@ -80,6 +82,8 @@ class Steps {
 
   double loss() { return runner_.optimizer().status().loss_sum / static_cast<float>(batch_.counted); }
   int64_t memory_bytes() const { return runner_.plan().total_bytes(); }
+  bool recasts() { return runner_.model().recipe().recasts(); }
+  fp8::ScaleTable::CastCount casts() { return runner_.model().recipe().table().count_casts(context_); }
 
  private:
   const Context& context_;
@@ -107,7 +111,9 @@ Measured measure(const StepOptions& options, const config::Config& config, const
                  const parallel::Groups& groups, std::chrono::steady_clock::time_point start) {
   Steps steps(config, context, groups);
   Measured measured;
+  fp8::ScaleTable::CastCount before;
   for (int i = 0; i < options.steps + kWarmUpSteps; ++i) {
+    if (i == kWarmUpSteps) before = steps.casts();
     const auto begin = std::chrono::steady_clock::now();
     steps.run();
     if (i == 0) measured.first_step_s = milliseconds_since(start) / 1e3;
@@ -116,6 +122,10 @@ Measured measure(const StepOptions& options, const config::Config& config, const
   std::sort(measured.times.begin(), measured.times.end());
   measured.memory_bytes = steps.memory_bytes();
   measured.loss = steps.loss();
+  const fp8::ScaleTable::CastCount after = steps.casts();
+  if (steps.recasts() && after.casts > before.casts)
+    measured.recast =
+        static_cast<double>(after.again - before.again) / static_cast<double>(after.casts - before.casts);
   if (options.profile) measured.profile = take_profile(context, kProfiledSteps, [&] { steps.run(); });
   return measured;
 }
@@ -154,7 +164,8 @@ void run_config(const StepOptions& options, const std::string& path, parallel::W
                    fmt::format("{:.2f}", measured.times.front()),
                    fmt::format("{:.2f}", measured.times.back()), fmt::format("{:.0f}", tokens_per_gpu),
                    fmt::format("{:.1f}", tflops), human_bytes(measured.memory_bytes),
-                   fmt::format("{:.1f}", measured.first_step_s)});
+                   fmt::format("{:.1f}", measured.first_step_s),
+                   measured.recast ? fmt::format("{:.2f} %", 100.0 * *measured.recast) : "-"});
   nlohmann::json entry = {{"config", config.name},
                           {"fp8", fp8},
                           {"attention", options.attention},
@@ -172,6 +183,7 @@ void run_config(const StepOptions& options, const std::string& path, parallel::W
                           {"memory_bytes", measured.memory_bytes},
                           {"first_step_s", measured.first_step_s},
                           {"loss", measured.loss}};
+  if (measured.recast) entry["recast"] = *measured.recast;
   if (measured.profile) {
     add_floors(context, *measured.profile, options.steps);
     std::printf("%s, FP8 %s, one step of %.0f tokens%s\n", config.name.c_str(), fp8.c_str(), tokens,
@@ -185,7 +197,8 @@ void run_config(const StepOptions& options, const std::string& path, parallel::W
 void run(const StepOptions& options, parallel::World& world) {
   nlohmann::json report;
   std::vector<std::vector<std::string>> table{{"config", "FP8", "TPxDPxPP", "tokens/step", "ms", "min", "max",
-                                               "tokens/s/GPU", "TFLOP/s", "memory", "first step s"}};
+                                               "tokens/s/GPU", "TFLOP/s", "memory", "first step s",
+                                               "cast again"}};
   for (const std::string& path : options.configs) run_config(options, path, world, table, report);
   if (!world.leader()) return;
   std::printf("whole optimizer steps (clipping, FP32 main parameters updated), random tokens, median of %d\n",

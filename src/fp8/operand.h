@@ -20,6 +20,7 @@ class Operand {
   Tensor hp;                   ///< [rows, cols] bf16 or fp32; may be empty where only FP8 is kept
   kernels::Matrix rowwise;     ///< [rows, cols] quantized, with its scales; empty where the recipe keeps hp
   kernels::Matrix columnwise;  ///< [cols, rows], the form in which a GEMM contracts over the rows
+  Tensor scale;           ///< fp32 [1]: what both forms are cast with, for a cast that is repeated; or empty
   bool is_share = false;  ///< the tensor's other rows are those of other tensor ranks: one scale serves all
 
   /// hp holds this pass's values: of a producer that knows no Target (a weight's update, the residual stream).

@@ -7,7 +7,6 @@
 #include "fp8/recipes.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/quantize/quantize.h"
-#include "kernels/scale_update/scale_update.h"
 
 namespace te::fp8 {
 
@@ -110,6 +109,7 @@ void Quantizer::cast_form(const Context& context, const Operand& operand, kernel
   Operand part = operand;
   part.rowwise = part.columnwise = {};
   part.*form = operand.*form;
+  if (part.scale && recipe_->cast_scale(index_) != Recipe::CastScale::given) mode.again = true;
   recipe_->cast(context, index_, part, mode, sums);
 }
 
@@ -222,7 +222,7 @@ void Recipe::log_amaxes(const Context& context) {
 }
 
 void Recipe::plan(MemoryPlan& plan) {
-  table().plan(plan, history_len(), recasts());
+  table().plan(plan, history_len(), has_cast_states());
 #ifndef NDEBUG
   if (shared_->stage != nullptr && table().size() > 0)
     plan.add(compared_, "fp8.compared_scales", MemoryKind::fp8_state, DType::f32, {table().size()});
@@ -291,6 +291,8 @@ void Recipe::plan_scales(MemoryPlan& plan, int index, Forms forms, Operand& oper
     plan.alias(operand.columnwise.scales, operand.rowwise.scales);
   else if (columnwise)
     add(operand.columnwise, ".columnwise.scale_inv", memory.cols, memory.rows);
+  if (memory.keeps_scale && has_cast_states() && layout == kernels::ScaleLayout::tensor)
+    plan.add(operand.scale, memory.name + ".scale", memory.scales, DType::f32, {1});
   if (forms.rowwise) operand.rowwise.layout = layout;
   if (columnwise) operand.columnwise.layout = layout;
 }
@@ -303,43 +305,33 @@ kernels::Fp8Output Recipe::output_of(int index, const Operand& operand, Quantize
   out.scale_inv = (operand.rowwise ? operand.rowwise : operand.columnwise).scales.as<float>();
   out.amax = mode.record_amax ? table().amax_of(index).as<float>() : nullptr;
   out.counters = mode.count ? table().counters_of(index) : nullptr;
-  if (!out.wants_data() || !recasts_operand(index)) return out;
+  const CastScale scale = cast_scale(index);
+  if (!out.wants_data() || scale == CastScale::given) return out;
+  if (mode.again) {
+    if (operand.scale) out.scale = operand.scale.as<float>();
+    return out;
+  }
+  const bool own = scale == CastScale::own;
   kernels::Fp8CastState* const state = table().cast_state_of(index);
-  out.recast = {.state = state, .margin_factor = std::ldexp(1.0f, -margin_of(index)), .agree = {}};
-  parallel::Communicator* const ranks = operand.is_share ? shared_->tensor : nullptr;
+  unsigned* const turn = shared_->table.turn_of(index);
+  out.recast = {
+      .state = state, .turn = turn, .margin_factor = std::ldexp(1.0f, -margin_of(index)), .agree = {}};
+  if (own) {
+    out.recast.own_scale = table().scale_of(index).as<float>();
+    out.recast.own_amax = own_amax_of(index).as<float>();
+    if (out.recast.own_amax == out.amax) out.amax = nullptr;
+  }
+  out.recast.used_scale = operand.scale.as<float>();
+  parallel::Communicator* const ranks = own || operand.is_share ? shared_->tensor : nullptr;
   if (ranks != nullptr)
-    out.recast.agree = [ranks, state](const Context& context) {
-      reduce_amax(context, ranks, {&state->amax, DType::f32, {1}});
+    out.recast.agree = [ranks, amax = out.recast.amax()](const Context& context) {
+      reduce_amax(context, ranks, {amax, DType::f32, {1}});
     };
   return out;
 }
 
-void Recipe::cast_with_own_scale(const Context& context, int index, Operand& operand, QuantizeMode mode,
-                                 const ColumnSums& sums, const Tensor& amax) {
-  const kernels::Fp8Output out = output_of(index, operand, mode);
-  const bool plain = out.rowwise && !out.columnwise && out.amax == nullptr && out.counters == nullptr &&
-                     out.recast.state == nullptr && !sums.into && shared_->tensor == nullptr;
-  if (plain && kernels::quantize_with_own_scale(context, {.x = operand.hp,
-                                                          .out = out.rowwise,
-                                                          .amax = amax.as<float>(),
-                                                          .scale = table().scale_of(index).as<float>(),
-                                                          .scale_inv = out.scale_inv,
-                                                          .margin = margin_of(index)}))
-    return;
-  context.zero(amax);
-  kernels::Fp8Output amax_only;
-  amax_only.amax = amax.as<float>();
-  kernels::quantize(context, {.x = operand.hp, .out = amax_only});
-  reduce_amax(context, shared_->tensor, amax);
-  kernels::current_scale(context, {.amax = amax,
-                                   .scale = table().scale_of(index),
-                                   .fp8_max = fp8_max(table().info(index).format),
-                                   .margin = margin_of(index)});
-  cast_with_given_scale(context, index, operand, mode, sums);
-}
-
-void Recipe::cast_with_given_scale(const Context& context, int index, Operand& operand, QuantizeMode mode,
-                                   const ColumnSums& sums) {
+void Recipe::cast_tensor(const Context& context, int index, Operand& operand, QuantizeMode mode,
+                         const ColumnSums& sums) {
   kernels::quantize(
       context,
       {.x = operand.hp, .out = output_of(index, operand, mode), .dbias = sums.into, .scratch = sums.scratch});

@@ -35,7 +35,8 @@ struct QuantizeMode {
   /// False: fprop or dgrad has been run already, and only wgrad will read the operand. complete() looks at it,
   /// producers write what they are asked for.
   bool rowwise = true;
-  /// Forms of values that have been cast before and have not changed: their scale is found, their amax recorded.
+  /// Forms of values that have been cast before and have not changed: their scale is found (Operand::scale where there
+  /// is one), their amax recorded.
   bool again = false;
 };
 
@@ -46,6 +47,7 @@ struct OperandMemory {
   MemoryKind values = MemoryKind::activations, scales = MemoryKind::activations;
   Lifetime rowwise, columnwise;  ///< of the forms' values; empty: memory of their own
   bool has_columnwise = true;
+  bool keeps_scale = false;  ///< a form is made again behind the cast: Operand::scale
 };
 
 class Recipe;
@@ -183,21 +185,26 @@ class Recipe {
   /// forms.
   void plan_scales(MemoryPlan& plan, int index, Forms forms, Operand& operand,
                    const OperandMemory& memory) const;
-  /// True when the next cast of the operand is one of these (kernels/quantize/fp8_output.h, Fp8Recast).
-  virtual bool recasts_operand(int) const { return false; }
+  /// What the next cast of the operand does about its scale (kernels/quantize/fp8_output.h, Fp8Recast): takes the one
+  /// that it is given, corrects that, or finds it.
+  enum class CastScale : uint8_t { given, corrected, own };
+  virtual CastScale cast_scale(int) const { return CastScale::given; }
+  /// Where an amax is left that has been found for a scale of the tensor's own.
+  virtual Tensor own_amax_of(int index) const { return table().amax_of(index); }
+  /// True when there are casts of two launches.
+  bool has_cast_states() const {
+    return quantizes() && scale_layout(OperandRole::input) == kernels::ScaleLayout::tensor;
+  }
   /// The scale with which the operand has been cast last, where it has one of the tensor.
   const float* last_scale(int index) const {
-    return recasts_operand(index) ? &table().cast_state_of(index)->scale
-                                  : table().scale_of(index).as<float>();
+    return cast_scale(index) == CastScale::corrected ? &table().cast_state_of(index)->scale
+                                                     : table().scale_of(index).as<float>();
   }
-  /// What a producer or a cast with given scales writes.
+  /// What a producer or a cast of a tensor with one scale writes. A scale of its own is left in the table's row; all
+  /// tensor ranks, which hold parts of it, agree on that.
   kernels::Fp8Output output_of(int index, const Operand& operand, QuantizeMode mode) const;
-  void cast_with_given_scale(const Context& context, int index, Operand& operand, QuantizeMode mode,
-                             const ColumnSums& sums);
-  /// A cast with the scale of operand.hp itself, which is left in the table's row, with its amax in `amax` [1]. All
-  /// tensor ranks, which hold parts of it, agree on the scale.
-  void cast_with_own_scale(const Context& context, int index, Operand& operand, QuantizeMode mode,
-                           const ColumnSums& sums, const Tensor& amax);
+  void cast_tensor(const Context& context, int index, Operand& operand, QuantizeMode mode,
+                   const ColumnSums& sums);
   /// Makes the quantized forms from operand.hp and adds its column sums, if they are asked for.
   virtual void cast(const Context& context, int index, Operand& operand, QuantizeMode mode,
                     const ColumnSums& sums) = 0;

@@ -9,18 +9,17 @@ namespace te::fp8 {
 
 // --- delayed -----------------------------------------------------------------------------------------------
 
-bool DelayedRecipe::recasts_operand(int index) const {
-  return recasts() && !calibrating_ && table().info(index).role != OperandRole::weight;
-}
-
 // Weights are cast once a step, from memory: their scale is their own, so that no update can take them out of its
 // range. So are the scales of calibration passes. Either amax enters the state as any other; the last step's row is
 // working space.
+Recipe::CastScale DelayedRecipe::cast_scale(int index) const {
+  if (calibrating_ || table().info(index).role == OperandRole::weight) return CastScale::own;
+  return recasts() ? CastScale::corrected : CastScale::given;
+}
+
 void DelayedRecipe::cast(const Context& context, int index, Operand& operand, QuantizeMode mode,
                          const ColumnSums& sums) {
-  const bool own_scale = calibrating_ || table().info(index).role == OperandRole::weight;
-  if (!own_scale || mode.again) return cast_with_given_scale(context, index, operand, mode, sums);
-  cast_with_own_scale(context, index, operand, mode, sums, table().last_amax.slice_rows(index, 1).view({1}));
+  cast_tensor(context, index, operand, mode, sums);
 }
 
 void DelayedRecipe::pass_by(const Context& context, int index, Operand& operand, QuantizeMode mode,
@@ -62,9 +61,7 @@ void OffRecipe::cast(const Context& context, int index, Operand& operand, Quanti
 // shows).
 void TensorwiseRecipe::cast(const Context& context, int index, Operand& operand, QuantizeMode mode,
                             const ColumnSums& sums) {
-  mode.record_amax = false;
-  if (mode.again) return cast_with_given_scale(context, index, operand, mode, sums);
-  cast_with_own_scale(context, index, operand, mode, sums, table().amax_of(index));
+  cast_tensor(context, index, operand, mode, sums);
 }
 
 void TensorwiseRecipe::update(const Context& context, const int32_t*) {

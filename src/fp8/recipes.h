@@ -22,7 +22,8 @@ class DelayedRecipe : public Recipe {
   void update(const Context& context, const int32_t* skip) override;
 
  protected:
-  bool recasts_operand(int index) const override;
+  CastScale cast_scale(int index) const override;
+  Tensor own_amax_of(int index) const override { return table().last_amax.slice_rows(index, 1).view({1}); }
   void cast(const Context& context, int index, Operand& operand, QuantizeMode mode,
             const ColumnSums& sums) override;
   void pass_by(const Context& context, int index, Operand& operand, QuantizeMode mode,
@@ -46,16 +47,19 @@ class OffRecipe final : public DelayedRecipe {
             const ColumnSums& sums) override;
 };
 
-/// Scales from the tensor itself. What TE calls Float8CurrentScaling.
+/// Scales from the tensor itself. What TE calls Float8CurrentScaling. A producer finds its operand's amax in its own
+/// pass, and casts in a second one.
 class TensorwiseRecipe final : public Recipe {
  public:
   TensorwiseRecipe(const config::PrecisionConfig& precision, int num_layers)
       : Recipe(precision, num_layers) {}
   const char* name() const override { return "tensorwise"; }
   bool quantizes() const override { return true; }
+  bool fused() const override { return true; }
   void update(const Context& context, const int32_t* skip) override;
 
  protected:
+  CastScale cast_scale(int) const override { return CastScale::own; }
   void cast(const Context& context, int index, Operand& operand, QuantizeMode mode,
             const ColumnSums& sums) override;
 };

@@ -22,7 +22,7 @@ int ScaleTable::add(OperandInfo info) {
   return size() - 1;
 }
 
-void ScaleTable::plan(MemoryPlan& plan, int history_len, bool recasts) {
+void ScaleTable::plan(MemoryPlan& plan, int history_len, bool two_launches) {
   const int64_t n = size();
   if (n == 0) return;
   plan.add(amax, "fp8.amax", MemoryKind::fp8_state, DType::f32, {n, 1});
@@ -31,9 +31,11 @@ void ScaleTable::plan(MemoryPlan& plan, int history_len, bool recasts) {
   plan.add(fp8_max, "fp8.fp8_max", MemoryKind::fp8_state, DType::f32, {n, 1});
   plan.add(counters, "fp8.counters", MemoryKind::fp8_state, DType::u8,
            {n, static_cast<int64_t>(sizeof(kernels::Fp8Counters))});
-  if (recasts)
+  if (two_launches) {
+    turns_.assign(infos_.size(), 0);
     plan.add(cast_states, "fp8.cast_states", MemoryKind::fp8_state, DType::u8,
              {n, static_cast<int64_t>(sizeof(kernels::Fp8CastState))});
+  }
   if (history_len > 0) {
     plan.add(history, "fp8.amax_history", MemoryKind::fp8_state, DType::f32, {history_len, n});
     plan.add(position, "fp8.history_position", MemoryKind::fp8_state, DType::i32, {1});
@@ -53,6 +55,20 @@ void ScaleTable::reset(const Context& context) {
   if (history) context.zero(history);
   if (position) context.zero(position);
   context.synchronize();  // the host vectors above must outlive the copies
+}
+
+ScaleTable::CastCount ScaleTable::count_casts(const Context& context) const {
+  CastCount count;
+  if (!cast_states) return count;
+  std::vector<kernels::Fp8CastState> states(infos_.size());
+  context.copy_to_host(states.data(), cast_states);
+  context.synchronize();
+  for (size_t i = 0; i < infos_.size(); ++i) {
+    if (infos_[i].role == OperandRole::weight) continue;
+    count.casts += turns_[i];
+    count.again += states[i].again;
+  }
+  return count;
 }
 
 void ScaleTable::zero_counters(const Context& context) {

@@ -27,8 +27,8 @@ class ScaleTable {
  public:
   /// Registers an operand; returns its index. Only before plan().
   int add(OperandInfo info);
-  /// `recasts`: there are casts that may have to be made again.
-  void plan(MemoryPlan& plan, int history_len, bool recasts);
+  /// `two_launches`: there are casts of two launches (kernels/quantize/fp8_output.h).
+  void plan(MemoryPlan& plan, int history_len, bool two_launches);
   /// scale = 1, amax = 0, empty history.
   void reset(const Context& context);
   void zero_counters(const Context& context);
@@ -37,10 +37,17 @@ class ScaleTable {
   const OperandInfo& info(int index) const { return infos_[index]; }
   Tensor amax_of(int index) const { return amax.slice_rows(index, 1).view({1}); }
   Tensor scale_of(int index) const { return scale.slice_rows(index, 1).view({1}); }
-  /// Working space of the operand's casts, of which one is under way at a time; only with `recasts`.
+  /// Working space of the operand's casts, of which one is under way at a time; only with `two_launches`.
   kernels::Fp8CastState* cast_state_of(int index) const {
     return cast_states.as<kernels::Fp8CastState>() + index;
   }
+  unsigned* turn_of(int index) { return turns_.data() + index; }
+  /// Casts of inputs and gradients in two launches so far, whether they count or not, and how many of them were made
+  /// again since zero_counters(). Waits for the device.
+  struct CastCount {
+    int64_t casts = 0, again = 0;
+  };
+  CastCount count_casts(const Context& context) const;
   kernels::Fp8Counters* counters_of(int index) const { return counters.as<kernels::Fp8Counters>() + index; }
 
   Tensor amax;         ///< [n, 1] fp32: the step so far
@@ -50,10 +57,11 @@ class ScaleTable {
   Tensor history;      ///< [history_len, n] fp32; empty when history_len is 0
   Tensor position;     ///< [1] int32, the ring's next row
   Tensor counters;     ///< [n, bytes of Fp8Counters]
-  Tensor cast_states;  ///< [n, bytes of Fp8CastState]; empty without casts that are made again
+  Tensor cast_states;  ///< [n, bytes of Fp8CastState]; empty without casts of two launches
 
  private:
   std::vector<OperandInfo> infos_;
+  std::vector<unsigned> turns_;  ///< of the cast states
 };
 
 }  // namespace te::fp8

@@ -88,7 +88,8 @@ void Linear::plan_operand(MemoryPlan& plan, Operand& input, const LinearUse& use
                          .rows = use.dims.tokens,
                          .cols = in(),
                          .rowwise = use.input_life(),
-                         .columnwise = use.saved_life()});
+                         .columnwise = use.saved_life(),
+                         .keeps_scale = use.recompute == config::Recompute::selective});
 }
 
 void Linear::plan_grad_operand(MemoryPlan& plan, Operand& grad, const LinearUse& use, bool deferred,

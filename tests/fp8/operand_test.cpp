@@ -68,13 +68,15 @@ class Gradient {
 };
 
 TEST(Operand, WhatTheProducerTookIsNotDoneAgain) {
-  Gradient gradient(Fp8Recipe::delayed);
-  const Output output = gradient.target().cast_and_sums();
-  EXPECT_FALSE(output.hp);
-  ASSERT_TRUE(output.fp8.wants_data());
-  gradient.produce(output);
-  gradient.complete();
-  EXPECT_EQ(gradient.times_summed(), 1);
+  for (const Fp8Recipe kind : {Fp8Recipe::delayed, Fp8Recipe::tensorwise}) {
+    Gradient gradient(kind);
+    const Output output = gradient.target().cast_and_sums();
+    EXPECT_FALSE(output.hp);
+    ASSERT_TRUE(output.fp8.wants_data());
+    gradient.produce(output);
+    gradient.complete();
+    EXPECT_EQ(gradient.times_summed(), 1);
+  }
 }
 
 TEST(Operand, WhatTheProducerDidNotTakeIsDone) {
@@ -87,8 +89,8 @@ TEST(Operand, WhatTheProducerDidNotTakeIsDone) {
   }
 }
 
-TEST(Operand, OnlyARecipeWithKnownScalesIsServedByProducers) {
-  Gradient gradient(Fp8Recipe::tensorwise);
+TEST(Operand, OnlyARecipeOfOneScaleIsServedByProducers) {
+  Gradient gradient(Fp8Recipe::blockwise);
   const Output output = gradient.target().cast_and_sums();
   EXPECT_TRUE(output.hp);
   EXPECT_FALSE(output.fp8);

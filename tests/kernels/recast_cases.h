@@ -1,11 +1,12 @@
-// Casts that may have to be made again (kernels/quantize/fp8_output.h, Fp8Recast), by every kernel that produces an
-// operand: shared by the CPU and the GPU tests. What is expected comes from the values that the same kernel stores in
-// high precision, cast on the CPU with one scale of their own, as the recipe `tensorwise` does.
+// Casts of two launches (kernels/quantize/fp8_output.h, Fp8Recast), by every kernel that produces an operand: shared by
+// the CPU and the GPU tests. What is expected comes from the values that the same kernel stores in high precision, cast
+// on the CPU with one scale of their own.
 #pragma once
 
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -35,6 +36,8 @@ struct Producer {
   /// Runs it for this output. An empty one asks for high-precision values, which come back as "values", of the very
   /// kernel that writes FP8 where it can store both.
   std::function<SideOutputs(const Context&, const Fp8Output&)> run;
+  /// The same without FP8, where that is another kernel whose sums round otherwise.
+  std::function<SideOutputs(const Context&)> run_plain{};
 };
 
 inline Producer cast_producer(DType dtype, DType format, int64_t rows, int64_t cols) {
@@ -68,21 +71,29 @@ inline Producer norm_producer(NormKind kind, DType dtype, DType format, int64_t 
 
 /// In place on the residual's gradient.
 inline Producer norm_backward_producer(NormKind kind, DType dtype, DType format, int64_t rows, int64_t cols) {
-  return {
-      "norm_backward", dtype, format, rows, cols, [=](const Context& context, const Fp8Output& out) {
-        NormCase c(context, kind, dtype, rows, cols);
-        NormForward forward = c.forward();
-        kernels::norm_forward(context, forward);
-        NormBackward args = c.backward_with_residual();
-        args.dx = args.dresidual;
-        args.dbias = c.dbias;
-        const kernels::Fp8Storage unread(context, format, rows, cols, 1.0f);
-        args.dx_fp8 = out ? out : unread.output();
-        kernels::norm_backward(context, args);
-        SideOutputs side{{"values", c.dresidual.raw()}, {"dgamma", c.dgamma.raw()}, {"dbias", c.dbias.raw()}};
-        if (kind == NormKind::layer) side["dbeta"] = c.dbeta.raw();
-        return side;
-      }};
+  const auto run = [=](const Context& context, const Fp8Output& out) {
+    NormCase c(context, kind, dtype, rows, cols);
+    NormForward forward = c.forward();
+    kernels::norm_forward(context, forward);
+    NormBackward args = c.backward_with_residual();
+    args.dx = args.dresidual;
+    args.dbias = c.dbias;
+    args.dx_fp8 = out;
+    kernels::norm_backward(context, args);
+    SideOutputs side{{"values", c.dresidual.raw()}, {"dgamma", c.dgamma.raw()}, {"dbias", c.dbias.raw()}};
+    if (kind == NormKind::layer) side["dbeta"] = c.dbeta.raw();
+    return side;
+  };
+  return {"norm_backward",
+          dtype,
+          format,
+          rows,
+          cols,
+          [=](const Context& context, const Fp8Output& out) {
+            const kernels::Fp8Storage unread(context, format, rows, cols, 1.0f);
+            return run(context, out ? out : unread.output());
+          },
+          [=](const Context& context) { return run(context, {}); }};
 }
 
 inline Producer activation_producer(kernels::ActivationKind kind, DType dtype, DType format, int64_t rows,
@@ -173,18 +184,30 @@ inline std::vector<Producer> recast_producers() {
   return all;
 }
 
-/// An FP8 output that is cast again where its scale is too large.
+/// An FP8 output that is cast again where its scale is too large, or that has a scale of its own.
 class RecastStorage {
  public:
   RecastStorage(const Context& context, const Producer& producer, float scale)
       : fp8_(context, producer.format, producer.rows, producer.cols, scale),
-        state_(context, DType::u8, {static_cast<int64_t>(sizeof(Fp8CastState))}) {
+        state_(context, DType::u8, {static_cast<int64_t>(sizeof(Fp8CastState))}),
+        found_(context, DType::f32, {3}) {
     context.zero(state_);
+    context.zero(found_);
   }
   Fp8Output output(bool recast, float margin_factor = 1.0f) {
     Fp8Output out = fp8_.output();
     if (recast)
-      out.recast = {.state = state_.get().as<Fp8CastState>(), .margin_factor = margin_factor, .agree = {}};
+      out.recast = {.state = state_.get().as<Fp8CastState>(),
+                    .turn = &turn_,
+                    .margin_factor = margin_factor,
+                    .used_scale = found_.get().as<float>(),
+                    .agree = {}};
+    return out;
+  }
+  Fp8Output own_output(float margin_factor = 1.0f) {
+    Fp8Output out = output(true, margin_factor);
+    out.recast.own_scale = found_.get().as<float>() + 1;
+    out.recast.own_amax = found_.get().as<float>() + 2;
     return out;
   }
   Fp8Result result() const { return fp8_.read(); }
@@ -193,10 +216,15 @@ class RecastStorage {
     std::memcpy(&state, state_.raw().data(), sizeof(state));
     return state;
   }
+  /// The scale that was used, and with own_output() the scale and the amax of the tensor.
+  std::vector<float> found() const { return found_.floats(); }
+  /// What the next cast will find its own amax in.
+  float next_amax() const { return state().amax[turn_ % 2]; }
 
  private:
   kernels::Fp8Storage fp8_;
-  TestTensor state_;
+  TestTensor state_, found_;
+  unsigned turn_ = 0;
 };
 
 /// `values` cast on the CPU with a scale of their own; the amax is at least amax0.
@@ -220,10 +248,12 @@ inline OwnCast own_cast(const Producer& p, const Bytes& values, int margin = 0, 
   return own;
 }
 
-inline void expect_settled(const Fp8CastState& state, float scale, unsigned casts, unsigned recasts) {
-  EXPECT_EQ(state.amax, 0.0f);
-  EXPECT_EQ(state.blocks, 0u);
+inline void expect_settled(const RecastStorage& storage, float scale, unsigned casts, unsigned recasts) {
+  const Fp8CastState state = storage.state();
+  EXPECT_EQ(storage.next_amax(), 0.0f);
+  EXPECT_EQ(storage.found()[0], scale);
   EXPECT_EQ(state.scale, scale);
+  EXPECT_EQ(state.again, recasts);
   EXPECT_EQ(state.counters.total + state.counters.saturated + state.counters.flushed, 0u);
   EXPECT_EQ(state.casts, casts);
   EXPECT_EQ(state.recasts, recasts);
@@ -259,7 +289,7 @@ inline void check_recast(const Context& context, const Producer& p) {
       EXPECT_EQ(result.counters.saturated, 0u);
       EXPECT_EQ(result.counters.flushed, times * own.result.counters.flushed);
       EXPECT_EQ(result.counters.total, times * own.result.counters.total);
-      expect_settled(on.state(), own.scale, times, times);
+      expect_settled(on, own.scale, times, times);
     }
   }
   // 2. Values within: as if there were no second launch. The largest one may land on the largest FP8 number.
@@ -269,14 +299,39 @@ inline void check_recast(const Context& context, const Producer& p) {
     const SideOutputs expected_side = run(off, false);
     EXPECT_EQ(run(on, true), expected_side);
     expect_same(on.result(), off.result());
-    expect_settled(on.state(), scale, 1, 0);
+    expect_settled(on, scale, 1, 0);
   }
   // 3. A margin lowers the new scale, not the limit.
   RecastStorage margin(context, p, own.scale * 2.0f), none(context, p, own.scale);
   run(margin, true, 0.25f);
   expect_same_cast(margin.result(), own_cast(p, p.run(context, {}).at("values"), 2).result);
   run(none, true, 0.25f);
-  expect_settled(none.state(), own.scale, 1, 0);
+  expect_settled(none, own.scale, 1, 0);
+}
+
+/// All that a cast with a scale of its own promises, of one producer: the cast that two passes over the stored values
+/// make, and all else as without FP8.
+inline void check_own_scale(const Context& context, const Producer& p) {
+  SCOPED_TRACE(fmt::format("{}, {} to {}, [{}, {}]", p.name, dtype_name(p.dtype), dtype_name(p.format),
+                           p.rows, p.cols));
+  RecastStorage off(context, p, 1.0f);
+  const SideOutputs expected_side = p.run_plain ? p.run_plain(context) : p.run(context, off.output(false));
+  const Bytes values = p.run_plain ? expected_side.at("values") : p.run(context, {}).at("values");
+  for (const int margin : {0, 2}) {
+    const OwnCast own = own_cast(p, values, margin);
+    // The scale that is given is not read: infinity would leave nothing.
+    RecastStorage storage(context, p, std::numeric_limits<float>::infinity());
+    for (unsigned times = 1; times <= 3; ++times) {
+      EXPECT_EQ(p.run(context, storage.own_output(margin == 0 ? 1.0f : 0.25f)), expected_side);
+      const Fp8Result result = storage.result();
+      expect_same_cast(result, own.result);
+      EXPECT_EQ(result.counters.saturated, 0u);
+      EXPECT_EQ(result.counters.flushed, times * own.result.counters.flushed);
+      EXPECT_EQ(result.counters.total, times * own.result.counters.total);
+      EXPECT_EQ(storage.found(), (std::vector<float>{own.scale, own.scale, own.amax}));
+      expect_settled(storage, own.scale, 0, 0);
+    }
+  }
 }
 
 }  // namespace te::testing

@@ -13,20 +13,71 @@ TEST(RecastGpu, OfEveryProducer) {
   for (const Producer& producer : recast_producers()) check_recast(gpu, producer);
 }
 
+std::vector<Producer> large_producers() {
+  std::vector<Producer> all;
+  for (const DType format : {DType::e4m3, DType::e5m2}) {
+    all.push_back(cast_producer(DType::bf16, format, 8192, 512));
+    all.push_back(norm_producer(NormKind::rms, DType::bf16, format, 8192, 512, true));
+    all.push_back(norm_backward_producer(NormKind::layer, DType::bf16, format, 8192, 512));
+    for (const bool stored : {false, true}) {
+      all.push_back(
+          activation_producer(kernels::ActivationKind::swiglu, DType::bf16, format, 8192, 512, stored));
+      all.push_back(activation_gradient_producer(kernels::ActivationKind::swiglu, DType::bf16, format, 8192,
+                                                 1024, stored));
+    }
+    all.push_back(rope_producer(DType::bf16, format, 4096, 3, 128));
+  }
+  return all;
+}
+
 TEST(RecastGpu, OfMoreTilesThanASecondLaunchHasBlocks) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
-  for (const DType format : {DType::e4m3, DType::e5m2}) {
-    check_recast(gpu, cast_producer(DType::bf16, format, 4096, 512));
-    check_recast(gpu, norm_producer(NormKind::rms, DType::bf16, format, 4096, 512, true));
-    check_recast(gpu, norm_backward_producer(NormKind::layer, DType::bf16, format, 4096, 512));
-    for (const bool stored : {false, true}) {
-      check_recast(
-          gpu, activation_producer(kernels::ActivationKind::swiglu, DType::bf16, format, 4096, 512, stored));
-      check_recast(gpu, activation_gradient_producer(kernels::ActivationKind::swiglu, DType::bf16, format,
-                                                     4096, 1024, stored));
+  for (const Producer& producer : large_producers()) check_recast(gpu, producer);
+}
+
+TEST(OwnScaleGpu, OfEveryProducer) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  for (const Producer& producer : recast_producers()) check_own_scale(gpu, producer);
+}
+
+TEST(OwnScaleGpu, OfMoreTilesThanASecondLaunchHasBlocks) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  for (const Producer& producer : large_producers()) check_own_scale(gpu, producer);
+}
+
+// Many casts behind one another, with nothing between them that would wait: each second launch begins while its first
+// one ends, and the next cast must not meet what this one has left.
+TEST(RecastGpu, ManyInARow) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  constexpr int64_t kRows = 2048, kCols = 1024;
+  constexpr int kTensors = 8, kRounds = 25;
+  const Producer shape{"many", DType::bf16, DType::e4m3, kRows, kCols, {}};
+  std::vector<TestTensor> x;
+  std::vector<OwnCast> own;
+  for (int i = 0; i < kTensors; ++i) {
+    x.emplace_back(gpu, DType::bf16, Shape{kRows, kCols});
+    x.back().fill_normal(30 + i, i % 2 == 0 ? 1.0f : 100.0f);
+    own.push_back(own_cast(shape, x.back().raw()));
+  }
+  for (const bool own_scale : {false, true}) {
+    std::vector<std::unique_ptr<RecastStorage>> storages;
+    // Every second tensor outgrows the scale of the one before it.
+    for (int i = 0; i < kTensors; ++i)
+      storages.push_back(
+          std::make_unique<RecastStorage>(gpu, shape, own[static_cast<size_t>(i / 2 * 2)].scale));
+    for (int round = 0; round < kRounds; ++round)
+      for (size_t i = 0; i < kTensors; ++i)
+        kernels::quantize(
+            gpu, {.x = x[i], .out = own_scale ? storages[i]->own_output() : storages[i]->output(true)});
+    for (size_t i = 0; i < kTensors; ++i) {
+      expect_same_cast(storages[i]->result(), own[i].result);
+      expect_settled(*storages[i], own[i].scale, own_scale ? 0 : kRounds,
+                     !own_scale && i % 2 == 1 ? kRounds : 0);
     }
-    check_recast(gpu, rope_producer(DType::bf16, format, 2048, 3, 128));
   }
 }
 
@@ -46,7 +97,7 @@ TEST(RecastGpu, LeavesNonFiniteValuesAsTheyWere) {
     EXPECT_EQ(std::bit_cast<uint32_t>(actual.amax), std::bit_cast<uint32_t>(expected.amax));
     actual.amax = expected.amax = 0.0f;
     expect_same(actual, expected);
-    expect_settled(on.state(), 64.0f, 1, 0);
+    expect_settled(on, 64.0f, 1, 0);
   }
 }
 
@@ -63,13 +114,13 @@ TEST(RecastGpu, SharesAgree) {
     RecastStorage storage(gpu, p, own.scale);
     Fp8Output out = storage.output(true);
     out.recast.agree = [&](const Context& context) {
-      context.copy({&out.recast.state->amax, DType::f32, {1}}, larger);
+      context.copy({out.recast.amax(), DType::f32, {1}}, larger);
     };
     p.run(gpu, out);
     Fp8Result expected = whole.result;
     expected.amax = 10 * own.amax;
     expect_same_cast(storage.result(), expected);
-    expect_settled(storage.state(), whole.scale, 1, 1);
+    expect_settled(storage, whole.scale, 1, 1);
   }
 }
 

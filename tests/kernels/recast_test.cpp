@@ -56,7 +56,7 @@ TEST(Recast, LeavesNonFiniteValuesAsTheyWere) {
     actual.amax = expected.amax = 0.0f;
     expect_same(actual, expected);
     EXPECT_EQ(actual.counters.saturated, 1u);
-    expect_settled(on.state(), 64.0f, 1, 0);
+    expect_settled(on, 64.0f, 1, 0);
   }
 }
 
@@ -69,14 +69,57 @@ TEST(Recast, SharesAgree) {
   RecastStorage storage(cpu, p, own.scale);
   Fp8Output out = storage.output(true);
   out.recast.agree = [&](const Context&) {
-    EXPECT_EQ(out.recast.state->amax, own.amax);
-    out.recast.state->amax = 10 * own.amax;
+    EXPECT_EQ(*out.recast.amax(), own.amax);
+    *out.recast.amax() = 10 * own.amax;
   };
   p.run(cpu, out);
   Fp8Result expected = whole.result;
   expected.amax = 10 * own.amax;  // what is recorded is the tensor's
   expect_same_cast(storage.result(), expected);
-  expect_settled(storage.state(), whole.scale, 1, 1);
+  expect_settled(storage, whole.scale, 1, 1);
+}
+
+TEST(OwnScale, OfEveryProducer) {
+  const Context cpu = Context::cpu();
+  for (const Producer& producer : recast_producers()) check_own_scale(cpu, producer);
+}
+
+// By hand: 448 / 14 = 32. Nothing to scale by leaves 1.
+TEST(OwnScale, ByHand) {
+  const Context cpu = Context::cpu();
+  const Producer shape{"by hand", DType::f32, DType::e4m3, 1, 4, {}};
+  const float inf = std::numeric_limits<float>::infinity();
+  const std::map<float, Bytes> cases{
+      {14.0f, {0x7e, 0xe0, 0x58, 0x00}}, {0.0f, {0, 0, 0, 0}}, {inf, {0x7e, 0xb8, 0x30, 0x00}}};
+  RecastStorage storage(cpu, shape, 64.0f);
+  for (const auto& [largest, bytes] : cases) {
+    TestTensor x(cpu, DType::f32, {1, 4});
+    x.fill(largest == 0.0f ? std::vector<float>(4) : std::vector<float>{largest, -1.0f, 0.5f, 0.0f});
+    kernels::quantize(cpu, {.x = x, .out = storage.own_output()});
+    const float scale = largest == 14.0f ? 32.0f : 1.0f;
+    EXPECT_EQ(storage.result().rowwise, bytes) << largest;
+    EXPECT_EQ(storage.result().scale_inv, 1.0f / scale);
+    EXPECT_EQ(storage.found(), (std::vector<float>{scale, scale, largest}));
+  }
+}
+
+// Shares of one tensor take the scale of its largest value, wherever that is.
+TEST(OwnScale, SharesAgree) {
+  const Context cpu = Context::cpu();
+  const Producer p = cast_producer(DType::bf16, DType::e4m3, 77, 101);
+  const Bytes values = p.run(cpu, {}).at("values");
+  const OwnCast own = own_cast(p, values), whole = own_cast(p, values, 0, 10 * own.amax);
+  RecastStorage storage(cpu, p, 1.0f);
+  Fp8Output out = storage.own_output();
+  out.recast.agree = [&](const Context&) {
+    EXPECT_EQ(*out.recast.amax(), own.amax);
+    *out.recast.amax() = 10 * own.amax;
+  };
+  p.run(cpu, out);
+  Fp8Result expected = whole.result;
+  expected.amax = 10 * own.amax;
+  expect_same_cast(storage.result(), expected);
+  EXPECT_EQ(storage.found(), (std::vector<float>{whole.scale, whole.scale, 10 * own.amax}));
 }
 
 TEST(Recast, NeedsData) {

@@ -10,6 +10,7 @@ namespace {
 template <ActivationKind kind, class T, DType kFormat, bool kAligned>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks<T, kAligned>)
     forward_kernel(const __grid_constant__ ForwardArgs<T> args) {
+  open_second_launch();
   __shared__ Fp8TileShared shared;
   allow_dependents();
   forward_tile<kind, T, kFormat, kAligned, false>(args, blockIdx.x, shared);
@@ -22,6 +23,7 @@ constexpr int kBackwardBlocks = is_gated(kind) && kAligned && sizeof(T) == 2 ? 3
 template <ActivationKind kind, class T, DType kFormat, bool kAligned>
 __global__ void __launch_bounds__(kTileThreads, kBackwardBlocks<kind, T, kAligned>)
     backward_kernel(const __grid_constant__ BackwardArgs<T> args) {
+  open_second_launch();
   __shared__ Fp8TileShared shared;
   backward_tile<kind, T, kFormat, kAligned, false>(args, blockIdx.x, shared);
 }
@@ -42,9 +44,7 @@ void activation_forward(const Context& context, const ActivationForward& args) {
                   });
     TE_CUDA_CHECK_LAUNCH();
   };
-  const auto again = [&](const Fp8TileTarget& target, unsigned blocks) {
-    recast_activation(context, args, target, blocks);
-  };
+  const auto again = [&](const Fp8TileTarget& target) { recast_activation(context, args, target); };
   const Fp8Output out = args.y ? first_cast(args.y_fp8) : args.y_fp8;
   cast_tiles(context, out, nullptr, rows, ffn, tile_count(rows, ffn), launch, again);
   if (args.y) recast(context, args.y, args.y_fp8);
@@ -63,9 +63,7 @@ void activation_backward(const Context& context, const ActivationBackward& args)
                   });
     TE_CUDA_CHECK_LAUNCH();
   };
-  const auto again = [&](const Fp8TileTarget& target, unsigned blocks) {
-    recast_activation(context, args, target, blocks);
-  };
+  const auto again = [&](const Fp8TileTarget& target) { recast_activation(context, args, target); };
   float* const partial = args.dbias ? args.scratch.as<float>() : nullptr;
   const Fp8Output out = args.dx ? first_cast(args.dx_fp8) : args.dx_fp8;
   cast_tiles(context, out, partial, rows, cols, tile_count(rows, args.dy.cols()), launch, again);

@@ -5,15 +5,19 @@ namespace te::kernels::cuda {
 namespace {
 
 template <ActivationKind kind, class T, DType kFormat, bool kAligned>
-__global__ void __launch_bounds__(kTileThreads, kRecastBlocks)
+__global__ void __launch_bounds__(kTileThreads, kRecastBlocks<T, kAligned>)
     forward_again_kernel(const __grid_constant__ ForwardArgs<T> args) {
   __shared__ Fp8TileShared shared;
   for_tiles<true>(args.target, shared,
                   [&](unsigned tile) { forward_tile<kind, T, kFormat, kAligned, true>(args, tile, shared); });
 }
 
+/// Three packed tensors are enough loads in flight for fewer blocks, which then keep their registers.
+template <ActivationKind kind, class T, bool kAligned>
+constexpr int kBackwardBlocks = is_gated(kind) ? 2 : kRecastBlocks<T, kAligned>;
+
 template <ActivationKind kind, class T, DType kFormat, bool kAligned>
-__global__ void __launch_bounds__(kTileThreads, kRecastBlocks)
+__global__ void __launch_bounds__(kTileThreads, kBackwardBlocks<kind, T, kAligned>)
     backward_again_kernel(const __grid_constant__ BackwardArgs<T> args) {
   __shared__ Fp8TileShared shared;
   for_tiles<true>(args.target, shared, [&](unsigned tile) {
@@ -29,26 +33,25 @@ void dispatch(ActivationKind kind, DType type, DType format, bool aligned, Launc
       visit_activation(
           kind, [&]<ActivationKind kKind>() { launch.template operator()<kKind, T, kFormat, kAligned>(); });
   });
-  TE_CUDA_CHECK_LAUNCH();
 }
 
 }  // namespace
 
-void recast_activation(const Context& context, const ActivationForward& args, const Fp8TileTarget& target,
-                       unsigned blocks) {
+void recast_activation(const Context& context, const ActivationForward& args, const Fp8TileTarget& target) {
   dispatch(args.kind, args.x.dtype, tile_format(args.y_fp8), is_aligned_for(args, target),
            [&]<ActivationKind kind, class T, DType kFormat, bool kAligned>() {
-             forward_again_kernel<kind, T, kFormat, kAligned>
-                 <<<blocks, kTileThreads, 0, cuda_stream(context)>>>(device_args<T>(args, target));
+             launch_again<kRecastBlocks<T, kAligned>>(context, args.y_fp8, target.tiles,
+                                                      forward_again_kernel<kind, T, kFormat, kAligned>,
+                                                      device_args<T>(args, target));
            });
 }
 
-void recast_activation(const Context& context, const ActivationBackward& args, const Fp8TileTarget& target,
-                       unsigned blocks) {
+void recast_activation(const Context& context, const ActivationBackward& args, const Fp8TileTarget& target) {
   dispatch(args.kind, args.x.dtype, tile_format(args.dx_fp8), is_aligned_for(args, target),
            [&]<ActivationKind kind, class T, DType kFormat, bool kAligned>() {
-             backward_again_kernel<kind, T, kFormat, kAligned>
-                 <<<blocks, kTileThreads, 0, cuda_stream(context)>>>(device_args<T>(args, target));
+             launch_again<kBackwardBlocks<kind, T, kAligned>>(
+                 context, args.dx_fp8, target.tiles, backward_again_kernel<kind, T, kFormat, kAligned>,
+                 device_args<T>(args, target));
            });
 }
 

@@ -115,9 +115,7 @@ inline bool is_aligned_for(const ActivationBackward& args, const Fp8TileTarget& 
 }
 
 /// The second launch of a cast whose values are not stored: they are computed again from x and dy.
-void recast_activation(const Context& context, const ActivationForward& args, const Fp8TileTarget& target,
-                       unsigned blocks);
-void recast_activation(const Context& context, const ActivationBackward& args, const Fp8TileTarget& target,
-                       unsigned blocks);
+void recast_activation(const Context& context, const ActivationForward& args, const Fp8TileTarget& target);
+void recast_activation(const Context& context, const ActivationBackward& args, const Fp8TileTarget& target);
 
 }  // namespace te::kernels::cuda

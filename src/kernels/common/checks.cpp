@@ -23,7 +23,10 @@ void check_shape(const char* op, const char* name, const Tensor& tensor, Shape s
 }
 
 void check_fp8_output(const char* op, const Fp8Output& out, int64_t rows, int64_t cols) {
-  TE_CHECK(out.wants_data() || out.recast.state == nullptr, "{}: a cast made again without FP8 data", op);
+  TE_CHECK(out.wants_data() || out.recast.state == nullptr, "{}: a cast of two launches without FP8 data",
+           op);
+  TE_CHECK(out.recast.state == nullptr || out.recast.turn != nullptr,
+           "{}: a cast of two launches without turns", op);
   if (!out.wants_data()) return;
   TE_CHECK(out.scale != nullptr, "{}: an FP8 output needs a scale", op);
   if (out.rowwise) {

@@ -9,7 +9,6 @@
 
 #include "core/float_types.h"
 #include "kernels/quantize/recast.h"
-#include "kernels/scale_update/scale_formula.h"
 
 namespace te::kernels {
 
@@ -101,23 +100,12 @@ void cast(const Fp8Output& out, float scale, int64_t rows, int64_t cols, Value& 
   if (out.amax != nullptr) *out.amax = amax_of(*out.amax, std::bit_cast<float>(amax_bits));
 }
 
-/// The scale to cast again with, or 0; the tensor's own state is settled (recast.h).
+/// The scale to cast with now, or 0; the tensor's own state is settled (recast.h).
 inline float settle(const Fp8Settlement& s) {
-  Fp8CastState& state = *s.state;
-  const float scale = recast_scale(state.amax, *s.scale, s.fp8_max, s.margin_factor);
-  if (s.amax != nullptr) *s.amax = amax_of(*s.amax, state.amax);
-  if (s.counters != nullptr) {
-    state.casts += 1;
-    state.recasts += scale > 0.0f ? 1 : 0;
-    if (scale == 0.0f) {
-      s.counters->saturated += state.counters.saturated;
-      s.counters->flushed += state.counters.flushed;
-      s.counters->total += state.counters.total;
-    }
-  }
-  state.amax = 0.0f;
-  state.scale = scale > 0.0f ? scale : *s.scale;
-  state.counters = {};
+  const float amax = *s.found_amax, first = s.own_scale != nullptr ? 0.0f : *s.scale,
+              scale = second_scale(s, amax, first);
+  if (s.amax != nullptr) *s.amax = amax_of(*s.amax, amax);
+  settle_state(s, amax, first, scale);
   return scale;
 }
 
@@ -125,7 +113,7 @@ inline float settle(const Fp8Settlement& s) {
 
 /// Writes a whole [rows, cols] output from `value(row, col)`, which returns the high-precision value already
 /// rounded to its dtype: data in both layouts, scale_inv, amax and counters. `value` is called by several
-/// threads at once, and once more for every element where values have outgrown the scale.
+/// threads at once, and once more for every element where the cast has a second launch that casts (fp8_output.h).
 template <class Value>
 void write_fp8_output_cpu(const Context& context, const Fp8Output& out, int64_t rows, int64_t cols,
                           Value&& value) {

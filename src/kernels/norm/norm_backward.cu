@@ -18,25 +18,31 @@ constexpr int kMaxThreads = 1024;
 
 /// kAhead: two rows a turn, and the loads of the next turn are under way during this one. FP32, and rows of more than
 /// 512 threads, leave registers for a row at a time. dx may be dy or dresidual: a row is written only after it was
-/// read.
-template <class T, NormKind kKind, bool kAhead, bool kBias>
+/// read. kAmax: of dx.
+template <class T, NormKind kKind, bool kAhead, bool kBias, bool kAmax>
 __global__ void __launch_bounds__(kAhead ? kAheadThreads : kMaxThreads, 1)
     norm_backward_rows(const __grid_constant__ BackwardParams<T> p) {
   constexpr int kRows = kAhead ? 2 : 1;
   using Thread = BackwardThread<T, kKind, kRows, kBias>;
+  if constexpr (kAmax) open_second_launch();
   __shared__ typename BlockSums<Thread::kSums>::Shared shared;
+  __shared__ uint32_t words[kAmax ? kWarpSize : 1];
   extern __shared__ float4 dx_sums[];
   Thread thread(p, shared, dx_sums);
   typename Thread::Rows rows, next;
+  uint32_t largest = 0;
   const int64_t first = int64_t{blockIdx.x} * kRows, step = int64_t{gridDim.x} * kRows;
   if constexpr (kAhead) thread.load(first, next);
   for (int64_t row = first; row < p.rows; row += step) {
     if constexpr (kAhead) rows = next;
     thread.load(kAhead ? row + step : row, kAhead ? next : rows);
     thread.sum(rows);
-    thread.write(row, rows, [](int, const Octet<T>&) {});
+    thread.write(row, rows, [&](int, const Octet<T>& dx) {
+      if constexpr (kAmax) dx.raise(largest);
+    });
   }
   thread.write_sums();
+  if constexpr (kAmax) block_raise_amax(Octet<T>::amax_bits(largest), p.fp8.amax, words);
 }
 
 /// Any width and alignment; the block's sums grow in memory, where each column has one thread.
@@ -106,54 +112,66 @@ __global__ void __launch_bounds__(1024)
 
 template <class T>
 using RowsKernel = void (*)(BackwardParams<T>);
-template <class T, NormKind kKind, bool kAhead>
+template <class T, NormKind kKind, bool kAhead, bool kAmax>
 RowsKernel<T> rows_kernel(bool bias) {
-  return bias ? norm_backward_rows<T, kKind, kAhead, true> : norm_backward_rows<T, kKind, kAhead, false>;
+  return bias ? norm_backward_rows<T, kKind, kAhead, true, kAmax>
+              : norm_backward_rows<T, kKind, kAhead, false, kAmax>;
 }
 template <class T, NormKind kKind>
-RowsKernel<T> rows_kernel(bool ahead, bool bias) {
-  if constexpr (sizeof(T) == 2)
-    if (ahead) return rows_kernel<T, kKind, true>(bias);
-  return rows_kernel<T, kKind, false>(bias);
+RowsKernel<T> rows_kernel(bool ahead, bool bias, bool amax) {
+  if constexpr (sizeof(T) == 2) {
+    if (amax) return rows_kernel<T, kKind, true, true>(bias);
+    if (ahead) return rows_kernel<T, kKind, true, false>(bias);
+  }
+  return rows_kernel<T, kKind, false, false>(bias);
 }
 template <class T>
-RowsKernel<T> rows_kernel(const BackwardParams<T>& p, bool ahead, bool bias) {
-  if (p.layer) return rows_kernel<T, NormKind::layer>(ahead, bias);
-  return p.zero_centered ? rows_kernel<T, NormKind::rms_zero_centered>(ahead, bias)
-                         : rows_kernel<T, NormKind::rms>(ahead, bias);
+RowsKernel<T> rows_kernel(const BackwardParams<T>& p, bool ahead, bool bias, bool amax) {
+  if (p.layer) return rows_kernel<T, NormKind::layer>(ahead, bias, amax);
+  return p.zero_centered ? rows_kernel<T, NormKind::rms_zero_centered>(ahead, bias, amax)
+                         : rows_kernel<T, NormKind::rms>(ahead, bias, amax);
 }
 
-/// dx and the blocks' sums; gives the number of blocks.
+/// What launch_rows() has done: the number of blocks, and whether dx's amax has been recorded.
+struct RowsLaunch {
+  int blocks = 0;
+  bool amax = false;
+};
+
+/// dx and the blocks' sums. Of an FP8 output at most the amax, where that is all that is asked for.
 template <class T>
-int launch_rows(const Context& context, const BackwardParams<T>& p) {
+RowsLaunch launch_rows(const Context& context, const BackwardParams<T>& p) {
   const int blocks = static_cast<int>(std::min(norm_partial_blocks(p.hidden), p.rows));
   const bool fast = p.hidden % 8 == 0 && p.hidden <= 8 * kMaxThreads &&
                     all_aligned(16, {p.dy, p.x, p.gamma, p.dresidual, p.dx, p.partial_bias});
   const cudaStream_t stream = cuda_stream(context);
+  bool amax = false;
   const auto whole_warps = [](int64_t work) {
     return static_cast<unsigned>(std::min<int64_t>(1024, ceil_div(work, kWarpSize) * int64_t{kWarpSize}));
   };
   if (fast) {
     const unsigned threads = whole_warps(p.hidden / 8);
-    const bool bias = p.partial_bias != nullptr;
-    const auto kernel = rows_kernel<T>(p, threads <= kAheadThreads, bias);
+    const bool bias = p.partial_bias != nullptr, ahead = threads <= kAheadThreads;
+    amax = sizeof(T) == 2 && ahead && p.fp8.wanted && !p.fp8.data;
+    const auto kernel = rows_kernel<T>(p, ahead, bias, amax);
     kernel<<<blocks, threads, bias ? threads * DxSums::kBytes : 0, stream>>>(p);
   } else {
     norm_backward_elements<T><<<blocks, whole_warps(p.hidden), 0, stream>>>(p);
   }
   TE_CUDA_CHECK_LAUNCH();
-  return blocks;
+  return {blocks, amax};
 }
 
 template <class T>
 void launch_backward(const Context& context, const NormBackward& a) {
-  const BackwardParams<T> p = backward_params<T>(a);
-  NormBackward first = a;  // stored, dx is there for a cast that is made again
+  NormBackward first = a;  // stored, dx is there for a second launch
   first.dx_fp8 = first_cast(a.dx_fp8);
+  const BackwardParams<T> p = backward_params<T>(first);
   int blocks = a.dx_fp8 ? norm_backward_fp8(context, first) : 0;
   if (blocks == 0) {
-    blocks = launch_rows(context, p);
-    if (a.dx_fp8) quantize(context, {.x = a.dx, .out = first.dx_fp8});
+    const RowsLaunch rows = launch_rows(context, p);
+    blocks = rows.blocks;
+    if (a.dx_fp8 && !rows.amax) quantize(context, {.x = a.dx, .out = first.dx_fp8});
   }
   recast(context, a.dx, a.dx_fp8);
   visit_hp(a.dgamma.dtype, [&](auto zero) {

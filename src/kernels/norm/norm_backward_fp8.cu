@@ -75,6 +75,7 @@ template <NormKind kKind, bool kBias>
 __global__ void __launch_bounds__(kAheadThreads, 1)
     norm_backward_tiles(const __grid_constant__ BackwardParams<bf16> p) {
   using Thread = BackwardThread<bf16, kKind, kRows, kBias>;
+  open_second_launch();
   __shared__ typename BlockSums<Thread::kSums>::Shared shared;
   extern __shared__ float4 dynamic[];  // the sums of dx, then the tile
   Thread thread(p, shared, dynamic);

@@ -24,6 +24,7 @@ __device__ __forceinline__ float load_input(const NormForwardParams<T>& p, int64
 /// Any width and alignment. A thread reads back only elements that it wrote itself.
 template <class T>
 __global__ void __launch_bounds__(1024) norm_forward_elements(NormForwardParams<T> p) {
+  open_second_launch();
   __shared__ BlockReducer::Shared shared;
   BlockReducer reducer(shared);
   NormFp8Sums sums;

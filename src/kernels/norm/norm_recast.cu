@@ -51,7 +51,7 @@ __device__ __forceinline__ void cast_tile(const RecastArgs<T>& args, unsigned in
 }
 
 template <class T, DType kFormat, bool kAligned>
-__global__ void __launch_bounds__(kTileThreads, kRecastBlocks)
+__global__ void __launch_bounds__(kTileThreads, kRecastBlocks<T, kAligned>)
     recast_kernel(const __grid_constant__ RecastArgs<T> args) {
   __shared__ Fp8TileShared shared;
   for_tiles<true>(args.target, shared,
@@ -70,12 +70,11 @@ void norm_recast(const Context& context, const NormForward& a) {
   const Fp8TileTarget target = recast_target(a.y_fp8, rows, cols, tiles);
   const bool aligned = is_tile_aligned(target) && all_aligned(16, {input.data, a.gamma.data, a.beta.data});
   dispatch_tile(a.x.dtype, tile_format(a.y_fp8), aligned, [&]<class T, DType kFormat, bool kAligned>() {
-    recast_kernel<T, kFormat, kAligned>
-        <<<recast_blocks(context, tiles), kTileThreads, 0, cuda_stream(context)>>>(RecastArgs<T>{
-            input.as<T>(), a.gamma.as<T>(), a.beta.as<T>(), a.mean.as<float>(), a.rstd.as<float>(), target,
-            a.kind == NormKind::layer, a.kind == NormKind::rms_zero_centered});
+    launch_again<kRecastBlocks<T, kAligned>>(
+        context, a.y_fp8, tiles, recast_kernel<T, kFormat, kAligned>,
+        RecastArgs<T>{input.as<T>(), a.gamma.as<T>(), a.beta.as<T>(), a.mean.as<float>(), a.rstd.as<float>(),
+                      target, a.kind == NormKind::layer, a.kind == NormKind::rms_zero_centered});
   });
-  TE_CUDA_CHECK_LAUNCH();
 }
 
 }  // namespace te::kernels::cuda

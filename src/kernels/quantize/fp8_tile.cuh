@@ -7,11 +7,15 @@
 // memory and leave as 16-byte runs of rows, 128 bytes per column. The 16-byte units of a column are permuted
 // (xor with the column's group of eight), so neither side of the exchange has bank conflicts.
 //
-// A cast that may have to be made again (fp8_output.h, Fp8Recast) is launched twice, see cast_tiles(). The kernel of
+// A cast that finds or corrects its scale (fp8_output.h, Fp8Recast) is launched twice, see cast_tiles(). The kernel of
 // the second launch is that of the first one with kAgain. It has about as many blocks as run at once: each of them
-// reads the amax that the first launch found, and either ends there, which takes a few microseconds in all, or goes
-// through its share of the tiles. It is a kernel of its own because a loop and a choice of scales would cost the first
-// one registers.
+// reads the amax that the first launch found, and either ends there or goes through its share of the tiles, the last
+// ones first, which may still be in the cache. It is a kernel of its own because a loop and a choice of scales would
+// cost the first one registers.
+//
+// A second launch that only looks should cost as little as a launch can. So its blocks take their places while the
+// first launch ends (programmatic dependent launch: open_second_launch(), settle(), launch_again()), they read one word
+// and meet no other block: the amax that they read is nobody's to write, as casts use two in turns.
 #pragma once
 
 #include <algorithm>
@@ -34,8 +38,9 @@ template <class T, bool kAligned>
 constexpr int kTileBlocks = !kAligned        ? 1
                             : sizeof(T) == 2 ? 4
                                              : 2;
-/// Of a second launch: few, so that one that finds nothing to do costs little.
-constexpr int kRecastBlocks = 2;
+/// Of a second launch. A block more is next to nothing for a launch that only looks, and bandwidth for one that casts.
+template <class T, bool kAligned>
+constexpr int kRecastBlocks = kAligned && sizeof(T) == 2 ? 3 : 2;
 
 /// An Fp8Output (and partial column sums) as a kernel sees it; null pointers ask for nothing.
 struct Fp8TileTarget {
@@ -102,45 +107,34 @@ struct Fp8TileShared {
   float scale;  ///< of a second launch
 };
 
-/// The scale with which the second launch casts again, or 0. Every thread of every block calls it, once; the last block
-/// that has read the amax settles the state.
+/// The scale with which the second launch casts, or 0. Every thread of every block calls it, before it reads anything
+/// that was written on the device.
 __device__ __forceinline__ float settle(const Fp8Settlement& s) {
-  Fp8CastState& state = *s.state;
-  const float amax = *reinterpret_cast<volatile float*>(&state.amax), first = *s.scale;
-  const float scale = recast_scale(amax, first, s.fp8_max, s.margin_factor);
-  __syncthreads();  // behind the reads of all threads
-  if (threadIdx.x != 0) return scale;
-  __threadfence();
-  if (atomicInc(&state.blocks, gridDim.x - 1) != gridDim.x - 1) return scale;
-  if (s.amax != nullptr) atomicMax(reinterpret_cast<unsigned int*>(s.amax), __float_as_uint(amax));
-  if (s.counters != nullptr) {
-    state.casts += 1;
-    if (scale > 0.0f) {
-      state.recasts += 1;
-    } else {  // nobody else adds to the counters now
-      s.counters->saturated += state.counters.saturated;
-      s.counters->flushed += state.counters.flushed;
-      s.counters->total += state.counters.total;
-    }
+  wait_for_first_launch();
+  const float amax = __ldcg(s.found_amax), first = s.own_scale != nullptr ? 0.0f : *s.scale;
+  const float scale = second_scale(s, amax, first);
+  if (blockIdx.x == 0 && threadIdx.x == 0) {
+    settle_state(s, amax, first, scale);
+    if (s.amax != nullptr) atomicMax(reinterpret_cast<unsigned int*>(s.amax), __float_as_uint(amax));
   }
-  state.amax = 0.0f;
-  state.scale = scale > 0.0f ? scale : first;
-  state.counters = {0, 0, 0};
   return scale;
 }
 
 /// A whole kernel: work(tile) for the block's tiles, of which the first launch has one a block. Every thread calls it.
 template <bool kAgain, class Work>
 __device__ __forceinline__ void for_tiles(const Fp8TileTarget& target, Fp8TileShared& shared, Work&& work) {
-  if constexpr (!kAgain) return work(blockIdx.x);
+  if constexpr (!kAgain) {
+    open_second_launch();
+    return work(blockIdx.x);
+  }
   const float scale = settle(target.settlement);
   if (scale == 0.0f) return;
   if (threadIdx.x == 0) shared.scale = scale;
   __syncthreads();
-  for (unsigned tile = blockIdx.x; tile < target.tiles;) {
-    work(tile);
-    tile += gridDim.x;
-    if (tile < target.tiles) __syncthreads();  // what is shared may be written again
+  for (unsigned turn = blockIdx.x; turn < target.tiles;) {
+    work(target.tiles - 1 - turn);
+    turn += gridDim.x;
+    if (turn < target.tiles) __syncthreads();  // what is shared may be written again
   }
 }
 
@@ -186,9 +180,21 @@ __device__ __forceinline__ void store_transposed(const uint2 (&bytes)[kThreadRow
   __syncthreads();  // the buffer may be filled again
 }
 
-/// Blocks of a second launch: all run at once.
-inline unsigned recast_blocks(const Context& context, unsigned tiles) {
-  return std::min(tiles, static_cast<unsigned>(kRecastBlocks * multiprocessor_count(context)));
+/// Launches a second launch's kernel, of which kResident blocks run on a multiprocessor at once. They take their places
+/// as those of the first launch, the stream's last kernel, leave theirs; not behind an exchange with other ranks.
+template <int kResident, class... Params, class... Args>
+void launch_again(const Context& context, const Fp8Output& out, unsigned tiles, void (*kernel)(Params...),
+                  Args&&... args) {
+  cudaLaunchAttribute early;
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = std::min(tiles, static_cast<unsigned>(kResident * multiprocessor_count(context)));
+  config.blockDim = kTileThreads;
+  config.stream = cuda_stream(context);
+  config.attrs = &early;
+  config.numAttrs = out.recast.agree ? 0 : 1;
+  TE_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...));
 }
 
 /// One thread's share of writing tiles to a target. Every thread of the block makes one, calls write() for
@@ -352,15 +358,15 @@ __device__ __forceinline__ void store_tile(const Octet<T> (&values)[kThreadRows]
     store_octet<kAligned>(values[i], out + (row + i) * stride + col, row + i < rows ? col_end - col : 0);
 }
 
-/// Launches the kernels that cast `tiles` tiles, each a for_tiles(): launch(target, blocks), and again(target, blocks),
-/// which is to write nothing but its target.
+/// Launches the kernels that cast `tiles` tiles, each a for_tiles(): launch(target, blocks), and again(target), by
+/// launch_again(), which is to write nothing but its target.
 template <class Launch, class Again>
 void cast_tiles(const Context& context, const Fp8Output& out, float* partial_sums, int64_t rows, int64_t cols,
                 unsigned tiles, Launch&& launch, Again&& again) {
   launch(tile_target(first_cast(out), partial_sums, rows, cols, tiles), tiles);
   if (out.recast.state == nullptr) return;
   if (out.recast.agree) out.recast.agree(context);
-  again(recast_target(out, rows, cols, tiles), recast_blocks(context, tiles));
+  again(recast_target(out, rows, cols, tiles));
 }
 
 /// Calls launch.template operator()<T, kFormat, kAligned>() for the run-time choice.

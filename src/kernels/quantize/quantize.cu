@@ -8,7 +8,8 @@ namespace {
 static_assert(kTileRows == kColumnSumRows, "quantize_scratch_elements counts one partial sum per tile row");
 
 template <class T, DType kFormat, bool kAligned, bool kAgain>
-__global__ void __launch_bounds__(kTileThreads, kAgain ? kRecastBlocks : kTileBlocks<T, kAligned>)
+__global__ void __launch_bounds__(kTileThreads,
+                                  kAgain ? kRecastBlocks<T, kAligned> : kTileBlocks<T, kAligned>)
     quantize_kernel(const T* x, const __grid_constant__ Fp8TileTarget target) {
   __shared__ Fp8TileShared shared;
   for_tiles<kAgain>(target, shared, [&](unsigned tile) {
@@ -109,15 +110,26 @@ __global__ void __launch_bounds__(kTileThreads, 4)
   }
 }
 
-template <bool kAgain>
+bool is_aligned_for(const Tensor& x, const Fp8TileTarget& target) {
+  return is_tile_aligned(target) && is_aligned(x.data, 16);
+}
+
 void launch_quantize(const Context& context, const Tensor& x, const Fp8TileTarget& target, DType format,
                      unsigned blocks) {
-  const bool aligned = is_tile_aligned(target) && is_aligned(x.data, 16);
-  dispatch_tile(x.dtype, format, aligned, [&]<class T, DType kFormat, bool kAligned>() {
-    quantize_kernel<T, kFormat, kAligned, kAgain>
+  dispatch_tile(x.dtype, format, is_aligned_for(x, target), [&]<class T, DType kFormat, bool kAligned>() {
+    quantize_kernel<T, kFormat, kAligned, false>
         <<<blocks, kTileThreads, 0, cuda_stream(context)>>>(x.as<T>(), target);
   });
   TE_CUDA_CHECK_LAUNCH();
+}
+
+void launch_recast(const Context& context, const Tensor& x, const Fp8TileTarget& target,
+                   const Fp8Output& out) {
+  dispatch_tile(
+      x.dtype, tile_format(out), is_aligned_for(x, target), [&]<class T, DType kFormat, bool kAligned>() {
+        launch_again<kRecastBlocks<T, kAligned>>(
+            context, out, target.tiles, quantize_kernel<T, kFormat, kAligned, true>, x.as<T>(), target);
+      });
 }
 
 }  // namespace
@@ -140,11 +152,9 @@ void quantize(const Context& context, const Quantize& args) {
   cast_tiles(
       context, args.out, partial, rows, cols, tile_count(rows, cols),
       [&](const Fp8TileTarget& target, unsigned blocks) {
-        launch_quantize<false>(context, args.x, target, format, blocks);
+        launch_quantize(context, args.x, target, format, blocks);
       },
-      [&](const Fp8TileTarget& target, unsigned blocks) {
-        launch_quantize<true>(context, args.x, target, format, blocks);
-      });
+      [&](const Fp8TileTarget& target) { launch_recast(context, args.x, target, args.out); });
   if (args.dbias) add_partial_sums(context, partial, ceil_div(rows, kTileRows), cols, args.dbias);
 }
 
@@ -152,8 +162,7 @@ void recast(const Context& context, const Tensor& x, const Fp8Output& out) {
   if (out.recast.state == nullptr || x.numel() == 0) return;
   if (out.recast.agree) out.recast.agree(context);
   const unsigned tiles = tile_count(x.rows(), x.cols());
-  launch_quantize<true>(context, x, recast_target(out, x.rows(), x.cols(), tiles), tile_format(out),
-                        recast_blocks(context, tiles));
+  launch_recast(context, x, recast_target(out, x.rows(), x.cols(), tiles), out);
 }
 
 void transpose_fp8(const Context& context, const Tensor& x, const Tensor& out) {

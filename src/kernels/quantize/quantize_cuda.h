@@ -11,8 +11,8 @@ bool quantize_with_own_scale(const Context& context, const QuantizeWithOwnScale&
 void quantize_groups(const Context& context, const QuantizeGroups& args);
 void transpose_fp8(const Context& context, const Tensor& x, const Tensor& out);
 
-/// The end of a cast that may have to be made again (fp8_output.h, Fp8Recast), from the values as they are stored: x
-/// [rows, cols], of which the first cast has been launched with first_cast(out). Nothing for other outputs.
+/// The end of a cast of two launches (fp8_output.h, Fp8Recast), from the values as they are stored: x [rows, cols], of
+/// which the first one has been launched with first_cast(out). Nothing for other outputs.
 void recast(const Context& context, const Tensor& x, const Fp8Output& out);
 
 /// sums[c] += sum over the `blocks` rows of partial [blocks, cols], in a fixed order. sums: fp32 or bf16.

@@ -66,7 +66,7 @@ __device__ __forceinline__ void cast_head(const RopeCastArgs<T>& args, unsigned 
 
 /// The target's tiles are heads of kTileRows rows.
 template <class T, DType kFormat, bool kAgain>
-__global__ void __launch_bounds__(kTileThreads, kAgain           ? kRecastBlocks
+__global__ void __launch_bounds__(kTileThreads, kAgain           ? kRecastBlocks<T, true>
                                                 : sizeof(T) == 2 ? 3
                                                                  : 1)
     rope_cast_kernel(const __grid_constant__ RopeCastArgs<T> args) {
@@ -75,15 +75,23 @@ __global__ void __launch_bounds__(kTileThreads, kAgain           ? kRecastBlocks
                     [&](unsigned tile) { cast_head<T, kFormat, kAgain>(args, tile, shared); });
 }
 
-template <bool kAgain>
-void launch(const Context& context, const Rope& args, const Fp8TileTarget& target, unsigned blocks) {
+template <class T>
+RopeCastArgs<T> device_args(const Rope& args, const Fp8TileTarget& target) {
+  return {args.qkv.as<T>(),
+          args.cos.as<float>(),
+          args.sin.as<float>(),
+          args.positions.as<int32_t>(),
+          target,
+          static_cast<unsigned>(args.seq),
+          static_cast<unsigned>(args.num_heads + args.num_query_groups),
+          args.backward ? -1.0f : 1.0f};
+}
+
+/// Calls launch.template operator()<T, kFormat>() for the run-time choice.
+template <class Launch>
+void dispatch(const Rope& args, Launch&& launch) {
   dispatch_tile(args.qkv.dtype, tile_format(args.out), true, [&]<class T, DType kFormat, bool kAligned>() {
-    if constexpr (kAligned) {
-      rope_cast_kernel<T, kFormat, kAgain><<<blocks, kTileThreads, 0, cuda_stream(context)>>>(RopeCastArgs<T>{
-          args.qkv.as<T>(), args.cos.as<float>(), args.sin.as<float>(), args.positions.as<int32_t>(), target,
-          static_cast<unsigned>(args.seq), static_cast<unsigned>(args.num_heads + args.num_query_groups),
-          args.backward ? -1.0f : 1.0f});
-    }
+    if constexpr (kAligned) launch.template operator()<T, kFormat>();
   });
   TE_CUDA_CHECK_LAUNCH();
 }
@@ -100,8 +108,19 @@ bool rope_cast(const Context& context, const Rope& args) {
     return false;
   cast_tiles(
       context, args.out, partial, rows, columns, heads,
-      [&](const Fp8TileTarget& target, unsigned blocks) { launch<false>(context, args, target, blocks); },
-      [&](const Fp8TileTarget& target, unsigned blocks) { launch<true>(context, args, target, blocks); });
+      [&](const Fp8TileTarget& target, unsigned blocks) {
+        dispatch(args, [&]<class T, DType kFormat>() {
+          rope_cast_kernel<T, kFormat, false>
+              <<<blocks, kTileThreads, 0, cuda_stream(context)>>>(device_args<T>(args, target));
+        });
+      },
+      [&](const Fp8TileTarget& target) {
+        dispatch(args, [&]<class T, DType kFormat>() {
+          launch_again<kRecastBlocks<T, true>>(context, args.out, target.tiles,
+                                               rope_cast_kernel<T, kFormat, true>,
+                                               device_args<T>(args, target));
+        });
+      });
   if (args.dbias) add_partial_sums(context, partial, ceil_div(rows, kTileRows), columns, args.dbias);
   return true;
 }

@@ -176,6 +176,10 @@ const auto kKeys = std::to_array<Key>({
      "tensor, `rowwise` one per token or channel, `blockwise` one per 1 x 128 values (weights: 128 x 128)."},
     {TE_KEY(precision.fp8_scale_format), kBuiltIn, kAny,
      "`rowwise` and `blockwise`: scales are rounded down to powers of two, or kept as FP32 numbers."},
+    {TE_KEY(precision.fp8_tensorwise_scale_format), kBuiltIn, kAny,
+     "The same of `tensorwise`. A power of two is as a rule that of the last cast, so that operands are cast "
+     "with it while they are made, as with `delayed`, and again where it has changed: faster, other "
+     "numbers."},
     {TE_KEY(precision.fp8_keep_weights), kBuiltIn, kAny,
      "Forms of FP8 weights that are kept from pass to pass, a byte a parameter each; the others are made "
      "again right before a GEMM reads them, which changes no number: `none`, `rowwise` (what the forward "

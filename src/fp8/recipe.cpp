@@ -318,6 +318,7 @@ kernels::Fp8Output Recipe::output_of(int index, const Operand& operand, Quantize
       .state = state, .turn = turn, .margin_factor = std::ldexp(1.0f, -margin_of(index)), .agree = {}};
   if (own) {
     out.recast.own_scale = table().scale_of(index).as<float>();
+    if (has_power_of_two_scales()) out.recast.guesses = table().guesses_of(index);
     out.recast.own_amax = own_amax_of(index).as<float>();
     if (out.recast.own_amax == out.amax) out.amax = nullptr;
   }

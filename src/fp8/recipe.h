@@ -131,7 +131,7 @@ class Recipe {
   virtual bool quantizes() const = 0;
   virtual bool fused() const { return false; }
   virtual bool gathers_quantized() const { return true; }
-  /// True when casts may have to be made again, because their scales are found before the values.
+  /// True when casts may have to be made again, because their scales are found or guessed before the values.
   virtual bool recasts() const { return false; }
   /// Which values of an operand's forms share a scale.
   virtual kernels::ScaleLayout scale_layout(OperandRole) const { return kernels::ScaleLayout::tensor; }
@@ -189,6 +189,8 @@ class Recipe {
   /// that it is given, corrects that, or finds it.
   enum class CastScale : uint8_t { given, corrected, own };
   virtual CastScale cast_scale(int) const { return CastScale::given; }
+  /// True when scales of tensors' own are powers of two, and the last one is the next one's guess.
+  virtual bool has_power_of_two_scales() const { return false; }
   /// Where an amax is left that has been found for a scale of the tensor's own.
   virtual Tensor own_amax_of(int index) const { return table().amax_of(index); }
   /// True when there are casts of two launches.

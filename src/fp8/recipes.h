@@ -56,10 +56,14 @@ class TensorwiseRecipe final : public Recipe {
   const char* name() const override { return "tensorwise"; }
   bool quantizes() const override { return true; }
   bool fused() const override { return true; }
+  bool recasts() const override { return has_power_of_two_scales(); }
   void update(const Context& context, const int32_t* skip) override;
 
  protected:
   CastScale cast_scale(int) const override { return CastScale::own; }
+  bool has_power_of_two_scales() const override {
+    return precision_.fp8_tensorwise_scale_format == config::Fp8ScaleFormat::power_of_two;
+  }
   void cast(const Context& context, int index, Operand& operand, QuantizeMode mode,
             const ColumnSums& sums) override;
 };

@@ -33,6 +33,7 @@ void ScaleTable::plan(MemoryPlan& plan, int history_len, bool two_launches) {
            {n, static_cast<int64_t>(sizeof(kernels::Fp8Counters))});
   if (two_launches) {
     turns_.assign(infos_.size(), 0);
+    plan.add(guesses, "fp8.guesses", MemoryKind::fp8_state, DType::f32, {n, 2});
     plan.add(cast_states, "fp8.cast_states", MemoryKind::fp8_state, DType::u8,
              {n, static_cast<int64_t>(sizeof(kernels::Fp8CastState))});
   }
@@ -51,7 +52,7 @@ void ScaleTable::reset(const Context& context) {
   context.zero(amax);
   context.zero(last_amax);
   context.zero(counters);
-  if (cast_states) context.zero(cast_states);
+  if (cast_states) context.zero(cast_states), context.zero(guesses);
   if (history) context.zero(history);
   if (position) context.zero(position);
   context.synchronize();  // the host vectors above must outlive the copies

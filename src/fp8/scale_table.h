@@ -42,6 +42,8 @@ class ScaleTable {
     return cast_states.as<kernels::Fp8CastState>() + index;
   }
   unsigned* turn_of(int index) { return turns_.data() + index; }
+  /// Of scales that are powers of two (Fp8Recast::guesses).
+  float* guesses_of(int index) const { return guesses.as<float>() + 2 * index; }
   /// Casts of inputs and gradients in two launches so far, whether they count or not, and how many of them were made
   /// again since zero_counters(). Waits for the device.
   struct CastCount {
@@ -57,6 +59,7 @@ class ScaleTable {
   Tensor history;      ///< [history_len, n] fp32; empty when history_len is 0
   Tensor position;     ///< [1] int32, the ring's next row
   Tensor counters;     ///< [n, bytes of Fp8Counters]
+  Tensor guesses;      ///< [n, 2] fp32; with cast_states
   Tensor cast_states;  ///< [n, bytes of Fp8CastState]; empty without casts of two launches
 
  private:

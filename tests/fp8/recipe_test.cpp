@@ -194,6 +194,33 @@ TEST(TensorwiseRecipe, MarginAndGradientFormatEnterTheScale) {
   EXPECT_EQ(gradients.scale(0), 2048.0f);  // 57344 / 4 / 7
 }
 
+// Scales of 448 / amax, rounded down to powers of two: the last one is the next one's guess, also where the counts
+// start anew, and what was guessed wrong leaves no trace but in the share of casts made again.
+TEST(TensorwiseRecipe, GuessesPowersOfTwo) {
+  PrecisionConfig config = precision(Fp8Mode::hybrid, Fp8Recipe::tensorwise);
+  config.fp8_tensorwise_scale_format = config::Fp8ScaleFormat::power_of_two;
+  for (const OperandRole role : {OperandRole::input, OperandRole::weight}) {
+    Bench bench(config, 1, role);
+    EXPECT_TRUE(bench.recipe().recasts());
+    const fp8::QuantizeMode mode{.record_amax = true, .count = true};
+    const auto cast = [&](float largest, float scale) {
+      const std::vector<float> values = {largest, -1.0f, 0.25f, 0.0f};
+      EXPECT_EQ(bench.cast(0, values, 2, mode), values);
+      EXPECT_EQ(bench.scale(0), scale);
+      EXPECT_EQ(bench.amax(0), largest);
+      EXPECT_EQ(bench.counters(0).saturated + bench.counters(0).flushed, 0u);
+    };
+    cast(10.0f, 32.0f);
+    bench.recipe().table().zero_counters(bench.context());
+    cast(13.0f, 32.0f);
+    cast(20.0f, 16.0f);
+    cast(16.0f, 16.0f);
+    EXPECT_EQ(bench.counters(0).total, 12u);
+    bench.recipe().update(bench.context(), nullptr);
+    EXPECT_EQ(train::read_fp8_health(bench.context(), bench.recipe().table())[0].recast, 1.0 / 3.0);
+  }
+}
+
 TEST(DelayedRecipe, ScaleComesFromTheAmaxesOfEarlierSteps) {
   Bench bench(precision(Fp8Mode::hybrid), 1);
   const auto step = [&](float amax) {

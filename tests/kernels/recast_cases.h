@@ -190,9 +190,11 @@ class RecastStorage {
   RecastStorage(const Context& context, const Producer& producer, float scale)
       : fp8_(context, producer.format, producer.rows, producer.cols, scale),
         state_(context, DType::u8, {static_cast<int64_t>(sizeof(Fp8CastState))}),
-        found_(context, DType::f32, {3}) {
+        found_(context, DType::f32, {3}),
+        guesses_(context, DType::f32, {2}) {
     context.zero(state_);
     context.zero(found_);
+    context.zero(guesses_);
   }
   Fp8Output output(bool recast, float margin_factor = 1.0f) {
     Fp8Output out = fp8_.output();
@@ -210,6 +212,12 @@ class RecastStorage {
     out.recast.own_amax = found_.get().as<float>() + 2;
     return out;
   }
+  /// The same with a scale that is a power of two, and guessed.
+  Fp8Output guessed_output(float margin_factor = 1.0f) {
+    Fp8Output out = own_output(margin_factor);
+    out.recast.guesses = guesses_.get().as<float>();
+    return out;
+  }
   Fp8Result result() const { return fp8_.read(); }
   Fp8CastState state() const {
     Fp8CastState state;
@@ -223,7 +231,7 @@ class RecastStorage {
 
  private:
   kernels::Fp8Storage fp8_;
-  TestTensor state_, found_;
+  TestTensor state_, found_, guesses_;
   unsigned turn_ = 0;
 };
 
@@ -232,7 +240,8 @@ struct OwnCast {
   float amax = 0, scale = 0;
   Fp8Result result;
 };
-inline OwnCast own_cast(const Producer& p, const Bytes& values, int margin = 0, float amax0 = 0.0f) {
+inline OwnCast own_cast(const Producer& p, const Bytes& values, int margin = 0, float amax0 = 0.0f,
+                        bool power_of_two = false) {
   const Context cpu = Context::cpu();
   TestTensor x(cpu, p.dtype, {p.rows, p.cols}), amax(cpu, DType::f32, {1}), scale(cpu, DType::f32, {1});
   x.fill_raw(values.data());
@@ -242,6 +251,7 @@ inline OwnCast own_cast(const Producer& p, const Bytes& values, int margin = 0, 
   kernels::quantize(cpu, {.x = x, .out = amax_only});
   kernels::current_scale(cpu, {.amax = amax, .scale = scale, .fp8_max = fp8_max(p.format), .margin = margin});
   OwnCast own{amax.floats()[0], scale.floats()[0], {}};
+  if (power_of_two) own.scale = std::ldexp(1.0f, std::ilogb(own.scale));
   kernels::Fp8Storage storage(cpu, p.format, p.rows, p.cols, own.scale);
   kernels::quantize(cpu, {.x = x, .out = storage.output()});
   own.result = storage.read();
@@ -331,6 +341,37 @@ inline void check_own_scale(const Context& context, const Producer& p) {
       EXPECT_EQ(storage.found(), (std::vector<float>{own.scale, own.scale, own.amax}));
       expect_settled(storage, own.scale, 0, 0);
     }
+  }
+}
+
+/// And one that is guessed: right from the second time on, and wrong where `other` values came between. Whatever the
+/// guess, the bytes are those of the tensor's own power of two.
+inline void check_guessed_scale(const Context& context, const Producer& p) {
+  SCOPED_TRACE(fmt::format("{}, {} to {}, [{}, {}]", p.name, dtype_name(p.dtype), dtype_name(p.format),
+                           p.rows, p.cols));
+  const OwnCast own = own_cast(p, p.run(context, {}).at("values"), 0, 0.0f, true);
+  RecastStorage off(context, p, own.scale), storage(context, p, std::numeric_limits<float>::infinity());
+  const SideOutputs expected_side = p.run(context, off.output(false));
+  const auto cast = [&](unsigned times, unsigned recasts) {
+    EXPECT_EQ(p.run(context, storage.guessed_output()), expected_side);
+    const Fp8Result result = storage.result();
+    expect_same_cast(result, own.result);
+    EXPECT_EQ(result.counters.saturated, 0u);
+    EXPECT_EQ(result.counters.flushed, times * own.result.counters.flushed);
+    EXPECT_EQ(result.counters.total, times * own.result.counters.total);
+    EXPECT_EQ(storage.found(), (std::vector<float>{own.scale, own.scale, own.amax}));
+    expect_settled(storage, own.scale, times, recasts);
+  };
+  cast(1, 1);
+  cast(2, 1);
+  cast(3, 1);
+  // Another margin is another scale, which the next cast takes for a guess.
+  for (const float margin_factor : {0.25f, 4.0f}) {
+    RecastStorage moved(context, p, 1.0f);
+    p.run(context, moved.guessed_output(margin_factor));
+    p.run(context, moved.guessed_output());
+    expect_same_cast(moved.result(), own.result);
+    expect_settled(moved, own.scale, 2, 2);
   }
 }
 

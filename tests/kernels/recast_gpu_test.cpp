@@ -39,13 +39,19 @@ TEST(RecastGpu, OfMoreTilesThanASecondLaunchHasBlocks) {
 TEST(OwnScaleGpu, OfEveryProducer) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
-  for (const Producer& producer : recast_producers()) check_own_scale(gpu, producer);
+  for (const Producer& producer : recast_producers()) {
+    check_own_scale(gpu, producer);
+    check_guessed_scale(gpu, producer);
+  }
 }
 
 TEST(OwnScaleGpu, OfMoreTilesThanASecondLaunchHasBlocks) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
-  for (const Producer& producer : large_producers()) check_own_scale(gpu, producer);
+  for (const Producer& producer : large_producers()) {
+    check_own_scale(gpu, producer);
+    check_guessed_scale(gpu, producer);
+  }
 }
 
 // Many casts behind one another, with nothing between them that would wait: each second launch begins while its first

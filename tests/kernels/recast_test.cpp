@@ -84,6 +84,33 @@ TEST(OwnScale, OfEveryProducer) {
   for (const Producer& producer : recast_producers()) check_own_scale(cpu, producer);
 }
 
+TEST(OwnScale, GuessedByEveryProducer) {
+  const Context cpu = Context::cpu();
+  for (const Producer& producer : recast_producers()) check_guessed_scale(cpu, producer);
+}
+
+// By hand: 448 / 10 = 44.8, so 32; 448 / 20 is 22.4, so 16, and 448 / 13 again 32 as guessed.
+TEST(OwnScale, GuessedByHand) {
+  const Context cpu = Context::cpu();
+  const Producer shape{"by hand", DType::f32, DType::e4m3, 1, 4, {}};
+  RecastStorage storage(cpu, shape, 64.0f);
+  const auto cast = [&](float largest, float scale, unsigned times, unsigned recasts) {
+    TestTensor x(cpu, DType::f32, {1, 4});
+    x.fill({largest, -1.0f, 0.5f, 0.0f});
+    kernels::quantize(cpu, {.x = x, .out = storage.guessed_output()});
+    EXPECT_EQ(storage.result().scale_inv, 1.0f / scale) << largest;
+    EXPECT_EQ(storage.found(), (std::vector<float>{scale, scale, largest}));
+    expect_settled(storage, scale, times, recasts);
+  };
+  cast(10.0f, 32.0f, 1, 1);                                              // there was nothing to guess from
+  EXPECT_EQ(storage.result().rowwise, (Bytes{0x7a, 0xe0, 0x58, 0x00}));  // 320, -32, 16, 0
+  cast(13.0f, 32.0f, 2, 1);
+  cast(20.0f, 16.0f, 3, 2);
+  EXPECT_EQ(storage.result().rowwise, (Bytes{0x7a, 0xd8, 0x50, 0x00}));  // 320, -16, 8, 0
+  cast(std::numeric_limits<float>::infinity(), 1.0f, 4, 3);
+  cast(13.0f, 32.0f, 5, 4);
+}
+
 // By hand: 448 / 14 = 32. Nothing to scale by leaves 1.
 TEST(OwnScale, ByHand) {
   const Context cpu = Context::cpu();

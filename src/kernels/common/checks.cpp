@@ -27,6 +27,8 @@ void check_fp8_output(const char* op, const Fp8Output& out, int64_t rows, int64_
            op);
   TE_CHECK(out.recast.state == nullptr || out.recast.turn != nullptr,
            "{}: a cast of two launches without turns", op);
+  TE_CHECK(out.recast.guesses == nullptr || out.recast.own_scale != nullptr,
+           "{}: guesses of a scale that is not the tensor's own", op);
   if (!out.wants_data()) return;
   TE_CHECK(out.scale != nullptr, "{}: an FP8 output needs a scale", op);
   if (out.rowwise) {

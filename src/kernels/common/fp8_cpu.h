@@ -102,7 +102,7 @@ void cast(const Fp8Output& out, float scale, int64_t rows, int64_t cols, Value& 
 
 /// The scale to cast with now, or 0; the tensor's own state is settled (recast.h).
 inline float settle(const Fp8Settlement& s) {
-  const float amax = *s.found_amax, first = s.own_scale != nullptr ? 0.0f : *s.scale,
+  const float amax = *s.found_amax, first = s.scale != nullptr ? *s.scale : 0.0f,
               scale = second_scale(s, amax, first);
   if (s.amax != nullptr) *s.amax = amax_of(*s.amax, amax);
   settle_state(s, amax, first, scale);
@@ -118,7 +118,8 @@ template <class Value>
 void write_fp8_output_cpu(const Context& context, const Fp8Output& out, int64_t rows, int64_t cols,
                           Value&& value) {
   if (!out) return;
-  fp8_detail::cast(first_cast(out), out.scale != nullptr ? *out.scale : 1.0f, rows, cols, value);
+  const Fp8Output first = first_cast(out);
+  fp8_detail::cast(first, first.scale != nullptr ? *first.scale : 1.0f, rows, cols, value);
   if (out.recast.state == nullptr) return;
   if (out.recast.agree) out.recast.agree(context);
   const float scale = fp8_detail::settle(settlement_of(out));

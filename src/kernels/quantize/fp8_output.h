@@ -38,12 +38,17 @@ struct Fp8CastState {
 ///
 /// A scale of the tensor's own (own_scale is not null): the first launch writes all but FP8, the second casts with
 /// scale', 1 where max |x| is 0, infinite or NaN. The values come from where they are stored or are computed again.
+/// Rounded down to a power of two, scale' is as a rule that of the cast before: then the first launch casts with that,
+/// and the second one where it has changed. The bytes do not depend on the guess.
 struct Fp8Recast {
   Fp8CastState* state = nullptr;  ///< null: one launch; values beyond the scale saturate
   /// In host memory: the casts of this state so far. While one is under way, nobody but it may ask for the state.
   unsigned* turn = nullptr;
   float margin_factor = 1.0f;
-  float* own_scale = nullptr;   ///< receives scale'; may be where Fp8Output::scale points to
+  float* own_scale = nullptr;  ///< receives scale'; may be where Fp8Output::scale points to
+  /// [2], at first 0, or null. With them own_scale is a power of two, rounded as by group_scale(); casts take one and
+  /// the other in turns, and find the scale of the cast before there.
+  float* guesses = nullptr;
   float* own_amax = nullptr;    ///< with own_scale: receives max |x| (Fp8Output::amax is raised); or null
   float* used_scale = nullptr;  ///< receives the scale that the bytes have in the end; or null
   /// Of a tensor that several ranks cast with one scale: raises *amax() to that of the whole tensor. Called between the
@@ -52,6 +57,7 @@ struct Fp8Recast {
 
   /// Of the cast that is under way.
   float* amax() const { return &state->amax[*turn % 2]; }
+  float* guess() const { return guesses + *turn % 2; }
 };
 
 /// For an output seen as [rows, cols]:

@@ -111,7 +111,7 @@ struct Fp8TileShared {
 /// that was written on the device.
 __device__ __forceinline__ float settle(const Fp8Settlement& s) {
   wait_for_first_launch();
-  const float amax = __ldcg(s.found_amax), first = s.own_scale != nullptr ? 0.0f : *s.scale;
+  const float amax = __ldcg(s.found_amax), first = s.scale != nullptr ? __ldcg(s.scale) : 0.0f;
   const float scale = second_scale(s, amax, first);
   if (blockIdx.x == 0 && threadIdx.x == 0) {
     settle_state(s, amax, first, scale);

@@ -7,13 +7,20 @@
 
 namespace te::kernels {
 
+/// With which the first launch casts; null: it does not.
+inline const float* first_scale(const Fp8Output& out) {
+  if (out.recast.own_scale == nullptr) return out.scale;
+  return out.recast.guesses != nullptr ? out.recast.guess() : nullptr;
+}
+
 /// What the first launch writes: its amax and counts are its own until it is known whether it stays. Where the scale is
-/// the tensor's own, the amax alone.
+/// the tensor's own and cannot be guessed, the amax alone.
 inline Fp8Output first_cast(const Fp8Output& out) {
   if (out.recast.state == nullptr) return out;
   Fp8Output first;
-  if (out.recast.own_scale == nullptr) {
+  if (first_scale(out) != nullptr) {
     first = out;
+    first.scale = first_scale(out);
     first.counters = out.counters != nullptr ? &out.recast.state->counters : nullptr;
     first.recast = {};
   }
@@ -26,7 +33,8 @@ struct Fp8Settlement {
   Fp8CastState* state = nullptr;      ///< null: no second launch
   const float* found_amax = nullptr;  ///< by the first launch
   float* next_amax = nullptr;         ///< of the state's next cast, made zero
-  const float* scale = nullptr;       ///< of the first launch
+  float* next_guess = nullptr;        ///< of the same; null: the scale is not guessed
+  const float* scale = nullptr;       ///< of the first launch; null: it has none
   float fp8_max = 0.0f;
   float margin_factor = 1.0f;
   float *own_scale = nullptr, *own_amax = nullptr, *used_scale = nullptr;  ///< as in Fp8Recast
@@ -39,16 +47,27 @@ inline Fp8Settlement settlement_of(const Fp8Output& out) {
   const Fp8Recast& cast = out.recast;
   if (cast.state == nullptr) return {};
   const DType format = out.rowwise ? out.rowwise.dtype : out.columnwise.dtype;
-  float* const found = cast.amax();
+  Fp8Settlement s{.state = cast.state,
+                  .found_amax = cast.amax(),
+                  .scale = first_scale(out),
+                  .fp8_max = fp8_max(format),
+                  .margin_factor = cast.margin_factor,
+                  .own_scale = cast.own_scale,
+                  .own_amax = cast.own_amax,
+                  .used_scale = cast.used_scale,
+                  .amax = out.amax,
+                  .counters = out.counters};
   ++*cast.turn;
-  return {cast.state,     found,         cast.amax(),     out.scale, fp8_max(format), cast.margin_factor,
-          cast.own_scale, cast.own_amax, cast.used_scale, out.amax,  out.counters};
+  s.next_amax = cast.amax();
+  if (cast.guesses != nullptr) s.next_guess = cast.guess();
+  return s;
 }
 
-/// The scale with which the second launch casts, or 0: nothing is left to do. `first`: *s.scale.
+/// The scale with which the second launch casts, or 0: nothing is left to do. `first`: *s.scale, or 0.
 TE_HOST_DEVICE float second_scale(const Fp8Settlement& s, float amax, float first) {
-  if (s.own_scale != nullptr) return scale_of(amax, s.fp8_max, s.margin_factor, 1.0f);
-  return recast_scale(amax, first, s.fp8_max, s.margin_factor);
+  if (s.own_scale == nullptr) return recast_scale(amax, first, s.fp8_max, s.margin_factor);
+  const float scale = group_scale(amax, s.fp8_max, s.margin_factor, s.next_guess != nullptr);
+  return scale == first ? 0.0f : scale;
 }
 
 /// What the second launch leaves in the state and elsewhere, but for s.amax; by one thread. `scale`: second_scale().
@@ -57,11 +76,10 @@ TE_HOST_DEVICE void settle_state(const Fp8Settlement& s, float amax, float first
   *s.next_amax = 0.0f;
   state.scale = scale > 0.0f ? scale : first;
   if (s.used_scale != nullptr) *s.used_scale = state.scale;
-  if (s.own_scale != nullptr) {
-    *s.own_scale = scale;
-    if (s.own_amax != nullptr) *s.own_amax = amax;
-    return;
-  }
+  if (s.own_scale != nullptr) *s.own_scale = state.scale;
+  if (s.own_amax != nullptr) *s.own_amax = amax;
+  if (s.next_guess != nullptr) *s.next_guess = state.scale;
+  if (s.scale == nullptr) return;  // there was nothing to make again
   if (scale > 0.0f) ++state.again;
   if (s.counters == nullptr) return;
   ++state.casts;

@@ -25,8 +25,9 @@ DType Quantizer::format() const {
 
 // Producers write either FP8 or high precision.
 bool Quantizer::fused() const {
+  const Recipe::Shared* const shared = recipe_ != nullptr ? recipe_->shared_.get() : nullptr;
   return enabled() && !forms_.hp && recipe_->fused() && !recipe_->calibrating_ &&
-         !recipe_->shared_->observer.active() && !recipe_->shared_->high_precision;
+         !shared->observer.active() && !shared->high_precision && !shared->no_turns;
 }
 
 bool Quantizer::keeps_hp() const {
@@ -333,9 +334,24 @@ kernels::Fp8Output Recipe::output_of(int index, const Operand& operand, Quantize
 
 void Recipe::cast_tensor(const Context& context, int index, Operand& operand, QuantizeMode mode,
                          const ColumnSums& sums) {
+  if (shared_->no_turns && cast_small(context, index, operand, mode)) return;
   kernels::quantize(
       context,
       {.x = operand.hp, .out = output_of(index, operand, mode), .dbias = sums.into, .scratch = sums.scratch});
+}
+
+// False: not done, as it is no such operand.
+bool Recipe::cast_small(const Context& context, int index, Operand& operand, QuantizeMode mode) {
+  if (cast_scale(index) != CastScale::own || !operand.rowwise || mode.columnwise || mode.record_amax ||
+      mode.count)
+    return false;
+  return kernels::quantize_with_own_scale(context, {.x = operand.hp,
+                                                    .out = operand.rowwise.values,
+                                                    .amax = own_amax_of(index).as<float>(),
+                                                    .scale = table().scale_of(index).as<float>(),
+                                                    .scale_inv = operand.rowwise.scales.as<float>(),
+                                                    .margin = margin_of(index),
+                                                    .power_of_two = has_power_of_two_scales()});
 }
 
 std::unique_ptr<Recipe> make_recipe(const config::PrecisionConfig& precision, int num_layers) {

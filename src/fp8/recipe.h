@@ -152,6 +152,10 @@ class Recipe {
   /// From here on passes run as with the recipe `off`, and state that hangs on amaxes goes on from these. All weights
   /// must be announced as changed.
   void set_high_precision(bool on);
+  /// For passes whose launches are recorded and repeated: no cast takes turns with another (Fp8Recast), so operands
+  /// with scales of their own are cast by complete(), in one launch. One rank; only operands of
+  /// kernels::kMostSmallElements at most may be recorded. Before the first pass.
+  void cast_without_turns() { shared_->no_turns = true; }
   bool high_precision() const { return shared_->high_precision; }
   /// For tests of what an outlier does to all other values: scales of the inputs of linear_fc2 are those of a tensor
   /// with a value 2^log2 times as large as its largest. 0: no more. Waits for the device.
@@ -207,6 +211,7 @@ class Recipe {
   kernels::Fp8Output output_of(int index, const Operand& operand, QuantizeMode mode) const;
   void cast_tensor(const Context& context, int index, Operand& operand, QuantizeMode mode,
                    const ColumnSums& sums);
+  bool cast_small(const Context& context, int index, Operand& operand, QuantizeMode mode);
   /// Makes the quantized forms from operand.hp and adds its column sums, if they are asked for.
   virtual void cast(const Context& context, int index, Operand& operand, QuantizeMode mode,
                     const ColumnSums& sums) = 0;
@@ -226,7 +231,7 @@ class Recipe {
 
   /// What the recipes of one model have in common.
   struct Shared {
-    bool keeps_high_precision = false, high_precision = false;
+    bool keeps_high_precision = false, high_precision = false, no_turns = false;
     int outlier_log2 = 0;
     ScaleTable table;
     Observer observer;

@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/gemm/gemm.h"
+#include "kernels/quantize/quantize.h"
 #include "parallel/schedule/split_layers.h"
 #include "parallel/watchdog.h"
 
@@ -54,6 +55,7 @@ Decoder::Decoder(const config::Config& config, const parallel::Groups& groups, c
            "decoder: {} scored rows, passes of {}", sizes.score_rows, sizes.max_rows);
   if (sizes_.cache_tokens == 0) sizes_.cache_tokens = sizes_.batch * config_.model.seq_length;
   recipe_->share(groups.tensor(), groups.stage());
+  if (alone()) recipe_->cast_without_turns();
   if (groups.first_stage()) {
     embedding_ =
         std::make_unique<model::VocabParallelEmbedding>(layer_config_, parameters_, tensor_, context_ranks_);
@@ -285,8 +287,11 @@ Tensor Decoder::run_pass(const Context& context, int64_t padded, int64_t count, 
 // moment.
 bool Decoder::recordable(const Context& context, std::span<const Row> rows) const {
   const auto same_sequence = [](const Row& a, const Row& b) { return a.sequence == b.sequence; };
-  return DeviceGraph::supported(context) && tensor_.size() == 1 && groups_.grid().pipeline == 1 &&
-         static_cast<int64_t>(rows.size()) <= std::min(sizes_.batch, kRecordedRows) &&
+  const auto count = static_cast<int64_t>(rows.size());
+  const bool small = !recipe_->quantizes() ||
+                     round_up(count, kFp8Rows) * dims_.widest_input() <= kernels::kMostSmallElements;
+  return DeviceGraph::supported(context) && alone() && small &&
+         count <= std::min(sizes_.batch, kRecordedRows) &&
          std::all_of(rows.begin(), rows.end(), [](const Row& row) { return row.logits >= 0; }) &&
          std::adjacent_find(rows.begin(), rows.end(), same_sequence) == rows.end();
 }

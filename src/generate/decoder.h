@@ -123,6 +123,7 @@ class Decoder {
   Tensor pass(const Context& context, std::span<const Row> rows, int64_t padded);
   void fill_ids(std::span<const Row> rows, int64_t padded);
   Tensor run_pass(const Context& context, int64_t padded, int64_t count, bool apart);
+  bool alone() const { return tensor_.size() == 1 && groups_.grid().pipeline == 1; }
   bool recordable(const Context& context, std::span<const Row> rows) const;
   void run_step(const Context& context, std::span<const Row> rows, int64_t padded);
   int64_t padded_rows(const Context& context, int64_t rows, bool always = false) const;

@@ -163,49 +163,51 @@ TEST(QuantizeGpu, RowSlicesOfALargerTensor) {
   }
 }
 
-// One launch against amax pass, scale and cast, on the CPU: the same bits, whatever the values.
+// One launch against amax pass, scale and cast, on the CPU: the same bits, whatever the values. The larger size takes a
+// cluster.
 TEST(QuantizeGpu, WithOwnScaleInOneLaunch) {
   TE_REQUIRE_GPU();
   const Context cpu = Context::cpu(), gpu = Context::cuda(0);
-  for (const DType dtype : {DType::f32, DType::bf16}) {
-    for (const DType format : {DType::e4m3, DType::e5m2}) {
-      for (const float special : {0.0f, 3e4f, 1e-30f, INFINITY, NAN}) {
-        const Shape shape{3, 1096};
-        TestTensor expected_x(cpu, dtype, shape), x(gpu, dtype, shape), expected(cpu, format, shape),
-            out(gpu, format, shape), expected_found(cpu, DType::f32, {3}), found(gpu, DType::f32, {3});
-        std::vector<float> values(3 * 1096);
-        for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 37) * 0.07f - 1.0f;
-        if (special == 0.0f) values.assign(values.size(), 0.0f);
-        values[700] = special;
-        expected_x.fill(values), x.fill(values), expected_found.fill_value(0.0f);
-        const auto part = [](TestTensor& of, int64_t i) {
-          return Tensor{of.get().as<float>() + i, DType::f32, {1}};
-        };
-        Fp8Output amax_only, cast;
-        amax_only.amax = part(expected_found, 0).as<float>();
-        quantize(cpu, {.x = expected_x, .out = amax_only});
-        current_scale(cpu, {.amax = part(expected_found, 0),
-                            .scale = part(expected_found, 1),
-                            .fp8_max = fp8_max(format),
-                            .margin = 1});
-        cast.rowwise = expected, cast.scale = part(expected_found, 1).as<float>();
-        cast.scale_inv = part(expected_found, 2).as<float>();
-        quantize(cpu, {.x = expected_x, .out = cast});
-        ASSERT_TRUE(quantize_with_own_scale(gpu, {.x = x,
-                                                  .out = out,
-                                                  .amax = part(found, 0).as<float>(),
-                                                  .scale = part(found, 1).as<float>(),
-                                                  .scale_inv = part(found, 2).as<float>(),
-                                                  .margin = 1}));
-        EXPECT_EQ(testing::count_different(out.raw(), expected.raw(), 1), 0) << special;
-        // A NaN's bits are its backend's.
-        for (const size_t i : {0u, 1u, 2u}) {
-          const float want = expected_found.floats()[i], got = found.floats()[i];
-          EXPECT_TRUE(got == want || (std::isnan(got) && std::isnan(want))) << special << ": " << i;
-        }
-      }
+  const auto check = [&](DType dtype, DType format, Shape shape, float special) {
+    SCOPED_TRACE(
+        fmt::format("{} to {} {} with {}", dtype_name(dtype), dtype_name(format), shape.str(), special));
+    TestTensor expected_x(cpu, dtype, shape), x(gpu, dtype, shape), expected(cpu, format, shape),
+        out(gpu, format, shape), expected_found(cpu, DType::f32, {3}), found(gpu, DType::f32, {3});
+    std::vector<float> values(static_cast<size_t>(shape.numel()));
+    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 37) * 0.07f - 1.0f;
+    if (special == 0.0f) values.assign(values.size(), 0.0f);
+    values[values.size() * 2 / 3] = special;
+    expected_x.fill(values), x.fill(values), expected_found.fill_value(0.0f);
+    const auto part = [](TestTensor& of, int64_t i) {
+      return Tensor{of.get().as<float>() + i, DType::f32, {1}};
+    };
+    Fp8Output amax_only, cast;
+    amax_only.amax = part(expected_found, 0).as<float>();
+    quantize(cpu, {.x = expected_x, .out = amax_only});
+    current_scale(cpu, {.amax = part(expected_found, 0),
+                        .scale = part(expected_found, 1),
+                        .fp8_max = fp8_max(format),
+                        .margin = 1});
+    cast.rowwise = expected, cast.scale = part(expected_found, 1).as<float>();
+    cast.scale_inv = part(expected_found, 2).as<float>();
+    quantize(cpu, {.x = expected_x, .out = cast});
+    ASSERT_TRUE(quantize_with_own_scale(gpu, {.x = x,
+                                              .out = out,
+                                              .amax = part(found, 0).as<float>(),
+                                              .scale = part(found, 1).as<float>(),
+                                              .scale_inv = part(found, 2).as<float>(),
+                                              .margin = 1}));
+    EXPECT_EQ(testing::count_different(out.raw(), expected.raw(), 1), 0);
+    for (const size_t i : {0u, 1u, 2u}) {  // a NaN's bits are its backend's
+      const float want = expected_found.floats()[i], got = found.floats()[i];
+      EXPECT_TRUE(got == want || (std::isnan(got) && std::isnan(want)))
+          << i << ": " << got << ", not " << want;
     }
-  }
+  };
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const DType format : {DType::e4m3, DType::e5m2})
+      for (const float special : {0.0f, 3e4f, 1e-30f, INFINITY, NAN})
+        for (const Shape& shape : {Shape{3, 1096}, Shape{64, 1096}}) check(dtype, format, shape, special);
 }
 
 TEST(QuantizeGpu, TransposeFp8) {

@@ -21,8 +21,8 @@ constexpr int64_t kColumnSumRows = 128;
 /// FP32 elements of scratch for the partial column sums of a [rows, cols] tensor.
 int64_t quantize_scratch_elements(int64_t rows, int64_t cols);
 
-/// Tensorwise scaling of a small tensor in one launch: what an amax pass, current_scale() (kernels/scale_update) and
-/// quantize() do, bit for bit.
+/// Tensorwise scaling of a small tensor in one launch: the bytes, amax and scales of a cast with an own_scale
+/// (fp8_output.h), which takes two.
 struct QuantizeWithOwnScale {
   Tensor x;     ///< fp32 or bf16
   Tensor out;   ///< FP8, of x's shape
@@ -30,8 +30,10 @@ struct QuantizeWithOwnScale {
   float* scale;
   float* scale_inv;
   int margin = 0;
+  bool power_of_two = false;
 };
-/// False: nothing was done, because there is no such kernel (on the CPU, for large tensors, for odd sizes and
+constexpr int64_t kMostSmallElements = int64_t{1} << 20;
+/// False: nothing was done, because there is no such kernel (on the CPU, for more elements, for odd sizes and
 /// alignments).
 bool quantize_with_own_scale(const Context& context, const QuantizeWithOwnScale& args);
 

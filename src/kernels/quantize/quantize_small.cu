@@ -1,6 +1,8 @@
-// Casts of small tensors with the scale that they ask for themselves: amax, scale and cast in one launch of one block,
-// where the general way (an amax pass, current_scale(), a cast) is four launches that each take longer than the work.
-// What generation casts is a few rows.
+// Casts of small tensors with the scale that they ask for themselves: amax, scale and cast in one launch of one block
+// or of one cluster, whose blocks tell one another what they have found. What generation casts is a few rows; there the
+// two launches of the general way each take longer than the work.
+#include <cooperative_groups.h>
+
 #include "kernels/common/cuda_common.cuh"
 #include "kernels/common/dependent_launch.cuh"
 #include "kernels/quantize/quantize_cuda.h"
@@ -10,23 +12,29 @@ namespace te::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 1024;
-constexpr int64_t kMostElements = int64_t{128} * 1024;
-constexpr int kWidth = 8;  ///< elements of a thread at a time
+constexpr int kCluster = 8;
+constexpr int64_t kOfOneBlock = int64_t{32} * 1024;  ///< elements
+constexpr int kWidth = 8;                            ///< elements of a thread at a time
 
 struct SmallCast {
   uint8_t* out;
   float *amax, *scale, *scale_inv;
   int64_t elements;
   float margin_factor;
+  bool power_of_two;
 };
 
-template <class T, DType kFormat>
+template <class T, DType kFormat, int kBlocks>
 __global__ void __launch_bounds__(kThreads) quantize_small_kernel(const T* x, SmallCast p) {
-  __shared__ uint32_t of_warps[kWarpSize];
+  namespace cg = cooperative_groups;
+  __shared__ uint32_t of_warps[kWarpSize], of_block;
+  grid_dependency_wait();
   allow_dependents();
+  constexpr int64_t kStep = int64_t{kBlocks} * kThreads * kWidth;
+  const int64_t first = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kWidth;
   // 1. The largest magnitude; NaN > inf > finite.
   uint32_t largest = 0;
-  for (int64_t i = int64_t{threadIdx.x} * kWidth; i < p.elements; i += kThreads * kWidth) {
+  for (int64_t i = first; i < p.elements; i += kStep) {
     const Vector<T, kWidth> values = load_vector<T, kWidth>(x + i);
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) largest = max(largest, abs_bits(load_float(&values.v[j])));
@@ -35,12 +43,20 @@ __global__ void __launch_bounds__(kThreads) quantize_small_kernel(const T* x, Sm
   if (threadIdx.x % kWarpSize == 0) of_warps[threadIdx.x / kWarpSize] = largest;
   __syncthreads();
   largest = __reduce_max_sync(0xffffffffu, of_warps[threadIdx.x % kWarpSize]);
+  if constexpr (kBlocks > 1) {
+    const cg::cluster_group cluster = cg::this_cluster();
+    if (threadIdx.x == 0) of_block = largest;
+    cluster.sync();
+    const int block = static_cast<int>(threadIdx.x) % kBlocks;
+    largest = __reduce_max_sync(0xffffffffu, *cluster.map_shared_rank(&of_block, block));
+    cluster.sync();  // nobody leaves whose memory is still read
+  }
   // 2. The scale.
-  const float amax = __uint_as_float(largest),
-              scale = scale_of(amax, fp8_max(kFormat), p.margin_factor, 1.0f);
-  if (threadIdx.x == 0) *p.amax = amax, *p.scale = scale, *p.scale_inv = 1.0f / scale;
+  const float amax = __uint_as_float(largest);
+  const float scale = group_scale(amax, fp8_max(kFormat), p.margin_factor, p.power_of_two);
+  if (first == 0) *p.amax = amax, *p.scale = scale, *p.scale_inv = 1.0f / scale;
   // 3. The cast.
-  for (int64_t i = int64_t{threadIdx.x} * kWidth; i < p.elements; i += kThreads * kWidth) {
+  for (int64_t i = first; i < p.elements; i += kStep) {
     const Vector<T, kWidth> values = load_vector<T, kWidth>(x + i);
     Vector<uint8_t, kWidth> bytes;
 #pragma unroll
@@ -49,26 +65,49 @@ __global__ void __launch_bounds__(kThreads) quantize_small_kernel(const T* x, Sm
   }
 }
 
+template <class T, DType kFormat, int kBlocks>
+void launch(const Context& context, const T* x, const SmallCast& p) {
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {.x = kBlocks, .y = 1, .z = 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(kBlocks);
+  config.blockDim = dim3(kThreads);
+  config.stream = cuda_stream(context);
+  config.attrs = attributes;
+  config.numAttrs = kBlocks > 1 ? 2 : 1;
+  TE_CUDA_CHECK(cudaLaunchKernelEx(&config, quantize_small_kernel<T, kFormat, kBlocks>, x, p));
+  TE_CUDA_CHECK_LAUNCH();
+}
+
+template <class T, DType kFormat>
+void launch_by_size(const Context& context, const T* x, const SmallCast& p) {
+  p.elements <= kOfOneBlock ? launch<T, kFormat, 1>(context, x, p)
+                            : launch<T, kFormat, kCluster>(context, x, p);
+}
+
 }  // namespace
 
 bool quantize_with_own_scale(const Context& context, const QuantizeWithOwnScale& args) {
   const int64_t elements = args.x.numel();
-  if (elements == 0 || elements > kMostElements || elements % kWidth != 0 || !is_aligned(args.x.data, 32) ||
-      !is_aligned(args.out.data, kWidth))
+  if (elements == 0 || elements > kMostSmallElements || elements % kWidth != 0 ||
+      !is_aligned(args.x.data, 32) || !is_aligned(args.out.data, kWidth))
     return false;
   const SmallCast p{.out = args.out.as<uint8_t>(),
                     .amax = args.amax,
                     .scale = args.scale,
                     .scale_inv = args.scale_inv,
                     .elements = elements,
-                    .margin_factor = ldexpf(1.0f, -args.margin)};
+                    .margin_factor = ldexpf(1.0f, -args.margin),
+                    .power_of_two = args.power_of_two};
   visit_hp(args.x.dtype, [&](auto zero) {
     using T = typename DeviceType<decltype(zero)>::type;
-    const auto kernel = args.out.dtype == DType::e4m3 ? quantize_small_kernel<T, DType::e4m3>
-                                                      : quantize_small_kernel<T, DType::e5m2>;
-    kernel<<<1, kThreads, 0, cuda_stream(context)>>>(args.x.as<T>(), p);
+    const T* const x = args.x.as<T>();
+    args.out.dtype == DType::e4m3 ? launch_by_size<T, DType::e4m3>(context, x, p)
+                                  : launch_by_size<T, DType::e5m2>(context, x, p);
   });
-  TE_CUDA_CHECK_LAUNCH();
   return true;
 }
 

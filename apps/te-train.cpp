@@ -102,12 +102,14 @@ void show_layout(const te::config::Config& config, const te::Context& context, t
       print_tables(fmt::format("\nrank {} of {} ({})\n", rank, grid.str(), groups.at().str()));
     print_tables(te::train::model_summary(config, runner.model().parameters()) +
                  te::train::memory_summary(runner.plan(), context) +
+                 te::train::offload_summary(runner.plan(), config) +
                  (config.guard.every > 0 ? fmt::format("  guard: {} of host memory for a copy of the state\n",
                                                        te::human_bytes(te::train::state_copy_bytes(runner)))
                                          : "") +
                  (verbose ? "buffers:\n" + runner.plan().buffers() : ""));
     const std::string shortage = te::train::memory_shortage(
-        runner.plan(), config, context, groups.data().size(), te::train::free_memory(context, 1));
+        runner.plan(), config, context, groups.data().size(), te::train::free_memory(context, 1),
+        config.guard.every > 0 ? te::train::state_copy_bytes(runner) : 0);
     if (shortage.empty()) continue;
     // A plan for another machine's GPU is no mistake.
     const bool for_here = context.is_cuda() || config.training.device == te::config::DeviceChoice::cpu;

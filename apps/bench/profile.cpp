@@ -49,11 +49,12 @@ class Clock {
     return times_.size() - 1;
   }
 
-  /// Milliseconds from one mark to another; the device must have passed both.
+  /// Milliseconds from one mark to another; waits until the device has passed both.
   double between(size_t from, size_t to) const {
 #ifdef TE_WITH_CUDA
     if (used_ > 0) {
       float ms = 0.0f;
+      TE_CUDA_CHECK(cudaEventSynchronize(events_[to]));  // a side stream may go on when the step is done
       TE_CUDA_CHECK(cudaEventElapsedTime(&ms, events_[from], events_[to]));
       return ms;
     }
@@ -106,8 +107,10 @@ struct Group {
   std::vector<std::string_view> operations;
 };
 
-const std::array<Group, 11>& groups() {
-  static const std::array<Group, 11> all{{
+constexpr std::string_view kOffload = "offload";
+
+const std::array<Group, 12>& groups() {
+  static const std::array<Group, 12> all{{
       {"GEMMs", {"gemm", "gemm_activation_forward", "gemm_activation_backward"}},
       {"attention", {"attention_forward", "attention_backward", "attention_decode", "cache_append"}},
       {"norm", {"norm_forward", "norm_backward"}},
@@ -120,7 +123,8 @@ const std::array<Group, 11>& groups() {
       {"embedding", {"embedding_forward", "embedding_backward"}},
       {"optimizer",
        {"zero_granules", "sum_of_squares", "clip_coefficient", "adamw", "muon_momentum", "muon_place",
-        "muon_normalize", "muon_combine", "muon_update", "delayed_scale_update"}},
+        "muon_normalize", "muon_combine", "muon_update", "delayed_scale_update", "wait_for_state"}},
+      {kOffload, {}},  // copies on streams of their own, by their label
       {"communication", {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "send", "receive"}},
   }};
   return all;
@@ -129,10 +133,11 @@ const std::array<Group, 11>& groups() {
 constexpr std::string_view kOther = "copies, fills";
 
 /// The place of an operation's group in the table.
-size_t group_of(std::string_view operation) {
+size_t group_of(const OpCall& call) {
   for (size_t i = 0; i < groups().size(); ++i) {
     const auto& names = groups()[i].operations;
-    if (std::find(names.begin(), names.end(), operation) != names.end()) return i;
+    if (std::find(names.begin(), names.end(), call.name) != names.end()) return i;
+    if (groups()[i].name == kOffload && call.label == kOffload) return i;
   }
   return groups().size();
 }
@@ -156,7 +161,7 @@ std::string row_name(const OpCall& call) {
 using Rows = std::map<std::pair<size_t, std::string>, ProfileRow>;
 
 void add_call(Rows& rows, const OpCall& call, double ms) {
-  const size_t group = group_of(call.name);
+  const size_t group = group_of(call);
   ProfileRow& row = rows[{group, row_name(call)}];
   row.group = group_name(group);
   row.name = row_name(call);
@@ -280,7 +285,7 @@ void add_floors(const Context& context, Profile& profile, int repeats) {
   const double seconds = context.is_cuda() ? 0.2 : 0.01;
   std::map<std::string, double> measured;
   for (ProfileRow& row : profile.rows) {
-    if (row.group == "communication") continue;
+    if (row.group == "communication" || row.group == kOffload) continue;
     if (row.problems.empty()) row.floor_ms = row.bytes / profile.copy_bytes_per_s * 1e3;
     for (ProfileRow::Problem& problem : row.problems) {
       const auto [entry, fresh] = measured.try_emplace(problem_key(problem.problem), 0.0);

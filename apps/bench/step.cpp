@@ -40,7 +40,7 @@ double milliseconds_since(std::chrono::steady_clock::time_point start) {
 struct Measured {
   std::vector<double> times;  ///< milliseconds, sorted
   double first_step_s = 0;    ///< from the start of the work on this config to its first step done
-  int64_t memory_bytes = 0;
+  int64_t memory_bytes = 0, host_memory_bytes = 0;
   double loss = 0;
   std::optional<double>
       recast;  ///< share of the timed steps' casts that were made again (precision.fp8_recast)
@@ -84,6 +84,7 @@ class Steps {
   int64_t memory_bytes() const { return runner_.plan().total_bytes(); }
   bool recasts() { return runner_.model().recipe().recasts(); }
   fp8::ScaleTable::CastCount casts() { return runner_.model().recipe().table().count_casts(context_); }
+  int64_t host_memory_bytes() const { return runner_.plan().total_host_bytes(); }
 
  private:
   const Context& context_;
@@ -121,6 +122,7 @@ Measured measure(const StepOptions& options, const config::Config& config, const
   }
   std::sort(measured.times.begin(), measured.times.end());
   measured.memory_bytes = steps.memory_bytes();
+  measured.host_memory_bytes = steps.host_memory_bytes();
   measured.loss = steps.loss();
   const fp8::ScaleTable::CastCount after = steps.casts();
   if (steps.recasts() && after.casts > before.casts)
@@ -160,11 +162,13 @@ void run_config(const StepOptions& options, const std::string& path, parallel::W
       fmt::format("{}x{}{}x{}", grid.tensor, grid.context == 1 ? "" : fmt::format("CP{}x", grid.context),
                   grid.data, grid.pipeline);
   const std::string fp8(to_string(config.precision.fp8));
+  std::string memory = human_bytes(measured.memory_bytes);
+  if (measured.host_memory_bytes > 0)
+    memory += fmt::format(", on the host {}", human_bytes(measured.host_memory_bytes));
   table.push_back({config.name, fp8, layout, fmt::format("{:.0f}", tokens), fmt::format("{:.2f}", ms),
                    fmt::format("{:.2f}", measured.times.front()),
                    fmt::format("{:.2f}", measured.times.back()), fmt::format("{:.0f}", tokens_per_gpu),
-                   fmt::format("{:.1f}", tflops), human_bytes(measured.memory_bytes),
-                   fmt::format("{:.1f}", measured.first_step_s),
+                   fmt::format("{:.1f}", tflops), memory, fmt::format("{:.1f}", measured.first_step_s),
                    measured.recast ? fmt::format("{:.2f} %", 100.0 * *measured.recast) : "-"});
   nlohmann::json entry = {{"config", config.name},
                           {"fp8", fp8},
@@ -181,6 +185,7 @@ void run_config(const StepOptions& options, const std::string& path, parallel::W
                           {"layout", layout},
                           {"tflops", tflops},
                           {"memory_bytes", measured.memory_bytes},
+                          {"host_memory_bytes", measured.host_memory_bytes},
                           {"first_step_s", measured.first_step_s},
                           {"loss", measured.loss}};
   if (measured.recast) entry["recast"] = *measured.recast;

@@ -204,6 +204,7 @@ const LogicalTensor& stored_tensor(const Reader& reader, int64_t vocab_size, con
 Loaded load(const Context& context, const Reader& reader, const config::Config& config,
             const TrainingState& state, const LoadOptions& options) {
   check_same_model(reader, config);
+  if (state.settle) state.settle();
   Loading loading(context, reader, config, state);
   loading.parameters();
   Loaded loaded{.progress = reader.progress(), .optimizer = options.optimizer && reader.has_optimizer()};

@@ -42,7 +42,7 @@ struct Saver::Task {
 };
 
 Saver::Saver(const Context& context, SaverOptions options, TrainingState state, Job job)
-    : context_(context), options_(std::move(options)), state_(state), job_(std::move(job)) {
+    : context_(context), options_(std::move(options)), state_(std::move(state)), job_(std::move(job)) {
   if (job_.who.rank == 0) remove_leftovers(options_.directory);
   pieces_ = pieces_to_save(state_, options_.optimizer);
   if (std::any_of(pieces_.begin(), pieces_.end(), [](const SavedPiece& piece) { return piece.converts(); }))
@@ -137,6 +137,7 @@ void Saver::save(const Progress& progress, const std::filesystem::path& good, bo
   task.drop = std::move(drop);
   task.start = start;
   task.background = options_.background;
+  if (state_.settle) state_.settle();
   if (saves_fp8(state_)) {
     const parallel::Watchdog::Guard guard(context_,
                                           fmt::format("the scales for {}", step_name(progress.step)));

@@ -1,6 +1,7 @@
 // What a rank has that belongs into a checkpoint, and which part of it this rank is the one to save.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,8 @@ struct TrainingState {
   optim::Moments exp_avg, exp_avg_sq;  ///< of the shard's elements
   const fp8::ScaleTable* scales =
       nullptr;  ///< of the rank's pipeline stage; null or without history: no FP8 state
+  /// Waits until parameters and moments may be read and written (optim::Optimizer::settle); empty: they always may.
+  std::function<void()> settle{};
 };
 
 /// The elements of the whole parameter that elements [first, first + count) of this rank's part of it are, one block

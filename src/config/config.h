@@ -37,6 +37,8 @@ enum class QkNorm : uint8_t { none, head, projection };
 enum class NormPlacement : uint8_t { pre, post, both };
 enum class OptimizerName : uint8_t { adamw, muon };
 enum class MomentDType : uint8_t { fp32, bf16, fp8 };
+/// What of the optimizer's state is in host memory: nothing, the moments, or main parameters, too.
+enum class Offload : uint8_t { none, moments, state };
 enum class DataFormat : uint8_t { pretrain, instruct };
 enum class Overlong : uint8_t { truncate, drop };
 /// What the data ranks share beside the step's samples: main parameters and moments in any case, then gradients, then
@@ -64,6 +66,7 @@ std::string_view to_string(QkNorm value);
 std::string_view to_string(NormPlacement value);
 std::string_view to_string(OptimizerName value);
 std::string_view to_string(MomentDType value);
+std::string_view to_string(Offload value);
 std::string_view to_string(DataFormat value);
 std::string_view to_string(Overlong value);
 std::string_view to_string(Shard value);
@@ -90,6 +93,7 @@ bool from_string(std::string_view text, QkNorm& value);
 bool from_string(std::string_view text, NormPlacement& value);
 bool from_string(std::string_view text, OptimizerName& value);
 bool from_string(std::string_view text, MomentDType& value);
+bool from_string(std::string_view text, Offload& value);
 bool from_string(std::string_view text, DataFormat& value);
 bool from_string(std::string_view text, Overlong& value);
 bool from_string(std::string_view text, Shard& value);
@@ -270,7 +274,9 @@ struct OptimizerConfig {
   bool store_param_remainders = false;                ///< main parameters are BF16 values and 16 more bits
   MomentDType exp_avg_dtype = MomentDType::fp32;      ///< in memory and in checkpoints
   MomentDType exp_avg_sq_dtype = MomentDType::fp32;
-  double muon_momentum = 0.95;  ///< muon: optim/muon.h
+  Offload offload = Offload::none;
+  int64_t offload_buffer_mib = 512;  ///< device memory through which what is offloaded passes, at most
+  double muon_momentum = 0.95;       ///< muon: optim/muon.h
   bool muon_nesterov = true;
   int64_t muon_ns_steps = 5;  ///< iterations of Newton-Schulz
   double muon_scale = 0.2;    ///< times sqrt(max(rows, columns)): what an orthogonal update is multiplied by

@@ -28,6 +28,7 @@ std::span<const std::string_view> names_of(QkNorm);
 std::span<const std::string_view> names_of(NormPlacement);
 std::span<const std::string_view> names_of(OptimizerName);
 std::span<const std::string_view> names_of(MomentDType);
+std::span<const std::string_view> names_of(Offload);
 std::span<const std::string_view> names_of(DataFormat);
 std::span<const std::string_view> names_of(Overlong);
 std::span<const std::string_view> names_of(Shard);

@@ -341,6 +341,14 @@ const auto kKeys = std::to_array<Key>({
      "rounded stochastically. A checkpoint with moments of another format is converted when it is loaded."},
     {TE_KEY(optimizer.exp_avg_sq_dtype), kBuiltIn, kAny,
      "The same of the second moments; `fp8` holds their roots."},
+    {TE_KEY(optimizer.offload), kBuiltIn, kAny,
+     "Keep what only the optimizer's step reads in page-locked host memory: `moments`, or `state`: main "
+     "parameters, too. The step is made on the GPU, which each byte reaches and leaves once a step; no "
+     "number changes (performance.md). `adamw` only."},
+    {TE_KEY(optimizer.offload_buffer_mib), kBuiltIn, from_to(1, 65536),
+     "Device memory in MiB, at most, through which offloaded state passes. What fits into it comes while the "
+     "passes "
+     "run, and leaves while those of the next step do."},
     {TE_KEY(optimizer.muon_momentum), kBuiltIn, kFraction,
      "`muon`: share of the momentum that a step keeps; the gradient is added to it whole."},
     {TE_KEY(optimizer.muon_nesterov), kBuiltIn, kAny,

@@ -211,6 +211,13 @@ void check_optimizer(const Config& c) {
         "two; leave it out",
         o.exp_avg_dtype != MomentDType::fp32 ? "exp_avg_dtype" : "exp_avg_sq_dtype");
   }
+  if (o.name == OptimizerName::muon && o.offload != Offload::none) {
+    user_error(
+        "optimizer.offload {} is for optimizer.name adamw: muon's update needs whole matrices; leave it out, "
+        "or "
+        "share the state among more data ranks",
+        to_string(o.offload));
+  }
 }
 
 void check_sources(const std::vector<DataSource>& sources, std::string_view key) {

@@ -1,6 +1,7 @@
 #include "core/memory_plan.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 namespace te {
@@ -44,6 +45,8 @@ std::string_view memory_kind_name(MemoryKind kind) {
       return "main gradients (FP32)";
     case MemoryKind::optimizer:
       return "optimizer moments";
+    case MemoryKind::offload_slots:
+      return "slots of optimizer.offload";
     case MemoryKind::activations:
       return "activations";
     case MemoryKind::scratch:
@@ -62,6 +65,18 @@ void MemoryPlan::add(Tensor& slot, std::string name, MemoryKind kind, DType dtyp
   if (!lifetime.empty()) return add_scratch(slot, name, lifetime);
   entries_.push_back({&slot, std::move(name), kind, bytes_of(slot), end_});
   end_ = aligned(end_ + bytes_of(slot));
+}
+
+void MemoryPlan::add_host(Tensor& slot, std::string name, MemoryKind kind, DType dtype, Shape shape) {
+  slot = {nullptr, dtype, shape};
+  host_entries_.push_back({&slot, std::move(name), kind, bytes_of(slot), host_end_});
+  host_end_ = aligned(host_end_ + bytes_of(slot));
+}
+
+void MemoryPlan::add(MemoryPlace place, Tensor& slot, const std::string& name, MemoryKind kind, DType dtype,
+                     Shape shape) {
+  if (place == MemoryPlace::host) return add_host(slot, name, kind, dtype, shape);
+  add(slot, name, kind, dtype, shape);
 }
 
 void MemoryPlan::add_scratch(Tensor& slot, const std::string& name, Lifetime lifetime) {
@@ -102,15 +117,27 @@ int64_t MemoryPlan::total_bytes() const {
   return end_ + packed().second;
 }
 
+int64_t MemoryPlan::host_bytes(MemoryKind kind) const {
+  int64_t sum = 0;
+  for (const Entry& entry : host_entries_) sum += entry.kind == kind ? entry.bytes : 0;
+  return sum;
+}
+
 std::string MemoryPlan::table() const {
-  std::string text;
-  for (int kind = 0; kind < kMemoryKinds; ++kind) {
-    const int64_t sum = bytes(static_cast<MemoryKind>(kind));
-    if (sum > 0)
-      text +=
-          fmt::format("  {:<26}{:>12}\n", memory_kind_name(static_cast<MemoryKind>(kind)), human_bytes(sum));
-  }
-  return text + fmt::format("  {:<26}{:>12}\n", "total", human_bytes(total_bytes()));
+  const auto rows = [](auto&& bytes_of_kind, std::string_view last, int64_t total) {
+    std::string text;
+    for (int kind = 0; kind < kMemoryKinds; ++kind) {
+      const int64_t sum = bytes_of_kind(static_cast<MemoryKind>(kind));
+      if (sum > 0)
+        text += fmt::format("  {:<26}{:>12}\n", memory_kind_name(static_cast<MemoryKind>(kind)),
+                            human_bytes(sum));
+    }
+    return text + fmt::format("  {:<26}{:>12}\n", last, human_bytes(total));
+  };
+  std::string text = rows([this](MemoryKind kind) { return bytes(kind); }, "total", total_bytes());
+  if (host_end_ == 0) return text;
+  return text + "host memory, page-locked beside a GPU:\n" +
+         rows([this](MemoryKind kind) { return host_bytes(kind); }, "total on the host", host_end_);
 }
 
 std::string MemoryPlan::buffers() const {
@@ -121,6 +148,11 @@ std::string MemoryPlan::buffers() const {
   for (const Entry& entry : entries_) {
     add(entry.bytes, memory_kind_name(entry.kind),
         fmt::format("{} {} {}", entry.name, dtype_name(entry.slot->dtype), entry.slot->shape.str()));
+  }
+  for (const Entry& entry : host_entries_) {
+    add(entry.bytes, memory_kind_name(entry.kind),
+        fmt::format("{} {} {}, on the host", entry.name, dtype_name(entry.slot->dtype),
+                    entry.slot->shape.str()));
   }
   for (const ScratchBuffer& buffer : packed().first)
     add(buffer.bytes, "scratch, packed", fmt::format("{} at {}", buffer.name, human_bytes(buffer.offset)));
@@ -141,6 +173,18 @@ DeviceBuffer MemoryPlan::allocate(const Context& context) {
   for (const ScratchSlot& scratch : scratch_slots_)
     scratch.slot->data = static_cast<char*>(block_) + scratch_[scratch.buffer].offset;
   for (const Alias& alias : aliases_) alias.slot->data = alias.owner->data;
+  return block;
+}
+
+HostBuffer MemoryPlan::allocate_host(const Context& context) {
+  if (host_end_ == 0) return {};
+  HostBuffer block(context, static_cast<size_t>(host_end_));
+  auto* const data = block.as<char>();
+  constexpr int64_t kPart = 1 << 20;
+#pragma omp parallel for schedule(static)
+  for (int64_t at = 0; at < host_end_; at += kPart)
+    std::memset(data + at, 0, static_cast<size_t>(std::min(kPart, host_end_ - at)));
+  for (const Entry& entry : host_entries_) entry.slot->data = data + entry.offset;
   return block;
 }
 

@@ -6,6 +6,9 @@
 // are not copied or moved).
 //
 // What is alive in some steps only is scratch: it is planned with its Lifetime, and packed (core/scratch_packing.h).
+//
+// A buffer may be host memory instead: page-locked beside a GPU, so that copies run beside other work, and so that
+// kernels can read and write it, too, slowly.
 #pragma once
 
 #include <cstdint>
@@ -28,13 +31,17 @@ enum class MemoryKind : uint8_t {
   main_params,
   main_grads,
   optimizer,
+  offload_slots,
   activations,
   scratch,
   fp8_state,
   data
 };
-constexpr int kMemoryKinds = 9;
+constexpr int kMemoryKinds = 10;
 std::string_view memory_kind_name(MemoryKind kind);
+
+/// Where a buffer is.
+enum class MemoryPlace : uint8_t { device, host };
 
 class MemoryPlan {
  public:
@@ -46,19 +53,29 @@ class MemoryPlan {
   /// "layers.1.d_act") are one buffer, of the largest size and alive in all their steps: layers live through the same
   /// steps one after another. InternalError when one name is asked for with two shapes or lifetimes.
   void add(Tensor& slot, std::string name, MemoryKind kind, DType dtype, Shape shape, Lifetime lifetime = {});
+  /// The same in host memory.
+  void add_host(Tensor& slot, std::string name, MemoryKind kind, DType dtype, Shape shape);
+  /// The one or the other.
+  void add(MemoryPlace place, Tensor& slot, const std::string& name, MemoryKind kind, DType dtype,
+           Shape shape);
   /// Makes `slot` another view of `owner`, a slot already added: the same elements for as long.
   void alias(Tensor& slot, const Tensor& owner);
 
-  /// Scratch counts once it is packed.
+  /// Of the device. Scratch counts once it is packed.
   int64_t bytes(MemoryKind kind) const;
   int64_t total_bytes() const;
-  /// A line per kind and the total, for people.
+  /// Of the host.
+  int64_t host_bytes(MemoryKind kind) const;
+  int64_t total_host_bytes() const { return host_end_; }
+  /// A line per kind and the total, for people; behind it the same of host memory, where there is some.
   std::string table() const;
   /// A line per buffer, largest first: what --dry-run shows with --verbose.
   std::string buffers() const;
 
-  /// Allocates everything as one block, zeroed, and fills all slots. Call once.
+  /// Allocates everything on the device as one block, zeroed, and fills its slots. Call once.
   DeviceBuffer allocate(const Context& context);
+  /// The same of host memory; empty where none was asked for. UserError when it cannot be had.
+  HostBuffer allocate_host(const Context& context);
 
   /// For tests: the timeline goes on to `step`. Scratch whose life begins or has ended is overwritten with NaN, so that
   /// a use outside the lifetime cannot go unnoticed. After allocate().
@@ -85,11 +102,13 @@ class MemoryPlan {
   std::pair<std::vector<ScratchBuffer>, int64_t> packed() const;
 
   std::vector<Entry> entries_;
+  std::vector<Entry> host_entries_;
   std::vector<Alias> aliases_;
   std::vector<ScratchBuffer> scratch_;
   std::vector<ScratchSlot> scratch_slots_;
   std::map<std::string, std::pair<Tensor, Lifetime>> scratch_requests_;  ///< by full name
   int64_t end_ = 0;                                                      ///< of the entries
+  int64_t host_end_ = 0;                                                 ///< of the host's entries
   void* block_ = nullptr;
   int step_ = -1;
 };

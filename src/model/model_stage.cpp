@@ -17,8 +17,9 @@ bool full_recompute(const config::Config& config) {
 // values; the decoders of texts and tasks between steps and steps in BF16 read them.
 bool drops_values(const config::Config& config, int data_ranks) {
   return config.precision.dtype == config::ComputeDType::bf16 && data_ranks == 1 &&
-         !config.optimizer.store_param_remainders && config.logging.generate_every == 0 &&
-         config.evaluation.every == 0 && !config::takes_steps_in_both_precisions(config) &&
+         !config.optimizer.store_param_remainders && config.optimizer.offload != config::Offload::state &&
+         config.logging.generate_every == 0 && config.evaluation.every == 0 &&
+         !config::takes_steps_in_both_precisions(config) &&
          config::fp8_kept_weights(config) != config::Fp8KeptWeights::none;
 }
 
@@ -114,6 +115,7 @@ void ModelStage::plan(MemoryPlan& plan, const Context& context, const StageSlots
              .training = slots.training,
              .split = config_.optimizer.store_param_remainders,
              .drop_values = slots.training && drops_values(config_, groups_->data().size()),
+             .offload_mains = slots.training && config_.optimizer.offload == config::Offload::state,
              .grad_slots = sharded_slots(config::Shard::gradients, config_.parallel.overlap_grad_reduce),
              .value_slots = sharded_slots(config::Shard::parameters, config_.parallel.overlap_param_gather)});
   recipe_->plan(plan);

@@ -35,6 +35,17 @@ std::vector<MomentRuns> moment_runs(const ParameterStore& parameters) {
   return result;
 }
 
+MomentRuns MomentRuns::part(int64_t first, int64_t count) const {
+  MomentRuns result;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const bool ends_before = i + 1 < runs.size() && runs[i + 1].begin <= first;
+    if (ends_before || runs[i].begin >= first + count) continue;
+    result.runs.push_back(runs[i]);
+    result.runs.back().begin -= first;
+  }
+  return result;
+}
+
 int64_t bytes_of(const std::vector<MomentRuns>& segments) {
   int64_t bytes = 0;
   for (const MomentRuns& segment : segments) bytes += segment.bytes();

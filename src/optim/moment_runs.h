@@ -15,6 +15,8 @@ struct MomentRuns {
   Tensor device;  ///< u8, the same
 
   int64_t bytes() const { return static_cast<int64_t>(runs.size() * sizeof(kernels::MomentRun)); }
+  /// Of its elements [first, first + count), counted from `first`: the first run may have begun before.
+  MomentRuns part(int64_t first, int64_t count) const;
 };
 
 /// Of every segment of a planned store.

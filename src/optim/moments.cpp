@@ -39,10 +39,10 @@ void decode(const uint8_t* codes, const uint8_t* exponents, int64_t n, T* out) {
 
 }  // namespace
 
-void Moments::plan(MemoryPlan& plan, const char* name, DType dtype, int64_t n) {
-  plan.add(values, name, MemoryKind::optimizer, dtype, {n});
+void Moments::plan(MemoryPlan& plan, const char* name, DType dtype, int64_t n, MemoryPlace place) {
+  plan.add(place, values, name, MemoryKind::optimizer, dtype, {n});
   if (!blocks()) return;
-  plan.add(exponents, fmt::format("{}.exponents", name), MemoryKind::optimizer, DType::u8,
+  plan.add(place, exponents, fmt::format("{}.exponents", name), MemoryKind::optimizer, DType::u8,
            {kernels::granules_of(n)});
 }
 

@@ -42,7 +42,8 @@ struct Moments {
   void write(const Context& context, const float* host, void* rounded) const;
   void zero(const Context& context) const;
   /// Asks for n elements.
-  void plan(MemoryPlan& plan, const char* name, DType dtype, int64_t n);
+  void plan(MemoryPlan& plan, const char* name, DType dtype, int64_t n,
+            MemoryPlace place = MemoryPlace::device);
 
  private:
   /// Where in `values` elements [first, first + count) of the shard are; -1: nowhere.

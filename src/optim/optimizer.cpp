@@ -1,6 +1,7 @@
 #include "optim/optimizer.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "comm/replica_check.h"
 #include "kernels/adamw/adamw.h"
@@ -9,6 +10,8 @@
 namespace te::optim {
 
 namespace {
+
+constexpr int kSlots = 4;  ///< of the ring: fetched, waiting, updated, written back
 
 /// `codes`: what the values of FP8 are.
 DType dtype_of(config::MomentDType dtype, DType codes) {
@@ -68,11 +71,15 @@ void Optimizer::plan(MemoryPlan& plan, Lifetime update) {
   find_adamw_runs();
   int64_t with_both = 0;
   for (const AdamWRun& run : adamw_runs_) with_both += run.count;
-  exp_avg.plan(plan, "exp_avg", dtype_of(config_.exp_avg_dtype, DType::e4m3), size);
-  exp_avg_sq.plan(plan, "exp_avg_sq", dtype_of(config_.exp_avg_sq_dtype, DType::u8), with_both);
+  const bool offloads = config_.offload != config::Offload::none;
+  const MemoryPlace place = offloads ? MemoryPlace::host : MemoryPlace::device;
+  exp_avg.plan(plan, "exp_avg", dtype_of(config_.exp_avg_dtype, DType::e4m3), size, place);
+  exp_avg_sq.plan(plan, "exp_avg_sq", dtype_of(config_.exp_avg_sq_dtype, DType::u8), with_both, place);
+  if (offloads) plan_ring(plan);
   if (config_.name == config::OptimizerName::muon) muon_.plan(plan, update);
   if (exp_avg.values.dtype != DType::f32 || exp_avg_sq.values.dtype != DType::f32) {
-    runs_ = moment_runs(parameters_);
+    const std::vector<MomentRuns> segments = moment_runs(parameters_);
+    for (const AdamWRun& run : adamw_runs_) runs_.push_back(segments[run.segment].part(run.begin, run.count));
     plan.add(run_table_, "moment_runs", MemoryKind::optimizer, DType::u8, {bytes_of(runs_)});
   }
   plan.add(status_, "step_status", MemoryKind::data, DType::u8, {static_cast<int64_t>(sizeof(StepStatus))});
@@ -81,12 +88,64 @@ void Optimizer::plan(MemoryPlan& plan, Lifetime update) {
   reducer_.plan(plan);
 }
 
+// As large as the buffer allows. A small shard is cut, too, so that the slots are a fraction of it.
+int64_t Optimizer::slot_elements(bool mains) const {
+  constexpr int64_t kGranule = kernels::kAdamWGranule, kFewestChunks = 16;
+  const auto granule_bytes = [](const Moments& moments) {
+    return kGranule * static_cast<int64_t>(dtype_size(moments.values.dtype)) + (moments.blocks() ? 1 : 0);
+  };
+  const int64_t bytes = granule_bytes(exp_avg) + granule_bytes(exp_avg_sq) +
+                        (mains ? kGranule * static_cast<int64_t>(dtype_size(parameters_.mains.dtype)) : 0);
+  const int64_t fitting = (config_.offload_buffer_mib << 20) / kSlots / bytes;
+  const int64_t wanted = kernels::granules_of(parameters_.shard_size()) / kFewestChunks;
+  return std::max<int64_t>(1, std::min(fitting, wanted)) * kGranule;
+}
+
+void Optimizer::plan_ring(MemoryPlan& plan) {
+  constexpr int64_t kGranule = kernels::kAdamWGranule;
+  const bool mains = parameters_.layout().offload_mains && !parameters_.fp32();
+  TE_CHECK(parameters_.layout().offload_mains == (config_.offload == config::Offload::state),
+           "optimizer.offload {}: the store's main parameters are elsewhere",
+           config::to_string(config_.offload));
+  const int64_t slot = slot_elements(mains);
+  cut_adamw_runs(slot);
+  std::vector<StateRing::Chunk> chunks;
+  for (const AdamWRun& run : adamw_runs_)
+    chunks.push_back({parameters_.segments()[run.segment].shard + run.begin, run.count});
+  const int64_t slots = std::clamp<int64_t>(static_cast<int64_t>(chunks.size()), 1, kSlots);
+  const auto add = [&](const Moments& moments, Moments& in_slots, const char* name) {
+    const auto kind = MemoryKind::offload_slots;
+    plan.add(in_slots.values, name, kind, moments.values.dtype, {slots * slot});
+    ring_.pass(moments.values, in_slots.values, 1);
+    if (!moments.blocks()) return;
+    plan.add(in_slots.exponents, fmt::format("{}.exponents", name), kind, DType::u8,
+             {slots * slot / kGranule});
+    ring_.pass(moments.exponents, in_slots.exponents, kGranule);
+  };
+  add(exp_avg, slot_exp_avg_, "exp_avg.slots");
+  add(exp_avg_sq, slot_exp_avg_sq_, "exp_avg_sq.slots");
+  if (mains) {
+    plan.add(slot_mains_, "main_params.slots", MemoryKind::offload_slots, parameters_.mains.dtype,
+             {slots * slot});
+    ring_.pass(parameters_.mains, slot_mains_, 1);
+  }
+  ring_.lay_out(std::move(chunks), static_cast<int>(slots), slot);
+}
+
+void Optimizer::cut_adamw_runs(int64_t longest) {
+  std::vector<AdamWRun> cut;
+  for (const AdamWRun& run : adamw_runs_)
+    for (int64_t at = 0; at < run.count; at += longest)
+      cut.push_back({run.segment, run.begin + at, std::min(longest, run.count - at)});
+  adamw_runs_ = std::move(cut);
+}
+
 void Optimizer::bind(const Context& context) {
   int64_t end = 0;
-  for (MomentRuns& segment : runs_) {
-    segment.device = parameters::ParameterStore::part(run_table_, end, segment.bytes());
-    context.copy_to_device(segment.device, segment.runs.data());
-    end += segment.bytes();
+  for (MomentRuns& run : runs_) {
+    run.device = parameters::ParameterStore::part(run_table_, end, run.bytes());
+    context.copy_to_device(run.device, run.runs.data());
+    end += run.bytes();
   }
   context.synchronize();
 }
@@ -108,7 +167,7 @@ void Optimizer::step(const Context& context, float lr, float largest_loss_sum) {
 #ifndef NDEBUG
   comm::check_replicas(context, parameters_, groups_);
 #endif
-  for (const AdamWRun& run : adamw_runs_) update(context, run, lr);
+  for (size_t run = 0; run < adamw_runs_.size(); ++run) update(context, run, lr);
   muon_.update(context, {.momentum = exp_avg.values,
                          .lr = lr,
                          .grad_multiplier = field(4, DType::f32).as<float>(),
@@ -136,12 +195,24 @@ void Optimizer::update_status(const Context& context, float largest_loss_sum) {
                                       .skip = field(5, DType::i32)});
 }
 
-void Optimizer::update(const Context& context, const AdamWRun& run, float lr) {
+Optimizer::State Optimizer::fetch(const Context& context, size_t number) {
   using parameters::ParameterStore;
+  const AdamWRun& run = adamw_runs_[number];
   const parameters::Segment& segment = parameters_.segments()[run.segment];
-  const parameters::MainParams main = parameters_.main_of(segment).part(run.begin, run.count);
-  const Moments m = exp_avg.part(segment.shard + run.begin, run.count),
-                v = exp_avg_sq.part(segment.shard + run.begin, run.count);
+  const int64_t first = segment.shard + run.begin;
+  parameters::MainParams main = parameters_.main_of(segment).part(run.begin, run.count);
+  if (ring_.empty()) return {main, exp_avg.part(first, run.count), exp_avg_sq.part(first, run.count)};
+  const int64_t at = ring_.fetch(context, number);
+  if (slot_mains_)
+    (main.fp32 ? main.fp32 : main.remainder) = ParameterStore::part(slot_mains_, at, run.count);
+  return {main, slot_exp_avg_.part(at, run.count), slot_exp_avg_sq_.part(at, run.count)};
+}
+
+void Optimizer::update(const Context& context, size_t number, float lr) {
+  using parameters::ParameterStore;
+  const AdamWRun& run = adamw_runs_[number];
+  const parameters::Segment& segment = parameters_.segments()[run.segment];
+  const auto& [main, m, v] = fetch(context, number);
   const bool writes_values = !parameters_.fp32() && parameters_.flat_values();
   const auto part = [&](const Tensor& flat) { return ParameterStore::part(flat, run.begin, run.count); };
   kernels::adamw(context, {.main_param = main.fp32,
@@ -153,7 +224,7 @@ void Optimizer::update(const Context& context, const AdamWRun& run, float lr) {
                            .param = writes_values ? part(parameters_.value_of(segment)) : Tensor{},
                            .remainder = main.remainder,
                            .flags = flags_of(run),
-                           .runs = runs_.empty() ? Tensor{} : runs_[run.segment].device,
+                           .runs = runs_.empty() ? Tensor{} : runs_[number].device,
                            .seed = seed_,
                            .lr = lr,
                            .beta1 = static_cast<float>(config_.beta1),
@@ -163,6 +234,7 @@ void Optimizer::update(const Context& context, const AdamWRun& run, float lr) {
                            .step = updates_ + 1,
                            .grad_multiplier = field(4, DType::f32).as<float>(),
                            .skip = skip_flag()});
+  if (!ring_.empty()) ring_.write_back(context, number);
 }
 
 Tensor Optimizer::flags_of(const AdamWRun& run) const {

@@ -9,6 +9,9 @@
 //   all microbatches' passes; before the last one's backward pass reducer().begin(), in it reducer().ready()
 //   step()
 //   ... the next step's forward pass, with gatherer().wait() before values are read
+//
+// With optimizer.offload moments, or these and main parameters, are in host memory, and pass the device in each step
+// (state_ring.h). AdamW is what it is without.
 #pragma once
 
 #include <limits>
@@ -21,6 +24,7 @@
 #include "optim/moment_runs.h"
 #include "optim/moments.h"
 #include "optim/muon.h"
+#include "optim/state_ring.h"
 #include "parallel/groups.h"
 #include "parameters/parameter_store.h"
 
@@ -58,12 +62,17 @@ class Optimizer {
   /// Resets the gradients and zeroes the loss sum: the start of a step. InternalError while gradients are being
   /// reduced.
   void begin_step(const Context& context);
+  /// With optimizer.offload: begins to fetch state, beside the step's passes. Optional, before step().
+  void fetch_ahead(const Context& context) { ring_.begin(context); }
   /// This rank's gradients are complete and already scaled by the number of tokens of the global batch; each
   /// loss has been added to the loss sum of one rank. Finishes the reduction, updates main parameters and
   /// values unless the step must be skipped (also because the loss sum is above `largest_loss_sum`), and starts the
   /// gather of the values. All ranks skip, or none.
   void step(const Context& context, float lr,
             float largest_loss_sum = std::numeric_limits<float>::infinity());
+  /// Before main parameters or moments are read or written by anybody else: waits until they are those of the last
+  /// step. With optimizer.offload they may still be on their way to the host.
+  void settle() const { ring_.settle(); }
   /// Copies the status to page-locked memory; valid after the next synchronize of the context.
   void fetch_status(const Context& context);
   StepStatus status() const { return *host_status_.as<StepStatus>(); }
@@ -90,9 +99,18 @@ class Optimizer {
     size_t segment = 0;
     int64_t begin = 0, count = 0;  ///< within the segment
   };
+  /// What AdamW changes of a run, on the device.
+  struct State {
+    parameters::MainParams main;
+    Moments exp_avg, exp_avg_sq;
+  };
   void find_adamw_runs();
+  int64_t slot_elements(bool mains) const;
+  void plan_ring(MemoryPlan& plan);
+  void cut_adamw_runs(int64_t longest);
   void update_status(const Context& context, float largest_loss_sum);
-  void update(const Context& context, const AdamWRun& run, float lr);
+  State fetch(const Context& context, size_t number);
+  void update(const Context& context, size_t number, float lr);
   Tensor flags_of(const AdamWRun& run) const;
   Tensor field(int index, DType dtype) const;  ///< member number `index` of the device's StepStatus
 
@@ -107,10 +125,13 @@ class Optimizer {
   Muon muon_;
   std::vector<AdamWRun> adamw_runs_;
   int64_t updates_ = 0;
-  std::vector<MomentRuns> runs_;  ///< of each segment; empty: both moments are FP32
-  Tensor run_table_;              ///< u8, the same on the device
-  Tensor status_;                 ///< u8 [sizeof(StepStatus)]
-  Tensor scratch_;                ///< of the gradient norm
+  StateRing ring_;     ///< a chunk is one of adamw_runs_; without optimizer.offload empty
+  Tensor slot_mains_;  ///< of the ring's slots
+  Moments slot_exp_avg_, slot_exp_avg_sq_;  ///< the same
+  std::vector<MomentRuns> runs_;            ///< of each of adamw_runs_; empty: both moments are FP32
+  Tensor run_table_;                        ///< u8, the same on the device
+  Tensor status_;                           ///< u8 [sizeof(StepStatus)]
+  Tensor scratch_;                          ///< of the gradient norm
   HostBuffer host_status_;
 };
 

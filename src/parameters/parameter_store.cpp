@@ -118,6 +118,7 @@ void ParameterStore::plan(MemoryPlan& plan, const StoreLayout& layout) {
   TE_CHECK(layout.grad_slots >= layout.value_slots && (layout.grad_slots == 0 || layout.data_size > 1),
            "{} slots of gradients and {} of values of {} data ranks", layout.grad_slots, layout.value_slots,
            layout.data_size);
+  TE_CHECK(!layout.offload_mains || !layout.drop_values, "passes read main parameters that are on the host");
   lay_out();
   plan.add(values, "parameters", MemoryKind::parameters, layout.dtype, {lay_out_values()});
   const auto add_slots = [&](Tensor& slots, const char* name, MemoryKind kind, DType dtype, int count) {
@@ -126,8 +127,10 @@ void ParameterStore::plan(MemoryPlan& plan, const StoreLayout& layout) {
   };
   add_slots(value_slots, "parameters.gathered", MemoryKind::parameters, layout.dtype, layout.value_slots);
   if (!layout.training) return;
-  if (!fp32())
-    plan.add(mains, "main_params", MemoryKind::main_params, split() ? DType::u16 : DType::f32, {shard_size_});
+  if (!fp32()) {
+    plan.add(layout.offload_mains ? MemoryPlace::host : MemoryPlace::device, mains, "main_params",
+             MemoryKind::main_params, split() ? DType::u16 : DType::f32, {shard_size_});
+  }
   plan.add(grads, "main_grads", MemoryKind::main_grads, layout.grad_dtype, {lay_out_grads()});
   add_slots(grad_slots, "main_grads.of_a_microbatch", MemoryKind::main_grads, layout.grad_dtype,
             layout.grad_slots);

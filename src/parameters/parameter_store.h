@@ -112,6 +112,8 @@ struct StoreLayout {
   bool split = false;       ///< main parameters are BF16 values and remainders
   /// Quantized parameters have FP32 main parameters and no values. Only in training, with one data rank, and not split.
   bool drop_values = false;
+  /// Main parameters in memory of their own are host memory. Not with drop_values: passes read them then.
+  bool offload_mains = false;
   /// Slots for whole buckets of layers, whose gradients or values are then sharded; 0: they are whole. Only in training
   /// with several data ranks; values with gradients only.
   int grad_slots = 0, value_slots = 0;

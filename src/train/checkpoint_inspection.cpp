@@ -22,6 +22,7 @@ void leave_out(config::Config& config) {
   config.training.eval_interval = config.training.early_stopping_patience = 0;
   config.training.global_batch_size = config.training.micro_batch_size;
   config.optimizer.name = config::OptimizerName::adamw;
+  config.optimizer.offload = config::Offload::none;
   config.optimizer.exp_avg_dtype = config.optimizer.exp_avg_sq_dtype = config::MomentDType::fp8;
   config.precision.fp8_calibrate = false;
   config.data.valid.clear();

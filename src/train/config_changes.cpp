@@ -22,8 +22,9 @@ bool changes_training(const std::string& path) {
                           "training.eval_microbatches", "training.best_valid_set",
                           "training.early_stopping_patience", "training.early_stopping_min_delta",
                           "training.max_nonfinite_steps", "training.gemm_autotune", "training.recompute",
-                          "parallel.timeout_seconds", "precision.fp8_keep_weights", "data.valid",
-                          "data.tokenizer", "model.make_vocab_size_divisible_by"});
+                          "parallel.timeout_seconds", "precision.fp8_keep_weights", "optimizer.offload",
+                          "optimizer.offload_buffer_mib", "data.valid", "data.tokenizer",
+                          "model.make_vocab_size_divisible_by"});
 }
 
 /// What a key does; empty where its name says it.

@@ -12,7 +12,8 @@ namespace te::train {
 namespace {
 
 /// What would help, by the bytes that it saves at most; nothing that is set already.
-std::string remedies(const MemoryPlan& plan, const config::Config& config, int data_ranks) {
+std::string remedies(const MemoryPlan& plan, const config::Config& config, const Context& context,
+                     int data_ranks) {
   const config::OptimizerConfig& optimizer = config.optimizer;
   std::vector<std::pair<int64_t, std::string>> all;
   const int64_t passes = plan.bytes(MemoryKind::activations) + plan.bytes(MemoryKind::scratch);
@@ -25,6 +26,10 @@ std::string remedies(const MemoryPlan& plan, const config::Config& config, int d
        optimizer.exp_avg_sq_dtype == config::MomentDType::fp32))
     all.emplace_back(plan.bytes(MemoryKind::optimizer) / 2,
                      "optimizer.exp_avg_dtype and exp_avg_sq_dtype: bf16 or fp8");
+  // On the CPU it is the same memory.
+  if (context.is_cuda() && optimizer.name == config::OptimizerName::adamw &&
+      optimizer.offload == config::Offload::none)
+    all.emplace_back(plan.bytes(MemoryKind::optimizer), "optimizer.offload: moments");
   if (!optimizer.store_param_remainders && config.precision.dtype == config::ComputeDType::bf16)
     all.emplace_back(plan.bytes(MemoryKind::main_params) / 2, "optimizer.store_param_remainders: true");
   if (optimizer.main_grad_dtype == config::ComputeDType::fp32)
@@ -42,20 +47,40 @@ std::string remedies(const MemoryPlan& plan, const config::Config& config, int d
   return text + "more ranks (parallel.tensor, parallel.context, parallel.pipeline)";
 }
 
+/// The same of host memory.
+std::string host_remedies(const MemoryPlan& plan, const config::Config& config, int64_t guard_bytes) {
+  const config::OptimizerConfig& optimizer = config.optimizer;
+  std::string text;
+  if (guard_bytes > 0) text += "guard.every: 0; ";
+  if (plan.host_bytes(MemoryKind::main_params) > 0) text += "optimizer.offload: moments; ";
+  if (plan.host_bytes(MemoryKind::optimizer) > 0 && (optimizer.exp_avg_dtype == config::MomentDType::fp32 ||
+                                                     optimizer.exp_avg_sq_dtype == config::MomentDType::fp32))
+    text += "optimizer.exp_avg_dtype and exp_avg_sq_dtype: bf16 or fp8; ";
+  return text + "fewer ranks on this host, or more of it";
+}
+
 }  // namespace
 
-int64_t free_memory(const Context& context, int host_ranks) {
-  if (context.is_cuda()) return context.info().free_bytes;
-  return checkpoint::available_host_bytes() / std::max(1, host_ranks);
+FreeMemory free_memory(const Context& context, int host_ranks) {
+  const int64_t host = checkpoint::available_host_bytes() / std::max(1, host_ranks);
+  return {.device = context.is_cuda() ? context.info().free_bytes : host, .host = host};
 }
 
 std::string memory_shortage(const MemoryPlan& plan, const config::Config& config, const Context& context,
-                            int data_ranks, int64_t free_bytes) {
-  if (plan.total_bytes() <= free_bytes) return "";
-  return fmt::format("the memory plan needs {}, {} has {} free for a rank; what helps: {}",
-                     human_bytes(plan.total_bytes()),
-                     context.is_cuda() ? fmt::format("cuda:{}", context.ordinal()) : std::string("this host"),
-                     human_bytes(free_bytes), remedies(plan, config, data_ranks));
+                            int data_ranks, const FreeMemory& free, int64_t guard_bytes) {
+  const int64_t on_host = plan.total_host_bytes() + guard_bytes;
+  const int64_t on_device = plan.total_bytes() + (context.is_cuda() ? 0 : on_host);
+  if (on_device > free.device) {
+    return fmt::format(
+        "the memory plan needs {}, {} has {} free for a rank; what helps: {}", human_bytes(on_device),
+        context.is_cuda() ? fmt::format("cuda:{}", context.ordinal()) : std::string("this host"),
+        human_bytes(free.device), remedies(plan, config, context, data_ranks));
+  }
+  if (on_host <= free.host) return "";
+  return fmt::format(
+      "the memory plan needs {} of page-locked host memory, this host (or the limit of its control "
+      "group) has {} free for a rank; what helps: {}",
+      human_bytes(on_host), human_bytes(free.host), host_remedies(plan, config, guard_bytes));
 }
 
 }  // namespace te::train

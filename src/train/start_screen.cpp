@@ -124,7 +124,9 @@ std::string start_screen(const StartInfo& info, int columns) {
          rows_of(device_summary(info.context), columns) + row("model", model_line(info), columns) +
          row("batch", batch_line(info), columns) +
          rows_of(precision_summary(info.config, info.context), columns) +
-         row("memory", memory_line(info), columns) + rows_of(config_notes(info.config), columns) +
+         row("memory", memory_line(info), columns) +
+         rows_of(offload_summary(info.plan, info.config), columns) +
+         rows_of(config_notes(info.config), columns) +
          row("config",
              fmt::format("{}; keys that differ from their defaults (all: {}/effective_config.yaml):",
                          info.config_path, folder),
@@ -138,7 +140,8 @@ std::string start_tables(const StartInfo& info) {
     hosts += "host " + line + "\n";
   return (info.ranks.empty() ? "" : info.ranks + hosts) + device_summary(info.context) +
          model_summary(info.config, info.parameters) + precision_summary(info.config, info.context) +
-         config_notes(info.config) + memory_summary(info.plan, info.context);
+         config_notes(info.config) + memory_summary(info.plan, info.context) +
+         offload_summary(info.plan, info.config);
 }
 
 void write_start_files(const StartInfo& info) {

@@ -16,7 +16,8 @@ checkpoint::TrainingState training_state(StepRunner& runner) {
   return {.parameters = &runner.model().parameters(),
           .exp_avg = runner.optimizer().exp_avg,
           .exp_avg_sq = runner.optimizer().exp_avg_sq,
-          .scales = &runner.model().recipe().table()};
+          .scales = &runner.model().recipe().table(),
+          .settle = [&runner] { runner.optimizer().settle(); }};
 }
 
 Startup::Startup(const config::Config& config, const Context& context, parallel::World& world,

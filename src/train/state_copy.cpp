@@ -22,7 +22,8 @@ std::vector<Tensor> state_of(StepRunner& runner) {
 
 int64_t state_copy_bytes(StepRunner& runner) {
   int64_t bytes = 0;
-  for (const Tensor& tensor : state_of(runner)) bytes += static_cast<int64_t>(tensor.bytes());
+  for (const Tensor& tensor : state_of(runner))
+    bytes += tensor.shape.numel() * static_cast<int64_t>(dtype_size(tensor.dtype));
   return bytes;
 }
 
@@ -32,6 +33,7 @@ StateCopy::StateCopy(const Context& context, StepRunner& runner) : context_(cont
 
 void StateCopy::take() {
   runner_.optimizer().gatherer().wait_all(context_);
+  runner_.optimizer().settle();
   const std::vector<Tensor> state = state_of(runner_);
   for (size_t i = 0; i < state.size(); ++i) context_.copy_to_host(buffers_[i].as<void>(), state[i]);
   context_.synchronize();
@@ -42,6 +44,7 @@ void StateCopy::take() {
 void StateCopy::put_back() {
   TE_CHECK(taken_, "there is no copy of the state");
   runner_.optimizer().gatherer().wait_all(context_);
+  runner_.optimizer().settle();
   const std::vector<Tensor> state = state_of(runner_);
   for (size_t i = 0; i < state.size(); ++i) context_.copy_to_device(state[i], buffers_[i].as<void>());
   context_.synchronize();

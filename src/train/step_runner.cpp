@@ -71,6 +71,7 @@ StepRunner::StepRunner(const config::Config& config, const Context& context, con
 // --- life --------------------------------------------------------------------------------------------------
 
 void StepRunner::allocate() {
+  host_memory_ = plan_.allocate_host(context_);
   memory_ = plan_.allocate(context_);
   model_.bind(context_);
   optimizer_.bind(context_);
@@ -127,6 +128,7 @@ void StepRunner::launch(const HostBatch& batch, int64_t step, int64_t first_samp
   //    gradient is scaled by their number.
   copy_batch(batch);
   const float grad_scale = 1.0f / static_cast<float>(std::max<int64_t>(1, batch.counted));
+  optimizer_.fetch_ahead(context_);
   // 2. Microbatches; gradients accumulate, and in the last one's backward pass start to be reduced.
   optimizer_.begin_step(context_);
   if (count_fp8) model_.recipe().table().zero_counters(context_);

@@ -95,6 +95,7 @@ class StepRunner {
   SwigluAlignment swiglu_;
   int64_t local_samples_;
   MemoryPlan plan_;
+  HostBuffer host_memory_;  ///< outlives the device's, which is freed when all copies are done
   DeviceBuffer memory_;
   DeviceBatch batch_;
   Tensor valid_loss_;     ///< [1] fp32

@@ -1,5 +1,6 @@
 #include "train/summary.h"
 
+#include <algorithm>
 #include <map>
 
 #include "config/precision_overrides.h"
@@ -122,6 +123,19 @@ std::string config_notes(const config::Config& config) {
         optimizer.warmup_steps, steps, optim::schedule_of(optimizer).at(steps));
   }
   return text;
+}
+
+// Fetches and write-backs run at once. What fits into the slots is fetched beside the passes.
+std::string offload_summary(const MemoryPlan& plan, const config::Config& config) {
+  if (config.optimizer.offload == config::Offload::none) return "";
+  const auto moved = static_cast<double>(plan.total_host_bytes());
+  const auto hidden = std::min(moved, static_cast<double>(plan.bytes(MemoryKind::offload_slots)));
+  return fmt::format(
+      "offload: {} in host memory, {} a rank; on a GPU about {:.2g} s a step, at {:.0f} GB/s each way at "
+      "once (PCIe "
+      "5.0 x16, assumed)\n",
+      config.optimizer.offload == config::Offload::moments ? "moments" : "main parameters and moments",
+      human_bytes(plan.total_host_bytes()), (moved - hidden) / kAssumedHostLink, kAssumedHostLink / 1e9);
 }
 
 std::string memory_summary(const MemoryPlan& plan, const Context& context) {

@@ -27,6 +27,12 @@ std::string model_summary(const config::Config& config, const parameters::Parame
 std::string precision_summary(const config::Config& config, const Context& context);
 /// What is allowed but seldom meant, a line each; empty mostly.
 std::string config_notes(const config::Config& config);
+/// What a link to the host is taken to carry each way, in bytes per second: 16 lanes of PCIe 5.0, which have 63 GB/s by
+/// the specification, less what packets and two directions at once cost. Not measured.
+inline constexpr double kAssumedHostLink = 50e9;
+
+/// What optimizer.offload moves, and what it costs at kAssumedHostLink: a line; empty without.
+std::string offload_summary(const MemoryPlan& plan, const config::Config& config);
 /// Memory by kind, the estimated peak, and what the device has.
 std::string memory_summary(const MemoryPlan& plan, const Context& context);
 

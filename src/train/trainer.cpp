@@ -7,6 +7,7 @@
 #include "train/data_check.h"
 #include "train/kept_tokenizer.h"
 #include "train/memory_verdict.h"
+#include "train/state_copy.h"
 
 namespace te::train {
 
@@ -104,7 +105,8 @@ Outcome Trainer::run(Requests& requests, const std::function<void()>& record) {
   take_folders();
   world_.together([&] {
     const std::string shortage = memory_shortage(plan(), config_, context_, runner_.groups().data().size(),
-                                                 free_memory(context_, world_.local_size()));
+                                                 free_memory(context_, world_.local_size()),
+                                                 config_.guard.every > 0 ? state_copy_bytes(runner_) : 0);
     if (!shortage.empty()) user_error("{}", shortage);
   });
   runner_.allocate();

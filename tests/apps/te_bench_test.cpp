@@ -55,6 +55,27 @@ const nlohmann::json& operation(const nlohmann::json& profile, const std::string
   throw std::runtime_error("no operation " + name);
 }
 
+// What the update waits for is the optimizer's, the copies are beside the step.
+TEST_F(TeBench, ShowsWhatOffloadCosts) {
+  ASSERT_EQ(run("step --steps 1 --profile --set optimizer.offload=moments --config " + path("tiny.yaml") +
+                " --json " + path("report.json")),
+            0)
+      << text("err");
+  const nlohmann::json entry = report().at(0);
+  const double host = entry.at("host_memory_bytes").get<double>();
+  EXPECT_GT(host, 0);
+  EXPECT_EQ(operation(entry.at("profile"), "wait_for_state").at("group"), "optimizer");
+  EXPECT_EQ(operation(entry.at("profile"), "wait_for_state").at("calls"),
+            operation(entry.at("profile"), "adamw").at("calls"));
+  for (const std::string copy : {"copy_to_device (offload)", "copy_to_host (offload)"}) {
+    const nlohmann::json row = operation(entry.at("profile"), copy);
+    EXPECT_EQ(row.at("group"), "offload");
+    EXPECT_NEAR(row.at("bytes").get<double>(), host, 512);  // whole buffers are aligned
+    EXPECT_EQ(row.at("floor_ms"), 0.0);                     // a link's time, not the memory's
+  }
+  EXPECT_NE(text("out").find(", on the host "), std::string::npos) << text("out");
+}
+
 TEST_F(TeBench, AccountsForEveryOperationOfAStep) {
   ASSERT_EQ(
       run("step --steps 2 --profile --tune --config " + path("tiny.yaml") + " --json " + path("report.json")),

@@ -163,6 +163,37 @@ TEST(MemoryPlan, AnAliasIsTheSameMemory) {
   EXPECT_EQ(alias.shape, owner.shape);
 }
 
+TEST(MemoryPlan, HostMemoryIsApart) {
+  Planned p;
+  Tensor first, second;
+  p.add("device", 100);
+  p.plan.add_host(first, "first", MemoryKind::optimizer, DType::f32, {3});
+  p.plan.add(MemoryPlace::host, second, "second", MemoryKind::main_params, DType::u16, {1000});
+  EXPECT_EQ(p.plan.total_bytes(), 256);
+  EXPECT_EQ(p.plan.total_host_bytes(), 256 + 2048);
+  EXPECT_EQ(p.plan.bytes(MemoryKind::optimizer), 0);
+  EXPECT_EQ(p.plan.host_bytes(MemoryKind::optimizer), 12);
+  EXPECT_EQ(p.plan.host_bytes(MemoryKind::main_params), 2000);
+  const std::string table = p.plan.table(), buffers = p.plan.buffers();
+  EXPECT_NE(table.find("total                            256 B\nhost memory, page-locked beside a GPU:\n"),
+            std::string::npos)
+      << table;
+  EXPECT_NE(table.find("total on the host               2304 B\n"), std::string::npos) << table;
+  EXPECT_NE(buffers.find("second uint16 [1000], on the host"), std::string::npos) << buffers;
+  const HostBuffer host = p.plan.allocate_host(p.context);
+  p.allocate();
+  ASSERT_EQ(host.bytes(), 256u + 2048u);
+  EXPECT_EQ(first.data, host.as<void>());
+  EXPECT_EQ(second.as<char>(), host.as<char>() + 256);
+  EXPECT_TRUE(
+      std::all_of(host.as<char>(), host.as<char>() + host.bytes(), [](char byte) { return byte == 0; }));
+  // None is asked for: none is taken, and none is spoken of.
+  Planned without;
+  without.add("device", 100);
+  EXPECT_EQ(without.plan.allocate_host(without.context).bytes(), 0u);
+  EXPECT_EQ(without.plan.table().find("host"), std::string::npos);
+}
+
 // What reads scratch too late, or has written it too early, finds NaN.
 TEST(MemoryPlan, DestroysScratchOutsideItsLife) {
   Planned p;

@@ -39,11 +39,13 @@ struct Case {
   /// Gradients are few-bit multiples of a power of two: their sums are exact, whatever the order.
   bool exact = false;
   bool muon = false;  ///< of the weights of fc1 (two matrices in one) and fc2
+  config::Offload offload = config::Offload::none;
 
   std::string str() const {
-    return fmt::format("{} values {}, gradients {}, moments {}, buckets of {}, overlap {}, ready {}, clip {}",
-                       muon ? "Muon," : "AdamW,", dtype_name(dtype), dtype_name(grad_dtype),
-                       config::to_string(moment_dtype), bucket_size, overlap, static_cast<int>(order), clip);
+    return fmt::format(
+        "{} values {}, gradients {}, moments {}, buckets of {}, overlap {}, ready {}, clip {}, offload {}",
+        muon ? "Muon," : "AdamW,", dtype_name(dtype), dtype_name(grad_dtype), config::to_string(moment_dtype),
+        bucket_size, overlap, static_cast<int>(order), clip, config::to_string(offload));
   }
 };
 
@@ -189,8 +191,10 @@ class Rank {
                         .data_rank = groups.data().rank(),
                         .data_size = groups.data().size(),
                         .tensor_rank = groups.tensor().rank(),
-                        .bucket_size = c.bucket_size});
+                        .bucket_size = c.bucket_size,
+                        .offload_mains = c.offload == config::Offload::state});
     optimizer_.plan(plan_);
+    host_memory_ = plan_.allocate_host(context_);
     memory_ = plan_.allocate(context_);
     store_.bind(context_);
     optimizer_.bind(context_);
@@ -203,6 +207,7 @@ class Rank {
     options.tied_embeddings = true;
     options.optimizer.clip_grad = c.clip;
     if (c.muon) options.optimizer.name = config::OptimizerName::muon;
+    options.optimizer.offload = c.offload;
     options.optimizer.exp_avg_dtype = options.optimizer.exp_avg_sq_dtype = c.moment_dtype;
     options.parallel.overlap_grad_reduce = c.overlap;
     options.parallel.overlap_param_gather = c.overlap;
@@ -211,6 +216,7 @@ class Rank {
 
   /// A whole step of a rank of a grid: a backward pass that finds its gradients layer by layer.
   void step(int step, int poisoned_data = -1, bool poisoned_loss = false) {
+    if (step % 2 == 0) optimizer_.fetch_ahead(context_);  // which is no duty
     optimizer_.begin_step(context_);
     // What earlier microbatches have left: a reduction that runs too early would add this.
     for (const Held& held : held_) {
@@ -375,6 +381,7 @@ class Rank {
   bool add_parameters_;
   optim::Optimizer optimizer_;
   MemoryPlan plan_;
+  HostBuffer host_memory_;
   DeviceBuffer memory_;
 };
 
@@ -417,6 +424,7 @@ struct Tolerance {
 };
 
 inline void expect_equal(Rank& rank, const Expected& expected, const Tolerance& tolerance) {
+  rank.optimizer().settle();
   for (const Rank::Held& held : rank.held()) {
     const parameters::Parameter& p = *held.parameter;
     SCOPED_TRACE(p.name);

@@ -60,6 +60,27 @@ TEST_F(DistributedOptimizerGpu, EqualsOneRank) {
   }
 }
 
+// What is on the host is copied, updated and copied back by three streams.
+TEST_F(DistributedOptimizerGpu, EqualsOneRankWithOffload) {
+  using config::MomentDType;
+  for (const ProcessGrid& grid : grids(world().size())) {
+    SCOPED_TRACE(grid.str());
+    const Groups groups = Groups::connect(world(), device_, grid);
+    for (const config::Offload offload : {config::Offload::moments, config::Offload::state}) {
+      for (const MomentDType moments : {MomentDType::fp32, MomentDType::bf16, MomentDType::fp8}) {
+        if (moments == MomentDType::fp8 && grid.tensor > 1) continue;
+        compare(groups, {.dtype = DType::bf16,
+                         .moment_dtype = moments,
+                         .bucket_size = 700,
+                         .exact = true,
+                         .offload = offload});
+      }
+      compare(groups,
+              {.dtype = DType::f32, .bucket_size = int64_t{1} << 40, .exact = true, .offload = offload});
+    }
+  }
+}
+
 // The GEMMs of Newton-Schulz are not those of the CPU. An element of an orthogonalized matrix with n = max(rows, cols)
 // is about n^-1/2 and off by a few hundredths of that in BF16 (muon_gpu_test.cpp), which lr 0.2 n^1/2 makes a few
 // hundredths of lr 0.2 = 2e-3 a step; a value may round to another BF16 number, the largest of which are 2^-6 apart.

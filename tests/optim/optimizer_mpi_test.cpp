@@ -108,6 +108,27 @@ TEST_F(DistributedOptimizer, EqualsOneRankWithMomentsInFewerBits) {
   });
 }
 
+// The same numbers, though each element passes a slot. The reference has its state at hand.
+TEST_F(DistributedOptimizer, EqualsOneRankWithOffload) {
+  using config::MomentDType;
+  on_every_grid([&](const Groups& groups) {
+    for (const config::Offload offload : {config::Offload::moments, config::Offload::state}) {
+      for (const int64_t bucket_size : {int64_t{1}, int64_t{700}, int64_t{1} << 40}) {
+        for (const MomentDType moments : {MomentDType::fp32, MomentDType::bf16, MomentDType::fp8}) {
+          if (moments == MomentDType::fp8 && groups.tensor().size() > 1) continue;  // which cuts other blocks
+          const Case c{.dtype = DType::bf16,
+                       .moment_dtype = moments,
+                       .bucket_size = bucket_size,
+                       .order = ReadyOrder::shuffled,
+                       .offload = offload};
+          EXPECT_LE(compare(groups, c, {}), kNormBound);
+        }
+      }
+      EXPECT_LE(compare(groups, {.bucket_size = 700, .overlap = false, .offload = offload}, {}), kNormBound);
+    }
+  });
+}
+
 // A matrix that ranks share is orthogonalized whole, by the same GEMMs as on one rank.
 TEST_F(DistributedOptimizer, MuonEqualsOneRank) {
   on_every_grid([&](const Groups& groups) {
@@ -180,8 +201,13 @@ TEST_F(DistributedOptimizer, EachDataRankKeepsItsShare) {
 
 TEST_F(DistributedOptimizer, AllRanksSkipWhenOneHasANonFiniteNumber) {
   on_every_grid([&](const Groups& groups) {
-    for (const auto& [in_the_loss, muon] : {std::pair{false, false}, {true, false}, {false, true}}) {
-      const Case c{.dtype = DType::bf16, .bucket_size = 700, .muon = muon};
+    using config::Offload;
+    for (const auto& [in_the_loss, muon, offload] : {std::tuple{false, false, Offload::none},
+                                                     {true, false, Offload::none},
+                                                     {false, true, Offload::none},
+                                                     {true, false, Offload::moments},
+                                                     {false, false, Offload::state}}) {
+      const Case c{.dtype = DType::bf16, .bucket_size = 700, .muon = muon, .offload = offload};
       Rank rank(cpu_, groups, c), reference(cpu_, single_, c);
       for (int step = 1; step <= kSteps; ++step) {
         const bool skip = step == 3;

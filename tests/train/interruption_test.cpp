@@ -175,10 +175,12 @@ class Spikes : public Interruption {
     for (int i = 0; i < 130; ++i) odd.push_back(100 + i * 37 % 150);
     testing::write_dataset(folder_ / "odd", documents);
   }
-  Result run(const std::string& run, const std::string& policy) {
-    return folder_.run(run, {"data.train=" + (folder_ / "odd"), "training.train_steps=230",
-                             "optimizer.lr=1e-2", "optimizer.decay=constant", "checkpoint.save_every=10",
-                             "logging.fp8_stats_every=0", "training.loss_spikes=" + policy});
+  Result run(const std::string& run, const std::string& policy, const testing::Overrides& more = {}) {
+    return folder_.run(
+        run, testing::joined({"data.train=" + (folder_ / "odd"), "training.train_steps=230",
+                              "optimizer.lr=1e-2", "optimizer.decay=constant", "checkpoint.save_every=10",
+                              "logging.fp8_stats_every=0", "training.loss_spikes=" + policy},
+                             more));
   }
   /// All steps once, in order.
   void expect_steps(const std::string& run) {
@@ -217,13 +219,23 @@ TEST_F(Spikes, AreRolledBackIfWantedAndTheirDataLeftOut) {
   const std::string weights = folder_.checkpoint_bytes("back", 230);
   std::filesystem::remove_all(folder_.checkpoint("back", 230));
   write_file(folder_.run_folder("back") + "/checkpoints/latest", "step_00000220\n");
-  const Result again = folder_.run(
-      "back", {"data.train=" + (folder_ / "odd"), "training.train_steps=230", "optimizer.lr=1e-2",
-               "optimizer.decay=constant", "checkpoint.save_every=10", "logging.fp8_stats_every=0",
-               "training.loss_spikes=rollback", "checkpoint.resume=auto"});
+  const Result again = run("back", "rollback", {"checkpoint.resume=auto"});
   EXPECT_EQ(again.code, 0) << again.error;
   EXPECT_EQ(folder_.checkpoint_bytes("back", 230), weights);
   expect_steps("back");
+}
+
+// A skipped step writes back what it has fetched, and a rollback what the checkpoint had.
+TEST_F(Spikes, AreTheSameWithAnOptimizerOnTheHost) {
+  for (const std::string policy : {"skip", "rollback"}) {
+    const testing::Overrides offload = {"optimizer.offload=state", "optimizer.exp_avg_dtype=bf16"};
+    const Result plain = run(policy, policy, {offload[1]}),
+                 offloaded = run(policy + "_offload", policy, offload);
+    EXPECT_EQ(offloaded.code, 0) << offloaded.error;
+    TE_EXPECT_CONTAINS(plain.out, policy == "skip" ? "SKIPPED" : "rolled back from step ");
+    EXPECT_EQ(folder_.column(policy + "_offload", "loss"), folder_.column(policy, "loss"));
+    EXPECT_EQ(folder_.checkpoint_bytes(policy + "_offload", 230), folder_.checkpoint_bytes(policy, 230));
+  }
 }
 
 // A learning rate that throws the weights to 1e30: the step is finite, everything after it is not. The

@@ -1,0 +1,216 @@
+// optimizer.offload in whole runs: bit for bit those without, whatever else reads or writes the state. And what a plan
+// of it says.
+#include <nlohmann/json.hpp>
+
+#include "te_train_testing.h"
+#include "train/memory_verdict.h"
+#include "train/step_runner.h"
+#include "train/summary.h"
+
+namespace te::testing {
+namespace {
+
+const std::string kModes[] = {"moments", "state"};
+
+/// Runs with each mode have losses, norms and checkpoints of the run without. Returns the number of runs.
+int expect_unchanged(const TrainFolder& folder, const std::string& name, const Overrides& overrides,
+                     int64_t steps = 6) {
+  SCOPED_TRACE(name);
+  const Result plain = folder.run(name, overrides);
+  EXPECT_EQ(plain.code, 0) << plain.error;
+  int runs = 0;
+  for (const std::string& mode : kModes) {
+    SCOPED_TRACE(mode);
+    std::string run = name;
+    run += "_" + mode;
+    const Result result = folder.run(run, joined(overrides, {"optimizer.offload=" + mode}));
+    EXPECT_EQ(result.code, 0) << result.error;
+    if (result.code != 0 || plain.code != 0) continue;
+    EXPECT_EQ(folder.column(run, "loss"), folder.column(name, "loss"));
+    EXPECT_EQ(folder.column(run, "grad_norm"), folder.column(name, "grad_norm"));
+    EXPECT_EQ(folder.column(run, "loss").size(), static_cast<size_t>(steps));
+    EXPECT_EQ(folder.checkpoint_bytes(run, steps), folder.checkpoint_bytes(name, steps));
+    ++runs;
+  }
+  return runs;
+}
+
+const Overrides kFp8 = {"precision.fp8=hybrid", "model.ffn_hidden_size=64"};
+const Overrides kRemainders = {"optimizer.store_param_remainders=true"};
+Overrides moments(const std::string& first, const std::string& second) {
+  return {"optimizer.exp_avg_dtype=" + first, "optimizer.exp_avg_sq_dtype=" + second};
+}
+
+TEST(Offload, ChangesNoBitOfAnyOptimizerState) {
+  const TrainFolder folder;
+  int runs = 0;
+  runs += expect_unchanged(folder, "fp32", {"precision.dtype=fp32"});
+  runs += expect_unchanged(folder, "bf16", {"optimizer.clip_grad=0.1"});
+  runs += expect_unchanged(folder, "fp8_weights_of_mains", joined(kFp8, {"precision.fp8_keep_weights=both"}));
+  runs += expect_unchanged(folder, "remainders", joined(kFp8, kRemainders));
+  runs += expect_unchanged(folder, "moments_in_bf16", joined(kFp8, moments("bf16", "bf16")));
+  runs += expect_unchanged(folder, "moments_in_fp8", moments("fp8", "fp8"));
+  runs += expect_unchanged(
+      folder, "all_in_fewest_bits",
+      joined(joined(kFp8, kRemainders), joined(moments("fp8", "bf16"), {"optimizer.main_grad_dtype=bf16"})));
+  EXPECT_EQ(runs, 14);
+}
+
+// A copy of the state is taken and put back, a checkpoint is read, while the last chunks may be on their way.
+TEST(Offload, ChangesNoBitOfWhatReadsTheState) {
+  const TrainFolder folder;
+  const Overrides saves = {"checkpoint.save_every=1", "training.eval_interval=2",
+                           "training.eval_microbatches=1"};
+  expect_unchanged(folder, "background", saves);
+  expect_unchanged(folder, "foreground", joined(joined(saves, kRemainders), {"checkpoint.async=false"}));
+  for (const std::string& mode : kModes)
+    EXPECT_EQ(folder.checkpoint_bytes("background_" + mode, 3), folder.checkpoint_bytes("background", 3));
+  expect_unchanged(folder, "guard",
+                   joined(kFp8, {"guard.every=2", "guard.compare_steps=1", "guard.action=rollback",
+                                 "guard.tolerance=0.0000001", "guard.bf16_steps=2"}));
+  TE_EXPECT_CONTAINS(read_file(folder / "stdout"), "; from there 2 steps are taken in BF16");
+}
+
+TEST(Offload, ARunMayResumeWithAnother) {
+  const TrainFolder folder;
+  const Overrides form = joined(kFp8, moments("bf16", "fp8"));
+  ASSERT_EQ(folder.run("whole", form).code, 0);
+  for (const auto& [first, second] :
+       {std::pair{"none", "state"}, {"state", "none"}, {"moments", "state"}, {"state", "state"}}) {
+    SCOPED_TRACE(std::string(first) + " " + second);
+    const std::string run = std::string(first) + "_" + second;
+    const Overrides cut = joined(form, {std::string("optimizer.offload=") + first, "training.train_steps=3"});
+    ASSERT_EQ(folder.run(run, cut).code, 0);
+    const Result result =
+        folder.run(run, joined(form, {std::string("optimizer.offload=") + second, "checkpoint.resume=auto"}));
+    ASSERT_EQ(result.code, 0) << result.error;
+    EXPECT_EQ(result.out.find("from the next step on"), std::string::npos) << result.out;
+    EXPECT_EQ(folder.column(run, "loss"), folder.column("whole", "loss"));
+    EXPECT_EQ(folder.checkpoint_bytes(run, 6), folder.checkpoint_bytes("whole", 6));
+  }
+}
+
+TEST(Offload, ChangesNoBitOfALayout) {
+  TrainFolder folder;
+  folder.use_ranks(2);
+  const Overrides small = joined(kFp8, {"parallel.bucket_size=1000"});
+  int runs = 0;
+  for (const std::string shard : {"optimizer", "gradients", "parameters"})
+    runs += expect_unchanged(folder, "shard_" + shard, joined(small, {"parallel.shard=" + shard}));
+  runs += expect_unchanged(folder, "shared_mains",
+                           joined(joined(small, kRemainders), {"parallel.overlap_param_gather=false"}));
+  runs += expect_unchanged(folder, "shared_fp32", {"precision.dtype=fp32", "parallel.bucket_size=1000"});
+  runs += expect_unchanged(
+      folder, "tensor",
+      joined(joined(small, moments("bf16", "bf16")), {"parallel.tensor=2", "parallel.sequence=true"}));
+  runs += expect_unchanged(folder, "pipeline", joined(small, {"parallel.pipeline=2"}));
+  EXPECT_EQ(runs, 14);
+}
+
+TEST(Offload, IsRefusedWithMuon) {
+  const TrainFolder folder;
+  expect_refused(folder.run("muon", {"optimizer.name=muon", "optimizer.offload=moments"}),
+                 "optimizer.offload moments is for optimizer.name adamw");
+}
+
+// --- plans -------------------------------------------------------------------------------------------------
+
+constexpr int64_t kGiB = int64_t{1} << 30;
+
+config::Config shipped(const std::string& name, Overrides overrides) {
+  overrides.push_back("training.device=cpu");
+  return config::load_config(std::string(TE_SOURCE_DIR) + "/configs/" + name + ".yaml", overrides);
+}
+
+// docs/performance.md says so. A GPU of 141 GB has 139 GiB, a machine for one of them often 128 GiB of memory.
+TEST(OffloadPlan, Of13BFitsOneGpu) {
+  const Context context = Context::cpu();
+  for (const std::string precision : {"bf16", "fp8"}) {
+    const config::Config config = shipped("llama2_13b_" + precision, {"optimizer.offload=moments"});
+    const train::StepRunner runner(config, context);
+    EXPECT_LT(runner.plan().total_bytes(), 125 * kGiB) << precision;
+    EXPECT_LT(runner.plan().total_host_bytes(), 110 * kGiB) << precision;
+    // Two FP32 moments.
+    EXPECT_NEAR(static_cast<double>(runner.plan().host_bytes(MemoryKind::optimizer)), 8 * 13015864320.0, 1e6);
+    EXPECT_LE(runner.plan().bytes(MemoryKind::offload_slots), int64_t{512} << 20);
+    EXPECT_GT(runner.plan().bytes(MemoryKind::offload_slots), int64_t{511} << 20);
+    EXPECT_EQ(runner.plan().bytes(MemoryKind::main_params), 2 * int64_t{13015864320});
+    // As a check of the check: without.
+    const train::StepRunner whole(shipped("llama2_13b_" + precision, {}), context);
+    EXPECT_GT(whole.plan().total_bytes(), 139 * kGiB) << precision;
+  }
+}
+
+TEST(OffloadPlan, MovesStateAndNothingElse) {
+  const Context context = Context::cpu();
+  const auto plan_of = [&](Overrides overrides) {
+    return std::make_unique<train::StepRunner>(shipped("llama7b_fp8", std::move(overrides)), context);
+  };
+  const auto none = plan_of({}), moments = plan_of({"optimizer.offload=moments"}),
+             state = plan_of({"optimizer.offload=state", "optimizer.offload_buffer_mib=64"});
+  EXPECT_EQ(none->plan().total_host_bytes(), 0);
+  for (const MemoryKind kind : {MemoryKind::parameters, MemoryKind::main_grads, MemoryKind::activations,
+                                MemoryKind::scratch, MemoryKind::fp8_weights}) {
+    EXPECT_EQ(moments->plan().bytes(kind), none->plan().bytes(kind)) << memory_kind_name(kind);
+    EXPECT_EQ(state->plan().bytes(kind), none->plan().bytes(kind)) << memory_kind_name(kind);
+  }
+  EXPECT_EQ(moments->plan().bytes(MemoryKind::main_params), none->plan().bytes(MemoryKind::main_params));
+  EXPECT_EQ(state->plan().bytes(MemoryKind::main_params), 0);
+  EXPECT_EQ(state->plan().host_bytes(MemoryKind::main_params), none->plan().bytes(MemoryKind::main_params));
+  EXPECT_LE(state->plan().bytes(MemoryKind::offload_slots), int64_t{64} << 20);
+}
+
+// Main parameters on the host cannot be what FP8 weights are made of.
+TEST(OffloadPlan, KeepsValuesBesideMainParametersOnTheHost) {
+  const Context context = Context::cpu();
+  const train::StepRunner moments(shipped("llama_1b_fp8", {"optimizer.offload=moments"}), context),
+      state(shipped("llama_1b_fp8", {"optimizer.offload=state"}), context);
+  EXPECT_GT(state.plan().bytes(MemoryKind::parameters), moments.plan().bytes(MemoryKind::parameters));
+}
+
+TEST(OffloadPlan, SaysWhatItCosts) {
+  const Context context = Context::cpu();
+  const config::Config config = shipped("llama2_13b_fp8", {"optimizer.offload=moments"});
+  const train::StepRunner runner(config, context);
+  // 104.1e9 bytes less the slots' 0.5e9, at 50e9 a second.
+  EXPECT_EQ(train::offload_summary(runner.plan(), config),
+            "offload: moments in host memory, 96.98 GiB a rank; on a GPU about 2.1 s a step, at 50 GB/s each "
+            "way at "
+            "once (PCIe 5.0 x16, assumed)\n");
+  const config::Config without = shipped("llama7b_fp8", {});
+  EXPECT_EQ(train::offload_summary(train::StepRunner(without, context).plan(), without), "");
+}
+
+TEST(OffloadPlan, TheHostMustHaveTheMemory) {
+  const Context context = Context::cpu();
+  const config::Config config = shipped("llama7b_fp8", {"optimizer.offload=state"});
+  const train::StepRunner runner(config, context);
+  const int64_t device = runner.plan().total_bytes(), host = runner.plan().total_host_bytes();
+  // On the CPU both are the same memory.
+  EXPECT_EQ(train::memory_shortage(runner.plan(), config, context, 1, {device + host, device + host}), "");
+  TE_EXPECT_CONTAINS(train::memory_shortage(runner.plan(), config, context, 1, {device + host - 1, 1 << 30}),
+                     "the memory plan needs " + human_bytes(device + host) + ", this host has ");
+  const std::string line =
+      train::memory_shortage(runner.plan(), config, context, 1, {device + host, host - 1}, 0);
+  TE_EXPECT_CONTAINS(line, "the memory plan needs " + human_bytes(host) + " of page-locked host memory");
+  TE_EXPECT_CONTAINS(
+      line, "optimizer.offload: moments; optimizer.exp_avg_dtype and exp_avg_sq_dtype: bf16 or fp8; ");
+  EXPECT_EQ(line.find("guard"), std::string::npos) << line;
+  // The guard's copy is beside it.
+  TE_EXPECT_CONTAINS(
+      train::memory_shortage(runner.plan(), config, context, 1, {device + 2 * host, host + 9}, 10),
+      "what helps: guard.every: 0; ");
+}
+
+TEST(OffloadPlan, ADryRunShowsBothMemories) {
+  const TrainFolder folder;
+  const Result result = folder.run_raw("--dry-run --config " TE_SOURCE_DIR
+                                       "/configs/llama2_13b_fp8.yaml --set optimizer.offload=moments");
+  EXPECT_EQ(result.code, 0) << result.error;
+  TE_EXPECT_CONTAINS(result.out,
+                     "host memory, page-locked beside a GPU:\n  optimizer moments            96.98 GiB\n");
+  TE_EXPECT_CONTAINS(result.out, "offload: moments in host memory");
+}
+
+}  // namespace
+}  // namespace te::testing

@@ -13,6 +13,7 @@
 #include "data/sampler.h"
 #include "train/execution.h"
 #include "train/flops.h"
+#include "train/memory_verdict.h"
 #include "train/step_runner.h"
 
 namespace te::bench {
@@ -60,8 +61,15 @@ config::Config load(const StepOptions& options, const std::string& path) {
 /// A model with all its memory, and a batch for it.
 class Steps {
  public:
-  Steps(const config::Config& config, const Context& context, const parallel::Groups& groups)
+  /// `host_ranks`: those that share the host's memory.
+  Steps(const config::Config& config, const Context& context, const parallel::Groups& groups, int host_ranks)
       : context_(context), samples_(config.training.global_batch_size), runner_(config, context, groups) {
+    // Too much page-locked memory would not be refused by anybody else.
+    if (runner_.plan().total_host_bytes() > 0) {
+      const std::string shortage = train::memory_shortage(
+          runner_.plan(), config, context, groups.data().size(), train::free_memory(context, host_ranks));
+      if (!shortage.empty()) user_error("{}", shortage);
+    }
     runner_.allocate();
     runner_.initialize();
     const auto data =
@@ -96,12 +104,12 @@ class Steps {
 
 /// Before the model's own run, while its memory is free. `context` itself meets no GEMM here: it takes what is
 /// found.
-void tune(config::Config config, const Context& context, const parallel::Groups& groups) {
+void tune(config::Config config, const Context& context, const parallel::Groups& groups, int host_ranks) {
   Profile profile;
   config.training.gemm_autotune = config::GemmAutotune::off;
   {
     const Context first = reopen(context, train::execution_options(config.training));
-    Steps steps(config, first, groups);
+    Steps steps(config, first, groups, host_ranks);
     profile = take_profile(first, 1, [&] { steps.run(); });
   }
   tune_gemms(context, profile);
@@ -109,8 +117,9 @@ void tune(config::Config config, const Context& context, const parallel::Groups&
 
 /// Runs and times the steps; all memory of the model is free again when it returns.
 Measured measure(const StepOptions& options, const config::Config& config, const Context& context,
-                 const parallel::Groups& groups, std::chrono::steady_clock::time_point start) {
-  Steps steps(config, context, groups);
+                 const parallel::Groups& groups, int host_ranks,
+                 std::chrono::steady_clock::time_point start) {
+  Steps steps(config, context, groups, host_ranks);
   Measured measured;
   fp8::ScaleTable::CastCount before;
   for (int i = 0; i < options.steps + kWarmUpSteps; ++i) {
@@ -149,10 +158,10 @@ void run_config(const StepOptions& options, const std::string& path, parallel::W
   const parallel::Groups groups = options.alone ? parallel::Groups::silent(grid, world.rank())
                                                 : parallel::Groups::connect(world, context, grid);
   if (options.tune) {
-    tune(config, context, groups);
+    tune(config, context, groups, world.local_size());
     start = std::chrono::steady_clock::now();
   }
-  Measured measured = measure(options, config, context, groups, start);
+  Measured measured = measure(options, config, context, groups, world.local_size(), start);
   const double ms = world.max_f64(measured.median());
   if (!world.leader()) return;
   const auto tokens = static_cast<double>(config.training.global_batch_size * config.model.seq_length);

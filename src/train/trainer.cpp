@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "core/clock.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "train/data_check.h"
@@ -100,6 +101,15 @@ void Trainer::prepare_folders(StartPoint& start, const std::function<void()>& re
   best_.resume(start.progress.validation, world_);
 }
 
+// Locking the pages of much host memory takes its time.
+void Trainer::allocate() {
+  const double before = now_seconds();
+  runner_.allocate();
+  if (context_.is_cuda() && plan().total_host_bytes() > 0)
+    spdlog::info("optimizer.offload: {} of host memory page-locked in {:.1f} s",
+                 human_bytes(plan().total_host_bytes()), now_seconds() - before);
+}
+
 Outcome Trainer::run(Requests& requests, const std::function<void()>& record) {
   open_data();
   take_folders();
@@ -109,7 +119,7 @@ Outcome Trainer::run(Requests& requests, const std::function<void()>& record) {
                                                  config_.guard.every > 0 ? state_copy_bytes(runner_) : 0);
     if (!shortage.empty()) user_error("{}", shortage);
   });
-  runner_.allocate();
+  allocate();
   if (sample_maker_) sample_maker_->bind(runner_.model().parameters());
   if (task_judge_) task_judge_->bind(runner_.model().parameters());
   std::unique_ptr<checkpoint::Saver> saver = make_saver();

@@ -49,6 +49,7 @@ class Trainer {
   // Start-up, in this order.
   void open_data();
   void take_folders();
+  void allocate();
   std::unique_ptr<checkpoint::Saver> make_saver();
   void prepare_folders(StartPoint& start, const std::function<void()>& record);
   bool saves_on_its_way() const {

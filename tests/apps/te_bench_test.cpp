@@ -76,6 +76,15 @@ TEST_F(TeBench, ShowsWhatOffloadCosts) {
   EXPECT_NE(text("out").find(", on the host "), std::string::npos) << text("out");
 }
 
+// Page-locked memory that the host does not have would be the end of the process, or of another one.
+TEST_F(TeBench, RefusesMoreHostMemoryThanThereIs) {
+  EXPECT_EQ(run("step --set optimizer.offload=moments --set model.hidden_size=65536 --set "
+                "model.num_layers=100 --config " +
+                path("tiny.yaml")),
+            2);
+  EXPECT_NE(text("err").find("the memory plan needs "), std::string::npos) << text("err");
+}
+
 TEST_F(TeBench, AccountsForEveryOperationOfAStep) {
   ASSERT_EQ(
       run("step --steps 2 --profile --tune --config " + path("tiny.yaml") + " --json " + path("report.json")),

@@ -78,8 +78,8 @@ TEST_F(TeBench, ShowsWhatOffloadCosts) {
 
 // Page-locked memory that the host does not have would be the end of the process, or of another one.
 TEST_F(TeBench, RefusesMoreHostMemoryThanThereIs) {
-  EXPECT_EQ(run("step --set optimizer.offload=moments --set model.hidden_size=65536 --set "
-                "model.num_layers=100 --config " +
+  EXPECT_EQ(run("step --set optimizer.offload=moments --set model.hidden_size=32768 --set "
+                "model.num_layers=1000 --config " +
                 path("tiny.yaml")),
             2);
   EXPECT_NE(text("err").find("the memory plan needs "), std::string::npos) << text("err");

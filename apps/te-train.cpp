@@ -56,7 +56,7 @@ from it. A second Ctrl-C stops at once. SIGUSR1 saves a checkpoint and goes on.
 Exit codes: 0 done, 1 internal error, 2 wrong input, 3 diverged, 130 interrupted.)";
 
 te::Context open_device(const te::config::Config& config, te::parallel::World& world, bool dry_run) {
-  const te::ExecutionOptions options = te::train::execution_options(config.training);
+  const te::ExecutionOptions options = te::train::execution_options(config);
   using te::config::DeviceChoice;
   const bool usable = (dry_run ? te::cuda_device_count() : world.min_i64(te::cuda_device_count())) > 0;
   const DeviceChoice choice = config.training.device;

@@ -92,7 +92,7 @@ std::vector<Message> messages_of(const config::Config& config, const Groups& gro
     for (const parameters::Bucket& bucket : planned.model().parameters().buckets())
       largest = std::max(largest, bucket.size());
     const DType gradients =
-        config.optimizer.main_grad_dtype == config::ComputeDType::fp32 ? DType::f32 : DType::bf16;
+        config.optimizer.main_grad_dtype == config::GradDType::fp32 ? DType::f32 : DType::bf16;
     add("data", "gradients of a bucket", Exchange::reduce_scatter, gradients, largest, groups.data());
     add("data", "values of a bucket", Exchange::all_gather, dims.dtype, largest, groups.data());
   }

@@ -102,7 +102,7 @@ Context open_device(const std::string& name, const ExecutionOptions& options) {
 
 Context open_rank_device(const config::Config& config, parallel::World& world) {
   const bool cpu = config.training.device == config::DeviceChoice::cpu || cuda_device_count() == 0;
-  const ExecutionOptions execution = train::execution_options(config.training);
+  const ExecutionOptions execution = train::execution_options(config);
   const bool several = world.size() > 1 && !cpu;
   return several ? parallel::open_cuda_device(world, execution)
                  : open_device(cpu ? "cpu" : "auto", execution);

@@ -108,7 +108,7 @@ void tune(config::Config config, const Context& context, const parallel::Groups&
   Profile profile;
   config.training.gemm_autotune = config::GemmAutotune::off;
   {
-    const Context first = reopen(context, train::execution_options(config.training));
+    const Context first = reopen(context, train::execution_options(config));
     Steps steps(config, first, groups, host_ranks);
     profile = take_profile(first, 1, [&] { steps.run(); });
   }

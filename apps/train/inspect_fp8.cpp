@@ -188,8 +188,7 @@ int InspectFp8Command::run(parallel::World& world) {
   });
   const checkpoint::Reader reader(a.checkpoint);
   const train::InspectionSetup setup = train::inspection_setup(reader, a.options);
-  const Context context =
-      generate::open_device(world, a.device, train::execution_options(setup.config.training));
+  const Context context = generate::open_device(world, a.device, train::execution_options(setup.config));
   config::validate_for_device(setup.config, context.is_cuda());
   const train::Inspection found = train::inspect_checkpoint(context, reader, setup, a.options);
 

@@ -44,6 +44,14 @@ struct Guard {
   bool operator==(const Guard&) const = default;
 };
 
+/// The dynamic loss scale of an FP16 run (train/loss_scaler.h).
+struct LossScale {
+  double scale = 0;        ///< of the next step; 0: the run has none
+  int64_t good_steps = 0;  ///< with finite gradients since the scale has changed
+  int64_t hysteresis = 0;  ///< steps without finite gradients that are left before the scale falls
+  bool operator==(const LossScale&) const = default;
+};
+
 /// Where a run stands between two optimizer steps.
 struct Progress {
   int64_t step = 0;  ///< optimizer steps taken, skipped ones included
@@ -51,6 +59,7 @@ struct Progress {
   int64_t updates = 0;  ///< steps that were not skipped: Adam's t
   Validation validation = {};
   Guard guard = {};
+  LossScale loss_scale = {};
   bool operator==(const Progress&) const = default;
 };
 

@@ -12,7 +12,8 @@
 namespace te::config {
 
 enum class Family : uint8_t { gpt, llama };
-enum class ComputeDType : uint8_t { bf16, fp32 };
+enum class ComputeDType : uint8_t { bf16, fp32, fp16 };
+enum class GradDType : uint8_t { bf16, fp32 };
 enum class Fp8Mode : uint8_t { off, e4m3, hybrid };
 enum class Fp8Recipe : uint8_t { delayed, tensorwise, rowwise, blockwise };
 enum class Fp8ScaleFormat : uint8_t { power_of_two, fp32 };
@@ -48,6 +49,7 @@ enum class PipelineSchedule : uint8_t { gpipe, one_f_one_b, interleaved, zero_bu
 
 std::string_view to_string(Family value);
 std::string_view to_string(ComputeDType value);
+std::string_view to_string(GradDType value);
 std::string_view to_string(Fp8Mode value);
 std::string_view to_string(Fp8Recipe value);
 std::string_view to_string(Fp8ScaleFormat value);
@@ -75,6 +77,7 @@ std::string_view to_string(PipelineSchedule value);
 /// The inverse of to_string; false (and value untouched) when the text names no value.
 bool from_string(std::string_view text, Family& value);
 bool from_string(std::string_view text, ComputeDType& value);
+bool from_string(std::string_view text, GradDType& value);
 bool from_string(std::string_view text, Fp8Mode& value);
 bool from_string(std::string_view text, Fp8Recipe& value);
 bool from_string(std::string_view text, Fp8ScaleFormat& value);
@@ -188,6 +191,13 @@ struct ModelConfig {
 
 struct PrecisionConfig {
   ComputeDType dtype = ComputeDType::bf16;
+  bool tf32 = false;  ///< fp32 on a GPU: GEMMs multiply in TF32
+  /// fp16: train/loss_scaler.h. A fixed scale, or 0: the four below.
+  double loss_scale = 0.0;
+  double initial_loss_scale = 65536.0;
+  double min_loss_scale = 1.0;
+  int64_t loss_scale_window = 2000;
+  int64_t hysteresis = 1;
   Fp8Mode fp8 = Fp8Mode::off;
   Fp8Recipe fp8_recipe = Fp8Recipe::delayed;
   Fp8ScaleFormat fp8_scale_format = Fp8ScaleFormat::power_of_two;     ///< of rowwise and blockwise
@@ -269,10 +279,10 @@ struct OptimizerConfig {
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;
-  double clip_grad = 1.0;                             ///< 0: no clipping
-  ComputeDType main_grad_dtype = ComputeDType::fp32;  ///< of accumulated gradients and their reduction
-  bool store_param_remainders = false;                ///< main parameters are BF16 values and 16 more bits
-  MomentDType exp_avg_dtype = MomentDType::fp32;      ///< in memory and in checkpoints
+  double clip_grad = 1.0;                         ///< 0: no clipping
+  GradDType main_grad_dtype = GradDType::fp32;    ///< of accumulated gradients and their reduction
+  bool store_param_remainders = false;            ///< main parameters are BF16 values and 16 more bits
+  MomentDType exp_avg_dtype = MomentDType::fp32;  ///< in memory and in checkpoints
   MomentDType exp_avg_sq_dtype = MomentDType::fp32;
   Offload offload = Offload::none;
   int64_t offload_buffer_mib = 512;  ///< device memory through which what is offloaded passes, at most

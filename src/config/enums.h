@@ -10,6 +10,7 @@ namespace te::config {
 /// Names in the order of the values.
 std::span<const std::string_view> names_of(Family);
 std::span<const std::string_view> names_of(ComputeDType);
+std::span<const std::string_view> names_of(GradDType);
 std::span<const std::string_view> names_of(Fp8Mode);
 std::span<const std::string_view> names_of(Fp8Recipe);
 std::span<const std::string_view> names_of(Fp8ScaleFormat);

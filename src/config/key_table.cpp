@@ -78,7 +78,9 @@ const auto kKeys = std::to_array<Key>({
      "Key and value heads; fewer than `num_attention_heads` is grouped-query attention. Divides "
      "`num_attention_heads`."},
     {TE_KEY(model.kv_channels), "hidden_size / num_attention_heads", from_to(1, 10000),
-     "Width of one head. Even with RoPE; on a GPU a multiple of 8, at most 128."},
+     "Width of one head. Even with RoPE; on a GPU a multiple of 8, at most 256, above 128 with slower "
+     "attention "
+     "([dtypes.md](dtypes.md#attention))."},
     {TE_KEY(model.vocab_size), kRequired, from_to(1, 1e7), "Tokens of the tokenizer, before padding."},
     {TE_KEY(model.make_vocab_size_divisible_by), kBuiltIn, from_to(1, kMaxWidth),
      "The embedding has `vocab_size` rows rounded up to a multiple of this."},
@@ -166,7 +168,11 @@ const auto kKeys = std::to_array<Key>({
     {TE_KEY(model.init_method_std), kBuiltIn, above(0), "Standard deviation of the initial weights."},
 
     {TE_KEY(precision.dtype), kBuiltIn, kAny,
-     "Activations and working weights; `fp32` runs on the CPU only, for tests."},
+     "Activations, working weights and GEMMs that are not FP8 ([dtypes.md](dtypes.md))."},
+    {TE_KEY(precision.tf32), kBuiltIn, kAny,
+     "`dtype: fp32` on a GPU: GEMMs round what they multiply to TF32 (10 bits of mantissa), for several "
+     "times the "
+     "speed. `false` multiplies in FP32."},
     {TE_KEY(precision.fp8), kBuiltIn, kAny,
      "FP8 GEMMs of the transformer layers: `hybrid` is E4M3 forward and E5M2 for gradients, `e4m3` "
      "is E4M3 for both."},
@@ -270,8 +276,8 @@ const auto kKeys = std::to_array<Key>({
      "Gradients are the same, bit for bit."},
     {TE_KEY(training.deterministic), kBuiltIn, kAny,
      "On a GPU, sums of attention's backward pass in a fixed order, so that a run repeats bit for bit. It "
-     "changes nothing for heads of 64 and 128 without attention dropout, whose kernel always does so; for "
-     "others it costs about "
+     "changes nothing for te-train's own attention kernels, which always do so; where attention is cuDNN's "
+     "([dtypes.md](dtypes.md#attention)) it costs about "
      "1 % of time, and memory of 2 * `micro_batch_size` * `num_attention_heads` * `seq_length`^2 bytes."},
     {TE_KEY(training.gemm_autotune), kBuiltIn, kAny,
      "On a GPU, how the algorithm of a GEMM is chosen: the library's first proposal; that of an "

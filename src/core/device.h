@@ -38,10 +38,12 @@ enum class GemmAutotune : uint8_t {
 /// What kernels are to choose where a GPU has several ways; the CPU has one.
 struct ExecutionOptions {
   GemmAutotune gemm_autotune = GemmAutotune::on;
-  /// A backward pass of attention that is left to cuDNN (dropout, heads of other widths than 64 and 128): its
+  /// A backward pass of attention that is left to cuDNN (kernels/attention/attention.h): its
   /// deterministic algorithm, which holds batch * heads * seq * seq BF16 values as workspace where cuDNN has no other,
   /// or the one that adds dq with atomics.
   bool deterministic_attention = true;
+  /// GEMMs of FP32 matrices: tensor cores multiply values rounded to TF32 (10 bits of mantissa); else all in FP32.
+  bool tf32 = false;
   bool operator==(const ExecutionOptions&) const = default;
 };
 

@@ -7,7 +7,7 @@
 
 namespace te {
 
-enum class DType : uint8_t { f32, bf16, e4m3, e5m2, i32, i64, u16, u8 };
+enum class DType : uint8_t { f32, bf16, e4m3, e5m2, i32, i64, u16, u8, f16 };
 
 constexpr size_t dtype_size(DType type) {
   switch (type) {
@@ -17,6 +17,7 @@ constexpr size_t dtype_size(DType type) {
     case DType::i64:
       return 8;
     case DType::bf16:
+    case DType::f16:
     case DType::u16:
       return 2;
     case DType::e4m3:
@@ -33,6 +34,8 @@ constexpr std::string_view dtype_name(DType type) {
       return "fp32";
     case DType::bf16:
       return "bf16";
+    case DType::f16:
+      return "fp16";
     case DType::e4m3:
       return "fp8_e4m3";
     case DType::e5m2:
@@ -47,6 +50,11 @@ constexpr std::string_view dtype_name(DType type) {
       return "uint8";
   }
   return "?";
+}
+
+/// What activations and weights are computed and kept in beside FP8: FP32, BF16 or FP16.
+constexpr bool is_hp(DType type) {
+  return type == DType::f32 || type == DType::bf16 || type == DType::f16;
 }
 
 constexpr bool is_fp8(DType type) {

@@ -32,7 +32,9 @@ void for_whole_ranges(const ContextParallel& ranks, int64_t token, int64_t count
 float scale_of(const LayerConfig& config) {
   if (!config.model.scale_embedding) return 1.0f;
   const auto scale = static_cast<float>(std::sqrt(static_cast<double>(config.model.hidden_size)));
-  return config.dims.dtype == DType::bf16 ? to_float(from_float<bfloat16>(scale)) : scale;
+  float rounded = scale;
+  visit_hp(config.dims.dtype, [&](auto zero) { rounded = to_float(from_float<decltype(zero)>(scale)); });
+  return rounded;
 }
 
 }  // namespace

@@ -105,19 +105,18 @@ void ModelStage::plan(MemoryPlan& plan, const Context& context, const StageSlots
     return shards ? (overlap ? 2 : 1) : 0;
   };
   parameters_.plan(
-      plan, {.dtype = dims().dtype,
-             .grad_dtype =
-                 config_.optimizer.main_grad_dtype == config::ComputeDType::fp32 ? DType::f32 : DType::bf16,
-             .data_rank = groups_->data().rank(),
-             .data_size = groups_->data().size(),
-             .tensor_rank = tensor_.rank(),
-             .bucket_size = config_.parallel.bucket_size,
-             .training = slots.training,
-             .split = config_.optimizer.store_param_remainders,
-             .drop_values = slots.training && drops_values(config_, groups_->data().size()),
-             .offload_mains = slots.training && config_.optimizer.offload == config::Offload::state,
-             .grad_slots = sharded_slots(config::Shard::gradients, config_.parallel.overlap_grad_reduce),
-             .value_slots = sharded_slots(config::Shard::parameters, config_.parallel.overlap_param_gather)});
+      plan,
+      {.dtype = dims().dtype,
+       .grad_dtype = config_.optimizer.main_grad_dtype == config::GradDType::fp32 ? DType::f32 : DType::bf16,
+       .data_rank = groups_->data().rank(),
+       .data_size = groups_->data().size(),
+       .tensor_rank = tensor_.rank(),
+       .bucket_size = config_.parallel.bucket_size,
+       .training = slots.training,
+       .split = config_.optimizer.store_param_remainders,
+       .drop_values = slots.training && drops_values(config_, groups_->data().size()),
+       .grad_slots = sharded_slots(config::Shard::gradients, config_.parallel.overlap_grad_reduce),
+       .value_slots = sharded_slots(config::Shard::parameters, config_.parallel.overlap_param_gather)});
   recipe_->plan(plan);
   rope_.plan(plan, config_.model);
   context_ranks_.plan(plan);

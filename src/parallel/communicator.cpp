@@ -30,8 +30,8 @@ void check_parts(const Communicator& group, const char* operation, const Tensor&
 }
 
 void check_reducible(const Communicator& group, const char* operation, const Tensor& t) {
-  TE_CHECK(t.dtype == DType::f32 || t.dtype == DType::bf16 || t.dtype == DType::i32,
-           "{} of group {}: {} cannot be reduced, only f32, bf16 and i32", operation, group.name(),
+  TE_CHECK(is_hp(t.dtype) || t.dtype == DType::i32,
+           "{} of group {}: {} cannot be reduced, only f32, bf16, fp16 and i32", operation, group.name(),
            dtype_name(t.dtype));
 }
 

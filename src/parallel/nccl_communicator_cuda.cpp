@@ -33,6 +33,8 @@ ncclDataType_t reduced_type(const Tensor& t) {
       return ncclFloat32;
     case DType::bf16:
       return ncclBfloat16;
+    case DType::f16:
+      return ncclFloat16;
     default:
       return ncclInt32;  // Communicator has refused all others
   }

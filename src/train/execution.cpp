@@ -19,9 +19,10 @@ GemmAutotune autotune(config::GemmAutotune mode) {
 
 }  // namespace
 
-ExecutionOptions execution_options(const config::TrainingConfig& training) {
-  return {.gemm_autotune = autotune(training.gemm_autotune),
-          .deterministic_attention = training.deterministic};
+ExecutionOptions execution_options(const config::Config& config) {
+  return {.gemm_autotune = autotune(config.training.gemm_autotune),
+          .deterministic_attention = config.training.deterministic,
+          .tf32 = config.precision.tf32};
 }
 
 parallel::ScheduleKind schedule_kind(config::PipelineSchedule schedule) {

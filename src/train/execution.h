@@ -7,8 +7,8 @@
 
 namespace te::train {
 
-/// Of the context that a run is to be given.
-ExecutionOptions execution_options(const config::TrainingConfig& training);
+/// Of the context that a run is to be given. Whole: keys of several sections say how a device computes.
+ExecutionOptions execution_options(const config::Config& config);
 
 parallel::ScheduleKind schedule_kind(config::PipelineSchedule schedule);
 

@@ -32,7 +32,7 @@ std::string remedies(const MemoryPlan& plan, const config::Config& config, const
     all.emplace_back(plan.bytes(MemoryKind::optimizer), "optimizer.offload: moments");
   if (!optimizer.store_param_remainders && config.precision.dtype == config::ComputeDType::bf16)
     all.emplace_back(plan.bytes(MemoryKind::main_params) / 2, "optimizer.store_param_remainders: true");
-  if (optimizer.main_grad_dtype == config::ComputeDType::fp32)
+  if (optimizer.main_grad_dtype == config::GradDType::fp32)
     all.emplace_back(plan.bytes(MemoryKind::main_grads) / 2, "optimizer.main_grad_dtype: bf16");
   if (data_ranks > 1 && config.parallel.shard != config::Shard::parameters) {
     const int64_t grads =

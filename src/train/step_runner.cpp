@@ -34,7 +34,7 @@ StepRunner::StepRunner(const config::Config& config, const Context& context, con
       pipeline_(config.training, config.parallel, context, model_),
       swiglu_(config.model, model_.parameters()),
       local_samples_(config.training.global_batch_size / groups.grid().data) {
-  TE_CHECK(!context.is_cuda() || context.options() == execution_options(config.training),
+  TE_CHECK(!context.is_cuda() || context.options() == execution_options(config),
            "the context's options are not those of the config");
   if (config::takes_steps_in_both_precisions(config)) model_.recipe().keep_high_precision();
   model_.plan(plan_, context_, pipeline_.slots());

@@ -33,7 +33,7 @@ struct HostMicrobatch {
 class StepRunner {
  public:
   /// Plans all memory; allocates none. The whole config: every part of a step is made here, and given its sections. The
-  /// groups must outlive it. The context has the execution_options() of `training`.
+  /// groups must outlive it. The context has the config's execution_options().
   StepRunner(const config::Config& config, const Context& context, const parallel::Groups& groups);
   /// All on one rank.
   StepRunner(const config::Config& config, const Context& context);

@@ -74,7 +74,8 @@ std::string model_summary(const config::Config& config, const parameters::Parame
 
 std::string precision_summary(const config::Config& config, const Context& context) {
   const config::PrecisionConfig& precision = config.precision;
-  const auto dtype = to_string(precision.dtype);
+  const bool tf32 = precision.dtype == config::ComputeDType::fp32 && precision.tf32 && context.is_cuda();
+  const std::string dtype = std::string(to_string(precision.dtype)) + (tf32 ? " with TF32 products" : "");
   const config::OptimizerConfig& optimizer = config.optimizer;
   const bool fp32_moments = optimizer.exp_avg_dtype == config::MomentDType::fp32 &&
                             optimizer.exp_avg_sq_dtype == config::MomentDType::fp32;

@@ -64,9 +64,9 @@ TEST(AttentionRanges, WhatIsNoRunIsRefused) {
   EXPECT_TRUE(refused({.count = 4, .position = 13, .rows = 8, .first = 4}));
   EXPECT_TRUE(refused({.count = 4, .position = 12, .rows = 8, .first = 5}));
   EXPECT_TRUE(refused({.count = 4, .position = -1, .rows = 8, .first = 4}));
-  shape.dropout = 0.1f, shape.range = {.count = 4, .position = 12, .rows = 8, .first = 4};
-  EXPECT_STREQ(attention_unsupported(DeviceKind::cuda, shape, DType::bf16),
-               "attention of a range of queries on a GPU (cuDNN) has neither documents nor dropout");
+  shape.dropout = 0.1f, shape.max_documents = 3, shape.window = 5;
+  shape.range = {.count = 4, .position = 12, .rows = 8, .first = 4};
+  EXPECT_STREQ(attention_unsupported(DeviceKind::cuda, shape, DType::bf16), "");
 }
 
 }  // namespace

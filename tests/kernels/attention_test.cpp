@@ -182,11 +182,14 @@ TEST(Attention, LargeScoresStayFinite) {
 TEST(Attention, StatesWhatABackendCannotRun) {
   const AttentionShape good = shape_of(1, 16, 4, 2, 64);
   EXPECT_STREQ(attention_unsupported(DeviceKind::cpu, good, DType::f32), "");
-  EXPECT_STREQ(attention_unsupported(DeviceKind::cuda, good, DType::bf16), "");
-  EXPECT_STRNE(attention_unsupported(DeviceKind::cuda, good, DType::f32), "");
-  EXPECT_STRNE(attention_unsupported(DeviceKind::cuda, shape_of(1, 16, 4, 2, 136), DType::bf16), "");
-  EXPECT_STRNE(attention_unsupported(DeviceKind::cuda, shape_of(1, 16, 4, 2, 20), DType::bf16), "");
-  EXPECT_STRNE(attention_unsupported(DeviceKind::cuda, shape_of(1, 1, 4, 2, 64), DType::bf16), "");
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    EXPECT_STREQ(attention_unsupported(DeviceKind::cuda, good, dtype), "");
+    EXPECT_STREQ(attention_unsupported(DeviceKind::cuda, shape_of(1, 1, 4, 2, 256), dtype), "");
+    EXPECT_STRNE(attention_unsupported(DeviceKind::cuda, shape_of(1, 16, 4, 2, 264), dtype), "");
+    EXPECT_STRNE(attention_unsupported(DeviceKind::cuda, shape_of(1, 16, 4, 2, 20), dtype), "");
+    EXPECT_STRNE(attention_unsupported(DeviceKind::cuda, shape_of(1, 5'000'000, 4, 2, 64), dtype), "");
+  }
+  EXPECT_STRNE(attention_unsupported(DeviceKind::cpu, good, DType::e4m3), "");
   EXPECT_STREQ(attention_unsupported(DeviceKind::cpu, shape_of(1, 16, 4, 2, 20), DType::bf16), "");
   EXPECT_STRNE(attention_unsupported(DeviceKind::cpu, shape_of(1, 16, 4, 3, 64), DType::bf16), "");
   EXPECT_STRNE(attention_unsupported(DeviceKind::cpu, shape_of(1, 16, 4, 2, 64, 1.0f), DType::bf16), "");

@@ -60,7 +60,7 @@ std::vector<Config> configs() {
   all.back().training.micro_batch_size = all.back().training.global_batch_size = 160;
   all.push_back(bf16_config(Family::gpt, config::Fp8Mode::off));
   all.back().name = "BF16 gradients";
-  all.back().optimizer.main_grad_dtype = config::ComputeDType::bf16;
+  all.back().optimizer.main_grad_dtype = config::GradDType::bf16;
   all.push_back(bf16_config(Family::llama, config::Fp8Mode::hybrid));
   all.back().name = "FP8";
   all.back().precision.fp8_output_layer = true;
@@ -83,7 +83,7 @@ TEST(FirstGemm, TheOthersAdd) {
     const std::vector<float> second = gradients(config, {2});
     for (size_t i = 0; i < sum.size(); ++i) sum[i] += second[i];
     // Sums in another order; BF16 gradients are rounded, to 2^-9, after each GEMM.
-    const double bound = config.optimizer.main_grad_dtype == config::ComputeDType::bf16 ? 1e-2 : 1e-6;
+    const double bound = config.optimizer.main_grad_dtype == config::GradDType::bf16 ? 1e-2 : 1e-6;
     EXPECT_LT(testing::relative_error(gradients(config, {1, 2}), sum), bound) << config.name;
   }
 }

@@ -53,19 +53,43 @@ std::vector<Config> all_configs() {
     configs.back().model.ffn_hidden_size = 1632;
     configs.back().training.micro_batch_size = configs.back().training.global_batch_size = 16;
   }
+  configs.push_back(gpu_config(Family::llama, Fp8Mode::hybrid));
+  configs.back().precision.dtype = config::ComputeDType::fp32;
   // In BF16 alone: FP8 makes this one too noisy to tell anything.
   configs.push_back(gpu_config(Family::llama, Fp8Mode::off));
   testing::set_gemma3(configs.back().model);
   configs.back().model.sliding_window = 48;
+  // The heads of Gemma's smaller models.
+  configs.push_back(configs.back());
+  configs.back().model.kv_channels = 256;
+  return configs;
+}
+
+/// FP32 models: dropout, grouped queries, windows, wide heads; all that both backends draw is the same.
+std::vector<Config> fp32_configs() {
+  std::vector<Config> configs;
+  const auto add = [&](Family family) -> Config& {
+    configs.push_back(gpu_config(family, Fp8Mode::off));
+    configs.back().precision.dtype = config::ComputeDType::fp32;
+    return configs.back();
+  };
+  add(Family::gpt);
+  add(Family::llama);
+  config::ModelConfig& dropout = add(Family::gpt).model;
+  dropout.hidden_dropout = dropout.embedding_dropout = dropout.attention_dropout = 0.1;
+  config::ModelConfig& gemma = add(Family::llama).model;
+  testing::set_gemma3(gemma);
+  gemma.sliding_window = 48;
+  gemma.kv_channels = 256;
   return configs;
 }
 
 std::string label(const Config& config) {
-  return fmt::format("{} {} ffn {} {} {}{}, recompute {}", to_string(config.model.family),
-                     to_string(config.model.activation), config.model.ffn_hidden_size,
-                     to_string(config.precision.fp8), to_string(config.precision.fp8_recipe),
-                     config.precision.fp8_output_layer ? ", output layer too" : "",
-                     to_string(config.training.recompute));
+  return fmt::format(
+      "{} {} {} heads of {} ffn {} {} {}{}, recompute {}", to_string(config.precision.dtype),
+      to_string(config.model.family), to_string(config.model.activation), config.model.kv_channels,
+      config.model.ffn_hidden_size, to_string(config.precision.fp8), to_string(config.precision.fp8_recipe),
+      config.precision.fp8_output_layer ? ", output layer too" : "", to_string(config.training.recompute));
 }
 
 // Gradients after two steps that change no weight, so that delayed scaling runs on real scales (Adam's first updates
@@ -119,6 +143,54 @@ TEST(ModelGpu, AgreesWithTheCpuBackend) {
       EXPECT_LT(noise, 0.25) << "too noisy a model to tell anything";
       EXPECT_LT(testing::relative_error(actual[i], expected[i]), 2 * noise + 0.005)
           << label(config) << " " << cpu.model().parameters().parameters()[i].name;
+    }
+  }
+}
+
+// Nothing is rounded to fewer bits than FP32 has, so the backends differ by the order of their sums alone: some 1e-6 of
+// a gradient, and less of the mean loss. Steps of AdamW keep them together, but for elements whose gradient is as small
+// as that noise, which matter as little. TF32, or a BF16 tensor on the way, would differ by 1e-3.
+TEST(ModelGpu, Fp32LossesAreThoseOfTheCpu) {
+  TE_REQUIRE_GPU();
+  for (const Config& config : fp32_configs()) {
+    TinyModel cpu(config), gpu(config, Context::cuda(0));
+    cpu.forward_backward(), gpu.forward_backward();
+    for (const parameters::Parameter& parameter : cpu.model().parameters().parameters()) {
+      EXPECT_LT(
+          testing::relative_error(gpu.read(gpu.parameter(parameter.name).grad), cpu.read(parameter.grad)),
+          1e-4)
+          << label(config) << " " << parameter.name;
+    }
+    for (uint64_t step = 1; step <= 8; ++step) {
+      cpu.set_batch(step), gpu.set_batch(step);
+      const double expected = cpu.train_step(1e-3f), actual = gpu.train_step(1e-3f);
+      EXPECT_NEAR(actual, expected, 1e-5 * expected) << label(config) << ", step " << step;
+    }
+  }
+}
+
+// With tensor cores: values of 10 bits of mantissa, so closer than BF16 and farther than FP32.
+TEST(ModelGpu, Tf32IsFarFromFp32AndNearIt) {
+  TE_REQUIRE_GPU();
+  const Config config = fp32_configs().front();
+  TinyModel fp32(config, Context::cuda(0)), tf32(config, Context::cuda(0, {.tf32 = true}));
+  fp32.forward_backward(), tf32.forward_backward();
+  const double error = testing::relative_error(tf32.read(tf32.model().parameters().grads),
+                                               fp32.read(fp32.model().parameters().grads));
+  EXPECT_GT(error, 1e-5);
+  EXPECT_LT(error, 1e-2);
+}
+
+TEST(ModelGpu, Fp32StepsRepeat) {
+  TE_REQUIRE_GPU();
+  for (const Config& config : fp32_configs()) {
+    std::vector<float> first;
+    for (int run = 0; run < 2; ++run) {
+      TinyModel gpu(config, Context::cuda(0));
+      for (int step = 0; step < 3; ++step) gpu.train_step(1e-3f);
+      const std::vector<float> weights = gpu.read(gpu.model().parameters().mains);
+      if (run == 0) first = weights;
+      EXPECT_EQ(weights, first) << label(config);
     }
   }
 }

@@ -175,7 +175,7 @@ inline config::Config make_config(const Case& c) {
   if (c.wide() || c.norms_on_outputs()) config.optimizer.clip_grad = 0;
   config.training.z_loss_coefficient = c.z_loss;
   if (c.muon) config.optimizer.name = config::OptimizerName::muon;
-  if (c.bf16_grads) config.optimizer.main_grad_dtype = ComputeDType::bf16;
+  if (c.bf16_grads) config.optimizer.main_grad_dtype = config::GradDType::bf16;
   config.data.synthetic = true;
   config::resolve_defaults(config);
   return config;

@@ -34,7 +34,7 @@ TEST(ReceivesGpu, EarlyOnesChangeNoBit) {
                                           PipelineSchedule::interleaved, PipelineSchedule::zero_bubble}) {
     SCOPED_TRACE(to_string(schedule));
     config::Config config = make_pipeline_config(schedule);
-    const Context context = parallel::open_cuda_device(world(), train::execution_options(config.training));
+    const Context context = parallel::open_cuda_device(world(), train::execution_options(config));
     const Groups groups =
         Groups::connect(world(), context, ProcessGrid::of(world().size(), 1, 1, world().size()));
     const std::vector<float> late = run_random_steps(context, config, groups, kSteps);

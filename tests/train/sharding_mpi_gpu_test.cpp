@@ -44,7 +44,7 @@ TEST(ShardingGpu, OverlapChangesNoBit) {
   for (const Precision precision : {Precision::bf16_wide, Precision::delayed, Precision::tensorwise}) {
     SCOPED_TRACE(static_cast<int>(precision));
     config::Config config = make_sharded_config(precision);
-    const Context context = parallel::open_cuda_device(world(), train::execution_options(config.training));
+    const Context context = parallel::open_cuda_device(world(), train::execution_options(config));
     const Groups groups = Groups::connect(world(), context, ProcessGrid::of(world().size(), 1, 1, 1));
     const std::vector<float> whole = run_random_steps(context, config, groups, kSteps);
     config.parallel.shard = Shard::gradients;

@@ -25,11 +25,12 @@ __global__ void __launch_bounds__(kTileThreads, kBackwardBlocks<kind, T, kAligne
   });
 }
 
-/// Models on a GPU are BF16: of FP32 one kernel serves all alignments.
+/// FP8 models are BF16: of FP32 one kernel serves all alignments.
 template <class Launch>
 void dispatch(ActivationKind kind, DType type, DType format, bool aligned, Launch&& launch) {
+  TE_CHECK(type != DType::f16, "activation: FP16 values are not cast to FP8");
   dispatch_tile(type, format, aligned && type == DType::bf16, [&]<class T, DType kFormat, bool kAligned>() {
-    if constexpr (sizeof(T) == 2 || !kAligned)
+    if constexpr (std::is_same_v<T, __nv_bfloat16> || (std::is_same_v<T, float> && !kAligned))
       visit_activation(
           kind, [&]<ActivationKind kKind>() { launch.template operator()<kKind, T, kFormat, kAligned>(); });
   });

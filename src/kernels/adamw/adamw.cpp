@@ -13,7 +13,7 @@ namespace {
 
 void check_moment(const char* name, const Tensor& moment, DType codes, const Tensor& exponents, int64_t n) {
   check_shape("adamw", name, moment, {n});
-  if (moment.dtype != codes) return check_hp("adamw", name, moment);
+  if (moment.dtype != codes) return check_grad("adamw", name, moment);
   check_dtype("adamw", "exponents", exponents, DType::u8);
   check_shape("adamw", "exponents", exponents, {granules_of(n)});
 }
@@ -32,7 +32,7 @@ void check(const AdamW& args, int64_t n) {
     check_dtype("adamw", "main_param", args.main_param, DType::f32);
     check_shape("adamw", "main_param", args.main_param, {n});
   }
-  check_hp("adamw", "main_grad", args.main_grad);
+  check_grad("adamw", "main_grad", args.main_grad);
   check_shape("adamw", "main_grad", args.main_grad, {n});
   if (args.param) {
     check_hp("adamw", "param", args.param);
@@ -141,8 +141,8 @@ void adamw(const Context& context, const AdamW& args) {
   TE_DISPATCH_CUDA(context, adamw, args);
   const auto with_moments = [&](const auto& m, const auto& v) {
     visit_hp(args.param ? args.param.dtype : DType::f32, [&](auto param) {
-      visit_hp(args.main_grad.dtype,
-               [&](auto grad) { adamw_cpu<decltype(param), decltype(grad)>(args, n, m, v); });
+      visit_grad(args.main_grad.dtype,
+                 [&](auto grad) { adamw_cpu<decltype(param), decltype(grad)>(args, n, m, v); });
     });
   };
   visit_moment<Fp8ExpAvg>(args.exp_avg, args.exp_avg_exponents, [&](const auto& m) {

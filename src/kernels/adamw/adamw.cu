@@ -236,6 +236,8 @@ void launch_for(const Context& context, const AdamW& args, const M& m, const V& 
     launch<Grad>(context, args, SplitMain{args.param.as<uint16_t>(), args.remainder.as<uint16_t>()}, m, v);
   } else if (args.param && args.param.dtype == DType::bf16) {
     launch<Grad>(context, args, WholeMain<__nv_bfloat16>{main, args.param.as<__nv_bfloat16>()}, m, v);
+  } else if (args.param && args.param.dtype == DType::f16) {
+    launch<Grad>(context, args, WholeMain<__half>{main, args.param.as<__half>()}, m, v);
   } else {
     launch<Grad>(context, args, WholeMain<float>{main, args.param.as<float>()}, m, v);
   }
@@ -253,7 +255,7 @@ void visit_moment(const Tensor& moment, const Tensor& exponents, Fn&& fn) {
 void adamw(const Context& context, const AdamW& args) {
   visit_moment<Fp8ExpAvg>(args.exp_avg, args.exp_avg_exponents, [&](const auto& m) {
     visit_moment<Fp8ExpAvgSq>(args.exp_avg_sq, args.exp_avg_sq_exponents, [&](const auto& v) {
-      visit_hp(args.main_grad.dtype, [&](auto grad) {
+      visit_grad(args.main_grad.dtype, [&](auto grad) {
         launch_for<typename DeviceType<decltype(grad)>::type>(context, args, m, v);
       });
     });

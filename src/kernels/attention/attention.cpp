@@ -3,7 +3,6 @@
 #include "kernels/attention/attention.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "kernels/attention/attention_cpu.h"
 #include "kernels/attention/attention_cuda.h"
@@ -12,8 +11,10 @@
 namespace te::kernels {
 namespace {
 
-constexpr int64_t kCudnnMaxHeadDim = 128;
-constexpr int64_t kCudnnHeadDimMultiple = 8;
+// Of the kernels of tiled_attention.h, which take what the others do not.
+constexpr int64_t kCudaMaxHeadDim = 256;
+constexpr int64_t kCudaHeadDimMultiple = 8;
+constexpr int64_t kCudaMaxSeq = 65535 * 64;
 
 const char* broken_rule(const AttentionShape& shape) {
   if (shape.batch <= 0 || shape.seq <= 0 || shape.num_heads <= 0 || shape.num_query_groups <= 0 ||
@@ -113,20 +114,11 @@ int64_t attention_workspace_bytes(const Context& context, const AttentionShape& 
 const char* attention_unsupported(DeviceKind device, const AttentionShape& shape, DType dtype) {
   const char* rule = broken_rule(shape);
   if (rule[0] != '\0') return rule;
-  if (dtype != DType::f32 && dtype != DType::bf16) return "attention needs fp32 or bf16";
+  if (!is_hp(dtype)) return "attention needs fp32, bf16 or fp16";
   if (device == DeviceKind::cpu) return "";
-  if (dtype != DType::bf16) return "attention on a GPU (cuDNN) needs bf16";
-  if (shape.head_dim % kCudnnHeadDimMultiple != 0 || shape.head_dim > kCudnnMaxHeadDim)
-    return "attention on a GPU (cuDNN) needs a head size that is a multiple of 8 and at most 128";
-  if (shape.seq < 2) return "attention on a GPU (cuDNN) needs a sequence of at least 2";
-  if (shape.range.count > 0 && (shape.max_documents > 0 || shape.dropout > 0.0f))
-    return "attention of a range of queries on a GPU (cuDNN) has neither documents nor dropout";
-  if (shape.max_documents > 0 && shape.window > 0)
-    return "attention on a GPU (cuDNN) has no sliding window within documents";
-  const int64_t row = (shape.num_heads + 2 * shape.num_query_groups) * shape.head_dim;
-  if (shape.max_documents > 0 && shape.batch * shape.seq * row > std::numeric_limits<int32_t>::max())
-    return "attention within documents on a GPU (cuDNN) needs fewer than 2^31 elements of q, k and v in a "
-           "microbatch";
+  if (shape.head_dim % kCudaHeadDimMultiple != 0 || shape.head_dim > kCudaMaxHeadDim)
+    return "attention on a GPU needs a head size that is a multiple of 8 and at most 256";
+  if (shape.seq > kCudaMaxSeq) return "attention on a GPU needs a sequence of at most 4194240";
   return "";
 }
 

@@ -1,14 +1,16 @@
 // Causal attention with grouped queries: o = softmax(q k^T * softmax_scale + causal mask) v per head, no
-// score matrix in memory. On a GPU (bf16; head_dim a multiple of 8, at most 128; seq at least 2) kernels of
-// te-train's own for head_dim 64 and 128 without dropout, documents and windows, cuDNN's fused attention for the rest;
-// an online-softmax reference on the CPU (Milakov and Gimelshein, arXiv 1805.02867; Dao, arXiv 2307.08691). q, k and v
-// are read in place from the packed output of linear_qkv, the gradients written to the same layout.
+// score matrix in memory. On a GPU (head_dim a multiple of 8, at most 256) BF16 heads of 64 and 128 without dropout,
+// documents and windows go to kernels of te-train's own for Hopper, other 16-bit heads of up to 128 to cuDNN's fused
+// attention, and FP32, wider heads and what cuDNN does not combine (a window or a range with documents or dropout) to
+// te-train's own kernels that multiply in FP32 (tiled_attention.h); an online-softmax reference on the CPU (Milakov and
+// Gimelshein, arXiv 1805.02867; Dao, arXiv 2307.08691). q, k and v are read in place from the packed output of
+// linear_qkv, the gradients written to the same layout.
 //
-// Scores, softmax and sums are FP32; o and dqkv are rounded once (a GPU also rounds the probabilities and
-// their gradients to BF16 between the GEMMs). Deterministic on both backends: the same inputs give the
-// same bits, on the CPU for any number of threads; on a GPU unless attention stays inside documents (dq is then
-// added with atomics: the deterministic algorithm of cuDNN would need memory for max_documents matrices of
-// seq x seq) or the context's options say so for a shape that is left to cuDNN (deterministic_attention).
+// Scores, softmax and sums are FP32; o and dqkv are rounded once (the first two on a GPU also round the probabilities
+// and their gradients to 16 bits between the GEMMs). Deterministic on both backends: the same inputs give the
+// same bits, on the CPU for any number of threads; on a GPU unless cuDNN is left a shape with documents (dq is then
+// added with atomics: its deterministic algorithm would need memory for max_documents matrices of
+// seq x seq) or the context's options say so for a shape that is left to it (deterministic_attention).
 #pragma once
 
 #include <cstdint>
@@ -37,13 +39,13 @@ struct AttentionShape {
   float softmax_scale = 0.0f;
   /// Dropout of the attention probabilities, in [0, 1); the kept ones are divided by 1 - dropout. The mask is
   /// Philox of (seed, (sample, head, query, key)), sample counted within this batch and head in the
-  /// whole model; on a GPU cuDNN's own Philox, so the two backends drop different elements of the same
+  /// whole model; where cuDNN computes its own Philox, so that the two backends drop different elements of the same
   /// distribution. Forward and backward must get the same seed, and different layers and
   /// microbatches different ones.
   float dropout = 0.0f;
   /// A rank that holds some of the heads: they are heads first_head, first_head + 1, ... of total_heads
   /// (0 = num_heads). On the CPU they drop what they would drop in the whole. cuDNN counts heads from 0 in
-  /// every call, so on a GPU first_head is mixed into the seed: ranks draw different masks, but other ones
+  /// every call, so there first_head is mixed into the seed: ranks draw different masks, but other ones
   /// than a single GPU would.
   int64_t first_head = 0;
   int64_t total_heads = 0;
@@ -51,11 +53,10 @@ struct AttentionShape {
   /// documents that the batch holds (padding counts as one, as the data says): on a GPU the time and the
   /// workspace grow with it. 0 = the whole sequence is one.
   int64_t max_documents = 0;
-  /// Sliding window: query i sees keys i - window + 1 to i. 0 = all before it. Below seq. On a GPU not with documents.
+  /// Sliding window: query i sees keys i - window + 1 to i. 0 = all before it. Below seq.
   int64_t window = 0;
   /// With a range qkv, o, d_o and dqkv have range.rows rows of each sample, of which the call reads and writes the
-  /// range's alone, and of qkv and dqkv their queries; keys and values of the whole sequences are in `kv`. On a GPU
-  /// without dropout and documents (cuDNN).
+  /// range's alone, and of qkv and dqkv their queries; keys and values of the whole sequences are in `kv`.
   QueryRange range;
 };
 
@@ -63,8 +64,8 @@ struct AttentionForward {
   AttentionShape shape;
   Tensor qkv;  ///< [batch * seq, (heads + 2 groups) * head_dim]: q | k | v
   Tensor o;    ///< out [batch * seq, heads * head_dim]
-  /// out [batch, heads, seq] fp32: log of the softmax denominator, for the backward pass (on a GPU with
-  /// documents its elements are in another order). With a range [batch, heads, range.count].
+  /// out [batch, heads, seq] fp32: log of the softmax denominator, for the backward pass (where cuDNN
+  /// computes documents its elements are in another order). With a range [batch, heads, range.count].
   Tensor lse;
   Tensor workspace;  ///< u8, attention_workspace_bytes(...)
   uint64_t dropout_seed = 0;

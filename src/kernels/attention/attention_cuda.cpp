@@ -1,5 +1,6 @@
-// Attention on a GPU: flash_attention.h where it covers the shape, as it does in training without dropout; else cuDNN's
-// fused kernels through the graph interface of cudnn-frontend, which the rest of this file is about.
+// Attention on a GPU: flash_attention.h where it covers the shape, as it does in training in BF16 without dropout; else
+// for 16-bit values cuDNN's fused kernels through the graph interface of cudnn-frontend, which most of this file is
+// about; tiled_attention.h for FP32 and what cuDNN lacks.
 //
 // A plan (a graph with its compiled execution plan) is made once per shape and pass and kept for the process.
 // The graph names tensors by uid; a call binds the uids to pointers. q, k and v are strided views into the
@@ -14,6 +15,7 @@
 #include <cudnn_frontend.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -27,6 +29,7 @@
 #include "kernels/attention/attention_documents.h"
 #include "kernels/attention/attention_seed.h"
 #include "kernels/attention/flash_attention.h"
+#include "kernels/attention/tiled_attention.h"
 
 namespace te::kernels::cuda {
 namespace {
@@ -36,7 +39,7 @@ using GraphTensor = std::shared_ptr<fe::graph::Tensor_attributes>;
 using Bindings = std::unordered_map<int64_t, void*>;
 
 constexpr int64_t kSeedBytes = 256;
-constexpr int64_t kElementBytes = 2;  // BF16
+constexpr int64_t kElementBytes = 2;  // BF16 and FP16
 
 constexpr size_t kDocumentsVersion = 90600;  ///< of cuDNN: grouped queries and sized buffers when ragged
 
@@ -60,6 +63,25 @@ enum Uid : int64_t {
 };
 enum class Direction { forward, backward };
 
+/// Who computes a shape.
+enum class Kernels { flash, cudnn, tiled };
+
+/// What cuDNN's kernels cover: heads of up to 128, two positions at least, and not every combination of masks.
+/// Offsets into ragged tensors are 32 bits.
+bool cudnn_supported(const AttentionShape& s) {
+  const int64_t row = (s.num_heads + 2 * s.num_query_groups) * s.head_dim;
+  const bool documents = s.max_documents > 0, dropout = s.dropout > 0.0f;
+  if (s.head_dim > 128 || s.seq < 2) return false;
+  if (s.range.count > 0 && (documents || dropout)) return false;
+  if (s.window > 0 && (documents || dropout)) return false;
+  return !documents || s.batch * s.seq * row <= std::numeric_limits<int32_t>::max();
+}
+
+Kernels kernels_of(const AttentionShape& shape, DType dtype) {
+  if (dtype == DType::bf16 && flash_supported(shape)) return Kernels::flash;
+  return dtype != DType::f32 && cudnn_supported(shape) ? Kernels::cudnn : Kernels::tiled;
+}
+
 void check(fe::error_t status, const char* what) {
   TE_CHECK(status.is_good(), "attention: cuDNN {}: {}", what, status.get_message());
 }
@@ -80,8 +102,9 @@ cudnnHandle_t library(const Context& context) {
 /// Builds the graph of one pass.
 class Builder {
  public:
-  explicit Builder(const AttentionShape& shape) : s_(shape), graph_(std::make_shared<fe::graph::Graph>()) {
-    graph_->set_io_data_type(fe::DataType_t::BFLOAT16)
+  Builder(const AttentionShape& shape, DType dtype)
+      : s_(shape), graph_(std::make_shared<fe::graph::Graph>()) {
+    graph_->set_io_data_type(dtype == DType::f16 ? fe::DataType_t::HALF : fe::DataType_t::BFLOAT16)
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
   }
@@ -205,15 +228,15 @@ struct Plan {
   int64_t workspace_bytes = 0;  ///< seed and documents included
 };
 
-Plan make_plan(const Context& context, const AttentionShape& shape, Direction pass) {
+Plan make_plan(const Context& context, const AttentionShape& shape, DType dtype, Direction pass) {
   const cudnnHandle_t handle = library(context);
   if (shape.max_documents > 0 && cudnnGetVersion() < kDocumentsVersion)
     user_error("attention within documents: cuDNN {} is too old, 9.6 is needed; install a newer one",
                cudnnGetVersion());
   Plan plan;
   plan.graph = pass == Direction::forward
-                   ? Builder(shape).forward()
-                   : Builder(shape).backward(context.options().deterministic_attention);
+                   ? Builder(shape, dtype).forward()
+                   : Builder(shape, dtype).backward(context.options().deterministic_attention);
   check(plan.graph->validate(), "does not support the shape");
   check(plan.graph->build_operation_graph(handle), "graph");
   check(plan.graph->create_execution_plans({fe::HeurMode_t::A}), "heuristics");
@@ -225,29 +248,19 @@ Plan make_plan(const Context& context, const AttentionShape& shape, Direction pa
   return plan;
 }
 
-const Plan& plan_of(const Context& context, const AttentionShape& s, Direction pass) {
-  using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t,
-                         int64_t, float, float, Direction, bool>;
+const Plan& plan_of(const Context& context, const AttentionShape& s, DType dtype, Direction pass) {
+  using Key = std::tuple<DType, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t,
+                         int64_t, int64_t, float, float, Direction, bool>;
   static std::map<Key, Plan>& plans = *new std::map<Key, Plan>;  // never destroyed, like the library's handle
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
-  const Key key{s.batch,
-                s.seq,
-                s.num_heads,
-                s.num_query_groups,
-                s.head_dim,
-                s.max_documents,
-                s.window,
-                s.range.count,
-                s.range.position,
-                s.range.rows,
-                s.softmax_scale,
-                s.dropout,
-                pass,
-                context.options().deterministic_attention};
+  const Key key{
+      dtype,        s.batch,         s.seq,     s.num_heads,   s.num_query_groups,
+      s.head_dim,   s.max_documents, s.window,  s.range.count, s.range.position,
+      s.range.rows, s.softmax_scale, s.dropout, pass,          context.options().deterministic_attention};
   const auto found = plans.find(key);
   if (found != plans.end()) return found->second;
-  return plans.emplace(key, make_plan(context, s, pass)).first->second;
+  return plans.emplace(key, make_plan(context, s, dtype, pass)).first->second;
 }
 
 /// Bytes from a rank's first row of a tensor to the first one of the range.
@@ -298,16 +311,20 @@ void execute(const Context& context, const AttentionShape& shape, const Plan& pl
 }  // namespace
 
 void attention_forward(const Context& context, const AttentionForward& args) {
-  if (flash_supported(args.shape)) return flash_forward(context, args);
-  const Plan& plan = plan_of(context, args.shape, Direction::forward);
+  const Kernels kernels = kernels_of(args.shape, args.qkv.dtype);
+  if (kernels == Kernels::flash) return flash_forward(context, args);
+  if (kernels == Kernels::tiled) return tiled_forward(context, args);
+  const Plan& plan = plan_of(context, args.shape, args.qkv.dtype, Direction::forward);
   Bindings bindings{{kO, args.o.as<char>() + range_bytes(args.shape, args.o)}, {kLse, args.lse.data}};
   bind_packed(bindings, args.shape, args.qkv, args.kv, kQ, kK, kV);
   execute(context, args.shape, plan, bindings, args.workspace, args.dropout_seed, args.document_start);
 }
 
 void attention_backward(const Context& context, const AttentionBackward& args) {
-  if (flash_supported(args.shape)) return flash_backward(context, args);
-  const Plan& plan = plan_of(context, args.shape, Direction::backward);
+  const Kernels kernels = kernels_of(args.shape, args.qkv.dtype);
+  if (kernels == Kernels::flash) return flash_backward(context, args);
+  if (kernels == Kernels::tiled) return tiled_backward(context, args);
+  const Plan& plan = plan_of(context, args.shape, args.qkv.dtype, Direction::backward);
   const int64_t range = range_bytes(args.shape, args.o);
   Bindings bindings{
       {kO, args.o.as<char>() + range}, {kLse, args.lse.data}, {kDO, args.d_o.as<char>() + range}};
@@ -316,11 +333,13 @@ void attention_backward(const Context& context, const AttentionBackward& args) {
   execute(context, args.shape, plan, bindings, args.workspace, args.dropout_seed, args.document_start);
 }
 
-int64_t attention_workspace_bytes(const Context& context, const AttentionShape& shape, DType) {
-  if (flash_supported(shape))
+int64_t attention_workspace_bytes(const Context& context, const AttentionShape& shape, DType dtype) {
+  const Kernels kernels = kernels_of(shape, dtype);
+  if (kernels == Kernels::flash)
     return std::max(flash_forward_workspace_bytes(shape), flash_backward_workspace_bytes(shape));
-  return std::max(plan_of(context, shape, Direction::forward).workspace_bytes,
-                  plan_of(context, shape, Direction::backward).workspace_bytes);
+  if (kernels == Kernels::tiled) return tiled_backward_workspace_bytes(shape);
+  return std::max(plan_of(context, shape, dtype, Direction::forward).workspace_bytes,
+                  plan_of(context, shape, dtype, Direction::backward).workspace_bytes);
 }
 
 }  // namespace te::kernels::cuda

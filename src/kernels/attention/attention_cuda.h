@@ -1,4 +1,4 @@
-// The cuDNN side of attention.h; the arguments have been checked.
+// The GPU side of attention.h; the arguments have been checked.
 #pragma once
 
 #include "kernels/attention/attention.h"

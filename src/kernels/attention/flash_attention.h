@@ -1,6 +1,6 @@
 // Causal attention by kernels of te-train's own for Hopper: flash_forward.cu, flash_backward.cu. They keep no matrix
-// of scores in memory, and the backward pass adds the parts of dq in a fixed order: same inputs, same bits. BF16; the
-// arguments as in attention.h.
+// of scores in memory, and the backward pass adds the parts of dq in a fixed order: same inputs, same bits. BF16 only;
+// the arguments as in attention.h.
 #pragma once
 
 #include "core/device.h"

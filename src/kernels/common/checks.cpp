@@ -6,6 +6,12 @@ namespace te::kernels {
 
 void check_hp(const char* op, const char* name, const Tensor& tensor) {
   TE_CHECK(tensor, "{}: tensor {} is missing", op, name);
+  TE_CHECK(is_hp(tensor.dtype), "{}: {} must be fp32, bf16 or fp16, not {}", op, name,
+           dtype_name(tensor.dtype));
+}
+
+void check_grad(const char* op, const char* name, const Tensor& tensor) {
+  TE_CHECK(tensor, "{}: tensor {} is missing", op, name);
   TE_CHECK(tensor.dtype == DType::f32 || tensor.dtype == DType::bf16, "{}: {} must be fp32 or bf16, not {}",
            op, name, dtype_name(tensor.dtype));
 }
@@ -44,7 +50,7 @@ void check_fp8_output(const char* op, const Fp8Output& out, int64_t rows, int64_
 
 void check_column_sums(const char* op, const Tensor& dbias, const Tensor& scratch, int64_t rows,
                        int64_t cols) {
-  check_hp(op, "dbias", dbias);
+  check_grad(op, "dbias", dbias);
   check_shape(op, "dbias", dbias, {cols});
   check_dtype(op, "scratch", scratch, DType::f32);
   const int64_t needed = quantize_scratch_elements(rows, cols);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_fp8.h>
 #include <cuda_runtime.h>
 
@@ -27,6 +28,10 @@ template <>
 struct DeviceType<bfloat16> {
   using type = __nv_bfloat16;
 };
+template <>
+struct DeviceType<float16> {
+  using type = __half;
+};
 
 __device__ __forceinline__ float load_float(const float* p) {
   return *p;
@@ -34,11 +39,17 @@ __device__ __forceinline__ float load_float(const float* p) {
 __device__ __forceinline__ float load_float(const __nv_bfloat16* p) {
   return __bfloat162float(*p);
 }
+__device__ __forceinline__ float load_float(const __half* p) {
+  return __half2float(*p);
+}
 __device__ __forceinline__ void store_float(float* p, float v) {
   *p = v;
 }
 __device__ __forceinline__ void store_float(__nv_bfloat16* p, float v) {
   *p = __float2bfloat16_rn(v);
+}
+__device__ __forceinline__ void store_float(__half* p, float v) {
+  *p = __float2half_rn(v);
 }
 /// x rounded to T and back: what a later reader of the stored value would see.
 template <class T>
@@ -50,6 +61,10 @@ __device__ __forceinline__ float round_to<float>(float x) {
 template <>
 __device__ __forceinline__ float round_to<__nv_bfloat16>(float x) {
   return __bfloat162float(__float2bfloat16_rn(x));
+}
+template <>
+__device__ __forceinline__ float round_to<__half>(float x) {
+  return __half2float(__float2half_rn(x));
 }
 
 /// N elements moved as one access (N * sizeof(T) of 2, 4, 8 or 16 bytes, aligned to that size).

@@ -1,5 +1,5 @@
 // Eight neighbouring values of a row in registers: the unit in which the memory-bound kernels work. FP32 is
-// moved as two 16-byte accesses, BF16 as one and kept packed.
+// moved as two 16-byte accesses, BF16 and FP16 as one and kept packed.
 #pragma once
 
 #include "kernels/common/cuda_common.cuh"
@@ -64,6 +64,41 @@ struct Octet<__nv_bfloat16> {
   }
   /// Makes the compiler unpack again instead of keeping the unpacked values of one phase for the next: eight
   /// registers for the price of four are what limits the loads in flight.
+  __device__ __forceinline__ void forget_unpacked() {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) asm volatile("" : "+r"(word[k]));
+  }
+};
+
+template <>
+struct Octet<__half> {
+  uint32_t word[4];  // two values each, the first in the low half
+
+  __device__ __forceinline__ float get(int j) const {
+    return __half2float(__ushort_as_half(static_cast<unsigned short>(word[j / 2] >> (j % 2 * 16))));
+  }
+  __device__ __forceinline__ void set_pair(int j, float a, float b) {
+    const __half2 pair = __floats2half2_rn(a, b);
+    word[j / 2] = *reinterpret_cast<const uint32_t*>(&pair);
+  }
+  __device__ __forceinline__ void load_aligned(const __half* p) {
+    const uint4 all = *reinterpret_cast<const uint4*>(p);
+    word[0] = all.x, word[1] = all.y, word[2] = all.z, word[3] = all.w;
+  }
+  __device__ __forceinline__ void store_aligned(__half* p) const {
+    *reinterpret_cast<uint4*>(p) = make_uint4(word[0], word[1], word[2], word[3]);
+  }
+  // As with BF16; the maximum is widened at the end.
+  __device__ __forceinline__ void raise(uint32_t& largest) const {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) largest = __vmaxu2(largest, word[k] & 0x7fff7fffu);
+  }
+  static __device__ __forceinline__ uint32_t amax_bits(uint32_t largest) {
+    const auto widened = [](uint32_t bits) {
+      return __float_as_uint(__half2float(__ushort_as_half(static_cast<unsigned short>(bits))));
+    };
+    return max(widened(largest >> 16), widened(largest & 0xffffu));
+  }
   __device__ __forceinline__ void forget_unpacked() {
 #pragma unroll
     for (int k = 0; k < 4; ++k) asm volatile("" : "+r"(word[k]));

@@ -113,11 +113,10 @@ void launch_cast(const Context& context, const Tensor& x, const Tensor& out) {
                                                                          x.numel());
 }
 
-/// Calls fn(element) with the device's element type of an fp32 or bf16 tensor.
+/// Calls fn(element) with the device's element type of an fp32, bf16 or fp16 tensor.
 template <class Fn>
 void with_type(DType type, Fn&& fn) {
-  if (type == DType::f32) return fn(float{});
-  fn(__nv_bfloat16{});
+  visit_hp(type, [&](auto zero) { fn(typename DeviceType<decltype(zero)>::type{}); });
 }
 
 }  // namespace

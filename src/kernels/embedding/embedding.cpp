@@ -154,7 +154,7 @@ void embedding_backward(const Context& context, const EmbeddingBackward& args) {
   const char* op = "embedding_backward";
   check_dtype(op, "tokens", args.tokens, DType::i32);
   check_hp(op, "dout", args.dout);
-  check_hp(op, "dtable", args.dtable);
+  check_grad(op, "dtable", args.dtable);
   TE_CHECK(args.dtable.shape.rank() == 2, "{}: dtable has shape {}, must be [vocab, hidden]", op,
            args.dtable.shape.str());
   const int64_t hidden = args.dtable.dim(1);

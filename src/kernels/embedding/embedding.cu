@@ -343,7 +343,7 @@ void embedding_backward(const Context& context, const EmbeddingBackward& args) {
     using T = typename DeviceType<decltype(zero)>::type;
     const bool vectors = args.dtable.dim(1) % kVectorWidth<T> == 0 && is_aligned(args.dout.data, 16) &&
                          is_aligned(args.dtable.data, 16) && is_aligned(args.dpositions.data, 16);
-    visit_hp(args.dtable.dtype, [&](auto grad_zero) {
+    visit_grad(args.dtable.dtype, [&](auto grad_zero) {
       using Grad = typename DeviceType<decltype(grad_zero)>::type;
       if (vectors) {
         launch_backward<T, Grad, kVectorWidth<T>>(context, args);

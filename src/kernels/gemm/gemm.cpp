@@ -159,19 +159,21 @@ struct GemmTiles {
       for (int64_t c = 0; c < cols; ++c) out[r * size.n + c] += bias[c];
   }
 
-  void bf16_tile(int64_t row, int64_t col, int64_t rows, int64_t cols) const {
+  /// T: the type of the result, BF16 or FP16.
+  template <class T>
+  void rounded_tile(int64_t row, int64_t col, int64_t rows, int64_t cols) const {
     static thread_local std::vector<float> tile(kTileRows * kTileCols);
     multiply(row, col, rows, cols, 0.0f, tile.data(), cols);
     if (scaled_by_rows()) scale_sums(row, col, rows, cols, tile.data());
-    const bfloat16* bias = args.bias ? args.bias.as<bfloat16>() + col : nullptr;
+    const T* bias = args.bias ? args.bias.as<T>() + col : nullptr;
     for (int64_t r = 0; r < rows; ++r) {
       float* sum = tile.data() + r * cols;
-      bfloat16* out = args.out.as<bfloat16>() + (row + r) * size.n + col;
+      T* out = args.out.as<T>() + (row + r) * size.n + col;
       if (args.accumulate)
         for (int64_t c = 0; c < cols; ++c) sum[c] += to_float(out[c]);
       if (bias != nullptr)
         for (int64_t c = 0; c < cols; ++c) sum[c] += to_float(bias[c]);
-      for (int64_t c = 0; c < cols; ++c) out[c] = to_bf16(sum[c]);
+      for (int64_t c = 0; c < cols; ++c) out[c] = from_float<T>(sum[c]);
     }
   }
 };
@@ -190,7 +192,8 @@ void gemm_cpu(const Gemm& args) {
       if (args.out.dtype == DType::f32) {
         tiles.fp32_tile(row, col, rows, cols);
       } else {
-        tiles.bf16_tile(row, col, rows, cols);
+        visit_hp(args.out.dtype,
+                 [&](auto zero) { tiles.rounded_tile<decltype(zero)>(row, col, rows, cols); });
       }
     }
   }

@@ -71,6 +71,8 @@ cudaDataType_t cuda_type(DType type) {
       return CUDA_R_32F;
     case DType::bf16:
       return CUDA_R_16BF;
+    case DType::f16:
+      return CUDA_R_16F;
     case DType::e4m3:
       return CUDA_R_8F_E4M3;
     case DType::e5m2:
@@ -149,8 +151,13 @@ Gemm with_dense_scales(const Context& context, const Gemm& args) {
   return dense;
 }
 
+/// FP32 matrices are multiplied in TF32.
+bool in_tf32(const Context& context, const Gemm& args) {
+  return context.options().tf32 && args.a.dtype() == DType::f32;
+}
+
 /// All that the choice of an algorithm depends on.
-using Key = std::array<int64_t, 19>;
+using Key = std::array<int64_t, 20>;
 
 Key key_of(const Context& context, const Gemm& args) {
   const auto [m, n, k] = gemm_size(args);
@@ -172,7 +179,8 @@ Key key_of(const Context& context, const Gemm& args) {
           alignment_of(args.out.data),
           args.bias ? alignment_of(args.bias.data) : 0,
           static_cast<int64_t>(workspace_of(context, args).bytes()),
-          static_cast<int64_t>(context.options().gemm_autotune)};
+          static_cast<int64_t>(context.options().gemm_autotune),
+          in_tf32(context, args)};
 }
 
 /// cuBLASLt's name of a layout.
@@ -196,9 +204,10 @@ struct Plan {
   bool separate_bias = false;  ///< no such epilogue: prepare_bias, then an accumulating GEMM
 };
 
-MatmulDesc make_desc(const Gemm& args) {
+MatmulDesc make_desc(const Context& context, const Gemm& args) {
   cublasLtMatmulDesc_t created = nullptr;
-  TE_CUBLAS_CHECK(cublasLtMatmulDescCreate(&created, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+  TE_CUBLAS_CHECK(cublasLtMatmulDescCreate(
+      &created, in_tf32(context, args) ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F));
   MatmulDesc desc(created);
   set(desc, CUBLASLT_MATMUL_DESC_TRANSA, args.trans_b ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(desc, CUBLASLT_MATMUL_DESC_TRANSB, args.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N);
@@ -295,8 +304,9 @@ GemmCache& cache_of(const Context& context) {
 
 /// The problem as a line of the file of choices: all that Key has but the way to choose.
 std::string cache_key(const Context& context, const Gemm& args) {
-  return fmt::format("{}{}, alignment {} {} {} {}, workspace {}", describe(args),
-                     args.fast_accumulation ? ", fast accumulation" : "", alignment_of(args.a.values.data),
+  return fmt::format("{}{}{}, alignment {} {} {} {}, workspace {}", describe(args),
+                     args.fast_accumulation ? ", fast accumulation" : "",
+                     in_tf32(context, args) ? ", TF32" : "", alignment_of(args.a.values.data),
                      alignment_of(args.b.values.data), alignment_of(args.out.data),
                      args.bias ? alignment_of(args.bias.data) : 0, workspace_of(context, args).bytes());
 }
@@ -358,7 +368,7 @@ Plan make_plan(const Context& context, const Gemm& args) {
   // cuBLASLt's FP8 GEMMs take a BF16 bias only.
   plan.separate_bias = args.bias && is_fp8(args.a.dtype()) && args.out.dtype == DType::f32;
   if (plan.separate_bias) return plan;
-  plan.desc = make_desc(args);
+  plan.desc = make_desc(context, args);
   plan.a = layout_of(args.a.values);
   plan.b = layout_of(args.b.values);
   plan.out = layout_of(args.out);

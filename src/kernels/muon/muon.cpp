@@ -80,7 +80,7 @@ void muon_momentum(const Context& context, const MuonMomentum& args) {
     check_shape(op, name, tensor, {n});
   }
   TE_DISPATCH_CUDA(context, muon_momentum, args);
-  visit_hp(args.main_grad.dtype, [&](auto grad) {
+  visit_grad(args.main_grad.dtype, [&](auto grad) {
     visit_hp(args.update.dtype,
              [&](auto update) { momentum_cpu<decltype(grad), decltype(update)>(args, n); });
   });

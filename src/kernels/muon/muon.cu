@@ -116,9 +116,9 @@ void with_type(DType dtype, Fn&& fn) {
 }  // namespace
 
 void muon_momentum(const Context& context, const MuonMomentum& args) {
-  with_type(args.main_grad.dtype, [&](auto grad) {
+  visit_grad(args.main_grad.dtype, [&](auto grad) {
     with_type(args.update.dtype, [&](auto update) {
-      using G = decltype(grad);
+      using G = typename DeviceType<decltype(grad)>::type;
       using U = decltype(update);
       const Momentum<G, U> body{
           {args.skip}, args.main_grad.as<G>(), args.momentum.as<float>(), args.update.as<U>(),

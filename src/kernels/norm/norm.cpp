@@ -61,7 +61,7 @@ void check_backward(const NormBackward& a) {
   check("rstd", a.rstd, DType::f32, {rows});
   if (a.dresidual) check("dresidual", a.dresidual, type, a.x.shape);
   check("dx", a.dx, type, a.x.shape);
-  check_hp(op, "dgamma", a.dgamma);
+  check_grad(op, "dgamma", a.dgamma);
   check_shape(op, "dgamma", a.dgamma, {hidden});
   if (a.kind == NormKind::layer) {
     check("mean", a.mean, DType::f32, {rows});
@@ -250,7 +250,7 @@ void norm_backward(const Context& context, const NormBackward& args) {
   check_backward(args);
   TE_DISPATCH_CUDA(context, norm_backward, args);
   visit_hp(args.x.dtype, [&](auto zero) {
-    visit_hp(args.dgamma.dtype, [&](auto grad_zero) {  // first: dx may be dy itself
+    visit_grad(args.dgamma.dtype, [&](auto grad_zero) {  // first: dx may be dy itself
       parameter_gradients_cpu<decltype(zero), decltype(grad_zero)>(args);
     });
     input_gradient_cpu<decltype(zero)>(args);

@@ -174,7 +174,7 @@ void launch_backward(const Context& context, const NormBackward& a) {
     if (a.dx_fp8 && !rows.amax) quantize(context, {.x = a.dx, .out = first.dx_fp8});
   }
   recast(context, a.dx, a.dx_fp8);
-  visit_hp(a.dgamma.dtype, [&](auto zero) {
+  visit_grad(a.dgamma.dtype, [&](auto zero) {
     using Grad = typename DeviceType<decltype(zero)>::type;
     PartialSums<Grad> all;
     all.add(p.partial_gamma, a.dgamma);

@@ -156,7 +156,7 @@ void sum_gains(const QkNormBackward& a, const std::vector<Piece>& pieces, int64_
 }
 
 void add_to(const Tensor& grad, const float* parts, int64_t stride) {
-  visit_hp(grad.dtype, [&](auto zero) {
+  visit_grad(grad.dtype, [&](auto zero) {
     using G = decltype(zero);
     for (int64_t c = 0; c < grad.numel(); ++c) {
       float sum = 0.0f;
@@ -235,7 +235,7 @@ void qk_norm_backward(const Context& context, const QkNormBackward& args) {
   constexpr const char* op = "qk_norm_backward";
   TE_CHECK(args.raw, "{}: raw is missing", op);
   check_common(op, args, args.dqkv);
-  check_hp(op, "dq_gain", args.dq_gain);
+  check_grad(op, "dq_gain", args.dq_gain);
   check_shape(op, "dq_gain", args.dq_gain, args.q_gain.shape);
   check_dtype(op, "dk_gain", args.dk_gain, args.dq_gain.dtype);
   check_shape(op, "dk_gain", args.dk_gain, args.k_gain.shape);

@@ -272,7 +272,7 @@ void launch_backward(const Context& context, const QkNormBackward& a) {
   const dim3 grid(ceil_div(std::max(p.q_width, p.k_width), kWarpSize), kQkNormParts, 2);
   gain_parts_kernel<T><<<grid, kThreads, 0, stream>>>(p, a.dqkv.rows(), scratch);
   TE_CUDA_CHECK_LAUNCH();
-  visit_hp(a.dq_gain.dtype, [&](auto zero) {
+  visit_grad(a.dq_gain.dtype, [&](auto zero) {
     using G = typename DeviceType<decltype(zero)>::type;
     add_parts_kernel<G><<<ceil_div(width, kThreads), kThreads, 0, stream>>>(
         scratch, p.q_width, p.k_width, a.dq_gain.as<G>(), a.dk_gain.as<G>());

@@ -383,6 +383,7 @@ void dispatch_tile(DType format, bool aligned, Launch&& launch) {
 template <class Launch>
 void dispatch_tile(DType type, DType format, bool aligned, Launch&& launch) {
   if (type == DType::f32) return dispatch_tile<float>(format, aligned, launch);
+  if (type == DType::f16) return dispatch_tile<__half>(format, aligned, launch);
   dispatch_tile<__nv_bfloat16>(format, aligned, launch);
 }
 

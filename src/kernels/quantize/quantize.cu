@@ -136,7 +136,7 @@ void launch_recast(const Context& context, const Tensor& x, const Fp8TileTarget&
 
 void add_partial_sums(const Context& context, const float* partial, int64_t blocks, int64_t cols,
                       const Tensor& sums) {
-  visit_hp(sums.dtype, [&](auto zero) {
+  visit_grad(sums.dtype, [&](auto zero) {
     using T = typename DeviceType<decltype(zero)>::type;
     add_partial_sums_kernel<T><<<ceil_div(cols, kWarpSize), dim3(kWarpSize, 8), 0, cuda_stream(context)>>>(
         partial, blocks, cols, sums.as<T>());

@@ -28,7 +28,7 @@ void check_form(const char* name, const Matrix& form, int64_t rows, int64_t cols
 }
 
 void check_args(const QuantizeGroups& args) {
-  check_hp("quantize_groups", "x", args.x);
+  check_grad("quantize_groups", "x", args.x);
   const int64_t rows = args.x.rows(), cols = args.x.cols();
   TE_CHECK(rows % kMultiple == 0 && cols % kMultiple == 0,
            "quantize_groups: rows and columns of x {} must be multiples of 16", args.x.shape.str());

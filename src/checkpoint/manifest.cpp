@@ -94,6 +94,10 @@ Json guard_json(const Guard& guard) {
   return json;
 }
 
+Json loss_scale_json(const LossScale& state) {
+  return {{"scale", state.scale}, {"good_steps", state.good_steps}, {"hysteresis", state.hysteresis}};
+}
+
 /// One item a line: a list that a person can read, and diff.
 template <class Item, class ToJson>
 std::string list_text(const std::vector<Item>& items, ToJson&& to_json) {
@@ -236,6 +240,15 @@ Guard guard_of(const JsonNode& node) {
   return guard;
 }
 
+LossScale loss_scale_of(const JsonNode& node) {
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+  const LossScale state{.scale = node.at("scale").number(),
+                        .good_steps = node.at("good_steps").integer(0, kMax),
+                        .hysteresis = node.at("hysteresis").integer(0, kMax)};
+  if (!(state.scale > 0.0) || !std::isfinite(state.scale)) node.at("scale").refuse("must be above 0");
+  return state;
+}
+
 nlohmann::json parse_json(const std::string& file, const std::string& text) {
   nlohmann::json root = nlohmann::json::parse(text, nullptr, false);
   if (!root.is_object()) user_error("{}: is not valid JSON; {}", file, kRemedy);
@@ -254,6 +267,7 @@ Manifest manifest_of(const JsonNode& root) {
   manifest.progress.updates = root.at("updates").integer(0, kMax);
   if (root.has("validation")) manifest.progress.validation = validation_of(root.at("validation"));
   if (root.has("guard")) manifest.progress.guard = guard_of(root.at("guard"));
+  if (root.has("loss_scale")) manifest.progress.loss_scale = loss_scale_of(root.at("loss_scale"));
   manifest.config = root.at("config").text();
   root.at("checksum_block").integer(kChecksumBlock, kChecksumBlock);
   const JsonNode files = root.at("files"), tensors = root.at("tensors"), fp8 = root.at("fp8");
@@ -301,6 +315,8 @@ std::string to_text(const Manifest& manifest) {
   }
   if (manifest.progress.guard != Guard{})
     text += fmt::format("  \"guard\": {},\n", guard_json(manifest.progress.guard).dump());
+  if (manifest.progress.loss_scale != LossScale{})
+    text += fmt::format("  \"loss_scale\": {},\n", loss_scale_json(manifest.progress.loss_scale).dump());
   text += "  \"files\": " + list_text(manifest.files, file_json) + ",\n";
   text += "  \"tensors\": " + list_text(manifest.tensors, tensor_json) + ",\n";
   text += "  \"fp8\": " + list_text(manifest.fp8, fp8_json) + ",\n";

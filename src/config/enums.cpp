@@ -32,7 +32,7 @@ bool find_name(std::string_view text, Enum& value) {
   }
 
 TE_CONFIG_ENUM(Family, "gpt", "llama")
-TE_CONFIG_ENUM(ComputeDType, "bf16", "fp32")
+TE_CONFIG_ENUM(ComputeDType, "bf16", "fp32", "fp16")
 TE_CONFIG_ENUM(GradDType, "bf16", "fp32")
 TE_CONFIG_ENUM(Fp8Mode, "off", "e4m3", "hybrid")
 TE_CONFIG_ENUM(Fp8Recipe, "delayed", "tensorwise", "rowwise", "blockwise")

@@ -173,6 +173,20 @@ const auto kKeys = std::to_array<Key>({
      "`dtype: fp32` on a GPU: GEMMs round what they multiply to TF32 (10 bits of mantissa), for several "
      "times the "
      "speed. `false` multiplies in FP32."},
+    {TE_KEY(precision.loss_scale), kBuiltIn, at_least(0),
+     "`dtype: fp16`: losses are multiplied by this, so that small gradients do not vanish; the update is of "
+     "gradients "
+     "divided by it. 0 is a scale that finds its size, by the next four keys ([dtypes.md](dtypes.md#fp16))."},
+    {TE_KEY(precision.initial_loss_scale), kBuiltIn, above(0),
+     "`loss_scale: 0`: the scale of the first step."},
+    {TE_KEY(precision.min_loss_scale), kBuiltIn, above(0),
+     "`loss_scale: 0`: the scale falls no lower. At most `initial_loss_scale`."},
+    {TE_KEY(precision.loss_scale_window), kBuiltIn, from_to(1, kMaxSteps),
+     "`loss_scale: 0`: after so many steps in a row with finite gradients the scale is doubled."},
+    {TE_KEY(precision.hysteresis), kBuiltIn, from_to(1, 1000),
+     "`loss_scale: 0`: steps without finite gradients, which are left out, before the scale is halved; from "
+     "then "
+     "on, until it has grown again, each halves it."},
     {TE_KEY(precision.fp8), kBuiltIn, kAny,
      "FP8 GEMMs of the transformer layers: `hybrid` is E4M3 forward and E5M2 for gradients, `e4m3` "
      "is E4M3 for both."},
@@ -300,7 +314,9 @@ const auto kKeys = std::to_array<Key>({
     {TE_KEY(training.early_stopping_min_delta), kBuiltIn, at_least(0),
      "A validation loss is a gain when it is below the lowest one so far by more than this."},
     {TE_KEY(training.max_nonfinite_steps), kBuiltIn, from_to(1, kMaxSteps),
-     "A step whose loss or gradient is not finite is skipped; the run stops after this many in a row."},
+     "A step whose loss or gradient is not finite is skipped; the run stops after this many in a row. "
+     "`fp16`: steps that "
+     "lower the loss scale do not count."},
     {TE_KEY(training.loss_spikes), kBuiltIn, kAny,
      "What to do with a step whose loss is finite but far above those before it: nothing; say so; say so and "
      "leave its "

@@ -89,6 +89,41 @@ void check_fp8(const Config& c) {
       c.training.micro_batch_size * m.seq_length / token_pieces(c.parallel));
 }
 
+// What rounds to or from BF16 has no FP16 form.
+void check_fp16(const Config& c) {
+  const PrecisionConfig& p = c.precision;
+  if (p.dtype != ComputeDType::fp16) return;
+  if (p.fp8 != Fp8Mode::off || p.fp8_calibrate) {
+    user_error(
+        "precision.{} does not go with precision.dtype fp16: operands are cast to FP8 from bf16 or fp32; set "
+        "precision.dtype to bf16, or {}",
+        p.fp8_calibrate ? "fp8_calibrate" : "fp8",
+        p.fp8_calibrate ? "leave fp8_calibrate out" : "precision.fp8 to off");
+  }
+  if (c.logging.fp8_statistics_every > 0) {
+    user_error(
+        "logging.fp8_statistics_every ({}) looks at casts to FP8 from bf16 or fp32, but precision.dtype is "
+        "fp16; "
+        "set it to 0",
+        c.logging.fp8_statistics_every);
+  }
+  if (c.optimizer.main_grad_dtype != GradDType::fp32) {
+    user_error(
+        "optimizer.main_grad_dtype bf16 does not go with precision.dtype fp16: GEMMs of FP16 matrices have "
+        "FP16 or "
+        "FP32 results; set it to fp32");
+  }
+  if (c.optimizer.store_param_remainders) {
+    user_error(
+        "optimizer.store_param_remainders adds bits to BF16 values, but precision.dtype is fp16; set it to "
+        "false");
+  }
+  if (p.loss_scale == 0.0 && p.min_loss_scale > p.initial_loss_scale) {
+    user_error("precision.min_loss_scale ({}) is above precision.initial_loss_scale ({})", p.min_loss_scale,
+               p.initial_loss_scale);
+  }
+}
+
 void check_divides(const ModelConfig& m, const char* key, int64_t value, const char* why, int64_t ranks) {
   if (value % ranks == 0) return;
   // All three must be multiples; every size that divides their greatest common divisor fits.
@@ -402,6 +437,7 @@ void validate(const Config& config) {
   check_parallel(config);
   check_shard(config);
   check_training(config);
+  check_fp16(config);
   check_fp8(config);
   check_optimizer(config);
   check_data(config);

@@ -156,11 +156,11 @@ void Optimizer::begin_step(const Context& context) {
   context.zero(status_);
 }
 
-void Optimizer::step(const Context& context, float lr, float largest_loss_sum) {
+void Optimizer::step(const Context& context, float lr, float largest_loss_sum, float gradient_scale) {
   // 1. Gradients of this rank's segments, summed over the ranks.
   reducer_.finish(context);
   // 2. Global gradient norm, the clipping coefficient, and whether the step counts at all.
-  update_status(context, largest_loss_sum);
+  update_status(context, largest_loss_sum, gradient_scale);
   // 3. Moments, main parameters, values. The last step's gathers read and write the values, and a caller that
   //    ran no pass since then has not waited for them.
   gatherer_.wait_all(context);
@@ -177,7 +177,7 @@ void Optimizer::step(const Context& context, float lr, float largest_loss_sum) {
   gatherer_.start(context);
 }
 
-void Optimizer::update_status(const Context& context, float largest_loss_sum) {
+void Optimizer::update_status(const Context& context, float largest_loss_sum, float gradient_scale) {
   for (const parameters::Segment& segment : parameters_.segments()) {
     kernels::sum_of_squares(context, parameters_.grad_of(segment), field(1, DType::f32), scratch_,
                             parameters_.flags_of(segment));
@@ -190,6 +190,7 @@ void Optimizer::update_status(const Context& context, float largest_loss_sum) {
                                       .loss = loss_sum(),
                                       .clip = static_cast<float>(config_.clip_grad),
                                       .largest_loss = largest_loss_sum,
+                                      .gradient_scale = gradient_scale,
                                       .grad_norm = field(3, DType::f32),
                                       .multiplier = field(4, DType::f32),
                                       .skip = field(5, DType::i32)});

@@ -33,10 +33,10 @@ namespace te::optim {
 /// What a step leaves for the host; the same on every rank.
 struct StepStatus {
   float loss_sum = 0.0f;        ///< cross entropy, over the tokens of the global batch
-  float sum_of_squares = 0.0f;  ///< of all gradients
+  float sum_of_squares = 0.0f;  ///< of all gradients, scaled as they are
   float z_loss_sum = 0.0f;      ///< as loss_sum, with a z-loss
-  float grad_norm = 0.0f;       ///< before clipping
-  float multiplier = 0.0f;      ///< the clipping coefficient
+  float grad_norm = 0.0f;       ///< before clipping, of unscaled gradients
+  float multiplier = 0.0f;      ///< the clipping coefficient, and what undoes the scale
   int32_t skipped = 0;          ///< non-finite loss or gradient: nothing was updated
 };
 
@@ -67,9 +67,9 @@ class Optimizer {
   /// This rank's gradients are complete and already scaled by the number of tokens of the global batch; each
   /// loss has been added to the loss sum of one rank. Finishes the reduction, updates main parameters and
   /// values unless the step must be skipped (also because the loss sum is above `largest_loss_sum`), and starts the
-  /// gather of the values. All ranks skip, or none.
-  void step(const Context& context, float lr,
-            float largest_loss_sum = std::numeric_limits<float>::infinity());
+  /// gather of the values. All ranks skip, or none. The gradients have been multiplied by `gradient_scale`, too.
+  void step(const Context& context, float lr, float largest_loss_sum = std::numeric_limits<float>::infinity(),
+            float gradient_scale = 1.0f);
   /// Before main parameters or moments are read or written by anybody else: waits until they are those of the last
   /// step. With optimizer.offload they may still be on their way to the host.
   void settle() const { ring_.settle(); }
@@ -108,7 +108,7 @@ class Optimizer {
   int64_t slot_elements(bool mains) const;
   void plan_ring(MemoryPlan& plan);
   void cut_adamw_runs(int64_t longest);
-  void update_status(const Context& context, float largest_loss_sum);
+  void update_status(const Context& context, float largest_loss_sum, float gradient_scale);
   State fetch(const Context& context, size_t number);
   void update(const Context& context, size_t number, float lr);
   Tensor flags_of(const AdamWRun& run) const;

@@ -91,6 +91,9 @@ InspectionSetup inspection_setup(const checkpoint::Reader& reader, const Inspect
   config.logging.fp8_statistics_every = 1;
   config.logging.fp8_what_if = options.recipes;
   config::resolve_defaults(config);
+  // Nothing is cast to FP8 from FP16.
+  if (config.precision.dtype == config::ComputeDType::fp16)
+    config.precision.dtype = config::ComputeDType::bf16;
   config::validate(config);
   if (config.precision.fp8 == config::Fp8Mode::off) {  // what would be advised must be possible
     config::Config quantized = config;

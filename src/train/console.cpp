@@ -26,6 +26,13 @@ std::string short_count(double value) {
   return value < 1e12 ? fmt::format("{:.2f}B", value / 1e9) : fmt::format("{:.3f}T", value / 1e12);
 }
 
+/// A loss scale: "2^16", or the number where it is no power of two.
+std::string short_scale(double scale) {
+  int exponent = 0;
+  return std::frexp(scale, &exponent) == 0.5 ? fmt::format("2^{}", exponent - 1)
+                                             : fmt::format("{:.4g}", scale);
+}
+
 const Fp8Health* most_saturated(const std::vector<Fp8Health>& fp8) {
   const auto worst = std::max_element(fp8.begin(), fp8.end(), [](const Fp8Health& a, const Fp8Health& b) {
     return a.saturated < b.saturated;
@@ -71,6 +78,7 @@ std::vector<Cell> step_cells(const StepMetrics& m, const MetricsOptions& options
     const Fp8Health* worst = most_saturated(fp8);
     cells.push_back({"saturated", 9, 8, worst == nullptr ? "" : fmt::format("{:.1e}", worst->saturated)});
   }
+  if (m.loss_scale) cells.push_back({"scale", 8, 8, short_scale(*m.loss_scale)});
   cells.push_back({"ETA", 8, 0, time_left(eta_seconds)});
   return cells;
 }
@@ -126,6 +134,9 @@ void Console::step(const StepMetrics& m, const std::vector<Fp8Health>& fp8, doub
   if (!sources.empty()) spdlog::info("step {}: loss of {}", m.step, sources);
   if (m.spike) {
     spdlog::warn("step {}: LOSS SPIKE ({} so far{})", m.step, m.spikes_total, m.skipped ? ", SKIPPED" : "");
+  } else if (m.overflow) {
+    spdlog::info("step {}: gradients outgrew FP16, no update; the loss scale goes from {} to {}", m.step,
+                 short_scale(*m.loss_scale), short_scale(m.next_loss_scale));
   } else if (m.skipped) {
     spdlog::warn("step {}: SKIPPED, loss or gradient not finite ({} so far)", m.step, m.skipped_total);
   }

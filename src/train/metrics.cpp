@@ -180,6 +180,7 @@ void MetricsWriter::step(const StepMetrics& m, const std::vector<Fp8Health>& fp8
                            {"skipped_total", m.skipped_total}};
   if (m.z_loss) record["z_loss"] = number(*m.z_loss);
   if (m.in_fp8) record["in_fp8"] = *m.in_fp8;
+  if (m.loss_scale) record["loss_scale"] = *m.loss_scale;
   if (m.valid_loss) record["valid_loss"] = number(*m.valid_loss);
   for (const SetLoss& set : m.valid)
     record["valid"][set.name] = {{"loss", number(set.loss)}, {"perplexity", number(std::exp(set.loss))}};

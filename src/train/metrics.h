@@ -47,7 +47,10 @@ struct StepMetrics {
   double tokens_per_s = 0;
   double tflops = 0;  ///< model TFLOP/s, see flops.h
   bool skipped = false;
-  std::optional<bool> in_fp8;  ///< the step's precision, in an FP8 run; else it was in BF16
+  std::optional<double> loss_scale;  ///< of the step, in an FP16 run (loss_scaler.h)
+  double next_loss_scale = 0;        ///< of the step after it
+  bool overflow = false;             ///< skipped, and the loss scale takes care of it
+  std::optional<bool> in_fp8;        ///< the step's precision, in an FP8 run; else it was in BF16
   int64_t skipped_total = 0;
   bool spike = false;  ///< the loss is far above those before it (loss_spikes.h)
   int64_t spikes_total = 0, rollbacks_total = 0;

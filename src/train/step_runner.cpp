@@ -123,11 +123,12 @@ model::Pass StepRunner::training_pass(int64_t first_sample, int64_t microbatch) 
 }
 
 void StepRunner::launch(const HostBatch& batch, int64_t step, int64_t first_sample, bool count_fp8,
-                        double largest_loss) {
+                        double largest_loss, double loss_scale) {
   // 1. Samples. The loss is the mean over the counted tokens of the global batch, so every microbatch's
-  //    gradient is scaled by their number.
+  //    gradient is scaled by their number, and by the loss scale.
   copy_batch(batch);
-  const float grad_scale = 1.0f / static_cast<float>(std::max<int64_t>(1, batch.counted));
+  const auto gradient_scale = static_cast<float>(loss_scale);
+  const float grad_scale = gradient_scale / static_cast<float>(std::max<int64_t>(1, batch.counted));
   optimizer_.fetch_ahead(context_);
   // 2. Microbatches; gradients accumulate, and in the last one's backward pass start to be reduced.
   optimizer_.begin_step(context_);
@@ -155,9 +156,9 @@ void StepRunner::launch(const HostBatch& batch, int64_t step, int64_t first_samp
 #ifndef NDEBUG
   plan_.enter(context_, static_cast<int>(model::Step::update));
 #endif
-  optimizer_.step(
-      context_, optimizer_.schedule().at(step),
-      static_cast<float>(largest_loss * static_cast<double>(std::max<int64_t>(1, batch.counted))));
+  optimizer_.step(context_, optimizer_.schedule().at(step),
+                  static_cast<float>(largest_loss * static_cast<double>(std::max<int64_t>(1, batch.counted))),
+                  gradient_scale);
   // 4. FP8 scales from this step's amaxes, then the weights in FP8 for the next step.
   model_.recipe().update(context_, optimizer_.skip_flag());
   weights_changed(count_fp8);

@@ -60,9 +60,9 @@ class StepRunner {
   /// Launches optimizer step `step` (from 1: the learning rate depends on it) on the global batch from `first_sample`
   /// (the dropout masks depend on it), and the copy of its status to the host; returns before the device is done.
   /// `batch` must stay as it is until the context has been synchronized. Nothing is updated by a step whose mean loss
-  /// is above `largest_loss`.
+  /// is above `largest_loss`. `loss_scale`: of FP16, train/loss_scaler.h.
   void launch(const HostBatch& batch, int64_t step, int64_t first_sample, bool count_fp8,
-              double largest_loss = std::numeric_limits<double>::infinity());
+              double largest_loss = std::numeric_limits<double>::infinity(), double loss_scale = 1.0);
   /// With logging.loss_by_source and a blend, and once the context has been synchronized: the loss of each of this data
   /// rank's samples in the last step, sums over their counted tokens. Zeros on all but one of its ranks. Else empty.
   std::span<const float> sample_losses() const;

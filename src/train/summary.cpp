@@ -72,10 +72,21 @@ std::string model_summary(const config::Config& config, const parameters::Parame
   return text;
 }
 
+namespace {
+
+std::string loss_scale_text(const config::PrecisionConfig& precision) {
+  if (precision.dtype != config::ComputeDType::fp16) return "";
+  if (precision.loss_scale != 0.0) return fmt::format(", losses times {}", precision.loss_scale);
+  return fmt::format(", dynamic loss scale from {}", precision.initial_loss_scale);
+}
+
+}  // namespace
+
 std::string precision_summary(const config::Config& config, const Context& context) {
   const config::PrecisionConfig& precision = config.precision;
   const bool tf32 = precision.dtype == config::ComputeDType::fp32 && precision.tf32 && context.is_cuda();
-  const std::string dtype = std::string(to_string(precision.dtype)) + (tf32 ? " with TF32 products" : "");
+  const std::string dtype = std::string(to_string(precision.dtype)) + (tf32 ? " with TF32 products" : "") +
+                            loss_scale_text(precision);
   const config::OptimizerConfig& optimizer = config.optimizer;
   const bool fp32_moments = optimizer.exp_avg_dtype == config::MomentDType::fp32 &&
                             optimizer.exp_avg_sq_dtype == config::MomentDType::fp32;

@@ -28,6 +28,7 @@ TrainingLoop::TrainingLoop(const LoopParts& parts, const StartPoint& start)
       progress_(start.progress),
       scales_(start.scales),
       precision_(config_.precision, config_.guard.every > 0, context_, runner_, world_),
+      scaler_(config_.precision),
       first_step_(progress_.step + 1),
       host_batches_{runner_.make_host_batch(), runner_.make_host_batch()},
       // Guessing costs the logarithm of the vocabulary.
@@ -37,7 +38,9 @@ TrainingLoop::TrainingLoop(const LoopParts& parts, const StartPoint& start)
       remaining_({.train_steps = config_.training.train_steps,
                   .eval_interval = batches_.validation_sets() > 0 ? config_.training.eval_interval : 0,
                   .save_every = config_.checkpoint.save_every,
-                  .task_interval = task_judge_ != nullptr ? config_.evaluation.every : 0}) {}
+                  .task_interval = task_judge_ != nullptr ? config_.evaluation.every : 0}) {
+  progress_.loss_scale = scaler_.start(progress_.loss_scale);
+}
 
 Outcome TrainingLoop::run(Requests& requests) {
   start();
@@ -145,7 +148,8 @@ StepMetrics TrainingLoop::take(const Due& due) {
   const double start = now_seconds();
   runner_.launch(batch, due.step, first_sample, due.fp8_health,
                  training.loss_spikes == config::LossSpikes::skip ? spikes_.limit()
-                                                                  : std::numeric_limits<double>::infinity());
+                                                                  : std::numeric_limits<double>::infinity(),
+                 scaler_.factor(progress_.loss_scale));
   if (due.fp8_health) fp8_health_.fetch();
   ++taken_;
   if (!due.last) reader_.read(first_sample + training.global_batch_size, next_batch());
@@ -206,7 +210,8 @@ StepMetrics TrainingLoop::finish_step(const HostBatch& batch, double seconds) {
   if (config_.precision.fp8 != config::Fp8Mode::off)
     metrics.in_fp8 = !runner_.model().recipe().high_precision();
   look_for_spike(metrics);
-  const bool lost = metrics.skipped && !metrics.spike;
+  adapt_loss_scale(metrics);
+  const bool lost = metrics.skipped && !metrics.spike && !metrics.overflow;
   skipped_in_a_row_ = lost ? skipped_in_a_row_ + 1 : 0;
   skipped_total_ += metrics.skipped ? 1 : 0;
   metrics.skipped_total = skipped_total_;
@@ -228,6 +233,15 @@ void TrainingLoop::look_for_spike(StepMetrics& metrics) {
                metrics.loss, limit,
                median > 0 ? fmt::format("the median was {:.4f}", median) : "twice that of guessing",
                to_string(config_.training.loss_spikes));
+}
+
+// A step whose loss is no number is no matter of the scale, though it lowers it.
+void TrainingLoop::adapt_loss_scale(StepMetrics& metrics) {
+  if (!scaler_.active()) return;
+  metrics.loss_scale = progress_.loss_scale.scale;
+  const bool adapts = scaler_.update(progress_.loss_scale, std::isfinite(metrics.grad_norm));
+  metrics.overflow = adapts && std::isfinite(metrics.loss);
+  metrics.next_loss_scale = progress_.loss_scale.scale;
 }
 
 // Of a skipped step the losses may be no numbers.
@@ -320,6 +334,7 @@ void TrainingLoop::return_to(const checkpoint::Progress& progress) {
   saves_.wait();
   spikes_.forget(progress_.step - progress.step);
   progress_ = progress;
+  progress_.loss_scale = scaler_.start(progress.loss_scale);
   best_.resume(progress_.validation, world_);
   if (sources_) sources_->clear();
   world_.together([&] {
@@ -359,7 +374,7 @@ void TrainingLoop::make_samples(int64_t step) {
 // --- checkpoints -------------------------------------------------------------------------------------------
 
 // A skipped step saves none on its way: if the weights are the reason, `latest` would move farther from the last good
-// one.
+// one. One that only lowers the loss scale is none of those.
 bool TrainingLoop::checkpoint(const Due& due, const StepMetrics& metrics, Requests& requests) {
   const config::CheckpointConfig& options = config_.checkpoint;
   const Ask ask = agree(requests);
@@ -367,7 +382,9 @@ bool TrainingLoop::checkpoint(const Due& due, const StepMetrics& metrics, Reques
   const bool wanted = ask == Ask::save || (options.save_every > 0 && due.step % options.save_every == 0);
   const bool end = due.last || best_.exhausted(progress_.validation);
   const double before = now_seconds();
-  if (save(metrics, (wanted && !metrics.skipped) || (end && options.save_last) || (stopping && !end),
+  if (save(metrics,
+           (wanted && (!metrics.skipped || metrics.overflow)) || (end && options.save_last) ||
+               (stopping && !end),
            stopping))
     remaining_.save(now_seconds() - before);
   return stopping;

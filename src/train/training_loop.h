@@ -7,7 +7,7 @@
 //   loss_spikes.h   losses that are too high             guard.h          FP8 compared with BF16
 //   source_losses.h the loss of each dataset of a blend  fp8_statistics.h what casts do to tensors
 //   step_precision.h FP8 or BF16, step by step
-//   task_results.h  what tasks say of the model
+//   task_results.h  what tasks say of the model          loss_scaler.h    the loss scale of FP16
 //
 // While the device works on a step, the loop reads the next one's samples, and then waits for the device once.
 #pragma once
@@ -24,6 +24,7 @@
 #include "train/fp8_health.h"
 #include "train/fp8_statistics.h"
 #include "train/guard.h"
+#include "train/loss_scaler.h"
 #include "train/loss_spikes.h"
 #include "train/metrics.h"
 #include "train/remaining_time.h"
@@ -89,6 +90,7 @@ class TrainingLoop {
   void wait_for_device(int64_t step);
   StepMetrics finish_step(const HostBatch& batch, double seconds);
   void look_for_spike(StepMetrics& metrics);
+  void adapt_loss_scale(StepMetrics& metrics);
   void add_source_losses(const HostBatch& batch, int64_t first_sample, const StepMetrics& metrics);
   void log_statistics(const Fp8Statistics& statistics, StepMetrics& metrics);
   bool evaluate(const Due& due, StepMetrics& metrics);
@@ -127,6 +129,7 @@ class TrainingLoop {
   checkpoint::Progress progress_;
   bool scales_;  ///< the FP8 state knows amaxes, of a checkpoint or of this run
   StepPrecision precision_;
+  LossScaler scaler_;
   const int64_t first_step_;
   HostBatch host_batches_[2];
   LossSpikes spikes_;
@@ -134,13 +137,14 @@ class TrainingLoop {
   RemainingTime remaining_;
   std::optional<SourceLosses> sources_;
   std::optional<Guard> guard_;
-  Guard::Verdict verdict_ = Guard::Verdict::none;     ///< of the last step
-  std::unique_ptr<MetricsWriter> writer_;             ///< rank 0
-  std::optional<SampleLog> sample_log_;               ///< rank 0
-  std::optional<Fp8StatisticsLog> statistics_log_;    ///< rank 0
-  int64_t taken_ = 0;                                 ///< steps, those included from which the run went back
-  double in_steps_ = 0;                               ///< seconds, without validation, logs and checkpoints
-  int64_t skipped_in_a_row_ = 0, skipped_total_ = 0;  ///< not finite; a skipped spike is none of them
+  Guard::Verdict verdict_ = Guard::Verdict::none;   ///< of the last step
+  std::unique_ptr<MetricsWriter> writer_;           ///< rank 0
+  std::optional<SampleLog> sample_log_;             ///< rank 0
+  std::optional<Fp8StatisticsLog> statistics_log_;  ///< rank 0
+  int64_t taken_ = 0;                               ///< steps, those included from which the run went back
+  double in_steps_ = 0;                             ///< seconds, without validation, logs and checkpoints
+  int64_t skipped_in_a_row_ = 0,
+          skipped_total_ = 0;  ///< not finite; skipped spikes, and what lowers a loss scale, are not in a row
   int64_t rollbacks_ = 0;
 };
 

@@ -2,6 +2,8 @@
 // sanitizers). And what Reader and Writer promise to tools.
 #include "checkpoint/manifest.h"
 
+#include <array>
+
 #include "checkpoint/shard_file.h"
 #include "checkpoint_testing.h"
 
@@ -54,6 +56,21 @@ TEST_F(Damage, TextOfAManifestReadsBack) {
   EXPECT_EQ(manifest.progress, (checkpoint::Progress{5, 50, 4}));
   EXPECT_EQ(manifest.config, kConfig);
   EXPECT_EQ(manifest.files.size(), 5u);
+}
+
+TEST_F(Damage, LossScaleReadsBack) {
+  Manifest manifest = checkpoint::parse_manifest("m", text_);
+  manifest.progress.loss_scale = {.scale = 12345.5, .good_steps = 7, .hysteresis = 2};
+  const std::string text = checkpoint::to_text(manifest);
+  EXPECT_EQ(checkpoint::parse_manifest("m", text).progress, manifest.progress);
+  for (const auto& [from, to, expected] :
+       {std::array{"12345.5", "-1.0", "must be above 0"},
+        {"12345.5", "\"a\"", "must be a number"},
+        {"\"good_steps\":7", "\"good_steps\":-7", "must be a whole number"}}) {
+    std::string damaged = text.substr(0, text.rfind("  \"manifest_checksum\""));
+    damaged.replace(damaged.find(from), std::string(from).size(), to);
+    TE_EXPECT_REFUSED(expected, checkpoint::parse_manifest("m", with_checksum(damaged)));
+  }
 }
 
 TEST_F(Damage, EveryRuleOfTheManifestBrokenOnce) {

@@ -222,6 +222,34 @@ TEST(Validate, Schedule) {
                   {"optimizer.wsd_decay_steps (101) is above optimizer.decay_steps (100)"});
 }
 
+TEST(Validate, Fp16) {
+  const Config c = small({"precision.dtype=fp16", "optimizer.name=muon", "parallel.shard=parameters"});
+  EXPECT_EQ(c.precision.dtype, ComputeDType::fp16);
+  EXPECT_EQ(c.precision.loss_scale, 0.0);
+  EXPECT_EQ(c.precision.initial_loss_scale, 65536.0);
+  EXPECT_EQ(c.precision.min_loss_scale, 1.0);
+  EXPECT_EQ(c.precision.loss_scale_window, 2000);
+  EXPECT_EQ(c.precision.hysteresis, 1);
+  validate_for_device(c, true);
+  expect_rejected({"precision.dtype=fp16", "precision.fp8=hybrid"},
+                  {"precision.fp8 does not go with precision.dtype fp16", "set precision.dtype to bf16"});
+  expect_rejected({"precision.dtype=fp16", "precision.fp8_calibrate=true"},
+                  {"precision.fp8_calibrate does not go with", "leave fp8_calibrate out"});
+  expect_rejected({"precision.dtype=fp16", "logging.fp8_statistics_every=5"},
+                  {"logging.fp8_statistics_every (5)", "set it to 0"});
+  expect_rejected({"precision.dtype=fp16", "optimizer.main_grad_dtype=bf16"},
+                  {"optimizer.main_grad_dtype bf16 does not go with", "set it to fp32"});
+  expect_rejected({"precision.dtype=fp16", "optimizer.store_param_remainders=true"},
+                  {"optimizer.store_param_remainders", "set it to false"});
+  expect_rejected({"precision.dtype=fp16", "precision.min_loss_scale=1e6"},
+                  {"precision.min_loss_scale (1000000)", "above precision.initial_loss_scale (65536)"});
+  small({"precision.dtype=fp16", "precision.min_loss_scale=1e6", "precision.loss_scale=128"});
+  for (const char* wrong :
+       {"precision.loss_scale=-1", "precision.initial_loss_scale=0", "precision.min_loss_scale=0",
+        "precision.loss_scale_window=0", "precision.hysteresis=0"})
+    EXPECT_NE(override_complaint({wrong}).find("is out of range"), std::string::npos) << wrong;
+}
+
 TEST(Validate, Muon) {
   const Config c = small({"optimizer.name=muon", "parallel.shard=parameters", "precision.fp8=hybrid",
                           "optimizer.store_param_remainders=true", "optimizer.main_grad_dtype=bf16"});

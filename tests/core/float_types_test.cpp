@@ -1,4 +1,4 @@
-// The CPU's FP8 and BF16 conversions against the definition: the nearest representable value, ties to the
+// The CPU's FP8, BF16 and FP16 conversions against the definition: the nearest representable value, ties to the
 // even code.
 #include "core/float_types.h"
 
@@ -70,6 +70,50 @@ TEST(FloatTypes, Bf16RoundsToNearestEven) {
     const bfloat16 value{static_cast<uint16_t>(bits)};
     if (std::isnan(to_float(value))) continue;
     ASSERT_EQ(to_bf16(to_float(value)).bits, value.bits);
+  }
+}
+
+TEST(FloatTypes, Fp16ValuesAreThoseOfTheirBits) {
+  for (int bits = 0; bits < 65536; ++bits) {
+    const int exponent = bits >> 10 & 31, mantissa = bits & 1023;
+    const float value = to_float(float16{static_cast<uint16_t>(bits)});
+    EXPECT_EQ(std::signbit(value), bits >= 0x8000);
+    if (exponent == 31) {
+      ASSERT_EQ(std::isnan(value), mantissa != 0);
+      ASSERT_EQ(std::isinf(value), mantissa == 0);
+    } else {
+      const double magnitude =
+          exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(1024 + mantissa, exponent - 25);
+      ASSERT_EQ(std::abs(double{value}), magnitude) << bits;
+    }
+  }
+}
+
+// Between every two neighbours: below, at and above the middle, which goes to the even one.
+TEST(FloatTypes, Fp16RoundsToNearestEven) {
+  for (int bits = 0; bits < 0x7c00; ++bits) {
+    const float low = to_float(float16{static_cast<uint16_t>(bits)});
+    ASSERT_EQ(to_f16(low).bits, bits);
+    ASSERT_EQ(to_f16(-low).bits, bits | 0x8000);
+    // Infinity stands where the next number would be.
+    const double next = bits == 0x7bff ? 65536.0 : double{to_float(float16{static_cast<uint16_t>(bits + 1)})};
+    const auto middle = static_cast<float>((double{low} + next) / 2);
+    const int even = bits % 2 == 0 ? bits : bits + 1;
+    ASSERT_EQ(to_f16(middle).bits, even);
+    ASSERT_EQ(to_f16(-middle).bits, even | 0x8000);
+    ASSERT_EQ(to_f16(std::nextafter(middle, 0.0f)).bits, bits);
+    ASSERT_EQ(to_f16(std::nextafter(middle, 1e9f)).bits, bits + 1);
+  }
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  for (const float large : {65520.0f, 1e6f, 3e38f, infinity}) {
+    EXPECT_EQ(to_f16(large).bits, 0x7c00);
+    EXPECT_EQ(to_f16(-large).bits, 0xfc00);
+  }
+  EXPECT_EQ(to_f16(65519.0f).bits, 0x7bff);
+  EXPECT_EQ(to_f16(std::numeric_limits<float>::quiet_NaN()).bits, 0x7fff);
+  for (const float tiny : {1e-8f, 1e-20f, 1e-38f, 1e-45f, 0.0f}) {
+    EXPECT_EQ(to_f16(tiny).bits, 0);
+    EXPECT_EQ(to_f16(-tiny).bits, 0x8000);
   }
 }
 

@@ -3,6 +3,7 @@
 #include "kernels/activation/activation.h"
 
 #include <cmath>
+#include <initializer_list>
 
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/fp8_storage.h"
@@ -27,12 +28,12 @@ struct Case {
 };
 
 // Aligned tiles, partial tiles of the aligned kernel, ragged shapes, an odd half of SwiGLU.
-std::vector<Case> cases() {
+std::vector<Case> cases(std::initializer_list<DType> dtypes = {DType::f32, DType::bf16}) {
   std::vector<Case> list;
   for (const auto kind :
        {ActivationKind::swiglu, ActivationKind::swiglu_clamped, ActivationKind::gelu,
         ActivationKind::gelu_exact, ActivationKind::relu, ActivationKind::silu, ActivationKind::geglu})
-    for (const DType dtype : {DType::f32, DType::bf16})
+    for (const DType dtype : dtypes)
       for (const auto& [rows, ffn] : {std::pair<int64_t, int64_t>{1, 1},
                                       {128, 64},
                                       {256, 1024},
@@ -45,21 +46,21 @@ std::vector<Case> cases() {
   return list;
 }
 
-// BF16: the backends' exponentials may round a result to the neighbouring value (2^-7 relative at most), and
+// 16 bits: the backends' exponentials may round a result to the neighbouring value (2^-7 relative at most), and
 // few do. FP32: a few units in the last place. Where a gradient crosses zero the error is absolute.
 void expect_close(const TestTensor& actual, const TestTensor& expected) {
-  const bool bf16 = actual.get().dtype == DType::bf16;
+  const bool rounded = actual.get().dtype != DType::f32;
   const std::vector<float> a = actual.floats(), b = expected.floats();
-  EXPECT_LT(testing::max_relative_error(a, b, bf16 ? 1e-2 : 1e-1), bf16 ? 1.01 / 128 : 2e-5);
+  EXPECT_LT(testing::max_relative_error(a, b, rounded ? 1e-2 : 1e-1), rounded ? 1.01 / 128 : 2e-5);
   if (a.size() > 100) {
-    EXPECT_LT(testing::relative_error(a, b), bf16 ? 1e-3 : 1e-6);
+    EXPECT_LT(testing::relative_error(a, b), rounded ? 1e-3 : 1e-6);
   }
 }
 
 TEST(ActivationGpu, ForwardIsCloseToTheCpu) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0), cpu = Context::cpu();
-  for (const Case& c : cases()) {
+  for (const Case& c : cases({DType::f32, DType::bf16, DType::f16})) {
     SCOPED_TRACE(c.name());
     TestTensor x(gpu, c.dtype, {c.rows, c.cols()}), cpu_x(cpu, c.dtype, {c.rows, c.cols()});
     TestTensor y(gpu, c.dtype, {c.rows, c.ffn}), cpu_y(cpu, c.dtype, {c.rows, c.ffn});
@@ -74,7 +75,7 @@ TEST(ActivationGpu, ForwardIsCloseToTheCpu) {
 TEST(ActivationGpu, BackwardIsCloseToTheCpu) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0), cpu = Context::cpu();
-  for (const Case& c : cases()) {
+  for (const Case& c : cases({DType::f32, DType::bf16, DType::f16})) {
     SCOPED_TRACE(c.name());
     const auto run = [&](const Context& context, TestTensor& dx) {
       TestTensor x(context, c.dtype, {c.rows, c.cols()}), dy(context, c.dtype, {c.rows, c.ffn});

@@ -10,7 +10,7 @@ namespace {
 TEST(DecodeGpuTest, MatchesCpu) {
   TE_REQUIRE_GPU();
   const Context cpu = Context::cpu(), gpu = Context::cuda(0);
-  for (const DType dtype : {DType::f32, DType::bf16}) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     for (const DecodeCase& c : decode_cases()) {
       DecodeData expected(cpu, c, dtype), actual(gpu, c, dtype);
       kernels::cache_append(cpu, expected.append());

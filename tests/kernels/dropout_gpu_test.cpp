@@ -33,7 +33,7 @@ TEST(DropoutGpu, HasTheBitsOfTheReference) {
   TE_REQUIRE_GPU();
   const Context cpu = Context::cpu(), gpu = Context::cuda(0);
   for (const Case& c : kCases) {
-    for (DType dtype : {DType::f32, DType::bf16}) {
+    for (DType dtype : {DType::f32, DType::bf16, DType::f16}) {
       for (float probability : {0.0f, 0.1f, 0.5f}) {
         SCOPED_TRACE(fmt::format("{}x{} {} {}", c.rows, c.cols, dtype_name(dtype), probability));
         const std::vector<uint8_t> expected = run(cpu, c, dtype, probability, false);

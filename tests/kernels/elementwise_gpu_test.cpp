@@ -18,7 +18,7 @@ const int64_t kCounts[] = {1, 7, 8, 1000, 4096, 100003};
 TEST(ElementwiseGpu, AddEqualsTheCpu) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0), cpu = Context::cpu();
-  for (const DType type : {DType::f32, DType::bf16}) {
+  for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
     for (const int64_t count : kCounts) {
       const auto run = [&](const Context& context, bool in_place) {
         TestTensor a(context, type, {count}), b(context, type, {count}), out(context, type, {count});
@@ -37,7 +37,7 @@ TEST(ElementwiseGpu, AddEqualsTheCpu) {
 TEST(ElementwiseGpu, ScaleEqualsTheCpu) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0), cpu = Context::cpu();
-  for (const DType type : {DType::f32, DType::bf16})
+  for (const DType type : {DType::f32, DType::bf16, DType::f16})
     for (const int64_t count : kCounts) {
       const auto run = [&](const Context& context) {
         TestTensor x(context, type, {count});
@@ -66,8 +66,8 @@ TEST(ElementwiseGpu, AddOfUnalignedViews) {
 TEST(ElementwiseGpu, CastAndFillEqualTheCpu) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0), cpu = Context::cpu();
-  for (const DType from : {DType::f32, DType::bf16}) {
-    for (const DType to : {DType::f32, DType::bf16}) {
+  for (const DType from : {DType::f32, DType::bf16, DType::f16}) {
+    for (const DType to : {DType::f32, DType::bf16, DType::f16}) {
       for (const int64_t count : kCounts) {
         const auto run = [&](const Context& context) {
           TestTensor x(context, from, {count}), out(context, to, {count});
@@ -89,7 +89,7 @@ TEST(ElementwiseGpu, CastAndFillEqualTheCpu) {
 TEST(ElementwiseGpu, ZeroGranulesTouchesNoOthers) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0), cpu = Context::cpu();
-  for (const DType type : {DType::f32, DType::bf16}) {
+  for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
     for (const int64_t granules : {1, 31, 32, 33, 5000}) {
       std::vector<uint8_t> flags(static_cast<size_t>(granules));
       for (size_t i = 0; i < flags.size(); ++i) flags[i] = static_cast<uint8_t>(philox(1, 2, i).word[0] % 8);
@@ -107,7 +107,7 @@ TEST(ElementwiseGpu, ZeroGranulesTouchesNoOthers) {
 TEST(ElementwiseGpu, BiasGradientIsCloseToTheCpu) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0), cpu = Context::cpu();
-  for (const DType type : {DType::f32, DType::bf16}) {
+  for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
     for (const auto& [rows, cols] :
          {std::pair<int64_t, int64_t>{1, 1}, {128, 64}, {300, 33}, {1500, 200}, {4096, 768}}) {
       const auto run = [&](const Context& context) {

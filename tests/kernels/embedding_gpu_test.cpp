@@ -71,7 +71,7 @@ TEST(EmbeddingGpu, ForwardHasTheBitsOfTheReference) {
   TE_REQUIRE_GPU();
   const Context cpu = Context::cpu(), gpu = Context::cuda(0);
   for (const Case& c : kCases)
-    for (DType dtype : {DType::f32, DType::bf16})
+    for (DType dtype : {DType::f32, DType::bf16, DType::f16})
       for (bool with_positions : {false, true})
         EXPECT_EQ(forward(cpu, c, dtype, with_positions), forward(gpu, c, dtype, with_positions))
             << c.rows << "x" << c.hidden << " " << dtype_name(dtype) << " " << with_positions;

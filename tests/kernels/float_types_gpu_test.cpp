@@ -1,4 +1,4 @@
-// The CPU's FP8 and BF16 conversions and random numbers against the GPU's, bit for bit.
+// The CPU's FP8, BF16 and FP16 conversions and random numbers against the GPU's, bit for bit.
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -95,6 +95,50 @@ TEST(FloatTypesGpu, EveryBf16ValueToFp32) {
   const std::vector<float> values = out.floats();
   for (size_t i = 0; i < bits.size(); ++i)
     ASSERT_EQ(std::bit_cast<uint32_t>(values[i]), uint32_t{bits[i]} << 16);
+}
+
+TEST(FloatTypesGpu, EveryFp16ValueToFp32) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  const std::vector<uint16_t> bits = all_bf16();  // all there are of 16
+  TestTensor x(gpu, DType::f16, {65536}), out(gpu, DType::f32, {65536});
+  x.fill_raw(bits.data());
+  cast(gpu, x, out);
+  const std::vector<float> values = out.floats();
+  for (size_t i = 0; i < bits.size(); ++i) {
+    const float expected = to_float(float16{bits[i]});
+    if (std::isnan(expected))
+      ASSERT_TRUE(std::isnan(values[i])) << bits[i];
+    else
+      ASSERT_EQ(std::bit_cast<uint32_t>(values[i]), std::bit_cast<uint32_t>(expected)) << bits[i];
+  }
+}
+
+// Every FP32 value with 16 of its bits, and ties of FP16, whose mantissa ends within the lower 16.
+TEST(FloatTypesGpu, ManyFp32ValuesToFp16) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  std::vector<float> values = many_floats();
+  for (uint32_t code = 0; code < 0x7c00; ++code)
+    for (const int step : {-1, 0, 1}) {
+      const float low = to_float(float16{static_cast<uint16_t>(code)});
+      const float middle = low + (to_float(float16{static_cast<uint16_t>(code + 1)}) - low) / 2;
+      values.push_back(step == 0 ? middle : std::nextafter(middle, step < 0 ? 0.0f : 1e9f));
+    }
+  const auto count = static_cast<int64_t>(values.size());
+  TestTensor x(gpu, DType::f32, {count}), half(gpu, DType::f16, {count});
+  x.fill_raw(values.data());
+  cast(gpu, x, half);
+  const std::vector<uint8_t> bytes = half.raw();
+  int shown = 0;
+  for (size_t i = 0; i < values.size() && shown < 16; ++i) {
+    uint16_t actual;
+    std::memcpy(&actual, bytes.data() + 2 * i, 2);
+    if (actual == to_f16(values[i]).bits) continue;
+    ADD_FAILURE() << "bits 0x" << std::hex << std::bit_cast<uint32_t>(values[i]) << ": the GPU gives FP16 0x"
+                  << actual << ", the CPU 0x" << to_f16(values[i]).bits;
+    ++shown;
+  }
 }
 
 TEST(FloatTypesGpu, FillNormalHasTheSameBits) {

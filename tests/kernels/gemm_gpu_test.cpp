@@ -75,12 +75,12 @@ void check(const Context& gpu, const Case& c) {
   // rounding, so their error grows with the number of partial sums: some 1e-5 of the unit. FP8 on Hopper adds
   // products with 13 to 14 bits below the largest of a group: 2^-13 a group, with fast accumulation 2^-13
   // every 32 products.
-  const double sum_error = is_fp8(c.a) ? (c.fast ? 3e-3 : 1e-3) : c.a == DType::bf16 ? 2e-5 : 3e-6;
+  const double sum_error = is_fp8(c.a) ? (c.fast ? 3e-3 : 1e-3) : c.a != DType::f32 ? 2e-5 : 3e-6;
   // A BF16 result may be rounded to the other neighbour, 2^-7 of the value; and cuBLASLt rounds the sum
   // to BF16 before it adds the old value or the bias, so where those cancel the error is theirs. Fast
   // accumulation drops bits of the running sum at every group: half of 2^-13 each, if all go the same way.
   const double groups = c.fast ? static_cast<double>(c.k) / 32.0 : 0.0;
-  const double rounding = (c.out == DType::bf16 ? 1.0 / 128.0 : 1e-6) + groups * std::exp2(-14.0);
+  const double rounding = (c.out != DType::f32 ? 1.0 / 128.0 : 1e-6) + groups * std::exp2(-14.0);
   for (size_t i = 0; i < got.size(); ++i) {
     const double added =
         (c.accumulate ? std::abs(old[i]) : 0.0f) + (c.bias ? std::abs(bias[i % bias.size()]) : 0.0f);
@@ -105,8 +105,11 @@ TEST(GemmGpu, HighPrecisionAgainstReference) {
   for (bool autotune : {false, true}) {
     const Context gpu = Context::cuda(0, {.gemm_autotune = autotune ? GemmAutotune::on : GemmAutotune::off});
     for (const auto& [m, n, k] : sizes)
-      for (const auto& [in, out] :
-           {std::pair{DType::f32, DType::f32}, {DType::bf16, DType::bf16}, {DType::bf16, DType::f32}})
+      for (const auto& [in, out] : {std::pair{DType::f32, DType::f32},
+                                    {DType::bf16, DType::bf16},
+                                    {DType::bf16, DType::f32},
+                                    {DType::f16, DType::f16},
+                                    {DType::f16, DType::f32}})
         for (int bits = 0; bits < 16; ++bits)
           check(gpu,
                 {m, n, k, in, in, out, (bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0, (bits & 8) != 0});

@@ -143,6 +143,31 @@ TEST(SumOfSquares, AddsUpOverSegments) {
   EXPECT_NEAR(out.floats()[0] / expected, 1.0, 5e-7);  // a rounding of the total per segment
 }
 
+// Gradients times 8: norm and limit are of the gradients, the multiplier undoes the scale, too.
+TEST(ClipCoefficient, IsOfUnscaledGradients) {
+  const auto clip_scaled = [](float sum_of_squares, float limit, float scale) {
+    TestTensor total(cpu(), DType::f32, {1}), norm(cpu(), DType::f32, {1}),
+        multiplier(cpu(), DType::f32, {1}), skip(cpu(), DType::i32, {1});
+    total.fill({sum_of_squares});
+    clip_coefficient(cpu(), {.sum_of_squares = total,
+                             .clip = limit,
+                             .gradient_scale = scale,
+                             .grad_norm = norm,
+                             .multiplier = multiplier,
+                             .skip = skip});
+    return Clip{norm.floats()[0], multiplier.floats()[0], skip.floats()[0]};
+  };
+  const Clip below = clip_scaled(64.0f * 16.0f, 4.0f, 8.0f);
+  EXPECT_EQ(below.grad_norm, 4.0f);
+  EXPECT_EQ(below.multiplier, 0.125f);
+  const Clip above = clip_scaled(64.0f * 16.0f, 1.0f, 8.0f);
+  EXPECT_EQ(above.grad_norm, 4.0f);
+  EXPECT_EQ(above.multiplier, 1.0f / (4.0f + 1e-6f) / 8.0f);
+  const Clip overflow = clip_scaled(std::numeric_limits<float>::infinity(), 1.0f, 8.0f);
+  EXPECT_EQ(overflow.multiplier, 0.0f);
+  EXPECT_EQ(overflow.skip, 1.0f);
+}
+
 TEST(ClipCoefficient, ClipsAboveTheLimitOnly) {
   const Clip above = clip(16.0f, 1.0f);
   EXPECT_EQ(above.grad_norm, 4.0f);

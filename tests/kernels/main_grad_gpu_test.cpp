@@ -72,7 +72,7 @@ TEST(MainGradGpu, AdamWHasTheBitsOfTheReference) {
   const Context cpu = Context::cpu(), gpu = Context::cuda(0);
   for (const int64_t n : {1, 5, 300, 100'003}) {
     for (const int64_t offset : {0, 1}) {
-      for (const DType param : {DType::f32, DType::bf16}) {
+      for (const DType param : {DType::f32, DType::bf16, DType::f16}) {
         const auto run = [&](const Context& context) {
           const auto part = [&](const TestTensor& t) { return t.get().slice_rows(offset, n).view({n}); };
           const Shape size{n + offset, 1};

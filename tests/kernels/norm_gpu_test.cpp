@@ -1,5 +1,6 @@
 // CUDA norms against the CPU reference on the same inputs.
 #include <cstring>
+#include <initializer_list>
 
 #include "norm_cases.h"
 
@@ -21,9 +22,9 @@ const GpuShape kShapes[] = {{3, 1},     {5, 7},     {9, 130},   {4500, 35}, {7, 
                             {9, 16384}, {5, 16392}, {4, 33000}, {9000, 64}};
 
 template <class Body>
-void each_case(Body&& body) {
+void each_case(Body&& body, std::initializer_list<DType> dtypes = {DType::f32, DType::bf16}) {
   for (const NormKind kind : kNormKinds) {
-    for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const DType dtype : dtypes) {
       for (const GpuShape& shape : kShapes) {
         SCOPED_TRACE(std::string(norm_kind_name(kind)) + " " + std::string(dtype_name(dtype)) + " " +
                      std::to_string(shape.rows) + " x " + std::to_string(shape.hidden));
@@ -44,31 +45,34 @@ void each_format(Body&& body) {
   });
 }
 
-/// Statistics differ by the order of FP32 sums; y by that and one rounding, a whole ulp of bf16 at most.
+/// Statistics differ by the order of FP32 sums; y by that and one rounding, a whole ulp of bf16 at most (f16: less).
 double tolerance(DType dtype) {
-  return dtype == DType::bf16 ? 8e-3 : 1e-5;
+  return dtype != DType::f32 ? 8e-3 : 1e-5;
 }
 
 TEST(NormGpuTest, ForwardMatchesCpu) {
   TE_REQUIRE_GPU();
   const Context cpu = Context::cpu(), gpu = Context::cuda(0);
-  each_case([&](NormKind kind, DType dtype, GpuShape shape) {
-    for (const bool with_delta : {false, true}) {
-      NormCase expected(cpu, kind, dtype, shape.rows, shape.hidden);
-      NormCase actual(gpu, kind, dtype, shape.rows, shape.hidden);
-      norm_forward(cpu, with_delta ? expected.forward_with_delta() : expected.forward());
-      norm_forward(gpu, with_delta ? actual.forward_with_delta() : actual.forward());
-      if (with_delta) {
-        EXPECT_EQ(count_different(actual.sum.raw(), expected.sum.raw(), dtype_size(dtype)), 0);
-      }
-      EXPECT_LT(max_relative_error(actual.rstd.floats(), expected.rstd.floats()), 1e-5);
-      if (kind == NormKind::layer) {
-        EXPECT_LT(max_relative_error(actual.mean.floats(), expected.mean.floats(), 0.1), 1e-5);
-      }
-      EXPECT_LT(max_relative_error(actual.y.floats(), expected.y.floats(), 0.05), tolerance(dtype));
-      EXPECT_LT(relative_error(actual.y.floats(), expected.y.floats()), dtype == DType::bf16 ? 5e-4 : 2e-6);
-    }
-  });
+  each_case(
+      [&](NormKind kind, DType dtype, GpuShape shape) {
+        for (const bool with_delta : {false, true}) {
+          NormCase expected(cpu, kind, dtype, shape.rows, shape.hidden);
+          NormCase actual(gpu, kind, dtype, shape.rows, shape.hidden);
+          norm_forward(cpu, with_delta ? expected.forward_with_delta() : expected.forward());
+          norm_forward(gpu, with_delta ? actual.forward_with_delta() : actual.forward());
+          if (with_delta) {
+            EXPECT_EQ(count_different(actual.sum.raw(), expected.sum.raw(), dtype_size(dtype)), 0);
+          }
+          EXPECT_LT(max_relative_error(actual.rstd.floats(), expected.rstd.floats()), 1e-5);
+          if (kind == NormKind::layer) {
+            EXPECT_LT(max_relative_error(actual.mean.floats(), expected.mean.floats(), 0.1), 1e-5);
+          }
+          EXPECT_LT(max_relative_error(actual.y.floats(), expected.y.floats(), 0.05), tolerance(dtype));
+          EXPECT_LT(relative_error(actual.y.floats(), expected.y.floats()),
+                    dtype != DType::f32 ? 5e-4 : 2e-6);
+        }
+      },
+      {DType::f32, DType::bf16, DType::f16});
 }
 
 TEST(NormGpuTest, SumMayReplaceX) {
@@ -168,32 +172,34 @@ TEST(NormGpuTest, BlocksTakeSeveralTiles) {
 TEST(NormGpuTest, BackwardMatchesCpu) {
   TE_REQUIRE_GPU();
   const Context cpu = Context::cpu(), gpu = Context::cuda(0);
-  each_case([&](NormKind kind, DType dtype, GpuShape shape) {
-    for (const bool residual : {false, true}) {
-      NormCase expected(cpu, kind, dtype, shape.rows, shape.hidden);
-      NormCase actual(gpu, kind, dtype, shape.rows, shape.hidden);
-      norm_forward(cpu, expected.forward());
-      // The same statistics on both sides, so that only the backward pass is compared.
-      actual.rstd.fill(expected.rstd.floats());
-      if (kind == NormKind::layer) actual.mean.fill(expected.mean.floats());
-      NormBackward expected_args = expected.backward(), actual_args = actual.backward();
-      if (residual) {
-        expected_args.dresidual = expected.dresidual;
-        actual_args.dresidual = actual.dresidual;
-      }
-      norm_backward(cpu, expected_args);
-      norm_backward(gpu, actual_args);
-      // With one column the terms of dx cancel nearly to nothing, so the error is that of the terms.
-      const double floor = shape.hidden == 1 ? 1.0 : 0.1;
-      EXPECT_LT(max_relative_error(actual.dx.floats(), expected.dx.floats(), floor),
-                dtype == DType::bf16 ? 8e-3 : 5e-5);
-      // FP32 sums of up to 9000 terms of size 1, in two orders.
-      EXPECT_LT(max_relative_error(actual.dgamma.floats(), expected.dgamma.floats(), 1.0), 2e-4);
-      if (kind == NormKind::layer) {
-        EXPECT_LT(max_relative_error(actual.dbeta.floats(), expected.dbeta.floats(), 1.0), 2e-4);
-      }
-    }
-  });
+  each_case(
+      [&](NormKind kind, DType dtype, GpuShape shape) {
+        for (const bool residual : {false, true}) {
+          NormCase expected(cpu, kind, dtype, shape.rows, shape.hidden);
+          NormCase actual(gpu, kind, dtype, shape.rows, shape.hidden);
+          norm_forward(cpu, expected.forward());
+          // The same statistics on both sides, so that only the backward pass is compared.
+          actual.rstd.fill(expected.rstd.floats());
+          if (kind == NormKind::layer) actual.mean.fill(expected.mean.floats());
+          NormBackward expected_args = expected.backward(), actual_args = actual.backward();
+          if (residual) {
+            expected_args.dresidual = expected.dresidual;
+            actual_args.dresidual = actual.dresidual;
+          }
+          norm_backward(cpu, expected_args);
+          norm_backward(gpu, actual_args);
+          // With one column the terms of dx cancel nearly to nothing, so the error is that of the terms.
+          const double floor = shape.hidden == 1 ? 1.0 : 0.1;
+          EXPECT_LT(max_relative_error(actual.dx.floats(), expected.dx.floats(), floor),
+                    dtype != DType::f32 ? 8e-3 : 5e-5);
+          // FP32 sums of up to 9000 terms of size 1, in two orders.
+          EXPECT_LT(max_relative_error(actual.dgamma.floats(), expected.dgamma.floats(), 1.0), 2e-4);
+          if (kind == NormKind::layer) {
+            EXPECT_LT(max_relative_error(actual.dbeta.floats(), expected.dbeta.floats(), 1.0), 2e-4);
+          }
+        }
+      },
+      {DType::f32, DType::bf16, DType::f16});
 }
 
 TEST(NormGpuTest, BackwardIsDeterministicAndMayOverwriteItsInputs) {

@@ -11,7 +11,7 @@ using kernels::qk_norm_forward;
 TEST(QkNormGpu, MatchesTheCpu) {
   TE_REQUIRE_GPU();
   const Context cpu = Context::cpu(), gpu = Context::cuda(0);
-  for (const DType dtype : {DType::f32, DType::bf16}) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     for (const QkNormCase& c : qk_norm_cases()) {
       SCOPED_TRACE(c.name());
       QkNormData expected(cpu, c, dtype), actual(gpu, c, dtype);

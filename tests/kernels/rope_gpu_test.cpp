@@ -17,7 +17,7 @@ TEST(RopeGpuTest, SameBitsAsCpu) {
   const Context cpu = Context::cpu(), gpu = Context::cuda(0);
   const GpuRopeCase cases[] = {{1, 1, 1, 1, 2},   {2, 5, 3, 1, 6},    {2, 33, 4, 2, 64},
                                {1, 17, 2, 2, 80}, {1, 70, 8, 8, 128}, {3, 40, 5, 1, 24}};
-  for (const DType dtype : {DType::f32, DType::bf16}) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     for (const GpuRopeCase& t : cases) {
       const Shape shape{t.batch * t.seq, (t.heads + 2 * t.groups) * t.head_dim};
       const Shape table{t.seq + 2, t.head_dim / 2};

@@ -55,6 +55,10 @@ std::vector<Config> all_configs() {
   }
   configs.push_back(gpu_config(Family::llama, Fp8Mode::hybrid));
   configs.back().precision.dtype = config::ComputeDType::fp32;
+  for (Family family : {Family::gpt, Family::llama}) {
+    configs.push_back(gpu_config(family, Fp8Mode::off));
+    configs.back().precision.dtype = config::ComputeDType::fp16;
+  }
   // In BF16 alone: FP8 makes this one too noisy to tell anything.
   configs.push_back(gpu_config(Family::llama, Fp8Mode::off));
   testing::set_gemma3(configs.back().model);

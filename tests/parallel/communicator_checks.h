@@ -80,8 +80,9 @@ inline Tensor part_of(const Tensor& whole, int part, int parts) {
   return whole.view({whole.numel(), 1}).slice_rows(part * count, count).view({count});
 }
 
-constexpr DType kAllDTypes[] = {DType::f32, DType::bf16, DType::i32, DType::u8, DType::e4m3, DType::e5m2};
-constexpr DType kReducedDTypes[] = {DType::f32, DType::bf16, DType::i32};
+constexpr DType kAllDTypes[] = {DType::f32, DType::bf16, DType::f16, DType::i32,
+                                DType::u8,  DType::e4m3, DType::e5m2};
+constexpr DType kReducedDTypes[] = {DType::f32, DType::bf16, DType::f16, DType::i32};
 /// Elements: one, fewer than ranks, ragged, aligned, and enough for every size class of an implementation.
 constexpr int64_t kCounts[] = {1, 5, 64, 1003, 20011};
 

@@ -23,6 +23,7 @@ using config::Recompute;
 enum class Precision : uint8_t {
   fp32,
   bf16,
+  fp16,
   fp32_wide,
   bf16_wide,
   delayed,
@@ -140,7 +141,9 @@ inline config::Config make_config(const Case& c) {
   m.init_method_std = 0.1;
   set_form(m, c.form);
   if (c.dropout) m.hidden_dropout = m.attention_dropout = 0.1;
-  config.precision.dtype = c.fp32() ? ComputeDType::fp32 : ComputeDType::bf16;
+  config.precision.dtype = c.fp32()                         ? ComputeDType::fp32
+                           : c.precision == Precision::fp16 ? ComputeDType::fp16
+                                                            : ComputeDType::bf16;
   if (c.fp8()) {
     config.precision.fp8 = Fp8Mode::hybrid;
     config.precision.fp8_recipe = c.recipe();
@@ -234,6 +237,13 @@ inline std::vector<Case> cases_of(int ranks) {
            .precision = bf16,
            .pipeline = 2,
            .schedule = zero_bubble},
+          {.name = "tp2_sp_llama_fp16", .family = llama, .precision = fp16, .tensor = 2, .sequence = true},
+          {.name = "pp2_gpt_fp16_zero_bubble",
+           .family = gpt,
+           .precision = fp16,
+           .pipeline = 2,
+           .schedule = zero_bubble},
+          {.name = "dp2_llama_fp16", .family = llama, .precision = fp16, .recompute = selective},
           {.name = "tp2_gpt_delayed", .family = gpt, .precision = delayed, .tensor = 2, .recompute = full},
           {.name = "tp2_sp_llama_delayed_overlap",
            .family = llama,

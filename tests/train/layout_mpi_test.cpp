@@ -10,14 +10,14 @@
 //   leave a factor of 5 or more for other machines' GEMMs. Anything that is summed twice, not at all, or in the
 //   wrong place is off by 0.1 and more.
 // Pipelines alone, without clipping and without tied embeddings, add up in the same order as one rank: the same bits.
-// BF16 and FP8. A value that is off in its last FP32 or BF16 bit now and then falls on the other side of a boundary
-//   when it is rounded, which moves it by a whole step (2^-3 of it in E4M3, 2^-2 in E5M2). The next layer's operands of
-//   that token then move by about a hundredth, a tenth of them across a boundary: after a few layers the token has
-//   rounding errors of its own. So two layouts differ like two draws of the rounding error, sqrt(2) times what rounding
-//   costs at all, which is measured here too: by a run on one rank, one precision up (FP8 against none, BF16 against
-//   FP32). The bound is kRoundings times that, per parameter. Until the first value has moved, that is at step 1 of
-//   layouts whose ranks have whole microbatches and all columns (a GEMM of other rows may add up in another order), the
-//   FP32 bounds hold, and scales and amax histories have the same bits.
+// BF16, FP16 and FP8. A value that is off in its last FP32 or BF16 bit now and then falls on the other side of a
+//   boundary when it is rounded, which moves it by a whole step (2^-3 of it in E4M3, 2^-2 in E5M2). The next layer's
+//   operands of that token then move by about a hundredth, a tenth of them across a boundary: after a few layers the
+//   token has rounding errors of its own. So two layouts differ like two draws of the rounding error, sqrt(2) times
+//   what rounding costs at all, which is measured here too: by a run on one rank, one precision up (FP8 against none,
+//   BF16 and FP16 against FP32). The bound is kRoundings times that, per parameter. Until the first value has moved,
+//   that is at step 1 of layouts whose ranks have whole microbatches and all columns (a GEMM of other rows may add up
+//   in another order), the FP32 bounds hold, and scales and amax histories have the same bits.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -273,7 +273,8 @@ TEST_P(Layout, EqualsOneRank) {
   // 2. The bounds.
   const Difference actual = difference(ranks, one);
   const bool exact = stages_alone && !c.tied() && config.optimizer.clip_grad == 0;
-  const bool rounded = !exact && (c.fp8() || c.precision == Precision::bf16 || c.bf16_grads);
+  const bool rounded =
+      !exact && (c.fp8() || c.precision == Precision::bf16 || c.precision == Precision::fp16 || c.bf16_grads);
   const bool rounded_at_once = rounded && (c.tensor > 1 || c.context > 1 || c.bf16_grads);
   const Bounds floor = exact ? Bounds{} : kFp32Bounds;
   std::optional<Difference> rounding;

@@ -1,9 +1,11 @@
 #include "layout_run.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "core/float_types.h"
 #include "core/random.h"
+#include "train/loss_scaler.h"
 
 namespace te::testing {
 namespace {
@@ -100,12 +102,16 @@ Parts parts_of(const Context& context, const ParameterStore& store, TensorOf&& t
   return parts;
 }
 
-Parts gradients(const Context& context, StepRunner& runner) {
+/// Without the loss scale that they were made with.
+Parts gradients(const Context& context, StepRunner& runner, double loss_scale) {
   const ParameterStore& store = runner.model().parameters();
-  return parts_of(context, store, [&](const Parameter& parameter, const ParameterStore::Piece& piece) {
+  Parts parts = parts_of(context, store, [&](const Parameter& parameter, const ParameterStore::Piece& piece) {
     const int64_t first = parameter.offset + piece.local;
     return store.grad_of(first, first + piece.count);
   });
+  for (Part& part : parts)
+    for (float& value : part.value) value /= static_cast<float>(loss_scale);
+  return parts;
 }
 
 Parts main_parameters(const Context& context, StepRunner& runner) {
@@ -177,6 +183,8 @@ Trace train_small(const config::Config& config, const parallel::Groups& groups, 
   start(context, runner, config);
   train::HostBatch batch = runner.make_host_batch();
   const int64_t global = config.training.global_batch_size, seq = config.model.seq_length;
+  const train::LossScaler scaler(config.precision);
+  const double loss_scale = scaler.factor(scaler.start({}));
   Trace trace;
   trace.buckets = runner.model().parameters().buckets().size();
   for (int step = 1; step <= options.steps; ++step) {
@@ -187,7 +195,7 @@ Trace train_small(const config::Config& config, const parallel::Groups& groups, 
     runner.split().take(all.targets.data() + from, runner.local_samples(), batch.targets.as<int32_t>());
     batch.counted = all.counted;
     spoil_gradients(context, runner);
-    runner.launch(batch, step, first, step == 2);
+    runner.launch(batch, step, first, step == 2, std::numeric_limits<double>::infinity(), loss_scale);
     context.synchronize();
     const optim::StepStatus status = runner.optimizer().status();
     runner.optimizer().finish_step(status.skipped != 0);
@@ -196,7 +204,7 @@ Trace train_small(const config::Config& config, const parallel::Groups& groups, 
     if (config.training.z_loss_coefficient != 0.0)
       trace.z_loss.push_back(double{status.z_loss_sum} / static_cast<double>(all.counted));
     if (std::count(options.grads_at.begin(), options.grads_at.end(), step) > 0)
-      trace.grads[step] = gradients(context, runner);
+      trace.grads[step] = gradients(context, runner, loss_scale);
     if (step == 1 || step == options.steps) trace.fp8[step] = fp8_state(context, runner);
   }
   trace.mains = main_parameters(context, runner);

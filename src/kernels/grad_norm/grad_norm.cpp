@@ -100,7 +100,7 @@ void clip_coefficient(const Context& context, const ClipCoefficient& args) {
   TE_DISPATCH_CUDA(context, clip_coefficient, args);
   const ClipResult result =
       clip_rule(*args.sum_of_squares.as<float>(), args.loss ? *args.loss.as<float>() : 0.0f, args.clip,
-                args.largest_loss);
+                args.largest_loss, 1.0f / args.gradient_scale);
   *args.grad_norm.as<float>() = result.grad_norm;
   *args.multiplier.as<float>() = result.multiplier;
   *args.skip.as<int32_t>() = result.skip;

@@ -77,8 +77,8 @@ __global__ void __launch_bounds__(kSumOfSquaresParts) add_parts(const double* pa
 }
 
 __global__ void clip_kernel(const float* sum, const float* loss, float clip, float largest_loss,
-                            float* grad_norm, float* multiplier, int32_t* skip) {
-  const ClipResult result = clip_rule(*sum, loss != nullptr ? *loss : 0.0f, clip, largest_loss);
+                            float unscale, float* grad_norm, float* multiplier, int32_t* skip) {
+  const ClipResult result = clip_rule(*sum, loss != nullptr ? *loss : 0.0f, clip, largest_loss, unscale);
   *grad_norm = result.grad_norm;
   *multiplier = result.multiplier;
   *skip = result.skip;
@@ -102,8 +102,9 @@ void sum_of_squares(const Context& context, const Tensor& x, const Tensor& out, 
 
 void clip_coefficient(const Context& context, const ClipCoefficient& args) {
   clip_kernel<<<1, 1, 0, cuda_stream(context)>>>(args.sum_of_squares.as<float>(), args.loss.as<float>(),
-                                                 args.clip, args.largest_loss, args.grad_norm.as<float>(),
-                                                 args.multiplier.as<float>(), args.skip.as<int32_t>());
+                                                 args.clip, args.largest_loss, 1.0f / args.gradient_scale,
+                                                 args.grad_norm.as<float>(), args.multiplier.as<float>(),
+                                                 args.skip.as<int32_t>());
   TE_CUDA_CHECK_LAUNCH();
 }
 

@@ -20,8 +20,8 @@ void sum_of_squares(const Context& context, const Tensor& x, const Tensor& out, 
                     const Tensor& flags = {});
 int64_t sum_of_squares_scratch_elements();
 
-/// grad_norm  = sqrt(sum_of_squares)
-/// multiplier = clip > 0 and norm > clip ? clip / (norm + 1e-6) : 1
+/// grad_norm  = sqrt(sum_of_squares) / gradient_scale
+/// multiplier = (clip > 0 and norm > clip ? clip / (norm + 1e-6) : 1) / gradient_scale
 ///              (the rule of Megatron-LM and torch.nn.utils.clip_grad_norm_)
 /// skip       = 0; but 1, with multiplier = 0, when the norm or *loss is not finite, or *loss is above largest_loss
 struct ClipCoefficient {
@@ -29,6 +29,8 @@ struct ClipCoefficient {
   Tensor loss;            ///< [1] fp32, optional
   float clip = 0.0f;      ///< 0 = no clipping
   float largest_loss = std::numeric_limits<float>::infinity();
+  float gradient_scale =
+      1.0f;           ///< what gradients have been multiplied by; norm and clip are of unscaled ones
   Tensor grad_norm;   ///< out [1] fp32
   Tensor multiplier;  ///< out [1] fp32
   Tensor skip;        ///< out [1] int32

@@ -22,10 +22,13 @@ TE_HOST_DEVICE bool is_finite_value(float x) {
   return fabsf(x) <= 3.402823466e38f;  // false for NaN too
 }
 
-TE_HOST_DEVICE ClipResult clip_rule(float sum_of_squares, float loss, float clip, float largest_loss) {
-  const float norm = sqrtf(sum_of_squares);
+/// `unscale`: 1 / gradient_scale.
+TE_HOST_DEVICE ClipResult clip_rule(float sum_of_squares, float loss, float clip, float largest_loss,
+                                    float unscale) {
+  const float norm = sqrtf(sum_of_squares) * unscale;
   if (!is_finite_value(norm) || !is_finite_value(loss) || loss > largest_loss) return {norm, 0.0f, 1};
-  return {norm, clip > 0.0f && norm > clip ? clip / (norm + 1e-6f) : 1.0f, 0};
+  const float coefficient = clip > 0.0f && norm > clip ? clip / (norm + 1e-6f) : 1.0f;
+  return {norm, coefficient * unscale, 0};
 }
 
 #ifdef TE_WITH_CUDA

@@ -54,8 +54,8 @@ void ModelOptions::add_to(CLI::App* command) {
   command->add_option("--device", run.device, "auto, cpu or cuda")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
       ->capture_default_str();
-  command->add_option("--dtype", run.dtype, "bf16 or fp32; auto: bf16 on a GPU, fp32 on the CPU")
-      ->check(CLI::IsMember({"auto", "bf16", "fp32"}))
+  command->add_option("--dtype", run.dtype, "bf16, fp16 or fp32; auto: bf16 on a GPU, fp32 on the CPU")
+      ->check(CLI::IsMember({"auto", "bf16", "fp16", "fp32"}))
       ->capture_default_str();
   command
       ->add_option("--fp8", run.fp8, "Linear layers in FP8 with the checkpoint's recipe: off, hybrid or e4m3")

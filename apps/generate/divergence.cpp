@@ -33,7 +33,7 @@ DivergenceCommand::DivergenceCommand(CLI::App& app) : arguments_(std::make_uniqu
   a.command->add_option("--reference", a.reference, "The model that it is compared with")->type_name("PATH");
   a.command
       ->add_option("--reference-dtype", a.reference_dtype, "Its precision, as --dtype; it never runs in FP8")
-      ->check(CLI::IsMember({"auto", "bf16", "fp32"}))
+      ->check(CLI::IsMember({"auto", "bf16", "fp16", "fp32"}))
       ->capture_default_str();
   a.command->add_option("--text", a.text, "File with the text")->type_name("FILE");
   a.command->add_option("--max-tokens", a.max_tokens, "Read at most so many tokens; 0: all")

@@ -201,7 +201,7 @@ ordered_json EvaluateCommand::Arguments::config_json(const ModelSource& source, 
           {"tokenizer", text.name()},
           {"begin_of_document", tokenizer.begins(text)},
           {"max_length", length},
-          {"dtype", config.precision.dtype == config::ComputeDType::fp32 ? "fp32" : "bf16"},
+          {"dtype", config::to_string(config.precision.dtype)},
           {"fp8", model.run.fp8},
           {"limit", options.limit > 0 ? ordered_json(options.limit) : ordered_json(nullptr)}};
 }

@@ -418,6 +418,12 @@ void check_guard(const Config& c) {
 
 void validate_for_device(const Config& config, bool cuda) {
   if (!cuda) return;
+  if (config.precision.dtype == ComputeDType::fp32 && config.optimizer.main_grad_dtype != GradDType::fp32) {
+    user_error(
+        "optimizer.main_grad_dtype bf16 does not go with precision.dtype fp32 on a GPU: GEMMs of FP32 "
+        "matrices have "
+        "FP32 results; set it to fp32");
+  }
   // kernels/attention/attention.h, as the next one.
   const int64_t head = config.model.kv_channels;
   if (head > 256 || head % 8 != 0) {

@@ -88,10 +88,11 @@ std::vector<float> read_part(const ModelSource& source, const parameters::Parame
   return values;
 }
 
-std::vector<bfloat16> rounded(const std::vector<float>& values) {
-  std::vector<bfloat16> result(values.size());
+template <class T>
+std::vector<T> rounded(const std::vector<float>& values) {
+  std::vector<T> result(values.size());
 #pragma omp parallel for schedule(static)
-  for (size_t i = 0; i < values.size(); ++i) result[i] = to_bf16(values[i]);
+  for (size_t i = 0; i < values.size(); ++i) result[i] = from_float<T>(values[i]);
   return result;
 }
 
@@ -114,14 +115,11 @@ std::unique_ptr<ModelSource> open_model(const fs::path& path) {
 void load_weights(const Context& context, const ModelSource& source, parameters::ParameterStore& parameters) {
   for (const parameters::Parameter& parameter : parameters.parameters()) {
     const std::vector<float> values = read_part(source, parameter);
-    if (parameters.fp32()) {
-      context.copy_to_device(parameter.value, values.data());
-      context.synchronize();  // the host vector must outlive the copy
-    } else {
-      const std::vector<bfloat16> narrow = rounded(values);
+    visit_hp(parameter.value.dtype, [&](auto zero) {
+      const auto narrow = rounded<decltype(zero)>(values);
       context.copy_to_device(parameter.value, narrow.data());
-      context.synchronize();
-    }
+      context.synchronize();  // the host vector must outlive the copy
+    });
   }
 }
 

@@ -28,11 +28,12 @@ config::Config run_config(const ModelSource& source, const RunOptions& options, 
   if (config.model.padded_vocab_size() % options.tensor != 0)
     config.model.make_vocab_size_divisible_by =
         std::lcm(config.model.make_vocab_size_divisible_by, options.tensor);
-  const bool fp32 = options.dtype == "fp32" || (options.dtype == "auto" && !cuda);
   // What the checkpoint was trained with, as far as a single pass can do the same. The output layer's logits are those
   // of the model, not of its training.
   config.precision = fp8::without_state(source.precision());
-  config.precision.dtype = fp32 ? config::ComputeDType::fp32 : config::ComputeDType::bf16;
+  config.precision.dtype = cuda ? config::ComputeDType::bf16 : config::ComputeDType::fp32;
+  if (options.dtype != "auto" && !config::from_string(options.dtype, config.precision.dtype))
+    user_error("--dtype {}: must be auto, bf16, fp16 or fp32", options.dtype);
   config.precision.fp8_output_layer = false;
   if (!config::from_string(options.fp8, config.precision.fp8))
     user_error("--fp8 {}: must be off, hybrid or e4m3", options.fp8);

@@ -13,7 +13,7 @@ namespace te::generate {
 
 struct RunOptions {
   std::string device = "auto";  ///< auto, cpu or cuda
-  std::string dtype = "auto";   ///< bf16 or fp32; auto: bf16 on a GPU, fp32 on the CPU
+  std::string dtype = "auto";   ///< bf16, fp16 or fp32; auto: bf16 on a GPU, fp32 on the CPU
   std::string fp8 =
       "off";  ///< off, hybrid or e4m3, with the checkpoint's recipe; tensorwise in place of delayed
   int64_t tensor = 1, pipeline = 1;  ///< ranks that share the model: slices of all layers, and stages of it

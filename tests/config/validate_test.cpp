@@ -204,6 +204,9 @@ TEST(Validate, Device) {
                   {"model.kv_channels (12)", "multiple of 8"});
   expect_rejected({"model.seq_length=5000000", "training.device=cuda"},
                   {"model.seq_length (5000000) must be at most 4194240 on a GPU"});
+  expect_rejected({"precision.dtype=fp32", "optimizer.main_grad_dtype=bf16", "training.device=cuda"},
+                  {"optimizer.main_grad_dtype bf16", "on a GPU", "set it to fp32"});
+  small({"precision.dtype=fp32", "optimizer.main_grad_dtype=bf16", "training.device=cpu"});
   const Config open = small({"model.kv_channels=264"});
   validate_for_device(open, false);
   EXPECT_THROW(validate_for_device(open, true), UserError);

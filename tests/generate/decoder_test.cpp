@@ -172,19 +172,23 @@ TEST_P(DecoderTest, Fp8AgreesWithTheFp8ForwardPass) {
   EXPECT_GT(error, 1e-3);  // FP8 was at work
 }
 
-TEST_P(DecoderTest, Bf16StaysNearFp32) {
+TEST_P(DecoderTest, SixteenBitsStayNearFp32) {
   config::Config config = config_of(2);
   TinyModel tiny(config);
   const MemorySource source(tiny, config);
   const std::vector<int32_t> tokens = random_tokens(config, 4);
   const std::vector<float> expected = full_logits(tiny, config, tokens);
-  config.precision.dtype = config::ComputeDType::bf16;
-  ReadyDecoder decoder(cpu_, config, source, {.batch = 2, .max_rows = 32});
   const std::span<const int32_t> all(tokens);
-  const double error =
-      relative_error(decoder.append_all({{0, all.first(16)}, {1, all.subspan(16)}}), expected);
-  EXPECT_LT(error, 4e-2);  // some dozens of roundings of 2^-9 one after the other
-  EXPECT_GT(error, 1e-4);
+  const auto error = [&](config::ComputeDType dtype) {
+    config.precision.dtype = dtype;
+    ReadyDecoder decoder(cpu_, config, source, {.batch = 2, .max_rows = 32});
+    return relative_error(decoder.append_all({{0, all.first(16)}, {1, all.subspan(16)}}), expected);
+  };
+  const double bf16 = error(config::ComputeDType::bf16), fp16 = error(config::ComputeDType::fp16);
+  EXPECT_LT(bf16, 4e-2);  // some dozens of roundings of 2^-9 one after the other
+  EXPECT_GT(bf16, 1e-4);
+  EXPECT_LT(fp16, 5e-3);  // of 2^-12
+  EXPECT_GT(fp16, 1e-5);
 }
 
 TEST_P(DecoderTest, RefusesWhatDoesNotFit) {

@@ -7,7 +7,7 @@
 //   gelu_exact                                    y = 0.5 x (1 + erf(x / sqrt(2)))
 //   relu                                          y = max(x, 0)
 //   silu                                          y = x * sigmoid(x)
-// Computed in FP32; results rounded to the tensors' dtype (bf16 or fp32).
+// Computed in FP32; results rounded to the tensors' dtype (fp32, bf16 or fp16).
 //
 // The clamp is that of gpt-oss and of Megatron-LM (activation_func_clamp_value): a gate far below zero is harmless, as
 // its sigmoid is zero. What it cuts off gets no gradient; a value on the bound does. NaN stays NaN.

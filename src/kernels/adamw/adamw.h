@@ -28,7 +28,7 @@ struct AdamW {
   /// u8 [granules_of(n)], in/out: of the blocks of a moment in e4m3 or u8. On a GPU n is then a multiple of a granule.
   Tensor exp_avg_exponents, exp_avg_sq_exponents;
   Tensor
-      param;  ///< bf16 or fp32 [n], out; may be empty, or the memory of main_param; bf16, in/out with remainder
+      param;  ///< fp32, bf16 or fp16 [n], out; may be empty, or the memory of main_param; bf16, in/out with remainder
   Tensor remainder;   ///< optional u16 [n], in/out
   Tensor flags;       ///< u8 [granules_of(n)]: kGranuleDecays where weight decay applies
   Tensor runs;        ///< u8 [k * sizeof(MomentRun)]: for moments that are not fp32, whose elements these are

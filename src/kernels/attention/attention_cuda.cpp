@@ -66,18 +66,20 @@ enum class Direction { forward, backward };
 /// Who computes a shape.
 enum class Kernels { flash, cudnn, tiled };
 
-/// What cuDNN's kernels cover: heads of up to 128, two positions at least, and not every combination of masks.
+/// What cuDNN's kernels cover, of two positions at least: heads of up to 128, and not every combination of masks.
 /// Offsets into ragged tensors are 32 bits.
 bool cudnn_supported(const AttentionShape& s) {
   const int64_t row = (s.num_heads + 2 * s.num_query_groups) * s.head_dim;
   const bool documents = s.max_documents > 0, dropout = s.dropout > 0.0f;
-  if (s.head_dim > 128 || s.seq < 2) return false;
+  if (s.head_dim > 128) return false;
   if (s.range.count > 0 && (documents || dropout)) return false;
   if (s.window > 0 && (documents || dropout)) return false;
   return !documents || s.batch * s.seq * row <= std::numeric_limits<int32_t>::max();
 }
 
 Kernels kernels_of(const AttentionShape& shape, DType dtype) {
+  // Sequences of one token are nobody's but the last ones'.
+  if (shape.seq < 2) return Kernels::tiled;
   if (dtype == DType::bf16 && flash_supported(shape)) return Kernels::flash;
   return dtype != DType::f32 && cudnn_supported(shape) ? Kernels::cudnn : Kernels::tiled;
 }

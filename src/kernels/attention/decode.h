@@ -16,7 +16,7 @@
 
 namespace te::kernels {
 
-/// Of one layer: [batch, max_length, query groups, head_dim] each, fp32 or bf16.
+/// Of one layer: [batch, max_length, query groups, head_dim] each, fp32, bf16 or fp16.
 struct KeyValueCache {
   Tensor k, v;
 };

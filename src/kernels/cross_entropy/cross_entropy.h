@@ -15,7 +15,7 @@
 namespace te::kernels {
 
 struct CrossEntropy {
-  /// In: [rows, padded_vocab] fp32 or bf16; out, when grad_scale != 0: the gradient.
+  /// In: [rows, padded_vocab] fp32, bf16 or fp16; out, when grad_scale != 0: the gradient.
   Tensor logits;
   Tensor targets;           ///< [rows] int32; -1 = not counted: loss 0, gradient 0
   Tensor losses;            ///< out [rows] fp32: -log softmax[target]
@@ -34,7 +34,7 @@ void cross_entropy(const Context& context, const CrossEntropy& args);
 /// A rank's slice: column c is row first + c of the vocabulary. Columns at or beyond `vocab` are padding; a
 /// slice may hold nothing else.
 struct CrossEntropyStatistics {
-  Tensor logits;      ///< [rows, local_columns] fp32 or bf16
+  Tensor logits;      ///< [rows, local_columns] fp32, bf16 or fp16
   Tensor targets;     ///< [rows] int32, of the whole vocabulary; -1 = not counted
   int64_t first = 0;  ///< vocabulary row of column 0
   int64_t vocab = 0;  ///< of all ranks together, without padding

@@ -15,7 +15,7 @@ namespace te::kernels {
 /// in FP32, the factor rounded once. The gradient is the same call on dy. CPU and GPU give the same bits.
 /// first_row is the global row (sample * seq + position), so the mask does not depend on the batch layout.
 struct Dropout {
-  Tensor x;  ///< [rows, cols] fp32 or bf16
+  Tensor x;  ///< [rows, cols] fp32, bf16 or fp16
   Tensor y;  ///< out, may be x
   float probability = 0.0f;
   uint64_t seed = 0;

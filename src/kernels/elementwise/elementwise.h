@@ -9,13 +9,13 @@
 
 namespace te::kernels {
 
-/// out = a + b, FP32 sum rounded to the dtype (fp32 or bf16, all three alike). out may be a or b.
+/// out = a + b, FP32 sum rounded to the dtype (fp32, bf16 or fp16, all three alike). out may be a or b.
 void add(const Context& context, const Tensor& a, const Tensor& b, const Tensor& out);
 
-/// x = x * factor, in place, rounded to the dtype (fp32 or bf16).
+/// x = x * factor, in place, rounded to the dtype (fp32, bf16 or fp16).
 void scale(const Context& context, const Tensor& x, float factor);
 
-/// dbias[c] += sum over rows of dy[r, c]; FP32 sums in a fixed order. dy fp32 or bf16 [rows, cols]; dbias
+/// dbias[c] += sum over rows of dy[r, c]; FP32 sums in a fixed order. dy fp32, bf16 or fp16 [rows, cols]; dbias
 /// fp32 or bf16 (rounded once) [cols]; scratch fp32 of quantize_scratch_elements(rows, cols).
 void bias_gradient(const Context& context, const Tensor& dy, const Tensor& dbias, const Tensor& scratch);
 
@@ -54,7 +54,7 @@ void fill_value(const Context& context, const Tensor& x, float value);
 
 /// Zeroes the granules of x whose flag has kGranuleZeroed, and touches no other.
 struct ZeroGranules {
-  Tensor x;           ///< fp32 or bf16 [n], n a multiple of a granule; aligned to 16 bytes
+  Tensor x;           ///< fp32, bf16 or fp16 [n], n a multiple of a granule; aligned to 16 bytes
   Tensor flags;       ///< u8 [n / granule]
   int64_t count = 0;  ///< of granules that have it: a profile's measure of the work, nothing else
 };

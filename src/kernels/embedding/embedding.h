@@ -23,7 +23,7 @@ void embedding_forward(const Context& context, const EmbeddingForward& args);
 
 struct EmbeddingBackward {
   Tensor tokens;  ///< [rows] int32
-  Tensor dout;    ///< [rows, hidden] fp32 or bf16
+  Tensor dout;    ///< [rows, hidden] fp32, bf16 or fp16
   int64_t seq = 0;
   /// fp32 or bf16 [vocab or a slice of it, hidden], +=; tokens outside are passed over. In bf16 the FP32 sum of
   /// a token's rows is added and rounded once.

@@ -101,6 +101,7 @@ const float* widen(const Matrix& matrix, std::vector<float>& buffer) {
   const float* values = widen(matrix.values, buffer);
   const bool vectors = matrix.layout == ScaleLayout::vectors;
   if (!vectors && matrix.layout != ScaleLayout::blocks) return values;
+  TE_CHECK(is_fp8(matrix.dtype()), "gemm: scales go with FP8 operands");
   const int64_t rows = matrix.rows(), cols = matrix.cols();
   const int64_t stride = !vectors                  ? matrix.scales.cols()
                          : matrix.scale_stride > 0 ? matrix.scale_stride
@@ -216,6 +217,10 @@ void gemm(const Context& context, const Gemm& args) {
   check_args(args);
   TE_CHECK(!context.is_cuda() || args.a.dtype() != DType::f32 || args.out.dtype == DType::f32,
            "gemm: fp32 operands need an fp32 out on a GPU");
+  TE_CHECK(!context.is_cuda() || args.out.dtype == DType::f32 ||
+               (args.a.dtype() == DType::f16) == (args.out.dtype == DType::f16),
+           "gemm: a GEMM of {} has no {} out on a GPU", dtype_name(args.a.dtype()),
+           dtype_name(args.out.dtype));
   TE_DISPATCH_CUDA(context, gemm, args);
   gemm_cpu(args);
 }

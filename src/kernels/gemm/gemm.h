@@ -9,8 +9,9 @@
 // FP8 operands (E4M3 or E5M2, not both E5M2) exist only in the form a [m, k], b [n, k] with trans_b: the
 // transposed copies of fp8_output.h bring dgrad and wgrad into it. Their inverse scales (matrix.h) multiply the
 // finished sums, sum * a_scale[row] * b_scale[column], or those of every 128 values of k (vectors by vectors or
-// blocks). FP32 operands give an FP32 result (without TF32; on the CPU a BF16 one too), BF16 and FP8 operands a BF16 or
-// FP32 one. Products and sums are FP32; the result is rounded once. An accumulating GEMM with a BF16 result (wgrad
+// blocks). FP32 operands give an FP32 result (on the CPU a rounded one too), FP16 operands an FP16 or FP32 one, BF16
+// and FP8 operands a BF16 or FP32 one. Products and sums are FP32 (on a GPU whose context has tf32, products of FP32
+// operands are of values rounded to TF32); the result is rounded once. An accumulating GEMM with a BF16 result (wgrad
 // into BF16 main gradients) adds the old value in FP32; cuBLASLt may round the GEMM's result to BF16 before that. GEMMs
 // with an activation: gemm_activation.h. GEMMs of a few rows on a GPU do not go through cuBLASLt: they are as fast as
 // memory gives the weights (gemm_few_rows.cu).
@@ -32,13 +33,13 @@
 namespace te::kernels {
 
 struct Gemm {
-  Matrix a;    ///< [m, k], or [k, m] with trans_a; fp32, bf16 or FP8
+  Matrix a;    ///< [m, k], or [k, m] with trans_a; fp32, bf16, fp16 or FP8
   Matrix b;    ///< [k, n], or [n, k] with trans_b; same dtype as a (FP8: either format)
-  Tensor out;  ///< [m, n]; fp32 or bf16
+  Tensor out;  ///< [m, n]; fp32, bf16 or fp16
   bool trans_a = false;
   bool trans_b = false;
   bool accumulate = false;         ///< add to out instead of overwriting it
-  Tensor bias;                     ///< optional [n], bf16 or fp32: out's dtype
+  Tensor bias;                     ///< optional [n], fp32, bf16 or fp16: out's dtype
   bool fast_accumulation = false;  ///< FP8 on Hopper: FP22-like accumulator without promotion; for fprop only
   /// b was complete before the work that was launched last on the stream: a GPU may read it before that has ended.
   bool early_b = false;

@@ -24,7 +24,7 @@
 
 namespace te::kernels {
 
-/// All tensors have one dtype, fp32 or bf16. What is written overlaps nothing else.
+/// All tensors have one dtype, fp32, bf16 or fp16. What is written overlaps nothing else.
 struct GemmActivationForward {
   ActivationKind kind = ActivationKind::swiglu;
   Tensor a;              ///< [m, k]
@@ -37,7 +37,7 @@ struct GemmActivationForward {
 };
 void gemm_activation_forward(const Context& context, const GemmActivationForward& args);
 
-/// All but dbias and scratch have one dtype, fp32 or bf16. What is written overlaps nothing else: dx is not x.
+/// All but dbias and scratch have one dtype, fp32, bf16 or fp16. What is written overlaps nothing else: dx is not x.
 struct GemmActivationBackward {
   ActivationKind kind = ActivationKind::swiglu;
   Tensor a;   ///< [m, k], dy of the linear behind the activation

@@ -37,7 +37,7 @@ inline Shape scale_shape(ScaleLayout layout, int64_t rows, int64_t cols) {
 }
 
 struct Matrix {
-  Tensor values;  ///< [rows, cols] fp32, bf16 or FP8; of any rank, seen as [rows, cols]
+  Tensor values;  ///< [rows, cols] fp32, bf16, fp16 or FP8; of any rank, seen as [rows, cols]
   Tensor
       scales;  ///< inverse scales as the layout says; on a GPU aligned to 16 bytes (cuBLASLt refuses others)
   ScaleLayout layout = ScaleLayout::none;

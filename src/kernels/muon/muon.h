@@ -16,7 +16,7 @@ namespace te::kernels {
 struct MuonMomentum {
   Tensor main_grad;  ///< fp32 or bf16 [n]
   Tensor momentum;   ///< fp32 [n], in/out
-  Tensor update;     ///< fp32 or bf16 [n], out
+  Tensor update;     ///< fp32, bf16 or fp16 [n], out
   float decay = 0.95f;
   bool nesterov = true;
   const float* grad_multiplier = nullptr;  ///< device scalar (the clipping coefficient), or null for 1
@@ -26,7 +26,7 @@ void muon_momentum(const Context& context, const MuonMomentum& args);
 
 /// whole[region.index(i)] = part[i]: a rank's run of elements at its place in a matrix.
 struct MuonPlace {
-  Tensor part;   ///< fp32 or bf16 [n]
+  Tensor part;   ///< fp32, bf16 or fp16 [n]
   Tensor whole;  ///< the same dtype
   ParameterRegion region;
 };
@@ -34,14 +34,14 @@ void muon_place(const Context& context, const MuonPlace& args);
 
 /// x = x / (sqrt(*sum_of_squares) + 1e-7), FP32 inside, rounded to x's dtype: after it no singular value is above 1.
 struct MuonNormalize {
-  Tensor x;               ///< fp32 or bf16, in/out
+  Tensor x;               ///< fp32, bf16 or fp16, in/out
   Tensor sum_of_squares;  ///< fp32 [1]: of x
 };
 void muon_normalize(const Context& context, const MuonNormalize& args);
 
 /// x = a x + b y, FP32 inside, rounded to x's dtype once.
 struct MuonCombine {
-  Tensor x;  ///< fp32 or bf16, in/out
+  Tensor x;  ///< fp32, bf16 or fp16, in/out
   Tensor y;  ///< the same shape and dtype
   float a = 1.0f, b = 1.0f;
 };
@@ -54,9 +54,9 @@ void muon_combine(const Context& context, const MuonCombine& args);
 struct MuonUpdate {
   Tensor main_param;  ///< fp32 [n], in/out; empty with remainder
   Tensor
-      param;  ///< bf16 or fp32 [n], out; may be empty, or the memory of main_param; bf16, in/out with remainder
+      param;  ///< fp32, bf16 or fp16 [n], out; may be empty, or the memory of main_param; bf16, in/out with remainder
   Tensor remainder;        ///< optional u16 [n], in/out: kernels/param_split
-  Tensor orthogonal;       ///< fp32 or bf16: a whole matrix
+  Tensor orthogonal;       ///< fp32, bf16 or fp16: a whole matrix
   ParameterRegion region;  ///< where the n elements lie in it
   float lr = 0.0f;
   float weight_decay = 0.0f;

@@ -17,7 +17,7 @@
 namespace te::kernels {
 
 struct NewtonSchulz {
-  Tensor x;                   ///< fp32 or bf16 [rows, cols], in/out
+  Tensor x;                   ///< fp32, bf16 or fp16 [rows, cols], in/out
   Tensor product;             ///< scratch of x's shape and dtype
   Tensor gram, gram_squared;  ///< scratch [n, n] of x's dtype
   Tensor sum;                 ///< scratch fp32 [1]

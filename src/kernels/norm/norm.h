@@ -3,7 +3,7 @@
 //   rms    y = x * rstd * gamma,                 rstd = 1 / sqrt(mean(x^2) + eps)
 //   rms_zero_centered  the same with 1 + gamma in gamma's place (Gemma)
 //   layer  y = (x - mean) * rstd * gamma + beta, rstd = 1 / sqrt(var(x) + eps), var biased
-// Statistics and sums are FP32; x and y are rounded to the tensors' dtype (bf16 or fp32).
+// Statistics and sums are FP32; x and y are rounded to the tensors' dtype (fp32, bf16 or fp16).
 #pragma once
 
 #include "core/device.h"

@@ -10,7 +10,7 @@
 namespace te::kernels {
 
 struct Quantize {
-  Tensor x;        ///< [rows, cols], fp32 or bf16
+  Tensor x;        ///< [rows, cols], fp32 or bf16; fp16 too where dbias alone is wanted
   Fp8Output out;   ///< amax alone (no rowwise / columnwise) is allowed: an amax pass
   Tensor dbias;    ///< optional [cols] fp32 or bf16 (rounded once): += column sums of x (FP32, fixed order)
   Tensor scratch;  ///< fp32, at least quantize_scratch_elements(...) when dbias is given

@@ -113,16 +113,16 @@ TEST_F(DistributedOptimizer, EqualsOneRankWithOffload) {
   using config::MomentDType;
   on_every_grid([&](const Groups& groups) {
     for (const config::Offload offload : {config::Offload::moments, config::Offload::state}) {
-      for (const int64_t bucket_size : {int64_t{1}, int64_t{700}, int64_t{1} << 40}) {
-        for (const MomentDType moments : {MomentDType::fp32, MomentDType::bf16, MomentDType::fp8}) {
-          if (moments == MomentDType::fp8 && groups.tensor().size() > 1) continue;  // which cuts other blocks
-          const Case c{.dtype = DType::bf16,
-                       .moment_dtype = moments,
-                       .bucket_size = bucket_size,
-                       .order = ReadyOrder::shuffled,
-                       .offload = offload};
-          EXPECT_LE(compare(groups, c, {}), kNormBound);
-        }
+      for (const auto& [moments, bucket_size] : {std::pair{MomentDType::fp32, int64_t{1} << 40},
+                                                 {MomentDType::bf16, int64_t{1}},
+                                                 {MomentDType::fp8, int64_t{700}}}) {
+        if (moments == MomentDType::fp8 && groups.tensor().size() > 1) continue;  // which cuts other blocks
+        const Case c{.dtype = DType::bf16,
+                     .moment_dtype = moments,
+                     .bucket_size = bucket_size,
+                     .order = ReadyOrder::shuffled,
+                     .offload = offload};
+        EXPECT_LE(compare(groups, c, {}), kNormBound);
       }
       EXPECT_LE(compare(groups, {.bucket_size = 700, .overlap = false, .offload = offload}, {}), kNormBound);
     }

@@ -43,7 +43,7 @@ struct Left {
 /// Steps that are launched one behind another; in the middle the state is copied, two steps are taken and it is put
 /// back, as the guard does.
 Left run(const config::Config& config) {
-  const Context context = Context::cuda(0, train::execution_options(config.training));
+  const Context context = Context::cuda(0, train::execution_options(config));
   train::StepRunner runner(config, context);
   runner.allocate();
   runner.initialize();

@@ -98,42 +98,33 @@ class FewRowsWarp {
         warp(threadIdx.x / kWarpSize),
         first(int64_t{blockIdx.x} * kCols) {}
 
-  /// A column beyond the last is the last one again; runs beyond the last are zeros.
-  __device__ __forceinline__ void load_b(int64_t turn) {
+  /// Asks for the runs of a step. A column beyond the last is the last one again; runs beyond the last are zeros.
+  __device__ __forceinline__ void load_b(int64_t turn, int s) {
 #pragma unroll
-    for (int s = 0; s < kAhead; ++s) {
+    for (int i = 0; i < kLoads; ++i) {
+      const int64_t run = run_of(turn, s, i);
 #pragma unroll
-      for (int i = 0; i < kLoads; ++i) {
-        const int64_t run = run_of(turn, s, i);
+      for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
-        for (int t = 0; t < kTiles; ++t) {
-#pragma unroll
-          for (int half = 0; half < 2; ++half)
-            b[s][i][t][half] = run < p.runs ? load_run(p.b + row_of_b(t, half) * p.runs + run) : uint4{};
-        }
+        for (int half = 0; half < 2; ++half)
+          b[s][i][t][half] = run < p.runs ? load_run(p.b + row_of_b(t, half) * p.runs + run) : uint4{};
       }
     }
   }
 
-  __device__ __forceinline__ void multiply_by_a(int64_t turn) {
-    uint4 a[kAhead][kLoads];
+  __device__ __forceinline__ void multiply_by_a(int64_t turn, int s) {
+    uint4 a[kLoads];
 #pragma unroll
-    for (int s = 0; s < kAhead; ++s) {
-#pragma unroll
-      for (int i = 0; i < kLoads; ++i) {
-        const int64_t run = run_of(turn, s, i);
-        a[s][i] = run < p.runs && group < p.rows ? p.a[group * p.runs + run] : uint4{};
-      }
+    for (int i = 0; i < kLoads; ++i) {
+      const int64_t run = run_of(turn, s, i);
+      a[i] = run < p.runs && group < p.rows ? p.a[group * p.runs + run] : uint4{};
     }
-#pragma unroll
-    for (int s = 0; s < kAhead; ++s) {
-      if constexpr (kBlockScales) {
-        float of_block[kTiles][4] = {};
-        add_step(a[s], b[s], of_block);
-        add_scaled(run_of(turn, s, 0) / kStepRuns, of_block);
-      } else {
-        add_step(a[s], b[s], sums);
-      }
+    if constexpr (kBlockScales) {
+      float of_block[kTiles][4] = {};
+      add_step(a, b[s], of_block);
+      add_scaled(run_of(turn, s, 0) / kStepRuns, of_block);
+    } else {
+      add_step(a, b[s], sums);
     }
   }
 
@@ -225,14 +216,17 @@ __global__ void __launch_bounds__(kThreads, 2) few_rows_kernel(const __grid_cons
   Warp warp(p);
   // 1. The first runs of b, then the end of the kernel in front: a is there.
   if (!p.early_b) grid_dependency_wait();
-  warp.load_b(0);
+#pragma unroll
+  for (int s = 0; s < Warp::kAhead; ++s) warp.load_b(0, s);
   if (p.early_b) grid_dependency_wait();
   allow_dependents();
-  warp.multiply_by_a(0);
-  // 2. The others, turn by turn.
-  for (int64_t turn = Warp::kTurn; turn < p.runs; turn += Warp::kTurn) {
-    warp.load_b(turn);
-    warp.multiply_by_a(turn);
+  // 2. Step by step; the registers of one take the runs that are kAhead steps further on.
+  for (int64_t turn = 0; turn < p.runs; turn += Warp::kTurn) {
+#pragma unroll
+    for (int s = 0; s < Warp::kAhead; ++s) {
+      warp.multiply_by_a(turn, s);
+      warp.load_b(turn + Warp::kTurn, s);
+    }
   }
   // 3. The warps' sums together.
   warp.write(shared);

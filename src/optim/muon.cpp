@@ -62,7 +62,8 @@ void Muon::plan_scratch(MemoryPlan& plan, Lifetime update, int64_t window, int64
   const auto add = [&](Tensor& slot, const char* name, DType dtype, Shape shape) {
     plan.add(slot, name, MemoryKind::scratch, dtype, shape, update);
   };
-  const DType dtype = parameters_.layout().dtype;
+  // U is not scaled as losses are: FP16 would lose it.
+  const DType values = parameters_.layout().dtype, dtype = values == DType::f16 ? DType::bf16 : values;
   add(update_, "muon.update", dtype, {window});
   if (shared > 0) add(parts_, "muon.parts", dtype, {groups_.tensor().size(), shared});
   add(x_, "muon.x", dtype, {elements});

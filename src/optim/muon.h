@@ -10,7 +10,8 @@
 //
 // M is kept where AdamW keeps exp_avg; there is no second moment. Where ranks share a matrix, it is orthogonalized
 // whole. Per bucket (parameters/parameter_store.h) that has matrices:
-//   1. Each data rank makes its segment of U, from its segments of G and M, in the model's dtype.
+//   1. Each data rank makes its segment of U, from its segments of G and M, in the model's dtype (of FP16 models in
+//      BF16, whose range U needs).
 //   2. all_gather of U over the data group: 2 bytes a parameter in BF16, as many as the gather of the values sends.
 //   3. all_gather over the tensor group of those parameters that this rank's segment touches.
 //   4. Newton-Schulz of the matrices that the segment touches, and the update of the segment's elements. A matrix that

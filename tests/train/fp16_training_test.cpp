@@ -115,6 +115,28 @@ TEST(Fp16, GradientsAreNearerToFp32ThanThoseOfBf16) {
   }
 }
 
+// Muon's update does not depend on the size of the gradients, which clipping here makes as small as 1e-8. FP16 would
+// make nothing of them.
+TEST(Fp16, MuonUpdatesByTheSmallestGradients) {
+  const auto update = [](ComputeDType dtype) {
+    config::Config config = small_config(dtype);
+    config.optimizer.name = config::OptimizerName::muon;
+    config.optimizer.clip_grad = 1e-7;
+    Steps before(config, 1.0, 0), after(config, dtype == ComputeDType::fp16 ? 1024.0 : 1.0, 1);
+    const std::vector<float> old = before.weights(), now = after.weights();
+    std::vector<float> change;
+    for (const parameters::Parameter& parameter : after.runner.model().parameters().parameters()) {
+      if (!parameter.name.starts_with("layers.") || parameter.shape.rank() != 2) continue;
+      for (int64_t i = parameter.offset; i < parameter.end(); ++i)
+        change.push_back(now[static_cast<size_t>(i)] - old[static_cast<size_t>(i)]);
+    }
+    return change;
+  };
+  const std::vector<float> exact = update(ComputeDType::fp32);
+  // Five iterations in BF16.
+  EXPECT_LT(testing::relative_error(update(ComputeDType::fp16), exact), 0.1);
+}
+
 // --- whole runs ----------------------------------------------------------------------------------------------
 
 const Overrides kFp16 = {"precision.dtype=fp16"};

@@ -8,7 +8,7 @@
 // 2024; arXiv 2502.16982) buy speed with that.
 //
 // Everything is kept in x's dtype, BF16 in training as published; each product, each B and each X is rounded once, from
-// FP32. On the CPU the same values are rounded alike; an FP32 model, which runs there alone, iterates in FP32.
+// FP32. On the CPU the same values are rounded alike; an FP32 model iterates in FP32.
 #pragma once
 
 #include "core/device.h"

@@ -60,8 +60,14 @@ void Quantizer::plan(MemoryPlan& plan, Operand& operand, const OperandMemory& me
 
 Target Quantizer::target(Operand& operand, QuantizeMode mode, const ColumnSums& sums) const {
   Target target = target_of_share(operand, sums);
-  if (fused()) target.fp8_ = recipe_->output_of(index_, operand, mode);
+  if (fused()) target.fp8_ = recipe_->output_of(index_, operand, mode_of(operand, mode));
   return target;
+}
+
+QuantizeMode Quantizer::mode_of(const Operand& operand, QuantizeMode mode) const {
+  if (mode.repeated && operand.scale && recipe_->cast_scale(index_) != Recipe::CastScale::given)
+    mode.again = true;
+  return mode;
 }
 
 Target Quantizer::target_of_share(Operand& operand, const ColumnSums& sums) {
@@ -89,6 +95,7 @@ void Quantizer::complete(const Context& context, Operand& operand, QuantizeMode 
   const bool watching = recipe_ != nullptr && recipe_->shared_->observer.active(),
              first_pass = mode.record_amax;
   if (watching) mode.record_amax = mode.count = false;
+  mode = mode_of(operand, mode);
   if (operand.high_precision_) {
     recipe_->pass_by(context, index_, operand, mode, missing);
   } else if (index_ >= 0) {
@@ -110,7 +117,6 @@ void Quantizer::cast_form(const Context& context, const Operand& operand, kernel
   Operand part = operand;
   part.rowwise = part.columnwise = {};
   part.*form = operand.*form;
-  if (part.scale && recipe_->cast_scale(index_) != Recipe::CastScale::given) mode.again = true;
   recipe_->cast(context, index_, part, mode, sums);
 }
 

@@ -38,6 +38,8 @@ struct QuantizeMode {
   /// Forms of values that have been cast before and have not changed: their scale is found (Operand::scale where there
   /// is one), their amax recorded.
   bool again = false;
+  /// A recomputed pass: values that the microbatch's first pass has cast. Where Operand::scale is kept it is `again`.
+  bool repeated = false;
 };
 
 /// What a linear asks for when an operand's quantized form is planned.
@@ -107,6 +109,7 @@ class Quantizer {
               const ColumnSums& sums = {}) const;
 
  private:
+  QuantizeMode mode_of(const Operand& operand, QuantizeMode mode) const;
   void cast_form(const Context& context, const Operand& operand, kernels::Matrix Operand::*form,
                  QuantizeMode mode, const ColumnSums& sums) const;
 

@@ -38,7 +38,10 @@ struct Pass {
   /// twice.
   fp8::QuantizeMode quantize_mode() const {
     const bool training = kind == PassKind::train;
-    return {.record_amax = training, .count = training && count_fp8, .columnwise = !evaluating()};
+    return {.record_amax = training,
+            .count = training && count_fp8,
+            .columnwise = !evaluating(),
+            .repeated = kind == PassKind::recompute};
   }
   Pass recomputed() const {
     Pass pass = *this;

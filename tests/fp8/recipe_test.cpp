@@ -329,6 +329,32 @@ TEST(DelayedRecipe, SaturatesWithoutRecast) {
   EXPECT_FALSE(train::read_fp8_health(bench.context(), bench.recipe().table())[0].recast.has_value());
 }
 
+// An operand that keeps its scale is cast with that in recomputed passes, whatever other tensors have left in the
+// table: no amax is looked for, and the bytes are those of the first pass.
+TEST(Recipe, RepeatedCastsTakeTheScaleThatWasKept) {
+  for (const Fp8Recipe kind : {Fp8Recipe::delayed, Fp8Recipe::tensorwise}) {
+    Bench bench(precision(Fp8Mode::hybrid, kind), 1);
+    Context& context = bench.context();
+    TestTensor hp(context, DType::f32, {2, 2}), scale(context, DType::f32, {1});
+    Storage first(context, DType::e4m3, 2, 2), again(context, DType::e4m3, 2, 2);
+    hp.fill({1000.0f, -3.0f, 0.75f, 0.0f});  // beyond delayed's scale of 1
+    fp8::Operand operand = first.operand(hp);
+    operand.scale = scale;
+    bench.quantizer(0).complete(context, operand, {.record_amax = true});
+    EXPECT_EQ(scale.floats()[0], 0.448f);
+    bench.cast(0, {7.0f, 1.0f}, 1);
+    const int64_t casts = bench.recipe().table().count_casts(context).casts;
+    const float amax = bench.amax(0);
+    operand = again.operand(hp);
+    operand.scale = scale;
+    bench.quantizer(0).complete(context, operand, {.repeated = true});
+    EXPECT_TRUE(again == first);
+    EXPECT_EQ(bench.recipe().table().count_casts(context).casts, casts);
+    EXPECT_EQ(bench.amax(0), amax);
+    EXPECT_EQ(scale.floats()[0], 0.448f);
+  }
+}
+
 // Weights and calibrating passes have scales of their own anyway.
 TEST(DelayedRecipe, MakesNoCastAgainThatHasItsOwnScale) {
   Bench weight(precision(Fp8Mode::hybrid), 1, OperandRole::weight),

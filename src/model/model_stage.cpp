@@ -115,7 +115,7 @@ void ModelStage::plan(MemoryPlan& plan, const Context& context, const StageSlots
        .training = slots.training,
        .split = config_.optimizer.store_param_remainders,
        .drop_values = slots.training && drops_values(config_, groups_->data().size()),
-        .offload_mains = slots.training && config_.optimizer.offload == config::Offload::state,
+       .offload_mains = slots.training && config_.optimizer.offload == config::Offload::state,
        .grad_slots = sharded_slots(config::Shard::gradients, config_.parallel.overlap_grad_reduce),
        .value_slots = sharded_slots(config::Shard::parameters, config_.parallel.overlap_param_gather)});
   recipe_->plan(plan);

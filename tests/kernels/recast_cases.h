@@ -54,19 +54,27 @@ inline Producer cast_producer(DType dtype, DType format, int64_t rows, int64_t c
 /// With a residual add, of which the sum may replace x.
 inline Producer norm_producer(NormKind kind, DType dtype, DType format, int64_t rows, int64_t cols,
                               bool in_place) {
-  return {"norm_forward", dtype, format, rows, cols, [=](const Context& context, const Fp8Output& out) {
-            NormCase c(context, kind, dtype, rows, cols);
-            NormForward args = c.forward_with_delta();
-            if (in_place) args.sum = args.x;
-            const kernels::Fp8Storage unread(context, format, rows, cols, 1.0f);
-            args.y_fp8 = out ? out : unread.output();
-            if (out) args.y = {};
-            kernels::norm_forward(context, args);
-            SideOutputs side{{"sum", in_place ? c.x.raw() : c.sum.raw()}, {"rstd", c.rstd.raw()}};
-            if (kind == NormKind::layer) side["mean"] = c.mean.raw();
-            if (!out) side["values"] = c.y.raw();
-            return side;
-          }};
+  const auto run = [=](const Context& context, const Fp8Output& out, bool keeps_values) {
+    NormCase c(context, kind, dtype, rows, cols);
+    NormForward args = c.forward_with_delta();
+    if (in_place) args.sum = args.x;
+    args.y_fp8 = out;
+    if (!keeps_values) args.y = {};
+    kernels::norm_forward(context, args);
+    SideOutputs side{{"sum", in_place ? c.x.raw() : c.sum.raw()}, {"rstd", c.rstd.raw()}};
+    if (kind == NormKind::layer) side["mean"] = c.mean.raw();
+    if (keeps_values) side["values"] = c.y.raw();
+    return side;
+  };
+  Producer producer{
+      "norm_forward", dtype, format, rows, cols, [=](const Context& context, const Fp8Output& out) {
+        const kernels::Fp8Storage unread(context, format, rows, cols, 1.0f);
+        return run(context, out ? out : unread.output(), !out);
+      }};
+  // E5M2 is left to the kernel for all that is rare; the amax alone is not.
+  if (format == DType::e5m2)
+    producer.run_plain = [=](const Context& context) { return run(context, {}, true); };
+  return producer;
 }
 
 /// In place on the residual's gradient.

@@ -164,16 +164,25 @@ std::string MemoryPlan::buffers() const {
 
 DeviceBuffer MemoryPlan::allocate(const Context& context) {
   auto [buffers, scratch_bytes] = packed();
-  scratch_ = std::move(buffers);
   const int64_t total = end_ + scratch_bytes;
   DeviceBuffer block(context, static_cast<size_t>(total));
   context.zero({block.data(), DType::u8, {total}});
-  block_ = block.data();
+  fill_slots(block.data(), std::move(buffers));
+  return block;
+}
+
+void MemoryPlan::rehearse() {
+  constexpr uintptr_t kNowhere = uintptr_t{1} << 56;  // no process has memory there: a use ends it
+  fill_slots(reinterpret_cast<void*>(kNowhere), packed().first);  // NOLINT(performance-no-int-to-ptr)
+}
+
+void MemoryPlan::fill_slots(void* block, std::vector<ScratchBuffer> buffers) {
+  scratch_ = std::move(buffers);
+  block_ = block;
   for (const Entry& entry : entries_) entry.slot->data = static_cast<char*>(block_) + entry.offset;
   for (const ScratchSlot& scratch : scratch_slots_)
     scratch.slot->data = static_cast<char*>(block_) + scratch_[scratch.buffer].offset;
   for (const Alias& alias : aliases_) alias.slot->data = alias.owner->data;
-  return block;
 }
 
 HostBuffer MemoryPlan::allocate_host(const Context& context) {

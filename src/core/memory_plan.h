@@ -77,6 +77,10 @@ class MemoryPlan {
   /// The same of host memory; empty where none was asked for. UserError when it cannot be had.
   HostBuffer allocate_host(const Context& context);
 
+  /// Fills all slots with addresses at which there is no memory: for passes that are only rehearsed
+  /// (OpObserver::performs). Instead of allocate().
+  void rehearse();
+
   /// For tests: the timeline goes on to `step`. Scratch whose life begins or has ended is overwritten with NaN, so that
   /// a use outside the lifetime cannot go unnoticed. After allocate().
   void enter(const Context& context, int step);
@@ -98,6 +102,7 @@ class MemoryPlan {
     size_t buffer;  ///< of scratch_
   };
   void add_scratch(Tensor& slot, const std::string& name, Lifetime lifetime);
+  void fill_slots(void* block, std::vector<ScratchBuffer> buffers);
   /// The scratch buffers with their offsets, behind `end_`, and the bytes of all.
   std::pair<std::vector<ScratchBuffer>, int64_t> packed() const;
 

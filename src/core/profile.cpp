@@ -33,11 +33,13 @@ void ProfileLabel::pop() {
   label().resize(length_);
 }
 
-void ProfileScope::start(const Context& context, const char* name, const OpCost& cost, std::any args) {
+void ProfileScope::start(const Context& context, const char* name, const OpCost& cost, std::any args,
+                         std::string_view group) {
   context_ = &context;
   if (depth++ > 0) return;
-  OpObserver::active()->begin(context,
-                              {.name = name, .label = label(), .cost = cost, .args = std::move(args)});
+  OpObserver::active()->begin(
+      context,
+      {.name = name, .label = label(), .cost = cost, .args = std::move(args), .group = std::string(group)});
 }
 
 void ProfileScope::finish() {

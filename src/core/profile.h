@@ -1,6 +1,7 @@
 // A hook around every operation of a step: who spends the device's time, and on what. Off unless an observer
 // is installed (te-bench --profile); then each operation tells the observer when it starts and ends, what it
-// must move and compute, and under which label it runs. Switched off it costs one branch an operation.
+// must move and compute, and under which label it runs. Switched off it costs one branch an operation. An observer may
+// also have a step rehearsed (planner/rehearsal.h): its operations are told, in order, and none of them is done.
 //
 // An operation is a kernel of kernels/ (one launch or a few), a copy or fill, or a collective. Operations
 // that others call to do their work are part of those and not seen.
@@ -27,6 +28,7 @@ struct OpCall {
   /// The arguments of an op that takes a struct of them (kernels::Gemm ...), from which cost/op_cost.h finds its cost;
   /// else empty.
   std::any args;
+  std::string group{};  ///< of a collective: its ranks' group ("tensor", "data" ...)
 };
 
 /// Who listens. Calls come from the thread that drives the step, begin and end in pairs.
@@ -35,9 +37,12 @@ class OpObserver {
   virtual ~OpObserver() = default;
   virtual void begin(const Context& context, OpCall call) = 0;
   virtual void end(const Context& context) = 0;
+  /// False in a rehearsal: operations are told and not done, and the memory that they name need not be there.
+  virtual bool performs() const { return true; }
 
   /// The one that is installed, or null.
   static OpObserver* active() { return active_; }
+  static bool rehearsing() { return active_ != nullptr && !active_->performs(); }
   /// Installs an observer, or none with null; it must outlive its time in place.
   static void install(OpObserver* observer) { active_ = observer; }
 
@@ -74,9 +79,9 @@ class ProfileScope {
  public:
   ProfileScope() = default;
   /// A null name is no operation.
-  ProfileScope(const Context& context, const char* name, double bytes) {
+  ProfileScope(const Context& context, const char* name, double bytes, std::string_view group = {}) {
     if (OpObserver::active() != nullptr && name != nullptr) [[unlikely]]
-      start(context, name, {.bytes = bytes}, {});
+      start(context, name, {.bytes = bytes}, {}, group);
   }
   ~ProfileScope() {
     if (context_ != nullptr) [[unlikely]]
@@ -85,7 +90,10 @@ class ProfileScope {
   ProfileScope(const ProfileScope&) = delete;
   ProfileScope& operator=(const ProfileScope&) = delete;
 
-  void start(const Context& context, const char* name, const OpCost& cost, std::any args);
+  void start(const Context& context, const char* name, const OpCost& cost, std::any args,
+             std::string_view group = {});
+  /// The operation is only told, not to be done.
+  bool rehearsed() const { return context_ != nullptr && OpObserver::rehearsing(); }
 
  private:
   void finish();

@@ -21,6 +21,7 @@
 #include "kernels/param_split/param_split.h"
 #include "kernels/qk_norm/qk_norm.h"
 #include "kernels/quantize/quantize.h"
+#include "kernels/quantize/quantize_groups.h"
 #include "kernels/rearrange/rearrange.h"
 #include "kernels/rope/rope.h"
 #include "kernels/scale_update/scale_update.h"
@@ -209,6 +210,11 @@ OpCost cost_of(const Quantize& args) {
   return moves({args.x}, args.out);
 }
 
+OpCost cost_of(const QuantizeGroups& args) {
+  return moves(
+      {args.x, args.rowwise.values, args.rowwise.scales, args.columnwise.values, args.columnwise.scales});
+}
+
 OpCost cost_of(const Rope& args) {
   if (args.out) return moves({args.qkv}, args.out);
   const double rotated = static_cast<double>((args.num_heads + args.num_query_groups) * args.head_dim);
@@ -264,8 +270,8 @@ OpCost op_cost(const std::any& args) {
                   CrossEntropyStatistics, CrossEntropyFromStatistics, CurrentScale, DelayedScaleUpdate,
                   Dropout, EmbeddingForward, EmbeddingBackward, Gemm, GemmActivationForward,
                   GemmActivationBackward, MuonCombine, MuonMomentum, MuonNormalize, MuonPlace, MuonUpdate,
-                  NormForward, NormBackward, ParamSplit, QkNormForward, QkNormBackward, Quantize, Rope,
-                  ZeroGranules>(args, cost);
+                  NormForward, NormBackward, ParamSplit, QkNormForward, QkNormBackward, Quantize,
+                  QuantizeGroups, Rope, ZeroGranules>(args, cost);
   TE_CHECK(known, "cost/op_cost.cpp does not know what an op of arguments {} costs", args.type().name());
   return cost;
 }

@@ -56,7 +56,8 @@ void Communicator::all_reduce(const Context& context, const Tensor& t, ReduceOp 
   check_reducible(*this, "all_reduce", t);
   if (t.numel() == 0) return;
   const Operation operation(op == ReduceOp::sum ? "all_reduce" : "all_reduce max", *this, context);
-  const ProfileScope scope(context, profiled(*this, "all_reduce"), static_cast<double>(t.bytes()));
+  const ProfileScope scope(context, profiled(*this, "all_reduce"), static_cast<double>(t.bytes()), name_);
+  if (scope.rehearsed()) return;
   do_all_reduce(context, t, op);
 }
 
@@ -64,7 +65,8 @@ void Communicator::all_gather(const Context& context, const Tensor& in, const Te
   check_parts(*this, "all_gather", in, out);
   if (in.numel() == 0) return;
   const Operation operation("all_gather", *this, context);
-  const ProfileScope scope(context, profiled(*this, "all_gather"), static_cast<double>(out.bytes()));
+  const ProfileScope scope(context, profiled(*this, "all_gather"), static_cast<double>(out.bytes()), name_);
+  if (scope.rehearsed()) return;
   do_all_gather(context, in, out);
 }
 
@@ -76,7 +78,8 @@ void Communicator::all_to_all(const Context& context, const Tensor& in, const Te
   if (in.numel() == 0) return;
   TE_CHECK(disjoint(in, out), "all_to_all of group {}: in and out overlap", name_);
   const Operation operation("all_to_all", *this, context);
-  const ProfileScope scope(context, profiled(*this, "all_to_all"), static_cast<double>(in.bytes()));
+  const ProfileScope scope(context, profiled(*this, "all_to_all"), static_cast<double>(in.bytes()), name_);
+  if (scope.rehearsed()) return;
   do_all_to_all(context, in, out);
 }
 
@@ -85,7 +88,9 @@ void Communicator::reduce_scatter(const Context& context, const Tensor& in, cons
   check_parts(*this, "reduce_scatter", out, in);
   if (out.numel() == 0) return;
   const Operation operation("reduce_scatter", *this, context);
-  const ProfileScope scope(context, profiled(*this, "reduce_scatter"), static_cast<double>(in.bytes()));
+  const ProfileScope scope(context, profiled(*this, "reduce_scatter"), static_cast<double>(in.bytes()),
+                           name_);
+  if (scope.rehearsed()) return;
   do_reduce_scatter(context, in, out);
 }
 
@@ -93,7 +98,8 @@ void Communicator::broadcast(const Context& context, const Tensor& t, int root) 
   check_peer(*this, "broadcast", root);
   if (t.numel() == 0) return;
   const Operation operation("broadcast", *this, context);
-  const ProfileScope scope(context, profiled(*this, "broadcast"), static_cast<double>(t.bytes()));
+  const ProfileScope scope(context, profiled(*this, "broadcast"), static_cast<double>(t.bytes()), name_);
+  if (scope.rehearsed()) return;
   do_broadcast(context, t, root);
 }
 
@@ -102,7 +108,8 @@ void Communicator::send(const Context& context, const Tensor& t, int peer) {
   TE_CHECK(peer != rank_, "send of group {}: rank {} to itself", name_, peer);
   if (t.numel() == 0) return;
   const Operation operation("send", *this, context);
-  const ProfileScope scope(context, profiled(*this, "send"), static_cast<double>(t.bytes()));
+  const ProfileScope scope(context, profiled(*this, "send"), static_cast<double>(t.bytes()), name_);
+  if (scope.rehearsed()) return;
   do_send(context, t, peer);
 }
 
@@ -111,7 +118,8 @@ void Communicator::receive(const Context& context, const Tensor& t, int peer) {
   TE_CHECK(peer != rank_, "receive of group {}: rank {} from itself", name_, peer);
   if (t.numel() == 0) return;
   const Operation operation("receive", *this, context);
-  const ProfileScope scope(context, profiled(*this, "receive"), static_cast<double>(t.bytes()));
+  const ProfileScope scope(context, profiled(*this, "receive"), static_cast<double>(t.bytes()), name_);
+  if (scope.rehearsed()) return;
   do_receive(context, t, peer);
 }
 

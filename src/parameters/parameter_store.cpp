@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "core/profile.h"
 #include "core/random.h"
 #include "kernels/common/granule.h"
 #include "kernels/elementwise/elementwise.h"
@@ -139,7 +140,6 @@ void ParameterStore::plan(MemoryPlan& plan, const StoreLayout& layout) {
 
 void ParameterStore::bind(const Context& context) {
   if (fp32() && layout_.data_size == 1) mains = values;
-  std::vector<uint8_t> host(static_cast<size_t>(flat_size_ / kGranule), kernels::kGranuleZeroed);
   int64_t dense_value = 0, vector = vectors_;  // where values are dropped, and where gradients are sharded
   for (Parameter& parameter : parameters_) {
     const Bucket& bucket = buckets_[bucket_at(parameter.offset)];
@@ -161,22 +161,32 @@ void ParameterStore::bind(const Context& context) {
     } else if (layout_.training && layout_.data_size == 1 && !split()) {
       parameter.main = part(mains, parameter.offset, count).view(parameter.shape);
     }
+  }
+  if (!layout_.training) return;
+  zeroed_granules_.clear();
+  for (const Bucket& bucket : buckets_) zeroed_granules_.push_back(bucket.size() / kGranule);
+  for (const Parameter& parameter : parameters_)
+    zeroed_granules_[bucket_at(parameter.offset)] -= granules_written(parameter);
+  if (!OpObserver::rehearsing()) write_flags(context);
+}
+
+// A GEMM writes the parameter and not the gap behind it, so a last granule that has both is zeroed.
+int64_t ParameterStore::granules_written(const Parameter& parameter) {
+  return parameter.linear ? parameter.shape.numel() / kGranule : 0;
+}
+
+void ParameterStore::write_flags(const Context& context) const {
+  std::vector<uint8_t> host(static_cast<size_t>(flat_size_ / kGranule), kernels::kGranuleZeroed);
+  for (const Parameter& parameter : parameters_) {
     const bool counted =
         (parameter.sharing == Sharing::sharded || layout_.tensor_rank == 0) && !parameter.copy;
     const int bits =
         (parameter.decay ? kernels::kGranuleDecays : 0) | (counted ? kernels::kGranuleCounted : 0);
-    // A GEMM writes the parameter and not the gap behind it, so a last granule that has both is zeroed.
-    const int64_t written = parameter.linear ? count / kGranule : 0;
+    const int64_t written = granules_written(parameter);
     const auto first = host.begin() + parameter.offset / kGranule;
     std::fill_n(first, written, static_cast<uint8_t>(bits));
-    std::fill_n(first + written, kernels::granules_of(count) - written,
+    std::fill_n(first + written, kernels::granules_of(parameter.shape.numel()) - written,
                 static_cast<uint8_t>(bits | kernels::kGranuleZeroed));
-  }
-  if (!layout_.training) return;
-  for (const Bucket& bucket : buckets_) {
-    zeroed_granules_.push_back(std::count_if(host.begin() + bucket.begin / kGranule,
-                                             host.begin() + bucket.end / kGranule,
-                                             [](int bits) { return (bits & kernels::kGranuleZeroed) != 0; }));
   }
   context.copy_to_device(flags, host.data());
   context.synchronize();  // the host vector must outlive the copy

@@ -203,6 +203,8 @@ class ParameterStore {
     bool shardable;
     int chunk;
   };
+  static int64_t granules_written(const Parameter& parameter);
+  void write_flags(const Context& context) const;
   void lay_out();
   bool ends_bucket(size_t parameter, int64_t elements, std::vector<LayerEnd>::const_iterator layer) const;
   void end_bucket(int64_t begin, int64_t end, const LayerEnd& layer);

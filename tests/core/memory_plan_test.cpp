@@ -219,5 +219,20 @@ TEST(MemoryPlan, DestroysScratchOutsideItsLife) {
   EXPECT_TRUE(all(always, 7));
 }
 
+// A rehearsal has addresses as apart as those of an allocation, at which nothing is.
+TEST(MemoryPlan, ARehearsalHasAddressesAlone) {
+  MemoryPlan plan;
+  Tensor first, second, alias, scratch;
+  plan.add(first, "first", MemoryKind::data, DType::f32, {int64_t{1} << 40});
+  plan.add(second, "second", MemoryKind::data, DType::f32, {4});
+  plan.alias(alias, first);
+  plan.add(scratch, "scratch", MemoryKind::scratch, DType::f32, {8}, Lifetime(1, 2));
+  plan.rehearse();
+  EXPECT_NE(first.data, nullptr);
+  EXPECT_EQ(alias.data, first.data);
+  EXPECT_EQ(static_cast<char*>(second.data) - static_cast<char*>(first.data), int64_t{4} << 40);
+  EXPECT_GT(scratch.data, second.data);
+}
+
 }  // namespace
 }  // namespace te

@@ -9,6 +9,7 @@
 #include "kernels/muon_cases.h"
 #include "kernels/norm/norm.h"
 #include "kernels/quantize/quantize.h"
+#include "kernels/quantize/quantize_groups.h"
 #include "kernels/rearrange/rearrange.h"
 #include "testing/testing.h"
 
@@ -28,8 +29,10 @@ class Listener final : public OpObserver {
     ++open;
   }
   void end(const Context&) override { --open; }
+  bool performs() const override { return does; }
   std::vector<OpCall> calls;
   int open = 0;
+  bool does = true;
 };
 
 TEST(OpCost, OfAGemm) {
@@ -157,9 +160,50 @@ TEST(OpCost, OfCopiesThatRearrange) {
   EXPECT_EQ(op_cost(std::any(RowOrder{whole, index, whole})).bytes, 2.0 * 8 * 64 * 2 + 8 * 4);
 }
 
+// Two forms of 64 x 256 values with their scales, one per row and 128 columns of each form.
+TEST(OpCost, OfACastWithScalesOfGroups) {
+  const Context cpu = Context::cpu();
+  TestTensor x(cpu, DType::bf16, {64, 256}), rows(cpu, DType::e4m3, {64, 256}),
+      columns(cpu, DType::e4m3, {256, 64});
+  TestTensor row_scales(cpu, DType::f32, {2, 64}), column_scales(cpu, DType::f32, {1, 256});
+  const QuantizeGroups args{.x = x,
+                            .rowwise = {rows, row_scales, ScaleLayout::vectors},
+                            .columnwise = {columns, column_scales, ScaleLayout::vectors}};
+  EXPECT_EQ(op_cost(std::any(args)).bytes, 64 * 256 * (2 + 1 + 1) + 4 * (2 * 64 + 256));
+}
+
 TEST(OpCost, OfArgumentsItDoesNotKnow) {
   EXPECT_THROW(op_cost(std::any(3)), InternalError);
   EXPECT_EQ(op_cost(OpCall{.name = "copy", .label = "", .cost = {.bytes = 8}, .args = {}}).bytes, 8);
+}
+
+// An observer that has a step rehearsed is told of every operation, and none is done: the tensors may be anywhere.
+TEST(OpObserver, ARehearsalTellsAndDoesNothing) {
+  const Context cpu = Context::cpu();
+  TestTensor x(cpu, DType::f32, {16}), y(cpu, DType::f32, {16});
+  x.fill_value(1.0f);
+  y.fill_value(2.0f);
+  const auto nowhere = [](Shape shape) {
+    return Tensor{reinterpret_cast<void*>(uintptr_t{1} << 56), DType::bf16,
+                  shape};  // NOLINT(performance-no-int-to-ptr)
+  };
+  EXPECT_FALSE(OpObserver::rehearsing());
+  {
+    Listener listener;
+    EXPECT_FALSE(OpObserver::rehearsing());
+    listener.does = false;
+    EXPECT_TRUE(OpObserver::rehearsing());
+    fill_value(cpu, x, 3.0f);
+    cpu.copy(y, x);
+    cpu.zero(y);
+    gemm(cpu, {.a = nowhere({64, 32}), .b = nowhere({48, 32}), .out = nowhere({64, 48}), .trans_b = true});
+    ASSERT_EQ(listener.calls.size(), 4u);
+    EXPECT_STREQ(listener.calls[1].name, "copy");
+    EXPECT_EQ(op_cost(listener.calls[3]).flops, 2.0 * 64 * 48 * 32);
+    EXPECT_EQ(listener.open, 0);
+  }
+  EXPECT_EQ(x.floats()[0], 1.0f);
+  EXPECT_EQ(y.floats()[0], 2.0f);
 }
 
 TEST(ProfileLabel, NestsAndKeepsTheLastPartOfAName) {

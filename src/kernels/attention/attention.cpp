@@ -107,7 +107,7 @@ void attention_backward(const Context& context, const AttentionBackward& args) {
 int64_t attention_workspace_bytes(const Context& context, const AttentionShape& shape, DType dtype) {
   const char* rule = attention_unsupported(context.device(), shape, dtype);
   TE_CHECK(rule[0] == '\0', "attention_workspace_bytes: {}", rule);
-  TE_DISPATCH_CUDA(context, attention_workspace_bytes, shape, dtype);
+  TE_ASK_CUDA(context, attention_workspace_bytes, shape, dtype);
   return 0;
 }
 

@@ -25,14 +25,18 @@ void check_column_sums(const char* op, const Tensor& dbias, const Tensor& scratc
 
 }  // namespace te::kernels
 
-/// Dispatches to the CUDA launcher `cuda::op(context, args)` in a CUDA build; the CPU reference follows it.
-/// To the end of the function the op is under the eyes of a profiler, if there is one.
+/// Hands a question (a workspace's size) to its CUDA version in a CUDA build; the CPU's answer follows it.
 #ifdef TE_WITH_CUDA
-#define TE_DISPATCH_CUDA(context, op, ...)                                  \
-  const ::te::kernels::ProfiledOp te_profiled((context), #op, __VA_ARGS__); \
+#define TE_ASK_CUDA(context, op, ...) \
   if ((context).is_cuda()) return cuda::op(context, __VA_ARGS__)
 #else
-#define TE_DISPATCH_CUDA(context, op, ...)                                  \
-  const ::te::kernels::ProfiledOp te_profiled((context), #op, __VA_ARGS__); \
+#define TE_ASK_CUDA(context, op, ...) \
   if ((context).is_cuda()) ::te::kernels::no_cuda(#op)
 #endif
+
+/// Dispatches to the CUDA launcher `cuda::op(context, args)` in a CUDA build; the CPU reference follows it.
+/// To the end of the function the op is under the eyes of a profiler, if there is one, which may want it told only.
+#define TE_DISPATCH_CUDA(context, op, ...)                                  \
+  const ::te::kernels::ProfiledOp te_profiled((context), #op, __VA_ARGS__); \
+  if (te_profiled.rehearsed()) return;                                      \
+  TE_ASK_CUDA(context, op, __VA_ARGS__)

@@ -23,6 +23,7 @@ class ProfiledOp {
       }
     }
   }
+  bool rehearsed() const { return scope_.rehearsed(); }
 
  private:
   template <class T>

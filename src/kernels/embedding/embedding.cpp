@@ -177,7 +177,7 @@ void embedding_backward(const Context& context, const EmbeddingBackward& args) {
 }
 
 int64_t embedding_backward_workspace_bytes(const Context& context, int64_t rows, int64_t hidden) {
-  TE_DISPATCH_CUDA(context, embedding_backward_workspace_bytes, rows, hidden);
+  TE_ASK_CUDA(context, embedding_backward_workspace_bytes, rows, hidden);
   return 0;  // the CPU reference needs none
 }
 

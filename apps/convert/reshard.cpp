@@ -28,7 +28,7 @@ config::Config config_of(const checkpoint::Reader& reader, const ReshardArgument
   const config::Config saved = config::parse_config(reader.config(), manifest);
   std::vector<std::string> overrides = {
       fmt::format("parallel.tensor={}", arguments.tensor),
-      fmt::format("parallel.pipeline={}", arguments.pipeline),
+      fmt::format("parallel.pipeline={}", arguments.pipeline), "parallel.pipeline_split=even",
       fmt::format("parallel.virtual_stages={}", arguments.virtual_stages),
       fmt::format("parallel.schedule={}", arguments.virtual_stages > 1 ? "interleaved" : "1f1b")};
   if (arguments.tensor == 1) overrides.emplace_back("parallel.sequence=false");

@@ -232,6 +232,7 @@ struct ParallelConfig {
   int64_t pipeline = 1;
   bool sequence = false;       ///< norms and the residual stream are sharded over the tensor ranks, too
   int64_t virtual_stages = 1;  ///< model chunks of a pipeline stage
+  std::string pipeline_split = "even";  ///< layers of each piece of the pipeline: config/pipeline_split.h
   PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
   /// Pieces along the tokens into which a GEMM next to a tensor-parallel collective is cut, so that the
   /// collective of one piece runs beside the GEMM of the next. 1: no overlap.

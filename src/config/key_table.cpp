@@ -252,6 +252,11 @@ const auto kKeys = std::to_array<Key>({
      "Sequence parallelism: the tensor ranks share the tokens of norms and residual stream, too."},
     {TE_KEY(parallel.virtual_stages), kBuiltIn, from_to(1, 1024),
      "Model chunks of each stage; more than 1 with `schedule: interleaved`."},
+    {TE_KEY(parallel.pipeline_split), kBuiltIn, kAny,
+     "Layers of each piece of the pipeline (each stage, or each of its virtual stages). `even`: as equal as "
+     "they can be. `balanced`: as equal in time, so that the last one, which has the output layer and the "
+     "loss, has fewer. A list such as `9,8,8,7`: so many, in the order of the model. Checkpoints go on under "
+     "any."},
     {TE_KEY(parallel.schedule), kBuiltIn, kAny,
      "Order of forward and backward passes over the stages; `te-train --print-schedule` draws it."},
     {TE_KEY(parallel.tensor_overlap), kBuiltIn, from_to(1, 64),

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "config/key_table.h"
+#include "config/pipeline_split.h"
 #include "config/precision_overrides.h"
 #include "config/text.h"
 #include "config/validate_model.h"
@@ -173,6 +174,7 @@ void check_parallel(const Config& c) {
         "needs a layer",
         m.num_layers, p.pipeline, p.virtual_stages, chunks);
   }
+  check_pipeline_split(c);
 }
 
 void check_shard(const Config& c) {

@@ -65,7 +65,8 @@ Target Quantizer::target(Operand& operand, QuantizeMode mode, const ColumnSums& 
 }
 
 QuantizeMode Quantizer::mode_of(const Operand& operand, QuantizeMode mode) const {
-  if (mode.repeated && operand.scale && recipe_->cast_scale(index_) != Recipe::CastScale::given)
+  if (recipe_ != nullptr && mode.repeated && operand.scale &&
+      recipe_->cast_scale(index_) != Recipe::CastScale::given)
     mode.again = true;
   return mode;
 }

@@ -8,7 +8,7 @@
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/quantize/quantize.h"
-#include "parallel/schedule/split_layers.h"
+#include "model/pipeline_pieces.h"
 #include "parallel/watchdog.h"
 
 namespace te::generate {
@@ -62,8 +62,7 @@ Decoder::Decoder(const config::Config& config, const parallel::Groups& groups, c
     embedding_->words()->copied = config_.model.tie_word_embeddings && !groups.last_stage();
     parameters_.end_layer();
   }
-  const auto split =
-      parallel::split_layers(static_cast<int>(config_.model.num_layers), groups.grid().pipeline, 1);
+  const auto split = model::pipeline_pieces(config_, groups.grid().pipeline);
   const auto [first, count] = split[static_cast<size_t>(groups.at().pipeline)];
   for (int i = first; i < first + count; ++i) {
     const model::LayerConfig layer = layer_config_.of_layer(i);

@@ -39,6 +39,7 @@ config::Config run_config(const ModelSource& source, const RunOptions& options, 
     user_error("--fp8 {}: must be off, hybrid or e4m3", options.fp8);
   config.parallel.tensor = options.tensor;
   config.parallel.pipeline = options.pipeline;
+  config.parallel.pipeline_split = "even";
   config.parallel.context = options.context;
   config.training.micro_batch_size = config.training.global_batch_size = batch;
   config.training.train_steps = 1;

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "kernels/elementwise/elementwise.h"
-#include "parallel/schedule/split_layers.h"
+#include "model/pipeline_pieces.h"
 
 namespace te::model {
 namespace {
@@ -58,7 +58,7 @@ void ModelStage::build() {
            config_.parallel.context, context_ranks_.size());
   recipe_->share(groups_->microbatch(), groups_->stage());
   const int stages = groups_->grid().pipeline, chunks = static_cast<int>(config_.parallel.virtual_stages);
-  const auto split = parallel::split_layers(static_cast<int>(config_.model.num_layers), stages, chunks);
+  const auto split = pipeline_pieces(config_, stages);
   size_t first = 0;
   if (groups_->first_stage()) {
     embedding_ =

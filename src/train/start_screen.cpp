@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "core/terminal.h"
+#include "model/pipeline_pieces.h"
 #include "train/flops.h"
 #include "train/run_file.h"
 #include "train/summary.h"
@@ -122,7 +123,7 @@ std::string start_screen(const StartInfo& info, int columns) {
   return fmt::format("{}, {}\n", info.program, now_text()) +
          row("run", folder + " (this in full: start.txt)", columns) + ranks_rows(info, columns) +
          rows_of(device_summary(info.context), columns) + row("model", model_line(info), columns) +
-         row("batch", batch_line(info), columns) +
+         row("batch", batch_line(info), columns) + rows_of(model::pipeline_summary(info.config), columns) +
          rows_of(precision_summary(info.config, info.context), columns) +
          row("memory", memory_line(info), columns) +
          rows_of(offload_summary(info.plan, info.config), columns) +
@@ -139,9 +140,9 @@ std::string start_tables(const StartInfo& info) {
   for (const std::string& line : parallel::host_lines(info.placement, info.placement.size()))
     hosts += "host " + line + "\n";
   return (info.ranks.empty() ? "" : info.ranks + hosts) + device_summary(info.context) +
-         model_summary(info.config, info.parameters) + precision_summary(info.config, info.context) +
-         config_notes(info.config) + memory_summary(info.plan, info.context) +
-         offload_summary(info.plan, info.config);
+         model_summary(info.config, info.parameters) + model::pipeline_summary(info.config) +
+         precision_summary(info.config, info.context) + config_notes(info.config) +
+         memory_summary(info.plan, info.context) + offload_summary(info.plan, info.config);
 }
 
 void write_start_files(const StartInfo& info) {

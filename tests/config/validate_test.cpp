@@ -368,6 +368,15 @@ TEST(Validate, ParallelLayouts) {
           "split nor "
           "copied; tensor sizes that fit this model: 1, 2");
   refused({"parallel.tensor=2", "parallel.sequence=true", "parallel.tensor_overlap=5"}, "2 * 32 = 64 tokens");
+  EXPECT_EQ(small({"parallel.pipeline=2", "parallel.pipeline_split=1,1"}).parallel.pipeline_split, "1,1");
+  refused({"parallel.pipeline_split=even,"}, "is neither even nor balanced nor a list");
+  for (const char* split : {"1,", ",1", "1,,1", "1,0", "1,-1", "1,x", "1.5", "", "2 1"})
+    refused({"parallel.pipeline=2", std::string("parallel.pipeline_split=") + split},
+            "is neither even nor balanced nor a list of layers such as 9,8,8,7");
+  refused({"parallel.pipeline=2", "parallel.pipeline_split=1,1,1"},
+          "has 3 numbers, parallel.pipeline * parallel.virtual_stages = 2 * 1 = 2 pieces");
+  refused({"parallel.pipeline=2", "parallel.pipeline_split=1,2"},
+          "is 3 layers in all, model.num_layers is 2");
   refused({"parallel.pipeline=4"},
           "model.num_layers (2) is below parallel.pipeline * parallel.virtual_stages");
   for (const char* recompute : {"selective", "full"}) {

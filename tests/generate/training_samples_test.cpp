@@ -99,6 +99,25 @@ TEST_F(TrainingSamples, OfRanksThatShareTheModel) {
   EXPECT_EQ(samples("staged"), samples("one"));
 }
 
+// The decoder's stages are those of the run, although it runs without FP8, by which a balanced split would be another
+// one: the output layer is as wide as 32 x 1024, and takes the time of six layers in FP8, of four without.
+TEST_F(TrainingSamples, OfStagesThatAreNotAlike) {
+  const Overrides deep =
+      prompts_ + Overrides{"precision.dtype=fp32", "precision.fp8=hybrid", "model.num_layers=8",
+                           "model.make_vocab_size_divisible_by=1024", "optimizer.clip_grad=0"};
+  ASSERT_EQ(train("one", deep).code, 0);
+  folder_.use_ranks(2);
+  const auto expect_same_texts = [&](const std::string& name, const std::string& split) {
+    const Result staged =
+        train(name, deep + Overrides{"parallel.pipeline=2", "parallel.pipeline_split=" + split});
+    ASSERT_EQ(staged.code, 0) << staged.out << staged.error;
+    EXPECT_EQ(samples(name), samples("one")) << split;
+  };
+  expect_same_texts("balanced", "balanced");
+  expect_same_texts("list", "3,5");
+  TE_EXPECT_CONTAINS(read_file(folder_.run_folder("balanced") + "/start.txt"), "stages of 7, 1 layers");
+}
+
 // They train on parts of the sequences; one of them makes the texts alone.
 TEST_F(TrainingSamples, OfContextRanks) {
   ASSERT_EQ(train("one", prompts_ + Overrides{"precision.dtype=fp32"}).code, 0);

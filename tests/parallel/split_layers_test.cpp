@@ -62,6 +62,59 @@ TEST(SplitLayers, PromisesForEveryShape) {
   }
 }
 
+std::vector<int> counts_by_time(int layers, int stages, int chunks, double head) {
+  std::vector<int> result;
+  for (const auto& [first, count] : split_layers_by_time(layers, stages, chunks, head))
+    result.push_back(count);
+  return result;
+}
+
+TEST(SplitLayers, ByTimeTheLastStageHasFewerLayers) {
+  EXPECT_EQ(counts_by_time(32, 4, 1, 0.0), counts(32, 4, 1));
+  EXPECT_EQ(counts_by_time(32, 4, 1, 0.9), (std::vector<int>{8, 8, 8, 8}));  // a layer less would be no gain
+  EXPECT_EQ(counts_by_time(32, 4, 1, 1.2), (std::vector<int>{9, 8, 8, 7}));
+  EXPECT_EQ(counts_by_time(80, 4, 1, 2.4), (std::vector<int>{21, 21, 20, 18}));
+  EXPECT_EQ(counts_by_time(16, 2, 2, 2.2),
+            (std::vector<int>{5, 4, 4, 3}));  // of stage 1 the piece with the head
+  EXPECT_EQ(counts_by_time(8, 4, 1, 50.0), (std::vector<int>{3, 2, 2, 1}));  // a piece keeps one
+}
+
+/// The least that the slowest stage can have to do, by the number of layers of the last one.
+double least_possible(int layers, int stages, int chunks, double head) {
+  double least = 1e9;
+  for (int last = chunks; last <= layers - (stages - 1) * chunks; ++last) {
+    const int others = layers - last;
+    const double most = stages == 1 ? 0 : (others + stages - 2) / (stages - 1);
+    least = std::min(least, std::max(most, last + head));
+  }
+  return least;
+}
+
+TEST(SplitLayers, ByTimeNoOtherSplitIsFaster) {
+  for (int stages = 2; stages <= 6; ++stages) {
+    for (int chunks = 1; chunks <= 3; ++chunks) {
+      for (int layers = stages * chunks; layers <= 4 * stages * chunks; ++layers) {
+        for (const double head : {0.0, 0.3, 1.0, 1.7, 2.5, 6.0}) {
+          const auto split = split_layers_by_time(layers, stages, chunks, head);
+          std::vector<double> work(static_cast<size_t>(stages), 0.0);
+          int next = 0;
+          for (size_t g = 0; g < split.size(); ++g) {
+            ASSERT_EQ(split[g].first, next);
+            ASSERT_GE(split[g].second, 1);
+            work[g % work.size()] += split[g].second;
+            next += split[g].second;
+          }
+          ASSERT_EQ(next, layers);
+          work.back() += head;
+          ASSERT_DOUBLE_EQ(*std::max_element(work.begin(), work.end()),
+                           least_possible(layers, stages, chunks, head))
+              << layers << " layers, " << stages << " x " << chunks << ", head " << head;
+        }
+      }
+    }
+  }
+}
+
 TEST(SplitLayers, TooFewLayersAreRefusedWithTheArithmetic) {
   try {
     split_layers(7, 4, 2);

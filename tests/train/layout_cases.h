@@ -66,6 +66,7 @@ struct Case {
   double z_loss = 0;
   bool muon = false;
   double lr = 5e-3;
+  std::string split = "even";  ///< parallel.pipeline_split
 
   bool norms_on_outputs() const { return form == Form::olmo2 || form == Form::gemma3; }
   bool fp8() const { return precision >= Precision::delayed; }
@@ -158,6 +159,7 @@ inline config::Config make_config(const Case& c) {
   p.sequence = c.sequence;
   p.tensor_overlap = c.overlap;
   p.schedule = c.schedule;
+  p.pipeline_split = c.split;
   p.virtual_stages = c.schedule == PipelineSchedule::interleaved ? 2 : 1;
   p.bucket_size = c.bucket_size;
   p.shard = c.shard;
@@ -228,6 +230,26 @@ inline std::vector<Case> cases_of(int ranks) {
            .schedule = zero_bubble,
            .layers = 5,
            .dropout = true},
+          {.name = "pp2_llama_split",
+           .family = llama,
+           .pipeline = 2,
+           .layers = 5,
+           .variant = true,
+           .split = "4,1"},
+          {.name = "pp2_gpt_interleaved_split",
+           .family = gpt,
+           .pipeline = 2,
+           .schedule = interleaved,
+           .layers = 7,
+           .dropout = true,
+           .split = "1,3,2,1"},
+          {.name = "pp2_llama_delayed_split",
+           .family = llama,
+           .precision = delayed,
+           .pipeline = 2,
+           .schedule = zero_bubble,
+           .layers = 5,
+           .split = "1,4"},
           {.name = "dp2_gpt_dropout", .family = gpt, .recompute = selective, .dropout = true},
           {.name = "dp2_llama_no_overlap", .family = llama, .recompute = full, .data_overlap = false},
           {.name = "dp2_gpt_bf16_grads", .family = gpt, .variant = true, .bf16_grads = true},
@@ -579,6 +601,18 @@ inline std::vector<Case> cases_of(int ranks) {
            .layers = 5,
            .dropout = true},
           {.name = "pp4_llama_1f1b", .family = llama, .pipeline = 4, .recompute = selective, .layers = 6},
+          {.name = "pp4_llama_zero_bubble_split",
+           .family = llama,
+           .pipeline = 4,
+           .schedule = zero_bubble,
+           .layers = 8,
+           .split = "2,1,3,2"},
+          {.name = "pp4_gpt_1f1b_split",
+           .family = gpt,
+           .pipeline = 4,
+           .recompute = full,
+           .layers = 7,
+           .split = "1,3,1,2"},
           {.name = "pp4_gpt_interleaved",
            .family = gpt,
            .pipeline = 4,

@@ -58,6 +58,15 @@ const Case kOlmo2 = {
     {kOne, kTensor, kPipeline},
     2e-6,
     5e-5};
+/// Stages that are cut otherwise hold other layers, whole.
+const Layout kFirstHeavy = {"pp2_split", 2, {"parallel.pipeline=2", "parallel.pipeline_split=3,1"}};
+const Layout kBalanced = {"pp2_balanced", 2, {"parallel.pipeline=2", "parallel.pipeline_split=balanced"}};
+const Case kSplit = {"split",
+                     {"precision.dtype=fp32", "model.num_layers=4"},
+                     {"pp2_last_heavy", 2, {"parallel.pipeline=2", "parallel.pipeline_split=1,3"}},
+                     {kOne, kPipeline, kFirstHeavy, kBalanced},
+                     2e-6,
+                     5e-5};
 /// Heads on two ranks, and with four keys and values.
 const Case kContextFp32 = {"context",
                            {"precision.dtype=fp32"},
@@ -223,6 +232,10 @@ TEST_F(Resharding, Fp8GoesOnUnderAnyLayout) {
 #ifndef __SANITIZE_ADDRESS__
 TEST_F(Resharding, Fp32GoesOnUnderAnyLayout) {
   goes_on_under_any_layout(kFp32);
+}
+
+TEST_F(Resharding, StagesGoOnUnderAnySplit) {
+  goes_on_under_any_layout(kSplit);
 }
 
 TEST_F(Resharding, MuonGoesOnUnderAnyLayout) {

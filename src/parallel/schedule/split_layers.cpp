@@ -43,6 +43,10 @@ std::vector<std::pair<int, int>> split_layers(int layers, int stages, int chunks
     });
     ++counts[static_cast<size_t>(*piece)];
   }
+  return runs_of(counts);
+}
+
+std::vector<std::pair<int, int>> runs_of(const std::vector<int>& counts) {
   std::vector<std::pair<int, int>> split;
   int first = 0;
   for (const int count : counts) {
@@ -50,6 +54,40 @@ std::vector<std::pair<int, int>> split_layers(int layers, int stages, int chunks
     first += count;
   }
   return split;
+}
+
+std::vector<std::pair<int, int>> split_layers_by_time(int layers, int stages, int chunks, double head) {
+  std::vector<int> counts;
+  for (const auto& [first, count] : split_layers(layers, stages, chunks)) counts.push_back(count);
+  const auto pieces_of = [&](int stage) {
+    std::vector<size_t> pieces;
+    for (int chunk = 0; chunk < chunks; ++chunk)
+      pieces.push_back(static_cast<size_t>(chunk * stages + stage));
+    return pieces;
+  };
+  const auto work_of = [&](int stage) {
+    double work = stage == stages - 1 ? head : 0.0;
+    for (const size_t piece : pieces_of(stage)) work += counts[piece];
+    return work;
+  };
+  for (;;) {
+    int most = 0, least = 0;
+    for (int stage = 1; stage < stages; ++stage) {
+      if (work_of(stage) > work_of(most)) most = stage;
+      if (work_of(stage) < work_of(least)) least = stage;
+    }
+    if (work_of(least) + 1.0 >= work_of(most)) break;
+    // The piece with the head gives first, the one with fewest layers takes; each keeps one.
+    size_t from = pieces_of(most).back(), to = pieces_of(least).front();
+    for (const size_t piece : pieces_of(most))
+      if (counts[from] == 1 || (most != stages - 1 && counts[piece] > counts[from])) from = piece;
+    for (const size_t piece : pieces_of(least))
+      if (counts[piece] < counts[to]) to = piece;
+    if (counts[from] == 1) break;
+    --counts[from];
+    ++counts[to];
+  }
+  return runs_of(counts);
 }
 
 }  // namespace te::parallel

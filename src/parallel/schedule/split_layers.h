@@ -18,4 +18,13 @@ namespace te::parallel {
 /// UserError, with the arithmetic, when a chunk would have no layer.
 std::vector<std::pair<int, int>> split_layers(int layers, int stages, int chunks);
 
+/// The same, with the last piece having `head` layers' work besides its layers, such that the slowest stage has as
+/// little to do as is possible. Layers move one by one from the stage of split_layers() that has most to the one that
+/// has least, as long as that helps; within a stage they leave the piece with the head, or else the one with most
+/// layers.
+std::vector<std::pair<int, int>> split_layers_by_time(int layers, int stages, int chunks, double head);
+
+/// Of pieces of so many layers.
+std::vector<std::pair<int, int>> runs_of(const std::vector<int>& counts);
+
 }  // namespace te::parallel

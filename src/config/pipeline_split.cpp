@@ -1,0 +1,83 @@
+#include "config/pipeline_split.h"
+
+#include <charconv>
+#include <numeric>
+#include <sstream>
+
+#include "config/precision_overrides.h"
+#include "config/text.h"
+#include "core/error.h"
+
+namespace te::config {
+namespace {
+
+constexpr double kFp8Time = 0.53, kAttentionTime = 2.0, kOtherOps = 1.08;
+
+[[noreturn]] void refuse(const std::string& split) {
+  user_error("parallel.pipeline_split: {} is neither even nor balanced nor a list of layers such as 9,8,8,7",
+             in_quotes(split));
+}
+
+/// FLOPs of one token's GEMMs forward, weighted by the time that they take.
+double gemm_time(const Config& config, std::string_view linear, int64_t layer, double parameters) {
+  const PrecisionConfig& precision = config.precision;
+  const bool fp8 = precision.fp8 != Fp8Mode::off &&
+                   linear_precision(precision, linear, layer, config.model.num_layers).quantized();
+  return 2.0 * parameters * (fp8 ? kFp8Time : 1.0);
+}
+
+}  // namespace
+
+std::vector<int> numbers_of_split(const std::string& split) {
+  std::vector<int> numbers;
+  if (split == "even" || split == "balanced") return numbers;
+  std::istringstream parts(split);
+  for (std::string part; std::getline(parts, part, ',');) {
+    const size_t first = part.find_first_not_of(' '), last = part.find_last_not_of(' ');
+    if (first == std::string::npos) refuse(split);
+    int number = 0;
+    const char* end = part.data() + last + 1;
+    const auto [at, error] = std::from_chars(part.data() + first, end, number);
+    if (error != std::errc{} || at != end || number < 1) refuse(split);
+    numbers.push_back(number);
+  }
+  if (numbers.empty() || split.back() == ',') refuse(split);
+  return numbers;
+}
+
+void check_pipeline_split(const Config& config) {
+  const ParallelConfig& p = config.parallel;
+  const std::vector<int> numbers = numbers_of_split(p.pipeline_split);
+  if (numbers.empty()) return;
+  const int64_t pieces = p.pipeline * p.virtual_stages;
+  if (static_cast<int64_t>(numbers.size()) != pieces) {
+    user_error(
+        "parallel.pipeline_split {} has {} numbers, parallel.pipeline * parallel.virtual_stages = {} * {} = "
+        "{} "
+        "pieces need one each",
+        p.pipeline_split, numbers.size(), p.pipeline, p.virtual_stages, pieces);
+  }
+  const int64_t sum = std::accumulate(numbers.begin(), numbers.end(), int64_t{0});
+  if (sum != config.model.num_layers)
+    user_error("parallel.pipeline_split {} is {} layers in all, model.num_layers is {}", p.pipeline_split,
+               sum, config.model.num_layers);
+}
+
+double head_in_layers(const Config& config) {
+  const ModelConfig& m = config.model;
+  const double hidden = static_cast<double>(m.hidden_size), span = static_cast<double>(m.attention_span()),
+               seq = static_cast<double>(m.seq_length);
+  const int64_t middle = m.num_layers / 2;
+  const double keys = span * (2.0 * seq - span) / seq;  // of two tokens, on average
+  const double gemms =
+      gemm_time(config, "linear_qkv", middle, hidden * static_cast<double>(m.qkv_width())) +
+      gemm_time(config, "linear_proj", middle, hidden * static_cast<double>(m.attention_width())) +
+      gemm_time(config, "linear_fc1", middle, hidden * static_cast<double>(m.fc1_width())) +
+      gemm_time(config, "linear_fc2", middle, hidden * static_cast<double>(m.ffn_hidden_size));
+  const double attention = kAttentionTime * 2.0 * keys * static_cast<double>(m.attention_width());
+  const double head =
+      gemm_time(config, kOutputLayerName, m.num_layers, hidden * static_cast<double>(m.padded_vocab_size()));
+  return head / (kOtherOps * (gemms + attention));
+}
+
+}  // namespace te::config

@@ -1,0 +1,56 @@
+#include "model/pipeline_pieces.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "config/pipeline_split.h"
+#include "core/error.h"
+#include "parallel/schedule/split_layers.h"
+
+namespace te::model {
+
+namespace {
+
+/// Layers of each piece of the config's pipeline.
+std::vector<int> counts_of(const config::Config& config) {
+  std::vector<int> counts;
+  for (const auto& [first, count] : pipeline_pieces(config, static_cast<int>(config.parallel.pipeline)))
+    counts.push_back(count);
+  return counts;
+}
+
+}  // namespace
+
+std::vector<std::pair<int, int>> pipeline_pieces(const config::Config& config, int stages) {
+  const int layers = static_cast<int>(config.model.num_layers),
+            chunks = static_cast<int>(config.parallel.virtual_stages);
+  const std::string& split = config.parallel.pipeline_split;
+  if (stages != config.parallel.pipeline) return parallel::split_layers(layers, stages, chunks);
+  if (split == "balanced")
+    return parallel::split_layers_by_time(layers, stages, chunks, config::head_in_layers(config));
+  const std::vector<int> numbers = config::numbers_of_split(split);
+  return numbers.empty() ? parallel::split_layers(layers, stages, chunks) : parallel::runs_of(numbers);
+}
+
+std::string written_pipeline_split(const config::Config& config) {
+  return fmt::format("{}", fmt::join(counts_of(config), ","));
+}
+
+std::string pipeline_summary(const config::Config& config) {
+  const auto stages = static_cast<size_t>(config.parallel.pipeline);
+  if (stages == 1) return "";
+  const std::vector<int> counts = counts_of(config);
+  std::vector<double> work(stages);
+  for (size_t piece = 0; piece < counts.size(); ++piece) work[piece % stages] += counts[piece];
+  const double head = config::head_in_layers(config);
+  work.back() += head;
+  const double mean = std::accumulate(work.begin(), work.end(), 0.0) / static_cast<double>(stages);
+  const double excess = *std::max_element(work.begin(), work.end()) / mean - 1.0;
+  return fmt::format(
+      "pipeline: stages of {} layers (parallel.pipeline_split {}), and on the last the output layer, about "
+      "{:.1f} "
+      "layers more: the slowest has {:.0f} % more to do than the mean\n",
+      fmt::join(counts, ", "), config.parallel.pipeline_split, head, 100.0 * excess);
+}
+
+}  // namespace te::model

@@ -17,6 +17,7 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "core/terminal.h"
+#include "model/pipeline_pieces.h"
 #include "parallel/launch.h"
 #include "parallel/placement.h"
 #include "parallel/schedule/draw.h"
@@ -27,6 +28,8 @@
 #include "train/inspect_fp8.h"
 #include "train/memory_verdict.h"
 #include "train/mpirun.h"
+#include "train/plan_layouts.h"
+#include "train/planned_rank.h"
 #include "train/run_record.h"
 #include "train/signals.h"
 #include "train/start_screen.h"
@@ -43,6 +46,7 @@ constexpr int kInterrupted = 130;
 constexpr const char* kFooter = R"(Examples:
   te-train --config configs/gpt2_124m_fp8.yaml
   te-train --config configs/llama7b_fp8.yaml --dry-run
+  te-train --config configs/llama3_70b_fp8.yaml --plan 64 --gpu h100
   mpirun -n 4 te-train --config configs/llama7b_fp8.yaml --set parallel.tensor=2
   te-train --config configs/quickstart_bf16.yaml --set training.train_steps=20 --set precision.fp8=hybrid
   te-train --config preset:llama3_8b --config run.yaml --print-config
@@ -89,14 +93,11 @@ void show_layout(const te::config::Config& config, const te::Context& context, t
   for (int stage = 0; stage < grid.pipeline; ++stage) {
     const int rank = grid.rank({.pipeline = stage});
     const te::parallel::Groups groups = te::parallel::Groups::planned(grid, rank);
-    te::train::StepRunner runner(config, context, groups);
-    const auto samples = te::apps::make_sample_maker(config, context, groups);
-    if (samples) samples->plan(runner.plan());
-    const auto tasks = te::apps::make_task_judge(config, context, world, groups);
-    if (tasks) tasks->plan(runner.plan());
+    te::apps::PlannedRank rank_plan(config, context, world, groups);
+    te::train::StepRunner& runner = rank_plan.runner();
     if (stage == 0) {
       print_tables(te::train::device_summary(context) + te::train::precision_summary(config, context) +
-                   te::train::config_notes(config));
+                   te::model::pipeline_summary(config) + te::train::config_notes(config));
     }
     if (grid.world > 1)
       print_tables(fmt::format("\nrank {} of {} ({})\n", rank, grid.str(), groups.at().str()));
@@ -239,9 +240,11 @@ int body(te::parallel::World& world, int argc, char** argv) {
          "With --dry-run and --print-schedule: ranks of the job; parallel.tensor * context * pipeline when "
          "absent")
       ->check(CLI::PositiveNumber);
+  te::apps::PlanOptions plan(app);
   app.require_subcommand(0, 1);
   te::apps::InspectFp8Command inspect_fp8(app);
   if (!te::apps::parse_command_line(app, argc, argv, !world.leader(), te::apps::config_words())) return 0;
+  plan.check();
   if (inspect_fp8.chosen()) {
     if (!configs.empty() || !overrides.empty())
       te::user_error(
@@ -269,6 +272,10 @@ int body(te::parallel::World& world, int argc, char** argv) {
     return 0;
   }
   te::init_log(world.leader() ? spdlog::level::from_str(level) : spdlog::level::err);
+  if (plan.chosen()) {
+    if (world.leader()) print_tables(plan.run(config, world));
+    return 0;
+  }
   if (!show.dry_run && !show.schedule)
     return train_under_signals(config, world,
                                {fmt::format("{}", fmt::join(configs, " + ")), overwrite, show.verbose});

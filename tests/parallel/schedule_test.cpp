@@ -232,6 +232,50 @@ TEST(Schedule, BubbleIsTheTextbooks) {
   }
 }
 
+// Stages that are not alike, by hand: the slow last one (a head) sets the pace of 1f1b, and its neighbour waits.
+//
+//   stage 0  F0 F1 . . B0 . F2 . B1 . . . B2       forward 1, backward 2
+//   stage 1  . F0 B0 F1 B1 F2 B2                   forward 2, backward 3
+TEST(Schedule, PiecesMayDiffer) {
+  const ScheduleShape shape = {ScheduleKind::one_f_one_b, 2, 1, 3};
+  Costs costs;
+  costs.pieces = {{1, 2, 0}, {2, 3, 0}};
+  const Simulation simulation = simulate(make_schedule(shape), shape, costs);
+  EXPECT_EQ(simulation.ideal, 3 * 5);
+  EXPECT_EQ(simulation.makespan, 1 + 3 * 5 + 2);
+  EXPECT_EQ(simulation.stages[0].busy, 3 * 3);
+  EXPECT_EQ(simulation.stages[1].busy, 3 * 5);
+  EXPECT_DOUBLE_EQ(simulation.bubble_share, 3.0 / 18);
+  // Equal pieces are what one set of costs means.
+  for (const ScheduleShape& other : shapes()) {
+    const Costs one = whole_costs(other);
+    Costs each = one;
+    each.pieces.assign(static_cast<size_t>(other.pieces()),
+                       {one.forward / other.chunks, one.backward / other.chunks,
+                        one.backward * one.wgrad_share / other.chunks});
+    ASSERT_EQ(simulate(make_schedule(other), other, each).makespan,
+              simulate(make_schedule(other), other, one).makespan)
+        << text(other);
+  }
+  costs.pieces.pop_back();
+  EXPECT_THROW(simulate(make_schedule(shape), shape, costs), InternalError);
+}
+
+// A message that waits for its receiver is paid for by each receive; one that does not travels beside passes.
+TEST(Schedule, MessagesMayWaitForTheirReceiver) {
+  const ScheduleShape shape = {ScheduleKind::gpipe, 2, 1, 4};
+  Costs costs;
+  costs.communication = 0.5;
+  const double early = simulate(make_schedule(shape), shape, costs).makespan;
+  costs.waits_for_receiver = true;
+  const double late = simulate(make_schedule(shape), shape, costs).makespan;
+  // Forward: only the first message is waited for where it travels early; each one where it does not. The first of the
+  // backward passes' messages is waited for in either case, the others by a stage that has just become free.
+  EXPECT_EQ(early, 4 * 3 + 3 + 2 * 0.5);
+  EXPECT_GT(late, early);
+  EXPECT_LE(late, early + 2 * 3 * 0.5);
+}
+
 TEST(Schedule, ZeroBubbleBeats1F1B) {
   for (const double share : {0.25, 0.4, 0.5, 0.6}) {
     for (int stages = 2; stages <= 8; ++stages) {

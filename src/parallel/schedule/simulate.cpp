@@ -38,6 +38,8 @@ class Simulator {
       : schedule_(schedule), shape_(shape), costs_(costs), states_(schedule.size()) {
     TE_CHECK(static_cast<int>(schedule.size()) == shape.stages, "schedule of {} stages for a shape of {}",
              schedule.size(), shape.stages);
+    TE_CHECK(costs.pieces.empty() || static_cast<int>(costs.pieces.size()) == shape.pieces(),
+             "costs of {} pieces for {}", costs.pieces.size(), shape.pieces());
     result_.stages.resize(schedule.size());
   }
 
@@ -50,7 +52,8 @@ class Simulator {
     check_no_deadlock();
     for (int stage = 0; stage < shape_.stages; ++stage) check_finished(stage);
     for (const State& state : states_) result_.makespan = std::max(result_.makespan, state.clock);
-    result_.ideal = shape_.microbatches * (costs_.forward + costs_.backward);
+    for (int stage = 0; stage < shape_.stages; ++stage)
+      result_.ideal = std::max(result_.ideal, shape_.microbatches * work_of(stage));
     result_.bubble_share = result_.makespan > 0 ? (result_.makespan - result_.ideal) / result_.makespan : 0;
     return std::move(result_);
   }
@@ -66,6 +69,21 @@ class Simulator {
     // What each (chunk, microbatch) has been through here.
     std::set<Key> forward_received, forward_done, backward_received, backward_done, wgrad_done, in_flight;
   };
+
+  /// Of one chunk, for one microbatch.
+  Costs::Piece piece_costs(int stage, int chunk) const {
+    if (!costs_.pieces.empty()) return costs_.pieces[static_cast<size_t>(shape_.piece(stage, chunk))];
+    return {.forward = costs_.forward / shape_.chunks,
+            .backward = costs_.backward / shape_.chunks,
+            .wgrad = costs_.backward * costs_.wgrad_share / shape_.chunks};
+  }
+
+  double work_of(int stage) const {
+    double sum = 0;
+    for (int chunk = 0; chunk < shape_.chunks; ++chunk)
+      sum += piece_costs(stage, chunk).forward + piece_costs(stage, chunk).backward;
+    return sum;
+  }
 
   State& neighbour(int stage, int step) {
     return states_[static_cast<size_t>((stage + step + shape_.stages) % shape_.stages)];
@@ -112,7 +130,9 @@ class Simulator {
     TE_CHECK(message.microbatch == action.microbatch && message.piece == piece,
              "stage {}: {} expects microbatch {} of piece {}, but microbatch {} of piece {} arrives", stage,
              action_name(action.kind), action.microbatch, piece, message.microbatch, message.piece);
-    state.clock = std::max(state.clock, message.arrival);
+    state.clock = costs_.waits_for_receiver
+                      ? std::max(state.clock, message.arrival - costs_.communication) + costs_.communication
+                      : std::max(state.clock, message.arrival);
     channel.received.push_back(state.clock);
     return true;
   }
@@ -134,25 +154,26 @@ class Simulator {
     const Key key = {action.chunk, action.microbatch};
     const int piece = shape_.piece(stage, action.chunk);
     const bool split = shape_.kind == ScheduleKind::zero_bubble;
+    const Costs::Piece costs = piece_costs(stage, action.chunk);
     double duration = 0;
     if (action.kind == ActionKind::forward) {
       require(piece == 0 || state.forward_received.contains(key), stage, action,
               "runs before its input came");
       require(state.forward_done.insert(key).second, stage, action, "runs twice");
       state.in_flight.insert(key);
-      duration = costs_.forward;
+      duration = costs.forward;
     } else if (action.kind == ActionKind::backward) {
       const bool last = piece == shape_.pieces() - 1;
       require(state.forward_done.contains(key), stage, action, "runs before its forward");
       require(last || state.backward_received.contains(key), stage, action, "runs before its input came");
       require(state.backward_done.insert(key).second, stage, action, "runs twice");
-      duration = costs_.backward * (split ? 1 - costs_.wgrad_share : 1);
+      duration = costs.backward - (split ? costs.wgrad : 0);
     } else {
       require(state.backward_done.contains(key), stage, action, "runs before its backward");
       require(state.wgrad_done.insert(key).second, stage, action, "runs twice");
-      duration = costs_.backward * costs_.wgrad_share;
+      duration = costs.wgrad;
     }
-    record(result_.stages[static_cast<size_t>(stage)], state, action, duration / shape_.chunks);
+    record(result_.stages[static_cast<size_t>(stage)], state, action, duration);
     if (action.kind == (split ? ActionKind::wgrad : ActionKind::backward)) state.in_flight.erase(key);
   }
 

@@ -10,11 +10,19 @@ namespace te::parallel {
 
 /// Durations, in any unit of time, for one microbatch on all chunks of a stage; a chunk takes an equal part.
 struct Costs {
+  /// Of one piece of the model: stages and chunks that are not alike.
+  struct Piece {
+    double forward = 0;
+    double backward = 0;  ///< dgrad and wgrad together
+    double wgrad = 0;     ///< of backward; counts only where wgrad is an action of its own
+  };
   double forward = 1;
-  double backward = 2;       ///< dgrad and wgrad together
-  double wgrad_share = 0.5;  ///< of backward; counts only where wgrad is an action of its own
-  double communication = 0;  ///< from send to arrival; the sender goes on at once
-  int buffers = 0;           ///< messages a channel holds before a send blocks; 0: no limit
+  double backward = 2;              ///< dgrad and wgrad together
+  double wgrad_share = 0.5;         ///< of backward; counts only where wgrad is an action of its own
+  double communication = 0;         ///< from send to arrival; the sender goes on at once
+  int buffers = 0;                  ///< messages a channel holds before a send blocks; 0: no limit
+  bool waits_for_receiver = false;  ///< a message travels when its receiver has come to it, not before
+  std::vector<Piece> pieces{};      ///< of every piece, instead of the three durations above; empty: those
 };
 
 /// One computation of a stage.
@@ -34,7 +42,7 @@ struct StageSimulation {
 
 struct Simulation {
   double makespan = 0;
-  double ideal = 0;         ///< work of one stage: microbatches * (forward + backward)
+  double ideal = 0;         ///< work of one stage, the one with the most: microbatches * (forward + backward)
   double bubble_share = 0;  ///< (makespan - ideal) / makespan
   std::vector<StageSimulation> stages;
 };

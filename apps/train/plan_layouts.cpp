@@ -1,0 +1,69 @@
+#include "train/plan_layouts.h"
+
+#include <algorithm>
+#include <fstream>
+
+#include "core/error.h"
+#include "planner/layouts.h"
+#include "train/execution.h"
+#include "train/planned_rank.h"
+
+namespace te::apps {
+namespace {
+
+/// Of all stages: the ranks of a stage need as much as each other.
+int64_t planned_bytes(const config::Config& config, const parallel::ProcessGrid& grid,
+                      parallel::World& world) {
+  const Context context = Context::cpu(train::execution_options(config.training));
+  int64_t most = 0;
+  for (int stage = 0; stage < grid.pipeline; ++stage) {
+    const parallel::Groups groups = parallel::Groups::planned(grid, grid.rank({.pipeline = stage}));
+    most = std::max(most, PlannedRank(config, context, world, groups).plan().total_bytes());
+  }
+  return most;
+}
+
+void write(const std::string& path, const std::string& text) {
+  std::ofstream out(path, std::ios::binary);
+  out << text;
+  out.close();
+  if (!out) user_error("--json {}: cannot be written", path);
+}
+
+}  // namespace
+
+PlanOptions::PlanOptions(CLI::App& app) : app_(app) {
+  app.add_option("--plan", gpus_,
+                 "Rank the layouts of so many GPUs by predicted time of a step, print the best, and stop; "
+                 "needs no GPU")
+      ->type_name("GPUS")
+      ->check(CLI::Range(1, 65536));
+  std::vector<std::string> names;
+  for (const planner::Gpu& gpu : planner::gpus()) names.emplace_back(gpu.name);
+  app.add_option("--gpu", gpu_, "With --plan: the GPUs")->check(CLI::IsMember(names))->capture_default_str();
+  app.add_option("--gpus-per-host", per_host_, "With --plan: GPUs that NVLink joins")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app.add_option("--rows", rows_, "With --plan: layouts that are shown")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  app.add_option("--json", json_, "With --plan: also write the report to this file")->type_name("FILE");
+}
+
+void PlanOptions::check() const {
+  if (chosen()) return;
+  for (const char* option : {"--gpu", "--gpus-per-host", "--rows", "--json"})
+    if (app_.count(option) > 0) user_error("{} goes with --plan GPUS, which is missing", option);
+}
+
+std::string PlanOptions::run(const config::Config& config, parallel::World& world) const {
+  const planner::Cluster cluster{.gpu = planner::gpu_named(gpu_), .gpus = gpus_, .per_host = per_host_};
+  const planner::SearchResult result =
+      planner::search(config, cluster, [&](const config::Config& layout, const parallel::ProcessGrid& grid) {
+        return planned_bytes(layout, grid, world);
+      });
+  if (!json_.empty()) write(json_, planner::report_json(result, config, cluster, rows_));
+  return planner::report(result, config, cluster, rows_);
+}
+
+}  // namespace te::apps

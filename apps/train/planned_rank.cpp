@@ -1,0 +1,17 @@
+#include "train/planned_rank.h"
+
+#include "train/decoded_samples.h"
+#include "train/decoded_tasks.h"
+
+namespace te::apps {
+
+PlannedRank::PlannedRank(const config::Config& config, const Context& context, parallel::World& world,
+                         const parallel::Groups& groups)
+    : runner_(config, context, groups),
+      samples_(make_sample_maker(config, context, groups)),
+      tasks_(make_task_judge(config, context, world, groups)) {
+  if (samples_) samples_->plan(runner_.plan());
+  if (tasks_) tasks_->plan(runner_.plan());
+}
+
+}  // namespace te::apps

@@ -1,0 +1,38 @@
+#include "planner/gpu.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace te::planner {
+
+const std::vector<Gpu>& gpus() {
+  // Memory as nvidia-smi shows it; copies: 4.23 TB/s of the H200's 4.8 measured (docs/results/h200_benchmarks.md), the
+  // H100's 3.35 TB/s (data sheet) at the same share.
+  static const std::vector<Gpu> all{
+      {.name = "h100",
+       .title = "NVIDIA H100 80GB SXM",
+       .memory_bytes = int64_t{81559} << 20,
+       .copy = 2.95e12},
+      {.name = "h200",
+       .title = "NVIDIA H200 141GB SXM",
+       .memory_bytes = int64_t{143771} << 20,
+       .copy = 4.23e12},
+  };
+  return all;
+}
+
+const Gpu& gpu_named(std::string_view name) {
+  std::string names;
+  for (const Gpu& gpu : gpus()) {
+    if (gpu.name == name) return gpu;
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", gpu.name);
+  }
+  user_error("--gpu {}: there are numbers of {} only; take the one that is nearest", name, names);
+}
+
+GroupPlace place_of(const Cluster& cluster, int ranks, int stride) {
+  return {.ranks = ranks, .per_host = std::clamp(cluster.per_host / stride, 1, ranks)};
+}
+
+}  // namespace te::planner

@@ -1,0 +1,241 @@
+#include "planner/layouts.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "core/error.h"
+#include "core/memory_plan.h"
+#include "parallel/schedule/schedule.h"
+#include "train/pipeline.h"
+
+namespace te::planner {
+namespace {
+
+using config::Config;
+using config::PipelineSchedule;
+
+std::vector<int64_t> divisors(int64_t n) {
+  std::vector<int64_t> all;
+  for (int64_t d = 1; d <= n; ++d)
+    if (n % d == 0) all.push_back(d);
+  return all;
+}
+
+constexpr int64_t kMostTokens = 131072;  ///< of a microbatch on a rank
+constexpr int64_t kMostVirtualStages = 4;
+
+/// How layers are dealt out to so many stages.
+std::vector<const char*> splits(int64_t stages) {
+  if (stages == 1) return {"even"};
+  return {"even", "balanced"};
+}
+
+/// Schedules of a pipeline of so many stages, with their virtual stages.
+std::vector<std::pair<PipelineSchedule, int64_t>> schedules(int64_t stages) {
+  std::vector<std::pair<PipelineSchedule, int64_t>> all{{PipelineSchedule::one_f_one_b, 1}};
+  if (stages == 1) return all;
+  all.emplace_back(PipelineSchedule::zero_bubble, 1);
+  for (int64_t chunks = 2; chunks <= kMostVirtualStages; ++chunks)
+    all.emplace_back(PipelineSchedule::interleaved, chunks);
+  return all;
+}
+
+std::vector<config::Shard> shards(int64_t ranks) {
+  if (ranks == 1) return {config::Shard::optimizer};
+  return {config::Shard::optimizer, config::Shard::gradients, config::Shard::parameters};
+}
+
+/// What keeps less in memory, and takes longer.
+void add_memory_ways(Config way, int64_t sharing_ranks, std::vector<Config>& all) {
+  for (const config::Recompute recompute :
+       {config::Recompute::none, config::Recompute::selective, config::Recompute::full}) {
+    way.training.recompute = recompute;
+    for (const config::Shard shard : shards(sharing_ranks)) {
+      way.parallel.shard = shard;
+      all.push_back(way);
+    }
+  }
+}
+
+/// All ways to run a cut into ranks, legal or not.
+std::vector<Config> ways(const Config& config, const parallel::ProcessGrid& grid) {
+  std::vector<Config> all;
+  Config way = config;
+  way.parallel.tensor = grid.tensor;
+  way.parallel.context = grid.context;
+  way.parallel.pipeline = grid.pipeline;
+  way.parallel.sequence = grid.tensor > 1;
+  if (grid.tensor == 1) way.parallel.tensor_overlap = 1;
+  for (const int64_t batch : divisors(config.training.global_batch_size / grid.data)) {
+    const bool shared = config.training.global_batch_size % (batch * grid.data) == 0;
+    if (!shared || batch * config.model.seq_length / grid.context > kMostTokens) continue;
+    way.training.micro_batch_size = batch;
+    for (const auto& [schedule, chunks] : schedules(grid.pipeline)) {
+      way.parallel.schedule = schedule;
+      way.parallel.virtual_stages = chunks;
+      for (const char* split : splits(grid.pipeline)) {
+        way.parallel.pipeline_split = split;
+        add_memory_ways(way, int64_t{grid.context} * grid.data, all);
+      }
+    }
+  }
+  return all;
+}
+
+/// "" where the rules accept the config for a GPU, else why they do not.
+std::string refusal(const Config& config, const parallel::ProcessGrid& grid) {
+  try {
+    config::validate(config);
+    config::validate_for_device(config, true);
+    parallel::check(train::schedule_shape(config.training, config.parallel, grid));
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+/// The keys of a layout, where they are others than in the config that was given.
+std::string settings_of(const Config& config, const Config& given) {
+  std::string text;
+  for (const config::ChangedKey& key : config::changed_keys(config::to_yaml(given), config)) {
+    const bool quoted = key.now.size() > 1 && key.now.front() == '"';  // single words all of them
+    text += fmt::format("{}--set {}={}", text.empty() ? "" : " ", key.path,
+                        quoted ? key.now.substr(1, key.now.size() - 2) : key.now);
+  }
+  return text;
+}
+
+class Search {
+ public:
+  Search(const Config& config, const Cluster& cluster, const PlannedBytes& planned_bytes)
+      : config_(config), model_(cluster), planned_bytes_(planned_bytes) {
+    result_.capacity_bytes = cluster.gpu.memory_bytes - cluster.gpu.reserved_bytes(cluster.gpus);
+  }
+
+  SearchResult run() {
+    const Cluster& cluster = model_.cluster();
+    for (const int64_t tensor : divisors(cluster.gpus)) {
+      if (tensor > cluster.per_host) continue;  // a group of tensor ranks stays on a host
+      for (const int64_t context : divisors(cluster.gpus / tensor))
+        for (const int64_t pipeline : divisors(cluster.gpus / tensor / context))
+          add_cut(parallel::ProcessGrid::of(cluster.gpus, static_cast<int>(tensor), static_cast<int>(context),
+                                            static_cast<int>(pipeline)));
+    }
+    if (result_.legal == 0)
+      user_error("no layout of {} GPUs is legal for this config; the last one tried: {}", cluster.gpus,
+                 refusal_);
+    if (result_.layouts.empty()) report_misfit();
+    std::stable_sort(result_.layouts.begin(), result_.layouts.end(),
+                     [](const Layout& a, const Layout& b) { return a.time.total() < b.time.total(); });
+    add_own();
+    return std::move(result_);
+  }
+
+ private:
+  Layout layout(const Config& config, const parallel::ProcessGrid& grid) {
+    Layout layout{.config = config, .grid = grid, .time = model_.predict(config)};
+    layout.tokens_per_gpu = static_cast<double>(config.training.global_batch_size * config.model.seq_length) /
+                            layout.time.total() / grid.world;
+    return layout;
+  }
+
+  /// The fastest way that fits.
+  void add_cut(const parallel::ProcessGrid& grid) {
+    std::vector<std::pair<double, Config>> candidates;  // by the least that they take
+    std::vector<Config> all = ways(config_, grid);
+    if (all.empty())
+      refusal_ = fmt::format("training.global_batch_size ({}) is no multiple of {} data-parallel ranks",
+                             config_.training.global_batch_size, grid.data);
+    for (Config& way : all) {
+      std::string why = refusal(way, grid);
+      if (!why.empty()) {
+        refusal_ = std::move(why);
+        continue;
+      }
+      ++result_.legal;
+      const double least = model_.least_bytes(way);
+      if (least > static_cast<double>(result_.capacity_bytes)) {
+        miss(way, grid, static_cast<int64_t>(least));
+        continue;
+      }
+      const double seconds = model_.least_seconds(way);
+      candidates.emplace_back(seconds, std::move(way));
+    }
+    std::stable_sort(candidates.begin(), candidates.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    std::optional<Layout> best;
+    for (const auto& [least, way] : candidates) {
+      if (best && least >= best->time.total()) break;
+      Layout candidate = layout(way, grid);
+      if (best && candidate.time.total() >= best->time.total()) continue;
+      candidate.memory_bytes = planned_bytes_(way, grid);
+      if (candidate.memory_bytes > result_.capacity_bytes) {
+        miss(way, grid, candidate.memory_bytes);
+        continue;
+      }
+      best = std::move(candidate);
+    }
+    if (!best) return;
+    best->settings = settings_of(best->config, config_);
+    result_.layouts.push_back(std::move(*best));
+  }
+
+  void miss(const Config& config, const parallel::ProcessGrid& grid, int64_t bytes) {
+    ++result_.too_large;
+    if (nearest_bytes_ != 0 && bytes >= nearest_bytes_) return;
+    nearest_bytes_ = bytes;
+    nearest_ = fmt::format("{}, micro batch {}, recompute {}, shard {}", grid.str(),
+                           config.training.micro_batch_size, to_string(config.training.recompute),
+                           to_string(config.parallel.shard));
+  }
+
+  [[noreturn]] void report_misfit() const {
+    user_error(
+        "no layout of {} GPUs fits into the {} that a plan may take of an {}; the nearest needs {} ({}); "
+        "what helps: "
+        "more GPUs, optimizer.main_grad_dtype: bf16, exp_avg_dtype and exp_avg_sq_dtype: bf16 or fp8, "
+        "store_param_remainders: true",
+        model_.cluster().gpus, human_bytes(result_.capacity_bytes), model_.cluster().gpu.title,
+        human_bytes(nearest_bytes_), nearest_);
+  }
+
+  void add_own() {
+    const config::ParallelConfig& own = config_.parallel;
+    const int64_t ranks = own.tensor * own.context * own.pipeline;
+    if (model_.cluster().gpus % ranks != 0) {
+      result_.own_refusal =
+          fmt::format("{} GPUs are no multiple of parallel.tensor x context x pipeline = {}",
+                      model_.cluster().gpus, ranks);
+      return;
+    }
+    const auto grid =
+        parallel::ProcessGrid::of(model_.cluster().gpus, static_cast<int>(own.tensor),
+                                  static_cast<int>(own.context), static_cast<int>(own.pipeline));
+    result_.own_refusal = refusal(config_, grid);
+    if (!result_.own_refusal.empty()) return;
+    result_.own = layout(config_, grid);
+    result_.own->memory_bytes = planned_bytes_(config_, grid);
+  }
+
+  const Config& config_;
+  StepModel model_;
+  const PlannedBytes& planned_bytes_;
+  SearchResult result_;
+  std::string refusal_, nearest_;
+  int64_t nearest_bytes_ = 0;
+};
+
+}  // namespace
+
+int64_t SearchResult::own_rank() const {
+  return 1 + std::count_if(layouts.begin(), layouts.end(), [&](const Layout& layout) {
+           return own && layout.time.total() < own->time.total();
+         });
+}
+
+SearchResult search(const Config& config, const Cluster& cluster, const PlannedBytes& planned_bytes) {
+  return Search(config, cluster, planned_bytes).run();
+}
+
+}  // namespace te::planner

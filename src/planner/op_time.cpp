@@ -1,0 +1,155 @@
+#include "planner/op_time.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/error.h"
+#include "cost/op_cost.h"
+#include "kernels/activation/activation.h"
+#include "kernels/attention/attention.h"
+#include "kernels/gemm/gemm.h"
+#include "kernels/gemm/gemm_activation.h"
+#include "kernels/norm/norm.h"
+#include "kernels/quantize/quantize.h"
+#include "kernels/rope/rope.h"
+
+namespace te::planner {
+namespace {
+
+constexpr double kTileRows = 128, kTileColumns = 256;
+
+template <class Args>
+const Args* as(const OpCall& call) {
+  return std::any_cast<Args>(&call.args);
+}
+
+// --- GEMMs -------------------------------------------------------------------------------------------------
+
+struct GemmShape {
+  double m = 0, n = 0, k = 0;
+  double rate = 0;
+};
+
+double rate_of(const kernels::Matrix& a, const Gpu& gpu) {
+  if (dtype_size(a.dtype()) != 1) return gpu.bf16;
+  if (a.layout == kernels::ScaleLayout::tensor) return gpu.fp8;
+  return a.layout == kernels::ScaleLayout::rows ? gpu.fp8_rows : gpu.fp8_blocks;
+}
+
+/// With the sum over k cut into so many parts, which are then added up in FP32.
+double cut_gemm_seconds(const GemmShape& shape, int cuts, const Gpu& gpu) {
+  const double tiles = std::ceil(shape.m / kTileRows) * std::ceil(shape.n / kTileColumns) * cuts;
+  const double depth = shape.k / cuts;
+  // What a tile costs besides its own is time, which is more k where that is faster.
+  const double share =
+      depth / (depth + gpu.tile_depth * shape.rate / gpu.fp8) * tiles / (tiles + gpu.lost_tiles);
+  const double parts = cuts == 1 ? 0 : 2 * sizeof(float) * shape.m * shape.n * cuts;
+  return 2.0 * shape.m * shape.n * shape.k / (shape.rate * share) + parts / gpu.copy;
+}
+
+double gemm_seconds(const GemmShape& shape, double bytes, const Gpu& gpu) {
+  double seconds = cut_gemm_seconds(shape, 1, gpu);
+  for (int cuts = 2; cuts <= 32; cuts *= 2) seconds = std::min(seconds, cut_gemm_seconds(shape, cuts, gpu));
+  return std::max(seconds, bytes / gpu.copy);
+}
+
+/// With an activation within: what it moves besides the GEMM comes on top.
+double gemm_seconds(const OpCall& call, const Gpu& gpu) {
+  const double bytes = cost::op_cost(call).bytes;
+  if (const auto* gemm = as<kernels::Gemm>(call)) {
+    const double m = static_cast<double>(gemm->out.rows()), n = static_cast<double>(gemm->out.cols());
+    return gemm_seconds(
+        {m, n, static_cast<double>(kernels::gemm_flops(*gemm)) / (2 * m * n), rate_of(gemm->a, gpu)}, bytes,
+        gpu);
+  }
+  Tensor a, out;
+  double plain = 0;
+  if (const auto* forward = as<kernels::GemmActivationForward>(call)) {
+    a = forward->a, out = forward->out;
+    plain = static_cast<double>(a.bytes() + forward->b.bytes() + out.bytes());
+  } else {
+    const auto* backward = as<kernels::GemmActivationBackward>(call);
+    a = backward->a, out = backward->d_y;
+    plain = static_cast<double>(a.bytes() + backward->b.bytes());
+  }
+  const GemmShape shape{static_cast<double>(out.rows()), static_cast<double>(out.cols()),
+                        static_cast<double>(a.cols()), gpu.bf16};
+  return gemm_seconds(shape, plain, gpu) + (bytes - plain) / gpu.copy;
+}
+
+// --- attention ---------------------------------------------------------------------------------------------
+
+double attention_seconds(const OpCall& call, const Gpu& gpu) {
+  const auto* forward = as<kernels::AttentionForward>(call);
+  const auto* backward = as<kernels::AttentionBackward>(call);
+  TE_CHECK(forward != nullptr || backward != nullptr, "{} without its arguments", call.name);
+  const kernels::AttentionShape shape = forward != nullptr ? forward->shape : backward->shape;
+  const double rate = forward == nullptr     ? gpu.attention_backward
+                      : shape.head_dim <= 64 ? gpu.attention_forward_narrow
+                                             : gpu.attention_forward;
+  double keys = static_cast<double>(shape.seq);
+  if (shape.window > 0) keys = std::min(keys, static_cast<double>(shape.window));
+  return cost::op_cost(call).flops / rate * (keys + gpu.attention_ramp) / keys;
+}
+
+// --- passes over memory ------------------------------------------------------------------------------------
+
+double bandwidth_share(std::string_view name, const Gpu& gpu) {
+  const auto any_of = [&](std::initializer_list<std::string_view> names) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  if (any_of({"norm_forward", "norm_backward", "qk_norm_forward", "qk_norm_backward"})) return gpu.norm;
+  if (any_of({"activation_forward", "activation_backward"})) return gpu.activation;
+  if (any_of({"quantize", "quantize_groups", "transpose_fp8", "cast", "bias_gradient"})) return gpu.cast;
+  if (name == "rope") return gpu.rope;
+  if (name.starts_with("cross_entropy")) return gpu.loss;
+  if (any_of({"adamw", "sum_of_squares", "muon_momentum", "muon_update", "zero_granules", "fill"}))
+    return gpu.optimizer;
+  return gpu.others;
+}
+
+/// What the op casts to FP8, or null.
+const kernels::Fp8Output* cast_of(const OpCall& call) {
+  if (const auto* norm = as<kernels::NormForward>(call)) return &norm->y_fp8;
+  if (const auto* norm = as<kernels::NormBackward>(call)) return &norm->dx_fp8;
+  if (const auto* activation = as<kernels::ActivationForward>(call)) return &activation->y_fp8;
+  if (const auto* activation = as<kernels::ActivationBackward>(call)) return &activation->dx_fp8;
+  if (const auto* quantize = as<kernels::Quantize>(call)) return &quantize->out;
+  if (const auto* rope = as<kernels::Rope>(call)) return &rope->out;
+  return nullptr;
+}
+
+}  // namespace
+
+double op_seconds(const OpCall& call, const Gpu& gpu) {
+  TE_CHECK(!is_message(call), "{} is a collective", call.name);
+  const std::string_view name = call.name;
+  if (name.starts_with("gemm")) return gpu.launch + gemm_seconds(call, gpu);
+  if (name == "attention_forward" || name == "attention_backward")
+    return gpu.launch + attention_seconds(call, gpu);
+  const kernels::Fp8Output* cast = cast_of(call);
+  const double again = cast != nullptr && cast->recast.state != nullptr ? gpu.recast : 0.0;
+  return gpu.launch + again + cost::op_cost(call).bytes / (gpu.copy * bandwidth_share(name, gpu));
+}
+
+bool is_message(const OpCall& call) {
+  return !call.group.empty();
+}
+
+double message_seconds(std::string_view name, double bytes, const GroupPlace& place, const Gpu& gpu) {
+  if (place.ranks <= 1) return 0;
+  const bool one_host = place.per_host >= place.ranks;
+  const double bandwidth = one_host ? gpu.nvlink : std::min(gpu.nvlink, place.per_host * gpu.network);
+  const double latency = one_host ? gpu.nvlink_latency : gpu.network_latency;
+  const bool to_a_peer = name == "send" || name == "receive" || name == "broadcast";
+  const double share = to_a_peer ? 1.0 : (place.ranks - 1.0) / place.ranks;
+  const double phases = name == "all_reduce" ? 2.0 : 1.0;
+  return phases * (latency + share * bytes / bandwidth);
+}
+
+bool agrees_on_scale(const OpCall& call) {
+  const kernels::Fp8Output* cast = cast_of(call);
+  return cast != nullptr && cast->recast.agree != nullptr;
+}
+
+}  // namespace te::planner

@@ -1,0 +1,217 @@
+#include "planner/rehearsal.h"
+
+#include <algorithm>
+#include <functional>
+#include <string_view>
+#include <utility>
+
+#include "core/memory_plan.h"
+#include "core/profile.h"
+#include "model/model_stage.h"
+#include "optim/optimizer.h"
+#include "parallel/groups.h"
+#include "planner/op_time.h"
+#include "train/execution.h"
+
+namespace te::planner {
+namespace {
+
+/// Hands every operation to a function, has none done, and is the observer for as long as it lives.
+class Rehearsal final : public OpObserver {
+ public:
+  explicit Rehearsal(std::function<void(const OpCall&)> listener)
+      : listener_(std::move(listener)), before_(OpObserver::active()) {
+    install(this);
+  }
+  ~Rehearsal() override { install(before_); }
+  Rehearsal(const Rehearsal&) = delete;
+
+  void begin(const Context&, OpCall call) override { listener_(call); }
+  void end(const Context&) override {}
+  bool performs() const override { return false; }
+
+ private:
+  std::function<void(const OpCall&)> listener_;
+  OpObserver* before_;
+};
+
+/// No rule of the config tells layers apart.
+bool layers_are_alike(const config::Config& config) {
+  return config.precision.first_layers_bf16 == 0 && config.precision.last_layers_bf16 == 0 &&
+         config.precision.overrides.empty() &&
+         !(config.model.windowed() && !config.model.window_pattern.empty());
+}
+
+constexpr int64_t kLayersThatStandForAll = 3;  ///< the middle one has a neighbour on either side
+
+/// All of the model on one stage, as few layers as show what each of them does, one sample per microbatch and rank.
+config::Config stage_config(config::Config config, int data) {
+  if (layers_are_alike(config))
+    config.model.num_layers = std::min(config.model.num_layers, kLayersThatStandForAll);
+  config.parallel.pipeline = config.parallel.virtual_stages = 1;
+  config.parallel.schedule = config::PipelineSchedule::one_f_one_b;
+  config.parallel.shard = config::Shard::optimizer;
+  config.training.global_batch_size = config.training.micro_batch_size * data;
+  return config;
+}
+
+parallel::Groups planned_groups(const config::Config& config, int data) {
+  const int tensor = static_cast<int>(config.parallel.tensor),
+            context = static_cast<int>(config.parallel.context);
+  return parallel::Groups::planned(parallel::ProcessGrid::of(tensor * context * data, tensor, context, 1), 0);
+}
+
+/// Where the ranks of tensor and context groups are.
+class Places {
+ public:
+  Places(const config::ParallelConfig& layout, const Cluster& cluster)
+      : tensor_(place_of(cluster, static_cast<int>(layout.tensor), 1)),
+        context_(place_of(cluster, static_cast<int>(layout.context), static_cast<int>(layout.tensor))),
+        microbatch_(place_of(cluster, static_cast<int>(layout.tensor * layout.context), 1)) {}
+
+  const GroupPlace& of(std::string_view group) const {
+    return group == "tensor" ? tensor_ : group == "context" ? context_ : microbatch_;
+  }
+
+ private:
+  GroupPlace tensor_, context_, microbatch_;
+};
+
+Work work_of(const OpCall& call, const Places& places, const Gpu& gpu) {
+  if (is_message(call))
+    return {.messages = message_seconds(call.name, call.cost.bytes, places.of(call.group), gpu)};
+  Work work{.compute = op_seconds(call, gpu)};
+  if (agrees_on_scale(call)) work.messages = message_seconds("all_reduce", 0, places.of("microbatch"), gpu);
+  return work;
+}
+
+/// Which unit a pass is in, by the values that it is about to read.
+class UnitsOfPasses {
+ public:
+  UnitsOfPasses(const parameters::ParameterStore& store, int64_t layers)
+      : layers_(static_cast<size_t>(layers)) {
+    for (const parameters::Parameter& parameter : store.parameters()) {
+      UnitWork& unit = unit_of(parameter.name);
+      unit.parameters += parameter.shape.numel();
+      starts_.emplace_back(parameter.offset, &unit);
+    }
+  }
+
+  void enter(int64_t offset) {
+    for (const auto& [begin, unit] : starts_)
+      if (begin == offset) current_ = unit;
+  }
+  /// The embedding's backward pass comes behind the first layer's and reads no values.
+  UnitWork& of(const OpCall& call) {
+    return std::string_view(call.name).starts_with("embedding") || current_ == nullptr ? embedding_
+                                                                                       : *current_;
+  }
+
+  UnitWork embedding_, head_;
+  std::vector<UnitWork> layers_;
+
+ private:
+  UnitWork& unit_of(const std::string& name) {
+    if (name.starts_with("layers.")) return layers_[std::stoul(name.substr(7))];
+    return name.starts_with("embedding.") ? embedding_ : head_;
+  }
+  std::vector<std::pair<int64_t, UnitWork*>> starts_;
+  UnitWork* current_ = nullptr;
+};
+
+/// Inputs of passes that nobody reads.
+struct Inputs {
+  Inputs(MemoryPlan& plan, const model::Dimensions& dims) {
+    plan.add(tokens, "tokens", MemoryKind::data, DType::i32, {dims.tokens});
+    plan.add(targets, "targets", MemoryKind::data, DType::i32, {dims.tokens});
+    plan.add(document_start, "document_start", MemoryKind::data, DType::i32, {dims.batch * dims.seq});
+    plan.add(loss_sum, "loss_sum", MemoryKind::data, DType::f32, {1});
+  }
+  Tensor tokens, targets, document_start, loss_sum;
+};
+
+}  // namespace
+
+Work& Work::operator+=(const Work& other) {
+  compute += other.compute;
+  messages += other.messages;
+  return *this;
+}
+
+PassesOfMicrobatch rehearse_passes(const config::Config& given, const Cluster& cluster, bool put_off) {
+  const config::Config config = stage_config(given, 1);
+  const Places places(config.parallel, cluster);
+  const parallel::Groups groups = planned_groups(config, 1);
+  const Context context = Context::cpu(train::execution_options(config.training));
+  model::ModelStage stage(config, groups);
+  MemoryPlan plan;
+  stage.plan(plan, context, {.activations = {1}, .wgrad = put_off ? 1 : 0});
+  const Inputs inputs(plan, stage.dims());
+  plan.rehearse();
+
+  UnitsOfPasses units(stage.parameters(), config.model.num_layers);
+  Work UnitWork::*part = nullptr;
+  const Rehearsal rehearsal([&](const OpCall& call) {
+    if (part != nullptr) units.of(call).*part += work_of(call, places, cluster.gpu);
+  });
+  stage.parameters().bind(context);
+  stage.set_hooks({.before_values = [&](const Context&, int64_t begin, int64_t, int) { units.enter(begin); },
+                   .before_gradients = [&](const Context&, int64_t begin, int64_t) { units.enter(begin); },
+                   .gradients_ready = {}});
+  model::Pass pass;
+  if (config.data.document_mask) pass.document_start = inputs.document_start;
+  const model::MicrobatchSlot place{0, 0, put_off ? 0 : -1};
+  const auto run = [&](Work UnitWork::*forward, Work UnitWork::*backward, Work UnitWork::*wgrad) {
+    part = forward;
+    stage.forward(context, place, inputs.tokens, inputs.targets, 1.0f, inputs.loss_sum, {}, pass);
+    part = backward;
+    stage.backward(context, place, inputs.tokens, pass);
+    part = wgrad;
+    if (put_off) stage.wgrad(context, place, pass);
+  };
+  stage.weights_changed();
+  run(&UnitWork::first_forward, nullptr, nullptr);
+  run(&UnitWork::forward, &UnitWork::backward, &UnitWork::wgrad);
+
+  PassesOfMicrobatch passes{
+      .embedding = units.embedding_, .head = units.head_, .layers = std::move(units.layers_)};
+  passes.activation_bytes = plan.bytes(MemoryKind::activations) / config.model.num_layers;
+  // The head keeps two more tensors of the stream's size.
+  passes.activation_bytes -= 2 * stage.dims().stream * stage.dims().hidden *
+                             static_cast<int64_t>(dtype_size(stage.dims().dtype)) / config.model.num_layers;
+  if (layers_are_alike(config)) passes.layers = {passes.layers[passes.layers.size() / 2]};
+  return passes;
+}
+
+UpdateWork rehearse_update(const config::Config& given, const Cluster& cluster, int data) {
+  const config::Config config = stage_config(given, data);
+  const Places places(config.parallel, cluster);
+  const parallel::Groups groups = planned_groups(config, data);
+  const Context context = Context::cpu(train::execution_options(config.training));
+  model::ModelStage stage(config, groups);
+  optim::Optimizer optimizer({.optimizer = config.optimizer,
+                              .parallel = config.parallel,
+                              .seed = config.training.seed,
+                              .tied_embeddings = config.model.tie_word_embeddings},
+                             stage.parameters(), groups);
+  MemoryPlan plan;
+  stage.plan(plan, context);
+  optimizer.plan(plan);
+  plan.rehearse();
+
+  double muon = 0, others = 0;
+  const Rehearsal rehearsal([&](const OpCall& call) {
+    const bool of_muon = call.label.starts_with("muon");
+    if (is_message(call) && call.group != "tensor") return;  // those of the data ranks are counted elsewhere
+    (of_muon ? muon : others) += work_of(call, places, cluster.gpu).total();
+  });
+  stage.parameters().bind(context);
+  muon = others = 0;  // what bind() copies is no step's
+  optimizer.begin_step(context);
+  for (parameters::Parameter& parameter : stage.parameters().parameters()) parameter.grad_stale = false;
+  optimizer.step(context, 0.0f);
+  return {.per_parameter = others / static_cast<double>(stage.parameters().num_parameters()),
+          .per_layer = muon / static_cast<double>(config.model.num_layers)};
+}
+
+}  // namespace te::planner

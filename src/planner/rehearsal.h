@@ -1,0 +1,55 @@
+// What the passes of one microbatch and the update do, unit by unit, found by a rehearsal: the program's own model and
+// optimizer run with an observer that is told every operation, in order, while none is done and no memory is there
+// (OpObserver::performs). So the operations, their shapes and what travels are those of the program, under every
+// recipe, layout and way to recompute; op_time.h says how long each takes.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "config/config.h"
+#include "planner/gpu.h"
+
+namespace te::planner {
+
+/// Seconds of one rank.
+struct Work {
+  double compute = 0;
+  double messages =
+      0;  ///< over tensor and context ranks, which nothing hides (docs/results/parallel_h200.md)
+  double total() const { return compute + messages; }
+  Work& operator+=(const Work& other);
+};
+
+/// A layer, or an end of the model: the embedding, or final norm, output layer and loss.
+struct UnitWork {
+  Work forward;
+  Work backward;           ///< with wgrad, unless that is put off
+  Work wgrad;              ///< where it is put off
+  Work first_forward;      ///< of a step's first microbatch: casts of the weights come before it
+  int64_t parameters = 0;  ///< of this rank
+};
+
+struct PassesOfMicrobatch {
+  UnitWork embedding, head;
+  std::vector<UnitWork> layers;  ///< of all layers; one element where they are alike
+  const UnitWork& layer(int64_t index) const {
+    return layers[layers.size() == 1 ? 0 : static_cast<size_t>(index)];
+  }
+  int64_t activation_bytes = 0;  ///< of a layer, at least, on average: what a microbatch keeps of it
+};
+
+/// Of parallel.tensor x context ranks; `put_off`: weight gradients are (zero_bubble). The layout's other axes are not
+/// looked at. The config is valid.
+PassesOfMicrobatch rehearse_passes(const config::Config& given, const Cluster& cluster, bool put_off);
+
+/// Seconds of the update without messages over data ranks: norm of the gradients, moments, parameters. In proportion to
+/// what a rank has of each.
+struct UpdateWork {
+  double per_parameter = 0;  ///< of this rank, before the data ranks share them
+  double per_layer = 0;      ///< Muon's
+};
+/// Of parallel.tensor x context ranks and `data` data ranks.
+UpdateWork rehearse_update(const config::Config& given, const Cluster& cluster, int data);
+
+}  // namespace te::planner

@@ -1,0 +1,158 @@
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "core/memory_plan.h"
+#include "planner/layouts.h"
+
+namespace te::planner {
+namespace {
+
+using Row = std::vector<std::string>;
+using Part = std::pair<const char*, double>;
+
+std::array<Part, 5> parts_of(const StepTime& time) {
+  return {{{"compute", time.compute},
+           {"tensor", time.messages},
+           {"pipeline", time.pipeline},
+           {"data", time.data},
+           {"update", time.update}}};
+}
+
+std::string schedule_of(const config::ParallelConfig& layout) {
+  if (layout.pipeline == 1) return "-";
+  std::string name(to_string(layout.schedule));
+  if (layout.virtual_stages > 1) name += fmt::format(" {}", layout.virtual_stages);
+  return layout.pipeline_split == "even" ? name : fmt::format("{}, {}", name, layout.pipeline_split);
+}
+
+Row row_of(const std::string& number, const Layout& layout) {
+  const parallel::ProcessGrid& grid = layout.grid;
+  const config::Config& config = layout.config;
+  Row row{number,
+          fmt::format("{}x{}x{}x{}", grid.tensor, grid.context, grid.data, grid.pipeline),
+          schedule_of(config.parallel),
+          fmt::format("{}", config.training.micro_batch_size),
+          std::string(to_string(config.training.recompute)),
+          std::string(to_string(config.parallel.shard)),
+          fmt::format("{:.3f}", layout.time.total()),
+          fmt::format("{:.0f}", layout.tokens_per_gpu)};
+  for (const auto& [name, seconds] : parts_of(layout.time))
+    row.push_back(fmt::format("{:.1f}", 100.0 * std::max(0.0, seconds) / layout.time.total()));
+  row.push_back(human_bytes(layout.memory_bytes));
+  return row;
+}
+
+/// Columns of equal width; text to the left, numbers to the right.
+std::string aligned(const std::vector<Row>& rows) {
+  constexpr size_t kTextColumns = 6;
+  std::vector<size_t> widths(rows.front().size());
+  for (const Row& row : rows)
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  std::string text;
+  for (const Row& row : rows) {
+    std::string line;
+    for (size_t i = 0; i < row.size(); ++i) {
+      const bool left = i > 0 && i < kTextColumns;
+      line += left ? fmt::format("{:<{}}  ", row[i], widths[i]) : fmt::format("{:>{}}  ", row[i], widths[i]);
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + '\n';
+  }
+  return text;
+}
+
+std::string own_line(const SearchResult& result) {
+  if (!result.own) return fmt::format("the config's own layout is refused: {}\n", result.own_refusal);
+  if (!result.own_fits())
+    return fmt::format("the config's own layout needs {}, more than fits\n",
+                       human_bytes(result.own->memory_bytes));
+  const double best = result.layouts.front().tokens_per_gpu;
+  const int64_t rank = result.own_rank();
+  if (rank == 1)
+    return fmt::format("the config's own layout is as fast as the best of {}\n", result.layouts.size());
+  return fmt::format("the config's own layout would be number {} in this list: {:.1f} % behind the best\n",
+                     rank, 100.0 * (1.0 - result.own->tokens_per_gpu / best));
+}
+
+nlohmann::json json_of(const Layout& layout) {
+  nlohmann::json shares;
+  for (const auto& [name, seconds] : parts_of(layout.time)) shares[name] = seconds;
+  return {{"tensor", layout.grid.tensor},
+          {"context", layout.grid.context},
+          {"data", layout.grid.data},
+          {"pipeline", layout.grid.pipeline},
+          {"sequence", layout.config.parallel.sequence},
+          {"schedule", to_string(layout.config.parallel.schedule)},
+          {"virtual_stages", layout.config.parallel.virtual_stages},
+          {"pipeline_split", layout.config.parallel.pipeline_split},
+          {"shard", to_string(layout.config.parallel.shard)},
+          {"micro_batch_size", layout.config.training.micro_batch_size},
+          {"recompute", to_string(layout.config.training.recompute)},
+          {"seconds_per_step", layout.time.total()},
+          {"seconds", shares},
+          {"tokens_per_s_per_gpu", layout.tokens_per_gpu},
+          {"memory_bytes", layout.memory_bytes},
+          {"settings", layout.settings}};
+}
+
+size_t shown(const SearchResult& result, int rows) {
+  return std::min(result.layouts.size(), static_cast<size_t>(rows));
+}
+
+}  // namespace
+
+std::string report(const SearchResult& result, const config::Config& config, const Cluster& cluster,
+                   int rows) {
+  const int hosts = (cluster.gpus + cluster.per_host - 1) / cluster.per_host;
+  std::string text =
+      fmt::format("predicted for {} x {}{}, {} of {} a step: {} legal layouts, {} do not fit into {}\n",
+                  cluster.gpus, cluster.gpu.title, hosts == 1 ? "" : fmt::format(" on {} hosts", hosts),
+                  config.training.global_batch_size, config.model.seq_length, result.legal, result.too_large,
+                  human_bytes(result.capacity_bytes));
+  text +=
+      "the fastest way of each cut into tensor x context x data x pipeline ranks; shares of the step in "
+      "%\n\n";
+  std::vector<Row> table{{"", "ranks", "schedule", "micro batch", "recompute", "shard", "s/step",
+                          "tokens/s/GPU", "compute", "tensor", "pipeline", "data", "update", "memory"}};
+  for (size_t i = 0; i < shown(result, rows); ++i)
+    table.push_back(row_of(std::to_string(i + 1), result.layouts[i]));
+  if (result.own) table.push_back(row_of("own", *result.own));
+  text += aligned(table) + '\n' + own_line(result) + '\n';
+  for (size_t i = 0; i < shown(result, rows); ++i) {
+    const std::string& settings = result.layouts[i].settings;
+    text += fmt::format("{:>2}  {}\n", i + 1, settings.empty() ? "the config as it is" : settings);
+  }
+  return text;
+}
+
+std::string report_json(const SearchResult& result, const config::Config& config, const Cluster& cluster,
+                        int rows) {
+  nlohmann::json layouts = nlohmann::json::array();
+  for (size_t i = 0; i < shown(result, rows); ++i) layouts.push_back(json_of(result.layouts[i]));
+  nlohmann::json report = {{"config", config.name},
+                           {"gpu", cluster.gpu.name},
+                           {"gpus", cluster.gpus},
+                           {"gpus_per_host", cluster.per_host},
+                           {"capacity_bytes", result.capacity_bytes},
+                           {"legal", result.legal},
+                           {"too_large", result.too_large},
+                           {"cuts", result.layouts.size()},
+                           {"layouts", layouts}};
+  if (result.own) {
+    report["own"] = json_of(*result.own);
+    report["own"]["fits"] = result.own_fits();
+    if (result.own_fits()) report["own"]["rank"] = result.own_rank();
+  } else {
+    report["own_refusal"] = result.own_refusal;
+  }
+  return report.dump(2) + '\n';
+}
+
+}  // namespace te::planner

@@ -1,0 +1,266 @@
+#include "planner/step_time.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/error.h"
+#include "model/pipeline_pieces.h"
+#include "parallel/process_grid.h"
+#include "parallel/schedule/schedule.h"
+#include "parallel/schedule/simulate.h"
+#include "planner/op_time.h"
+#include "train/pipeline.h"
+
+namespace te::planner {
+namespace {
+
+parallel::ProcessGrid grid_of(const config::Config& config, const Cluster& cluster) {
+  return parallel::ProcessGrid::of(cluster.gpus, static_cast<int>(config.parallel.tensor),
+                                   static_cast<int>(config.parallel.context),
+                                   static_cast<int>(config.parallel.pipeline));
+}
+
+bool puts_off(const config::Config& config) {
+  return config.parallel.schedule == config::PipelineSchedule::zero_bubble && config.parallel.pipeline > 1;
+}
+
+/// Of one stage.
+struct StageWork {
+  Work forward, backward, wgrad;  ///< of a microbatch
+  double casts = 0;
+  int64_t parameters = 0;
+  int64_t layer_parameters = 0;
+  int64_t layers = 0;
+};
+
+/// The pieces of the pipeline in the model's order, and the stages made of them.
+struct Cut {
+  std::vector<StageWork> pieces, stages;
+};
+
+void add(StageWork& to, const UnitWork& unit) {
+  to.forward += unit.forward;
+  to.backward += unit.backward;
+  to.wgrad += unit.wgrad;
+  to.casts += std::max(0.0, unit.first_forward.total() - unit.forward.total());
+  to.parameters += unit.parameters;
+}
+
+Cut cut(const config::Config& config, const PassesOfMicrobatch& passes) {
+  const int stages = static_cast<int>(config.parallel.pipeline);
+  const auto split = model::pipeline_pieces(config, stages);
+  Cut result{std::vector<StageWork>(split.size()), std::vector<StageWork>(static_cast<size_t>(stages))};
+  for (size_t piece = 0; piece < split.size(); ++piece) {
+    StageWork& work = result.pieces[piece];
+    const auto [first, count] = split[piece];
+    for (int layer = first; layer < first + count; ++layer) {
+      add(work, passes.layer(layer));
+      work.layer_parameters += passes.layer(layer).parameters;
+    }
+    work.layers = count;
+    if (piece == 0) add(work, passes.embedding);
+    if (piece + 1 == split.size()) add(work, passes.head);
+    StageWork& stage = result.stages[piece % static_cast<size_t>(stages)];
+    stage.forward += work.forward, stage.backward += work.backward, stage.wgrad += work.wgrad;
+    stage.casts += work.casts, stage.parameters += work.parameters;
+    stage.layer_parameters += work.layer_parameters, stage.layers += work.layers;
+  }
+  // Tied embeddings have a copy on the last stage.
+  if (config.model.tie_word_embeddings && stages > 1)
+    result.stages.back().parameters += passes.embedding.parameters;
+  return result;
+}
+
+/// Messages of the data ranks of one stage.
+class DataMessages {
+ public:
+  DataMessages(const config::Config& config, const parallel::ProcessGrid& grid, const Cluster& cluster,
+               const StageWork& stage)
+      : config_(config),
+        gpu_(cluster.gpu),
+        place_(place_of(cluster, grid.context * grid.data, grid.tensor)),
+        stage_(stage),
+        buckets_(std::max<double>(1.0, static_cast<double>(stage.parameters) /
+                                           std::max(static_cast<double>(config.parallel.bucket_size),
+                                                    static_cast<double>(stage.layer_parameters) /
+                                                        static_cast<double>(stage.layers)))) {}
+
+  /// Seconds that each pass of each microbatch is longer for them.
+  double every_forward() const {
+    if (config_.parallel.shard != config::Shard::parameters || place_.ranks == 1) return 0;
+    return exposed(gather(stage_.layer_parameters), stage_.forward.total(),
+                   config_.parallel.overlap_param_gather);
+  }
+  double every_backward() const {
+    if (config_.parallel.shard == config::Shard::optimizer || place_.ranks == 1) return 0;
+    const double backward = stage_.backward.total() + stage_.wgrad.total();
+    // What has been reduced is added to this rank's sums.
+    const double sums = 3.0 * grad_bytes(stage_.layer_parameters) / place_.ranks / (gpu_.copy * gpu_.others);
+    double seconds =
+        sums + exposed(reduce(stage_.layer_parameters), backward, config_.parallel.overlap_grad_reduce);
+    if (config_.parallel.shard == config::Shard::parameters)
+      seconds += exposed(gather(stage_.layer_parameters), backward, config_.parallel.overlap_param_gather);
+    return seconds;
+  }
+  /// Once a step.
+  double once() const {
+    if (place_.ranks == 1) return 0;
+    const config::Shard shard = config_.parallel.shard;
+    const int64_t ends = stage_.parameters - stage_.layer_parameters;
+    const int64_t reduced = shard == config::Shard::optimizer ? stage_.parameters : ends;
+    const int64_t gathered = shard == config::Shard::parameters ? ends : stage_.parameters;
+    return exposed(reduce(reduced), stage_.backward.total() + stage_.wgrad.total(),
+                   config_.parallel.overlap_grad_reduce) +
+           exposed(gather(gathered), stage_.forward.total(), config_.parallel.overlap_param_gather);
+  }
+
+ private:
+  double grad_bytes(int64_t parameters) const {
+    return static_cast<double>(parameters) *
+           (config_.optimizer.main_grad_dtype == config::ComputeDType::fp32 ? 4.0 : 2.0);
+  }
+  double message(const char* name, double bytes) const {
+    return bytes == 0 ? 0 : buckets_ * message_seconds(name, bytes / buckets_, place_, gpu_);
+  }
+  double reduce(int64_t parameters) const { return message("reduce_scatter", grad_bytes(parameters)); }
+  double gather(int64_t parameters) const {
+    const double bytes = config_.precision.dtype == config::ComputeDType::fp32 ? 4.0 : 2.0;
+    return message("all_gather", bytes * static_cast<double>(parameters));
+  }
+  double exposed(double seconds, double beside, bool overlaps) const {
+    if (!overlaps) return seconds;
+    const double hidden = std::min(seconds * (1.0 - 1.0 / buckets_), beside);
+    return seconds - hidden + gpu_.overlap_cost * hidden;
+  }
+
+  const config::Config& config_;
+  const Gpu& gpu_;
+  GroupPlace place_;
+  const StageWork& stage_;
+  double buckets_;
+};
+
+/// A microbatch's stream, from one stage to the next: the slowest link counts.
+double stage_message_seconds(const config::Config& config, const parallel::ProcessGrid& grid,
+                             const Cluster& cluster) {
+  const double tokens = static_cast<double>(config.training.micro_batch_size * config.model.seq_length) /
+                        grid.context / (config.parallel.sequence ? grid.tensor : 1);
+  const double bytes = tokens * static_cast<double>(config.model.hidden_size) *
+                       (config.precision.dtype == config::ComputeDType::fp32 ? 4.0 : 2.0);
+  const bool one_host = cluster.gpus <= cluster.per_host;
+  return message_seconds("send", bytes, {.ranks = 2, .per_host = one_host ? 2 : 1}, cluster.gpu);
+}
+
+/// Seconds that the passes of all microbatches take on the stage that has the most to do.
+double slowest_stage_seconds(const parallel::ScheduleShape& shape, const Cut& cut,
+                             const std::vector<DataMessages>& data, double) {
+  double most = 0;
+  for (size_t i = 0; i < data.size(); ++i) {
+    const StageWork& stage = cut.stages[i];
+    most = std::max(most, stage.forward.total() + stage.backward.total() + stage.wgrad.total() +
+                              data[i].every_forward() + data[i].every_backward());
+  }
+  return shape.microbatches * most;
+}
+
+/// Seconds from the first pass to the last.
+double pipeline_seconds(const parallel::ScheduleShape& shape, const Cut& cut,
+                        const std::vector<DataMessages>& data, double message) {
+  if (shape.stages == 1) return slowest_stage_seconds(shape, cut, data, message);
+  parallel::Costs costs{.communication = message, .buffers = 2, .waits_for_receiver = true};
+  for (size_t piece = 0; piece < cut.pieces.size(); ++piece) {
+    const StageWork& work = cut.pieces[piece];
+    const DataMessages& messages = data[piece % data.size()];
+    costs.pieces.push_back(
+        {.forward = work.forward.total() + messages.every_forward() / shape.chunks,
+         .backward = work.backward.total() + work.wgrad.total() + messages.every_backward() / shape.chunks,
+         .wgrad = work.wgrad.total()});
+  }
+  return parallel::simulate(parallel::make_schedule(shape), shape, costs).makespan;
+}
+
+}  // namespace
+
+const PassesOfMicrobatch& StepModel::passes(const config::Config& config) {
+  const config::ParallelConfig& layout = config.parallel;
+  const PassesKey key{layout.tensor,
+                      layout.context,
+                      layout.sequence,
+                      config.training.micro_batch_size,
+                      config.training.recompute,
+                      puts_off(config)};
+  const auto found = passes_.find(key);
+  if (found != passes_.end()) return found->second;
+  return passes_.emplace(key, rehearse_passes(config, cluster_, puts_off(config))).first->second;
+}
+
+const UpdateWork& StepModel::update(const config::Config& config, int data) {
+  const UpdateKey key{config.parallel.tensor, config.parallel.context, data};
+  const auto found = updates_.find(key);
+  if (found != updates_.end()) return found->second;
+  return updates_.emplace(key, rehearse_update(config, cluster_, data)).first->second;
+}
+
+template <class Seconds>
+StepTime StepModel::parts(const config::Config& config, const Seconds& seconds) {
+  const parallel::ProcessGrid grid = grid_of(config, cluster_);
+  const parallel::ScheduleShape shape = train::schedule_shape(config.training, config.parallel, grid);
+  const Cut cuts = cut(config, passes(config));
+  const UpdateWork& updates = update(config, grid.data);
+  StepTime step;
+  std::vector<DataMessages> data;
+  double casts = 0, once = 0;
+  for (const StageWork& stage : cuts.stages) {
+    const DataMessages& messages = data.emplace_back(config, grid, cluster_, stage);
+    Work all = stage.forward;
+    all += stage.backward;
+    all += stage.wgrad;
+    const double mean = static_cast<double>(shape.microbatches) / shape.stages;
+    step.compute += mean * all.compute;
+    step.messages += mean * all.messages;
+    step.data += mean * (messages.every_forward() + messages.every_backward());
+    casts += stage.casts;  // one stage after the other, before its first pass
+    once = std::max(once, messages.once());
+    step.update = std::max(step.update, updates.per_parameter * static_cast<double>(stage.parameters) +
+                                            updates.per_layer * static_cast<double>(stage.layers));
+  }
+  const double whole = seconds(shape, cuts, data, stage_message_seconds(config, grid, cluster_));
+  step.pipeline = whole - step.compute - step.messages - step.data;
+  step.data += once;
+  step.update += casts;
+  return step;
+}
+
+StepTime StepModel::predict(const config::Config& config) {
+  return parts(config, pipeline_seconds);
+}
+
+double StepModel::least_seconds(const config::Config& config) {
+  return parts(config, slowest_stage_seconds).total();
+}
+
+double StepModel::least_bytes(const config::Config& config) {
+  const parallel::ProcessGrid grid = grid_of(config, cluster_);
+  const parallel::ScheduleShape shape = train::schedule_shape(config.training, config.parallel, grid);
+  const config::OptimizerConfig& optimizer = config.optimizer;
+  const PassesOfMicrobatch& all = passes(config);
+  const Cut parts = cut(config, all);
+  const StageWork& first = parts.stages.front();
+  const double shares = grid.context * grid.data;
+  const auto bytes_of = [](config::MomentDType dtype) {
+    return dtype == config::MomentDType::fp32 ? 4.0 : dtype == config::MomentDType::bf16 ? 2.0 : 1.0;
+  };
+  const double values = config.parallel.shard == config::Shard::parameters ? 0.0 : 1.0,
+               grads = (config.parallel.shard == config::Shard::optimizer ? 1.0 : 1.0 / shares) *
+                       (optimizer.main_grad_dtype == config::ComputeDType::fp32 ? 4.0 : 2.0);
+  const double moments =
+      bytes_of(optimizer.exp_avg_dtype) +
+      (optimizer.name == config::OptimizerName::muon ? 0.0 : bytes_of(optimizer.exp_avg_sq_dtype));
+  const double state = values + grads + (2.0 + moments) / shares;
+  // Microbatches in flight on the first stage: as many as there are stages.
+  const double in_flight = std::min(shape.microbatches, shape.stages);
+  return state * static_cast<double>(first.parameters) +
+         in_flight * static_cast<double>(all.activation_bytes * first.layers);
+}
+
+}  // namespace te::planner

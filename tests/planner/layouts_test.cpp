@@ -1,0 +1,169 @@
+// The search: what is legal, what fits, in what order, and what is said of the config's own layout.
+#include "planner/layouts.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "parallel/groups.h"
+#include "planner_testing.h"
+#include "testing/files.h"
+#include "train/execution.h"
+#include "train/step_runner.h"
+
+namespace te::planner {
+namespace {
+
+using testing::Settings;
+using testing::shipped_config;
+using testing::user_error_of;
+
+/// The plan of the rank of each stage.
+int64_t planned(const config::Config& config, const parallel::ProcessGrid& grid) {
+  const Context context = Context::cpu(train::execution_options(config.training));
+  int64_t most = 0;
+  for (int stage = 0; stage < grid.pipeline; ++stage) {
+    const auto groups = parallel::Groups::planned(grid, grid.rank({.pipeline = stage}));
+    most = std::max(most, train::StepRunner(config, context, groups).plan().total_bytes());
+  }
+  return most;
+}
+
+Settings words(const std::string& settings) {
+  Settings all;
+  for (size_t at = settings.find("--set "); at != std::string::npos;) {
+    const size_t next = settings.find(" --set ", at + 1);
+    all.push_back(settings.substr(at + 6, next == std::string::npos ? next : next - at - 6));
+    at = next == std::string::npos ? next : next + 1;
+  }
+  return all;
+}
+
+TEST(Search, LayoutsAreLegalDistinctOrderedAndReproducible) {
+  const config::Config config = shipped_config("llama7b_fp8");
+  const Cluster cluster = testing::h200s(8);
+  const SearchResult result = search(config, cluster, planned);
+  ASSERT_GT(result.layouts.size(), 10u);
+  std::set<std::string> cuts;
+  double before = 0;
+  for (const Layout& layout : result.layouts) {
+    SCOPED_TRACE(layout.settings);
+    EXPECT_TRUE(cuts.insert(layout.grid.str()).second);
+    EXPECT_EQ(layout.grid.tensor * layout.grid.context * layout.grid.data * layout.grid.pipeline, 8);
+    EXPECT_GE(layout.time.total(), before);
+    before = layout.time.total();
+    EXPECT_LE(layout.memory_bytes, result.capacity_bytes);
+    // The line to paste makes this layout of the config.
+    const config::Config pasted = shipped_config("llama7b_fp8", words(layout.settings));
+    EXPECT_EQ(config::to_yaml(pasted), config::to_yaml(layout.config));
+    EXPECT_DOUBLE_EQ(StepModel(cluster).predict(pasted).total(), layout.time.total());
+    EXPECT_EQ(planned(pasted, layout.grid), layout.memory_bytes);
+  }
+}
+
+// A few layouts by hand: no other way of the same cut is faster and fits.
+TEST(Search, TakesTheFastestWayThatFits) {
+  const config::Config config = shipped_config("llama7b_fp8");
+  const SearchResult result = search(config, testing::h200s(4), planned);
+  StepModel model(testing::h200s(4));
+  for (const Layout& layout : result.layouts) {
+    for (const char* recompute : {"none", "selective", "full"}) {
+      for (const char* micro : {"1", "2", "4", "8"}) {
+        config::Config other = layout.config;
+        config::from_string(recompute, other.training.recompute);
+        other.training.micro_batch_size = std::stoi(micro);
+        if (other.parallel.schedule != config::PipelineSchedule::one_f_one_b) continue;
+        if (model.predict(other).total() >= layout.time.total()) continue;
+        EXPECT_GT(planned(other, layout.grid), result.capacity_bytes)
+            << layout.settings << " " << micro << recompute;
+      }
+    }
+  }
+}
+
+TEST(Search, BoundsAreBounds) {
+  StepModel model(testing::h200s(8));
+  for (const Settings& layout : std::vector<Settings>{
+           {},
+           {"parallel.tensor=2", "parallel.sequence=true"},
+           {"parallel.pipeline=4"},
+           {"parallel.pipeline=2", "parallel.schedule=interleaved", "parallel.virtual_stages=2"},
+           {"parallel.pipeline=4", "parallel.schedule=zero_bubble", "training.recompute=none"},
+           {"parallel.shard=parameters", "training.recompute=full"},
+           {"parallel.context=2"}}) {
+    const config::Config config = shipped_config("llama7b_fp8", layout);
+    const auto grid = parallel::ProcessGrid::of(8, static_cast<int>(config.parallel.tensor),
+                                                static_cast<int>(config.parallel.context),
+                                                static_cast<int>(config.parallel.pipeline));
+    const StepTime step = model.predict(config);
+    EXPECT_LE(model.least_seconds(config), step.total() * (1 + 1e-12));
+    EXPECT_GE(step.pipeline, -1e-9 * step.total());
+    EXPECT_LE(model.least_bytes(config), static_cast<double>(planned(config, grid)));
+    EXPECT_GE(model.least_bytes(config), 0.6 * static_cast<double>(planned(config, grid)));
+  }
+}
+
+TEST(Search, OwnLayoutHasItsPlace) {
+  const config::Config config =
+      shipped_config("llama7b_fp8", {"parallel.tensor=4", "parallel.sequence=true"});
+  const SearchResult result = search(config, testing::h200s(4), planned);
+  ASSERT_TRUE(result.own_fits());
+  EXPECT_EQ(result.own->grid.tensor, 4);
+  EXPECT_EQ(result.own->time.total(), StepModel(testing::h200s(4)).predict(config).total());
+  EXPECT_GT(result.own_rank(), 1);
+  // The best one, asked for itself, is the first.
+  const config::Config best = result.layouts.front().config;
+  const SearchResult again = search(best, testing::h200s(4), planned);
+  EXPECT_EQ(again.own_rank(), 1);
+  EXPECT_EQ(again.layouts.front().settings, "");
+  const SearchResult three = search(config, testing::h200s(6), planned);
+  EXPECT_FALSE(three.own);
+  TE_EXPECT_CONTAINS(three.own_refusal, "no multiple of");
+}
+
+TEST(Search, RefusesWhatCannotBe) {
+  const config::Config large = shipped_config("llama3_70b_fp8");
+  const std::string misfit = user_error_of([&] { search(large, testing::h200s(2), planned); });
+  TE_EXPECT_CONTAINS(misfit, "no layout of 2 GPUs fits into the 137.40 GiB");
+  TE_EXPECT_CONTAINS(misfit, "the nearest needs");
+  const std::string illegal = user_error_of([&] { search(large, testing::h200s(97), planned); });
+  TE_EXPECT_CONTAINS(illegal, "no layout of 97 GPUs is legal");
+}
+
+TEST(Report, SharesAddUpAndJsonIsTheSame) {
+  const config::Config config = shipped_config("llama7b_fp8");
+  const Cluster cluster = testing::h200s(4);
+  const SearchResult result = search(config, cluster, planned);
+  const std::string text = report(result, config, cluster, 3);
+  TE_EXPECT_CONTAINS(text, "4 x NVIDIA H200 141GB SXM");
+  TE_EXPECT_CONTAINS(text, "the config's own layout would be number");
+  TE_EXPECT_CONTAINS(text, "--set training.micro_batch_size=");
+  const auto json = nlohmann::json::parse(report_json(result, config, cluster, 3));
+  ASSERT_EQ(json.at("layouts").size(), 3u);
+  const auto& first = json.at("layouts")[0];
+  double sum = 0;
+  for (const auto& [name, seconds] : first.at("seconds").items()) sum += seconds.get<double>();
+  EXPECT_NEAR(sum, first.at("seconds_per_step").get<double>(), 1e-9);
+  const double tokens = static_cast<double>(config.training.global_batch_size * config.model.seq_length);
+  EXPECT_NEAR(first.at("tokens_per_s_per_gpu").get<double>(), tokens / sum / 4, 1e-6);
+  EXPECT_EQ(json.at("own").at("rank").get<int64_t>(), result.own_rank());
+  EXPECT_EQ(json.at("cuts").get<size_t>(), result.layouts.size());
+}
+
+// More GPUs are not slower in all, hosts' networks cost something, and a GPU with less memory bandwidth is slower.
+TEST(Prediction, MovesTheRightWay) {
+  const config::Config config = shipped_config("llama7b_fp8");
+  const auto seconds = [&](const Cluster& cluster) { return StepModel(cluster).predict(config).total(); };
+  EXPECT_LT(seconds(testing::h200s(8)), 0.6 * seconds(testing::h200s(4)));
+  Cluster apart = testing::h200s(8);
+  apart.per_host = 1;
+  EXPECT_GT(seconds(apart), 1.02 * seconds(testing::h200s(8)));
+  Cluster h100 = testing::h200s(8);
+  h100.gpu = gpu_named("h100");
+  EXPECT_GT(seconds(h100), 1.02 * seconds(testing::h200s(8)));
+  EXPECT_LT(seconds(h100), 1.15 * seconds(testing::h200s(8)));
+}
+
+}  // namespace
+}  // namespace te::planner

@@ -1,0 +1,93 @@
+// te-train --plan from the outside: what it prints and writes, and what it refuses.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "testing/files.h"
+#include "testing/temporary_folder.h"
+
+namespace te {
+namespace {
+
+using testing::read_file;
+
+class PlanCommand : public ::testing::Test {
+ protected:
+  int run(const std::string& arguments) {
+    const std::string command = "OMP_NUM_THREADS=1 " TE_TRAIN_EXECUTABLE " --config " TE_SOURCE_DIR
+                                "/configs/" +
+                                arguments + " >" + (folder_ / "out") + " 2>" + (folder_ / "error");
+    const int status = std::system(command.c_str());
+    out_ = read_file(folder_ / "out");
+    error_ = read_file(folder_ / "error");
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+  void expect_refused(const std::string& arguments, const std::string& part) {
+    EXPECT_EQ(run(arguments), 2) << arguments;
+    TE_EXPECT_CONTAINS(error_, part);
+    EXPECT_EQ(std::count(error_.begin(), error_.end(), '\n'), 1) << error_;
+    EXPECT_EQ(out_, "");
+  }
+
+  testing::TextFolder folder_;
+  std::string out_, error_;
+};
+
+TEST_F(PlanCommand, PrintsLayoutsToPaste) {
+  ASSERT_EQ(run("llama7b_fp8.yaml --plan 4 --rows 2 --json " + (folder_ / "plan.json")), 0) << error_;
+  EXPECT_EQ(error_, "");
+  TE_EXPECT_CONTAINS(out_, "predicted for 4 x NVIDIA H200 141GB SXM");
+  const auto json = nlohmann::json::parse(read_file(folder_ / "plan.json"));
+  ASSERT_EQ(json.at("layouts").size(), 2u);
+  const std::string settings = json.at("layouts")[1].at("settings");
+  TE_EXPECT_CONTAINS(out_, " 2  " + settings + "\n");
+  // Its memory is that of a dry run.
+  ASSERT_EQ(run("llama7b_fp8.yaml " + settings + " --ranks 4 --dry-run"), 0) << error_;
+  const double gib = json.at("layouts")[1].at("memory_bytes").get<double>() / (1 << 30);
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f GiB", gib);
+  TE_EXPECT_CONTAINS(out_, text);
+}
+
+TEST_F(PlanCommand, A70BOn64GpusTakesSeconds) {
+  ASSERT_EQ(run("llama3_70b_fp8.yaml --plan 64 --gpu h100"), 0) << error_;
+  TE_EXPECT_CONTAINS(out_, "64 x NVIDIA H100 80GB SXM on 8 hosts");
+  TE_EXPECT_CONTAINS(out_, "the config's own layout needs 88.60 GiB, more than fits");
+  ASSERT_EQ(run("llama3_70b_fp8.yaml --plan 64 --set parallel.pipeline=4 --rows 1"), 0) << error_;
+  TE_EXPECT_CONTAINS(out_, "the config's own layout would be number ");
+}
+
+// How the stages are cut, in a dry run: 80 layers, and an output layer that takes the time of 1.7.
+TEST_F(PlanCommand, ADryRunSaysHowTheStagesAreCut) {
+  const std::string four = "llama3_70b_fp8.yaml --dry-run --set parallel.pipeline=4";
+  ASSERT_EQ(run(four + " --set parallel.pipeline_split=balanced"), 0) << error_;
+  TE_EXPECT_CONTAINS(out_, "pipeline: stages of 21, 20, 20, 19 layers (parallel.pipeline_split balanced)");
+  TE_EXPECT_CONTAINS(out_, "about 1.7 layers more: the slowest has 3 % more to do than the mean");
+  ASSERT_EQ(run(four), 0) << error_;
+  TE_EXPECT_CONTAINS(out_, "pipeline: stages of 20, 20, 20, 20 layers (parallel.pipeline_split even)");
+  TE_EXPECT_CONTAINS(out_, "the slowest has 6 % more to do than the mean");
+  ASSERT_EQ(run("llama7b_fp8.yaml --dry-run"), 0) << error_;
+  EXPECT_EQ(out_.find("pipeline:"), std::string::npos);
+}
+
+TEST_F(PlanCommand, RefusesInOneLine) {
+  expect_refused("llama7b_fp8.yaml --plan 0", "--plan");
+  expect_refused("llama7b_fp8.yaml --plan four", "--plan");
+  expect_refused("llama7b_fp8.yaml --plan 4 --gpu b200", "--gpu");
+  expect_refused("llama7b_fp8.yaml --plan 4 --rows 0", "--rows");
+  expect_refused("llama7b_fp8.yaml --plan 4 --gpus-per-host 0", "--gpus-per-host");
+  expect_refused("llama7b_fp8.yaml --dry-run --rows 3", "--rows goes with --plan");
+  expect_refused("llama7b_fp8.yaml --plan 97", "no layout of 97 GPUs is legal");
+  expect_refused("llama3_70b_bf16.yaml --plan 1", "no layout of 1 GPUs fits");
+  expect_refused("llama7b_fp8.yaml --plan 4 --set precision.fp8=off --set precision.dtype=fp32",
+                 "fp32 runs on the CPU");
+  expect_refused("llama7b_fp8.yaml --plan 4 --json /nowhere/plan.json",
+                 "/nowhere/plan.json: cannot be written");
+  expect_refused("missing.yaml --plan 4", "missing.yaml");
+}
+
+}  // namespace
+}  // namespace te

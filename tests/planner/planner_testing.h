@@ -1,0 +1,25 @@
+// What tests of the planner share: configs that ship, with synthetic data, and clusters.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "config/config.h"
+#include "planner/gpu.h"
+
+namespace te::testing {
+
+using Settings = std::vector<std::string>;
+
+/// configs/NAME.yaml as te-bench step takes it.
+inline config::Config shipped_config(const std::string& name, const Settings& settings = {}) {
+  Settings all{"data.synthetic=true", "data.train=[]", "data.valid=[]", "training.eval_interval=0"};
+  all.insert(all.end(), settings.begin(), settings.end());
+  return config::load_config(TE_SOURCE_DIR "/configs/" + name + ".yaml", all);
+}
+
+inline planner::Cluster h200s(int gpus) {
+  return {.gpu = planner::gpu_named("h200"), .gpus = gpus, .per_host = 8};
+}
+
+}  // namespace te::testing

@@ -1,0 +1,221 @@
+// A rehearsal tells the operations that the program does: the same passes of the same models, once performed on the CPU
+// and once only told, tell the same operations, one by one; and what units are made of adds up.
+#include "planner/rehearsal.h"
+
+#include <gtest/gtest.h>
+
+#include "config/pipeline_split.h"
+#include "core/profile.h"
+#include "cost/op_cost.h"
+#include "model/model_stage.h"
+#include "optim/optimizer.h"
+#include "planner/op_time.h"
+#include "planner_testing.h"
+#include "testing/testing.h"
+#include "train/execution.h"
+#include "train/flops.h"
+
+namespace te::planner {
+namespace {
+
+using testing::Settings;
+
+class Listener final : public OpObserver {
+ public:
+  explicit Listener(bool performs) : performs_(performs) { install(this); }
+  ~Listener() override { install(nullptr); }
+  void begin(const Context&, OpCall call) override {
+    const OpCost cost = is_message(call) ? call.cost : cost::op_cost(call);
+    told.push_back(fmt::format("{} [{}] {} FLOPs {} bytes {}", call.name, call.label, cost.flops, cost.bytes,
+                               call.group));
+    flops += cost.flops;
+  }
+  void end(const Context&) override {}
+  bool performs() const override { return performs_; }
+  std::vector<std::string> told;
+  double flops = 0;
+
+ private:
+  bool performs_;
+};
+
+config::Config small_config(const Settings& settings) {
+  return config::parse_config(
+      "model: {family: llama, num_layers: 3, hidden_size: 64, ffn_hidden_size: 96, num_attention_heads: 4,\n"
+      "        num_query_groups: 2, vocab_size: 300, seq_length: 32}\n"
+      "training: {micro_batch_size: 2, global_batch_size: 2, train_steps: 1}\n"
+      "data: {synthetic: true}\n",
+      "small", settings);
+}
+
+/// What a step on one rank tells: two passes and the update. `flops`: of the passes.
+std::vector<std::string> told(const config::Config& config, bool performs, double* flops = nullptr) {
+  const parallel::Groups groups = parallel::Groups::single();
+  const Context context = Context::cpu(train::execution_options(config.training));
+  model::ModelStage stage(config, groups);
+  optim::Optimizer optimizer({.optimizer = config.optimizer, .parallel = config.parallel, .seed = 1},
+                             stage.parameters(), groups);
+  MemoryPlan plan;
+  stage.plan(plan, context);
+  optimizer.plan(plan);
+  Tensor tokens, targets;
+  plan.add(tokens, "tokens", MemoryKind::data, DType::i32, {stage.dims().tokens});
+  plan.add(targets, "targets", MemoryKind::data, DType::i32, {stage.dims().tokens});
+  DeviceBuffer memory;
+  if (performs)
+    memory = plan.allocate(context);
+  else
+    plan.rehearse();
+  Listener listener(performs);
+  if (performs) {
+    stage.bind(context);
+    optimizer.bind(context);
+    stage.initialize(context, 1);
+  } else {
+    stage.parameters().bind(context);
+  }
+  listener.told.clear();
+  optimizer.begin_step(context);
+  stage.weights_changed();
+  stage.forward_backward(context, tokens, targets, 1.0f, optimizer.loss_sum(), {});
+  if (flops != nullptr) *flops = listener.flops;
+  optimizer.step(context, 1e-3f);
+  stage.recipe().update(context, nullptr);
+  return listener.told;
+}
+
+TEST(Rehearsal, TellsWhatIsDone) {
+  const std::vector<Settings> all{
+      {},
+      {"precision.fp8=hybrid"},
+      {"precision.fp8=hybrid", "precision.fp8_recipe=tensorwise", "training.recompute=selective"},
+      {"precision.fp8=hybrid", "precision.fp8_recipe=rowwise", "training.recompute=full"},
+      {"precision.fp8=hybrid", "precision.fp8_recipe=blockwise", "precision.fp8_output_layer=true"},
+      {"precision.fp8=hybrid", "precision.overrides=layers 1-1: bf16"},
+      {"optimizer.name=muon", "model.qk_norm=head"},
+      {"model.family=gpt", "model.hidden_dropout=0.1", "training.recompute=selective"},
+      {"model.norm_placement=both", "model.activation=geglu", "optimizer.store_param_remainders=true"}};
+  for (const Settings& settings : all) {
+    SCOPED_TRACE(fmt::format("{}", fmt::join(settings, " ")));
+    config::Config config;
+    try {
+      config = small_config(settings);
+    } catch (const UserError& error) {
+      FAIL() << error.what();
+    }
+    const std::vector<std::string> done = told(config, true), rehearsed = told(config, false);
+    ASSERT_GT(done.size(), 50u);
+    ASSERT_EQ(rehearsed.size(), done.size());
+    for (size_t i = 0; i < done.size(); ++i) ASSERT_EQ(rehearsed[i], done[i]) << "operation " << i;
+  }
+}
+
+// Models whose memory no machine here has are rehearsed like small ones.
+TEST(Rehearsal, NeedsNoMemory) {
+  const auto config = testing::shipped_config("llama3_70b_fp8");
+  const PassesOfMicrobatch passes = rehearse_passes(config, testing::h200s(8), false);
+  EXPECT_EQ(passes.layers.size(), 1u);
+  // 8192 x (8192 + 2 x 1024) + 8192 x 8192 + 3 x 8192 x 28672, and two gains, of which a rank of four has a quarter.
+  EXPECT_EQ(passes.layer(79).parameters,
+            (8192 * 10240 + 8192 * 8192 + 3 * int64_t{8192} * 28672) / 4 + 2 * 8192);
+  EXPECT_EQ(passes.embedding.parameters, int64_t{128256} * 8192 / 4);
+  EXPECT_EQ(passes.head.parameters, int64_t{128256} * 8192 / 4 + 8192);
+}
+
+// One source of FLOPs: those of the operations are those of the formula, plus the scores that attention's backward pass
+// makes anew (docs/performance.md).
+TEST(Rehearsal, HasTheFlopsOfTheFormula) {
+  const config::Config config = small_config({});
+  double flops = 0;
+  told(config, false, &flops);
+  const double tokens = 2 * 32,
+               again = 3 * 32.0 * 64;  // layers x sequence x width, 2 FLOPs of half of the scores
+  EXPECT_NEAR(flops / tokens / (train::flops_per_token(config.model) + again), 1.0, 1e-12);
+}
+
+Work sum(const PassesOfMicrobatch& passes) {
+  Work all = passes.layer(0).forward;
+  all += passes.layer(0).backward;
+  all += passes.layer(0).wgrad;
+  return all;
+}
+
+// The middle one of three layers stands for all; where a rule tells them apart each is looked at.
+TEST(Rehearsal, LayersThatDifferAreAllLookedAt) {
+  const auto cluster = testing::h200s(1);
+  const auto mixed = testing::shipped_config("llama7b_fp8", {"precision.first_layers_bf16=2"});
+  const PassesOfMicrobatch passes = rehearse_passes(mixed, cluster, false);
+  ASSERT_EQ(passes.layers.size(), 32u);
+  EXPECT_GT(passes.layer(0).forward.total(), 1.3 * passes.layer(16).forward.total());
+  const PassesOfMicrobatch alike = rehearse_passes(testing::shipped_config("llama7b_fp8"), cluster, false);
+  EXPECT_NEAR(alike.layer(5).forward.total() / passes.layer(16).forward.total(), 1.0, 1e-9);
+  EXPECT_NEAR(alike.layer(5).backward.total() / passes.layer(16).backward.total(), 1.0, 1e-9);
+}
+
+// What a balanced split goes by (config/pipeline_split.h) is near what the rehearsal finds.
+TEST(Rehearsal, TheHeadTakesTheTimeOfSoManyLayers) {
+  for (const char* name :
+       {"llama7b_bf16", "llama7b_fp8", "llama3_8b_fp8", "llama2_13b_fp8", "llama3_70b_fp8"}) {
+    const auto config = testing::shipped_config(name, {"parallel.tensor=1", "parallel.pipeline=1",
+                                                       "parallel.sequence=false", "training.recompute=none"});
+    const PassesOfMicrobatch passes = rehearse_passes(config, testing::h200s(1), false);
+    const double head = passes.head.forward.total() + passes.head.backward.total(),
+                 layer = passes.layer(0).forward.total() + passes.layer(0).backward.total();
+    EXPECT_NEAR(config::head_in_layers(config) / (head / layer), 1.0, 0.15) << name;
+  }
+}
+
+// Weight gradients that are put off are the same work at another time.
+TEST(Rehearsal, PuttingOffMovesWork) {
+  const auto config = testing::shipped_config("llama7b_bf16", {"training.recompute=none"});
+  const PassesOfMicrobatch now = rehearse_passes(config, testing::h200s(1), false),
+                           later = rehearse_passes(config, testing::h200s(1), true);
+  EXPECT_EQ(now.layer(0).wgrad.total(), 0);
+  EXPECT_NEAR(later.layer(0).wgrad.total() / later.layer(0).backward.total(), 0.8, 0.3);
+  EXPECT_NEAR(sum(later).total() / sum(now).total(), 1.0, 0.03);
+}
+
+TEST(Rehearsal, RecomputationCostsAForwardPass) {
+  const auto times = [](const char* recompute) {
+    const auto config =
+        testing::shipped_config("llama7b_bf16", {std::string("training.recompute=") + recompute});
+    return rehearse_passes(config, testing::h200s(1), false).layer(0);
+  };
+  const UnitWork none = times("none"), selective = times("selective"), full = times("full");
+  EXPECT_EQ(none.forward.total(), full.forward.total());
+  EXPECT_NEAR(full.backward.total(), none.backward.total() + none.forward.total(),
+              0.02 * none.backward.total());
+  EXPECT_GT(selective.backward.total(), none.backward.total());
+  EXPECT_LT(selective.backward.total(), 1.05 * none.backward.total());
+}
+
+// Sequence parallelism: four gathers and four reduce-scatters of a layer, FP8 bytes and BF16, by hand.
+TEST(Rehearsal, MessagesOfTensorRanks) {
+  const Cluster cluster = testing::h200s(4);
+  const auto config =
+      testing::shipped_config("llama7b_fp8", {"parallel.tensor=4", "parallel.sequence=true",
+                                              "training.recompute=none", "precision.fp8_recast=false"});
+  const UnitWork layer = rehearse_passes(config, cluster, false).layer(0);
+  const double elements = 2.0 * 4096 * 4096, part = 3.0 / 4, bandwidth = cluster.gpu.nvlink;
+  const double expected = 8 * cluster.gpu.nvlink_latency + part * elements * (4 * 1 + 4 * 2) / bandwidth;
+  EXPECT_NEAR(layer.forward.messages + layer.backward.messages, expected, 1e-9);
+}
+
+// AdamW reads and writes two moments, the remainder and the value, and reads the gradient, also for its norm.
+TEST(Rehearsal, UpdateOfAParameter) {
+  const Cluster cluster = testing::h200s(4);
+  const auto config = testing::shipped_config("llama7b_bf16");
+  const UpdateWork one = rehearse_update(config, cluster, 1), four = rehearse_update(config, cluster, 4);
+  const double bytes = 4 * 4 + 2 * 2 + 2 * 2 + 2 * 4;
+  EXPECT_NEAR(one.per_parameter / (bytes / cluster.gpu.copy), 1.0, 0.05);
+  EXPECT_NEAR(four.per_parameter / one.per_parameter, 0.25, 0.02);
+  EXPECT_EQ(one.per_layer, 0);
+  const UpdateWork muon =
+      rehearse_update(testing::shipped_config("llama7b_bf16", {"optimizer.name=muon"}), cluster, 1);
+  // Five iterations of 4 n^2 m + 2 n^3 FLOPs (docs/architecture.md) of q, k, v, proj, and gate, up, down.
+  const double n = 4096, flops = 5 * (4 * (6 * n * n * n) + 3 * (4 * n * n * 11008 + 2 * n * n * n));
+  EXPECT_NEAR(muon.per_layer / (flops / cluster.gpu.bf16), 1.2, 0.2);
+}
+
+}  // namespace
+}  // namespace te::planner

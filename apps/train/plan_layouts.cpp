@@ -14,7 +14,7 @@ namespace {
 /// Of all stages: the ranks of a stage need as much as each other.
 int64_t planned_bytes(const config::Config& config, const parallel::ProcessGrid& grid,
                       parallel::World& world) {
-  const Context context = Context::cpu(train::execution_options(config.training));
+  const Context context = Context::cpu(train::execution_options(config));
   int64_t most = 0;
   for (int stage = 0; stage < grid.pipeline; ++stage) {
     const parallel::Groups groups = parallel::Groups::planned(grid, grid.rank({.pipeline = stage}));

@@ -142,7 +142,7 @@ PassesOfMicrobatch rehearse_passes(const config::Config& given, const Cluster& c
   const config::Config config = stage_config(given, 1);
   const Places places(config.parallel, cluster);
   const parallel::Groups groups = planned_groups(config, 1);
-  const Context context = Context::cpu(train::execution_options(config.training));
+  const Context context = Context::cpu(train::execution_options(config));
   model::ModelStage stage(config, groups);
   MemoryPlan plan;
   stage.plan(plan, context, {.activations = {1}, .wgrad = put_off ? 1 : 0});
@@ -187,7 +187,7 @@ UpdateWork rehearse_update(const config::Config& given, const Cluster& cluster, 
   const config::Config config = stage_config(given, data);
   const Places places(config.parallel, cluster);
   const parallel::Groups groups = planned_groups(config, data);
-  const Context context = Context::cpu(train::execution_options(config.training));
+  const Context context = Context::cpu(train::execution_options(config));
   model::ModelStage stage(config, groups);
   optim::Optimizer optimizer({.optimizer = config.optimizer,
                               .parallel = config.parallel,

@@ -117,7 +117,7 @@ class DataMessages {
  private:
   double grad_bytes(int64_t parameters) const {
     return static_cast<double>(parameters) *
-           (config_.optimizer.main_grad_dtype == config::ComputeDType::fp32 ? 4.0 : 2.0);
+           (config_.optimizer.main_grad_dtype == config::GradDType::fp32 ? 4.0 : 2.0);
   }
   double message(const char* name, double bytes) const {
     return bytes == 0 ? 0 : buckets_ * message_seconds(name, bytes / buckets_, place_, gpu_);
@@ -252,7 +252,7 @@ double StepModel::least_bytes(const config::Config& config) {
   };
   const double values = config.parallel.shard == config::Shard::parameters ? 0.0 : 1.0,
                grads = (config.parallel.shard == config::Shard::optimizer ? 1.0 : 1.0 / shares) *
-                       (optimizer.main_grad_dtype == config::ComputeDType::fp32 ? 4.0 : 2.0);
+                       (optimizer.main_grad_dtype == config::GradDType::fp32 ? 4.0 : 2.0);
   const double moments =
       bytes_of(optimizer.exp_avg_dtype) +
       (optimizer.name == config::OptimizerName::muon ? 0.0 : bytes_of(optimizer.exp_avg_sq_dtype));

@@ -10,9 +10,8 @@ namespace {
 template <ActivationKind kind, class T, DType kFormat, bool kAligned>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks<T, kAligned>)
     forward_kernel(const __grid_constant__ ForwardArgs<T> args) {
-  open_second_launch();
-  __shared__ Fp8TileShared shared;
   allow_dependents();
+  __shared__ Fp8TileShared shared;
   forward_tile<kind, T, kFormat, kAligned, false>(args, blockIdx.x, shared);
 }
 
@@ -23,7 +22,7 @@ constexpr int kBackwardBlocks = is_gated(kind) && kAligned && sizeof(T) == 2 ? 3
 template <ActivationKind kind, class T, DType kFormat, bool kAligned>
 __global__ void __launch_bounds__(kTileThreads, kBackwardBlocks<kind, T, kAligned>)
     backward_kernel(const __grid_constant__ BackwardArgs<T> args) {
-  open_second_launch();
+  allow_dependents();
   __shared__ Fp8TileShared shared;
   backward_tile<kind, T, kFormat, kAligned, false>(args, blockIdx.x, shared);
 }

@@ -198,16 +198,6 @@ __device__ __forceinline__ void add_counters(const ThreadCounters& counters, uns
   }
 }
 
-/// In a kernel behind which the second launch of its cast may come (fp8_output.h, Fp8Recast): once every block of this
-/// one has begun, that one's blocks may take what places are free, and wait there for the end of this one.
-__device__ __forceinline__ void open_second_launch() {
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-}
-/// In the second launch, before it reads what was written on the device: what the first one wrote is there.
-__device__ __forceinline__ void wait_for_first_launch() {
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-}
-
 inline unsigned ceil_div(int64_t a, int64_t b) {
   return static_cast<unsigned>((a + b - 1) / b);
 }

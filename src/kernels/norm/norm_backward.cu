@@ -5,6 +5,7 @@
 // (norm_backward_fp8.cu), or that of a cast behind this one.
 #include <algorithm>
 
+#include "kernels/common/dependent_launch.cuh"
 #include "kernels/norm/norm_backward_rows.cuh"
 #include "kernels/norm/norm_cuda.h"
 #include "kernels/quantize/quantize_cuda.h"
@@ -24,7 +25,7 @@ __global__ void __launch_bounds__(kAhead ? kAheadThreads : kMaxThreads, 1)
     norm_backward_rows(const __grid_constant__ BackwardParams<T> p) {
   constexpr int kRows = kAhead ? 2 : 1;
   using Thread = BackwardThread<T, kKind, kRows, kBias>;
-  if constexpr (kAmax) open_second_launch();
+  if constexpr (kAmax) allow_dependents();
   __shared__ typename BlockSums<Thread::kSums>::Shared shared;
   __shared__ uint32_t words[kAmax ? kWarpSize : 1];
   extern __shared__ float4 dx_sums[];

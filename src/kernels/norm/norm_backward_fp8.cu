@@ -5,6 +5,7 @@
 // a column. Its neighbour writes the next sixteen rows: a whole sector of the memory.
 #include <algorithm>
 
+#include "kernels/common/dependent_launch.cuh"
 #include "kernels/norm/norm_backward_rows.cuh"
 
 namespace te::kernels::cuda {
@@ -75,7 +76,7 @@ template <NormKind kKind, bool kBias>
 __global__ void __launch_bounds__(kAheadThreads, 1)
     norm_backward_tiles(const __grid_constant__ BackwardParams<bf16> p) {
   using Thread = BackwardThread<bf16, kKind, kRows, kBias>;
-  open_second_launch();
+  allow_dependents();
   __shared__ typename BlockSums<Thread::kSums>::Shared shared;
   extern __shared__ float4 dynamic[];  // the sums of dx, then the tile
   Thread thread(p, shared, dynamic);

@@ -3,6 +3,7 @@
 // counters reach memory once per block.
 #include <algorithm>
 
+#include "kernels/common/dependent_launch.cuh"
 #include "kernels/norm/norm_cuda.h"
 #include "kernels/norm/norm_device.cuh"
 #include "kernels/quantize/recast.h"
@@ -24,7 +25,7 @@ __device__ __forceinline__ float load_input(const NormForwardParams<T>& p, int64
 /// Any width and alignment. A thread reads back only elements that it wrote itself.
 template <class T>
 __global__ void __launch_bounds__(1024) norm_forward_elements(NormForwardParams<T> p) {
-  open_second_launch();
+  allow_dependents();
   __shared__ BlockReducer::Shared shared;
   BlockReducer reducer(shared);
   NormFp8Sums sums;

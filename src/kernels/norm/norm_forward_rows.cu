@@ -188,7 +188,6 @@ template <NormKind kKind, bool kFp8, bool kDelta, bool kAhead>
 __global__ void __launch_bounds__(kAhead ? 512 : 1024, 1)
     norm_forward_rows_kernel(const __grid_constant__ RowsParams p) {
   using Thread = RowsThread<kKind, kFp8, kDelta>;
-  if constexpr (kFp8) open_second_launch();
   extern __shared__ uint4 dynamic[];
   uint32_t* columns = reinterpret_cast<uint32_t*>(dynamic);
   __shared__ typename BlockSums<kRows>::Shared shared;

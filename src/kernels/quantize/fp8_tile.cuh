@@ -14,13 +14,14 @@
 // cost the first one registers.
 //
 // A second launch that only looks should cost as little as a launch can. So its blocks take their places while the
-// first launch ends (programmatic dependent launch: open_second_launch(), settle(), launch_again()), they read one word
+// first launch ends (programmatic dependent launch: allow_dependents(), settle(), launch_again()), they read one word
 // and meet no other block: the amax that they read is nobody's to write, as casts use two in turns.
 #pragma once
 
 #include <algorithm>
 
 #include "kernels/common/cuda_common.cuh"
+#include "kernels/common/dependent_launch.cuh"
 #include "kernels/common/octet.cuh"
 #include "kernels/quantize/recast.h"
 #include "kernels/scale_update/scale_formula.h"
@@ -110,7 +111,7 @@ struct Fp8TileShared {
 /// The scale with which the second launch casts, or 0. Every thread of every block calls it, before it reads anything
 /// that was written on the device.
 __device__ __forceinline__ float settle(const Fp8Settlement& s) {
-  wait_for_first_launch();
+  grid_dependency_wait();
   const float amax = __ldcg(s.found_amax), first = s.scale != nullptr ? __ldcg(s.scale) : 0.0f;
   const float scale = second_scale(s, amax, first);
   if (blockIdx.x == 0 && threadIdx.x == 0) {
@@ -124,7 +125,7 @@ __device__ __forceinline__ float settle(const Fp8Settlement& s) {
 template <bool kAgain, class Work>
 __device__ __forceinline__ void for_tiles(const Fp8TileTarget& target, Fp8TileShared& shared, Work&& work) {
   if constexpr (!kAgain) {
-    open_second_launch();
+    allow_dependents();
     return work(blockIdx.x);
   }
   const float scale = settle(target.settlement);
@@ -185,16 +186,8 @@ __device__ __forceinline__ void store_transposed(const uint2 (&bytes)[kThreadRow
 template <int kResident, class... Params, class... Args>
 void launch_again(const Context& context, const Fp8Output& out, unsigned tiles, void (*kernel)(Params...),
                   Args&&... args) {
-  cudaLaunchAttribute early;
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = std::min(tiles, static_cast<unsigned>(kResident * multiprocessor_count(context)));
-  config.blockDim = kTileThreads;
-  config.stream = cuda_stream(context);
-  config.attrs = &early;
-  config.numAttrs = out.recast.agree ? 0 : 1;
-  TE_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...));
+  const unsigned blocks = std::min(tiles, static_cast<unsigned>(kResident * multiprocessor_count(context)));
+  launch_dependent(context, kernel, blocks, kTileThreads, 0, !out.recast.agree, std::forward<Args>(args)...);
 }
 
 /// One thread's share of writing tiles to a target. Every thread of the block makes one, calls write() for

@@ -21,7 +21,7 @@ using testing::user_error_of;
 
 /// The plan of the rank of each stage.
 int64_t planned(const config::Config& config, const parallel::ProcessGrid& grid) {
-  const Context context = Context::cpu(train::execution_options(config.training));
+  const Context context = Context::cpu(train::execution_options(config));
   int64_t most = 0;
   for (int stage = 0; stage < grid.pipeline; ++stage) {
     const auto groups = parallel::Groups::planned(grid, grid.rank({.pipeline = stage}));

@@ -51,7 +51,7 @@ config::Config small_config(const Settings& settings) {
 /// What a step on one rank tells: two passes and the update. `flops`: of the passes.
 std::vector<std::string> told(const config::Config& config, bool performs, double* flops = nullptr) {
   const parallel::Groups groups = parallel::Groups::single();
-  const Context context = Context::cpu(train::execution_options(config.training));
+  const Context context = Context::cpu(train::execution_options(config));
   model::ModelStage stage(config, groups);
   optim::Optimizer optimizer({.optimizer = config.optimizer, .parallel = config.parallel, .seed = 1},
                              stage.parameters(), groups);

@@ -235,6 +235,10 @@ int64_t SearchResult::own_rank() const {
 }
 
 SearchResult search(const Config& config, const Cluster& cluster, const PlannedBytes& planned_bytes) {
+  if (config.precision.dtype != config::ComputeDType::bf16)
+    user_error(
+        "precision.dtype {}: --plan knows the times of BF16 and FP8 alone; set precision.dtype to bf16",
+        config::to_string(config.precision.dtype));
   return Search(config, cluster, planned_bytes).run();
 }
 

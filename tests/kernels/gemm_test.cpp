@@ -232,7 +232,7 @@ TEST(Gemm, RejectsWhatTheContractExcludes) {
       y(context, DType::bf16, {16, 48});
   TestTensor x8(context, DType::e5m2, {16, 32}), w8(context, DType::e4m3, {48, 32}),
       v8(context, DType::e5m2, {48, 32});
-  TestTensor odd(context, DType::e4m3, {8, 32}), odd_y(context, DType::bf16, {8, 48}),
+  TestTensor odd(context, DType::e4m3, {12, 32}), odd_y(context, DType::bf16, {12, 48}),
       f(context, DType::f32, {16, 32}), fw(context, DType::f32, {48, 32});
   TestTensor scale(context, DType::f32, {1}), bias(context, DType::f32, {48});
   const auto by_tensor = [&](TestTensor& values) { return Matrix{values, scale, ScaleLayout::tensor}; };

@@ -87,7 +87,7 @@ TEST_F(PlanCommand, RefusesInOneLine) {
   expect_refused("llama7b_fp8.yaml --plan 97", "no layout of 97 GPUs is legal");
   expect_refused("llama3_70b_bf16.yaml --plan 1", "no layout of 1 GPUs fits");
   expect_refused("llama7b_fp8.yaml --plan 4 --set precision.fp8=off --set precision.dtype=fp32",
-                 "fp32 runs on the CPU");
+                 "precision.dtype fp32: --plan knows the times of BF16 and FP8 alone");
   expect_refused("llama7b_fp8.yaml --plan 4 --json /nowhere/plan.json",
                  "/nowhere/plan.json: cannot be written");
   expect_refused("missing.yaml --plan 4", "missing.yaml");

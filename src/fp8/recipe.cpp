@@ -352,13 +352,18 @@ bool Recipe::cast_small(const Context& context, int index, Operand& operand, Qua
   if (cast_scale(index) != CastScale::own || !operand.rowwise || mode.columnwise || mode.record_amax ||
       mode.count)
     return false;
-  return kernels::quantize_with_own_scale(context, {.x = operand.hp,
-                                                    .out = operand.rowwise.values,
-                                                    .amax = own_amax_of(index).as<float>(),
-                                                    .scale = table().scale_of(index).as<float>(),
-                                                    .scale_inv = operand.rowwise.scales.as<float>(),
-                                                    .margin = margin_of(index),
-                                                    .power_of_two = has_power_of_two_scales()});
+  const bool done =
+      kernels::quantize_with_own_scale(context, {.x = operand.hp,
+                                                 .out = operand.rowwise.values,
+                                                 .amax = own_amax_of(index).as<float>(),
+                                                 .scale = table().scale_of(index).as<float>(),
+                                                 .scale_inv = operand.rowwise.scales.as<float>(),
+                                                 .margin = margin_of(index),
+                                                 .power_of_two = has_power_of_two_scales()});
+  TE_CHECK(done || !context.is_cuda() || operand.hp.numel() > kernels::kMostSmallElements,
+           "{}: {} would be cast in turns, which a recorded pass must not", table().info(index).name,
+           operand.hp.shape.str());
+  return done;
 }
 
 std::unique_ptr<Recipe> make_recipe(const config::PrecisionConfig& precision, int num_layers) {

@@ -125,9 +125,9 @@ struct EvaluateCommand::Arguments {
   bool inputs = false;
 
   void check() const;
-  ordered_json config_json(const ModelSource& source, const config::Config& config, int64_t max_length,
-                           const text::Tokenizer& tokenizer) const;
-  void write_items(const std::vector<EvaluatedTask>& tasks, const RequestEncoder& encoder,
+  ordered_json config_json(const ModelSource& source, const config::Config& config, int64_t length,
+                           const text::Tokenizer& text) const;
+  void write_items(const std::vector<EvaluatedTask>& results, const RequestEncoder& encoder,
                    OutputFile& file) const;
 };
 

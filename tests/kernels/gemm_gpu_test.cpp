@@ -201,7 +201,7 @@ TEST(GemmGpu, FewRowsThatStartEarly) {
       one.fill_value(1.0f);
       for (int i = 0; i < 20; ++i) {
         // The activation writes what the GEMM reads: the same way both times.
-        wide.fill_normal(static_cast<uint64_t>(100 + i));
+        wide.fill_normal(uint64_t{100} + static_cast<uint64_t>(i));
         for (Operands* operands : {&late, &early}) {
           Gemm args = operands->args;
           args.early_b = operands == &early;

@@ -149,7 +149,8 @@ int train(const te::config::Config& config, te::parallel::World& world, const St
   });
   te::Context context = open_device(config, world, false);
   world.together([&] { te::config::validate_for_device(config, context.is_cuda()); });
-  const te::parallel::Groups groups = te::parallel::Groups::connect(world, context, grid);
+  const te::parallel::Groups groups =
+      te::parallel::Groups::connect(world, context, grid, te::train::connect_options(config));
   te::train::Trainer trainer(config, context, world, groups, start.overwrite);
   world.together([&] {
     if (auto samples = te::apps::make_sample_maker(config, context, groups))

@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "parallel/groups.h"
 #include "parallel/placement.h"
+#include "train/execution.h"
 #include "train/step_runner.h"
 
 namespace te::bench {
@@ -38,7 +39,8 @@ struct Message {
   DType dtype;
   int64_t elements;  ///< of the larger side: the sum's addend, what is gathered, what is scattered
   int ranks;
-  Communicator* communicator = nullptr;  ///< null for the pipeline's channels
+  Communicator* communicator = nullptr;       ///< null for the pipeline's channels
+  parallel::PeerTransport* copies = nullptr;  ///< by which it travels instead of the communicator
 
   int64_t bytes() const { return elements * static_cast<int64_t>(dtype_size(dtype)); }
   /// Bytes that a rank sends at least, of each byte of the message: so that rates of groups of any size compare with
@@ -60,15 +62,20 @@ std::vector<Message> messages_of(const config::Config& config, const Groups& gro
                        Communicator& group) {
     messages.push_back({name, std::move(what), exchange, dtype, elements, group.size(), &group});
   };
+  // By NCCL, and by copies where the config says so.
+  const auto add_tokens = [&](const std::string& what, Exchange exchange, DType dtype, int64_t elements) {
+    add("tensor", what, exchange, dtype, elements, groups.tensor());
+    if (groups.tensor_copies() == nullptr) return;
+    add("tensor", what + ", copied", exchange, dtype, elements, groups.tensor());
+    messages.back().copies = groups.tensor_copies();
+  };
   if (grid.tensor > 1) {
     const int64_t piece = dims.tokens / config.parallel.tensor_overlap * dims.hidden;
     if (config.parallel.sequence) {
       if (config.precision.fp8 != config::Fp8Mode::off && planned.model().recipe().gathers_quantized())
-        add("tensor", "FP8 operand of a linear", Exchange::all_gather, DType::e4m3, piece, groups.tensor());
-      add("tensor", "stream, before a layer's half", Exchange::all_gather, dims.dtype, piece,
-          groups.tensor());
-      add("tensor", "stream, behind a layer's half", Exchange::reduce_scatter, dims.dtype, piece,
-          groups.tensor());
+        add_tokens("FP8 operand of a linear", Exchange::all_gather, DType::e4m3, piece);
+      add_tokens("stream, before a layer's half", Exchange::all_gather, dims.dtype, piece);
+      add_tokens("stream, behind a layer's half", Exchange::reduce_scatter, dims.dtype, piece);
     } else {
       add("tensor", "stream, behind a layer's half", Exchange::all_reduce, dims.dtype, piece,
           groups.tensor());
@@ -115,8 +122,30 @@ void there_and_back(const Context& context, const Groups& groups, const Tensor& 
   }
 }
 
+/// Milliseconds of a message of the tensor ranks by copies. All ranks of the world call it.
+double copied_ms(const Context& context, int repeats, const Message& message) {
+  parallel::PeerTransport& copies = *message.copies;
+  const auto bytes = static_cast<size_t>(message.bytes());
+  const DeviceBuffer memory(context, bytes), first(context, bytes), second(context, bytes);
+  const auto shared = copies.share(context, memory.data(), bytes, message.what);
+  // Rows of 16 bytes: what a row is does not matter to a message.
+  const auto width = static_cast<int64_t>(16 / dtype_size(message.dtype));
+  const int64_t rows = message.elements / width;
+  const Tensor there{memory.data(), message.dtype, {rows, width}};
+  const Tensor whole{first.data(), message.dtype, {rows, width}};
+  const Tensor share{second.data(), message.dtype, {rows / message.ranks, width}};
+  fill_random(context, whole);
+  fill_random(context, share);
+  const auto call = [&] {
+    if (message.exchange == Exchange::all_gather) return copies.gather(context, share, there, 1, {});
+    copies.reduce(context, whole, share, there, 1, [](int64_t, int64_t) {}, {});
+  };
+  return median_ms(context, repeats, call, [&] { message.communicator->barrier(context); });
+}
+
 /// Milliseconds of one message on this rank; 0 where it takes no part. All ranks of the message's group call it.
 double message_ms(const Context& context, int repeats, const Groups& groups, const Message& message) {
+  if (message.copies != nullptr) return copied_ms(context, repeats, message);
   const auto bytes = static_cast<size_t>(message.bytes());
   const DeviceBuffer first(context, bytes), second(context, bytes);
   const Tensor whole{first.data(), message.dtype, {message.elements}};
@@ -212,7 +241,7 @@ void run(const CommOptions& options, parallel::World& world) {
   });
   const Context context = open_rank_device(config, world);
   const parallel::Placement placement = parallel::find_placement(world, context);
-  const Groups groups = Groups::connect(world, context, grid);
+  const Groups groups = Groups::connect(world, context, grid, train::connect_options(config));
   const Groups alone = Groups::planned(grid, world.rank());
   train::StepRunner planned(config, context, alone);  // for the sizes: nothing is allocated
   std::vector<std::vector<std::string>> table{

@@ -125,7 +125,8 @@ const std::array<Group, 12>& groups() {
        {"zero_granules", "sum_of_squares", "clip_coefficient", "adamw", "muon_momentum", "muon_place",
         "muon_normalize", "muon_combine", "muon_update", "delayed_scale_update", "wait_for_state"}},
       {kOffload, {}},  // copies on streams of their own, by their label
-      {"communication", {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "send", "receive"}},
+      {"communication",
+       {"all_reduce", "all_gather", "reduce_scatter", "sum_of_ranks", "broadcast", "send", "receive"}},
   }};
   return all;
 }

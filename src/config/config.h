@@ -45,6 +45,9 @@ enum class Overlong : uint8_t { truncate, drop };
 /// What the data ranks share beside the step's samples: main parameters and moments in any case, then gradients, then
 /// values.
 enum class Shard : uint8_t { optimizer, gradients, parameters };
+/// What carries the tensor ranks' tokens with sequence parallelism on GPUs: NCCL, whose kernels take multiprocessors,
+/// or the copy engines (parallel/peer_transport.h).
+enum class TensorTransport : uint8_t { nccl, copy };
 enum class PipelineSchedule : uint8_t { gpipe, one_f_one_b, interleaved, zero_bubble };  ///< "1f1b" in YAML
 
 std::string_view to_string(Family value);
@@ -72,6 +75,7 @@ std::string_view to_string(Offload value);
 std::string_view to_string(DataFormat value);
 std::string_view to_string(Overlong value);
 std::string_view to_string(Shard value);
+std::string_view to_string(TensorTransport value);
 std::string_view to_string(PipelineSchedule value);
 
 /// The inverse of to_string; false (and value untouched) when the text names no value.
@@ -100,6 +104,7 @@ bool from_string(std::string_view text, Offload& value);
 bool from_string(std::string_view text, DataFormat& value);
 bool from_string(std::string_view text, Overlong& value);
 bool from_string(std::string_view text, Shard& value);
+bool from_string(std::string_view text, TensorTransport& value);
 bool from_string(std::string_view text, PipelineSchedule& value);
 
 struct ModelConfig {
@@ -237,6 +242,7 @@ struct ParallelConfig {
   /// Pieces along the tokens into which a GEMM next to a tensor-parallel collective is cut, so that the
   /// collective of one piece runs beside the GEMM of the next. 1: no overlap.
   int64_t tensor_overlap = 1;
+  TensorTransport tensor_transport = TensorTransport::nccl;
   Shard shard = Shard::optimizer;    ///< what of the layers a data rank keeps its share of alone
   int64_t bucket_size = 40'000'000;  ///< parameters of one reduction of gradients, at least
   bool overlap_grad_reduce = true;   ///< a bucket is reduced as soon as the backward pass has finished it

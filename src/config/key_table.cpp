@@ -262,6 +262,11 @@ const auto kKeys = std::to_array<Key>({
     {TE_KEY(parallel.tensor_overlap), kBuiltIn, from_to(1, 64),
      "Pieces along the tokens into which GEMMs next to a tensor-parallel collective are cut, so that one "
      "piece is sent while the next is computed. 1 is no overlap."},
+    {TE_KEY(parallel.tensor_transport), kBuiltIn, kAny,
+     "With `sequence`, on GPUs: what carries the tensor ranks' tokens. `nccl`: NCCL's kernels, which take "
+     "multiprocessors. `copy`: the GPUs' copy engines, which take none and need tensor ranks on one host "
+     "that "
+     "can write each other's memory (NVLink). Sums are then added in FP32 in the order of the ranks."},
     {TE_KEY(parallel.shard), kBuiltIn, kAny,
      "Data parallelism: what each data rank keeps a share of. `optimizer`: main parameters and moments "
      "(ZeRO-1). `gradients`: also the layers' gradients, which are reduced after every microbatch (ZeRO-2). "

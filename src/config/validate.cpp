@@ -136,9 +136,27 @@ void check_divides(const ModelConfig& m, const char* key, int64_t value, const c
              key, value, ranks, why, fitting);
 }
 
+// By copies a piece is one or several ranks' tokens, or a part of one rank's.
+void check_tensor_transport(const ParallelConfig& p) {
+  if (p.tensor_transport != TensorTransport::copy || p.tensor == 1) return;
+  if (!p.sequence) {
+    user_error(
+        "parallel.tensor_transport copy carries the tokens of sequence parallelism, but parallel.sequence is "
+        "false; set "
+        "it to true, or tensor_transport to nccl");
+  }
+  if (p.tensor % p.tensor_overlap != 0 && p.tensor_overlap % p.tensor != 0) {
+    user_error(
+        "parallel.tensor_overlap ({}) must divide parallel.tensor ({}) or be a multiple of it with "
+        "parallel.tensor_transport copy: a piece is one or several ranks' tokens, or a part of one rank's",
+        p.tensor_overlap, p.tensor);
+  }
+}
+
 void check_parallel(const Config& c) {
   const ModelConfig& m = c.model;
   const ParallelConfig& p = c.parallel;
+  check_tensor_transport(p);
   check_divides(m, "model.num_attention_heads", m.num_attention_heads, "a head is not split", p.tensor);
   check_divides(m, "model.num_query_groups", m.num_query_groups,
                 "a key/value head is neither split nor copied", p.tensor);

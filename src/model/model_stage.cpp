@@ -30,7 +30,8 @@ bool drops_values(const config::Config& config, int data_ranks) {
 ModelStage::ModelStage(const config::Config& config, const parallel::Groups& groups)
     : config_(config),
       groups_(&groups),
-      tensor_(groups.tensor(), config.parallel.sequence, static_cast<int>(config.parallel.tensor_overlap)),
+      tensor_(groups.tensor(), config.parallel.sequence, static_cast<int>(config.parallel.tensor_overlap),
+              groups.tensor_copies()),
       context_ranks_(config.model, config.training.micro_batch_size, groups.context(),
                      groups.tensor().size()),
       layer_config_(LayerConfig::of(config, tensor_)),
@@ -119,6 +120,8 @@ void ModelStage::plan(MemoryPlan& plan, const Context& context, const StageSlots
        .grad_slots = sharded_slots(config::Shard::gradients, config_.parallel.overlap_grad_reduce),
        .value_slots = sharded_slots(config::Shard::parameters, config_.parallel.overlap_param_gather)});
   recipe_->plan(plan);
+  tensor_.plan(plan, config_.parallel.tensor_transport == config::TensorTransport::copy, dims().dtype,
+               dims().tokens, dims().hidden);
   rope_.plan(plan, config_.model);
   context_ranks_.plan(plan);
   if (embedding_) embedding_->plan(plan, context);

@@ -74,6 +74,7 @@ Groups Groups::make(const ProcessGrid& grid, int rank, Make&& make_group) {
 }
 
 Groups::~Groups() {
+  tensor_copies_.reset();
   // One by one in the order of making: the end of a communicator may wait for its ranks, as making it does.
   for (std::unique_ptr<Communicator>& communicator : made_) communicator.reset();
 }
@@ -101,10 +102,15 @@ Groups Groups::unconnected(const ProcessGrid& grid, int rank) {
 Groups Groups::connect(World& world, const Context& context, const ProcessGrid& grid,
                        const ConnectOptions& options) {
   TE_CHECK(grid.world == world.size(), "process grid of {} in a world of {}", grid.str(), world.size());
-  return make(grid, world.rank(), [&](std::string name, std::vector<int> ranks, bool channel) {
+  Groups groups = make(grid, world.rank(), [&](std::string name, std::vector<int> ranks, bool channel) {
     return connect_group(world, context, std::move(name), std::move(ranks),
                          channel ? options.channel_max_ctas : 0, channel);
   });
+#ifdef TE_WITH_CUDA
+  if (options.tensor_copies && context.is_cuda() && grid.tensor > 1)
+    groups.tensor_copies_ = make_peer_transport(world, context, groups.tensor());
+#endif
+  return groups;
 }
 
 Communicator& Groups::channel(Channel which) const {

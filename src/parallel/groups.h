@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "parallel/communicator.h"
+#include "parallel/peer_transport.h"
 #include "parallel/process_grid.h"
 
 namespace te::parallel {
@@ -29,6 +30,8 @@ struct ConnectOptions {
   /// Thread blocks that NCCL may use for a channel; the collectives' number is NCCL's own choice. A channel moves
   /// one activation at a time beside the GEMMs, which want the rest of the chip.
   int channel_max_ctas = 8;
+  /// On GPUs, with several tensor ranks: their tokens travel by copy engines. JobFailure where they cannot.
+  bool tensor_copies = false;
 };
 
 class Groups {
@@ -64,6 +67,9 @@ class Groups {
   Communicator& stage() const { return *stage_; }
   Communicator& embedding() const { return *embedding_; }
 
+  /// By which the tensor ranks' tokens travel; null where tensor() does it.
+  PeerTransport* tensor_copies() const { return tensor_copies_.get(); }
+
   /// Only with more than one stage.
   Communicator& channel(Channel which) const;
   void send(const Context& context, const Tensor& t, Channel which) const {
@@ -88,6 +94,7 @@ class Groups {
   Communicator *world_ = nullptr, *tensor_ = nullptr, *context_ = nullptr, *microbatch_ = nullptr,
                *data_ = nullptr, *stage_ = nullptr, *embedding_ = nullptr;
   std::array<Communicator*, 4> channels_{};
+  std::unique_ptr<PeerTransport> tensor_copies_;
 };
 
 }  // namespace te::parallel

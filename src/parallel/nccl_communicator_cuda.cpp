@@ -3,13 +3,11 @@
 #include <nccl.h>
 
 #include <algorithm>
-#include <array>
 #include <exception>
-#include <mutex>
-#include <optional>
 
 #include "core/cuda_check.h"
 #include "parallel/operation.h"
+#include "parallel/operation_trail.h"
 #include "parallel/watchdog.h"
 #include "parallel/world.h"
 
@@ -44,41 +42,6 @@ ncclRedOp_t nccl_op(ReduceOp op) {
   return op == ReduceOp::sum ? ncclSum : ncclMax;
 }
 
-/// The last operations launched on one communicator, each with an event behind it: the oldest whose event has not come
-/// is what the device is in.
-class Trail {
- public:
-  explicit Trail(const Context& context) {
-    for (Entry& entry : entries_) entry.event.emplace(context);
-  }
-
-  void add(const Context& context, const std::string& what) {
-    const std::lock_guard lock(mutex_);
-    Entry& entry = entries_[count_++ % entries_.size()];
-    entry.what = what;
-    entry.event->record(context);
-  }
-
-  std::string oldest_pending() {
-    const std::lock_guard lock(mutex_);
-    const uint64_t kept = std::min<uint64_t>(count_, entries_.size());
-    for (uint64_t i = count_ - kept; i < count_; ++i) {
-      const Entry& entry = entries_[i % entries_.size()];
-      if (!entry.event->done()) return fmt::format("{}, the group's operation {}", entry.what, i + 1);
-    }
-    return "";
-  }
-
- private:
-  struct Entry {
-    std::optional<Event> event;
-    std::string what;
-  };
-  std::mutex mutex_;
-  std::array<Entry, 64> entries_;
-  uint64_t count_ = 0;
-};
-
 class NcclCommunicator final : public Communicator {
  public:
   NcclCommunicator(World& world, const Context& context, std::string name, const std::vector<int>& ranks,
@@ -103,7 +66,7 @@ class NcclCommunicator final : public Communicator {
   int exceptions_ = std::uncaught_exceptions();
   ncclComm_t comm_ = nullptr;
   DeviceBuffer barrier_word_;
-  Trail trail_;
+  OperationTrail trail_;
   int probe_ = 0;
 };
 

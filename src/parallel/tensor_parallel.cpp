@@ -12,8 +12,17 @@ struct TensorParallel::Side {
   std::vector<Event> pieces_done;
 };
 
-TensorParallel::TensorParallel(Communicator& group, bool sequence, int pieces)
-    : group_(group), sequence_(sequence && group.size() > 1), pieces_(group.size() > 1 ? pieces : 1) {}
+TensorParallel::TensorParallel(Communicator& group, bool sequence, int pieces, PeerTransport* copies)
+    : group_(group),
+      sequence_(sequence && group.size() > 1),
+      pieces_(group.size() > 1 ? pieces : 1),
+      copies_(sequence_ ? copies : nullptr) {}
+
+void TensorParallel::plan(MemoryPlan& plan, bool planned, DType dtype, int64_t tokens, int64_t width) {
+  if (!sequence_ || (copies_ == nullptr && !planned)) return;
+  plan.add(slots_, "tensor_transport.slots", MemoryKind::scratch, dtype,
+           {(size() - 1) * share(tokens), width});
+}
 
 TensorParallel::Side& TensorParallel::side(const Context& context) {
   if (!side_) side_ = std::make_shared<Side>(context, pieces_);
@@ -22,6 +31,7 @@ TensorParallel::Side& TensorParallel::side(const Context& context) {
 
 std::vector<TokenRange> TensorParallel::ranges(int64_t tokens) const {
   if (!sequence_) return {{0, 0, tokens}};
+  if (copies_ != nullptr) return {{0, rank() * share(tokens), share(tokens)}};
   const int64_t piece = tokens / pieces_, part = piece / size();
   std::vector<TokenRange> result;
   for (int i = 0; i < pieces_; ++i) result.push_back({i * part, i * piece + rank() * part, part});
@@ -37,6 +47,7 @@ void TensorParallel::gather(const Context& context, const Tensor& share, const T
     if (work) work(0, tokens);
     return;
   }
+  if (copies_ != nullptr) return copies_->gather(context, share, whole, pieces_, work);
   if (!overlaps()) {
     group_.all_gather(context, share, whole);
     if (work) work(0, tokens);
@@ -69,6 +80,7 @@ void TensorParallel::send_piece(const Context& context, const Tensor& whole, con
 
 void TensorParallel::reduce(const Context& context, const Tensor& whole, const Tensor& share,
                             const Work& produce, const std::function<void()>& meanwhile) {
+  if (copies_ != nullptr) return copies_->reduce(context, whole, share, slots_, pieces_, produce, meanwhile);
   if (size() == 1 || (pieces_ == 1 && !meanwhile)) {
     produce(0, whole.rows());
     if (meanwhile) meanwhile();

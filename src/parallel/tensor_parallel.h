@@ -10,6 +10,9 @@
 // the GEMM of another runs. A rank's share is then its part of every piece, in order:
 //
 //   tokens   | piece 0: rank 0, rank 1 | piece 1: rank 0, rank 1 |        share of rank 1: | p0 r1 | p1 r1 |
+//
+// On GPUs of one host the tokens of sequence parallelism may travel by copy engines instead (peer_transport.h). A
+// rank's share is one run of tokens then, and the pieces are those of peer_pieces.h.
 #pragma once
 
 #include <functional>
@@ -17,15 +20,18 @@
 #include <vector>
 
 #include "core/device.h"
+#include "core/memory_plan.h"
 #include "parallel/communicator.h"
+#include "parallel/peer_transport.h"
 #include "parallel/token_range.h"
 
 namespace te::parallel {
 
 class TensorParallel {
  public:
-  /// `pieces`: how many every exchange is cut into.
-  TensorParallel(Communicator& group, bool sequence, int pieces);
+  /// `pieces`: how many every exchange is cut into. `copies`: by which tokens travel, where that is not the group; it
+  /// must outlive this.
+  TensorParallel(Communicator& group, bool sequence, int pieces, PeerTransport* copies = nullptr);
 
   int rank() const { return group_.rank(); }
   int size() const { return group_.size(); }
@@ -33,6 +39,9 @@ class TensorParallel {
   /// True when the ranks share the tokens of the stream.
   bool sequence() const { return sequence_; }
 
+  /// Memory that copies need: slots for the other ranks' addends of a tensor [tokens, width]. Where no other rank is
+  /// there, as in a plan, `planned` says that they would.
+  void plan(MemoryPlan& plan, bool planned, DType dtype, int64_t tokens, int64_t width);
   /// Rows of the stream that this rank holds, of `tokens`.
   int64_t share(int64_t tokens) const { return sequence_ ? tokens / size() : tokens; }
   /// Where the rows of this rank's share lie among `tokens`.
@@ -59,6 +68,8 @@ class TensorParallel {
   Communicator& group_;
   bool sequence_;
   int pieces_;
+  PeerTransport* copies_;       ///< or null
+  Tensor slots_;                ///< [(size - 1) * share, width]: of copies
   std::shared_ptr<Side> side_;  ///< made at the first use
 };
 

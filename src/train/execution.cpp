@@ -25,6 +25,13 @@ ExecutionOptions execution_options(const config::Config& config) {
           .tf32 = config.precision.tf32};
 }
 
+parallel::ConnectOptions connect_options(const config::Config& config) {
+  parallel::ConnectOptions options;
+  options.tensor_copies =
+      config.parallel.sequence && config.parallel.tensor_transport == config::TensorTransport::copy;
+  return options;
+}
+
 parallel::ScheduleKind schedule_kind(config::PipelineSchedule schedule) {
   switch (schedule) {
     case config::PipelineSchedule::gpipe:

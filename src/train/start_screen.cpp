@@ -7,6 +7,7 @@
 
 #include "core/terminal.h"
 #include "model/pipeline_pieces.h"
+#include "train/execution.h"
 #include "train/flops.h"
 #include "train/run_file.h"
 #include "train/summary.h"
@@ -84,6 +85,13 @@ std::string memory_line(const StartInfo& info) {
                             human_bytes(info.context.info().memory_bytes));
 }
 
+/// What carries the tensor ranks' tokens, where that is not NCCL.
+std::string transport_line(const StartInfo& info) {
+  const bool copies =
+      info.context.is_cuda() && info.grid.tensor > 1 && connect_options(info.config).tensor_copies;
+  return copies ? "tensor ranks' tokens by copy engines, everything else by NCCL" : "";
+}
+
 std::string ranks_rows(const StartInfo& info, int columns) {
   if (info.ranks.empty()) return "";
   const size_t hosts = info.placement.size();
@@ -94,6 +102,7 @@ std::string ranks_rows(const StartInfo& info, int columns) {
     text += row(label, line, columns);
     label = "";
   }
+  if (const std::string line = transport_line(info); !line.empty()) text += row("messages", line, columns);
   if (info.grid.world > kMostRanks) return text;
   std::istringstream lines(info.ranks);
   for (std::string line; std::getline(lines, line);) text += row("", line, columns);
@@ -139,6 +148,7 @@ std::string start_tables(const StartInfo& info) {
   std::string hosts;
   for (const std::string& line : parallel::host_lines(info.placement, info.placement.size()))
     hosts += "host " + line + "\n";
+  if (const std::string line = transport_line(info); !line.empty()) hosts += "messages: " + line + "\n";
   return (info.ranks.empty() ? "" : info.ranks + hosts) + device_summary(info.context) +
          model_summary(info.config, info.parameters) + model::pipeline_summary(info.config) +
          precision_summary(info.config, info.context) + config_notes(info.config) +

@@ -368,6 +368,16 @@ TEST(Validate, ParallelLayouts) {
           "split nor "
           "copied; tensor sizes that fit this model: 1, 2");
   refused({"parallel.tensor=2", "parallel.sequence=true", "parallel.tensor_overlap=5"}, "2 * 32 = 64 tokens");
+  const std::vector<std::string> copy = {"parallel.tensor=2", "parallel.tensor_transport=copy"};
+  const auto copies = [&](std::vector<std::string> more) {
+    more.insert(more.end(), copy.begin(), copy.end());
+    return more;
+  };
+  refused(copies({}), "parallel.sequence is false; set it to true, or tensor_transport to nccl");
+  refused(copies({"parallel.sequence=true", "parallel.tensor_overlap=3"}),
+          "parallel.tensor_overlap (3) must divide parallel.tensor (2) or be a multiple of it");
+  EXPECT_EQ(small(copies({"parallel.sequence=true", "parallel.tensor_overlap=4"})).parallel.tensor_transport,
+            TensorTransport::copy);
   EXPECT_EQ(small({"parallel.pipeline=2", "parallel.pipeline_split=1,1"}).parallel.pipeline_split, "1,1");
   refused({"parallel.pipeline_split=even,"}, "is neither even nor balanced nor a list");
   for (const char* split : {"1,", ",1", "1,,1", "1,0", "1,-1", "1,x", "1.5", "", "2 1"})

@@ -186,6 +186,20 @@ inline config::Config make_config(const Case& c) {
   return config;
 }
 
+/// On a GPU: layers that are large enough for messages and passes to overlap in time.
+inline void enlarge(config::Config& config) {
+  config::ModelConfig& m = config.model;
+  m.hidden_size = 1024, m.ffn_hidden_size = 2048, m.num_attention_heads = 8, m.num_query_groups = 8;
+  m.kv_channels = 128;
+  m.seq_length = m.max_position_embeddings = 256;
+  // Smaller models take more. Of this one the first loss would be twice that of guessing, and a last bit of a gradient
+  // would be two thousandths of the loss four steps later (on the CPU, too).
+  m.init_method_std = 0.02;
+  config.optimizer.lr = 2e-4, config.optimizer.min_lr = 0;
+  config.training.device = config::DeviceChoice::cuda;
+  config.training.gemm_autotune = config::GemmAutotune::off;  // the same algorithms in every run
+}
+
 /// The cases of a job of so many ranks.
 inline std::vector<Case> cases_of(int ranks) {
   using enum Precision;

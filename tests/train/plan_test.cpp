@@ -85,5 +85,39 @@ TEST(Plan, ShardsLayersOverTheDataRanks) {
   near(planned_of(1, "parameters", MemoryKind::main_grads), 4 * (kLayers + kEnds));
 }
 
+/// Every buffer of each tensor rank.
+std::vector<std::string> tensor_plans(const std::string& name, int tensor,
+                                      const std::vector<std::string>& more) {
+  std::vector<std::string> overrides{"training.device=cpu", "parallel.tensor=" + std::to_string(tensor),
+                                     "parallel.sequence=true"};
+  overrides.insert(overrides.end(), more.begin(), more.end());
+  const config::Config config =
+      config::load_config(std::string(TE_SOURCE_DIR) + "/configs/" + name + ".yaml", overrides);
+  std::vector<std::string> plans;
+  for (int rank = 0; rank < tensor; ++rank) {
+    const parallel::Groups groups =
+        parallel::Groups::planned(parallel::ProcessGrid::of(2 * tensor, tensor, 1, 1), rank);
+    plans.push_back(train::StepRunner(config, Context::cpu(), groups).plan().buffers());
+  }
+  return plans;
+}
+
+// Where another rank writes into its memory, a rank finds it by the place in its own.
+TEST(Plan, OfTensorRanksIsTheSameWhereTheyWriteEachOthersMemory) {
+  for (const std::string name : {"gpt2_124m_bf16", "llama7b_fp8"}) {
+    for (const int tensor : {2, 4}) {
+      for (const std::string extra :
+           {"optimizer.name=adamw", "optimizer.name=muon", "training.recompute=full"}) {
+        SCOPED_TRACE(::testing::Message() << name << ", " << tensor << " tensor ranks, " << extra);
+        const std::vector<std::string> plans =
+            tensor_plans(name, tensor, {"parallel.tensor_transport=copy", extra});
+        for (const std::string& plan : plans) EXPECT_EQ(plan, plans[0]);
+        EXPECT_NE(plans[0].find("tensor_transport.slots"), std::string::npos);
+      }
+      EXPECT_EQ(tensor_plans(name, tensor, {})[0].find("tensor_transport"), std::string::npos);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace te

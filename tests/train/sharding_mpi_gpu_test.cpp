@@ -19,19 +19,9 @@ using parallel::ProcessGrid;
 /// What BF16 alone may do to a loss: half a unit in the last place, as in layout_mpi_test.cpp.
 constexpr double kBf16Loss = 0x1p-9;
 
-/// Layers that are large enough for messages and passes to overlap in time.
 config::Config make_sharded_config(Precision precision) {
   config::Config config = make_config({.family = Family::llama, .precision = precision, .layers = 6});
-  config::ModelConfig& m = config.model;
-  m.hidden_size = 1024, m.ffn_hidden_size = 2048, m.num_attention_heads = 8, m.num_query_groups = 8;
-  m.kv_channels = 128;
-  m.seq_length = m.max_position_embeddings = 256;
-  // Smaller models take more. Of this one the first loss would be twice that of guessing, and a last bit of a gradient
-  // would be two thousandths of the loss four steps later (on the CPU, too).
-  m.init_method_std = 0.02;
-  config.optimizer.lr = 2e-4, config.optimizer.min_lr = 0;
-  config.training.device = config::DeviceChoice::cuda;
-  config.training.gemm_autotune = config::GemmAutotune::off;  // the same algorithms in every run
+  enlarge(config);
   config.training.global_batch_size = 4 * config.training.micro_batch_size * world().size();
   return config;
 }

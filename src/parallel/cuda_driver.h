@@ -1,0 +1,31 @@
+// Functions of the CUDA driver, found through the runtime: te-train does not link to the driver's library. Included
+// only by CUDA sources.
+#pragma once
+
+#include <cuda.h>
+
+#include "core/cuda_check.h"
+
+namespace te::parallel {
+
+/// As cudaTypedefs.h declares it: PFN_NAME_vVERSION.
+template <class Function>
+Function driver_function(const char* name) {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result{};
+#if CUDART_VERSION >= 12050
+  TE_CUDA_CHECK(cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &result));
+#else
+  TE_CUDA_CHECK(cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &result));
+#endif
+  TE_CHECK(result == cudaDriverEntryPointSuccess, "the driver has no {}", name);
+  return reinterpret_cast<Function>(found);
+}
+
+inline void driver_check(CUresult result, const char* call) {
+  if (result != CUDA_SUCCESS)
+    internal_error(fmt::format("{}: error {} of the CUDA driver", call, static_cast<int>(result)),
+                   std::source_location::current());
+}
+
+}  // namespace te::parallel

@@ -1,0 +1,171 @@
+#include "parallel/peer_memory.h"
+
+#include <cuda.h>
+#include <cudaTypedefs.h>
+
+#include <cstring>
+#include <exception>
+#include <functional>
+#include <sstream>
+
+#include "core/cuda_check.h"
+#include "parallel/cuda_driver.h"
+#include "parallel/operation.h"
+#include "parallel/world.h"
+
+namespace te::parallel {
+namespace {
+
+constexpr const char* kRemedy = "set parallel.tensor_transport to nccl";
+
+/// What a rank tells the others of its memory.
+struct Offer {
+  cudaIpcMemHandle_t handle;  ///< of the allocation
+  uint64_t offset;            ///< of the memory in it
+  uint64_t bytes;
+  uint64_t layout;  ///< hash of the description
+};
+
+std::string text_of(const Offer& offer) {
+  return {reinterpret_cast<const char*>(&offer), sizeof(Offer)};
+}
+
+Offer offer_of(const std::string& text) {
+  Offer offer{};
+  TE_CHECK(text.size() == sizeof(Offer), "an offer of {} bytes", text.size());
+  std::memcpy(&offer, text.data(), sizeof(Offer));
+  return offer;
+}
+
+Offer make_offer(void* memory, size_t bytes, const std::string& layout) {
+  static const auto range = driver_function<PFN_cuMemGetAddressRange_v3020>("cuMemGetAddressRange");
+  CUdeviceptr base = 0;
+  size_t size = 0;
+  driver_check(range(&base, &size, reinterpret_cast<CUdeviceptr>(memory)), "cuMemGetAddressRange");
+  Offer offer{};
+  offer.offset = reinterpret_cast<CUdeviceptr>(memory) - base;
+  offer.bytes = bytes;
+  offer.layout = std::hash<std::string>{}(layout);
+  const cudaError_t status =
+      cudaIpcGetMemHandle(&offer.handle, reinterpret_cast<void*>(base));  // NOLINT(performance-no-int-to-ptr)
+  if (status == cudaSuccess) return offer;
+  cudaGetLastError();
+  user_error(
+      "parallel.tensor_transport copy: CUDA does not share this GPU's memory with other processes ({}); {}",
+      cudaGetErrorString(status), kRemedy);
+}
+
+}  // namespace
+
+void check_peer_access(World& world, const Context& context, const Communicator& group) {
+  const std::vector<std::string> places = world.gather_strings(
+      fmt::format("{}\n{}", world.first_local(), context.info().bus_id), group.world_ranks());
+  world.together([&] {
+    for (int peer = 0; peer < group.size(); ++peer) {
+      if (peer == group.rank()) continue;
+      std::istringstream lines(places[static_cast<size_t>(peer)]);
+      int first_local = 0, other = 0, access = 0;
+      std::string bus_id;
+      lines >> first_local >> bus_id;
+      const int own_rank = group.world_ranks()[static_cast<size_t>(group.rank())],
+                peer_rank = group.world_ranks()[static_cast<size_t>(peer)];
+      if (first_local != world.first_local()) {
+        user_error(
+            "parallel.tensor_transport copy: ranks {} of one {} group are on several hosts, and copies go no "
+            "further than one; {}, or parallel.tensor to at most the ranks of a host",
+            list_ranks(group.world_ranks()), group.name(), kRemedy);
+      }
+      if (cudaDeviceGetByPCIBusId(&other, bus_id.c_str()) != cudaSuccess) {
+        cudaGetLastError();
+        user_error(
+            "parallel.tensor_transport copy: rank {} does not see the GPU {} of rank {}; let "
+            "CUDA_VISIBLE_DEVICES "
+            "show all GPUs of the tensor group to its ranks, or {}",
+            own_rank, bus_id, peer_rank, kRemedy);
+      }
+      if (cudaDeviceCanAccessPeer(&access, context.ordinal(), other) != cudaSuccess || access == 0) {
+        cudaGetLastError();
+        user_error(
+            "parallel.tensor_transport copy: the GPU of rank {} cannot access the memory of rank {}'s; {}",
+            own_rank, peer_rank, kRemedy);
+      }
+    }
+  });
+}
+
+PeerMemory::PeerMemory(World& world, const Context& context, const Communicator& group, void* memory,
+                       size_t bytes, const std::string& layout)
+    : world_(world),
+      context_(context),
+      group_(group),
+      bytes_(bytes),
+      exceptions_(std::uncaught_exceptions()) {
+  views_.assign(static_cast<size_t>(group.size()), nullptr);
+  views_[static_cast<size_t>(group.rank())] = static_cast<char*>(memory);
+  context.synchronize();  // what has been written there is there for the others
+  std::string own_offer;
+  world.together([&] { own_offer = text_of(make_offer(memory, bytes, layout)); });
+  const std::vector<std::string> offers = world.gather_strings(own_offer, group.world_ranks());
+  world.together([&] { open(offers, own_offer); });
+  check_views();
+}
+
+void PeerMemory::open(const std::vector<std::string>& offers, const std::string& own_offer) {
+  const Offer own = offer_of(own_offer);
+  for (int peer = 0; peer < group_.size(); ++peer) {
+    if (peer == group_.rank()) continue;
+    const Offer offer = offer_of(offers[static_cast<size_t>(peer)]);
+    const int peer_rank = group_.world_ranks()[static_cast<size_t>(peer)];
+    if (offer.bytes != own.bytes || offer.layout != own.layout) {
+      user_error(
+          "parallel.tensor_transport copy: the memory of rank {} is laid out otherwise than this rank's ({} "
+          "and {} "
+          "bytes); {}",
+          peer_rank, offer.bytes, own.bytes, kRemedy);
+    }
+    void* base = nullptr;
+    const cudaError_t status = cudaIpcOpenMemHandle(&base, offer.handle, cudaIpcMemLazyEnablePeerAccess);
+    if (status != cudaSuccess) {
+      cudaGetLastError();
+      user_error("parallel.tensor_transport copy: CUDA does not open the memory of rank {}'s GPU ({}); {}",
+                 peer_rank, cudaGetErrorString(status), kRemedy);
+    }
+    opened_.push_back(base);
+    views_[static_cast<size_t>(peer)] = static_cast<char*>(base) + offer.offset;
+  }
+}
+
+/// Each rank writes a word of its own to the begin of its memory, and must find the others' through its views.
+void PeerMemory::check_views() {
+  constexpr uint64_t kMark = 0x7465747261696e00;
+  const auto copy = [](void* to, const void* from) {
+    TE_CUDA_CHECK(cudaMemcpy(to, from, sizeof(uint64_t), cudaMemcpyDefault));
+  };
+  uint64_t kept = 0;
+  const uint64_t mark = kMark + static_cast<uint64_t>(group_.rank());
+  copy(&kept, own());
+  copy(own(), &mark);
+  TE_CUDA_CHECK(cudaDeviceSynchronize());
+  world_.barrier(group_.world_ranks());
+  world_.together([&] {
+    for (int peer = 0; peer < group_.size(); ++peer) {
+      uint64_t found = 0;
+      copy(&found, at(peer));
+      if (found != kMark + static_cast<uint64_t>(peer))
+        user_error("parallel.tensor_transport copy: what was opened as the memory of rank {} is not that; {}",
+                   group_.world_ranks()[static_cast<size_t>(peer)], kRemedy);
+    }
+  });
+  copy(own(), &kept);
+  TE_CUDA_CHECK(cudaDeviceSynchronize());
+  world_.barrier(group_.world_ranks());  // nobody writes there before
+}
+
+PeerMemory::~PeerMemory() {
+  if (std::uncaught_exceptions() > exceptions_) return;
+  context_.synchronize();
+  for (void* base : opened_) cudaIpcCloseMemHandle(base);
+  world_.barrier(group_.world_ranks());
+}
+
+}  // namespace te::parallel

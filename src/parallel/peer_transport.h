@@ -1,0 +1,71 @@
+// What the tensor ranks of one host send each other by their GPUs' copy engines, which take no multiprocessors from the
+// GEMMs: each rank writes into the others' memory, opened over CUDA's interprocess handles.
+//
+// A message is a copy and then a 32-bit counter in the receiver's memory, both in the sender's stream; the receiver's
+// stream waits for the counter (cuStreamWriteValue32, cuStreamWaitValue32). No kernel and no host takes part:
+//
+//   all-gather       receiver: "gather g may be written here" -> sender: copies its rows into the receiver's tensor,
+//                    counts its chunks there -> receiver: works on them
+//   reduce-scatter   sender: copies its addend of the receiver's rows into its slot there, counts -> receiver: adds
+//                    all ranks' addends in the order of the ranks, in FP32, rounds once, and says "reduction r is
+//                    consumed", for which the sender's next one waits
+//
+// Every rank calls the same operations in the same order with the same shapes. The tensors that others write lie in
+// memory that has been shared, at the same place of it on every rank. Results are the same bits in every run.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "core/device.h"
+#include "parallel/communicator.h"
+
+namespace te::parallel {
+
+class World;
+
+class PeerTransport {
+ public:
+  virtual ~PeerTransport() = default;
+  PeerTransport(const PeerTransport&) = delete;
+  PeerTransport& operator=(const PeerTransport&) = delete;
+
+  /// While it lives, the others may write the memory. Ends together with those of the other ranks, before the memory is
+  /// freed; not after an exception, which ends the job.
+  class Shared {
+   public:
+    Shared() = default;
+    virtual ~Shared() = default;
+    Shared(const Shared&) = delete;
+    Shared& operator=(const Shared&) = delete;
+  };
+  /// Opens the ranks' memories for each other; collective over the world. `layout` describes what lies where in it and
+  /// must be the same on all ranks of a group. JobFailure, a UserError, when a driver refuses.
+  virtual std::unique_ptr<Shared> share(const Context& context, void* memory, size_t bytes,
+                                        const std::string& layout) = 0;
+
+  /// Launches work on rows [first, first + count) of the whole on the context.
+  using Work = std::function<void(int64_t first, int64_t count)>;
+
+  /// All-gather: whole [tokens, n], in shared memory, = the ranks' shares [tokens / size, n] in the order of the
+  /// ranks, of any dtype; `share` may be this rank's part of it. Then work on each of `pieces` pieces (peer_pieces.h),
+  /// as they arrive.
+  virtual void gather(const Context& context, const Tensor& share, const Tensor& whole, int pieces,
+                      const Work& work) = 0;
+  /// Reduce-scatter: `produce` writes this rank's addend of a piece of whole [tokens, n]; share [tokens / size, n] =
+  /// the sum over the ranks (f32, bf16 or f16). `slots`: shared memory of (size - 1) shares for the others' addends,
+  /// for this alone. `meanwhile` is launched while the last piece travels.
+  virtual void reduce(const Context& context, const Tensor& whole, const Tensor& share, const Tensor& slots,
+                      int pieces, const Work& produce, const std::function<void()>& meanwhile) = 0;
+
+ protected:
+  PeerTransport() = default;
+};
+
+/// Collective over the world; each rank's group has several ranks. Both must outlive it. JobFailure, a UserError, where
+/// the ranks of a group are on several hosts or their GPUs cannot write each other's memory.
+std::unique_ptr<PeerTransport> make_peer_transport(World& world, const Context& context,
+                                                   const Communicator& group);
+
+}  // namespace te::parallel

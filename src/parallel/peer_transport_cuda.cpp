@@ -1,0 +1,340 @@
+#include "parallel/peer_transport.h"
+
+#include <cudaTypedefs.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "core/cuda_check.h"
+#include "core/profile.h"
+#include "parallel/cuda_driver.h"
+#include "parallel/operation.h"
+#include "parallel/operation_trail.h"
+#include "parallel/peer_memory.h"
+#include "parallel/peer_pieces.h"
+#include "parallel/rank_sum.h"
+#include "parallel/watchdog.h"
+#include "parallel/world.h"
+
+namespace te::parallel {
+namespace {
+
+/// Counters in the memory of the rank that waits for them. Behind what the stream has done before, copies to other GPUs
+/// included: the driver puts a fence of the whole system in front of the write.
+void write_counter(const Context& stream, uint32_t* counter, uint32_t value) {
+  static const auto function = driver_function<PFN_cuStreamWriteValue32_v11070>("cuStreamWriteValue32");
+  driver_check(function(cuda_stream(stream), reinterpret_cast<CUdeviceptr>(counter), value,
+                        CU_STREAM_WRITE_VALUE_DEFAULT),
+               "cuStreamWriteValue32");
+}
+
+/// The stream goes on when the counter has reached the value; counters may wrap around.
+void wait_counter(const Context& stream, const uint32_t* counter, uint32_t value) {
+  static const auto function = driver_function<PFN_cuStreamWaitValue32_v11070>("cuStreamWaitValue32");
+  driver_check(
+      function(cuda_stream(stream), reinterpret_cast<CUdeviceptr>(counter), value, CU_STREAM_WAIT_VALUE_GEQ),
+      "cuStreamWaitValue32");
+}
+
+void copy_bytes(const Context& stream, char* destination, const void* source, size_t bytes) {
+  TE_CUDA_CHECK(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDefault, cuda_stream(stream)));
+}
+
+/// What a rank tells another: each in a counter of its own of the other's memory.
+enum class Signal : uint8_t {
+  greeting,  ///< the memories have been opened
+  writable,  ///< all-gathers whose tensor there may be written
+  arrived,   ///< chunks that have been written to the other
+  consumed,  ///< reductions whose addends have been read
+};
+constexpr size_t kSignals = 4;
+constexpr size_t kCounterBytes = 128;               // nobody polls another's line
+constexpr size_t kCountersBytes = size_t{2} << 20;  // a whole page of the driver's, which can be shared
+static_assert(kSignals * kMostSummedRanks * kCounterBytes <= kCountersBytes);
+
+class CopyTransport final : public PeerTransport {
+ public:
+  CopyTransport(World& world, const Context& context, const Communicator& group);
+  ~CopyTransport() override;
+
+  std::unique_ptr<Shared> share(const Context& context, void* memory, size_t bytes,
+                                const std::string& layout) override;
+  void gather(const Context& context, const Tensor& share, const Tensor& whole, int pieces,
+              const Work& work) override;
+  void reduce(const Context& context, const Tensor& whole, const Tensor& share, const Tensor& slots,
+              int pieces, const Work& produce, const std::function<void()>& meanwhile) override;
+
+ private:
+  class SharedBlock;
+  struct Reduction;
+
+  int rank() const { return group_.rank(); }
+  int size() const { return group_.size(); }
+  /// The counter in the memory of rank `at` that rank `from` writes.
+  uint32_t* counter(int at, Signal signal, int from) const {
+    const size_t index =
+        static_cast<size_t>(signal) * static_cast<size_t>(size()) + static_cast<size_t>(from);
+    return reinterpret_cast<uint32_t*>(counters_->at(at) + index * kCounterBytes);
+  }
+  void tell(const Context& stream, int peer, Signal signal, uint32_t value) const {
+    write_counter(stream, counter(peer, signal, rank()), value);
+  }
+  void wait_for(const Context& stream, int peer, Signal signal, uint32_t value) const {
+    wait_counter(stream, counter(rank(), signal, peer), value);
+  }
+  /// Where `tensor` of this rank lies in the memory of rank `peer`.
+  char* place_at(int peer, const Tensor& tensor) const;
+  PeerPieces pieces_of(const Tensor& whole, const Tensor& share, int pieces) const;
+  void push_share(const Context& context, const Tensor& share, const Tensor& whole, const PeerPieces& cut);
+  void push_piece(const Context& context, const Reduction& reduction, int piece);
+  void sum(const Context& context, const Reduction& reduction);
+  void launched(const Context& context, const char* name);
+  bool blocking(int pieces) const { return pieces == 1; }
+
+  World& world_;
+  const Communicator& group_;
+  DeviceBuffer own_counters_;
+  std::unique_ptr<PeerMemory> counters_;
+  std::vector<const PeerMemory*> shared_;
+  Context lane_;  ///< on which this rank's copies run, one after another
+  Event ready_, sent_;
+  OperationTrail trail_;
+  uint32_t chunks_ = 0, gathers_ = 0, reductions_ = 0;  ///< so far, the same on all ranks
+  int probe_ = 0;
+};
+
+/// One reduce-scatter on its way.
+struct CopyTransport::Reduction {
+  const Tensor &whole, &share, &slots;
+  PeerPieces cut;
+
+  size_t share_bytes() const { return whole.bytes() / static_cast<size_t>(cut.ranks); }
+  /// The place of the addend of rank `from` among the slots of rank `at`, which has none for its own.
+  Tensor slot(int at, int from) const {
+    const int64_t rows = cut.share();
+    const Tensor all{slots.data, whole.dtype, {rows * (cut.ranks - 1), whole.cols()}};
+    return all.slice_rows((from < at ? from : from - 1) * rows, rows);
+  }
+};
+
+// --- life --------------------------------------------------------------------------------------------------
+
+CopyTransport::CopyTransport(World& world, const Context& context, const Communicator& group)
+    : world_(world),
+      group_(group),
+      own_counters_(context, kCountersBytes),
+      lane_(context.side(true)),
+      ready_(context),
+      sent_(context),
+      trail_(context) {
+  TE_CHECK(group.size() > 1 && group.size() <= kMostSummedRanks, "group {}: copies among {} ranks",
+           group.name(), group.size());
+  check_peer_access(world, context, group);
+  context.zero({own_counters_.data(), DType::u8, {static_cast<int64_t>(kCountersBytes)}});
+  context.synchronize();
+  counters_ =
+      std::make_unique<PeerMemory>(world, context, group, own_counters_.data(), kCountersBytes, "counters");
+  // A driver that cannot do this shall say so now.
+  const Watchdog::Guard guard(context, "the tensor ranks' first signal");
+  for (int peer = 0; peer < size(); ++peer)
+    if (peer != rank()) tell(context, peer, Signal::greeting, 1);
+  for (int peer = 0; peer < size(); ++peer)
+    if (peer != rank()) wait_for(context, peer, Signal::greeting, 1);
+  context.synchronize();
+  probe_ = Watchdog::add_probe([this](bool find_pending) {
+    return Watchdog::Report{.error = "", .pending = find_pending ? trail_.oldest_pending() : ""};
+  });
+}
+
+CopyTransport::~CopyTransport() {
+  Watchdog::remove_probe(probe_);
+}
+
+/// The others' views of this rank's memory, known to the transport while it lives.
+class CopyTransport::SharedBlock final : public Shared {
+ public:
+  SharedBlock(CopyTransport& transport, const Context& context, void* memory, size_t bytes,
+              const std::string& layout)
+      : transport_(transport), memory_(transport.world_, context, transport.group_, memory, bytes, layout) {
+    transport_.shared_.push_back(&memory_);
+  }
+  ~SharedBlock() override { std::erase(transport_.shared_, &memory_); }
+
+ private:
+  CopyTransport& transport_;
+  PeerMemory memory_;
+};
+
+std::unique_ptr<PeerTransport::Shared> CopyTransport::share(const Context& context, void* memory,
+                                                            size_t bytes, const std::string& layout) {
+  return std::make_unique<SharedBlock>(*this, context, memory, bytes, layout);
+}
+
+char* CopyTransport::place_at(int peer, const Tensor& tensor) const {
+  for (const PeerMemory* memory : shared_)
+    if (memory->holds(tensor)) return memory->at(peer) + memory->offset(tensor);
+  internal_error(fmt::format("group {}: a tensor {} that other ranks write is not in shared memory",
+                             group_.name(), tensor.shape.str()),
+                 std::source_location::current());
+}
+
+PeerPieces CopyTransport::pieces_of(const Tensor& whole, const Tensor& share, int pieces) const {
+  const PeerPieces cut{size(), rank(), pieces, whole.rows()};
+  TE_CHECK(cut.valid() && share.rows() == cut.share() && share.cols() == whole.cols() &&
+               share.dtype == whole.dtype,
+           "group {}: {} and {} of {} ranks in {} pieces", group_.name(), whole.shape.str(),
+           share.shape.str(), size(), pieces);
+  return cut;
+}
+
+/// Behind every operation, for the watchdog.
+void CopyTransport::launched(const Context& context, const char* name) {
+  if (Watchdog::timeout() == 0) return;
+  const Operation operation(name, group_, context);
+  const std::string_view activity = ScopedActivity::current();
+  trail_.add(context, fmt::format("{}{}{}", Operation::describe_current(),
+                                  activity.empty() ? "" : ", during ", activity));
+}
+
+// --- all-gather --------------------------------------------------------------------------------------------
+
+// To the ranks below first: these work on the tokens of the rank above them right after their own.
+void CopyTransport::push_share(const Context& context, const Tensor& share, const Tensor& whole,
+                               const PeerPieces& cut) {
+  ready_.record(context);
+  ready_.wait(lane_);
+  const size_t bytes = share.bytes(), chunk = bytes / static_cast<size_t>(cut.chunks());
+  for (int distance = 1; distance < size(); ++distance) {
+    const int peer = (rank() + size() - distance) % size();
+    char* const there = place_at(peer, whole) + static_cast<size_t>(rank()) * bytes;
+    wait_for(lane_, peer, Signal::writable, gathers_);
+    for (int i = 0; i < cut.chunks(); ++i) {
+      const size_t at = static_cast<size_t>(i) * chunk;
+      copy_bytes(lane_, there + at, share.as<char>() + at, chunk);
+      tell(lane_, peer, Signal::arrived, chunks_ + static_cast<uint32_t>(i) + 1);
+    }
+  }
+  sent_.record(lane_);
+}
+
+void CopyTransport::gather(const Context& context, const Tensor& share, const Tensor& whole, int pieces,
+                           const Work& work) {
+  const PeerPieces cut = pieces_of(whole, share, pieces);
+  place_at(rank(), whole);  // it is in shared memory
+  const Tensor own = whole.slice_rows(rank() * cut.share(), cut.share());
+  const auto wait_for_rows = [&](int64_t first, int64_t count) {
+    for (int from = 0; from < size(); ++from) {
+      const int chunks = cut.needed(from, first, count);
+      if (from != rank() && chunks > 0)
+        wait_for(context, from, Signal::arrived, chunks_ + static_cast<uint32_t>(chunks));
+    }
+  };
+  ++gathers_;
+  {
+    // A message that is waited for is timed to its end, another on its own stream.
+    const ProfileScope scope(blocking(pieces) ? context : lane_, "all_gather",
+                             static_cast<double>(whole.bytes()), group_.name());
+    // 1. What the stream has launched so far is the last that reads or writes the whole's memory.
+    for (int peer = 0; peer < size(); ++peer)
+      if (peer != rank()) tell(context, peer, Signal::writable, gathers_);
+    // 2. The share travels, 3. and takes its own place.
+    push_share(context, share, whole, cut);
+    if (blocking(pieces)) {
+      if (own.data != share.data) context.copy(own, share);
+      wait_for_rows(0, whole.rows());
+    }
+  }
+  if (!blocking(pieces) && own.data != share.data) context.copy(own, share);
+  // 4. Pieces, as they arrive.
+  for (int turn = 0; turn < pieces; ++turn) {
+    const int64_t first = cut.gathered(turn) * cut.piece();
+    if (!blocking(pieces)) wait_for_rows(first, cut.piece());
+    if (work) work(first, cut.piece());
+  }
+  // 5. The share may be overwritten.
+  sent_.wait(context);
+  chunks_ += static_cast<uint32_t>(cut.chunks());
+  launched(context, "all_gather");
+}
+
+// --- reduce-scatter ----------------------------------------------------------------------------------------
+
+/// The rows of other ranks in the piece, to their slots.
+void CopyTransport::push_piece(const Context& context, const Reduction& reduction, int piece) {
+  const PeerPieces& cut = reduction.cut;
+  const int ranks = std::max(1, size() / cut.pieces), first_rank = piece * size() / cut.pieces;
+  if (ranks == 1 && first_rank == rank()) return;  // nobody else's
+  ready_.record(context);
+  ready_.wait(lane_);
+  const int chunk = piece % cut.chunks();
+  const size_t bytes = reduction.share_bytes() / static_cast<size_t>(cut.chunks());
+  for (int turn = 1; turn <= ranks; ++turn) {
+    const int peer = first_rank + (rank() + turn) % ranks;
+    if (peer == rank()) continue;
+    const size_t at = static_cast<size_t>(chunk) * bytes;
+    const char* const here =
+        reduction.whole.as<char>() + static_cast<size_t>(peer) * reduction.share_bytes() + at;
+    if (chunk == 0) wait_for(lane_, peer, Signal::consumed, reductions_ - 1);
+    copy_bytes(lane_, place_at(peer, reduction.slot(peer, rank())) + at, here, bytes);
+    tell(lane_, peer, Signal::arrived, chunks_ + static_cast<uint32_t>(chunk) + 1);
+  }
+  sent_.record(lane_);
+}
+
+/// The ranks' addends of this rank's rows, when they have come.
+void CopyTransport::sum(const Context& context, const Reduction& reduction) {
+  const PeerPieces& cut = reduction.cut;
+  const Tensor own = reduction.whole.slice_rows(rank() * cut.share(), cut.share());
+  std::vector<const void*> parts;
+  for (int from = 0; from < size(); ++from) {
+    if (from != rank())
+      wait_for(context, from, Signal::arrived, chunks_ + static_cast<uint32_t>(cut.chunks()));
+    parts.push_back(from == rank() ? own.data : reduction.slot(rank(), from).data);
+  }
+  {
+    const ProfileScope scope(context, "sum_of_ranks", static_cast<double>(own.bytes()) * (size() + 1));
+    sum_of_ranks(context, parts, reduction.share);
+  }
+  for (int peer = 0; peer < size(); ++peer)
+    if (peer != rank()) tell(context, peer, Signal::consumed, reductions_);
+}
+
+void CopyTransport::reduce(const Context& context, const Tensor& whole, const Tensor& share,
+                           const Tensor& slots, int pieces, const Work& produce,
+                           const std::function<void()>& meanwhile) {
+  const Reduction reduction{whole, share, slots, pieces_of(whole, share, pieces)};
+  TE_CHECK(static_cast<size_t>(size() - 1) * share.bytes() <= slots.bytes(),
+           "group {}: slots of {} bytes for {} shares of {}", group_.name(), slots.bytes(), size() - 1,
+           share.bytes());
+  ++reductions_;
+  const bool alone = blocking(pieces) && !meanwhile;
+  const auto bytes = static_cast<double>(whole.bytes());
+  if (alone) {
+    produce(0, whole.rows());
+    const ProfileScope scope(context, "reduce_scatter", bytes, group_.name());
+    push_piece(context, reduction, 0);
+    sum(context, reduction);
+  } else {
+    for (int turn = 0; turn < pieces; ++turn) {
+      const int piece = reduction.cut.reduced(turn);
+      produce(piece * reduction.cut.piece(), reduction.cut.piece());
+      const ProfileScope scope(lane_, "reduce_scatter", bytes / pieces, group_.name());
+      push_piece(context, reduction, piece);
+    }
+    if (meanwhile) meanwhile();
+    sum(context, reduction);
+  }
+  // The whole may be overwritten.
+  sent_.wait(context);
+  chunks_ += static_cast<uint32_t>(reduction.cut.chunks());
+  launched(context, "reduce_scatter");
+}
+
+}  // namespace
+
+std::unique_ptr<PeerTransport> make_peer_transport(World& world, const Context& context,
+                                                   const Communicator& group) {
+  return std::make_unique<CopyTransport>(world, context, group);
+}
+
+}  // namespace te::parallel

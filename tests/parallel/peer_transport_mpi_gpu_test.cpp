@@ -1,0 +1,199 @@
+// Tokens of tensor ranks by copy engines: what a piece's work finds is what the ranks have sent, sums have the bits of
+// FP32 sums in the order of the ranks, and nothing is overwritten before it has been read, however far apart the ranks
+// run.
+#include <algorithm>
+#include <memory>
+#include <numeric>
+
+#include "communicator_checks.h"
+#include "parallel/groups.h"
+#include "parallel/launch.h"
+#include "parallel/watchdog.h"
+#include "testing/mpi.h"
+
+namespace te::testing {
+namespace {
+
+using parallel::Groups;
+using parallel::PeerTransport;
+using parallel::ProcessGrid;
+using parallel::Watchdog;
+
+constexpr int64_t kWidth = 48;
+constexpr int64_t kMostRows = 4096;  // of a share
+
+const Context& gpu() {
+  static const Context& context = *new Context(parallel::open_cuda_device(world()));
+  return context;
+}
+
+class CopiesTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    TE_REQUIRE_GPU();
+    if (size() == 1) GTEST_SKIP() << "one rank sends nothing";
+    groups_ = std::make_unique<Groups>(
+        Groups::connect(world(), gpu(), ProcessGrid::of(size(), size(), 1, 1), {.tensor_copies = true}));
+    // The whole of a gather, then the slots of a reduction.
+    memory_ = DeviceBuffer(gpu(), 2 * half());
+    shared_ = copies().share(gpu(), memory_.data(), memory_.bytes(), "test");
+    gpu().fill_bytes({memory_.data(), DType::u8, {static_cast<int64_t>(memory_.bytes())}}, 0xff);
+  }
+  int size() const { return world().size(); }
+  int rank() const { return world().rank(); }
+  PeerTransport& copies() { return *groups_->tensor_copies(); }
+  size_t half() const { return static_cast<size_t>(size() * kMostRows * kWidth) * sizeof(float); }
+
+  Tensor whole(DType dtype, int64_t rows) const { return {memory_.data(), dtype, {rows * size(), kWidth}}; }
+  Tensor slots(DType dtype) const {
+    return {static_cast<char*>(memory_.data()) + half(), dtype, {kMostRows * (size() - 1), kWidth}};
+  }
+  std::vector<int> piece_counts() const {
+    std::vector<int> counts{1, size(), 2 * size(), 4 * size()};
+    if (size() == 4) counts.push_back(2);
+    return counts;
+  }
+  /// Gathers, and copies each piece when it may be worked on; what is copied must be what was sent.
+  void gather_into(const Tensor& seen, const Tensor& share, int pieces) {
+    const Tensor all = whole(share.dtype, share.rows());
+    copies().gather(gpu(), share, all, pieces, [&](int64_t first, int64_t count) {
+      gpu().copy(seen.slice_rows(first, count), all.slice_rows(first, count));
+    });
+  }
+  /// The addend is made piece by piece, over what is no number.
+  void reduce_from(const Tensor& source, const Tensor& addend, const Tensor& share, int pieces,
+                   const std::function<void()>& meanwhile = {}) {
+    gpu().fill_bytes(addend, 0xff);
+    copies().reduce(
+        gpu(), addend, share, slots(share.dtype), pieces,
+        [&](int64_t first, int64_t count) {
+          gpu().copy(addend.slice_rows(first, count), source.slice_rows(first, count));
+        },
+        meanwhile);
+  }
+  std::vector<uint8_t> expected_sum(DType dtype, int64_t rows, uint64_t salt) const {
+    return part_of(reduced_bytes(dtype, rows * size() * kWidth, size(), ReduceOp::sum, salt), rank(), size());
+  }
+
+  std::unique_ptr<Groups> groups_;
+  DeviceBuffer memory_;
+  std::unique_ptr<PeerTransport::Shared> shared_;
+};
+
+TEST_F(CopiesTest, GatherBringsEveryPieceBeforeItsWork) {
+  for (const DType dtype : {DType::e4m3, DType::bf16, DType::f32}) {
+    for (const int pieces : piece_counts()) {
+      for (const int64_t rows : {int64_t{4}, int64_t{132}, kMostRows}) {
+        SCOPED_TRACE(::testing::Message()
+                     << dtype_name(dtype) << ", " << pieces << " pieces, " << rows << " rows");
+        const int64_t count = rows * kWidth;
+        const std::vector<uint8_t> expected = bytes_of(dtype, gathered_values(dtype, count, size(), 5));
+        TestTensor share(gpu(), dtype, {rows, kWidth}), seen(gpu(), dtype, {rows * size(), kWidth});
+        put(share, rank_values(dtype, count, rank(), 5));
+        const Watchdog::Guard guard(gpu(), "a gather");
+        gpu().fill_bytes(whole(dtype, rows), 0xff);
+        gather_into(seen, share, pieces);
+        EXPECT_EQ(seen.raw(), expected);
+        // From its own place, without work.
+        const Tensor own = whole(dtype, rows).slice_rows(rank() * rows, rows);
+        gpu().fill_bytes(whole(dtype, rows), 0xff);
+        gpu().copy(own, share);
+        copies().gather(gpu(), own, whole(dtype, rows), pieces, {});
+        gpu().copy(seen, whole(dtype, rows));
+        EXPECT_EQ(seen.raw(), expected) << "in place";
+      }
+    }
+  }
+}
+
+TEST_F(CopiesTest, SumsAreThoseInTheOrderOfTheRanks) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    for (const int pieces : piece_counts()) {
+      for (const int64_t rows : {int64_t{4}, int64_t{132}, kMostRows}) {
+        for (const bool with_work : {false, true}) {
+          SCOPED_TRACE(::testing::Message()
+                       << dtype_name(dtype) << ", " << pieces << " pieces, " << rows << " rows");
+          TestTensor source(gpu(), dtype, {rows * size(), kWidth}),
+              addend(gpu(), dtype, {rows * size(), kWidth}), share(gpu(), dtype, {rows, kWidth});
+          put(source, rank_values(dtype, rows * size() * kWidth, rank(), 7));
+          const Watchdog::Guard guard(gpu(), "a reduction");
+          int calls = 0;
+          reduce_from(source, addend, share, pieces,
+                      with_work ? [&calls] { ++calls; } : std::function<void()>{});
+          EXPECT_EQ(share.raw(), expected_sum(dtype, rows, 7));
+          EXPECT_EQ(calls, with_work ? 1 : 0);
+          EXPECT_EQ(addend.raw(), source.raw()) << "the addends are read alone";
+        }
+      }
+    }
+  }
+}
+
+// The host launches all rounds at once, and in every round another rank comes late: what is written before it has been
+// read, or read before it is there, shows in that round's result.
+TEST_F(CopiesTest, RoundsOfAllSizesFollowEachOtherUnharmed) {
+  constexpr int kRounds = 60;
+  const std::vector<int> counts = piece_counts();
+  TestTensor delay(gpu(), DType::u8, {int64_t{256} << 20});
+  for (int repeat = 0; repeat < 3; ++repeat) {
+    std::vector<std::unique_ptr<TestTensor>> shares, seen, sources, sums;
+    std::vector<int64_t> rows;
+    for (int round = 0; round < kRounds; ++round) {
+      rows.push_back(4 * (1 + (37 * round) % 101));
+      const Shape part{rows.back(), kWidth}, all{rows.back() * size(), kWidth};
+      const auto salt = static_cast<uint64_t>(100 + round);
+      shares.push_back(std::make_unique<TestTensor>(gpu(), DType::e4m3, part));
+      put(*shares.back(), rank_values(DType::e4m3, part.numel(), rank(), salt));
+      seen.push_back(std::make_unique<TestTensor>(gpu(), DType::e4m3, all));
+      sources.push_back(std::make_unique<TestTensor>(gpu(), DType::bf16, all));
+      put(*sources.back(), rank_values(DType::bf16, all.numel(), rank(), salt));
+      sums.push_back(std::make_unique<TestTensor>(gpu(), DType::bf16, part));
+    }
+    TestTensor addend(gpu(), DType::bf16, {4 * 101 * size(), kWidth});
+    const Watchdog::Guard guard(gpu(), "rounds");
+    gpu().synchronize();
+    for (int round = 0; round < kRounds; ++round) {
+      const auto i = static_cast<size_t>(round);
+      const int pieces = counts[i % counts.size()];
+      if (round % size() == rank())
+        for (int fill = 0; fill < 4; ++fill) gpu().fill_bytes(delay, 0);
+      gather_into(*seen[i], *shares[i], pieces);
+      gpu().fill_bytes(*shares[i], 0xff);  // a share is free when its gather is over
+      if (round % 3 != 0) {
+        const Tensor memory{addend.get().data, DType::bf16, {rows[i] * size(), kWidth}};
+        reduce_from(*sources[i], memory, *sums[i], pieces,
+                    round % 2 == 0 ? std::function<void()>([&] { gpu().fill_bytes(delay, 1); })
+                                   : std::function<void()>{});
+      }
+    }
+    gpu().synchronize();
+    for (int round = 0; round < kRounds; ++round) {
+      SCOPED_TRACE(round);
+      const auto i = static_cast<size_t>(round);
+      const auto salt = static_cast<uint64_t>(100 + round);
+      EXPECT_EQ(seen[i]->raw(),
+                bytes_of(DType::e4m3, gathered_values(DType::e4m3, rows[i] * kWidth, size(), salt)));
+      if (round % 3 != 0) {
+        EXPECT_EQ(sums[i]->raw(), expected_sum(DType::bf16, rows[i], salt));
+      }
+    }
+  }
+}
+
+TEST_F(CopiesTest, OtherMemoryIsRefused) {
+  TestTensor own(gpu(), DType::bf16, {4, kWidth}), elsewhere(gpu(), DType::bf16, {4 * size(), kWidth});
+  // The others' counters go on, so this one must not have begun.
+  EXPECT_THROW(copies().gather(gpu(), own, elsewhere, 1, {}), InternalError);
+  EXPECT_THROW(copies().gather(gpu(), own, whole(DType::bf16, 4), 3 * size() + 1, {}), InternalError);
+  gather_into(elsewhere, own, 1);
+  gpu().synchronize();
+}
+
+TEST_F(CopiesTest, MemoriesOfUnlikeLayoutsAreRefused) {
+  const DeviceBuffer memory(gpu(), size_t{4} << 20);
+  EXPECT_THROW(copies().share(gpu(), memory.data(), memory.bytes(), std::to_string(rank())),
+               parallel::JobFailure);
+}
+
+}  // namespace
+}  // namespace te::testing

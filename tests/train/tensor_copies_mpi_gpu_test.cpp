@@ -1,0 +1,77 @@
+// parallel.tensor_transport copy on GPUs: losses and gradient norms are those of NCCL within rounding, whatever the
+// pieces, and the same bits in every run.
+#include <vector>
+
+#include "layout_cases.h"
+#include "parallel/launch.h"
+#include "random_steps.h"
+#include "testing/mpi.h"
+#include "train/execution.h"
+
+namespace te::testing {
+namespace {
+
+using config::TensorTransport;
+using parallel::Groups;
+using parallel::ProcessGrid;
+
+constexpr int kSteps = 5;
+
+config::Config make_tensor_config(Precision precision, Recompute recompute) {
+  config::Config config = make_config({.family = Family::llama,
+                                       .precision = precision,
+                                       .tensor = world().size(),
+                                       .sequence = true,
+                                       .recompute = recompute});
+  enlarge(config);
+  return config;
+}
+
+std::vector<float> run(const config::Config& config) {
+  const Context context = parallel::open_cuda_device(world(), train::execution_options(config));
+  const Groups groups =
+      Groups::connect(world(), context, ProcessGrid::of(world().size(), world().size(), 1, 1),
+                      train::connect_options(config));
+  EXPECT_EQ(groups.tensor_copies() != nullptr, config.parallel.tensor_transport == TensorTransport::copy);
+  return run_random_steps(context, config, groups, kSteps);
+}
+
+/// Relative differences of losses and gradient norms, of the first step's loss and at most.
+void expect_alike(const std::vector<float>& actual, const std::vector<float>& expected, double first,
+                  double any) {
+  ASSERT_EQ(actual.size(), expected.size());
+  double worst = 0;
+  for (size_t i = 0; i < actual.size(); ++i)
+    worst = std::max(worst, std::fabs(double{actual[i]} - expected[i]) / std::fabs(expected[i]));
+  if (world().leader()) std::printf("largest relative difference %.2e\n", worst);
+  EXPECT_NEAR(actual[0], expected[0], first * expected[0]);
+  EXPECT_LE(worst, any);
+}
+
+TEST(TensorCopiesGpu, AreLikeNcclAndTheSameInEveryRun) {
+  TE_REQUIRE_GPU();
+  if (world().size() == 1) GTEST_SKIP() << "no tensor ranks";
+  for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
+    for (const Precision precision :
+         {Precision::fp32_wide, Precision::bf16_wide, Precision::delayed, Precision::rowwise}) {
+      // The bounds of layouts (docs/parallelism.md): FP32's order of sums, BF16's rounding, and what FP8's rounding of
+      // values that were off in their last bit makes of a gradient's norm after some steps.
+      const bool fp32 = precision == Precision::fp32_wide, fp8 = precision >= Precision::delayed;
+      const double first = fp32 ? 2e-6 : 2e-3, any = fp32 ? 2e-5 : fp8 ? 0.1 : 2e-2;
+      config::Config config = make_tensor_config(precision, recompute);
+      const std::vector<float> nccl = run(config);
+      config.parallel.tensor_transport = TensorTransport::copy;
+      for (const int overlap : {1, world().size(), 2 * world().size()}) {
+        SCOPED_TRACE(::testing::Message() << "precision " << static_cast<int>(precision) << ", recompute "
+                                          << to_string(recompute) << ", overlap " << overlap);
+        config.parallel.tensor_overlap = overlap;
+        const std::vector<float> copies = run(config);
+        expect_alike(copies, nccl, first, any);
+        EXPECT_EQ(run(config), copies);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace te::testing

@@ -5,8 +5,8 @@
     scripts/peers/generate_speed.py evaluate --te-generate build/cuda/apps/te-generate --tokenizer gpt2/ --data eval/
 
 `generate` continues prompts of 64 tokens by 256, greedily and past ends of documents, with a random Llama of the shape
-of llama_1b or Llama-2 7B in BF16, and te-generate with FP8 weights as well; `--batches 1,8,64` says how many side by
-side. `evaluate` judges a random GPT-2 124M by all of HellaSwag; the time is that of requests, without loading. Needs
+of llama_1b or Llama-2 7B (and GPT-2's vocabulary) in BF16, and te-generate with FP8 weights as well; `--batches 1,8,64`
+says how many side by side, `--gemm-chains` is te-generate's. `evaluate` judges a random GPT-2 124M by all of HellaSwag; the time is that of requests, without loading. Needs
 torch with CUDA and transformers; `evaluate` lm_eval, too. `--tokenizer` is a folder with GPT-2's tokenizer.json. Prints a line of JSON for
 each measurement.
 """
@@ -30,7 +30,7 @@ PROMPT_TOKENS, NEW_TOKENS = 64, 256
 LLAMA_1B = {"vocab_size": 50304, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22,
             "num_attention_heads": 16, "num_key_value_heads": 16, "max_position_embeddings": 2048,
             "tie_word_embeddings": False}  # fmt: skip
-LLAMA2_7B = {**LLAMA_1B, "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+LLAMA2_7B = {**LLAMA_1B, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
              "num_attention_heads": 32, "num_key_value_heads": 32}  # fmt: skip
 
 
@@ -54,6 +54,7 @@ def generate_here(arguments, folder, batch, prompts, fp8):
     file.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts), encoding="utf-8")
     command = [arguments.te_generate, "--checkpoint", folder, "--prompts", file, "--output", folder / "texts.jsonl",
                "--batch", batch, "--max-tokens", NEW_TOKENS, "--ignore-end", "--fp8", fp8]  # fmt: skip
+    command += ["--gemm-chains"] if arguments.gemm_chains else []
     run = subprocess.run([str(part) for part in command], check=True, capture_output=True, text=True)
     found = re.search(r"([\d.]+) tokens/s\)(?:.* ([\d.]+) % of the memory)?", run.stderr)
     report(program="te-generate", weights=fp8 if fp8 != "off" else "bf16", batch=batch, tokens_per_s=float(found[1]),
@@ -125,6 +126,7 @@ def main():
     parser.add_argument("--data", help="evaluate: the folder with HellaSwag")
     parser.add_argument("--model", choices=["llama_1b", "llama2_7b"], default="llama_1b", help="generate: its shape")
     parser.add_argument("--batches", default="1,8,64", help="generate: prompts side by side")
+    parser.add_argument("--gemm-chains", action="store_true", help="generate: te-generate's option of this name")
     parser.add_argument("--batch", type=int, default=256, help="evaluate: lm_eval's batch")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

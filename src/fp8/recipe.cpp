@@ -38,6 +38,13 @@ bool Quantizer::gathers_quantized() const {
   return enabled() && !recipe_->shared_->high_precision && !forms_.hp && recipe_->gathers_quantized();
 }
 
+std::optional<Quantizer::OwnScale> Quantizer::own_scale() const {
+  if (!rowwise() || format() != DType::e4m3 || recipe_->cast_scale(index_) != Recipe::CastScale::own)
+    return {};
+  if (recipe_->scale_layout(recipe_->table().info(index_).role) != kernels::ScaleLayout::tensor) return {};
+  return OwnScale{recipe_->margin_of(index_), recipe_->has_power_of_two_scales()};
+}
+
 kernels::Matrix Quantizer::rowwise_in(const Tensor& values, const Tensor& scales, int64_t rows,
                                       int64_t cols) const {
   if (!rowwise()) return {};

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "config/precision_overrides.h"
@@ -82,6 +83,13 @@ class Quantizer {
   bool keeps_hp() const;
   /// True when the ranks of sequence parallelism exchange quantized rows, false when high-precision ones.
   bool gathers_quantized() const;
+
+  /// How the operand is cast with the one scale that its own values ask for; empty: otherwise, or not at all.
+  struct OwnScale {
+    int margin = 0;
+    bool power_of_two = false;
+  };
+  std::optional<OwnScale> own_scale() const;
 
   /// The row-wise form of [rows, cols] in memory that somebody else owns; empty where GEMMs read high precision.
   kernels::Matrix rowwise_in(const Tensor& values, const Tensor& scales, int64_t rows, int64_t cols) const;

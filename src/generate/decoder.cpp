@@ -112,6 +112,7 @@ void Decoder::plan(MemoryPlan& plan, const Context& context, bool own_weights) {
     add(fp8_scale_inv_, "fp8_input.scale_inv", DType::f32,
         kernels::scale_shape(kernels::ScaleLayout::vectors, rows, dims_.widest_input()));
   }
+  if (chained()) step_chain_.plan(plan);
   add(statistics_.rstd, "norm.rstd", DType::f32, {rows});
   if (model.layer_norm()) add(statistics_.mean, "norm.mean", DType::f32, {rows});
   add(last_hidden_, "last_hidden", dims_.dtype, {sizes_.batch, dims_.hidden});
@@ -158,6 +159,7 @@ void Decoder::bind(const Context& context, const parameters::ParameterStore& wei
 void Decoder::start(const Context& context) {
   rope_.fill(context, config_.model);
   recipe_->reset(context);
+  if (chained()) step_chain_.start(context);
   arrange(sizes_.batch, config_.model.seq_length);
 }
 
@@ -345,6 +347,20 @@ Tensor Decoder::forward(const Context& context, int64_t rows, int64_t appended, 
   } else {
     groups_.receive(context, a.x_in, parallel::Channel::forward_from_previous);
   }
+  if (!(apart && chained() && step_chain_.forward(context, layers_, attention_, a, pass)))
+    run_layers(context, a, pass);
+  const Tensor out = first_rows(hidden_, rows);
+  if (!final_layernorm_) {
+    kernels::add(context, a.x_mid, a.delta, out);
+    groups_.send(context, out, parallel::Channel::forward_to_next);
+    return {};
+  }
+  final_layernorm_->forward(context, a.x_mid, a.delta, a.x_in, a.norm1, fp8::Target(out));
+  return out;
+}
+
+// From a.x_in to the stream as (a.x_mid, a.delta).
+void Decoder::run_layers(const Context& context, model::LayerActivations& a, const model::Pass& pass) {
   Tensor residual = a.x_in, delta;
   for (size_t i = 0; i < layers_.size(); ++i) {
     a.attention.core = &attention_[i];
@@ -353,14 +369,6 @@ Tensor Decoder::forward(const Context& context, int64_t rows, int64_t appended, 
     residual = a.x_mid;
     delta = a.delta;
   }
-  const Tensor out = first_rows(hidden_, rows);
-  if (!final_layernorm_) {
-    kernels::add(context, residual, delta, out);
-    groups_.send(context, out, parallel::Channel::forward_to_next);
-    return {};
-  }
-  final_layernorm_->forward(context, residual, delta, a.x_in, a.norm1, fp8::Target(out));
-  return out;
 }
 
 // --- logits ------------------------------------------------------------------------------------------------

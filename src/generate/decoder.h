@@ -30,6 +30,7 @@
 #include "core/device_graph.h"
 #include "core/memory_plan.h"
 #include "generate/cached_attention.h"
+#include "generate/step_chain.h"
 #include "model/embedding.h"
 #include "model/layer_config.h"
 #include "model/output_layer.h"
@@ -44,6 +45,7 @@ struct DecoderSizes {
   /// Tokens that the cache holds, for arrange(); 0: batch sequences of the longest length.
   int64_t cache_tokens = 0;
   int64_t score_rows = 0;  ///< for score(): rows whose logits are made at a time, a power of 2 up to max_rows
+  bool chains = false;     ///< passes of one token each of a few sequences go by step_chain.h, where that can
 };
 
 /// Tokens that one sequence goes on with.
@@ -123,12 +125,14 @@ class Decoder {
   Tensor pass(const Context& context, std::span<const Row> rows, int64_t padded);
   void fill_ids(std::span<const Row> rows, int64_t padded);
   Tensor run_pass(const Context& context, int64_t padded, int64_t count, bool apart);
+  bool chained() const { return sizes_.chains && alone(); }
   bool alone() const { return tensor_.size() == 1 && groups_.grid().pipeline == 1; }
   bool recordable(const Context& context, std::span<const Row> rows) const;
   void run_step(const Context& context, std::span<const Row> rows, int64_t padded);
   int64_t padded_rows(const Context& context, int64_t rows, bool always = false) const;
   model::LayerActivations activations(int64_t rows) const;
   Tensor forward(const Context& context, int64_t rows, int64_t appended, bool apart);
+  void run_layers(const Context& context, model::LayerActivations& a, const model::Pass& pass);
   void read_logits(const Context& context, const Tensor& states, std::span<const Row> rows);
   void gather_logits(const Context& context, const Tensor& h, std::span<const Row> rows);
   void logits_to_host(const Context& context, const Tensor& h);
@@ -157,6 +161,7 @@ class Decoder {
   std::unique_ptr<model::OutputLayer> output_layer_;
 
   std::deque<CachedAttention> attention_;  ///< by layer
+  StepChain step_chain_;                   ///< of passes of one token a sequence
   CachedRows rows_;                        ///< of the pass that runs
   std::vector<int64_t> lengths_;           ///< by sequence
   int64_t cache_length_ = 0;               ///< longest sequence

@@ -23,8 +23,9 @@ struct LoadedModel {
   /// The same for `batch` sequences.
   LoadedModel(parallel::World& world, const ModelSource& source, const RunOptions& options, int64_t length,
               int64_t batch)
-      : LoadedModel(world, source, options, length,
-                    [batch](bool, const config::Config&) { return DecoderSizes{.batch = batch}; }) {}
+      : LoadedModel(world, source, options, length, [&](bool, const config::Config&) {
+          return DecoderSizes{.batch = batch, .chains = options.gemm_chains};
+        }) {}
   LoadedModel(const LoadedModel&) = delete;
 
   Context context;

@@ -120,6 +120,19 @@ fp8::QuantizeMode Linear::input_mode(const Pass& pass) const {
 
 // --- GEMMs -------------------------------------------------------------------------------------------------
 
+kernels::ChainedGemm Linear::chained() const {
+  kernels::ChainedGemm gemm;
+  if (bias_ != nullptr) gemm.bias = bias_->value;
+  if (!quantized()) {
+    gemm.weight = weight_->value;
+  } else if (const auto scale = input_quantizer_.own_scale(); scale && weight_quantizer_.rowwise()) {
+    gemm.weight = weight_operand_.rowwise;
+    gemm.margin = scale->margin;
+    gemm.power_of_two = scale->power_of_two;
+  }
+  return gemm;
+}
+
 void Linear::fprop(const Context& context, const Operand& input, const Tensor& y, int64_t first,
                    int64_t count, bool with_bias, const EpilogueActivation& activation) const {
   const ProfileLabel label(spec_.name, "fprop");

@@ -129,6 +129,14 @@ void Mlp::forward(const Context& context, Activations& a, const Tensor& y, const
   linear_fc2_.forward(context, a.fc2_input, y, pass);
 }
 
+kernels::ChainedGemm Mlp::chained_fc1() const {
+  kernels::ChainedGemm gemm = linear_fc1_.chained();
+  gemm.activated = true;
+  gemm.kind = kind_;
+  gemm.clamp = clamp_;
+  return gemm;
+}
+
 void Mlp::backward(const Context& context, const Tensor& dy, Activations& a, Gradients& g, const Tensor& dx,
                    const Pass& pass, bool deferred, const RemakeInput& remake_input) {
   const Pass again = pass.recomputed();

@@ -44,6 +44,10 @@ class Mlp {
   /// y [stream, hidden] from the input that was written to the target.
   void forward(const Context& context, Activations& a, const Tensor& y, const Pass& pass);
 
+  /// linear_fc1 with the activation.
+  kernels::ChainedGemm chained_fc1() const;
+  kernels::ChainedGemm chained_fc2() const { return linear_fc2_.chained(); }
+
   /// For the producer of dy, which keeps it itself.
   Target grad_target(Gradients& g, const Pass& pass) const { return linear_fc2_.grad_target(g.fc2, pass); }
   /// dx [stream, hidden] from dy [stream, hidden]; begins in Step::fc2_backward.

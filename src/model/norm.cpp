@@ -63,6 +63,12 @@ void Norm::forward(const Context& context, const Tensor& x, const Tensor& delta,
   kernels::norm_forward(context, args);
 }
 
+kernels::ChainedNorm Norm::chained() const {
+  kernels::ChainedNorm norm{.kind = kind_, .eps = eps_, .gamma = gain_->value};
+  if (bias_ != nullptr) norm.beta = bias_->value;
+  return norm;
+}
+
 void Norm::run_backward(const Context& context, const Tensor& dy, const Tensor& x,
                         const Statistics& statistics, const Tensor& residual, const Tensor& dx,
                         Target target) const {

@@ -108,14 +108,19 @@ void SelfAttention::forward(const Context& context, Activations& a, const Tensor
   pass.enter(context, Step::qkv);
   const Tensor& qkv = attention_.keeps_heads() ? qkv_ : a.qkv;
   linear_qkv_.forward(context, a.qkv_input, qkv, pass);
-  if (qk_norm_) qk_norm_->forward(context, qkv, a.qk_norm);
   // 2. Rotary embedding and attention, on the packed result.
-  pass.enter(context, Step::attention);
   const Tensor o = linear_proj_.input_target(a.proj_input, pass).values();
-  a.core->forward(context, qkv, a.qkv, o, a.lse, pass);
+  attend(context, a, qkv, o, pass);
   // 3. Back to the width of the stream.
   pass.enter(context, Step::proj);
   linear_proj_.forward(context, a.proj_input, y, pass);
+}
+
+void SelfAttention::attend(const Context& context, Activations& a, const Tensor& qkv, const Tensor& o,
+                           const Pass& pass) const {
+  if (qk_norm_) qk_norm_->forward(context, qkv, a.qk_norm);
+  pass.enter(context, Step::attention);
+  a.core->forward(context, qkv, a.qkv, o, a.lse, pass);
 }
 
 void SelfAttention::backward(const Context& context, const Tensor& dy, Activations& a, Gradients& g,

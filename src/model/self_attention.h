@@ -51,6 +51,12 @@ class SelfAttention {
   /// y [stream, hidden] from the input that was written to the target.
   void forward(const Context& context, Activations& a, const Tensor& y, const Pass& pass);
 
+  /// What lies between linear_qkv, whose result is in qkv, and linear_proj, which reads o.
+  void attend(const Context& context, Activations& a, const Tensor& qkv, const Tensor& o,
+              const Pass& pass) const;
+  kernels::ChainedGemm chained_qkv() const { return linear_qkv_.chained(); }
+  kernels::ChainedGemm chained_proj() const { return linear_proj_.chained(); }
+
   /// For the producer of dy, which keeps it itself.
   Target grad_target(Gradients& g, const Pass& pass) const { return linear_proj_.grad_target(g.proj, pass); }
   /// dx [stream, hidden] from dy [stream, hidden]; begins in Step::proj_backward.

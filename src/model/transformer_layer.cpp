@@ -148,6 +148,14 @@ void TransformerLayer::dropout(const Context& context, const Tensor& x, const Te
   stream_dropout(context, x, y, dropout_, site, pass, dims_, tensor_, ranks_);
 }
 
+std::optional<TransformerLayer::Chained> TransformerLayer::chained() const {
+  if (!pre_ || post_ || parallel_) return {};
+  Chained all{attention_.chained_qkv(), attention_.chained_proj(), mlp_.chained_fc1(), mlp_.chained_fc2()};
+  all.qkv.norm = attention_norms_.before->chained();
+  all.fc1.norm = mlp_norms_.before->chained();
+  return all;
+}
+
 // --- backward ----------------------------------------------------------------------------------------------
 
 void TransformerLayer::backward(const Context& context, LayerActivations& a, LayerGradients& g,

@@ -16,6 +16,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "model/mlp.h"
@@ -80,6 +81,17 @@ class TransformerLayer {
   /// the stream as (activations.x_mid, activations.delta). delta may be that of the layer below.
   void forward(const Context& context, const Tensor& residual, const Tensor& delta,
                LayerActivations& activations, const Pass& pass);
+  /// The layer for passes of few rows that are not evaluated op by op (kernels/gemm/gemm_chain.h): its linears, with
+  /// the norms in front of linear_qkv and linear_fc1. Empty where norms or branches are placed otherwise.
+  struct Chained {
+    kernels::ChainedGemm qkv, proj, fc1, fc2;
+  };
+  std::optional<Chained> chained() const;
+  /// Between linear_qkv and linear_proj: from activations.attention.qkv to proj_input.hp.
+  void attend(const Context& context, LayerActivations& activations, const Pass& pass) const {
+    SelfAttention::Activations& a = activations.attention;
+    attention_.attend(context, a, a.qkv, a.proj_input.hp, pass);
+  }
   /// For the producer of the gradient of the layer's output.
   Target grad_target(LayerGradients& gradients, const Pass& pass) const;
   /// d_stream [stream, hidden]: in, the gradient of the layer's output; out, of its input, with what `below` needs of

@@ -142,6 +142,36 @@ TEST_P(DecoderGpu, ScoresMatchTheCpu) {
   expect_near(0.1);
 }
 
+// Passes as chains of GEMMs against passes of ops: sums of another order.
+TEST_P(DecoderGpu, ChainsGiveTheOpsLogits) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  config::Config config = tiny_config(GetParam());
+  config.precision.dtype = config::ComputeDType::bf16;
+  const std::vector<int32_t> tokens = random_tokens(config, 1);
+  const std::span<const int32_t> all(tokens);
+  for (const bool fp8 : {false, true}) {
+    config.precision.fp8 = fp8 ? config::Fp8Mode::hybrid : config::Fp8Mode::off;
+    TinyModel tiny(config);
+    const MemorySource source(tiny, config);
+    const auto logits = [&](bool chains) {
+      ReadyDecoder decoder(gpu, config, source, {.batch = 2, .max_rows = 32, .chains = chains});
+      decoder.append({{0, all.first(3)}, {1, all.subspan(16, 5)}});
+      std::vector<float> result;
+      for (size_t i = 0; i < 9; ++i) {
+        std::vector<Continuation> next = {{0, all.subspan(3 + i, 1)}};
+        if (i % 4 != 3) next.push_back({1, all.subspan(21 + i, 1)});
+        const std::vector<float> more = decoder.append(next);
+        result.insert(result.end(), more.begin(), more.end());
+      }
+      return result;
+    };
+    const std::vector<float> ops = logits(false), chains = logits(true);
+    EXPECT_LT(relative_error(chains, ops), fp8 ? 1e-1 : 3e-2);
+    EXPECT_EQ(chains, logits(true));
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Families, DecoderGpu, ::testing::Values(config::Family::gpt, config::Family::llama),
                          [](const auto& info) { return std::string(config::to_string(info.param)); });
 

@@ -7,8 +7,8 @@
 // for E4M3), so eight rows cost what one costs. Which k an element of a fragment stands for is arbitrary as long as a
 // and b agree: a lane loads 16 bytes of a row and takes them as the fragments of two instructions. The warps' sums are
 // added in a fixed order, the same for every row: a row's bits depend on no other row.
-#include "kernels/activation/activation_device.cuh"
 #include "kernels/common/dependent_launch.cuh"
+#include "kernels/gemm/few_rows.cuh"
 #include "kernels/gemm/gemm_activation_cuda.h"
 #include "kernels/gemm/gemm_cuda.h"
 
@@ -17,8 +17,8 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarpSize;
-constexpr int kCols = 16;     ///< of a block
-constexpr int kStepRuns = 8;  ///< runs of 16 bytes of a row that a warp takes in a step
+constexpr int kCols = kFewRowsCols;  ///< of a block
+constexpr int kStepRuns = 8;         ///< runs of 16 bytes of a row that a warp takes in a step
 constexpr int kAheadRuns =
     8;  ///< 16-byte loads of a lane under way, of each row of a tile: kStepRuns / 4 a step
 
@@ -49,26 +49,6 @@ __device__ __forceinline__ uint4 load_run(const uint4* p) {
   return run;
 }
 
-/// sums += a tile of b [16, k] times rows of a [8, k]^T, k being 16 BF16 or 32 E4M3: element i of a lane is column
-/// group (+ 8 from i = 2 on), row 2 * member (+ 1 where i is odd).
-template <DType kType>
-__device__ __forceinline__ void multiply(float (&sums)[4], uint32_t low0, uint32_t high0, uint32_t low1,
-                                         uint32_t high1, uint32_t a0, uint32_t a1) {
-  if constexpr (kType == DType::bf16) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-        : "r"(low0), "r"(high0), "r"(low1), "r"(high1), "r"(a0), "r"(a1));
-  } else {
-    asm volatile(
-        "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-        : "r"(low0), "r"(high0), "r"(low1), "r"(high1), "r"(a0), "r"(a1));
-  }
-}
-
 struct NoActivation {
   static constexpr bool kGated = false, kExists = false;
 };
@@ -77,8 +57,7 @@ struct Activation {
   static constexpr bool kGated = is_gated(kind), kExists = true;
   template <class T>
   static __device__ __forceinline__ float value(float x, float up, float clamp) {
-    const float gate = gate_within<kind>(x, clamp);
-    return activation_value<kind>(gate, up_within<kind>(up, clamp), activation_factor<kind, T>(gate));
+    return activate<kind, T>(x, up, clamp);
   }
 };
 
@@ -163,8 +142,7 @@ class FewRowsWarp {
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
         const uint4 &low = b[i][t][0], &high = b[i][t][1];
-        multiply<kType>(to[t], low.x, high.x, low.y, high.y, a[i].x, a[i].y);
-        multiply<kType>(to[t], low.z, high.z, low.w, high.w, a[i].z, a[i].w);
+        multiply_runs<kType>(to[t], low, high, a[i]);
       }
     }
   }

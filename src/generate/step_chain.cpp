@@ -1,0 +1,42 @@
+#include "generate/step_chain.h"
+
+#include <algorithm>
+
+namespace te::generate {
+
+void StepChain::plan(MemoryPlan& plan) {
+  plan.add(barrier_, "step_chain.barrier", MemoryKind::scratch, DType::i32, {1});
+}
+
+// Launches in front of each attention, and behind the last; empty: not all of them are possible.
+std::vector<kernels::GemmChain> StepChain::chains_of(const Context& context,
+                                                     const std::deque<model::TransformerLayer>& layers,
+                                                     const model::LayerActivations& a) const {
+  std::vector<kernels::GemmChain> chains(1);
+  for (const model::TransformerLayer& layer : layers) {
+    auto all = layer.chained();
+    if (!all) return {};
+    // 1. What the layer below has left joins the stream.
+    const bool first = chains.size() == 1;
+    all->qkv.x = first ? a.x_in : a.x_mid;
+    if (!first) all->qkv.norm.delta = a.delta, all->qkv.norm.sum = a.x_in;
+    all->qkv.out = a.attention.qkv;
+    chains.back().gemms.push_back(all->qkv);
+    // 2. Attention. 3. Its output does, 4. and the MLP's.
+    all->proj.x = a.attention.proj_input.hp;
+    all->proj.out = a.delta;
+    all->fc1.x = a.x_in;
+    all->fc1.norm.delta = a.delta;
+    all->fc1.norm.sum = a.x_mid;
+    all->fc1.out = all->fc2.x = a.mlp.fc2_input.hp;
+    all->fc2.out = a.delta;
+    chains.push_back({.gemms = {all->proj, all->fc1, all->fc2}, .barrier = barrier_});
+  }
+  chains.front().barrier = barrier_;
+  const bool possible = std::all_of(chains.begin(), chains.end(), [&](const kernels::GemmChain& chain) {
+    return kernels::has_gemm_chain(context, chain);
+  });
+  return possible ? chains : std::vector<kernels::GemmChain>{};
+}
+
+}  // namespace te::generate

@@ -1,0 +1,61 @@
+#include "kernels/gemm/gemm_chain.h"
+
+#include <algorithm>
+
+#include "core/device_backend.h"
+#include "core/error.h"
+#include "kernels/gemm/gemm.h"
+#include "kernels/gemm/gemm_chain_cuda.h"
+
+namespace te::kernels {
+namespace {
+
+constexpr int64_t kTile = 16;  ///< rows of a weight
+
+bool is_bf16(const Tensor& tensor, const Shape& shape) {
+  return tensor.dtype == DType::bf16 && tensor.shape == shape;
+}
+
+bool fits_norm(const ChainedNorm& norm, const Tensor& x) {
+  if (!norm.gamma) return !norm.delta;
+  const Shape vector{x.cols()};
+  return is_bf16(norm.gamma, vector) && (norm.kind != NormKind::layer || is_bf16(norm.beta, vector)) &&
+         (!norm.delta || (is_bf16(norm.delta, x.shape) && is_bf16(norm.sum, x.shape)));
+}
+
+bool fits(const ChainedGemm& gemm, int64_t rows) {
+  if (!gemm.weight || gemm.x.shape.rank() != 2) return false;
+  const int64_t n = gemm.weight.rows(), k = gemm.weight.cols();
+  const int64_t out = gemm.activated && is_gated(gemm.kind) ? n / 2 : n;
+  const bool weight = gemm.weight.dtype() == DType::bf16 ||
+                      (gemm.weight.dtype() == DType::e4m3 && gemm.weight.layout == ScaleLayout::tensor);
+  return weight && is_bf16(gemm.x, {rows, k}) && is_bf16(gemm.out, {rows, out}) &&
+         (!gemm.bias || is_bf16(gemm.bias, {n})) && out % kTile == 0 && n % kTile == 0 && k % 16 == 0 &&
+         fits_norm(gemm.norm, gemm.x);
+}
+
+}  // namespace
+
+bool has_gemm_chain(const Context& context, const GemmChain& chain) {
+  const auto& gemms = chain.gemms;
+  if (!context.is_cuda() || gemms.empty() || gemms.size() > kMostChained) return false;
+  const int64_t rows = gemms.front().x.rows();
+  if (rows == 0 || rows > kFewRows) return false;
+  if (!std::all_of(gemms.begin(), gemms.end(), [&](const ChainedGemm& gemm) { return fits(gemm, rows); }))
+    return false;
+#ifdef TE_WITH_CUDA
+  return cuda::has_gemm_chain(chain);
+#else
+  return false;
+#endif
+}
+
+void gemm_chain(const Context& context, const GemmChain& chain) {
+  TE_CHECK(has_gemm_chain(context, chain), "{} GEMMs of {} rows have no chain", chain.gemms.size(),
+           chain.gemms.empty() ? 0 : chain.gemms.front().x.rows());
+#ifdef TE_WITH_CUDA
+  cuda::gemm_chain(context, chain);
+#endif
+}
+
+}  // namespace te::kernels

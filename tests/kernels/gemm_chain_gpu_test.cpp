@@ -1,0 +1,241 @@
+// A chain of GEMMs against the same ops launched one by one, and against chains of one.
+#include "kernels/gemm/gemm_chain.h"
+
+#include "kernels/activation/activation.h"
+#include "kernels/gemm/gemm.h"
+#include "kernels/quantize/quantize.h"
+#include "testing/testing.h"
+
+namespace te::kernels {
+namespace {
+
+using testing::TestTensor;
+
+struct Case {
+  int64_t rows, hidden, ffn;
+  bool fp8;
+  ActivationKind activation;
+  NormKind norm;
+  bool bias;
+
+  int64_t fc1() const { return is_gated(activation) ? 2 * ffn : ffn; }
+};
+
+std::string text(const Case& c) {
+  return fmt::format("{} rows, {} and {} wide, {}, activation {}, norm {}{}", c.rows, c.hidden, c.ffn,
+                     c.fp8 ? "FP8" : "BF16", static_cast<int>(c.activation), static_cast<int>(c.norm),
+                     c.bias ? ", biases" : "");
+}
+
+/// A weight with a bias.
+struct Weight {
+  Weight(const Context& gpu, const Case& c, int64_t n, int64_t k, uint64_t seed)
+      : values(gpu, c.fp8 ? DType::e4m3 : DType::bf16, {n, k}),
+        scale_inv(gpu, DType::f32, {1}),
+        bias(gpu, DType::bf16, {n}) {
+    // So that sums have the size of what they are made of.
+    const float size = 1.0f / std::sqrt(static_cast<float>(k));
+    values.fill_normal(seed, c.fp8 ? 16.0f : size);
+    scale_inv.fill_value(size / 16.0f);
+    bias.fill_normal(seed + 1, 0.5f);
+  }
+  TestTensor values, scale_inv, bias;
+};
+
+/// proj, norm and fc1, fc2, norm and qkv.
+struct Layer {
+  Layer(const Context& context, const Case& which)
+      : gpu(context),
+        c(which),
+        x(gpu, DType::bf16, {c.rows, c.hidden}),
+        residual(gpu, DType::bf16, {c.rows, c.hidden}),
+        middle(gpu, DType::bf16, {c.rows, c.hidden}),
+        end(gpu, DType::bf16, {c.rows, c.hidden}),
+        attention(gpu, DType::bf16, {c.rows, c.hidden}),
+        mlp(gpu, DType::bf16, {c.rows, c.hidden}),
+        activated(gpu, DType::bf16, {c.rows, c.ffn}),
+        qkv(gpu, DType::bf16, {c.rows, 3 * c.hidden}),
+        gamma(gpu, DType::bf16, {c.hidden}),
+        beta(gpu, DType::bf16, {c.hidden}),
+        barrier(gpu, DType::i32, {1}),
+        proj_w(gpu, c, c.hidden, c.hidden, 1),
+        fc1_w(gpu, c, c.fc1(), c.hidden, 3),
+        fc2_w(gpu, c, c.hidden, c.ffn, 5),
+        qkv_w(gpu, c, 3 * c.hidden, c.hidden, 7) {
+    gamma.fill_normal(11, 0.3f, 1.0f);
+    beta.fill_normal(12, 0.3f);
+    barrier.fill_ints({0});
+    const auto link = [&](const TestTensor& in, const Weight& w, const TestTensor& out) {
+      ChainedGemm gemm{.x = in, .out = out};
+      gemm.weight =
+          c.fp8 ? Matrix(w.values.get(), w.scale_inv.get(), ScaleLayout::tensor) : Matrix(w.values.get());
+      if (c.bias) gemm.bias = w.bias;
+      return gemm;
+    };
+    const auto normed = [&](ChainedGemm gemm, const TestTensor& delta, const TestTensor& sum) {
+      gemm.norm = {.kind = c.norm, .eps = 1e-5f, .delta = delta, .sum = sum, .gamma = gamma};
+      if (c.norm == NormKind::layer) gemm.norm.beta = beta;
+      return gemm;
+    };
+    ChainedGemm fc1 = normed(link(residual, fc1_w, activated), attention, middle);
+    fc1.activated = true;
+    fc1.kind = c.activation;
+    fc1.clamp = 1.5f;
+    gemms = {link(x, proj_w, attention), fc1, link(activated, fc2_w, mlp),
+             normed(link(middle, qkv_w, qkv), mlp, end)};
+  }
+
+  void fill(uint64_t seed) {
+    x.fill_normal(seed);
+    residual.fill_normal(seed + 1);
+  }
+  void run_as_chain() { gemm_chain(gpu, {gemms, barrier}); }
+  void run_apart() {
+    for (const ChainedGemm& gemm : gemms) gemm_chain(gpu, {{gemm}, barrier});
+  }
+  /// With the ops of gemm_chain.h's first sentence.
+  void run_ops() {
+    for (const ChainedGemm& gemm : gemms) run_op(gemm);
+  }
+  void run_op(const ChainedGemm& g) {
+    const int64_t k = g.x.cols();
+    const TestTensor y(gpu, DType::bf16, {c.rows, k}), mean(gpu, DType::f32, {c.rows}),
+        rstd(gpu, DType::f32, {c.rows}), cast(gpu, DType::e4m3, {c.rows, k}), numbers(gpu, DType::f32, {12});
+    Tensor input = g.x;
+    if (g.norm.gamma) {
+      NormForward norm{.kind = g.norm.kind,
+                       .eps = g.norm.eps,
+                       .x = g.x,
+                       .delta = g.norm.delta,
+                       .sum = g.norm.sum,
+                       .gamma = g.norm.gamma,
+                       .beta = g.norm.beta,
+                       .rstd = rstd,
+                       .y = y};
+      if (c.norm == NormKind::layer) norm.mean = mean;
+      norm_forward(gpu, norm);
+      input = y;
+    }
+    Matrix a(input);
+    if (c.fp8) {
+      float* const amax = numbers.get().as<float>();
+      ASSERT_TRUE(quantize_with_own_scale(
+          gpu, {.x = input, .out = cast, .amax = amax, .scale = amax + 4, .scale_inv = amax + 8}));
+      a = Matrix(cast.get(), {amax + 8, DType::f32, {1}}, ScaleLayout::tensor);
+    }
+    const TestTensor sums(gpu, DType::bf16, {c.rows, g.weight.rows()});
+    gemm(gpu,
+         {.a = a, .b = g.weight, .out = g.activated ? sums.get() : g.out, .trans_b = true, .bias = g.bias});
+    if (g.activated) activation_forward(gpu, {.kind = g.kind, .x = sums, .y = g.out, .clamp = g.clamp});
+    gpu.synchronize();
+  }
+  std::vector<const TestTensor*> results() const {
+    return {&attention, &middle, &activated, &mlp, &end, &qkv};
+  }
+
+  const Context& gpu;
+  Case c;
+  TestTensor x, residual, middle, end, attention, mlp, activated, qkv, gamma, beta, barrier;
+  Weight proj_w, fc1_w, fc2_w, qkv_w;
+  std::vector<ChainedGemm> gemms;
+};
+
+std::vector<Case> cases() {
+  using A = ActivationKind;
+  std::vector<Case> all;
+  for (const bool fp8 : {false, true}) {
+    for (const int64_t rows : {1, 2, 5, 8}) {
+      all.push_back({rows, 64, 176, fp8, A::swiglu, NormKind::rms, false});
+      all.push_back({rows, 2048, 5632, fp8, A::swiglu, NormKind::rms, false});
+      all.push_back({rows, 768, 3072, fp8, A::gelu, NormKind::layer, true});
+    }
+    all.push_back({1, 4096, 11008, fp8, A::swiglu, NormKind::rms, false});
+    all.push_back({2, 4096, 11008, fp8, A::swiglu, NormKind::rms, true});
+    for (const A kind : {A::swiglu_clamped, A::gelu_exact, A::relu, A::silu, A::geglu})
+      all.push_back({3, 528, 1040, fp8, kind, NormKind::rms_zero_centered, true});
+  }
+  return all;
+}
+
+// Sums in another order round single results the other way (2^-9), and such an input may be cast the other way (2^-4);
+// each op is given the same input, so nothing adds up.
+TEST(GemmChainGpu, EachIsWhatTheOpsMake) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  for (const Case& c : cases()) {
+    Layer layer(gpu, c);
+    layer.fill(40);
+    for (const ChainedGemm& gemm : layer.gemms) {
+      ASSERT_TRUE(has_gemm_chain(gpu, {{gemm}, layer.barrier})) << text(c);
+      gemm_chain(gpu, {{gemm}, layer.barrier});
+      std::vector<std::vector<float>> actual;
+      for (const TestTensor* result : layer.results()) actual.push_back(result->floats());
+      layer.run_op(gemm);
+      for (size_t i = 0; i < actual.size(); ++i) {
+        const std::vector<float> expected = layer.results()[i]->floats();
+        if (gemm.out.data != layer.results()[i]->get().data) continue;
+        EXPECT_LT(testing::relative_error(actual[i], expected), c.fp8 ? 8e-3 : 2e-3)
+            << text(c) << ", result " << i;
+      }
+    }
+  }
+}
+
+// The barrier between them: each reads what all blocks have written.
+TEST(GemmChainGpu, AChainIsItsLinks) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  for (const Case& c : cases()) {
+    Layer layer(gpu, c);
+    if (!has_gemm_chain(gpu, {layer.gemms, layer.barrier})) {
+      EXPECT_TRUE(c.rows > 1 && c.ffn > 4096) << text(c);
+      continue;
+    }
+    for (uint64_t turn = 0; turn < 10; ++turn) {
+      layer.fill(100 + 10 * turn);
+      layer.run_apart();
+      std::vector<std::vector<uint8_t>> expected;
+      for (const TestTensor* result : layer.results()) expected.push_back(result->raw());
+      for (const TestTensor* result : layer.results()) gpu.zero(*result);
+      layer.run_as_chain();
+      layer.run_as_chain();
+      for (size_t i = 0; i < expected.size(); ++i)
+        ASSERT_EQ(testing::count_different(layer.results()[i]->raw(), expected[i], 2), 0)
+            << text(c) << ", turn " << turn << ", result " << i;
+    }
+  }
+}
+
+TEST(GemmChainGpu, RowsDependOnNoOtherRow) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  const Case one{1, 2048, 5632, false, ActivationKind::swiglu, NormKind::rms, false};
+  Case many = one;
+  many.rows = 7;
+  Layer alone(gpu, one), beside(gpu, many);
+  beside.fill(7);
+  beside.run_as_chain();
+  const std::vector<uint8_t> all = beside.qkv.raw();
+  for (int64_t row = 0; row < many.rows; ++row) {
+    gpu.copy(alone.x, beside.x.get().slice_rows(row, 1));
+    gpu.copy(alone.residual, beside.residual.get().slice_rows(row, 1));
+    alone.run_as_chain();
+    const auto begin = all.begin() + row * 3 * one.hidden * 2;
+    EXPECT_EQ(alone.qkv.raw(), std::vector<uint8_t>(begin, begin + 3 * one.hidden * 2)) << row;
+  }
+}
+
+TEST(GemmChainGpu, WhatDoesNotFitIsLeftToOps) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0), cpu = Context::cpu();
+  Layer nine(gpu, {9, 64, 176, false, ActivationKind::swiglu, NormKind::rms, false});
+  EXPECT_FALSE(has_gemm_chain(gpu, {nine.gemms, nine.barrier}));
+  Layer wide(gpu, {8, 4096, 11008, false, ActivationKind::swiglu, NormKind::rms, false});
+  EXPECT_FALSE(has_gemm_chain(gpu, {wide.gemms, wide.barrier}));
+  Layer odd(gpu, {1, 72, 176, false, ActivationKind::swiglu, NormKind::rms, false});
+  EXPECT_FALSE(has_gemm_chain(gpu, {odd.gemms, odd.barrier}));
+  EXPECT_FALSE(has_gemm_chain(cpu, {nine.gemms, nine.barrier}));
+}
+
+}  // namespace
+}  // namespace te::kernels

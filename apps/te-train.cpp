@@ -92,7 +92,8 @@ void show_layout(const te::config::Config& config, const te::Context& context, t
                  const te::parallel::ProcessGrid& grid, bool verbose) {
   for (int stage = 0; stage < grid.pipeline; ++stage) {
     const int rank = grid.rank({.pipeline = stage});
-    const te::parallel::Groups groups = te::parallel::Groups::planned(grid, rank);
+    const te::parallel::Groups groups =
+        te::parallel::Groups::planned(grid, rank, te::train::connect_options(config));
     te::apps::PlannedRank rank_plan(config, context, world, groups);
     te::train::StepRunner& runner = rank_plan.runner();
     if (stage == 0) {

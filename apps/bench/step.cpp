@@ -156,7 +156,7 @@ void run_config(const StepOptions& options, const std::string& path, parallel::W
   const Context context = open_rank_device(config, world);
   config::validate_for_device(config, context.is_cuda());
   const parallel::Groups groups =
-      options.alone ? parallel::Groups::silent(grid, world.rank())
+      options.alone ? parallel::Groups::silent(grid, world.rank(), train::connect_options(config))
                     : parallel::Groups::connect(world, context, grid, train::connect_options(config));
   if (options.tune) {
     tune(config, context, groups, world.local_size());

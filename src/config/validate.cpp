@@ -39,7 +39,10 @@ void check_fp8_dimension(const PrecisionConfig& p, const std::string& what, int6
 
 /// Into how many equal runs of tokens the layout cuts a microbatch.
 int64_t token_pieces(const ParallelConfig& p) {
-  return (p.sequence ? p.tensor : 1) * p.tensor_overlap * p.context;
+  const bool copies = p.sequence && p.tensor_transport == TensorTransport::copy;  // a multiple of each other
+  const int64_t tensor =
+      copies ? std::max(p.tensor, p.tensor_overlap) : (p.sequence ? p.tensor : 1) * p.tensor_overlap;
+  return tensor * p.context;
 }
 
 void check_fp8(const Config& c) {

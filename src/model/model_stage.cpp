@@ -120,8 +120,7 @@ void ModelStage::plan(MemoryPlan& plan, const Context& context, const StageSlots
        .grad_slots = sharded_slots(config::Shard::gradients, config_.parallel.overlap_grad_reduce),
        .value_slots = sharded_slots(config::Shard::parameters, config_.parallel.overlap_param_gather)});
   recipe_->plan(plan);
-  tensor_.plan(plan, config_.parallel.tensor_transport == config::TensorTransport::copy, dims().dtype,
-               dims().tokens, dims().hidden);
+  tensor_.plan(plan, dims().dtype, dims().tokens, dims().hidden);
   rope_.plan(plan, config_.model);
   context_ranks_.plan(plan);
   if (embedding_) embedding_->plan(plan, context);

@@ -1,6 +1,7 @@
 #include "model/parallel_linear.h"
 
 #include <cmath>
+#include <functional>
 #include <numeric>
 #include <utility>
 
@@ -50,10 +51,9 @@ void ColumnParallelLinear::plan_scratch(MemoryPlan& plan, const LinearUse& use) 
   const auto add = [&](Tensor& slot, const char* name, DType dtype, int64_t rows, Lifetime lifetime) {
     plan.add(slot, spec_.name + name, MemoryKind::scratch, dtype, {rows, in()}, lifetime);
   };
-  add(share_.hp, ".share", use.dims.dtype, use.dims.stream, use.input_life());
+  add(share_hp_, ".share", use.dims.dtype, use.dims.stream, use.input_life());
   if (input_quantizer_.gathers_quantized())
-    add(share_.rowwise.values, ".share.rowwise", input_quantizer_.format(), use.dims.stream,
-        use.input_life());
+    add(share_rowwise_, ".share.rowwise", input_quantizer_.format(), use.dims.stream, use.input_life());
   add(whole_dx_, ".whole_dx", use.dims.dtype, use.dims.tokens, live(use.backward));
 }
 
@@ -72,8 +72,13 @@ void ColumnParallelLinear::plan_grad(MemoryPlan& plan, Operand& grad, const Line
 
 Target ColumnParallelLinear::input_target(Operand& input, const Pass& pass) {
   if (!tensor_.sequence()) return input_quantizer_.target(input, input_mode(pass));
+  share_.hp = share_hp_;
+  share_.rowwise.values = share_rowwise_;
   share_.rowwise.scales = input.rowwise.scales;
   share_.is_share = true;
+  const bool quantized = input_quantizer_.gathers_quantized();
+  if (const Tensor own = tensor_.place_of_share(quantized ? input.rowwise.values : input.hp))
+    (quantized ? share_.rowwise.values : share_.hp) = own;
   return input_quantizer_.target(share_, input_mode(pass));
 }
 
@@ -110,9 +115,8 @@ void ColumnParallelLinear::backward(const Context& context, Operand& grad, const
   const Tensor whole = tensor_.sequence() ? whole_dx_ : dx;
   // 2. dgrad; while the sum over the ranks travels, 3. wgrad.
   const auto rows = [&](int64_t first, int64_t count) { dgrad(context, grad, whole, first, count); };
-  tensor_.reduce(context, whole, dx, rows, [&] {
-    if (!deferred) wgrad(context, grad, input);
-  });
+  const auto weights = [&] { wgrad(context, grad, input); };
+  tensor_.reduce(context, whole, dx, rows, deferred ? std::function<void()>{} : weights);
 }
 
 // --- row parallel ------------------------------------------------------------------------------------------
@@ -181,7 +185,8 @@ void RowParallelLinear::backward(const Context& context, const Tensor& dy, Opera
     rows(0, dx.rows());
   } else {
     // 1. The same for this rank's tokens; 2. dgrad of all tokens, as they arrive.
-    Operand share = grad_quantizer_.share_of(grad, dy, share_dy_);
+    const Tensor own = tensor_.place_of_share(grad.rowwise.values);
+    Operand share = grad_quantizer_.share_of(grad, dy, own ? own : share_dy_);
     grad_quantizer_.gather(context, tensor_, share, grad, mode, rows, bias_sums());
   }
   // 3. wgrad.

@@ -49,7 +49,8 @@ class ColumnParallelLinear : public Linear {
   void complete_rows(const Context& context, Operand& input, const Pass& pass,
                      const parallel::TensorParallel::Work& work);
   // Scratch of sequence parallelism:
-  Operand share_;    ///< [stream, in]: this rank's tokens of the input in work
+  Operand share_;  ///< [stream, in]: this rank's tokens of the input in work, in its memory or here:
+  Tensor share_hp_, share_rowwise_;
   Tensor whole_dx_;  ///< [tokens, in]: what this rank adds to dx
 };
 

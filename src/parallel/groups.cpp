@@ -26,6 +26,16 @@ std::unique_ptr<Communicator> connect_group(World& world, const Context& context
   return std::make_unique<MpiCommunicator>(world, std::move(name), std::move(ranks));
 }
 
+std::unique_ptr<PeerTransport> connect_copies(World& world, const Context& context, Communicator& group) {
+#ifdef TE_WITH_CUDA
+  if (context.is_cuda()) return make_peer_transport(world, context, group);
+#else
+  static_cast<void>(world);
+#endif
+  TE_CHECK(!context.is_cuda(), "group {}: a CUDA context in a build without CUDA", group.name());
+  return make_group_transport(group);
+}
+
 }  // namespace
 
 /// make_group(name, ranks, channel) makes a communicator of at least two ranks, of which `rank` is one.
@@ -83,20 +93,22 @@ Groups Groups::single() {
   return planned(ProcessGrid{}, 0);
 }
 
-Groups Groups::planned(const ProcessGrid& grid, int rank) {
-  return unconnected<PlannedCommunicator>(grid, rank);
+Groups Groups::planned(const ProcessGrid& grid, int rank, const ConnectOptions& options) {
+  return unconnected<PlannedCommunicator>(grid, rank, options);
 }
 
-Groups Groups::silent(const ProcessGrid& grid, int rank) {
-  return unconnected<SilentCommunicator>(grid, rank);
+Groups Groups::silent(const ProcessGrid& grid, int rank, const ConnectOptions& options) {
+  return unconnected<SilentCommunicator>(grid, rank, options);
 }
 
 template <class Made>
-Groups Groups::unconnected(const ProcessGrid& grid, int rank) {
-  return make(grid, rank, [&](std::string name, std::vector<int> ranks, bool) {
+Groups Groups::unconnected(const ProcessGrid& grid, int rank, const ConnectOptions& options) {
+  Groups groups = make(grid, rank, [&](std::string name, std::vector<int> ranks, bool) {
     const auto own = std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
     return std::make_unique<Made>(std::move(name), std::move(ranks), static_cast<int>(own));
   });
+  if (options.tensor_copies && grid.tensor > 1) groups.tensor_copies_ = make_group_transport(groups.tensor());
+  return groups;
 }
 
 Groups Groups::connect(World& world, const Context& context, const ProcessGrid& grid,
@@ -106,10 +118,8 @@ Groups Groups::connect(World& world, const Context& context, const ProcessGrid& 
     return connect_group(world, context, std::move(name), std::move(ranks),
                          channel ? options.channel_max_ctas : 0, channel);
   });
-#ifdef TE_WITH_CUDA
-  if (options.tensor_copies && context.is_cuda() && grid.tensor > 1)
-    groups.tensor_copies_ = make_peer_transport(world, context, groups.tensor());
-#endif
+  if (options.tensor_copies && grid.tensor > 1)
+    groups.tensor_copies_ = connect_copies(world, context, groups.tensor());
   return groups;
 }
 

@@ -30,7 +30,7 @@ struct ConnectOptions {
   /// Thread blocks that NCCL may use for a channel; the collectives' number is NCCL's own choice. A channel moves
   /// one activation at a time beside the GEMMs, which want the rest of the chip.
   int channel_max_ctas = 8;
-  /// On GPUs, with several tensor ranks: their tokens travel by copy engines. JobFailure where they cannot.
+  /// With several tensor ranks: their tokens travel by a PeerTransport. JobFailure where GPUs cannot do that.
   bool tensor_copies = false;
 };
 
@@ -39,9 +39,9 @@ class Groups {
   /// One rank alone.
   static Groups single();
   /// The place of `rank` in a grid without its ranks: groups of more than one rank refuse every operation.
-  static Groups planned(const ProcessGrid& grid, int rank);
+  static Groups planned(const ProcessGrid& grid, int rank, const ConnectOptions& options = {});
   /// The same, with operations that talk to nobody (silent_communicator.h): for measuring one rank's own work.
-  static Groups silent(const ProcessGrid& grid, int rank);
+  static Groups silent(const ProcessGrid& grid, int rank, const ConnectOptions& options = {});
   /// Connects all ranks of the world; collective. NCCL for a CUDA context, MPI for a CPU one. The grid must have
   /// as many ranks as the world.
   static Groups connect(World& world, const Context& context, const ProcessGrid& grid,
@@ -82,7 +82,7 @@ class Groups {
  private:
   Groups() = default;
   template <class Made>
-  static Groups unconnected(const ProcessGrid& grid, int rank);
+  static Groups unconnected(const ProcessGrid& grid, int rank, const ConnectOptions& options);
   template <class Make>
   static Groups make(const ProcessGrid& grid, int rank, Make&& make_group);
   Communicator*& slot(Channel which) { return channels_[static_cast<size_t>(which)]; }

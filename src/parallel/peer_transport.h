@@ -68,4 +68,7 @@ class PeerTransport {
 std::unique_ptr<PeerTransport> make_peer_transport(World& world, const Context& context,
                                                    const Communicator& group);
 
+/// The same order of work and the same sums through a group of CPU ranks, which must outlive it.
+std::unique_ptr<PeerTransport> make_group_transport(Communicator& group);
+
 }  // namespace te::parallel

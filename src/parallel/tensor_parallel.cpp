@@ -18,8 +18,8 @@ TensorParallel::TensorParallel(Communicator& group, bool sequence, int pieces, P
       pieces_(group.size() > 1 ? pieces : 1),
       copies_(sequence_ ? copies : nullptr) {}
 
-void TensorParallel::plan(MemoryPlan& plan, bool planned, DType dtype, int64_t tokens, int64_t width) {
-  if (!sequence_ || (copies_ == nullptr && !planned)) return;
+void TensorParallel::plan(MemoryPlan& plan, DType dtype, int64_t tokens, int64_t width) {
+  if (copies_ == nullptr) return;
   plan.add(slots_, "tensor_transport.slots", MemoryKind::scratch, dtype,
            {(size() - 1) * share(tokens), width});
 }
@@ -27,6 +27,11 @@ void TensorParallel::plan(MemoryPlan& plan, bool planned, DType dtype, int64_t t
 TensorParallel::Side& TensorParallel::side(const Context& context) {
   if (!side_) side_ = std::make_shared<Side>(context, pieces_);
   return *side_;
+}
+
+Tensor TensorParallel::place_of_share(const Tensor& whole) const {
+  if (copies_ == nullptr || !whole) return {};
+  return whole.slice_rows(rank() * share(whole.rows()), share(whole.rows()));
 }
 
 std::vector<TokenRange> TensorParallel::ranges(int64_t tokens) const {
@@ -80,7 +85,8 @@ void TensorParallel::send_piece(const Context& context, const Tensor& whole, con
 
 void TensorParallel::reduce(const Context& context, const Tensor& whole, const Tensor& share,
                             const Work& produce, const std::function<void()>& meanwhile) {
-  if (copies_ != nullptr) return copies_->reduce(context, whole, share, slots_, pieces_, produce, meanwhile);
+  if (copies_ != nullptr)
+    return copies_->reduce(context, whole, share, slots_, meanwhile ? 1 : pieces_, produce, meanwhile);
   if (size() == 1 || (pieces_ == 1 && !meanwhile)) {
     produce(0, whole.rows());
     if (meanwhile) meanwhile();

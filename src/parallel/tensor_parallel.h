@@ -39,11 +39,13 @@ class TensorParallel {
   /// True when the ranks share the tokens of the stream.
   bool sequence() const { return sequence_; }
 
-  /// Memory that copies need: slots for the other ranks' addends of a tensor [tokens, width]. Where no other rank is
-  /// there, as in a plan, `planned` says that they would.
-  void plan(MemoryPlan& plan, bool planned, DType dtype, int64_t tokens, int64_t width);
+  /// Memory that copies need: slots for the other ranks' addends of a tensor [tokens, width].
+  void plan(MemoryPlan& plan, DType dtype, int64_t tokens, int64_t width);
   /// Rows of the stream that this rank holds, of `tokens`.
   int64_t share(int64_t tokens) const { return sequence_ ? tokens / size() : tokens; }
+  /// This rank's rows of a gathered tensor, where a share that is written there need not be copied to its place; empty
+  /// elsewhere.
+  Tensor place_of_share(const Tensor& whole) const;
   /// Where the rows of this rank's share lie among `tokens`.
   std::vector<TokenRange> ranges(int64_t tokens) const;
 
@@ -55,7 +57,7 @@ class TensorParallel {
   void gather(const Context& context, const Tensor& share, const Tensor& whole, const Work& work = {});
   /// Reduce-scatter: `produce` writes this rank's addend of a piece to `whole`; share = the sum over the ranks (f32 or
   /// bf16), which without sequence parallelism is the same memory as whole. `meanwhile` is launched while the last
-  /// piece travels.
+  /// piece travels; copies, which take nothing from it, are not cut then.
   void reduce(const Context& context, const Tensor& whole, const Tensor& share, const Work& produce,
               const std::function<void()>& meanwhile = {});
 

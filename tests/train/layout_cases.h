@@ -67,6 +67,7 @@ struct Case {
   bool muon = false;
   double lr = 5e-3;
   std::string split = "even";  ///< parallel.pipeline_split
+  bool copies = false;         ///< parallel.tensor_transport copy
 
   bool norms_on_outputs() const { return form == Form::olmo2 || form == Form::gemma3; }
   bool fp8() const { return precision >= Precision::delayed; }
@@ -158,6 +159,7 @@ inline config::Config make_config(const Case& c) {
   p.pipeline = c.pipeline;
   p.sequence = c.sequence;
   p.tensor_overlap = c.overlap;
+  if (c.copies) p.tensor_transport = config::TensorTransport::copy;
   p.schedule = c.schedule;
   p.pipeline_split = c.split;
   p.virtual_stages = c.schedule == PipelineSchedule::interleaved ? 2 : 1;
@@ -951,6 +953,24 @@ inline std::vector<Case> cases_of(int ranks) {
     default:
       return {};
   }
+}
+
+/// And those with sequence parallelism once more by parallel.tensor_transport copy, in one piece, in pieces of one
+/// rank's tokens and of half as many.
+inline std::vector<Case> with_copies(std::vector<Case> cases) {
+  const size_t count = cases.size();
+  int multiple = 0;
+  for (size_t i = 0; i < count; ++i) {
+    if (!cases[i].sequence || cases[i].tensor == 1) continue;
+    Case c = cases[i];
+    c.name += "_copies";
+    c.copies = true;
+    // FP8 wants pieces of 16 tokens, of which there are 64.
+    c.overlap = multiple == 0 ? 1 : std::min(multiple * c.tensor, c.wide() ? 4 / c.context : 8);
+    multiple = (multiple + 1) % 3;
+    cases.push_back(c);
+  }
+  return cases;
 }
 
 }  // namespace te::testing

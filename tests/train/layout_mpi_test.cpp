@@ -30,6 +30,7 @@
 #include "layout_run.h"
 #include "parallel/groups.h"
 #include "testing/mpi.h"
+#include "train/execution.h"
 
 namespace te::testing {
 namespace {
@@ -262,7 +263,7 @@ TEST_P(Layout, EqualsOneRank) {
   const config::Config config = make_config(c);
   config::validate(config);
   const ProcessGrid grid = ProcessGrid::of(world().size(), c.tensor, c.context, c.pipeline);
-  const Groups groups = Groups::connect(world(), Context::cpu(), grid);
+  const Groups groups = Groups::connect(world(), Context::cpu(), grid, train::connect_options(config));
   const Trace ranks = train_small(config, groups, options);
   const bool stages_alone = c.tensor == 1 && c.context == 1 && grid.data == 1;
   EXPECT_TRUE(grid.data == 1 || ranks.buckets > 1) << "one bucket tests no order of buckets";
@@ -343,7 +344,7 @@ TEST(Receives, EarlyOnesChangeNoBit) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, Layout, ::testing::ValuesIn(cases_of(world().size())),
+INSTANTIATE_TEST_SUITE_P(Cases, Layout, ::testing::ValuesIn(with_copies(cases_of(world().size()))),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string>
 
+#include "train/execution.h"
 #include "train/step_runner.h"
 
 namespace te {
@@ -95,8 +96,8 @@ std::vector<std::string> tensor_plans(const std::string& name, int tensor,
       config::load_config(std::string(TE_SOURCE_DIR) + "/configs/" + name + ".yaml", overrides);
   std::vector<std::string> plans;
   for (int rank = 0; rank < tensor; ++rank) {
-    const parallel::Groups groups =
-        parallel::Groups::planned(parallel::ProcessGrid::of(2 * tensor, tensor, 1, 1), rank);
+    const parallel::Groups groups = parallel::Groups::planned(
+        parallel::ProcessGrid::of(2 * tensor, tensor, 1, 1), rank, train::connect_options(config));
     plans.push_back(train::StepRunner(config, Context::cpu(), groups).plan().buffers());
   }
   return plans;

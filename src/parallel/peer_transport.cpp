@@ -1,0 +1,50 @@
+#include "parallel/peer_transport.h"
+
+#include "core/error.h"
+#include "parallel/peer_pieces.h"
+
+namespace te::parallel {
+namespace {
+
+class GroupTransport final : public PeerTransport {
+ public:
+  explicit GroupTransport(Communicator& group) : group_(group) {}
+
+  std::unique_ptr<Shared> share(const Context&, void*, size_t, const std::string&) override {
+    return std::make_unique<Shared>();
+  }
+
+  void gather(const Context& context, const Tensor& share, const Tensor& whole, int pieces,
+              const Work& work) override {
+    const PeerPieces cut = pieces_of(whole, pieces);
+    group_.all_gather(context, share, whole);
+    for (int turn = 0; turn < pieces && work; ++turn) work(cut.gathered(turn) * cut.piece(), cut.piece());
+  }
+
+  void reduce(const Context& context, const Tensor& whole, const Tensor& share, const Tensor& slots,
+              int pieces, const Work& produce, const std::function<void()>& meanwhile) override {
+    const PeerPieces cut = pieces_of(whole, pieces);
+    TE_CHECK(slots.numel() >= (group_.size() - 1) * share.numel(), "group {}: slots {} for shares {}",
+             group_.name(), slots.shape.str(), share.shape.str());
+    for (int turn = 0; turn < pieces; ++turn) produce(cut.reduced(turn) * cut.piece(), cut.piece());
+    if (meanwhile) meanwhile();
+    group_.reduce_scatter(context, whole, share);
+  }
+
+ private:
+  PeerPieces pieces_of(const Tensor& whole, int pieces) const {
+    const PeerPieces cut{group_.size(), group_.rank(), pieces, whole.rows()};
+    TE_CHECK(cut.valid(), "group {}: {} in {} pieces", group_.name(), whole.shape.str(), pieces);
+    return cut;
+  }
+
+  Communicator& group_;
+};
+
+}  // namespace
+
+std::unique_ptr<PeerTransport> make_group_transport(Communicator& group) {
+  return std::make_unique<GroupTransport>(group);
+}
+
+}  // namespace te::parallel

@@ -281,19 +281,23 @@ void CopyTransport::push_piece(const Context& context, const Reduction& reductio
   sent_.record(lane_);
 }
 
-/// The ranks' addends of this rank's rows, when they have come.
+/// The ranks' addends of this rank's rows, chunk by chunk, as they come.
 void CopyTransport::sum(const Context& context, const Reduction& reduction) {
   const PeerPieces& cut = reduction.cut;
   const Tensor own = reduction.whole.slice_rows(rank() * cut.share(), cut.share());
-  std::vector<const void*> parts;
-  for (int from = 0; from < size(); ++from) {
-    if (from != rank())
-      wait_for(context, from, Signal::arrived, chunks_ + static_cast<uint32_t>(cut.chunks()));
-    parts.push_back(from == rank() ? own.data : reduction.slot(rank(), from).data);
-  }
-  {
-    const ProfileScope scope(context, "sum_of_ranks", static_cast<double>(own.bytes()) * (size() + 1));
-    sum_of_ranks(context, parts, reduction.share);
+  for (int chunk = 0; chunk < cut.chunks(); ++chunk) {
+    const auto rows_of = [&](const Tensor& part) {
+      return part.slice_rows(chunk * cut.chunk(), cut.chunk());
+    };
+    std::vector<const void*> parts;
+    for (int from = 0; from < size(); ++from) {
+      if (from != rank())
+        wait_for(context, from, Signal::arrived, chunks_ + static_cast<uint32_t>(chunk) + 1);
+      parts.push_back(rows_of(from == rank() ? own : reduction.slot(rank(), from)).data);
+    }
+    const Tensor result = rows_of(reduction.share);
+    const ProfileScope scope(context, "sum_of_ranks", static_cast<double>(result.bytes()) * (size() + 1));
+    sum_of_ranks(context, parts, result);
   }
   for (int peer = 0; peer < size(); ++peer)
     if (peer != rank()) tell(context, peer, Signal::consumed, reductions_);

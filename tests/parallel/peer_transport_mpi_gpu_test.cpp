@@ -1,9 +1,10 @@
 // Tokens of tensor ranks by copy engines: what a piece's work finds is what the ranks have sent, sums have the bits of
 // FP32 sums in the order of the ranks, and nothing is overwritten before it has been read, however far apart the ranks
 // run.
-#include <algorithm>
+#include <functional>
 #include <memory>
-#include <numeric>
+#include <string>
+#include <vector>
 
 #include "communicator_checks.h"
 #include "parallel/groups.h"

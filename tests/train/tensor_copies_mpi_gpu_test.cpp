@@ -1,5 +1,8 @@
 // parallel.tensor_transport copy on GPUs: losses and gradient norms are those of NCCL within rounding, whatever the
 // pieces, and the same bits in every run.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
 #include <vector>
 
 #include "layout_cases.h"

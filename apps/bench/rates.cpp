@@ -222,11 +222,16 @@ double isolated_ms(const Context& context, const std::any& problem, double secon
 
 std::string problem_key(const std::any& problem) {
   if (const auto* gemm = std::any_cast<Gemm>(&problem)) {
-    return fmt::format("gemm {}{} {}{} {} {}{}{}{}", dtype_name(gemm->a.dtype()), gemm->a.values.shape.str(),
-                       dtype_name(gemm->b.dtype()), gemm->b.values.shape.str(), dtype_name(gemm->out.dtype),
-                       gemm->trans_a ? "t" : "n", gemm->trans_b ? "t" : "n",
-                       gemm->accumulate ? " accumulated" : "",
-                       std::string(gemm->bias ? " bias" : "") + (gemm->fast_accumulation ? " fast" : ""));
+    // Scales of rows, vectors and blocks are other kernels than those of a tensor.
+    const std::string scales = gemm->a.layout <= kernels::ScaleLayout::tensor
+                                   ? ""
+                                   : fmt::format(" scales {} {}", static_cast<int>(gemm->a.layout),
+                                                 static_cast<int>(gemm->b.layout));
+    return fmt::format(
+        "gemm {}{} {}{} {} {}{}{}{}{}", dtype_name(gemm->a.dtype()), gemm->a.values.shape.str(),
+        dtype_name(gemm->b.dtype()), gemm->b.values.shape.str(), dtype_name(gemm->out.dtype),
+        gemm->trans_a ? "t" : "n", gemm->trans_b ? "t" : "n", gemm->accumulate ? " accumulated" : "",
+        std::string(gemm->bias ? " bias" : "") + (gemm->fast_accumulation ? " fast" : ""), scales);
   }
   if (const auto* args = std::any_cast<GemmActivationForward>(&problem)) {
     return activation_key("forward", args->kind, args->a, args->b, args->bias ? " bias" : "");

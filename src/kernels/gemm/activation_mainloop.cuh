@@ -61,35 +61,21 @@ struct GemmMaps {
 };
 
 struct GemmParams {
-  int clusters_of_rows, column_tiles, depth_stages;
-  int together;  ///< clusters of rows that take turns at a tile of columns, so that operands are found in the L2 cache
-  int tiles;                  ///< of clusters
+  TileGrid grid;  ///< of clusters: kCluster tiles below one another
+  int depth_stages;
   int rows, columns;          ///< of the activation's result
   const __nv_bfloat16* bias;  ///< [columns] or null
   float* partial;             ///< [ceil(rows / kRows), columns] or null: sums over the rows of a tile
 };
 
-struct TileCoord {
-  int row, column;  ///< tiles
-};
-
 /// The tiles of this block, one after the other.
-class TileScheduler {
+class TileScheduler : public TileWalk<kCluster> {
  public:
-  explicit __device__ TileScheduler(const GemmParams& p)
-      : p_(p), at_(static_cast<int>(blockIdx.x) / kCluster) {}
-  __device__ bool end() const { return at_ >= p_.tiles; }
-  __device__ void next(int count = 1) { at_ += count * static_cast<int>(gridDim.x) / kCluster; }
+  explicit __device__ TileScheduler(const GemmParams& p) : TileWalk(p.grid) {}
   __device__ TileCoord coord() const {
-    const int of_group = p_.together * p_.column_tiles, group = at_ / of_group,
-              within = at_ - group * of_group;
-    const int first = group * p_.together, clusters = min(p_.together, p_.clusters_of_rows - first);
-    return {(first + within % clusters) * kCluster + static_cast<int>(cluster_rank()), within / clusters};
+    const TileCoord of_cluster = TileWalk::coord();
+    return {of_cluster.row * kCluster + static_cast<int>(cluster_rank()), of_cluster.column};
   }
-
- private:
-  const GemmParams& p_;
-  int at_;
 };
 
 // --- the threads that move data ------------------------------------------------------------------------------------

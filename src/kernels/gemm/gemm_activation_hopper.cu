@@ -34,11 +34,8 @@ CUtensorMap activation_boxes(const Tensor& tensor, int64_t blocks, int64_t width
 GemmParams params_of(int64_t m, int64_t ffn, int64_t k, int64_t columns_of_tile) {
   const int clusters = static_cast<int>(ceil_div(m, kRows * kCluster)),
             columns = static_cast<int>(ceil_div(ffn, columns_of_tile));
-  return {.clusters_of_rows = clusters,
-          .column_tiles = columns,
+  return {.grid = {clusters, columns, kClustersTogether},
           .depth_stages = static_cast<int>(ceil_div(k, kDepth)),
-          .together = kClustersTogether,
-          .tiles = clusters * columns,
           .rows = static_cast<int>(m),
           .columns = static_cast<int>(ffn),
           .bias = nullptr,
@@ -47,7 +44,8 @@ GemmParams params_of(int64_t m, int64_t ffn, int64_t k, int64_t columns_of_tile)
 
 template <class Epilogue, Major kB>
 void launch(const Context& context, const GemmMaps& maps, const GemmParams& params) {
-  launch_persistent<gemm_kernel<Epilogue, kB>, GemmShared, kCluster>(context, params.tiles, maps, params);
+  launch_persistent<gemm_kernel<Epilogue, kB>, GemmShared, kCluster>(context, params.grid.count(), maps,
+                                                                     params);
 }
 
 /// Enough tiles for all multiprocessors; below, cuBLASLt cuts a GEMM in other ways. Tiles are dealt out beforehand,

@@ -8,7 +8,8 @@
 //
 // A problem is planned at its first use: descriptors, and the algorithm, which comes from the file of earlier
 // choices (gemm_cache.h), from timing the heuristic's candidates on the device, or is the first of these.
-// Later calls look the plan up and launch.
+// Later calls look the plan up and launch. Of FP8 with scales of 128 values te-train's own kernels (block_scaled.h) are
+// candidates beside the library's algorithms.
 #include <cublasLt.h>
 
 #include <algorithm>
@@ -22,6 +23,7 @@
 #include <vector>
 
 #include "core/cuda_check.h"
+#include "kernels/gemm/block_scaled_cuda.h"
 #include "kernels/gemm/gemm_cache.h"
 #include "kernels/gemm/gemm_cuda.h"
 #include "kernels/gemm/gemm_tune.h"
@@ -157,7 +159,7 @@ bool in_tf32(const Context& context, const Gemm& args) {
 }
 
 /// All that the choice of an algorithm depends on.
-using Key = std::array<int64_t, 20>;
+using Key = std::array<int64_t, 21>;
 
 Key key_of(const Context& context, const Gemm& args) {
   const auto [m, n, k] = gemm_size(args);
@@ -180,7 +182,8 @@ Key key_of(const Context& context, const Gemm& args) {
           args.bias ? alignment_of(args.bias.data) : 0,
           static_cast<int64_t>(workspace_of(context, args).bytes()),
           static_cast<int64_t>(context.options().gemm_autotune),
-          in_tf32(context, args)};
+          in_tf32(context, args),
+          context.options().block_scaled_gemm};
 }
 
 /// cuBLASLt's name of a layout.
@@ -197,10 +200,16 @@ cublasLtMatmulMatrixScale_t scale_mode(ScaleLayout layout) {
   }
 }
 
+/// A way to compute a problem: one of te-train's own kernels, or, where that is 0, the library's algorithm.
+struct Choice {
+  int own = 0;  ///< the number of a block-scaled kernel
+  cublasLtMatmulAlgo_t algo{};
+};
+
 struct Plan {
   MatmulDesc desc;
   Layout a, b, out;  ///< of our a, b and out
-  cublasLtMatmulAlgo_t algo{};
+  Choice choice;
   bool separate_bias = false;  ///< no such epilogue: prepare_bias, then an accumulating GEMM
 };
 
@@ -251,30 +260,53 @@ Preference make_preference(const Context& context, const Gemm& args) {
 }
 
 /// The heuristic's candidates, best guess first; none when the library cannot run the problem.
-std::vector<cublasLtMatmulAlgo_t> candidates(const Context& context, const Gemm& args, const Plan& plan,
-                                             int most) {
+std::vector<Choice> library_candidates(const Context& context, const Gemm& args, const Plan& plan, int most) {
   const Preference preference = make_preference(context, args);
   std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<size_t>(most));
   int count = 0;
   const cublasStatus_t status =
       cublasLtMatmulAlgoGetHeuristic(library(), plan.desc.get(), plan.b.get(), plan.a.get(), plan.out.get(),
                                      plan.out.get(), preference.get(), most, results.data(), &count);
-  std::vector<cublasLtMatmulAlgo_t> algos;
-  if (status != CUBLAS_STATUS_SUCCESS) return algos;
+  std::vector<Choice> choices;
+  if (status != CUBLAS_STATUS_SUCCESS) return choices;
   for (int i = 0; i < count; ++i)
     if (results[static_cast<size_t>(i)].state == CUBLAS_STATUS_SUCCESS)
-      algos.push_back(results[static_cast<size_t>(i)].algo);
-  return algos;
+      choices.push_back({0, results[static_cast<size_t>(i)].algo});
+  return choices;
+}
+
+/// True where own kernels and the library's compete for a problem.
+bool may_be_own(const Context& context, const Gemm& args) {
+  return context.options().block_scaled_gemm < 0 && is_block_scaled(args);
+}
+
+/// All candidates; the first is taken where none are timed. `most` of the library's, and as many own kernels as there
+/// are if that is more than one.
+std::vector<Choice> candidates(const Context& context, const Gemm& args, const Plan& plan, int most) {
+  std::vector<Choice> choices = library_candidates(context, args, plan, most);
+  if (!may_be_own(context, args)) return choices;
+  const int usual = usual_block_scaled_kernel(context, args);
+  for (int kernel = 1; kernel <= static_cast<int>(kBlockScaledKernels.size()); ++kernel)
+    if (most > 1 || kernel == usual || choices.empty())
+      choices.insert(kernel == usual ? choices.begin() : choices.end(), Choice{kernel, {}});
+  return choices;
 }
 
 /// Launches; `destination` is the result's data, or scratch while accumulating candidates are timed.
-cublasStatus_t launch(const Context& context, const Gemm& args, const Plan& plan,
-                      const cublasLtMatmulAlgo_t& algo, void* destination) {
+cublasStatus_t launch(const Context& context, const Gemm& args, const Plan& plan, const Choice& choice,
+                      void* destination) {
+  if (choice.own > 0) {
+    Gemm own = args;
+    own.out.data = destination;
+    gemm_block_scaled(context, own, choice.own);
+    return CUBLAS_STATUS_SUCCESS;
+  }
   const float alpha = 1.0f, beta = args.accumulate ? 1.0f : 0.0f;
   const Tensor workspace = workspace_of(context, args);
   return cublasLtMatmul(library(), plan.desc.get(), &alpha, args.b.values.data, plan.b.get(),
                         args.a.values.data, plan.a.get(), &beta, args.out.data, plan.out.get(), destination,
-                        plan.out.get(), &algo, workspace.data, workspace.bytes(), cuda_stream(context));
+                        plan.out.get(), &choice.algo, workspace.data, workspace.bytes(),
+                        cuda_stream(context));
 }
 
 /// How the scales lie; nothing for one a tensor, of which the files of choices have always said nothing.
@@ -302,13 +334,31 @@ GemmCache& cache_of(const Context& context) {
   return cache;
 }
 
+/// Where own kernels are among the candidates; another number when they have become others.
+constexpr const char* kOwnKernels = ", own kernels 1";
+
 /// The problem as a line of the file of choices: all that Key has but the way to choose.
 std::string cache_key(const Context& context, const Gemm& args) {
-  return fmt::format("{}{}{}, alignment {} {} {} {}, workspace {}", describe(args),
+  return fmt::format("{}{}{}{}, alignment {} {} {} {}, workspace {}", describe(args),
                      args.fast_accumulation ? ", fast accumulation" : "",
-                     in_tf32(context, args) ? ", TF32" : "", alignment_of(args.a.values.data),
-                     alignment_of(args.b.values.data), alignment_of(args.out.data),
-                     args.bias ? alignment_of(args.bias.data) : 0, workspace_of(context, args).bytes());
+                     in_tf32(context, args) ? ", TF32" : "", may_be_own(context, args) ? kOwnKernels : "",
+                     alignment_of(args.a.values.data), alignment_of(args.b.values.data),
+                     alignment_of(args.out.data), args.bias ? alignment_of(args.bias.data) : 0,
+                     workspace_of(context, args).bytes());
+}
+
+/// A choice as the file has it: the library's bytes, or the word "own" and a kernel's number.
+std::vector<uint8_t> bytes_of(const Choice& choice) {
+  if (choice.own > 0) return {'o', 'w', 'n', static_cast<uint8_t>(choice.own)};
+  std::vector<uint8_t> bytes(sizeof(choice.algo));
+  std::memcpy(bytes.data(), &choice.algo, sizeof(choice.algo));
+  return bytes;
+}
+
+/// The own kernel that bytes name; 0: none.
+int own_kernel_of(const std::vector<uint8_t>& bytes) {
+  const bool own = bytes.size() == 4 && bytes[0] == 'o' && bytes[1] == 'w' && bytes[2] == 'n';
+  return own && bytes[3] <= kBlockScaledKernels.size() ? bytes[3] : 0;
 }
 
 /// Takes an earlier choice over into the plan, if there is one of enough effort that this library can run.
@@ -319,6 +369,8 @@ bool take_cached(const Context& context, const Gemm& args, Plan& plan) {
   if (entry == nullptr ||
       (context.options().gemm_autotune == GemmAutotune::full && entry->effort < kFull.effort))
     return false;
+  plan.choice.own = may_be_own(context, args) ? own_kernel_of(entry->algorithm) : 0;
+  if (plan.choice.own > 0) return true;
   cublasLtMatmulAlgo_t algo{};
   cublasLtMatmulHeuristicResult_t result{};
   if (entry->algorithm.size() == sizeof(algo)) {
@@ -327,7 +379,7 @@ bool take_cached(const Context& context, const Gemm& args, Plan& plan) {
         cublasLtMatmulAlgoCheck(library(), plan.desc.get(), plan.b.get(), plan.a.get(), plan.out.get(),
                                 plan.out.get(), &algo, &result);
     if (status == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= workspace_of(context, args).bytes()) {
-      plan.algo = algo;
+      plan.choice.algo = algo;
       return true;
     }
   }
@@ -338,11 +390,10 @@ bool take_cached(const Context& context, const Gemm& args, Plan& plan) {
 /// The fastest candidate, which is also written to the file of choices. An accumulating GEMM is timed into
 /// scratch memory (out stays as it is); where there is no memory for that, or the time for searches is spent,
 /// the first candidate is taken and a later process searches.
-cublasLtMatmulAlgo_t tune(const Context& context, const Gemm& args, const Plan& plan,
-                          const std::vector<cublasLtMatmulAlgo_t>& algos) {
+Choice tune(const Context& context, const Gemm& args, const Plan& plan, const std::vector<Choice>& choices) {
   const TuneScratch scratch(args.accumulate ? args.out.bytes() : 0);
   void* destination = args.accumulate ? scratch.data() : args.out.data;
-  if (destination == nullptr || spent_ms > search(context).process_ms) return algos.front();
+  if (destination == nullptr || spent_ms > search(context).process_ms) return choices.front();
   TE_CUDA_CHECK(cudaStreamSynchronize(cuda_stream(context)));  // earlier work is not this search's time
   const auto start = std::chrono::steady_clock::now();
   const TuneOptions options{
@@ -350,21 +401,23 @@ cublasLtMatmulAlgo_t tune(const Context& context, const Gemm& args, const Plan& 
       .budget_ms = search(context).problem_ms,
       .under_load = context.options().gemm_autotune == GemmAutotune::full};
   const int best =
-      fastest_candidate(cuda_stream(context), static_cast<int>(algos.size()), options, [&](int i) {
-        return launch(context, args, plan, algos[static_cast<size_t>(i)], destination) ==
+      fastest_candidate(cuda_stream(context), static_cast<int>(choices.size()), options, [&](int i) {
+        return launch(context, args, plan, choices[static_cast<size_t>(i)], destination) ==
                CUBLAS_STATUS_SUCCESS;
       });
   const std::chrono::duration<double, std::milli> spent = std::chrono::steady_clock::now() - start;
   spent_ms += spent.count();
-  const cublasLtMatmulAlgo_t& algo = algos[static_cast<size_t>(best)];
-  GemmCache::Entry entry{search(context).effort, std::vector<uint8_t>(sizeof(algo))};
-  std::memcpy(entry.algorithm.data(), &algo, sizeof(algo));
-  cache_of(context).add(cache_key(context, args), std::move(entry));
-  return algo;
+  const Choice& choice = choices[static_cast<size_t>(best)];
+  cache_of(context).add(cache_key(context, args), {search(context).effort, bytes_of(choice)});
+  return choice;
 }
 
 Plan make_plan(const Context& context, const Gemm& args) {
   Plan plan;
+  if (context.options().block_scaled_gemm > 0 && is_block_scaled(args)) {
+    plan.choice.own = context.options().block_scaled_gemm;
+    return plan;
+  }
   // cuBLASLt's FP8 GEMMs take a BF16 bias only.
   plan.separate_bias = args.bias && is_fp8(args.a.dtype()) && args.out.dtype == DType::f32;
   if (plan.separate_bias) return plan;
@@ -376,13 +429,13 @@ Plan make_plan(const Context& context, const Gemm& args) {
   const GemmAutotune autotune = context.options().gemm_autotune;
   if (autotune != GemmAutotune::off && take_cached(context, args, plan)) return plan;
   const bool searching = autotune == GemmAutotune::on || autotune == GemmAutotune::full;
-  const auto algos = candidates(context, args, plan, searching ? search(context).candidates : 1);
-  if (algos.empty()) {
+  const auto choices = candidates(context, args, plan, searching ? search(context).candidates : 1);
+  if (choices.empty()) {
     TE_CHECK(args.bias, "gemm: cuBLASLt has no algorithm for {}", describe(args));
     plan.separate_bias = true;
     return plan;
   }
-  plan.algo = searching && algos.size() > 1 ? tune(context, args, plan, algos) : algos.front();
+  plan.choice = searching && choices.size() > 1 ? tune(context, args, plan, choices) : choices.front();
   return plan;
 }
 
@@ -414,8 +467,8 @@ void gemm(const Context& context, const Gemm& args) {
     rest.accumulate = true;
     return cuda::gemm(context, rest);
   }
-  set_pointers(plan.desc, with_dense_scales(context, args));
-  TE_CUBLAS_CHECK(launch(context, args, plan, plan.algo, args.out.data));
+  if (plan.choice.own == 0) set_pointers(plan.desc, with_dense_scales(context, args));
+  TE_CUBLAS_CHECK(launch(context, args, plan, plan.choice, args.out.data));
 }
 
 }  // namespace te::kernels::cuda

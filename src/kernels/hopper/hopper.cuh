@@ -1,4 +1,5 @@
-// The core of the kernels for Hopper: attention (kernels/attention/flash_*) and GEMMs with activations (kernels/gemm).
+// The core of the kernels for Hopper: attention (kernels/attention/flash_*) and GEMMs with activations or with
+// scales of 128 FP8 values (kernels/gemm).
 //
 // A kernel on the core is persistent and warp-specialized: of a block's three warpgroups two consume, which is compute,
 // and of the third single threads produce, which is move data. Tiles pass between them through rings of shared memory.
@@ -36,4 +37,5 @@
 #pragma once
 
 #include "kernels/hopper/ring.cuh"
+#include "kernels/hopper/tile_walk.cuh"
 #include "kernels/hopper/wgmma.cuh"

@@ -74,6 +74,8 @@ class Signal {
   __device__ __forceinline__ void commit(Slot<kBy, kStages> slot, uint32_t bytes) {
     mbarrier_arrive_expect_tx(full(slot), bytes);
   }
+  /// When the copies that this thread has asked for (copy_async) are there.
+  __device__ __forceinline__ void commit_copies(Slot<kBy, kStages> slot) { copy_async_arrive(full(slot)); }
   /// Told by the copies that fill the stage.
   __device__ __forceinline__ uint64_t* full(Slot<kBy, kStages> slot) { return &full_[slot.stage()]; }
   __device__ __forceinline__ FullSlot wait(const Consumer& at) {

@@ -1,4 +1,4 @@
-// Tensor maps: how bulk copies (ptx.cuh) see a tensor of BF16. CUDA driver API, "Tensor Map Object Management".
+// Tensor maps: how bulk copies (ptx.cuh) see a tensor of BF16, FP8 or FP32. CUDA driver API, "Tensor Map Object Management".
 #pragma once
 
 #include <cudaTypedefs.h>
@@ -28,39 +28,51 @@ inline PFN_cuTensorMapEncodeTiled_v12000 encode_function() {
   return function;
 }
 
+inline CUtensorMapDataType element_type(DType dtype) {
+  if (dtype == DType::bf16) return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  if (dtype == DType::f32) return CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+  TE_CHECK(is_fp8(dtype), "tensor_map: elements of {}", dtype_name(dtype));
+  return CU_TENSOR_MAP_DATA_TYPE_UINT8;
+}
+
 /// Three dimensions, the innermost first: elements there are, elements from one to the next in the outer two
-/// (multiples of 8), elements of a box. The innermost box dimension is 64 or 32 elements, in the swizzle of as many
-/// bytes as they have.
+/// (multiples of 16 bytes), elements of a box. The innermost box dimension has 128 or 64 bytes, in the swizzle of as
+/// many.
 struct BoxesOf {
   std::array<int64_t, 3> dims, strides /* [0] is 1 */, box;
 };
 
-inline CUtensorMap tensor_map(const void* data, const BoxesOf& boxes) {
-  TE_CHECK(boxes.box[0] == 64 || boxes.box[0] == 32, "tensor_map: boxes of {} columns", boxes.box[0]);
+inline CUtensorMap tensor_map(const void* data, const BoxesOf& boxes, DType dtype = DType::bf16) {
+  const auto size = static_cast<int64_t>(dtype_size(dtype));
+  const int64_t row_bytes = boxes.box[0] * size;
+  TE_CHECK(row_bytes == 128 || row_bytes == 64, "tensor_map: boxes of {} columns of {}", boxes.box[0],
+           dtype_name(dtype));
   CUtensorMap map;
   std::array<cuuint64_t, 3> dims{}, bytes{};
   std::array<cuuint32_t, 3> box{};
   for (size_t i = 0; i < 3; ++i) {
     dims[i] = static_cast<cuuint64_t>(boxes.dims[i]);
-    bytes[i] = static_cast<cuuint64_t>(boxes.strides[i]) * 2;
+    bytes[i] = static_cast<cuuint64_t>(boxes.strides[i] * size);
     box[i] = static_cast<cuuint32_t>(boxes.box[i]);
   }
   constexpr std::array<cuuint32_t, 3> kSteps{1, 1, 1};
   const CUresult status =
-      encode_function()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<void*>(data), dims.data(),
-                        bytes.data() + 1, box.data(), kSteps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE,
-                        box[0] == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
+      encode_function()(&map, element_type(dtype), 3, const_cast<void*>(data), dims.data(), bytes.data() + 1,
+                        box.data(), kSteps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE,
+                        row_bytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   TE_CHECK(status == CUDA_SUCCESS, "cuTensorMapEncodeTiled: error {}", static_cast<int>(status));
   return map;
 }
 
-/// [blocks * rows, columns] as boxes of `box_rows` x 64 that end with their block: (column, row, block).
+/// [blocks * rows, columns] as boxes of `box_rows` x 128 bytes that end with their block: (column, row, block).
 inline CUtensorMap boxes_of(const Tensor& tensor, int64_t blocks, int64_t box_rows) {
   const int64_t columns = tensor.cols(), rows = tensor.rows() / blocks;
-  return tensor_map(
-      tensor.data,
-      {.dims = {columns, rows, blocks}, .strides = {1, columns, rows * columns}, .box = {64, box_rows, 1}});
+  return tensor_map(tensor.data,
+                    {.dims = {columns, rows, blocks},
+                     .strides = {1, columns, rows * columns},
+                     .box = {128 / static_cast<int64_t>(dtype_size(tensor.dtype)), box_rows, 1}},
+                    tensor.dtype);
 }
 
 }  // namespace te::kernels::hopper

@@ -1,4 +1,4 @@
-// Tiles in shared memory: rows of 64 BF16 values (128 bytes) in TMA's 128-byte swizzle, which spreads the rows of a
+// Tiles in shared memory: rows of 64 BF16 values (or 128 of FP8, 32 of FP32: 128 bytes) in TMA's 128-byte swizzle, which spreads the rows of a
 // column over the banks: the 16-byte unit u of row r lies at unit u ^ (r % 8) of that row. A tile starts at a
 // multiple of 1024 bytes. Wider matrices are several tiles. (Rows of 32 values, 64 bytes, have the 64-byte swizzle:
 // unit u ^ (r / 2 % 4).)
@@ -41,6 +41,32 @@ __device__ __forceinline__ void store_accumulators(const Thread& thread, uint32_
   for (int k = 0; k < kColumns / 16; ++k)
     stmatrix(matrices_at(thread, tile, k % 4 * 16) + k / 4 * next_tile_bytes,
              {word(k * 4), word(k * 4 + 1), word(k * 4 + 2), word(k * 4 + 3)});
+}
+
+/// The same in FP32: tiles of 32 columns. Odd rows store a pair of groups of columns in the other order, so that the
+/// threads that store together meet all banks.
+template <int kColumns>
+__device__ __forceinline__ void store_accumulators_fp32(const Thread& thread, uint32_t tile,
+                                                        uint32_t next_tile_bytes,
+                                                        const float (&d)[kColumns / 2]) {
+  const uint32_t row = thread.row(), quad = thread.lane % 4;
+  const bool odd = row % 2 == 1;
+  const uint32_t at = tile + row * kTileRowBytes + (quad / 2 * 16 ^ swizzle(row)) + quad % 2 * 8;
+#pragma unroll
+  for (int g = 0; g < kColumns / 8; ++g) {  // a tile has groups 0 to 3; together 0 and 2, 1 and 3
+    if (g % 4 >= 2) continue;
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+      const bool second = odd != (part == 1);
+      const uint32_t to = ((at ^ (g % 4 * 32)) ^ (second ? 64 : 0)) + g / 4 * next_tile_bytes;
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {  // rows 8 apart
+        const int one = 4 * g + 2 * i, other = one + 8;
+        store_shared(to + i * 8 * kTileRowBytes, second ? d[other] : d[one],
+                     second ? d[other + 1] : d[one + 1]);
+      }
+    }
+  }
 }
 
 /// wgmma's descriptor of an operand. `next_tile_bytes` is the distance of the tiles that hold the next 64 columns, of

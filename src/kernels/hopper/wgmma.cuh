@@ -5,6 +5,7 @@
 // They run beside other instructions: wgmma_fence, GEMMs, wgmma_commit, something else, wgmma_wait.
 #pragma once
 
+#include "core/dtype.h"
 #include "kernels/hopper/tile.cuh"
 
 namespace te::kernels::hopper {
@@ -39,9 +40,11 @@ __device__ __forceinline__ void wgmma_wait(float (&... d)[kCounts]) {
   TE_R64                                                                                         \
   ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, " \
   "%82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-#define TE_WGMMA(N, D, OPERANDS, ADD, MAJORS)                                             \
-  "{\n.reg .pred add;\nsetp.ne.b32 add, " ADD ", 0;\nwgmma.mma_async.sync.aligned.m64n" N \
-  "k16.f32.bf16.bf16 {" D "}, " OPERANDS ", add, 1, 1, " MAJORS ";\n}\n"
+#define TE_WGMMA_OF(SHAPE, D, OPERANDS, ADD, MAJORS)                                                 \
+  "{\n.reg .pred add;\nsetp.ne.b32 add, " ADD ", 0;\nwgmma.mma_async.sync.aligned.m64n" SHAPE " {" D \
+  "}, " OPERANDS ", add, 1, 1" MAJORS ";\n}\n"
+#define TE_WGMMA(N, D, OPERANDS, ADD, MAJORS) \
+  TE_WGMMA_OF(N "k16.f32.bf16.bf16", D, OPERANDS, ADD, ", " MAJORS)
 
 /// Which dimension of an operand is contiguous in shared memory: the one that is summed over (k), or the other (mn).
 enum class Major : int { k = 0, mn = 1 };
@@ -82,6 +85,31 @@ __device__ __forceinline__ void wgmma(float (&d)[kN / 2], const uint32_t* a, uin
                  : TE_OPERANDS);
 #undef TE_OPERANDS
 }
+
+/// FP8: d[64 x kN] (+)= a[64 x 32] b[32 x kN], both from shared memory, where the dimension that is summed over is
+/// contiguous (Hopper has no other form). Sums have 13 to 14 bits below the largest product of a group.
+template <int kN, DType kA, DType kB>
+__device__ __forceinline__ void wgmma_fp8(float (&d)[kN / 2], uint64_t a, uint64_t b, bool add) {
+  static_assert(kN == 128 || kN == 192);
+  static_assert((kA == DType::e4m3 || kA == DType::e5m2) && kB == DType::e4m3);
+#define TE_OPERANDS "l"(a), "l"(b), "r"(static_cast<int>(add))
+#define TE_WGMMA_FP8(TYPES)                                                      \
+  if constexpr (kN == 128)                                                       \
+    asm volatile(TE_WGMMA_OF("128k32.f32." TYPES, TE_R64, "%64, %65", "%66", "") \
+                 : TE_D32(d, 0), TE_D32(d, 32)                                   \
+                 : TE_OPERANDS);                                                 \
+  else                                                                           \
+    asm volatile(TE_WGMMA_OF("192k32.f32." TYPES, TE_R96, "%96, %97", "%98", "") \
+                 : TE_D32(d, 0), TE_D32(d, 32), TE_D32(d, 64)                    \
+                 : TE_OPERANDS);
+  if constexpr (kA == DType::e4m3) {
+    TE_WGMMA_FP8("e4m3.e4m3")
+  } else {
+    TE_WGMMA_FP8("e5m2.e4m3")
+  }
+#undef TE_WGMMA_FP8
+#undef TE_OPERANDS
+}
 #undef TE_D4
 #undef TE_D16
 #undef TE_D32
@@ -89,6 +117,7 @@ __device__ __forceinline__ void wgmma(float (&d)[kN / 2], const uint32_t* a, uin
 #undef TE_R64
 #undef TE_R96
 #undef TE_WGMMA
+#undef TE_WGMMA_OF
 
 /// d (+)= a b^T, [64 x kN], summed over kDepth columns of both: tiles side by side, a_tile_bytes and b_tile_bytes
 /// apart.

@@ -1,0 +1,89 @@
+// te-bench gemm --recipe blockwise: FP8 with scales of 128 values, by cuBLASLt and by te-train's own kernels.
+#include <chrono>
+#include <cstdio>
+#include <numeric>
+#include <thread>
+
+#include "bench/gemm_problems.h"
+#include "bench/rates.h"
+#include "core/error.h"
+#include "kernels/gemm/block_scaled.h"
+
+namespace te::bench {
+namespace {
+
+using kernels::kBlockScaledKernels;
+
+/// Before a short measurement the card rests, and has its highest clock; a long one is at the clock that its power limit
+/// allows.
+constexpr std::chrono::milliseconds kShortRest{500};
+constexpr double kShortSeconds = 0.02, kLongSeconds = 0.7;
+
+/// A GEMM that is measured: wgrad also as the first one of a step, which writes.
+struct Pass {
+  const char* name;
+  GemmKind kind;
+  bool accumulates;
+};
+constexpr Pass kPasses[] = {{"fprop", GemmKind::fprop, false},
+                            {"dgrad", GemmKind::dgrad, false},
+                            {"wgrad +=", GemmKind::wgrad, true},
+                            {"wgrad =", GemmKind::wgrad, false}};
+
+std::string kernel_name(int kernel) {
+  return kernel == 0 ? "cuBLASLt" : kBlockScaledKernels[static_cast<size_t>(kernel) - 1];
+}
+
+}  // namespace
+
+void run_block_scaled(const GemmOptions& options) {
+  const Context device = open_device(options.common.device);
+  if (!device.is_cuda()) user_error("--recipe blockwise: compares kernels of a GPU; there is none");
+  std::vector<int> which = options.kernels;
+  if (which.empty()) which.resize(kBlockScaledKernels.size() + 1), std::iota(which.begin(), which.end(), 0);
+  nlohmann::json report = report_head(device, options.common);
+  report["gemm"] = nlohmann::json::array();
+  std::printf("%s, %lld tokens, FP8 with scales of 128 values: TFLOP/s at rest; sustained (cuBLASLt: %s)\n\n",
+              device.info().name.c_str(), static_cast<long long>(options.tokens), options.autotune.c_str());
+  std::vector<std::string> heading{"model", "GEMM", "m x n x k"};
+  std::vector<Context> contexts;
+  for (const int kernel : which) {
+    heading.push_back(kernel_name(kernel));
+    contexts.push_back(
+        reopen(device, {.gemm_autotune = mode_of(options.autotune), .block_scaled_gemm = kernel}));
+  }
+  std::vector<std::vector<std::string>> table{heading};
+  for (const Linear& linear : linears_of(options.model)) {
+    for (const Pass& pass : kPasses) {
+      kernels::Gemm args = problem(linear, options.tokens, pass.kind, kernels::ScaleLayout::vectors);
+      args.accumulate = pass.accumulates;
+      std::vector<std::string> line{
+          linear.model, fmt::format("{} {}", linear.name, pass.name),
+          fmt::format("{} x {} x {}", args.out.dim(0), args.out.dim(1), args.a.cols())};
+      for (size_t i = 0; i < which.size(); ++i) {
+        const auto tflops = [&](double seconds) {
+          return static_cast<double>(kernels::gemm_flops(args)) / isolated_ms(contexts[i], args, seconds) /
+                 1e9;
+        };
+        isolated_ms(contexts[i], args, 0.0);  // chooses the algorithm
+        std::this_thread::sleep_for(kShortRest);
+        const double at_rest = tflops(kShortSeconds), sustained = tflops(kLongSeconds);
+        line.push_back(fmt::format("{:.0f}; {:.0f}", at_rest, sustained));
+        report["gemm"].push_back({{"model", linear.model},
+                                  {"linear", linear.name},
+                                  {"pass", pass.name},
+                                  {"kernel", kernel_name(which[i])},
+                                  {"out_features", linear.out},
+                                  {"in_features", linear.in},
+                                  {"tokens", options.tokens},
+                                  {"tflops", at_rest},
+                                  {"sustained_tflops", sustained}});
+      }
+      table.push_back(line);
+    }
+  }
+  print_table(table);
+  write_report(options.common, report);
+}
+
+}  // namespace te::bench

@@ -1,0 +1,27 @@
+#include "kernels/gemm/block_scaled.h"
+
+#include <limits>
+
+namespace te::kernels {
+namespace {
+
+/// What bulk copies want: addresses and rows of 16 bytes, and coordinates of 32 bits.
+bool suits_bulk_copies(const Tensor& tensor) {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  return reinterpret_cast<uintptr_t>(tensor.data) % 16 == 0 && tensor.cols() % 16 == 0 &&
+         tensor.rows() <= kMost && tensor.cols() <= kMost;
+}
+
+}  // namespace
+
+bool is_block_scaled(const Gemm& args) {
+  if (args.a.layout != ScaleLayout::vectors || !is_fp8(args.a.dtype()) || args.b.dtype() != DType::e4m3)
+    return false;
+  const bool weight = args.b.layout == ScaleLayout::blocks && args.out.dtype == DType::bf16 &&
+                      !args.accumulate && reinterpret_cast<uintptr_t>(args.bias.data) % 4 == 0;
+  const bool gradient = args.b.layout == ScaleLayout::vectors && args.out.dtype == DType::f32 && !args.bias;
+  return (weight || gradient) && suits_bulk_copies(args.a.values) && suits_bulk_copies(args.b.values) &&
+         suits_bulk_copies(args.out);
+}
+
+}  // namespace te::kernels

@@ -1,0 +1,103 @@
+// How the tiles of block_scaled_mainloop.cuh leave, and the kernel.
+//
+// A warp has 16 rows of every half to itself, from the accumulators to memory, and waits for no other: it writes them to its
+// part of a buffer in shared memory, and one of its threads asks for bulk stores of 16 rows x 128 bytes, which go on while
+// the next tile is multiplied. FP32 results that are added to are bulk reductions: no thread reads the old values. An element
+// is added to once in a call, so its bits do not depend on who comes first.
+#pragma once
+
+#include "kernels/gemm/block_scaled_mainloop.cuh"
+
+namespace te::kernels::block_scaled {
+
+constexpr int kBoxRows = 16;         ///< of a bulk store: a warp's
+constexpr int kBoxBytes = 64 * 128;  ///< of a warpgroup's 64 rows
+
+/// bias[column] to every row.
+template <class C>
+__device__ __forceinline__ void add_bias(float (&sums)[C::kHalves][C::kColumns / 2], const Params& p,
+                                         int first) {
+#pragma unroll
+  for (int g = 0; g < C::kColumns / 8; ++g) {
+    if (first + g * 8 >= p.columns) break;  // 16 columns are inside or not
+    const uint32_t pair = __ldg(reinterpret_cast<const uint32_t*>(p.bias + first + g * 8));
+#pragma unroll
+    for (int h = 0; h < C::kHalves; ++h)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sums[h][g * 4 + i] += i % 2 == 0 ? low_bf16(pair) : high_bf16(pair);
+  }
+}
+
+template <class C, class K>
+__device__ __forceinline__ void store_tile(Shared<C, K>& s, const Params& p, const Maps& maps, TileCoord tile,
+                                           float (&sums)[C::kHalves][C::kColumns / 2], const Thread& thread) {
+  constexpr int kBoxColumns = 128 / K::kOutBytes;
+  const int column = tile.column * C::kColumns;
+  if constexpr (K::kOut == DType::bf16)
+    if (p.bias != nullptr) add_bias<C>(sums, p, column + thread.column());
+#pragma unroll
+  for (int h = 0; h < C::kHalves; ++h) {
+    auto& buffer = s.results[thread.warpgroup][h % C::kBuffers];
+    if (thread.lane == 0)
+      bulk_wait_read<C::kBuffers - 1>();  // what this warp left there before is on its way
+    __syncwarp();
+    if constexpr (K::kOut == DType::bf16)
+      store_accumulators<C::kColumns>(thread, shared_address(buffer), kBoxBytes,
+                                      [&](int i) { return pack_bf16(sums[h][i * 2], sums[h][i * 2 + 1]); });
+    else
+      store_accumulators_fp32<C::kColumns>(thread, shared_address(buffer), kBoxBytes, sums[h]);
+    fence_proxy_async_shared();
+    __syncwarp();
+    if (thread.lane != 0) continue;
+    const int row = tile.row * C::kRows + (thread.warpgroup * C::kHalves + h) * 64 + thread.warp * kBoxRows;
+#pragma unroll
+    for (int c = 0; c < C::kColumns / kBoxColumns; ++c) {
+      const uint8_t* const from = buffer + c * kBoxBytes + thread.warp * (kBoxRows * 128);
+      const int to = column + c * kBoxColumns;
+      if (row >= p.rows || to >= p.columns) break;
+      if (K::kOut == DType::f32 && p.accumulate)
+        tma_add(&maps.out, from, to, row, 0);
+      else
+        tma_store(&maps.out, from, to, row, 0);
+    }
+    bulk_commit();
+  }
+}
+
+template <class C, class K>
+__device__ __forceinline__ void compute_tiles(Shared<C, K>& s, const Params& p, const Maps& maps,
+                                              const Thread& thread) {
+  const Turns turns(kTurnsBarrier, thread.warpgroup);
+  typename Ring<C::kStages>::Consumer at;
+  float partial[C::kColumns / 2] = {};
+  for (BlockTiles<C> tiles(p); !tiles.end(); tiles.next()) {
+    const TileCoord tile = tiles.coord();
+    float sums[C::kHalves][C::kColumns / 2] = {};
+    multiply<C, K>(s, p, tile, sums, partial, at, thread, turns);
+    store_tile<C, K>(s, p, maps, tile, sums, thread);
+  }
+  if (thread.lane == 0) bulk_wait_read();  // shared memory ends with the block
+}
+
+template <class C, class K>
+__global__ void __launch_bounds__(kThreads, 1)
+    block_scaled_kernel(const __grid_constant__ Maps maps, const __grid_constant__ Params p) {
+  extern __shared__ __align__(1024) uint8_t memory[];
+  auto& s = *reinterpret_cast<Shared<C, K>*>(memory);
+  const Thread thread;
+  if (threadIdx.x == 0) s.init_barriers();
+  sync_cluster();
+  if (thread.is_producer()) {
+    setmaxnreg_dec<40>();
+    if (thread.index == 0) load_operands(s, p, maps);
+    if constexpr (K::kVectors)
+      if (thread.warp == 1) load_column_scales(s, p, thread.lane);
+    __syncwarp();
+  } else {
+    setmaxnreg_inc<232>();
+    compute_tiles(s, p, maps, thread);
+  }
+  sync_cluster();  // the other block may still tell this one of stages
+}
+
+}  // namespace te::kernels::block_scaled

@@ -1,0 +1,10 @@
+// GEMMs of two operands with vectors: a weight's gradient, into FP32.
+#include "kernels/gemm/block_scaled_launch.cuh"
+
+namespace te::kernels::cuda {
+
+void gemm_with_scaled_vectors(const Context& context, const Gemm& args, int kernel) {
+  block_scaled::launch_kernel<ScaleLayout::vectors, DType::f32, 3, 3, 4>(context, args, kernel);
+}
+
+}  // namespace te::kernels::cuda

@@ -1,0 +1,296 @@
+// GEMMs of FP8 matrices whose scales each serve 128 values of the dimension that is summed over.
+//
+// A scale of 128 values of k cannot wait for the end of the sum. So tensor cores add up 128 values of k at a time, from
+// zero, in registers of their own (`partial`), and ordinary multiply-adds bring each such sum, times the scales of its row
+// and its column, into the result's sums (`sums`). That takes a multiply-add for every 128 of the tensor cores', and time
+// in which the warpgroup that does it multiplies nothing: the other warpgroup's tensor work hides it. In steady state
+//
+//   warpgroup 0   multiply k0 | add k0 ..... | multiply k1 | add k1 ....
+//   warpgroup 1               | multiply k0  | add k0 .... | multiply k1
+//
+// Left to themselves the two may fall into step, and then tensor cores rest while both add. `kInTurns` has them start
+// their multiplications one after the other by barriers; whether that pays is measured (te-bench gemm --recipe blockwise).
+//
+// A tile of 64 kHalves rows a warpgroup and kColumns columns needs registers for its sums and for a half's partial sums.
+// Either 2 halves of 128 columns or 1 of 192 are what fits. Large tiles matter more than elsewhere: a block of 128 x 128
+// reads more from the L2 cache and from shared memory than these give while it multiplies. A cluster of two blocks works on
+// neighbouring tiles and shares an operand: each block loads half of it and sends it to both (of kHalves = 2, whose rows
+// are the longer side, a; else b).
+//
+// Where the scales are: of a, one per row and 128 values, in registers, loaded one step ahead. Of b, either one of the whole
+// tile's 128 columns (a weight's blocks), likewise; or one per column (a gradient: both operands have vectors), which every
+// thread needs for half of the tile's columns: these come into shared memory with the stage, 16 bytes of them what a
+// thread reads at a time.
+//
+// Results leave through shared memory and bulk stores, each warp's 16 rows by themselves, beside the next tile's
+// multiplications (block_scaled_epilogue.cuh). What is outside of the matrices is loaded as zeros and not stored; scales of
+// the last row or column stand in for those that there are not.
+#pragma once
+
+#include "kernels/gemm/matrix.h"
+#include "kernels/hopper/hopper.cuh"
+
+namespace te::kernels::block_scaled {
+
+using namespace hopper;
+
+constexpr int kDepth = static_cast<int>(kScaleBlock);  ///< of a stage, in values, which are bytes
+constexpr int kCluster = 2;
+constexpr uint16_t kAllOfCluster = (1 << kCluster) - 1;
+constexpr int kTurnsBarrier = 1;  ///< and the next one
+static_assert(kDepth == kTileRowBytes, "a row of a stage is a row of a tile in the 128-byte swizzle");
+
+/// How a kernel is cut: rows of a warpgroup in halves of 64, columns, stages of operands, halves' buffers of results.
+template <int kHalves_, int kColumns_, int kStages_, int kBuffers_, bool kInTurns_>
+struct Cut {
+  static constexpr int kHalves = kHalves_, kColumns = kColumns_, kStages = kStages_, kBuffers = kBuffers_;
+  static constexpr bool kInTurns = kInTurns_;
+  static constexpr int kRows = kConsumers * 64 * kHalves;
+  static constexpr bool kSharesA =
+      kHalves == 2;  ///< the cluster's tiles lie side by side; else below one another
+};
+
+/// What a kernel multiplies: the formats of a and b, the layout of b's scales, the result's type.
+template <DType kA_, DType kB_, ScaleLayout kScales, DType kOut_>
+struct Kind {
+  static constexpr DType kA = kA_, kB = kB_, kOut = kOut_;
+  static constexpr bool kVectors = kScales == ScaleLayout::vectors;
+  static_assert(kVectors || kScales == ScaleLayout::blocks);
+  static constexpr int kOutBytes = kOut == DType::f32 ? 4 : 2;
+};
+
+/// b's scales of a stage, one per column, in the order in which threads read them: those of the columns 8 g + 2 t and
+/// 8 g + 2 t + 1 for all g, for each t. The four runs begin in other banks.
+template <int kColumns>
+struct ColumnScales {
+  static constexpr int kRun = kColumns / 4 + 4;
+  alignas(16) float values[4 * kRun];
+  static __device__ __forceinline__ int place(int column) {
+    return column % 8 / 2 * kRun + column / 8 * 2 + column % 2;
+  }
+};
+struct NoColumnScales {};
+
+template <class C, class K>
+struct Shared {
+  uint8_t a[C::kStages][C::kRows * kDepth];
+  uint8_t b[C::kStages][C::kColumns * kDepth];
+  uint8_t results[kConsumers][C::kBuffers]
+                 [64 * C::kColumns * K::kOutBytes];  ///< tiles of 64 rows x 128 bytes
+  std::conditional_t<K::kVectors, ColumnScales<C::kColumns>, NoColumnScales> b_scales[C::kStages];
+  Ring<C::kStages> operands;
+
+  __device__ void init_barriers() {
+    operands.init(K::kVectors ? 1 + kWarpSize : 1, kConsumerWarps * kCluster);
+    fence_mbarrier_init();
+  }
+};
+
+/// Tensors in boxes of 128 bytes' columns (tensor_map.h).
+struct Maps {
+  CUtensorMap a;    ///< [rows, depth], boxes of a block's rows, or of its share of them
+  CUtensorMap b;    ///< [columns, depth], likewise
+  CUtensorMap out;  ///< [rows, columns], boxes of 16 rows
+};
+
+struct Params {
+  TileGrid grid;  ///< of clusters
+  int depth_blocks, rows, columns;
+  const float *a_scales, *b_scales;  ///< as matrix.h lays them out
+  int64_t a_stride, b_stride;        ///< vectors: of 128 values of k; blocks: of 128 columns
+  const __nv_bfloat16* bias;         ///< [columns] or null; BF16 results
+  bool accumulate;                   ///< FP32 results
+};
+
+/// The tiles of this block.
+template <class C>
+class BlockTiles : public TileWalk<kCluster> {
+ public:
+  explicit __device__ BlockTiles(const Params& p) : TileWalk(p.grid) {}
+  __device__ TileCoord coord() const {
+    const TileCoord of_cluster = TileWalk::coord();
+    const int rank = static_cast<int>(cluster_rank());
+    if (C::kSharesA) return {of_cluster.row, of_cluster.column * kCluster + rank};
+    return {of_cluster.row * kCluster + rank, of_cluster.column};
+  }
+};
+
+// --- the threads that move data ------------------------------------------------------------------------------------
+
+/// kCount rows from `first` on: this block's, or, shared with the cluster, from this block one part.
+template <int kCount, bool kShared>
+__device__ __forceinline__ void load_rows(uint8_t* to, const CUtensorMap* map, uint64_t* full, int k,
+                                          int first) {
+  if constexpr (kShared) {
+    const int part = static_cast<int>(cluster_rank()) * (kCount / kCluster);
+    tma_load_multicast(kAllOfCluster, to + part * kDepth, map, full, k, first + part, 0);
+  } else {
+    tma_load(to, map, full, k, first, 0);
+  }
+}
+
+template <class C, class K>
+__device__ void load_operands(Shared<C, K>& s, const Params& p, const Maps& maps) {
+  typename Ring<C::kStages>::Producer at;
+  for (BlockTiles<C> tiles(p); !tiles.end(); tiles.next()) {
+    const TileCoord tile = tiles.coord();
+    for (int k = 0; k < p.depth_blocks; ++k, at.next()) {
+      const auto slot = s.operands.acquire(at);
+      uint64_t* const full = s.operands.full(slot);
+      s.operands.commit(slot, sizeof(s.a[0]) + sizeof(s.b[0]));
+      load_rows<C::kRows, C::kSharesA>(s.a[slot.stage()], &maps.a, full, k * kDepth, tile.row * C::kRows);
+      load_rows<C::kColumns, !C::kSharesA>(s.b[slot.stage()], &maps.b, full, k * kDepth,
+                                           tile.column * C::kColumns);
+    }
+  }
+}
+
+/// A warp's: b's scales of every stage.
+template <class C, class K>
+__device__ void load_column_scales(Shared<C, K>& s, const Params& p, int lane) {
+  typename Ring<C::kStages>::Producer at;
+  for (BlockTiles<C> tiles(p); !tiles.end(); tiles.next()) {
+    const int first = tiles.coord().column * C::kColumns;
+    for (int k = 0; k < p.depth_blocks; ++k, at.next()) {
+      const auto slot = s.operands.acquire(at);
+      const float* const from = p.b_scales + k * p.b_stride;
+      float* const to = &s.b_scales[slot.stage()].values[ColumnScales<C::kColumns>::place(lane)];
+#pragma unroll
+      for (int i = 0; i < C::kColumns / kWarpSize; ++i)  // 32 columns further on is 8 places
+        copy_async(to + 8 * i, from + min(first + lane + i * kWarpSize, p.columns - 1));
+      s.operands.commit_copies(slot);
+    }
+  }
+}
+
+// --- what a warpgroup does -----------------------------------------------------------------------------------------
+
+/// Of a thread's rows and, blocks, of runs of the tile's columns, for 128 values of k.
+template <class C>
+struct StepScales {
+  static constexpr int kRuns = C::kColumns == 128 ? 1 : C::kColumns / 64;  ///< a block may begin at any run
+  float a[C::kHalves][2];
+  float b[kRuns];
+};
+
+/// Loads them, step after step; a tile's.
+template <class C, class K>
+class ScaleReader {
+ public:
+  __device__ __forceinline__ ScaleReader(const Params& p, TileCoord tile, const Thread& thread)
+      : a_stride_(p.a_stride) {
+    const int first = tile.row * C::kRows + thread.warpgroup * (64 * C::kHalves) + thread.row();
+    const auto row = [&](int h, int i) { return min(first + h * 64 + i * 8, p.rows - 1); };
+    a_ = p.a_scales + row(0, 0);
+#pragma unroll
+    for (int h = 0; h < C::kHalves; ++h)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) rows_[h][i] = row(h, i) - row(0, 0);
+    if constexpr (!K::kVectors) {
+      const auto block = [&](int run) {
+        return min((tile.column * C::kColumns + run * 64) / kDepth, (p.columns - 1) / kDepth);
+      };
+      b_ = p.b_scales + block(0) * p.b_stride;
+#pragma unroll
+      for (int r = 0; r < kRuns; ++r)
+        blocks_[r] = (block(r) - block(0)) * static_cast<int>(p.b_stride);  // of at most two blocks
+    }
+  }
+  __device__ __forceinline__ StepScales<C> next() {
+    StepScales<C> scales;
+#pragma unroll
+    for (int h = 0; h < C::kHalves; ++h)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) scales.a[h][i] = __ldg(a_ + rows_[h][i]);
+    a_ += a_stride_;
+    if constexpr (!K::kVectors) {
+#pragma unroll
+      for (int r = 0; r < kRuns; ++r) scales.b[r] = __ldg(b_ + blocks_[r]);
+      ++b_;
+    }
+    return scales;
+  }
+
+ private:
+  static constexpr int kRuns = StepScales<C>::kRuns;
+  const float *a_, *b_;
+  const int64_t& a_stride_;
+  int rows_[C::kHalves][2], blocks_[kRuns];
+};
+
+/// sums += partial * (scale of the row * scale of the run of columns).
+template <int kColumns, int kRuns>
+__device__ __forceinline__ void add_scaled(float (&sums)[kColumns / 2], const float (&partial)[kColumns / 2],
+                                           const float (&a)[2], const float (&b)[kRuns]) {
+  constexpr int kOfRun = kColumns / 2 / kRuns;
+#pragma unroll
+  for (int r = 0; r < kRuns; ++r) {
+    const float scale[2] = {a[0] * b[r], a[1] * b[r]};
+#pragma unroll
+    for (int i = r * kOfRun; i < (r + 1) * kOfRun; ++i) sums[i] = fmaf(partial[i], scale[i / 2 % 2], sums[i]);
+  }
+}
+/// sums += partial * (scale of the row * scale of the column); those of the columns lie at `of_columns`.
+template <int kColumns>
+__device__ __forceinline__ void add_scaled(float (&sums)[kColumns / 2], const float (&partial)[kColumns / 2],
+                                           const float (&a)[2], uint32_t of_columns) {
+#pragma unroll
+  for (int g = 0; g < kColumns / 8; g += 2) {
+    const float4 b = load_shared(of_columns + g * 2 * sizeof(float));
+    const float of_column[4] = {b.x, b.y, b.z, b.w};
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+      sums[g * 4 + i] =
+          fmaf(partial[g * 4 + i], a[i / 2 % 2] * of_column[i / 4 * 2 + i % 2], sums[g * 4 + i]);
+  }
+}
+
+/// A tile's sums, [64 rows of a half x kColumns] of a warpgroup.
+template <class C, class K>
+__device__ __forceinline__ void multiply(Shared<C, K>& s, const Params& p, TileCoord tile,
+                                         float (&sums)[C::kHalves][C::kColumns / 2],
+                                         float (&partial)[C::kColumns / 2],
+                                         typename Ring<C::kStages>::Consumer& at, const Thread& thread,
+                                         const Turns& turns) {
+  using Slot = typename Ring<C::kStages>::FullSlot;
+  ScaleReader<C, K> reader(p, tile, thread);
+  const auto release = [&](Slot slot) {
+    if (thread.lane < kCluster) s.operands.release_at(slot, thread.lane);
+  };
+  StepScales<C> next = reader.next();
+#pragma unroll 1
+  for (int k = 0; k < p.depth_blocks; ++k, at.next()) {
+    const StepScales<C> scales = next;
+    if (k + 1 < p.depth_blocks) next = reader.next();
+    const Slot slot = s.operands.wait(at);
+    const uint64_t a = descriptor(stage_address(s.a, slot.stage()) +
+                                  thread.warpgroup * C::kHalves * kWarpgroupTileBytes),
+                   b = descriptor(stage_address(s.b, slot.stage()));
+#pragma unroll
+    for (int h = 0; h < C::kHalves; ++h) {
+      if constexpr (C::kInTurns) turns.begin();
+      wgmma_fence();
+#pragma unroll
+      for (int i = 0; i < kDepth / 32; ++i)
+        wgmma_fp8<C::kColumns, K::kA, K::kB>(partial, advance(a, h * kWarpgroupTileBytes + i * 32),
+                                             advance(b, i * 32), i > 0);
+      wgmma_commit();
+      if constexpr (C::kInTurns) turns.end();
+      wgmma_wait<0>(partial);
+      if constexpr (K::kVectors) {
+        const uint32_t of_thread = thread.lane % 4 * ColumnScales<C::kColumns>::kRun * sizeof(float);
+        add_scaled<C::kColumns>(sums[h], partial, scales.a[h],
+                                stage_address(s.b_scales, slot.stage()) + of_thread);
+      } else {
+        if (h == C::kHalves - 1) release(slot);
+        add_scaled<C::kColumns>(sums[h], partial, scales.a[h], scales.b);
+      }
+    }
+    if constexpr (K::kVectors) {
+      __syncwarp();
+      release(slot);
+    }
+  }
+}
+
+}  // namespace te::kernels::block_scaled

@@ -1,0 +1,291 @@
+// te-train's own kernels for FP8 with scales of 128 values (kernels/gemm/block_scaled.h), each of them forced, against the
+// CPU reference and against products of dequantized operands in double precision.
+#include <cmath>
+#include <limits>
+#include <optional>
+
+#include "core/float_types.h"
+#include "kernels/gemm/block_scaled.h"
+#include "kernels/quantize/quantize_groups.h"
+#include "testing/testing.h"
+
+namespace te::kernels {
+namespace {
+
+using te::testing::count_different;
+using te::testing::normal_values;
+using te::testing::TestTensor;
+
+enum class BlockGemm { weight, bias, gradient, added_gradient };  ///< fprop and dgrad, with a bias, wgrad
+constexpr BlockGemm kBlockGemms[] = {BlockGemm::weight, BlockGemm::bias, BlockGemm::gradient,
+                                     BlockGemm::added_gradient};
+
+struct BlockCase {
+  BlockGemm gemm;
+  DType a;
+  int64_t m, n, k;
+  bool power_of_two = true;
+
+  bool is_weight() const { return gemm == BlockGemm::weight || gemm == BlockGemm::bias; }
+  ScaleLayout b_layout() const { return is_weight() ? ScaleLayout::blocks : ScaleLayout::vectors; }
+  DType out() const { return is_weight() ? DType::bf16 : DType::f32; }
+  std::string str() const {
+    return fmt::format("{} {} {}x{}x{}", static_cast<int>(gemm), dtype_name(a), m, n, k);
+  }
+};
+
+/// Operands that quantize_groups has made, as the recipe has them: values whose magnitudes differ from group to group.
+struct BlockOperands {
+  BlockOperands(const Context& context, const BlockCase& c)
+      : a(context, c.a, {c.m, c.k}),
+        b(context, DType::e4m3, {c.n, c.k}),
+        out(context, c.out(), {c.m, c.n}),
+        bias(context, DType::bf16, {c.n}),
+        a_scales(context, DType::f32, scale_shape(ScaleLayout::vectors, c.m, c.k)),
+        b_scales(context, DType::f32, scale_shape(c.b_layout(), c.n, c.k)) {
+    args.a = {a, a_scales, ScaleLayout::vectors};
+    args.b = {b, b_scales, c.b_layout()};
+    args.out = out;
+    args.trans_b = true;
+    args.accumulate = c.gemm == BlockGemm::added_gradient;
+    bias.fill_normal(3, 4.0f);
+    if (c.gemm == BlockGemm::bias) args.bias = bias;
+    if (args.accumulate) out.fill_normal(4, 10.0f);  // otherwise it stays poisoned with NaN
+    b_scales.fill_value(0.0f);                       // blocks are rounded up to four in a row
+    cast(context, args.a, c, 1);
+    cast(context, args.b, c, 2);
+  }
+  static void cast(const Context& context, const Matrix& to, const BlockCase& c, uint64_t seed) {
+    const std::vector<float> some = normal_values(65521, seed);  // a prime: no row is another's copy
+    std::vector<float> values(static_cast<size_t>(to.rows() * to.cols()));
+    for (int64_t i = 0; i < to.rows() * to.cols(); ++i) {
+      const int64_t row = i / to.cols(), block = i % to.cols() / kScaleBlock;
+      // A group of zeros here and there; the others' sizes differ by powers of two and by 3.
+      const int64_t size = (row / 5 + block * 3 + static_cast<int64_t>(seed)) % 7;
+      values[static_cast<size_t>(i)] = some[static_cast<size_t>(i) % some.size()] *
+                                       (size == 6 ? 0.0f : std::exp2(static_cast<float>(size)) / 3.0f);
+    }
+    TestTensor x(context, DType::f32, {to.rows(), to.cols()});
+    x.fill(values);
+    quantize_groups(context, {.x = x, .rowwise = to, .power_of_two = c.power_of_two});
+  }
+
+  TestTensor a, b, out, bias, a_scales, b_scales;
+  Gemm args;
+};
+
+/// A context for each of the kernels.
+std::vector<Context> contexts() {
+  std::vector<Context> all;
+  for (int kernel = 1; kernel <= static_cast<int>(kBlockScaledKernels.size()); ++kernel)
+    all.push_back(Context::cuda(0, {.block_scaled_gemm = kernel}));
+  return all;
+}
+std::string name_of(const Context& context) {
+  const int kernel = context.options().block_scaled_gemm;
+  if (kernel < 0) return "chosen";
+  return kernel == 0 ? "cuBLASLt" : kBlockScaledKernels[static_cast<size_t>(kernel) - 1];
+}
+
+/// The rows' sums of |a| |b| times scales, and the exact results, in double precision: of every `step`-th element.
+void check_against_double(const BlockCase& c, const BlockOperands& operands, const std::vector<float>& old) {
+  const std::vector<float> a = operands.a.floats(), b = operands.b.floats(), bias = operands.bias.floats(),
+                           sa = operands.a_scales.floats(), sb = operands.b_scales.floats(),
+                           got = operands.out.floats();
+  const int64_t stride = operands.args.b.scales.cols();
+  constexpr int64_t kStep = 37;  // no multiple of 2: all columns of all threads, in some row
+  for (int64_t i = 0; i < c.m * c.n; i += kStep) {
+    const int64_t row = i / c.n, column = i % c.n;
+    double sum = 0.0, size = 0.0;
+    for (int64_t k = 0; k < c.k; ++k) {
+      const int64_t block = k / kScaleBlock;
+      const double of_b = c.is_weight() ? sb[static_cast<size_t>(column / kScaleBlock * stride + block)]
+                                        : sb[static_cast<size_t>(block * c.n + column)];
+      const double term = static_cast<double>(a[static_cast<size_t>(row * c.k + k)]) *
+                          sa[static_cast<size_t>(block * c.m + row)] *
+                          static_cast<double>(b[static_cast<size_t>(column * c.k + k)]) * of_b;
+      sum += term, size += std::abs(term);
+    }
+    const auto at = static_cast<size_t>(i);
+    if (c.gemm == BlockGemm::bias) sum += bias[static_cast<size_t>(column)];
+    if (c.gemm == BlockGemm::added_gradient) sum += old[at];
+    // Tensor cores add a group's products with 13 bits below the largest: 2^-13 of the terms' sizes at worst, and
+    // FP32 sums' rounding beside; a BF16 result is rounded once.
+    const double rounding = c.out() == DType::bf16 ? 1.0 / 256.0 : 1e-6;
+    ASSERT_NEAR(got[at], sum, std::exp2(-12.0) * size + rounding * std::abs(sum) + 1e-6)
+        << "row " << row << ", column " << column;
+  }
+}
+
+void check(const Context& context, const BlockCase& c) {
+  SCOPED_TRACE(c.str() + ", " + name_of(context));
+  BlockOperands operands(context, c);
+  ASSERT_TRUE(is_block_scaled(operands.args));
+  const std::vector<float> old = operands.out.floats();
+  gemm(context, operands.args);
+  check_against_double(c, operands, old);
+}
+
+// Whole tiles and parts of them; depths of a step, of a part of one, of more than the stages there are; one row of tiles;
+// few and many of them; more than run at a time.
+constexpr int64_t kBlockSizes[][3] = {{128, 128, 128},  {16, 16, 16},     {256, 256, 512},  {144, 272, 256},
+                                      {16, 400, 384},   {272, 144, 144},  {640, 576, 1040}, {528, 1008, 272},
+                                      {1024, 128, 336}, {128, 1344, 2048}};
+
+TEST(BlockScaledGpu, EveryKernelAgainstExactSums) {
+  TE_REQUIRE_GPU();
+  for (const Context& context : contexts())
+    for (const BlockGemm gemm : kBlockGemms)
+      for (const DType a : {DType::e4m3, DType::e5m2})
+        for (const auto& [m, n, k] : kBlockSizes) check(context, {gemm, a, m, n, k});
+}
+
+TEST(BlockScaledGpu, ScalesInFp32) {
+  TE_REQUIRE_GPU();
+  for (const Context& context : contexts())
+    for (const BlockGemm gemm : kBlockGemms) check(context, {gemm, DType::e4m3, 400, 336, 656, false});
+}
+
+// More tiles than multiprocessors: blocks go from tile to tile, buffers are used again.
+TEST(BlockScaledGpu, ManyTilesAgainstTheCpu) {
+  TE_REQUIRE_GPU();
+  const Context cpu = Context::cpu();
+  for (const BlockGemm gemm : {BlockGemm::weight, BlockGemm::added_gradient}) {
+    const BlockCase c{gemm, DType::e5m2, 5136, 4112, 528};
+    BlockOperands expected(cpu, c);
+    kernels::gemm(cpu, expected.args);
+    const std::vector<float> want = expected.out.floats();
+    for (const Context& context : contexts()) {
+      SCOPED_TRACE(name_of(context));
+      BlockOperands actual(context, c);
+      kernels::gemm(context, actual.args);
+      const std::vector<float> got = actual.out.floats();
+      // Terms are some 30 in size where groups are largest, and 528 of them; of tensor cores' sums 2^-13 are lost.
+      const double unit = 30.0 * std::sqrt(528.0) * 4.0;
+      for (size_t i = 0; i < got.size(); ++i)
+        ASSERT_NEAR(got[i], want[i], unit * std::exp2(-13.0) * 8 + std::abs(want[i]) / 128.0) << i;
+    }
+  }
+}
+
+// The sums' order is that of k whatever the tile: the kernels agree to the bit, and calls repeat themselves.
+TEST(BlockScaledGpu, KernelsAndCallsGiveTheSameBits) {
+  TE_REQUIRE_GPU();
+  for (const BlockGemm gemm : kBlockGemms) {
+    const BlockCase c{gemm, DType::e5m2, 1040, 784, 2064};
+    std::optional<std::vector<uint8_t>> first;
+    for (const Context& context : contexts()) {
+      BlockOperands operands(context, c);
+      const std::vector<uint8_t> old = operands.out.raw();
+      for (int call = 0; call < 3; ++call) {
+        operands.out.fill_raw(old.data());
+        kernels::gemm(context, operands.args);
+        const std::vector<uint8_t> bits = operands.out.raw();
+        if (!first) first = bits;
+        ASSERT_EQ(count_different(bits, *first, dtype_size(c.out())), 0)
+            << c.str() << ", " << name_of(context) << ", call " << call;
+      }
+    }
+  }
+}
+
+// A slice of a's rows has scales that are further apart than it has rows.
+TEST(BlockScaledGpu, RowsOfALargerMatrix) {
+  TE_REQUIRE_GPU();
+  const BlockCase c{BlockGemm::weight, DType::e4m3, 512, 384, 640};
+  for (const Context& context : contexts()) {
+    BlockOperands whole(context, c), parts(context, c);
+    kernels::gemm(context, whole.args);
+    for (const int64_t first : {0, 48, 352}) {
+      const int64_t count = first == 0 ? 48 : first == 48 ? 304 : 160;
+      Gemm part = parts.args;
+      part.a = parts.args.a.slice_rows(first, count);
+      part.out = parts.args.out.slice_rows(first, count);
+      kernels::gemm(context, part);
+    }
+    EXPECT_EQ(count_different(whole.out.raw(), parts.out.raw(), 2), 0) << name_of(context);
+  }
+}
+
+// A scale that is infinite or NaN reaches the elements that it is a factor of, and no others.
+TEST(BlockScaledGpu, ScalesThatAreNoNumbersReachTheirOwnElements) {
+  TE_REQUIRE_GPU();
+  constexpr float kInfinity = std::numeric_limits<float>::infinity(),
+                  kNan = std::numeric_limits<float>::quiet_NaN();
+  for (const Context& context : contexts()) {
+    for (const BlockGemm gemm : {BlockGemm::weight, BlockGemm::added_gradient}) {
+      const BlockCase c{gemm, DType::e4m3, 272, 400, 400};
+      BlockOperands clean(context, c), spoilt(context, c);
+      // a: row 19 at k block 1, row 271 at block 3 (the last, ragged one); b: column 300's at block 2.
+      std::vector<float> sa = spoilt.a_scales.floats(), sb = spoilt.b_scales.floats();
+      sa[static_cast<size_t>(1 * c.m + 19)] = kNan, sa[static_cast<size_t>(3 * c.m + 271)] = kInfinity;
+      const int64_t stride = spoilt.args.b.scales.cols();
+      sb[static_cast<size_t>(c.is_weight() ? 300 / kScaleBlock * stride + 2 : 2 * c.n + 300)] = kNan;
+      spoilt.a_scales.fill(sa), spoilt.b_scales.fill(sb);
+      kernels::gemm(context, clean.args);
+      kernels::gemm(context, spoilt.args);
+      const std::vector<float> want = clean.out.floats(), got = spoilt.out.floats();
+      for (int64_t i = 0; i < c.m * c.n; ++i) {
+        const int64_t row = i / c.n, column = i % c.n;
+        const bool of_b = c.is_weight() ? column / kScaleBlock == 300 / kScaleBlock : column == 300;
+        const float value = got[static_cast<size_t>(i)];
+        const bool good =
+            row == 19 || row == 271 || of_b ? !std::isfinite(value) : value == want[static_cast<size_t>(i)];
+        ASSERT_TRUE(good) << c.str() << " " << row << ", " << column << ": " << value;
+      }
+    }
+  }
+}
+
+// Nothing is written beside the result: rows in front of it and behind it keep their poison.
+TEST(BlockScaledGpu, WritesNothingElse) {
+  TE_REQUIRE_GPU();
+  for (const Context& context : contexts()) {
+    for (const BlockGemm gemm : {BlockGemm::weight, BlockGemm::gradient}) {
+      const BlockCase c{gemm, DType::e4m3, 208, 336, 272};
+      BlockOperands operands(context, c);
+      const TestTensor wide(context, c.out(), {c.m + 2, c.n});
+      operands.args.out = wide.get().slice_rows(1, c.m);
+      kernels::gemm(context, operands.args);
+      const std::vector<float> got = wide.floats();
+      for (int64_t i = 0; i < (c.m + 2) * c.n; ++i)
+        ASSERT_EQ(std::isnan(got[static_cast<size_t>(i)]), i < c.n || i >= (c.m + 1) * c.n)
+            << name_of(context) << " " << i / c.n << ", " << i % c.n;
+    }
+  }
+}
+
+// What the kernels do not take goes to cuBLASLt though they are asked for: a BF16 gradient, one that is added to BF16.
+TEST(BlockScaledGpu, OthersAreLeftToTheLibrary) {
+  TE_REQUIRE_GPU();
+  const Context own = Context::cuda(0, {.block_scaled_gemm = 1}),
+                library = Context::cuda(0, {.block_scaled_gemm = 0});
+  const BlockCase c{BlockGemm::gradient, DType::e4m3, 256, 256, 512};
+  std::vector<std::vector<uint8_t>> bits;
+  for (const Context* context : {&own, &library}) {
+    BlockOperands operands(*context, c);
+    const TestTensor out(*context, DType::bf16, {c.m, c.n});
+    operands.args.out = out;
+    EXPECT_FALSE(is_block_scaled(operands.args));
+    kernels::gemm(*context, operands.args);
+    bits.push_back(out.raw());
+  }
+  EXPECT_EQ(count_different(bits[0], bits[1], 2), 0);
+}
+
+// Left to choose, gemm() takes one of them and stays with it, and an accumulating GEMM that is timed adds once.
+TEST(BlockScaledGpu, TheChoiceIsKept) {
+  TE_REQUIRE_GPU();
+  for (const GemmAutotune autotune : {GemmAutotune::off, GemmAutotune::on, GemmAutotune::cached}) {
+    const Context context = Context::cuda(0, {.gemm_autotune = autotune});
+    const BlockCase c{BlockGemm::added_gradient, DType::e5m2, 2048, 2304, 1024};
+    check(context, c);
+    BlockOperands first(context, c), second(context, c);
+    kernels::gemm(context, first.args);
+    kernels::gemm(context, second.args);
+    EXPECT_EQ(count_different(first.out.raw(), second.out.raw(), 4), 0);
+  }
+}
+
+}  // namespace
+}  // namespace te::kernels

@@ -14,8 +14,8 @@ namespace {
 
 using kernels::kBlockScaledKernels;
 
-/// Before a short measurement the card rests, and has its highest clock; a long one is at the clock that its power limit
-/// allows.
+/// Before a short measurement the card rests, and has its highest clock; a long one is at the clock that its power
+/// limit allows.
 constexpr std::chrono::milliseconds kShortRest{500};
 constexpr double kShortSeconds = 0.02, kLongSeconds = 0.7;
 

@@ -44,8 +44,8 @@ struct ExecutionOptions {
   bool deterministic_attention = true;
   /// GEMMs of FP32 matrices: tensor cores multiply values rounded to TF32 (10 bits of mantissa); else all in FP32.
   bool tf32 = false;
-  /// GEMMs of FP8 matrices with scales of 128 values: -1: the kernel that gemm_autotune finds faster; 0: cuBLASLt's; n: the
-  /// n-th of te-train's own (kernels/gemm/block_scaled.h) for what it can do, cuBLASLt's for the rest.
+  /// GEMMs of FP8 matrices with scales of 128 values: -1: the kernel that gemm_autotune finds faster; 0: cuBLASLt's;
+  /// n: the n-th of te-train's own (kernels/gemm/block_scaled.h) for what it can do, cuBLASLt's for the rest.
   int block_scaled_gemm = -1;
   bool operator==(const ExecutionOptions&) const = default;
 };

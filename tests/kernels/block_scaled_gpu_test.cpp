@@ -1,5 +1,5 @@
-// te-train's own kernels for FP8 with scales of 128 values (kernels/gemm/block_scaled.h), each of them forced, against the
-// CPU reference and against products of dequantized operands in double precision.
+// te-train's own kernels for FP8 with scales of 128 values (kernels/gemm/block_scaled.h), each of them forced,
+// against the CPU reference and against products of dequantized operands in double precision.
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -126,8 +126,8 @@ void check(const Context& context, const BlockCase& c) {
   check_against_double(c, operands, old);
 }
 
-// Whole tiles and parts of them; depths of a step, of a part of one, of more than the stages there are; one row of tiles;
-// few and many of them; more than run at a time.
+// Whole tiles and parts of them; depths of a step, of a part of one, of more than the stages there are; one row of
+// tiles; few and many of them; more than run at a time.
 constexpr int64_t kBlockSizes[][3] = {{128, 128, 128},  {16, 16, 16},     {256, 256, 512},  {144, 272, 256},
                                       {16, 400, 384},   {272, 144, 144},  {640, 576, 1040}, {528, 1008, 272},
                                       {1024, 128, 336}, {128, 1344, 2048}};

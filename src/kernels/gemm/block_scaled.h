@@ -1,8 +1,9 @@
 // FP8 GEMMs with scales of 128 values (ScaleLayout::vectors and blocks) by te-train's own kernels for Hopper, of which
 // block_scaled_mainloop.cuh is the essay. gemm() takes them where they are faster than cuBLASLt's (gemm_cuda.cpp).
 //
-// Sums: tensor cores add the products of 128 values of k; each such sum, multiplied by the product of its two scales, is
-// added to the result's FP32 sum, in the order of k. A call repeated gives the same bits, and so do all the kernels here.
+// Sums: tensor cores add the products of 128 values of k; each such sum, multiplied by the product of its two scales,
+// is added to the result's FP32 sum, in the order of k. A call repeated gives the same bits, and so do all the
+// kernels here.
 #pragma once
 
 #include <array>
@@ -16,9 +17,9 @@ namespace te::kernels {
 constexpr std::array<const char*, 6> kBlockScaledKernels{
     "256 x 128", "256 x 128 in turns", "128 x 192", "128 x 192 in turns", "128 x 128", "128 x 128 in turns"};
 
-/// True for what the kernels multiply: a with vectors in E4M3 or E5M2, b in E4M3; with blocks (a weight) into BF16, with
-/// or without a bias, with vectors (a weight's gradient) into FP32, which is written or added to. Sizes as in gemm();
-/// values and result aligned to 16 bytes.
+/// True for what the kernels multiply: a with vectors in E4M3 or E5M2, b in E4M3; with blocks (a weight) into BF16,
+/// with or without a bias, with vectors (a weight's gradient) into FP32, which is written or added to. Sizes as in
+/// gemm(); values and result aligned to 16 bytes.
 bool is_block_scaled(const Gemm& args);
 
 }  // namespace te::kernels

@@ -1,9 +1,10 @@
 // How the tiles of block_scaled_mainloop.cuh leave, and the kernel.
 //
-// A warp has 16 rows of every half to itself, from the accumulators to memory, and waits for no other: it writes them to its
-// part of a buffer in shared memory, and one of its threads asks for bulk stores of 16 rows x 128 bytes, which go on while
-// the next tile is multiplied. FP32 results that are added to are bulk reductions: no thread reads the old values. An element
-// is added to once in a call, so its bits do not depend on who comes first.
+// A warp has 16 rows of every half to itself, from the accumulators to memory, and waits for no other: it writes them
+// to its part of a buffer in shared memory, and one of its threads asks for bulk stores of 16 rows x 128 bytes, which
+// go on while the next tile is multiplied. The first half leaves while the second one's last products are made. FP32
+// results that are added to are bulk reductions: no thread reads the old values. An element is added to once in a
+// call, so its bits do not depend on who comes first.
 #pragma once
 
 #include "kernels/gemm/block_scaled_mainloop.cuh"
@@ -13,68 +14,66 @@ namespace te::kernels::block_scaled {
 constexpr int kBoxRows = 16;         ///< of a bulk store: a warp's
 constexpr int kBoxBytes = 64 * 128;  ///< of a warpgroup's 64 rows
 
-/// bias[column] to every row.
-template <class C>
-__device__ __forceinline__ void add_bias(float (&sums)[C::kHalves][C::kColumns / 2], const Params& p,
-                                         int first) {
+/// bias[column] to every row; `first`: this thread's first column.
+template <int kColumns>
+__device__ __forceinline__ void add_bias(float (&sums)[kColumns / 2], const Params& p, int first) {
 #pragma unroll
-  for (int g = 0; g < C::kColumns / 8; ++g) {
+  for (int g = 0; g < kColumns / 8; ++g) {
     if (first + g * 8 >= p.columns) break;  // 16 columns are inside or not
     const uint32_t pair = __ldg(reinterpret_cast<const uint32_t*>(p.bias + first + g * 8));
 #pragma unroll
-    for (int h = 0; h < C::kHalves; ++h)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) sums[h][g * 4 + i] += i % 2 == 0 ? low_bf16(pair) : high_bf16(pair);
+    for (int i = 0; i < 4; ++i) sums[g * 4 + i] += i % 2 == 0 ? low_bf16(pair) : high_bf16(pair);
   }
 }
 
+/// Bulk stores of a warp's 16 rows of a half; `row`, `column`: the first ones. One thread calls it.
 template <class C, class K>
-__device__ __forceinline__ void store_tile(Shared<C, K>& s, const Params& p, const Maps& maps, TileCoord tile,
-                                           float (&sums)[C::kHalves][C::kColumns / 2], const Thread& thread) {
+__device__ __forceinline__ void send_rows(const uint8_t* rows, const Params& p, const CUtensorMap& out,
+                                          int row, int column) {
   constexpr int kBoxColumns = 128 / K::kOutBytes;
-  const int column = tile.column * C::kColumns;
-  if constexpr (K::kOut == DType::bf16)
-    if (p.bias != nullptr) add_bias<C>(sums, p, column + thread.column());
 #pragma unroll
-  for (int h = 0; h < C::kHalves; ++h) {
-    auto& buffer = s.results[thread.warpgroup][h % C::kBuffers];
-    if (thread.lane == 0)
-      bulk_wait_read<C::kBuffers - 1>();  // what this warp left there before is on its way
-    __syncwarp();
-    if constexpr (K::kOut == DType::bf16)
-      store_accumulators<C::kColumns>(thread, shared_address(buffer), kBoxBytes,
-                                      [&](int i) { return pack_bf16(sums[h][i * 2], sums[h][i * 2 + 1]); });
+  for (int c = 0; c < C::kColumns / kBoxColumns; ++c) {
+    const int to = column + c * kBoxColumns;
+    if (row >= p.rows || to >= p.columns) break;
+    if (K::kOut == DType::f32 && p.accumulate)
+      tma_add(&out, rows + c * kBoxBytes, to, row, 0);
     else
-      store_accumulators_fp32<C::kColumns>(thread, shared_address(buffer), kBoxBytes, sums[h]);
-    fence_proxy_async_shared();
-    __syncwarp();
-    if (thread.lane != 0) continue;
-    const int row = tile.row * C::kRows + (thread.warpgroup * C::kHalves + h) * 64 + thread.warp * kBoxRows;
-#pragma unroll
-    for (int c = 0; c < C::kColumns / kBoxColumns; ++c) {
-      const uint8_t* const from = buffer + c * kBoxBytes + thread.warp * (kBoxRows * 128);
-      const int to = column + c * kBoxColumns;
-      if (row >= p.rows || to >= p.columns) break;
-      if (K::kOut == DType::f32 && p.accumulate)
-        tma_add(&maps.out, from, to, row, 0);
-      else
-        tma_store(&maps.out, from, to, row, 0);
-    }
-    bulk_commit();
+      tma_store(&out, rows + c * kBoxBytes, to, row, 0);
   }
+  bulk_commit();
+}
+
+/// Half h of a tile.
+template <class C, class K>
+__device__ __forceinline__ void store_half(Shared<C, K>& s, const Params& p, const Maps& maps, TileCoord tile,
+                                           int h, float (&sums)[C::kColumns / 2], const Thread& thread) {
+  const int row = tile.row * C::kRows + (thread.warpgroup * C::kHalves + h) * 64 + thread.warp * kBoxRows,
+            column = tile.column * C::kColumns;
+  auto& buffer = s.results[thread.warpgroup][h % C::kBuffers];
+  if (thread.lane == 0) bulk_wait_read<C::kBuffers - 1>();  // what this warp left there before is on its way
+  __syncwarp();
+  if constexpr (K::kOut == DType::bf16) {
+    if (p.bias != nullptr) add_bias<C::kColumns>(sums, p, column + thread.column());
+    store_accumulators<C::kColumns>(thread, shared_address(buffer), kBoxBytes,
+                                    [&](int i) { return pack_bf16(sums[i * 2], sums[i * 2 + 1]); });
+  } else {
+    store_accumulators_fp32<C::kColumns>(thread, shared_address(buffer), kBoxBytes, sums);
+  }
+  fence_proxy_async_shared();
+  __syncwarp();
+  if (thread.lane == 0) send_rows<C, K>(buffer + thread.warp * (kBoxRows * 128), p, maps.out, row, column);
+  __syncwarp();
 }
 
 template <class C, class K>
 __device__ __forceinline__ void compute_tiles(Shared<C, K>& s, const Params& p, const Maps& maps,
                                               const Thread& thread) {
   const Turns turns(kTurnsBarrier, thread.warpgroup);
-  typename Ring<C::kStages>::Consumer at;
-  float partial[C::kColumns / 2] = {};
+  Multiplier<C, K> multiplier{s, thread, turns};
   for (BlockTiles<C> tiles(p); !tiles.end(); tiles.next()) {
     const TileCoord tile = tiles.coord();
-    float sums[C::kHalves][C::kColumns / 2] = {};
-    multiply<C, K>(s, p, tile, sums, partial, at, thread, turns);
-    store_tile<C, K>(s, p, maps, tile, sums, thread);
+    multiplier.tile(p, tile,
+                    [&](int h) { store_half<C, K>(s, p, maps, tile, h, multiplier.sums[h], thread); });
   }
   if (thread.lane == 0) bulk_wait_read();  // shared memory ends with the block
 }

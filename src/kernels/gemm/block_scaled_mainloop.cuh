@@ -1,30 +1,32 @@
 // GEMMs of FP8 matrices whose scales each serve 128 values of the dimension that is summed over.
 //
-// A scale of 128 values of k cannot wait for the end of the sum. So tensor cores add up 128 values of k at a time, from
-// zero, in registers of their own (`partial`), and ordinary multiply-adds bring each such sum, times the scales of its row
-// and its column, into the result's sums (`sums`). That takes a multiply-add for every 128 of the tensor cores', and time
-// in which the warpgroup that does it multiplies nothing: the other warpgroup's tensor work hides it. In steady state
+// A scale of 128 values of k cannot wait for the end of the sum. So tensor cores add up 128 values of k at a time,
+// from zero, in registers of their own (`partial`), and ordinary multiply-adds bring each such sum, times the scales
+// of its row and its column, into the result's sums (`sums`). That takes a multiply-add for every 128 of the tensor
+// cores', and time in which the warpgroup that does it multiplies nothing: the other warpgroup's tensor work hides
+// it. In steady state
 //
 //   warpgroup 0   multiply k0 | add k0 ..... | multiply k1 | add k1 ....
 //   warpgroup 1               | multiply k0  | add k0 .... | multiply k1
 //
 // Left to themselves the two may fall into step, and then tensor cores rest while both add. `kInTurns` has them start
-// their multiplications one after the other by barriers; whether that pays is measured (te-bench gemm --recipe blockwise).
+// their multiplications one after the other by barriers; whether that pays is measured (te-bench gemm --recipe
+// blockwise).
 //
-// A tile of 64 kHalves rows a warpgroup and kColumns columns needs registers for its sums and for a half's partial sums.
-// Either 2 halves of 128 columns or 1 of 192 are what fits. Large tiles matter more than elsewhere: a block of 128 x 128
-// reads more from the L2 cache and from shared memory than these give while it multiplies. A cluster of two blocks works on
-// neighbouring tiles and shares an operand: each block loads half of it and sends it to both (of kHalves = 2, whose rows
-// are the longer side, a; else b).
+// A tile of 64 kHalves rows a warpgroup and kColumns columns needs registers for its sums and for a half's partial
+// sums. Either 2 halves of 128 columns or 1 of 192 are what fits. Large tiles matter more than elsewhere: a block of
+// 128 x 128 reads more from the L2 cache and from shared memory than these give while it multiplies. A cluster of two
+// blocks works on neighbouring tiles and shares an operand: each block loads half of it and sends it to both (of
+// kHalves = 2, whose rows are the longer side, a; else b).
 //
-// Where the scales are: of a, one per row and 128 values, in registers, loaded one step ahead. Of b, either one of the whole
-// tile's 128 columns (a weight's blocks), likewise; or one per column (a gradient: both operands have vectors), which every
-// thread needs for half of the tile's columns: these come into shared memory with the stage, 16 bytes of them what a
-// thread reads at a time.
+// Where the scales are: of a, one per row and 128 values, in registers, loaded one step ahead. Of b, either one of
+// the whole tile's 128 columns (a weight's blocks), likewise; or one per column (a gradient: both operands have
+// vectors), which every thread needs for a quarter of the columns: these come into shared memory with the stage, 16
+// bytes of them what a thread reads at a time.
 //
 // Results leave through shared memory and bulk stores, each warp's 16 rows by themselves, beside the next tile's
-// multiplications (block_scaled_epilogue.cuh). What is outside of the matrices is loaded as zeros and not stored; scales of
-// the last row or column stand in for those that there are not.
+// multiplications (block_scaled_epilogue.cuh). What is outside of the matrices is loaded as zeros and not stored;
+// scales of the last row or column stand in for those that there are not.
 #pragma once
 
 #include "kernels/gemm/matrix.h"
@@ -245,37 +247,44 @@ __device__ __forceinline__ void add_scaled(float (&sums)[kColumns / 2], const fl
   }
 }
 
-/// A tile's sums, [64 rows of a half x kColumns] of a warpgroup.
+/// What a warpgroup multiplies with: the sums of its 64 rows of every half, and the partial sums of 128 values of k.
 template <class C, class K>
-__device__ __forceinline__ void multiply(Shared<C, K>& s, const Params& p, TileCoord tile,
-                                         float (&sums)[C::kHalves][C::kColumns / 2],
-                                         float (&partial)[C::kColumns / 2],
-                                         typename Ring<C::kStages>::Consumer& at, const Thread& thread,
-                                         const Turns& turns) {
+struct Multiplier {
   using Slot = typename Ring<C::kStages>::FullSlot;
-  ScaleReader<C, K> reader(p, tile, thread);
-  const auto release = [&](Slot slot) {
+  Shared<C, K>& s;
+  const Thread& thread;
+  const Turns& turns;
+  typename Ring<C::kStages>::Consumer at{};
+  float sums[C::kHalves][C::kColumns / 2];
+  float partial[C::kColumns / 2] = {};
+
+  __device__ __forceinline__ void release(Slot slot) {
     if (thread.lane < kCluster) s.operands.release_at(slot, thread.lane);
-  };
-  StepScales<C> next = reader.next();
-#pragma unroll 1
-  for (int k = 0; k < p.depth_blocks; ++k, at.next()) {
-    const StepScales<C> scales = next;
-    if (k + 1 < p.depth_blocks) next = reader.next();
+  }
+
+  /// partial = the products of a stage, of one half; under way.
+  __device__ __forceinline__ void start(uint64_t a, uint64_t b) {
+    if constexpr (C::kInTurns) turns.begin();
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < kDepth / 32; ++i)
+      wgmma_fp8<C::kColumns, K::kA, K::kB>(partial, advance(a, i * 32), advance(b, i * 32), i > 0);
+    wgmma_commit();
+    if constexpr (C::kInTurns) turns.end();
+  }
+
+  /// A stage's part of all sums. `beside(h)` is called while half h is multiplied.
+  template <class Beside>
+  __device__ __forceinline__ void step(const StepScales<C>& scales, const Beside& beside) {
     const Slot slot = s.operands.wait(at);
+    at.next();
     const uint64_t a = descriptor(stage_address(s.a, slot.stage()) +
                                   thread.warpgroup * C::kHalves * kWarpgroupTileBytes),
                    b = descriptor(stage_address(s.b, slot.stage()));
 #pragma unroll
     for (int h = 0; h < C::kHalves; ++h) {
-      if constexpr (C::kInTurns) turns.begin();
-      wgmma_fence();
-#pragma unroll
-      for (int i = 0; i < kDepth / 32; ++i)
-        wgmma_fp8<C::kColumns, K::kA, K::kB>(partial, advance(a, h * kWarpgroupTileBytes + i * 32),
-                                             advance(b, i * 32), i > 0);
-      wgmma_commit();
-      if constexpr (C::kInTurns) turns.end();
+      start(advance(a, h * kWarpgroupTileBytes), b);
+      beside(h);
       wgmma_wait<0>(partial);
       if constexpr (K::kVectors) {
         const uint32_t of_thread = thread.lane % 4 * ColumnScales<C::kColumns>::kRun * sizeof(float);
@@ -291,6 +300,27 @@ __device__ __forceinline__ void multiply(Shared<C, K>& s, const Params& p, TileC
       release(slot);
     }
   }
-}
+
+  /// A tile. `store(h)` is called when the sums of half h are complete.
+  template <class Store>
+  __device__ __forceinline__ void tile(const Params& p, TileCoord coord, const Store& store) {
+#pragma unroll
+    for (auto& of_half : sums)
+#pragma unroll
+      for (float& sum : of_half) sum = 0.0f;
+    ScaleReader<C, K> reader(p, coord, thread);
+    StepScales<C> next = reader.next();
+#pragma unroll 1
+    for (int k = 1; k < p.depth_blocks; ++k) {
+      const StepScales<C> scales = next;
+      next = reader.next();
+      step(scales, [](int) {});
+    }
+    step(next, [&](int h) {
+      if (h > 0) store(h - 1);
+    });
+    store(C::kHalves - 1);
+  }
+};
 
 }  // namespace te::kernels::block_scaled

@@ -1,4 +1,5 @@
-// Tensor maps: how bulk copies (ptx.cuh) see a tensor of BF16, FP8 or FP32. CUDA driver API, "Tensor Map Object Management".
+// Tensor maps: how bulk copies (ptx.cuh) see a tensor of BF16, FP8 or FP32. CUDA driver API, "Tensor Map Object
+// Management".
 #pragma once
 
 #include <cudaTypedefs.h>

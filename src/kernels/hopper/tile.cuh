@@ -1,7 +1,7 @@
-// Tiles in shared memory: rows of 64 BF16 values (or 128 of FP8, 32 of FP32: 128 bytes) in TMA's 128-byte swizzle, which spreads the rows of a
-// column over the banks: the 16-byte unit u of row r lies at unit u ^ (r % 8) of that row. A tile starts at a
-// multiple of 1024 bytes. Wider matrices are several tiles. (Rows of 32 values, 64 bytes, have the 64-byte swizzle:
-// unit u ^ (r / 2 % 4).)
+// Tiles in shared memory: rows of 64 BF16 values (or 128 of FP8, or 32 of FP32: 128 bytes) in TMA's 128-byte swizzle,
+// which spreads the rows of a column over the banks: the 16-byte unit u of row r lies at unit u ^ (r % 8) of that
+// row. A tile starts at a multiple of 1024 bytes. Wider matrices are several tiles. (Rows of 32 BF16 values, 64
+// bytes, have the 64-byte swizzle: unit u ^ (r / 2 % 4).)
 #pragma once
 
 #include "kernels/hopper/roles.cuh"

@@ -14,16 +14,16 @@ namespace te::kernels::block_scaled {
 constexpr int kBoxRows = 16;         ///< of a bulk store: a warp's
 constexpr int kBoxBytes = 64 * 128;  ///< of a warpgroup's 64 rows
 
-/// bias[column] to every row; `first`: this thread's first column.
+/// bias[column] to every row; `first`: this thread's first column. Columns that are not there get some other's.
 template <int kColumns>
 __device__ __forceinline__ void add_bias(float (&sums)[kColumns / 2], const Params& p, int first) {
+  uint32_t pairs[kColumns / 8];  // all loads are under way together
 #pragma unroll
-  for (int g = 0; g < kColumns / 8; ++g) {
-    if (first + g * 8 >= p.columns) break;  // 16 columns are inside or not
-    const uint32_t pair = __ldg(reinterpret_cast<const uint32_t*>(p.bias + first + g * 8));
+  for (int g = 0; g < kColumns / 8; ++g)
+    pairs[g] = __ldg(reinterpret_cast<const uint32_t*>(p.bias + min(first + g * 8, p.columns - 2)));
 #pragma unroll
-    for (int i = 0; i < 4; ++i) sums[g * 4 + i] += i % 2 == 0 ? low_bf16(pair) : high_bf16(pair);
-  }
+  for (int i = 0; i < kColumns / 2; ++i)
+    sums[i] += i % 2 == 0 ? low_bf16(pairs[i / 4]) : high_bf16(pairs[i / 4]);
 }
 
 /// Bulk stores of a warp's 16 rows of a half; `row`, `column`: the first ones. One thread calls it.

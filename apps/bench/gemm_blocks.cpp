@@ -38,7 +38,7 @@ std::string kernel_name(int kernel) {
 
 void run_block_scaled(const GemmOptions& options) {
   const Context device = open_device(options.common.device);
-  if (!device.is_cuda()) user_error("--recipe blockwise: compares kernels of a GPU; there is none");
+  if (!device.is_cuda()) user_error("--recipe blockwise: compares kernels of a GPU; on a CPU leave it out");
   std::vector<int> which = options.kernels;
   if (which.empty()) which.resize(kBlockScaledKernels.size() + 1), std::iota(which.begin(), which.end(), 0);
   nlohmann::json report = report_head(device, options.common);

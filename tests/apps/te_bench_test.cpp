@@ -76,6 +76,12 @@ TEST_F(TeBench, ShowsWhatOffloadCosts) {
   EXPECT_NE(text("out").find(", on the host "), std::string::npos) << text("out");
 }
 
+// There is nothing to compare on a CPU.
+TEST_F(TeBench, BlockwiseGemmsWantAGpu) {
+  EXPECT_EQ(run("gemm --recipe blockwise --device cpu"), 2);
+  EXPECT_NE(text("err").find("--recipe blockwise"), std::string::npos) << text("err");
+}
+
 // Page-locked memory that the host does not have would be the end of the process, or of another one.
 TEST_F(TeBench, RefusesMoreHostMemoryThanThereIs) {
   EXPECT_EQ(run("step --set optimizer.offload=moments --set model.hidden_size=32768 --set "

@@ -22,12 +22,14 @@ struct Candidate {
   Gemm args;
 };
 
-TEST(BlockScaled, TakesAWeightsGradientInFp32) {
+TEST(BlockScaled, TakesAWeightsGradient) {
   Candidate c;
   EXPECT_TRUE(is_block_scaled(c.args));
   c.args.accumulate = true;
   EXPECT_TRUE(is_block_scaled(c.args));
   c.args.out = c.bf16;
+  EXPECT_TRUE(is_block_scaled(c.args));
+  c.args.bias = c.bias;
   EXPECT_FALSE(is_block_scaled(c.args));
 }
 

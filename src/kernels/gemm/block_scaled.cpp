@@ -19,7 +19,8 @@ bool is_block_scaled(const Gemm& args) {
     return false;
   const bool weight = args.b.layout == ScaleLayout::blocks && args.out.dtype == DType::bf16 &&
                       !args.accumulate && reinterpret_cast<uintptr_t>(args.bias.data) % 4 == 0;
-  const bool gradient = args.b.layout == ScaleLayout::vectors && args.out.dtype == DType::f32 && !args.bias;
+  const bool gradient = args.b.layout == ScaleLayout::vectors && !args.bias &&
+                        (args.out.dtype == DType::f32 || args.out.dtype == DType::bf16);
   return (weight || gradient) && suits_bulk_copies(args.a.values) && suits_bulk_copies(args.b.values) &&
          suits_bulk_copies(args.out);
 }

@@ -18,8 +18,8 @@ constexpr std::array<const char*, 6> kBlockScaledKernels{
     "256 x 128", "256 x 128 in turns", "128 x 192", "128 x 192 in turns", "128 x 128", "128 x 128 in turns"};
 
 /// True for what the kernels multiply: a with vectors in E4M3 or E5M2, b in E4M3; with blocks (a weight) into BF16,
-/// with or without a bias, with vectors (a weight's gradient) into FP32, which is written or added to. Sizes as in
-/// gemm(); values and result aligned to 16 bytes.
+/// with or without a bias, with vectors (a weight's gradient) into FP32 or BF16, which is written or added to (BF16:
+/// the rounded sum). Sizes as in gemm(); values and result aligned to 16 bytes.
 bool is_block_scaled(const Gemm& args);
 
 }  // namespace te::kernels

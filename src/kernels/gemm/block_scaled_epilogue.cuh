@@ -2,8 +2,8 @@
 //
 // A warp has 16 rows of every half to itself, from the accumulators to memory, and waits for no other: it writes them
 // to its part of a buffer in shared memory, and one of its threads asks for bulk stores of 16 rows x 128 bytes, which
-// go on while the next tile is multiplied. The first half leaves while the second one's last products are made. FP32
-// results that are added to are bulk reductions: no thread reads the old values. An element is added to once in a
+// go on while the next tile is multiplied. The first half leaves while the second one's last products are made.
+// Gradients that are added to are bulk reductions: no thread reads the old values. An element is added to once in a
 // call, so its bits do not depend on who comes first.
 #pragma once
 
@@ -35,7 +35,7 @@ __device__ __forceinline__ void send_rows(const uint8_t* rows, const Params& p, 
   for (int c = 0; c < C::kColumns / kBoxColumns; ++c) {
     const int to = column + c * kBoxColumns;
     if (row >= p.rows || to >= p.columns) break;
-    if (K::kOut == DType::f32 && p.accumulate)
+    if (K::kVectors && p.accumulate)
       tma_add(&out, rows + c * kBoxBytes, to, row, 0);
     else
       tma_store(&out, rows + c * kBoxBytes, to, row, 0);
@@ -53,7 +53,7 @@ __device__ __forceinline__ void store_half(Shared<C, K>& s, const Params& p, con
   if (thread.lane == 0) bulk_wait_read<C::kBuffers - 1>();  // what this warp left there before is on its way
   __syncwarp();
   if constexpr (K::kOut == DType::bf16) {
-    if (p.bias != nullptr) add_bias<C::kColumns>(sums, p, column + thread.column());
+    if (!K::kVectors && p.bias != nullptr) add_bias<C::kColumns>(sums, p, column + thread.column());
     store_accumulators<C::kColumns>(thread, shared_address(buffer), kBoxBytes,
                                     [&](int i) { return pack_bf16(sums[i * 2], sums[i * 2 + 1]); });
   } else {

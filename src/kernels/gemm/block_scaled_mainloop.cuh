@@ -100,8 +100,8 @@ struct Params {
   int depth_blocks, rows, columns;
   const float *a_scales, *b_scales;  ///< as matrix.h lays them out
   int64_t a_stride, b_stride;        ///< vectors: of 128 values of k; blocks: of 128 columns
-  const __nv_bfloat16* bias;         ///< [columns] or null; BF16 results
-  bool accumulate;                   ///< FP32 results
+  const __nv_bfloat16* bias;         ///< [columns] or null; with a weight
+  bool accumulate;                   ///< a gradient
 };
 
 /// The tiles of this block.

@@ -12,7 +12,7 @@
 // blocks). FP32 operands give an FP32 result (on the CPU a rounded one too), FP16 operands an FP16 or FP32 one, BF16
 // and FP8 operands a BF16 or FP32 one. Products and sums are FP32 (on a GPU whose context has tf32, products of FP32
 // operands are of values rounded to TF32); the result is rounded once. An accumulating GEMM with a BF16 result (wgrad
-// into BF16 main gradients) adds the old value in FP32; cuBLASLt may round the GEMM's result to BF16 before that. GEMMs
+// into BF16 main gradients) adds the old value in FP32; a GPU may round the GEMM's result to BF16 before that. GEMMs
 // with an activation: gemm_activation.h. FP8 with scales of 128 values has kernels of its own beside cuBLASLt's
 // (block_scaled.h). GEMMs of a few rows on a GPU do not go through cuBLASLt: they are as fast as
 // memory gives the weights (gemm_few_rows.cu).

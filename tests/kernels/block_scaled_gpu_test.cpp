@@ -281,11 +281,11 @@ TEST(BlockScaledGpu, OthersAreLeftToTheLibrary) {
   EXPECT_EQ(count_different(bits[0], bits[1], 4), 0);
 }
 
-// Left to choose, gemm() takes one of them and stays with it, and an accumulating GEMM that is timed adds once.
+// Asked to choose, gemm() takes one of them and stays with it, and an accumulating GEMM that is timed adds once.
 TEST(BlockScaledGpu, TheChoiceIsKept) {
   TE_REQUIRE_GPU();
   for (const GemmAutotune autotune : {GemmAutotune::off, GemmAutotune::on, GemmAutotune::cached}) {
-    const Context context = Context::cuda(0, {.gemm_autotune = autotune});
+    const Context context = Context::cuda(0, {.gemm_autotune = autotune, .block_scaled_gemm = -1});
     const BlockCase c{BlockGemm::added_gradient, DType::e5m2, 2048, 2304, 1024};
     check(context, c);
     BlockOperands first(context, c), second(context, c);

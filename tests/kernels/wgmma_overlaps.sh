@@ -13,7 +13,11 @@ for folder in "$@"; do includes+=(-isystem "$folder"); done
 output=$(mktemp -d)
 trap 'rm -rf "$output"' EXIT
 
-mapfile -t sources < <(grep -rl --include='*.cu' 'launch_persistent<' "$root/src/kernels")
+# Sources that launch such kernels, by themselves or through a header that does.
+mapfile -t headers < <(grep -rl --include='*.cuh' 'launch_persistent<' "$root/src/kernels")
+patterns=(-e 'launch_persistent<')
+for header in "${headers[@]}"; do patterns+=(-e "#include \"${header#"$root"/src/}\""); done
+mapfile -t sources < <(grep -rlF --include='*.cu' "${patterns[@]}" "$root/src/kernels")
 [[ ${#sources[@]} -gt 0 ]] || { echo "no source calls launch_persistent: the pattern above is out of date" >&2; exit 1; }
 failed=0
 for source in "${sources[@]}"; do

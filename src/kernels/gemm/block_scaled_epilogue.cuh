@@ -68,7 +68,7 @@ __device__ __forceinline__ void store_half(Shared<C, K>& s, const Params& p, con
 template <class C, class K>
 __device__ __forceinline__ void compute_tiles(Shared<C, K>& s, const Params& p, const Maps& maps,
                                               const Thread& thread) {
-  const Turns turns(kTurnsBarrier, thread.warpgroup);
+  const TurnsOf<C> turns(kTurnsBarrier, thread.warpgroup);
   Multiplier<C, K> multiplier{s, thread, turns};
   for (BlockTiles<C> tiles(p); !tiles.end(); tiles.next()) {
     const TileCoord tile = tiles.coord();
@@ -76,6 +76,7 @@ __device__ __forceinline__ void compute_tiles(Shared<C, K>& s, const Params& p, 
                     [&](int h) { store_half<C, K>(s, p, maps, tile, h, multiplier.sums[h], thread); });
   }
   if (thread.lane == 0) bulk_wait_read();  // shared memory ends with the block
+  __syncwarp();
 }
 
 template <class C, class K>

@@ -1,6 +1,8 @@
 // Launches of block_scaled_epilogue.cuh's kernel: the cuts that there are, tensor maps, parameters.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/gemm/block_scaled_cuda.h"
 #include "kernels/gemm/block_scaled_epilogue.cuh"
 #include "kernels/gemm/gemm_cuda.h"
@@ -35,7 +37,7 @@ void launch(const Context& context, const Gemm& args) {
   const Maps maps{.a = boxes_of(args.a.values, 1, C::kSharesA ? C::kRows / kCluster : C::kRows),
                   .b = boxes_of(args.b.values, 1, C::kSharesA ? C::kColumns : C::kColumns / kCluster),
                   .out = boxes_of(args.out, 1, kBoxRows)};
-  launch_persistent<block_scaled_kernel<C, K>, Shared<C, K>, kCluster>(context, params.grid.count(), maps,
+  launch_persistent<block_scaled_kernel<C, K>, Shared<C, K>, kCluster>(context, params.grid.count, maps,
                                                                        params);
 }
 

@@ -10,8 +10,8 @@
 //   warpgroup 1               | multiply k0  | add k0 .... | multiply k1
 //
 // Left to themselves the two may fall into step, and then tensor cores rest while both add. `kInTurns` has them start
-// their multiplications one after the other by barriers; whether that pays is measured (te-bench gemm --recipe
-// blockwise).
+// their multiplications one after the other by barriers. Whether that pays, and which cut is the fastest, has not been
+// measured yet (te-bench gemm --recipe blockwise).
 //
 // A tile of 64 kHalves rows a warpgroup and kColumns columns needs registers for its sums and for a half's partial
 // sums. Either 2 halves of 128 columns or 1 of 192 are what fits. Large tiles matter more than elsewhere: a block of
@@ -28,6 +28,8 @@
 // multiplications (block_scaled_epilogue.cuh). What is outside of the matrices is loaded as zeros and not stored;
 // scales of the last row or column stand in for those that there are not.
 #pragma once
+
+#include <type_traits>
 
 #include "kernels/gemm/matrix.h"
 #include "kernels/hopper/hopper.cuh"
@@ -247,13 +249,22 @@ __device__ __forceinline__ void add_scaled(float (&sums)[kColumns / 2], const fl
   }
 }
 
+/// Where warpgroups start as they come.
+struct NoTurns {
+  __device__ __forceinline__ NoTurns(int, int) {}
+  __device__ __forceinline__ void begin() const {}
+  __device__ __forceinline__ void end() const {}
+};
+template <class C>
+using TurnsOf = std::conditional_t<C::kInTurns, Turns, NoTurns>;
+
 /// What a warpgroup multiplies with: the sums of its 64 rows of every half, and the partial sums of 128 values of k.
 template <class C, class K>
 struct Multiplier {
   using Slot = typename Ring<C::kStages>::FullSlot;
   Shared<C, K>& s;
   const Thread& thread;
-  const Turns& turns;
+  const TurnsOf<C>& turns;
   typename Ring<C::kStages>::Consumer at{};
   float sums[C::kHalves][C::kColumns / 2];
   float partial[C::kColumns / 2] = {};
@@ -264,13 +275,13 @@ struct Multiplier {
 
   /// partial = the products of a stage, of one half; under way.
   __device__ __forceinline__ void start(uint64_t a, uint64_t b) {
-    if constexpr (C::kInTurns) turns.begin();
+    turns.begin();
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < kDepth / 32; ++i)
       wgmma_fp8<C::kColumns, K::kA, K::kB>(partial, advance(a, i * 32), advance(b, i * 32), i > 0);
     wgmma_commit();
-    if constexpr (C::kInTurns) turns.end();
+    turns.end();
   }
 
   /// A stage's part of all sums. `beside(h)` is called while half h is multiplied.

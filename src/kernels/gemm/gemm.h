@@ -13,8 +13,8 @@
 // and FP8 operands a BF16 or FP32 one. Products and sums are FP32 (on a GPU whose context has tf32, products of FP32
 // operands are of values rounded to TF32); the result is rounded once. An accumulating GEMM with a BF16 result (wgrad
 // into BF16 main gradients) adds the old value in FP32; a GPU may round the GEMM's result to BF16 before that. GEMMs
-// with an activation: gemm_activation.h. FP8 with scales of 128 values has kernels of its own beside cuBLASLt's
-// (block_scaled.h). GEMMs of a few rows on a GPU do not go through cuBLASLt: they are as fast as
+// with an activation: gemm_activation.h. FP8 with scales of 128 values has kernels of its own, off unless the context's
+// options ask for them (block_scaled.h). GEMMs of a few rows on a GPU do not go through cuBLASLt: they are as fast as
 // memory gives the weights (gemm_few_rows.cu).
 //
 // Deterministic: a call repeated in a process gives the same bits on both backends (split sums are reduced in

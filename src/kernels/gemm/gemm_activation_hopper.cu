@@ -44,7 +44,7 @@ GemmParams params_of(int64_t m, int64_t ffn, int64_t k, int64_t columns_of_tile)
 
 template <class Epilogue, Major kB>
 void launch(const Context& context, const GemmMaps& maps, const GemmParams& params) {
-  launch_persistent<gemm_kernel<Epilogue, kB>, GemmShared, kCluster>(context, params.grid.count(), maps,
+  launch_persistent<gemm_kernel<Epilogue, kB>, GemmShared, kCluster>(context, params.grid.count, maps,
                                                                      params);
 }
 

@@ -8,8 +8,8 @@
 //
 // A problem is planned at its first use: descriptors, and the algorithm, which comes from the file of earlier
 // choices (gemm_cache.h), from timing the heuristic's candidates on the device, or is the first of these.
-// Later calls look the plan up and launch. Of FP8 with scales of 128 values te-train's own kernels (block_scaled.h) are
-// candidates beside the library's algorithms.
+// Later calls look the plan up and launch. Of FP8 with scales of 128 values te-train's own kernels (block_scaled.h) can
+// be candidates beside the library's algorithms, or be asked for.
 #include <cublasLt.h>
 
 #include <algorithm>
@@ -275,7 +275,7 @@ std::vector<Choice> library_candidates(const Context& context, const Gemm& args,
   return choices;
 }
 
-/// True where own kernels and the library's compete for a problem.
+/// True where own kernels and the library's compete for a problem: not unless the options ask for that.
 bool may_be_own(const Context& context, const Gemm& args) {
   return context.options().block_scaled_gemm < 0 && is_block_scaled(args);
 }

@@ -9,7 +9,10 @@ namespace te::kernels::hopper {
 struct TileGrid {
   int rows, columns;
   int together;  ///< rows that take turns at a column, so that operands are found in the L2 cache
-  __host__ __device__ int count() const { return rows * columns; }
+  int count;
+
+  TileGrid(int rows_, int columns_, int together_)
+      : rows(rows_), columns(columns_), together(together_), count(rows_ * columns_) {}
 };
 
 struct TileCoord {
@@ -22,7 +25,7 @@ class TileWalk {
  public:
   explicit __device__ TileWalk(const TileGrid& grid)
       : grid_(grid), at_(static_cast<int>(blockIdx.x) / kCluster) {}
-  __device__ bool end() const { return at_ >= grid_.count(); }
+  __device__ bool end() const { return at_ >= grid_.count; }
   __device__ void next(int count = 1) { at_ += count * static_cast<int>(gridDim.x) / kCluster; }
   __device__ TileCoord coord() const {
     const int of_group = grid_.together * grid_.columns, group = at_ / of_group,

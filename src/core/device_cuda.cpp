@@ -1,10 +1,42 @@
 // The CUDA runtime behind device.h.
 #include <cuda_runtime.h>
 
+#include <map>
+#include <mutex>
+
 #include "core/cuda_check.h"
 #include "core/device_backend.h"
+#include "core/host_pages.h"
 
 namespace te::cuda_backend {
+namespace {
+
+/// Of host memory that has been mapped and locked here, and not by CUDA.
+struct LockedPages {
+  std::mutex mutex;
+  std::map<void*, size_t> bytes;
+};
+
+LockedPages& locked_pages() {
+  static LockedPages pages;
+  return pages;
+}
+
+// Much memory: its pages by all threads, then locked as they are. Null: not that way.
+void* lock_mapped_pages(size_t bytes) {
+  void* const data = map_host_pages(bytes);
+  if (data == nullptr) return nullptr;
+  if (cudaHostRegister(data, bytes, cudaHostRegisterDefault) != cudaSuccess) {
+    cudaGetLastError();
+    unmap_host_pages(data, bytes);
+    return nullptr;
+  }
+  const std::lock_guard lock(locked_pages().mutex);
+  locked_pages().bytes[data] = bytes;
+  return data;
+}
+
+}  // namespace
 
 int device_count() {
   int count = 0;
@@ -118,7 +150,8 @@ void release(void* data) {
 }
 
 void* allocate_host(size_t bytes) {
-  void* data = nullptr;
+  void* data = bytes >= kManyHostBytes ? lock_mapped_pages(bytes) : nullptr;
+  if (data != nullptr) return data;
   const cudaError_t status = cudaHostAlloc(&data, bytes, cudaHostAllocDefault);
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();  // a caller may do with less
@@ -129,7 +162,17 @@ void* allocate_host(size_t bytes) {
 }
 
 void release_host(void* data) {
-  cudaFreeHost(data);
+  size_t bytes = 0;
+  {
+    const std::lock_guard lock(locked_pages().mutex);
+    if (const auto found = locked_pages().bytes.extract(data)) bytes = found.mapped();
+  }
+  if (bytes == 0) {
+    cudaFreeHost(data);
+    return;
+  }
+  cudaHostUnregister(data);
+  unmap_host_pages(data, bytes);
 }
 
 void copy(void* destination, const void* source, size_t bytes, void* stream) {

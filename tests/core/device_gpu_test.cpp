@@ -56,6 +56,30 @@ TEST(EventGpu, ASideStreamWaitsForTheRecordedPointAndNotForLaterWork) {
   EXPECT_TRUE(all.done());
 }
 
+// Small ones are CUDA's, large ones pages of this program's that are locked: copies run beside the host either way.
+TEST(HostBufferGpu, CopiesDoNotWait) {
+  TE_REQUIRE_GPU();
+  const Context context = Context::cuda(0);
+  for (const size_t bytes : {size_t{1} << 20, size_t{200} << 20}) {
+    const HostBuffer host(context, bytes);
+    auto* const values = host.as<char>();
+    values[0] = 1, values[bytes - 1] = 2;
+    const TestTensor tensor(context, DType::u8, {static_cast<int64_t>(bytes)});
+    const Busy busy(context);
+    busy.occupy(context);
+    context.copy_to_device(tensor, values);
+    Event copied(context);
+    copied.record(context);
+    EXPECT_FALSE(copied.done()) << bytes << " bytes: the host has waited";
+    context.synchronize();
+    values[0] = values[bytes - 1] = 0;
+    context.copy_to_host(values, tensor);
+    context.synchronize();
+    EXPECT_EQ(values[0], 1) << bytes;
+    EXPECT_EQ(values[bytes - 1], 2) << bytes;
+  }
+}
+
 // What addresses hold is read at each launch; a recording that breaks off leaves the stream as it was.
 TEST(DeviceGraphGpu, LaunchesWhatWasRecorded) {
   TE_REQUIRE_GPU();

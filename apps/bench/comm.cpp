@@ -95,13 +95,20 @@ std::vector<Message> messages_of(const config::Config& config, const Groups& gro
     }
   }
   if (groups.data().size() > 1) {
-    int64_t largest = 0;
-    for (const parameters::Bucket& bucket : planned.model().parameters().buckets())
+    int64_t largest = 0, values = 0, bytes = 0;
+    const parameters::ParameterStore& store = planned.model().parameters();
+    for (const parameters::Bucket& bucket : store.buckets()) {
       largest = std::max(largest, bucket.size());
+      int64_t& of_its_kind = store.gathers_bytes(bucket) ? bytes : values;
+      of_its_kind = std::max(of_its_kind, bucket.size());
+    }
     const DType gradients =
         config.optimizer.main_grad_dtype == config::GradDType::fp32 ? DType::f32 : DType::bf16;
     add("data", "gradients of a bucket", Exchange::reduce_scatter, gradients, largest, groups.data());
-    add("data", "values of a bucket", Exchange::all_gather, dims.dtype, largest, groups.data());
+    if (values > 0)
+      add("data", "values of a bucket", Exchange::all_gather, dims.dtype, values, groups.data());
+    if (bytes > 0)
+      add("data", "FP8 weights of a bucket", Exchange::all_gather, DType::e4m3, bytes, groups.data());
   }
   if (grid.pipeline > 1) {
     messages.push_back({"pipeline", "stream, stage 0 to 1 and back", Exchange::send_receive, dims.dtype,

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/profile.h"
+
 namespace te::comm {
 
 using parameters::Bucket;
@@ -15,8 +17,25 @@ ParameterGatherer::ParameterGatherer(const config::ParallelConfig& config,
       overlap_(data_parallel_ && config.overlap_param_gather) {}
 
 void ParameterGatherer::gather(const Context& context, size_t bucket) {
-  groups_.data().all_gather(context, parameters_.value_of(parameters_.segments()[bucket]),
-                            parameters_.values_of(parameters_.buckets()[bucket]));
+  const Bucket& whole = parameters_.buckets()[bucket];
+  const parameters::Segment& own = parameters_.segments()[bucket];
+  if (parameters_.gathers_bytes(whole))
+    return groups_.data().all_gather(context, parameters_.bytes_of(own), parameters_.bytes_of(whole));
+  groups_.data().all_gather(context, parameters_.value_of(own), parameters_.values_of(whole));
+}
+
+void ParameterGatherer::cast(const Context& context) const {
+  if (cast_) return cast_(context);
+  TE_CHECK(!parameters_.bytes || OpObserver::rehearsing(), "weights travel as bytes that nobody makes");
+}
+
+// Granules are whole numbers of pairs of 16-bit values.
+void ParameterGatherer::gather_loose_values(const Context& context) const {
+  const Tensor all = parameters_.loose_values();
+  if (all.numel() == 0) return;
+  context.zero(all);
+  for (const auto& [own, target] : parameters_.loose_parts()) context.copy(target, own);
+  groups_.data().all_reduce(context, {all.data, DType::i32, {all.numel() / 2}}, parallel::ReduceOp::sum);
 }
 
 void ParameterGatherer::make_side(const Context& context) {
@@ -31,8 +50,10 @@ void ParameterGatherer::start(const Context& context) {
   if (!overlap_) return gather_all(context);
   forget();
   make_side(context);
+  cast(context);
   started_->record(context);
   started_->wait(*side_);
+  gather_loose_values(*side_);
   const std::vector<Bucket>& buckets = parameters_.buckets();
   for (size_t bucket = 0; bucket < buckets.size(); ++bucket) {
     const bool sharded = parameters_.shards_values(buckets[bucket]);
@@ -93,6 +114,8 @@ void ParameterGatherer::gather_all(const Context& context) {
   if (!data_parallel_) return;
   wait_all(context);
   forget();
+  cast(context);
+  gather_loose_values(context);
   for (size_t bucket = 0; bucket < parameters_.buckets().size(); ++bucket)
     if (!parameters_.shards_values(parameters_.buckets()[bucket])) gather(context, bucket);
 }

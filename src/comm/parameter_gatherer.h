@@ -6,8 +6,12 @@
 // reads them. With overlap a pass that comes to a bucket finds it there: it has been gathered while the pass before it
 // ran, into the other slot, whose bucket has been left behind. A bucket that is still in its slot, as where a backward
 // pass begins with the layers with which the forward pass has ended, is not gathered again.
+// Buckets whose quantized weights travel as bytes (ParameterStore::gathers_bytes) need them first: before_gather() says
+// who casts this rank's parts. The few values of these buckets that are not quantized go ahead, those of all buckets in
+// one sum of what each rank has of them and zeros: of integers, so that bits are moved and nothing is added.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -23,6 +27,8 @@ class ParameterGatherer {
   ParameterGatherer(const config::ParallelConfig& config, const parameters::ParameterStore& parameters,
                     const parallel::Groups& groups);
 
+  /// Who makes the bytes of this rank's parts of quantized weights from new values, in order on the context.
+  void before_gather(std::function<void(const Context&)> cast) { cast_ = std::move(cast); }
   /// Launches the gathers of all buckets behind the work launched on the context so far. All data ranks must
   /// call it, also when the step was skipped.
   void start(const Context& context);
@@ -41,6 +47,8 @@ class ParameterGatherer {
 
  private:
   void gather(const Context& context, size_t bucket);
+  void cast(const Context& context) const;
+  void gather_loose_values(const Context& context) const;
   void make_side(const Context& context);
   void fetch(const Context& context, size_t number);
 
@@ -48,6 +56,7 @@ class ParameterGatherer {
   const parallel::Groups& groups_;
   bool data_parallel_;
   bool overlap_;
+  std::function<void(const Context&)> cast_;
 
   std::optional<Context> side_;  // the collectives' stream, with overlap
   std::optional<Event> started_;

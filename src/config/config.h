@@ -247,6 +247,7 @@ struct ParallelConfig {
   int64_t bucket_size = 40'000'000;  ///< parameters of one reduction of gradients, at least
   bool overlap_grad_reduce = true;   ///< a bucket is reduced as soon as the backward pass has finished it
   bool overlap_param_gather = true;  ///< new values are gathered while the next forward pass runs
+  bool fp8_param_gather = true;      ///< new FP8 weights travel as bytes: see gathers_fp8_weights()
   bool overlap_receive = false;      ///< pipeline: a message may arrive while the pass before its own runs
   int64_t timeout_seconds = 600;     ///< of a rank that waits for others; 0: for ever
 };
@@ -413,6 +414,13 @@ Fp8KeptWeights fp8_kept_weights(const Config& config);
 /// An FP8 run that may take steps in high precision, too: by schedule, or for its guard. Operands have the memory of
 /// both.
 bool takes_steps_in_both_precisions(const Config& config);
+
+/// Somebody reads the BF16 values of FP8 weights: texts and tasks of a run, or steps in high precision.
+bool reads_values_of_fp8_weights(const Config& config);
+
+/// Several data ranks cast their shares of new FP8 weights and gather bytes, not BF16 values: with
+/// parallel.fp8_param_gather, where nobody reads the values of the others' shares.
+bool gathers_fp8_weights(const Config& config);
 
 /// Checks every range and every combination of keys; UserError with key names and arithmetic. Rules that
 /// depend on the device are checked when training.device names one.

@@ -203,8 +203,9 @@ const auto kKeys = std::to_array<Key>({
     {TE_KEY(precision.fp8_keep_weights), kBuiltIn, kAny,
      "Forms of FP8 weights that are kept from pass to pass, a byte a parameter each; the others are made "
      "again right before a GEMM reads them, which changes no number: `none`, `rowwise` (what the forward "
-     "pass reads), `both` (the fastest). `auto` is `none` with `optimizer.store_param_remainders` and with "
-     "`parallel.shard: parameters`, else `rowwise`."},
+     "pass reads), `both` (the fastest). `auto` is `none` with `optimizer.store_param_remainders` (but for "
+     "weights that travel in FP8, `parallel.fp8_param_gather`) and with `parallel.shard: parameters`, else "
+     "`rowwise`."},
     {TE_KEY(precision.amax_history_len), kBuiltIn, from_to(1, kMaxWidth),
      "`delayed`: steps of amax history."},
     {TE_KEY(precision.amax_compute_algo), kBuiltIn, kAny,
@@ -278,6 +279,12 @@ const auto kKeys = std::to_array<Key>({
      "Data parallelism: reduce a bucket of gradients as soon as the backward pass has finished it."},
     {TE_KEY(parallel.overlap_param_gather), kBuiltIn, kAny,
      "Data parallelism: gather new parameters while the next forward pass runs."},
+    {TE_KEY(parallel.fp8_param_gather), kBuiltIn, kAny,
+     "Data parallelism: each rank casts its share of the FP8 weights, and they travel in FP8, half the bytes "
+     "of BF16. Same numbers. It applies to weights with one scale a tensor (`delayed`, `tensorwise`) all of "
+     "whose GEMMs are in FP8, unless somebody reads their BF16 values: `parallel.shard: parameters`, "
+     "`precision.fp8_keep_weights: none`, `precision.fp8_from_step` and `fp8_until_step`, `guard.every`, "
+     "`logging.fp8_statistics_every`, `logging.generate_every`, `evaluation.every`."},
     {TE_KEY(parallel.overlap_receive), kBuiltIn, kAny,
      "Pipeline: a message from a neighbour may arrive while the pass before the one that needs it runs. It "
      "takes "

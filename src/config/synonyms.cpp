@@ -123,6 +123,7 @@ constexpr std::pair<std::string_view, std::string_view> kSynonyms[] = {
     {"pipeline_parallel_size", "parallel.pipeline"},
     {"virtual_pipeline_model_parallel_size", "parallel.virtual_stages"},
     {"pipeline_parallel_schedule", "parallel.schedule"},
+    {"fp8_param", "parallel.fp8_param_gather"},
     {"zero_stage", "parallel.shard"},
     {"zero_optimization", "parallel.shard"},
     {"fsdp", "parallel.shard"},

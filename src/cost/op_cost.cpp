@@ -248,6 +248,15 @@ OpCost cost_of(const CurrentScale& args) {
   return moves({args.amax, args.scale});
 }
 
+OpCost cost_of(const OwnScales& args) {
+  return moves({args.amax, args.fp8_max, args.scale});
+}
+
+/// A few scalars.
+OpCost cost_of(const EnterOwnScale&) {
+  return {};
+}
+
 template <class Args>
 bool found(const std::any& args, OpCost& cost) {
   const auto* typed = std::any_cast<Args>(&args);
@@ -268,9 +277,9 @@ OpCost op_cost(const std::any& args) {
       found_among<ActivationForward, ActivationBackward, AdamW, AttentionForward, AttentionBackward,
                   AttentionDecode, CacheAppend, ClipCoefficient, ColumnPieces, RowOrder, CrossEntropy,
                   CrossEntropyStatistics, CrossEntropyFromStatistics, CurrentScale, DelayedScaleUpdate,
-                  Dropout, EmbeddingForward, EmbeddingBackward, Gemm, GemmActivationForward,
+                  Dropout, EmbeddingForward, EmbeddingBackward, EnterOwnScale, Gemm, GemmActivationForward,
                   GemmActivationBackward, MuonCombine, MuonMomentum, MuonNormalize, MuonPlace, MuonUpdate,
-                  NormForward, NormBackward, ParamSplit, QkNormForward, QkNormBackward, Quantize,
+                  NormForward, NormBackward, OwnScales, ParamSplit, QkNormForward, QkNormBackward, Quantize,
                   QuantizeGroups, Rope, ZeroGranules>(args, cost);
   TE_CHECK(known, "cost/op_cost.cpp does not know what an op of arguments {} costs", args.type().name());
   return cost;

@@ -56,7 +56,7 @@ kernels::Matrix Quantizer::rowwise_in(const Tensor& values, const Tensor& scales
 
 void Quantizer::plan(MemoryPlan& plan, Operand& operand, const OperandMemory& memory) const {
   if (!enabled()) return;
-  if (rowwise())
+  if (memory.has_rowwise && rowwise())
     plan.add(operand.rowwise.values, memory.name + ".rowwise", memory.values, format(),
              {memory.rows, memory.cols}, memory.rowwise);
   if (memory.has_columnwise && columnwise())
@@ -139,6 +139,28 @@ void Quantizer::remake_columnwise(const Context& context, Operand& operand, bool
   if (from_rowwise && operand.rowwise.layout == kernels::ScaleLayout::tensor)
     return kernels::transpose_fp8(context, operand.rowwise.values, operand.columnwise.values);
   cast_form(context, operand, &Operand::columnwise, {.again = true}, {});
+}
+
+int Quantizer::cast_in_parts() const {
+  TE_CHECK(transposes() && recipe_->cast_scale(index_) == Recipe::CastScale::own,
+           "an operand without a scale of the tensor's own would be cast in parts");
+  return recipe_->shared_->parted.add({.index = index_,
+                                       .format = format(),
+                                       .power_of_two = recipe_->has_power_of_two_scales(),
+                                       .margin = recipe_->margin_of(index_)});
+}
+
+void Quantizer::complete_parted(const Context& context, Operand& weight, int number,
+                                QuantizeMode mode) const {
+  TE_CHECK(!recipe_->shared_->observer.active() && !recipe_->shared_->high_precision,
+           "{}: its high-precision values are asked for, of which this rank has its part",
+           recipe_->table().info(index_).name);
+  weight.produced_ = {};
+  weight.ready_ = true;
+  weight.high_precision_ = false;
+  recipe_->shared_->parted.enter(context, number, recipe_->output_of(index_, weight, mode));
+  if (mode.columnwise && weight.columnwise)
+    kernels::transpose_fp8(context, weight.rowwise.values, weight.columnwise.values);
 }
 
 Operand Quantizer::share_of(const Operand& whole, const Tensor& hp, const Tensor& rowwise) const {

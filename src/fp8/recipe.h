@@ -22,6 +22,7 @@
 #include "core/memory_plan.h"
 #include "fp8/observer.h"
 #include "fp8/operand.h"
+#include "fp8/parted_weights.h"
 #include "fp8/scale_table.h"
 #include "parallel/communicator.h"
 #include "parallel/tensor_parallel.h"
@@ -51,6 +52,7 @@ struct OperandMemory {
   Lifetime rowwise, columnwise;  ///< of the forms' values; empty: memory of their own
   bool has_columnwise = true;
   bool keeps_scale = false;  ///< a form is made again behind the cast: Operand::scale
+  bool has_rowwise = true;   ///< false: the row-wise values are somebody else's memory
 };
 
 class Recipe;
@@ -108,6 +110,12 @@ class Quantizer {
   /// row-wise form is there and saves a cast where the column-wise one is its transpose.
   void remake_rowwise(const Context& context, Operand& operand) const;
   void remake_columnwise(const Context& context, Operand& operand, bool from_rowwise) const;
+
+  /// Before the plan of PartedWeights: the operand is a weight that the data ranks cast together. Returns its number
+  /// there.
+  int cast_in_parts() const;
+  /// In place of complete(), of such a weight: its row-wise form has been gathered.
+  void complete_parted(const Context& context, Operand& weight, int number, QuantizeMode mode) const;
 
   /// This rank's rows of `whole` under sequence parallelism: values hp, and memory for their cast.
   Operand share_of(const Operand& whole, const Tensor& hp, const Tensor& rowwise) const;
@@ -174,11 +182,17 @@ class Recipe {
   int test_outlier() const { return shared_->outlier_log2; }
 
   void plan(MemoryPlan& plan);
-  void reset(const Context& context) { shared_->table.reset(context); }
+  void reset(const Context& context) {
+    shared_->table.reset(context);
+    shared_->parted.bind(context);
+  }
   /// Once per optimizer step, after the update of the weights. *skip != 0 (device flag) leaves the state
   /// as it was.
   virtual void update(const Context& context, const int32_t* skip);
 
+  /// Weights that data ranks cast together, and the ranks that have parts of them.
+  PartedWeights& parted_weights() { return shared_->parted; }
+  parallel::Communicator* stage_ranks() const { return shared_->stage; }
   Observer& observer() { return shared_->observer; }
   ScaleTable& table() { return shared_->table; }
   const ScaleTable& table() const { return shared_->table; }
@@ -245,6 +259,7 @@ class Recipe {
     bool keeps_high_precision = false, high_precision = false, no_turns = false;
     int outlier_log2 = 0;
     ScaleTable table;
+    PartedWeights parted;
     Observer observer;
     parallel::Communicator *tensor = nullptr, *stage = nullptr;  ///< null: one rank
   };

@@ -44,11 +44,13 @@ Linear::Linear(const Spec& spec, parameters::ParameterStore& parameters, Recipe&
 void Linear::plan_weights(MemoryPlan& plan, const LinearUse& use, bool training) {
   using config::Fp8KeptWeights;
   early_weight_ = !training;
-  keeps_rowwise_ = !training || use.weights != Fp8KeptWeights::none;
+  const bool gathered = weight_->has_bytes;
+  if (gathered) weight_->parted = weight_quantizer_.cast_in_parts();
+  keeps_rowwise_ = !training || gathered || use.weights != Fp8KeptWeights::none;
   keeps_columnwise_ = !training || use.weights == Fp8KeptWeights::both;
   remakes_input_ = use.recompute != config::Recompute::none;
   const Lifetime forward = live(use.forward), backward = live(use.backward);
-  if (!weight_->has_value)
+  if (!weight_->has_value && !gathered)
     plan.add(weight_operand_.hp, spec_.name + ".weight.hp", MemoryKind::scratch, DType::bf16, {out(), in()},
              forward);
   weight_quantizer_.plan(plan, weight_operand_,
@@ -61,7 +63,8 @@ void Linear::plan_weights(MemoryPlan& plan, const LinearUse& use, bool training)
                           .columnwise = keeps_columnwise_             ? Lifetime{}
                                         : weight_quantizer_.rowwise() ? backward
                                                                       : forward | backward,
-                          .has_columnwise = training || !weight_quantizer_.rowwise()});
+                          .has_columnwise = training || !weight_quantizer_.rowwise(),
+                          .has_rowwise = !gathered});
 }
 
 Lifetime LinearUse::input_life() const {
@@ -184,6 +187,11 @@ void Linear::wgrad(const Context& context, const Operand& grad, const Operand& i
 
 void Linear::quantize_weight(const Context& context, bool count) {
   const ProfileLabel label("weights");
+  if (weight_->has_bytes) {
+    weight_operand_.rowwise.values = {weight_->bytes.data, weight_quantizer_.format(), weight_->shape};
+    return weight_quantizer_.complete_parted(context, weight_operand_, weight_->parted,
+                                             {.record_amax = true, .columnwise = keeps_columnwise_});
+  }
   if (weight_->has_value) {
     weight_operand_.hp = weight_->value;
   } else {

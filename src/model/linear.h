@@ -72,11 +72,12 @@ class Linear {
   Linear(Spec spec, parameters::Parameter* weight, fp8::Recipe& recipe, parallel::TensorParallel& tensor);
   Linear(const Linear&) = delete;
 
-  /// Quantized forms of the weight: kept, or scratch of the steps whose GEMM reads them. Without training there are
-  /// no column-wise ones, and the others are kept.
+  /// After the store's plan. Quantized forms of the weight: kept, or scratch of the steps whose GEMM reads them.
+  /// Without training there are no column-wise ones, and the others are kept.
   void plan_weights(MemoryPlan& plan, const LinearUse& use, bool training);
   /// Finds the weight's scale and casts it to the forms that are kept; after every change of it, before the first pass
-  /// that uses it, and between layers. `count`: add to the saturation counters.
+  /// that uses it, and between layers. `count`: add to the saturation counters. A weight that travels as bytes has been
+  /// cast, and counted, before it was gathered (ModelStage::cast_parted_weights).
   void quantize_weight(const Context& context, bool count = false);
   /// dW += dy^T x, straight into the main gradient, which the first GEMM of a step writes; both operands complete.
   void wgrad(const Context& context, const Operand& grad, const Operand& input) const;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/profile.h"
 #include "kernels/elementwise/elementwise.h"
 #include "model/pipeline_pieces.h"
 
@@ -18,8 +19,7 @@ bool full_recompute(const config::Config& config) {
 bool drops_values(const config::Config& config, int data_ranks) {
   return config.precision.dtype == config::ComputeDType::bf16 && data_ranks == 1 &&
          !config.optimizer.store_param_remainders && config.optimizer.offload != config::Offload::state &&
-         config.logging.generate_every == 0 && config.evaluation.every == 0 &&
-         !config::takes_steps_in_both_precisions(config) &&
+         !config::reads_values_of_fp8_weights(config) &&
          config::fp8_kept_weights(config) != config::Fp8KeptWeights::none;
 }
 
@@ -116,6 +116,7 @@ void ModelStage::plan(MemoryPlan& plan, const Context& context, const StageSlots
        .training = slots.training,
        .split = config_.optimizer.store_param_remainders,
        .drop_values = slots.training && drops_values(config_, groups_->data().size()),
+       .gather_quantized = slots.training && config::gathers_fp8_weights(config_),
        .offload_mains = slots.training && config_.optimizer.offload == config::Offload::state,
        .grad_slots = sharded_slots(config::Shard::gradients, config_.parallel.overlap_grad_reduce),
        .value_slots = sharded_slots(config::Shard::parameters, config_.parallel.overlap_param_gather)});
@@ -141,9 +142,11 @@ void ModelStage::plan(MemoryPlan& plan, const Context& context, const StageSlots
     chunk.slots.resize(static_cast<size_t>(slots.activations.at(static_cast<size_t>(c))));
     for (Slot& slot : chunk.slots) plan_slot(plan, chunk, slot, has_head(c));
   }
-  if (!output_layer_) return;
-  final_layernorm_->plan_scratch(plan, Step::final_norm_backward);
-  output_layer_->plan(plan, slots.training);
+  if (output_layer_) {
+    final_layernorm_->plan_scratch(plan, Step::final_norm_backward);
+    output_layer_->plan(plan, slots.training);
+  }
+  recipe_->parted_weights().plan(plan);
 }
 
 void ModelStage::plan_slot(MemoryPlan& plan, Chunk& chunk, Slot& slot, bool head) {
@@ -183,6 +186,26 @@ void ModelStage::quantize_weights(const Context& context, bool count_fp8) {
 void ModelStage::weights_changed(bool count_fp8) {
   fresh_.assign(units_.size(), false);
   count_casts_ = count_fp8;
+}
+
+void ModelStage::cast_parted_weights(const Context& context, bool count_fp8) {
+  const fp8::PartedWeights& weights = recipe_->parted_weights();
+  if (weights.size() == 0) return;
+  const ProfileLabel label("weights");
+  const auto for_parts = [&](const auto& work) {
+    for (const parameters::Parameter& parameter : parameters_.parameters()) {
+      if (!parameter.has_bytes) continue;
+      for (const auto& [value, bytes] : parameters_.parts_to_cast(parameter))
+        work(parameter.parted, value, bytes);
+    }
+  };
+  weights.begin(context);
+  for_parts([&](int weight, const Tensor& value, const Tensor&) { weights.see(context, weight, value); });
+  weights.agree(context, recipe_->stage_ranks());
+  for_parts([&](int weight, const Tensor& value, const Tensor& bytes) {
+    weights.cast(context, weight, value, bytes,
+                 count_fp8 ? recipe_->table().counters_of(weights.at(weight).index) : nullptr);
+  });
 }
 
 void ModelStage::before_use(const Context& context, size_t unit, TransformerLayer* layer, int direction) {

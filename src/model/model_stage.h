@@ -65,6 +65,9 @@ class ModelStage {
   void quantize_weights(const Context& context, bool count_fp8 = false);
   /// Instead: each layer's weights are cast right before their next use.
   void weights_changed(bool count_fp8 = false);
+  /// Of weights that travel as bytes: this rank's parts, with the scales of the whole weights; after every change of
+  /// the values, and before they are gathered. Collective over the ranks of the stage.
+  void cast_parted_weights(const Context& context, bool count_fp8);
 
   // --- passes of one microbatch through one chunk -----------------------------------------------------------------
   // The stream enters a chunk that is not the model's first in input(place), and leaves one that is not the last in

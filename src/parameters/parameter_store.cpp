@@ -14,6 +14,9 @@ namespace te::parameters {
 namespace {
 
 constexpr int64_t kGranule = kernels::kAdamWGranule;
+/// Of buckets of bytes: then weights behind vectors of multiples of so many lie as if planned alone, and GEMMs are
+/// chosen for them alike (kernels/gemm).
+constexpr int64_t kByteAlignment = 256;
 
 int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
@@ -88,10 +91,49 @@ int64_t ParameterStore::lay_out_values() {
   for (size_t i = 0; i < buckets_.size(); ++i) {
     Bucket& bucket = buckets_[i];
     Segment& segment = segments_[i];
-    const bool sharded = shards_values(bucket);
+    const bool own = shards_values(bucket) || gathers_bytes(bucket);
     bucket.value = end;
-    segment.value = sharded ? end : end + segment.begin - bucket.begin;
-    end += sharded ? segment.count : bucket.size();
+    segment.value = own ? end : end + segment.begin - bucket.begin;
+    end += own ? segment.count : bucket.size();
+  }
+  loose_ = end;
+  for (const Parameter& parameter : parameters_)
+    if (is_loose(parameter)) loose_size_ += round_up(parameter.shape.numel(), kGranule);
+  return end + loose_size_;
+}
+
+/// A byte for each element, and the sum of the others' 16-bit values, which sends them twice: against values.
+bool ParameterStore::sends_fewer_bytes(const Bucket& bucket) const {
+  int64_t others = bucket.size();
+  bool any = false;
+  for (const Parameter& parameter : parameters_) {
+    if (!parameter.quantized || parameter.offset < bucket.begin || parameter.offset >= bucket.end) continue;
+    others -= round_up(parameter.shape.numel(), kGranule);
+    any = true;
+  }
+  return any && bucket.size() + 4 * others < 2 * bucket.size();
+}
+
+bool ParameterStore::is_loose(const Parameter& parameter) const {
+  return !parameter.has_bytes && gathers_bytes(buckets_[bucket_at(parameter.offset)]);
+}
+
+// Elements of the buffer of bytes.
+int64_t ParameterStore::lay_out_bytes() {
+  if (!layout_.gather_quantized || layout_.data_size == 1) return 0;
+  TE_CHECK(layout_.training && dtype_size(layout_.dtype) == 2 && layout_.value_slots == 0,
+           "quantized weights travel in place of whole 16-bit values");
+  int64_t end = 0;
+  for (size_t i = 0; i < buckets_.size(); ++i) {
+    if (!sends_fewer_bytes(buckets_[i])) continue;
+    end = round_up(end, kByteAlignment);
+    buckets_[i].bytes = end;
+    segments_[i].bytes = end + segments_[i].begin - buckets_[i].begin;
+    end += buckets_[i].size();
+  }
+  for (Parameter& parameter : parameters_) {
+    parameter.has_bytes = parameter.quantized && gathers_bytes(buckets_[bucket_at(parameter.offset)]);
+    if (parameter.has_bytes) parameter.has_value = false;
   }
   return end;
 }
@@ -121,7 +163,9 @@ void ParameterStore::plan(MemoryPlan& plan, const StoreLayout& layout) {
            layout.data_size);
   TE_CHECK(!layout.offload_mains || !layout.drop_values, "passes read main parameters that are on the host");
   lay_out();
+  const int64_t num_bytes = lay_out_bytes();
   plan.add(values, "parameters", MemoryKind::parameters, layout.dtype, {lay_out_values()});
+  if (num_bytes > 0) plan.add(bytes, "parameters.fp8", MemoryKind::fp8_weights, DType::u8, {num_bytes});
   const auto add_slots = [&](Tensor& slots, const char* name, MemoryKind kind, DType dtype, int count) {
     if (count > 0 && num_sharded_ > 0)
       plan.add(slots, name, kind, dtype, {std::min(count, num_sharded_), largest_sharded_});
@@ -141,10 +185,16 @@ void ParameterStore::plan(MemoryPlan& plan, const StoreLayout& layout) {
 void ParameterStore::bind(const Context& context) {
   if (fp32() && layout_.data_size == 1) mains = values;
   int64_t dense_value = 0, vector = vectors_;  // where values are dropped, and where gradients are sharded
+  int64_t loose = loose_;
   for (Parameter& parameter : parameters_) {
     const Bucket& bucket = buckets_[bucket_at(parameter.offset)];
     const int64_t count = parameter.shape.numel(), within = parameter.offset - bucket.begin;
-    if (flat_values()) {
+    if (parameter.has_bytes) {
+      parameter.bytes = part(bytes_of(bucket), within, count).view(parameter.shape);
+    } else if (gathers_bytes(bucket)) {
+      parameter.value = part(values, loose, count).view(parameter.shape);
+      loose += round_up(count, kGranule);
+    } else if (flat_values()) {
       parameter.value = part(values_of(bucket), within, count).view(parameter.shape);
     } else if (parameter.has_value) {
       parameter.value = part(values, dense_value, count).view(parameter.shape);
@@ -263,12 +313,34 @@ MainParams ParameterStore::main_of(const Parameter& parameter, const Piece& piec
 }
 
 std::vector<Tensor> ParameterStore::kept_values(const Parameter& parameter) const {
-  const size_t bucket = bucket_at(parameter.offset);
-  if (!shards_values(buckets_[bucket])) return {parameter.value};
+  if (parameter.has_bytes) return {parameter.bytes};
+  if (!shards_values(buckets_[bucket_at(parameter.offset)])) return {parameter.value};
   std::vector<Tensor> result;
+  for (const Piece& piece : pieces(parameter)) result.push_back(own_values(parameter, piece));
+  return result;
+}
+
+// Of a bucket that is not whole here.
+Tensor ParameterStore::own_values(const Parameter& parameter, const Piece& piece) const {
+  const Segment& segment = segments_[bucket_at(parameter.offset)];
+  return part(values, segment.value + piece.shard - segment.shard, piece.count);
+}
+
+std::vector<ParameterStore::Part> ParameterStore::parts_to_cast(const Parameter& parameter) const {
+  const Tensor& whole = parameter.has_bytes ? parameter.bytes : parameter.value;
+  std::vector<Part> result;
   for (const Piece& piece : pieces(parameter))
     result.push_back(
-        part(values, segments_[bucket].value + piece.shard - segments_[bucket].shard, piece.count));
+        {own_values(parameter, piece), part(whole.view({whole.numel()}), piece.local, piece.count)});
+  return result;
+}
+
+std::vector<ParameterStore::Part> ParameterStore::loose_parts() const {
+  std::vector<Part> result;
+  for (const Parameter& parameter : parameters_) {
+    if (!is_loose(parameter)) continue;
+    for (const Part& part : parts_to_cast(parameter)) result.push_back(part);
+  }
   return result;
 }
 

@@ -17,6 +17,10 @@
 //   bucket     0: embedding   1: layers   2: layers   3: layers   4: head
 //   gradients  whole          slot 0      slot 1      slot 0      whole       and of each bucket this rank's segment
 //
+// Where quantized weights travel as bytes (StoreLayout::gather_quantized), a rank keeps the values of its segments of
+// their buckets alone, which it casts, and the bytes of all. What else these buckets hold (gains, biases) has whole
+// values of its own.
+//
 // The gradients of vectors (gains, biases) of these layers are found at other times than those of their matrices and
 // are small: this rank's sums over the microbatches have memory of their own.
 //
@@ -70,6 +74,9 @@ struct Parameter : ParameterSpec {
   /// What the passes read; the model's dtype. Empty where StoreLayout::drop_values saves it. In a sharded bucket memory
   /// of a slot, which holds it when it has been gathered.
   Tensor value;
+  /// u8 [out, in], 8-bit floats: in place of the value where quantized weights travel. Whoever casts writes this rank's
+  /// parts (ParameterStore::parts_to_cast); all is there when the bucket has been gathered.
+  Tensor bytes;
   Tensor
       main;  ///< FP32, where one data rank holds all of it whole; the same memory as value in an FP32 model
   /// Accumulated over the step's microbatches. Of a linear in a sharded bucket memory of a slot: of one microbatch.
@@ -78,6 +85,9 @@ struct Parameter : ParameterSpec {
   bool linear = false;
   bool grad_stale = false;  ///< that GEMM is still to come: grad holds what an earlier step left
   bool has_value = true;    ///< after plan()
+  bool has_bytes = false;   ///< the same
+  /// With bytes: its number among the weights that the data ranks cast together (fp8/parted_weights.h).
+  int parted = -1;
 
   int64_t end() const { return offset + shape.numel(); }
 };
@@ -88,8 +98,9 @@ struct Bucket {
   int sharded =
       -1;         ///< its number among the sharded ones; -1: its values and gradients are whole on every rank
   int chunk = 0;  ///< layers of one chunk follow one another in every pass
-  int64_t value = 0;  ///< of a whole one: its first element in the buffer of values
-  int64_t grad = 0;   ///< and of gradients
+  int64_t value = 0;   ///< of a whole one: its first element in the buffer of values
+  int64_t grad = 0;    ///< and of gradients
+  int64_t bytes = -1;  ///< and of bytes; -1: values travel
   int64_t size() const { return end - begin; }
 };
 
@@ -97,9 +108,10 @@ struct Bucket {
 struct Segment {
   int64_t begin = 0;  ///< in the flat buffers
   int64_t count = 0;
-  int64_t shard = 0;  ///< its first element in buffers of shard_size()
-  int64_t value = 0;  ///< and in that of values
-  int64_t grad = 0;   ///< and of gradients
+  int64_t shard = 0;   ///< its first element in buffers of shard_size()
+  int64_t value = 0;   ///< and in that of values
+  int64_t grad = 0;    ///< and of gradients
+  int64_t bytes = -1;  ///< and of bytes, or -1
 };
 
 struct StoreLayout {
@@ -112,6 +124,9 @@ struct StoreLayout {
   bool split = false;       ///< main parameters are BF16 values and remainders
   /// Quantized parameters have FP32 main parameters and no values. Only in training, with one data rank, and not split.
   bool drop_values = false;
+  /// Quantized parameters travel as bytes, in buckets of which that is the smaller message. Only in training, with
+  /// 16-bit values; without effect on one data rank.
+  bool gather_quantized = false;
   /// Main parameters in memory of their own are host memory. Not with drop_values: passes read them then.
   bool offload_mains = false;
   /// Slots for whole buckets of layers, whose gradients or values are then sharded; 0: they are whole. Only in training
@@ -171,6 +186,12 @@ class ParameterStore {
   size_t bucket_at(int64_t flat) const;
   bool shards_grads(const Bucket& bucket) const { return bucket.sharded >= 0 && layout_.grad_slots > 0; }
   bool shards_values(const Bucket& bucket) const { return bucket.sharded >= 0 && layout_.value_slots > 0; }
+  /// Of a bucket whose quantized weights travel as bytes: whole, and this rank's segment of it. u8.
+  bool gathers_bytes(const Bucket& bucket) const { return bucket.bytes >= 0; }
+  Tensor bytes_of(const Bucket& bucket) const { return part(bytes, bucket.bytes, bucket.size()); }
+  Tensor bytes_of(const Segment& segment) const { return part(bytes, segment.bytes, segment.count); }
+  /// Of such buckets: the values of all that is not quantized, one after another, zero between them.
+  Tensor loose_values() const { return part(values, loose_, loose_size_); }
   bool fp32() const { return layout_.dtype == DType::f32; }  ///< the values are the main parameters
   bool split() const { return layout_.split && !fp32(); }    ///< the values are their upper halves
 
@@ -186,13 +207,22 @@ class ParameterStore {
   };
   std::vector<Piece> pieces(const Parameter& parameter) const;
   MainParams main_of(const Parameter& parameter, const Piece& piece) const;
-  /// What this rank holds of its values between passes: all, or this rank's pieces where they are sharded.
+  /// This rank's part of a parameter in a bucket that gathers bytes: its values, and where they go: the bytes of a
+  /// quantized one, the whole value of another.
+  struct Part {
+    Tensor value, target;
+  };
+  std::vector<Part> parts_to_cast(const Parameter& parameter) const;
+  /// Of all parameters in loose_values().
+  std::vector<Part> loose_parts() const;
+  /// What this rank holds of its values between passes: all, this rank's pieces where they are sharded, or the bytes.
   std::vector<Tensor> kept_values(const Parameter& parameter) const;
 
   Tensor values;  ///< [flat_size], or those of the parameters that have one, or what is not in slots
   /// [shard_size] fp32, or u16 where split(): remainders; in an FP32 model the values, if one data rank holds all, else
   /// empty.
   Tensor mains;
+  Tensor bytes;                    ///< u8: of the buckets that gather them
   Tensor grads;                    ///< [flat_size], or what is not in slots
   Tensor value_slots, grad_slots;  ///< [slots, elements of the largest sharded bucket]
   Tensor flags;                    ///< u8 [flat_size / granule], see kernels/common/granule.h
@@ -209,6 +239,10 @@ class ParameterStore {
   bool ends_bucket(size_t parameter, int64_t elements, std::vector<LayerEnd>::const_iterator layer) const;
   void end_bucket(int64_t begin, int64_t end, const LayerEnd& layer);
   int64_t lay_out_values();
+  int64_t lay_out_bytes();
+  bool sends_fewer_bytes(const Bucket& bucket) const;
+  bool is_loose(const Parameter& parameter) const;
+  Tensor own_values(const Parameter& parameter, const Piece& piece) const;
   int64_t lay_out_grads();
   void initialize(const Context&, uint64_t seed, const Parameter&, const Piece&) const;
   MainParams main_at(const Segment& segment, int64_t within, int64_t count) const;
@@ -226,6 +260,7 @@ class ParameterStore {
   int64_t largest_sharded_ = 0;  ///< elements of the largest sharded bucket
   int64_t vectors_ = 0,
           vector_size_ = 0;  ///< gradients of sharded layers' vectors: where in `grads`, and elements
+  int64_t loose_ = 0, loose_size_ = 0;    ///< loose_values(): where in `values`, and elements
   std::vector<int64_t> zeroed_granules_;  ///< of each bucket: how many have kGranuleZeroed
 };
 

@@ -94,6 +94,7 @@ class UnitsOfPasses {
     for (const parameters::Parameter& parameter : store.parameters()) {
       UnitWork& unit = unit_of(parameter.name);
       unit.parameters += parameter.shape.numel();
+      unit.fp8_parameters += parameter.quantized ? parameter.shape.numel() : 0;
       starts_.emplace_back(parameter.offset, &unit);
     }
   }

@@ -24,10 +24,11 @@ struct Work {
 /// A layer, or an end of the model: the embedding, or final norm, output layer and loss.
 struct UnitWork {
   Work forward;
-  Work backward;           ///< with wgrad, unless that is put off
-  Work wgrad;              ///< where it is put off
-  Work first_forward;      ///< of a step's first microbatch: casts of the weights come before it
-  int64_t parameters = 0;  ///< of this rank
+  Work backward;               ///< with wgrad, unless that is put off
+  Work wgrad;                  ///< where it is put off
+  Work first_forward;          ///< of a step's first microbatch: casts of the weights come before it
+  int64_t parameters = 0;      ///< of this rank
+  int64_t fp8_parameters = 0;  ///< of these: weights that travel in FP8 where data ranks gather them so
 };
 
 struct PassesOfMicrobatch {

@@ -30,6 +30,7 @@ struct StageWork {
   double casts = 0;
   int64_t parameters = 0;
   int64_t layer_parameters = 0;
+  int64_t fp8_parameters = 0;
   int64_t layers = 0;
 };
 
@@ -44,6 +45,7 @@ void add(StageWork& to, const UnitWork& unit) {
   to.wgrad += unit.wgrad;
   to.casts += std::max(0.0, unit.first_forward.total() - unit.forward.total());
   to.parameters += unit.parameters;
+  to.fp8_parameters += unit.fp8_parameters;
 }
 
 Cut cut(const config::Config& config, const PassesOfMicrobatch& passes) {
@@ -64,6 +66,7 @@ Cut cut(const config::Config& config, const PassesOfMicrobatch& passes) {
     stage.forward += work.forward, stage.backward += work.backward, stage.wgrad += work.wgrad;
     stage.casts += work.casts, stage.parameters += work.parameters;
     stage.layer_parameters += work.layer_parameters, stage.layers += work.layers;
+    stage.fp8_parameters += work.fp8_parameters;
   }
   // Tied embeddings have a copy on the last stage.
   if (config.model.tie_word_embeddings && stages > 1)
@@ -109,9 +112,10 @@ class DataMessages {
     const int64_t ends = stage_.parameters - stage_.layer_parameters;
     const int64_t reduced = shard == config::Shard::optimizer ? stage_.parameters : ends;
     const int64_t gathered = shard == config::Shard::parameters ? ends : stage_.parameters;
+    const int64_t in_fp8 = config::gathers_fp8_weights(config_) ? stage_.fp8_parameters : 0;
     return exposed(reduce(reduced), stage_.backward.total() + stage_.wgrad.total(),
                    config_.parallel.overlap_grad_reduce) +
-           exposed(gather(gathered), stage_.forward.total(), config_.parallel.overlap_param_gather);
+           exposed(gather(gathered, in_fp8), stage_.forward.total(), config_.parallel.overlap_param_gather);
   }
 
  private:
@@ -123,9 +127,10 @@ class DataMessages {
     return bytes == 0 ? 0 : buckets_ * message_seconds(name, bytes / buckets_, place_, gpu_);
   }
   double reduce(int64_t parameters) const { return message("reduce_scatter", grad_bytes(parameters)); }
-  double gather(int64_t parameters) const {
+  double gather(int64_t parameters, int64_t in_fp8 = 0) const {
     const double bytes = config_.precision.dtype == config::ComputeDType::fp32 ? 4.0 : 2.0;
-    return message("all_gather", bytes * static_cast<double>(parameters));
+    return message("all_gather",
+                   bytes * static_cast<double>(parameters - in_fp8) + static_cast<double>(in_fp8));
   }
   double exposed(double seconds, double beside, bool overlaps) const {
     if (!overlaps) return seconds;

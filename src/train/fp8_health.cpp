@@ -9,6 +9,33 @@
 
 namespace te::train {
 
+namespace {
+
+// Shares count by how many values they are of: of a weight that data ranks cast together each rank has cast its part.
+Fp8Health merged_operand(const std::vector<Fp8Health>& holders) {
+  const auto n = static_cast<double>(holders.size());
+  double mean_values = 0;
+  for (const Fp8Health& h : holders) mean_values += h.values;
+  mean_values /= n;
+  Fp8Health merged = holders.front();
+  merged.saturated = merged.flushed = merged.values = 0;
+  merged.recast.reset();
+  for (const Fp8Health& h : holders) {
+    const double weight = mean_values > 0 ? h.values / mean_values : 1.0;
+    merged.amax = std::max(merged.amax, h.amax);
+    merged.saturated += weight * h.saturated;
+    merged.flushed += weight * h.flushed;
+    merged.values += h.values;
+    if (h.recast) merged.recast = merged.recast.value_or(0) + *h.recast;
+  }
+  merged.saturated /= n;
+  merged.flushed /= n;
+  if (merged.recast) *merged.recast /= n;
+  return merged;
+}
+
+}  // namespace
+
 std::vector<Fp8Health> merge_fp8_health(parallel::World& world, const std::vector<Fp8Health>& own) {
   if (world.size() == 1) return own;
   nlohmann::json text = nlohmann::json::array();
@@ -16,10 +43,9 @@ std::vector<Fp8Health> merge_fp8_health(parallel::World& world, const std::vecto
     // As bits, since JSON has neither infinity nor NaN.
     text.push_back({h.name, h.layer, static_cast<int>(h.role), static_cast<int>(h.format),
                     std::bit_cast<uint64_t>(h.amax), std::bit_cast<uint64_t>(h.scale), h.saturated, h.flushed,
-                    h.recast.value_or(-1)});
+                    h.recast.value_or(-1), h.values});
   }
-  std::vector<Fp8Health> merged;
-  std::vector<double> holders;
+  std::vector<std::vector<Fp8Health>> operands;  // as their holders have them
   std::map<std::pair<std::string, int>, size_t> index;
   for (const std::string& rank : world.gather_strings(text.dump())) {
     for (const nlohmann::json& item : nlohmann::json::parse(rank)) {
@@ -33,25 +59,14 @@ std::vector<Fp8Health> merge_fp8_health(parallel::World& world, const std::vecto
       h.saturated = item[6].get<double>();
       h.flushed = item[7].get<double>();
       if (const double recast = item[8].get<double>(); recast >= 0) h.recast = recast;
-      const auto [found, added] = index.try_emplace({h.name, static_cast<int>(h.role)}, merged.size());
-      if (added) {
-        merged.push_back(h);
-        holders.push_back(1);
-        continue;
-      }
-      Fp8Health& sum = merged[found->second];
-      sum.amax = std::max(sum.amax, h.amax);
-      sum.saturated += h.saturated;
-      sum.flushed += h.flushed;
-      if (h.recast) sum.recast = sum.recast.value_or(0) + *h.recast;
-      holders[found->second] += 1;
+      h.values = item[9].get<double>();
+      const auto [found, added] = index.try_emplace({h.name, static_cast<int>(h.role)}, operands.size());
+      if (added) operands.emplace_back();
+      operands[found->second].push_back(h);
     }
   }
-  for (size_t i = 0; i < merged.size(); ++i) {
-    merged[i].saturated /= holders[i];
-    merged[i].flushed /= holders[i];
-    if (merged[i].recast) *merged[i].recast /= holders[i];
-  }
+  std::vector<Fp8Health> merged;
+  for (const std::vector<Fp8Health>& holders : operands) merged.push_back(merged_operand(holders));
   return merged;
 }
 

@@ -108,7 +108,8 @@ std::vector<Fp8Health> Fp8HealthReader::read() const {
     const double total = std::max<double>(1.0, static_cast<double>(counters.total));
     health.push_back({info.name, info.layer, info.role, info.format, amax_.as<float>()[i],
                       scale_.as<float>()[i], static_cast<double>(counters.saturated) / total,
-                      static_cast<double>(counters.flushed) / total, recast_share(i)});
+                      static_cast<double>(counters.flushed) / total, recast_share(i),
+                      static_cast<double>(counters.total)});
   }
   return health;
 }

@@ -70,6 +70,7 @@ struct Fp8Health {
   double flushed = 0;    ///< share of non-zero values that became zero
   /// Of an operand whose casts may have to be made again: the share of those that were.
   std::optional<double> recast;
+  double values = 0;  ///< that the shares are of; 0 in a step that does not count
 };
 /// Copies the table's state to the host beside a step's status, so that looking at it costs no wait of its own.
 class Fp8HealthReader {

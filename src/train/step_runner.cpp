@@ -56,6 +56,8 @@ StepRunner::StepRunner(const config::Config& config, const Context& context, con
     host_sample_losses_ = HostBuffer(context, static_cast<size_t>(local_samples_) * sizeof(float));
   }
   plan_.add(valid_loss_, "valid_loss", MemoryKind::data, DType::f32, {1});
+  optimizer_.gatherer().before_gather(
+      [this](const Context& stream) { model_.cast_parted_weights(stream, counts_casts_); });
   // Values of a bucket are waited for where they are first read, gradients reduced where they are finished.
   model_.set_hooks(
       {.before_values = [this](const Context& stream, int64_t begin, int64_t end,
@@ -158,9 +160,11 @@ void StepRunner::launch(const HostBatch& batch, int64_t step, int64_t first_samp
 #ifndef NDEBUG
   plan_.enter(context_, static_cast<int>(model::Step::update));
 #endif
+  counts_casts_ = count_fp8;
   optimizer_.step(context_, optimizer_.schedule().at(step),
                   static_cast<float>(largest_loss * static_cast<double>(std::max<int64_t>(1, batch.counted))),
                   gradient_scale);
+  counts_casts_ = false;
   // 4. FP8 scales from this step's amaxes, then the weights in FP8 for the next step.
   model_.recipe().update(context_, optimizer_.skip_flag());
   weights_changed(count_fp8);

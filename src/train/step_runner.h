@@ -93,6 +93,7 @@ class StepRunner {
   optim::Optimizer optimizer_;
   Pipeline pipeline_;
   SwigluAlignment swiglu_;
+  bool counts_casts_ = false;  ///< of weights that are cast before they travel
   int64_t local_samples_;
   MemoryPlan plan_;
   HostBuffer host_memory_;  ///< outlives the device's, which is freed when all copies are done

@@ -96,5 +96,45 @@ TEST(ScaleUpdateGpu, CurrentEqualsTheCpu) {
   }
 }
 
+// Each tensor's scale by its own amax, and then one of them after the other into the same state.
+TEST(ScaleUpdateGpu, OwnScalesEqualTheCpu) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0), cpu = Context::cpu();
+  for (const int64_t n : {1, 333}) {
+    const auto run = [&](const Context& context) {
+      TestTensor amax(context, DType::f32, {n}), fp8_max(context, DType::f32, {n});
+      TestTensor rounded(context, DType::u8, {n}), scale(context, DType::f32, {n});
+      TestTensor state(context, DType::f32, {4});
+      std::vector<float> limits;
+      std::vector<uint8_t> flags;
+      for (int64_t i = 0; i < n; ++i) {
+        limits.push_back(i % 3 == 0 ? 57344.0f : 448.0f);
+        flags.push_back(i % 2 == 0 ? 1 : 0);
+      }
+      amax.fill(amaxes(n, 2));
+      fp8_max.fill(limits);
+      context.copy_to_device(rounded, flags.data());
+      context.synchronize();
+      state.fill_value(0.0f);
+      own_scales(context,
+                 {.amax = amax, .fp8_max = fp8_max, .power_of_two = rounded, .scale = scale, .margin = 1});
+      std::vector<uint8_t> all = scale.raw();
+      for (int64_t i = 0; i < n; ++i) {
+        float* const to = state.get().as<float>();
+        enter_own_scale(context, {.found_amax = amax.get().as<float>() + i,
+                                  .found_scale = scale.get().as<float>() + i,
+                                  .amax = to,
+                                  .own_amax = to + 1,
+                                  .scale = to + 2,
+                                  .scale_inv = to + 3});
+        const std::vector<uint8_t> bytes = state.raw();
+        all.insert(all.end(), bytes.begin(), bytes.end());
+      }
+      return all;
+    };
+    EXPECT_EQ(testing::count_different(run(gpu), run(cpu), 4), 0) << n;
+  }
+}
+
 }  // namespace
 }  // namespace te::kernels

@@ -1,6 +1,7 @@
 // Steps on random tokens, for tests of what may not change a bit of them.
 #pragma once
 
+#include <limits>
 #include <vector>
 
 #include "core/random.h"
@@ -9,9 +10,14 @@
 
 namespace te::testing {
 
+struct RandomSteps {
+  int steps = 0;
+  int skipped = 0;  ///< the number of one that is not taken; 0: none
+};
+
 /// Loss and gradient norm of every step, the same on all ranks.
 inline std::vector<float> run_random_steps(const Context& context, const config::Config& config,
-                                           const parallel::Groups& groups, int steps) {
+                                           const parallel::Groups& groups, const RandomSteps& options) {
   train::StepRunner runner(config, context, groups);
   runner.allocate();
   runner.initialize();
@@ -19,14 +25,15 @@ inline std::vector<float> run_random_steps(const Context& context, const config:
   const int64_t seq = config.model.seq_length, global = config.training.global_batch_size;
   batch.counted = global * seq;
   std::vector<float> trace;
-  for (int step = 1; step <= steps; ++step) {
+  for (int step = 1; step <= options.steps; ++step) {
     for (int64_t i = 0; i < runner.local_samples() * seq; ++i) {
       const Philox4 random = philox(3, static_cast<uint64_t>(step),
                                     static_cast<uint64_t>(runner.first_local_sample() * seq + i));
       batch.tokens.as<int32_t>()[i] = static_cast<int32_t>(random.word[0] % config.model.vocab_size);
       batch.targets.as<int32_t>()[i] = static_cast<int32_t>(random.word[1] % config.model.vocab_size);
     }
-    runner.launch(batch, step, (step - 1) * global, step == 2);
+    const double largest_loss = step == options.skipped ? 0.0 : std::numeric_limits<double>::infinity();
+    runner.launch(batch, step, (step - 1) * global, step == 2, largest_loss);
     context.synchronize();
     const optim::StepStatus status = runner.optimizer().status();
     trace.push_back(status.loss_sum);
@@ -34,6 +41,11 @@ inline std::vector<float> run_random_steps(const Context& context, const config:
     runner.optimizer().finish_step(status.skipped != 0);
   }
   return trace;
+}
+
+inline std::vector<float> run_random_steps(const Context& context, const config::Config& config,
+                                           const parallel::Groups& groups, int steps) {
+  return run_random_steps(context, config, groups, RandomSteps{.steps = steps});
 }
 
 }  // namespace te::testing

@@ -9,6 +9,7 @@
 #include "layout_cases.h"
 #include "layout_run.h"
 #include "parallel/groups.h"
+#include "same_bits.h"
 #include "testing/mpi.h"
 
 namespace te::testing {
@@ -19,25 +20,6 @@ using parallel::Groups;
 using parallel::ProcessGrid;
 
 constexpr double kLossBound = 2e-6, kStateBound = 5e-5;
-
-void expect_same_parts(const Parts& actual, const Parts& expected) {
-  ASSERT_EQ(actual.size(), expected.size());
-  for (size_t i = 0; i < expected.size(); ++i) {
-    EXPECT_EQ(actual[i].name, expected[i].name);
-    EXPECT_TRUE(actual[i].index == expected[i].index) << expected[i].name;
-    EXPECT_TRUE(actual[i].value == expected[i].value) << expected[i].name;
-  }
-}
-
-void expect_same_bits(const Trace& actual, const Trace& expected) {
-  EXPECT_EQ(actual.loss, expected.loss);
-  EXPECT_EQ(actual.grad_norm, expected.grad_norm);
-  EXPECT_EQ(actual.valid_loss, expected.valid_loss);
-  EXPECT_EQ(actual.fp8, expected.fp8);
-  ASSERT_EQ(actual.grads.size(), expected.grads.size());
-  for (const auto& [step, parts] : expected.grads) expect_same_parts(actual.grads.at(step), parts);
-  expect_same_parts(actual.mains, expected.mains);
-}
 
 /// The largest relative difference of a rank's part of a parameter, in the Euclidean norm.
 double largest_difference(const Parts& actual, const Parts& expected) {

@@ -40,4 +40,28 @@ struct CurrentScale {
 };
 void current_scale(const Context& context, const CurrentScale& args);
 
+/// Scales of n tensors by their own amaxes, as casts that find them do (kernels/quantize/fp8_output.h, own_scale):
+///   scale[i] = fp8_max[i] * 2^-margin / amax[i], or 1 where amax is 0, inf or NaN; where power_of_two[i] is not 0,
+///   rounded down to a power of two
+struct OwnScales {
+  Tensor amax;          ///< [n] fp32
+  Tensor fp8_max;       ///< [n] fp32
+  Tensor power_of_two;  ///< [n] u8
+  Tensor scale;         ///< [n] fp32, out
+  int margin = 0;
+};
+void own_scales(const Context& context, const OwnScales& args);
+
+/// What such a cast leaves behind, of one tensor that has been cast in parts. In memory of the device; null: not
+/// wanted.
+struct EnterOwnScale {
+  const float* found_amax = nullptr;   ///< [1]
+  const float* found_scale = nullptr;  ///< [1]
+  float* amax = nullptr;               ///< [1]: raised, NaN > inf > finite
+  float* own_amax = nullptr;           ///< [1]: receives found_amax
+  float* scale = nullptr;              ///< [1]: receives found_scale
+  float* scale_inv = nullptr;          ///< [1]: receives 1 / found_scale
+};
+void enter_own_scale(const Context& context, const EnterOwnScale& args);
+
 }  // namespace te::kernels

@@ -1,0 +1,89 @@
+// parallel.fp8_param_gather on GPUs, where gathers and sums really run beside the passes: weights that a pass reads, or
+// a step casts anew, while they travel would change losses. The messages of gradients are the same with and without, so
+// all runs of a recipe have the same bits.
+#include <vector>
+
+#include "layout_cases.h"
+#include "parallel/launch.h"
+#include "random_steps.h"
+#include "testing/mpi.h"
+#include "train/execution.h"
+
+namespace te::testing {
+namespace {
+
+using config::Shard;
+using parallel::Groups;
+using parallel::ProcessGrid;
+
+/// Layers that are large enough for messages and passes to overlap in time.
+config::Config make_gathered_config(Precision precision) {
+  config::Config config = make_config({.family = Family::llama, .precision = precision, .layers = 6});
+  config::ModelConfig& m = config.model;
+  m.hidden_size = 1024, m.ffn_hidden_size = 2048, m.num_attention_heads = 8, m.num_query_groups = 8;
+  m.kv_channels = 128;
+  m.seq_length = m.max_position_embeddings = 256;
+  m.init_method_std = 0.02;
+  config.optimizer.lr = 2e-4, config.optimizer.min_lr = 0;
+  config.training.device = config::DeviceChoice::cuda;
+  config.training.gemm_autotune = config::GemmAutotune::off;  // the same algorithms in every run
+  config.training.global_batch_size = 4 * config.training.micro_batch_size * world().size();
+  return config;
+}
+
+constexpr RandomSteps kSteps{.steps = 6, .skipped = 4};
+
+void expect_same_losses(config::Config config) {
+  const Context context = parallel::open_cuda_device(world(), train::execution_options(config));
+  const auto tensor = static_cast<int>(config.parallel.tensor);
+  const Groups groups = Groups::connect(world(), context, ProcessGrid::of(world().size(), tensor, 1, 1));
+  config.parallel.fp8_param_gather = false;
+  const std::vector<float> without = run_random_steps(context, config, groups, kSteps);
+  config.parallel.fp8_param_gather = true;
+  for (const bool overlap : {false, true, true, true}) {
+    config.parallel.overlap_param_gather = overlap;
+    EXPECT_EQ(run_random_steps(context, config, groups, kSteps), without);
+  }
+}
+
+TEST(Fp8GatherGpu, HasTheBitsOfARunWithout) {
+  TE_REQUIRE_GPU();
+  if (world().size() == 1) GTEST_SKIP() << "one data rank gathers nothing";
+  for (const Precision precision : {Precision::delayed, Precision::tensorwise}) {
+    SCOPED_TRACE(static_cast<int>(precision));
+    const config::Config config = make_gathered_config(precision);
+    {
+      SCOPED_TRACE("a form kept");
+      expect_same_losses(config);
+    }
+    {
+      SCOPED_TRACE("both kept, of remainders");
+      config::Config both = config;
+      both.optimizer.store_param_remainders = true;
+      both.precision.fp8_keep_weights = config::Fp8KeptWeights::both;
+      expect_same_losses(both);
+    }
+    SCOPED_TRACE("powers of two, sharded gradients, one bucket of all layers");
+    config::Config sharded = config;
+    sharded.precision.fp8_tensorwise_scale_format = config::Fp8ScaleFormat::power_of_two;
+    sharded.parallel.shard = Shard::gradients;
+    sharded.parallel.bucket_size = 1'000'000'000;
+    expect_same_losses(sharded);
+  }
+}
+
+// Their ranks share every weight, and its scale.
+TEST(Fp8GatherGpu, OfTensorRanksHasTheBitsOfARunWithout) {
+  TE_REQUIRE_GPU();
+  if (world().size() < 4) GTEST_SKIP() << "two tensor ranks of two data ranks are four";
+  for (const Precision precision : {Precision::delayed, Precision::tensorwise}) {
+    SCOPED_TRACE(static_cast<int>(precision));
+    config::Config config = make_gathered_config(precision);
+    config.parallel.tensor = 2;
+    config.parallel.sequence = true;
+    expect_same_losses(config);
+  }
+}
+
+}  // namespace
+}  // namespace te::testing

@@ -1,0 +1,261 @@
+// parallel.fp8_param_gather changes what travels between the data ranks, and nothing else: a run whose FP8 weights
+// travel in FP8 has the bits of the run in which their BF16 values do, and sends half as many bytes of them.
+#include <limits>
+
+#include "comm/replica_check.h"
+#include "core/profile.h"
+#include "layout_cases.h"
+#include "layout_run.h"
+#include "parallel/groups.h"
+#include "random_steps.h"
+#include "same_bits.h"
+#include "testing/mpi.h"
+
+namespace te::testing {
+namespace {
+
+using parallel::Groups;
+using parallel::ProcessGrid;
+
+struct Bytes {
+  int64_t gathered = 0, summed = 0;
+};
+
+/// Of what the data ranks gather, and of sums, which go with it.
+class DataMessages final : public OpObserver {
+ public:
+  DataMessages() { install(this); }
+  ~DataMessages() override { install(nullptr); }
+  DataMessages(const DataMessages&) = delete;
+  void begin(const Context& /*context*/, OpCall call) override {
+    if (!call.group.starts_with("data")) return;
+    if (std::string_view(call.name) == "all_gather") bytes_.gathered += static_cast<int64_t>(call.cost.bytes);
+    if (std::string_view(call.name) == "all_reduce") bytes_.summed += static_cast<int64_t>(call.cost.bytes);
+  }
+  void end(const Context& /*context*/) override {}
+  Bytes bytes() const { return bytes_; }
+
+ private:
+  Bytes bytes_;
+};
+
+class Fp8Gather : public ::testing::TestWithParam<Case> {
+ protected:
+  Fp8Gather()
+      : grid_(ProcessGrid::of(world().size(), GetParam().tensor, GetParam().context, GetParam().pipeline)),
+        groups_(Groups::connect(world(), Context::cpu(), grid_)) {}
+  config::Config config(bool fp8_param_gather) const {
+    config::Config config = make_config(GetParam());
+    config.parallel.fp8_param_gather = fp8_param_gather;
+    config::validate(config);
+    return config;
+  }
+  std::pair<Trace, Bytes> run(bool fp8_param_gather) {
+    const DataMessages messages;
+    Trace trace = train_small(config(fp8_param_gather), groups_,
+                              {.steps = 4, .grads_at = {1, 3}, .valid_microbatches = 4});
+    return {std::move(trace), messages.bytes()};
+  }
+
+  ProcessGrid grid_;
+  Groups groups_;
+};
+
+TEST_P(Fp8Gather, HasTheBitsOfARunWithout) {
+  const auto [with, in_fp8] = run(true);
+  const auto [without, in_bf16] = run(false);
+  expect_same_bits(with, without);
+  // Of each gather of a bucket whose weights are FP8 half the bytes are left, and the sum of what else it holds.
+  const Context context = Context::cpu();
+  train::StepRunner runner(config(true), context, groups_);
+  runner.allocate();
+  runner.initialize();
+  const parameters::ParameterStore& store = runner.model().parameters();
+  int64_t fp8 = 0, all = 0;
+  for (const parameters::Bucket& bucket : store.buckets()) {
+    all += bucket.size();
+    fp8 += store.gathers_bytes(bucket) ? bucket.size() : 0;
+  }
+  EXPECT_GT(fp8, 0);
+  constexpr int kGathers = 1 + 4;  // of the initial weights, and of each step
+  EXPECT_EQ(in_bf16.gathered, kGathers * 2 * all);
+  EXPECT_EQ(in_fp8.gathered, kGathers * (2 * all - fp8));
+  EXPECT_EQ(in_fp8.summed - in_bf16.summed, kGathers * 2 * store.loose_values().numel());
+  EXPECT_LT(4 * store.loose_values().numel(), fp8);
+  comm::check_replicas(context, store, groups_);
+}
+
+std::vector<Case> gather_cases() {
+  const auto gpt = Family::gpt, llama = Family::llama;
+  using enum Precision;
+  using enum PipelineSchedule;
+  switch (world().size()) {
+    case 2:
+      return {
+          {.name = "gpt_delayed", .family = gpt, .precision = delayed, .dropout = true},
+          {.name = "llama_delayed_recompute",
+           .family = llama,
+           .precision = delayed,
+           .recompute = Recompute::full,
+           .variant = true},
+          {.name = "llama_tensorwise", .family = llama, .precision = tensorwise},
+          {.name = "gpt_tensorwise_no_overlap",
+           .family = gpt,
+           .precision = tensorwise,
+           .recompute = Recompute::selective,
+           .data_overlap = false},
+          {.name = "llama_layers_share_buckets",
+           .family = llama,
+           .precision = delayed,
+           .layers = 5,
+           .bucket_size = 60'000},
+          {.name = "gpt_sharded_gradients",
+           .family = gpt,
+           .precision = delayed,
+           .shard = config::Shard::gradients},
+          {.name = "llama_bf16_grads", .family = llama, .precision = tensorwise, .bf16_grads = true},
+          {.name = "llama_fp8_head", .family = llama, .precision = delayed, .fp8_head = true},
+          // A recipe in a linear, the format of a weight, a linear and a layer that stay in BF16.
+          {.name = "llama_overrides",
+           .family = llama,
+           .precision = delayed,
+           .overrides = "linear_fc1: tensorwise; linear_qkv grad_output: e4m3; linear_qkv weight: e5m2; "
+                        "layers 1 linear_proj: bf16; layers 3: bf16"},
+          {.name = "cp2_llama_delayed", .family = llama, .precision = delayed, .context = 2},
+          {.name = "qwen3_delayed", .family = llama, .precision = delayed, .form = Form::qwen3},
+      };
+    case 4:
+      return {
+          {.name = "dp4_llama_delayed", .family = llama, .precision = delayed},
+          {.name = "dp4_gpt_tensorwise", .family = gpt, .precision = tensorwise, .dropout = true},
+          {.name = "tp2_dp2_gpt_delayed", .family = gpt, .precision = delayed, .tensor = 2},
+          {.name = "tp2_dp2_sp_llama_tensorwise",
+           .family = llama,
+           .precision = tensorwise,
+           .tensor = 2,
+           .sequence = true,
+           .overlap = 2,
+           .recompute = Recompute::selective},
+          {.name = "cp2_tp2_llama_tensorwise",
+           .family = llama,
+           .precision = tensorwise,
+           .tensor = 2,
+           .context = 2},
+          {.name = "pp2_dp2_llama_interleaved",
+           .family = llama,
+           .precision = delayed,
+           .pipeline = 2,
+           .schedule = interleaved,
+           .variant = true},
+          {.name = "pp2_dp2_gpt_zero_bubble",
+           .family = gpt,
+           .precision = tensorwise,
+           .pipeline = 2,
+           .schedule = zero_bubble,
+           .layers = 6,
+           .shard = config::Shard::gradients},
+      };
+    case 8:
+      return {{.name = "tp2_pp2_dp2_sp_llama_delayed",
+               .family = llama,
+               .precision = delayed,
+               .tensor = 2,
+               .pipeline = 2,
+               .sequence = true}};
+    default:
+      return {};
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, Fp8Gather, ::testing::ValuesIn(gather_cases()),
+                         [](const auto& info) { return info.param.name; });
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Fp8Gather);
+
+config::Config llama(Precision precision) {
+  config::Config config = make_config({.family = Family::llama, .precision = precision});
+  config.training.global_batch_size = config.training.micro_batch_size * world().size();
+  return config;
+}
+
+struct Weights {
+  int in_fp8 = 0, in_bf16 = 0;
+  int64_t planned = 0;
+};
+Weights weights_of(const config::Config& config, const Groups& groups) {
+  const Context context = Context::cpu();
+  train::StepRunner runner(config, context, groups);
+  Weights weights{.planned = runner.plan().total_bytes()};
+  for (const parameters::Parameter& parameter : runner.model().parameters().parameters())
+    if (parameter.linear) ++(parameter.has_bytes ? weights.in_fp8 : weights.in_bf16);
+  return weights;
+}
+
+TEST(Fp8GatherOf, WeightsWhoseBf16ValuesNobodyReads) {
+  if (world().size() == 1) GTEST_SKIP() << "one data rank gathers nothing";
+  const Groups groups = Groups::connect(world(), Context::cpu(), ProcessGrid::of(world().size(), 1, 1, 1));
+  const auto count = [&](Precision precision, const auto& change) {
+    config::Config config = llama(precision);
+    change(config);
+    const Weights weights = weights_of(config, groups);
+    EXPECT_EQ(weights.in_fp8 + weights.in_bf16, 17);  // 4 layers of 4, and the head
+    return weights.in_fp8;
+  };
+  const auto nothing = [](config::Config&) {};
+  EXPECT_EQ(count(Precision::delayed, nothing), 16);
+  EXPECT_EQ(count(Precision::tensorwise, nothing), 16);
+  EXPECT_EQ(count(Precision::rowwise, nothing), 0);
+  EXPECT_EQ(count(Precision::blockwise, nothing), 0);
+  EXPECT_EQ(count(Precision::bf16_wide, nothing), 0);
+  EXPECT_EQ(count(Precision::delayed_fp32, nothing), 0);
+  const auto delayed = [&](const auto& change) { return count(Precision::delayed, change); };
+  EXPECT_EQ(delayed([](config::Config& c) { c.parallel.fp8_param_gather = false; }), 0);
+  EXPECT_EQ(delayed([](config::Config& c) { c.parallel.shard = config::Shard::parameters; }), 0);
+  EXPECT_EQ(delayed([](config::Config& c) { c.precision.fp8_keep_weights = config::Fp8KeptWeights::none; }),
+            0);
+  EXPECT_EQ(delayed([](config::Config& c) { c.precision.fp8_keep_weights = config::Fp8KeptWeights::both; }),
+            16);
+  EXPECT_EQ(delayed([](config::Config& c) { c.optimizer.store_param_remainders = true; }), 16);
+  EXPECT_EQ(delayed([](config::Config& c) { c.precision.fp8_from_step = 3; }), 0);
+  EXPECT_EQ(delayed([](config::Config& c) { c.precision.fp8_until_step = 3; }), 0);
+  EXPECT_EQ(delayed([](config::Config& c) { c.guard.every = 3; }), 0);
+  EXPECT_EQ(delayed([](config::Config& c) { c.logging.fp8_statistics_every = 3; }), 0);
+  EXPECT_EQ(delayed([](config::Config& c) { c.logging.generate_every = 3; }), 0);
+  EXPECT_EQ(delayed([](config::Config& c) { c.evaluation.every = 3; }), 0);
+  // A GEMM in BF16; and a bucket of which so much is BF16 that its values are the smaller message.
+  EXPECT_EQ(delayed([](config::Config& c) { c.precision.overrides = "linear_proj dgrad: bf16"; }), 12);
+  EXPECT_EQ(delayed([](config::Config& c) { c.precision.overrides = "linear_fc1: bf16"; }), 0);
+  EXPECT_EQ(delayed([](config::Config& c) { c.precision.overrides = "layers 1 linear_fc1: bf16"; }), 12);
+}
+
+// BF16 values of this rank's share and a byte of all, in place of BF16 values of all: and the row-wise byte is what was
+// kept besides, or scratch.
+TEST(Fp8GatherOf, ManyRanksTakesLessMemory) {
+  if (world().size() == 1) GTEST_SKIP() << "one data rank gathers nothing";
+  const Groups groups = Groups::connect(world(), Context::cpu(), ProcessGrid::of(world().size(), 1, 1, 1));
+  config::Config config = llama(Precision::delayed);
+  config.parallel.fp8_param_gather = false;
+  const int64_t without = weights_of(config, groups).planned;
+  config.parallel.fp8_param_gather = true;
+  const int64_t with = weights_of(config, groups).planned;
+  const int64_t weights = 4 * (64 * (64 + 2 * 32) + 64 * 64 + 3 * 64 * 128);
+  const double saved = 2.0 * static_cast<double>(weights) * (1.0 - 1.0 / world().size());
+  EXPECT_NEAR(static_cast<double>(without - with), saved, 0.04 * saved);  // gains, scales
+}
+
+// A step that is not taken leaves the weights, which are cast and gathered again, and the scales' history.
+TEST(Fp8GatherOf, ASkippedStepIsTheSame) {
+  if (world().size() == 1) GTEST_SKIP() << "one data rank gathers nothing";
+  const Groups groups = Groups::connect(world(), Context::cpu(), ProcessGrid::of(world().size(), 1, 1, 1));
+  for (const Precision precision : {Precision::delayed, Precision::tensorwise}) {
+    SCOPED_TRACE(static_cast<int>(precision));
+    config::Config config = llama(precision);
+    const RandomSteps skips{.steps = 5, .skipped = 3};
+    const std::vector<float> with = run_random_steps(Context::cpu(), config, groups, skips);
+    config.parallel.fp8_param_gather = false;
+    EXPECT_EQ(with, run_random_steps(Context::cpu(), config, groups, skips));
+    EXPECT_NE(with, run_random_steps(Context::cpu(), config, groups, RandomSteps{.steps = 5}));
+  }
+}
+
+}  // namespace
+}  // namespace te::testing

@@ -103,6 +103,7 @@ void show_layout(const te::config::Config& config, const te::Context& context, t
     if (grid.world > 1)
       print_tables(fmt::format("\nrank {} of {} ({})\n", rank, grid.str(), groups.at().str()));
     print_tables(te::train::model_summary(config, runner.model().parameters()) +
+                 te::train::gather_summary(runner.model().parameters()) +
                  te::train::memory_summary(runner.plan(), context) +
                  te::train::offload_summary(runner.plan(), config) +
                  (config.guard.every > 0 ? fmt::format("  guard: {} of host memory for a copy of the state\n",

@@ -134,7 +134,7 @@ std::string start_screen(const StartInfo& info, int columns) {
          rows_of(device_summary(info.context), columns) + row("model", model_line(info), columns) +
          row("batch", batch_line(info), columns) + rows_of(model::pipeline_summary(info.config), columns) +
          rows_of(precision_summary(info.config, info.context), columns) +
-         row("memory", memory_line(info), columns) +
+         rows_of(gather_summary(info.parameters), columns) + row("memory", memory_line(info), columns) +
          rows_of(offload_summary(info.plan, info.config), columns) +
          rows_of(config_notes(info.config), columns) +
          row("config",
@@ -151,8 +151,9 @@ std::string start_tables(const StartInfo& info) {
   if (const std::string line = transport_line(info); !line.empty()) hosts += "messages: " + line + "\n";
   return (info.ranks.empty() ? "" : info.ranks + hosts) + device_summary(info.context) +
          model_summary(info.config, info.parameters) + model::pipeline_summary(info.config) +
-         precision_summary(info.config, info.context) + config_notes(info.config) +
-         memory_summary(info.plan, info.context) + offload_summary(info.plan, info.config);
+         precision_summary(info.config, info.context) + gather_summary(info.parameters) +
+         config_notes(info.config) + memory_summary(info.plan, info.context) +
+         offload_summary(info.plan, info.config);
 }
 
 void write_start_files(const StartInfo& info) {

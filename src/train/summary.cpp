@@ -82,6 +82,18 @@ std::string loss_scale_text(const config::PrecisionConfig& precision) {
 
 }  // namespace
 
+std::string gather_summary(const parameters::ParameterStore& parameters) {
+  const int ranks = parameters.layout().data_size;
+  if (ranks == 1 || parameters.layout().value_slots > 0) return "";
+  int64_t fp8 = 0, values = 0;
+  for (const parameters::Bucket& bucket : parameters.buckets())
+    (parameters.gathers_bytes(bucket) ? fp8 : values) += bucket.size();
+  const std::string weights = fp8 > 0 ? human_bytes(fp8) + " of FP8 weights and " : "";
+  return fmt::format("gather: {}{} of values over {} data ranks, once a step\n", weights,
+                     human_bytes(values * static_cast<int64_t>(dtype_size(parameters.layout().dtype))),
+                     ranks);
+}
+
 std::string precision_summary(const config::Config& config, const Context& context) {
   const config::PrecisionConfig& precision = config.precision;
   const bool tf32 = precision.dtype == config::ComputeDType::fp32 && precision.tf32 && context.is_cuda();

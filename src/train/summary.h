@@ -25,6 +25,9 @@ std::string model_summary(const config::Config& config, const parameters::Parame
 /// Which operands are FP8, in which format, by which recipe; and a warning where FP8 is likely slower than
 /// BF16.
 std::string precision_summary(const config::Config& config, const Context& context);
+/// What the data ranks gather once a step, and whether FP8 weights travel in FP8: a line; empty where nothing is
+/// gathered then.
+std::string gather_summary(const parameters::ParameterStore& parameters);
 /// What is allowed but seldom meant, a line each; empty mostly.
 std::string config_notes(const config::Config& config);
 /// What a link to the host is taken to carry each way, in bytes per second: 16 lanes of PCIe 5.0, which have 63 GB/s by

@@ -2,6 +2,7 @@
 // values travel, whatever else reads or changes the weights.
 #include <nlohmann/json.hpp>
 
+#include "core/memory_plan.h"
 #include "te_train_testing.h"
 
 namespace te::testing {
@@ -61,6 +62,25 @@ TEST(Fp8GatherOfARun, ChangesNothingThatItWrites) {
     run(folder, name + "_bf16", joined(joined(kFp8, form), kWithout));
     expect_same_run(folder, name, name + "_bf16");
   }
+}
+
+// At the start and in a dry run: half the bytes of the layers' weights.
+TEST(Fp8GatherOfARun, SaysWhatTravels) {
+  TrainFolder folder;
+  const std::string plan = "--config " + (folder / "base.yaml") +
+                           " --ranks 2 --dry-run --set precision.fp8=hybrid --set model.ffn_hidden_size=64";
+  // Two layers of 32 x (32 + 2 * 16 + 32 + 3 * 64) weights and two gains, each in whole granules, of 128; embedding,
+  // final norm and head, of 384 rows.
+  const int64_t layers = 2 * (32 * (32 + 2 * 16 + 32 + 3 * 64) + 2 * 128), ends = 2 * 384 * 32 + 128;
+  const int64_t padded_ends = ends + 128;  // the head's bucket has two equal segments of whole granules
+  TE_EXPECT_CONTAINS(folder.run_raw(plan).out,
+                     fmt::format("gather: {} of FP8 weights and {} of values over 2 data ranks, once a step",
+                                 human_bytes(layers), human_bytes(2 * padded_ends)));
+  TE_EXPECT_CONTAINS(folder.run_raw(plan + " --set parallel.fp8_param_gather=false").out,
+                     fmt::format("gather: {} of values over 2 data ranks, once a step",
+                                 human_bytes(2 * (layers + padded_ends))));
+  const Result sharded = folder.run_raw(plan + " --set parallel.shard=parameters");
+  EXPECT_EQ(sharded.out.find("gather:"), std::string::npos);
 }
 
 // Such scales are guessed where a rank casts whole weights: then their records say how often in vain, which nobody

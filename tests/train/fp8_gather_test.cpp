@@ -10,9 +10,10 @@ namespace {
 
 using nlohmann::json;
 
-const Overrides kFp8 = {"precision.fp8=hybrid",      "model.ffn_hidden_size=64",
-                        "parallel.bucket_size=1000", "logging.fp8_stats_every=2",
-                        "training.eval_interval=2",  "training.eval_microbatches=2"};
+const Overrides kFp8 = {"precision.fp8=hybrid",          "model.ffn_hidden_size=64",
+                        "parallel.bucket_size=1000",     "logging.fp8_stats_every=2",
+                        "training.eval_interval=2",      "training.eval_microbatches=2",
+                        "parallel.fp8_param_gather=true"};
 const Overrides kWithout = {"parallel.fp8_param_gather=false"};
 
 /// The FP8 records of metrics.jsonl, and the steps' losses.
@@ -68,7 +69,8 @@ TEST(Fp8GatherOfARun, ChangesNothingThatItWrites) {
 TEST(Fp8GatherOfARun, SaysWhatTravels) {
   TrainFolder folder;
   const std::string plan = "--config " + (folder / "base.yaml") +
-                           " --ranks 2 --dry-run --set precision.fp8=hybrid --set model.ffn_hidden_size=64";
+                           " --ranks 2 --dry-run --set precision.fp8=hybrid --set model.ffn_hidden_size=64 "
+                           "--set parallel.fp8_param_gather=true";
   // Two layers of 32 x (32 + 2 * 16 + 32 + 3 * 64) weights and two gains, each in whole granules, of 128; embedding,
   // final norm and head, of 384 rows.
   const int64_t layers = 2 * (32 * (32 + 2 * 16 + 32 + 3 * 64) + 2 * 128), ends = 2 * 384 * 32 + 128;

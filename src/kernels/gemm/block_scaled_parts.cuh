@@ -1,5 +1,5 @@
-// What the kernels of block_scaled_mainloop.cuh are made of: how they are cut, what lies in shared memory, what they are
-// told, and which tiles a block works on.
+// What the kernels of block_scaled_mainloop.cuh are made of: how they are cut, what lies in shared memory, what they
+// are told, and which tiles a block works on.
 #pragma once
 
 #include <type_traits>

@@ -195,6 +195,7 @@ TEST(Fp8GatherOf, WeightsWhoseBf16ValuesNobodyReads) {
   const Groups groups = Groups::connect(world(), Context::cpu(), ProcessGrid::of(world().size(), 1, 1, 1));
   const auto count = [&](Precision precision, const auto& change) {
     config::Config config = llama(precision);
+    config.parallel.fp8_param_gather = true;
     change(config);
     const Weights weights = weights_of(config, groups);
     EXPECT_EQ(weights.in_fp8 + weights.in_bf16, 17);  // 4 layers of 4, and the head
@@ -249,6 +250,7 @@ TEST(Fp8GatherOf, ASkippedStepIsTheSame) {
   for (const Precision precision : {Precision::delayed, Precision::tensorwise}) {
     SCOPED_TRACE(static_cast<int>(precision));
     config::Config config = llama(precision);
+    config.parallel.fp8_param_gather = true;
     const RandomSteps skips{.steps = 5, .skipped = 3};
     const std::vector<float> with = run_random_steps(Context::cpu(), config, groups, skips);
     config.parallel.fp8_param_gather = false;

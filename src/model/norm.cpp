@@ -1,5 +1,7 @@
 #include "model/norm.h"
 
+#include <utility>
+
 namespace te::model {
 namespace {
 
@@ -92,17 +94,17 @@ void Norm::run_backward(const Context& context, const Tensor& dy, const Tensor& 
 
 void Norm::backward(const Context& context, const Tensor& dy, const Tensor& x, const Statistics& statistics,
                     const Tensor& d_stream, Target target) const {
-  run_backward(context, dy, x, statistics, d_stream, d_stream, target);
+  run_backward(context, dy, x, statistics, d_stream, d_stream, std::move(target));
 }
 
 void Norm::backward(const Context& context, const Tensor& dy, const Tensor& x, const Statistics& statistics,
                     const Tensor& d_stream, const Tensor& dx, Target target) const {
-  run_backward(context, dy, x, statistics, d_stream, dx, target);
+  run_backward(context, dy, x, statistics, d_stream, dx, std::move(target));
 }
 
 void Norm::backward_no_residual(const Context& context, const Tensor& dy, const Tensor& x,
                                 const Statistics& statistics, const Tensor& d_stream, Target target) const {
-  run_backward(context, dy, x, statistics, {}, d_stream, target);
+  run_backward(context, dy, x, statistics, {}, d_stream, std::move(target));
 }
 
 }  // namespace te::model

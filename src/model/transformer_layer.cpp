@@ -1,5 +1,7 @@
 #include "model/transformer_layer.h"
 
+#include <utility>
+
 #include "core/random.h"
 #include "kernels/elementwise/elementwise.h"
 #include "model/embedding.h"
@@ -163,8 +165,12 @@ void TransformerLayer::backward(const Context& context, LayerActivations& a, Lay
                                 bool deferred) {
   RemakeInput remake_mlp, remake_attention;
   if (recompute_ == config::Recompute::selective) {
-    remake_mlp = [&](Target t) { enter(context, mlp_branch(a), mlp_source(a), {}, mlp_source(a), t); };
-    remake_attention = [&](Target t) { enter(context, attention_branch(a), a.x_in, {}, a.x_in, t); };
+    remake_mlp = [&](Target t) {
+      enter(context, mlp_branch(a), mlp_source(a), {}, mlp_source(a), std::move(t));
+    };
+    remake_attention = [&](Target t) {
+      enter(context, attention_branch(a), a.x_in, {}, a.x_in, std::move(t));
+    };
   }
   // 4'. MLP.
   pass.enter(context, Step::fc2_backward);
@@ -204,7 +210,8 @@ Tensor TransformerLayer::leave_backward(const Context& context, const Branch& br
                                         const Tensor& out, Target target, const Pass& pass) const {
   if (!own_gradient()) return d_stream;
   if (post_) {
-    branch.norms.after->backward_no_residual(context, d_stream, out, branch.after, d_output_, target);
+    branch.norms.after->backward_no_residual(context, d_stream, out, branch.after, d_output_,
+                                             std::move(target));
   } else {
     dropout(context, d_stream, d_output_, branch.site, pass);
   }
@@ -215,7 +222,7 @@ Tensor TransformerLayer::leave_backward(const Context& context, const Branch& br
 void TransformerLayer::enter_backward(const Context& context, const Branch& branch, const Tensor& x,
                                       const Tensor& d_stream, const Tensor& dx, Target target) const {
   if (!pre_) return kernels::add(context, d_stream, d_branch_, dx);
-  branch.norms.before->backward(context, d_branch_, x, branch.before, d_stream, dx, target);
+  branch.norms.before->backward(context, d_branch_, x, branch.before, d_stream, dx, std::move(target));
 }
 
 void TransformerLayer::wgrad(const Context& context, const LayerActivations& a,

@@ -1,5 +1,5 @@
 // The configuration of a run: plain structs, one per section of the YAML file. Every key, its default and its
-// rule are in one table (key_table.cpp), from which parsing, suggestions, to_yaml and docs/configuration.md
+// rule are in one table (key_table.h), from which parsing, suggestions, to_yaml and docs/configuration.md
 // all derive. A Config that came from load_config or parse_config holds no "unset" value: defaults that
 // depend on other keys have been filled in, so readers never ask "or else?".
 #pragma once

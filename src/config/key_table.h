@@ -1,5 +1,5 @@
-// The one table of configuration keys. Parsing, range checks, suggestions, to_yaml, --help and
-// docs/configuration.md are loops over it; adding a key means adding a field to config.h and a row here.
+// The one table of configuration keys, whose rows are in key_rows_*.cpp. Parsing, range checks, suggestions, to_yaml,
+// --help and docs/configuration.md are loops over it; adding a key means adding a field to config.h and a row there.
 // Private to this folder.
 #pragma once
 

@@ -122,7 +122,7 @@ TEST(Reference, EveryKeyOfTheYamlIsDescribed) {
 /// docs/configuration.md holds the reference between two markers. TE_UPDATE_DOCS=1 writes it.
 TEST(Reference, DocumentIsUpToDate) {
   const std::string path = std::string(TE_SOURCE_DIR) + "/docs/configuration.md";
-  const std::string begin = "<!-- begin: generated from src/config/key_table.cpp -->\n";
+  const std::string begin = "<!-- begin: generated from src/config/key_rows_*.cpp -->\n";
   const std::string end = "<!-- end: generated -->\n";
   std::string text = read_file(path);
   const size_t from = text.find(begin);

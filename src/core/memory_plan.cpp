@@ -107,9 +107,26 @@ void MemoryPlan::alias(Tensor& slot, const Tensor& owner) {
   aliases_.push_back({&slot, &owner});
 }
 
+void MemoryPlan::overlay(int parts, const std::function<void(int part)>& add_part) {
+  const int64_t begin = end_;
+  int64_t end = begin;
+  const size_t first = entries_.size();
+  for (int part = 0; part < parts; ++part) {
+    const size_t own = entries_.size();
+    end_ = begin;
+    add_part(part);
+    const bool largest = end_ > end;
+    for (size_t i = first; i < entries_.size(); ++i) {
+      if (i >= own ? !largest : largest) entries_[i].counted = false;
+    }
+    end = std::max(end, end_);
+  }
+  end_ = end;
+}
+
 int64_t MemoryPlan::bytes(MemoryKind kind) const {
   int64_t sum = kind == MemoryKind::scratch ? packed().second : 0;
-  for (const Entry& entry : entries_) sum += entry.kind == kind ? entry.bytes : 0;
+  for (const Entry& entry : entries_) sum += entry.kind == kind && entry.counted ? entry.bytes : 0;
   return sum;
 }
 
@@ -146,6 +163,7 @@ std::string MemoryPlan::buffers() const {
     lines.emplace_back(bytes, fmt::format("  {:>12}  {:<24} {}\n", human_bytes(bytes), kind, rest));
   };
   for (const Entry& entry : entries_) {
+    if (!entry.counted) continue;
     add(entry.bytes, memory_kind_name(entry.kind),
         fmt::format("{} {} {}", entry.name, dtype_name(entry.slot->dtype), entry.slot->shape.str()));
   }

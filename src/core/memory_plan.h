@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -61,6 +62,11 @@ class MemoryPlan {
   /// Makes `slot` another view of `owner`, a slot already added: the same elements for as long.
   void alias(Tensor& slot, const Tensor& owner);
 
+  /// Buffers of several parts of which one at a time is in use: add_part(0) .. add_part(parts - 1) add them, each
+  /// part's begin at the same place, and together they take what the largest takes, whose buffers alone are counted.
+  /// Scratch and host memory that a part adds are shared or not as ever. No part adds parts of its own.
+  void overlay(int parts, const std::function<void(int part)>& add_part);
+
   /// Of the device. Scratch counts once it is packed.
   int64_t bytes(MemoryKind kind) const;
   int64_t total_bytes() const;
@@ -92,6 +98,7 @@ class MemoryPlan {
     MemoryKind kind;
     int64_t bytes;
     int64_t offset;
+    bool counted = true;  ///< false: of a part of an overlay that is not its largest
   };
   struct Alias {
     Tensor* slot;

@@ -135,6 +135,37 @@ TEST(MemoryPlan, OverlaysScratchAndNothingElse) {
   EXPECT_NE(p.plan.buffers().find("late"), std::string::npos);
 }
 
+TEST(MemoryPlan, PartsOfAnOverlayBeginAtOnePlaceAndTheLargestCounts) {
+  Planned p;
+  Tensor &before = p.add("before", 100), *small = nullptr, *large = nullptr, *large_end = nullptr,
+         *scratch = nullptr, *last = nullptr;
+  p.plan.overlay(3, [&](int part) {
+    if (part == 0) {
+      small = &p.add("small", 300);
+      scratch = &p.add("scratch", 2000, {0, 1});
+    } else if (part == 1) {
+      large = &p.add("large", 500);
+      large_end = &p.add("large end", 100);
+    } else {
+      last = &p.add("last", 700);
+    }
+  });
+  Tensor& after = p.add("after", 100);
+  EXPECT_EQ(p.plan.total_bytes(), 256 + (512 + 256) + 256 + 2048);
+  EXPECT_EQ(p.plan.bytes(MemoryKind::scratch), 100 + (500 + 100) + 100 + 2048);
+  EXPECT_EQ(p.plan.buffers().find("small"), std::string::npos);
+  EXPECT_NE(p.plan.buffers().find("large end"), std::string::npos);
+  p.allocate();
+  EXPECT_EQ(small->data, large->data);
+  EXPECT_EQ(last->data, large->data);
+  EXPECT_FALSE(common_bytes(*large, *large_end));
+  for (const Tensor* slot : {small, large, large_end, last}) {
+    EXPECT_FALSE(common_bytes(*slot, before));
+    EXPECT_FALSE(common_bytes(*slot, after));
+    EXPECT_FALSE(common_bytes(*slot, *scratch));
+  }
+}
+
 TEST(MemoryPlan, LayersShareScratchOfOneName) {
   Planned p;
   const Tensor &small = p.add("layers.0.d_act", 100, {0, 1}), &large = p.add("layers.11.d_act", 900, {1, 2}),

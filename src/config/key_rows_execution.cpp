@@ -15,7 +15,7 @@ const auto kExecutionRows = std::to_array<Key>({
     {TE_KEY(parallel.sequence), kBuiltIn, kAny,
      "Sequence parallelism: the tensor ranks share the tokens of norms and residual stream, too."},
     {TE_KEY(parallel.virtual_stages), kBuiltIn, from_to(1, 1024),
-     "Model chunks of each stage; more than 1 with `schedule: interleaved`."},
+     "Model chunks of each stage; more than 1 with `schedule: interleaved` or `zero_bubble`."},
     {TE_KEY(parallel.pipeline_split), kBuiltIn, kAny,
      "Layers of each piece of the pipeline (each stage, or each of its virtual stages). `even`: as equal as "
      "they can be. `balanced`: as equal in time, so that the last one, which has the output layer and the "

@@ -135,18 +135,41 @@ void ModelStage::plan(MemoryPlan& plan, const Context& context, const StageSlots
   for (size_t i = 0; i < layers_.size(); ++i) {
     layers_[i].plan_weights(plan, slots.training, deferred);
     layers_[i].plan_scratch(plan, context);
-    for (auto& layers : gradients_) layers_[i].plan_gradients(plan, layers[i], deferred);
+    if (!deferred) layers_[i].plan_gradients(plan, gradients_[0][i], false);
   }
-  for (int c = 0; c < num_chunks(); ++c) {
-    Chunk& chunk = chunks_[static_cast<size_t>(c)];
-    chunk.slots.resize(static_cast<size_t>(slots.activations.at(static_cast<size_t>(c))));
-    for (Slot& slot : chunk.slots) plan_slot(plan, chunk, slot, has_head(c));
-  }
+  if (deferred) plan_put_off(plan);
+  plan_slots(plan, slots.activations);
   if (output_layer_) {
     final_layernorm_->plan_scratch(plan, Step::final_norm_backward);
     output_layer_->plan(plan, slots.training);
   }
   recipe_->parted_weights().plan(plan);
+}
+
+// A slot has the gradients of one microbatch's pass through one chunk.
+void ModelStage::plan_put_off(MemoryPlan& plan) {
+  for (auto& gradients : gradients_) {
+    plan.overlay(num_chunks(), [&](int c) {
+      const Chunk& chunk = chunks_[static_cast<size_t>(c)];
+      for (size_t i = chunk.first; i < chunk.first + chunk.count; ++i)
+        layers_[i].plan_gradients(plan, gradients[i], true);
+    });
+  }
+}
+
+void ModelStage::plan_slots(MemoryPlan& plan, const std::vector<int>& counts) {
+  const auto plan_one = [&](int c, size_t slot) {
+    Chunk& chunk = chunks_[static_cast<size_t>(c)];
+    plan_slot(plan, chunk, chunk.slots[slot], has_head(c));
+  };
+  const bool shared = counts.size() == 1;
+  for (int c = 0; c < num_chunks(); ++c) {
+    std::deque<Slot>& own = chunks_[static_cast<size_t>(c)].slots;
+    own.resize(static_cast<size_t>(counts.at(shared ? 0 : static_cast<size_t>(c))));
+    for (size_t slot = 0; !shared && slot < own.size(); ++slot) plan_one(c, slot);
+  }
+  for (size_t slot = 0; shared && slot < chunks_.front().slots.size(); ++slot)
+    plan.overlay(num_chunks(), [&](int c) { plan_one(c, slot); });
 }
 
 void ModelStage::plan_slot(MemoryPlan& plan, Chunk& chunk, Slot& slot, bool head) {

@@ -28,9 +28,10 @@ struct MicrobatchSlot {
       -1;  ///< not -1: backward leaves the weights' gradients to wgrad, and what that needs in this slot
 };
 
-/// How many microbatches are in flight at once: per chunk, and between backward and wgrad.
+/// How many microbatches are in flight at once: per chunk, and between backward and wgrad, where a slot has room for
+/// any chunk's.
 struct StageSlots {
-  std::vector<int> activations = {1};
+  std::vector<int> activations = {1};  ///< one number for several chunks: slots that they share
   int wgrad = 0;
   bool training =
       true;  ///< false: evaluate() and forward_logits() alone, without gradients and main parameters
@@ -123,6 +124,8 @@ class ModelStage {
 
   void build();
   void add_unit(size_t first);
+  void plan_put_off(MemoryPlan& plan);
+  void plan_slots(MemoryPlan& plan, const std::vector<int>& counts);
   void plan_slot(MemoryPlan& plan, Chunk& chunk, Slot& slot, bool head);
   parameters::Bucket range_of(size_t unit) const {
     return parameters_.range(units_[unit].first, units_[unit].end);

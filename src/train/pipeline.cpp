@@ -38,13 +38,17 @@ Pipeline::Link::Link(const Context& context, size_t num_buffers)
 Pipeline::Pipeline(const config::TrainingConfig& training, const config::ParallelConfig& layout,
                    const Context& context, model::ModelStage& stage)
     : stage_(stage), groups_(stage.groups()) {
-  const auto all = parallel::make_schedule(schedule_shape(training, layout, groups_.grid()));
-  schedule_ = all[static_cast<size_t>(groups_.at().pipeline)];
+  const parallel::ScheduleShape shape = schedule_shape(training, layout, groups_.grid());
+  const int at = groups_.at().pipeline;
+  schedule_ = parallel::make_schedule(shape)[static_cast<size_t>(at)];
   if (groups_.grid().pipeline == 1) return;
   for (const Channel channel : {Channel::forward_from_previous, Channel::forward_to_next,
                                 Channel::backward_from_next, Channel::backward_to_previous}) {
     const bool sends = channel == Channel::forward_to_next || channel == Channel::backward_to_previous;
-    links_.emplace_back(context, sends ? 2 : layout.overlap_receive ? 1 : 0);
+    const ActionKind send =
+        channel == Channel::forward_to_next ? ActionKind::send_forward : ActionKind::send_backward;
+    const int buffers = sends ? shape.channel_messages(at, send) + 1 : layout.overlap_receive ? 1 : 0;
+    links_.emplace_back(context, static_cast<size_t>(buffers));
   }
 }
 
@@ -86,7 +90,7 @@ void Pipeline::send(const Context& context, Channel channel) {
   to.start.wait(to.stream);
   groups_.send(to.stream, to.buffers[to.next], channel);
   to.done[to.next].record(to.stream);
-  to.next = 1 - to.next;
+  to.next = (to.next + 1) % to.buffers.size();
 }
 
 // --- passes ------------------------------------------------------------------------------------------------
@@ -145,15 +149,17 @@ void Pipeline::run_one(const Context& context, const DeviceBatch& batch, float g
   const parallel::ScopedActivity activity(pass.evaluating() ? "evaluation" : "FP8 calibration");
   const int chunks = stage_.num_chunks();
   const int wgrad_slot = schedule_.wgrad_slots > 0 ? 0 : -1;
+  // Chunks that share slots have one each: all of them go forward before the first goes back.
+  const bool shared = schedule_.slots.size() == 1;
   for (int chunk = 0; chunk < chunks; ++chunk) {
-    const MicrobatchSlot place{chunk, 0};
+    const MicrobatchSlot place{chunk, shared ? chunk : 0};
     if (!stage_.has_embedding(chunk)) receive(context, Channel::forward_from_previous, stage_.input(place));
     forward(context, place, batch, 0, grad_scale, loss_sum, pass);
     if (!stage_.has_head(chunk)) send(context, Channel::forward_to_next);
   }
   if (pass.evaluating()) return;
   for (int chunk = chunks; chunk-- > 0;) {
-    const MicrobatchSlot place{chunk, 0, wgrad_slot};
+    const MicrobatchSlot place{chunk, shared ? chunk : 0, wgrad_slot};
     if (!stage_.has_head(chunk)) receive(context, Channel::backward_from_next, stage_.gradient());
     backward(context, place, batch, 0, pass);
     if (wgrad_slot >= 0) stage_.wgrad(context, place, pass);

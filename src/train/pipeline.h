@@ -2,8 +2,9 @@
 // stream and its gradient travelling between the stages. One rank's schedule has no messages in it, and the walk is
 // forward, backward, forward, backward.
 //
-// A message goes on a stream of its own. What is sent is put into one of two buffers per direction, so that the next
-// pass need not wait for the neighbour. What is received goes straight to its place, after all passes launched before:
+// A message goes on a stream of its own. What is sent is put into a buffer of its direction, of which there is one more
+// than the messages that the schedule needs to be on their way, mostly two in all: the next pass need not wait for the
+// neighbour. What is received goes straight to its place, after all passes launched before:
 // whatever they do with the place, they have done. With parallel.overlap_receive it goes to a buffer as soon as the
 // message before has been copied out of it, beside the pass that runs then, and from there to its place.
 #pragma once
@@ -67,13 +68,13 @@ class Pipeline {
     Context stream;
     Event start;                  ///< what the message must wait for
     std::vector<Event> done;      ///< per buffer; of a receive without one, the first
-    std::vector<Tensor> buffers;  ///< of a send two, of a receive one with overlap_receive
+    std::vector<Tensor> buffers;  ///< of a send two or more, of a receive one with overlap_receive
     size_t next = 0;              ///< buffer of the next send
     bool used = false;            ///< a receive's buffer has held a message
   };
   Link& link(parallel::Channel channel) { return links_[static_cast<size_t>(channel)]; }
   void receive(const Context& context, parallel::Channel channel, const Tensor& into);
-  /// The next buffer to fill for a send; waits until the one before last has gone.
+  /// The next buffer to fill for a send; waits until what it held last has gone.
   Tensor buffer(const Context& context, parallel::Channel channel);
   void send(const Context& context, parallel::Channel channel);
   void forward(const Context& context, const model::MicrobatchSlot& place, const DeviceBatch& batch,

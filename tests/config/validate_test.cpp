@@ -399,6 +399,8 @@ TEST(Validate, ParallelLayouts) {
     small({"parallel.pipeline=2", "parallel.schedule=1f1b", recompute_key});
   }
   small({"parallel.pipeline=2", "parallel.schedule=zero_bubble"});
+  refused({"parallel.pipeline=2", "parallel.schedule=zero_bubble", "parallel.virtual_stages=2"},
+          "model.num_layers (2) is below parallel.pipeline * parallel.virtual_stages = 2 * 2 = 4");
   refused({"parallel.tensor=2", "model.ffn_hidden_size=80", "precision.fp8=hybrid"},
           "model.ffn_hidden_size / parallel.tensor 2 = 40");
   EXPECT_EQ(small({"parallel.context=4"}).parallel.context, 4);

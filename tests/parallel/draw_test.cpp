@@ -83,6 +83,22 @@ stage 2  3, plus operands of W for 3
 )");
 }
 
+TEST(Draw, InterleavedZeroBubble) {
+  EXPECT_EQ(picture({ScheduleKind::zero_bubble, 2, 2, 4}), R"(
+zero_bubble: stages 2, chunks of a stage 2, microbatches 4
+F0 forward of microbatch 0, B0 its backward to the inputs, W0 its weight gradients; F0a on the stage's first chunk, F0b on the next; dots: idle; times in forward passes of a stage
+
+time 0 to 12.5
+stage 0 |F0a F1a F0b F1b ....B0b W0b F2a B1b W1b F3a B0a W0a F2b B1a W1a F3b B2b W2b B3b W3b B2a W2a B3a W3a |
+stage 1 |....F0a F1a F0b B0b F1b B1b W0b F2a B0a W1b F3a B1a W0a F2b B2b W1a F3b B3b W2b B2a W3b B3a W2a W3a |
+
+bubble share 4.0 %: the step takes 12.5, the work of a stage 12
+peak memory, in activations of a whole stage for one microbatch:
+stage 0  2 = 4 / 2, plus operands of W for 0.5
+stage 1  2 = 4 / 2, plus operands of W for 1
+)");
+}
+
 TEST(Draw, LongSchedulesGoOnInBlocksAndLoseTheirMiddle) {
   DrawOptions options;
   options.width = 9 + 5 * 3 + 1;  // five passes of three columns

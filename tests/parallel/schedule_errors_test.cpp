@@ -29,11 +29,19 @@ TEST(ScheduleShape, IllegalCombinationsNameKeyRuleAndMend) {
   expect_refused({ScheduleKind::gpipe, 4, 2, 8},
                  "parallel.virtual_stages (2) must be 1 with parallel.schedule gpipe");
   expect_refused({ScheduleKind::one_f_one_b, 4, 2, 8}, "with parallel.schedule 1f1b");
-  expect_refused({ScheduleKind::zero_bubble, 4, 2, 8}, "with parallel.schedule zero_bubble");
+  expect_refused({ScheduleKind::one_f_one_b, 4, 2, 8}, "choose parallel.schedule interleaved or zero_bubble");
   expect_refused({ScheduleKind::interleaved, 4, 1, 8}, "parallel.virtual_stages of 2 or more (it is 1)");
   expect_refused({ScheduleKind::interleaved, 1, 2, 8}, "parallel.pipeline of 2 or more (it is 1)");
   expect_refused({ScheduleKind::interleaved, 4, 2, 6}, "is 6, 2 too many: make it 4 or 8");
   expect_refused({ScheduleKind::interleaved, 4, 2, 3}, "is 3, 3 too many: make it 4,");
+  expect_refused({ScheduleKind::zero_bubble, 4, 2, 6},
+                 "parallel.schedule zero_bubble with parallel.virtual_stages 2 needs a multiple of "
+                 "parallel.pipeline (4) as number of microbatches, but training.global_batch_size / "
+                 "micro_batch_size / data-parallel size is 6, 2 too many: make it 4 or 8, or choose "
+                 "parallel.virtual_stages 1");
+  expect_refused({ScheduleKind::zero_bubble, 1, 2, 8},
+                 "zero_bubble with parallel.virtual_stages 2 needs parallel.pipeline of 2 or more (it is 1)");
+  make_schedule({ScheduleKind::zero_bubble, 4, 1, 6});  // with one chunk any number
 }
 
 /// Breaks a good schedule and expects the simulation to say so with these words.

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <numeric>
 #include <set>
@@ -20,8 +21,9 @@ constexpr ScheduleKind kKinds[] = {ScheduleKind::gpipe, ScheduleKind::one_f_one_
                                    ScheduleKind::zero_bubble};
 
 bool legal(const ScheduleShape& shape) {
-  if (shape.kind != ScheduleKind::interleaved) return shape.chunks == 1;
-  return shape.chunks >= 2 && shape.stages >= 2 && shape.microbatches % shape.stages == 0;
+  const bool several = shape.stages >= 2 && shape.microbatches % shape.stages == 0;
+  if (shape.kind == ScheduleKind::interleaved) return shape.chunks >= 2 && several;
+  return shape.chunks == 1 || (shape.kind == ScheduleKind::zero_bubble && several);
 }
 
 std::vector<ScheduleShape> shapes() {
@@ -114,6 +116,15 @@ TEST(Schedule, NoDeadlockAndEverySendMeetsItsReceive) {
     const auto schedule = make_schedule(shape);
     Costs bounded = whole_costs(shape);
     bounded.buffers = 1;
+    for (int stage = 0; stage < shape.stages; ++stage) {
+      for (const ActionKind send : {ActionKind::send_forward, ActionKind::send_backward}) {
+        const int messages = shape.channel_messages(stage, send);
+        const bool first = stage == 0, last = stage == shape.stages - 1;
+        const bool closes = send == ActionKind::send_forward ? last : first;
+        const bool more = shape.kind == ScheduleKind::zero_bubble && shape.chunks > 1 && closes;
+        ASSERT_EQ(messages, more ? static_cast<int>(std::ceil(2.0 * shape.stages / 3.0)) : 1);
+      }
+    }
     Costs slow = bounded;
     slow.communication = 5;
     slow.wgrad_share = 0.25;
@@ -125,17 +136,18 @@ TEST(Schedule, NoDeadlockAndEverySendMeetsItsReceive) {
 
 /// Walks a stage's list with its slots: none taken twice, all actions of a microbatch on the same one.
 struct SlotWalk {
-  std::map<std::pair<int, int>, std::pair<int, int>> owner;  // (chunk, slot) -> (chunk, microbatch)
-  std::map<int, int> wgrad_owner;                            // wgrad slot -> microbatch
-  std::map<int, std::set<int>> held;                         // chunk -> slots in use
+  using Pass = std::pair<int, int>;           // (chunk, microbatch)
+  std::map<std::pair<int, int>, Pass> owner;  // (pool, slot)
+  std::map<int, Pass> wgrad_owner;            // wgrad slot
+  std::map<int, std::set<int>> held;          // pool -> slots in use
   std::map<int, int> peak;
   int wgrad_peak = 0;
   int stage_peak = 0;
 
-  void take(const Action& action) {
-    ASSERT_TRUE(held[action.chunk].insert(action.slot).second) << "slot " << action.slot << " is in use";
-    owner[{action.chunk, action.slot}] = {action.chunk, action.microbatch};
-    peak[action.chunk] = std::max(peak[action.chunk], static_cast<int>(held[action.chunk].size()));
+  void take(const Action& action, int pool) {
+    ASSERT_TRUE(held[pool].insert(action.slot).second) << "slot " << action.slot << " is in use";
+    owner[{pool, action.slot}] = {action.chunk, action.microbatch};
+    peak[pool] = std::max(peak[pool], static_cast<int>(held[pool].size()));
     int all = 0;
     for (const auto& [chunk, slots] : held) all += static_cast<int>(slots.size());
     stage_peak = std::max(stage_peak, all);
@@ -143,22 +155,22 @@ struct SlotWalk {
 
   void visit(const Action& action, const ScheduleShape& shape, bool first_piece) {
     const bool split = shape.kind == ScheduleKind::zero_bubble;
-    const std::pair<int, int> place = {action.chunk, action.slot};
-    if (action.kind == (first_piece ? ActionKind::forward : ActionKind::receive_forward)) take(action);
+    const int pool = split ? 0 : action.chunk;  // chunks of zero_bubble share their slots
+    const std::pair<int, int> place = {pool, action.slot};
+    if (action.kind == (first_piece ? ActionKind::forward : ActionKind::receive_forward)) take(action, pool);
     const auto expected = std::make_pair(action.chunk, action.microbatch);
     ASSERT_EQ(owner.at(place), expected) << action_name(action.kind);
     if (action.kind == ActionKind::backward && split) {
-      ASSERT_TRUE(wgrad_owner.emplace(action.wgrad_slot, action.microbatch).second) << "wgrad slot in use";
+      ASSERT_TRUE(wgrad_owner.emplace(action.wgrad_slot, expected).second) << "wgrad slot in use";
       wgrad_peak = std::max(wgrad_peak, static_cast<int>(wgrad_owner.size()));
     } else if (action.kind == ActionKind::wgrad) {
-      ASSERT_EQ(wgrad_owner.at(action.wgrad_slot), action.microbatch);
+      ASSERT_EQ(wgrad_owner.at(action.wgrad_slot), expected);
       wgrad_owner.erase(action.wgrad_slot);
     } else {
       ASSERT_EQ(action.wgrad_slot, -1);
     }
     // send_backward follows backward and may name the slot after it is free, before anybody else takes it.
-    if (action.kind == (split ? ActionKind::wgrad : ActionKind::backward))
-      held[action.chunk].erase(action.slot);
+    if (action.kind == (split ? ActionKind::wgrad : ActionKind::backward)) held[pool].erase(action.slot);
   }
 };
 
@@ -174,7 +186,7 @@ int bound(const ScheduleShape& shape, int stage) {
     case ScheduleKind::interleaved:
       return std::min(m * shape.chunks, 2 * (p - 1 - stage) + (shape.chunks - 1) * p + 1);
     case ScheduleKind::zero_bubble:
-      return std::min(m, p);  // 1F1B's on its largest stage
+      return std::min(m, p) * shape.chunks;  // 1F1B's on its largest stage
   }
   return 0;
 }
@@ -191,20 +203,21 @@ TEST(Schedule, SlotsAreUsedOnceAtATimeAndCountIsThePeak) {
         walk.visit(action, shape, action.chunk * shape.stages + s == 0);
         ASSERT_FALSE(::testing::Test::HasFatalFailure());
       }
-      ASSERT_EQ(stage.slots.size(), static_cast<size_t>(shape.chunks));
-      for (int chunk = 0; chunk < shape.chunks; ++chunk) {
-        ASSERT_TRUE(walk.held[chunk].empty());
-        ASSERT_EQ(stage.slots[static_cast<size_t>(chunk)], walk.peak[chunk]);
+      const bool split = shape.kind == ScheduleKind::zero_bubble;
+      ASSERT_EQ(stage.slots.size(), split ? 1u : static_cast<size_t>(shape.chunks));
+      for (size_t pool = 0; pool < stage.slots.size(); ++pool) {
+        const int at = static_cast<int>(pool);
+        ASSERT_TRUE(walk.held[at].empty());
+        ASSERT_EQ(stage.slots[pool], walk.peak[at]);
         if (shape.kind == ScheduleKind::interleaved) {
-          ASSERT_LE(walk.peak[chunk], std::min(shape.microbatches, 2 * shape.stages));
+          ASSERT_LE(walk.peak[at], std::min(shape.microbatches, 2 * shape.stages));
         }
       }
       ASSERT_TRUE(walk.wgrad_owner.empty());
       ASSERT_EQ(stage.wgrad_slots, walk.wgrad_peak);
       ASSERT_EQ(walk.stage_peak, bound(shape, s)) << "stage " << s;
       ASSERT_EQ(simulation.stages[static_cast<size_t>(s)].peak, walk.stage_peak) << "stage " << s;
-      const bool split = shape.kind == ScheduleKind::zero_bubble;
-      ASSERT_EQ(stage.wgrad_slots, split ? std::min(shape.microbatches, s + 1) : 0);
+      ASSERT_EQ(stage.wgrad_slots, split ? std::min(shape.chunks * shape.microbatches, s + 1) : 0);
     }
   }
 }
@@ -219,11 +232,11 @@ TEST(Schedule, BubbleIsTheTextbooks) {
     EXPECT_EQ(simulation.ideal, 3 * v * m);
     for (const StageSimulation& stage : simulation.stages) EXPECT_EQ(stage.busy, 3 * v * m);
     if (shape.kind == ScheduleKind::zero_bubble) {
-      const double makespan = m >= p ? 3 * m + p - 1 : 2 * m + 2 * p - 1;
+      const double makespan = m >= p ? 3 * v * m + p - 1 : 2 * m + 2 * p - 1;
       EXPECT_EQ(simulation.makespan, makespan);
-      EXPECT_EQ(simulation.bubble_share, (makespan - 3 * m) / makespan);
+      EXPECT_EQ(simulation.bubble_share, (makespan - 3 * v * m) / makespan);
       if (m >= p) {
-        EXPECT_DOUBLE_EQ(simulation.bubble_share, (p - 1) / (3 * m + p - 1));
+        EXPECT_DOUBLE_EQ(simulation.bubble_share, (p - 1) / (3 * v * m + p - 1));
       }
     } else {
       EXPECT_EQ(simulation.makespan, 3 * v * m + 3 * (p - 1));
@@ -287,6 +300,116 @@ TEST(Schedule, ZeroBubbleBeats1F1B) {
         EXPECT_LT(simulate(make_schedule(zero), zero, costs).bubble_share,
                   simulate(make_schedule(one), one, costs).bubble_share)
             << text(zero) << ", wgrad share " << share;
+      }
+    }
+  }
+}
+
+// Two stages of two chunks (a, b) and four microbatches, by hand. Stage 1 answers F0b at once and is one W behind;
+// stage 0 has three forwards before B0b is back. F0b, which waits for no other pass than F0a on stage 1, comes first of
+// chunk b as soon as both microbatches of the first group are through chunk a.
+TEST(Schedule, InterleavedZeroBubbleByHand) {
+  const auto schedule = make_schedule({ScheduleKind::zero_bubble, 2, 2, 4});
+  const auto computations = [&](size_t stage) {
+    std::string order;
+    for (const Action& action : schedule[stage].actions) {
+      const char letter = action.kind == ActionKind::forward    ? 'F'
+                          : action.kind == ActionKind::backward ? 'B'
+                          : action.kind == ActionKind::wgrad    ? 'W'
+                                                                : ' ';
+      if (letter != ' ') order += fmt::format("{}{}{} ", letter, action.microbatch, "ab"[action.chunk]);
+    }
+    return order;
+  };
+  EXPECT_EQ(
+      computations(0),
+      "F0a F1a F0b F1b B0b W0b F2a B1b W1b F3a B0a W0a F2b B1a W1a F3b B2b W2b B3b W3b B2a W2a B3a W3a ");
+  EXPECT_EQ(
+      computations(1),
+      "F0a F1a F0b B0b F1b B1b W0b F2a B0a W1b F3a B1a W0a F2b B2b W1a F3b B3b W2b B2a W3b B3a W2a W3a ");
+  // Slots of either chunk, lowest first: B0b's of stage 0 is free again for F2a, which is of the other chunk.
+  const auto& actions = schedule[0].actions;
+  const auto slot_of = [&](ActionKind kind, int microbatch, int chunk) {
+    return std::find_if(actions.begin(), actions.end(),
+                        [&](const Action& a) {
+                          return a.kind == kind && a.microbatch == microbatch && a.chunk == chunk;
+                        })
+        ->slot;
+  };
+  EXPECT_EQ(slot_of(ActionKind::forward, 0, 1), 2);
+  EXPECT_EQ(slot_of(ActionKind::forward, 2, 0), 2);
+  EXPECT_EQ(schedule[0].slots, std::vector<int>{4});
+  EXPECT_EQ(schedule[1].slots, std::vector<int>{4});
+  EXPECT_EQ(schedule[0].wgrad_slots, 1);
+  EXPECT_EQ(schedule[1].wgrad_slots, 2);
+}
+
+// Where the ring closes, one message less than the shape says makes stages wait, here for each other. An interleaved
+// shape asks for one, so its order of sends and receives is what a channel of one message carries.
+TEST(Schedule, InterleavedZeroBubbleNeedsItsChannels) {
+  const ScheduleShape shape = {ScheduleKind::zero_bubble, 4, 3, 16};
+  ASSERT_EQ(shape.channel_messages(3, ActionKind::send_forward), 3);
+  auto schedule = make_schedule(shape);
+  Costs costs = whole_costs(shape);
+  costs.buffers = 1;
+  EXPECT_NO_THROW(simulate(schedule, shape, costs));
+  // The same lists where every channel holds one message.
+  ScheduleShape narrow = shape;
+  narrow.kind = ScheduleKind::interleaved;
+  for (StageSchedule& stage : schedule)
+    std::erase_if(stage.actions, [](const Action& action) { return action.kind == ActionKind::wgrad; });
+  EXPECT_NO_THROW(simulate(schedule, narrow));
+  try {
+    simulate(schedule, narrow, costs);
+    FAIL() << "channels of one message are enough";
+  } catch (const InternalError& error) {
+    EXPECT_NE(std::string(error.what()).find("deadlock"), std::string::npos) << error.what();
+  }
+}
+
+// The head is a layer's work more on the last of four pieces: F, B, W take 2 there, 1 elsewhere. By hand, two
+// microbatches:
+//
+//   stage 0  F0a F1a F0b F1b . . B0b W0b B1b W1b . B0a W0a B1a W1a     F0b waits for F0a on stage 1, until 2: no gap
+//   stage 1  . F0a F1a F0b- B0b- F1b- B1b- W0b- B0a W1b- B1a W0a W1a
+//
+// Stage 1: F0b 3 to 5, B0b to 7, F1b to 9, B1b to 11, W0b to 13, B0a (its gradient, B0b of stage 0, came at 8) to 14,
+// W1b to 16, B1a to 17, W0a, W1a to 19. Stage 0: F1b to 4, B0b 7 to 8, W0b to 9, B1b 11 to 12, W1b to 13, B0a 14 to 15,
+// W0a to 16, B1a 17 to 18, W1a to 19.
+TEST(Schedule, InterleavedZeroBubbleWithAHeadByHand) {
+  const ScheduleShape shape = {ScheduleKind::zero_bubble, 2, 2, 2};
+  Costs costs;
+  costs.pieces = {{1, 2, 1}, {1, 2, 1}, {1, 2, 1}, {2, 4, 2}};
+  const Simulation simulation = simulate(make_schedule(shape), shape, costs);
+  EXPECT_EQ(simulation.makespan, 19);
+  EXPECT_EQ(simulation.ideal, 2 * 9);
+  const auto start_of = [&](size_t stage, ActionKind kind, int microbatch, int chunk) {
+    for (const TimelineEntry& entry : simulation.stages[stage].timeline)
+      if (entry.kind == kind && entry.microbatch == microbatch && entry.chunk == chunk) return entry.start;
+    return -1.0;
+  };
+  EXPECT_EQ(start_of(1, ActionKind::backward, 0, 1), 5);
+  EXPECT_EQ(start_of(0, ActionKind::backward, 0, 1), 7);
+  EXPECT_EQ(start_of(1, ActionKind::backward, 0, 0), 13);
+  EXPECT_EQ(start_of(0, ActionKind::backward, 1, 0), 17);
+}
+
+TEST(Schedule, InterleavedZeroBubbleBeatsZeroBubbleAndInterleaved) {
+  for (const double share : {0.4, 0.5, 0.6}) {
+    for (int stages = 2; stages <= 8; ++stages) {
+      for (int microbatches = stages; microbatches <= 32; microbatches += stages) {
+        Costs costs;
+        costs.wgrad_share = share;
+        double before = 1;
+        for (int chunks = 1; chunks <= 4; ++chunks) {
+          const ScheduleShape zero = {ScheduleKind::zero_bubble, stages, chunks, microbatches};
+          const double bubble = simulate(make_schedule(zero), zero, costs).bubble_share;
+          EXPECT_LT(bubble, before) << text(zero) << ", wgrad share " << share;
+          before = bubble;
+          const ScheduleShape other = {ScheduleKind::interleaved, stages, chunks, microbatches};
+          if (!legal(other)) continue;
+          EXPECT_LT(bubble, simulate(make_schedule(other), other, costs).bubble_share) << text(other);
+        }
       }
     }
   }

@@ -78,6 +78,9 @@ TEST(Guard, ObservingChangesNoBitOfAnyLayout) {
   expect_unchanged(folder, "tp", joined(kFp8, {"parallel.tensor=2"}));
   expect_unchanged(folder, "tp_sp", joined(kFp8, {"parallel.tensor=2", "parallel.sequence=true"}));
   expect_unchanged(folder, "pp", joined(kFp8, {"parallel.pipeline=2", "parallel.schedule=zero_bubble"}));
+  expect_unchanged(folder, "pp_chunks",
+                   joined(kFp8, {"parallel.pipeline=2", "parallel.schedule=zero_bubble",
+                                 "parallel.virtual_stages=2", "model.num_layers=4"}));
   expect_unchanged(folder, "dp", joined(kFp8, {"parallel.bucket_size=1000"}));
   expect_unchanged(folder, "dp_muon", joined(kFp8, {"parallel.bucket_size=1000", "optimizer.name=muon"}));
 }

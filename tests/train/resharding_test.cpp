@@ -67,6 +67,19 @@ const Case kSplit = {"split",
                      {kOne, kPipeline, kFirstHeavy, kBalanced},
                      2e-6,
                      5e-5};
+/// Stages of several runs of layers.
+const Layout kChunks = {
+    "pp2_chunks", 2, {"parallel.pipeline=2", "parallel.schedule=zero_bubble", "parallel.virtual_stages=2"}};
+const Layout kInterleaved = {
+    "pp2_interleaved",
+    2,
+    {"parallel.pipeline=2", "parallel.schedule=interleaved", "parallel.virtual_stages=2"}};
+const Case kVirtualStages = {"virtual_stages",
+                             {"precision.dtype=fp32", "model.num_layers=4"},
+                             kChunks,
+                             {kOne, kPipeline, kInterleaved},
+                             2e-6,
+                             5e-5};
 /// Heads on two ranks, and with four keys and values.
 const Case kContextFp32 = {"context",
                            {"precision.dtype=fp32"},
@@ -236,6 +249,10 @@ TEST_F(Resharding, Fp32GoesOnUnderAnyLayout) {
 
 TEST_F(Resharding, StagesGoOnUnderAnySplit) {
   goes_on_under_any_layout(kSplit);
+}
+
+TEST_F(Resharding, VirtualStagesGoOnUnderAnyOthers) {
+  goes_on_under_any_layout(kVirtualStages);
 }
 
 TEST_F(Resharding, MuonGoesOnUnderAnyLayout) {

@@ -124,9 +124,12 @@ std::string memory(const std::vector<StageSchedule>& schedule, const ScheduleSha
     const std::vector<int>& slots = schedule[s].slots;
     const double sum = std::accumulate(slots.begin(), slots.end(), 0);
     text += fmt::format("stage {:<2} {:.4g}", s, sum / shape.chunks);
-    if (shape.chunks > 1) text += fmt::format(" = ({}) / {}", fmt::join(slots, " + "), shape.chunks);
+    std::string all = fmt::format("{}", fmt::join(slots, " + "));
+    if (slots.size() > 1) all = fmt::format("({})", all);
+    if (shape.chunks > 1) text += fmt::format(" = {} / {}", all, shape.chunks);
     if (schedule[s].wgrad_slots > 0)
-      text += fmt::format(", plus operands of W for {}", schedule[s].wgrad_slots);
+      text += fmt::format(", plus operands of W for {:.4g}",
+                          static_cast<double>(schedule[s].wgrad_slots) / shape.chunks);
     text += "\n";
   }
   return text;

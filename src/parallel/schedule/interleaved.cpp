@@ -27,18 +27,13 @@
 
 namespace te::parallel {
 
-namespace {
-
-/// The i-th forward or backward pass of a stage.
-Step pass(const ScheduleShape& shape, ActionKind kind, int i) {
+Step interleaved_pass(const ScheduleShape& shape, ActionKind kind, int i) {
   const int group_size = shape.stages * shape.chunks;
   const int group = i / group_size;
   const int turn = i % group_size / shape.stages;
   const int chunk = kind == ActionKind::forward ? turn : shape.chunks - 1 - turn;
   return {kind, group * shape.stages + i % shape.stages, chunk};
 }
-
-}  // namespace
 
 int interleaved_warmup(const ScheduleShape& shape, int stage) {
   const int wanted = 2 * (shape.stages - 1 - stage) + (shape.chunks - 1) * shape.stages;
@@ -49,11 +44,11 @@ std::vector<Step> interleaved_order(const ScheduleShape& shape, int stage) {
   const int passes = shape.microbatches * shape.chunks;
   const int warmup = interleaved_warmup(shape, stage);
   std::vector<Step> order;
-  for (int i = 0; i < warmup; ++i) order.push_back(pass(shape, ActionKind::forward, i));
+  for (int i = 0; i < warmup; ++i) order.push_back(interleaved_pass(shape, ActionKind::forward, i));
   for (int i = 0; i < passes; ++i) {
     const int ahead = i + warmup;
-    if (ahead < passes) order.push_back(pass(shape, ActionKind::forward, ahead));
-    order.push_back(pass(shape, ActionKind::backward, i));
+    if (ahead < passes) order.push_back(interleaved_pass(shape, ActionKind::forward, ahead));
+    order.push_back(interleaved_pass(shape, ActionKind::backward, i));
   }
   return order;
 }

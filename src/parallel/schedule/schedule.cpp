@@ -5,12 +5,14 @@
 //    and so break the bounds on memory. A GPU need not lose by that, since the host enqueues ahead of it: how early
 //    a message may really arrive is the executor's matter (train/pipeline.h).
 // 2. A send stands directly after the computation that made it, before a wgrad that could wait.
-// 3. A microbatch takes the lowest free slot of its chunk; there are as many as were ever taken at once.
+// 3. A microbatch takes the lowest free slot of its chunk, or of the stage where its chunks share them; there are as
+//    many as were ever taken at once.
 #include "parallel/schedule/schedule.h"
 
 #include <algorithm>
 #include <array>
 #include <map>
+#include <string>
 #include <utility>
 
 #include "core/error.h"
@@ -48,7 +50,7 @@ class Slots {
 class StageWriter {
  public:
   StageWriter(const ScheduleShape& shape, int stage)
-      : shape_(shape), stage_(stage), chunk_slots_(static_cast<size_t>(shape.chunks)) {}
+      : shape_(shape), stage_(stage), slots_(shape.shares_slots() ? 1 : static_cast<size_t>(shape.chunks)) {}
 
   void add(const Step& step) {
     switch (step.kind) {
@@ -64,7 +66,7 @@ class StageWriter {
   }
 
   StageSchedule finish() {
-    for (const Slots& slots : chunk_slots_) out_.slots.push_back(slots.count());
+    for (const Slots& slots : slots_) out_.slots.push_back(slots.count());
     out_.wgrad_slots = wgrad_slots_.count();
     return std::move(out_);
   }
@@ -74,12 +76,15 @@ class StageWriter {
 
   bool first(const Step& step) const { return shape_.piece(stage_, step.chunk) == 0; }
   bool last(const Step& step) const { return shape_.piece(stage_, step.chunk) == shape_.pieces() - 1; }
+  Slots& slots_of(const Step& step) {
+    return slots_.at(shape_.shares_slots() ? 0 : static_cast<size_t>(step.chunk));
+  }
   void push(ActionKind kind, const Step& step, int slot, int wgrad_slot = -1) {
     out_.actions.push_back({kind, step.microbatch, step.chunk, slot, wgrad_slot});
   }
 
   void forward(const Step& step) {
-    const int slot = chunk_slots_.at(step.chunk).take();
+    const int slot = slots_of(step).take();
     slot_of_[{step.chunk, step.microbatch}] = slot;
     if (!first(step)) push(ActionKind::receive_forward, step, slot);
     push(ActionKind::forward, step, slot);
@@ -96,7 +101,7 @@ class StageWriter {
     if (split) {
       wgrad_slot_of_[{step.chunk, step.microbatch}] = wgrad_slot;
     } else {
-      chunk_slots_.at(step.chunk).give_back(slot);
+      slots_of(step).give_back(slot);
     }
   }
 
@@ -104,13 +109,13 @@ class StageWriter {
     const int slot = slot_of_.at({step.chunk, step.microbatch});
     const int wgrad_slot = wgrad_slot_of_.at({step.chunk, step.microbatch});
     push(ActionKind::wgrad, step, slot, wgrad_slot);
-    chunk_slots_.at(step.chunk).give_back(slot);
+    slots_of(step).give_back(slot);
     wgrad_slots_.give_back(wgrad_slot);
   }
 
   const ScheduleShape& shape_;
   int stage_;
-  std::vector<Slots> chunk_slots_;
+  std::vector<Slots> slots_;  // per chunk, or one for all
   Slots wgrad_slots_;
   std::map<Key, int> slot_of_;
   std::map<Key, int> wgrad_slot_of_;
@@ -132,28 +137,26 @@ std::vector<Step> stage_order(const ScheduleShape& shape, int stage) {
   internal_error("unknown schedule", std::source_location::current());
 }
 
-void check_interleaved(const ScheduleShape& shape) {
-  if (shape.chunks < 2) {
-    user_error(
-        "parallel.schedule interleaved needs parallel.virtual_stages of 2 or more (it is {}): set it, or "
-        "choose parallel.schedule 1f1b",
-        shape.chunks);
-  }
+/// The rules of several chunks.
+void check_interleaving(const ScheduleShape& shape) {
+  const bool zero_bubble = shape.kind == ScheduleKind::zero_bubble;
+  const std::string schedule =
+      zero_bubble ? fmt::format("zero_bubble with parallel.virtual_stages {}", shape.chunks) : "interleaved";
   if (shape.stages < 2) {
     user_error(
-        "parallel.schedule interleaved needs parallel.pipeline of 2 or more (it is {}): set it, or choose "
+        "parallel.schedule {} needs parallel.pipeline of 2 or more (it is {}): set it, or choose "
         "parallel.schedule 1f1b and parallel.virtual_stages 1",
-        shape.stages);
+        schedule, shape.stages);
   }
   const int rest = shape.microbatches % shape.stages;
   if (rest != 0) {
     const int below = shape.microbatches - rest;
     user_error(
-        "parallel.schedule interleaved needs a multiple of parallel.pipeline ({}) as number of microbatches, "
+        "parallel.schedule {} needs a multiple of parallel.pipeline ({}) as number of microbatches, "
         "but training.global_batch_size / micro_batch_size / data-parallel size is {}, {} too many: make it "
-        "{}{}, or choose parallel.schedule 1f1b",
-        shape.stages, shape.microbatches, rest, below > 0 ? fmt::format("{} or ", below) : "",
-        below + shape.stages);
+        "{}{}, or choose {}",
+        schedule, shape.stages, shape.microbatches, rest, below > 0 ? fmt::format("{} or ", below) : "",
+        below + shape.stages, zero_bubble ? "parallel.virtual_stages 1" : "parallel.schedule 1f1b");
   }
 }
 
@@ -167,6 +170,12 @@ std::string_view action_name(ActionKind kind) {
   return kActionNames.at(static_cast<size_t>(kind));
 }
 
+int ScheduleShape::channel_messages(int stage, ActionKind send) const {
+  const bool closes_ring = stage == (send == ActionKind::send_forward ? stages - 1 : 0);
+  const bool several = kind == ScheduleKind::zero_bubble && chunks > 1;
+  return several && closes_ring ? (2 * stages + 2) / 3 : 1;
+}
+
 void check(const ScheduleShape& shape) {
   if (shape.stages < 1) user_error("parallel.pipeline ({}) must be at least 1", shape.stages);
   if (shape.chunks < 1) user_error("parallel.virtual_stages ({}) must be at least 1", shape.chunks);
@@ -177,14 +186,21 @@ void check(const ScheduleShape& shape) {
         "be at least 1: raise training.global_batch_size",
         shape.microbatches);
   }
-  if (shape.kind == ScheduleKind::interleaved) {
-    check_interleaved(shape);
-  } else if (shape.chunks > 1) {
+  const bool interleaved = shape.kind == ScheduleKind::interleaved;
+  if (interleaved && shape.chunks < 2) {
+    user_error(
+        "parallel.schedule interleaved needs parallel.virtual_stages of 2 or more (it is {}): set it, or "
+        "choose parallel.schedule 1f1b",
+        shape.chunks);
+  }
+  if (shape.chunks == 1) return;
+  if (!interleaved && shape.kind != ScheduleKind::zero_bubble) {
     user_error(
         "parallel.virtual_stages ({}) must be 1 with parallel.schedule {}: set it, or choose "
-        "parallel.schedule interleaved",
+        "parallel.schedule interleaved or zero_bubble",
         shape.chunks, schedule_name(shape.kind));
   }
+  check_interleaving(shape);
 }
 
 std::vector<StageSchedule> make_schedule(const ScheduleShape& shape) {

@@ -113,10 +113,12 @@ class Simulator {
         return true;
       case ActionKind::send_forward:
         require(state.forward_done.contains(key), stage, action, "sends what is not computed");
-        return send(state, neighbour(stage, 1).forward_in, {action.microbatch, piece, 0});
+        return send(state, neighbour(stage, 1).forward_in, room(stage, action),
+                    {action.microbatch, piece, 0});
       case ActionKind::send_backward:
         require(state.backward_done.contains(key), stage, action, "sends what is not computed");
-        return send(state, neighbour(stage, -1).backward_in, {action.microbatch, piece, 0});
+        return send(state, neighbour(stage, -1).backward_in, room(stage, action),
+                    {action.microbatch, piece, 0});
       default:
         compute(stage, state, action);
         return true;
@@ -137,8 +139,13 @@ class Simulator {
     return true;
   }
 
-  bool send(State& state, Channel& channel, Message message) const {
-    const auto buffers = static_cast<size_t>(costs_.buffers);
+  /// Messages that the send's channel holds; 0: no limit.
+  size_t room(int stage, const Action& action) const {
+    const int more = shape_.channel_messages(stage, action.kind) - 1;
+    return static_cast<size_t>(costs_.buffers > 0 ? costs_.buffers + more : 0);
+  }
+
+  bool send(State& state, Channel& channel, size_t buffers, Message message) const {
     const size_t index = channel.sent.size();
     if (buffers > 0 && index >= buffers) {
       const size_t before = index - buffers;  // the message whose buffer this one takes over

@@ -17,10 +17,11 @@ struct Costs {
     double wgrad = 0;     ///< of backward; counts only where wgrad is an action of its own
   };
   double forward = 1;
-  double backward = 2;              ///< dgrad and wgrad together
-  double wgrad_share = 0.5;         ///< of backward; counts only where wgrad is an action of its own
-  double communication = 0;         ///< from send to arrival; the sender goes on at once
-  int buffers = 0;                  ///< messages a channel holds before a send blocks; 0: no limit
+  double backward = 2;       ///< dgrad and wgrad together
+  double wgrad_share = 0.5;  ///< of backward; counts only where wgrad is an action of its own
+  double communication = 0;  ///< from send to arrival; the sender goes on at once
+  int buffers = 0;           ///< messages a channel holds before a send blocks; 0: no limit. Where the shape
+                             ///< asks for channel_messages above 1, so many more
   bool waits_for_receiver = false;  ///< a message travels when its receiver has come to it, not before
   std::vector<Piece> pieces{};      ///< of every piece, instead of the three durations above; empty: those
 };

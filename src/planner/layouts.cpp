@@ -36,8 +36,10 @@ std::vector<std::pair<PipelineSchedule, int64_t>> schedules(int64_t stages) {
   std::vector<std::pair<PipelineSchedule, int64_t>> all{{PipelineSchedule::one_f_one_b, 1}};
   if (stages == 1) return all;
   all.emplace_back(PipelineSchedule::zero_bubble, 1);
-  for (int64_t chunks = 2; chunks <= kMostVirtualStages; ++chunks)
+  for (int64_t chunks = 2; chunks <= kMostVirtualStages; ++chunks) {
     all.emplace_back(PipelineSchedule::interleaved, chunks);
+    all.emplace_back(PipelineSchedule::zero_bubble, chunks);
+  }
   return all;
 }
 

@@ -178,6 +178,14 @@ PassesOfMicrobatch rehearse_passes(const config::Config& given, const Cluster& c
   PassesOfMicrobatch passes{
       .embedding = units.embedding_, .head = units.head_, .layers = std::move(units.layers_)};
   passes.activation_bytes = plan.bytes(MemoryKind::activations) / config.model.num_layers;
+  if (put_off) {
+    model::ModelStage other(config, groups);
+    MemoryPlan twice;
+    other.plan(twice, context, {.activations = {1}, .wgrad = 2});
+    passes.put_off_bytes = (twice.bytes(MemoryKind::activations) - plan.bytes(MemoryKind::activations)) /
+                           config.model.num_layers;
+    passes.activation_bytes -= passes.put_off_bytes;
+  }
   // The head keeps two more tensors of the stream's size.
   passes.activation_bytes -= 2 * stage.dims().stream * stage.dims().hidden *
                              static_cast<int64_t>(dtype_size(stage.dims().dtype)) / config.model.num_layers;

@@ -38,6 +38,7 @@ struct PassesOfMicrobatch {
     return layers[layers.size() == 1 ? 0 : static_cast<size_t>(index)];
   }
   int64_t activation_bytes = 0;  ///< of a layer, at least, on average: what a microbatch keeps of it
+  int64_t put_off_bytes = 0;     ///< likewise, and besides: for a weight gradient that is put off
 };
 
 /// Of parallel.tensor x context ranks; `put_off`: weight gradients are (zero_bubble). The layout's other axes are not

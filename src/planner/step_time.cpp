@@ -250,7 +250,6 @@ double StepModel::least_bytes(const config::Config& config) {
   const config::OptimizerConfig& optimizer = config.optimizer;
   const PassesOfMicrobatch& all = passes(config);
   const Cut parts = cut(config, all);
-  const StageWork& first = parts.stages.front();
   const double shares = grid.context * grid.data;
   const auto bytes_of = [](config::MomentDType dtype) {
     return dtype == config::MomentDType::fp32 ? 4.0 : dtype == config::MomentDType::bf16 ? 2.0 : 1.0;
@@ -264,8 +263,20 @@ double StepModel::least_bytes(const config::Config& config) {
   const double state = values + grads + (2.0 + moments) / shares;
   // Microbatches in flight on the first stage: as many as there are stages.
   const double in_flight = std::min(shape.microbatches, shape.stages);
-  return state * static_cast<double>(first.parameters) +
-         in_flight * static_cast<double>(all.activation_bytes * first.layers);
+  const auto bytes_of_stage = [&](size_t stage, double put_off) {
+    const StageWork& part = parts.stages[stage];
+    return state * static_cast<double>(part.parameters) +
+           static_cast<double>(part.layers) * (in_flight * static_cast<double>(all.activation_bytes) +
+                                               put_off * static_cast<double>(all.put_off_bytes));
+  };
+  if (!puts_off(config)) return bytes_of_stage(0, 0);
+  // zero_bubble: on every stage, and the later the stage, the more chunks wait for their weight gradients.
+  double most = 0;
+  for (int stage = 0; stage < shape.stages; ++stage) {
+    const double waiting = std::min(shape.microbatches * shape.chunks, stage + 1);
+    most = std::max(most, bytes_of_stage(static_cast<size_t>(stage), waiting / shape.chunks));
+  }
+  return most;
 }
 
 }  // namespace te::planner

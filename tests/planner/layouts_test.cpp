@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "core/memory_plan.h"
 #include "parallel/groups.h"
 #include "planner_testing.h"
 #include "testing/files.h"
@@ -82,6 +83,39 @@ TEST(Search, TakesTheFastestWayThatFits) {
   }
 }
 
+// Four stages: p microbatches' activations of a stage whatever the chunks; operands of put-off weight gradients for
+// stage + 1 passes, of a chunk where there are chunks; and where the ring of chunks closes, room for ceil(2 p / 3)
+// messages on their way and one to be filled, elsewhere for one and one, in each direction.
+TEST(Search, PlansWhatInterleavedZeroBubbleKeeps) {
+  const auto plan_of = [](int chunks, int stage) {
+    const config::Config config = shipped_config(
+        "llama7b_fp8", {"parallel.pipeline=4", "parallel.schedule=zero_bubble", "training.recompute=none",
+                        "parallel.virtual_stages=" + std::to_string(chunks)});
+    const auto grid = parallel::ProcessGrid::of(4, 1, 1, 4);
+    const auto groups = parallel::Groups::planned(grid, stage);
+    const Context context = Context::cpu(train::execution_options(config));
+    const train::StepRunner runner(config, context, groups);
+    const std::string buffers = runner.plan().buffers();
+    int messages = 0;
+    for (size_t at = buffers.find("pipeline.message"); at != std::string::npos;
+         at = buffers.find("pipeline.message", at + 1))
+      ++messages;
+    return std::pair{runner.plan().bytes(MemoryKind::activations), messages};
+  };
+  const auto [one, two] = std::pair{plan_of(1, 0).first, plan_of(1, 1).first};
+  const int64_t operands = two - one;  // of a stage's eight layers, one microbatch
+  EXPECT_GT(operands, 0);
+  for (const int chunks : {2, 4}) {
+    for (int stage = 0; stage < 3; ++stage) {  // the last has the head's activations besides
+      EXPECT_EQ(plan_of(chunks, stage).first, one - operands + (stage + 1) * operands / chunks)
+          << chunks << " chunks, stage " << stage;
+    }
+    for (int stage = 0; stage < 4; ++stage)
+      EXPECT_EQ(plan_of(chunks, stage).second, stage == 0 || stage == 3 ? 2 + 4 : 2 + 2);
+  }
+  EXPECT_EQ(plan_of(1, 0).second, 2 + 2);
+}
+
 TEST(Search, BoundsAreBounds) {
   StepModel model(testing::h200s(8));
   for (const Settings& layout : std::vector<Settings>{
@@ -90,6 +124,8 @@ TEST(Search, BoundsAreBounds) {
            {"parallel.pipeline=4"},
            {"parallel.pipeline=2", "parallel.schedule=interleaved", "parallel.virtual_stages=2"},
            {"parallel.pipeline=4", "parallel.schedule=zero_bubble", "training.recompute=none"},
+           {"parallel.pipeline=4", "parallel.schedule=zero_bubble", "parallel.virtual_stages=4",
+            "training.recompute=none"},
            {"parallel.shard=parameters", "training.recompute=full"},
            {"parallel.context=2"}}) {
     const config::Config config = shipped_config("llama7b_fp8", layout);

@@ -199,13 +199,44 @@ __device__ __forceinline__ Softmax<E> attend(const DecodeParams<T>& p, const Fra
   return of;
 }
 
-/// Shared memory of a block that makes `parts` parts: their maxima, totals and sums [parts, dim].
+/// Shared memory of `parts` parts: their maxima, totals and sums [parts, dim].
 struct PartsMemory {
   float *largest, *total, *sum;
   __device__ __forceinline__ PartsMemory(float* memory, int parts)
       : largest(memory), total(memory + parts), sum(memory + 2 * parts) {}
-  static size_t bytes(int parts, int dim) { return static_cast<size_t>(parts * (dim + 2)) * sizeof(float); }
+  static __host__ __device__ constexpr int floats(int parts, int dim) { return parts * (dim + 2); }
 };
+
+/// An element of a head over some keys.
+struct Merged {
+  float largest = -INFINITY, total = 0.0f, sum = 0.0f;
+};
+
+/// Of `kCount` of them, in order; those without keys count nothing.
+template <int kCount>
+__device__ __forceinline__ Merged merge(const Merged (&parts)[kCount]) {
+  Merged all;
+#pragma unroll
+  for (const Merged& part : parts) all.largest = fmaxf(all.largest, part.largest);
+#pragma unroll
+  for (const Merged& part : parts) {
+    const float weight = part.largest == -INFINITY ? 0.0f : __expf(part.largest - all.largest);
+    all.total += weight * part.total;
+    all.sum += weight * part.sum;
+  }
+  return all;
+}
+
+/// Element d of the parts of block c of a cluster, or of turn c of one block: slots w * stride + offset.
+__device__ __forceinline__ Merged merge_warps(const PartsMemory& m, int stride, int offset, int dim, int d) {
+  Merged warps[kWarps];
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) {
+    const int slot = w * stride + offset;
+    warps[w] = {m.largest[slot], m.total[slot], m.sum[slot * dim + d]};
+  }
+  return merge(warps);
+}
 
 /// kBlocks: kSplits (a cluster a head) or 1. Part w * kSplits + c is that of warp w in block c.
 template <class T, int E, bool kVectors, int kBlocks, bool kStep>
@@ -222,7 +253,6 @@ __global__ void __launch_bounds__(kThreads) decode_kernel(const __grid_constant_
   const int last = p.positions[row];
   const int earliest = p.window > 0 ? max(last + 1 - p.window, 0) : 0;
   const int64_t first = (p.sequences[row] * p.length * p.groups + static_cast<int64_t>(group)) * p.dim;
-  allow_dependents();
 
   using Part = Fragment<T, E, kVectors>;
   Part query;
@@ -250,43 +280,46 @@ __global__ void __launch_bounds__(kThreads) decode_kernel(const __grid_constant_
       if (kVectors || Part::element(e) < p.dim) own.sum[slot * p.dim + Part::element(e)] = of.sum[e];
     if (threadIdx.x % kWarpSize == 0) own.largest[slot] = of.largest, own.total[slot] = of.total;
   }
-  if constexpr (kBlocks > 1) {
-    cg::this_cluster().sync();
+  __syncthreads();
+  // 2. Those of the warps of a block, or of a turn of one block, together; 3. then the blocks' (turns').
+  T* const o = p.o + (row * p.heads + head) * p.dim;
+  const int thread = static_cast<int>(threadIdx.x);
+  Merged splits[kSplits];
+  if constexpr (kBlocks == 1) {
+    if (thread >= p.dim) return;
+#pragma unroll
+    for (int c = 0; c < kSplits; ++c) splits[c] = merge_warps(own, kTurns, c, p.dim, thread);
+    const Merged all = merge(splits);
+    store_float(o + thread, all.sum / all.total);
   } else {
-    __syncthreads();
-  }
-  // 2. All parts together, part by part: a block of a cluster for its share of the head.
-  const int share = (p.dim + kBlocks - 1) / kBlocks, d = block * share + static_cast<int>(threadIdx.x);
-  if (static_cast<int>(threadIdx.x) < share && d < p.dim) {
-    const auto of_part = [&](int part, auto&& value) {
-      const int w = part / kSplits, c = part % kSplits;
-      if constexpr (kBlocks == 1) return value(own, w * kTurns + c);
-      if constexpr (kBlocks > 1)
-        return value(PartsMemory(cg::this_cluster().map_shared_rank(memory, c), kOwn), w);
-    };
-    float highest = -INFINITY;
-#pragma unroll 8
-    for (int part = 0; part < kParts; ++part)
-      highest = fmaxf(highest, of_part(part, [](const PartsMemory& m, int slot) { return m.largest[slot]; }));
-    float numerator = 0.0f, denominator = 0.0f;
-#pragma unroll 8
-    for (int part = 0; part < kParts; ++part) {
-      of_part(part, [&](const PartsMemory& m, int slot) {
-        const float weight = __expf(m.largest[slot] - highest);  // 0 for a part without keys
-        numerator += weight * m.sum[slot * p.dim + d];
-        denominator += weight * m.total[slot];
-        return 0.0f;
-      });
+    // A block of the cluster for its share of the head.
+    float* const kept = memory + PartsMemory::floats(kOwn, p.dim);
+    if (thread < p.dim) {
+      const Merged mine = merge_warps(own, kTurns, 0, p.dim, thread);
+      const PartsMemory to(kept, 1);
+      to.sum[thread] = mine.sum;
+      if (thread == 0) *to.largest = mine.largest, *to.total = mine.total;
     }
-    store_float(p.o + (row * p.heads + head) * p.dim + d, numerator / denominator);
+    cg::this_cluster().sync();
+    const int share = (p.dim + kBlocks - 1) / kBlocks, d = block * share + thread;
+    if (thread < share && d < p.dim) {
+#pragma unroll
+      for (int c = 0; c < kSplits; ++c) {
+        const PartsMemory of(cg::this_cluster().map_shared_rank(kept, c), 1);
+        splits[c] = {*of.largest, *of.total, of.sum[d]};
+      }
+      const Merged all = merge(splits);
+      store_float(o + d, all.sum / all.total);
+    }
+    cg::this_cluster().sync();  // nobody leaves whose memory is still read
   }
-  if constexpr (kBlocks > 1) cg::this_cluster().sync();  // nobody leaves whose memory is still read
 }
 
 template <class T, int E, bool kVectors, int kBlocks, bool kStep>
 void launch_blocks(const Context& context, const DecodeParams<T>& p, int64_t rows) {
   constexpr auto kKernel = decode_kernel<T, E, kVectors, kBlocks, kStep>;
-  const size_t bytes = PartsMemory::bytes(kParts / kBlocks, p.dim);
+  const size_t bytes = sizeof(float) * static_cast<size_t>(PartsMemory::floats(
+                                           kParts / kBlocks + (kBlocks > 1 ? 1 : 0), p.dim));
   if (bytes > 48 * 1024)
     TE_CUDA_CHECK(
         cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));

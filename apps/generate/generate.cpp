@@ -182,7 +182,7 @@ GenerateCommand::GenerateCommand(CLI::App& app) : arguments_(std::make_unique<Ar
       ->capture_default_str();
   app.add_flag("--gemm-chains", a.model.run.gemm_chains,
                "On a GPU, for up to 8 prompts at a time: one launch for all linears between two attentions "
-               "(new, not measured yet)");
+               "(new: its present form is not measured yet)");
   app.add_flag("--echo", a.echo, "Print the prompt, too");
   app.add_flag("--ignore-end", a.ignore_end, "Go on after the end-of-document token");
   app.add_flag("--quiet", a.quiet, "No line about speed on standard error");

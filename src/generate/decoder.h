@@ -109,6 +109,8 @@ class Decoder {
   int64_t max_length() const { return cache_length_; }
   int64_t batch() const { return sizes_.batch; }
   int64_t vocab_size() const { return config_.model.vocab_size; }
+  /// Passes that went by step_chain.h, replayed ones aside.
+  int64_t chained_passes() const { return step_chain_.passes(); }
   /// Bytes of weights that every pass reads on this rank, however few its rows; after plan().
   int64_t weight_bytes() const { return weight_bytes_; }
 

@@ -31,14 +31,18 @@ class StepChain {
       layers[i].attend(context, a, pass);
     }
     kernels::gemm_chain(context, chains.back());
+    ++passes_;
     return true;
   }
+  /// forward() calls that have launched; recorded passes that are replayed do not come here.
+  int64_t passes() const { return passes_; }
 
  private:
   std::vector<kernels::GemmChain> chains_of(const Context& context,
                                             const std::deque<model::TransformerLayer>& layers,
                                             const model::LayerActivations& a) const;
   Tensor barrier_;
+  mutable int64_t passes_ = 0;
 };
 
 }  // namespace te::generate

@@ -142,11 +142,13 @@ TEST_P(DecoderGpu, ScoresMatchTheCpu) {
   expect_near(0.1);
 }
 
-// Passes as chains of GEMMs against passes of ops: sums of another order.
+// Passes as chains of GEMMs against passes of ops: sums of another order. Rows of weights are multiples of 128 bytes.
 TEST_P(DecoderGpu, ChainsGiveTheOpsLogits) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   config::Config config = tiny_config(GetParam());
+  config.model.hidden_size = 128, config.model.kv_channels = 32, config.model.ffn_hidden_size = 384;
+  config.model.init_method_std = 0.1;
   config.precision.dtype = config::ComputeDType::bf16;
   const std::vector<int32_t> tokens = random_tokens(config, 1);
   const std::span<const int32_t> all(tokens);
@@ -164,6 +166,7 @@ TEST_P(DecoderGpu, ChainsGiveTheOpsLogits) {
         const std::vector<float> more = decoder.append(next);
         result.insert(result.end(), more.begin(), more.end());
       }
+      EXPECT_EQ(decoder.get().chained_passes() > 0, chains);
       return result;
     };
     const std::vector<float> ops = logits(false), chains = logits(true);

@@ -101,6 +101,14 @@ __device__ __forceinline__ void bulk_load(void* to, const void* from, uint32_t b
       "l"(from), "r"(bytes), "r"(shared_address(barrier))
       : "memory");
 }
+/// A tensor map, so that the first copy by it need not wait for it.
+__device__ __forceinline__ void prefetch_map(const CUtensorMap* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+/// The line of an address in global memory to the L2 cache.
+__device__ __forceinline__ void prefetch_line(const void* p) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(p) : "memory");
+}
 /// A box from shared memory to a tensor; what lies outside of it is not written. Stores belong to the thread that asks
 /// for them: it commits them, and waits until they have read their source.
 __device__ __forceinline__ void tma_store(const CUtensorMap* map, const void* from, int x, int y, int z) {

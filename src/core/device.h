@@ -46,9 +46,8 @@ struct ExecutionOptions {
   bool tf32 = false;
   /// GEMMs of FP8 matrices with scales of 128 values: 0: cuBLASLt's; n: the n-th of te-train's own
   /// (kernels/gemm/block_scaled.h) for what it can do, cuBLASLt's for the rest; -1: the kernel that gemm_autotune finds
-  /// fastest. Those of te-train's own have not been measured, nor tested on a GPU yet: nothing but te-bench and GPU
-  /// tests asks for them.
-  int block_scaled_gemm = 0;
+  /// fastest.
+  int block_scaled_gemm = -1;
   bool operator==(const ExecutionOptions&) const = default;
 };
 

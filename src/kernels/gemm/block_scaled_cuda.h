@@ -5,9 +5,6 @@
 
 namespace te::kernels::cuda {
 
-/// The kernel (from 1) that is taken for a problem whose candidates are not timed; 0: it is left to cuBLASLt.
-int usual_block_scaled_kernel(const Context& context, const Gemm& args);
-
 /// is_block_scaled(args) must hold; `kernel` is 1 to kBlockScaledKernels.size().
 void gemm_block_scaled(const Context& context, const Gemm& args, int kernel);
 

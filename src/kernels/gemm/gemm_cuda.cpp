@@ -280,15 +280,13 @@ bool may_be_own(const Context& context, const Gemm& args) {
   return context.options().block_scaled_gemm < 0 && is_block_scaled(args);
 }
 
-/// All candidates; the first is taken where none are timed. `most` of the library's, and as many own kernels as there
-/// are if that is more than one.
+/// All candidates; the first is taken where none are timed. `most` of the library's; own kernels where they are timed,
+/// or the library has none.
 std::vector<Choice> candidates(const Context& context, const Gemm& args, const Plan& plan, int most) {
   std::vector<Choice> choices = library_candidates(context, args, plan, most);
   if (!may_be_own(context, args)) return choices;
-  const int usual = usual_block_scaled_kernel(context, args);
   for (int kernel = 1; kernel <= static_cast<int>(kBlockScaledKernels.size()); ++kernel)
-    if (most > 1 || kernel == usual || choices.empty())
-      choices.insert(kernel == usual ? choices.begin() : choices.end(), Choice{kernel, {}});
+    if (most > 1 || choices.empty()) choices.push_back({kernel, {}});
   return choices;
 }
 

@@ -205,9 +205,9 @@ struct PrecisionConfig {
   int64_t hysteresis = 1;
   Fp8Mode fp8 = Fp8Mode::off;
   Fp8Recipe fp8_recipe = Fp8Recipe::delayed;
-  Fp8ScaleFormat fp8_scale_format = Fp8ScaleFormat::power_of_two;     ///< of rowwise and blockwise
-  Fp8ScaleFormat fp8_tensorwise_scale_format = Fp8ScaleFormat::fp32;  ///< of tensorwise
-  Fp8KeptWeights fp8_keep_weights = Fp8KeptWeights::automatic;        ///< see fp8_kept_weights()
+  Fp8ScaleFormat fp8_scale_format = Fp8ScaleFormat::power_of_two;             ///< of rowwise and blockwise
+  Fp8ScaleFormat fp8_tensorwise_scale_format = Fp8ScaleFormat::power_of_two;  ///< of tensorwise
+  Fp8KeptWeights fp8_keep_weights = Fp8KeptWeights::automatic;                ///< see fp8_kept_weights()
   int64_t amax_history_len = 1024;
   AmaxAlgo amax_compute_algo = AmaxAlgo::max;
   int64_t margin = 0;

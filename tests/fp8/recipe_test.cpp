@@ -334,6 +334,8 @@ TEST(DelayedRecipe, SaturatesWithoutRecast) {
 TEST(Recipe, RepeatedCastsTakeTheScaleThatWasKept) {
   for (const Fp8Recipe kind : {Fp8Recipe::delayed, Fp8Recipe::tensorwise}) {
     Bench bench(precision(Fp8Mode::hybrid, kind), 1);
+    // 448 / 1000, or the power of two below.
+    const float wanted = kind == Fp8Recipe::delayed ? 0.448f : 0.25f;
     Context& context = bench.context();
     TestTensor hp(context, DType::f32, {2, 2}), scale(context, DType::f32, {1});
     Storage first(context, DType::e4m3, 2, 2), again(context, DType::e4m3, 2, 2);
@@ -341,7 +343,7 @@ TEST(Recipe, RepeatedCastsTakeTheScaleThatWasKept) {
     fp8::Operand operand = first.operand(hp);
     operand.scale = scale;
     bench.quantizer(0).complete(context, operand, {.record_amax = true});
-    EXPECT_EQ(scale.floats()[0], 0.448f);
+    EXPECT_EQ(scale.floats()[0], wanted);
     bench.cast(0, {7.0f, 1.0f}, 1);
     const int64_t casts = bench.recipe().table().count_casts(context).casts;
     const float amax = bench.amax(0);
@@ -351,7 +353,7 @@ TEST(Recipe, RepeatedCastsTakeTheScaleThatWasKept) {
     EXPECT_TRUE(again == first);
     EXPECT_EQ(bench.recipe().table().count_casts(context).casts, casts);
     EXPECT_EQ(bench.amax(0), amax);
-    EXPECT_EQ(scale.floats()[0], 0.448f);
+    EXPECT_EQ(scale.floats()[0], wanted);
   }
 }
 
@@ -368,10 +370,14 @@ TEST(DelayedRecipe, MakesNoCastAgainThatHasItsOwnScale) {
   }
 }
 
-TEST(Recipe, OnlyScalesOfAHistoryNeedCastStates) {
+TEST(Recipe, OnlyScalesThatAreGuessedNeedCastStates) {
   for (const Fp8Recipe kind : kAllRecipes)
-    EXPECT_EQ(fp8::make_recipe(precision(Fp8Mode::hybrid, kind), 1)->recasts(), kind == Fp8Recipe::delayed);
-  PrecisionConfig config = precision(Fp8Mode::off);
+    EXPECT_EQ(fp8::make_recipe(precision(Fp8Mode::hybrid, kind), 1)->recasts(),
+              kind == Fp8Recipe::delayed || kind == Fp8Recipe::tensorwise);
+  PrecisionConfig config = precision(Fp8Mode::hybrid, Fp8Recipe::tensorwise);
+  config.fp8_tensorwise_scale_format = config::Fp8ScaleFormat::fp32;  // nobody guesses those
+  EXPECT_FALSE(fp8::make_recipe(config, 1)->recasts());
+  config = precision(Fp8Mode::off);
   config.fp8_calibrate = true;
   EXPECT_FALSE(fp8::make_recipe(config, 1)->recasts());
   config = precision(Fp8Mode::hybrid, Fp8Recipe::blockwise);

@@ -73,8 +73,11 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
 }
 
 TEST(Calibration, TheFirstStepIsRightAtAnyDepth) {
+  // With scales in FP32, as those of delayed are.
+  config::Config tensorwise = deep(config::Fp8Mode::hybrid, config::Fp8Recipe::tensorwise);
+  tensorwise.precision.fp8_tensorwise_scale_format = config::Fp8ScaleFormat::fp32;
   const FirstStep exact = first_step(deep(config::Fp8Mode::off, config::Fp8Recipe::delayed)),
-                  usual = first_step(deep(config::Fp8Mode::hybrid, config::Fp8Recipe::tensorwise)),
+                  usual = first_step(tensorwise),
                   delayed = first_step(deep(config::Fp8Mode::hybrid, config::Fp8Recipe::delayed));
   EXPECT_EQ(delayed.saturated, 0.0);
   for (const auto& [layer, gradient] : exact.gradients) {

@@ -15,6 +15,8 @@ const Overrides kFp8 = {"precision.fp8=hybrid",          "model.ffn_hidden_size=
                         "training.eval_interval=2",      "training.eval_microbatches=2",
                         "parallel.fp8_param_gather=true"};
 const Overrides kWithout = {"parallel.fp8_param_gather=false"};
+const Overrides kFp32Scales = {"precision.fp8_recipe=tensorwise",
+                               "precision.fp8_tensorwise_scale_format=fp32"};
 
 /// The FP8 records of metrics.jsonl, and the steps' losses.
 json records(const TrainFolder& folder, const std::string& run) {
@@ -48,8 +50,8 @@ TEST(Fp8GatherOfARun, ChangesNothingThatItWrites) {
   folder.use_ranks(2);
   const std::vector<std::pair<std::string, Overrides>> forms = {
       {"delayed", {}},
-      {"tensorwise", {"precision.fp8_recipe=tensorwise"}},
-      {"margin", {"precision.fp8_recipe=tensorwise", "precision.margin=1"}},
+      {"tensorwise", kFp32Scales},
+      {"margin", joined(kFp32Scales, {"precision.margin=1"})},
       {"remainders", {"optimizer.store_param_remainders=true"}},
       {"both_forms", {"precision.fp8_keep_weights=both", "parallel.overlap_param_gather=false"}},
       {"offloaded", {"optimizer.offload=state"}},

@@ -150,6 +150,8 @@ inline config::Config make_config(const Case& c) {
   if (c.fp8()) {
     config.precision.fp8 = Fp8Mode::hybrid;
     config.precision.fp8_recipe = c.recipe();
+    // tensorwise in both of its formats: in FP32 where overrides ask for it.
+    if (!c.overrides.empty()) config.precision.fp8_tensorwise_scale_format = config::Fp8ScaleFormat::fp32;
     config.precision.amax_history_len = 8;
     config.precision.fp8_output_layer = c.fp8_head;
     config.precision.overrides = c.overrides;

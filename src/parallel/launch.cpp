@@ -1,14 +1,23 @@
 #include "parallel/launch.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <optional>
+#include <string_view>
 
 #include "core/cpu_threads.h"
 #include "core/error.h"
 #include "parallel/operation.h"
 
 namespace te::parallel {
+
+bool ranks_share_gpus() {
+  const char* value = std::getenv("TE_RANKS_SHARE_GPUS");
+  return value != nullptr && *value != '\0' && std::string_view(value) != "0";
+}
 
 Context open_cuda_device(World& world, const ExecutionOptions& options) {
   std::optional<Context> context;
@@ -17,6 +26,15 @@ Context open_cuda_device(World& world, const ExecutionOptions& options) {
     context.emplace(Context::cuda(count == 0 ? 0 : world.local_rank() % count, options));
   });
   if (world.size() == 1) return std::move(*context);
+  if (ranks_share_gpus()) {
+    // NCCL refuses two ranks on a GPU of one host. To it these are of several hosts, so they talk over sockets.
+    setenv("NCCL_HOSTID", fmt::format("{}-rank-{}", world.hostname(), world.rank()).c_str(), 0);
+    if (world.leader())
+      spdlog::warn(
+          "TE_RANKS_SHARE_GPUS: ranks may share a GPU, for tests of layouts; messages of NCCL go over "
+          "sockets");
+    return std::move(*context);
+  }
 
   // Under a launcher that shows each rank its own GPU the ordinals are all 0, so the bus address decides.
   const std::vector<std::string> devices =

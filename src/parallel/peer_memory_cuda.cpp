@@ -83,6 +83,7 @@ void check_peer_access(World& world, const Context& context, const Communicator&
             "show all GPUs of the tensor group to its ranks, or {}",
             own_rank, bus_id, peer_rank, kRemedy);
       }
+      if (other == context.ordinal()) continue;  // ranks that share it (launch.h)
       if (cudaDeviceCanAccessPeer(&access, context.ordinal(), other) != cudaSuccess || access == 0) {
         cudaGetLastError();
         user_error(

@@ -120,5 +120,15 @@ TEST(World, BindingTableHasALinePerRank) {
   EXPECT_EQ(world().broadcast_string(table), table);
 }
 
+TEST(Launch, RanksShareGpusWhereTheEnvironmentAsks) {
+  unsetenv("TE_RANKS_SHARE_GPUS");
+  EXPECT_FALSE(parallel::ranks_share_gpus());
+  for (const auto& [value, shared] : {std::pair{"1", true}, {"yes", true}, {"0", false}, {"", false}}) {
+    setenv("TE_RANKS_SHARE_GPUS", value, 1);
+    EXPECT_EQ(parallel::ranks_share_gpus(), shared) << value;
+  }
+  unsetenv("TE_RANKS_SHARE_GPUS");
+}
+
 }  // namespace
 }  // namespace te::testing

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <string>
 
+#include "parallel/launch.h"
 #include "parallel/watchdog.h"
 #include "testing/mpi.h"
 
@@ -28,10 +29,11 @@ class FailurePrinter : public ::testing::EmptyTestEventListener {
   std::string test_;
 };
 
-/// GPU tests need one device per rank of a host.
+/// GPU tests need one device per rank of a host, or one that the ranks share.
 bool enough_devices() {
 #ifdef TE_MPI_TESTS_NEED_GPUS
-  const int64_t missing = world().max_i64(world().local_size() - cuda_device_count());
+  const int wanted = parallel::ranks_share_gpus() ? 1 : world().local_size();
+  const int64_t missing = world().max_i64(wanted - cuda_device_count());
   if (missing > 0 && world().leader()) {
     std::printf("[  SKIPPED ] %d ranks a host, %ld GPUs too few\n", world().local_size(),
                 static_cast<long>(missing));

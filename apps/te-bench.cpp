@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 
 #include "bench/comm.h"
+#include "bench/decode.h"
 #include "bench/gemm.h"
 #include "bench/layer.h"
 #include "bench/session.h"
@@ -23,6 +24,7 @@ int body(te::parallel::World& world, int argc, char** argv) {
   te::bench::add_layer_command(app);
   te::bench::add_step_command(app, world);
   te::bench::add_comm_command(app, world);
+  te::bench::add_decode_command(app, world);
   te::apps::parse_command_line(app, argc, argv, !world.leader(), te::apps::config_words());
   return 0;
 }

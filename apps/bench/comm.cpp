@@ -235,13 +235,10 @@ void measure_message(const CommOptions& options, parallel::World& world, const C
 void run(const CommOptions& options, parallel::World& world) {
   if (world.size() == 1)
     user_error("one rank sends nothing; start several, as in mpirun -n 2 te-bench comm --config FILE");
-  std::vector<std::string> overrides = {"data.synthetic=true", "data.train=[]", "data.valid=[]",
-                                        "training.eval_interval=0"};
-  overrides.insert(overrides.end(), options.overrides.begin(), options.overrides.end());
   config::Config config;
   ProcessGrid grid;
   world.together([&] {
-    config = config::load_config(options.config, overrides);
+    config = load_without_data(options.config, options.overrides);
     grid = ProcessGrid::of(world.size(), static_cast<int>(config.parallel.tensor),
                            static_cast<int>(config.parallel.context),
                            static_cast<int>(config.parallel.pipeline));

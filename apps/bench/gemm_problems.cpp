@@ -46,9 +46,11 @@ kernels::Gemm problem(const Linear& linear, int64_t tokens, GemmKind kind, kerne
   args.b = Tensor{nullptr, value, args.trans_b ? Shape{n, k} : Shape{k, n}};
   args.a.layout = scales;
   args.b.layout = scales == ScaleLayout::vectors && !wgrad ? ScaleLayout::blocks : scales;
-  if (fp8)
-    for (kernels::Matrix* matrix : {&args.a, &args.b})
-      matrix->scales = {nullptr, DType::f32, scale_shape(matrix->layout, matrix->rows(), matrix->cols())};
+  // Tensors without data have no rows of their own.
+  if (fp8) {
+    args.a.scales = {nullptr, DType::f32, scale_shape(args.a.layout, m, k)};
+    args.b.scales = {nullptr, DType::f32, scale_shape(args.b.layout, n, k)};
+  }
   args.out = {nullptr, wgrad ? DType::f32 : DType::bf16, {m, n}};
   args.accumulate = wgrad;
   args.fast_accumulation = scales == ScaleLayout::tensor && kind == GemmKind::fprop;

@@ -20,7 +20,8 @@ namespace {
 struct LayerOptions {
   Options common;
   std::string which;
-  std::string recipe = "delayed";
+  std::vector<std::string> recipes{"delayed"};
+  bool cublaslt_only = false;
   bool profile = false;
   bool tune = false;
 };
@@ -164,16 +165,16 @@ void settle(const Context& context, const std::function<void()>& call) {
   }
 }
 
-/// One layer in one precision: a row of the table, an entry of the report, and the profile if it was asked
+/// One layer in BF16 (recipe empty) or FP8: a row of the table, an entry of the report, and the profile if it was asked
 /// for. Gives the milliseconds of both passes.
-double run_layer(const LayerOptions& options, const std::string& which, bool fp8, double bf16_ms,
-                 const Context& context, std::vector<std::vector<std::string>>& table,
+double run_layer(const LayerOptions& options, const std::string& which, const std::string& recipe,
+                 double bf16_ms, const Context& context, std::vector<std::vector<std::string>>& table,
                  nlohmann::json& report) {
+  const bool fp8 = !recipe.empty();
   config::Config config = layer_config(which);
   if (fp8) config.precision.fp8 = config::Fp8Mode::hybrid;
-  if (!from_string(options.recipe, config.precision.fp8_recipe)) {
-    user_error("--recipe {}: must be delayed or tensorwise", options.recipe);
-  }
+  if (fp8 && !from_string(recipe, config.precision.fp8_recipe))
+    user_error("--recipe {}: must be delayed, tensorwise, rowwise or blockwise", recipe);
   const int repeats = options.common.repeats;
   auto layer = std::make_unique<Layer>(config, context);
   const auto restore_dy = [&] { layer->restore_dy(); };
@@ -192,14 +193,14 @@ double run_layer(const LayerOptions& options, const std::string& which, bool fp8
   const int64_t tokens = config.training.micro_batch_size * config.model.seq_length;
   config.model.vocab_size = config.model.make_vocab_size_divisible_by = 1;
   const double tflops = train::flops_per_token(config.model) * static_cast<double>(tokens) / both / 1e9;
-  table.push_back({which, fp8 ? "FP8 " + options.recipe : "BF16", std::to_string(tokens),
+  table.push_back({which, fp8 ? "FP8 " + recipe : "BF16", std::to_string(tokens),
                    fmt::format("{:.3f}", forward), fmt::format("{:.3f}", backward),
                    fmt::format("{:.3f}", both), fmt::format("{:.3f}", sustained),
                    fmt::format("{:.0f}", tflops), fp8 ? fmt::format("{:.3f}", cast) : "",
                    fp8 ? fmt::format("{:.2f}", bf16_ms / both) : ""});
   nlohmann::json entry = {{"which", which},
                           {"precision", fp8 ? "fp8" : "bf16"},
-                          {"recipe", fp8 ? options.recipe : "off"},
+                          {"recipe", fp8 ? recipe : "off"},
                           {"tokens", tokens},
                           {"forward_ms", forward},
                           {"backward_ms", backward},
@@ -220,16 +221,18 @@ double run_layer(const LayerOptions& options, const std::string& which, bool fp8
 
 void run(const LayerOptions& options) {
   // A layer leaves memory enough for the search at a GEMM's first use.
-  const Context context = open_device(
-      options.common.device, {.gemm_autotune = options.tune ? GemmAutotune::full : GemmAutotune::on});
+  const Context context = open_device(options.common.device,
+                                      {.gemm_autotune = options.tune ? GemmAutotune::full : GemmAutotune::on,
+                                       .block_scaled_gemm = options.cublaslt_only ? 0 : -1});
   nlohmann::json report = report_head(context, options.common);
   std::vector<std::vector<std::string>> table{{"layer", "precision", "tokens", "forward ms", "backward ms",
                                                "both ms", "sustained ms", "TFLOP/s", "weight cast ms",
                                                "speed-up"}};
   for (const std::string& which : options.which.empty() ? std::vector<std::string>{"gpt", "llama7b"}
                                                         : std::vector<std::string>{options.which}) {
-    const double bf16_ms = run_layer(options, which, false, 0.0, context, table, report);
-    run_layer(options, which, true, bf16_ms, context, table, report);
+    const double bf16_ms = run_layer(options, which, "", 0.0, context, table, report);
+    for (const std::string& recipe : options.recipes)
+      run_layer(options, which, recipe, bf16_ms, context, table, report);
   }
   std::printf(
       "%s, median of %d; weights are cast once per optimizer step, gradients accumulate in FP32;\n"
@@ -248,8 +251,11 @@ void add_layer_command(CLI::App& app) {
   options->common.add_to(*command);
   command->add_option("--which", options->which,
                       "gpt (4096/16384, 4 x 2048) or llama7b (2 x 4096); both when absent");
-  command->add_option("--recipe", options->recipe, "FP8 recipe: delayed or tensorwise")
+  command->add_option("--recipe", options->recipes, "FP8 recipes: delayed, tensorwise, rowwise, blockwise")
+      ->delimiter(',')
       ->capture_default_str();
+  command->add_flag("--library-gemms", options->cublaslt_only,
+                    "blockwise: cuBLASLt's GEMMs alone, not the fastest of those and te-train's own");
   command->add_flag("--profile", options->profile,
                     "also time every operation, and show what each kind needs at least");
   command->add_flag("--tune", options->tune,

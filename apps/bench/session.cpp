@@ -100,6 +100,13 @@ Context open_device(const std::string& name, const ExecutionOptions& options) {
   return Context::cuda(std::stoi(digits), options);
 }
 
+config::Config load_without_data(const std::string& path, const std::vector<std::string>& overrides) {
+  std::vector<std::string> all{"data.synthetic=true", "data.train=[]", "data.valid=[]",
+                               "training.eval_interval=0"};
+  all.insert(all.end(), overrides.begin(), overrides.end());
+  return config::load_config(path, all);
+}
+
 Context open_rank_device(const config::Config& config, parallel::World& world) {
   const bool cpu = config.training.device == config::DeviceChoice::cpu || cuda_device_count() == 0;
   const ExecutionOptions execution = train::execution_options(config);

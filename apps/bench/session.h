@@ -22,6 +22,9 @@ struct Options {
   void add_to(CLI::App& command);
 };
 
+/// A config of te-train without its data, which a benchmark does not read. `overrides` as in te-train.
+config::Config load_without_data(const std::string& path, const std::vector<std::string>& overrides);
+
 /// The device under test. UserError when it is not there.
 Context open_device(const std::string& name, const ExecutionOptions& options = {});
 /// That of this rank of a config's run: its own GPU, or the CPU where the config or the machine says so. Collective.

@@ -51,11 +51,10 @@ struct Measured {
 };
 
 config::Config load(const StepOptions& options, const std::string& path) {
-  std::vector<std::string> overrides = {"data.synthetic=true", "data.train=[]", "data.valid=[]",
-                                        "training.eval_interval=0"};
-  if (options.attention == "fastest") overrides.push_back("training.deterministic=false");
+  std::vector<std::string> overrides;
+  if (options.attention == "fastest") overrides.emplace_back("training.deterministic=false");
   overrides.insert(overrides.end(), options.overrides.begin(), options.overrides.end());
-  return config::load_config(path, overrides);
+  return load_without_data(path, overrides);
 }
 
 /// A model with all its memory, and a batch for it.

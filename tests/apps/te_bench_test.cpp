@@ -152,6 +152,30 @@ TEST_F(TeBench, CountsAnActivationWithItsGemm) {
   for (const auto& row : profile.at("operations")) EXPECT_NE(row.at("group"), "activation") << row;
 }
 
+// One pass a token; what a pass reads is the model's weights, FP8 ones as bytes.
+TEST_F(TeBench, DecodesByEveryWay) {
+  ASSERT_EQ(run("decode --device cpu --prompt 3 --tokens 4 --batch 1,3 --set model.hidden_size=128 --set "
+                "model.ffn_hidden_size=256 "
+                "--config " +
+                path("tiny.yaml") + " --json " + path("report.json")),
+            0)
+      << text("err");
+  const nlohmann::json rows = report().at("decode");
+  ASSERT_EQ(rows.size(), 8u);  // two batches, off and hybrid, ops and chains
+  for (const auto& row : rows) {
+    EXPECT_GT(row.at("ms").get<double>(), 0);
+    EXPECT_NEAR(row.at("tokens_per_s").get<double>(),
+                row.at("sequences").get<double>() / row.at("ms").get<double>() * 1e3,
+                1e-6 * row.at("tokens_per_s").get<double>());
+    // Two layers of 128 x (3 x 128 + 128 + 3 x 256), and the head, of 128 columns; the embedding is looked up.
+    const double layers = 2 * 128 * (4 * 128 + 3 * 256), head = 128 * 128;
+    const double bytes = (row.at("fp8") == "off" ? 4 * layers : layers) + 4 * head;
+    EXPECT_NEAR(row.at("weight_bytes").get<double>(), bytes, 0.02 * bytes) << row;  // norms
+  }
+  EXPECT_EQ(run("decode --device cpu --config " + path("tiny.yaml") + " --batch 0"), 2);
+  EXPECT_EQ(run("decode --device cpu --config " + path("tiny.yaml"), 2), 2);
+}
+
 /// A message of te-bench comm, less what differs from run to run.
 struct Sent {
   std::string group, operation, dtype;

@@ -1,0 +1,169 @@
+#include "bench/decode.h"
+
+#include <chrono>
+#include <cstdio>
+#include <memory>
+
+#include "bench/session.h"
+#include "core/error.h"
+#include "core/memory_bandwidth.h"
+#include "generate/decoder.h"
+#include "generate/run_config.h"
+
+namespace te::bench {
+namespace {
+
+/// Passes that do not count: the first ones are launched kernel by kernel, and recorded.
+constexpr int64_t kWarmUpTokens = 8;
+
+struct DecodeOptions {
+  Options common;
+  std::string config;
+  std::vector<std::string> overrides, fp8{"off", "hybrid"}, launches{"ops", "chains"};
+  std::vector<int64_t> batches{1, 8};
+  int64_t prompt = 64, tokens = 256;
+};
+
+/// The model of a config, whose weights nobody asks for: they are drawn on the device.
+class ConfiguredModel final : public generate::ModelSource {
+ public:
+  ConfiguredModel(const std::string& path, const std::vector<std::string>& overrides) {
+    const config::Config config = load_without_data(path, overrides);
+    title_ = path;
+    model_ = config.model;
+    precision_ = config.precision;
+  }
+  int64_t rows(const std::string& parameter, int64_t) const override { return no_weights(parameter); }
+  void read_rows(const std::string& parameter, int64_t, int64_t, float*) const override {
+    no_weights(parameter);
+  }
+
+ private:
+  static int64_t no_weights(const std::string& parameter) {
+    TE_CHECK(false, "a config has no weights {}", parameter);
+    return 0;
+  }
+};
+
+/// A way to run the model.
+struct Way {
+  std::string fp8, launches;
+  int64_t batch;
+};
+
+struct Decoded {
+  double seconds = 0;  ///< of a pass, on average
+  int64_t weight_bytes = 0;
+  bool chained = false;
+};
+
+/// Sequences of the same length side by side, `prompt` random tokens and then one at a time: which ones they are does
+/// not matter to the time.
+Decoded decode(const DecodeOptions& options, const ConfiguredModel& model, const Way& way,
+               parallel::World& world, const Context& context) {
+  const generate::RunOptions run{.device = options.common.device, .fp8 = way.fp8};
+  const int64_t length = options.prompt + kWarmUpTokens + options.tokens;
+  const config::Config config = generate::run_config(model, run, context.is_cuda(), length, 16);
+  const parallel::Groups groups = generate::connect(world, context, run);
+  generate::Decoder decoder(config, groups, {.batch = way.batch, .chains = way.launches == "chains"});
+  MemoryPlan plan;
+  decoder.plan(plan, context);
+  const DeviceBuffer memory = plan.allocate(context);
+  decoder.bind(context);
+  decoder.parameters().initialize(context, 1);
+  decoder.quantize_weights(context);
+
+  std::vector<int32_t> tokens(static_cast<size_t>(length));
+  for (size_t i = 0; i < tokens.size(); ++i)
+    tokens[i] = static_cast<int32_t>((7 * i + 1) % static_cast<size_t>(config.model.vocab_size));
+  const std::span<const int32_t> all(tokens);
+  const auto append = [&](int64_t from, int64_t count) {
+    std::vector<generate::Continuation> next;
+    for (int64_t sequence = 0; sequence < way.batch; ++sequence)
+      next.push_back({sequence, all.subspan(static_cast<size_t>(from), static_cast<size_t>(count))});
+    decoder.append(context, next);  // with the logits on the host
+  };
+  append(0, options.prompt);
+  int64_t at = options.prompt;
+  for (; at < options.prompt + kWarmUpTokens; ++at) append(at, 1);
+  const auto start = std::chrono::steady_clock::now();
+  for (; at < length; ++at) append(at, 1);
+  const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
+  return {spent.count() / static_cast<double>(options.tokens), decoder.weight_bytes(),
+          decoder.chained_passes() > 0};
+}
+
+void run(const DecodeOptions& options, parallel::World& world) {
+  if (world.size() > 1) user_error("decode: one rank is measured; start it without mpirun");
+  const ConfiguredModel model(options.config, options.overrides);
+  const Context context = open_device(options.common.device, {.gemm_autotune = GemmAutotune::off});
+  const auto bandwidth = static_cast<double>(memory_bandwidth(context));
+  nlohmann::json report = report_head(context, options.common);
+  std::vector<std::vector<std::string>> table{
+      {"weights", "launches", "sequences", "ms a pass", "tokens/s", "GB read", "% of the bandwidth"}};
+  for (const int64_t batch : options.batches) {
+    for (const std::string& fp8 : options.fp8) {
+      for (const std::string& launches : options.launches) {
+        const Decoded made = decode(options, model, {fp8, launches, batch}, world, context);
+        const double rate = static_cast<double>(batch) / made.seconds,
+                     gigabytes = static_cast<double>(made.weight_bytes) * 1e-9,
+                     share = bandwidth > 0 ? gigabytes * 1e9 / made.seconds / bandwidth : 0.0;
+        table.push_back({fp8 == "off" ? (context.is_cuda() ? "BF16" : "FP32") : "FP8 " + fp8,
+                         made.chained ? "chains" : "ops", std::to_string(batch),
+                         fmt::format("{:.3f}", made.seconds * 1e3), fmt::format("{:.1f}", rate),
+                         fmt::format("{:.2f}", gigabytes),
+                         bandwidth > 0 ? fmt::format("{:.1f}", share * 100) : ""});
+        report["decode"].push_back({{"config", options.config},
+                                    {"fp8", fp8},
+                                    {"asked", launches},
+                                    {"chained", made.chained},
+                                    {"sequences", batch},
+                                    {"ms", made.seconds * 1e3},
+                                    {"tokens_per_s", rate},
+                                    {"weight_bytes", made.weight_bytes},
+                                    {"bandwidth_share", share}});
+      }
+    }
+  }
+  std::printf("%s: %lld tokens for each sequence behind a prompt of %lld, random weights\n",
+              context.info().name.c_str(), static_cast<long long>(options.tokens),
+              static_cast<long long>(options.prompt));
+  print_table(table);
+  write_report(options.common, report);
+}
+
+}  // namespace
+
+void add_decode_command(CLI::App& app, parallel::World& world) {
+  const auto options = std::make_shared<DecodeOptions>();
+  CLI::App* command =
+      app.add_subcommand("decode", "Tokens that te-generate adds to a few sequences, one a pass");
+  options->common.add_to(*command);
+  command->add_option("--config", options->config, "YAML file of te-train, for the model's shape")
+      ->required()
+      ->type_name("FILE");
+  command->add_option("--set", options->overrides, "override a key, as in te-train")->type_name("KEY=VALUE");
+  command->add_option("--batch", options->batches, "sequences side by side")
+      ->delimiter(',')
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--fp8", options->fp8, "off, hybrid, e4m3: as te-generate has it")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"off", "hybrid", "e4m3"}))
+      ->capture_default_str();
+  command
+      ->add_option("--launches", options->launches,
+                   "ops, or chains: te-generate --gemm-chains; the table says what it came to")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"ops", "chains"}))
+      ->capture_default_str();
+  command->add_option("--prompt", options->prompt, "tokens of the prompt")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--tokens", options->tokens, "tokens behind it that are timed")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->callback([options, &world] { run(*options, world); });
+}
+
+}  // namespace te::bench

@@ -55,6 +55,12 @@ std::vector<float> columns(const TestTensor& tensor, int64_t begin, int64_t end)
   return part;
 }
 
+double length(const std::vector<float>& values) {
+  double squares = 0.0;
+  for (const float value : values) squares += static_cast<double>(value) * value;
+  return std::sqrt(squares);
+}
+
 void check_against_reference(const Context& gpu, const AttentionShape& shape, float spread = 1.5f) {
   SCOPED_TRACE(fmt::format("batch {} seq {} heads {}/{} dim {}", shape.batch, shape.seq, shape.num_heads,
                            shape.num_query_groups, shape.head_dim));
@@ -75,6 +81,12 @@ void check_against_reference(const Context& gpu, const AttentionShape& shape, fl
   for (int part = 0; part < 3; ++part) {
     const std::vector<float> want = columns(expected.dqkv, bounds[part], bounds[part + 1]);
     const std::vector<float> got = columns(actual.dqkv, bounds[part], bounds[part + 1]);
+    // A softmax of one key has no gradient: what is left of dq and dk is the rounding of sums that cancel.
+    if (shape.window == 1 && part < 2) {
+      EXPECT_LT(length(got), 1e-3 * length(columns(expected.dqkv, q + kv, q + 2 * kv)))
+          << "dq, dk number " << part;
+      continue;
+    }
     // p and ds are rounded to BF16 before the three GEMMs, with groups the heads' dk and dv too.
     EXPECT_LT(relative_error(got, want), 1.2e-2) << "dq, dk, dv number " << part;
   }

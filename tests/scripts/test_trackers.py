@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 import unittest
 from pathlib import Path
 
@@ -67,15 +68,19 @@ class Trackers(InFolder):
         lock, store = self.folder / "run.lock", (self.folder / "mlruns").as_uri()
         lock.write_text(f"host {os.uname().nodename} pid {os.getpid()} since now now\n")
         whole = self.log.read_text()
-        self.log.write_text(lines(1, 5))
+        self.log.write_text(begun := lines(1, 5))
 
-        def finish():
-            self.log.write_text(whole)
+        def finish():  # as te-train does: it appends, and never empties a log that somebody follows
+            end = time.monotonic() + 120
+            while not list(self.folder.glob("mlruns/*/*/metrics/loss")) and time.monotonic() < end:
+                time.sleep(0.1)
+            with self.log.open("a") as log:
+                log.write(whole.removeprefix(begun))
             lock.unlink()
 
-        timer = threading.Timer(5, finish)
-        timer.start()
-        self.addCleanup(timer.cancel)
+        thread = threading.Thread(target=finish)
+        thread.start()
+        self.addCleanup(thread.join)
         code, output, errors = self.call(
             "--to", "mlflow", "--tracking-uri", store, "--follow", "--every", "0.2", self.folder
         )

@@ -22,11 +22,9 @@ function(te_pch name kind)
   target_precompile_headers(${name} PRIVATE ${ARG_HEADERS})
 endfunction()
 
-# A test's own code is compiled without optimization: that halves its build, and what runs long is in the libraries.
+# te_compile_quickly(TARGET): for code of tests. Call it behind the line that links te_flags, whose options these undo.
 function(te_compile_quickly target)
-  if(CMAKE_BUILD_TYPE STREQUAL "Release")
-    target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:-O0>")
-  endif()
+  target_link_libraries(${target} PRIVATE te_quick_flags)
 endfunction()
 
 # te_use_pch(TARGET NAME): TARGET is compiled with the precompiled header of NAME.

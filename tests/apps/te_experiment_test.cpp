@@ -2,14 +2,15 @@
 #include <chrono>
 #include <csignal>
 #include <nlohmann/json.hpp>
-#include <thread>
 
+#include "testing/eventually.h"
 #include "train/te_train_testing.h"
 
 namespace te {
 namespace {
 
 using nlohmann::json;
+using testing::eventually;
 using testing::read_file;
 using testing::Result;
 using testing::write_file;
@@ -48,11 +49,8 @@ class TeExperiment : public ::testing::Test {
   /// Waits until a run has logged so many steps.
   void wait_for_steps(const std::string& run, int64_t steps) const {
     const std::string path = folder_ / ("out/" + run + "/loss.csv");
-    for (int tick = 0; tick < 6000; ++tick) {
-      if (std::filesystem::exists(path) && lines(read_file(path)) > steps) return;
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
-    FAIL() << run << " did not come to step " << steps;
+    ASSERT_TRUE(eventually([&] { return std::filesystem::exists(path) && lines(read_file(path)) > steps; }))
+        << run << " did not come to step " << steps;
   }
   /// A te-train of the test's own.
   std::string script(const std::string& text) const {
@@ -162,8 +160,7 @@ TEST_F(TeExperiment, SurvivesItsOwnEndAndThatOfARun) {
   const auto process = file("bf16_seed1/state.json").at("process").get<pid_t>();
   ASSERT_GT(process, 0);
   ::kill(process, SIGKILL);  // the run: it is started again
-  for (int tick = 0; tick < 4000 && file("bf16_seed1/state.json").value("attempts", 0) < 2; ++tick)
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_TRUE(eventually([&] { return file("bf16_seed1/state.json").value("attempts", 0) >= 2; }));
   ::kill(child, SIGKILL);  // te-experiment: its runs are told to save and stop
   EXPECT_EQ(folder_.wait(child).code, -1);
   EXPECT_EQ(state("bf16_seed1"), "running");
@@ -324,8 +321,7 @@ TEST_F(Evaluations, GoOnWhereTheyWereStoppedAndFailAlone) {
   const std::string slow = counting("case \"$3\" in\n  */bf16_seed2/*) : > '" + (folder_ / "slow") +
                                     "'; exec sleep 60 ;;\n  */fp8_seed2/*) exec sleep 60 ;;\nesac\n");
   const pid_t child = start((folder_ / "tiny.yaml") + " --te-generate " + slow);
-  for (int tick = 0; tick < 6000 && !std::filesystem::exists(folder_ / "slow"); ++tick)
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_TRUE(eventually([&] { return std::filesystem::exists(folder_ / "slow"); }));
   ::kill(child, SIGINT);
   EXPECT_EQ(folder_.wait(child).code, 130);
   EXPECT_EQ(state("bf16_seed2"), "finished");
@@ -365,8 +361,7 @@ TEST_F(Evaluations, AreRefusedBeforeTheFirstRun) {
 TEST_F(TeExperiment, TwoOfThemDoNotShareADirectory) {
   const std::string fake = script("exec sleep 30\n");
   const pid_t child = start((folder_ / "tiny.yaml") + " --te-train " + fake);
-  for (int tick = 0; tick < 2000 && state("bf16_seed1") != "running"; ++tick)
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_TRUE(eventually([&] { return state("bf16_seed1") == "running"; }));
   const int code = std::system(
       (TE_EXPERIMENT_EXECUTABLE " " + (folder_ / "tiny.yaml") + " >/dev/null 2>" + (folder_ / "second"))
           .c_str());

@@ -7,6 +7,7 @@
 
 #include "checkpoint_testing.h"
 #include "parallel/watchdog.h"
+#include "testing/eventually.h"
 
 namespace te {
 namespace {
@@ -67,11 +68,7 @@ TEST_F(Saving, PollSeesASaveThatHasEnded) {
   auto background = saver(true);
   background->save(at_step(1), {});
   std::optional<checkpoint::Saved> saved;
-  for (int tick = 0; tick < 2000 && !saved; ++tick) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    saved = background->poll();
-  }
-  ASSERT_TRUE(saved.has_value());
+  ASSERT_TRUE(testing::eventually([&] { return (saved = background->poll()).has_value(); }));
   EXPECT_EQ(saved->folder, step(1));
   EXPECT_GT(saved->bytes, 0);
   EXPECT_LE(saved->stalled_seconds, saved->seconds);

@@ -13,7 +13,7 @@
 namespace te::parallel {
 namespace {
 
-constexpr double kLimitSeconds = 30;
+constexpr double kLimitSeconds = 60;
 
 struct Outcome {
   int code = -1;

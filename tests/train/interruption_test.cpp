@@ -12,10 +12,12 @@
 #include "checkpoint/safetensors.h"
 #include "checkpoint/writer.h"
 #include "te_train_testing.h"
+#include "testing/eventually.h"
 
 namespace te {
 namespace {
 
+using testing::eventually;
 using testing::read_file;
 using testing::Result;
 using testing::split;
@@ -34,20 +36,16 @@ class Interruption : public ::testing::Test {
   /// Until loss.csv has so many.
   void wait_for_lines(int64_t lines) {
     const std::string csv = folder_.run_folder("a") + "/loss.csv";
-    for (int tick = 0; tick < 3000; ++tick) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-      if (!std::filesystem::exists(csv)) continue;
+    const bool there = eventually([&] {
+      if (!std::filesystem::exists(csv)) return false;
       const std::string text = read_file(csv);
-      if (std::count(text.begin(), text.end(), '\n') >= lines) return;
-    }
-    ADD_FAILURE() << "no " << lines << " lines in loss.csv";
+      return std::count(text.begin(), text.end(), '\n') >= lines;
+    });
+    EXPECT_TRUE(there) << "no " << lines << " lines in loss.csv";
   }
   void wait_for_output(const std::string& part) {
-    for (int tick = 0; tick < 3000; ++tick) {
-      if (read_file(folder_ / "stdout").find(part) != std::string::npos) return;
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-    ADD_FAILURE() << "never printed: " << part;
+    EXPECT_TRUE(eventually([&] { return read_file(folder_ / "stdout").find(part) != std::string::npos; }))
+        << "never printed: " << part;
   }
   void expect_all_finite(const std::string& checkpoint) {
     for (const char* name : {"/model.safetensors", "/optimizer.safetensors"}) {
@@ -139,7 +137,7 @@ TEST_F(Interruption, ASecondCtrlCStopsWithoutFinishingTheStep) {
   const Result result = folder_.wait(child);
   EXPECT_EQ(result.code, 130);
   TE_EXPECT_CONTAINS(result.out, "the step in work is lost");
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
 }
 
 TEST_F(Interruption, ResumingAFinishedRunDoesNothing) {

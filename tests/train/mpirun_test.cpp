@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "te_train_testing.h"
+#include "testing/eventually.h"
 
 namespace te {
 namespace {
@@ -20,6 +21,7 @@ std::string process_file(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+using testing::eventually;
 using testing::read_file;
 using testing::Result;
 using testing::split;
@@ -27,7 +29,7 @@ using testing::TrainFolder;
 using Overrides = std::vector<std::string>;
 
 /// A fault must have ended the whole job after so long.
-constexpr double kLimitSeconds = 30;
+constexpr double kLimitSeconds = 60;
 
 Overrides operator+(Overrides a, const Overrides& b) {
   a.insert(a.end(), b.begin(), b.end());
@@ -88,10 +90,7 @@ class Mpirun : public ::testing::Test {
     folder_.use_ranks(ranks);
     const pid_t mpirun = folder_.start("a", overrides + Overrides{"training.train_steps=1000000"});
     const std::string csv = folder_.run_folder("a") + "/loss.csv";
-    for (int tick = 0; tick < 6000; ++tick) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-      if (std::filesystem::exists(csv) && count(read_file(csv), "\n") >= 4) break;
-    }
+    EXPECT_TRUE(eventually([&] { return std::filesystem::exists(csv) && count(read_file(csv), "\n") >= 4; }));
     return mpirun;
   }
   /// Sends a signal to one rank; the job must end soon, and no process of it may stay.
@@ -115,12 +114,12 @@ class Mpirun : public ::testing::Test {
     EXPECT_LT(seconds.count(), kLimitSeconds);
     EXPECT_NE(result.code, 0);
     // mpirun may return a moment before its last rank is gone.
-    for (int tick = 0; tick < 200; ++tick) {
-      const bool any =
-          std::any_of(processes.begin(), processes.end(), [](const auto& p) { return runs(p.second); });
-      if (!any) break;
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    }
+    eventually(
+        [&] {
+          return std::none_of(processes.begin(), processes.end(),
+                              [](const auto& p) { return runs(p.second); });
+        },
+        std::chrono::seconds(20));
     for (const auto& [number, process] : processes)
       EXPECT_FALSE(runs(process)) << "rank " << number << " lives";
     return result;
@@ -313,9 +312,7 @@ TEST_F(Mpirun, ARankThatCannotPrintSavesAllTheSame) {
   EXPECT_GE(standing, 20u) << "the terminal did not fill up";
   for (const auto& [rank, process] : processes) ::kill(process, SIGTERM);
   const std::string latest = folder_.run_folder("a") + "/checkpoints/latest";
-  for (int tick = 0; tick < 600 && !std::filesystem::exists(latest); ++tick)
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  EXPECT_TRUE(std::filesystem::exists(latest));
+  EXPECT_TRUE(eventually([&] { return std::filesystem::exists(latest); }));
   ::kill(mpirun, SIGCONT);
   if (!std::filesystem::exists(latest)) ::kill(mpirun, SIGKILL);
   EXPECT_NE(folder_.wait(mpirun).code, 0);
@@ -346,9 +343,7 @@ TEST_F(Mpirun, GoesOnAfterCtrlZ) {
   std::this_thread::sleep_for(std::chrono::milliseconds(1500));
   const size_t lines = count(read_file(csv), "\n");
   ::kill(mpirun, SIGCONT);
-  for (int tick = 0; tick < 3000 && count(read_file(csv), "\n") < lines + 20; ++tick)
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  EXPECT_GE(count(read_file(csv), "\n"), lines + 20);
+  EXPECT_TRUE(eventually([&] { return count(read_file(csv), "\n") >= lines + 20; }));
   ::kill(mpirun, SIGUSR2);
   const Result result = folder_.wait(mpirun);
   EXPECT_EQ(count(result.out, "interrupted after step "), 1u) << result.out;
@@ -361,11 +356,8 @@ TEST_F(Mpirun, SignalsThatMpirunHandsOnSave) {
       "a", {"training.train_steps=1000000", "training.global_batch_size=1600", "logging.fp8_stats_every=0"});
   const std::string csv = folder_.run_folder("a") + "/loss.csv";
   const auto wait_for = [&](const std::string& file, const std::string& part) {
-    for (int tick = 0; tick < 6000; ++tick) {
-      if (std::filesystem::exists(file) && count(read_file(file), part) > 0) return;
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-    ADD_FAILURE() << part << " is not in " << file;
+    EXPECT_TRUE(eventually([&] { return std::filesystem::exists(file) && count(read_file(file), part) > 0; }))
+        << part << " is not in " << file;
   };
   wait_for(csv, "\n1,");
   ::kill(mpirun, SIGUSR1);

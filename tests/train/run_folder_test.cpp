@@ -5,9 +5,9 @@
 #include <csignal>
 #include <filesystem>
 #include <functional>
-#include <thread>
 
 #include "te_train_testing.h"
+#include "testing/eventually.h"
 #include "train/folder_lock.h"
 
 namespace te {
@@ -15,6 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+using testing::eventually;
 using testing::expect_refused;
 using testing::read_file;
 using testing::Result;
@@ -25,8 +26,7 @@ class RunFolders : public ::testing::Test {
  protected:
   void wait_for_steps() {
     const std::string csv = folder_.run_folder("a") + "/loss.csv";
-    for (int tick = 0; tick < 3000 && (!fs::exists(csv) || folder_.csv("a").size() < 3); ++tick)
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    EXPECT_TRUE(eventually([&] { return fs::exists(csv) && folder_.csv("a").size() >= 3; }));
   }
   Result run_with(const std::string& option, const std::string& run) {
     return folder_.run_raw(option + " --config " + (folder_ / "base.yaml") +

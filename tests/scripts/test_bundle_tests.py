@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+"""bundle_tests.py on a build tree in miniature, whose programs are /bin/true and /bin/false."""
+
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+class Bundle(unittest.TestCase):
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.folder = Path(temporary.name)
+        self.build = self.folder / "here/build/cuda"
+        (self.build / "apps").mkdir(parents=True)
+        (self.build / "tests/core").mkdir(parents=True)
+        for name in ("apps/te-train", "tests/core/test_core", "tests/core/helper", "tests/core/test_other"):
+            shutil.copy("/bin/true", self.build / name)
+        shutil.copy("/bin/false", self.build / "tests/core/test_gpu")
+        (self.build / "apps/te-train.1").write_text("a manual page")
+        text = ""
+        for name, program, label in (
+            ("A.Passes", "test_core", "gpu"),
+            ("A.Fails", "test_gpu", "gpu"),
+            ("A.OnACpu", "test_other", "cpu"),
+            ("ranks.np2", "test_absent", "gpu"),
+        ):
+            text += f'add_test("{name}" "{self.build}/tests/core/{program}" "--x=\\"$\\"")\n'
+            text += f'set_tests_properties("{name}" PROPERTIES LABELS {label} WORKING_DIRECTORY "{self.build}/tests/core"'
+            text += ' ENVIRONMENT "A=1;B=2")\n'
+        text += "add_test(test_late_NOT_BUILT test_late_NOT_BUILT)\n"
+        (self.build / "CTestTestfile.cmake").write_text(text)
+        self.archive = self.folder / "tests.tar.xz"
+
+    def bundle(self, *arguments):
+        command = [sys.executable, "-B", ROOT / "scripts/bundle_tests.py", self.build, self.archive, *arguments]
+        return subprocess.run(list(map(str, command)), capture_output=True, text=True)
+
+    def test_elsewhere(self):
+        there = self.folder / "there"
+        there.mkdir()
+        done = self.bundle("--checkout", there)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("2 tests, 4 executables", done.stdout)
+        self.assertIn("not built, so not in the archive: ranks.np2, test_late", done.stderr)
+        with tarfile.open(self.archive) as archive:
+            names = {entry.name for entry in archive if entry.isfile()}
+            archive.extractall(there)
+        programs = {"apps/te-train", "tests/core/test_core", "tests/core/test_gpu", "tests/core/helper"}
+        self.assertEqual(names, {f"build/cuda/{name}" for name in {*programs, "CTestTestfile.cmake"}})
+        shutil.rmtree(self.build)
+        command = ["ctest", "--test-dir", str(there / "build/cuda"), "-L", "gpu"]
+        ran = subprocess.run(command, capture_output=True, text=True).stdout
+        self.assertRegex(ran, r"A\.Passes \.+ +Passed")
+        self.assertRegex(ran, r"A\.Fails \.+\*+Failed")
+        self.assertIn("1 tests failed out of 2", ran)
+
+    def test_some(self):
+        self.assertIn("1 tests, 3 executables", self.bundle("--filter", "Passes").stdout)
+        self.assertIn("3 tests", self.bundle("--label", "").stdout)
+
+    def test_mistakes(self):
+        for arguments, message in (
+            (("--label", "tpu"), "no test has the label 'tpu'"),
+            (("--filter", "Nothing"), "no test has the label 'gpu' and a name like 'Nothing'"),
+        ):
+            done = self.bundle(*arguments)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(message, done.stderr)
+            self.assertFalse(self.archive.exists())
+        (self.build / "CTestTestfile.cmake").unlink()
+        done = self.bundle()
+        self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1))
+        self.assertIn("is no build tree with tests", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -142,17 +142,23 @@ function(te_test_executable target label depends)
     PROPERTIES LABELS ${label} TIMEOUT 600)
 endfunction()
 
-# How tests start ranks: more ranks than cores, in containers, as root. TE_MPI_ENVIRONMENT is for every test that runs
-# mpirun, also for those that do so themselves. Open MPI 4 reads OMPI_*, its successor PRTE_* too.
+# How tests start ranks: more ranks than cores, in containers, as root, on one host (ob1: others look for networks at every
+# start). TE_MPI_ENVIRONMENT is for every test that runs under mpirun. Open MPI 4 reads OMPI_*, its successor PRTE_* too.
 set(TE_MPI_LEAKS LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/testing/mpi_leaks.supp:print_suppressions=0)
-set(TE_MPI_ENVIRONMENT
-  OMP_NUM_THREADS=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+set(TE_MPI_START
+  OMP_NUM_THREADS=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_pml=ob1
   OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1
   OMPI_MCA_btl_vader_single_copy_mechanism=none
-  PRTE_ALLOW_RUN_AS_ROOT=1 PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1 "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe"
-  ${TE_MPI_LEAKS})
-# The same as a shell command, to which a test appends the number of ranks and the program.
-string(JOIN " " TE_MPIRUN env ${TE_MPI_ENVIRONMENT} ${MPIEXEC_EXECUTABLE} ${MPIEXEC_PREFLAGS} ${MPIEXEC_NUMPROC_FLAG})
+  PRTE_ALLOW_RUN_AS_ROOT=1 PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1 "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe")
+set(TE_MPI_ENVIRONMENT ${TE_MPI_START} ${TE_MPI_LEAKS})
+# A shell command for tests that start jobs themselves, which append the number of ranks and the program. Under sanitizers
+# these many short jobs do without what doubles their time: the tests' own ranks, and executables that tests start alone,
+# look for leaks and for frames that have been left.
+set(te_start ${TE_MPI_START})
+if(TE_SANITIZE)
+  list(APPEND te_start ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0)
+endif()
+string(JOIN " " TE_MPIRUN env ${te_start} ${MPIEXEC_EXECUTABLE} ${MPIEXEC_PREFLAGS} ${MPIEXEC_NUMPROC_FLAG})
 
 # te_mpi_tests(FOLDER NP 1 2 4 DEPENDS ...): tests/FOLDER/*_mpi_test.cpp under mpirun, once for every number of ranks;
 # *_mpi_gpu_test.cpp (label gpu) too, skipped where there are fewer GPUs than ranks. Each run is one ctest. GPU_NP gives

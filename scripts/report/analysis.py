@@ -10,6 +10,14 @@ from .words import tokens_text
 
 BAR_NATS, BAR_SHARE = 0.01, 0.0025  # the default bar: both must hold
 NO_INTERVAL = "one pair, no interval"  # a method
+VALIDATION_KEYS = (
+    "data.valid",
+    "training.best_valid_set",
+    "model.seq_length",
+    "data.format",
+    "data.document_mask",
+    "data.eod_mask_loss",
+)  # what a validation loss is of, beside the number of its samples
 INSIDE, OUTSIDE, UNDECIDED = "inside", "outside", "not enough runs to say"
 
 
@@ -62,7 +70,7 @@ class Measure:
     estimate: statistics.Estimate | None = None  # absent for a single pair
     low: float = math.nan
     high: float = math.nan
-    verdict: str = UNDECIDED
+    verdict: str | None = UNDECIDED  # None: not judged
     why: str = ""
 
     @property
@@ -91,6 +99,9 @@ def compare_arms(baseline, arm, bar):
     measures = [measure(bar, pairs, "training loss, last 10 % of the tokens", *losses, groups)]
     if found := valid_losses(*sides):
         measures.append(measure(bar, pairs, *found, groups))
+        if keys := other_validation(*sides):
+            measures[-1].verdict = None
+            measures[-1].why = f"not judged: the runs differ in {', '.join(keys)}, so it may be of other samples"
     return Comparison(
         arm, pairs, groups, measures, overall(measures), None if groups else largest_excess(baseline, pairs)
     )
@@ -135,6 +146,26 @@ def valid_losses(baseline, runs):
         return None
     sides = [[float(run.valid_loss[run.valid_tokens == at][0]) for run in side] for side in (baseline, runs)]
     return f"validation loss at {tokens_text(at)} tokens", *sides
+
+
+def other_validation(baseline, runs):
+    """The config keys by which the runs' validation losses are means over other samples; [] where none is known to be.
+    The samples of an evaluation are microbatches, from the beginning of the set."""
+    configs = [run.config for run in (*baseline, *runs) if run.config]
+
+    def values(key):
+        return {config.get(key) for config in configs}
+
+    keys = [key for key in VALIDATION_KEYS if len(values(key)) > 1]
+    counts = ("training.eval_microbatches", "training.micro_batch_size")
+    if len({samples_of(config, counts) for config in configs}) > 1:
+        keys += [key for key in counts if len(values(key)) > 1]
+    return keys
+
+
+def samples_of(config, counts):
+    numbers = [config.get(key, "") for key in counts]
+    return math.prod(map(int, numbers)) if all(n.isdigit() for n in numbers) else None
 
 
 def measure(bar, pairs, name, base_losses, run_losses, groups):

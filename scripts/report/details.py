@@ -37,8 +37,7 @@ _KNOWN = {"layer", "linear", "role", "format", "amax", "scale", "saturated", "fl
 
 def fp8_health(run):
     """From metrics.jsonl: {"tokens", "saturated", "flushed": largest of all operands, record by record, "settled": the
-    records behind the first 5 % of the tokens, "other": ranges of numbers that this program does not know by name}.
-    None where there are no records."""
+    records behind the first 5 % of the tokens}. None where there are no records."""
     file = run.folder / "metrics.jsonl" if run.folder else None
     if not file or not file.is_file():
         return None
@@ -57,7 +56,6 @@ def fp8_health(run):
             for key in ("saturated", "flushed")
         },
         "settled": settled,
-        "other": other_numbers(settled),
     }
 
 
@@ -74,7 +72,7 @@ def worst_operands(records, count=5):
 
 
 def other_numbers(records):
-    """{name: (smallest, median, largest)} of further numbers that a record has for its operands."""
+    """{name: (smallest, median, largest)} of numbers that records have for operands, not known here by name."""
     values = {}
     for record in records:
         for x in record:

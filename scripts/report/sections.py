@@ -281,13 +281,15 @@ def fp8(report, pictures):
     rows, other = [], []
     for arm in report.arms():
         found = [report.health[id(run)] for run in arm.runs if id(run) in report.health]
-        worst = details.worst_operands([record for f in found for record in f["settled"]])
+        settled = [record for f in found for record in f["settled"]]
+        worst = details.worst_operands(settled)
         rows += [
             [arm.name, linear, f"{role} ({form})", f"{saturated:.1e}", f"{flushed:.1e}"]
             for linear, role, form, saturated, flushed in worst
             if saturated or flushed
         ]
-        other += [[arm.name, name, *(f"{v:.4g}" for v in values)] for f in found for name, values in f["other"].items()]
+        numbers = details.other_numbers(settled)
+        other += [[arm.name, name, *(f"{v:.4g}" for v in values)] for name, values in numbers.items()]
     if not report.health:
         return []
     blocks = [

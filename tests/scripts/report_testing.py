@@ -68,6 +68,7 @@ def operand(linear, role, form, saturated, flushed):
         "scale": 2.0,
         "saturated": saturated,
         "flushed": flushed,
+        "recast": 0.5,
     }
 
 

@@ -127,6 +127,28 @@ class Verdicts(unittest.TestCase):
         self.assertEqual(found.measures[1].name, "validation loss at 5 tokens")
         np.testing.assert_allclose(found.measures[1].gaps, [0.0, 0.02])
 
+    def test_validation_of_other_samples_is_not_judged(self):
+        def arm(name, loss, valid, **config):
+            runs = []
+            for seed in (1, 2, 3):
+                run = run_of([loss + seed + seed * 1e-5] * 40, seed, valid + seed)
+                run.record = {"config": {key.replace("__", "."): value for key, value in config.items()}}
+                runs.append(run)
+            return Arm(name, runs)
+
+        small = dict(training__eval_microbatches="10", training__micro_batch_size="4")
+        base = arm("base", 3.0, 3.0, **small)
+        other = {**small, "training__micro_batch_size": "8"}
+        found = compare_arms(base, arm("x", 3.0, 9.0, **other), Bar(share=1.0))
+        self.assertEqual(found.verdict, analysis.INSIDE)
+        self.assertEqual(found.measures[1].verdict, None)
+        self.assertIn("not judged: the runs differ in training.micro_batch_size, so it may be of", found.measures[1].why)
+        # As many samples, in other microbatches.
+        equal = dict(training__eval_microbatches="5", training__micro_batch_size="8")
+        self.assertEqual(compare_arms(base, arm("x", 3.0, 9.0, **equal), Bar(share=1.0)).verdict, analysis.OUTSIDE)
+        longer = arm("x", 3.0, 3.0, **small, model__seq_length="64")
+        self.assertIn("model.seq_length", compare_arms(base, longer, Bar()).measures[1].why)
+
     def test_largest_excess(self):
         # Two seeds of the baseline are 0.5 apart at most; the run is 0.7 above its twin in one step (window 1).
         first, second = np.full(40, 3.0), np.full(40, 3.0)
@@ -219,6 +241,7 @@ class Program(unittest.TestCase):
             "1.250",
         ):
             self.assertIn(part, text)
+        self.assertEqual(text.count("| fp8 | recast |"), 1)  # of all seeds
         self.assertNotIn("training.seed", text)
         pictures = {"gaps.png", "loss.png", "gap.png", "time.png", "gradients.png", "fp8.png"}
         self.assertEqual({p.name for p in (self.folder / "report").glob("*.png")}, pictures)

@@ -119,8 +119,9 @@ void parse_setting(Rule& rule, std::string_view text) {
 
 std::vector<Rule> parse_rules(const std::string& overrides) {
   std::vector<Rule> rules;
-  for (const std::string_view text : split(overrides, "\n;")) {
-    Rule rule{.text = std::string(text)};
+  for (const std::string& own : override_rules(overrides)) {
+    const std::string_view text = own;
+    Rule rule{.text = own};
     const size_t colon = text.rfind(':');
     if (colon == std::string_view::npos) refuse(rule, "has no colon");
     parse_selector(rule, text.substr(0, colon));
@@ -130,15 +131,34 @@ std::vector<Rule> parse_rules(const std::string& overrides) {
   return rules;
 }
 
+int64_t absolute_layer(int64_t layer, int64_t num_layers) {
+  return layer < 0 ? num_layers + layer : layer;
+}
+
+bool names(const Rule& rule, std::string_view linear) {
+  return std::find(rule.linears.begin(), rule.linears.end(), linear) != rule.linears.end();
+}
+
+/// A rule that selects nothing, as a range from the end to the beginning does, is a mistake.
+void check_layers(const Rule& rule, int64_t num_layers) {
+  for (const LayerRange& range : rule.layers) {
+    for (const int64_t i : {range.first, range.last})
+      if (i >= num_layers || i < -num_layers)
+        refuse(rule, fmt::format("names layer {} of a model with {}", i, num_layers));
+    if (absolute_layer(range.first, num_layers) > absolute_layer(range.last, num_layers))
+      refuse(rule, fmt::format("has the range {}-{}, which ends before it begins", range.first, range.last));
+  }
+  if (!rule.layers.empty() && names(rule, kOutputLayerName))
+    refuse(rule, "names layers and output_layer, which is in none of them: give it a rule of its own");
+}
+
 bool selects(const Rule& rule, std::string_view linear, int64_t layer, int64_t num_layers) {
-  if (!rule.linears.empty() &&
-      std::find(rule.linears.begin(), rule.linears.end(), linear) == rule.linears.end())
-    return false;
-  if (linear == kOutputLayerName) return !rule.linears.empty() && rule.layers.empty();
+  if (!rule.linears.empty() && !names(rule, linear)) return false;
+  if (linear == kOutputLayerName) return !rule.linears.empty();
   if (rule.layers.empty()) return true;
-  const auto absolute = [&](int64_t i) { return i < 0 ? num_layers + i : i; };
   return std::any_of(rule.layers.begin(), rule.layers.end(), [&](const LayerRange& range) {
-    return layer >= absolute(range.first) && layer <= absolute(range.last);
+    return layer >= absolute_layer(range.first, num_layers) &&
+           layer <= absolute_layer(range.last, num_layers);
   });
 }
 
@@ -231,13 +251,7 @@ std::string precision_table(const PrecisionConfig& precision, int64_t num_layers
 
 void check_overrides(const PrecisionConfig& precision, int64_t num_layers) {
   const std::vector<Rule> rules = parse_rules(precision.overrides);
-  for (const Rule& rule : rules) {
-    for (const LayerRange& range : rule.layers) {
-      for (const int64_t i : {range.first, range.last})
-        if (i >= num_layers || i < -num_layers)
-          refuse(rule, fmt::format("names layer {} of a model with {}", i, num_layers));
-    }
-  }
+  for (const Rule& rule : rules) check_layers(rule, num_layers);
   for (const std::string_view linear : kLinearNames) {
     for (int64_t layer = 0; layer < (linear == kOutputLayerName ? 1 : num_layers); ++layer) {
       const LinearPrecision one = resolve(precision, rules, linear, layer, num_layers);
@@ -251,11 +265,21 @@ void check_overrides(const PrecisionConfig& precision, int64_t num_layers) {
   }
 }
 
+std::vector<std::string> override_rules(const std::string& overrides) {
+  std::vector<std::string> rules;
+  for (std::string_view line : split(overrides, "\n")) {
+    line = line.substr(0, line.find('#'));
+    for (const std::string_view rule : split(line, ";")) rules.emplace_back(rule);
+  }
+  return rules;
+}
+
 std::string overrides_without_state(const std::string& overrides) {
   std::string text;
-  for (const std::string_view rule : split(overrides, "\n;")) {
+  for (const std::string& rule : override_rules(overrides)) {
     const size_t colon = rule.rfind(':');
-    const bool delayed = colon != std::string_view::npos && trimmed(rule.substr(colon + 1)) == "delayed";
+    const bool delayed =
+        colon != std::string::npos && trimmed(std::string_view(rule).substr(colon + 1)) == "delayed";
     text += delayed ? fmt::format("{}: tensorwise\n", rule.substr(0, colon)) : fmt::format("{}\n", rule);
   }
   return text;

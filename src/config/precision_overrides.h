@@ -8,7 +8,7 @@
 //   grad_output: e4m3               the format of one operand
 //   output_layer: tensorwise        the output layer, FP8 or not, has rules that name it alone
 //
-// What stands before the colon selects (nothing of a kind: all of it), what stands behind it is a recipe, a format or
+// From a # to the end of its line is a comment. What stands before the colon selects (nothing of a kind: all of it), what stands behind it is a recipe, a format or
 // bf16.
 #pragma once
 
@@ -49,6 +49,9 @@ std::string precision_table(const PrecisionConfig& precision, int64_t num_layers
 /// UserError with precision.overrides and the rule where the text has no meaning, or a GEMM would get two E5M2
 /// operands.
 void check_overrides(const PrecisionConfig& precision, int64_t num_layers);
+
+/// The rules of a text one by one, without comments and the blanks around them.
+std::vector<std::string> override_rules(const std::string& overrides);
 
 /// The rules with every recipe that needs state replaced: for passes that have none.
 std::string overrides_without_state(const std::string& overrides);

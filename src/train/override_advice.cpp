@@ -114,22 +114,10 @@ std::string bf16_setting(const std::set<std::string>& gemms) {
   return text + ": bf16";
 }
 
-/// The rules of a text, one a line.
-std::vector<std::string> lines_of(const std::string& overrides) {
-  std::vector<std::string> lines;
-  for (size_t begin = 0; begin < overrides.size();) {
-    const size_t end = std::min(overrides.find_first_of("\n;", begin), overrides.size());
-    const std::string line = overrides.substr(begin, end - begin);
-    const size_t first = line.find_first_not_of(" \t\r"), last = line.find_last_not_of(" \t\r");
-    if (first != line.npos) lines.push_back(line.substr(first, last - first + 1));
-    begin = end + 1;
-  }
-  return lines;
-}
-
 std::string yaml_of(const std::vector<std::string>& lines, const config::PrecisionConfig& precision,
                     config::Fp8Recipe reference) {
   std::string yaml = "precision:\n";
+  if (precision.dtype == config::ComputeDType::fp16) yaml += "  dtype: bf16\n";
   if (precision.fp8 == config::Fp8Mode::off) {
     yaml += fmt::format("  fp8: hybrid\n  fp8_recipe: {}\n", config::to_string(reference));
     if (precision.fp8_calibrate) yaml += "  fp8_calibrate: false\n";
@@ -172,7 +160,7 @@ OverrideAdvice advise(const std::vector<InspectedCast>& casts, const config::Pre
   }
   add_rules(advice.rules, by_recipe, num_layers);
   add_rules(advice.rules, bf16, num_layers);
-  std::vector<std::string> lines = lines_of(precision.overrides);
+  std::vector<std::string> lines = config::override_rules(precision.overrides);
   lines.insert(lines.end(), advice.rules.begin(), advice.rules.end());
   advice.overrides = fmt::format("{}", fmt::join(lines, "\n"));
   if (!advice.rules.empty()) advice.yaml = yaml_of(lines, precision, reference);

@@ -92,6 +92,20 @@ TEST(PrecisionOverrides, WithoutState) {
             "layers 0: tensorwise\nlinear_fc2 wgrad: bf16\n");
 }
 
+// In a block of YAML, which keeps them, comments reach the rules.
+TEST(PrecisionOverrides, MayHaveComments) {
+  const std::string rules =
+      "linear_fc2 input: bf16     # every GEMM that reads it: fprop and wgrad; not dgrad\n"
+      "# layers 0: bf16\n"
+      "layers -1: blockwise; grad_output: e4m3  # both\n";
+  EXPECT_EQ(override_rules(rules), (std::vector<std::string>{"linear_fc2 input: bf16", "layers -1: blockwise",
+                                                             "grad_output: e4m3"}));
+  const Config config =
+      parse_config(kSmall, "run.yaml", {"precision.fp8=hybrid", "precision.overrides=" + rules});
+  EXPECT_TRUE(precision_table(config.precision, 2).find("layer 1         blockwise") != std::string::npos);
+  EXPECT_EQ(overrides_without_state("linear_qkv: delayed # a: b; c"), "linear_qkv: tensorwise\n");
+}
+
 TEST(PrecisionOverrides, NonsenseIsRefused) {
   const auto refused = [](const std::string& rules, const std::string& piece) {
     const std::string message = override_complaint({"precision.fp8=hybrid", "precision.overrides=" + rules});
@@ -103,6 +117,9 @@ TEST(PrecisionOverrides, NonsenseIsRefused) {
   refused("linear_fc2: fp4", "unknown setting 'fp4'");
   refused("layers: bf16", "names no layers");
   refused("layers 0-2: bf16", "names layer 2 of a model with 2");
+  refused("layers 1-0: bf16", "has the range 1-0, which ends before it begins");
+  refused("layers -1-0: bf16", "has the range -1-0, which ends before it begins");
+  refused("output_layer layers 0: tensorwise", "names layers and output_layer");
   refused("wgrad: blockwise", "gives a recipe to less than a whole linear");
   refused("linear_fc1: e4m3", "gives a format to no operand");
   refused("wgrad: e4m3", "gives a GEMM a format");

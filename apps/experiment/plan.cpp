@@ -188,6 +188,9 @@ void read_variants(const Reader& root, Experiment& experiment) {
 }
 
 YAML::Node parse(const std::filesystem::path& file) {
+  if (std::filesystem::is_directory(file))
+    user_error("{}: is a directory; give an experiment's file, as those in configs/experiments/",
+               file.string());
   try {
     return YAML::LoadFile(file.string());
   } catch (const YAML::BadFile&) {

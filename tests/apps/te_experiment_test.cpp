@@ -461,6 +461,9 @@ TEST_F(TeExperiment, MistakesAreOneLine) {
   }
   TE_EXPECT_CONTAINS(run((folder_ / "none.yaml")).error, "cannot be read");
   TE_EXPECT_CONTAINS(run("").error, "FILE is required");
+  const Result directory = run(folder_ / "");
+  EXPECT_EQ(directory.code, 2);
+  TE_EXPECT_CONTAINS(directory.error, "is a directory; give an experiment's file");
 }
 
 }  // namespace

@@ -8,8 +8,8 @@
 //   grad_output: e4m3               the format of one operand
 //   output_layer: tensorwise        the output layer, FP8 or not, has rules that name it alone
 //
-// From a # to the end of its line is a comment. What stands before the colon selects (nothing of a kind: all of it), what stands behind it is a recipe, a format or
-// bf16.
+// From a # to the end of its line is a comment. What stands before the colon selects (nothing of a kind: all of it),
+// what stands behind it is a recipe, a format or bf16.
 #pragma once
 
 #include <cstdint>

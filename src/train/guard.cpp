@@ -50,19 +50,22 @@ Guard::Guard(const config::Config& config, const Context& context, StepRunner& r
 
 // --- before a step -----------------------------------------------------------------------------------------
 
+void Guard::inject_outlier(int64_t step) {
+  const config::GuardConfig& options = config_.guard;
+  const int outlier = options.test_outlier_step > 0 && step >= options.test_outlier_step
+                          ? static_cast<int>(options.test_outlier_log2)
+                          : 0;
+  fp8::Recipe& recipe = runner_.model().recipe();
+  if (recipe.test_outlier() == outlier) return;
+  recipe.set_test_outlier(context_, outlier);
+  runner_.model().weights_changed(false);
+}
+
 void Guard::before_step(checkpoint::Progress& progress) {
   const config::GuardConfig& options = config_.guard;
   if (!keep_record_) record_.clear();
   keep_record_ = false;
   const int64_t step = progress.step + 1;
-  const int outlier = options.test_outlier_step > 0 && step >= options.test_outlier_step
-                          ? static_cast<int>(options.test_outlier_log2)
-                          : 0;
-  fp8::Recipe& recipe = runner_.model().recipe();
-  if (recipe.test_outlier() != outlier) {
-    recipe.set_test_outlier(context_, outlier);
-    runner_.model().weights_changed(false);
-  }
   const bool due = progress.step > 0 && progress.step % options.every == 0 && progress.guard.began < 0 &&
                    precision_.all_fp8(progress, step, options.compare_steps) &&
                    progress.step + options.compare_steps <= config_.training.train_steps;

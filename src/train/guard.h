@@ -48,6 +48,10 @@ class Guard {
   Guard(const config::Config& config, const Context& context, StepRunner& runner, StepPrecision& precision,
         Services services);
 
+  /// Before a step and the calibration that it may begin with: guard.test_outlier_step. So a run that is resumed here
+  /// calibrates as one that was not interrupted.
+  void inject_outlier(int64_t step);
+
   /// Before a step, in its precision: begins a comparison where one is due.
   void before_step(checkpoint::Progress& progress);
   /// After it: `loss` of the step.

@@ -139,6 +139,7 @@ StepMetrics TrainingLoop::take(const Due& due) {
   const config::TrainingConfig& training = config_.training;
   const HostBatch& batch = next_batch();
   const int64_t first_sample = progress_.consumed_samples;
+  if (guard_) guard_->inject_outlier(due.step);
   enter_precision(batch);
   if (guard_) guard_->before_step(progress_);
   std::optional<Fp8Statistics> statistics;
@@ -290,8 +291,11 @@ bool TrainingLoop::judge_tasks(const Due& due, StepMetrics& metrics) {
 
 void TrainingLoop::write_logs(const Due& due, StepMetrics& metrics) {
   if (sources_) metrics.sources = sources_->take(world_);
-  const std::vector<Fp8Health> health =
+  std::vector<Fp8Health> health =
       due.fp8_health ? merge_fp8_health(world_, fp8_health_.read()) : std::vector<Fp8Health>{};
+  // Without a history, nothing looks at the operands of a step in BF16, and their scales are of an earlier one.
+  if (!metrics.in_fp8.value_or(true))
+    std::erase_if(health, [](const Fp8Health& operand) { return operand.amax == 0; });
   if (writer_) writer_->step(metrics, health, remaining_.after(due.step));
 }
 

@@ -101,6 +101,23 @@ TEST(Guard, IsResumedInsideOfAComparison) {
   EXPECT_EQ(folder.checkpoint_bytes("cut", 6), folder.checkpoint_bytes("whole", 6));
 }
 
+// Step 6 is the first one in FP8 behind two in BF16, and calibrates: with the outlier that the run has.
+TEST(Guard, IsResumedBehindTheStepsInBf16) {
+  const TrainFolder folder;
+  const Overrides failing =
+      joined(kFp8, {"guard.every=2", "guard.compare_steps=1", "guard.action=bf16", "guard.bf16_steps=2",
+                    "guard.tolerance=0", "guard.test_outlier_step=3", "guard.test_outlier_log2=30",
+                    "checkpoint.save_every=1"});
+  ASSERT_EQ(folder.run("whole", failing).code, 0);
+  const std::vector<json> records = guard_records(folder, "whole");
+  ASSERT_EQ(records.size(), 1u);
+  ASSERT_EQ(records[0]["guard"]["excess"], 1.0);
+  ASSERT_EQ(folder.run("cut", joined(failing, {"checkpoint.resume=" + folder.checkpoint("whole", 5)})).code,
+            0);
+  EXPECT_EQ(folder.column("cut", "loss").at(0), folder.column("whole", "loss").at(5));
+  EXPECT_TRUE(folder.checkpoint_bytes("cut", 6) == folder.checkpoint_bytes("whole", 6));
+}
+
 double last_loss(const TrainFolder& folder, const std::string& run) {
   const std::vector<double> losses = folder.column(run, "loss");
   double sum = 0;

@@ -94,6 +94,31 @@ TEST(StepPrecision, OutsideOfTheScheduleTheRunIsABf16Run) {
                      "FP8 in steps 3 to 4, all other steps in bf16");
 }
 
+/// The operands in the FP8 health of a step, as "LINEAR ROLE".
+std::vector<std::string> operands_of(const json& record) {
+  std::vector<std::string> names;
+  for (const json& operand : record.value("fp8", json::array()))
+    names.push_back(operand["linear"].get<std::string>() + " " + operand["role"].get<std::string>());
+  return names;
+}
+
+TEST(StepPrecision, StepsInBf16RecordWhatIsLookedAt) {
+  const TrainFolder folder;
+  const Overrides scheduled = joined(kFp8, {"precision.fp8_from_step=3", "precision.fp8_until_step=4"});
+  run(folder, "tensorwise", joined(scheduled, {"precision.fp8_recipe=tensorwise"}));
+  run(folder, "mixed", joined(scheduled, {"precision.overrides=linear_fc2: tensorwise"}));
+  const std::vector<json> tensorwise = records(folder, "tensorwise"), mixed = records(folder, "mixed");
+  for (size_t i = 0; i < 6; ++i) {
+    SCOPED_TRACE(i + 1);
+    const bool in_fp8 = i == 2 || i == 3;
+    const size_t all = 2 * 4 * 3;  // layers, linears, roles
+    EXPECT_EQ(operands_of(tensorwise.at(i)).size(), in_fp8 ? all : 0);
+    EXPECT_EQ(operands_of(mixed.at(i)).size(), in_fp8 ? all : all - 2 * 3);
+    for (const std::string& name : operands_of(mixed.at(i)))
+      EXPECT_TRUE(in_fp8 || name.find("linear_fc2") == std::string::npos) << name;
+  }
+}
+
 /// Cut behind each of its steps and resumed, a run ends with the same bits.
 void expect_resumed_alike(const TrainFolder& folder, const std::string& name, const Overrides& overrides) {
   SCOPED_TRACE(name);

@@ -198,8 +198,10 @@ int InspectFp8Command::run(parallel::World& world) {
   std::vector<train::InspectedCast> casts =
       train::inspected_casts(found.statistics, precision, layers, reference);
   train::sort_worst_first(casts, a.limits);
+  config::PrecisionConfig of_run = precision;
+  of_run.dtype = setup.run_dtype;
   const train::OverrideAdvice advice =
-      train::advise(casts, precision, layers, a.options.recipes, a.limits, reference);
+      train::advise(casts, of_run, layers, a.options.recipes, a.limits, reference);
   const auto harmful = std::count_if(casts.begin(), casts.end(), [&](const train::InspectedCast& cast) {
     return train::harmful(cast.own, cast.operand.format, a.limits);
   });

@@ -91,6 +91,7 @@ InspectionSetup inspection_setup(const checkpoint::Reader& reader, const Inspect
   config.logging.fp8_statistics_every = 1;
   config.logging.fp8_what_if = options.recipes;
   config::resolve_defaults(config);
+  const config::ComputeDType run_dtype = config.precision.dtype;
   // Nothing is cast to FP8 from FP16.
   if (config.precision.dtype == config::ComputeDType::fp16)
     config.precision.dtype = config::ComputeDType::bf16;
@@ -100,7 +101,7 @@ InspectionSetup inspection_setup(const checkpoint::Reader& reader, const Inspect
     quantized.precision.fp8 = config::Fp8Mode::hybrid;
     config::validate(quantized);
   }
-  return {std::move(config), microbatches};
+  return {std::move(config), run_dtype, microbatches};
 }
 
 Inspection inspect_checkpoint(const Context& context, const checkpoint::Reader& reader,

@@ -23,6 +23,7 @@ struct InspectionOptions {
 struct InspectionSetup {
   config::Config
       config;  ///< the checkpoint's with the overrides, for one rank and without what only a run needs
+  config::ComputeDType run_dtype = config::ComputeDType::bf16;  ///< `config` has BF16 where this is FP16
   int64_t microbatches_of_step = 1;  ///< of a step of the run: what its gradients are divided by
 };
 /// UserError when config and overrides do not go together, or there is no dataset.

@@ -226,6 +226,10 @@ TEST(OverrideAdvice, TurnsFp8OnForABf16Model) {
       advice(statistics, precision).yaml,
       "precision:\n  fp8: hybrid\n  fp8_recipe: tensorwise\n  fp8_calibrate: false\n  overrides: |\n    "
       "layers 0 linear_qkv: rowwise\n");
+  precision.fp8_calibrate = false;
+  precision.dtype = config::ComputeDType::fp16;  // which does not go with FP8
+  TE_EXPECT_CONTAINS(advice(statistics, precision).yaml,
+                     "precision:\n  dtype: bf16\n  fp8: hybrid\n  fp8_recipe: tensorwise\n");
 }
 
 }  // namespace

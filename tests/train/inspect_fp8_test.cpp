@@ -136,6 +136,11 @@ TEST(InspectFp8, TakesBf16AndAnyLayout) {
   // Under FP8 with delayed scales, which this checkpoint does not have.
   ASSERT_EQ(inspect(folder, "bf16", "--set precision.fp8=hybrid").code, 0);
   EXPECT_EQ(report(folder)["calibrated"], true);
+  // What is advised for a run in FP16 can be pasted into its config.
+  ASSERT_EQ(folder.run("fp16", {"training.train_steps=1", "precision.dtype=fp16"}).code, 0);
+  found = inspect(folder, "fp16", "--tolerance 0");
+  ASSERT_EQ(found.code, 0) << found.error;
+  TE_EXPECT_CONTAINS(found.out, "precision:\n  dtype: bf16\n  fp8: hybrid\n");
   folder.use_ranks(2);
   ASSERT_EQ(folder
                 .run("tp", {"training.train_steps=1", "precision.fp8=hybrid", "parallel.tensor=2",

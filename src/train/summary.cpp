@@ -80,6 +80,48 @@ std::string loss_scale_text(const config::PrecisionConfig& precision) {
   return fmt::format(", dynamic loss scale from {}", precision.initial_loss_scale);
 }
 
+bool anything_in_fp8(const config::Config& config) {
+  const int64_t layers = config.model.num_layers;
+  for (const std::string_view linear : config::kLinearNames)
+    for (int64_t layer = 0; layer < layers; ++layer)
+      if (config::linear_precision(config.precision, linear, layer, layers).quantized()) return true;
+  return false;
+}
+
+/// By the schedule some comparison is of FP8 steps alone, and ends within the run.
+bool guard_compares(const config::Config& config) {
+  const config::GuardConfig& guard = config.guard;
+  const config::PrecisionConfig& precision = config.precision;
+  for (int64_t step = guard.every; step + guard.compare_steps <= config.training.train_steps;
+       step += guard.every)
+    if (precision.fp8_in_step(step + 1) && precision.fp8_in_step(step + guard.compare_steps)) return true;
+  return false;
+}
+
+// A run that is called FP8 and is none would be compared with BF16 as if it were.
+std::string fp8_notes(const config::Config& config) {
+  const config::PrecisionConfig& precision = config.precision;
+  const int64_t steps = config.training.train_steps;
+  if (precision.fp8 == config::Fp8Mode::off) return "";
+  std::string text;
+  if (!anything_in_fp8(config)) {
+    text += fmt::format(
+        "  note: precision.fp8 is {}, but nothing runs in FP8: precision.first_layers_bf16, last_layers_bf16 "
+        "and overrides leave all linears in {}\n",
+        to_string(precision.fp8), to_string(precision.dtype));
+  } else if (precision.fp8_from_step > steps) {
+    text += fmt::format(
+        "  note: precision.fp8_from_step ({}) is above training.train_steps ({}): no step is taken in FP8\n",
+        precision.fp8_from_step, steps);
+  } else if (config.guard.every > 0 && !guard_compares(config)) {
+    text += fmt::format(
+        "  note: guard.every ({}) leaves no step of this run to compare: comparisons are of {} steps in FP8 "
+        "behind a multiple of it, up to training.train_steps ({})\n",
+        config.guard.every, config.guard.compare_steps, steps);
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string gather_summary(const parameters::ParameterStore& parameters) {
@@ -146,7 +188,7 @@ std::string config_notes(const config::Config& config) {
         "learning rate of {:.3g}\n",
         optimizer.warmup_steps, steps, optim::schedule_of(optimizer).at(steps));
   }
-  return text;
+  return text + fp8_notes(config);
 }
 
 // Fetches and write-backs run at once. What fits into the slots is fetched beside the passes.

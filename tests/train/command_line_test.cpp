@@ -141,6 +141,23 @@ TEST_F(CommandLine, NotesOfWhatIsSeldomMeant) {
   TE_EXPECT_CONTAINS(result.out,
                      "optimizer.warmup_steps (12) is above training.train_steps (6): the run ends within "
                      "the warm-up, at a learning rate of 0.0025");
+  // An FP8 run that is none, and a guard with nothing to compare.
+  const auto dry = [&](const std::string& sets) {
+    const Result found = folder_.run_raw("--dry-run --config " + (folder_ / "base.yaml") +
+                                         " --set precision.fp8=hybrid " + sets);
+    EXPECT_EQ(found.code, 0) << found.error;
+    return found.out;
+  };
+  const std::string bf16 = "note: precision.fp8 is hybrid, but nothing runs in FP8";
+  TE_EXPECT_CONTAINS(dry("--set precision.first_layers_bf16=2"), bf16);
+  TE_EXPECT_CONTAINS(dry("--set 'precision.overrides=fprop, dgrad, wgrad: bf16'"), bf16);
+  EXPECT_EQ(dry("--set precision.first_layers_bf16=1").find("note:"), std::string::npos);
+  TE_EXPECT_CONTAINS(dry("--set precision.fp8_from_step=7"), "is above training.train_steps (6): no step");
+  const std::string guard = "leaves no step of this run to compare";
+  TE_EXPECT_CONTAINS(dry("--set guard.every=5 --set guard.compare_steps=2"), guard);
+  TE_EXPECT_CONTAINS(dry("--set guard.every=2 --set guard.compare_steps=1 --set precision.fp8_until_step=2"),
+                     guard);
+  EXPECT_EQ(dry("--set guard.every=5 --set guard.compare_steps=1").find(guard), std::string::npos);
 }
 
 TEST_F(CommandLine, NumbersOutOfRange) {

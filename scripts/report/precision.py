@@ -119,13 +119,11 @@ def guard(run):
     file = run.folder / "metrics.jsonl" if run.folder else None
     if not file or not file.is_file():
         return None
-    records = {
-        float(r["consumed_tokens"]): r["guard"]
-        for _, r in runs.json_lines(file)
-        if isinstance(r.get("guard"), dict) and "consumed_tokens" in r
-    }
-    comparisons = [(tokens, records[tokens]) for tokens in sorted(records) if "limit" in records[tokens]]
+    records = {float(r["consumed_tokens"]): r for _, r in runs.json_lines(file) if "consumed_tokens" in r}
+    found = [(tokens, records[tokens].get("guard")) for tokens in sorted(records)]
+    comparisons = [(tokens, guard) for tokens, guard in found if isinstance(guard, dict) and "limit" in guard]
     if not comparisons:
         return None
-    bf16 = [tokens for tokens, record in records.items() if record.get("bf16")]
+    # By the schedule, or because the guard has asked for it.
+    bf16 = [tokens for tokens, record in records.items() if record.get("in_fp8") is False]
     return Guard(comparisons, bf16, run.config.get("guard.action", "warn"))

@@ -56,8 +56,7 @@ def write_guard(folder, action="rollback"):
         if step in (20, 40, 60):
             gap = 0.04 if step == 60 else 0.0001 * step
             record["guard"] = {"gap": gap, "limit": 0.005, "excess": int(gap > 0.005), "seconds": 1.5}
-        if step in (70, 80):
-            record["guard"] = {"bf16": 1}
+        record["in_fp8"] = step not in (70, 80)
     (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, records)) + "\n")
     run = json.loads((folder / "run.json").read_text())
     run["config"]["guard.action"] = action

@@ -100,7 +100,8 @@ int body(int argc, char** argv) {
   Programs programs;
   bool dry_run = false, no_report = false;
   app.add_option("file", file, "YAML file of the experiment; see docs/comparing.md")->type_name("FILE");
-  app.add_flag("--dry-run", dry_run, "Check everything, print the runs and stop");
+  app.add_flag("--dry-run", dry_run,
+               "Check the file and every config (not the data), print the runs and stop");
   app.add_flag("--no-report", no_report, "Leave the report out");
   app.add_option("--te-train", programs.te_train, "The program (default: te-train beside this one)")
       ->type_name("PROGRAM");

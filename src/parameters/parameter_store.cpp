@@ -158,9 +158,10 @@ int64_t ParameterStore::lay_out_grads() {
 
 void ParameterStore::plan(MemoryPlan& plan, const StoreLayout& layout) {
   layout_ = layout;
-  TE_CHECK(layout.grad_slots >= layout.value_slots && (layout.grad_slots == 0 || layout.data_size > 1),
-           "{} slots of gradients and {} of values of {} data ranks", layout.grad_slots, layout.value_slots,
-           layout.data_size);
+  TE_CHECK(
+      (layout.value_slots == 0 || layout.grad_slots > 0) && (layout.grad_slots == 0 || layout.data_size > 1),
+      "{} slots of gradients and {} of values of {} data ranks", layout.grad_slots, layout.value_slots,
+      layout.data_size);
   TE_CHECK(!layout.offload_mains || !layout.drop_values, "passes read main parameters that are on the host");
   lay_out();
   const int64_t num_bytes = lay_out_bytes();

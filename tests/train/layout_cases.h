@@ -55,10 +55,11 @@ struct Case {
   bool variant =
       false;  ///< llama: biases of qkv and tied embeddings; gpt: an output matrix of its own (tied otherwise)
   bool data_overlap = true;
-  int bucket_size = 1;      ///< elements: a bucket a layer
-  bool bf16_grads = false;  ///< main gradients
-  bool fp8_head = false;    ///< precision.fp8_output_layer
-  std::string overrides{};  ///< precision.overrides
+  bool late_reduce = false;  ///< without overlap_grad_reduce alone
+  int bucket_size = 1;       ///< elements: a bucket a layer
+  bool bf16_grads = false;   ///< main gradients
+  bool fp8_head = false;     ///< precision.fp8_output_layer
+  std::string overrides{};   ///< precision.overrides
   Form form = Form::plain;
   int context = 1;
   int groups = 0;  ///< query groups; 0: as many as the tensor size needs
@@ -168,7 +169,8 @@ inline config::Config make_config(const Case& c) {
   p.virtual_stages = c.chunks > 0 ? c.chunks : c.schedule == PipelineSchedule::interleaved ? 2 : 1;
   p.bucket_size = c.bucket_size;
   p.shard = c.shard;
-  p.overlap_grad_reduce = p.overlap_param_gather = c.data_overlap;
+  p.overlap_grad_reduce = c.data_overlap && !c.late_reduce;
+  p.overlap_param_gather = c.data_overlap;
   config.training.recompute = c.recompute;
   config.training.micro_batch_size = 2;
   config.training.global_batch_size = 8;

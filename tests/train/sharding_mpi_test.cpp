@@ -95,6 +95,7 @@ std::vector<Case> sharded_cases() {
            .family = llama,
            .recompute = Recompute::selective,
            .data_overlap = false},
+          {.name = "llama_late_reduce", .family = llama, .late_reduce = true},
           {.name = "gpt_layers_share_buckets", .family = gpt, .layers = 5, .bucket_size = 15'000},
           {.name = "gpt_bf16_grads", .family = gpt, .precision = bf16, .bf16_grads = true},
           {.name = "llama_bf16", .family = llama, .precision = bf16},

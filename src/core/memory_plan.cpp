@@ -190,8 +190,10 @@ DeviceBuffer MemoryPlan::allocate(const Context& context) {
 }
 
 void MemoryPlan::rehearse() {
-  constexpr uintptr_t kNowhere = uintptr_t{1} << 56;  // no process has memory there: a use ends it
-  fill_slots(reinterpret_cast<void*>(kNowhere), packed().first);  // NOLINT(performance-no-int-to-ptr)
+  constexpr uintptr_t kNowhere = uintptr_t{1} << 56;        // no process has memory there: a use ends it
+  auto* const nowhere = reinterpret_cast<char*>(kNowhere);  // NOLINT(performance-no-int-to-ptr)
+  fill_slots(nowhere, packed().first);
+  for (const Entry& entry : host_entries_) entry.slot->data = nowhere + entry.offset;
 }
 
 void MemoryPlan::fill_slots(void* block, std::vector<ScratchBuffer> buffers) {

@@ -22,7 +22,7 @@ std::vector<int64_t> divisors(int64_t n) {
   return all;
 }
 
-constexpr int64_t kMostTokens = 131072;  ///< of a microbatch on a rank
+constexpr int64_t kMostTokens = 131072;  ///< of a microbatch of several samples on a rank
 constexpr int64_t kMostVirtualStages = 4;
 
 /// How layers are dealt out to so many stages.
@@ -71,7 +71,7 @@ std::vector<Config> ways(const Config& config, const parallel::ProcessGrid& grid
   if (grid.tensor == 1) way.parallel.tensor_overlap = 1;
   for (const int64_t batch : divisors(config.training.global_batch_size / grid.data)) {
     const bool shared = config.training.global_batch_size % (batch * grid.data) == 0;
-    if (!shared || batch * config.model.seq_length / grid.context > kMostTokens) continue;
+    if (!shared || (batch > 1 && batch * config.model.seq_length / grid.context > kMostTokens)) continue;
     way.training.micro_batch_size = batch;
     for (const auto& [schedule, chunks] : schedules(grid.pipeline)) {
       way.parallel.schedule = schedule;

@@ -213,6 +213,7 @@ UpdateWork rehearse_update(const config::Config& given, const Cluster& cluster, 
   const Rehearsal rehearsal([&](const OpCall& call) {
     const bool of_muon = call.label.starts_with("muon");
     if (is_message(call) && call.group != "tensor") return;  // those of the data ranks are counted elsewhere
+    if (call.label.starts_with("offload")) return;           // streams of their own, and the host's link
     (of_muon ? muon : others) += work_of(call, places, cluster.gpu).total();
   });
   stage.parameters().bind(context);
@@ -220,8 +221,10 @@ UpdateWork rehearse_update(const config::Config& given, const Cluster& cluster, 
   optimizer.begin_step(context);
   for (parameters::Parameter& parameter : stage.parameters().parameters()) parameter.grad_stale = false;
   optimizer.step(context, 0.0f);
-  return {.per_parameter = others / static_cast<double>(stage.parameters().num_parameters()),
-          .per_layer = muon / static_cast<double>(config.model.num_layers)};
+  const auto parameters = static_cast<double>(stage.parameters().num_parameters());
+  return {.per_parameter = others / parameters,
+          .per_layer = muon / static_cast<double>(config.model.num_layers),
+          .host_bytes = static_cast<double>(plan.total_host_bytes()) / parameters};
 }
 
 }  // namespace te::planner

@@ -50,6 +50,7 @@ PassesOfMicrobatch rehearse_passes(const config::Config& given, const Cluster& c
 struct UpdateWork {
   double per_parameter = 0;  ///< of this rank, before the data ranks share them
   double per_layer = 0;      ///< Muon's
+  double host_bytes = 0;     ///< of a parameter, likewise shared: what optimizer.offload moves, each way
 };
 /// Of parallel.tensor x context ranks and `data` data ranks.
 UpdateWork rehearse_update(const config::Config& given, const Cluster& cluster, int data);

@@ -10,6 +10,7 @@
 #include "parallel/schedule/simulate.h"
 #include "planner/op_time.h"
 #include "train/pipeline.h"
+#include "train/summary.h"
 
 namespace te::planner {
 namespace {
@@ -184,6 +185,16 @@ double pipeline_seconds(const parallel::ScheduleShape& shape, const Cut& cut,
   return parallel::simulate(parallel::make_schedule(shape), shape, costs).makespan;
 }
 
+/// Seconds of a stage's update. With offload the link to the host may take longer, in both directions at once; what the
+/// slots hold, a quarter of the state at most (optim/optimizer.cpp), travels beside the passes.
+double update_seconds(const UpdateWork& update, const StageWork& stage, const config::OptimizerConfig& keys) {
+  const auto parameters = static_cast<double>(stage.parameters);
+  const double moved = update.host_bytes * parameters;
+  const double hidden = std::min(moved / 4, static_cast<double>(keys.offload_buffer_mib << 20));
+  return std::max(update.per_parameter * parameters, (moved - hidden) / train::kAssumedHostLink) +
+         update.per_layer * static_cast<double>(stage.layers);
+}
+
 }  // namespace
 
 const PassesOfMicrobatch& StepModel::passes(const config::Config& config) {
@@ -226,8 +237,7 @@ StepTime StepModel::parts(const config::Config& config, const Seconds& seconds) 
     step.data += mean * (messages.every_forward() + messages.every_backward());
     casts += stage.casts;  // one stage after the other, before its first pass
     once = std::max(once, messages.once());
-    step.update = std::max(step.update, updates.per_parameter * static_cast<double>(stage.parameters) +
-                                            updates.per_layer * static_cast<double>(stage.layers));
+    step.update = std::max(step.update, update_seconds(updates, stage, config.optimizer));
   }
   const double whole = seconds(shape, cuts, data, stage_message_seconds(config, grid, cluster_));
   step.pipeline = whole - step.compute - step.messages - step.data;
@@ -260,7 +270,9 @@ double StepModel::least_bytes(const config::Config& config) {
   const double moments =
       bytes_of(optimizer.exp_avg_dtype) +
       (optimizer.name == config::OptimizerName::muon ? 0.0 : bytes_of(optimizer.exp_avg_sq_dtype));
-  const double state = values + grads + (2.0 + moments) / shares;
+  const double mains = optimizer.offload == config::Offload::state ? 0.0 : 2.0;
+  const double state =
+      values + grads + (mains + (optimizer.offload == config::Offload::none ? moments : 0.0)) / shares;
   // Microbatches in flight on the first stage: as many as there are stages.
   const double in_flight = std::min(shape.microbatches, shape.stages);
   const auto bytes_of_stage = [&](size_t stage, double put_off) {

@@ -12,6 +12,7 @@
 #include "testing/files.h"
 #include "train/execution.h"
 #include "train/step_runner.h"
+#include "train/summary.h"
 
 namespace te::planner {
 namespace {
@@ -127,6 +128,8 @@ TEST(Search, BoundsAreBounds) {
            {"parallel.pipeline=4", "parallel.schedule=zero_bubble", "parallel.virtual_stages=4",
             "training.recompute=none"},
            {"parallel.shard=parameters", "training.recompute=full"},
+           {"optimizer.offload=moments"},
+           {"optimizer.offload=state", "parallel.shard=parameters"},
            {"parallel.context=2"}}) {
     const config::Config config = shipped_config("llama7b_fp8", layout);
     const auto grid = parallel::ProcessGrid::of(8, static_cast<int>(config.parallel.tensor),
@@ -165,6 +168,29 @@ TEST(Search, RefusesWhatCannotBe) {
   TE_EXPECT_CONTAINS(misfit, "the nearest needs");
   const std::string illegal = user_error_of([&] { search(large, testing::h200s(97), planned); });
   TE_EXPECT_CONTAINS(illegal, "no layout of 97 GPUs is legal");
+}
+
+// A sample that has more tokens than microbatches of several are tried with.
+TEST(Search, TakesLongSequencesOneAtATime) {
+  const config::Config config = shipped_config("llama_1b_fp8", {"model.seq_length=1048576"});
+  const SearchResult result = search(config, testing::h200s(4), planned);
+  ASSERT_FALSE(result.layouts.empty());
+  EXPECT_EQ(result.layouts.front().config.training.micro_batch_size, 1);
+}
+
+// What is on the host takes no room, and its way to the GPU takes time.
+TEST(Search, OffloadedStateMakesRoom) {
+  const Settings offload{"optimizer.offload=state"};
+  const SearchResult result = search(shipped_config("llama2_13b_fp8", offload), testing::h200s(1), planned);
+  ASSERT_TRUE(result.own_fits());
+  EXPECT_EQ(result.own->memory_bytes, planned(result.own->config, result.own->grid));
+  StepModel model(testing::h200s(1));
+  const StepTime with = model.predict(shipped_config("llama7b_fp8", offload));
+  const StepTime without = StepModel(testing::h200s(1)).predict(shipped_config("llama7b_fp8"));
+  // 10 bytes each way of 6.74 billion parameters, of which 0.5 GiB travel beside the passes.
+  const double link = (10 * 6.74e9 - 0x1p29) / train::kAssumedHostLink;
+  EXPECT_NEAR(with.update - without.update, link - 28 * 6.74e9 / model.cluster().gpu.copy, 0.1);
+  EXPECT_EQ(with.compute, without.compute);
 }
 
 TEST(Report, SharesAddUpAndJsonIsTheSame) {

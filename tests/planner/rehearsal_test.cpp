@@ -62,8 +62,9 @@ std::vector<std::string> told(const config::Config& config, bool performs, doubl
   plan.add(tokens, "tokens", MemoryKind::data, DType::i32, {stage.dims().tokens});
   plan.add(targets, "targets", MemoryKind::data, DType::i32, {stage.dims().tokens});
   DeviceBuffer memory;
+  HostBuffer host;
   if (performs)
-    memory = plan.allocate(context);
+    memory = plan.allocate(context), host = plan.allocate_host(context);
   else
     plan.rehearse();
   Listener listener(performs);
@@ -94,6 +95,8 @@ TEST(Rehearsal, TellsWhatIsDone) {
       {"precision.fp8=hybrid", "precision.overrides=layers 1-1: bf16"},
       {"optimizer.name=muon", "model.qk_norm=head"},
       {"model.family=gpt", "model.hidden_dropout=0.1", "training.recompute=selective"},
+      {"optimizer.offload=moments"},
+      {"optimizer.offload=state", "optimizer.store_param_remainders=true", "optimizer.exp_avg_dtype=fp8"},
       {"model.norm_placement=both", "model.activation=geglu", "optimizer.store_param_remainders=true"}};
   for (const Settings& settings : all) {
     SCOPED_TRACE(fmt::format("{}", fmt::join(settings, " ")));
@@ -120,6 +123,15 @@ TEST(Rehearsal, NeedsNoMemory) {
             (8192 * 10240 + 8192 * 8192 + 3 * int64_t{8192} * 28672) / 4 + 2 * 8192);
   EXPECT_EQ(passes.embedding.parameters, int64_t{128256} * 8192 / 4);
   EXPECT_EQ(passes.head.parameters, int64_t{128256} * 8192 / 4 + 8192);
+}
+
+// Where documents begin is not looked at either.
+TEST(Rehearsal, OfDocuments) {
+  const config::Config config =
+      small_config({"data.synthetic=false", "data.train=[x]", "data.document_mask=true"});
+  const PassesOfMicrobatch passes = rehearse_passes(config, testing::h200s(1), false);
+  EXPECT_GT(passes.layer(0).forward.compute, 0);
+  EXPECT_GT(passes.layer(0).backward.compute, passes.layer(0).forward.compute);
 }
 
 // One source of FLOPs: those of the operations are those of the formula, plus the scores that attention's backward pass
@@ -201,6 +213,19 @@ TEST(Rehearsal, MessagesOfTensorRanks) {
   EXPECT_NEAR(layer.forward.messages + layer.backward.messages, expected, 1e-9);
 }
 
+// What is on the host is counted by its bytes, and the update on the device stays what it is.
+TEST(Rehearsal, UpdateOfOffloadedState) {
+  const Cluster cluster = testing::h200s(4);
+  const UpdateWork plain = rehearse_update(testing::shipped_config("llama7b_bf16"), cluster, 4);
+  const UpdateWork moments =
+      rehearse_update(testing::shipped_config("llama7b_bf16", {"optimizer.offload=moments"}), cluster, 4);
+  const UpdateWork state =
+      rehearse_update(testing::shipped_config("llama7b_bf16", {"optimizer.offload=state"}), cluster, 4);
+  EXPECT_NEAR(moments.host_bytes, 8.0 / 4, 0.01);
+  EXPECT_NEAR(state.host_bytes, 10.0 / 4, 0.01);  // remainders, too
+  EXPECT_NEAR(state.per_parameter / plain.per_parameter, 1.0, 0.05);
+}
+
 // AdamW reads and writes two moments, the remainder and the value, and reads the gradient, also for its norm.
 TEST(Rehearsal, UpdateOfAParameter) {
   const Cluster cluster = testing::h200s(4);
@@ -210,6 +235,7 @@ TEST(Rehearsal, UpdateOfAParameter) {
   EXPECT_NEAR(one.per_parameter / (bytes / cluster.gpu.copy), 1.0, 0.05);
   EXPECT_NEAR(four.per_parameter / one.per_parameter, 0.25, 0.02);
   EXPECT_EQ(one.per_layer, 0);
+  EXPECT_EQ(one.host_bytes, 0);
   const UpdateWork muon =
       rehearse_update(testing::shipped_config("llama7b_bf16", {"optimizer.name=muon"}), cluster, 1);
   // Five iterations of 4 n^2 m + 2 n^3 FLOPs (docs/architecture.md) of q, k, v, proj, and gate, up, down.

@@ -15,6 +15,11 @@ int64_t ModelConfig::padded_vocab_size() const {
   return (vocab_size + multiple - 1) / multiple * multiple;
 }
 
+void ModelConfig::pad_vocabulary_for(int64_t tensor_ranks) {
+  if (padded_vocab_size() % tensor_ranks != 0)
+    make_vocab_size_divisible_by = std::lcm(make_vocab_size_divisible_by, tensor_ranks);
+}
+
 int64_t ModelConfig::rotary_pairs() const {
   return static_cast<int64_t>(static_cast<double>(kv_channels) * rotary_percent) / 2;
 }
@@ -73,9 +78,7 @@ void resolve_defaults(Config& config) {
     m.kv_channels = m.hidden_size / m.num_attention_heads;
   }
   if (m.max_position_embeddings == 0) m.max_position_embeddings = m.seq_length;
-  // Tensor ranks hold equally many rows of the vocabulary.
-  if (m.padded_vocab_size() % config.parallel.tensor != 0)
-    m.make_vocab_size_divisible_by = std::lcm(m.make_vocab_size_divisible_by, config.parallel.tensor);
+  m.pad_vocabulary_for(config.parallel.tensor);
   OptimizerConfig& o = config.optimizer;
   if (o.decay_steps == 0) o.decay_steps = config.training.train_steps;
   if (o.wsd_decay_steps == 0) o.wsd_decay_steps = std::max<int64_t>(o.decay_steps / 10, 1);

@@ -157,6 +157,8 @@ struct ModelConfig {
 
   /// Rows of the embedding and head: vocab_size rounded up to make_vocab_size_divisible_by.
   int64_t padded_vocab_size() const;
+  /// Raises make_vocab_size_divisible_by where it must be: tensor ranks hold equally many rows.
+  void pad_vocabulary_for(int64_t tensor_ranks);
   /// Width of linear_qkv's output: (num_attention_heads + 2 * num_query_groups) * kv_channels.
   int64_t qkv_width() const { return (num_attention_heads + 2 * num_query_groups) * kv_channels; }
   /// Width of the attention output, linear_proj's input: num_attention_heads * kv_channels.

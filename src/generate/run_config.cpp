@@ -1,7 +1,6 @@
 #include "generate/run_config.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "core/error.h"
 #include "fp8/recipe.h"
@@ -24,10 +23,7 @@ config::Config run_config(const ModelSource& source, const RunOptions& options, 
   config.model.seq_length = seq_length;
   config.model.max_position_embeddings = std::max(config.model.max_position_embeddings, seq_length);
   config.model.hidden_dropout = config.model.embedding_dropout = config.model.attention_dropout = 0.0;
-  // Ranks hold equal slices of the vocabulary; rows that the file lacks are filled up.
-  if (config.model.padded_vocab_size() % options.tensor != 0)
-    config.model.make_vocab_size_divisible_by =
-        std::lcm(config.model.make_vocab_size_divisible_by, options.tensor);
+  config.model.pad_vocabulary_for(options.tensor);  // rows that the file lacks are filled up
   // What the checkpoint was trained with, as far as a single pass can do the same. The output layer's logits are those
   // of the model, not of its training.
   config.precision = fp8::without_state(source.precision());

@@ -67,6 +67,7 @@ std::vector<Config> ways(const Config& config, const parallel::ProcessGrid& grid
   way.parallel.tensor = grid.tensor;
   way.parallel.context = grid.context;
   way.parallel.pipeline = grid.pipeline;
+  way.model.pad_vocabulary_for(grid.tensor);
   way.parallel.sequence = grid.tensor > 1;
   if (grid.tensor == 1) way.parallel.tensor_overlap = 1;
   for (const int64_t batch : divisors(config.training.global_batch_size / grid.data)) {
@@ -101,6 +102,7 @@ std::string refusal(const Config& config, const parallel::ProcessGrid& grid) {
 std::string settings_of(const Config& config, const Config& given) {
   std::string text;
   for (const config::ChangedKey& key : config::changed_keys(config::to_yaml(given), config)) {
+    if (key.path == "model.make_vocab_size_divisible_by") continue;    // follows from parallel.tensor
     const bool quoted = key.now.size() > 1 && key.now.front() == '"';  // single words all of them
     text += fmt::format("{}--set {}={}", text.empty() ? "" : " ", key.path,
                         quoted ? key.now.substr(1, key.now.size() - 2) : key.now);

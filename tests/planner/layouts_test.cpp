@@ -170,6 +170,19 @@ TEST(Search, RefusesWhatCannotBe) {
   TE_EXPECT_CONTAINS(illegal, "no layout of 97 GPUs is legal");
 }
 
+// Every number of tensor ranks pads the vocabulary for itself.
+TEST(Search, PadsAVocabularyThatIsNotDivisible) {
+  const config::Config config =
+      shipped_config("llama_1b_bf16", {"model.vocab_size=32001", "model.make_vocab_size_divisible_by=1"});
+  const SearchResult result = search(config, testing::h200s(4), planned);
+  bool split = false;
+  for (const Layout& layout : result.layouts) {
+    EXPECT_EQ(layout.settings.find("divisible"), std::string::npos) << layout.settings;
+    split = split || layout.grid.tensor == 4;
+  }
+  EXPECT_TRUE(split);
+}
+
 // A sample that has more tokens than microbatches of several are tried with.
 TEST(Search, TakesLongSequencesOneAtATime) {
   const config::Config config = shipped_config("llama_1b_fp8", {"model.seq_length=1048576"});

@@ -162,7 +162,8 @@ void run_config(const StepOptions& options, const std::string& path, parallel::W
     start = std::chrono::steady_clock::now();
   }
   Measured measured = measure(options, config, context, groups, world.local_size(), start);
-  const double ms = world.max_f64(measured.median());
+  for (double& time : measured.times) time = world.max_f64(time);  // of the slowest rank, still sorted
+  const double ms = measured.median();
   if (!world.leader()) return;
   const auto tokens = static_cast<double>(config.training.global_batch_size * config.model.seq_length);
   const double tokens_per_gpu = tokens / ms * 1e3 / world.size();

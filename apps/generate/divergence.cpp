@@ -56,7 +56,7 @@ std::vector<int32_t> DivergenceCommand::Arguments::read_tokens(const text::Token
                                                                const ModelSource& source) const {
   std::ifstream in(text, std::ios::binary);
   const std::string content{std::istreambuf_iterator<char>(in), {}};
-  if (!in.good() && content.empty()) user_error("--text {}: cannot be read, or is empty", text);
+  if (content.empty()) user_error("--text {}: cannot be read, or is empty", text);
   std::vector<int32_t> tokens;
   if (tokenizer.begins(by)) tokens.push_back(*by.begin_of_document());
   by.encode(content, tokens);

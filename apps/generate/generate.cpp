@@ -216,7 +216,9 @@ std::vector<json> GenerateCommand::Arguments::read_prompts(parallel::World& worl
     for (const std::string& file : files) all.push_back({{"prompt", read_prompt(file)}});
     if (prompt_lines.empty()) return;
     text::read_json_records(prompt_lines, text::JsonLayout::kLines, [&](const text::JsonRecord& record) {
-      text::string_field(record, "prompt", "--prompts");
+      const auto prompt = record.object.find("prompt");
+      if (prompt == record.object.end() || !prompt->is_string())
+        user_error("{}: has no text as its field `prompt`", record.place);
       all.push_back(record.object);
     });
     if (all.empty()) user_error("--prompts {}: has no prompt", prompt_lines);
@@ -248,9 +250,14 @@ int GenerateCommand::run(parallel::World& world) {
     if (a.beams.chosen() && 2 * a.beams.options.num_beams > source->model().vocab_size)
       user_error("--num-beams {}: a search needs two tokens a beam, and the model of {} has {}",
                  a.beams.options.num_beams, source->title(), source->model().vocab_size);
-    for (const std::string& text : texts) {
-      prompts.push_back(
-          Generator::encode(*tokenizer, text, a.options, source->model().vocab_size, context_length));
+    for (size_t i = 0; i < texts.size(); ++i) {
+      try {
+        prompts.push_back(
+            Generator::encode(*tokenizer, texts[i], a.options, source->model().vocab_size, context_length));
+      } catch (const UserError& error) {
+        if (texts.size() == 1) throw;
+        user_error("prompt {}: {}", i + 1, error.what());
+      }
       longest = std::max(longest, prompts.back().size());
     }
     if (world.leader() && !a.output.empty())

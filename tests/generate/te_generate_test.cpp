@@ -91,7 +91,10 @@ TEST_F(TeGenerate, PromptsAndResultsAsLines) {
     }
   }
   write_file(*folder_ / "prompts", "{\"prompt\": 3}\n");
-  expect_refused(generate("--prompts " + (*folder_ / "prompts")), "prompts:1");
+  expect_refused(generate("--prompts " + (*folder_ / "prompts")),
+                 "prompts:1: has no text as its field `prompt`");
+  write_file(*folder_ / "prompts", "{\"prompt\": \"a\"}\n{\"prompt\": \"" + std::string(50, 'a') + "\"}\n");
+  expect_refused(generate("--prompts " + (*folder_ / "prompts")), "prompt 2: the prompt has 50 tokens");
   write_file(*folder_ / "prompts", "");
   expect_refused(generate("--prompts " + (*folder_ / "prompts")), "has no prompt");
   expect_refused(generate("--prompt a --output /nowhere/x"), "--output /nowhere/x");
@@ -146,6 +149,8 @@ TEST_F(TeGenerate, DivergenceOfTwoModels) {
   expect_refused(
       run("divergence --text /nowhere --reference " + checkpoints() + " --checkpoint " + checkpoints()),
       "--text /nowhere");
+  write_file(*folder_ / "text", "");
+  expect_refused(run(options + " --checkpoint " + checkpoints()), "cannot be read, or is empty");
 }
 
 TEST_F(TeGenerate, DrawsDependOnTheSeed) {

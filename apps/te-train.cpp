@@ -248,6 +248,11 @@ int body(te::parallel::World& world, int argc, char** argv) {
   te::apps::InspectFp8Command inspect_fp8(app);
   if (!te::apps::parse_command_line(app, argc, argv, !world.leader(), te::apps::config_words())) return 0;
   plan.check();
+  if (show.ranks > 0 && !show.dry_run && !show.schedule)
+    te::user_error(
+        "--ranks goes with --dry-run and --print-schedule; a run has the ranks it is started with, as in "
+        "mpirun -n {} te-train",
+        show.ranks);
   if (inspect_fp8.chosen()) {
     if (!configs.empty() || !overrides.empty())
       te::user_error(

@@ -167,6 +167,13 @@ TEST_F(CommandLine, NumbersOutOfRange) {
   }
 }
 
+// A run has the ranks that mpirun starts: not one rank with a layout of four.
+TEST_F(CommandLine, RanksAreOfWhatIsShown) {
+  expect_refused(folder_.run_raw("--config " + (folder_ / "base.yaml") + " --ranks 4"),
+                 "--ranks goes with --dry-run and --print-schedule");
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "runs"));
+}
+
 // What is printed must not land in the first file that is opened.
 TEST_F(CommandLine, AClosedConsoleLeavesTheLogsAlone) {
   for (const char* name : {"stdout", "stderr"}) write_file(folder_ / name, "");

@@ -69,14 +69,19 @@ void RunFolder::refuse_earlier_run() const {
     if (const int64_t step = last_logged_step(log.path, log.step_of); step > 0)
       found += fmt::format("{}{} up to step {}", found.empty() ? "" : ", ", log.path.string(), step);
   }
-  if (const std::vector<fs::path> saved = saved_checkpoints(0); !saved.empty())
-    found += fmt::format("{}{}", found.empty() ? "" : ", ", saved.back().string());
+  const bool logged = !found.empty();
+  const std::vector<fs::path> saved = saved_checkpoints(0);
+  if (!saved.empty()) found += fmt::format("{}{}", logged ? ", " : "", saved.back().string());
   if (found.empty()) return;
+  const fs::path& checkpoints = options_.checkpoints;
+  const bool apart = !saved.empty() && !checkpoints.string().starts_with(options_.logs.string());
   user_error(
       "{}: holds an earlier run ({}): go on from it with --set checkpoint.resume=auto, replace it with "
-      "--overwrite, or "
-      "choose another logging.directory",
-      options_.logs.string(), found);
+      "--overwrite, or choose another {}",
+      (apart && !logged ? checkpoints : options_.logs).string(), found,
+      !apart   ? "logging.directory"
+      : logged ? "logging.directory and checkpoint.directory"
+               : "checkpoint.directory");
 }
 
 void RunFolder::remove_earlier_run(const fs::path& source) const {

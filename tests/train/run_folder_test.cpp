@@ -99,6 +99,15 @@ TEST_F(RunFolders, TheSameCommandAgainDestroysNothing) {
   expect_refused(folder_.run("a"), "step_00000006): go on from it");
 }
 
+// Another folder of logs does not help where the checkpoints are another run's.
+TEST_F(RunFolders, NamesTheFolderOfCheckpointsThatIsTaken) {
+  ASSERT_EQ(folder_.run("a", {"checkpoint.save_every=2"}).code, 0);
+  const std::string checkpoints = folder_.run_folder("a") + "/checkpoints";
+  const Result other = folder_.run("b", {"checkpoint.directory=" + checkpoints});
+  expect_refused(other, checkpoints + ": holds an earlier run (");
+  TE_EXPECT_CONTAINS(other.error, "or choose another checkpoint.directory");
+}
+
 TEST_F(RunFolders, OverwriteRemovesTheEarlierRun) {
   EXPECT_EQ(folder_.run("a", {"checkpoint.save_every=2", "training.train_steps=8"}).code, 0);
   const Result again = run_with("--overwrite", "a");

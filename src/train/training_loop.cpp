@@ -327,6 +327,7 @@ TrainingLoop::Judgement TrainingLoop::judge(const StepMetrics& metrics) {
 
 TrainingLoop::Judgement TrainingLoop::diverged(const std::string& why) const {
   saves_.wait();
+  if (!world_.leader()) return Judgement::diverged;  // all ranks come here, and rank 0 says so
   spdlog::error("stopped: {}; {}", why,
                 saves_.good().empty() ? "no good checkpoint was saved"
                                       : "the last good checkpoint is " + saves_.good().string());

@@ -252,6 +252,15 @@ TEST_F(Mpirun, WhatNoRankCanDoIsRefusedInOneLine) {
   refused(2, {"data.train=" + (folder_ / "none")}, "te-train: error: data.train: ");
 }
 
+TEST_F(Mpirun, DivergenceIsSaidOnce) {
+  const Result result = run(4, "a",
+                            {"parallel.tensor=2", "training.train_steps=50", "optimizer.decay=constant",
+                             "optimizer.lr=1e30", "optimizer.clip_grad=0", "training.max_nonfinite_steps=2"});
+  EXPECT_EQ(result.code, 3) << result.out << result.error;
+  EXPECT_EQ(count(result.out + result.error, "stopped: loss or gradient was not finite"), 1u)
+      << result.out << result.error;
+}
+
 TEST_F(Mpirun, AKilledRankEndsTheJob) {
   const Result result = fault(4, 2, SIGKILL, {"parallel.tensor=2"});
   EXPECT_GE(count(result.out + result.error, "rank 2"), 1u) << result.error;

@@ -85,8 +85,11 @@ int compare_files(const std::vector<std::string>& files, const std::string& outp
   ordered_json records = ordered_json::array();
   fmt::print("A {}\nB {}\n", files[0], files[1]);
   for (const PairedDifference& d : differences) {
-    fmt::print("{} {}: A {:.4f}, B {:.4f}, B - A {:+.4f}, 95 % interval [{:+.4f}, {:+.4f}] ({} documents)",
-               d.task, d.metric, d.a, d.b, d.difference, d.low, d.high, d.documents);
+    fmt::print("{} {}: A {:.4f}, B {:.4f}, B - A {:+.4f}, ", d.task, d.metric, d.a, d.b, d.difference);
+    if (d.documents > 1)
+      fmt::print("95 % interval [{:+.4f}, {:+.4f}] ({} documents)", d.low, d.high, d.documents);
+    else
+      fmt::print("no interval (1 document)");
     if (d.binary)
       fmt::print("; only B right {}, only A right {}, McNemar's exact p {:.4g}", d.only_b, d.only_a,
                  d.p_value);

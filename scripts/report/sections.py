@@ -186,10 +186,10 @@ def tasks(report):
     if items:
         blocks += [
             Paragraph(
-                "Document by document: the interval (paired bootstrap) says what other documents would have said of the "
-                "same models. **baseline only** and **run only** count the documents that one alone has right, and **p** is "
-                "McNemar's exact test of whether a fair coin would split them so; else it is the bootstrap's. Perplexities are compared as log-probabilities, above 0 "
-                "is better."
+                "Document by document: the interval (Student's t over documents) says what other documents would have said "
+                "of the same models. **baseline only** and **run only** count the documents that one alone has right, and "
+                "**p** is McNemar's exact test of whether a fair coin would split them so; else it is the t test's. "
+                "Perplexities are compared as log-probabilities, above 0 is better."
             ),
             Table(ITEM_HEAD, items),
         ]

@@ -140,19 +140,16 @@ def mcnemar(only_first, only_second):
     return min(1.0, 2 * float(special.bdtr(fewer, total, 0.5))) if total else 1.0
 
 
-def paired_bootstrap(differences, weights=None, confidence=CONFIDENCE, repetitions=2000, seed=0):
-    """(mean, low, high, p) of sum(differences) / sum(weights) over documents that two models were both given: percentiles
-    of samples drawn with replacement, and twice the share of them on the far side of 0. It knows what other documents
-    would have said of these two models, not what other seeds would have made of them."""
+def paired_documents(differences, weights=None, confidence=CONFIDENCE):
+    """(mean, low, high, p) of sum(differences) / sum(weights) over documents that two models were both given: Student's t
+    with the standard error of a ratio, as `te-generate evaluate --compare` has it. It knows what other documents would have
+    said of these two models, not what other seeds would have made of them; of one document it knows nothing."""
     differences = np.asarray(differences, float)
     weights = np.ones(len(differences)) if weights is None else np.asarray(weights, float)
-    count, random, means = len(differences), np.random.default_rng(seed), []
-    chunk = max(1, 4_000_000 // count)
-    for start in range(0, repetitions, chunk):
-        drawn = random.integers(0, count, (min(chunk, repetitions - start), count))
-        means.append(differences[drawn].sum(axis=1) / weights[drawn].sum(axis=1))
-    means = np.concatenate(means)
-    low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
-    far = min(np.sum(means <= 0), np.sum(means >= 0))
-    mean = float(differences.sum() / weights.sum())
-    return mean, float(low), float(high), float(min(1.0, 2 * (far + 1) / (repetitions + 1)))
+    count, mean = len(differences), float(differences.sum() / weights.sum())
+    if count < 2:
+        return mean, math.nan, math.nan, math.nan
+    squares = float(np.sum((differences - mean * weights) ** 2))
+    error = math.sqrt(count / (count - 1) * squares) / float(weights.sum())
+    estimate = Estimate(mean, error, count - 1, count, error * math.sqrt(count))
+    return mean, *estimate.interval(confidence), estimate.difference_p()

@@ -45,9 +45,9 @@ class ItemComparison:
     label: str  # which pair, or all of them
     documents: int
     difference: float
-    low: float  # interval over documents, see statistics.paired_bootstrap
+    low: float  # interval over documents, see statistics.paired_documents
     high: float
-    p: float  # McNemar's of a share, else the bootstrap's; NaN for the mean of several pairs of a share
+    p: float  # McNemar's of a share, else Student's t; NaN for the mean of several pairs of a share
     only_baseline: int | None = None  # documents that it alone has right; None where there is no right or wrong
     only_run: int | None = None
 
@@ -169,7 +169,7 @@ def _compare_pair(label, first, second, share):
     if not common:
         return None
     differences = np.array([second[i][0] - first[i][0] for i in common])
-    mean, low, high, p = statistics.paired_bootstrap(differences, [first[i][1] for i in common])
+    mean, low, high, p = statistics.paired_documents(differences, [first[i][1] for i in common])
     result = ItemComparison(label, len(common), mean, low, high, p)
     if share:
         result.only_baseline, result.only_run = int(np.sum(differences < 0)), int(np.sum(differences > 0))
@@ -178,11 +178,11 @@ def _compare_pair(label, first, second, share):
 
 
 def _all_pairs(pairs, share):
-    """A document's differences are averaged over the pairs before documents are drawn: models of several seeds answer the
+    """A document's differences are averaged over the pairs before documents are compared: models of several seeds answer the
     same documents, so their answers are no independent draws, and McNemar's test of the sums would be too sure."""
     common = sorted(set.intersection(*(first.keys() & second.keys() for _, first, second in pairs)))
     if not common:
         return ItemComparison(f"mean of {len(pairs)} pairs", 0, math.nan, math.nan, math.nan, math.nan)
     averages = [np.mean([second[i][0] - first[i][0] for _, first, second in pairs]) for i in common]
-    mean, low, high, p = statistics.paired_bootstrap(averages, [pairs[0][1][i][1] for i in common])
+    mean, low, high, p = statistics.paired_documents(averages, [pairs[0][1][i][1] for i in common])
     return ItemComparison(f"mean of {len(pairs)} pairs", len(common), mean, low, high, p)

@@ -295,6 +295,17 @@ TEST(Compare, McNemarsTestIsExact) {
   EXPECT_NEAR(mcnemar_exact(400, 500), 9.564441369189e-4, 1e-12);  // exact fractions in Python
 }
 
+// Of scipy.stats.t.ppf(0.975, degrees).
+TEST(Compare, QuantilesAreThoseOfStudent) {
+  for (const auto& [degrees, quantile] : std::map<int64_t, double>{{1, 12.706204736432},
+                                                                   {2, 4.302652729911},
+                                                                   {5, 2.570581835637},
+                                                                   {30, 2.042272456301},
+                                                                   {31, 2.039513446396},
+                                                                   {10041, 1.960200271001}})
+    EXPECT_NEAR(student_t_95(degrees), quantile, 1e-8) << degrees;
+}
+
 class CompareFiles : public ::testing::Test {
  protected:
   /// `right`: a digit per document, 1 where it was.
@@ -317,7 +328,7 @@ TEST_F(CompareFiles, PairedDifference) {
   EXPECT_DOUBLE_EQ(result[0].difference, 0.25);
   // Differences 0, 1, 1, -1 about 0.25.
   EXPECT_NEAR(result[0].stderr_of_difference, std::sqrt((0.0625 + 2 * 0.5625 + 1.5625) / 3.0 / 4.0), 1e-12);
-  EXPECT_NEAR(result[0].high - result[0].low, 2 * 1.959964 * result[0].stderr_of_difference, 1e-6);
+  EXPECT_NEAR(result[0].high - result[0].low, 2 * 3.182446305284 * result[0].stderr_of_difference, 1e-11);
   EXPECT_EQ(result[0].only_b, 2);
   EXPECT_EQ(result[0].only_a, 1);
   EXPECT_DOUBLE_EQ(result[0].p_value, 1.0);
@@ -325,6 +336,12 @@ TEST_F(CompareFiles, PairedDifference) {
   EXPECT_DOUBLE_EQ(result[1].a, -0.5);
   EXPECT_DOUBLE_EQ(result[1].difference, -0.5);
   EXPECT_NEAR(result[1].stderr_of_difference, 0.0, 1e-12);
+}
+
+TEST_F(CompareFiles, OneDocumentHasNoInterval) {
+  const auto result = compare_items(file("a", "1"), file("b", "0"));
+  EXPECT_DOUBLE_EQ(result[0].difference, -1.0);
+  EXPECT_TRUE(std::isnan(result[0].low) && std::isnan(result[0].high));
 }
 
 // lm-evaluation-harness' samples do not name their task.

@@ -73,7 +73,7 @@ class Tasks(unittest.TestCase):
         self.assertLess(item.low, item.difference)
         self.assertEqual(sections.item_row("fp8", row, item)[3:6], ["seed 1", "6", "-33.33"])
 
-    def test_several_pairs_average_a_document_before_documents_are_drawn(self):
+    def test_several_pairs_average_a_document_before_documents_are_compared(self):
         pairs = []
         for seed, second in ((1, [1, 1, 0, 0]), (2, [1, 0, 0, 0])):
             runs = self.accuracies(f"a{seed}", seed, [0, 0, 0, 1]), self.accuracies(f"b{seed}", seed, second)
@@ -85,7 +85,7 @@ class Tasks(unittest.TestCase):
         self.assertAlmostEqual(row["estimate"].interval()[1], 0.125 + 12.7062 * 0.125, places=3)
         self.assertIsNone(row["items"][0].only_run)
 
-    def test_log_probabilities_by_bootstrap(self):
+    def test_log_probabilities(self):
         sides = []
         for name, sums in (("a", (-4.0, -20.0)), ("b", (-3.0, -25.0))):
             results = {"word_perplexity": (12.0, 0.5), "bits_per_byte": (1.0, 0.1)}
@@ -93,10 +93,10 @@ class Tasks(unittest.TestCase):
             sides.append(self.run_with(name, 1, results, items))
         rows = {row["metric"]: row for row in tasks.compare_tasks([analysis.make_pair(*sides)])}
         (item,) = rows["word_perplexity"]["items"]
-        # +1 in 1 word and -5 in 9: -4 / 10; samples are 1, -4 / 10 and -5 / 9.
+        # +1 in 1 word and -5 in 9: -4 / 10; the rests are 1.4 and -1.4, the error sqrt(2 * 2) * 1.4 / 10.
         self.assertAlmostEqual(item.difference, -0.4)
-        self.assertAlmostEqual(item.high, 1.0)
-        self.assertAlmostEqual(item.low, -5 / 9)
+        self.assertAlmostEqual(item.high, -0.4 + 12.7062047362 * 0.28)
+        self.assertAlmostEqual(item.low, -0.4 - 12.7062047362 * 0.28)
         self.assertIsNone(item.only_run)
         self.assertEqual(rows["bits_per_byte"]["items"], [])  # the same as byte_perplexity's
         row = sections.item_row("fp8", rows["word_perplexity"], item)

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <numbers>
 
 #include "core/error.h"
 #include "text/readers/json_records.h"
@@ -18,8 +20,6 @@ struct Value {
 using Values = std::map<int64_t, Value>;
 /// By task and metric.
 using Items = std::map<std::pair<std::string, std::string>, Values>;
-
-constexpr double kNormal95 = 1.959963984540054;
 
 /// What a metric of an item is called here, and its value.
 void add_metric(Items& items, const std::string& task, int64_t document, const std::string& name,
@@ -96,13 +96,36 @@ PairedDifference compare(const std::string& task, const std::string& metric, con
   }
   const auto count = static_cast<double>(a.size());
   result.stderr_of_difference = count > 1.0 ? std::sqrt(count / (count - 1.0) * squares) / weight : 0.0;
-  result.low = result.difference - kNormal95 * result.stderr_of_difference;
-  result.high = result.difference + kNormal95 * result.stderr_of_difference;
+  const double half = a.size() > 1 ? student_t_95(result.documents - 1) * result.stderr_of_difference
+                                   : std::numeric_limits<double>::quiet_NaN();
+  result.low = result.difference - half, result.high = result.difference + half;
   if (result.binary) result.p_value = mcnemar_exact(result.only_a, result.only_b);
   return result;
 }
 
+/// P(|T| < t) of Student's t, a finite sum for whole degrees of freedom.
+double within_student_t(double t, int64_t degrees) {
+  const double angle = std::atan(t / std::sqrt(static_cast<double>(degrees)));
+  const double square = std::cos(angle) * std::cos(angle);
+  const bool odd = degrees % 2 == 1;
+  double term = odd ? std::cos(angle) : 1.0, sum = 0.0;
+  for (int64_t i = odd ? 3 : 2; i <= degrees; i += 2) {
+    sum += term;
+    term *= square * static_cast<double>(i - 1) / static_cast<double>(i);
+  }
+  return odd ? 2.0 / std::numbers::pi * (angle + std::sin(angle) * sum) : std::sin(angle) * sum;
+}
+
 }  // namespace
+
+double student_t_95(int64_t degrees) {
+  double low = 1.9, high = 12.8;  // infinitely many degrees, and one
+  while (high - low > 1e-12) {
+    const double middle = (low + high) / 2.0;
+    (within_student_t(middle, degrees) < 0.95 ? low : high) = middle;
+  }
+  return (low + high) / 2.0;
+}
 
 double mcnemar_exact(int64_t only_a, int64_t only_b) {
   const int64_t count = only_a + only_b, fewer = std::min(only_a, only_b);

@@ -9,7 +9,7 @@ namespace te::generate {
 
 /// B - A of a metric. With d_i a document's difference and w_i its weight (1; words or bytes of a text), the difference
 /// is sum(d) / sum(w), its standard error sqrt(n / (n - 1) * sum((d_i - difference * w_i)^2)) / sum(w), and the
-/// interval 1.96 of these to both sides (normal approximation).
+/// interval student_t_95(n - 1) of these to both sides. One document has no interval: low and high are NaN.
 struct PairedDifference {
   std::string task,
       metric;  ///< metric: acc, acc_norm, log_probability (per document), log_probability_per_word or _byte
@@ -26,6 +26,10 @@ struct PairedDifference {
 /// do not name it and have that of the other file. UserError when a file is malformed, or the two have not the same
 /// documents.
 std::vector<PairedDifference> compare_items(const std::string& file_a, const std::string& file_b);
+
+/// How many standard errors an interval of 95 % has to either side: Student's t with `degrees` of freedom, at least 1
+/// (Abramowitz and Stegun, 26.7.3 and 26.7.4).
+double student_t_95(int64_t degrees);
 
 /// The two-sided exact binomial probability of McNemar's test.
 double mcnemar_exact(int64_t only_a, int64_t only_b);

@@ -37,6 +37,19 @@ config::Config config_of(const checkpoint::Reader& reader, const ReshardArgument
   return config;
 }
 
+/// The result of `write`, which makes the folder where it is not there. If it fails, an empty one goes again.
+template <class Write>
+fs::path into_new_folder(const fs::path& folder, Write&& write) {
+  std::error_code ignored;
+  const bool there = fs::exists(folder, ignored);
+  try {
+    return write();
+  } catch (...) {
+    if (!there) fs::remove(folder, ignored);
+    throw;
+  }
+}
+
 void reshard(const ReshardArguments& arguments) {
   const auto start = std::chrono::steady_clock::now();
   const checkpoint::Reader reader(arguments.source);
@@ -48,12 +61,13 @@ void reshard(const ReshardArguments& arguments) {
   if (fs::exists(folder, error))
     user_error("--out {}: {} exists; choose another folder, or remove it", arguments.output, folder.string());
   int64_t written = 0;
-  const fs::path made =
-      checkpoint::reshard(reader, config, grid, arguments.output,
-                          {.optimizer = !arguments.no_optimizer, .progress = [&](int64_t bytes) {
-                             written = bytes;
-                             apps::check_interrupted();
-                           }});
+  const fs::path made = into_new_folder(arguments.output, [&] {
+    return checkpoint::reshard(reader, config, grid, arguments.output,
+                               {.optimizer = !arguments.no_optimizer, .progress = [&](int64_t bytes) {
+                                  written = bytes;
+                                  apps::check_interrupted();
+                                }});
+  });
   if (const fs::path kept = checkpoint::kept_beside(reader.folder()); !kept.empty())
     checkpoint::keep_files(checkpoint::kept_files(kept), arguments.output);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

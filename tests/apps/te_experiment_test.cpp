@@ -20,10 +20,10 @@ class TeExperiment : public ::testing::Test {
   TeExperiment() { write_file(folder_ / "tiny.yaml", tiny("training.train_steps=5")); }
 
   /// Two variants, two seeds; `first` is an override of all runs.
-  std::string tiny(const std::string& first) const {
+  std::string tiny(const std::string& first, int eval_interval = 2) const {
     return "base: " + (folder_ / "base.yaml") + "\ndirectory: " + (folder_ / "out") + "\noverrides: [" +
-           first +
-           ", training.eval_interval=2]\n"
+           first + ", training.eval_interval=" + std::to_string(eval_interval) +
+           "]\n"
            "variants:\n  bf16:\n  fp8: [precision.fp8=hybrid]\nseeds: [1, 2]\nrun_on: {cpu: 2}\n";
   }
   pid_t start(const std::string& arguments) const {
@@ -129,7 +129,7 @@ TEST_F(TeExperiment, HasAReportMade) {
 }
 
 TEST_F(TeExperiment, ASignalSavesAndTheNextCallGoesOn) {
-  write_file(folder_ / "tiny.yaml", tiny("training.train_steps=400"));
+  write_file(folder_ / "tiny.yaml", tiny("training.train_steps=400", 100));
   const pid_t child = start((folder_ / "tiny.yaml"));
   wait_for_steps("bf16_seed1", 3);
   wait_for_steps("fp8_seed1", 3);
@@ -148,13 +148,13 @@ TEST_F(TeExperiment, ASignalSavesAndTheNextCallGoesOn) {
 
   // Bit for bit what an uninterrupted run gives.
   const Result whole =
-      folder_.run("whole", {"training.train_steps=400", "training.eval_interval=2", "training.seed=1"});
+      folder_.run("whole", {"training.train_steps=400", "training.eval_interval=100", "training.seed=1"});
   ASSERT_EQ(whole.code, 0) << whole.error;
   EXPECT_EQ(losses(log("bf16_seed1")), losses(read_file(folder_.run_folder("whole") + "/loss.csv")));
 }
 
 TEST_F(TeExperiment, SurvivesItsOwnEndAndThatOfARun) {
-  write_file(folder_ / "tiny.yaml", tiny("training.train_steps=300, checkpoint.save_every=5"));
+  write_file(folder_ / "tiny.yaml", tiny("training.train_steps=300, checkpoint.save_every=5", 100));
   const pid_t child = start((folder_ / "tiny.yaml") + " --no-report");
   wait_for_steps("bf16_seed1", 8);
   const auto process = file("bf16_seed1/state.json").at("process").get<pid_t>();
@@ -173,7 +173,7 @@ TEST_F(TeExperiment, SurvivesItsOwnEndAndThatOfARun) {
   }
   EXPECT_GE(file("bf16_seed1/state.json").at("attempts"), 3);
   const Result whole =
-      folder_.run("whole", {"training.train_steps=300", "training.eval_interval=2", "training.seed=1"});
+      folder_.run("whole", {"training.train_steps=300", "training.eval_interval=100", "training.seed=1"});
   ASSERT_EQ(whole.code, 0) << whole.error;
   EXPECT_EQ(losses(log("bf16_seed1")), losses(read_file(folder_.run_folder("whole") + "/loss.csv")));
 }

@@ -41,28 +41,28 @@ class Pcre2:
     """\\p{sc:NAME} of PCRE2 for all code points."""
 
     def __init__(self):
-        self.library = ctypes.CDLL("libpcre2-8.so.0")
+        self.pcre2 = ctypes.CDLL("libpcre2-8.so.0")
         pointer, size = ctypes.c_void_p, ctypes.c_size_t
-        self.library.pcre2_compile_8.restype = pointer
-        self.library.pcre2_match_data_create_8.restype = pointer
-        self.library.pcre2_get_ovector_pointer_8.restype = ctypes.POINTER(size)
-        self.library.pcre2_get_ovector_pointer_8.argtypes = [pointer]
-        self.library.pcre2_match_8.argtypes = [pointer, ctypes.c_char_p, size, size, ctypes.c_uint32, pointer, pointer]
-        self.library.pcre2_jit_compile_8.argtypes = [pointer, ctypes.c_uint32]
-        self.data = self.library.pcre2_match_data_create_8(4, None)
+        self.pcre2.pcre2_compile_8.restype = pointer
+        self.pcre2.pcre2_match_data_create_8.restype = pointer
+        self.pcre2.pcre2_get_ovector_pointer_8.restype = ctypes.POINTER(size)
+        self.pcre2.pcre2_get_ovector_pointer_8.argtypes = [pointer]
+        self.pcre2.pcre2_match_8.argtypes = [pointer, ctypes.c_char_p, size, size, ctypes.c_uint32, pointer, pointer]
+        self.pcre2.pcre2_jit_compile_8.argtypes = [pointer, ctypes.c_uint32]
+        self.data = self.pcre2.pcre2_match_data_create_8(4, None)
         self.text = "".join(map(chr, CODE_POINTS)).encode()
 
     def members(self, script):
         utf, ucp, no_check, jit = 0x80000, 0x20000, 0x40000000, 1
         regex, error, at = f"\\p{{sc:{script}}}++".encode(), ctypes.c_int(), ctypes.c_size_t()
-        code = self.library.pcre2_compile_8(
+        code = self.pcre2.pcre2_compile_8(
             regex, ctypes.c_size_t(len(regex)), utf | ucp, ctypes.byref(error), ctypes.byref(at), None
         )
         assert code, f"PCRE2 does not know {script}"
-        self.library.pcre2_jit_compile_8(code, jit)
+        self.pcre2.pcre2_jit_compile_8(code, jit)
         end = 0
-        while self.library.pcre2_match_8(code, self.text, len(self.text), end, no_check, self.data, None) >= 0:
-            begin, end = self.library.pcre2_get_ovector_pointer_8(self.data)[:2]
+        while self.pcre2.pcre2_match_8(code, self.text, len(self.text), end, no_check, self.data, None) >= 0:
+            begin, end = self.pcre2.pcre2_get_ovector_pointer_8(self.data)[:2]
             yield from map(ord, self.text[begin:end].decode())
 
 

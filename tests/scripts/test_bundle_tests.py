@@ -32,8 +32,8 @@ class Bundle(unittest.TestCase):
             ("ranks.np2", "test_absent", "gpu"),
         ):
             text += f'add_test("{name}" "{self.build}/tests/core/{program}" "--x=\\"$\\"")\n'
-            text += f'set_tests_properties("{name}" PROPERTIES LABELS {label} WORKING_DIRECTORY "{self.build}/tests/core"'
-            text += ' ENVIRONMENT "A=1;B=2")\n'
+            properties = f'LABELS {label} WORKING_DIRECTORY "{self.build}/tests/core" ENVIRONMENT "A=1;B=2"'
+            text += f'set_tests_properties("{name}" PROPERTIES {properties})\n'
         text += "add_test(test_late_NOT_BUILT test_late_NOT_BUILT)\n"
         (self.build / "CTestTestfile.cmake").write_text(text)
         self.archive = self.folder / "tests.tar.xz"

@@ -133,9 +133,17 @@ def main():
         tests, missing = tests_of(build, options.label, options.filter)
         if missing:
             print(f"bundle_tests.py: warning: not built, so not in the archive: {', '.join(missing)}", file=sys.stderr)
-        count = write(build, options.output, tests, checkout)
+        unfinished = options.output.with_name(options.output.name + ".tmp")
+        try:
+            count = write(build, unfinished, tests, checkout)
+            unfinished.replace(options.output)
+        finally:
+            unfinished.unlink(missing_ok=True)
     except UserError as error:
         print(f"bundle_tests.py: error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:
+        print(f"bundle_tests.py: error: {error.filename}: {error.strerror}", file=sys.stderr)
         sys.exit(2)
     except subprocess.CalledProcessError as error:
         sys.exit(f"bundle_tests.py: error: {error.cmd[0]} failed: {error.stderr.strip()}")

@@ -74,6 +74,10 @@ class Bundle(unittest.TestCase):
             self.assertEqual(done.returncode, 2)
             self.assertIn(message, done.stderr)
             self.assertFalse(self.archive.exists())
+        self.archive = self.folder / "nowhere/tests.tar.xz"
+        done = self.bundle()
+        self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 2))  # and what has not been built
+        self.assertIn("nowhere/tests.tar.xz.tmp: No such file", done.stderr)
         (self.build / "CTestTestfile.cmake").unlink()
         done = self.bundle()
         self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1))

@@ -1,12 +1,15 @@
 #include "bench/decode.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <memory>
+#include <vector>
 
 #include "bench/session.h"
 #include "core/error.h"
 #include "core/memory_bandwidth.h"
+#include "core/random.h"
 #include "generate/decoder.h"
 #include "generate/run_config.h"
 
@@ -24,7 +27,7 @@ struct DecodeOptions {
   int64_t prompt = 64, tokens = 256;
 };
 
-/// The model of a config, whose weights nobody asks for: they are drawn on the device.
+/// The model of a config, which has no weights: random_weights() makes some.
 class ConfiguredModel final : public generate::ModelSource {
  public:
   ConfiguredModel(const std::string& path, const std::vector<std::string>& overrides) {
@@ -57,6 +60,24 @@ struct Decoded {
   bool chained = false;
 };
 
+/// Random values, the same million of them again and again. Not zeros: those would draw less power.
+void random_weights(const Context& context, parameters::ParameterStore& parameters) {
+  constexpr int64_t kDrawn = 1 << 20;
+  for (const parameters::Parameter& parameter : parameters.parameters()) {
+    visit_hp(parameter.value.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      std::vector<T> values(static_cast<size_t>(std::min(kDrawn, parameter.value.numel())));
+      for (size_t i = 0; i < values.size(); ++i)
+        values[i] = from_float<T>(parameter.init == parameters::Init::ones ? 1.0f : 0.02f * normal(1, 0, i));
+      for (int64_t at = 0; at < parameter.value.numel(); at += kDrawn) {
+        const int64_t count = std::min(kDrawn, parameter.value.numel() - at);
+        context.copy_to_device({parameter.value.as<T>() + at, parameter.value.dtype, {count}}, values.data());
+      }
+      context.synchronize();  // the host vector must outlive the copies
+    });
+  }
+}
+
 /// Sequences of the same length side by side, `prompt` random tokens and then one at a time: which ones they are does
 /// not matter to the time.
 Decoded decode(const DecodeOptions& options, const ConfiguredModel& model, const Way& way,
@@ -70,7 +91,7 @@ Decoded decode(const DecodeOptions& options, const ConfiguredModel& model, const
   decoder.plan(plan, context);
   const DeviceBuffer memory = plan.allocate(context);
   decoder.bind(context);
-  decoder.parameters().initialize(context, 1);
+  random_weights(context, decoder.parameters());
   decoder.quantize_weights(context);
 
   std::vector<int32_t> tokens(static_cast<size_t>(length));

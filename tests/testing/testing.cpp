@@ -1,5 +1,7 @@
 #include "testing/testing.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -9,6 +11,21 @@
 #include "core/random.h"
 
 namespace te::testing {
+namespace {
+
+/// body(i) for i in [0, count); by all cores where that is many.
+template <typename Body>
+void each(int64_t count, const Body& body) {
+#pragma omp parallel for schedule(static) if (count > 1 << 16)
+  for (int64_t i = 0; i < count; ++i) body(i);
+}
+
+// Tensors of megabytes come and go all the time; without this each takes its pages from the kernel anew.
+[[maybe_unused]] const bool keeps_memory = [] {
+  return mallopt(M_MMAP_THRESHOLD, 1 << 30) != 0 && mallopt(M_TRIM_THRESHOLD, 1 << 30) != 0;
+}();
+
+}  // namespace
 
 TestTensor::TestTensor(const Context& context, DType dtype, Shape shape)
     : context_(context), buffer_(context, static_cast<size_t>(shape.numel()) * dtype_size(dtype)) {
@@ -21,10 +38,10 @@ void TestTensor::fill(const std::vector<float>& values) {
   std::vector<uint8_t> bytes(tensor_.bytes());
   const auto put = [&](auto zero) {
     using T = decltype(zero);
-    for (size_t i = 0; i < values.size(); ++i) {
+    each(tensor_.numel(), [&](int64_t i) {
       const T value = from_float<T>(values[i]);
       std::memcpy(bytes.data() + i * sizeof(T), &value, sizeof(T));
-    }
+    });
   };
   ASSERT_TRUE(visit_hp(tensor_.dtype, put) || visit_fp8(tensor_.dtype, put));
   fill_raw(bytes.data());
@@ -62,11 +79,11 @@ std::vector<float> TestTensor::floats() const {
   std::vector<float> values(static_cast<size_t>(tensor_.numel()));
   const auto get = [&](auto zero) {
     using T = decltype(zero);
-    for (size_t i = 0; i < values.size(); ++i) {
+    each(tensor_.numel(), [&](int64_t i) {
       T value;
       std::memcpy(&value, bytes.data() + i * sizeof(T), sizeof(T));
       values[i] = to_float(value);
-    }
+    });
   };
   if (tensor_.dtype == DType::i32) {
     get(int32_t{});
@@ -114,25 +131,28 @@ namespace {
 
 /// Numbers of a seed from its first on, as many as have been asked for: kernels are run again and again on the same
 /// inputs, and drawing those took most of such a test.
-const std::vector<float>& drawn_before(uint64_t seed, size_t count) {
-  constexpr size_t kSeeds = 64;
+const std::vector<float>& drawn_before(uint64_t seed, int64_t count) {
+  constexpr size_t kKept = size_t{1} << 27;  ///< numbers of all seeds, 512 MiB
   thread_local std::map<uint64_t, std::vector<float>> drawn;
-  if (drawn.size() > kSeeds) drawn.clear();
+  thread_local size_t kept = 0;
+  if (kept > kKept) drawn.clear(), kept = 0;
   std::vector<float>& values = drawn[seed];
-  while (values.size() < count) values.push_back(normal(seed, stream_of("test"), values.size()));
+  const auto before = static_cast<int64_t>(values.size());
+  if (before >= count) return values;
+  kept += static_cast<size_t>(count - before);
+  values.resize(static_cast<size_t>(count));
+  each(count - before, [&](int64_t i) {
+    values[before + i] = normal(seed, stream_of("test"), static_cast<uint64_t>(before + i));
+  });
   return values;
 }
 
 }  // namespace
 
 std::vector<float> normal_values(int64_t count, uint64_t seed, float std) {
-  constexpr int64_t kKept = 1 << 18;
   std::vector<float> values(static_cast<size_t>(count));
-  const std::vector<float>& drawn = drawn_before(seed, static_cast<size_t>(std::min(count, kKept)));
-  std::transform(drawn.begin(), drawn.begin() + std::min(count, kKept), values.begin(),
-                 [=](float value) { return std * value; });
-  for (int64_t i = kKept; i < count; ++i)
-    values[i] = std * normal(seed, stream_of("test"), static_cast<uint64_t>(i));
+  const std::vector<float>& drawn = drawn_before(seed, count);
+  each(count, [&](int64_t i) { values[i] = std * drawn[i]; });
   return values;
 }
 

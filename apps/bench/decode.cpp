@@ -86,7 +86,10 @@ Decoded decode(const DecodeOptions& options, const ConfiguredModel& model, const
   const int64_t length = options.prompt + kWarmUpTokens + options.tokens;
   const config::Config config = generate::run_config(model, run, context.is_cuda(), length, 16);
   const parallel::Groups groups = generate::connect(world, context, run);
-  generate::Decoder decoder(config, groups, {.batch = way.batch, .chains = way.launches == "chains"});
+  generate::Decoder decoder(
+      config, groups,
+      {.batch = way.batch,
+       .chains = way.launches == "chains" ? generate::Chains::always : generate::Chains::never});
   MemoryPlan plan;
   decoder.plan(plan, context);
   const DeviceBuffer memory = plan.allocate(context);

@@ -180,9 +180,12 @@ GenerateCommand::GenerateCommand(CLI::App& app) : arguments_(std::make_unique<Ar
   app.add_option("--batch", a.batch, "Prompts that are continued at a time")
       ->check(whole_number(1))
       ->capture_default_str();
-  app.add_flag("--gemm-chains", a.model.run.gemm_chains,
-               "On a GPU, for up to 8 prompts at a time: one launch for all linears between two attentions "
-               "(new: its present form is not measured yet)");
+  app.add_option(
+         "--gemm-chains", a.model.run.gemm_chains,
+         "On a GPU, for up to 8 prompts at a time: one launch for all linears between two attentions; "
+         "auto: for as many as that is faster for")
+      ->check(CLI::IsMember({"auto", "on", "off"}))
+      ->capture_default_str();
   app.add_flag("--echo", a.echo, "Print the prompt, too");
   app.add_flag("--ignore-end", a.ignore_end, "Go on after the end-of-document token");
   app.add_flag("--quiet", a.quiet, "No line about speed on standard error");

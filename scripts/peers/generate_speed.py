@@ -54,7 +54,7 @@ def generate_here(arguments, folder, batch, prompts, fp8):
     file.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts), encoding="utf-8")
     command = [arguments.te_generate, "--checkpoint", folder, "--prompts", file, "--output", folder / "texts.jsonl",
                "--batch", batch, "--max-tokens", NEW_TOKENS, "--ignore-end", "--fp8", fp8]  # fmt: skip
-    command += ["--gemm-chains"] if arguments.gemm_chains else []
+    command += ["--gemm-chains", arguments.gemm_chains]
     run = subprocess.run([str(part) for part in command], check=True, capture_output=True, text=True)
     found = re.search(r"([\d.]+) tokens/s\)(?:.* ([\d.]+) % of the memory)?", run.stderr)
     report(program="te-generate", weights=fp8 if fp8 != "off" else "bf16", batch=batch, tokens_per_s=float(found[1]),
@@ -126,7 +126,7 @@ def main():
     parser.add_argument("--data", help="evaluate: the folder with HellaSwag")
     parser.add_argument("--model", choices=["llama_1b", "llama2_7b"], default="llama_1b", help="generate: its shape")
     parser.add_argument("--batches", default="1,8,64", help="generate: prompts side by side")
-    parser.add_argument("--gemm-chains", action="store_true", help="generate: te-generate's option of this name")
+    parser.add_argument("--gemm-chains", default="auto", help="generate: te-generate's option of this name")
     parser.add_argument("--batch", type=int, default=256, help="evaluate: lm_eval's batch")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

@@ -347,7 +347,7 @@ Tensor Decoder::forward(const Context& context, int64_t rows, int64_t appended, 
   } else {
     groups_.receive(context, a.x_in, parallel::Channel::forward_from_previous);
   }
-  if (!(apart && chained() && step_chain_.forward(context, layers_, attention_, a, pass)))
+  if (!(apart && chained(rows) && step_chain_.forward(context, layers_, attention_, a, pass)))
     run_layers(context, a, pass);
   const Tensor out = first_rows(hidden_, rows);
   if (!final_layernorm_) {
@@ -357,6 +357,12 @@ Tensor Decoder::forward(const Context& context, int64_t rows, int64_t appended, 
   }
   final_layernorm_->forward(context, a.x_mid, a.delta, a.x_in, a.norm1, fp8::Target(out));
   return out;
+}
+
+bool Decoder::chained(int64_t rows) const {
+  constexpr int64_t kFasterInFp8 = 4;
+  if (sizes_.chains == Chains::where_faster) return chained() && recipe_->quantizes() && rows <= kFasterInFp8;
+  return chained();
 }
 
 // From a.x_in to the stream as (a.x_mid, a.delta).

@@ -39,13 +39,20 @@
 
 namespace te::generate {
 
+/// Which passes of one token each of a few sequences go by step_chain.h, of those that can.
+enum class Chains : uint8_t {
+  never,
+  where_faster,  ///< as measured on an H200 (docs/experiments.md): of FP8 weights, up to four rows
+  always
+};
+
 struct DecoderSizes {
   int64_t batch = 1;       ///< sequences in the cache
   int64_t max_rows = 512;  ///< tokens of one pass, a multiple of 16
   /// Tokens that the cache holds, for arrange(); 0: batch sequences of the longest length.
   int64_t cache_tokens = 0;
   int64_t score_rows = 0;  ///< for score(): rows whose logits are made at a time, a power of 2 up to max_rows
-  bool chains = false;     ///< passes of one token each of a few sequences go by step_chain.h, where that can
+  Chains chains = Chains::never;
 };
 
 /// Tokens that one sequence goes on with.
@@ -127,7 +134,8 @@ class Decoder {
   Tensor pass(const Context& context, std::span<const Row> rows, int64_t padded);
   void fill_ids(std::span<const Row> rows, int64_t padded);
   Tensor run_pass(const Context& context, int64_t padded, int64_t count, bool apart);
-  bool chained() const { return sizes_.chains && alone(); }
+  bool chained() const { return sizes_.chains != Chains::never && alone(); }
+  bool chained(int64_t rows) const;
   bool alone() const { return tensor_.size() == 1 && groups_.grid().pipeline == 1; }
   bool recordable(const Context& context, std::span<const Row> rows) const;
   void run_step(const Context& context, std::span<const Row> rows, int64_t padded);

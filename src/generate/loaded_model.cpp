@@ -1,5 +1,6 @@
 #include "generate/loaded_model.h"
 
+#include "core/error.h"
 #include "core/memory_plan.h"
 
 namespace te::generate {
@@ -14,6 +15,14 @@ config::Config config_of(parallel::World& world, const ModelSource& source, cons
 }
 
 }  // namespace
+
+Chains chains_of(const RunOptions& options) {
+  if (options.gemm_chains == "auto") return Chains::where_faster;
+  if (options.gemm_chains == "on") return Chains::always;
+  if (options.gemm_chains != "off")
+    user_error("--gemm-chains {}: must be auto, on or off", options.gemm_chains);
+  return Chains::never;
+}
 
 LoadedModel::LoadedModel(parallel::World& world, const ModelSource& source, const RunOptions& options,
                          int64_t length, const ChooseSizes& sizes)

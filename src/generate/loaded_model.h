@@ -13,6 +13,9 @@
 
 namespace te::generate {
 
+/// RunOptions::gemm_chains. UserError for another word.
+Chains chains_of(const RunOptions& options);
+
 struct LoadedModel {
   /// Opens the device, connects the ranks and loads, for sequences of up to `length` tokens; `sizes` is told whether
   /// the device is a GPU, and the model. Collective. UserError (JobFailure) when options, job and model do not go
@@ -24,7 +27,7 @@ struct LoadedModel {
   LoadedModel(parallel::World& world, const ModelSource& source, const RunOptions& options, int64_t length,
               int64_t batch)
       : LoadedModel(world, source, options, length, [&](bool, const config::Config&) {
-          return DecoderSizes{.batch = batch, .chains = options.gemm_chains};
+          return DecoderSizes{.batch = batch, .chains = chains_of(options)};
         }) {}
   LoadedModel(const LoadedModel&) = delete;
 

@@ -157,7 +157,10 @@ TEST_P(DecoderGpu, ChainsGiveTheOpsLogits) {
     TinyModel tiny(config);
     const MemorySource source(tiny, config);
     const auto logits = [&](bool chains) {
-      ReadyDecoder decoder(gpu, config, source, {.batch = 2, .max_rows = 32, .chains = chains});
+      ReadyDecoder decoder(gpu, config, source,
+                           {.batch = 2,
+                            .max_rows = 32,
+                            .chains = chains ? generate::Chains::always : generate::Chains::never});
       decoder.append({{0, all.first(3)}, {1, all.subspan(16, 5)}});
       std::vector<float> result;
       for (size_t i = 0; i < 9; ++i) {

@@ -8,6 +8,7 @@
 
 #include "bench/session.h"
 #include "core/error.h"
+#include "core/float_types.h"
 #include "core/memory_bandwidth.h"
 #include "core/random.h"
 #include "generate/decoder.h"

@@ -58,8 +58,7 @@ void print_plan(const Experiment& experiment, const std::vector<Run>& runs, cons
 int run_experiment(const std::string& file, Programs programs, bool dry_run, bool report) {
   const Experiment experiment = load_experiment(file);
   std::vector<Run> runs = plan_runs(experiment);
-  std::vector<Slot> slots =
-      make_slots(experiment.run_on, static_cast<int>(std::thread::hardware_concurrency()));
+  std::vector<Slot> slots = make_slots(experiment, static_cast<int>(std::thread::hardware_concurrency()));
   if (programs.te_train.empty()) programs.te_train = default_program("te-train");
   if (programs.te_generate.empty()) programs.te_generate = default_program("te-generate");
   if (dry_run) {

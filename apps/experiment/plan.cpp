@@ -114,8 +114,9 @@ RunOn read_run_on(const Reader& root) {
   on.launcher = {"mpirun", "--bind-to", "none"};
   if (!root.has("run_on")) return on;
   const Reader reader(root.where() + ": run_on", root.node("run_on"));
-  reader.only({"gpus", "cpu", "ranks", "launcher"});
+  reader.only({"gpus", "runs_per_gpu", "cpu", "ranks", "launcher"});
   on.gpus = reader.list<int>("gpus", "a list of GPU numbers");
+  on.runs_per_gpu = reader.value<int64_t>("runs_per_gpu", 1, "a whole number from 1 to 64");
   on.cpu = reader.value<int64_t>("cpu", 0, "a whole number from 1 to 1024");
   on.ranks = reader.value<int64_t>("ranks", 1, "a whole number from 1 to 4096");
   if (reader.has("launcher"))
@@ -125,6 +126,9 @@ RunOn read_run_on(const Reader& root) {
   if (on.ranks < 1 || on.ranks > 4096) reader.fail("ranks", "a whole number from 1 to 4096");
   if (on.cpu > 0 && !on.gpus.empty())
     user_error("{}: gpus and cpu exclude each other; give one", reader.where());
+  if (on.runs_per_gpu < 1 || on.runs_per_gpu > 64) reader.fail("runs_per_gpu", "a whole number from 1 to 64");
+  if (on.runs_per_gpu > 1 && on.gpus.empty())
+    user_error("{}: runs_per_gpu needs gpus; give them, such as gpus: [0]", reader.where());
   std::set<int> distinct(on.gpus.begin(), on.gpus.end());
   if (distinct.size() < on.gpus.size() || (!on.gpus.empty() && *distinct.begin() < 0))
     reader.fail("gpus", "a list of GPU numbers from 0 on, each once");
@@ -185,6 +189,11 @@ void read_variants(const Reader& root, Experiment& experiment) {
   experiment.baseline =
       root.value<std::string>("baseline", experiment.variants.front().name, "a variant's name");
   if (!names.contains(experiment.baseline)) root.fail("baseline", "one of the variants");
+}
+
+std::vector<std::pair<std::string, std::string>> shared_algorithms(const std::filesystem::path& directory) {
+  if (std::getenv("TE_GEMM_CACHE") != nullptr) return {};
+  return {{"TE_GEMM_CACHE", std::filesystem::absolute(directory / "gemm_algorithms").string()}};
 }
 
 YAML::Node parse(const std::filesystem::path& file) {
@@ -260,7 +269,8 @@ std::vector<Run> plan_runs(const Experiment& experiment) {
   return runs;
 }
 
-std::vector<Slot> make_slots(const RunOn& on, int hardware_threads) {
+std::vector<Slot> make_slots(const Experiment& experiment, int hardware_threads) {
+  const RunOn& on = experiment.run_on;
   const auto several = static_cast<size_t>(on.ranks);
   std::vector<std::string> launcher;
   if (on.ranks > 1) {
@@ -277,17 +287,20 @@ std::vector<Slot> make_slots(const RunOn& on, int hardware_threads) {
     }
     return slots;
   }
+  const std::vector<std::pair<std::string, std::string>> shared = shared_algorithms(experiment.directory);
   if (on.gpus.empty())
-    return {{on.ranks > 1 ? fmt::format("{} ranks", on.ranks) : "this machine", {}, launcher}};
+    return {{on.ranks > 1 ? fmt::format("{} ranks", on.ranks) : "this machine", shared, launcher}};
   if (on.gpus.size() % several != 0)
     user_error("run_on: {} gpus cannot be shared out to runs of {} ranks; give a multiple", on.gpus.size(),
                several);
-  for (size_t first = 0; first < on.gpus.size(); first += several) {
-    const std::vector<int> ids(on.gpus.begin() + static_cast<std::ptrdiff_t>(first),
-                               on.gpus.begin() + static_cast<std::ptrdiff_t>(first + several));
-    const std::string list = fmt::format("{}", fmt::join(ids, ","));
-    slots.push_back({(several > 1 ? "GPUs " : "GPU ") + list, {{"CUDA_VISIBLE_DEVICES", list}}, launcher});
-  }
+  for (int64_t n = 0; n < on.runs_per_gpu; ++n)
+    for (size_t first = 0; first < on.gpus.size(); first += several) {
+      const std::vector<int> ids(on.gpus.begin() + static_cast<std::ptrdiff_t>(first),
+                                 on.gpus.begin() + static_cast<std::ptrdiff_t>(first + several));
+      const std::string list = fmt::format("{}", fmt::join(ids, ","));
+      slots.push_back({(several > 1 ? "GPUs " : "GPU ") + list, shared, launcher});
+      slots.back().environment.emplace_back("CUDA_VISIBLE_DEVICES", list);
+    }
   return slots;
 }
 

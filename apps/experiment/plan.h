@@ -19,9 +19,10 @@ struct Variant {
 
 /// Where runs take place: side by side on GPUs or on the CPU, each of one rank or of several.
 struct RunOn {
-  std::vector<int> gpus;  ///< ids, `ranks` of them for each run; empty: all that there are, or the CPU
-  int64_t cpu = 0;        ///< so many runs side by side on the CPU; 0: not on the CPU
-  int64_t ranks = 1;      ///< of a run; above 1 through `launcher`
+  std::vector<int> gpus;     ///< ids, `ranks` of them for each run; empty: all that there are, or the CPU
+  int64_t runs_per_gpu = 1;  ///< at a time
+  int64_t cpu = 0;           ///< so many runs side by side on the CPU; 0: not on the CPU
+  int64_t ranks = 1;         ///< of a run; above 1 through `launcher`
   std::vector<std::string> launcher;  ///< mpirun and its options, without -n
 };
 
@@ -75,7 +76,9 @@ struct Slot {
   std::vector<std::string> launcher;  ///< before te-train; empty for one rank
 };
 
-/// Places at which a run can take place at a time; at least one. UserError when GPUs and ranks do not fit.
-std::vector<Slot> make_slots(const RunOn& run_on, int hardware_threads);
+/// Places at which a run can take place at a time; at least one. Runs on GPUs share a file of GEMM algorithms in the
+/// experiment's directory (kernels/gemm/gemm_cache.h), unless TE_GEMM_CACHE names a folder: one that is chosen otherwise
+/// rounds otherwise, and pairs would differ by more than their variants. UserError when GPUs and ranks do not fit.
+std::vector<Slot> make_slots(const Experiment& experiment, int hardware_threads);
 
 }  // namespace te::experiment

@@ -211,17 +211,35 @@ TEST_F(TeExperiment, OneFailedRunDoesNotStopTheOthers) {
 }
 
 TEST_F(TeExperiment, RunsOfSeveralRanksGoThroughALauncher) {
-  const std::string fake =
-      script("printf '%s\\n' \"$*\" >> '" + (folder_ / "calls") +
-             "'\nprintf '%s\\n' \"$CUDA_VISIBLE_DEVICES\" >> '" + (folder_ / "calls") + "'\n");
+  const std::string fake = script("printf '%s\\n' \"$*\" >> '" + (folder_ / "calls") +
+                                  "'\nprintf '%s\\n' \"$CUDA_VISIBLE_DEVICES\" \"$TE_GEMM_CACHE\" >> '" +
+                                  (folder_ / "calls") + "'\n");
   write_file(folder_ / "tiny.yaml", "base: " + (folder_ / "base.yaml") + "\ndirectory: " + (folder_ / "out") +
                                         "\nvariants: {a: []}\nseeds: [7]\n"
                                         "run_on: {gpus: [2, 3], ranks: 2, launcher: [" +
                                         fake + ", --some, option]}\n");
   const Result result = run((folder_ / "tiny.yaml") + " --te-train /x/te-train");
   EXPECT_EQ(result.code, 0) << result.out << result.error;
-  EXPECT_EQ(read_file(folder_ / "calls"),
-            "--some option -n 2 /x/te-train --config " + (folder_ / "out/a_seed7/config.yaml") + "\n2,3\n");
+  EXPECT_EQ(read_file(folder_ / "calls"), "--some option -n 2 /x/te-train --config " +
+                                              (folder_ / "out/a_seed7/config.yaml") + "\n2,3\n" +
+                                              (folder_ / "out/gemm_algorithms") + "\n");
+}
+
+// The first runs are spread over the GPUs; a file of GEMM algorithms that the user names stays.
+TEST_F(TeExperiment, SeveralRunsTakePlaceOnAGpuAtATime) {
+  write_file(folder_ / "tiny.yaml", "base: " + (folder_ / "base.yaml") + "\ndirectory: " + (folder_ / "out") +
+                                        "\nvariants: {a: []}\nseeds: [1, 2, 3, 4, 5]\n"
+                                        "run_on: {gpus: [2, 5], runs_per_gpu: 2}\n");
+  ::setenv("TE_GEMM_CACHE", "/users/own", 1);
+  const Result result = run("--dry-run " + (folder_ / "tiny.yaml"));
+  ::unsetenv("TE_GEMM_CACHE");
+  EXPECT_EQ(result.code, 0) << result.error;
+  TE_EXPECT_CONTAINS(result.out, "5 runs, 4 at a time");
+  EXPECT_EQ(result.out.find("TE_GEMM_CACHE"), std::string::npos) << result.out;
+  const std::vector<std::string> gpus = {"2", "5", "2", "5", "2"};
+  for (size_t i = 0; i < gpus.size(); ++i)
+    TE_EXPECT_CONTAINS(result.out,
+                       "a_seed" + std::to_string(i + 1) + " (waiting): CUDA_VISIBLE_DEVICES=" + gpus[i]);
 }
 
 // The ranks are told, not mpirun, and save together.
@@ -440,6 +458,8 @@ TEST_F(TeExperiment, MistakesAreOneLine) {
       {base + rest + "run_on: {gpus: [0, 1, 2], ranks: 2}\n",
        "3 gpus cannot be shared out to runs of 2 ranks"},
       {base + rest + "run_on: {gpus: [0], cpu: 1}\n", "exclude each other"},
+      {base + rest + "run_on: {gpus: [0], runs_per_gpu: 0}\n", "runs_per_gpu must be a whole number from 1"},
+      {base + rest + "run_on: {runs_per_gpu: 2}\n", "runs_per_gpu needs gpus"},
       {base + rest + "retries: many\n", "retries must be a whole number"},
       {base + rest + "bar: {nats: 0}\n", "nats must be a number above 0"},
       {base + rest + "evaluate: {data: eval}\n", "evaluate: tasks must be a list of tasks"},

@@ -5,10 +5,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
 
 #include "testing/temporary_folder.h"
 
@@ -33,6 +39,23 @@ class GemmCacheFile : public ::testing::Test {
 
   te::testing::TemporaryFolder folder_;
 };
+
+/// Runs `body` in so many processes at once; what each returned, which is a byte.
+std::vector<int> in_processes(int count, const std::function<int(int process)>& body) {
+  std::vector<pid_t> children;
+  for (int process = 0; process < count; ++process) {
+    const pid_t child = ::fork();
+    if (child == 0) ::_exit(body(process));
+    children.push_back(child);
+  }
+  std::vector<int> results;
+  for (const pid_t child : children) {
+    int status = -1;
+    ::waitpid(child, &status, 0);
+    results.push_back(WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+  }
+  return results;
+}
 
 TEST_F(GemmCacheFile, KeepsWhatWasAdded) {
   const Entry one{1, {0, 1, 0xfe, 0xff}}, two{2, {7}};
@@ -102,23 +125,16 @@ TEST_F(GemmCacheFile, ADroppedEntryIsReplaced) {
 
 TEST_F(GemmCacheFile, ProcessesThatWriteAtOnceLoseNothing) {
   constexpr int kProcesses = 4, kEntries = 8;
-  std::vector<pid_t> children;
-  for (int process = 0; process < kProcesses; ++process) {
-    const pid_t child = ::fork();
-    ASSERT_GE(child, 0);
-    if (child == 0) {
-      GemmCache cache = open();
-      for (int i = 0; i < kEntries; ++i)
-        cache.add(std::to_string(process) + " " + std::to_string(i), {1, {static_cast<uint8_t>(i)}});
-      ::_exit(0);
-    }
-    children.push_back(child);
-  }
-  for (pid_t child : children) {
-    int status = -1;
-    ASSERT_EQ(::waitpid(child, &status, 0), child);
-    EXPECT_EQ(status, 0);
-  }
+  EXPECT_EQ(
+      in_processes(
+          kProcesses,
+          [&](int process) {
+            GemmCache cache = open();
+            for (int i = 0; i < kEntries; ++i)
+              cache.add(std::to_string(process) + " " + std::to_string(i), {1, {static_cast<uint8_t>(i)}});
+            return 0;
+          }),
+      std::vector<int>(kProcesses, 0));
   const GemmCache cache = open();
   for (int process = 0; process < kProcesses; ++process)
     for (int i = 0; i < kEntries; ++i)
@@ -128,12 +144,60 @@ TEST_F(GemmCacheFile, ProcessesThatWriteAtOnceLoseNothing) {
     EXPECT_NE(entry.path().extension(), ".tmp") << entry.path();
 }
 
+TEST_F(GemmCacheFile, WhoeverMeetsAProblemFirstChoosesForAllThatMeetItMeanwhile) {
+  const std::vector<int> taken = in_processes(4, [&](int process) {
+    GemmCache cache = open();
+    const auto lock = cache.search();
+    if (const Entry* others = cache.find("a")) return static_cast<int>(others->algorithm[0]);
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the search
+    cache.add("a", {process % 2, {static_cast<uint8_t>(process + 1)}});
+    return process + 1;
+  });
+  EXPECT_GT(taken[0], 0);
+  EXPECT_EQ(taken, std::vector<int>(4, taken[0]));
+  EXPECT_EQ(open().find("a")->algorithm, std::vector<uint8_t>{static_cast<uint8_t>(taken[0])});
+}
+
+TEST_F(GemmCacheFile, ASearchThatDiesHoldsNobodyUp) {
+  EXPECT_EQ(in_processes(1,
+                         [&](int) {
+                           GemmCache cache = open();
+                           const auto lock = cache.search();
+                           ::_exit(7);  // without a destructor
+                           return 0;
+                         }),
+            std::vector<int>{7});
+  GemmCache cache = open();
+  EXPECT_NE(cache.search(), nullptr);
+  EXPECT_EQ(cache.find("a"), nullptr);
+}
+
+TEST_F(GemmCacheFile, LiesWhereItsVariablesSay) {
+  const std::map<std::string, std::string> before = [] {
+    std::map<std::string, std::string> values;
+    for (const char* name : {"TE_GEMM_CACHE", "XDG_CACHE_HOME", "HOME"})
+      if (const char* value = std::getenv(name)) values[name] = value;
+    return values;
+  }();
+  ::setenv("HOME", "/home/somebody", 1);
+  ::setenv("XDG_CACHE_HOME", "relative", 1);
+  ::unsetenv("TE_GEMM_CACHE");
+  EXPECT_EQ(GemmCache::default_folder(), "/home/somebody/.cache/te-train");
+  ::setenv("XDG_CACHE_HOME", "/caches", 1);
+  EXPECT_EQ(GemmCache::default_folder(), "/caches/te-train");
+  ::setenv("TE_GEMM_CACHE", "/experiment/gemm_algorithms", 1);
+  EXPECT_EQ(GemmCache::default_folder(), "/experiment/gemm_algorithms");
+  for (const char* name : {"TE_GEMM_CACHE", "XDG_CACHE_HOME", "HOME"})
+    before.contains(name) ? ::setenv(name, before.at(name).c_str(), 1) : ::unsetenv(name);
+}
+
 TEST_F(GemmCacheFile, WorksWithoutAPlaceToWrite) {
   GemmCache nowhere("", "NVIDIA H200", 1);
   nowhere.add("a", {1, {1}});
   EXPECT_NE(nowhere.find("a"), nullptr);
   write((folder_ / "file").string(), "");
   GemmCache refused((folder_ / "file" / "below").string(), "NVIDIA H200", 1);
+  EXPECT_EQ(refused.search(), nullptr);
   refused.add("a", {1, {1}});
   EXPECT_NE(refused.find("a"), nullptr);
 }

@@ -25,8 +25,11 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr uintmax_t kLargestFile = 16 << 20;
-constexpr int kLockAttempts = 100;
 constexpr auto kLockPause = std::chrono::milliseconds(10);
+/// A choice that is not written is made again by a later process.
+constexpr auto kWriteLock = std::chrono::seconds(1);
+/// Of the searches of others: one takes a few seconds at most, and each rank of a host may be at one.
+constexpr auto kSearchLock = std::chrono::seconds(120);
 
 uint64_t fnv1a(std::string_view text) {
   uint64_t hash = 0xcbf29ce484222325;
@@ -108,15 +111,16 @@ std::optional<std::map<std::string, GemmCache::Entry>> parse(std::string_view te
   return entries;
 }
 
-/// An exclusive lock on PATH.lock, held as long as the object lives. Not waited for longer than a second: a
-/// choice that is not written is made again by a later process.
+/// An exclusive lock on a file, held as long as the object lives, and not waited for longer than `patience`.
 class FileLock {
  public:
-  explicit FileLock(const std::string& path)
-      : file_(::open((path + ".lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644)) {
-    for (int attempt = 0; file_ >= 0 && attempt < kLockAttempts && !held_; ++attempt) {
-      if (attempt > 0) std::this_thread::sleep_for(kLockPause);
+  FileLock(const std::string& path, std::chrono::milliseconds patience)
+      : file_(::open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644)) {
+    const auto end = std::chrono::steady_clock::now() + patience;
+    while (file_ >= 0) {
       held_ = ::flock(file_, LOCK_EX | LOCK_NB) == 0;
+      if (held_ || errno != EWOULDBLOCK || std::chrono::steady_clock::now() > end) break;
+      std::this_thread::sleep_for(kLockPause);
     }
   }
   ~FileLock() {
@@ -134,7 +138,15 @@ class FileLock {
 
 }  // namespace
 
+class GemmCache::SearchLock {
+ public:
+  explicit SearchLock(const std::string& path) : lock(path + ".search", kSearchLock) {}
+  const FileLock lock;
+};
+
 std::string GemmCache::default_folder() {
+  const char* own = std::getenv("TE_GEMM_CACHE");
+  if (own != nullptr && *own == '/') return own;
   const char* cache = std::getenv("XDG_CACHE_HOME");
   if (cache != nullptr && *cache == '/') return std::string(cache) + "/te-train";
   const char* home = std::getenv("HOME");
@@ -167,6 +179,19 @@ const GemmCache::Entry* GemmCache::find(const std::string& key) const {
   return found == entries_.end() ? nullptr : &found->second;
 }
 
+bool GemmCache::make_folder() const {
+  std::error_code error;
+  fs::create_directories(fs::path(path_).parent_path(), error);
+  return !error;
+}
+
+std::shared_ptr<GemmCache::SearchLock> GemmCache::search() {
+  if (path_.empty() || !writable_ || !make_folder()) return nullptr;
+  auto lock = std::make_shared<SearchLock>(path_);
+  merge(read_file());
+  return lock;
+}
+
 void GemmCache::drop(const std::string& key) {
   entries_.erase(key);
   dropped_.insert(key);
@@ -183,9 +208,8 @@ void GemmCache::merge(const std::map<std::string, Entry>& others) {
 void GemmCache::add(const std::string& key, Entry entry) {
   entries_[key] = std::move(entry);
   if (path_.empty() || !writable_) return;
-  std::error_code error;
-  fs::create_directories(fs::path(path_).parent_path(), error);
-  const FileLock lock(path_);
+  make_folder();
+  const FileLock lock(path_ + ".lock", kWriteLock);
   if (lock.opened() && !lock.held()) return;  // others are busy with it; the next add() writes this, too
   if (lock.opened()) merge(read_file());
   dropped_.clear();

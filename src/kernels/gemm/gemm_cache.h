@@ -7,10 +7,14 @@
 //   library 130101
 //   KEY<tab>EFFORT<tab>ALGORITHM in hexadecimal       a line per problem, sorted
 //   checksum FNV-1A (64 bits) OF ALL LINES ABOVE
+//
+// Processes that share the file compute the same bits: whoever meets a problem first chooses for all, also for those
+// that meet it at the same time (search()), and what was taken without a search is written, too.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <string_view>
@@ -21,12 +25,13 @@ namespace te::kernels {
 class GemmCache {
  public:
   struct Entry {
-    int effort = 0;  ///< how thorough the search was; a greater one replaces a smaller one
+    int effort = 0;  ///< how thorough the search was, 0: none; a greater one replaces a smaller one
     std::vector<uint8_t> algorithm;
     bool operator==(const Entry&) const = default;
   };
 
-  /// $XDG_CACHE_HOME/te-train, or $HOME/.cache/te-train; empty when neither variable names a folder.
+  /// $TE_GEMM_CACHE, $XDG_CACHE_HOME/te-train or $HOME/.cache/te-train; empty when no variable names a folder by its
+  /// absolute path.
   static std::string default_folder();
 
   /// Reads the file of this GPU and library in `folder` (empty: nothing is kept). A file that is damaged, or
@@ -34,6 +39,12 @@ class GemmCache {
   GemmCache(const std::string& folder, const std::string& gpu, uint64_t library);
 
   const std::string& path() const { return path_; }
+  /// A lock on PATH.search: its holder alone searches. Empty where there is no file, or none that can be locked.
+  class SearchLock;
+  /// Waits until no other process searches, and reads what it has found. The caller searches only for what it still
+  /// does not find(), and waits for no other process while it holds the lock.
+  std::shared_ptr<SearchLock> search();
+
   /// Null when the problem is not known, or has been dropped.
   const Entry* find(const std::string& key) const;
   /// The entry cannot be used here: forgets it, and at the next add() the file does, too.
@@ -46,6 +57,7 @@ class GemmCache {
  private:
   std::map<std::string, Entry> read_file() const;
   bool write_file() const;
+  bool make_folder() const;
   void merge(const std::map<std::string, Entry>& others);
 
   std::string path_, head_;

@@ -39,14 +39,14 @@
 namespace te::kernels::cuda {
 namespace {
 
-/// How far a search goes. `on` must not delay the start of a run by more than a few seconds in all.
+/// How far a search goes. `on` must not delay the first run on a machine by more than a few seconds in all.
 struct Search {
-  int effort;  ///< as the file of choices notes it
+  int effort;  ///< as the file of choices notes it; 0 there: taken without a search
   int candidates;
   double problem_ms;  ///< of the host, for one problem
   double process_ms;  ///< for all problems of the process
 };
-constexpr Search kQuick{1, 16, 250.0, 3000.0};
+constexpr Search kQuick{1, 16, 250.0, 6000.0};
 constexpr Search kFull{3, 64, 1e9, 1e9};
 
 double spent_ms = 0.0;  ///< on searches in this process
@@ -385,14 +385,13 @@ bool take_cached(const Context& context, const Gemm& args, Plan& plan) {
   return false;
 }
 
-/// The fastest candidate, which is also written to the file of choices. An accumulating GEMM is timed into
-/// scratch memory (out stays as it is); where there is no memory for that, or the time for searches is spent,
-/// the first candidate is taken and a later process searches.
-Choice tune(const Context& context, const Gemm& args, const Plan& plan, const std::vector<Choice>& choices) {
+/// The fastest candidate, and the effort that it took. An accumulating GEMM is timed into scratch memory (out stays as it is); where there is no
+/// memory for that, or the time for searches is spent, the first candidate is taken without a search.
+std::pair<Choice, int> search_fastest(const Context& context, const Gemm& args, const Plan& plan,
+                                      const std::vector<Choice>& choices) {
   const TuneScratch scratch(args.accumulate ? args.out.bytes() : 0);
   void* destination = args.accumulate ? scratch.data() : args.out.data;
-  if (destination == nullptr || spent_ms > search(context).process_ms) return choices.front();
-  TE_CUDA_CHECK(cudaStreamSynchronize(cuda_stream(context)));  // earlier work is not this search's time
+  if (destination == nullptr || spent_ms > search(context).process_ms) return {choices.front(), 0};
   const auto start = std::chrono::steady_clock::now();
   const TuneOptions options{
       .working_set = args.a.values.bytes() + args.b.values.bytes() + 2 * args.out.bytes(),
@@ -405,9 +404,18 @@ Choice tune(const Context& context, const Gemm& args, const Plan& plan, const st
       });
   const std::chrono::duration<double, std::milli> spent = std::chrono::steady_clock::now() - start;
   spent_ms += spent.count();
-  const Choice& choice = choices[static_cast<size_t>(best)];
-  cache_of(context).add(cache_key(context, args), {search(context).effort, bytes_of(choice)});
-  return choice;
+  return {choices[static_cast<size_t>(best)], search(context).effort};
+}
+
+/// Chooses for this process and for all that share the file of choices, or takes what another has chosen by now.
+void choose(const Context& context, const Gemm& args, Plan& plan, const std::vector<Choice>& choices) {
+  // Earlier work is not the search's time; and it may wait for other ranks, which may wait for the lock.
+  TE_CUDA_CHECK(cudaStreamSynchronize(cuda_stream(context)));
+  const auto lock = cache_of(context).search();
+  if (take_cached(context, args, plan)) return;
+  const auto [choice, effort] = search_fastest(context, args, plan, choices);
+  plan.choice = choice;
+  cache_of(context).add(cache_key(context, args), {effort, bytes_of(choice)});
 }
 
 Plan make_plan(const Context& context, const Gemm& args) {
@@ -433,7 +441,8 @@ Plan make_plan(const Context& context, const Gemm& args) {
     plan.separate_bias = true;
     return plan;
   }
-  plan.choice = searching && choices.size() > 1 ? tune(context, args, plan, choices) : choices.front();
+  plan.choice = choices.front();
+  if (searching && choices.size() > 1) choose(context, args, plan, choices);
   return plan;
 }
 

@@ -253,6 +253,11 @@ int body(te::parallel::World& world, int argc, char** argv) {
         "--ranks goes with --dry-run and --print-schedule; a run has the ranks it is started with, as in "
         "mpirun -n {} te-train",
         show.ranks);
+  if (plan.chosen() && (show.ranks > 0 || show.dry_run || show.schedule))
+    te::user_error(
+        "--plan N shows the layouts of N GPUs, --dry-run and --print-schedule (with --ranks) the config's "
+        "own: leave "
+        "one of them out");
   if (inspect_fp8.chosen()) {
     if (!configs.empty() || !overrides.empty())
       te::user_error(

@@ -249,7 +249,7 @@ struct ParallelConfig {
   int64_t bucket_size = 40'000'000;  ///< parameters of one reduction of gradients, at least
   bool overlap_grad_reduce = true;   ///< a bucket is reduced as soon as the backward pass has finished it
   bool overlap_param_gather = true;  ///< new values are gathered while the next forward pass runs
-  bool fp8_param_gather = false;     ///< new FP8 weights travel as bytes: see gathers_fp8_weights()
+  bool fp8_param_gather = true;      ///< new FP8 weights travel as bytes: see gathers_fp8_weights()
   bool overlap_receive = false;      ///< pipeline: a message may arrive while the pass before its own runs
   int64_t timeout_seconds = 600;     ///< of a rank that waits for others; 0: for ever
 };

@@ -221,24 +221,31 @@ TEST_F(TeBench, TimesWhatTheGroupsOfALayoutSend) {
   ASSERT_EQ(run(start + " --set parallel.pipeline=2", 2), 0) << text("err");
   EXPECT_EQ(sent_messages(report()),
             (std::vector<Sent>{{"pipeline", "send, receive", "bf16", 2, 8192, 1.0}}));
-  // Buckets of a layer, of which embedding and head with the final norm are smaller.
+  // Buckets of a layer, whose new values are FP8 weights, and the smaller ones of the embedding and of the head with the
+  // final norm, which are BF16. Each rank has a granule of 128 at least.
   ASSERT_EQ(run(start + " --set parallel.bucket_size=1", 2), 0) << text("err");
-  constexpr int64_t kLayer =
-      ((3 * 64 + 64 + 3 * 96) * 64 + 2 * 64 + 255) / 256 * 256;  // a granule of 128 for each rank
+  constexpr int64_t kLayer = ((3 * 64 + 64 + 3 * 96) * 64 + 2 * 64 + 255) / 256 * 256,
+                    kHead = (128 * 64 + 64 + 255) / 256 * 256;
+  const std::vector<Sent> of_data = {{"data", "reduce_scatter", "fp32", 2, 4 * kLayer, 0.5},
+                                     {"data", "all_gather", "bf16", 2, 2 * kHead, 0.5},
+                                     {"data", "all_gather", "fp8_e4m3", 2, kLayer, 0.5}};
+  EXPECT_EQ(sent_messages(report()), of_data);
+  ASSERT_EQ(run(start + " --set parallel.bucket_size=1 --set parallel.fp8_param_gather=false", 2), 0)
+      << text("err");
   EXPECT_EQ(sent_messages(report()),
-            (std::vector<Sent>{{"data", "reduce_scatter", "fp32", 2, 4 * kLayer, 0.5},
-                               {"data", "all_gather", "bf16", 2, 2 * kLayer, 0.5}}));
+            (std::vector<Sent>{of_data[0], {"data", "all_gather", "bf16", 2, 2 * kLayer, 0.5}}));
   // Context ranks: 32 of the tokens, with queries, keys and values of 64 columns each; gradients and values with them.
   ASSERT_EQ(run(start + " --set parallel.context=2 --set parallel.bucket_size=1", 2), 0) << text("err");
   EXPECT_EQ(sent_messages(report()),
             (std::vector<Sent>{{"context", "all_to_all", "bf16", 2, 32 * 3 * 64 * 2, 0.5},
                                {"context", "all_to_all", "bf16", 2, 32 * 64 * 2, 0.5},
-                               {"data", "reduce_scatter", "fp32", 2, 4 * kLayer, 0.5},
-                               {"data", "all_gather", "bf16", 2, 2 * kLayer, 0.5}}));
+                               of_data[0],
+                               of_data[1],
+                               of_data[2]}));
   // One query group is not shared by two ranks: keys and values of 16 columns each, of all 64 tokens.
   ASSERT_EQ(run(start + " --set parallel.context=2 --set model.num_query_groups=1", 2), 0) << text("err");
   const std::vector<Sent> keys = sent_messages(report());
-  ASSERT_EQ(keys.size(), 4u);
+  ASSERT_EQ(keys.size(), 5u);
   EXPECT_EQ(keys[0], (Sent{"context", "all_gather", "bf16", 2, 64 * 32 * 2, 0.5}));
   EXPECT_EQ(keys[1], (Sent{"context", "reduce_scatter", "bf16", 2, 64 * 32 * 2, 0.5}));
 }

@@ -171,6 +171,9 @@ TEST_F(CommandLine, NumbersOutOfRange) {
 TEST_F(CommandLine, RanksAreOfWhatIsShown) {
   expect_refused(folder_.run_raw("--config " + (folder_ / "base.yaml") + " --ranks 4"),
                  "--ranks goes with --dry-run and --print-schedule");
+  for (const char* own : {"--dry-run", "--dry-run --ranks 2", "--print-schedule"})
+    expect_refused(folder_.run_raw("--config " + (folder_ / "base.yaml") + " --plan 4 " + own),
+                   "--plan N shows the layouts of N GPUs");
   EXPECT_FALSE(std::filesystem::exists(folder_ / "runs"));
 }
 

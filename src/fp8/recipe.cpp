@@ -14,9 +14,12 @@ bool Quantizer::enabled() const {
   return index_ >= 0 && recipe_->quantizes();
 }
 
+kernels::ScaleLayout Quantizer::scale_layout() const {
+  return recipe_->scale_layout(recipe_->table().info(index_).role);
+}
+
 bool Quantizer::transposes() const {
-  return enabled() && !forms_.hp &&
-         recipe_->scale_layout(recipe_->table().info(index_).role) == kernels::ScaleLayout::tensor;
+  return enabled() && !forms_.hp && scale_layout() == kernels::ScaleLayout::tensor;
 }
 
 DType Quantizer::format() const {
@@ -34,21 +37,22 @@ bool Quantizer::keeps_hp() const {
   return enabled() && recipe_->shared_->keeps_high_precision;
 }
 
-bool Quantizer::gathers_quantized() const {
-  return enabled() && !recipe_->shared_->high_precision && !forms_.hp && recipe_->gathers_quantized();
+bool Quantizer::gathers_quantized(const parallel::TensorParallel& ranks, int64_t tokens) const {
+  return enabled() && !recipe_->shared_->high_precision && !forms_.hp &&
+         recipe_->gathers_quantized(ranks, tokens);
 }
 
 std::optional<Quantizer::OwnScale> Quantizer::own_scale() const {
   if (!rowwise() || format() != DType::e4m3 || recipe_->cast_scale(index_) != Recipe::CastScale::own)
     return {};
-  if (recipe_->scale_layout(recipe_->table().info(index_).role) != kernels::ScaleLayout::tensor) return {};
+  if (scale_layout() != kernels::ScaleLayout::tensor) return {};
   return OwnScale{recipe_->margin_of(index_), recipe_->has_power_of_two_scales()};
 }
 
 kernels::Matrix Quantizer::rowwise_in(const Tensor& values, const Tensor& scales, int64_t rows,
                                       int64_t cols) const {
   if (!rowwise()) return {};
-  const kernels::ScaleLayout layout = recipe_->scale_layout(recipe_->table().info(index_).role);
+  const kernels::ScaleLayout layout = scale_layout();
   return {{values.data, format(), {rows, cols}},
           {scales.data, DType::f32, kernels::scale_shape(layout, rows, cols)},
           layout};
@@ -163,22 +167,39 @@ void Quantizer::complete_parted(const Context& context, Operand& weight, int num
     kernels::transpose_fp8(context, weight.rowwise.values, weight.columnwise.values);
 }
 
-Operand Quantizer::share_of(const Operand& whole, const Tensor& hp, const Tensor& rowwise) const {
+void Quantizer::plan_share(MemoryPlan& plan, ShareMemory& memory, const std::string& name,
+                           const parallel::TensorParallel& ranks, int64_t tokens, int64_t cols,
+                           Lifetime lifetime) const {
+  if (!gathers_quantized(ranks, tokens)) return;
+  const bool grouped = scale_layout() == kernels::ScaleLayout::vectors;
+  memory.shape(ranks, format(), tokens, cols, grouped);
+  if (!grouped || !keeps_hp()) memory.plan(plan, name, lifetime);
+}
+
+Operand Quantizer::share_of(const Operand& whole, const Tensor& hp, const parallel::TensorParallel& ranks,
+                            ShareMemory& memory) const {
   Operand share;
   share.hp = hp;
   share.is_share = true;
   share.produced_ = whole.produced_;
   share.produced_.values = true;
-  if (gathers_quantized())
-    share.rowwise = {{rowwise.data, format(), hp.shape}, whole.rowwise.scales, whole.rowwise.layout};
+  if (!gathers_quantized(ranks, whole.rows())) return share;
+  if (scale_layout() == kernels::ScaleLayout::vectors) {
+    if (keeps_hp()) memory.place_in(whole.hp);
+    share.rowwise = memory.rowwise_of(ranks.rank());
+    share.columnwise = memory.columnwise_of(ranks.rank());
+  } else {
+    share.rowwise = {memory.rowwise, whole.rowwise.scales, whole.rowwise.layout};
+  }
+  if (const Tensor own = ranks.place_of_share(whole.rowwise.values)) share.rowwise.values = own;
   return share;
 }
 
-void Quantizer::gather(const Context& context, parallel::TensorParallel& ranks, Operand& share,
-                       Operand& whole, QuantizeMode mode, const parallel::TensorParallel::Work& work,
-                       const ColumnSums& sums) const {
+void Quantizer::gather(const Context& context, parallel::TensorParallel& ranks, const ShareMemory& memory,
+                       Operand& share, Operand& whole, QuantizeMode mode,
+                       const parallel::TensorParallel::Work& work, const ColumnSums& sums) const {
   const bool casts = enabled() && !recipe_->shared_->high_precision;
-  if (casts && !gathers_quantized()) {
+  if (casts && !gathers_quantized(ranks, whole.rows())) {
     // 1. High-precision rows travel, 2. and are cast where they arrive.
     if (sums.into && !share.produced_.sums)
       kernels::bias_gradient(context, share.hp, sums.into, sums.scratch);
@@ -188,13 +209,15 @@ void Quantizer::gather(const Context& context, parallel::TensorParallel& ranks, 
     if (work) work(0, whole.hp.rows());
     return;
   }
-  // 1. A share is cast before it travels, so that bytes travel. All shares have one scale.
-  if (casts) share.rowwise.scales = whole.rowwise.scales;
+  // 1. A share is cast before it travels, so that bytes travel; with one scale a tensor, that of all shares.
+  const bool grouped = casts && scale_layout() == kernels::ScaleLayout::vectors;
+  if (!grouped) mode.rowwise = true;  // the other form is made from it
   complete(context, share, mode, sums);
   whole.produced_ = {};
   whole.ready_ = true;
   whole.high_precision_ = share.high_precision_;
   if (!casts) return ranks.gather(context, share.hp, whole.hp, work);
+  if (grouped) return gather_groups(context, ranks, memory, share.rowwise.values, whole, mode, work);
   ranks.gather(context, share.rowwise.values, whole.rowwise.values, work);
   // 2. The transposed copy is made where they arrive.
   if (mode.columnwise) kernels::transpose_fp8(context, whole.rowwise.values, whole.columnwise.values);

@@ -20,6 +20,7 @@
 #include "config/precision_overrides.h"
 #include "core/device.h"
 #include "core/memory_plan.h"
+#include "fp8/gathered_groups.h"
 #include "fp8/observer.h"
 #include "fp8/operand.h"
 #include "fp8/parted_weights.h"
@@ -83,8 +84,9 @@ class Quantizer {
   /// True when passes in high precision may come (Recipe::keep_high_precision): its values are kept as if it were not
   /// cast.
   bool keeps_hp() const;
-  /// True when the ranks of sequence parallelism exchange quantized rows, false when high-precision ones.
-  bool gathers_quantized() const;
+  /// True when the ranks of sequence parallelism exchange quantized rows of an operand of so many tokens, false when
+  /// high-precision ones.
+  bool gathers_quantized(const parallel::TensorParallel& ranks, int64_t tokens) const;
 
   /// How the operand is cast with the one scale that its own values ask for; empty: otherwise, or not at all.
   struct OwnScale {
@@ -117,14 +119,22 @@ class Quantizer {
   /// In place of complete(), of such a weight: its row-wise form has been gathered.
   void complete_parted(const Context& context, Operand& weight, int number, QuantizeMode mode) const;
 
-  /// This rank's rows of `whole` under sequence parallelism: values hp, and memory for their cast.
-  Operand share_of(const Operand& whole, const Tensor& hp, const Tensor& rowwise) const;
+  /// With sequence parallelism: scratch for gathers of an operand [tokens, cols]; none where high-precision rows travel.
+  /// Where the operand keeps high-precision values that passes in FP8 do not need, blocks of forms lie in these.
+  void plan_share(MemoryPlan& plan, ShareMemory& memory, const std::string& name,
+                  const parallel::TensorParallel& ranks, int64_t tokens, int64_t cols,
+                  Lifetime lifetime) const;
+  /// This rank's rows of `whole`: values hp, and memory for their cast.
+  Operand share_of(const Operand& whole, const Tensor& hp, const parallel::TensorParallel& ranks,
+                   ShareMemory& memory) const;
   /// Completes `whole`, [tokens, cols], from the tensor ranks' shares, and runs `work` on its rows as they arrive.
-  void gather(const Context& context, parallel::TensorParallel& ranks, Operand& share, Operand& whole,
-              QuantizeMode mode, const parallel::TensorParallel::Work& work,
+  /// Without work the mode may ask for the column-wise form alone.
+  void gather(const Context& context, parallel::TensorParallel& ranks, const ShareMemory& memory,
+              Operand& share, Operand& whole, QuantizeMode mode, const parallel::TensorParallel::Work& work,
               const ColumnSums& sums = {}) const;
 
  private:
+  kernels::ScaleLayout scale_layout() const;
   QuantizeMode mode_of(const Operand& operand, QuantizeMode mode) const;
   void cast_form(const Context& context, const Operand& operand, kernels::Matrix Operand::*form,
                  QuantizeMode mode, const ColumnSums& sums) const;
@@ -149,7 +159,11 @@ class Recipe {
   /// True when operands are cast to FP8 at all.
   virtual bool quantizes() const = 0;
   virtual bool fused() const { return false; }
-  virtual bool gathers_quantized() const { return true; }
+  /// True when a rank of sequence parallelism can cast its tokens, of so many of all ranks, by itself: with one scale a
+  /// tensor, on which ranks agree, or of groups that lie within a rank's tokens (fp8/gathered_groups.h).
+  virtual bool gathers_quantized(const parallel::TensorParallel& /*ranks*/, int64_t /*tokens*/) const {
+    return true;
+  }
   /// True when casts may have to be made again, because their scales are found or guessed before the values.
   virtual bool recasts() const { return false; }
   /// Which values of an operand's forms share a scale.

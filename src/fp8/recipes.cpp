@@ -1,5 +1,7 @@
 #include "fp8/recipes.h"
 
+#include <algorithm>
+
 #include "kernels/elementwise/elementwise.h"
 #include "kernels/quantize/quantize.h"
 #include "kernels/quantize/quantize_groups.h"
@@ -85,6 +87,13 @@ void GroupRecipe::cast(const Context& context, int index, Operand& operand, Quan
 
 void GroupRecipe::update(const Context& context, const int32_t*) {
   log_amaxes(context);
+}
+
+bool BlockwiseRecipe::gathers_quantized(const parallel::TensorParallel& ranks, int64_t tokens) const {
+  const std::vector<parallel::TokenRange> runs = ranks.ranges(tokens);
+  return std::all_of(runs.begin(), runs.end(), [](const parallel::TokenRange& run) {
+    return run.begin % kernels::kScaleBlock == 0 && run.count % kernels::kScaleBlock == 0;
+  });
 }
 
 // --- mixed -------------------------------------------------------------------------------------------------

@@ -69,11 +69,12 @@ class TensorwiseRecipe final : public Recipe {
 };
 
 /// Scales of groups of an operand's values, from the values themselves: a pass over x writes both forms, each with its
-/// own scales. A columnwise form needs all tokens of a column's group, so high-precision rows travel.
+/// own scales. A columnwise form needs all tokens of a column's group: where these are several ranks', high-precision
+/// rows travel.
 class GroupRecipe : public Recipe {
  public:
   bool quantizes() const override { return true; }
-  bool gathers_quantized() const override { return false; }
+  bool gathers_quantized(const parallel::TensorParallel&, int64_t) const override { return false; }
   void update(const Context& context, const int32_t* skip) override;
 
  protected:
@@ -99,6 +100,8 @@ class BlockwiseRecipe final : public GroupRecipe {
   BlockwiseRecipe(const config::PrecisionConfig& precision, int num_layers)
       : GroupRecipe(precision, num_layers) {}
   const char* name() const override { return "blockwise"; }
+  /// Where runs of a rank's tokens are whole groups.
+  bool gathers_quantized(const parallel::TensorParallel& ranks, int64_t tokens) const override;
   kernels::ScaleLayout scale_layout(OperandRole role) const override {
     return layout_of(config::Fp8Recipe::blockwise, role);
   }

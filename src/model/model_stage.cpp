@@ -27,7 +27,8 @@ bool drops_values(const config::Config& config, int data_ranks) {
 
 // --- construction ------------------------------------------------------------------------------------------
 
-ModelStage::ModelStage(const config::Config& config, const parallel::Groups& groups)
+ModelStage::ModelStage(const config::Config& config, const parallel::Groups& groups,
+                       std::unique_ptr<fp8::Recipe> recipe)
     : config_(config),
       groups_(&groups),
       tensor_(groups.tensor(), config.parallel.sequence, static_cast<int>(config.parallel.tensor_overlap),
@@ -35,7 +36,8 @@ ModelStage::ModelStage(const config::Config& config, const parallel::Groups& gro
       context_ranks_(config.model, config.training.micro_batch_size, groups.context(),
                      groups.tensor().size()),
       layer_config_(LayerConfig::of(config, tensor_)),
-      recipe_(fp8::make_recipe(config.precision, static_cast<int>(config.model.num_layers))) {
+      recipe_(recipe ? std::move(recipe)
+                     : fp8::make_recipe(config.precision, static_cast<int>(config.model.num_layers))) {
   build();
 }
 

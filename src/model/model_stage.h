@@ -51,8 +51,9 @@ class ModelStage {
  public:
   /// The whole config: the stage builds all parts of the model, and gives each its own. The groups must outlive the
   /// stage.
-  ModelStage(const config::Config& config, const parallel::Groups& groups);
-  /// All of the model on one rank; with a recipe of the caller's, if there is one.
+  ModelStage(const config::Config& config, const parallel::Groups& groups,
+             std::unique_ptr<fp8::Recipe> recipe = nullptr);
+  /// All of the model on one rank. Both with a recipe of the caller's, if there is one.
   explicit ModelStage(const config::Config& config, std::unique_ptr<fp8::Recipe> recipe = nullptr);
   ModelStage(const ModelStage&) = delete;
   ~ModelStage();

@@ -48,20 +48,20 @@ ColumnParallelLinear::ColumnParallelLinear(std::string name, int layer, const st
 void ColumnParallelLinear::plan_scratch(MemoryPlan& plan, const LinearUse& use) {
   plan_column_sums(plan, use.dims, use.grad);
   if (!tensor_.sequence()) return;
-  const auto add = [&](Tensor& slot, const char* name, DType dtype, int64_t rows, Lifetime lifetime) {
-    plan.add(slot, spec_.name + name, MemoryKind::scratch, dtype, {rows, in()}, lifetime);
+  const auto add = [&](Tensor& slot, const char* name, int64_t rows, Lifetime lifetime) {
+    plan.add(slot, spec_.name + name, MemoryKind::scratch, use.dims.dtype, {rows, in()}, lifetime);
   };
-  add(share_hp_, ".share", use.dims.dtype, use.dims.stream, use.input_life());
-  if (input_quantizer_.gathers_quantized())
-    add(share_rowwise_, ".share.rowwise", input_quantizer_.format(), use.dims.stream, use.input_life());
-  add(whole_dx_, ".whole_dx", use.dims.dtype, use.dims.tokens, live(use.backward));
+  add(share_hp_, ".share", use.dims.stream, use.input_life());
+  input_quantizer_.plan_share(plan, share_memory_, spec_.name + ".share", tensor_, use.dims.tokens, in(),
+                              use.input_life());
+  add(whole_dx_, ".whole_dx", use.dims.tokens, live(use.backward));
 }
 
 // The producer writes this rank's tokens; input holds all of them, and where quantized rows travel no high-precision
 // form.
 void ColumnParallelLinear::plan_input(MemoryPlan& plan, Operand& input, const LinearUse& use) const {
-  plan_operand(plan, input, use,
-               tensor_.sequence() && input_quantizer_.gathers_quantized() && !input_quantizer_.keeps_hp());
+  const bool quantized = tensor_.sequence() && input_quantizer_.gathers_quantized(tensor_, use.dims.tokens);
+  plan_operand(plan, input, use, quantized && !input_quantizer_.keeps_hp());
 }
 
 // A producer that casts needs no high-precision values, but calibration does, and what works in place.
@@ -72,20 +72,16 @@ void ColumnParallelLinear::plan_grad(MemoryPlan& plan, Operand& grad, const Line
 
 Target ColumnParallelLinear::input_target(Operand& input, const Pass& pass) {
   if (!tensor_.sequence()) return input_quantizer_.target(input, input_mode(pass));
-  share_.hp = share_hp_;
-  share_.rowwise.values = share_rowwise_;
-  share_.rowwise.scales = input.rowwise.scales;
-  share_.is_share = true;
-  const bool quantized = input_quantizer_.gathers_quantized();
-  if (const Tensor own = tensor_.place_of_share(quantized ? input.rowwise.values : input.hp))
-    (quantized ? share_.rowwise.values : share_.hp) = own;
+  share_ = input_quantizer_.share_of(input, share_hp_, tensor_, share_memory_);
+  if (!share_.rowwise)
+    if (const Tensor own = tensor_.place_of_share(input.hp)) share_.hp = own;
   return input_quantizer_.target(share_, input_mode(pass));
 }
 
 void ColumnParallelLinear::complete_rows(const Context& context, Operand& input, const Pass& pass,
                                          const parallel::TensorParallel::Work& work) {
   if (tensor_.sequence())
-    return input_quantizer_.gather(context, tensor_, share_, input, input_mode(pass), work);
+    return input_quantizer_.gather(context, tensor_, share_memory_, share_, input, input_mode(pass), work);
   input_quantizer_.complete(context, input, input_mode(pass));
   if (work) work(0, input.rows());
 }
@@ -99,8 +95,10 @@ void ColumnParallelLinear::forward(const Context& context, Operand& input, const
 }
 
 void ColumnParallelLinear::complete_input(const Context& context, Operand& input, const Pass& pass) {
-  if (tensor_.sequence()) return complete_rows(context, input, pass, {});
-  input_quantizer_.complete(context, input, wgrad_input_mode(pass));
+  const fp8::QuantizeMode mode = wgrad_input_mode(pass);
+  if (tensor_.sequence())
+    return input_quantizer_.gather(context, tensor_, share_memory_, share_, input, mode, {});
+  input_quantizer_.complete(context, input, mode);
 }
 
 Target ColumnParallelLinear::grad_target(Operand& grad, const Pass& pass) const {
@@ -131,18 +129,16 @@ void RowParallelLinear::plan_scratch(MemoryPlan& plan, const LinearUse& use) {
   if (!tensor_.sequence()) return;
   plan.add(whole_y_, spec_.name + ".whole_y", MemoryKind::scratch, use.dims.dtype, {use.dims.tokens, out()},
            live(use.forward));
-  if (grad_quantizer_.gathers_quantized()) {
-    plan.add(share_dy_, spec_.name + ".share_dy", MemoryKind::scratch, grad_quantizer_.format(),
-             {use.dims.stream, out()}, live(use.backward));
-  }
+  grad_quantizer_.plan_share(plan, share_memory_, spec_.name + ".share_dy", tensor_, use.dims.tokens, out(),
+                             live(use.backward));
 }
 
 // dy is the stream's gradient, which somebody else keeps, unless it is gathered.
 void RowParallelLinear::plan_grad(MemoryPlan& plan, Operand& grad, const LinearUse& use,
                                   bool deferred) const {
-  plan_grad_operand(
-      plan, grad, use, deferred,
-      tensor_.sequence() && (!grad_quantizer_.gathers_quantized() || grad_quantizer_.keeps_hp()));
+  const bool gathers_hp = !grad_quantizer_.gathers_quantized(tensor_, use.dims.tokens);
+  plan_grad_operand(plan, grad, use, deferred,
+                    tensor_.sequence() && (gathers_hp || grad_quantizer_.keeps_hp()));
 }
 
 Target RowParallelLinear::input_target(Operand& input, const Pass& pass) const {
@@ -185,9 +181,8 @@ void RowParallelLinear::backward(const Context& context, const Tensor& dy, Opera
     rows(0, dx.rows());
   } else {
     // 1. The same for this rank's tokens; 2. dgrad of all tokens, as they arrive.
-    const Tensor own = tensor_.place_of_share(grad.rowwise.values);
-    Operand share = grad_quantizer_.share_of(grad, dy, own ? own : share_dy_);
-    grad_quantizer_.gather(context, tensor_, share, grad, mode, rows, bias_sums());
+    Operand share = grad_quantizer_.share_of(grad, dy, tensor_, share_memory_);
+    grad_quantizer_.gather(context, tensor_, share_memory_, share, grad, mode, rows, bias_sums());
   }
   // 3. wgrad.
   if (!deferred) wgrad(context, grad, input);

@@ -6,7 +6,7 @@
 //                          find: linear_proj and linear_fc2.
 //
 // A pair of them needs the ranks to talk once in each direction of each pass. With sequence parallelism an
-// all-gather before the first brings the tokens that the ranks hold, in FP8 bytes where the recipe has quantized them,
+// all-gather before the first brings the tokens that the ranks hold, in FP8 bytes where a rank can quantize its own,
 // and a reduce-scatter behind the second sums (parallel/tensor_parallel.h). One rank has all of both, and
 // nothing is sent.
 #pragma once
@@ -50,7 +50,8 @@ class ColumnParallelLinear : public Linear {
                      const parallel::TensorParallel::Work& work);
   // Scratch of sequence parallelism:
   Operand share_;  ///< [stream, in]: this rank's tokens of the input in work, in its memory or here:
-  Tensor share_hp_, share_rowwise_;
+  Tensor share_hp_;
+  fp8::ShareMemory share_memory_;
   Tensor whole_dx_;  ///< [tokens, in]: what this rank adds to dx
 };
 
@@ -81,8 +82,8 @@ class RowParallelLinear : public Linear {
 
  private:
   // Scratch of sequence parallelism:
-  Tensor whole_y_;   ///< [tokens, out]: what this rank adds to y
-  Tensor share_dy_;  ///< [stream, out]: dy, quantized
+  Tensor whole_y_;                 ///< [tokens, out]: what this rank adds to y
+  fp8::ShareMemory share_memory_;  ///< [stream, out]: dy, quantized
 };
 
 }  // namespace te::model

@@ -1,5 +1,9 @@
 #include "parallel/tensor_parallel.h"
 
+#include <utility>
+
+#include "core/error.h"
+
 namespace te::parallel {
 
 /// The stream on which pieces travel, and the marks by which it and the step's stream wait for each other.
@@ -45,30 +49,73 @@ std::vector<TokenRange> TensorParallel::ranges(int64_t tokens) const {
 
 // --- all-gather -----------------------------------------------------------------------------------------------
 
+void TensorParallel::gather_piece(const Context& stream, const Tensor& share, const Tensor& whole,
+                                  int piece) {
+  const int64_t rows = whole.rows() / pieces_, part = share.rows() / pieces_;
+  group_.all_gather(stream, share.slice_rows(piece * part, part), whole.slice_rows(piece * rows, rows));
+}
+
+void TensorParallel::gather_rows(const Context& stream, const Tensor& share, const Tensor& whole) {
+  if (copies_ != nullptr) return copies_->gather(stream, share, whole, 1, {});
+  for (int i = 0; i < pieces_; ++i) gather_piece(stream, share, whole, i);
+}
+
+void TensorParallel::gather_blocks(const Context& stream, const Tensor& block, const Tensor& blocks) {
+  if (copies_ != nullptr) return copies_->gather(stream, block, blocks, 1, {});
+  group_.all_gather(stream, block, blocks);
+}
+
 void TensorParallel::gather(const Context& context, const Tensor& share, const Tensor& whole,
-                            const Work& work) {
-  const int64_t tokens = whole.rows(), piece = tokens / pieces_, part = share.rows() / pieces_;
+                            const Work& work, const Companions& companions) {
+  const int64_t tokens = whole.rows(), piece = tokens / pieces_;
   if (!sequence_) {
+    TE_CHECK(!companions.ahead && !companions.behind, "nothing is sent, and so nothing goes with it");
     if (work) work(0, tokens);
     return;
   }
-  if (copies_ != nullptr) return copies_->gather(context, share, whole, pieces_, work);
-  if (!overlaps()) {
-    group_.all_gather(context, share, whole);
+  if (copies_ != nullptr) return gather_copied(context, share, whole, work, companions);
+  if (!overlaps() && !(work && companions.behind)) {
+    if (companions.ahead) companions.ahead(context);
+    gather_rows(context, share, whole);
     if (work) work(0, tokens);
+    if (companions.behind) companions.behind(context);
     return;
   }
   Side& other = side(context);
   other.start.record(context);
   other.start.wait(other.stream);
+  if (companions.ahead) companions.ahead(other.stream);
   for (int i = 0; i < pieces_; ++i) {
-    group_.all_gather(other.stream, share.slice_rows(i * part, part), whole.slice_rows(i * piece, piece));
+    gather_piece(other.stream, share, whole, i);
     other.pieces_done[i].record(other.stream);
+  }
+  if (companions.behind) {
+    companions.behind(other.stream);
+    other.end.record(other.stream);
   }
   for (int i = 0; i < pieces_; ++i) {
     other.pieces_done[i].wait(context);
     if (work) work(i * piece, piece);
   }
+  if (companions.behind) other.end.wait(context);
+}
+
+// Ranks tell each other in the order of gathers that these may be written, so the companions' stream goes on only
+// behind the rows' signal. They are sent behind the rows all the same: all copies of a rank are in one lane.
+void TensorParallel::gather_copied(const Context& context, const Tensor& share, const Tensor& whole,
+                                   const Work& work, const Companions& companions) {
+  if (companions.ahead) companions.ahead(context);
+  if (!companions.behind) return copies_->gather(context, share, whole, pieces_, work);
+  Side& other = side(context);
+  bool started = false;
+  copies_->gather(context, share, whole, pieces_, [&](int64_t first, int64_t count) {
+    if (!std::exchange(started, true)) other.start.record(context);
+    if (work) work(first, count);
+  });
+  other.start.wait(other.stream);
+  companions.behind(other.stream);
+  other.end.record(other.stream);
+  other.end.wait(context);
 }
 
 // --- reduce-scatter -------------------------------------------------------------------------------------------

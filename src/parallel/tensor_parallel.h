@@ -51,10 +51,23 @@ class TensorParallel {
 
   /// Launches work on rows [first, first + count) of the whole on the context.
   using Work = std::function<void(int64_t first, int64_t count)>;
+  /// Messages that go with a gather's rows; each is told the stream on which to launch them, with gather_rows() and
+  /// gather_blocks(). Empty: none. What they read has been launched on the gather's context before it.
+  struct Companions {
+    std::function<void(const Context& stream)> ahead;   ///< the work needs them
+    std::function<void(const Context& stream)> behind;  ///< it does not: they travel beside it
+  };
 
   /// All-gather: whole [tokens, n] from the ranks' shares [share(tokens), n], of any dtype; then work on every piece,
-  /// as it arrives. Without sequence parallelism whole and share are the same memory and nothing is sent.
-  void gather(const Context& context, const Tensor& share, const Tensor& whole, const Work& work = {});
+  /// as it arrives. What is launched on the context behind it finds all of it done, companions included. Without
+  /// sequence parallelism whole and share are the same memory and nothing is sent, for which there are no companions.
+  void gather(const Context& context, const Tensor& share, const Tensor& whole, const Work& work = {},
+              const Companions& companions = {});
+  /// With sequence parallelism: the same on the stream, without work. Rows may stand for several tokens each, as those
+  /// of scales do, of which every run of a rank's tokens has whole numbers.
+  void gather_rows(const Context& stream, const Tensor& share, const Tensor& whole);
+  /// Likewise: blocks [ranks, ...] from one of each rank, whatever is in it, which may be in its place there.
+  void gather_blocks(const Context& stream, const Tensor& block, const Tensor& blocks);
   /// Reduce-scatter: `produce` writes this rank's addend of a piece to `whole`; share = the sum over the ranks (f32 or
   /// bf16), which without sequence parallelism is the same memory as whole. `meanwhile` is launched while the last
   /// piece travels; copies, which take nothing from it, are not cut then.
@@ -62,6 +75,9 @@ class TensorParallel {
               const std::function<void()>& meanwhile = {});
 
  private:
+  void gather_copied(const Context& context, const Tensor& share, const Tensor& whole, const Work& work,
+                     const Companions& companions);
+  void gather_piece(const Context& stream, const Tensor& share, const Tensor& whole, int piece);
   void send_piece(const Context& context, const Tensor& whole, const Tensor& share, int piece);
   bool overlaps() const { return pieces_ > 1 && size() > 1; }
   struct Side;

@@ -125,7 +125,8 @@ class RowScales final : public fp8::Recipe {
   RowScales(const PrecisionConfig& precision, int layers) : Recipe(precision, layers) {}
   const char* name() const override { return "row scales"; }
   bool quantizes() const override { return true; }
-  bool gathers_quantized() const override { return false; }  // a column's scale needs all tokens
+  // A column's scale needs all tokens.
+  bool gathers_quantized(const parallel::TensorParallel&, int64_t) const override { return false; }
   kernels::ScaleLayout scale_layout(OperandRole) const override { return kernels::ScaleLayout::rows; }
 
  protected:

@@ -1,0 +1,99 @@
+#include "fp8/gathered_groups.h"
+
+#include "core/error.h"
+#include "fp8/recipe.h"
+#include "kernels/rearrange/rearrange.h"
+
+namespace te::fp8 {
+
+using kernels::Matrix;
+using kernels::ScaleLayout;
+using parallel::TensorParallel;
+
+void ShareMemory::shape(const TensorParallel& ranks, DType format, int64_t tokens, int64_t cols,
+                        bool grouped) {
+  const int64_t share = ranks.share(tokens), size = ranks.size();
+  rowwise = {nullptr, format, {share, cols}};
+  if (!grouped) return;
+  const Shape scales = kernels::scale_shape(ScaleLayout::vectors, share, cols);
+  rowwise_scales = {nullptr, DType::f32, {size, scales[0], scales[1]}};
+  columnwise = {nullptr, format, {size, cols, share}};
+  columnwise_scales = {nullptr, DType::f32, kernels::scale_shape(ScaleLayout::vectors, cols, share)};
+}
+
+void ShareMemory::plan(MemoryPlan& plan, const std::string& name, Lifetime lifetime) {
+  const auto add = [&](Tensor& slot, const char* suffix) {
+    if (slot.shape.rank() > 0)
+      plan.add(slot, name + suffix, MemoryKind::scratch, slot.dtype, slot.shape, lifetime);
+  };
+  add(rowwise, ".rowwise");
+  add(rowwise_scales, ".rowwise.scale_inv");
+  add(columnwise, ".columnwise");
+  add(columnwise_scales, ".columnwise.scale_inv");
+}
+
+// All but the last are multiples of 128 tokens' bytes, so each begins as aligned as the first.
+void ShareMemory::place_in(const Tensor& values) {
+  size_t end = 0;
+  for (Tensor* slot : {&rowwise, &rowwise_scales, &columnwise, &columnwise_scales}) {
+    slot->data = values.as<char>() + end;
+    end += slot->bytes();
+  }
+  TE_CHECK(end <= values.bytes(), "{} bytes of a share's forms in {} of {}", end, values.bytes(),
+           values.shape.str());
+}
+
+namespace {
+
+/// [rows, cols] of rank `rank`, of blocks [ranks, rows, cols].
+Tensor block_of(const Tensor& blocks, int rank) {
+  const int64_t rows = blocks.dim(1);
+  return blocks.slice_rows(rank * rows, rows);
+}
+
+/// Columns of `whole` [rows, tokens] from the ranks' blocks [ranks, rows, share].
+void place_columns(const Context& stream, const TensorParallel& ranks, const Tensor& blocks,
+                   const Tensor& whole) {
+  for (const parallel::TokenRange& own : ranks.ranges(whole.cols()))
+    kernels::column_pieces(stream, {.whole = whole,
+                                    .parts = blocks,
+                                    .begin = own.begin - ranks.rank() * own.count,
+                                    .at = own.local,
+                                    .cols = own.count,
+                                    .join = true});
+}
+
+}  // namespace
+
+Matrix ShareMemory::rowwise_of(int rank) const {
+  return {rowwise, block_of(rowwise_scales, rank), ScaleLayout::vectors};
+}
+
+Matrix ShareMemory::columnwise_of(int rank) const {
+  return {block_of(columnwise, rank), columnwise_scales, ScaleLayout::vectors};
+}
+
+void gather_groups(const Context& context, TensorParallel& ranks, const ShareMemory& memory,
+                   const Tensor& share, const Operand& whole, const QuantizeMode& mode,
+                   const TensorParallel::Work& work) {
+  const auto gather_blocks = [&](const Context& stream, const Tensor& blocks, const Tensor& into) {
+    ranks.gather_blocks(stream, block_of(blocks, ranks.rank()), blocks);
+    place_columns(stream, ranks, blocks, into);
+  };
+  const auto rowwise_scales = [&](const Context& stream) {
+    gather_blocks(stream, memory.rowwise_scales, whole.rowwise.scales);
+  };
+  const auto columnwise = [&](const Context& stream) {
+    gather_blocks(stream, memory.columnwise, whole.columnwise.values);
+    ranks.gather_rows(stream, memory.columnwise_scales, whole.columnwise.scales);
+  };
+  if (!mode.rowwise) {
+    TE_CHECK(mode.columnwise && !work, "rows are worked on that nobody gathers");
+    return columnwise(context);
+  }
+  TensorParallel::Companions companions{.ahead = rowwise_scales, .behind = {}};
+  if (mode.columnwise) companions.behind = columnwise;
+  ranks.gather(context, share, whole.rowwise.values, work, companions);
+}
+
+}  // namespace te::fp8

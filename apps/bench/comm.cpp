@@ -52,6 +52,29 @@ struct Message {
   }
 };
 
+using AddTokens = std::function<void(const std::string& what, Exchange, DType, int64_t elements)>;
+
+/// With sequence parallelism: what arrives of an FP8 operand as wide as the stream. Where scales are those of 128
+/// values, both forms travel, each with its own (fp8/gathered_groups.h).
+void add_fp8_operand(const config::Config& config, const Groups& groups, train::StepRunner& planned,
+                     const AddTokens& add) {
+  const int64_t tokens = planned.model().dims().tokens, hidden = planned.model().dims().hidden,
+                pieces = config.parallel.tensor_overlap;
+  const fp8::Recipe& recipe = planned.model().recipe();
+  const parallel::TensorParallel tensor(groups.tensor(), true, static_cast<int>(pieces),
+                                        groups.tensor_copies());
+  if (config.precision.fp8 == config::Fp8Mode::off || !recipe.gathers_quantized(tensor, tokens)) return;
+  const kernels::ScaleLayout layout = recipe.scale_layout(fp8::OperandRole::input);
+  const auto gather = [&](const char* what, DType dtype, int64_t elements) {
+    add(what, Exchange::all_gather, dtype, elements);
+  };
+  gather("FP8 operand of a linear", DType::e4m3, tokens / pieces * hidden);
+  if (layout != kernels::ScaleLayout::vectors) return;
+  gather("its scales", DType::f32, kernels::scale_shape(layout, tokens, hidden).numel());
+  gather("its column-wise form", DType::e4m3, tokens * hidden);
+  gather("the scales of that", DType::f32, kernels::scale_shape(layout, hidden, tokens / pieces).numel());
+}
+
 /// Of this rank, whose stage holds `buckets`. One bucket stands for all, the largest.
 std::vector<Message> messages_of(const config::Config& config, const Groups& groups,
                                  train::StepRunner& planned) {
@@ -72,8 +95,7 @@ std::vector<Message> messages_of(const config::Config& config, const Groups& gro
   if (grid.tensor > 1) {
     const int64_t piece = dims.tokens / config.parallel.tensor_overlap * dims.hidden;
     if (config.parallel.sequence) {
-      if (config.precision.fp8 != config::Fp8Mode::off && planned.model().recipe().gathers_quantized())
-        add_tokens("FP8 operand of a linear", Exchange::all_gather, DType::e4m3, piece);
+      add_fp8_operand(config, groups, planned, add_tokens);
       add_tokens("stream, before a layer's half", Exchange::all_gather, dims.dtype, piece);
       add_tokens("stream, behind a layer's half", Exchange::reduce_scatter, dims.dtype, piece);
     } else {

@@ -218,6 +218,23 @@ TEST_F(TeBench, TimesWhatTheGroupsOfALayoutSend) {
   EXPECT_EQ(sent_messages(report()), (std::vector<Sent>{{"tensor", "all_gather", "fp8_e4m3", 2, 2048, 0.5},
                                                         {"tensor", "all_gather", "bf16", 2, 4096, 0.5},
                                                         {"tensor", "reduce_scatter", "bf16", 2, 4096, 0.5}}));
+  // Scales of 128 values: of 4 x 128 tokens in two pieces each rank's are whole blocks, and both forms travel.
+  const std::string blocks = tensor +
+                             " --set parallel.sequence=true --set parallel.tensor_overlap=2 --set "
+                             "precision.fp8_recipe=blockwise --set model.seq_length=256";
+  ASSERT_EQ(run(blocks, 2), 0) << text("err");
+  constexpr int64_t kValues = 2 * 256 * 64;
+  EXPECT_EQ(sent_messages(report()),
+            (std::vector<Sent>{{"tensor", "all_gather", "fp8_e4m3", 2, kValues / 2, 0.5},
+                               {"tensor", "all_gather", "fp32", 2, 2 * 256 * 4, 0.5},
+                               {"tensor", "all_gather", "fp8_e4m3", 2, kValues, 0.5},
+                               {"tensor", "all_gather", "fp32", 2, kValues / 128 * 4 / 2, 0.5},
+                               {"tensor", "all_gather", "bf16", 2, kValues, 0.5},
+                               {"tensor", "reduce_scatter", "bf16", 2, kValues, 0.5}}));
+  ASSERT_EQ(run(blocks + " --set parallel.tensor_overlap=4", 2), 0) << text("err");
+  EXPECT_EQ(sent_messages(report()),
+            (std::vector<Sent>{{"tensor", "all_gather", "bf16", 2, kValues / 2, 0.5},
+                               {"tensor", "reduce_scatter", "bf16", 2, kValues / 2, 0.5}}));
   ASSERT_EQ(run(start + " --set parallel.pipeline=2", 2), 0) << text("err");
   EXPECT_EQ(sent_messages(report()),
             (std::vector<Sent>{{"pipeline", "send, receive", "bf16", 2, 8192, 1.0}}));

@@ -55,6 +55,9 @@ TEST(Fp8Statistics, ChangeNoBitOfAnyLayout) {
   expect_same_bits(
       folder, "tp_sp_blockwise",
       joined(fp8, {"parallel.tensor=2", "parallel.sequence=true", "precision.fp8_recipe=blockwise"}));
+  expect_same_bits(folder, "tp_sp_blockwise_groups",  // a rank's 128 tokens, which it casts itself
+                   joined(fp8, {"parallel.tensor=2", "parallel.sequence=true",
+                                "precision.fp8_recipe=blockwise", "model.seq_length=128"}));
   expect_same_bits(folder, "pp", joined(fp8, {"parallel.pipeline=2", "parallel.schedule=zero_bubble"}));
   expect_same_bits(folder, "dp", fp8);
   expect_same_bits(folder, "dp_rowwise",

@@ -70,6 +70,7 @@ struct Case {
   std::string split = "even";  ///< parallel.pipeline_split
   bool copies = false;         ///< parallel.tensor_transport copy
   int chunks = 0;              ///< parallel.virtual_stages; 0: 2 of interleaved, 1 of any other schedule
+  int seq = 0;                 ///< model.seq_length; 0: by width
 
   bool norms_on_outputs() const { return form == Form::olmo2 || form == Form::gemma3; }
   bool fp8() const { return precision >= Precision::delayed; }
@@ -139,7 +140,7 @@ inline config::Config make_config(const Case& c) {
   m.ffn_hidden_size = c.wide() ? 128 : 48;
   m.vocab_size = 101;  // 3 of 104 rows are padding, on the last tensor rank
   m.make_vocab_size_divisible_by = c.fp8_head ? 64 : 8;
-  m.seq_length = c.wide() ? 32 : 16;
+  m.seq_length = c.seq > 0 ? c.seq : c.wide() ? 32 : 16;
   m.tie_word_embeddings = c.tied();
   m.add_qkv_bias = llama && c.variant;
   m.init_method_std = 0.1;
@@ -398,6 +399,22 @@ inline std::vector<Case> cases_of(int ranks) {
            .pipeline = 2,
            .schedule = zero_bubble,
            .overrides = "linear_fc2 wgrad: bf16; linear_proj dgrad: bf16; layers -1: rowwise"},
+          // A rank's tokens are a group, or two: its FP8 values travel with their scales.
+          {.name = "tp2_sp_gpt_blockwise_groups",
+           .family = gpt,
+           .precision = blockwise,
+           .tensor = 2,
+           .sequence = true,
+           .recompute = selective,
+           .seq = 128},
+          {.name = "tp2_sp_llama_blockwise_groups_overlap",
+           .family = llama,
+           .precision = blockwise,
+           .tensor = 2,
+           .sequence = true,
+           .overlap = 2,
+           .variant = true,
+           .seq = 256},
           {.name = "dp2_gpt_blockwise", .family = gpt, .precision = blockwise, .recompute = full},
           {.name = "tp2_qwen3", .family = llama, .tensor = 2, .recompute = full, .form = Form::qwen3},
           {.name = "tp2_sp_qwen3_delayed",

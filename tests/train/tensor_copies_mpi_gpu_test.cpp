@@ -55,8 +55,8 @@ TEST(TensorCopiesGpu, AreLikeNcclAndTheSameInEveryRun) {
   TE_REQUIRE_GPU();
   if (world().size() == 1) GTEST_SKIP() << "no tensor ranks";
   for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
-    for (const Precision precision :
-         {Precision::fp32_wide, Precision::bf16_wide, Precision::delayed, Precision::rowwise}) {
+    for (const Precision precision : {Precision::fp32_wide, Precision::bf16_wide, Precision::delayed,
+                                      Precision::rowwise, Precision::blockwise}) {
       // The bounds of layouts (docs/parallelism.md): FP32's order of sums, BF16's rounding, and what FP8's rounding of
       // values that were off in their last bit makes of a gradient's norm after some steps.
       const bool fp32 = precision == Precision::fp32_wide, fp8 = precision >= Precision::delayed;

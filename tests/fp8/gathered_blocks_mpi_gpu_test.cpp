@@ -1,0 +1,55 @@
+// The same on GPUs, where messages really run beside GEMMs: forms or scales that are read before they have come, or
+// written over while they travel, would change losses and gradients. Where GEMMs are not cut, the bits are those of a run
+// that exchanges BF16 rows; where they are, those of every other run.
+#include "gathered_blocks_run.h"
+#include "parallel/launch.h"
+#include "testing/mpi.h"
+#include "train/execution.h"
+
+namespace te::testing {
+namespace {
+
+using parallel::ProcessGrid;
+
+constexpr int kRuns = 3;
+
+void expect_same_bits(const BlocksTrace& actual, const BlocksTrace& expected) {
+  EXPECT_EQ(actual.loss, expected.loss);
+  EXPECT_EQ(actual.evaluated, expected.evaluated);
+  EXPECT_EQ(actual.amax, expected.amax);
+  EXPECT_TRUE(actual.gradients == expected.gradients);
+}
+
+void run_layout(BlocksLayout layout) {
+  layout.hidden = 1024, layout.heads = 8, layout.seq = 512;
+  config::Config config = config_of(layout, world().size());
+  config.model.init_method_std = 0.02;
+  config.training.device = config::DeviceChoice::cuda;
+  config.training.gemm_autotune = config::GemmAutotune::off;  // the same algorithms in every run
+  const Context context = parallel::open_cuda_device(world(), train::execution_options(config));
+  const Groups groups =
+      Groups::connect(world(), context, ProcessGrid::of(world().size(), world().size(), 1, 1),
+                      train::connect_options(config));
+  const auto run = [&](std::unique_ptr<fp8::Recipe> recipe) {
+    return BlocksModel(context, config, layout, groups, std::move(recipe)).run();
+  };
+  const BlocksTrace expected = run(layout.pieces == 1 ? casts_all_tokens(config) : nullptr);
+  for (int i = 0; i < kRuns; ++i) expect_same_bits(run(nullptr), expected);
+}
+
+TEST(GatheredBlocksGpu, HaveTheSameBits) {
+  TE_REQUIRE_GPU();
+  if (world().size() == 1) GTEST_SKIP() << "no tensor ranks";
+  for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full})
+    for (const bool copies : {false, true})
+      for (const int pieces : {1, world().size()}) {
+        SCOPED_TRACE(
+            fmt::format("recompute {}, copies {}, {} pieces", static_cast<int>(recompute), copies, pieces));
+        run_layout({.family = Family::llama, .recompute = recompute, .pieces = pieces, .copies = copies});
+      }
+  run_layout({.family = Family::gpt, .deferred = true});
+  run_layout({.family = Family::gpt, .both = true});
+}
+
+}  // namespace
+}  // namespace te::testing

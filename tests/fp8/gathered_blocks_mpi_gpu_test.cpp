@@ -1,6 +1,6 @@
 // The same on GPUs, where messages really run beside GEMMs: forms or scales that are read before they have come, or
-// written over while they travel, would change losses and gradients. Where GEMMs are not cut, the bits are those of a run
-// that exchanges BF16 rows; where they are, those of every other run.
+// written over while they travel, would change losses and gradients. Where GEMMs are not cut, the bits are those of a
+// run that exchanges BF16 rows; where they are, those of every other run.
 #include "gathered_blocks_run.h"
 #include "parallel/launch.h"
 #include "testing/mpi.h"

@@ -1,5 +1,6 @@
-// Models of the recipe `blockwise` under sequence parallelism, whose tensor ranks exchange FP8 values with their scales:
-// every loss, gradient and amax has the bits of a run that exchanges BF16 rows, and the plan takes no more memory.
+// Models of the recipe `blockwise` under sequence parallelism, whose tensor ranks exchange FP8 values with their
+// scales: every loss, gradient and amax has the bits of a run that exchanges BF16 rows, and the plan takes no more
+// memory.
 #include <cmath>
 
 #include "gathered_blocks_run.h"

@@ -1,5 +1,5 @@
-// Operands with scales of 128 values under sequence parallelism: what arrives is what one rank makes of all tokens, byte
-// for byte, and it has travelled in FP8.
+// Operands with scales of 128 values under sequence parallelism: what arrives is what one rank makes of all tokens,
+// byte for byte, and it has travelled in FP8.
 #include "fp8/gathered_groups.h"
 
 #include <algorithm>

@@ -119,8 +119,9 @@ class Quantizer {
   /// In place of complete(), of such a weight: its row-wise form has been gathered.
   void complete_parted(const Context& context, Operand& weight, int number, QuantizeMode mode) const;
 
-  /// With sequence parallelism: scratch for gathers of an operand [tokens, cols]; none where high-precision rows travel.
-  /// Where the operand keeps high-precision values that passes in FP8 do not need, blocks of forms lie in these.
+  /// With sequence parallelism: scratch for gathers of an operand [tokens, cols]; none where high-precision rows
+  /// travel. Where the operand keeps high-precision values (keeps_hp()), which passes in FP8 do not need, forms with
+  /// scales of 128 values travel in their memory.
   void plan_share(MemoryPlan& plan, ShareMemory& memory, const std::string& name,
                   const parallel::TensorParallel& ranks, int64_t tokens, int64_t cols,
                   Lifetime lifetime) const;

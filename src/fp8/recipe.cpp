@@ -37,6 +37,10 @@ bool Quantizer::keeps_hp() const {
   return enabled() && recipe_->shared_->keeps_high_precision;
 }
 
+bool Quantizer::in_high_precision() const {
+  return enabled() && recipe_->shared_->high_precision;
+}
+
 bool Quantizer::gathers_quantized(const parallel::TensorParallel& ranks, int64_t tokens) const {
   return enabled() && !recipe_->shared_->high_precision && !forms_.hp &&
          recipe_->gathers_quantized(ranks, tokens);

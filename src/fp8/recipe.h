@@ -84,6 +84,8 @@ class Quantizer {
   /// True when passes in high precision may come (Recipe::keep_high_precision): its values are kept as if it were not
   /// cast.
   bool keeps_hp() const;
+  /// True while the passes of such a run are in high precision.
+  bool in_high_precision() const;
   /// True when the ranks of sequence parallelism exchange quantized rows of an operand of so many tokens, false when
   /// high-precision ones.
   bool gathers_quantized(const parallel::TensorParallel& ranks, int64_t tokens) const;

@@ -144,7 +144,7 @@ void Linear::fprop(const Context& context, const Operand& input, const Tensor& y
   gemm.early_b = early_weight_;
   if (with_bias && bias_ != nullptr) gemm.bias = bias_->value;
   if (!activation.forward()) return kernels::gemm(context, gemm);
-  TE_CHECK(!quantized(), "{}: quantized GEMMs have no activation", spec_.name);
+  TE_CHECK(!runs_quantized(), "{}: quantized GEMMs have no activation", spec_.name);
   kernels::gemm_activation_forward(context, {.kind = activation.kind,
                                              .a = gemm.a.values,
                                              .b = gemm.b.values,
@@ -161,7 +161,7 @@ void Linear::dgrad(const Context& context, const Operand& grad, const Tensor& dx
   kernels::Gemm gemm = fp8::dgrad(grad, weight_operand_, first, count);
   gemm.out = dx.slice_rows(first, count);
   if (!activation.backward()) return kernels::gemm(context, gemm);
-  TE_CHECK(!quantized(), "{}: quantized GEMMs have no activation", spec_.name);
+  TE_CHECK(!runs_quantized(), "{}: quantized GEMMs have no activation", spec_.name);
   kernels::gemm_activation_backward(context,
                                     {.kind = activation.kind,
                                      .a = gemm.a.values,

@@ -86,6 +86,16 @@ class Linear {
   bool quantized() const {
     return input_quantizer_.enabled() || weight_quantizer_.enabled() || grad_quantizer_.enabled();
   }
+  /// The same of the passes that run now, of a run of both precisions.
+  bool runs_quantized() const {
+    return quantized() && !input_quantizer_.in_high_precision() && !weight_quantizer_.in_high_precision() &&
+           !grad_quantizer_.in_high_precision();
+  }
+  /// True when passes may come in which it is not quantized: planning is for both.
+  bool may_run_unquantized() const {
+    return !quantized() || input_quantizer_.keeps_hp() || weight_quantizer_.keeps_hp() ||
+           grad_quantizer_.keeps_hp();
+  }
   /// The input's quantized form in memory that inputs of several linears share; empty where fprop reads high precision.
   kernels::Matrix input_form(const Tensor& values, const Tensor& scales, int64_t rows) const {
     return input_quantizer_.rowwise_in(values, scales, rows, in());

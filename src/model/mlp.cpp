@@ -48,7 +48,7 @@ Mlp::Mlp(const std::string& layer_name, int index, const LayerConfig& config,
 // --- memory ------------------------------------------------------------------------------------------------
 
 LinearUse Mlp::fc1_use() const {
-  const Step d_out = rides_on(linear_fc2_) ? Step::fc2_backward : Step::activation_backward;
+  const Step d_out = may_ride_on(linear_fc2_) ? Step::fc2_backward : Step::activation_backward;
   return {.dims = dims_,
           .recompute = recompute_,
           .input = Step::mlp_norm,
@@ -61,7 +61,7 @@ LinearUse Mlp::fc1_use() const {
 LinearUse Mlp::fc2_use() const {
   return {.dims = dims_,
           .recompute = recompute_,
-          .input = rides_on(linear_fc1_) ? Step::fc1 : Step::activation,
+          .input = may_ride_on(linear_fc1_) ? Step::fc1 : Step::activation,
           .forward = Step::fc2,
           .grad = kMadeAbove,
           .backward = Step::fc2_backward,
@@ -83,13 +83,13 @@ void Mlp::plan_scratch(MemoryPlan& plan) {
 void Mlp::plan_activations(MemoryPlan& plan, Activations& a) const {
   plan.add(a.fc1_out, name_ + ".fc1_out", MemoryKind::activations, dims_.dtype, {dims_.tokens, dims_.fc1},
            saved(recompute_,
-                 live(Step::fc1, rides_on(linear_fc2_) ? Step::activation_backward : Step::fc1_backward)));
+                 live(Step::fc1, may_ride_on(linear_fc2_) ? Step::activation_backward : Step::fc1_backward)));
   linear_fc1_.plan_input(plan, a.fc1_input, fc1_use());
   linear_fc2_.plan_input(plan, a.fc2_input, fc2_use());
 }
 
 void Mlp::plan_gradients(MemoryPlan& plan, Gradients& g, bool deferred) const {
-  linear_fc1_.plan_grad(plan, g.fc1, fc1_use(), deferred, rides_on(linear_fc2_));
+  linear_fc1_.plan_grad(plan, g.fc1, fc1_use(), deferred, may_ride_on(linear_fc2_));
   g.fc1_in_place = g.fc1.hp.shape.rank() == 0;  // not planned
   linear_fc2_.plan_grad(plan, g.fc2, fc2_use(), deferred);
 }

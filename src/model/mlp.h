@@ -3,7 +3,8 @@
 //
 // The activation is linear_fc2's operand, and its gradient linear_fc1's. Beside a high-precision GEMM it is part of
 // that GEMM's epilogue (kernels/gemm/gemm_activation.h); beside a quantized one it is a pass of its own, which casts
-// what it makes. rides_on() is the one place that decides.
+// what it makes. rides_on() is the one place that decides, pass by pass: BF16 steps of an FP8 run are those of a BF16
+// run.
 #pragma once
 
 #include <string>
@@ -56,7 +57,9 @@ class Mlp {
   void wgrad(const Context& context, const Activations& a, const Gradients& g) const;
 
  private:
-  static bool rides_on(const Linear& linear) { return !linear.quantized(); }
+  static bool rides_on(const Linear& linear) { return !linear.runs_quantized(); }
+  /// In some passes of the run at least, for which memory is planned.
+  static bool may_ride_on(const Linear& linear) { return linear.may_run_unquantized(); }
   void run_activation(const Context& context, const Activations& a, Target y) const;
   LinearUse fc1_use() const;
   LinearUse fc2_use() const;

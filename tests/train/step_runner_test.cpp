@@ -1,8 +1,10 @@
 // One step through StepRunner: the FP8 counters see every operand exactly once per microbatch.
 #include "train/step_runner.h"
 
+#include <algorithm>
 #include <map>
 
+#include "core/profile.h"
 #include "model/tiny_model.h"
 #include "testing/testing.h"
 #include "train/metrics.h"
@@ -64,6 +66,62 @@ TEST(StepRunner, CountersSeeEveryOperandOncePerPass) {
                                                                    : batch.counted * out;
         EXPECT_EQ(table.counters_of(i)->total, static_cast<unsigned long long>(expected))
             << info.name << " " << role_name(info.role);
+      }
+    }
+  }
+}
+
+/// The operations of a step up to its update, in order: what a GPU's kernels, and so the rounding, hang on. Without looks
+/// at amaxes, which change nothing.
+class Operations final : public OpObserver {
+ public:
+  Operations() { install(this); }
+  ~Operations() override { install(nullptr); }
+  void begin(const Context&, OpCall call) override {
+    if (!ended_ && std::string_view(call.name) != "quantize")
+      list.push_back(fmt::format("{} ({})", call.name, call.label));
+    ended_ = ended_ || std::string_view(call.name) == "adamw";
+  }
+  void end(const Context&) override {}
+  std::vector<std::string> list;
+
+ private:
+  bool ended_ = false;
+};
+
+std::vector<std::string> operations_of_a_step(const config::Config& config) {
+  const Context context = Context::cpu();
+  train::StepRunner runner(config, context);
+  runner.allocate();
+  runner.model().initialize(context, 1);
+  if (config.precision.fp8 != config::Fp8Mode::off) runner.model().recipe().set_high_precision(true);
+  runner.model().quantize_weights(context);
+  const train::HostBatch batch = random_batch(runner, config);
+  const Operations operations;
+  runner.launch(batch, 1, 0, false);
+  return operations.list;
+}
+
+// The activation is part of the GEMM beside it in both, not a kernel of its own.
+TEST(StepRunner, StepsInBf16OfAnFp8RunAreThoseOfABf16Run) {
+  for (const config::Family family : {config::Family::llama, config::Family::gpt}) {
+    for (const config::Recompute recompute :
+         {config::Recompute::none, config::Recompute::selective, config::Recompute::full}) {
+      config::Config bf16 = testing::tiny_config(family);
+      bf16.precision.dtype = config::ComputeDType::bf16;
+      bf16.training.recompute = recompute;
+      bf16.training.global_batch_size = 6;
+      const std::vector<std::string> expected = operations_of_a_step(bf16);
+      const auto fused = [](const std::string& op) { return op.starts_with("gemm_activation"); };
+      ASSERT_GT(std::count_if(expected.begin(), expected.end(), fused), 0);
+      ASSERT_EQ(expected.back(), "adamw ()");
+      for (const config::Fp8Recipe recipe : {config::Fp8Recipe::tensorwise, config::Fp8Recipe::rowwise,
+                                             config::Fp8Recipe::blockwise, config::Fp8Recipe::delayed}) {
+        config::Config both = bf16;
+        both.precision.fp8 = config::Fp8Mode::hybrid;
+        both.precision.fp8_recipe = recipe;
+        both.precision.fp8_from_step = 3;
+        EXPECT_EQ(operations_of_a_step(both), expected) << static_cast<int>(recipe);
       }
     }
   }

@@ -16,7 +16,7 @@ constexpr const char* kSeedRule = "whole numbers from 0 on, each once";
 /// Reads keys of a map; every message begins with the file and the key.
 class Reader {
  public:
-  Reader(std::string where, YAML::Node node) : where_(std::move(where)), node_(std::move(node)) {}
+  Reader(std::string where, const YAML::Node& node) : where_(std::move(where)), node_(node) {}
 
   const std::string& where() const { return where_; }
   bool has(const char* key) const { return node_.IsMap() && node_[key].IsDefined() && !node_[key].IsNull(); }

@@ -238,8 +238,8 @@ TEST_F(TeBench, TimesWhatTheGroupsOfALayoutSend) {
   ASSERT_EQ(run(start + " --set parallel.pipeline=2", 2), 0) << text("err");
   EXPECT_EQ(sent_messages(report()),
             (std::vector<Sent>{{"pipeline", "send, receive", "bf16", 2, 8192, 1.0}}));
-  // Buckets of a layer, whose new values are FP8 weights, and the smaller ones of the embedding and of the head with the
-  // final norm, which are BF16. Each rank has a granule of 128 at least.
+  // Buckets of a layer, whose new values are FP8 weights, and the smaller ones of the embedding and of the head with
+  // the final norm, which are BF16. Each rank has a granule of 128 at least.
   ASSERT_EQ(run(start + " --set parallel.bucket_size=1", 2), 0) << text("err");
   constexpr int64_t kLayer = ((3 * 64 + 64 + 3 * 96) * 64 + 2 * 64 + 255) / 256 * 256,
                     kHead = (128 * 64 + 64 + 255) / 256 * 256;

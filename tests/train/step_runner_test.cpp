@@ -71,8 +71,8 @@ TEST(StepRunner, CountersSeeEveryOperandOncePerPass) {
   }
 }
 
-/// The operations of a step up to its update, in order: what a GPU's kernels, and so the rounding, hang on. Without looks
-/// at amaxes, which change nothing.
+/// The operations of a step up to its update, in order: what a GPU's kernels, and so the rounding, hang on. Without
+/// looks at amaxes, which change nothing.
 class Operations final : public OpObserver {
  public:
   Operations() { install(this); }

@@ -385,8 +385,9 @@ bool take_cached(const Context& context, const Gemm& args, Plan& plan) {
   return false;
 }
 
-/// The fastest candidate, and the effort that it took. An accumulating GEMM is timed into scratch memory (out stays as it is); where there is no
-/// memory for that, or the time for searches is spent, the first candidate is taken without a search.
+/// The fastest candidate, and the effort that it took. An accumulating GEMM is timed into scratch memory (out stays as
+/// it is); where there is no memory for that, or the time for searches is spent, the first candidate is taken without a
+/// search.
 std::pair<Choice, int> search_fastest(const Context& context, const Gemm& args, const Plan& plan,
                                       const std::vector<Choice>& choices) {
   const TuneScratch scratch(args.accumulate ? args.out.bytes() : 0);

@@ -77,8 +77,8 @@ struct Slot {
 };
 
 /// Places at which a run can take place at a time; at least one. Runs on GPUs share a file of GEMM algorithms in the
-/// experiment's directory (kernels/gemm/gemm_cache.h), unless TE_GEMM_CACHE names a folder: one that is chosen otherwise
-/// rounds otherwise, and pairs would differ by more than their variants. UserError when GPUs and ranks do not fit.
+/// experiment's directory (kernels/gemm/gemm_cache.h), unless TE_GEMM_CACHE names a folder: another algorithm rounds
+/// otherwise, and pairs would differ by more than their variants. UserError when GPUs and ranks do not fit.
 std::vector<Slot> make_slots(const Experiment& experiment, int hardware_threads);
 
 }  // namespace te::experiment

@@ -209,19 +209,29 @@ void run_config(const StepOptions& options, const std::string& path, parallel::W
   report.push_back(std::move(entry));
 }
 
+/// A row of the table as soon as it is measured: what follows may take minutes, or be cut off.
+void announce(const std::vector<std::string>& row) {
+  std::fprintf(stderr, "%s, FP8 %s, %s: %s ms, %s tokens/s/GPU\n", row[0].c_str(), row[1].c_str(),
+               row[2].c_str(), row[4].c_str(), row[7].c_str());
+}
+
 void run(const StepOptions& options, parallel::World& world) {
   nlohmann::json report;
   std::vector<std::vector<std::string>> table{{"config", "FP8", "TPxDPxPP", "tokens/step", "ms", "min", "max",
                                                "tokens/s/GPU", "TFLOP/s", "memory", "first step s",
                                                "cast again"}};
-  for (const std::string& path : options.configs) run_config(options, path, world, table, report);
+  Options common;
+  common.json = options.json;
+  for (const std::string& path : options.configs) {
+    run_config(options, path, world, table, report);
+    if (!world.leader()) continue;
+    write_report(common, report);
+    if (options.configs.size() > 1) announce(table.back());
+  }
   if (!world.leader()) return;
   std::printf("whole optimizer steps (clipping, FP32 main parameters updated), random tokens, median of %d\n",
               options.steps);
   print_table(table);
-  Options common;
-  common.json = options.json;
-  write_report(common, report);
 }
 
 }  // namespace

@@ -91,6 +91,17 @@ TEST_F(TeBench, RefusesMoreHostMemoryThanThereIs) {
   EXPECT_NE(text("err").find("the memory plan needs "), std::string::npos) << text("err");
 }
 
+// What follows may be cut off: the second config here is refused.
+TEST_F(TeBench, SaysEachConfigsStepAsSoonAsItIsMeasured) {
+  ASSERT_EQ(run("step --steps 1 --config " + path("tiny.yaml") + " --config " + path("missing.yaml") +
+                " --json " + path("report.json")),
+            2);
+  EXPECT_NE(text("err").find("tiny, FP8 hybrid, 1x1x1: "), std::string::npos) << text("err");
+  EXPECT_NE(text("err").find(" tokens/s/GPU\n"), std::string::npos) << text("err");
+  ASSERT_EQ(report().size(), 1u);
+  EXPECT_EQ(report().at(0).at("config"), "tiny");
+}
+
 TEST_F(TeBench, AccountsForEveryOperationOfAStep) {
   ASSERT_EQ(
       run("step --steps 2 --profile --tune --config " + path("tiny.yaml") + " --json " + path("report.json")),

@@ -187,6 +187,8 @@ TEST_F(GemmCacheFile, LiesWhereItsVariablesSay) {
   EXPECT_EQ(GemmCache::default_folder(), "/caches/te-train");
   ::setenv("TE_GEMM_CACHE", "/experiment/gemm_algorithms", 1);
   EXPECT_EQ(GemmCache::default_folder(), "/experiment/gemm_algorithms");
+  ::setenv("TE_GEMM_CACHE", "here", 1);
+  EXPECT_EQ(GemmCache::default_folder(), fs::absolute("here").string());
   for (const char* name : {"TE_GEMM_CACHE", "XDG_CACHE_HOME", "HOME"})
     before.contains(name) ? ::setenv(name, before.at(name).c_str(), 1) : ::unsetenv(name);
 }

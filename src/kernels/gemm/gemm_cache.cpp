@@ -146,7 +146,7 @@ class GemmCache::SearchLock {
 
 std::string GemmCache::default_folder() {
   const char* own = std::getenv("TE_GEMM_CACHE");
-  if (own != nullptr && *own == '/') return own;
+  if (own != nullptr && *own != '\0') return fs::absolute(own).string();
   const char* cache = std::getenv("XDG_CACHE_HOME");
   if (cache != nullptr && *cache == '/') return std::string(cache) + "/te-train";
   const char* home = std::getenv("HOME");

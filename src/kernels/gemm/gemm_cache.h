@@ -30,8 +30,8 @@ class GemmCache {
     bool operator==(const Entry&) const = default;
   };
 
-  /// $TE_GEMM_CACHE, $XDG_CACHE_HOME/te-train or $HOME/.cache/te-train; empty when no variable names a folder by its
-  /// absolute path.
+  /// $TE_GEMM_CACHE, $XDG_CACHE_HOME/te-train or $HOME/.cache/te-train; of the latter two only absolute paths count.
+  /// Empty when no variable names a folder.
   static std::string default_folder();
 
   /// Reads the file of this GPU and library in `folder` (empty: nothing is kept). A file that is damaged, or

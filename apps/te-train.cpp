@@ -256,8 +256,7 @@ int body(te::parallel::World& world, int argc, char** argv) {
   if (plan.chosen() && (show.ranks > 0 || show.dry_run || show.schedule))
     te::user_error(
         "--plan N shows the layouts of N GPUs, --dry-run and --print-schedule (with --ranks) the config's "
-        "own: leave "
-        "one of them out");
+        "own: leave one of them out");
   if (inspect_fp8.chosen()) {
     if (!configs.empty() || !overrides.empty())
       te::user_error(

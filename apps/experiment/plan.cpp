@@ -192,7 +192,8 @@ void read_variants(const Reader& root, Experiment& experiment) {
 }
 
 std::vector<std::pair<std::string, std::string>> shared_algorithms(const std::filesystem::path& directory) {
-  if (std::getenv("TE_GEMM_CACHE") != nullptr) return {};
+  const char* own = std::getenv("TE_GEMM_CACHE");
+  if (own != nullptr && *own != '\0') return {};  // as GemmCache::default_folder() has it
   return {{"TE_GEMM_CACHE", std::filesystem::absolute(directory / "gemm_algorithms").string()}};
 }
 

@@ -13,6 +13,7 @@
 #include "kernels/attention/attention.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/gemm/gemm_activation.h"
+#include "kernels/quantize/recast.h"
 
 namespace te::bench {
 namespace {
@@ -117,14 +118,22 @@ double gemm_ms(const Context& context, Gemm like, double seconds) {
 double gemm_ms(const Context& context, GemmActivationForward like, double seconds) {
   using P = GemmActivationForward;
   Operands memory(context);
+  for (kernels::Matrix* matrix : {&like.a, &like.b}) matrix->scales = memory.random(matrix->scales);
   like.bias = memory.zeros(like.bias);
+  // The first launch of a cast, with a scale of the same kind as the operands': the run's own state stays as it is.
+  const kernels::Fp8Output cast = kernels::first_cast(like.y_fp8);
+  like.y_fp8 = {.rowwise = cast.rowwise, .columnwise = cast.columnwise};
+  if (cast) {
+    like.y_fp8.scale = like.a.scales.as<float>();
+    like.y_fp8.amax = memory.zeros({nullptr, DType::f32, {1}}).as<float>();
+  }
   return rotating_ms<P>(
       context, kernels::gemm_activation_forward, like,
       [](P& p) {
-        return std::vector<Tensor*>{&p.a, &p.b};
+        return std::vector<Tensor*>{&p.a.values, &p.b.values};
       },
       [](P& p) {
-        return std::vector<Tensor*>{&p.out, &p.y};
+        return std::vector<Tensor*>{&p.out, &p.y, &p.y_fp8.rowwise, &p.y_fp8.columnwise};
       },
       seconds, memory);
 }
@@ -234,7 +243,9 @@ std::string problem_key(const std::any& problem) {
         std::string(gemm->bias ? " bias" : "") + (gemm->fast_accumulation ? " fast" : ""), scales);
   }
   if (const auto* args = std::any_cast<GemmActivationForward>(&problem)) {
-    return activation_key("forward", args->kind, args->a, args->b, args->bias ? " bias" : "");
+    return activation_key(
+        "forward", args->kind, args->a.values, args->b.values,
+        std::string(args->bias ? " bias" : "") + (args->y_fp8.columnwise ? " transposed" : ""));
   }
   if (const auto* args = std::any_cast<GemmActivationBackward>(&problem)) {
     return activation_key("backward", args->kind, args->a, args->b,

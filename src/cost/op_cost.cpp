@@ -143,7 +143,7 @@ OpCost cost_of(const Gemm& args) {
 }
 
 OpCost cost_of(const GemmActivationForward& args) {
-  OpCost cost = moves({args.a, args.b, args.bias, args.out, args.y});
+  OpCost cost = moves({args.a.values, args.b.values, args.bias, args.out, args.y}, args.y_fp8);
   cost.flops = static_cast<double>(gemm_flops({.a = args.a, .b = args.b, .trans_b = true}));
   return cost;
 }

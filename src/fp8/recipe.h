@@ -79,6 +79,8 @@ class Quantizer {
   /// True when no GEMM reads high precision, and the column-wise form is the row-wise one's transpose.
   bool transposes() const;
   DType format() const;
+  /// True when the row-wise form is quantized, with one scale.
+  bool has_one_scale() const { return rowwise() && scale_layout() == kernels::ScaleLayout::tensor; }
   /// True when producers of the operand can write its quantized form: then it needs no high-precision copy.
   bool fused() const;
   /// True when passes in high precision may come (Recipe::keep_high_precision): its values are kept as if it were not

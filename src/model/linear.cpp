@@ -144,14 +144,18 @@ void Linear::fprop(const Context& context, const Operand& input, const Tensor& y
   gemm.early_b = early_weight_;
   if (with_bias && bias_ != nullptr) gemm.bias = bias_->value;
   if (!activation.forward()) return kernels::gemm(context, gemm);
-  TE_CHECK(!runs_quantized(), "{}: quantized GEMMs have no activation", spec_.name);
+  const Output& result = activation.y;
+  TE_CHECK(!result.fp8 || count == y.rows(), "{}: the activation behind it is cast by {} of {} rows",
+           spec_.name, count, y.rows());
   kernels::gemm_activation_forward(context, {.kind = activation.kind,
-                                             .a = gemm.a.values,
-                                             .b = gemm.b.values,
+                                             .a = gemm.a,
+                                             .b = gemm.b,
                                              .bias = gemm.bias,
                                              .out = gemm.out,
-                                             .y = activation.y.slice_rows(first, count),
+                                             .y = result.hp ? result.hp.slice_rows(first, count) : Tensor{},
+                                             .y_fp8 = result.fp8,
                                              .clamp = activation.clamp,
+                                             .fast_accumulation = gemm.fast_accumulation,
                                              .early_b = early_weight_});
 }
 
@@ -161,18 +165,18 @@ void Linear::dgrad(const Context& context, const Operand& grad, const Tensor& dx
   kernels::Gemm gemm = fp8::dgrad(grad, weight_operand_, first, count);
   gemm.out = dx.slice_rows(first, count);
   if (!activation.backward()) return kernels::gemm(context, gemm);
-  TE_CHECK(!runs_quantized(), "{}: quantized GEMMs have no activation", spec_.name);
-  kernels::gemm_activation_backward(context,
-                                    {.kind = activation.kind,
-                                     .a = gemm.a.values,
-                                     .b = gemm.b.values,
-                                     .x = activation.x.slice_rows(first, count),
-                                     .dx = activation.dx.hp.slice_rows(first, count),
-                                     .dbias = activation.dx.sums.into,
-                                     .scratch = activation.dx.sums.scratch,
-                                     .d_y = gemm.out,
-                                     .y = activation.y ? activation.y.slice_rows(first, count) : Tensor{},
-                                     .clamp = activation.clamp});
+  TE_CHECK(!runs_quantized(), "{}: quantized GEMMs have no activation's gradient", spec_.name);
+  kernels::gemm_activation_backward(
+      context, {.kind = activation.kind,
+                .a = gemm.a.values,
+                .b = gemm.b.values,
+                .x = activation.x.slice_rows(first, count),
+                .dx = activation.dx.hp.slice_rows(first, count),
+                .dbias = activation.dx.sums.into,
+                .scratch = activation.dx.sums.scratch,
+                .d_y = gemm.out,
+                .y = activation.y.hp ? activation.y.hp.slice_rows(first, count) : Tensor{},
+                .clamp = activation.clamp});
 }
 
 void Linear::wgrad(const Context& context, const Operand& grad, const Operand& input) const {

@@ -30,11 +30,12 @@ using fp8::Target;
 /// in front of linear_fc2's dgrad, whose result is its gradient. Empty: none.
 struct EpilogueActivation {
   kernels::ActivationKind kind = kernels::ActivationKind::swiglu;
-  Tensor y;         ///< out [tokens, ffn]: the activation's result; optional in the backward pass
+  Output
+      y;  ///< out [tokens, ffn]: the activation's result; optional in the backward pass, and not cast there
   Tensor x;         ///< backward [tokens, fc1]: what the activation took
   Output dx;        ///< backward: out [tokens, fc1] and its column sums
   float clamp = 0;  ///< of a clamped kind
-  bool forward() const { return y && !x; }
+  bool forward() const { return (y.hp || y.fp8) && !x; }
   bool backward() const { return static_cast<bool>(x); }
 };
 
@@ -130,8 +131,8 @@ class Linear {
   void make_fprop_weight(const Context& context);
   void make_dgrad_weight(const Context& context);
 
-  /// Rows [first, first + count) of y = x W^T (+ b); and of dx = dy W. With an activation, which only high-precision
-  /// GEMMs have, also those of its output; or those of its gradient, and dx is then scratch.
+  /// Rows [first, first + count) of y = x W^T (+ b); and of dx = dy W. With an activation also those of its output, all
+  /// rows at once where that is cast; or, of high-precision GEMMs, those of its gradient, and dx is then scratch.
   void fprop(const Context& context, const Operand& input, const Tensor& y, int64_t first, int64_t count,
              bool with_bias, const EpilogueActivation& activation = {}) const;
   void dgrad(const Context& context, const Operand& grad, const Tensor& dx, int64_t first, int64_t count,

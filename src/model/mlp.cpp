@@ -61,7 +61,7 @@ LinearUse Mlp::fc1_use() const {
 LinearUse Mlp::fc2_use() const {
   return {.dims = dims_,
           .recompute = recompute_,
-          .input = may_ride_on(linear_fc1_) ? Step::fc1 : Step::activation,
+          .input = linear_fc1_.may_take_activation() ? Step::fc1 : Step::activation,
           .forward = Step::fc2,
           .grad = kMadeAbove,
           .backward = Step::fc2_backward,
@@ -102,6 +102,7 @@ void Mlp::quantize_weights(const Context& context, bool count) {
 void Mlp::share_input_forms(Activations& a, const Tensor& values, const Tensor& scales) const {
   a.fc1_input.rowwise = linear_fc1_.input_form(values, scales, a.fc1_input.hp.rows());
   a.fc2_input.rowwise = linear_fc2_.input_form(values, scales, a.fc2_input.hp.rows());
+  a.inputs_share_memory = true;
 }
 
 // --- passes ------------------------------------------------------------------------------------------------
@@ -116,9 +117,11 @@ void Mlp::forward(const Context& context, Activations& a, const Tensor& y, const
   // 1. Up (for SwiGLU: gate and up in one GEMM). 2. The activation.
   pass.enter(context, Step::fc1);
   Target activated = linear_fc2_.input_target(a.fc2_input, pass);
-  if (rides_on(linear_fc1_)) {
-    linear_fc1_.forward(context, a.fc1_input, a.fc1_out, pass,
-                        {.kind = kind_, .y = activated.values(), .clamp = clamp_});
+  const bool casts = linear_fc1_.runs_quantized();
+  if (linear_fc1_.takes_activation() && !(casts && a.inputs_share_memory)) {
+    linear_fc1_.forward(
+        context, a.fc1_input, a.fc1_out, pass,
+        {.kind = kind_, .y = casts ? activated.cast() : Output{.hp = activated.values()}, .clamp = clamp_});
   } else {
     linear_fc1_.forward(context, a.fc1_input, a.fc1_out, pass);
     pass.enter(context, Step::activation);
@@ -144,10 +147,13 @@ void Mlp::backward(const Context& context, const Tensor& dy, Activations& a, Gra
   Target d_fc1 = linear_fc1_.grad_target(g.fc1, pass);
   // 3'. Down; 2'. the activation's gradient, and its result again, if that was not kept.
   if (rides_on(linear_fc2_)) {
-    EpilogueActivation activation{
-        .kind = kind_, .x = a.fc1_out, .dx = d_fc1.values_and_sums(), .clamp = clamp_};
+    EpilogueActivation activation;
+    activation.kind = kind_;
+    activation.x = a.fc1_out;
+    activation.dx = d_fc1.values_and_sums();
+    activation.clamp = clamp_;
     if (remake_input) {
-      activation.y = linear_fc2_.input_target(a.fc2_input, again).values();
+      activation.y.hp = linear_fc2_.input_target(a.fc2_input, again).values();
       linear_fc2_.complete_input(context, a.fc2_input, again);
     }
     linear_fc2_.backward(context, dy, g.fc2, a.fc2_input, d_act_, pass, deferred, activation);

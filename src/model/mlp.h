@@ -2,9 +2,9 @@
 //   y = linear_fc2(activation(linear_fc1(x)))
 //
 // The activation is linear_fc2's operand, and its gradient linear_fc1's. Beside a high-precision GEMM it is part of
-// that GEMM's epilogue (kernels/gemm/gemm_activation.h); beside a quantized one it is a pass of its own, which casts
-// what it makes. rides_on() is the one place that decides, pass by pass: BF16 steps of an FP8 run are those of a BF16
-// run.
+// that GEMM's epilogue (kernels/gemm/gemm_activation.h). Behind a quantized one it is, too, where an operand has one
+// scale, and casts what it makes there (ColumnParallelLinear::takes_activation()); its gradient in front of a quantized
+// one is a pass of its own (rides_on()). Both are asked pass by pass: BF16 steps of an FP8 run are those of a BF16 run.
 #pragma once
 
 #include <string>
@@ -23,6 +23,8 @@ class Mlp {
     Operand fc1_input;
     Tensor fc1_out;  ///< [tokens, fc1 width]
     Operand fc2_input;
+    /// The inputs' quantized forms have one memory, so that of fc2 is made when fc1's GEMM has ended.
+    bool inputs_share_memory = false;
   };
   /// The gradients of the linears' outputs during a backward pass.
   struct Gradients {

@@ -30,9 +30,14 @@ class ColumnParallelLinear : public Linear {
   /// `hp`: grad.hp is memory of its own; else the caller sets it, unless a weight gradient that is put off reads it.
   void plan_grad(MemoryPlan& plan, Operand& grad, const LinearUse& use, bool deferred, bool hp = true) const;
 
+  /// True when forward() takes an activation, in the passes that run now; a quantized linear's is cast by it.
+  bool takes_activation() const { return !runs_quantized() || casts_activation(); }
+  /// And in some passes of the run at least.
+  bool may_take_activation() const { return may_run_unquantized() || casts_activation(); }
+
   /// The target for the producer of x, [stream, in].
   Target input_target(Operand& input, const Pass& pass);
-  /// y [tokens, out] = x W^T + b, and unless the linear is quantized the activation of y, if that is asked for.
+  /// y [tokens, out] = x W^T + b, and the activation of y, if that is asked for.
   void forward(const Context& context, Operand& input, const Tensor& y, const Pass& pass,
                const EpilogueActivation& activation = {});
   /// Makes an input ready for wgrad when it was recomputed and not run through forward().
@@ -46,6 +51,10 @@ class ColumnParallelLinear : public Linear {
                 const Pass& pass, bool deferred);
 
  private:
+  /// Quantized, with scales that the fused kernel multiplies with, and all rows in one GEMM, as one cast wants them.
+  bool casts_activation() const {
+    return input_quantizer_.has_one_scale() && weight_quantizer_.has_one_scale() && tensor_.gathers_at_once();
+  }
   void complete_rows(const Context& context, Operand& input, const Pass& pass,
                      const parallel::TensorParallel::Work& work);
   // Scratch of sequence parallelism:

@@ -46,6 +46,8 @@ class TensorParallel {
   /// This rank's rows of a gathered tensor, where a share that is written there need not be copied to its place; empty
   /// elsewhere.
   Tensor place_of_share(const Tensor& whole) const;
+  /// True when gather() runs its work once, on all rows.
+  bool gathers_at_once() const { return !sequence_ || (!overlaps() && copies_ == nullptr); }
   /// Where the rows of this rank's share lie among `tokens`.
   std::vector<TokenRange> ranges(int64_t tokens) const;
 

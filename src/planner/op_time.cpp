@@ -62,18 +62,19 @@ double gemm_seconds(const OpCall& call, const Gpu& gpu) {
         {m, n, static_cast<double>(kernels::gemm_flops(*gemm)) / (2 * m * n), rate_of(gemm->a, gpu)}, bytes,
         gpu);
   }
-  Tensor a, out;
+  kernels::Matrix a;
+  Tensor out;
   double plain = 0;
   if (const auto* forward = as<kernels::GemmActivationForward>(call)) {
     a = forward->a, out = forward->out;
-    plain = static_cast<double>(a.bytes() + forward->b.bytes() + out.bytes());
+    plain = static_cast<double>(a.values.bytes() + forward->b.values.bytes() + out.bytes());
   } else {
     const auto* backward = as<kernels::GemmActivationBackward>(call);
     a = backward->a, out = backward->d_y;
-    plain = static_cast<double>(a.bytes() + backward->b.bytes());
+    plain = static_cast<double>(a.values.bytes() + backward->b.bytes());
   }
   const GemmShape shape{static_cast<double>(out.rows()), static_cast<double>(out.cols()),
-                        static_cast<double>(a.cols()), gpu.bf16};
+                        static_cast<double>(a.cols()), rate_of(a, gpu)};
   return gemm_seconds(shape, plain, gpu) + (bytes - plain) / gpu.copy;
 }
 
@@ -113,6 +114,7 @@ const kernels::Fp8Output* cast_of(const OpCall& call) {
   if (const auto* norm = as<kernels::NormForward>(call)) return &norm->y_fp8;
   if (const auto* norm = as<kernels::NormBackward>(call)) return &norm->dx_fp8;
   if (const auto* activation = as<kernels::ActivationForward>(call)) return &activation->y_fp8;
+  if (const auto* gemm = as<kernels::GemmActivationForward>(call)) return &gemm->y_fp8;
   if (const auto* activation = as<kernels::ActivationBackward>(call)) return &activation->dx_fp8;
   if (const auto* quantize = as<kernels::Quantize>(call)) return &quantize->out;
   if (const auto* rope = as<kernels::Rope>(call)) return &rope->out;
@@ -124,11 +126,11 @@ const kernels::Fp8Output* cast_of(const OpCall& call) {
 double op_seconds(const OpCall& call, const Gpu& gpu) {
   TE_CHECK(!is_message(call), "{} is a collective", call.name);
   const std::string_view name = call.name;
-  if (name.starts_with("gemm")) return gpu.launch + gemm_seconds(call, gpu);
   if (name == "attention_forward" || name == "attention_backward")
     return gpu.launch + attention_seconds(call, gpu);
   const kernels::Fp8Output* cast = cast_of(call);
   const double again = cast != nullptr && cast->recast.state != nullptr ? gpu.recast : 0.0;
+  if (name.starts_with("gemm")) return gpu.launch + again + gemm_seconds(call, gpu);
   return gpu.launch + again + cost::op_cost(call).bytes / (gpu.copy * bandwidth_share(name, gpu));
 }
 

@@ -127,11 +127,11 @@ TEST_F(TeBench, AccountsForEveryOperationOfAStep) {
   EXPECT_NEAR(profile.at("busy_ms").get<double>(), ms, 1e-3 * ms);
   EXPECT_GE(profile.at("span_ms").get<double>(), profile.at("busy_ms").get<double>());
   EXPECT_GT(profile.at("copy_bytes_per_s").get<double>(), 0.0);
-  // Two layers and two microbatches; one microbatch of 64 tokens, FP8: x, W, y in bf16.
-  const nlohmann::json fc1 = operation(profile, "linear_fc1 fprop");
+  // Two layers and two microbatches; one microbatch of 64 tokens, FP8: x, W, y in bf16, its activation in both forms.
+  const nlohmann::json fc1 = operation(profile, "linear_fc1 fprop + activation");
   EXPECT_EQ(fc1.at("calls"), 4);
   EXPECT_EQ(fc1.at("flops"), 4 * 2.0 * 64 * 192 * 64);
-  EXPECT_EQ(fc1.at("bytes"), 4 * (64.0 * 64 + 192 * 64 + 2 * 64 * 192));
+  EXPECT_EQ(fc1.at("bytes"), 4 * (64.0 * 64 + 192 * 64 + 2 * 64 * 192 + 2 * 64 * 96));
   EXPECT_EQ(fc1.at("problems").size(), 1u);
   // The first microbatch's GEMM writes the gradient, the second one's adds to it: two problems, for --tune as well.
   const nlohmann::json wgrad = operation(profile, "output_layer wgrad");

@@ -122,12 +122,12 @@ TEST(GemmActivationGpu, UnalignedTensorsTakeTwoSteps) {
   const auto moved = [&](const Tensor& like) {
     return Tensor{wide.get().as<char>() + 2, like.dtype, like.shape};
   };
-  for (Tensor GemmActivationForward::*tensor :
-       {&GemmActivationForward::a, &GemmActivationForward::b, &GemmActivationForward::bias,
-        &GemmActivationForward::out, &GemmActivationForward::y}) {
-    GemmActivationForward args = operands.forward();
-    args.*tensor = moved(args.*tensor);
-    EXPECT_FALSE(cuda::gemm_activation_forward(gpu, args));
+  GemmActivationForward forward = operands.forward();
+  for (Tensor* tensor : {&forward.a.values, &forward.b.values, &forward.bias, &forward.out, &forward.y}) {
+    const Tensor aligned = *tensor;
+    *tensor = moved(aligned);
+    EXPECT_FALSE(cuda::gemm_activation_forward(gpu, forward));
+    *tensor = aligned;
   }
   for (Tensor GemmActivationBackward::*tensor : {&GemmActivationBackward::a, &GemmActivationBackward::b,
                                                  &GemmActivationBackward::x, &GemmActivationBackward::dx}) {
@@ -248,7 +248,8 @@ TEST(GemmActivationGpu, RowsOfLargerTensors) {
       gpu.copy(alone.a, rows(whole.a));
       gpu.copy(alone.dy, rows(whole.dy));
       GemmActivationForward forward = whole.forward();
-      forward.a = rows(forward.a), forward.out = rows(forward.out), forward.y = rows(forward.y);
+      forward.a = forward.a.slice_rows(kBefore, kRows), forward.out = rows(forward.out),
+      forward.y = rows(forward.y);
       gemm_activation_forward(gpu, forward);
       gemm_activation_forward(gpu, alone.forward());
       GemmActivationBackward backward = whole.backward();

@@ -1,7 +1,9 @@
 // A GEMM with an activation against the GEMM and the activation by themselves.
 #include "kernels/gemm/gemm_activation.h"
 
+#include "kernels/fp8_storage.h"
 #include "kernels/gemm_activation_cases.h"
+#include "kernels/gemm_activation_fp8_cases.h"
 
 namespace te::kernels {
 namespace {
@@ -37,6 +39,33 @@ TEST(GemmActivation, IsAGemmThenAnActivation) {
     EXPECT_EQ(one.dbias.floats(), two.dbias.floats());
     gemm_activation_backward(context, one.backward_and_y());
     EXPECT_EQ(count_different(one.y_again.raw(), two.y.raw(), dtype_size(c.dtype)), 0);
+  }
+}
+
+TEST(GemmActivation, OfFp8OperandsIsAGemmThenAnActivationThatCasts) {
+  const Context context = Context::cpu();
+  for (const ActivationKind kind : {ActivationKind::gelu, ActivationKind::swiglu}) {
+    for (const bool bias : {false, true}) {
+      const te::testing::Fp8ActivationOperands one(context, {kind, 48, 112, 32, bias});
+      const te::testing::Fp8ActivationOperands two(context, one.c);
+      SCOPED_TRACE(one.c.name());
+      const Fp8Storage to_one(context, DType::e4m3, 48, 112, 200.0f),
+          to_two(context, DType::e4m3, 48, 112, 200.0f);
+      gemm_activation_forward(context, one.cast(to_one.output()));
+      gemm(context, {.a = two.a.get(),
+                     .b = two.b.get(),
+                     .out = two.out,
+                     .trans_b = true,
+                     .bias = two.args().bias,
+                     .fast_accumulation = true});
+      activation_forward(context, {.kind = kind, .x = two.out, .y_fp8 = to_two.output()});
+      EXPECT_EQ(count_different(one.out.raw(), two.out.raw(), 2), 0);
+      expect_same(to_one.read(), to_two.read());
+      EXPECT_GT(to_one.read().counters.saturated, 0u);
+      gemm_activation_forward(context, one.stored());
+      activation_forward(context, {.kind = kind, .x = two.out, .y = two.y});
+      EXPECT_EQ(count_different(one.y.raw(), two.y.raw(), 2), 0);
+    }
   }
 }
 

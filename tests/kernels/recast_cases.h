@@ -13,6 +13,7 @@
 
 #include "kernels/activation/activation.h"
 #include "kernels/fp8_storage.h"
+#include "kernels/gemm_activation_fp8_cases.h"
 #include "kernels/norm_cases.h"
 #include "kernels/quantize/quantize.h"
 #include "kernels/rope/rope.h"
@@ -120,6 +121,23 @@ inline Producer activation_producer(kernels::ActivationKind kind, DType dtype, D
           }};
 }
 
+/// Behind an FP8 GEMM, with a bias in front of GELU.
+inline Producer gemm_activation_producer(kernels::ActivationKind kind, int64_t rows, int64_t cols,
+                                         int64_t k) {
+  return {"gemm_activation_forward",
+          DType::bf16,
+          DType::e4m3,
+          rows,
+          cols,
+          [=](const Context& context, const Fp8Output& out) {
+            const Fp8ActivationOperands operands(context, {kind, rows, cols, k, !is_gated(kind)});
+            kernels::gemm_activation_forward(context, out ? operands.cast(out) : operands.stored());
+            SideOutputs side{{"out", operands.out.raw()}};
+            if (!out) side["values"] = operands.y.raw();
+            return side;
+          }};
+}
+
 /// `stored`: dx is x.
 inline Producer activation_gradient_producer(kernels::ActivationKind kind, DType dtype, DType format,
                                              int64_t rows, int64_t cols, bool stored) {
@@ -189,6 +207,8 @@ inline std::vector<Producer> recast_producers() {
     for (const int64_t head_dim : {128, 64})
       for (const int64_t seq : {64, 33}) all.push_back(rope_producer(dtype, DType::e5m2, seq, 3, head_dim));
   }
+  for (const ActivationKind kind : {ActivationKind::swiglu, ActivationKind::gelu, ActivationKind::geglu})
+    all.push_back(gemm_activation_producer(kind, 144, 80, 96));
   return all;
 }
 

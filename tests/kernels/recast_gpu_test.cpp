@@ -27,6 +27,9 @@ std::vector<Producer> large_producers() {
     }
     all.push_back(rope_producer(DType::bf16, format, 4096, 3, 128));
   }
+  // In one kernel with the GEMM.
+  for (const kernels::ActivationKind kind : {kernels::ActivationKind::swiglu, kernels::ActivationKind::gelu})
+    all.push_back(gemm_activation_producer(kind, 4000, 1040, 272));
   return all;
 }
 

@@ -1,6 +1,9 @@
 // What happens to a tile of a GEMM (activation_mainloop.cuh): the activation after linear_fc1, and its gradient after
 // the dgrad of linear_fc2. A warpgroup takes a tile through kParts buffers of 64 rows; a thread finds in them what
 // belongs to its accumulators (ldmatrix, stmatrix).
+//
+// The forward pass's epilogues have a Result, which is how y leaves: as it is (StoredResult), or in FP8
+// (activation_cast.cuh).
 #pragma once
 
 #include "kernels/activation/activation_device.cuh"
@@ -67,32 +70,67 @@ __device__ __forceinline__ Values swiglu(const Values& gate, const Values& up,
       [&](int j) { return activation_value<ActivationKind::swiglu>(gate.get(j), up.get(j), s.of[j]); });
 }
 
+/// Of what keeps nothing from tile to tile.
+struct Stateless {
+  explicit __device__ Stateless(const GemmParams&) {}
+  /// Behind the last tile.
+  __device__ void finish(const GemmParams&, const Thread&) const {}
+};
+
+/// y in BF16.
+struct StoredResult : Stateless {
+  using Stateless::Stateless;
+  /// A buffer's 64 rows from `row` on, and its columns.
+  static __device__ void store(const GemmParams&, const GemmMaps& maps, const __nv_bfloat16* buffer,
+                               int column, int row) {
+    tma_store(&maps.y, buffer, column, 0, row);
+  }
+  /// The `i`th 16 columns of a buffer of kWidth. `exist`: the warp's rows are not behind the last one.
+  template <int kWidth>
+  __device__ __forceinline__ void write(const Thread& thread, uint32_t buffer, int i, const Values& y,
+                                        bool /*exist*/) const {
+    stmatrix(matrices_at<kWidth>(thread, buffer, i * 16), y.word);
+  }
+};
+
+/// Of half h of a tile.
+__device__ __forceinline__ bool rows_exist(const GemmParams& p, TileCoord tile, int h, const Thread& thread) {
+  return tile.row * kRows + h * 64 + thread.warp * 16 < p.rows;
+}
+
 /// Buffers: 64 columns of x, the same of y, of either half of the rows; then the next columns.
+template <class Result>
 struct GeluForward {
   static constexpr int kBlocks = 1, kParts = 2 * kHalves * kColumns / 64;
   static constexpr bool kReads = false;
+  Result result;
 
-  static __device__ void store(const GemmMaps& maps, const __nv_bfloat16* buffer, int part, TileCoord tile) {
-    tma_store(part % 2 == 0 ? &maps.x : &maps.y, buffer, tile.column * kColumns + part / 4 * 64, 0,
-              tile.row * kRows + part / 2 % 2 * 64);
+  explicit __device__ GeluForward(const GemmParams& p) : result(p) {}
+  __device__ void finish(const GemmParams& p, const Thread& thread) { result.finish(p, thread); }
+
+  static __device__ void store(const GemmParams& p, const GemmMaps& maps, const __nv_bfloat16* buffer,
+                               int part, TileCoord tile) {
+    const int column = tile.column * kColumns + part / 4 * 64, row = tile.row * kRows + part / 2 % 2 * 64;
+    if (part % 2 == 1) return Result::store(p, maps, buffer, column, row);
+    tma_store(&maps.x, buffer, column, 0, row);
   }
-  static __device__ __forceinline__ void run(GemmShared&, const GemmParams& p, const Accumulators& sums,
-                                             Buffers& buffers, TileCoord tile, const Thread& thread) {
+  __device__ __forceinline__ void run(GemmShared&, const GemmParams& p, const Accumulators& sums,
+                                      Buffers& buffers, TileCoord tile, const Thread& thread) {
 #pragma unroll
     for (int c = 0; c < kColumns / 64; ++c) {
       const Bias bias(p, tile.column * kColumns + c * 64, thread);
 #pragma unroll
       for (int h = 0; h < kHalves; ++h) {
         const Buffer x_to = buffers.open(), y_to = buffers.open();
+        const bool exist = rows_exist(p, tile, h, thread);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const Values x = bias.add(sums[h] + c * 32 + i * 8, i);
           stmatrix(matrices_at(thread, x_to.address, i * 16), x.word);
           const Sigmoids<ActivationKind::gelu> s(x);
-          stmatrix(matrices_at(thread, y_to.address, i * 16), rounded([&](int j) {
-                                                                return activation_value<ActivationKind::gelu>(
-                                                                    x.get(j), 0.0f, s.of[j]);
-                                                              }).word);
+          const Values y =
+              rounded([&](int j) { return activation_value<ActivationKind::gelu>(x.get(j), 0.0f, s.of[j]); });
+          result.template write<64>(thread, y_to.address, i, y, exist);
         }
         buffers.pass_on(x_to, y_to);
       }
@@ -102,23 +140,30 @@ struct GeluForward {
 
 /// The first half of a tile's columns is the gate's, the second the up projection's. Buffers: 32 columns of both, 32
 /// of y, of either half of the rows; then the next columns.
+template <class Result>
 struct SwigluForward {
   static constexpr int kBlocks = 2, kOfBlock = kColumns / kBlocks, kParts = 2 * kHalves * kOfBlock / 32;
   static constexpr bool kReads = false;
+  Result result;
 
-  static __device__ void store(const GemmMaps& maps, const __nv_bfloat16* buffer, int part, TileCoord tile) {
+  explicit __device__ SwigluForward(const GemmParams& p) : result(p) {}
+  __device__ void finish(const GemmParams& p, const Thread& thread) { result.finish(p, thread); }
+
+  static __device__ void store(const GemmParams& p, const GemmMaps& maps, const __nv_bfloat16* buffer,
+                               int part, TileCoord tile) {
     const int column = tile.column * kOfBlock + part / 4 * 32, row = tile.row * kRows + part / 2 % 2 * 64;
-    if (part % 2 == 1) return tma_store(&maps.y, buffer, column, 0, row);
+    if (part % 2 == 1) return Result::store(p, maps, buffer, column, row);
     tma_store(&maps.x, buffer, column, 0, row);
     tma_store(&maps.x, buffer + 64 * 32, column, 1, row);
   }
-  static __device__ __forceinline__ void run(GemmShared&, const GemmParams&, const Accumulators& sums,
-                                             Buffers& buffers, TileCoord, const Thread& thread) {
+  __device__ __forceinline__ void run(GemmShared&, const GemmParams& p, const Accumulators& sums,
+                                      Buffers& buffers, TileCoord tile, const Thread& thread) {
 #pragma unroll
     for (int c = 0; c < kOfBlock / 32; ++c) {
 #pragma unroll
       for (int h = 0; h < kHalves; ++h) {
         const Buffer x_to = buffers.open(), y_to = buffers.open();
+        const bool exist = rows_exist(p, tile, h, thread);
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const float *const gate_sums = sums[h] + c * 16 + i * 8, *const up_sums = gate_sums + kOfBlock / 2;
@@ -126,8 +171,8 @@ struct SwigluForward {
                        up = rounded([&](int j) { return up_sums[j]; });
           stmatrix(matrices_at<32>(thread, x_to.address, i * 16), gate.word);
           stmatrix(matrices_at<32>(thread, x_to.address + 64 * 64, i * 16), up.word);
-          stmatrix(matrices_at<32>(thread, y_to.address, i * 16),
-                   swiglu(gate, up, Sigmoids<ActivationKind::swiglu>(gate)).word);
+          result.template write<32>(thread, y_to.address, i,
+                                    swiglu(gate, up, Sigmoids<ActivationKind::swiglu>(gate)), exist);
         }
         buffers.pass_on(x_to, y_to);
       }
@@ -136,7 +181,8 @@ struct SwigluForward {
 };
 
 /// Buffers: 64 columns of x, overwritten with dx, of either half of the rows; then the next columns.
-struct GeluBackward {
+struct GeluBackward : Stateless {
+  using Stateless::Stateless;
   static constexpr int kBlocks = 1, kParts = kHalves * kColumns / 64;
   static constexpr bool kReads = true;
 
@@ -146,7 +192,8 @@ struct GeluBackward {
     tma_load(s.buffer[slot.stage()], &maps.x, s.buffers.full(slot), tile.column * kColumns + part / 2 * 64, 0,
              tile.row * kRows + part % 2 * 64);
   }
-  static __device__ void store(const GemmMaps& maps, const __nv_bfloat16* buffer, int part, TileCoord tile) {
+  static __device__ void store(const GemmParams&, const GemmMaps& maps, const __nv_bfloat16* buffer, int part,
+                               TileCoord tile) {
     tma_store(&maps.dx, buffer, tile.column * kColumns + part / 2 * 64, 0, tile.row * kRows + part % 2 * 64);
   }
 
@@ -206,7 +253,8 @@ struct GeluBackward {
 /// Buffers: 64 columns of the gate and of the up projection, overwritten with their gradients, and with kAgain 64 of
 /// the activation's result, of either half of the rows; then the next columns.
 template <bool kAgain>
-struct SwigluBackward {
+struct SwigluBackward : Stateless {
+  using Stateless::Stateless;
   static constexpr int kTensors = kAgain ? 3 : 2;
   static constexpr int kBlocks = 1, kParts = kTensors * kHalves * kColumns / 64;
   static constexpr bool kReads = true;
@@ -219,7 +267,8 @@ struct SwigluBackward {
     tma_load(s.buffer[slot.stage()], &maps.x, s.buffers.full(slot),
              tile.column * kColumns + place / kHalves * 64, tensor, tile.row * kRows + place % kHalves * 64);
   }
-  static __device__ void store(const GemmMaps& maps, const __nv_bfloat16* buffer, int part, TileCoord tile) {
+  static __device__ void store(const GemmParams&, const GemmMaps& maps, const __nv_bfloat16* buffer, int part,
+                               TileCoord tile) {
     const int tensor = part % kTensors, place = part / kTensors;
     tma_store(tensor == 2 ? &maps.y : &maps.dx, buffer, tile.column * kColumns + place / kHalves * 64,
               tensor % 2, tile.row * kRows + place % kHalves * 64);

@@ -1,4 +1,4 @@
-// A GEMM in BF16 whose tiles go through an activation on their way out: what is common to all of them.
+// A GEMM in BF16 or FP8 whose tiles go through an activation on their way out: what is common to all of them.
 //
 // Two blocks of the grid, a cluster, work on tiles of 128 x 192 below one another, so each loads half of the columns'
 // operand and sends it to both. In a block one thread loads, and two warpgroups multiply, each a tile of its own, in
@@ -11,6 +11,7 @@
 #pragma once
 
 #include "kernels/hopper/hopper.cuh"
+#include "kernels/quantize/fp8_output.h"
 
 namespace te::kernels::fused {
 
@@ -18,10 +19,9 @@ using namespace hopper;
 
 constexpr int kRows = 128;     ///< of a tile
 constexpr int kColumns = 192;  ///< of a tile
-constexpr int kDepth = 64;     ///< of what is summed over, in a stage
-constexpr int kStages = 4;
-constexpr int kBuffers = 8;  ///< of 64 rows of 64 values
-constexpr int kStores = 3;   ///< under way at a time
+constexpr int kStages = 4;     ///< of kTileRowBytes of what is summed over
+constexpr int kBuffers = 8;    ///< of 64 rows of 64 values
+constexpr int kStores = 3;     ///< under way at a time
 constexpr uint32_t kBufferBytes = 64 * 64 * sizeof(__nv_bfloat16);
 constexpr int kCluster = 2;
 constexpr int kHalves = kRows / 64;  ///< of a tile's rows, as one instruction multiplies them
@@ -29,12 +29,39 @@ constexpr int kHalves = kRows / 64;  ///< of a tile's rows, as one instruction m
 /// Named barriers, each the first of two, one for either warpgroup.
 constexpr int kGemmTurns = 1, kEpilogueTurns = 3, kSumsBarrier = 5;
 
+/// Operands in BF16. kB: Major::k, where b is [columns, depth]; mn, where it is [depth, columns].
+template <Major kB_>
+struct Bf16Operands {
+  static constexpr Major kB = kB_;
+  static constexpr int kDepth = 64;  ///< of a stage
+  static constexpr bool kScaled = false;
+
+  /// `i`: of four, 16 values each of a stage's depth.
+  static __device__ __forceinline__ void multiply(float (&sums)[kColumns / 2], uint64_t a, uint64_t b,
+                                                  int i) {
+    constexpr uint32_t kNextStep = kB == Major::k ? 32 : 16 * kTileRowBytes;
+    wgmma<kColumns, Major::k, kB>(sums, advance(a, i * 32), advance(b, i * kNextStep), true);
+  }
+};
+
+/// Operands in E4M3, each with one inverse scale. Sums stay in the tensor cores' accumulators: fast accumulation.
+struct E4m3Operands {
+  static constexpr Major kB = Major::k;
+  static constexpr int kDepth = 128;
+  static constexpr bool kScaled = true;
+
+  static __device__ __forceinline__ void multiply(float (&sums)[kColumns / 2], uint64_t a, uint64_t b,
+                                                  int i) {
+    wgmma_fp8<kColumns, DType::e4m3, DType::e4m3>(sums, advance(a, i * 32), advance(b, i * 32), true);
+  }
+};
+
 /// Sums of a tile, of either half (wgmma.cuh).
 using Accumulators = float[kHalves][kColumns / 2];
 
 struct GemmShared {
-  __nv_bfloat16 a[kStages][kRows * kDepth];
-  __nv_bfloat16 b[kStages][kColumns * kDepth];
+  uint8_t a[kStages][kRows * kTileRowBytes];
+  uint8_t b[kStages][kColumns * kTileRowBytes];
   __nv_bfloat16 buffer[kBuffers][64 * 64];
   float sums[kConsumers][kWarps][64];
   Ring<kStages> operands;  ///< a and b, of both blocks' consumers
@@ -56,16 +83,27 @@ struct GemmMaps {
   CUtensorMap b;
   /// The activation's input [rows, blocks, columns], read or written, in boxes of 64 x 1 x (64 or 32).
   CUtensorMap x;
-  CUtensorMap y;   ///< the activation's result [rows, columns], written, as x
-  CUtensorMap dx;  ///< the gradient of x, written, as x
+  CUtensorMap y;          ///< the activation's result [rows, columns], written, as x
+  CUtensorMap dx;         ///< the gradient of x, written, as x
+  CUtensorMap y_columns;  ///< y in FP8, transposed: [columns, rows] in boxes of (64 or 32) x 64
+};
+
+/// What is made of a result in FP8 (fp8_output.h). Null: not wanted.
+struct CastParams {
+  const float* scale;
+  float *scale_inv, *amax;
+  Fp8Counters* counters;
+  bool rowwise, columnwise;
 };
 
 struct GemmParams {
   TileGrid grid;  ///< of clusters: kCluster tiles below one another
   int depth_stages;
-  int rows, columns;          ///< of the activation's result
-  const __nv_bfloat16* bias;  ///< [columns] or null
-  float* partial;             ///< [ceil(rows / kRows), columns] or null: sums over the rows of a tile
+  int rows, columns;               ///< of the activation's result
+  const __nv_bfloat16* bias;       ///< [columns] or null
+  float* partial;                  ///< [ceil(rows / kRows), columns] or null: sums over the rows of a tile
+  const float *a_scale, *b_scale;  ///< inverse scales of FP8 operands
+  CastParams y;
 };
 
 /// The tiles of this block, one after the other.
@@ -80,29 +118,30 @@ class TileScheduler : public TileWalk<kCluster> {
 
 // --- the threads that move data ------------------------------------------------------------------------------------
 
-/// kB: Major::k, where b is [columns, depth]; mn, where it is [depth, columns]. kBlocks of columns share a tile.
-template <Major kB, int kBlocks>
+/// kBlocks of columns share a tile.
+template <class Operands, int kBlocks>
 __device__ void load_operands(GemmShared& s, const GemmParams& p, const GemmMaps& maps) {
   const int rank = static_cast<int>(cluster_rank());
   constexpr uint16_t kAll = (1 << kCluster) - 1;
+  constexpr int kDepth = Operands::kDepth;
   Ring<kStages>::Producer at;
   for (TileScheduler tiles(p); !tiles.end(); tiles.next()) {
     const TileCoord tile = tiles.coord();
     for (int k = 0; k < p.depth_stages; ++k, at.next()) {
       const auto slot = s.operands.acquire(at);
-      __nv_bfloat16 *const a = s.a[slot.stage()], *const b = s.b[slot.stage()];
+      uint8_t *const a = s.a[slot.stage()], *const b = s.b[slot.stage()];
       uint64_t* const full = s.operands.full(slot);
       s.operands.commit(slot, sizeof(s.a[0]) + sizeof(s.b[0]));
       tma_load(a, &maps.a, full, k * kDepth, tile.row * kRows, 0);
-      if constexpr (kB == Major::k) {
+      if constexpr (Operands::kB == Major::k) {
         constexpr int kShare = kColumns / kCluster, kOfBlock = kColumns / kBlocks;
         const int first = rank * kShare;
-        tma_load_multicast(kAll, b + first * kDepth, &maps.b, full, k * kDepth,
+        tma_load_multicast(kAll, b + first * kTileRowBytes, &maps.b, full, k * kDepth,
                            tile.column * kOfBlock + first % kOfBlock, first / kOfBlock);
       } else {
         constexpr int kShare = kDepth / kCluster;
         for (int c = 0; c < kColumns / 64; ++c)
-          tma_load_multicast(kAll, b + (c * kDepth + rank * kShare) * 64, &maps.b, full,
+          tma_load_multicast(kAll, b + (c * kDepth + rank * kShare) * kTileRowBytes, &maps.b, full,
                              tile.column * kColumns + c * 64, k * kDepth + rank * kShare, 0);
       }
     }
@@ -131,7 +170,7 @@ __device__ void move_buffers(GemmShared& s, const GemmParams& p, const GemmMaps&
   int under_way = 0;
   for (TileScheduler tiles(p); !tiles.end(); tiles.next())
     for (int part = 0; part < Epilogue::kParts; ++part, at.next()) {
-      Epilogue::store(maps, s.buffer[s.buffers.acquire(at).stage()], part, tiles.coord());
+      Epilogue::store(p, maps, s.buffer[s.buffers.acquire(at).stage()], part, tiles.coord());
       bulk_commit();
       bulk_wait_read<kStores - 1>();
       if (++under_way < kStores) continue;
@@ -176,7 +215,7 @@ class Buffers {
 };
 
 /// A tile's GEMM. Ends the warpgroup's turn when all of it is under way.
-template <Major kB>
+template <class Operands>
 __device__ __forceinline__ void multiply(GemmShared& s, const GemmParams& p, Accumulators& sums,
                                          Ring<kStages>::Consumer& at, const Thread& thread,
                                          const Turns& turns) {
@@ -189,17 +228,15 @@ __device__ __forceinline__ void multiply(GemmShared& s, const GemmParams& p, Acc
   for (int k = 0; k < p.depth_stages; ++k, at.next()) {
     const Slot slot = s.operands.wait(at);
     // Where b is summed over its rows, its tiles of 64 columns lie one behind the other.
-    constexpr uint32_t kNextTile = kB == Major::k ? 0 : kDepth * kTileRowBytes,
-                       kNextStep = kB == Major::k ? 32 : 16 * kTileRowBytes;
+    constexpr uint32_t kNextTile = Operands::kB == Major::k ? 0 : Operands::kDepth * kTileRowBytes;
     const uint64_t a = descriptor(stage_address(s.a, slot.stage())),
                    b = descriptor(stage_address(s.b, slot.stage()), kNextTile);
     wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < kDepth / 16; ++i)
+    for (int i = 0; i < 4; ++i)
 #pragma unroll
       for (int h = 0; h < kHalves; ++h)
-        wgmma<kColumns, Major::k, kB>(sums[h], advance(a, h * kWarpgroupTileBytes + i * 32),
-                                      advance(b, i * kNextStep), true);
+        Operands::multiply(sums[h], advance(a, h * kWarpgroupTileBytes), b, i);
     wgmma_commit();
     wgmma_wait<1>();
     if (k > 0) release(before);
@@ -210,13 +247,16 @@ __device__ __forceinline__ void multiply(GemmShared& s, const GemmParams& p, Acc
   release(before);
 }
 
-template <class Epilogue, Major kB>
+template <class Epilogue, class Operands>
 __device__ __forceinline__ void compute_tiles(GemmShared& s, const GemmParams& p, const Thread& thread) {
   // Epilogues have turns, too: buffers are used in the order of tiles.
   const Turns gemms(kGemmTurns, thread.warpgroup), epilogues(kEpilogueTurns, thread.warpgroup);
   TileScheduler tiles(p);
   Ring<kStages>::Consumer at;
   Buffers buffers(s, thread);
+  Epilogue epilogue(p);
+  float scale = 1.0f;
+  if constexpr (Operands::kScaled) scale = *p.a_scale * *p.b_scale;
   const auto skip_others = [&] {
     at.skip(p.depth_stages);
     buffers.skip(Epilogue::kParts);
@@ -229,15 +269,22 @@ __device__ __forceinline__ void compute_tiles(GemmShared& s, const GemmParams& p
     // Zeros rather than a first instruction that writes: what the epilogue has used up is free for it then.
     Accumulators sums = {};
     gemms.begin();
-    multiply<kB>(s, p, sums, at, thread, gemms);
+    multiply<Operands>(s, p, sums, at, thread, gemms);
+    if constexpr (Operands::kScaled) {
+#pragma unroll
+      for (auto& of_half : sums)
+#pragma unroll
+        for (float& sum : of_half) sum = __fmul_rn(sum, scale);  // in no kernel contracted with what follows
+    }
     epilogues.begin();
-    Epilogue::run(s, p, sums, buffers, tiles.coord(), thread);
+    epilogue.run(s, p, sums, buffers, tiles.coord(), thread);
     epilogues.end();
     skip_others();
   }
+  epilogue.finish(p, thread);
 }
 
-template <class Epilogue, Major kB>
+template <class Epilogue, class Operands>
 __global__ void __launch_bounds__(kThreads, 1)
     gemm_kernel(const __grid_constant__ GemmMaps maps, const __grid_constant__ GemmParams p) {
   extern __shared__ __align__(1024) uint8_t memory[];
@@ -247,12 +294,12 @@ __global__ void __launch_bounds__(kThreads, 1)
   sync_cluster();
   if (thread.is_producer()) {
     setmaxnreg_dec<40>();
-    if (thread.index == 0) load_operands<kB, Epilogue::kBlocks>(s, p, maps);
+    if (thread.index == 0) load_operands<Operands, Epilogue::kBlocks>(s, p, maps);
     if (thread.index == kWarpSize) move_buffers<Epilogue>(s, p, maps);
     __syncwarp();
   } else {
     setmaxnreg_inc<232>();
-    compute_tiles<Epilogue, kB>(s, p, thread);
+    compute_tiles<Epilogue, Operands>(s, p, thread);
   }
   sync_cluster();  // the other block may still tell this one of stages
 }

@@ -31,21 +31,27 @@ int64_t input_cols(ActivationKind kind, int64_t ffn) {
 }
 
 void check_args(const char* op, const GemmActivationForward& args) {
-  check_hp(op, "a", args.a);
-  for (const auto& [name, tensor] :
-       {NamedTensor{"b", args.b}, NamedTensor{"out", args.out}, NamedTensor{"y", args.y}})
-    check_dtype(op, name, tensor, args.a.dtype);
-  const int64_t m = args.a.rows(), ffn = args.y.cols(), n = input_cols(args.kind, ffn);
-  check_shape(op, "y", args.y, {m, ffn});
+  const bool fp8 = is_fp8(args.a.dtype());
+  const DType dtype = fp8 ? args.out.dtype : args.a.dtype();
+  if (!fp8) check_hp(op, "a", args.a.values);
+  if (!fp8) check_dtype(op, "b", args.b.values, dtype);
+  check_dtype(op, "out", args.out, dtype);
+  const int64_t m = args.a.rows(), n = args.b.rows(), ffn = is_gated(args.kind) ? n / 2 : n;
+  check_shape(op, "b", args.b.values, {input_cols(args.kind, ffn), args.a.cols()});
   check_shape(op, "out", args.out, {m, n});
-  check_shape(op, "b", args.b, {n, args.a.cols()});
+  TE_CHECK(args.y || args.y_fp8.wants_data() || args.y_fp8.recast.state != nullptr,
+           "{}: neither y nor y_fp8 is wanted", op);
+  TE_CHECK(fp8 || !args.y_fp8, "{}: {} operands and a result in FP8", op, dtype_name(dtype));
+  if (args.y) check_dtype(op, "y", args.y, dtype);
+  if (args.y) check_shape(op, "y", args.y, {m, ffn});
   if (args.bias) {
-    check_dtype(op, "bias", args.bias, args.a.dtype);
+    check_dtype(op, "bias", args.bias, dtype);
     check_shape(op, "bias", args.bias, {n});
   }
-  const NamedTensor a{"a", args.a}, b{"b", args.b}, bias{"bias", args.bias}, y{"y", args.y};
-  check_apart(op, {"out", args.out}, {a, b, bias, y});
-  check_apart(op, y, {a, b, bias});
+  const NamedTensor a{"a", args.a.values}, b{"b", args.b.values}, bias{"bias", args.bias}, y{"y", args.y},
+      rowwise{"y_fp8.rowwise", args.y_fp8.rowwise}, columnwise{"y_fp8.columnwise", args.y_fp8.columnwise};
+  check_apart(op, {"out", args.out}, {a, b, bias, y, rowwise, columnwise});
+  for (const NamedTensor& written : {y, rowwise, columnwise}) check_apart(op, written, {a, b, bias});
 }
 
 void check_args(const char* op, const GemmActivationBackward& args) {
@@ -80,8 +86,14 @@ void gemm_activation_forward(const Context& context, const GemmActivationForward
       (cuda::gemm_activation_few_rows(context, args) || cuda::gemm_activation_forward(context, args)))
     return;
 #endif
-  gemm(context, {.a = args.a, .b = args.b, .out = args.out, .trans_b = true, .bias = args.bias});
-  activation_forward(context, {.kind = args.kind, .x = args.out, .y = args.y, .clamp = args.clamp});
+  gemm(context, {.a = args.a,
+                 .b = args.b,
+                 .out = args.out,
+                 .trans_b = true,
+                 .bias = args.bias,
+                 .fast_accumulation = args.fast_accumulation});
+  activation_forward(
+      context, {.kind = args.kind, .x = args.out, .y = args.y, .y_fp8 = args.y_fp8, .clamp = args.clamp});
 }
 
 void gemm_activation_backward(const Context& context, const GemmActivationBackward& args) {

@@ -1,8 +1,9 @@
 // A linear layer's GEMM together with the activation on one side of it: linear_fc1 with what follows it, and
 // linear_fc2's dgrad with the activation's gradient. On Hopper one kernel does both in BF16
-// (gemm_activation_hopper.cu), so that the values between the two are not read again; elsewhere, and for sizes that
-// kernel is not made for, gemm and the activation's own op run one after the other; so do the kinds other than GELU
-// (tanh) and SwiGLU without a clamp. Forward with a few rows, what generation runs, all kinds are one kernel
+// (gemm_activation_hopper.cu), and forward in FP8 with one scale an operand, where it also casts what it makes
+// (gemm_activation_fp8.cu), so that the values between the two are not read again; elsewhere, and for sizes that these
+// kernels are not made for, gemm and the activation's own op run one after the other; so do the kinds other than GELU
+// (tanh) and SwiGLU without a clamp. Forward with a few rows of BF16, what generation runs, all kinds are one kernel
 // (gemm_few_rows.cu).
 //
 //   forward   out[m, n] = a b^T + bias,            y[m, ffn] = activation(out)
@@ -21,19 +22,23 @@
 #include "core/device.h"
 #include "core/tensor.h"
 #include "kernels/activation/activation.h"
+#include "kernels/gemm/matrix.h"
 
 namespace te::kernels {
 
-/// All tensors have one dtype, fp32, bf16 or fp16. What is written overlaps nothing else.
+/// All tensors have one dtype, fp32, bf16 or fp16, but for a and b in FP8: then the others are fp32 or bf16. What is
+/// written overlaps nothing else.
 struct GemmActivationForward {
   ActivationKind kind = ActivationKind::swiglu;
-  Tensor a;              ///< [m, k]
-  Tensor b;              ///< [n, k]
-  Tensor bias;           ///< optional [n]
-  Tensor out;            ///< out [m, n]
-  Tensor y;              ///< out [m, ffn]
-  float clamp = 0;       ///< as in activation.h
-  bool early_b = false;  ///< as in gemm.h
+  Matrix a;                        ///< [m, k]
+  Matrix b;                        ///< [n, k]
+  Tensor bias;                     ///< optional [n]
+  Tensor out;                      ///< out [m, n]
+  Tensor y;                        ///< out [m, ffn]; may be empty when y_fp8 wants data
+  Fp8Output y_fp8;                 ///< optional, beside FP8 operands
+  float clamp = 0;                 ///< as in activation.h
+  bool fast_accumulation = false;  ///< as in gemm.h
+  bool early_b = false;            ///< likewise
 };
 void gemm_activation_forward(const Context& context, const GemmActivationForward& args);
 

@@ -10,6 +10,8 @@ namespace te::kernels::cuda {
 bool gemm_activation_forward(const Context& context, const GemmActivationForward& args);
 /// The same for a few rows (gemm_few_rows.cu).
 bool gemm_activation_few_rows(const Context& context, const GemmActivationForward& args);
+/// And of FP8 operands (gemm_activation_fp8.cu).
+bool gemm_activation_fp8(const Context& context, const GemmActivationForward& args);
 bool gemm_activation_backward(const Context& context, const GemmActivationBackward& args);
 
 }  // namespace te::kernels::cuda

@@ -261,6 +261,7 @@ bool gemm_few_rows(const Context& context, const Gemm& args) {
 }
 
 bool gemm_activation_few_rows(const Context& context, const GemmActivationForward& args) {
+  if (args.a.dtype() != DType::bf16) return false;
   const Gemm gemm{
       .a = args.a, .b = args.b, .out = args.out, .trans_b = true, .bias = args.bias, .early_b = args.early_b};
   if (!fits(gemm)) return false;

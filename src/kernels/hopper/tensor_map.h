@@ -37,7 +37,7 @@ inline CUtensorMapDataType element_type(DType dtype) {
 }
 
 /// Three dimensions, the innermost first: elements there are, elements from one to the next in the outer two
-/// (multiples of 16 bytes), elements of a box. The innermost box dimension has 128 or 64 bytes, in the swizzle of as
+/// (multiples of 16 bytes), elements of a box. The innermost box dimension has 128, 64 or 32 bytes, in the swizzle of as
 /// many.
 struct BoxesOf {
   std::array<int64_t, 3> dims, strides /* [0] is 1 */, box;
@@ -46,8 +46,8 @@ struct BoxesOf {
 inline CUtensorMap tensor_map(const void* data, const BoxesOf& boxes, DType dtype = DType::bf16) {
   const auto size = static_cast<int64_t>(dtype_size(dtype));
   const int64_t row_bytes = boxes.box[0] * size;
-  TE_CHECK(row_bytes == 128 || row_bytes == 64, "tensor_map: boxes of {} columns of {}", boxes.box[0],
-           dtype_name(dtype));
+  TE_CHECK(row_bytes == 128 || row_bytes == 64 || row_bytes == 32, "tensor_map: boxes of {} columns of {}",
+           boxes.box[0], dtype_name(dtype));
   CUtensorMap map;
   std::array<cuuint64_t, 3> dims{}, bytes{};
   std::array<cuuint32_t, 3> box{};
@@ -60,7 +60,9 @@ inline CUtensorMap tensor_map(const void* data, const BoxesOf& boxes, DType dtyp
   const CUresult status =
       encode_function()(&map, element_type(dtype), 3, const_cast<void*>(data), dims.data(), bytes.data() + 1,
                         box.data(), kSteps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE,
-                        row_bytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
+                        row_bytes == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
+                        : row_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
+                                          : CU_TENSOR_MAP_SWIZZLE_32B,
                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   TE_CHECK(status == CUDA_SUCCESS, "cuTensorMapEncodeTiled: error {}", static_cast<int>(status));
   return map;

@@ -1,0 +1,101 @@
+// How y leaves an activation's epilogue (activation_epilogues.cuh) in FP8: the first launch of a cast (fp8_output.h), of
+// values rounded to BF16 first, as if they had been stored and cast by a pass of their own.
+//
+// A thread has pairs of neighbouring columns of rows eight apart. Row-wise bytes leave two at a time. For the transposed
+// form threads of neighbouring rows exchange a column, so that each has two rows of one column. In a buffer the
+// row-wise bytes lie first, 64 rows of kWidth bytes, and the transposed ones, kWidth rows of 64, kTransposed bytes
+// behind, either in TMA's swizzle of as many bytes: no two threads of a store meet in a bank.
+#pragma once
+
+#include "kernels/gemm/activation_epilogues.cuh"
+
+namespace te::kernels::fused {
+
+/// kTransposes: the column-wise form is wanted, too. kCounts: and the counters.
+template <bool kTransposes, bool kCounts>
+class CastResult {
+ public:
+  explicit __device__ CastResult(const GemmParams& p) : scale_(p.y.scale != nullptr ? *p.y.scale : 1.0f) {}
+
+  static __device__ void store(const GemmParams& p, const GemmMaps& maps, const __nv_bfloat16* buffer,
+                               int column, int row) {
+    if (p.y.rowwise) tma_store(&maps.y, buffer, column, 0, row);
+    if (kTransposes && p.y.columnwise)
+      tma_store(&maps.y_columns, reinterpret_cast<const uint8_t*>(buffer) + kTransposed, row, 0, column);
+  }
+
+  template <int kWidth>
+  __device__ __forceinline__ void write(const Thread& thread, uint32_t buffer, int i, Values y, bool exist) {
+    if (!exist) y = {};
+    y.raise(largest_);
+    uint32_t pairs[4];  // of columns: this row, eight rows on; the same eight columns on
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+      pairs[j] = to_fp8x2<DType::e4m3>(y.get(2 * j) * scale_, y.get(2 * j + 1) * scale_);
+    if constexpr (kCounts) {
+#pragma unroll
+      for (int j = 0; j < 8; ++j)
+        count_value<DType::e4m3>(y.get(j), y.get(j) * scale_,
+                                 static_cast<uint8_t>(pairs[j / 2] >> (j % 2 * 8)), counters_);
+    }
+    const uint32_t row = thread.row(), at = buffer + row * kWidth + (i * 16 ^ swizzle_of<kWidth>(row));
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+      store_shared_2(at + j % 2 * 8 * kWidth + j / 2 * 8 + thread.column(), pairs[j]);
+    if constexpr (kTransposes) write_transposed(thread, buffer + kTransposed, i, pairs);
+  }
+
+  __device__ void finish(const GemmParams& p, const Thread& thread) const {
+    const uint32_t amax = __reduce_max_sync(0xffffffffu, Values::amax_bits(largest_));
+    if (thread.lane == 0 && p.y.amax != nullptr) atomicMax(reinterpret_cast<unsigned int*>(p.y.amax), amax);
+    const bool first = blockIdx.x == 0 && threadIdx.x == 0;
+    if (first && p.y.scale_inv != nullptr) *p.y.scale_inv = 1.0f / scale_;
+    if constexpr (kCounts) {
+      const unsigned saturated = __reduce_add_sync(0xffffffffu, counters_.saturated);
+      const unsigned flushed = __reduce_add_sync(0xffffffffu, counters_.flushed);
+      if (thread.lane == 0 && saturated > 0)
+        atomicAdd(&p.y.counters->saturated, static_cast<unsigned long long>(saturated));
+      if (thread.lane == 0 && flushed > 0)
+        atomicAdd(&p.y.counters->flushed, static_cast<unsigned long long>(flushed));
+      if (first)
+        atomicAdd(&p.y.counters->total,
+                  static_cast<unsigned long long>(p.rows) * static_cast<unsigned long long>(p.columns));
+    }
+  }
+
+ private:
+  static constexpr uint32_t kTransposed = kBufferBytes / 2;
+
+  /// The XOR of TMA's swizzle of kBytes to the place of a 16-byte unit.
+  template <int kBytes>
+  static __device__ __forceinline__ uint32_t swizzle_of(uint32_t row) {
+    static_assert(kBytes == 64 || kBytes == 32);
+    return (kBytes == 64 ? row / 2 % 4 : row / 4 % 2) * 16;
+  }
+  static __device__ __forceinline__ void store_shared_2(uint32_t address, uint32_t pair) {
+    asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(static_cast<uint16_t>(pair)) : "memory");
+  }
+
+  /// Even rows' threads take the first of two columns, odd ones the second.
+  static __device__ __forceinline__ void write_transposed(const Thread& thread, uint32_t buffer, int i,
+                                                          const uint32_t (&pairs)[4]) {
+    const uint32_t row = thread.lane / 4, odd = row % 2;
+#pragma unroll
+    for (int group = 0; group < 2; ++group) {
+      const uint32_t mine = pairs[2 * group] | pairs[2 * group + 1] << 16;
+      const uint32_t theirs = __shfl_xor_sync(0xffffffffu, mine, 4);
+      const uint32_t rows =
+          __byte_perm(mine, theirs, odd ? 0x3715 : 0x6240);  // two, and two eight further on
+      const uint32_t column = i * 16 + group * 8 + thread.column() + odd;
+      const uint32_t at = buffer + column * 64 + (thread.warp * 16 ^ swizzle_of<64>(column)) + (row - odd);
+      store_shared_2(at, rows);
+      store_shared_2(at + 8, rows >> 16);
+    }
+  }
+
+  const float scale_;
+  uint32_t largest_ = 0;
+  ThreadCounters counters_;
+};
+
+}  // namespace te::kernels::fused

@@ -1,0 +1,66 @@
+// FP8 GEMMs with an activation behind them on Hopper, which casts what it makes. Both operands are E4M3 with one inverse
+// scale each; y is stored, or cast to E4M3 by the first launch of a cast (fp8_output.h), whose second launch is that of
+// activation_forward: it makes y again from `out`.
+#include "kernels/activation/activation_tiles.cuh"
+#include "kernels/gemm/activation_cast.cuh"
+#include "kernels/gemm/activation_launch.cuh"
+#include "kernels/gemm/gemm_activation_cuda.h"
+
+namespace te::kernels::cuda {
+namespace {
+
+using namespace fused;
+
+bool has_one_scale(const Matrix& matrix) {
+  return matrix.layout == ScaleLayout::tensor && matrix.dtype() == DType::e4m3;
+}
+bool suits_cast(const Fp8Output& out) {
+  for (const Tensor& form : {out.rowwise, out.columnwise})
+    if (form && !suits_boxes(form, DType::e4m3)) return false;
+  return true;
+}
+
+void launch_cast(const Context& context, const GemmActivationForward& args, const Fp8TileTarget& target) {
+  const Fp8Output& out = args.y_fp8;
+  const bool rowwise = target.rowwise != nullptr, columnwise = target.columnwise != nullptr;
+  const ResultTensors result{.y = rowwise ? out.rowwise : Tensor{},
+                             .y_columns = columnwise ? out.columnwise : Tensor{},
+                             .cast = {.scale = target.scale,
+                                      .scale_inv = target.scale_inv,
+                                      .amax = target.amax,
+                                      .counters = target.counters,
+                                      .rowwise = rowwise,
+                                      .columnwise = columnwise}};
+  const auto run = [&]<bool kTransposes, bool kCounts>() {
+    launch_forward<E4m3Operands, CastResult<kTransposes, kCounts>>(context, args, result);
+  };
+  const bool counts = target.counters != nullptr;
+  if (columnwise)
+    counts ? run.operator()<true, true>() : run.operator()<true, false>();
+  else
+    counts ? run.operator()<false, true>() : run.operator()<false, false>();
+}
+
+}  // namespace
+
+bool gemm_activation_fp8(const Context& context, const GemmActivationForward& args) {
+  if (!has_one_scale(args.a) || !has_one_scale(args.b) || !args.fast_accumulation ||
+      !suits_forward(context, args, DType::e4m3))
+    return false;
+  if (args.y) {
+    if (args.y_fp8 || !suits_boxes(args.y)) return false;
+    launch_forward<E4m3Operands, StoredResult>(context, args, {.y = args.y});
+    return true;
+  }
+  if (!suits_cast(args.y_fp8)) return false;
+  const int64_t rows = args.a.rows(), ffn = args.b.rows() / (is_gated(args.kind) ? 2 : 1);
+  const auto first = [&](const Fp8TileTarget& target, unsigned) { launch_cast(context, args, target); };
+  const auto again = [&](const Fp8TileTarget& target) {
+    recast_activation(context, {.kind = args.kind, .x = args.out, .y_fp8 = args.y_fp8, .clamp = args.clamp},
+                      target);
+  };
+  cast_tiles(context, args.y_fp8, nullptr, rows, ffn, tile_count(rows, ffn), first, again);
+  return true;
+}
+
+}  // namespace te::kernels::cuda

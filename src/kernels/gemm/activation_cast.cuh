@@ -1,9 +1,9 @@
-// How y leaves an activation's epilogue (activation_epilogues.cuh) in FP8: the first launch of a cast (fp8_output.h), of
-// values rounded to BF16 first, as if they had been stored and cast by a pass of their own.
+// How y leaves an activation's epilogue (activation_epilogues.cuh) in FP8: the first launch of a cast (fp8_output.h),
+// of values rounded to BF16 first, as if they had been stored and cast by a pass of their own.
 //
-// A thread has pairs of neighbouring columns of rows eight apart. Row-wise bytes leave two at a time. For the transposed
-// form threads of neighbouring rows exchange a column, so that each has two rows of one column. In a buffer the
-// row-wise bytes lie first, 64 rows of kWidth bytes, and the transposed ones, kWidth rows of 64, kTransposed bytes
+// A thread has pairs of neighbouring columns of rows eight apart. Row-wise bytes leave two at a time. For the
+// transposed form threads of neighbouring rows exchange a column, so that each has two rows of one column. In a buffer
+// the row-wise bytes lie first, 64 rows of kWidth bytes, and the transposed ones, kWidth rows of 64, kTransposed bytes
 // behind, either in TMA's swizzle of as many bytes: no two threads of a store meet in a bank.
 #pragma once
 

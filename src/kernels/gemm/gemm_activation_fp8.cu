@@ -1,6 +1,6 @@
-// FP8 GEMMs with an activation behind them on Hopper, which casts what it makes. Both operands are E4M3 with one inverse
-// scale each; y is stored, or cast to E4M3 by the first launch of a cast (fp8_output.h), whose second launch is that of
-// activation_forward: it makes y again from `out`.
+// FP8 GEMMs with an activation behind them on Hopper, which casts what it makes. Both operands are E4M3 with one
+// inverse scale each; y is stored, or cast to E4M3 by the first launch of a cast (fp8_output.h), whose second launch is
+// that of activation_forward: it makes y again from `out`.
 #include "kernels/activation/activation_tiles.cuh"
 #include "kernels/gemm/activation_cast.cuh"
 #include "kernels/gemm/activation_launch.cuh"

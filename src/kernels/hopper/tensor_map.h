@@ -37,8 +37,8 @@ inline CUtensorMapDataType element_type(DType dtype) {
 }
 
 /// Three dimensions, the innermost first: elements there are, elements from one to the next in the outer two
-/// (multiples of 16 bytes), elements of a box. The innermost box dimension has 128, 64 or 32 bytes, in the swizzle of as
-/// many.
+/// (multiples of 16 bytes), elements of a box. The innermost box dimension has 128, 64 or 32 bytes, in the swizzle of
+/// as many.
 struct BoxesOf {
   std::array<int64_t, 3> dims, strides /* [0] is 1 */, box;
 };

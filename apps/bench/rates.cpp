@@ -13,7 +13,6 @@
 #include "kernels/attention/attention.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/gemm/gemm_activation.h"
-#include "kernels/quantize/recast.h"
 
 namespace te::bench {
 namespace {
@@ -120,10 +119,9 @@ double gemm_ms(const Context& context, GemmActivationForward like, double second
   Operands memory(context);
   for (kernels::Matrix* matrix : {&like.a, &like.b}) matrix->scales = memory.random(matrix->scales);
   like.bias = memory.zeros(like.bias);
-  // The first launch of a cast, with a scale of the same kind as the operands': the run's own state stays as it is.
-  const kernels::Fp8Output cast = kernels::first_cast(like.y_fp8);
-  like.y_fp8 = {.rowwise = cast.rowwise, .columnwise = cast.columnwise};
-  if (cast) {
+  // With a scale that is given, in one launch: the run's own state stays as it is.
+  like.y_fp8 = {.rowwise = like.y_fp8.rowwise, .columnwise = like.y_fp8.columnwise};
+  if (like.y_fp8) {
     like.y_fp8.scale = like.a.scales.as<float>();
     like.y_fp8.amax = memory.zeros({nullptr, DType::f32, {1}}).as<float>();
   }
@@ -243,9 +241,9 @@ std::string problem_key(const std::any& problem) {
         std::string(gemm->bias ? " bias" : "") + (gemm->fast_accumulation ? " fast" : ""), scales);
   }
   if (const auto* args = std::any_cast<GemmActivationForward>(&problem)) {
-    return activation_key(
-        "forward", args->kind, args->a.values, args->b.values,
-        std::string(args->bias ? " bias" : "") + (args->y_fp8.columnwise ? " transposed" : ""));
+    return activation_key("forward", args->kind, args->a.values, args->b.values,
+                          std::string(args->bias ? " bias" : "") + (args->y_fp8 ? " cast" : "") +
+                              (args->y_fp8.columnwise ? " transposed" : ""));
   }
   if (const auto* args = std::any_cast<GemmActivationBackward>(&problem)) {
     return activation_key("backward", args->kind, args->a, args->b,

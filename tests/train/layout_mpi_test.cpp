@@ -1,5 +1,5 @@
-// Any layout gives what one rank gives: every rank runs the model alone and then as a part of the layout, and compares
-// what it holds, element by element, at the elements' places in the whole parameters.
+// Any layout gives what one rank gives: one rank runs the model alone and then all as a part of the layout, and each
+// compares what it holds, element by element, at the elements' places in the whole parameters.
 //
 // Bounds, all relative (gradients and main parameters: per parameter, |x - x'| / |x'| in the Euclidean norm).
 //
@@ -27,6 +27,7 @@
 #include <fmt/format.h>
 
 #include "layout_cases.h"
+#include "layout_references.h"
 #include "layout_run.h"
 #include "parallel/groups.h"
 #include "testing/mpi.h"
@@ -65,16 +66,13 @@ constexpr double kAmaxBound = 0.25;
 
 /// The same run on one rank. Cases that differ in the layout alone share it, and in what is recomputed: that changes no
 /// bit on one rank (recompute_test.cpp).
-const Trace& one_rank(const Case& layout, const RunOptions& options) {
-  static std::map<std::string, Trace> traces;
+config::Config on_one_rank(const Case& layout) {
   Case c = layout;
   c.recompute = config::Recompute::none;
   config::Config config = make_config(c);
   config.parallel = {};
   config::validate(config);
-  const auto [found, added] = traces.try_emplace(config::to_yaml(config));
-  if (added) found->second = train_small(config, Groups::single(), options);
-  return found->second;
+  return config;
 }
 
 /// The same case one precision up.
@@ -258,14 +256,21 @@ class Layout : public ::testing::TestWithParam<Case> {
 
 TEST_P(Layout, EqualsOneRank) {
   const Case& c = GetParam();
-  const RunOptions options{.steps = kSteps, .grads_at = {1, kLaterStep}};
-  const Trace& one = one_rank(c, options);
+  static const RunOptions options{.steps = kSteps, .grads_at = {1, kLaterStep}};
+  static LayoutReferences references(options);
   const config::Config config = make_config(c);
   config::validate(config);
   const ProcessGrid grid = ProcessGrid::of(world().size(), c.tensor, c.context, c.pipeline);
+  const bool stages_alone = c.tensor == 1 && c.context == 1 && grid.data == 1;
+  const bool exact = stages_alone && !c.tied() && config.optimizer.clip_grad == 0;
+  const bool rounded =
+      !exact && (c.fp8() || c.precision == Precision::bf16 || c.precision == Precision::fp16 || c.bf16_grads);
+  std::vector<config::Config> alone{on_one_rank(c)};
+  if (rounded) alone.push_back(on_one_rank(more_precise(c)));
+  const std::vector<const Trace*> by_itself = references.of(alone);
+  const Trace& one = *by_itself[0];
   const Groups groups = Groups::connect(world(), Context::cpu(), grid, train::connect_options(config));
   const Trace ranks = train_small(config, groups, options);
-  const bool stages_alone = c.tensor == 1 && c.context == 1 && grid.data == 1;
   EXPECT_TRUE(grid.data == 1 || ranks.buckets > 1) << "one bucket tests no order of buckets";
 
   // 1. Everybody holds what he should, and nothing is left out.
@@ -273,13 +278,10 @@ TEST_P(Layout, EqualsOneRank) {
   expect_cover(ranks.mains, whole_parameters(one.mains), config);
   // 2. The bounds.
   const Difference actual = difference(ranks, one);
-  const bool exact = stages_alone && !c.tied() && config.optimizer.clip_grad == 0;
-  const bool rounded =
-      !exact && (c.fp8() || c.precision == Precision::bf16 || c.precision == Precision::fp16 || c.bf16_grads);
   const bool rounded_at_once = rounded && (c.tensor > 1 || c.context > 1 || c.bf16_grads);
   const Bounds floor = exact ? Bounds{} : kFp32Bounds;
   std::optional<Difference> rounding;
-  if (rounded) rounding = difference(one_rank(more_precise(c), options), one);
+  if (rounded) rounding = difference(*by_itself[1], one);
   std::string measured =
       fmt::format("loss {:.1e} norm {:.1e} valid {:.1e}", actual.loss, actual.norm, actual.valid);
   measured +=

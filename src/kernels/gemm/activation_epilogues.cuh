@@ -93,6 +93,16 @@ struct StoredResult : Stateless {
   }
 };
 
+/// Of the forward pass: buffers are written, and y leaves as Result says.
+template <class Result>
+struct ForwardEpilogue {
+  static constexpr bool kReads = false;
+  Result result;
+
+  explicit __device__ ForwardEpilogue(const GemmParams& p) : result(p) {}
+  __device__ void finish(const GemmParams& p, const Thread& thread) { result.finish(p, thread); }
+};
+
 /// Of half h of a tile.
 __device__ __forceinline__ bool rows_exist(const GemmParams& p, TileCoord tile, int h, const Thread& thread) {
   return tile.row * kRows + h * 64 + thread.warp * 16 < p.rows;
@@ -100,13 +110,9 @@ __device__ __forceinline__ bool rows_exist(const GemmParams& p, TileCoord tile, 
 
 /// Buffers: 64 columns of x, the same of y, of either half of the rows; then the next columns.
 template <class Result>
-struct GeluForward {
+struct GeluForward : ForwardEpilogue<Result> {
   static constexpr int kBlocks = 1, kParts = 2 * kHalves * kColumns / 64;
-  static constexpr bool kReads = false;
-  Result result;
-
-  explicit __device__ GeluForward(const GemmParams& p) : result(p) {}
-  __device__ void finish(const GemmParams& p, const Thread& thread) { result.finish(p, thread); }
+  using ForwardEpilogue<Result>::ForwardEpilogue;
 
   static __device__ void store(const GemmParams& p, const GemmMaps& maps, const __nv_bfloat16* buffer,
                                int part, TileCoord tile) {
@@ -130,7 +136,7 @@ struct GeluForward {
           const Sigmoids<ActivationKind::gelu> s(x);
           const Values y =
               rounded([&](int j) { return activation_value<ActivationKind::gelu>(x.get(j), 0.0f, s.of[j]); });
-          result.template write<64>(thread, y_to.address, i, y, exist);
+          this->result.template write<64>(thread, y_to.address, i, y, exist);
         }
         buffers.pass_on(x_to, y_to);
       }
@@ -141,13 +147,9 @@ struct GeluForward {
 /// The first half of a tile's columns is the gate's, the second the up projection's. Buffers: 32 columns of both, 32
 /// of y, of either half of the rows; then the next columns.
 template <class Result>
-struct SwigluForward {
+struct SwigluForward : ForwardEpilogue<Result> {
   static constexpr int kBlocks = 2, kOfBlock = kColumns / kBlocks, kParts = 2 * kHalves * kOfBlock / 32;
-  static constexpr bool kReads = false;
-  Result result;
-
-  explicit __device__ SwigluForward(const GemmParams& p) : result(p) {}
-  __device__ void finish(const GemmParams& p, const Thread& thread) { result.finish(p, thread); }
+  using ForwardEpilogue<Result>::ForwardEpilogue;
 
   static __device__ void store(const GemmParams& p, const GemmMaps& maps, const __nv_bfloat16* buffer,
                                int part, TileCoord tile) {
@@ -171,8 +173,8 @@ struct SwigluForward {
                        up = rounded([&](int j) { return up_sums[j]; });
           stmatrix(matrices_at<32>(thread, x_to.address, i * 16), gate.word);
           stmatrix(matrices_at<32>(thread, x_to.address + 64 * 64, i * 16), up.word);
-          result.template write<32>(thread, y_to.address, i,
-                                    swiglu(gate, up, Sigmoids<ActivationKind::swiglu>(gate)), exist);
+          this->result.template write<32>(thread, y_to.address, i,
+                                          swiglu(gate, up, Sigmoids<ActivationKind::swiglu>(gate)), exist);
         }
         buffers.pass_on(x_to, y_to);
       }

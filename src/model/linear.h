@@ -30,8 +30,7 @@ using fp8::Target;
 /// in front of linear_fc2's dgrad, whose result is its gradient. Empty: none.
 struct EpilogueActivation {
   kernels::ActivationKind kind = kernels::ActivationKind::swiglu;
-  Output
-      y;  ///< out [tokens, ffn]: the activation's result; optional in the backward pass, and not cast there
+  Output y;         ///< out [tokens, ffn]: the activation's result; backward optional, and not cast
   Tensor x;         ///< backward [tokens, fc1]: what the activation took
   Output dx;        ///< backward: out [tokens, fc1] and its column sums
   float clamp = 0;  ///< of a clamped kind

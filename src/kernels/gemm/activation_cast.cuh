@@ -38,7 +38,7 @@ class CastResult {
         count_value<DType::e4m3>(y.get(j), y.get(j) * scale_,
                                  static_cast<uint8_t>(pairs[j / 2] >> (j % 2 * 8)), counters_);
     }
-    const uint32_t row = thread.row(), at = buffer + row * kWidth + (i * 16 ^ swizzle_of<kWidth>(row));
+    const uint32_t row = thread.row(), at = buffer + row * kWidth + (i * 16 ^ swizzle<kWidth / 2>(row));
 #pragma unroll
     for (int j = 0; j < 4; ++j)
       store_shared_2(at + j % 2 * 8 * kWidth + j / 2 * 8 + thread.column(), pairs[j]);
@@ -51,12 +51,7 @@ class CastResult {
     const bool first = blockIdx.x == 0 && threadIdx.x == 0;
     if (first && p.y.scale_inv != nullptr) *p.y.scale_inv = 1.0f / scale_;
     if constexpr (kCounts) {
-      const unsigned saturated = __reduce_add_sync(0xffffffffu, counters_.saturated);
-      const unsigned flushed = __reduce_add_sync(0xffffffffu, counters_.flushed);
-      if (thread.lane == 0 && saturated > 0)
-        atomicAdd(&p.y.counters->saturated, static_cast<unsigned long long>(saturated));
-      if (thread.lane == 0 && flushed > 0)
-        atomicAdd(&p.y.counters->flushed, static_cast<unsigned long long>(flushed));
+      add_counters(counters_, 0, p.y.counters);
       if (first)
         atomicAdd(&p.y.counters->total,
                   static_cast<unsigned long long>(p.rows) * static_cast<unsigned long long>(p.columns));
@@ -66,12 +61,6 @@ class CastResult {
  private:
   static constexpr uint32_t kTransposed = kBufferBytes / 2;
 
-  /// The XOR of TMA's swizzle of kBytes to the place of a 16-byte unit.
-  template <int kBytes>
-  static __device__ __forceinline__ uint32_t swizzle_of(uint32_t row) {
-    static_assert(kBytes == 64 || kBytes == 32);
-    return (kBytes == 64 ? row / 2 % 4 : row / 4 % 2) * 16;
-  }
   static __device__ __forceinline__ void store_shared_2(uint32_t address, uint32_t pair) {
     asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(static_cast<uint16_t>(pair)) : "memory");
   }
@@ -87,7 +76,7 @@ class CastResult {
       const uint32_t rows =
           __byte_perm(mine, theirs, odd ? 0x3715 : 0x6240);  // two, and two eight further on
       const uint32_t column = i * 16 + group * 8 + thread.column() + odd;
-      const uint32_t at = buffer + column * 64 + (thread.warp * 16 ^ swizzle_of<64>(column)) + (row - odd);
+      const uint32_t at = buffer + column * 64 + (thread.warp * 16 ^ swizzle<32>(column)) + (row - odd);
       store_shared_2(at, rows);
       store_shared_2(at + 8, rows >> 16);
     }

@@ -17,11 +17,12 @@ namespace te::kernels::fused {
 
 using namespace hopper;
 
-constexpr int kRows = 128;     ///< of a tile
-constexpr int kColumns = 192;  ///< of a tile
-constexpr int kStages = 4;     ///< of kTileRowBytes of what is summed over
-constexpr int kBuffers = 8;    ///< of 64 rows of 64 values
-constexpr int kStores = 3;     ///< under way at a time
+constexpr int kRows = 128;                  ///< of a tile
+constexpr int kColumns = 192;               ///< of a tile
+constexpr int kStages = 4;                  ///< of kTileRowBytes of what is summed over
+constexpr int kSteps = kTileRowBytes / 32;  ///< of a stage: an instruction sums over 32 bytes
+constexpr int kBuffers = 8;                 ///< of 64 rows of 64 values
+constexpr int kStores = 3;                  ///< under way at a time
 constexpr uint32_t kBufferBytes = 64 * 64 * sizeof(__nv_bfloat16);
 constexpr int kCluster = 2;
 constexpr int kHalves = kRows / 64;  ///< of a tile's rows, as one instruction multiplies them
@@ -36,7 +37,7 @@ struct Bf16Operands {
   static constexpr int kDepth = 64;  ///< of a stage
   static constexpr bool kScaled = false;
 
-  /// `i`: of four, 16 values each of a stage's depth.
+  /// Step i of a stage.
   static __device__ __forceinline__ void multiply(float (&sums)[kColumns / 2], uint64_t a, uint64_t b,
                                                   int i) {
     constexpr uint32_t kNextStep = kB == Major::k ? 32 : 16 * kTileRowBytes;
@@ -77,9 +78,9 @@ struct GemmShared {
 
 /// Tensors in boxes (tensor_map.h). Blocks are the gate and the up projection of SwiGLU; GELU has one.
 struct GemmMaps {
-  CUtensorMap a;  ///< [rows, depth] in boxes of kRows x kDepth
-  /// [blocks, columns, depth] in boxes of 1 x (a cluster's share of kColumns) x kDepth; or [depth, columns] in boxes
-  /// of (its share of kDepth) x 64.
+  CUtensorMap a;  ///< [rows, depth] in boxes of kRows x (a stage's depth)
+  /// [blocks, columns, depth] in boxes of 1 x (a cluster's share of kColumns) x (a stage's depth); or [depth, columns]
+  /// in boxes of (its share of that depth) x 64.
   CUtensorMap b;
   /// The activation's input [rows, blocks, columns], read or written, in boxes of 64 x 1 x (64 or 32).
   CUtensorMap x;
@@ -233,7 +234,7 @@ __device__ __forceinline__ void multiply(GemmShared& s, const GemmParams& p, Acc
                    b = descriptor(stage_address(s.b, slot.stage()), kNextTile);
     wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
+    for (int i = 0; i < kSteps; ++i)
 #pragma unroll
       for (int h = 0; h < kHalves; ++h)
         Operands::multiply(sums[h], advance(a, h * kWarpgroupTileBytes), b, i);

@@ -44,6 +44,8 @@ void launch_cast(const Context& context, const GemmActivationForward& args, cons
 }  // namespace
 
 bool gemm_activation_fp8(const Context& context, const GemmActivationForward& args) {
+  // Other sizes are gemm's to refuse; a warp's 16 rows exist all or none.
+  if (args.a.rows() % 16 != 0 || args.b.rows() % 16 != 0) return false;
   if (!has_one_scale(args.a) || !has_one_scale(args.b) || !args.fast_accumulation ||
       !suits_forward(context, args, DType::e4m3))
     return false;

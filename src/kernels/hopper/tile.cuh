@@ -1,7 +1,7 @@
 // Tiles in shared memory: rows of 64 BF16 values (or 128 of FP8, or 32 of FP32: 128 bytes) in TMA's 128-byte swizzle,
 // which spreads the rows of a column over the banks: the 16-byte unit u of row r lies at unit u ^ (r % 8) of that
 // row. A tile starts at a multiple of 1024 bytes. Wider matrices are several tiles. (Rows of 32 BF16 values, 64
-// bytes, have the 64-byte swizzle: unit u ^ (r / 2 % 4).)
+// bytes, have the 64-byte swizzle: unit u ^ (r / 2 % 4); rows of 32 bytes u ^ (r / 4 % 2).)
 #pragma once
 
 #include "kernels/hopper/roles.cuh"
@@ -21,8 +21,8 @@ __device__ __forceinline__ uint32_t stage_address(const T (&array)[kCount], int 
 /// Bytes by which a row of kColumns values has its units exchanged: to be XORed to what lies in it.
 template <int kColumns = kTileColumns>
 __device__ __forceinline__ uint32_t swizzle(uint32_t row) {
-  static_assert(kColumns == 64 || kColumns == 32);
-  return (kColumns == 64 ? row % 8 : row / 2 % 4) * 16;
+  static_assert(kColumns == 64 || kColumns == 32 || kColumns == 16);
+  return (kColumns == 64 ? row % 8 : kColumns == 32 ? row / 2 % 4 : row / 4 % 2) * 16;
 }
 
 /// The address that a thread names to stmatrix and ldmatrix for its warp's 16 of a warpgroup's 64 rows, and for 16

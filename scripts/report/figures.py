@@ -1,5 +1,6 @@
 """The pictures of a report: one function each, which draws on a figure of its own and returns it, or None where the
-runs do not have the data. An arm has one colour in all of them, the baseline is dark."""
+runs do not have the data. An arm has one colour in all of them, the baseline is dark; from the seventh on, the colours
+come again with dashes."""
 
 import numpy as np
 
@@ -7,6 +8,7 @@ from . import UserError, curves, details
 from .words import tokens_unit
 
 BASELINE = "#222222"
+DASHES = ["solid", (0, (5, 1.5)), (0, (1, 1))]
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"]  # Okabe and Ito: safe for colour blindness
 STYLE = {
     "font.size": 11,
@@ -41,6 +43,11 @@ def new(height=4.2, **options):
 def colour(index):
     """Of arm `index`; 0 is the baseline."""
     return BASELINE if index == 0 else COLOURS[(index - 1) % len(COLOURS)]
+
+
+def look(index):
+    """What tells the line of arm `index` from all others': no two of nineteen arms are alike."""
+    return {"color": colour(index), "linestyle": DASHES[max(index - 1, 0) // len(COLOURS) % len(DASHES)]}
 
 
 def arms_of(content):
@@ -99,7 +106,7 @@ def losses(axes, content, x_of):
             axes.plot(
                 x_of(run),
                 smoothed,
-                color=colour(index),
+                **look(index),
                 linewidth=width,
                 alpha=alpha,
                 label=arm.name if number == 0 else None,
@@ -154,7 +161,7 @@ def gap_by_tokens(content, comparisons):
         tokens = tokens[tokens <= min(pair.tokens[-1] for pair in comparison.pairs)]
         mean = np.mean([np.interp(tokens, p.tokens, s) for p, s in zip(comparison.pairs, smoothed)], axis=0)
         many = f", mean of {len(smoothed)}" if len(smoothed) > 1 else ""
-        axes.plot(tokens / size, mean, color=colour(index), linewidth=2, label=comparison.arm.name + many)
+        axes.plot(tokens / size, mean, **look(index), linewidth=2, label=comparison.arm.name + many)
         reach += [np.quantile(np.abs(line), 0.97) for line in smoothed]
     limit = 1.2 * max([*reach, 1.3 * bar])
     rows = -(-len(axes.get_legend_handles_labels()[1]) // 3)
@@ -229,7 +236,7 @@ def gradient_norms(content):
         axes.plot(
             run.tokens[known] / size,
             curves.smooth(norms, window),
-            color=colour(index),
+            **look(index),
             linewidth=2.2 if index == 0 else 1.2,
             label=label,
         )
@@ -256,7 +263,7 @@ def fp8_health(content, health):
                 axes.plot(
                     found["tokens"] / size,
                     found[key],
-                    color=colour(index),
+                    **look(index),
                     linewidth=1,
                     alpha=0.8,
                     label=None if number else arm.name,

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from .figures import COLOURS, arms_of, colour, new, tokens_axis
+from .figures import COLOURS, arms_of, colour, look, new, tokens_axis
 
 WORST = 4  # casts of an arm that are shown
 
@@ -38,7 +38,7 @@ def statistics_by_tokens(content, found):
                 axes.plot(
                     s.tokens / size,
                     getattr(s, name),
-                    color=colour(index),
+                    **look(index),
                     linewidth=1.2,
                     marker="." if len(s.tokens) < 30 else None,
                     alpha=0.85,

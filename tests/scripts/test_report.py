@@ -8,6 +8,7 @@ import math
 import subprocess
 import sys
 import tempfile
+import types
 import unittest
 from pathlib import Path
 
@@ -21,7 +22,7 @@ except ImportError as missing:
     print(f"skipped: {missing}")
     sys.exit(77)
 import compare_loss
-from report import UserError, analysis, blocks, details, sections
+from report import UserError, analysis, blocks, details, figures, sections
 from report.analysis import Arm, Bar, compare_arms
 from report.runs import Run, read_run
 from report_testing import write_evaluation, write_run, write_summary
@@ -271,6 +272,13 @@ class Program(unittest.TestCase):
         self.assertEqual(code, 0)
         self.assertIn("wild: outside\n  none of its runs has finished: 1 diverged, 1 failed.", output)
         self.assertIn("wild: outside", (folder / "r" / "report.html").read_text())
+
+    def test_many_variants_are_told_apart(self):
+        many = [Arm(f"arm{k}", [run_of([3.0 + k] * 40, seed=1)]) for k in range(12)]
+        content = types.SimpleNamespace(baseline=many[0], arms=many[1:])
+        (axes,) = figures.loss_by_tokens(content).axes
+        lines = [line for line in axes.lines if line.get_label().startswith("arm")]
+        self.assertEqual(len({(line.get_color(), str(line.get_linestyle())) for line in lines}), 12)
 
     def test_another_baseline_and_bar(self):
         folder = self.experiment(shift=0.02)

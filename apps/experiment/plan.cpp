@@ -100,9 +100,10 @@ Variant read_variant(const std::string& where, const std::string& name, const YA
     content.reset(node);
   if (!node.IsNull()) {
     const Reader reader(place, content);
-    reader.only({"overrides", "seeds"});
+    reader.only({"overrides", "seeds", "baseline"});
     variant.overrides = reader.list<std::string>("overrides", "a list of KEY=VALUE");
     if (reader.has("seeds")) variant.seeds = reader.list<int64_t>("seeds", kSeedRule);
+    variant.baseline = reader.value<std::string>("baseline", "", "another variant's name");
   }
   check_overrides(place, variant.overrides);
   check_seeds(place, variant.seeds);
@@ -189,6 +190,15 @@ void read_variants(const Reader& root, Experiment& experiment) {
   experiment.baseline =
       root.value<std::string>("baseline", experiment.variants.front().name, "a variant's name");
   if (!names.contains(experiment.baseline)) root.fail("baseline", "one of the variants");
+  for (const Variant& variant : experiment.variants) {
+    const std::string& own = variant.baseline;
+    if (own.empty()) continue;
+    const std::string key = "variants." + variant.name + ".baseline";
+    if (variant.name == experiment.baseline)
+      user_error("{}: {}: {} is what the others are compared with and has no baseline of its own",
+                 root.where(), key, variant.name);
+    if (own == variant.name || !names.contains(own)) root.fail(key, "the name of another variant");
+  }
 }
 
 std::vector<std::pair<std::string, std::string>> shared_algorithms(const std::filesystem::path& directory) {

@@ -59,7 +59,9 @@ void write_summary(const Experiment& experiment, const std::vector<Item>& items)
     json runs = json::array();
     for (const Item& item : items)
       if (item.run.variant == variant.name) runs.push_back(summary_of(item, experiment.directory));
-    summary["variants"].push_back({{"name", variant.name}, {"overrides", variant.overrides}, {"runs", runs}});
+    json record = {{"name", variant.name}, {"overrides", variant.overrides}, {"runs", runs}};
+    if (!variant.baseline.empty()) record["baseline"] = variant.baseline;
+    summary["variants"].push_back(record);
   }
   write_whole(experiment.directory / "summary.json",
               summary.dump(2, ' ', false, json::error_handler_t::replace) + "\n");

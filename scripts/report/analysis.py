@@ -25,6 +25,7 @@ INSIDE, OUTSIDE, UNDECIDED = "inside", "outside", "not enough runs to say"
 class Arm:
     name: str
     runs: list
+    baseline: str | None = None  # of its own; None: that of the whole report
 
 
 @dataclasses.dataclass
@@ -80,14 +81,20 @@ class Measure:
 
 @dataclasses.dataclass
 class Comparison:
-    """One arm against the baseline."""
+    """One arm against its baseline."""
 
+    baseline: Arm
     arm: Arm
     pairs: list
     groups: bool  # no two seeds match: the arms are compared as groups, `pairs` are in the given order
     measures: list
     verdict: str
     excess: dict | None  # largest_excess() of pairs
+
+    @property
+    def name(self):
+        """The arm's; with what is subtracted where that is no matter of course."""
+        return f"{self.arm.name} - {self.baseline.name}" if self.arm.baseline else self.arm.name
 
 
 def compare_arms(baseline, arm, bar):
@@ -103,7 +110,7 @@ def compare_arms(baseline, arm, bar):
             measures[-1].verdict = None
             measures[-1].why = f"not judged: the runs differ in {', '.join(keys)}, so it may be of other samples"
     return Comparison(
-        arm, pairs, groups, measures, overall(measures), None if groups else largest_excess(baseline, pairs)
+        baseline, arm, pairs, groups, measures, overall(measures), None if groups else largest_excess(baseline, pairs)
     )
 
 

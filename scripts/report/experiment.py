@@ -17,6 +17,10 @@ class Content:
     unfinished: list = dataclasses.field(default_factory=list)  # (arm, run, state) of runs that are left out
     bar_source: str = "the default"
 
+    def base_of(self, arm):
+        """The arm that `arm` is compared with."""
+        return next((other for other in self.arms if other.name == arm.baseline), self.baseline)
+
 
 def of_arms(arms):
     baseline, *others = [Arm(name, runs) for name, runs in arms.items()]
@@ -37,6 +41,8 @@ def read(folder, baseline=None, logs=None):
     summary = read_json(folder / "summary.json")
     try:
         variants = {v["name"]: v["runs"] for v in summary["variants"]}
+        # A baseline that is asked for is everybody's.
+        own = {} if baseline else {v["name"]: v["baseline"] for v in summary["variants"] if "baseline" in v}
         baseline = baseline or summary["baseline"]
         bar = Bar(summary["bar"]["nats"], summary["bar"]["percent"] / 100)
         title = summary["name"]
@@ -52,7 +58,9 @@ def read(folder, baseline=None, logs=None):
     arms = {name: runs for name, runs in arms.items() if runs}
     if baseline not in arms:
         raise UserError(f"{folder}: no run of the baseline {baseline} has finished; run te-experiment again")
+    while alone := next((name for name in arms if own.get(name, baseline) not in arms), None):
+        unfinished += [(alone, run.label, f"finished, but none of {own[alone]}") for run in arms.pop(alone)]
     if len(arms) < 2:
         raise UserError(f"{folder}: no run beside the baseline's has finished; run te-experiment again")
-    others = [Arm(name, runs) for name, runs in arms.items() if name != baseline]
+    others = [Arm(name, runs, own.get(name)) for name, runs in arms.items() if name != baseline]
     return Content(title, Arm(baseline, arms[baseline]), others, bar, unfinished, "written in the experiment's file")

@@ -161,7 +161,7 @@ def gap_by_tokens(content, comparisons):
         tokens = tokens[tokens <= min(pair.tokens[-1] for pair in comparison.pairs)]
         mean = np.mean([np.interp(tokens, p.tokens, s) for p, s in zip(comparison.pairs, smoothed)], axis=0)
         many = f", mean of {len(smoothed)}" if len(smoothed) > 1 else ""
-        axes.plot(tokens / size, mean, **look(index), linewidth=2, label=comparison.arm.name + many)
+        axes.plot(tokens / size, mean, **look(index), linewidth=2, label=comparison.name + many)
         reach += [np.quantile(np.abs(line), 0.97) for line in smoothed]
     limit = 1.2 * max([*reach, 1.3 * bar])
     rows = -(-len(axes.get_legend_handles_labels()[1]) // 3)
@@ -213,7 +213,7 @@ def gaps_with_intervals(comparisons):
         axes.set_xlim(-limit, limit)
         axes.set_ylim(-len(comparisons) + 0.4, 0.6)
         shown = axes is grid[0][0]
-        axes.set_yticks([-i for i in range(len(comparisons))], [c.arm.name if shown else "" for c in comparisons])
+        axes.set_yticks([-i for i in range(len(comparisons))], [c.name if shown else "" for c in comparisons])
         axes.grid(axis="y", visible=False)
         axes.set_title(name, fontsize=11, loc="left")
         axes.locator_params(axis="x", nbins=5)

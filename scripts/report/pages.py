@@ -26,7 +26,7 @@ KINDS = {analysis.INSIDE: "inside", analysis.OUTSIDE: "outside", analysis.UNDECI
 class Report:
     def __init__(self, content):
         self.content = content
-        self.comparisons = [analysis.compare_arms(content.baseline, arm, content.bar) for arm in content.arms]
+        self.comparisons = [analysis.compare_arms(content.base_of(arm), arm, content.bar) for arm in content.arms]
         self.health = {id(run): found for run in self.runs() if (found := details.fp8_health(run))}
         self.fp8_statistics = {id(run): found for run in self.runs() if (found := precision.fp8_statistics(run))}
         self.guards = {id(run): found for run in self.runs() if (found := precision.guard(run))}
@@ -41,11 +41,11 @@ class Report:
 
     def _count_diverged(self, comparison):
         """The runs that are left are the lucky ones: an arm that diverges where the baseline does not is outside."""
-        diverged = {name: 0 for name in (self.content.baseline.name, comparison.arm.name)}
+        diverged = {name: 0 for name in (comparison.baseline.name, comparison.arm.name)}
         for arm, _, state in self.content.unfinished:
             if arm in diverged and state == "diverged":
                 diverged[arm] += 1
-        if diverged[comparison.arm.name] > diverged[self.content.baseline.name]:
+        if diverged[comparison.arm.name] > diverged[comparison.baseline.name]:
             comparison.verdict = analysis.OUTSIDE
             for measure in comparison.measures:
                 measure.why = f"{diverged[comparison.arm.name]} of its runs diverged; of the others: {measure.why}"
@@ -60,13 +60,13 @@ class Report:
         for arm, states in lost.items():
             verdict = analysis.OUTSIDE if "diverged" in states else analysis.UNDECIDED
             counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-            found.append(Verdict(KINDS[verdict], f"{arm}: {verdict}", [f"none of its runs has finished: {counts}."]))
+            found.append(Verdict(KINDS[verdict], f"{arm}: {verdict}", [f"no run can be compared: {counts}."]))
         return found
 
     # ---- Texts ---------------------------------------------------------------------------------------------
 
     def verdict(self, comparison):
-        title = f"{comparison.arm.name}: {comparison.verdict}"
+        title = f"{comparison.name}: {comparison.verdict}"
         lines = [
             f"{m.name}: {nats(m.mean)} nats ({percent(m.mean / m.base)}), {interval(m)}: {m.why}."
             for m in comparison.measures
@@ -103,7 +103,10 @@ class Report:
 
     def _subtitle(self):
         base = self.content.baseline
-        seeds = ", ".join(f"{arm.name} ({len(arm.runs)})" for arm in self.content.arms)
+        seeds = ", ".join(
+            f"{c.arm.name} ({len(c.arm.runs)}{f', with {c.baseline.name}' if c.arm.baseline else ''})"
+            for c in self.comparisons
+        )
         return (
             f"Baseline: **{base.name}** ({len(base.runs)} run{'s' * (len(base.runs) > 1)}). Compared with it: {seeds}. "
             f"A gap counts as none when its whole {CONFIDENCE} interval lies within {bar_text(self.content.bar)} "
@@ -122,6 +125,7 @@ class Report:
             "arms": [
                 {
                     "name": c.arm.name,
+                    "baseline": c.baseline.name,
                     "verdict": c.verdict,
                     "measures": [numbers_of(m) for m in c.measures],
                     "excess": plain(c.excess) if c.excess else None,

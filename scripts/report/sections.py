@@ -26,7 +26,7 @@ def gaps(report, pictures):
     ]
     tables = []
     for name in dict.fromkeys(m.name for c in report.comparisons for m in c.measures):
-        rows = [gap_row(c.arm.name, m) for c in report.comparisons for m in c.measures if m.name == name]
+        rows = [gap_row(c.name, m) for c in report.comparisons for m in c.measures if m.name == name]
         tables += [Paragraph(f"**{name[0].upper() + name[1:]}**"), Table(head, rows)]
     methods = dict.fromkeys(m.method for c in report.comparisons for m in c.measures)
     notes = [
@@ -38,7 +38,7 @@ def gaps(report, pictures):
         "% of such experiments, given the spread between these runs.",
     ]
     pairs = [
-        [c.arm.name, pair.label, tokens_text(pair.tokens[-1]), "yes" if pair.exact else "interpolated"]
+        [c.name, pair.label, tokens_text(pair.tokens[-1]), "yes" if pair.exact else "interpolated"]
         + [
             cell
             for m in c.measures
@@ -98,7 +98,7 @@ def noise(report):
         )
         if math.isfinite(e["seeds"]):
             side = "less" if e["gap"] <= e["seeds"] else "**more**"
-            text += f": {side} than two seeds of {report.content.baseline.name} are apart ({e['seeds']:.4f})"
+            text += f": {side} than two seeds of {comparison.baseline.name} are apart ({e['seeds']:.4f})"
         items.append(text + ".")
     return [Heading("Noise"), Bullets(items)]
 
@@ -113,27 +113,30 @@ def of_equal_tokens(report):
 
 
 def speed(report, pictures):
-    rows, base = [], None
+    rows, rates = [], {}
     arms, note = of_equal_tokens(report)
     for arm, runs in arms:
         found = [s for run in runs if (s := details.speed(run))]
         if not found:
             continue
         rate = mean(s["tokens_per_s"] for s in found)
-        base = base or (rate if arm is report.content.baseline else None)
+        rates[arm.name] = rate
         memory = max((s["memory"] or 0) for s in found)
         rows.append(
             [
                 arm.name,
                 f"{mean(s['step_ms'] for s in found):.1f}",
                 f"{rate:,.0f}",
-                f"{rate / base:.3f}" if base else "-",
+                arm,
                 seconds_text(3600 * mean(s["hours"] for s in found)),
                 bytes_text(memory),
             ]
         )
     if not rows:
         return []
+    for row in rows:
+        base = rates.get(report.content.base_of(row[3]).name)
+        row[3] = f"{rates[row[3].name] / base:.3f}" if base else "-"
     worth = []
     for comparison in report.comparisons:
         times = [t for pair in comparison.pairs if (t := details.time_to_equal_loss(pair))]
@@ -143,7 +146,7 @@ def speed(report, pictures):
             span = f" ({ratios[0]:.3f} to {ratios[-1]:.3f} over {len(ratios)} pairs)" if len(ratios) > 1 else ""
             worth.append(
                 f"{comparison.arm.name} needed {seconds_text(average['run'])} to the loss ({average['loss']:.4f}) for "
-                f"which {report.content.baseline.name} needed {seconds_text(average['baseline'])}: "
+                f"which {comparison.baseline.name} needed {seconds_text(average['baseline'])}: "
                 f"**{average['speedup']:.3f} times as fast to equal loss**{span}."
             )
     return [
@@ -170,15 +173,16 @@ def tasks(report):
     gaps, items = [], []
     for comparison in report.comparisons:
         for row in task_results.compare_tasks(comparison.pairs):
-            gaps.append(gap_of_task(comparison.arm.name, row))
-            items += [item_row(comparison.arm.name, row, item) for item in row["items"]]
+            gaps.append(gap_of_task(comparison.name, row))
+            items += [item_row(comparison.name, row, item) for item in row["items"]]
     errors = (
         "In brackets how many runs were evaluated. ± is the standard error of the mean over seeds, or over documents "
         "where there is one run."
     )
     blocks = [Heading("Tasks"), Table(head, means), Paragraph(errors)]
     if gaps:
-        base = report.content.baseline.name
+        names = {c.baseline.name for c in report.comparisons}
+        base = names.pop() if len(names) == 1 else "baseline"
         blocks += [
             Paragraph(f"Gaps to {base}, runs of equal seed in pairs; the interval says what other seeds would have given:"),
             Table(["task", "metric", "run", base, "run", "gap", f"{CONFIDENCE} interval over pairs"], gaps),
@@ -317,18 +321,19 @@ def fp8(report, pictures):
 def settings(report):
     blocks = [Heading("What differs")]
     for arm in report.content.arms:
-        differing = details.differing_keys(report.content.baseline, arm)
-        others = details.other_differences(report.content.baseline, arm)
+        base = report.content.base_of(arm)
+        differing = details.differing_keys(base, arm)
+        others = details.other_differences(base, arm)
         if differing is None:
             blocks.append(
                 Paragraph(f"{arm.name}: not every run left a `run.json`, so the settings cannot be compared.")
             )
         elif not differing:
-            blocks.append(Paragraph(f"{arm.name}: no config key differs from {report.content.baseline.name}'s."))
+            blocks.append(Paragraph(f"{arm.name}: no config key differs from {base.name}'s."))
         else:
             blocks += [
                 Paragraph(f"{arm.name}:"),
-                Table(["key", report.content.baseline.name, arm.name], [[f"`{k}`", a, b] for k, a, b in differing]),
+                Table(["key", base.name, arm.name], [[f"`{k}`", a, b] for k, a, b in differing]),
             ]
         if others:
             blocks.append(Bullets([f"Not the same, though no key says so: {line}" for line in others]))

@@ -119,11 +119,19 @@ TEST_F(TeExperiment, RunsAllVariantsOfAllSeedsAndRepeatsNone) {
 }
 
 TEST_F(TeExperiment, HasAReportMade) {
+  std::string three = tiny("training.train_steps=5");
+  three.insert(
+      three.find("seeds:"),
+      "  fp8_high: {overrides: [precision.fp8=hybrid, optimizer.lr=2e-3], baseline: fp8, seeds: [1]}\n");
+  write_file(folder_ / "tiny.yaml", three);
   ASSERT_EQ(run((folder_ / "tiny.yaml")).code, 0);
+  EXPECT_EQ(file("summary.json").at("variants")[2].at("baseline"), "fp8");
+  EXPECT_FALSE(file("summary.json").at("variants")[1].contains("baseline"));
   const std::string text = read_file(folder_ / "stdout");
   if (text.find("no report was written") != std::string::npos)
     GTEST_SKIP() << "python3 with numpy, scipy and matplotlib is missing";
   TE_EXPECT_CONTAINS(text, "fp8: ");
+  TE_EXPECT_CONTAINS(text, "fp8_high - fp8: ");
   TE_EXPECT_CONTAINS(read_file(folder_ / "out/report/report.md"), "precision.fp8` | off | hybrid");
   TE_EXPECT_CONTAINS(read_file(folder_ / "out/report/report.html"), "data:image/png;base64,");
 }
@@ -450,6 +458,12 @@ TEST_F(TeExperiment, MistakesAreOneLine) {
       {base + "variants: {a: []}\n", "variants.a: seeds must be"},
       {base + rest + "seed: 3\n", "seed is no key here; there are base,"},
       {base + rest + "baseline: b\n", "baseline must be one of the variants"},
+      {base + "variants: {a: [], b: {baseline: c}}\nseeds: [1]\n",
+       "variants.b.baseline must be the name of another variant"},
+      {base + "variants: {a: [], b: {baseline: b}}\nseeds: [1]\n",
+       "variants.b.baseline must be the name of another variant"},
+      {base + "variants: {a: {baseline: b}, b: []}\nseeds: [1]\n",
+       "variants.a.baseline: a is what the others are compared with"},
       {base + "variants: {a/b: []}\nseeds: [1]\n", "name of a variant"},
       {base + "variants: {a: [precision.fp8]}\nseeds: [1]\n", "'precision.fp8' must be KEY=VALUE"},
       {base + "variants: {a: [training.seed=3]}\nseeds: [1]\n", "training.seed differs from run to run"},

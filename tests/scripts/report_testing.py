@@ -85,9 +85,9 @@ def write_evaluation(folder, right, task="hellaswag"):
     (folder / "evaluate_items.jsonl").write_text("\n".join(items) + "\n")
 
 
-def write_summary(folder, variants, baseline, states=None):
-    """summary.json of te-experiment; `variants`: {name: [run folder's name]}."""
-    states = states or {}
+def write_summary(folder, variants, baseline, states=None, baselines=None):
+    """summary.json of te-experiment; `variants`: {name: [run folder's name]}; `baselines`: {name: its own baseline}."""
+    states, baselines = states or {}, baselines or {}
     (folder / "summary.json").write_text(
         json.dumps(
             {
@@ -96,6 +96,7 @@ def write_summary(folder, variants, baseline, states=None):
                 "bar": {"nats": 0.01, "percent": 0.25},
                 "variants": [
                     {"name": name, "runs": [{"folder": run, "state": states.get(run, "finished")} for run in runs]}
+                    | ({"baseline": baselines[name]} if name in baselines else {})
                     for name, runs in variants.items()
                 ],
             }

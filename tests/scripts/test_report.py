@@ -270,8 +270,44 @@ class Program(unittest.TestCase):
         write_summary(folder, names, "bf16", {"w1": "diverged", "w2": "failed"})
         code, output, _ = self.call(folder, "--report", folder / "r", "--no-plot")
         self.assertEqual(code, 0)
-        self.assertIn("wild: outside\n  none of its runs has finished: 1 diverged, 1 failed.", output)
+        self.assertIn("wild: outside\n  no run can be compared: 1 diverged, 1 failed.", output)
         self.assertIn("wild: outside", (folder / "r" / "report.html").read_text())
+
+    def grid(self, states=None):
+        """Two learning rates, each in BF16 and FP8; the higher one's losses are 0.5 nats below."""
+        for rate, shift in (("low", 0.0), ("high", -0.5)):
+            for seed in (1, 2):
+                gap = 0.001 + 1e-4 * (seed - 1.5)
+                for name, fp8 in ((f"bf16_{rate}", False), (f"fp8_{rate}", True)):
+                    write_run(self.folder / f"{name}_{seed}", seed=seed, shift=shift + gap * fp8, noise=0.01, fp8=fp8)
+        names = {name: [f"{name}_1", f"{name}_2"] for name in ("bf16_low", "fp8_low", "bf16_high", "fp8_high")}
+        write_summary(self.folder, names, "bf16_low", states, {"fp8_high": "bf16_high"})
+        return self.folder
+
+    def test_a_variant_with_a_baseline_of_its_own(self):
+        code, output, errors = self.call(self.grid(), "--report", self.folder / "r", "--no-plot")
+        self.assertEqual((code, errors), (0, ""))
+        arms = {arm["name"]: arm for arm in json.loads((self.folder / "r" / "report.json").read_text())["arms"]}
+        for name, base, gap in (
+            ("fp8_low", "bf16_low", 0.001), ("bf16_high", "bf16_low", -0.5), ("fp8_high", "bf16_high", 0.001)
+        ):  # fmt: skip
+            self.assertEqual(arms[name]["baseline"], base)
+            self.assertAlmostEqual(arms[name]["measures"][0]["gap"], gap, places=5)
+        self.assertIn("fp8_high - bf16_high: inside", output)
+        text = (self.folder / "r" / "report.md").read_text()
+        self.assertIn("fp8_high (2, with bf16_high)", text)
+        self.assertIn("| key | bf16_high | fp8_high |", text)
+        # One that is asked for is everybody's.
+        self.call(self.folder, "--baseline", "bf16_low", "--report", self.folder / "s", "--no-plot")
+        arms = {arm["name"]: arm for arm in json.loads((self.folder / "s" / "report.json").read_text())["arms"]}
+        self.assertAlmostEqual(arms["fp8_high"]["measures"][0]["gap"], -0.499, places=5)
+
+    def test_a_variant_whose_own_baseline_has_not_finished(self):
+        folder = self.grid({"bf16_high_1": "failed", "bf16_high_2": "diverged"})
+        code, output, errors = self.call(folder, "--report", folder / "r", "--no-plot")
+        self.assertEqual((code, errors), (0, ""))
+        self.assertIn("fp8_high: not enough runs to say\n  no run can be compared: 2 finished, but none of bf16_high.", output)
+        self.assertIn("fp8_low: inside", output)
 
     def test_many_variants_are_told_apart(self):
         many = [Arm(f"arm{k}", [run_of([3.0 + k] * 40, seed=1)]) for k in range(12)]

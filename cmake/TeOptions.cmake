@@ -42,7 +42,9 @@ if(TE_NATIVE)
 endif()
 if(TE_SANITIZE)
   # A null pointer that is read is AddressSanitizer's, too, without a check of each pointer in front.
-  list(APPEND TE_HOST_FLAGS -fsanitize=address,undefined -fno-sanitize=null -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  # -fno-math-errno: or each square root is a call where little is optimized.
+  list(APPEND TE_HOST_FLAGS -fsanitize=address,undefined -fno-sanitize=null -fno-sanitize-recover=all -fno-omit-frame-pointer
+    -fno-math-errno)
   target_link_options(te_flags INTERFACE -fsanitize=address,undefined)
 endif()
 if(TE_FUZZ)

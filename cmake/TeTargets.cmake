@@ -82,6 +82,10 @@ function(te_app name)
   target_link_libraries(${name} PRIVATE ${ARG_DEPENDS} te_apps te_flags)
   te_use_pch(${name} te_app_pch)
   te_unity(${name} 0)
+  if(CMAKE_BUILD_TYPE STREQUAL "Release")
+    # Command lines and tables, which compile faster so. What takes time is in the libraries.
+    target_compile_options(${name} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:-O1>")
+  endif()
   add_dependencies(executables ${name})
   install(TARGETS ${name} RUNTIME DESTINATION bin)
   te_descriptions(${name})
@@ -113,17 +117,23 @@ function(te_descriptions name)
   install(FILES ${fish} DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
 endfunction()
 
-# te_tests(FOLDER DEPENDS ...): tests/FOLDER/*_test.cpp on the CPU, *_gpu_test.cpp and .cu (label gpu) on a device.
-# Those named *_mpi_test.cpp and *_mpi_gpu_test.cpp belong to te_mpi_tests.
+# te_tests(FOLDER [THREADS n] DEPENDS ...): tests/FOLDER/*_test.cpp on the CPU, *_gpu_test.cpp and .cu (label gpu) on a
+# device. Those named *_mpi_test.cpp and *_mpi_gpu_test.cpp belong to te_mpi_tests. With THREADS the CPU tests have so many of
+# OpenMP's threads, whatever OMP_NUM_THREADS is.
 # Paths a test needs come as compile definitions, so tests run from any directory.
 function(te_tests folder)
-  cmake_parse_arguments(ARG "" "" "DEPENDS" ${ARGN})
+  cmake_parse_arguments(ARG "" "THREADS" "DEPENDS" ${ARGN})
   file(GLOB cpu_sources CONFIGURE_DEPENDS *_test.cpp)
   list(FILTER cpu_sources EXCLUDE REGEX "_(gpu|mpi)_test\\.cpp$")
   file(GLOB gpu_sources CONFIGURE_DEPENDS *_gpu_test.cpp *_gpu_test.cu)
   list(FILTER gpu_sources EXCLUDE REGEX "_mpi_gpu_test\\.cpp$")
   if(cpu_sources)
+    set(te_test_properties)
+    if(ARG_THREADS)
+      set(te_test_properties ENVIRONMENT OMP_NUM_THREADS=${ARG_THREADS})
+    endif()
     te_test_executable(test_${folder} "cpu" "${ARG_DEPENDS}" ${cpu_sources})
+    set(te_test_properties)
   endif()
   if(gpu_sources AND TE_HAVE_CUDA)
     te_test_executable(test_${folder}_gpu "gpu" "${ARG_DEPENDS}" ${gpu_sources})
@@ -139,7 +149,7 @@ function(te_test_executable target label depends)
     TE_SOURCE_DIR="${CMAKE_SOURCE_DIR}" TE_BINARY_DIR="${CMAKE_BINARY_DIR}")
   # Discovery at test time: a build machine need not be able to load CUDA's libraries.
   gtest_discover_tests(${target} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 120
-    PROPERTIES LABELS ${label} TIMEOUT 600)
+    PROPERTIES LABELS ${label} TIMEOUT 600 ${te_test_properties})
 endfunction()
 
 # How tests start ranks: more ranks than cores, in containers, as root, on one host (ob1: others look for networks at every

@@ -13,6 +13,12 @@
 
 namespace te::testing {
 
+#ifdef __SANITIZE_ADDRESS__
+inline constexpr bool kSanitized = true;  ///< steps take about ten times as long: a test may repeat less
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
 class TestTensor {
  public:
   TestTensor(const Context& context, DType dtype,

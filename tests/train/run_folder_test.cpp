@@ -71,8 +71,11 @@ TEST_F(RunFolders, TheLockOfAKilledRunIsRecognised) {
   ASSERT_TRUE(fs::exists(folder_.run_folder("a") + "/run.lock"));
   const Result second = folder_.run("a", {"checkpoint.resume=auto", "training.train_steps=1"});
   EXPECT_EQ(second.code, 0) << second.error;
-  const Result third = folder_.run("a", {"checkpoint.resume=auto", "training.train_steps=1000"});
+  const int64_t more = static_cast<int64_t>(folder_.csv("a").size()) + 5;
+  const Result third =
+      folder_.run("a", {"checkpoint.resume=auto", "training.train_steps=" + std::to_string(more)});
   EXPECT_EQ(third.code, 0) << third.error;
+  EXPECT_EQ(static_cast<int64_t>(folder_.csv("a").size()), more);
   EXPECT_FALSE(fs::exists(folder_.run_folder("a") + "/run.lock"));
 }
 

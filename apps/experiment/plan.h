@@ -15,8 +15,7 @@ struct Variant {
   std::string name;
   std::vector<std::string> overrides;  ///< "key=value"
   std::vector<int64_t> seeds;
-  std::string baseline =
-      {};  ///< the variant that the report compares it with; empty: the experiment's baseline
+  std::string baseline;  ///< the variant that the report compares it with; empty: the experiment's
 };
 
 /// Where runs take place: side by side on GPUs or on the CPU, each of one rank or of several.

@@ -113,30 +113,25 @@ def of_equal_tokens(report):
 
 
 def speed(report, pictures):
-    rows, rates = [], {}
     arms, note = of_equal_tokens(report)
-    for arm, runs in arms:
-        found = [s for run in runs if (s := details.speed(run))]
-        if not found:
-            continue
-        rate = mean(s["tokens_per_s"] for s in found)
-        rates[arm.name] = rate
-        memory = max((s["memory"] or 0) for s in found)
+    speeds = [(arm, [s for run in runs if (s := details.speed(run))]) for arm, runs in arms]
+    speeds = [(arm, found) for arm, found in speeds if found]
+    if not speeds:
+        return []
+    rates = {arm.name: mean(s["tokens_per_s"] for s in found) for arm, found in speeds}
+    rows = []
+    for arm, found in speeds:
+        rate, base = rates[arm.name], rates.get(report.content.base_of(arm).name)
         rows.append(
             [
                 arm.name,
                 f"{mean(s['step_ms'] for s in found):.1f}",
                 f"{rate:,.0f}",
-                arm,
+                f"{rate / base:.3f}" if base else "-",
                 seconds_text(3600 * mean(s["hours"] for s in found)),
-                bytes_text(memory),
+                bytes_text(max((s["memory"] or 0) for s in found)),
             ]
         )
-    if not rows:
-        return []
-    for row in rows:
-        base = rates.get(report.content.base_of(row[3]).name)
-        row[3] = f"{rates[row[3].name] / base:.3f}" if base else "-"
     worth = []
     for comparison in report.comparisons:
         times = [t for pair in comparison.pairs if (t := details.time_to_equal_loss(pair))]

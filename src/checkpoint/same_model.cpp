@@ -22,12 +22,13 @@ constexpr std::array<std::string_view, 15> kShapeKeys = {
     "kv_channels",   "vocab_size",   "num_query_groups", "add_qkv_bias",       "tie_word_embeddings",
     "add_proj_bias", "add_mlp_bias", "qk_norm",          "position_embedding", "norm_placement"};
 /// Keys that may differ without a word. max_position_embeddings shows in a shape where it matters.
-constexpr std::array<std::string_view, 7> kFreeKeys = {"seq_length",
+constexpr std::array<std::string_view, 8> kFreeKeys = {"seq_length",
                                                        "make_vocab_size_divisible_by",
                                                        "hidden_dropout",
                                                        "attention_dropout",
                                                        "embedding_dropout",
                                                        "init_method_std",
+                                                       "embedding_init_method_std",
                                                        "max_position_embeddings"};
 
 bool is_among(const std::string& key, std::span<const std::string_view> keys) {

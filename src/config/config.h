@@ -154,6 +154,7 @@ struct ModelConfig {
   double embedding_dropout = -1.0;  ///< gpt; hidden_dropout when absent (below 0)
   double attention_dropout = 0.0;
   double init_method_std = 0.02;
+  double embedding_init_method_std = 0.0;  ///< embedding; 0: init_method_std
 
   /// Rows of the embedding and head: vocab_size rounded up to make_vocab_size_divisible_by.
   int64_t padded_vocab_size() const;
@@ -193,6 +194,9 @@ struct ModelConfig {
   int64_t attention_span() const { return windowed() ? sliding_window : seq_length; }
   double embedding_dropout_rate() const {
     return embedding_dropout < 0.0 ? hidden_dropout : embedding_dropout;
+  }
+  double embedding_init_std() const {
+    return embedding_init_method_std == 0.0 ? init_method_std : embedding_init_method_std;
   }
 };
 

@@ -106,6 +106,11 @@ const auto kModelRows = std::to_array<Key>({
     {TE_KEY(model.embedding_dropout), "hidden_dropout", kFraction, "`gpt`: dropout of the embedding."},
     {TE_KEY(model.attention_dropout), kBuiltIn, kFraction, "Dropout of the attention probabilities."},
     {TE_KEY(model.init_method_std), kBuiltIn, above(0), "Standard deviation of the initial weights."},
+    {TE_KEY(model.embedding_init_method_std), kBuiltIn, at_least(0),
+     "Standard deviation of the initial embeddings, which the output layer must not share; 0 is "
+     "`init_method_std`. Around 1 the "
+     "first norms do not multiply gradients by 1 / `init_method_std`, and steps at the start spike less "
+     "([experiments.md](experiments.md))."},
 });
 
 }  // namespace

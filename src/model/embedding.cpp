@@ -64,7 +64,7 @@ VocabParallelEmbedding::VocabParallelEmbedding(const LayerConfig& config,
       scale_(scale_of(config)),
       dropout_(static_cast<float>(config.model.embedding_dropout_rate())) {
   const int64_t vocab = config.model.padded_vocab_size(), hidden = config.model.hidden_size;
-  const float std = static_cast<float>(config.model.init_method_std);
+  const float std = static_cast<float>(config.model.embedding_init_std());
   words_ = parameters.add(
       {.name = "embedding.word_embeddings.weight",
        .shard = parameters::ParameterShard::of_rows({vocab, hidden}, {vocab}, tensor.rank(), tensor.size()),

@@ -59,6 +59,8 @@ TEST(Validate, Family) {
   expect_rejected(gpt("model.layernorm_zero_centered_gamma=true"),
                   {"model.layernorm_zero_centered_gamma is a key of model.family llama"});
   expect_rejected({"model.position_embedding=learned"}, {"llama has rope"});
+  expect_rejected(gpt("model.embedding_init_method_std=1"),
+                  {"model.embedding_init_method_std (1) is for an embedding of its own"});
   expect_rejected({"model.parallel_residual=true"}, {"model.parallel_residual is a key of model.family gpt"});
   expect_rejected({"model.rotary_percent=0.01"}, {"model.rotary_percent (0.01) leaves no pair"});
   expect_rejected({"model.rope_scaling=yarn", "model.rope_scaling_beta_slow=32"},

@@ -1,0 +1,65 @@
+// Random weights of a new run: whose standard deviation is whose.
+#include <cmath>
+
+#include "model/tiny_model.h"
+#include "testing/testing.h"
+
+namespace te {
+namespace {
+
+using config::Config;
+using config::Family;
+using testing::tiny_config;
+using testing::TinyModel;
+
+double deviation(const std::vector<float>& values) {
+  double sum = 0;
+  for (float value : values) sum += static_cast<double>(value) * value;
+  return std::sqrt(sum / static_cast<double>(values.size()));
+}
+
+Config untied(Family family) {
+  Config config = tiny_config(family);
+  config.model.tie_word_embeddings = false;
+  config.model.init_method_std = 0.1;
+  return config;
+}
+
+// Standard deviations of n normal values scatter by 1 / sqrt(2n); the smallest tensor here has 512.
+constexpr double kSpread = 0.13;
+
+TEST(InitialWeights, ProjectionsBackToTheStreamAreSmallerInDeepModels) {
+  for (Family family : {Family::gpt, Family::llama}) {
+    TinyModel tiny(untied(family));
+    for (const parameters::Parameter& parameter : tiny.model().parameters().parameters()) {
+      if (parameter.main.shape.rank() != 2) continue;
+      const bool back = parameter.name.find("linear_proj") != std::string::npos ||
+                        parameter.name.find("linear_fc2") != std::string::npos;
+      const double expected = back ? 0.1 / std::sqrt(2.0 * 2) : 0.1;
+      EXPECT_NEAR(deviation(tiny.read(parameter.main)) / expected, 1.0, kSpread) << parameter.name;
+    }
+  }
+}
+
+TEST(InitialWeights, EmbeddingsMayHaveADeviationOfTheirOwn) {
+  for (Family family : {Family::gpt, Family::llama}) {
+    Config config = untied(family);
+    TinyModel plain(config);
+    config.model.embedding_init_method_std = 1.0;
+    TinyModel tiny(config);
+    int64_t embeddings = 0;
+    for (const parameters::Parameter& parameter : tiny.model().parameters().parameters()) {
+      const std::vector<float> values = tiny.read(parameter.main);
+      if (parameter.name.starts_with("embedding.")) {
+        EXPECT_NEAR(deviation(values), 1.0, kSpread) << parameter.name;
+        ++embeddings;
+      } else {
+        EXPECT_EQ(values, plain.read(plain.parameter(parameter.name).main)) << parameter.name;
+      }
+    }
+    EXPECT_EQ(embeddings, family == Family::gpt ? 2 : 1);
+  }
+}
+
+}  // namespace
+}  // namespace te

@@ -9,6 +9,7 @@ from . import UserError, curves, statistics
 from .words import tokens_text
 
 BAR_NATS, BAR_SHARE = 0.01, 0.0025  # the default bar: both must hold
+PAIRS_FOR_A_VERDICT = 3  # the spread of two is one difference, which is small by chance too often
 NO_INTERVAL = "one pair, no interval"  # a method
 VALIDATION_KEYS = (
     "data.valid",
@@ -197,6 +198,8 @@ def measure(bar, pairs, name, base_losses, run_losses, groups):
         result.method = f"Student's t interval ({confidence}) over {pairs_of}"
     result.low, result.high = result.estimate.interval()
     judge(result)
+    if not groups and len(gaps) < PAIRS_FOR_A_VERDICT and result.verdict != UNDECIDED:
+        result.verdict, result.why = UNDECIDED, f"{result.why}, but two pairs may agree by chance: a verdict takes three"
     return result
 
 

@@ -68,6 +68,11 @@ class Verdicts(unittest.TestCase):
         found = arms({1: 3.0, 2: 4.0}, {1: 3.006, 2: 3.996})
         self.assertEqual(found.verdict, analysis.UNDECIDED)
         self.assertIn("about 5 pairs would settle it", found.measures[0].why)
+        for shift, side in ((0.03, "above the bar"), (0.0, "within")):  # two that agree
+            two = arms({1: 3.0, 2: 4.0}, {1: 3.0 + shift, 2: 4.0001 + shift})
+            self.assertEqual((two.verdict, two.measures[0].verdict), (analysis.UNDECIDED, analysis.UNDECIDED))
+            self.assertIn(side, two.measures[0].why)
+            self.assertIn("two pairs may agree by chance", two.measures[0].why)
         wide = arms({1: 3.0, 2: 4.0, 3: 5.0}, {1: 3.02, 2: 4.0, 3: 5.02})
         self.assertIn("the mean is not inside the bar", wide.measures[0].why)
 
@@ -276,11 +281,11 @@ class Program(unittest.TestCase):
     def grid(self, states=None):
         """Two learning rates, each in BF16 and FP8; the higher one's losses are 0.5 nats below."""
         for rate, shift in (("low", 0.0), ("high", -0.5)):
-            for seed in (1, 2):
-                gap = 0.001 + 1e-4 * (seed - 1.5)
+            for seed in (1, 2, 3):
+                gap = 0.001 + 1e-4 * (seed - 2)
                 for name, fp8 in ((f"bf16_{rate}", False), (f"fp8_{rate}", True)):
                     write_run(self.folder / f"{name}_{seed}", seed=seed, shift=shift + gap * fp8, noise=0.01, fp8=fp8)
-        names = {name: [f"{name}_1", f"{name}_2"] for name in ("bf16_low", "fp8_low", "bf16_high", "fp8_high")}
+        names = {name: [f"{name}_{seed}" for seed in (1, 2, 3)] for name in ("bf16_low", "fp8_low", "bf16_high", "fp8_high")}
         write_summary(self.folder, names, "bf16_low", states, {"fp8_high": "bf16_high"})
         return self.folder
 
@@ -295,7 +300,7 @@ class Program(unittest.TestCase):
             self.assertAlmostEqual(arms[name]["measures"][0]["gap"], gap, places=5)
         self.assertIn("fp8_high - bf16_high: inside", output)
         text = (self.folder / "r" / "report.md").read_text()
-        self.assertIn("fp8_high (2, with bf16_high)", text)
+        self.assertIn("fp8_high (3, with bf16_high)", text)
         self.assertIn("| key | bf16_high | fp8_high |", text)
         # One that is asked for is everybody's.
         self.call(self.folder, "--baseline", "bf16_low", "--report", self.folder / "s", "--no-plot")
@@ -303,10 +308,10 @@ class Program(unittest.TestCase):
         self.assertAlmostEqual(arms["fp8_high"]["measures"][0]["gap"], -0.499, places=5)
 
     def test_a_variant_whose_own_baseline_has_not_finished(self):
-        folder = self.grid({"bf16_high_1": "failed", "bf16_high_2": "diverged"})
+        folder = self.grid({"bf16_high_1": "failed", "bf16_high_2": "diverged", "bf16_high_3": "failed"})
         code, output, errors = self.call(folder, "--report", folder / "r", "--no-plot")
         self.assertEqual((code, errors), (0, ""))
-        lines = "fp8_high: not enough runs to say\n  no run can be compared: 2 finished, but none of bf16_high."
+        lines = "fp8_high: not enough runs to say\n  no run can be compared: 3 finished, but none of bf16_high."
         self.assertIn(lines, output)
         self.assertIn("fp8_low: inside", output)
 

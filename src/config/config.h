@@ -154,7 +154,7 @@ struct ModelConfig {
   double embedding_dropout = -1.0;  ///< gpt; hidden_dropout when absent (below 0)
   double attention_dropout = 0.0;
   double init_method_std = 0.02;
-  double embedding_init_method_std = 0.0;  ///< embedding; 0: init_method_std
+  double embedding_init_method_std = 0.0;  ///< embedding, without weight decay; 0: init_method_std, with it
 
   /// Rows of the embedding and head: vocab_size rounded up to make_vocab_size_divisible_by.
   int64_t padded_vocab_size() const;

@@ -107,10 +107,10 @@ const auto kModelRows = std::to_array<Key>({
     {TE_KEY(model.attention_dropout), kBuiltIn, kFraction, "Dropout of the attention probabilities."},
     {TE_KEY(model.init_method_std), kBuiltIn, above(0), "Standard deviation of the initial weights."},
     {TE_KEY(model.embedding_init_method_std), kBuiltIn, at_least(0),
-     "Standard deviation of the initial embeddings, which the output layer must not share; 0 is "
-     "`init_method_std`. Around 1 the "
-     "first norms do not multiply gradients by 1 / `init_method_std`, and steps at the start spike less "
-     "([experiments.md](experiments.md))."},
+     "Standard deviation of the initial embeddings, which the output layer must not share and weight decay "
+     "leaves alone; 0 is `init_method_std`, with weight decay. Around 1 the first norms do not multiply "
+     "gradients by 1 / `init_method_std`, and the first steps spike less "
+     "([experiments.md](experiments.md#embeddings-that-start-at-1-cpu))."},
 });
 
 }  // namespace

@@ -53,8 +53,7 @@ void check_family(const ModelConfig& m) {
   if (m.tie_word_embeddings && m.embedding_init_method_std != 0.0)
     user_error(
         "model.embedding_init_method_std ({}) is for an embedding of its own, but the output layer shares "
-        "it: "
-        "give model.init_method_std, or model.tie_word_embeddings: false",
+        "it: give model.init_method_std, or model.tie_word_embeddings: false",
         m.embedding_init_method_std);
   if (!gpt && m.parallel_residual)
     user_error("model.parallel_residual is a key of model.family gpt: leave it out");

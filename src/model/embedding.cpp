@@ -65,17 +65,18 @@ VocabParallelEmbedding::VocabParallelEmbedding(const LayerConfig& config,
       dropout_(static_cast<float>(config.model.embedding_dropout_rate())) {
   const int64_t vocab = config.model.padded_vocab_size(), hidden = config.model.hidden_size;
   const float std = static_cast<float>(config.model.embedding_init_std());
+  const bool decay = config.model.embedding_init_method_std == 0.0;  // weight decay would undo it
   words_ = parameters.add(
       {.name = "embedding.word_embeddings.weight",
        .shard = parameters::ParameterShard::of_rows({vocab, hidden}, {vocab}, tensor.rank(), tensor.size()),
        .std = std,
-       .decay = true});
+       .decay = decay});
   if (!config.model.rotary()) {
     positions_ = parameters.add(
         {.name = "embedding.position_embeddings.weight",
          .shard = parameters::ParameterShard::whole({config.model.max_position_embeddings, hidden}),
          .std = std,
-         .decay = true,
+         .decay = decay,
          .sharing = parameters::Sharing::replicated});
   }
 }

@@ -52,6 +52,8 @@ TEST(InitialWeights, EmbeddingsMayHaveADeviationOfTheirOwn) {
       const std::vector<float> values = tiny.read(parameter.main);
       if (parameter.name.starts_with("embedding.")) {
         EXPECT_NEAR(deviation(values), 1.0, kSpread) << parameter.name;
+        EXPECT_FALSE(parameter.decay) << parameter.name;
+        EXPECT_TRUE(plain.parameter(parameter.name).decay);
         ++embeddings;
       } else {
         EXPECT_EQ(values, plain.read(plain.parameter(parameter.name).main)) << parameter.name;

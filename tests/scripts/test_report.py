@@ -285,7 +285,8 @@ class Program(unittest.TestCase):
                 gap = 0.001 + 1e-4 * (seed - 2)
                 for name, fp8 in ((f"bf16_{rate}", False), (f"fp8_{rate}", True)):
                     write_run(self.folder / f"{name}_{seed}", seed=seed, shift=shift + gap * fp8, noise=0.01, fp8=fp8)
-        names = {name: [f"{name}_{seed}" for seed in (1, 2, 3)] for name in ("bf16_low", "fp8_low", "bf16_high", "fp8_high")}
+        variants = ("bf16_low", "fp8_low", "bf16_high", "fp8_high")
+        names = {name: [f"{name}_{seed}" for seed in (1, 2, 3)] for name in variants}
         write_summary(self.folder, names, "bf16_low", states, {"fp8_high": "bf16_high"})
         return self.folder
 

@@ -57,7 +57,7 @@ void ParameterGatherer::start(const Context& context) {
   const std::vector<Bucket>& buckets = parameters_.buckets();
   for (size_t bucket = 0; bucket < buckets.size(); ++bucket) {
     const bool sharded = parameters_.shards_values(buckets[bucket]);
-    if (sharded && buckets[bucket].sharded >= parameters_.value_slots.dim(0)) continue;
+    if (sharded && buckets[bucket].sharded >= parameters_.num_value_slots()) continue;
     if (sharded) {
       fetch(context, bucket);
       continue;
@@ -71,7 +71,7 @@ void ParameterGatherer::start(const Context& context) {
 /// Into its slot, if it is not there. What has been launched on the context may still read the bucket that was.
 void ParameterGatherer::fetch(const Context& context, size_t number) {
   const Bucket& bucket = parameters_.buckets()[number];
-  held_.resize(static_cast<size_t>(parameters_.value_slots.dim(0)), nullptr);
+  held_.resize(static_cast<size_t>(parameters_.num_value_slots()), nullptr);
   const Bucket*& held = held_[static_cast<size_t>(bucket.sharded) % held_.size()];
   if (held == &bucket) return;
   held = &bucket;

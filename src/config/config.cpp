@@ -108,14 +108,12 @@ bool reads_values_of_fp8_weights(const Config& config) {
          takes_steps_in_both_precisions(config);
 }
 
-// Statistics look at what is cast, fp8_keep_weights none makes both forms of BF16 values, and sharded values are cast
-// in each pass.
+// Statistics look at what is cast, and fp8_keep_weights none makes both forms of BF16 values.
 bool gathers_fp8_weights(const Config& config) {
   const PrecisionConfig& precision = config.precision;
   return config.parallel.fp8_param_gather && precision.fp8 != Fp8Mode::off &&
          precision.dtype == ComputeDType::bf16 && precision.fp8_keep_weights != Fp8KeptWeights::none &&
-         config.parallel.shard != Shard::parameters && config.logging.fp8_statistics_every == 0 &&
-         !reads_values_of_fp8_weights(config);
+         config.logging.fp8_statistics_every == 0 && !reads_values_of_fp8_weights(config);
 }
 
 }  // namespace te::config

@@ -46,7 +46,6 @@ const auto kExecutionRows = std::to_array<Key>({
      "Data parallelism: each rank casts its share of the FP8 weights, and they travel in FP8, half the bytes "
      "of BF16. Same numbers; 2 % faster on two H200. It applies to weights with one scale a tensor "
      "(`delayed`, `tensorwise`) all of whose GEMMs are in FP8, unless somebody reads their BF16 values: "
-     "`parallel.shard: parameters`, "
      "`precision.fp8_keep_weights: none`, `precision.fp8_from_step` and `fp8_until_step`, `guard.every`, "
      "`logging.fp8_statistics_every`, `logging.generate_every`, `evaluation.every`."},
     {TE_KEY(parallel.overlap_receive), kBuiltIn, kAny,

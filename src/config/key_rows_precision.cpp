@@ -41,8 +41,8 @@ const auto kPrecisionRows = std::to_array<Key>({
     {TE_KEY(precision.fp8_keep_weights), kBuiltIn, kAny,
      "Forms of FP8 weights that are kept from pass to pass, a byte a parameter each; the others are made "
      "again right before a GEMM reads them, which changes no number: `none`, `rowwise` (what the forward "
-     "pass reads), `both` (the fastest). `auto` is `none` with `optimizer.store_param_remainders` (but for "
-     "weights that travel in FP8, `parallel.fp8_param_gather`) and with `parallel.shard: parameters`, else "
+     "pass reads), `both` (the fastest). `auto` is `none` with `optimizer.store_param_remainders` and with "
+     "`parallel.shard: parameters` (but for weights that travel in FP8, `parallel.fp8_param_gather`), else "
      "`rowwise`."},
     {TE_KEY(precision.amax_history_len), kBuiltIn, from_to(1, kMaxWidth),
      "`delayed`: steps of amax history."},

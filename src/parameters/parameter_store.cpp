@@ -121,21 +121,34 @@ bool ParameterStore::is_loose(const Parameter& parameter) const {
 // Elements of the buffer of bytes.
 int64_t ParameterStore::lay_out_bytes() {
   if (!layout_.gather_quantized || layout_.data_size == 1) return 0;
-  TE_CHECK(layout_.training && dtype_size(layout_.dtype) == 2 && layout_.value_slots == 0,
-           "quantized weights travel in place of whole 16-bit values");
+  TE_CHECK(layout_.training && dtype_size(layout_.dtype) == 2,
+           "quantized weights travel in place of 16-bit values");
   int64_t end = 0;
   for (size_t i = 0; i < buckets_.size(); ++i) {
-    if (!sends_fewer_bytes(buckets_[i])) continue;
+    Bucket& bucket = buckets_[i];
+    Segment& segment = segments_[i];
+    if (!sends_fewer_bytes(bucket)) continue;
+    const bool sharded = shards_values(bucket);
     end = round_up(end, kByteAlignment);
-    buckets_[i].bytes = end;
-    segments_[i].bytes = end + segments_[i].begin - buckets_[i].begin;
-    end += buckets_[i].size();
+    bucket.bytes = end;
+    segment.bytes = sharded ? end : end + segment.begin - bucket.begin;
+    end += sharded ? segment.count : bucket.size();
   }
   for (Parameter& parameter : parameters_) {
     parameter.has_bytes = parameter.quantized && gathers_bytes(buckets_[bucket_at(parameter.offset)]);
     if (parameter.has_bytes) parameter.has_value = false;
   }
   return end;
+}
+
+// Elements of slots.
+void ParameterStore::lay_out_slots() {
+  for (const Bucket& bucket : buckets_) {
+    if (!shards_values(bucket)) continue;
+    int64_t& largest = gathers_bytes(bucket) ? largest_of_bytes_ : largest_of_values_;
+    largest = std::max(largest, bucket.size());
+  }
+  largest_of_bytes_ = round_up(largest_of_bytes_, kByteAlignment);
 }
 
 // Elements of the buffer of gradients: whole buckets, segments, and behind them sharded layers' vectors.
@@ -165,13 +178,18 @@ void ParameterStore::plan(MemoryPlan& plan, const StoreLayout& layout) {
   TE_CHECK(!layout.offload_mains || !layout.drop_values, "passes read main parameters that are on the host");
   lay_out();
   const int64_t num_bytes = lay_out_bytes();
+  lay_out_slots();
   plan.add(values, "parameters", MemoryKind::parameters, layout.dtype, {lay_out_values()});
   if (num_bytes > 0) plan.add(bytes, "parameters.fp8", MemoryKind::fp8_weights, DType::u8, {num_bytes});
-  const auto add_slots = [&](Tensor& slots, const char* name, MemoryKind kind, DType dtype, int count) {
-    if (count > 0 && num_sharded_ > 0)
-      plan.add(slots, name, kind, dtype, {std::min(count, num_sharded_), largest_sharded_});
+  const auto add_slots = [&](Tensor& slots, const char* name, MemoryKind kind, DType dtype, int count,
+                             int64_t largest) {
+    if (count > 0 && largest > 0)
+      plan.add(slots, name, kind, dtype, {std::min(count, num_sharded_), largest});
   };
-  add_slots(value_slots, "parameters.gathered", MemoryKind::parameters, layout.dtype, layout.value_slots);
+  add_slots(value_slots, "parameters.gathered", MemoryKind::parameters, layout.dtype, layout.value_slots,
+            largest_of_values_);
+  add_slots(byte_slots, "parameters.fp8_gathered", MemoryKind::fp8_weights, DType::u8, layout.value_slots,
+            largest_of_bytes_);
   if (!layout.training) return;
   if (!fp32()) {
     plan.add(layout.offload_mains ? MemoryPlace::host : MemoryPlace::device, mains, "main_params",
@@ -179,7 +197,7 @@ void ParameterStore::plan(MemoryPlan& plan, const StoreLayout& layout) {
   }
   plan.add(grads, "main_grads", MemoryKind::main_grads, layout.grad_dtype, {lay_out_grads()});
   add_slots(grad_slots, "main_grads.of_a_microbatch", MemoryKind::main_grads, layout.grad_dtype,
-            layout.grad_slots);
+            layout.grad_slots, largest_sharded_);
   plan.add(flags, "granule_flags", MemoryKind::optimizer, DType::u8, {flat_size_ / kGranule});
 }
 
@@ -266,7 +284,12 @@ size_t ParameterStore::bucket_at(int64_t flat) const {
 
 Tensor ParameterStore::values_of(const Bucket& bucket) const {
   if (!shards_values(bucket)) return part(values, bucket.value, bucket.size());
-  return part(value_slots.slice_rows(bucket.sharded % value_slots.dim(0), 1), 0, bucket.size());
+  return part(value_slots.slice_rows(bucket.sharded % num_value_slots(), 1), 0, bucket.size());
+}
+
+Tensor ParameterStore::bytes_of(const Bucket& bucket) const {
+  if (!shards_values(bucket)) return part(bytes, bucket.bytes, bucket.size());
+  return part(byte_slots.slice_rows(bucket.sharded % num_value_slots(), 1), 0, bucket.size());
 }
 
 Tensor ParameterStore::grads_of(const Bucket& bucket) const {
@@ -314,10 +337,11 @@ MainParams ParameterStore::main_of(const Parameter& parameter, const Piece& piec
 }
 
 std::vector<Tensor> ParameterStore::kept_values(const Parameter& parameter) const {
-  if (parameter.has_bytes) return {parameter.bytes};
-  if (!shards_values(buckets_[bucket_at(parameter.offset)])) return {parameter.value};
+  if (!shards_values(buckets_[bucket_at(parameter.offset)]) || is_loose(parameter))
+    return {parameter.has_bytes ? parameter.bytes : parameter.value};
   std::vector<Tensor> result;
-  for (const Piece& piece : pieces(parameter)) result.push_back(own_values(parameter, piece));
+  for (const Piece& piece : pieces(parameter))
+    result.push_back(parameter.has_bytes ? own_bytes(parameter, piece) : own_values(parameter, piece));
   return result;
 }
 
@@ -327,12 +351,20 @@ Tensor ParameterStore::own_values(const Parameter& parameter, const Piece& piece
   return part(values, segment.value + piece.shard - segment.shard, piece.count);
 }
 
+// Of a bucket that gathers bytes.
+Tensor ParameterStore::own_bytes(const Parameter& parameter, const Piece& piece) const {
+  const Segment& segment = segments_[bucket_at(parameter.offset)];
+  return part(bytes, segment.bytes + piece.shard - segment.shard, piece.count);
+}
+
 std::vector<ParameterStore::Part> ParameterStore::parts_to_cast(const Parameter& parameter) const {
-  const Tensor& whole = parameter.has_bytes ? parameter.bytes : parameter.value;
   std::vector<Part> result;
-  for (const Piece& piece : pieces(parameter))
-    result.push_back(
-        {own_values(parameter, piece), part(whole.view({whole.numel()}), piece.local, piece.count)});
+  for (const Piece& piece : pieces(parameter)) {
+    const Tensor& whole = parameter.value;
+    result.push_back({own_values(parameter, piece),
+                      parameter.has_bytes ? own_bytes(parameter, piece)
+                                          : part(whole.view({whole.numel()}), piece.local, piece.count)});
+  }
   return result;
 }
 

@@ -19,7 +19,8 @@
 //
 // Where quantized weights travel as bytes (StoreLayout::gather_quantized), a rank keeps the values of its segments of
 // their buckets alone, which it casts, and the bytes of all. What else these buckets hold (gains, biases) has whole
-// values of its own.
+// values of its own. With sharded values it keeps the bytes of its segments, too, and those of whole buckets pass
+// through slots as values do.
 //
 // The gradients of vectors (gains, biases) of these layers are found at other times than those of their matrices and
 // are small: this rank's sums over the microbatches have memory of their own.
@@ -27,6 +28,7 @@
 // Initial weights are a pure function of (seed, parameter name, index within the whole parameter).
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <string>
 #include <vector>
@@ -75,7 +77,8 @@ struct Parameter : ParameterSpec {
   /// of a slot, which holds it when it has been gathered.
   Tensor value;
   /// u8 [out, in], 8-bit floats: in place of the value where quantized weights travel. Whoever casts writes this rank's
-  /// parts (ParameterStore::parts_to_cast); all is there when the bucket has been gathered.
+  /// parts (ParameterStore::parts_to_cast); all is there when the bucket has been gathered. In a sharded bucket memory
+  /// of a slot.
   Tensor bytes;
   Tensor
       main;  ///< FP32, where one data rank holds all of it whole; the same memory as value in an FP32 model
@@ -186,9 +189,12 @@ class ParameterStore {
   size_t bucket_at(int64_t flat) const;
   bool shards_grads(const Bucket& bucket) const { return bucket.sharded >= 0 && layout_.grad_slots > 0; }
   bool shards_values(const Bucket& bucket) const { return bucket.sharded >= 0 && layout_.value_slots > 0; }
-  /// Of a bucket whose quantized weights travel as bytes: whole, and this rank's segment of it. u8.
+  /// How many sharded buckets are whole at once, in values or in bytes: bucket.sharded modulo this is a bucket's slot.
+  int num_value_slots() const { return std::min(layout_.value_slots, num_sharded_); }
+  /// Of a bucket whose quantized weights travel as bytes: whole, of a sharded one the memory of its slot; and this
+  /// rank's segment of it. u8.
   bool gathers_bytes(const Bucket& bucket) const { return bucket.bytes >= 0; }
-  Tensor bytes_of(const Bucket& bucket) const { return part(bytes, bucket.bytes, bucket.size()); }
+  Tensor bytes_of(const Bucket& bucket) const;
   Tensor bytes_of(const Segment& segment) const { return part(bytes, segment.bytes, segment.count); }
   /// Of such buckets: the values of all that is not quantized, one after another, zero between them.
   Tensor loose_values() const { return part(values, loose_, loose_size_); }
@@ -215,16 +221,17 @@ class ParameterStore {
   std::vector<Part> parts_to_cast(const Parameter& parameter) const;
   /// Of all parameters in loose_values().
   std::vector<Part> loose_parts() const;
-  /// What this rank holds of its values between passes: all, this rank's pieces where they are sharded, or the bytes.
+  /// What this rank holds of its values between passes: all, or the bytes; where they are sharded, this rank's pieces.
   std::vector<Tensor> kept_values(const Parameter& parameter) const;
 
   Tensor values;  ///< [flat_size], or those of the parameters that have one, or what is not in slots
   /// [shard_size] fp32, or u16 where split(): remainders; in an FP32 model the values, if one data rank holds all, else
   /// empty.
   Tensor mains;
-  Tensor bytes;                    ///< u8: of the buckets that gather them
+  Tensor bytes;                    ///< u8: of the buckets that gather them; of sharded ones this rank's segments
   Tensor grads;                    ///< [flat_size], or what is not in slots
-  Tensor value_slots, grad_slots;  ///< [slots, elements of the largest sharded bucket]
+  /// [slots, elements of the largest sharded bucket], of values and bytes: of those that travel so; or empty
+  Tensor value_slots, byte_slots, grad_slots;
   Tensor flags;                    ///< u8 [flat_size / granule], see kernels/common/granule.h
 
  private:
@@ -240,9 +247,11 @@ class ParameterStore {
   void end_bucket(int64_t begin, int64_t end, const LayerEnd& layer);
   int64_t lay_out_values();
   int64_t lay_out_bytes();
+  void lay_out_slots();
   bool sends_fewer_bytes(const Bucket& bucket) const;
   bool is_loose(const Parameter& parameter) const;
   Tensor own_values(const Parameter& parameter, const Piece& piece) const;
+  Tensor own_bytes(const Parameter& parameter, const Piece& piece) const;
   int64_t lay_out_grads();
   void initialize(const Context&, uint64_t seed, const Parameter&, const Piece&) const;
   MainParams main_at(const Segment& segment, int64_t within, int64_t count) const;
@@ -258,6 +267,7 @@ class ParameterStore {
   int64_t shard_size_ = 0;
   int num_sharded_ = 0;
   int64_t largest_sharded_ = 0;  ///< elements of the largest sharded bucket
+  int64_t largest_of_values_ = 0, largest_of_bytes_ = 0;  ///< and of those that gather values, and bytes
   int64_t vectors_ = 0,
           vector_size_ = 0;  ///< gradients of sharded layers' vectors: where in `grads`, and elements
   int64_t loose_ = 0, loose_size_ = 0;    ///< loose_values(): where in `values`, and elements

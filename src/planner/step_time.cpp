@@ -92,7 +92,7 @@ class DataMessages {
   /// Seconds that each pass of each microbatch is longer for them.
   double every_forward() const {
     if (config_.parallel.shard != config::Shard::parameters || place_.ranks == 1) return 0;
-    return exposed(gather(stage_.layer_parameters), stage_.forward.total(),
+    return exposed(gather(stage_.layer_parameters, in_fp8()), stage_.forward.total(),
                    config_.parallel.overlap_param_gather);
   }
   double every_backward() const {
@@ -103,7 +103,8 @@ class DataMessages {
     double seconds =
         sums + exposed(reduce(stage_.layer_parameters), backward, config_.parallel.overlap_grad_reduce);
     if (config_.parallel.shard == config::Shard::parameters)
-      seconds += exposed(gather(stage_.layer_parameters), backward, config_.parallel.overlap_param_gather);
+      seconds += exposed(gather(stage_.layer_parameters, in_fp8()), backward,
+                         config_.parallel.overlap_param_gather);
     return seconds;
   }
   /// Once a step.
@@ -112,14 +113,16 @@ class DataMessages {
     const config::Shard shard = config_.parallel.shard;
     const int64_t ends = stage_.parameters - stage_.layer_parameters;
     const int64_t reduced = shard == config::Shard::optimizer ? stage_.parameters : ends;
-    const int64_t gathered = shard == config::Shard::parameters ? ends : stage_.parameters;
-    const int64_t in_fp8 = config::gathers_fp8_weights(config_) ? stage_.fp8_parameters : 0;
+    const bool sharded = shard == config::Shard::parameters;
+    const int64_t gathered = sharded ? ends : stage_.parameters;
     return exposed(reduce(reduced), stage_.backward.total() + stage_.wgrad.total(),
                    config_.parallel.overlap_grad_reduce) +
-           exposed(gather(gathered, in_fp8), stage_.forward.total(), config_.parallel.overlap_param_gather);
+           exposed(gather(gathered, sharded ? 0 : in_fp8()), stage_.forward.total(),
+                   config_.parallel.overlap_param_gather);
   }
 
  private:
+  int64_t in_fp8() const { return config::gathers_fp8_weights(config_) ? stage_.fp8_parameters : 0; }
   double grad_bytes(int64_t parameters) const {
     return static_cast<double>(parameters) *
            (config_.optimizer.main_grad_dtype == config::GradDType::fp32 ? 4.0 : 2.0);

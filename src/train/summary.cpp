@@ -126,14 +126,29 @@ std::string fp8_notes(const config::Config& config) {
 
 std::string gather_summary(const parameters::ParameterStore& parameters) {
   const int ranks = parameters.layout().data_size;
-  if (ranks == 1 || parameters.layout().value_slots > 0) return "";
-  int64_t fp8 = 0, values = 0;
-  for (const parameters::Bucket& bucket : parameters.buckets())
-    (parameters.gathers_bytes(bucket) ? fp8 : values) += bucket.size();
-  const std::string weights = fp8 > 0 ? human_bytes(fp8) + " of FP8 weights and " : "";
-  return fmt::format("gather: {}{} of values over {} data ranks, once a step\n", weights,
-                     human_bytes(values * static_cast<int64_t>(dtype_size(parameters.layout().dtype))),
-                     ranks);
+  if (ranks == 1) return "";
+  struct Sizes {
+    int64_t fp8 = 0, values = 0;
+  } whole, sharded;
+  const auto value_size = static_cast<int64_t>(dtype_size(parameters.layout().dtype));
+  for (const parameters::Bucket& bucket : parameters.buckets()) {
+    Sizes& sizes = parameters.shards_values(bucket) ? sharded : whole;
+    if (parameters.gathers_bytes(bucket))
+      sizes.fp8 += bucket.size();
+    else
+      sizes.values += bucket.size() * value_size;
+  }
+  const auto text_of = [](const Sizes& sizes) {
+    const std::string weights = sizes.fp8 > 0 ? human_bytes(sizes.fp8) + " of FP8 weights" : "";
+    const std::string values = sizes.values > 0 ? human_bytes(sizes.values) + " of values" : "";
+    return weights + (!weights.empty() && !values.empty() ? " and " : "") + values;
+  };
+  std::string text = "gather: " + text_of(whole);
+  if (sharded.fp8 + sharded.values > 0)
+    text += fmt::format(" once a step, {} twice a microbatch, over {} data ranks\n", text_of(sharded), ranks);
+  else
+    text += fmt::format(" over {} data ranks, once a step\n", ranks);
+  return text;
 }
 
 std::string precision_summary(const config::Config& config, const Context& context) {

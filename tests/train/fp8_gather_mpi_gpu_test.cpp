@@ -72,6 +72,19 @@ TEST(Fp8GatherGpu, HasTheBitsOfARunWithout) {
   }
 }
 
+// Slots of bytes that the layers of a pass share.
+TEST(Fp8GatherGpu, OfShardedParametersHasTheBitsOfARunWithout) {
+  TE_REQUIRE_GPU();
+  if (world().size() == 1) GTEST_SKIP() << "one data rank gathers nothing";
+  for (const Recompute recompute : {Recompute::none, Recompute::full}) {
+    SCOPED_TRACE(to_string(recompute));
+    config::Config config = make_gathered_config(Precision::delayed);
+    config.training.recompute = recompute;
+    config.parallel.shard = Shard::parameters;
+    expect_same_losses(config);
+  }
+}
+
 // Their ranks share every weight, and its scale.
 TEST(Fp8GatherGpu, OfTensorRanksHasTheBitsOfARunWithout) {
   TE_REQUIRE_GPU();

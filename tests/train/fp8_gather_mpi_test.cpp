@@ -71,16 +71,27 @@ TEST_P(Fp8Gather, HasTheBitsOfARunWithout) {
   runner.allocate();
   runner.initialize();
   const parameters::ParameterStore& store = runner.model().parameters();
-  int64_t fp8 = 0, all = 0;
+  int64_t fp8 = 0, all = 0, sharded = 0;
   for (const parameters::Bucket& bucket : store.buckets()) {
-    all += bucket.size();
     fp8 += store.gathers_bytes(bucket) ? bucket.size() : 0;
+    (store.shards_values(bucket) ? sharded : all) += bucket.size();
   }
   EXPECT_GT(fp8, 0);
   constexpr int kGathers = 1 + 4;  // of the initial weights, and of each step
-  EXPECT_EQ(in_bf16.gathered, kGathers * 2 * all);
-  EXPECT_EQ(in_fp8.gathered, kGathers * (2 * all - fp8));
   EXPECT_EQ(in_fp8.summed - in_bf16.summed, kGathers * 2 * store.loose_values().numel());
+  if (sharded == 0) {
+    EXPECT_EQ(in_bf16.gathered, kGathers * 2 * all);
+    EXPECT_EQ(in_fp8.gathered, kGathers * (2 * all - fp8));
+  } else {
+    // Behind what is gathered once a step: the layers, for every pass.
+    const int64_t passes_bf16 = in_bf16.gathered - kGathers * 2 * all;
+    const int64_t passes_fp8 = in_fp8.gathered - kGathers * 2 * all;
+    EXPECT_GE(passes_bf16, 4 * 2 * sharded);
+    if (fp8 == sharded)
+      EXPECT_EQ(passes_bf16, 2 * passes_fp8);
+    else
+      EXPECT_LT(passes_fp8, passes_bf16);
+  }
   EXPECT_LT(4 * store.loose_values().numel(), fp8);
   comm::check_replicas(context, store, groups_);
 }
@@ -123,6 +134,36 @@ std::vector<Case> gather_cases() {
                         "layers 1 linear_proj: bf16; layers 3: bf16"},
           {.name = "cp2_llama_delayed", .family = llama, .precision = delayed, .context = 2},
           {.name = "qwen3_delayed", .family = llama, .precision = delayed, .form = Form::qwen3},
+          {.name = "llama_sharded_parameters",
+           .family = llama,
+           .precision = delayed,
+           .shard = config::Shard::parameters},
+          {.name = "gpt_sharded_parameters_no_overlap",
+           .family = gpt,
+           .precision = tensorwise,
+           .recompute = Recompute::full,
+           .dropout = true,
+           .data_overlap = false,
+           .shard = config::Shard::parameters},
+          // Buckets in bytes and in values in turn, some of several layers.
+          {.name = "llama_sharded_parameters_overrides",
+           .family = llama,
+           .precision = delayed,
+           .layers = 6,
+           .overrides = "layers 1 linear_proj: bf16; layers 2: bf16; layers 4 linear_fc1 dgrad: bf16",
+           .shard = config::Shard::parameters},
+          {.name = "llama_sharded_parameters_share_buckets",
+           .family = llama,
+           .precision = tensorwise,
+           .recompute = Recompute::selective,
+           .layers = 5,
+           .bucket_size = 60'000,
+           .shard = config::Shard::parameters},
+          {.name = "cp2_llama_sharded_parameters",
+           .family = llama,
+           .precision = delayed,
+           .context = 2,
+           .shard = config::Shard::parameters},
       };
     case 4:
       return {
@@ -154,6 +195,30 @@ std::vector<Case> gather_cases() {
            .schedule = zero_bubble,
            .layers = 6,
            .shard = config::Shard::gradients},
+          {.name = "dp4_gpt_sharded_parameters",
+           .family = gpt,
+           .precision = delayed,
+           .shard = config::Shard::parameters},
+          {.name = "tp2_dp2_sp_llama_sharded_parameters",
+           .family = llama,
+           .precision = delayed,
+           .tensor = 2,
+           .sequence = true,
+           .shard = config::Shard::parameters},
+          {.name = "pp2_dp2_llama_zero_bubble_sharded_parameters",
+           .family = llama,
+           .precision = tensorwise,
+           .pipeline = 2,
+           .schedule = zero_bubble,
+           .layers = 6,
+           .shard = config::Shard::parameters},
+          {.name = "pp2_dp2_llama_interleaved_sharded_parameters",
+           .family = llama,
+           .precision = delayed,
+           .pipeline = 2,
+           .schedule = interleaved,
+           .variant = true,
+           .shard = config::Shard::parameters},
       };
     case 8:
       return {{.name = "tp2_pp2_dp2_sp_llama_delayed",
@@ -210,7 +275,7 @@ TEST(Fp8GatherOf, WeightsWhoseBf16ValuesNobodyReads) {
   EXPECT_EQ(count(Precision::delayed_fp32, nothing), 0);
   const auto delayed = [&](const auto& change) { return count(Precision::delayed, change); };
   EXPECT_EQ(delayed([](config::Config& c) { c.parallel.fp8_param_gather = false; }), 0);
-  EXPECT_EQ(delayed([](config::Config& c) { c.parallel.shard = config::Shard::parameters; }), 0);
+  EXPECT_EQ(delayed([](config::Config& c) { c.parallel.shard = config::Shard::parameters; }), 16);
   EXPECT_EQ(delayed([](config::Config& c) { c.precision.fp8_keep_weights = config::Fp8KeptWeights::none; }),
             0);
   EXPECT_EQ(delayed([](config::Config& c) { c.precision.fp8_keep_weights = config::Fp8KeptWeights::both; }),

@@ -59,6 +59,9 @@ TEST(Fp8GatherOfARun, ChangesNothingThatItWrites) {
       {"muon", {"optimizer.name=muon"}},
       {"muon_remainders",
        {"optimizer.name=muon", "optimizer.store_param_remainders=true", "parallel.shard=gradients"}},
+      {"sharded_parameters", {"parallel.shard=parameters"}},
+      {"sharded_parameters_remainders",
+       joined(kFp32Scales, {"optimizer.store_param_remainders=true", "parallel.shard=parameters"})},
       {"fp8_moments", {"optimizer.exp_avg_dtype=fp8", "optimizer.exp_avg_sq_dtype=fp8"}}};
   for (const auto& [name, form] : forms) {
     run(folder, name, joined(kFp8, form));
@@ -83,8 +86,15 @@ TEST(Fp8GatherOfARun, SaysWhatTravels) {
   TE_EXPECT_CONTAINS(folder.run_raw(plan + " --set parallel.fp8_param_gather=false").out,
                      fmt::format("gather: {} of values over 2 data ranks, once a step",
                                  human_bytes(2 * (layers + padded_ends))));
-  const Result sharded = folder.run_raw(plan + " --set parallel.shard=parameters");
-  EXPECT_EQ(sharded.out.find("gather:"), std::string::npos);
+  const std::string sharded = plan + " --set parallel.shard=parameters";
+  TE_EXPECT_CONTAINS(
+      folder.run_raw(sharded).out,
+      fmt::format("gather: {} of values once a step, {} of FP8 weights twice a microbatch, over 2 data ranks",
+                  human_bytes(2 * padded_ends), human_bytes(layers)));
+  TE_EXPECT_CONTAINS(
+      folder.run_raw(sharded + " --set parallel.fp8_param_gather=false").out,
+      fmt::format("gather: {} of values once a step, {} of values twice a microbatch, over 2 data ranks",
+                  human_bytes(2 * padded_ends), human_bytes(2 * layers)));
 }
 
 // Such scales are guessed where a rank casts whole weights: then their records say how often in vain, which nobody

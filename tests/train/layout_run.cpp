@@ -145,7 +145,7 @@ void spoil_gradients(const Context& context, StepRunner& runner) {
   const ParameterStore& store = runner.model().parameters();
   runner.optimizer().gatherer().wait_all(context);
   runner.optimizer().gatherer().forget();
-  for (const Tensor& tensor : {store.grads, store.grad_slots, store.value_slots})
+  for (const Tensor& tensor : {store.grads, store.grad_slots, store.value_slots, store.byte_slots})
     if (tensor) context.fill_bytes(tensor, 0xff);
 }
 

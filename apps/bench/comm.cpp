@@ -86,11 +86,15 @@ std::vector<Message> messages_of(const config::Config& config, const Groups& gro
     messages.push_back({name, std::move(what), exchange, dtype, elements, group.size(), &group});
   };
   // By NCCL, and by copies where the config says so.
+  const auto add_both = [&](const char* name, const std::string& what, Exchange exchange, DType dtype,
+                            int64_t elements, Communicator& group, parallel::PeerTransport* copies) {
+    add(name, what, exchange, dtype, elements, group);
+    if (copies == nullptr) return;
+    add(name, what + ", copied", exchange, dtype, elements, group);
+    messages.back().copies = copies;
+  };
   const auto add_tokens = [&](const std::string& what, Exchange exchange, DType dtype, int64_t elements) {
-    add("tensor", what, exchange, dtype, elements, groups.tensor());
-    if (groups.tensor_copies() == nullptr) return;
-    add("tensor", what + ", copied", exchange, dtype, elements, groups.tensor());
-    messages.back().copies = groups.tensor_copies();
+    add_both("tensor", what, exchange, dtype, elements, groups.tensor(), groups.tensor_copies());
   };
   if (grid.tensor > 1) {
     const int64_t piece = dims.tokens / config.parallel.tensor_overlap * dims.hidden;
@@ -126,11 +130,13 @@ std::vector<Message> messages_of(const config::Config& config, const Groups& gro
     }
     const DType gradients =
         config.optimizer.main_grad_dtype == config::GradDType::fp32 ? DType::f32 : DType::bf16;
-    add("data", "gradients of a bucket", Exchange::reduce_scatter, gradients, largest, groups.data());
-    if (values > 0)
-      add("data", "values of a bucket", Exchange::all_gather, dims.dtype, values, groups.data());
-    if (bytes > 0)
-      add("data", "FP8 weights of a bucket", Exchange::all_gather, DType::e4m3, bytes, groups.data());
+    const auto add_bucket = [&](const char* what, Exchange exchange, DType dtype, int64_t elements) {
+      if (elements > 0)
+        add_both("data", what, exchange, dtype, elements, groups.data(), groups.data_copies());
+    };
+    add_bucket("gradients of a bucket", Exchange::reduce_scatter, gradients, largest);
+    add_bucket("values of a bucket", Exchange::all_gather, dims.dtype, values);
+    add_bucket("FP8 weights of a bucket", Exchange::all_gather, DType::e4m3, bytes);
   }
   if (grid.pipeline > 1) {
     messages.push_back({"pipeline", "stream, stage 0 to 1 and back", Exchange::send_receive, dims.dtype,
@@ -151,7 +157,7 @@ void there_and_back(const Context& context, const Groups& groups, const Tensor& 
   }
 }
 
-/// Milliseconds of a message of the tensor ranks by copies. All ranks of the world call it.
+/// Milliseconds of a message by copies. All ranks of the world call it.
 double copied_ms(const Context& context, int repeats, const Message& message) {
   parallel::PeerTransport& copies = *message.copies;
   const auto bytes = static_cast<size_t>(message.bytes());

@@ -45,6 +45,13 @@ void GradientReducer::plan(MemoryPlan& plan) {
     for (const FlatRange& range : ranges) count += range.end - range.begin;
   }
   plan_sharded();
+  if (groups_.data_copies() != nullptr) {
+    int64_t largest = 0;
+    for (const parameters::Segment& segment : parameters_.segments())
+      largest = std::max(largest, segment.count);
+    plan.add(copied_, "data_transport.slots", MemoryKind::scratch, parameters_.grads.dtype,
+             {groups_.data().size() - 1, largest});
+  }
   TE_CHECK(marked || !ties_, "gradients: no parameter of stage {} is marked as tied", groups_.at().pipeline);
   if (count > 0) {
     plan.add(packed_, "partial_grads", MemoryKind::scratch, parameters_.grads.dtype, {count});
@@ -118,8 +125,24 @@ bool GradientReducer::whole_left() {
 
 void GradientReducer::reduce_next(const Context& context) {
   --left_;
-  groups_.data().reduce_scatter(context, parameters_.grads_of(parameters_.buckets()[left_]),
-                                parameters_.grad_of(parameters_.segments()[left_]));
+  reduce_scatter(context, parameters_.grads_of(parameters_.buckets()[left_]),
+                 parameters_.grad_of(parameters_.segments()[left_]), false);
+}
+
+/// share = or, with `adds`, += the sum over the data ranks of this rank's segment of the whole.
+void GradientReducer::reduce_scatter(const Context& context, const Tensor& whole, const Tensor& share,
+                                     bool adds) const {
+  parallel::PeerTransport* const copies = groups_.data_copies();
+  const int64_t count = share.numel(), rank = groups_.data().rank();
+  if (copies != nullptr && (!adds || copies->can_add()))
+    return copies->reduce_scatter(context, whole.view({groups_.data().size(), count}), share.view({1, count}),
+                                  copied_, adds);
+  const Tensor own = adds ? ParameterStore::part(whole, rank * count, count) : share;
+  if (copies != nullptr)
+    reduce_scatter(context, whole, own, false);
+  else
+    groups_.data().reduce_scatter(context, whole, own);
+  if (adds) kernels::add(context, share, own, share);
 }
 
 void GradientReducer::finish(const Context& context) {
@@ -190,13 +213,7 @@ void GradientReducer::reduce_sharded(const Context& context, size_t number, bool
     context.copy(ParameterStore::part(slot, vector->offset - bucket.begin, count),
                  vector->grad.view({count}));
   }
-  if (sharded.started) {
-    const Tensor own = ParameterStore::part(slot, segment.begin - bucket.begin, segment.count);
-    groups_.data().reduce_scatter(context, slot, own);
-    kernels::add(context, sum, own, sum);
-  } else {
-    groups_.data().reduce_scatter(context, slot, sum);
-  }
+  reduce_scatter(context, slot, sum, sharded.started);
   sharded.started = true;
   sharded.finished = last;
   missing_[number] = sharded.linears;

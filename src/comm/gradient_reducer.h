@@ -65,6 +65,7 @@ class GradientReducer {
   void reduce_next(const Context& context);
   void plan_sharded();
   size_t slot_of(const parameters::Bucket& bucket) const;
+  void reduce_scatter(const Context& context, const Tensor& whole, const Tensor& share, bool adds) const;
   void reduce_sharded(const Context& context, size_t number, bool last);
   void sum_partial(const Context& context) const;
 
@@ -83,6 +84,7 @@ class GradientReducer {
   bool data_parallel_;
   bool overlap_;
   std::vector<FlatRange> tied_, partial_;
+  Tensor copied_;  ///< where copies bring the other ranks' addends; the dtype of the main gradients
   Tensor packed_;  ///< the ranges of partial_, one after another; the dtype of the main gradients
 
   std::optional<Context> side_;  // the collectives' stream, with overlap

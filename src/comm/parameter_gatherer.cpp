@@ -20,8 +20,16 @@ void ParameterGatherer::gather(const Context& context, size_t bucket) {
   const Bucket& whole = parameters_.buckets()[bucket];
   const parameters::Segment& own = parameters_.segments()[bucket];
   if (parameters_.gathers_bytes(whole))
-    return groups_.data().all_gather(context, parameters_.bytes_of(own), parameters_.bytes_of(whole));
-  groups_.data().all_gather(context, parameters_.value_of(own), parameters_.values_of(whole));
+    all_gather(context, parameters_.bytes_of(own), parameters_.bytes_of(whole));
+  else
+    all_gather(context, parameters_.value_of(own), parameters_.values_of(whole));
+}
+
+void ParameterGatherer::all_gather(const Context& context, const Tensor& own, const Tensor& whole) const {
+  parallel::PeerTransport* const copies = groups_.data_copies();
+  if (copies == nullptr) return groups_.data().all_gather(context, own, whole);
+  copies->gather(context, own.view({1, own.numel()}), whole.view({groups_.data().size(), own.numel()}), 1,
+                 {});
 }
 
 void ParameterGatherer::cast(const Context& context) const {

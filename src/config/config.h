@@ -47,7 +47,7 @@ enum class Overlong : uint8_t { truncate, drop };
 enum class Shard : uint8_t { optimizer, gradients, parameters };
 /// What carries the tensor ranks' tokens with sequence parallelism on GPUs: NCCL, whose kernels take multiprocessors,
 /// or the copy engines (parallel/peer_transport.h).
-enum class TensorTransport : uint8_t { nccl, copy };
+enum class Transport : uint8_t { nccl, copy };
 enum class PipelineSchedule : uint8_t { gpipe, one_f_one_b, interleaved, zero_bubble };  ///< "1f1b" in YAML
 
 std::string_view to_string(Family value);
@@ -75,7 +75,7 @@ std::string_view to_string(Offload value);
 std::string_view to_string(DataFormat value);
 std::string_view to_string(Overlong value);
 std::string_view to_string(Shard value);
-std::string_view to_string(TensorTransport value);
+std::string_view to_string(Transport value);
 std::string_view to_string(PipelineSchedule value);
 
 /// The inverse of to_string; false (and value untouched) when the text names no value.
@@ -104,7 +104,7 @@ bool from_string(std::string_view text, Offload& value);
 bool from_string(std::string_view text, DataFormat& value);
 bool from_string(std::string_view text, Overlong& value);
 bool from_string(std::string_view text, Shard& value);
-bool from_string(std::string_view text, TensorTransport& value);
+bool from_string(std::string_view text, Transport& value);
 bool from_string(std::string_view text, PipelineSchedule& value);
 
 struct ModelConfig {
@@ -248,14 +248,15 @@ struct ParallelConfig {
   /// Pieces along the tokens into which a GEMM next to a tensor-parallel collective is cut, so that the
   /// collective of one piece runs beside the GEMM of the next. 1: no overlap.
   int64_t tensor_overlap = 1;
-  TensorTransport tensor_transport = TensorTransport::nccl;
+  Transport tensor_transport = Transport::nccl;
   Shard shard = Shard::optimizer;    ///< what of the layers a data rank keeps its share of alone
   int64_t bucket_size = 40'000'000;  ///< parameters of one reduction of gradients, at least
   bool overlap_grad_reduce = true;   ///< a bucket is reduced as soon as the backward pass has finished it
   bool overlap_param_gather = true;  ///< new values are gathered while the next forward pass runs
-  bool fp8_param_gather = true;      ///< new FP8 weights travel as bytes: see gathers_fp8_weights()
-  bool overlap_receive = false;      ///< pipeline: a message may arrive while the pass before its own runs
-  int64_t timeout_seconds = 600;     ///< of a rank that waits for others; 0: for ever
+  Transport data_transport = Transport::nccl;  ///< of gradients and values
+  bool fp8_param_gather = true;                ///< new FP8 weights travel as bytes: see gathers_fp8_weights()
+  bool overlap_receive = false;   ///< pipeline: a message may arrive while the pass before its own runs
+  int64_t timeout_seconds = 600;  ///< of a rank that waits for others; 0: for ever
 };
 
 struct TrainingConfig {

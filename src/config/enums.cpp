@@ -56,7 +56,7 @@ TE_CONFIG_ENUM(Offload, "none", "moments", "state")
 TE_CONFIG_ENUM(DataFormat, "pretrain", "instruct")
 TE_CONFIG_ENUM(Overlong, "truncate", "drop")
 TE_CONFIG_ENUM(Shard, "optimizer", "gradients", "parameters")
-TE_CONFIG_ENUM(TensorTransport, "nccl", "copy")
+TE_CONFIG_ENUM(Transport, "nccl", "copy")
 TE_CONFIG_ENUM(PipelineSchedule, "gpipe", "1f1b", "interleaved", "zero_bubble")
 
 #undef TE_CONFIG_ENUM

@@ -33,7 +33,7 @@ std::span<const std::string_view> names_of(Offload);
 std::span<const std::string_view> names_of(DataFormat);
 std::span<const std::string_view> names_of(Overlong);
 std::span<const std::string_view> names_of(Shard);
-std::span<const std::string_view> names_of(TensorTransport);
+std::span<const std::string_view> names_of(Transport);
 std::span<const std::string_view> names_of(PipelineSchedule);
 
 }  // namespace te::config

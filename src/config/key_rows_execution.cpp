@@ -42,6 +42,11 @@ const auto kExecutionRows = std::to_array<Key>({
      "Data parallelism: reduce a bucket of gradients as soon as the backward pass has finished it."},
     {TE_KEY(parallel.overlap_param_gather), kBuiltIn, kAny,
      "Data parallelism: gather new parameters while the next forward pass runs."},
+    {TE_KEY(parallel.data_transport), kBuiltIn, kAny,
+     "Data parallelism, on GPUs: what carries buckets of gradients and values. `nccl`: NCCL's kernels, which "
+     "take multiprocessors. `copy`: the GPUs' copy engines, which take none and need data ranks on one host "
+     "that can write each other's memory (NVLink), and memory for the other ranks' parts of a segment of "
+     "gradients. Sums are then added in FP32 in the order of the ranks. Muon's updates go through NCCL."},
     {TE_KEY(parallel.fp8_param_gather), kBuiltIn, kAny,
      "Data parallelism: each rank casts its share of the FP8 weights, and they travel in FP8, half the bytes "
      "of BF16. Same numbers; 2 % faster on two H200. It applies to weights with one scale a tensor "

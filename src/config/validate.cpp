@@ -39,7 +39,7 @@ void check_fp8_dimension(const PrecisionConfig& p, const std::string& what, int6
 
 /// Into how many equal runs of tokens the layout cuts a microbatch.
 int64_t token_pieces(const ParallelConfig& p) {
-  const bool copies = p.sequence && p.tensor_transport == TensorTransport::copy;  // a multiple of each other
+  const bool copies = p.sequence && p.tensor_transport == Transport::copy;  // a multiple of each other
   const int64_t tensor =
       copies ? std::max(p.tensor, p.tensor_overlap) : (p.sequence ? p.tensor : 1) * p.tensor_overlap;
   return tensor * p.context;
@@ -141,7 +141,7 @@ void check_divides(const ModelConfig& m, const char* key, int64_t value, const c
 
 // By copies a piece is one or several ranks' tokens, or a part of one rank's.
 void check_tensor_transport(const ParallelConfig& p) {
-  if (p.tensor_transport != TensorTransport::copy || p.tensor == 1) return;
+  if (p.tensor_transport != Transport::copy || p.tensor == 1) return;
   if (!p.sequence) {
     user_error(
         "parallel.tensor_transport copy carries the tokens of sequence parallelism, but parallel.sequence is "

@@ -26,11 +26,13 @@ std::unique_ptr<Communicator> connect_group(World& world, const Context& context
   return std::make_unique<MpiCommunicator>(world, std::move(name), std::move(ranks));
 }
 
-std::unique_ptr<PeerTransport> connect_copies(World& world, const Context& context, Communicator& group) {
+std::unique_ptr<PeerTransport> connect_copies(World& world, const Context& context, Communicator& group,
+                                              const std::string& key) {
 #ifdef TE_WITH_CUDA
-  if (context.is_cuda()) return make_peer_transport(world, context, group);
+  if (context.is_cuda()) return make_peer_transport(world, context, group, key);
 #else
   static_cast<void>(world);
+  static_cast<void>(key);
 #endif
   TE_CHECK(!context.is_cuda(), "group {}: a CUDA context in a build without CUDA", group.name());
   return make_group_transport(group);
@@ -84,6 +86,7 @@ Groups Groups::make(const ProcessGrid& grid, int rank, Make&& make_group) {
 }
 
 Groups::~Groups() {
+  data_copies_.reset();
   tensor_copies_.reset();
   // One by one in the order of making: the end of a communicator may wait for its ranks, as making it does.
   for (std::unique_ptr<Communicator>& communicator : made_) communicator.reset();
@@ -108,6 +111,8 @@ Groups Groups::unconnected(const ProcessGrid& grid, int rank, const ConnectOptio
     return std::make_unique<Made>(std::move(name), std::move(ranks), static_cast<int>(own));
   });
   if (options.tensor_copies && grid.tensor > 1) groups.tensor_copies_ = make_group_transport(groups.tensor());
+  if (options.data_copies && groups.data().size() > 1)
+    groups.data_copies_ = make_group_transport(groups.data());
   return groups;
 }
 
@@ -119,7 +124,9 @@ Groups Groups::connect(World& world, const Context& context, const ProcessGrid& 
                          channel ? options.channel_max_ctas : 0, channel);
   });
   if (options.tensor_copies && grid.tensor > 1)
-    groups.tensor_copies_ = connect_copies(world, context, groups.tensor());
+    groups.tensor_copies_ = connect_copies(world, context, groups.tensor(), "parallel.tensor_transport");
+  if (options.data_copies && groups.data().size() > 1)
+    groups.data_copies_ = connect_copies(world, context, groups.data(), "parallel.data_transport");
   return groups;
 }
 

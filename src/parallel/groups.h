@@ -32,6 +32,8 @@ struct ConnectOptions {
   int channel_max_ctas = 8;
   /// With several tensor ranks: their tokens travel by a PeerTransport. JobFailure where GPUs cannot do that.
   bool tensor_copies = false;
+  /// With several data ranks: likewise the gradients and values of their buckets.
+  bool data_copies = false;
 };
 
 class Groups {
@@ -69,6 +71,8 @@ class Groups {
 
   /// By which the tensor ranks' tokens travel; null where tensor() does it.
   PeerTransport* tensor_copies() const { return tensor_copies_.get(); }
+  /// By which buckets of gradients and values travel; null where data() does it.
+  PeerTransport* data_copies() const { return data_copies_.get(); }
 
   /// Only with more than one stage.
   Communicator& channel(Channel which) const;
@@ -94,7 +98,7 @@ class Groups {
   Communicator *world_ = nullptr, *tensor_ = nullptr, *context_ = nullptr, *microbatch_ = nullptr,
                *data_ = nullptr, *stage_ = nullptr, *embedding_ = nullptr;
   std::array<Communicator*, 4> channels_{};
-  std::unique_ptr<PeerTransport> tensor_copies_;
+  std::unique_ptr<PeerTransport> tensor_copies_, data_copies_;
 };
 
 }  // namespace te::parallel

@@ -16,15 +16,16 @@ namespace te::parallel {
 class World;
 
 /// Collective over the world: JobFailure, a UserError, where the ranks of a group are on several hosts, or where the
-/// GPU of one cannot access that of another.
-void check_peer_access(World& world, const Context& context, const Communicator& group);
+/// GPU of one cannot access that of another. `key`: of the config, such as "parallel.tensor_transport", for messages.
+void check_peer_access(World& world, const Context& context, const Communicator& group,
+                       const std::string& key);
 
 class PeerMemory {
  public:
   /// Collective over the world. `memory`: `bytes` of the context's device, the same number on all ranks of the group;
   /// `layout` likewise. JobFailure, a UserError, when the driver does not open it for another rank.
   PeerMemory(World& world, const Context& context, const Communicator& group, void* memory, size_t bytes,
-             const std::string& layout);
+             const std::string& layout, const std::string& key);
   /// Waits for the context, closes what it opened, and waits for the other ranks of the group to do so too, since the
   /// memory may be freed then. After an exception it leaves all that to the end of the process.
   ~PeerMemory();
@@ -50,6 +51,7 @@ class PeerMemory {
   World& world_;
   const Context& context_;
   const Communicator& group_;
+  std::string key_;
   size_t bytes_;
   int exceptions_;
   std::vector<char*> views_;

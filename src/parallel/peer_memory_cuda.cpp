@@ -16,7 +16,9 @@
 namespace te::parallel {
 namespace {
 
-constexpr const char* kRemedy = "set parallel.tensor_transport to nccl";
+std::string remedy(const std::string& key) {
+  return "set " + key + " to nccl";
+}
 
 /// What a rank tells the others of its memory.
 struct Offer {
@@ -37,7 +39,7 @@ Offer offer_of(const std::string& text) {
   return offer;
 }
 
-Offer make_offer(void* memory, size_t bytes, const std::string& layout) {
+Offer make_offer(void* memory, size_t bytes, const std::string& layout, const std::string& key) {
   static const auto range = driver_function<PFN_cuMemGetAddressRange_v3020>("cuMemGetAddressRange");
   CUdeviceptr base = 0;
   size_t size = 0;
@@ -50,14 +52,14 @@ Offer make_offer(void* memory, size_t bytes, const std::string& layout) {
       cudaIpcGetMemHandle(&offer.handle, reinterpret_cast<void*>(base));  // NOLINT(performance-no-int-to-ptr)
   if (status == cudaSuccess) return offer;
   cudaGetLastError();
-  user_error(
-      "parallel.tensor_transport copy: CUDA does not share this GPU's memory with other processes ({}); {}",
-      cudaGetErrorString(status), kRemedy);
+  user_error("{} copy: CUDA does not share this GPU's memory with other processes ({}); {}", key,
+             cudaGetErrorString(status), remedy(key));
 }
 
 }  // namespace
 
-void check_peer_access(World& world, const Context& context, const Communicator& group) {
+void check_peer_access(World& world, const Context& context, const Communicator& group,
+                       const std::string& key) {
   const std::vector<std::string> places = world.gather_strings(
       fmt::format("{}\n{}", world.first_local(), context.info().bus_id), group.world_ranks());
   world.together([&] {
@@ -71,41 +73,42 @@ void check_peer_access(World& world, const Context& context, const Communicator&
                 peer_rank = group.world_ranks()[static_cast<size_t>(peer)];
       if (first_local != world.first_local()) {
         user_error(
-            "parallel.tensor_transport copy: ranks {} of one {} group are on several hosts, and copies go no "
-            "further than one; {}, or parallel.tensor to at most the ranks of a host",
-            list_ranks(group.world_ranks()), group.name(), kRemedy);
+            "{} copy: ranks {} of one {} group are on several hosts, and copies go no further than one; {}, "
+            "or "
+            "take groups of at most the ranks of a host",
+            key, list_ranks(group.world_ranks()), group.name(), remedy(key));
       }
       if (cudaDeviceGetByPCIBusId(&other, bus_id.c_str()) != cudaSuccess) {
         cudaGetLastError();
         user_error(
-            "parallel.tensor_transport copy: rank {} does not see the GPU {} of rank {}; let "
-            "CUDA_VISIBLE_DEVICES "
-            "show all GPUs of the tensor group to its ranks, or {}",
-            own_rank, bus_id, peer_rank, kRemedy);
+            "{} copy: rank {} does not see the GPU {} of rank {}; let CUDA_VISIBLE_DEVICES show all GPUs of "
+            "the {} "
+            "group to its ranks, or {}",
+            key, own_rank, bus_id, peer_rank, group.name(), remedy(key));
       }
       if (other == context.ordinal()) continue;  // ranks that share it (launch.h)
       if (cudaDeviceCanAccessPeer(&access, context.ordinal(), other) != cudaSuccess || access == 0) {
         cudaGetLastError();
-        user_error(
-            "parallel.tensor_transport copy: the GPU of rank {} cannot access the memory of rank {}'s; {}",
-            own_rank, peer_rank, kRemedy);
+        user_error("{} copy: the GPU of rank {} cannot access the memory of rank {}'s; {}", key, own_rank,
+                   peer_rank, remedy(key));
       }
     }
   });
 }
 
 PeerMemory::PeerMemory(World& world, const Context& context, const Communicator& group, void* memory,
-                       size_t bytes, const std::string& layout)
+                       size_t bytes, const std::string& layout, const std::string& key)
     : world_(world),
       context_(context),
       group_(group),
+      key_(key),
       bytes_(bytes),
       exceptions_(std::uncaught_exceptions()) {
   views_.assign(static_cast<size_t>(group.size()), nullptr);
   views_[static_cast<size_t>(group.rank())] = static_cast<char*>(memory);
   context.synchronize();  // what has been written there is there for the others
   std::string own_offer;
-  world.together([&] { own_offer = text_of(make_offer(memory, bytes, layout)); });
+  world.together([&] { own_offer = text_of(make_offer(memory, bytes, layout, key_)); });
   const std::vector<std::string> offers = world.gather_strings(own_offer, group.world_ranks());
   world.together([&] { open(offers, own_offer); });
   check_views();
@@ -119,17 +122,15 @@ void PeerMemory::open(const std::vector<std::string>& offers, const std::string&
     const int peer_rank = group_.world_ranks()[static_cast<size_t>(peer)];
     if (offer.bytes != own.bytes || offer.layout != own.layout) {
       user_error(
-          "parallel.tensor_transport copy: the memory of rank {} is laid out otherwise than this rank's ({} "
-          "and {} "
-          "bytes); {}",
-          peer_rank, offer.bytes, own.bytes, kRemedy);
+          "{} copy: the memory of rank {} is laid out otherwise than this rank's ({} and {} bytes); {}", key_,
+          peer_rank, offer.bytes, own.bytes, remedy(key_));
     }
     void* base = nullptr;
     const cudaError_t status = cudaIpcOpenMemHandle(&base, offer.handle, cudaIpcMemLazyEnablePeerAccess);
     if (status != cudaSuccess) {
       cudaGetLastError();
-      user_error("parallel.tensor_transport copy: CUDA does not open the memory of rank {}'s GPU ({}); {}",
-                 peer_rank, cudaGetErrorString(status), kRemedy);
+      user_error("{} copy: CUDA does not open the memory of rank {}'s GPU ({}); {}", key_, peer_rank,
+                 cudaGetErrorString(status), remedy(key_));
     }
     opened_.push_back(base);
     views_[static_cast<size_t>(peer)] = static_cast<char*>(base) + offer.offset;
@@ -153,8 +154,8 @@ void PeerMemory::check_views() {
       uint64_t found = 0;
       copy(&found, at(peer));
       if (found != kMark + static_cast<uint64_t>(peer))
-        user_error("parallel.tensor_transport copy: what was opened as the memory of rank {} is not that; {}",
-                   group_.world_ranks()[static_cast<size_t>(peer)], kRemedy);
+        user_error("{} copy: what was opened as the memory of rank {} is not that; {}", key_,
+                   group_.world_ranks()[static_cast<size_t>(peer)], remedy(key_));
     }
   });
   copy(own(), &kept);

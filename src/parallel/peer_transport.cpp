@@ -31,6 +31,14 @@ class GroupTransport final : public PeerTransport {
     group_.reduce_scatter(context, whole, share);
   }
 
+  void reduce_scatter(const Context& context, const Tensor& whole, const Tensor& share, const Tensor& slots,
+                      bool adds) override {
+    TE_CHECK(slots.numel() >= (group_.size() - 1) * share.numel(), "group {}: slots {} for shares {}",
+             group_.name(), slots.shape.str(), share.shape.str());
+    TE_CHECK(!adds, "group {}: a reduction that adds", group_.name());
+    group_.reduce_scatter(context, whole, share);
+  }
+
  private:
   PeerPieces pieces_of(const Tensor& whole, int pieces) const {
     const PeerPieces cut{group_.size(), group_.rank(), pieces, whole.rows()};

@@ -1,5 +1,5 @@
-// What the tensor ranks of one host send each other by their GPUs' copy engines, which take no multiprocessors from the
-// GEMMs: each rank writes into the others' memory, opened over CUDA's interprocess handles.
+// What the ranks of a group on one host send each other by their GPUs' copy engines, which take no multiprocessors from
+// the GEMMs: each rank writes into the others' memory, opened over CUDA's interprocess handles.
 //
 // A message is a copy and then a 32-bit counter in the receiver's memory, both in the sender's stream; the receiver's
 // stream waits for the counter (cuStreamWriteValue32, cuStreamWaitValue32). No kernel and no host takes part:
@@ -58,15 +58,22 @@ class PeerTransport {
   /// for this alone. `meanwhile` is launched while the last piece travels.
   virtual void reduce(const Context& context, const Tensor& whole, const Tensor& share, const Tensor& slots,
                       int pieces, const Work& produce, const std::function<void()>& meanwhile) = 0;
+  /// Reduce-scatter of a whole [size, n] that is there: share [1, n] = the sum over the ranks, which may be this rank's
+  /// row of the whole; with `adds`, where the transport can, share += the sum, rounded once. Other operations of this
+  /// transport may have been launched on other streams: copies go in the order of the calls.
+  virtual void reduce_scatter(const Context& context, const Tensor& whole, const Tensor& share,
+                              const Tensor& slots, bool adds) = 0;
+  virtual bool can_add() const { return false; }
 
  protected:
   PeerTransport() = default;
 };
 
 /// Collective over the world; each rank's group has several ranks. Both must outlive it. JobFailure, a UserError, where
-/// the ranks of a group are on several hosts or their GPUs cannot write each other's memory.
+/// the ranks of a group are on several hosts or their GPUs cannot write each other's memory. `key`: of the config, which
+/// asked for it, for messages.
 std::unique_ptr<PeerTransport> make_peer_transport(World& world, const Context& context,
-                                                   const Communicator& group);
+                                                   const Communicator& group, const std::string& key);
 
 /// The same order of work and the same sums through a group of CPU ranks, which must outlive it.
 std::unique_ptr<PeerTransport> make_group_transport(Communicator& group);

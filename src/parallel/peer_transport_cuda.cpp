@@ -54,7 +54,7 @@ static_assert(kSignals * kMostSummedRanks * kCounterBytes <= kCountersBytes);
 
 class CopyTransport final : public PeerTransport {
  public:
-  CopyTransport(World& world, const Context& context, const Communicator& group);
+  CopyTransport(World& world, const Context& context, const Communicator& group, const std::string& key);
   ~CopyTransport() override;
 
   std::unique_ptr<Shared> share(const Context& context, void* memory, size_t bytes,
@@ -63,6 +63,9 @@ class CopyTransport final : public PeerTransport {
               const Work& work) override;
   void reduce(const Context& context, const Tensor& whole, const Tensor& share, const Tensor& slots,
               int pieces, const Work& produce, const std::function<void()>& meanwhile) override;
+  void reduce_scatter(const Context& context, const Tensor& whole, const Tensor& share, const Tensor& slots,
+                      bool adds) override;
+  bool can_add() const override { return true; }
 
  private:
   class SharedBlock;
@@ -85,14 +88,20 @@ class CopyTransport final : public PeerTransport {
   /// Where `tensor` of this rank lies in the memory of rank `peer`.
   char* place_at(int peer, const Tensor& tensor) const;
   PeerPieces pieces_of(const Tensor& whole, const Tensor& share, int pieces) const;
-  void push_share(const Context& context, const Tensor& share, const Tensor& whole, const PeerPieces& cut);
-  void push_piece(const Context& context, const Reduction& reduction, int piece);
+  /// Copies launched from now on come behind the work launched on the context so far. Before a message's time begins.
+  void begin_copies(const Context& context) {
+    ready_.record(context);
+    ready_.wait(lane_);
+  }
+  void push_share(const Tensor& share, const Tensor& whole, const PeerPieces& cut);
+  void push_piece(const Reduction& reduction, int piece);
   void sum(const Context& context, const Reduction& reduction);
   void launched(const Context& context, const char* name);
   bool blocking(int pieces) const { return pieces == 1; }
 
   World& world_;
   const Communicator& group_;
+  std::string key_;
   DeviceBuffer own_counters_;
   std::unique_ptr<PeerMemory> counters_;
   std::vector<const PeerMemory*> shared_;
@@ -107,6 +116,7 @@ class CopyTransport final : public PeerTransport {
 struct CopyTransport::Reduction {
   const Tensor &whole, &share, &slots;
   PeerPieces cut;
+  bool adds = false;  ///< to what the share holds
 
   size_t share_bytes() const { return whole.bytes() / static_cast<size_t>(cut.ranks); }
   /// The place of the addend of rank `from` among the slots of rank `at`, which has none for its own.
@@ -119,9 +129,11 @@ struct CopyTransport::Reduction {
 
 // --- life --------------------------------------------------------------------------------------------------
 
-CopyTransport::CopyTransport(World& world, const Context& context, const Communicator& group)
+CopyTransport::CopyTransport(World& world, const Context& context, const Communicator& group,
+                             const std::string& key)
     : world_(world),
       group_(group),
+      key_(key),
       own_counters_(context, kCountersBytes),
       lane_(context.side(true)),
       ready_(context),
@@ -129,13 +141,13 @@ CopyTransport::CopyTransport(World& world, const Context& context, const Communi
       trail_(context) {
   TE_CHECK(group.size() > 1 && group.size() <= kMostSummedRanks, "group {}: copies among {} ranks",
            group.name(), group.size());
-  check_peer_access(world, context, group);
+  check_peer_access(world, context, group, key_);
   context.zero({own_counters_.data(), DType::u8, {static_cast<int64_t>(kCountersBytes)}});
   context.synchronize();
-  counters_ =
-      std::make_unique<PeerMemory>(world, context, group, own_counters_.data(), kCountersBytes, "counters");
+  counters_ = std::make_unique<PeerMemory>(world, context, group, own_counters_.data(), kCountersBytes,
+                                           "counters", key_);
   // A driver that cannot do this shall say so now.
-  const Watchdog::Guard guard(context, "the tensor ranks' first signal");
+  const Watchdog::Guard guard(context, "the first signal of group " + group.name());
   for (int peer = 0; peer < size(); ++peer)
     if (peer != rank()) tell(context, peer, Signal::greeting, 1);
   for (int peer = 0; peer < size(); ++peer)
@@ -155,7 +167,8 @@ class CopyTransport::SharedBlock final : public Shared {
  public:
   SharedBlock(CopyTransport& transport, const Context& context, void* memory, size_t bytes,
               const std::string& layout)
-      : transport_(transport), memory_(transport.world_, context, transport.group_, memory, bytes, layout) {
+      : transport_(transport),
+        memory_(transport.world_, context, transport.group_, memory, bytes, layout, transport.key_) {
     transport_.shared_.push_back(&memory_);
   }
   ~SharedBlock() override { std::erase(transport_.shared_, &memory_); }
@@ -199,10 +212,7 @@ void CopyTransport::launched(const Context& context, const char* name) {
 // --- all-gather --------------------------------------------------------------------------------------------
 
 // To the ranks below first: these work on the tokens of the rank above them right after their own.
-void CopyTransport::push_share(const Context& context, const Tensor& share, const Tensor& whole,
-                               const PeerPieces& cut) {
-  ready_.record(context);
-  ready_.wait(lane_);
+void CopyTransport::push_share(const Tensor& share, const Tensor& whole, const PeerPieces& cut) {
   const size_t bytes = share.bytes(), chunk = bytes / static_cast<size_t>(cut.chunks());
   for (int distance = 1; distance < size(); ++distance) {
     const int peer = (rank() + size() - distance) % size();
@@ -230,6 +240,7 @@ void CopyTransport::gather(const Context& context, const Tensor& share, const Te
     }
   };
   ++gathers_;
+  begin_copies(context);
   {
     // A message that is waited for is timed to its end, another on its own stream.
     const ProfileScope scope(blocking(pieces) ? context : lane_, "all_gather",
@@ -238,7 +249,7 @@ void CopyTransport::gather(const Context& context, const Tensor& share, const Te
     for (int peer = 0; peer < size(); ++peer)
       if (peer != rank()) tell(context, peer, Signal::writable, gathers_);
     // 2. The share travels, 3. and takes its own place.
-    push_share(context, share, whole, cut);
+    push_share(share, whole, cut);
     if (blocking(pieces)) {
       if (own.data != share.data) context.copy(own, share);
       wait_for_rows(0, whole.rows());
@@ -260,12 +271,10 @@ void CopyTransport::gather(const Context& context, const Tensor& share, const Te
 // --- reduce-scatter ----------------------------------------------------------------------------------------
 
 /// The rows of other ranks in the piece, to their slots.
-void CopyTransport::push_piece(const Context& context, const Reduction& reduction, int piece) {
+void CopyTransport::push_piece(const Reduction& reduction, int piece) {
   const PeerPieces& cut = reduction.cut;
   const int ranks = std::max(1, size() / cut.pieces), first_rank = piece * size() / cut.pieces;
   if (ranks == 1 && first_rank == rank()) return;  // nobody else's
-  ready_.record(context);
-  ready_.wait(lane_);
   const int chunk = piece % cut.chunks();
   const size_t bytes = reduction.share_bytes() / static_cast<size_t>(cut.chunks());
   for (int turn = 1; turn <= ranks; ++turn) {
@@ -296,7 +305,9 @@ void CopyTransport::sum(const Context& context, const Reduction& reduction) {
       parts.push_back(rows_of(from == rank() ? own : reduction.slot(rank(), from)).data);
     }
     const Tensor result = rows_of(reduction.share);
-    const ProfileScope scope(context, "sum_of_ranks", static_cast<double>(result.bytes()) * (size() + 1));
+    if (reduction.adds) parts.push_back(result.data);
+    const ProfileScope scope(context, "sum_of_ranks",
+                             static_cast<double>(result.bytes() * (parts.size() + 1)));
     sum_of_ranks(context, parts, result);
   }
   for (int peer = 0; peer < size(); ++peer)
@@ -315,15 +326,17 @@ void CopyTransport::reduce(const Context& context, const Tensor& whole, const Te
   const auto bytes = static_cast<double>(whole.bytes());
   if (alone) {
     produce(0, whole.rows());
+    begin_copies(context);
     const ProfileScope scope(context, "reduce_scatter", bytes, group_.name());
-    push_piece(context, reduction, 0);
+    push_piece(reduction, 0);
     sum(context, reduction);
   } else {
     for (int turn = 0; turn < pieces; ++turn) {
       const int piece = reduction.cut.reduced(turn);
       produce(piece * reduction.cut.piece(), reduction.cut.piece());
+      begin_copies(context);
       const ProfileScope scope(lane_, "reduce_scatter", bytes / pieces, group_.name());
-      push_piece(context, reduction, piece);
+      push_piece(reduction, piece);
     }
     if (meanwhile) meanwhile();
     sum(context, reduction);
@@ -334,11 +347,29 @@ void CopyTransport::reduce(const Context& context, const Tensor& whole, const Te
   launched(context, "reduce_scatter");
 }
 
+void CopyTransport::reduce_scatter(const Context& context, const Tensor& whole, const Tensor& share,
+                                   const Tensor& slots, bool adds) {
+  const Reduction reduction{whole, share, slots, pieces_of(whole, share, 1), adds};
+  TE_CHECK(static_cast<size_t>(size() - 1) * share.bytes() <= slots.bytes(),
+           "group {}: slots of {} bytes for {} shares of {}", group_.name(), slots.bytes(), size() - 1,
+           share.bytes());
+  ++reductions_;
+  begin_copies(context);
+  {
+    const ProfileScope scope(context, "reduce_scatter", static_cast<double>(whole.bytes()), group_.name());
+    push_piece(reduction, 0);
+    sum(context, reduction);
+  }
+  sent_.wait(context);
+  chunks_ += static_cast<uint32_t>(reduction.cut.chunks());
+  launched(context, "reduce_scatter");
+}
+
 }  // namespace
 
 std::unique_ptr<PeerTransport> make_peer_transport(World& world, const Context& context,
-                                                   const Communicator& group) {
-  return std::make_unique<CopyTransport>(world, context, group);
+                                                   const Communicator& group, const std::string& key) {
+  return std::make_unique<CopyTransport>(world, context, group, key);
 }
 
 }  // namespace te::parallel

@@ -15,7 +15,7 @@ constexpr int kThreads = 256;
 constexpr int64_t kMostBlocks = 1024;
 
 struct Parts {
-  std::array<const void*, kMostSummedRanks> data;
+  std::array<const void*, kMostAddends> data;
   int count;
 };
 
@@ -89,7 +89,7 @@ void launch(const Context& context, const Parts& parts, const Tensor& out) {
 }  // namespace
 
 void sum_of_ranks(const Context& context, const std::vector<const void*>& parts, const Tensor& out) {
-  TE_CHECK(!parts.empty() && parts.size() <= kMostSummedRanks, "a sum of {} ranks", parts.size());
+  TE_CHECK(!parts.empty() && parts.size() <= kMostAddends, "a sum of {} addends", parts.size());
   Parts addends{};
   addends.count = static_cast<int>(parts.size());
   std::copy(parts.begin(), parts.end(), addends.data.begin());

@@ -1,4 +1,4 @@
-// The sum of several ranks' addends, in the order of the ranks.
+// The sum of several ranks' addends, in the order of the ranks, and of what they are added to.
 #pragma once
 
 #include <vector>
@@ -8,8 +8,9 @@
 
 namespace te::parallel {
 
-/// At most so many addends: the GPUs of one host.
+/// The addends of at most so many ranks: the GPUs of one host.
 constexpr int kMostSummedRanks = 32;
+constexpr int kMostAddends = kMostSummedRanks + 1;
 
 /// out = the sum of `parts`, added in FP32 one after another and rounded once to out's dtype (f32, bf16, f16), of which
 /// they are; all of out's size, 16-byte aligned. `out` may be one of them. On a GPU only.

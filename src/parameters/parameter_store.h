@@ -228,11 +228,11 @@ class ParameterStore {
   /// [shard_size] fp32, or u16 where split(): remainders; in an FP32 model the values, if one data rank holds all, else
   /// empty.
   Tensor mains;
-  Tensor bytes;                    ///< u8: of the buckets that gather them; of sharded ones this rank's segments
-  Tensor grads;                    ///< [flat_size], or what is not in slots
+  Tensor bytes;  ///< u8: of the buckets that gather them; of sharded ones this rank's segments
+  Tensor grads;  ///< [flat_size], or what is not in slots
   /// [slots, elements of the largest sharded bucket], of values and bytes: of those that travel so; or empty
   Tensor value_slots, byte_slots, grad_slots;
-  Tensor flags;                    ///< u8 [flat_size / granule], see kernels/common/granule.h
+  Tensor flags;  ///< u8 [flat_size / granule], see kernels/common/granule.h
 
  private:
   struct LayerEnd {
@@ -266,7 +266,7 @@ class ParameterStore {
   int64_t flat_size_ = 0;
   int64_t shard_size_ = 0;
   int num_sharded_ = 0;
-  int64_t largest_sharded_ = 0;  ///< elements of the largest sharded bucket
+  int64_t largest_sharded_ = 0;                           ///< elements of the largest sharded bucket
   int64_t largest_of_values_ = 0, largest_of_bytes_ = 0;  ///< and of those that gather values, and bytes
   int64_t vectors_ = 0,
           vector_size_ = 0;  ///< gradients of sharded layers' vectors: where in `grads`, and elements

@@ -103,8 +103,8 @@ class DataMessages {
     double seconds =
         sums + exposed(reduce(stage_.layer_parameters), backward, config_.parallel.overlap_grad_reduce);
     if (config_.parallel.shard == config::Shard::parameters)
-      seconds += exposed(gather(stage_.layer_parameters, in_fp8()), backward,
-                         config_.parallel.overlap_param_gather);
+      seconds +=
+          exposed(gather(stage_.layer_parameters, in_fp8()), backward, config_.parallel.overlap_param_gather);
     return seconds;
   }
   /// Once a step.

@@ -28,7 +28,8 @@ ExecutionOptions execution_options(const config::Config& config) {
 parallel::ConnectOptions connect_options(const config::Config& config) {
   parallel::ConnectOptions options;
   options.tensor_copies =
-      config.parallel.sequence && config.parallel.tensor_transport == config::TensorTransport::copy;
+      config.parallel.sequence && config.parallel.tensor_transport == config::Transport::copy;
+  options.data_copies = config.parallel.data_transport == config::Transport::copy;
   return options;
 }
 

@@ -85,11 +85,15 @@ std::string memory_line(const StartInfo& info) {
                             human_bytes(info.context.info().memory_bytes));
 }
 
-/// What carries the tensor ranks' tokens, where that is not NCCL.
+/// What is not carried by NCCL.
 std::string transport_line(const StartInfo& info) {
-  const bool copies =
-      info.context.is_cuda() && info.grid.tensor > 1 && connect_options(info.config).tensor_copies;
-  return copies ? "tensor ranks' tokens by copy engines, everything else by NCCL" : "";
+  if (!info.context.is_cuda()) return "";
+  const parallel::ConnectOptions options = connect_options(info.config);
+  std::string copied;
+  if (info.grid.tensor > 1 && options.tensor_copies) copied = "tensor ranks' tokens";
+  if (info.grid.data * info.grid.context > 1 && options.data_copies)
+    copied += (copied.empty() ? "" : ", and ") + std::string("data ranks' gradients and values");
+  return copied.empty() ? "" : copied + " by copy engines, everything else by NCCL";
 }
 
 std::string ranks_rows(const StartInfo& info, int columns) {

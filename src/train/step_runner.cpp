@@ -75,8 +75,9 @@ StepRunner::StepRunner(const config::Config& config, const Context& context, con
 void StepRunner::allocate() {
   host_memory_ = plan_.allocate_host(context_);
   memory_ = plan_.allocate(context_);
-  if (parallel::PeerTransport* const copies = groups().tensor_copies())
-    shared_ = copies->share(context_, memory_.data(), memory_.bytes(), plan_.buffers());
+  for (parallel::PeerTransport* const copies : {groups().tensor_copies(), groups().data_copies()})
+    if (copies != nullptr)
+      shared_.push_back(copies->share(context_, memory_.data(), memory_.bytes(), plan_.buffers()));
   model_.bind(context_);
   optimizer_.bind(context_);
 }

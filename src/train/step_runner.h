@@ -98,7 +98,8 @@ class StepRunner {
   MemoryPlan plan_;
   HostBuffer host_memory_;  ///< outlives the device's, which is freed when all copies are done
   DeviceBuffer memory_;
-  std::unique_ptr<parallel::PeerTransport::Shared> shared_;  ///< ends before the memory does
+  /// With the tensor and the data ranks; ends before the memory does.
+  std::vector<std::unique_ptr<parallel::PeerTransport::Shared>> shared_;
   DeviceBatch batch_;
   Tensor valid_loss_;     ///< [1] fp32
   Tensor sample_losses_;  ///< [local samples] fp32, or not there

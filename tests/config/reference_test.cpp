@@ -92,7 +92,7 @@ TEST(Enums, NamesAndValuesAgree) {
   expect_names<DataFormat>({"pretrain", "instruct"});
   expect_names<Overlong>({"truncate", "drop"});
   expect_names<Shard>({"optimizer", "gradients", "parameters"});
-  expect_names<TensorTransport>({"nccl", "copy"});
+  expect_names<Transport>({"nccl", "copy"});
   EXPECT_EQ(to_string(LrDecay::wsd), "wsd");
   EXPECT_EQ(to_string(DeviceChoice::automatic), "auto");
   EXPECT_EQ(to_string(Fp8Mode::hybrid), "hybrid");

@@ -379,7 +379,7 @@ TEST(Validate, ParallelLayouts) {
   refused(copies({"parallel.sequence=true", "parallel.tensor_overlap=3"}),
           "parallel.tensor_overlap (3) must divide parallel.tensor (2) or be a multiple of it");
   EXPECT_EQ(small(copies({"parallel.sequence=true", "parallel.tensor_overlap=4"})).parallel.tensor_transport,
-            TensorTransport::copy);
+            Transport::copy);
   EXPECT_EQ(small({"parallel.pipeline=2", "parallel.pipeline_split=1,1"}).parallel.pipeline_split, "1,1");
   refused({"parallel.pipeline_split=even,"}, "is neither even nor balanced nor a list");
   for (const char* split : {"1,", ",1", "1,,1", "1,0", "1,-1", "1,x", "1.5", "", "2 1"})

@@ -120,5 +120,30 @@ TEST(Plan, OfTensorRanksIsTheSameWhereTheyWriteEachOthersMemory) {
   }
 }
 
+// Likewise of data ranks, each of which has other segments.
+TEST(Plan, OfDataRanksIsTheSameWhereTheyWriteEachOthersMemory) {
+  const auto plans = [](const std::vector<std::string>& more) {
+    std::vector<std::string> overrides{"training.device=cpu", "training.global_batch_size=128"};
+    overrides.insert(overrides.end(), more.begin(), more.end());
+    const config::Config config =
+        config::load_config(std::string(TE_SOURCE_DIR) + "/configs/llama7b_fp8.yaml", overrides);
+    std::vector<std::string> result;
+    for (int rank = 0; rank < 4; ++rank) {
+      const parallel::Groups groups = parallel::Groups::planned(parallel::ProcessGrid::of(4, 1, 1, 1), rank,
+                                                                train::connect_options(config));
+      result.push_back(train::StepRunner(config, Context::cpu(), groups).plan().buffers());
+    }
+    return result;
+  };
+  for (const std::string shard : {"optimizer", "gradients", "parameters"}) {
+    SCOPED_TRACE(shard);
+    const std::vector<std::string> copied =
+        plans({"parallel.data_transport=copy", "parallel.shard=" + shard});
+    for (const std::string& plan : copied) EXPECT_EQ(plan, copied[0]);
+    EXPECT_NE(copied[0].find("data_transport.slots"), std::string::npos);
+  }
+  EXPECT_EQ(plans({})[0].find("data_transport"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace te

@@ -53,5 +53,35 @@ TEST(ShardingGpu, OverlapChangesNoBit) {
   }
 }
 
+// By copy engines, which bring a bucket while passes run: whatever is read before it is there, or overwritten before it
+// has been sent, changes losses. Sums of two ranks have NCCL's bits; of more, an order of their own.
+TEST(ShardingGpu, CopiesAreLikeNcclAndTheSameInEveryRun) {
+  TE_REQUIRE_GPU();
+  if (world().size() == 1) GTEST_SKIP() << "one data rank shares nothing";
+  for (const Precision precision : {Precision::bf16_wide, Precision::delayed}) {
+    config::Config config = make_sharded_config(precision);
+    for (const Shard shard : {Shard::optimizer, Shard::gradients, Shard::parameters}) {
+      SCOPED_TRACE(::testing::Message()
+                   << "precision " << static_cast<int>(precision) << ", shard " << to_string(shard));
+      config.parallel.shard = shard;
+      const auto run = [&](config::Transport transport, bool overlap) {
+        config.parallel.data_transport = transport;
+        config.parallel.overlap_grad_reduce = config.parallel.overlap_param_gather = overlap;
+        const Context context = parallel::open_cuda_device(world(), train::execution_options(config));
+        const Groups groups = Groups::connect(world(), context, ProcessGrid::of(world().size(), 1, 1, 1),
+                                              train::connect_options(config));
+        EXPECT_EQ(groups.data_copies() != nullptr, transport == config::Transport::copy);
+        return run_random_steps(context, config, groups, kSteps);
+      };
+      const std::vector<float> nccl = run(config::Transport::nccl, true);
+      const std::vector<float> copied = run(config::Transport::copy, false);
+      for (int repeat = 0; repeat < 2; ++repeat) EXPECT_EQ(run(config::Transport::copy, true), copied);
+      EXPECT_NEAR(copied[0], nccl[0], 1e-6 * nccl[0]);
+      if (world().size() > 2) continue;
+      EXPECT_EQ(copied, nccl);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace te::testing

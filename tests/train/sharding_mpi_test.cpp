@@ -41,12 +41,14 @@ class Sharding : public ::testing::TestWithParam<Case> {
   Sharding()
       : grid_(ProcessGrid::of(world().size(), GetParam().tensor, GetParam().context, GetParam().pipeline)),
         groups_(Groups::connect(world(), Context::cpu(), grid_)) {}
-  Trace run(Shard shard, int microbatches) {
+  Trace run(Shard shard, int microbatches) { return run(shard, microbatches, groups_); }
+  Trace run(Shard shard, int microbatches, const Groups& groups) const {
     config::Config config = make_config(GetParam());
     config.parallel.shard = shard;
+    if (groups.data_copies() != nullptr) config.parallel.data_transport = config::Transport::copy;
     config.training.global_batch_size = config.training.micro_batch_size * microbatches * grid_.data;
     config::validate(config);
-    return train_small(config, groups_, {.steps = 4, .grads_at = {1, 3}, .valid_microbatches = 4});
+    return train_small(config, groups, {.steps = 4, .grads_at = {1, 3}, .valid_microbatches = 4});
   }
 
   ProcessGrid grid_;
@@ -79,6 +81,17 @@ TEST_P(Sharding, OfSeveralMicrobatchesAddsUpInAFixedOrder) {
   EXPECT_LT(mains, kStateBound);
   std::printf("MEASURED %s: gradients of step 1 differ by %.1e, main parameters of step 4 by %.1e\n",
               c.name.c_str(), first, mains);
+}
+
+// parallel.data_transport copy: the same sums, in other memory.
+TEST_P(Sharding, ByCopiesHasTheSameBits) {
+  if (GetParam().muon) GTEST_SKIP() << "its updates travel otherwise";
+  const Groups copying = Groups::connect(world(), Context::cpu(), grid_, {.data_copies = true});
+  EXPECT_EQ(copying.data_copies() != nullptr, copying.data().size() > 1);
+  for (const Shard shard : {Shard::optimizer, Shard::gradients, Shard::parameters}) {
+    SCOPED_TRACE(to_string(shard));
+    expect_same_bits(run(shard, 4, copying), run(shard, 4));
+  }
 }
 
 /// Every recipe and way to recompute, every other axis and schedule, models whose layers share buckets.

@@ -14,7 +14,7 @@
 namespace te::testing {
 namespace {
 
-using config::TensorTransport;
+using config::Transport;
 using parallel::Groups;
 using parallel::ProcessGrid;
 
@@ -35,7 +35,7 @@ std::vector<float> run(const config::Config& config) {
   const Groups groups =
       Groups::connect(world(), context, ProcessGrid::of(world().size(), world().size(), 1, 1),
                       train::connect_options(config));
-  EXPECT_EQ(groups.tensor_copies() != nullptr, config.parallel.tensor_transport == TensorTransport::copy);
+  EXPECT_EQ(groups.tensor_copies() != nullptr, config.parallel.tensor_transport == Transport::copy);
   return run_random_steps(context, config, groups, kSteps);
 }
 
@@ -67,7 +67,7 @@ TEST(TensorCopiesGpu, AreLikeNcclAndTheSameInEveryRun) {
       const double first = fp32 ? 2e-6 : 2e-3, any = fp32 ? 2e-5 : fp8 ? 0.1 : 2e-2;
       config::Config config = make_tensor_config(precision, recompute);
       const std::vector<float> nccl = run(config);
-      config.parallel.tensor_transport = TensorTransport::copy;
+      config.parallel.tensor_transport = Transport::copy;
       for (const int overlap : {1, world().size(), 2 * world().size()}) {
         SCOPED_TRACE(::testing::Message() << "precision " << static_cast<int>(precision) << ", recompute "
                                           << to_string(recompute) << ", overlap " << overlap);

@@ -258,7 +258,8 @@ void add_step_command(CLI::App& app, parallel::World& world) {
       "--alone", options->alone,
       "leave all communication out: what each rank computes if it never waits (the slowest rank counts)");
   command->add_flag("--profile", options->profile,
-                    "also time every operation of two more steps, and show what each kind needs at least");
+                    "also time every operation of two more steps, and show what each kind needs at least; "
+                    "on several ranks also which messages were hidden by computation");
   command->add_flag("--tune", options->tune,
                     "first search for the algorithms of all GEMMs, as training.gemm_autotune: full does, and "
                     "keep them for later runs");

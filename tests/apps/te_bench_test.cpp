@@ -138,6 +138,8 @@ TEST_F(TeBench, AccountsForEveryOperationOfAStep) {
   EXPECT_EQ(wgrad.at("calls"), 2);
   EXPECT_EQ(wgrad.at("problems").size(), 2u);
   EXPECT_EQ(operation(profile, "adamw").at("calls"), 1);
+  EXPECT_FALSE(profile.contains("messages"));  // one rank has none
+  EXPECT_EQ(text("out").find("exposed"), std::string::npos) << text("out");
 }
 
 // In BF16 the GEMMs on both sides of the activation have it inside.
@@ -283,6 +285,50 @@ TEST_F(TeBench, CommNeedsRanksThatSuitTheLayout) {
   EXPECT_EQ(text("err").find("te-bench: error: one rank sends nothing; "), 0u) << text("err");
   EXPECT_EQ(run("comm --config " + path("tiny.yaml") + " --set parallel.tensor=2", 3), 2);
   EXPECT_EQ(text("err").find("te-bench: error: parallel: 3 ranks cannot be cut"), 0u) << text("err");
+}
+
+// The CPU does one thing after another: every message is exposed. The numbers of a GPU are those of overlap_test.cpp.
+TEST_F(TeBench, SaysWhatMessagesWereExposed) {
+  ASSERT_EQ(run("step --steps 1 --profile --set parallel.tensor=2 --config " + path("tiny.yaml") +
+                    " --json " + path("report.json"),
+                2),
+            0)
+      << text("err");
+  const nlohmann::json entry = report().at(0);
+  const nlohmann::json& profile = entry.at("profile");
+  const nlohmann::json& messages = profile.at("messages");
+  double calls = 0, of_tensor_ranks = 0, ms = 0;
+  for (const auto& row : messages.at("kinds")) {
+    if (row.at("group") == "tensor") of_tensor_ranks += row.at("calls").get<double>();
+    EXPECT_EQ(row.at("hidden_ms"), 0.0) << row;
+    EXPECT_DOUBLE_EQ(row.at("exposed_ms").get<double>(), row.at("ms").get<double>()) << row;
+    calls += row.at("calls").get<double>();
+    ms += row.at("ms").get<double>();
+  }
+  double profiled = 0;
+  for (const auto& row : profile.at("operations"))
+    if (row.at("group") == "communication") profiled += row.at("calls").get<double>();
+  EXPECT_GE(of_tensor_ranks, 2 * 2 * 4);  // two microbatches of two layers, twice forward, twice backward
+  EXPECT_DOUBLE_EQ(calls, profiled);
+  EXPECT_NEAR(messages.at("exposed_ms").get<double>(), ms, 1e-6 * ms);
+  EXPECT_NEAR(messages.at("exposed_share").get<double>(), ms / profile.at("run_ms").get<double>(), 1e-6);
+  EXPECT_NE(text("out").find("exposed of step"), std::string::npos) << text("out");
+}
+
+TEST_F(TeBench, CountsExchangesAmongMessages) {
+  ASSERT_EQ(run("step --steps 1 --profile --set parallel.context=2 --config " + path("tiny.yaml") +
+                    " --json " + path("report.json"),
+                2),
+            0)
+      << text("err");
+  const nlohmann::json entry = report().at(0);
+  const nlohmann::json& profile = entry.at("profile");
+  EXPECT_EQ(operation(profile, "all_to_all").at("group"), "communication");
+  double calls = 0;
+  for (const auto& row : profile.at("messages").at("kinds"))
+    if (row.at("group") == "context" && row.at("name") == "all_to_all") calls = row.at("calls").get<double>();
+  // Two layers of two microbatches; forward qkv and the output, backward the output again, its gradient and qkv's.
+  EXPECT_EQ(calls, 2 * 2 * 5);
 }
 
 TEST_F(TeBench, RefusesWithOneLine) {

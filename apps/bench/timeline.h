@@ -1,8 +1,12 @@
-// The operations of a profiled run, each with its place in time.
+// --timeline of te-bench step: every operation of a profiled step, as trace events that Perfetto (ui.perfetto.dev),
+// chrome://tracing and scripts/plot_timeline.py read.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <vector>
+
+#include "parallel/world.h"
 
 namespace te::bench {
 
@@ -27,5 +31,17 @@ struct TimedOperation {
 
   double end_ms() const { return start_ms + ms; }
 };
+
+/// One rank's events, objects of JSON separated by commas, one a line: the names of the rank (as process) and of its
+/// streams (as threads), then the operations as complete events, times in microseconds.
+std::string trace_events(const std::vector<TimedOperation>& operations, int rank);
+
+/// UserError unless the file can be written: to be known before the step is timed.
+void check_timeline(const std::string& path);
+
+/// Rank 0 writes all ranks' events, rank after rank. Time zero of each is the start of its own first operation, since
+/// the ranks' devices share no clock. Collective. UserError when the file cannot be written.
+void write_timeline(const std::string& path, const std::string& title,
+                    const std::vector<TimedOperation>& operations, parallel::World& world);
 
 }  // namespace te::bench

@@ -112,5 +112,35 @@ TEST(Messages, OfOneRankAreNone) {
   EXPECT_EQ(::testing::internal::GetCapturedStdout(), "");
 }
 
+TEST(Timeline, EventsAreInMicrosecondsByRankAndStream) {
+  TimedOperation gemm = operation(OpRole::computes, 0, 0, 1.5, "gemm", "", "linear_qkv \"fprop\"");
+  gemm.kind = "GEMMs";
+  gemm.flops = 8e9;
+  gemm.bytes = 4096;
+  TimedOperation gather = operation(OpRole::message, 2, 0.25, 1, "all_gather", "tensor");
+  gather.kind = "communication";
+  const nlohmann::json events = nlohmann::json::parse("[" + trace_events({gemm, gather}, 3) + "]");
+  ASSERT_EQ(events.size(), 6u);  // the rank's name, those of three streams, two operations
+  EXPECT_EQ(events[0].at("name"), "process_name");
+  EXPECT_EQ(events[0].at("args").at("name"), "rank 3");
+  EXPECT_EQ(events[1].at("args").at("name"), "main stream");
+  EXPECT_EQ(events[3].at("tid"), 2);
+  EXPECT_EQ(events[3].at("args").at("name"), "stream 2");
+  const nlohmann::json expected = {
+      {"ph", "X"},
+      {"name", "gemm"},
+      {"cat", "GEMMs"},
+      {"pid", 3},
+      {"tid", 0},
+      {"ts", 0.0},
+      {"dur", 1500.0},
+      {"args", {{"label", "linear_qkv \"fprop\""}, {"group", ""}, {"bytes", 4096.0}, {"flops", 8e9}}}};
+  EXPECT_EQ(events[4], expected);
+  EXPECT_EQ(events[5].at("ts"), 250.0);
+  EXPECT_EQ(events[5].at("dur"), 750.0);
+  EXPECT_EQ(events[5].at("tid"), 2);
+  EXPECT_EQ(events[5].at("args").at("group"), "tensor");
+}
+
 }  // namespace
 }  // namespace te::bench

@@ -277,7 +277,7 @@ void add_step_command(CLI::App& app, parallel::World& world) {
   command
       ->add_option("--timeline", options->timeline,
                    "--profile, and write the last profiled step's operations, of all ranks, to this file: "
-                   "trace events for ui.perfetto.dev")
+                   "trace events for ui.perfetto.dev and scripts/plot_timeline.py")
       ->type_name("FILE");
   command->add_flag("--tune", options->tune,
                     "first search for the algorithms of all GEMMs, as training.gemm_autotune: full does, and "

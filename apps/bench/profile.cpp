@@ -9,6 +9,7 @@
 #include <typeinfo>
 #include <utility>
 
+#include "bench/overlap.h"
 #include "bench/rates.h"
 #include "bench/session.h"
 #include "core/profile.h"
@@ -80,11 +81,12 @@ class Recorder final : public OpObserver {
  public:
   struct Record {
     OpCall call;
+    const void* stream = nullptr;
     size_t from = 0, to = 0;  ///< marks of the clock
   };
 
   void begin(const Context& context, OpCall call) override {
-    records_.push_back({std::move(call), clock_.mark(context), 0});
+    records_.push_back({std::move(call), context.stream(), clock_.mark(context), 0});
   }
   void end(const Context& context) override { records_.back().to = clock_.mark(context); }
 
@@ -107,7 +109,8 @@ struct Group {
   std::vector<std::string_view> operations;
 };
 
-constexpr std::string_view kOffload = "offload";
+constexpr std::string_view kOffload = "offload", kCommunication = "communication",
+                           kWaitForState = "wait_for_state";
 
 const std::array<Group, 12>& groups() {
   static const std::array<Group, 12> all{{
@@ -123,10 +126,11 @@ const std::array<Group, 12>& groups() {
       {"embedding", {"embedding_forward", "embedding_backward"}},
       {"optimizer",
        {"zero_granules", "sum_of_squares", "clip_coefficient", "adamw", "muon_momentum", "muon_place",
-        "muon_normalize", "muon_combine", "muon_update", "delayed_scale_update", "wait_for_state"}},
+        "muon_normalize", "muon_combine", "muon_update", "delayed_scale_update", kWaitForState}},
       {kOffload, {}},  // copies on streams of their own, by their label
-      {"communication",
-       {"all_reduce", "all_gather", "reduce_scatter", "sum_of_ranks", "broadcast", "send", "receive"}},
+      {kCommunication,
+       {"all_reduce", "all_gather", "all_to_all", "reduce_scatter", "sum_of_ranks", "broadcast", "send",
+        "receive"}},
   }};
   return all;
 }
@@ -147,6 +151,13 @@ std::string_view group_name(size_t index) {
   return index < groups().size() ? groups()[index].name : kOther;
 }
 
+/// Copies beside the step and waits for them compute nothing, and so hide no message.
+OpRole role_of(const OpCall& call) {
+  const std::string_view group = group_name(group_of(call));
+  if (group == kCommunication) return OpRole::message;
+  return group == kOffload || call.name == kWaitForState ? OpRole::neither : OpRole::computes;
+}
+
 /// A GEMM is known by its label and whether an activation is part of it, an operation with a label by both, others
 /// by their name.
 std::string row_name(const OpCall& call) {
@@ -161,16 +172,15 @@ std::string row_name(const OpCall& call) {
 
 using Rows = std::map<std::pair<size_t, std::string>, ProfileRow>;
 
-void add_call(Rows& rows, const OpCall& call, double ms) {
+void add_call(Rows& rows, const OpCall& call, const TimedOperation& timed) {
   const size_t group = group_of(call);
   ProfileRow& row = rows[{group, row_name(call)}];
-  row.group = group_name(group);
+  row.group = timed.kind;
   row.name = row_name(call);
   row.calls += 1;
-  const OpCost cost = cost::op_cost(call);
-  row.flops += cost.flops;
-  row.bytes += cost.bytes;
-  row.ms += ms;
+  row.flops += timed.flops;
+  row.bytes += timed.bytes;
+  row.ms += timed.ms;
   if (!is_problem(call.args)) return;
   const std::string key = problem_key(call.args);
   const auto same = std::find_if(row.problems.begin(), row.problems.end(),
@@ -182,25 +192,43 @@ void add_call(Rows& rows, const OpCall& call, double ms) {
   }
 }
 
-/// Adds one run's operations to the rows, its span and its busy time to the profile.
-void add_run(const Recorder& recorder, Rows& rows, Profile& profile) {
-  if (recorder.records().empty()) return;
-  std::vector<std::pair<double, double>> intervals;
-  const size_t origin = recorder.records().front().from;
+/// One run's operations; time zero is where the earliest began. `step`: the context whose stream is number 0.
+std::vector<TimedOperation> timed_operations(const Recorder& recorder, const Context& step) {
+  std::vector<TimedOperation> operations;
+  std::map<const void*, int> streams{{step.stream(), 0}};
+  double first = 0;
   for (const Recorder::Record& record : recorder.records()) {
-    const double ms = recorder.clock().between(record.from, record.to);
-    const double start = recorder.clock().between(origin, record.from);
-    add_call(rows, record.call, ms);
-    intervals.emplace_back(start, start + ms);
+    const OpCost cost = cost::op_cost(record.call);
+    const int stream = streams.try_emplace(record.stream, static_cast<int>(streams.size())).first->second;
+    const double start = recorder.clock().between(recorder.records().front().from, record.from);
+    operations.push_back({.kind = std::string(group_name(group_of(record.call))),
+                          .name = record.call.name,
+                          .label = record.call.label,
+                          .group = record.call.group,
+                          .role = role_of(record.call),
+                          .stream = stream,
+                          .start_ms = start,
+                          .ms = recorder.clock().between(record.from, record.to),
+                          .flops = cost.flops,
+                          .bytes = cost.bytes});
+    first = std::min(first, start);  // another stream's may have been called later and begun earlier
   }
-  std::sort(intervals.begin(), intervals.end());
-  double end = intervals.front().first, busy = 0;
-  for (const auto& [from, to] : intervals) {
-    busy += std::max(0.0, to - std::max(from, end));
-    end = std::max(end, to);
+  for (TimedOperation& operation : operations) operation.start_ms -= first;
+  return operations;
+}
+
+/// Adds one run's operations to the rows, its span and its busy time to the profile.
+void add_run(const Recorder& recorder, const std::vector<TimedOperation>& operations, Rows& rows,
+             Profile& profile) {
+  std::vector<Interval> intervals;
+  for (size_t i = 0; i < operations.size(); ++i) {
+    add_call(rows, recorder.records()[i].call, operations[i]);
+    intervals.push_back({operations[i].start_ms, operations[i].end_ms()});
   }
-  profile.span_ms += end - intervals.front().first;
-  profile.busy_ms += busy;
+  const std::vector<Interval> busy = union_of(std::move(intervals));
+  if (busy.empty()) return;
+  profile.span_ms += busy.back().to - busy.front().from;
+  profile.busy_ms += total_length(busy);
 }
 
 /// Four digits; nothing for zero.
@@ -247,6 +275,7 @@ Profile take_profile(const Context& context, int runs, const std::function<void(
   Profile profile;
   Rows rows;
   Recorder recorder;
+  std::vector<std::vector<TimedOperation>> all;
   for (int run = -1; run < runs; ++run) {
     prepare();
     recorder.restart();
@@ -254,8 +283,12 @@ Profile take_profile(const Context& context, int runs, const std::function<void(
     call();
     OpObserver::install(nullptr);
     context.synchronize();
-    if (run >= 0) add_run(recorder, rows, profile);
+    if (run < 0) continue;
+    all.push_back(timed_operations(recorder, context));
+    add_run(recorder, all.back(), rows, profile);
   }
+  profile.messages = message_times(all);
+  profile.operations = std::move(all.back());
   profile.span_ms /= runs;
   profile.busy_ms /= runs;
   for (auto& [key, row] : rows) {
@@ -286,7 +319,7 @@ void add_floors(const Context& context, Profile& profile, int repeats) {
   const double seconds = context.is_cuda() ? 0.2 : 0.01;
   std::map<std::string, double> measured;
   for (ProfileRow& row : profile.rows) {
-    if (row.group == "communication" || row.group == kOffload) continue;
+    if (row.group == kCommunication || row.group == kOffload) continue;
     if (row.problems.empty()) row.floor_ms = row.bytes / profile.copy_bytes_per_s * 1e3;
     for (ProfileRow::Problem& problem : row.problems) {
       const auto [entry, fresh] = measured.try_emplace(problem_key(problem.problem), 0.0);
@@ -332,6 +365,7 @@ void print_profile(const Profile& profile, double run_ms, const std::string& run
       "the latter\n\n",
       profile.copy_bytes_per_s / 1e12, run_name.c_str(), profile.span_ms, run_ms, profile.floor_ms(),
       100.0 * profile.floor_ms() / run_ms);
+  print_messages(profile.messages, run_ms, run_name);
 }
 
 nlohmann::json to_json(const Profile& profile, double run_ms) {
@@ -352,13 +386,15 @@ nlohmann::json to_json(const Profile& profile, double run_ms) {
                     {"ms", row.ms},
                     {"problems", problems}});
   }
-  return {{"operations", rows},
-          {"copy_bytes_per_s", profile.copy_bytes_per_s},
-          {"floor_ms", profile.floor_ms()},
-          {"operations_ms", profile.ms()},
-          {"span_ms", profile.span_ms},
-          {"busy_ms", profile.busy_ms},
-          {"run_ms", run_ms}};
+  nlohmann::json report = {{"operations", rows},
+                           {"copy_bytes_per_s", profile.copy_bytes_per_s},
+                           {"floor_ms", profile.floor_ms()},
+                           {"operations_ms", profile.ms()},
+                           {"span_ms", profile.span_ms},
+                           {"busy_ms", profile.busy_ms},
+                           {"run_ms", run_ms}};
+  if (!profile.messages.rows.empty()) report["messages"] = to_json(profile.messages, run_ms);
+  return report;
 }
 
 }  // namespace te::bench

@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "bench/messages.h"
+#include "bench/timeline.h"
 #include "core/device.h"
 
 namespace te::bench {
@@ -35,6 +37,8 @@ struct Profile {
   double span_ms = 0;            ///< of one profiled run, from its first operation to its last
   double busy_ms = 0;            ///< part of it in which some operation ran
   double copy_bytes_per_s = 0;
+  MessageTimes messages;                   ///< what of this rank's messages other operations hid
+  std::vector<TimedOperation> operations;  ///< of the last profiled run, in the order of their calls
 
   double floor_ms() const;
   double ms() const;  ///< sum of the operations: more than busy_ms where streams overlap

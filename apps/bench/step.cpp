@@ -31,6 +31,9 @@ struct StepOptions {
   bool alone = false;
   bool profile = false;
   bool tune = false;
+  std::string timeline;  ///< file for the events of a profiled step, or empty
+
+  bool profiles() const { return profile || !timeline.empty(); }
 };
 
 double milliseconds_since(std::chrono::steady_clock::time_point start) {
@@ -136,7 +139,7 @@ Measured measure(const StepOptions& options, const config::Config& config, const
   if (steps.recasts() && after.casts > before.casts)
     measured.recast =
         static_cast<double>(after.again - before.again) / static_cast<double>(after.casts - before.casts);
-  if (options.profile) measured.profile = take_profile(context, kProfiledSteps, [&] { steps.run(); });
+  if (options.profiles()) measured.profile = take_profile(context, kProfiledSteps, [&] { steps.run(); });
   return measured;
 }
 
@@ -164,6 +167,8 @@ void run_config(const StepOptions& options, const std::string& path, parallel::W
   Measured measured = measure(options, config, context, groups, world.local_size(), start);
   for (double& time : measured.times) time = world.max_f64(time);  // of the slowest rank, still sorted
   const double ms = measured.median();
+  if (!options.timeline.empty())
+    write_timeline(options.timeline, config.name, measured.profile->operations, world);
   if (!world.leader()) return;
   const auto tokens = static_cast<double>(config.training.global_batch_size * config.model.seq_length);
   const double tokens_per_gpu = tokens / ms * 1e3 / world.size();
@@ -215,7 +220,16 @@ void announce(const std::vector<std::string>& row) {
                row[2].c_str(), row[4].c_str(), row[7].c_str());
 }
 
+void check_timeline_option(const StepOptions& options, parallel::World& world) {
+  if (options.timeline.empty()) return;
+  if (options.configs.size() > 1)
+    user_error("--timeline {}: holds the step of one --config, not of {}", options.timeline,
+               options.configs.size());
+  if (world.leader()) check_timeline(options.timeline);
+}
+
 void run(const StepOptions& options, parallel::World& world) {
+  world.together([&] { check_timeline_option(options, world); });
   nlohmann::json report;
   std::vector<std::vector<std::string>> table{{"config", "FP8", "TPxDPxPP", "tokens/step", "ms", "min", "max",
                                                "tokens/s/GPU", "TFLOP/s", "memory", "first step s",
@@ -258,7 +272,13 @@ void add_step_command(CLI::App& app, parallel::World& world) {
       "--alone", options->alone,
       "leave all communication out: what each rank computes if it never waits (the slowest rank counts)");
   command->add_flag("--profile", options->profile,
-                    "also time every operation of two more steps, and show what each kind needs at least");
+                    "also time every operation of two more steps, and show what each kind needs at least; "
+                    "on several ranks also which messages were hidden by computation");
+  command
+      ->add_option("--timeline", options->timeline,
+                   "--profile, and write the last profiled step's operations, of all ranks, to this file: "
+                   "trace events for ui.perfetto.dev and scripts/plot_timeline.py")
+      ->type_name("FILE");
   command->add_flag("--tune", options->tune,
                     "first search for the algorithms of all GEMMs, as training.gemm_autotune: full does, and "
                     "keep them for later runs");

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -138,6 +139,8 @@ TEST_F(TeBench, AccountsForEveryOperationOfAStep) {
   EXPECT_EQ(wgrad.at("calls"), 2);
   EXPECT_EQ(wgrad.at("problems").size(), 2u);
   EXPECT_EQ(operation(profile, "adamw").at("calls"), 1);
+  EXPECT_FALSE(profile.contains("messages"));  // one rank has none
+  EXPECT_EQ(text("out").find("exposed"), std::string::npos) << text("out");
 }
 
 // In BF16 the GEMMs on both sides of the activation have it inside.
@@ -283,6 +286,99 @@ TEST_F(TeBench, CommNeedsRanksThatSuitTheLayout) {
   EXPECT_EQ(text("err").find("te-bench: error: one rank sends nothing; "), 0u) << text("err");
   EXPECT_EQ(run("comm --config " + path("tiny.yaml") + " --set parallel.tensor=2", 3), 2);
   EXPECT_EQ(text("err").find("te-bench: error: parallel: 3 ranks cannot be cut"), 0u) << text("err");
+}
+
+// The CPU does one thing after another: every message is exposed. The numbers of a GPU are those of overlap_test.cpp.
+TEST_F(TeBench, SaysWhatMessagesWereExposed) {
+  ASSERT_EQ(run("step --steps 1 --profile --set parallel.tensor=2 --config " + path("tiny.yaml") +
+                    " --json " + path("report.json"),
+                2),
+            0)
+      << text("err");
+  const nlohmann::json entry = report().at(0);
+  const nlohmann::json& profile = entry.at("profile");
+  const nlohmann::json& messages = profile.at("messages");
+  double calls = 0, of_tensor_ranks = 0, ms = 0;
+  for (const auto& row : messages.at("kinds")) {
+    if (row.at("group") == "tensor") of_tensor_ranks += row.at("calls").get<double>();
+    EXPECT_EQ(row.at("hidden_ms"), 0.0) << row;
+    EXPECT_DOUBLE_EQ(row.at("exposed_ms").get<double>(), row.at("ms").get<double>()) << row;
+    calls += row.at("calls").get<double>();
+    ms += row.at("ms").get<double>();
+  }
+  double profiled = 0;
+  for (const auto& row : profile.at("operations"))
+    if (row.at("group") == "communication") profiled += row.at("calls").get<double>();
+  EXPECT_GE(of_tensor_ranks, 2 * 2 * 4);  // two microbatches of two layers, twice forward, twice backward
+  EXPECT_DOUBLE_EQ(calls, profiled);
+  EXPECT_NEAR(messages.at("exposed_ms").get<double>(), ms, 1e-6 * ms);
+  EXPECT_NEAR(messages.at("exposed_share").get<double>(), ms / profile.at("run_ms").get<double>(), 1e-6);
+  EXPECT_NE(text("out").find("exposed of step"), std::string::npos) << text("out");
+}
+
+TEST_F(TeBench, CountsExchangesAmongMessages) {
+  ASSERT_EQ(run("step --steps 1 --profile --set parallel.context=2 --config " + path("tiny.yaml") +
+                    " --json " + path("report.json"),
+                2),
+            0)
+      << text("err");
+  const nlohmann::json entry = report().at(0);
+  const nlohmann::json& profile = entry.at("profile");
+  EXPECT_EQ(operation(profile, "all_to_all").at("group"), "communication");
+  double calls = 0;
+  for (const auto& row : profile.at("messages").at("kinds"))
+    if (row.at("group") == "context" && row.at("name") == "all_to_all") calls = row.at("calls").get<double>();
+  // Two layers of two microbatches; forward qkv and the output, backward the output again, its gradient and qkv's.
+  EXPECT_EQ(calls, 2 * 2 * 5);
+}
+
+/// Of a file of trace events: the complete ones of a rank.
+std::vector<nlohmann::json> complete_events(const nlohmann::json& trace, int rank) {
+  std::vector<nlohmann::json> events;
+  for (const auto& event : trace.at("traceEvents"))
+    if (event.at("ph") == "X" && event.at("pid") == rank) events.push_back(event);
+  return events;
+}
+
+TEST_F(TeBench, WritesTheTimelineOfAllRanks) {
+  const std::string start = "step --steps 1 --config " + path("tiny.yaml") + " --json " + path("report.json");
+  // Without FP8 every step has the same operations.
+  ASSERT_EQ(
+      run(start + " --set parallel.tensor=2 --set precision.fp8=off --timeline " + path("trace.json"), 2), 0)
+      << text("err");
+  std::ifstream file(folder_ / "trace.json");
+  const nlohmann::json trace = nlohmann::json::parse(file);
+  EXPECT_EQ(trace.at("otherData").at("config"), "tiny");
+  const nlohmann::json entry = report().at(0);  // --profile is implied
+  double calls = 0;
+  for (const auto& row : entry.at("profile").at("operations")) calls += row.at("calls").get<double>();
+  for (const int rank : {0, 1}) {
+    const std::vector<nlohmann::json> events = complete_events(trace, rank);
+    // The report is that of rank 0, which alone adds up the loss of each of the two microbatches.
+    EXPECT_EQ(static_cast<double>(events.size()), rank == 0 ? calls : calls - 2);
+    double first = 1e9, flops = 0, messages = 0;
+    for (const auto& event : events) {
+      first = std::min(first, event.at("ts").get<double>());
+      flops += event.at("args").at("flops").get<double>();
+      messages += event.at("args").at("group") == "tensor" ? 1 : 0;
+      EXPECT_GE(event.at("dur").get<double>(), 0.0);
+    }
+    EXPECT_EQ(first, 0.0);
+    EXPECT_GT(flops, 0.0);
+    EXPECT_GT(messages, 0.0);
+  }
+}
+
+TEST_F(TeBench, RefusesATimelineThatItCannotWrite) {
+  const std::string config = " --config " + path("tiny.yaml"), file = path("no folder") + "/trace.json";
+  EXPECT_EQ(run("step" + config + " --timeline '" + file + "'"), 2);
+  EXPECT_EQ(text("err"), "te-bench: error: --timeline " + file +
+                             ": cannot be written; check the folder and its permissions\n");
+  EXPECT_EQ(text("out"), "");
+  EXPECT_EQ(run("step" + config + config + " --timeline " + path("trace.json")), 2);
+  EXPECT_EQ(text("err").find("te-bench: error: --timeline " + path("trace.json") + ": holds the step of one"),
+            0u)
+      << text("err");
 }
 
 TEST_F(TeBench, RefusesWithOneLine) {

@@ -1,0 +1,99 @@
+#include "bench/messages.h"
+
+#include <cstdio>
+#include <map>
+#include <utility>
+
+#include "bench/overlap.h"
+#include "bench/session.h"
+
+namespace te::bench {
+namespace {
+
+Interval interval_of(const TimedOperation& operation) {
+  return {operation.start_ms, operation.end_ms()};
+}
+
+std::vector<Interval> union_of_role(const std::vector<TimedOperation>& operations, OpRole role) {
+  std::vector<Interval> intervals;
+  for (const TimedOperation& operation : operations)
+    if (operation.role == role) intervals.push_back(interval_of(operation));
+  return union_of(std::move(intervals));
+}
+
+std::string message_name(const TimedOperation& message) {
+  return message.label.empty() ? message.name : fmt::format("{} ({})", message.name, message.label);
+}
+
+std::string per_cent(double part, double whole) {
+  return whole > 0.0 ? fmt::format("{:.1f} %", 100.0 * part / whole) : "";
+}
+
+std::vector<std::string> message_cells(const MessageRow& row, double run_ms) {
+  return {row.group,
+          row.name,
+          row.calls == 0 ? "" : fmt::format("{:.0f}", row.calls),
+          fmt::format("{:.3f}", row.ms),
+          fmt::format("{:.3f}", row.hidden_ms),
+          fmt::format("{:.3f}", row.exposed_ms()),
+          per_cent(row.hidden_ms, row.ms),
+          per_cent(row.exposed_ms(), run_ms)};
+}
+
+}  // namespace
+
+MessageTimes message_times(const std::vector<std::vector<TimedOperation>>& runs) {
+  MessageTimes times;
+  std::map<std::pair<std::string, std::string>, MessageRow> rows;
+  const double share = runs.empty() ? 0.0 : 1.0 / static_cast<double>(runs.size());
+  for (const std::vector<TimedOperation>& operations : runs) {
+    const std::vector<Interval> computing = union_of_role(operations, OpRole::computes);
+    const std::vector<Interval> sending = union_of_role(operations, OpRole::message);
+    times.ms += share * total_length(sending);
+    times.hidden_ms += share * length_within(sending, computing);
+    for (const TimedOperation& operation : operations) {
+      if (operation.role != OpRole::message) continue;
+      const std::string group = operation.group.empty() ? "-" : operation.group;
+      MessageRow& row = rows[{group, message_name(operation)}];
+      row.group = group;
+      row.name = message_name(operation);
+      row.calls += share;
+      row.ms += share * operation.ms;
+      row.hidden_ms += share * length_within(interval_of(operation), computing);
+    }
+  }
+  for (auto& [key, row] : rows) times.rows.push_back(std::move(row));
+  return times;
+}
+
+void print_messages(const MessageTimes& messages, double run_ms, const std::string& run_name) {
+  if (messages.rows.empty()) return;
+  std::vector<std::vector<std::string>> table{
+      {"group", "message", "calls", "ms", "hidden ms", "exposed ms", "hidden", "exposed of " + run_name}};
+  for (const MessageRow& row : messages.rows) table.push_back(message_cells(row, run_ms));
+  const MessageRow all{.group = "all messages", .ms = messages.ms, .hidden_ms = messages.hidden_ms};
+  table.push_back(message_cells(all, run_ms));
+  print_table(table);
+  std::printf(
+      "hidden: the rank computed on another stream meanwhile; \"all messages\" counts a moment once, however "
+      "many messages it has\n\n");
+}
+
+nlohmann::json to_json(const MessageTimes& messages, double run_ms) {
+  nlohmann::json rows = nlohmann::json::array();
+  for (const MessageRow& row : messages.rows) {
+    rows.push_back({{"group", row.group},
+                    {"name", row.name},
+                    {"calls", row.calls},
+                    {"ms", row.ms},
+                    {"hidden_ms", row.hidden_ms},
+                    {"exposed_ms", row.exposed_ms()}});
+  }
+  return {{"kinds", rows},
+          {"ms", messages.ms},
+          {"hidden_ms", messages.hidden_ms},
+          {"exposed_ms", messages.exposed_ms()},
+          {"exposed_share", messages.exposed_ms() / run_ms}};
+}
+
+}  // namespace te::bench

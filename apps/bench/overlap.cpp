@@ -1,0 +1,44 @@
+#include "bench/overlap.h"
+
+#include <algorithm>
+
+namespace te::bench {
+
+std::vector<Interval> union_of(std::vector<Interval> intervals) {
+  std::erase_if(intervals, [](const Interval& interval) { return !(interval.to > interval.from); });
+  std::sort(intervals.begin(), intervals.end(),
+            [](const Interval& a, const Interval& b) { return a.from < b.from; });
+  std::vector<Interval> disjoint;
+  for (const Interval& interval : intervals) {
+    if (!disjoint.empty() && interval.from <= disjoint.back().to) {
+      disjoint.back().to = std::max(disjoint.back().to, interval.to);
+    } else {
+      disjoint.push_back(interval);
+    }
+  }
+  return disjoint;
+}
+
+double total_length(const std::vector<Interval>& disjoint) {
+  double length = 0;
+  for (const Interval& interval : disjoint) length += interval.to - interval.from;
+  return length;
+}
+
+double length_within(const Interval& interval, const std::vector<Interval>& disjoint) {
+  // A step has many thousands of intervals: only those that meet this one are looked at.
+  auto next = std::upper_bound(disjoint.begin(), disjoint.end(), interval.from,
+                               [](double time, const Interval& other) { return time < other.to; });
+  double length = 0;
+  for (; next != disjoint.end() && next->from < interval.to; ++next)
+    length += std::max(0.0, std::min(next->to, interval.to) - std::max(next->from, interval.from));
+  return length;
+}
+
+double length_within(const std::vector<Interval>& disjoint, const std::vector<Interval>& other_disjoint) {
+  double length = 0;
+  for (const Interval& interval : disjoint) length += length_within(interval, other_disjoint);
+  return length;
+}
+
+}  // namespace te::bench

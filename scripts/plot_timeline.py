@@ -1,0 +1,207 @@
+#!/usr/bin/env python3
+"""Draws when each operation of a step ran, from the trace events of te-bench step --timeline.
+
+    mpirun -n 2 te-bench step --config configs/llama_1b_fp8.yaml --set parallel.tensor=2 --timeline step.trace.json
+    scripts/plot_timeline.py step.trace.json --output timeline.png
+
+One lane for each rank and stream that did something; time runs to the right, and the colour says what ran. A message is hidden
+where another lane of its rank computes at the same time, and exposed where none does. By default the picture has two windows, the
+forward and the backward pass of a layer in the middle of the step; --from-ms and --to-ms choose one window instead. Time
+zero is each rank's own, the start of its step's first operation, so that the lanes of two ranks may be shifted against each
+other.
+"""
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+
+KINDS = {  # in the order of the legend, with their colours; the profile's groups that belong to each
+    "GEMMs": ("#1f5f8b", {"GEMMs"}),
+    "attention": ("#3f9ac9", {"attention"}),
+    "norms, activations, casts": ("#a9c46c", {"norm", "activation", "casts", "rope", "elementwise"}),
+    "messages": ("#b5524a", {"communication"}),
+    "other": ("#a0a0a0", set()),
+}
+# A pass through a layer begins with its first linear's GEMM: forward those of queries, keys and values, backward the MLP's last.
+LINEAR = re.compile(r"(?:^| )(linear_\w+|output_layer) (fprop|dgrad)$")
+FORWARD, BACKWARD = "linear_qkv fprop", "linear_fc2 dgrad"
+
+WIDTH, LEFT, RIGHT = 14.0, 1.3, 0.2  # inches: the picture, and what is beside its lanes
+LETTER = 0.065  # inches of a letter within a bar
+
+
+class UserError(Exception):
+    """A mistake that the user can correct; printed as one line, exit code 2."""
+
+
+def kind_of(event):
+    for kind, (_, groups) in KINDS.items():
+        if event["kind"] in groups:
+            return kind
+    return "other"
+
+
+def read_events(path):
+    """(title, operations by start) of a file; times in milliseconds."""
+    try:
+        trace = json.loads(Path(path).read_text(encoding="utf-8"))
+        events = [
+            {
+                "lane": (int(event["pid"]), int(event["tid"])),
+                "from": event["ts"] / 1e3,
+                "to": (event["ts"] + event["dur"]) / 1e3,
+                "name": event["name"],
+                "kind": event["cat"],
+                "label": event["args"]["label"],
+                "group": event["args"]["group"],
+            }
+            for event in trace["traceEvents"]
+            if event["ph"] == "X"
+        ]
+        title = str(trace.get("otherData", {}).get("config", Path(path).stem))
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path}: is no timeline of te-bench ({error}); write one with te-bench step --timeline") from error
+    if not events:
+        raise UserError(f"{path}: holds no operations; write one with te-bench step --timeline")
+    return title, sorted(events, key=lambda event: event["from"])
+
+
+def linear_calls(events):
+    """(linear and pass, start) of a rank's linears in their order; pieces of one call, and what belongs to it, count once.
+    Weight gradients do not count: they may run beside the rest."""
+    calls = []
+    for event in events:
+        match = LINEAR.search(event["label"])
+        if match and (not calls or calls[-1][0] != f"{match[1]} {match[2]}"):
+            calls.append((f"{match[1]} {match[2]}", event["from"]))
+    return calls
+
+
+def layer_windows(events):
+    """[(what, from, to)] of the forward and the backward pass of a layer in the middle of the lowest rank's, as far as there
+    are any. Forward passes are looked for before the first backward pass: later ones may be activations made anew."""
+    rank = min(event["lane"][0] for event in events)
+    mine = [event for event in events if event["lane"][0] == rank]
+    calls = linear_calls(mine)
+    turn = next((i for i, (name, _) in enumerate(calls) if name.endswith("dgrad")), len(calls))
+    windows = []
+    for what, first, places in (("forward", FORWARD, range(turn)), ("backward", BACKWARD, range(turn, len(calls)))):
+        starts = [i for i in places if calls[i][0] == first]
+        # From a layer to the next, with nothing between them but, perhaps, one forward pass made anew.
+        layers = []
+        for one, following in zip(starts, starts[1:]):
+            between = [name for name, _ in calls[one + 1 : following]]
+            if between.count(FORWARD) <= 1 and "output_layer fprop" not in between:
+                layers.append((calls[one][1], calls[following][1]))
+        if not layers and starts:  # a single layer: to the next pass, or to the end
+            after = [at for name, at in calls[starts[0] + 1 :] if name.split()[0] == "output_layer" or name in (FORWARD, BACKWARD)]
+            layers = [(calls[starts[0]][1], after[0] if after else max(event["to"] for event in mine))]
+        if layers:
+            windows.append((f"{what} pass of a layer", *layers[len(layers) // 2]))
+    return windows
+
+
+def chosen_windows(events, start, end):
+    """As the command line says, or the middle layer's, or the whole step where there is none."""
+    last = max(event["to"] for event in events)
+    if start is None and end is None:
+        return layer_windows(events) or [("step", 0.0, last)]
+    start, end = start or 0.0, last if end is None else end
+    if not start < end:
+        raise UserError(f"--from-ms {start:g} --to-ms {end:g}: the window is empty; the step ends at {last:.3f}")
+    if not any(event["from"] < end and event["to"] > start for event in events):
+        raise UserError(f"--from-ms {start:g} --to-ms {end:g}: nothing runs there; the step ends at {last:.3f}")
+    return [("window", start, end)]
+
+
+def text_of(event, room):
+    """The longest of the event's names that has room for its letters, or nothing."""
+    if event["kind"] == "communication":
+        initials = "".join(word[0] for word in event["name"].split("_")).upper()
+        candidates = [f"{event['name']} {event['group']}".strip(), event["name"], initials]
+    else:
+        label = event["label"].removeprefix("linear_").replace("output_layer", "output")
+        candidates = [label, label.split(" ")[0]] if label else [event["name"]]
+    return next((text for text in candidates if len(text) <= room), "")
+
+
+def lane_name(lane):
+    rank, stream = lane
+    return f"rank {rank}, main" if stream == 0 else f"rank {rank}, stream {stream}"
+
+
+def draw_window(axes, events, window, lanes):
+    what, start, end = window
+    inches = WIDTH - LEFT - RIGHT
+    for event in events:
+        left, right = max(event["from"], start), min(event["to"], end)
+        if right <= left:
+            continue
+        row = lanes.index(event["lane"])
+        kind = kind_of(event)
+        axes.barh(row, right - left, 0.8, left=left, color=KINDS[kind][0], edgecolor="white", linewidth=0.3)
+        text = text_of(event, int((right - left) / (end - start) * inches / LETTER))
+        if text:
+            colour = "black" if kind in ("norms, activations, casts", "other") else "white"
+            axes.text((left + right) / 2, row, text, ha="center", va="center", fontsize=7, color=colour, clip_on=True)
+    axes.set_xlim(start, end)
+    axes.set_ylim(len(lanes) - 0.4, -0.6)
+    axes.set_yticks(range(len(lanes)), [lane_name(lane) for lane in lanes], fontsize=8)
+    axes.set_title(f"{what}, {end - start:.3f} ms", fontsize=9, loc="left")
+    axes.tick_params(axis="x", labelsize=8)
+    axes.set_xlabel("ms since the step's first operation (of each rank)", fontsize=8)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+
+
+def draw(title, events, windows, output):
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise UserError("matplotlib is missing; pip install matplotlib") from error
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+    from matplotlib.patches import Patch
+
+    seen = [event for event in events if any(event["from"] < end and event["to"] > start for _, start, end in windows)]
+    lanes = sorted({event["lane"] for event in seen})
+    height = 0.7 + len(windows) * (0.9 + 0.36 * len(lanes))
+    figure, rows = pyplot.subplots(len(windows), 1, figsize=(WIDTH, height), squeeze=False)
+    for axes, window in zip(rows[:, 0], windows):
+        draw_window(axes, seen, window, lanes)
+    used = {kind_of(event) for event in seen}
+    patches = [Patch(color=colour, label=kind) for kind, (colour, _) in KINDS.items() if kind in used]
+    figure.suptitle(title, fontsize=10, x=0.01, y=1 - 0.08 / height, ha="left", va="top")
+    figure.legend(handles=patches, loc="upper center", ncols=len(KINDS), fontsize=8, frameon=False)
+    figure.subplots_adjust(left=LEFT / WIDTH, right=1 - RIGHT / WIDTH, top=1 - 0.7 / height, bottom=0.5 / height,
+                           hspace=0.9 / (0.36 * len(lanes)))  # fmt: skip
+    try:
+        figure.savefig(output, dpi=150)
+    except (OSError, ValueError) as error:
+        raise UserError(f"--output {output}: cannot be written ({error})") from error
+    print(f"{output}: {len(seen)} operations, {len(lanes)} lanes; " +
+          ", ".join(f"{what} {start:.3f} to {end:.3f} ms" for what, start, end in windows))  # fmt: skip
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("timeline", metavar="FILE", help="the file that te-bench step --timeline wrote")
+    parser.add_argument("--from-ms", type=float, metavar="A", help="start of the window (default: a layer in the middle)")
+    parser.add_argument("--to-ms", type=float, metavar="B", help="its end")
+    parser.add_argument("--output", "--out", metavar="PNG", help="the picture to write (default: FILE with .png)")
+    arguments = parser.parse_args()
+    title, events = read_events(arguments.timeline)
+    windows = chosen_windows(events, arguments.from_ms, arguments.to_ms)
+    draw(title, events, windows, arguments.output or str(Path(arguments.timeline).with_suffix(".png")))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except UserError as error:
+        print(f"plot_timeline.py: error: {error}", file=sys.stderr)
+        sys.exit(2)

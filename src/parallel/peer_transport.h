@@ -58,8 +58,8 @@ class PeerTransport {
   /// for this alone. `meanwhile` is launched while the last piece travels.
   virtual void reduce(const Context& context, const Tensor& whole, const Tensor& share, const Tensor& slots,
                       int pieces, const Work& produce, const std::function<void()>& meanwhile) = 0;
-  /// Reduce-scatter of a whole [size, n] that is there: share [1, n] = the sum over the ranks, which may be this rank's
-  /// row of the whole; with `adds`, where the transport can, share += the sum, rounded once. Other operations of this
+  /// Reduce-scatter of a whole [size, n] that is there: share [1, n], which may be this rank's row of the whole, = the
+  /// sum over the ranks; with `adds`, where the transport can, share += the sum, rounded once. Other operations of this
   /// transport may have been launched on other streams: copies go in the order of the calls.
   virtual void reduce_scatter(const Context& context, const Tensor& whole, const Tensor& share,
                               const Tensor& slots, bool adds) = 0;
@@ -70,7 +70,7 @@ class PeerTransport {
 };
 
 /// Collective over the world; each rank's group has several ranks. Both must outlive it. JobFailure, a UserError, where
-/// the ranks of a group are on several hosts or their GPUs cannot write each other's memory. `key`: of the config, which
+/// the ranks of a group are on several hosts or their GPUs cannot write each other's memory. `key`: of the config that
 /// asked for it, for messages.
 std::unique_ptr<PeerTransport> make_peer_transport(World& world, const Context& context,
                                                    const Communicator& group, const std::string& key);

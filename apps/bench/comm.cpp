@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "parallel/groups.h"
 #include "parallel/placement.h"
+#include "parallel/watchdog.h"
 #include "train/execution.h"
 #include "train/step_runner.h"
 
@@ -236,6 +237,7 @@ std::vector<int> ranks_of(const Message& message, const Groups& groups) {
 void measure_message(const CommOptions& options, parallel::World& world, const Context& context,
                      const Groups& groups, const parallel::Placement& placement, const Message& message,
                      std::vector<std::vector<std::string>>& table, nlohmann::json& rows) {
+  const parallel::Watchdog::Guard guard(context, message.what);
   const double own_ms = message_ms(context, options.common.repeats, groups, message);
   // The slowest group of the first stage, whose messages are those of rank 0.
   const double ms = world.max_f64(own_ms, groups.grid().stage_group(world.rank()));
@@ -271,6 +273,7 @@ void run(const CommOptions& options, parallel::World& world) {
                            static_cast<int>(config.parallel.context),
                            static_cast<int>(config.parallel.pipeline));
   });
+  parallel::Watchdog::set_timeout(static_cast<double>(config.parallel.timeout_seconds));
   const Context context = open_rank_device(config, world);
   const parallel::Placement placement = parallel::find_placement(world, context);
   const Groups groups = Groups::connect(world, context, grid, train::connect_options(config));

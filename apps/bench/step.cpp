@@ -11,6 +11,7 @@
 #include "config/config.h"
 #include "core/error.h"
 #include "data/sampler.h"
+#include "parallel/watchdog.h"
 #include "train/execution.h"
 #include "train/flops.h"
 #include "train/memory_verdict.h"
@@ -84,6 +85,7 @@ class Steps {
   }
 
   void run() {
+    const parallel::Watchdog::Guard guard(context_, fmt::format("step {}", step_ + 1));
     runner_.launch(batch_, step_ + 1, step_ * samples_, false);
     context_.synchronize();
     runner_.optimizer().finish_step(runner_.optimizer().status().skipped != 0);
@@ -155,6 +157,7 @@ void run_config(const StepOptions& options, const std::string& path, parallel::W
                                      static_cast<int>(config.parallel.context),
                                      static_cast<int>(config.parallel.pipeline));
   });
+  parallel::Watchdog::set_timeout(static_cast<double>(config.parallel.timeout_seconds));
   const Context context = open_rank_device(config, world);
   config::validate_for_device(config, context.is_cuda());
   const parallel::Groups groups =

@@ -129,6 +129,7 @@ model::Pass StepRunner::training_pass(int64_t first_sample, int64_t microbatch) 
 
 void StepRunner::launch(const HostBatch& batch, int64_t step, int64_t first_sample, bool count_fp8,
                         double largest_loss, double loss_scale) {
+  if (!warm_ && context_.is_cuda() && groups().grid().pipeline > 1) warm_up(batch);
   // 1. Samples. The loss is the mean over the counted tokens of the global batch, so every microbatch's
   //    gradient is scaled by their number, and by the loss scale.
   copy_batch(batch);
@@ -226,6 +227,29 @@ Fp8Statistics StepRunner::observe(const HostBatch& batch, int64_t first_sample) 
   });
   statistics.operands = observer.read(context_);
   return statistics;
+}
+
+// The second time gradients are added to, by other variants of GEMMs. Weights are cast anew, as in observe().
+void StepRunner::warm_up(const HostBatch& batch) {
+  const parallel::Watchdog::Guard guard(context_, "the first passes");
+  const fp8::ScaleTable& table = model_.recipe().table();
+  std::vector<std::pair<Tensor, DeviceBuffer>> kept;
+  for (const Tensor& tensor : {table.amax, table.last_amax, table.scale, table.history, table.position,
+                               table.counters, table.guesses, table.cast_states})
+    if (tensor) kept.emplace_back(tensor, DeviceBuffer(context_, tensor.bytes()));
+  const auto copy_of = [](const Tensor& tensor, const DeviceBuffer& buffer) {
+    return Tensor{buffer.data(), tensor.dtype, tensor.shape};
+  };
+  for (const auto& [tensor, buffer] : kept) context_.copy(copy_of(tensor, buffer), tensor);
+  copy_batch(batch);
+  optimizer_.begin_step(context_);
+  for (int turn = 0; turn < 2; ++turn)
+    pipeline_.run_one(context_, batch_, 1.0f / static_cast<float>(std::max<int64_t>(1, batch.counted)),
+                      optimizer_.loss_sum(), training_pass(0, 0));
+  for (const auto& [tensor, buffer] : kept) context_.copy(tensor, copy_of(tensor, buffer));
+  model_.weights_changed(false);
+  context_.synchronize();
+  warm_ = true;
 }
 
 void StepRunner::begin_evaluation() {

@@ -63,6 +63,12 @@ class StepRunner {
   /// is above `largest_loss`. `loss_scale`: of FP16, train/loss_scaler.h.
   void launch(const HostBatch& batch, int64_t step, int64_t first_sample, bool count_fp8,
               double largest_loss = std::numeric_limits<double>::infinity(), double loss_scale = 1.0);
+  /// Forward and backward of the first microbatch, twice, one stage after the other, whose results are dropped: it
+  /// leaves the state as it was, bit for bit. On GPUs the first launch() of a pipeline begins with it; elsewhere for
+  /// tests alone, between steps. A kernel that is used for the first time, or a GEMM
+  /// whose algorithm is searched for, makes the host wait for all that has been launched, and messages to stages whose
+  /// hosts wait likewise never arrive: in a schedule whose messages go around in a ring (virtual stages) that has no end.
+  void warm_up(const HostBatch& batch);
   /// With logging.loss_by_source and a blend, and once the context has been synchronized: the loss of each of this data
   /// rank's samples in the last step, sums over their counted tokens. Zeros on all but one of its ranks. Else empty.
   std::span<const float> sample_losses() const;
@@ -93,6 +99,7 @@ class StepRunner {
   optim::Optimizer optimizer_;
   Pipeline pipeline_;
   SwigluAlignment swiglu_;
+  bool warm_ = false;          ///< every kernel of the passes has run
   bool counts_casts_ = false;  ///< of weights that are cast before they travel
   int64_t local_samples_;
   MemoryPlan plan_;

@@ -47,6 +47,8 @@ const Settings kPipeline2{"parallel.pipeline=2"}, kPipeline4{"parallel.pipeline=
 const Settings kZeroBubble{"parallel.schedule=zero_bubble"};
 /// As all rows of several GPUs were measured, but for those that say otherwise.
 const Settings kValuesGathered{"parallel.fp8_param_gather=false"};
+const Settings kDataCopies{"parallel.data_transport=copy"};
+const Settings kTensorCopies{"parallel.tensor_transport=copy", "parallel.tensor_overlap=2"};
 const Settings kBothForms{"precision.fp8_keep_weights=both"};
 
 std::vector<Row> one_gpu() {
@@ -107,6 +109,9 @@ std::vector<Row> two_gpus() {
   const auto row = [](const char* what, const Settings& settings, double measured) {
     return Row{what, "llama7b_fp8", 2, batch(2, 32) + kValuesGathered + settings, measured};
   };
+  const auto later = [](const char* what, const Settings& settings, double measured) {
+    return Row{what, "llama7b_fp8", 2, batch(2, 32) + settings, measured};
+  };
   return {
       row("DP2", {}, 20780),
       row("DP2, 2 microbatches", batch(2, 8), 20011),
@@ -120,6 +125,20 @@ std::vector<Row> two_gpus() {
       row("TP2, both forms", kTensor2 + kBothForms, 131072 / 3.670 / 2),
       row("PP2 zero_bubble, both forms", kPipeline2 + kZeroBubble + kKeepAll + kBothForms,
           131072 / 3.142 / 2),
+      // One call, 16 microbatches of 2 x 4096 a step in all; FP8 weights gathered as bytes.
+      later("DP2", {}, 21145),
+      later("DP2, data_transport copy", kDataCopies, 21078),
+      later("DP2, shard gradients", Settings{"parallel.shard=gradients"}, 19780),
+      later("DP2, shard gradients, copies", kDataCopies + Settings{"parallel.shard=gradients"}, 20232),
+      later("DP2, shard parameters", Settings{"parallel.shard=parameters"}, 19423),
+      later("DP2, shard parameters, copies", kDataCopies + Settings{"parallel.shard=parameters"}, 19941),
+      later("DP2, shard parameters, BF16 gathers", kValuesGathered + Settings{"parallel.shard=parameters"},
+            18633),
+      later("TP2", kTensor2 + kKeepAll, 17735),
+      later("TP2, copies in 2 pieces", kTensor2 + kKeepAll + kTensorCopies, 19000),
+      later("TP2, copies in 2 pieces, micro batch 4",
+            kTensor2 + kKeepAll + kTensorCopies + Settings{"training.micro_batch_size=4"}, 20069),
+      later("PP2 zero_bubble", kPipeline2 + kZeroBubble + kKeepAll, 20124),
       {"CP2, 32,768 tokens", "llama7b_fp8", 2,
        batch(1, 4) + Settings{"model.seq_length=32768", "parallel.context=2", "training.recompute=full"},
        7619},

@@ -13,6 +13,7 @@ namespace te::testing {
 struct RandomSteps {
   int steps = 0;
   int skipped = 0;  ///< the number of one that is not taken; 0: none
+  int warm_up = 0;  ///< StepRunner::warm_up() before this one, with the tokens of the one before; 0: none
 };
 
 /// Loss and gradient norm of every step, the same on all ranks.
@@ -26,6 +27,7 @@ inline std::vector<float> run_random_steps(const Context& context, const config:
   batch.counted = global * seq;
   std::vector<float> trace;
   for (int step = 1; step <= options.steps; ++step) {
+    if (step == options.warm_up) runner.warm_up(batch);
     for (int64_t i = 0; i < runner.local_samples() * seq; ++i) {
       const Philox4 random = philox(3, static_cast<uint64_t>(step),
                                     static_cast<uint64_t>(runner.first_local_sample() * seq + i));

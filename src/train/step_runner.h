@@ -65,9 +65,9 @@ class StepRunner {
               double largest_loss = std::numeric_limits<double>::infinity(), double loss_scale = 1.0);
   /// Forward and backward of the first microbatch, twice, one stage after the other, whose results are dropped: it
   /// leaves the state as it was, bit for bit. On GPUs the first launch() of a pipeline begins with it; elsewhere for
-  /// tests alone, between steps. A kernel that is used for the first time, or a GEMM
-  /// whose algorithm is searched for, makes the host wait for all that has been launched, and messages to stages whose
-  /// hosts wait likewise never arrive: in a schedule whose messages go around in a ring (virtual stages) that has no end.
+  /// tests alone, between steps. A kernel's first use, or the search for a GEMM's algorithm, makes the host wait for
+  /// all that has been launched, and messages to stages whose hosts wait likewise never arrive: in a schedule whose
+  /// messages go around in a ring (virtual stages) that has no end.
   void warm_up(const HostBatch& batch);
   /// With logging.loss_by_source and a blend, and once the context has been synchronized: the loss of each of this data
   /// rank's samples in the last step, sums over their counted tokens. Zeros on all but one of its ranks. Else empty.

@@ -48,6 +48,18 @@ std::vector<config::Shard> shards(int64_t ranks) {
   return {config::Shard::optimizer, config::Shard::gradients, config::Shard::parameters};
 }
 
+/// Tensor ranks' tokens as the config says, and by copy engines in pieces, which is faster as a rule.
+std::vector<config::ParallelConfig> transports(config::ParallelConfig layout) {
+  const int64_t pieces = layout.tensor % 2 == 0 ? 2 : layout.tensor;
+  const bool copied = layout.tensor_transport == config::Transport::copy && layout.tensor_overlap == pieces;
+  if (layout.tensor == 1 || copied) return {layout};
+  std::vector<config::ParallelConfig> all{layout};
+  layout.tensor_transport = config::Transport::copy;
+  layout.tensor_overlap = pieces;
+  all.push_back(layout);
+  return all;
+}
+
 /// What keeps less in memory, and takes longer.
 void add_memory_ways(Config way, int64_t sharing_ranks, std::vector<Config>& all) {
   for (const config::Recompute recompute :
@@ -79,7 +91,11 @@ std::vector<Config> ways(const Config& config, const parallel::ProcessGrid& grid
       way.parallel.virtual_stages = chunks;
       for (const char* split : splits(grid.pipeline)) {
         way.parallel.pipeline_split = split;
-        add_memory_ways(way, int64_t{grid.context} * grid.data, all);
+        for (const config::ParallelConfig& layout : transports(way.parallel)) {
+          Config carried = way;
+          carried.parallel = layout;
+          add_memory_ways(carried, int64_t{grid.context} * grid.data, all);
+        }
       }
     }
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -78,9 +79,25 @@ class Places {
   GroupPlace tensor_, context_, microbatch_;
 };
 
-Work work_of(const OpCall& call, const Places& places, const Gpu& gpu) {
-  if (is_message(call))
-    return {.messages = message_seconds(call.name, call.cost.bytes, places.of(call.group), gpu)};
+/// A message of tensor ranks by copy engines, beside GEMMs that are cut into pieces. Nothing for others.
+std::optional<Work> copied(const OpCall& call, const config::ParallelConfig& layout, const GroupPlace& place,
+                           const Gpu& gpu) {
+  const std::string_view name = call.name;
+  const bool reduces = name == "reduce_scatter", carried = reduces || name == "all_gather";
+  if (layout.tensor_transport != config::Transport::copy || !layout.sequence || layout.tensor_overlap == 1 ||
+      call.group != "tensor" || !carried)
+    return std::nullopt;
+  const double sums = call.cost.bytes * (place.ranks + 1) / place.ranks / (gpu.copy * gpu.others);
+  return Work{.compute = reduces ? gpu.launch + sums : 0,
+              .messages = (1 - gpu.copies_hidden) * message_seconds(name, call.cost.bytes, place, gpu)};
+}
+
+Work work_of(const OpCall& call, const config::ParallelConfig& layout, const Places& places, const Gpu& gpu) {
+  if (is_message(call)) {
+    const GroupPlace& place = places.of(call.group);
+    if (const std::optional<Work> work = copied(call, layout, place, gpu)) return *work;
+    return {.messages = message_seconds(call.name, call.cost.bytes, place, gpu)};
+  }
   Work work{.compute = op_seconds(call, gpu)};
   if (agrees_on_scale(call)) work.messages = message_seconds("all_reduce", 0, places.of("microbatch"), gpu);
   return work;
@@ -154,7 +171,7 @@ PassesOfMicrobatch rehearse_passes(const config::Config& given, const Cluster& c
   UnitsOfPasses units(stage.parameters(), config.model.num_layers);
   Work UnitWork::*part = nullptr;
   const Rehearsal rehearsal([&](const OpCall& call) {
-    if (part != nullptr) units.of(call).*part += work_of(call, places, cluster.gpu);
+    if (part != nullptr) units.of(call).*part += work_of(call, config.parallel, places, cluster.gpu);
   });
   stage.parameters().bind(context);
   stage.set_hooks({.before_values = [&](const Context&, int64_t begin, int64_t, int) { units.enter(begin); },
@@ -214,7 +231,7 @@ UpdateWork rehearse_update(const config::Config& given, const Cluster& cluster, 
     const bool of_muon = call.label.starts_with("muon");
     if (is_message(call) && call.group != "tensor") return;  // those of the data ranks are counted elsewhere
     if (call.label.starts_with("offload")) return;           // streams of their own, and the host's link
-    (of_muon ? muon : others) += work_of(call, places, cluster.gpu).total();
+    (of_muon ? muon : others) += work_of(call, config.parallel, places, cluster.gpu).total();
   });
   stage.parameters().bind(context);
   muon = others = 0;  // what bind() copies is no step's

@@ -89,6 +89,8 @@ nlohmann::json json_of(const Layout& layout) {
           {"data", layout.grid.data},
           {"pipeline", layout.grid.pipeline},
           {"sequence", layout.config.parallel.sequence},
+          {"tensor_transport", to_string(layout.config.parallel.tensor_transport)},
+          {"tensor_overlap", layout.config.parallel.tensor_overlap},
           {"schedule", to_string(layout.config.parallel.schedule)},
           {"virtual_stages", layout.config.parallel.virtual_stages},
           {"pipeline_split", layout.config.parallel.pipeline_split},

@@ -98,8 +98,10 @@ class DataMessages {
   double every_backward() const {
     if (config_.parallel.shard == config::Shard::optimizer || place_.ranks == 1) return 0;
     const double backward = stage_.backward.total() + stage_.wgrad.total();
-    // What has been reduced is added to this rank's sums.
-    const double sums = 3.0 * grad_bytes(stage_.layer_parameters) / place_.ranks / (gpu_.copy * gpu_.others);
+    // What has been reduced is added to this rank's sums; what has been copied, with the ranks' parts.
+    const double passes = copies() ? place_.ranks + 2.0 : 3.0;
+    const double sums =
+        passes * grad_bytes(stage_.layer_parameters) / place_.ranks / (gpu_.copy * gpu_.others);
     double seconds =
         sums + exposed(reduce(stage_.layer_parameters), backward, config_.parallel.overlap_grad_reduce);
     if (config_.parallel.shard == config::Shard::parameters)
@@ -122,6 +124,7 @@ class DataMessages {
   }
 
  private:
+  bool copies() const { return config_.parallel.data_transport == config::Transport::copy; }
   int64_t in_fp8() const { return config::gathers_fp8_weights(config_) ? stage_.fp8_parameters : 0; }
   double grad_bytes(int64_t parameters) const {
     return static_cast<double>(parameters) *
@@ -139,7 +142,7 @@ class DataMessages {
   double exposed(double seconds, double beside, bool overlaps) const {
     if (!overlaps) return seconds;
     const double hidden = std::min(seconds * (1.0 - 1.0 / buckets_), beside);
-    return seconds - hidden + gpu_.overlap_cost * hidden;
+    return seconds - hidden + (copies() ? gpu_.copies_overlap_cost : gpu_.overlap_cost) * hidden;
   }
 
   const config::Config& config_;
@@ -205,6 +208,8 @@ const PassesOfMicrobatch& StepModel::passes(const config::Config& config) {
   const PassesKey key{layout.tensor,
                       layout.context,
                       layout.sequence,
+                      layout.tensor_transport,
+                      layout.tensor_overlap,
                       config.training.micro_batch_size,
                       config.training.recompute,
                       puts_off(config)};

@@ -47,7 +47,8 @@ class StepModel {
   const Cluster& cluster() const { return cluster_; }
 
  private:
-  using PassesKey = std::tuple<int64_t, int64_t, bool, int64_t, config::Recompute, bool>;
+  using PassesKey =
+      std::tuple<int64_t, int64_t, bool, config::Transport, int64_t, int64_t, config::Recompute, bool>;
   using UpdateKey = std::tuple<int64_t, int64_t, int>;
   /// `seconds`: of the pipeline.
   template <class Seconds>

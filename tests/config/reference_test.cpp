@@ -3,6 +3,8 @@
 #include <fstream>
 #include <sstream>
 
+#include <fmt/format.h>
+
 #include "config_testing.h"
 
 namespace te::config {
@@ -113,8 +115,8 @@ TEST(Reference, EveryKeyOfTheYamlIsDescribed) {
       continue;
     }
     ++keys;
-    EXPECT_NE(markdown.find("| `" + section + "." + name + "` |"), std::string::npos) << name;
-    EXPECT_NE(help.find("  " + section + "." + name + " "), std::string::npos) << name;
+    EXPECT_NE(markdown.find(fmt::format("| `{}.{}` |", section, name)), std::string::npos) << name;
+    EXPECT_NE(help.find(fmt::format("  {}.{} ", section, name)), std::string::npos) << name;
   }
   EXPECT_EQ(keys, 176);
 }

@@ -48,7 +48,9 @@ int messages_on_the_way(const parallel::ScheduleShape& shape, int stage, Channel
 }
 
 /// Landing buffers of each direction on every stage: what any stage needs to be sent, so that memories are laid out
-/// alike.
+/// alike. With a link of m messages (schedule.h, 4) the send of message k - 1 waits until message k - 1 - m has been
+/// received. With m + 1 buffers the pass that makes message k waits for that same message, after that send: no longer
+/// than the schedule has been simulated with.
 int landing_buffers(const parallel::ScheduleShape& shape) {
   int most = 0;
   for (int stage = 0; stage < shape.stages; ++stage) {

@@ -42,6 +42,7 @@ struct Message {
   int ranks;
   Communicator* communicator = nullptr;       ///< null for the pipeline's channels
   parallel::PeerTransport* copies = nullptr;  ///< by which it travels instead of the communicator
+  parallel::PeerLinks* links = nullptr;       ///< by which it travels instead of the channels
 
   int64_t bytes() const { return elements * static_cast<int64_t>(dtype_size(dtype)); }
   /// Bytes that a rank sends at least, of each byte of the message: so that rates of groups of any size compare with
@@ -142,6 +143,12 @@ std::vector<Message> messages_of(const config::Config& config, const Groups& gro
   if (grid.pipeline > 1) {
     messages.push_back({"pipeline", "stream, stage 0 to 1 and back", Exchange::send_receive, dims.dtype,
                         dims.stream * dims.hidden, 2});
+    if (groups.pipeline_copies() != nullptr) {
+      Message copied = messages.back();
+      copied.what += ", copied";
+      copied.links = groups.pipeline_copies();
+      messages.push_back(std::move(copied));
+    }
   }
   return messages;
 }
@@ -156,6 +163,34 @@ void there_and_back(const Context& context, const Groups& groups, const Tensor& 
     groups.receive(context, received, Channel::forward_from_previous);
     groups.send(context, sent, Channel::backward_to_previous);
   }
+}
+
+/// The same by copies. What is sent leaves on the context's own stream: the way back waits for the way there.
+void there_and_back_copied(const Context& context, const Groups& groups, parallel::PeerLinks& links,
+                           const Tensor& sent, const Tensor& received) {
+  const bool first = groups.at().pipeline == 0;
+  const Channel to = first ? Channel::forward_to_next : Channel::backward_to_previous;
+  if (!first) links.receive(context, received, Channel::forward_from_previous);
+  links.wait_until_free(context, to);
+  links.send(context, sent, to);
+  if (first) links.receive(context, received, Channel::backward_from_next);
+}
+
+/// Milliseconds of the stream from one stage to the next; 0 where this rank takes no part. All ranks of the world call
+/// it.
+double stream_ms(const Context& context, int repeats, const Groups& groups, const Message& message,
+                 const Tensor& sent, const Tensor& received) {
+  const bool takes_part = groups.at().pipeline <= 1;
+  if (message.links == nullptr) {
+    if (!takes_part) return 0;
+    return median_ms(context, repeats, [&] { there_and_back(context, groups, sent, received); }) / 2;
+  }
+  const DeviceBuffer memory(context, 2 * sent.bytes());
+  const auto landing = message.links->share(context, {memory.data(), sent.dtype, {2 * sent.numel()}}, 1);
+  if (!takes_part) return 0;
+  return median_ms(context, repeats,
+                   [&] { there_and_back_copied(context, groups, *message.links, sent, received); }) /
+         2;
 }
 
 /// Milliseconds of a message by copies. All ranks of the world call it.
@@ -179,7 +214,8 @@ double copied_ms(const Context& context, int repeats, const Message& message) {
   return median_ms(context, repeats, call, [&] { message.communicator->barrier(context); });
 }
 
-/// Milliseconds of one message on this rank; 0 where it takes no part. All ranks of the message's group call it.
+/// Milliseconds of one message on this rank; 0 where it takes no part. All ranks of the message's group call it, all of
+/// the world where copy engines carry it.
 double message_ms(const Context& context, int repeats, const Groups& groups, const Message& message) {
   if (message.copies != nullptr) return copied_ms(context, repeats, message);
   const auto bytes = static_cast<size_t>(message.bytes());
@@ -187,10 +223,7 @@ double message_ms(const Context& context, int repeats, const Groups& groups, con
   const Tensor whole{first.data(), message.dtype, {message.elements}};
   const Tensor result{second.data(), message.dtype, {message.elements}};
   fill_random(context, whole);
-  if (message.communicator == nullptr) {
-    if (groups.at().pipeline > 1) return 0;
-    return median_ms(context, repeats, [&] { there_and_back(context, groups, whole, result); }) / 2;
-  }
+  if (message.communicator == nullptr) return stream_ms(context, repeats, groups, message, whole, result);
   Communicator& group = *message.communicator;
   const int64_t share = message.elements / group.size();
   const Tensor own{second.data(), message.dtype, {share}};

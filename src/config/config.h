@@ -45,8 +45,8 @@ enum class Overlong : uint8_t { truncate, drop };
 /// What the data ranks share beside the step's samples: main parameters and moments in any case, then gradients, then
 /// values.
 enum class Shard : uint8_t { optimizer, gradients, parameters };
-/// What carries the tensor ranks' tokens with sequence parallelism on GPUs: NCCL, whose kernels take multiprocessors,
-/// or the copy engines (parallel/peer_transport.h).
+/// What carries messages of a kind on GPUs: NCCL, whose kernels take multiprocessors, or the copy engines
+/// (parallel/peer_transport.h, peer_links.h).
 enum class Transport : uint8_t { nccl, copy };
 enum class PipelineSchedule : uint8_t { gpipe, one_f_one_b, interleaved, zero_bubble };  ///< "1f1b" in YAML
 
@@ -255,6 +255,7 @@ struct ParallelConfig {
   bool overlap_param_gather = true;  ///< new values are gathered while the next forward pass runs
   Transport data_transport = Transport::nccl;  ///< of gradients and values
   bool fp8_param_gather = true;                ///< new FP8 weights travel as bytes: see gathers_fp8_weights()
+  Transport pipeline_transport = Transport::nccl;  ///< of the stream and its gradient between stages
   bool overlap_receive = false;   ///< pipeline: a message may arrive while the pass before its own runs
   int64_t timeout_seconds = 600;  ///< of a rank that waits for others; 0: for ever
 };

@@ -53,12 +53,18 @@ const auto kExecutionRows = std::to_array<Key>({
      "(`delayed`, `tensorwise`) all of whose GEMMs are in FP8, unless somebody reads their BF16 values: "
      "`precision.fp8_keep_weights: none`, `precision.fp8_from_step` and `fp8_until_step`, `guard.every`, "
      "`logging.fp8_statistics_every`, `logging.generate_every`, `evaluation.every`."},
+    {TE_KEY(parallel.pipeline_transport), kBuiltIn, kAny,
+     "Pipeline, on GPUs: what carries the stream and its gradient between stages. `nccl`: NCCL's kernels, "
+     "which wait for the neighbour on multiprocessors. `copy`: the GPUs' copy engines, which take none and "
+     "need the stages of a pipeline on one host, on GPUs that can write each other's memory (NVLink), and "
+     "four or more buffers of the stream's size for what arrives. Same numbers. With one stage nothing "
+     "travels."},
     {TE_KEY(parallel.overlap_receive), kBuiltIn, kAny,
-     "Pipeline: a message from a neighbour may arrive while the pass before the one that needs it runs. It "
-     "takes "
-     "two more buffers of the residual stream's size, and NCCL's waiting kernels take up to 16 "
-     "multiprocessors from "
-     "the passes; without it they take none, and each message is waited for."},
+     "Pipeline, with `pipeline_transport: nccl`: a message from a neighbour may arrive while the pass before "
+     "the one that needs it runs. It takes two more buffers of the residual stream's size, and NCCL's "
+     "waiting kernels take up to 16 multiprocessors from the passes; without it they take none, and each "
+     "message is waited for. With `copy` every message arrives as early as it is sent, and this key has no "
+     "meaning."},
     {TE_KEY(parallel.timeout_seconds), kBuiltIn, from_to(0, kMaxSteps),
      "Seconds after which a rank that waits for others ends the job and says for what and whom it waited; 0 "
      "is never."},

@@ -38,6 +38,23 @@ std::unique_ptr<PeerTransport> connect_copies(World& world, const Context& conte
   return make_group_transport(group);
 }
 
+/// On the CPU none: a send does not wait there anyhow.
+std::unique_ptr<PeerLinks> connect_links(World& world, const Context& context, const ProcessGrid& grid,
+                                         const std::array<Communicator*, kChannels>& channels) {
+#ifdef TE_WITH_CUDA
+  if (context.is_cuda()) {
+    return make_peer_links(world, context, grid.pipeline_group(world.rank()), channels,
+                           "parallel.pipeline_transport");
+  }
+#else
+  static_cast<void>(world);
+  static_cast<void>(grid);
+  static_cast<void>(channels);
+#endif
+  TE_CHECK(!context.is_cuda(), "links of a pipeline: a CUDA context in a build without CUDA");
+  return nullptr;
+}
+
 }  // namespace
 
 /// make_group(name, ranks, channel) makes a communicator of at least two ranks, of which `rank` is one.
@@ -86,6 +103,7 @@ Groups Groups::make(const ProcessGrid& grid, int rank, Make&& make_group) {
 }
 
 Groups::~Groups() {
+  pipeline_copies_.reset();
   data_copies_.reset();
   tensor_copies_.reset();
   // One by one in the order of making: the end of a communicator may wait for its ranks, as making it does.
@@ -127,6 +145,8 @@ Groups Groups::connect(World& world, const Context& context, const ProcessGrid& 
     groups.tensor_copies_ = connect_copies(world, context, groups.tensor(), "parallel.tensor_transport");
   if (options.data_copies && groups.data().size() > 1)
     groups.data_copies_ = connect_copies(world, context, groups.data(), "parallel.data_transport");
+  if (options.pipeline_copies && grid.pipeline > 1)
+    groups.pipeline_copies_ = connect_links(world, context, grid, groups.channels_);
   return groups;
 }
 

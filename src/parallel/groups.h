@@ -1,30 +1,24 @@
 // The communicators of one rank: its groups in the process grid and, with a pipeline, its channels to the
-// neighbouring stages.
+// neighbouring stages: each a communicator of two ranks, of which rank 0 sends and rank 1 receives.
+//
+// On the CPU, where a send does not wait, no schedule whose receives have their sends can deadlock. On a GPU each
+// channel is given a stream of its own (Context::side), and NCCL's kernels of several channels may still wait for each
+// other there, as large messages of several virtual stages do: peer_links.h has links without such kernels.
 #pragma once
 
 #include <array>
 #include <memory>
 #include <vector>
 
+#include "parallel/channel.h"
 #include "parallel/communicator.h"
+#include "parallel/peer_links.h"
 #include "parallel/peer_transport.h"
 #include "parallel/process_grid.h"
 
 namespace te::parallel {
 
 class World;
-
-/// The four directed links of a pipeline rank, each a communicator of two ranks: rank 0 of it sends, rank 1
-/// receives. The stages form a ring (the last one's next is the first, which interleaved schedules need). Each
-/// link is a queue of its own, so on the CPU, where a send does not wait, no schedule whose receives have their
-/// sends can deadlock; with two stages both neighbours are the same rank, yet the four links stay distinct. On a
-/// GPU the same holds if each channel is given a stream of its own (Context::side).
-enum class Channel : uint8_t {
-  forward_from_previous,  ///< activations come in
-  forward_to_next,        ///< activations go out
-  backward_from_next,     ///< their gradients come in
-  backward_to_previous    ///< gradients go out
-};
 
 struct ConnectOptions {
   /// Thread blocks that NCCL may use for a channel; the collectives' number is NCCL's own choice. A channel moves
@@ -34,6 +28,9 @@ struct ConnectOptions {
   bool tensor_copies = false;
   /// With several data ranks: likewise the gradients and values of their buckets.
   bool data_copies = false;
+  /// With several stages, on GPUs: the stream and its gradient travel by PeerLinks. JobFailure where GPUs cannot do
+  /// that. On the CPU the channels carry them.
+  bool pipeline_copies = false;
 };
 
 class Groups {
@@ -74,6 +71,9 @@ class Groups {
   /// By which buckets of gradients and values travel; null where data() does it.
   PeerTransport* data_copies() const { return data_copies_.get(); }
 
+  /// By which the stream and its gradient travel between stages; null where the channels carry them, as on the CPU.
+  PeerLinks* pipeline_copies() const { return pipeline_copies_.get(); }
+
   /// Only with more than one stage.
   Communicator& channel(Channel which) const;
   void send(const Context& context, const Tensor& t, Channel which) const {
@@ -97,8 +97,9 @@ class Groups {
   std::vector<std::unique_ptr<Communicator>> made_;  // in the order in which all ranks make and end them
   Communicator *world_ = nullptr, *tensor_ = nullptr, *context_ = nullptr, *microbatch_ = nullptr,
                *data_ = nullptr, *stage_ = nullptr, *embedding_ = nullptr;
-  std::array<Communicator*, 4> channels_{};
+  std::array<Communicator*, kChannels> channels_{};
   std::unique_ptr<PeerTransport> tensor_copies_, data_copies_;
+  std::unique_ptr<PeerLinks> pipeline_copies_;
 };
 
 }  // namespace te::parallel

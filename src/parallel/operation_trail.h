@@ -2,11 +2,11 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/device.h"
 #include "core/error.h"
@@ -17,7 +17,8 @@ namespace te::parallel {
 /// is what the device is in.
 class OperationTrail {
  public:
-  explicit OperationTrail(const Context& context) {
+  /// kept: how many of the last operations.
+  explicit OperationTrail(const Context& context, size_t kept = 64) : entries_(kept) {
     for (Entry& entry : entries_) entry.event.emplace(context);
   }
 
@@ -45,7 +46,7 @@ class OperationTrail {
     std::string what;
   };
   std::mutex mutex_;
-  std::array<Entry, 64> entries_;
+  std::vector<Entry> entries_;
   uint64_t count_ = 0;
 };
 

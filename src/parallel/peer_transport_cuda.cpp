@@ -1,15 +1,12 @@
 #include "parallel/peer_transport.h"
 
-#include <cudaTypedefs.h>
-
 #include <algorithm>
 #include <vector>
 
-#include "core/cuda_check.h"
 #include "core/profile.h"
-#include "parallel/cuda_driver.h"
 #include "parallel/operation.h"
 #include "parallel/operation_trail.h"
+#include "parallel/peer_counters.h"
 #include "parallel/peer_memory.h"
 #include "parallel/peer_pieces.h"
 #include "parallel/rank_sum.h"
@@ -19,27 +16,6 @@
 namespace te::parallel {
 namespace {
 
-/// Counters in the memory of the rank that waits for them. Behind what the stream has done before, copies to other GPUs
-/// included: the driver puts a fence of the whole system in front of the write.
-void write_counter(const Context& stream, uint32_t* counter, uint32_t value) {
-  static const auto function = driver_function<PFN_cuStreamWriteValue32_v11070>("cuStreamWriteValue32");
-  driver_check(function(cuda_stream(stream), reinterpret_cast<CUdeviceptr>(counter), value,
-                        CU_STREAM_WRITE_VALUE_DEFAULT),
-               "cuStreamWriteValue32");
-}
-
-/// The stream goes on when the counter has reached the value; counters may wrap around.
-void wait_counter(const Context& stream, const uint32_t* counter, uint32_t value) {
-  static const auto function = driver_function<PFN_cuStreamWaitValue32_v11070>("cuStreamWaitValue32");
-  driver_check(
-      function(cuda_stream(stream), reinterpret_cast<CUdeviceptr>(counter), value, CU_STREAM_WAIT_VALUE_GEQ),
-      "cuStreamWaitValue32");
-}
-
-void copy_bytes(const Context& stream, char* destination, const void* source, size_t bytes) {
-  TE_CUDA_CHECK(cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDefault, cuda_stream(stream)));
-}
-
 /// What a rank tells another: each in a counter of its own of the other's memory.
 enum class Signal : uint8_t {
   greeting,  ///< the memories have been opened
@@ -48,9 +24,7 @@ enum class Signal : uint8_t {
   consumed,  ///< reductions whose addends have been read
 };
 constexpr size_t kSignals = 4;
-constexpr size_t kCounterBytes = 128;               // nobody polls another's line
-constexpr size_t kCountersBytes = size_t{2} << 20;  // a whole page of the driver's, which can be shared
-static_assert(kSignals * kMostSummedRanks * kCounterBytes <= kCountersBytes);
+static_assert(kSignals * kMostSummedRanks <= PeerCounters::kMost);
 
 class CopyTransport final : public PeerTransport {
  public:
@@ -73,17 +47,15 @@ class CopyTransport final : public PeerTransport {
 
   int rank() const { return group_.rank(); }
   int size() const { return group_.size(); }
-  /// The counter in the memory of rank `at` that rank `from` writes.
-  uint32_t* counter(int at, Signal signal, int from) const {
-    const size_t index =
-        static_cast<size_t>(signal) * static_cast<size_t>(size()) + static_cast<size_t>(from);
-    return reinterpret_cast<uint32_t*>(counters_->at(at) + index * kCounterBytes);
+  /// The index of the counter that rank `from` writes.
+  size_t counter(Signal signal, int from) const {
+    return static_cast<size_t>(signal) * static_cast<size_t>(size()) + static_cast<size_t>(from);
   }
   void tell(const Context& stream, int peer, Signal signal, uint32_t value) const {
-    write_counter(stream, counter(peer, signal, rank()), value);
+    counters_.tell(stream, peer, counter(signal, rank()), value);
   }
   void wait_for(const Context& stream, int peer, Signal signal, uint32_t value) const {
-    wait_counter(stream, counter(rank(), signal, peer), value);
+    counters_.wait_for(stream, counter(signal, peer), value);
   }
   /// Where `tensor` of this rank lies in the memory of rank `peer`.
   char* place_at(int peer, const Tensor& tensor) const;
@@ -102,8 +74,7 @@ class CopyTransport final : public PeerTransport {
   World& world_;
   const Communicator& group_;
   std::string key_;
-  DeviceBuffer own_counters_;
-  std::unique_ptr<PeerMemory> counters_;
+  PeerCounters counters_;
   std::vector<const PeerMemory*> shared_;
   Context lane_;  ///< on which this rank's copies run, one after another
   Event ready_, sent_;
@@ -134,18 +105,13 @@ CopyTransport::CopyTransport(World& world, const Context& context, const Communi
     : world_(world),
       group_(group),
       key_(key),
-      own_counters_(context, kCountersBytes),
+      counters_(world, context, group, key),
       lane_(context.side(true)),
       ready_(context),
       sent_(context),
       trail_(context) {
   TE_CHECK(group.size() > 1 && group.size() <= kMostSummedRanks, "group {}: copies among {} ranks",
            group.name(), group.size());
-  check_peer_access(world, context, group, key_);
-  context.zero({own_counters_.data(), DType::u8, {static_cast<int64_t>(kCountersBytes)}});
-  context.synchronize();
-  counters_ = std::make_unique<PeerMemory>(world, context, group, own_counters_.data(), kCountersBytes,
-                                           "counters", key_);
   // A driver that cannot do this shall say so now.
   const Watchdog::Guard guard(context, "the first signal of group " + group.name());
   for (int peer = 0; peer < size(); ++peer)

@@ -30,6 +30,7 @@ parallel::ConnectOptions connect_options(const config::Config& config) {
   options.tensor_copies =
       config.parallel.sequence && config.parallel.tensor_transport == config::Transport::copy;
   options.data_copies = config.parallel.data_transport == config::Transport::copy;
+  options.pipeline_copies = config.parallel.pipeline_transport == config::Transport::copy;
   return options;
 }
 

@@ -1,6 +1,7 @@
 #include "train/pipeline.h"
 
 #include <algorithm>
+#include <array>
 
 #include "core/error.h"
 #include "parallel/watchdog.h"
@@ -35,6 +36,32 @@ Pipeline::Link::Link(const Context& context, size_t num_buffers)
   for (size_t i = 0; i < std::max<size_t>(1, num_buffers); ++i) done.emplace_back(context);
 }
 
+namespace {
+
+constexpr std::array kAllChannels{Channel::forward_from_previous, Channel::forward_to_next,
+                                  Channel::backward_from_next, Channel::backward_to_previous};
+
+/// Messages that may be on a link, beside the one that its sender makes, before the stages could wait for each other.
+int messages_on_the_way(const parallel::ScheduleShape& shape, int stage, Channel to) {
+  return shape.channel_messages(
+      stage, to == Channel::forward_to_next ? ActionKind::send_forward : ActionKind::send_backward);
+}
+
+/// Landing buffers of each direction on every stage: what any stage needs to be sent, so that memories are laid out
+/// alike. With a link of m messages (schedule.h, 4) the send of message k - 1 waits until message k - 1 - m has been
+/// received. With m + 1 buffers the pass that makes message k waits for that same message, after that send: no longer
+/// than the schedule has been simulated with.
+int landing_buffers(const parallel::ScheduleShape& shape) {
+  int most = 0;
+  for (int stage = 0; stage < shape.stages; ++stage) {
+    for (const Channel to : kAllChannels)
+      if (parallel::sends(to)) most = std::max(most, messages_on_the_way(shape, stage, to) + 1);
+  }
+  return most;
+}
+
+}  // namespace
+
 Pipeline::Pipeline(const config::TrainingConfig& training, const config::ParallelConfig& layout,
                    const Context& context, model::ModelStage& stage)
     : stage_(stage), groups_(stage.groups()) {
@@ -42,12 +69,12 @@ Pipeline::Pipeline(const config::TrainingConfig& training, const config::Paralle
   const int at = groups_.at().pipeline;
   schedule_ = parallel::make_schedule(shape)[static_cast<size_t>(at)];
   if (groups_.grid().pipeline == 1) return;
-  for (const Channel channel : {Channel::forward_from_previous, Channel::forward_to_next,
-                                Channel::backward_from_next, Channel::backward_to_previous}) {
-    const bool sends = channel == Channel::forward_to_next || channel == Channel::backward_to_previous;
-    const ActionKind send =
-        channel == Channel::forward_to_next ? ActionKind::send_forward : ActionKind::send_backward;
-    const int buffers = sends ? shape.channel_messages(at, send) + 1 : layout.overlap_receive ? 1 : 0;
+  if (layout.pipeline_transport == config::Transport::copy) landing_buffers_ = landing_buffers(shape);
+  for (const Channel channel : kAllChannels) {
+    const bool early = layout.overlap_receive && !copies();
+    int buffers = early ? 1 : 0;
+    // A copy ends by itself: while one buffer's runs, the other is filled.
+    if (parallel::sends(channel)) buffers = copies() ? 2 : messages_on_the_way(shape, at, channel) + 1;
     links_.emplace_back(context, static_cast<size_t>(buffers));
   }
 }
@@ -59,11 +86,25 @@ void Pipeline::plan(MemoryPlan& plan) {
       plan.add(buffer, "pipeline.message", MemoryKind::scratch, dims.dtype, {dims.stream, dims.hidden});
     }
   }
+  if (copies()) {
+    plan.add(arriving_, "pipeline.arriving", MemoryKind::scratch, dims.dtype,
+             {2 * landing_buffers_ * dims.stream, dims.hidden});
+  }
+}
+
+std::unique_ptr<parallel::PeerLinks::Landing> Pipeline::share(const Context& context) {
+  if (peer_links() == nullptr) return nullptr;
+  return peer_links()->share(context, arriving_, landing_buffers_);
 }
 
 // --- messages ----------------------------------------------------------------------------------------------
 
 void Pipeline::receive(const Context& context, Channel channel, const Tensor& into) {
+  if (peer_links() != nullptr) return peer_links()->receive(context, into, channel);
+  receive_by_channel(context, channel, into);
+}
+
+void Pipeline::receive_by_channel(const Context& context, Channel channel, const Tensor& into) {
   Link& from = link(channel);
   const bool early = !from.buffers.empty();
   // A first message waits for the work so far in either case: the buffer's memory has been zeroed by it.
@@ -80,6 +121,7 @@ void Pipeline::receive(const Context& context, Channel channel, const Tensor& in
 
 Tensor Pipeline::buffer(const Context& context, Channel channel) {
   Link& to = link(channel);
+  if (peer_links() != nullptr) peer_links()->wait_until_free(context, channel);
   to.done[to.next].wait(context);
   return to.buffers[to.next];
 }
@@ -88,7 +130,11 @@ void Pipeline::send(const Context& context, Channel channel) {
   Link& to = link(channel);
   to.start.record(context);
   to.start.wait(to.stream);
-  groups_.send(to.stream, to.buffers[to.next], channel);
+  if (peer_links() != nullptr) {
+    peer_links()->send(to.stream, to.buffers[to.next], channel);
+  } else {
+    groups_.send(to.stream, to.buffers[to.next], channel);
+  }
   to.done[to.next].record(to.stream);
   to.next = (to.next + 1) % to.buffers.size();
 }

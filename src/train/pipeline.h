@@ -7,10 +7,15 @@
 // neighbour. What is received goes straight to its place, after all passes launched before:
 // whatever they do with the place, they have done. With parallel.overlap_receive it goes to a buffer as soon as the
 // message before has been copied out of it, beside the pass that runs then, and from there to its place.
+//
+// With parallel.pipeline_transport copy, on GPUs, messages travel by PeerLinks (parallel/peer_links.h): what is sent
+// goes from its buffer to one of several landing buffers of the receiver at once, and from there to its place when the
+// receiver comes to it.
 #pragma once
 
 #include <deque>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "config/config.h"
@@ -51,6 +56,9 @@ class Pipeline {
   model::StageSlots slots() const { return {schedule_.slots, schedule_.wgrad_slots}; }
   /// After the stage's plan.
   void plan(MemoryPlan& plan);
+  /// Once the plan's memory is there: what must live while messages may arrive, and end before the memory does. Null
+  /// where nothing has to be shared. Collective.
+  std::unique_ptr<parallel::PeerLinks::Landing> share(const Context& context);
 
   /// Gives the pass of a microbatch (which samples, what to count).
   using PassOf = std::function<model::Pass(int64_t microbatch)>;
@@ -66,15 +74,20 @@ class Pipeline {
   struct Link {
     Link(const Context& context, size_t num_buffers);
     Context stream;
-    Event start;                  ///< what the message must wait for
-    std::vector<Event> done;      ///< per buffer; of a receive without one, the first
-    std::vector<Tensor> buffers;  ///< of a send two or more, of a receive one with overlap_receive
-    size_t next = 0;              ///< buffer of the next send
-    bool used = false;            ///< a receive's buffer has held a message
+    Event start;              ///< what the message must wait for
+    std::vector<Event> done;  ///< per buffer; of a receive without one, the first
+    std::vector<Tensor>
+        buffers;        ///< of a send two or more, of a receive through a channel one with overlap_receive
+    size_t next = 0;    ///< buffer of the next send
+    bool used = false;  ///< a receive's buffer has held a message
   };
   Link& link(parallel::Channel channel) { return links_[static_cast<size_t>(channel)]; }
+  bool copies() const { return landing_buffers_ > 0; }
+  /// What carries the messages; null: the channels.
+  parallel::PeerLinks* peer_links() const { return copies() ? groups_.pipeline_copies() : nullptr; }
   void receive(const Context& context, parallel::Channel channel, const Tensor& into);
-  /// The next buffer to fill for a send; waits until what it held last has gone.
+  void receive_by_channel(const Context& context, parallel::Channel channel, const Tensor& into);
+  /// The next buffer to fill for a send; waits until what it held last has gone, and its message may follow.
   Tensor buffer(const Context& context, parallel::Channel channel);
   void send(const Context& context, parallel::Channel channel);
   void forward(const Context& context, const model::MicrobatchSlot& place, const DeviceBatch& batch,
@@ -86,6 +99,9 @@ class Pipeline {
   const parallel::Groups& groups_;
   parallel::StageSchedule schedule_;
   std::deque<Link> links_;  ///< by Channel; empty without a pipeline
+  int landing_buffers_ =
+      0;             ///< of each direction, the same on all stages; 0: messages travel by the channels
+  Tensor arriving_;  ///< the landing buffers: forward ones, then backward ones, each [stream, hidden]
 };
 
 }  // namespace te::train

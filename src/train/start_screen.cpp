@@ -90,9 +90,10 @@ std::string transport_line(const StartInfo& info) {
   if (!info.context.is_cuda()) return "";
   const parallel::ConnectOptions options = connect_options(info.config);
   std::string copied;
-  if (info.grid.tensor > 1 && options.tensor_copies) copied = "tensor ranks' tokens";
-  if (info.grid.data * info.grid.context > 1 && options.data_copies)
-    copied += (copied.empty() ? "" : ", and ") + std::string("data ranks' gradients and values");
+  const auto add = [&](const char* what) { copied += (copied.empty() ? "" : ", and ") + std::string(what); };
+  if (info.grid.tensor > 1 && options.tensor_copies) add("tensor ranks' tokens");
+  if (info.grid.data * info.grid.context > 1 && options.data_copies) add("data ranks' gradients and values");
+  if (info.grid.pipeline > 1 && options.pipeline_copies) add("the stream between stages");
   return copied.empty() ? "" : copied + " by copy engines, everything else by NCCL";
 }
 

@@ -78,6 +78,7 @@ void StepRunner::allocate() {
   for (parallel::PeerTransport* const copies : {groups().tensor_copies(), groups().data_copies()})
     if (copies != nullptr)
       shared_.push_back(copies->share(context_, memory_.data(), memory_.bytes(), plan_.buffers()));
+  landing_ = pipeline_.share(context_);
   model_.bind(context_);
   optimizer_.bind(context_);
 }

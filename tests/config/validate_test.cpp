@@ -380,6 +380,15 @@ TEST(Validate, ParallelLayouts) {
           "parallel.tensor_overlap (3) must divide parallel.tensor (2) or be a multiple of it");
   EXPECT_EQ(small(copies({"parallel.sequence=true", "parallel.tensor_overlap=4"})).parallel.tensor_transport,
             Transport::copy);
+  // With one stage there is nothing to copy, and nothing to refuse; with copies all messages come early.
+  EXPECT_EQ(small({"parallel.pipeline=2"}).parallel.pipeline_transport, Transport::nccl);
+  for (const char* stages : {"parallel.pipeline=1", "parallel.pipeline=2"}) {
+    for (const char* early : {"parallel.overlap_receive=false", "parallel.overlap_receive=true"}) {
+      EXPECT_EQ(small({stages, early, "parallel.pipeline_transport=copy"}).parallel.pipeline_transport,
+                Transport::copy);
+    }
+  }
+  refused({"parallel.pipeline_transport=mpi"}, "parallel.pipeline_transport");
   EXPECT_EQ(small({"parallel.pipeline=2", "parallel.pipeline_split=1,1"}).parallel.pipeline_split, "1,1");
   refused({"parallel.pipeline_split=even,"}, "is neither even nor balanced nor a list");
   for (const char* split : {"1,", ",1", "1,,1", "1,0", "1,-1", "1,x", "1.5", "", "2 1"})

@@ -68,7 +68,7 @@ struct Case {
   bool muon = false;
   double lr = 5e-3;
   std::string split = "even";  ///< parallel.pipeline_split
-  bool copies = false;         ///< parallel.tensor_transport and data_transport copy
+  bool copies = false;         ///< parallel.tensor_transport, data_transport and pipeline_transport copy
   int chunks = 0;              ///< parallel.virtual_stages; 0: 2 of interleaved, 1 of any other schedule
   int seq = 0;                 ///< model.seq_length; 0: by width
 
@@ -164,7 +164,7 @@ inline config::Config make_config(const Case& c) {
   p.pipeline = c.pipeline;
   p.sequence = c.sequence;
   p.tensor_overlap = c.overlap;
-  if (c.copies) p.tensor_transport = p.data_transport = config::Transport::copy;
+  if (c.copies) p.tensor_transport = p.data_transport = p.pipeline_transport = config::Transport::copy;
   p.schedule = c.schedule;
   p.pipeline_split = c.split;
   p.virtual_stages = c.chunks > 0 ? c.chunks : c.schedule == PipelineSchedule::interleaved ? 2 : 1;
@@ -1056,7 +1056,7 @@ inline std::vector<Case> cases_of(int ranks) {
 }
 
 /// And those with sequence parallelism once more by parallel.tensor_transport copy, in one piece, in pieces of one
-/// rank's tokens and of half as many; and by parallel.data_transport copy.
+/// rank's tokens and of half as many; and by parallel.data_transport and pipeline_transport copy.
 inline std::vector<Case> with_copies(std::vector<Case> cases) {
   const size_t count = cases.size();
   int multiple = 0;

@@ -2,7 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <sstream>
 #include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
 
 #include "train/execution.h"
 #include "train/step_runner.h"
@@ -143,6 +148,64 @@ TEST(Plan, OfDataRanksIsTheSameWhereTheyWriteEachOthersMemory) {
     EXPECT_NE(copied[0].find("data_transport.slots"), std::string::npos);
   }
   EXPECT_EQ(plans({})[0].find("data_transport"), std::string::npos);
+}
+
+/// The lines of the buffer in each stage's table.
+std::vector<std::string> lines_of_stages(const std::string& buffer, int stages,
+                                         std::vector<std::string> overrides) {
+  overrides.insert(overrides.end(), {"training.device=cpu", "training.recompute=none",
+                                     fmt::format("parallel.pipeline={}", stages)});
+  const config::Config config =
+      config::load_config(std::string(TE_SOURCE_DIR) + "/configs/llama7b_fp8.yaml", overrides);
+  std::vector<std::string> found;
+  for (int rank = 0; rank < stages; ++rank) {
+    const parallel::Groups groups = parallel::Groups::planned(parallel::ProcessGrid::of(stages, 1, 1, stages),
+                                                              rank, train::connect_options(config));
+    std::istringstream lines(train::StepRunner(config, Context::cpu(), groups).plan().buffers());
+    std::string own;
+    for (std::string line; std::getline(lines, line);)
+      if (line.find(buffer) != std::string::npos) own += line + "\n";
+    found.push_back(own);
+  }
+  return found;
+}
+
+// Stages, which hold other layers, find the buffers in which messages land by their place in one tensor.
+TEST(Plan, OfStagesHasTheSameLandingBuffers) {
+  const std::string copy = "parallel.pipeline_transport=copy", chunks = "parallel.virtual_stages=2";
+  const auto lines = [](int stages, std::vector<std::string> overrides) {
+    return lines_of_stages("pipeline.arriving", stages, std::move(overrides));
+  };
+  const auto expect = [](const std::vector<std::string>& stages, const std::string& shape) {
+    for (const std::string& stage : stages) EXPECT_EQ(stage, stages[0]);
+    EXPECT_NE(stages[0].find(shape), std::string::npos) << stages[0];
+  };
+  // Micro batches of 2 x 4096; two messages of each direction.
+  for (const int stages : {2, 4}) {
+    expect(lines(stages, {copy, "parallel.schedule=1f1b"}), "[32768, 4096]");
+    expect(lines(stages, {copy, "parallel.schedule=zero_bubble"}), "[32768, 4096]");
+    expect(lines(stages, {copy, "parallel.schedule=interleaved", chunks}), "[32768, 4096]");
+  }
+  // Where the ring of chunks closes two or three are on their way, beside the one that is made.
+  expect(lines(2, {copy, "parallel.schedule=zero_bubble", chunks}), "[49152, 4096]");
+  expect(lines(4, {copy, "parallel.schedule=zero_bubble", chunks}), "[65536, 4096]");
+  for (const std::string& stage : lines(2, {"parallel.schedule=1f1b"})) EXPECT_EQ(stage, "");
+  EXPECT_EQ(lines(1, {copy})[0], "");
+}
+
+// Copies end by themselves, so two buffers to send from are enough, and received messages need no other.
+TEST(Plan, OfStagesThatCopyHasTwoMessagesOfEachDirection) {
+  const auto count = [](std::vector<std::string> overrides) {
+    overrides.insert(overrides.end(), {"parallel.schedule=zero_bubble", "parallel.virtual_stages=2"});
+    std::vector<std::ptrdiff_t> counts;
+    for (const std::string& stage : lines_of_stages("pipeline.message", 4, std::move(overrides)))
+      counts.push_back(std::count(stage.begin(), stage.end(), '\n'));
+    return counts;
+  };
+  const std::string early = "parallel.overlap_receive=true";
+  EXPECT_EQ(count({}), (std::vector<std::ptrdiff_t>{6, 4, 4, 6}));
+  EXPECT_EQ(count({early}), (std::vector<std::ptrdiff_t>{8, 6, 6, 8}));
+  EXPECT_EQ(count({"parallel.pipeline_transport=copy", early}), (std::vector<std::ptrdiff_t>{4, 4, 4, 4}));
 }
 
 }  // namespace

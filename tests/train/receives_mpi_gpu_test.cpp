@@ -1,5 +1,6 @@
 // Pipelines on GPUs, where messages really travel beside the passes: whether a receive waits for the passes before it
-// or for its buffer alone (parallel.overlap_receive) changes no bit, and what arrives is what was sent.
+// or for its buffer alone (parallel.overlap_receive), and whether NCCL or copy engines carry the messages
+// (parallel.pipeline_transport), changes no bit, and what arrives is what was sent.
 #include <algorithm>
 #include <vector>
 
@@ -7,6 +8,7 @@
 
 #include "layout_cases.h"
 #include "parallel/launch.h"
+#include "parallel/watchdog.h"
 #include "random_steps.h"
 #include "testing/mpi.h"
 #include "train/execution.h"
@@ -16,6 +18,7 @@ namespace {
 
 using parallel::Groups;
 using parallel::ProcessGrid;
+using parallel::Watchdog;
 
 config::Config make_pipeline_config(PipelineSchedule schedule, int chunks) {
   Case c{.family = Family::llama, .precision = Precision::delayed};
@@ -39,22 +42,66 @@ struct Order {
   int chunks = 1;
 };
 
-TEST(ReceivesGpu, EarlyOnesChangeNoBit) {
+const std::vector<Order> kOrders{{PipelineSchedule::gpipe},          {PipelineSchedule::one_f_one_b},
+                                 {PipelineSchedule::interleaved, 2}, {PipelineSchedule::zero_bubble, 1},
+                                 {PipelineSchedule::zero_bubble, 2}, {PipelineSchedule::zero_bubble, 3}};
+
+Groups connect_stages(const Context& context) {
+  const int stages = world().size();
+  return Groups::connect(world(), context, ProcessGrid::of(stages, 1, 1, stages), {.pipeline_copies = true});
+}
+
+TEST(ReceivesGpu, EarlyOnesAndCopiesChangeNoBit) {
   TE_REQUIRE_GPU();
   if (world().size() == 1) GTEST_SKIP() << "no pipeline";
-  for (const auto& [schedule, chunks] :
-       {Order{PipelineSchedule::gpipe}, Order{PipelineSchedule::one_f_one_b},
-        Order{PipelineSchedule::interleaved, 2}, Order{PipelineSchedule::zero_bubble},
-        Order{PipelineSchedule::zero_bubble, 2}, Order{PipelineSchedule::zero_bubble, 3}}) {
+  for (const auto& [schedule, chunks] : kOrders) {
     SCOPED_TRACE(fmt::format("{} {}", to_string(schedule), chunks));
     config::Config config = make_pipeline_config(schedule, chunks);
     const Context context = parallel::open_cuda_device(world(), train::execution_options(config));
-    const Groups groups =
-        Groups::connect(world(), context, ProcessGrid::of(world().size(), 1, 1, world().size()));
-    const std::vector<float> late = run_random_steps(context, config, groups, kSteps);
+    const Groups groups = connect_stages(context);
+    ASSERT_NE(groups.pipeline_copies(), nullptr);
+    const auto run = [&](const char* what) {
+      const Watchdog::Guard guard(context, what);
+      return run_random_steps(context, config, groups, kSteps);
+    };
+    const std::vector<float> late = run("late receives");
     config.parallel.overlap_receive = true;
-    for (int repeat = 0; repeat < 3; ++repeat)
-      EXPECT_EQ(run_random_steps(context, config, groups, kSteps), late);
+    for (int repeat = 0; repeat < 3; ++repeat) EXPECT_EQ(run("early receives"), late);
+    config.parallel.pipeline_transport = config::Transport::copy;
+    for (int repeat = 0; repeat < 3; ++repeat) {
+      config.parallel.overlap_receive = repeat == 1;  // which then has no meaning
+      EXPECT_EQ(run("copies"), late);
+    }
+  }
+}
+
+// Messages of 32 MiB and several chunks: NCCL's sends and receives of both neighbours' links have waited for each other
+// here. The losses are those of stages of one chunk.
+TEST(ReceivesGpu, CopiesCarryLargeMessagesOfSeveralChunks) {
+  TE_REQUIRE_GPU();
+  if (world().size() == 1) GTEST_SKIP() << "no pipeline";
+  const auto run = [](PipelineSchedule schedule, int chunks) {
+    SCOPED_TRACE(fmt::format("{} {}", to_string(schedule), chunks));
+    config::Config config = make_pipeline_config(schedule, chunks);
+    config.model.num_layers = 2 * world().size();
+    enlarge(config);
+    config.model.seq_length = config.model.max_position_embeddings = 2048;
+    config.training.micro_batch_size = 8;
+    config.training.global_batch_size = 8 * 4 * world().size();
+    config.parallel.pipeline_transport = config::Transport::copy;
+    const Context context = parallel::open_cuda_device(world(), train::execution_options(config));
+    const Groups groups = connect_stages(context);
+    const Watchdog::Guard guard(context, "large messages");
+    const std::vector<float> trace = run_random_steps(context, config, groups, 3);
+    std::vector<float> losses;
+    for (size_t i = 0; i < trace.size(); i += 2) losses.push_back(trace[i]);
+    return losses;
+  };
+  const std::vector<float> losses = run(PipelineSchedule::one_f_one_b, 1);
+  EXPECT_NE(losses.front(), losses.back());
+  for (int repeat = 0; repeat < 2; ++repeat) {
+    EXPECT_EQ(run(PipelineSchedule::zero_bubble, 2), losses);
+    EXPECT_EQ(run(PipelineSchedule::interleaved, 2), losses);
   }
 }
 

@@ -1,0 +1,197 @@
+#include "parallel/peer_links.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/error.h"
+#include "core/profile.h"
+#include "parallel/operation.h"
+#include "parallel/operation_trail.h"
+#include "parallel/peer_counters.h"
+#include "parallel/peer_memory.h"
+#include "parallel/watchdog.h"
+#include "parallel/world.h"
+
+namespace te::parallel {
+namespace {
+
+/// What a stage tells a neighbour of one direction's messages. Each counter has one writer: of messages that go forward
+/// the previous stage counts arrivals and the next what it has taken, of those that go backward the other way round.
+enum class LinkSignal : uint8_t {
+  greeting,  ///< the memories have been opened
+  arrived,
+  taken,
+};
+constexpr size_t kDirections = 2;
+/// The operations of four links, of which a step with many microbatches launches hundreds at once: the one that hangs
+/// shall still be among those kept.
+constexpr size_t kKeptOperations = 512;
+
+class CopyLinks final : public PeerLinks {
+ public:
+  CopyLinks(World& world, const Context& context, std::vector<int> stages,
+            const std::array<Communicator*, kChannels>& channels, const std::string& key);
+  ~CopyLinks() override { Watchdog::remove_probe(probe_); }
+
+  std::unique_ptr<Landing> share(const Context& context, const Tensor& memory, int buffers) override;
+  void wait_until_free(const Context& context, Channel to) override;
+  void send(const Context& lane, const Tensor& message, Channel to) override;
+  void receive(const Context& context, const Tensor& into, Channel from) override;
+
+ private:
+  class Buffers;
+
+  /// The group rank of the stage at the other end.
+  int peer(Channel channel) const {
+    const bool next = channel == Channel::forward_to_next || channel == Channel::backward_from_next;
+    return (group_.rank() + (next ? 1 : group_.size() - 1)) % group_.size();
+  }
+  void tell(const Context& stream, Channel channel, LinkSignal signal, uint64_t messages) const {
+    counters_.tell(stream, peer(channel), counter(channel, signal), static_cast<uint32_t>(messages));
+  }
+  void wait_for(const Context& stream, Channel channel, LinkSignal signal, uint64_t messages) const {
+    counters_.wait_for(stream, counter(channel, signal), static_cast<uint32_t>(messages));
+  }
+  static size_t counter(Channel channel, LinkSignal signal) {
+    return static_cast<size_t>(signal) * kDirections + (is_forward(channel) ? 0 : 1);
+  }
+  const Communicator& link(Channel channel) const { return *channels_[static_cast<size_t>(channel)]; }
+  /// Messages that have been sent to the link or received from it.
+  uint64_t& count(Channel channel) { return counts_[static_cast<size_t>(channel)]; }
+  /// The landing buffers; a message must fit into one of them.
+  const Buffers& buffers(Channel channel, const Tensor& message) const;
+  void launched(const Context& context, const char* name, Channel channel);
+
+  World& world_;
+  PlannedCommunicator group_;  ///< the stages; nothing goes through it
+  std::array<Communicator*, kChannels> channels_;
+  std::string key_;
+  PeerCounters counters_;
+  Buffers* buffers_ = nullptr;  ///< while they are shared
+  std::array<uint64_t, kChannels> counts_{};
+  OperationTrail trail_;
+  int probe_ = 0;
+};
+
+/// The others' views of the stages' landing buffers, known to the links while it lives.
+class CopyLinks::Buffers final : public Landing {
+ public:
+  Buffers(CopyLinks& links, const Context& context, const Tensor& memory, int buffers)
+      : links_(links),
+        number_(static_cast<uint64_t>(buffers)),
+        bytes_(memory.bytes() / (kDirections * static_cast<size_t>(buffers))),
+        memory_(links.world_, context, links.group_, memory.data, memory.bytes(),
+                fmt::format("{} landing buffers of {} bytes", buffers, bytes_), links.key_) {
+    links_.buffers_ = this;
+  }
+  ~Buffers() override { links_.buffers_ = nullptr; }
+
+  uint64_t number() const { return number_; }
+  size_t bytes() const { return bytes_; }
+  /// Where message `index` of the channel's direction lands at group rank `rank`.
+  char* at(int rank, Channel channel, uint64_t index) const {
+    const uint64_t buffer = (is_forward(channel) ? 0 : number_) + index % number_;
+    return memory_.at(rank) + buffer * bytes_;
+  }
+
+ private:
+  CopyLinks& links_;
+  uint64_t number_;  ///< of a direction
+  size_t bytes_;     ///< of a buffer
+  PeerMemory memory_;
+};
+
+// --- life --------------------------------------------------------------------------------------------------
+
+PlannedCommunicator stages_group(const World& world, std::vector<int> stages) {
+  const auto own = std::find(stages.begin(), stages.end(), world.rank()) - stages.begin();
+  return {"pipeline", std::move(stages), static_cast<int>(own)};
+}
+
+CopyLinks::CopyLinks(World& world, const Context& context, std::vector<int> stages,
+                     const std::array<Communicator*, kChannels>& channels, const std::string& key)
+    : world_(world),
+      group_(stages_group(world, std::move(stages))),
+      channels_(channels),
+      key_(key),
+      counters_(world, context, group_, key),
+      trail_(context, kKeptOperations) {
+  // A driver that cannot do this shall say so now.
+  const Watchdog::Guard guard(context, "the first signal of group " + group_.name());
+  for (const Channel to : {Channel::forward_to_next, Channel::backward_to_previous})
+    tell(context, to, LinkSignal::greeting, 1);
+  for (const Channel from : {Channel::forward_from_previous, Channel::backward_from_next})
+    wait_for(context, from, LinkSignal::greeting, 1);
+  context.synchronize();
+  probe_ = Watchdog::add_probe([this](bool find_pending) {
+    return Watchdog::Report{.error = "", .pending = find_pending ? trail_.oldest_pending() : ""};
+  });
+}
+
+std::unique_ptr<PeerLinks::Landing> CopyLinks::share(const Context& context, const Tensor& memory,
+                                                     int buffers) {
+  TE_CHECK(buffers > 0 && memory.numel() % (2 * int64_t{buffers}) == 0,
+           "group {}: {} for twice {} landing buffers", group_.name(), memory.shape.str(), buffers);
+  TE_CHECK(buffers_ == nullptr, "group {}: landing buffers are shared already", group_.name());
+  return std::make_unique<Buffers>(*this, context, memory, buffers);
+}
+
+const CopyLinks::Buffers& CopyLinks::buffers(Channel channel, const Tensor& message) const {
+  TE_CHECK(buffers_ != nullptr, "{}: no landing buffers are shared", link(channel).name());
+  TE_CHECK(message.bytes() <= buffers_->bytes(), "{}: a message of {} bytes for landing buffers of {}",
+           link(channel).name(), message.bytes(), buffers_->bytes());
+  return *buffers_;
+}
+
+/// Behind every operation, for the watchdog.
+void CopyLinks::launched(const Context& context, const char* name, Channel channel) {
+  if (Watchdog::timeout() == 0) return;
+  const Operation operation(name, link(channel), context);
+  const std::string_view activity = ScopedActivity::current();
+  trail_.add(context, fmt::format("{}{}{}", Operation::describe_current(),
+                                  activity.empty() ? "" : ", during ", activity));
+}
+
+// --- messages ----------------------------------------------------------------------------------------------
+
+void CopyLinks::wait_until_free(const Context& context, Channel to) {
+  TE_CHECK(sends(to), "{} receives", link(to).name());
+  if (OpObserver::rehearsing()) return;
+  const uint64_t index = count(to), number = buffers(to, {}).number();
+  if (index < number) return;
+  wait_for(context, to, LinkSignal::taken, index - number + 1);
+  launched(context, "wait to send", to);
+}
+
+void CopyLinks::send(const Context& lane, const Tensor& message, Channel to) {
+  TE_CHECK(sends(to), "{} receives", link(to).name());
+  const ProfileScope scope(lane, "send", static_cast<double>(message.bytes()), link(to).name());
+  if (scope.rehearsed()) return;
+  const Buffers& there = buffers(to, message);
+  const uint64_t index = count(to)++;
+  copy_bytes(lane, there.at(peer(to), to, index), message.data, message.bytes());
+  tell(lane, to, LinkSignal::arrived, index + 1);
+  launched(lane, "send", to);
+}
+
+void CopyLinks::receive(const Context& context, const Tensor& into, Channel from) {
+  TE_CHECK(!sends(from), "{} sends", link(from).name());
+  const ProfileScope scope(context, "receive", static_cast<double>(into.bytes()), link(from).name());
+  if (scope.rehearsed()) return;
+  const Buffers& here = buffers(from, into);
+  const uint64_t index = count(from)++;
+  wait_for(context, from, LinkSignal::arrived, index + 1);
+  context.copy(into, {here.at(group_.rank(), from, index), into.dtype, into.shape});
+  tell(context, from, LinkSignal::taken, index + 1);
+  launched(context, "receive", from);
+}
+
+}  // namespace
+
+std::unique_ptr<PeerLinks> make_peer_links(World& world, const Context& context, std::vector<int> stages,
+                                           const std::array<Communicator*, kChannels>& channels,
+                                           const std::string& key) {
+  return std::make_unique<CopyLinks>(world, context, std::move(stages), channels, key);
+}
+
+}  // namespace te::parallel

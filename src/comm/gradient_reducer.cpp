@@ -133,16 +133,14 @@ void GradientReducer::reduce_next(const Context& context) {
 void GradientReducer::reduce_scatter(const Context& context, const Tensor& whole, const Tensor& share,
                                      bool adds) const {
   parallel::PeerTransport* const copies = groups_.data_copies();
-  const int64_t count = share.numel(), rank = groups_.data().rank();
-  if (copies != nullptr && (!adds || copies->can_add()))
-    return copies->reduce_scatter(context, whole.view({groups_.data().size(), count}), share.view({1, count}),
-                                  copied_, adds);
-  const Tensor own = adds ? ParameterStore::part(whole, rank * count, count) : share;
+  const int64_t count = share.numel(), rank = groups_.data().rank(), size = groups_.data().size();
+  const bool fused = adds && copies != nullptr && copies->can_add(), apart = adds && !fused;
+  const Tensor target = apart ? ParameterStore::part(whole, rank * count, count) : share;
   if (copies != nullptr)
-    reduce_scatter(context, whole, own, false);
+    copies->reduce_scatter(context, whole.view({size, count}), target.view({1, count}), copied_, fused);
   else
-    groups_.data().reduce_scatter(context, whole, own);
-  if (adds) kernels::add(context, share, own, share);
+    groups_.data().reduce_scatter(context, whole, target);
+  if (apart) kernels::add(context, share, target, share);
 }
 
 void GradientReducer::finish(const Context& context) {

@@ -66,6 +66,8 @@ class CopyTransport final : public PeerTransport {
     ready_.wait(lane_);
   }
   void push_share(const Tensor& share, const Tensor& whole, const PeerPieces& cut);
+  Reduction begin_reduction(Reduction reduction);
+  void end_reduction(const Context& context, const Reduction& reduction);
   void push_piece(const Reduction& reduction, int piece);
   void sum(const Context& context, const Reduction& reduction);
   void launched(const Context& context, const char* name);
@@ -280,55 +282,53 @@ void CopyTransport::sum(const Context& context, const Reduction& reduction) {
     if (peer != rank()) tell(context, peer, Signal::consumed, reductions_);
 }
 
-void CopyTransport::reduce(const Context& context, const Tensor& whole, const Tensor& share,
-                           const Tensor& slots, int pieces, const Work& produce,
-                           const std::function<void()>& meanwhile) {
-  const Reduction reduction{whole, share, slots, pieces_of(whole, share, pieces)};
-  TE_CHECK(static_cast<size_t>(size() - 1) * share.bytes() <= slots.bytes(),
-           "group {}: slots of {} bytes for {} shares of {}", group_.name(), slots.bytes(), size() - 1,
-           share.bytes());
+CopyTransport::Reduction CopyTransport::begin_reduction(Reduction reduction) {
+  const size_t share = reduction.share.bytes();
+  TE_CHECK(static_cast<size_t>(size() - 1) * share <= reduction.slots.bytes(),
+           "group {}: slots of {} bytes for {} shares of {}", group_.name(), reduction.slots.bytes(),
+           size() - 1, share);
   ++reductions_;
-  const bool alone = blocking(pieces) && !meanwhile;
-  const auto bytes = static_cast<double>(whole.bytes());
-  if (alone) {
-    produce(0, whole.rows());
-    begin_copies(context);
-    const ProfileScope scope(context, "reduce_scatter", bytes, group_.name());
-    push_piece(reduction, 0);
-    sum(context, reduction);
-  } else {
-    for (int turn = 0; turn < pieces; ++turn) {
-      const int piece = reduction.cut.reduced(turn);
-      produce(piece * reduction.cut.piece(), reduction.cut.piece());
-      begin_copies(context);
-      const ProfileScope scope(lane_, "reduce_scatter", bytes / pieces, group_.name());
-      push_piece(reduction, piece);
-    }
-    if (meanwhile) meanwhile();
-    sum(context, reduction);
-  }
-  // The whole may be overwritten.
+  return reduction;
+}
+
+/// The whole may be overwritten by what the context does from now on.
+void CopyTransport::end_reduction(const Context& context, const Reduction& reduction) {
   sent_.wait(context);
   chunks_ += static_cast<uint32_t>(reduction.cut.chunks());
   launched(context, "reduce_scatter");
 }
 
+void CopyTransport::reduce(const Context& context, const Tensor& whole, const Tensor& share,
+                           const Tensor& slots, int pieces, const Work& produce,
+                           const std::function<void()>& meanwhile) {
+  if (blocking(pieces) && !meanwhile) {
+    produce(0, whole.rows());
+    return reduce_scatter(context, whole, share, slots, false);
+  }
+  const Reduction reduction = begin_reduction({whole, share, slots, pieces_of(whole, share, pieces)});
+  for (int turn = 0; turn < pieces; ++turn) {
+    const int piece = reduction.cut.reduced(turn);
+    produce(piece * reduction.cut.piece(), reduction.cut.piece());
+    begin_copies(context);
+    const ProfileScope scope(lane_, "reduce_scatter", static_cast<double>(whole.bytes()) / pieces,
+                             group_.name());
+    push_piece(reduction, piece);
+  }
+  if (meanwhile) meanwhile();
+  sum(context, reduction);
+  end_reduction(context, reduction);
+}
+
 void CopyTransport::reduce_scatter(const Context& context, const Tensor& whole, const Tensor& share,
                                    const Tensor& slots, bool adds) {
-  const Reduction reduction{whole, share, slots, pieces_of(whole, share, 1), adds};
-  TE_CHECK(static_cast<size_t>(size() - 1) * share.bytes() <= slots.bytes(),
-           "group {}: slots of {} bytes for {} shares of {}", group_.name(), slots.bytes(), size() - 1,
-           share.bytes());
-  ++reductions_;
+  const Reduction reduction = begin_reduction({whole, share, slots, pieces_of(whole, share, 1), adds});
   begin_copies(context);
   {
     const ProfileScope scope(context, "reduce_scatter", static_cast<double>(whole.bytes()), group_.name());
     push_piece(reduction, 0);
     sum(context, reduction);
   }
-  sent_.wait(context);
-  chunks_ += static_cast<uint32_t>(reduction.cut.chunks());
-  launched(context, "reduce_scatter");
+  end_reduction(context, reduction);
 }
 
 }  // namespace

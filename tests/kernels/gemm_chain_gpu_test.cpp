@@ -158,6 +158,7 @@ std::vector<Case> cases() {
       all.push_back({rows, 768, 3072, fp8, A::gelu, NormKind::layer, true});
     }
     all.push_back({1, 4096, 11008, fp8, A::swiglu, NormKind::rms, false});
+    all.push_back({1, 5120, 1280, fp8, A::swiglu, NormKind::rms, true});
     if (!fp8) all.push_back({2, 4096, 11008, fp8, A::swiglu, NormKind::rms, true});
     for (const A kind : {A::swiglu_clamped, A::gelu_exact, A::relu, A::silu, A::geglu})
       all.push_back({3, 640, 1152, fp8, kind, NormKind::rms_zero_centered, true});

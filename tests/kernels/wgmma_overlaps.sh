@@ -13,9 +13,9 @@ for folder in "$@"; do includes+=(-isystem "$folder"); done
 output=$(mktemp -d)
 trap 'rm -rf "$output"' EXIT
 
-# Sources that launch such kernels, by themselves or through a header that does.
+# Sources that launch such kernels, by themselves or through a header that does, or ask for wgmma themselves.
 mapfile -t headers < <(grep -rl --include='*.cuh' 'launch_persistent<' "$root/src/kernels")
-patterns=(-e 'launch_persistent<')
+patterns=(-e 'launch_persistent<' -e 'hopper::wgmma_commit')
 for header in "${headers[@]}"; do patterns+=(-e "#include \"${header#"$root"/src/}\""); done
 mapfile -t sources < <(grep -rlF --include='*.cu' "${patterns[@]}" "$root/src/kernels")
 [[ ${#sources[@]} -gt 0 ]] || { echo "no source calls launch_persistent: the pattern above is out of date" >&2; exit 1; }

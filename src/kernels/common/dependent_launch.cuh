@@ -17,6 +17,11 @@ __device__ __forceinline__ void grid_dependency_wait() {
 __device__ __forceinline__ void allow_dependents() {
   asm volatile("griddepcontrol.launch_dependents;");
 }
+/// When a value that was loaded is there.
+__device__ __forceinline__ void allow_dependents_behind(uint32_t loaded) {
+  asm volatile("{\n.reg .b32 there;\nmov.b32 there, %0;\ngriddepcontrol.launch_dependents;\n}\n" ::"r"(loaded)
+               : "memory");
+}
 
 /// What generation works on: rows so few that launching a kernel takes as long as its work.
 constexpr int64_t kLaunchBoundRows = 8;

@@ -1,21 +1,29 @@
 // A chain of GEMMs of one to eight rows as one launch of a block on every multiprocessor.
 //
-//   tiles      16 columns of a result (of a gated activation: 16 of the gate and the 16 of `up` that meet them) take
-//              16 rows of a weight. The tiles of all linears, one linear behind another, go round the blocks, so a
-//              block knows its tiles, and the weights it will read, before anything else is known.
+//   tiles      16 columns of a result take 16 rows of a weight, 8 columns of a gated activation 8 of the gate and the
+//              8 of `up` that meet them. The tiles of all linears, one linear behind another, go round the blocks, so
+//              a block knows its tiles, and the weights it will read, before anything else is known.
 //   producer   one thread reads these weights, 1 KiB of each of 16 rows at a time, into a ring that fills shared
 //              memory. It knows no borders between linears: while the others wait for a linear's input, it reads on.
-//   consumers  eight warps share k, 128 bytes of a row each. Per linear: 1. its input to shared memory, every block all
-//              of it (gemm_chain_input.cuh); 2. tiles, of which each warp hands its sums on.
-//   finishers  four warps add the eight sums of each element in a fixed order, with bias and activation, and write the
-//              result. Behind a linear's last tile they wait until all blocks are there (a barrier of the grid), and
-//              let the consumers go on to the next linear.
+//   workers    two warpgroups. Per linear: 1. its input to shared memory, every block all of it (gemm_chain_input.cuh);
+//              2. one multiplies tiles and hands sums on; the other adds those of each element up in a fixed order,
+//              with bias and activation, and writes the result; 3. a barrier of the grid.
+//
+// Weights never pass through registers: Hopper's mma.sync has E4M3 only by conversions, which take longer than memory,
+// and each of its instructions stands for a load. wgmma reads shared memory, but multiplies 64 rows, and a tile has two
+// runs of 8. So a run's eight pieces of 128 bytes lie below each other as the 64 rows of one operand, and the eight
+// pieces of the input beside each other as eight columns of the other. Of the product
+//
+//   d[piece p of row m, piece q of input row n] = sum over 128 bytes of w[m, p] x[n, q]
+//
+// the elements p = q are what is looked for, an eighth; the rest costs nothing, for the tensor cores are idle.
 //
 // What is to make it as fast as memory: around attention, and between two linears, everybody waits for some
 // microseconds, and meanwhile the ring takes what memory delivers in five. The blocks are all resident, one a
 // multiprocessor, so the barrier may spin; the kernel in front may still run beside the first reads
 // (dependent_launch.cuh), since it waits for nobody here.
 #include <algorithm>
+#include <bit>
 
 #include "kernels/common/dependent_launch.cuh"
 #include "kernels/gemm/gemm_chain_cuda.h"
@@ -27,39 +35,51 @@ namespace {
 using bf16 = __nv_bfloat16;
 
 constexpr int kMaxSharedBytes = 227 * 1024;
+/// Of a thread: for one row what leaves room for a block of attention (attention/decode.cu) beside a chain's.
+template <int kRows>
+constexpr int kChainRegisters = kRows == 1 ? 120 : 168;
 
 // --- the producer --------------------------------------------------------------------------------------------------
 
-/// One thread. A slot is a box of the weight, in pieces of 128 bytes of 16 rows, whose swizzle spreads what a warp
-/// reads over all banks. One copy for all of it: each takes some 50 ns to ask for, however small.
+/// One thread. A slot is two boxes of the weight, in pieces of 128 bytes of 8 rows, swizzled (hopper/tile.cuh).
+/// Boxes and not rows: each copy takes some 50 ns to ask for, however small.
 template <int kSlots>
 __device__ void produce(const ChainParams& p, ChainShared<kSlots>& shared) {
   typename hopper::Ring<kSlots>::Producer at;
+  typename hopper::Ring<kSlots>::Consumer landed;
+  int under_way = 0, before = 0;
   for (int i = 0; i < p.count; ++i) hopper::prefetch_map(&p.weights[i]);
-  int before = 0;
   for (int i = 0; i < p.count; ++i) {
     const Link& link = p.links[i];
+    const int row_bytes = link.row_bytes;
     for (int tile = first_tile(before); tile < link.tiles; tile += static_cast<int>(gridDim.x)) {
-      for (int half = 0; half < (link.gated ? 2 : 1); ++half) {
-        const int row = half * link.cols + tile * kChainCols;
-        for (int begin = 0; begin < link.row_bytes; begin += kReadBytes, at.next()) {
-          const auto slot = shared.ring.acquire(at);
-          shared.ring.commit(slot, kSlotBytes);
-          hopper::tma_load(shared.slots[slot.stage()], &p.weights[i], shared.ring.full(slot), 0, row,
-                           begin / kSwizzleBytes);
+      const int row = tile * link.tile_cols;
+      for (int begin = 0; begin < row_bytes; begin += kReadBytes, at.next()) {
+        if (under_way == kMostUnderWay) {
+          shared.ring.wait(landed);
+          landed.next();
+        } else {
+          ++under_way;
         }
+        const auto slot = shared.ring.acquire(at);
+        shared.ring.commit(slot, kSlotBytes);
+        uint8_t* const to = shared.slots[slot.stage()];
+        const int piece = begin / kPieceBytes;
+        hopper::tma_load(to, &p.weights[i], shared.ring.full(slot), 0, row, piece);
+        hopper::tma_load(to + kRunBytes, &p.weights[i], shared.ring.full(slot), 0, row + link.second_run,
+                         piece);
       }
     }
     before += link.tiles;
   }
 }
 
-// --- the consumers -------------------------------------------------------------------------------------------------
+// --- the workers ---------------------------------------------------------------------------------------------------
 
 /// Norms' vectors, which all blocks will ask for at once, into the L2 cache.
 __device__ void prefetch_vectors(const ChainParams& p) {
   constexpr int kLine = 64;  // elements
-  const int line = (static_cast<int>(blockIdx.x) * kChainConsumers + static_cast<int>(threadIdx.x)) * kLine;
+  const int line = (static_cast<int>(blockIdx.x) * kChainWorkers + static_cast<int>(threadIdx.x)) * kLine;
   for (int i = 0; i < p.count; ++i) {
     const Link& link = p.links[i];
     if (line >= link.k) continue;
@@ -68,100 +88,104 @@ __device__ void prefetch_vectors(const ChainParams& p) {
   }
 }
 
-template <int kSlots>
-class Consumer {
+/// The warpgroup that multiplies. Products are summed over one slot by the tensor cores, whose sums of FP8 are short, and
+/// over slots by FP32 additions.
+template <int kSlots, int kRows>
+class Multiplier {
  public:
-  __device__ __forceinline__ Consumer(const ChainParams& params, ChainShared<kSlots>& memory, float* sums,
-                                      uint8_t* inputs)
-      : p(params),
-        shared(memory),
+  __device__ __forceinline__ Multiplier(const ChainParams& params, ChainShared<kSlots>& memory,
+                                        const uint8_t* inputs, float* sums)
+      : shared(memory),
+        input(hopper::shared_address(inputs)),
         tile_sums(sums),
-        input(inputs),
-        chain_input(params.rows, inputs, memory.partial),
+        rows(params.rows),
         warp(static_cast<int>(threadIdx.x) / kWarpSize),
         lane(static_cast<int>(threadIdx.x) % kWarpSize) {}
 
-  __device__ void run() {
-    prefetch_vectors(p);
-    grid_dependency_wait();
-    int before = 0;
-    for (int i = 0; i < p.count; ++i) {
-      const Link& link = p.links[i];
-      if (i > 0) sync_chain();
-      if (i + 1 == p.count) allow_dependents();
-      link.weight_scale_inv != nullptr ? run_link<DType::e4m3>(link, before)
-                                       : run_link<DType::bf16>(link, before);
-      before += link.tiles;
+  /// This block's tiles of a linear.
+  template <DType kType>
+  __device__ __forceinline__ void run(const Link& link, int before) {
+    const int row_bytes = link.row_bytes, tiles = link.tiles, step = static_cast<int>(gridDim.x);
+    const uint64_t x = hopper::descriptor_of_groups(input, input_stride(row_bytes));
+    for (int tile = first_tile(before); tile < tiles; tile += step) {
+#pragma unroll 1  // several slots' wgmmas are more than ptxas lets run beside other instructions (C7511)
+      for (int begin = 0; begin < row_bytes; begin += kReadBytes, at.next()) {
+        const auto slot = shared.ring.wait(at);
+        multiply<kType>(hopper::descriptor(hopper::stage_address(shared.slots, slot.stage())),
+                        hopper::advance(x, begin));
+        if (lane == 0) shared.ring.release(slot);
+      }
+      hand_on();
     }
   }
 
  private:
+  using Ring = hopper::Ring<kSlots>;
+  static constexpr int kColumns = kRows * kPieces;
+  /// Of input row r: of 8 rows of a run in the lanes that have the elements p = q of the warp's two pieces.
+  using Sums = float[kRows];
+
+  /// The two runs of a slot, 64 rows each, times the input.
   template <DType kType>
-  __device__ __forceinline__ void run_link(const Link& link, int before) {
-    const float scale_inv = chain_input.template prepare<kType>(link);
-    if (threadIdx.x == 0) shared.input_scale_inv = scale_inv;
-    sync_chain();
-    for (int tile = first_tile(before); tile < link.tiles; tile += static_cast<int>(gridDim.x)) {
-      float sums[2][4] = {};
+  __device__ __forceinline__ void multiply(uint64_t w, uint64_t x) {
+    constexpr int kAtOnce = kRows < kChainRows ? 2 : 1;  // for which there are registers
 #pragma unroll
-      for (int half = 0; half < 2; ++half)
-        if (half == 0 || link.gated) multiply_tile<kType>(link, sums[half]);
-      hand_on(link, sums);
+    for (int first = 0; first < 2; first += kAtOnce) {
+      float d[kAtOnce][kColumns / 2];
+      hopper::wgmma_fence();
+#pragma unroll
+      for (int u = 0; u < kAtOnce; ++u)
+#pragma unroll
+        for (int i = 0; i < kPieceBytes / 32; ++i)
+          multiply<kType>(d[u], hopper::advance(w, (first + u) * kRunBytes + i * 32),
+                          hopper::advance(x, i * 32), i > 0);
+      hopper::wgmma_commit();
+      if constexpr (kAtOnce == 2) hopper::wgmma_wait<0>(d[0], d[1]);
+      if constexpr (kAtOnce == 1) hopper::wgmma_wait<0>(d[0]);
+#pragma unroll
+      for (int u = 0; u < kAtOnce; ++u) add(d[u], sums[first + u]);
     }
   }
-
-  // 16 rows of the weight times the input. A lane has every other 16 bytes of the warp's piece.
   template <DType kType>
-  __device__ __forceinline__ void multiply_tile(const Link& link, float (&sums)[4]) {
-    const int group = lane / 4, member = lane % 4;
-    const uint8_t* const row = input + group * input_stride(link.row_bytes) + warp * kSwizzleBytes;
-    for (int begin = 0; begin < link.row_bytes; begin += kReadBytes, at.next()) {
-      const auto slot = shared.ring.wait(at);
-      if (begin + warp * kSwizzleBytes < link.row_bytes) {
-        const uint8_t* const low = shared.slots[slot.stage()] + warp * kPieceBytes + group * kSwizzleBytes;
-        const uint8_t* const high = low + 8 * kSwizzleBytes;
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const int unit = 2 * member + i, swizzled = (unit ^ group) * 16;
-          multiply_runs<kType>(sums, sixteen(low + swizzled), sixteen(high + swizzled),
-                               group < p.rows ? sixteen(row + begin + unit * 16) : uint4{});
-        }
-      }
-      __syncwarp();
-      if (lane == 0) shared.ring.release(slot);
+  static __device__ __forceinline__ void multiply(float (&d)[kColumns / 2], uint64_t w, uint64_t x,
+                                                  bool add) {
+    if constexpr (kType == DType::bf16) {
+      hopper::wgmma<kColumns, hopper::Major::k, hopper::Major::k>(d, w, x, add);
+    } else {
+      hopper::wgmma_fp8<kColumns, DType::e4m3, DType::e4m3>(d, w, x, add);
     }
   }
-  static __device__ __forceinline__ uint4 sixteen(const uint8_t* from) {
-    return *reinterpret_cast<const uint4*>(from);
+  /// Lane l has elements (l / 4, 2 (l % 4)) and (l / 4 + 8, 2 (l % 4) + 1) of the warp's 16 rows: its pieces 2 warp and
+  /// 2 warp + 1 meet those of the input where l % 4 = warp.
+  static __device__ __forceinline__ void add(const float (&d)[kColumns / 2], Sums& to) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) to[r] += d[4 * r] + d[4 * r + 3];
   }
 
-  __device__ __forceinline__ void hand_on(const Link& link, const float (&sums)[2][4]) {
+  __device__ __forceinline__ void hand_on() {
     const auto slot = shared.sums_ring.acquire(at_sums);
     at_sums.next();
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      if (half > 0 && !link.gated) break;
+    for (int run = 0; run < 2; ++run) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int row = 2 * (lane % 4) + i % 2, col = lane / 4 + i / 2 * 8;
-        if (row < p.rows) tile_sums[sum_index(slot.stage(), half, warp, row, p.rows) + col] = sums[half][i];
+      for (int r = 0; r < kRows; ++r) {
+        if (lane % 4 == warp && r < rows)
+          tile_sums[sum_index(slot.stage(), warp, r, rows) + run * kRunRows + lane / 4] = sums[run][r];
+        sums[run][r] = 0.0f;
       }
     }
     __syncwarp();
     if (lane == 0) shared.sums_ring.commit(slot);
   }
 
-  const ChainParams& p;
   ChainShared<kSlots>& shared;
+  const uint32_t input;
   float* const tile_sums;
-  uint8_t* const input;
-  ChainInput chain_input;
-  const int warp, lane;
-  typename hopper::Ring<kSlots>::Consumer at;
+  const int rows, warp, lane;
+  typename Ring::Consumer at;
   hopper::Ring<kSumSlots>::Producer at_sums;
+  Sums sums[2] = {};  ///< of the two runs of a tile
 };
-
-// --- the finishers -------------------------------------------------------------------------------------------------
 
 __device__ float activated(const Link& link, float x, float up) {
   switch (link.kind) {
@@ -180,72 +204,111 @@ __device__ float activated(const Link& link, float x, float up) {
   return 0.0f;
 }
 
-/// The element of the result that this thread has of a tile.
-__device__ __forceinline__ void finish(const Link& link, int row, int column, float (&value)[2],
-                                       float scale_inv) {
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    if (half > 0 && !link.gated) break;
-    if (link.weight_scale_inv != nullptr) value[half] *= scale_inv;
-    if (link.bias != nullptr) value[half] += load_float(link.bias + half * link.cols + column);
-    value[half] = round_to<bf16>(value[half]);
-  }
-  if (link.activated) value[0] = activated(link, value[0], value[1]);
-  store_float(link.out + int64_t{row} * link.cols + column, value[0]);
-}
+/// The warpgroup that finishes: a thread for each element of a tile; of a gated activation half of them.
+template <int kSlots, int kRows>
+class Finisher {
+ public:
+  __device__ __forceinline__ Finisher(const ChainParams& params, ChainShared<kSlots>& memory,
+                                      const float* sums)
+      : shared(memory),
+        tile_sums(sums),
+        rows(params.rows),
+        row((static_cast<int>(threadIdx.x) - kMultipliers) / kChainCols),
+        col(static_cast<int>(threadIdx.x) % kChainCols) {}
 
-template <int kSlots>
-__device__ void finish_all(const ChainParams& p, ChainShared<kSlots>& shared, const float* sums) {
-  const int thread = static_cast<int>(threadIdx.x) - kChainConsumers, lane = thread % kWarpSize;
-  const int row = thread / kChainCols, col = thread % kChainCols;
-  hopper::Ring<kSumSlots>::Consumer at;
-  grid_dependency_wait();
-  GridBarrier barrier(p.barrier);
-  int before = 0;
-  for (int i = 0; i < p.count; ++i) {
-    const Link& link = p.links[i];
-    sync_chain();  // the input is there
-    const float scale_inv =
-        link.weight_scale_inv != nullptr ? shared.input_scale_inv * *link.weight_scale_inv : 1.0f;
+  /// This block's tiles of a linear, whose products are multiplied by `scale`.
+  __device__ __forceinline__ void run(const Link& link, int before, float scale) {
+    const bool mine = row < rows && col < link.tile_cols;
     for (int tile = first_tile(before); tile < link.tiles; tile += static_cast<int>(gridDim.x), at.next()) {
       const auto slot = shared.sums_ring.wait(at);
       float value[2] = {};
+      if (mine) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        if (row >= p.rows || (half > 0 && !link.gated)) break;
-#pragma unroll
-        for (int w = 0; w < kChainWarps; ++w)
-          value[half] += sums[sum_index(slot.stage(), half, w, row, p.rows) + col];
+        for (int w = 0; w < kMultiplyingWarps; ++w) {
+          const float* const of = tile_sums + sum_index(slot.stage(), w, row, rows) + col;
+          value[0] += of[0];
+          if (link.gated) value[1] += of[kRunRows];
+        }
       }
       __syncwarp();
-      if (lane == 0) shared.sums_ring.release(slot);
-      if (row < p.rows) finish(link, row, tile * kChainCols + col, value, scale_inv);
+      if (threadIdx.x % kWarpSize == 0) shared.sums_ring.release(slot);
+      if (mine) write(link, tile * link.tile_cols + col, value, scale);
     }
+  }
+
+ private:
+  /// Sums of a tile to an element of the result; of a gated activation from those of the gate and of `up`.
+  __device__ __forceinline__ void write(const Link& link, int column, float (&value)[2], float scale) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (half > 0 && !link.gated) break;
+      if (link.weight_scale_inv != nullptr) value[half] *= scale;
+      if (link.bias != nullptr) value[half] += load_float(link.bias + half * link.cols + column);
+      value[half] = round_to<bf16>(value[half]);
+    }
+    if (link.activated) value[0] = activated(link, value[0], value[1]);
+    store_float(link.out + int64_t{row} * link.cols + column, value[0]);
+  }
+
+  ChainShared<kSlots>& shared;
+  const float* const tile_sums;
+  const int rows, row, col;
+  hopper::Ring<kSumSlots>::Consumer at;
+};
+
+template <int kSlots, int kRows>
+__device__ void work(const ChainParams& p, ChainShared<kSlots>& shared, uint8_t* inputs, float* sums) {
+  const bool multiplies = hopper::Thread().warpgroup == 0, leads = threadIdx.x == kMultipliers;
+  Multiplier<kSlots, kRows> multiplier(p, shared, inputs, sums);
+  Finisher<kSlots, kRows> finisher(p, shared, sums);
+  ChainInput<kRows> input(p.rows, inputs, shared.partial);
+  GridBarrier barrier(p.barrier);
+  prefetch_vectors(p);
+  grid_dependency_wait();
+  int before = 0;
+  for (int i = 0; i < p.count; ++i) {
+    const Link& link = p.links[i];
+    const bool fp8 = link.weight_scale_inv != nullptr;
+    // 1. The input.
+    const float scale_inv =
+        fp8 ? input.template prepare<DType::e4m3>(link) : input.template prepare<DType::bf16>(link);
+    hopper::fence_proxy_async_shared();
+    sync_workers();
+    if (i + 1 == p.count) allow_dependents();
+    // 2. Tiles.
+    if (multiplies) {
+      fp8 ? multiplier.template run<DType::e4m3>(link, before)
+          : multiplier.template run<DType::bf16>(link, before);
+    } else {
+      if (leads && i == 0) barrier.begin();
+      finisher.run(link, before, fp8 ? scale_inv * *link.weight_scale_inv : 1.0f);
+    }
+    // 3. All of them.
     before += link.tiles;
     if (i + 1 == p.count) break;
-    sync_finishers();
-    if (thread == 0) barrier.arrive_and_wait();
-    sync_chain();  // the consumers' next input may be read
+    if (!multiplies) {
+      sync_finishers();
+      if (leads) barrier.arrive_and_wait();
+    }
+    sync_workers();
   }
 }
 
-template <int kSlots>
-__global__ void __launch_bounds__(kChainThreads, 1) chain_kernel(const __grid_constant__ ChainParams p) {
+template <int kSlots, int kRows>
+__global__ void __maxnreg__(kChainRegisters<kRows>) chain_kernel(const __grid_constant__ ChainParams p) {
   extern __shared__ __align__(1024) uint8_t memory[];
   ChainShared<kSlots>& shared = *reinterpret_cast<ChainShared<kSlots>*>(memory);
-  float* const sums = reinterpret_cast<float*>(&shared + 1);
+  uint8_t* const inputs = memory + sizeof(shared);
   if (threadIdx.x == 0) {
-    shared.ring.init(1, kChainWarps);
-    shared.sums_ring.init(kChainWarps, kFinishingWarps);
+    shared.ring.init(1, kMultiplyingWarps);
+    shared.sums_ring.init(kMultiplyingWarps, kFinishers / kWarpSize);
     hopper::fence_mbarrier_init();
   }
   __syncthreads();
-  if (threadIdx.x >= kChainConsumers + kFinishers) {
-    if (threadIdx.x % kWarpSize == 0) produce<kSlots>(p, shared);
-  } else if (threadIdx.x >= kChainConsumers) {
-    finish_all<kSlots>(p, shared, sums);
-  } else {
-    Consumer<kSlots>(p, shared, sums, memory + sizeof(shared) + sums_bytes(p.rows)).run();
+  if (threadIdx.x < kChainWorkers) {
+    work<kSlots, kRows>(p, shared, inputs, reinterpret_cast<float*>(inputs + p.input_bytes));
+  } else if (threadIdx.x % kWarpSize == 0) {
+    produce<kSlots>(p, shared);
   }
 }
 
@@ -259,13 +322,13 @@ int weight_row_bytes(const ChainedGemm& g) {
   return static_cast<int>(g.weight.cols()) * (g.weight.dtype() == DType::e4m3 ? 1 : 2);
 }
 
-/// 128 bytes of 16 rows, eight times side by side. Behind the last piece of a row come zeros.
+/// 128 bytes of 8 rows, eight times side by side. Behind the last piece of a row come zeros.
 CUtensorMap map_of(const ChainedGemm& g) {
   const int64_t bytes = weight_row_bytes(g);
   return hopper::tensor_map(g.weight.values.data,
-                            {.dims = {kSwizzleBytes, g.weight.rows(), bytes / kSwizzleBytes},
-                             .strides = {1, bytes, kSwizzleBytes},
-                             .box = {kSwizzleBytes, kChainCols, kChainWarps}},
+                            {.dims = {kPieceBytes, g.weight.rows(), bytes / kPieceBytes},
+                             .strides = {1, bytes, kPieceBytes},
+                             .box = {kPieceBytes, kRunRows, kPieces}},
                             DType::e4m3);
 }
 
@@ -283,8 +346,10 @@ Link link_of(const ChainedGemm& g) {
   link.k = static_cast<int>(g.weight.cols());
   link.row_bytes = weight_row_bytes(g);
   link.cols = static_cast<int>(g.out.cols());
-  link.tiles = link.cols / kChainCols;
   link.gated = is_gated_link(g);
+  link.tile_cols = link.gated ? kRunRows : kChainCols;
+  link.second_run = link.gated ? link.cols : kRunRows;
+  link.tiles = link.cols / link.tile_cols;
   link.activated = g.activated;
   link.layer = g.norm.kind == NormKind::layer;
   link.zero_centered = g.norm.kind == NormKind::rms_zero_centered;
@@ -296,36 +361,43 @@ Link link_of(const ChainedGemm& g) {
   return link;
 }
 
-bool aligned(const Link& link, const Tensor& weight) {
-  return is_aligned(weight.data, 16) && link.row_bytes % kSwizzleBytes == 0 && is_aligned(link.x, 16) &&
-         is_aligned(link.delta, 16) && is_aligned(link.gamma, 16) && is_aligned(link.beta, 16) &&
-         is_aligned(link.sum, 16);
+bool possible(const Link& link, const Tensor& weight, int rows) {
+  const bool normed = link.gamma == nullptr || rows > 1 || link.k <= kMostNormed;
+  return normed && is_aligned(weight.data, 16) && link.row_bytes % kPieceBytes == 0 &&
+         is_aligned(link.x, 16) && is_aligned(link.delta, 16) && is_aligned(link.gamma, 16) &&
+         is_aligned(link.beta, 16) && is_aligned(link.sum, 16);
 }
 
-/// Shared memory for a linear's input.
+/// Those that a kernel is made for.
+int padded_rows(int rows) {
+  return static_cast<int>(std::bit_ceil(static_cast<unsigned>(rows)));
+}
+
+/// Shared memory for a linear's input: wgmma reads padded_rows(rows), of which it needs no more than that they are
+/// there.
 int input_bytes(const Link& link, int rows) {
-  const bool kept = link.weight_scale_inv != nullptr && link.gamma != nullptr;
-  return rows * (input_stride(link.row_bytes) + (kept ? input_stride(2 * link.k) : 0));
+  const bool kept = rows > 1 && link.weight_scale_inv != nullptr && link.gamma != nullptr;
+  const int read = padded_rows(rows) * input_stride(link.row_bytes);
+  return std::max(read, rows * (input_stride(link.row_bytes) + (kept ? input_stride(2 * link.k) : 0)));
 }
 
 struct Chain {
   ChainParams params{};
-  int inputs = 0;  ///< bytes of shared memory
-  bool aligned = true;
+  bool possible = true;
 
   explicit Chain(const GemmChain& chain) {
     params.rows = static_cast<int>(chain.gemms.front().x.rows());
     params.barrier = chain.barrier.as<uint32_t>();
     for (const ChainedGemm& gemm : chain.gemms) {
       const Link link = link_of(gemm);
-      aligned = aligned && cuda::aligned(link, gemm.weight.values);
-      inputs = std::max(inputs, input_bytes(link, params.rows));
+      possible = possible && cuda::possible(link, gemm.weight.values, params.rows);
+      params.input_bytes = std::max(params.input_bytes, input_bytes(link, params.rows));
       params.links[params.count++] = link;
     }
   }
   template <int kSlots>
   int bytes() const {
-    return static_cast<int>(sizeof(ChainShared<kSlots>)) + sums_bytes(params.rows) + inputs;
+    return static_cast<int>(sizeof(ChainShared<kSlots>)) + params.input_bytes + sums_bytes(params.rows);
   }
   template <int kSlots>
   bool fits() const {
@@ -333,10 +405,26 @@ struct Chain {
   }
   template <int kSlots>
   void launch(const Context& context) const {
+    switch (padded_rows(params.rows)) {
+      case 1:
+        return launch<kSlots, 1>(context);
+      case 2:
+        return launch<kSlots, 2>(context);
+      case 4:
+        return launch<kSlots, 4>(context);
+      default:
+        return launch<kSlots, kChainRows>(context);
+    }
+  }
+
+ private:
+  template <int kSlots, int kRows>
+  void launch(const Context& context) const {
+    constexpr auto kKernel = chain_kernel<kSlots, kRows>;
     // All there is: a smaller chain must not take it from a larger one that has been recorded.
-    TE_CUDA_CHECK(cudaFuncSetAttribute(chain_kernel<kSlots>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                       kMaxSharedBytes));
-    launch_dependent(context, chain_kernel<kSlots>, multiprocessor_count(context), kChainThreads,
+    TE_CUDA_CHECK(
+        cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes));
+    launch_dependent(context, kKernel, multiprocessor_count(context), kChainThreads,
                      static_cast<size_t>(bytes<kSlots>()), true, params);
   }
 };
@@ -348,7 +436,7 @@ constexpr int kMostSlots = 12, kManySlots = 10, kSomeSlots = 8, kFewSlots = 6;
 
 bool has_gemm_chain(const GemmChain& args) {
   const Chain chain(args);
-  return chain.aligned && chain.fits<kFewSlots>();
+  return chain.possible && chain.fits<kFewSlots>();
 }
 
 void gemm_chain(const Context& context, const GemmChain& args) {

@@ -3,7 +3,8 @@
 //   out = activation(norm(x + delta) w^T + bias)        with or without norm, delta, bias and activation
 //
 // for each, whose x or delta is another's out. The values are those of norm_forward, quantize_with_own_scale, gemm and
-// the activation one after another, rounded where these round; only FP32 sums are added in another order.
+// the activation one after another, rounded where these round; only sums are added in another order, and those of E4M3
+// over 128 values as wgmma adds them (hopper/wgmma.cuh).
 //
 // Such a pass takes as long as reading the weights; what a kernel of its own costs each linear is that memory stands
 // still while it begins and ends. Here every multiprocessor knows beforehand which tiles of which weights it will
@@ -57,8 +58,9 @@ struct GemmChain {
   Tensor barrier;
 };
 
-/// False: no kernel is made for this device, these rows (at most kFewRows, and so many that their inputs find room in
-/// shared memory), types, sizes or alignments.
+/// False: no kernel is made for this device, these rows (at most kFewRows, and so many that their inputs, filled up to
+/// a power of two of them, find room in shared memory), types, sizes (one row: norms of up to 8192 elements) or
+/// alignments.
 bool has_gemm_chain(const Context& context, const GemmChain& chain);
 /// InternalError without has_gemm_chain().
 void gemm_chain(const Context& context, const GemmChain& chain);

@@ -6,27 +6,38 @@
 #include "kernels/gemm/gemm_chain.h"
 #include "kernels/hopper/ring.cuh"
 #include "kernels/hopper/tensor_map.h"
+#include "kernels/hopper/wgmma.cuh"
 
 namespace te::kernels::cuda {
 
-constexpr int kChainWarps = 8;      ///< that multiply
-constexpr int kFinishingWarps = 4;  ///< that add their sums: a thread for each element of a tile
-constexpr int kChainConsumers = kChainWarps * kWarpSize, kFinishers = kFinishingWarps * kWarpSize;
-constexpr int kChainThreads = kChainConsumers + kFinishers + kWarpSize;
-constexpr int kChainCols = kFewRowsCols, kChainRows = static_cast<int>(kFewRows);
-constexpr int kSwizzleBytes = 128;                       ///< of a row in one piece
-constexpr int kPieceBytes = kChainCols * kSwizzleBytes;  ///< of 16 rows
-constexpr int kReadBytes = kChainWarps * kSwizzleBytes;  ///< of a row at a time: a piece for each warp
-constexpr int kSlotBytes = kChainWarps * kPieceBytes;
-static_assert(kFinishers == kChainRows * kChainCols);
+// A warpgroup that multiplies, one that adds its sums up and writes the result, and a warp that reads weights. The two
+// warpgroups prepare inputs together. Of a multiprocessor's four partitions one has three of these warps: with
+// kChainRegisters (gemm_chain.cu) there is room for two warps of attention in each (attention/decode.cu).
+constexpr int kMultipliers = 128, kFinishers = 128, kChainWorkers = kMultipliers + kFinishers;
+constexpr int kChainThreads = kChainWorkers + kWarpSize;
+constexpr int kWorkerWarps = kChainWorkers / kWarpSize, kMultiplyingWarps = kMultipliers / kWarpSize;
+constexpr int kChainCols = 16, kChainRows = static_cast<int>(kFewRows);
+constexpr int kRunRows = kChainCols / 2;           ///< neighbouring rows of a tile
+constexpr int kPieceBytes = 128, kPieces = 8;      ///< of a row; pieces of it in a slot
+constexpr int kReadBytes = kPieces * kPieceBytes;  ///< of a row at a time
+constexpr int kRunBytes = kRunRows * kReadBytes;   ///< of a run at a time: wgmma's 64 rows of 128 bytes
+constexpr int kSlotBytes = 2 * kRunBytes;
+static_assert(kFinishers == kChainRows * kChainCols && kRunBytes == hopper::kWarpgroupTileBytes);
+constexpr int kMostNormed = 4 * 8 * kChainWorkers;  ///< elements of the row of a chain of one row, normalized
 
-/// A ChainedGemm. Its weight is read in tiles of 16 rows; of a gated activation 16 of the gate and the 16 of `up` that
-/// meet them, `cols` rows further on.
+/// Slots that may be under way to a block: what memory's latency asks for at its rate, with some to spare. The ring
+/// holds four times as much. If all of it were asked for at once, requests of 25 MB would queue in front of memory, and
+/// whatever else the blocks read or write for each other, behind them.
+constexpr int kMostUnderWay = 3;
+
+/// A ChainedGemm. A tile of its weight is two runs of 8 rows: 16 neighbours, or, of a gated activation, 8 of the gate
+/// and the 8 of `up` that meet them, `cols` rows further on.
 struct Link {
   const float* weight_scale_inv;  ///< E4M3, else null
   const __nv_bfloat16 *bias, *x, *delta, *gamma, *beta;
   __nv_bfloat16 *sum, *out;
   int k, row_bytes, tiles, cols;  ///< row_bytes: of the weight; cols: of out
+  int tile_cols, second_run;      ///< columns of out that a tile makes; rows from its first run to its second
   bool gated, activated, layer, zero_centered, power_of_two;
   ActivationKind kind;
   float eps, clamp, margin_factor;
@@ -36,33 +47,35 @@ struct ChainParams {
   Link links[kMostChained];
   CUtensorMap weights[kMostChained];  ///< the links': (byte of a piece, row, piece)
   int count, rows;
+  int input_bytes;  ///< of shared memory, for the largest input
   uint32_t* barrier;
 };
 
-/// Bytes between rows of an input in shared memory: eight lanes that read every other 16 bytes of two rows meet all
-/// banks.
+/// Bytes between rows of an input in shared memory. Behind a row come zeros up to there.
 __host__ __device__ constexpr int input_stride(int row_bytes) {
-  return (row_bytes + 127) / 128 * 128 + 16;
+  return (row_bytes + kReadBytes - 1) / kReadBytes * kReadBytes;
+}
+/// Where byte `at` of a row of the input lies: pieces are rows of a swizzled tile (hopper/tile.cuh).
+__device__ __forceinline__ int input_place(int at) {
+  return at ^ (at / kPieceBytes % kPieces * 16);
 }
 
-/// Sums of a tile by halves (gate, up), warps, rows and columns: two tiles in turn.
+/// Sums of a tile by warps, rows and columns: two tiles in turn.
 constexpr int kSumSlots = 2;
 __host__ __device__ constexpr int sums_bytes(int rows) {
-  return kSumSlots * 2 * kChainWarps * rows * kChainCols * static_cast<int>(sizeof(float));
+  return kSumSlots * kMultiplyingWarps * rows * kChainCols * static_cast<int>(sizeof(float));
 }
-
 /// Where a row's 16 sums begin.
-__device__ __forceinline__ int sum_index(int slot, int half, int warp, int row, int rows) {
-  return (((slot * 2 + half) * kChainWarps + warp) * rows + row) * kChainCols;
+__device__ __forceinline__ int sum_index(int slot, int warp, int row, int rows) {
+  return ((slot * kMultiplyingWarps + warp) * rows + row) * kChainCols;
 }
 
-/// The shared memory's head; the sums lie behind it, then the input.
+/// The shared memory's head; the input lies behind it, then the sums.
 template <int kSlots>
 struct ChainShared {
   hopper::Ring<kSlots> ring;
   hopper::Ring<kSumSlots> sums_ring;
-  float partial[2][kChainWarps][kChainRows];  ///< in turn: of rows, by warps
-  float input_scale_inv;
+  float partial[2][kWorkerWarps][kChainRows];  ///< in turn: of rows, by warps
   alignas(1024) uint8_t slots[kSlots][kSlotBytes];
 };
 
@@ -72,33 +85,30 @@ __device__ __forceinline__ int first_tile(int before) {
   return (static_cast<int>(blockIdx.x) + blocks - before % blocks) % blocks;
 }
 
-// Barriers of a block: all but the producer, those who finish, those who multiply.
-__device__ __forceinline__ void sync_chain() {
-  hopper::named_barrier_sync<kChainConsumers + kFinishers>(1);
+// Barriers of a block: all but the producer, and those who finish.
+__device__ __forceinline__ void sync_workers() {
+  hopper::named_barrier_sync<kChainWorkers>(1);
 }
 __device__ __forceinline__ void sync_finishers() {
   hopper::named_barrier_sync<kFinishers>(2);
 }
-__device__ __forceinline__ void sync_consumers() {
-  hopper::named_barrier_sync<kChainConsumers>(3);
-}
 
-/// Of all blocks, by one thread of each: what a block has written before it arrives is seen by all who have waited. The
-/// upper bit of the state turns when all have arrived, and the rest returns to zero.
+/// A barrier of all blocks, by one thread of each: what a block has written before it arrives is seen by all who have
+/// waited. The upper bit of the state turns when all have arrived, and the rest returns to zero.
 class GridBarrier {
  public:
-  /// No launch that uses the state is under way any more, and none of this one's blocks has passed it.
-  __device__ explicit GridBarrier(uint32_t* state) : state_(state), turn_(load() & kTurn) {}
+  __device__ explicit GridBarrier(uint32_t* state) : state_(state) {}
 
+  /// Once, before the block arrives for the first time, when no launch that uses the state is under way any more.
+  __device__ void begin() { turn_ = load() & kTurn; }
+  /// Between barriers of the threads that have written and of those that will read.
   __device__ void arrive_and_wait() {
-    __threadfence();
     asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(state_),
                  "r"(blockIdx.x == 0 ? kTurn - (gridDim.x - 1) : 1u)
                  : "memory");
     turn_ ^= kTurn;
     while ((load() & kTurn) != turn_) {
     }
-    __threadfence();
   }
 
  private:
@@ -109,7 +119,7 @@ class GridBarrier {
     return now;
   }
   uint32_t* state_;
-  uint32_t turn_;
+  uint32_t turn_ = 0;
 };
 
 }  // namespace te::kernels::cuda

@@ -1,4 +1,4 @@
-// The input of a linear of a chain (gemm_chain.cu), put into shared memory by the warps that multiply, every block all
+// The input of a linear of a chain (gemm_chain.cu), put into shared memory by both warpgroups, every block all
 // of it: norm(x + delta), and a cast where the weight is E4M3. Memory answers in about a microsecond, for which all
 // blocks wait, so whatever a phase reads is asked for at once.
 #pragma once
@@ -39,34 +39,42 @@ struct Eight {
   }
 };
 
+/// Of up to kRows rows.
+template <int kRows>
 class ChainInput {
  public:
   using bf16 = __nv_bfloat16;
-  using Partial = float[2][kChainWarps][kChainRows];
+  using Partial = float[2][kWorkerWarps][kChainRows];
 
   __device__ __forceinline__ ChainInput(int rows, uint8_t* input, Partial& partial)
-      : rows_(rows),
+      : rows_(kRows == 1 ? 1 : rows),
         input_(input),
         partial_(partial),
         warp_(static_cast<int>(threadIdx.x) / kWarpSize),
         lane_(static_cast<int>(threadIdx.x) % kWarpSize) {}
 
-  /// As fragments read it; returns the inverse of the scale that it is cast with.
+  /// As wgmma reads it; returns the inverse of the scale that it is cast with.
   template <DType kType>
   __device__ __forceinline__ float prepare(const Link& link) {
     const int stride = input_stride(link.row_bytes);
-    if constexpr (kType == DType::bf16) {
-      link.gamma != nullptr ? normalize(link, input_, stride) : copy(link, stride);
+    clear_tails(link.row_bytes, stride);
+    if constexpr (kRows == 1) {
+      if (link.gamma != nullptr)
+        return link.k <= 2 * kStep ? one_row<kType, 2>(link) : one_row<kType, kMostHeld>(link);
+    } else if (link.gamma != nullptr) {
+      if constexpr (kType != DType::bf16) return normalize_and_cast(link, stride);
+      normalize(link, input_, stride);
       return 1.0f;
-    } else {
-      return link.gamma != nullptr ? normalize_and_cast(link, stride) : cast(link, stride);
     }
+    if constexpr (kType != DType::bf16) return cast(link, stride);
+    copy(link, stride);
+    return 1.0f;
   }
 
  private:
   using Packed = uint4;  ///< eight values
   static constexpr int kBatch = 6;
-  static constexpr int kStep = kChainConsumers * 8;
+  static constexpr int kStep = kChainWorkers * 8;
 
   /// What another block may have written in this launch: not from the L1 cache.
   static __device__ __forceinline__ Packed fresh(const bf16* p) {
@@ -76,13 +84,23 @@ class ChainInput {
     return __ldg(reinterpret_cast<const Packed*>(p));
   }
   static __device__ __forceinline__ Packed* at(uint8_t* rows, int stride, int row, int column) {
-    return reinterpret_cast<Packed*>(rows + row * stride + 2 * column);
+    return reinterpret_cast<Packed*>(rows + row * stride + input_place(2 * column));
+  }
+  __device__ __forceinline__ uint2* cast_at(int stride, int row, int column) const {
+    return reinterpret_cast<uint2*>(input_ + row * stride + input_place(column));
   }
   /// fn(row, first column) of this thread's eights, always the same.
   template <class Fn>
   __device__ __forceinline__ void for_own(const Link& link, Fn&& fn) const {
     for (int row = 0; row < rows_; ++row)
       for (int c = static_cast<int>(threadIdx.x) * 8; c < link.k; c += kStep) fn(row, c);
+  }
+
+  /// Behind the rows, where weights come as zeros, which nothing but a number may be multiplied by.
+  __device__ __forceinline__ void clear_tails(int row_bytes, int stride) const {
+    const int each = (stride - row_bytes) / 16;
+    for (int i = static_cast<int>(threadIdx.x); i < rows_ * each; i += kChainWorkers)
+      *reinterpret_cast<uint4*>(input_ + i / each * stride + input_place(row_bytes + i % each * 16)) = {};
   }
 
   // --- inputs without a norm, whose eights are dealt out over all rows as one
@@ -92,7 +110,7 @@ class ChainInput {
   __device__ __forceinline__ void load_batch(const Link& link, int first, Packed (&x)[kBatch]) const {
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
-      const int i = first + j * kChainConsumers;
+      const int i = first + j * kChainWorkers;
       x[j] = i < eights(link) ? fresh(link.x + int64_t{i} * 8) : Packed{};
     }
   }
@@ -103,13 +121,13 @@ class ChainInput {
     const int in_row = link.k / 8;
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
-      const int i = first + j * kChainConsumers;
+      const int i = first + j * kChainWorkers;
       if (i < eights(link)) fn(x[j], i / in_row, i % in_row * 8);
     }
   }
 
   __device__ __forceinline__ void copy(const Link& link, int stride) const {
-    for (int first = static_cast<int>(threadIdx.x); first < eights(link); first += kBatch * kChainConsumers) {
+    for (int first = static_cast<int>(threadIdx.x); first < eights(link); first += kBatch * kChainWorkers) {
       Packed x[kBatch];
       load_batch(link, first, x);
       for_batch(link, first, x, [&](const Packed& e, int row, int c) { *at(input_, stride, row, c) = e; });
@@ -118,7 +136,7 @@ class ChainInput {
 
   /// A thread keeps a batch of what it has read for the amax, and reads more than that again.
   __device__ __forceinline__ float cast(const Link& link, int stride) {
-    constexpr int kBatchStep = kBatch * kChainConsumers;
+    constexpr int kBatchStep = kBatch * kChainWorkers;
     Packed x[kBatch];
     uint32_t largest = 0;
     for (int first = static_cast<int>(threadIdx.x); first < eights(link); first += kBatchStep) {
@@ -129,9 +147,8 @@ class ChainInput {
     const float scale = scale_for(link, largest);
     for (int first = static_cast<int>(threadIdx.x); first < eights(link); first += kBatchStep) {
       if (eights(link) > kBatchStep) load_batch(link, first, x);
-      for_batch(link, first, x, [&](const Packed& e, int row, int c) {
-        *reinterpret_cast<uint2*>(input_ + row * stride + c) = Eight(e).cast(scale);
-      });
+      for_batch(link, first, x,
+                [&](const Packed& e, int row, int c) { *cast_at(stride, row, c) = Eight(e).cast(scale); });
     }
     return 1.0f / scale;
   }
@@ -148,55 +165,49 @@ class ChainInput {
             [&](int row, int c) { largest = max(largest, Eight(*at(kept, kept_stride, row, c)).largest()); });
     const float scale = scale_for(link, largest);
     for_own(link, [&](int row, int c) {
-      *reinterpret_cast<uint2*>(input_ + row * stride + c) =
-          Eight(*at(kept, kept_stride, row, c)).cast(scale);
+      *cast_at(stride, row, c) = Eight(*at(kept, kept_stride, row, c)).cast(scale);
     });
     return 1.0f / scale;
   }
 
-  __device__ __forceinline__ void normalize(const Link& link, uint8_t* rows, int stride) {
-    rows_ == 1 ? normalize<1, 4>(link, rows, stride) : normalize<kChainRows, 1>(link, rows, stride);
+  /// x + delta, rounded; to global memory, too, which one block is enough for.
+  __device__ __forceinline__ Packed add_to_stream(const Link& link, const Packed& x, const Packed& delta,
+                                                  int row, int c) const {
+    Eight sum(x);
+    const Eight other(delta);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) sum.v[j] += other.v[j];
+    const Packed packed = sum.packed();
+    if (blockIdx.x == 0) *reinterpret_cast<Packed*>(link.sum + int64_t{row} * link.k + c) = packed;
+    return packed;
   }
 
-  /// norm(x + delta) to shared memory; the sum to global memory. kUnroll: eights of a row that a thread asks for at
-  /// once.
-  template <int kRows, int kUnroll>
+  /// norm(x + delta) to shared memory; the sum to global memory.
   __device__ __forceinline__ void normalize(const Link& link, uint8_t* rows, int stride) {
+    constexpr int kAtOnce = kRows < 4 ? kRows : 4;
     float mean[kRows] = {}, rstd[kRows] = {};
     // 1. The sum, and what its mean and its square's add up to.
-    constexpr int kAtOnce = kRows < 4 ? kRows : 4;
 #pragma unroll
     for (int first = 0; first < kRows; first += kAtOnce) {
       if (first >= rows_) break;
-      for (int begin = static_cast<int>(threadIdx.x) * 8; begin < link.k; begin += kUnroll * kStep) {
-        Packed x[kAtOnce][kUnroll], delta[kAtOnce][kUnroll];
-        const auto each = [&](auto&& fn) {
+      for (int c = static_cast<int>(threadIdx.x) * 8; c < link.k; c += kStep) {
+        Packed x[kAtOnce], delta[kAtOnce];
 #pragma unroll
-          for (int i = 0; i < kAtOnce; ++i) {
+        for (int i = 0; i < kAtOnce; ++i) {
+          const int64_t from = int64_t{first + i} * link.k + c;
+          const bool there = first + i < rows_;
+          x[i] = there ? fresh(link.x + from) : Packed{};
+          delta[i] = there && link.delta != nullptr ? fresh(link.delta + from) : Packed{};
+        }
 #pragma unroll
-            for (int u = 0; u < kUnroll; ++u) fn(i, u, first + i, begin + u * kStep);
-          }
-        };
-        each([&](int i, int u, int row, int c) {
-          const int64_t from = int64_t{row} * link.k + c;
-          const bool there = row < rows_ && c < link.k;
-          x[i][u] = there ? fresh(link.x + from) : Packed{};
-          delta[i][u] = there && link.delta != nullptr ? fresh(link.delta + from) : Packed{};
-        });
-        each([&](int i, int u, int row, int c) {
-          if (row >= rows_ || c >= link.k) return;
-          Eight sum(x[i][u]);
-          if (link.delta != nullptr) {
-            const Eight other(delta[i][u]);
-#pragma unroll
-            for (int j = 0; j < 8; ++j) sum.v[j] = round_to<bf16>(sum.v[j] + other.v[j]);
-            if (blockIdx.x == 0)
-              *reinterpret_cast<Packed*>(link.sum + int64_t{row} * link.k + c) = sum.packed();
-          }
-          *at(rows, stride, row, c) = sum.packed();
-#pragma unroll
-          for (float value : sum.v) mean[first + i] += value, rstd[first + i] += value * value;
-        });
+        for (int i = 0; i < kAtOnce; ++i) {
+          if (first + i >= rows_) break;
+          const Packed packed =
+              link.delta != nullptr ? add_to_stream(link, x[i], delta[i], first + i, c) : x[i];
+          *at(rows, stride, first + i, c) = packed;
+          for (const float value : Eight(packed).v)
+            mean[first + i] += value, rstd[first + i] += value * value;
+        }
       }
     }
     if (link.layer) centered_squares(link, rows, stride, mean, rstd);
@@ -221,7 +232,6 @@ class ChainInput {
   }
 
   /// Sums to means, over the block; squares of what is left without them.
-  template <int kRows>
   __device__ __forceinline__ void centered_squares(const Link& link, uint8_t* rows, int stride,
                                                    float (&mean)[kRows], float (&squares)[kRows]) {
     add_over_block(mean);
@@ -237,10 +247,83 @@ class ChainInput {
     }
   }
 
+  // --- norms of one row, which stays in registers: kHeld eights a thread. What is normalized has the bits that
+  // normalize() makes.
+
+  static constexpr int kMostHeld = kMostNormed / kStep;
+  /// Where there are registers for it.
+  template <int kHeld>
+  static constexpr bool kEarlyGamma = kHeld <= 2;
+
+  template <DType kType, int kHeld>
+  __device__ __forceinline__ float one_row(const Link& link) {
+    Packed x[kHeld], gamma[kHeld];
+    load_sum(link, x, gamma);
+    // 1. Mean and standard deviation.
+    float mean[1] = {}, squares[1] = {};
+    if (link.layer) {
+      for_held<kHeld>(link, [&](int u, int) {
+        for (const float value : Eight(x[u]).v) mean[0] += value;
+      });
+      add_over_block(mean);
+      mean[0] /= static_cast<float>(link.k);
+    }
+    for_held<kHeld>(link, [&](int u, int) {
+      for (const float value : Eight(x[u]).v) squares[0] += (value - mean[0]) * (value - mean[0]);
+    });
+    add_over_block(squares);
+    const float factor = 1.0f / sqrtf(squares[0] / static_cast<float>(link.k) + link.eps);
+    // 2. Normalized.
+    for_held<kHeld>(link, [&](int u, int c) {
+      Eight of(x[u]);
+      const Eight gain(kEarlyGamma<kHeld> ? gamma[u] : constant(link.gamma + c)),
+          beta(link.layer ? constant(link.beta + c) : Packed{});
+#pragma unroll
+      for (int j = 0; j < 8; ++j)
+        of.v[j] = norm_element(link.layer, of.v[j], mean[0], factor, norm_gain(link.zero_centered, gain.v[j]),
+                               beta.v[j]);
+      x[u] = of.packed();
+    });
+    // 3. To shared memory, cast or not.
+    if constexpr (kType == DType::bf16) {
+      for_held<kHeld>(link, [&](int u, int c) { *at(input_, 0, 0, c) = x[u]; });
+      return 1.0f;
+    } else {
+      uint32_t largest = 0;
+      for_held<kHeld>(link, [&](int u, int) { largest = max(largest, Eight(x[u]).largest()); });
+      const float scale = scale_for(link, largest);
+      for_held<kHeld>(link, [&](int u, int c) { *cast_at(0, 0, c) = Eight(x[u]).cast(scale); });
+      return 1.0f / scale;
+    }
+  }
+
+  /// x + delta, which goes to global memory too, and maybe gamma, all asked for at once.
+  template <int kHeld>
+  __device__ __forceinline__ void load_sum(const Link& link, Packed (&x)[kHeld],
+                                           Packed (&gamma)[kHeld]) const {
+    Packed delta[kHeld] = {};
+    for_held<kHeld>(link, [&](int u, int c) {
+      x[u] = fresh(link.x + c);
+      if (link.delta != nullptr) delta[u] = fresh(link.delta + c);
+      if constexpr (kEarlyGamma<kHeld>) gamma[u] = constant(link.gamma + c);
+    });
+    if (link.delta == nullptr) return;
+    for_held<kHeld>(link, [&](int u, int c) { x[u] = add_to_stream(link, x[u], delta[u], 0, c); });
+  }
+
+  /// fn(which, first column) of the eights of a row that this thread holds.
+  template <int kHeld, class Fn>
+  __device__ __forceinline__ void for_held(const Link& link, Fn&& fn) const {
+#pragma unroll
+    for (int u = 0; u < kHeld; ++u) {
+      const int c = (u * kChainWorkers + static_cast<int>(threadIdx.x)) * 8;
+      if (c < link.k) fn(u, c);
+    }
+  }
+
   // --- over the block. One barrier each: a warp that writes one of two buffers has passed the barrier behind which all
   // have read it.
 
-  template <int kRows>
   __device__ __forceinline__ void add_over_block(float (&values)[kRows]) {
     auto& buffer = partial_[turn_];
     turn_ ^= 1;
@@ -250,13 +333,13 @@ class ChainInput {
       const float sum = warp_sum(values[row]);
       if (lane_ == 0) buffer[warp_][row] = sum;
     }
-    sync_consumers();
+    sync_workers();
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
       if (row >= rows_) break;
       values[row] = 0.0f;
 #pragma unroll
-      for (int w = 0; w < kChainWarps; ++w) values[row] += buffer[w][row];
+      for (int w = 0; w < kWorkerWarps; ++w) values[row] += buffer[w][row];
     }
   }
 
@@ -265,9 +348,9 @@ class ChainInput {
     turn_ ^= 1;
     largest = __reduce_max_sync(0xffffffffu, largest);
     if (lane_ == 0) buffer[warp_][0] = __uint_as_float(largest);
-    sync_consumers();
+    sync_workers();
 #pragma unroll
-    for (int w = 0; w < kChainWarps; ++w) largest = max(largest, __float_as_uint(buffer[w][0]));
+    for (int w = 0; w < kWorkerWarps; ++w) largest = max(largest, __float_as_uint(buffer[w][0]));
     return group_scale(__uint_as_float(largest), fp8_max(DType::e4m3), link.margin_factor, link.power_of_two);
   }
 

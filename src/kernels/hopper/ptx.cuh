@@ -61,6 +61,21 @@ __device__ __forceinline__ uint32_t cluster_rank() {
 }
 /// A barrier of all threads of the cluster.
 TE_INSTRUCTION(sync_cluster, "barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;")
+/// In two halves, and without waiting for what a thread has written: tells that blocks have begun, and have initialised
+/// their mbarriers (fence_mbarrier_init).
+TE_INSTRUCTION(cluster_arrive, "barrier.cluster.arrive.relaxed.aligned;")
+TE_INSTRUCTION(cluster_wait, "barrier.cluster.wait.aligned;")
+/// One FP32 value to another block's shared memory, at the place that `to` has in this one's, and its four bytes to
+/// that block's barrier.
+__device__ __forceinline__ void store_async(float* to, float value, uint64_t* barrier, int rank) {
+  asm volatile(
+      "{\n.reg .b32 to, barrier;\nmapa.shared::cluster.u32 to, %0, %3;\nmapa.shared::cluster.u32 barrier, "
+      "%2, %3;\n"
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [to], %1, [barrier];\n}\n" ::"r"(
+          shared_address(to)),
+      "f"(value), "r"(shared_address(barrier)), "r"(rank)
+      : "memory");
+}
 /// A barrier of some of the block's warps.
 template <int kThreads>
 __device__ __forceinline__ void named_barrier_sync(int id) {

@@ -76,6 +76,11 @@ __device__ __forceinline__ uint64_t descriptor(uint32_t address, uint32_t next_t
   constexpr uint64_t kEightRows = uint64_t{8 * kTileRowBytes / 16} << 32;
   return kSwizzle128 | kEightRows | (uint64_t{next_tile_bytes / 16} << 16) | ((address & 0x3ffff) >> 4);
 }
+/// Of an operand whose groups of eight rows lie `group_bytes` apart instead of side by side.
+__device__ __forceinline__ uint64_t descriptor_of_groups(uint32_t address, uint32_t group_bytes) {
+  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
+  return kSwizzle128 | (uint64_t{group_bytes / 16} << 32) | ((address & 0x3ffff) >> 4);
+}
 /// Of what lies `bytes` further on: cheaper than another descriptor.
 __device__ __forceinline__ uint64_t advance(uint64_t descriptor, uint32_t bytes) {
   return descriptor + (bytes >> 4);

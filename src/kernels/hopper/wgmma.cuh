@@ -27,8 +27,12 @@ __device__ __forceinline__ void wgmma_wait(float (&... d)[kCounts]) {
 }
 
 #define TE_D4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define TE_D8(d, i) TE_D4(d, i), TE_D4(d, i + 4)
 #define TE_D16(d, i) TE_D4(d, i), TE_D4(d, i + 4), TE_D4(d, i + 8), TE_D4(d, i + 12)
 #define TE_D32(d, i) TE_D16(d, i), TE_D16(d, i + 16)
+#define TE_R4 "%0, %1, %2, %3"
+#define TE_R8 TE_R4 ", %4, %5, %6, %7"
+#define TE_R16 TE_R8 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define TE_R32                                                                                     \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20," \
   "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -52,10 +56,16 @@ enum class Major : int { k = 0, mn = 1 };
 /// d[64 x kN] (+)= a[64 x 16] b[16 x kN], both from shared memory; `add` false: d is written.
 template <int kN, Major kA, Major kB>
 __device__ __forceinline__ void wgmma(float (&d)[kN / 2], uint64_t a, uint64_t b, bool add) {
-  static_assert(kN == 64 || kN == 128 || kN == 192);
+  static_assert(kN == 8 || kN == 16 || kN == 32 || kN == 64 || kN == 128 || kN == 192);
 #define TE_OPERANDS \
   "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(static_cast<int>(kA)), "n"(static_cast<int>(kB))
-  if constexpr (kN == 64)
+  if constexpr (kN == 8)
+    asm volatile(TE_WGMMA("8", TE_R4, "%4, %5", "%6", "%7, %8") : TE_D4(d, 0) : TE_OPERANDS);
+  else if constexpr (kN == 16)
+    asm volatile(TE_WGMMA("16", TE_R8, "%8, %9", "%10", "%11, %12") : TE_D8(d, 0) : TE_OPERANDS);
+  else if constexpr (kN == 32)
+    asm volatile(TE_WGMMA("32", TE_R16, "%16, %17", "%18", "%19, %20") : TE_D16(d, 0) : TE_OPERANDS);
+  else if constexpr (kN == 64)
     asm volatile(TE_WGMMA("64", TE_R32, "%32, %33", "%34", "%35, %36") : TE_D32(d, 0) : TE_OPERANDS);
   else if constexpr (kN == 128)
     asm volatile(TE_WGMMA("128", TE_R64, "%64, %65", "%66", "%67, %68")
@@ -90,17 +100,29 @@ __device__ __forceinline__ void wgmma(float (&d)[kN / 2], const uint32_t* a, uin
 /// contiguous (Hopper has no other form). Sums have 13 to 14 bits below the largest product of a group.
 template <int kN, DType kA, DType kB>
 __device__ __forceinline__ void wgmma_fp8(float (&d)[kN / 2], uint64_t a, uint64_t b, bool add) {
-  static_assert(kN == 128 || kN == 192);
+  static_assert(kN == 8 || kN == 16 || kN == 32 || kN == 64 || kN == 128 || kN == 192);
   static_assert((kA == DType::e4m3 || kA == DType::e5m2) && kB == DType::e4m3);
 #define TE_OPERANDS "l"(a), "l"(b), "r"(static_cast<int>(add))
-#define TE_WGMMA_FP8(TYPES)                                                      \
-  if constexpr (kN == 128)                                                       \
-    asm volatile(TE_WGMMA_OF("128k32.f32." TYPES, TE_R64, "%64, %65", "%66", "") \
-                 : TE_D32(d, 0), TE_D32(d, 32)                                   \
-                 : TE_OPERANDS);                                                 \
-  else                                                                           \
-    asm volatile(TE_WGMMA_OF("192k32.f32." TYPES, TE_R96, "%96, %97", "%98", "") \
-                 : TE_D32(d, 0), TE_D32(d, 32), TE_D32(d, 64)                    \
+#define TE_WGMMA_FP8(TYPES)                                                                                \
+  if constexpr (kN == 8)                                                                                   \
+    asm volatile(TE_WGMMA_OF("8k32.f32." TYPES, TE_R4, "%4, %5", "%6", "") : TE_D4(d, 0) : TE_OPERANDS);   \
+  else if constexpr (kN == 16)                                                                             \
+    asm volatile(TE_WGMMA_OF("16k32.f32." TYPES, TE_R8, "%8, %9", "%10", "") : TE_D8(d, 0) : TE_OPERANDS); \
+  else if constexpr (kN == 32)                                                                             \
+    asm volatile(TE_WGMMA_OF("32k32.f32." TYPES, TE_R16, "%16, %17", "%18", "")                            \
+                 : TE_D16(d, 0)                                                                            \
+                 : TE_OPERANDS);                                                                           \
+  else if constexpr (kN == 64)                                                                             \
+    asm volatile(TE_WGMMA_OF("64k32.f32." TYPES, TE_R32, "%32, %33", "%34", "")                            \
+                 : TE_D32(d, 0)                                                                            \
+                 : TE_OPERANDS);                                                                           \
+  else if constexpr (kN == 128)                                                                            \
+    asm volatile(TE_WGMMA_OF("128k32.f32." TYPES, TE_R64, "%64, %65", "%66", "")                           \
+                 : TE_D32(d, 0), TE_D32(d, 32)                                                             \
+                 : TE_OPERANDS);                                                                           \
+  else                                                                                                     \
+    asm volatile(TE_WGMMA_OF("192k32.f32." TYPES, TE_R96, "%96, %97", "%98", "")                           \
+                 : TE_D32(d, 0), TE_D32(d, 32), TE_D32(d, 64)                                              \
                  : TE_OPERANDS);
   if constexpr (kA == DType::e4m3) {
     TE_WGMMA_FP8("e4m3.e4m3")
@@ -111,8 +133,12 @@ __device__ __forceinline__ void wgmma_fp8(float (&d)[kN / 2], uint64_t a, uint64
 #undef TE_OPERANDS
 }
 #undef TE_D4
+#undef TE_D8
 #undef TE_D16
 #undef TE_D32
+#undef TE_R4
+#undef TE_R8
+#undef TE_R16
 #undef TE_R32
 #undef TE_R64
 #undef TE_R96

@@ -360,8 +360,8 @@ Tensor Decoder::forward(const Context& context, int64_t rows, int64_t appended, 
 }
 
 bool Decoder::chained(int64_t rows) const {
-  constexpr int64_t kFasterInFp8 = 4;
-  if (sizes_.chains == Chains::where_faster) return chained() && recipe_->quantizes() && rows <= kFasterInFp8;
+  const int64_t most_faster = recipe_->quantizes() ? 4 : 1;
+  if (sizes_.chains == Chains::where_faster) return chained() && rows <= most_faster;
   return chained();
 }
 

@@ -42,7 +42,7 @@ namespace te::generate {
 /// Which passes of one token each of a few sequences go by step_chain.h, of those that can.
 enum class Chains : uint8_t {
   never,
-  where_faster,  ///< as measured on an H200 (docs/experiments.md): of FP8 weights, up to four rows
+  where_faster,  ///< as measured on an H200 (docs/experiments.md): one row, and of FP8 weights up to four
   always
 };
 

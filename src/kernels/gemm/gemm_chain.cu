@@ -88,8 +88,8 @@ __device__ void prefetch_vectors(const ChainParams& p) {
   }
 }
 
-/// The warpgroup that multiplies. Products are summed over one slot by the tensor cores, whose sums of FP8 are short, and
-/// over slots by FP32 additions.
+/// The warpgroup that multiplies. Products are summed over one slot by the tensor cores, whose sums of FP8 are short,
+/// and over slots by FP32 additions.
 template <int kSlots, int kRows>
 class Multiplier {
  public:

@@ -206,10 +206,12 @@ def gaps_with_intervals(comparisons):
                 )
             axes.plot(m.gaps, np.full(len(m.gaps), -row + 0.24), "o", markersize=4, color=colour(row + 1), alpha=0.55)
             axes.plot(m.mean, -row, "D", markersize=7, color=colour(row + 1), markeredgecolor="white")
-        edges = [abs(v) for m in measures if m for v in (m.low, m.high, *m.gaps) if np.isfinite(v)]
-        # An interval of two pairs is so wide that nothing else could be seen: it may leave the picture.
-        farthest = max([abs(g) for m in measures if m for g in (m.mean, *m.gaps)])
-        limit = 1.15 * min(max([*edges, 1.5 * bar]), max(12 * bar, 1.3 * farthest))
+        edges = [1.5 * bar]
+        for m in filter(None, measures):
+            # An interval of two pairs is so wide that nothing else could be seen: it may leave the picture.
+            ends = (m.low, m.high) if len(m.gaps) > 2 else ()
+            edges += [abs(v) for v in (m.mean, *m.gaps, *ends) if np.isfinite(v)]
+        limit = 1.15 * max(edges)
         axes.set_xlim(-limit, limit)
         axes.set_ylim(-len(comparisons) + 0.4, 0.6)
         shown = axes is grid[0][0]

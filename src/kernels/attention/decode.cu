@@ -103,8 +103,8 @@ struct DecodeParams {
   T* new_v;
 };
 
-/// E elements of a head in a lane, as they lie in memory: neighbours, moved at once (kVectors, dim = 32 E), or every 32nd
-/// one, those beyond dim being 0. As words, since elements of two bytes would take a register each.
+/// E elements of a head in a lane, as they lie in memory: neighbours, moved at once (kVectors, dim = 32 E), or every
+/// 32nd one, those beyond dim being 0. As words, since elements of two bytes would take a register each.
 template <class T, int E, bool kVectors>
 class Packed {
  public:

@@ -76,6 +76,14 @@ class Verdicts(unittest.TestCase):
         wide = arms({1: 3.0, 2: 4.0, 3: 5.0}, {1: 3.02, 2: 4.0, 3: 5.02})
         self.assertIn("the mean is not inside the bar", wide.measures[0].why)
 
+    def test_pictures_show_intervals_of_three_pairs_whole(self):
+        wide = arms({1: 3.0, 2: 4.0, 3: 5.0}, {1: 3.08, 2: 3.93, 3: 4.93})
+        (axes,) = figures.gaps_with_intervals([wide]).axes
+        self.assertLess(axes.get_xlim()[0], wide.measures[0].low)
+        two = arms({1: 3.0, 2: 4.0}, {1: 3.08, 2: 3.93})
+        (axes,) = figures.gaps_with_intervals([two]).axes
+        self.assertGreater(axes.get_xlim()[0], two.measures[0].low)
+
     def test_a_small_gap_that_is_there_is_said(self):
         found = arms({s: 3.0 + s for s in range(5)}, {s: 3.004 + s + 1e-4 * (s % 2) for s in range(5)})
         self.assertEqual(found.verdict, analysis.INSIDE)

@@ -48,15 +48,21 @@ std::vector<config::Shard> shards(int64_t ranks) {
   return {config::Shard::optimizer, config::Shard::gradients, config::Shard::parameters};
 }
 
-/// Tensor ranks' tokens as the config says, and by copy engines in pieces, which is faster as a rule.
-std::vector<config::ParallelConfig> transports(config::ParallelConfig layout) {
+/// Tensor ranks' tokens as the config says, and by copy engines in pieces, which is faster as a rule; the stream between
+/// stages of one host likewise.
+std::vector<config::ParallelConfig> transports(const config::ParallelConfig& layout, bool one_host) {
   const int64_t pieces = layout.tensor % 2 == 0 ? 2 : layout.tensor;
+  config::ParallelConfig tensor_copies = layout;
+  tensor_copies.tensor_transport = config::Transport::copy;
+  tensor_copies.tensor_overlap = pieces;
   const bool copied = layout.tensor_transport == config::Transport::copy && layout.tensor_overlap == pieces;
-  if (layout.tensor == 1 || copied) return {layout};
   std::vector<config::ParallelConfig> all{layout};
-  layout.tensor_transport = config::Transport::copy;
-  layout.tensor_overlap = pieces;
-  all.push_back(layout);
+  if (layout.tensor > 1 && !copied) all.push_back(tensor_copies);
+  if (layout.pipeline == 1 || !one_host || layout.pipeline_transport == config::Transport::copy) return all;
+  for (size_t i = 0, count = all.size(); i < count; ++i) {
+    all.push_back(all[i]);
+    all.back().pipeline_transport = config::Transport::copy;
+  }
   return all;
 }
 
@@ -73,7 +79,7 @@ void add_memory_ways(Config way, int64_t sharing_ranks, std::vector<Config>& all
 }
 
 /// All ways to run a cut into ranks, legal or not.
-std::vector<Config> ways(const Config& config, const parallel::ProcessGrid& grid) {
+std::vector<Config> ways(const Config& config, const parallel::ProcessGrid& grid, bool one_host) {
   std::vector<Config> all;
   Config way = config;
   way.parallel.tensor = grid.tensor;
@@ -91,7 +97,7 @@ std::vector<Config> ways(const Config& config, const parallel::ProcessGrid& grid
       way.parallel.virtual_stages = chunks;
       for (const char* split : splits(grid.pipeline)) {
         way.parallel.pipeline_split = split;
-        for (const config::ParallelConfig& layout : transports(way.parallel)) {
+        for (const config::ParallelConfig& layout : transports(way.parallel, one_host)) {
           Config carried = way;
           carried.parallel = layout;
           add_memory_ways(carried, int64_t{grid.context} * grid.data, all);
@@ -163,7 +169,8 @@ class Search {
   /// The fastest way that fits.
   void add_cut(const parallel::ProcessGrid& grid) {
     std::vector<std::pair<double, Config>> candidates;  // by the least that they take
-    std::vector<Config> all = ways(config_, grid);
+    const Cluster& cluster = model_.cluster();
+    std::vector<Config> all = ways(config_, grid, cluster.gpus <= cluster.per_host);
     if (all.empty())
       refusal_ = fmt::format("training.global_batch_size ({}) is no multiple of {} data-parallel ranks",
                              config_.training.global_batch_size, grid.data);

@@ -152,20 +152,26 @@ class DataMessages {
   double buckets_;
 };
 
-/// A microbatch's stream, from one stage to the next: the slowest link counts.
-double stage_message_seconds(const config::Config& config, const parallel::ProcessGrid& grid,
-                             const Cluster& cluster) {
+/// How a microbatch's stream gets from one stage to the next: the slowest link counts. By copies it arrives as early as
+/// it is sent, in a landing buffer, which the receiver copies (parallel/peer_links.h).
+parallel::Costs message_costs(const config::Config& config, const parallel::ProcessGrid& grid,
+                              const Cluster& cluster) {
   const double tokens = static_cast<double>(config.training.micro_batch_size * config.model.seq_length) /
                         grid.context / (config.parallel.sequence ? grid.tensor : 1);
   const double bytes = tokens * static_cast<double>(config.model.hidden_size) *
                        (config.precision.dtype == config::ComputeDType::fp32 ? 4.0 : 2.0);
   const bool one_host = cluster.gpus <= cluster.per_host;
-  return message_seconds("send", bytes, {.ranks = 2, .per_host = one_host ? 2 : 1}, cluster.gpu);
+  const bool copies = config.parallel.pipeline_transport == config::Transport::copy;
+  return {.communication =
+              message_seconds("send", bytes, {.ranks = 2, .per_host = one_host ? 2 : 1}, cluster.gpu),
+          .buffers = 2,
+          .waits_for_receiver = !copies,
+          .receipt = copies ? 2 * bytes / (cluster.gpu.copy * cluster.gpu.others) : 0.0};
 }
 
 /// Seconds that the passes of all microbatches take on the stage that has the most to do.
 double slowest_stage_seconds(const parallel::ScheduleShape& shape, const Cut& cut,
-                             const std::vector<DataMessages>& data, double) {
+                             const std::vector<DataMessages>& data, const parallel::Costs&) {
   double most = 0;
   for (size_t i = 0; i < data.size(); ++i) {
     const StageWork& stage = cut.stages[i];
@@ -177,9 +183,8 @@ double slowest_stage_seconds(const parallel::ScheduleShape& shape, const Cut& cu
 
 /// Seconds from the first pass to the last.
 double pipeline_seconds(const parallel::ScheduleShape& shape, const Cut& cut,
-                        const std::vector<DataMessages>& data, double message) {
-  if (shape.stages == 1) return slowest_stage_seconds(shape, cut, data, message);
-  parallel::Costs costs{.communication = message, .buffers = 2, .waits_for_receiver = true};
+                        const std::vector<DataMessages>& data, parallel::Costs costs) {
+  if (shape.stages == 1) return slowest_stage_seconds(shape, cut, data, costs);
   for (size_t piece = 0; piece < cut.pieces.size(); ++piece) {
     const StageWork& work = cut.pieces[piece];
     const DataMessages& messages = data[piece % data.size()];
@@ -247,7 +252,7 @@ StepTime StepModel::parts(const config::Config& config, const Seconds& seconds) 
     once = std::max(once, messages.once());
     step.update = std::max(step.update, update_seconds(updates, stage, config.optimizer));
   }
-  const double whole = seconds(shape, cuts, data, stage_message_seconds(config, grid, cluster_));
+  const double whole = seconds(shape, cuts, data, message_costs(config, grid, cluster_));
   step.pipeline = whole - step.compute - step.messages - step.data;
   step.data += once;
   step.update += casts;

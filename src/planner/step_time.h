@@ -4,7 +4,7 @@
 //
 //   passes     of a microbatch through each piece of the pipeline, from a rehearsal; the schedule itself runs on a
 //              clock (parallel/schedule/simulate.h), with the stages as unequal as they are. A message between stages
-//              travels when its receiver has come to it.
+//              travels when its receiver has come to it; one by copies as soon as it is made.
 //   data       gradients are reduced beside the last microbatch's backward pass of a stage, values gathered beside the
 //              first forward pass (parallel.shard gradients, parameters: beside every one); what is longer than the
 //              pass waits, what is hidden costs Gpu::overlap_cost, and the last bucket is never hidden.

@@ -245,6 +245,21 @@ TEST(Schedule, BubbleIsTheTextbooks) {
   }
 }
 
+// One microbatch there and back, by hand: what a message costs its receiver it costs however early it came.
+TEST(Schedule, MessagesTravelAndAreTaken) {
+  const ScheduleShape shape = {ScheduleKind::one_f_one_b, 2, 1, 1};
+  Costs costs{.forward = 1, .backward = 2, .communication = 0.5, .receipt = 0.25};
+  EXPECT_EQ(simulate(make_schedule(shape), shape, costs).makespan, 2 * (1 + 2) + 2 * (0.5 + 0.25));
+  costs.waits_for_receiver = true;
+  EXPECT_EQ(simulate(make_schedule(shape), shape, costs).makespan, 2 * (1 + 2) + 2 * (0.5 + 0.25));
+  // Of two microbatches the second one's way is hidden, but for one that waits for its receiver.
+  const ScheduleShape two = {ScheduleKind::gpipe, 2, 1, 2};
+  costs = {.forward = 1, .backward = 0, .communication = 0.5, .receipt = 0.25};
+  const double early = simulate(make_schedule(two), two, costs).makespan;
+  costs.waits_for_receiver = true;
+  EXPECT_GT(simulate(make_schedule(two), two, costs).makespan, early);
+}
+
 // Stages that are not alike, by hand: the slow last one (a head) sets the pace of 1f1b, and its neighbour waits.
 //
 //   stage 0  F0 F1 . . B0 . F2 . B1 . . . B2       forward 1, backward 2

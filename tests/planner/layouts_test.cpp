@@ -211,6 +211,22 @@ TEST(Search, TensorRanksTakeCopies) {
   TE_EXPECT_CONTAINS(cut->settings, "--set parallel.tensor_overlap=2");
 }
 
+TEST(Search, StagesOfOneHostTakeCopies) {
+  const auto cut_of = [](const Cluster& cluster) {
+    const SearchResult result = search(shipped_config("llama7b_fp8"), cluster, planned);
+    const auto cut = std::find_if(result.layouts.begin(), result.layouts.end(),
+                                  [](const Layout& layout) { return layout.grid.pipeline == 2; });
+    return cut == result.layouts.end() ? std::string() : cut->settings;
+  };
+  const std::string copy = "--set parallel.pipeline_transport=copy";
+  Cluster cluster = testing::h200s(2);
+  TE_EXPECT_CONTAINS(cut_of(cluster), copy);
+  cluster.per_host = 1;
+  const std::string apart = cut_of(cluster);
+  EXPECT_FALSE(apart.empty());
+  EXPECT_EQ(apart.find(copy), std::string::npos) << apart;
+}
+
 // What is on the host takes no room, and its way to the GPU takes time.
 TEST(Search, OffloadedStateMakesRoom) {
   const Settings offload{"optimizer.offload=state"};

@@ -1,4 +1,4 @@
-// The predictions beside what was measured on H200s: every row of docs/results/parallel_h200.md and of the current
+// The predictions beside what was measured, on H200s if nothing else is said: every row of docs/results/parallel_h200.md and of the current
 // tables of docs/results/h200_benchmarks.md, and the rows of docs/experiments.md that name their config.
 //
 // Bound: 10 % of each number. Cards differ by 3 %, calls on one card by 1 to 2 %, and rows that are older than the
@@ -23,6 +23,7 @@ struct Row {
   int gpus;
   Settings settings;
   double tokens_per_gpu;  ///< per second
+  const char* gpu = "h200";
 };
 
 // NOLINTNEXTLINE(readability-identifier-naming): GoogleTest's name
@@ -145,6 +146,24 @@ std::vector<Row> two_gpus() {
   };
 }
 
+/// Of 7B's shape with 16 layers, 16 microbatches of 2 x 4096, in one call.
+std::vector<Row> two_h100() {
+  const Settings kOfAll = batch(2, 32) + kKeepAll + kPipeline2 + Settings{"model.num_layers=16"};
+  const Settings kInterleaved{"parallel.schedule=interleaved"}, kTwoChunks{"parallel.virtual_stages=2"},
+      kStageCopies{"parallel.pipeline_transport=copy"};
+  const auto row = [&](const char* what, const Settings& settings, double measured) {
+    return Row{what, "llama7b_fp8", 2, kOfAll + settings, measured, "h100"};
+  };
+  return {
+      row("PP2 zero_bubble", kZeroBubble, 37099),
+      row("PP2 zero_bubble, copies", kZeroBubble + kStageCopies, 37362),
+      row("PP2 zero_bubble, 2 virtual stages", kZeroBubble + kTwoChunks, 35510),
+      row("PP2 zero_bubble, 2 virtual stages, copies", kZeroBubble + kTwoChunks + kStageCopies, 37502),
+      row("PP2 interleaved, 2 virtual stages", kInterleaved + kTwoChunks, 36207),
+      row("PP2 interleaved, 2 virtual stages, copies", kInterleaved + kTwoChunks + kStageCopies, 37198),
+  };
+}
+
 std::vector<Row> four_gpus() {
   const auto row = [](const char* what, const Settings& settings, double measured) {
     return Row{what, "llama7b_fp8", 4, kValuesGathered + settings, measured};
@@ -178,7 +197,7 @@ class Measured : public ::testing::TestWithParam<Row> {};
 TEST_P(Measured, IsPredicted) {
   const Row& row = GetParam();
   const config::Config config = testing::shipped_config(row.config, row.settings);
-  const StepTime step = StepModel(testing::h200s(row.gpus)).predict(config);
+  const StepTime step = StepModel(testing::cluster(row.gpu, row.gpus)).predict(config);
   const double predicted = static_cast<double>(config.training.global_batch_size * config.model.seq_length) /
                            step.total() / row.gpus;
   std::printf("%-46s %d GPUs, tokens/s/GPU: measured %.0f, predicted %.0f, %+.1f %%\n", row.what, row.gpus,
@@ -189,6 +208,7 @@ TEST_P(Measured, IsPredicted) {
 INSTANTIATE_TEST_SUITE_P(OneGpu, Measured, ::testing::ValuesIn(one_gpu()));
 INSTANTIATE_TEST_SUITE_P(EveryRecipe, Measured, ::testing::ValuesIn(every_recipe()));
 INSTANTIATE_TEST_SUITE_P(TwoGpus, Measured, ::testing::ValuesIn(two_gpus()));
+INSTANTIATE_TEST_SUITE_P(TwoH100, Measured, ::testing::ValuesIn(two_h100()));
 INSTANTIATE_TEST_SUITE_P(FourGpus, Measured, ::testing::ValuesIn(four_gpus()));
 
 // --- layers ------------------------------------------------------------------------------------------------

@@ -18,8 +18,12 @@ inline config::Config shipped_config(const std::string& name, const Settings& se
   return config::load_config(TE_SOURCE_DIR "/configs/" + name + ".yaml", all);
 }
 
+inline planner::Cluster cluster(const char* gpu, int gpus) {
+  return {.gpu = planner::gpu_named(gpu), .gpus = gpus, .per_host = 8};
+}
+
 inline planner::Cluster h200s(int gpus) {
-  return {.gpu = planner::gpu_named("h200"), .gpus = gpus, .per_host = 8};
+  return cluster("h200", gpus);
 }
 
 }  // namespace te::testing

@@ -4,7 +4,7 @@
 // 2. Who goes first does not matter. A receive has one sender and a queue, so what a stage sees depends only
 //    on what the others did before, never on the order in which this loop visits them (a Kahn network).
 // 3. Message k arrives at the time of its send plus the communication; receiving ends at the later of arrival
-//    and the receiver's clock. With b buffers, send k cannot end before message k - b was received.
+//    and the receiver's clock, plus what a receipt takes. With b buffers, send k cannot end before message k - b was received.
 // 4. A message carries its identity (direction, microbatch, piece that made it), and the receiver compares it
 //    with what it expects: counts that match while contents are swapped would be the worst kind of wrong.
 #include "parallel/schedule/simulate.h"
@@ -135,6 +135,7 @@ class Simulator {
     state.clock = costs_.waits_for_receiver
                       ? std::max(state.clock, message.arrival - costs_.communication) + costs_.communication
                       : std::max(state.clock, message.arrival);
+    state.clock += costs_.receipt;
     channel.received.push_back(state.clock);
     return true;
   }

@@ -23,6 +23,7 @@ struct Costs {
   int buffers = 0;           ///< messages a channel holds before a send blocks; 0: no limit. Where the shape
                              ///< asks for channel_messages above 1, so many more
   bool waits_for_receiver = false;  ///< a message travels when its receiver has come to it, not before
+  double receipt = 0;               ///< of the receiver's time, for each message that is there
   std::vector<Piece> pieces{};      ///< of every piece, instead of the three durations above; empty: those
 };
 

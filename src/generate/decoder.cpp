@@ -302,7 +302,9 @@ void Decoder::run_step(const Context& context, std::span<const Row> rows, int64_
   const auto count = static_cast<int64_t>(rows.size());
   fill_ids(rows, padded);
   const auto work = [&] {
-    logits_to_host(context, run_pass(context, padded, count, padded == count).slice_rows(0, count));
+    const Tensor states = run_pass(context, padded, count, padded == count);
+    if (states) return logits_to_host(context, states.slice_rows(0, count));
+    context.copy_to_host(host_logits_.as<float>(), first_rows(logits_, count));
   };
   Step& step = steps_[{padded, count}];
   if (!std::exchange(step.seen, true)) {
@@ -334,7 +336,7 @@ model::LayerActivations Decoder::activations(int64_t rows) const {
   return a;
 }
 
-// Returns the final norm's output, empty where another stage has it.
+// Returns the final norm's output, empty where another stage has it, or where a chain went on to the logits.
 Tensor Decoder::forward(const Context& context, int64_t rows, int64_t appended, bool apart) {
   const auto row_of_ids = [&](int64_t i) {
     return Tensor{ids_.as<int32_t>() + i * rows, DType::i32, {rows}};
@@ -347,8 +349,11 @@ Tensor Decoder::forward(const Context& context, int64_t rows, int64_t appended, 
   } else {
     groups_.receive(context, a.x_in, parallel::Channel::forward_from_previous);
   }
-  if (!(apart && chained(rows) && step_chain_.forward(context, layers_, attention_, a, pass)))
-    run_layers(context, a, pass);
+  if (apart && chained(rows)) {
+    const ChainedHead head{*final_layernorm_, *output_layer_, first_rows(logits_, rows)};
+    if (step_chain_.forward(context, layers_, attention_, head, a, pass)) return {};
+  }
+  run_layers(context, a, pass);
   const Tensor out = first_rows(hidden_, rows);
   if (!final_layernorm_) {
     kernels::add(context, a.x_mid, a.delta, out);

@@ -11,17 +11,23 @@ void StepChain::plan(MemoryPlan& plan) {
 // Launches in front of each attention, and behind the last; empty: not all of them are possible.
 std::vector<kernels::GemmChain> StepChain::chains_of(const Context& context,
                                                      const std::deque<model::TransformerLayer>& layers,
+                                                     const ChainedHead& head,
                                                      const model::LayerActivations& a) const {
   std::vector<kernels::GemmChain> chains(1);
+  // What the layer below has left joins the stream.
+  const auto joined = [&](kernels::ChainedGemm gemm) {
+    gemm.x = a.x_mid;
+    gemm.norm.delta = a.delta, gemm.norm.sum = a.x_in;
+    return gemm;
+  };
   for (const model::TransformerLayer& layer : layers) {
     auto all = layer.chained();
     if (!all) return {};
-    // 1. What the layer below has left joins the stream.
+    // 1. The stream.
     const bool first = chains.size() == 1;
-    all->qkv.x = first ? a.x_in : a.x_mid;
-    if (!first) all->qkv.norm.delta = a.delta, all->qkv.norm.sum = a.x_in;
+    all->qkv.x = a.x_in;
     all->qkv.out = a.attention.qkv;
-    chains.back().gemms.push_back(all->qkv);
+    chains.back().gemms.push_back(first ? all->qkv : joined(all->qkv));
     // 2. Attention. 3. Its output does, 4. and the MLP's.
     all->proj.x = a.attention.proj_input.hp;
     all->proj.out = a.delta;
@@ -33,6 +39,10 @@ std::vector<kernels::GemmChain> StepChain::chains_of(const Context& context,
     chains.push_back({.gemms = {all->proj, all->fc1, all->fc2}, .barrier = barrier_});
   }
   chains.front().barrier = barrier_;
+  kernels::ChainedGemm logits = head.output.chained_logits();
+  logits.norm = head.norm.chained();
+  logits.out = head.logits;
+  chains.back().gemms.push_back(joined(logits));
   const bool possible = std::all_of(chains.begin(), chains.end(), [&](const kernels::GemmChain& chain) {
     return kernels::has_gemm_chain(context, chain);
   });

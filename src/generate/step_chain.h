@@ -1,29 +1,37 @@
 // A pass of one token each of a few sequences, on one GPU: one launch between two attentions
 // (kernels/gemm/gemm_chain.h).
 //
-//   embedding | norm, qkv | attention | proj, norm, fc1, fc2, norm, qkv | attention | ... | proj, norm, fc1, fc2 |
-//   final norm | logits
+//   embedding | norm, qkv | attention | proj, norm, fc1, fc2, norm, qkv | attention | ... | proj, norm, fc1, fc2,
+//   final norm, logits
 #pragma once
 
 #include <deque>
 #include <vector>
 
 #include "kernels/gemm/gemm_chain.h"
+#include "model/norm.h"
+#include "model/output_layer.h"
 #include "model/transformer_layer.h"
 
 namespace te::generate {
+
+/// What is behind the layers.
+struct ChainedHead {
+  const model::Norm& norm;
+  const model::OutputLayer& output;
+  Tensor logits;  ///< fp32 [rows, padded vocabulary]
+};
 
 class StepChain {
  public:
   void plan(MemoryPlan& plan);
   void start(const Context& context) const { context.zero(barrier_); }
-  /// Through all layers: from the embeddings in a.x_in to the stream as (a.x_mid, a.delta). a: of the pass's rows, with
-  /// memory that all layers share; `cores`: the layers' attention. False: nothing was launched, the layers or these
-  /// rows have no such launches.
+  /// Through all layers: from the embeddings in a.x_in to the logits. a: of the pass's rows, with memory that all layers
+  /// share; `cores`: the layers' attention. False: nothing was launched, the layers or these rows have no such launches.
   template <class Cores>
   bool forward(const Context& context, const std::deque<model::TransformerLayer>& layers, const Cores& cores,
-               model::LayerActivations& a, const model::Pass& pass) const {
-    const std::vector<kernels::GemmChain> chains = chains_of(context, layers, a);
+               const ChainedHead& head, model::LayerActivations& a, const model::Pass& pass) const {
+    const std::vector<kernels::GemmChain> chains = chains_of(context, layers, head, a);
     if (chains.empty()) return false;
     for (size_t i = 0; i < layers.size(); ++i) {
       kernels::gemm_chain(context, chains[i]);
@@ -40,7 +48,7 @@ class StepChain {
  private:
   std::vector<kernels::GemmChain> chains_of(const Context& context,
                                             const std::deque<model::TransformerLayer>& layers,
-                                            const model::LayerActivations& a) const;
+                                            const ChainedHead& head, const model::LayerActivations& a) const;
   Tensor barrier_;
   mutable int64_t passes_ = 0;
 };

@@ -31,6 +31,8 @@ class OutputLayer : public Linear {
   /// out = logits [rows, this rank's slice of the padded vocabulary] of h [rows, hidden]; never in FP8, for any number
   /// of rows.
   void logits(const Context& context, const Tensor& h, const Tensor& out) const;
+  /// The same as the last link of a chain.
+  kernels::ChainedGemm chained_logits() const { return {.weight = weight_->value}; }
 
  private:
   /// The operand of `values`, complete, quantized in `storage` if the quantizer says so.

@@ -1,6 +1,9 @@
 // A chain of GEMMs against the same ops launched one by one, and against chains of one.
 #include "kernels/gemm/gemm_chain.h"
 
+#include <algorithm>
+
+#include "core/float_types.h"
 #include "kernels/activation/activation.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/quantize/quantize.h"
@@ -188,6 +191,36 @@ TEST(GemmChainGpu, EachIsWhatTheOpsMake) {
       }
     }
   }
+}
+
+// Logits. What is cast or normalized before them may have been rounded the other way here and there.
+TEST(GemmChainGpu, Fp32ResultsAreNotRounded) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  for (const bool fp8 : {false, true}) {
+    for (const int64_t rows : {1, 4}) {
+      Layer layer(gpu, {rows, 2048, 5632, fp8, ActivationKind::swiglu, NormKind::rms, false});
+      layer.middle.fill_normal(50);
+      layer.mlp.fill_normal(51);
+      const TestTensor out(gpu, DType::f32, layer.qkv.get().shape);
+      ChainedGemm last = layer.gemms.back();
+      last.out = out;
+      gemm_chain(gpu, {{last}, layer.barrier});
+      const std::vector<float> actual = out.floats();
+      layer.run_op(last);
+      const std::vector<float> expected = out.floats();
+      EXPECT_LT(testing::relative_error(actual, expected), 1e-3) << rows << (fp8 ? " FP8" : " BF16");
+      const auto rounded = std::count_if(actual.begin(), actual.end(), [](float x) {
+        return x == to_float(from_float<bfloat16>(x));
+      });
+      EXPECT_LT(rounded, static_cast<std::ptrdiff_t>(actual.size() / 50));
+    }
+  }
+  Layer layer(gpu, {1, 128, 384, false, ActivationKind::swiglu, NormKind::rms, false});
+  const TestTensor out(gpu, DType::f32, layer.activated.get().shape);
+  ChainedGemm activated = layer.gemms[1];
+  activated.out = out;
+  EXPECT_FALSE(has_gemm_chain(gpu, {{activated}, layer.barrier}));
 }
 
 // The barrier between them: each reads what all blocks have written.

@@ -16,6 +16,11 @@ bool is_bf16(const Tensor& tensor, const Shape& shape) {
   return tensor.dtype == DType::bf16 && tensor.shape == shape;
 }
 
+bool is_result(const ChainedGemm& gemm, const Shape& shape) {
+  const bool plain_fp32 = gemm.out.dtype == DType::f32 && !gemm.activated;
+  return (gemm.out.dtype == DType::bf16 || plain_fp32) && gemm.out.shape == shape;
+}
+
 bool fits_norm(const ChainedNorm& norm, const Tensor& x) {
   if (!norm.gamma) return !norm.delta;
   const Shape vector{x.cols()};
@@ -29,7 +34,7 @@ bool fits(const ChainedGemm& gemm, int64_t rows) {
   const int64_t out = gemm.activated && is_gated(gemm.kind) ? n / 2 : n;
   const bool weight = gemm.weight.dtype() == DType::bf16 ||
                       (gemm.weight.dtype() == DType::e4m3 && gemm.weight.layout == ScaleLayout::tensor);
-  return weight && is_bf16(gemm.x, {rows, k}) && is_bf16(gemm.out, {rows, out}) &&
+  return weight && is_bf16(gemm.x, {rows, k}) && is_result(gemm, {rows, out}) &&
          (!gemm.bias || is_bf16(gemm.bias, {n})) && out % kTile == 0 && n % kTile == 0 && k % 16 == 0 &&
          fits_norm(gemm.norm, gemm.x);
 }

@@ -244,10 +244,15 @@ class Finisher {
       if (half > 0 && !link.gated) break;
       if (link.weight_scale_inv != nullptr) value[half] *= scale;
       if (link.bias != nullptr) value[half] += load_float(link.bias + half * link.cols + column);
-      value[half] = round_to<bf16>(value[half]);
+      if (!link.out_fp32) value[half] = round_to<bf16>(value[half]);
     }
     if (link.activated) value[0] = activated(link, value[0], value[1]);
-    store_float(link.out + int64_t{row} * link.cols + column, value[0]);
+    const int64_t at = int64_t{row} * link.cols + column;
+    if (link.out_fp32) {
+      static_cast<float*>(link.out)[at] = value[0];
+    } else {
+      store_float(static_cast<bf16*>(link.out) + at, value[0]);
+    }
   }
 
   ChainShared<kSlots>& shared;
@@ -342,7 +347,8 @@ Link link_of(const ChainedGemm& g) {
   link.gamma = values(g.norm.gamma);
   link.beta = values(g.norm.beta);
   link.sum = values(g.norm.sum);
-  link.out = values(g.out);
+  link.out = g.out.data;
+  link.out_fp32 = g.out.dtype == DType::f32;
   link.k = static_cast<int>(g.weight.cols());
   link.row_bytes = weight_row_bytes(g);
   link.cols = static_cast<int>(g.out.cols());

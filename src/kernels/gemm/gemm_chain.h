@@ -1,4 +1,5 @@
 // Linears of a few rows one behind another in one launch: what the generation of a token runs between two attentions,
+// or behind the last,
 //
 //   out = activation(norm(x + delta) w^T + bias)        with or without norm, delta, bias and activation
 //
@@ -47,7 +48,7 @@ struct ChainedGemm {
   bool activated = false;
   ActivationKind kind = ActivationKind::swiglu;
   float clamp = 0;
-  Tensor out;  ///< bf16 [rows, n], of a gated activation [rows, n / 2]
+  Tensor out;  ///< bf16 [rows, n], of a gated activation [rows, n / 2]; or, without an activation, fp32
 };
 
 constexpr size_t kMostChained = 4;

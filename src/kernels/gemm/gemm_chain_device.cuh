@@ -36,7 +36,7 @@ struct Link {
   const float* weight_scale_inv;  ///< E4M3, else null
   const __nv_bfloat16 *bias, *x, *delta, *gamma, *beta;
   __nv_bfloat16* sum;
-  void* out;  ///< bf16, or fp32
+  void* out;                      ///< bf16, or fp32
   int k, row_bytes, tiles, cols;  ///< row_bytes: of the weight; cols: of out
   int tile_cols, second_run;      ///< columns of out that a tile makes; rows from its first run to its second
   bool out_fp32, gated, activated, layer, zero_centered, power_of_two;

@@ -26,8 +26,9 @@ class StepChain {
  public:
   void plan(MemoryPlan& plan);
   void start(const Context& context) const { context.zero(barrier_); }
-  /// Through all layers: from the embeddings in a.x_in to the logits. a: of the pass's rows, with memory that all layers
-  /// share; `cores`: the layers' attention. False: nothing was launched, the layers or these rows have no such launches.
+  /// Through all layers: from the embeddings in a.x_in to the logits. a: of the pass's rows, with memory that all
+  /// layers share; `cores`: the layers' attention. False: nothing was launched, the layers or these rows have no such
+  /// launches.
   template <class Cores>
   bool forward(const Context& context, const std::deque<model::TransformerLayer>& layers, const Cores& cores,
                const ChainedHead& head, model::LayerActivations& a, const model::Pass& pass) const {

@@ -48,8 +48,8 @@ std::vector<config::Shard> shards(int64_t ranks) {
   return {config::Shard::optimizer, config::Shard::gradients, config::Shard::parameters};
 }
 
-/// Tensor ranks' tokens as the config says, and by copy engines in pieces, which is faster as a rule; the stream between
-/// stages of one host likewise.
+/// Tensor ranks' tokens as the config says, and by copy engines in pieces, which is faster as a rule; the stream
+/// between stages of one host likewise.
 std::vector<config::ParallelConfig> transports(const config::ParallelConfig& layout, bool one_host) {
   const int64_t pieces = layout.tensor % 2 == 0 ? 2 : layout.tensor;
   config::ParallelConfig tensor_copies = layout;

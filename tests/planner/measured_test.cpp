@@ -1,5 +1,6 @@
-// The predictions beside what was measured, on H200s if nothing else is said: every row of docs/results/parallel_h200.md and of the current
-// tables of docs/results/h200_benchmarks.md, and the rows of docs/experiments.md that name their config.
+// The predictions beside what was measured, on H200s if nothing else is said: every row of
+// docs/results/parallel_h200.md and of the current tables of docs/results/h200_benchmarks.md, and the rows of
+// docs/experiments.md that name their config.
 //
 // Bound: 10 % of each number. Cards differ by 3 %, calls on one card by 1 to 2 %, and rows that are older than the
 // present kernels were measured up to 5 % slower (DP4: 20,277 then, 21,354 now).

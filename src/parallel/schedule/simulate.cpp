@@ -4,7 +4,8 @@
 // 2. Who goes first does not matter. A receive has one sender and a queue, so what a stage sees depends only
 //    on what the others did before, never on the order in which this loop visits them (a Kahn network).
 // 3. Message k arrives at the time of its send plus the communication; receiving ends at the later of arrival
-//    and the receiver's clock, plus what a receipt takes. With b buffers, send k cannot end before message k - b was received.
+//    and the receiver's clock, plus what a receipt takes. With b buffers, send k cannot end before message
+//    k - b was received.
 // 4. A message carries its identity (direction, microbatch, piece that made it), and the receiver compares it
 //    with what it expects: counts that match while contents are swapped would be the worst kind of wrong.
 #include "parallel/schedule/simulate.h"

@@ -5,15 +5,25 @@
 
 #include "core/device.h"
 #include "kernels/attention/attention.h"
+#include "kernels/attention/first_key.h"
 
 namespace te::kernels::cuda {
 
-/// Whether the kernels cover the shape: head_dim 64 or 128, no dropout, whole sequences and all of their queries, no
-/// window, softmax_scale > 0.
+/// Whether the kernels cover the shape: head_dim 64 or 128, no dropout, whole sequences and all of their queries,
+/// softmax_scale > 0.
 inline bool flash_supported(const AttentionShape& shape) {
-  return (shape.head_dim == 64 || shape.head_dim == 128) && shape.dropout == 0.0f &&
-         shape.max_documents == 0 && shape.window == 0 && shape.range.count == 0 &&
+  return (shape.head_dim == 64 || shape.head_dim == 128) && shape.dropout == 0.0f && shape.range.count == 0 &&
          shape.softmax_scale > 0.0f;
+}
+
+/// Whether queries may have first keys (first_key.h): documents, of any number, or a window, or both.
+inline bool is_bounded(const AttentionShape& shape) {
+  return shape.max_documents > 0 || shape.window > 0;
+}
+inline FirstKeys first_keys_of(const AttentionShape& shape, const Tensor& document_start) {
+  return {.document_start = shape.max_documents > 0 ? document_start.as<int>() : nullptr,
+          .seq = static_cast<int>(shape.seq),
+          .window = static_cast<int>(shape.window)};
 }
 
 /// Bytes of args.workspace.

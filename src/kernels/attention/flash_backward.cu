@@ -16,6 +16,10 @@
 // keys, which sees all queries, adds what it finds there to its own part and writes dq. Tasks are handed out in that
 // order to the blocks of the grid, so a task waits for running ones alone. About sixteen heads of 1,024 (or four of
 // 4,096) queries are under way at a time, which keeps their sums, queries and gradients in the L2 cache.
+//
+// With documents or a window (kBounded) a query has a first key (first_key.h). A task then ends with the last queries
+// that see some of its keys, the last task of a block of queries is that of their first keys, and in tiles in which
+// some query does not see some key what is not seen is masked.
 #include <algorithm>
 
 #include "kernels/attention/flash_attention.h"
@@ -29,11 +33,12 @@ namespace {
 using namespace flash;
 
 /// A warpgroup that computes.
-template <int kHeadDim>
+template <int kHeadDim, bool kBounded>
 class Backward {
   using G = Geometry<kHeadDim>;
   using Keys = Ring<G::kKeyStages>;
   using Queries = Ring<kStages>;
+  using Walk = flash::Walk<kHeadDim, kBounded>;
   static constexpr bool kOneChunk = G::kChunks == 1;
 
  public:
@@ -67,7 +72,7 @@ class Backward {
       if (thread_.lane == 0) s_.queries.release(queries_);
 
       // The next tile's scores are begun before dq is taken away.
-      const Walk<kHeadDim> done = walk_;
+      const Walk done = walk_;
       first_of_keys = !walk_.next(p_);
       if (first_of_keys) {
         wgmma_wait<0>();
@@ -141,6 +146,9 @@ class Backward {
       for (int i = 0; i < G::kQueries / 2; ++i)
         if (query - key + i / 4 * 8 + i % 2 - i % 4 / 2 * 8 < 0) scores_[i] = -kInfinity;
     }
+    if constexpr (kBounded) {
+      if (walk_.on_bound()) mask_front();
+    }
 #pragma unroll
     for (int g = 0; g < G::kQueries / 8; g += 2) {
       const float4 lse = statistics(s_.lse2, g);
@@ -152,6 +160,19 @@ class Backward {
         x[h + 4] = exp2_fast(fmaf(x[h + 4], p_.scale_log2e, -lse.z));
         x[h + 5] = exp2_fast(fmaf(x[h + 5], p_.scale_log2e, -lse.w));
       }
+    }
+  }
+  /// Keys in front of a query's first one.
+  __device__ __forceinline__ void mask_front() {
+    const int key = walk_.keys * kKeys + thread_.warpgroup * 64 + thread_.row();
+    const int block = walk_.batch(p_) * p_.query_blocks + walk_.queries;
+    const int* const first = p_.first_keys + int64_t{block} * G::kQueries + thread_.column();
+#pragma unroll
+    for (int g = 0; g < G::kQueries / 8; ++g) {
+      const int2 of = __ldg(reinterpret_cast<const int2*>(first + g * 8));
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        if (key + i / 2 * 8 < (i % 2 == 0 ? of.x : of.y)) scores_[g * 4 + i] = -kInfinity;
     }
   }
   /// P^T and dS^T = P^T (dP^T - delta) in BF16, as operands of GEMMs over queries.
@@ -186,7 +207,7 @@ class Backward {
   }
 
   /// dk and dv of a finished block of keys.
-  __device__ __forceinline__ void write_keys(const Walk<kHeadDim>& done) {
+  __device__ __forceinline__ void write_keys(const Walk& done) {
     const auto slot = claim_out();
     write_rounded<kHeadDim>(dk_, p_.scale, 0);
     write_rounded<kHeadDim>(dv_, 1.0f, 1);
@@ -195,8 +216,7 @@ class Backward {
   }
 
   /// dq, or the part of it.
-  __device__ __forceinline__ void write_dq(float (&dq)[kSumElements / kWarpgroup],
-                                           const Walk<kHeadDim>& done) {
+  __device__ __forceinline__ void write_dq(float (&dq)[kSumElements / kWarpgroup], const Walk& done) {
     const int block = done.query_block(p_) * kConsumers + thread_.warpgroup;
 #pragma unroll
     for (float& x : dq) x *= p_.scale;
@@ -250,7 +270,7 @@ class Backward {
   Shared<kHeadDim>& s_;
   const Params& p_;
   const Thread thread_;
-  Walk<kHeadDim> walk_;
+  Walk walk_;
   typename Keys::Consumer keys_at_;
   typename Keys::FullSlot keys_ = Keys::FullSlot::none();
   typename Queries::Consumer queries_at_;
@@ -259,7 +279,7 @@ class Backward {
   float dk_[kHeadDim / 2], dv_[kHeadDim / 2], scores_[G::kQueries / 2];
 };
 
-template <int kHeadDim>
+template <int kHeadDim, bool kBounded>
 __global__ void __launch_bounds__(kThreads, 1)
     flash_backward_kernel(const __grid_constant__ CUtensorMap keys_map,
                           const __grid_constant__ CUtensorMap queries_map,
@@ -273,13 +293,13 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
   if (thread.is_producer()) {
     setmaxnreg_dec<G::kProducerRegisters>();
-    if (thread.index == 0) load_tiles<kHeadDim>(s, p, &keys_map, &queries_map, &d_o_map);
-    if (thread.index == kWarpSize) watch_sums<kHeadDim>(s, p);
+    if (thread.index == 0) load_tiles<kHeadDim, kBounded>(s, p, &keys_map, &queries_map, &d_o_map);
+    if (thread.index == kWarpSize) watch_sums<kHeadDim, kBounded>(s, p);
     if (thread.index == 2 * kWarpSize) store_results<kHeadDim>(s, p, &out_map, 0);
     if (thread.index == 3 * kWarpSize) store_results<kHeadDim>(s, p, &out_map, 1);
   } else {
     setmaxnreg_inc<G::kConsumerRegisters>();
-    Backward<kHeadDim>(s, p, thread).run();
+    Backward<kHeadDim, kBounded>(s, p, thread).run();
   }
 }
 
@@ -317,19 +337,41 @@ __global__ void __launch_bounds__(256)
   }
 }
 
+/// Params::seen_by and first_keys: a block of the grid for each sample.
+template <int kHeadDim>
+__global__ void __launch_bounds__(256)
+    flash_backward_bounds(const FirstKeys first, int key_blocks, int query_blocks, int4* seen_by,
+                          int* first_keys) {
+  constexpr int kQueries = Geometry<kHeadDim>::kQueries;
+  const int batch = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x),
+            threads = static_cast<int>(blockDim.x);
+  for (int keys = thread; keys < key_blocks; keys += threads) {
+    const SeenBy seen = te::kernels::seen_by<kKeys, kQueries>(first, batch, keys, query_blocks);
+    seen_by[batch * key_blocks + keys] = make_int4(seen.end, seen.clear_end, seen.end_below, 0);
+  }
+  const int queries = query_blocks * kQueries;
+  for (int query = thread; query < queries; query += threads)
+    first_keys[int64_t{batch} * queries + query] = first.of(batch, query);
+}
+
 /// Elements of the parts of the workspace, in this order; 4 bytes each.
 struct Workspace {
+  int64_t seen_by, first_keys;  ///< 0 unless queries have first keys; seen_by: four for each block of keys
   int64_t statistics, sums, counts;  ///< statistics twice; of counts the last is next_task
   template <int kHeadDim>
   static Workspace of(const AttentionShape& s) {
     using G = Geometry<kHeadDim>;
-    const int64_t tiles = s.batch * s.num_heads * ceil_div(s.seq, G::kQueries);
-    return {tiles * G::kStatistics, tiles * kTileElements, tiles * kConsumers + 1};
+    const int64_t query_blocks = ceil_div(s.seq, G::kQueries), tiles = s.batch * s.num_heads * query_blocks;
+    const int64_t bounded = cuda::is_bounded(s) ? s.batch : 0;
+    return {bounded * ceil_div(s.seq, kKeys) * 4, bounded * query_blocks * G::kQueries,
+            tiles * G::kStatistics, tiles * kTileElements, tiles * kConsumers + 1};
   }
-  int64_t bytes() const { return (2 * statistics + sums + counts) * int64_t{sizeof(float)}; }
+  int64_t bytes() const {
+    return (seen_by + first_keys + 2 * statistics + sums + counts) * int64_t{sizeof(float)};
+  }
 };
 
-template <int kHeadDim>
+template <int kHeadDim, bool kBounded>
 void launch(const Context& context, const AttentionBackward& args) {
   using G = Geometry<kHeadDim>;
   const AttentionShape& s = args.shape;
@@ -337,7 +379,9 @@ void launch(const Context& context, const AttentionBackward& args) {
   TE_CHECK(static_cast<int64_t>(args.workspace.bytes()) >= sizes.bytes(),
            "attention: workspace has {} bytes, attention_workspace_bytes asked for {}",
            args.workspace.bytes(), sizes.bytes());
-  float* const lse2 = args.workspace.as<float>();
+  int4* const seen_by = args.workspace.as<int4>();
+  int* const first_keys = args.workspace.as<int>() + sizes.seen_by;
+  float* const lse2 = args.workspace.as<float>() + sizes.seen_by + sizes.first_keys;
   float* const delta = lse2 + sizes.statistics;
   float* const dq_sums = delta + sizes.statistics;
   int* const counts = reinterpret_cast<int*>(dq_sums + sizes.sums);
@@ -351,6 +395,12 @@ void launch(const Context& context, const AttentionBackward& args) {
       sizes.counts, static_cast<int>(s.seq), static_cast<int>(query_blocks * G::kQueries),
       static_cast<int>(s.num_heads));
   TE_CUDA_CHECK_LAUNCH();
+  if constexpr (kBounded) {
+    flash_backward_bounds<kHeadDim><<<static_cast<unsigned>(s.batch), 256, 0, cuda_stream(context)>>>(
+        cuda::first_keys_of(s, args.document_start), static_cast<int>(key_blocks),
+        static_cast<int>(query_blocks), seen_by, first_keys);
+    TE_CUDA_CHECK_LAUNCH();
+  }
 
   const Params p{.lse2 = lse2,
                  .delta = delta,
@@ -364,8 +414,10 @@ void launch(const Context& context, const AttentionBackward& args) {
                  .key_blocks = static_cast<int>(key_blocks),
                  .query_blocks = static_cast<int>(query_blocks),
                  .scale = s.softmax_scale,
-                 .scale_log2e = s.softmax_scale * kLog2E};
-  launch_persistent<flash_backward_kernel<kHeadDim>, Shared<kHeadDim>>(
+                 .scale_log2e = s.softmax_scale * kLog2E,
+                 .seen_by = seen_by,
+                 .first_keys = first_keys};
+  launch_persistent<flash_backward_kernel<kHeadDim, kBounded>, Shared<kHeadDim>>(
       context, p.tasks, boxes_of(args.qkv, s.batch, kKeys), boxes_of(args.qkv, s.batch, G::kQueries),
       boxes_of(args.d_o, s.batch, G::kQueries), boxes_of(args.dqkv, s.batch, 64), p);
 }
@@ -379,7 +431,9 @@ int64_t flash_backward_workspace_bytes(const AttentionShape& shape) {
 }
 
 void flash_backward(const Context& context, const AttentionBackward& args) {
-  args.shape.head_dim == 64 ? launch<64>(context, args) : launch<128>(context, args);
+  if (is_bounded(args.shape))
+    return args.shape.head_dim == 64 ? launch<64, true>(context, args) : launch<128, true>(context, args);
+  args.shape.head_dim == 64 ? launch<64, false>(context, args) : launch<128, false>(context, args);
 }
 
 }  // namespace cuda

@@ -2,6 +2,7 @@
 // threads that load tiles and take results away while two warpgroups compute.
 #pragma once
 
+#include "kernels/attention/first_key.h"
 #include "kernels/hopper/hopper.cuh"
 
 namespace te::kernels::flash {
@@ -80,6 +81,9 @@ struct Params {
   int num_heads, num_groups, heads_per_group, tasks;
   int key_blocks, query_blocks;
   float scale, scale_log2e;
+  // Where queries have first keys (kBounded):
+  const int4* seen_by;    ///< [batch, key blocks]: SeenBy and 0
+  const int* first_keys;  ///< [batch, query blocks x their queries]
 };
 
 __device__ __forceinline__ void wait_for_count(const int* count, int least) {
@@ -94,10 +98,11 @@ __device__ __forceinline__ void count_one(int* count) {
 
 /// A task is a block of keys of a (sample, group); the blocks of the grid take tasks in order: of a group, the last
 /// keys first. Its tiles: for the heads of the group, the blocks of queries that see these keys.
-template <int kHeadDim>
+template <int kHeadDim, bool kBounded>
 struct Walk {
   static constexpr int kQueries = Geometry<kHeadDim>::kQueries;
   int sample_group, keys, head, queries;  ///< head: of the group
+  SeenBy seen_by;                         ///< kBounded
 
   __device__ static int first_queries(int keys) { return keys * kKeys / kQueries; }
   __device__ void start(const Params& p, int task) {
@@ -105,17 +110,24 @@ struct Walk {
     keys = p.key_blocks - 1 - task % p.key_blocks;
     head = 0;
     queries = first_queries(keys);
+    if constexpr (kBounded) {
+      const int4 seen = __ldg(p.seen_by + batch(p) * p.key_blocks + keys);
+      seen_by = {seen.x, seen.y, seen.z};
+    }
   }
   /// False after the task's last tile.
   __device__ bool next(const Params& p) {
-    if (++queries < p.query_blocks) return true;
+    if (++queries < (kBounded ? seen_by.end : p.query_blocks)) return true;
     queries = first_queries(keys);
     return ++head < p.heads_per_group;
   }
   __device__ bool first_of_queries() const { return before() == 0; }
-  __device__ bool last_of_queries() const { return keys == 0; }
+  /// No block of keys in front of this one is seen.
+  __device__ bool last_of_queries() const { return kBounded ? queries >= seen_by.end_below : keys == 0; }
   /// Some of its queries do not see some of its keys.
   __device__ bool on_diagonal() const { return queries * kQueries < (keys + 1) * kKeys; }
+  /// The same, of keys in front of a query's first one.
+  __device__ bool on_bound() const { return queries >= seen_by.clear_end; }
   __device__ int batch(const Params& p) const { return sample_group / p.num_groups; }
   __device__ int group(const Params& p) const { return sample_group % p.num_groups; }
   __device__ int head_of_model(const Params& p) const { return group(p) * p.heads_per_group + head; }
@@ -128,11 +140,11 @@ struct Walk {
 };
 
 /// One thread: takes tasks and loads their tiles.
-template <int kHeadDim>
+template <int kHeadDim, bool kBounded>
 __device__ void load_tiles(Shared<kHeadDim>& s, const Params& p, const CUtensorMap* keys_map,
                            const CUtensorMap* queries_map, const CUtensorMap* d_o_map) {
   using G = Geometry<kHeadDim>;
-  Walk<kHeadDim> w;
+  Walk<kHeadDim, kBounded> w;
   Ring<kStages>::Producer tile;
   const auto load_keys = [&](auto slot) {
     const int batch = w.batch(p), k_column = (p.num_heads + w.group(p)) * kHeadDim;
@@ -176,9 +188,9 @@ __device__ void load_tiles(Shared<kHeadDim>& s, const Params& p, const CUtensorM
 }
 
 /// One thread: waits until the sums of dq that a last tile completes hold all others.
-template <int kHeadDim>
+template <int kHeadDim, bool kBounded>
 __device__ void watch_sums(Shared<kHeadDim>& s, const Params& p) {
-  Walk<kHeadDim> w;
+  Walk<kHeadDim, kBounded> w;
   Ring<kStages>::Producer tile;
   for (typename Ring<Geometry<kHeadDim>::kKeyStages>::Consumer at;; at.next()) {
     const int task = s.task[s.keys.wait(at).stage()];

@@ -10,8 +10,12 @@
 //
 // Tasks are handed out to the blocks of the grid as they become free, the long ones first; of as many heads at a time
 // as the L2 cache has room for.
+//
+// With documents or a window (kBounded) a query has a first key (first_key.h). Tiles in front of the task's first keys
+// are not loaded, and in those in which some query does not see some key what is not seen is masked.
 #include <algorithm>
 
+#include "kernels/attention/first_key.h"
 #include "kernels/attention/flash_attention.h"
 #include "kernels/hopper/hopper.cuh"
 #include "kernels/hopper/launch.h"
@@ -28,12 +32,20 @@ constexpr float kInfinity = __builtin_huge_valf();
 constexpr int64_t kBytesAtOnce = int64_t{16} << 20;  // of keys and values, in the L2 cache
 
 // Of a head the queries from block * kQueries on.
+template <bool kBounded>
 struct Task {
   int batch, head, block;
   __device__ bool is_end() const { return batch < 0; }
+  __device__ int first_tile() const { return 0; }
+};
+template <>
+struct Task<true> : Task<false> {
+  int first;  // key of the first query, which is in the first tile
+  int clear;  // key that all queries see, and all behind it, but for causality
+  __device__ int first_tile() const { return first / kKeys; }
 };
 
-template <int kHeadDim>
+template <int kHeadDim, bool kBounded>
 struct ForwardShared {
   static constexpr int kChunks = kHeadDim / kTileColumns;
   static constexpr int kStages = kHeadDim == 64 ? 4 : 2;  // tiles of keys, and of values
@@ -45,7 +57,7 @@ struct ForwardShared {
   Ring<kQueryStages> queries;  // loaded for the warpgroups, released when o is stored
   Signal<kQueryStages, Side::consumer> o_ready[kConsumers];  // a warpgroup's o lies where its queries were
   Ring<kStages> keys, values;
-  Task task[kQueryStages];
+  Task<kBounded> task[kQueryStages];
 
   __device__ void init_barriers() {
     queries.init(1, kConsumers);
@@ -63,9 +75,10 @@ struct ForwardParams {
   int heads;          // of all samples
   int heads_at_once;  // of which tasks are under way at a time
   float scale, scale_log2e;
+  FirstKeys first_keys;  // kBounded
 };
 
-__device__ Task task_of(const ForwardParams& p, int number) {
+__device__ Task<false> task_of(const ForwardParams& p, int number) {
   const int together = p.heads_at_once * p.blocks, first = number / together * p.heads_at_once;
   const int heads = min(p.heads_at_once, p.heads - first), within = number % together;
   const int head = first + within % heads;
@@ -74,9 +87,10 @@ __device__ Task task_of(const ForwardParams& p, int number) {
 
 // --- the threads that move data ------------------------------------------------------------------------------------
 
-template <int kHeadDim>
-__device__ void load_tiles(ForwardShared<kHeadDim>& s, const ForwardParams& p, const CUtensorMap* map) {
-  using S = ForwardShared<kHeadDim>;
+template <int kHeadDim, bool kBounded>
+__device__ void load_tiles(ForwardShared<kHeadDim, kBounded>& s, const ForwardParams& p,
+                           const CUtensorMap* map) {
+  using S = ForwardShared<kHeadDim, kBounded>;
   const auto load = [&](auto& tile, auto& ring, auto slot, int column, int row, int batch) {
     ring.commit(slot, sizeof(tile));
     for (int c = 0; c < S::kChunks; ++c)
@@ -92,12 +106,17 @@ __device__ void load_tiles(ForwardShared<kHeadDim>& s, const ForwardParams& p, c
       s.keys.commit(s.keys.acquire(stage));  // as if there were some: see Forward::step
       return;
     }
-    const Task task = task_of(p, number);
+    Task<kBounded> task;
+    static_cast<Task<false>&>(task) = task_of(p, number);
+    if constexpr (kBounded) {
+      task.first = p.first_keys.of(task.batch, task.block * kQueries);
+      task.clear = p.first_keys.of(task.batch, task.block * kQueries + kQueries - 1);
+    }
     s.task[queries.stage()] = task;
     load(s.q[queries.stage()], s.queries, queries, task.head * kHeadDim, task.block * kQueries, task.batch);
     const int group = task.head / (p.num_heads / p.num_groups);
     const int k_column = (p.num_heads + group) * kHeadDim, v_column = k_column + p.num_groups * kHeadDim;
-    for (int tile = task.block; tile >= 0; --tile, stage.next()) {
+    for (int tile = task.block; tile >= task.first_tile(); --tile, stage.next()) {
       load(s.k[stage.stage()], s.keys, s.keys.acquire(stage), k_column, tile * kKeys, task.batch);
       load(s.v[stage.stage()], s.values, s.values.acquire(stage), v_column, tile * kKeys, task.batch);
     }
@@ -105,12 +124,12 @@ __device__ void load_tiles(ForwardShared<kHeadDim>& s, const ForwardParams& p, c
 }
 
 // Takes the o of a warpgroup to memory; then it has no more use for the queries' stage.
-template <int kHeadDim>
-__device__ void store_o(ForwardShared<kHeadDim>& s, const CUtensorMap* map, int warpgroup) {
-  using S = ForwardShared<kHeadDim>;
+template <int kHeadDim, bool kBounded>
+__device__ void store_o(ForwardShared<kHeadDim, kBounded>& s, const CUtensorMap* map, int warpgroup) {
+  using S = ForwardShared<kHeadDim, kBounded>;
   for (typename Ring<S::kQueryStages>::Consumer at;; at.next()) {
     const auto slot = s.queries.wait(at);
-    const Task task = s.task[slot.stage()];
+    const Task<false> task = s.task[slot.stage()];
     if (task.is_end()) return;
     s.o_ready[warpgroup].wait(at);
     for (int c = 0; c < S::kChunks; ++c)
@@ -178,6 +197,16 @@ __device__ __forceinline__ void mask(float (&scores)[kKeys / 2], int row, int co
     if (i / 4 * 8 + i % 2 + column > row + i % 4 / 2 * 8) scores[i] = -kInfinity;
 }
 
+// Keys in front of the first one of each of the thread's queries.
+__device__ __forceinline__ void mask_front(float (&scores)[kKeys / 2], const int (&first_key)[2],
+                                           int column) {
+  int first[2] = {first_key[0] - column, first_key[1] - column};
+  asm volatile("" : "+r"(first[0]), "+r"(first[1]));
+#pragma unroll
+  for (int i = 0; i < kKeys / 2; ++i)
+    if (i / 4 * 8 + i % 2 < first[i % 4 / 2]) scores[i] = -kInfinity;
+}
+
 __device__ __forceinline__ void pack(const float (&scores)[kKeys / 2], uint32_t (&packed)[kKeys / 4]) {
 #pragma unroll
   for (int i = 0; i < kKeys / 4; ++i) packed[i] = pack_bf16(scores[i * 2], scores[i * 2 + 1]);
@@ -185,26 +214,27 @@ __device__ __forceinline__ void pack(const float (&scores)[kKeys / 2], uint32_t 
 
 // --- what a warpgroup does -----------------------------------------------------------------------------------------
 
-template <int kHeadDim>
+template <int kHeadDim, bool kBounded>
 class Forward {
-  using S = ForwardShared<kHeadDim>;
+  using S = ForwardShared<kHeadDim, kBounded>;
   using Queries = Ring<S::kQueryStages>;
 
  public:
-  __device__ __forceinline__ Forward(ForwardShared<kHeadDim>& s, const ForwardParams& p, const Thread& thread)
+  __device__ __forceinline__ Forward(S& s, const ForwardParams& p, const Thread& thread)
       : s_(s), p_(p), thread_(thread), turns_(1, thread.warpgroup) {}
 
   __device__ __forceinline__ void run() {
     if (start_task().is_end()) return;
     first_scores();
     while (true) {
-      for (int tile = task_.block - 1; tile >= 0; --tile) step<false>(tile == task_.block - 1);
-      const Task done = task_;
+      for (int tile = task_.block - 1; tile >= task_.first_tile(); --tile)
+        step<false>(tile == task_.block - 1, tile);
+      const Task<kBounded> done = task_;
       const Rows sums = rows_;
       const auto done_queries = queries_;
       queries_at_.next();
       const bool end = start_task().is_end();
-      step<true>(done.block == 0);
+      step<true>(done.block == done.first_tile(), task_.block);
       finish(done, sums);
       write_o(done_queries);
       if (end) return;
@@ -212,9 +242,17 @@ class Forward {
   }
 
  private:
-  __device__ __forceinline__ const Task& start_task() {
+  __device__ __forceinline__ const Task<false>& start_task() {
     queries_ = s_.queries.wait(queries_at_);
-    return task_ = s_.task[queries_.stage()];
+    task_ = s_.task[queries_.stage()];
+    if constexpr (kBounded) {
+      if (!task_.is_end()) {
+        const int query = task_.block * kQueries + thread_.warpgroup * 64 + thread_.row();
+#pragma unroll
+        for (int h = 0; h < 2; ++h) first_key_[h] = p_.first_keys.of(task_.batch, query + h * 8);
+      }
+    }
+    return task_;
   }
 
   // The very first tile on the diagonal: no GEMM with v goes with its scores.
@@ -227,15 +265,16 @@ class Forward {
     if (thread_.lane == 0) s_.keys.release(keys);
     float factor[2];
     mask(scores_, thread_.warpgroup * 64 + thread_.row(), thread_.column());
+    if constexpr (kBounded) mask_front_of(task_.block);
     softmax<true>(scores_, rows_, factor, p_.scale_log2e);
     pack(scores_, packed_);
   }
 
   // The scores of the next tile, beside the GEMM with v of the tile before, the first of a task if `fresh`.
   // kNewTask: the next tile is the next task's, on its diagonal. When there is none, scores are of what is there, and
-  // nobody looks at them: a branch around GEMMs would make the compiler wait for them.
+  // nobody looks at them: a branch around GEMMs would make the compiler wait for them. `tile`: the next one's number.
   template <bool kNewTask>
-  __device__ __forceinline__ void step(bool fresh) {
+  __device__ __forceinline__ void step(bool fresh, int tile) {
     const auto before = tile_;
     tile_.next();
     const auto keys = s_.keys.wait(tile_);
@@ -251,6 +290,7 @@ class Forward {
     if (thread_.lane == 0) s_.keys.release(keys);
     float factor[2];
     if constexpr (kNewTask) mask(scores_, thread_.warpgroup * 64 + thread_.row(), thread_.column());
+    if constexpr (kBounded) mask_front_of(tile);
     softmax<kNewTask>(scores_, rows_, factor, p_.scale_log2e);
     wgmma_wait<0>(o_);
     if (thread_.lane == 0) s_.values.release(values);
@@ -266,8 +306,13 @@ class Forward {
                             sizeof(s_.k[0][0]));
   }
 
+  // What a query does not see in front of it, in a tile in which there is such.
+  __device__ __forceinline__ void mask_front_of(int tile) {
+    if (tile * kKeys < task_.clear) mask_front(scores_, first_key_, tile * kKeys + thread_.column());
+  }
+
   // lse, and o divided by the sums.
-  __device__ __forceinline__ void finish(const Task& task, const Rows& rows) {
+  __device__ __forceinline__ void finish(const Task<false>& task, const Rows& rows) {
     const int query = task.block * kQueries + thread_.warpgroup * 64 + thread_.row();
     float* const lse = p_.lse + (static_cast<int64_t>(task.batch) * p_.num_heads + task.head) * p_.seq;
 #pragma unroll
@@ -294,11 +339,12 @@ class Forward {
     return stage_address(s_.q, queries.stage()) + thread_.warpgroup * kWarpgroupTileBytes;
   }
 
-  ForwardShared<kHeadDim>& s_;
+  S& s_;
   const ForwardParams& p_;
   const Thread thread_;
   const Turns turns_;
-  Task task_;
+  Task<kBounded> task_;
+  int first_key_[2];  // of the thread's queries
   typename Queries::Consumer queries_at_;
   typename Queries::FullSlot queries_ = Queries::FullSlot::none();
   typename Ring<S::kStages>::Consumer tile_;  // of keys, and of values
@@ -307,27 +353,27 @@ class Forward {
   Rows rows_;
 };
 
-template <int kHeadDim>
+template <int kHeadDim, bool kBounded>
 __global__ void __launch_bounds__(kThreads, 1)
     flash_forward_kernel(const __grid_constant__ CUtensorMap map, const __grid_constant__ CUtensorMap out_map,
                          const ForwardParams p) {
   extern __shared__ __align__(1024) uint8_t memory[];
-  auto& s = *reinterpret_cast<ForwardShared<kHeadDim>*>(memory);
+  auto& s = *reinterpret_cast<ForwardShared<kHeadDim, kBounded>*>(memory);
   const Thread thread;
   if (threadIdx.x == 0) s.init_barriers();
   __syncthreads();
   if (thread.is_producer()) {
     setmaxnreg_dec<40>();
-    if (thread.index == 0) load_tiles<kHeadDim>(s, p, &map);
-    if (thread.index == kWarpSize) store_o<kHeadDim>(s, &out_map, 0);
-    if (thread.index == 2 * kWarpSize) store_o<kHeadDim>(s, &out_map, 1);
+    if (thread.index == 0) load_tiles(s, p, &map);
+    if (thread.index == kWarpSize) store_o(s, &out_map, 0);
+    if (thread.index == 2 * kWarpSize) store_o(s, &out_map, 1);
   } else {
     setmaxnreg_inc<232>();
-    Forward<kHeadDim>(s, p, thread).run();
+    Forward<kHeadDim, kBounded>(s, p, thread).run();
   }
 }
 
-template <int kHeadDim>
+template <int kHeadDim, bool kBounded>
 void launch(const Context& context, const AttentionForward& args) {
   const AttentionShape& s = args.shape;
   TE_CHECK(static_cast<int64_t>(args.workspace.bytes()) >= cuda::flash_forward_workspace_bytes(s),
@@ -346,9 +392,10 @@ void launch(const Context& context, const AttentionForward& args) {
       .heads = static_cast<int>(heads),
       .heads_at_once = static_cast<int>(std::clamp<int64_t>(kBytesAtOnce / head_bytes, 1, heads)),
       .scale = s.softmax_scale,
-      .scale_log2e = s.softmax_scale * kLog2E};
+      .scale_log2e = s.softmax_scale * kLog2E,
+      .first_keys = cuda::first_keys_of(s, args.document_start)};
   TE_CUDA_CHECK(cudaMemsetAsync(p.next_task, 0, sizeof(int), cuda_stream(context)));
-  launch_persistent<flash_forward_kernel<kHeadDim>, ForwardShared<kHeadDim>>(
+  launch_persistent<flash_forward_kernel<kHeadDim, kBounded>, ForwardShared<kHeadDim, kBounded>>(
       context, p.tasks, boxes_of(args.qkv, s.batch, kKeys), boxes_of(args.o, s.batch, 64), p);
 }
 
@@ -360,7 +407,9 @@ int64_t flash_forward_workspace_bytes(const AttentionShape&) {
   return sizeof(int);
 }
 void flash_forward(const Context& context, const AttentionForward& args) {
-  args.shape.head_dim == 64 ? launch<64>(context, args) : launch<128>(context, args);
+  if (is_bounded(args.shape))
+    return args.shape.head_dim == 64 ? launch<64, true>(context, args) : launch<128, true>(context, args);
+  args.shape.head_dim == 64 ? launch<64, false>(context, args) : launch<128, false>(context, args);
 }
 
 }  // namespace cuda

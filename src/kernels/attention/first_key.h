@@ -1,0 +1,56 @@
+// Which keys a query of causal attention does not see in front of it: those of earlier documents, and those beyond its
+// window. Its first key never decreases along a sample, and never passes the query; so a block of queries sees a run of
+// blocks of keys, and a block of keys is seen by a run of blocks of queries.
+#pragma once
+
+#include "core/random.h"
+
+namespace te::kernels {
+
+struct FirstKeys {
+  const int* document_start = nullptr;  ///< [batch * seq] as in attention.h, or null: one document a sample
+  int seq = 0;
+  int window = 0;  ///< 0: none
+
+  /// The first key of a query, which may be one that fills up the last block: it has that of the last query.
+  TE_HOST_DEVICE int of(int batch, int query) const {
+    if (query >= seq) query = seq - 1;
+    int first = document_start != nullptr ? document_start[static_cast<long long>(batch) * seq + query] : 0;
+    if (window > 0 && query - window + 1 > first) first = query - window + 1;
+    return first;
+  }
+};
+
+/// Of a block of keys: blocks of queries, from the first one that is not in front of the keys.
+struct SeenBy {
+  int end;        ///< from there on nobody sees any of the keys
+  int clear_end;  ///< up to there everybody sees them all, but for causality
+  int end_below;  ///< end of the block of keys in front; 0: there is none
+};
+
+/// The first block of queries, of those in [begin, end), of which query `offset` has a first key of `least` or more.
+template <int kQueries>
+TE_HOST_DEVICE int first_block_with(const FirstKeys& first, int batch, int begin, int end, int offset,
+                                    int least) {
+  while (begin < end) {
+    const int middle = begin + (end - begin) / 2;
+    if (first.of(batch, middle * kQueries + offset) >= least) {
+      end = middle;
+    } else {
+      begin = middle + 1;
+    }
+  }
+  return begin;
+}
+
+template <int kKeys, int kQueries>
+TE_HOST_DEVICE SeenBy seen_by(const FirstKeys& first, int batch, int keys, int query_blocks) {
+  const int begin = keys * kKeys / kQueries, key = keys * kKeys;
+  return {first_block_with<kQueries>(first, batch, begin, query_blocks, 0, key + kKeys),
+          first_block_with<kQueries>(first, batch, begin, query_blocks, kQueries - 1, key + 1),
+          keys == 0
+              ? 0
+              : first_block_with<kQueries>(first, batch, begin - kKeys / kQueries, query_blocks, 0, key)};
+}
+
+}  // namespace te::kernels

@@ -18,6 +18,7 @@
 
 #include "core/float_types.h"
 #include "core/random.h"
+#include "kernels/attention/first_key.h"
 #include "kernels/common/exp_cpu.h"
 #include "kernels/gemm/sgemm_cpu.h"
 
@@ -98,14 +99,10 @@ struct DropoutMask {
 
 /// How far back the queries of one sample see.
 struct Past {
-  const int32_t* document_start;  ///< of the sample's positions, or null
-  int64_t window;                 ///< 0: none
+  FirstKeys first_keys;
+  int64_t sample;
 
-  /// The first key that query i sees; it never decreases with i.
-  int64_t begin(int64_t i) const {
-    const int64_t document = document_start == nullptr ? 0 : document_start[i];
-    return window == 0 ? document : std::max(document, i - window + 1);
-  }
+  int64_t begin(int64_t i) const { return first_keys.of(static_cast<int>(sample), static_cast<int>(i)); }
 };
 
 /// A block of the score matrix: queries [i0, i0 + rows), the first of them at `position`, against keys [j0, j0 + cols),
@@ -129,7 +126,7 @@ void for_key_blocks(int64_t i0, int64_t rows, const Layout& layout, const Past& 
 }
 
 Past past_of(const AttentionShape& shape, const Tensor& document_start, int64_t b) {
-  return {document_start ? document_start.as<int32_t>() + b * shape.seq : nullptr, shape.window};
+  return {{document_start.as<int32_t>(), static_cast<int>(shape.seq), static_cast<int>(shape.window)}, b};
 }
 
 // --- forward -----------------------------------------------------------------------------------------------

@@ -1,24 +1,28 @@
 // Which keys a query of causal attention does not see in front of it: those of earlier documents, and those beyond its
 // window. Its first key never decreases along a sample, and never passes the query; so a block of queries sees a run of
-// blocks of keys, and a block of keys is seen by a run of blocks of queries.
+// blocks of keys, and a block of keys is seen by a run of blocks of queries. The CPU's attention and all kernels of
+// te-train's own have it from here.
 #pragma once
+
+#include <algorithm>
+#include <cstdint>
 
 #include "core/random.h"
 
 namespace te::kernels {
 
 struct FirstKeys {
-  const int* document_start = nullptr;  ///< [batch * seq] as in attention.h, or null: one document a sample
+  const int32_t* document_start =
+      nullptr;  ///< [batch * seq] as in attention.h, or null: one document a sample
   int seq = 0;
   int window = 0;  ///< 0: none
 
-  /// The first key of a query, which may be one that fills up the last block: it has that of the last query.
   TE_HOST_DEVICE int of(int batch, int query) const {
-    if (query >= seq) query = seq - 1;
-    int first = document_start != nullptr ? document_start[static_cast<long long>(batch) * seq + query] : 0;
-    if (window > 0 && query - window + 1 > first) first = query - window + 1;
-    return first;
+    const int document = document_start == nullptr ? 0 : document_start[int64_t{batch} * seq + query];
+    return window == 0 ? document : std::max(document, query - window + 1);
   }
+  /// Also of queries that fill up the last block: that of the last query.
+  TE_HOST_DEVICE int of_padded(int batch, int query) const { return of(batch, std::min(query, seq - 1)); }
 };
 
 /// Of a block of keys: blocks of queries, from the first one that is not in front of the keys.
@@ -34,7 +38,7 @@ TE_HOST_DEVICE int first_block_with(const FirstKeys& first, int batch, int begin
                                     int least) {
   while (begin < end) {
     const int middle = begin + (end - begin) / 2;
-    if (first.of(batch, middle * kQueries + offset) >= least) {
+    if (first.of_padded(batch, middle * kQueries + offset) >= least) {
       end = middle;
     } else {
       begin = middle + 1;

@@ -21,7 +21,7 @@ inline bool is_bounded(const AttentionShape& shape) {
   return shape.max_documents > 0 || shape.window > 0;
 }
 inline FirstKeys first_keys_of(const AttentionShape& shape, const Tensor& document_start) {
-  return {.document_start = shape.max_documents > 0 ? document_start.as<int>() : nullptr,
+  return {.document_start = shape.max_documents > 0 ? document_start.as<int32_t>() : nullptr,
           .seq = static_cast<int>(shape.seq),
           .window = static_cast<int>(shape.window)};
 }

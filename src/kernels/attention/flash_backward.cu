@@ -351,7 +351,7 @@ __global__ void __launch_bounds__(256)
   }
   const int queries = query_blocks * kQueries;
   for (int query = thread; query < queries; query += threads)
-    first_keys[int64_t{batch} * queries + query] = first.of(batch, query);
+    first_keys[int64_t{batch} * queries + query] = first.of_padded(batch, query);
 }
 
 /// Elements of the parts of the workspace, in this order; 4 bytes each.

@@ -109,8 +109,8 @@ __device__ void load_tiles(ForwardShared<kHeadDim, kBounded>& s, const ForwardPa
     Task<kBounded> task;
     static_cast<Task<false>&>(task) = task_of(p, number);
     if constexpr (kBounded) {
-      task.first = p.first_keys.of(task.batch, task.block * kQueries);
-      task.clear = p.first_keys.of(task.batch, task.block * kQueries + kQueries - 1);
+      task.first = p.first_keys.of_padded(task.batch, task.block * kQueries);
+      task.clear = p.first_keys.of_padded(task.batch, task.block * kQueries + kQueries - 1);
     }
     s.task[queries.stage()] = task;
     load(s.q[queries.stage()], s.queries, queries, task.head * kHeadDim, task.block * kQueries, task.batch);
@@ -249,7 +249,7 @@ class Forward {
       if (!task_.is_end()) {
         const int query = task_.block * kQueries + thread_.warpgroup * 64 + thread_.row();
 #pragma unroll
-        for (int h = 0; h < 2; ++h) first_key_[h] = p_.first_keys.of(task_.batch, query + h * 8);
+        for (int h = 0; h < 2; ++h) first_key_[h] = p_.first_keys.of_padded(task_.batch, query + h * 8);
       }
     }
     return task_;

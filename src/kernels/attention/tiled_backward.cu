@@ -17,7 +17,7 @@ struct BackwardParams {
   float* delta;
   float scale;
   Layout layout;
-  Mask mask;
+  FirstKeys first_keys;
   Dropout dropout;
 };
 
@@ -63,7 +63,7 @@ struct QueryNumbers {
     if (!there) return {0.0f, 0.0f, 0, 0};
     const int position = p.layout.position + i;
     const int64_t at = p.layout.of_query(b, head, i);
-    return {p.lse[at], p.delta[at], p.mask.begin(b, position), position + 1};
+    return {p.lse[at], p.delta[at], p.first_keys.of(b, position), position + 1};
   }
   __device__ __forceinline__ bool sees(int key) const { return key >= begin && key < end; }
 };
@@ -86,7 +86,8 @@ __global__ void __launch_bounds__(kThreads) tiled_dq_kernel(const __grid_constan
     mine[i] = QueryNumbers::of(p, b, head, first + row, row < count);
   }
   RowSums<G> dq;
-  for (int key = p.mask.begin(b, l.position + first) / G::kOther * G::kOther; key <= last; key += G::kOther) {
+  for (int key = p.first_keys.of(b, l.position + first) / G::kOther * G::kOther; key <= last;
+       key += G::kOther) {
     const int keys = min(G::kOther, l.keys - key);
     load_tile<G::kOther, G::kDim>(shared.k, p.kv + l.k(b, group, key), l.kv_row, keys, l.dim);
     load_tile<G::kOther, G::kDim>(shared.v, p.kv + l.v(b, group, key), l.kv_row, keys, l.dim);
@@ -177,7 +178,7 @@ __global__ void __launch_bounds__(kThreads) tiled_dkv_kernel(const __grid_consta
     // Queries before the first key see none of the block's, and those whose first key is behind the last one neither.
     for (int first = max(0, key - l.position) / G::kOther * G::kOther; first < l.queries;
          first += G::kOther) {
-      if (p.mask.begin(b, l.position + first) >= key + count) break;
+      if (p.first_keys.of(b, l.position + first) >= key + count) break;
       add_queries<T, G>(p, b, head, first, min(G::kOther, l.queries - first), key, dk, dv, shared);
     }
   }

@@ -12,6 +12,7 @@
 
 #include "core/random.h"
 #include "kernels/attention/attention.h"
+#include "kernels/attention/first_key.h"
 #include "kernels/common/cuda_common.cuh"
 
 namespace te::kernels::cuda::tiled {
@@ -83,18 +84,6 @@ struct Layout {
   /// Of lse, and of what else there is one of for every query.
   __device__ int64_t of_query(int b, int head, int i) const {
     return (int64_t{b} * heads + head) * queries + i;
-  }
-};
-
-/// Which keys a query sees: begin() to its own position.
-struct Mask {
-  const int32_t* document_start;  ///< or null
-  int seq, window;
-
-  /// The first key that the query at `position` of sample b sees; it never decreases with the position.
-  __device__ int begin(int b, int position) const {
-    const int document = document_start == nullptr ? 0 : document_start[int64_t{b} * seq + position];
-    return window == 0 ? document : max(document, position - window + 1);
   }
 };
 

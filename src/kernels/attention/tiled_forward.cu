@@ -16,7 +16,7 @@ struct ForwardParams {
   float* lse;
   float scale;
   Layout layout;
-  Mask mask;
+  FirstKeys first_keys;
   Dropout dropout;
 };
 
@@ -40,7 +40,7 @@ struct OnlineSoftmax {
     for (int i = 0; i < G::kRows; ++i) {
       const int row = thread_y() + i * kSide, position = p.layout.position + first + row;
       const bool there = row < count;
-      begin[i] = there ? p.mask.begin(b, position) : 0;
+      begin[i] = there ? p.first_keys.of(b, position) : 0;
       end[i] = there ? position + 1 : 0;
       largest[i] = -INFINITY, sum[i] = 0.0f;
     }
@@ -91,7 +91,8 @@ __global__ void __launch_bounds__(kThreads) tiled_forward_kernel(const __grid_co
   load_tile<G::kOwn, G::kDim>(shared.q, p.qkv + l.q(b, head, first), l.qkv_row, count, l.dim);
   OnlineSoftmax<G> softmax(p, b, first, count);
   RowSums<G> o;
-  for (int key = p.mask.begin(b, l.position + first) / G::kOther * G::kOther; key <= last; key += G::kOther) {
+  for (int key = p.first_keys.of(b, l.position + first) / G::kOther * G::kOther; key <= last;
+       key += G::kOther) {
     const int keys = min(G::kOther, l.keys - key);
     // 1. Scores.
     load_tile<G::kOther, G::kDim>(shared.other, p.kv + l.k(b, group, key), l.kv_row, keys, l.dim);

@@ -1,61 +1,25 @@
 // Attention that stays inside documents: cuDNN's ragged sequences against the CPU reference.
 #include <cmath>
 
-#include "kernels/attention/attention.h"
 #include "kernels/attention_documents.h"
-#include "testing/testing.h"
+#include "kernels/attention_problem.h"
 
 namespace te::kernels {
 namespace {
 
 using te::testing::count_different;
 using te::testing::relative_error;
-using te::testing::TestTensor;
 
-/// The tensors of both passes on one device.
-struct PackedProblem {
-  PackedProblem(const Context& context, const AttentionShape& shape, const std::vector<int32_t>& documents)
-      : context(context),
-        shape(shape),
-        rows(shape.batch * shape.seq),
-        qkv(context, DType::bf16, {rows, (shape.num_heads + 2 * shape.num_query_groups) * shape.head_dim}),
-        o(context, DType::bf16, {rows, shape.num_heads * shape.head_dim}),
-        lse(context, DType::f32, {shape.batch, shape.num_heads, shape.seq}),
-        d_o(context, DType::bf16, {rows, shape.num_heads * shape.head_dim}),
-        dqkv(context, DType::bf16, qkv.get().shape),
-        workspace(context, DType::u8,
-                  {std::max<int64_t>(1, attention_workspace_bytes(context, shape, DType::bf16))}),
-        start(context, DType::i32, {rows}) {
-    qkv.fill_normal(1, 1.5f);
-    d_o.fill_normal(2);
-    start.fill_ints(documents);
-  }
-  void run() {
-    attention_forward(context, {shape, qkv, o, lse, workspace, 77, start});
-    attention_backward(context, {shape, qkv, o, lse, d_o, dqkv, workspace, 77, start});
-  }
-
-  const Context& context;
-  AttentionShape shape;
-  int64_t rows;
-  TestTensor qkv, o, lse, d_o, dqkv, workspace, start;
+struct PackedProblem : AttentionProblem {
+  PackedProblem(const Context& on, const AttentionShape& of, const std::vector<int32_t>& documents)
+      : AttentionProblem(on, of, documents, attention_workspace_bytes(on, of, DType::bf16)) {}
 };
 
 AttentionShape packed_shape(int64_t batch, int64_t seq, int64_t heads, int64_t groups, int64_t dim,
                             int64_t max_documents, float dropout = 0.0f) {
-  AttentionShape shape{batch, seq, heads, groups, dim, 1.0f / std::sqrt(static_cast<float>(dim)), dropout};
+  AttentionShape shape = attention_shape(batch, seq, heads, groups, dim, dropout);
   shape.max_documents = max_documents;
   return shape;
-}
-
-/// Columns [begin, end) of every row.
-std::vector<float> columns_of(const TestTensor& tensor, int64_t begin, int64_t end) {
-  const std::vector<float> all = tensor.floats();
-  std::vector<float> part;
-  for (int64_t row = 0; row < tensor.get().rows(); ++row)
-    for (int64_t col = begin; col < end; ++col)
-      part.push_back(all[static_cast<size_t>(row * tensor.get().cols() + col)]);
-  return part;
 }
 
 TEST(AttentionDocumentsGpu, AgainstReference) {
@@ -79,8 +43,8 @@ TEST(AttentionDocumentsGpu, AgainstReference) {
     EXPECT_LT(relative_error(actual.o.floats(), expected.o.floats()), 5e-3);
     const int64_t q = c.heads * c.dim, kv = c.groups * c.dim, bounds[] = {0, q, q + kv, q + 2 * kv};
     for (int part = 0; part < 3; ++part)
-      EXPECT_LT(relative_error(columns_of(actual.dqkv, bounds[part], bounds[part + 1]),
-                               columns_of(expected.dqkv, bounds[part], bounds[part + 1])),
+      EXPECT_LT(relative_error(actual.gradients(bounds[part], bounds[part + 1]),
+                               expected.gradients(bounds[part], bounds[part + 1])),
                 1.6e-2)
           << "dq, dk, dv number " << part;
     // On the GPU lse lies as [tokens, heads].
@@ -132,7 +96,7 @@ TEST(AttentionDocumentsGpu, DropoutKeepsItsShareInsideTheDocument) {
   problem.qkv.fill(qkv), problem.d_o.fill(d_o);
   problem.run();
   const std::vector<float> o = problem.o.floats();
-  const std::vector<float> dv = columns_of(problem.dqkv, 2 * heads * dim, 3 * heads * dim);
+  const std::vector<float> dv = problem.gradients(2 * heads * dim, 3 * heads * dim);
   int64_t kept = 0, total = 0;
   for (int64_t row = 0; row < problem.rows; ++row) {
     const int64_t query = row % seq, first = documents[row];

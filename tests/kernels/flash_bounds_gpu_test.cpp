@@ -1,16 +1,15 @@
 // Documents and windows by te-train's own kernels for Hopper, against the CPU reference, and against themselves.
-#include <cmath>
+#include <algorithm>
 #include <optional>
 
 #include "kernels/attention/flash_attention.h"
 #include "kernels/attention_documents.h"
-#include "testing/testing.h"
+#include "kernels/attention_problem.h"
 
 namespace te::kernels {
 namespace {
 
 using te::testing::relative_error;
-using te::testing::TestTensor;
 
 struct Case {
   int64_t batch, seq, heads, groups, dim;
@@ -23,57 +22,23 @@ std::string text(const Case& c) {
                      c.dim, c.documents ? ", documents" : "", c.window);
 }
 
-/// The tensors of both passes on one device.
-struct Problem {
-  Problem(const Context& on, const Case& c)
-      : context(on),
-        documents(some_documents(c.batch, c.seq)),
-        shape(shape_of(c)),
-        rows(c.batch * c.seq),
-        qkv(context, DType::bf16, {rows, (c.heads + 2 * c.groups) * c.dim}),
-        o(context, DType::bf16, {rows, c.heads * c.dim}),
-        lse(context, DType::f32, {c.batch, c.heads, c.seq}),
-        d_o(context, DType::bf16, {rows, c.heads * c.dim}),
-        dqkv(context, DType::bf16, qkv.get().shape),
-        workspace(context, DType::u8,
-                  {std::max(cuda::flash_forward_workspace_bytes(shape),
-                            cuda::flash_backward_workspace_bytes(shape))}),
-        start(context, DType::i32, {rows}) {
-    qkv.fill_normal(1, 1.5f);
-    d_o.fill_normal(2);
-    start.fill_ints(documents);
-  }
-  AttentionShape shape_of(const Case& c) const {
-    AttentionShape of{c.batch, c.seq, c.heads, c.groups, c.dim, 1.0f / std::sqrt(static_cast<float>(c.dim))};
-    if (c.documents) of.max_documents = count_documents(documents.data(), c.batch, c.seq);
-    of.window = c.window;
-    return of;
-  }
-  AttentionForward forward() const { return {shape, qkv, o, lse, workspace, 0, start}; }
-  AttentionBackward backward() const { return {shape, qkv, o, lse, d_o, dqkv, workspace, 0, start}; }
-  void run_reference() {
-    attention_forward(context, forward());
-    attention_backward(context, backward());
-  }
+AttentionShape shape_of(const Case& c) {
+  AttentionShape shape = attention_shape(c.batch, c.seq, c.heads, c.groups, c.dim);
+  if (c.documents)
+    shape.max_documents = count_documents(some_documents(c.batch, c.seq).data(), c.batch, c.seq);
+  shape.window = c.window;
+  return shape;
+}
+
+struct Problem : AttentionProblem {
+  Problem(const Context& on, const AttentionShape& of)
+      : AttentionProblem(
+            on, of, some_documents(of.batch, of.seq),
+            std::max(cuda::flash_forward_workspace_bytes(of), cuda::flash_backward_workspace_bytes(of))) {}
   void run_flash() {
     cuda::flash_forward(context, forward());
     cuda::flash_backward(context, backward());
   }
-  /// Columns [begin, end) of every row of dqkv.
-  std::vector<float> gradients(int64_t begin, int64_t end) const {
-    const std::vector<float> all = dqkv.floats();
-    const int64_t cols = dqkv.get().cols();
-    std::vector<float> part;
-    for (int64_t row = 0; row < rows; ++row)
-      part.insert(part.end(), all.begin() + row * cols + begin, all.begin() + row * cols + end);
-    return part;
-  }
-
-  const Context& context;
-  std::vector<int32_t> documents;
-  AttentionShape shape;
-  int64_t rows;
-  TestTensor qkv, o, lse, d_o, dqkv, workspace, start;
 };
 
 std::vector<Case> cases() {
@@ -96,9 +61,9 @@ TEST(FlashBoundsGpu, AgainstReference) {
   const Context cpu = Context::cpu(), gpu = Context::cuda(0);
   for (const Case& c : cases()) {
     SCOPED_TRACE(text(c));
-    Problem expected(cpu, c), actual(gpu, c);
+    Problem expected(cpu, shape_of(c)), actual(gpu, shape_of(c));
     ASSERT_TRUE(cuda::flash_supported(actual.shape) && cuda::is_bounded(actual.shape));
-    expected.run_reference();
+    expected.run();
     actual.run_flash();
     EXPECT_LT(relative_error(actual.o.floats(), expected.o.floats()), 5e-3);
     EXPECT_LT(relative_error(actual.lse.floats(), expected.lse.floats()), 1e-5);
@@ -116,7 +81,7 @@ TEST(FlashBoundsGpu, Repeats) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   for (const int64_t dim : {64, 128}) {
-    Problem problem(gpu, {4, 2048, 8, 4, dim, true, 700});
+    Problem problem(gpu, shape_of({4, 2048, 8, 4, dim, true, 700}));
     std::optional<std::vector<uint8_t>> o, gradients;
     for (int turn = 0; turn < 5; ++turn) {
       problem.run_flash();
@@ -135,16 +100,12 @@ TEST(FlashBoundsGpu, BoundsThatBoundNothingChangeNoBit) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   for (const int64_t dim : {64, 128}) {
-    Problem plain(gpu, {2, 700, 4, 2, dim, false, 0}), one(gpu, {2, 700, 4, 2, dim, false, 0});
-    one.shape.max_documents = 2;
+    AttentionShape shape = attention_shape(2, 700, 4, 2, dim);
+    Problem plain(gpu, shape);
+    shape.max_documents = 2;
+    Problem one(gpu, shape);
     one.start.fill_ints(std::vector<int32_t>(static_cast<size_t>(one.rows)));
-    const TestTensor workspace(gpu, DType::u8, {cuda::flash_backward_workspace_bytes(one.shape)});
-    plain.run_flash();
-    AttentionForward forward = one.forward();
-    AttentionBackward backward = one.backward();
-    forward.workspace = backward.workspace = workspace;
-    cuda::flash_forward(gpu, forward);
-    cuda::flash_backward(gpu, backward);
+    plain.run_flash(), one.run_flash();
     EXPECT_EQ(one.o.raw(), plain.o.raw());
     EXPECT_EQ(one.lse.raw(), plain.lse.raw());
     EXPECT_EQ(one.dqkv.raw(), plain.dqkv.raw());

@@ -126,7 +126,7 @@ void for_key_blocks(int64_t i0, int64_t rows, const Layout& layout, const Past& 
 }
 
 Past past_of(const AttentionShape& shape, const Tensor& document_start, int64_t b) {
-  return {{document_start.as<int32_t>(), static_cast<int>(shape.seq), static_cast<int>(shape.window)}, b};
+  return {first_keys_of(shape, document_start), b};
 }
 
 // --- forward -----------------------------------------------------------------------------------------------

@@ -8,12 +8,13 @@
 #include <cstdint>
 
 #include "core/random.h"
+#include "kernels/attention/attention.h"
 
 namespace te::kernels {
 
 struct FirstKeys {
-  const int32_t* document_start =
-      nullptr;  ///< [batch * seq] as in attention.h, or null: one document a sample
+  /// [batch * seq] as in attention.h, or null: one document a sample.
+  const int32_t* document_start = nullptr;
   int seq = 0;
   int window = 0;  ///< 0: none
 
@@ -24,6 +25,11 @@ struct FirstKeys {
   /// Also of queries that fill up the last block: that of the last query.
   TE_HOST_DEVICE int of_padded(int batch, int query) const { return of(batch, std::min(query, seq - 1)); }
 };
+
+/// document_start: there with shape.max_documents.
+inline FirstKeys first_keys_of(const AttentionShape& shape, const Tensor& document_start) {
+  return {document_start.as<int32_t>(), static_cast<int>(shape.seq), static_cast<int>(shape.window)};
+}
 
 /// Of a block of keys: blocks of queries, from the first one that is not in front of the keys.
 struct SeenBy {

@@ -20,11 +20,6 @@ inline bool flash_supported(const AttentionShape& shape) {
 inline bool is_bounded(const AttentionShape& shape) {
   return shape.max_documents > 0 || shape.window > 0;
 }
-inline FirstKeys first_keys_of(const AttentionShape& shape, const Tensor& document_start) {
-  return {.document_start = shape.max_documents > 0 ? document_start.as<int32_t>() : nullptr,
-          .seq = static_cast<int>(shape.seq),
-          .window = static_cast<int>(shape.window)};
-}
 
 /// Bytes of args.workspace.
 int64_t flash_forward_workspace_bytes(const AttentionShape& shape);

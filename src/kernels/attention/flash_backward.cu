@@ -397,8 +397,8 @@ void launch(const Context& context, const AttentionBackward& args) {
   TE_CUDA_CHECK_LAUNCH();
   if constexpr (kBounded) {
     flash_backward_bounds<kHeadDim><<<static_cast<unsigned>(s.batch), 256, 0, cuda_stream(context)>>>(
-        cuda::first_keys_of(s, args.document_start), static_cast<int>(key_blocks),
-        static_cast<int>(query_blocks), seen_by, first_keys);
+        first_keys_of(s, args.document_start), static_cast<int>(key_blocks), static_cast<int>(query_blocks),
+        seen_by, first_keys);
     TE_CUDA_CHECK_LAUNCH();
   }
 

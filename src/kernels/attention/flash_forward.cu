@@ -393,7 +393,7 @@ void launch(const Context& context, const AttentionForward& args) {
       .heads_at_once = static_cast<int>(std::clamp<int64_t>(kBytesAtOnce / head_bytes, 1, heads)),
       .scale = s.softmax_scale,
       .scale_log2e = s.softmax_scale * kLog2E,
-      .first_keys = cuda::first_keys_of(s, args.document_start)};
+      .first_keys = first_keys_of(s, args.document_start)};
   TE_CUDA_CHECK(cudaMemsetAsync(p.next_task, 0, sizeof(int), cuda_stream(context)));
   launch_persistent<flash_forward_kernel<kHeadDim, kBounded>, ForwardShared<kHeadDim, kBounded>>(
       context, p.tasks, boxes_of(args.qkv, s.batch, kKeys), boxes_of(args.o, s.batch, 64), p);

@@ -208,19 +208,18 @@ void tiled_backward(const Context& context, const AttentionBackward& args) {
            "attention_backward: workspace has {} bytes, attention_workspace_bytes asked for {}",
            args.workspace.bytes(), tiled_backward_workspace_bytes(s));
   dispatch(args.qkv.dtype, s.head_dim, [&]<class T, class G>() {
-    const BackwardParams<T> params{
-        args.qkv.as<T>(),
-        kv.as<T>(),
-        args.o.as<T>(),
-        args.d_o.as<T>(),
-        args.dqkv.as<T>(),
-        dkv.as<T>(),
-        args.lse.as<float>(),
-        args.workspace.as<float>(),
-        s.softmax_scale,
-        Layout(s),
-        {args.document_start.as<int32_t>(), static_cast<int>(s.seq), static_cast<int>(s.window)},
-        Dropout(s, args.dropout_seed)};
+    const BackwardParams<T> params{args.qkv.as<T>(),
+                                   kv.as<T>(),
+                                   args.o.as<T>(),
+                                   args.d_o.as<T>(),
+                                   args.dqkv.as<T>(),
+                                   dkv.as<T>(),
+                                   args.lse.as<float>(),
+                                   args.workspace.as<float>(),
+                                   s.softmax_scale,
+                                   Layout(s),
+                                   first_keys_of(s, args.document_start),
+                                   Dropout(s, args.dropout_seed)};
     const int64_t count = s.batch * s.num_heads * queries_of(s);
     tiled_delta_kernel<T>
         <<<ceil_div(count, kThreads / kWarpSize), kThreads, 0, cuda_stream(context)>>>(params, count);

@@ -127,15 +127,14 @@ void tiled_forward(const Context& context, const AttentionForward& args) {
   TE_CHECK(is_aligned(args.qkv.data, 16) && is_aligned(kv.data, 16) && is_aligned(args.o.data, 16),
            "attention_forward: qkv, kv and o must be aligned to 16 bytes");
   dispatch(args.qkv.dtype, s.head_dim, [&]<class T, class G>() {
-    const ForwardParams<T> params{
-        args.qkv.as<T>(),
-        kv.as<T>(),
-        args.o.as<T>(),
-        args.lse.as<float>(),
-        s.softmax_scale,
-        Layout(s),
-        {args.document_start.as<int32_t>(), static_cast<int>(s.seq), static_cast<int>(s.window)},
-        Dropout(s, args.dropout_seed)};
+    const ForwardParams<T> params{args.qkv.as<T>(),
+                                  kv.as<T>(),
+                                  args.o.as<T>(),
+                                  args.lse.as<float>(),
+                                  s.softmax_scale,
+                                  Layout(s),
+                                  first_keys_of(s, args.document_start),
+                                  Dropout(s, args.dropout_seed)};
     const dim3 grid(static_cast<unsigned>(s.batch * s.num_heads), ceil_div(params.layout.queries, G::kOwn));
     launch_tiles<ForwardShared<G>>(context, tiled_forward_kernel<T, G>, grid, params);
   });

@@ -2,6 +2,7 @@
 // of apps/bench/; what they share (device, repetitions, report) is in bench/session.h.
 #include <CLI/CLI.hpp>
 
+#include "bench/attention.h"
 #include "bench/comm.h"
 #include "bench/decode.h"
 #include "bench/gemm.h"
@@ -21,6 +22,7 @@ int body(te::parallel::World& world, int argc, char** argv) {
       "te-bench"};
   app.require_subcommand(1);
   te::bench::add_gemm_command(app);
+  te::bench::add_attention_command(app);
   te::bench::add_layer_command(app);
   te::bench::add_step_command(app, world);
   te::bench::add_comm_command(app, world);

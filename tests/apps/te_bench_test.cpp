@@ -381,6 +381,29 @@ TEST_F(TeBench, RefusesATimelineThatItCannotWrite) {
       << text("err");
 }
 
+TEST_F(TeBench, CountsThePairsOfAttentionThatSeeEachOther) {
+  ASSERT_EQ(run("attention --device cpu --seq 100 --batch 2 --heads 4 --groups 2 --head-dim 16 --repeats 1 "
+                "--documents 0,40 --windows 0,8,100 --json " +
+                path("report.json")),
+            0)
+      << text("err");
+  const nlohmann::json rows = report().at("attention");
+  ASSERT_EQ(rows.size(), 4u);  // a window of all tokens is none
+  const auto triangle = [](int n) { return n * (n + 1) / 2; };
+  const auto banded = [&](int n) { return triangle(8) + (n - 8) * 8; };
+  const int pairs[] = {triangle(100), banded(100), 2 * triangle(40) + triangle(20),
+                       2 * banded(40) + banded(20)};
+  for (size_t i = 0; i < rows.size(); ++i) {
+    // Two samples, four heads of 16: two products of two operations a value forward, five backward.
+    EXPECT_EQ(rows[i].at("forward_flops").get<double>(), pairs[i] * 2.0 * 4 * 16 * 2 * 2) << rows[i];
+    EXPECT_EQ(rows[i].at("backward_flops").get<double>(), pairs[i] * 2.0 * 4 * 16 * 2 * 5) << rows[i];
+    EXPECT_GT(rows[i].at("backward_ms").get<double>(), 0);
+  }
+  EXPECT_NE(text("out").find("documents of 40, window of 8"), std::string::npos) << text("out");
+  EXPECT_EQ(run("attention --device cpu --heads 5 --groups 2"), 2);
+  EXPECT_NE(text("err").find("--groups 2: must divide --heads 5"), std::string::npos) << text("err");
+}
+
 TEST_F(TeBench, RefusesWithOneLine) {
   EXPECT_EQ(run("step --config " + path("missing.yaml")), 2);
   EXPECT_EQ(text("err").find("te-bench: error: "), 0u) << text("err");

@@ -1,0 +1,192 @@
+#include "bench/attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <vector>
+
+#include "bench/session.h"
+#include "core/error.h"
+#include "core/memory_plan.h"
+#include "kernels/attention/attention.h"
+
+namespace te::bench {
+namespace {
+
+using kernels::AttentionShape;
+
+struct AttentionOptions {
+  Options common;
+  int64_t batch = 1, seq = 8192, heads = 32, groups = 8, head_dim = 128;
+  std::vector<int64_t> documents{0, 1024}, windows{0, 1024};
+};
+
+/// Samples cut into documents of `length` tokens, the last one shorter: where each token's begins.
+std::vector<int32_t> document_starts(const AttentionShape& shape, int64_t length) {
+  std::vector<int32_t> starts(static_cast<size_t>(shape.batch * shape.seq));
+  for (size_t row = 0; row < starts.size(); ++row) {
+    const int64_t token = static_cast<int64_t>(row) % shape.seq;
+    starts[row] = static_cast<int32_t>(token - token % length);
+  }
+  return starts;
+}
+
+/// Pairs of a query and a key that it sees, of one head.
+int64_t visible_pairs(const AttentionShape& shape, int64_t document) {
+  int64_t pairs = 0;
+  for (int64_t query = 0; query < shape.seq; ++query) {
+    const int64_t keys = (document > 0 ? query % document : query) + 1;
+    pairs += shape.window > 0 ? std::min(keys, shape.window) : keys;
+  }
+  return shape.batch * pairs;
+}
+
+/// The tensors of both passes, BF16.
+class Problem {
+ public:
+  Problem(const Context& context, const AttentionShape& shape, int64_t document)
+      : context_(context), shape_(shape) {
+    const int64_t rows = shape.batch * shape.seq, width = shape.num_heads * shape.head_dim,
+                  packed = width + 2 * shape.num_query_groups * shape.head_dim;
+    const auto add = [&](Tensor& tensor, const char* name, DType dtype, const Shape& dims) {
+      plan_.add(tensor, name, MemoryKind::activations, dtype, dims);
+    };
+    add(qkv_, "qkv", DType::bf16, {rows, packed});
+    add(dqkv_, "dqkv", DType::bf16, {rows, packed});
+    add(o_, "o", DType::bf16, {rows, width});
+    add(d_o_, "d_o", DType::bf16, {rows, width});
+    add(lse_, "lse", DType::f32, {shape.batch, shape.num_heads, shape.seq});
+    add(workspace_, "workspace", DType::u8,
+        {std::max<int64_t>(1, kernels::attention_workspace_bytes(context, shape, DType::bf16))});
+    if (document > 0) add(starts_, "document_start", DType::i32, {rows});
+    memory_ = plan_.allocate(context);
+    fill_random(context, qkv_), fill_random(context, d_o_);
+    if (document > 0) {
+      const std::vector<int32_t> starts = document_starts(shape, document);
+      context.copy_to_device(starts_, starts.data());
+      context.synchronize();  // the host vector must outlive the copy
+    }
+  }
+  void forward() {
+    kernels::attention_forward(context_, {.shape = shape_,
+                                          .qkv = qkv_,
+                                          .o = o_,
+                                          .lse = lse_,
+                                          .workspace = workspace_,
+                                          .document_start = starts_});
+  }
+  void backward() {
+    kernels::attention_backward(context_, {.shape = shape_,
+                                           .qkv = qkv_,
+                                           .o = o_,
+                                           .lse = lse_,
+                                           .d_o = d_o_,
+                                           .dqkv = dqkv_,
+                                           .workspace = workspace_,
+                                           .document_start = starts_});
+  }
+
+ private:
+  const Context& context_;
+  AttentionShape shape_;
+  MemoryPlan plan_;
+  DeviceBuffer memory_;
+  Tensor qkv_, dqkv_, o_, d_o_, lse_, workspace_, starts_;
+};
+
+AttentionShape shape_of(const AttentionOptions& options, int64_t document, int64_t window) {
+  AttentionShape shape{options.batch,    options.seq,
+                       options.heads,    options.groups,
+                       options.head_dim, 1.0f / std::sqrt(static_cast<float>(options.head_dim))};
+  if (document > 0) shape.max_documents = options.batch * ((options.seq + document - 1) / document);
+  shape.window = window;
+  return shape;
+}
+
+std::string mask_text(int64_t document, int64_t window) {
+  if (document == 0 && window == 0) return "causal";
+  std::string text;
+  if (document > 0) text = fmt::format("documents of {}", document);
+  if (window > 0) text += fmt::format("{}window of {}", text.empty() ? "" : ", ", window);
+  return text;
+}
+
+/// One mask: a row of the table and an entry of the report.
+void run_mask(const AttentionOptions& options, int64_t document, int64_t window, const Context& context,
+              std::vector<std::vector<std::string>>& table, nlohmann::json& report) {
+  const AttentionShape shape = shape_of(options, document, window);
+  const char* const broken = kernels::attention_unsupported(
+      context.is_cuda() ? DeviceKind::cuda : DeviceKind::cpu, shape, DType::bf16);
+  if (*broken != '\0') user_error("attention: {}", broken);
+  Problem problem(context, shape, document);
+  problem.forward();
+  const int repeats = options.common.repeats;
+  const double forward = median_ms(context, repeats, [&] { problem.forward(); });
+  const double backward = median_ms(context, repeats, [&] { problem.backward(); });
+  // A pair takes two products of head_dim values a pass forward, and five backward.
+  const double flops = 2.0 * static_cast<double>(visible_pairs(shape, document)) *
+                       static_cast<double>(shape.num_heads * shape.head_dim);
+  table.push_back({mask_text(document, window), "BF16", fmt::format("{:.3f}", forward),
+                   fmt::format("{:.3f}", backward), fmt::format("{:.3g}", 2 * flops / forward / 1e9),
+                   fmt::format("{:.3g}", 5 * flops / backward / 1e9)});
+  report["attention"].push_back({{"batch", shape.batch},
+                                 {"seq", shape.seq},
+                                 {"heads", shape.num_heads},
+                                 {"groups", shape.num_query_groups},
+                                 {"head_dim", shape.head_dim},
+                                 {"document", document},
+                                 {"window", window},
+                                 {"forward_ms", forward},
+                                 {"backward_ms", backward},
+                                 {"forward_flops", 2 * flops},
+                                 {"backward_flops", 5 * flops}});
+}
+
+void run(const AttentionOptions& options) {
+  if (options.heads % options.groups != 0)
+    user_error("--groups {}: must divide --heads {}", options.groups, options.heads);
+  const Context context = open_device(options.common.device);
+  nlohmann::json report = report_head(context, options.common);
+  std::vector<std::vector<std::string>> table{
+      {"mask", "dtype", "forward ms", "backward ms", "forward TFLOP/s", "backward TFLOP/s"}};
+  for (const int64_t document : options.documents)
+    for (const int64_t window : options.windows)
+      // As in a model, one that reaches over the whole sequence is none.
+      if (window < options.seq) run_mask(options, document, window, context, table, report);
+  std::printf(
+      "%s, %lld x %lld tokens, %lld heads in %lld groups of %lld; TFLOP/s of pairs that see each other\n",
+      context.info().name.c_str(), static_cast<long long>(options.batch), static_cast<long long>(options.seq),
+      static_cast<long long>(options.heads), static_cast<long long>(options.groups),
+      static_cast<long long>(options.head_dim));
+  print_table(table);
+  write_report(options.common, report);
+}
+
+}  // namespace
+
+void add_attention_command(CLI::App& app) {
+  const auto options = std::make_shared<AttentionOptions>();
+  CLI::App* command = app.add_subcommand(
+      "attention", "Both passes of attention alone, BF16: whole sequences, documents and windows");
+  options->common.add_to(*command);
+  const auto add_size = [&](const char* name, int64_t& value, const char* help) {
+    command->add_option(name, value, help)->check(CLI::PositiveNumber)->capture_default_str();
+  };
+  add_size("--batch", options->batch, "sequences");
+  add_size("--seq", options->seq, "tokens of a sequence");
+  add_size("--heads", options->heads, "heads of queries");
+  add_size("--groups", options->groups, "heads of keys and values");
+  add_size("--head-dim", options->head_dim, "width of a head");
+  command->add_option("--documents", options->documents, "tokens of a document; 0: the whole sequence")
+      ->delimiter(',')
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_option("--windows", options->windows, "keys that a query sees; 0: all in front of it")
+      ->delimiter(',')
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->callback([options] { run(*options); });
+}
+
+}  // namespace te::bench

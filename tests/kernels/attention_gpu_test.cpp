@@ -92,7 +92,7 @@ void check_against_reference(const Context& gpu, const AttentionShape& shape, fl
   }
 }
 
-// cuDNN's band: at head sizes that te-train's own kernels cover without a window, and others.
+// At head sizes of te-train's own kernels, and cuDNN's band.
 TEST(AttentionGpu, SlidingWindowAgainstTheReference) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);

@@ -80,8 +80,7 @@ bool cudnn_supported(const AttentionShape& s) {
 Kernels kernels_of(const AttentionShape& shape, DType dtype) {
   // Sequences of one token are nobody's but the last ones'.
   if (shape.seq < 2) return Kernels::tiled;
-  // Documents and windows stay with the others until a GPU has compared the two.
-  if (dtype == DType::bf16 && flash_supported(shape) && !is_bounded(shape)) return Kernels::flash;
+  if (dtype == DType::bf16 && flash_supported(shape)) return Kernels::flash;
   return dtype != DType::f32 && cudnn_supported(shape) ? Kernels::cudnn : Kernels::tiled;
 }
 

@@ -25,9 +25,8 @@ const auto kRunRows = std::to_array<Key>({
     {TE_KEY(data.document_mask), kBuiltIn, kAny,
      "Attention does not cross the documents (`instruct`: conversations) of a sample."},
     {TE_KEY(data.max_documents), kBuiltIn, from_to(1, kMaxWidth),
-     "With `document_mask`: documents that a sample may hold, on average over a microbatch. On a GPU "
-     "attention's "
-     "memory and time grow with it."},
+     "With `document_mask`: documents that a sample may hold, on average over a microbatch. Where attention "
+     "is cuDNN's ([dtypes.md](dtypes.md#attention)), its memory and time grow with it."},
     {TE_KEY(data.eod_mask_loss), kBuiltIn, kAny,
      "`pretrain`: no loss on the first token of a document, which the end of another one does not foretell."},
     {TE_KEY(data.overlong), kBuiltIn, kAny,

@@ -1,10 +1,10 @@
 // Causal attention with grouped queries: o = softmax(q k^T * softmax_scale + causal mask) v per head, no
-// score matrix in memory. On a GPU (head_dim a multiple of 8, at most 256) BF16 heads of 64 and 128 without dropout,
-// documents and windows go to kernels of te-train's own for Hopper, other 16-bit heads of up to 128 to cuDNN's fused
-// attention, and FP32, wider heads and what cuDNN does not combine (a window or a range with documents or dropout) to
-// te-train's own kernels that multiply in FP32 (tiled_attention.h); an online-softmax reference on the CPU (Milakov and
-// Gimelshein, arXiv 1805.02867; Dao, arXiv 2307.08691). q, k and v are read in place from the packed output of
-// linear_qkv, the gradients written to the same layout.
+// score matrix in memory. On a GPU (head_dim a multiple of 8, at most 256) BF16 heads of 64 and 128 of whole sequences
+// without dropout, with any documents and window, go to kernels of te-train's own for Hopper (flash_attention.h), other
+// 16-bit heads of up to 128 to cuDNN's fused attention, and FP32, wider heads and what cuDNN does not combine (a window
+// or a range with documents or dropout) to te-train's own kernels that multiply in FP32 (tiled_attention.h); an
+// online-softmax reference on the CPU (Milakov and Gimelshein, arXiv 1805.02867; Dao, arXiv 2307.08691). q, k and v are
+// read in place from the packed output of linear_qkv, the gradients written to the same layout.
 //
 // Scores, softmax and sums are FP32; o and dqkv are rounded once (the first two on a GPU also round the probabilities
 // and their gradients to 16 bits between the GEMMs). Deterministic on both backends: the same inputs give the
@@ -50,8 +50,8 @@ struct AttentionShape {
   int64_t first_head = 0;
   int64_t total_heads = 0;
   /// Packed samples: attention stays inside a document, and both passes need document_start. The most
-  /// documents that the batch holds (padding counts as one, as the data says): on a GPU the time and the
-  /// workspace grow with it. 0 = the whole sequence is one.
+  /// documents that the batch holds (padding counts as one, as the data says): cuDNN's time and workspace grow with
+  /// it. 0 = the whole sequence is one.
   int64_t max_documents = 0;
   /// Sliding window: query i sees keys i - window + 1 to i. 0 = all before it. Below seq.
   int64_t window = 0;
@@ -91,8 +91,8 @@ struct AttentionBackward {
 };
 void attention_backward(const Context& context, const AttentionBackward& args);
 
-/// Documents in document_start on the host: what must not pass max_documents (the CPU checks it, a GPU leaves
-/// the outputs of further documents unwritten).
+/// Documents in document_start on the host: what must not pass max_documents (the CPU checks it, cuDNN leaves the
+/// outputs of further documents unwritten).
 int64_t count_documents(const int32_t* document_start, int64_t batch, int64_t seq);
 
 /// Bytes of workspace that cover both passes (0 on the CPU); builds and caches the plans, so that no step

@@ -1,6 +1,6 @@
-// Attention on a GPU: flash_attention.h where it covers the shape, as it does in training in BF16 without dropout; else
-// for 16-bit values cuDNN's fused kernels through the graph interface of cudnn-frontend, which most of this file is
-// about; tiled_attention.h for FP32 and what cuDNN lacks.
+// Attention on a GPU: flash_attention.h where it covers the shape, as it does in training in BF16 without dropout, with
+// documents and windows or without; else for 16-bit values cuDNN's fused kernels through the graph interface of
+// cudnn-frontend, which most of this file is about; tiled_attention.h for FP32 and what cuDNN lacks.
 //
 // A plan (a graph with its compiled execution plan) is made once per shape and pass and kept for the process.
 // The graph names tensors by uid; a call binds the uids to pointers. q, k and v are strided views into the

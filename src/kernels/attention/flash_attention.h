@@ -9,8 +9,8 @@
 
 namespace te::kernels::cuda {
 
-/// Whether the kernels cover the shape: head_dim 64 or 128, no dropout, whole sequences and all of their queries,
-/// softmax_scale > 0.
+/// Whether the kernels cover the shape: head_dim 64 or 128, no dropout, whole sequences and all of their queries (in
+/// documents or windows, too), softmax_scale > 0.
 inline bool flash_supported(const AttentionShape& shape) {
   return (shape.head_dim == 64 || shape.head_dim == 128) && shape.dropout == 0.0f && shape.range.count == 0 &&
          shape.softmax_scale > 0.0f;

@@ -5,6 +5,7 @@ import csv
 import dataclasses
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +47,7 @@ def read_run(path, label=None, options=None):
     if not path.is_dir():
         run = _read_file(path, options or foreign.Options())
         run.label = label or (default_label(path) if run.label == "" else run.label)
+        run.seed = _seed_in(default_label(path))
         return run
     if (path / "loss.csv").is_file():
         run = read_csv(path / "loss.csv")
@@ -62,8 +64,14 @@ def read_run(path, label=None, options=None):
     run.folder = path
     run.record = read_json(path / "run.json") if (path / "run.json").is_file() else {}
     seed = run.config.get("training.seed", "")
-    run.seed = int(seed) if seed.isdigit() else None
+    run.seed = int(seed) if seed.isdigit() else _seed_in(path.resolve().name)
     return run
+
+
+def _seed_in(name):
+    """Of a run without its config: what a name as te-experiment gives it, VARIANT_seedN, says."""
+    found = re.search(r"_seed(\d+)$", name)
+    return int(found.group(1)) if found else None
 
 
 def _read_file(path, options):

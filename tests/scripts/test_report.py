@@ -236,6 +236,18 @@ class Program(unittest.TestCase):
         write_summary(self.folder, names, "bf16", states)
         return self.folder
 
+    def test_files_say_their_seeds_by_their_names(self):
+        runs = self.experiment()
+        for run in list(runs.glob("*_seed*")):
+            (self.folder / f"{run.name}.csv").write_text((run / "loss.csv").read_text())
+        base, other = ([self.folder / f"{name}_seed{seed}.csv" for seed in seeds]
+                       for name, seeds in (("bf16", (1, 2, 3)), ("fp8", (3, 1))))  # fmt: skip
+        code, output, errors = self.call("--arm", "bf16", *base, "--arm", "fp8", *other, "--report", self.folder / "r", "--no-plot")
+        self.assertEqual((code, errors), (0, ""))
+        self.assertIn("2 pairs of equal seed", output)
+        numbers = json.loads((self.folder / "r" / "report.json").read_text())
+        self.assertAlmostEqual(numbers["arms"][0]["measures"][0]["gap"], 0.001, places=5)
+
     def test_experiment_to_report(self):
         code, output, errors = self.call(self.experiment(), "--report", self.folder / "report")
         self.assertEqual((code, errors), (0, ""))

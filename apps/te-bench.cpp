@@ -23,7 +23,7 @@ int body(te::parallel::World& world, int argc, char** argv) {
   app.require_subcommand(1);
   te::bench::add_gemm_command(app);
   te::bench::add_attention_command(app);
-  te::bench::add_layer_command(app);
+  te::bench::add_layer_command(app, world);
   te::bench::add_step_command(app, world);
   te::bench::add_comm_command(app, world);
   te::bench::add_decode_command(app, world);

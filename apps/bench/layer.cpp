@@ -12,6 +12,10 @@
 #include "core/error.h"
 #include "kernels/elementwise/elementwise.h"
 #include "model/transformer_layer.h"
+#include "parallel/groups.h"
+#include "parallel/launch.h"
+#include "parallel/watchdog.h"
+#include "train/execution.h"
 #include "train/flops.h"
 
 namespace te::bench {
@@ -20,11 +24,25 @@ namespace {
 struct LayerOptions {
   Options common;
   std::string which;
+  std::vector<std::string> configs, overrides;
   std::vector<std::string> recipes{"delayed"};
   bool cublaslt_only = false;
   bool profile = false;
   bool tune = false;
 };
+
+/// The first layer of a run's config, for one microbatch. Where a run would recompute it as a whole, it keeps what it
+/// makes.
+config::Config first_layer(const std::string& path, const std::vector<std::string>& overrides) {
+  config::Config config = load_without_data(path, overrides);
+  config.model.num_layers = 1;
+  config.parallel.pipeline = config.parallel.virtual_stages = 1;
+  config.parallel.pipeline_split = "even";
+  config.training.global_batch_size = config.training.micro_batch_size;
+  if (config.training.recompute == config::Recompute::full)
+    config.training.recompute = config::Recompute::none;
+  return config;
+}
 
 /// The layer shapes that others publish: a GPT layer of Transformer Engine's tutorial, and Llama-2 7B's.
 config::Config layer_config(const std::string& which) {
@@ -55,19 +73,24 @@ config::Config layer_config(const std::string& which) {
   return config;
 }
 
-/// One layer with all its memory.
+/// A rank's part of one layer, with all its memory.
 class Layer {
  public:
-  Layer(const config::Config& config, const Context& context)
+  Layer(const config::Config& config, const Context& context, const parallel::Groups& groups)
       : context_(context),
+        tensor_(groups.tensor(), config.parallel.sequence, static_cast<int>(config.parallel.tensor_overlap),
+                groups.tensor_copies()),
         recipe_(fp8::make_recipe(config.precision, 1)),
-        ranks_(config.model, config.training.micro_batch_size),
-        layer_config_(model::LayerConfig::of(config, tensor_)),
+        ranks_(config.model, config.training.micro_batch_size, groups.context(), tensor_.size()),
+        layer_config_(model::LayerConfig::of(config, tensor_).of_layer(0)),
         dims_(layer_config_.dims),
         layer_(0, layer_config_, parameters_, *recipe_, rope_.of(layer_config_.model), tensor_, ranks_) {
-    parameters_.plan(plan_, {.dtype = dims_.dtype});
+    recipe_->share(groups.microbatch(), groups.stage());
+    parameters_.plan(plan_, {.dtype = dims_.dtype, .tensor_rank = tensor_.rank()});
     recipe_->plan(plan_);
+    tensor_.plan(plan_, dims_.dtype, dims_.tokens, dims_.hidden);
     rope_.plan(plan_, config.model);
+    ranks_.plan(plan_);
     layer_.plan_weights(plan_, true, false);
     layer_.plan_scratch(plan_, context);
     layer_.plan_input(plan_, activations_);
@@ -80,12 +103,13 @@ class Layer {
       plan_.add(dy_rowwise_, "dy.rowwise", MemoryKind::activations, DType::u8, {elements});
       plan_.add(dy_columnwise_, "dy.columnwise", MemoryKind::activations, DType::u8, {elements});
     }
-    plan_.add(out_, "out", MemoryKind::activations, dims_.dtype, {dims_.tokens, dims_.hidden});
-    plan_.add(dy_, "dy", MemoryKind::activations, dims_.dtype, {dims_.tokens, dims_.hidden});
+    plan_.add(out_, "out", MemoryKind::activations, dims_.dtype, {dims_.stream, dims_.hidden});
+    plan_.add(dy_, "dy", MemoryKind::activations, dims_.dtype, {dims_.stream, dims_.hidden});
     plan_.add(fc1_out_, "fc1_out", MemoryKind::activations, dims_.dtype, {dims_.tokens, dims_.fc1});
     memory_ = plan_.allocate(context);
     parameters_.bind(context);
     rope_.fill(context, config.model);
+    ranks_.fill(context);
     recipe_->reset(context);
     parameters_.initialize(context, 1);
     keep_dy_in_fp8();
@@ -131,8 +155,7 @@ class Layer {
   }
 
   const Context& context_;
-  parallel::SingleCommunicator one_{"tensor", 0};
-  parallel::TensorParallel tensor_{one_, false, 1};
+  parallel::TensorParallel tensor_;
   parameters::ParameterStore parameters_;
   std::unique_ptr<fp8::Recipe> recipe_;
   model::RotaryEmbedding rope_;
@@ -156,101 +179,188 @@ void rest(const Context& context) {
   context.synchronize();
   if (context.is_cuda()) std::this_thread::sleep_for(kRest);
 }
-/// Keeps it busy until power and clock are those of training.
-void settle(const Context& context, const std::function<void()>& call) {
-  const auto end = std::chrono::steady_clock::now() + kSettle;
-  while (context.is_cuda() && std::chrono::steady_clock::now() < end) {
+/// Keeps it busy until power and clock are those of training. All ranks make the same number of calls, which may send.
+void settle(const Context& context, parallel::World& world, const std::function<void()>& call) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto spent = [&] {
+    return world.max_f64(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  };
+  while (context.is_cuda() && spent() < std::chrono::duration<double>(kSettle).count()) {
     for (int i = 0; i < 10; ++i) call();
     context.synchronize();
   }
 }
 
-/// One layer in BF16 (recipe empty) or FP8: a row of the table, an entry of the report, and the profile if it was asked
-/// for. Gives the milliseconds of both passes.
-double run_layer(const LayerOptions& options, const std::string& which, const std::string& recipe,
-                 double bf16_ms, const Context& context, std::vector<std::vector<std::string>>& table,
-                 nlohmann::json& report) {
-  const bool fp8 = !recipe.empty();
-  config::Config config = layer_config(which);
-  if (fp8) config.precision.fp8 = config::Fp8Mode::hybrid;
-  if (fp8 && !from_string(recipe, config.precision.fp8_recipe))
-    user_error("--recipe {}: must be delayed, tensorwise, rowwise or blockwise", recipe);
-  const int repeats = options.common.repeats;
-  auto layer = std::make_unique<Layer>(config, context);
-  const auto restore_dy = [&] { layer->restore_dy(); };
-  const auto passes = [&] { layer->forward(), layer->backward(); };
-  rest(context);
-  const double both = median_ms(context, repeats, passes, restore_dy);
-  settle(context, [&] { restore_dy(), passes(); });
-  const double sustained = median_ms(context, repeats, passes, restore_dy);
-  const double forward = median_ms(context, repeats, [&] { layer->forward(); });
-  const double backward = median_ms(
-      context, repeats, [&] { layer->backward(); }, restore_dy);
-  const double cast = fp8 ? median_ms(context, repeats, [&] { layer->cast_weights(); }) : 0.0;
+/// What is timed, and where.
+struct Bench {
+  const LayerOptions& options;
+  const Context& context;
+  parallel::World& world;
+  const parallel::Groups& groups;
+};
+
+/// Milliseconds of the slowest rank.
+struct LayerTimes {
+  double both = 0, sustained = 0, forward = 0, backward = 0, cast = 0;
   std::optional<Profile> profile;
-  if (options.profile) profile = take_profile(context, repeats, passes, restore_dy);
-  layer.reset();
-  const int64_t tokens = config.training.micro_batch_size * config.model.seq_length;
-  config.model.vocab_size = config.model.make_vocab_size_divisible_by = 1;
-  const double tflops = train::flops_per_token(config.model) * static_cast<double>(tokens) / both / 1e9;
-  table.push_back({which, fp8 ? "FP8 " + recipe : "BF16", std::to_string(tokens),
-                   fmt::format("{:.3f}", forward), fmt::format("{:.3f}", backward),
-                   fmt::format("{:.3f}", both), fmt::format("{:.3f}", sustained),
-                   fmt::format("{:.0f}", tflops), fp8 ? fmt::format("{:.3f}", cast) : "",
-                   fp8 ? fmt::format("{:.2f}", bf16_ms / both) : ""});
-  nlohmann::json entry = {{"which", which},
-                          {"precision", fp8 ? "fp8" : "bf16"},
-                          {"recipe", fp8 ? recipe : "off"},
-                          {"tokens", tokens},
-                          {"forward_ms", forward},
-                          {"backward_ms", backward},
-                          {"ms", both},
-                          {"sustained_ms", sustained},
-                          {"weight_cast_ms", cast},
-                          {"tflops", tflops}};
-  if (profile) {
-    add_floors(context, *profile, repeats);
-    std::printf("%s, %s, forward and backward of %lld tokens\n", which.c_str(), fp8 ? "FP8" : "BF16",
-                static_cast<long long>(tokens));
-    print_profile(*profile, sustained, "layer");
-    entry["profile"] = to_json(*profile, sustained);
-  }
-  report["layer"].push_back(std::move(entry));
-  return both;
+};
+
+LayerTimes measure(const Bench& bench, const config::Config& config) {
+  const Context& context = bench.context;
+  const int repeats = bench.options.common.repeats;
+  Layer layer(config, context, bench.groups);
+  const auto restore_dy = [&] { layer.restore_dy(); };
+  const auto passes = [&] { layer.forward(), layer.backward(); };
+  const auto time = [&](
+                        const std::function<void()>& call, const std::function<void()>& prepare = [] {}) {
+    const parallel::Watchdog::Guard guard(context, "layer");
+    return bench.world.max_f64(median_ms(context, repeats, call, prepare));
+  };
+  LayerTimes times;
+  rest(context);
+  times.both = time(passes, restore_dy);
+  settle(context, bench.world, [&] { restore_dy(), passes(); });
+  times.sustained = time(passes, restore_dy);
+  times.forward = time([&] { layer.forward(); });
+  times.backward = time([&] { layer.backward(); }, restore_dy);
+  if (config.precision.fp8 != config::Fp8Mode::off) times.cast = time([&] { layer.cast_weights(); });
+  if (bench.options.profile) times.profile = take_profile(context, repeats, passes, restore_dy);
+  return times;
 }
 
-void run(const LayerOptions& options) {
+/// "TP4", "TP2, CP2"; empty on one rank.
+std::string layout_text(const parallel::ProcessGrid& grid) {
+  std::string text = grid.tensor > 1 ? fmt::format("TP{}", grid.tensor) : "";
+  if (grid.context > 1) text += fmt::format("{}CP{}", text.empty() ? "" : ", ", grid.context);
+  return text;
+}
+
+/// One layer in BF16 (recipe empty) or FP8: a row of the table, an entry of the report, and the profile if it was asked
+/// for. Gives the milliseconds of both passes.
+double run_layer(const Bench& bench, config::Config config, const std::string& recipe, double bf16_ms,
+                 std::vector<std::vector<std::string>>& table, nlohmann::json& report) {
+  const bool fp8 = !recipe.empty();
+  // A config's own mode of FP8, where it has one.
+  if (!fp8) {
+    config.precision.fp8 = config::Fp8Mode::off;
+  } else if (config.precision.fp8 == config::Fp8Mode::off) {
+    config.precision.fp8 = config::Fp8Mode::hybrid;
+  }
+  if (fp8 && !from_string(recipe, config.precision.fp8_recipe))
+    user_error("--recipe {}: must be delayed, tensorwise, rowwise or blockwise", recipe);
+  LayerTimes times = measure(bench, config);
+  if (times.profile) add_floors(bench.context, *times.profile, bench.options.common.repeats);
+  const std::string layout = layout_text(bench.groups.grid());
+  const int64_t tokens = config.training.micro_batch_size * config.model.seq_length;
+  config.model.vocab_size = config.model.make_vocab_size_divisible_by = 1;
+  const double tflops = train::flops_per_token(config.model) * static_cast<double>(tokens) /
+                        bench.world.size() / times.both / 1e9;
+  table.push_back({layout.empty() ? config.name : fmt::format("{}, {}", config.name, layout),
+                   fp8 ? "FP8 " + recipe : "BF16", std::to_string(tokens),
+                   fmt::format("{:.3f}", times.forward), fmt::format("{:.3f}", times.backward),
+                   fmt::format("{:.3f}", times.both), fmt::format("{:.3f}", times.sustained),
+                   fmt::format("{:.0f}", tflops), fp8 ? fmt::format("{:.3f}", times.cast) : "",
+                   fp8 ? fmt::format("{:.2f}", bf16_ms / times.both) : ""});
+  nlohmann::json entry = {{"which", config.name},
+                          {"precision", fp8 ? "fp8" : "bf16"},
+                          {"recipe", fp8 ? recipe : "off"},
+                          {"ranks", bench.world.size()},
+                          {"layout", layout},
+                          {"tokens", tokens},
+                          {"forward_ms", times.forward},
+                          {"backward_ms", times.backward},
+                          {"ms", times.both},
+                          {"sustained_ms", times.sustained},
+                          {"weight_cast_ms", times.cast},
+                          {"tflops", tflops}};
+  if (times.profile && bench.world.leader()) {
+    std::printf("%s, %s, forward and backward of %lld tokens\n", table.back().front().c_str(),
+                fp8 ? "FP8" : "BF16", static_cast<long long>(tokens));
+    print_profile(*times.profile, times.sustained, "layer");
+    entry["profile"] = to_json(*times.profile, times.sustained);
+  }
+  report["layer"].push_back(std::move(entry));
+  return times.both;
+}
+
+/// Of all layers that were asked for.
+std::vector<config::Config> layers_of(const LayerOptions& options) {
+  if (!options.configs.empty() && !options.which.empty())
+    user_error("--which and --config exclude each other: leave one out");
+  if (!options.overrides.empty() && options.configs.empty())
+    user_error("--set: overrides a key of a config; name that with --config");
+  std::vector<config::Config> layers;
+  for (const std::string& path : options.configs) layers.push_back(first_layer(path, options.overrides));
+  if (!layers.empty()) return layers;
+  for (const char* which : {"gpt", "llama7b"})
+    if (options.which.empty() || options.which == which) layers.push_back(layer_config(which));
+  if (layers.empty()) layers.push_back(layer_config(options.which));  // which says what is wrong
+  return layers;
+}
+
+/// All of a job's ranks as the config's tensor and context ranks.
+parallel::ProcessGrid grid_of(const config::Config& config, int ranks) {
+  const int64_t tensor = config.parallel.tensor, context = config.parallel.context;
+  if (tensor * context != ranks)
+    user_error(
+        "layer: {} has parallel.tensor {} and parallel.context {}, but {} rank{}: start {}, or --set others",
+        config.name, tensor, context, ranks, ranks == 1 ? "" : "s", tensor * context);
+  return parallel::ProcessGrid::of(ranks, static_cast<int>(tensor), static_cast<int>(context), 1);
+}
+
+void run(const LayerOptions& options, parallel::World& world) {
+  std::vector<config::Config> layers;
+  world.together([&] {
+    layers = layers_of(options);
+    for (const config::Config& layer : layers) grid_of(layer, world.size());
+  });
   // A layer leaves memory enough for the search at a GEMM's first use.
-  const Context context = open_device(options.common.device,
-                                      {.gemm_autotune = options.tune ? GemmAutotune::full : GemmAutotune::on,
-                                       .block_scaled_gemm = options.cublaslt_only ? 0 : -1});
+  const ExecutionOptions execution{.gemm_autotune = options.tune ? GemmAutotune::full : GemmAutotune::on,
+                                   .block_scaled_gemm = options.cublaslt_only ? 0 : -1};
+  const bool several = world.size() > 1 && options.common.device != "cpu" && cuda_device_count() > 0;
+  const Context context =
+      several ? parallel::open_cuda_device(world, execution) : open_device(options.common.device, execution);
   nlohmann::json report = report_head(context, options.common);
   std::vector<std::vector<std::string>> table{{"layer", "precision", "tokens", "forward ms", "backward ms",
                                                "both ms", "sustained ms", "TFLOP/s", "weight cast ms",
                                                "speed-up"}};
-  for (const std::string& which : options.which.empty() ? std::vector<std::string>{"gpt", "llama7b"}
-                                                        : std::vector<std::string>{options.which}) {
-    const double bf16_ms = run_layer(options, which, "", 0.0, context, table, report);
-    for (const std::string& recipe : options.recipes)
-      run_layer(options, which, recipe, bf16_ms, context, table, report);
+  for (const config::Config& layer : layers) {
+    parallel::Watchdog::set_timeout(static_cast<double>(layer.parallel.timeout_seconds));
+    config::validate_for_device(layer, context.is_cuda());
+    const parallel::Groups groups = parallel::Groups::connect(world, context, grid_of(layer, world.size()),
+                                                              train::connect_options(layer));
+    const Bench bench{options, context, world, groups};
+    const double bf16_ms = run_layer(bench, layer, "", 0.0, table, report);
+    for (const std::string& recipe : options.recipes) run_layer(bench, layer, recipe, bf16_ms, table, report);
   }
+  if (!world.leader()) return;
   std::printf(
       "%s, median of %d; weights are cast once per optimizer step, gradients accumulate in FP32;\n"
-      "\"both\" begins on a card at rest, the other columns after two seconds of work\n",
-      context.info().name.c_str(), options.common.repeats);
+      "\"both\" begins on a card at rest, the other columns after two seconds of work%s\n",
+      context.info().name.c_str(), options.common.repeats,
+      world.size() > 1 ? "; times of the slowest rank, TFLOP/s of each" : "");
   print_table(table);
   write_report(options.common, report);
 }
 
 }  // namespace
 
-void add_layer_command(CLI::App& app) {
+void add_layer_command(CLI::App& app, parallel::World& world) {
   const auto options = std::make_shared<LayerOptions>();
   CLI::App* command =
       app.add_subcommand("layer", "Forward and backward of one transformer layer, BF16 and FP8");
   options->common.add_to(*command);
   command->add_option("--which", options->which,
                       "gpt (4096/16384, 4 x 2048) or llama7b (2 x 4096); both when absent");
+  command
+      ->add_option(
+          "--config", options->configs,
+          "the first layer of this config of te-train instead, one microbatch, on all of its tensor and "
+          "context ranks: mpirun -n 4 te-bench layer --config configs/llama3_70b_fp8.yaml; repeat it for "
+          "several")
+      ->type_name("FILE");
+  command->add_option("--set", options->overrides, "override a key of these, as in te-train")
+      ->type_name("KEY=VALUE");
   command->add_option("--recipe", options->recipes, "FP8 recipes: delayed, tensorwise, rowwise, blockwise")
       ->delimiter(',')
       ->capture_default_str();
@@ -261,7 +371,7 @@ void add_layer_command(CLI::App& app) {
   command->add_flag("--tune", options->tune,
                     "first search for the algorithms of all GEMMs, as training.gemm_autotune: full does, and "
                     "keep them for later runs");
-  command->callback([options] { run(*options); });
+  command->callback([options, &world] { run(*options, world); });
 }
 
 }  // namespace te::bench

@@ -381,6 +381,47 @@ TEST_F(TeBench, RefusesATimelineThatItCannotWrite) {
       << text("err");
 }
 
+// The operations of two ranks' parts of the first layer are those of the whole one, with messages between them.
+TEST_F(TeBench, TimesALayerOfAConfigOnItsTensorRanks) {
+  const std::string layer = "layer --profile --repeats 1 --recipe delayed --config " + path("tiny.yaml") +
+                            " --json " + path("report.json");
+  const auto flops = [&](size_t entry) {
+    const nlohmann::json all = report();
+    double sum = 0;
+    for (const auto& row : all.at("layer").at(entry).at("profile").at("operations"))
+      sum += row.at("flops").get<double>();
+    return sum;
+  };
+  ASSERT_EQ(run(layer), 0) << text("err");
+  const double whole[] = {flops(0), flops(1)};
+  ASSERT_EQ(run(layer + " --set parallel.tensor=2 --set parallel.sequence=true", 2), 0) << text("err");
+  const nlohmann::json rows = report().at("layer");
+  ASSERT_EQ(rows.size(), 2u);
+  for (const size_t entry : {0u, 1u}) {
+    EXPECT_GT(whole[entry], 0);
+    EXPECT_DOUBLE_EQ(flops(entry), whole[entry] / 2);
+    EXPECT_EQ(rows[entry].at("layout"), "TP2");
+    EXPECT_EQ(rows[entry].at("tokens"), 2 * 32);  // of a microbatch, on all ranks
+    const nlohmann::json& messages = rows[entry].at("profile").at("messages").at("kinds");
+    double calls = 0;
+    for (const auto& row : messages) calls += row.at("calls").get<double>();
+    EXPECT_GE(calls, 8);  // around attention and MLP, in two passes
+  }
+  EXPECT_EQ(rows[0].at("precision"), "bf16");
+  EXPECT_EQ(rows[1].at("recipe"), "delayed");
+}
+
+TEST_F(TeBench, ALayerWantsTheRanksOfItsConfig) {
+  EXPECT_EQ(run("layer --set parallel.tensor=2 --config " + path("tiny.yaml")), 2);
+  EXPECT_NE(text("err").find("has parallel.tensor 2 and parallel.context 1, but 1 rank: start 2"),
+            std::string::npos)
+      << text("err");
+  EXPECT_EQ(run("layer --which gpt --config " + path("tiny.yaml")), 2);
+  EXPECT_NE(text("err").find("--which and --config exclude each other"), std::string::npos) << text("err");
+  EXPECT_EQ(run("layer --set model.hidden_size=64"), 2);
+  EXPECT_NE(text("err").find("--set: overrides a key of a config"), std::string::npos) << text("err");
+}
+
 TEST_F(TeBench, CountsThePairsOfAttentionThatSeeEachOther) {
   ASSERT_EQ(run("attention --device cpu --seq 100 --batch 2 --heads 4 --groups 2 --head-dim 16 --repeats 1 "
                 "--documents 0,40 --windows 0,8,100 --json " +

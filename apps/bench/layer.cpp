@@ -191,6 +191,11 @@ void settle(const Context& context, parallel::World& world, const std::function<
   }
 }
 
+void set_recipe(config::PrecisionConfig& precision, const std::string& recipe) {
+  if (!from_string(recipe, precision.fp8_recipe))
+    user_error("--recipe {}: must be delayed, tensorwise, rowwise or blockwise", recipe);
+}
+
 /// What is timed, and where.
 struct Bench {
   const LayerOptions& options;
@@ -246,8 +251,7 @@ double run_layer(const Bench& bench, config::Config config, const std::string& r
   } else if (config.precision.fp8 == config::Fp8Mode::off) {
     config.precision.fp8 = config::Fp8Mode::hybrid;
   }
-  if (fp8 && !from_string(recipe, config.precision.fp8_recipe))
-    user_error("--recipe {}: must be delayed, tensorwise, rowwise or blockwise", recipe);
+  if (fp8) set_recipe(config.precision, recipe);
   LayerTimes times = measure(bench, config);
   if (times.profile) add_floors(bench.context, *times.profile, bench.options.common.repeats);
   const std::string layout = layout_text(bench.groups.grid());
@@ -283,12 +287,14 @@ double run_layer(const Bench& bench, config::Config config, const std::string& r
   return times.both;
 }
 
-/// Of all layers that were asked for.
+/// Of all layers that were asked for. UserError for options that do not go together, or mean nothing.
 std::vector<config::Config> layers_of(const LayerOptions& options) {
   if (!options.configs.empty() && !options.which.empty())
     user_error("--which and --config exclude each other: leave one out");
   if (!options.overrides.empty() && options.configs.empty())
     user_error("--set: overrides a key of a config; name that with --config");
+  config::PrecisionConfig precision;
+  for (const std::string& recipe : options.recipes) set_recipe(precision, recipe);
   std::vector<config::Config> layers;
   for (const std::string& path : options.configs) layers.push_back(first_layer(path, options.overrides));
   if (!layers.empty()) return layers;

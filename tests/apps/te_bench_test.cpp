@@ -418,6 +418,8 @@ TEST_F(TeBench, ALayerWantsTheRanksOfItsConfig) {
       << text("err");
   EXPECT_EQ(run("layer --which gpt --config " + path("tiny.yaml")), 2);
   EXPECT_NE(text("err").find("--which and --config exclude each other"), std::string::npos) << text("err");
+  EXPECT_EQ(run("layer --recipe blocks --config " + path("tiny.yaml")), 2);
+  EXPECT_NE(text("err").find("--recipe blocks: must be delayed"), std::string::npos) << text("err");
   EXPECT_EQ(run("layer --set model.hidden_size=64"), 2);
   EXPECT_NE(text("err").find("--set: overrides a key of a config"), std::string::npos) << text("err");
 }

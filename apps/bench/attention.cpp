@@ -124,7 +124,7 @@ void run_mask(const AttentionOptions& options, int64_t document, int64_t window,
   const int repeats = options.common.repeats;
   const double forward = median_ms(context, repeats, [&] { problem.forward(); });
   const double backward = median_ms(context, repeats, [&] { problem.backward(); });
-  // A pair takes two products of head_dim values a pass forward, and five backward.
+  // A pair and head take two products of head_dim values forward, and five backward.
   const double flops = 2.0 * static_cast<double>(visible_pairs(shape, document)) *
                        static_cast<double>(shape.num_heads * shape.head_dim);
   table.push_back({mask_text(document, window), "BF16", fmt::format("{:.3f}", forward),

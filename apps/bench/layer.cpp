@@ -298,10 +298,8 @@ std::vector<config::Config> layers_of(const LayerOptions& options) {
   std::vector<config::Config> layers;
   for (const std::string& path : options.configs) layers.push_back(first_layer(path, options.overrides));
   if (!layers.empty()) return layers;
-  for (const char* which : {"gpt", "llama7b"})
-    if (options.which.empty() || options.which == which) layers.push_back(layer_config(which));
-  if (layers.empty()) layers.push_back(layer_config(options.which));  // which says what is wrong
-  return layers;
+  if (!options.which.empty()) return {layer_config(options.which)};
+  return {layer_config("gpt"), layer_config("llama7b")};
 }
 
 /// All of a job's ranks as the config's tensor and context ranks.

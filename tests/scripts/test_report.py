@@ -242,7 +242,8 @@ class Program(unittest.TestCase):
             (self.folder / f"{run.name}.csv").write_text((run / "loss.csv").read_text())
         base, other = ([self.folder / f"{name}_seed{seed}.csv" for seed in seeds]
                        for name, seeds in (("bf16", (1, 2, 3)), ("fp8", (3, 1))))  # fmt: skip
-        code, output, errors = self.call("--arm", "bf16", *base, "--arm", "fp8", *other, "--report", self.folder / "r", "--no-plot")
+        arms = ("--arm", "bf16", *base, "--arm", "fp8", *other)
+        code, output, errors = self.call(*arms, "--report", self.folder / "r", "--no-plot")
         self.assertEqual((code, errors), (0, ""))
         self.assertIn("2 pairs of equal seed", output)
         numbers = json.loads((self.folder / "r" / "report.json").read_text())

@@ -18,7 +18,7 @@ using kernels::AttentionShape;
 
 struct AttentionOptions {
   Options common;
-  int64_t batch = 1, seq = 8192, heads = 32, groups = 8, head_dim = 128;
+  int64_t batch = 1, seq = 8192, heads = 32, groups = 8, head_dim = 128, context_ranks = 1;
   std::vector<int64_t> documents{0, 1024}, windows{0, 1024};
 };
 
@@ -35,33 +35,55 @@ std::vector<int32_t> document_starts(const AttentionShape& shape, int64_t length
 /// Pairs of a query and a key that it sees, of one head.
 int64_t visible_pairs(const AttentionShape& shape, int64_t document) {
   int64_t pairs = 0;
-  for (int64_t query = 0; query < shape.seq; ++query) {
-    const int64_t keys = (document > 0 ? query % document : query) + 1;
+  for (int64_t i = 0; i < shape.queries(); ++i) {
+    const int64_t query = shape.range.position + i, keys = (document > 0 ? query % document : query) + 1;
     pairs += shape.window > 0 ? std::min(keys, shape.window) : keys;
   }
   return shape.batch * pairs;
 }
 
+/// The calls of a rank: one, or with context ranks that exchange keys and values two, of the first and the last
+/// queries, as the first rank has them. All ranks have as many pairs of a causal mask.
+std::vector<AttentionShape> calls_of(const AttentionShape& whole, int64_t context_ranks) {
+  if (context_ranks == 1) return {whole};
+  std::vector<AttentionShape> calls(2, whole);
+  const int64_t count = whole.seq / (2 * context_ranks);
+  calls[0].range = {.count = count, .position = 0, .rows = 2 * count, .first = 0};
+  calls[1].range = {.count = count, .position = whole.seq - count, .rows = 2 * count, .first = count};
+  return calls;
+}
+
 /// The tensors of both passes, BF16.
 class Problem {
  public:
-  Problem(const Context& context, const AttentionShape& shape, int64_t document)
-      : context_(context), shape_(shape) {
-    const int64_t rows = shape.batch * shape.seq, width = shape.num_heads * shape.head_dim,
-                  packed = width + 2 * shape.num_query_groups * shape.head_dim;
+  Problem(const Context& context, const std::vector<AttentionShape>& calls, int64_t document)
+      : context_(context), calls_(calls) {
+    const AttentionShape& shape = calls_[0];
+    const int64_t tokens = shape.batch * shape.seq, rows = shape.batch * shape.rows(),
+                  width = shape.num_heads * shape.head_dim,
+                  kv_width = 2 * shape.num_query_groups * shape.head_dim;
     const auto add = [&](Tensor& tensor, const char* name, DType dtype, const Shape& dims) {
       plan_.add(tensor, name, MemoryKind::activations, dtype, dims);
     };
-    add(qkv_, "qkv", DType::bf16, {rows, packed});
-    add(dqkv_, "dqkv", DType::bf16, {rows, packed});
+    add(qkv_, "qkv", DType::bf16, {rows, width + kv_width});
+    add(dqkv_, "dqkv", DType::bf16, {rows, width + kv_width});
     add(o_, "o", DType::bf16, {rows, width});
     add(d_o_, "d_o", DType::bf16, {rows, width});
-    add(lse_, "lse", DType::f32, {shape.batch, shape.num_heads, shape.seq});
-    add(workspace_, "workspace", DType::u8,
-        {std::max<int64_t>(1, kernels::attention_workspace_bytes(context, shape, DType::bf16))});
-    if (document > 0) add(starts_, "document_start", DType::i32, {rows});
+    if (shape.has_range()) {
+      add(kv_, "kv", DType::bf16, {tokens, kv_width});
+      add(dkv_, "dkv", DType::bf16, {tokens, kv_width});
+    }
+    lse_.resize(calls_.size());
+    int64_t workspace = 1;
+    for (size_t i = 0; i < calls_.size(); ++i) {
+      add(lse_[i], "lse", DType::f32, {shape.batch, shape.num_heads, shape.queries()});
+      workspace = std::max(workspace, kernels::attention_workspace_bytes(context, calls_[i], DType::bf16));
+    }
+    add(workspace_, "workspace", DType::u8, {workspace});
+    if (document > 0) add(starts_, "document_start", DType::i32, {tokens});
     memory_ = plan_.allocate(context);
     fill_random(context, qkv_), fill_random(context, d_o_);
+    if (shape.has_range()) fill_random(context, kv_);
     if (document > 0) {
       const std::vector<int32_t> starts = document_starts(shape, document);
       context.copy_to_device(starts_, starts.data());
@@ -69,30 +91,36 @@ class Problem {
     }
   }
   void forward() {
-    kernels::attention_forward(context_, {.shape = shape_,
-                                          .qkv = qkv_,
-                                          .o = o_,
-                                          .lse = lse_,
-                                          .workspace = workspace_,
-                                          .document_start = starts_});
+    for (size_t i = 0; i < calls_.size(); ++i)
+      kernels::attention_forward(context_, {.shape = calls_[i],
+                                            .qkv = qkv_,
+                                            .o = o_,
+                                            .lse = lse_[i],
+                                            .workspace = workspace_,
+                                            .document_start = starts_,
+                                            .kv = kv_});
   }
   void backward() {
-    kernels::attention_backward(context_, {.shape = shape_,
-                                           .qkv = qkv_,
-                                           .o = o_,
-                                           .lse = lse_,
-                                           .d_o = d_o_,
-                                           .dqkv = dqkv_,
-                                           .workspace = workspace_,
-                                           .document_start = starts_});
+    for (size_t i = 0; i < calls_.size(); ++i)
+      kernels::attention_backward(context_, {.shape = calls_[i],
+                                             .qkv = qkv_,
+                                             .o = o_,
+                                             .lse = lse_[i],
+                                             .d_o = d_o_,
+                                             .dqkv = dqkv_,
+                                             .workspace = workspace_,
+                                             .document_start = starts_,
+                                             .kv = kv_,
+                                             .dkv = dkv_});
   }
 
  private:
   const Context& context_;
-  AttentionShape shape_;
+  std::vector<AttentionShape> calls_;
   MemoryPlan plan_;
   DeviceBuffer memory_;
-  Tensor qkv_, dqkv_, o_, d_o_, lse_, workspace_, starts_;
+  Tensor qkv_, dqkv_, o_, d_o_, kv_, dkv_, workspace_, starts_;
+  std::vector<Tensor> lse_;  // of each call
 };
 
 AttentionShape shape_of(const AttentionOptions& options, int64_t document, int64_t window) {
@@ -119,14 +147,17 @@ void run_mask(const AttentionOptions& options, int64_t document, int64_t window,
   const char* const broken = kernels::attention_unsupported(
       context.is_cuda() ? DeviceKind::cuda : DeviceKind::cpu, shape, DType::bf16);
   if (*broken != '\0') user_error("attention: {}", broken);
-  Problem problem(context, shape, document);
+  const std::vector<AttentionShape> calls = calls_of(shape, options.context_ranks);
+  Problem problem(context, calls, document);
   problem.forward();
   const int repeats = options.common.repeats;
   const double forward = median_ms(context, repeats, [&] { problem.forward(); });
   const double backward = median_ms(context, repeats, [&] { problem.backward(); });
   // A pair and head take two products of head_dim values forward, and five backward.
-  const double flops = 2.0 * static_cast<double>(visible_pairs(shape, document)) *
-                       static_cast<double>(shape.num_heads * shape.head_dim);
+  int64_t pairs = 0;
+  for (const AttentionShape& call : calls) pairs += visible_pairs(call, document);
+  const double flops =
+      2.0 * static_cast<double>(pairs) * static_cast<double>(shape.num_heads * shape.head_dim);
   table.push_back({mask_text(document, window), "BF16", fmt::format("{:.3f}", forward),
                    fmt::format("{:.3f}", backward), fmt::format("{:.3g}", 2 * flops / forward / 1e9),
                    fmt::format("{:.3g}", 5 * flops / backward / 1e9)});
@@ -135,6 +166,7 @@ void run_mask(const AttentionOptions& options, int64_t document, int64_t window,
                                  {"heads", shape.num_heads},
                                  {"groups", shape.num_query_groups},
                                  {"head_dim", shape.head_dim},
+                                 {"context_ranks", options.context_ranks},
                                  {"document", document},
                                  {"window", window},
                                  {"forward_ms", forward},
@@ -146,6 +178,8 @@ void run_mask(const AttentionOptions& options, int64_t document, int64_t window,
 void run(const AttentionOptions& options) {
   if (options.heads % options.groups != 0)
     user_error("--groups {}: must divide --heads {}", options.groups, options.heads);
+  if (options.context_ranks > 1 && options.seq % (2 * options.context_ranks) != 0)
+    user_error("--context-ranks {}: twice as many must divide --seq {}", options.context_ranks, options.seq);
   const Context context = open_device(options.common.device);
   nlohmann::json report = report_head(context, options.common);
   std::vector<std::vector<std::string>> table{
@@ -155,10 +189,13 @@ void run(const AttentionOptions& options) {
       // As in a model, one that reaches over the whole sequence is none.
       if (window < options.seq) run_mask(options, document, window, context, table, report);
   std::printf(
-      "%s, %lld x %lld tokens, %lld heads in %lld groups of %lld; TFLOP/s of pairs that see each other\n",
+      "%s, %lld x %lld tokens, %lld heads in %lld groups of %lld%s; TFLOP/s of pairs that see each other\n",
       context.info().name.c_str(), static_cast<long long>(options.batch), static_cast<long long>(options.seq),
       static_cast<long long>(options.heads), static_cast<long long>(options.groups),
-      static_cast<long long>(options.head_dim));
+      static_cast<long long>(options.head_dim),
+      options.context_ranks > 1
+          ? fmt::format(", the queries of one of {} ranks", options.context_ranks).c_str()
+          : "");
   print_table(table);
   write_report(options.common, report);
 }
@@ -168,7 +205,8 @@ void run(const AttentionOptions& options) {
 void add_attention_command(CLI::App& app) {
   const auto options = std::make_shared<AttentionOptions>();
   CLI::App* command = app.add_subcommand(
-      "attention", "Both passes of attention alone, BF16: whole sequences, documents and windows");
+      "attention",
+      "Both passes of attention alone, BF16: whole sequences, documents, windows, a context rank's part");
   options->common.add_to(*command);
   const auto add_size = [&](const char* name, int64_t& value, const char* help) {
     command->add_option(name, value, help)->check(CLI::PositiveNumber)->capture_default_str();
@@ -178,6 +216,8 @@ void add_attention_command(CLI::App& app) {
   add_size("--heads", options->heads, "heads of queries");
   add_size("--groups", options->groups, "heads of keys and values");
   add_size("--head-dim", options->head_dim, "width of a head");
+  add_size("--context-ranks", options->context_ranks,
+           "ranks that share each sequence's queries; one's part is timed, against all keys");
   command->add_option("--documents", options->documents, "tokens of a document; 0: the whole sequence")
       ->delimiter(',')
       ->check(CLI::NonNegativeNumber)

@@ -1,4 +1,5 @@
-// te-bench attention: both passes of attention by themselves, whole sequences, documents and windows.
+// te-bench attention: both passes of attention by themselves, whole sequences, documents and windows, and the part of
+// a context rank.
 #pragma once
 
 #include <CLI/CLI.hpp>

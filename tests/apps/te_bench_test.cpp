@@ -443,6 +443,19 @@ TEST_F(TeBench, CountsThePairsOfAttentionThatSeeEachOther) {
     EXPECT_GT(rows[i].at("backward_ms").get<double>(), 0);
   }
   EXPECT_NE(text("out").find("documents of 40, window of 8"), std::string::npos) << text("out");
+  ASSERT_EQ(run("attention --device cpu --seq 96 --batch 1 --heads 2 --groups 1 --head-dim 8 --repeats 1 "
+                "--documents 0,40 --windows 0 --context-ranks 2 --json " +
+                path("report.json")),
+            0)
+      << text("err");
+  // Queries 0 to 23 and 72 to 95; of documents those of 0 to 39, and of 40 to 79 and 80 to 95.
+  const int of_rank[] = {triangle(24) + triangle(96) - triangle(72),
+                         triangle(24) + triangle(40) - triangle(32) + triangle(16)};
+  for (size_t i = 0; i < 2; ++i)
+    EXPECT_EQ(report().at("attention").at(i).at("forward_flops").get<double>(), of_rank[i] * 2.0 * 2 * 8 * 2);
+  EXPECT_NE(text("out").find("the queries of one of 2 ranks"), std::string::npos) << text("out");
+  EXPECT_EQ(run("attention --device cpu --seq 90 --context-ranks 2"), 2);
+  EXPECT_NE(text("err").find("--context-ranks 2: twice as many must divide --seq 90"), std::string::npos);
   EXPECT_EQ(run("attention --device cpu --heads 5 --groups 2"), 2);
   EXPECT_NE(text("err").find("--groups 2: must divide --heads 5"), std::string::npos) << text("err");
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cmath>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -82,94 +83,148 @@ inline AttentionResults attend_whole(const Context& context, const RangeProblem&
   return {o.floats(), lse.floats(), dqkv.floats()};
 }
 
-/// Two ranges for each of `ranks` ranks: chunk r and chunk 2 ranks - 1 - r of every sample. Checks that a call writes
-/// its own rows alone. Gradients of keys and values are added up here.
-inline AttentionResults attend_in_ranges(const Context& context, const RangeProblem& p, int ranks) {
+/// Consecutive queries of every sample.
+struct Chunk {
+  int64_t position, count;
+};
+
+namespace attention_ranges {
+
+/// Of every sample the chunks' rows.
+inline std::vector<float> rows_of(const std::vector<float>& values, int64_t cols, const AttentionShape& s,
+                                  const std::vector<Chunk>& chunks) {
+  std::vector<float> own;
+  for (int64_t b = 0; b < s.batch; ++b)
+    for (const Chunk& chunk : chunks) {
+      const auto part = rows(values, cols, b * s.seq + chunk.position, chunk.count);
+      own.insert(own.end(), part.begin(), part.end());
+    }
+  return own;
+}
+
+/// What a rank has, and one call for one of its chunks.
+class Rank {
+ public:
+  Rank(const Context& context, const RangeProblem& p, const std::vector<Chunk>& chunks)
+      : context_(context),
+        p_(p),
+        local_(std::accumulate(chunks.begin(), chunks.end(), int64_t{0},
+                               [](int64_t sum, const Chunk& chunk) { return sum + chunk.count; })),
+        rows_(p.shape.batch * local_),
+        qkv_(context, p.dtype, {rows_, p.qkv_cols()}),
+        d_o_(context, p.dtype, {rows_, p.o_cols()}),
+        kv_(context, p.dtype, {p.shape.batch * p.shape.seq, p.kv_cols()}),
+        starts_(context, p.document_start) {
+    qkv_.fill(rows_of(p.qkv, p.qkv_cols(), p.shape, chunks));
+    d_o_.fill(rows_of(p.d_o, p.o_cols(), p.shape, chunks));
+    kv_.fill(last_columns(p.qkv, p.qkv_cols(), p.o_cols()));
+  }
+
+  /// Adds to `all`; checks that the call writes its own rows alone. `first`: of the chunk among the rank's tokens.
+  void attend(const Chunk& chunk, int64_t first, AttentionResults& all) {
+    const AttentionShape& s = p_.shape;
+    AttentionShape shape = s;
+    shape.range = {.count = chunk.count, .position = chunk.position, .rows = local_, .first = first};
+    TestTensor o(context_, p_.dtype, {rows_, p_.o_cols()}), dqkv(context_, p_.dtype, {rows_, p_.qkv_cols()});
+    TestTensor lse(context_, DType::f32, {s.batch, s.num_heads, chunk.count});
+    TestTensor dkv(context_, p_.dtype, {s.batch * s.seq, p_.kv_cols()});
+    o.fill_value(-7.0f), dqkv.fill_value(-7.0f), dkv.fill_value(-7.0f);
+    TestTensor workspace(context_, DType::u8,
+                         {std::max<int64_t>(1, attention_workspace_bytes(context_, shape, p_.dtype))});
+    attention_forward(context_, {.shape = shape,
+                                 .qkv = qkv_,
+                                 .o = o,
+                                 .lse = lse,
+                                 .workspace = workspace,
+                                 .dropout_seed = p_.seed,
+                                 .document_start = starts_.get(),
+                                 .kv = kv_});
+    attention_backward(context_, {.shape = shape,
+                                  .qkv = qkv_,
+                                  .o = o,
+                                  .lse = lse,
+                                  .d_o = d_o_,
+                                  .dqkv = dqkv,
+                                  .workspace = workspace,
+                                  .dropout_seed = p_.seed,
+                                  .document_start = starts_.get(),
+                                  .kv = kv_,
+                                  .dkv = dkv});
+    collect_queries(shape.range, o.floats(), dqkv.floats(), lse.floats(), all);
+    collect_keys(shape.range, dkv.floats(), all);
+  }
+
+ private:
+  void collect_queries(const QueryRange& range, const std::vector<float>& o, const std::vector<float>& dq,
+                       const std::vector<float>& lse, AttentionResults& all) const {
+    const AttentionShape& s = p_.shape;
+    for (int64_t row = 0; row < rows_; ++row) {
+      const int64_t b = row / local_, in_range = row % local_ - range.first;
+      const int64_t whole = b * s.seq + range.position + in_range;
+      for (int64_t c = 0; c < p_.o_cols(); ++c) {
+        const float value = o[static_cast<size_t>(row * p_.o_cols() + c)],
+                    gradient = dq[static_cast<size_t>(row * p_.qkv_cols() + c)];
+        if (in_range < 0 || in_range >= range.count) {
+          EXPECT_EQ(value, -7.0f) << "o of another range was written";
+          EXPECT_EQ(gradient, -7.0f) << "dq of another range was written";
+          continue;
+        }
+        all.o[static_cast<size_t>(whole * p_.o_cols() + c)] = value;
+        all.dqkv[static_cast<size_t>(whole * p_.qkv_cols() + c)] = gradient;
+      }
+    }
+    for (int64_t head = 0; head < s.batch * s.num_heads; ++head)
+      for (int64_t i = 0; i < range.count; ++i)
+        all.lse[static_cast<size_t>(head * s.seq + range.position + i)] =
+            lse[static_cast<size_t>(head * range.count + i)];
+  }
+  void collect_keys(const QueryRange& range, const std::vector<float>& dkv, AttentionResults& all) const {
+    for (int64_t row = 0; row < p_.shape.batch * p_.shape.seq; ++row)
+      for (int64_t c = 0; c < p_.kv_cols(); ++c) {
+        const float value = dkv[static_cast<size_t>(row * p_.kv_cols() + c)];
+        if (row % p_.shape.seq >= range.keys()) {
+          EXPECT_EQ(value, -7.0f) << "the gradient of a later key was written";
+        } else {
+          all.dqkv[static_cast<size_t>(row * p_.qkv_cols() + p_.o_cols() + c)] += value;
+        }
+      }
+  }
+
+  const Context& context_;
+  const RangeProblem& p_;
+  int64_t local_, rows_;
+  TestTensor qkv_, d_o_, kv_;
+  Starts starts_;
+};
+
+}  // namespace attention_ranges
+
+/// Each rank has some chunks; what none has stays 0. Gradients of keys and values are added up here.
+inline AttentionResults attend_in_chunks(const Context& context, const RangeProblem& p,
+                                         const std::vector<std::vector<Chunk>>& ranks) {
   const AttentionShape& s = p.shape;
-  const int64_t chunk = s.seq / (2 * ranks), local = 2 * chunk, rows = s.batch * local;
   AttentionResults all;
   all.o.resize(static_cast<size_t>(s.batch * s.seq * p.o_cols()));
   all.lse.resize(static_cast<size_t>(s.batch * s.num_heads * s.seq));
-  all.dqkv.assign(static_cast<size_t>(s.batch * s.seq * p.qkv_cols()), 0.0f);
-  TestTensor kv(context, p.dtype, {s.batch * s.seq, p.kv_cols()});
-  kv.fill(attention_ranges::last_columns(p.qkv, p.qkv_cols(), p.o_cols()));
-  const attention_ranges::Starts starts(context, p.document_start);
-  for (int rank = 0; rank < ranks; ++rank) {
-    const int64_t positions[] = {rank * chunk, (2 * ranks - 1 - rank) * chunk};
-    std::vector<float> own_qkv, own_d_o;
-    for (int64_t b = 0; b < s.batch; ++b) {
-      for (const int64_t position : positions) {
-        const auto q = attention_ranges::rows(p.qkv, p.qkv_cols(), b * s.seq + position, chunk);
-        const auto d = attention_ranges::rows(p.d_o, p.o_cols(), b * s.seq + position, chunk);
-        own_qkv.insert(own_qkv.end(), q.begin(), q.end());
-        own_d_o.insert(own_d_o.end(), d.begin(), d.end());
-      }
-    }
-    TestTensor qkv(context, p.dtype, {rows, p.qkv_cols()}), d_o(context, p.dtype, {rows, p.o_cols()});
-    qkv.fill(own_qkv), d_o.fill(own_d_o);
-    for (int64_t range = 0; range < 2; ++range) {
-      AttentionShape shape = s;
-      shape.range = {.count = chunk, .position = positions[range], .rows = local, .first = range * chunk};
-      TestTensor o(context, p.dtype, {rows, p.o_cols()}), dqkv(context, p.dtype, {rows, p.qkv_cols()});
-      TestTensor lse(context, DType::f32, {s.batch, s.num_heads, chunk});
-      TestTensor dkv(context, p.dtype, {s.batch * s.seq, p.kv_cols()});
-      o.fill_value(-7.0f), dqkv.fill_value(-7.0f), dkv.fill_value(-7.0f);
-      TestTensor workspace(context, DType::u8,
-                           {std::max<int64_t>(1, attention_workspace_bytes(context, shape, p.dtype))});
-      attention_forward(context, {.shape = shape,
-                                  .qkv = qkv,
-                                  .o = o,
-                                  .lse = lse,
-                                  .workspace = workspace,
-                                  .dropout_seed = p.seed,
-                                  .document_start = starts.get(),
-                                  .kv = kv});
-      attention_backward(context, {.shape = shape,
-                                   .qkv = qkv,
-                                   .o = o,
-                                   .lse = lse,
-                                   .d_o = d_o,
-                                   .dqkv = dqkv,
-                                   .workspace = workspace,
-                                   .dropout_seed = p.seed,
-                                   .document_start = starts.get(),
-                                   .kv = kv,
-                                   .dkv = dkv});
-      const std::vector<float> found_o = o.floats(), found_dq = dqkv.floats(), found_lse = lse.floats(),
-                               found_dkv = dkv.floats();
-      for (int64_t row = 0; row < rows; ++row) {
-        const int64_t b = row / local, in_range = row % local - range * chunk;
-        const bool mine = in_range >= 0 && in_range < chunk;
-        const int64_t whole = b * s.seq + positions[range] + in_range;
-        for (int64_t c = 0; c < p.o_cols(); ++c) {
-          const float value = found_o[static_cast<size_t>(row * p.o_cols() + c)],
-                      dq = found_dq[static_cast<size_t>(row * p.qkv_cols() + c)];
-          if (!mine) {
-            EXPECT_EQ(value, -7.0f) << "o of another range was written";
-            EXPECT_EQ(dq, -7.0f) << "dq of another range was written";
-            continue;
-          }
-          all.o[static_cast<size_t>(whole * p.o_cols() + c)] = value;
-          all.dqkv[static_cast<size_t>(whole * p.qkv_cols() + c)] = dq;
-        }
-      }
-      for (int64_t head = 0; head < s.batch * s.num_heads; ++head)
-        for (int64_t i = 0; i < chunk; ++i)
-          all.lse[static_cast<size_t>(head * s.seq + positions[range] + i)] =
-              found_lse[static_cast<size_t>(head * chunk + i)];
-      for (int64_t row = 0; row < s.batch * s.seq; ++row) {
-        for (int64_t c = 0; c < p.kv_cols(); ++c) {
-          const float value = found_dkv[static_cast<size_t>(row * p.kv_cols() + c)];
-          if (row % s.seq >= shape.range.keys()) {
-            EXPECT_EQ(value, -7.0f) << "the gradient of a later key was written";
-          } else {
-            all.dqkv[static_cast<size_t>(row * p.qkv_cols() + p.o_cols() + c)] += value;
-          }
-        }
-      }
+  all.dqkv.resize(static_cast<size_t>(s.batch * s.seq * p.qkv_cols()));
+  for (const std::vector<Chunk>& chunks : ranks) {
+    attention_ranges::Rank rank(context, p, chunks);
+    int64_t first = 0;
+    for (const Chunk& chunk : chunks) {
+      rank.attend(chunk, first, all);
+      first += chunk.count;
     }
   }
   return all;
+}
+
+/// Two ranges for each of `ranks` ranks: chunk r and chunk 2 ranks - 1 - r of every sample.
+inline AttentionResults attend_in_ranges(const Context& context, const RangeProblem& p, int ranks) {
+  const int64_t count = p.shape.seq / (2 * ranks);
+  std::vector<std::vector<Chunk>> all;
+  for (int rank = 0; rank < ranks; ++rank)
+    all.push_back({{rank * count, count}, {(2 * ranks - 1 - rank) * count, count}});
+  return attend_in_chunks(context, p, all);
 }
 
 }  // namespace te::kernels

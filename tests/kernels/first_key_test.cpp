@@ -1,4 +1,4 @@
-// What queries with a first key see, block by block, against every pair of a query and a key.
+// What queries with a first key see, block by block, against every pair of a query and a key; and ranges of queries.
 #include "kernels/attention/first_key.h"
 
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ void check(const Sample& sample) {
             query_blocks = (seq + kQueries - 1) / kQueries;
   std::vector<SeenBy> all;
   for (int keys = 0; keys < key_blocks; ++keys) {
-    const SeenBy seen = seen_by<kKeys, kQueries>(sample.first, sample.batch, keys, query_blocks);
+    const SeenBy seen = seen_by<kKeys, kQueries>(sample.first, sample.batch, keys, 0, query_blocks);
     for (int queries = keys * kKeys / kQueries; queries < query_blocks; ++queries) {
       const auto any = [&](auto&& fn) { return sample.any(queries, kQueries, keys, fn); };
       ASSERT_EQ(queries < seen.end, any([&](int q, int k) { return sample.sees(q, k); }))
@@ -60,6 +60,26 @@ void check(const Sample& sample) {
   }
 }
 
+/// A range of queries has of the whole what lies in it.
+template <int kQueries>
+void check_ranges(const Sample& sample) {
+  const int key_blocks = (sample.first.seq + kKeys - 1) / kKeys,
+            query_blocks = (sample.first.seq + kQueries - 1) / kQueries;
+  for (int begin = 0; begin < query_blocks; begin += kKeys / kQueries) {
+    for (int end = begin + 1; end <= query_blocks; ++end) {
+      for (int keys = 0; keys * kKeys < end * kQueries && keys < key_blocks; ++keys) {
+        const SeenBy whole = seen_by<kKeys, kQueries>(sample.first, sample.batch, keys, 0, query_blocks),
+                     part = seen_by<kKeys, kQueries>(sample.first, sample.batch, keys, begin, end);
+        for (int queries = std::max(begin, keys * kKeys / kQueries); queries < end; ++queries) {
+          ASSERT_EQ(queries < part.end, queries < whole.end) << keys << " " << queries;
+          ASSERT_EQ(queries >= part.clear_end, queries >= whole.clear_end) << keys << " " << queries;
+          ASSERT_EQ(queries >= part.end_below, queries >= whole.end_below) << keys << " " << queries;
+        }
+      }
+    }
+  }
+}
+
 TEST(FirstKey, BlocksAgainstEveryPair) {
   constexpr int kBatch = 2;
   for (const int seq : {2, 64, 127, 128, 129, 320, 700}) {
@@ -78,6 +98,8 @@ TEST(FirstKey, BlocksAgainstEveryPair) {
           const Sample sample{{start, seq, window}, batch};
           check<64>(sample);
           check<128>(sample);
+          check_ranges<64>(sample);
+          check_ranges<128>(sample);
           if (::testing::Test::HasFatalFailure()) return;
         }
       }

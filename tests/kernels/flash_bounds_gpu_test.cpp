@@ -1,7 +1,9 @@
-// Documents and windows by te-train's own kernels for Hopper, against the CPU reference, and against themselves.
+// Documents, windows and ranges of queries by te-train's own kernels for Hopper, against the CPU reference, and against
+// themselves.
 #include <algorithm>
 #include <optional>
 
+#include "attention_ranges.h"
 #include "kernels/attention/flash_attention.h"
 #include "kernels/attention_documents.h"
 #include "kernels/attention_problem.h"
@@ -112,6 +114,67 @@ TEST(FlashBoundsGpu, BoundsThatBoundNothingChangeNoBit) {
     EXPECT_EQ(one.o.raw(), plain.o.raw());
     EXPECT_EQ(one.lse.raw(), plain.lse.raw());
     EXPECT_EQ(one.dqkv.raw(), plain.dqkv.raw());
+  }
+}
+
+RangeProblem range_problem(const Case& c) {
+  RangeProblem problem(shape_of(c), DType::bf16);
+  if (c.documents) problem.document_start = some_documents(c.batch, c.seq);
+  return problem;
+}
+
+std::vector<Case> range_cases() {
+  std::vector<Case> all;
+  for (const int64_t dim : {64, 128})
+    for (const bool documents : {false, true})
+      for (const int64_t window : {0, 1, 70, 300}) all.push_back({2, 1024, 4, 2, dim, documents, window});
+  return all;
+}
+
+// A range begins at a block of keys, and ends where it likes: on a block of queries, off it, behind one query.
+TEST(FlashBoundsGpu, RangesOfAnyLengthAgainstReference) {
+  TE_REQUIRE_GPU();
+  const Context cpu = Context::cpu(), gpu = Context::cuda(0);
+  for (const Case& c : range_cases()) {
+    const RangeProblem problem = range_problem(c);
+    for (const std::vector<Chunk>& chunks :
+         {std::vector<Chunk>{{0, 1}, {128, 1}}, std::vector<Chunk>{{0, 200}, {512, 63}},
+          std::vector<Chunk>{{896, 128}}, std::vector<Chunk>{{384, 640}, {0, 384}}}) {
+      SCOPED_TRACE(fmt::format("{}, {} at {} first", text(c), chunks[0].count, chunks[0].position));
+      const AttentionResults expected = attend_in_chunks(cpu, problem, {chunks}),
+                             actual = attend_in_chunks(gpu, problem, {chunks});
+      EXPECT_LT(relative_error(actual.o, expected.o), 5e-3);
+      EXPECT_LT(relative_error(actual.lse, expected.lse), 1e-5);
+      // A softmax of one key has no gradient of scores; dv is then all that there is.
+      if (c.window != 1 && chunks[0].count > 1) {
+        EXPECT_LT(relative_error(actual.dqkv, expected.dqkv), 1.6e-2);
+      }
+    }
+  }
+}
+
+// A query sees what it sees in the whole sequence, in the same order: o, lse and dq have the same bits.
+TEST(FlashBoundsGpu, QueriesOfARangeHaveTheBitsOfTheWhole) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  for (const Case& c : range_cases()) {
+    SCOPED_TRACE(text(c));
+    const RangeProblem problem = range_problem(c);
+    const AttentionResults whole = attend_whole(gpu, problem);
+    for (const int ranks : {1, 2, 4}) {
+      const AttentionResults ranges = attend_in_ranges(gpu, problem, ranks);
+      EXPECT_EQ(ranges.o, whole.o);
+      EXPECT_EQ(ranges.lse, whole.lse);
+      const auto queries = [&](const AttentionResults& of) {
+        std::vector<float> dq;
+        for (int64_t row = 0; row < c.batch * c.seq; ++row) {
+          const auto at = of.dqkv.begin() + row * problem.qkv_cols();
+          dq.insert(dq.end(), at, at + problem.o_cols());
+        }
+        return dq;
+      };
+      EXPECT_EQ(queries(ranges), queries(whole));
+    }
   }
 }
 

@@ -46,13 +46,13 @@ void check_common(const Context& context, const char* op, const AttentionShape& 
   check_hp(op, "qkv", qkv);
   const char* rule = attention_unsupported(context.device(), shape, qkv.dtype);
   TE_CHECK(rule[0] == '\0', "{}: {}", op, rule);
-  const bool range = shape.range.count > 0;
-  const int64_t rows = shape.batch * (range ? shape.range.rows : shape.seq);
+  const bool range = shape.has_range();
+  const int64_t rows = shape.batch * shape.rows();
   check_shape(op, "qkv", qkv, {rows, (shape.num_heads + 2 * shape.num_query_groups) * shape.head_dim});
   check_dtype(op, "o", o, qkv.dtype);
   check_shape(op, "o", o, {rows, shape.num_heads * shape.head_dim});
   check_dtype(op, "lse", lse, DType::f32);
-  check_shape(op, "lse", lse, {shape.batch, shape.num_heads, range ? shape.range.count : shape.seq});
+  check_shape(op, "lse", lse, {shape.batch, shape.num_heads, shape.queries()});
   TE_CHECK(static_cast<bool>(kv) == range, "{}: kv and a range of queries go together", op);
   if (range) check_kv(op, "kv", shape, kv, qkv.dtype);
 }
@@ -100,7 +100,7 @@ void attention_backward(const Context& context, const AttentionBackward& args) {
   check_shape(op, "d_o", args.d_o, args.o.shape);
   check_dtype(op, "dqkv", args.dqkv, args.qkv.dtype);
   check_shape(op, "dqkv", args.dqkv, args.qkv.shape);
-  if (args.shape.range.count > 0) check_kv(op, "dkv", args.shape, args.dkv, args.qkv.dtype);
+  if (args.shape.has_range()) check_kv(op, "dkv", args.shape, args.dkv, args.qkv.dtype);
   TE_DISPATCH_CUDA(context, attention_backward, args);
   cpu::attention_backward(args);
 }

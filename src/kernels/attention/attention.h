@@ -1,10 +1,11 @@
 // Causal attention with grouped queries: o = softmax(q k^T * softmax_scale + causal mask) v per head, no
-// score matrix in memory. On a GPU (head_dim a multiple of 8, at most 256) BF16 heads of 64 and 128 of whole sequences
-// without dropout, with any documents and window, go to kernels of te-train's own for Hopper (flash_attention.h), other
-// 16-bit heads of up to 128 to cuDNN's fused attention, and FP32, wider heads and what cuDNN does not combine (a window
-// or a range with documents or dropout) to te-train's own kernels that multiply in FP32 (tiled_attention.h); an
-// online-softmax reference on the CPU (Milakov and Gimelshein, arXiv 1805.02867; Dao, arXiv 2307.08691). q, k and v are
-// read in place from the packed output of linear_qkv, the gradients written to the same layout.
+// score matrix in memory. On a GPU (head_dim a multiple of 8, at most 256) BF16 heads of 64 and 128 without dropout go
+// to kernels of te-train's own for Hopper, with any documents, window and range of queries (flash_attention.h says of
+// which); other 16-bit heads of up to 128 to cuDNN's fused attention; and FP32, wider heads and what cuDNN does not
+// combine (a window or a range with documents or dropout) to te-train's own kernels that multiply in FP32
+// (tiled_attention.h); an online-softmax reference on the CPU (Milakov and Gimelshein, arXiv 1805.02867; Dao, arXiv
+// 2307.08691). q, k and v are read in place from the packed output of linear_qkv, the gradients written to the same
+// layout.
 //
 // Scores, softmax and sums are FP32; o and dqkv are rounded once (the first two on a GPU also round the probabilities
 // and their gradients to 16 bits between the GEMMs). Deterministic on both backends: the same inputs give the
@@ -58,6 +59,13 @@ struct AttentionShape {
   /// With a range qkv, o, d_o and dqkv have range.rows rows of each sample, of which the call reads and writes the
   /// range's alone, and of qkv and dqkv their queries; keys and values of the whole sequences are in `kv`.
   QueryRange range;
+
+  bool has_range() const { return range.count > 0; }
+  int64_t queries() const { return has_range() ? range.count : seq; }
+  /// Those that some query may see.
+  int64_t keys() const { return has_range() ? range.keys() : seq; }
+  /// Of a sample in qkv, o and their gradients.
+  int64_t rows() const { return has_range() ? range.rows : seq; }
 };
 
 struct AttentionForward {

@@ -32,15 +32,15 @@ constexpr int64_t kBlock = 64;
 struct Layout {
   explicit Layout(const AttentionShape& s)
       : shape(s),
-        range(s.range.count > 0),
-        queries(range ? s.range.count : s.seq),
+        range(s.has_range()),
+        queries(s.queries()),
         position(s.range.position),
         dim(s.head_dim),
         heads_per_group(s.num_heads / s.num_query_groups),
         qkv_stride((s.num_heads + 2 * s.num_query_groups) * s.head_dim),
         kv_stride(range ? 2 * s.num_query_groups * s.head_dim : qkv_stride),
         o_stride(s.num_heads * s.head_dim) {}
-  int64_t row(int64_t b) const { return range ? b * shape.range.rows + shape.range.first : b * shape.seq; }
+  int64_t row(int64_t b) const { return b * shape.rows() + shape.range.first; }
   int64_t q(int64_t b, int64_t head) const { return row(b) * qkv_stride + head * dim; }
   /// In kv with a range, else in qkv.
   int64_t k(int64_t b, int64_t group) const {
@@ -304,7 +304,7 @@ void backward(const AttentionBackward& args) {
   const DropoutMask dropout{shape.dropout, args.dropout_seed, shape.seq};
   const T* kv = (layout.range ? args.kv : args.qkv).as<T>();
   T* const dkv = (layout.range ? args.dkv : args.dqkv).as<T>();
-  const int64_t keys = layout.range ? shape.range.keys() : shape.seq;
+  const int64_t keys = shape.keys();
 #pragma omp parallel for schedule(dynamic)
   for (int64_t task = 0; task < shape.batch * shape.num_query_groups; ++task) {
     static thread_local BackwardBuffers buffers;

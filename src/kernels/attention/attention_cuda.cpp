@@ -72,7 +72,7 @@ bool cudnn_supported(const AttentionShape& s) {
   const int64_t row = (s.num_heads + 2 * s.num_query_groups) * s.head_dim;
   const bool documents = s.max_documents > 0, dropout = s.dropout > 0.0f;
   if (s.head_dim > 128) return false;
-  if (s.range.count > 0 && (documents || dropout)) return false;
+  if (s.has_range() && (documents || dropout)) return false;
   if (s.window > 0 && (documents || dropout)) return false;
   return !documents || s.batch * s.seq * row <= std::numeric_limits<int32_t>::max();
 }
@@ -148,31 +148,30 @@ class Builder {
     Uid offsets;
   };
   int64_t batch() const { return s_.max_documents > 0 ? s_.max_documents : s_.batch; }
-  bool range() const { return s_.range.count > 0; }
-  int64_t queries() const { return range() ? s_.range.count : s_.seq; }
-  int64_t keys() const { return range() ? s_.range.keys() : s_.seq; }
-  /// Rows of a sample in qkv and o.
-  int64_t rows() const { return range() ? s_.range.rows : s_.seq; }
   View q_view() const {
     const int64_t row = (s_.num_heads + 2 * s_.num_query_groups) * s_.head_dim;
-    return {
-        {batch(), s_.num_heads, queries(), s_.head_dim}, {rows() * row, s_.head_dim, row, 1}, kQkvOffsets};
+    return {{batch(), s_.num_heads, s_.queries(), s_.head_dim},
+            {s_.rows() * row, s_.head_dim, row, 1},
+            kQkvOffsets};
   }
   View kv_view() const {
-    const int64_t row = ((range() ? 0 : s_.num_heads) + 2 * s_.num_query_groups) * s_.head_dim;
-    return {{batch(), s_.num_query_groups, keys(), s_.head_dim},
+    const int64_t row = ((s_.has_range() ? 0 : s_.num_heads) + 2 * s_.num_query_groups) * s_.head_dim;
+    return {{batch(), s_.num_query_groups, s_.keys(), s_.head_dim},
             {s_.seq * row, s_.head_dim, row, 1},
             kQkvOffsets};
   }
   View o_view() const {
     const int64_t row = s_.num_heads * s_.head_dim;
-    return {{batch(), s_.num_heads, queries(), s_.head_dim}, {rows() * row, s_.head_dim, row, 1}, kOOffsets};
+    return {{batch(), s_.num_heads, s_.queries(), s_.head_dim},
+            {s_.rows() * row, s_.head_dim, row, 1},
+            kOOffsets};
   }
   View lse_view() const {
     const int64_t heads = s_.num_heads;
     if (s_.max_documents > 0)
       return {{batch(), heads, s_.seq, 1}, {heads * s_.seq, 1, heads, 1}, kLseOffsets};
-    return {{batch(), heads, queries(), 1}, {heads * queries(), queries(), 1, 1}, kLseOffsets};
+    const int64_t queries = s_.queries();
+    return {{batch(), heads, queries, 1}, {heads * queries, queries, 1, 1}, kLseOffsets};
   }
 
   GraphTensor input(Uid uid, const View& view) {
@@ -273,7 +272,7 @@ int64_t range_bytes(const AttentionShape& s, const Tensor& rows) {
 /// Binds q, k and v (or their gradients) in a packed buffer; with a range k and v are in kv.
 void bind_packed(Bindings& bindings, const AttentionShape& s, const Tensor& packed, const Tensor& kv, Uid q,
                  Uid k, Uid v) {
-  const bool range = s.range.count > 0;
+  const bool range = s.has_range();
   bindings[q] = packed.as<char>() + range_bytes(s, packed);
   char* keys = range ? kv.as<char>() : packed.as<char>() + s.num_heads * s.head_dim * kElementBytes;
   bindings[k] = keys;

@@ -33,7 +33,7 @@ inline FirstKeys first_keys_of(const AttentionShape& shape, const Tensor& docume
 
 /// Of a block of keys: blocks of queries, from the first one that is not in front of the keys.
 struct SeenBy {
-  int end;        ///< from there on nobody sees any of the keys
+  int end;        ///< from there on nobody sees any of the keys; at most the first one: nobody at all
   int clear_end;  ///< up to there everybody sees them all, but for causality
   int end_below;  ///< end of the block of keys in front; 0: there is none
 };
@@ -53,14 +53,15 @@ TE_HOST_DEVICE int first_block_with(const FirstKeys& first, int batch, int begin
   return begin;
 }
 
+/// Of the blocks of queries [first_block, end_block) of the sequence.
 template <int kKeys, int kQueries>
-TE_HOST_DEVICE SeenBy seen_by(const FirstKeys& first, int batch, int keys, int query_blocks) {
-  const int begin = keys * kKeys / kQueries, key = keys * kKeys;
-  return {first_block_with<kQueries>(first, batch, begin, query_blocks, 0, key + kKeys),
-          first_block_with<kQueries>(first, batch, begin, query_blocks, kQueries - 1, key + 1),
-          keys == 0
-              ? 0
-              : first_block_with<kQueries>(first, batch, begin - kKeys / kQueries, query_blocks, 0, key)};
+TE_HOST_DEVICE SeenBy seen_by(const FirstKeys& first, int batch, int keys, int first_block, int end_block) {
+  const int key = keys * kKeys, begin = std::max(key / kQueries, first_block);
+  return {first_block_with<kQueries>(first, batch, begin, end_block, 0, key + kKeys),
+          first_block_with<kQueries>(first, batch, begin, end_block, kQueries - 1, key + 1),
+          keys == 0 ? 0
+                    : first_block_with<kQueries>(
+                          first, batch, std::max((key - kKeys) / kQueries, first_block), end_block, 0, key)};
 }
 
 }  // namespace te::kernels

@@ -19,7 +19,9 @@
 //
 // With documents or a window (kBounded) a query has a first key (first_key.h). A task then ends with the last queries
 // that see some of its keys, the last task of a block of queries is that of their first keys, and in tiles in which
-// some query does not see some key what is not seen is masked.
+// some query does not see some key what is not seen is masked. With a range of queries (kBounded, too) keys, values and
+// their gradients are in tensors of their own, tasks begin with the range's first queries where they see all keys, and
+// blocks of keys that none of the range sees are no tasks: a kernel of its own sets their gradients to 0.
 #include <algorithm>
 
 #include "kernels/attention/flash_attention.h"
@@ -165,7 +167,7 @@ class Backward {
   /// Keys in front of a query's first one.
   __device__ __forceinline__ void mask_front() {
     const int key = walk_.keys * kKeys + thread_.warpgroup * 64 + thread_.row();
-    const int block = walk_.batch(p_) * p_.query_blocks + walk_.queries;
+    const int block = walk_.batch(p_) * p_.query_blocks + walk_.block_of_call(p_);
     const int* const first = p_.first_keys + int64_t{block} * G::kQueries + thread_.column();
 #pragma unroll
     for (int g = 0; g < G::kQueries / 8; ++g) {
@@ -211,7 +213,7 @@ class Backward {
     const auto slot = claim_out();
     write_rounded<kHeadDim>(dk_, p_.scale, 0);
     write_rounded<kHeadDim>(dv_, 1.0f, 1);
-    send(slot, {Message::kKeys, (p_.num_heads + done.group(p_)) * kHeadDim,
+    send(slot, {Message::kKeys, p_.key_column + done.group(p_) * kHeadDim,
                 done.keys * kKeys + thread_.warpgroup * 64, done.batch(p_), 0});
   }
 
@@ -226,7 +228,8 @@ class Backward {
       write_rounded<64>(dq, 1.0f, 0);
       send(slot,
            {Message::kQueries, done.head_of_model(p_) * kHeadDim + (kOneChunk ? 0 : thread_.warpgroup * 64),
-            done.queries * G::kQueries + (kOneChunk ? thread_.warpgroup * 64 : 0), done.batch(p_), 0});
+            done.block_of_call(p_) * G::kQueries + (kOneChunk ? thread_.warpgroup * 64 : 0), done.batch(p_),
+            0});
     } else {
       const auto slot = claim_out();
       float4* out = reinterpret_cast<float4*>(s_.out[thread_.warpgroup]) + thread_.index;
@@ -284,7 +287,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     flash_backward_kernel(const __grid_constant__ CUtensorMap keys_map,
                           const __grid_constant__ CUtensorMap queries_map,
                           const __grid_constant__ CUtensorMap d_o_map,
-                          const __grid_constant__ CUtensorMap out_map, const Params p) {
+                          const __grid_constant__ CUtensorMap d_queries_map,
+                          const __grid_constant__ CUtensorMap d_keys_map, const Params p) {
   using G = Geometry<kHeadDim>;
   extern __shared__ __align__(1024) uint8_t memory[];
   auto& s = *reinterpret_cast<Shared<kHeadDim>*>(memory);
@@ -295,20 +299,21 @@ __global__ void __launch_bounds__(kThreads, 1)
     setmaxnreg_dec<G::kProducerRegisters>();
     if (thread.index == 0) load_tiles<kHeadDim, kBounded>(s, p, &keys_map, &queries_map, &d_o_map);
     if (thread.index == kWarpSize) watch_sums<kHeadDim, kBounded>(s, p);
-    if (thread.index == 2 * kWarpSize) store_results<kHeadDim>(s, p, &out_map, 0);
-    if (thread.index == 3 * kWarpSize) store_results<kHeadDim>(s, p, &out_map, 1);
+    if (thread.index == 2 * kWarpSize) store_results<kHeadDim>(s, p, &d_queries_map, &d_keys_map, 0);
+    if (thread.index == 3 * kWarpSize) store_results<kHeadDim>(s, p, &d_queries_map, &d_keys_map, 1);
   } else {
     setmaxnreg_inc<G::kConsumerRegisters>();
     Backward<kHeadDim, kBounded>(s, p, thread).run();
   }
 }
 
-/// delta, lse in base 2, and counts at 0. A query past the end of the sequence has the probability 0.
+/// delta, lse in base 2, and counts at 0. A query past the end of them has the probability 0. o, d_o: of the first
+/// query, `rows` from one sample to the next.
 template <int kHeadDim>
 __global__ void __launch_bounds__(256)
     flash_backward_prepare(const __nv_bfloat16* o, const __nv_bfloat16* d_o, const float* lse, float* lse2,
-                           float* delta, int* counts, int64_t num_counts, int seq, int padded_seq,
-                           int heads) {
+                           float* delta, int* counts, int64_t num_counts, int rows, int queries,
+                           int padded_queries, int heads) {
   using G = Geometry<kHeadDim>;
   constexpr int kLanes = kHeadDim / 8;  // of a query
   const int head = static_cast<int>(blockIdx.y), batch = static_cast<int>(blockIdx.z);
@@ -319,39 +324,51 @@ __global__ void __launch_bounds__(256)
   const int query = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) / kLanes;
   const int part = static_cast<int>(threadIdx.x) % kLanes;
   float sum = 0.0f;
-  if (query < seq) {
-    const int64_t at = ((static_cast<int64_t>(batch) * seq + query) * heads + head) * kHeadDim + part * 8;
+  if (query < queries) {
+    const int64_t at = ((static_cast<int64_t>(batch) * rows + query) * heads + head) * kHeadDim + part * 8;
     const auto x = load_vector<__nv_bfloat16, 8>(o + at), y = load_vector<__nv_bfloat16, 8>(d_o + at);
 #pragma unroll
     for (int i = 0; i < 8; ++i) sum += __bfloat162float(x.v[i]) * __bfloat162float(y.v[i]);
   }
 #pragma unroll
   for (int offset = kLanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
-  if (part == 0 && query < padded_seq) {
+  if (part == 0 && query < padded_queries) {
     const int64_t line = static_cast<int64_t>(batch) * heads + head;
     const int tile = query / G::kQueries, in_tile = query % G::kQueries;
-    const int64_t to = (line * (padded_seq / G::kQueries) + tile) * G::kStatistics +
+    const int64_t to = (line * (padded_queries / G::kQueries) + tile) * G::kStatistics +
                        in_tile % 8 / 2 * G::kLineOfC + in_tile / 8 * 2 + in_tile % 2;
     delta[to] = sum;
-    lse2[to] = query < seq ? lse[line * seq + query] * kLog2E : kInfinity;
+    lse2[to] = query < queries ? lse[line * queries + query] * kLog2E : kInfinity;
   }
 }
 
 /// Params::seen_by and first_keys: a block of the grid for each sample.
 template <int kHeadDim>
 __global__ void __launch_bounds__(256)
-    flash_backward_bounds(const FirstKeys first, int key_blocks, int query_blocks, int4* seen_by,
-                          int* first_keys) {
+    flash_backward_bounds(const FirstKeys first, int key_blocks, int first_block, int query_blocks,
+                          int4* seen_by, int* first_keys) {
   constexpr int kQueries = Geometry<kHeadDim>::kQueries;
   const int batch = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x),
             threads = static_cast<int>(blockDim.x);
   for (int keys = thread; keys < key_blocks; keys += threads) {
-    const SeenBy seen = te::kernels::seen_by<kKeys, kQueries>(first, batch, keys, query_blocks);
+    const SeenBy seen =
+        te::kernels::seen_by<kKeys, kQueries>(first, batch, keys, first_block, first_block + query_blocks);
     seen_by[batch * key_blocks + keys] = make_int4(seen.end, seen.clear_end, seen.end_below, 0);
   }
   const int queries = query_blocks * kQueries;
   for (int query = thread; query < queries; query += threads)
-    first_keys[int64_t{batch} * queries + query] = first.of_padded(batch, query);
+    first_keys[int64_t{batch} * queries + query] = first.of_padded(batch, first_block * kQueries + query);
+}
+
+/// Gradients of keys and values, [batch, seq, columns]: 0 in blocks of keys in front of the first query's first key.
+__global__ void __launch_bounds__(256)
+    flash_backward_unseen(const FirstKeys first, int first_query, int columns, __nv_bfloat16* dkv) {
+  const int batch = static_cast<int>(blockIdx.y);
+  const int64_t unseen = int64_t{first.of(batch, first_query) / kKeys * kKeys} * columns;
+  __nv_bfloat16* const of_sample = dkv + int64_t{batch} * first.seq * columns;
+  for (int64_t i = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * 8; i < unseen;
+       i += int64_t{gridDim.x} * blockDim.x * 8)
+    *reinterpret_cast<uint4*>(of_sample + i) = make_uint4(0, 0, 0, 0);
 }
 
 /// Elements of the parts of the workspace, in this order; 4 bytes each.
@@ -361,9 +378,10 @@ struct Workspace {
   template <int kHeadDim>
   static Workspace of(const AttentionShape& s) {
     using G = Geometry<kHeadDim>;
-    const int64_t query_blocks = ceil_div(s.seq, G::kQueries), tiles = s.batch * s.num_heads * query_blocks;
+    const int64_t query_blocks = ceil_div(s.queries(), G::kQueries),
+                  tiles = s.batch * s.num_heads * query_blocks;
     const int64_t bounded = cuda::is_bounded(s) ? s.batch : 0;
-    return {bounded * ceil_div(s.seq, kKeys) * 4, bounded * query_blocks * G::kQueries,
+    return {bounded * ceil_div(s.keys(), kKeys) * 4, bounded * query_blocks * G::kQueries,
             tiles * G::kStatistics, tiles * kTileElements, tiles * kConsumers + 1};
   }
   int64_t bytes() const {
@@ -387,19 +405,28 @@ void launch(const Context& context, const AttentionBackward& args) {
   int* const counts = reinterpret_cast<int*>(dq_sums + sizes.sums);
 
   constexpr int kPrepareThreads = 256;
-  const int64_t query_blocks = ceil_div(s.seq, G::kQueries), key_blocks = ceil_div(s.seq, kKeys);
+  const int64_t query_blocks = ceil_div(s.queries(), G::kQueries), key_blocks = ceil_div(s.keys(), kKeys);
+  const int64_t first_block = s.range.position / G::kQueries, first_o = s.range.first * args.o.cols();
   const dim3 grid(ceil_div(query_blocks * G::kQueries, kPrepareThreads / (kHeadDim / 8)),
                   static_cast<unsigned>(s.num_heads), static_cast<unsigned>(s.batch));
   flash_backward_prepare<kHeadDim><<<grid, kPrepareThreads, 0, cuda_stream(context)>>>(
-      args.o.as<__nv_bfloat16>(), args.d_o.as<__nv_bfloat16>(), args.lse.as<float>(), lse2, delta, counts,
-      sizes.counts, static_cast<int>(s.seq), static_cast<int>(query_blocks * G::kQueries),
-      static_cast<int>(s.num_heads));
+      args.o.as<__nv_bfloat16>() + first_o, args.d_o.as<__nv_bfloat16>() + first_o, args.lse.as<float>(),
+      lse2, delta, counts, sizes.counts, static_cast<int>(s.rows()), static_cast<int>(s.queries()),
+      static_cast<int>(query_blocks * G::kQueries), static_cast<int>(s.num_heads));
   TE_CUDA_CHECK_LAUNCH();
   if constexpr (kBounded) {
+    const FirstKeys first = first_keys_of(s, args.document_start);
     flash_backward_bounds<kHeadDim><<<static_cast<unsigned>(s.batch), 256, 0, cuda_stream(context)>>>(
-        first_keys_of(s, args.document_start), static_cast<int>(key_blocks), static_cast<int>(query_blocks),
+        first, static_cast<int>(key_blocks), static_cast<int>(first_block), static_cast<int>(query_blocks),
         seen_by, first_keys);
     TE_CUDA_CHECK_LAUNCH();
+    if (s.has_range()) {
+      const dim3 blocks(static_cast<unsigned>(multiprocessor_count(context)), static_cast<unsigned>(s.batch));
+      flash_backward_unseen<<<blocks, 256, 0, cuda_stream(context)>>>(
+          first, static_cast<int>(s.range.position), static_cast<int>(args.dkv.cols()),
+          args.dkv.as<__nv_bfloat16>());
+      TE_CUDA_CHECK_LAUNCH();
+    }
   }
 
   const Params p{.lse2 = lse2,
@@ -407,19 +434,24 @@ void launch(const Context& context, const AttentionBackward& args) {
                  .dq_sums = dq_sums,
                  .added = counts,
                  .next_task = counts + sizes.counts - 1,
-                 .num_heads = static_cast<int>(s.num_heads),
                  .num_groups = static_cast<int>(s.num_query_groups),
                  .heads_per_group = static_cast<int>(s.num_heads / s.num_query_groups),
                  .tasks = static_cast<int>(s.batch * s.num_query_groups * key_blocks),
                  .key_blocks = static_cast<int>(key_blocks),
                  .query_blocks = static_cast<int>(query_blocks),
+                 .key_column = static_cast<int>(s.has_range() ? 0 : s.num_heads * s.head_dim),
                  .scale = s.softmax_scale,
                  .scale_log2e = s.softmax_scale * kLog2E,
                  .seen_by = seen_by,
-                 .first_keys = first_keys};
+                 .first_keys = first_keys,
+                 .first_block = static_cast<int>(first_block)};
+  const Tensor &kv = s.has_range() ? args.kv : args.qkv, &dkv = s.has_range() ? args.dkv : args.dqkv;
+  const int64_t first = s.range.first, queries = s.queries(), keys = s.keys();
   launch_persistent<flash_backward_kernel<kHeadDim, kBounded>, Shared<kHeadDim>>(
-      context, p.tasks, boxes_of(args.qkv, s.batch, kKeys), boxes_of(args.qkv, s.batch, G::kQueries),
-      boxes_of(args.d_o, s.batch, G::kQueries), boxes_of(args.dqkv, s.batch, 64), p);
+      context, p.tasks, boxes_of(kv, s.batch, kKeys, 0, keys),
+      boxes_of(args.qkv, s.batch, G::kQueries, first, queries),
+      boxes_of(args.d_o, s.batch, G::kQueries, first, queries),
+      boxes_of(args.dqkv, s.batch, 64, first, queries), boxes_of(dkv, s.batch, 64, 0, keys), p);
 }
 
 }  // namespace

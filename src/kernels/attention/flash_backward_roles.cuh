@@ -39,7 +39,7 @@ struct Message {
     kQueries,  ///< BF16, dq
     kKeys      ///< BF16, dk and dv
   } kind;
-  int x, y, z;  ///< of the box in dqkv; kSum: z blocks of keys add before
+  int x, y, z;  ///< of the box; kSum: z blocks of keys add before
   int block;    ///< kSum: of Params::dq_sums and added
 };
 
@@ -78,12 +78,14 @@ struct Params {
   float* dq_sums;
   int* added;  ///< [batch, heads, query blocks, kConsumers]: blocks of keys whose part is in dq_sums
   int* next_task;
-  int num_heads, num_groups, heads_per_group, tasks;
+  int num_groups, heads_per_group, tasks;
   int key_blocks, query_blocks;
+  int key_column;  ///< of the first head of keys
   float scale, scale_log2e;
-  // Where queries have first keys (kBounded):
+  // Where queries have first keys or are a range (kBounded):
   const int4* seen_by;    ///< [batch, key blocks]: SeenBy and 0
   const int* first_keys;  ///< [batch, query blocks x their queries]
+  int first_block;        ///< of queries, in the sequence
 };
 
 __device__ __forceinline__ void wait_for_count(const int* count, int least) {
@@ -97,28 +99,34 @@ __device__ __forceinline__ void count_one(int* count) {
 }
 
 /// A task is a block of keys of a (sample, group); the blocks of the grid take tasks in order: of a group, the last
-/// keys first. Its tiles: for the heads of the group, the blocks of queries that see these keys.
+/// keys first. Its tiles: for the heads of the group, the blocks of queries that see these keys. Blocks of queries are
+/// counted in the sequence, of which the call may have a range.
 template <int kHeadDim, bool kBounded>
 struct Walk {
   static constexpr int kQueries = Geometry<kHeadDim>::kQueries;
   int sample_group, keys, head, queries;  ///< head: of the group
   SeenBy seen_by;                         ///< kBounded
 
-  __device__ static int first_queries(int keys) { return keys * kKeys / kQueries; }
+  __device__ int first_queries(const Params& p) const {
+    const int diagonal = keys * kKeys / kQueries;
+    return kBounded ? max(diagonal, p.first_block) : diagonal;
+  }
   __device__ void start(const Params& p, int task) {
     sample_group = task / p.key_blocks;
     keys = p.key_blocks - 1 - task % p.key_blocks;
     head = 0;
-    queries = first_queries(keys);
+    queries = first_queries(p);
     if constexpr (kBounded) {
       const int4 seen = __ldg(p.seen_by + batch(p) * p.key_blocks + keys);
       seen_by = {seen.x, seen.y, seen.z};
     }
   }
+  /// Just started: no query of the range sees the keys. Without a range their own ones do.
+  __device__ bool is_empty() const { return kBounded && queries >= seen_by.end; }
   /// False after the task's last tile.
   __device__ bool next(const Params& p) {
     if (++queries < (kBounded ? seen_by.end : p.query_blocks)) return true;
-    queries = first_queries(keys);
+    queries = first_queries(p);
     return ++head < p.heads_per_group;
   }
   __device__ bool first_of_queries() const { return before() == 0; }
@@ -131,9 +139,11 @@ struct Walk {
   __device__ int batch(const Params& p) const { return sample_group / p.num_groups; }
   __device__ int group(const Params& p) const { return sample_group % p.num_groups; }
   __device__ int head_of_model(const Params& p) const { return group(p) * p.heads_per_group + head; }
-  /// Of the tile's queries, among those of all heads of the batch.
+  /// Of the tile's queries, among those of the call.
+  __device__ int block_of_call(const Params& p) const { return kBounded ? queries - p.first_block : queries; }
+  /// The same, of all heads of the batch.
   __device__ int query_block(const Params& p) const {
-    return (sample_group * p.heads_per_group + head) * p.query_blocks + queries;
+    return (sample_group * p.heads_per_group + head) * p.query_blocks + block_of_call(p);
   }
   /// Blocks of keys that add to this dq before this one does: those behind it.
   __device__ int before() const { return queries * kQueries / kKeys - keys; }
@@ -147,7 +157,7 @@ __device__ void load_tiles(Shared<kHeadDim>& s, const Params& p, const CUtensorM
   Walk<kHeadDim, kBounded> w;
   Ring<kStages>::Producer tile;
   const auto load_keys = [&](auto slot) {
-    const int batch = w.batch(p), k_column = (p.num_heads + w.group(p)) * kHeadDim;
+    const int batch = w.batch(p), k_column = p.key_column + w.group(p) * kHeadDim;
     s.keys.commit(slot, 2 * sizeof(s.k[0]));
     for (int c = 0; c < G::kChunks; ++c) {
       const int column = k_column + c * kTileColumns;
@@ -161,12 +171,17 @@ __device__ void load_tiles(Shared<kHeadDim>& s, const Params& p, const CUtensorM
     ring.commit(slot, sizeof(tensor[0]) + sizeof(statistics[0]));
     for (int c = 0; c < G::kChunks; ++c)
       tma_load(tensor[slot.stage()][c], map, ring.full(slot),
-               w.head_of_model(p) * kHeadDim + c * kTileColumns, w.queries * G::kQueries, w.batch(p));
+               w.head_of_model(p) * kHeadDim + c * kTileColumns, w.block_of_call(p) * G::kQueries,
+               w.batch(p));
     bulk_load(statistics[slot.stage()], from + int64_t{w.query_block(p)} * G::kStatistics,
               sizeof(statistics[0]), ring.full(slot));
   };
   for (typename Ring<G::kKeyStages>::Producer at;; at.next()) {
-    const int task = atomicAdd(p.next_task, 1);
+    int task;
+    do {
+      task = atomicAdd(p.next_task, 1);
+      w.start(p, min(task, p.tasks - 1));
+    } while (w.is_empty() && task < p.tasks);
     const auto keys = s.keys.acquire(at);
     s.task[keys.stage()] = task;
     if (task >= p.tasks) {
@@ -176,7 +191,6 @@ __device__ void load_tiles(Shared<kHeadDim>& s, const Params& p, const CUtensorM
       s.d_o_ready.commit(queries);
       return;
     }
-    w.start(p, task);
     load_keys(keys);
     do {
       const auto queries = s.queries.acquire(tile);
@@ -212,7 +226,8 @@ __device__ void watch_sums(Shared<kHeadDim>& s, const Params& p) {
 /// One thread for each of the warpgroups that compute: takes its results from shared memory to where they belong.
 /// Sums are added in the order of the keys, from the last: the count tells whose turn it is.
 template <int kHeadDim>
-__device__ void store_results(Shared<kHeadDim>& s, const Params& p, const CUtensorMap* map, int warpgroup) {
+__device__ void store_results(Shared<kHeadDim>& s, const Params& p, const CUtensorMap* queries_map,
+                              const CUtensorMap* keys_map, int warpgroup) {
   auto& out = s.out[warpgroup];
   for (Ring<1>::Consumer at;; at.next()) {
     const auto slot = s.results[warpgroup].wait(at);
@@ -230,12 +245,12 @@ __device__ void store_results(Shared<kHeadDim>& s, const Params& p, const CUtens
         bulk_store(sums, out, kSumElements * sizeof(float));
       }
     } else if (message.kind == Message::kQueries) {
-      tma_store(map, out[0][0], message.x, message.y, message.z);
+      tma_store(queries_map, out[0][0], message.x, message.y, message.z);
     } else {
       for (int c = 0; c < Geometry<kHeadDim>::kChunks; ++c) {
         const int column = message.x + c * kTileColumns;
-        tma_store(map, out[0][c], column, message.y, message.z);
-        tma_store(map, out[1][c], column + p.num_groups * kHeadDim, message.y, message.z);
+        tma_store(keys_map, out[0][c], column, message.y, message.z);
+        tma_store(keys_map, out[1][c], column + p.num_groups * kHeadDim, message.y, message.z);
       }
     }
     bulk_commit();

@@ -12,7 +12,9 @@
 // as the L2 cache has room for.
 //
 // With documents or a window (kBounded) a query has a first key (first_key.h). Tiles in front of the task's first keys
-// are not loaded, and in those in which some query does not see some key what is not seen is masked.
+// are not loaded, and in those in which some query does not see some key what is not seen is masked. With a range of
+// queries (kBounded, too) keys and values are in a tensor of their own, and blocks of queries are counted as those of
+// the keys that they end with, from the range's first one.
 #include <algorithm>
 
 #include "kernels/attention/first_key.h"
@@ -31,7 +33,7 @@ constexpr int kKeys = 128;     // of a tile
 constexpr float kInfinity = __builtin_huge_valf();
 constexpr int64_t kBytesAtOnce = int64_t{16} << 20;  // of keys and values, in the L2 cache
 
-// Of a head the queries from block * kQueries on.
+// Of a head the queries from block * kQueries of the sequence on.
 template <bool kBounded>
 struct Task {
   int batch, head, block;
@@ -69,29 +71,39 @@ struct ForwardShared {
 };
 
 struct ForwardParams {
-  float* lse;  // [batch, heads, seq]
+  float* lse;  // [batch, heads, queries]
   int* next_task;
-  int seq, num_heads, num_groups, blocks, tasks;
+  int queries, num_heads, num_groups, blocks, tasks;
+  int key_column;     // of the first head of keys
   int heads;          // of all samples
   int heads_at_once;  // of which tasks are under way at a time
   float scale, scale_log2e;
-  FirstKeys first_keys;  // kBounded
+  // kBounded:
+  FirstKeys first_keys;
+  int first_block;  // of queries
 };
 
-__device__ Task<false> task_of(const ForwardParams& p, int number) {
+__device__ Task<false> task_of(const ForwardParams& p, int number, int first_block) {
   const int together = p.heads_at_once * p.blocks, first = number / together * p.heads_at_once;
   const int heads = min(p.heads_at_once, p.heads - first), within = number % together;
   const int head = first + within % heads;
-  return {head / p.num_heads, head % p.num_heads, p.blocks - 1 - within / heads};
+  return {head / p.num_heads, head % p.num_heads, first_block + p.blocks - 1 - within / heads};
+}
+
+// Of the task's first query, among those of the call.
+template <bool kBounded>
+__device__ int first_query(const ForwardParams& p, const Task<false>& task) {
+  return (kBounded ? task.block - p.first_block : task.block) * kQueries;
 }
 
 // --- the threads that move data ------------------------------------------------------------------------------------
 
 template <int kHeadDim, bool kBounded>
 __device__ void load_tiles(ForwardShared<kHeadDim, kBounded>& s, const ForwardParams& p,
-                           const CUtensorMap* map) {
+                           const CUtensorMap* queries_map, const CUtensorMap* keys_map) {
   using S = ForwardShared<kHeadDim, kBounded>;
-  const auto load = [&](auto& tile, auto& ring, auto slot, int column, int row, int batch) {
+  const auto load = [&](const CUtensorMap* map, auto& tile, auto& ring, auto slot, int column, int row,
+                        int batch) {
     ring.commit(slot, sizeof(tile));
     for (int c = 0; c < S::kChunks; ++c)
       tma_load(tile[c], map, ring.full(slot), column + c * kTileColumns, row, batch);
@@ -107,25 +119,28 @@ __device__ void load_tiles(ForwardShared<kHeadDim, kBounded>& s, const ForwardPa
       return;
     }
     Task<kBounded> task;
-    static_cast<Task<false>&>(task) = task_of(p, number);
+    static_cast<Task<false>&>(task) = task_of(p, number, kBounded ? p.first_block : 0);
     if constexpr (kBounded) {
       task.first = p.first_keys.of_padded(task.batch, task.block * kQueries);
       task.clear = p.first_keys.of_padded(task.batch, task.block * kQueries + kQueries - 1);
     }
     s.task[queries.stage()] = task;
-    load(s.q[queries.stage()], s.queries, queries, task.head * kHeadDim, task.block * kQueries, task.batch);
+    load(queries_map, s.q[queries.stage()], s.queries, queries, task.head * kHeadDim,
+         first_query<kBounded>(p, task), task.batch);
     const int group = task.head / (p.num_heads / p.num_groups);
-    const int k_column = (p.num_heads + group) * kHeadDim, v_column = k_column + p.num_groups * kHeadDim;
+    const int k_column = p.key_column + group * kHeadDim, v_column = k_column + p.num_groups * kHeadDim;
     for (int tile = task.block; tile >= task.first_tile(); --tile, stage.next()) {
-      load(s.k[stage.stage()], s.keys, s.keys.acquire(stage), k_column, tile * kKeys, task.batch);
-      load(s.v[stage.stage()], s.values, s.values.acquire(stage), v_column, tile * kKeys, task.batch);
+      load(keys_map, s.k[stage.stage()], s.keys, s.keys.acquire(stage), k_column, tile * kKeys, task.batch);
+      load(keys_map, s.v[stage.stage()], s.values, s.values.acquire(stage), v_column, tile * kKeys,
+           task.batch);
     }
   }
 }
 
 // Takes the o of a warpgroup to memory; then it has no more use for the queries' stage.
 template <int kHeadDim, bool kBounded>
-__device__ void store_o(ForwardShared<kHeadDim, kBounded>& s, const CUtensorMap* map, int warpgroup) {
+__device__ void store_o(ForwardShared<kHeadDim, kBounded>& s, const ForwardParams& p, const CUtensorMap* map,
+                        int warpgroup) {
   using S = ForwardShared<kHeadDim, kBounded>;
   for (typename Ring<S::kQueryStages>::Consumer at;; at.next()) {
     const auto slot = s.queries.wait(at);
@@ -134,7 +149,8 @@ __device__ void store_o(ForwardShared<kHeadDim, kBounded>& s, const CUtensorMap*
     s.o_ready[warpgroup].wait(at);
     for (int c = 0; c < S::kChunks; ++c)
       tma_store(map, s.q[slot.stage()][c] + warpgroup * 64 * kTileColumns,
-                task.head * kHeadDim + c * kTileColumns, task.block * kQueries + warpgroup * 64, task.batch);
+                task.head * kHeadDim + c * kTileColumns, first_query<kBounded>(p, task) + warpgroup * 64,
+                task.batch);
     bulk_commit();
     bulk_wait_read();
     s.queries.release(slot);
@@ -313,12 +329,12 @@ class Forward {
 
   // lse, and o divided by the sums.
   __device__ __forceinline__ void finish(const Task<false>& task, const Rows& rows) {
-    const int query = task.block * kQueries + thread_.warpgroup * 64 + thread_.row();
-    float* const lse = p_.lse + (static_cast<int64_t>(task.batch) * p_.num_heads + task.head) * p_.seq;
+    const int query = first_query<kBounded>(p_, task) + thread_.warpgroup * 64 + thread_.row();
+    float* const lse = p_.lse + (static_cast<int64_t>(task.batch) * p_.num_heads + task.head) * p_.queries;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const float sum = quad_sum(rows.sum[h]);
-      if (thread_.lane % 4 == 0 && query + h * 8 < p_.seq)
+      if (thread_.lane % 4 == 0 && query + h * 8 < p_.queries)
         lse[query + h * 8] = fmaf(rows.max[h], p_.scale, __logf(sum));
       const float inverse = __frcp_rn(sum);
 #pragma unroll
@@ -355,8 +371,9 @@ class Forward {
 
 template <int kHeadDim, bool kBounded>
 __global__ void __launch_bounds__(kThreads, 1)
-    flash_forward_kernel(const __grid_constant__ CUtensorMap map, const __grid_constant__ CUtensorMap out_map,
-                         const ForwardParams p) {
+    flash_forward_kernel(const __grid_constant__ CUtensorMap queries_map,
+                         const __grid_constant__ CUtensorMap keys_map,
+                         const __grid_constant__ CUtensorMap out_map, const ForwardParams p) {
   extern __shared__ __align__(1024) uint8_t memory[];
   auto& s = *reinterpret_cast<ForwardShared<kHeadDim, kBounded>*>(memory);
   const Thread thread;
@@ -364,9 +381,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
   if (thread.is_producer()) {
     setmaxnreg_dec<40>();
-    if (thread.index == 0) load_tiles(s, p, &map);
-    if (thread.index == kWarpSize) store_o(s, &out_map, 0);
-    if (thread.index == 2 * kWarpSize) store_o(s, &out_map, 1);
+    if (thread.index == 0) load_tiles(s, p, &queries_map, &keys_map);
+    if (thread.index == kWarpSize) store_o(s, p, &out_map, 0);
+    if (thread.index == 2 * kWarpSize) store_o(s, p, &out_map, 1);
   } else {
     setmaxnreg_inc<232>();
     Forward<kHeadDim, kBounded>(s, p, thread).run();
@@ -379,24 +396,28 @@ void launch(const Context& context, const AttentionForward& args) {
   TE_CHECK(static_cast<int64_t>(args.workspace.bytes()) >= cuda::flash_forward_workspace_bytes(s),
            "attention: workspace has {} bytes, attention_workspace_bytes asked for {}",
            args.workspace.bytes(), cuda::flash_forward_workspace_bytes(s));
-  const int64_t blocks = ceil_div(s.seq, kQueries), heads = s.batch * s.num_heads;
-  const int64_t head_bytes = s.seq * s.head_dim * 2 * int64_t{sizeof(__nv_bfloat16)};
+  const int64_t blocks = ceil_div(s.queries(), kQueries), heads = s.batch * s.num_heads;
+  const int64_t head_bytes = s.keys() * s.head_dim * 2 * int64_t{sizeof(__nv_bfloat16)};
   const ForwardParams p{
       .lse = args.lse.as<float>(),
       .next_task = args.workspace.as<int>(),
-      .seq = static_cast<int>(s.seq),
+      .queries = static_cast<int>(s.queries()),
       .num_heads = static_cast<int>(s.num_heads),
       .num_groups = static_cast<int>(s.num_query_groups),
       .blocks = static_cast<int>(blocks),
       .tasks = static_cast<int>(heads * blocks),
+      .key_column = static_cast<int>(s.has_range() ? 0 : s.num_heads * s.head_dim),
       .heads = static_cast<int>(heads),
       .heads_at_once = static_cast<int>(std::clamp<int64_t>(kBytesAtOnce / head_bytes, 1, heads)),
       .scale = s.softmax_scale,
       .scale_log2e = s.softmax_scale * kLog2E,
-      .first_keys = first_keys_of(s, args.document_start)};
+      .first_keys = first_keys_of(s, args.document_start),
+      .first_block = static_cast<int>(s.range.position / kKeys)};
   TE_CUDA_CHECK(cudaMemsetAsync(p.next_task, 0, sizeof(int), cuda_stream(context)));
   launch_persistent<flash_forward_kernel<kHeadDim, kBounded>, ForwardShared<kHeadDim, kBounded>>(
-      context, p.tasks, boxes_of(args.qkv, s.batch, kKeys), boxes_of(args.o, s.batch, 64), p);
+      context, p.tasks, boxes_of(args.qkv, s.batch, kQueries, s.range.first, s.queries()),
+      boxes_of(s.has_range() ? args.kv : args.qkv, s.batch, kKeys, 0, s.keys()),
+      boxes_of(args.o, s.batch, 64, s.range.first, s.queries()), p);
 }
 
 }  // namespace

@@ -188,19 +188,15 @@ __global__ void __launch_bounds__(kThreads) tiled_dkv_kernel(const __grid_consta
   dv.store(p.dkv + l.v(b, group, key), l.kv_row, count, l.dim);
 }
 
-int64_t queries_of(const AttentionShape& s) {
-  return s.range.count > 0 ? s.range.count : s.seq;
-}
-
 }  // namespace
 
 int64_t tiled_backward_workspace_bytes(const AttentionShape& shape) {
-  return shape.batch * shape.num_heads * queries_of(shape) * static_cast<int64_t>(sizeof(float));
+  return shape.batch * shape.num_heads * shape.queries() * static_cast<int64_t>(sizeof(float));
 }
 
 void tiled_backward(const Context& context, const AttentionBackward& args) {
   const AttentionShape& s = args.shape;
-  const bool range = s.range.count > 0;
+  const bool range = s.has_range();
   const Tensor &kv = range ? args.kv : args.qkv, &dkv = range ? args.dkv : args.dqkv;
   for (const Tensor* tensor : {&args.qkv, &kv, &args.o, &args.d_o, &args.dqkv, &dkv})
     TE_CHECK(is_aligned(tensor->data, 16), "attention_backward: tensors must be aligned to 16 bytes");
@@ -220,7 +216,7 @@ void tiled_backward(const Context& context, const AttentionBackward& args) {
                                    Layout(s),
                                    first_keys_of(s, args.document_start),
                                    Dropout(s, args.dropout_seed)};
-    const int64_t count = s.batch * s.num_heads * queries_of(s);
+    const int64_t count = s.batch * s.num_heads * s.queries();
     tiled_delta_kernel<T>
         <<<ceil_div(count, kThreads / kWarpSize), kThreads, 0, cuda_stream(context)>>>(params, count);
     TE_CUDA_CHECK_LAUNCH();

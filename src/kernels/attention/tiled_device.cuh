@@ -56,16 +56,16 @@ struct Layout {
   int64_t first_k, first_v;  ///< in a row of kv
 
   explicit Layout(const AttentionShape& s) {
-    const bool range = s.range.count > 0;
+    const bool range = s.has_range();
     heads = static_cast<int>(s.num_heads), groups = static_cast<int>(s.num_query_groups);
     dim = static_cast<int>(s.head_dim);
-    queries = static_cast<int>(range ? s.range.count : s.seq);
-    keys = static_cast<int>(range ? s.range.keys() : s.seq);
+    queries = static_cast<int>(s.queries());
+    keys = static_cast<int>(s.keys());
     position = static_cast<int>(s.range.position);
     qkv_row = (s.num_heads + 2 * s.num_query_groups) * s.head_dim;
     kv_row = range ? 2 * s.num_query_groups * s.head_dim : qkv_row;
     o_row = s.num_heads * s.head_dim;
-    rows = range ? s.range.rows : s.seq, first = range ? s.range.first : 0, kv_rows = s.seq;
+    rows = s.rows(), first = s.range.first, kv_rows = s.seq;
     first_k = range ? 0 : s.num_heads * s.head_dim;
     first_v = first_k + s.num_query_groups * s.head_dim;
   }

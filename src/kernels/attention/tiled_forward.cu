@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(kThreads) tiled_forward_kernel(const __grid_co
 
 void tiled_forward(const Context& context, const AttentionForward& args) {
   const AttentionShape& s = args.shape;
-  const Tensor& kv = s.range.count > 0 ? args.kv : args.qkv;
+  const Tensor& kv = s.has_range() ? args.kv : args.qkv;
   TE_CHECK(is_aligned(args.qkv.data, 16) && is_aligned(kv.data, 16) && is_aligned(args.o.data, 16),
            "attention_forward: qkv, kv and o must be aligned to 16 bytes");
   dispatch(args.qkv.dtype, s.head_dim, [&]<class T, class G>() {

@@ -68,14 +68,22 @@ inline CUtensorMap tensor_map(const void* data, const BoxesOf& boxes, DType dtyp
   return map;
 }
 
-/// [blocks * rows, columns] as boxes of `box_rows` x 128 bytes that end with their block: (column, row, block).
-inline CUtensorMap boxes_of(const Tensor& tensor, int64_t blocks, int64_t box_rows) {
+/// Of [blocks * rows, columns] the rows [first, first + count) of each block, as boxes of `box_rows` x 128 bytes that
+/// end with them: (column, row behind `first`, block).
+inline CUtensorMap boxes_of(const Tensor& tensor, int64_t blocks, int64_t box_rows, int64_t first,
+                            int64_t count) {
   const int64_t columns = tensor.cols(), rows = tensor.rows() / blocks;
-  return tensor_map(tensor.data,
-                    {.dims = {columns, rows, blocks},
+  const auto size = static_cast<int64_t>(dtype_size(tensor.dtype));
+  return tensor_map(tensor.as<char>() + first * columns * size,
+                    {.dims = {columns, count, blocks},
                      .strides = {1, columns, rows * columns},
-                     .box = {128 / static_cast<int64_t>(dtype_size(tensor.dtype)), box_rows, 1}},
+                     .box = {128 / size, box_rows, 1}},
                     tensor.dtype);
+}
+
+/// The same of all rows.
+inline CUtensorMap boxes_of(const Tensor& tensor, int64_t blocks, int64_t box_rows) {
+  return boxes_of(tensor, blocks, box_rows, 0, tensor.rows() / blocks);
 }
 
 }  // namespace te::kernels::hopper

@@ -40,8 +40,9 @@ class PeerTransport {
     Shared(const Shared&) = delete;
     Shared& operator=(const Shared&) = delete;
   };
-  /// Opens the ranks' memories for each other; collective over the world. `layout` describes what lies where in it and
-  /// must be the same on all ranks of a group. JobFailure, a UserError, when a driver refuses.
+  /// Opens the ranks' memories for each other; collective over the world. What the context has written there is kept;
+  /// from then on a rank that is ahead may send, so slots are not written any more. `layout` describes what lies where
+  /// in it and must be the same on all ranks of a group. JobFailure, a UserError, when a driver refuses.
   virtual std::unique_ptr<Shared> share(const Context& context, void* memory, size_t bytes,
                                         const std::string& layout) = 0;
 

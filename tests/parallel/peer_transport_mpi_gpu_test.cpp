@@ -37,8 +37,9 @@ class CopiesTest : public ::testing::Test {
         Groups::connect(world(), gpu(), ProcessGrid::of(size(), size(), 1, 1), {.tensor_copies = true}));
     // The whole of a gather, then the slots of a reduction.
     memory_ = DeviceBuffer(gpu(), 2 * half());
-    shared_ = copies().share(gpu(), memory_.data(), memory_.bytes(), "test");
+    // Before it is shared: from then on a rank that is ahead may send its first addends.
     gpu().fill_bytes({memory_.data(), DType::u8, {static_cast<int64_t>(memory_.bytes())}}, 0xff);
+    shared_ = copies().share(gpu(), memory_.data(), memory_.bytes(), "test");
   }
   int size() const { return world().size(); }
   int rank() const { return world().rank(); }

@@ -129,6 +129,7 @@ class Report:
                     "verdict": c.verdict,
                     "measures": [numbers_of(m) for m in c.measures],
                     "excess": plain(c.excess) if c.excess else None,
+                    "gap_by_tenths": None if c.groups else tenths_of(c.pairs),
                     "tasks": [task_numbers(row) for row in tasks.compare_tasks(c.pairs)],
                 }
                 for c in self.comparisons
@@ -172,6 +173,13 @@ def interval(measure):
 
 def plain(values):
     return {k: (None if isinstance(v, float) and not math.isfinite(v) else v) for k, v in values.items()}
+
+
+def tenths_of(pairs):
+    found = analysis.gap_by_tenths(pairs)
+    return {
+        which: [float(v) if math.isfinite(v) else None for v in values] for which, values in found.items()
+    }
 
 
 def task_numbers(row):

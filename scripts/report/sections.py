@@ -3,6 +3,8 @@ draws a figure of figures.py, or gives nothing where pictures are off or the dat
 
 import math
 
+import numpy as np
+
 from . import analysis, details, figures, statistics
 from . import curves as curves_of
 from . import tasks as task_results
@@ -78,6 +80,33 @@ def curves(report, pictures):
         *pictures(
             "gap.png", "Gap to the twin by tokens", lambda: figures.gap_by_tokens(report.content, report.comparisons)
         ),
+        *tenths(report),
+    ]
+
+
+def tenths(report):
+    """The gap over the run, of arms whose runs have twins and records in every tenth."""
+    rows = []
+    for comparison in report.comparisons:
+        if comparison.groups:
+            continue
+        found = analysis.gap_by_tenths(comparison.pairs)
+        judged = {m.name.split()[0]: m.verdict is not None for m in comparison.measures}
+        if not np.isfinite(found["training"]).all():
+            continue
+        rows += [
+            [comparison.name, which, *(nats(value) for value in values)]
+            for which, values in found.items()
+            if judged.get(which) and np.isfinite(values).any()
+        ]
+    if not rows:
+        return []
+    return [
+        Paragraph(
+            "Does the gap grow? In nats, mean over pairs, in each tenth of the tokens: of training losses the mean, of "
+            "validation losses the last."
+        ),
+        Table(["run", "loss", *(f"{10 * i} to {10 * i + 10} %" for i in range(10))], rows),
     ]
 
 

@@ -174,6 +174,34 @@ class Verdicts(unittest.TestCase):
         self.assertEqual(found["tokens"], 21)
         self.assertAlmostEqual(found["seeds"], 0.5)
 
+    def test_gap_by_tenths(self):
+        # 20 records at 1, ..., 20: tenths of the 19 tokens between them, the last from 18.1 on. Gaps 0.01 and 0.03 times
+        # the number of the tenth, so 0.02 on average.
+        tokens = np.arange(1.0, 21)
+        number = np.minimum(np.floor((tokens - 1) / 1.9), 9) + 1
+        self.assertEqual(np.bincount(number.astype(int)).tolist(), [0, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2])
+
+        def run(gap, seed, valid):
+            at = np.array(sorted(valid))
+            return Run("r", tokens, 3.0 + gap * number, at, np.array([valid[t] for t in sorted(valid)]), seed=seed)
+
+        base = Arm("b", [run(0.0, seed, {2.0: 4.0, 20.0: 3.0, 25.0: 2.0}) for seed in (1, 2)])
+        other = Arm(
+            "x", [run(0.01, 1, {2.0: 4.5, 19.0: 1.0, 20.0: 3.1, 25.0: 9.0}), run(0.03, 2, {2.0: 4.7, 20.0: 3.3})]
+        )
+        found = analysis.gap_by_tenths(compare_arms(base, other, Bar()).pairs)
+        np.testing.assert_allclose(found["training"], 0.02 * np.arange(1, 11))
+        np.testing.assert_allclose(found["validation"], [0.6, *[math.nan] * 8, 0.2])
+
+    def test_the_last_tenth_is_the_measure(self):
+        rng = np.random.default_rng(5)
+        tokens = np.cumsum(rng.integers(1, 9, 137)).astype(float)
+        base, other = rng.normal(3, 1, 137), rng.normal(3, 1, 137)
+        none = np.array([])
+        arm_of = {name: Arm(name, [Run("r", tokens, loss, none, none, seed=1)]) for name, loss in (("b", base), ("x", other))}
+        found = compare_arms(arm_of["b"], arm_of["x"], Bar())
+        self.assertAlmostEqual(analysis.gap_by_tenths(found.pairs)["training"][-1], found.measures[0].gaps[0])
+
     def test_full_windows(self):
         np.testing.assert_allclose(analysis.full_windows(np.array([3.0, 0, 0, 6]), 3), [1, 2])
         np.testing.assert_allclose(analysis.full_windows(np.array([3.0, 1]), 3), [2])

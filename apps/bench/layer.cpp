@@ -1,10 +1,12 @@
 #include "bench/layer.h"
 
+#include <cctype>
 #include <chrono>
 #include <cstdio>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <thread>
 
 #include "bench/profile.h"
@@ -240,11 +242,19 @@ std::string layout_text(const parallel::ProcessGrid& grid) {
   return text;
 }
 
-/// One layer in BF16 (recipe empty) or FP8: a row of the table, an entry of the report, and the profile if it was asked
-/// for. Gives the milliseconds of both passes.
-double run_layer(const Bench& bench, config::Config config, const std::string& recipe, double bf16_ms,
+/// "BF16"
+std::string upper_case(std::string_view text) {
+  std::string upper(text);
+  for (char& c : upper) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return upper;
+}
+
+/// One layer in the config's dtype (recipe empty) or FP8: a row of the table, an entry of the report, and the profile
+/// if it was asked for. Gives the milliseconds of both passes. plain_ms: those of the dtype.
+double run_layer(const Bench& bench, config::Config config, const std::string& recipe, double plain_ms,
                  std::vector<std::vector<std::string>>& table, nlohmann::json& report) {
   const bool fp8 = !recipe.empty();
+  const std::string precision(fp8 ? "fp8" : to_string(config.precision.dtype));
   // A config's own mode of FP8, where it has one.
   if (!fp8) {
     config.precision.fp8 = config::Fp8Mode::off;
@@ -260,13 +270,13 @@ double run_layer(const Bench& bench, config::Config config, const std::string& r
   const double tflops = train::flops_per_token(config.model) * static_cast<double>(tokens) /
                         bench.world.size() / times.both / 1e9;
   table.push_back({layout.empty() ? config.name : fmt::format("{}, {}", config.name, layout),
-                   fp8 ? "FP8 " + recipe : "BF16", std::to_string(tokens),
+                   upper_case(precision) + (fp8 ? " " + recipe : ""), std::to_string(tokens),
                    fmt::format("{:.3f}", times.forward), fmt::format("{:.3f}", times.backward),
                    fmt::format("{:.3f}", times.both), fmt::format("{:.3f}", times.sustained),
                    fmt::format("{:.0f}", tflops), fp8 ? fmt::format("{:.3f}", times.cast) : "",
-                   fp8 ? fmt::format("{:.2f}", bf16_ms / times.both) : ""});
+                   fp8 ? fmt::format("{:.2f}", plain_ms / times.both) : ""});
   nlohmann::json entry = {{"which", config.name},
-                          {"precision", fp8 ? "fp8" : "bf16"},
+                          {"precision", precision},
                           {"recipe", fp8 ? recipe : "off"},
                           {"ranks", bench.world.size()},
                           {"layout", layout},
@@ -279,7 +289,7 @@ double run_layer(const Bench& bench, config::Config config, const std::string& r
                           {"tflops", tflops}};
   if (times.profile && bench.world.leader()) {
     std::printf("%s, %s, forward and backward of %lld tokens\n", table.back().front().c_str(),
-                fp8 ? "FP8" : "BF16", static_cast<long long>(tokens));
+                upper_case(precision).c_str(), static_cast<long long>(tokens));
     print_profile(*times.profile, times.sustained, "layer");
     entry["profile"] = to_json(*times.profile, times.sustained);
   }
@@ -328,21 +338,28 @@ void run(const LayerOptions& options, parallel::World& world) {
   std::vector<std::vector<std::string>> table{{"layer", "precision", "tokens", "forward ms", "backward ms",
                                                "both ms", "sustained ms", "TFLOP/s", "weight cast ms",
                                                "speed-up"}};
+  bool without_fp8 = false;
   for (const config::Config& layer : layers) {
     parallel::Watchdog::set_timeout(static_cast<double>(layer.parallel.timeout_seconds));
     config::validate_for_device(layer, context.is_cuda());
     const parallel::Groups groups = parallel::Groups::connect(world, context, grid_of(layer, world.size()),
                                                               train::connect_options(layer));
     const Bench bench{options, context, world, groups};
-    const double bf16_ms = run_layer(bench, layer, "", 0.0, table, report);
-    for (const std::string& recipe : options.recipes) run_layer(bench, layer, recipe, bf16_ms, table, report);
+    const double plain_ms = run_layer(bench, layer, "", 0.0, table, report);
+    if (layer.precision.dtype == config::ComputeDType::fp16) {
+      without_fp8 = true;
+      continue;
+    }
+    for (const std::string& recipe : options.recipes)
+      run_layer(bench, layer, recipe, plain_ms, table, report);
   }
   if (!world.leader()) return;
   std::printf(
       "%s, median of %d; weights are cast once per optimizer step, gradients accumulate in FP32;\n"
-      "\"both\" begins on a card at rest, the other columns after two seconds of work%s\n",
+      "\"both\" begins on a card at rest, the other columns after two seconds of work%s%s\n",
       context.info().name.c_str(), options.common.repeats,
-      world.size() > 1 ? "; times of the slowest rank, TFLOP/s of each" : "");
+      world.size() > 1 ? "; times of the slowest rank, TFLOP/s of each" : "",
+      without_fp8 ? "; nothing is cast to FP8 from FP16" : "");
   print_table(table);
   write_report(options.common, report);
 }
@@ -351,8 +368,8 @@ void run(const LayerOptions& options, parallel::World& world) {
 
 void add_layer_command(CLI::App& app, parallel::World& world) {
   const auto options = std::make_shared<LayerOptions>();
-  CLI::App* command =
-      app.add_subcommand("layer", "Forward and backward of one transformer layer, BF16 and FP8");
+  CLI::App* command = app.add_subcommand(
+      "layer", "Forward and backward of one transformer layer, BF16 (or a config's dtype) and FP8");
   options->common.add_to(*command);
   command->add_option("--which", options->which,
                       "gpt (4096/16384, 4 x 2048) or llama7b (2 x 4096); both when absent");

@@ -411,6 +411,22 @@ TEST_F(TeBench, TimesALayerOfAConfigOnItsTensorRanks) {
   EXPECT_EQ(rows[1].at("recipe"), "delayed");
 }
 
+TEST_F(TeBench, ALayerHasTheDtypeOfItsConfig) {
+  const auto precisions = [&](const std::string& dtype) {
+    const std::string set = " --set precision.fp8=off --set precision.dtype=" + dtype;
+    EXPECT_EQ(run("layer --repeats 1 --config " + path("tiny.yaml") + set + " --json " + path("report.json")),
+              0)
+        << text("err");
+    std::string found;
+    const nlohmann::json all = report();
+    for (const auto& row : all.at("layer")) found += row.at("precision").get<std::string>() + " ";
+    return found;
+  };
+  EXPECT_EQ(precisions("fp32"), "fp32 fp8 ");
+  EXPECT_EQ(precisions("fp16"), "fp16 ");
+  EXPECT_NE(text("out").find("nothing is cast to FP8 from FP16"), std::string::npos) << text("out");
+}
+
 TEST_F(TeBench, ALayerWantsTheRanksOfItsConfig) {
   EXPECT_EQ(run("layer --set parallel.tensor=2 --config " + path("tiny.yaml")), 2);
   EXPECT_NE(text("err").find("has parallel.tensor 2 and parallel.context 1, but 1 rank: start 2"),

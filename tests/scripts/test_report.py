@@ -198,8 +198,8 @@ class Verdicts(unittest.TestCase):
         tokens = np.cumsum(rng.integers(1, 9, 137)).astype(float)
         base, other = rng.normal(3, 1, 137), rng.normal(3, 1, 137)
         none = np.array([])
-        arm_of = {name: Arm(name, [Run("r", tokens, loss, none, none, seed=1)]) for name, loss in (("b", base), ("x", other))}
-        found = compare_arms(arm_of["b"], arm_of["x"], Bar())
+        arms_of = [Arm("arm", [Run("r", tokens, loss, none, none, seed=1)]) for loss in (base, other)]
+        found = compare_arms(*arms_of, Bar())
         self.assertAlmostEqual(analysis.gap_by_tenths(found.pairs)["training"][-1], found.measures[0].gaps[0])
 
     def test_full_windows(self):

@@ -1,6 +1,5 @@
 #include "bench/layer.h"
 
-#include <cctype>
 #include <chrono>
 #include <cstdio>
 #include <functional>
@@ -11,6 +10,7 @@
 
 #include "bench/profile.h"
 #include "bench/session.h"
+#include "common/text.h"
 #include "core/error.h"
 #include "kernels/elementwise/elementwise.h"
 #include "model/transformer_layer.h"
@@ -242,13 +242,6 @@ std::string layout_text(const parallel::ProcessGrid& grid) {
   return text;
 }
 
-/// "BF16"
-std::string upper_case(std::string_view text) {
-  std::string upper(text);
-  for (char& c : upper) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-  return upper;
-}
-
 /// One layer in the config's dtype (recipe empty) or FP8: a row of the table, an entry of the report, and the profile
 /// if it was asked for. Gives the milliseconds of both passes. plain_ms: those of the dtype.
 double run_layer(const Bench& bench, config::Config config, const std::string& recipe, double plain_ms,
@@ -270,7 +263,7 @@ double run_layer(const Bench& bench, config::Config config, const std::string& r
   const double tflops = train::flops_per_token(config.model) * static_cast<double>(tokens) /
                         bench.world.size() / times.both / 1e9;
   table.push_back({layout.empty() ? config.name : fmt::format("{}, {}", config.name, layout),
-                   upper_case(precision) + (fp8 ? " " + recipe : ""), std::to_string(tokens),
+                   apps::upper_case(precision) + (fp8 ? " " + recipe : ""), std::to_string(tokens),
                    fmt::format("{:.3f}", times.forward), fmt::format("{:.3f}", times.backward),
                    fmt::format("{:.3f}", times.both), fmt::format("{:.3f}", times.sustained),
                    fmt::format("{:.0f}", tflops), fp8 ? fmt::format("{:.3f}", times.cast) : "",
@@ -289,7 +282,7 @@ double run_layer(const Bench& bench, config::Config config, const std::string& r
                           {"tflops", tflops}};
   if (times.profile && bench.world.leader()) {
     std::printf("%s, %s, forward and backward of %lld tokens\n", table.back().front().c_str(),
-                upper_case(precision).c_str(), static_cast<long long>(tokens));
+                apps::upper_case(precision).c_str(), static_cast<long long>(tokens));
     print_profile(*times.profile, times.sustained, "layer");
     entry["profile"] = to_json(*times.profile, times.sustained);
   }

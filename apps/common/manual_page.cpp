@@ -1,23 +1,16 @@
 // Manual pages (troff with the man macros), written from a program's command line.
 #include <spdlog/fmt/fmt.h>
 
-#include <algorithm>
-#include <cctype>
 #include <string_view>
 
 #include "common/command_model.h"
+#include "common/text.h"
 
 namespace te::apps {
 namespace {
 
 constexpr std::string_view kPrograms[] = {"te-bench",      "te-convert",  "te-data",
                                           "te-experiment", "te-generate", "te-train"};
-
-std::string upper(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
-  return text;
-}
 
 /// Text as troff shows it: no requests, no ligatures of dashes.
 std::string plain(std::string_view text) {
@@ -90,7 +83,7 @@ std::string key_section(const ConfigWords& words) {
 
 std::string manual_page(const CommandModel& program, const ConfigWords& words, const std::string& version) {
   std::string text =
-      fmt::format(".TH {} 1 \"\" \"te\\-train {}\" \"User Commands\"\n", upper(program.name), version);
+      fmt::format(".TH {} 1 \"\" \"te\\-train {}\" \"User Commands\"\n", upper_case(program.name), version);
   text += fmt::format(".SH NAME\n{} \\- {}\n", plain(program.name), plain(summary(program)));
   text += fmt::format(".SH SYNOPSIS\n\\fB{}\\fR [\\fIOPTIONS\\fR]{}\n", plain(program.name),
                       program.commands.empty() ? "" : " [\\fICOMMAND\\fR [\\fIOPTIONS\\fR]]");

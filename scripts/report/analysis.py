@@ -276,11 +276,15 @@ def full_windows(values, window):
 def gap_by_tenths(pairs):
     """Does a gap grow? {"training", "validation"}: the mean over pairs of the gap in each tenth of the tokens that a
     pair has in common, of training losses their mean, of validation losses the last. NaN where a pair has none there."""
-    training, validation = zip(*((pair_by_tenths(pair.tokens, pair.gap), valid_by_tenths(pair)) for pair in pairs))
+    training, validation = zip(*((training_by_tenths(pair), valid_by_tenths(pair)) for pair in pairs))
     return {
         "training": np.mean([[np.mean(part) if len(part) else math.nan for part in of] for of in training], axis=0),
         "validation": np.mean([[part[-1] if len(part) else math.nan for part in of] for of in validation], axis=0),
     }
+
+
+def training_by_tenths(pair):
+    return split_by_tenths(pair.tokens, pair.gap, pair)
 
 
 def valid_by_tenths(pair):
@@ -288,14 +292,14 @@ def valid_by_tenths(pair):
     tokens, *at = np.intersect1d(*(side.valid_tokens for side in sides), return_indices=True)
     base, other = (side.valid_loss[where] for side, where in zip(sides, at))
     inside = tokens <= pair.tokens[-1]
-    return pair_by_tenths(tokens[inside], (other - base)[inside], pair.tokens[0], pair.tokens[-1])
+    return split_by_tenths(tokens[inside], (other - base)[inside], pair)
 
 
-def pair_by_tenths(tokens, gap, first=None, last=None):
-    """The values of `gap` in each tenth of [first, last]; the last tenth is curves.tail_mask()'s."""
-    first, last = (tokens[0], tokens[-1]) if first is None else (first, last)
+def split_by_tenths(tokens, values, pair):
+    """The values in each tenth of the pair's tokens; the last tenth is curves.tail_mask()'s."""
+    first, last = pair.tokens[0], pair.tokens[-1]
     edges = last - np.linspace(0.9, 0.1, 9) * (last - first)
-    return np.split(gap, np.searchsorted(tokens, edges))
+    return np.split(values, np.searchsorted(tokens, edges))
 
 
 def seed_spread(arm):

@@ -177,9 +177,7 @@ def plain(values):
 
 def tenths_of(pairs):
     found = analysis.gap_by_tenths(pairs)
-    return {
-        which: [float(v) if math.isfinite(v) else None for v in values] for which, values in found.items()
-    }
+    return {which: [float(v) if math.isfinite(v) else None for v in values] for which, values in found.items()}
 
 
 def task_numbers(row):

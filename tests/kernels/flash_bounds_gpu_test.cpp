@@ -145,7 +145,12 @@ TEST(FlashBoundsGpu, RangesOfAnyLengthAgainstReference) {
                              actual = attend_in_chunks(gpu, problem, {chunks});
       EXPECT_LT(relative_error(actual.o, expected.o), 5e-3);
       EXPECT_LT(relative_error(actual.lse, expected.lse), 1e-5);
-      // A softmax of one key has no gradient of scores; dv is then all that there is.
+      const auto d_values = [&](const AttentionResults& of) {
+        return attention_ranges::last_columns(of.dqkv, problem.qkv_cols(),
+                                              problem.o_cols() + problem.kv_cols() / 2);
+      };
+      EXPECT_LT(relative_error(d_values(actual), d_values(expected)), 1.6e-2);
+      // A softmax of one key has no gradient: what is left of dq and dk is the rounding of sums that cancel.
       if (c.window != 1 && chunks[0].count > 1) {
         EXPECT_LT(relative_error(actual.dqkv, expected.dqkv), 1.6e-2);
       }

@@ -9,18 +9,23 @@
 
 namespace te::kernels::cuda {
 
+inline constexpr int kFlashKeys = 128;  ///< of a block of keys, in both passes
+
 /// Whether the kernels cover the shape: head_dim 64 or 128, no dropout, softmax_scale > 0; any documents and window,
 /// and ranges of queries that begin at a block of keys.
 inline bool flash_supported(const AttentionShape& shape) {
-  constexpr int64_t kKeys = 128;  // of a block, in both passes
   return (shape.head_dim == 64 || shape.head_dim == 128) && shape.dropout == 0.0f &&
-         shape.range.position % kKeys == 0 && shape.softmax_scale > 0.0f;
+         shape.range.position % kFlashKeys == 0 && shape.softmax_scale > 0.0f;
 }
 
-/// Whether the work is not that of whole sequences: queries have first keys (first_key.h: documents, of any number, a
-/// window, or both) or are a range. The kernels are compiled with and without.
+/// Whether queries may have first keys (first_key.h): documents, of any number, or a window, or both.
+inline bool has_first_keys(const AttentionShape& shape) {
+  return shape.max_documents > 0 || shape.window > 0;
+}
+
+/// Whether queries may have first keys or are a range. The kernels are compiled with and without.
 inline bool is_bounded(const AttentionShape& shape) {
-  return shape.max_documents > 0 || shape.window > 0 || shape.has_range();
+  return has_first_keys(shape) || shape.has_range();
 }
 
 /// Bytes of args.workspace.

@@ -420,7 +420,7 @@ void launch(const Context& context, const AttentionBackward& args) {
         first, static_cast<int>(key_blocks), static_cast<int>(first_block), static_cast<int>(query_blocks),
         seen_by, first_keys);
     TE_CUDA_CHECK_LAUNCH();
-    if (s.has_range()) {
+    if (s.range.position > 0 && cuda::has_first_keys(s)) {
       const dim3 blocks(static_cast<unsigned>(multiprocessor_count(context)), static_cast<unsigned>(s.batch));
       flash_backward_unseen<<<blocks, 256, 0, cuda_stream(context)>>>(
           first, static_cast<int>(s.range.position), static_cast<int>(args.dkv.cols()),

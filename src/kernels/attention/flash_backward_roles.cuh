@@ -2,7 +2,7 @@
 // threads that load tiles and take results away while two warpgroups compute.
 #pragma once
 
-#include "kernels/attention/first_key.h"
+#include "kernels/attention/flash_attention.h"
 #include "kernels/hopper/hopper.cuh"
 
 namespace te::kernels::flash {
@@ -10,7 +10,7 @@ namespace te::kernels::flash {
 using namespace hopper;
 
 constexpr float kInfinity = __builtin_huge_valf();
-constexpr int kKeys = 128;                                ///< of a block of keys and values
+constexpr int kKeys = cuda::kFlashKeys;                   ///< of a block of keys and values
 constexpr int kStages = 2;                                ///< tiles of queries in shared memory
 constexpr int kTileElements = 8192;                       ///< of a block of queries: queries x head_dim
 constexpr int kSumElements = kTileElements / kConsumers;  ///< of dq, of one warpgroup

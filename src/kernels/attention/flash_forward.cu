@@ -28,8 +28,8 @@ namespace {
 
 using namespace hopper;
 
-constexpr int kQueries = 128;  // of a task
-constexpr int kKeys = 128;     // of a tile
+constexpr int kQueries = 128;            // of a task
+constexpr int kKeys = cuda::kFlashKeys;  // of a tile
 constexpr float kInfinity = __builtin_huge_valf();
 constexpr int64_t kBytesAtOnce = int64_t{16} << 20;  // of keys and values, in the L2 cache
 
@@ -412,7 +412,7 @@ void launch(const Context& context, const AttentionForward& args) {
       .scale = s.softmax_scale,
       .scale_log2e = s.softmax_scale * kLog2E,
       .first_keys = first_keys_of(s, args.document_start),
-      .first_block = static_cast<int>(s.range.position / kKeys)};
+      .first_block = static_cast<int>(s.range.position / kQueries)};
   TE_CUDA_CHECK(cudaMemsetAsync(p.next_task, 0, sizeof(int), cuda_stream(context)));
   launch_persistent<flash_forward_kernel<kHeadDim, kBounded>, ForwardShared<kHeadDim, kBounded>>(
       context, p.tasks, boxes_of(args.qkv, s.batch, kQueries, s.range.first, s.queries()),

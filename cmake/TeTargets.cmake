@@ -34,8 +34,8 @@ function(te_use_pch target name)
   endif()
 endfunction()
 
-# te_unity(TARGET N): N sources of TARGET are compiled as one (0: all of them). Tests are not: helpers of
-# the same name are each test's own there.
+# te_unity(TARGET N): N sources of TARGET are compiled as one (0: all of them), so names in unnamed namespaces are unique in
+# a folder.
 function(te_unity target batch)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${TE_UNITY} UNITY_BUILD_BATCH_SIZE ${batch})
 endfunction()
@@ -61,7 +61,7 @@ function(te_library name)
   target_include_directories(te_${name} PUBLIC ${farm})
   target_link_libraries(te_${name} PUBLIC ${ARG_DEPENDS} PRIVATE te_flags)
   te_use_pch(te_${name} te_library_pch)
-  te_unity(te_${name} 6)
+  te_unity(te_${name} 12)
   if(TE_HAVE_CUDA)
     target_link_libraries(te_${name} PUBLIC te_cuda)
   endif()
@@ -145,6 +145,7 @@ function(te_test_executable target label depends)
   target_link_libraries(${target} PRIVATE ${depends} te_testing GTest::gtest_main te_flags)
   te_use_pch(${target} te_test_pch)
   te_compile_quickly(${target})
+  te_unity(${target} 12)
   target_compile_definitions(${target} PRIVATE
     TE_SOURCE_DIR="${CMAKE_SOURCE_DIR}" TE_BINARY_DIR="${CMAKE_BINARY_DIR}")
   # Discovery at test time: a build machine need not be able to load CUDA's libraries.
@@ -195,6 +196,7 @@ function(te_mpi_test_executable target label depends ranks)
   target_link_libraries(${target} PRIVATE ${depends} te_parallel te_testing te_flags)
   te_use_pch(${target} te_test_pch)
   te_compile_quickly(${target})
+  te_unity(${target} 12)
   target_compile_definitions(${target} PRIVATE TE_SOURCE_DIR="${CMAKE_SOURCE_DIR}" TE_BINARY_DIR="${CMAKE_BINARY_DIR}")
   foreach(np ${ranks})
     # Under sanitizers eight processes on a few cores take minutes; the same code runs with four.

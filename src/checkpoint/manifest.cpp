@@ -16,7 +16,7 @@ namespace te::checkpoint {
 namespace {
 
 constexpr const char* kFormat = "te-train checkpoint 2";
-constexpr const char* kRemedy = "use another checkpoint";
+constexpr const char* kUseAnother = "use another checkpoint";
 constexpr std::string_view kChecksumKey = "  \"manifest_checksum\": \"";
 constexpr int64_t kMaxElements = int64_t{1} << 56;
 
@@ -251,10 +251,10 @@ LossScale loss_scale_of(const JsonNode& node) {
 
 nlohmann::json parse_json(const std::string& file, const std::string& text) {
   nlohmann::json root = nlohmann::json::parse(text, nullptr, false);
-  if (!root.is_object()) user_error("{}: is not valid JSON; {}", file, kRemedy);
+  if (!root.is_object()) user_error("{}: is not valid JSON; {}", file, kUseAnother);
   const auto format = root.find("format");
   if (format == root.end() || *format != kFormat) {
-    user_error("{}: is not a manifest of this version (format: {}); {}", file, kFormat, kRemedy);
+    user_error("{}: is not a manifest of this version (format: {}); {}", file, kFormat, kUseAnother);
   }
   return root;
 }
@@ -333,14 +333,15 @@ Manifest parse_manifest(const std::string& file, const std::string& text) {
   const size_t line = text.rfind(kChecksumKey);
   const std::string_view body = std::string_view(text).substr(0, line == text.npos ? 0 : line);
   if (line == text.npos || text.substr(line) != checksum_lines(body)) {
-    user_error("{}: manifest_checksum does not fit: the file is damaged or was edited; {}", file, kRemedy);
+    user_error("{}: manifest_checksum does not fit: the file is damaged or was edited; {}", file,
+               kUseAnother);
   }
   const nlohmann::json root = parse_json(file, text);
   Manifest manifest = manifest_of(JsonNode(root, file, ""));
   for (const LogicalTensor& tensor : manifest.tensors) {
     if (const char* fault = slices_fault(tensor)) {
       user_error("{}: tensor {}: its slices {}; {}", file, safetensors::quote_name(tensor.name), fault,
-                 kRemedy);
+                 kUseAnother);
     }
   }
   return manifest;
@@ -353,11 +354,11 @@ Manifest read_manifest(const std::filesystem::path& folder) {
   if (type == std::filesystem::file_type::not_found)
     user_error("{}: not found; a checkpoint is a folder with manifest.json", path.string());
   if (type != std::filesystem::file_type::regular)  // not opened: a pipe would hang
-    user_error("{}: is not a regular file; {}", path.string(), kRemedy);
+    user_error("{}: is not a regular file; {}", path.string(), kUseAnother);
   std::ifstream in(path, std::ios::binary);
-  if (!in) user_error("{}: cannot be opened; {}", path.string(), kRemedy);
+  if (!in) user_error("{}: cannot be opened; {}", path.string(), kUseAnother);
   const std::string text{std::istreambuf_iterator<char>(in), {}};
-  if (in.bad()) user_error("{}: cannot be read; {}", path.string(), kRemedy);
+  if (in.bad()) user_error("{}: cannot be read; {}", path.string(), kUseAnother);
   return parse_manifest(path.string(), text);
 }
 

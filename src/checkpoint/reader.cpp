@@ -16,7 +16,7 @@
 namespace te::checkpoint {
 namespace {
 
-constexpr const char* kRemedy = "use another checkpoint, or copy this one again";
+constexpr const char* kCopyAgain = "use another checkpoint, or copy this one again";
 
 /// out[i] = bf16 i of the second half of out's own bytes: element i is written where only elements before it were read.
 void widen_in_place(float* out, int64_t count) {
@@ -109,7 +109,7 @@ void Reader::Shards::index_file(File& file, int number) {
   const std::string name = path(number);
   std::error_code error;
   if (!std::filesystem::exists(name, error)) {
-    user_error("{}: shard is missing; {}{}", name, kRemedy,
+    user_error("{}: shard is missing; {}{}", name, kCopyAgain,
                file.stored.name.starts_with("optimizer") ? ", or set checkpoint.load_optimizer: false" : "");
   }
   const SafetensorsReader reader(name);  // its mapping is not kept
@@ -118,13 +118,13 @@ void Reader::Shards::index_file(File& file, int number) {
     const uint64_t blocks = (found.bytes + kChecksumBlock - 1) / kChecksumBlock;
     if (sums == file.stored.checksums.end() || sums->second.size() != blocks || !found.dtype) {
       user_error("{}: tensor {} is not the one that the manifest describes; {}", name,
-                 safetensors::quote_name(found.name), kRemedy);
+                 safetensors::quote_name(found.name), kCopyAgain);
     }
     file.tensors[found.name] = {*found.dtype, found.shape, found.offset, found.bytes, &sums->second};
   }
   for (const auto& [expected, sums] : file.stored.checksums) {
     if (!file.tensors.contains(expected))
-      user_error("{}: tensor {} is missing; {}", name, safetensors::quote_name(expected), kRemedy);
+      user_error("{}: tensor {} is missing; {}", name, safetensors::quote_name(expected), kCopyAgain);
   }
   file.indexed = true;
 }
@@ -133,7 +133,7 @@ const StoredTensor& Reader::Shards::tensor(int file, const std::string& name) {
   index(file);
   const auto found = files_[file].tensors.find(name);
   if (found == files_[file].tensors.end())
-    damaged("{}: tensor {} is missing; {}", path(file), safetensors::quote_name(name), kRemedy);
+    damaged("{}: tensor {} is missing; {}", path(file), safetensors::quote_name(name), kCopyAgain);
   return found->second;
 }
 
@@ -160,7 +160,7 @@ void Reader::Shards::read_at(int file, uint64_t offset, uint64_t count, std::byt
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) {
       damaged("{}: cannot be read: {}; {}", path(file), got < 0 ? std::strerror(errno) : "cut short",
-              kRemedy);
+              kCopyAgain);
     }
     out += got;
     offset += static_cast<uint64_t>(got);
@@ -173,7 +173,7 @@ void Reader::Shards::check(int file, const std::string& name, const StoredTensor
   if (checksum(data, bytes) == (*stored.checksums)[block]) return;
   damaged("{}: tensor {}: checksum of bytes {}..{} does not fit: the file was damaged or changed; {}",
           path(file), safetensors::quote_name(name), block * kChecksumBlock,
-          block * kChecksumBlock + bytes - 1, kRemedy);
+          block * kChecksumBlock + bytes - 1, kCopyAgain);
 }
 
 // Whole blocks go straight to `out`; parts of a block through block_.
@@ -253,7 +253,7 @@ void Reader::read(const LogicalTensor& tensor, const Block& block, std::byte* ou
       const auto held = static_cast<int64_t>(stored.bytes) / size;
       if (stored.dtype != tensor.dtype || slice.offset > held - slice.block.count) {
         damaged("{}: tensor {} is not the one that the manifest describes; {}", shards_->path(slice.file),
-                safetensors::quote_name(tensor.name), kRemedy);
+                safetensors::quote_name(tensor.name), kCopyAgain);
       }
       shards_->read(slice.file, tensor.name, static_cast<uint64_t>((slice.offset + from) * size),
                     static_cast<uint64_t>(count * size), out + to * size);
@@ -266,7 +266,7 @@ void Reader::read(const LogicalTensor& tensor, const Block& block, float* out) c
   if (tensor.dtype == DType::f32) return read(tensor, block, bytes);
   if (tensor.dtype != DType::bf16) {
     damaged("{}: tensor {} is {}, must be F32 or BF16; {}", folder_.string(),
-            safetensors::quote_name(tensor.name), safetensors::file_dtype_name(tensor.dtype), kRemedy);
+            safetensors::quote_name(tensor.name), safetensors::file_dtype_name(tensor.dtype), kCopyAgain);
   }
   read(tensor, block, bytes + 2 * block.count);
   widen_in_place(out, block.count);
@@ -292,7 +292,7 @@ Fp8State Reader::fp8() const {
       const StoredTensor& stored = shards_->tensor(part.file, name);
       if (stored.dtype != dtype || stored.shape != shape) {
         damaged("{}: tensor {} is not the one that the manifest describes; {}", shards_->path(part.file),
-                name, kRemedy);
+                name, kCopyAgain);
       }
       shards_->read(part.file, name, 0, stored.bytes, static_cast<std::byte*>(out));
     };
@@ -305,11 +305,11 @@ Fp8State Reader::fp8() const {
     read_tensor("position", DType::i32, {1}, &position);
     if (!state.rows.empty() && (length != state.history_len || position != state.position)) {
       damaged("{}: its FP8 history differs in length or position from that of the other stages; {}",
-              shards_->path(part.file), kRemedy);
+              shards_->path(part.file), kCopyAgain);
     }
     if (position < 0 || position >= length) {
       damaged("{}: position {} is not in the history of {}; {}", shards_->path(part.file), position, length,
-              kRemedy);
+              kCopyAgain);
     }
     state.history_len = length;
     state.position = position;

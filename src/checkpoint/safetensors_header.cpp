@@ -17,7 +17,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kRemedy = "the file is damaged or not a safetensors file, fetch or write it again";
+constexpr const char* kFetchAgain = "the file is damaged or not a safetensors file, fetch or write it again";
 constexpr std::string_view kMetadataKey = "__metadata__";
 
 struct FileDType {
@@ -126,7 +126,7 @@ class HeaderEvents final : public nlohmann::json_sax<json> {
       for (size_t field = 0; field < kFields.size(); ++field) {
         if (!fields_[field])
           user_error("{}: tensor {}: {} is missing; {}", file_, quote_name(tensor_.name), kFields[field],
-                     kRemedy);
+                     kFetchAgain);
       }
       header_.tensors.push_back(std::move(tensor_));
     }
@@ -152,22 +152,22 @@ class HeaderEvents final : public nlohmann::json_sax<json> {
     key_ = name;
     if (state_ == ParseState::header) {
       if (!names_.insert(name).second)
-        user_error("{}: tensor {}: the name occurs twice; {}", file_, quote_name(name), kRemedy);
+        user_error("{}: tensor {}: the name occurs twice; {}", file_, quote_name(name), kFetchAgain);
     } else if (state_ == ParseState::metadata) {
       if (!metadata_keys_.insert(name).second)
-        user_error("{}: {}: the key {} occurs twice; {}", file_, kMetadataKey, quote_name(name), kRemedy);
+        user_error("{}: {}: the key {} occurs twice; {}", file_, kMetadataKey, quote_name(name), kFetchAgain);
     } else {
       const auto* field = std::find(kFields.begin(), kFields.end(), name);
       if (field == kFields.end() || std::exchange(fields_[field - kFields.begin()], true)) {
         user_error("{}: tensor {}: the key {} is {}; {}", file_, quote_name(tensor_.name), quote_name(name),
-                   field == kFields.end() ? "not part of the format" : "given twice", kRemedy);
+                   field == kFields.end() ? "not part of the format" : "given twice", kFetchAgain);
       }
     }
     return true;
   }
 
   bool parse_error(std::size_t position, const std::string&, const json::exception&) override {
-    user_error("{}: header: not valid JSON at byte {}; {}", file_, position, kRemedy);
+    user_error("{}: header: not valid JSON at byte {}; {}", file_, position, kFetchAgain);
   }
 
  private:
@@ -176,16 +176,17 @@ class HeaderEvents final : public nlohmann::json_sax<json> {
 
   [[noreturn]] bool misplaced(const char* what) const {
     if (state_ == ParseState::file)
-      user_error("{}: header: {} in place of an object; {}", file_, what, kRemedy);
+      user_error("{}: header: {} in place of an object; {}", file_, what, kFetchAgain);
     if (state_ == ParseState::header)
-      user_error("{}: tensor {}: {} in place of an object; {}", file_, quote_name(key_), what, kRemedy);
+      user_error("{}: tensor {}: {} in place of an object; {}", file_, quote_name(key_), what, kFetchAgain);
     if (state_ == ParseState::metadata)
-      user_error("{}: {}: {} is {}, must be text; {}", file_, kMetadataKey, quote_name(key_), what, kRemedy);
+      user_error("{}: {}: {} is {}, must be text; {}", file_, kMetadataKey, quote_name(key_), what,
+                 kFetchAgain);
     const char* rule = key_ == "dtype"   ? "must be text"
                        : key_ == "shape" ? "must be a list of whole numbers >= 0"
                                          : "must be a list of two whole numbers >= 0";
     user_error("{}: tensor {}: {} has {}, {}; {}", file_, quote_name(tensor_.name), key_, what, rule,
-               kRemedy);
+               kFetchAgain);
   }
 
   const std::string& file_;
@@ -205,23 +206,23 @@ void check_ranges(const std::string& file, const std::vector<HeaderTensor>& tens
     const std::string name = quote_name(tensor.name);
     if (tensor.begin > tensor.end || tensor.end > data_bytes) {
       user_error("{}: tensor {}: data_offsets [{}, {}] lie outside the file's {} bytes of data; {}", file,
-                 name, tensor.begin, tensor.end, data_bytes, kRemedy);
+                 name, tensor.begin, tensor.end, data_bytes, kFetchAgain);
     }
     const auto bytes = tensor_bytes(tensor.shape, find_file_dtype(tensor.file_dtype)->size);
     if (bytes != tensor.end - tensor.begin) {
       user_error("{}: tensor {}: {} of shape {} needs {} bytes, but data_offsets hold {}; {}", file, name,
                  tensor.file_dtype, shape_text(tensor.shape),
-                 bytes ? fmt::to_string(*bytes) : "more than 2^64", tensor.end - tensor.begin, kRemedy);
+                 bytes ? fmt::to_string(*bytes) : "more than 2^64", tensor.end - tensor.begin, kFetchAgain);
     }
     if (tensor.begin != covered) {
       user_error("{}: tensor {}: its data begins at {} where {} was due, so tensors {}; {}", file, name,
-                 tensor.begin, covered, tensor.begin < covered ? "overlap" : "leave a hole", kRemedy);
+                 tensor.begin, covered, tensor.begin < covered ? "overlap" : "leave a hole", kFetchAgain);
     }
     covered = tensor.end;
   }
   if (covered != data_bytes) {
     user_error("{}: the tensors end after {} bytes of data, but {} follow the header; {}", file, covered,
-               data_bytes, kRemedy);
+               data_bytes, kFetchAgain);
   }
 }
 
@@ -249,7 +250,7 @@ Header parse_header(const std::string& file, std::string_view text, uint64_t dat
   // The parser would take a NUL for the end of the text and skip white space and a byte order mark in front.
   const size_t last = text.find_last_not_of(" \t\r\n");
   if (text.empty() || text.front() != '{' || text[last] != '}' || text.find('\0') != text.npos)
-    user_error("{}: header: must be a JSON object from '{{' to '}}'; {}", file, kRemedy);
+    user_error("{}: header: must be a JSON object from '{{' to '}}'; {}", file, kFetchAgain);
   Header header;
   HeaderEvents events(file, header);
   json::sax_parse(text.begin(), text.end(), &events);

@@ -9,31 +9,32 @@
 namespace te::convert {
 namespace {
 
-constexpr const char* kRemedy =
+constexpr const char* kFp8Remedy =
     "te-train reads FP8 weights in DeepSeek's blocks and of compressed-tensors with a scale a weight";
 
 StoredFp8 read_blocks(const JsonKeys& keys) {
-  keys.must_be_one_of("activation_scheme", keys.text("activation_scheme", "dynamic"), {"dynamic"}, kRemedy);
-  keys.must_be_one_of("fmt", keys.text("fmt", "e4m3"), {"e4m3"}, kRemedy);
-  if (!keys.has("weight_block_size")) keys.refuse("weight_block_size", "is missing", kRemedy);
+  keys.must_be_one_of("activation_scheme", keys.text("activation_scheme", "dynamic"), {"dynamic"},
+                      kFp8Remedy);
+  keys.must_be_one_of("fmt", keys.text("fmt", "e4m3"), {"e4m3"}, kFp8Remedy);
+  if (!keys.has("weight_block_size")) keys.refuse("weight_block_size", "is missing", kFp8Remedy);
   const nlohmann::json& size = keys.object().at("weight_block_size");
   const auto good = [](const nlohmann::json& value) {
     return value.is_number_integer() && value.get<double>() >= 1 && value.get<double>() <= 1e6;
   };
   if (!size.is_array() || size.size() != 2 || !good(size[0]) || !good(size[1]))
-    keys.refuse("weight_block_size", "must be two whole numbers", kRemedy);
+    keys.refuse("weight_block_size", "must be two whole numbers", kFp8Remedy);
   return {"_scale_inv", size[0].get<int64_t>(), size[1].get<int64_t>()};
 }
 
 StoredFp8 read_compressed_tensors(const JsonKeys& keys) {
-  keys.must_be_one_of("format", keys.text("format", ""), {"float-quantized", "naive-quantized"}, kRemedy);
+  keys.must_be_one_of("format", keys.text("format", ""), {"float-quantized", "naive-quantized"}, kFp8Remedy);
   const JsonKeys groups = keys.within("config_groups");
   for (const auto& [name, group] : groups.object().items()) {
     const JsonKeys weights = groups.within(name.c_str()).within("weights");
-    weights.must_be_one_of("type", weights.text("type", ""), {"float"}, kRemedy);
-    weights.must_be("num_bits", weights.integer("num_bits"), int64_t{8}, kRemedy);
-    weights.must_be_one_of("strategy", weights.text("strategy", ""), {"tensor"}, kRemedy);
-    weights.must_be("symmetric", weights.boolean("symmetric", true), true, kRemedy);
+    weights.must_be_one_of("type", weights.text("type", ""), {"float"}, kFp8Remedy);
+    weights.must_be("num_bits", weights.integer("num_bits"), int64_t{8}, kFp8Remedy);
+    weights.must_be_one_of("strategy", weights.text("strategy", ""), {"tensor"}, kFp8Remedy);
+    weights.must_be("symmetric", weights.boolean("symmetric", true), true, kFp8Remedy);
   }
   return {"_scale", 0, 0};
 }
@@ -50,7 +51,7 @@ StoredFp8 read_quantization(const JsonKeys& config) {
   if (!config.has("quantization_config")) return {};
   const JsonKeys keys = config.within("quantization_config");
   const std::string method = keys.text("quant_method", "");
-  keys.must_be_one_of("quant_method", method, {"fp8", "compressed-tensors"}, kRemedy);
+  keys.must_be_one_of("quant_method", method, {"fp8", "compressed-tensors"}, kFp8Remedy);
   return method == "fp8" ? read_blocks(keys) : read_compressed_tensors(keys);
 }
 

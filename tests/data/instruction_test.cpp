@@ -84,8 +84,9 @@ struct Conversations {
   }
 };
 
-std::unique_ptr<data::BatchSource> open_source(const std::string& prefix, int64_t seq_length,
-                                               uint64_t seed = 1, bool shuffle = true, bool drop = false) {
+std::unique_ptr<data::BatchSource> open_instructions(const std::string& prefix, int64_t seq_length,
+                                                     uint64_t seed = 1, bool shuffle = true,
+                                                     bool drop = false) {
   return data::make_instruction_source({{1.0, prefix}}, {.seq_length = seq_length,
                                                          .vocab_size = 1 << 20,
                                                          .seed = seed,
@@ -100,7 +101,7 @@ TEST(InstructionSource, PacksInOrderByHand) {
   conversations.add(3, 1);  // 2
   conversations.add(2, 2);  // 1; its first token is in the loss, yet nothing precedes it
   conversations.write(folder / "a");
-  const auto source = open_source(folder / "a", 5, 1, false);
+  const auto source = open_instructions(folder / "a", 5, 1, false);
   ASSERT_EQ(source->num_samples(), 2);
   const data::Batch batch = source->batch(0, 3, true);
   EXPECT_EQ(batch.tokens, (std::vector<int32_t>{100, 101, 102, 200, 201, 300, 0, 0, 0, 0, 0, 0, 0, 0, 0}));
@@ -118,12 +119,12 @@ TEST(InstructionSource, CutsOrLeavesOutLongConversations) {
   conversations.add(4, 0);
   conversations.add(1, 1);
   conversations.write(folder / "a");
-  const auto cut = open_source(folder / "a", 4, 1, false);
+  const auto cut = open_instructions(folder / "a", 4, 1, false);
   EXPECT_EQ(cut->num_samples(), 2);
   EXPECT_EQ(cut->batch(1, 1).tokens, (std::vector<int32_t>{200, 201, 202, 203}));
   EXPECT_EQ(cut->batch(1, 1).targets, (std::vector<int32_t>{-1, -1, 203, 204}));
   TE_EXPECT_CONTAINS(cut->describe(), "1 cut to seq_length + 1, 3 without a response left out");
-  const auto dropped = open_source(folder / "a", 4, 1, false, true);
+  const auto dropped = open_instructions(folder / "a", 4, 1, false, true);
   EXPECT_EQ(dropped->num_samples(), 1);
   TE_EXPECT_CONTAINS(dropped->describe(), "100.0 % filled, 2 too long and left out, 2 without a response");
 }
@@ -135,7 +136,7 @@ TEST(InstructionSource, AnEpochHoldsEveryConversationOnce) {
   for (int i = 0; i < 400; ++i) conversations.add(2 + i * 7919 % 40, 1 + i % 5);
   conversations.write(folder / "a");
   constexpr int64_t kLength = 64;
-  const auto source = open_source(folder / "a", kLength);
+  const auto source = open_instructions(folder / "a", kLength);
   EXPECT_EQ(source->num_samples(), data::BatchSource::kEndless);
   std::set<std::vector<int32_t>> orders;
   int64_t sample = 0;
@@ -204,7 +205,7 @@ TEST(InstructionSource, RefusesMasksThatDoNotBelong) {
   Conversations conversations;
   conversations.add(6, 3);
   conversations.add(5, 3);
-  const auto error = [&] { return user_error_of([&] { open_source(folder / "a", 16); }); };
+  const auto error = [&] { return user_error_of([&] { open_instructions(folder / "a", 16); }); };
   conversations.write(folder / "a");
   EXPECT_EQ(error(), "");
   write_dataset(folder / "a_mask", {{0, 0, 0, 1, 1, 1}}, data::TokenType::kU8);

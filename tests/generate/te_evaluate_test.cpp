@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr double kBound = 1e-4;
+constexpr double kTolerance = 1e-4;
 const std::string kFixtures = TE_SOURCE_DIR "/tests/fixtures/evaluate/";
 const char* const kTasks =
     "hellaswag,lambada_openai,arc_easy,arc_challenge,piqa,openbookqa,sciq,boolq,winogrande,wikitext,"
@@ -36,7 +36,7 @@ class TeEvaluate : public GenerateFolder, public ::testing::WithParamInterface<c
 void expect_number(const json& actual, const json& expected, const std::string& what) {
   ASSERT_TRUE(actual.is_number()) << what << ": " << actual;
   const auto wanted = expected.get<double>();
-  EXPECT_NEAR(actual.get<double>(), wanted, kBound * std::max(1.0, std::abs(wanted))) << what;
+  EXPECT_NEAR(actual.get<double>(), wanted, kTolerance * std::max(1.0, std::abs(wanted))) << what;
 }
 
 void expect_document(const json& item, const json& expected, const std::string& what) {

@@ -7,8 +7,6 @@
 namespace te::testing {
 namespace {
 
-using Overrides = std::vector<std::string>;
-
 class TrainingSamples : public GenerateFolder {
  protected:
   Result train(const std::string& name, const Overrides& overrides) {
@@ -27,11 +25,6 @@ class TrainingSamples : public GenerateFolder {
                               "logging.generate_tokens=9"};
   TrainFolder folder_;
 };
-
-Overrides operator+(Overrides a, const Overrides& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 
 TEST_F(TrainingSamples, AreThoseOfTeGenerate) {
   const Result result = train("a", prompts_ + Overrides{"training.train_steps=5"});

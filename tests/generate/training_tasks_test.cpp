@@ -9,13 +9,6 @@ namespace te::testing {
 namespace {
 
 using nlohmann::json;
-using Overrides = std::vector<std::string>;
-
-Overrides operator+(Overrides a, const Overrides& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
 class TrainingTasks : public GenerateFolder {
  protected:
   TrainingTasks() {

@@ -16,7 +16,7 @@ using testing::TestTensor;
 
 constexpr float kClamp = 1.3f;  // cuts off many; no BF16 number lies on it
 
-struct Case {
+struct ActivationCase {
   ActivationKind kind;
   DType dtype;
   int64_t rows, ffn;
@@ -28,8 +28,9 @@ struct Case {
 };
 
 // Aligned tiles, partial tiles of the aligned kernel, ragged shapes, an odd half of SwiGLU.
-std::vector<Case> cases(std::initializer_list<DType> dtypes = {DType::f32, DType::bf16}) {
-  std::vector<Case> list;
+std::vector<ActivationCase> activation_cases(std::initializer_list<DType> dtypes = {DType::f32,
+                                                                                    DType::bf16}) {
+  std::vector<ActivationCase> list;
   for (const auto kind :
        {ActivationKind::swiglu, ActivationKind::swiglu_clamped, ActivationKind::gelu,
         ActivationKind::gelu_exact, ActivationKind::relu, ActivationKind::silu, ActivationKind::geglu})
@@ -60,7 +61,7 @@ void expect_close(const TestTensor& actual, const TestTensor& expected) {
 TEST(ActivationGpu, ForwardIsCloseToTheCpu) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0), cpu = Context::cpu();
-  for (const Case& c : cases({DType::f32, DType::bf16, DType::f16})) {
+  for (const ActivationCase& c : activation_cases({DType::f32, DType::bf16, DType::f16})) {
     SCOPED_TRACE(c.name());
     TestTensor x(gpu, c.dtype, {c.rows, c.cols()}), cpu_x(cpu, c.dtype, {c.rows, c.cols()});
     TestTensor y(gpu, c.dtype, {c.rows, c.ffn}), cpu_y(cpu, c.dtype, {c.rows, c.ffn});
@@ -75,7 +76,7 @@ TEST(ActivationGpu, ForwardIsCloseToTheCpu) {
 TEST(ActivationGpu, BackwardIsCloseToTheCpu) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0), cpu = Context::cpu();
-  for (const Case& c : cases({DType::f32, DType::bf16, DType::f16})) {
+  for (const ActivationCase& c : activation_cases({DType::f32, DType::bf16, DType::f16})) {
     SCOPED_TRACE(c.name());
     const auto run = [&](const Context& context, TestTensor& dx) {
       TestTensor x(context, c.dtype, {c.rows, c.cols()}), dy(context, c.dtype, {c.rows, c.ffn});
@@ -94,7 +95,7 @@ TEST(ActivationGpu, BackwardIsCloseToTheCpu) {
 TEST(ActivationGpu, FusedForwardEqualsForwardThenQuantize) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
-  for (const Case& c : cases()) {
+  for (const ActivationCase& c : activation_cases()) {
     SCOPED_TRACE(c.name());
     TestTensor x(gpu, c.dtype, {c.rows, c.cols()});
     TestTensor y(gpu, c.dtype, {c.rows, c.ffn}), fused_y(gpu, c.dtype, {c.rows, c.ffn});
@@ -116,7 +117,7 @@ TEST(ActivationGpu, FusedForwardEqualsForwardThenQuantize) {
 TEST(ActivationGpu, FusedBackwardEqualsBackwardThenQuantizeAndMayWorkInPlace) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
-  for (const Case& c : cases()) {
+  for (const ActivationCase& c : activation_cases()) {
     SCOPED_TRACE(c.name());
     const Shape shape{c.rows, c.cols()};
     TestTensor x(gpu, c.dtype, shape), dy(gpu, c.dtype, {c.rows, c.ffn}), dx(gpu, c.dtype, shape);

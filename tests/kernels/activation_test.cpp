@@ -45,7 +45,7 @@ double plain(ActivationKind kind, double x) {
   }
 }
 
-struct Case {
+struct ActivationCase {
   ActivationKind kind;
   DType dtype;
   int64_t rows, ffn;
@@ -53,8 +53,8 @@ struct Case {
   float clamp() const { return kind == ActivationKind::swiglu_clamped ? kClamp : 0.0f; }
 };
 
-std::vector<Case> cases() {
-  std::vector<Case> list;
+std::vector<ActivationCase> activation_cases() {
+  std::vector<ActivationCase> list;
   for (const auto kind :
        {ActivationKind::swiglu, ActivationKind::swiglu_clamped, ActivationKind::gelu,
         ActivationKind::gelu_exact, ActivationKind::relu, ActivationKind::silu, ActivationKind::geglu})
@@ -66,7 +66,7 @@ std::vector<Case> cases() {
 
 TEST(Activation, ForwardIsTheDefinition) {
   const Context context = Context::cpu();
-  for (const Case& c : cases()) {
+  for (const ActivationCase& c : activation_cases()) {
     TestTensor x(context, c.dtype, {c.rows, c.cols()}), y(context, c.dtype, {c.rows, c.ffn});
     x.fill_normal(1, 3.0f);
     activation_forward(context, {.kind = c.kind, .x = x, .y = y, .clamp = c.clamp()});
@@ -139,7 +139,7 @@ TEST(Activation, TheClampCutsOffOneSideOfTheGateAndBothOfUpAndKeepsNan) {
 
 TEST(Activation, BackwardMatchesFiniteDifferences) {
   const Context context = Context::cpu();
-  for (const Case& c : cases()) {
+  for (const ActivationCase& c : activation_cases()) {
     TestTensor x(context, c.dtype, {c.rows, c.cols()}), dy(context, c.dtype, {c.rows, c.ffn});
     TestTensor dx(context, c.dtype, {c.rows, c.cols()});
     x.fill_normal(1, 2.0f);
@@ -170,7 +170,7 @@ TEST(Activation, BackwardMatchesFiniteDifferences) {
 
 TEST(Activation, FusedForwardEqualsForwardThenQuantize) {
   const Context context = Context::cpu();
-  for (const Case& c : cases()) {
+  for (const ActivationCase& c : activation_cases()) {
     TestTensor x(context, c.dtype, {c.rows, c.cols()});
     TestTensor y(context, c.dtype, {c.rows, c.ffn}), fused_y(context, c.dtype, {c.rows, c.ffn});
     x.fill_normal(3, 2.0f);
@@ -191,7 +191,7 @@ TEST(Activation, FusedForwardEqualsForwardThenQuantize) {
 
 TEST(Activation, FusedBackwardEqualsBackwardThenQuantizeAndMayWorkInPlace) {
   const Context context = Context::cpu();
-  for (const Case& c : cases()) {
+  for (const ActivationCase& c : activation_cases()) {
     const Shape shape{c.rows, c.cols()};
     TestTensor x(context, c.dtype, shape), dy(context, c.dtype, {c.rows, c.ffn}), dx(context, c.dtype, shape);
     TestTensor scratch(context, DType::f32, {quantize_scratch_elements(c.rows, c.cols())});

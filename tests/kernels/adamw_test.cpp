@@ -12,12 +12,8 @@
 namespace te::kernels {
 namespace {
 
+using testing::cpu;
 using testing::TestTensor;
-
-const Context& cpu() {
-  static const Context context = Context::cpu();
-  return context;
-}
 
 // All buffers of one optimizer, filled with small numbers; decay on granules whose number is even.
 struct Buffers {

@@ -6,7 +6,7 @@ namespace {
 
 using te::testing::relative_error;
 
-AttentionShape shape_of(int64_t batch, int64_t seq, int64_t heads, int64_t groups, int64_t dim) {
+AttentionShape shape_of_ranges(int64_t batch, int64_t seq, int64_t heads, int64_t groups, int64_t dim) {
   return {batch, seq, heads, groups, dim, 1.0f / std::sqrt(static_cast<float>(dim)), 0.0f};
 }
 
@@ -27,9 +27,9 @@ void check(const RangeProblem& problem, int ranks) {
 TEST(AttentionRanges, AreTheWhole) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const int ranks : {1, 2, 4}) {
-      check(RangeProblem(shape_of(2, 16, 4, 1, 8), dtype), ranks);
-      check(RangeProblem(shape_of(2, 200, 6, 2, 12), dtype), ranks);
-      check(RangeProblem(shape_of(1, 512, 2, 2, 16), dtype), ranks);
+      check(RangeProblem(shape_of_ranges(2, 16, 4, 1, 8), dtype), ranks);
+      check(RangeProblem(shape_of_ranges(2, 200, 6, 2, 12), dtype), ranks);
+      check(RangeProblem(shape_of_ranges(1, 512, 2, 2, 16), dtype), ranks);
     }
   }
 }
@@ -37,7 +37,7 @@ TEST(AttentionRanges, AreTheWhole) {
 TEST(AttentionRanges, SeeTheirWindowTheirDocumentsAndTheirDropout) {
   for (const int64_t window : {0, 1, 40, 130}) {
     for (const float dropout : {0.0f, 0.3f}) {
-      AttentionShape shape = shape_of(2, 200, 4, 2, 8);
+      AttentionShape shape = shape_of_ranges(2, 200, 4, 2, 8);
       shape.window = window, shape.dropout = dropout;
       check(RangeProblem(shape, DType::f32), 2);
       // Documents of 1, 2, 3, ... tokens.
@@ -55,7 +55,7 @@ TEST(AttentionRanges, SeeTheirWindowTheirDocumentsAndTheirDropout) {
 }
 
 TEST(AttentionRanges, WhatIsNoRunIsRefused) {
-  AttentionShape shape = shape_of(1, 16, 2, 2, 8);
+  AttentionShape shape = shape_of_ranges(1, 16, 2, 2, 8);
   const auto refused = [&](QueryRange range) {
     shape.range = range;
     return attention_unsupported(DeviceKind::cpu, shape, DType::f32)[0] != '\0';

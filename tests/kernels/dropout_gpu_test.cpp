@@ -7,15 +7,15 @@ namespace {
 
 using testing::TestTensor;
 
-struct Case {
+struct DropoutCase {
   int64_t rows, cols;
   uint64_t first_row;
 };
-const Case kCases[] = {{1, 1, 0},    {1, 3, 1},      {5, 7, 3},
-                       {4, 4, 1},    {3, 10, 2},     {3, 12, 5},
-                       {64, 768, 9}, {33, 1023, 77}, {257, 4100, 1'000'000'007}};
+const DropoutCase kDropoutCases[] = {{1, 1, 0},    {1, 3, 1},      {5, 7, 3},
+                                     {4, 4, 1},    {3, 10, 2},     {3, 12, 5},
+                                     {64, 768, 9}, {33, 1023, 77}, {257, 4100, 1'000'000'007}};
 
-std::vector<uint8_t> run(const Context& context, const Case& c, DType dtype, float probability,
+std::vector<uint8_t> run(const Context& context, const DropoutCase& c, DType dtype, float probability,
                          bool in_place) {
   TestTensor x(context, dtype, {c.rows, c.cols}), y(context, dtype, {c.rows, c.cols});
   x.fill_normal(1);
@@ -32,7 +32,7 @@ std::vector<uint8_t> run(const Context& context, const Case& c, DType dtype, flo
 TEST(DropoutGpu, HasTheBitsOfTheReference) {
   TE_REQUIRE_GPU();
   const Context cpu = Context::cpu(), gpu = Context::cuda(0);
-  for (const Case& c : kCases) {
+  for (const DropoutCase& c : kDropoutCases) {
     for (DType dtype : {DType::f32, DType::bf16, DType::f16}) {
       for (float probability : {0.0f, 0.1f, 0.5f}) {
         SCOPED_TRACE(fmt::format("{}x{} {} {}", c.rows, c.cols, dtype_name(dtype), probability));

@@ -10,12 +10,8 @@
 namespace te::kernels {
 namespace {
 
+using testing::cpu;
 using testing::TestTensor;
-
-const Context& cpu() {
-  static const Context context = Context::cpu();
-  return context;
-}
 
 TEST(Dropout, FollowsTheDefinition) {
   const int64_t rows = 5, cols = 7;  // rows do not begin at groups of four

@@ -9,17 +9,18 @@ namespace {
 
 using testing::TestTensor;
 
-struct Case {
+struct EmbeddingCase {
   int64_t rows, hidden, vocab, seq;
   int frequent;  ///< of ten tokens, how many are token vocab / 2
 };
 // One chunk of sorted pairs is 64 rows: whole chunks, cut chunks, runs over many chunks, a single token, few
 // bits.
-const Case kCases[] = {{1, 8, 3, 1, 0},           {64, 128, 50, 64, 0},       {65, 136, 7, 13, 5},
-                       {1000, 131, 1, 250, 0},    {1024, 1032, 3001, 512, 3}, {4096, 72, 1000, 1024, 9},
-                       {1024, 40, 50257, 512, 3}, {3001, 1, 257, 3001, 5},    {20000, 64, 32000, 4096, 8}};
+const EmbeddingCase kEmbeddingCases[] = {
+    {1, 8, 3, 1, 0},           {64, 128, 50, 64, 0},       {65, 136, 7, 13, 5},
+    {1000, 131, 1, 250, 0},    {1024, 1032, 3001, 512, 3}, {4096, 72, 1000, 1024, 9},
+    {1024, 40, 50257, 512, 3}, {3001, 1, 257, 3001, 5},    {20000, 64, 32000, 4096, 8}};
 
-std::vector<int32_t> tokens_of(const Case& c) {
+std::vector<int32_t> tokens_of(const EmbeddingCase& c) {
   std::vector<int32_t> ids(static_cast<size_t>(c.rows));
   for (size_t i = 0; i < ids.size(); ++i) {
     const Philox4 random = philox(1, 2, i);
@@ -29,7 +30,8 @@ std::vector<int32_t> tokens_of(const Case& c) {
   return ids;
 }
 
-std::vector<uint8_t> forward(const Context& context, const Case& c, DType dtype, bool with_positions) {
+std::vector<uint8_t> forward(const Context& context, const EmbeddingCase& c, DType dtype,
+                             bool with_positions) {
   TestTensor tokens(context, DType::i32, {c.rows}), table(context, dtype, {c.vocab, c.hidden});
   TestTensor positions(context, dtype, {c.seq + 1, c.hidden}), out(context, dtype, {c.rows, c.hidden});
   tokens.fill_ints(tokens_of(c));
@@ -47,7 +49,7 @@ struct Gradients {
   std::vector<float> table, positions;
   std::vector<uint8_t> table_bits, position_bits;
 };
-Gradients backward(const Context& context, const Case& c, DType dtype, bool with_positions = true) {
+Gradients backward(const Context& context, const EmbeddingCase& c, DType dtype, bool with_positions = true) {
   TestTensor tokens(context, DType::i32, {c.rows}), dout(context, dtype, {c.rows, c.hidden});
   TestTensor dtable(context, DType::f32, {c.vocab, c.hidden}),
       dpositions(context, DType::f32, {c.seq + 1, c.hidden});
@@ -70,7 +72,7 @@ Gradients backward(const Context& context, const Case& c, DType dtype, bool with
 TEST(EmbeddingGpu, ForwardHasTheBitsOfTheReference) {
   TE_REQUIRE_GPU();
   const Context cpu = Context::cpu(), gpu = Context::cuda(0);
-  for (const Case& c : kCases)
+  for (const EmbeddingCase& c : kEmbeddingCases)
     for (DType dtype : {DType::f32, DType::bf16, DType::f16})
       for (bool with_positions : {false, true})
         EXPECT_EQ(forward(cpu, c, dtype, with_positions), forward(gpu, c, dtype, with_positions))
@@ -80,7 +82,7 @@ TEST(EmbeddingGpu, ForwardHasTheBitsOfTheReference) {
 TEST(EmbeddingGpu, BackwardMatchesTheReference) {
   TE_REQUIRE_GPU();
   const Context cpu = Context::cpu(), gpu = Context::cuda(0);
-  for (const Case& c : kCases) {
+  for (const EmbeddingCase& c : kEmbeddingCases) {
     for (DType dtype : {DType::f32, DType::bf16}) {
       const Gradients expected = backward(cpu, c, dtype), actual = backward(gpu, c, dtype);
       SCOPED_TRACE(fmt::format("{}x{} vocab {} {}", c.rows, c.hidden, c.vocab, dtype_name(dtype)));
@@ -97,8 +99,8 @@ TEST(EmbeddingGpu, BackwardMatchesTheReference) {
 TEST(EmbeddingGpu, BackwardWithoutPositionsLeavesThem) {
   TE_REQUIRE_GPU();
   const Context cpu = Context::cpu(), gpu = Context::cuda(0);
-  const Gradients expected = backward(cpu, kCases[2], DType::f32, false);
-  const Gradients actual = backward(gpu, kCases[2], DType::f32, false);
+  const Gradients expected = backward(cpu, kEmbeddingCases[2], DType::f32, false);
+  const Gradients actual = backward(gpu, kEmbeddingCases[2], DType::f32, false);
   EXPECT_LT(testing::relative_error(actual.table, expected.table), 1e-6);
   EXPECT_EQ(actual.position_bits, expected.position_bits);
 }
@@ -107,7 +109,7 @@ TEST(EmbeddingGpu, EveryRowIsAddedOnce) {
   TE_REQUIRE_GPU();
   // Ones are added exactly, so each row of the gradient is the count of its token, bit for bit.
   const Context gpu = Context::cuda(0);
-  for (const Case& c : kCases) {
+  for (const EmbeddingCase& c : kEmbeddingCases) {
     TestTensor tokens(gpu, DType::i32, {c.rows}), dout(gpu, DType::bf16, {c.rows, c.hidden});
     TestTensor dtable(gpu, DType::f32, {c.vocab, c.hidden});
     TestTensor workspace(gpu, DType::u8, {embedding_backward_workspace_bytes(gpu, c.rows, c.hidden)});
@@ -131,7 +133,7 @@ TEST(EmbeddingGpu, SlicesOfTheVocabularyMatchTheReference) {
     std::vector<float> dtable;
     std::vector<uint8_t> dtable_bits;
   };
-  const auto run = [](const Context& context, const Case& c, DType dtype) {
+  const auto run = [](const Context& context, const EmbeddingCase& c, DType dtype) {
     Result result;
     TestTensor tokens(context, DType::i32, {c.rows}), table(context, dtype, {c.vocab, c.hidden});
     TestTensor dout(context, dtype, {c.rows, c.hidden}), dtable(context, DType::f32, {c.vocab, c.hidden});
@@ -159,7 +161,7 @@ TEST(EmbeddingGpu, SlicesOfTheVocabularyMatchTheReference) {
     result.dtable_bits = dtable.raw();
     return result;
   };
-  for (const Case& c : kCases) {
+  for (const EmbeddingCase& c : kEmbeddingCases) {
     for (DType dtype : {DType::f32, DType::bf16}) {
       SCOPED_TRACE(fmt::format("{}x{} vocab {} {}", c.rows, c.hidden, c.vocab, dtype_name(dtype)));
       const Result expected = run(cpu, c, dtype), actual = run(gpu, c, dtype);

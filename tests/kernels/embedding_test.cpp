@@ -8,12 +8,8 @@
 namespace te::kernels {
 namespace {
 
+using testing::cpu;
 using testing::TestTensor;
-
-const Context& cpu() {
-  static const Context context = Context::cpu();
-  return context;
-}
 
 TEST(EmbeddingForward, CopiesRowsWithoutPositions) {
   TestTensor table(cpu(), DType::f32, {3, 2}), tokens(cpu(), DType::i32, {4}), out(cpu(), DType::f32, {4, 2});

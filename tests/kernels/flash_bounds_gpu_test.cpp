@@ -13,18 +13,18 @@ namespace {
 
 using te::testing::relative_error;
 
-struct Case {
+struct FlashCase {
   int64_t batch, seq, heads, groups, dim;
   bool documents;
   int64_t window;
 };
 
-std::string text(const Case& c) {
+std::string text(const FlashCase& c) {
   return fmt::format("batch {} seq {} heads {}/{} dim {}{}, window {}", c.batch, c.seq, c.heads, c.groups,
                      c.dim, c.documents ? ", documents" : "", c.window);
 }
 
-AttentionShape shape_of(const Case& c) {
+AttentionShape shape_of(const FlashCase& c) {
   AttentionShape shape = attention_shape(c.batch, c.seq, c.heads, c.groups, c.dim);
   if (c.documents)
     shape.max_documents = count_documents(some_documents(c.batch, c.seq).data(), c.batch, c.seq);
@@ -32,8 +32,8 @@ AttentionShape shape_of(const Case& c) {
   return shape;
 }
 
-struct Problem : AttentionProblem {
-  Problem(const Context& on, const AttentionShape& of)
+struct FlashProblem : AttentionProblem {
+  FlashProblem(const Context& on, const AttentionShape& of)
       : AttentionProblem(
             on, of, some_documents(of.batch, of.seq),
             std::max(cuda::flash_forward_workspace_bytes(of), cuda::flash_backward_workspace_bytes(of))) {}
@@ -43,8 +43,8 @@ struct Problem : AttentionProblem {
   }
 };
 
-std::vector<Case> cases() {
-  std::vector<Case> all;
+std::vector<FlashCase> flash_cases() {
+  std::vector<FlashCase> all;
   for (const int64_t dim : {64, 128}) {
     for (const int64_t seq : {2, 64, 127, 200, 256, 330, 1024}) {
       all.push_back({2, seq, 4, 2, dim, true, 0});
@@ -61,9 +61,9 @@ std::vector<Case> cases() {
 TEST(FlashBoundsGpu, AgainstReference) {
   TE_REQUIRE_GPU();
   const Context cpu = Context::cpu(), gpu = Context::cuda(0);
-  for (const Case& c : cases()) {
+  for (const FlashCase& c : flash_cases()) {
     SCOPED_TRACE(text(c));
-    Problem expected(cpu, shape_of(c)), actual(gpu, shape_of(c));
+    FlashProblem expected(cpu, shape_of(c)), actual(gpu, shape_of(c));
     ASSERT_TRUE(cuda::flash_supported(actual.shape) && cuda::is_bounded(actual.shape));
     expected.run();
     actual.run_flash();
@@ -84,7 +84,7 @@ TEST(FlashBoundsGpu, Repeats) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   for (const int64_t dim : {64, 128}) {
-    Problem problem(gpu, shape_of({4, 2048, 8, 4, dim, true, 700}));
+    FlashProblem problem(gpu, shape_of({4, 2048, 8, 4, dim, true, 700}));
     std::optional<std::vector<uint8_t>> o, lse, gradients;
     for (int turn = 0; turn < 10; ++turn) {
       for (const auto* tensor : {&problem.o, &problem.lse, &problem.dqkv, &problem.workspace})
@@ -106,9 +106,9 @@ TEST(FlashBoundsGpu, BoundsThatBoundNothingChangeNoBit) {
   const Context gpu = Context::cuda(0);
   for (const int64_t dim : {64, 128}) {
     AttentionShape shape = attention_shape(2, 700, 4, 2, dim);
-    Problem plain(gpu, shape);
+    FlashProblem plain(gpu, shape);
     shape.max_documents = 2;
-    Problem one(gpu, shape);
+    FlashProblem one(gpu, shape);
     one.start.fill_ints(std::vector<int32_t>(static_cast<size_t>(one.rows)));
     plain.run_flash(), one.run_flash();
     EXPECT_EQ(one.o.raw(), plain.o.raw());
@@ -117,14 +117,14 @@ TEST(FlashBoundsGpu, BoundsThatBoundNothingChangeNoBit) {
   }
 }
 
-RangeProblem range_problem(const Case& c) {
+RangeProblem range_problem(const FlashCase& c) {
   RangeProblem problem(shape_of(c), DType::bf16);
   if (c.documents) problem.document_start = some_documents(c.batch, c.seq);
   return problem;
 }
 
-std::vector<Case> range_cases() {
-  std::vector<Case> all;
+std::vector<FlashCase> range_cases() {
+  std::vector<FlashCase> all;
   for (const int64_t dim : {64, 128})
     for (const bool documents : {false, true})
       for (const int64_t window : {0, 1, 70, 300}) all.push_back({2, 1024, 4, 2, dim, documents, window});
@@ -135,7 +135,7 @@ std::vector<Case> range_cases() {
 TEST(FlashBoundsGpu, RangesOfAnyLengthAgainstReference) {
   TE_REQUIRE_GPU();
   const Context cpu = Context::cpu(), gpu = Context::cuda(0);
-  for (const Case& c : range_cases()) {
+  for (const FlashCase& c : range_cases()) {
     const RangeProblem problem = range_problem(c);
     for (const std::vector<Chunk>& chunks :
          {std::vector<Chunk>{{0, 1}, {128, 1}}, std::vector<Chunk>{{0, 200}, {512, 63}},
@@ -162,7 +162,7 @@ TEST(FlashBoundsGpu, RangesOfAnyLengthAgainstReference) {
 TEST(FlashBoundsGpu, QueriesOfARangeHaveTheBitsOfTheWhole) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
-  for (const Case& c : range_cases()) {
+  for (const FlashCase& c : range_cases()) {
     SCOPED_TRACE(text(c));
     const RangeProblem problem = range_problem(c);
     const AttentionResults whole = attend_whole(gpu, problem);

@@ -20,7 +20,7 @@ using te::testing::TestTensor;
 
 /// Whole tiles of 128 x 192 and parts of them, k in whole stages of 128 and not; all with more tiles than an H200 has
 /// multiprocessors.
-std::vector<Fp8ActivationCase> fused_cases() {
+std::vector<Fp8ActivationCase> fused_fp8_cases() {
   std::vector<Fp8ActivationCase> all;
   using Size = std::array<int64_t, 3>;
   for (const auto& [m, ffn, k] : {Size{4096, 3072, 768},
@@ -37,7 +37,7 @@ std::vector<Fp8ActivationCase> fused_cases() {
 }
 
 /// Few tiles, a bias in front of SwiGLU, another format.
-std::vector<Fp8ActivationCase> other_cases() {
+std::vector<Fp8ActivationCase> other_fp8_cases() {
   return {{ActivationKind::gelu, 256, 384, 512, true},
           {ActivationKind::swiglu, 256, 384, 512, false},
           {ActivationKind::swiglu, 4096, 768, 128, true},
@@ -51,7 +51,7 @@ TEST(GemmActivationFp8Gpu, TheFusedKernelTakesWhatItIsMadeFor) {
   const auto takes = [&](const GemmActivationForward& args) {
     return cuda::gemm_activation_forward(gpu, args);
   };
-  for (const Fp8ActivationCase& c : fused_cases()) {
+  for (const Fp8ActivationCase& c : fused_fp8_cases()) {
     SCOPED_TRACE(c.name());
     const Fp8ActivationOperands operands(gpu, c);
     const Fp8Storage storage(gpu, DType::e4m3, c.m, c.ffn, 1.0f);
@@ -66,7 +66,7 @@ TEST(GemmActivationFp8Gpu, TheFusedKernelTakesWhatItIsMadeFor) {
     const Fp8Storage gradient(gpu, DType::e5m2, c.m, c.ffn, 1.0f);
     EXPECT_FALSE(takes(operands.cast(gradient.output())));
   }
-  for (const Fp8ActivationCase& c : other_cases()) {
+  for (const Fp8ActivationCase& c : other_fp8_cases()) {
     SCOPED_TRACE(c.name());
     EXPECT_FALSE(takes(Fp8ActivationOperands(gpu, c).stored()));
   }
@@ -81,8 +81,8 @@ TEST(GemmActivationFp8Gpu, TheFusedKernelTakesWhatItIsMadeFor) {
 TEST(GemmActivationFp8Gpu, AgreesWithFp32OnTheCpu) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0), cpu = Context::cpu();
-  std::vector<Fp8ActivationCase> all = fused_cases();
-  for (const Fp8ActivationCase& c : other_cases()) all.push_back(c);
+  std::vector<Fp8ActivationCase> all = fused_fp8_cases();
+  for (const Fp8ActivationCase& c : other_fp8_cases()) all.push_back(c);
   for (const Fp8ActivationCase& c : all) {
     SCOPED_TRACE(c.name());
     const Fp8ActivationOperands operands(gpu, c);
@@ -133,7 +133,7 @@ std::vector<Fp8Output> outputs_of(const Fp8Storage& storage) {
 TEST(GemmActivationFp8Gpu, CastsAsTheActivationByItselfDoes) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
-  for (const Fp8ActivationCase& c : fused_cases()) {
+  for (const Fp8ActivationCase& c : fused_fp8_cases()) {
     SCOPED_TRACE(c.name());
     const Fp8ActivationOperands operands(gpu, c);
     gemm_activation_forward(gpu, operands.stored());
@@ -154,7 +154,7 @@ TEST(GemmActivationFp8Gpu, CastsAsTheActivationByItselfDoes) {
 TEST(GemmActivationFp8Gpu, RepeatedCallsGiveTheSameBits) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
-  for (const Fp8ActivationCase& c : fused_cases()) {
+  for (const Fp8ActivationCase& c : fused_fp8_cases()) {
     SCOPED_TRACE(c.name());
     const Fp8ActivationOperands operands(gpu, c);
     std::vector<uint8_t> first;

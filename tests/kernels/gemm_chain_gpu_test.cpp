@@ -14,7 +14,7 @@ namespace {
 
 using testing::TestTensor;
 
-struct Case {
+struct ChainCase {
   int64_t rows, hidden, ffn;
   bool fp8;
   ActivationKind activation;
@@ -24,7 +24,7 @@ struct Case {
   int64_t fc1() const { return is_gated(activation) ? 2 * ffn : ffn; }
 };
 
-std::string text(const Case& c) {
+std::string text(const ChainCase& c) {
   return fmt::format("{} rows, {} and {} wide, {}, activation {}, norm {}{}", c.rows, c.hidden, c.ffn,
                      c.fp8 ? "FP8" : "BF16", static_cast<int>(c.activation), static_cast<int>(c.norm),
                      c.bias ? ", biases" : "");
@@ -40,7 +40,7 @@ void fill_quickly(TestTensor& tensor, uint64_t seed, float size) {
 
 /// A weight with a bias.
 struct Weight {
-  Weight(const Context& gpu, const Case& c, int64_t n, int64_t k, uint64_t seed)
+  Weight(const Context& gpu, const ChainCase& c, int64_t n, int64_t k, uint64_t seed)
       : values(gpu, c.fp8 ? DType::e4m3 : DType::bf16, {n, k}),
         scale_inv(gpu, DType::f32, {1}),
         bias(gpu, DType::bf16, {n}) {
@@ -55,7 +55,7 @@ struct Weight {
 
 /// proj, norm and fc1, fc2, norm and qkv.
 struct Layer {
-  Layer(const Context& context, const Case& which)
+  Layer(const Context& context, const ChainCase& which)
       : gpu(context),
         c(which),
         x(gpu, DType::bf16, {c.rows, c.hidden}),
@@ -145,15 +145,15 @@ struct Layer {
   }
 
   const Context& gpu;
-  Case c;
+  ChainCase c;
   TestTensor x, residual, middle, end, attention, mlp, activated, qkv, gamma, beta, barrier;
   Weight proj_w, fc1_w, fc2_w, qkv_w;
   std::vector<ChainedGemm> gemms;
 };
 
-std::vector<Case> cases() {
+std::vector<ChainCase> chain_cases() {
   using A = ActivationKind;
-  std::vector<Case> all;
+  std::vector<ChainCase> all;
   for (const bool fp8 : {false, true}) {
     for (const int64_t rows : {1, 2, 5, 8}) {
       all.push_back({rows, 128, 384, fp8, A::swiglu, NormKind::rms, false});
@@ -174,7 +174,7 @@ std::vector<Case> cases() {
 TEST(GemmChainGpu, EachIsWhatTheOpsMake) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
-  for (const Case& c : cases()) {
+  for (const ChainCase& c : chain_cases()) {
     Layer layer(gpu, c);
     layer.fill(40);
     for (const ChainedGemm& gemm : layer.gemms) {
@@ -226,7 +226,7 @@ TEST(GemmChainGpu, Fp32ResultsAreNotRounded) {
 TEST(GemmChainGpu, AChainIsItsLinks) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
-  for (const Case& c : cases()) {
+  for (const ChainCase& c : chain_cases()) {
     Layer layer(gpu, c);
     if (!has_gemm_chain(gpu, {layer.gemms, layer.barrier})) {
       EXPECT_TRUE(c.rows > 1 && c.ffn > 4096) << text(c);
@@ -250,8 +250,8 @@ TEST(GemmChainGpu, AChainIsItsLinks) {
 TEST(GemmChainGpu, RowsDependOnNoOtherRow) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
-  const Case one{1, 2048, 5632, false, ActivationKind::swiglu, NormKind::rms, false};
-  Case many = one;
+  const ChainCase one{1, 2048, 5632, false, ActivationKind::swiglu, NormKind::rms, false};
+  ChainCase many = one;
   many.rows = 7;
   Layer alone(gpu, one), beside(gpu, many);
   beside.fill(7);

@@ -16,7 +16,7 @@ namespace {
 using te::testing::count_different;
 using te::testing::TestTensor;
 
-struct Case {
+struct GemmCase {
   int64_t m, n, k;
   DType a, b, out;
   bool trans_a, trans_b, accumulate, bias;
@@ -27,7 +27,7 @@ struct Case {
 
 /// The operands of a case on one device; the seeds make both devices' the same.
 struct Operands {
-  Operands(const Context& context, const Case& c)
+  Operands(const Context& context, const GemmCase& c)
       : a(context, c.a, c.trans_a ? Shape{c.k, c.m} : Shape{c.m, c.k}),
         b(context, c.b, c.trans_b ? Shape{c.n, c.k} : Shape{c.k, c.n}),
         out(context, c.out, {c.m, c.n}),
@@ -55,7 +55,7 @@ struct Operands {
   Gemm args;
 };
 
-void check(const Context& gpu, const Case& c) {
+void check(const Context& gpu, const GemmCase& c) {
   SCOPED_TRACE(fmt::format("{}x{}x{} a {}{} b {}{} out {}{}{}{}", c.m, c.n, c.k, dtype_name(c.a),
                            c.trans_a ? "^T" : "", dtype_name(c.b), c.trans_b ? "^T" : "", dtype_name(c.out),
                            c.accumulate ? " +=" : "", c.bias ? " bias" : "", c.fast ? " fast" : ""));
@@ -195,7 +195,7 @@ TEST(GemmGpu, FewRowsThatStartEarly) {
   const Context gpu = Context::cuda(0);
   for (const DType type : {DType::bf16, DType::e4m3}) {
     for (const int64_t rows : {1, 2}) {
-      const Case c{rows, 4096, 4096, type, type, DType::bf16, false, true, false, false};
+      const GemmCase c{rows, 4096, 4096, type, type, DType::bf16, false, true, false, false};
       Operands late(gpu, c), early(gpu, c);
       TestTensor wide(gpu, DType::bf16, {rows, 4096}), one(gpu, DType::f32, {1});
       one.fill_value(1.0f);
@@ -223,8 +223,8 @@ TEST(GemmGpu, FewRowsThatStartEarly) {
 TEST(GemmGpu, RowsOfAMatrixWithScalesOf128Values) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
-  const Case c{256,  128,   512,   DType::e4m3, DType::e4m3,          DType::bf16,        false,
-               true, false, false, false,       ScaleLayout::vectors, ScaleLayout::blocks};
+  const GemmCase c{256,  128,   512,   DType::e4m3, DType::e4m3,          DType::bf16,        false,
+                   true, false, false, false,       ScaleLayout::vectors, ScaleLayout::blocks};
   Operands whole(gpu, c), parts(gpu, c);
   gemm(gpu, whole.args);
   for (const int64_t first : {0, 64, 192}) {
@@ -243,7 +243,7 @@ TEST(GemmGpu, Fp8OfSmallIntegersIsExact) {
   // Integers whose products and sums fit 13 bits: every accumulator holds them, so every bit must agree.
   const Context gpu = Context::cuda(0);
   const Context cpu = Context::cpu();
-  const Case c{64, 96, 128, DType::e4m3, DType::e5m2, DType::f32, false, true, false, false};
+  const GemmCase c{64, 96, 128, DType::e4m3, DType::e5m2, DType::f32, false, true, false, false};
   Operands expected(cpu, c), actual(gpu, c);
   std::vector<float> a(64 * 128), b(96 * 128);
   for (size_t i = 0; i < a.size(); ++i) a[i] = static_cast<float>(static_cast<int>(i * 7 % 11) - 5);
@@ -285,7 +285,7 @@ TEST(GemmGpu, UnalignedViews) {
 TEST(GemmGpu, TuningAnAccumulatingGemmAddsOnce) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0, {.gemm_autotune = GemmAutotune::full});
-  const Case c{1024, 768, 2048, DType::bf16, DType::bf16, DType::f32, true, false, true, false};
+  const GemmCase c{1024, 768, 2048, DType::bf16, DType::bf16, DType::f32, true, false, true, false};
   Operands first(gpu, c), second(gpu, c);
   gemm(gpu, first.args);   // tunes
   gemm(gpu, second.args);  // looks the plan up
@@ -297,7 +297,7 @@ TEST(GemmGpu, AChoiceIsTakenFromTheFile) {
   TE_REQUIRE_GPU();
   const Context full = Context::cuda(0, {.gemm_autotune = GemmAutotune::full});
   const Context later = Context::cuda(0, {.gemm_autotune = GemmAutotune::cached});
-  const Case c{512, 384, 4096, DType::bf16, DType::bf16, DType::bf16, false, true, false, false};
+  const GemmCase c{512, 384, 4096, DType::bf16, DType::bf16, DType::bf16, false, true, false, false};
   Operands tuned(full, c), cached(later, c);
   gemm(full, tuned.args);
   gemm(later, cached.args);
@@ -309,7 +309,7 @@ TEST(GemmGpu, RepeatedCallsGiveTheSameBits) {
   const Context gpu = Context::cuda(0);
   // Long sums with few tiles: the shape in which the library splits k.
   for (DType out : {DType::bf16, DType::f32}) {
-    const Case c{128, 128, 16384, DType::bf16, DType::bf16, out, true, false, false, false};
+    const GemmCase c{128, 128, 16384, DType::bf16, DType::bf16, out, true, false, false, false};
     Operands one(gpu, c), two(gpu, c);
     gemm(gpu, one.args);
     for (int i = 0; i < 5; ++i) {

@@ -16,14 +16,14 @@ namespace {
 using te::testing::count_different;
 using te::testing::TestTensor;
 
-struct Case {
+struct GemmCase {
   int64_t m, n, k;
   DType a, b, out;
   bool trans_a, trans_b, accumulate, bias;
 };
 
 /// What gemm.h promises, in double precision and unrounded; `magnitude` is the same with absolute values.
-void reference(const Case& c, const std::vector<float>& a, const std::vector<float>& b,
+void reference(const GemmCase& c, const std::vector<float>& a, const std::vector<float>& b,
                const std::vector<float>& old, const std::vector<float>& bias, double scale,
                std::vector<double>& sum, std::vector<double>& magnitude) {
   sum.assign(static_cast<size_t>(c.m * c.n), 0.0);
@@ -44,7 +44,7 @@ void reference(const Case& c, const std::vector<float>& a, const std::vector<flo
   }
 }
 
-void check(const Context& context, const Case& c) {
+void check(const Context& context, const GemmCase& c) {
   SCOPED_TRACE(fmt::format("{}x{}x{} a {}{} b {}{} out {}{}{}", c.m, c.n, c.k, dtype_name(c.a),
                            c.trans_a ? "^T" : "", dtype_name(c.b), c.trans_b ? "^T" : "", dtype_name(c.out),
                            c.accumulate ? " +=" : "", c.bias ? " bias" : ""));

@@ -11,12 +11,8 @@
 namespace te::kernels {
 namespace {
 
+using testing::cpu;
 using testing::TestTensor;
-
-const Context& cpu() {
-  static const Context context = Context::cpu();
-  return context;
-}
 
 float sum(const std::vector<float>& values, float start = 0.0f) {
   TestTensor x(cpu(), DType::f32, {static_cast<int64_t>(values.size())}), out(cpu(), DType::f32, {1});

@@ -15,12 +15,8 @@
 namespace te::kernels {
 namespace {
 
+using testing::cpu;
 using testing::TestTensor;
-
-const Context& cpu() {
-  static const Context context = Context::cpu();
-  return context;
-}
 
 struct Block {
   uint8_t codes[kAdamWGranule];

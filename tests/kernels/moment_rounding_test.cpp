@@ -10,12 +10,8 @@
 namespace te::kernels {
 namespace {
 
+using testing::cpu;
 using testing::TestTensor;
-
-const Context& cpu() {
-  static const Context context = Context::cpu();
-  return context;
-}
 
 /// A whole parameter with rows of this length.
 MomentRun whole(int64_t cols) {

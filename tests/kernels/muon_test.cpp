@@ -12,11 +12,6 @@ namespace {
 
 using namespace kernels;
 
-const Context& cpu() {
-  static const Context context = Context::cpu();
-  return context;
-}
-
 TEST(Muon, MomentumByHand) {
   TestTensor grad(cpu(), DType::f32, {2}), momentum(cpu(), DType::f32, {2}), update(cpu(), DType::f32, {2});
   const float multiplier = 0.5f;

@@ -13,15 +13,15 @@ namespace {
 
 using testing::TestTensor;
 
-struct Size {
+struct MatrixSize {
   int64_t rows, cols;
 };
 // Ragged in rows, in columns, in both, whole tiles, one element, more columns than a tile is wide.
-const Size kSizes[] = {{1, 1},    {1, 64},   {128, 64},   {16, 8},     {144, 72},   {256, 1024},
-                       {131, 64}, {128, 67}, {1000, 333}, {2048, 520}, {8192, 256}, {48, 4096}};
+const MatrixSize kSizes[] = {{1, 1},    {1, 64},   {128, 64},   {16, 8},     {144, 72},   {256, 1024},
+                             {131, 64}, {128, 67}, {1000, 333}, {2048, 520}, {8192, 256}, {48, 4096}};
 
 // The same values on both backends; the column sums differ in the order of additions alone.
-void compare(DType input, DType format, Size size, const std::vector<float>& values) {
+void compare(DType input, DType format, MatrixSize size, const std::vector<float>& values) {
   const Context gpu = Context::cuda(0), cpu = Context::cpu();
   const auto run = [&](const Context& context, std::vector<float>& bias) {
     TestTensor x(context, input, {size.rows, size.cols}), dbias(context, DType::f32, {size.cols});
@@ -45,7 +45,7 @@ void compare(DType input, DType format, Size size, const std::vector<float>& val
 
 TEST(QuantizeGpu, EqualsTheCpu) {
   TE_REQUIRE_GPU();
-  for (const Size size : kSizes) {
+  for (const MatrixSize size : kSizes) {
     for (const DType input : {DType::f32, DType::bf16}) {
       const std::vector<float> values = testing::normal_values(size.rows * size.cols, 17, 4.0f);
       compare(input, DType::e4m3, size, values);
@@ -57,7 +57,7 @@ TEST(QuantizeGpu, EqualsTheCpu) {
 TEST(QuantizeGpu, EachOutputAlone) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
-  for (const Size size : {Size{256, 192}, Size{77, 101}}) {
+  for (const MatrixSize size : {MatrixSize{256, 192}, MatrixSize{77, 101}}) {
     TestTensor x(gpu, DType::bf16, {size.rows, size.cols});
     x.fill_normal(5, 3.0f);
     Fp8Storage all(gpu, DType::e4m3, size.rows, size.cols, 20.0f);
@@ -140,7 +140,7 @@ TEST(QuantizeGpu, RowSlicesOfALargerTensor) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   // Rows of 20 bytes (FP8) and 40 bytes (bf16): most slices begin off every alignment; others are aligned.
-  for (const Size size : {Size{40, 20}, Size{96, 64}}) {
+  for (const MatrixSize size : {MatrixSize{40, 20}, MatrixSize{96, 64}}) {
     for (const int64_t first : {0, 1, 3, 16}) {
       const int64_t rows = 16;
       TestTensor q(gpu, DType::e4m3, {size.rows, size.cols}), out(gpu, DType::e4m3, {size.cols, rows});
@@ -213,7 +213,7 @@ TEST(QuantizeGpu, WithOwnScaleInOneLaunch) {
 TEST(QuantizeGpu, TransposeFp8) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
-  for (const Size size : kSizes) {
+  for (const MatrixSize size : kSizes) {
     TestTensor q(gpu, DType::e5m2, {size.rows, size.cols}), out(gpu, DType::e5m2, {size.cols, size.rows});
     std::vector<uint8_t> codes(static_cast<size_t>(size.rows * size.cols));
     for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<uint8_t>(i * 2654435761u >> 13);

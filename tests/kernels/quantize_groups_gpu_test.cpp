@@ -17,7 +17,8 @@ void expect_same_bits(const std::vector<float>& a, const std::vector<float>& b) 
   EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(float)), 0);
 }
 
-void compare(const GroupCase& c, const std::vector<float>& values, bool rows = true, bool columns = true) {
+void compare_groups(const GroupCase& c, const std::vector<float>& values, bool rows = true,
+                    bool columns = true) {
   SCOPED_TRACE(c.name());
   const Context gpu = Context::cuda(0), cpu = Context::cpu();
   const auto run = [&](const Context& context) {
@@ -40,16 +41,16 @@ void compare(const GroupCase& c, const std::vector<float>& values, bool rows = t
 
 TEST(QuantizeGroupsGpu, EqualsTheCpu) {
   TE_REQUIRE_GPU();
-  for (const GroupCase& c : group_cases()) compare(c, group_values(c.rows, c.cols));
+  for (const GroupCase& c : group_cases()) compare_groups(c, group_values(c.rows, c.cols));
   for (const ScaleLayout layout : {ScaleLayout::rows, ScaleLayout::vectors, ScaleLayout::blocks})
-    compare({2048, 1392, layout}, group_values(2048, 1392));
+    compare_groups({2048, 1392, layout}, group_values(2048, 1392));
 }
 
 TEST(QuantizeGroupsGpu, EachFormAlone) {
   TE_REQUIRE_GPU();
   for (const ScaleLayout layout : {ScaleLayout::rows, ScaleLayout::vectors, ScaleLayout::blocks}) {
-    compare({144, 272, layout}, group_values(144, 272), true, false);
-    compare({144, 272, layout}, group_values(144, 272), false, true);
+    compare_groups({144, 272, layout}, group_values(144, 272), true, false);
+    compare_groups({144, 272, layout}, group_values(144, 272), false, true);
   }
 }
 
@@ -62,7 +63,7 @@ TEST(QuantizeGroupsGpu, StrangeValues) {
   for (const ScaleLayout layout : {ScaleLayout::rows, ScaleLayout::vectors, ScaleLayout::blocks})
     for (const DType input : {DType::f32, DType::bf16})
       for (const bool power_of_two : {false, true})
-        compare({160, 160, layout, input, DType::e4m3, power_of_two}, values);
+        compare_groups({160, 160, layout, input, DType::e4m3, power_of_two}, values);
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ using kernels::rope_tables;
 struct RopeCase {
   int64_t batch, seq, heads, groups, head_dim;
 };
-const RopeCase kCases[] = {{1, 1, 1, 1, 2}, {2, 5, 3, 1, 6}, {2, 33, 4, 2, 64}, {1, 17, 2, 2, 80}};
+const RopeCase kRopeCases[] = {{1, 1, 1, 1, 2}, {2, 5, 3, 1, 6}, {2, 33, 4, 2, 64}, {1, 17, 2, 2, 80}};
 
 /// Tables are longer than seq, as in evaluation with shorter sequences.
 struct RopeTables {
@@ -142,7 +142,7 @@ TEST(RopeTest, MatchesDoublePrecision) {
   const Context context = Context::cpu();
   const double theta = 500.0;
   for (const DType dtype : {DType::f32, DType::bf16}) {
-    for (const RopeCase& t : kCases) {
+    for (const RopeCase& t : kRopeCases) {
       const int64_t rows = t.batch * t.seq, heads = t.heads + 2 * t.groups, half = t.head_dim / 2;
       const int64_t columns = heads * t.head_dim;
       TestTensor qkv(context, dtype, {rows, columns});

@@ -10,7 +10,7 @@ namespace {
 
 using testing::TestTensor;
 
-void compare(const StatsCase& c, const std::vector<float>& values) {
+void compare_stats(const StatsCase& c, const std::vector<float>& values) {
   SCOPED_TRACE(c.name());
   const Context gpu = Context::cuda(0), cpu = Context::cpu();
   const TensorSums actual = run_stats(gpu, c, values), again = run_stats(gpu, c, values),
@@ -34,8 +34,8 @@ void compare(const StatsCase& c, const std::vector<float>& values) {
 
 TEST(TensorStatsGpu, EqualsTheCpu) {
   TE_REQUIRE_GPU();
-  for (const StatsCase& c : stats_cases()) compare(c, stats_values(c.rows * c.cols));
-  compare({2048, 1392, ScaleLayout::vectors, true}, stats_values(2048 * 1392));
+  for (const StatsCase& c : stats_cases()) compare_stats(c, stats_values(c.rows * c.cols));
+  compare_stats({2048, 1392, ScaleLayout::vectors, true}, stats_values(2048 * 1392));
 }
 
 TEST(TensorStatsGpu, StrangeValues) {
@@ -45,7 +45,7 @@ TEST(TensorStatsGpu, StrangeValues) {
   values[160 * 40 + 3] = std::numeric_limits<float>::quiet_NaN();
   for (const ScaleLayout layout :
        {ScaleLayout::tensor, ScaleLayout::rows, ScaleLayout::vectors, ScaleLayout::blocks})
-    compare({160, 160, layout}, values);
+    compare_stats({160, 160, layout}, values);
 }
 
 TEST(RowAlignmentGpu, EqualsTheCpu) {

@@ -29,7 +29,7 @@ class CountCalls final : public OpObserver {
   std::string op_;
 };
 
-std::vector<Config> all_precisions() {
+std::vector<Config> streamed_configs() {
   std::vector<Config> configs;
   const auto add = [&](auto&& change) {
     Config config = tiny_config(Family::gpt);
@@ -84,7 +84,7 @@ Result run(Config config, double dropout, Recompute recompute) {
 }
 
 TEST(StreamGradient, OfTheNormsEqualsThatOfPassesOfItsOwn) {
-  for (const Config& config : all_precisions()) {
+  for (const Config& config : streamed_configs()) {
     for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
       SCOPED_TRACE(std::string(to_string(config.precision.dtype)) + " " +
                    std::string(to_string(config.precision.fp8)) + " " +

@@ -4,8 +4,8 @@
 #include <numeric>
 
 #include "communicator_checks.h"
+#include "gpu_of_rank.h"
 #include "parallel/groups.h"
-#include "parallel/launch.h"
 #include "parallel/placement.h"
 #include "parallel/watchdog.h"
 #include "testing/mpi.h"
@@ -18,11 +18,6 @@ using parallel::Groups;
 using parallel::ProcessGrid;
 using parallel::ScopedActivity;
 using parallel::Watchdog;
-
-const Context& gpu() {
-  static const Context& context = *new Context(parallel::open_cuda_device(world()));
-  return context;
-}
 
 class NcclTest : public ::testing::Test {
  protected:

@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "communicator_checks.h"
+#include "gpu_of_rank.h"
 #include "parallel/groups.h"
-#include "parallel/launch.h"
 #include "parallel/watchdog.h"
 #include "testing/mpi.h"
 
@@ -20,12 +20,7 @@ using parallel::ProcessGrid;
 using parallel::Watchdog;
 
 constexpr int kBuffers = 3;
-constexpr int64_t kWidth = 64;
-
-const Context& gpu() {
-  static const Context& context = *new Context(parallel::open_cuda_device(world()));
-  return context;
-}
+constexpr int64_t kMessageWidth = 64;
 
 class LinksTest : public ::testing::Test {
  protected:
@@ -47,7 +42,7 @@ class LinksTest : public ::testing::Test {
   /// Landing buffers of `rows` rows of FP32.
   void share(int64_t rows, int buffers = kBuffers) {
     landing_.reset();
-    const Shape shape{2 * buffers * rows, kWidth};
+    const Shape shape{2 * buffers * rows, kMessageWidth};
     memory_ = DeviceBuffer(gpu(), static_cast<size_t>(shape.numel()) * sizeof(float));
     const Tensor all{memory_.data(), DType::f32, shape};
     gpu().fill_bytes(all, 0xff);
@@ -103,11 +98,11 @@ TEST_F(LinksTest, BringWhatWasSent) {
   for (const DType dtype : {DType::bf16, DType::f32}) {
     for (const int64_t rows : {int64_t{1}, int64_t{100}, kMost}) {
       SCOPED_TRACE(::testing::Message() << dtype_name(dtype) << ", " << rows << " rows");
-      const Shape shape{rows, kWidth};
+      const Shape shape{rows, kMessageWidth};
       TestTensor forward(gpu(), dtype, shape), backward(gpu(), dtype, shape),
           from_previous(gpu(), dtype, shape), from_next(gpu(), dtype, shape);
-      put(forward, rank_values(dtype, rows * kWidth, rank(), salt(round, true)));
-      put(backward, rank_values(dtype, rows * kWidth, rank(), salt(round, false)));
+      put(forward, rank_values(dtype, rows * kMessageWidth, rank(), salt(round, true)));
+      put(backward, rank_values(dtype, rows * kMessageWidth, rank(), salt(round, false)));
       const Watchdog::Guard guard(gpu(), "a message");
       send(forward, round, Channel::forward_to_next);
       send(backward, round, Channel::backward_to_previous);
@@ -135,9 +130,9 @@ TEST_F(LinksTest, RoundsOfAllSizesFollowEachOtherUnharmed) {
     for (int round = 0; round < kRounds; ++round) {
       const int64_t rows = 4 * (1 + (37 * round) % 101);
       for (auto* messages : {&forward, &backward, &from_previous, &from_next})
-        messages->emplace_back(gpu(), DType::bf16, Shape{rows, kWidth});
-      put(forward.back(), rank_values(DType::bf16, rows * kWidth, rank(), salt(round, true)));
-      put(backward.back(), rank_values(DType::bf16, rows * kWidth, rank(), salt(round, false)));
+        messages->emplace_back(gpu(), DType::bf16, Shape{rows, kMessageWidth});
+      put(forward.back(), rank_values(DType::bf16, rows * kMessageWidth, rank(), salt(round, true)));
+      put(backward.back(), rank_values(DType::bf16, rows * kMessageWidth, rank(), salt(round, false)));
     }
     const Watchdog::Guard guard(gpu(), "rounds");
     gpu().synchronize();
@@ -171,8 +166,9 @@ TEST_F(LinksTest, SendersRunAheadOfALateReceiver) {
   TestTensor delay(gpu(), DType::u8, {int64_t{1} << 30});
   std::deque<TestTensor> sent, arrived;
   for (int round = 0; round < kBuffers; ++round) {
-    for (auto* messages : {&sent, &arrived}) messages->emplace_back(gpu(), DType::f32, Shape{16, kWidth});
-    put(sent.back(), rank_values(DType::f32, 16 * kWidth, rank(), salt(round, true)));
+    for (auto* messages : {&sent, &arrived})
+      messages->emplace_back(gpu(), DType::f32, Shape{16, kMessageWidth});
+    put(sent.back(), rank_values(DType::f32, 16 * kMessageWidth, rank(), salt(round, true)));
   }
   gpu().synchronize();
   const Watchdog::Guard guard(gpu(), "a late receiver");
@@ -192,8 +188,9 @@ TEST_F(LinksTest, OtherLandingBuffersMayFollow) {
   for (const int buffers : {2, 5, 3}) {
     share(64, buffers);
     for (int round = 0; round < 7; ++round) {
-      TestTensor sent(gpu(), DType::f32, {64, kWidth}), arrived(gpu(), DType::f32, {64, kWidth});
-      put(sent, rank_values(DType::f32, 64 * kWidth, rank(), salt(round, true)));
+      TestTensor sent(gpu(), DType::f32, {64, kMessageWidth}),
+          arrived(gpu(), DType::f32, {64, kMessageWidth});
+      put(sent, rank_values(DType::f32, 64 * kMessageWidth, rank(), salt(round, true)));
       const Watchdog::Guard guard(gpu(), "a message");
       send(sent, round, Channel::forward_to_next);
       receive(arrived, Channel::forward_from_previous);
@@ -204,7 +201,7 @@ TEST_F(LinksTest, OtherLandingBuffersMayFollow) {
 }
 
 TEST_F(LinksTest, MisuseIsRefused) {
-  TestTensor small(gpu(), DType::f32, {4, kWidth}), large(gpu(), DType::f32, {5, kWidth});
+  TestTensor small(gpu(), DType::f32, {4, kMessageWidth}), large(gpu(), DType::f32, {5, kMessageWidth});
   EXPECT_THROW(links().send(gpu(), small, Channel::forward_to_next), InternalError) << "nothing is shared";
   share(4);
   EXPECT_THROW(links().send(gpu(), large, Channel::forward_to_next), InternalError);
@@ -213,8 +210,8 @@ TEST_F(LinksTest, MisuseIsRefused) {
   EXPECT_THROW(links().receive(gpu(), small, Channel::forward_to_next), InternalError);
   EXPECT_THROW(links().share(gpu(), small, 2), InternalError) << "shared already";
   // The counters have not gone on.
-  put(small, rank_values(DType::f32, 4 * kWidth, rank(), salt(0, true)));
-  TestTensor arrived(gpu(), DType::f32, {4, kWidth});
+  put(small, rank_values(DType::f32, 4 * kMessageWidth, rank(), salt(0, true)));
+  TestTensor arrived(gpu(), DType::f32, {4, kMessageWidth});
   const Watchdog::Guard guard(gpu(), "a message");
   send(small, 0, Channel::forward_to_next);
   receive(arrived, Channel::forward_from_previous);

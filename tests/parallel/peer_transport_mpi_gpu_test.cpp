@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "communicator_checks.h"
+#include "gpu_of_rank.h"
 #include "parallel/groups.h"
-#include "parallel/launch.h"
 #include "parallel/watchdog.h"
 #include "testing/mpi.h"
 
@@ -22,11 +22,6 @@ using parallel::Watchdog;
 
 constexpr int64_t kWidth = 48;
 constexpr int64_t kMostRows = 4096;  // of a share
-
-const Context& gpu() {
-  static const Context& context = *new Context(parallel::open_cuda_device(world()));
-  return context;
-}
 
 class CopiesTest : public ::testing::Test {
  protected:

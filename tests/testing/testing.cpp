@@ -26,6 +26,11 @@ void each(int64_t count, const Body& body) {
 
 }  // namespace
 
+const Context& cpu() {
+  static const Context context = Context::cpu();
+  return context;
+}
+
 TestTensor::TestTensor(const Context& context, DType dtype, Shape shape)
     : context_(context), buffer_(context, static_cast<size_t>(shape.numel()) * dtype_size(dtype)) {
   tensor_ = {buffer_.data(), dtype, shape};

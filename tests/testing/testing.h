@@ -19,6 +19,9 @@ inline constexpr bool kSanitized = true;  ///< steps take about ten times as lon
 inline constexpr bool kSanitized = false;
 #endif
 
+/// The CPU's, for as long as the process runs.
+const Context& cpu();
+
 class TestTensor {
  public:
   TestTensor(const Context& context, DType dtype,

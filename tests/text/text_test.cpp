@@ -183,13 +183,13 @@ TEST(LineReader, PassesLongLinesInParts) {
   EXPECT_FALSE(whole.next_whole(&text));
 }
 
-struct Pieces {
+struct DocumentPieces {
   std::vector<std::string> documents;
   int64_t pieces = 0, bytes = 0, longest = 0;
 };
 
-Pieces read_pieces(const std::string& path, const text::DocumentOptions& options) {
-  Pieces result;
+DocumentPieces read_pieces(const std::string& path, const text::DocumentOptions& options) {
+  DocumentPieces result;
   bool last = true;
   text::read_documents(path, options, [&](const text::DocumentPiece& piece) {
     if (last) result.documents.emplace_back();
@@ -224,7 +224,7 @@ TEST(DocumentReader, GivesLongDocumentsInPieces) {
   write_file(folder / "a", words + "\n---\nshort\n---\n" + accents);
   const text::DocumentOptions options = {
       .boundary = text::DocumentBoundary::kSeparator, .separator = "---", .max_piece_bytes = 1000};
-  const Pieces result = read_pieces(folder / "a", options);
+  const DocumentPieces result = read_pieces(folder / "a", options);
   EXPECT_EQ(result.documents, (std::vector<std::string>{words + "\n", "short\n", accents}));
   EXPECT_GT(result.pieces, 15);
   EXPECT_EQ(result.bytes, static_cast<int64_t>(std::filesystem::file_size(folder / "a")));
@@ -244,7 +244,7 @@ TEST(DocumentReader, ReadsJsonListsOfAnyLayout) {
       folder / "a.json",
       "[ {\"text\": \"one }] \\\" \\\\\", \"n\": [1, {\"x\": []}]},\n\n{\"text\":\n\"two\"}, {\"text\": "
       "\"\"},{\"text\":\"three\"}\n]\n");
-  const Pieces result = read_pieces(folder / "a.json", {});
+  const DocumentPieces result = read_pieces(folder / "a.json", {});
   EXPECT_EQ(result.documents, (std::vector<std::string>{"one }] \" \\", "two", "three"}));
   write_file(folder / "a.json", "[]");
   EXPECT_TRUE(read_pieces(folder / "a.json", {}).documents.empty());

@@ -12,14 +12,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
+using testing::operator+;
 using testing::expect_refused;
+using testing::Overrides;
 using testing::read_file;
 using testing::Result;
 using testing::split;
 using testing::TrainFolder;
 using testing::write_dataset;
-using Overrides = std::vector<std::string>;
-
 class Evaluation : public ::testing::Test {
  protected:
   Evaluation() {
@@ -33,12 +33,7 @@ class Evaluation : public ::testing::Test {
     EXPECT_EQ(result.code, 0) << result.out << result.error;
     return result;
   }
-  std::vector<nlohmann::json> records(const std::string& run) {
-    std::vector<nlohmann::json> all;
-    for (const std::string& line : split(read_file(folder_.run_folder(run) + "/metrics.jsonl"), '\n'))
-      all.push_back(nlohmann::json::parse(line));
-    return all;
-  }
+  std::vector<nlohmann::json> records(const std::string& run) { return folder_.records(run); }
   std::string saved(const std::string& run) {
     std::vector<std::string> names;
     for (const auto& entry : fs::directory_iterator(folder_.run_folder(run) + "/checkpoints"))
@@ -58,11 +53,6 @@ class Evaluation : public ::testing::Test {
   const Overrides often_ = {"training.eval_interval=2", "training.eval_microbatches=3"};
   TrainFolder folder_;
 };
-
-Overrides operator+(Overrides a, const Overrides& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 
 TEST_F(Evaluation, EachSetHasItsOwnLoss) {
   run("text", often_);

@@ -14,6 +14,7 @@ namespace {
 
 using config::ComputeDType;
 using nlohmann::json;
+using testing::operator+;
 using testing::Overrides;
 using testing::TrainFolder;
 
@@ -141,24 +142,16 @@ TEST(Fp16, MuonUpdatesByTheSmallestGradients) {
 
 const Overrides kFp16 = {"precision.dtype=fp16"};
 
-std::vector<json> records(const TrainFolder& folder, const std::string& run) {
-  std::vector<json> result;
-  for (const std::string& line :
-       testing::split(testing::read_file(folder.run_folder(run) + "/metrics.jsonl"), '\n'))
-    if (!line.empty()) result.push_back(json::parse(line));
-  return result;
-}
-
 // Begins far too high, so that the first steps lower the scale, more of them than max_nonfinite_steps allows for what
 // is wrong; then it goes up and down as the rule says.
 TEST(Fp16Training, FindsItsScaleAndLearns) {
   const TrainFolder folder;
   const testing::Result result = folder.run(
-      "a", testing::joined(kFp16, {"precision.initial_loss_scale=1.099511627776e12",  // 2^40
-                                   "precision.loss_scale_window=4", "training.max_nonfinite_steps=3",
-                                   "training.train_steps=60", "optimizer.decay_steps=60"}));
+      "a", kFp16 + testing::Overrides{"precision.initial_loss_scale=1.099511627776e12",  // 2^40
+                                      "precision.loss_scale_window=4", "training.max_nonfinite_steps=3",
+                                      "training.train_steps=60", "optimizer.decay_steps=60"});
   ASSERT_EQ(result.code, 0) << result.out << result.error;
-  const std::vector<json> steps = records(folder, "a");
+  const std::vector<json> steps = folder.records("a");
   ASSERT_EQ(steps.size(), 60u);
   double scale = 0x1p40;
   int good = 0, skipped = 0, grown = 0;
@@ -180,7 +173,7 @@ TEST(Fp16Training, FindsItsScaleAndLearns) {
   TE_EXPECT_CONTAINS(result.out, "fp16, dynamic loss scale from 1099511627776");
   // A run in another dtype has no scale.
   ASSERT_EQ(folder.run("b").code, 0);
-  EXPECT_FALSE(records(folder, "b").front().contains("loss_scale"));
+  EXPECT_FALSE(folder.records("b").front().contains("loss_scale"));
 }
 
 // The scale cannot fall, so the gradients are as wrong as in any other run.
@@ -190,31 +183,32 @@ TEST(Fp16Training, StopsWhereTheScaleCannotHelp) {
                                  Overrides{"precision.initial_loss_scale=2.199023255552e12",
                                            "precision.min_loss_scale=1.099511627776e12"}}) {
     const std::string run = std::to_string(scale.size());
-    const testing::Result result = folder.run(
-        run, testing::joined(
-                 testing::joined(kFp16, scale),
-                 {"training.max_nonfinite_steps=3", "training.train_steps=60", "checkpoint.save_every=1"}));
+    const testing::Result result =
+        folder.run(run, kFp16 + scale +
+                            testing::Overrides{"training.max_nonfinite_steps=3", "training.train_steps=60",
+                                               "checkpoint.save_every=1"});
     EXPECT_EQ(result.code, 3) << result.out;
     TE_EXPECT_CONTAINS(result.out, "not finite in 3 steps in a row");
-    EXPECT_EQ(records(folder, run).size(), 2 + scale.size());
+    EXPECT_EQ(folder.records(run).size(), 2 + scale.size());
   }
 }
 
 // Losses that are no numbers count at once, whatever the scale could do.
 TEST(Fp16Training, StopsWhenTheLossIsNoNumber) {
   const TrainFolder folder;
-  const testing::Result result = folder.run(
-      "a", testing::joined(kFp16, {"training.train_steps=50", "optimizer.decay=constant", "optimizer.lr=1e30",
-                                   "optimizer.clip_grad=0", "training.max_nonfinite_steps=4"}));
+  const testing::Result result =
+      folder.run("a", kFp16 + testing::Overrides{"training.train_steps=50", "optimizer.decay=constant",
+                                                 "optimizer.lr=1e30", "optimizer.clip_grad=0",
+                                                 "training.max_nonfinite_steps=4"});
   EXPECT_EQ(result.code, 3) << result.out;
   TE_EXPECT_CONTAINS(result.out, "not finite in 4 steps in a row");
-  EXPECT_LT(records(folder, "a").size(), 10u);
+  EXPECT_LT(folder.records("a").size(), 10u);
 }
 
 // The scale of a checkpoint is that of the step after it; another dtype leaves it, and finds none.
 TEST(Fp16Training, AnotherDtypeGoesOnFromTheSameCheckpoint) {
   const TrainFolder folder;
-  ASSERT_EQ(folder.run("a", testing::joined(kFp16, {"training.train_steps=3"})).code, 0);
+  ASSERT_EQ(folder.run("a", kFp16 + testing::Overrides{"training.train_steps=3"}).code, 0);
   const auto manifest = [&](int64_t step) {
     return testing::read_file(folder.checkpoint("a", step) + "/manifest.json");
   };
@@ -222,19 +216,21 @@ TEST(Fp16Training, AnotherDtypeGoesOnFromTheSameCheckpoint) {
   ASSERT_EQ(folder.run("a", {"training.train_steps=4", "checkpoint.resume=auto"}).code, 0);
   EXPECT_EQ(manifest(4).find("\"loss_scale\": {"), std::string::npos);
   ASSERT_EQ(
-      folder.run("a", testing::joined(kFp16, {"training.train_steps=5", "checkpoint.resume=auto"})).code, 0);
+      folder.run("a", kFp16 + testing::Overrides{"training.train_steps=5", "checkpoint.resume=auto"}).code,
+      0);
   TE_EXPECT_CONTAINS(manifest(5), "\"loss_scale\": {\"scale\":65536.0,\"good_steps\":1,\"hysteresis\":1}");
 }
 
 // Both ranks lower their scale together, and have the steps of one rank but for the order of sums.
 TEST(Fp16Training, RanksAgree) {
   TrainFolder folder;
-  const Overrides overrides = testing::joined(kFp16, {"precision.initial_loss_scale=1.099511627776e12",
-                                                      "training.train_steps=40", "optimizer.decay_steps=40"});
+  const Overrides overrides =
+      kFp16 + testing::Overrides{"precision.initial_loss_scale=1.099511627776e12", "training.train_steps=40",
+                                 "optimizer.decay_steps=40"};
   ASSERT_EQ(folder.run("one", overrides).code, 0);
   folder.use_ranks(2);
   ASSERT_EQ(folder.run("two", overrides).code, 0);
-  const std::vector<json> one = records(folder, "one"), two = records(folder, "two");
+  const std::vector<json> one = folder.records("one"), two = folder.records("two");
   ASSERT_EQ(one.size(), two.size());
   for (size_t i = 0; i < one.size(); ++i) {
     EXPECT_EQ(two[i]["loss_scale"], one[i]["loss_scale"]) << i;

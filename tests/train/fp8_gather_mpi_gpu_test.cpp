@@ -31,18 +31,18 @@ config::Config make_gathered_config(Precision precision) {
   return config;
 }
 
-constexpr RandomSteps kSteps{.steps = 6, .skipped = 4};
+constexpr RandomSteps kGatherSteps{.steps = 6, .skipped = 4};
 
 void expect_same_losses(config::Config config) {
   const Context context = parallel::open_cuda_device(world(), train::execution_options(config));
   const auto tensor = static_cast<int>(config.parallel.tensor);
   const Groups groups = Groups::connect(world(), context, ProcessGrid::of(world().size(), tensor, 1, 1));
   config.parallel.fp8_param_gather = false;
-  const std::vector<float> without = run_random_steps(context, config, groups, kSteps);
+  const std::vector<float> without = run_random_steps(context, config, groups, kGatherSteps);
   config.parallel.fp8_param_gather = true;
   for (const bool overlap : {false, true, true, true}) {
     config.parallel.overlap_param_gather = overlap;
-    EXPECT_EQ(run_random_steps(context, config, groups, kSteps), without);
+    EXPECT_EQ(run_random_steps(context, config, groups, kGatherSteps), without);
   }
 }
 

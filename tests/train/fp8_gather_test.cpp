@@ -10,16 +10,16 @@ namespace {
 
 using nlohmann::json;
 
-const Overrides kFp8 = {"precision.fp8=hybrid",          "model.ffn_hidden_size=64",
-                        "parallel.bucket_size=1000",     "logging.fp8_stats_every=2",
-                        "training.eval_interval=2",      "training.eval_microbatches=2",
-                        "parallel.fp8_param_gather=true"};
+const Overrides kGatherFp8 = {"precision.fp8=hybrid",          "model.ffn_hidden_size=64",
+                              "parallel.bucket_size=1000",     "logging.fp8_stats_every=2",
+                              "training.eval_interval=2",      "training.eval_microbatches=2",
+                              "parallel.fp8_param_gather=true"};
 const Overrides kWithout = {"parallel.fp8_param_gather=false"};
 const Overrides kFp32Scales = {"precision.fp8_recipe=tensorwise",
                                "precision.fp8_tensorwise_scale_format=fp32"};
 
 /// The FP8 records of metrics.jsonl, and the steps' losses.
-json records(const TrainFolder& folder, const std::string& run) {
+json kept_records(const TrainFolder& folder, const std::string& run) {
   json result = json::array();
   for (const std::string& line : split(read_file(folder.run_folder(run) + "/metrics.jsonl"), '\n')) {
     if (line.empty()) continue;
@@ -33,16 +33,11 @@ json records(const TrainFolder& folder, const std::string& run) {
 
 void expect_same_run(const TrainFolder& folder, const std::string& run, const std::string& other) {
   SCOPED_TRACE(run);
-  const json own = records(folder, run), others = records(folder, other);
+  const json own = kept_records(folder, run), others = kept_records(folder, other);
   EXPECT_EQ(own.size(), 6u);
   for (size_t i = 0; i < std::min(own.size(), others.size()); ++i) EXPECT_EQ(own[i], others[i]);
   EXPECT_TRUE(own.at(1).contains("fp8"));
   EXPECT_EQ(folder.checkpoint_bytes(run, 6), folder.checkpoint_bytes(other, 6));
-}
-
-void run(const TrainFolder& folder, const std::string& name, const Overrides& overrides) {
-  const Result result = folder.run(name, overrides);
-  ASSERT_EQ(result.code, 0) << result.error;
 }
 
 TEST(Fp8GatherOfARun, ChangesNothingThatItWrites) {
@@ -51,7 +46,7 @@ TEST(Fp8GatherOfARun, ChangesNothingThatItWrites) {
   const std::vector<std::pair<std::string, Overrides>> forms = {
       {"delayed", {}},
       {"tensorwise", kFp32Scales},
-      {"margin", joined(kFp32Scales, {"precision.margin=1"})},
+      {"margin", kFp32Scales + Overrides{"precision.margin=1"}},
       {"remainders", {"optimizer.store_param_remainders=true"}},
       {"both_forms", {"precision.fp8_keep_weights=both", "parallel.overlap_param_gather=false"}},
       {"offloaded", {"optimizer.offload=state"}},
@@ -61,11 +56,11 @@ TEST(Fp8GatherOfARun, ChangesNothingThatItWrites) {
        {"optimizer.name=muon", "optimizer.store_param_remainders=true", "parallel.shard=gradients"}},
       {"sharded_parameters", {"parallel.shard=parameters"}},
       {"sharded_parameters_remainders",
-       joined(kFp32Scales, {"optimizer.store_param_remainders=true", "parallel.shard=parameters"})},
+       kFp32Scales + Overrides{"optimizer.store_param_remainders=true", "parallel.shard=parameters"}},
       {"fp8_moments", {"optimizer.exp_avg_dtype=fp8", "optimizer.exp_avg_sq_dtype=fp8"}}};
   for (const auto& [name, form] : forms) {
-    run(folder, name, joined(kFp8, form));
-    run(folder, name + "_bf16", joined(joined(kFp8, form), kWithout));
+    run(folder, name, kGatherFp8 + form);
+    run(folder, name + "_bf16", kGatherFp8 + form + kWithout);
     expect_same_run(folder, name, name + "_bf16");
   }
 }
@@ -102,10 +97,10 @@ TEST(Fp8GatherOfARun, SaysWhatTravels) {
 TEST(Fp8GatherOfARun, NeedsNoGuessOfScalesThatArePowersOfTwo) {
   TrainFolder folder;
   folder.use_ranks(2);
-  const Overrides powers =
-      joined(kFp8, {"precision.fp8_recipe=tensorwise", "precision.fp8_tensorwise_scale_format=power_of_two"});
+  const Overrides powers = kGatherFp8 + Overrides{"precision.fp8_recipe=tensorwise",
+                                                  "precision.fp8_tensorwise_scale_format=power_of_two"};
   run(folder, "fp8", powers);
-  run(folder, "bf16", joined(powers, kWithout));
+  run(folder, "bf16", powers + kWithout);
   EXPECT_EQ(folder.column("fp8", "loss"), folder.column("bf16", "loss"));
   EXPECT_EQ(folder.column("fp8", "grad_norm"), folder.column("bf16", "grad_norm"));
   EXPECT_EQ(folder.checkpoint_bytes("fp8", 6), folder.checkpoint_bytes("bf16", 6));
@@ -115,13 +110,13 @@ TEST(Fp8GatherOfARun, NeedsNoGuessOfScalesThatArePowersOfTwo) {
 TEST(Fp8GatherOfARun, GoesOnFromACheckpointWithTheSameBits) {
   TrainFolder folder;
   folder.use_ranks(2);
-  run(folder, "whole", kFp8);
+  run(folder, "whole", kGatherFp8);
   for (const Overrides& before : {Overrides{}, kWithout}) {
     for (const Overrides& behind : {Overrides{}, kWithout}) {
       const std::string name =
           std::string("resumed") + (before.empty() ? "_fp8" : "_bf16") + (behind.empty() ? "_fp8" : "_bf16");
-      run(folder, name, joined(joined(kFp8, before), {"training.train_steps=3", "optimizer.decay_steps=6"}));
-      run(folder, name, joined(joined(kFp8, behind), {"checkpoint.resume=auto"}));
+      run(folder, name, kGatherFp8 + before + Overrides{"training.train_steps=3", "optimizer.decay_steps=6"});
+      run(folder, name, kGatherFp8 + behind + Overrides{"checkpoint.resume=auto"});
       SCOPED_TRACE(name);
       EXPECT_EQ(folder.column(name, "loss"), folder.column("whole", "loss"));
       EXPECT_EQ(folder.checkpoint_bytes(name, 6), folder.checkpoint_bytes("whole", 6));
@@ -134,12 +129,13 @@ TEST(Fp8GatherOfARun, CalibratesAsWithout) {
   TrainFolder folder;
   folder.use_ranks(2);
   for (const std::string name : {"a", "b"}) {
-    Overrides bf16 = joined(kFp8, {"training.train_steps=3", "optimizer.decay_steps=6"});
+    Overrides bf16 = kGatherFp8 + Overrides{"training.train_steps=3", "optimizer.decay_steps=6"};
     bf16.front() = "precision.fp8=off";
     run(folder, name, bf16);
-    run(folder, name, joined(joined(kFp8, {"checkpoint.resume=auto"}), name == "a" ? Overrides{} : kWithout));
+    run(folder, name,
+        kGatherFp8 + Overrides{"checkpoint.resume=auto"} + (name == "a" ? Overrides{} : kWithout));
   }
-  EXPECT_EQ(records(folder, "a"), records(folder, "b"));
+  EXPECT_EQ(kept_records(folder, "a"), kept_records(folder, "b"));
   EXPECT_EQ(folder.checkpoint_bytes("a", 6), folder.checkpoint_bytes("b", 6));
 }
 

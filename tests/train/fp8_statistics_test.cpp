@@ -9,13 +9,6 @@ namespace {
 
 using nlohmann::json;
 
-std::vector<json> records(const TrainFolder& folder, const std::string& run, const std::string& file) {
-  std::vector<json> result;
-  for (const std::string& line : split(read_file(folder.run_folder(run) + "/" + file), '\n'))
-    if (!line.empty()) result.push_back(json::parse(line));
-  return result;
-}
-
 const Overrides kWatching = {"logging.fp8_statistics_every=2",
                              "logging.fp8_what_if=[tensorwise, rowwise, blockwise]"};
 
@@ -23,13 +16,13 @@ const Overrides kWatching = {"logging.fp8_statistics_every=2",
 void expect_same_bits(const TrainFolder& folder, const std::string& name, const Overrides& overrides) {
   SCOPED_TRACE(name);
   const Result plain = folder.run(name, overrides),
-               watched = folder.run(name + "_watched", joined(overrides, kWatching));
+               watched = folder.run(name + "_watched", overrides + kWatching);
   ASSERT_EQ(plain.code, 0) << plain.error;
   ASSERT_EQ(watched.code, 0) << watched.error;
   EXPECT_EQ(folder.column(name, "loss"), folder.column(name + "_watched", "loss"));
   EXPECT_EQ(folder.column(name, "grad_norm"), folder.column(name + "_watched", "grad_norm"));
   EXPECT_EQ(folder.checkpoint_bytes(name, 6), folder.checkpoint_bytes(name + "_watched", 6));
-  EXPECT_EQ(records(folder, name + "_watched", "fp8_statistics.jsonl").size(), 3u);
+  EXPECT_EQ(folder.records(name + "_watched", "fp8_statistics.jsonl").size(), 3u);
 }
 
 TEST(Fp8Statistics, ChangeNoBitOfAnyRecipe) {
@@ -50,18 +43,18 @@ TEST(Fp8Statistics, ChangeNoBitOfAnyLayout) {
   TrainFolder folder;
   folder.use_ranks(2);
   const Overrides fp8 = {"precision.fp8=hybrid", "model.ffn_hidden_size=64"};
-  expect_same_bits(folder, "tp", joined(fp8, {"parallel.tensor=2"}));
-  expect_same_bits(folder, "tp_sp", joined(fp8, {"parallel.tensor=2", "parallel.sequence=true"}));
+  expect_same_bits(folder, "tp", fp8 + Overrides{"parallel.tensor=2"});
+  expect_same_bits(folder, "tp_sp", fp8 + Overrides{"parallel.tensor=2", "parallel.sequence=true"});
   expect_same_bits(
       folder, "tp_sp_blockwise",
-      joined(fp8, {"parallel.tensor=2", "parallel.sequence=true", "precision.fp8_recipe=blockwise"}));
+      fp8 + Overrides{"parallel.tensor=2", "parallel.sequence=true", "precision.fp8_recipe=blockwise"});
   expect_same_bits(folder, "tp_sp_blockwise_groups",  // a rank's 128 tokens, which it casts itself
-                   joined(fp8, {"parallel.tensor=2", "parallel.sequence=true",
-                                "precision.fp8_recipe=blockwise", "model.seq_length=128"}));
-  expect_same_bits(folder, "pp", joined(fp8, {"parallel.pipeline=2", "parallel.schedule=zero_bubble"}));
+                   fp8 + Overrides{"parallel.tensor=2", "parallel.sequence=true",
+                                   "precision.fp8_recipe=blockwise", "model.seq_length=128"});
+  expect_same_bits(folder, "pp", fp8 + Overrides{"parallel.pipeline=2", "parallel.schedule=zero_bubble"});
   expect_same_bits(folder, "dp", fp8);
   expect_same_bits(folder, "dp_rowwise",
-                   joined(fp8, {"precision.fp8_recipe=rowwise", "parallel.bucket_size=1000"}));
+                   fp8 + Overrides{"precision.fp8_recipe=rowwise", "parallel.bucket_size=1000"});
 }
 
 const json* find(const json& record, const std::string& linear, const std::string& role,
@@ -76,11 +69,11 @@ const json* find(const json& record, const std::string& linear, const std::strin
 TEST(Fp8Statistics, SayWhatTheRunDoes) {
   const TrainFolder folder;
   // One microbatch a step: what is looked at is what the step does.
-  Overrides overrides = joined(kWatching, {"precision.fp8=hybrid", "training.global_batch_size=2",
-                                           "logging.fp8_stats_every=1", "precision.fp8_recast=false"});
+  Overrides overrides = kWatching + Overrides{"precision.fp8=hybrid", "training.global_batch_size=2",
+                                              "logging.fp8_stats_every=1", "precision.fp8_recast=false"};
   ASSERT_EQ(folder.run("run", overrides).code, 0);
-  const std::vector<json> statistics = records(folder, "run", "fp8_statistics.jsonl"),
-                          metrics = records(folder, "run", "metrics.jsonl");
+  const std::vector<json> statistics = folder.records("run", "fp8_statistics.jsonl"),
+                          metrics = folder.records("run", "metrics.jsonl");
   ASSERT_EQ(statistics.size(), 3u);
   EXPECT_EQ(statistics[0]["step"], 2);
   // 2 layers of 4 linears with 3 operands; the output layer is not cast.
@@ -124,20 +117,20 @@ TEST(Fp8Statistics, OfSeveralRanksAreThoseOfTheWhole) {
   const Overrides overrides = {"precision.fp8=hybrid",   "precision.fp8_recipe=tensorwise",
                                "training.train_steps=1", "logging.fp8_statistics_every=1",
                                "precision.dtype=fp32",   "model.ffn_hidden_size=64"};
-  ASSERT_EQ(folder.run("one", joined(overrides, {"training.micro_batch_size=4"})).code, 0);
+  ASSERT_EQ(folder.run("one", overrides + Overrides{"training.micro_batch_size=4"}).code, 0);
   folder.use_ranks(2);
   ASSERT_EQ(folder
-                .run("tp", joined(overrides, {"parallel.tensor=2", "parallel.sequence=true",
-                                              "training.micro_batch_size=4"}))
+                .run("tp", overrides + Overrides{"parallel.tensor=2", "parallel.sequence=true",
+                                                 "training.micro_batch_size=4"})
                 .code,
             0);
-  ASSERT_EQ(folder.run("pp", joined(overrides, {"parallel.pipeline=2", "training.micro_batch_size=4"})).code,
-            0);
+  ASSERT_EQ(
+      folder.run("pp", overrides + Overrides{"parallel.pipeline=2", "training.micro_batch_size=4"}).code, 0);
   ASSERT_EQ(folder.run("dp", overrides).code, 0);
-  const json one = records(folder, "one", "fp8_statistics.jsonl")[0];
+  const json one = folder.records("one", "fp8_statistics.jsonl")[0];
   for (const char* run : {"tp", "pp", "dp"}) {
     SCOPED_TRACE(run);
-    const json other = records(folder, run, "fp8_statistics.jsonl")[0];
+    const json other = folder.records(run, "fp8_statistics.jsonl")[0];
     ASSERT_EQ(other["operands"].size(), one["operands"].size());
     for (const json& expected : one["operands"]) {
       const json* operand =

@@ -37,13 +37,13 @@ std::vector<json> guard_records(const TrainFolder& folder, const std::string& ru
 }
 
 // Sizes that two tensor ranks can share in FP8.
-const Overrides kFp8 = {"precision.fp8=hybrid", "model.ffn_hidden_size=64"};
+const Overrides kTinyFp8 = {"precision.fp8=hybrid", "model.ffn_hidden_size=64"};
 const Overrides kObserves = {"guard.every=2", "guard.compare_steps=1", "guard.action=warn"};
 
 void expect_unchanged(const TrainFolder& folder, const std::string& name, const Overrides& overrides) {
   SCOPED_TRACE(name);
   const Result plain = folder.run(name, overrides),
-               guarded = folder.run(name + "_guarded", joined(overrides, kObserves));
+               guarded = folder.run(name + "_guarded", overrides + kObserves);
   ASSERT_EQ(plain.code, 0) << plain.error;
   ASSERT_EQ(guarded.code, 0) << guarded.error;
   EXPECT_EQ(folder.column(name, "loss"), folder.column(name + "_guarded", "loss"));
@@ -61,38 +61,41 @@ void expect_unchanged(const TrainFolder& folder, const std::string& name, const 
 TEST(Guard, ObservingChangesNoBitOfAnyRecipe) {
   const TrainFolder folder;
   for (const char* recipe : {"delayed", "tensorwise", "rowwise", "blockwise"})
-    expect_unchanged(folder, recipe, joined(kFp8, {std::string("precision.fp8_recipe=") + recipe}));
+    expect_unchanged(folder, recipe, kTinyFp8 + Overrides{std::string("precision.fp8_recipe=") + recipe});
   expect_unchanged(
       folder, "mixed",
-      joined(kFp8, {"precision.fp8_output_layer=true", "training.recompute=selective",
-                    "precision.overrides=linear_fc2 input: bf16; layers 0 linear_qkv: blockwise"}));
+      kTinyFp8 + Overrides{"precision.fp8_output_layer=true", "training.recompute=selective",
+                           "precision.overrides=linear_fc2 input: bf16; layers 0 linear_qkv: blockwise"});
   expect_unchanged(folder, "full",
-                   joined(kFp8, {"training.recompute=full", "logging.fp8_stats_every=1",
-                                 "optimizer.store_param_remainders=true", "optimizer.exp_avg_dtype=fp8",
-                                 "optimizer.exp_avg_sq_dtype=fp8"}));
-  expect_unchanged(folder, "muon", joined(kFp8, {"optimizer.name=muon", "training.z_loss_coefficient=1e-3"}));
+                   kTinyFp8 + Overrides{"training.recompute=full", "logging.fp8_stats_every=1",
+                                        "optimizer.store_param_remainders=true",
+                                        "optimizer.exp_avg_dtype=fp8", "optimizer.exp_avg_sq_dtype=fp8"});
+  expect_unchanged(folder, "muon",
+                   kTinyFp8 + Overrides{"optimizer.name=muon", "training.z_loss_coefficient=1e-3"});
 }
 
 TEST(Guard, ObservingChangesNoBitOfAnyLayout) {
   TrainFolder folder;
   folder.use_ranks(2);
-  expect_unchanged(folder, "tp", joined(kFp8, {"parallel.tensor=2"}));
-  expect_unchanged(folder, "tp_sp", joined(kFp8, {"parallel.tensor=2", "parallel.sequence=true"}));
-  expect_unchanged(folder, "pp", joined(kFp8, {"parallel.pipeline=2", "parallel.schedule=zero_bubble"}));
+  expect_unchanged(folder, "tp", kTinyFp8 + Overrides{"parallel.tensor=2"});
+  expect_unchanged(folder, "tp_sp", kTinyFp8 + Overrides{"parallel.tensor=2", "parallel.sequence=true"});
+  expect_unchanged(folder, "pp",
+                   kTinyFp8 + Overrides{"parallel.pipeline=2", "parallel.schedule=zero_bubble"});
   expect_unchanged(folder, "pp_chunks",
-                   joined(kFp8, {"parallel.pipeline=2", "parallel.schedule=zero_bubble",
-                                 "parallel.virtual_stages=2", "model.num_layers=4"}));
-  expect_unchanged(folder, "dp", joined(kFp8, {"parallel.bucket_size=1000"}));
-  expect_unchanged(folder, "dp_muon", joined(kFp8, {"parallel.bucket_size=1000", "optimizer.name=muon"}));
+                   kTinyFp8 + Overrides{"parallel.pipeline=2", "parallel.schedule=zero_bubble",
+                                        "parallel.virtual_stages=2", "model.num_layers=4"});
+  expect_unchanged(folder, "dp", kTinyFp8 + Overrides{"parallel.bucket_size=1000"});
+  expect_unchanged(folder, "dp_muon",
+                   kTinyFp8 + Overrides{"parallel.bucket_size=1000", "optimizer.name=muon"});
 }
 
 TEST(Guard, IsResumedInsideOfAComparison) {
   const TrainFolder folder;
   const Overrides longer =
-      joined(kFp8, {"guard.every=3", "guard.compare_steps=2", "checkpoint.save_every=1"});
+      kTinyFp8 + Overrides{"guard.every=3", "guard.compare_steps=2", "checkpoint.save_every=1"};
   ASSERT_EQ(folder.run("whole", longer).code, 0);
   // Step 4 is the first of the two: the rest is compared after the resume.
-  ASSERT_EQ(folder.run("cut", joined(longer, {"checkpoint.resume=" + folder.checkpoint("whole", 4)})).code,
+  ASSERT_EQ(folder.run("cut", longer + Overrides{"checkpoint.resume=" + folder.checkpoint("whole", 4)}).code,
             0);
   const std::vector<json> whole = guard_records(folder, "whole"), cut = guard_records(folder, "cut");
   ASSERT_EQ(whole.size(), 1u);
@@ -105,15 +108,19 @@ TEST(Guard, IsResumedInsideOfAComparison) {
 // Step 6 is the first one in FP8 behind two in BF16, and calibrates: with the outlier that the run has.
 TEST(Guard, IsResumedBehindTheStepsInBf16) {
   const TrainFolder folder;
-  const Overrides failing =
-      joined(kFp8, {"guard.every=2", "guard.compare_steps=1", "guard.action=bf16", "guard.bf16_steps=2",
-                    "guard.tolerance=0", "guard.test_outlier_step=3", "guard.test_outlier_log2=30",
-                    "checkpoint.save_every=1"});
+  const Overrides failing = kTinyFp8 + Overrides{"guard.every=2",
+                                                 "guard.compare_steps=1",
+                                                 "guard.action=bf16",
+                                                 "guard.bf16_steps=2",
+                                                 "guard.tolerance=0",
+                                                 "guard.test_outlier_step=3",
+                                                 "guard.test_outlier_log2=30",
+                                                 "checkpoint.save_every=1"};
   ASSERT_EQ(folder.run("whole", failing).code, 0);
   const std::vector<json> records = guard_records(folder, "whole");
   ASSERT_EQ(records.size(), 1u);
   ASSERT_EQ(records[0]["guard"]["excess"], 1.0);
-  ASSERT_EQ(folder.run("cut", joined(failing, {"checkpoint.resume=" + folder.checkpoint("whole", 5)})).code,
+  ASSERT_EQ(folder.run("cut", failing + Overrides{"checkpoint.resume=" + folder.checkpoint("whole", 5)}).code,
             0);
   EXPECT_EQ(folder.column("cut", "loss").at(0), folder.column("whole", "loss").at(5));
   EXPECT_TRUE(folder.checkpoint_bytes("cut", 6) == folder.checkpoint_bytes("whole", 6));
@@ -131,15 +138,18 @@ TEST(Guard, MendsARunThatFails) {
     SCOPED_TRACE(recipe);
     if (testing::kSanitized && recipe != std::string("delayed")) continue;  // the guard's code is the same
     const TrainFolder folder;
-    const Overrides run =
-        joined(kFp8, {"training.train_steps=100", "optimizer.decay_steps=200",
-                      std::string("precision.fp8_recipe=") + recipe, "guard.every=20",
-                      "guard.tolerance=0.002", "guard.compare_steps=3", "guard.bf16_steps=100"});
-    const Overrides failing = joined(run, {"guard.test_outlier_step=35", "guard.test_outlier_log2=30"});
+    const Overrides run = kTinyFp8 + Overrides{"training.train_steps=100",
+                                               "optimizer.decay_steps=200",
+                                               std::string("precision.fp8_recipe=") + recipe,
+                                               "guard.every=20",
+                                               "guard.tolerance=0.002",
+                                               "guard.compare_steps=3",
+                                               "guard.bf16_steps=100"};
+    const Overrides failing = run + Overrides{"guard.test_outlier_step=35", "guard.test_outlier_log2=30"};
     ASSERT_EQ(folder.run("good", run).code, 0);
     ASSERT_EQ(folder.run("warned", failing).code, 0);
-    ASSERT_EQ(folder.run("bf16", joined(failing, {"guard.action=bf16"})).code, 0);
-    const Result back = folder.run("back", joined(failing, {"guard.action=rollback"}));
+    ASSERT_EQ(folder.run("bf16", failing + Overrides{"guard.action=bf16"}).code, 0);
+    const Result back = folder.run("back", failing + Overrides{"guard.action=rollback"});
     ASSERT_EQ(back.code, 0) << back.error;
     const double good = last_loss(folder, "good"), warned = last_loss(folder, "warned");
     EXPECT_GT(warned, 1.01 * good);
@@ -159,7 +169,7 @@ TEST(Guard, MendsARunThatFails) {
 TEST(Guard, MistakesAreNamed) {
   const TrainFolder folder;
   expect_refused(folder.run("off", {"guard.every=2"}), "precision.fp8 is off");
-  expect_refused(folder.run("long", joined(kFp8, {"guard.every=2", "guard.compare_steps=2"})),
+  expect_refused(folder.run("long", kTinyFp8 + Overrides{"guard.every=2", "guard.compare_steps=2"}),
                  "guard.compare_steps (2)");
 }
 

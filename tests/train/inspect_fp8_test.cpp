@@ -8,8 +8,6 @@ namespace te::testing {
 namespace {
 
 using nlohmann::json;
-using Overrides = std::vector<std::string>;
-
 Result inspect(const TrainFolder& folder, const std::string& run, const std::string& more = "") {
   return folder.run_raw("inspect-fp8 --device cpu --checkpoint " + folder.run_folder(run) +
                         "/checkpoints --data " + (folder / "valid") + " --json " + (folder / "report.json") +

@@ -17,7 +17,9 @@
 namespace te {
 namespace {
 
+using testing::operator+;
 using testing::eventually;
+using testing::Overrides;
 using testing::read_file;
 using testing::Result;
 using testing::split;
@@ -175,10 +177,10 @@ class Spikes : public Interruption {
   }
   Result run(const std::string& run, const std::string& policy, const testing::Overrides& more = {}) {
     return folder_.run(
-        run, testing::joined({"data.train=" + (folder_ / "odd"), "training.train_steps=230",
-                              "optimizer.lr=1e-2", "optimizer.decay=constant", "checkpoint.save_every=10",
-                              "logging.fp8_stats_every=0", "training.loss_spikes=" + policy},
-                             more));
+        run, testing::Overrides{"data.train=" + (folder_ / "odd"), "training.train_steps=230",
+                                "optimizer.lr=1e-2", "optimizer.decay=constant", "checkpoint.save_every=10",
+                                "logging.fp8_stats_every=0", "training.loss_spikes=" + policy} +
+                 more);
   }
   /// All steps once, in order.
   void expect_steps(const std::string& run) {

@@ -21,20 +21,15 @@ std::string process_file(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+using testing::operator+;
 using testing::eventually;
+using testing::Overrides;
 using testing::read_file;
 using testing::Result;
 using testing::split;
 using testing::TrainFolder;
-using Overrides = std::vector<std::string>;
-
 /// A fault must have ended the whole job after so long.
 constexpr double kLimitSeconds = 60;
-
-Overrides operator+(Overrides a, const Overrides& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 
 size_t count(const std::string& text, const std::string& words) {
   size_t found = 0;

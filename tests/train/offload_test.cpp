@@ -13,8 +13,8 @@ namespace {
 const std::string kModes[] = {"moments", "state"};
 
 /// Runs with each mode have losses, norms and checkpoints of the run without. Returns the number of runs.
-int expect_unchanged(const TrainFolder& folder, const std::string& name, const Overrides& overrides,
-                     int64_t steps = 6) {
+int expect_offloading_changes_nothing(const TrainFolder& folder, const std::string& name,
+                                      const Overrides& overrides, int64_t steps = 6) {
   SCOPED_TRACE(name);
   const Result plain = folder.run(name, overrides);
   EXPECT_EQ(plain.code, 0) << plain.error;
@@ -23,7 +23,7 @@ int expect_unchanged(const TrainFolder& folder, const std::string& name, const O
     SCOPED_TRACE(mode);
     std::string run = name;
     run += "_" + mode;
-    const Result result = folder.run(run, joined(overrides, {"optimizer.offload=" + mode}));
+    const Result result = folder.run(run, overrides + Overrides{"optimizer.offload=" + mode});
     EXPECT_EQ(result.code, 0) << result.error;
     if (result.code != 0 || plain.code != 0) continue;
     EXPECT_EQ(folder.column(run, "loss"), folder.column(name, "loss"));
@@ -35,7 +35,7 @@ int expect_unchanged(const TrainFolder& folder, const std::string& name, const O
   return runs;
 }
 
-const Overrides kFp8 = {"precision.fp8=hybrid", "model.ffn_hidden_size=64"};
+const Overrides kOffloadFp8 = {"precision.fp8=hybrid", "model.ffn_hidden_size=64"};
 const Overrides kRemainders = {"optimizer.store_param_remainders=true"};
 Overrides moments(const std::string& first, const std::string& second) {
   return {"optimizer.exp_avg_dtype=" + first, "optimizer.exp_avg_sq_dtype=" + second};
@@ -44,15 +44,16 @@ Overrides moments(const std::string& first, const std::string& second) {
 TEST(Offload, ChangesNoBitOfAnyOptimizerState) {
   const TrainFolder folder;
   int runs = 0;
-  runs += expect_unchanged(folder, "fp32", {"precision.dtype=fp32"});
-  runs += expect_unchanged(folder, "bf16", {"optimizer.clip_grad=0.1"});
-  runs += expect_unchanged(folder, "fp8_weights_of_mains", joined(kFp8, {"precision.fp8_keep_weights=both"}));
-  runs += expect_unchanged(folder, "remainders", joined(kFp8, kRemainders));
-  runs += expect_unchanged(folder, "moments_in_bf16", joined(kFp8, moments("bf16", "bf16")));
-  runs += expect_unchanged(folder, "moments_in_fp8", moments("fp8", "fp8"));
-  runs += expect_unchanged(
+  runs += expect_offloading_changes_nothing(folder, "fp32", {"precision.dtype=fp32"});
+  runs += expect_offloading_changes_nothing(folder, "bf16", {"optimizer.clip_grad=0.1"});
+  runs += expect_offloading_changes_nothing(folder, "fp8_weights_of_mains",
+                                            kOffloadFp8 + Overrides{"precision.fp8_keep_weights=both"});
+  runs += expect_offloading_changes_nothing(folder, "remainders", kOffloadFp8 + kRemainders);
+  runs += expect_offloading_changes_nothing(folder, "moments_in_bf16", kOffloadFp8 + moments("bf16", "bf16"));
+  runs += expect_offloading_changes_nothing(folder, "moments_in_fp8", moments("fp8", "fp8"));
+  runs += expect_offloading_changes_nothing(
       folder, "all_in_fewest_bits",
-      joined(joined(kFp8, kRemainders), joined(moments("fp8", "bf16"), {"optimizer.main_grad_dtype=bf16"})));
+      kOffloadFp8 + kRemainders + moments("fp8", "bf16") + Overrides{"optimizer.main_grad_dtype=bf16"});
   EXPECT_EQ(runs, 14);
 }
 
@@ -61,28 +62,31 @@ TEST(Offload, ChangesNoBitOfWhatReadsTheState) {
   const TrainFolder folder;
   const Overrides saves = {"checkpoint.save_every=1", "training.eval_interval=2",
                            "training.eval_microbatches=1"};
-  expect_unchanged(folder, "background", saves);
-  expect_unchanged(folder, "foreground", joined(joined(saves, kRemainders), {"checkpoint.async=false"}));
+  expect_offloading_changes_nothing(folder, "background", saves);
+  expect_offloading_changes_nothing(folder, "foreground",
+                                    saves + kRemainders + Overrides{"checkpoint.async=false"});
   for (const std::string& mode : kModes)
     EXPECT_EQ(folder.checkpoint_bytes("background_" + mode, 3), folder.checkpoint_bytes("background", 3));
-  expect_unchanged(folder, "guard",
-                   joined(kFp8, {"guard.every=2", "guard.compare_steps=1", "guard.action=rollback",
-                                 "guard.tolerance=0.0000001", "guard.bf16_steps=2"}));
+  expect_offloading_changes_nothing(
+      folder, "guard",
+      kOffloadFp8 + Overrides{"guard.every=2", "guard.compare_steps=1", "guard.action=rollback",
+                              "guard.tolerance=0.0000001", "guard.bf16_steps=2"});
   TE_EXPECT_CONTAINS(read_file(folder / "stdout"), "; from there 2 steps are taken in BF16");
 }
 
 TEST(Offload, ARunMayResumeWithAnother) {
   const TrainFolder folder;
-  const Overrides form = joined(kFp8, moments("bf16", "fp8"));
+  const Overrides form = kOffloadFp8 + moments("bf16", "fp8");
   ASSERT_EQ(folder.run("whole", form).code, 0);
   for (const auto& [first, second] :
        {std::pair{"none", "state"}, {"state", "none"}, {"moments", "state"}, {"state", "state"}}) {
     SCOPED_TRACE(std::string(first) + " " + second);
     const std::string run = std::string(first) + "_" + second;
-    const Overrides cut = joined(form, {std::string("optimizer.offload=") + first, "training.train_steps=3"});
+    const Overrides cut =
+        form + Overrides{std::string("optimizer.offload=") + first, "training.train_steps=3"};
     ASSERT_EQ(folder.run(run, cut).code, 0);
-    const Result result =
-        folder.run(run, joined(form, {std::string("optimizer.offload=") + second, "checkpoint.resume=auto"}));
+    const Result result = folder.run(
+        run, form + Overrides{std::string("optimizer.offload=") + second, "checkpoint.resume=auto"});
     ASSERT_EQ(result.code, 0) << result.error;
     EXPECT_EQ(result.out.find("from the next step on"), std::string::npos) << result.out;
     EXPECT_EQ(folder.column(run, "loss"), folder.column("whole", "loss"));
@@ -93,17 +97,19 @@ TEST(Offload, ARunMayResumeWithAnother) {
 TEST(Offload, ChangesNoBitOfALayout) {
   TrainFolder folder;
   folder.use_ranks(2);
-  const Overrides small = joined(kFp8, {"parallel.bucket_size=1000"});
+  const Overrides small = kOffloadFp8 + Overrides{"parallel.bucket_size=1000"};
   int runs = 0;
   for (const std::string shard : {"optimizer", "gradients", "parameters"})
-    runs += expect_unchanged(folder, "shard_" + shard, joined(small, {"parallel.shard=" + shard}));
-  runs += expect_unchanged(folder, "shared_mains",
-                           joined(joined(small, kRemainders), {"parallel.overlap_param_gather=false"}));
-  runs += expect_unchanged(folder, "shared_fp32", {"precision.dtype=fp32", "parallel.bucket_size=1000"});
-  runs += expect_unchanged(
+    runs += expect_offloading_changes_nothing(folder, "shard_" + shard,
+                                              small + Overrides{"parallel.shard=" + shard});
+  runs += expect_offloading_changes_nothing(
+      folder, "shared_mains", small + kRemainders + Overrides{"parallel.overlap_param_gather=false"});
+  runs += expect_offloading_changes_nothing(folder, "shared_fp32",
+                                            {"precision.dtype=fp32", "parallel.bucket_size=1000"});
+  runs += expect_offloading_changes_nothing(
       folder, "tensor",
-      joined(joined(small, moments("bf16", "bf16")), {"parallel.tensor=2", "parallel.sequence=true"}));
-  runs += expect_unchanged(folder, "pipeline", joined(small, {"parallel.pipeline=2"}));
+      small + moments("bf16", "bf16") + Overrides{"parallel.tensor=2", "parallel.sequence=true"});
+  runs += expect_offloading_changes_nothing(folder, "pipeline", small + Overrides{"parallel.pipeline=2"});
   EXPECT_EQ(runs, 14);
 }
 

@@ -8,13 +8,6 @@ namespace te::testing {
 namespace {
 
 using nlohmann::json;
-using Overrides = std::vector<std::string>;
-
-Overrides joined(Overrides a, const Overrides& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
 /// A learning rate at which the values grow from step to step, and a record of every step.
 const Overrides kGrowing = {"precision.fp8=hybrid",  "model.num_layers=8",        "model.ffn_hidden_size=64",
                             "optimizer.lr=0.03",     "optimizer.warmup_steps=0",  "training.train_steps=8",
@@ -41,11 +34,6 @@ Most most(const TrainFolder& folder, const std::string& run) {
   return result;
 }
 
-void run(const TrainFolder& folder, const std::string& name, const Overrides& overrides) {
-  const Result result = folder.run(name, overrides);
-  ASSERT_EQ(result.code, 0) << result.error;
-}
-
 void expect_no_saturation(const TrainFolder& folder, const std::string& name) {
   const Most found = most(folder, name);
   EXPECT_EQ(found.operands, 8u * 8 * 12) << name;
@@ -57,9 +45,9 @@ TEST(Recast, NothingSaturatesInADeepModelWhoseValuesGrow) {
   const TrainFolder folder;
   for (const Overrides& family : {Overrides{}, Overrides{"model.family=gpt", "model.num_query_groups=4"}}) {
     const std::string name = family.empty() ? "llama" : "gpt";
-    run(folder, name, joined(kGrowing, family));
+    run(folder, name, kGrowing + family);
     expect_no_saturation(folder, name);
-    run(folder, name + "_off", joined(joined(kGrowing, family), {"precision.fp8_recast=false"}));
+    run(folder, name + "_off", kGrowing + family + Overrides{"precision.fp8_recast=false"});
     double saturated = 0;
     for (const std::string& line :
          split(read_file(folder.run_folder(name + "_off") + "/metrics.jsonl"), '\n')) {
@@ -76,23 +64,23 @@ TEST(Recast, NothingSaturatesInADeepModelWhoseValuesGrow) {
 
 TEST(Recast, RecomputationAndResumingChangeNoBit) {
   const TrainFolder folder;
-  const Overrides all = joined(kGrowing, {"checkpoint.save_every=4"});
+  const Overrides all = kGrowing + Overrides{"checkpoint.save_every=4"};
   run(folder, "none", all);
   for (const char* recompute : {"selective", "full"}) {
-    run(folder, recompute, joined(all, {std::string("training.recompute=") + recompute}));
+    run(folder, recompute, all + Overrides{std::string("training.recompute=") + recompute});
     EXPECT_EQ(folder.column(recompute, "grad_norm"), folder.column("none", "grad_norm")) << recompute;
     EXPECT_TRUE(folder.checkpoint_bytes(recompute, 8) == folder.checkpoint_bytes("none", 8)) << recompute;
     expect_no_saturation(folder, recompute);
   }
-  run(folder, "resumed", joined(all, {"checkpoint.resume=" + folder.checkpoint("none", 4)}));
+  run(folder, "resumed", all + Overrides{"checkpoint.resume=" + folder.checkpoint("none", 4)});
   EXPECT_TRUE(folder.checkpoint_bytes("resumed", 8) == folder.checkpoint_bytes("none", 8));
 }
 
 // Looking at casts and validating read the same scales, and leave no trace.
 TEST(Recast, StatisticsAndValidationChangeNoBit) {
   const TrainFolder folder;
-  run(folder, "plain", joined(kGrowing, {"training.eval_interval=0"}));
-  run(folder, "watched", joined(kGrowing, {"training.eval_interval=1", "logging.fp8_statistics_every=1"}));
+  run(folder, "plain", kGrowing + Overrides{"training.eval_interval=0"});
+  run(folder, "watched", kGrowing + Overrides{"training.eval_interval=1", "logging.fp8_statistics_every=1"});
   EXPECT_TRUE(folder.checkpoint_bytes("watched", 8) == folder.checkpoint_bytes("plain", 8));
   for (const std::string& line :
        split(read_file(folder.run_folder("watched") + "/fp8_statistics.jsonl"), '\n')) {
@@ -124,7 +112,7 @@ TEST(Recast, NothingSaturatesInAnyLayout) {
       {"cp", {"parallel.context=2"}},
       {"dp", {}}};
   for (const auto& [name, layout] : layouts) {
-    run(folder, name, joined(kGrowing, layout));
+    run(folder, name, kGrowing + layout);
     expect_no_saturation(folder, name);
     const std::vector<double> losses = folder.column(name, "loss");
     ASSERT_EQ(losses.size(), expected.size());
@@ -135,7 +123,7 @@ TEST(Recast, NothingSaturatesInAnyLayout) {
   for (const char* name : {"tp", "tp_sp"}) {
     const Overrides layout = {"parallel.tensor=2",
                               std::string("parallel.sequence=") + (name[2] != 0 ? "true" : "false")};
-    run(folder, name + std::string("_fp32"), joined(joined(kGrowing, layout), {"precision.dtype=fp32"}));
+    run(folder, name + std::string("_fp32"), kGrowing + layout + Overrides{"precision.dtype=fp32"});
   }
   const std::vector<double> whole = folder.column("tp_fp32", "loss"),
                             shares = folder.column("tp_sp_fp32", "loss");

@@ -35,7 +35,7 @@ config::Config make_pipeline_config(PipelineSchedule schedule, int chunks) {
   return config;
 }
 
-constexpr int kSteps = 6;
+constexpr int kReceiveSteps = 6;
 
 struct Order {
   PipelineSchedule schedule;
@@ -62,7 +62,7 @@ TEST(ReceivesGpu, EarlyOnesAndCopiesChangeNoBit) {
     ASSERT_NE(groups.pipeline_copies(), nullptr);
     const auto run = [&](const char* what) {
       const Watchdog::Guard guard(context, what);
-      return run_random_steps(context, config, groups, kSteps);
+      return run_random_steps(context, config, groups, kReceiveSteps);
     };
     const std::vector<float> late = run("late receives");
     config.parallel.overlap_receive = true;

@@ -19,10 +19,10 @@
 namespace te {
 namespace {
 
+using testing::operator+;
+using testing::Overrides;
 using testing::Result;
 using testing::TrainFolder;
-using Overrides = std::vector<std::string>;
-
 constexpr int64_t kSavedStep = 3, kLastStep = 6;
 
 struct Layout {
@@ -35,7 +35,7 @@ const Layout kTensor = {"tp2", 2, {"parallel.tensor=2"}};
 const Layout kContext = {"cp2", 2, {"parallel.context=2", "parallel.bucket_size=1000"}};
 const Layout kPipeline = {"pp2", 2, {"parallel.pipeline=2", "parallel.schedule=zero_bubble"}};
 
-struct Case {
+struct ReshardingCase {
   const char* name;
   Overrides overrides;
   Layout saved;
@@ -43,7 +43,7 @@ struct Case {
   double loss;   ///< largest relative difference of a loss
   double state;  ///< of a parameter or moment, in the Euclidean norm
 };
-const Case kFp32 = {
+const ReshardingCase kFp32 = {
     "fp32",
     {"precision.dtype=fp32"},
     {"tp2_dp2", 4, {"parallel.tensor=2", "parallel.sequence=true", "parallel.bucket_size=1000"}},
@@ -51,7 +51,7 @@ const Case kFp32 = {
     2e-6,
     5e-5};
 /// Gains that tensor ranks share go into the checkpoint as one.
-const Case kOlmo2 = {
+const ReshardingCase kOlmo2 = {
     "olmo2",
     {"precision.dtype=fp32", "model.qk_norm=projection", "model.norm_placement=post"},
     {"tp2_dp2", 4, {"parallel.tensor=2", "parallel.sequence=true", "parallel.bucket_size=1000"}},
@@ -61,12 +61,12 @@ const Case kOlmo2 = {
 /// Stages that are cut otherwise hold other layers, whole.
 const Layout kFirstHeavy = {"pp2_split", 2, {"parallel.pipeline=2", "parallel.pipeline_split=3,1"}};
 const Layout kBalanced = {"pp2_balanced", 2, {"parallel.pipeline=2", "parallel.pipeline_split=balanced"}};
-const Case kSplit = {"split",
-                     {"precision.dtype=fp32", "model.num_layers=4"},
-                     {"pp2_last_heavy", 2, {"parallel.pipeline=2", "parallel.pipeline_split=1,3"}},
-                     {kOne, kPipeline, kFirstHeavy, kBalanced},
-                     2e-6,
-                     5e-5};
+const ReshardingCase kSplit = {"split",
+                               {"precision.dtype=fp32", "model.num_layers=4"},
+                               {"pp2_last_heavy", 2, {"parallel.pipeline=2", "parallel.pipeline_split=1,3"}},
+                               {kOne, kPipeline, kFirstHeavy, kBalanced},
+                               2e-6,
+                               5e-5};
 /// Stages of several runs of layers.
 const Layout kChunks = {
     "pp2_chunks", 2, {"parallel.pipeline=2", "parallel.schedule=zero_bubble", "parallel.virtual_stages=2"}};
@@ -74,34 +74,34 @@ const Layout kInterleaved = {
     "pp2_interleaved",
     2,
     {"parallel.pipeline=2", "parallel.schedule=interleaved", "parallel.virtual_stages=2"}};
-const Case kVirtualStages = {"virtual_stages",
-                             {"precision.dtype=fp32", "model.num_layers=4"},
-                             kChunks,
-                             {kOne, kPipeline, kInterleaved},
-                             2e-6,
-                             5e-5};
+const ReshardingCase kVirtualStages = {"virtual_stages",
+                                       {"precision.dtype=fp32", "model.num_layers=4"},
+                                       kChunks,
+                                       {kOne, kPipeline, kInterleaved},
+                                       2e-6,
+                                       5e-5};
 /// Heads on two ranks, and with four keys and values.
-const Case kContextFp32 = {"context",
-                           {"precision.dtype=fp32"},
-                           {"cp4_keys", 4, {"parallel.context=4", "parallel.bucket_size=1000"}},
-                           {kOne, kContext},
-                           2e-6,
-                           5e-5};
-const Case kContextFp8 = {
+const ReshardingCase kContextFp32 = {"context",
+                                     {"precision.dtype=fp32"},
+                                     {"cp4_keys", 4, {"parallel.context=4", "parallel.bucket_size=1000"}},
+                                     {kOne, kContext},
+                                     2e-6,
+                                     5e-5};
+const ReshardingCase kContextFp8 = {
     "context_fp8",
     {"precision.fp8=hybrid", "precision.amax_history_len=8", "model.seq_length=32"},
     {"cp2_tp2_keys", 4, {"parallel.context=2", "parallel.tensor=2", "parallel.sequence=true"}},
     {kOne, kContext},
     3e-4,
     0.25};
-const Case kFp8 = {"fp8",
-                   {"precision.fp8=hybrid", "precision.amax_history_len=8"},
-                   {"dp2_pp2", 4, {"parallel.pipeline=2", "parallel.bucket_size=1000"}},
-                   {kOne, kTensor},
-                   3e-4,
-                   0.25};
+const ReshardingCase kFp8 = {"fp8",
+                             {"precision.fp8=hybrid", "precision.amax_history_len=8"},
+                             {"dp2_pp2", 4, {"parallel.pipeline=2", "parallel.bucket_size=1000"}},
+                             {kOne, kTensor},
+                             3e-4,
+                             0.25};
 
-const Case kMuon = {
+const ReshardingCase kMuon = {
     "muon",
     {"precision.dtype=fp32", "optimizer.name=muon"},
     {"tp2_dp2", 4, {"parallel.tensor=2", "parallel.sequence=true", "parallel.bucket_size=1000"}},
@@ -115,20 +115,15 @@ const Layout kSharedGradients = {
     "dp2_gradients", 2, {"parallel.bucket_size=1000", "parallel.shard=gradients"}};
 const Layout kSharedParameters = {
     "dp2_parameters", 2, {"parallel.bucket_size=1000", "parallel.shard=parameters"}};
-const Case kSharded = {
+const ReshardingCase kSharded = {
     "sharded", {"precision.dtype=fp32"}, kSharedParameters, {kOne, kSharedGradients, kSharedOptimizer}, 2e-6,
     5e-5};
-const Case kShardedFp8 = {"sharded_fp8",
-                          {"precision.fp8=hybrid", "precision.amax_history_len=8"},
-                          kSharedOptimizer,
-                          {kSharedGradients, kSharedParameters},
-                          3e-4,
-                          0.25};
-
-Overrides operator+(Overrides a, const Overrides& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
+const ReshardingCase kShardedFp8 = {"sharded_fp8",
+                                    {"precision.fp8=hybrid", "precision.amax_history_len=8"},
+                                    kSharedOptimizer,
+                                    {kSharedGradients, kSharedParameters},
+                                    3e-4,
+                                    0.25};
 
 class Resharding : public ::testing::Test {
  protected:
@@ -143,7 +138,7 @@ class Resharding : public ::testing::Test {
             (folder_ / "train") + "}\n");
   }
   /// Trains to the last step; the others start from the checkpoint of the run "whole".
-  void run(const Case& c, const Layout& layout, const std::string& name, const Overrides& more) {
+  void run(const ReshardingCase& c, const Layout& layout, const std::string& name, const Overrides& more) {
     folder_.use_ranks(layout.ranks);
     const Result result = folder_.run(name, layout.overrides + c.overrides + more);
     ASSERT_EQ(result.code, 0) << name << ": " << result.error;
@@ -165,7 +160,7 @@ class Resharding : public ::testing::Test {
     EXPECT_EQ(losses(a), losses(b));
     EXPECT_EQ(folder_.checkpoint_bytes(a, kLastStep), folder_.checkpoint_bytes(b, kLastStep));
   }
-  void goes_on_under_any_layout(const Case& c);
+  void goes_on_under_any_layout(const ReshardingCase& c);
   std::vector<double> losses(const std::string& run) const {
     std::vector<double> result;
     for (const auto& row : folder_.csv(run))
@@ -216,7 +211,7 @@ void expect_same_histories(const checkpoint::Fp8State& a, const checkpoint::Fp8S
   }
 }
 
-void Resharding::goes_on_under_any_layout(const Case& c) {
+void Resharding::goes_on_under_any_layout(const ReshardingCase& c) {
   run(c, c.saved, "whole", {"checkpoint.save_every=3"});
   run(c, c.saved, "same", resumed());
   expect_same_run("same", "whole");

@@ -26,7 +26,7 @@ config::Config make_sharded_config(Precision precision) {
   return config;
 }
 
-constexpr int kSteps = 5;
+constexpr int kShardingSteps = 5;
 
 TEST(ShardingGpu, OverlapChangesNoBit) {
   TE_REQUIRE_GPU();
@@ -36,16 +36,16 @@ TEST(ShardingGpu, OverlapChangesNoBit) {
     config::Config config = make_sharded_config(precision);
     const Context context = parallel::open_cuda_device(world(), train::execution_options(config));
     const Groups groups = Groups::connect(world(), context, ProcessGrid::of(world().size(), 1, 1, 1));
-    const std::vector<float> whole = run_random_steps(context, config, groups, kSteps);
+    const std::vector<float> whole = run_random_steps(context, config, groups, kShardingSteps);
     config.parallel.shard = Shard::gradients;
     config.parallel.overlap_grad_reduce = config.parallel.overlap_param_gather = false;
-    const std::vector<float> in_order = run_random_steps(context, config, groups, kSteps);
+    const std::vector<float> in_order = run_random_steps(context, config, groups, kShardingSteps);
     config.parallel.overlap_grad_reduce = config.parallel.overlap_param_gather = true;
     for (int repeat = 0; repeat < 3; ++repeat)
-      EXPECT_EQ(run_random_steps(context, config, groups, kSteps), in_order);
+      EXPECT_EQ(run_random_steps(context, config, groups, kShardingSteps), in_order);
     config.parallel.shard = Shard::parameters;
     for (int repeat = 0; repeat < 3; ++repeat)
-      EXPECT_EQ(run_random_steps(context, config, groups, kSteps), in_order);
+      EXPECT_EQ(run_random_steps(context, config, groups, kShardingSteps), in_order);
     // The first step's loss is that of the same weights.
     EXPECT_NEAR(in_order[0], whole[0], 1e-6 * whole[0]);
     if (precision != Precision::bf16_wide) continue;
@@ -71,7 +71,7 @@ TEST(ShardingGpu, CopiesAreLikeNcclAndTheSameInEveryRun) {
         const Groups groups = Groups::connect(world(), context, ProcessGrid::of(world().size(), 1, 1, 1),
                                               train::connect_options(config));
         EXPECT_EQ(groups.data_copies() != nullptr, transport == config::Transport::copy);
-        return run_random_steps(context, config, groups, kSteps);
+        return run_random_steps(context, config, groups, kShardingSteps);
       };
       const std::vector<float> nccl = run(config::Transport::nccl, true);
       const std::vector<float> copied = run(config::Transport::copy, false);

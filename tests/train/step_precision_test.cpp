@@ -11,28 +11,9 @@ namespace te::testing {
 namespace {
 
 using nlohmann::json;
-using Overrides = std::vector<std::string>;
-
-Overrides joined(Overrides a, const Overrides& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
-std::vector<json> records(const TrainFolder& folder, const std::string& run) {
-  std::vector<json> result;
-  for (const std::string& line : split(read_file(folder.run_folder(run) + "/metrics.jsonl"), '\n'))
-    if (!line.empty()) result.push_back(json::parse(line));
-  return result;
-}
-
-void run(const TrainFolder& folder, const std::string& name, const Overrides& overrides) {
-  const Result result = folder.run(name, overrides);
-  ASSERT_EQ(result.code, 0) << result.error;
-}
-
 /// Sizes that two tensor ranks can share in FP8.
 const Overrides kBf16 = {"model.ffn_hidden_size=64", "checkpoint.save_every=1", "logging.fp8_stats_every=1"};
-const Overrides kFp8 = joined(kBf16, {"precision.fp8=hybrid"});
+const Overrides kAlwaysFp8 = kBf16 + Overrides{"precision.fp8=hybrid"};
 
 /// Steps [first, last] of one column.
 std::vector<double> part(const TrainFolder& folder, const std::string& name, const char* column,
@@ -71,24 +52,23 @@ TEST(StepPrecision, OutsideOfTheScheduleTheRunIsABf16Run) {
        {"precision.fp8_output_layer=true", "training.recompute=selective",
         "precision.overrides=linear_fc2 input: bf16; layers 0 linear_qkv: tensorwise"}}};
   for (const auto& [family, keys] : models) {
-    run(folder, family, joined(kBf16, keys));
+    run(folder, family, kBf16 + keys);
     for (const auto& [recipe, more] : recipes) {
       const std::string name = family + "_" + recipe;
       SCOPED_TRACE(name);
-      const Overrides all = joined(joined(kFp8, keys), more);
-      run(folder, name, joined(all, {"precision.fp8_from_step=3", "precision.fp8_until_step=4"}));
+      const Overrides all = kAlwaysFp8 + keys + more;
+      run(folder, name, all + Overrides{"precision.fp8_from_step=3", "precision.fp8_until_step=4"});
       expect_equal_steps(folder, name, family, 1, 2);
       EXPECT_NE(part(folder, name, "loss", 3, 3), part(folder, family, "loss", 3, 3));
       // What comes behind the last step in FP8 is what a BF16 run makes of its checkpoint.
-      run(folder, name + "_on",
-          joined(joined(kBf16, keys), {"checkpoint.resume=" + folder.checkpoint(name, 4)}));
+      run(folder, name + "_on", kBf16 + keys + Overrides{"checkpoint.resume=" + folder.checkpoint(name, 4)});
       EXPECT_EQ(part(folder, name, "loss", 5, 6), folder.column(name + "_on", "loss"));
       EXPECT_EQ(part(folder, name, "grad_norm", 5, 6), folder.column(name + "_on", "grad_norm"));
       std::vector<bool> in_fp8;
-      for (const json& record : records(folder, name)) in_fp8.push_back(record["in_fp8"].get<bool>());
+      for (const json& record : folder.records(name)) in_fp8.push_back(record["in_fp8"].get<bool>());
       EXPECT_EQ(in_fp8, (std::vector<bool>{false, false, true, true, false, false}));
     }
-    EXPECT_FALSE(records(folder, family).at(0).contains("in_fp8"));
+    EXPECT_FALSE(folder.records(family).at(0).contains("in_fp8"));
   }
   TE_EXPECT_CONTAINS(read_file(folder.run_folder("llama_delayed") + "/start.txt"),
                      "FP8 in steps 3 to 4, all other steps in bf16");
@@ -104,10 +84,11 @@ std::vector<std::string> operands_of(const json& record) {
 
 TEST(StepPrecision, StepsInBf16RecordWhatIsLookedAt) {
   const TrainFolder folder;
-  const Overrides scheduled = joined(kFp8, {"precision.fp8_from_step=3", "precision.fp8_until_step=4"});
-  run(folder, "tensorwise", joined(scheduled, {"precision.fp8_recipe=tensorwise"}));
-  run(folder, "mixed", joined(scheduled, {"precision.overrides=linear_fc2: tensorwise"}));
-  const std::vector<json> tensorwise = records(folder, "tensorwise"), mixed = records(folder, "mixed");
+  const Overrides scheduled =
+      kAlwaysFp8 + Overrides{"precision.fp8_from_step=3", "precision.fp8_until_step=4"};
+  run(folder, "tensorwise", scheduled + Overrides{"precision.fp8_recipe=tensorwise"});
+  run(folder, "mixed", scheduled + Overrides{"precision.overrides=linear_fc2: tensorwise"});
+  const std::vector<json> tensorwise = folder.records("tensorwise"), mixed = folder.records("mixed");
   for (size_t i = 0; i < 6; ++i) {
     SCOPED_TRACE(i + 1);
     const bool in_fp8 = i == 2 || i == 3;
@@ -123,12 +104,12 @@ TEST(StepPrecision, StepsInBf16RecordWhatIsLookedAt) {
 void expect_resumed_alike(const TrainFolder& folder, const std::string& name, const Overrides& overrides) {
   SCOPED_TRACE(name);
   const Overrides all =
-      joined(joined(kFp8, overrides), {"precision.fp8_from_step=3", "precision.fp8_until_step=4"});
+      kAlwaysFp8 + overrides + Overrides{"precision.fp8_from_step=3", "precision.fp8_until_step=4"};
   run(folder, name, all);
   for (int64_t step = 1; step <= 5; ++step) {
     const std::string cut = name + "_" + std::to_string(step);
     SCOPED_TRACE(cut);
-    run(folder, cut, joined(all, {"checkpoint.resume=" + folder.checkpoint(name, step)}));
+    run(folder, cut, all + Overrides{"checkpoint.resume=" + folder.checkpoint(name, step)});
     EXPECT_EQ(folder.column(cut, "loss"), part(folder, name, "loss", step + 1, 6));
     EXPECT_TRUE(folder.checkpoint_bytes(cut, 6) == folder.checkpoint_bytes(name, 6));
   }
@@ -163,13 +144,13 @@ TEST(StepPrecision, MayBeInterruptedAroundASwitchInAnyLayout) {
 TEST(StepPrecision, ABf16RunGoesOnInFp8AsByTheSchedule) {
   const TrainFolder folder;
   const Overrides recent = {"precision.amax_compute_algo=most_recent"};
-  run(folder, "scheduled", joined(joined(kFp8, recent), {"precision.fp8_from_step=4"}));
+  run(folder, "scheduled", kAlwaysFp8 + recent + Overrides{"precision.fp8_from_step=4"});
   run(folder, "bf16", kBf16);
-  const Overrides on = joined(recent, {"checkpoint.resume=" + folder.checkpoint("bf16", 3)});
-  run(folder, "on", joined(kFp8, on));
+  const Overrides on = recent + Overrides{"checkpoint.resume=" + folder.checkpoint("bf16", 3)};
+  run(folder, "on", kAlwaysFp8 + on);
   EXPECT_EQ(folder.column("on", "loss"), part(folder, "scheduled", "loss", 4, 6));
   EXPECT_EQ(folder.column("on", "grad_norm"), part(folder, "scheduled", "grad_norm", 4, 6));
-  expect_refused(folder.run("never", joined(joined(kFp8, on), {"precision.fp8_calibration_passes=0"})),
+  expect_refused(folder.run("never", kAlwaysFp8 + on + Overrides{"precision.fp8_calibration_passes=0"}),
                  "precision.fp8_calibration_passes above 0");
 }
 
@@ -186,13 +167,13 @@ TEST(StepPrecision, TheFirstStepOfADeepModelHasItsScales) {
                   0.0},
         {Overrides{}, 0.01}}) {
     const std::string name = most == 0.0 ? "one_" : "two_";
-    const Overrides keys = joined(deep, shape), fp8 = joined(kFp8, keys);
-    run(folder, name + "bf16", joined(kBf16, keys));
-    run(folder, name + "scheduled", joined(fp8, {"precision.fp8_from_step=3"}));
-    run(folder, name + "on", joined(fp8, {"checkpoint.resume=" + folder.checkpoint(name + "bf16", 2)}));
-    const json bf16 = records(folder, name + "bf16").back();
+    const Overrides keys = deep + shape, fp8 = kAlwaysFp8 + keys;
+    run(folder, name + "bf16", kBf16 + keys);
+    run(folder, name + "scheduled", fp8 + Overrides{"precision.fp8_from_step=3"});
+    run(folder, name + "on", fp8 + Overrides{"checkpoint.resume=" + folder.checkpoint(name + "bf16", 2)});
+    const json bf16 = folder.records(name + "bf16").back();
     for (const char* which : {"scheduled", "on"}) {
-      const json record = records(folder, name + which).back();
+      const json record = folder.records(name + which).back();
       ASSERT_EQ(record["step"], 3);
       ASSERT_EQ(record["fp8"].size(), 36u * 12);
       for (const json& operand : record["fp8"])
@@ -206,12 +187,13 @@ TEST(StepPrecision, TheFirstStepOfADeepModelHasItsScales) {
 
 TEST(StepPrecision, TheGuardComparesStepsInFp8) {
   const TrainFolder folder;
-  const Overrides scheduled = joined(kFp8, {"precision.fp8_from_step=4", "precision.fp8_until_step=5"});
+  const Overrides scheduled =
+      kAlwaysFp8 + Overrides{"precision.fp8_from_step=4", "precision.fp8_until_step=5"};
   run(folder, "plain", scheduled);
-  run(folder, "guarded", joined(scheduled, {"guard.every=2", "guard.compare_steps=1"}));
+  run(folder, "guarded", scheduled + Overrides{"guard.every=2", "guard.compare_steps=1"});
   EXPECT_TRUE(folder.checkpoint_bytes("guarded", 6) == folder.checkpoint_bytes("plain", 6));
   std::vector<int64_t> compared;
-  for (const json& record : records(folder, "guarded"))
+  for (const json& record : folder.records("guarded"))
     if (record.contains("guard")) compared.push_back(record["step"].get<int64_t>());
   EXPECT_EQ(compared, std::vector<int64_t>{5});
 }

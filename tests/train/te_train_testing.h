@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "data/data_testing.h"
@@ -33,7 +34,7 @@ inline std::vector<std::string> split(const std::string& text, char separator) {
 
 /// Words behind --set.
 using Overrides = std::vector<std::string>;
-inline Overrides joined(Overrides a, const Overrides& b) {
+inline Overrides operator+(Overrides a, const Overrides& b) {
   a.insert(a.end(), b.begin(), b.end());
   return a;
 }
@@ -113,6 +114,14 @@ class TrainFolder {
     }
     return rows;
   }
+  /// The records of a run's file of JSON lines.
+  std::vector<nlohmann::json> records(const std::string& run,
+                                      const std::string& file = "metrics.jsonl") const {
+    std::vector<nlohmann::json> all;
+    for (const std::string& line : split(read_file(run_folder(run) + "/" + file), '\n'))
+      if (!line.empty()) all.push_back(nlohmann::json::parse(line));
+    return all;
+  }
   /// One column as numbers.
   std::vector<double> column(const std::string& run, const std::string& name) const {
     std::vector<double> values;
@@ -154,6 +163,12 @@ class TrainFolder {
   TextFolder folder_;
   std::string launcher_;
 };
+
+/// A run that ends well.
+inline void run(const TrainFolder& folder, const std::string& name, const Overrides& overrides) {
+  const Result result = folder.run(name, overrides);
+  ASSERT_EQ(result.code, 0) << result.error;
+}
 
 /// A refusal: exit code 2 and one line on stderr.
 inline void expect_refused(const Result& result, const std::string& part) {

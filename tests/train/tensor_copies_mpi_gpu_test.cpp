@@ -18,7 +18,7 @@ using config::Transport;
 using parallel::Groups;
 using parallel::ProcessGrid;
 
-constexpr int kSteps = 5;
+constexpr int kCopySteps = 5;
 
 config::Config make_tensor_config(Precision precision, Recompute recompute) {
   config::Config config = make_config({.family = Family::llama,
@@ -36,7 +36,7 @@ std::vector<float> run(const config::Config& config) {
       Groups::connect(world(), context, ProcessGrid::of(world().size(), world().size(), 1, 1),
                       train::connect_options(config));
   EXPECT_EQ(groups.tensor_copies() != nullptr, config.parallel.tensor_transport == Transport::copy);
-  return run_random_steps(context, config, groups, kSteps);
+  return run_random_steps(context, config, groups, kCopySteps);
 }
 
 /// Relative differences of losses and gradient norms, of the first step's loss and at most.

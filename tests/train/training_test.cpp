@@ -8,21 +8,17 @@
 namespace te {
 namespace {
 
+using testing::operator+;
 using testing::read_file;
 using testing::Result;
 using testing::split;
 using testing::TrainFolder;
 
-const std::vector<std::string> kFp8 = {"precision.fp8=hybrid"};
+const std::vector<std::string> kPlainFp8 = {"precision.fp8=hybrid"};
 const std::vector<std::string> kFp8Moments = {"optimizer.exp_avg_dtype=fp8",
                                               "optimizer.exp_avg_sq_dtype=fp8"};
 const std::vector<std::string> kBf16Moments = {"optimizer.exp_avg_dtype=bf16",
                                                "optimizer.exp_avg_sq_dtype=bf16"};
-
-std::vector<std::string> operator+(std::vector<std::string> a, const std::vector<std::string>& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 
 void expect_success(const Result& result) {
   EXPECT_EQ(result.code, 0) << result.out;
@@ -95,12 +91,12 @@ TEST_F(Training, LogsOnlyWhatIsAskedFor) {
 
 // --- the same run has the same bits ------------------------------------------------------------------------
 
-struct Case {
+struct TrainingCase {
   const char* name;
   std::vector<std::string> overrides;
 };
 
-class Resume : public ::testing::TestWithParam<Case> {
+class Resume : public ::testing::TestWithParam<TrainingCase> {
  protected:
   TrainFolder folder_;
 };
@@ -123,7 +119,7 @@ TEST_P(Resume, EqualsNoInterruptionBitForBit) {
       EXPECT_EQ(cut[i].at(column), whole[i].at(column)) << column << " of step " << i + 1;
 }
 
-const Case kCases[] = {
+const TrainingCase kTrainingCases[] = {
     {"bf16", {}},
     {"fp32", {"precision.dtype=fp32"}},
     {"fp16",
@@ -131,47 +127,47 @@ const Case kCases[] = {
       "checkpoint.save_every=1"}},
     {"saved_in_the_background", {"checkpoint.save_every=1", "checkpoint.keep=2"}},
     {"saved_in_the_foreground", {"checkpoint.save_every=1", "checkpoint.async=false"}},
-    {"fp8_delayed", kFp8},
-    {"fp8_delayed_full_recompute", kFp8 + std::vector<std::string>{"training.recompute=full"}},
-    {"fp8_param_remainders", kFp8 + std::vector<std::string>{"optimizer.store_param_remainders=true"}},
+    {"fp8_delayed", kPlainFp8},
+    {"fp8_delayed_full_recompute", kPlainFp8 + std::vector<std::string>{"training.recompute=full"}},
+    {"fp8_param_remainders", kPlainFp8 + std::vector<std::string>{"optimizer.store_param_remainders=true"}},
     {"param_remainders_saved_in_the_foreground",
      {"optimizer.store_param_remainders=true", "checkpoint.save_every=1", "checkpoint.async=false"}},
     {"bf16_moments", kBf16Moments + std::vector<std::string>{"checkpoint.save_every=1"}},
     {"fp8_moments", kFp8Moments + std::vector<std::string>{"checkpoint.save_every=1"}},
     {"fp8_moments_and_remainders_saved_in_the_foreground",
-     kFp8 + kFp8Moments +
+     kPlainFp8 + kFp8Moments +
          std::vector<std::string>{"optimizer.store_param_remainders=true", "checkpoint.save_every=1",
                                   "checkpoint.async=false"}},
     {"fp8_exp_avg_alone", {"optimizer.exp_avg_dtype=fp8", "optimizer.exp_avg_sq_dtype=bf16"}},
     {"bf16_moments_and_remainders_saved_in_the_foreground",
-     kFp8 + kBf16Moments +
+     kPlainFp8 + kBf16Moments +
          std::vector<std::string>{"optimizer.store_param_remainders=true", "checkpoint.save_every=1",
                                   "checkpoint.async=false"}},
-    {"fp8_output_layer", kFp8 + std::vector<std::string>{"precision.fp8_output_layer=true"}},
-    {"fp8_rowwise", kFp8 + std::vector<std::string>{"precision.fp8_recipe=rowwise"}},
-    {"fp8_blockwise",
-     kFp8 + std::vector<std::string>{"precision.fp8_recipe=blockwise", "precision.fp8_scale_format=fp32"}},
-    {"fp8_tensorwise", kFp8 + std::vector<std::string>{"precision.fp8_recipe=tensorwise"}},
+    {"fp8_output_layer", kPlainFp8 + std::vector<std::string>{"precision.fp8_output_layer=true"}},
+    {"fp8_rowwise", kPlainFp8 + std::vector<std::string>{"precision.fp8_recipe=rowwise"}},
+    {"fp8_blockwise", kPlainFp8 + std::vector<std::string>{"precision.fp8_recipe=blockwise",
+                                                           "precision.fp8_scale_format=fp32"}},
+    {"fp8_tensorwise", kPlainFp8 + std::vector<std::string>{"precision.fp8_recipe=tensorwise"}},
     {"fp8_tensorwise_guessed",
-     kFp8 + std::vector<std::string>{"precision.fp8_recipe=tensorwise",
-                                     "precision.fp8_tensorwise_scale_format=power_of_two"}},
+     kPlainFp8 + std::vector<std::string>{"precision.fp8_recipe=tensorwise",
+                                          "precision.fp8_tensorwise_scale_format=power_of_two"}},
     {"muon", {"optimizer.name=muon", "checkpoint.save_every=1"}},
     {"muon_fp32_without_nesterov",
      {"optimizer.name=muon", "optimizer.muon_nesterov=false", "precision.dtype=fp32"}},
     {"muon_fp8_and_remainders",
-     kFp8 + std::vector<std::string>{"optimizer.name=muon", "optimizer.store_param_remainders=true",
-                                     "checkpoint.save_every=1", "checkpoint.async=false"}},
-    {"z_loss_fp8", kFp8 + std::vector<std::string>{"training.z_loss_coefficient=1e-2"}},
+     kPlainFp8 + std::vector<std::string>{"optimizer.name=muon", "optimizer.store_param_remainders=true",
+                                          "checkpoint.save_every=1", "checkpoint.async=false"}},
+    {"z_loss_fp8", kPlainFp8 + std::vector<std::string>{"training.z_loss_coefficient=1e-2"}},
     {"fp8_gpt_with_dropout",
-     kFp8 + std::vector<std::string>{"model.family=gpt", "model.num_query_groups=4",
-                                     "model.hidden_dropout=0.1", "model.attention_dropout=0.1"}},
+     kPlainFp8 + std::vector<std::string>{"model.family=gpt", "model.num_query_groups=4",
+                                          "model.hidden_dropout=0.1", "model.attention_dropout=0.1"}},
 };
-INSTANTIATE_TEST_SUITE_P(Precisions, Resume, ::testing::ValuesIn(kCases),
+INSTANTIATE_TEST_SUITE_P(Precisions, Resume, ::testing::ValuesIn(kTrainingCases),
                          [](const auto& info) { return std::string(info.param.name); });
 
 // A background save reads a copy: training that goes on meanwhile does not change what is saved.
 TEST_F(Training, BackgroundSavesHoldTheWeightsOfTheirStep) {
-  const std::vector<std::string> every = kFp8 + std::vector<std::string>{"checkpoint.save_every=1"};
+  const std::vector<std::string> every = kPlainFp8 + std::vector<std::string>{"checkpoint.save_every=1"};
   expect_success(folder_.run("background", every));
   expect_success(folder_.run("foreground", every + std::vector<std::string>{"checkpoint.async=false"}));
   for (int64_t step = 1; step <= 6; ++step)
@@ -183,10 +179,10 @@ TEST_F(Training, BackgroundSavesHoldTheWeightsOfTheirStep) {
 // form.
 TEST_F(Training, RemaindersOfMainParametersChangeNoLoss) {
   const std::string split = "optimizer.store_param_remainders=true";
-  expect_success(folder_.run("whole", kFp8));
-  expect_success(folder_.run("split", kFp8 + std::vector<std::string>{split}));
-  expect_success(folder_.run("mixed", kFp8 + std::vector<std::string>{split, "training.train_steps=3"}));
-  expect_success(folder_.run("mixed", kFp8 + std::vector<std::string>{"checkpoint.resume=auto"}));
+  expect_success(folder_.run("whole", kPlainFp8));
+  expect_success(folder_.run("split", kPlainFp8 + std::vector<std::string>{split}));
+  expect_success(folder_.run("mixed", kPlainFp8 + std::vector<std::string>{split, "training.train_steps=3"}));
+  expect_success(folder_.run("mixed", kPlainFp8 + std::vector<std::string>{"checkpoint.resume=auto"}));
   const std::vector<double> expected = folder_.column("whole", "loss");
   ASSERT_EQ(expected.size(), 6u);
   for (const char* run : {"split", "mixed"}) {
@@ -265,10 +261,10 @@ TEST_F(Training, TheBatchSizeMayChangeOnResume) {
 }
 
 TEST_F(Training, SeedsAndThreads) {
-  expect_success(folder_.run("a", kFp8));
-  expect_success(folder_.run("b", kFp8));
-  expect_success(folder_.run("threads", kFp8, "base", "TEST_THREADS=3;"));
-  expect_success(folder_.run("other", kFp8 + std::vector<std::string>{"training.seed=99"}));
+  expect_success(folder_.run("a", kPlainFp8));
+  expect_success(folder_.run("b", kPlainFp8));
+  expect_success(folder_.run("threads", kPlainFp8, "base", "TEST_THREADS=3;"));
+  expect_success(folder_.run("other", kPlainFp8 + std::vector<std::string>{"training.seed=99"}));
   EXPECT_EQ(folder_.checkpoint_bytes("a", 6), folder_.checkpoint_bytes("b", 6));
   EXPECT_EQ(folder_.column("a", "loss"), folder_.column("b", "loss"));
   EXPECT_EQ(folder_.checkpoint_bytes("a", 6), folder_.checkpoint_bytes("threads", 6));

@@ -10,7 +10,7 @@ namespace {
 using parallel::Groups;
 using parallel::ProcessGrid;
 
-constexpr int kSteps = 5;
+constexpr int kWarmSteps = 5;
 
 std::vector<Case> warm_up_cases() {
   const auto gpt = Family::gpt, llama = Family::llama;
@@ -69,7 +69,7 @@ TEST_P(WarmUp, ChangesNoBit) {
   const Groups groups = Groups::connect(world(), Context::cpu(),
                                         ProcessGrid::of(world().size(), c.tensor, c.context, c.pipeline));
   const auto run = [&](int warm_up) {
-    return run_random_steps(Context::cpu(), config, groups, {.steps = kSteps, .warm_up = warm_up});
+    return run_random_steps(Context::cpu(), config, groups, {.steps = kWarmSteps, .warm_up = warm_up});
   };
   // With other tokens than the step's, whose amaxes would show in the scales of the next.
   EXPECT_EQ(run(3), run(0));

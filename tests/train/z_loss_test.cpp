@@ -7,15 +7,6 @@ namespace te::testing {
 namespace {
 
 using nlohmann::json;
-using Overrides = std::vector<std::string>;
-
-std::vector<json> records(const TrainFolder& folder, const std::string& run) {
-  std::vector<json> result;
-  for (const std::string& line : split(read_file(folder.run_folder(run) + "/metrics.jsonl"), '\n'))
-    if (!line.empty()) result.push_back(json::parse(line));
-  return result;
-}
-
 TEST(ZLossTraining, IsReportedBesideTheLoss) {
   const TrainFolder folder;
   const Overrides run = {"precision.dtype=fp32", "training.eval_interval=6", "training.eval_microbatches=2"};
@@ -23,7 +14,7 @@ TEST(ZLossTraining, IsReportedBesideTheLoss) {
   with.push_back("training.z_loss_coefficient=0.01");
   ASSERT_EQ(folder.run("without", run).code, 0);
   ASSERT_EQ(folder.run("with", with).code, 0);
-  const std::vector<json> without = records(folder, "without"), small = records(folder, "with");
+  const std::vector<json> without = folder.records("without"), small = folder.records("with");
   ASSERT_EQ(small.size(), 6u);
   for (const json& record : without) EXPECT_FALSE(record.contains("z_loss"));
   // The logits of a fresh model are small: log Z is about that of the 257 tokens.
@@ -47,7 +38,7 @@ TEST(ZLossTraining, KeepsLogZSmall) {
                              "training.z_loss_coefficient=" + run})
                   .code,
               0);
-    return records(folder, run).back()["z_loss"].get<double>() / coefficient;
+    return folder.records(run).back()["z_loss"].get<double>() / coefficient;
   };
   EXPECT_LT(log_z_squared(0.1), 0.85 * log_z_squared(0.000001));
 }

@@ -57,6 +57,11 @@ void check_column_sums(const char* op, const Tensor& dbias, const Tensor& scratc
   TE_CHECK(scratch.numel() >= needed, "{}: scratch holds {} elements, needs {}", op, scratch.numel(), needed);
 }
 
+bool overlap(const Tensor& a, const Tensor& b) {
+  const auto *first = static_cast<const char*>(a.data), *second = static_cast<const char*>(b.data);
+  return a && b && first < second + b.bytes() && second < first + a.bytes();
+}
+
 void no_cuda(const char* op) {
   internal_error(std::string(op) + ": this build has no CUDA", std::source_location::current());
 }

@@ -20,6 +20,9 @@ void check_fp8_output(const char* op, const Fp8Output& out, int64_t rows, int64_
 void check_column_sums(const char* op, const Tensor& dbias, const Tensor& scratch, int64_t rows,
                        int64_t cols);
 
+/// Whether two tensors share memory; one that is absent shares none.
+bool overlap(const Tensor& a, const Tensor& b);
+
 /// A CPU build meets a CUDA context only through a bug: says so.
 [[noreturn]] void no_cuda(const char* op);
 

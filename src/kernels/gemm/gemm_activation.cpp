@@ -14,12 +14,6 @@ namespace {
 
 using NamedTensor = std::pair<const char*, Tensor>;
 
-bool overlap(const Tensor& a, const Tensor& b) {
-  const auto* const first = static_cast<const char*>(a.data);
-  const auto* const second = static_cast<const char*>(b.data);
-  return a && b && first < second + b.bytes() && second < first + a.bytes();
-}
-
 void check_apart(const char* op, const NamedTensor& written, std::initializer_list<NamedTensor> others) {
   for (const auto& [name, tensor] : others)
     TE_CHECK(!overlap(written.second, tensor), "{}: {} and {} share memory", op, written.first, name);

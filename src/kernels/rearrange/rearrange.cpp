@@ -19,11 +19,6 @@ namespace {
 
 constexpr int64_t kGpuBytes = 16;
 
-bool overlap(const Tensor& a, const Tensor& b) {
-  const char *first = a.as<char>(), *second = b.as<char>();
-  return first < second + b.bytes() && second < first + a.bytes();
-}
-
 int64_t element_bytes(const Tensor& tensor) {
   return static_cast<int64_t>(dtype_size(tensor.dtype));
 }

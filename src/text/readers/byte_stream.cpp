@@ -1,4 +1,4 @@
-// Reading of blocks, and the choice of a decoder; the decoders are in decoders.cpp.
+// Reading of blocks, and the choice of a decompressor; these are in decompressors.cpp.
 #include "text/readers/byte_stream.h"
 
 #include <fcntl.h>
@@ -58,9 +58,10 @@ void RawInput::consume(size_t count) {
 }
 
 struct ByteStream::Impl {
-  explicit Impl(const std::string& path) : input(path), decoder(make_decoder(input.ahead(kMagicBytes))) {}
+  explicit Impl(const std::string& path)
+      : input(path), decompressor(make_decompressor(input.ahead(kMagicBytes))) {}
   RawInput input;
-  std::unique_ptr<Decoder> decoder;  // null: plain
+  std::unique_ptr<Decompressor> decompressor;  // null: plain
 };
 
 ByteStream::ByteStream(const std::string& path) : impl_(std::make_unique<Impl>(path)) {}
@@ -68,7 +69,7 @@ ByteStream::~ByteStream() = default;
 ByteStream::ByteStream(ByteStream&&) noexcept = default;
 
 size_t ByteStream::read(char* buffer, size_t size) {
-  if (impl_->decoder) return impl_->decoder->read(impl_->input, buffer, size);
+  if (impl_->decompressor) return impl_->decompressor->read(impl_->input, buffer, size);
   const std::span<const uint8_t> bytes = impl_->input.ahead();
   const size_t count = std::min(size, bytes.size());
   if (count > 0) std::memcpy(buffer, bytes.data(), count);
@@ -85,7 +86,7 @@ int64_t ByteStream::file_bytes_read() const {
 }
 
 const char* ByteStream::compression() const {
-  return impl_->decoder ? impl_->decoder->name() : "";
+  return impl_->decompressor ? impl_->decompressor->name() : "";
 }
 
 std::string without_compression_suffix(const std::string& path) {

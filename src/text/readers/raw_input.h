@@ -1,4 +1,4 @@
-// A file descriptor read in blocks, and the decoders that stand on it. Private to the folder.
+// A file descriptor read in blocks, and the decompressors that stand on it. Private to the folder.
 #pragma once
 
 #include <cstdint>
@@ -35,14 +35,14 @@ class RawInput {
   int64_t bytes_consumed_ = 0;
 };
 
-class Decoder {
+class Decompressor {
  public:
-  virtual ~Decoder() = default;
+  virtual ~Decompressor() = default;
   virtual size_t read(RawInput& input, char* buffer, size_t size) = 0;  ///< 0 only at the end
   virtual const char* name() const = 0;
 };
 
-/// The decoder for data that begins with these bytes (6, or all there are); null for plain bytes.
-std::unique_ptr<Decoder> make_decoder(std::span<const uint8_t> head);
+/// The decompressor for data that begins with these bytes (6, or all there are); null for plain bytes.
+std::unique_ptr<Decompressor> make_decompressor(std::span<const uint8_t> head);
 
 }  // namespace te::text

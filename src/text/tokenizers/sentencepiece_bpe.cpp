@@ -76,12 +76,12 @@ class ProtoReader {
   bool failed_ = false;
 };
 
-enum PieceType : uint64_t { kNormal = 1, kUnknown = 2, kControl = 3, kByte = 6 };
+enum PieceType : uint64_t { kNormalPiece = 1, kUnknownPiece = 2, kControlPiece = 3, kBytePiece = 6 };
 
 struct Piece {
   std::string_view text;
   float score = 0;
-  uint64_t type = kNormal;
+  uint64_t type = kNormalPiece;
 };
 
 struct Model {
@@ -159,18 +159,18 @@ bool is_plain(const Model& model) {
   for (const Piece& piece : model.pieces) {
     if (piece.text.empty() || !all.insert(piece.text).second || !std::isfinite(piece.score)) return false;
     const bool one = utf8_sequence_length(piece.text) == piece.text.size();
-    if (piece.type == kNormal) {
+    if (piece.type == kNormalPiece) {
       if (one) characters.insert(piece.text);
-    } else if (piece.type == kByte) {
+    } else if (piece.type == kBytePiece) {
       const bool named = piece.text.size() == 6 && piece.text.starts_with("<0x") && piece.text.ends_with(">");
       if (!named) return false;
       ++bytes;
-    } else if ((piece.type != kUnknown && piece.type != kControl) || one) {
+    } else if ((piece.type != kUnknownPiece && piece.type != kControlPiece) || one) {
       return false;
     }
   }
   return bytes == 256 && std::all_of(model.pieces.begin(), model.pieces.end(), [&](const Piece& piece) {
-           if (piece.type != kNormal) return true;
+           if (piece.type != kNormalPiece) return true;
            size_t begin = 0;
            bool known = true;
            const auto check = [&](size_t end) {
@@ -188,7 +188,7 @@ bool is_plain(const Model& model) {
 void add_merges(const Model& model, BpeSpec& spec) {
   std::map<std::string_view, float> scores;
   for (const Piece& piece : model.pieces) {
-    if (piece.type == kNormal) scores.emplace(piece.text, piece.score);
+    if (piece.type == kNormalPiece) scores.emplace(piece.text, piece.score);
   }
   struct Pair {
     float score;

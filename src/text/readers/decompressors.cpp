@@ -30,13 +30,13 @@ unsigned int as_uint(size_t size) {
   return static_cast<unsigned int>(std::min<size_t>(size, size_t{1} << 30));
 }
 
-class GzipDecoder : public Decoder {
+class GzipDecompressor : public Decompressor {
  public:
-  GzipDecoder() {
+  GzipDecompressor() {
     constexpr int kGzip = 16;  // added to the window bits: expect the header and trailer of gzip
     TE_CHECK(inflateInit2(&stream_, MAX_WBITS + kGzip) == Z_OK, "zlib: no memory");
   }
-  ~GzipDecoder() override { inflateEnd(&stream_); }
+  ~GzipDecompressor() override { inflateEnd(&stream_); }
 
   size_t read(RawInput& input, char* buffer, size_t size) override {
     while (!done_) {
@@ -72,16 +72,16 @@ class GzipDecoder : public Decoder {
   bool done_ = false;
 };
 
-class ZstdDecoder : public Decoder {
+class ZstdDecompressor : public Decompressor {
  public:
-  ZstdDecoder() : stream_(ZSTD_createDStream()) {
+  ZstdDecompressor() : stream_(ZSTD_createDStream()) {
     TE_CHECK(stream_ != nullptr, "zstd: no memory");
     // Files made with --long=31 need a window of 2 GiB; memory is taken only when a file asks for it.
     ZSTD_DCtx_setParameter(stream_, ZSTD_d_windowLogMax, sizeof(void*) == 8 ? 31 : 30);
   }
-  ~ZstdDecoder() override { ZSTD_freeDStream(stream_); }
-  ZstdDecoder(const ZstdDecoder&) = delete;
-  ZstdDecoder& operator=(const ZstdDecoder&) = delete;
+  ~ZstdDecompressor() override { ZSTD_freeDStream(stream_); }
+  ZstdDecompressor(const ZstdDecompressor&) = delete;
+  ZstdDecompressor& operator=(const ZstdDecompressor&) = delete;
 
   size_t read(RawInput& input, char* buffer, size_t size) override {
     while (true) {
@@ -104,16 +104,16 @@ class ZstdDecoder : public Decoder {
   bool frame_ended_ = false;
 };
 
-class XzDecoder : public Decoder {
+class XzDecompressor : public Decompressor {
  public:
-  XzDecoder() {
+  XzDecompressor() {
     constexpr uint64_t kMemoryLimit = uint64_t{2}
                                       << 30;  // xz -9 needs 65 MiB, the largest dictionary 1.5 GiB
     TE_CHECK(lzma_stream_decoder(&stream_, kMemoryLimit, LZMA_CONCATENATED) == LZMA_OK, "xz: no memory");
   }
-  ~XzDecoder() override { lzma_end(&stream_); }
-  XzDecoder(const XzDecoder&) = delete;
-  XzDecoder& operator=(const XzDecoder&) = delete;
+  ~XzDecompressor() override { lzma_end(&stream_); }
+  XzDecompressor(const XzDecompressor&) = delete;
+  XzDecompressor& operator=(const XzDecompressor&) = delete;
 
   size_t read(RawInput& input, char* buffer, size_t size) override {
     while (!done_) {
@@ -155,16 +155,16 @@ class XzDecoder : public Decoder {
 
 }  // namespace
 
-std::unique_ptr<Decoder> make_decoder(std::span<const uint8_t> head) {
+std::unique_ptr<Decompressor> make_decompressor(std::span<const uint8_t> head) {
   const auto starts_with = [&](std::initializer_list<uint8_t> magic) {
     return head.size() >= magic.size() && std::equal(magic.begin(), magic.end(), head.begin());
   };
-  if (starts_with({0x1f, 0x8b})) return std::make_unique<GzipDecoder>();
+  if (starts_with({0x1f, 0x8b})) return std::make_unique<GzipDecompressor>();
   // A skippable frame, 5? 2a 4d 18, comes first in files of pzstd.
   const bool skippable =
       head.size() >= 4 && head[0] >> 4 == 5 && head[1] == 0x2a && head[2] == 0x4d && head[3] == 0x18;
-  if (skippable || starts_with({0x28, 0xb5, 0x2f, 0xfd})) return std::make_unique<ZstdDecoder>();
-  if (starts_with({0xfd, '7', 'z', 'X', 'Z', 0})) return std::make_unique<XzDecoder>();
+  if (skippable || starts_with({0x28, 0xb5, 0x2f, 0xfd})) return std::make_unique<ZstdDecompressor>();
+  if (starts_with({0xfd, '7', 'z', 'X', 'Z', 0})) return std::make_unique<XzDecompressor>();
   return nullptr;
 }
 

@@ -1,0 +1,15 @@
+// The GPU of this rank, opened once for all tests of a program under mpirun.
+#pragma once
+
+#include "parallel/launch.h"
+#include "testing/mpi.h"
+
+namespace te::testing {
+
+/// Never closed: static objects end after CUDA's own.
+inline const Context& gpu() {
+  static const Context& context = *new Context(parallel::open_cuda_device(world()));
+  return context;
+}
+
+}  // namespace te::testing

@@ -3,9 +3,9 @@
 #
 #   scripts/tidy.sh [--budget SECONDS] [FILE...]
 #
-# FILE...: these sources only; by default all of src/ and apps/. A file that passed is not checked again until it, a
-# header of the project or the checks change (stamps in build/tidy, or $TE_TIDY_CACHE). With --budget no file is
-# started after so many seconds; those left out are counted in the last line.
+# FILE...: these sources only; by default all of src/ and apps/, what was changed last first. A file that passed is not
+# checked again until it, a header of the project or the checks change (stamps in build/tidy, or $TE_TIDY_CACHE). With
+# --budget no file is started after so many seconds; those left out are counted in the last line.
 set -euo pipefail
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -60,6 +60,14 @@ check_file() {
   : >"$stamp"
 }
 
+# latest_first: the files on standard input, those that the latest commits changed before all others.
+latest_first() {
+  awk 'NR == FNR { known[$0] = 1; order[++count] = $0; next }
+    known[$0] && !given[$0]++ { print }
+    END { for (i = 1; i <= count; i++) if (!given[order[i]]) print order[i] }' \
+    - <(git log -n 100 --format= --name-only -- src apps 2>/dev/null || true)
+}
+
 main() {
   local files=() budget=1000000 start=$EPOCHSECONDS known left
   cd "$TE_ROOT"
@@ -76,7 +84,8 @@ main() {
   quietly "configuring the cpu preset" cmake --preset cpu -B "$TE_TIDY_DATABASE" -DTE_PCH=OFF -DTE_UNITY=OFF
   if [[ ${#files[@]} -eq 0 ]]; then
     known="$(sed -n 's/^ *"file": "\(.*\)",\{0,1\}$/\1/p' "$TE_TIDY_DATABASE/compile_commands.json")"
-    mapfile -t files < <(sed -n "s#^$TE_ROOT/\(\(src\|apps\)/.*\)#\1#p" <<<"$known" | LC_ALL=C sort -u)
+    known="$(sed -n "s#^$TE_ROOT/\(\(src\|apps\)/.*\)#\1#p" <<<"$known" | LC_ALL=C sort -u)"
+    mapfile -t files < <(latest_first <<<"$known")
   fi
   write_shim "$TE_TIDY_CACHE/shim.h"
   TE_TIDY_KEY="$(common_key)"

@@ -80,9 +80,9 @@ class Reader::Shards {
   };
   static constexpr int kMostOpen = 64;
 
-  void index(int file);
+  void index(int number);
   void index_file(File& file, int number);
-  int open(int file);
+  int open(int number);
   void close_all();
   void read_at(int file, uint64_t offset, uint64_t count, std::byte* out);
   void check(int file, const std::string& name, const StoredTensor& stored, uint64_t block,
@@ -288,7 +288,8 @@ Fp8State Reader::fp8() const {
   Fp8State state;
   for (const Fp8Part& part : manifest_.fp8) {
     const auto n = static_cast<int64_t>(part.operands.size());
-    const auto read_tensor = [&](const char* name, DType dtype, std::vector<int64_t> shape, void* out) {
+    const auto read_tensor = [&](const char* name, DType dtype, const std::vector<int64_t>& shape,
+                                 void* out) {
       const StoredTensor& stored = shards_->tensor(part.file, name);
       if (stored.dtype != dtype || stored.shape != shape) {
         damaged("{}: tensor {} is not the one that the manifest describes; {}", shards_->path(part.file),

@@ -16,10 +16,7 @@ class TrainingSamples : public GenerateFolder {
     return folder_.run(name, all);
   }
   std::vector<nlohmann::json> samples(const std::string& name) {
-    std::vector<nlohmann::json> all;
-    for (const std::string& line : split(read_file(folder_.run_folder(name) + "/samples.jsonl"), '\n'))
-      all.push_back(nlohmann::json::parse(line));
-    return all;
+    return folder_.records(name, "samples.jsonl");
   }
   const Overrides prompts_ = {"logging.generate_every=2", "logging.generate_prompts=[the small, a]",
                               "logging.generate_tokens=9"};

@@ -38,8 +38,7 @@ class TrainingTasks : public GenerateFolder {
   /// Step and results.
   std::vector<std::pair<int, json>> results(const std::string& run) const {
     std::vector<std::pair<int, json>> found;
-    for (const std::string& line : split(read_file(folder_.run_folder(run) + "/metrics.jsonl"), '\n')) {
-      const json record = json::parse(line);
+    for (const json& record : folder_.records(run)) {
       if (record.contains("tasks")) found.emplace_back(record["step"].get<int>(), record["tasks"]);
     }
     return found;

@@ -146,10 +146,10 @@ const Overrides kFp16 = {"precision.dtype=fp16"};
 // is wrong; then it goes up and down as the rule says.
 TEST(Fp16Training, FindsItsScaleAndLearns) {
   const TrainFolder folder;
-  const testing::Result result = folder.run(
-      "a", kFp16 + testing::Overrides{"precision.initial_loss_scale=1.099511627776e12",  // 2^40
-                                      "precision.loss_scale_window=4", "training.max_nonfinite_steps=3",
-                                      "training.train_steps=60", "optimizer.decay_steps=60"});
+  const testing::Result result =
+      folder.run("a", kFp16 + Overrides{"precision.initial_loss_scale=1.099511627776e12",  // 2^40
+                                        "precision.loss_scale_window=4", "training.max_nonfinite_steps=3",
+                                        "training.train_steps=60", "optimizer.decay_steps=60"});
   ASSERT_EQ(result.code, 0) << result.out << result.error;
   const std::vector<json> steps = folder.records("a");
   ASSERT_EQ(steps.size(), 60u);
@@ -185,8 +185,8 @@ TEST(Fp16Training, StopsWhereTheScaleCannotHelp) {
     const std::string run = std::to_string(scale.size());
     const testing::Result result =
         folder.run(run, kFp16 + scale +
-                            testing::Overrides{"training.max_nonfinite_steps=3", "training.train_steps=60",
-                                               "checkpoint.save_every=1"});
+                            Overrides{"training.max_nonfinite_steps=3", "training.train_steps=60",
+                                      "checkpoint.save_every=1"});
     EXPECT_EQ(result.code, 3) << result.out;
     TE_EXPECT_CONTAINS(result.out, "not finite in 3 steps in a row");
     EXPECT_EQ(folder.records(run).size(), 2 + scale.size());
@@ -196,10 +196,9 @@ TEST(Fp16Training, StopsWhereTheScaleCannotHelp) {
 // Losses that are no numbers count at once, whatever the scale could do.
 TEST(Fp16Training, StopsWhenTheLossIsNoNumber) {
   const TrainFolder folder;
-  const testing::Result result =
-      folder.run("a", kFp16 + testing::Overrides{"training.train_steps=50", "optimizer.decay=constant",
-                                                 "optimizer.lr=1e30", "optimizer.clip_grad=0",
-                                                 "training.max_nonfinite_steps=4"});
+  const testing::Result result = folder.run(
+      "a", kFp16 + Overrides{"training.train_steps=50", "optimizer.decay=constant", "optimizer.lr=1e30",
+                             "optimizer.clip_grad=0", "training.max_nonfinite_steps=4"});
   EXPECT_EQ(result.code, 3) << result.out;
   TE_EXPECT_CONTAINS(result.out, "not finite in 4 steps in a row");
   EXPECT_LT(folder.records("a").size(), 10u);
@@ -208,25 +207,22 @@ TEST(Fp16Training, StopsWhenTheLossIsNoNumber) {
 // The scale of a checkpoint is that of the step after it; another dtype leaves it, and finds none.
 TEST(Fp16Training, AnotherDtypeGoesOnFromTheSameCheckpoint) {
   const TrainFolder folder;
-  ASSERT_EQ(folder.run("a", kFp16 + testing::Overrides{"training.train_steps=3"}).code, 0);
+  ASSERT_EQ(folder.run("a", kFp16 + Overrides{"training.train_steps=3"}).code, 0);
   const auto manifest = [&](int64_t step) {
     return testing::read_file(folder.checkpoint("a", step) + "/manifest.json");
   };
   TE_EXPECT_CONTAINS(manifest(3), "\"loss_scale\": {\"scale\":65536.0,\"good_steps\":3,\"hysteresis\":1}");
   ASSERT_EQ(folder.run("a", {"training.train_steps=4", "checkpoint.resume=auto"}).code, 0);
   EXPECT_EQ(manifest(4).find("\"loss_scale\": {"), std::string::npos);
-  ASSERT_EQ(
-      folder.run("a", kFp16 + testing::Overrides{"training.train_steps=5", "checkpoint.resume=auto"}).code,
-      0);
+  ASSERT_EQ(folder.run("a", kFp16 + Overrides{"training.train_steps=5", "checkpoint.resume=auto"}).code, 0);
   TE_EXPECT_CONTAINS(manifest(5), "\"loss_scale\": {\"scale\":65536.0,\"good_steps\":1,\"hysteresis\":1}");
 }
 
 // Both ranks lower their scale together, and have the steps of one rank but for the order of sums.
 TEST(Fp16Training, RanksAgree) {
   TrainFolder folder;
-  const Overrides overrides =
-      kFp16 + testing::Overrides{"precision.initial_loss_scale=1.099511627776e12", "training.train_steps=40",
-                                 "optimizer.decay_steps=40"};
+  const Overrides overrides = kFp16 + Overrides{"precision.initial_loss_scale=1.099511627776e12",
+                                                "training.train_steps=40", "optimizer.decay_steps=40"};
   ASSERT_EQ(folder.run("one", overrides).code, 0);
   folder.use_ranks(2);
   ASSERT_EQ(folder.run("two", overrides).code, 0);

@@ -21,9 +21,7 @@ const Overrides kFp32Scales = {"precision.fp8_recipe=tensorwise",
 /// The FP8 records of metrics.jsonl, and the steps' losses.
 json kept_records(const TrainFolder& folder, const std::string& run) {
   json result = json::array();
-  for (const std::string& line : split(read_file(folder.run_folder(run) + "/metrics.jsonl"), '\n')) {
-    if (line.empty()) continue;
-    const json record = json::parse(line);
+  for (const json& record : folder.records(run)) {
     json& kept = result.emplace_back();
     for (const char* key : {"step", "loss", "grad_norm", "valid_loss", "fp8"})
       if (record.contains(key)) kept[key] = record.at(key);

@@ -42,19 +42,19 @@ TEST(Fp8Statistics, ChangeNoBitOfAnyRecipe) {
 TEST(Fp8Statistics, ChangeNoBitOfAnyLayout) {
   TrainFolder folder;
   folder.use_ranks(2);
-  const Overrides fp8 = {"precision.fp8=hybrid", "model.ffn_hidden_size=64"};
-  expect_same_bits(folder, "tp", fp8 + Overrides{"parallel.tensor=2"});
-  expect_same_bits(folder, "tp_sp", fp8 + Overrides{"parallel.tensor=2", "parallel.sequence=true"});
+  expect_same_bits(folder, "tp", kTinyFp8 + Overrides{"parallel.tensor=2"});
+  expect_same_bits(folder, "tp_sp", kTinyFp8 + Overrides{"parallel.tensor=2", "parallel.sequence=true"});
   expect_same_bits(
       folder, "tp_sp_blockwise",
-      fp8 + Overrides{"parallel.tensor=2", "parallel.sequence=true", "precision.fp8_recipe=blockwise"});
+      kTinyFp8 + Overrides{"parallel.tensor=2", "parallel.sequence=true", "precision.fp8_recipe=blockwise"});
   expect_same_bits(folder, "tp_sp_blockwise_groups",  // a rank's 128 tokens, which it casts itself
-                   fp8 + Overrides{"parallel.tensor=2", "parallel.sequence=true",
-                                   "precision.fp8_recipe=blockwise", "model.seq_length=128"});
-  expect_same_bits(folder, "pp", fp8 + Overrides{"parallel.pipeline=2", "parallel.schedule=zero_bubble"});
-  expect_same_bits(folder, "dp", fp8);
+                   kTinyFp8 + Overrides{"parallel.tensor=2", "parallel.sequence=true",
+                                        "precision.fp8_recipe=blockwise", "model.seq_length=128"});
+  expect_same_bits(folder, "pp",
+                   kTinyFp8 + Overrides{"parallel.pipeline=2", "parallel.schedule=zero_bubble"});
+  expect_same_bits(folder, "dp", kTinyFp8);
   expect_same_bits(folder, "dp_rowwise",
-                   fp8 + Overrides{"precision.fp8_recipe=rowwise", "parallel.bucket_size=1000"});
+                   kTinyFp8 + Overrides{"precision.fp8_recipe=rowwise", "parallel.bucket_size=1000"});
 }
 
 const json* find(const json& record, const std::string& linear, const std::string& role,

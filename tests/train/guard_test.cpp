@@ -31,13 +31,11 @@ TEST(GuardRule, GapAndLimit) {
 
 std::vector<json> guard_records(const TrainFolder& folder, const std::string& run) {
   std::vector<json> result;
-  for (const std::string& line : split(read_file(folder.run_folder(run) + "/metrics.jsonl"), '\n'))
-    if (!line.empty() && json::parse(line).contains("guard")) result.push_back(json::parse(line));
+  for (const json& record : folder.records(run))
+    if (record.contains("guard")) result.push_back(record);
   return result;
 }
 
-// Sizes that two tensor ranks can share in FP8.
-const Overrides kTinyFp8 = {"precision.fp8=hybrid", "model.ffn_hidden_size=64"};
 const Overrides kObserves = {"guard.every=2", "guard.compare_steps=1", "guard.action=warn"};
 
 void expect_unchanged(const TrainFolder& folder, const std::string& name, const Overrides& overrides) {

@@ -177,9 +177,9 @@ class Spikes : public Interruption {
   }
   Result run(const std::string& run, const std::string& policy, const testing::Overrides& more = {}) {
     return folder_.run(
-        run, testing::Overrides{"data.train=" + (folder_ / "odd"), "training.train_steps=230",
-                                "optimizer.lr=1e-2", "optimizer.decay=constant", "checkpoint.save_every=10",
-                                "logging.fp8_stats_every=0", "training.loss_spikes=" + policy} +
+        run, Overrides{"data.train=" + (folder_ / "odd"), "training.train_steps=230", "optimizer.lr=1e-2",
+                       "optimizer.decay=constant", "checkpoint.save_every=10", "logging.fp8_stats_every=0",
+                       "training.loss_spikes=" + policy} +
                  more);
   }
   /// All steps once, in order.

@@ -192,8 +192,7 @@ TEST_F(Mpirun, ContextRanksTrainAsOneRank) {
     }
     const auto sources = [&](const std::string& run) {
       std::vector<nlohmann::json> all;
-      for (const std::string& line : split(read_file(folder_.run_folder(run) + "/metrics.jsonl"), '\n'))
-        all.push_back(nlohmann::json::parse(line).at("sources"));
+      for (const nlohmann::json& record : folder_.records(run)) all.push_back(record.at("sources"));
       return all;
     };
     const auto found = sources(two), whole = sources(one);
@@ -215,8 +214,7 @@ TEST_F(Mpirun, HealthOfAllStagesIsLogged) {
   ASSERT_EQ(result.code, 0) << result.error;
   EXPECT_EQ(count(result.out + result.error, "FP8 scales calibrated"), 1u);
   int with_health = 0;
-  for (const std::string& line : split(read_file(folder_.run_folder("a") + "/metrics.jsonl"), '\n')) {
-    const nlohmann::json record = nlohmann::json::parse(line);
+  for (const nlohmann::json& record : folder_.records("a")) {
     if (!record.contains("fp8")) continue;
     ++with_health;
     std::map<std::string, int> operands;

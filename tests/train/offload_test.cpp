@@ -35,7 +35,6 @@ int expect_offloading_changes_nothing(const TrainFolder& folder, const std::stri
   return runs;
 }
 
-const Overrides kOffloadFp8 = {"precision.fp8=hybrid", "model.ffn_hidden_size=64"};
 const Overrides kRemainders = {"optimizer.store_param_remainders=true"};
 Overrides moments(const std::string& first, const std::string& second) {
   return {"optimizer.exp_avg_dtype=" + first, "optimizer.exp_avg_sq_dtype=" + second};
@@ -47,13 +46,13 @@ TEST(Offload, ChangesNoBitOfAnyOptimizerState) {
   runs += expect_offloading_changes_nothing(folder, "fp32", {"precision.dtype=fp32"});
   runs += expect_offloading_changes_nothing(folder, "bf16", {"optimizer.clip_grad=0.1"});
   runs += expect_offloading_changes_nothing(folder, "fp8_weights_of_mains",
-                                            kOffloadFp8 + Overrides{"precision.fp8_keep_weights=both"});
-  runs += expect_offloading_changes_nothing(folder, "remainders", kOffloadFp8 + kRemainders);
-  runs += expect_offloading_changes_nothing(folder, "moments_in_bf16", kOffloadFp8 + moments("bf16", "bf16"));
+                                            kTinyFp8 + Overrides{"precision.fp8_keep_weights=both"});
+  runs += expect_offloading_changes_nothing(folder, "remainders", kTinyFp8 + kRemainders);
+  runs += expect_offloading_changes_nothing(folder, "moments_in_bf16", kTinyFp8 + moments("bf16", "bf16"));
   runs += expect_offloading_changes_nothing(folder, "moments_in_fp8", moments("fp8", "fp8"));
   runs += expect_offloading_changes_nothing(
       folder, "all_in_fewest_bits",
-      kOffloadFp8 + kRemainders + moments("fp8", "bf16") + Overrides{"optimizer.main_grad_dtype=bf16"});
+      kTinyFp8 + kRemainders + moments("fp8", "bf16") + Overrides{"optimizer.main_grad_dtype=bf16"});
   EXPECT_EQ(runs, 14);
 }
 
@@ -69,14 +68,14 @@ TEST(Offload, ChangesNoBitOfWhatReadsTheState) {
     EXPECT_EQ(folder.checkpoint_bytes("background_" + mode, 3), folder.checkpoint_bytes("background", 3));
   expect_offloading_changes_nothing(
       folder, "guard",
-      kOffloadFp8 + Overrides{"guard.every=2", "guard.compare_steps=1", "guard.action=rollback",
-                              "guard.tolerance=0.0000001", "guard.bf16_steps=2"});
+      kTinyFp8 + Overrides{"guard.every=2", "guard.compare_steps=1", "guard.action=rollback",
+                           "guard.tolerance=0.0000001", "guard.bf16_steps=2"});
   TE_EXPECT_CONTAINS(read_file(folder / "stdout"), "; from there 2 steps are taken in BF16");
 }
 
 TEST(Offload, ARunMayResumeWithAnother) {
   const TrainFolder folder;
-  const Overrides form = kOffloadFp8 + moments("bf16", "fp8");
+  const Overrides form = kTinyFp8 + moments("bf16", "fp8");
   ASSERT_EQ(folder.run("whole", form).code, 0);
   for (const auto& [first, second] :
        {std::pair{"none", "state"}, {"state", "none"}, {"moments", "state"}, {"state", "state"}}) {
@@ -97,7 +96,7 @@ TEST(Offload, ARunMayResumeWithAnother) {
 TEST(Offload, ChangesNoBitOfALayout) {
   TrainFolder folder;
   folder.use_ranks(2);
-  const Overrides small = kOffloadFp8 + Overrides{"parallel.bucket_size=1000"};
+  const Overrides small = kTinyFp8 + Overrides{"parallel.bucket_size=1000"};
   int runs = 0;
   for (const std::string shard : {"optimizer", "gradients", "parameters"})
     runs += expect_offloading_changes_nothing(folder, "shard_" + shard,

@@ -20,9 +20,7 @@ struct Most {
 };
 Most most(const TrainFolder& folder, const std::string& run) {
   Most result;
-  for (const std::string& line : split(read_file(folder.run_folder(run) + "/metrics.jsonl"), '\n')) {
-    if (line.empty()) continue;
-    const json record = json::parse(line);
+  for (const json& record : folder.records(run)) {
     for (const json& operand : record.at("fp8")) {
       ++result.operands;
       result.saturated = std::max(result.saturated, operand.at("saturated").get<double>());
@@ -49,10 +47,7 @@ TEST(Recast, NothingSaturatesInADeepModelWhoseValuesGrow) {
     expect_no_saturation(folder, name);
     run(folder, name + "_off", kGrowing + family + Overrides{"precision.fp8_recast=false"});
     double saturated = 0;
-    for (const std::string& line :
-         split(read_file(folder.run_folder(name + "_off") + "/metrics.jsonl"), '\n')) {
-      if (line.empty()) continue;
-      const json record = json::parse(line);
+    for (const json& record : folder.records(name + "_off")) {
       for (const json& operand : record.at("fp8")) {
         saturated = std::max(saturated, operand.at("saturated").get<double>());
         EXPECT_FALSE(operand.contains("recast"));
@@ -82,10 +77,7 @@ TEST(Recast, StatisticsAndValidationChangeNoBit) {
   run(folder, "plain", kGrowing + Overrides{"training.eval_interval=0"});
   run(folder, "watched", kGrowing + Overrides{"training.eval_interval=1", "logging.fp8_statistics_every=1"});
   EXPECT_TRUE(folder.checkpoint_bytes("watched", 8) == folder.checkpoint_bytes("plain", 8));
-  for (const std::string& line :
-       split(read_file(folder.run_folder("watched") + "/fp8_statistics.jsonl"), '\n')) {
-    if (line.empty()) continue;
-    const json record = json::parse(line);
+  for (const json& record : folder.records("watched", "fp8_statistics.jsonl")) {
     EXPECT_FALSE(record.at("operands").empty());
     for (const json& operand : record.at("operands")) {
       if (operand.at("recipe") == "none") continue;  // not cast

@@ -39,6 +39,9 @@ inline Overrides operator+(Overrides a, const Overrides& b) {
   return a;
 }
 
+/// FP8, in sizes that two tensor ranks can share.
+inline const Overrides kTinyFp8 = {"precision.fp8=hybrid", "model.ffn_hidden_size=64"};
+
 class TrainFolder {
  public:
   TrainFolder() {
@@ -119,7 +122,7 @@ class TrainFolder {
                                       const std::string& file = "metrics.jsonl") const {
     std::vector<nlohmann::json> all;
     for (const std::string& line : split(read_file(run_folder(run) + "/" + file), '\n'))
-      if (!line.empty()) all.push_back(nlohmann::json::parse(line));
+      all.push_back(nlohmann::json::parse(line));
     return all;
   }
   /// One column as numbers.

@@ -40,9 +40,7 @@ TEST_F(Training, LearnsTextAndLogsIt) {
             "skipped");
   const auto rows = folder_.csv("a");
   ASSERT_EQ(rows.size(), 40u);
-  std::vector<nlohmann::json> records;
-  for (const std::string& line : split(read_file(folder_.run_folder("a") + "/metrics.jsonl"), '\n'))
-    records.push_back(nlohmann::json::parse(line));
+  const std::vector<nlohmann::json> records = folder_.records("a");
   ASSERT_EQ(records.size(), 40u);
 
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -235,8 +233,7 @@ TEST_F(Training, ABf16RunThatCalibratedGoesOnInFp8) {
     const std::vector<double> loss = folder_.column(mode, "loss");
     ASSERT_EQ(loss.size(), 6u);
     EXPECT_LT(loss[3], loss[0]);
-    const auto lines = split(read_file(folder_.run_folder(mode) + "/metrics.jsonl"), '\n');
-    const nlohmann::json first_fp8_step = nlohmann::json::parse(lines.at(3));
+    const nlohmann::json first_fp8_step = folder_.records(mode).at(3);
     EXPECT_EQ(first_fp8_step["fp8"].size(), 24u);
     for (const nlohmann::json& item : first_fp8_step["fp8"])
       EXPECT_LT(item["saturated"].get<double>(), 0.05) << item;

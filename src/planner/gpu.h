@@ -44,9 +44,10 @@ struct Gpu {
   /// Of the time of a message that travels beside computation on an urgent stream, what it costs it all the same: NCCL
   /// takes multiprocessors (docs/results/parallel_h200.md: DP4).
   double overlap_cost = 0.45;
-  /// By copy engines (docs/performance.md, "Messages beside computation", two H200): what of the tensor ranks' messages
-  /// is hidden where GEMMs are cut into pieces, and what data ranks' messages beside the passes cost.
-  double copies_hidden = 0.81;
+  /// By copy engines: what of the tensor ranks' messages is hidden where GEMMs are cut into pieces, by two ranks
+  /// (docs/performance.md, "Messages beside computation") and by four (what two rows of docs/results/parallel_h200.md
+  /// leave; of more ranks it is assumed), and what data ranks' messages beside the passes cost.
+  double copies_hidden_by_two = 0.81, copies_hidden_by_more = 0.35;
   double copies_overlap_cost = 0.2;
 
   /// Of memory_bytes that no plan may take: CUDA's context (139.2 of 140.4 GiB are free on an H200), and with several

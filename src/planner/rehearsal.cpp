@@ -88,8 +88,9 @@ std::optional<Work> copied(const OpCall& call, const config::ParallelConfig& lay
       call.group != "tensor" || !carried)
     return std::nullopt;
   const double sums = call.cost.bytes * (place.ranks + 1) / place.ranks / (gpu.copy * gpu.others);
+  const double hidden = place.ranks == 2 ? gpu.copies_hidden_by_two : gpu.copies_hidden_by_more;
   return Work{.compute = reduces ? gpu.launch + sums : 0,
-              .messages = (1 - gpu.copies_hidden) * message_seconds(name, call.cost.bytes, place, gpu)};
+              .messages = (1 - hidden) * message_seconds(name, call.cost.bytes, place, gpu)};
 }
 
 Work work_of(const OpCall& call, const config::ParallelConfig& layout, const Places& places, const Gpu& gpu) {

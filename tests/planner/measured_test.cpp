@@ -193,6 +193,37 @@ std::vector<Row> four_gpus() {
   };
 }
 
+/// On four H200 of one host, one behind the other: 7B's shape with 12 layers, which one GPU holds, 131,072 tokens a
+/// step unless more is said; and the 8B config.
+std::vector<Row> twelve_layers_and_8b() {
+  const Settings kStageCopies{"parallel.pipeline_transport=copy"};
+  const auto row = [](const char* what, int gpus, int micro, const Settings& settings, double measured) {
+    return Row{what, "llama7b_fp8", gpus,
+               batch(micro, 32) + kKeepAll + Settings{"model.num_layers=12"} + settings, measured};
+  };
+  return {
+      row("12 layers", 1, 2, {}, 55142),
+      row("12 layers, micro batch 4, recompute selective", 1, 4, {"training.recompute=selective"}, 56341),
+      row("TP2, micro batch 4", 2, 4, kTensor2, 48228),
+      row("TP2, copies in 2 pieces, micro batch 4", 2, 4, kTensor2 + kTensorCopies, 51185),
+      row("TP4, micro batch 8", 4, 8, kTensor4, 42583),
+      row("TP4, copies in 2 pieces, micro batch 4", 4, 4, kTensor4 + kTensorCopies, 41469),
+      row("TP4, copies in 2 pieces, micro batch 8", 4, 8, kTensor4 + kTensorCopies, 44643),
+      row("TP2 x PP2 zero_bubble, copies", 4, 2,
+          kTensor2 + kTensorCopies + kPipeline2 + kZeroBubble + kStageCopies, 45100),
+      row("PP4 zero_bubble, copies, 64 microbatches", 4, 2,
+          batch(2, 128) + kPipeline4 + kZeroBubble + kStageCopies, 44966),
+      row("DP4", 4, 2, {}, 53637),
+      row("DP4, shard parameters, copies, recompute selective", 4, 2,
+          kDataCopies + Settings{"parallel.shard=parameters", "training.recompute=selective"}, 51924),
+      {"8B, DP4, shard gradients, copies", "llama3_8b_fp8", 4,
+       batch(1, 32) + kDataCopies + Settings{"parallel.shard=gradients"}, 15415},
+      {"8B, CP4, 32,768 tokens, shard parameters", "llama3_8b_fp8", 4,
+       batch(1, 4) + Settings{"model.seq_length=32768", "parallel.context=4", "parallel.shard=parameters"},
+       7842},
+  };
+}
+
 class Measured : public ::testing::TestWithParam<Row> {};
 
 TEST_P(Measured, IsPredicted) {
@@ -211,6 +242,7 @@ INSTANTIATE_TEST_SUITE_P(EveryRecipe, Measured, ::testing::ValuesIn(every_recipe
 INSTANTIATE_TEST_SUITE_P(TwoGpus, Measured, ::testing::ValuesIn(two_gpus()));
 INSTANTIATE_TEST_SUITE_P(TwoH100, Measured, ::testing::ValuesIn(two_h100()));
 INSTANTIATE_TEST_SUITE_P(FourGpus, Measured, ::testing::ValuesIn(four_gpus()));
+INSTANTIATE_TEST_SUITE_P(TwelveLayersAnd8B, Measured, ::testing::ValuesIn(twelve_layers_and_8b()));
 
 // --- layers ------------------------------------------------------------------------------------------------
 

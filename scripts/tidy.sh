@@ -82,6 +82,7 @@ main() {
   command -v clang-tidy >/dev/null || die "clang-tidy not found; run scripts/install_deps.sh --dev"
   mkdir -p "$TE_TIDY_CACHE"
   quietly "configuring the cpu preset" cmake --preset cpu -B "$TE_TIDY_DATABASE" -DTE_PCH=OFF -DTE_UNITY=OFF
+  quietly "writing the version's header" cmake --build "$TE_TIDY_DATABASE" --target te_version_header
   if [[ ${#files[@]} -eq 0 ]]; then
     known="$(sed -n 's/^ *"file": "\(.*\)",\{0,1\}$/\1/p' "$TE_TIDY_DATABASE/compile_commands.json")"
     known="$(sed -n "s#^$TE_ROOT/\(\(src\|apps\)/.*\)#\1#p" <<<"$known" | LC_ALL=C sort -u)"

@@ -27,8 +27,7 @@ Ending ending_of(int status) {
 std::vector<pid_t> family(pid_t process) {
   std::vector<pid_t> found = {process};
   for (size_t i = 0; i < found.size(); ++i) {
-    const std::string id = std::to_string(found[i]);
-    std::ifstream children("/proc/" + id + "/task/" + id + "/children");
+    std::ifstream children(fmt::format("/proc/{0}/task/{0}/children", found[i]));
     for (pid_t child = 0; children >> child;) found.push_back(child);
   }
   return found;

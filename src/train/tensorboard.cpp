@@ -1,5 +1,6 @@
 #include "train/tensorboard.h"
 
+#include <spdlog/fmt/fmt.h>
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -44,7 +45,7 @@ void add_value(Values& values, const std::string& tag, const json& value) {
   } else if (value.is_string()) {
     values.push_back(text_value(tag, code(value.get<std::string>())));
   } else if (value.is_object()) {
-    for (const auto& [name, inner] : value.items()) add_value(values, tag + "/" + name, inner);
+    for (const auto& [name, inner] : value.items()) add_value(values, fmt::format("{}/{}", tag, name), inner);
   } else {
     values.push_back(text_value(tag, code(value.dump(2, ' ', false, json::error_handler_t::replace))));
   }
@@ -85,12 +86,15 @@ void add_statistics_of(Values& values, const json& operands) {
   for (const json& operand : operands) {
     const bool what_if = operand.value("what_if", false);
     const std::string role = operand.value("role", "operand");
-    const std::string prefix = "fp8_statistics/" + (what_if ? operand.value("recipe", "") + "/" : "");
+    const std::string recipe = what_if ? operand.value("recipe", "") + "/" : "";
+    const auto quantities = [&](const char* name) -> std::vector<double>& {
+      return of_tag[fmt::format("fp8_statistics/{}{}/{}", recipe, name, role)];
+    };
     for (const char* name : {"sqnr_db", "flushed"})
-      if (operand.contains(name)) of_tag[prefix + name + "/" + role].push_back(quantity(operand, name));
+      if (operand.contains(name)) quantities(name).push_back(quantity(operand, name));
     if (what_if) continue;
     for (const char* name : {"kurtosis", "dynamic_range"})
-      of_tag[prefix + name + "/" + role].push_back(quantity(operand, name));
+      quantities(name).push_back(quantity(operand, name));
   }
   for (const auto& [tag, numbers] : of_tag) values.push_back(histogram_value(tag, numbers));
 }

@@ -24,6 +24,6 @@ std::vector<std::string> mmlu_tasks(const std::string& name);
 /// Reads a subject's questions from `data`: SUBJECT_test.csv and SUBJECT_dev.csv as the authors publish them (in test/
 /// and dev/, of `data`, its mmlu/ or its data/), or mmlu_SUBJECT.jsonl and mmlu_SUBJECT_dev.jsonl with the fields of
 /// Hugging Face. UserError when there are none, they are malformed, or the dev set has fewer than num_fewshot examples.
-Task read_mmlu(const std::string& task, const std::filesystem::path& data, int64_t num_fewshot);
+Task read_mmlu(const std::string& name, const std::filesystem::path& data, int64_t num_fewshot);
 
 }  // namespace te::generate

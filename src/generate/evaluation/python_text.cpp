@@ -1,6 +1,5 @@
 #include "generate/evaluation/python_text.h"
 
-#include <locale.h>
 #include <clocale>
 #include <cwctype>
 

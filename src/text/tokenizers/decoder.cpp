@@ -52,7 +52,8 @@ void fuse(std::vector<std::string>& tokens, std::string_view between = "") {
     if (i > 0) text += between;
     text += tokens[i];
   }
-  tokens.assign(1, std::move(text));
+  tokens.clear();
+  tokens.push_back(std::move(text));
 }
 
 /// Tokens of bytes in a row are one token behind it.

@@ -26,9 +26,9 @@
 
 #include <fmt/format.h>
 
-#include "layout_cases.h"
 #include "layout_references.h"
 #include "layout_run.h"
+#include "layout_table.h"
 #include "parallel/groups.h"
 #include "testing/mpi.h"
 #include "train/execution.h"

@@ -1,0 +1,323 @@
+// Most of a case is in its name: tp2_pp2_sp_llama_delayed_zero_bubble is a Llama under the recipe delayed, on two
+// tensor ranks with sequence parallelism times two stages with that schedule. What a name has no word for stands beside
+// it.
+#include "layout_table.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <stdexcept>
+#include <string_view>
+
+namespace te::testing {
+namespace {
+
+constexpr auto selective = Recompute::selective, full = Recompute::full;
+
+using Setting = void (*)(Case&);
+
+const std::map<std::string_view, Setting>& settings_of_words() {
+  static const std::map<std::string_view, Setting> words = {
+      {"tp2", [](Case& c) { c.tensor = 2; }},
+      {"tp4", [](Case& c) { c.tensor = 4; }},
+      {"pp2", [](Case& c) { c.pipeline = 2; }},
+      {"pp4", [](Case& c) { c.pipeline = 4; }},
+      {"cp2", [](Case& c) { c.context = 2; }},
+      {"cp4", [](Case& c) { c.context = 4; }},
+      {"sp", [](Case& c) { c.sequence = true; }},
+      {"overlap", [](Case& c) { c.overlap = 2; }},
+      {"gpt", [](Case& c) { c.family = Family::gpt; }},
+      {"llama", [](Case& c) { c.family = Family::llama; }},
+      {"qwen3", [](Case& c) { c.family = Family::llama, c.form = Form::qwen3; }},
+      {"olmo2", [](Case& c) { c.family = Family::llama, c.form = Form::olmo2; }},
+      {"gemma3", [](Case& c) { c.family = Family::llama, c.form = Form::gemma3; }},
+      {"neox", [](Case& c) { c.form = Form::gpt_neox; }},
+      {"biases", [](Case& c) { c.form = Form::biases_window; }},
+      {"pattern", [](Case& c) { c.form = Form::window_pattern; }},
+      {"bf16", [](Case& c) { c.precision = Precision::bf16; }},
+      {"fp16", [](Case& c) { c.precision = Precision::fp16; }},
+      {"delayed", [](Case& c) { c.precision = Precision::delayed; }},
+      {"tensorwise", [](Case& c) { c.precision = Precision::tensorwise; }},
+      {"rowwise", [](Case& c) { c.precision = Precision::rowwise; }},
+      {"blockwise", [](Case& c) { c.precision = Precision::blockwise; }},
+      {"fp32",  // behind the recipe
+       [](Case& c) { c.precision = c.delayed() ? Precision::delayed_fp32 : Precision::tensorwise_fp32; }},
+      {"1f1b", [](Case& c) { c.schedule = PipelineSchedule::one_f_one_b; }},
+      {"gpipe", [](Case& c) { c.schedule = PipelineSchedule::gpipe; }},
+      {"interleaved", [](Case& c) { c.schedule = PipelineSchedule::interleaved; }},
+      {"zero", [](Case& c) { c.schedule = PipelineSchedule::zero_bubble; }},
+      {"gradients", [](Case& c) { c.shard = config::Shard::gradients; }},
+      {"parameters", [](Case& c) { c.shard = config::Shard::parameters; }},
+      {"blocking", [](Case& c) { c.data_overlap = false; }},
+      {"dropout", [](Case& c) { c.dropout = true; }},
+      {"muon", [](Case& c) { c.muon = true; }}};
+  return words;
+}
+
+/// Words for what follows from others, or stands beside the name.
+bool says_nothing(std::string_view word) {
+  static const std::set<std::string_view> words = {
+      "dp2",       "dp4",     "bubble", "sharded", "window", "one",   "rank",    "keys",
+      "tied",      "variant", "split",  "chunks",  "groups", "large", "buckets", "head",
+      "overrides", "grads",   "of",     "two",     "bytes",  "z",     "loss"};
+  return words.contains(word);
+}
+
+Case named(std::string_view name, Case c = {}) {
+  c.name = name;
+  for (size_t begin = 0, end = 0; end != std::string_view::npos; begin = end + 1) {
+    end = name.find('_', begin);
+    const std::string_view word = name.substr(begin, end - begin);
+    const auto found = settings_of_words().find(word);
+    if (found != settings_of_words().end()) {
+      found->second(c);
+    } else if (!says_nothing(word)) {
+      throw std::logic_error(c.name + ": unknown word " + std::string(word));
+    }
+  }
+  return c;
+}
+
+std::vector<Case> one_rank() {
+  return {
+      named("one_rank", {.dropout = true}),
+  };
+}
+
+std::vector<Case> two_ranks() {
+  return {
+      named("tp2_gpt"),
+      named("tp2_llama_overlap", {.recompute = full, .variant = true}),
+      named("tp2_sp_gpt_overlap_dropout", {.recompute = selective}),
+      named("tp2_sp_llama", {.recompute = full}),
+      named("pp2_gpt_1f1b", {.recompute = full, .layers = 5}),
+      named("pp2_llama_gpipe_tied", {.variant = true}),
+      named("pp2_llama_interleaved", {.recompute = selective, .layers = 5}),
+      named("pp2_gpt_zero_bubble_dropout", {.layers = 5}),
+      named("pp2_llama_split", {.layers = 5, .variant = true, .split = "4,1"}),
+      named("pp2_gpt_interleaved_split", {.layers = 7, .dropout = true, .split = "1,3,2,1"}),
+      named("pp2_llama_delayed_split",
+            {.schedule = PipelineSchedule::zero_bubble, .layers = 5, .split = "1,4"}),
+      named("pp2_gpt_zero_bubble_chunks_dropout", {.layers = 5, .chunks = 2}),
+      named("pp2_llama_delayed_zero_bubble_chunks_split", {.layers = 7, .split = "1,3,2,1", .chunks = 2}),
+      named("pp2_gpt_overrides_zero_bubble_chunks",
+            {.precision = Precision::delayed,
+             .overrides =
+                 "linear_fc2 wgrad: bf16; linear_proj dgrad: bf16; layers -1: rowwise; layers 0: blockwise",
+             .chunks = 2}),
+      named("pp2_llama_bf16_zero_bubble_chunks_tied",
+            {.layers = 6, .variant = true, .form = Form::window_pattern, .chunks = 3}),
+      named("dp2_gpt_dropout", {.recompute = selective}),
+      named("dp2_llama_blocking", {.recompute = full}),
+      named("dp2_gpt_grads_of_two_bytes", {.variant = true, .bf16_grads = true}),
+      named("tp2_sp_llama_bf16"),
+      named("pp2_gpt_bf16_zero_bubble"),
+      named("tp2_sp_llama_fp16"),
+      named("pp2_gpt_fp16_zero_bubble"),
+      named("dp2_llama_fp16", {.recompute = selective}),
+      named("tp2_gpt_delayed", {.recompute = full}),
+      named("tp2_sp_llama_delayed_overlap", {.recompute = selective}),
+      named("tp2_sp_gpt_tensorwise"),
+      named("tp2_llama_tensorwise_overlap_fp32", {.recompute = selective}),
+      named("pp2_gpt_delayed_zero_bubble", {.variant = true}),
+      named("pp2_llama_tensorwise_interleaved", {.recompute = full}),
+      named("pp2_llama_delayed_1f1b_fp32", {.recompute = selective}),
+      named("tp2_sp_gpt_delayed_head_fp32", {.fp8_head = true}),
+      named("pp2_gpt_delayed_head", {.fp8_head = true}),
+      named("dp2_llama_delayed", {.bucket_size = 20'000}),
+      named("dp2_gpt_tensorwise", {.recompute = full}),
+      named("tp2_sp_llama_blockwise_overlap", {.recompute = selective}),
+      named("tp2_gpt_rowwise_overlap", {.recompute = full}),
+      named("pp2_llama_rowwise_zero_bubble"),
+      named(
+          "tp2_sp_llama_overrides",
+          {.precision = Precision::delayed,
+           .overrides = "linear_fc2 input: bf16; linear_qkv wgrad: bf16; layers 0 linear_proj: tensorwise"}),
+      named("pp2_gpt_overrides_zero_bubble",
+            {.precision = Precision::delayed,
+             .overrides = "linear_fc2 wgrad: bf16; linear_proj dgrad: bf16; layers -1: rowwise"}),
+      // A rank's tokens are a group, or two: its FP8 values travel with their scales.
+      named("tp2_sp_gpt_blockwise_groups", {.recompute = selective, .layers = 2, .seq = 128}),
+      named("tp2_sp_llama_blockwise_groups_overlap", {.layers = 2, .variant = true, .seq = 256}),
+      named("dp2_gpt_blockwise", {.recompute = full}),
+      named("tp2_qwen3", {.recompute = full}),
+      named("tp2_sp_qwen3_delayed", {.recompute = selective}),
+      named("tp2_sp_llama_biases_window_overlap", {.recompute = selective}),
+      named("tp2_sp_gpt_neox_overlap_dropout", {.recompute = selective}),
+      named("pp2_gpt_neox_delayed_zero_bubble"),
+      named("pp2_olmo2_zero_bubble"),
+      named("pp2_olmo2_delayed_1f1b", {.recompute = selective}),
+      named("tp2_sp_gemma3_overlap", {.recompute = selective, .variant = true, .lr = kSmallSteps}),
+      named("pp2_gemma3_interleaved", {.recompute = full, .layers = 5}),
+      named("pp2_gemma3_delayed_zero_bubble"),
+      named("tp2_sp_gemma3_delayed"),
+      named("cp2_gemma3", {.recompute = selective, .lr = kSmallSteps}),
+      named("cp2_gemma3_keys", {.groups = 1, .lr = kSmallSteps}),
+      // The norm of queries and keys is over the heads of all tensor ranks.
+      named("tp2_olmo2", {.recompute = full, .lr = kSmallSteps}),
+      named("tp2_sp_olmo2_overlap", {.recompute = selective, .lr = kSmallSteps}),
+      named("tp2_sp_olmo2_delayed"),
+      named("tp2_olmo2_tensorwise", {.recompute = selective}),
+      named("tp2_sp_olmo2_blockwise", {.recompute = full}),
+      // Sharded gradients and values; sharding_mpi_test.cpp compares these settings with each other.
+      named("dp2_gpt_sharded_gradients_dropout", {.recompute = selective}),
+      named("dp2_llama_sharded_parameters_delayed", {.recompute = full}),
+      named("cp2_llama_sharded_parameters"),
+      // Context parallelism: heads are exchanged, or, with fewer query groups than ranks, keys and values.
+      named("cp2_gpt_dropout", {.recompute = selective}),
+      named("cp2_llama", {.recompute = full, .variant = true}),
+      named("cp2_llama_keys", {.recompute = full, .groups = 1}),
+      named("cp2_gpt_keys_dropout", {.groups = 1}),
+      named("cp2_llama_biases_window", {.recompute = selective}),
+      named("cp2_llama_keys_biases_window", {.groups = 1}),
+      named("pp2_llama_window_pattern_interleaved", {.layers = 5}),
+      named("cp2_llama_keys_window_pattern", {.recompute = full, .groups = 1}),
+      named("cp2_qwen3"),
+      named("cp2_olmo2_keys_delayed", {.recompute = selective, .groups = 1}),
+      named("cp2_gpt_neox_dropout", {.recompute = full}),
+      named("cp2_gpt_bf16"),
+      named("cp2_llama_keys_bf16", {.groups = 1}),
+      named("cp2_gpt_delayed", {.recompute = selective}),
+      named("cp2_llama_keys_delayed", {.groups = 1}),
+      named("cp2_llama_tensorwise", {.recompute = full}),
+      named("cp2_llama_rowwise"),
+      named("cp2_gpt_blockwise", {.recompute = full}),
+      named(
+          "cp2_llama_overrides",
+          {.precision = Precision::delayed,
+           .overrides = "linear_fc2 input: bf16; linear_qkv wgrad: bf16; layers 0 linear_proj: tensorwise"}),
+      named("tp2_sp_llama_z_loss", {.z_loss = 0.02}),
+      named("pp2_gpt_z_loss", {.schedule = PipelineSchedule::zero_bubble, .z_loss = 0.02}),
+      named("dp2_llama_delayed_z_loss", {.z_loss = 0.02}),
+      named("dp2_gpt_z_loss", {.z_loss = 0.02}),
+      named("tp2_gpt_muon"),
+      named("tp2_sp_llama_muon_variant", {.variant = true}),
+      named("tp2_sp_llama_delayed_muon"),
+      named("pp2_llama_muon", {.layers = 5}),
+      named("dp2_gpt_muon"),
+      named("dp2_llama_muon_large_buckets", {.bucket_size = 20'000}),
+      named("dp2_llama_bf16_muon", {.bf16_grads = true}),
+      named("dp2_llama_muon_sharded_gradients"),
+      named("dp2_gpt_muon_sharded_parameters"),
+  };
+}
+
+std::vector<Case> four_ranks() {
+  return {
+      named("tp4_llama"),
+      named("tp4_sp_gpt_overlap", {.recompute = full}),
+      named("tp4_sp_llama", {.recompute = selective, .variant = true}),
+      named("tp4_gpt_overlap_dropout"),
+      named("pp4_gpt_gpipe", {.layers = 5, .dropout = true}),
+      named("pp4_llama_1f1b", {.recompute = selective, .layers = 6}),
+      named("pp4_llama_zero_bubble_split", {.layers = 8, .split = "2,1,3,2"}),
+      named("pp4_gpt_1f1b_split", {.recompute = full, .layers = 7, .split = "1,3,1,2"}),
+      named("pp4_gpt_interleaved", {.recompute = full, .layers = 9}),
+      named("pp4_llama_zero_bubble_tied", {.layers = 6, .variant = true}),
+      named("pp4_llama_zero_bubble_chunks_tied", {.layers = 9, .variant = true, .chunks = 2}),
+      named("tp2_pp2_sp_gpt_zero_bubble_chunks", {.overlap = 2, .layers = 5, .chunks = 2}),
+      named("tp2_pp2_sp_llama_blockwise_zero_bubble_chunks", {.chunks = 2}),
+      named("dp2_pp2_gpt_sharded_gradients_zero_bubble_chunks", {.chunks = 2}),
+      named("dp2_pp2_llama_zero_bubble_chunks", {.layers = 5, .bucket_size = 15'000, .chunks = 2}),
+      named("cp2_pp2_llama_tensorwise_zero_bubble_chunks", {.chunks = 2}),
+      named("tp2_pp2_sp_gpt_zero_bubble", {.overlap = 2, .layers = 5}),
+      named("tp2_pp2_sp_llama_interleaved", {.recompute = full, .layers = 5, .variant = true}),
+      named("tp2_pp2_llama_1f1b", {.overlap = 2, .recompute = selective}),
+      named("tp2_pp2_gpt_gpipe_dropout"),
+      named("tp2_dp2_gpt", {.recompute = full, .bucket_size = 10'000}),
+      named("tp2_dp2_sp_llama", {.overlap = 2}),
+      named("dp2_pp2_gpt_gpipe"),
+      named("dp2_pp2_llama_interleaved", {.variant = true}),
+      named("dp2_pp2_gpt_zero_bubble", {.dropout = true, .bucket_size = 15'000}),
+      named("dp4_llama_1f1b_blocking", {.recompute = selective}),
+      named("tp4_sp_llama_delayed"),
+      named("tp2_pp2_sp_llama_blockwise_zero_bubble"),
+      named("tp2_dp2_gpt_rowwise"),
+      named("tp4_gpt_tensorwise", {.recompute = full}),
+      named("pp4_gpt_delayed_interleaved", {.layers = 8, .variant = true}),
+      named("pp4_llama_tensorwise_1f1b", {.recompute = full, .layers = 5}),
+      named("tp2_pp2_sp_gpt_delayed_zero_bubble"),
+      named("tp2_dp2_sp_gpt_tensorwise", {.recompute = selective}),
+      named("tp2_dp2_llama_delayed", {.overlap = 2}),
+      named("tp2_dp2_sp_gpt_sharded_parameters", {.overlap = 2}),
+      named("tp2_dp2_llama_sharded_parameters_tensorwise"),
+      named("dp2_pp2_gpt_sharded_gradients_zero_bubble"),
+      named("dp2_pp2_llama_sharded_parameters_1f1b", {.recompute = full, .variant = true}),
+      named("tp2_pp2_sp_qwen3_zero_bubble", {.layers = 5}),
+      named("dp2_pp2_olmo2_interleaved", {.recompute = full}),
+      named("tp4_olmo2", {.lr = kSmallSteps}),
+      named("tp2_pp2_sp_olmo2_zero_bubble", {.layers = 5, .lr = kSmallSteps}),
+      named("tp2_dp2_olmo2_sharded_parameters_rowwise"),
+      named("cp2_tp2_sp_olmo2_keys", {.recompute = full, .lr = kSmallSteps}),
+      named("cp4_gpt_dropout", {.recompute = full}),
+      named("cp4_llama_keys", {.recompute = selective}),
+      named("cp2_tp2_sp_gpt_overlap_dropout", {.recompute = selective}),
+      named("cp2_tp2_sp_llama_keys", {.variant = true}),
+      named("cp2_pp2_gpt_zero_bubble_dropout", {.layers = 5}),
+      named("cp2_pp2_llama_keys_zero_bubble", {.groups = 1}),
+      named("cp2_pp2_llama_interleaved_tied", {.recompute = full, .layers = 5, .variant = true}),
+      named("cp2_pp2_gpt_gpipe"),
+      named("cp2_dp2_gpt_dropout", {.bucket_size = 10'000}),
+      named("cp2_dp2_llama_keys_blocking", {.recompute = selective, .groups = 1}),
+      named("cp4_gpt_delayed"),
+      named("cp4_llama_keys_tensorwise", {.recompute = selective}),
+      named("cp2_tp2_sp_llama_keys_delayed"),
+      named("cp2_tp2_gpt_blockwise"),
+      named("cp2_pp2_llama_tensorwise_zero_bubble"),
+      named("cp2_dp2_gpt_rowwise", {.recompute = full}),
+      named("cp2_dp2_llama_delayed"),
+      named("tp2_dp2_sp_llama_z_loss_muon", {.z_loss = 0.02}),
+      named("tp4_gpt_muon"),
+      named("dp4_llama_muon"),
+  };
+}
+
+std::vector<Case> eight_ranks() {
+  return {
+      named("cp2_tp2_pp2_sp_llama_keys_zero_bubble"),
+      named("cp2_tp2_dp2_sp_gpt_delayed"),
+      named("tp2_pp2_dp2_sp_gpt_1f1b", {.overlap = 2, .layers = 5, .dropout = true}),
+      named("tp2_pp2_dp2_llama_gpipe", {.recompute = full, .variant = true}),
+      named("tp2_pp2_dp2_sp_llama_interleaved", {.recompute = selective, .layers = 6}),
+      named("tp2_pp2_dp2_gpt_zero_bubble", {.overlap = 2, .data_overlap = false}),
+      named("tp2_pp2_dp2_sp_llama_delayed_interleaved", {.recompute = full}),
+      named("tp2_pp2_dp2_sp_llama_sharded_parameters", {.schedule = PipelineSchedule::interleaved}),
+      named("tp2_pp2_dp2_gpt_tensorwise_zero_bubble"),
+      named("tp2_pp2_dp2_sp_llama_z_loss_muon", {.z_loss = 0.02}),
+  };
+}
+
+}  // namespace
+
+std::vector<Case> cases_of(int ranks) {
+  switch (ranks) {
+    case 1:
+      return one_rank();
+    case 2:
+      return two_ranks();
+    case 4:
+      return four_ranks();
+    case 8:
+      return eight_ranks();
+    default:
+      return {};
+  }
+}
+
+std::vector<Case> with_copies(std::vector<Case> cases) {
+  const size_t count = cases.size();
+  int multiple = 0;
+  for (size_t i = 0; i < count; ++i) {
+    if (!cases[i].sequence || cases[i].tensor == 1) continue;
+    Case c = cases[i];
+    c.name += "_copies";
+    c.copies = true;
+    // FP8 wants pieces of 16 tokens, of which there are 64.
+    c.overlap = multiple == 0 ? 1 : std::min(multiple * c.tensor, c.wide() ? 4 / c.context : 8);
+    multiple = (multiple + 1) % 3;
+    cases.push_back(c);
+  }
+  return cases;
+}
+
+}  // namespace te::testing

@@ -1,9 +1,8 @@
 """A run's folder for the tests of export_metrics.py."""
 
 import json
-import tempfile
-import unittest
-from pathlib import Path
+
+from folder_testing import InFolder
 
 
 def line(step, loss, **more):
@@ -14,11 +13,10 @@ def lines(first, last, loss=1.0):
     return "".join(line(step, loss) for step in range(first, last + 1))
 
 
-class InFolder(unittest.TestCase):
+class InRun(InFolder):
     def setUp(self):
-        temporary = tempfile.TemporaryDirectory()
-        self.addCleanup(temporary.cleanup)
-        self.folder = Path(temporary.name) / "runs" / "fp8_seed1"
+        super().setUp()
+        self.folder = self.folder / "runs" / "fp8_seed1"
         self.folder.mkdir(parents=True)
         self.log = self.folder / "metrics.jsonl"
         config = {"training.train_steps": "20", "precision.fp8": "hybrid", "model.family": "llama"}

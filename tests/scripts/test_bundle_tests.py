@@ -5,18 +5,17 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import tempfile
 import unittest
 from pathlib import Path
+
+from folder_testing import InFolder
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
-class Bundle(unittest.TestCase):
+class Bundle(InFolder):
     def setUp(self):
-        temporary = tempfile.TemporaryDirectory()
-        self.addCleanup(temporary.cleanup)
-        self.folder = Path(temporary.name)
+        super().setUp()
         self.build = self.folder / "here/build/cuda"
         (self.build / "apps").mkdir(parents=True)
         (self.build / "tests/core").mkdir(parents=True)

@@ -3,10 +3,11 @@
 import json
 import subprocess
 import sys
-import tempfile
 import unittest
 import zlib
 from pathlib import Path
+
+from folder_testing import InFolder
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "chat_turns.py"
@@ -23,12 +24,7 @@ CHATML = (
 )
 
 
-class ChatTurns(unittest.TestCase):
-    def setUp(self):
-        self.temporary = tempfile.TemporaryDirectory()
-        self.addCleanup(self.temporary.cleanup)
-        self.folder = Path(self.temporary.name)
-
+class ChatTurns(InFolder):
     def run_script(self, template, *options):
         config = json.loads((FIXTURES / "tokenizer_config.json").read_text(encoding="utf-8"))
         config.pop("chat_template", None)

@@ -6,7 +6,6 @@ import json
 import math
 import subprocess
 import sys
-import tempfile
 import unittest
 from pathlib import Path
 
@@ -19,6 +18,7 @@ except ImportError as missing:
     print(f"skipped: {missing}")
     sys.exit(77)
 import compare_loss
+from folder_testing import InFolder
 from report import UserError
 from report.curves import (
     align,
@@ -40,20 +40,7 @@ def make_run(loss, label="run", batch=100, valid=()):
     return Run(label, tokens, np.array(loss, float), tokens[-len(valid) :] if len(valid) else valid, valid)
 
 
-class Folder(unittest.TestCase):
-    def setUp(self):
-        temporary = tempfile.TemporaryDirectory()
-        self.addCleanup(temporary.cleanup)
-        self.folder = Path(temporary.name)
-
-    def write(self, name, text):
-        path = self.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        return path
-
-
-class Reading(Folder):
+class Reading(InFolder):
     def test_folder_validation_skipped_and_repeated_steps(self):
         self.write(
             "bf16/loss.csv",
@@ -187,7 +174,7 @@ class Arithmetic(unittest.TestCase):
         self.assertAlmostEqual(gap_before(found["curves"], 500.0), 0.01)
 
 
-class Program(Folder):
+class Program(InFolder):
     def setUp(self):
         super().setUp()
         for name, factor in (("bf16", 1.0), ("fp8", 1.004), ("seed2", 1.003), ("seed3", 0.998)):

@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """export_metrics.py: what is sent when, against a tracker that only notes. test_trackers.py has the real ones."""
 
-import json
 import os
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from export_testing import InFolder, lines
+from export_testing import InRun, lines
 from monitor import export
 
 
@@ -37,7 +36,7 @@ class Noting:
         self.ends.append((self.now, state))
 
 
-class Sending(InFolder):
+class Sending(InRun):
     def setUp(self):
         super().setUp()
         self.sink = Noting()
@@ -145,7 +144,7 @@ class Sending(InFolder):
         self.assertEqual(made.sent, 2)
 
 
-class CommandLine(InFolder):
+class CommandLine(InRun):
     def call(self, *arguments):
         command = [sys.executable, "-B", str(ROOT / "scripts" / "export_metrics.py"), *map(str, arguments)]
         done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True)

@@ -5,7 +5,6 @@ import json
 import os
 import socket
 import sys
-import tempfile
 import threading
 import time
 import unittest
@@ -16,18 +15,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 
+from folder_testing import InFolder
 from monitor import curves, records, run_status
 from monitor.board import Board
 from monitor.follow import Follower
 from monitor.server import Server
 
 
-class InFolder(unittest.TestCase):
-    def setUp(self):
-        temporary = tempfile.TemporaryDirectory()
-        self.addCleanup(temporary.cleanup)
-        self.folder = Path(temporary.name)
-
+class WithRuns(InFolder):
     def write_run(self, name, steps, total=100, **config):
         folder = self.folder / name
         folder.mkdir(parents=True, exist_ok=True)
@@ -42,7 +37,7 @@ def line(step, loss=None, **more):
     return json.dumps({"step": step, "consumed_tokens": 10 * step, "loss": loss, "step_ms": 500.0, **more}) + "\n"
 
 
-class Following(InFolder):
+class Following(WithRuns):
     def setUp(self):
         super().setUp()
         self.path = self.folder / "log"
@@ -177,7 +172,7 @@ class Curves(unittest.TestCase):
         self.assertEqual(curves.Curves().part("step", 0, 1)["step"], [])
 
 
-class Status(InFolder):
+class Status(WithRuns):
     def state(self, folder, step, now=None):
         return run_status.status(folder, step, 100, [0.5], now)[0]
 
@@ -217,7 +212,7 @@ class Status(InFolder):
         self.assertEqual(names, ["two", "three", "one"])
 
 
-class Dashboard(InFolder):
+class Dashboard(WithRuns):
     def setUp(self):
         super().setUp()
         self.runs = [self.write_run(name, 50, **{"precision.fp8": fp8}) for name, fp8 in (("a", "off"), ("b", "hybrid"))]

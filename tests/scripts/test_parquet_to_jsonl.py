@@ -4,9 +4,10 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import unittest
 from pathlib import Path
+
+from folder_testing import InFolder
 
 # Where scripts/install_deps.sh --dev puts it; the script under test finds it there, too.
 PYARROW = str(Path(__file__).resolve().parents[2] / ".deps" / "pyarrow")
@@ -28,11 +29,9 @@ ROWS = [
 ]
 
 
-class ParquetToJsonl(unittest.TestCase):
+class ParquetToJsonl(InFolder):
     def setUp(self):
-        self.temporary = tempfile.TemporaryDirectory()
-        self.addCleanup(self.temporary.cleanup)
-        self.folder = Path(self.temporary.name)
+        super().setUp()
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS), self.folder / "rows.parquet")
 
     def run_script(self, *arguments):

@@ -3,9 +3,10 @@
 import json
 import subprocess
 import sys
-import tempfile
 import unittest
 from pathlib import Path
+
+from folder_testing import InFolder
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
@@ -29,19 +30,7 @@ PROFILE = {
 }
 
 
-class Performance(unittest.TestCase):
-    def setUp(self):
-        self.temporary = tempfile.TemporaryDirectory()
-        self.folder = Path(self.temporary.name)
-
-    def tearDown(self):
-        self.temporary.cleanup()
-
-    def write(self, name, text):
-        path = self.folder / name
-        path.write_text(text if isinstance(text, str) else json.dumps(text))
-        return str(path)
-
+class Performance(InFolder):
     def run_script(self, script, *arguments):
         command = [sys.executable, "-B", str(SCRIPTS / script), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=False)

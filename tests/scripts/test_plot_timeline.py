@@ -1,9 +1,7 @@
 """Tests of scripts/plot_timeline.py on small timelines."""
 
-import json
 import subprocess
 import sys
-import tempfile
 import unittest
 from pathlib import Path
 
@@ -11,6 +9,7 @@ SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 sys.dont_write_bytecode = True
 import plot_timeline  # noqa: E402
+from folder_testing import InFolder  # noqa: E402
 
 
 def event(start, ms, name, cat, label="", group="", rank=0, stream=0):
@@ -66,19 +65,7 @@ def trace(events):
     return {"otherData": {"config": "tiny"}, "traceEvents": [named, *events]}
 
 
-class PlotTimeline(unittest.TestCase):
-    def setUp(self):
-        self.temporary = tempfile.TemporaryDirectory()
-        self.folder = Path(self.temporary.name)
-
-    def tearDown(self):
-        self.temporary.cleanup()
-
-    def write(self, name, text):
-        path = self.folder / name
-        path.write_text(text if isinstance(text, str) else json.dumps(text))
-        return str(path)
-
+class PlotTimeline(InFolder):
     def run_script(self, *arguments):
         command = [sys.executable, "-B", str(SCRIPTS / "plot_timeline.py"), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=False)

@@ -3,9 +3,10 @@
 import json
 import subprocess
 import sys
-import tempfile
 import unittest
 from pathlib import Path
+
+from folder_testing import InFolder
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "render_chat.py"
@@ -20,15 +21,10 @@ USER = {"role": "user", "content": "Who?"}
 ANSWER = {"role": "assistant", "content": "I."}
 
 
-class RenderChat(unittest.TestCase):
+class RenderChat(InFolder):
     @classmethod
     def setUpClass(cls):
         cls.recorded = json.loads((FIXTURES / "recorded.json").read_text(encoding="utf-8"))
-
-    def setUp(self):
-        self.temporary = tempfile.TemporaryDirectory()
-        self.addCleanup(self.temporary.cleanup)
-        self.folder = Path(self.temporary.name)
 
     def run_script(self, template, lines, *options, tokenizer=FIXTURES):
         """The script on lines (objects, or text as it is); the template is one of the fixtures, a text, or the tokenizer's."""

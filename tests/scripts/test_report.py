@@ -7,7 +7,6 @@ import json
 import math
 import subprocess
 import sys
-import tempfile
 import types
 import unittest
 from pathlib import Path
@@ -22,9 +21,10 @@ except ImportError as missing:
     print(f"skipped: {missing}")
     sys.exit(77)
 import compare_loss
-from report import UserError, analysis, blocks, details, figures, sections
+from folder_testing import InFolder
+from report import UserError, analysis, blocks, figures
 from report.analysis import Arm, Bar, compare_arms
-from report.runs import Run, read_run
+from report.runs import Run
 from report_testing import write_evaluation, write_run, write_summary
 
 
@@ -231,12 +231,7 @@ class Finder(html.parser.HTMLParser):
             self.bad.append(tag)
 
 
-class Program(unittest.TestCase):
-    def setUp(self):
-        temporary = tempfile.TemporaryDirectory()
-        self.addCleanup(temporary.cleanup)
-        self.folder = Path(temporary.name)
-
+class Program(InFolder):
     def call(self, *arguments):
         output, errors = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):

@@ -3,7 +3,6 @@
 import json
 import struct
 import sys
-import tempfile
 import unittest
 from pathlib import Path
 
@@ -15,25 +14,13 @@ try:
 except ImportError as missing:
     print(f"skipped: {missing}")
     sys.exit(77)
+from folder_testing import InFolder
 from report import UserError, foreign
 from report.foreign import Options
 from report.runs import read_run
 
 
-class Folder(unittest.TestCase):
-    def setUp(self):
-        temporary = tempfile.TemporaryDirectory()
-        self.addCleanup(temporary.cleanup)
-        self.folder = Path(temporary.name)
-
-    def write(self, name, text):
-        path = self.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text) if isinstance(text, str) else path.write_bytes(text)
-        return path
-
-
-class TeTrain(Folder):
+class TeTrain(InFolder):
     def test_time_norms_seed_and_config(self):
         self.write(
             "a/loss.csv", "step,consumed_tokens,loss,valid_loss,grad_norm,step_ms\n1,10,4,,2.5,1000\n2,20,3,,1.5,100\n"
@@ -68,7 +55,7 @@ class TeTrain(Folder):
             read_run(self.write("bad/metrics.jsonl", "{oops}\n").parent)
 
 
-class Megatron(Folder):
+class Megatron(InFolder):
     def test_console_log(self):
         run = read_run(LOGS / "megatron.log")
         samples = np.array([2560, 5120, 10240])  # iteration 30 was skipped: it has no loss
@@ -117,7 +104,7 @@ def event(step, tag, value):
     return record(field(1, 1, struct.pack("<d", 50.0 + step)) + field(2, 0, varint(step)) + field(5, 2, summary))
 
 
-class Events(Folder):
+class Events(InFolder):
     def test_file_of_another_writer(self):
         """tests/fixtures/logs/events.out.tfevents.megatron was written by tensorboardX 2.6 with Megatron's tags."""
         path = LOGS / "events.out.tfevents.megatron"

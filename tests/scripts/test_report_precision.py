@@ -5,7 +5,6 @@ import io
 import json
 import math
 import sys
-import tempfile
 import unittest
 from pathlib import Path
 
@@ -19,6 +18,7 @@ except ImportError as missing:
     print(f"skipped: {missing}")
     sys.exit(77)
 import compare_loss
+from folder_testing import InFolder
 from report import precision, precision_figures
 from report.runs import read_run
 from report_testing import write_run
@@ -63,11 +63,10 @@ def write_guard(folder, action="rollback"):
     (folder / "run.json").write_text(json.dumps(run))
 
 
-class Records(unittest.TestCase):
+class Records(InFolder):
     def setUp(self):
-        temporary = tempfile.TemporaryDirectory()
-        self.addCleanup(temporary.cleanup)
-        self.folder = write_run(Path(temporary.name) / "run", fp8=True)
+        super().setUp()
+        self.folder = write_run(self.folder / "run", fp8=True)
 
     def test_statistics_are_read(self):
         write_statistics(self.folder)
@@ -125,11 +124,9 @@ class Records(unittest.TestCase):
         self.assertEqual(precision_figures.cast_name(("output_layer", "weight", "both")), "output_layer weight")
 
 
-class Program(unittest.TestCase):
+class Program(InFolder):
     def setUp(self):
-        temporary = tempfile.TemporaryDirectory()
-        self.addCleanup(temporary.cleanup)
-        self.folder = Path(temporary.name)
+        super().setUp()
         self.runs = [
             write_run(self.folder / name, seed=seed, fp8=name != "bf16", own=own, noise=0.01)
             for name, seed, own in (("bf16", 1, 0), ("fp8", 1, 1), ("plain", 1, 2))

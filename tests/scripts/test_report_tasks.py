@@ -4,7 +4,6 @@
 import json
 import math
 import sys
-import tempfile
 import unittest
 from pathlib import Path
 
@@ -18,17 +17,13 @@ except ImportError as error:
     print(f"SKIPPED: {error.name} is missing (scripts/install_deps.sh)")
     sys.exit(77)
 
+from folder_testing import InFolder
 from report import UserError, analysis, blocks, experiment, pages, sections, tasks
 from report.runs import read_run
 from report_testing import write_evaluation, write_run
 
 
-class Tasks(unittest.TestCase):
-    def setUp(self):
-        self.temporary = tempfile.TemporaryDirectory()
-        self.addCleanup(self.temporary.cleanup)
-        self.folder = Path(self.temporary.name)
-
+class Tasks(InFolder):
     def run_with(self, name, seed, results, items):
         """`results`: {"acc": (value, error)} of task t; `items`: [{"acc": 1.0}] of its documents."""
         folder = write_run(self.folder / name, seed=seed)

@@ -22,10 +22,10 @@ for tracker in ("wandb", "mlflow.tracking"):
         print(f"SKIPPED: {tracker.split('.')[0]} is missing for {sys.executable} (scripts/install_deps.sh --dev)")
         sys.exit(77)
 
-from export_testing import InFolder, line, lines
+from export_testing import InRun, line, lines
 
 
-class Trackers(InFolder):
+class Trackers(InRun):
     def setUp(self):
         super().setUp()
         operand = {"linear": "l", "role": "input", "format": "e4m3", "saturated": 1e-5, "flushed": 0.25}

@@ -6,37 +6,18 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <new>
 
 #include "core/error.h"
+#include "testing/largest_allocation.h"
 #include "testing/temporary_folder.h"
-
-namespace {
-thread_local size_t largest_allocation = 0;
-}
-
-// Seen by every allocation of this executable: a damaged file must not talk the reader into a huge one.
-// Not inlined, else GCC believes that free() meets memory of its own operator new.
-[[gnu::noinline]] void* operator new(size_t bytes) {
-  largest_allocation = std::max(largest_allocation, bytes);
-  if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept {
-  std::free(memory);
-}
-[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept {
-  std::free(memory);
-}
 
 namespace te {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::largest_allocation;
 
 class SafetensorsTest : public ::testing::Test {
  protected:

@@ -4,33 +4,14 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include <cstdlib>
-#include <new>
-
 #include "data_testing.h"
-
-namespace {
-thread_local size_t largest_allocation = 0;
-}
-
-// Seen by every allocation of this executable: a damaged file must not talk the reader into a huge one.
-// Not inlined, else GCC believes that free() meets memory of its own operator new.
-[[gnu::noinline]] void* operator new(size_t bytes) {
-  largest_allocation = std::max(largest_allocation, bytes);
-  if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept {
-  std::free(memory);
-}
-[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept {
-  std::free(memory);
-}
+#include "testing/largest_allocation.h"
 
 namespace te {
 namespace {
 
 using testing::Documents;
+using testing::largest_allocation;
 using testing::read_dataset;
 using testing::read_file;
 using testing::TextFolder;

@@ -1,22 +1,16 @@
 // Activations on the CPU: values against the definitions in double, gradients against finite differences of
 // those definitions, fused FP8 outputs against a separate quantize (bit for bit).
-#include "kernels/activation/activation.h"
-
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
 
-#include "kernels/elementwise/elementwise.h"
-#include "kernels/fp8_storage.h"
-#include "kernels/quantize/quantize.h"
+#include "activation_cases.h"
 
 namespace te::kernels {
 namespace {
 
 using testing::TestTensor;
-
-constexpr float kClamp = 1.3f;  // cuts off many; no BF16 number lies on it
 
 double gelu(double x) {
   return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
@@ -26,7 +20,7 @@ double swiglu(double gate, double up) {
 }
 /// A gated kind.
 double gated(ActivationKind kind, double gate, double up) {
-  const double clamp = kClamp;
+  const double clamp = kActivationClamp;
   if (kind == ActivationKind::swiglu) return swiglu(gate, up);
   if (kind == ActivationKind::geglu) return gelu(gate) * up;
   return swiglu(std::min(gate, clamp), std::clamp(up, -clamp, clamp));
@@ -45,28 +39,16 @@ double plain(ActivationKind kind, double x) {
   }
 }
 
-struct ActivationCase {
-  ActivationKind kind;
-  DType dtype;
-  int64_t rows, ffn;
-  int64_t cols() const { return is_gated(kind) ? 2 * ffn : ffn; }
-  float clamp() const { return kind == ActivationKind::swiglu_clamped ? kClamp : 0.0f; }
-};
-
-std::vector<ActivationCase> activation_cases() {
-  std::vector<ActivationCase> list;
-  for (const auto kind :
-       {ActivationKind::swiglu, ActivationKind::swiglu_clamped, ActivationKind::gelu,
-        ActivationKind::gelu_exact, ActivationKind::relu, ActivationKind::silu, ActivationKind::geglu})
-    for (const DType dtype : {DType::f32, DType::bf16})
-      for (const int64_t rows : {1, 35, 160})
-        for (const int64_t ffn : {3, 48, 72}) list.push_back({kind, dtype, rows, ffn});
-  return list;
+std::vector<ActivationCase> cpu_cases() {
+  std::vector<std::pair<int64_t, int64_t>> shapes;
+  for (const int64_t rows : {1, 35, 160})
+    for (const int64_t ffn : {3, 48, 72}) shapes.emplace_back(rows, ffn);
+  return activation_cases({DType::f32, DType::bf16}, shapes);
 }
 
 TEST(Activation, ForwardIsTheDefinition) {
   const Context context = Context::cpu();
-  for (const ActivationCase& c : activation_cases()) {
+  for (const ActivationCase& c : cpu_cases()) {
     TestTensor x(context, c.dtype, {c.rows, c.cols()}), y(context, c.dtype, {c.rows, c.ffn});
     x.fill_normal(1, 3.0f);
     activation_forward(context, {.kind = c.kind, .x = x, .y = y, .clamp = c.clamp()});
@@ -139,7 +121,7 @@ TEST(Activation, TheClampCutsOffOneSideOfTheGateAndBothOfUpAndKeepsNan) {
 
 TEST(Activation, BackwardMatchesFiniteDifferences) {
   const Context context = Context::cpu();
-  for (const ActivationCase& c : activation_cases()) {
+  for (const ActivationCase& c : cpu_cases()) {
     TestTensor x(context, c.dtype, {c.rows, c.cols()}), dy(context, c.dtype, {c.rows, c.ffn});
     TestTensor dx(context, c.dtype, {c.rows, c.cols()});
     x.fill_normal(1, 2.0f);
@@ -169,64 +151,11 @@ TEST(Activation, BackwardMatchesFiniteDifferences) {
 }
 
 TEST(Activation, FusedForwardEqualsForwardThenQuantize) {
-  const Context context = Context::cpu();
-  for (const ActivationCase& c : activation_cases()) {
-    TestTensor x(context, c.dtype, {c.rows, c.cols()});
-    TestTensor y(context, c.dtype, {c.rows, c.ffn}), fused_y(context, c.dtype, {c.rows, c.ffn});
-    x.fill_normal(3, 2.0f);
-    Fp8Storage plain(context, DType::e4m3, c.rows, c.ffn, 100.0f);
-    Fp8Storage fused(context, DType::e4m3, c.rows, c.ffn, 100.0f);
-    Fp8Storage alone(context, DType::e4m3, c.rows, c.ffn, 100.0f);
-    activation_forward(context, {.kind = c.kind, .x = x, .y = y, .clamp = c.clamp()});
-    quantize(context, {.x = y, .out = plain.output()});
-    activation_forward(context,
-                       {.kind = c.kind, .x = x, .y = fused_y, .y_fp8 = fused.output(), .clamp = c.clamp()});
-    activation_forward(context, {.kind = c.kind, .x = x, .y_fp8 = alone.output(), .clamp = c.clamp()});
-    EXPECT_EQ(fused_y.raw(), y.raw());
-    expect_same(fused.read(), plain.read());
-    expect_same(alone.read(), plain.read());
-    EXPECT_EQ(plain.read().columnwise, transposed(plain.read().rowwise, c.rows, c.ffn));
-  }
+  for (const ActivationCase& c : cpu_cases()) fused_forward_equals_forward_then_quantize(Context::cpu(), c);
 }
 
 TEST(Activation, FusedBackwardEqualsBackwardThenQuantizeAndMayWorkInPlace) {
-  const Context context = Context::cpu();
-  for (const ActivationCase& c : activation_cases()) {
-    const Shape shape{c.rows, c.cols()};
-    TestTensor x(context, c.dtype, shape), dy(context, c.dtype, {c.rows, c.ffn}), dx(context, c.dtype, shape);
-    TestTensor scratch(context, DType::f32, {quantize_scratch_elements(c.rows, c.cols())});
-    TestTensor bias(context, DType::f32, {c.cols()}), fused_bias(context, DType::f32, {c.cols()});
-    TestTensor alone_bias(context, DType::f32, {c.cols()});
-    x.fill_normal(3, 2.0f);
-    dy.fill_normal(4);
-    for (TestTensor* b : {&bias, &fused_bias, &alone_bias}) b->fill_value(0.5f);
-    Fp8Storage plain(context, DType::e5m2, c.rows, c.cols(), 300.0f);
-    Fp8Storage fused(context, DType::e5m2, c.rows, c.cols(), 300.0f);
-    Fp8Storage alone(context, DType::e5m2, c.rows, c.cols(), 300.0f);
-    activation_backward(context, {.kind = c.kind, .x = x, .dy = dy, .dx = dx, .clamp = c.clamp()});
-    quantize(context, {.x = dx, .out = plain.output()});
-    bias_gradient(context, dx, bias, scratch);
-    activation_backward(context, {.kind = c.kind,
-                                  .x = x,
-                                  .dy = dy,
-                                  .dx_fp8 = alone.output(),
-                                  .dbias = alone_bias,
-                                  .scratch = scratch,
-                                  .clamp = c.clamp()});
-    activation_backward(context, {.kind = c.kind,
-                                  .x = x,
-                                  .dy = dy,
-                                  .dx = x,  // in place
-                                  .dx_fp8 = fused.output(),
-                                  .dbias = fused_bias,
-                                  .scratch = scratch,
-                                  .clamp = c.clamp()});
-    EXPECT_EQ(x.raw(), dx.raw());
-    expect_same(fused.read(), plain.read());
-    expect_same(alone.read(), plain.read());
-    EXPECT_EQ(fused_bias.raw(), bias.raw());
-    EXPECT_EQ(alone_bias.raw(), bias.raw());
-  }
+  for (const ActivationCase& c : cpu_cases()) fused_backward_equals_backward_then_quantize(Context::cpu(), c);
 }
 
 }  // namespace

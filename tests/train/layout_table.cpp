@@ -1,13 +1,11 @@
-// Most of a case is in its name: tp2_pp2_sp_llama_delayed_zero_bubble is a Llama under the recipe delayed, on two
-// tensor ranks with sequence parallelism times two stages with that schedule. What a name has no word for stands beside
-// it.
+// The words that names of cases are made of, and the cases of layout_mpi_test.cpp.
 #include "layout_table.h"
 
 #include <algorithm>
 #include <map>
 #include <set>
 #include <stdexcept>
-#include <string_view>
+#include <utility>
 
 namespace te::testing {
 namespace {
@@ -48,6 +46,8 @@ const std::map<std::string_view, Setting>& settings_of_words() {
       {"zero", [](Case& c) { c.schedule = PipelineSchedule::zero_bubble; }},
       {"gradients", [](Case& c) { c.shard = config::Shard::gradients; }},
       {"parameters", [](Case& c) { c.shard = config::Shard::parameters; }},
+      {"selective", [](Case& c) { c.recompute = Recompute::selective; }},
+      {"full", [](Case& c) { c.recompute = Recompute::full; }},
       {"blocking", [](Case& c) { c.data_overlap = false; }},
       {"dropout", [](Case& c) { c.dropout = true; }},
       {"muon", [](Case& c) { c.muon = true; }}};
@@ -57,13 +57,17 @@ const std::map<std::string_view, Setting>& settings_of_words() {
 /// Words for what follows from others, or stands beside the name.
 bool says_nothing(std::string_view word) {
   static const std::set<std::string_view> words = {
-      "dp2",       "dp4",     "bubble", "sharded", "window", "one",   "rank",    "keys",
-      "tied",      "variant", "split",  "chunks",  "groups", "large", "buckets", "head",
-      "overrides", "grads",   "of",     "two",     "bytes",  "z",     "loss"};
+      "dp2",     "dp4",     "bubble", "sharded",   "window",    "one",   "rank",   "keys",
+      "tied",    "variant", "split",  "chunks",    "groups",    "large", "shared", "share",
+      "buckets", "layers",  "head",   "fp8",       "overrides", "grads", "of",     "two",
+      "bytes",   "late",    "reduce", "recompute", "z",         "loss"};
   return words.contains(word);
 }
 
-Case named(std::string_view name, Case c = {}) {
+}  // namespace
+
+Case named(std::string_view name, Case rest) {
+  Case c = std::move(rest);
   c.name = name;
   for (size_t begin = 0, end = 0; end != std::string_view::npos; begin = end + 1) {
     end = name.find('_', begin);
@@ -77,6 +81,8 @@ Case named(std::string_view name, Case c = {}) {
   }
   return c;
 }
+
+namespace {
 
 std::vector<Case> one_rank() {
   return {

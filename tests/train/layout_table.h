@@ -3,11 +3,17 @@
 // layout with a precision, and of a schedule with data parallelism, occurs at least once.
 #pragma once
 
+#include <string_view>
 #include <vector>
 
 #include "layout_cases.h"
 
 namespace te::testing {
+
+/// A case whose name says most of it: "tp2_pp2_sp_llama_delayed_zero_bubble" is a Llama under the recipe delayed, on
+/// two tensor ranks with sequence parallelism times two stages with that schedule. `rest`: what the name has no word
+/// for. Throws std::logic_error for a word that is none.
+Case named(std::string_view name, Case rest = {});
 
 /// The cases of a job of so many ranks.
 std::vector<Case> cases_of(int ranks);

@@ -6,8 +6,8 @@
 //   These two have the same bits; against `optimizer` the FP32 bounds of layout_mpi_test.cpp hold.
 #include <cmath>
 
-#include "layout_cases.h"
 #include "layout_run.h"
+#include "layout_table.h"
 #include "parallel/groups.h"
 #include "same_bits.h"
 #include "testing/mpi.h"
@@ -96,80 +96,45 @@ TEST_P(Sharding, ByCopiesHasTheSameBits) {
 
 /// Every recipe and way to recompute, every other axis and schedule, models whose layers share buckets.
 std::vector<Case> sharded_cases() {
-  const auto gpt = Family::gpt, llama = Family::llama;
-  using enum Precision;
-  using enum PipelineSchedule;
   switch (world().size()) {
     case 2:
       return {
-          {.name = "gpt_tied_dropout", .family = gpt, .dropout = true},
-          {.name = "llama_full", .family = llama, .recompute = Recompute::full, .variant = true},
-          {.name = "llama_selective_no_overlap",
-           .family = llama,
-           .recompute = Recompute::selective,
-           .data_overlap = false},
-          {.name = "llama_late_reduce", .family = llama, .late_reduce = true},
-          {.name = "gpt_layers_share_buckets", .family = gpt, .layers = 5, .bucket_size = 15'000},
-          {.name = "gpt_bf16_grads", .family = gpt, .precision = bf16, .bf16_grads = true},
-          {.name = "llama_bf16", .family = llama, .precision = bf16},
-          {.name = "gpt_delayed", .family = gpt, .precision = delayed, .recompute = Recompute::full},
-          {.name = "llama_delayed_fp32", .family = llama, .precision = delayed_fp32, .fp8_head = true},
-          {.name = "llama_tensorwise", .family = llama, .precision = tensorwise},
-          {.name = "llama_rowwise", .family = llama, .precision = rowwise, .recompute = Recompute::selective},
-          {.name = "gpt_blockwise", .family = gpt, .precision = blockwise},
-          {.name = "llama_overrides",
-           .family = llama,
-           .precision = delayed,
-           .overrides = "linear_fc2 input: bf16; linear_qkv wgrad: bf16; layers 0 linear_proj: tensorwise"},
-          {.name = "qwen3", .family = llama, .form = Form::qwen3},
-          {.name = "olmo2", .family = llama, .form = Form::olmo2},
-          {.name = "gpt_neox_delayed", .family = gpt, .precision = delayed, .form = Form::gpt_neox},
-          {.name = "cp2_llama", .family = llama, .context = 2},
+          named("gpt_tied_dropout"),
+          named("llama_full", {.variant = true}),
+          named("llama_selective_blocking"),
+          named("llama_late_reduce", {.late_reduce = true}),
+          named("gpt_layers_share_buckets", {.layers = 5, .bucket_size = 15'000}),
+          named("gpt_bf16_grads", {.bf16_grads = true}),
+          named("llama_bf16"),
+          named("gpt_delayed", {.recompute = Recompute::full}),
+          named("llama_delayed_fp32", {.fp8_head = true}),
+          named("llama_tensorwise"),
+          named("llama_rowwise", {.recompute = Recompute::selective}),
+          named("gpt_blockwise"),
+          named("llama_overrides",
+                {.precision = Precision::delayed,
+                 .overrides =
+                     "linear_fc2 input: bf16; linear_qkv wgrad: bf16; layers 0 linear_proj: tensorwise"}),
+          named("qwen3"),
+          named("olmo2"),
+          named("gpt_neox_delayed"),
+          named("cp2_llama"),
       };
     case 4:
       return {
-          {.name = "dp4_llama", .family = llama},
-          {.name = "dp4_llama_delayed", .family = llama, .precision = delayed},
-          {.name = "tp2_sp_gpt_delayed",
-           .family = gpt,
-           .precision = delayed,
-           .tensor = 2,
-           .sequence = true,
-           .overlap = 2,
-           .recompute = Recompute::selective},
-          {.name = "tp2_sp_llama", .family = llama, .tensor = 2, .sequence = true},
-          {.name = "pp2_gpt_1f1b_dropout", .family = gpt, .pipeline = 2, .dropout = true},
-          {.name = "pp2_gpt_gpipe_tied", .family = gpt, .pipeline = 2, .schedule = gpipe},
-          {.name = "pp2_llama_interleaved_full",
-           .family = llama,
-           .pipeline = 2,
-           .schedule = interleaved,
-           .recompute = Recompute::full},
-          {.name = "pp2_llama_interleaved_shared_buckets",
-           .family = llama,
-           .pipeline = 2,
-           .schedule = interleaved,
-           .layers = 8,
-           .bucket_size = 15'000},
-          {.name = "pp2_gpt_zero_bubble_delayed",
-           .family = gpt,
-           .precision = delayed,
-           .pipeline = 2,
-           .schedule = zero_bubble,
-           .layers = 6},
-          {.name = "cp2_tp2_llama_tensorwise",
-           .family = llama,
-           .precision = tensorwise,
-           .tensor = 2,
-           .context = 2},
+          named("dp4_llama"),
+          named("dp4_llama_delayed"),
+          named("tp2_sp_gpt_delayed", {.overlap = 2, .recompute = Recompute::selective}),
+          named("tp2_sp_llama"),
+          named("pp2_gpt_1f1b_dropout"),
+          named("pp2_gpt_gpipe_tied"),
+          named("pp2_llama_interleaved_full"),
+          named("pp2_llama_interleaved_shared_buckets", {.layers = 8, .bucket_size = 15'000}),
+          named("pp2_gpt_zero_bubble_delayed", {.layers = 6}),
+          named("cp2_tp2_llama_tensorwise"),
       };
     case 8:
-      return {{.name = "tp2_pp2_sp_llama_delayed",
-               .family = llama,
-               .precision = delayed,
-               .tensor = 2,
-               .pipeline = 2,
-               .sequence = true}};
+      return {named("tp2_pp2_sp_llama_delayed")};
     default:
       return {};
   }

@@ -1,10 +1,8 @@
 // te-experiment end to end: tiny experiments on the CPU, killed in the middle, with failing runs, with bad files.
 #include <chrono>
 #include <csignal>
-#include <nlohmann/json.hpp>
 
-#include "testing/eventually.h"
-#include "train/te_train_testing.h"
+#include "te_experiment_testing.h"
 
 namespace te {
 namespace {
@@ -13,65 +11,8 @@ using nlohmann::json;
 using testing::eventually;
 using testing::read_file;
 using testing::Result;
+using testing::TeExperiment;
 using testing::write_file;
-
-class TeExperiment : public ::testing::Test {
- protected:
-  TeExperiment() { write_file(folder_ / "tiny.yaml", tiny("training.train_steps=5")); }
-
-  /// Two variants, two seeds; `first` is an override of all runs.
-  std::string tiny(const std::string& first, int eval_interval = 2) const {
-    return "base: " + (folder_ / "base.yaml") + "\ndirectory: " + (folder_ / "out") + "\noverrides: [" +
-           first + ", training.eval_interval=" + std::to_string(eval_interval) +
-           "]\n"
-           "variants:\n  bf16:\n  fp8: [precision.fp8=hybrid]\nseeds: [1, 2]\nrun_on: {cpu: 2}\n";
-  }
-  pid_t start(const std::string& arguments) const {
-    const std::string command = "exec env OMP_NUM_THREADS=1 " TE_EXPERIMENT_EXECUTABLE " " + arguments +
-                                " >" + (folder_ / "stdout") + " 2>" + (folder_ / "stderr");
-    const pid_t child = ::fork();
-    if (child == 0) {
-      ::execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
-      ::_exit(127);
-    }
-    return child;
-  }
-  Result run(const std::string& arguments) const { return folder_.wait(start(arguments)); }
-  json file(const std::string& name) const {
-    return json::parse(read_file(folder_ / ("out/" + name)), nullptr, false);
-  }
-  std::string state(const std::string& run) const {
-    const std::string path = folder_ / ("out/" + run + "/state.json");
-    return std::filesystem::exists(path) ? file(run + "/state.json").value("state", "") : "";
-  }
-  std::string log(const std::string& run) const { return read_file(folder_ / ("out/" + run + "/loss.csv")); }
-  static int64_t lines(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }
-  /// Waits until a run has logged so many steps.
-  void wait_for_steps(const std::string& run, int64_t steps) const {
-    const std::string path = folder_ / ("out/" + run + "/loss.csv");
-    ASSERT_TRUE(eventually([&] { return std::filesystem::exists(path) && lines(read_file(path)) > steps; }))
-        << run << " did not come to step " << steps;
-  }
-  /// A te-train of the test's own.
-  std::string script(const std::string& text) const {
-    const std::string path = folder_ / "fake.sh";
-    write_file(path, "#!/bin/sh\n" + text);
-    std::filesystem::permissions(path, std::filesystem::perms::owner_all);
-    return path;
-  }
-  /// Without the columns of time.
-  static std::vector<std::string> losses(const std::string& csv) {
-    std::vector<std::string> found;
-    for (const std::string& line : testing::split(csv, '\n')) {
-      const std::vector<std::string> fields = testing::split(line, ',');
-      found.push_back(fields.at(0) + " " + fields.at(3) + " " + fields.at(4));
-    }
-    return found;
-  }
-
-  testing::TrainFolder folder_;
-  const std::vector<std::string> names_ = {"bf16_seed1", "fp8_seed1", "bf16_seed2", "fp8_seed2"};
-};
 
 TEST_F(TeExperiment, RunsAllVariantsOfAllSeedsAndRepeatsNone) {
   const Result result = run((folder_ / "tiny.yaml"));
@@ -280,112 +221,6 @@ TEST_F(TeExperiment, RanksUnderMpirunAreInterruptedAndGoOn) {
   TE_EXPECT_CONTAINS(more.out, "after step " + std::to_string(steps));
   EXPECT_EQ(lines(log("a_seed1")), 201);
   EXPECT_EQ(file("a_seed1/run.json").at("starts")[1].at("ranks"), 2);
-}
-
-class Evaluations : public TeExperiment {
- protected:
-  /// tiny() with tasks whose documents fit a context of 16 bytes; `more` are further lines of `evaluate`.
-  void write_experiment(const std::string& tasks, const std::string& more = "") const {
-    std::string own, words;
-    for (const char* letter : {"a", "b", "c", "d"}) {
-      own += R"({"context": "x", "choices": ["y", ")" + std::string(letter) + R"("], "gold": 1})" + "\n";
-      words += R"({"text": "one two )" + std::string(letter) + "\"}\n";
-    }
-    std::filesystem::create_directories(folder_ / "eval");
-    write_file(folder_ / "eval/own_task.jsonl", own);
-    write_file(folder_ / "eval/lambada_openai.jsonl", words);
-    write_file(folder_ / "tiny.yaml", tiny("training.train_steps=5, data.tokenizer=bytes") +
-                                          "retries: 1\nevaluate:\n  tasks: [" + tasks +
-                                          "]\n  data: " + (folder_ / "eval") + "\n" + more);
-  }
-  /// A te-generate that notes its calls and goes on as te-generate, unless `before` ends it.
-  std::string counting(const std::string& before = "") const {
-    return script("echo \"$3\" >> '" + (folder_ / "calls") + "'\n" + before +
-                  "exec " TE_GENERATE_EXECUTABLE " \"$@\"\n");
-  }
-  int64_t calls() const { return lines(read_file(folder_ / "calls")); }
-  json evaluation(const std::string& run) const {
-    return file(run + "/state.json").value("evaluation", json());
-  }
-  Result run_counted(const std::string& program) const {
-    return run((folder_ / "tiny.yaml") + " --te-generate " + program);
-  }
-};
-
-TEST_F(Evaluations, FollowEachRunAndAreNotRepeated) {
-  write_experiment("lambada_openai, own_task", "  limit: 2\n");
-  const std::string program = counting();
-  const Result result = run_counted(program);
-  ASSERT_EQ(result.code, 0) << result.out << result.error;
-  EXPECT_EQ(calls(), 4);
-  for (const std::string& name : names_) {
-    TE_EXPECT_CONTAINS(read_file(folder_ / "calls"), (folder_ / ("out/" + name + "/checkpoints")) + "\n");
-    TE_EXPECT_CONTAINS(result.out, name + ": evaluated in 00:0");
-    const json results = file(name + "/evaluate.json");
-    EXPECT_EQ(results.at("n-samples").at("own_task").at("effective"), 2);
-    EXPECT_TRUE(results.at("results").at("lambada_openai").at("perplexity,none").is_number());
-    EXPECT_EQ(lines(read_file(folder_ / ("out/" + name + "/evaluate_items.jsonl"))), 4);
-    EXPECT_EQ(evaluation(name).at("state"), "finished");
-  }
-  const json summary = file("summary.json");
-  EXPECT_EQ(summary.at("evaluate").at("tasks"), json({"lambada_openai", "own_task"}));
-  EXPECT_EQ(summary.at("variants")[1].at("runs")[0].at("evaluation"), "finished");
-  if (result.out.find("no report was written") == std::string::npos) {
-    TE_EXPECT_CONTAINS(read_file(folder_ / "out/report/report.md"), "lambada_openai | perplexity");
-  }
-
-  EXPECT_EQ(run_counted(program).code, 0);
-  EXPECT_EQ(calls(), 4);
-  // Other documents are another request; the runs are not repeated.
-  write_experiment("lambada_openai, own_task", "  limit: 3\n");
-  const Result other = run_counted(program);
-  EXPECT_EQ(other.code, 0);
-  EXPECT_EQ(calls(), 8);
-  EXPECT_EQ(other.out.find(": started on"), std::string::npos) << other.out;
-  EXPECT_EQ(file("fp8_seed2/state.json").at("attempts"), 1);
-}
-
-TEST_F(Evaluations, GoOnWhereTheyWereStoppedAndFailAlone) {
-  write_experiment("own_task");
-  // The second seed's evaluations wait to be interrupted, those of the first were done.
-  const std::string slow = counting("case \"$3\" in\n  */bf16_seed2/*) : > '" + (folder_ / "slow") +
-                                    "'; exec sleep 60 ;;\n  */fp8_seed2/*) exec sleep 60 ;;\nesac\n");
-  const pid_t child = start((folder_ / "tiny.yaml") + " --te-generate " + slow);
-  EXPECT_TRUE(eventually([&] { return std::filesystem::exists(folder_ / "slow"); }));
-  ::kill(child, SIGINT);
-  EXPECT_EQ(folder_.wait(child).code, 130);
-  EXPECT_EQ(state("bf16_seed2"), "finished");
-  EXPECT_EQ(evaluation("bf16_seed2").at("state"), "waiting");
-  EXPECT_EQ(evaluation("bf16_seed1").at("state"), "finished");
-
-  // Killed once: tried again. Refused: not, and the others go on.
-  const std::string bad = counting("case \"$3\" in\n  */bf16_seed2/*) [ -e '" + (folder_ / "once") +
-                                   "' ] || { : > '" + (folder_ / "once") +
-                                   "'; kill -9 $$; } ;;\n  */fp8_seed2/*) echo 'te-generate: error: no such "
-                                   "thing' >&2; exit 2 ;;\nesac\n");
-  const Result result = run_counted(bad);
-  EXPECT_EQ(result.code, 1) << result.out;
-  TE_EXPECT_CONTAINS(result.out, "bf16_seed2: evaluation: signal 9 (Killed); retry 1 of 1");
-  TE_EXPECT_CONTAINS(result.out, "fp8_seed2: evaluation failed: te-generate: error: no such thing");
-  TE_EXPECT_CONTAINS(result.out, "1 evaluation failed");
-  EXPECT_EQ(evaluation("bf16_seed2").at("state"), "finished");
-  EXPECT_EQ(evaluation("fp8_seed2").at("reason"), "te-generate: error: no such thing");
-  EXPECT_EQ(state("fp8_seed2"), "finished");
-  // The next call tries it again.
-  EXPECT_EQ(run_counted(counting()).code, 0);
-  EXPECT_EQ(evaluation("fp8_seed2").at("state"), "finished");
-}
-
-TEST_F(Evaluations, AreRefusedBeforeTheFirstRun) {
-  write_experiment("own_task", "  limit: 2\n");
-  TE_EXPECT_CONTAINS(run("--dry-run " + (folder_ / "tiny.yaml")).out,
-                     "te-generate evaluate --checkpoint " + (folder_ / "out/bf16_seed1/checkpoints"));
-  write_file(folder_ / "tiny.yaml",
-             tiny("training.train_steps=5") + "evaluate: {tasks: [own_task], data: /nowhere}\n");
-  const Result result = run((folder_ / "tiny.yaml"));
-  EXPECT_EQ(result.code, 2);
-  TE_EXPECT_CONTAINS(result.error, "evaluate: data: /nowhere is no folder");
-  EXPECT_FALSE(std::filesystem::exists(folder_ / "out/bf16_seed1"));
 }
 
 TEST_F(TeExperiment, TwoOfThemDoNotShareADirectory) {

@@ -49,7 +49,7 @@ if(TE_SANITIZE)
 endif()
 if(TE_FUZZ)
   list(APPEND TE_HOST_FLAGS -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all
-    -fno-omit-frame-pointer -include ${CMAKE_SOURCE_DIR}/fuzz/clang14.h)
+    -fno-omit-frame-pointer -include ${CMAKE_SOURCE_DIR}/cmake/clang14.h)
   target_link_options(te_flags INTERFACE -fsanitize=address,undefined)
 endif()
 target_compile_options(te_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${TE_HOST_FLAGS}>")

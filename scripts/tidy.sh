@@ -23,25 +23,6 @@ common_key() {
   } | sha256sum | cut -c1-16
 }
 
-# write_shim FILE: a header included first. clang 14 cannot read libstdc++'s std::source_location.
-write_shim() {
-  cat >"$1" <<'SHIM'
-#pragma once
-#if __clang_major__ < 15
-#include <cstdint>
-namespace std {
-struct source_location {
-  static constexpr source_location current() noexcept { return {}; }
-  constexpr uint_least32_t line() const noexcept { return 0; }
-  constexpr uint_least32_t column() const noexcept { return 0; }
-  constexpr const char* file_name() const noexcept { return ""; }
-  constexpr const char* function_name() const noexcept { return ""; }
-};
-}  // namespace std
-#endif
-SHIM
-}
-
 # check_file FILE: one clang-tidy; prints its findings, exits non-zero if there are any.
 check_file() {
   local stamp log
@@ -53,7 +34,7 @@ check_file() {
   fi
   # GCC's OpenMP runtime header is not on clang's path, and pragmas need no checking.
   if ! log="$(clang-tidy --quiet -p "$TE_TIDY_DATABASE" --extra-arg=-fno-openmp --extra-arg=-Wno-everything \
-    --extra-arg=-include --extra-arg="$TE_TIDY_CACHE/shim.h" "$1" 2>&1)"; then
+    --extra-arg=-include --extra-arg="$TE_ROOT/cmake/clang14.h" "$1" 2>&1)"; then
     grep -vE 'warnings? .*generated|^Suppressed|^Use -' <<<"$log" || true
     return 1
   fi
@@ -88,11 +69,10 @@ main() {
     known="$(sed -n "s#^$TE_ROOT/\(\(src\|apps\)/.*\)#\1#p" <<<"$known" | LC_ALL=C sort -u)"
     mapfile -t files < <(latest_first <<<"$known")
   fi
-  write_shim "$TE_TIDY_CACHE/shim.h"
   TE_TIDY_KEY="$(common_key)"
   TE_TIDY_DEADLINE=$((EPOCHSECONDS + budget))
   TE_TIDY_LEFT="$(mktemp -d)"
-  export TE_TIDY_KEY TE_TIDY_DEADLINE TE_TIDY_LEFT TE_TIDY_CACHE TE_TIDY_DATABASE
+  export TE_ROOT TE_TIDY_KEY TE_TIDY_DEADLINE TE_TIDY_LEFT TE_TIDY_CACHE TE_TIDY_DATABASE
   export -f check_file
   # shellcheck disable=SC2016  # expanded by the inner shell
   printf '%s\n' "${files[@]}" | xargs -P "$(nproc)" -I{} bash -c 'check_file "$1"' _ {} || die "clang-tidy found problems (above)"

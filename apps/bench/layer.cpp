@@ -284,7 +284,6 @@ double run_layer(const Bench& bench, config::Config config, const std::string& r
     std::printf("%s, %s, forward and backward of %lld tokens\n", table.back().front().c_str(),
                 apps::upper_case(precision).c_str(), static_cast<long long>(tokens));
     print_profile(*times.profile, times.sustained, "layer");
-    std::fflush(stdout);  // also into a pipe, where the rows that follow take their time
     entry["profile"] = to_json(*times.profile, times.sustained);
   }
   report["layer"].push_back(std::move(entry));

@@ -366,6 +366,7 @@ void print_profile(const Profile& profile, double run_ms, const std::string& run
       profile.copy_bytes_per_s / 1e12, run_name.c_str(), profile.span_ms, run_ms, profile.floor_ms(),
       100.0 * profile.floor_ms() / run_ms);
   print_messages(profile.messages, run_ms, run_name);
+  std::fflush(stdout);  // into a pipe, too: what is measured next takes its time
 }
 
 nlohmann::json to_json(const Profile& profile, double run_ms) {

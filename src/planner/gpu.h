@@ -44,9 +44,9 @@ struct Gpu {
   /// Of the time of a message that travels beside computation on an urgent stream, what it costs it all the same: NCCL
   /// takes multiprocessors (docs/results/parallel_h200.md: DP4).
   double overlap_cost = 0.45;
-  /// By copy engines: what of the tensor ranks' messages is hidden where GEMMs are cut into pieces, by two ranks
+  /// By copy engines: what of the tensor ranks' messages is hidden where GEMMs are cut into two pieces, by two ranks
   /// (docs/performance.md, "Messages beside computation") and by four (what two rows of docs/results/parallel_h200.md
-  /// leave; of more ranks it is assumed), and what data ranks' messages beside the passes cost.
+  /// leave), and what data ranks' messages beside the passes cost. Of more pieces and more ranks it is assumed.
   double copies_hidden_by_two = 0.81, copies_hidden_by_more = 0.35;
   double copies_overlap_cost = 0.2;
 

@@ -25,7 +25,8 @@ const auto kExecutionRows = std::to_array<Key>({
      "Order of forward and backward passes over the stages; `te-train --print-schedule` draws it."},
     {TE_KEY(parallel.tensor_overlap), kBuiltIn, from_to(1, 64),
      "Pieces along the tokens into which GEMMs next to a tensor-parallel collective are cut, so that one "
-     "piece is sent while the next is computed. 1 is no overlap."},
+     "piece is sent while the next is computed. 1 is no overlap; with `tensor_transport: copy` as many as "
+     "tensor ranks hide most."},
     {TE_KEY(parallel.tensor_transport), kBuiltIn, kAny,
      "With `sequence`, on GPUs: what carries the tensor ranks' tokens. `nccl`: NCCL's kernels, which take "
      "multiprocessors. `copy`: the GPUs' copy engines, which take none and need tensor ranks on one host "

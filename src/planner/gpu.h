@@ -44,11 +44,12 @@ struct Gpu {
   /// Of the time of a message that travels beside computation on an urgent stream, what it costs it all the same: NCCL
   /// takes multiprocessors (docs/results/parallel_h200.md: DP4).
   double overlap_cost = 0.45;
-  /// By copy engines: what of the tensor ranks' messages is hidden where GEMMs are cut into two pieces, by two ranks
-  /// (docs/performance.md, "Messages beside computation") and by four (what two rows of docs/results/parallel_h200.md
-  /// leave), and what data ranks' messages beside the passes cost. Of more pieces and more ranks it is assumed.
-  double copies_hidden_by_two = 0.81, copies_hidden_by_more = 0.35;
-  double copies_overlap_cost = 0.2;
+  /// By copy engines: what of the tensor ranks' messages is hidden where GEMMs are cut into as many pieces as there are
+  /// ranks, so that the first needs no other rank's tokens, by two ranks (docs/performance.md, "Messages beside
+  /// computation") and by four, and what where they are cut into fewer (what four rows of "Copies among four" leave,
+  /// docs/results/parallel_h200.md). Of more than four ranks it is assumed.
+  double copies_hidden_by_two = 0.81, copies_hidden_by_more = 0.65, copies_hidden_in_fewer_pieces = 0.35;
+  double copies_overlap_cost = 0.2;  ///< of the time of data ranks' messages beside the passes
 
   /// Of memory_bytes that no plan may take: CUDA's context (139.2 of 140.4 GiB are free on an H200), and with several
   /// ranks NCCL's buffers (assumed).

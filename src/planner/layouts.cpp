@@ -48,16 +48,20 @@ std::vector<config::Shard> shards(int64_t ranks) {
   return {config::Shard::optimizer, config::Shard::gradients, config::Shard::parameters};
 }
 
-/// Tensor ranks' tokens as the config says, and by copy engines in pieces, which is faster as a rule; the stream
-/// between stages of one host likewise.
+/// Tensor ranks' tokens as the config says, and by copy engines in pieces, which is faster as a rule: as many as ranks,
+/// of which the first needs no other rank's tokens, or two, whose GEMMs are larger. The stream between stages of one
+/// host likewise.
 std::vector<config::ParallelConfig> transports(const config::ParallelConfig& layout, bool one_host) {
-  const int64_t pieces = layout.tensor % 2 == 0 ? 2 : layout.tensor;
   config::ParallelConfig tensor_copies = layout;
   tensor_copies.tensor_transport = config::Transport::copy;
-  tensor_copies.tensor_overlap = pieces;
-  const bool copied = layout.tensor_transport == config::Transport::copy && layout.tensor_overlap == pieces;
   std::vector<config::ParallelConfig> all{layout};
-  if (layout.tensor > 1 && !copied) all.push_back(tensor_copies);
+  for (const int64_t pieces : {layout.tensor, int64_t{2}}) {
+    tensor_copies.tensor_overlap = pieces;
+    const bool there = std::any_of(all.begin(), all.end(), [&](const config::ParallelConfig& other) {
+      return other.tensor_transport == config::Transport::copy && other.tensor_overlap == pieces;
+    });
+    if (layout.tensor % pieces == 0 && pieces > 1 && !there) all.push_back(tensor_copies);
+  }
   if (layout.pipeline == 1 || !one_host || layout.pipeline_transport == config::Transport::copy) return all;
   for (size_t i = 0, count = all.size(); i < count; ++i) {
     all.push_back(all[i]);

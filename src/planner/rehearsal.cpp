@@ -88,7 +88,9 @@ std::optional<Work> copied(const OpCall& call, const config::ParallelConfig& lay
       call.group != "tensor" || !carried)
     return std::nullopt;
   const double sums = call.cost.bytes * (place.ranks + 1) / place.ranks / (gpu.copy * gpu.others);
-  const double hidden = place.ranks == 2 ? gpu.copies_hidden_by_two : gpu.copies_hidden_by_more;
+  const double hidden = layout.tensor_overlap < place.ranks ? gpu.copies_hidden_in_fewer_pieces
+                        : place.ranks == 2                  ? gpu.copies_hidden_by_two
+                                                            : gpu.copies_hidden_by_more;
   return Work{.compute = reduces ? gpu.launch + sums : 0,
               .messages = (1 - hidden) * message_seconds(name, call.cost.bytes, place, gpu)};
 }

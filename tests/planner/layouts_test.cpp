@@ -211,6 +211,23 @@ TEST(Search, TensorRanksTakeCopies) {
   TE_EXPECT_CONTAINS(cut->settings, "--set parallel.tensor_overlap=2");
 }
 
+// The first of as many pieces as ranks needs no other rank's tokens.
+TEST(Search, FourTensorRanksTakeFourPieces) {
+  const auto messages = [](const char* pieces) {
+    return StepModel(testing::h200s(4))
+        .predict(shipped_config("llama7b_fp8", {"parallel.tensor=4", "parallel.sequence=true",
+                                                "parallel.tensor_transport=copy", pieces}))
+        .messages;
+  };
+  EXPECT_LT(messages("parallel.tensor_overlap=4"), 0.7 * messages("parallel.tensor_overlap=2"));
+  const SearchResult result = search(shipped_config("llama7b_fp8"), testing::h200s(4), planned);
+  const auto cut = std::find_if(result.layouts.begin(), result.layouts.end(),
+                                [](const Layout& layout) { return layout.grid.tensor == 4; });
+  ASSERT_NE(cut, result.layouts.end());
+  TE_EXPECT_CONTAINS(cut->settings, "--set parallel.tensor_transport=copy");
+  TE_EXPECT_CONTAINS(cut->settings, "--set parallel.tensor_overlap=4");
+}
+
 TEST(Search, StagesOfOneHostTakeCopies) {
   const auto cut_of = [](const Cluster& cluster) {
     const SearchResult result = search(shipped_config("llama7b_fp8"), cluster, planned);

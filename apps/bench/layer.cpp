@@ -215,23 +215,34 @@ struct LayerTimes {
 LayerTimes measure(const Bench& bench, const config::Config& config) {
   const Context& context = bench.context;
   const int repeats = bench.options.common.repeats;
-  Layer layer(config, context, bench.groups);
+  // So that the watchdog can say in what ranks wait for one another.
+  const auto watched = [&](const char* phase, const auto& work) {
+    const parallel::Watchdog::Guard guard(context, fmt::format("{} of {}", phase, config.name));
+    return work();
+  };
+  std::optional<Layer> made;
+  watched("the first passes", [&] { made.emplace(config, context, bench.groups), context.synchronize(); });
+  Layer& layer = *made;
   const auto restore_dy = [&] { layer.restore_dy(); };
   const auto passes = [&] { layer.forward(), layer.backward(); };
   const auto time = [&](
-                        const std::function<void()>& call, const std::function<void()>& prepare = [] {}) {
-    const parallel::Watchdog::Guard guard(context, "layer");
-    return bench.world.max_f64(median_ms(context, repeats, call, prepare));
+                        const char* phase, const std::function<void()>& call,
+                        const std::function<void()>& prepare = [] {}) {
+    return watched(phase, [&] { return bench.world.max_f64(median_ms(context, repeats, call, prepare)); });
   };
   LayerTimes times;
   rest(context);
-  times.both = time(passes, restore_dy);
-  settle(context, bench.world, [&] { restore_dy(), passes(); });
-  times.sustained = time(passes, restore_dy);
-  times.forward = time([&] { layer.forward(); });
-  times.backward = time([&] { layer.backward(); }, restore_dy);
-  if (config.precision.fp8 != config::Fp8Mode::off) times.cast = time([&] { layer.cast_weights(); });
-  if (bench.options.profile) times.profile = take_profile(context, repeats, passes, restore_dy);
+  times.both = time("both passes", passes, restore_dy);
+  watched("settling", [&] { settle(context, bench.world, [&] { restore_dy(), passes(); }); });
+  times.sustained = time("both passes under load", passes, restore_dy);
+  times.forward = time("forward passes", [&] { layer.forward(); });
+  times.backward = time(
+      "backward passes", [&] { layer.backward(); }, restore_dy);
+  if (config.precision.fp8 != config::Fp8Mode::off)
+    times.cast = time("casts of weights", [&] { layer.cast_weights(); });
+  if (bench.options.profile)
+    times.profile =
+        watched("the profile", [&] { return take_profile(context, repeats, passes, restore_dy); });
   return times;
 }
 

@@ -390,7 +390,7 @@ bool take_cached(const Context& context, const Gemm& args, Plan& plan) {
 /// search.
 std::pair<Choice, int> search_fastest(const Context& context, const Gemm& args, const Plan& plan,
                                       const std::vector<Choice>& choices) {
-  const TuneScratch scratch(args.accumulate ? args.out.bytes() : 0);
+  const TuneScratch scratch(cuda_stream(context), args.accumulate ? args.out.bytes() : 0);
   void* destination = args.accumulate ? scratch.data() : args.out.data;
   if (destination == nullptr || spent_ms > search(context).process_ms) return {choices.front(), 0};
   const auto start = std::chrono::steady_clock::now();
@@ -410,7 +410,8 @@ std::pair<Choice, int> search_fastest(const Context& context, const Gemm& args, 
 
 /// Chooses for this process and for all that share the file of choices, or takes what another has chosen by now.
 void choose(const Context& context, const Gemm& args, Plan& plan, const std::vector<Choice>& choices) {
-  // Earlier work is not the search's time; and it may wait for other ranks, which may wait for the lock.
+  // Earlier work is not the search's time; and it may wait for other ranks, which may wait for the lock. So the search
+  // waits for nothing but its own stream, either.
   TE_CUDA_CHECK(cudaStreamSynchronize(cuda_stream(context)));
   const auto lock = cache_of(context).search();
   if (take_cached(context, args, plan)) return;

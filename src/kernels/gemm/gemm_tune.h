@@ -8,11 +8,12 @@
 
 namespace te::kernels::cuda {
 
-/// Device memory for the time of a measurement; data() is null when none was asked for or the device has no
-/// more.
+/// Device memory for the time of a measurement, which comes and goes in the stream's order; data() is null when none
+/// was asked for or the device has no more. No other stream is waited for, as cudaFree would: on one of them a message
+/// may wait for ranks that wait for this search to end (GemmCache::search).
 class TuneScratch {
  public:
-  explicit TuneScratch(size_t bytes);
+  TuneScratch(cudaStream_t stream, size_t bytes);
   ~TuneScratch();
   TuneScratch(const TuneScratch&) = delete;
   TuneScratch& operator=(const TuneScratch&) = delete;
@@ -20,6 +21,7 @@ class TuneScratch {
   size_t bytes() const { return data_ == nullptr ? 0 : bytes_; }
 
  private:
+  cudaStream_t stream_;
   void* data_ = nullptr;
   size_t bytes_;
 };
@@ -37,7 +39,7 @@ struct TuneOptions {
 
 /// Index of the fastest of `count` candidates. run(i) launches candidate i on the stream and says whether it
 /// could. Every candidate is timed once; those near the best compete in several rounds. Candidate 0 is kept
-/// unless another is clearly faster, so that noise rarely changes the choice. Waits for the stream.
+/// unless another is clearly faster, so that noise rarely changes the choice. Waits for the stream, and for no other.
 int fastest_candidate(cudaStream_t stream, int count, const TuneOptions& options,
                       const std::function<bool(int)>& run);
 

@@ -118,21 +118,21 @@ void race_under_load(Stopwatch& watch, float about_ms, std::vector<std::pair<flo
 
 }  // namespace
 
-TuneScratch::TuneScratch(size_t bytes) : bytes_(bytes) {
-  if (bytes > 0 && cudaMalloc(&data_, bytes) != cudaSuccess) {
+TuneScratch::TuneScratch(cudaStream_t stream, size_t bytes) : stream_(stream), bytes_(bytes) {
+  if (bytes > 0 && cudaMallocAsync(&data_, bytes, stream) != cudaSuccess) {
     cudaGetLastError();  // no memory is an answer here, not an error
     data_ = nullptr;
   }
 }
 
 TuneScratch::~TuneScratch() {
-  if (data_ != nullptr) cudaFree(data_);
+  if (data_ != nullptr) cudaFreeAsync(data_, stream_);
 }
 
 int fastest_candidate(cudaStream_t stream, int count, const TuneOptions& options,
                       const std::function<bool(int)>& run) {
   const size_t cache = l2_bytes();
-  const TuneScratch other_data(options.working_set < kCacheFills * cache ? 2 * cache : 0);
+  const TuneScratch other_data(stream, options.working_set < kCacheFills * cache ? 2 * cache : 0);
   Stopwatch watch(stream, other_data);
   const std::vector<std::pair<float, int>> tried = try_all(watch, count, options.budget_ms, run);
   if (tried.empty()) return 0;

@@ -29,9 +29,10 @@ TEST(GemmSearchGpu, WaitsForItsOwnStreamAlone) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
   };
   ASSERT_EQ(cudaLaunchHostFunc(static_cast<cudaStream_t>(other.stream()), wait, &ended), cudaSuccess);
-  std::thread rescue([&] {  // a search that does wait fails the test instead of hanging it
+  const std::jthread rescue([&] {  // a search that does wait fails the test instead of hanging it
     te::testing::eventually([&] { return searched.load(); }, std::chrono::seconds(20));
     ended = true;
+    other.synchronize();  // behind it nobody reads the flag
   });
   {
     const TuneScratch scratch(stream, 64 << 20);
@@ -40,8 +41,6 @@ TEST(GemmSearchGpu, WaitsForItsOwnStreamAlone) {
   }
   EXPECT_FALSE(ended) << "the search ended when the work of the other stream did";
   searched = true;
-  rescue.join();
-  other.synchronize();
 }
 
 }  // namespace

@@ -51,7 +51,7 @@ const Settings kZeroBubble{"parallel.schedule=zero_bubble"};
 const Settings kValuesGathered{"parallel.fp8_param_gather=false"};
 const Settings kDataCopies{"parallel.data_transport=copy"};
 const Settings kTensorCopies{"parallel.tensor_transport=copy", "parallel.tensor_overlap=2"};
-const Settings kTensorCopiesIn4{"parallel.tensor_transport=copy", "parallel.tensor_overlap=4"};
+const Settings kFourPieces{"parallel.tensor_overlap=4"};
 const Settings kBothForms{"precision.fp8_keep_weights=both"};
 
 std::vector<Row> one_gpu() {
@@ -211,8 +211,8 @@ std::vector<Row> twelve_layers_and_8b() {
       row("TP4, copies in 2 pieces, micro batch 4", 4, 4, kTensor4 + kTensorCopies, 41469),
       row("TP4, copies in 2 pieces, micro batch 8", 4, 8, kTensor4 + kTensorCopies, 44643),
       // In another call, on another host: with 2 pieces 41055 and 43885 there.
-      row("TP4, copies in 4 pieces, micro batch 4", 4, 4, kTensor4 + kTensorCopiesIn4, 43510),
-      row("TP4, copies in 4 pieces, micro batch 8", 4, 8, kTensor4 + kTensorCopiesIn4, 47076),
+      row("TP4, copies in 4 pieces, micro batch 4", 4, 4, kTensor4 + kTensorCopies + kFourPieces, 43510),
+      row("TP4, copies in 4 pieces, micro batch 8", 4, 8, kTensor4 + kTensorCopies + kFourPieces, 47076),
       row("TP2 x PP2 zero_bubble, copies", 4, 2,
           kTensor2 + kTensorCopies + kPipeline2 + kZeroBubble + kStageCopies, 45100),
       row("PP4 zero_bubble, copies, 64 microbatches", 4, 2,

@@ -410,8 +410,8 @@ std::pair<Choice, int> search_fastest(const Context& context, const Gemm& args, 
 
 /// Chooses for this process and for all that share the file of choices, or takes what another has chosen by now.
 void choose(const Context& context, const Gemm& args, Plan& plan, const std::vector<Choice>& choices) {
-  // Earlier work is not the search's time; and it may wait for other ranks, which may wait for the lock. So the search
-  // waits for nothing but its own stream, either.
+  // Earlier work is not the search's time; and it may wait for other ranks, which may wait for the lock, so it ends
+  // before the lock is taken. What is on other streams may wait for them, too: see TuneScratch.
   TE_CUDA_CHECK(cudaStreamSynchronize(cuda_stream(context)));
   const auto lock = cache_of(context).search();
   if (take_cached(context, args, plan)) return;

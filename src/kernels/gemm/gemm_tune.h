@@ -39,7 +39,7 @@ struct TuneOptions {
 
 /// Index of the fastest of `count` candidates. run(i) launches candidate i on the stream and says whether it
 /// could. Every candidate is timed once; those near the best compete in several rounds. Candidate 0 is kept
-/// unless another is clearly faster, so that noise rarely changes the choice. Waits for the stream, and for no other.
+/// unless another is clearly faster, so that noise rarely changes the choice. Waits for the stream.
 int fastest_candidate(cudaStream_t stream, int count, const TuneOptions& options,
                       const std::function<bool(int)>& run);
 

@@ -1,4 +1,6 @@
 // te-train: trains a GPT or Llama model as a YAML file says.
+#include <spdlog/fmt/ranges.h>
+
 #include <unistd.h>
 #include <CLI/CLI.hpp>
 

@@ -44,6 +44,12 @@ target_include_directories(te_tokenizer_libraries SYSTEM INTERFACE
   ${TE_PCRE2_INCLUDE} ${TE_UTF8PROC_INCLUDE} ${TE_SENTENCEPIECE_INCLUDE})
 target_link_libraries(te_tokenizer_libraries INTERFACE
   ${TE_PCRE2_LIBRARY} ${TE_UTF8PROC_LIBRARY} ${TE_SENTENCEPIECE_LIBRARY})
+# Since version 0.2 SentencePiece's header is made of Abseil's types, and its package brings no such headers.
+file(STRINGS ${TE_SENTENCEPIECE_INCLUDE}/sentencepiece_processor.h te_sentencepiece_abseil REGEX "include <absl/")
+if(te_sentencepiece_abseil)
+  find_package(absl REQUIRED)
+  target_link_libraries(te_tokenizer_libraries INTERFACE absl::status absl::span absl::strings)
+endif()
 
 # yaml-cpp 0.8 exports yaml-cpp::yaml-cpp, 0.7 the plain name.
 add_library(te_yaml INTERFACE)

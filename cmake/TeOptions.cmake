@@ -15,7 +15,7 @@ option(TE_NATIVE "Tune host code for this machine (-march=native)" ON)
 option(TE_SANITIZE "AddressSanitizer and UndefinedBehaviorSanitizer for host code" OFF)
 option(TE_FUZZ "libFuzzer targets of fuzz/, with sanitizers; needs clang" OFF)
 set(TE_ZSH_FOLDER site-functions CACHE STRING "Folder of zsh completions in share/zsh; vendor-completions in Debian's packages")
-option(TE_WERROR "Warnings are errors" ON)
+option(TE_WERROR "Warnings are errors, as in CI; compilers that are newer than it knows others" OFF)
 option(TE_PCH "Precompiled standard headers; OFF shows which file leans on them for an include it lacks" ON)
 option(TE_UNITY "Several sources of a room or executable are compiled as one: half a cold build; OFF suits small changes" ON)
 

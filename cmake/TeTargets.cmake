@@ -1,6 +1,9 @@
 # Precompiled headers: what nearly every source includes anyway (half of a cold build is reading it). Libraries are
 # compiled as -fPIC and executables as -fPIE, and a precompiled header serves one of the two, hence one for each kind.
 # A source still includes what it uses: fuzzing and tidy builds do without (TE_PCH=OFF).
+#
+# GCC 13 and later refuse a precompiled header that was compiled at another optimization level (-munroll-only-small-loops
+# follows from -O2). So whoever is compiled at a level of its own has a header of that level (te_optimize on both), or none.
 set(TE_PCH_HEADERS <algorithm> <array> <chrono> <cmath> <cstdint> <cstring> <filesystem> <fstream> <functional> <map> <memory>
   <optional> <string> <string_view> <unordered_map> <utility> <vector> <spdlog/fmt/fmt.h>)
 
@@ -22,7 +25,14 @@ function(te_pch name kind)
   target_precompile_headers(${name} PRIVATE ${ARG_HEADERS})
 endfunction()
 
-# te_compile_quickly(TARGET): for code of tests. Call it behind the line that links te_flags, whose options these undo.
+# te_optimize(TARGET LEVEL): compiles the target, or the owner of a precompiled header, at LEVEL (such as -O1) in release builds.
+function(te_optimize target level)
+  if(CMAKE_BUILD_TYPE STREQUAL "Release")
+    target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${level}>")
+  endif()
+endfunction()
+
+# te_compile_quickly(TARGET): for code of tests. Call it after the line that links te_flags, whose options these undo.
 function(te_compile_quickly target)
   target_link_libraries(${target} PRIVATE te_quick_flags)
 endfunction()
@@ -67,6 +77,9 @@ function(te_library name)
   endif()
 endfunction()
 
+# Executables are command lines and tables, which compile faster so. What takes time is in the libraries.
+set(TE_APP_LEVEL -O1)
+
 # All executables, which is what cmake --install needs.
 add_custom_target(executables)
 
@@ -82,10 +95,7 @@ function(te_app name)
   target_link_libraries(${name} PRIVATE ${ARG_DEPENDS} te_apps te_flags)
   te_use_pch(${name} te_app_pch)
   te_unity(${name} 0)
-  if(CMAKE_BUILD_TYPE STREQUAL "Release")
-    # Command lines and tables, which compile faster so. What takes time is in the libraries.
-    target_compile_options(${name} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:-O1>")
-  endif()
+  te_optimize(${name} ${TE_APP_LEVEL})
   add_dependencies(executables ${name})
   install(TARGETS ${name} RUNTIME DESTINATION bin)
   te_descriptions(${name})

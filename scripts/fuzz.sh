@@ -43,7 +43,7 @@ main() {
   if [[ ${#targets[@]} -eq 0 ]]; then
     for source in fuzz/*_fuzz.cpp; do targets+=("$(basename "$source" _fuzz.cpp)"); done
   fi
-  quietly "configuring fuzz" cmake --preset fuzz
+  configure_preset fuzz
   build_preset fuzz "${targets[@]/#/fuzz_}"
   for source in "${targets[@]}"; do run_target "$source" "$seconds"; done
 }

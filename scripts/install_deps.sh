@@ -59,6 +59,11 @@ install_packages() {
   quietly "installing ${#missing[@]} packages" apt_install "${missing[@]}"
 }
 
+# install_abseil: where SentencePiece's header (0.2 and later) includes Abseil's, which its package does not bring.
+install_abseil() {
+  if grep -qs 'include <absl/' /usr/include/sentencepiece_processor.h; then install_packages libabsl-dev; fi
+}
+
 # download_wheels FOLDER REQUIREMENT...: fetches wheels for this machine's architecture, without their dependencies.
 download_wheels() {
   local folder="$1" python platforms=() tag
@@ -198,6 +203,7 @@ main() {
   say "dependencies of te-train"
   if [[ $dev -eq 1 ]]; then packages+=("${dev_packages[@]}"); fi
   install_packages "${packages[@]}"
+  install_abseil
   if [[ $dev -eq 1 ]]; then
     install_clang_format
     install_test_packages

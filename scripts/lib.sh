@@ -114,6 +114,11 @@ can_build_cuda() {
   [[ -x "$TE_DEPS/cuda/bin/nvcc" ]] || system_nvcc >/dev/null
 }
 
+# configure_preset PRESET [OPTION...]: configures build/PRESET. TE_WERROR=ON, as .ci/run sets it, makes warnings errors.
+configure_preset() {
+  quietly "configuring $1" cmake --preset "$1" -DTE_WERROR="${TE_WERROR:-OFF}"
+}
+
 # build_preset PRESET [TARGET...]: builds all, or the targets, with one line of progress; compiler errors are shown.
 build_preset() {
   local preset="$1" arguments=()

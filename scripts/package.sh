@@ -32,7 +32,7 @@ main() {
   cd "$TE_ROOT"
   if [[ -z "$build" ]]; then
     build=$TE_ROOT/build/package
-    quietly "configuring package" cmake --preset package
+    configure_preset package
     build_preset package executables
   fi
   mkdir -p "$output"

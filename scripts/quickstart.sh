@@ -95,7 +95,7 @@ main() {
   binaries="$TE_ROOT/build/$preset/apps"
 
   stage "building te-train (preset $preset)"
-  quietly "configuring $preset" cmake --preset "$preset"
+  configure_preset "$preset"
   build_preset "$preset" executables
 
   stage "making the corpus"

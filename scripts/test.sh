@@ -60,7 +60,7 @@ main() {
   if [[ $deps -eq 1 ]]; then scripts/install_deps.sh; fi
   if [[ -z "$preset" ]]; then preset="$(can_build_cuda && echo cuda || echo cpu)"; fi
   say "tests, preset $preset"
-  quietly "configuring $preset" cmake --preset "$preset"
+  configure_preset "$preset"
   build_preset "$preset"
   say "built in $(seconds_since "$start") s"
   # Several tests at once, of one thread each: their models are so small that threads would wait for each other. Tests

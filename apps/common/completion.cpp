@@ -1,6 +1,7 @@
 // Completion scripts for bash, zsh and fish, written from a program's command line. They hold all they need: completing
 // starts no program.
 #include <spdlog/fmt/fmt.h>
+#include <spdlog/fmt/ranges.h>
 
 #include <algorithm>
 #include <string_view>

@@ -1,5 +1,6 @@
 // Manual pages (troff with the man macros), written from a program's command line.
 #include <spdlog/fmt/fmt.h>
+#include <spdlog/fmt/ranges.h>
 
 #include <string_view>
 

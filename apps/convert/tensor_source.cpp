@@ -1,5 +1,7 @@
 #include "convert/tensor_source.h"
 
+#include <spdlog/fmt/ranges.h>
+
 #include <fcntl.h>
 #include <unistd.h>
 

@@ -1,5 +1,7 @@
 #include "experiment/plan.h"
 
+#include <spdlog/fmt/ranges.h>
+
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>

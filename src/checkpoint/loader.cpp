@@ -1,5 +1,7 @@
 #include "checkpoint/loader.h"
 
+#include <spdlog/fmt/ranges.h>
+
 #include <algorithm>
 #include <map>
 #include <utility>

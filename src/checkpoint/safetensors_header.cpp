@@ -2,6 +2,8 @@
 // are seen (a DOM would silently keep the last), and no tree is built of what an attacker nested.
 #include "checkpoint/safetensors_header.h"
 
+#include <spdlog/fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>

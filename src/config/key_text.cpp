@@ -1,4 +1,6 @@
 // Keys, values and rules in words, for errors, YAML and the reference.
+#include <spdlog/fmt/ranges.h>
+
 #include <cmath>
 
 #include "config/key_table.h"

@@ -1,5 +1,7 @@
 // Files (as merge.h reads them) and --set overrides into a Config: every value is read strictly and reported with its
 // file and line when it is wrong. Defaults that depend on other keys come last, then validation.
+#include <spdlog/fmt/ranges.h>
+
 #include <cctype>
 #include <map>
 #include <set>

@@ -1,6 +1,8 @@
 // Strict readers of scalars and of lists of datasets.
 #include "config/yaml_value.h"
 
+#include <spdlog/fmt/ranges.h>
+
 #include <algorithm>
 #include <cctype>
 #include <charconv>

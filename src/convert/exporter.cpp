@@ -1,5 +1,7 @@
 #include "convert/exporter.h"
 
+#include <spdlog/fmt/ranges.h>
+
 #include <algorithm>
 #include <cstring>
 #include <functional>

@@ -1,5 +1,7 @@
 #include "convert/foreign_model.h"
 
+#include <spdlog/fmt/ranges.h>
+
 #include <algorithm>
 #include <cstring>
 

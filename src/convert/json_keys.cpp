@@ -1,5 +1,7 @@
 #include "convert/json_keys.h"
 
+#include <spdlog/fmt/ranges.h>
+
 #include <fstream>
 #include <sstream>
 

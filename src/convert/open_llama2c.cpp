@@ -1,6 +1,8 @@
 // The legacy format of llama2.c (https://github.com/karpathy/llama2.c, export.py, version 0): seven int32 (dim,
 // hidden_dim, n_layers, n_heads, n_kv_heads, vocab_size, negative where the head is not tied, and seq_len), then FP32
 // matrices, those of one kind for all layers together.
+#include <spdlog/fmt/ranges.h>
+
 #include <array>
 #include <cstdlib>
 #include <cstring>

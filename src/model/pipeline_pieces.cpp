@@ -1,5 +1,7 @@
 #include "model/pipeline_pieces.h"
 
+#include <spdlog/fmt/ranges.h>
+
 #include <algorithm>
 #include <numeric>
 

@@ -1,5 +1,7 @@
 #include "train/fp8_inspection.h"
 
+#include <spdlog/fmt/ranges.h>
+
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,5 +1,7 @@
 #include "train/override_advice.h"
 
+#include <spdlog/fmt/ranges.h>
+
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -2,6 +2,8 @@
 // they are compared by.
 #pragma once
 
+#include <spdlog/fmt/ranges.h>
+
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>

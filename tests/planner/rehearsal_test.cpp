@@ -2,6 +2,8 @@
 // and once only told, tell the same operations, one by one; and what units are made of adds up.
 #include "planner/rehearsal.h"
 
+#include <spdlog/fmt/ranges.h>
+
 #include <gtest/gtest.h>
 
 #include "config/pipeline_split.h"

@@ -8,6 +8,8 @@
 // 3. Below the picture stand the two numbers by which schedules are chosen: bubble share and peak memory.
 #include "parallel/schedule/draw.h"
 
+#include <spdlog/fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>

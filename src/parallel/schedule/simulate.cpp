@@ -10,6 +10,8 @@
 //    with what it expects: counts that match while contents are swapped would be the worst kind of wrong.
 #include "parallel/schedule/simulate.h"
 
+#include <spdlog/fmt/ranges.h>
+
 #include <algorithm>
 #include <set>
 #include <string>

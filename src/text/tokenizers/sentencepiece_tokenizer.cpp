@@ -15,13 +15,25 @@ std::optional<int32_t> known(int id) {
   return id;
 }
 
-void check(const sentencepiece::util::Status& status, const std::string& name, const char* action) {
+/// Status: the library's own before version 0.2, absl's since.
+template <typename Status>
+void check(const Status& status, const std::string& name, const char* action) {
   if (status.ok()) return;
-  std::string message = status.ToString();
+  std::string message(status.ToString());
   for (char& c : message) {
     if (c == '\n') c = ' ';
   }
   user_error("tokenizer {}: SentencePiece cannot {}: {}", name, action, message);
+}
+
+/// The text of token ids. Version 0.2 takes a span and deprecates vectors, earlier ones take vectors alone.
+template <typename Processor>
+auto decode_ids(const Processor& processor, const std::vector<int>& ids, std::string* text) {
+  if constexpr (requires { processor.Decode(std::span<const int>(ids), text); }) {
+    return processor.Decode(std::span<const int>(ids), text);
+  } else {
+    return processor.Decode(ids, text);
+  }
 }
 
 }  // namespace
@@ -88,7 +100,7 @@ std::string SentencePieceTokenizer::decode(std::span<const int32_t> tokens) cons
   std::vector<int> run;  // without control symbols
   const auto flush = [&] {
     std::string text;
-    check(processor_->Decode(run, &text), name_, "decode tokens");
+    check(decode_ids(*processor_, run, &text), name_, "decode tokens");
     result += text;
     run.clear();
   };

@@ -62,8 +62,9 @@ TEST_F(ChatTurnsTest, PromptsAreThoseOfTheTemplates) {
     turns.check(*tokenizer_);
     for (const json& one : record["cases"]) {
       const text::Conversation conversation = conversation_of(one);
-      EXPECT_EQ(turns.text(conversation), one["text"]) << name;
-      EXPECT_EQ(turns.encode(conversation, *tokenizer_), one["tokens"]) << name << ": " << one["text"];
+      EXPECT_EQ(turns.text(conversation), one["text"].get<std::string>()) << name;
+      EXPECT_EQ(turns.encode(conversation, *tokenizer_), one["tokens"].get<std::vector<int32_t>>())
+          << name << ": " << one["text"];
       ++cases;
     }
   }

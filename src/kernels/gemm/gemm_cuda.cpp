@@ -410,9 +410,10 @@ std::pair<Choice, int> search_fastest(const Context& context, const Gemm& args, 
 
 /// Chooses for this process and for all that share the file of choices, or takes what another has chosen by now.
 void choose(const Context& context, const Gemm& args, Plan& plan, const std::vector<Choice>& choices) {
-  // Earlier work is not the search's time; and it may wait for other ranks, which may wait for the lock, so it ends
-  // before the lock is taken. What is on other streams may wait for them, too: see TuneScratch.
-  TE_CUDA_CHECK(cudaStreamSynchronize(cuda_stream(context)));
+  // A rank that holds the lock must not wait for ranks that wait for it. A collective on any stream of this device ends
+  // only when the other ranks have launched it, and CUDA may wait for all streams when it loads a candidate's kernel.
+  // So all of the device's work ends before the lock is taken.
+  TE_CUDA_CHECK(cudaDeviceSynchronize());
   const auto lock = cache_of(context).search();
   if (take_cached(context, args, plan)) return;
   const auto [choice, effort] = search_fastest(context, args, plan, choices);

@@ -8,9 +8,8 @@
 
 namespace te::kernels::cuda {
 
-/// Device memory for the time of a measurement, which comes and goes in the stream's order; data() is null when none
-/// was asked for or the device has no more. No other stream is waited for, as cudaFree would: on one of them a message
-/// may wait for ranks that wait for this search to end (GemmCache::search).
+/// Device memory for the time of a measurement, allocated and freed in the stream's order; data() is null when none was
+/// asked for or the device has no more.
 class TuneScratch {
  public:
   TuneScratch(cudaStream_t stream, size_t bytes);

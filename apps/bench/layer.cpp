@@ -109,6 +109,8 @@ class Layer {
     plan_.add(dy_, "dy", MemoryKind::activations, dims_.dtype, {dims_.stream, dims_.hidden});
     plan_.add(fc1_out_, "fc1_out", MemoryKind::activations, dims_.dtype, {dims_.tokens, dims_.fc1});
     memory_ = plan_.allocate(context);
+    if (parallel::PeerTransport* const copies = groups.tensor_copies(); copies != nullptr)
+      shared_ = copies->share(context, memory_.data(), memory_.bytes(), plan_.buffers());
     parameters_.bind(context);
     rope_.fill(context, config.model);
     ranks_.fill(context);
@@ -170,6 +172,8 @@ class Layer {
   model::Pass pass_;
   MemoryPlan plan_;
   DeviceBuffer memory_;
+  std::unique_ptr<parallel::PeerTransport::Shared>
+      shared_;  ///< of memory_, where ranks write into each other's
   Tensor d_stream_, out_, dy_, fc1_out_, dy_rowwise_, dy_columnwise_;
   bool below_another_ = false;
 };
@@ -326,26 +330,31 @@ parallel::ProcessGrid grid_of(const config::Config& config, int ranks) {
   return parallel::ProcessGrid::of(ranks, static_cast<int>(tensor), static_cast<int>(context), 1);
 }
 
+/// As a run of the config has them. A layer leaves memory enough for the search at a GEMM's first use.
+ExecutionOptions execution_options(const LayerOptions& options, const config::Config& layer) {
+  ExecutionOptions execution = train::execution_options(layer);
+  if (options.tune) execution.gemm_autotune = GemmAutotune::full;
+  if (options.cublaslt_only) execution.block_scaled_gemm = 0;
+  return execution;
+}
+
 void run(const LayerOptions& options, parallel::World& world) {
   std::vector<config::Config> layers;
   world.together([&] {
     layers = layers_of(options);
     for (const config::Config& layer : layers) grid_of(layer, world.size());
   });
-  // A layer leaves memory enough for the search at a GEMM's first use.
-  const ExecutionOptions execution{.gemm_autotune = options.tune ? GemmAutotune::full : GemmAutotune::on,
-                                   .block_scaled_gemm = options.cublaslt_only ? 0 : -1};
   const bool several = world.size() > 1 && options.common.device != "cpu" && cuda_device_count() > 0;
-  const Context context =
-      several ? parallel::open_cuda_device(world, execution) : open_device(options.common.device, execution);
-  nlohmann::json report = report_head(context, options.common);
+  const Context device = several ? parallel::open_cuda_device(world, {}) : open_device(options.common.device);
+  nlohmann::json report = report_head(device, options.common);
   std::vector<std::vector<std::string>> table{{"layer", "precision", "tokens", "forward ms", "backward ms",
                                                "both ms", "sustained ms", "TFLOP/s", "weight cast ms",
                                                "speed-up"}};
   bool without_fp8 = false;
   for (const config::Config& layer : layers) {
     parallel::Watchdog::set_timeout(static_cast<double>(layer.parallel.timeout_seconds));
-    config::validate_for_device(layer, context.is_cuda());
+    config::validate_for_device(layer, device.is_cuda());
+    const Context context = reopen(device, execution_options(options, layer));
     const parallel::Groups groups = parallel::Groups::connect(world, context, grid_of(layer, world.size()),
                                                               train::connect_options(layer));
     const Bench bench{options, context, world, groups};
@@ -361,7 +370,7 @@ void run(const LayerOptions& options, parallel::World& world) {
   std::printf(
       "%s, median of %d; weights are cast once per optimizer step, gradients accumulate in FP32;\n"
       "\"both\" begins on a card at rest, the other columns after two seconds of work%s%s\n",
-      context.info().name.c_str(), options.common.repeats,
+      device.info().name.c_str(), options.common.repeats,
       world.size() > 1 ? "; times of the slowest rank, TFLOP/s of each" : "",
       without_fp8 ? "; nothing is cast to FP8 from FP16" : "");
   print_table(table);

@@ -6,10 +6,17 @@
 namespace te::testing {
 namespace {
 
+/// A llama whose key/value heads are a multiple of 1, 2 and 4 ranks, as validation demands.
+config::Config divisible_config() {
+  config::Config config = tiny_config(config::Family::llama);
+  config.model.num_query_groups = 4;
+  return config;
+}
+
 TEST(TensorRanksGpu, LogitsOfOneRank) {
   TE_REQUIRE_GPU();
   const Context gpu = parallel::open_cuda_device(world());
-  config::Config config = tiny_config(config::Family::llama);
+  config::Config config = divisible_config();
   TinyModel tiny(config);
   const MemorySource source(tiny, config);
   const std::vector<int32_t> tokens = random_tokens(config, 1);
@@ -38,7 +45,7 @@ TEST(TensorRanksGpu, LogitsOfOneRank) {
 TEST(TensorRanksGpu, ScoresOfOneRank) {
   TE_REQUIRE_GPU();
   const Context gpu = parallel::open_cuda_device(world());
-  config::Config config = tiny_config(config::Family::llama);
+  config::Config config = divisible_config();
   TinyModel tiny(config);
   const MemorySource source(tiny, config);
   const std::vector<int32_t> tokens = random_tokens(config, 1);

@@ -1,0 +1,114 @@
+#!/usr/bin/env bash
+# Runs every test that needs a GPU, on one, two and four GPUs, and records the result in docs/results/gpu_suite.md: CI has
+# no GPU, so this table says which commit last passed, on which card. Exits non-zero when a test fails.
+#
+#   scripts/gpu_suite.sh [--jobs N] [--commit HASH] [--no-build] [--no-record]
+#
+#   --jobs       tests at the same time on each GPU (default 6)
+#   --commit     what is recorded as the commit (default: git's; for a copy of the checkout without .git)
+#   --no-build   take build/cuda as it is
+#   --no-record  leave docs/results/gpu_suite.md alone
+#
+# Tests of one GPU are spread over all GPUs of the machine, those of two and four ranks over disjoint sets of GPUs, all at the
+# same time. A test that did not run counts as failed.
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+record=docs/results/gpu_suite.md
+header='| date | commit | GPUs | driver | one GPU | two GPUs | four GPUs |'
+
+# usage: the comment at the top of this file.
+usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; }
+
+# gpu_tests ARGUMENT...: ctest over the tests of the label gpu that the arguments choose.
+gpu_tests() { ctest --test-dir build/cuda -L '^gpu$' "$@" </dev/null; }
+
+# choose RANKS: the arguments that choose the tests of so many ranks, in `choice`.
+choose() {
+  if [[ $1 -eq 1 ]]; then choice=(-E '\.np[0-9]*[02-9]$' -j "$jobs"); else choice=(-R "\\.np$1\$"); fi
+}
+
+# run_part RANKS: the tests of so many ranks, in as many disjoint sets of GPUs as there are; logs and seconds in $logs.
+run_part() {
+  local ranks="$1" sets i choice start=$EPOCHSECONDS
+  sets=$((gpus / ranks))
+  choose "$ranks"
+  for ((i = 0; i < sets; i++)); do
+    CUDA_VISIBLE_DEVICES="$(seq -s, $((i * ranks)) $(((i + 1) * ranks - 1)))" gpu_tests --output-on-failure "${choice[@]}" \
+      -I "$((i + 1)),,$sets" >"$logs/np${ranks}_$i.log" 2>&1 &
+  done
+  wait || true
+  seconds_since "$start" >"$logs/np$ranks.seconds"
+}
+
+# results RANKS WORD: the lines of a part's tests that ended so.
+results() { cat "$logs/np$1"_*.log | grep -E "^ *[0-9]+/[0-9]+ Test .*$2" || true; }
+
+# result_of RANKS: the cell of a part, with the names of its failed tests. Counts tests in main's variables.
+result_of() {
+  local ranks="$1" passed bad skipped listed names choice
+  if [[ $gpus -lt $ranks ]]; then
+    cell="not run"
+    return
+  fi
+  choose "$ranks"
+  listed="$(gpu_tests -N "${choice[@]}" | sed -n 's/^Total Tests: //p')"
+  passed="$(results "$ranks" ' Passed ' | wc -l)"
+  skipped="$(results "$ranks" '\*\*\*Skipped' | wc -l)"
+  bad=$((listed - passed - skipped))
+  names="$(results "$ranks" '\*\*\*(Failed|Timeout|Exception|Not Run)' | sed -E 's/.*Test +#[0-9]+: ([^ ]+) .*/\1/' | paste -sd' ')"
+  failed=$((failed + bad)) total=$((total + passed))
+  cell="$passed passed, $bad failed${names:+ ($names)}, $skipped skipped, $(cat "$logs/np$ranks.seconds") s"
+}
+
+# write_record ROW: puts the row first in the table.
+write_record() {
+  local row="$1"
+  [[ -f $record ]] || die "$record is missing"
+  awk -v header="$header" -v row="$row" '{ print } $0 == header { getline; print; print row }' "$record" >"$record.partial"
+  mv "$record.partial" "$record"
+}
+
+main() {
+  local commit="" build=1 recorded=1 jobs=6 gpus logs ranks failed=0 total=0 cell row driver
+  while [[ $# -gt 0 ]]; do
+    case "$1" in
+      --jobs) jobs="${2:?--jobs needs a number}" && shift ;;
+      --commit) commit="${2:?--commit needs a hash}" && shift ;;
+      --no-build) build=0 ;;
+      --no-record) recorded=0 ;;
+      -h | --help) usage && exit 0 ;;
+      *) die "unknown option $1; see --help" ;;
+    esac
+    shift
+  done
+  cd "$TE_ROOT"
+  has_hopper_gpu || die "no Hopper GPU here: these tests need one (nvidia-smi)"
+  gpus="$(nvidia-smi -L | wc -l)"
+  commit="${commit:-$(git rev-parse --short HEAD)}"
+  driver="$(nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -n 1)"
+  if [[ $build -eq 1 ]]; then
+    configure_preset cuda
+    build_preset cuda
+  fi
+  logs="$TE_LOGS/gpu_suite"
+  rm -rf "$logs" && mkdir -p "$logs"
+  export OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive OPENBLAS_NUM_THREADS=1
+  row="| $(date +%F) | $commit | $gpus x $(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1) | $driver |"
+  gpu_tests -N >/dev/null  # lists the tests of every executable once, before several processes ask for the list
+  for ranks in 1 2 4; do
+    if [[ $gpus -ge $ranks ]]; then run_part "$ranks" & fi
+  done
+  wait
+  for ranks in 1 2 4; do
+    result_of "$ranks"
+    say "$ranks GPUs: $cell"
+    row+=" $cell |"
+  done
+  [[ $total -gt 0 ]] || die "no test ran; logs: $logs"
+  if [[ $recorded -eq 1 ]]; then write_record "$row"; fi
+  [[ $failed -eq 0 ]] || die "tests failed; logs: $logs"
+}
+
+main "$@"

@@ -62,14 +62,6 @@ result_of() {
   cell="$passed passed, $bad failed${names:+ ($names)}, $skipped skipped, $(cat "$logs/np$ranks.seconds") s"
 }
 
-# write_record ROW: puts the row first in the table.
-write_record() {
-  local row="$1"
-  [[ -f $record ]] || die "$record is missing"
-  awk -v header="$header" -v row="$row" '{ print } $0 == header { getline; print; print row }' "$record" >"$record.partial"
-  mv "$record.partial" "$record"
-}
-
 main() {
   local commit="" build=1 recorded=1 jobs=6 gpus logs ranks failed=0 total=0 cell row driver
   while [[ $# -gt 0 ]]; do
@@ -107,7 +99,7 @@ main() {
     row+=" $cell |"
   done
   [[ $total -gt 0 ]] || die "no test ran; logs: $logs"
-  if [[ $recorded -eq 1 ]]; then write_record "$row"; fi
+  if [[ $recorded -eq 1 ]]; then add_row $record "$header" "$row"; fi
   [[ $failed -eq 0 ]] || die "tests failed; logs: $logs"
 }
 

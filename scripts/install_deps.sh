@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what te-train is built with, asking nothing: run it as root or as a user with sudo, on Debian 12 or newer or
-# Ubuntu 24.04 or newer. A second run finds everything in place and ends at once.
+# Ubuntu 22.04 or newer. A second run finds everything in place and ends at once.
 #
 #   scripts/install_deps.sh [--dev]     --dev adds what the checks of CI and packaging use (clang-tidy, shellcheck, ...), and
 #                                       Python packages for tests: TensorBoard's reader, wandb, mlflow-skinny and pyarrow
@@ -16,7 +16,7 @@ set -euo pipefail
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-# Same names on Debian 12 and Ubuntu 24.04.
+# Same names on Debian 12 to 14 and Ubuntu 22.04 to 26.04.
 packages=(
   g++ cmake ninja-build ccache git ca-certificates
   libyaml-cpp-dev libcli11-dev libspdlog-dev nlohmann-json3-dev libgtest-dev
@@ -57,6 +57,17 @@ install_packages() {
     die "this script knows Debian and Ubuntu; install the equivalents of: ${missing[*]}"
   quietly "refreshing package lists" apt_update
   quietly "installing ${#missing[@]} packages" apt_install "${missing[@]}"
+}
+
+# install_newer_tools: a C++20 compiler and a CMake for distributions whose own are too old (Ubuntu 22.04).
+install_newer_tools() {
+  local python
+  if older_than "$(g++ -dumpversion)" 12; then install_packages g++-12; fi
+  if older_than "$(cmake --version | sed -n '1s/[^0-9]*//p')" "$CMAKE_OLDEST"; then
+    python="$(python_with pip)" || { install_packages python3-pip && python="$(python_with pip)"; }
+    install_wheels cmake "$python" "" --no-deps "cmake==$CMAKE_VERSION"
+  fi
+  use_newer_tools
 }
 
 # install_abseil: where SentencePiece's header (0.2 and later) includes Abseil's, which its package does not bring.
@@ -181,7 +192,7 @@ print_versions() {
     libpcre2-dev libutf8proc-dev libsentencepiece-dev; do
     versions+=("$(dpkg-query -W -f '${Package} ${Version}' "$package" 2>/dev/null | sed 's/^lib//;s/-dev / /')")
   done
-  say "  $(g++ --version | head -n 1); $(cmake --version | head -n 1); ninja $(ninja --version)"
+  say "  $("${CXX:-g++}" --version | head -n 1); $(cmake --version | head -n 1); ninja $(ninja --version)"
   say "  $(printf '%s; ' "${versions[@]}" | sed 's/; $//')"
   if nvcc="$(system_nvcc)" || { nvcc="$TE_DEPS/cuda/bin/nvcc" && [[ -x "$nvcc" ]]; }; then
     say "  CUDA $("$nvcc" --version | sed -n 's/.*, V//p') ($nvcc)"
@@ -203,6 +214,7 @@ main() {
   say "dependencies of te-train"
   if [[ $dev -eq 1 ]]; then packages+=("${dev_packages[@]}"); fi
   install_packages "${packages[@]}"
+  install_newer_tools
   install_abseil
   if [[ $dev -eq 1 ]]; then
     install_clang_format

@@ -108,6 +108,48 @@ toolkit_has() {
   return 1
 }
 
+# older_than VERSION WANTED: true when a dotted version is below the wanted one.
+older_than() { [[ "$1" != "$2" && "$(printf '%s\n' "$1" "$2" | sort -V | head -n 1)" == "$1" ]]; }
+
+# use_newer_tools: takes the compiler and the CMake of install_deps.sh where the distribution's are too old (Ubuntu 22.04).
+use_newer_tools() {
+  if [[ -x "$TE_DEPS/cmake/cmake/data/bin/cmake" ]]; then PATH="$TE_DEPS/cmake/cmake/data/bin:$PATH"; fi
+  if [[ -z "${CXX:-}" ]] && command -v g++-12 >/dev/null && older_than "$(g++ -dumpversion 2>/dev/null || echo 0)" 12; then
+    export CC=gcc-12 CXX=g++-12
+  fi
+}
+use_newer_tools
+
+# make_system SUITE FOLDER [MIRROR]: a minimal system of a release of Debian or Ubuntu, which reaches the same package
+# sources as this one. Needs root, network and debootstrap.
+make_system() {
+  local suite="$1" root="$2"
+  shift 2
+  [[ $(id -u) -eq 0 ]] || die "root is needed for a chroot"
+  command -v debootstrap >/dev/null || die "debootstrap is needed: apt-get install debootstrap"
+  [[ -e "/usr/share/debootstrap/scripts/$suite" ]] || die "this debootstrap does not know $suite; install a newer one"
+  quietly "debootstrap $suite" debootstrap --variant=minbase "$suite" "$root" "$@"
+  cp /etc/resolv.conf "$root/etc/resolv.conf"
+  [[ ! -d /etc/apt/apt.conf.d ]] || find /etc/apt/apt.conf.d -name '*proxy*' -exec cp {} "$root/etc/apt/apt.conf.d/" \;
+}
+
+# in_system FOLDER COMMAND...: runs it there with /proc, /dev and /dev/shm, with nothing of this system's environment.
+in_system() {
+  local root="$1"
+  shift
+  # shellcheck disable=SC2016  # expanded by the inner shell
+  unshare --mount sh -c 'mount --make-rprivate / && mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev" &&
+    mount -t tmpfs tmpfs "$0/dev/shm" && exec chroot "$0" env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+    HOME=/root LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive "$@"' "$root" "$@"
+}
+
+# add_row FILE HEADER ROW: puts a row first in the table of a document that begins with this header.
+add_row() {
+  grep -qxF "$2" "$1" || die "$1 has no table with the header $2"
+  awk -v header="$2" -v row="$3" '{ print } $0 == header { getline; print; print row }' "$1" >"$1.partial"
+  mv "$1.partial" "$1"
+}
+
 # can_build_cuda: true when everything the cuda preset needs is present.
 can_build_cuda() {
   [[ -e "$TE_DEPS/cudnn-frontend/include/cudnn_frontend.h" ]] || return 1

@@ -74,34 +74,21 @@ quick() {
   (cd "$1/work" && sh "$1/trial.sh" "$prefix") || die "the trial failed; its last command is above"
 }
 
-# in_root FOLDER COMMAND...: in the new system, with /proc.
-in_root() {
-  local root="$1"
-  shift
-  # shellcheck disable=SC2016  # expanded by the inner shell
-  unshare --mount sh -c 'mount -t proc proc "$0/proc" && exec chroot "$0" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 \
-    DEBIAN_FRONTEND=noninteractive "$@"' "$root" "$@"
-}
-
 # whole FOLDER PACKAGE: the package installed by apt into a new system.
 whole() {
   local folder="$1" root="$1/root" release mirror before after
-  [[ $(id -u) -eq 0 ]] || die "root is needed for a chroot; --quick needs none"
-  command -v debootstrap >/dev/null || die "debootstrap is needed: apt-get install debootstrap"
   # shellcheck source=/dev/null
   release="$(. /etc/os-release && echo "$VERSION_CODENAME")"
   # shellcheck disable=SC2016  # apt's own variable
   mirror="$(apt-get indextargets --format '$(SITE)' "Created-By: Packages" 2>/dev/null | grep -v security | head -n 1)"
-  quietly "debootstrap $release" debootstrap --variant=minbase "$release" "$root" "${mirror:-http://deb.debian.org/debian}"
+  make_system "$release" "$root" ${mirror:+"$mirror"}
   cp "$2" "$root/te-train.deb"
-  cp /etc/resolv.conf "$root/etc/resolv.conf"
-  [[ ! -d /etc/apt/apt.conf.d ]] || find /etc/apt/apt.conf.d -name '*proxy*' -exec cp {} "$root/etc/apt/apt.conf.d/" \;
   before="$(find "$root/usr/share" "$root/etc" -name '*te-train*' | sort)"
-  quietly "installing the package" in_root "$root" apt-get -y -q -o Dpkg::Use-Pty=0 install --no-install-recommends /te-train.deb
-  in_root "$root" useradd --create-home user
+  quietly "installing the package" in_system "$root" apt-get -y -q -o Dpkg::Use-Pty=0 install --no-install-recommends /te-train.deb
+  in_system "$root" useradd --create-home user
   cp "$folder/trial.sh" "$root/home/user/trial.sh"
-  in_root "$root" su user -c 'mkdir ~/work && cd ~/work && sh ../trial.sh /usr' || die "the trial failed; its last command is above"
-  quietly "removing the package" in_root "$root" apt-get -y -q -o Dpkg::Use-Pty=0 purge te-train
+  in_system "$root" su user -c 'mkdir ~/work && cd ~/work && sh ../trial.sh /usr' || die "the trial failed; its last command is above"
+  quietly "removing the package" in_system "$root" apt-get -y -q -o Dpkg::Use-Pty=0 purge te-train
   after="$(find "$root/usr/share" "$root/etc" -name '*te-train*' | sort)"
   [[ "$before" == "$after" ]] || die "the package left behind: $after"
 }

@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# Tries te-train as a newcomer to another distribution does: makes a minimal system of it, puts a clean clone there, and runs
+# the README's two commands. Needs root, network and debootstrap. The GPU is not used.
+#
+#   scripts/test_distribution.sh [--compile] [--record] NAME
+#
+#   NAME       debian12, debian13, debian-testing, ubuntu22.04, ubuntu24.04 or ubuntu26.04
+#   --compile  only compile everything, unoptimized, with that system's compiler and warnings as errors
+#   --record   add the result to the table of docs/how-to/install.md
+#
+# The committed state of the checkout is tried. The system is made in a temporary folder (TMPDIR; 8 GB) and removed.
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+record=docs/how-to/install.md
+# shellcheck disable=SC2016  # Markdown's quotes
+header='| system | compiler, CMake, Open MPI | `quickstart.sh` | `test.sh` | date, commit |'
+
+# usage: the comment at the top of this file.
+usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; }
+
+# suite_of NAME: the name under which debootstrap knows the release.
+suite_of() {
+  case "$1" in
+    debian12) echo bookworm ;;
+    debian13) echo trixie ;;
+    debian-testing) echo testing ;;
+    ubuntu22.04) echo jammy ;;
+    ubuntu24.04) echo noble ;;
+    ubuntu26.04) echo resolute ;;
+    *) die "unknown distribution $1; see --help" ;;
+  esac
+}
+
+# in_clone COMMAND: runs a shell command in the clone in main's system.
+in_clone() { in_system "$root" env TE_NO_CUDA=1 bash -c "cd /root/te-train && $1"; }
+
+# versions: what the system compiles and starts ranks with.
+versions() {
+  # shellcheck disable=SC2016  # expanded in the system
+  in_clone 'source scripts/lib.sh; echo "$("${CXX:-g++}" --version | sed -n "1s/ (.*) / /p"), CMake $(cmake --version |
+    sed -n "1s/[^0-9]*//p"), Open MPI $(mpirun --version | sed -n "1s/[^0-9]*//p")"'
+}
+
+# compile: everything, without optimization, in which warnings are errors and compilers differ all the same.
+compile() {
+  quietly "installing dependencies" in_clone scripts/install_deps.sh
+  say "  $(versions)"
+  # shellcheck disable=SC2016  # expanded in the system
+  quietly "compiling" in_clone 'source scripts/lib.sh; cmake --preset cpu -DTE_WERROR=ON -DTE_NATIVE=OFF \
+    -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0 && cmake --build build/cpu -j "$(nproc)"'
+}
+
+# commands: the README's two, with their times, in main's variables.
+commands() {
+  local start=$EPOCHSECONDS
+  in_clone scripts/quickstart.sh || die "$name: scripts/quickstart.sh failed"
+  quickstart="passed in $(seconds_since "$start") s"
+  start=$EPOCHSECONDS
+  in_clone scripts/test.sh | tee "$TE_LOGS/test_$name.log" || status=1
+  tests="$(sed -nE 's/.* ([0-9]+) tests failed out of ([0-9]+).*/\1 of \2 failed/p' "$TE_LOGS/test_$name.log")"
+  tests="${tests/#0 of /0 of } in $(seconds_since "$start") s"
+}
+
+main() {
+  local name="" form=commands recorded=0 root quickstart="" tests="" status=0 row
+  while [[ $# -gt 0 ]]; do
+    case "$1" in
+      --compile) form=compile ;;
+      --record) recorded=1 ;;
+      -h | --help) usage && exit 0 ;;
+      -*) die "unknown option $1; see --help" ;;
+      *) name="$1" ;;
+    esac
+    shift
+  done
+  [[ -n "$name" ]] || die "give the name of a distribution; see --help"
+  cd "$TE_ROOT"
+  mkdir -p "$TE_LOGS"
+  root="$(mktemp -d)"
+  # shellcheck disable=SC2064  # the folder of now
+  trap "rm -rf --one-file-system '$root'" EXIT
+  make_system "$(suite_of "$name")" "$root"
+  git clone --quiet "$TE_ROOT" "$root/root/te-train"
+  "$form"
+  if [[ $form == compile ]]; then return 0; fi
+  row="| $name | $(versions) | $quickstart | $tests | $(date +%F), $(git rev-parse --short HEAD) |"
+  say "$row"
+  if [[ $recorded -eq 1 ]]; then add_row $record "$header" "$row"; fi
+  [[ $status -eq 0 ]] || die "$name: scripts/test.sh failed"
+}
+
+main "$@"

@@ -2,7 +2,8 @@
 
 follow.py      a log that grows, is cut by a resume, or is begun anew
 records.py     a record of metrics.jsonl or loss.csv as named numbers
-run_status.py  whether a run is running, finished, stopped, failed or stale; its config
+run_status.py  whether a run is running, finished, stopped, diverged, failed or stale; its config
+divergence.py  whether its losses say that it has diverged
 curves.py      a run's numbers, thinned as they come in, so that 100,000 steps are no more to send than 1,000
 board.py       all runs, kept up to date in the background
 server.py      the web server of dashboard.py; page.html, page.css, page.js: its page

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from . import records, run_status
 from .curves import Curves
+from .divergence import Losses
 from .follow import Follower
 
 RECENT = 64  # step times that are remembered
@@ -28,7 +29,7 @@ class Run:
         self._open(run_status.log_of(folder))
 
     def _open(self, log):
-        self.curves, self._rows, self._skipped = Curves(), [], 0
+        self.curves, self._rows, self._judged = Curves(), [], (None, 0)
         self._log, self._reader = Follower(log), records.Reader(log)
         self.epoch += 1
 
@@ -98,10 +99,22 @@ class Run:
         """Share of the log that has been read."""
         return self._log.position / self._log.size if self._log.size else 1.0
 
+    def _diverged(self, ended):
+        """Losses.diverged of the rows so far; all are looked at again when what was there may have changed."""
+        generation, rows = self._judged
+        if generation != self.curves.generation:
+            self._losses, rows = Losses(), 0
+        for step, loss, skipped in self.curves.rows(rows, "loss", "skipped"):
+            self._losses.add(step, loss, skipped == 1)
+        self._judged = self.curves.generation, len(self.curves)
+        return self._losses.diverged(ended)
+
     def summary(self):
         step = int(self.curves.steps[-1]) if len(self.curves) else 0
         steps = run_status.train_steps(self.config)
-        state, why = run_status.status(self.folder, step, steps, self.recent)
+        ended = run_status.has_ended(self.folder) and not 0 < steps <= step
+        diverged_after, sign = self._diverged(ended) or (None, "")
+        state, why = run_status.status(self.folder, step, steps, self.recent, diverged=sign)
         paces = sorted(self.recent)
         pace = paces[len(paces) // 2] if paces else None
         starts = {key: str(self.start[key]) for key in ("host", "device", "commit", "ranks") if key in self.start}
@@ -111,6 +124,7 @@ class Run:
             "loading": round(self.loading, 3),
             "now_step": step,  # "step" is the curves' axis
             "steps": steps,
+            "diverged_after": diverged_after,  # a step: what follows says nothing about the others' scale
             "eta": (steps - step) * pace if pace and steps > step and state == "running" else None,
             "sign": run_status.last_sign(self.folder),
             "start": starts,

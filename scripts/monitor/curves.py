@@ -100,6 +100,12 @@ class Curves:
             column.cut(rows, self.level)
         self.generation += 1
 
+    def rows(self, start, *names):
+        """(step, a value per name) of each row from `start` on; NaN where there is none."""
+        columns = [self.columns[name].values if name in self.columns else None for name in names]
+        for row in range(start, len(self)):
+            yield (self.steps[row], *(NAN if values is None else values[row] for values in columns))
+
     def last(self, name):
         """The newest value that there is, or None."""
         values = self.columns[name].values if name in self.columns else ()

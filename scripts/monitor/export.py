@@ -152,7 +152,7 @@ def follow(exports, seconds, say, sleep=time.sleep):
             state = state_of(export.folder)  # before reading: what is written until then is read
             if export.catch_up():
                 say(f"{name}: step {export.step}")
-            if state in ("finished", "failed", "stopped"):
+            if state in run_status.ENDED:
                 export.end(state)
                 say(f"{name}: {state} at step {export.step}")
                 del waiting[name]

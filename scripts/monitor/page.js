@@ -18,6 +18,8 @@ const NEVER = /perplexity$|^valid_perplexity/;
 const AXES = {step: "steps", tokens: "tokens", seconds: "time in steps"};
 const MANY = 4;  // lines beyond which bands from the smallest to the largest value would hide each other
 const EARLY = 0.05;  // of a run: its first fall would press all that matters into a line
+const OUTLIERS = 0.02;  // of the values at either end: how far they reach beyond the others does not set the scale
+const ENOUGH = 100;  // values to tell outliers by
 
 const $ = id => document.getElementById(id);
 const runs = new Map();  // id -> {data, curves, shown}
@@ -220,7 +222,8 @@ function lines(name) {
   for (const [id, run] of runs) {
     const curves = source(id), series = curves && curves.series[name];
     if (!series || state.off[run.data.name] || series.mean.every(v => v === null)) continue;
-    found.push({id, name: run.data.name, x: curves[state.axis], raw: series, y: series.mean});
+    const after = run.data.diverged_after, left = curves.step.findIndex(step => after !== null && step > after);
+    found.push({id, name: run.data.name, x: curves[state.axis], raw: series, y: series.mean, course: left < 0 ? Infinity : left});
   }
   if (!found.length || !state.smooth || definition(name).points || definition(name).exact) return found;
   const {left, right} = span(found);
@@ -230,25 +233,37 @@ function lines(name) {
   }
   return found;
 }
-function ranges(found, log, whole) {
-  const {left, right} = span(found);
-  let low = Infinity, high = -Infinity;
+function ranges(found, log, whole, exact) {
+  // By what every run does on its course: neither outliers nor a run that has diverged flatten the others. A part that is
+  // looked at closer shows all that is there.
+  const {left, right} = span(found), values = [];
+  let low = Infinity, high = -Infinity, least = Infinity, most = -Infinity;
   const early = whole || state.zoom ? -Infinity : left + EARLY * (right - left);
-  for (const {x, y} of found)
+  for (const {x, y, course} of found)
     for (let i = 0; i < y.length; i++) {
       if (y[i] === null || (log && !(y[i] > 0))) continue;
       if (state.zoom && (x[i] < state.zoom.low || x[i] > state.zoom.high)) continue;
+      if (x[i] >= early || i === y.length - 1) { least = Math.min(least, y[i]); most = Math.max(most, y[i]); }
+      if (!state.zoom && i >= course) continue;
       low = Math.min(low, y[i]);
-      if (x[i] >= early || i === y.length - 1) high = Math.max(high, y[i]);
+      if (x[i] >= early || i === y.length - 1) { high = Math.max(high, y[i]); values.push(log ? Math.log(y[i]) : y[i]); }
     }
+  if (!(high >= low)) { low = least; high = most; }  // of runs that diverged at once
   if (!(high >= low)) { low = log ? 1e-8 : 0; high = 1; }
+  if (values.length >= ENOUGH && !state.zoom && !exact) {
+    values.sort((a, b) => a - b);
+    const at = share => values[Math.round(share * (values.length - 1))], bottom = at(OUTLIERS), top = at(1 - OUTLIERS);
+    const back = v => log ? Math.exp(v) : v, reach = (top - bottom) / 2;
+    if (reach > 0) { low = Math.max(low, back(bottom - reach)); high = Math.min(high, back(top + reach)); }
+  }
+  const scale = (bottom, top) => ({left, right, low: bottom, high: top, beyond: least < bottom || most > top});
   if (log) {
     if (high / low < 1.2) { low /= 1.1; high *= 1.1; }
     const room = Math.pow(high / low, 0.05);
-    return {left, right, low: low / room, high: high * room};
+    return scale(low / room, high * room);
   }
   const room = 0.06 * (high - low) || Math.abs(high) * 0.05 || 1;
-  return {left, right, low: low - room, high: high + room};
+  return scale(low - room, high + room);
 }
 function ticks(low, high, many) {
   const rough = (high - low) / many, power = Math.pow(10, Math.floor(Math.log10(rough)));
@@ -287,12 +302,13 @@ function wantedCharts() {
 function makeChart(name) {
   const about = definition(name), button = make("button", {type: "button", textContent: "log"});
   const plot = make("canvas"), over = make("canvas");
+  const unit = make("small", {textContent: about.unit});
   const figure = make("figure", {id: "chart-" + name, className: about.wide ? "wide" : ""},
-    make("figcaption", {}, document.createTextNode(about.title), make("small", {textContent: about.unit}), button),
+    make("figcaption", {}, document.createTextNode(about.title), unit, button),
     make("div", {className: "plot"}, plot, over));
   plot.setAttribute("role", "img");
   plot.setAttribute("aria-label", about.title);
-  const chart = {name, about, figure, plot, over, button};
+  const chart = {name, about, figure, plot, over, button, unit};
   button.title = "logarithmic scale";
   button.addEventListener("click", () => { state.log[name] = !isLog(chart); writeAddress(); drawAll(); });
   over.addEventListener("pointermove", event => point(chart, event));
@@ -333,7 +349,8 @@ function draw(chart) {
   chart.figure.hidden = !found.length;
   if (!found.length || !chart.plot.getBoundingClientRect().width) { chart.frame = null; return; }
   const {pen, width, height} = canvasOf(chart.plot);
-  const range = ranges(found, log, chart.about.points || chart.about.log || ["lr", "tokens_per_s"].includes(chart.name));
+  const range = ranges(found, log, chart.about.points || chart.about.log || ["lr", "tokens_per_s"].includes(chart.name), chart.about.exact);
+  chart.unit.textContent = chart.about.unit + (range.beyond ? `${chart.about.unit ? "; " : ""}some values are beyond the scale` : "");
   const frame = {left: 58, top: 6, right: width - 10, bottom: height - 20, range, log, found};
   const flat = v => log ? Math.log(v) : v, low = flat(range.low), high = flat(range.high);
   frame.x = v => frame.left + (v - range.left) / (range.right - range.left || 1) * (frame.right - frame.left);

@@ -10,6 +10,9 @@ from pathlib import Path
 LOGS = ("metrics.jsonl", "loss.csv")
 STALE_SECONDS = 120  # a running run says something at least so often, unless its steps are slow
 STALE_STEPS = 20  # then at least once in so many steps
+ENDED = ("finished", "failed", "diverged", "stopped")  # states after which nothing more is written
+# Of keys that differ, those that a reader asks for first; then by the alphabet.
+FIRST_KEYS = ("precision.fp8", "precision.", "training.seed", "optimizer.", "training.", "parallel.", "model.", "data.")
 # What every run has for itself.
 OWN_KEYS = {"logging.directory", "checkpoint.directory", "checkpoint.resume", "training.device_index"}
 
@@ -53,10 +56,16 @@ def train_steps(config):
     return int(text) if text.isdigit() else 0
 
 
+def order_of(key):
+    """Sorts keys by FIRST_KEYS."""
+    starts = (i for i, first in enumerate(FIRST_KEYS) if key == first or (first.endswith(".") and key.startswith(first)))
+    return next(starts, len(FIRST_KEYS)), key
+
+
 def differing_keys(configs):
-    """{key: [a text a run]} of what is not the same in all runs that left a config."""
+    """{key: [a text a run]} of what is not the same in all runs that left a config, the most telling first."""
     known = [c for c in configs if c]
-    keys = sorted(set().union(*known) - OWN_KEYS) if known else []
+    keys = sorted(set().union(*known) - OWN_KEYS, key=order_of) if known else []
     return {
         key: [c.get(key, "-") if c else "?" for c in configs] for key in keys if len({c.get(key, "-") for c in known}) > 1
     }
@@ -92,9 +101,14 @@ def holder(folder):
     return "alive"
 
 
-def status(folder, step, steps, step_seconds, now=None):
+def has_ended(folder):
+    """No process of this host or another writes it."""
+    return holder(folder) in (None, "dead")
+
+
+def status(folder, step, steps, step_seconds, now=None, diverged=""):
     """(state, why). `step`: the last logged one; `steps`: of the whole run, 0 where unknown; `step_seconds`: of recent
-    steps. States: waiting, running, stale, finished, stopped, failed."""
+    steps; `diverged`: why its losses say so. States: waiting, running, stale, finished, stopped, diverged, failed."""
     now = now or time.time()
     lock, noted = holder(folder), read_json(folder / "state.json").get("state")
     quiet = now - last_sign(folder)
@@ -104,10 +118,12 @@ def status(folder, step, steps, step_seconds, now=None):
     if lock and quiet > patience:
         return "stale", f"nothing written for {quiet:.0f} s"
     if lock:
-        return "running", ""
+        return "running", diverged
+    if diverged or noted == "diverged":
+        return "diverged", diverged
     if steps and step >= steps:
         return "finished", ""
-    if noted in ("failed", "diverged"):
+    if noted == "failed":
         return "failed", noted
     if step == 0 and quiet < patience:
         return "waiting", "no step yet"

@@ -3,7 +3,7 @@
     begin(run_id)   a new run there, or, with an id that it has given before, the old one; returns the id
     log(rows)       [(step, {name: number})], steps in rising order
     replace()       marks the run as superseded and begins another; returns its id
-    end(state)      finished, failed or stopped
+    end(state)      finished, failed, diverged or stopped
 
 and raises what its library raises."""
 
@@ -50,7 +50,7 @@ class Wandb:
 
     def end(self, state):
         self.run.summary["state"] = state
-        self.run.finish(exit_code=1 if state == "failed" else 0)
+        self.run.finish(exit_code=1 if state in ("failed", "diverged") else 0)
 
 
 class Mlflow:
@@ -101,7 +101,7 @@ class Mlflow:
         self.client.set_tag(self.run_id, "state", state)
         if state in ("running", "stale", "waiting"):
             return  # it goes on there, too
-        status = {"finished": "FINISHED", "failed": "FAILED"}.get(state, "KILLED")
+        status = {"finished": "FINISHED", "failed": "FAILED", "diverged": "FAILED"}.get(state, "KILLED")
         self.client.set_terminated(self.run_id, status=status, end_time=int(1e3 * time.time()))
 
 

@@ -4,6 +4,7 @@
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -137,6 +138,29 @@ class Page(unittest.TestCase):
         self.browser.value("document.getElementById('samples').open = true")
         self.browser.wait("document.getElementById('texts').textContent.includes('<img')")
         self.assertNotEqual(self.browser.value("document.title"), "bad")
+
+    def test_a_run_that_diverged_does_not_flatten_the_others(self):
+        scale = "JSON.stringify(charts.get('loss').frame.range)"
+        before = json.loads(self.browser.value(scale))
+        folder = self.folder / "diverged"
+        folder.mkdir()
+        (folder / "run.json").write_text(json.dumps({"config": {"training.train_steps": "400", "training.seed": "2"}}))
+        lines = [record(s, False) for s in range(1, 301)]
+        lines[150:] = [json.dumps(json.loads(text) | {"loss": 1e4}) + "\n" for text in lines[150:]]
+        (folder / "metrics.jsonl").write_text("".join(lines))
+        self.addCleanup(shutil.rmtree, folder)
+        self.browser.wait("document.getElementById('chart-loss').dataset.lines === '3'")
+        after = json.loads(self.browser.value(scale))
+        self.assertAlmostEqual(after["high"], before["high"], delta=0.5)
+        self.assertIn("beyond the scale", self.browser.value("document.querySelector('#chart-loss figcaption').innerText"))
+        text = self.browser.value("document.querySelector('.run.diverged').innerText")
+        self.assertIn("diverged", text)
+        colours = [
+            self.browser.value(f"getComputedStyle(document.querySelector('{where}')).{what}")
+            for where, what in ((".run.diverged .state", "color"), (".run.finished .state", "color"))
+        ]
+        self.assertEqual(colours[0], "rgb(179, 38, 30)")
+        self.assertNotEqual(*colours)
 
     def test_a_narrow_screen(self):
         self.browser.resize(390, 844)

@@ -123,6 +123,12 @@ class Sending(InRun):
         self.assertEqual(self.sink.ends, [("r0", "finished")])
         self.assertEqual(said[-1], "a: finished at step 20")
 
+    def test_following_ends_with_a_run_that_diverged(self):
+        (self.folder / "state.json").write_text('{"state": "diverged"}')
+        self.log.write_text(lines(1, 5))
+        export.follow({"a": self.start()}, 1, lambda _: None, lambda _: self.fail("it is waited for"))
+        self.assertEqual(self.sink.ends, [("r0", "diverged")])
+
     def test_a_csv(self):
         (self.folder / "loss.csv").write_text("step,loss,valid_loss,step_ms\n1,3.5,,500\n2,3.25,3.5,500\n")
         self.start().catch_up()

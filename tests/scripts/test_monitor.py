@@ -2,6 +2,7 @@
 """Tests of scripts/monitor: following logs that grow and are cut, thinning curves, a run's state, the dashboard's answers."""
 
 import json
+import math
 import os
 import socket
 import sys
@@ -16,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from folder_testing import InFolder
-from monitor import curves, records, run_status
+from monitor import curves, divergence, records, run_status
 from monitor.board import Board
 from monitor.follow import Follower
 from monitor.server import Server
@@ -172,6 +173,37 @@ class Curves(unittest.TestCase):
         self.assertEqual(curves.Curves().part("step", 0, 1)["step"], [])
 
 
+class Divergence(unittest.TestCase):
+    @staticmethod
+    def of(losses, skipped=(), ended=True):
+        made = divergence.Losses()
+        for step, loss in enumerate(losses, 1):
+            made.add(step, loss, step in skipped)
+        return made.diverged(ended)
+
+    def test_a_loss_that_left_its_course(self):
+        falling = [8 - i / 50 for i in range(200)]
+        self.assertIsNone(self.of(falling))
+        after, why = self.of(falling + [7.5] * 50)
+        self.assertEqual((after, why), (200, "its loss is 3.39 above its lowest"))
+        self.assertIsNotNone(self.of(falling + [7.5] * 50, ended=False))
+
+    def test_what_is_no_divergence(self):
+        falling = [8 - i / 50 for i in range(200)]
+        self.assertIsNone(self.of(falling + [30.0] * 4))  # a spike
+        self.assertIsNone(self.of(falling + [30.0] * 4 + [4.0] * 10))
+        self.assertIsNone(self.of(falling + [5.5] * 50))  # other data
+        self.assertIsNone(self.of([2.0] * 50 + [2.9] * 50))  # a finetuning gains little
+        self.assertIsNone(self.of([]))
+        self.assertIsNone(self.of([math.nan] * 20))
+
+    def test_a_run_that_ends_with_skipped_steps(self):
+        losses = [4.0] * 20 + [math.nan] * 3
+        self.assertEqual(self.of(losses, (21, 22, 23)), (20, "its last 3 logged steps were skipped"))
+        self.assertIsNone(self.of(losses, (21, 22, 23), ended=False))
+        self.assertIsNone(self.of([*losses, 4.0], (21, 22, 23)))
+
+
 class Status(WithRuns):
     def state(self, folder, step, now=None):
         return run_status.status(folder, step, 100, [0.5], now)[0]
@@ -198,11 +230,22 @@ class Status(WithRuns):
         self.assertEqual(run_status.status(folder, 50, 100, [60.0], time.time() + 1000)[0], "running")
         (folder / "run.lock").unlink()
         (folder / "state.json").write_text('{"state": "diverged"}')
-        self.assertEqual(run_status.status(folder, 50, 100, []), ("failed", "diverged"))
+        self.assertEqual(run_status.status(folder, 50, 100, [])[0], "diverged")
+        (folder / "state.json").unlink()
+        self.assertEqual(run_status.status(folder, 100, 100, [], diverged="why"), ("diverged", "why"))
+        self.lock(folder, os.getpid())
+        self.assertEqual(run_status.status(folder, 50, 100, [], diverged="why"), ("running", "why"))
 
     def test_differing_keys(self):
         configs = [{"a.x": "1", "logging.directory": "p", "c.z": "3"}, {"a.x": "2", "logging.directory": "q"}, {}]
         self.assertEqual(run_status.differing_keys(configs), {"a.x": ["1", "2", "?"], "c.z": ["3", "-", "?"]})
+
+    def test_the_keys_that_differ_most_tellingly_come_first(self):
+        names = ["checkpoint.keep", "data.train", "optimizer.lr", "precision.dtype", "precision.fp8", "training.seed"]
+        one = {name: "1" for name in names} | {"training.train_steps": "1", "precision.fp8_recipe": "1", "a.new": "1"}
+        found = list(run_status.differing_keys([one, {key: "2" for key in one}]))
+        self.assertEqual(found[:4], ["precision.fp8", "precision.dtype", "precision.fp8_recipe", "training.seed"])
+        self.assertEqual(found[4:], ["optimizer.lr", "training.train_steps", "data.train", "a.new", "checkpoint.keep"])
 
     def test_runs_are_found_below_a_folder(self):
         for name in ("one", "more/two", "more/deep/three"):
@@ -266,6 +309,26 @@ class Dashboard(WithRuns):
         (after, _) = self.runs_of(f"0:{before['cursor']}")
         self.assertEqual((after["from"], len(after["step"])), (0, 80))
         self.assertEqual(after["series"]["loss"]["mean"][19:21], [4.8, 1.0])
+
+    def test_a_run_that_diverged_and_was_resumed(self):
+        self.assertIsNone(self.runs_of()[0]["diverged_after"])
+        with open(self.runs[0] / "metrics.jsonl", "a") as file:
+            file.write("".join(line(s, loss=9.0) for s in range(51, 71)))
+        self.catch_up()
+        (found, other) = self.runs_of()
+        self.assertEqual((found["state"], found["diverged_after"]), ("diverged", 50))
+        self.assertIn("above its lowest", found["why"])
+        self.assertEqual((other["state"], other["diverged_after"]), ("stopped", None))
+        with open(self.runs[0] / "metrics.jsonl", "a") as file:  # a rollback: steps that are there already
+            file.write("".join(line(s) for s in range(51, 71)))
+        self.catch_up()
+        self.assertEqual((self.runs_of()[0]["state"], self.runs_of()[0]["diverged_after"]), ("stopped", None))
+
+    def test_a_run_that_ended_with_skipped_steps(self):
+        with open(self.runs[0] / "metrics.jsonl", "a") as file:
+            file.write("".join(line(s, skipped=True).replace('"loss": 1', '"loss": null') for s in range(51, 54)))
+        self.catch_up()
+        self.assertEqual((self.runs_of()[0]["state"], self.runs_of()[0]["diverged_after"]), ("diverged", 50))
 
     def test_runs_that_come_later_keep_the_others_places(self):
         board = Board([self.folder])

@@ -82,6 +82,19 @@ struct Show {
   int ranks = 0;  ///< of the layout to be shown
 };
 
+/// The ranks of the job that is shown, and why so many.
+int shown_ranks(const te::config::ParallelConfig& parallel, const te::parallel::World& world, int asked) {
+  if (asked > 0) return asked;
+  const auto fewest = static_cast<int>(parallel.model_ranks());
+  if (world.size() > 1) return std::max(world.size(), fewest);
+  const auto ranks = static_cast<int>(parallel.intended_ranks());
+  if (ranks > 1)
+    std::printf("a job of %d ranks, %s; --ranks N shows another\n", ranks,
+                ranks == fewest ? "the fewest that the layout needs (parallel.tensor * context * pipeline)"
+                                : "which the config is made for (parallel.ranks)");
+  return ranks;
+}
+
 // Long lines are folded for people; in a file they can be searched.
 void print_tables(const std::string& text) {
   const te::Terminal terminal = te::console_terminal();
@@ -99,12 +112,13 @@ void show_layout(const te::config::Config& config, const te::Context& context, t
     te::apps::PlannedRank rank_plan(config, context, world, groups);
     te::train::StepRunner& runner = rank_plan.runner();
     if (stage == 0) {
-      print_tables(te::train::device_summary(context) + te::train::precision_summary(config, context) +
-                   te::model::pipeline_summary(config) + te::train::config_notes(config));
+      print_tables(te::train::device_summary(context) + te::train::model_summary(config) +
+                   te::train::precision_summary(config, context) + te::model::pipeline_summary(config) +
+                   te::train::config_notes(config));
     }
     if (grid.world > 1)
       print_tables(fmt::format("\nrank {} of {} ({})\n", rank, grid.str(), groups.at().str()));
-    print_tables(te::train::model_summary(config, runner.model().parameters()) +
+    print_tables(te::train::share_summary(config, runner.model().parameters()) +
                  te::train::gather_summary(runner.model().parameters()) +
                  te::train::memory_summary(runner.plan(), context) +
                  te::train::offload_summary(runner.plan(), config) +
@@ -225,25 +239,25 @@ int body(te::parallel::World& world, int argc, char** argv) {
       ->type_name("KEY=VALUE")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  app.add_flag(
-      "--overwrite", overwrite,
-      "Start anew where logging.directory holds an earlier run: its logs and checkpoints are removed");
+  app.add_flag("--overwrite", overwrite,
+               "Start again at step 1 where logging.directory holds an earlier run: its logs and checkpoints "
+               "are removed");
   app.add_flag("--dry-run", show.dry_run,
                "Check the config, print model and memory plan, and stop; needs no GPU");
   app.add_flag("--print-config", print_config,
                "Print the effective config as YAML, with the origin of each value in a comment, and stop");
   app.add_flag("--list-presets", presets, "Print the model shapes that preset:NAME stands for, and stop");
   app.add_flag("--describe-keys", describe,
-               "Print every config key with type, default and meaning, and stop");
+               "Print every config key with type, allowed values, default and meaning, and stop");
   app.add_flag("--verbose", show.verbose,
                "All tables and the whole config at the start; with --dry-run: every buffer of the plan");
   app.add_option("--log-level", level, "What is shown: info, warning (no steps) or error")
       ->check(CLI::IsMember({"info", "warning", "error"}));
   app.add_flag("--print-schedule", show.schedule, "Draw the pipeline schedule and stop");
-  app.add_option(
-         "--ranks", show.ranks,
-         "With --dry-run and --print-schedule: ranks of the job; parallel.tensor * context * pipeline when "
-         "absent")
+  app.add_option("--ranks", show.ranks,
+                 "With --dry-run and --print-schedule: ranks of the job; when absent parallel.ranks, or as "
+                 "few as the "
+                 "layout needs")
       ->check(CLI::PositiveNumber);
   te::apps::PlanOptions plan(app);
   app.require_subcommand(0, 1);
@@ -268,8 +282,7 @@ int body(te::parallel::World& world, int argc, char** argv) {
     return inspect_fp8.run(world);
   }
   if (describe || presets) {
-    const std::string text = describe ? te::config::describe_keys() : te::config::describe_presets();
-    if (world.leader()) std::printf("%s", text.c_str());
+    if (world.leader()) print_tables(describe ? te::config::describe_keys() : te::config::describe_presets());
     return 0;
   }
   if (configs.empty())
@@ -294,12 +307,9 @@ int body(te::parallel::World& world, int argc, char** argv) {
     return train_under_signals(config, world,
                                {fmt::format("{}", fmt::join(configs, " + ")), overwrite, show.verbose});
   if (!world.leader()) return 0;
-  const int model_ranks =
-      static_cast<int>(config.parallel.tensor * config.parallel.context * config.parallel.pipeline);
   const te::parallel::ProcessGrid grid = te::parallel::ProcessGrid::of(
-      show.ranks > 0 ? show.ranks : std::max(world.size(), model_ranks),
-      static_cast<int>(config.parallel.tensor), static_cast<int>(config.parallel.context),
-      static_cast<int>(config.parallel.pipeline));
+      shown_ranks(config.parallel, world, show.ranks), static_cast<int>(config.parallel.tensor),
+      static_cast<int>(config.parallel.context), static_cast<int>(config.parallel.pipeline));
   if (show.schedule) {
     const te::parallel::ScheduleShape shape =
         te::train::schedule_shape(config.training, config.parallel, grid);

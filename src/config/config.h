@@ -238,6 +238,7 @@ struct PrecisionConfig {
 /// How the ranks of a job share the work. The data-parallel size is what is left: ranks / (tensor * context *
 /// pipeline).
 struct ParallelConfig {
+  int64_t ranks = 0;  ///< of the job that the config is made for; 0: as few as the layout needs
   int64_t tensor = 1;
   int64_t context = 1;  ///< ranks that share the tokens of every sequence
   int64_t pipeline = 1;
@@ -258,6 +259,13 @@ struct ParallelConfig {
   Transport pipeline_transport = Transport::nccl;  ///< of the stream and its gradient between stages
   bool overlap_receive = false;   ///< pipeline: a message may arrive while the pass before its own runs
   int64_t timeout_seconds = 600;  ///< of a rank that waits for others; 0: for ever
+
+  int64_t model_ranks() const { return tensor * context * pipeline; }
+  /// `ranks`, in whole copies of the model.
+  int64_t intended_ranks() const {
+    const int64_t copies = (ranks + model_ranks() - 1) / model_ranks();
+    return (copies > 0 ? copies : 1) * model_ranks();
+  }
 };
 
 struct TrainingConfig {
@@ -455,7 +463,7 @@ struct SetKey {
 };
 std::vector<SetKey> keys_that_were_set(const Config& config);
 
-/// One line per key (name, type, default, meaning) for --help.
+/// One line per key: name, type with the allowed values, default, meaning.
 std::string describe_keys();
 
 /// The tables of docs/configuration.md.

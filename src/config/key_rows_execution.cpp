@@ -5,6 +5,11 @@ namespace te::config {
 namespace {
 
 const auto kExecutionRows = std::to_array<Key>({
+    {TE_KEY(parallel.ranks), kBuiltIn, from_to(0, 1048576),
+     "Ranks (GPUs) that the config is made for: `--dry-run` and `--print-schedule` show a job of so many, "
+     "and "
+     "a run with fewer or more says so at its start. 0: as few as the layout needs, `tensor` * `context` * "
+     "`pipeline`."},
     {TE_KEY(parallel.tensor), kBuiltIn, from_to(1, 1024),
      "Ranks that share every layer's matrices. Divides `num_query_groups` and `ffn_hidden_size`."},
     {TE_KEY(parallel.context), kBuiltIn, from_to(1, 1024),

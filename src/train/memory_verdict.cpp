@@ -44,6 +44,9 @@ std::string remedies(const MemoryPlan& plan, const config::Config& config, const
   std::string text;
   for (const auto& [bytes, remedy] : all)
     if (bytes > plan.total_bytes() / 50) text += remedy + "; ";
+  const config::ParallelConfig& parallel = config.parallel;
+  if (const int64_t intended = parallel.intended_ranks(); data_ranks * parallel.model_ranks() < intended)
+    return text + fmt::format("the {} ranks that the config is made for (mpirun -n {})", intended, intended);
   return text + "more ranks (parallel.tensor, parallel.context, parallel.pipeline)";
 }
 

@@ -50,10 +50,11 @@ std::string rows_of(const std::string& text, int columns) {
 
 std::string model_line(const StartInfo& info) {
   const config::ModelConfig& m = info.config.model;
-  std::string text = fmt::format("{}, {} parameters{}: {} layers, hidden {}, ffn {}, {} heads of {}",
-                                 to_string(m.family), with_separators(info.parameters.num_parameters()),
-                                 info.grid.tensor * info.grid.pipeline > 1 ? " on rank 0" : "", m.num_layers,
-                                 m.hidden_size, m.ffn_hidden_size, m.num_attention_heads, m.kv_channels);
+  const int64_t whole = whole_parameters(info.config), held = info.parameters.num_parameters();
+  std::string text = fmt::format(
+      "{}, {} parameters{}: {} layers, hidden {}, ffn {}, {} heads of {}", to_string(m.family),
+      with_separators(whole), held == whole ? "" : fmt::format(" ({} on rank 0)", with_separators(held)),
+      m.num_layers, m.hidden_size, m.ffn_hidden_size, m.num_attention_heads, m.kv_channels);
   if (m.num_query_groups != m.num_attention_heads)
     text += fmt::format(" ({} query groups)", m.num_query_groups);
   return text + fmt::format(", vocabulary {} (padded {}), sequence {}", m.vocab_size, m.padded_vocab_size(),
@@ -114,6 +115,17 @@ std::string ranks_rows(const StartInfo& info, int columns) {
   return text;
 }
 
+/// A note where the job has another number of ranks than the config is made for.
+std::string ranks_note(const StartInfo& info) {
+  const config::ParallelConfig& parallel = info.config.parallel;
+  const int64_t ranks = info.grid.world;
+  if (parallel.ranks == 0 || ranks == parallel.intended_ranks()) return "";
+  return fmt::format(
+      "  note: the config is made for {} ranks (parallel.ranks), this job has {}: memory and time per rank "
+      "are not those that it was made for\n",
+      parallel.intended_ranks(), ranks);
+}
+
 /// "  section  name value, name value".
 std::string keys_rows(const config::Config& config, int columns) {
   std::string text, section, line;
@@ -141,7 +153,7 @@ std::string start_screen(const StartInfo& info, int columns) {
          rows_of(precision_summary(info.config, info.context), columns) +
          rows_of(gather_summary(info.parameters), columns) + row("memory", memory_line(info), columns) +
          rows_of(offload_summary(info.plan, info.config), columns) +
-         rows_of(config_notes(info.config), columns) +
+         rows_of(config_notes(info.config) + ranks_note(info), columns) +
          row("config",
              fmt::format("{}; keys that differ from their defaults (all: {}/effective_config.yaml):",
                          info.config_path, folder),
@@ -155,10 +167,10 @@ std::string start_tables(const StartInfo& info) {
     hosts += "host " + line + "\n";
   if (const std::string line = transport_line(info); !line.empty()) hosts += "messages: " + line + "\n";
   return (info.ranks.empty() ? "" : info.ranks + hosts) + device_summary(info.context) +
-         model_summary(info.config, info.parameters) + model::pipeline_summary(info.config) +
-         precision_summary(info.config, info.context) + gather_summary(info.parameters) +
-         config_notes(info.config) + memory_summary(info.plan, info.context) +
-         offload_summary(info.plan, info.config);
+         model_summary(info.config) + share_summary(info.config, info.parameters) +
+         model::pipeline_summary(info.config) + precision_summary(info.config, info.context) +
+         gather_summary(info.parameters) + config_notes(info.config) + ranks_note(info) +
+         memory_summary(info.plan, info.context) + offload_summary(info.plan, info.config);
 }
 
 void write_start_files(const StartInfo& info) {

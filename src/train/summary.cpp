@@ -19,6 +19,16 @@ std::string part_of(const std::string& name) {
   return "norms";
 }
 
+/// Of the whole model, however ranks share it.
+std::map<std::string, int64_t> parameters_by_part(config::Config config) {
+  config.parallel = {};
+  model::ModelStage model(config);  // describes its parameters; nothing is planned or allocated
+  std::map<std::string, int64_t> parts;
+  for (const parameters::Parameter& parameter : model.parameters().parameters())
+    parts[part_of(parameter.name)] += parameter.shape.numel();
+  return parts;
+}
+
 /// Which steps are taken in FP8, where not all are.
 std::string schedule_line(const config::PrecisionConfig& precision) {
   const int64_t from = precision.fp8_from_step, until = precision.fp8_until_step;
@@ -49,7 +59,20 @@ std::string device_summary(const Context& context) {
                      human_bytes(info.memory_bytes), human_bytes(info.free_bytes));
 }
 
-std::string model_summary(const config::Config& config, const parameters::ParameterStore& parameters) {
+int64_t whole_parameters(const config::Config& config) {
+  int64_t count = 0;
+  for (const auto& [part, parameters] : parameters_by_part(config)) count += parameters;
+  return count;
+}
+
+std::string share_summary(const config::Config& config, const parameters::ParameterStore& parameters) {
+  const int64_t whole = whole_parameters(config), held = parameters.num_parameters();
+  if (held == whole) return "";
+  return fmt::format("share: this rank holds {} of the model's {} parameters\n", with_separators(held),
+                     with_separators(whole));
+}
+
+std::string model_summary(const config::Config& config) {
   const config::ModelConfig& model = config.model;
   std::string text = fmt::format(
       "model: {} with {} layers, hidden {}, ffn {}, {} heads of {} ({} query groups), vocabulary {} (padded "
@@ -57,13 +80,9 @@ std::string model_summary(const config::Config& config, const parameters::Parame
       to_string(model.family), model.num_layers, model.hidden_size, model.ffn_hidden_size,
       model.num_attention_heads, model.kv_channels, model.num_query_groups, model.vocab_size,
       model.padded_vocab_size(), model.seq_length);
-  std::map<std::string, int64_t> parts;
-  for (const parameters::Parameter& parameter : parameters.parameters()) {
-    parts[part_of(parameter.name)] += parameter.shape.numel();
-  }
-  for (const auto& [part, count] : parts)
+  for (const auto& [part, count] : parameters_by_part(config))
     text += fmt::format("  {:<26}{:>16}\n", part, with_separators(count));
-  text += fmt::format("  {:<26}{:>16}\n", "parameters", with_separators(parameters.num_parameters()));
+  text += fmt::format("  {:<26}{:>16}\n", "parameters", with_separators(whole_parameters(config)));
   const int64_t tokens = config.training.global_batch_size * model.seq_length;
   text += fmt::format("  {:<26}{:>16.3f}\n  {:<26}{:>16}  ({} microbatches of {} x {})\n", "GFLOP per token",
                       flops_per_token(model) / 1e9, "tokens per step", with_separators(tokens),

@@ -118,7 +118,7 @@ TEST(Reference, EveryKeyOfTheYamlIsDescribed) {
     EXPECT_NE(markdown.find(fmt::format("| `{}.{}` |", section, name)), std::string::npos) << name;
     EXPECT_NE(help.find(fmt::format("  {}.{} ", section, name)), std::string::npos) << name;
   }
-  EXPECT_EQ(keys, 177);
+  EXPECT_EQ(keys, 178);
 }
 
 /// docs/configuration.md holds the reference between two markers. TE_UPDATE_DOCS=1 writes it.

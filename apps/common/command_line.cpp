@@ -9,12 +9,16 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <string>
+#include <system_error>
 #include <utility>
+#include <vector>
 
 #include "common/command_model.h"
 #include "core/error.h"
+#include "core/suggest.h"
 #include "version/version.h"
 
 namespace te::apps {
@@ -47,6 +51,68 @@ std::string message_of(const CLI::App& app, const CLI::ParseError& error) {
   });
   const size_t value = message.find("Value ");
   return name + " " + message.substr(value + 6, range - value - 6) + ": " + rule;
+}
+
+/// The command that the words so far have led to.
+const CLI::App& reached(const CLI::App& app) {
+  const std::vector<CLI::App*> commands = app.get_subcommands();  // those that were given
+  return commands.empty() ? app : reached(*commands.back());
+}
+
+/// Offers the options of a command, in full.
+void offer_options(const CLI::App& command, std::string_view word, NearestNames& nearest) {
+  for (const CLI::Option* option : command.get_options())
+    for (const std::string& name : option->get_lnames()) nearest.offer_if_near(word, "--" + name);
+}
+
+/// What an option that is not there may be meant for; a question, or empty.
+std::string advice_on_option(const CLI::App& app, std::string_view word, const ConfigWords& words) {
+  NearestNames nearest;
+  offer_options(reached(app), word, nearest);
+  if (const std::string key = words.advice(word); !key.empty() && (nearest.empty() || nearest.distance() > 0))
+    return key;
+  if (!nearest.empty()) return nearest.question("");
+  for (const CLI::App* command : app.get_subcommands({})) {
+    for (const CLI::Option* option : command->get_options())
+      if (option->check_name(std::string(word)))
+        return fmt::format("it is an option of {} {}", app.get_name(), command->get_name());
+  }
+  return "";
+}
+
+/// The same of a word that is no option.
+std::string advice_on_word(const CLI::App& app, const std::string& word) {
+  NearestNames nearest;
+  if (app.get_subcommands().empty())
+    for (const CLI::App* command : app.get_subcommands({})) nearest.offer_if_near(word, command->get_name());
+  if (!nearest.empty()) return nearest.question();
+  const auto takes = [&](const char* option) { return reached(app).get_option_no_throw(option) != nullptr; };
+  if (word.find('=') != std::string::npos && takes("--set"))
+    return fmt::format("did you mean --set {}?", word);
+  std::error_code ignored;
+  const bool is_there = std::filesystem::exists(word, ignored);
+  const bool config = word.ends_with(".yaml") || word.ends_with(".yml") || word.starts_with("preset:");
+  if (takes("--config") && (config || is_there)) return fmt::format("did you mean --config {}?", word);
+  if (takes("--checkpoint") && is_there) return fmt::format("did you mean --checkpoint {}?", word);
+  return "";
+}
+
+/// What is wrong with a command line on which words are left over, or that lacks a command; empty for other errors.
+std::string complaint_of(const CLI::App& app, const ConfigWords& words) {
+  const std::vector<std::string> left = app.remaining(true);
+  if (left.empty()) {
+    std::string commands;
+    for (const CLI::App* command : app.get_subcommands({}))
+      commands += (commands.empty() ? "" : ", ") + command->get_name();
+    const bool lacks_command = app.get_require_subcommand_min() > 0 && app.get_subcommands().empty();
+    return lacks_command ? fmt::format("a command is missing: {}; see {} --help", commands, app.get_name())
+                         : "";
+  }
+  const bool is_option = left[0].size() > 1 && left[0][0] == '-';
+  const std::string word = is_option ? left[0].substr(0, left[0].find('=')) : left[0];
+  const std::string advice = is_option ? advice_on_option(app, word, words) : advice_on_word(app, word);
+  return fmt::format("unknown {} {}; {}", is_option ? "option" : "argument", word,
+                     advice.empty() ? fmt::format("see {} --help", app.get_name()) : advice);
 }
 
 /// Every check lets NaN pass, and no number of ours may be infinite.
@@ -115,6 +181,8 @@ bool parse_command_line(CLI::App& app, int argc, char** argv, bool quiet, const 
         fmt::print("{}", shown);
       return false;
     }
+    if (const std::string complaint = complaint_of(app, words); !complaint.empty())
+      user_error("{}", complaint);
     user_error("{}; see {} --help", message_of(app, error), app.get_name());
   }
   return true;

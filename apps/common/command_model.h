@@ -3,7 +3,9 @@
 
 #include <CLI/CLI.hpp>
 
+#include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace te::apps {
@@ -43,6 +45,8 @@ struct KeyModel {
 struct ConfigWords {
   std::vector<KeyModel> keys;
   std::vector<std::string> presets;  ///< "preset:gpt2"
+  /// What to say of an unknown option that is the name of a key; empty when it is none.
+  std::function<std::string(std::string_view)> advice = [](std::string_view) { return std::string(); };
 };
 
 /// A script that completes the program's command line. `shell` is bash, zsh or fish (UserError otherwise).

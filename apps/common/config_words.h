@@ -12,6 +12,7 @@ inline ConfigWords config_words() {
   for (config::KeyChoices& key : config::key_choices())
     words.keys.push_back({std::move(key.path), std::move(key.values), key.is_path, std::move(key.meaning)});
   words.presets = config::preset_sources();
+  words.advice = config::set_suggestion;
   return words;
 }
 

@@ -64,7 +64,7 @@ const auto kRunRows = std::to_array<Key>({
      "moments of zero."},
     {TE_KEY(checkpoint.resume), kBuiltIn, kAny,
      "`auto` continues from the latest checkpoint of `directory` if there is one; a path continues from that "
-     "checkpoint, or from the latest of that directory.",
+     "checkpoint, or from the latest of that directory or run folder.",
      "`auto`, `never` or a path"},
     {TE_KEY(checkpoint.resume_fallback), kBuiltIn, kAny,
      "With `resume: auto`: where the newest checkpoint is damaged, go on from the one before it, with a "
@@ -73,7 +73,8 @@ const auto kRunRows = std::to_array<Key>({
     {TE_KEY(checkpoint.load_optimizer), kBuiltIn, kAny,
      "Resume the optimizer's moments; otherwise they start at zero."},
     {TE_KEY(checkpoint.init_from), "random initial weights", kAny,
-     "Checkpoint (of any step, or made by `te-convert`) whose weights a new run starts with, at step 1 and "
+     "Checkpoint (of any step, or made by `te-convert`; or a run's folder) whose weights a new run starts "
+     "with, at step 1 and "
      "with moments "
      "of zero; what `resume` finds comes first.",
      "a path"},

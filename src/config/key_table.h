@@ -62,6 +62,8 @@ const Key* find_key(std::string_view path);
 std::string_view type_name(const Key& key);
 /// Allowed values in words: "1 or more", "off, e4m3, hybrid"; empty when anything goes.
 std::string allowed_values(const Key& key);
+/// The meaning for a terminal: without the reference's marks, links as paths.
+std::string plain_meaning(const Key& key);
 /// A range in words: "0 or more and below 1".
 std::string range_text(const Range& range);
 /// A value as it is written in YAML, on one line.

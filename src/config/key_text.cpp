@@ -103,6 +103,19 @@ std::string allowed_values(const Key& key) {
   return range_text(key.range);
 }
 
+std::string plain_meaning(const Key& key) {
+  std::string text(key.meaning);
+  std::erase(text, '`');
+  // [dtypes.md](dtypes.md#attention) -> docs/dtypes.md
+  for (size_t middle; (middle = text.find("](")) != std::string::npos;) {
+    const size_t begin = text.rfind('[', middle), end = text.find(')', middle);
+    TE_CHECK(begin != std::string::npos && end != std::string::npos, "{}: a broken link", key.path);
+    const std::string label = text.substr(begin + 1, middle - begin - 1);
+    text.replace(begin, end - begin + 1, (label.ends_with(".md") ? "docs/" : "") + label);
+  }
+  return text;
+}
+
 std::string number_text(double value) {
   std::string text = fmt::format("{}", value);
   // YAML 1.1 readers take a number without a point before its exponent for a string.

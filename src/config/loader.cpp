@@ -4,7 +4,6 @@
 
 #include <cctype>
 #include <map>
-#include <set>
 
 #include "config/key_table.h"
 #include "config/merge.h"
@@ -27,17 +26,16 @@ class Loader {
   void read(const std::vector<Assignment>& assignments);
   void read_override(const std::string& assignment);
   /// `origins` may be null.
-  Config finish(const std::vector<std::string>& overrides, Provenance* origins);
+  Config finish(Provenance* origins);
 
  private:
   void check_required() const;
-  void resolve_and_validate(const std::vector<std::string>& overrides);
-  std::string places(const std::string& message) const;
+  void resolve_and_validate();
+  std::string places(std::string_view message) const;
   Provenance provenance(const Config& before);
 
   std::string source_;  ///< for messages about no key in particular
   Config config_;
-  std::set<std::string> files_;                            ///< in which the keys stand
   std::map<std::string, std::string, std::less<>> given_;  ///< where each key that is given stands
 };
 
@@ -54,7 +52,6 @@ void Loader::read(const std::vector<Assignment>& assignments) {
     };
     read_value(*key, assignment.value, where, config_);
     given_[assignment.path] = assignment.at.str();
-    files_.insert(assignment.at.source);
   }
 }
 
@@ -96,31 +93,44 @@ void Loader::check_required() const {
   if (!missing.empty()) user_error("{}: required keys are missing: {}", source_, fmt::join(missing, ", "));
 }
 
-/// Where the keys that a message names stand, when that is more than one file's business.
-std::string Loader::places(const std::string& message) const {
-  if (files_.size() < 2) return "";
-  std::string text;
-  for (const auto& [path, place] : given_) {
-    const size_t found = message.find(path);
-    if (found == std::string::npos || place == "--set") continue;
-    const size_t end = found + path.size();
-    if (end < message.size() &&
-        (std::isalnum(static_cast<unsigned char>(message[end])) || message[end] == '_'))
-      continue;
-    text += fmt::format("{}{}: {}", text.empty() ? " (" : ", ", path, place);
-  }
-  return text.empty() ? "" : text + ")";
+/// "default", with the keys that it follows from.
+std::string default_origin(const Key& key) {
+  return key.default_text.empty() ? "default" : fmt::format("default: {}", key.default_text);
 }
 
-void Loader::resolve_and_validate(const std::vector<std::string>& overrides) {
+/// Where `name` stands as a word of a message; npos where it does not.
+size_t find_word(std::string_view message, std::string_view name) {
+  const auto part_of_name = [&](size_t at) {
+    return at < message.size() &&
+           (std::isalnum(static_cast<unsigned char>(message[at])) != 0 || message[at] == '_');
+  };
+  size_t found = message.find(name);
+  while (found != std::string_view::npos && (part_of_name(found - 1) || part_of_name(found + name.size())))
+    found = message.find(name, found + 1);
+  return found;
+}
+
+/// The keys that a message names, in its order, with the place that each value came from; the sources when it names
+/// none.
+std::string Loader::places(std::string_view message) const {
+  std::map<size_t, std::string> found;
+  for (const Key& key : keys()) {
+    const size_t at = find_word(message, key.path);
+    if (at == std::string_view::npos) continue;
+    const auto given = given_.find(key.path);
+    found[at] = fmt::format("{}: {}", key.path, given == given_.end() ? default_origin(key) : given->second);
+  }
+  std::string text;
+  for (const auto& [at, place] : found) text += (text.empty() ? "" : ", ") + place;
+  return text.empty() ? source_ : text;
+}
+
+void Loader::resolve_and_validate() {
   try {
     resolve_defaults(config_);
     validate(config_);
   } catch (const UserError& error) {
-    const std::string message = error.what() + places(error.what());
-    if (overrides.empty()) user_error("{}: {}", source_, message);
-    user_error("{} with --set {}: {}", source_, one_line(fmt::format("{}", fmt::join(overrides, " --set "))),
-               message);
+    user_error("{} ({})", error.what(), places(error.what()));
   }
 }
 
@@ -131,7 +141,7 @@ Provenance Loader::provenance(const Config& before) {
     const auto found = given_.find(key.path);
     std::string& origin = result.origins[std::string(key.path)];
     if (found == given_.end()) {
-      origin = key.default_text.empty() ? "default" : fmt::format("default: {}", key.default_text);
+      origin = default_origin(key);
     } else {
       const std::string was = value_text(key.field(given)), is = value_text(key.field(config_));
       origin = found->second + (was == is ? "" : fmt::format(", {} there: fitted to other keys", was));
@@ -140,13 +150,13 @@ Provenance Loader::provenance(const Config& before) {
   return result;
 }
 
-Config Loader::finish(const std::vector<std::string>& overrides, Provenance* origins) {
+Config Loader::finish(Provenance* origins) {
   check_required();
   if (!given_.contains("model.tie_word_embeddings")) {
     config_.model.tie_word_embeddings = config_.model.family == Family::gpt;
   }
   const Config before = config_;
-  resolve_and_validate(overrides);
+  resolve_and_validate();
   if (origins) *origins = provenance(before);
   return config_;
 }
@@ -160,7 +170,7 @@ Config parse_config(const std::string& yaml_text, const std::string& source_name
   Loader loader({source_name});
   loader.read(reader.assignments());
   for (const std::string& assignment : overrides) loader.read_override(assignment);
-  return loader.finish(overrides, nullptr);
+  return loader.finish(nullptr);
 }
 
 Config load_config(const std::vector<std::string>& sources, const std::vector<std::string>& overrides,
@@ -170,7 +180,7 @@ Config load_config(const std::vector<std::string>& sources, const std::vector<st
   Loader loader(sources);
   loader.read(reader.assignments());
   for (const std::string& assignment : overrides) loader.read_override(assignment);
-  return loader.finish(overrides, provenance);
+  return loader.finish(provenance);
 }
 
 Config load_config(const std::string& path, const std::vector<std::string>& overrides) {

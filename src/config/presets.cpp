@@ -7,6 +7,7 @@
 #include "config/provenance.h"
 #include "config/text.h"
 #include "core/error.h"
+#include "core/suggest.h"
 
 namespace te::config {
 
@@ -75,17 +76,11 @@ constexpr auto kPresets = std::to_array<Preset>({
      "num_query_groups: 8, vocab_size: 32768, seq_length: 8192, rope_theta: 1000000.0"},
 });
 
-std::string_view nearest(std::string_view name) {
-  std::string_view best;
-  int best_edits = 1 << 30;
-  for (const Preset& preset : kPresets) {
-    const int edits = edit_distance(name.substr(0, 64), preset.name);
-    if (edits < best_edits) {
-      best_edits = edits;
-      best = preset.name;
-    }
-  }
-  return best;
+/// "did you mean 'llama3_8b'?", or nothing.
+std::string nearest(std::string_view name) {
+  NearestNames nearest;
+  for (const Preset& preset : kPresets) nearest.offer_if_near(name, preset.name);
+  return nearest.empty() ? "" : nearest.question() + " ";
 }
 
 /// What a preset lacks to make a whole config.
@@ -107,8 +102,8 @@ std::string preset_yaml(std::string_view source, std::string_view where) {
   for (const Preset& preset : kPresets) {
     if (preset.name == name) return fmt::format("model: {{{}}}\n", preset.model);
   }
-  user_error("{}there is no preset {}; the nearest is '{}', and te-train --list-presets shows all", where,
-             key_name(name), nearest(name));
+  user_error("{}there is no preset {}; {}te-train --list-presets shows all", where, key_name(name),
+             nearest(name));
 }
 
 int64_t parameter_count(const ModelConfig& m) {

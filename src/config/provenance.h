@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "config/config.h"
@@ -32,5 +33,9 @@ struct KeyChoices {
 };
 
 std::vector<KeyChoices> key_choices();
+
+/// "did you mean --set optimizer.lr=VALUE?" for an option, such as --lr, that is the name of a key here or in another
+/// program; empty when it is none.
+std::string set_suggestion(std::string_view option);
 
 }  // namespace te::config

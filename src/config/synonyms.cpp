@@ -1,15 +1,18 @@
 // What other programs call our keys, where the letters do not tell.
+#include <optional>
+#include <span>
+#include <string>
 #include <string_view>
-#include <utility>
 
 #include "config/text.h"
+#include "core/suggest.h"
 
 namespace te::config {
 
 namespace {
 
 /// Names of Megatron-LM, NeMo, torchtitan, nanoGPT, litgpt, transformers, DeepSpeed and axolotl.
-constexpr std::pair<std::string_view, std::string_view> kSynonyms[] = {
+constexpr Synonym kSynonyms[] = {
     {"extend", "extends"},
     {"base", "extends"},
     {"_base_", "extends"},
@@ -272,15 +275,66 @@ constexpr std::pair<std::string_view, std::string_view> kSynonyms[] = {
     {"log_every_n_steps", "logging.every"},
     {"log_dir", "logging.directory"},
     {"run_dir", "logging.directory"},
+    {"checkpoint.path", "checkpoint.directory"},
+    {"checkpoint.save_dir", "checkpoint.directory"},
+    {"logging.path", "logging.directory"},
+    {"logging.interval", "logging.every"},
+    {"evaluation.interval", "evaluation.every"},
+    {"wd", "optimizer.weight_decay"},
+};
+
+constexpr std::string_view kDataParallel =
+    "data parallelism has no key, it takes the ranks that parallel.tensor, context and pipeline leave: start "
+    "that "
+    "many with mpirun -n RANKS";
+constexpr std::string_view kResume =
+    "set checkpoint.resume to auto (--set checkpoint.resume=auto), to never, or to a checkpoint's path";
+
+/// Names for which there is no key, or whose key takes other values.
+constexpr Synonym kHints[] = {
+    {"dp", kDataParallel},
+    {"dp_size", kDataParallel},
+    {"data_parallel", kDataParallel},
+    {"data_parallel_size", kDataParallel},
+    {"data_parallel_degree", kDataParallel},
+    {"data_parallel_replicate_degree", kDataParallel},
+    {"dp_replicate", kDataParallel},
+    {"parallel.data", kDataParallel},
+    {"world_size", kDataParallel},
+    {"num_gpus", kDataParallel},
+    {"gpus", kDataParallel},
+    {"num_nodes", kDataParallel},
+    {"nproc_per_node", kDataParallel},
+    {"resume", kResume},
+    {"auto_resume", kResume},
 };
 
 }  // namespace
 
-std::string_view key_of_synonym(std::string_view name) {
-  for (const auto& [theirs, ours] : kSynonyms) {
-    if (theirs == name) return ours;
+std::span<const Synonym> synonyms() {
+  return kSynonyms;
+}
+
+std::string_view hint_of(std::string_view path) {
+  for (const Synonym& hint : kHints) {
+    const bool leaf = hint.theirs.find('.') == std::string_view::npos;
+    if (name_distance(leaf ? path.substr(path.rfind('.') + 1) : path, hint.theirs) == 0) return hint.ours;
   }
   return {};
+}
+
+std::string meant_resume(std::string_view value) {
+  constexpr std::string_view kAuto[] = {"auto", "true", "yes", "on", "latest", "last"};
+  constexpr std::string_view kNever[] = {"never", "false", "no", "off", "none"};
+  if (value == kAuto[0] || value == kNever[0] || value.find('/') != std::string_view::npos) return "";
+  NearestNames meant;
+  for (const std::span<const std::string_view> words :
+       {std::span<const std::string_view>(kAuto), std::span<const std::string_view>(kNever)}) {
+    for (const std::string_view word : words)
+      if (const std::optional<int> distance = name_distance(value, word, false))
+        meant.offer(words[0], *distance);
+  }
+  return meant.empty() ? "" : meant.question();
 }
 
 }  // namespace te::config

@@ -2,11 +2,12 @@
 #include "config/text.h"
 
 #include <algorithm>
-#include <utility>
-#include <vector>
+#include <optional>
 
 #include "config/key_table.h"
+#include "config/provenance.h"
 #include "core/error.h"
+#include "core/suggest.h"
 
 namespace te::config {
 
@@ -43,79 +44,74 @@ std::string key_name(std::string_view path) {
   return fmt::format("'{}'", one_line(path));
 }
 
-int edit_distance(std::string_view a, std::string_view b) {
-  std::vector<int> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) last[j] = static_cast<int>(j);
-  for (size_t i = 1; i <= a.size(); ++i) {
-    row[0] = static_cast<int>(i);
-    for (size_t j = 1; j <= b.size(); ++j) {
-      row[j] = std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + (a[i - 1] != b[j - 1])});
-      const bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
-      if (swapped) row[j] = std::min(row[j], before[j - 2] + 1);
-    }
-    std::swap(before, last);
-    std::swap(last, row);
-  }
-  return last[b.size()];
-}
-
 namespace {
+
+/// What costs more than an edit of a name, and less than two.
+constexpr int kOtherSection = 50, kNearSection = 25, kSynonym = 20;
 
 std::string_view leaf(std::string_view path) {
   return path.substr(path.rfind('.') + 1);  // npos + 1 is 0: a path without a dot is its own leaf
 }
 
-std::string_view take_word(std::string_view& text) {
-  const std::string_view word = text.substr(0, text.find('_'));
-  text.remove_prefix(std::min(text.size(), word.size() + 1));
-  return word;
+std::string_view section_of(std::string_view path) {
+  return path.substr(0, path.find('.'));
 }
 
-/// The words of name begin words of candidate, in order: n_head and num_attention_heads, batch_size and
-/// micro_batch_size.
-bool abbreviates(std::string_view name, std::string_view candidate) {
-  if (name.size() < 4) return false;
-  while (!name.empty()) {
-    const std::string_view word = take_word(name);
-    bool matched = false;
-    while (!matched && !candidate.empty()) matched = take_word(candidate).starts_with(word);
-    if (!matched) return false;
+/// The keys that are nearest to an unknown one: the same section first, a right name in a wrong section before a wrong
+/// name in the right one. What other programs call a key is another name of it.
+NearestNames nearest_keys(std::string_view unknown) {
+  const std::string_view name = leaf(unknown), section = section_of(unknown);
+  const bool has_section = section.size() != unknown.size();
+  NearestNames nearest;
+  const auto offer = [&](std::string_view candidate, std::string_view key, int cost, int elsewhere) {
+    const bool related = has_section && section == section_of(key);
+    const std::optional<int> distance = name_distance(name, candidate, related);
+    if (!distance) return;
+    const bool near = has_section && name_distance(section, section_of(key), false).has_value();
+    nearest.offer(key, *distance + cost + (related ? 0 : near ? kNearSection : elsewhere));
+  };
+  for (const Key& key : keys()) offer(key.name(), key.path, 0, kOtherSection);
+  for (const Synonym& synonym : synonyms()) {
+    // A name with its section is meant there alone; another section's synonym is the last thing to be believed.
+    if (synonym.theirs.find('.') == std::string_view::npos)
+      offer(synonym.theirs, synonym.ours, kSynonym, has_section ? 3 * kOtherSection : 0);
+    else if (name_distance(unknown, synonym.theirs) == 0)
+      nearest.offer(synonym.ours, kSynonym);
   }
-  return true;
-}
-
-/// Twice the edits between two names; an abbreviation ranks between one edit and two.
-int name_cost(std::string_view name, std::string_view candidate) {
-  const int edits = 2 * edit_distance(name, candidate);
-  return abbreviates(name, candidate) ? std::min(edits, 3) : edits;
+  return nearest;
 }
 
 }  // namespace
 
 std::string suggestion(std::string_view unknown_path) {
-  if (const std::string_view known = key_of_synonym(leaf(unknown_path)); !known.empty())
-    return fmt::format("did you mean '{}'?", known);
-  // A right name in the wrong section must win over a wrong name in the right one: names weigh more.
-  const std::string_view name = leaf(unknown_path).substr(0, 64);
-  const std::string_view section = unknown_path.substr(0, unknown_path.find('.'));
-  const bool has_section = section.size() != unknown_path.size();
-  std::string_view best;
-  int best_cost = 1 << 30;
-  const auto consider = [&](std::string_view candidate, std::string_view candidate_section) {
-    const bool elsewhere = has_section ? candidate_section != section : !candidate_section.empty();
-    const int cost = name_cost(name, leaf(candidate)) + (elsewhere ? 1 : 0);
-    if (cost < best_cost) {
-      best_cost = cost;
-      best = candidate;
+  const std::string_view path = unknown_path.substr(0, 128);
+  if (const std::string_view hint = hint_of(path); !hint.empty()) return std::string(hint);
+  NearestNames nearest = nearest_keys(path);
+  if (path.find('.') == std::string_view::npos) {
+    for (const Section& section : sections()) {
+      if (section.name == path)
+        return fmt::format("it is a section; name a key in it, such as {}.KEY=VALUE", path);
+      nearest.offer_if_near(path, section.name);
     }
-  };
-  if (!has_section) {
-    for (const Section& candidate : sections()) consider(candidate.name, {});
+    nearest.offer_if_near(path, "extends");
   }
-  for (const Key& candidate : keys()) consider(candidate.path, candidate.section());
-  const int limit = std::max<int>(1, static_cast<int>(name.size()) / 2);
-  if (best_cost / 2 <= limit) return fmt::format("did you mean '{}'?", best);
-  return fmt::format("the nearest is '{}'; docs/configuration.md lists all keys", best);
+  return nearest.empty() ? "te-train --describe-keys lists all keys" : nearest.question();
+}
+
+std::string set_suggestion(std::string_view option) {
+  const std::string_view name = option.substr(std::min(option.find_first_not_of('-'), option.size()));
+  if (const std::string_view hint = hint_of(name); !hint.empty()) return std::string(hint);
+  const NearestNames nearest = nearest_keys(name.substr(0, 128));
+  // Not what may be a mistyped option.
+  if (nearest.empty() || nearest.distance() > kOtherSection + kSynonym) return "";
+  std::string text = nearest.question("");
+  for (size_t at = text.find('.'); at != std::string::npos; at = text.find('.', at + 1)) {
+    const size_t begin = text.rfind(' ', at) + 1, end = text.find_first_of(" ,?", at);
+    text.insert(end, "=VALUE");
+    text.insert(begin, "--set ");
+    at = end + 12;
+  }
+  return text;
 }
 
 }  // namespace te::config

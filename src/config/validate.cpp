@@ -330,7 +330,7 @@ void check_samples(const Config& c) {
   if (l.generate_temperature == 0.0 && (l.generate_top_k > 0 || l.generate_top_p < 1.0)) {
     user_error(
         "logging.generate_temperature 0 always takes the most probable token: set it, or leave "
-        "logging.generate_top_k and generate_top_p out");
+        "logging.generate_top_k and logging.generate_top_p out");
   }
 }
 
@@ -405,6 +405,10 @@ void check_data(const Config& c) {
 
 void check_output(const Config& c) {
   if (c.checkpoint.resume.empty()) user_error("checkpoint.resume is empty; it must be auto, never or a path");
+  if (const std::string meant = meant_resume(c.checkpoint.resume); !meant.empty()) {
+    user_error("checkpoint.resume: {} is neither auto, never nor a path; {} (a folder of that name is ./{})",
+               in_quotes(c.checkpoint.resume), meant, c.checkpoint.resume);
+  }
   if (c.logging.csv.find('/') != std::string::npos) {
     user_error("logging.csv: {} must be a file name without a folder; logging.directory is the folder",
                in_quotes(c.logging.csv));

@@ -103,9 +103,10 @@ std::string describe_keys() {
   for (const Key& key : keys()) width = std::max(width, key.path.size());
   std::string text;
   for (const Key& key : keys()) {
-    std::string meaning(key.meaning);
-    std::erase(meaning, '`');
-    text += fmt::format("  {:<{}}  {} [{}]\n", key.path, width, meaning, default_shown(key));
+    std::string allowed = allowed_values(key);
+    std::erase(allowed, '`');
+    text += fmt::format("  {:<{}}  {}{}{} [{}]  {}\n", key.path, width, type_name(key),
+                        allowed.empty() ? "" : ": ", allowed, default_shown(key), plain_meaning(key));
   }
   return text;
 }

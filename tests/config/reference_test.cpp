@@ -1,7 +1,9 @@
 // What is written from the table of keys: YAML that reads back, the names of enums, docs/configuration.md.
 #include <cstdlib>
 #include <fstream>
+#include <map>
 #include <sstream>
+#include <string>
 
 #include <fmt/format.h>
 
@@ -119,6 +121,23 @@ TEST(Reference, EveryKeyOfTheYamlIsDescribed) {
     EXPECT_NE(help.find(fmt::format("  {}.{} ", section, name)), std::string::npos) << name;
   }
   EXPECT_EQ(keys, 178);
+}
+
+TEST(Reference, KeysAreDescribedInPlainText) {
+  std::istringstream help(describe_keys());
+  std::map<std::string, std::string> lines;
+  for (std::string line; std::getline(help, line);) lines[line.substr(2, line.find(' ', 2) - 2)] = line;
+  const auto has = [&](const std::string& key, const std::string& part) {
+    EXPECT_NE(lines[key].find(part), std::string::npos) << part << "\n" << lines[key];
+  };
+  has("model.num_layers", "integer: 1 to ");
+  has("optimizer.lr", "number: above 0 [0.0003]");
+  has("logging.jsonl", "boolean: true, false [true]");
+  has("precision.fp8", "name: off, e4m3, hybrid [off]");
+  has("data.train", "list");
+  has("model.kv_channels", "(docs/dtypes.md)");
+  for (const auto& [key, line] : lines)
+    for (const char* mark : {"`", "](", ".md#"}) EXPECT_EQ(line.find(mark), std::string::npos) << line;
 }
 
 /// docs/configuration.md holds the reference between two markers. TE_UPDATE_DOCS=1 writes it.

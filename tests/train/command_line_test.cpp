@@ -28,6 +28,24 @@ TEST_F(CommandLine, HelpNamesOptionsAndExitCodes) {
   const Result keys = folder_.run_raw("--describe-keys");
   EXPECT_EQ(keys.code, 0);
   TE_EXPECT_CONTAINS(keys.out, "training.micro_batch_size");
+  TE_EXPECT_CONTAINS(keys.out, "integer: 1 to ");
+}
+
+TEST_F(CommandLine, WhatIsUnknownNamesWhatIsMeant) {
+  const std::string yaml = folder_ / "base.yaml";
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {yaml, "unknown argument " + yaml + "; did you mean --config " + yaml + "?"},
+      {"preset:gpt2", "did you mean --config preset:gpt2?"},
+      {"--config " + yaml + " --dryrun", "unknown option --dryrun; did you mean --dry-run?"},
+      {"--dry_run --config " + yaml, "did you mean --dry-run?"},
+      {"--resume", "--set checkpoint.resume=auto"},
+      {"--config " + yaml + " --lr=1e-3", "unknown option --lr; did you mean --set optimizer.lr=VALUE?"},
+      {"--max-steps 3", "did you mean --set training.train_steps=VALUE?"},
+      {"inspect", "did you mean 'inspect-fp8'?"},
+      {"--batches 3", "it is an option of te-train inspect-fp8"},
+      {"inspect-fp8 --checkpont x", "did you mean --checkpoint?"},
+      {"--frobnicate", "unknown option --frobnicate; see te-train --help"}};
+  for (const auto& [arguments, part] : cases) expect_refused(folder_.run_raw(arguments), part);
 }
 
 TEST_F(CommandLine, PrintedConfigIsTheSameConfig) {
@@ -110,6 +128,38 @@ TEST_F(CommandLine, DryRunPlansALargeModelWithoutItsMemory) {
   TE_EXPECT_CONTAINS(result.out, "optimizer moments");
   EXPECT_LT(result.peak_bytes, int64_t{1} << 30);
   EXPECT_FALSE(std::filesystem::exists("runs/llama7b_fp8"));
+}
+
+// The shipped configs of several GPUs are shown on those, and what is the whole model's is said to be.
+TEST_F(CommandLine, DryRunTakesTheRanksThatTheConfigIsMadeFor) {
+  const auto dry = [&](const std::string& arguments) {
+    const Result result = folder_.run_raw("--dry-run --config " TE_SOURCE_DIR "/configs/" + arguments);
+    EXPECT_EQ(result.code, 0) << result.error;
+    return result.out;
+  };
+  const std::string one_host = dry("llama3_8b_fp8.yaml");
+  TE_EXPECT_CONTAINS(one_host, "a job of 4 ranks, which the config is made for (parallel.ranks)");
+  TE_EXPECT_CONTAINS(one_host, "85.63 GiB");  // README
+  EXPECT_EQ(one_host.find("share:"), std::string::npos) << one_host;
+  const std::string pipeline = dry("llama3_70b_fp8.yaml");
+  for (const char* part :
+       {"rank 16 of 32 ranks", "95.00 GiB", "80.98 GiB", "  parameters                  70,553,706,496\n",
+        "this rank holds 8,819,703,808 of the model's 70,553,706,496 parameters"})
+    TE_EXPECT_CONTAINS(pipeline, part);
+  EXPECT_EQ(pipeline.find("\n  parameters                   8,819"), std::string::npos) << pipeline;
+  TE_EXPECT_CONTAINS(dry("llama3_8b_fp8.yaml --ranks 1"), "144.97 GiB");
+  // Without a number in the config: as few as the layout needs.
+  const std::string few = dry("llama7b_fp8.yaml --set parallel.tensor=2");
+  TE_EXPECT_CONTAINS(few, "a job of 2 ranks, the fewest that the layout needs");
+  TE_EXPECT_CONTAINS(few, "of the model's 6,738,415,616 parameters");
+}
+
+TEST_F(CommandLine, AJobOfOtherRanksThanTheConfigIsMadeForSaysSo) {
+  const Result other = folder_.run("a", {"parallel.ranks=2"});
+  EXPECT_EQ(other.code, 0) << other.error;
+  TE_EXPECT_CONTAINS(other.out, "the config is made for 2 ranks (parallel.ranks), this job has 1");
+  const Result same = folder_.run("b", {"parallel.ranks=1"});
+  EXPECT_EQ(same.out.find("is made for"), std::string::npos) << same.out;
 }
 
 // A petabyte, on any machine.
@@ -241,6 +291,19 @@ class Resuming : public CommandLine {
   }
   std::string folder_checkpoint_;
 };
+
+TEST_F(Resuming, ARunsFolderIsTakenForItsCheckpoints) {
+  const std::string run = folder_.run_folder("a");
+  EXPECT_EQ(folder_.run("b", {"checkpoint.resume=" + run}).code, 0);
+  EXPECT_EQ(folder_.column("b", "step").front(), 3);
+  const Result started = folder_.run("c", {"checkpoint.init_from=" + run});
+  EXPECT_EQ(started.code, 0) << started.error;
+  TE_EXPECT_CONTAINS(started.out + started.error, "starts with the weights of " + folder_checkpoint_);
+  const Result inspected = folder_.run_raw("inspect-fp8 --checkpoint " + run + " --batches 1");
+  EXPECT_EQ(inspected.code, 0) << inspected.error;
+  TE_EXPECT_CONTAINS(inspected.out, folder_checkpoint_ + " (step 2)");
+  expect_refused(folder_.run("d", {"checkpoint.resume=true"}), "did you mean 'auto'?");
+}
 
 TEST_F(Resuming, ACheckpointOfAnotherModel) {
   expect_refused(resume({"model.num_layers=3"}), "model.num_layers is 2, this config has 3");

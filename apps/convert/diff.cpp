@@ -184,7 +184,8 @@ void add_diff(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand(
       "diff",
       "Compare two checkpoints or safetensors files, tensor by tensor; exit code 1 where they differ");
-  command->add_option("a", arguments->a, "Checkpoint, safetensors file, or folder of such files")
+  command
+      ->add_option("a", arguments->a, "Checkpoint or run folder, safetensors file, or folder of such files")
       ->required()
       ->type_name("PATH");
   command->add_option("b", arguments->b, "The other one")->required()->type_name("PATH");

@@ -86,7 +86,7 @@ void add_export(CLI::App& app) {
   CLI::App* command = app.add_subcommand("export", "Make a Hugging Face folder of a checkpoint");
   command
       ->add_option("checkpoint", arguments->checkpoint,
-                   "Step folder, checkpoint directory (its latest), or its file best")
+                   "Step folder, checkpoint directory or run folder (its latest), or its file best")
       ->required()
       ->type_name("PATH");
   command->add_option("--out", arguments->output, "Folder to make")->required()->type_name("FOLDER");

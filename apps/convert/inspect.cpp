@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "checkpoint/folder.h"
 #include "checkpoint/reader.h"
 #include "checkpoint/safetensors.h"
 #include "convert/commands.h"
@@ -183,13 +184,16 @@ void inspect_safetensors(const InspectArguments& arguments) {
 void add_inspect(CLI::App& app) {
   auto arguments = std::make_shared<InspectArguments>();
   CLI::App* command = app.add_subcommand("inspect", "Show what a checkpoint or a safetensors file holds");
-  command->add_option("path", arguments->path, "Checkpoint, safetensors file, or folder of such files")
+  command
+      ->add_option("path", arguments->path,
+                   "Checkpoint or run folder, safetensors file, or folder of such files")
       ->required()
       ->type_name("PATH");
   command->add_flag("--tensors", arguments->tensors, "List all tensors");
   command->add_flag("--verify", arguments->verify, "Read all of a checkpoint and compare its checksums");
   command->callback([arguments] {
-    is_checkpoint(arguments->path) ? inspect_checkpoint(*arguments) : inspect_safetensors(*arguments);
+    checkpoint::is_checkpoint_path(arguments->path) ? inspect_checkpoint(*arguments)
+                                                    : inspect_safetensors(*arguments);
   });
 }
 

@@ -83,7 +83,7 @@ void add_reshard(CLI::App& app) {
       app.add_subcommand("reshard", "Write a checkpoint in the files of another layout of ranks");
   command
       ->add_option("checkpoint", arguments->source,
-                   "Step folder, checkpoint directory (its latest), or its file best")
+                   "Step folder, checkpoint directory or run folder (its latest), or its file best")
       ->required()
       ->type_name("PATH");
   command->add_option("--out", arguments->output, "Checkpoint directory to write to")

@@ -167,15 +167,6 @@ std::string TensorEntry::shape_text() const {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
-bool is_checkpoint(const fs::path& path) {
-  std::error_code error;
-  if (checkpoint::named_by(path)) return true;
-  if (fs::exists(path / "manifest.json", error) || fs::exists(path / "latest", error)) return true;
-  for (const auto& entry : fs::directory_iterator(path, error))
-    if (entry.path().filename().string().starts_with("step_")) return true;
-  return false;
-}
-
 std::vector<fs::path> safetensors_files(const fs::path& path) {
   std::error_code error;
   if (!fs::is_directory(path, error)) {
@@ -195,7 +186,7 @@ std::vector<fs::path> safetensors_files(const fs::path& path) {
 }
 
 std::unique_ptr<TensorSource> open_tensors(const fs::path& path) {
-  if (is_checkpoint(path)) return std::make_unique<CheckpointTensors>(path);
+  if (checkpoint::is_checkpoint_path(path)) return std::make_unique<CheckpointTensors>(path);
   return std::make_unique<SafetensorsTensors>(safetensors_files(path));
 }
 

@@ -32,9 +32,6 @@ class TensorSource {
   std::vector<TensorEntry> entries_;
 };
 
-/// True for a step folder, and for a directory of them.
-bool is_checkpoint(const std::filesystem::path& path);
-
 /// The safetensors files that a path stands for: itself, or those of a folder (of its index, where it has one).
 /// UserError when there are none, or the index names a file that is not there.
 std::vector<std::filesystem::path> safetensors_files(const std::filesystem::path& path);

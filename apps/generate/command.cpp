@@ -46,10 +46,10 @@ CLI::Validator number_above(double bound, double most) {
 
 void ModelOptions::add_to(CLI::App* command) {
   command
-      ->add_option("--checkpoint", checkpoint,
-                   "Checkpoint of te-train (a step folder, a directory: its latest, or its file best), "
-                   "Hugging Face folder, or "
-                   "file of llama2.c")
+      ->add_option(
+          "--checkpoint", checkpoint,
+          "Checkpoint of te-train (a step folder, a checkpoint directory or run folder: its latest, or "
+          "its file best), Hugging Face folder, or file of llama2.c")
       ->type_name("PATH");
   command->add_option("--device", run.device, "auto, cpu or cuda")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))

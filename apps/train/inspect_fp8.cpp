@@ -68,7 +68,7 @@ InspectFp8Command::InspectFp8Command(CLI::App& app) : arguments_(std::make_uniqu
       "Show what casting to FP8 does to a checkpoint's tensors, and which overrides would help");
   a.command
       ->add_option("--checkpoint", a.checkpoint,
-                   "Checkpoint of te-train: a step folder, or a directory (its latest)")
+                   "Checkpoint of te-train: a step folder, a checkpoint directory or run folder (its latest)")
       ->type_name("PATH");
   a.command
       ->add_option("--data", a.options.data,

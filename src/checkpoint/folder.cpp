@@ -134,6 +134,31 @@ std::optional<fs::path> named_by(const fs::path& path) {
   return path.parent_path() / name;
 }
 
+namespace {
+
+bool is_checkpoint_directory(const fs::path& path) {
+  std::error_code error;
+  if (fs::exists(path / "latest", error)) return true;
+  for (const auto& entry : fs::directory_iterator(path, error))
+    if (step_of(entry.path().filename().string()) >= 0) return true;
+  return false;
+}
+
+/// `path`, or the checkpoints of the run whose folder it is.
+fs::path directory_of(const fs::path& path) {
+  std::error_code error;
+  const fs::path inside = path / "checkpoints";
+  return !is_checkpoint_directory(path) && fs::is_directory(inside, error) ? inside : path;
+}
+
+}  // namespace
+
+bool is_checkpoint_path(const fs::path& path) {
+  std::error_code error;
+  return named_by(path) || fs::exists(path / "manifest.json", error) || is_checkpoint_directory(path) ||
+         directory_of(path) != path || fs::exists(path / "run.json", error);
+}
+
 fs::path resolve(const fs::path& path) {
   std::error_code error;
   if (const std::optional<fs::path> named = named_by(path)) return *named;
@@ -142,9 +167,17 @@ fs::path resolve(const fs::path& path) {
                path.string(), path.string());
   }
   if (fs::exists(path / "manifest.json", error)) return path;
-  if (const std::optional<fs::path> latest = find_latest(path)) return *latest;
-  user_error("{}: not found; a checkpoint is a folder with manifest.json, or a directory of such folders",
-             (path / "manifest.json").string());
+  if (const std::optional<fs::path> latest = find_latest(directory_of(path))) return *latest;
+  if (fs::exists(path / "run.json", error)) {
+    user_error(
+        "{}: is the folder of a run that has saved no checkpoint there; where its config sets "
+        "checkpoint.directory, give that folder",
+        path.string());
+  }
+  user_error(
+      "{}: not found; a checkpoint is a folder with manifest.json, a directory of such folders, or a run's "
+      "folder",
+      (path / "manifest.json").string());
 }
 
 // --- writing -----------------------------------------------------------------------------------------------

@@ -34,8 +34,11 @@ std::optional<std::filesystem::path> find_latest(const std::filesystem::path& di
 std::optional<std::filesystem::path> named_by(const std::filesystem::path& path);
 
 /// A step folder for what the user gave: that folder, the one that a file of that name holds (DIR/best), or find_latest
-/// of a checkpoint directory. UserError when there is none.
+/// of a checkpoint directory or of a run's folder that has one (RUN/checkpoints). UserError when there is none.
 std::filesystem::path resolve(const std::filesystem::path& path);
+
+/// True where resolve() looks for a checkpoint, whether or not it finds a complete one.
+bool is_checkpoint_path(const std::filesystem::path& path);
 
 /// The checkpoints of a directory and their steps, in the order of the steps; complete or damaged.
 std::vector<std::pair<int64_t, std::filesystem::path>> list_checkpoints(

@@ -111,6 +111,31 @@ TEST_F(Saving, LeftoversOfKilledRunsGoAndNothingElse) {
   EXPECT_TRUE(fs::exists(folder_ / "elsewhere/file"));
 }
 
+TEST_F(Saving, ARunsFolderStandsForItsCheckpoints) {
+  const fs::path run = folder_ / "run";
+  fs::create_directories(run);
+  EXPECT_FALSE(checkpoint::is_checkpoint_path(run));
+  TE_EXPECT_REFUSED("not found; a checkpoint is a folder with manifest.json", checkpoint::resolve(run));
+  write_bytes(run / "run.json", "{}");
+  EXPECT_TRUE(checkpoint::is_checkpoint_path(run));
+  TE_EXPECT_REFUSED("is the folder of a run that has saved no checkpoint there", checkpoint::resolve(run));
+  auto saving = saver(false);
+  for (const int64_t number : {1, 2}) saving->save(at_step(number), {});
+  for (const auto& name : {"latest", "step_00000001", "step_00000002"}) {
+    fs::create_directories(run / "checkpoints");
+    fs::rename(folder_ / name, run / "checkpoints" / name);
+  }
+  EXPECT_EQ(checkpoint::resolve(run), run / "checkpoints/step_00000002");
+  EXPECT_EQ(checkpoint::resolve(run / "checkpoints"), run / "checkpoints/step_00000002");
+  EXPECT_EQ(checkpoint::resolve(run / "checkpoints/step_00000001"), run / "checkpoints/step_00000001");
+  fs::remove(run / "run.json");  // the checkpoints say enough
+  EXPECT_TRUE(checkpoint::is_checkpoint_path(run));
+  EXPECT_EQ(checkpoint::resolve(run), run / "checkpoints/step_00000002");
+  // Checkpoints in the folder itself come first.
+  fs::copy(run / "checkpoints/step_00000001", run / "step_00000001", fs::copy_options::recursive);
+  EXPECT_EQ(checkpoint::resolve(run), run / "step_00000001");
+}
+
 TEST_F(Saving, TheNewestCheckpointIsFoundWithoutLatest) {
   EXPECT_FALSE(checkpoint::find_latest(folder_.path()).has_value());
   EXPECT_FALSE(checkpoint::find_latest(folder_ / "nowhere").has_value());

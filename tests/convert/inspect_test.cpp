@@ -30,6 +30,10 @@ TEST_F(Inspect, SummarizesACheckpoint) {
         "\nlayers.1.mlp.linear_fc2.weight ", "  [32, 64]  ", "exp_avg_sq/output_layer.weight"})
     TE_EXPECT_CONTAINS(result.out, part);
 
+  EXPECT_EQ(inspect(folder_.run_folder("a") + " --verify --tensors").out, result.out);  // a run's folder
+  EXPECT_EQ(te_convert(folder_, "diff " + folder_.run_folder("a") + " " + folder_.checkpoint("a", 2)).code,
+            0);
+
   const std::string step = folder_.checkpoint("a", 2);
   testing::flip_byte(step + "/model.safetensors", 50);
   EXPECT_EQ(inspect(step).code, 0);  // reads no weights

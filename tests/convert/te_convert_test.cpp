@@ -157,7 +157,9 @@ TEST_F(TeConvert, AModelWithoutATokenizerIsExportedWithAWarning) {
 
 TEST_F(TeConvert, MistakesAreOneLineAndLeaveNothing) {
   const std::string gpt2 = fixture("gpt2").string();
-  expect_refused("", "subcommand is required");
+  expect_refused("", "a command is missing: import, export, ");
+  expect_refused("imprt " + gpt2, "unknown argument imprt; did you mean 'import'?");
+  expect_refused("import " + gpt2 + " --output " + at("te"), "unknown option --output; did you mean --out?");
   expect_refused("import " + gpt2, "--out is required");
   expect_refused("import /nowhere --out " + at("te"), "/nowhere/config.json: not found");
   expect_refused("import " + gpt2 + " --out /proc/nowhere", "cannot be made");

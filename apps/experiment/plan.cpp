@@ -9,6 +9,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/suggest.h"
 
 namespace te::experiment {
 namespace {
@@ -53,8 +54,12 @@ class Reader {
     std::set<std::string> seen;
     for (const auto& entry : node_) {
       const auto key = entry.first.as<std::string>();
-      if (std::find(known.begin(), known.end(), key) == known.end())
-        user_error("{}: {} is no key here; there are {}", where_, key, fmt::join(known, ", "));
+      if (std::find(known.begin(), known.end(), key) == known.end()) {
+        NearestNames nearest;
+        for (const std::string& name : known) nearest.offer_if_near(key, name);
+        user_error("{}: {} is no key here; {}there are {}", where_, key,
+                   nearest.empty() ? "" : nearest.question() + " ", fmt::join(known, ", "));
+      }
       if (!seen.insert(key).second) user_error("{}: {} is given twice; give it once", where_, key);
     }
   }
@@ -143,6 +148,8 @@ Bar read_bar(const Reader& root) {
   if (!root.has("bar")) return bar;
   const Reader reader(root.where() + ": bar", root.node("bar"));
   reader.only({"nats", "percent"});
+  for (const char* limit : {"nats", "percent"})
+    if (reader.has(limit)) bar.given.emplace_back(limit);
   bar.nats = reader.value("nats", bar.nats, "a number above 0");
   bar.percent = reader.value("percent", bar.percent, "a number above 0");
   if (!(bar.nats > 0)) reader.fail("nats", "a number above 0");

@@ -30,6 +30,7 @@ struct RunOn {
 /// How large a gap may be to count as none; both limits hold. For the report.
 struct Bar {
   double nats = 0.01, percent = 0.25;
+  std::vector<std::string> given;  ///< which of them the experiment's file sets
 };
 
 /// What each run's final checkpoint is judged by: arguments of te-generate evaluate.

@@ -56,6 +56,10 @@ class Pair:
         return f"seed {seed}" if seed is not None else self.run.label
 
     @property
+    def same_seed(self):
+        return self.run.seed is not None and self.run.seed == self.baseline.seed
+
+    @property
     def tail(self):
         return curves.tail_mask(self.tokens)
 
@@ -123,6 +127,12 @@ def match(baseline, arm):
     if len(seeds) < len(baseline.runs):
         raise UserError(f"{baseline.name}: two of its runs have the same seed; give runs of different seeds")
     return [(seeds[run.seed], run) for run in arm.runs if run.seed in seeds] or None
+
+
+def seeds_or_runs(arm):
+    """What the runs of an arm may be called: seeds where they have different ones."""
+    seeds = [run.seed for run in arm.runs]
+    return "runs" if None in seeds or len(set(seeds)) < len(seeds) else "seeds"
 
 
 def knows_seeds(baseline, arm):
@@ -225,20 +235,20 @@ def judge(result):
     if -bar < result.low and result.high < bar:
         result.verdict, result.why = INSIDE, f"the whole interval lies {within}"
         if e.difference_p() < 1 - statistics.CONFIDENCE:
-            result.why += "; a gap is there, and it is smaller than the bar"
+            result.why += "; there is a gap, and it is smaller than the tolerance"
     elif result.low > bar or result.high < -bar:
         side = "above" if result.mean > 0 else "below (better)"
-        result.verdict, result.why = OUTSIDE, f"the whole interval lies {side} the bar of {bar:.4f} nats"
+        result.verdict, result.why = OUTSIDE, f"the whole interval lies {side} the tolerance of {bar:.4f} nats"
     else:
         needed = statistics.runs_needed(e.mean, e.spread, bar)
         more = (
             f"about {needed} pairs would settle it if mean and spread stayed"
             if needed
-            else "the mean is not inside the bar"
+            else "the mean is not within the tolerance"
         )
         if needed is None and abs(e.mean) < bar:
             more = "more than 1000 pairs would be needed: the runs differ too much from seed to seed"
-        result.verdict, result.why = UNDECIDED, f"the interval crosses the bar of {bar:.4f} nats; {more}"
+        result.verdict, result.why = UNDECIDED, f"the interval crosses the tolerance of {bar:.4f} nats; {more}"
 
 
 def overall(measures):

@@ -50,7 +50,7 @@ def parse_arguments(arguments, description):
     add = report.add_argument
     add("--report", metavar="FOLDER", help="write report.md, report.html, report.json and pictures")
     add("--baseline", metavar="NAME", help="of an experiment: the variant that is the baseline")
-    add("--bar-nats", type=float, metavar="X", help="largest gap that counts as none, in nats (default 0.01) ...")
+    add("--bar-nats", type=float, metavar="X", help="tolerance: the largest gap that counts as none, in nats (default 0.01) ...")
     add(
         "--bar-percent",
         type=float,
@@ -140,9 +140,9 @@ def make_report(options):
         runs = [read_run(path, label, logs) for path, label in zip(options.runs, labels)]
         content = experiment.of_runs(runs, [read_run(path, None, logs) for path in options.band])
     if options.bar_nats:
-        content.bar.nats = options.bar_nats
+        content.bar.nats, content.bar_sources["nats"] = options.bar_nats, "--bar-nats"
     if options.bar_percent:
-        content.bar.share = options.bar_percent / 100
+        content.bar.share, content.bar_sources["percent"] = options.bar_percent / 100, "--bar-percent"
     content.title = options.title or content.title
     report = pages.Report(content)
     print(report.console())

@@ -1,4 +1,4 @@
-"""What a report is about: arms, the bar, and runs that did not finish. From a folder of te-experiment (its
+"""What a report is about: arms, the tolerance ("bar"), and runs that did not finish. From a folder of te-experiment (its
 summary.json), or from runs named on the command line."""
 
 import dataclasses
@@ -15,7 +15,8 @@ class Content:
     arms: list  # of Arm, without the baseline
     bar: Bar = dataclasses.field(default_factory=Bar)
     unfinished: list = dataclasses.field(default_factory=list)  # (arm, run, state) of runs that are left out
-    bar_source: str = "the default"
+    # Where each limit of the tolerance comes from.
+    bar_sources: dict = dataclasses.field(default_factory=lambda: dict.fromkeys(("nats", "percent"), "default"))
 
     def base_of(self, arm):
         """The arm that `arm` is compared with."""
@@ -45,6 +46,12 @@ def read(folder, baseline=None, logs=None):
         own = {} if baseline else {v["name"]: v["baseline"] for v in summary["variants"] if "baseline" in v}
         baseline = baseline or summary["baseline"]
         bar = Bar(summary["bar"]["nats"], summary["bar"]["percent"] / 100)
+        # A summary of an earlier te-experiment does not say which limits its file set.
+        given, known = summary["bar"].get("given", []), "given" in summary["bar"]
+        sources = {
+            limit: "set in the experiment's file" if limit in given else "default" if known else "from summary.json"
+            for limit in ("nats", "percent")
+        }
         title = summary["name"]
         arms, unfinished = {}, []
         for name, runs in variants.items():
@@ -63,4 +70,4 @@ def read(folder, baseline=None, logs=None):
     if len(arms) < 2:
         raise UserError(f"{folder}: no run beside the baseline's has finished; run te-experiment again")
     others = [Arm(name, runs, own.get(name)) for name, runs in arms.items() if name != baseline]
-    return Content(title, Arm(baseline, arms[baseline]), others, bar, unfinished, "written in the experiment's file")
+    return Content(title, Arm(baseline, arms[baseline]), others, bar, unfinished, sources)

@@ -4,7 +4,7 @@ come again with dashes."""
 
 import numpy as np
 
-from . import UserError, curves, details
+from . import UserError, analysis, curves, details
 from .words import tokens_unit
 
 BASELINE = "#222222"
@@ -67,7 +67,7 @@ def tokens_axis(axes, content):
 def loss_by_tokens(content):
     figure, axes = new(4.8)
     size = tokens_axis(axes, content)
-    losses(axes, content, lambda run: run.tokens / size)
+    cut = losses(axes, content, lambda run: run.tokens / size)
     markers = False
     for index, arm in enumerate(arms_of(content)):
         for run in arm.runs:
@@ -77,7 +77,7 @@ def loss_by_tokens(content):
                     run.valid_tokens / size, run.valid_loss, linestyle="none", marker="ox"[index > 0], markersize=6,
                     color=colour(index), markerfacecolor="white",
                 )  # fmt: skip
-    loss_legend(axes, content, "markers: validation" if markers else "")
+    loss_legend(axes, content, cut, "markers: validation" if markers else "")
     return figure
 
 
@@ -91,13 +91,14 @@ def loss_by_time(content):
         (s, u) for s, u in ((3600, "hours"), (60, "minutes"), (1, "seconds")) if longest >= 2 * s or s == 1
     )
     axes.set_xlabel(f"time in training steps ({unit})")
-    losses(axes, content, lambda run: run.seconds / size)
-    loss_legend(axes, content)
+    cut = losses(axes, content, lambda run: run.seconds / size)
+    loss_legend(axes, content, cut)
     return figure
 
 
 def losses(axes, content, x_of):
-    window, low, high = common_window(content), [], []
+    """Draws them; whether the first 5 % go beyond the scale."""
+    window, low, high, most = common_window(content), [], [], []
     for index, arm in enumerate(arms_of(content)):
         for number, run in enumerate(arm.runs):
             smoothed = curves.smooth(run.loss, window)
@@ -115,20 +116,22 @@ def losses(axes, content, x_of):
             # The fall of the first steps would press all that matters into a line.
             early = run.tokens >= run.tokens[0] + 0.05 * (run.tokens[-1] - run.tokens[0])
             high.append(smoothed[early].max())
+            most.append(smoothed.max())
     span = max(high) - min(low)
     axes.set_ylim(min(low) - 0.06 * span, max(high) + 0.06 * span)
     axes.set_ylabel("training loss (nats per token)")
+    return max(most) > max(high) + 0.06 * span
 
 
-def loss_legend(axes, content, markers=""):
+def loss_legend(axes, content, cut, markers=""):
     window = common_window(content)
     lines = f"one line a run, smoothed over {window} points" if window > 1 else "one line a run"
-    notes = [lines, "the first 5 % may be above the picture", markers]
+    notes = [lines, "the first 5 % are beyond the scale" if cut else "", markers]
     axes.legend(loc="upper right", title="\n".join(filter(None, notes)), title_fontsize=9, alignment="left")
 
 
 def gap_by_tokens(content, comparisons):
-    """Each run against its twin, the mean of an arm, the spread of the baseline's seeds, and the bar."""
+    """Each run against its pair, the mean of an arm, the spread of the baseline's runs, and the tolerance."""
     figure, axes = new(4.4)
     size = tokens_axis(axes, content)
     window = curves.default_window(min(len(pair.tokens) for c in comparisons for pair in c.pairs))
@@ -142,14 +145,14 @@ def gap_by_tokens(content, comparisons):
             color="#c4c4c4",
             alpha=0.5,
             linewidth=0,
-            label=f"±2 σ of {len(content.baseline.runs)} seeds of {content.baseline.name}",
+            label=f"±2 σ of {len(content.baseline.runs)} {analysis.seeds_or_runs(content.baseline)} of {content.baseline.name}",
         )
         reach.append(np.quantile(half, 0.95))
     axes.axhline(0, color=BASELINE, linewidth=1)
     bar = content.bar.of(min(float(p.base_loss[p.tail].mean()) for c in comparisons for p in c.pairs))
     for edge in (-bar, bar):
         axes.axhline(
-            edge, color="#b03030", linewidth=1, linestyle=(0, (6, 4)), label="bar (for the end)" if edge > 0 else None
+            edge, color="#b03030", linewidth=1, linestyle=(0, (6, 4)), label="tolerance (at the end)" if edge > 0 else None
         )
     for index, comparison in enumerate(comparisons, start=1):
         smoothed = [curves.smooth(pair.gap, window) for pair in comparison.pairs]
@@ -166,7 +169,7 @@ def gap_by_tokens(content, comparisons):
     limit = 1.2 * max([*reach, 1.3 * bar])
     rows = -(-len(axes.get_legend_handles_labels()[1]) // 3)
     axes.set_ylim(-limit, limit * (1.1 + 0.22 * rows))  # room above the curves for the legend
-    axes.set_ylabel("gap to the twin (nats)")
+    axes.set_ylabel("gap to the baseline (nats)")
     axes.legend(loc="upper right", ncols=3)
     return figure
 
@@ -183,7 +186,7 @@ def seed_band(arm, window):
 
 
 def gaps_with_intervals(comparisons):
-    """Every pair's gap, the mean with its interval, and the bar: what the verdict is made of."""
+    """Every pair's gap, the mean with its interval, and the tolerance: what the verdict is made of."""
     names = list(dict.fromkeys(m.name.split(" at ")[0] for c in comparisons for m in c.measures))
     figure, grid = new(1.5 + 0.62 * len(comparisons), ncols=len(names), squeeze=False)
     for axes, name in zip(grid[0], names):
@@ -219,7 +222,7 @@ def gaps_with_intervals(comparisons):
         axes.grid(axis="y", visible=False)
         axes.set_title(name, fontsize=11, loc="left")
         axes.locator_params(axis="x", nbins=5)
-        axes.set_xlabel("gap (nats); green: within the bar")
+        axes.set_xlabel("gap (nats); green: within the tolerance")
     return figure
 
 

@@ -78,7 +78,7 @@ class Report:
         for verdict in self.verdicts():
             lines += [verdict.title, *(f"  {line}" for line in verdict.lines)]
         methods = dict.fromkeys(m.method for c in self.comparisons for m in c.measures)
-        lines += ["", f"bar ({self.content.bar_source}): {bar_text(self.content.bar)}"]
+        lines += ["", f"tolerance: {tolerance_text(self.content)}"]
         lines += [f"method: {method}" for method in methods]
         lines += [f"left out: {arm} {run}: {state}" for arm, run, state in self.content.unfinished]
         return "\n".join(lines)
@@ -109,8 +109,8 @@ class Report:
         )
         return (
             f"Baseline: **{base.name}** ({len(base.runs)} run{'s' * (len(base.runs) > 1)}). Compared with it: {seeds}. "
-            f"A gap counts as none when its whole {CONFIDENCE} interval lies within {bar_text(self.content.bar)} "
-            f"({self.content.bar_source})."
+            f"A gap counts as none when its whole {CONFIDENCE} interval lies within the tolerance: "
+            f"{tolerance_text(self.content)}."
         )
 
     # ---- Files ---------------------------------------------------------------------------------------------
@@ -159,8 +159,13 @@ class Report:
         write_json(folder / "report.json", self.numbers())
 
 
-def bar_text(bar):
-    return f"±{bar.nats:g} nats and ±{100 * bar.share:g} %"
+def tolerance_text(content):
+    """Both limits, and where they come from."""
+    bar, sources = content.bar, content.bar_sources
+    limits = {"nats": f"±{bar.nats:g} nats", "percent": f"±{100 * bar.share:g} %"}
+    if len(set(sources.values())) == 1:
+        return f"{limits['nats']} and {limits['percent']} ({sources['nats']})"
+    return " and ".join(f"{text} ({sources[limit]})" for limit, text in limits.items())
 
 
 def interval(measure):

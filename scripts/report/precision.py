@@ -7,6 +7,8 @@ import numpy as np
 
 from . import details, runs
 
+TRIED = " (tried)"  # ends the name of a recipe that the run only tried
+
 # ---- FP8 statistics ----------------------------------------------------------------------------------------
 
 
@@ -45,7 +47,7 @@ class Fp8Statistics:
         for record in self.settled(self.records):
             for x in record["operands"]:
                 if x.get("recipe", "none") != "none" and math.isfinite(number(x.get("sqnr_db"))):
-                    name = x["recipe"] + (" (tried)" if x.get("what_if") else "")
+                    name = x["recipe"] + (TRIED if x.get("what_if") else "")
                     values.setdefault(name, []).append(x["sqnr_db"])
         return {name: (min(v), float(np.median(v))) for name, v in values.items()}
 
@@ -126,4 +128,4 @@ def guard(run):
         return None
     # By the schedule, or because the guard has asked for it.
     bf16 = [tokens for tokens, record in records.items() if record.get("in_fp8") is False]
-    return Guard(comparisons, bf16, run.config.get("guard.action", "warn"))
+    return Guard(comparisons, bf16, run.config.get("guard.action", ""))

@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 
+from . import precision
 from . import precision_figures as figures
 from .blocks import Bullets, Heading, Paragraph, Table
 from .words import percent, seconds_text, tokens_text
@@ -37,7 +38,7 @@ def fp8_statistics(report, pictures):
         Heading("FP8 statistics"),
         *pictures(
             "fp8_statistics.png",
-            "Lowest SQNR, lost values, linear_fc2's input and SwiGLU's alignment by tokens",
+            "What quantization does to operands, by tokens",
             lambda: figures.statistics_by_tokens(report.content, found),
         ),
         *pictures(
@@ -55,14 +56,17 @@ def fp8_statistics(report, pictures):
             Table(CAST_HEAD, rows),
         ]
     if recipes:
+        tried = any(recipe.endswith(precision.TRIED) for _, recipe, *_ in recipes)
         blocks += [
-            Paragraph("All casts, and what other recipes would have made of the same values:"),
+            Paragraph("All casts" + (", and what other recipes would have made of the same values:" if tried else ":")),
             Table(["run", "recipe", "lowest SQNR (dB)", "median"], recipes),
         ]
     if trends:
         blocks += [
             Paragraph(
                 "In long runs with SwiGLU these two grow together before the loss says anything (arXiv 2409.12517):"
+                if all(any(what in text for text in trends) for what in SIGNS.values())
+                else "From the first record to the last:"
             ),
             Bullets(trends),
         ]
@@ -135,7 +139,7 @@ def guard(report, pictures):
                     percent(float(np.median(known))) if len(known) else "-",
                     percent(float(known.max())) if len(known) else "-",
                     str(int(g.excess.sum())),
-                    g.action,
+                    g.action or "-",
                     str(len(g.bf16_tokens)),
                     seconds_text(float(np.nansum(g.seconds))),
                 ]
@@ -177,5 +181,5 @@ def event(label, g, i):
         "bf16": "the run went on in BF16",
         "rollback": "the run went back and on in BF16",
     }
-    limit = percent(g.limit[i])
-    return f"{label}: at {tokens_text(g.tokens[i])} tokens {gap} (limit {limit}); {acted.get(g.action, g.action)}."
+    done = f"; {acted.get(g.action, g.action)}" if g.action else ""
+    return f"{label}: at {tokens_text(g.tokens[i])} tokens {gap} (limit {percent(g.limit[i])}){done}."

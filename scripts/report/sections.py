@@ -14,31 +14,30 @@ from .words import bytes_text, nats, p_text, percent, seconds_text, tokens_text
 CONFIDENCE = f"{100 * statistics.CONFIDENCE:.0f} %"
 
 
+TESTS = ["p: no gap", "p: beyond tolerance", "minimum detectable gap"]
+TEST_NOTES = [
+    "**p: no gap** is the test for a difference: small when there surely is a gap, however tiny.",
+    f"**p: beyond tolerance** is the test for equivalence (TOST): below {(1 - statistics.CONFIDENCE) / 2:.3f} when "
+    "the gap surely is smaller than the tolerance, which is when the interval lies within it.",
+    f"**minimum detectable gap**: the true gap (nats) that the test for a difference finds in "
+    f"{100 * statistics.POWER:.0f} % of such experiments, given the spread between these runs.",
+]
+
+
 def gaps(report, pictures):
-    head = [
-        "run",
-        "pairs",
-        "baseline",
-        "gap (nats)",
-        "gap",
-        f"{CONFIDENCE} interval (nats)",
-        "p: no gap",
-        "p: beyond the bar",
-        "smallest seen",
-    ]
+    measures = [(c.name, m) for c in report.comparisons for m in c.measures]
+    tested = any(m.estimate for _, m in measures)  # several pairs, or groups
+    head = ["run", "pairs", "baseline", "gap (nats)", "gap", f"{CONFIDENCE} interval (nats)", *(TESTS if tested else [])]
     tables = []
-    for name in dict.fromkeys(m.name for c in report.comparisons for m in c.measures):
-        rows = [gap_row(c.name, m) for c in report.comparisons for m in c.measures if m.name == name]
+    for name in dict.fromkeys(m.name for _, m in measures):
+        rows = [gap_row(run, m)[: len(head)] for run, m in measures if m.name == name]
         tables += [Paragraph(f"**{name[0].upper() + name[1:]}**"), Table(head, rows)]
-    methods = dict.fromkeys(m.method for c in report.comparisons for m in c.measures)
+    methods = dict.fromkeys(m.method for _, m in measures)
     notes = [
         *(f"Interval: {method}." for method in methods if method != analysis.NO_INTERVAL),
-        "**p: no gap** is the test for a difference: small when there surely is a gap, however tiny.",
-        f"**p: beyond the bar** is the test for equivalence (TOST): below {(1 - statistics.CONFIDENCE) / 2:.3f} when "
-        "the gap surely is smaller than the bar, which is when the interval lies within it.",
-        f"**smallest seen**: the true gap (nats) that the test for a difference finds in {100 * statistics.POWER:.0f} "
-        "% of such experiments, given the spread between these runs.",
+        *(TEST_NOTES if tested else []),
     ]
+    intervals = ", the mean with its interval," if any(math.isfinite(m.low) for _, m in measures) else ""
     pairs = [
         [c.name, pair.label, tokens_text(pair.tokens[-1]), "yes" if pair.exact else "interpolated"]
         + [
@@ -57,14 +56,14 @@ def gaps(report, pictures):
         Heading("The gap"),
         *pictures(
             "gaps.png",
-            "Every pair's gap, the mean with its interval, and the bar",
+            f"Every pair's gap{intervals} and the tolerance",
             lambda: figures.gaps_with_intervals(report.comparisons),
         ),
         *tables,
-        Bullets(notes),
+        *([Bullets(notes)] if notes else []),
         *(
             [
-                Paragraph("Pair by pair, a run minus its twin of the same seed (initial weights and data order):"),
+                Paragraph(f"Pair by pair, {pairing(report)}:"),
                 Table(["run", "pair", "up to (tokens)", "same tokens logged", *names], pairs),
             ]
             if pairs
@@ -73,19 +72,29 @@ def gaps(report, pictures):
     ]
 
 
+def pairing(report):
+    """What the runs of a pair have in common."""
+    pairs = [pair for c in report.comparisons if not c.groups for pair in c.pairs]
+    if all(pair.same_seed for pair in pairs):
+        return "a run minus the baseline of the same seed (initial weights and data order)"
+    if any(pair.same_seed for pair in pairs):
+        return "a run minus the baseline of the same seed, or in the given order where a seed is not known"
+    return "a run minus the baseline in the given order, as their seeds are not known or differ"
+
+
 def curves(report, pictures):
     return [
         Heading("Curves"),
         *pictures("loss.png", "Training loss by tokens", lambda: figures.loss_by_tokens(report.content)),
         *pictures(
-            "gap.png", "Gap to the twin by tokens", lambda: figures.gap_by_tokens(report.content, report.comparisons)
+            "gap.png", "Gap to the baseline by tokens", lambda: figures.gap_by_tokens(report.content, report.comparisons)
         ),
         *tenths(report),
     ]
 
 
 def tenths(report):
-    """The gap over the run, of arms whose runs have twins and records in every tenth."""
+    """The gap over the run, of arms whose runs have pairs and records in every tenth."""
     rows = []
     for comparison in report.comparisons:
         if comparison.groups:
@@ -103,8 +112,8 @@ def tenths(report):
         return []
     return [
         Paragraph(
-            "Does the gap grow? In nats, mean over pairs, in each tenth of the tokens: of training losses the mean, of "
-            "validation losses the last."
+            "The gap by tenths of the tokens, in nats, mean over pairs: of training losses the mean"
+            + (", of validation losses the last." if any(row[1] == "validation" for row in rows) else ".")
         ),
         Table(["run", "loss", *(f"{10 * i} to {10 * i + 10} %" for i in range(10))], rows),
     ]
@@ -115,21 +124,30 @@ def noise(report):
     for arm in report.arms():
         if (spread := analysis.seed_spread(arm)) == spread:
             items.append(
-                f"{arm.name}: {len(arm.runs)} seeds differ by σ = {spread:.4f} nats in the loss of the last 10 %."
+                f"{arm.name}: {len(arm.runs)} {analysis.seeds_or_runs(arm)} differ by σ = {spread:.4f} nats in the loss "
+                "of the last 10 %."
             )
     for comparison in report.comparisons:
         e = comparison.excess
         if e is None:
             continue
-        text = (
-            f"{comparison.arm.name}: farthest above its twin (smoothed over {e['window']} points) by "
-            f"{e['gap']:.4f} nats, {e['label']}, at {tokens_text(e['tokens'])} tokens"
-        )
-        if math.isfinite(e["seeds"]):
-            side = "less" if e["gap"] <= e["seeds"] else "**more**"
-            text += f": {side} than two seeds of {comparison.baseline.name} are apart ({e['seeds']:.4f})"
-        items.append(text + ".")
-    return [Heading("Noise"), Bullets(items)]
+        items.append(excess_text(comparison, e))
+    return [Heading("Noise"), Bullets(items)] if items else []
+
+
+def excess_text(comparison, e):
+    """Of analysis.largest_excess()."""
+    base, smoothed = comparison.baseline, f"smoothed over {e['window']} points"
+    if not e["gap"] > 0:
+        return f"{comparison.arm.name}: never above {base.name} ({smoothed})."
+    text = (
+        f"{comparison.arm.name}: farthest above {base.name} ({smoothed}) by {e['gap']:.4f} nats, {e['label']}, at "
+        f"{tokens_text(e['tokens'])} tokens"
+    )
+    if math.isfinite(e["seeds"]):
+        side = "less" if e["gap"] <= e["seeds"] else "**more**"
+        text += f": {side} than two {analysis.seeds_or_runs(base)} of {base.name} are apart ({e['seeds']:.4f})"
+    return text + "."
 
 
 def of_equal_tokens(report):
@@ -177,7 +195,7 @@ def speed(report, pictures):
         Heading("Speed and memory"),
         *note,
         Table(["runs", "median step (ms)", "tokens/s", "relative", "time in steps", "planned memory"], rows),
-        Bullets(worth),
+        *([Bullets(worth)] if worth else []),
         *pictures("time.png", "Training loss by wall clock", lambda: figures.loss_by_time(report.content)),
     ]
 
@@ -199,29 +217,50 @@ def tasks(report):
         for row in task_results.compare_tasks(comparison.pairs):
             gaps.append(gap_of_task(comparison.name, row))
             items += [item_row(comparison.name, row, item) for item in row["items"]]
-    errors = (
-        "In brackets how many runs were evaluated. ± is the standard error of the mean over seeds, or over documents "
-        "where there is one run."
-    )
-    blocks = [Heading("Tasks"), Table(head, means), Paragraph(errors)]
+    blocks = [Heading("Tasks"), Table(head, means), Paragraph(error_note(values))]
     if gaps:
         names = {c.baseline.name for c in report.comparisons}
         base = names.pop() if len(names) == 1 else "baseline"
+        interval = "; the interval is over pairs" if any(row[-1] != "-" for row in gaps) else ""
         blocks += [
-            Paragraph(f"Gaps to {base}, runs of equal seed in pairs; the interval says what other seeds would have given:"),
+            Paragraph(f"Gaps to {base}: {pairing(report)}{interval}:"),
             Table(["task", "metric", "run", base, "run", "gap", f"{CONFIDENCE} interval over pairs"], gaps),
         ]
     if items:
-        blocks += [
-            Paragraph(
-                "Document by document: the interval (Student's t over documents) says what other documents would have said "
-                "of the same models. **baseline only** and **run only** count the documents that one alone has right, and "
-                "**p** is McNemar's exact test of whether a fair coin would split them so; else it is the t test's. "
-                "Perplexities are compared as log-probabilities, above 0 is better."
-            ),
-            Table(ITEM_HEAD, items),
-        ]
+        blocks += [Paragraph(item_note(items)), Table(ITEM_HEAD, items)]
     return blocks
+
+
+def error_note(values):
+    """About the numbers of the arms: what is in brackets, and what ± is where it is there."""
+    cells = [cell for row in values.values() for cell in row if cell and math.isfinite(cell[1])]
+    kinds = []
+    if any(count > 1 for _, _, count in cells):
+        kinds.append("the standard error of the mean over runs")
+    if any(count == 1 for _, _, count in cells):
+        kinds.append("where there is one run, the standard error over its documents")
+    return "In brackets how many runs were evaluated." + (f" ± is {', or '.join(kinds)}." if kinds else "")
+
+
+def item_note(items):
+    """About the table of documents: what its columns hold, where they hold anything."""
+    column = {name: [row[i] for row in items] for i, name in enumerate(ITEM_HEAD)}
+    text = (
+        "Document by document: the interval (Student's t over documents) says what other documents would have said of the "
+        "same models."
+    )
+    counted = any(cell != "-" for cell in column["run only"])
+    if counted:
+        text += (
+            " **baseline only** and **run only** count the documents that one alone has right, and **p** is McNemar's "
+            "exact test of whether a fair coin would split them so"
+        )
+        text += "; elsewhere it is the t test's." if "-" in column["run only"] else "."
+    elif any(cell != "-" for cell in column["p"]):
+        text += " **p** is the t test's."
+    if set(column["metric"]) & set(task_results.UNITS.values()):
+        text += " Perplexities are compared as log-probabilities; above 0 is better."
+    return text
 
 
 ITEM_HEAD = [
@@ -306,11 +345,12 @@ def gradients(report, pictures):
 
 
 def fp8(report, pictures):
-    rows, other = [], []
+    rows, other, measured = [], [], False
     for arm in report.arms():
         found = [report.health[id(run)] for run in arm.runs if id(run) in report.health]
         settled = [record for f in found for record in f["settled"]]
         worst = details.worst_operands(settled)
+        measured = measured or any("saturated" in x and "flushed" in x for record in settled for x in record)
         rows += [
             [arm.name, linear, f"{role} ({form})", f"{saturated:.1e}", f"{flushed:.1e}"]
             for linear, role, form, saturated, flushed in worst
@@ -331,12 +371,13 @@ def fp8(report, pictures):
     if rows:
         blocks += [
             Paragraph(
-                "The operands that saturate most, behind the first 5 % of the tokens (largest share of any record):"
+                "The operands of which most values saturated or became zero, after the first 5 % of the tokens (largest "
+                "share of any record):"
             ),
             Table(["run", "linear", "operand", "saturated", "flushed to zero"], rows),
         ]
-    else:
-        blocks.append(Paragraph("No value saturated or became zero in any record behind the first 5 % of the tokens."))
+    elif measured:
+        blocks.append(Paragraph("No value saturated or became zero in any record after the first 5 % of the tokens."))
     if other:
         blocks.append(Table(["run", "statistic of operands", "smallest", "median", "largest"], other))
     return blocks

@@ -19,6 +19,7 @@ TEST_F(TeExperiment, RunsAllVariantsOfAllSeedsAndRepeatsNone) {
   ASSERT_EQ(result.code, 0) << result.out << result.error;
   const json summary = file("summary.json");
   EXPECT_EQ(summary.at("baseline"), "bf16");
+  EXPECT_EQ(summary.at("bar"), json({{"nats", 0.01}, {"percent", 0.25}, {"given", json::array()}}));
   ASSERT_EQ(summary.at("variants").size(), 2u);
   EXPECT_EQ(summary.at("variants")[1].at("overrides"), json({"precision.fp8=hybrid"}));
   for (const json& variant : summary.at("variants")) {
@@ -64,9 +65,10 @@ TEST_F(TeExperiment, HasAReportMade) {
   three.insert(
       three.find("seeds:"),
       "  fp8_high: {overrides: [precision.fp8=hybrid, optimizer.lr=2e-3], baseline: fp8, seeds: [1]}\n");
-  write_file(folder_ / "tiny.yaml", three);
+  write_file(folder_ / "tiny.yaml", three + "bar: {percent: 0.5}\n");
   ASSERT_EQ(run((folder_ / "tiny.yaml")).code, 0);
   EXPECT_EQ(file("summary.json").at("variants")[2].at("baseline"), "fp8");
+  EXPECT_EQ(file("summary.json").at("bar").at("given"), json({"percent"}));  // the report names it
   EXPECT_FALSE(file("summary.json").at("variants")[1].contains("baseline"));
   const std::string text = read_file(folder_ / "stdout");
   if (text.find("no report was written") != std::string::npos)
@@ -295,7 +297,7 @@ TEST_F(TeExperiment, MistakesAreOneLine) {
       {rest, "base must be the path of a config"},
       {base + "seeds: [1]\n", "variants must be a map"},
       {base + "variants: {a: []}\n", "variants.a: seeds must be"},
-      {base + rest + "seed: 3\n", "seed is no key here; there are base,"},
+      {base + rest + "seed: 3\n", "seed is no key here; did you mean 'seeds'? there are base,"},
       {base + rest + "baseline: b\n", "baseline must be one of the variants"},
       {base + "variants: {a: [], b: {baseline: c}}\nseeds: [1]\n",
        "variants.b.baseline must be the name of another variant"},

@@ -57,7 +57,7 @@ class Verdicts(unittest.TestCase):
     def test_outside_and_better(self):
         worse = arms({1: 3.0, 2: 4.0, 3: 5.0}, {1: 3.03, 2: 4.031, 3: 5.029})
         self.assertEqual(worse.verdict, analysis.OUTSIDE)
-        self.assertIn("above the bar", worse.measures[0].why)
+        self.assertIn("above the tolerance", worse.measures[0].why)
         better = arms({1: 3.0, 2: 4.0, 3: 5.0}, {1: 2.97, 2: 3.969, 3: 4.971})
         self.assertEqual(better.verdict, analysis.OUTSIDE)
         self.assertIn("below (better)", better.measures[0].why)
@@ -68,13 +68,13 @@ class Verdicts(unittest.TestCase):
         found = arms({1: 3.0, 2: 4.0}, {1: 3.006, 2: 3.996})
         self.assertEqual(found.verdict, analysis.UNDECIDED)
         self.assertIn("about 5 pairs would settle it", found.measures[0].why)
-        for shift, side in ((0.03, "above the bar"), (0.0, "within")):  # two that agree
+        for shift, side in ((0.03, "above the tolerance"), (0.0, "within")):  # two that agree
             two = arms({1: 3.0, 2: 4.0}, {1: 3.0 + shift, 2: 4.0001 + shift})
             self.assertEqual((two.verdict, two.measures[0].verdict), (analysis.UNDECIDED, analysis.UNDECIDED))
             self.assertIn(side, two.measures[0].why)
             self.assertIn("two pairs may agree by chance", two.measures[0].why)
         wide = arms({1: 3.0, 2: 4.0, 3: 5.0}, {1: 3.02, 2: 4.0, 3: 5.02})
-        self.assertIn("the mean is not inside the bar", wide.measures[0].why)
+        self.assertIn("the mean is not within the tolerance", wide.measures[0].why)
 
     def test_pictures_show_intervals_of_three_pairs_whole(self):
         wide = arms({1: 3.0, 2: 4.0, 3: 5.0}, {1: 3.08, 2: 3.93, 3: 4.93})
@@ -87,7 +87,7 @@ class Verdicts(unittest.TestCase):
     def test_a_small_gap_that_is_there_is_said(self):
         found = arms({s: 3.0 + s for s in range(5)}, {s: 3.004 + s + 1e-4 * (s % 2) for s in range(5)})
         self.assertEqual(found.verdict, analysis.INSIDE)
-        self.assertIn("a gap is there", found.measures[0].why)
+        self.assertIn("there is a gap", found.measures[0].why)
 
     def test_one_pair_says_nothing_about_seeds(self):
         rng = np.random.default_rng(0)
@@ -375,6 +375,73 @@ class Program(InFolder):
         self.assertEqual(code, 0)
         self.assertIn("bf16: outside", output)
         self.assertIn("below (better)", output)
+
+    def test_the_tolerance_names_its_source(self):
+        folder = self.experiment()
+        summary = json.loads((folder / "summary.json").read_text())
+
+        def said(given, *options):
+            summary["bar"].pop("given", None)
+            summary["bar"] |= {} if given is None else {"given": given}
+            (folder / "summary.json").write_text(json.dumps(summary))
+            output = self.call(folder, "--report", folder / "r", "--no-plot", *options)[1]
+            line = next(line for line in output.splitlines() if line.startswith("tolerance: "))
+            self.assertIn(line.removeprefix("tolerance: "), (folder / "r" / "report.md").read_text())
+            return line
+
+        file = "set in the experiment's file"
+        self.assertEqual(said([]), "tolerance: ±0.01 nats and ±0.25 % (default)")
+        self.assertEqual(said(["nats", "percent"]), f"tolerance: ±0.01 nats and ±0.25 % ({file})")
+        self.assertEqual(said(["percent"]), f"tolerance: ±0.01 nats (default) and ±0.25 % ({file})")
+        self.assertEqual(said(None), "tolerance: ±0.01 nats and ±0.25 % (from summary.json)")
+        self.assertEqual(said([], "--bar-nats", "0.1"), "tolerance: ±0.1 nats (--bar-nats) and ±0.25 % (default)")
+        runs = [folder / "bf16_seed1", folder / "fp8_seed1", "--report", folder / "s", "--no-plot"]
+        self.assertIn("±0.25 % (default)", self.call(*runs)[1])
+        self.assertIn("±5 % (--bar-percent)", self.call(*runs, "--bar-percent", "5")[1])
+
+    def page(self, *arguments):
+        self.assertEqual(self.call(*arguments, "--report", self.folder / "page", "--no-plot")[0], 0)
+        return (self.folder / "page" / "report.md").read_text()
+
+    def test_tests_are_explained_where_there_are_any(self):
+        self.experiment()
+        runs = [self.folder / f"{name}_seed{seed}" for name in ("bf16", "fp8") for seed in (1, 2, 3)]
+        whole = self.page("--arm", "a", *runs[:3], "--arm", "b", *runs[3:])
+        single = self.page(runs[0], runs[3])
+        for text in ("p: no gap", "p: beyond tolerance", "minimum detectable gap", "3 seeds differ by"):
+            self.assertIn(text, whole)
+            self.assertNotIn(text, single)
+        self.assertIn("a run minus the baseline of the same seed", single)
+
+    def test_seeds_that_are_not_known_are_not_named(self):
+        for name, shift in (("a1", 0.0), ("a2", 0.0), ("b1", 0.01), ("b2", 0.01)):
+            write_run(self.folder / name, seed=int(name[1]), shift=shift, noise=0.01)
+            (self.folder / name / "run.json").unlink()
+        arms = [self.folder / name for name in ("a1", "a2", "b1", "b2")]
+        text = self.page("--arm", "a", *arms[:2], "--arm", "b", *arms[2:])
+        for claim in ("same seed", "seeds differ", "two seeds"):
+            self.assertNotIn(claim, text)
+        for fact in ("in the given order", "2 runs differ by σ"):
+            self.assertIn(fact, text)
+
+    def test_a_run_that_is_never_above_is_not_farthest_above(self):
+        write_run(self.folder / "a")
+        write_run(self.folder / "b", shift=-0.5)
+        text = self.page(self.folder / "a", self.folder / "b")
+        self.assertIn("b: never above a (smoothed", text)
+        self.assertNotIn("farthest", text)
+
+    def test_fp8_health_that_was_not_measured_is_not_praised(self):
+        write_run(self.folder / "a")
+        for name, shares in (("b", {}), ("c", {"saturated": 0.0, "flushed": 0.0})):
+            write_run(self.folder / name)
+            metrics = self.folder / name / "metrics.jsonl"
+            records = [json.loads(line) for line in metrics.read_text().splitlines()]
+            operand = {"linear": "x", "role": "input", "format": "e4m3", "amax": 1.0, **shares}
+            metrics.write_text("".join(json.dumps(record | {"fp8": [operand]}) + "\n" for record in records))
+        praise = "No value saturated or became zero"
+        self.assertNotIn(praise, self.page(self.folder / "a", self.folder / "b"))
+        self.assertIn(praise, self.page(self.folder / "a", self.folder / "c"))
 
     def test_runs_on_the_command_line(self):
         self.experiment()

@@ -156,6 +156,8 @@ class Program(InFolder):
         ):
             self.assertIn(part, text)
         self.assertNotIn("| plain | layer ", text)
+        for part in ("these two grow together", "what other recipes would have made"):
+            self.assertIn(part, text)
         for picture in ("fp8_statistics.png", "fp8_sqnr.png", "guard.png"):
             self.assertIn(f"({picture})", text)
             self.assertGreater((self.folder / "report" / picture).stat().st_size, 10_000)
@@ -173,6 +175,23 @@ class Program(InFolder):
         self.assertIn("- bf16: largest input of a linear_fc2 from 7 to 7", text)
         self.assertIn("(fp8_statistics.png)", text)
         self.assertNotIn("(fp8_sqnr.png)", text)
+        self.assertNotIn("SwiGLU", text)  # none was recorded
+
+    def test_recipes_that_were_not_tried(self):
+        lines = [json.dumps({"step": s, "operands": [cast(FC2, "input", 30.0)]}) for s in (10, 20)]
+        (self.runs[1] / "fp8_statistics.jsonl").write_text("\n".join(lines) + "\n")
+        text = self.report("--no-plot")
+        self.assertIn("All casts:", text)
+        self.assertNotIn("other recipes", text)
+
+    def test_a_guard_whose_action_is_not_known(self):
+        write_guard(self.runs[1])
+        record = json.loads((self.runs[1] / "run.json").read_text())
+        del record["config"]["guard.action"]
+        (self.runs[1] / "run.json").write_text(json.dumps(record))
+        text = self.report("--no-plot")
+        self.assertIn("at 60 thousand tokens +4.000 % (limit +0.500 %).", text)
+        self.assertNotIn("the run went on", text)
 
 
 if __name__ == "__main__":

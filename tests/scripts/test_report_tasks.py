@@ -122,6 +122,25 @@ class Tasks(InFolder):
         self.assertEqual(row["items"][2]["only_run"], 1)
         json.dumps(report.numbers(), allow_nan=False)
 
+    def test_notes_say_what_the_table_has(self):
+        share = ["t", "acc", "b", "seed 1", "9", "+1", "0 to 2", "1", "2", "0.5"]
+        word = ["t", "log-probability per word", "b", "seed 1", "9", "+1", "0 to 2", "-", "-", "0.5"]
+        for rows, there, absent in (
+            ([share], ["McNemar", "run only"], ["t test's", "Perplexities"]),
+            ([word], ["t test's", "Perplexities"], ["McNemar", "run only"]),
+            ([share, word], ["McNemar", "elsewhere it is the t test's", "Perplexities"], []),
+        ):
+            text = sections.item_note(rows)
+            for part in there:
+                self.assertIn(part, text)
+            for part in absent:
+                self.assertNotIn(part, text)
+        self.assertNotIn("±", sections.error_note({("t", "acc"): [(0.5, math.nan, 1), None]}))
+        self.assertIn("over its documents", sections.error_note({("t", "acc"): [(0.5, 0.1, 1)]}))
+        several = sections.error_note({("t", "acc"): [(0.5, 0.1, 3)]})
+        self.assertIn("over runs", several)
+        self.assertNotIn("documents", several)
+
     def test_mistakes(self):
         run = self.accuracies("a", 1, [1])
         for line, expected in (

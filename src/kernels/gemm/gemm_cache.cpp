@@ -4,19 +4,21 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <optional>
+#include <sstream>
+#include <system_error>
 #include <thread>
 #include <utility>
 
 #include "core/error.h"
+#include "core/file.h"
 #include "core/log.h"
 
 namespace te::kernels {
@@ -28,8 +30,16 @@ constexpr uintmax_t kLargestFile = 16 << 20;
 constexpr auto kLockPause = std::chrono::milliseconds(10);
 /// A choice that is not written is made again by a later process.
 constexpr auto kWriteLock = std::chrono::seconds(1);
+/// Older than any search, and than what the clocks of hosts differ by.
+constexpr auto kAbandoned = std::chrono::minutes(10);
 /// Of the searches of others: one takes a few seconds at most, and each rank of a host may be at one.
 constexpr auto kSearchLock = std::chrono::seconds(120);
+
+std::string own_host() {
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
 
 uint64_t fnv1a(std::string_view text) {
   uint64_t hash = 0xcbf29ce484222325;
@@ -111,28 +121,77 @@ std::optional<std::map<std::string, GemmCache::Entry>> parse(std::string_view te
   return entries;
 }
 
-/// An exclusive lock on a file, held as long as the object lives, and not waited for longer than `patience`.
+/// An exclusive lock on a file, held as long as the object lives, and not waited for longer than `patience`. Where the
+/// file system has no locks (NFS without its lock service, Lustre without its flock option), a second file, PATH.held,
+/// is the lock: creating it is atomic.
 class FileLock {
  public:
   FileLock(const std::string& path, std::chrono::milliseconds patience)
-      : file_(::open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644)) {
+      : file_(path, O_CREAT | O_RDWR, FileKind::regular, 0644), name_(path + ".held") {
     const auto end = std::chrono::steady_clock::now() + patience;
-    while (file_ >= 0) {
-      held_ = ::flock(file_, LOCK_EX | LOCK_NB) == 0;
-      if (held_ || errno != EWOULDBLOCK || std::chrono::steady_clock::now() > end) break;
+    while (attempt() == Attempt::busy && std::chrono::steady_clock::now() < end)
       std::this_thread::sleep_for(kLockPause);
-    }
   }
   ~FileLock() {
-    if (file_ >= 0) ::close(file_);
+    if (!own_.empty() && te::read_file(name_).text == own_) ::unlink(name_.c_str());
   }
   FileLock(const FileLock&) = delete;
   FileLock& operator=(const FileLock&) = delete;
-  bool opened() const { return file_ >= 0; }
+  bool opened() const { return file_.is_open(); }
   bool held() const { return held_; }
+  const std::string& error() const { return file_.error(); }
 
  private:
-  int file_;
+  enum class Attempt : uint8_t { over, busy };
+
+  Attempt attempt() {
+    if (!file_.is_open()) return Attempt::over;
+    held_ = ::flock(file_.descriptor(), LOCK_EX | LOCK_NB) == 0;
+    if (!held_ && errno == EWOULDBLOCK) return Attempt::busy;
+    return held_ ? Attempt::over : attempt_by_name();
+  }
+
+  Attempt attempt_by_name() {
+    const int file = ::open(name_.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0644);
+    held_ = file >= 0;
+    if (!held_) {
+      if (is_abandoned()) remove_abandoned();
+      return Attempt::busy;
+    }
+    own_ = fmt::format("{} {} {}\n", own_host(), ::getpid(),
+                       std::chrono::steady_clock::now().time_since_epoch().count());
+    if (::write(file, own_.data(), own_.size()) < 0) own_.clear();  // a full disk: it is abandoned later
+    ::close(file);
+    return Attempt::over;
+  }
+
+  static bool is_old(const std::string& file) {
+    std::error_code error;
+    const auto made = fs::last_write_time(file, error);
+    return !error && fs::file_time_type::clock::now() - made > kAbandoned;
+  }
+
+  // One process at a time: another may have removed the file and made its own since it was looked at.
+  void remove_abandoned() const {
+    const std::string guard = name_ + ".removal";
+    const int file = ::open(guard.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0644);
+    if (file < 0 && !is_old(guard)) return;
+    if (file >= 0 && is_abandoned()) ::unlink(name_.c_str());
+    if (file >= 0) ::close(file);
+    ::unlink(guard.c_str());
+  }
+
+  /// Its process has ended, or it is older than any search takes.
+  bool is_abandoned() const {
+    if (is_old(name_)) return true;
+    std::istringstream text(te::read_file(name_).text);
+    std::string host;
+    pid_t process = 0;
+    return text >> host >> process && host == own_host() && ::kill(process, 0) != 0 && errno == ESRCH;
+  }
+
+  File file_;
+  std::string name_, own_;  ///< own_: what this object wrote into PATH.held
   bool held_ = false;
 };
 
@@ -161,14 +220,9 @@ GemmCache::GemmCache(const std::string& folder, const std::string& gpu, uint64_t
 }
 
 std::map<std::string, GemmCache::Entry> GemmCache::read_file() const {
-  std::error_code error;
-  const uintmax_t size = fs::file_size(path_, error);
-  if (error) return {};  // not there yet
-  std::ifstream file(path_, std::ios::binary);
-  std::string text;
-  if (size <= kLargestFile)
-    text.assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
-  auto entries = parse(text, head_);
+  const FileText file = te::read_file(path_, kLargestFile);
+  if (file.missing) return {};
+  auto entries = parse(file.text, head_);
   if (entries) return std::move(*entries);
   spdlog::warn("{}: is damaged; its choices of algorithms are made again, and the file replaced", path_);
   return {};
@@ -213,25 +267,30 @@ void GemmCache::add(const std::string& key, Entry entry) {
   if (lock.opened() && !lock.held()) return;  // others are busy with it; the next add() writes this, too
   if (lock.opened()) merge(read_file());
   dropped_.clear();
-  writable_ = lock.opened() && write_file();
+  const std::string fault = lock.opened() ? write_file() : lock.error();
+  writable_ = fault.empty();
   if (!writable_)
-    spdlog::warn("{}: cannot be written ({}); algorithms of GEMMs will be chosen anew in each run", path_,
-                 std::strerror(errno));
+    spdlog::warn(
+        "{}: cannot be written ({}); each run and rank chooses its own algorithms of GEMMs, so bits may "
+        "differ",
+        path_, fault);
 }
 
-bool GemmCache::write_file() const {
+std::string GemmCache::write_file() const {
   std::string text = head_;
   for (const auto& [key, entry] : entries_) text += line_of(key, entry);
   text += fmt::format("checksum {:016x}\n", fnv1a(text));
-  const std::string temporary = fmt::format("{}.{}.tmp", path_, ::getpid());
-  std::ofstream file(temporary, std::ios::binary);
-  file << text;
-  file.close();
+  const std::string temporary = fmt::format("{}.{}.{}.tmp", path_, own_host(), ::getpid());
+  std::string fault;
+  {
+    File file(temporary, O_WRONLY | O_CREAT | O_TRUNC);
+    if (!file.is_open() || !file.write_all(text)) fault = file.error();
+  }
   std::error_code error;
-  if (file) fs::rename(temporary, path_, error);
-  if (file && !error) return true;
-  fs::remove(temporary, error);
-  return false;
+  if (fault.empty()) fs::rename(temporary, path_, error);
+  if (error) fault = error.message();
+  if (!fault.empty()) fs::remove(temporary, error);
+  return fault;
 }
 
 }  // namespace te::kernels

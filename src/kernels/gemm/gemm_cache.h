@@ -9,7 +9,8 @@
 //   checksum FNV-1A (64 bits) OF ALL LINES ABOVE
 //
 // Processes that share the file compute the same bits: whoever meets a problem first chooses for all, also for those
-// that meet it at the same time (search()), and what was taken without a search is written, too.
+// that meet it at the same time (search()), and what was taken without a search is written, too. This holds on file
+// systems without locks, too; where the file cannot be written at all, a warning says that bits may differ.
 #pragma once
 
 #include <cstdint>
@@ -56,7 +57,7 @@ class GemmCache {
 
  private:
   std::map<std::string, Entry> read_file() const;
-  bool write_file() const;
+  std::string write_file() const;  ///< what went wrong; empty: nothing
   bool make_folder() const;
   void merge(const std::map<std::string, Entry>& others);
 

@@ -1,5 +1,6 @@
 #include "train/memory_verdict.h"
 
+#include <omp.h>
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
@@ -7,9 +8,14 @@
 #include <vector>
 
 #include "checkpoint/host_memory.h"
+#include "core/address_space.h"
+#include "kernels/gemm/sgemm_cpu.h"
 
 namespace te::train {
 namespace {
+
+constexpr const char* kLimit = "the limit of this process (ulimit -v, ulimit -d)";
+constexpr const char* kHigher = "a higher limit; ";
 
 /// What would help, by the bytes that it saves at most; nothing that is set already.
 std::string remedies(const MemoryPlan& plan, const config::Config& config, const Context& context,
@@ -66,7 +72,11 @@ std::string host_remedies(const MemoryPlan& plan, const config::Config& config, 
 
 FreeMemory free_memory(const Context& context, int host_ranks) {
   const int64_t host = checkpoint::available_host_bytes() / std::max(1, host_ranks);
-  return {.device = context.is_cuda() ? context.info().free_bytes : host, .host = host};
+  const int64_t own = std::max<int64_t>(
+      0, free_address_space() - (context.is_cuda() ? 0 : kernels::openblas_bytes(omp_get_max_threads())));
+  const int64_t least = std::min(host, own);
+  return {
+      .device = context.is_cuda() ? context.info().free_bytes : least, .host = least, .by_limit = own < host};
 }
 
 std::string memory_shortage(const MemoryPlan& plan, const config::Config& config, const Context& context,
@@ -74,16 +84,18 @@ std::string memory_shortage(const MemoryPlan& plan, const config::Config& config
   const int64_t on_host = plan.total_host_bytes() + guard_bytes;
   const int64_t on_device = plan.total_bytes() + (context.is_cuda() ? 0 : on_host);
   if (on_device > free.device) {
-    return fmt::format(
-        "the memory plan needs {}, {} has {} free for a rank; what helps: {}", human_bytes(on_device),
-        context.is_cuda() ? fmt::format("cuda:{}", context.ordinal()) : std::string("this host"),
-        human_bytes(free.device), remedies(plan, config, context, data_ranks));
+    return fmt::format("the memory plan needs {}, {} has {} free for a rank; what helps: {}{}",
+                       human_bytes(on_device),
+                       context.is_cuda() ? fmt::format("cuda:{}", context.ordinal())
+                                         : std::string(free.by_limit ? kLimit : "this host"),
+                       human_bytes(free.device), free.by_limit && !context.is_cuda() ? kHigher : "",
+                       remedies(plan, config, context, data_ranks));
   }
   if (on_host <= free.host) return "";
   return fmt::format(
-      "the memory plan needs {} of page-locked host memory, this host (or the limit of its control "
-      "group) has {} free for a rank; what helps: {}",
-      human_bytes(on_host), human_bytes(free.host), host_remedies(plan, config, guard_bytes));
+      "the memory plan needs {} of page-locked host memory, {} has {} free for a rank; what helps: {}{}",
+      human_bytes(on_host), free.by_limit ? kLimit : "this host (or the limit of its control group)",
+      human_bytes(free.host), free.by_limit ? kHigher : "", host_remedies(plan, config, guard_bytes));
 }
 
 }  // namespace te::train

@@ -14,10 +14,11 @@ namespace te::train {
 struct FreeMemory {
   int64_t device = 0;  ///< on the CPU the host's
   int64_t host = 0;
+  bool by_limit = false;  ///< what there is of host memory follows from a limit of the process
 };
 
 /// On a GPU its free memory; of the host what it, or the limit of the control group, has left, divided by the ranks
-/// that share it.
+/// that share it, or what a limit of the process (ulimit -v) leaves.
 FreeMemory free_memory(const Context& context, int host_ranks);
 
 /// "" when the plan fits; else one line: what it needs, what there is, and the keys that would help.

@@ -202,6 +202,7 @@ void forward(const AttentionForward& args) {
   const AttentionShape& shape = args.shape;
   const DropoutMask dropout{shape.dropout, args.dropout_seed, shape.seq};
   const T *qkv = args.qkv.as<T>(), *kv = (layout.range ? args.kv : args.qkv).as<T>();
+  require_openblas_memory();
 #pragma omp parallel for schedule(dynamic)
   for (int64_t task = 0; task < shape.batch * shape.num_heads; ++task) {
     static thread_local ForwardBuffers buffers;
@@ -305,6 +306,7 @@ void backward(const AttentionBackward& args) {
   const T* kv = (layout.range ? args.kv : args.qkv).as<T>();
   T* const dkv = (layout.range ? args.dkv : args.dqkv).as<T>();
   const int64_t keys = shape.keys();
+  require_openblas_memory();
 #pragma omp parallel for schedule(dynamic)
   for (int64_t task = 0; task < shape.batch * shape.num_query_groups; ++task) {
     static thread_local BackwardBuffers buffers;

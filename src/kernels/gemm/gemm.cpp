@@ -180,6 +180,7 @@ struct GemmTiles {
 };
 
 void gemm_cpu(const Gemm& args) {
+  require_openblas_memory();
   // The copies live as long as the thread: a training step multiplies the same sizes again and again.
   static thread_local std::vector<float> a_buffer, b_buffer;
   const GemmSize size = gemm_size(args);

@@ -1,12 +1,34 @@
 #include "kernels/gemm/sgemm_cpu.h"
 
 #include <cblas.h>
+#include <omp.h>
 
 #include <limits>
 
+#include "core/address_space.h"
 #include "core/error.h"
+#include "core/memory_plan.h"
 
 namespace te::kernels {
+
+int64_t openblas_bytes(int threads) {
+  constexpr int64_t kBuffer = int64_t{128} << 20;  // its BUFFER_SIZE on x86-64, the largest of all
+  return threads * kBuffer;
+}
+
+void require_openblas_memory() {
+  static const bool enough = [] {
+    const int threads = omp_get_max_threads();
+    const int64_t free = free_address_space(), needed = openblas_bytes(threads);
+    if (free < needed)
+      user_error(
+          "limits of this process (ulimit -v, ulimit -d) leave {} of memory, but OpenBLAS needs {} for {} "
+          "threads; raise the limit, or set OMP_NUM_THREADS to fewer",
+          human_bytes(free), human_bytes(needed), threads);
+    return true;
+  }();
+  static_cast<void>(enough);
+}
 
 void sgemm_one_thread(bool trans_a, bool trans_b, int64_t m, int64_t n, int64_t k, float alpha,
                       const float* a, int64_t lda, const float* b, int64_t ldb, float beta, float* c,

@@ -5,6 +5,13 @@
 
 namespace te::kernels {
 
+/// What OpenBLAS maps for so many threads that call it at once. It tries for ever where it cannot.
+int64_t openblas_bytes(int threads);
+
+/// UserError unless limits of the process leave that much to OpenMP's threads. Called before the first parallel region
+/// that multiplies; later calls cost nothing.
+void require_openblas_memory();
+
 /// c[m, n] = alpha * op(a) * op(b) + beta * c, row-major with leading dimensions (elements from row to row)
 /// lda, ldb and ldc of the stored matrices. c is not read when beta is 0. The call runs on the calling thread
 /// alone: OpenBLAS's own threads would fight with OpenMP's for the cores, and its way to split a GEMM (and

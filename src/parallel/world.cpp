@@ -14,6 +14,7 @@
 
 #include "core/cpu_threads.h"
 #include "core/error.h"
+#include "core/printable.h"
 #include "parallel/launch.h"
 #include "parallel/mpi_support.h"
 #include "parallel/operation.h"
@@ -92,8 +93,22 @@ struct World::State {
   }
 
   void start_mpi();
+  void check_thread_level(int provided);
   void stop_mpi();
 };
+
+// Every rank comes to the same result, and rank 0 says it.
+void World::State::check_thread_level(int provided) {
+  if (provided >= MPI_THREAD_SERIALIZED) return;
+  mpi = false;
+  MPI_Finalize();
+  throw JobFailure(
+      2, rank != 0 ? ""
+                   : fmt::format("error: MPI provides thread level {} of {} (MPI_THREAD_SERIALIZED), but the "
+                                 "watchdog's thread must be able to end the job; unset "
+                                 "OMPI_MPI_THREAD_LEVEL, or use an MPI that is built with threads",
+                                 provided, static_cast<int>(MPI_THREAD_SERIALIZED)));
+}
 
 void World::State::start_mpi() {
 #ifdef __SANITIZE_ADDRESS__
@@ -104,6 +119,7 @@ void World::State::start_mpi() {
   TE_MPI_CHECK(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided));
   mpi = true;
   TE_MPI_CHECK(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
+  check_thread_level(provided);
   TE_MPI_CHECK(MPI_Comm_size(MPI_COMM_WORLD, &size));
   MPI_Comm host = MPI_COMM_NULL;
   TE_MPI_CHECK(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &host));
@@ -278,12 +294,12 @@ int run_job(const char* program, int (*body)(World&, int, char**), int argc, cha
     use_threads(threads_of_rank(*world));
     return body(*world, argc, argv);
   } catch (const JobFailure& failure) {
-    if (world->leader()) {
+    if (world == nullptr || world->leader()) {
       std::string line;
       const std::string text = failure.what();
       for (size_t begin = 0; begin < text.size(); begin += line.size() + 1) {
         line = text.substr(begin, text.find('\n', begin) - begin);
-        std::fprintf(stderr, "%s: %s\n", program, line.c_str());
+        std::fprintf(stderr, "%s: %s\n", program, printable(line).c_str());
       }
     }
     return failure.exit_code();
@@ -291,7 +307,7 @@ int run_job(const char* program, int (*body)(World&, int, char**), int argc, cha
     const Failure failure = describe_failure(std::current_exception());
     const bool alone = world == nullptr || world->size() == 1;
     const std::string who = alone ? "" : fmt::format("rank {}: ", world->rank());
-    std::fprintf(stderr, "%s: %s%s\n", program, who.c_str(), failure.message.c_str());
+    std::fprintf(stderr, "%s: %s%s\n", program, who.c_str(), printable(failure.message).c_str());
     if (!alone) World::abort(failure.exit_code);
     return failure.exit_code;
   }

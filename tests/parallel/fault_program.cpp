@@ -1,4 +1,6 @@
 // A job of which one rank (the last) or all of them fail in the way that the argument names. See faults_test.cpp.
+#include <mpi.h>
+
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -71,6 +73,16 @@ int body(World& world, int argc, char** argv) {
 }  // namespace
 }  // namespace te::parallel
 
+static bool mpi_has_no_threads = false;
+
+/// MPI's own, or that of an MPI that is built without threads.
+extern "C" int MPI_Init_thread(int* argc, char*** argv, int required, int* provided) {
+  const int result = PMPI_Init_thread(argc, argv, required, provided);
+  if (mpi_has_no_threads) *provided = MPI_THREAD_SINGLE;
+  return result;
+}
+
 int main(int argc, char** argv) {
+  mpi_has_no_threads = argc > 1 && std::string(argv[1]) == "no_threads";
   return te::parallel::run_job("fault", te::parallel::body, argc, argv);
 }

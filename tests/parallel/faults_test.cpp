@@ -58,6 +58,13 @@ TEST(Faults, StartedPlainlyItIsOneRank) {
   EXPECT_EQ(outcome.count("done, 1 ranks, hosts 1"), 1) << outcome.text;
 }
 
+TEST(Faults, AnMpiWithoutThreadsIsRefusedOnce) {
+  const Outcome outcome = run_ranks(2, "no_threads");
+  EXPECT_EQ(outcome.code, 2) << outcome.text;
+  EXPECT_EQ(outcome.count("fault: error: MPI provides thread level 0 of "), 1) << outcome.text;
+  EXPECT_EQ(outcome.count("done"), 0) << outcome.text;
+}
+
 TEST(Faults, KilledRankEndsTheJob) {
   const Outcome outcome = run_ranks(4, "killed");
   EXPECT_EQ(outcome.code, 128 + SIGKILL) << outcome.text;

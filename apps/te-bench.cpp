@@ -11,6 +11,7 @@
 #include "bench/step.h"
 #include "common/command_line.h"
 #include "common/config_words.h"
+#include "common/standard_output.h"
 #include "parallel/world.h"
 
 namespace {
@@ -35,5 +36,5 @@ int body(te::parallel::World& world, int argc, char** argv) {
 
 int main(int argc, char** argv) {
   te::apps::reserve_standard_streams();
-  return te::parallel::run_job("te-bench", body, argc, argv);
+  return te::parallel::run_job("te-bench", te::apps::checked_output<body, te::parallel::World>, argc, argv);
 }

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 
 #include "common/command_line.h"
+#include "common/standard_output.h"
 #include "convert/commands.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -32,5 +33,5 @@ int body(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   te::apps::reserve_standard_streams();
-  return te::run_main("te-convert", body, argc, argv);
+  return te::run_main("te-convert", te::apps::checked_output<body>, argc, argv);
 }

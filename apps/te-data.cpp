@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 
 #include "common/command_line.h"
+#include "common/standard_output.h"
 #include "core/error.h"
 #include "data/inspect.h"
 #include "data/instruct.h"
@@ -28,5 +29,5 @@ int body(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   te::apps::reserve_standard_streams();
-  return te::run_main("te-data", body, argc, argv);
+  return te::run_main("te-data", te::apps::checked_output<body>, argc, argv);
 }

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "common/command_line.h"
+#include "common/standard_output.h"
 #include "core/error.h"
 #include "experiment/evaluation.h"
 #include "experiment/plan.h"
@@ -115,5 +116,6 @@ int body(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return te::run_main("te-experiment", body, argc, argv);
+  te::apps::reserve_standard_streams();
+  return te::run_main("te-experiment", te::apps::checked_output<body>, argc, argv);
 }

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 
 #include "common/command_line.h"
+#include "common/standard_output.h"
 #include "core/log.h"
 #include "generate/command.h"
 
@@ -44,5 +45,6 @@ int body(te::parallel::World& world, int argc, char** argv) {
 
 int main(int argc, char** argv) {
   te::apps::reserve_standard_streams();
-  return te::parallel::run_job("te-generate", body, argc, argv);
+  return te::parallel::run_job("te-generate", te::apps::checked_output<body, te::parallel::World>, argc,
+                               argv);
 }

@@ -112,6 +112,8 @@ TEST(TeData, RefusesBadInputInOneLineAndLeavesNoFile) {
   expect_refused(run_te_data(folder, "tokenize"), "--input");
   expect_refused(run_te_data(folder, "inspect " + (folder / "none")), "none.idx: cannot be opened");
   expect_refused(run_te_data(folder, "inspect --samples -1 " + (folder / "none")), "--samples");
+  expect_refused(run_te_data(folder, "tokenize --help >/dev/full 2>" + (folder / "stderr") + " #"),
+                 "standard output could not be written");
   const Result help = run_te_data(folder, "tokenize --help");
   EXPECT_EQ(help.code, 0);
   TE_EXPECT_CONTAINS(help.out, "--document-separator");

@@ -36,21 +36,37 @@ void for_options(const CLI::App& app, const std::function<void(const CLI::Option
   for (const CLI::App* command : app.get_subcommands({})) for_options(*command, visit);
 }
 
-/// CLI11's message in our words: it writes the largest double out, with 309 digits.
+/// What a range of an option's type demands: "POSITIVE", "NONNEGATIVE", "N:INT in [1 - 64]".
+std::string range_rule(const std::string& type) {
+  if (type.find("NONNEGATIVE") != std::string::npos) return "must be 0 or more";
+  if (type.find("POSITIVE") != std::string::npos) return "must be above 0";
+  const size_t begin = type.find(" in ["), middle = type.find(" - ", begin), end = type.find(']', middle);
+  if (end == std::string::npos) return "out of range";
+  return fmt::format("must be {} to {}", type.substr(begin + 5, middle - begin - 5),
+                     type.substr(middle + 3, end - middle - 3));
+}
+
+/// CLI11's message on one line. A range in our words: each version of CLI11 has its own, one with 309 digits.
 std::string message_of(const CLI::App& app, const CLI::ParseError& error) {
   std::string message = error.what();
   std::replace(message.begin(), message.end(), '\n', ' ');
-  const size_t range = message.find(" not in range ");
-  if (range == message.npos || message.size() < 300) return message;
-  const std::string name = message.substr(0, message.find(':'));
-  std::string rule = "out of range";
+  const size_t range = message.find(" not in range "), value = message.find(": Value ");
+  if (range == message.npos || value == message.npos) return message;
+  const std::string name = message.substr(0, value);
+  std::string rule;
   for_options(app, [&](const CLI::Option& option) {
-    if (option.get_name(false, true).find(name) == std::string::npos) return;
-    rule = option.get_type_name().find("NONNEGATIVE") != std::string::npos ? "must be 0 or more"
-                                                                           : "must be above 0";
+    if (option.get_name() == name && option.count() > 0) rule = range_rule(option.get_type_name());
   });
-  const size_t value = message.find("Value ");
-  return name + " " + message.substr(value + 6, range - value - 6) + ": " + rule;
+  return fmt::format("{} {}: {}", name, message.substr(value + 8, range - value - 8), rule);
+}
+
+/// Keeps the lines of our footers and descriptions: CLI11 2.5 and later would fold them as paragraphs.
+template <class Formatter>
+void keep_lines(Formatter& formatter) {
+  if constexpr (requires { formatter.enable_footer_formatting(false); }) {
+    formatter.enable_footer_formatting(false);
+    formatter.enable_description_formatting(false);
+  }
 }
 
 /// The command that the words so far have led to.
@@ -170,6 +186,7 @@ bool parse_command_line(CLI::App& app, int argc, char** argv, bool quiet, const 
   std::string shown;
   add_descriptions(app, words, shown);
   app.parse_complete_callback([&app] { check_finite(app); });
+  keep_lines(*app.get_formatter());
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

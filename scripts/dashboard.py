@@ -17,6 +17,7 @@ from pathlib import Path
 from monitor import UserError
 from monitor.board import Board
 from monitor.server import Server
+from terminal_text import guard_output
 
 
 def parse_arguments(arguments):
@@ -67,4 +68,5 @@ def main(arguments=None):
 
 
 if __name__ == "__main__":
+    guard_output()
     sys.exit(main())

@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 
 from monitor import UserError, export, run_status, sinks
+from terminal_text import guard_output
 
 
 def parse_arguments(arguments):
@@ -109,4 +110,5 @@ def main(arguments=None):
 
 
 if __name__ == "__main__":
+    guard_output()
     sys.exit(main())

@@ -9,6 +9,7 @@ import re
 import sys
 
 from report.runs import read_run
+from terminal_text import guard_output
 
 NAMES = {"bf16": "BF16", "fp8": "FP8 (hybrid, delayed)"}
 
@@ -85,4 +86,5 @@ def main():
 
 
 if __name__ == "__main__":
+    guard_output()
     main()

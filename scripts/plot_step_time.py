@@ -15,6 +15,8 @@ import json
 import sys
 from pathlib import Path
 
+from terminal_text import guard_output
+
 GROUPS = {  # in the order of the bars, with their colours
     "GEMMs": "#1f5f8b",
     "attention": "#3f9ac9",
@@ -148,6 +150,7 @@ def main():
 
 
 if __name__ == "__main__":
+    guard_output()
     try:
         main()
     except UserError as error:

@@ -17,6 +17,8 @@ import re
 import sys
 from pathlib import Path
 
+from terminal_text import guard_output
+
 KINDS = {  # in the order of the legend, with their colours; the profile's groups that belong to each
     "GEMMs": ("#1f5f8b", {"GEMMs"}),
     "attention": ("#3f9ac9", {"attention"}),
@@ -200,6 +202,7 @@ def main():
 
 
 if __name__ == "__main__":
+    guard_output()
     try:
         main()
     except UserError as error:

@@ -13,6 +13,7 @@
 
 #include "common/command_line.h"
 #include "common/config_words.h"
+#include "common/standard_output.h"
 #include "config/config.h"
 #include "config/presets.h"
 #include "config/provenance.h"
@@ -142,12 +143,13 @@ void warn_of_mpirun(te::parallel::World& world) {
   constexpr double kEnough = 60;
   const std::optional<double> seconds = te::train::seconds_until_mpirun_kills();
   if (!world.leader() || !seconds || *seconds >= kEnough) return;
+  const te::train::Mpirun mpirun = te::train::mpirun_above();
   spdlog::warn(
       "on Ctrl-C and SIGTERM mpirun kills its ranks after {:g} s, perhaps before the step is finished and "
-      "saved: start "
-      "it as mpirun --mca odls_base_sigkill_timeout 600 ... (Open MPI 5: --prtemca), or stop it with kill "
-      "-USR2 {}",
-      *seconds, te::train::mpirun_above());
+      "saved: "
+      "{}stop it with kill -USR2 {}",
+      *seconds, mpirun.prrte ? "" : "start it as mpirun --mca odls_base_sigkill_timeout 600 ..., or ",
+      mpirun.process);
 }
 
 /// How a run is started, beside its config.
@@ -215,9 +217,9 @@ int train_under_signals(const te::config::Config& config, te::parallel::World& w
   const te::train::MpirunWatch mpirun;
   warn_of_mpirun(world);
   const int code = train(config, world, start);
+  te::apps::allow_lost_output("te-train");
   if (code != kInterrupted) return code;
-  std::fflush(stdout);  // all have saved and closed their files
-  world.barrier();
+  world.barrier();  // all have saved and closed their files
   if (world.local_rank() == 0) mpirun.end_waits();
   return code;
 }
@@ -327,5 +329,5 @@ int body(te::parallel::World& world, int argc, char** argv) {
 
 int main(int argc, char** argv) {
   te::apps::reserve_standard_streams();
-  return te::parallel::run_job("te-train", body, argc, argv);
+  return te::parallel::run_job("te-train", te::apps::checked_output<body, te::parallel::World>, argc, argv);
 }

@@ -164,10 +164,10 @@ function(te_test_executable target label depends)
 endfunction()
 
 # How tests start ranks: more ranks than cores, in containers, as root, on one host (ob1: others look for networks at every
-# start). TE_MPI_ENVIRONMENT is for every test that runs under mpirun. Open MPI 4 reads OMPI_*, its successor PRTE_* too.
+# start; TCP warns of a host that has loopback alone). TE_MPI_ENVIRONMENT is for every test that runs under mpirun. Open MPI 4 reads OMPI_*, its successor PRTE_* too.
 set(TE_MPI_LEAKS LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/testing/mpi_leaks.supp:print_suppressions=0)
 set(TE_MPI_START
-  OMP_NUM_THREADS=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_pml=ob1
+  OMP_NUM_THREADS=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_pml=ob1 OMPI_MCA_btl=^tcp
   OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1
   OMPI_MCA_btl_vader_single_copy_mechanism=none
   PRTE_ALLOW_RUN_AS_ROOT=1 PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1 "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe")

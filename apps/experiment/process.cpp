@@ -14,6 +14,7 @@
 #include <fstream>
 
 #include "core/error.h"
+#include "core/file.h"
 
 namespace te::experiment {
 namespace {
@@ -23,12 +24,17 @@ Ending ending_of(int status) {
   return {WEXITSTATUS(status), 0};
 }
 
-// The process and all below it.
+// The process and all below it. Each thread has its own children: Open MPI 5 starts ranks from several.
 std::vector<pid_t> family(pid_t process) {
   std::vector<pid_t> found = {process};
   for (size_t i = 0; i < found.size(); ++i) {
-    std::ifstream children(fmt::format("/proc/{0}/task/{0}/children", found[i]));
-    for (pid_t child = 0; children >> child;) found.push_back(child);
+    std::error_code error;  // the process may have ended
+    for (std::filesystem::directory_iterator task(fmt::format("/proc/{}/task", found[i]), error), end;
+         task != end; task.increment(error)) {
+      std::ifstream children(task->path() / "children");
+      for (pid_t child = 0; children >> child;) found.push_back(child);
+      if (error) break;
+    }
   }
   return found;
 }
@@ -61,9 +67,9 @@ std::vector<char*> pointers(const std::vector<std::string>& words) {
 
 std::optional<FolderLock> FolderLock::take(const std::filesystem::path& folder) {
   const std::string path = (folder / ".lock").string();
-  FolderLock lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
-  if (lock.descriptor_ < 0)
-    user_error("{}: {}; choose a folder that can be written", path, std::strerror(errno));
+  File file(path, O_RDWR | O_CREAT);
+  if (!file.is_open()) user_error("{}: {}; choose a folder that can be written", path, file.error());
+  FolderLock lock(file.release());
   if (::flock(lock.descriptor_, LOCK_EX | LOCK_NB) != 0) {
     if (errno == EWOULDBLOCK) return std::nullopt;
     user_error("{}: {}; choose a folder on a file system with locks", path, std::strerror(errno));
@@ -81,14 +87,13 @@ std::string Ending::text() const {
 }
 
 pid_t start_process(const Command& command, const std::filesystem::path& log, const FolderLock& lock) {
-  const int output = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-  if (output < 0)
-    user_error("{}: {}; choose a folder that can be written", log.string(), std::strerror(errno));
+  const File output(log, O_WRONLY | O_CREAT | O_APPEND);
+  if (!output.is_open())
+    user_error("{}: {}; choose a folder that can be written", log.string(), output.error());
   const std::vector<char*> words = pointers(command.words);
   const pid_t parent = ::getpid(), child = ::fork();
-  if (child == 0) become(command, words, output, lock.descriptor(), parent);
+  if (child == 0) become(command, words, output.descriptor(), lock.descriptor(), parent);
   const int failure = errno;
-  ::close(output);
   if (child < 0) user_error("{}: no process can be started: {}", command.words[0], std::strerror(failure));
   ::setpgid(child, child);  // also here: whoever is first, a signal to the group finds it
   return child;

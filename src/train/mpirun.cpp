@@ -9,9 +9,12 @@
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
+#include <sstream>
 #include <stop_token>
 #include <string>
 #include <string_view>
+
+#include "core/file.h"
 
 namespace te::train {
 namespace {
@@ -32,8 +35,8 @@ void on_continue(int /*signal*/, siginfo_t* info, void* /*context*/) {
 
 /// The value of "NAME = value" in a file of Open MPI's parameters; empty when it is not there.
 std::string parameter_in(const std::string& path, const std::string& name) {
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
+  std::istringstream lines(read_file(path).text);
+  for (std::string line; std::getline(lines, line);) {
     const size_t equals = line.find('=');
     if (equals == std::string::npos || line.find_first_not_of(" \t") == line.find('#')) continue;
     const size_t begin = line.find_first_not_of(" \t"), end = line.find_last_not_of(" \t", equals - 1);
@@ -47,8 +50,7 @@ std::string parameter_in(const std::string& path, const std::string& name) {
 double sigkill_timeout() {
   const std::string name = "odls_base_sigkill_timeout";
   std::string value;
-  for (const char* prefix : {"OMPI_MCA_", "PRTE_MCA_"})  // Open MPI 4, and 5
-    if (const char* given = std::getenv((prefix + name).c_str())) value = given;
+  if (const char* given = std::getenv(("OMPI_MCA_" + name).c_str())) value = given;
   const char* home = std::getenv("HOME");
   if (value.empty() && home != nullptr)
     value = parameter_in(std::string(home) + "/.openmpi/mca-params.conf", name);
@@ -72,10 +74,10 @@ void watch(const std::stop_token& ended) {
 std::optional<double> seconds_until_mpirun_kills() {
   if (std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr || std::getenv("SLURM_STEP_ID") != nullptr)
     return std::nullopt;
-  return 2 * sigkill_timeout();
+  return mpirun_above().prrte ? 0.5 : 2 * sigkill_timeout();
 }
 
-pid_t mpirun_above() {
+Mpirun mpirun_above() {
   constexpr std::array<std::string_view, 7> kNames = {"mpirun",  "mpiexec", "orterun", "orted",
                                                       "prterun", "prte",    "prted"};
   for (pid_t process = ::getppid(); process > 1;) {
@@ -84,18 +86,19 @@ pid_t mpirun_above() {
     std::string stat;
     std::getline(file, stat);
     const size_t open = stat.find('('), close = stat.rfind(')');
-    if (open == std::string::npos || close == std::string::npos || close + 4 >= stat.size()) return 0;
+    if (open == std::string::npos || close == std::string::npos || close + 4 >= stat.size()) return {};
     std::string name = stat.substr(open + 1, close - open - 1);
     name.resize(std::min(name.size(), name.find('.')));  // Debian: mpirun.openmpi
-    if (std::find(kNames.begin(), kNames.end(), name) != kNames.end()) return process;
+    if (std::find(kNames.begin(), kNames.end(), name) != kNames.end())
+      return {process, name.starts_with("prte")};
     process = static_cast<pid_t>(std::strtol(stat.c_str() + close + 4, nullptr, 10));
   }
-  return 0;
+  return {};
 }
 
 MpirunWatch::MpirunWatch() {
   if (std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr) return;
-  mpirun = mpirun_above();
+  mpirun = mpirun_above().process;
   if (mpirun == 0) return;
   struct sigaction action = {};
   action.sa_sigaction = on_continue;

@@ -4,6 +4,9 @@
 // and sends SIGKILL; it sleeps on when all of them have ended (4.1.4, measured: docs/reliability.md). So a large
 // timeout, which a step and a save may need, would make Ctrl-C slow at both ends. A rank therefore takes SIGCONT from
 // mpirun for the request to stop, and when all have saved it wakes mpirun: a signal ends a second of its sleep.
+//
+// Open MPI 5 starts ranks through PRRTE, whose prterun has no such setting: version 3.0 sends SIGCONT, SIGTERM 0.25 s
+// later and SIGKILL after 0.25 s more (5.0.7, measured); that of Open MPI 6.0 ends them at once.
 #pragma once
 
 #include <sys/types.h>
@@ -16,8 +19,12 @@ namespace te::train {
 /// Under mpirun: how long after Ctrl-C or SIGTERM it kills the ranks. Empty in other jobs.
 std::optional<double> seconds_until_mpirun_kills();
 
-/// The nearest of this process's ancestors that is mpirun or its daemon on this host; 0 where none is.
-pid_t mpirun_above();
+/// The nearest of this process's ancestors that is mpirun or its daemon on this host.
+struct Mpirun {
+  pid_t process = 0;   ///< 0: none
+  bool prrte = false;  ///< of Open MPI 5
+};
+Mpirun mpirun_above();
 
 /// While it lives, SIGCONT from mpirun becomes a SIGTERM to this process at once, unless the process had been stopped
 /// (Ctrl-Z, which mpirun hands on as well). Nothing in other jobs. One at a time; after catch_signals.

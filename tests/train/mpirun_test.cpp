@@ -326,6 +326,11 @@ TEST_F(Mpirun, StopsAtOnceHoweverLongMpirunWouldWait) {
   ::setenv("OMPI_MCA_odls_base_sigkill_timeout", "300", 1);
   const pid_t mpirun = start_endless(2, {"logging.fp8_stats_every=0"});
   ::unsetenv("OMPI_MCA_odls_base_sigkill_timeout");
+  if (process_file("/proc/" + std::to_string(mpirun) + "/comm").starts_with("prte")) {
+    ::kill(mpirun, SIGUSR2);
+    EXPECT_NE(folder_.wait(mpirun).code, 0);
+    GTEST_SKIP() << "Open MPI 5 kills its ranks within half a second, whatever its settings";
+  }
   const auto start = std::chrono::steady_clock::now();
   ::kill(mpirun, SIGTERM);
   const Result result = folder_.wait(mpirun);
@@ -367,7 +372,9 @@ TEST_F(Mpirun, SignalsThatMpirunHandsOnSave) {
   ::kill(mpirun, SIGUSR2);
   const Result result = folder_.wait(mpirun);
   EXPECT_NE(result.code, 0);
-  EXPECT_EQ(count(result.out, "on Ctrl-C and SIGTERM mpirun kills its ranks after 2 s"), 1u) << result.out;
+  const bool prrte = count(result.error, "prterun") > 0;
+  EXPECT_EQ(count(result.out, fmt::format("mpirun kills its ranks after {} s", prrte ? "0.5" : "2")), 1u)
+      << result.out;
   EXPECT_EQ(count(result.out, "a checkpoint is saved after this step"), 1u) << result.out;
   EXPECT_EQ(count(result.out, "finishing this step and saving a checkpoint"), 1u) << result.out;
   EXPECT_EQ(count(result.out, "interrupted after step "), 1u) << result.out;

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
@@ -17,6 +16,7 @@
 #include "checkpoint/reader.h"
 #include "checkpoint/safetensors.h"
 #include "core/error.h"
+#include "core/file.h"
 
 namespace te::convert {
 namespace {
@@ -82,9 +82,9 @@ class SafetensorsTensors final : public TensorSource {
       for (const SafetensorsTensor& tensor : reader.tensors())
         found.push_back({{tensor.name, std::string(tensor.file_dtype), tensor.shape, tensor.bytes},
                          {file, tensor.offset}});
-      files_.push_back({files[file], ::open(files[file].c_str(), O_RDONLY | O_CLOEXEC)});
-      if (files_.back().descriptor < 0)
-        user_error("{}: cannot be opened: {}", files[file].string(), std::strerror(errno));
+      te::File opened(files[file]);
+      if (!opened.is_open()) user_error("{}: cannot be opened: {}", files[file].string(), opened.error());
+      files_.push_back({files[file], opened.release()});
     }
     std::sort(found.begin(), found.end(),
               [](const auto& a, const auto& b) { return a.first.name < b.first.name; });
@@ -136,8 +136,9 @@ class SafetensorsTensors final : public TensorSource {
 
 /// The files that a model.safetensors.index.json of transformers names.
 std::vector<fs::path> indexed_files(const fs::path& index) {
-  std::ifstream in(index, std::ios::binary);
-  const nlohmann::json root = nlohmann::json::parse(in, nullptr, false);
+  const FileText file = read_file(index);
+  if (!file) user_error("{}: cannot be read: {}", index.string(), file.error);
+  const nlohmann::json root = nlohmann::json::parse(file.text, nullptr, false);
   const auto map = root.is_object() ? root.find("weight_map") : root.end();
   std::set<std::string> names;
   if (root.is_object() && map != root.end() && map->is_object()) {

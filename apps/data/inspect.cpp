@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/printable.h"
 #include "data/command.h"
 #include "data/dataset_record.h"
 #include "data/indexed_dataset.h"
@@ -40,17 +41,9 @@ void print_histogram(const std::vector<int64_t>& sorted_lengths) {
 std::string one_line(const std::string& text) {
   std::string line;
   for (char c : text) {
-    if (c == '\n') {
-      line += "\\n";
-    } else if (c == '\t') {
-      line += "\\t";
-    } else if (static_cast<unsigned char>(c) < 32 || c == 127) {
-      line += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
-    } else {
-      line += c;
-    }
+    line += c == '\n' ? "\\n" : c == '\t' ? "\\t" : std::string(1, c);
   }
-  return line;
+  return printable(line);
 }
 
 /// The text of tokens; what is in the loss stands between brackets, where there is a mask.
@@ -125,7 +118,7 @@ void inspect(const InspectArguments& arguments) {
              data::token_type_name(dataset.token_type()));
   if (const std::optional<DatasetRecord> record = read_dataset_record(arguments.prefix)) {
     const TokenizerRecord& made_by = record->tokenizer;
-    fmt::print("made with the tokenizer {} ({} tokens, {}), largest token {}\n", made_by.name,
+    fmt::print("made with the tokenizer {} ({} tokens, {}), largest token {}\n", printable(made_by.name),
                made_by.vocab_size, made_by.hash, record->largest_token);
   }
   if (documents == 0) return;

@@ -7,14 +7,17 @@
 #include <array>
 #include <cctype>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "core/file.h"
+#include "core/printable.h"
 
 namespace te::experiment {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr std::streamoff kLogTail = 4096;  // bytes of a log that are looked at
+constexpr uint64_t kLogTail = 4096;  // bytes of a log that are looked at
 
 /// Of a task that has several, the metric that is quoted.
 constexpr std::array kQuoted = {"acc_norm,none", "acc,none", "word_perplexity,none", "perplexity,none"};
@@ -51,11 +54,11 @@ bool has_results(const Run& run) {
 }
 
 std::string evaluation_progress(const Run& run) {
-  std::ifstream file(run.folder / kEvaluationLogName, std::ios::binary);
-  file.seekg(0, std::ios::end);
-  file.seekg(std::max<std::streamoff>(0, file.tellg() - kLogTail));
+  File file(run.folder / kEvaluationLogName);
+  if (!file.is_open()) return "";
+  std::istringstream lines(file.read_at(file.bytes() - std::min(file.bytes(), kLogTail), kLogTail));
   std::string last;
-  for (std::string line; std::getline(file, line);)
+  for (std::string line; std::getline(lines, line);)
     if (!line.empty()) last = line;
   // "hellaswag: 1200 of 10042"
   const size_t colon = last.find(": "), of = last.find(" of ");
@@ -66,12 +69,11 @@ std::string evaluation_progress(const Run& run) {
            std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isdigit(c) != 0; });
   };
   if (!is_number(done) || !is_number(all)) return "";
-  return fmt::format("{} {}/{}", last.substr(0, colon), done, all);
+  return fmt::format("{} {}/{}", printable(last.substr(0, colon)), done, all);
 }
 
 std::string results_text(const Run& run) {
-  std::ifstream file(run.folder / kResultsName);
-  const auto content = nlohmann::json::parse(file, nullptr, false);
+  const auto content = nlohmann::json::parse(read_file(run.folder / kResultsName).text, nullptr, false);
   if (!content.is_object() || !content.contains("results") || !content["results"].is_object()) return "";
   std::vector<std::string> parts;
   for (const auto& [task, metrics] : content["results"].items()) {
@@ -82,7 +84,7 @@ std::string results_text(const Run& run) {
       break;
     }
   }
-  return fmt::format("{}", fmt::join(parts, ", "));
+  return printable(fmt::format("{}", fmt::join(parts, ", ")));
 }
 
 }  // namespace te::experiment

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/file.h"
 #include "core/suggest.h"
 
 namespace te::experiment {
@@ -217,14 +218,13 @@ std::vector<std::pair<std::string, std::string>> shared_algorithms(const std::fi
 }
 
 YAML::Node parse(const std::filesystem::path& file) {
-  if (std::filesystem::is_directory(file))
-    user_error("{}: is a directory; give an experiment's file, as those in configs/experiments/",
-               file.string());
+  constexpr uint64_t kLargest = 8 << 20;
+  const FileText read = read_file(file, kLargest, FileKind::input);
+  if (!read)
+    user_error("{}: cannot be read: {}; give an experiment's file, as those in configs/experiments/",
+               file.string(), read.error);
   try {
-    return YAML::LoadFile(file.string());
-  } catch (const YAML::BadFile&) {
-    user_error("{}: cannot be read; give an experiment's file, as those in configs/experiments/",
-               file.string());
+    return YAML::Load(read.text);
   } catch (const YAML::Exception& error) {
     user_error("{}: line {}: {}", file.string(), error.mark.line + 1, error.msg);
   }

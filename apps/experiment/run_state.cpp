@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string_view>
 
 #include "core/error.h"
+#include "core/file.h"
+#include "core/printable.h"
 
 namespace te::experiment {
 namespace {
@@ -16,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 constexpr std::array<std::string_view, 6> kStages = {"waiting", "running",  "interrupted",
                                                      "failed",  "diverged", "finished"};
-constexpr std::streamoff kLossTail = 8192;  // bytes of loss.csv that are looked at: some fifty lines
+constexpr uint64_t kLossTail = 8192;  // bytes of loss.csv that are looked at: some fifty lines
 
 // Also of an empty last part: a step without validation ends its line with empty columns.
 std::vector<std::string> split(std::string_view text, char separator) {
@@ -25,11 +26,6 @@ std::vector<std::string> split(std::string_view text, char separator) {
     parts.emplace_back(text.substr(0, end));
   parts.emplace_back(text);
   return parts;
-}
-
-std::string read_text(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 Stage stage_of(const nlohmann::json& record) {
@@ -65,10 +61,10 @@ std::string_view to_string(Stage stage) {
 void write_whole(const fs::path& path, const std::string& text) {
   const fs::path partial = path.string() + ".tmp";
   {
-    std::ofstream out(partial, std::ios::binary | std::ios::trunc);
-    out << text;
-    out.flush();
-    if (!out) user_error("{} cannot be written; check the folder's permissions and the disk", path.string());
+    File out(partial, O_WRONLY | O_CREAT | O_TRUNC);
+    if (!out.is_open() || !out.write_all(text))
+      user_error("{} cannot be written: {}; check the folder's permissions and the disk", path.string(),
+                 out.error());
   }
   std::error_code error;
   fs::rename(partial, path, error);
@@ -77,18 +73,18 @@ void write_whole(const fs::path& path, const std::string& text) {
 
 RunState read_state(const Run& run) {
   RunState state;
-  const auto record = nlohmann::json::parse(read_text(run.folder / "state.json"), nullptr, false);
+  const auto record = nlohmann::json::parse(read_file(run.folder / "state.json").text, nullptr, false);
   if (!record.is_object()) return state;
   state.stage = stage_of(record);
   state.attempts = record.value("attempts", int64_t{0});
   state.exit_code = record.value("exit_code", 0);
   state.seconds = record.value("seconds", 0.0);
   state.process = record.value("process", int64_t{0});
-  state.reason = record.value("reason", "");
+  state.reason = printable(record.value("reason", ""));
   if (record.contains("evaluation") && record["evaluation"].is_object()) {
     const nlohmann::json& evaluation = record["evaluation"];
     state.evaluation = {stage_of(evaluation), evaluation.value("request", ""),
-                        evaluation.value("seconds", 0.0), evaluation.value("reason", "")};
+                        evaluation.value("seconds", 0.0), printable(evaluation.value("reason", ""))};
   }
   return state;
 }
@@ -107,16 +103,17 @@ void write_state(const Run& run, const RunState& state) {
 
 RunProgress read_progress(const Run& run) {
   RunProgress progress;
-  std::ifstream file(run.folder / "loss.csv", std::ios::binary);
-  std::string header;
-  if (run.config.logging.csv.empty() || !std::getline(file, header)) return progress;
-  const std::vector<std::string> names = split(header, ',');
-  const std::streamoff start = file.tellg();
-  file.seekg(0, std::ios::end);
-  const std::streamoff end = file.tellg();
-  file.seekg(std::max(start, end - kLossTail));
-  if (end - kLossTail > start) std::getline(file, header);  // a part of a line
-  for (std::string line; std::getline(file, line) && !file.eof();) {
+  File file(run.folder / "loss.csv");
+  if (run.config.logging.csv.empty() || !file.is_open()) return progress;
+  const std::string header = file.read_at(0, kLossTail);
+  const uint64_t start = header.find('\n') + 1;
+  if (start == 0) return progress;
+  const std::vector<std::string> names = split(std::string_view(header).substr(0, start - 1), ',');
+  const uint64_t tail = std::max(start, file.bytes() - std::min(file.bytes(), kLossTail));
+  std::istringstream lines(file.read_at(tail, kLossTail));
+  std::string line;
+  if (tail > start) std::getline(lines, line);  // a part of a line
+  while (std::getline(lines, line) && !lines.eof()) {
     const std::vector<std::string> fields = split(line, ',');
     if (fields.size() != names.size()) continue;
     const auto number = [&](const char* name) {
@@ -140,7 +137,9 @@ void prepare_folder(const Run& run) {
   const fs::path path = run.folder / "config.yaml";
   const std::string text = config::to_yaml(run.config);
   if (!fs::exists(path)) return write_whole(path, text);
-  const std::string before = read_text(path);
+  const FileText file = read_file(path);
+  if (!file) user_error("{}: cannot be read: {}; delete this folder", path.string(), file.error);
+  const std::string& before = file.text;
   if (before != text)
     user_error(
         "{}: was begun with other settings ({}); give the experiment another directory, or delete this "

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
+#include <sstream>
 #include <thread>
 
 #include "common/command_line.h"
 #include "core/error.h"
+#include "core/file.h"
+#include "core/printable.h"
 #include "experiment/evaluation.h"
 
 namespace te::experiment {
@@ -38,9 +40,9 @@ void ask_for_evaluation(Item& item, const Evaluation& evaluation) {
 
 // The step of the newest checkpoint, from which te-train goes on: `latest` names it, as in step_00000020. 0: none.
 int64_t saved_step(const Run& run) {
-  std::ifstream file(std::filesystem::path(run.config.checkpoint.directory) / "latest");
-  std::string name;
-  file >> name;
+  constexpr uint64_t kLargest = 4096;
+  const std::string name =
+      read_file(std::filesystem::path(run.config.checkpoint.directory) / "latest", kLargest).text;
   const size_t digits = name.rfind('_');
   return digits == std::string::npos ? 0 : std::strtoll(name.c_str() + digits + 1, nullptr, 10);
 }
@@ -54,11 +56,11 @@ Command command_of(const Run& run, const Slot& slot, const std::string& te_train
 }
 
 std::string last_error(const Run& run, const char* log) {
-  std::ifstream file(run.folder / log);
+  std::istringstream lines(read_file(run.folder / log, kAnySize).text);
   std::string found;
-  for (std::string line; std::getline(file, line);)
+  for (std::string line; std::getline(lines, line);)
     if (line.find("error: ") != std::string::npos) found = line;
-  return found;
+  return printable(found);
 }
 
 Runner::Runner(const Experiment& experiment, std::vector<Run> runs, std::vector<Slot> slots,

@@ -5,10 +5,9 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
-#include <iterator>
 
 #include "core/error.h"
+#include "core/file.h"
 #include "generate/command.h"
 #include "generate/generator.h"
 
@@ -54,9 +53,11 @@ bool DivergenceCommand::chosen() const {
 
 std::vector<int32_t> DivergenceCommand::Arguments::read_tokens(const text::Tokenizer& by,
                                                                const ModelSource& source) const {
-  std::ifstream in(text, std::ios::binary);
-  const std::string content{std::istreambuf_iterator<char>(in), {}};
-  if (content.empty()) user_error("--text {}: cannot be read, or is empty", text);
+  constexpr uint64_t kLargest = 1 << 30;
+  const FileText file = read_file(text, kLargest, FileKind::input);
+  if (!file) user_error("--text {}: cannot be read: {}", text, file.error);
+  const std::string& content = file.text;
+  if (content.empty()) user_error("--text {}: is empty", text);
   std::vector<int32_t> tokens;
   if (tokenizer.begins(by)) tokens.push_back(*by.begin_of_document());
   by.encode(content, tokens);

@@ -5,11 +5,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
-#include <iostream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/file.h"
 #include "core/memory_bandwidth.h"
 #include "generate/command.h"
 #include "generate/generator.h"
@@ -24,18 +23,13 @@ namespace {
 
 using nlohmann::json;
 
-std::string read_stream(std::istream& in, const std::string& name) {
-  std::string text{std::istreambuf_iterator<char>(in), {}};
-  if (in.bad()) user_error("--prompt-file {}: cannot be read", name);
+std::string read_prompt(const std::string& file) {
+  File in = file == "-" ? File::standard_input() : File(file, O_RDONLY, FileKind::input);
+  std::string text;
+  if (!in.is_open() || !in.read_all(text, kLargestTextFile))
+    user_error("--prompt-file {}: cannot be read: {}", file, in.error());
   if (text.ends_with('\n')) text.pop_back();
   return text;
-}
-
-std::string read_prompt(const std::string& file) {
-  if (file == "-") return read_stream(std::cin, file);
-  std::ifstream in(file, std::ios::binary);
-  if (!in) user_error("--prompt-file {}: cannot be opened", file);
-  return read_stream(in, file);
 }
 
 /// Prints several texts, which grow side by side, one after the other: the first unfinished one is shown as it grows.

@@ -1,12 +1,13 @@
 #include "train/decoded_samples.h"
 
 #include <algorithm>
-#include <fstream>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "core/error.h"
+#include "core/file.h"
 #include "generate/begin_token.h"
 #include "generate/decoder.h"
 #include "generate/generator.h"
@@ -25,10 +26,10 @@ std::vector<std::string> read_prompts(const config::LoggingConfig& logging) {
   std::vector<std::string> prompts = logging.generate_prompts;
   const std::string& path = logging.generate_prompt_file;
   if (path.empty()) return prompts;
-  std::ifstream in(path);
-  if (!in) user_error("logging.generate_prompt_file: {}: cannot be opened", path);
-  for (std::string line; std::getline(in, line);) prompts.push_back(line);
-  if (in.bad()) user_error("logging.generate_prompt_file: {}: cannot be read", path);
+  const FileText file = read_file(path, kLargestTextFile, FileKind::input);
+  if (!file) user_error("logging.generate_prompt_file: {}: cannot be opened: {}", path, file.error);
+  std::istringstream lines(file.text);
+  for (std::string line; std::getline(lines, line);) prompts.push_back(line);
   if (prompts.empty()) user_error("logging.generate_prompt_file: {}: has no line", path);
   return prompts;
 }

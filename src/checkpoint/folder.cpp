@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <fstream>
 #include <system_error>
 #include <tuple>
 #include <vector>
@@ -14,6 +13,7 @@
 #include "checkpoint/manifest.h"
 #include "checkpoint/write_error.h"
 #include "core/error.h"
+#include "core/file.h"
 #include "core/log.h"
 
 namespace te::checkpoint {
@@ -22,6 +22,11 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kTemporary = ".tmp";
+constexpr uint64_t kLargestName = 4096;  // bytes of a file that names a checkpoint
+
+std::string first_line(const FileText& file) {
+  return file.text.substr(0, file.text.find('\n'));
+}
 
 /// The step of "step_00000500"; -1 for any other name.
 int64_t step_of(const std::string& name) {
@@ -86,23 +91,22 @@ void guard_file_system(const std::function<void()>& body) {
 // --- reading -----------------------------------------------------------------------------------------------
 
 std::optional<fs::path> find_latest(const fs::path& directory) {
-  std::ifstream in(directory / "latest");
-  const bool named = in.is_open();
-  std::string name;
-  std::getline(in, name);
+  const FileText latest = read_file(directory / "latest", kLargestName);
+  const bool named = !latest.missing;
+  const std::string name = first_line(latest);
   if (!name.empty() && name.find('/') == name.npos && is_checkpoint(directory / name))
     return directory / name;
+  const std::string fault = latest ? fmt::format("names '{}', which is not a checkpoint", name)
+                                   : fmt::format("cannot be read: {}", latest.error);
   const std::optional<fs::path> newest = newest_complete(directory);
   if (newest) {
     spdlog::warn("{}: {}; going on with {}, the newest complete checkpoint", (directory / "latest").string(),
-                 named ? fmt::format("names '{}', which is not a checkpoint", name) : "not found",
-                 newest->filename().string());
+                 named ? fault : "not found", newest->filename().string());
     return newest;
   }
   if (named) {
-    user_error(
-        "{}: names '{}', which is not a checkpoint; correct the file or set checkpoint.resume to a folder",
-        (directory / "latest").string(), name);
+    user_error("{}: {}; correct the file or set checkpoint.resume to a folder",
+               (directory / "latest").string(), fault);
   }
   return std::nullopt;
 }
@@ -123,13 +127,7 @@ std::optional<fs::path> checkpoint_before(const fs::path& folder) {
 }
 
 std::optional<fs::path> named_by(const fs::path& path) {
-  std::error_code error;
-  if (!fs::is_regular_file(path, error)) return std::nullopt;
-  std::string name(256, '\0');
-  std::ifstream in(path, std::ios::binary);
-  in.read(name.data(), static_cast<std::streamsize>(name.size()));
-  name.resize(static_cast<size_t>(in.gcount()));
-  name.resize(std::min(name.find('\n'), name.size()));
+  const std::string name = first_line(read_file(path, kLargestName));
   if (name.find('/') != name.npos || !is_checkpoint(path.parent_path() / name)) return std::nullopt;
   return path.parent_path() / name;
 }
@@ -196,10 +194,8 @@ void sync_path(const fs::path& path) {
 void write_text(const fs::path& path, const std::string& text) {
   const fs::path temporary = path.string() + std::string(kTemporary);
   {
-    std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
-    out << text;
-    out.flush();
-    if (!out) {
+    File out(temporary, O_WRONLY | O_CREAT | O_TRUNC);
+    if (!out.is_open() || !out.write_all(text)) {
       std::error_code ignored;
       fs::remove(temporary, ignored);
       write_error("{}: could not be written; is the disk full or the folder read-only?", path.string());
@@ -298,8 +294,7 @@ void prune(const fs::path& directory, int64_t keep, const fs::path& good, const 
   };
   std::sort(folders.begin(), folders.end(),
             [&](const fs::path& a, const fs::path& b) { return age(a) < age(b); });
-  std::string latest;
-  std::ifstream(directory / "latest") >> latest;
+  const std::string latest = first_line(read_file(directory / "latest", kLargestName));
   int64_t left = static_cast<int64_t>(folders.size());
   for (const fs::path& folder : folders) {
     if (left <= keep) return;

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <fstream>
 #include <iterator>
 #include <string_view>
 #include <system_error>
 
 #include "checkpoint/folder.h"
 #include "core/error.h"
+#include "core/file.h"
 
 namespace te::checkpoint {
 namespace {
@@ -45,8 +45,8 @@ void add_pair(std::vector<KeptFile>& files, const fs::path& folder, bool old_nam
 }
 
 std::string bytes_of(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
+  FileText read = read_file(file, kAnySize);
+  return std::move(read.text);
 }
 
 bool holds_the_same(const fs::path& folder, const std::vector<KeptFile>& files) {

@@ -3,7 +3,6 @@
 #include <xxhash.h>
 
 #include <cmath>
-#include <fstream>
 #include <iterator>
 #include <limits>
 #include <unordered_map>
@@ -11,6 +10,7 @@
 #include "checkpoint/manifest_json.h"
 #include "checkpoint/safetensors_header.h"
 #include "core/error.h"
+#include "core/file.h"
 
 namespace te::checkpoint {
 namespace {
@@ -349,17 +349,10 @@ Manifest parse_manifest(const std::string& file, const std::string& text) {
 
 Manifest read_manifest(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / "manifest.json";
-  std::error_code error;
-  const std::filesystem::file_type type = std::filesystem::status(path, error).type();
-  if (type == std::filesystem::file_type::not_found)
-    user_error("{}: not found; a checkpoint is a folder with manifest.json", path.string());
-  if (type != std::filesystem::file_type::regular)  // not opened: a pipe would hang
-    user_error("{}: is not a regular file; {}", path.string(), kUseAnother);
-  std::ifstream in(path, std::ios::binary);
-  if (!in) user_error("{}: cannot be opened; {}", path.string(), kUseAnother);
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
-  if (in.bad()) user_error("{}: cannot be read; {}", path.string(), kUseAnother);
-  return parse_manifest(path.string(), text);
+  const FileText file = read_file(path, kAnySize);
+  if (file.missing) user_error("{}: not found; a checkpoint is a folder with manifest.json", path.string());
+  if (!file) user_error("{}: cannot be read: {}; {}", path.string(), file.error, kUseAnother);
+  return parse_manifest(path.string(), file.text);
 }
 
 Manifest merge(const std::vector<Manifest>& parts) {

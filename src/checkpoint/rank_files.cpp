@@ -2,13 +2,12 @@
 
 #include <chrono>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <thread>
 
 #include "checkpoint/folder.h"
 #include "checkpoint/write_error.h"
 #include "core/error.h"
+#include "core/file.h"
 
 namespace te::checkpoint {
 namespace {
@@ -51,11 +50,6 @@ void check_finite(const StoredPiece& piece, const void* values, int64_t count) {
         "an earlier checkpoint",
         piece.name);
   }
-}
-
-std::string read_text(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
 }
 
 }  // namespace
@@ -116,13 +110,13 @@ void leave_failure(const fs::path& folder, RankOf who, const std::string& messag
   try {
     write_text(path, (disk ? kDisk : "") + message);
   } catch (const UserError&) {
-    std::ofstream(path).flush();  // a full disk still has room for an empty file
+    const File empty(path, O_WRONLY | O_CREAT | O_TRUNC);  // a full disk still has room for an empty file
   }
 }
 
 /// Passes a rank's failure on.
 [[noreturn]] static void rethrow_failure(const fs::path& folder, int rank) {
-  std::string message = read_text(failure_path(folder, rank));
+  std::string message = read_file(failure_path(folder, rank)).text;
   if (message.empty()) write_error("rank {}: could not write its files; is the disk full?", rank);
   if (!message.starts_with(kDisk)) user_error("rank {}: {}", rank, message);
   write_error("rank {}: {}", rank, message.substr(kDisk.size()));
@@ -158,7 +152,10 @@ std::vector<Manifest> collect_parts(const fs::path& folder, int ranks, int64_t t
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
-    parts[rank - 1] = parse_manifest_part(path.string(), read_text(path));
+    const FileText text = read_file(path, kAnySize);
+    if (!text)
+      user_error("{}: cannot be read: {}; do all hosts share this folder?", path.string(), text.error);
+    parts[rank - 1] = parse_manifest_part(path.string(), text.text);
   }
   for (int rank = 1; rank < ranks; ++rank) fs::remove(part_path(folder, rank));
   return parts;

@@ -12,6 +12,7 @@
 #include "checkpoint/safetensors.h"
 #include "checkpoint/safetensors_header.h"
 #include "core/error.h"
+#include "core/file.h"
 
 namespace te::checkpoint {
 namespace {
@@ -141,8 +142,9 @@ int Reader::Shards::open(int number) {
   File& file = files_[number];
   if (file.descriptor >= 0) return file.descriptor;
   if (num_open_ >= kMostOpen) close_all();
-  file.descriptor = ::open(path(number).c_str(), O_RDONLY | O_CLOEXEC);
-  if (file.descriptor < 0) damaged("{}: cannot be opened: {}", path(number), std::strerror(errno));
+  te::File opened(path(number));
+  if (!opened.is_open()) damaged("{}: cannot be opened: {}", path(number), opened.error());
+  file.descriptor = opened.release();
   ++num_open_;
   return file.descriptor;
 }

@@ -13,6 +13,7 @@
 #include "checkpoint/safetensors_header.h"
 #include "checkpoint/write_error.h"
 #include "core/error.h"
+#include "core/file.h"
 #include "core/mapped_region.h"
 
 namespace te {
@@ -27,26 +28,17 @@ std::string reason() {
 }
 
 /// Closes a file descriptor at the end of a scope.
-struct FileCloser {
-  int file;
-  ~FileCloser() { ::close(file); }
-};
-
 /// Maps a whole regular file of at least 8 bytes; `size` gets its size.
 std::shared_ptr<const std::byte> map_file(const std::filesystem::path& path, uint64_t& size) {
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe must not hang
-  if (file < 0) user_error("{}: cannot be opened: {}; check the path", path.string(), reason());
-  const FileCloser closer{file};
-  struct stat info {};
-  if (::fstat(file, &info) != 0 || !S_ISREG(info.st_mode))
-    user_error("{}: is not a regular file; give the path of a .safetensors file", path.string());
-  size = static_cast<uint64_t>(info.st_size);
+  const File file(path);
+  if (!file.is_open()) user_error("{}: cannot be opened: {}; check the path", path.string(), file.error());
+  size = file.bytes();
   if (size < kLengthBytes) {
     user_error(
         "{}: {} bytes are too few for a safetensors file (the header's length takes 8); fetch it again",
         path.string(), size);
   }
-  void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file, 0);
+  void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.descriptor(), 0);
   if (address == MAP_FAILED) user_error("{}: cannot be mapped: {}", path.string(), reason());
   const size_t length = size;
   auto region = std::make_shared<MappedRegion>(address, length, path.string());
@@ -59,8 +51,8 @@ std::shared_ptr<const std::byte> map_file(const std::filesystem::path& path, uin
 void sync_folder(const std::filesystem::path& folder) {
   const int file = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (file < 0) return;  // the rename itself has happened; some file systems let no folder be opened
-  const FileCloser closer{file};
   ::fsync(file);
+  ::close(file);
 }
 
 }  // namespace

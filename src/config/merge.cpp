@@ -4,10 +4,7 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <sstream>
 
@@ -15,6 +12,7 @@
 #include "config/presets.h"
 #include "config/text.h"
 #include "core/error.h"
+#include "core/file.h"
 
 namespace te::config {
 
@@ -24,6 +22,7 @@ namespace {
 
 constexpr size_t kMaxChain = 16;    // of files that extend one another
 constexpr int kMaxMergeDepth = 16;  // of merge keys inside merged mappings; an anchor may hold itself
+constexpr uint64_t kLargestFile = 8 << 20;
 constexpr int kMaxEntries = 10000;  // of one file, those behind aliases counted each time
 constexpr std::string_view kExtends = "extends";
 constexpr std::string_view kMergeKey = "<<";
@@ -37,13 +36,12 @@ std::string at(const YAML::Node& node, const std::string& source) {
   return origin_of(node, source).str();
 }
 
-std::string read_file(const std::string& path, const std::string& where) {
-  if (fs::is_directory(path)) user_error("{}{}: is a directory, not a configuration file", where, path);
-  std::ifstream file(path, std::ios::binary);
-  if (!file) user_error("{}{}: cannot open the configuration file: {}", where, path, std::strerror(errno));
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
+/// The text of a preset or file. `where` names the line that extends it; empty: the user gives it as an option.
+std::string text_of(const std::string& source, const std::string& where) {
+  if (is_preset(source)) return preset_yaml(source, where);
+  FileText file = read_file(source, kLargestFile, where.empty() ? FileKind::input : FileKind::regular);
+  if (!file) user_error("{}{}: cannot open the configuration file: {}", where, source, file.error);
+  return std::move(file.text);
 }
 
 std::string identity_of(const std::string& source) {
@@ -105,7 +103,7 @@ std::string Origin::str() const {
 
 void SourceReader::read(const std::string& source) {
   read_.insert(identity_of(source));
-  read_text(is_preset(source) ? preset_yaml(source, "") : read_file(source, ""), source);
+  read_text(text_of(source, ""), source);
 }
 
 void SourceReader::read_text(const std::string& text, const std::string& source) {
@@ -156,7 +154,7 @@ void SourceReader::read_base(const std::string& name, const std::string& where, 
   if (chain_.size() >= kMaxChain) user_error("{}{}: more than {} files deep", where, source, kMaxChain);
   // Reached twice, through two files that extend it: it lies below both.
   if (!read_.insert(identity).second) return;
-  read_text(is_preset(source) ? preset_yaml(source, where) : read_file(source, where), source);
+  read_text(text_of(source, where), source);
 }
 
 void SourceReader::read_section(const Entry& section, File& file) {

@@ -2,28 +2,20 @@
 
 #include <spdlog/fmt/ranges.h>
 
-#include <fstream>
-#include <sstream>
+#include "core/file.h"
 
 namespace te::convert {
 namespace {
 
 constexpr const char* kRemedy = "compare with the model's original";
-constexpr uintmax_t kLongestFile = 64 << 20;
 
 }  // namespace
 
 JsonKeys JsonKeys::of_file(const std::filesystem::path& file) {
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(file, error))
-    user_error("{}: not found; give the folder of a Hugging Face model", file.string());
-  if (std::filesystem::file_size(file, error) > kLongestFile)
-    user_error("{}: has more than {} MiB; {}", file.string(), kLongestFile >> 20, kRemedy);
-  std::ifstream in(file, std::ios::binary);
-  std::stringstream text;
-  text << in.rdbuf();
-  if (!in) user_error("{}: cannot be read; check its permissions", file.string());
-  nlohmann::json object = nlohmann::json::parse(text.str(), nullptr, false);
+  const FileText read = read_file(file);
+  if (read.missing) user_error("{}: not found; give the folder of a Hugging Face model", file.string());
+  if (!read) user_error("{}: {}; {}", file.string(), read.error, kRemedy);
+  nlohmann::json object = nlohmann::json::parse(read.text, nullptr, false);
   if (!object.is_object()) user_error("{}: is not a JSON object; {}", file.string(), kRemedy);
   return {file.string(), std::move(object)};
 }

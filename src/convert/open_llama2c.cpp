@@ -6,20 +6,22 @@
 #include <array>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 
 #include "convert/foreign_model.h"
 #include "convert/hugging_face_config.h"
 #include "core/error.h"
+#include "core/file.h"
 
 namespace te::convert {
 namespace {
 
 config::ModelConfig read_header(const std::filesystem::path& file) {
   std::array<int32_t, 7> header{};
-  std::ifstream in(file, std::ios::binary);
-  in.read(reinterpret_cast<char*>(header.data()), sizeof(header));
-  if (!in) user_error("{}: has no header of llama2.c; give a .bin of its legacy format", file.string());
+  File in(file);
+  const std::string bytes = in.is_open() ? in.read_at(0, sizeof(header)) : "";
+  if (bytes.size() < sizeof(header))
+    user_error("{}: has no header of llama2.c; give a .bin of its legacy format", file.string());
+  std::memcpy(header.data(), bytes.data(), sizeof(header));
   const auto [dim, hidden_dim, n_layers, n_heads, n_kv_heads, vocab_size, seq_len] = header;
   const bool plausible = dim > 0 && hidden_dim > 0 && n_layers > 0 && n_heads > 0 && n_kv_heads > 0 &&
                          seq_len > 0 && vocab_size != 0 && vocab_size != INT32_MIN && dim % n_heads == 0;

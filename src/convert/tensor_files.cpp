@@ -11,6 +11,7 @@
 
 #include "checkpoint/safetensors.h"
 #include "core/error.h"
+#include "core/file.h"
 #include "core/float_types.h"
 
 namespace te::convert {
@@ -80,14 +81,10 @@ TensorFiles::TensorFiles(TensorFiles&& other) noexcept
       untyped_(std::move(other.untyped_)) {}
 
 int TensorFiles::open(const std::filesystem::path& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe must not hang
-  if (descriptor < 0)
-    user_error("{}: cannot be opened: {}; check the path", path.string(), std::strerror(errno));
-  files_.push_back({path, descriptor, 0});
-  struct stat status = {};
-  if (::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode))
-    user_error("{}: is not a file; give a file of a model", path.string());
-  files_.back().bytes = static_cast<uint64_t>(status.st_size);
+  te::File file(path);
+  if (!file.is_open()) user_error("{}: cannot be opened: {}; check the path", path.string(), file.error());
+  files_.push_back({path, file.descriptor(), file.bytes()});
+  file.release();
   return static_cast<int>(files_.size()) - 1;
 }
 

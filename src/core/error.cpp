@@ -4,6 +4,7 @@
 #include <exception>
 
 #include "core/cpu_threads.h"
+#include "core/printable.h"
 
 namespace te {
 
@@ -29,7 +30,7 @@ int run_main(const char* program, int (*body)(int, char**), int argc, char** arg
     return body(argc, argv);
   } catch (...) {
     const Failure failure = describe_failure(std::current_exception());
-    std::fprintf(stderr, "%s: %s\n", program, failure.message.c_str());
+    std::fprintf(stderr, "%s: %s\n", program, printable(failure.message).c_str());
     return failure.exit_code;
   }
 }

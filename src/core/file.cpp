@@ -43,6 +43,13 @@ File::File(const std::filesystem::path& path, int flags, FileKind kind, unsigned
   if (descriptor_ >= 0) ::close(release());
 }
 
+File File::standard_input() {
+  File file;
+  file.descriptor_ = ::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0);
+  if (file.descriptor_ < 0) file.error_ = reason_of(errno);
+  return file;
+}
+
 File::~File() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
@@ -84,6 +91,16 @@ bool File::read_all(std::string& text, uint64_t most) {
       return fail(fmt::format("has more than {} MiB", std::max<uint64_t>(1, most >> 20)));
     text.append(part.data(), static_cast<size_t>(count));
   }
+}
+
+bool File::write_all(std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(descriptor_, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return fail(reason_of(errno));
+    text.remove_prefix(static_cast<size_t>(written));
+  }
+  return true;
 }
 
 std::string File::read_at(uint64_t offset, uint64_t count) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace te {
@@ -24,6 +25,7 @@ class File {
   /// Returns at once. `flags` and `mode` as of open(2).
   explicit File(const std::filesystem::path& path, int flags = O_RDONLY, FileKind kind = FileKind::regular,
                 unsigned mode = 0666);
+  static File standard_input();
   ~File();
   File(File&& other) noexcept { swap(other); }
   File& operator=(File&& other) noexcept {
@@ -46,6 +48,8 @@ class File {
   int64_t read(void* to, size_t bytes);
   /// All that follows, unless it is more than `most` bytes; false after a failure.
   bool read_all(std::string& text, uint64_t most);
+  /// False after a failure; a part may be written then.
+  bool write_all(std::string_view text);
   /// `count` bytes at `offset`; fewer where the file ends.
   std::string read_at(uint64_t offset, uint64_t count);
 
@@ -60,6 +64,7 @@ class File {
 };
 
 constexpr uint64_t kLargestTextFile = uint64_t{64} << 20;
+constexpr uint64_t kAnySize = UINT64_MAX;
 
 /// A file's content, or why there is none.
 struct FileText {

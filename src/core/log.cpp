@@ -9,10 +9,19 @@
 #include <string>
 #include <utility>
 
+#include "core/printable.h"
 #include "core/terminal.h"
 
 namespace te {
 namespace {
+
+/// Messages quote files of other programs; of what a terminal obeys, only the ends of lines stay.
+std::string printable_lines(std::string_view text) {
+  std::string all;
+  for (size_t end; (end = text.find('\n')) != text.npos; text.remove_prefix(end + 1))
+    all += printable(text.substr(0, end)) + "\n";
+  return all + printable(text);
+}
 
 /// The message, with "warning: " and "error: " in front of complaints, in colour; folded where the terminal is narrow.
 class Message final : public spdlog::custom_flag_formatter {
@@ -21,7 +30,7 @@ class Message final : public spdlog::custom_flag_formatter {
   void format(const spdlog::details::log_msg& message, const std::tm&, spdlog::memory_buf_t& out) override {
     const bool error = message.level >= spdlog::level::err, complaint = message.level >= spdlog::level::warn;
     std::string text = error ? "error: " : complaint ? "warning: " : "";
-    text.append(message.payload.data(), message.payload.size());
+    text += printable_lines({message.payload.data(), message.payload.size()});
     // In a file a message stays one line, which can be searched.
     if (terminal_.is_terminal && text.find('\n') == std::string::npos) text = folded(text);
     if (terminal_.colour && complaint) text = (error ? "\033[31m" : "\033[33m") + text + "\033[0m";

@@ -1,11 +1,11 @@
 #include "generate/begin_token.h"
 
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "core/error.h"
+#include "core/file.h"
 
 namespace te::generate {
 namespace {
@@ -14,9 +14,10 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 json read_json(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  json value = json::parse(in, nullptr, false);
-  if (!in || value.is_discarded()) user_error("{}: cannot be read, or is not valid JSON", file.string());
+  const FileText read = read_file(file);
+  if (!read) user_error("{}: cannot be read: {}", file.string(), read.error);
+  json value = json::parse(read.text, nullptr, false);
+  if (value.is_discarded()) user_error("{}: is not valid JSON; fetch it again", file.string());
   return value;
 }
 

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/file.h"
 #include "core/log.h"
 
 namespace te::train {
@@ -92,10 +93,10 @@ FolderLock::FolderLock(const std::string& key, const fs::path& folder, double pa
   using Clock = std::chrono::steady_clock;
   const auto patience = Clock::now() + std::chrono::duration<double>(patience_seconds);
   for (;;) {
-    file_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
-    if (file_ < 0)
-      user_error("{}: {}: {}; choose a folder that can be written", key, path_.string(),
-                 std::strerror(errno));
+    File file(path_, O_RDWR | O_CREAT);
+    if (!file.is_open())
+      user_error("{}: {}: {}; choose a folder that can be written", key, path_.string(), file.error());
+    file_ = file.release();
     const Attempt attempt = try_lock(file_, path_);
     if (attempt == Attempt::taken) break;
     const std::optional<Holder> holder = read_holder(file_);

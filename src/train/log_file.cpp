@@ -1,7 +1,5 @@
 #include "train/log_file.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +8,7 @@
 #include <system_error>
 
 #include "core/error.h"
+#include "core/file.h"
 #include "core/log.h"
 
 namespace te::train {
@@ -19,30 +18,19 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kBlock = 64 << 10;
 
-/// A file descriptor that is closed at the end of a scope.
-struct File {
-  int number;
-  ~File() {
-    if (number >= 0) ::close(number);
-  }
-};
-
-[[noreturn]] void refuse(const fs::path& path) {
-  user_error("logging.directory: {}: {}; check the folder's permissions", path.string(),
-             std::strerror(errno));
+[[noreturn]] void refuse(const fs::path& path, const std::string& reason) {
+  user_error("logging.directory: {}: {}; check the folder's permissions", path.string(), reason);
 }
 
-int64_t size_of(int file, const fs::path& path) {
-  struct stat info = {};
-  if (::fstat(file, &info) != 0) refuse(path);
-  if (!S_ISREG(info.st_mode)) user_error("logging.directory: {}: is not a regular file", path.string());
-  return info.st_size;
+[[noreturn]] void refuse(const fs::path& path) {
+  refuse(path, std::strerror(errno));
 }
 
 /// Whole lines of a file, the last one first.
 class LinesFromEnd {
  public:
-  LinesFromEnd(int file, const fs::path& path) : file_(file), path_(path), begin_(size_of(file, path)) {}
+  LinesFromEnd(const File& file, const fs::path& path)
+      : file_(file.descriptor()), path_(path), begin_(static_cast<int64_t>(file.bytes())) {}
   /// The line before the last one that was returned, without newline; false at the file's beginning. What stands behind
   /// the last newline is no line.
   bool next(std::string_view& line, int64_t& end) {
@@ -91,26 +79,18 @@ size_t write_some(int file, std::string_view text) {
   return done;
 }
 
-bool begins_with(int file, std::string_view header) {
-  std::string text(header.size(), '\0');
-  return ::pread(file, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size()) && text == header;
-}
-
 /// The log anew, with its header before it.
 void add_header(const fs::path& path, std::string_view header) {
   const fs::path aside = path.string() + ".tmp";
   {
-    const File in{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-    const File out{::open(aside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)};
-    if (in.number < 0 || out.number < 0) refuse(path);
+    File in(path), out(aside, O_WRONLY | O_CREAT | O_TRUNC);
+    if (!in.is_open()) refuse(path, in.error());
+    if (!out.is_open()) refuse(aside, out.error());
     std::string block(kBlock, '\0');
-    size_t bytes = 0;
-    bool written = write_some(out.number, header) == header.size();
-    for (ssize_t got = 0; written && (got = ::read(in.number, block.data(), block.size())) > 0;) {
-      bytes = static_cast<size_t>(got);
-      written = write_some(out.number, std::string_view(block).substr(0, bytes)) == bytes;
-    }
-    if (!written || ::fsync(out.number) != 0) {
+    bool written = out.write_all(header);
+    for (int64_t got = 0; written && (got = in.read(block.data(), block.size())) > 0;)
+      written = out.write_all(std::string_view(block).substr(0, static_cast<size_t>(got)));
+    if (!written || ::fsync(out.descriptor()) != 0) {
       const int error = errno;
       ::unlink(aside.c_str());
       errno = error;
@@ -123,9 +103,9 @@ void add_header(const fs::path& path, std::string_view header) {
 }  // namespace
 
 int64_t last_logged_step(const fs::path& path, StepOf step_of) {
-  const File file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
-  if (file.number < 0) return 0;
-  LinesFromEnd lines(file.number, path);
+  const File file(path);
+  if (!file.is_open()) return 0;
+  LinesFromEnd lines(file, path);
   std::string_view line;
   int64_t end = 0;
   while (lines.next(line, end))
@@ -134,12 +114,10 @@ int64_t last_logged_step(const fs::path& path, StepOf step_of) {
 }
 
 int64_t cut_log(const fs::path& path, int64_t last_step, StepOf step_of) {
-  const File file{::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK)};
-  if (file.number < 0) {
-    if (errno == ENOENT) return 0;
-    refuse(path);
-  }
-  LinesFromEnd lines(file.number, path);
+  const File file(path, O_RDWR);
+  if (file.is_missing()) return 0;
+  if (!file.is_open()) refuse(path, file.error());
+  LinesFromEnd lines(file, path);
   std::string_view line;
   int64_t end = 0, kept = 0, dropped = 0;
   while (lines.next(line, end)) {
@@ -150,7 +128,7 @@ int64_t cut_log(const fs::path& path, int64_t last_step, StepOf step_of) {
     }
     ++dropped;
   }
-  if (kept < size_of(file.number, path) && ::ftruncate(file.number, kept) != 0) refuse(path);
+  if (kept < static_cast<int64_t>(file.bytes()) && ::ftruncate(file.descriptor(), kept) != 0) refuse(path);
   return dropped;
 }
 
@@ -164,14 +142,14 @@ fs::path set_log_aside(const fs::path& path) {
 }
 
 LogFile::LogFile(const fs::path& path, std::string_view header) : path_(path) {
-  const File probe{::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666)};
-  if (probe.number < 0) refuse(path);
-  const int64_t size = size_of(probe.number, path);
-  const bool wants_header = !header.empty() && !begins_with(probe.number, header);
-  if (wants_header && size > 0) add_header(path, header);
-  file_ = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
-  if (file_ < 0) refuse(path);
-  if (wants_header && size == 0) append(header);
+  File probe(path, O_RDWR | O_CREAT);
+  if (!probe.is_open()) refuse(path, probe.error());
+  const bool wants_header = !header.empty() && probe.read_at(0, header.size()) != header;
+  if (wants_header && probe.bytes() > 0) add_header(path, header);
+  File file(path, O_WRONLY | O_APPEND);
+  if (!file.is_open()) refuse(path, file.error());
+  file_ = file.release();
+  if (wants_header && probe.bytes() == 0) append(header);
 }
 
 LogFile::~LogFile() {
@@ -189,12 +167,15 @@ bool LogFile::write_pending() {
   return pending_.empty();
 }
 
-// Whole lines go; the rest of a line that is half written stays.
+// Whole lines go, and all that follows the last newline; the rest of a line that is half written stays.
 void LogFile::drop_oldest() {
-  const size_t keep = complete_ ? 0 : pending_.find('\n') + 1;
+  const auto end_of_line = [&](size_t from) {
+    return std::min(pending_.find('\n', from), pending_.size() - 1) + 1;
+  };
+  const size_t keep = complete_ ? 0 : end_of_line(0);
   size_t end = keep;
-  while (pending_.size() - (end - keep) > kMostPending) {
-    end = pending_.find('\n', end) + 1;
+  while (end < pending_.size() && pending_.size() - (end - keep) > kMostPending) {
+    end = end_of_line(end);
     ++dropped_;
   }
   pending_.erase(keep, end - keep);

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "core/error.h"
+#include "core/file.h"
 #include "core/log.h"
 #include "kernels/quantize/fp8_output.h"
 #include "train/console.h"
@@ -48,8 +48,10 @@ std::string header_for(const std::filesystem::path& path, const std::vector<std:
   for (const std::string& set : sets) own += "," + loss_column(set) + "," + perplexity_column(set);
   for (const TaskResult& task : tasks)
     for (const TaskMetric& metric : task.metrics) own += "," + task_column(task, metric);
-  std::ifstream file(path);
-  if (!std::getline(file, found) || csv_step(found) != 0 || found == own) return own;
+  constexpr uint64_t kLongest = 64 << 10;
+  if (File file(path); file.is_open()) found = file.read_at(0, kLongest);
+  found.resize(std::min(found.find('\n'), found.size()));
+  if (found.empty() || csv_step(found) != 0 || found == own) return own;
   spdlog::warn("{}: goes on with the columns that it has; the validation sets or tasks were others",
                path.string());
   return found;

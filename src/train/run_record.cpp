@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/file.h"
 #include "train/run_file.h"
 
 extern "C" char**
@@ -137,8 +138,8 @@ json this_start(const Context& context, const parallel::Placement& placement, co
 
 // Those of the run that this one may go on with.
 json earlier_starts(const fs::path& path) {
-  std::ifstream file(path);
-  const json record = json::parse(file, nullptr, false);
+  const FileText file = read_file(path);
+  const json record = json::parse(file.text, nullptr, false);
   return record.is_object() && record.contains("starts") && record["starts"].is_array() ? record["starts"]
                                                                                         : json::array();
 }

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <sstream>
 
+#include "core/printable.h"
 #include "core/terminal.h"
 #include "model/pipeline_pieces.h"
 #include "train/execution.h"
@@ -29,7 +30,7 @@ std::string now_text() {
 }
 
 std::string row(const std::string& label, const std::string& text, int columns) {
-  return wrapped(fmt::format("{:<{}}{}", label, kLabel, text), columns, kLabel);
+  return wrapped(fmt::format("{:<{}}{}", label, kLabel, printable(text)), columns, kLabel);
 }
 
 /// The lines of "label: text\n  more\n" as rows.
@@ -136,7 +137,7 @@ std::string keys_rows(const config::Config& config, int columns) {
   for (const config::SetKey& key : config::keys_that_were_set(config)) {
     if (key.section != section) end_section();
     section = key.section;
-    line += fmt::format("{}{}: {}", line.empty() ? "" : ", ", key.name, key.value);
+    line += fmt::format("{}{}: {}", line.empty() ? "" : ", ", key.name, printable(key.value));
   }
   end_section();
   return text;

@@ -249,6 +249,14 @@ TEST_F(TeExperiment, ADryRunPrintsTheRuns) {
 }
 
 // Runs get the effective config, so that a base that changes later does not change them.
+TEST_F(TeExperiment, LostOutputIsNoSuccess) {
+  const Result result =
+      run("--dry-run " + (folder_ / "tiny.yaml") + " >/dev/full 2>" + (folder_ / "lost") + " #");
+  EXPECT_EQ(result.code, 2);
+  TE_EXPECT_CONTAINS(read_file(folder_ / "lost"),
+                     "te-experiment: error: standard output could not be written");
+}
+
 TEST_F(TeExperiment, ABaseMayExtendOthers) {
   write_file(folder_ / "over.yaml", "extends: base.yaml\noptimizer: {beta1: 0.7}\n");
   std::string text = tiny("training.train_steps=5");

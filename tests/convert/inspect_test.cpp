@@ -1,4 +1,6 @@
 // te-convert inspect: what it says of checkpoints, files and folders, and what it refuses.
+#include <sys/stat.h>
+
 #include "tools_testing.h"
 
 namespace te {
@@ -65,6 +67,20 @@ TEST_F(Inspect, SummarizesFilesAndFolders) {
   TE_EXPECT_CONTAINS(inspect(folder_ / "model").out, "3 tensors, 3 elements");
   testing::write_tensors(folder_ / "model/w.safetensors", {{"x", {1}}});
   expect_convert_refused(inspect(folder_ / "model"), "is in another file of the folder, too");
+}
+
+TEST_F(Inspect, PipesAndLostOutput) {
+  ASSERT_EQ(folder_.run("a", {"training.train_steps=1"}).code, 0);
+  const std::string checkpoints = folder_.run_folder("a") + "/checkpoints";
+  expect_convert_refused(inspect(checkpoints + " >/dev/full 2>" + (folder_ / "convert_error") + " #"),
+                         "standard output could not be written");
+  std::filesystem::remove(checkpoints + "/latest");
+  ASSERT_EQ(::mkfifo((checkpoints + "/latest").c_str(), 0600), 0);
+  const Result result = inspect(checkpoints);
+  EXPECT_EQ(result.code, 0) << result.error;
+  TE_EXPECT_CONTAINS(result.out, "latest: cannot be read: is a pipe, not a regular file");
+  std::filesystem::remove_all(checkpoints + "/step_00000001");
+  expect_convert_refused(inspect(checkpoints), "latest: cannot be read: is a pipe, not a regular file");
 }
 
 TEST_F(Inspect, RefusesInOneLine) {

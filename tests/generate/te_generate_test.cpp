@@ -321,6 +321,21 @@ TEST_F(TeGenerate, ATokenizerOfAnotherVocabularyIsRefused) {
   expect_refused(generate("--prompt a --tokenizer " + (*folder_ / "vocab.json")), "the model of");
 }
 
+TEST_F(TeGenerate, LostOutputIsNoSuccess) {
+  const std::string lost = " >/dev/full 2>" + (*folder_ / "err") + " #",
+                    said = "standard output could not be written";
+  expect_refused(generate("--prompt a --max-tokens 2" + lost), said);
+  expect_refused(run("perplexity --checkpoint " + checkpoints() + " --data " + (*folder_ / "valid") + lost),
+                 said);
+}
+
+TEST_F(TeGenerate, AnEndlessPromptIsRefused) {
+  expect_refused(generate("--prompt-file /dev/zero"),
+                 "--prompt-file /dev/zero: cannot be read: has more than 64 MiB");
+  EXPECT_EQ(generate("--max-tokens 2 --prompt-file -", "", "printf 'the small ' |").out,
+            generate("--max-tokens 2 --prompt 'the small '").out);
+}
+
 TEST_F(TeGenerate, HelpIsThere) {
   const Result help = run("--help"), perplexity = run("perplexity --help");
   EXPECT_EQ(help.code, 0);

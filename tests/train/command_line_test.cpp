@@ -1,4 +1,6 @@
 // The command line of te-train: what it prints without training, and how it refuses.
+#include <sys/stat.h>
+
 #include <nlohmann/json.hpp>
 #include <regex>
 
@@ -236,9 +238,59 @@ TEST_F(CommandLine, AClosedConsoleLeavesTheLogsAlone) {
   EXPECT_EQ(folder_.column("a", "step"), (std::vector<double>{1, 2, 3, 4, 5, 6}));
 }
 
+// What a program prints is its result; a run's results are files.
+TEST_F(CommandLine, LostOutputIsNoSuccess) {
+  write_file(folder_ / "stdout", "");
+  const auto run = [&](const std::string& arguments) {
+    return folder_.run_raw("--config " + (folder_ / "base.yaml") + arguments + " >/dev/full 2>" +
+                           (folder_ / "stderr") + " #");
+  };
+  for (const char* what : {" --dry-run", " --print-config", " --print-schedule", " --describe-keys",
+                           " --help", " --completion bash", " --man", " --list-presets"})
+    expect_refused(run(what), "standard output could not be written, and a part of it is lost: ");
+  const Result result = run(" --set logging.directory=" + folder_.run_folder("a"));
+  EXPECT_EQ(result.code, 0);
+  TE_EXPECT_CONTAINS(result.error, "te-train: warning: a part of standard output is lost");
+  EXPECT_EQ(folder_.column("a", "step"), (std::vector<double>{1, 2, 3, 4, 5, 6}));
+}
+
+// OpenBLAS tries for ever to get memory that a limit of the process keeps from it.
+TEST_F(CommandLine, ALimitOfAddressSpaceIsSaid) {
+  if (testing::kSanitized) GTEST_SKIP() << "a sanitizer maps terabytes";
+  expect_refused(folder_.run("a", {}, "base", "ulimit -v 200000;"),
+                 "the limit of this process (ulimit -v, ulimit -d) has ");
+  EXPECT_FALSE(std::filesystem::exists(folder_.run_folder("a") + "/checkpoints"));
+  EXPECT_EQ(folder_.run("a", {}, "base", "ulimit -v 4000000;").code, 0);
+}
+
+TEST_F(CommandLine, AnEndlessConfigIsRefused) {
+  expect_refused(folder_.run_raw("--dry-run --config /dev/zero"),
+                 "/dev/zero: cannot open the configuration file: has more than 8 MiB");
+  ASSERT_EQ(::mkfifo((folder_ / "pipe.yaml").c_str(), 0600), 0);
+  folder_.write_config("extends", "extends: pipe.yaml\n");
+  expect_refused(folder_.run_raw("--dry-run --config " + (folder_ / "extends.yaml")),
+                 "pipe.yaml: cannot open the configuration file: is a pipe, not a regular file");
+  // A pipe as an option is read.
+  EXPECT_EQ(folder_.run_raw("--dry-run --config /dev/stdin <" + (folder_ / "base.yaml")).code, 0);
+  const Result piped = folder_.wait(
+      folder_.start_raw("--dry-run --config /dev/stdin", "cat " + (folder_ / "base.yaml") + " |"));
+  EXPECT_EQ(piped.code, 0) << piped.error;
+}
+
 TEST_F(CommandLine, DryRunLeavesNoTrace) {
   EXPECT_EQ(folder_.run_raw("--dry-run --config " + (folder_ / "base.yaml")).code, 0);
   EXPECT_FALSE(std::filesystem::exists(folder_ / "runs"));
+}
+
+// Names and texts of files are quoted in errors, logs and tables.
+TEST_F(CommandLine, NothingThatItPrintsCommandsTheTerminal) {
+  const Result refused = folder_.run_raw("--config '" + (folder_ / "\x1b[2J.yaml") + "'");
+  expect_refused(refused, "\\x1b[2J.yaml: cannot open");
+  const Result result = folder_.run("a\x1b" "c", {"training.train_steps=2", "data.train=" + (folder_ / "train")});
+  EXPECT_EQ(result.code, 0) << result.error;
+  TE_EXPECT_CONTAINS(result.out, "runs/a\\x1bc");
+  for (const std::string& text : {refused.error, result.out, result.error})
+    EXPECT_EQ(text.find('\x1b'), std::string::npos) << text;
 }
 
 TEST_F(CommandLine, WrongArguments) {

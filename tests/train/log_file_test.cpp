@@ -30,6 +30,26 @@ class Log : public ::testing::Test {
   TextFolder folder_;
 };
 
+// Lines that are longer than what may wait: the first may be half written, the others are dropped whole.
+TEST_F(Log, ALineLongerThanWhatMayWaitIsDropped) {
+  struct rlimit before = {};
+  ::getrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, SIG_IGN);
+  LogFile log(path_of());
+  const std::string huge = "2," + std::string((16 << 20) + 100, 'y');
+  const struct rlimit full = {8, before.rlim_max};
+  ::setrlimit(RLIMIT_FSIZE, &full);
+  log.append("1,half written\n");
+  log.append(huge + "\n");
+  log.append("3,x\n" + huge);  // without a newline
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  log.append("4,x\n");
+  const std::string text = read_file(path_of());
+  EXPECT_TRUE(text.starts_with("1,half written\n")) << text.substr(0, 40);
+  EXPECT_TRUE(text.ends_with("4,x\n")) << text.size();
+  EXPECT_LT(text.size(), size_t{17} << 20);
+}
+
 TEST_F(Log, IsCutBehindAStep) {
   struct Case {
     std::string before, after;

@@ -180,7 +180,34 @@ TEST_F(RunFolders, ADamagedNewestCheckpointGivesWayToTheOneBeforeIt) {
 TEST_F(RunFolders, APipeAsManifestDoesNotHang) {
   fs::create_directories(folder_ / "pipe");
   ASSERT_EQ(::mkfifo((folder_ / "pipe/manifest.json").c_str(), 0600), 0);
-  expect_refused(folder_.run("a", {"checkpoint.resume=" + (folder_ / "pipe")}), "is not a regular file");
+  expect_refused(folder_.run("a", {"checkpoint.resume=" + (folder_ / "pipe")}),
+                 "is a pipe, not a regular file");
+}
+
+// A signal whose handler only asks for the end does not end open(2) of a pipe: a run would never stop.
+TEST_F(RunFolders, APipeInPlaceOfAFileDoesNotHang) {
+  const Overrides save = {"checkpoint.save_every=2", "training.train_steps=2"};
+  const Overrides go_on = {"checkpoint.resume=auto", "training.train_steps=4"};
+  ASSERT_EQ(folder_.run("a", save).code, 0);
+  const std::string folder = folder_.run_folder("a");
+  const auto replace = [](const std::string& path) {
+    fs::remove(path);
+    ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  };
+  const auto run = [&](const Overrides& overrides) { return folder_.run("a", overrides); };
+  replace(folder + "/checkpoints/latest");
+  replace(folder + "/run.json");
+  const Result result = run(go_on);
+  ASSERT_EQ(result.code, 0) << result.error;
+  TE_EXPECT_CONTAINS(result.out,
+                     "latest: cannot be read: is a pipe, not a regular file; going on with step_00000002");
+  for (const char* log : {"/loss.csv", "/metrics.jsonl"}) {
+    replace(folder + log);
+    expect_refused(run(go_on + Overrides{"training.train_steps=6"}), "is a pipe, not a regular file");
+    fs::remove(folder + log);
+  }
+  replace(folder + "/.lock");
+  expect_refused(run(go_on), "is a pipe, not a regular file");
 }
 
 }  // namespace

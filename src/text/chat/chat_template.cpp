@@ -3,11 +3,10 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
-#include <fstream>
 #include <sstream>
 
 #include "core/error.h"
+#include "core/file.h"
 #include "text/chat/builtin_templates.h"
 
 namespace te::text {
@@ -22,16 +21,14 @@ ChatTemplate ChatTemplate::load(const std::string& spec) {
   for (const BuiltinTemplate& builtin : kBuiltinTemplates) {
     if (spec == builtin.name) return parse(spec, std::string(builtin.text));
   }
-  std::ifstream file(spec, std::ios::binary);
-  std::error_code error;
-  if (!file || !std::filesystem::is_regular_file(spec, error)) {
+  const FileText file = read_file(spec, kLargestTextFile, FileKind::input);
+  if (file.missing) {
     std::string names;
     for (const std::string& name : builtin_names()) names += (names.empty() ? "" : ", ") + name;
     user_error("chat template `{}`: is no file, and not one of {}; correct --template", spec, names);
   }
-  std::ostringstream text;
-  text << file.rdbuf();
-  return parse(spec, text.str());
+  if (!file) user_error("chat template {}: cannot be read: {}; correct --template", spec, file.error);
+  return parse(spec, file.text);
 }
 
 ChatTemplate ChatTemplate::parse(const std::string& name, const std::string& text) {

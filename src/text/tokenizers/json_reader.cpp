@@ -1,12 +1,10 @@
 #include "text/tokenizers/json_reader.h"
 
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <limits>
+#include <utility>
 
 #include "core/error.h"
+#include "core/file.h"
 #include "text/tokenizers/utf8.h"
 
 namespace te::text {
@@ -14,17 +12,10 @@ namespace te::text {
 using nlohmann::json;
 
 std::string read_tokenizer_file(const std::string& path, const std::string& where) {
-  constexpr uintmax_t kLargest = uintmax_t{512} << 20;
-  std::error_code error;
-  const uintmax_t size = std::filesystem::file_size(path, error);
-  if (error) user_error("{}: {} cannot be read: {}", where, path, error.message());
-  if (size > kLargest) user_error("{}: {} has {} bytes; that is no tokenizer", where, path, size);
-  std::ifstream file(path, std::ios::binary);
-  std::string text(size, '\0');
-  if (!file.read(text.data(), static_cast<std::streamsize>(size))) {
-    user_error("{}: {} cannot be read: {}", where, path, std::strerror(errno));
-  }
-  return text;
+  constexpr uint64_t kLargest = uint64_t{512} << 20;
+  FileText file = read_file(path, kLargest);
+  if (!file) user_error("{}: {} cannot be read: {}", where, path, file.error);
+  return std::move(file.text);
 }
 
 json JsonReader::parse(const std::string& text, const std::string& where) {

@@ -187,6 +187,7 @@ int train(const te::config::Config& config, te::parallel::World& world, const St
       .parameters = trainer.model().parameters(),
       .grid = grid,
       .placement = placement,
+      .attention = trainer.model().attention_kernels(context),
       .program = fmt::format("te-train {} ({})", version.version, version.commit.substr(0, 12)),
       .config_path = start.config_path,
       .ranks = world.size() > 1 ? te::parallel::binding_table(world, context, grid) : ""};

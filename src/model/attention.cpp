@@ -101,14 +101,9 @@ DotProductAttention::DotProductAttention(const std::string& name, const LayerCon
 
 void DotProductAttention::plan_scratch(MemoryPlan& plan, const Context& context) {
   int64_t bytes = 0;
-  const auto cover = [&](const kernels::AttentionShape& shape) {
-    bytes = std::max(bytes, kernels::attention_workspace_bytes(context, shape, dims_.dtype));
-  };
-  for (const Pass& pass : {Pass{.kind = PassKind::train}, Pass{.kind = PassKind::evaluate}}) {
-    if (!keys_) cover(shape_for(pass));
-    for (size_t i = 0; keys_ && i < ranks_.split().ranges().size(); ++i)
-      cover(shape_of_range(pass, ranks_.split().ranges()[i]));
-  }
+  for (const Pass& pass : {Pass{.kind = PassKind::train}, Pass{.kind = PassKind::evaluate}})
+    for (const kernels::AttentionShape& shape : shapes(pass))
+      bytes = std::max(bytes, kernels::attention_workspace_bytes(context, shape, dims_.dtype));
   const Lifetime backward = live(Step::attention_backward), both = live(Step::attention) | backward;
   if (bytes > 0) plan.add(workspace_, name_ + ".workspace", MemoryKind::scratch, DType::u8, {bytes}, both);
   if (keys_) keys_->plan(plan, name_);
@@ -121,6 +116,13 @@ void DotProductAttention::plan_scratch(MemoryPlan& plan, const Context& context)
   add(heads_o_, ".heads_o", dims_.attention, both);
   add(heads_d_o_, ".heads_d_o", dims_.attention, backward);
   add(heads_dqkv_, ".heads_dqkv", dims_.qkv, backward);
+}
+
+kernels::AttentionKernels DotProductAttention::kernels(const Context& context) const {
+  auto slowest = kernels::AttentionKernels::flash;
+  for (const kernels::AttentionShape& shape : shapes({.kind = PassKind::train}))
+    slowest = std::max(slowest, kernels::attention_kernels(context, shape, dims_.dtype));
+  return slowest;
 }
 
 Shape DotProductAttention::kept_shape() const {
@@ -164,6 +166,14 @@ Tensor DotProductAttention::lse_of_range(const Tensor& lse, const parallel::Toke
   return lse.view({lse.numel(), 1})
       .slice_rows(heads * range.local, heads * range.count)
       .view({shape_.batch, shape_.num_heads, range.count});
+}
+
+std::vector<kernels::AttentionShape> DotProductAttention::shapes(const Pass& pass) const {
+  if (!keys_) return {shape_for(pass)};
+  std::vector<kernels::AttentionShape> all;
+  for (const parallel::TokenRange& range : ranks_.split().ranges())
+    all.push_back(shape_of_range(pass, range));
+  return all;
 }
 
 kernels::AttentionShape DotProductAttention::shape_of_range(const Pass& pass,

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "core/device.h"
 #include "kernels/attention/attention.h"
@@ -51,6 +52,8 @@ class DotProductAttention final : public CoreAttention {
 
   /// Makes the kernels' plans, too, so that no step does.
   void plan_scratch(MemoryPlan& plan, const Context& context);
+  /// The slowest kernels that a training pass uses.
+  kernels::AttentionKernels kernels(const Context& context) const;
 
   /// Of what forward() leaves for the backward pass. qkv: all of the rank's heads for its tokens, or where context
   /// ranks exchange heads its share of the heads for all tokens; then forward's qkv is memory of its own.
@@ -70,6 +73,8 @@ class DotProductAttention final : public CoreAttention {
   kernels::Rope rotation(const Tensor& qkv, bool backward) const;
   uint64_t dropout_seed(const Pass& pass) const;
   kernels::AttentionShape shape_for(const Pass& pass) const;
+  /// One call's shape, or with context ranks that exchange keys those of all ranges.
+  std::vector<kernels::AttentionShape> shapes(const Pass& pass) const;
   kernels::AttentionShape shape_of_range(const Pass& pass, const parallel::TokenRange& range) const;
   Tensor lse_of_range(const Tensor& lse, const parallel::TokenRange& range) const;
   void forward_whole(const Context& context, const Tensor& qkv, const Tensor& o, const Tensor& lse,

@@ -188,6 +188,12 @@ void ModelStage::plan_slot(MemoryPlan& plan, Chunk& chunk, Slot& slot, bool head
   final_layernorm_->plan_statistics(plan, slot.final_statistics, dims().stream);
 }
 
+kernels::AttentionKernels ModelStage::attention_kernels(const Context& context) const {
+  auto slowest = kernels::AttentionKernels::flash;
+  for (const TransformerLayer& layer : layers_) slowest = std::max(slowest, layer.attention_kernels(context));
+  return slowest;
+}
+
 void ModelStage::bind(const Context& context) {
   parameters_.bind(context);
   rope_.fill(context, config_.model);

@@ -100,6 +100,8 @@ class ModelStage {
   /// Logits of all tokens, [tokens, this rank's slice of the padded vocabulary]; no sequence parallelism.
   void forward_logits(const Context& context, const Tensor& tokens, const Tensor& logits);
 
+  /// The slowest kernels that a layer's attention uses.
+  kernels::AttentionKernels attention_kernels(const Context& context) const;
   parameters::ParameterStore& parameters() { return parameters_; }
   fp8::Recipe& recipe() { return *recipe_; }
   const Dimensions& dims() const { return layer_config_.dims; }

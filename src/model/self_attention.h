@@ -41,6 +41,9 @@ class SelfAttention {
   void plan_gradients(MemoryPlan& plan, Gradients& gradients, bool deferred) const;
   void quantize_weights(const Context& context, bool count);
   bool quantized() const { return linear_qkv_.quantized(); }
+  kernels::AttentionKernels attention_kernels(const Context& context) const {
+    return attention_.kernels(context);
+  }
   /// The inputs' quantized forms in memory that they share: for passes that keep nothing.
   void share_input_forms(Activations& a, const Tensor& values, const Tensor& scales) const;
 

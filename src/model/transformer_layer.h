@@ -71,6 +71,9 @@ class TransformerLayer {
   void plan_activations(MemoryPlan& plan, LayerActivations& activations);
   void plan_gradients(MemoryPlan& plan, LayerGradients& gradients, bool deferred) const;
   bool quantized() const { return attention_.quantized(); }
+  kernels::AttentionKernels attention_kernels(const Context& context) const {
+    return attention_.attention_kernels(context);
+  }
   /// All inputs' quantized forms in memory that they share: for passes that keep nothing.
   void share_input_forms(LayerActivations& activations, const Tensor& values, const Tensor& scales) const {
     attention_.share_input_forms(activations.attention, values, scales);

@@ -152,6 +152,7 @@ std::string start_screen(const StartInfo& info, int columns) {
          rows_of(device_summary(info.context), columns) + row("model", model_line(info), columns) +
          row("batch", batch_line(info), columns) + rows_of(model::pipeline_summary(info.config), columns) +
          rows_of(precision_summary(info.config, info.context), columns) +
+         rows_of(attention_summary(info.config, info.attention), columns) +
          rows_of(gather_summary(info.parameters), columns) + row("memory", memory_line(info), columns) +
          rows_of(offload_summary(info.plan, info.config), columns) +
          rows_of(config_notes(info.config) + ranks_note(info), columns) +
@@ -170,7 +171,8 @@ std::string start_tables(const StartInfo& info) {
   return (info.ranks.empty() ? "" : info.ranks + hosts) + device_summary(info.context) +
          model_summary(info.config) + share_summary(info.config, info.parameters) +
          model::pipeline_summary(info.config) + precision_summary(info.config, info.context) +
-         gather_summary(info.parameters) + config_notes(info.config) + ranks_note(info) +
+         attention_summary(info.config, info.attention) + gather_summary(info.parameters) +
+         config_notes(info.config) + ranks_note(info) +
          memory_summary(info.plan, info.context) + offload_summary(info.plan, info.config);
 }
 

@@ -20,9 +20,10 @@ struct StartInfo {
   const parameters::ParameterStore& parameters;  ///< of this rank's stage
   const parallel::ProcessGrid& grid;
   const parallel::Placement& placement;
-  std::string program;      ///< "te-train 0.1.0 (commit)"
-  std::string config_path;  ///< as on the command line
-  std::string ranks;        ///< a line per rank with a heading; empty for one rank
+  kernels::AttentionKernels attention = kernels::AttentionKernels::cpu;  ///< of this rank's stage
+  std::string program;                                                   ///< "te-train 0.1.0 (commit)"
+  std::string config_path;                                               ///< as on the command line
+  std::string ranks;  ///< a line per rank with a heading; empty for one rank
 };
 
 /// Device, model, precision and memory in a line or two each, and the keys that were set, in lines of at most

@@ -211,6 +211,32 @@ std::string precision_summary(const config::Config& config, const Context& conte
   return text;
 }
 
+std::string attention_summary(const config::Config& config, kernels::AttentionKernels attention) {
+  switch (attention) {
+    case kernels::AttentionKernels::flash:
+      return "attention: te-train's kernels for Hopper\n";
+    case kernels::AttentionKernels::cudnn:
+      return "attention: cuDNN's kernels\n";
+    case kernels::AttentionKernels::cpu:
+      return "";
+    case kernels::AttentionKernels::tiled:
+      break;
+  }
+  const config::ModelConfig& model = config.model;
+  std::string what = fmt::format("{}, heads of {}", to_string(config.precision.dtype), model.kv_channels);
+  if (model.attention_dropout > 0.0) what += ", attention dropout";
+  if (model.sliding_window > 0) what += ", a sliding window";
+  if (config.data.document_mask) what += ", documents";
+  if (config.parallel.context > 1) what += ", context ranks";
+  if (config.training.deterministic) what += ", training.deterministic";
+  return fmt::format(
+      "attention: kernels on FP32 units\n"
+      "  note: attention runs at a fifteenth of the tensor cores' speed or less: neither te-train nor cuDNN "
+      "has "
+      "a kernel for all of {}\n",
+      what);
+}
+
 std::string config_notes(const config::Config& config) {
   const config::OptimizerConfig& optimizer = config.optimizer;
   const int64_t steps = config.training.train_steps;

@@ -19,6 +19,9 @@ inline constexpr int64_t kCudaOverheadBytes = int64_t{620} << 20;
 /// "1,234,567".
 std::string with_separators(int64_t value);
 
+/// Which kernels compute attention on a GPU; with a note where these are the slow ones. Empty on the CPU.
+std::string attention_summary(const config::Config& config, kernels::AttentionKernels attention);
+
 std::string device_summary(const Context& context);
 /// Of the whole model: shape, parameters by part, FLOPs per token, tokens per step.
 std::string model_summary(const config::Config& config);

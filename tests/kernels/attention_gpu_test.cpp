@@ -125,6 +125,41 @@ TEST(AttentionGpu, RaggedSequencesAndSmallHeads) {
   check_against_reference(gpu, shape_of(1, 128, 4, 1, 128));
 }
 
+// cuDNN computes heads wider than those of te-train's own kernels, unless its deterministic backward pass cannot.
+TEST(AttentionGpu, WideHeads) {
+  TE_REQUIRE_GPU();
+  for (const bool deterministic : {false, true}) {
+    const Context gpu = Context::cuda(0, {.deterministic_attention = deterministic});
+    for (const int64_t dim : {136, 192, 256})
+      for (const int64_t groups : {2, 4}) {
+        const AttentionShape shape = shape_of(2, 300, 4, groups, dim);
+        const AttentionKernels kernels = attention_kernels(gpu, shape, DType::bf16);
+        RecordProperty(fmt::format("kernels_{}_{}", dim, deterministic ? "deterministic" : "fastest"),
+                       static_cast<int>(kernels));
+        if (!deterministic) {
+          EXPECT_EQ(kernels, AttentionKernels::cudnn) << "heads of " << dim;
+        }
+        check_against_reference(gpu, shape);
+      }
+    AttentionShape windowed = shape_of(2, 1024, 4, 2, 256);
+    windowed.window = 100;
+    check_against_reference(gpu, windowed);
+  }
+}
+
+// What cuDNN does not combine is said to run on FP32 units, so that a run can warn of it.
+TEST(AttentionGpu, TellsWhichKernels) {
+  TE_REQUIRE_GPU();
+  const Context gpu = Context::cuda(0);
+  EXPECT_EQ(attention_kernels(gpu, shape_of(2, 256, 4, 2, 128), DType::bf16), AttentionKernels::flash);
+  EXPECT_EQ(attention_kernels(gpu, shape_of(2, 256, 4, 2, 80), DType::bf16), AttentionKernels::cudnn);
+  EXPECT_EQ(attention_kernels(gpu, shape_of(2, 256, 4, 2, 128), DType::f32), AttentionKernels::tiled);
+  AttentionShape windowed = shape_of(2, 256, 4, 2, 128, 0.1f);
+  windowed.window = 64;
+  EXPECT_EQ(attention_kernels(gpu, windowed, DType::bf16), AttentionKernels::tiled);
+  EXPECT_EQ(attention_kernels(Context::cpu(), windowed, DType::bf16), AttentionKernels::cpu);
+}
+
 // More blocks of queries than the device runs at a time, of more heads than are under way at a time.
 TEST(AttentionGpu, ManyHeads) {
   TE_REQUIRE_GPU();

@@ -105,6 +105,11 @@ void attention_backward(const Context& context, const AttentionBackward& args) {
   cpu::attention_backward(args);
 }
 
+AttentionKernels attention_kernels(const Context& context, const AttentionShape& shape, DType dtype) {
+  TE_ASK_CUDA(context, attention_kernels, shape, dtype);
+  return AttentionKernels::cpu;
+}
+
 int64_t attention_workspace_bytes(const Context& context, const AttentionShape& shape, DType dtype) {
   const char* rule = attention_unsupported(context.device(), shape, dtype);
   TE_CHECK(rule[0] == '\0', "attention_workspace_bytes: {}", rule);

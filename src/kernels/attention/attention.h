@@ -1,11 +1,14 @@
-// Causal attention with grouped queries: o = softmax(q k^T * softmax_scale + causal mask) v per head, no
-// score matrix in memory. On a GPU (head_dim a multiple of 8, at most 256) BF16 heads of 64 and 128 without dropout go
-// to kernels of te-train's own for Hopper, with any documents, window and range of queries (flash_attention.h says of
-// which); other 16-bit heads of up to 128 to cuDNN's fused attention; and FP32, wider heads and what cuDNN does not
-// combine (a window or a range with documents or dropout) to te-train's own kernels that multiply in FP32
-// (tiled_attention.h); an online-softmax reference on the CPU (Milakov and Gimelshein, arXiv 1805.02867; Dao, arXiv
-// 2307.08691). q, k and v are read in place from the packed output of linear_qkv, the gradients written to the same
-// layout.
+// Causal attention with grouped queries: o = softmax(q k^T * softmax_scale + causal mask) v per head, no score matrix
+// in memory. On a GPU (head_dim a multiple of 8, at most 256), as attention_kernels() tells:
+//
+//   te-train's for Hopper  BF16 heads of 64 and 128 without dropout, with any documents, window and range of queries
+//                          (flash_attention.h)
+//   cuDNN's                other 16-bit heads, where it has kernels for both passes
+//   te-train's in FP32     FP32, and what cuDNN does not have, such as a window or a range with documents or dropout
+//                          (tiled_attention.h)
+//
+// On the CPU an online-softmax reference (Milakov and Gimelshein, arXiv 1805.02867; Dao, arXiv 2307.08691). q, k and v
+// are read in place from the packed output of linear_qkv, the gradients written to the same layout.
 //
 // Scores, softmax and sums are FP32; o and dqkv are rounded once (the first two on a GPU also round the probabilities
 // and their gradients to 16 bits between the GEMMs). Deterministic on both backends: the same inputs give the
@@ -102,6 +105,11 @@ void attention_backward(const Context& context, const AttentionBackward& args);
 /// Documents in document_start on the host: what must not pass max_documents (the CPU checks it, cuDNN leaves the
 /// outputs of further documents unwritten).
 int64_t count_documents(const int32_t* document_start, int64_t batch, int64_t seq);
+
+/// Which kernels compute a shape: te-train's for Hopper, cuDNN's, te-train's on FP32 units (a fifteenth of the others'
+/// speed or less), or the CPU's. In the order of their speed.
+enum class AttentionKernels { flash, cudnn, tiled, cpu };
+AttentionKernels attention_kernels(const Context& context, const AttentionShape& shape, DType dtype);
 
 /// Bytes of workspace that cover both passes (0 on the CPU); builds and caches the plans, so that no step
 /// does.

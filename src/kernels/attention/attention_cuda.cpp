@@ -19,6 +19,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <tuple>
 #include <unordered_map>
 #include <vector>
@@ -63,25 +64,14 @@ enum Uid : int64_t {
 };
 enum class Direction { forward, backward };
 
-/// Who computes a shape.
-enum class Kernels { flash, cudnn, tiled };
-
-/// What cuDNN's kernels cover, of two positions at least: heads of up to 128, and not every combination of masks.
-/// Offsets into ragged tensors are 32 bits.
-bool cudnn_supported(const AttentionShape& s) {
+/// What cuDNN is asked for, with two positions at least: not every combination of masks. Offsets into ragged tensors
+/// are 32 bits.
+bool cudnn_may_support(const AttentionShape& s) {
   const int64_t row = (s.num_heads + 2 * s.num_query_groups) * s.head_dim;
   const bool documents = s.max_documents > 0, dropout = s.dropout > 0.0f;
-  if (s.head_dim > 128) return false;
   if (s.has_range() && (documents || dropout)) return false;
   if (s.window > 0 && (documents || dropout)) return false;
   return !documents || s.batch * s.seq * row <= std::numeric_limits<int32_t>::max();
-}
-
-Kernels kernels_of(const AttentionShape& shape, DType dtype) {
-  // Sequences of one token are nobody's but the last ones'.
-  if (shape.seq < 2) return Kernels::tiled;
-  if (dtype == DType::bf16 && flash_supported(shape)) return Kernels::flash;
-  return dtype != DType::f32 && cudnn_supported(shape) ? Kernels::cudnn : Kernels::tiled;
 }
 
 void check(fe::error_t status, const char* what) {
@@ -229,7 +219,9 @@ struct Plan {
   int64_t workspace_bytes = 0;  ///< seed and documents included
 };
 
-Plan make_plan(const Context& context, const AttentionShape& shape, DType dtype, Direction pass) {
+/// Empty where this cuDNN has no kernel for the pass.
+std::optional<Plan> make_plan(const Context& context, const AttentionShape& shape, DType dtype,
+                              Direction pass) {
   const cudnnHandle_t handle = library(context);
   if (shape.max_documents > 0 && cudnnGetVersion() < kDocumentsVersion)
     user_error("attention within documents: cuDNN {} is too old, 9.6 is needed; install a newer one",
@@ -238,10 +230,10 @@ Plan make_plan(const Context& context, const AttentionShape& shape, DType dtype,
   plan.graph = pass == Direction::forward
                    ? Builder(shape, dtype).forward()
                    : Builder(shape, dtype).backward(context.options().deterministic_attention);
-  check(plan.graph->validate(), "does not support the shape");
-  check(plan.graph->build_operation_graph(handle), "graph");
-  check(plan.graph->create_execution_plans({fe::HeurMode_t::A}), "heuristics");
-  check(plan.graph->check_support(handle), "support");
+  if (plan.graph->validate().is_bad() || plan.graph->build_operation_graph(handle).is_bad() ||
+      plan.graph->create_execution_plans({fe::HeurMode_t::A}).is_bad() ||
+      plan.graph->check_support(handle).is_bad())
+    return {};
   check(plan.graph->build_plans(handle), "plan");
   int64_t bytes = 0;
   check(plan.graph->get_workspace_size(bytes), "workspace size");
@@ -249,19 +241,37 @@ Plan make_plan(const Context& context, const AttentionShape& shape, DType dtype,
   return plan;
 }
 
-const Plan& plan_of(const Context& context, const AttentionShape& s, DType dtype, Direction pass) {
+/// The plan of a pass, made once; null where cuDNN has none.
+const Plan* find_plan(const Context& context, const AttentionShape& s, DType dtype, Direction pass) {
   using Key = std::tuple<DType, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t,
                          int64_t, int64_t, float, float, Direction, bool>;
-  static std::map<Key, Plan>& plans = *new std::map<Key, Plan>;  // never destroyed, like the library's handle
+  static auto& plans = *new std::map<Key, std::optional<Plan>>;  // never destroyed, like the library's handle
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
   const Key key{
       dtype,        s.batch,         s.seq,     s.num_heads,   s.num_query_groups,
       s.head_dim,   s.max_documents, s.window,  s.range.count, s.range.position,
       s.range.rows, s.softmax_scale, s.dropout, pass,          context.options().deterministic_attention};
-  const auto found = plans.find(key);
-  if (found != plans.end()) return found->second;
-  return plans.emplace(key, make_plan(context, s, dtype, pass)).first->second;
+  auto found = plans.find(key);
+  if (found == plans.end()) found = plans.emplace(key, make_plan(context, s, dtype, pass)).first;
+  return found->second ? &*found->second : nullptr;
+}
+
+/// Where kernels_of() has found that cuDNN has it.
+const Plan& plan_of(const Context& context, const AttentionShape& s, DType dtype, Direction pass) {
+  const Plan* const plan = find_plan(context, s, dtype, pass);
+  TE_CHECK(plan != nullptr, "attention: cuDNN has no kernel for heads of {}", s.head_dim);
+  return *plan;
+}
+
+AttentionKernels kernels_of(const Context& context, const AttentionShape& shape, DType dtype) {
+  // Only the tiled kernels compute sequences of one token.
+  if (shape.seq < 2) return AttentionKernels::tiled;
+  if (dtype == DType::bf16 && flash_supported(shape)) return AttentionKernels::flash;
+  if (dtype == DType::f32 || !cudnn_may_support(shape)) return AttentionKernels::tiled;
+  const bool both = find_plan(context, shape, dtype, Direction::forward) != nullptr &&
+                    find_plan(context, shape, dtype, Direction::backward) != nullptr;
+  return both ? AttentionKernels::cudnn : AttentionKernels::tiled;
 }
 
 /// Bytes from a rank's first row of a tensor to the first one of the range.
@@ -312,9 +322,9 @@ void execute(const Context& context, const AttentionShape& shape, const Plan& pl
 }  // namespace
 
 void attention_forward(const Context& context, const AttentionForward& args) {
-  const Kernels kernels = kernels_of(args.shape, args.qkv.dtype);
-  if (kernels == Kernels::flash) return flash_forward(context, args);
-  if (kernels == Kernels::tiled) return tiled_forward(context, args);
+  const AttentionKernels kernels = kernels_of(context, args.shape, args.qkv.dtype);
+  if (kernels == AttentionKernels::flash) return flash_forward(context, args);
+  if (kernels == AttentionKernels::tiled) return tiled_forward(context, args);
   const Plan& plan = plan_of(context, args.shape, args.qkv.dtype, Direction::forward);
   Bindings bindings{{kO, args.o.as<char>() + range_bytes(args.shape, args.o)}, {kLse, args.lse.data}};
   bind_packed(bindings, args.shape, args.qkv, args.kv, kQ, kK, kV);
@@ -322,9 +332,9 @@ void attention_forward(const Context& context, const AttentionForward& args) {
 }
 
 void attention_backward(const Context& context, const AttentionBackward& args) {
-  const Kernels kernels = kernels_of(args.shape, args.qkv.dtype);
-  if (kernels == Kernels::flash) return flash_backward(context, args);
-  if (kernels == Kernels::tiled) return tiled_backward(context, args);
+  const AttentionKernels kernels = kernels_of(context, args.shape, args.qkv.dtype);
+  if (kernels == AttentionKernels::flash) return flash_backward(context, args);
+  if (kernels == AttentionKernels::tiled) return tiled_backward(context, args);
   const Plan& plan = plan_of(context, args.shape, args.qkv.dtype, Direction::backward);
   const int64_t range = range_bytes(args.shape, args.o);
   Bindings bindings{
@@ -334,11 +344,15 @@ void attention_backward(const Context& context, const AttentionBackward& args) {
   execute(context, args.shape, plan, bindings, args.workspace, args.dropout_seed, args.document_start);
 }
 
+AttentionKernels attention_kernels(const Context& context, const AttentionShape& shape, DType dtype) {
+  return kernels_of(context, shape, dtype);
+}
+
 int64_t attention_workspace_bytes(const Context& context, const AttentionShape& shape, DType dtype) {
-  const Kernels kernels = kernels_of(shape, dtype);
-  if (kernels == Kernels::flash)
+  const AttentionKernels kernels = kernels_of(context, shape, dtype);
+  if (kernels == AttentionKernels::flash)
     return std::max(flash_forward_workspace_bytes(shape), flash_backward_workspace_bytes(shape));
-  if (kernels == Kernels::tiled) return tiled_backward_workspace_bytes(shape);
+  if (kernels == AttentionKernels::tiled) return tiled_backward_workspace_bytes(shape);
   return std::max(plan_of(context, shape, dtype, Direction::forward).workspace_bytes,
                   plan_of(context, shape, dtype, Direction::backward).workspace_bytes);
 }

@@ -79,15 +79,13 @@ TEST(AttentionTiledGpu, Fp32MasksAgainstTheReference) {
           check(gpu, {.dim = dim, .window = window, .documents = documents, .dropout = dropout}, DType::f32);
 }
 
-// Heads of more than 128, one position, and masks that neither cuDNN nor the other kernels combine.
+// One position, and masks that neither cuDNN nor the other kernels combine, at every width of heads.
 TEST(AttentionTiledGpu, SixteenBitsAgainstTheReference) {
   TE_REQUIRE_GPU();
   const Context gpu = Context::cuda(0);
   for (const DType dtype : {DType::bf16, DType::f16}) {
-    for (const int64_t dim : {136, 192, 256}) {
-      check(gpu, {.dim = dim}, dtype);
+    for (const int64_t dim : {136, 192, 256})
       check(gpu, {.dim = dim, .window = 50, .documents = true, .dropout = 0.1f}, dtype);
-    }
     check(gpu, {.seq = 1}, dtype);
     for (const int64_t dim : {64, 80, 128}) {
       if (dtype == DType::f16 || dim == 80) check(gpu, {.dim = dim, .window = 50, .documents = true}, dtype);

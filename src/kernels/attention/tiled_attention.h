@@ -1,6 +1,6 @@
 // Causal attention by kernels of te-train's own that multiply in FP32, on the GPU's ordinary units: tiled_forward.cu,
-// tiled_backward.cu. They take what the faster ones do not: FP32, and of 16-bit values heads of more than 128 and the
-// combinations that cuDNN lacks. They keep no matrix of scores in memory, and add everything in a fixed order: same
+// tiled_backward.cu. They take what the faster ones do not: FP32, and of 16-bit values the combinations that cuDNN
+// lacks. They keep no matrix of scores in memory, and add everything in a fixed order: same
 // inputs, same bits. Probabilities stay FP32, and dropout draws the CPU's masks. The arguments as in attention.h.
 #pragma once
 

@@ -24,7 +24,7 @@ packages=(
   zlib1g-dev libzstd-dev liblzma-dev libpcre2-dev libutf8proc-dev libsentencepiece-dev
   python3 python3-numpy python3-scipy python3-matplotlib python3-jinja2
 )
-dev_packages=(clang-tidy shellcheck dpkg-dev file)
+dev_packages=(clang-tidy shellcheck dpkg-dev file debootstrap)
 
 # usage: the comment at the top of this file.
 usage() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; }

@@ -25,8 +25,8 @@ std::span<const Synonym> synonyms();
 /// What to do instead of setting a key that other programs have and this one has not, or not so; empty for others.
 std::string_view hint_of(std::string_view path);
 
-/// "did you mean 'auto'?" for a value of checkpoint.resume that is meant for auto or never and would be taken for a path;
-/// empty for others.
+/// "did you mean 'auto'?" for a value of checkpoint.resume that is meant for auto or never and would be taken for a
+/// path; empty for others.
 std::string meant_resume(std::string_view value);
 
 /// "did you mean 'model.num_layers'?" for a key path that is not in the table.

@@ -172,8 +172,8 @@ std::string start_tables(const StartInfo& info) {
          model_summary(info.config) + share_summary(info.config, info.parameters) +
          model::pipeline_summary(info.config) + precision_summary(info.config, info.context) +
          attention_summary(info.config, info.attention) + gather_summary(info.parameters) +
-         config_notes(info.config) + ranks_note(info) +
-         memory_summary(info.plan, info.context) + offload_summary(info.plan, info.config);
+         config_notes(info.config) + ranks_note(info) + memory_summary(info.plan, info.context) +
+         offload_summary(info.plan, info.config);
 }
 
 void write_start_files(const StartInfo& info) {

@@ -286,7 +286,10 @@ TEST_F(CommandLine, DryRunLeavesNoTrace) {
 TEST_F(CommandLine, NothingThatItPrintsCommandsTheTerminal) {
   const Result refused = folder_.run_raw("--config '" + (folder_ / "\x1b[2J.yaml") + "'");
   expect_refused(refused, "\\x1b[2J.yaml: cannot open");
-  const Result result = folder_.run("a\x1b" "c", {"training.train_steps=2", "data.train=" + (folder_ / "train")});
+  const Result result = folder_.run(
+      "a\x1b"
+      "c",
+      {"training.train_steps=2", "data.train=" + (folder_ / "train")});
   EXPECT_EQ(result.code, 0) << result.error;
   TE_EXPECT_CONTAINS(result.out, "runs/a\\x1bc");
   for (const std::string& text : {refused.error, result.out, result.error})

@@ -1,0 +1,181 @@
+#!/usr/bin/env python3
+"""Collects the results that the README quotes, from the data in docs/results, and writes the tables that quote them.
+
+    scripts/results_summary.py            # writes docs/results/summary.json and the tables
+    scripts/results_summary.py --check    # compares them with a fresh run, writes nothing; exit code 1 if they differ
+
+Losses come from the reports and CSV files of experiments, speeds from docs/results/speed.json. A table stands between the comments
+<!-- begin: NAME --> and <!-- end: NAME --> of README.md and docs/results/benchmarks.md; edit the data, not the table.
+"""
+
+import argparse
+import csv
+import json
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "docs" / "results"
+GPT2 = 124_475_904  # parameters, as `te-train --dry-run` counts them
+LLAMA_1B_GPT2_TOKENS = 1_336_502_272  # configs/llama_1b_bf16.yaml with model.vocab_size=50257
+LLAMA_7B = 6_738_415_616
+
+# The rows of the README's table: the largest runs first. `arm` is a name in the report.
+EXPERIMENTS = [
+    ("llama_1b_100m", "report.json", "fp8_delayed", "Llama 1.3B, data repeated 3.4 times", LLAMA_1B_GPT2_TOKENS,
+     "docs/results/llama_1b_recipes.md#a-hundred-million-tokens"),
+    ("llama_1b_unit_embeddings", "report_five_seeds.json", "delayed", "Llama 1.3B, no repeated data", LLAMA_1B_GPT2_TOKENS,
+     "docs/results/llama_1b_recipes.md#two-more-seeds"),
+    ("gpt2_124m", None, "fp8", "GPT-2 124M, data repeated 13.7 times", GPT2, "docs/results/gpt2_124m.md"),
+    ("gpt2_124m_recipes", "report.json", "fp8_delayed", "GPT-2 124M, learning rate 6e-4", GPT2,
+     "docs/results/gpt2_124m_recipes.md#what-came-out"),
+    ("gpt2_124m_recipes_calm", "report.json", "fp8_delayed", "GPT-2 124M, learning rate 2e-4, other data mix", GPT2,
+     "docs/results/gpt2_124m_recipes.md#once-more-in-a-calmer-setting"),
+    ("llama7b", "report.json", "fp8_delayed", "Llama 2 7B", LLAMA_7B, "docs/results/llama7b.md"),
+]
+VERDICTS = {"inside": "within tolerance", "outside": "outside tolerance", "not enough runs to say": "inconclusive"}
+
+
+def read_loss(path):
+    """[(consumed tokens, loss)] and the last validation loss of a run's CSV file."""
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    valid = [float(row["valid_loss"]) for row in rows if row.get("valid_loss")]
+    return [(int(row["consumed_tokens"]), float(row["loss"])) for row in rows], valid[-1] if valid else None
+
+
+def last_tenth(losses):
+    """Mean loss over the last 10 % of the tokens."""
+    end = losses[-1][0]
+    kept = [loss for tokens, loss in losses if tokens > 0.9 * end]
+    return sum(kept) / len(kept)
+
+
+def single_pair(folder, arm):
+    """The gap of one pair without a report, from its CSV files."""
+    (run, valid), (baseline, baseline_valid) = read_loss(folder / f"{arm}.csv"), read_loss(folder / "bf16.csv")
+    gap, base = last_tenth(run) - last_tenth(baseline), last_tenth(baseline)
+    return {"pairs": 1, "verdict": "inconclusive", "gap_nats": gap, "low": None, "high": None, "gap_percent": 100 * gap / base,
+            "validation_percent": 100 * (valid / baseline_valid - 1)}
+
+
+def reported(folder, report, arm):
+    found = next(x for x in json.loads((folder / report).read_text())["arms"] if x["name"] == arm)
+    training, validation = found["measures"][:2]
+    pairs = len(training["pairs"])
+    return {"pairs": pairs, "verdict": VERDICTS[found["verdict"]], "gap_nats": training["gap"],
+            "low": training["low"] if pairs > 2 else None, "high": training["high"] if pairs > 2 else None,
+            "gap_percent": 100 * training["gap_share"], "validation_percent": 100 * validation["gap_share"]}
+
+
+def evidence():
+    rows = []
+    for name, report, arm, model, parameters, page in EXPERIMENTS:
+        folder = RESULTS / name
+        values = reported(folder, report, arm) if report else single_pair(folder, arm)
+        first = next(iter(sorted(folder.glob("bf16_seed1.csv")) or [folder / "bf16.csv"]))
+        tokens = read_loss(first)[0][-1][0]
+        rounded = {key: value if not isinstance(value, float) else round(value, 8) for key, value in values.items()}
+        rows.append({"experiment": name, "model": model, "parameters": parameters, "tokens": tokens,
+                     "tokens_per_parameter": round(tokens / parameters, 6), **rounded, "page": page})
+    return rows
+
+
+def summary():
+    sessions = json.loads((RESULTS / "speed.json").read_text())["sessions"]
+    return {"evidence": evidence(), "speed": sessions}
+
+
+def two_digits(value):
+    """Two significant digits, without an exponent."""
+    digits = 1
+    while value < 10.0 ** (1 - digits) and digits < 8:
+        digits += 1
+    return f"{value:.{digits}f}"
+
+
+def evidence_table(data):
+    lines = ["| Model | Tokens | Tokens per parameter | Seed pairs | Training loss, FP8 minus BF16 (95% interval), nats | Validation loss | Verdict |",
+             "| --- | --- | --- | --- | --- | --- | --- |"]
+    for row in data["evidence"]:
+        interval = f" ({row['low']:+.4f} to {row['high']:+.4f})" if row["low"] is not None else ""
+        lines.append(f"| [{row['model']}]({row['page']}) | {row['tokens'] / 1e6:.3g} million | {two_digits(row['tokens_per_parameter'])} | "
+                     f"{row['pairs']} | {row['gap_nats']:+.4f}{interval}, {row['gap_percent']:+.2f}% | "
+                     f"{row['validation_percent']:+.2f}% | {row['verdict']} |")
+    return lines
+
+
+def cell(row, key):
+    value = row.get(key)
+    if value is None:
+        return "-"
+    text = f"{value:,}" if isinstance(value, int) else f"{value:.1f} ms"
+    return f"{text} ({row[key + '_tflops']} TFLOP/s)" if key + "_tflops" in row else text
+
+
+def speed_up(row):
+    if "bf16" not in row:
+        return "-"
+    ratio = row["fp8"] / row["bf16"] if isinstance(row["fp8"], int) else row["bf16"] / row["fp8"]
+    return f"{ratio:.2f}x"
+
+
+def speed_table(data):
+    lines = ["| Model | GPUs, layout | BF16 | FP8 | FP8 over BF16 | PyTorch FP8 | te-train over PyTorch, FP8 | Date, commit |",
+             "| --- | --- | --- | --- | --- | --- | --- | --- |"]
+    for session in data["speed"]:
+        for row in session["rows"]:
+            layout = f"{session['hardware']}, {row['layout']}" if row["layout"] else session["hardware"]
+            over = f"{row['fp8'] / row['pytorch_fp8']:.2f}x" if "pytorch_fp8" in row else "-"
+            lines.append(f"| {row['model']} | {layout} | {cell(row, 'bf16')} | {cell(row, 'fp8')} | {speed_up(row)} | "
+                         f"{cell(row, 'pytorch_fp8')} | {over} | {session['date']}, {session['commit']} |")
+    return lines
+
+
+def pytorch_table(data):
+    session = next(x for x in data["speed"] if x["name"] == "pytorch")
+    lines = ["| Model | te-train BF16 | PyTorch BF16 | Ratio | te-train FP8 | PyTorch FP8 | Ratio |", "| --- | --- | --- | --- | --- | --- | --- |"]
+    for row in session["rows"]:
+        lines.append(f"| {row['model']} | {row['bf16']:,} | {row['pytorch_bf16']:,} | {row['bf16'] / row['pytorch_bf16']:.2f} | "
+                     f"{row['fp8']:,} | {row['pytorch_fp8']:,} | {row['fp8'] / row['pytorch_fp8']:.2f} |")
+    return lines
+
+
+def with_block(text, name, lines, path):
+    begin, end = f"<!-- begin: {name} -->", f"<!-- end: {name} -->"
+    if text.count(begin) != 1 or text.count(end) != 1:
+        sys.exit(f"{path}: needs one {begin} and one {end}")
+    head, rest = text.split(begin)
+    return head + "\n".join([begin, *lines, end]) + rest.split(end)[1]
+
+
+def outputs():
+    """{path: text} of everything that this script writes."""
+    data = summary()
+    files = {RESULTS / "summary.json": json.dumps(data, indent=2) + "\n"}
+    tables = {ROOT / "README.md": {"evidence": evidence_table, "speed": speed_table},
+              RESULTS / "benchmarks.md": {"speed": speed_table, "pytorch": pytorch_table}}
+    for path, blocks in tables.items():
+        text = path.read_text()
+        for name, table in blocks.items():
+            text = with_block(text, name, table(data), path)
+        files[path] = text
+    return files
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="compare, write nothing")
+    check = parser.parse_args().check
+    stale = [path for path, text in outputs().items() if not path.exists() or path.read_text() != text]
+    for path in stale:
+        if check:
+            print(f"{path.relative_to(ROOT)}: differs from the data in docs/results; run scripts/results_summary.py", file=sys.stderr)
+        else:
+            path.write_text(outputs()[path])
+            print(f"wrote {path.relative_to(ROOT)}")
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

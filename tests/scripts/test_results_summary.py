@@ -1,0 +1,93 @@
+"""README's numbers are those of the data in docs/results, and its picture can be drawn from them."""
+
+import csv
+import json
+import re
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+
+from folder_testing import InFolder
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "docs" / "results"
+sys.path.insert(0, str(ROOT / "scripts"))
+import results_summary
+
+
+def mean_of_last_tenth(path):
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    end = int(rows[-1]["consumed_tokens"])
+    kept = [float(row["loss"]) for row in rows if int(row["consumed_tokens"]) > 0.9 * end]
+    return sum(kept) / len(kept)
+
+
+def block(name):
+    text = (ROOT / "README.md").read_text()
+    return text.split(f"<!-- begin: {name} -->")[1].split(f"<!-- end: {name} -->")[0]
+
+
+class Summary(unittest.TestCase):
+    def test_tables_and_summary_are_those_of_the_data(self):
+        done = subprocess.run([sys.executable, ROOT / "scripts" / "results_summary.py", "--check"], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_gaps_are_those_of_the_csv_files(self):
+        """Reports are made by te-experiment's tools; here the gaps are computed anew from the losses."""
+        rows = {row["experiment"]: row for row in json.loads((RESULTS / "summary.json").read_text())["evidence"]}
+        for name, arm in (("llama_1b_100m", "fp8_delayed"), ("gpt2_124m_recipes_calm", "fp8_delayed"), ("llama7b", "fp8_delayed")):
+            row = rows[name]
+            gaps = [mean_of_last_tenth(RESULTS / name / f"{arm}_seed{seed}.csv") - mean_of_last_tenth(RESULTS / name / f"bf16_seed{seed}.csv")
+                    for seed in range(1, row["pairs"] + 1)]
+            self.assertAlmostEqual(sum(gaps) / len(gaps), row["gap_nats"], delta=2e-4, msg=name)
+            self.assertIn(f"{row['gap_nats']:+.4f}", block("evidence"))
+
+    def test_speeds_are_in_the_pages_that_they_come_from(self):
+        for session in json.loads((RESULTS / "speed.json").read_text())["sessions"]:
+            source = (ROOT / session["source"]).read_text()
+            for row in session["rows"]:
+                for key, value in row.items():
+                    if isinstance(value, (int, float)):
+                        written = f"{value:,}" if isinstance(value, int) else f"{value:.3f}"
+                        self.assertIn(written, source, f"{row['model']} {key}: not in {session['source']}")
+
+    def test_no_verdict_of_fewer_than_three_pairs(self):
+        for row in json.loads((RESULTS / "summary.json").read_text())["evidence"]:
+            if row["pairs"] < 3:
+                self.assertEqual(row["verdict"], "inconclusive")
+                self.assertIsNone(row["low"])
+
+    def test_readme_is_short(self):
+        lines = (ROOT / "README.md").read_text().count("\n")
+        self.assertTrue(110 <= lines <= 150, f"{lines} lines")
+        self.assertLessEqual(len(re.findall(r"^\| \[", block("evidence"), re.M)), 6)
+
+    def test_digits(self):
+        self.assertEqual([results_summary.two_digits(x) for x in (2.637, 0.5266, 0.0751, 0.000584)], ["2.6", "0.53", "0.075", "0.00058"])
+
+
+class Changed(unittest.TestCase):
+    def test_an_edited_number_is_found(self):
+        data = results_summary.summary()
+        path = ROOT / "README.md"
+        text = path.read_text()
+        edited = text.replace(f"{data['speed'][0]['rows'][0]['fp8']:,}", "999,999")
+        self.assertNotEqual(edited, text)
+        self.assertEqual(results_summary.with_block(edited, "speed", results_summary.speed_table(data), path), text)
+
+
+class Picture(InFolder):
+    def test_is_drawn(self):
+        output = self.folder / "overview.png"
+        done = subprocess.run([sys.executable, ROOT / "scripts" / "readme_picture.py", "--output", output], capture_output=True, text=True)
+        if done.returncode == 77:
+            self.skipTest(done.stderr)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(output.read_bytes()[:4], b"\x89PNG")
+        self.assertGreater(output.stat().st_size, 50_000)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -51,7 +51,7 @@ class Summary(unittest.TestCase):
                 for key, value in row.items():
                     if isinstance(value, (int, float)):
                         written = f"{value:,}" if isinstance(value, int) else f"{value:.3f}"
-                        self.assertIn(written, source, f"{row['model']} {key}: not in {session['source']}")
+                        self.assertTrue(written in source, f"{row['model']} {key}: {written} is not in {session['source']}")
 
     def test_no_verdict_of_fewer_than_three_pairs(self):
         for row in json.loads((RESULTS / "summary.json").read_text())["evidence"]:

@@ -64,6 +64,18 @@ class Summary(unittest.TestCase):
         self.assertTrue(110 <= lines <= 150, f"{lines} lines")
         self.assertLessEqual(len(re.findall(r"^\| \[", block("evidence"), re.M)), 6)
 
+    def test_prose_and_plans_of_the_readme(self):
+        readme = (ROOT / "README.md").read_text()
+        rows = json.loads((RESULTS / "summary.json").read_text())["evidence"]
+        longest = max(rows, key=lambda row: row["tokens_per_parameter"])
+        self.assertIn(f"The longest has {longest['tokens_per_parameter']:.1f} tokens per parameter, the 1.3B model "
+                      f"{max(row['tokens_per_parameter'] for row in rows if row['model'].startswith('Llama 1.3B')):.3f}.", readme)
+        pages = "".join((ROOT / "docs" / name).read_text() for name in ("fp8.md", "parallelism.md"))
+        plans = re.findall(r"([\d.]+) GiB", readme)
+        self.assertEqual(len(plans), 12)
+        for plan in plans:
+            self.assertTrue(plan in pages, f"{plan} GiB is in the README and in neither fp8.md nor parallelism.md")
+
     def test_digits(self):
         self.assertEqual([results_summary.two_digits(x) for x in (2.637, 0.5266, 0.0751, 0.000584)], ["2.6", "0.53", "0.075", "0.00058"])
 

@@ -28,15 +28,6 @@ std::string first_line(const FileText& file) {
   return file.text.substr(0, file.text.find('\n'));
 }
 
-/// The step of "step_00000500"; -1 for any other name.
-int64_t step_of(const std::string& name) {
-  constexpr std::string_view kPrefix = "step_";
-  const std::string digits = name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : "";
-  if (digits.size() < 8 || digits.size() > 18 || digits.find_first_not_of("0123456789") != digits.npos)
-    return -1;
-  return std::stoll(digits);
-}
-
 bool is_checkpoint(const fs::path& folder) {
   std::error_code error;
   return step_of(folder.filename().string()) >= 0 &&
@@ -73,6 +64,14 @@ std::optional<fs::path> newest_complete(const fs::path& directory) {
 
 std::string step_name(int64_t step) {
   return fmt::format("step_{:08}", step);
+}
+
+int64_t step_of(const std::string& name) {
+  constexpr std::string_view kPrefix = "step_";
+  const std::string digits = name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : "";
+  if (digits.size() < 8 || digits.size() > 18 || digits.find_first_not_of("0123456789") != digits.npos)
+    return -1;
+  return std::stoll(digits);
 }
 
 fs::path temporary_folder(const fs::path& directory, int64_t step) {

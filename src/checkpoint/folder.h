@@ -19,7 +19,8 @@
 
 namespace te::checkpoint {
 
-std::string step_name(int64_t step);  ///< "step_00000500"
+std::string step_name(int64_t step);       ///< "step_00000500"
+int64_t step_of(const std::string& name);  ///< the inverse; -1 for any other name
 std::filesystem::path temporary_folder(const std::filesystem::path& directory, int64_t step);
 
 /// Runs body; an error of the file system becomes a WriteError that names the path.

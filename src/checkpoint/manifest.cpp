@@ -2,12 +2,11 @@
 
 #include <xxhash.h>
 
-#include <cmath>
 #include <iterator>
-#include <limits>
 #include <unordered_map>
 
 #include "checkpoint/manifest_json.h"
+#include "checkpoint/progress_json.h"
 #include "checkpoint/safetensors_header.h"
 #include "core/error.h"
 #include "core/file.h"
@@ -65,37 +64,6 @@ Json fp8_json(const Fp8Part& part) {
   for (const Fp8Operand& operand : part.operands)
     operands.push_back({operand.name, operand.role, operand.fp8_max});
   return {{"file", part.file}, {"operands", operands}};
-}
-
-Json validation_json(const Validation& validation) {
-  Json json = {{"set", validation.set}, {"without_gain", validation.without_gain}};
-  if (validation.lowest) json["lowest"] = *validation.lowest;
-  Json& best = json["best"] = Json::array();
-  for (const Validation::Best& item : validation.best)
-    best.push_back({{"step", item.step}, {"loss", item.loss}, {"extra", item.extra ? 1 : 0}});
-  return json;
-}
-
-// A loss that is not finite has no number in JSON.
-Json losses_json(const std::vector<double>& losses) {
-  Json json = Json::array();
-  for (const double loss : losses) json.push_back(std::isfinite(loss) ? Json(loss) : Json(nullptr));
-  return json;
-}
-
-Json guard_json(const Guard& guard) {
-  Json json = {
-      {"gaps", losses_json(guard.gaps)}, {"bf16_until", guard.bf16_until}, {"excesses", guard.excesses}};
-  if (guard.began < 0) return json;
-  json["began"] = guard.began;
-  json["bf16"] = losses_json(guard.bf16);
-  json["fp8"] = losses_json(guard.fp8);
-  if (guard.bf16_valid) json["bf16_valid"] = losses_json({*guard.bf16_valid}).front();
-  return json;
-}
-
-Json loss_scale_json(const LossScale& state) {
-  return {{"scale", state.scale}, {"good_steps", state.good_steps}, {"hysteresis", state.hysteresis}};
 }
 
 /// One item a line: a list that a person can read, and diff.
@@ -200,55 +168,6 @@ const char* slices_fault(const LogicalTensor& tensor) {
   return held == tensor.numel() ? nullptr : "leave a hole";
 }
 
-Validation validation_of(const JsonNode& node) {
-  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
-  Validation validation;
-  validation.set = node.at("set").text();
-  validation.without_gain = node.at("without_gain").integer(0, kMax);
-  if (node.has("lowest")) validation.lowest = node.at("lowest").number();
-  const JsonNode best = node.at("best");
-  for (size_t i = 0; i < best.size(); ++i) {
-    const JsonNode item = best.at(i);
-    validation.best.push_back(
-        {item.at("step").integer(0, kMax), item.at("loss").number(), item.at("extra").integer(0, 1) == 1});
-  }
-  return validation;
-}
-
-double loss_of(const JsonNode& node) {
-  return node.is_null() ? std::numeric_limits<double>::quiet_NaN() : node.number();
-}
-
-std::vector<double> losses_of(const JsonNode& node) {
-  std::vector<double> losses;
-  for (size_t i = 0; i < node.size(); ++i) losses.push_back(loss_of(node.at(i)));
-  return losses;
-}
-
-Guard guard_of(const JsonNode& node) {
-  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
-  Guard guard;
-  guard.gaps = losses_of(node.at("gaps"));
-  guard.bf16_until = node.at("bf16_until").integer(0, kMax);
-  guard.excesses = node.at("excesses").integer(0, kMax);
-  if (!node.has("began")) return guard;
-  guard.began = node.at("began").integer(0, kMax);
-  guard.bf16 = losses_of(node.at("bf16"));
-  guard.fp8 = losses_of(node.at("fp8"));
-  if (node.has("bf16_valid")) guard.bf16_valid = loss_of(node.at("bf16_valid"));
-  if (guard.fp8.size() > guard.bf16.size()) node.at("fp8").refuse("has more losses than bf16");
-  return guard;
-}
-
-LossScale loss_scale_of(const JsonNode& node) {
-  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
-  const LossScale state{.scale = node.at("scale").number(),
-                        .good_steps = node.at("good_steps").integer(0, kMax),
-                        .hysteresis = node.at("hysteresis").integer(0, kMax)};
-  if (!(state.scale > 0.0) || !std::isfinite(state.scale)) node.at("scale").refuse("must be above 0");
-  return state;
-}
-
 nlohmann::json parse_json(const std::string& file, const std::string& text) {
   nlohmann::json root = nlohmann::json::parse(text, nullptr, false);
   if (!root.is_object()) user_error("{}: is not valid JSON; {}", file, kUseAnother);
@@ -260,14 +179,8 @@ nlohmann::json parse_json(const std::string& file, const std::string& text) {
 }
 
 Manifest manifest_of(const JsonNode& root) {
-  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
   Manifest manifest;
-  manifest.progress.step = root.at("step").integer(0, kMax);
-  manifest.progress.consumed_samples = root.at("consumed_samples").integer(0, kMax);
-  manifest.progress.updates = root.at("updates").integer(0, kMax);
-  if (root.has("validation")) manifest.progress.validation = validation_of(root.at("validation"));
-  if (root.has("guard")) manifest.progress.guard = guard_of(root.at("guard"));
-  if (root.has("loss_scale")) manifest.progress.loss_scale = loss_scale_of(root.at("loss_scale"));
+  manifest.progress = progress_of(root);
   manifest.config = root.at("config").text();
   root.at("checksum_block").integer(kChecksumBlock, kChecksumBlock);
   const JsonNode files = root.at("files"), tensors = root.at("tensors"), fp8 = root.at("fp8");
@@ -308,15 +221,7 @@ std::string to_text(const Manifest& manifest) {
       "  \"config\": {},\n  \"checksum_algorithm\": \"XXH3-64\",\n  \"checksum_block\": {},\n",
       kFormat, manifest.progress.step, manifest.progress.consumed_samples, manifest.progress.updates,
       Json(manifest.config).dump(-1, ' ', false, Json::error_handler_t::replace), kChecksumBlock);
-  if (manifest.progress.validation != Validation{}) {
-    text += fmt::format(
-        "  \"validation\": {},\n",
-        validation_json(manifest.progress.validation).dump(-1, ' ', false, Json::error_handler_t::replace));
-  }
-  if (manifest.progress.guard != Guard{})
-    text += fmt::format("  \"guard\": {},\n", guard_json(manifest.progress.guard).dump());
-  if (manifest.progress.loss_scale != LossScale{})
-    text += fmt::format("  \"loss_scale\": {},\n", loss_scale_json(manifest.progress.loss_scale).dump());
+  text += policies_text(manifest.progress);
   text += "  \"files\": " + list_text(manifest.files, file_json) + ",\n";
   text += "  \"tensors\": " + list_text(manifest.tensors, tensor_json) + ",\n";
   text += "  \"fp8\": " + list_text(manifest.fp8, fp8_json) + ",\n";

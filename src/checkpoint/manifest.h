@@ -8,60 +8,15 @@
 
 #include <filesystem>
 #include <map>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "checkpoint/block.h"
+#include "checkpoint/progress.h"
 #include "core/dtype.h"
 
 namespace te::checkpoint {
-
-/// What the evaluations of a run have found so far, for the best checkpoints and for early stopping.
-struct Validation {
-  struct Best {
-    int64_t step = 0;
-    double loss = 0;
-    bool extra = false;  ///< saved for this alone
-    bool operator==(const Best&) const = default;
-  };
-  std::string set;               ///< the validation set of the losses; empty before the first evaluation
-  std::optional<double> lowest;  ///< loss that was the last gain; empty before there was one
-  int64_t without_gain = 0;      ///< evaluations since then
-  std::vector<Best> best;        ///< checkpoints, the lowest loss first
-  bool operator==(const Validation&) const = default;
-};
-
-/// What the guard of an FP8 run knows (train/guard.h).
-struct Guard {
-  std::vector<double> gaps;       ///< of earlier comparisons, the newest last
-  int64_t began = -1;             ///< steps that were taken when the comparison in work began; -1: none
-  std::vector<double> bf16, fp8;  ///< losses of its steps, the second as far as they are taken
-  std::optional<double> bf16_valid;
-  int64_t bf16_until = 0;  ///< steps up to this one are taken in BF16
-  int64_t excesses = 0;
-  bool operator==(const Guard&) const = default;
-};
-
-/// The dynamic loss scale of an FP16 run (train/loss_scaler.h).
-struct LossScale {
-  double scale = 0;        ///< of the next step; 0: the run has none
-  int64_t good_steps = 0;  ///< with finite gradients since the scale has changed
-  int64_t hysteresis = 0;  ///< steps without finite gradients that are left before the scale falls
-  bool operator==(const LossScale&) const = default;
-};
-
-/// Where a run stands between two optimizer steps.
-struct Progress {
-  int64_t step = 0;  ///< optimizer steps taken, skipped ones included
-  int64_t consumed_samples = 0;
-  int64_t updates = 0;  ///< steps that were not skipped: Adam's t
-  Validation validation = {};
-  Guard guard = {};
-  LossScale loss_scale = {};
-  bool operator==(const Progress&) const = default;
-};
 
 /// Bytes of a stored tensor that have one checksum (the last block of a tensor may be shorter): a reader that wants a
 /// part of a tensor verifies the blocks it touches.

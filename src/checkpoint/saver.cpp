@@ -222,6 +222,7 @@ void Saver::run(Task& task) {
 
 void Saver::write(Task& task) {
   const std::filesystem::path temporary = temporary_folder(options_.directory, task.progress.step);
+  bool collected = false;
   try {
     if (task.no_folder) std::rethrow_exception(task.no_folder);
     Manifest part = write_rank_files(temporary, job_.who, pieces_, task.fetch, task.fp8);
@@ -234,12 +235,13 @@ void Saver::write(Task& task) {
     task.collecting = true;
     std::vector<Manifest> parts = collect_parts(temporary, job_.who.size, job_.timeout_seconds);
     task.collecting = false;
+    collected = true;
     if (!task.background) task.guard.emplace(waiting_for_disk(task.progress.step));
     parts.insert(parts.begin(), std::move(part));
     commit_folder(options_.directory, task.progress.step, to_text(merge(parts)));
   } catch (const std::exception& error) {
     if (job_.who.rank == 0) {
-      await_others(temporary, job_.who.size);
+      if (!collected) await_others(temporary, job_.who.size);
       discard_folder(temporary);
     } else {
       try {

@@ -7,6 +7,7 @@
 
 #include "core/clock.h"
 #include "core/log.h"
+#include "train/loss_spikes.h"
 #include "train/robust_spread.h"
 
 namespace te::train {
@@ -72,7 +73,7 @@ void Guard::before_step(checkpoint::Progress& progress) {
   if (due) compare(progress);
 }
 
-// The BF16 steps come first: what follows is the run itself.
+// The BF16 steps come first: what follows is the run itself. They leave out the updates of loss spikes if the run does.
 void Guard::compare(checkpoint::Progress& progress) {
   const double before = now_seconds();
   checkpoint::Guard& guard = progress.guard;
@@ -80,18 +81,21 @@ void Guard::compare(checkpoint::Progress& progress) {
   copy_.take();
   precision_.set(true);
   optim::Optimizer& optimizer = runner_.optimizer();
+  checkpoint::SpikeHistory history = progress.spikes;
+  LossSpikes spikes(config_, history);
   guard.began = progress.step;
   guard.bf16.clear();
   guard.fp8.clear();
   for (int64_t i = 0; i < config_.guard.compare_steps; ++i) {
     const int64_t first_sample = progress.consumed_samples + i * config_.training.global_batch_size;
     services_.read(first_sample, batch_);
-    runner_.launch(batch_, progress.step + 1 + i, first_sample, false);
+    runner_.launch(batch_, progress.step + 1 + i, first_sample, false, spikes.skip_limit());
     services_.wait(progress.step + 1 + i);
     const optim::StepStatus status = optimizer.status();
     optimizer.finish_step(status.skipped != 0);
     guard.bf16.push_back(static_cast<double>(status.loss_sum) /
                          static_cast<double>(std::max<int64_t>(1, batch_.counted)));
+    if (std::isfinite(guard.bf16.back()) && std::isfinite(status.grad_norm)) spikes.add(guard.bf16.back());
   }
   guard.bf16_valid = config_.guard.validate ? services_.validate() : std::nullopt;
   copy_.put_back();

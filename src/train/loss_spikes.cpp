@@ -2,52 +2,61 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "train/robust_spread.h"
 
 namespace te::train {
 
+// Guessing costs the logarithm of the vocabulary.
+LossSpikes::LossSpikes(const config::Config& config, checkpoint::SpikeHistory& history)
+    : threshold_(config.training.loss_spike_threshold),
+      unknown_limit_(2 * std::log(static_cast<double>(config.model.vocab_size))),
+      skips_(config.training.loss_spikes == config::LossSpikes::skip),
+      history_(history) {}
+
 double LossSpikes::median() const {
-  return median_of({accepted_.begin(), accepted_.end()});
+  return median_of(history_.accepted);
 }
 
 double LossSpikes::limit() const {
-  if (accepted_.size() < kFewest) return unknown_limit_;
+  if (history_.accepted.size() < kFewest) return unknown_limit_;
   const double center = median();
   // A loss that hardly moves has a spread of one percent all the same.
-  const double spread =
-      std::max(robust_deviation({accepted_.begin(), accepted_.end()}, center), 0.01 * std::abs(center));
+  const double spread = std::max(robust_deviation(history_.accepted, center), 0.01 * std::abs(center));
   return center + threshold_ * spread;
 }
 
+double LossSpikes::skip_limit() const {
+  return skips_ ? limit() : std::numeric_limits<double>::infinity();
+}
+
 bool LossSpikes::add(double loss) {
+  std::vector<double>&accepted = history_.accepted, &row = history_.row;
   const bool spike = loss > limit();
-  since_ = spike ? 0 : since_ + 1;
+  history_.since = spike ? 0 : history_.since + 1;
   if (!spike) {
-    row_.clear();
-    accepted_.push_back(loss);
-    if (accepted_.size() > kWindow) accepted_.pop_front();
+    row.clear();
+    accepted.push_back(loss);
+    if (accepted.size() > kWindow) accepted.erase(accepted.begin());
     return false;
   }
-  ++total_;
-  row_.push_back(loss);
-  if (row_.size() > kNewLevel) row_.pop_front();
-  if (row_.size() == kNewLevel && !lost()) {
-    accepted_ = std::move(row_);
-    row_.clear();
-  }
+  ++history_.total;
+  row.push_back(loss);
+  if (row.size() > kNewLevel) row.erase(row.begin());
+  if (row.size() == kNewLevel && !lost()) accepted = std::exchange(row, {});
   return true;
 }
 
 bool LossSpikes::lost() const {
-  return row_.size() == kNewLevel && !accepted_.empty() &&
-         median_of({row_.begin(), row_.end()}) > unknown_limit_;
+  return history_.row.size() == kNewLevel && !history_.accepted.empty() &&
+         median_of(history_.row) > unknown_limit_;
 }
 
-void LossSpikes::forget(int64_t newest) {
-  row_.clear();
-  while (newest-- > 0 && !accepted_.empty()) accepted_.pop_back();
+void LossSpikes::go_back(const checkpoint::SpikeHistory& undone) {
+  history_.total = undone.total;
+  history_.since = std::min(history_.since, undone.since);
 }
 
 }  // namespace te::train

@@ -8,7 +8,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
+
+#include "checkpoint/progress.h"
+#include "config/config.h"
 
 namespace te::train {
 
@@ -16,31 +18,43 @@ class LossSpikes {
  public:
   /// `threshold`: robust standard deviations above the median. `unknown_limit`: the limit until kFewest losses are
   /// known.
-  LossSpikes(double threshold, double unknown_limit) : threshold_(threshold), unknown_limit_(unknown_limit) {}
+  /// What is remembered is kept in `history`, which must outlive it: part of the run's progress, so that a resumed run
+  /// and one that goes back to a checkpoint judge losses as they were judged there.
+  LossSpikes(double threshold, double unknown_limit, checkpoint::SpikeHistory& history)
+      : threshold_(threshold), unknown_limit_(unknown_limit), history_(history) {}
+  /// As the config has them.
+  LossSpikes(const config::Config& config, checkpoint::SpikeHistory& history);
 
   /// A loss above it is a spike: of the next step.
   double limit() const;
+  /// The next step is skipped by the device when its loss is above it: limit() with training.loss_spikes skip, else
+  /// infinite.
+  double skip_limit() const;
   /// The median of the accepted losses; 0 when there is none.
   double median() const;
   /// Takes the (finite) loss of a step. True for a spike: it is not accepted, unless so many in a row say that this is
   /// the level now. Losses beyond `unknown_limit` are the level of no run that had lower ones.
   bool add(double loss);
-  /// After a rollback: the losses since then never were.
-  void forget(int64_t newest);
+  /// The history is that of an earlier step, and the run goes on from there after what `undone` holds: those losses
+  /// were never accepted, but the spikes among them are counted, and the last one was as recent as it was.
+  void go_back(const checkpoint::SpikeHistory& undone);
 
   /// No spike so far, or none in the last kFewest steps: a run that has diverged may meet a low loss by chance.
-  bool calm() const { return total_ == 0 || since_ >= static_cast<int64_t>(kFewest); }
+  bool calm() const { return history_.total == 0 || history_.since >= static_cast<int64_t>(kFewest); }
   /// So many spikes in a row, at such a level that no more will be accepted: the run has diverged.
   bool lost() const;
-  int64_t in_a_row() const { return static_cast<int64_t>(row_.size()); }
-  int64_t total() const { return total_; }
+  /// The run ends here and has probably diverged: not a single odd batch, but its last steps were spikes.
+  bool probably_diverged() const { return in_a_row() >= kDiverged; }
+  int64_t in_a_row() const { return static_cast<int64_t>(history_.row.size()); }
+  int64_t total() const { return history_.total; }
 
   static constexpr size_t kWindow = 64, kFewest = 16, kNewLevel = 32;
+  static constexpr int64_t kDiverged = 3;
 
  private:
   double threshold_, unknown_limit_;
-  std::deque<double> accepted_, row_;
-  int64_t total_ = 0, since_ = 0;
+  bool skips_ = false;
+  checkpoint::SpikeHistory& history_;
 };
 
 }  // namespace te::train

@@ -9,8 +9,21 @@
 
 namespace te::train {
 
-Saves::Saves(std::unique_ptr<checkpoint::Saver> saver, parallel::World& world, std::filesystem::path resumed)
-    : saver_(std::move(saver)), world_(world), newest_(std::move(resumed)) {}
+Saves::Saves(std::unique_ptr<checkpoint::Saver> saver, parallel::World& world, std::filesystem::path resumed,
+             const checkpoint::KeptCheckpoints& kept)
+    : saver_(std::move(saver)), world_(world), newest_(std::move(resumed)) {
+  if (!own(newest_)) return;  // another run's checkpoints are not this one's to delete
+  drop_ = kept.drop;
+  const std::filesystem::path good = newest_.parent_path() / kept.good;
+  if (!kept.good.empty() && std::filesystem::exists(good / "manifest.json")) good_ = good;
+}
+
+/// The checkpoint is in the directory that this run saves to.
+bool Saves::own(const std::filesystem::path& folder) const {
+  std::error_code error;
+  return !folder.empty() &&
+         std::filesystem::equivalent(folder.parent_path(), saver_->folder_of(0).parent_path(), error);
+}
 
 // Rank 0 learns of the failures of all ranks.
 void Saves::settle(const std::function<std::optional<checkpoint::Saved>()>& ask) {
@@ -52,7 +65,9 @@ void Saves::save(const checkpoint::Progress& progress, bool whole) {
   wait();
   under_way_ = true;
   settle([&]() -> std::optional<checkpoint::Saved> {
-    saver_->save(progress, good_, whole, drop_);
+    checkpoint::Progress saved = progress;
+    saved.checkpoints = {.good = own(good_) ? good_.filename().string() : "", .drop = drop_};
+    saver_->save(saved, good_, whole, drop_);
     return std::nullopt;
   });
   poll();
@@ -73,10 +88,23 @@ void Saves::finish() {
   });
 }
 
-void Saves::go_back_to_good() {
-  newest_ = good_;
+std::filesystem::path Saves::agree_on_good() {
+  wait();
+  return world_.broadcast_string(good_.string());
+}
+
+// A checkpoint of another run stays that run's latest whatever this one does.
+void Saves::go_back(int64_t step) {
+  wait();
+  std::erase_if(drop_, [&](int64_t dropped) { return dropped > step; });
   world_.together([&] {
-    if (world_.leader()) checkpoint::make_latest(good_);
+    const auto later = [&](const std::filesystem::path& folder) {
+      return own(folder) && checkpoint::step_of(folder.filename().string()) > step;
+    };
+    if (!world_.leader() || !later(newest_)) return;
+    newest_ = checkpoint::checkpoint_before(saver_->folder_of(step + 1)).value_or("");
+    if (later(good_)) good_ = newest_;
+    if (!newest_.empty()) checkpoint::make_latest(newest_);
   });
 }
 

@@ -16,9 +16,10 @@ namespace te::train {
 
 class Saves {
  public:
-  /// `resumed`: the checkpoint that the run goes on from; empty in a fresh run. All ranks; the arguments must outlive
-  /// it.
-  Saves(std::unique_ptr<checkpoint::Saver> saver, parallel::World& world, std::filesystem::path resumed);
+  /// `resumed`: the checkpoint that the run goes on from, empty in a fresh run, and `kept`: what it says of the others.
+  /// All ranks; the arguments must outlive it.
+  Saves(std::unique_ptr<checkpoint::Saver> saver, parallel::World& world, std::filesystem::path resumed,
+        const checkpoint::KeptCheckpoints& kept);
 
   /// Saves, all ranks between two steps. A disk that cannot be written is reported, and the run goes on: the next save
   /// tries again. With `whole` returns when the checkpoint is complete. UserError when the state must not be saved, or
@@ -37,15 +38,20 @@ class Saves {
   /// After each step: a checkpoint is good once a step from it was finite, and its loss no spike.
   void step_was_good();
 
-  /// The run goes back to the good one: later ones are no longer its own, and a resumed run shall not find them first.
-  void go_back_to_good();
+  /// All ranks: waits for a save that is under way, and returns the last good checkpoint, the same one on every rank;
+  /// empty where there is none.
+  std::filesystem::path agree_on_good();
+  /// All ranks: the run goes back to this step. Later checkpoints are no longer its own, and a resumed run shall not
+  /// find them first.
+  void go_back(int64_t step);
 
-  const std::filesystem::path& newest() const {
-    return newest_;
-  }  ///< complete on disk, as far as this rank knows
+  // What the leader knows: it alone learns whether all ranks have written their part, so the others' answers must not
+  // decide anything (agree_on_good() does).
+  const std::filesystem::path& newest() const { return newest_; }  ///< complete on disk
   const std::filesystem::path& good() const { return good_; }
 
  private:
+  bool own(const std::filesystem::path& folder) const;
   void settle(const std::function<std::optional<checkpoint::Saved>()>& ask);
 
   std::unique_ptr<checkpoint::Saver> saver_;

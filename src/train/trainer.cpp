@@ -125,7 +125,7 @@ Outcome Trainer::run(Requests& requests, const std::function<void()>& record) {
   std::unique_ptr<checkpoint::Saver> saver = make_saver();
   StartPoint start = Startup(config_, context_, world_, runner_).run();
   const checkpoint::Progress& progress = start.progress;
-  saves_.emplace(std::move(saver), world_, start.checkpoint);
+  saves_.emplace(std::move(saver), world_, start.checkpoint, progress.checkpoints);
   if (progress.step >= config_.training.train_steps) {
     spdlog::info("nothing to do: the checkpoint is at step {} of {}", progress.step,
                  config_.training.train_steps);

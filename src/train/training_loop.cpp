@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "core/clock.h"
 #include "core/log.h"
@@ -31,15 +31,14 @@ TrainingLoop::TrainingLoop(const LoopParts& parts, const StartPoint& start)
       scaler_(config_.precision),
       first_step_(progress_.step + 1),
       host_batches_{runner_.make_host_batch(), runner_.make_host_batch()},
-      // Guessing costs the logarithm of the vocabulary.
-      spikes_(config_.training.loss_spike_threshold,
-              2 * std::log(static_cast<double>(config_.model.vocab_size))),
+      spikes_(config_, progress_.spikes),
       fp8_health_(context_, runner_.model().recipe().table()),
       remaining_({.train_steps = config_.training.train_steps,
                   .eval_interval = batches_.validation_sets() > 0 ? config_.training.eval_interval : 0,
                   .save_every = config_.checkpoint.save_every,
                   .task_interval = task_judge_ != nullptr ? config_.evaluation.every : 0}) {
   progress_.loss_scale = scaler_.start(progress_.loss_scale);
+  say_what_is_missing(!start.checkpoint.empty());
 }
 
 Outcome TrainingLoop::run(Requests& requests) {
@@ -120,6 +119,25 @@ void TrainingLoop::make_guard() {
                       }});
 }
 
+// Decisions may differ from those of a run that was not interrupted.
+void TrainingLoop::say_what_is_missing(bool resumed) const {
+  if (!resumed) return;
+  const checkpoint::SpikeHistory& spikes = progress_.spikes;
+  if (config_.training.loss_spikes != config::LossSpikes::off && spikes.accepted.empty() &&
+      spikes.row.empty()) {
+    spdlog::info(
+        "the checkpoint has no history of losses: until {} steps are taken, only a loss above {:.4f} counts "
+        "as a spike (training.loss_spikes: {})",
+        LossSpikes::kFewest, spikes_.limit(), to_string(config_.training.loss_spikes));
+  }
+  if (config_.guard.every > 0 && config_.guard.action == config::GuardAction::rollback &&
+      progress_.guard.began >= 0) {
+    spdlog::info(
+        "resumed within a comparison of the guard, whose first state is not in the checkpoint: should FP8 be "
+        "worse, guard.action is bf16 this once, not rollback");
+  }
+}
+
 // --- one step ----------------------------------------------------------------------------------------------
 
 TrainingLoop::Due TrainingLoop::next_step() const {
@@ -136,7 +154,6 @@ TrainingLoop::Due TrainingLoop::next_step() const {
 }
 
 StepMetrics TrainingLoop::take(const Due& due) {
-  const config::TrainingConfig& training = config_.training;
   const HostBatch& batch = next_batch();
   const int64_t first_sample = progress_.consumed_samples;
   if (guard_) guard_->inject_outlier(due.step);
@@ -147,13 +164,11 @@ StepMetrics TrainingLoop::take(const Due& due) {
     statistics = merge_fp8_statistics(world_, runner_.observe(batch, first_sample));
 
   const double start = now_seconds();
-  runner_.launch(batch, due.step, first_sample, due.fp8_health,
-                 training.loss_spikes == config::LossSpikes::skip ? spikes_.limit()
-                                                                  : std::numeric_limits<double>::infinity(),
+  runner_.launch(batch, due.step, first_sample, due.fp8_health, spikes_.skip_limit(),
                  scaler_.factor(progress_.loss_scale));
   if (due.fp8_health) fp8_health_.fetch();
   ++taken_;
-  if (!due.last) reader_.read(first_sample + training.global_batch_size, next_batch());
+  if (!due.last) reader_.read(first_sample + config_.training.global_batch_size, next_batch());
   wait_for_device(due.step);
   const double seconds = now_seconds() - start;
   in_steps_ += seconds;
@@ -213,9 +228,10 @@ StepMetrics TrainingLoop::finish_step(const HostBatch& batch, double seconds) {
   look_for_spike(metrics);
   adapt_loss_scale(metrics);
   const bool lost = metrics.skipped && !metrics.spike && !metrics.overflow;
-  skipped_in_a_row_ = lost ? skipped_in_a_row_ + 1 : 0;
-  skipped_total_ += metrics.skipped ? 1 : 0;
-  metrics.skipped_total = skipped_total_;
+  checkpoint::Faults& faults = progress_.faults;
+  faults.skipped_in_a_row = lost ? faults.skipped_in_a_row + 1 : 0;
+  faults.skipped_total += metrics.skipped ? 1 : 0;
+  metrics.skipped_total = faults.skipped_total;
   if (!metrics.skipped && spikes_.calm()) saves_.step_was_good();
   return metrics;
 }
@@ -228,7 +244,7 @@ void TrainingLoop::look_for_spike(StepMetrics& metrics) {
   // What the device has skipped is a spike, though its limit was rounded.
   metrics.spike = spikes_.add(metrics.loss) || metrics.skipped;
   metrics.spikes_total = spikes_.total();
-  metrics.rollbacks_total = rollbacks_;
+  metrics.rollbacks_total = progress_.faults.rollbacks;
   if (!metrics.spike || spikes_.in_a_row() > 1) return;
   spdlog::warn("loss spike in step {}: {:.4f} is above {:.4f} ({}; training.loss_spikes: {})", metrics.step,
                metrics.loss, limit,
@@ -305,23 +321,25 @@ TrainingLoop::Judgement TrainingLoop::judge(const StepMetrics& metrics) {
     return_to(guard_->start());
     return Judgement::again;
   }
-  if (skipped_in_a_row_ >= training.max_nonfinite_steps) {
+  checkpoint::Faults& faults = progress_.faults;
+  if (faults.skipped_in_a_row >= training.max_nonfinite_steps) {
     return diverged(
         fmt::format("loss or gradient was not finite in {} steps in a row (training.max_nonfinite_steps)",
-                    skipped_in_a_row_));
+                    faults.skipped_in_a_row));
   }
   if (training.loss_spikes == config::LossSpikes::skip && spikes_.lost()) {
     return diverged(
         fmt::format("{} loss spikes in a row, each worse than guessing (training.loss_spikes: skip)",
                     spikes_.in_a_row()));
   }
-  if (!metrics.spike || training.loss_spikes != config::LossSpikes::rollback || saves_.good().empty())
-    return Judgement::go_on;
-  if (++rollbacks_ > training.max_nonfinite_steps) {
+  if (!metrics.spike || training.loss_spikes != config::LossSpikes::rollback) return Judgement::go_on;
+  const std::filesystem::path good = saves_.agree_on_good();
+  if (good.empty()) return Judgement::go_on;
+  if (++faults.rollbacks > training.max_nonfinite_steps) {
     return diverged(
-        fmt::format("a loss spike after {} rollbacks (training.max_nonfinite_steps)", rollbacks_ - 1));
+        fmt::format("a loss spike after {} rollbacks (training.max_nonfinite_steps)", faults.rollbacks - 1));
   }
-  roll_back();
+  roll_back(good);
   return Judgement::again;
 }
 
@@ -334,11 +352,13 @@ TrainingLoop::Judgement TrainingLoop::diverged(const std::string& why) const {
   return Judgement::diverged;
 }
 
-// Checkpoints of the steps that are taken again are written again.
+// Checkpoints of the steps that are taken again are written again. What is counted stays counted.
 void TrainingLoop::return_to(const checkpoint::Progress& progress) {
-  saves_.wait();
-  spikes_.forget(progress_.step - progress.step);
-  progress_ = progress;
+  saves_.go_back(progress.step);
+  const checkpoint::Progress undone = std::exchange(progress_, progress);
+  spikes_.go_back(undone.spikes);
+  progress_.faults.skipped_total = undone.faults.skipped_total;
+  progress_.faults.rollbacks = undone.faults.rollbacks;
   progress_.loss_scale = scaler_.start(progress.loss_scale);
   best_.resume(progress_.validation, world_);
   if (sources_) sources_->clear();
@@ -351,20 +371,18 @@ void TrainingLoop::return_to(const checkpoint::Progress& progress) {
 }
 
 // The samples since the checkpoint are left out: consumed_samples stays.
-void TrainingLoop::roll_back() {
-  saves_.wait();
+void TrainingLoop::roll_back(const std::filesystem::path& good_checkpoint) {
   runner_.optimizer().gatherer().wait_all(context_);
   wait_for_device(progress_.step);
   const int64_t spiked = progress_.step;
-  const StartPoint point = Startup(config_, context_, world_, runner_).go_back(saves_.good());
+  const StartPoint point = Startup(config_, context_, world_, runner_).go_back(good_checkpoint);
   scales_ = point.scales;
-  saves_.go_back_to_good();
   checkpoint::Progress good = point.progress;
   good.consumed_samples = progress_.consumed_samples;
   if (guard_) guard_->forget(good);
   return_to(good);
   spdlog::warn("rolled back from step {} to {}; the samples since then are left out ({} rollbacks so far)",
-               spiked, point.checkpoint.string(), rollbacks_);
+               spiked, point.checkpoint.string(), progress_.faults.rollbacks);
 }
 
 // One replica of the model does it; the others wait for it in the next step.
@@ -425,14 +443,18 @@ Outcome TrainingLoop::report(double in_loop) const {
                    std::max(in_steps_, 1e-9));
   if (spikes_.total() > 0) {
     spdlog::warn("{} steps had a loss spike{}; {}", spikes_.total(),
-                 spikes_.in_a_row() > 0 ? ", the last one too: the run has probably diverged" : "",
+                 spikes_.probably_diverged()
+                     ? fmt::format(", the last {} too: the run has probably diverged", spikes_.in_a_row())
+                 : spikes_.in_a_row() > 0 ? ", the last one too"
+                                          : "",
                  saves_.good().empty() ? "no checkpoint was saved and trained on without one"
                                        : "the last good checkpoint is " + saves_.good().string());
   }
-  if (progress_.step >= training.train_steps) return Outcome::finished;
+  const Outcome end = spikes_.probably_diverged() ? Outcome::diverged : Outcome::finished;
+  if (progress_.step >= training.train_steps) return end;
   if (best_.exhausted(progress_.validation)) {
     spdlog::info("stopped early after step {}: {}", progress_.step, best_.describe(progress_.validation));
-    return Outcome::finished;
+    return end;
   }
   spdlog::warn(
       "interrupted after step {}; {}", progress_.step,

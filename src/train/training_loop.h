@@ -103,12 +103,13 @@ class TrainingLoop {
 
   /// To a step that was taken before; the state is already that of then.
   void return_to(const checkpoint::Progress& progress);
-  void roll_back();
+  void roll_back(const std::filesystem::path& good_checkpoint);
   Judgement diverged(const std::string& why) const;
   /// `anyway`: a checkpoint is due, whether it is among the best or not; `whole`: before the run goes on. True when it
   /// saved.
   bool save(const StepMetrics& metrics, bool anyway, bool whole);
   Ask agree(Requests& requests);
+  void say_what_is_missing(bool resumed) const;
   Outcome report(double in_loop) const;
 
   /// The samples of the next step, which are read while the device works on the one before it.
@@ -126,8 +127,8 @@ class TrainingLoop {
   SampleMaker* sample_maker_;
   TaskJudge* task_judge_;
 
-  checkpoint::Progress progress_;
-  bool scales_;  ///< the FP8 state knows amaxes, of a checkpoint or of this run
+  checkpoint::Progress progress_;  ///< all that decides later steps; a policy keeps no state elsewhere
+  bool scales_;                    ///< the FP8 state knows amaxes, of a checkpoint or of this run
   StepPrecision precision_;
   LossScaler scaler_;
   const int64_t first_step_;
@@ -143,9 +144,6 @@ class TrainingLoop {
   std::optional<Fp8StatisticsLog> statistics_log_;  ///< rank 0
   int64_t taken_ = 0;                               ///< steps, those included from which the run went back
   double in_steps_ = 0;                             ///< seconds, without validation, logs and checkpoints
-  int64_t skipped_in_a_row_ = 0,
-          skipped_total_ = 0;  ///< not finite; skipped spikes, and what lowers a loss scale, are not in a row
-  int64_t rollbacks_ = 0;
 };
 
 }  // namespace te::train

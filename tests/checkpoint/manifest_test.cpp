@@ -58,6 +58,35 @@ TEST_F(Damage, TextOfAManifestReadsBack) {
   EXPECT_EQ(manifest.files.size(), 5u);
 }
 
+TEST_F(Damage, TheStateOfAllPoliciesReadsBack) {
+  Manifest manifest = checkpoint::parse_manifest("m", text_);
+  checkpoint::Progress& progress = manifest.progress;
+  progress.validation = {.set = "books", .lowest = 2.5, .without_gain = 1, .best = {{4, 2.5, true}}};
+  progress.guard = {.gaps = {0.25, -1e-3},
+                    .began = 4,
+                    .bf16 = {3.0, 0.1},
+                    .fp8 = {3.5},
+                    .bf16_valid = 2.0,
+                    .bf16_until = 9,
+                    .excesses = 2};
+  progress.loss_scale = {.scale = 12345.5, .good_steps = 7, .hysteresis = 2};
+  progress.spikes = {.accepted = {3.3, 0.1, 1e-300}, .row = {9.0}, .total = 5, .since = 3};
+  progress.faults = {.skipped_in_a_row = 1, .skipped_total = 2, .rollbacks = 3};
+  progress.checkpoints = {.good = "step_00000004", .drop = {2, 3}};
+  const std::string text = checkpoint::to_text(manifest);
+  EXPECT_EQ(checkpoint::parse_manifest("m", text).progress, progress);
+  for (const auto& [from, to, expected] :
+       {std::array{"\"step_00000004\"", "\"../other\"", "must be the name of a checkpoint"},
+        {"\"rollbacks\":3", "\"rollbacks\":-3", "must be a whole number"},
+        {"\"row\":[9.0]", "\"row\":[null]", "must be a number"},
+        {"\"drop\":[2,3]", "\"drop\":[2,-3]", "must be a whole number"}}) {
+    std::string damaged = text.substr(0, text.rfind("  \"manifest_checksum\""));
+    ASSERT_NE(damaged.find(from), std::string::npos) << from;
+    damaged.replace(damaged.find(from), std::string(from).size(), to);
+    TE_EXPECT_REFUSED(expected, checkpoint::parse_manifest("m", with_checksum(damaged)));
+  }
+}
+
 TEST_F(Damage, LossScaleReadsBack) {
   Manifest manifest = checkpoint::parse_manifest("m", text_);
   manifest.progress.loss_scale = {.scale = 12345.5, .good_steps = 7, .hysteresis = 2};

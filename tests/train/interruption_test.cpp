@@ -155,8 +155,9 @@ TEST_F(Interruption, ResumingAFinishedRunDoesNothing) {
 // No number becomes infinite, and the run is lost all the same.
 TEST_F(Interruption, FiniteDivergenceIsNoticed) {
   const Result result = folder_.run("a", {"optimizer.lr=30", "optimizer.decay=constant",
-                                          "training.train_steps=12", "checkpoint.save_every=1"});
-  EXPECT_EQ(result.code, 0) << result.error;
+                                          "training.train_steps=8", "checkpoint.save_every=1"});
+  EXPECT_EQ(result.code, 3) << result.error;
+  TE_EXPECT_CONTAINS(result.out, " too: the run has probably diverged; ");
   TE_EXPECT_CONTAINS(result.out, "loss spike in step ");
   TE_EXPECT_CONTAINS(result.out, "is above 11.0982 (");
   TE_EXPECT_CONTAINS(result.out, " steps had a loss spike");

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <utility>
+
 namespace te::train {
 namespace {
 
@@ -12,7 +15,8 @@ double usual(int64_t i) {
 }
 
 TEST(LossSpikes, AreFarAboveTheMedian) {
-  LossSpikes spikes(10.0, 11.0);
+  checkpoint::SpikeHistory history;
+  LossSpikes spikes(10.0, 11.0, history);
   EXPECT_EQ(spikes.limit(), 11.0);
   for (int64_t i = 0; i < 100; ++i) EXPECT_FALSE(spikes.add(usual(i))) << i;
   EXPECT_NEAR(spikes.median(), 3.05, 0.011);
@@ -31,7 +35,8 @@ TEST(LossSpikes, AreFarAboveTheMedian) {
 }
 
 TEST(LossSpikes, ARunThatDivergesAtOnceIsWorseThanGuessing) {
-  LossSpikes spikes(10.0, 11.1);
+  checkpoint::SpikeHistory history;
+  LossSpikes spikes(10.0, 11.1, history);
   EXPECT_FALSE(spikes.add(5.55));
   EXPECT_FALSE(spikes.add(7.0));
   EXPECT_TRUE(spikes.add(26233.0));
@@ -39,14 +44,16 @@ TEST(LossSpikes, ARunThatDivergesAtOnceIsWorseThanGuessing) {
 }
 
 TEST(LossSpikes, ALossThatDoesNotMoveHasASpreadAllTheSame) {
-  LossSpikes spikes(10.0, 11.0);
+  checkpoint::SpikeHistory history;
+  LossSpikes spikes(10.0, 11.0, history);
   for (int64_t i = 0; i < 20; ++i) EXPECT_FALSE(spikes.add(2.0));
   EXPECT_FALSE(spikes.add(2.19));
   EXPECT_TRUE(spikes.add(2.21));
 }
 
 TEST(LossSpikes, ANewLevelIsAcceptedInTheEnd) {
-  LossSpikes spikes(10.0, 11.0);
+  checkpoint::SpikeHistory history;
+  LossSpikes spikes(10.0, 11.0, history);
   for (int64_t i = 0; i < 64; ++i) spikes.add(usual(i));
   for (size_t i = 0; i < LossSpikes::kNewLevel; ++i) EXPECT_TRUE(spikes.add(6.0)) << i;
   EXPECT_FALSE(spikes.add(6.1));
@@ -54,7 +61,8 @@ TEST(LossSpikes, ANewLevelIsAcceptedInTheEnd) {
 }
 
 TEST(LossSpikes, ALevelWorseThanGuessingIsAcceptedOnlyFromTheStart) {
-  LossSpikes spikes(10.0, 11.0);
+  checkpoint::SpikeHistory history;
+  LossSpikes spikes(10.0, 11.0, history);
   for (int64_t i = 0; i < 64; ++i) spikes.add(usual(i));
   for (int64_t i = 0; i < 100; ++i) {
     EXPECT_EQ(spikes.lost(), i >= static_cast<int64_t>(LossSpikes::kNewLevel)) << i;
@@ -64,20 +72,53 @@ TEST(LossSpikes, ALevelWorseThanGuessingIsAcceptedOnlyFromTheStart) {
   EXPECT_FALSE(spikes.add(3.0));  // it came back
   EXPECT_FALSE(spikes.lost());
   // An initialization as bad as that is where the run begins.
-  LossSpikes bad(10.0, 11.0);
+  checkpoint::SpikeHistory other;
+  LossSpikes bad(10.0, 11.0, other);
   for (size_t i = 0; i < LossSpikes::kNewLevel; ++i) EXPECT_TRUE(bad.add(30.0)) << i;
   EXPECT_FALSE(bad.lost());
   EXPECT_FALSE(bad.add(29.0));
 }
 
+// The window is that of the checkpoint: spikes since then, which never were in it, take nothing from it.
 TEST(LossSpikes, WhatWasRolledBackIsForgotten) {
-  LossSpikes spikes(10.0, 11.0);
+  checkpoint::SpikeHistory history;
+  LossSpikes spikes(10.0, 11.0, history);
   for (int64_t i = 0; i < 20; ++i) spikes.add(2.0);
-  EXPECT_TRUE(spikes.add(5.0));
-  spikes.forget(8);
+  const checkpoint::SpikeHistory saved = history;
+  spikes.add(2.01);
+  for (int i = 0; i < 7; ++i) EXPECT_TRUE(spikes.add(5.0));
+  const checkpoint::SpikeHistory undone = std::exchange(history, saved);
+  spikes.go_back(undone);
   EXPECT_EQ(spikes.in_a_row(), 0);
-  EXPECT_EQ(spikes.limit(), 11.0);  // 12 are left
-  EXPECT_EQ(spikes.total(), 1);
+  EXPECT_EQ(spikes.limit(), 2.0 + 10 * 0.01 * 2.0);
+  EXPECT_EQ(history.accepted.size(), 20u);
+  EXPECT_EQ(spikes.total(), 7);
+  EXPECT_FALSE(spikes.calm());
+}
+
+// A single odd batch at the end of a run is no divergence.
+TEST(LossSpikes, ARunHasProbablyDivergedWhenItsLastStepsAreSpikes) {
+  checkpoint::SpikeHistory history;
+  LossSpikes spikes(10.0, 11.0, history);
+  for (int64_t i = 0; i < 20; ++i) spikes.add(usual(i));
+  for (int64_t i = 1; i < 6; ++i) {
+    spikes.add(8.0);
+    EXPECT_EQ(spikes.probably_diverged(), i >= LossSpikes::kDiverged) << i;
+  }
+  spikes.add(3.0);
+  EXPECT_FALSE(spikes.probably_diverged());
+}
+
+TEST(LossSpikes, OnlySkippingHasALimitOnTheDevice) {
+  config::Config config;
+  checkpoint::SpikeHistory history;
+  for (const auto policy :
+       {config::LossSpikes::off, config::LossSpikes::warn, config::LossSpikes::rollback}) {
+    config.training.loss_spikes = policy;
+    EXPECT_TRUE(std::isinf(LossSpikes(config, history).skip_limit()));
+  }
+  config.training.loss_spikes = config::LossSpikes::skip;
+  EXPECT_EQ(LossSpikes(config, history).skip_limit(), LossSpikes(config, history).limit());
 }
 
 }  // namespace

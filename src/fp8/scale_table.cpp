@@ -58,6 +58,13 @@ void ScaleTable::reset(const Context& context) {
   context.synchronize();  // the host vectors above must outlive the copies
 }
 
+std::vector<Tensor> ScaleTable::state() const {
+  std::vector<Tensor> state;
+  for (const Tensor& tensor : {amax, last_amax, scale, history, position, counters, guesses, cast_states})
+    if (tensor.shape.rank() > 0) state.push_back(tensor);
+  return state;
+}
+
 ScaleTable::CastCount ScaleTable::count_casts(const Context& context) const {
   CastCount count;
   if (!cast_states) return count;

@@ -32,6 +32,9 @@ class ScaleTable {
   /// scale = 1, amax = 0, empty history.
   void reset(const Context& context);
   void zero_counters(const Context& context);
+  /// All that passes and updates change: whoever puts the state back (train/state_copy.h, StepRunner::warm_up) copies
+  /// these.
+  std::vector<Tensor> state() const;
 
   int size() const { return static_cast<int>(infos_.size()); }
   const OperandInfo& info(int index) const { return infos_[index]; }

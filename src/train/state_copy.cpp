@@ -7,13 +7,11 @@ namespace {
 
 std::vector<Tensor> state_of(StepRunner& runner) {
   const parameters::ParameterStore& store = runner.model().parameters();
-  const fp8::ScaleTable& table = runner.model().recipe().table();
   const optim::Optimizer& optimizer = runner.optimizer();
-  std::vector<Tensor> state;
+  std::vector<Tensor> state = runner.model().recipe().table().state();
   for (const Tensor& tensor :
        {store.values, store.mains, optimizer.exp_avg.values, optimizer.exp_avg.exponents,
-        optimizer.exp_avg_sq.values, optimizer.exp_avg_sq.exponents, table.amax, table.last_amax, table.scale,
-        table.counters, table.history, table.position})
+        optimizer.exp_avg_sq.values, optimizer.exp_avg_sq.exponents})
     if (tensor.shape.rank() > 0) state.push_back(tensor);
   return state;
 }

@@ -233,11 +233,9 @@ Fp8Statistics StepRunner::observe(const HostBatch& batch, int64_t first_sample) 
 // The second time gradients are added to, by other variants of GEMMs. Weights are cast anew, as in observe().
 void StepRunner::warm_up(const HostBatch& batch) {
   const parallel::Watchdog::Guard guard(context_, "the first passes");
-  const fp8::ScaleTable& table = model_.recipe().table();
   std::vector<std::pair<Tensor, DeviceBuffer>> kept;
-  for (const Tensor& tensor : {table.amax, table.last_amax, table.scale, table.history, table.position,
-                               table.counters, table.guesses, table.cast_states})
-    if (tensor) kept.emplace_back(tensor, DeviceBuffer(context_, tensor.bytes()));
+  for (const Tensor& tensor : model_.recipe().table().state())
+    kept.emplace_back(tensor, DeviceBuffer(context_, tensor.bytes()));
   const auto copy_of = [](const Tensor& tensor, const DeviceBuffer& buffer) {
     return Tensor{buffer.data(), tensor.dtype, tensor.shape};
   };

@@ -60,7 +60,8 @@ and samples.jsonl (logging.generate_every).
 Ctrl-C, SIGTERM, SIGHUP and SIGUSR2 finish the step in work and save a checkpoint; --set checkpoint.resume=auto goes on
 from it. A second Ctrl-C stops at once. SIGUSR1 saves a checkpoint and goes on.
 
-Exit codes: 0 done, 1 internal error, 2 wrong input, 3 diverged, 130 interrupted.)";
+Exit codes: 0 done, 1 internal error, 2 wrong input, 3 diverged, or probably diverged (the last steps were loss spikes),
+130 interrupted.)";
 
 te::Context open_device(const te::config::Config& config, te::parallel::World& world, bool dry_run) {
   const te::ExecutionOptions options = te::train::execution_options(config);
@@ -138,18 +139,18 @@ void show_layout(const te::config::Config& config, const te::Context& context, t
   }
 }
 
-// mpirun ends its ranks soon after it was asked to end.
-void warn_of_mpirun(te::parallel::World& world) {
+// mpirun ends its ranks soon after it was asked to end, where te-train cannot hold it.
+void warn_of_mpirun(te::parallel::World& world, const te::train::MpirunWatch& mpirun) {
   constexpr double kEnough = 60;
   const std::optional<double> seconds = te::train::seconds_until_mpirun_kills();
-  if (!world.leader() || !seconds || *seconds >= kEnough) return;
-  const te::train::Mpirun mpirun = te::train::mpirun_above();
+  if (mpirun.holds() || !world.leader() || !seconds || *seconds >= kEnough) return;
+  const te::train::Mpirun above = te::train::mpirun_above();
   spdlog::warn(
       "on Ctrl-C and SIGTERM mpirun kills its ranks after {:g} s, perhaps before the step is finished and "
       "saved: "
       "{}stop it with kill -USR2 {}",
-      *seconds, mpirun.prrte ? "" : "start it as mpirun --mca odls_base_sigkill_timeout 600 ..., or ",
-      mpirun.process);
+      *seconds, above.prrte ? "" : "start it as mpirun --mca odls_base_sigkill_timeout 600 ..., or ",
+      above.process);
 }
 
 /// How a run is started, beside its config.
@@ -214,11 +215,12 @@ int train(const te::config::Config& config, te::parallel::World& world, const St
 }
 
 int train_under_signals(const te::config::Config& config, te::parallel::World& world, const Start& start) {
-  te::train::catch_signals(requests, world.leader());
-  const te::train::MpirunWatch mpirun;
-  warn_of_mpirun(world);
+  te::train::catch_signals(requests, world.leader(), world.size());
+  const te::train::MpirunWatch mpirun(world, requests);
+  warn_of_mpirun(world, mpirun);
   const int code = train(config, world, start);
   te::apps::allow_lost_output("te-train");
+  requests.over = 1;
   if (code != kInterrupted) return code;
   world.barrier();  // all have saved and closed their files
   if (world.local_rank() == 0) mpirun.end_waits();

@@ -13,7 +13,7 @@
 #   --kills   kills on each number of ranks (100)
 #   --only    one trial
 #   --train   the executable (build/cpu/apps/te-train)
-#   --mpirun  what starts several ranks, but for their number (mpirun that binds no rank and kills 8 s after a signal)
+#   --mpirun  what starts several ranks, but for their number (mpirun that binds no rank)
 #
 # The outcome of every trial that ends is compared with an undisturbed run, bit for bit. The disk is a tmpfs of 4 MiB, which
 # needs root or user namespaces; where there is neither, the trial says so and is left out. One line per trial; exit code 1 when
@@ -202,7 +202,7 @@ trial_hosts() {
 main() {
   local only="" trial started trials=(kills disk two_runs signals hosts)
   executable="$TE_ROOT/build/cpu/apps/te-train" kills=100 rank_counts=(1 2 4) signals=(TERM INT HUP USR1)
-  read -ra mpirun <<<"mpirun --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 --mca odls_base_sigkill_timeout 8 -n"
+  read -ra mpirun <<<"mpirun --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 -n"
   if [[ $(id -u) -eq 0 ]]; then mpirun=("${mpirun[0]}" --allow-run-as-root "${mpirun[@]:1}"); fi
   while [[ $# -gt 0 ]]; do
     case "$1" in

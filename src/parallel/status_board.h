@@ -37,13 +37,16 @@ class StatusBoard {
   Status read(int slot) const;
   /// True for the first caller of all processes.
   bool claim_report();
+  /// One of the processes ends the job. Both may be called by signal handlers.
+  void announce_end() { header_->ending = 1; }
+  bool ending() const { return header_->ending != 0; }
 
  private:
   static constexpr size_t kWords = sizeof(Status) / sizeof(uint64_t);
   using Words = std::array<uint64_t, kWords>;
   // All-zero bytes are a valid state, so nobody has to construct these in shared memory first.
   struct alignas(64) Header {
-    std::atomic<uint32_t> claimed;
+    std::atomic<uint32_t> claimed, ending;
   };
   struct alignas(64) Slot {
     std::atomic<uint64_t> version;  ///< odd while the slot is written

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "parallel/job_end.h"
 #include "parallel/operation.h"
 #include "parallel/status_board.h"
 #include "parallel/world.h"
@@ -264,6 +265,14 @@ void Watchdog::remove_probe(int handle) {
   State& s = state();
   const std::lock_guard lock(s.mutex);
   s.probes.erase(handle);
+}
+
+void announce_job_end() {
+  state().board.announce_end();
+}
+
+bool job_is_ending() {
+  return state().board.ending();
 }
 
 namespace watchdog {

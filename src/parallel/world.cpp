@@ -15,6 +15,7 @@
 #include "core/cpu_threads.h"
 #include "core/error.h"
 #include "core/printable.h"
+#include "parallel/job_end.h"
 #include "parallel/launch.h"
 #include "parallel/mpi_support.h"
 #include "parallel/operation.h"
@@ -277,6 +278,7 @@ void World::together(const std::function<void()>& fn) {
 }
 
 void World::abort(int exit_code) {
+  announce_job_end();
   std::fflush(nullptr);
   if (mpi_running()) {
     // If MPI itself is stuck, the alarm ends this process, and the launcher then ends the others.

@@ -1,10 +1,13 @@
 #include "train/mpirun.h"
 
+#include <fcntl.h>
+#include <spawn.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -13,24 +16,61 @@
 #include <stop_token>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/log.h"
+#include "parallel/job_end.h"
 
 #include "core/file.h"
 
 namespace te::train {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 // A pause of the watching thread beyond this means that the process was stopped: it then saw SIGCONT as it should.
 constexpr milliseconds kTick(50), kStopped(400);
 
 std::atomic<pid_t> mpirun = 0;
-std::atomic<bool> continued = false, asked_to_stop = false;
-static_assert(std::atomic<pid_t>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
+std::atomic<bool> may_hold = false, held = false, asked_to_stop = false;
+std::atomic<int64_t> last_tick = 0, last_stop = 0;  ///< of the watching thread, in milliseconds
+static_assert(std::atomic<pid_t>::is_always_lock_free && std::atomic<bool>::is_always_lock_free &&
+              std::atomic<int64_t>::is_always_lock_free);
+std::vector<std::pair<int, pid_t>>
+    peers;  ///< ranks of this host and their processes; changed while mpirun is 0
+Requests* told = nullptr;
+
+int64_t now() {
+  return std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+/// A rank of this host that mpirun has seen end; -1: none has.
+int ended_rank() {
+  for (const auto& [rank, process] : peers)
+    if (::kill(process, 0) != 0 && errno == ESRCH) return rank;
+  return -1;
+}
+
+void let_go() {
+  if (held.exchange(false)) ::kill(mpirun, SIGCONT);
+}
+
+// mpirun asks for the end of its ranks, in a signal handler.
+void ask_to_stop() {
+  const int error = errno;
+  if (!asked_to_stop.exchange(true) && may_hold && !parallel::job_is_ending() && ended_rank() < 0) {
+    held = true;
+    ::kill(mpirun, SIGSTOP);
+  }
+  errno = error;
+}
 
 void on_continue(int /*signal*/, siginfo_t* info, void* /*context*/) {
-  if (info->si_pid == mpirun) continued = true;
+  if (mpirun == 0 || info->si_pid != mpirun) return;
+  const int64_t time = now();
+  if (time - last_tick < kStopped.count() && time - last_stop >= kStopped.count()) ask_to_stop();
 }
 
 /// The value of "NAME = value" in a file of Open MPI's parameters; empty when it is not there.
@@ -46,7 +86,7 @@ std::string parameter_in(const std::string& path, const std::string& name) {
   return "";
 }
 
-/// odls_base_sigkill_timeout as mpirun has it, in seconds.
+/// What mpirun sleeps between two signals, in seconds.
 double sigkill_timeout() {
   const std::string name = "odls_base_sigkill_timeout";
   std::string value;
@@ -58,14 +98,85 @@ double sigkill_timeout() {
   return value.empty() ? 1.0 : std::atof(value.c_str());
 }
 
+/// A stopped mpirun has been sent SIGINT: Ctrl-C again.
+bool interrupted_again() {
+  std::ifstream file("/proc/" + std::to_string(mpirun) + "/status");
+  const std::string key = "ShdPnd:";
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with(key))
+      return (std::strtoull(line.c_str() + key.size(), nullptr, 16) >> (SIGINT - 1) & 1) != 0;
+  return false;
+}
+
+// Lets mpirun go on when one of the ranks has ended: a process of its own, so that no end of a rank is missed, and a
+// group of its own, so that mpirun does not kill it with the ranks. An ended process that mpirun has not yet heard of
+// has no executable any more.
+void let_go_at_the_end_of_a_rank() {
+  std::string script =
+      "mpirun=$1; shift; while :; do for rank; do [ -e /proc/$rank/exe ] || break 2; done; sleep 0.2; done; "
+      "kill -CONT $mpirun";
+  std::vector<std::string> words = {"/bin/sh", "-c", script, "sh", std::to_string(mpirun)};
+  for (const auto& [rank, process] : peers) words.push_back(std::to_string(process));
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  posix_spawn_file_actions_t files;
+  posix_spawnattr_t attributes;
+  ::posix_spawn_file_actions_init(&files);
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    ::posix_spawn_file_actions_addopen(&files, stream, "/dev/null", O_RDWR, 0);
+  ::posix_spawnattr_init(&attributes);
+  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+  pid_t child = 0;
+  if (::posix_spawn(&child, arguments[0], &files, &attributes, arguments.data(), environ) != 0) let_go();
+  ::posix_spawn_file_actions_destroy(&files);
+  ::posix_spawnattr_destroy(&attributes);
+}
+
+// mpirun prints nothing while it is stopped; the terminal that it was started from may still be there.
+void say_on_terminal(std::string_view text) {
+  const int terminal = ::open("/dev/tty", O_WRONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
+  if (terminal < 0) return;
+  [[maybe_unused]] const ssize_t written = ::write(terminal, text.data(), text.size());
+  ::close(terminal);
+}
+
+// What the request of mpirun means, once it has been heard.
+void act() {
+  if (const int rank = ended_rank(); rank >= 0) {
+    told->over = 1;
+    forget_signals();
+    const auto speaker =
+        std::find_if(peers.begin(), peers.end(), [&](auto& peer) { return peer.first != rank; });
+    if (speaker->second != ::getpid()) return;
+    const std::string text = fmt::format(
+        "te-train: rank {} has ended, so the job ends: the step in work is lost and no checkpoint is saved; "
+        "checkpoint.resume=auto goes on from the last one\n",
+        rank);
+    [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
+    return;
+  }
+  if (parallel::job_is_ending()) {  // it says why
+    told->over = 1;
+    return forget_signals();
+  }
+  if (held) {
+    let_go_at_the_end_of_a_rank();
+    say_on_terminal(
+        "\nfinishing this step and saving a checkpoint; until then mpirun is held, which a shell may call "
+        "stopped (fg, or Ctrl-C again, stops at once)\n");
+  }
+  ::kill(::getpid(), SIGTERM);
+}
+
 void watch(const std::stop_token& ended) {
-  for (Clock::duration before{}; !ended.stop_requested();) {
-    const Clock::time_point start = Clock::now();
+  for (bool acted = false; !ended.stop_requested();) {
+    const int64_t start = now();
     std::this_thread::sleep_for(kTick);
-    const Clock::duration pause = Clock::now() - start;
-    if (continued.exchange(false) && std::max(pause, before) < kStopped && !asked_to_stop.exchange(true))
-      ::kill(::getpid(), SIGTERM);
-    before = pause;
+    last_tick = now();
+    if (last_tick - start >= kStopped.count()) last_stop = last_tick.load();
+    if (asked_to_stop && !std::exchange(acted, true)) act();
+    if (held && interrupted_again()) let_go();
   }
 }
 
@@ -96,10 +207,35 @@ Mpirun mpirun_above() {
   return {};
 }
 
-MpirunWatch::MpirunWatch() {
+bool hear_mpirun(pid_t sender) {
+  if (mpirun == 0 || sender != mpirun) return false;
+  ask_to_stop();
+  return true;
+}
+
+MpirunWatch::MpirunWatch(parallel::World& world, Requests& requests) {
   if (std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr) return;
-  mpirun = mpirun_above().process;
-  if (mpirun == 0) return;
+  const pid_t above = mpirun_above().process;
+  const std::vector<std::string> processes =
+      world.gather_strings(fmt::format("{} {}", world.first_local(), ::getpid()));
+  peers.clear();
+  bool seen = true;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    const std::string& text = processes[static_cast<size_t>(rank)];
+    if (std::atoi(text.c_str()) != world.first_local()) continue;
+    peers.emplace_back(rank, std::atoi(text.c_str() + text.find(' ')));
+    // In a container of its own it is not.
+    seen = seen && ::kill(peers.back().second, 0) == 0;
+  }
+  if (!seen) peers.clear();
+  // Process 1 of a container cannot be stopped from within.
+  holds_ = world.min_i64(seen && above > 1 && world.hosts() == 1 ? 1 : 0) != 0;
+  if (above == 0) return;
+  told = &requests;
+  asked_to_stop = held = false;
+  may_hold = holds_ && world.local_rank() == 0;
+  last_tick = now();
+  mpirun = above;
   struct sigaction action = {};
   action.sa_sigaction = on_continue;
   action.sa_flags = SA_RESTART | SA_SIGINFO;
@@ -107,10 +243,19 @@ MpirunWatch::MpirunWatch() {
   thread_ = std::jthread(watch);
 }
 
+MpirunWatch::~MpirunWatch() {
+  may_hold = false;
+  if (told != nullptr) told->over = 1;
+  if (thread_.joinable()) thread_.request_stop(), thread_.join();
+  let_go();
+  mpirun = 0;
+}
+
 // mpirun sleeps in a loop, which goes on with the whole seconds that are left when a signal has interrupted it.
 // SIGCHLD, which it expects, does nothing else to it.
 void MpirunWatch::end_waits() const {
   if (!asked_to_stop) return;
+  let_go();
   const int signals = 200 + static_cast<int>(8 * std::clamp(sigkill_timeout(), 0.0, 3600.0));
   for (int i = 0; i < signals; ++i) {
     if (::kill(mpirun, SIGCHLD) != 0) return;

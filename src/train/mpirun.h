@@ -1,12 +1,15 @@
-// What Open MPI's mpirun does to its ranks on Ctrl-C and SIGTERM, and how a rank makes good use of it.
+// What Open MPI's mpirun does to its ranks on Ctrl-C and SIGTERM, and how a step of any length is finished and saved all
+// the same.
 //
-// It sends them SIGCONT, sleeps odls_base_sigkill_timeout seconds (1 unless set), sends SIGTERM, sleeps as long again,
-// and sends SIGKILL; it sleeps on when all of them have ended (4.1.4, measured: docs/reliability.md). So a large
-// timeout, which a step and a save may need, would make Ctrl-C slow at both ends. A rank therefore takes SIGCONT from
-// mpirun for the request to stop, and when all have saved it wakes mpirun: a signal ends a second of its sleep.
+// It sends them SIGCONT, sleeps, sends SIGTERM, sleeps as long again, and sends SIGKILL; meanwhile it reads nothing of
+// what they print. Open MPI 4 sleeps odls_base_sigkill_timeout seconds (1 unless set; 4.1.4, measured). PRRTE's prterun,
+// which starts the ranks of Open MPI 5, sleeps 0.25 s and has no such setting (5.0.7 and 5.0.11, measured); that of
+// Open MPI 6.0 ends them at once. No option that te-train could give itself changes that, so a rank stops mpirun
+// (SIGSTOP) as soon as it hears SIGCONT, and lets it go on when all ranks have saved. A script that runs in /bin/sh
+// sees to it that mpirun goes on should a rank end before that.
 //
-// Open MPI 5 starts ranks through PRRTE, whose prterun has no such setting: version 3.0 sends SIGCONT, SIGTERM 0.25 s
-// later and SIGKILL after 0.25 s more (5.0.7, measured); that of Open MPI 6.0 ends them at once.
+// mpirun does the same when a rank has died, or ends the job (World::abort): then no step can be finished any more, and
+// mpirun is not held.
 #pragma once
 
 #include <sys/types.h>
@@ -14,9 +17,12 @@
 #include <optional>
 #include <thread>
 
+#include "parallel/world.h"
+#include "train/signals.h"
+
 namespace te::train {
 
-/// Under mpirun: how long after Ctrl-C or SIGTERM it kills the ranks. Empty in other jobs.
+/// Under mpirun: how long after Ctrl-C or SIGTERM it kills the ranks unless it is held. Empty in other jobs.
 std::optional<double> seconds_until_mpirun_kills();
 
 /// The nearest of this process's ancestors that is mpirun or its daemon on this host.
@@ -26,19 +32,29 @@ struct Mpirun {
 };
 Mpirun mpirun_above();
 
+/// For the handler of SIGTERM. True where mpirun has sent it, whose first signal was SIGCONT: MpirunWatch decides what that
+/// means, and sends the process a SIGTERM of its own where the step is to be finished.
+bool hear_mpirun(pid_t sender);
+
 /// While it lives, SIGCONT from mpirun becomes a SIGTERM to this process at once, unless the process had been stopped
-/// (Ctrl-Z, which mpirun hands on as well). Nothing in other jobs. One at a time; after catch_signals.
+/// (Ctrl-Z, which mpirun hands on as well), and mpirun is held until end_waits(). Nothing in other jobs. One at a time;
+/// after catch_signals.
 class MpirunWatch {
  public:
-  MpirunWatch();
+  /// All ranks. `requests` must outlive it.
+  MpirunWatch(parallel::World& world, Requests& requests);
+  ~MpirunWatch();
   MpirunWatch(const MpirunWatch&) = delete;
   MpirunWatch& operator=(const MpirunWatch&) = delete;
 
+  /// mpirun can be held: all ranks are on this host, where one of them sees the others and mpirun. The same on all ranks.
+  bool holds() const { return holds_; }
   /// Once the ranks of this host have saved what they had to save, one of them may call this: when mpirun had asked it
-  /// to stop, mpirun is woken until it sends SIGKILL, for some seconds at most.
+  /// to stop, mpirun is let go and woken until it sends SIGKILL, for some seconds at most.
   void end_waits() const;
 
  private:
+  bool holds_ = false;
   std::jthread thread_;
 };
 

@@ -8,11 +8,14 @@
 #include <cstring>
 #include <initializer_list>
 
+#include "train/mpirun.h"
+
 namespace te::train {
 namespace {
 
 Requests* asked = nullptr;
-bool speaking = false, read_by_mpirun = false;
+bool speaking = false, read_by_mpirun = false, several = false;
+constexpr std::initializer_list<int> kSignals = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
 
 // From the moment on that mpirun is asked to end its ranks, it reads nothing of what they print: a rank that waits for
 // room in that terminal would never save. What finds no room is lost; the logs have it.
@@ -32,7 +35,12 @@ void say(const char* text) {
   errno = error;
 }
 
-void on_signal(int signal) {
+void on_signal(int signal, siginfo_t* info, void* /*context*/) {
+  if (asked->over != 0) {
+    if (signal != SIGINT) return;
+    if (asked->stop == 0) return static_cast<void>(asked->stop = 1);
+  }
+  if (signal == SIGTERM && hear_mpirun(info->si_pid)) return;
   if (signal == SIGUSR1) {
     asked->save = 1;
     return say("\nSIGUSR1: a checkpoint is saved after this step\n");
@@ -40,6 +48,8 @@ void on_signal(int signal) {
   if (asked->stop == 0) {
     asked->stop = 1;
     never_wait_for_mpirun();
+    if (several)
+      return say("\nstop signal: finishing this step and saving a checkpoint, if all ranks still run\n");
     return say(signal == SIGINT
                    ? "\nCtrl-C: finishing this step and saving a checkpoint; Ctrl-C again stops at once\n"
                    : "\nstop signal: finishing this step and saving a checkpoint\n");
@@ -51,20 +61,25 @@ void on_signal(int signal) {
 
 }  // namespace
 
-void catch_signals(Requests& requests, bool speaks) {
+void catch_signals(Requests& requests, bool speaks, int ranks) {
   asked = &requests;
   speaking = speaks;
   read_by_mpirun = std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr;
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2}) {
+  several = ranks > 1;
+  for (const int signal : kSignals) {
     struct sigaction now = {};
     if (signal == SIGHUP && ::sigaction(signal, nullptr, &now) == 0 && now.sa_handler == SIG_IGN) continue;
     struct sigaction action = {};
-    action.sa_handler = on_signal;
-    action.sa_flags = SA_RESTART;
+    action.sa_sigaction = on_signal;
+    action.sa_flags = SA_RESTART | SA_SIGINFO;
     ::sigaction(signal, &action, nullptr);
   }
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
+}
+
+void forget_signals() {
+  for (const int signal : kSignals) std::signal(signal, SIG_DFL);
 }
 
 }  // namespace te::train

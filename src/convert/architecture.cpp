@@ -15,15 +15,16 @@ struct Names {
   const char* name;
   const char* type;
 };
-constexpr std::array<Names, 9> kNames = {{{Architecture::llama, "LlamaForCausalLM", "llama"},
-                                          {Architecture::qwen2, "Qwen2ForCausalLM", "qwen2"},
-                                          {Architecture::qwen3, "Qwen3ForCausalLM", "qwen3"},
-                                          {Architecture::mistral, "MistralForCausalLM", "mistral"},
-                                          {Architecture::olmo2, "Olmo2ForCausalLM", "olmo2"},
-                                          {Architecture::phi3, "Phi3ForCausalLM", "phi3"},
-                                          {Architecture::gemma3, "Gemma3ForCausalLM", "gemma3_text"},
-                                          {Architecture::gpt2, "GPT2LMHeadModel", "gpt2"},
-                                          {Architecture::gpt_neox, "GPTNeoXForCausalLM", "gpt_neox"}}};
+constexpr std::array<Names, 10> kNames = {{{Architecture::llama, "LlamaForCausalLM", "llama"},
+                                           {Architecture::qwen2, "Qwen2ForCausalLM", "qwen2"},
+                                           {Architecture::qwen3, "Qwen3ForCausalLM", "qwen3"},
+                                           {Architecture::mistral, "MistralForCausalLM", "mistral"},
+                                           {Architecture::ministral, "MinistralForCausalLM", "ministral"},
+                                           {Architecture::olmo2, "Olmo2ForCausalLM", "olmo2"},
+                                           {Architecture::phi3, "Phi3ForCausalLM", "phi3"},
+                                           {Architecture::gemma3, "Gemma3ForCausalLM", "gemma3_text"},
+                                           {Architecture::gpt2, "GPT2LMHeadModel", "gpt2"},
+                                           {Architecture::gpt_neox, "GPTNeoXForCausalLM", "gpt_neox"}}};
 
 const Names& names_of(Architecture architecture) {
   return kNames.at(static_cast<size_t>(architecture));
@@ -104,11 +105,9 @@ Architecture llama_class(const ModelConfig& m, const std::string& source) {
     return Architecture::phi3;
   }
   if (m.add_qkv_bias && !m.add_proj_bias && !m.add_mlp_bias) return Architecture::qwen2;
-  if (window && !m.window_pattern.empty())
-    no_class(source, "model.window_pattern without biases of q, k and v or model.qk_norm head");
   if (window) {
     if (some_bias) no_class(source, "model.sliding_window and these biases");
-    return Architecture::mistral;
+    return m.window_pattern.empty() ? Architecture::mistral : Architecture::ministral;
   }
   if (m.add_proj_bias && !attention_bias) no_class(source, "model.add_proj_bias without model.add_qkv_bias");
   if (m.add_qkv_bias && !attention_bias)
@@ -126,26 +125,48 @@ const char* model_type(Architecture architecture) {
   return names_of(architecture).type;
 }
 
-Architecture architecture_of(const JsonKeys& keys) {
-  constexpr const char* kRemedy = "te-train has no other architectures";
-  const bool by_class = keys.has("architectures");
-  std::string given;
-  if (by_class) {
-    const nlohmann::json& list = keys.object().at("architectures");
-    if (list.is_array() && list.size() == 1 && list[0].is_string()) given = list[0].get<std::string>();
-  } else {
-    given = keys.text("model_type", "");
+namespace {
+
+// The class that config.json names, or empty; `key` becomes the key that names it.
+std::string given_name(const JsonKeys& keys, const char*& key) {
+  key = "architectures";
+  if (keys.has(key) && !keys.object().at(key).empty()) {
+    const nlohmann::json& list = keys.object().at(key);
+    return list.is_array() && list.size() == 1 && list[0].is_string() ? list[0].get<std::string>() : "";
   }
+  key = "model_type";
+  return keys.has(key) ? keys.text(key, "") : "";
+}
+
+const Names& names_in(const JsonKeys& keys) {
+  const char* key = nullptr;
+  const std::string given = given_name(keys, key);
+  const bool by_class = std::string_view(key) == "architectures";
   if (given.starts_with("Gemma2") || given == "gemma2")
-    keys.refuse(by_class ? "architectures" : "model_type", fmt::format("is {}", given),
+    keys.refuse(key, fmt::format("is {}", given),
                 "te-train caps no scores and logits, as Gemma 2 does; it has Gemma 3");
   std::vector<std::string> known;
   for (const Names& names : kNames) {
     known.emplace_back(by_class ? names.name : names.type);
-    if (given == known.back()) return names.architecture;
+    if (given == known.back()) return names;
   }
-  keys.must_be_one_of(by_class ? "architectures" : "model_type", given, known, kRemedy);
+  keys.must_be_one_of(key, given, known, "te-train has no other architectures");
   internal_error("an architecture that is known and is not", std::source_location::current());
+}
+
+}  // namespace
+
+Architecture architecture_of(const JsonKeys& keys) {
+  const Names& names = names_in(keys);
+  const bool by_layer = names.architecture == Architecture::mistral && keys.given("layer_types");
+  const Names& meant = by_layer ? names_of(Architecture::ministral) : names;
+  const std::string type = keys.has("model_type") ? keys.text("model_type", "") : names.type;
+  // Mistral's class with Ministral's type, or the other way, are one model where there are layer_types.
+  if (type != names.type && type != meant.type)
+    keys.must_be(
+        "model_type", type, std::string(names.type),
+        "it must name the model that architectures names, since transformers' Auto classes go by it");
+  return meant.architecture;
 }
 
 Architecture architecture_for(const ModelConfig& model, const std::string& source) {

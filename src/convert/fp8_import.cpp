@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/printable.h"
 
 namespace te::convert {
 namespace {
@@ -23,6 +24,9 @@ StoredFp8 read_blocks(const JsonKeys& keys) {
   };
   if (!size.is_array() || size.size() != 2 || !good(size[0]) || !good(size[1]))
     keys.refuse("weight_block_size", "must be two whole numbers", kFp8Remedy);
+  // Which modules are not quantized shows in the tensors' types; activations are not of the file.
+  keys.without_effect({"ignored_layers", "kv_cache_scheme", "modules_to_not_convert", "scale_fmt"});
+  keys.refuse_unread({}, kFp8Remedy);
   return {"_scale_inv", size[0].get<int64_t>(), size[1].get<int64_t>()};
 }
 
@@ -30,12 +34,19 @@ StoredFp8 read_compressed_tensors(const JsonKeys& keys) {
   keys.must_be_one_of("format", keys.text("format", ""), {"float-quantized", "naive-quantized"}, kFp8Remedy);
   const JsonKeys groups = keys.within("config_groups");
   for (const auto& [name, group] : groups.object().items()) {
-    const JsonKeys weights = groups.within(name.c_str()).within("weights");
+    const JsonKeys within = groups.within(name.c_str()), weights = within.within("weights");
     weights.must_be_one_of("type", weights.text("type", ""), {"float"}, kFp8Remedy);
     weights.must_be("num_bits", weights.integer("num_bits"), int64_t{8}, kFp8Remedy);
     weights.must_be_one_of("strategy", weights.text("strategy", ""), {"tensor"}, kFp8Remedy);
     weights.must_be("symmetric", weights.boolean("symmetric", true), true, kFp8Remedy);
+    weights.without_effect({"actorder", "dynamic", "observer", "observer_kwargs", "scale_dtype", "zp_dtype"});
+    weights.refuse_unread({}, kFp8Remedy);
+    within.without_effect({"format", "input_activations", "output_activations", "targets"});
+    within.refuse_unread({}, kFp8Remedy);
   }
+  keys.without_effect(
+      {"global_compression_ratio", "ignore", "kv_cache_scheme", "quantization_status", "version"});
+  keys.refuse_unread({}, kFp8Remedy);
   return {"_scale", 0, 0};
 }
 
@@ -64,7 +75,7 @@ void attach_multipliers(TensorFiles& files, const StoredFp8& fp8) {
     const StoredTensor& weight = *files.find(name);
     const std::string path = files.path_of(weight);
     if (weight.shape.size() != 2)
-      user_error("{}: tensor {} is in FP8 and no matrix; copy the model again", path, name);
+      user_error("{}: tensor {} is in FP8 and no matrix; copy the model again", path, printable(name));
     const int64_t rows = weight.shape[0], cols = weight.shape[1];
     auto multipliers = std::make_shared<Multipliers>();
     multipliers->block_rows = fp8.block_rows > 0 ? fp8.block_rows : rows;
@@ -78,7 +89,7 @@ void attach_multipliers(TensorFiles& files, const StoredFp8& fp8) {
         (fp8.block_rows == 0 || (stored->shape.size() == 2 && stored->shape[1] == multipliers->cols));
     if (!fits)
       user_error("{}: tensor {} is in FP8, but {} with {} multipliers is not there; copy the model again",
-                 path, name, own, wanted);
+                 path, printable(name), printable(own), wanted);
     multipliers->values = read_all(files, *stored);
     files.attach(name, std::move(multipliers));
     files.remove(own);

@@ -1,13 +1,15 @@
 #include "convert/hugging_face_config.h"
 
 #include <algorithm>
-#include <cmath>
+#include <array>
 #include <string>
 #include <vector>
 
 #include "config/window_pattern.h"
 #include "convert/architecture.h"
 #include "convert/fp8_import.h"
+#include "convert/harmless_keys.h"
+#include "convert/hugging_face_rope.h"
 #include "convert/json_keys.h"
 #include "core/error.h"
 
@@ -39,6 +41,7 @@ Defaults defaults_of(Architecture architecture) {
     case Architecture::qwen3:
       return {.head_dim = 128, .max_position_embeddings = 32768};
     case Architecture::mistral:
+    case Architecture::ministral:
       return {.num_key_value_heads = 8, .max_position_embeddings = 131072};
     case Architecture::olmo2:
       return {.rms_norm_eps = 1e-5};
@@ -52,107 +55,6 @@ Defaults defaults_of(Architecture architecture) {
     default:
       return {};
   }
-}
-
-// --- rotation ----------------------------------------------------------------------------------------------
-
-/// What transformers computes where `attention_factor` is not given.
-double yarn_attention_factor(const JsonKeys& rope, double factor) {
-  const auto scale_of = [&](double mscale) {
-    return factor <= 1.0 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
-  };
-  if (rope.has("attention_factor")) return rope.number("attention_factor");
-  const double mscale = rope.number("mscale", 0.0), all = rope.number("mscale_all_dim", 0.0);
-  return mscale != 0.0 && all != 0.0 ? scale_of(mscale) / scale_of(all)
-                                     : 0.0;  // 0: te-train's default, the same rule
-}
-
-void read_rope_scaling(const JsonKeys& keys, const JsonKeys& rope, const std::string& type,
-                       ModelConfig& model) {
-  if (type == "default") return;
-  if (!config::from_string(type, model.rope_scaling))
-    internal_error("an unknown rope_type", std::source_location::current());
-  if (type == "linear") {
-    model.rope_scaling_factor = rope.number("factor");
-    return;
-  }
-  // Beside the section, too: Phi-3 and its likes.
-  const int64_t original =
-      keys.integer("original_max_position_embeddings",
-                   rope.integer("original_max_position_embeddings", model.max_position_embeddings));
-  model.rope_scaling_original_max_position_embeddings = original;
-  if (type == "llama3") {
-    model.rope_scaling_factor = rope.number("factor");
-    model.rope_scaling_low_freq_factor = rope.number("low_freq_factor");
-    model.rope_scaling_high_freq_factor = rope.number("high_freq_factor");
-    return;
-  }
-  const double longer = static_cast<double>(model.max_position_embeddings) / static_cast<double>(original);
-  model.rope_scaling_factor =
-      rope.object().contains("factor") ? rope.number("factor", longer) : rope.number("factor");
-  model.rope_scaling_beta_fast = rope.number("beta_fast", 32.0);
-  model.rope_scaling_beta_slow = rope.number("beta_slow", 1.0);
-  model.rope_scaling_attention_factor = yarn_attention_factor(rope, model.rope_scaling_factor);
-  model.rope_scaling_truncate = rope.boolean("truncate", true);
-}
-
-/// The keys of a rotation beside the section that holds it.
-struct RopeKeys {
-  const char* theta = "rope_theta";
-  const char* partial = "partial_rotary_factor";
-  double partial_default = 1.0;
-  bool may_be_partial = false;
-  std::vector<std::string> types = {"default", "linear", "llama3", "yarn"};
-};
-
-// transformers 5 writes rope_parameters; before there were rope_theta and rope_scaling, which takes the other's place
-// where both are given.
-void read_rope(const JsonKeys& keys, const RopeKeys& names, ModelConfig& model) {
-  const auto section_is_empty = [&](const char* name) {
-    return !keys.has(name) || (keys.object().at(name).is_object() && keys.object().at(name).empty());
-  };
-  const char* section = section_is_empty("rope_scaling") ? "rope_parameters" : "rope_scaling";
-  const JsonKeys rope = keys.has(section) ? keys.within(section) : JsonKeys(keys.where(), json::object());
-  for (const auto& [name, value] : rope.object().items())
-    if (value.is_object())
-      rope.refuse(name.c_str(), "is an object", "te-train has one rotation for all layers");
-  model.rope_theta = rope.number("rope_theta", keys.number(names.theta, 10000.0));
-  const JsonKeys& where = rope.has("partial_rotary_factor") ? rope : keys;
-  const char* partial = rope.has("partial_rotary_factor") ? "partial_rotary_factor" : names.partial;
-  const double share = where.number(partial, names.partial_default);
-  if (!names.may_be_partial)
-    where.must_be(partial, share, 1.0, "te-train rotates whole heads of this architecture");
-  if (share != 1.0 && static_cast<int64_t>(static_cast<double>(model.kv_channels) * share) % 2 != 0)
-    where.refuse(partial, "leaves an odd number of channels of a head", "te-train rotates pairs");
-  model.rotary_percent = share;
-  const char* type_key = rope.has("rope_type") || !rope.has("type") ? "rope_type" : "type";
-  const std::string type = rope.text(type_key, "default");
-  rope.must_be_one_of(type_key, type, names.types, "te-train has no other scaling of positions here");
-  read_rope_scaling(keys, rope, type, model);
-}
-
-// Gemma 3: layers with a window have frequencies of their own, which no scaling changes.
-void read_gemma_rope(const JsonKeys& keys, ModelConfig& model) {
-  const auto section = [](const JsonKeys& from, const char* name) {
-    return from.has(name) ? from.within(name) : JsonKeys(from.where(), json::object());
-  };
-  const JsonKeys both = section(keys, "rope_parameters");
-  for (const auto& [name, value] : both.object().items())
-    if (name != "full_attention" && name != "sliding_attention")
-      both.refuse(name.c_str(), "is no kind of layer", "Gemma 3 has full_attention and sliding_attention");
-  json parameters = section(both, "full_attention").object();
-  parameters.update(section(keys, "rope_scaling").object());
-  const JsonKeys full(both.where() + ": full_attention", parameters),
-      local = section(both, "sliding_attention");
-  model.rope_theta = full.number("rope_theta", keys.number("rope_theta", 1e6));
-  const std::string type = full.text("rope_type", full.text("type", "default"));
-  full.must_be_one_of("rope_type", type, {"default", "linear", "llama3", "yarn"},
-                      "te-train has no other scaling of positions here");
-  read_rope_scaling(keys, full, type, model);
-  local.must_be("rope_type", local.text("rope_type", "default"), std::string("default"),
-                "te-train scales no positions of layers with a window");
-  const double theta = local.number("rope_theta", keys.number("rope_local_base_freq", 1e4));
-  if (model.sliding_window != 0) model.rope_local_theta = theta;
 }
 
 // --- attention ---------------------------------------------------------------------------------------------
@@ -188,18 +90,35 @@ void set_windows(const std::vector<bool>& layers, int64_t window, ModelConfig& m
 
 // Qwen2 and Qwen3: the layers from max_window_layers on have a window, unless layer_types says which.
 void read_qwen_window(const JsonKeys& keys, ModelConfig& model) {
-  if (!keys.boolean("use_sliding_window", false)) return;
-  const int64_t window = keys.integer("sliding_window", keys.object().contains("sliding_window") ? 0 : 4096);
-  if (window == 0) return;
+  const bool used = keys.boolean("use_sliding_window", false);
+  const int64_t window = keys.integer_or("sliding_window", keys.given("sliding_window") ? 0 : 4096);
   const int64_t first = keys.integer("max_window_layers", 28);
-  const auto layers = windowed_layers(keys, model.num_layers, [&](int64_t layer) { return layer >= first; });
+  const auto layers = windowed_layers(keys, model.num_layers,
+                                      [&](int64_t layer) { return used && window != 0 && layer >= first; });
+  if ((!used || window == 0) && std::find(layers.begin(), layers.end(), true) != layers.end())
+    keys.refuse("layer_types", "must all be full_attention while there is no window",
+                "set use_sliding_window and sliding_window, or compare with the model's original");
   if (window < model.max_position_embeddings) set_windows(layers, window, model);
+}
+
+// Mistral, and Ministral, where layer_types may leave some layers without: a config without the key has a window.
+void read_mistral_window(const JsonKeys& keys, Architecture architecture, ModelConfig& model) {
+  const int64_t window = keys.integer_or("sliding_window", keys.given("sliding_window") ? 0 : 4096);
+  if (architecture == Architecture::mistral) {
+    model.sliding_window = window;
+    return;
+  }
+  const auto layers = windowed_layers(keys, model.num_layers, [&](int64_t) { return window != 0; });
+  if (window == 0 && std::find(layers.begin(), layers.end(), true) != layers.end())
+    keys.refuse("layer_types", "must all be full_attention while sliding_window is null",
+                "compare with the model's original");
+  set_windows(layers, window, model);
 }
 
 // Gemma 3: every sixth layer has none, unless layer_types says which. A window that no sequence reaches counts: the
 // layer's frequencies are other ones.
 void read_gemma_window(const JsonKeys& keys, ModelConfig& model) {
-  const int64_t window = keys.object().contains("sliding_window") ? keys.integer("sliding_window") : 4096;
+  const int64_t window = keys.integer("sliding_window", 4096);
   const int64_t period = keys.integer("sliding_window_pattern", 6);
   if (period < 1)
     keys.refuse("sliding_window_pattern", "must be at least 1", "compare with the model's original");
@@ -208,27 +127,16 @@ void read_gemma_window(const JsonKeys& keys, ModelConfig& model) {
       window, model);
 }
 
-// Qwen may name layers that have no window without having one at all.
-void refuse_unused_layer_types(const JsonKeys& keys) {
-  if (keys.boolean("use_sliding_window", false) || !keys.has("layer_types")) return;
-  for (const json& type : keys.object().at("layer_types"))
-    if (type != "full_attention")
-      keys.refuse("layer_types", "must all be full_attention while use_sliding_window is false",
-                  "compare with the model's original");
-}
-
 void read_window(const JsonKeys& keys, Architecture architecture, ModelConfig& model) {
   switch (architecture) {
     case Architecture::qwen2:
     case Architecture::qwen3:
-      refuse_unused_layer_types(keys);
       return read_qwen_window(keys, model);
-    case Architecture::mistral:  // a config without the key has a window
-      model.sliding_window =
-          keys.object().contains("sliding_window") ? keys.integer("sliding_window", 0) : 4096;
-      return;
+    case Architecture::mistral:
+    case Architecture::ministral:
+      return read_mistral_window(keys, architecture, model);
     case Architecture::phi3:
-      model.sliding_window = keys.integer("sliding_window", 0);
+      model.sliding_window = keys.integer_or("sliding_window", 0);
       return;
     case Architecture::gemma3:
       return read_gemma_window(keys, model);
@@ -239,11 +147,11 @@ void read_window(const JsonKeys& keys, Architecture architecture, ModelConfig& m
 
 void read_heads(const JsonKeys& keys, const Defaults& absent, ModelConfig& model) {
   model.num_attention_heads = keys.integer("num_attention_heads");
-  const bool given =
-      keys.object().contains("num_key_value_heads") || absent.num_key_value_heads == kNotFromHere;
+  const bool given = keys.given("num_key_value_heads") || absent.num_key_value_heads == kNotFromHere;
   model.num_query_groups =
-      keys.integer("num_key_value_heads", given ? model.num_attention_heads : absent.num_key_value_heads);
-  model.kv_channels = keys.integer("head_dim", absent.head_dim == kNotFromHere ? 0 : absent.head_dim);
+      keys.integer_or("num_key_value_heads", given ? model.num_attention_heads : absent.num_key_value_heads);
+  model.kv_channels = absent.head_dim == kNotFromHere ? keys.integer_or("head_dim", 0)
+                                                      : keys.integer("head_dim", absent.head_dim);
   if (model.kv_channels != 0 || model.num_attention_heads <= 0) return;
   if (model.hidden_size % model.num_attention_heads != 0)
     keys.refuse("hidden_size", "is not a multiple of num_attention_heads, and there is no head_dim",
@@ -259,8 +167,10 @@ void read_gemma(const JsonKeys& keys, ModelConfig& model) {
                       {"gelu_pytorch_tanh", "gelu_new"}, "te-train's GeGLU has the tanh form");
   for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping"})
     if (keys.has(key)) keys.refuse(key, "must be null", "te-train caps no scores and logits");
-  keys.must_be("use_bidirectional_attention", keys.boolean("use_bidirectional_attention", false), false,
-               "te-train's attention is causal");
+  if (keys.has("use_bidirectional_attention"))
+    keys.must_be("use_bidirectional_attention", keys.boolean("use_bidirectional_attention", false), false,
+                 "te-train's attention is causal");
+  keys.without_effect({"_sliding_window_pattern"});  // a copy that transformers writes and does not read
   model.activation = Activation::geglu;
   model.qk_norm = config::QkNorm::head;
   model.norm_placement = config::NormPlacement::both;
@@ -284,7 +194,7 @@ ModelConfig read_llama(const JsonKeys& keys, Architecture architecture) {
   model.max_position_embeddings = keys.integer("max_position_embeddings", absent.max_position_embeddings);
   model.norm_epsilon = keys.number("rms_norm_eps", absent.rms_norm_eps);
   model.tie_word_embeddings = keys.boolean("tie_word_embeddings", absent.tie_word_embeddings);
-  model.attention_dropout = keys.number("attention_dropout", 0.0);
+  model.attention_dropout = keys.number_or("attention_dropout", 0.0);
   const bool gemma = architecture == Architecture::gemma3;
   if (gemma)
     read_gemma(keys, model);
@@ -296,14 +206,22 @@ ModelConfig read_llama(const JsonKeys& keys, Architecture architecture) {
   model.add_proj_bias = reads_bias && keys.boolean("attention_bias", false);
   model.add_qkv_bias = model.add_proj_bias || architecture == Architecture::qwen2;
   model.add_mlp_bias = architecture == Architecture::llama && keys.boolean("mlp_bias", false);
+  // Often written where the class has no choice.
+  const auto must_be_off = [&](const char* key) {
+    if (keys.has(key)) keys.must_be(key, keys.boolean(key, false), false, "this class has no such choice");
+  };
+  if (!reads_bias) must_be_off("attention_bias");
+  if (architecture != Architecture::llama) must_be_off("mlp_bias");
   if (architecture == Architecture::qwen3) model.qk_norm = config::QkNorm::head;
   if (architecture == Architecture::olmo2) {
     model.qk_norm = config::QkNorm::projection;
     model.norm_placement = config::NormPlacement::post;
   }
-  if (architecture == Architecture::phi3)
+  if (architecture == Architecture::phi3) {
     for (const char* key : {"resid_pdrop", "embd_pdrop"})
       keys.must_be(key, keys.number(key, 0.0), 0.0, "te-train's llama has dropout in attention alone");
+    keys.without_effect({"original_max_position_embeddings"});  // of longrope, which is refused
+  }
   read_window(keys, architecture, model);
   if (gemma) {
     read_gemma_rope(keys, model);
@@ -334,7 +252,7 @@ ModelConfig read_gpt2(const JsonKeys& keys) {
   model.family = config::Family::gpt;
   model.num_layers = keys.integer("n_layer");
   model.hidden_size = keys.integer("n_embd");
-  model.ffn_hidden_size = keys.integer("n_inner", 4 * model.hidden_size);
+  model.ffn_hidden_size = keys.integer_or("n_inner", 4 * model.hidden_size);
   model.num_attention_heads = model.num_query_groups = keys.integer("n_head");
   if (model.num_attention_heads > 0 && model.hidden_size % model.num_attention_heads == 0)
     model.kv_channels = model.hidden_size / model.num_attention_heads;
@@ -354,6 +272,15 @@ ModelConfig read_gpt2(const JsonKeys& keys) {
                false, "te-train scales all layers alike");
   keys.must_be("add_cross_attention", keys.boolean("add_cross_attention", false), false,
                "te-train has no encoder");
+  // Names of other classes for the same numbers, which transformers takes, too.
+  constexpr std::array<std::array<const char*, 2>, 4> kAliases = {{{"hidden_size", "n_embd"},
+                                                                   {"max_position_embeddings", "n_positions"},
+                                                                   {"num_attention_heads", "n_head"},
+                                                                   {"num_hidden_layers", "n_layer"}}};
+  for (const auto& [alias, key] : kAliases)
+    if (keys.given(alias) && keys.integer(alias) != keys.integer(key, keys.integer(alias)))
+      keys.refuse(alias, fmt::format("is not {}, whose other name it is", key), "make them equal");
+  keys.without_effect({"n_ctx"});
   return model;
 }
 
@@ -380,11 +307,25 @@ ModelConfig read_gpt_neox(const JsonKeys& keys) {
   model.parallel_residual = keys.boolean("use_parallel_residual", true);
   keys.must_be("attention_bias", keys.boolean("attention_bias", true), true,
                "te-train's gpt has a bias in every linear");
-  read_rope(
-      keys,
-      {.theta = "rotary_emb_base", .partial = "rotary_pct", .partial_default = 0.25, .may_be_partial = true},
-      model);
+  // Attention does not look at it, but the rotation does.
+  keys.must_be("head_dim", keys.integer_or("head_dim", model.kv_channels), model.kv_channels,
+               "GPT-NeoX's heads share hidden_size");
+  keys.without_effect({"is_decoder"});
+  read_rope(keys,
+            {.theta = "rotary_emb_base",
+             .partial = "rotary_pct",
+             .partial_default = 0.25,
+             .may_be_partial = true,
+             .partial_may_be_null = false},
+            model);
   return model;
+}
+
+// What all classes read by way of what they are made of.
+void check_common(const JsonKeys& keys) {
+  keys.must_be("is_causal", keys.boolean("is_causal", true), true, "te-train's attention is causal");
+  keys.must_be("is_encoder_decoder", keys.boolean("is_encoder_decoder", false), false,
+               "te-train has no encoder");
 }
 
 ModelConfig read_model(const JsonKeys& keys, Architecture architecture) {
@@ -398,7 +339,10 @@ ModelConfig read_hugging_face_config(const std::filesystem::path& file) {
   const JsonKeys keys = JsonKeys::of_file(file);
   const Architecture architecture = architecture_of(keys);
   read_quantization(keys);  // refuses what open_hugging_face() could not read
+  check_common(keys);
   ModelConfig model = read_model(keys, architecture);
+  keys.refuse_unread(harmless_keys(),
+                     "it may change what the model computes; remove it if transformers does without it");
   model.seq_length = std::min(model.max_position_embeddings, kUsualSequence);
   check_model(model, file.string());
   return whole_config(model).model;

@@ -10,8 +10,8 @@
 namespace te::convert {
 
 /// The model of a config.json of one of the classes of architecture.h; absent keys mean what transformers takes for
-/// them. Every key that the class reads is either represented or has to have the value that te-train implies; else
-/// UserError, one line: file, key, rule, remedy. Keys that it does not read are not looked at.
+/// them. Every key is either represented, or has the value that te-train implies, or changes neither weights nor logits
+/// (harmless_keys.h); else UserError, one line: file, key, rule, remedy. A null, {} or [] says nothing.
 config::ModelConfig read_hugging_face_config(const std::filesystem::path& file);
 
 /// The text of config.json, of the class that architecture_for() names. `dtype` is that of the tensors; `kept` the

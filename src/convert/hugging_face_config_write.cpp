@@ -99,6 +99,9 @@ json llama_json(const ModelConfig& m, Architecture architecture) {
       out["pad_token_id"] = nullptr;  // the class's own may not be in the vocabulary
       out["original_max_position_embeddings"] = m.max_position_embeddings;
       break;
+    case Architecture::ministral:
+      out["layer_types"] = layer_types(m);
+      [[fallthrough]];
     case Architecture::mistral:
       out["sliding_window"] = window;
       break;

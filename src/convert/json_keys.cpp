@@ -2,6 +2,8 @@
 
 #include <spdlog/fmt/ranges.h>
 
+#include <algorithm>
+
 #include "core/file.h"
 
 namespace te::convert {
@@ -21,21 +23,21 @@ JsonKeys JsonKeys::of_file(const std::filesystem::path& file) {
 }
 
 const nlohmann::json& JsonKeys::at(const char* key) const {
-  if (!has(key)) refuse(key, "is missing", kRemedy);
+  if (!given(key)) refuse(key, "is missing", kRemedy);
   return object_.at(key);
 }
 
 // A value as one line of at most some 60 characters.
 std::string JsonKeys::shown(const char* key) const {
   std::string text =
-      has(key) ? object_.at(key).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace) : "absent";
+      given(key) ? object_.at(key).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace) : "absent";
   if (text.size() > 60) text = text.substr(0, 60) + "...";
   return text;
 }
 
 JsonKeys JsonKeys::within(const char* key) const {
   if (!at(key).is_object()) refuse(key, fmt::format("is {}, must be an object", shown(key)), kRemedy);
-  return {where_ + ": " + key, at(key)};
+  return {where_ + ": " + printable(key), at(key)};
 }
 
 int64_t JsonKeys::integer(const char* key) const {
@@ -51,13 +53,13 @@ double JsonKeys::number(const char* key) const {
 }
 
 bool JsonKeys::boolean(const char* key, bool absent) const {
-  if (!has(key)) return absent;
+  if (!given(key)) return absent;
   if (!at(key).is_boolean()) refuse(key, fmt::format("is {}, must be true or false", shown(key)), kRemedy);
   return at(key).get<bool>();
 }
 
 std::string JsonKeys::text(const char* key, const std::string& absent) const {
-  if (!has(key)) return absent;
+  if (!given(key)) return absent;
   if (!at(key).is_string()) refuse(key, fmt::format("is {}, must be a text", shown(key)), kRemedy);
   return at(key).get<std::string>();
 }
@@ -67,6 +69,14 @@ void JsonKeys::must_be_one_of(const char* key, const std::string& value,
   for (const std::string& good : wanted)
     if (value == good) return;
   refuse(key, fmt::format("is {}, must be {}", shown(key), fmt::join(wanted, " or ")), why);
+}
+
+void JsonKeys::refuse_unread(std::span<const std::string_view> harmless, const char* remedy) const {
+  for (const auto& [key, value] : object_.items()) {
+    const bool holds_nothing = value.is_null() || (value.is_structured() && value.empty());
+    if (!holds_nothing && !read_->contains(key) && !std::binary_search(harmless.begin(), harmless.end(), key))
+      refuse(key.c_str(), fmt::format("is {}, which te-train does not know", shown(key.c_str())), remedy);
+  }
 }
 
 }  // namespace te::convert

@@ -1,12 +1,21 @@
 // Keys of a JSON object with their types and rules; what breaks one is a UserError of one line. Private to src/convert.
+//
+// An object knows which of its keys were asked for, so that refuse_unread() can name one that nothing looks at. Copies
+// share that knowledge; a section of within() has its own.
 #pragma once
 
 #include <filesystem>
+#include <initializer_list>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/error.h"
+#include "core/printable.h"
 
 namespace te::convert {
 
@@ -18,17 +27,34 @@ class JsonKeys {
 
   const std::string& where() const { return where_; }
   const nlohmann::json& object() const { return object_; }
+  /// Present, maybe as null.
+  bool given(const char* key) const {
+    read_->insert(key);
+    return object_.contains(key);
+  }
   /// Present and not null.
-  bool has(const char* key) const { return object_.contains(key) && !object_.at(key).is_null(); }
+  bool has(const char* key) const { return given(key) && !object_.at(key).is_null(); }
   /// An object within this one.
   JsonKeys within(const char* key) const;
 
   int64_t integer(const char* key) const;
-  int64_t integer(const char* key, int64_t absent) const { return has(key) ? integer(key) : absent; }
   double number(const char* key) const;
-  double number(const char* key, double absent) const { return has(key) ? number(key) : absent; }
+  /// `absent` stands for a key that is not there; null is refused, as transformers does.
+  int64_t integer(const char* key, int64_t absent) const { return given(key) ? integer(key) : absent; }
+  double number(const char* key, double absent) const { return given(key) ? number(key) : absent; }
   bool boolean(const char* key, bool absent) const;
   std::string text(const char* key, const std::string& absent) const;
+  /// For keys that may be null, which means `otherwise`, as absence does.
+  int64_t integer_or(const char* key, int64_t otherwise) const { return has(key) ? integer(key) : otherwise; }
+  double number_or(const char* key, double otherwise) const { return has(key) ? number(key) : otherwise; }
+
+  /// Keys that mean nothing here: whatever they hold, the rest of the object makes it irrelevant.
+  void without_effect(std::initializer_list<const char*> keys) const {
+    read_->insert(keys.begin(), keys.end());
+  }
+  /// UserError that names the first key that nothing above has read, that `harmless` (sorted) does not have, and that
+  /// holds something: null, {} and [] do not.
+  void refuse_unread(std::span<const std::string_view> harmless, const char* remedy) const;
 
   /// `why` says what te-train does instead, or what the user can do.
   template <class T>
@@ -39,7 +65,7 @@ class JsonKeys {
   void must_be_one_of(const char* key, const std::string& value, const std::vector<std::string>& wanted,
                       const char* why) const;
   [[noreturn]] void refuse(const char* key, const std::string& rule, const char* remedy) const {
-    user_error("{}: {} {}; {}", where_, key, rule, remedy);
+    user_error("{}: {} {}; {}", where_, printable(key), rule, remedy);
   }
 
  private:
@@ -48,6 +74,8 @@ class JsonKeys {
 
   std::string where_;
   nlohmann::json object_;
+  std::shared_ptr<std::set<std::string, std::less<>>> read_ =
+      std::make_shared<std::set<std::string, std::less<>>>();
 };
 
 }  // namespace te::convert

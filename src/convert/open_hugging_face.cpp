@@ -9,6 +9,7 @@
 #include "convert/hugging_face_config.h"
 #include "convert/json_keys.h"
 #include "core/error.h"
+#include "core/printable.h"
 
 namespace te::convert {
 namespace {
@@ -33,7 +34,7 @@ TensorFiles open_shards(const fs::path& folder) {
     const StoredTensor* stored = files.find(tensor);
     if (stored == nullptr && files.untyped().contains(tensor)) continue;
     if (stored == nullptr || fs::path(files.path_of(*stored)).filename() != file.get<std::string>())
-      map.refuse(tensor.c_str(), fmt::format("is not in {}", file.get<std::string>()),
+      map.refuse(tensor.c_str(), fmt::format("is not in {}", printable(file.get<std::string>())),
                  "copy index and shards again");
   }
   return files;
@@ -98,7 +99,7 @@ void check_all_used(const TensorFiles& files, const std::vector<ParameterLayout>
     if (!used.contains(name) && !is_buffer(name))
       user_error(
           "{}: tensor {} has no place in the model that config.json describes; te-train does not have it",
-          file, name);
+          file, printable(name));
   };
   for (const auto& [name, tensor] : files.tensors()) check(name, files.path_of(tensor));
   for (const auto& [name, type] : files.untyped()) check(name, "the model's files");

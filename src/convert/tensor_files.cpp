@@ -13,6 +13,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/float_types.h"
+#include "core/printable.h"
 
 namespace te::convert {
 namespace {
@@ -113,7 +114,7 @@ void TensorFiles::add(const std::string& name, StoredTensor tensor) {
   const auto [place, fresh] = tensors_.try_emplace(name, tensor);
   if (!fresh) {
     user_error("{}: tensor {} is in {}, too; a model's files must hold each tensor once", path_of(tensor),
-               name, path_of(place->second));
+               printable(name), path_of(place->second));
   }
 }
 

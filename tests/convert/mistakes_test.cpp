@@ -41,6 +41,13 @@ TEST(ConfigJson, WhatTeTrainCannotRepresent) {
       {"gpt_neox", {{"attention_bias", false}}, "attention_bias is false, must be true"},
       {"gpt_neox", {{"hidden_act", "quick_gelu"}}, "hidden_act is \"quick_gelu\""},
       {"llama", {{"rope_parameters", {{"rope_type", "llama3"}}}}, "rope_parameters: factor is missing"},
+      {"llama", {{"is_causal", false}}, "is_causal is false, must be true; te-train's attention is causal"},
+      {"llama", {{"model_type", "mistral"}}, "model_type is \"mistral\", must be \"llama\"; it must name"},
+      {"llama", {{"new_scale", 2}}, "new_scale is 2, which te-train does not know; it may change what"},
+      {"llama", {{"a\x1b[2J\n", 2}}, R"(config.json: a\x1b[2J\x0a is 2, which)"},
+      {"mistral_window", {{"layer_types", {"full_attention"}}}, "layer_types must be a list of 2 kinds"},
+      {"gpt_neox", {{"head_dim", 8}}, "head_dim is 8, must be 16; GPT-NeoX's heads share hidden_size"},
+      {"gpt2", {{"num_hidden_layers", 3}}, "num_hidden_layers is not n_layer, whose other name it is"},
       {"llama",
        {{"rope_parameters", {{"full_attention", {{"rope_type", "default"}}}}}},
        "full_attention is an object"},
@@ -147,7 +154,9 @@ TEST(ConfigJson, RopeScalingComesBeforeRopeParameters) {
 
 // MistralConfig's sliding_window is 4096 unless config.json says otherwise; null is none.
 TEST(ConfigJson, AbsentKeysAreTheClassesDefaults) {
-  const json mistral = {{"architectures", {"MistralForCausalLM"}}, {"max_position_embeddings", 8192}};
+  const json mistral = {{"architectures", {"MistralForCausalLM"}},
+                        {"model_type", "mistral"},
+                        {"max_position_embeddings", 8192}};
   EXPECT_EQ(model_of("llama", mistral).sliding_window, 4096);
   const TemporaryFolder folder;
   const fs::path copy = copy_fixture("llama", folder / "hf");
@@ -326,7 +335,8 @@ TEST(Export, ModelsThatTransformersDoesNotHave) {
   refused(
       llama, [](ModelConfig& m) { m.norm_placement = config::NormPlacement::post; }, "OLMo 2 has both");
   refused(
-      llama, [](ModelConfig& m) { m.sliding_window = 5, m.window_pattern = "w f"; }, "model.window_pattern");
+      llama, [](ModelConfig& m) { m.sliding_window = 5, m.window_pattern = "w f", m.add_mlp_bias = true; },
+      "model.sliding_window and these biases");
   refused(
       llama, [](ModelConfig& m) { m.activation = config::Activation::geglu; }, "Gemma 3 has all of them");
   refused(

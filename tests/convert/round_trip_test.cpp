@@ -1,12 +1,8 @@
 // Hugging Face -> te-train -> Hugging Face: the same tensors, byte for byte, and the logits that transformers computes.
 #include <cmath>
 
-#include "convert/convert_testing.h"
 #include "convert/hugging_face_config.h"
-#include "core/memory_plan.h"
-#include "generate/decoder.h"
-#include "generate/model_source.h"
-#include "generate/run_config.h"
+#include "convert/logits_testing.h"
 
 namespace te::testing {
 namespace {
@@ -67,29 +63,6 @@ TEST_P(RoundTrip, Bf16IsRoundedAndFp32HoldsIt) {
     rounded.read_rows(tensor.name, 0, tensor.rows(), b.data());
     for (size_t i = 0; i < a.size(); ++i) ASSERT_EQ(to_float(to_bf16(a[i])), b[i]) << tensor.name;
   }
-}
-
-std::vector<float> te_logits(const fs::path& path, const std::string& dtype,
-                             const std::vector<int32_t>& tokens, int64_t batch) {
-  const auto source = generate::open_model(path);
-  const Context context = Context::cpu();
-  const auto length = static_cast<int64_t>(tokens.size()) / batch;
-  const config::Config config =
-      generate::run_config(*source, {.device = "cpu", .dtype = dtype}, false, length, 16);
-  const parallel::Groups groups = parallel::Groups::single();
-  generate::Decoder decoder(config, groups, {.batch = batch});
-  MemoryPlan plan;
-  decoder.plan(plan, context);
-  const DeviceBuffer memory = plan.allocate(context);
-  decoder.bind(context);
-  generate::load_weights(context, *source, decoder.parameters());
-  decoder.quantize_weights(context);
-  std::vector<generate::Continuation> next;
-  for (int64_t i = 0; i < batch; ++i)
-    next.push_back(
-        {i, std::span(tokens).subspan(static_cast<size_t>(i * length), static_cast<size_t>(length))});
-  const std::span<const float> logits = decoder.append_all(context, next);
-  return {logits.begin(), logits.end()};
 }
 
 /// Mean KL(expected || actual) of rows of `vocab` logits.

@@ -1,0 +1,108 @@
+// Generation is configured by generation_config.json and the tokenizer's files. Where training starts
+// (initializer_range) and heads of other tasks (id2label, summary_type) do not concern a model that has its weights.
+#include "convert/harmless_keys.h"
+
+#include <algorithm>
+#include <array>
+
+namespace te::convert {
+namespace {
+
+constexpr auto kKeys = std::to_array<std::string_view>({"_attn_implementation",
+                                                        "_attn_implementation_autoset",
+                                                        "_commit_hash",
+                                                        "_experts_implementation",
+                                                        "_flash_attn_2_enabled",
+                                                        "_name_or_path",
+                                                        "architectures",
+                                                        "assistant_confidence_threshold",
+                                                        "assistant_lookbehind",
+                                                        "attn_implementation",
+                                                        "auto_map",
+                                                        "bad_words_ids",
+                                                        "begin_suppress_tokens",
+                                                        "bos_token_id",
+                                                        "chunk_size_feed_forward",
+                                                        "classifier_dropout",
+                                                        "decoder_start_token_id",
+                                                        "diversity_penalty",
+                                                        "do_sample",
+                                                        "dtype",
+                                                        "early_stopping",
+                                                        "encoder_no_repeat_ngram_size",
+                                                        "encoder_repetition_penalty",
+                                                        "eos_token_id",
+                                                        "epsilon_cutoff",
+                                                        "eta_cutoff",
+                                                        "experts_implementation",
+                                                        "exponential_decay_length_penalty",
+                                                        "finetuning_task",
+                                                        "forced_bos_token_id",
+                                                        "forced_eos_token_id",
+                                                        "gradient_checkpointing",
+                                                        "id2label",
+                                                        "initializer_factor",
+                                                        "initializer_range",
+                                                        "label2id",
+                                                        "length_penalty",
+                                                        "max_length",
+                                                        "max_new_tokens",
+                                                        "min_length",
+                                                        "min_new_tokens",
+                                                        "min_p",
+                                                        "model_type",
+                                                        "name_or_path",
+                                                        "no_repeat_ngram_size",
+                                                        "num_assistant_tokens",
+                                                        "num_assistant_tokens_schedule",
+                                                        "num_beam_groups",
+                                                        "num_beams",
+                                                        "num_labels",
+                                                        "num_return_sequences",
+                                                        "output_attentions",
+                                                        "output_hidden_states",
+                                                        "output_scores",
+                                                        "pad_token_id",
+                                                        "prefix",
+                                                        "pretraining_tp",
+                                                        "problem_type",
+                                                        "remove_invalid_values",
+                                                        "reorder_and_upcast_attn",
+                                                        "repetition_penalty",
+                                                        "return_dict",
+                                                        "return_dict_in_generate",
+                                                        "sep_token_id",
+                                                        "summary_activation",
+                                                        "summary_first_dropout",
+                                                        "summary_proj_to_labels",
+                                                        "summary_type",
+                                                        "summary_use_proj",
+                                                        "suppress_tokens",
+                                                        "target_lookbehind",
+                                                        "task_specific_params",
+                                                        "temperature",
+                                                        "tf_legacy_loss",
+                                                        "tie_last_hidden_states",
+                                                        "tokenizer_class",
+                                                        "top_k",
+                                                        "top_p",
+                                                        "torch_dtype",
+                                                        "torchscript",
+                                                        "transformers.js_config",
+                                                        "transformers_version",
+                                                        "typical_p",
+                                                        "unsloth_fixed",
+                                                        "unsloth_version",
+                                                        "use_bfloat16",
+                                                        "use_cache",
+                                                        "use_flash_attention",
+                                                        "use_flash_attn"});
+static_assert(std::is_sorted(kKeys.begin(), kKeys.end()));
+
+}  // namespace
+
+std::span<const std::string_view> harmless_keys() {
+  return kKeys;
+}
+
+}  // namespace te::convert

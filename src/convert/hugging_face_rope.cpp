@@ -1,0 +1,127 @@
+#include "convert/hugging_face_rope.h"
+
+#include <cmath>
+
+namespace te::convert {
+namespace {
+
+using config::ModelConfig;
+using nlohmann::json;
+
+constexpr const char* kUnknownRemedy =
+    "te-train has no other rotation; remove the key if transformers does without it";
+
+/// What transformers computes where `attention_factor` is not given.
+double yarn_attention_factor(const JsonKeys& rope, double factor) {
+  const auto scale_of = [&](double mscale) {
+    return factor <= 1.0 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
+  };
+  const double mscale = rope.number_or("mscale", 0.0), all = rope.number_or("mscale_all_dim", 0.0);
+  if (rope.has("attention_factor")) return rope.number("attention_factor");
+  return mscale != 0.0 && all != 0.0 ? scale_of(mscale) / scale_of(all)
+                                     : 0.0;  // 0: te-train's default, the same rule
+}
+
+// Versions of transformers differ in which comes first where the number stands next to the section, too.
+int64_t read_original_positions(const JsonKeys& keys, const JsonKeys& rope, const ModelConfig& model) {
+  constexpr const char* kKey = "original_max_position_embeddings";
+  const int64_t outside = keys.integer_or(kKey, model.max_position_embeddings);
+  const int64_t original = rope.integer(kKey, outside);
+  if (keys.has(kKey))
+    keys.must_be(kKey, outside, original, "that is what the section of the rotation has; make them equal");
+  return original;
+}
+
+void read_rope_scaling(const JsonKeys& keys, const JsonKeys& rope, const std::string& type,
+                       ModelConfig& model) {
+  // Each scaling has keys of its own; those of the others mean nothing.
+  rope.without_effect({"attention_factor", "beta_fast", "beta_slow", "factor", "high_freq_factor",
+                       "long_factor", "low_freq_factor", "mscale", "mscale_all_dim",
+                       "original_max_position_embeddings", "short_factor", "truncate", "type"});
+  if (type == "default") return;
+  if (!config::from_string(type, model.rope_scaling))
+    internal_error("an unknown rope_type", std::source_location::current());
+  if (type == "linear") {
+    model.rope_scaling_factor = rope.number("factor");
+    return;
+  }
+  const int64_t original = read_original_positions(keys, rope, model);
+  model.rope_scaling_original_max_position_embeddings = original;
+  if (type == "llama3") {
+    model.rope_scaling_factor = rope.number("factor");
+    model.rope_scaling_low_freq_factor = rope.number("low_freq_factor");
+    model.rope_scaling_high_freq_factor = rope.number("high_freq_factor");
+    return;
+  }
+  const double longer = static_cast<double>(model.max_position_embeddings) / static_cast<double>(original);
+  model.rope_scaling_factor = rope.given("factor") ? rope.number_or("factor", longer) : rope.number("factor");
+  model.rope_scaling_beta_fast = rope.number_or("beta_fast", 32.0);
+  model.rope_scaling_beta_slow = rope.number_or("beta_slow", 1.0);
+  model.rope_scaling_attention_factor = yarn_attention_factor(rope, model.rope_scaling_factor);
+  model.rope_scaling_truncate = rope.boolean("truncate", true);
+}
+
+std::string rope_type(const JsonKeys& rope, const std::vector<std::string>& types) {
+  const char* key = rope.given("rope_type") || !rope.given("type") ? "rope_type" : "type";
+  const std::string type = rope.text(key, "default");
+  rope.must_be_one_of(key, type, types, "te-train has no other scaling of positions here");
+  return type;
+}
+
+JsonKeys section(const JsonKeys& from, const char* name) {
+  return from.has(name) ? from.within(name) : JsonKeys(from.where(), json::object());
+}
+
+}  // namespace
+
+// transformers 5 writes rope_parameters; before there were rope_theta and rope_scaling, which takes the other's place
+// where both are given.
+void read_rope(const JsonKeys& keys, const RopeKeys& names, ModelConfig& model) {
+  const auto is_empty = [&](const char* name) {
+    return !keys.has(name) || (keys.object().at(name).is_object() && keys.object().at(name).empty());
+  };
+  const bool old = !is_empty("rope_scaling");
+  if (old) keys.without_effect({"rope_parameters"});
+  const JsonKeys rope = section(keys, old ? "rope_scaling" : "rope_parameters");
+  for (const auto& [name, value] : rope.object().items())
+    if (value.is_object())
+      rope.refuse(name.c_str(), "is an object", "te-train has one rotation for all layers");
+  const double theta = keys.number(names.theta, 10000.0);
+  model.rope_theta = rope.number("rope_theta", theta);
+  const double outside = names.partial_may_be_null ? keys.number_or(names.partial, names.partial_default)
+                                                   : keys.number(names.partial, names.partial_default);
+  const double share = rope.number("partial_rotary_factor", outside);
+  const bool inside = rope.given("partial_rotary_factor");
+  const JsonKeys& where = inside ? rope : keys;
+  const char* partial = inside ? "partial_rotary_factor" : names.partial;
+  if (!names.may_be_partial)
+    where.must_be(partial, share, 1.0, "te-train rotates whole heads of this architecture");
+  if (share != 1.0 && static_cast<int64_t>(static_cast<double>(model.kv_channels) * share) % 2 != 0)
+    where.refuse(partial, "leaves an odd number of channels of a head", "te-train rotates pairs");
+  model.rotary_percent = share;
+  read_rope_scaling(keys, rope, rope_type(rope, names.types), model);
+  rope.refuse_unread({}, kUnknownRemedy);
+}
+
+void read_gemma_rope(const JsonKeys& keys, ModelConfig& model) {
+  const JsonKeys both = section(keys, "rope_parameters");
+  for (const auto& [name, value] : both.object().items())
+    if (name != "full_attention" && name != "sliding_attention")
+      both.refuse(name.c_str(), "is no kind of layer", "Gemma 3 has full_attention and sliding_attention");
+  json parameters = section(both, "full_attention").object();
+  parameters.update(section(keys, "rope_scaling").object());
+  const JsonKeys full(both.where() + ": full_attention", parameters),
+      local = section(both, "sliding_attention");
+  const double theta = keys.number("rope_theta", 1e6), local_theta = keys.number("rope_local_base_freq", 1e4);
+  model.rope_theta = full.number("rope_theta", theta);
+  read_rope_scaling(keys, full, rope_type(full, {"default", "linear", "llama3", "yarn"}), model);
+  local.must_be("rope_type", local.text("rope_type", local.text("type", "default")), std::string("default"),
+                "te-train scales no positions of layers with a window");
+  read_rope_scaling(keys, local, "default", model);
+  const double used = local.number("rope_theta", local_theta);
+  if (model.sliding_window != 0) model.rope_local_theta = used;
+  full.refuse_unread({}, kUnknownRemedy);
+  local.refuse_unread({}, kUnknownRemedy);
+}
+
+}  // namespace te::convert

@@ -12,6 +12,7 @@
 #include "convert/tensor_source.h"
 #include "core/error.h"
 #include "core/float_types.h"
+#include "core/printable.h"
 
 namespace te::convert {
 namespace {
@@ -85,7 +86,7 @@ struct Comparison {
 /// Streams both tensors; empty text where they are equal.
 Difference compare(const TensorSource& a, size_t at_a, const TensorSource& b, size_t at_b) {
   const TensorEntry &left = a.entries()[at_a], &right = b.entries()[at_b];
-  Difference result{.name = left.name, .what = ""};
+  Difference result{.name = printable(left.name), .what = ""};
   if (left.shape != right.shape) {
     result.what = fmt::format("shapes {} and {}", left.shape_text(), right.shape_text());
     result.largest = result.relative = kInfinity;
@@ -156,7 +157,7 @@ bool diff(const DiffArguments& arguments) {
   std::vector<Difference> differences;
   int64_t equal = 0;
   const auto alone = [&](const TensorEntry& entry, const std::string& where) {
-    differences.push_back({entry.name, "only in " + where, kInfinity, kInfinity});
+    differences.push_back({printable(entry.name), "only in " + where, kInfinity, kInfinity});
   };
   // Both lists are sorted by name.
   for (size_t i = 0, k = 0; i < a->entries().size() || k < b->entries().size();) {

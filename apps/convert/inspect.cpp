@@ -14,6 +14,7 @@
 #include "convert/commands.h"
 #include "convert/tensor_source.h"
 #include "core/error.h"
+#include "core/printable.h"
 
 namespace te::convert {
 namespace {
@@ -62,13 +63,13 @@ std::string sums(const TensorSource& source, Chosen&& chosen) {
 void print_tensors(const TensorSource& source) {
   size_t name_width = 4, shape_width = 5;
   for (const TensorEntry& entry : source.entries()) {
-    name_width = std::max(name_width, entry.name.size());
+    name_width = std::max(name_width, printable(entry.name).size());
     shape_width = std::max(shape_width, entry.shape_text().size());
   }
   fmt::print("\n{:<{}}  {:<7}  {:<{}}  {:>14}\n", "name", name_width, "dtype", "shape", shape_width, "bytes");
   for (const TensorEntry& entry : source.entries())
-    fmt::print("{:<{}}  {:<7}  {:<{}}  {:>14}\n", entry.name, name_width, entry.dtype, entry.shape_text(),
-               shape_width, grouped(static_cast<int64_t>(entry.bytes)));
+    fmt::print("{:<{}}  {:<7}  {:<{}}  {:>14}\n", printable(entry.name), name_width, entry.dtype,
+               entry.shape_text(), shape_width, grouped(static_cast<int64_t>(entry.bytes)));
 }
 
 // --- checkpoints -------------------------------------------------------------------------------------------
@@ -77,7 +78,7 @@ void print_tensors(const TensorSource& source) {
 std::string key(const YAML::Node& config, const char* section, const char* name) {
   try {
     const YAML::Node value = config[section][name];
-    return value && value.IsScalar() ? value.as<std::string>() : "?";
+    return value && value.IsScalar() ? printable(value.as<std::string>()) : "?";
   } catch (const YAML::Exception&) {
     return "?";
   }
@@ -174,7 +175,7 @@ void inspect_safetensors(const InspectArguments& arguments) {
   for (const fs::path& file : files) {
     const SafetensorsReader reader(file);
     for (const auto& [name, value] : reader.metadata())
-      print_row("metadata", fmt::format("{}: {}", name, value.substr(0, 200)));
+      print_row("metadata", printable(fmt::format("{}: {}", name, value.substr(0, 200))));
   }
   if (arguments.tensors) print_tensors(*source);
 }

@@ -17,6 +17,7 @@
 #include "checkpoint/safetensors.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/printable.h"
 
 namespace te::convert {
 namespace {
@@ -91,7 +92,7 @@ class SafetensorsTensors final : public TensorSource {
     for (auto& [entry, place] : found) {
       if (!entries_.empty() && entries_.back().name == entry.name) {
         user_error("{}: tensor \"{}\" is in another file of the folder, too; remove one of them",
-                   files[place.file].string(), entry.name);
+                   files[place.file].string(), printable(entry.name));
       }
       entries_.push_back(std::move(entry));
       places_.push_back(place);
@@ -146,7 +147,7 @@ std::vector<fs::path> indexed_files(const fs::path& index) {
       const std::string name = item.value().is_string() ? item.value().get<std::string>() : "/";
       if (name.find('/') != name.npos)
         user_error("{}: weight_map of \"{}\" must name a file of the folder; fetch it again", index.string(),
-                   item.key());
+                   printable(item.key()));
       names.insert(name);
     }
   }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <system_error>
 #include <tuple>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/log.h"
+#include "core/printable.h"
 
 namespace te::checkpoint {
 namespace {
@@ -89,13 +91,22 @@ void guard_file_system(const std::function<void()>& body) {
 
 // --- reading -----------------------------------------------------------------------------------------------
 
+void check_readable(const fs::path& path) {
+  if (::faccessat(AT_FDCWD, path.c_str(), R_OK, AT_EACCESS) == 0 || (errno != EACCES && errno != EPERM))
+    return;
+  user_error("{}: cannot be read: {}; give the user of this program the right to read it", path.string(),
+             std::strerror(errno));
+}
+
 std::optional<fs::path> find_latest(const fs::path& directory) {
   const FileText latest = read_file(directory / "latest", kLargestName);
   const bool named = !latest.missing;
   const std::string name = first_line(latest);
+  check_readable(directory / "latest");
+  if (step_of(name) >= 0) check_readable(directory / name / "manifest.json");
   if (!name.empty() && name.find('/') == name.npos && is_checkpoint(directory / name))
     return directory / name;
-  const std::string fault = latest ? fmt::format("names '{}', which is not a checkpoint", name)
+  const std::string fault = latest ? fmt::format("names '{}', which is not a checkpoint", printable(name))
                                    : fmt::format("cannot be read: {}", latest.error);
   const std::optional<fs::path> newest = newest_complete(directory);
   if (newest) {

@@ -26,6 +26,10 @@ std::filesystem::path temporary_folder(const std::filesystem::path& directory, i
 /// Runs body; an error of the file system becomes a WriteError that names the path.
 void guard_file_system(const std::function<void()>& body);
 
+/// UserError with the system's words when this user may not read the path, which may be missing or broken otherwise: a
+/// checkpoint that may not be read is not a damaged one, and no older one takes its place.
+void check_readable(const std::filesystem::path& path);
+
 /// The newest checkpoint: the one that DIR/latest names. Where that is missing or names no checkpoint, the complete one
 /// of the highest step, with a warning. Empty when the directory holds neither `latest` nor a checkpoint; UserError
 /// when `latest` names what is not there and there is no other (starting anew would overwrite a run).

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <thread>
 
+#include "checkpoint/finite.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/write_error.h"
 #include "core/error.h"
@@ -29,22 +30,8 @@ fs::path failure_path(const fs::path& folder, int rank) {
   return folder / fmt::format("failed-{:05}.txt", rank + 1);
 }
 
-/// Word is that of the bits of a number.
-template <class Word, Word exponent>
-bool are_finite(const void* values, int64_t count) {
-  bool finite = true;
-  for (int64_t i = 0; i < count; ++i) {  // no early end, so that it runs at memory speed
-    Word bits;
-    std::memcpy(&bits, static_cast<const char*>(values) + i * sizeof(Word), sizeof(Word));
-    finite &= (bits & exponent) != exponent;
-  }
-  return finite;
-}
-
 void check_finite(const StoredPiece& piece, const void* values, int64_t count) {
-  const bool finite = piece.dtype == DType::bf16 ? are_finite<uint16_t, 0x7f80>(values, count)
-                                                 : are_finite<uint32_t, 0x7f800000>(values, count);
-  if (!finite) {
+  if (!are_finite(piece.dtype, values, count)) {
     user_error(
         "{} is not finite after this step, so no checkpoint is saved; lower optimizer.lr, and resume from "
         "an earlier checkpoint",

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <utility>
 
+#include "checkpoint/finite.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/safetensors_header.h"
@@ -88,6 +89,8 @@ class Reader::Shards {
   void read_at(int file, uint64_t offset, uint64_t count, std::byte* out);
   void check(int file, const std::string& name, const StoredTensor& stored, uint64_t block,
              const std::byte* data, uint64_t bytes) const;
+  void check_finite(int file, const std::string& name, const StoredTensor& stored, const std::byte* data,
+                    uint64_t bytes) const;
 
   std::filesystem::path folder_;
   Verify verify_;
@@ -103,6 +106,7 @@ class Reader::Shards {
 // Reads a shard's header, and compares it with the manifest.
 void Reader::Shards::index(int number) {
   if (files_[number].indexed) return;
+  check_readable(path(number));  // a matter of who reads, not of the checkpoint
   reading([&] { index_file(files_[number], number); });
 }
 
@@ -178,6 +182,16 @@ void Reader::Shards::check(int file, const std::string& name, const StoredTensor
           block * kChecksumBlock + bytes - 1, kCopyAgain);
 }
 
+// What saving refuses no checkpoint has, but for one that was imported or edited. Amaxes of FP8 may be infinite.
+void Reader::Shards::check_finite(int file, const std::string& name, const StoredTensor& stored,
+                                  const std::byte* data, uint64_t bytes) const {
+  if (files_[file].stored.name.starts_with("fp8") ||
+      are_finite(stored.dtype, data, static_cast<int64_t>(bytes / dtype_size(stored.dtype))))
+    return;
+  damaged("{}: tensor {} has values that are infinite or not numbers, which no training can go on from; {}",
+          path(file), safetensors::quote_name(name), kCopyAgain);
+}
+
 // Whole blocks go straight to `out`; parts of a block through block_.
 void Reader::Shards::read(int file, const std::string& name, uint64_t first, uint64_t count, std::byte* out) {
   const StoredTensor& stored = tensor(file, name);
@@ -190,12 +204,14 @@ void Reader::Shards::read(int file, const std::string& name, uint64_t first, uin
     if (part == bytes) {
       read_at(file, stored.offset + begin, bytes, out);
       if (verify_ == Verify::on) check(file, name, stored, block, out, bytes);
+      check_finite(file, name, stored, out, bytes);
     } else {
       if (block_tensor_ != &stored || block_index_ != block) {
         block_tensor_ = nullptr;
         block_.resize(bytes);
         read_at(file, stored.offset + begin, bytes, block_.data());
         if (verify_ == Verify::on) check(file, name, stored, block, block_.data(), bytes);
+        check_finite(file, name, stored, block_.data(), bytes);
         block_tensor_ = &stored;
         block_index_ = block;
       }
@@ -225,7 +241,7 @@ void Reader::Shards::verify_all() {
 
 Reader::Reader(const std::filesystem::path& path, Verify verify)
     : folder_(resolve(path)),
-      manifest_(reading([&] { return read_manifest(folder_); })),
+      manifest_((check_readable(folder_ / "manifest.json"), reading([&] { return read_manifest(folder_); }))),
       shards_(std::make_unique<Shards>(folder_, manifest_, verify)) {}
 
 Reader::~Reader() = default;

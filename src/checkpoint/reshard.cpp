@@ -14,6 +14,7 @@
 #include "checkpoint/loader.h"
 #include "checkpoint/rank_files.h"
 #include "core/error.h"
+#include "core/printable.h"
 #include "core/random.h"
 #include "kernels/elementwise/elementwise.h"
 #include "model/model_stage.h"
@@ -61,7 +62,7 @@ class Resharding {
     for (const LogicalTensor& tensor : source.tensors()) {
       if (holders_.contains(tensor.name) || (tensor.is_moment() && !optimizer)) continue;
       user_error("{}: tensor {} is not a part of the model of its config; use another checkpoint",
-                 source.folder().string(), tensor.name);
+                 source.folder().string(), printable(tensor.name));
     }
   }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "checkpoint/finite.h"
 #include "core/error.h"
 
 namespace te::convert {
@@ -81,13 +82,23 @@ DType ForeignModel::dtype(const ParameterLayout& parameter) const {
              : DType::f32;
 }
 
+void ForeignModel::read_values(const StoredTensor& stored, const Part& part, int64_t first, int64_t count,
+                               DType as, std::byte* out) const {
+  files_.read(stored, first, count, as, out);
+  if (!checkpoint::are_finite(as, out, count))
+    user_error(
+        "{}: tensor {} has values that are infinite or not numbers, which no model can be trained from; take "
+        "another copy of the model",
+        files_.path_of(stored), part.name);
+}
+
 const std::byte* ForeignModel::whole(const Part& part, DType as) const {
   if (whole_.name != part.name || whole_.as != as) {
     whole_.name.clear();
     const StoredTensor& stored = *files_.find(part.name);
     const size_t bytes = static_cast<size_t>(stored.numel()) * dtype_size(as);
     if (whole_.bytes.size() < bytes) whole_.bytes.resize(bytes);
-    files_.read(stored, 0, stored.numel(), as, whole_.bytes.data());
+    read_values(stored, part, 0, stored.numel(), as, whole_.bytes.data());
     whole_.name = part.name;
     whole_.as = as;
   }
@@ -99,7 +110,7 @@ void ForeignModel::read_part(const Part& part, int64_t cols, int64_t first, int6
   const size_t size = dtype_size(as), row_bytes = static_cast<size_t>(cols) * size;
   switch (part.order) {
     case Order::rows:
-      return files_.read(*files_.find(part.name), first * cols, count * cols, as, out);
+      return read_values(*files_.find(part.name), part, first * cols, count * cols, as, out);
     case Order::transposed:
       return transpose(whole(part, as), part.rows(), first, count, cols, size, out);
     case Order::permuted:

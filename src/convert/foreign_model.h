@@ -31,7 +31,7 @@ class ForeignModel {
   DType dtype(const ParameterLayout& parameter) const;
 
   /// Rows [first, first + count) in the parameter's dtype, or as FP32. A part whose rows are not in order is kept in
-  /// memory as a whole until another one is read. UserError when a file is damaged.
+  /// memory as a whole until another one is read. UserError when a file is damaged, or a value is not finite.
   void read_rows(const ParameterLayout& parameter, int64_t first, int64_t count, std::byte* out) const;
   void read_rows(const ParameterLayout& parameter, int64_t first, int64_t count, float* out) const;
 
@@ -39,6 +39,9 @@ class ForeignModel {
   void read_part(const Part& part, int64_t cols, int64_t first, int64_t count, DType as,
                  std::byte* out) const;
   const std::byte* whole(const Part& part, DType as) const;
+  /// UserError that names the tensor when a value is not finite.
+  void read_values(const StoredTensor& stored, const Part& part, int64_t first, int64_t count, DType as,
+                   std::byte* out) const;
 
   std::string title_;
   config::ModelConfig model_;

@@ -1,0 +1,137 @@
+// What a reader refuses though the bytes are those that were saved: values that no training can go on from, and files
+// that this user may not read, which are not damaged ones.
+#include <sys/stat.h>
+
+#include <limits>
+
+#include "checkpoint/checkpoint_testing.h"
+#include "checkpoint/finite.h"
+#include "checkpoint/folder.h"
+#include "checkpoint/reader.h"
+#include "testing/files.h"
+
+namespace te::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN(),
+                kInfinity = std::numeric_limits<float>::infinity();
+
+TEST(Finite, OneValueAmongMany) {
+  std::vector<float> values(1001, std::numeric_limits<float>::max());
+  EXPECT_TRUE(checkpoint::are_finite(DType::f32, values.data(), 1001));
+  for (const float bad : {kNaN, kInfinity, -kInfinity}) {
+    values[1000] = bad;
+    EXPECT_FALSE(checkpoint::are_finite(DType::f32, values.data(), 1001));
+    EXPECT_TRUE(checkpoint::are_finite(DType::f32, values.data(), 1000));
+    const bfloat16 half = to_bf16(bad);
+    EXPECT_FALSE(checkpoint::are_finite(DType::bf16, &half, 1));
+  }
+}
+
+/// A checkpoint of one tensor of weights and its moment, in whose last place of `where` is `value`.
+fs::path write_checkpoint(const fs::path& directory, int64_t step, const std::string& where, float value) {
+  constexpr int64_t kNumel = 3 << 20;  // more than two blocks of checksums
+  checkpoint::Writer writer(directory, {.step = step}, "",
+                            {{"w\x1b[2J", DType::f32, {kNumel}}, {"exp_avg/w\x1b[2J", DType::f32, {kNumel}}});
+  for (const std::string name : {"w\x1b[2J", "exp_avg/w\x1b[2J"}) {
+    std::vector<float> values(kNumel, 1.0f);
+    if (name == where) values.back() = value;
+    writer.write(name, values.data(), values.size() * sizeof(float));
+  }
+  return writer.finish();
+}
+
+TEST(RefusedReads, ValuesThatAreNotFinite) {
+  const TemporaryFolder folder;
+  for (const std::string name : {"w\x1b[2J", "exp_avg/w\x1b[2J"}) {
+    for (const float value : {kNaN, kInfinity}) {
+      const fs::path path = write_checkpoint(folder / "x", 1, name, value);
+      const checkpoint::Reader reader(path);
+      const std::string all = refusal([&] { reader.verify_all(); });
+      std::vector<float> row(8);
+      const checkpoint::LogicalTensor& tensor = reader.at(name);
+      const std::string part = refusal([&] {
+        reader.read(tensor, {0, tensor.cols(), tensor.numel() - 8, 8}, row.data());
+      });
+      for (const std::string& text : {all, part}) {
+        TE_EXPECT_CONTAINS(
+            text, std::string(name.starts_with("exp") ? "exp_avg/w" : "tensor \"w") + "\\u001b[2J\" has");
+        TE_EXPECT_CONTAINS(text, "values that are infinite or not numbers");
+      }
+      reader.read(tensor, {0, tensor.cols(), 0, 8}, row.data());  // another block
+      fs::remove_all(folder / "x");
+    }
+  }
+}
+
+TEST(RefusedReads, ContentsOfLatestArePrintable) {
+  const TemporaryFolder folder;
+  write_bytes(folder / "latest", "\x1b]0;title\x07step_9\n");
+  TE_EXPECT_REFUSED("names '\\x1b]0;title\\x07step_9'", checkpoint::find_latest(folder.path()));
+}
+
+/// Without the rights of the superuser, who may read everything.
+class AsNobody {
+ public:
+  AsNobody() : user_(::geteuid()) {
+    if (user_ == 0) {
+      EXPECT_EQ(::seteuid(65534), 0);
+    }
+  }
+  ~AsNobody() {
+    if (user_ == 0) {
+      EXPECT_EQ(::seteuid(0), 0);
+    }
+  }
+  AsNobody(const AsNobody&) = delete;
+  AsNobody& operator=(const AsNobody&) = delete;
+
+ private:
+  uid_t user_;
+};
+
+/// The refusal, which must be no sign of damage: a damaged checkpoint gives way to the one before it.
+template <class Body>
+std::string not_damage(Body&& body) {
+  const AsNobody user;
+  try {
+    body();
+  } catch (const checkpoint::Damaged& error) {
+    ADD_FAILURE() << "called damaged: " << error.what();
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return {};
+}
+
+TEST(RefusedReads, PermissionDeniedIsNotDamage) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(::chmod(folder.path().c_str(), 0755), 0);
+  write_checkpoint(folder.path(), 1, "", 0);
+  const fs::path path = write_checkpoint(folder.path(), 2, "", 0);
+  const auto may_read = [](const fs::path& file, bool may) {
+    fs::permissions(file, may ? fs::perms::all : fs::perms::none);
+  };
+  for (const auto& entry : fs::directory_iterator(path)) may_read(entry.path(), true);
+  may_read(path, true);
+  const auto read_all = [&] { checkpoint::Reader(path).verify_all(); };
+  EXPECT_EQ(not_damage(read_all), "");
+  for (const char* name : {"manifest.json", "model.safetensors", "optimizer.safetensors"}) {
+    may_read(path / name, false);
+    const std::string text = not_damage(read_all);
+    TE_EXPECT_CONTAINS(text, (path / name).string() + ": cannot be read: Permission denied");
+    may_read(path / name, true);
+  }
+  // Nor does the older checkpoint take the place of one that may not be read.
+  may_read(path / "manifest.json", false);
+  TE_EXPECT_CONTAINS(not_damage([&] { checkpoint::find_latest(folder.path()); }), "Permission denied");
+  may_read(path / "manifest.json", true);
+  may_read(path, false);
+  TE_EXPECT_CONTAINS(not_damage([&] { checkpoint::find_latest(folder.path()); }), "Permission denied");
+  may_read(path, true);
+}
+
+}  // namespace
+}  // namespace te::testing

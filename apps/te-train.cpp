@@ -178,6 +178,10 @@ int train(const te::config::Config& config, te::parallel::World& world, const St
       trainer.make_samples_with(std::move(samples));
     if (auto tasks = te::apps::make_task_judge(config, context, world, groups))
       trainer.judge_tasks_with(std::move(tasks));
+    if (config.precision.fp8 != te::config::Fp8Mode::off &&
+        (config.logging.generate_every > 0 || config.evaluation.every > 0))
+      spdlog::info("samples and evaluation tasks run in {}, without FP8; validation runs as training does",
+                   te::config::to_string(config.precision.dtype));
   });
   const te::train::ProgramVersion version{te::apps::project_version(), te::apps::build_commit()};
   const te::parallel::Placement placement = te::parallel::find_placement(world, context);

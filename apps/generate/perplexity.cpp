@@ -95,7 +95,7 @@ int PerplexityCommand::run(parallel::World& world) {
     const int64_t longest = longest_sequence(source->model());
     const int64_t seq = a.seq_length > 0 ? a.seq_length : source->model().seq_length;
     if (seq > longest) user_error("--seq-length {}: the model's context is {}", seq, longest);
-    config = run_config(*source, a.model.run, context.is_cuda(), seq, a.batch);
+    config = run_config(*source, a.model.run, context.is_cuda(), seq, a.batch, OutputLayerUse::losses);
     config::validate_for_device(config, context.is_cuda());
     const auto make = responses ? data::make_instruction_source : data::make_indexed_source;
     data = make({{1.0, a.data}}, {.seq_length = seq,
@@ -112,6 +112,8 @@ int PerplexityCommand::run(parallel::World& world) {
   });
   if (shows) fmt::print(stderr, "\r\033[K");
   if (!world.leader()) return 0;
+  if (const std::string note = output_layer_note(*source, config, OutputLayerUse::losses); !note.empty())
+    fmt::print(stderr, "note: {}\n", note);
   fmt::print("{}\n{}: {} samples of {} tokens{}\n", source->title(), a.data, result.samples,
              config.model.seq_length, responses ? ", the loss on responses alone (PREFIX_mask)" : "");
   fmt::print("tokens      {}\nloss        {:.6f}\nperplexity  {:.4f}\ntokens/s    {:.0f}\n", result.tokens,

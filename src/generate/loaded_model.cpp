@@ -36,6 +36,9 @@ LoadedModel::LoadedModel(parallel::World& world, const ModelSource& source, cons
   decoder.bind(context);
   world.together([&] { load_weights(context, source, decoder.parameters()); });
   decoder.quantize_weights(context);
+  if (const std::string note = output_layer_note(source, config, OutputLayerUse::logits);
+      !note.empty() && world.leader())
+    fmt::print(stderr, "note: {}\n", note);
 }
 
 }  // namespace te::generate

@@ -19,7 +19,7 @@ Chains chains_of(const RunOptions& options);
 struct LoadedModel {
   /// Opens the device, connects the ranks and loads, for sequences of up to `length` tokens; `sizes` is told whether
   /// the device is a GPU, and the model. Collective. UserError (JobFailure) when options, job and model do not go
-  /// together, or a file is damaged.
+  /// together, or a file is damaged. Prints output_layer_note() to stderr.
   using ChooseSizes = std::function<DecoderSizes(bool cuda, const config::Config& config)>;
   LoadedModel(parallel::World& world, const ModelSource& source, const RunOptions& options, int64_t length,
               const ChooseSizes& sizes);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "config/precision_overrides.h"
 #include "core/error.h"
 #include "fp8/recipe.h"
 #include "parallel/launch.h"
@@ -16,7 +17,7 @@ Context open_device(parallel::World& world, const std::string& device, const Exe
 }
 
 config::Config run_config(const ModelSource& source, const RunOptions& options, bool cuda, int64_t seq_length,
-                          int64_t batch) {
+                          int64_t batch, OutputLayerUse use) {
   config::Config config;
   config.name = "generate";
   config.model = source.model();
@@ -24,13 +25,12 @@ config::Config run_config(const ModelSource& source, const RunOptions& options, 
   config.model.max_position_embeddings = std::max(config.model.max_position_embeddings, seq_length);
   config.model.hidden_dropout = config.model.embedding_dropout = config.model.attention_dropout = 0.0;
   config.model.pad_vocabulary_for(options.tensor);  // rows that the file lacks are filled up
-  // What the checkpoint was trained with, as far as a single pass can do the same. The output layer's logits are those
-  // of the model, not of its training.
+  // What the checkpoint was trained with, as far as a single pass can do the same (output_layer_note).
   config.precision = fp8::without_state(source.precision());
   config.precision.dtype = cuda ? config::ComputeDType::bf16 : config::ComputeDType::fp32;
   if (options.dtype != "auto" && !config::from_string(options.dtype, config.precision.dtype))
     user_error("--dtype {}: must be auto, bf16, fp16 or fp32", options.dtype);
-  config.precision.fp8_output_layer = false;
+  if (use == OutputLayerUse::logits) config.precision.fp8_output_layer = false;
   if (!config::from_string(options.fp8, config.precision.fp8))
     user_error("--fp8 {}: must be off, hybrid or e4m3", options.fp8);
   config.parallel.tensor = options.tensor;
@@ -44,6 +44,15 @@ config::Config run_config(const ModelSource& source, const RunOptions& options, 
   config::resolve_defaults(config);
   config::validate(config);
   return config;
+}
+
+std::string output_layer_note(const ModelSource& source, const config::Config& run, OutputLayerUse use) {
+  const auto in_fp8 = [&](const config::PrecisionConfig& precision) {
+    return config::linear_precision(precision, config::kOutputLayerName, 0, run.model.num_layers).fprop;
+  };
+  if (!in_fp8(source.precision()) || (use == OutputLayerUse::losses && in_fp8(run.precision))) return {};
+  return fmt::format("{}: its output layer was trained in FP8 and runs in {} here", source.title(),
+                     config::to_string(run.precision.dtype));
 }
 
 parallel::Groups connect(parallel::World& world, const Context& context, const RunOptions& options) {

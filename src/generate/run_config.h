@@ -2,6 +2,7 @@
 // evaluation.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "config/config.h"
@@ -28,10 +29,17 @@ struct RunOptions {
 Context open_device(parallel::World& world, const std::string& device,
                     const ExecutionOptions& execution = {});
 
+/// What is wanted of the output layer: a decoder's logits, which it computes in high precision, or losses, for which it
+/// runs as in training.
+enum class OutputLayerUse : uint8_t { logits, losses };
+
 /// The model with sequences of `seq_length` in passes of `batch` of them. UserError when model and options do not go
 /// together, as config::validate says it.
 config::Config run_config(const ModelSource& source, const RunOptions& options, bool cuda, int64_t seq_length,
-                          int64_t batch);
+                          int64_t batch, OutputLayerUse use = OutputLayerUse::logits);
+
+/// One line that says so where the output layer was trained in FP8 and does not run in it for `use`; else empty.
+std::string output_layer_note(const ModelSource& source, const config::Config& run, OutputLayerUse use);
 
 /// Connects the ranks; collective. UserError (JobFailure) when the job has another number of ranks.
 parallel::Groups connect(parallel::World& world, const Context& context, const RunOptions& options);

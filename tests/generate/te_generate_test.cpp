@@ -131,6 +131,36 @@ TEST_F(TeGenerate, ChatOnStandardInput) {
   expect_refused(run(options + " --top-k 2 --temperature 0"), "--temperature 0");
 }
 
+// A decoder's logits come from a layer in high precision. That is said; losses are those of training.
+TEST_F(TeGenerate, OutputLayersThatWereTrainedInFp8) {
+  const Result trained =
+      folder_->run("fp8_head", {"data.tokenizer=bytes", "precision.dtype=bf16", "precision.fp8=hybrid",
+                                "precision.fp8_recipe=tensorwise", "precision.fp8_output_layer=true",
+                                "training.eval_interval=6", "training.eval_microbatches=3",
+                                "checkpoint.save_every=6", "logging.generate_every=6",
+                                "logging.generate_prompts=[the]", "logging.generate_tokens=2"});
+  ASSERT_EQ(trained.code, 0) << trained.error;
+  TE_EXPECT_CONTAINS(trained.out, "samples and evaluation tasks run in bf16, without FP8");
+  const std::string checkpoint = " --checkpoint " + folder_->run_folder("fp8_head") + "/checkpoints";
+  const std::string note = "its output layer was trained in FP8 and runs in ";
+  const std::string generation = "--quiet --prompt the --max-tokens 2" + checkpoint;
+  TE_EXPECT_CONTAINS(run(generation).error, note + "fp32 here\n");
+  TE_EXPECT_CONTAINS(run(generation + " --dtype bf16 --fp8 hybrid").error, note + "bf16 here\n");
+  EXPECT_EQ(run("--quiet --prompt the --max-tokens 2 --checkpoint " + checkpoints()).error, "");
+  const std::string perplexity =
+      "perplexity --dtype bf16 --data " + (*folder_ / "valid") + " --max-samples 6" + checkpoint;
+  const double loss = folder_->column("fp8_head", "valid_loss").back();
+  const Result same = run(perplexity + " --fp8 hybrid"), other = run(perplexity);
+  const auto loss_of = [](const Result& result) {
+    const size_t at = result.out.find("loss ");
+    return at == std::string::npos ? 0.0 : std::strtod(result.out.c_str() + at + 5, nullptr);
+  };
+  EXPECT_EQ(same.error, "");
+  EXPECT_NEAR(loss_of(same), loss, 1e-5 * loss);
+  TE_EXPECT_CONTAINS(other.error, note + "bf16 here\n");
+  EXPECT_GT(std::abs(loss_of(other) - loss), 1e-5 * loss);
+}
+
 // A model is no distance from itself, and some from itself in FP8.
 TEST_F(TeGenerate, DivergenceOfTwoModels) {
   write_file(*folder_ / "text", "the small one two three and the big");

@@ -2,8 +2,9 @@
 """Writes tests/fixtures/tokenizers: small tokenizers of each kind, and the tokens that the reference implementations
 make of hostile texts with them. tests/text/tokenizer_agreement_test.cpp compares.
 
-    pip install tokenizers sentencepiece
+    pip install tokenizers sentencepiece "transformers<5"
     scripts/make_tokenizer_fixtures.py [--components | --precompiled]      # only the tokenizers of components(), precompiled()
+    scripts/make_tokenizer_fixtures.py --folders      # only recorded_folders.json: what AutoTokenizer makes of folders
 
 The tokenizers are trained on the project's own documents. Texts of more than 24 tokens are recorded as their number of
 tokens and the CRC-32 of the tokens as little-endian int32.
@@ -190,9 +191,13 @@ def recorded(tokens):
 
 
 def main():
-    if sys.argv[1:] not in ([], ["--components"], ["--precompiled"]):
+    if sys.argv[1:] not in ([], ["--components"], ["--precompiled"], ["--folders"]):
         sys.exit(__doc__)
     FOLDER.mkdir(parents=True, exist_ok=True)
+    if sys.argv[1:] in ([], ["--folders"]):
+        record_folders()
+    if sys.argv[1:] == ["--folders"]:
+        return
     if not sys.argv[1:]:
         main_kinds()
     if sys.argv[1:] != ["--precompiled"]:
@@ -212,9 +217,110 @@ def main_kinds():
         "llama3_style.json": byte_level(split_then_bytes(LLAMA3_REGEX)),
         "properties.json": byte_level(split_then_bytes(LETTERS)),
         "llama2_style.json": llama2_style(),
-        "added_tokens.json": added_tokens(),
+        "added_token_options.json": added_tokens(),
     }
     record("recorded.json", kinds, {"sentencepiece.model": processor.encode}, texts(), f", sentencepiece {sentencepiece.__version__}")
+
+
+CHATML = {"<|im_start|>": 420, "<|im_end|>": 421}
+
+
+def token(content, **options):
+    flags = {"lstrip": False, "rstrip": False, "single_word": False, "normalized": False, "special": True}
+    return {"content": content} | flags | options
+
+
+def added_token(content, **options):
+    return token(content, **options) | {"__type": "AddedToken"}
+
+
+def folders():
+    """Name: the tokenizer's own file (vocab: vocab.json and merges.txt), and the files next to it. Tokens of these have
+    the ids behind those of the own file."""
+    gpt2, qwen, llama = ({"tokenizer_class": f"{name}Tokenizer"} for name in ("GPT2", "Qwen2", "Llama"))
+    im = list(CHATML)
+    options = {
+        "420": token("<|im_start|>", rstrip=True), "421": token("<|im_end|>", lstrip=True, rstrip=True),
+        "422": token("toolbox", special=False, normalized=True, single_word=True), "0": token("<|endoftext|>", normalized=True)}  # fmt: skip
+    legacy_map = {"additional_special_tokens": im, "bos_token": "<|endoftext|>", "pad_token": "<pad>",
+                  "eos_token": token("<|im_end|>", rstrip=True, normalized=True)}  # fmt: skip
+    variants = {
+        "added": {"added_tokens.json": CHATML},
+        "added_map": {"added_tokens.json": CHATML, "special_tokens_map.json": legacy_map, "tokenizer_config.json": gpt2},
+        "decoder": {"tokenizer_config.json": gpt2 | {"added_tokens_decoder": options, "additional_special_tokens": im},
+                    "added_tokens.json": {"<not_read>": 423}},
+        "additional": {"tokenizer_config.json": gpt2 | {
+            "additional_special_tokens": [added_token("<|im_start|>", rstrip=True), "<|im_end|>"], "pad_token": "<pad>",
+            "mask_token": added_token("<mask>", lstrip=True)}},
+        "ordinary": {"tokenizer_config.json": gpt2 | {"eos_token": "token", "bos_token": None, "additional_special_tokens": ["data"]}},
+        "prefix": {"tokenizer_config.json": gpt2 | {"add_prefix_space": True}},
+        "no_key": {"tokenizer_config.json": gpt2},
+    }  # fmt: skip
+    result = {f"{own}_{name}": (own, "gpt2", files) for own in ("vocab", "gpt2_style.json") for name, files in variants.items()}
+    qwen_options = qwen | {"bos_token": None, "eos_token": "<|im_end|>", "additional_special_tokens": im,
+                           "added_tokens_decoder": {i: options[i] | token(options[i]["content"], special=i != "422") for i in options}}
+    result["qwen_decoder"] = ("vocab", "qwen2", {"tokenizer_config.json": qwen_options})
+    result["qwen_no_key"] = ("vocab", "qwen2", {"tokenizer_config.json": qwen})
+    result["fast_null"] = ("gpt2_style.json", "gpt2", {"tokenizer_config.json": {
+        "tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>", "bos_token": None}})  # fmt: skip
+    result["fast_no_key"] = ("gpt2_style.json", "gpt2", {"tokenizer_config.json": {
+        "tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>"}})  # fmt: skip
+    for own, size in (("llama2_style.json", 520), ("plain.model", 500)):
+        decoder = {str(i): token(name) for i, name in enumerate(("<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>"))}
+        decoder |= {str(size + i - 3): decoder.pop(str(i)) for i in (3, 4)}
+        named = llama | {"bos_token": "<s>", "eos_token": "<|im_end|>", "unk_token": "<unk>", "additional_special_tokens": im}
+        for legacy in (True, False):
+            config = named | {"added_tokens_decoder": decoder, "legacy": legacy}
+            result[f"{own}_{'legacy' if legacy else 'first'}"] = (own, "llama", {"tokenizer_config.json": config})
+    return result
+
+
+def plain_model():
+    """The SentencePiece model, its user-defined piece a control symbol, which makes it plain BPE."""
+    model = bytearray((FOLDER / "sentencepiece.model").read_bytes())
+    model[model.index(b"<sep>") + 5 + 6] = 3
+    return bytes(model)
+
+
+def write_folder(folder, own, model_type, files):
+    if own == "vocab":
+        model = json.loads((FOLDER / "gpt2_style.json").read_text())["model"]
+        (folder / "vocab.json").write_text(json.dumps(model["vocab"]))
+        merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
+        (folder / "merges.txt").write_text("#version: 0.2\n" + "\n".join(merges) + "\n")
+    elif own == "plain.model":
+        (folder / "tokenizer.model").write_bytes(plain_model())
+    else:
+        (folder / "tokenizer.json").write_bytes((FOLDER / own).read_bytes())
+    for name, value in ({"config.json": {"model_type": model_type}} | files).items():
+        (folder / name).write_text(json.dumps(value))
+
+
+def folder_texts():
+    generator = random.Random(4)
+    parts = ["<|im_start|>", "<|im_end|>", "</s>", "<s>", "token", "data", " the", " ", "  ", "\n", "a", " b", "1", "23", "toolbox", "toolboxes",
+             "<|endoftext|>", "'s", "\u00e9", "e\u0301", "<pad>", "<mask>", "<not_read>"]  # fmt: skip
+    chat = ["<|im_start|>user\nHello<|im_end|>", "a <|im_end|> \n b", "data in the token", " lead", "</s>a</s> b <s> c<unk>"]
+    return chat + ["".join(generator.choices(parts, k=generator.randint(2, 12))) for _ in range(40)]
+
+
+def record_folders():
+    import transformers
+
+    all_texts, record_of = folder_texts(), {}
+    for name, (own, model_type, files) in folders().items():
+        with tempfile.TemporaryDirectory() as folder:
+            write_folder(pathlib.Path(folder), own, model_type, files)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        record_of[name] = {
+            "own": own, "model_type": model_type, "files": files, "begin": tokenizer.bos_token_id, "end": tokenizer.eos_token_id,
+            "vocab_size": len(tokenizer), "tokens": [tokenizer.encode(text, add_special_tokens=False) for text in all_texts]}  # fmt: skip
+    value = {
+        "made_by": f"scripts/make_tokenizer_fixtures.py --folders; transformers {transformers.__version__}",
+        "texts": all_texts,
+        "folders": record_of,
+    }
+    (FOLDER / "recorded_folders.json").write_text(json.dumps(value, separators=(",", ":")) + "\n")
 
 
 def record(file, kinds, more, all_texts, versions=""):

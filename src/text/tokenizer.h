@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <span>
@@ -36,7 +37,7 @@ class Tokenizer {
   virtual std::string decode(std::span<const int32_t> tokens) const = 0;
 
   virtual int64_t vocab_size() const = 0;       ///< the largest id + 1
-  virtual int32_t end_of_document() const = 0;  ///< id of the token that ends every document
+  virtual int32_t end_of_document() const = 0;  ///< id of the token that te-data writes after every document
   virtual std::optional<int32_t> begin_of_document() const {
     return {};
   }                                      ///< where the model was trained with one
@@ -55,9 +56,14 @@ class Tokenizer {
 ///   vocab.json and merges.txt            of GPT-2, also as encoder.json and vocab.bpe; either file may be named
 ///   tokenizer.model                      of SentencePiece
 ///   a folder                             the first of these that it has, in this order
-/// The end-of-document token is the eos_token of tokenizer_config.json, else the eos_token_id of
-/// generation_config.json beside the file, else the model's own, else one of known name.
+/// The files next to it count as in transformers' AutoTokenizer: tokenizer_config.json (added_tokens_decoder, special
+/// tokens), special_tokens_map.json, added_tokens.json. The end-of-document token is the eos_token that they name, else
+/// that of the tokenizer's class, the eos_token_id of generation_config.json, the model's own, or a special token of
+/// known name. The begin-of-document token is the bos_token; none where it is null or a tokenizer_config.json lacks it.
 /// UserError with one line for what is missing, malformed or not supported.
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& spec);
+
+/// The folder in which a tokenizer's files lie; empty for `bytes` and an empty spec.
+std::filesystem::path tokenizer_folder(const std::string& spec);
 
 }  // namespace te::text

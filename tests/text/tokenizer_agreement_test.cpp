@@ -127,10 +127,10 @@ std::string kind_name(const ::testing::TestParamInfo<const char*>& info) {
 
 INSTANTIATE_TEST_SUITE_P(Kinds, TokenizerAgreement,
                          ::testing::Values("gpt2_style.json", "llama3_style.json", "properties.json",
-                                           "llama2_style.json", "added_tokens.json", "sentencepiece.model",
-                                           "neox_style.json", "unigram_style.json", "bert_style.json",
-                                           "words_style.json", "classes.json", "precompiled.json",
-                                           "scripts.json"),
+                                           "llama2_style.json", "added_token_options.json",
+                                           "sentencepiece.model", "neox_style.json", "unigram_style.json",
+                                           "bert_style.json", "words_style.json", "classes.json",
+                                           "precompiled.json", "scripts.json"),
                          kind_name);
 INSTANTIATE_TEST_SUITE_P(Kinds, ComponentDecoding,
                          ::testing::Values("neox_style.json", "unigram_style.json", "bert_style.json",

@@ -1,5 +1,8 @@
 // Malformed tokenizer files are refused in one line: truncated, of wrong types, contradictory, missing.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
@@ -92,6 +95,40 @@ TEST_F(TokenizerFiles, Contradictions) {
             {"type", "Split"}, {"pattern", {{"Regex", "(a"}}}, {"behavior", "Isolated"}, {"invert", false}};
       }),
       "regular expression");
+}
+
+// Three steps that each make a thousand characters of one would be a gigabyte; none of it is made.
+TEST_F(TokenizerFiles, ReplacementsAreBoundedBeforeTheyAreMade) {
+  const json grows = {
+      {"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", std::string(1000, 'a')}};
+  json regex = grows;
+  regex["pattern"] = {{"Regex", "[a]"}};
+  const auto expect_bounded = [&](const char* part, const json& value, auto use) {
+    json changed = good_;
+    changed[part] = value;
+    write_file(folder_ / "tokenizer.json", changed.dump());
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const std::string message =
+          user_error_of([&] { use(*text::make_tokenizer(folder_ / "tokenizer.json")); });
+      ::_exit(message.find(std::string("the tokenizer's ") + part + " makes more than") == 0 ? 0 : 1);
+    }
+    int status = -1;
+    struct rusage usage = {};
+    ::wait4(child, &status, 0, &usage);
+    EXPECT_EQ(status, 0) << part;
+    EXPECT_LT(usage.ru_maxrss, 400 << 10) << "KiB for " << part;
+  };
+  std::vector<int32_t> tokens;
+  const auto encode = [&](const text::Tokenizer& tokenizer) { tokenizer.encode("b a", tokens); };
+  const auto decode = [](const text::Tokenizer& tokenizer) {
+    const std::vector<int32_t> token = {*tokenizer.find_token("a")};
+    tokenizer.decode(token);
+  };
+  for (const json& step : {grows, regex}) {
+    expect_bounded("normalizer", {{"type", "Sequence"}, {"normalizers", {step, step, step}}}, encode);
+    expect_bounded("decoder", {{"type", "Sequence"}, {"decoders", {step, step, step}}}, decode);
+  }
 }
 
 TEST_F(TokenizerFiles, Missing) {

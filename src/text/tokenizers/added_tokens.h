@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,12 +16,13 @@ namespace te::text {
 
 struct AddedToken {
   std::string content;
-  int64_t id = 0;
-  bool single_word = false;  ///< not inside a word
-  bool lstrip = false;       ///< takes the white space before it along
-  bool rstrip = false;       ///< and behind it
-  bool normalized = true;    ///< found in the normalized text
+  std::optional<int64_t> id;  ///< none: the vocabulary's, or the next one after all others
+  bool single_word = false;   ///< not inside a word
+  bool lstrip = false;        ///< takes the white space before it along
+  bool rstrip = false;        ///< and behind it
+  bool normalized = true;     ///< found in the normalized text
   bool special = false;
+  bool gets_no_id = false;  ///< it must be in the vocabulary, or have an id
 };
 
 /// Finds a set of texts: of those that begin first the longest.
@@ -52,7 +54,7 @@ class AddedTokenFinder {
       if (token.lstrip) match.begin = std::max(done, white_space_before(text, match.begin));
       if (token.rstrip) match.end = white_space_after(text, match.end);
       if (done < match.begin) on_text(text.substr(done, match.begin - done));
-      on_token(static_cast<int32_t>(token.id));
+      on_token(static_cast<int32_t>(*token.id));
       done = match.end;
     }
     if (done < text.size()) on_text(text.substr(done));

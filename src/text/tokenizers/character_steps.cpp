@@ -22,14 +22,16 @@ void append_small(uint32_t c, std::string_view bytes, std::string& result) {
 
 class LowercaseStep : public NormalizerStep {
  public:
-  void apply(std::string_view text, std::string& result, PatternWorkspace& /*workspace*/) const override {
+  void apply(std::string_view text, BoundedText& out, PatternWorkspace& /*workspace*/) const override {
+    std::string& result = out.text();
     for_each_character(text, [&](uint32_t c, std::string_view bytes) { append_small(c, bytes, result); });
   }
 };
 
 class StripAccentsStep : public NormalizerStep {
  public:
-  void apply(std::string_view text, std::string& result, PatternWorkspace& /*workspace*/) const override {
+  void apply(std::string_view text, BoundedText& out, PatternWorkspace& /*workspace*/) const override {
+    std::string& result = out.text();
     const CodePointSet& marks = combining_marks();
     for_each_character(text, [&](uint32_t c, std::string_view bytes) {
       if (!marks.contains(c)) result += bytes;
@@ -40,7 +42,8 @@ class StripAccentsStep : public NormalizerStep {
 
 class NmtStep : public NormalizerStep {
  public:
-  void apply(std::string_view text, std::string& result, PatternWorkspace& /*workspace*/) const override {
+  void apply(std::string_view text, BoundedText& out, PatternWorkspace& /*workspace*/) const override {
+    std::string& result = out.text();
     for_each_character(text, [&](uint32_t c, std::string_view bytes) {
       if (is_space(c)) {
         result += ' ';
@@ -65,7 +68,8 @@ class NmtStep : public NormalizerStep {
 /// Every byte as the character that stands for it.
 class ByteLevelStep : public NormalizerStep {
  public:
-  void apply(std::string_view text, std::string& result, PatternWorkspace& /*workspace*/) const override {
+  void apply(std::string_view text, BoundedText& out, PatternWorkspace& /*workspace*/) const override {
+    std::string& result = out.text();
     for (const char c : text) append_utf8(byte_level_character(static_cast<uint8_t>(c)), result);
   }
 };
@@ -78,7 +82,8 @@ class BertStep : public NormalizerStep {
         lowercase_(json.at("lowercase").boolean()),
         strip_accents_(json.boolean_or("strip_accents", lowercase_)) {}
 
-  void apply(std::string_view text, std::string& result, PatternWorkspace& /*workspace*/) const override {
+  void apply(std::string_view text, BoundedText& out, PatternWorkspace& /*workspace*/) const override {
+    std::string& result = out.text();
     if (!strip_accents_) {
       const auto finish = [&](uint32_t c, std::string_view bytes) { put(c, bytes, result); };
       return clean(text, finish);

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "core/error.h"
+#include "text/tokenizers/bounded_text.h"
 #include "text/tokenizers/byte_level.h"
-#include "text/tokenizers/normalizer.h"
 #include "text/tokenizers/utf8.h"
 
 namespace te::text {
@@ -81,14 +81,13 @@ void join_bytes(std::vector<std::string>& tokens) {
   tokens = std::move(result);
 }
 
-std::string replaced(const Pattern& pattern, std::string_view text, std::string_view to) {
+void append_replaced(std::string_view text, const Pattern& pattern, std::string_view to,
+                     BoundedText& result) {
   PatternWorkspace workspace;
-  std::string result;
   pattern.split(workspace, text, valid_utf8_prefix(text) == text.size(),
                 [&](size_t begin, size_t end, bool is_match) {
                   result += is_match ? to : text.substr(begin, end - begin);
                 });
-  return result;
 }
 
 /// What WordPiece does to a token's spaces before signs and English endings.
@@ -170,7 +169,7 @@ void Decoder::add_part(const std::string& type, const JsonReader& json) {
   }
 }
 
-void Decoder::apply(const Step& step, std::vector<std::string>& tokens) {
+void Decoder::apply(const Step& step, size_t most, std::vector<std::string>& tokens) {
   switch (step.kind) {
     case Kind::kByteLevel:
       for (std::string& token : tokens) {
@@ -179,8 +178,15 @@ void Decoder::apply(const Step& step, std::vector<std::string>& tokens) {
       return fuse(tokens);
     case Kind::kReplace:
       for (std::string& token : tokens) {
-        token = step.pattern ? replaced(*step.pattern, token, step.content)
-                             : replaced(token, step.text, step.content);
+        std::string text;
+        BoundedText result(text, most, "decoder");
+        if (step.pattern) {
+          append_replaced(token, *step.pattern, step.content, result);
+        } else {
+          append_replaced(token, step.text, step.content, result);
+        }
+        most -= text.size();
+        token = std::move(text);
       }
       return;
     case Kind::kByteFallback:
@@ -211,7 +217,9 @@ void Decoder::apply(const Step& step, std::vector<std::string>& tokens) {
 }
 
 std::string Decoder::decode(std::vector<std::string> tokens) const {
-  for (const Step& step : steps_) apply(step, tokens);
+  size_t bytes = 0;
+  for (const std::string& token : tokens) bytes += token.size();
+  for (const Step& step : steps_) apply(step, BoundedText::most_of(bytes), tokens);
   fuse(tokens, steps_.empty() ? " " : "");
   return std::move(tokens[0]);
 }

@@ -35,7 +35,8 @@ class Decoder {
   Decoder() = default;
   void add(const JsonReader& json, int depth);
   void add_part(const std::string& type, const JsonReader& json);
-  static void apply(const Step& step, std::vector<std::string>& tokens);
+  /// `most`: bytes that Replace may make of all tokens.
+  static void apply(const Step& step, size_t most, std::vector<std::string>& tokens);
 
   std::vector<Step> steps_;
 };

@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/printable.h"
 #include "text/tokenizers/utf8.h"
 
 namespace te::text {
@@ -30,7 +31,7 @@ json JsonReader::parse(const std::string& text, const std::string& where) {
 }
 
 void JsonReader::fail(const std::string& rule) const {
-  user_error("{}: {}", where_, rule);
+  user_error("{}: {}", printable(where_), rule);
 }
 
 JsonReader JsonReader::at(std::string_view key) const {

@@ -18,11 +18,13 @@ constexpr const char* kKinds =
     "vocab.bpe), a "
     "SentencePiece tokenizer.model, or a folder with one of these";
 
-std::unique_ptr<Tokenizer> make_bpe(PipelineSpec spec, const fs::path& folder, const std::string& name) {
+std::unique_ptr<Tokenizer> make_bpe(PipelineSpec spec, const TokenizerSettings& settings,
+                                    const std::string& name) {
+  spec.added_tokens = merge_added_tokens(std::move(spec.added_tokens), settings, "tokenizer " + name);
   auto tokenizer = std::make_unique<PipelineTokenizer>(std::move(spec), name);
-  const DocumentTokenNames names = read_document_token_names(folder, name);
-  tokenizer->set_document_tokens(choose_end_of_document(*tokenizer, names, {}),
-                                 choose_begin_of_document(*tokenizer, names, {}));
+  const auto special = [&](const char* token) { return tokenizer->find_special(token); };
+  tokenizer->set_document_tokens(choose_end_of_document(*tokenizer, settings, {}, special),
+                                 choose_begin_of_document(*tokenizer, settings, {}, special));
   return tokenizer;
 }
 
@@ -35,10 +37,12 @@ std::unique_ptr<Tokenizer> make_sentencepiece(const fs::path& file, const std::s
         "the tokenizer.json of the same model",
         name, file.string());
   }
-  auto tokenizer = std::make_unique<SentencePieceTokenizer>(model, name);
-  const DocumentTokenNames names = read_document_token_names(file.parent_path(), name);
-  tokenizer->set_document_tokens(choose_end_of_document(*tokenizer, names, tokenizer->model_end()),
-                                 choose_begin_of_document(*tokenizer, names, tokenizer->model_begin()));
+  const TokenizerSettings settings = read_tokenizer_settings(file.parent_path(), name);
+  auto tokenizer = std::make_unique<SentencePieceTokenizer>(model, name, settings);
+  const auto special = [&](const char* token) { return tokenizer->find_special(token); };
+  tokenizer->set_document_tokens(
+      choose_end_of_document(*tokenizer, settings, tokenizer->model_end(), special),
+      choose_begin_of_document(*tokenizer, settings, tokenizer->model_begin(), special));
   return tokenizer;
 }
 
@@ -48,9 +52,10 @@ std::unique_ptr<Tokenizer> make_gpt2(const fs::path& vocab, const fs::path& merg
     if (!fs::is_regular_file(file))
       user_error("{}: {} is missing; it belongs to the other file", where, file.string());
   }
+  const TokenizerSettings settings = read_tokenizer_settings(vocab.parent_path(), name);
   return make_bpe(
-      read_gpt2_files(read_tokenizer_file(vocab, where), read_tokenizer_file(merges, where), name),
-      vocab.parent_path(), name);
+      read_gpt2_files(read_tokenizer_file(vocab, where), read_tokenizer_file(merges, where), settings, name),
+      settings, name);
 }
 
 std::unique_ptr<Tokenizer> make_from_file(const fs::path& file, const std::string& name) {
@@ -63,7 +68,9 @@ std::unique_ptr<Tokenizer> make_from_file(const fs::path& file, const std::strin
   }
   if (file.extension() == ".model") return make_sentencepiece(file, name);
   if (file.extension() == ".json") {
-    return make_bpe(read_tokenizer_json(read_tokenizer_file(file, "tokenizer " + name), name), folder, name);
+    const TokenizerSettings settings = read_tokenizer_settings(folder, name);
+    const std::string text = read_tokenizer_file(file, "tokenizer " + name);
+    return make_bpe(read_tokenizer_json(text, name, settings.add_prefix_space), settings, name);
   }
   user_error("tokenizer {}: is of an unknown kind; {}", name, kKinds);
 }
@@ -82,6 +89,13 @@ std::unique_ptr<Tokenizer> make_tokenizer(const std::string& spec) {
     if (fs::is_regular_file(folder / name)) return make_from_file(folder / name, spec);
   }
   user_error("tokenizer {}: the folder has no tokenizer; {}", spec, kKinds);
+}
+
+fs::path tokenizer_folder(const std::string& spec) {
+  if (spec.empty() || spec == "bytes") return {};
+  const fs::path path(spec);
+  if (fs::is_directory(path)) return path;
+  return path.has_parent_path() ? path.parent_path() : fs::path(".");
 }
 
 }  // namespace te::text

@@ -53,19 +53,14 @@ void Normalizer::add(const JsonReader& json, int depth) {
 }
 
 void Normalizer::apply(std::string& text, std::string& spare, PatternWorkspace& workspace) const {
-  // Steps that grow a text may stand behind each other; no real tokenizer comes near this.
-  const size_t most = 256 * text.size() + (size_t{64} << 20);
+  // Steps that grow a text may follow one another.
+  const size_t most = BoundedText::most_of(text.size());
   for (const NormalizerStepPtr& step : steps_) {
     if (text.empty()) return;
     spare.clear();
-    step->apply(text, spare, workspace);
-    if (spare.size() > most) {
-      user_error(
-          "the tokenizer's normalizer makes more than {} bytes of a part of a text; correct its `Replace` "
-          "and "
-          "`ByteLevel` in tokenizer.json",
-          most);
-    }
+    BoundedText result(spare, most, "normalizer");
+    step->apply(text, result, workspace);
+    result.check();
     text.swap(spare);
   }
 }

@@ -30,7 +30,4 @@ class Normalizer {
   std::vector<NormalizerStepPtr> steps_;
 };
 
-/// Appends `text` to `result` with `from`, not empty, replaced by `to`.
-void append_replaced(std::string_view text, std::string_view from, std::string_view to, std::string& result);
-
 }  // namespace te::text

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "text/tokenizers/bounded_text.h"
 #include "text/tokenizers/json_reader.h"
 #include "text/tokenizers/normal_form.h"
 #include "text/tokenizers/pattern.h"
@@ -17,7 +18,7 @@ class NormalizerStep {
   virtual ~NormalizerStep() = default;
 
   /// Appends the normalized `text`, any bytes, to `result`, which does not overlap it.
-  virtual void apply(std::string_view text, std::string& result, PatternWorkspace& workspace) const = 0;
+  virtual void apply(std::string_view text, BoundedText& result, PatternWorkspace& workspace) const = 0;
 
   /// Whether what comes first in the result always comes from what is first in the text, or is a space. Metaspace,
   /// which writes spaces as `space`, asks for it.

@@ -87,18 +87,28 @@ void PipelineTokenizer::add_tokens(std::vector<AddedToken> added_tokens, const s
   added_tokens_ = std::move(added_tokens);
   added_names_.reserve(added_tokens_.size());
   const int64_t limit = 2 * static_cast<int64_t>(vocabulary_.num_tokens() + added_tokens_.size()) + 65536;
+  constexpr size_t kMostNames = size_t{64} << 20;
+  size_t names_bytes = 0;
   std::string spare;
   PatternWorkspace pattern;
   // The reference does not read the ids of added tokens: it counts on behind the vocabulary.
   auto next_id = static_cast<int64_t>(vocabulary_.num_tokens());
   for (size_t i = 0; i < added_tokens_.size(); ++i) {
-    const AddedToken& token = added_tokens_[i];
-    if (token.id < 0 || token.id >= limit) {
-      user_error("{}: added token {} has id {}; it must be 0 to {}", where, shown(token.content), token.id,
+    AddedToken& token = added_tokens_[i];
+    const auto in_model = vocabulary_.find(token.content);
+    if (!token.id && !in_model && token.gets_no_id) {
+      user_error(
+          "{}: {}, the bos_token or eos_token of the files next to it, is not in the vocabulary; correct it "
+          "in "
+          "tokenizer_config.json",
+          where, shown(token.content));
+    }
+    if (!token.id) token.id = in_model ? *in_model : next_id;
+    if (*token.id < 0 || *token.id >= limit) {
+      user_error("{}: added token {} has id {}; it must be 0 to {}", where, shown(token.content), *token.id,
                  limit - 1);
     }
-    const auto id = static_cast<int32_t>(token.id);
-    const auto in_model = vocabulary_.find(token.content);
+    const auto id = static_cast<int32_t>(*token.id);
     if (in_model ? *in_model != id : vocabulary_.has(id)) {
       user_error("{}: added token {} has id {}, but in the vocabulary {}; ids must agree", where,
                  shown(token.content), id,
@@ -115,9 +125,13 @@ void PipelineTokenizer::add_tokens(std::vector<AddedToken> added_tokens, const s
       user_error("{}: added token {} (id {}) is there twice, by content or id", where, shown(token.content),
                  id);
     }
-    vocab_size_ = std::max(vocab_size_, token.id + 1);
+    vocab_size_ = std::max(vocab_size_, *token.id + 1);
     std::string text = token.content;
     if (token.normalized) normalizer_.apply(text, spare, pattern);
+    if ((names_bytes += text.size()) > kMostNames) {
+      user_error("{}: its normalizer makes more than {} bytes of the added tokens; correct its `Replace`",
+                 where, kMostNames);
+    }
     added_names_.push_back(text);
     (token.normalized ? normalized_finder_ : raw_finder_).add(std::move(text), token);
   }
@@ -133,6 +147,12 @@ void PipelineTokenizer::set_document_tokens(int32_t end, std::optional<int32_t> 
 std::optional<int32_t> PipelineTokenizer::find_token(std::string_view token) const {
   if (const auto found = added_ids_.find(token); found != added_ids_.end()) return found->second;
   return vocabulary_.find(token);
+}
+
+std::optional<int32_t> PipelineTokenizer::find_special(std::string_view token) const {
+  const auto found = added_ids_.find(token);
+  if (found == added_ids_.end() || !added_tokens_[added_by_id_.at(found->second)].special) return {};
+  return found->second;
 }
 
 void PipelineTokenizer::encode_text(std::string_view text, std::vector<int32_t>& tokens,

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "text/tokenizers/normalizer.h"
+#include "text/tokenizers/bounded_text.h"
 
 namespace te::text {
 
@@ -17,12 +17,6 @@ constexpr const char* kGpt2Regex =
 
 PreTokenizer::PreTokenizer(const JsonReader& json) {
   if (!json.is_null()) add(json, 0);
-}
-
-PreTokenizer PreTokenizer::gpt2() {
-  PreTokenizer result;
-  result.add_byte_level(false, true);
-  return result;
 }
 
 void PreTokenizer::add(const JsonReader& json, int depth) {

@@ -29,9 +29,6 @@ class PreTokenizer {
   /// ByteLevel that is not last.
   explicit PreTokenizer(const JsonReader& json);
 
-  /// GPT-2's: what {"type": "ByteLevel", "add_prefix_space": false} makes.
-  static PreTokenizer gpt2();
-
   bool byte_level() const { return byte_level_; }  ///< words are bytes in the byte-level alphabet
   /// What stands for a space where words depend on Piece::at_start; nothing where they do not.
   std::optional<std::string_view> space_at_start() const;

@@ -66,7 +66,7 @@ class PrecompiledStep : public NormalizerStep {
     }
   }
 
-  void apply(std::string_view text, std::string& result, PatternWorkspace& /*workspace*/) const override {
+  void apply(std::string_view text, BoundedText& result, PatternWorkspace& /*workspace*/) const override {
     GraphemeBoundaries boundaries;
     size_t begin = 0, at = 0;  // of the cluster; of the next character
     for_each_character(text, [&](uint32_t c, std::string_view bytes) {
@@ -84,7 +84,7 @@ class PrecompiledStep : public NormalizerStep {
     user_error("{}: is damaged, no trie and texts of SentencePiece; fetch the file again", where_);
   }
 
-  void append_cluster(std::string_view cluster, std::string& result) const {
+  void append_cluster(std::string_view cluster, BoundedText& result) const {
     if (cluster.size() == 1 && static_cast<uint8_t>(cluster[0]) < ascii_.size() &&
         !ascii_[static_cast<uint8_t>(cluster[0])]) {
       result += cluster;

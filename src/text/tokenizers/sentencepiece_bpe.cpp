@@ -213,19 +213,22 @@ void add_merges(const Model& model, BpeSpec& spec) {
 
 }  // namespace
 
-std::optional<PipelineSpec> read_sentencepiece_bpe(const std::string& bytes) {
+std::optional<PipelineSpec> read_sentencepiece_bpe(const std::string& bytes, bool legacy) {
   const std::optional<Model> model = read_model(bytes);
   if (!model || !is_plain(*model)) return {};
   nlohmann::json normalizers = nlohmann::json::array();
-  if (model->dummy_prefix) normalizers.push_back({{"type", "Prepend"}, {"prepend", kSpace}});
+  if (model->dummy_prefix && legacy) normalizers.push_back({{"type", "Prepend"}, {"prepend", kSpace}});
   normalizers.push_back({{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", kSpace}});
   const nlohmann::json sequence = {{"type", "Sequence"}, {"normalizers", normalizers}}, none;
+  const nlohmann::json prefix = {
+      {"type", "Metaspace"}, {"replacement", kSpace}, {"prepend_scheme", "first"}, {"split", false}};
   const std::string where = "SentencePiece";
-  PipelineSpec spec{.model = {},
-                    .added_tokens = {},
-                    .normalizer = Normalizer(JsonReader(sequence, where)),
-                    .pre_tokenizer = PreTokenizer(JsonReader(none, where)),
-                    .decoder = Decoder(JsonReader(none, where))};
+  PipelineSpec spec{
+      .model = {},
+      .added_tokens = {},
+      .normalizer = Normalizer(JsonReader(sequence, where)),
+      .pre_tokenizer = PreTokenizer(JsonReader(model->dummy_prefix && !legacy ? prefix : none, where)),
+      .decoder = Decoder(JsonReader(none, where))};
   BpeSpec bpe;
   bpe.byte_fallback = true;
   for (size_t i = 0; i < model->pieces.size(); ++i) {

@@ -38,13 +38,24 @@ auto decode_ids(const Processor& processor, const std::vector<int>& ids, std::st
 
 }  // namespace
 
-SentencePieceTokenizer::SentencePieceTokenizer(const std::string& model, const std::string& name)
+SentencePieceTokenizer::SentencePieceTokenizer(const std::string& model, const std::string& name,
+                                               const TokenizerSettings& settings)
     : name_(name), processor_(std::make_unique<sentencepiece::SentencePieceProcessor>()) {
   check(processor_->LoadFromSerializedProto(model), name, "load the model");
   if (processor_->GetPieceSize() <= 0)
     user_error("tokenizer {}: the SentencePiece model has no pieces", name);
-  if (auto spec = read_sentencepiece_bpe(model)) {
+  std::vector<AddedToken> added = merge_added_tokens({}, settings, "tokenizer " + name);
+  if (auto spec = read_sentencepiece_bpe(model, settings.legacy)) {
+    spec->added_tokens = std::move(added);
     bpe_ = std::make_unique<PipelineTokenizer>(std::move(*spec), name);
+    return;
+  }
+  for (const AddedToken& token : added) {
+    if (find_token(token.content)) continue;
+    user_error(
+        "tokenizer {}: the files next to it add the token {}, which is supported for plain BPE models only; "
+        "use the tokenizer.json of the same model",
+        name, shown(token.content));
   }
 }
 
@@ -63,10 +74,16 @@ void SentencePieceTokenizer::set_document_tokens(int32_t end, std::optional<int3
 }
 
 int64_t SentencePieceTokenizer::vocab_size() const {
-  return processor_->GetPieceSize();
+  return bpe_ != nullptr ? bpe_->vocab_size() : processor_->GetPieceSize();
+}
+
+std::optional<int32_t> SentencePieceTokenizer::find_special(std::string_view token) const {
+  const auto id = find_token(token);
+  return id && *id < processor_->GetPieceSize() && processor_->IsControl(*id) ? id : std::nullopt;
 }
 
 std::optional<int32_t> SentencePieceTokenizer::find_token(std::string_view token) const {
+  if (bpe_ != nullptr) return bpe_->find_token(token);
   // An unknown piece has the unknown symbol's id.
   const int id = processor_->PieceToId(token);
   if (processor_->IdToPiece(id) != token) return {};
@@ -74,16 +91,17 @@ std::optional<int32_t> SentencePieceTokenizer::find_token(std::string_view token
 }
 
 void SentencePieceTokenizer::encode_text(std::string_view text, std::vector<int32_t>& tokens,
-                                         SpecialTokens /*special*/) const {
+                                         SpecialTokens special) const {
   if (text.empty()) return;
-  if (bpe_ != nullptr) return encode_bpe(text, tokens);
+  if (bpe_ != nullptr) return encode_bpe(text, tokens, special);
   std::vector<int> ids;
   check(processor_->Encode(text, &ids), name_, "encode a text");
   tokens.insert(tokens.end(), ids.begin(), ids.end());
 }
 
-void SentencePieceTokenizer::encode_bpe(std::string_view text, std::vector<int32_t>& tokens) const {
-  if (valid_utf8_prefix(text) == text.size()) return bpe_->encode(text, tokens);
+void SentencePieceTokenizer::encode_bpe(std::string_view text, std::vector<int32_t>& tokens,
+                                        SpecialTokens special) const {
+  if (valid_utf8_prefix(text) == text.size()) return bpe_->encode(text, tokens, special);
   std::string repaired;
   for_each_utf8_run(text, [&](std::string_view run, bool valid) {
     if (valid) {
@@ -92,7 +110,7 @@ void SentencePieceTokenizer::encode_bpe(std::string_view text, std::vector<int32
       for (size_t i = 0; i < run.size(); ++i) append_utf8(0xFFFD, repaired);
     }
   });
-  bpe_->encode(repaired, tokens);
+  bpe_->encode(repaired, tokens, special);
 }
 
 std::string SentencePieceTokenizer::decode(std::span<const int32_t> tokens) const {
@@ -109,7 +127,10 @@ std::string SentencePieceTokenizer::decode(std::span<const int32_t> tokens) cons
       user_error("token {}: the tokenizer {} has ids 0 to {}; use the tokenizer that made the data", token,
                  name_, vocab_size() - 1);
     }
-    if (processor_->IsControl(token)) {
+    if (token >= processor_->GetPieceSize()) {
+      flush();
+      result += bpe_->decode({&token, 1});
+    } else if (processor_->IsControl(token)) {
       flush();
       result += processor_->IdToPiece(token);
     } else {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "text/tokenizers/pipeline_tokenizer.h"
+#include "text/tokenizers/tokenizer_settings.h"
 
 namespace sentencepiece {
 class SentencePieceProcessor;
@@ -14,13 +15,16 @@ class SentencePieceProcessor;
 
 namespace te::text {
 
-/// Encodes as SentencePiece does: control symbols such as `</s>` in a text are text, whatever SpecialTokens says;
-/// user-defined symbols are matched. Every byte that is no UTF-8 becomes U+FFFD. decode() shows control symbols
-/// by name; what follows one begins without a space.
+/// Encodes as SentencePiece does: control symbols such as `</s>` in a text are text, whatever SpecialTokens says,
+/// unless the files next to the model make added tokens of them; user-defined symbols are matched. Every byte that is
+/// no UTF-8 becomes U+FFFD. decode() shows control symbols and added tokens by name; what follows one begins without a
+/// space.
 class SentencePieceTokenizer : public Tokenizer {
  public:
-  /// `model`: the file's bytes. UserError "tokenizer NAME: ..." when it is damaged.
-  SentencePieceTokenizer(const std::string& model, const std::string& name);
+  /// `model`: the file's bytes. UserError "tokenizer NAME: ..." when it is damaged, or the settings add tokens to a
+  /// model that is no plain BPE.
+  SentencePieceTokenizer(const std::string& model, const std::string& name,
+                         const TokenizerSettings& settings = {});
   ~SentencePieceTokenizer() override;
 
   /// Whether a PipelineTokenizer encodes.
@@ -39,10 +43,12 @@ class SentencePieceTokenizer : public Tokenizer {
   std::optional<int32_t> begin_of_document() const override { return begin_of_document_; }
   std::string name() const override { return name_; }
   std::optional<int32_t> find_token(std::string_view token) const override;
+  /// The same of a control symbol alone.
+  std::optional<int32_t> find_special(std::string_view token) const;
 
  private:
   void encode_text(std::string_view text, std::vector<int32_t>& tokens, SpecialTokens special) const override;
-  void encode_bpe(std::string_view text, std::vector<int32_t>& tokens) const;
+  void encode_bpe(std::string_view text, std::vector<int32_t>& tokens, SpecialTokens special) const;
 
   std::string name_;
   std::unique_ptr<sentencepiece::SentencePieceProcessor> processor_;

@@ -10,8 +10,8 @@ namespace {
 class NormalFormStep : public NormalizerStep {
  public:
   explicit NormalFormStep(NormalForm form) : form_(form) {}
-  void apply(std::string_view text, std::string& result, PatternWorkspace& /*workspace*/) const override {
-    append_normal_form(form_, text, result);
+  void apply(std::string_view text, BoundedText& result, PatternWorkspace& /*workspace*/) const override {
+    append_normal_form(form_, text, result.text());
   }
 
  private:
@@ -21,7 +21,7 @@ class NormalFormStep : public NormalizerStep {
 class PrependStep : public NormalizerStep {
  public:
   explicit PrependStep(std::string text) : text_(std::move(text)) {}
-  void apply(std::string_view text, std::string& result, PatternWorkspace& /*workspace*/) const override {
+  void apply(std::string_view text, BoundedText& result, PatternWorkspace& /*workspace*/) const override {
     if (!text.empty()) result += text_;
     result += text;
   }
@@ -37,7 +37,7 @@ bool starts_with_space(std::string_view text, std::string_view space) {
 class ReplaceTextStep : public NormalizerStep {
  public:
   ReplaceTextStep(std::string from, std::string to) : from_(std::move(from)), to_(std::move(to)) {}
-  void apply(std::string_view text, std::string& result, PatternWorkspace& /*workspace*/) const override {
+  void apply(std::string_view text, BoundedText& result, PatternWorkspace& /*workspace*/) const override {
     append_replaced(text, from_, to_, result);
   }
   bool keeps_start(std::string_view space) const override {
@@ -53,7 +53,7 @@ class ReplaceRegexStep : public NormalizerStep {
  public:
   ReplaceRegexStep(const JsonReader& regex, std::string to)
       : pattern_(regex.string(), regex.where()), to_(std::move(to)) {}
-  void apply(std::string_view text, std::string& result, PatternWorkspace& workspace) const override {
+  void apply(std::string_view text, BoundedText& result, PatternWorkspace& workspace) const override {
     pattern_.split(workspace, text, valid_utf8_prefix(text) == text.size(),
                    [&](size_t begin, size_t end, bool is_match) {
                      result += is_match ? std::string_view(to_) : text.substr(begin, end - begin);
@@ -69,7 +69,7 @@ class ReplaceRegexStep : public NormalizerStep {
 class StripStep : public NormalizerStep {
  public:
   StripStep(bool left, bool right) : left_(left), right_(right) {}
-  void apply(std::string_view text, std::string& result, PatternWorkspace& /*workspace*/) const override {
+  void apply(std::string_view text, BoundedText& result, PatternWorkspace& /*workspace*/) const override {
     size_t begin = text.size(), end = 0, at = 0;  // of what is no white space
     for_each_character(text, [&](uint32_t c, std::string_view bytes) {
       if (!is_white_space(c)) {
@@ -111,16 +111,6 @@ NormalizerStepPtr make_replace(const JsonReader& json) {
 
 NormalizerStepPtr make_strip(const JsonReader& json) {
   return std::make_shared<StripStep>(json.at("strip_left").boolean(), json.at("strip_right").boolean());
-}
-
-void append_replaced(std::string_view text, std::string_view from, std::string_view to, std::string& result) {
-  size_t done = 0;
-  for (size_t at = text.find(from); at != std::string_view::npos; at = text.find(from, done)) {
-    result += text.substr(done, at - done);
-    result += to;
-    done = at + from.size();
-  }
-  result += text.substr(done);
 }
 
 }  // namespace te::text

@@ -10,28 +10,15 @@
 
 namespace te::text {
 
-namespace {
-
-AddedToken read_added_token(const JsonReader& json) {
-  AddedToken token;
-  token.content = json.at("content").string();
-  token.id = json.at("id").integer();
-  if (token.content.empty()) json.fail("`content` is empty; it must be a text");
-  token.single_word = json.boolean_or("single_word", false);
-  token.lstrip = json.boolean_or("lstrip", false);
-  token.rstrip = json.boolean_or("rstrip", false);
-  token.special = json.boolean_or("special", false);
-  token.normalized = json.boolean_or("normalized", !token.special);
-  return token;
-}
-
-}  // namespace
-
-PipelineSpec read_tokenizer_json(const std::string& text, const std::string& name) {
+PipelineSpec read_tokenizer_json(const std::string& text, const std::string& name,
+                                 std::optional<bool> add_prefix_space) {
   const std::string where = "tokenizer " + name;
-  const nlohmann::json value = JsonReader::parse(text, where);
+  nlohmann::json value = JsonReader::parse(text, where);
   const nlohmann::json null;
   const JsonReader json(value, where);
+  if (const auto words = json.find("pre_tokenizer");
+      add_prefix_space && words && words->at("type").string() == "ByteLevel")
+    value["pre_tokenizer"]["add_prefix_space"] = *add_prefix_space;
   const JsonReader nothing(null, where);
   const JsonReader model(json.at("model").value(), where + ": model");
   const auto part = [&](const char* key) {
@@ -62,23 +49,58 @@ PipelineSpec read_tokenizer_json(const std::string& text, const std::string& nam
     }
   }
   if (const JsonReader added = part("added_tokens"); !added.is_null()) {
-    for (size_t i = 0; i < added.array().size(); ++i)
-      spec.added_tokens.push_back(read_added_token(added.element(i)));
+    for (size_t i = 0; i < added.array().size(); ++i) {
+      const JsonReader token = added.element(i);
+      spec.added_tokens.push_back(read_added_token(token));
+      spec.added_tokens.back().id = token.at("id").integer();
+    }
   }
   return spec;
 }
 
-PipelineSpec read_gpt2_files(const std::string& vocab, const std::string& merges, const std::string& name) {
+namespace {
+
+/// The words of the two files' class of tokenizer, and what is done to a text before.
+void set_words(PipelineSpec& spec, const TokenizerSettings& settings, const std::string& where) {
+  using nlohmann::json;
+  const std::string& name = settings.tokenizer_class;
+  json words = {{"type", "ByteLevel"},
+                {"add_prefix_space", settings.add_prefix_space.value_or(false)},
+                {"use_regex", name != "Qwen2Tokenizer"}};
+  if (name == "Qwen2Tokenizer") {
+    constexpr const char* kWords =
+        R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+    const json split = {
+        {"type", "Split"}, {"pattern", {{"Regex", kWords}}}, {"behavior", "Isolated"}, {"invert", false}};
+    words = {{"type", "Sequence"}, {"pretokenizers", {split, words}}};
+    const json composed = {{"type", "NFC"}};
+    spec.normalizer = Normalizer(JsonReader(composed, where));
+  } else if (!name.empty() && name != "GPT2Tokenizer" && name != "RobertaTokenizer" &&
+             name != "BartTokenizer" && name != "CodeGenTokenizer" && name != "PreTrainedTokenizer") {
+    user_error(
+        "{}: its class is {}, of which vocab.json and merges.txt do not tell enough (GPT2Tokenizer and "
+        "Qwen2Tokenizer are known); use the tokenizer.json of the same model",
+        where, shown(name));
+  }
+  spec.pre_tokenizer = PreTokenizer(JsonReader(words, where));
+}
+
+}  // namespace
+
+PipelineSpec read_gpt2_files(const std::string& vocab, const std::string& merges,
+                             const TokenizerSettings& settings, const std::string& name) {
   const std::string where = "tokenizer " + name;
   const nlohmann::json value = JsonReader::parse(vocab, where + ": the vocabulary");
   BpeSpec model;
   read_token_ids(JsonReader(value, where + ": the vocabulary"), model.vocab);
   model.byte_level = true;
+  const nlohmann::json none;
   PipelineSpec spec{.model = {},
                     .added_tokens = {},
-                    .normalizer = Normalizer(JsonReader(nullptr, where)),
-                    .pre_tokenizer = PreTokenizer::gpt2(),
+                    .normalizer = Normalizer(JsonReader(none, where)),
+                    .pre_tokenizer = PreTokenizer(JsonReader(none, where)),
                     .decoder = Decoder::byte_level()};
+  set_words(spec, settings, where);
   std::string_view rest = merges;
   for (size_t line = 1; !rest.empty(); ++line) {
     const size_t end = std::min(rest.find('\n'), rest.size());

@@ -1,9 +1,9 @@
 #include "text/tokenizers/utf8.h"
 
-#include <spdlog/fmt/fmt.h>
-
 #include <algorithm>
 #include <cstring>
+
+#include "core/printable.h"
 
 namespace te::text {
 
@@ -79,13 +79,9 @@ std::string shown(std::string_view text) {
   std::string result = "`";
   while (!text.empty() && result.size() < kLongest) {
     const size_t length = utf8_sequence_length(text);
-    const auto byte = static_cast<uint8_t>(text[0]);
-    if (length == 0 || byte < 0x20 || byte == 0x7F) {
-      result += fmt::format("\\x{:02x}", byte);
-    } else {
-      result += text.substr(0, length);
-    }
-    text.remove_prefix(std::max<size_t>(length, 1));
+    const size_t taken = std::max<size_t>(length, 1);
+    result += printable(text.substr(0, taken));
+    text.remove_prefix(taken);
   }
   return result + (text.empty() ? "`" : "...`");
 }

@@ -1,0 +1,178 @@
+// The files next to a tokenizer: added tokens, special tokens, which token begins and which ends a document. Tokens
+// equal those that transformers' AutoTokenizer made of the same folders (scripts/make_tokenizer_fixtures.py --folders).
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "testing/files.h"
+#include "testing/temporary_folder.h"
+#include "text/tokenizer.h"
+#include "text/tokenizers/utf8.h"
+
+namespace te {
+namespace {
+
+using nlohmann::json;
+using testing::read_file;
+using testing::TextFolder;
+using testing::user_error_of;
+using testing::write_file;
+using Tokens = std::vector<int32_t>;
+
+const std::string kFixtures = TE_SOURCE_DIR "/tests/fixtures/tokenizers/";
+
+/// The SentencePiece fixture, its user-defined piece a control symbol, which makes it plain BPE.
+std::string model_without_user_symbols() {
+  std::string model = read_file(kFixtures + "sentencepiece.model");
+  model[model.find("<sep>") + 5 + 6] = 3;
+  return model;
+}
+
+class TokenizerFolders : public ::testing::Test {
+ protected:
+  /// Writes a tokenizer's own file, `own` (vocab: vocab.json and merges.txt), and the files next to it.
+  std::unique_ptr<text::Tokenizer> make(const std::string& own, const json& files) {
+    std::filesystem::remove_all(folder_ / "t");
+    std::filesystem::create_directories(folder_ / "t");
+    if (own == "vocab") {
+      const json model = json::parse(read_file(kFixtures + "gpt2_style.json"))["model"];
+      std::string merges = "#version: 0.2\n";
+      for (const json& merge : model["merges"])
+        merges += merge[0].get<std::string>() + " " + merge[1].get<std::string>() + "\n";
+      write_file(folder_ / "t/vocab.json", model["vocab"].dump());
+      write_file(folder_ / "t/merges.txt", merges);
+    } else if (own == "plain.model") {
+      write_file(folder_ / "t/tokenizer.model", model_without_user_symbols());
+    } else if (own == "sentencepiece.model") {
+      write_file(folder_ / "t/tokenizer.model", read_file(kFixtures + own));
+    } else {
+      write_file(folder_ / "t/tokenizer.json", read_file(kFixtures + own));
+    }
+    for (const auto& [name, value] : files.items()) write_file(folder_ / ("t/" + name), value.dump());
+    return text::make_tokenizer(folder_ / "t");
+  }
+  std::string refusal(const std::string& own, const json& files) {
+    return user_error_of([&] { make(own, files); });
+  }
+  static Tokens encoded(const text::Tokenizer& tokenizer, const std::string& text,
+                        text::SpecialTokens special = text::SpecialTokens::kMatch) {
+    Tokens tokens;
+    tokenizer.encode(text, tokens, special);
+    return tokens;
+  }
+  static json token(const std::string& content, bool special) {
+    return {{"content", content}, {"special", special}, {"normalized", false}};
+  }
+
+  TextFolder folder_;
+};
+
+TEST_F(TokenizerFolders, TokensOfTransformers) {
+  const json record = json::parse(read_file(kFixtures + "recorded_folders.json"));
+  ASSERT_GE(record["folders"].size(), 20u);
+  for (const auto& [name, folder] : record["folders"].items()) {
+    SCOPED_TRACE(name);
+    json files = folder["files"];
+    files["config.json"] = {{"model_type", folder["model_type"]}};
+    const auto tokenizer = make(folder["own"].get<std::string>(), files);
+    EXPECT_EQ(tokenizer->vocab_size(), folder["vocab_size"].get<int64_t>());
+    EXPECT_EQ(tokenizer->end_of_document(), folder["end"].get<int32_t>());
+    const json& begin = folder["begin"];
+    EXPECT_EQ(tokenizer->begin_of_document(),
+              begin.is_null() ? std::nullopt : std::optional(begin.get<int32_t>()));
+    for (size_t i = 0; i < record["texts"].size(); ++i) {
+      const auto text = record["texts"][i].get<std::string>();
+      EXPECT_EQ(encoded(*tokenizer, text), folder["tokens"][i].get<Tokens>()) << text::shown(text);
+    }
+  }
+}
+
+// Text of strangers has no special tokens, wherever these are named; other added tokens stay.
+TEST_F(TokenizerFolders, SpecialTokensAsText) {
+  const auto tokenizer =
+      make("vocab", {{"added_tokens.json", {{"<a>", 420}, {"<b>", 421}}},
+                     {"special_tokens_map.json", {{"additional_special_tokens", {"<a>"}}}}});
+  EXPECT_EQ(encoded(*tokenizer, "<a><b>"), (Tokens{420, 421}));
+  const Tokens plain = encoded(*tokenizer, "<a><b>", text::SpecialTokens::kAsText);
+  EXPECT_GT(plain.size(), 2u);
+  EXPECT_EQ(plain.back(), 421);
+  EXPECT_EQ(tokenizer->decode(Tokens{420, 421}), "<a><b>");
+}
+
+// The added tokens of a SentencePiece model are behind its pieces.
+TEST_F(TokenizerFolders, SentencePieceShowsAddedTokens) {
+  const json config = {{"added_tokens_decoder", {{"2", token("</s>", true)}, {"500", token("<a>", true)}}}};
+  const auto tokenizer = make("plain.model", {{"tokenizer_config.json", config}});
+  EXPECT_EQ(tokenizer->vocab_size(), 501);
+  EXPECT_EQ(tokenizer->find_token("<a>"), 500);
+  const Tokens tokens = encoded(*tokenizer, "the<a> data</s>");
+  EXPECT_EQ(std::count(tokens.begin(), tokens.end(), 500), 1);
+  EXPECT_EQ(tokens.back(), 2);
+  EXPECT_EQ(tokenizer->decode(tokens), "the<a> data</s>");
+  TE_EXPECT_CONTAINS(refusal("sentencepiece.model", {{"tokenizer_config.json", config}}),
+                     "add the token `<a>`");
+}
+
+// `<s>` is an ordinary piece of this vocabulary, as it is of Qwen's: only what a file names begins a document.
+TEST_F(TokenizerFolders, OrdinaryTokensDoNotBeginDocuments) {
+  json value = json::parse(read_file(kFixtures + "gpt2_style.json"));
+  value["model"]["vocab"]["<s>"] = 420;
+  const auto begin = [&](const json& files) {
+    std::filesystem::remove_all(folder_ / "t");
+    std::filesystem::create_directories(folder_ / "t");
+    write_file(folder_ / "t/tokenizer.json", value.dump());
+    for (const auto& [name, content] : files.items()) write_file(folder_ / ("t/" + name), content.dump());
+    return text::make_tokenizer(folder_ / "t")->begin_of_document();
+  };
+  const auto config = [](json content) { return json{{"tokenizer_config.json", std::move(content)}}; };
+  EXPECT_EQ(begin(json::object()), std::nullopt);
+  EXPECT_EQ(begin(config({{"bos_token", nullptr}})), std::nullopt);
+  EXPECT_EQ(begin(config(json::object())), std::nullopt);
+  EXPECT_EQ(begin(config({{"tokenizer_class", "Qwen2Tokenizer"}})), std::nullopt);
+  EXPECT_EQ(begin({{"config.json", {{"model_type", "qwen3"}}}}), std::nullopt);
+  EXPECT_EQ(begin(config({{"bos_token", "<s>"}})), 420);
+  EXPECT_EQ(begin({{"special_tokens_map.json", {{"bos_token", "<s>"}}}}), 420);
+  // A class of tokenizers with a token of its own; null counts more.
+  EXPECT_EQ(begin(config({{"tokenizer_class", "LlamaTokenizerFast"}})), 420);
+  EXPECT_EQ(begin(config({{"tokenizer_class", "LlamaTokenizerFast"}, {"bos_token", nullptr}})), std::nullopt);
+  // A special token of a known name, where no tokenizer_config.json says more.
+  value["added_tokens"].push_back({{"id", 420}, {"content", "<s>"}, {"special", true}});
+  EXPECT_EQ(begin(json::object()), 420);
+  EXPECT_EQ(begin(config(json::object())), std::nullopt);
+}
+
+TEST_F(TokenizerFolders, TheEndOfADocument) {
+  const auto end = [&](const json& files) { return make("gpt2_style.json", files)->end_of_document(); };
+  EXPECT_EQ(end(json::object()), 0);  // <|endoftext|>
+  EXPECT_EQ(end({{"generation_config.json", {{"eos_token_id", {7, 8}}}}}), 7);
+  EXPECT_EQ(end({{"tokenizer_config.json", {{"eos_token", "token"}}},
+                 {"generation_config.json", {{"eos_token_id", 7}}}}),
+            make("gpt2_style.json", json::object())->find_token("token"));
+  EXPECT_EQ(end({{"tokenizer_config.json", {{"eos_token", nullptr}}},
+                 {"generation_config.json", {{"eos_token_id", 7}}}}),
+            7);
+}
+
+TEST_F(TokenizerFolders, ContradictionsAreRefused) {
+  const auto config = [](const json& content) { return json{{"tokenizer_config.json", content}}; };
+  const auto decoder = [&](const std::string& id, const json& entry) {
+    return config({{"added_tokens_decoder", {{id, entry}}}});
+  };
+  TE_EXPECT_CONTAINS(refusal("vocab", decoder("421", token("<a>", true))), "Hugging Face would give it 420");
+  TE_EXPECT_CONTAINS(refusal("vocab", decoder("420", token("token", true))), "ids must agree");
+  TE_EXPECT_CONTAINS(refusal("gpt2_style.json", decoder("420", token("<|endoftext|>", true))),
+                     "420 in added_tokens_decoder of tokenizer_config.json");
+  TE_EXPECT_CONTAINS(refusal("vocab", decoder("x", token("<a>", true))), "the key must be the token's id");
+  TE_EXPECT_CONTAINS(refusal("vocab", decoder("420", json::array())), "must be an object");
+  TE_EXPECT_CONTAINS(refusal("vocab", decoder("420", {{"content", ""}})), "must be a text");
+  TE_EXPECT_CONTAINS(refusal("vocab", {{"added_tokens.json", {{"<a>", "x"}}}}), "must be an integer");
+  TE_EXPECT_CONTAINS(refusal("vocab", config({{"additional_special_tokens", {3}}})), "must be a string");
+  TE_EXPECT_CONTAINS(refusal("vocab", config({{"bos_token", "<a>"}})),
+                     "`<a>`, the bos_token or eos_token of the files next to it, is not in the vocabulary");
+  TE_EXPECT_CONTAINS(refusal("vocab", config({{"tokenizer_class", "CLIPTokenizer"}})),
+                     "its class is `CLIPTokenizer`");
+}
+
+}  // namespace
+}  // namespace te

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
 #include <iostream>
 #include <optional>
 
@@ -23,10 +22,8 @@ namespace {
 ChatPrompter make_prompter(const std::string& chosen, const text::Tokenizer& tokenizer) {
   std::optional<text::ChatTurns> turns;
   if (chosen.ends_with(".json")) turns = text::ChatTurns::load(chosen);
-  if (chosen.empty() && tokenizer.name() != "bytes") {
-    const std::filesystem::path path(tokenizer.name());
-    turns = text::find_chat_turns(std::filesystem::is_directory(path) ? path : path.parent_path());
-  }
+  if (chosen.empty() && tokenizer.name() != "bytes")
+    turns = text::find_chat_turns(text::tokenizer_folder(tokenizer.name()));
   if (turns) {
     turns->check(tokenizer);
     return [turns, &tokenizer](const text::Conversation& conversation) {
@@ -125,7 +122,7 @@ int ChatCommand::Arguments::talk(parallel::World& world, LoadedModel& loaded, Ch
     if (!world.leader()) continue;
     fmt::print("\n");
     std::fflush(stdout);
-    if (!quiet && chat.ending() != Ending::end_of_document)
+    if (!quiet && chat.ending() != Ending::end_token)
       fmt::print(stderr, "({}; the conversation has {} tokens before it)\n", to_string(chat.ending()),
                  chat.prompt_tokens());
   }
@@ -144,6 +141,7 @@ int ChatCommand::run(parallel::World& world) {
     source = open_model(a.model.checkpoint);
     tokenizer = a.tokenizer.open(*source);
     prompter = make_prompter(a.chat_template, *tokenizer);
+    a.options.ends = end_tokens(*source, *tokenizer);
     text::Conversation opening;
     if (!a.options.system.empty()) opening.push_back({"system", a.options.system, ""});
     opening.push_back({"user", "x", ""});

@@ -181,7 +181,7 @@ GenerateCommand::GenerateCommand(CLI::App& app) : arguments_(std::make_unique<Ar
       ->check(CLI::IsMember({"auto", "on", "off"}))
       ->capture_default_str();
   app.add_flag("--echo", a.echo, "Print the prompt, too");
-  app.add_flag("--ignore-end", a.ignore_end, "Go on after the end-of-document token");
+  app.add_flag("--ignore-end", a.ignore_end, "Continue after the tokens that end generated text");
   app.add_flag("--quiet", a.quiet, "No line about speed on standard error");
 }
 
@@ -197,9 +197,8 @@ void GenerateCommand::Arguments::resolve() {
     user_error("{}: draws tokens, beam search does not; leave it or --num-beams out", sampling.drawing());
   if (beams.chosen() && !options.stops.empty())
     user_error(
-        "--stop: is not for beam search, whose texts end with the end-of-document token; leave it out");
+        "--stop: is not for beam search, whose texts end with the end tokens of the model; leave it out");
   options.sampling = sampling.options;
-  options.stop_at_end = !ignore_end;
 }
 
 // Objects with a `prompt` each. Files and standard input are read by rank 0 alone.
@@ -235,6 +234,7 @@ int GenerateCommand::run(parallel::World& world) {
     source = open_model(a.model.checkpoint);
     tokenizer = a.tokenizer.open(*source);
     a.options.begin_of_document = a.tokenizer.begins(*tokenizer);
+    if (!a.ignore_end) a.options.ends = end_tokens(*source, *tokenizer);
   });
   const std::vector<json> requests = a.read_prompts(world);
   std::vector<std::string> texts;
@@ -244,9 +244,10 @@ int GenerateCommand::run(parallel::World& world) {
   size_t longest = 0;
   const int64_t context_length = longest_sequence(source->model());
   world.together([&] {
-    if (a.beams.chosen() && 2 * a.beams.options.num_beams > source->model().vocab_size)
-      user_error("--num-beams {}: a search needs two tokens a beam, and the model of {} has {}",
-                 a.beams.options.num_beams, source->title(), source->model().vocab_size);
+    const int64_t candidates = num_candidates(a.beams.options, a.options.ends);
+    if (a.beams.chosen() && candidates > source->model().vocab_size)
+      user_error("--num-beams {}: a search needs {} tokens, and the model of {} has {}; give fewer beams",
+                 a.beams.options.num_beams, candidates, source->title(), source->model().vocab_size);
     for (size_t i = 0; i < texts.size(); ++i) {
       try {
         prompts.push_back(

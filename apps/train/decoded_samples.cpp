@@ -43,6 +43,7 @@ generate::GenerateOptions options_of(const config::Config& config, const text::T
                       .seed = config.training.seed};
   options.max_tokens = logging.generate_tokens;
   options.begin_of_document = generate::adds_begin_of_document(tokenizer);
+  options.ends = generate::end_tokens(tokenizer);
   return options;
 }
 

@@ -25,12 +25,12 @@ void log_softmax(std::span<float> scores) {
 
 // --- one search --------------------------------------------------------------------------------------------
 
-Beams::Beams(const BeamOptions& options, std::vector<int32_t> prompt, int64_t max_tokens,
-             std::optional<int32_t> end, double repetition_penalty)
+Beams::Beams(const BeamOptions& options, std::vector<int32_t> prompt, int64_t max_tokens, EndTokens ends,
+             double repetition_penalty)
     : options_(options),
       prompt_(std::move(prompt)),
       max_tokens_(max_tokens),
-      end_(end),
+      ends_(std::move(ends)),
       repetition_penalty_(repetition_penalty),
       running_(1),
       last_(max_tokens == 1) {
@@ -49,9 +49,10 @@ Beam Beams::grown(const Continuation& next) const {
   return beam;
 }
 
-// The 2 * num_beams best ones, best first; of equal ones that of the better beam, then the smaller token.
+// The num_candidates() best ones, best first; of equal ones that of the better beam, then the smaller token.
 std::vector<Beams::Continuation> Beams::continuations(std::span<const float> logits) const {
-  const size_t vocab = logits.size() / running_.size(), wanted = 2 * static_cast<size_t>(options_.num_beams);
+  const size_t vocab = logits.size() / running_.size();
+  const auto wanted = static_cast<size_t>(num_candidates(options_, ends_));
   TE_CHECK(vocab >= wanted, "beam search: {} beams need a vocabulary of {} tokens, not of {}",
            options_.num_beams, wanted, vocab);
   std::vector<Continuation> all;
@@ -176,10 +177,9 @@ void BeamGenerator::move_cache(const Context& context, Search& search) {
 Continued BeamGenerator::finish(const Search& search, bool interrupted) const {
   const Beam& best = search.beams.best();
   Continued result{.text = {}, .prompt = search.prompt, .tokens = best.tokens, .score = best.score};
-  const bool ended =
-      options_.stop_at_end && !best.tokens.empty() && best.tokens.back() == tokenizer_.end_of_document();
+  const bool ended = !best.tokens.empty() && options_.ends.contains(best.tokens.back());
   const auto length = static_cast<int64_t>(best.tokens.size());
-  result.ending = ended                           ? Ending::end_of_document
+  result.ending = ended                           ? Ending::end_token
                   : length >= options_.max_tokens ? Ending::max_tokens
                   : interrupted                   ? Ending::interrupted
                                                   : Ending::context;
@@ -197,8 +197,6 @@ std::vector<Continued> BeamGenerator::run(const Context& context,
   std::vector<Continued> results(prompts.size());
   const auto width = static_cast<size_t>(beams_.num_beams),
              vocab = static_cast<size_t>(decoder_.vocab_size());
-  const std::optional<int32_t> end =
-      options_.stop_at_end ? std::optional(tokenizer_.end_of_document()) : std::nullopt;
   std::vector<std::vector<int64_t>> free(static_cast<size_t>(decoder_.batch()) / width);
   for (size_t i = 0; i < free.size(); ++i)
     for (size_t beam = 0; beam < width; ++beam) free[i].push_back(static_cast<int64_t>(i * width + beam));
@@ -212,7 +210,7 @@ std::vector<Continued> BeamGenerator::run(const Context& context,
     for (; waiting < prompts.size() && !free.empty(); ++waiting, free.pop_back()) {
       const auto room = decoder_.max_length() - static_cast<int64_t>(prompts[waiting].size());
       searches.push_back({waiting, free.back(), prompts[waiting],
-                          Beams(beams_, prompts[waiting], std::min(options_.max_tokens, room), end,
+                          Beams(beams_, prompts[waiting], std::min(options_.max_tokens, room), options_.ends,
                                 options_.sampling.repetition_penalty)});
     }
     if (searches.empty()) break;

@@ -1,8 +1,9 @@
 // Beam search, by the rules of transformers' generate(num_beams): the same candidates, scores and ends, so that the
 // same logits give the same tokens.
 //
-// At each token the num_beams best running beams have 2 * num_beams best continuations together. Those among the first
-// num_beams that end (the end-of-document token, or the last allowed token) become hypotheses, with the score
+// At each token the num_beams best running beams have max(2, 1 + end tokens) * num_beams best continuations together:
+// enough that num_beams of them do not end. Those among the first num_beams that end (an end token, or the last allowed
+// token) become hypotheses, with the score
 //
 //   sum of the tokens' log-probabilities / (number of generated tokens, the end included) ^ length_penalty,
 //
@@ -10,10 +11,10 @@
 // was allowed, or by early_stopping.
 #pragma once
 
+#include <algorithm>
 #include <csignal>
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -36,6 +37,11 @@ struct BeamOptions {
   EarlyStopping early_stopping = EarlyStopping::off;
 };
 
+/// The best continuations of a step that are looked at.
+inline int64_t num_candidates(const BeamOptions& options, const EndTokens& ends) {
+  return std::max<int64_t>(2, 1 + static_cast<int64_t>(ends.size())) * options.num_beams;
+}
+
 /// A sequence of a search, without its prompt.
 struct Beam {
   std::vector<int32_t> tokens;
@@ -45,17 +51,17 @@ struct Beam {
 /// The search of one prompt, apart from the model.
 class Beams {
  public:
-  /// `max_tokens`: to be generated, at least 1. `end`: the token that ends a sequence, where one does. Each token that
-  /// is in the prompt or a beam has its log-probability changed by `repetition_penalty` (sampler.h).
-  Beams(const BeamOptions& options, std::vector<int32_t> prompt, int64_t max_tokens,
-        std::optional<int32_t> end, double repetition_penalty);
+  /// `max_tokens`: to be generated, at least 1. `ends`: the tokens that end a sequence. Each token that is in the
+  /// prompt or a beam has its log-probability changed by `repetition_penalty` (sampler.h).
+  Beams(const BeamOptions& options, std::vector<int32_t> prompt, int64_t max_tokens, EndTokens ends,
+        double repetition_penalty);
 
   /// The beams that run: one, without a token, at first; then num_beams.
   const std::vector<Beam>& running() const { return running_; }
   /// Of each running beam after advance(): which of the beams before it goes on.
   const std::vector<size_t>& parents() const { return parents_; }
-  /// Takes the next token, from logits [running, vocab] of the running beams; vocab is at least 2 * num_beams. False
-  /// when the search is over. UserError when a logit is not a number.
+  /// Takes the next token, from logits [running, vocab] of the running beams; vocab is at least
+  /// num_candidates(). False when the search is over. UserError when a logit is not a number.
   bool advance(std::span<const float> logits);
   /// The best hypothesis, or the best running beam while there is none.
   const Beam& best() const { return hypotheses_.empty() ? running_.front() : hypotheses_.front(); }
@@ -72,12 +78,12 @@ class Beams {
   double normalized(double score, int64_t length) const;
   bool full() const { return hypotheses_.size() == static_cast<size_t>(options_.num_beams); }
   Beam grown(const Continuation& next) const;
-  bool ends(const Continuation& next) const { return last_ || next.token == end_; }
+  bool ends(const Continuation& next) const { return last_ || ends_.contains(next.token); }
 
   BeamOptions options_;
   std::vector<int32_t> prompt_;
   int64_t max_tokens_;
-  std::optional<int32_t> end_;
+  EndTokens ends_;
   double repetition_penalty_;
   std::vector<Beam> running_, hypotheses_;  ///< best first
   std::vector<size_t> parents_;

@@ -43,9 +43,9 @@ bool adds_begin_of_document(const text::Tokenizer& tokenizer) {
   if (!tokenizer.begin_of_document()) return false;
   const fs::path spec(tokenizer.name());
   const bool folder = fs::is_directory(spec);
-  const fs::path beside = folder ? spec : spec.parent_path();
-  if (const fs::path file = beside / "tokenizer_config.json"; fs::is_regular_file(file)) {
-    const json config = read_json(file);
+  const fs::path config_file = text::tokenizer_folder(tokenizer.name()) / "tokenizer_config.json";
+  if (fs::is_regular_file(config_file)) {
+    const json config = read_json(config_file);
     if (config.is_object() && config.contains("add_bos_token") && config["add_bos_token"].is_boolean())
       return config["add_bos_token"].get<bool>();
   }

@@ -41,16 +41,15 @@ ChatPrompt chat_prompt(const text::Conversation& conversation, const text::ChatT
   size_t begin = all.mask.size();
   while (begin > 0 && all.mask[begin - 1] == 1) --begin;
   TE_CHECK(begin > 0 && begin < all.tokens.size(), "chat template {}: no place for a reply", chat.name());
-  ChatPrompt prompt{{all.tokens.begin(), all.tokens.begin() + static_cast<std::ptrdiff_t>(begin)},
-                    {tokenizer.end_of_document()}};
-  if (all.tokens.size() > begin + 1) prompt.ends.push_back(all.tokens.back());
+  ChatPrompt prompt{{all.tokens.begin(), all.tokens.begin() + static_cast<std::ptrdiff_t>(begin)}, {}};
+  if (all.tokens.size() > begin + 1) prompt.turn_end = all.tokens.back();
   return prompt;
 }
 
 ChatPrompt chat_prompt(const text::Conversation& conversation, const text::ChatTurns& turns,
                        const text::Tokenizer& tokenizer) {
-  ChatPrompt prompt{turns.encode(conversation, tokenizer), {tokenizer.end_of_document()}};
-  if (const int32_t end = turns.end(tokenizer); end >= 0) prompt.ends.push_back(end);
+  ChatPrompt prompt{turns.encode(conversation, tokenizer), {}};
+  if (const int32_t end = turns.end(tokenizer); end >= 0) prompt.turn_end = end;
   return prompt;
 }
 
@@ -104,9 +103,8 @@ std::string Chat::reply(const Context& context, const std::string& message,
       break;
     }
     const int32_t token = choose(logits, static_cast<uint64_t>(count));
-    ending_ = stop != nullptr && *stop != 0 ? Ending::interrupted : Ending::end_of_document;
-    const bool ends = std::find(prompt.ends.begin(), prompt.ends.end(), token) != prompt.ends.end();
-    if (ends || ending_ == Ending::interrupted) break;
+    ending_ = stop != nullptr && *stop != 0 ? Ending::interrupted : Ending::end_token;
+    if (token == prompt.turn_end || options_.ends.contains(token) || ending_ == Ending::interrupted) break;
     if (token < tokenizer_.vocab_size()) add(stream.add(token));
     cached_.push_back(token);
     const std::vector<Continuation> next = {{0, std::span(cached_).last(1)}};

@@ -5,6 +5,7 @@
 #include <csignal>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,10 +21,10 @@ namespace te::generate {
 /// The built-in chat template whose special tokens a tokenizer has; UserError when none is.
 std::string default_chat_template(const text::Tokenizer& tokenizer);
 
-/// What a model is given to answer, and the tokens that end the answer.
+/// What a model is given to answer, and the token after which the template ends the answer; none where it has none.
 struct ChatPrompt {
   std::vector<int32_t> tokens;
-  std::vector<int32_t> ends;
+  std::optional<int32_t> turn_end;
 };
 
 /// The conversation up to where the assistant's next message begins. It ends with a message of the user.
@@ -40,6 +41,7 @@ using ChatPrompter = std::function<ChatPrompt(const text::Conversation&)>;
 struct ChatOptions {
   SamplingOptions sampling;
   int64_t max_tokens = 1024;  ///< of a reply
+  EndTokens ends;             ///< of the model; the template's end of a turn ends a reply, too
   std::string system;         ///< a system message before the conversation; empty: none
 };
 
@@ -70,7 +72,7 @@ class Chat {
   std::vector<int32_t> cached_;  ///< tokens whose keys and values the decoder has
   std::vector<float> penalized_;
   uint64_t turn_ = 0;
-  Ending ending_ = Ending::end_of_document;
+  Ending ending_ = Ending::end_token;
   int64_t reused_ = 0, prompt_tokens_ = 0;
 };
 

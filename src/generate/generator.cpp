@@ -9,8 +9,8 @@
 namespace te::generate {
 const char* to_string(Ending ending) {
   switch (ending) {
-    case Ending::end_of_document:
-      return "end of document";
+    case Ending::end_token:
+      return "end token";
     case Ending::stop_string:
       return "stop string";
     case Ending::max_tokens:
@@ -82,8 +82,8 @@ bool Generator::accept(Sequence& sequence, int32_t token, const OnText& on_text)
     sequence.done = true;
   };
   std::string text;
-  if (options_.stop_at_end && token == tokenizer_.end_of_document()) {
-    end(Ending::end_of_document);
+  if (options_.ends.contains(token)) {
+    end(Ending::end_token);
   } else {
     if (token < tokenizer_.vocab_size()) text = sequence.text->add(token);
     if (sequence.text->stopped()) end(Ending::stop_string);

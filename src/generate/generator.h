@@ -1,4 +1,4 @@
-// Continues prompts: several at a time, each until its end of document, a stop string or its last allowed token. Where
+// Continues prompts: several at a time, each until an end token, a stop string or its last allowed token. Where
 // one ends, the next prompt takes its place.
 #pragma once
 
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "generate/decoder.h"
+#include "generate/end_tokens.h"
 #include "generate/sampler.h"
 #include "text/tokenizer.h"
 
@@ -19,18 +20,18 @@ struct GenerateOptions {
   SamplingOptions sampling;
   int64_t max_tokens = 128;        ///< per prompt
   std::vector<std::string> stops;  ///< texts that end a continuation
-  bool stop_at_end = true;         ///< the end-of-document token ends it too
+  EndTokens ends;                  ///< tokens that end it, too
   /// Prompts start with that token where the tokenizer has one; see begin_token.h for what its files say. A prompt that
   /// would have no token has it in any case.
   bool begin_of_document = false;
 };
 
-enum class Ending : uint8_t { end_of_document, stop_string, max_tokens, context, interrupted };
+enum class Ending : uint8_t { end_token, stop_string, max_tokens, context, interrupted };
 const char* to_string(Ending ending);
 
 struct Continued {
   std::string text;                     ///< valid UTF-8; without a stop string
-  std::vector<int32_t> prompt, tokens;  ///< tokens: what was generated, the end-of-document token included
+  std::vector<int32_t> prompt, tokens;  ///< tokens: what was generated, the end token included
   Ending ending = Ending::max_tokens;
   double score = 0.0;  ///< of beam search (beam_search.h)
 };

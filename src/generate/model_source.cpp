@@ -25,7 +25,9 @@ class CheckpointSource final : public ModelSource {
     precision_ = config.precision;
     tokenizer_ = config.data.tokenizer;
     const fs::path kept = checkpoint::kept_beside(reader_.folder());
-    if (tokenizer_ != "bytes" && !kept.empty() && checkpoint::has_tokenizer(kept)) tokenizer_ = kept.string();
+    if (tokenizer_ == "bytes" || kept.empty()) return;
+    if (checkpoint::has_tokenizer(kept)) tokenizer_ = kept.string();
+    end_tokens_ = read_end_tokens(kept);
   }
   int64_t rows(const std::string& parameter, int64_t cols) const override {
     const checkpoint::LogicalTensor& tensor = reader_.at(parameter);
@@ -44,10 +46,13 @@ class CheckpointSource final : public ModelSource {
 
 class ForeignSource final : public ModelSource {
  public:
-  ForeignSource(convert::ForeignModel foreign, const std::string& tokenizer) : foreign_(std::move(foreign)) {
+  /// `folder`: of a Hugging Face model; empty for a file of llama2.c.
+  ForeignSource(convert::ForeignModel foreign, const fs::path& folder) : foreign_(std::move(foreign)) {
     title_ = foreign_.title();
     model_ = foreign_.model();
-    tokenizer_ = tokenizer;
+    if (folder.empty()) return;
+    if (checkpoint::has_tokenizer(folder)) tokenizer_ = folder.string();
+    end_tokens_ = read_end_tokens(folder);
   }
   int64_t rows(const std::string& parameter, int64_t cols) const override {
     const convert::ParameterLayout& layout = foreign_.at(parameter);
@@ -107,8 +112,7 @@ std::unique_ptr<ModelSource> open_model(const fs::path& path) {
   if (fs::is_regular_file(path) && path.extension() == ".bin")
     return std::make_unique<ForeignSource>(convert::open_llama2c(path), "");
   if (fs::is_regular_file(path / "config.json") && !fs::exists(path / "manifest.json"))
-    return std::make_unique<ForeignSource>(convert::open_hugging_face(path),
-                                           checkpoint::has_tokenizer(path) ? path.string() : "");
+    return std::make_unique<ForeignSource>(convert::open_hugging_face(path), path);
   return std::make_unique<CheckpointSource>(path);
 }
 

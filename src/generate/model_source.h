@@ -7,6 +7,7 @@
 
 #include "config/config.h"
 #include "core/device.h"
+#include "generate/end_tokens.h"
 #include "parameters/parameter_store.h"
 
 namespace te::generate {
@@ -21,6 +22,8 @@ class ModelSource {
   const config::PrecisionConfig& precision() const { return precision_; }
   /// Spec for make_tokenizer; empty where nothing names one.
   const std::string& tokenizer() const { return tokenizer_; }
+  /// Those that the model's files name; empty where they name none.
+  const EndTokens& end_tokens() const { return end_tokens_; }
 
   /// Rows a parameter has here; the vocabulary's may be padded otherwise than the model's. UserError when it is missing
   /// or its rows are not `cols` wide.
@@ -32,6 +35,7 @@ class ModelSource {
   std::string title_, tokenizer_;
   config::ModelConfig model_;
   config::PrecisionConfig precision_;
+  EndTokens end_tokens_;
 };
 
 /// A checkpoint of te-train (a step folder, or a checkpoint directory: its latest), a Hugging Face folder or a file of

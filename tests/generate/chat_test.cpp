@@ -62,7 +62,7 @@ TEST_F(ChatTest, PromptsEndWhereTheReplyBegins) {
   const ChatPrompt first =
       generate::chat_prompt({{"system", "be", ""}, {"user", "hi", ""}}, template_, *bytes_);
   EXPECT_EQ(text(first.tokens), "Sbe\nUhi\nA");
-  EXPECT_EQ(first.ends, (std::vector<int32_t>{256, 256}));
+  EXPECT_EQ(first.turn_end, 256);
   const ChatPrompt second = generate::chat_prompt(
       {{"user", "hi", ""}, {"assistant", "yo", ""}, {"user", "so", ""}}, template_, *bytes_);
   std::vector<int32_t> expected;
@@ -72,8 +72,7 @@ TEST_F(ChatTest, PromptsEndWhereTheReplyBegins) {
   EXPECT_EQ(second.tokens, expected);
   // Another end of turn: what the template puts in front of {stop}.
   const auto other = text::ChatTemplate::parse("other", "user: {content}>\nassistant: {content}#{stop}\n");
-  EXPECT_EQ(generate::chat_prompt({{"user", "a", ""}}, other, *bytes_).ends,
-            (std::vector<int32_t>{256, '#'}));
+  EXPECT_EQ(generate::chat_prompt({{"user", "a", ""}}, other, *bytes_).turn_end, '#');
   EXPECT_THROW(generate::default_chat_template(*bytes_), UserError);
 }
 
@@ -154,11 +153,17 @@ TEST_F(ChatTest, RepliesEndWithTheTurnOrTheContext) {
   // Where the end of the turn is what the model says first: a reply without text, and nothing remembered.
   ReadyDecoder again(cpu, config, source, {.batch = 1, .max_rows = 32});
   const ChatPrompt prompt = generate::chat_prompt({{"user", "hi", ""}}, template_, *bytes_);
-  generate::Generator generator(again.get(), *bytes_, {.max_tokens = 1, .stop_at_end = false});
+  generate::Generator generator(again.get(), *bytes_, {.max_tokens = 1});
   const EndingWith tokenizer(*bytes_, generator.run(cpu, {prompt.tokens})[0].tokens[0]);
   Chat silent(again.get(), tokenizer, prompter(tokenizer), {.sampling = {}, .max_tokens = 9});
   EXPECT_EQ(silent.reply(cpu, "hi"), "");
-  EXPECT_EQ(silent.ending(), generate::Ending::end_of_document);
+  EXPECT_EQ(silent.ending(), generate::Ending::end_token);
+  // The same where the model's files name it, and the template has another end.
+  Chat named(
+      again.get(), *bytes_, prompter(*bytes_),
+      {.sampling = {}, .max_tokens = 9, .ends = generate::EndTokens({7, tokenizer.end_of_document()})});
+  EXPECT_EQ(named.reply(cpu, "hi"), "");
+  EXPECT_EQ(named.ending(), generate::Ending::end_token);
   EXPECT_TRUE(silent.conversation().empty());
 }
 

@@ -305,7 +305,7 @@ TEST_F(TeGenerate, MistakesAreOneLine) {
   expect_refused(generate("--prompt a --min-p 0.1 --temperature 0"), "--temperature 0");
   expect_refused(generate("--prompt a --repetition-penalty 0"), "--repetition-penalty");
   expect_refused(generate("--prompt a --num-beams 0"), "--num-beams");
-  expect_refused(generate("--prompt a --num-beams 129"), "a search needs two tokens a beam");
+  expect_refused(generate("--prompt a --num-beams 129"), "a search needs 258 tokens");
   expect_refused(generate("--prompt a --num-beams 2 --top-k 3"), "--top-k: draws tokens");
   expect_refused(generate("--prompt a --num-beams 2 --seed 3"), "--seed: draws tokens");
   expect_refused(generate("--prompt a --num-beams 2 --stop b"), "--stop: is not for beam search");

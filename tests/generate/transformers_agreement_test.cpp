@@ -45,7 +45,7 @@ TEST_F(TransformersAgreement, TokenForToken) {
 
 // Logarithms of probabilities without a model: [1, 2, 3] has been seen, vocabulary of 6.
 TEST(Beams, HypothesesAndRunningBeams) {
-  generate::Beams beams({.num_beams = 2}, {1, 2, 3}, 3, 5, 1.0);
+  generate::Beams beams({.num_beams = 2}, {1, 2, 3}, 3, generate::EndTokens({5}), 1.0);
   const auto logits = [](std::vector<double> probabilities) {
     std::vector<float> result;
     for (const double p : probabilities) result.push_back(static_cast<float>(std::log(p)));

@@ -1,0 +1,45 @@
+// The tokens that end generated text. They are not the end of a document (text::Tokenizer::end_of_document()), which
+// te-data writes after each document: an instruction model ends its replies with another token, or with any of several.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <utility>
+#include <vector>
+
+#include "text/tokenizer.h"
+
+namespace te::generate {
+
+class ModelSource;
+
+/// A set of token ids.
+class EndTokens {
+ public:
+  EndTokens() = default;
+  explicit EndTokens(std::vector<int32_t> ids) : ids_(std::move(ids)) {
+    std::sort(ids_.begin(), ids_.end());
+    ids_.erase(std::unique(ids_.begin(), ids_.end()), ids_.end());
+  }
+  bool contains(int32_t token) const { return std::binary_search(ids_.begin(), ids_.end(), token); }
+  bool empty() const { return ids_.empty(); }
+  size_t size() const { return ids_.size(); }
+  const std::vector<int32_t>& ids() const { return ids_; }  ///< ascending
+
+ private:
+  std::vector<int32_t> ids_;
+};
+
+/// The eos_token_id (a number or a list) of a Hugging Face folder's generation_config.json, or, without that file, of
+/// its config.json, as transformers' generate() takes it. Empty where they name none. UserError for a value of another
+/// type.
+EndTokens read_end_tokens(const std::filesystem::path& folder);
+
+/// The end tokens of the files next to a tokenizer; its end-of-document token where they name none.
+EndTokens end_tokens(const text::Tokenizer& tokenizer);
+
+/// The end tokens of a model's own files, else those of its tokenizer.
+EndTokens end_tokens(const ModelSource& source, const text::Tokenizer& tokenizer);
+
+}  // namespace te::generate

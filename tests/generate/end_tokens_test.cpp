@@ -1,0 +1,174 @@
+// Text ends where transformers' generate() ends it: at any of the ids that the model's generation_config.json names,
+// and at no other, wherever the model lies and however it is asked.
+#include "generate/end_tokens.h"
+
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "generate/beam_search.h"
+#include "generate/generate_testing.h"
+#include "generate/te_generate_testing.h"
+
+namespace te::testing {
+namespace {
+
+using generate::EndTokens;
+using nlohmann::json;
+using Ids = std::vector<int32_t>;
+
+class EndTokensTest : public GenerateFolder {
+ protected:
+  /// A copy of the fixture with `generation` as its generation_config.json; none where it is null.
+  std::string model(const json& generation, const json& config = json::object()) const {
+    const std::filesystem::path to = file("model");
+    std::filesystem::remove_all(to);
+    std::filesystem::copy(fixture_ + "/llama", to);
+    if (generation.is_null())
+      std::filesystem::remove(to / "generation_config.json");
+    else
+      write_file(to / "generation_config.json", generation.dump());
+    json own = json::parse(read_file(to / "config.json"));
+    own.update(config);
+    write_file(to / "config.json", own.dump());
+    return to;
+  }
+  /// The tokens of the fixture's prompts, and how the texts end.
+  std::vector<json> results(const std::string& checkpoint, const std::string& options = "") const {
+    std::string lines;
+    for (const json& prompt : expected_["prompts"]) lines += json{{"prompt", prompt}}.dump() + "\n";
+    write_file(file("prompts"), lines);
+    const Result result =
+        run("--checkpoint " + checkpoint + " --tokenizer bytes --device cpu --dtype fp32 --quiet --prompts " +
+            file("prompts") + " --output " + file("results") + " --max-tokens " +
+            expected_["max_tokens"].dump() + " " + options);
+    EXPECT_EQ(result.code, 0) << result.error;
+    std::vector<json> all;
+    for (const std::string& line : split(read_file(file("results")), '\n')) all.push_back(json::parse(line));
+    return all;
+  }
+  /// What transformers has recorded without an end, up to the first of `ends`.
+  std::vector<Ids> recorded_up_to(const std::set<int32_t>& ends) const {
+    std::vector<Ids> texts;
+    for (const json& one : expected_["cases"])
+      if (one["options"] == "--ignore-end") texts = one["tokens"].get<std::vector<Ids>>();
+    for (Ids& tokens : texts) {
+      const auto end =
+          std::find_if(tokens.begin(), tokens.end(), [&](int32_t t) { return ends.contains(t); });
+      if (end != tokens.end()) tokens.erase(end + 1, tokens.end());
+    }
+    return texts;
+  }
+  void expect_ends(const std::string& checkpoint, const std::set<int32_t>& ends) const {
+    const std::vector<Ids> expected = recorded_up_to(ends);
+    const std::vector<json> all = results(checkpoint);
+    ASSERT_EQ(all.size(), expected.size());
+    for (size_t i = 0; i < all.size(); ++i) {
+      EXPECT_EQ(all[i]["tokens"].get<Ids>(), expected[i]);
+      EXPECT_EQ(all[i]["ending"], ends.contains(expected[i].back()) ? "end token" : "max tokens");
+    }
+  }
+
+  const std::string fixture_ = std::string(TE_SOURCE_DIR) + "/tests/fixtures/generate";
+  const json expected_ = json::parse(read_file(fixture_ + "/expected.json"));
+};
+
+// The tokenizer's end of a document is 256 throughout.
+TEST_F(EndTokensTest, OfAModelsFiles) {
+  expect_ends(model({{"eos_token_id", {171, 103}}}), {171, 103});
+  expect_ends(model({{"eos_token_id", 31}}), {31});
+  expect_ends(model({{"eos_token_id", {256, 12}}}), {256, 12});
+  // Without that file those of config.json; where neither names one, the tokenizer's.
+  expect_ends(model(nullptr, {{"eos_token_id", {64, 199}}}), {64, 199});
+  expect_ends(model({{"eos_token_id", nullptr}}, {{"eos_token_id", 64}}), {256});
+  expect_ends(model(nullptr, {{"eos_token_id", nullptr}}), {256});
+  // Ids that no token has end nothing.
+  expect_ends(model({{"eos_token_id", {-1, 100000, 31}}}), {31});
+  EXPECT_EQ(results(model({{"eos_token_id", 31}}), "--ignore-end")[0]["tokens"].get<Ids>(),
+            recorded_up_to({})[0]);
+  expect_refused(run("--checkpoint " + model({{"eos_token_id", "x"}}) + " --tokenizer bytes --prompt a"),
+                 "generation_config.json.eos_token_id: is of type string; it must be an integer");
+}
+
+TEST_F(EndTokensTest, OfAnImportedCheckpoint) {
+  const std::string checkpoint = file("imported");
+  ASSERT_EQ(std::system((TE_CONVERT_EXECUTABLE " import " + model({{"eos_token_id", {171, 103}}}) +
+                         " --out " + checkpoint + " >" + file("log") + " 2>&1")
+                            .c_str()),
+            0)
+      << read_file(file("log"));
+  expect_ends(checkpoint, {171, 103});
+}
+
+// Each text of a search ends at its first end token, if not at its last allowed token.
+TEST_F(EndTokensTest, OfBeamSearch) {
+  const std::set<int32_t> ends = {171, 103, 12};
+  size_t ended = 0;
+  for (const json& result : results(model({{"eos_token_id", {171, 103, 12}}}), "--num-beams 3")) {
+    const Ids tokens = result["tokens"].get<Ids>();
+    for (size_t i = 0; i + 1 < tokens.size(); ++i) EXPECT_FALSE(ends.contains(tokens[i])) << result;
+    const bool end = ends.contains(tokens.back());
+    EXPECT_EQ(result["ending"], end ? "end token" : "max tokens");
+    ended += end ? 1 : 0;
+  }
+  EXPECT_GT(ended, 2u);
+  expect_refused(run("--checkpoint " + model({{"eos_token_id", {171, 103, 12}}}) +
+                     " --tokenizer bytes --prompt a --num-beams 65"),
+                 "--num-beams 65: a search needs 260 tokens");
+}
+
+// All three ends are among the best four continuations: a search with one end would have looked at these alone, and had
+// one beam left of two.
+TEST(EndTokensOfBeams, LeaveEnoughBeams) {
+  const generate::BeamOptions options = {
+      .num_beams = 2, .length_penalty = 10.0, .early_stopping = generate::EarlyStopping::never};
+  generate::Beams beams(options, {1}, 3, EndTokens({3, 4, 5}), 1.0);
+  std::vector<float> logits;
+  for (const double p : {0.1, 0.05, 0.02, 0.23, 0.3, 0.3}) logits.push_back(static_cast<float>(std::log(p)));
+  logits.resize(8, -20.0f);
+  ASSERT_TRUE(beams.advance(logits));
+  ASSERT_EQ(beams.running().size(), 2u);
+  EXPECT_EQ(beams.running()[0].tokens, Ids{0});
+  EXPECT_EQ(beams.running()[1].tokens, Ids{1});
+  EXPECT_EQ(beams.best().tokens, Ids{4});  // of equal ones the smaller
+}
+
+// The texts that te-train makes end there, too: its tokenizer is that of the files next to it.
+TEST_F(EndTokensTest, OfTrainingsSamples) {
+  TrainFolder folder;
+  json vocab = {{"<|endoftext|>", 256}};
+  for (int byte = 0; byte < 256; ++byte) vocab[fmt::format("<0x{:02X}>", byte)] = byte;
+  const json tokenizer = {
+      {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", json::array()}, {"byte_fallback", true}}},
+      {"decoder", {{"type", "ByteFallback"}}},
+      {"added_tokens", {{{"id", 256}, {"content", "<|endoftext|>"}, {"special", true}}}}};
+  std::filesystem::create_directories(folder / "tokenizer");
+  write_file(folder / "tokenizer/tokenizer.json", tokenizer.dump());
+  const Overrides overrides = {"data.tokenizer=" + (folder / "tokenizer"),
+                               "training.train_steps=2",
+                               "optimizer.lr=0.02",
+                               "logging.generate_every=2",
+                               "logging.generate_prompts=[the]",
+                               "logging.generate_tokens=8"};
+  const Result first = folder.run("a", overrides);
+  ASSERT_EQ(first.code, 0) << first.out << first.error;
+  const json whole = folder.records("a", "samples.jsonl").at(0);
+  ASSERT_EQ(whole["ending"], "max tokens");
+  const auto text = whole["text"].get<std::string>();
+  ASSERT_FALSE(text.empty());
+  write_file(folder / "tokenizer/generation_config.json",
+             json{{"eos_token_id", {200, static_cast<uint8_t>(text[0])}}}.dump());
+  ASSERT_EQ(folder.run("b", overrides).code, 0);
+  const json ended = folder.records("b", "samples.jsonl").at(0);
+  EXPECT_EQ(ended["ending"], "end token");
+  EXPECT_EQ(ended["text"], "");
+  // So do those of te-generate with the run's checkpoint, which keeps the files.
+  const Result generated = run("--checkpoint " + folder.run_folder("b") +
+                               "/checkpoints --dtype bf16 --prompt the --max-tokens 8 --quiet");
+  ASSERT_EQ(generated.code, 0) << generated.error;
+  EXPECT_EQ(generated.out, "\n");
+}
+
+}  // namespace
+}  // namespace te::testing

@@ -13,6 +13,7 @@
 #include "generate/loaded_model.h"
 #include "generate/sampling_options.h"
 #include "generate/stop.h"
+#include "generate/text_output.h"
 
 namespace te::generate {
 namespace {
@@ -108,6 +109,7 @@ bool ChatCommand::chosen() const {
 }
 
 int ChatCommand::Arguments::talk(parallel::World& world, LoadedModel& loaded, Chat& chat) const {
+  const TextOutput output;
   const bool prompts = world.leader() && !quiet && ::isatty(STDIN_FILENO) == 1;
   std::string message;
   while (stop_requested == 0 && read_message(world, prompts, message)) {
@@ -115,7 +117,7 @@ int ChatCommand::Arguments::talk(parallel::World& world, LoadedModel& loaded, Ch
         loaded.context, message,
         [&](const std::string& part) {
           if (!world.leader()) return;
-          std::fwrite(part.data(), 1, part.size(), stdout);
+          output.write(part);
           std::fflush(stdout);
         },
         world.size() == 1 ? &stop_requested : nullptr);

@@ -15,6 +15,7 @@
 #include "generate/loaded_model.h"
 #include "generate/sampling_options.h"
 #include "generate/stop.h"
+#include "generate/text_output.h"
 #include "generate/text_stream.h"
 #include "text/readers/json_records.h"
 
@@ -59,8 +60,9 @@ class Printer {
     if (held_.size() > 1 && current_ < held_.size())
       fmt::print("{}==> prompt {} <==\n", current_ > 0 ? "\n" : "", current_ + 1);
   }
-  static void write(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+  void write(const std::string& text) const { output_.write(text); }
 
+  TextOutput output_;
   std::vector<std::string> held_;
   std::vector<bool> done_;
   size_t current_ = 0;

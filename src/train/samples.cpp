@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/log.h"
+#include "core/printable.h"
 
 namespace te::train {
 namespace {
@@ -11,7 +12,7 @@ using nlohmann::json;
 
 /// On one line, in quotes.
 std::string shown(const std::string& text) {
-  return json(text).dump(-1, ' ', false, json::error_handler_t::replace);
+  return printable(json(text).dump(-1, ' ', false, json::error_handler_t::replace));
 }
 
 }  // namespace

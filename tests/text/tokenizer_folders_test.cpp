@@ -174,5 +174,30 @@ TEST_F(TokenizerFolders, ContradictionsAreRefused) {
                      "its class is `CLIPTokenizer`");
 }
 
+// Every key of the files as other types, and the files cut off: refused, or without effect, never a crash.
+TEST_F(TokenizerFolders, DamagedFilesAreRefused) {
+  const json record = json::parse(read_file(kFixtures + "recorded_folders.json"));
+  json files = record["folders"]["vocab_decoder"]["files"];
+  files["special_tokens_map.json"] = record["folders"]["vocab_added_map"]["files"]["special_tokens_map.json"];
+  files["generation_config.json"] = {{"eos_token_id", {0, 1}}};
+  files["config.json"] = {{"model_type", "gpt2"}};
+  for (const auto& [name, value] : files.items()) {
+    for (const auto& [key, unused] : value.items()) {
+      for (const json& other :
+           {json(7), json("x"), json::array({1, "a"}), json(nullptr), json(-1.5), json({{"a", 1}})}) {
+        json changed = files;
+        changed[name][key] = other;
+        if (name != "tokenizer_config.json") changed["tokenizer_config.json"].erase("added_tokens_decoder");
+        refusal("vocab", changed);
+      }
+    }
+    json changed = files;
+    changed[name] = "no object";
+    if (name == "config.json") continue;
+    if (name != "tokenizer_config.json") changed["tokenizer_config.json"].erase("added_tokens_decoder");
+    TE_EXPECT_CONTAINS(refusal("vocab", changed), name + ": is of type string; it must be an object");
+  }
+}
+
 }  // namespace
 }  // namespace te

@@ -83,49 +83,55 @@ PipelineTokenizer::PipelineTokenizer(PipelineSpec spec, const std::string& name)
 
 PipelineTokenizer::~PipelineTokenizer() = default;
 
+// The reference does not read the ids of added tokens: those that the vocabulary lacks are numbered after it.
+int32_t PipelineTokenizer::choose_id(const AddedToken& token, int64_t& next_id,
+                                     const std::string& where) const {
+  const int64_t limit = 2 * static_cast<int64_t>(vocabulary_.num_tokens() + added_tokens_.size()) + 65536;
+  const auto in_model = vocabulary_.find(token.content);
+  if (!token.id && !in_model && token.gets_no_id) {
+    user_error(
+        "{}: {}, the bos_token or eos_token of the files next to it, is not in the vocabulary; correct it in "
+        "tokenizer_config.json",
+        where, shown(token.content));
+  }
+  const int64_t wanted = token.id.value_or(in_model ? *in_model : next_id);
+  if (wanted < 0 || wanted >= limit) {
+    user_error("{}: added token {} has id {}; it must be 0 to {}", where, shown(token.content), wanted,
+               limit - 1);
+  }
+  const auto id = static_cast<int32_t>(wanted);
+  if (in_model ? *in_model != id : vocabulary_.has(id)) {
+    user_error("{}: added token {} has id {}, but in the vocabulary {}; ids must agree", where,
+               shown(token.content), id,
+               in_model ? fmt::format("it has {}", *in_model) : "that is " + shown(vocabulary_.token(id)));
+  }
+  if (!in_model && id != next_id++) {
+    user_error(
+        "{}: added token {} has id {}, but Hugging Face would give it {}: it counts on from the {} tokens of "
+        "the "
+        "vocabulary; list the added tokens without holes in their ids",
+        where, shown(token.content), id, next_id - 1, vocabulary_.num_tokens());
+  }
+  return id;
+}
+
 void PipelineTokenizer::add_tokens(std::vector<AddedToken> added_tokens, const std::string& where) {
+  constexpr size_t kMostNames = size_t{64} << 20;
   added_tokens_ = std::move(added_tokens);
   added_names_.reserve(added_tokens_.size());
-  const int64_t limit = 2 * static_cast<int64_t>(vocabulary_.num_tokens() + added_tokens_.size()) + 65536;
-  constexpr size_t kMostNames = size_t{64} << 20;
   size_t names_bytes = 0;
   std::string spare;
   PatternWorkspace pattern;
-  // The reference does not read the ids of added tokens: it counts on behind the vocabulary.
   auto next_id = static_cast<int64_t>(vocabulary_.num_tokens());
   for (size_t i = 0; i < added_tokens_.size(); ++i) {
     AddedToken& token = added_tokens_[i];
-    const auto in_model = vocabulary_.find(token.content);
-    if (!token.id && !in_model && token.gets_no_id) {
-      user_error(
-          "{}: {}, the bos_token or eos_token of the files next to it, is not in the vocabulary; correct it "
-          "in "
-          "tokenizer_config.json",
-          where, shown(token.content));
-    }
-    if (!token.id) token.id = in_model ? *in_model : next_id;
-    if (*token.id < 0 || *token.id >= limit) {
-      user_error("{}: added token {} has id {}; it must be 0 to {}", where, shown(token.content), *token.id,
-                 limit - 1);
-    }
-    const auto id = static_cast<int32_t>(*token.id);
-    if (in_model ? *in_model != id : vocabulary_.has(id)) {
-      user_error("{}: added token {} has id {}, but in the vocabulary {}; ids must agree", where,
-                 shown(token.content), id,
-                 in_model ? fmt::format("it has {}", *in_model) : "that is " + shown(vocabulary_.token(id)));
-    }
-    if (!in_model && id != next_id++) {
-      user_error(
-          "{}: added token {} has id {}, but Hugging Face would give it {}: it counts on from the {} tokens "
-          "of the "
-          "vocabulary; list the added tokens without holes in their ids",
-          where, shown(token.content), id, next_id - 1, vocabulary_.num_tokens());
-    }
+    const int32_t id = choose_id(token, next_id, where);
+    token.id = id;
     if (!added_by_id_.emplace(id, i).second || !added_ids_.emplace(token.content, id).second) {
       user_error("{}: added token {} (id {}) is there twice, by content or id", where, shown(token.content),
                  id);
     }
-    vocab_size_ = std::max(vocab_size_, *token.id + 1);
+    vocab_size_ = std::max(vocab_size_, int64_t{id} + 1);
     std::string text = token.content;
     if (token.normalized) normalizer_.apply(text, spare, pattern);
     if ((names_bytes += text.size()) > kMostNames) {

@@ -59,6 +59,8 @@ class PipelineTokenizer : public Tokenizer {
   void encode_piece(const PreTokenizer::Piece& piece, SpecialTokens special, Workspace& workspace,
                     std::vector<int32_t>& tokens) const;
   void add_tokens(std::vector<AddedToken> added_tokens, const std::string& where);
+  /// The id of an added token, where the vocabulary's next free one is `next_id`. UserError when they do not agree.
+  int32_t choose_id(const AddedToken& token, int64_t& next_id, const std::string& where) const;
 
   std::string name_;
   std::unique_ptr<const TokenModel> model_;

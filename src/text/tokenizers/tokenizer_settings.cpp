@@ -164,7 +164,7 @@ class SettingsReader {
   }
 
   void choose_class(const JsonReader& json) {
-    if (!result_.tokenizer_class.empty()) return;
+    if (!result_.tokenizer_class.empty() || !json.value().is_object()) return;
     const auto type = json.find("model_type");
     if (!type || !type->value().is_string()) return;
     for (const auto& [model, name] : kClassOfModel)

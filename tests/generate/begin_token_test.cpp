@@ -1,0 +1,48 @@
+// A model without a begin-of-document token, although `<s>` is an ordinary piece of its vocabulary, as of Qwen's: texts
+// without a context begin after the end-of-document token, as in lm-evaluation-harness.
+#include <nlohmann/json.hpp>
+
+#include "generate/evaluation/requests.h"
+#include "generate/generator.h"
+#include "te_generate_testing.h"
+
+namespace te::testing {
+namespace {
+
+using nlohmann::json;
+
+TEST(NoBeginToken, EmptyContextsBeginAfterTheEndOfADocument) {
+  const std::string fixture = TE_SOURCE_DIR "/tests/fixtures/evaluate/qwen2/";
+  json tokenizer = json::parse(read_file(fixture + "tokenizer.json"));
+  tokenizer["model"]["vocab"]["<s>"] = tokenizer["model"]["vocab"].size();
+  json config = json::parse(read_file(fixture + "tokenizer_config.json"));
+  TemporaryFolder folder;
+  write_file(folder / "tokenizer.json", tokenizer.dump());
+  const std::vector<std::pair<std::string, json>> variants = {
+      {"null", nullptr}, {"absent", nullptr}, {"named", "<s>"}};
+  for (const auto& [name, bos] : variants) {
+    SCOPED_TRACE(name);
+    config.erase("bos_token");
+    if (name != "absent") config["bos_token"] = bos;
+    write_file(folder / "tokenizer_config.json", config.dump());
+    const auto made = text::make_tokenizer(folder.path());
+    const int32_t before = name == "named" ? *made->find_token("<s>") : made->end_of_document();
+    const generate::RequestEncoder encoder(*made, false, 64);
+    generate::Task task{.name = "t", .kind = generate::TaskKind::rolling};
+    task.documents.push_back({.requests = {{"", "some words"}}});
+    EXPECT_EQ(encoder.encode(task, task.documents).at(0).at(0).tokens.at(0), before);
+    task.kind = generate::TaskKind::multiple_choice;
+    EXPECT_EQ(encoder.encode(task, task.documents).at(0).at(0).tokens.at(0), before);
+    const std::vector<int32_t> prompt = generate::Generator::encode(*made, "", {}, 10000, 64);
+    EXPECT_EQ(prompt, std::vector<int32_t>{before});
+  }
+}
+
+// --begin asks for a token that such a model does not have.
+TEST_F(GenerateFolder, BeginIsRefusedWithoutAToken) {
+  expect_refused(run("--checkpoint " TE_SOURCE_DIR "/tests/fixtures/evaluate/qwen2 --begin --prompt a"),
+                 "has no begin-of-document token");
+}
+
+}  // namespace
+}  // namespace te::testing

@@ -63,6 +63,7 @@ std::vector<int32_t> DivergenceCommand::Arguments::read_tokens(const text::Token
   by.encode(content, tokens);
   if (max_tokens > 0 && static_cast<int64_t>(tokens.size()) > max_tokens)
     tokens.resize(static_cast<size_t>(max_tokens));
+  if (tokens.empty()) user_error("--text {}: tokenizer {} makes no token of it", text, by.name());
   for (const int32_t token : tokens)
     if (token >= source.model().vocab_size)
       user_error(

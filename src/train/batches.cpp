@@ -49,7 +49,21 @@ Batches::Batches(BatchOptions options)
     source.key = named ? "data.valid: " + set.name : "data.valid";
     valid_.push_back(open(set.sources));
     spdlog::info("validation data{}: {}", named ? " " + set.name : "", valid_.back()->describe());
+    check_has_loss(*valid_.back(), source.key);
   }
+}
+
+// As a rule the first sample has one, and nothing more is read.
+void Batches::check_has_loss(const data::BatchSource& set, const std::string& key) const {
+  for (int64_t sample = 0; sample < set.num_samples(); ++sample) {
+    const data::Batch batch = set.batch(sample, 1, false);
+    if (counted(batch.targets.data(), options_.seq_length) > 0) return;
+  }
+  user_error(
+      "{}: no token counts in the loss: data.eod_mask_loss leaves none of the {} samples that are evaluated "
+      "(training.eval_microbatches * training.micro_batch_size, at most); use other data, or set "
+      "data.eod_mask_loss to false",
+      key, set.num_samples());
 }
 
 data::Batch Batches::nothing() const {

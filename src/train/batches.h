@@ -61,6 +61,7 @@ class Batches {
  private:
   data::Batch microbatch(const data::BatchSource& source, int64_t first_sample) const;
   void check_documents(const int32_t* starts) const;
+  void check_has_loss(const data::BatchSource& set, const std::string& key) const;
 
   BatchOptions options_;
   parallel::SequenceSplit split_;

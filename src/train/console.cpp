@@ -33,11 +33,12 @@ std::string short_scale(double scale) {
                                              : fmt::format("{:.4g}", scale);
 }
 
+/// Of the operands of which values were counted; null where there is none.
 const Fp8Health* most_saturated(const std::vector<Fp8Health>& fp8) {
-  const auto worst = std::max_element(fp8.begin(), fp8.end(), [](const Fp8Health& a, const Fp8Health& b) {
-    return a.saturated < b.saturated;
-  });
-  return worst == fp8.end() ? nullptr : &*worst;
+  const Fp8Health* worst = nullptr;
+  for (const Fp8Health& item : fp8)
+    if (item.values > 0 && (worst == nullptr || worst->saturated < item.saturated)) worst = &item;
+  return worst;
 }
 
 /// "acc 0.2875 ± 0.0143, acc_norm 0.3125 ± 0.0147"
@@ -139,6 +140,8 @@ void Console::step(const StepMetrics& m, const std::vector<Fp8Health>& fp8, doub
                  short_scale(*m.loss_scale), short_scale(m.next_loss_scale));
   } else if (m.skipped) {
     spdlog::warn("step {}: SKIPPED, loss or gradient not finite ({} so far)", m.step, m.skipped_total);
+  } else if (std::isnan(m.loss)) {
+    spdlog::warn("step {}: no token of its samples counts in the loss", m.step);
   }
   if (options_.fp8 && !fp8.empty()) warn_of_saturation(m.step, fp8);
 }
@@ -147,8 +150,9 @@ void Console::step(const StepMetrics& m, const std::vector<Fp8Health>& fp8, doub
 void Console::warn_of_saturation(int64_t step, const std::vector<Fp8Health>& fp8) {
   constexpr int64_t kRecords = 10;
   ++records_;
-  const Fp8Health& worst = *most_saturated(fp8);
-  if (worst.saturated < kWarnSaturated) return;
+  const Fp8Health* const most = most_saturated(fp8);
+  if (most == nullptr || most->saturated < kWarnSaturated) return;
+  const Fp8Health& worst = *most;
   if (warned_of_ > 0 && records_ - warned_at_ < kRecords && worst.saturated < 10 * warned_of_) return;
   warned_of_ = worst.saturated;
   warned_at_ = records_;

@@ -13,24 +13,21 @@ namespace {
 
 // Shares count by how many values they are of: of a weight that data ranks cast together each rank has cast its part.
 Fp8Health merged_operand(const std::vector<Fp8Health>& holders) {
-  const auto n = static_cast<double>(holders.size());
-  double mean_values = 0;
-  for (const Fp8Health& h : holders) mean_values += h.values;
-  mean_values /= n;
   Fp8Health merged = holders.front();
   merged.saturated = merged.flushed = merged.values = 0;
   merged.recast.reset();
+  double recasts = 0;
   for (const Fp8Health& h : holders) {
-    const double weight = mean_values > 0 ? h.values / mean_values : 1.0;
     merged.amax = std::max(merged.amax, h.amax);
-    merged.saturated += weight * h.saturated;
-    merged.flushed += weight * h.flushed;
+    if (h.recast) merged.recast = merged.recast.value_or(0) + *h.recast, ++recasts;
+    if (h.values == 0) continue;  // a share of nothing
+    merged.saturated += h.values * h.saturated;
+    merged.flushed += h.values * h.flushed;
     merged.values += h.values;
-    if (h.recast) merged.recast = merged.recast.value_or(0) + *h.recast;
   }
-  merged.saturated /= n;
-  merged.flushed /= n;
-  if (merged.recast) *merged.recast /= n;
+  merged.saturated /= merged.values;  // NaN where no rank has counted one
+  merged.flushed /= merged.values;
+  if (merged.recast) *merged.recast /= recasts;
   return merged;
 }
 
@@ -42,7 +39,8 @@ std::vector<Fp8Health> merge_fp8_health(parallel::World& world, const std::vecto
   for (const Fp8Health& h : own) {
     // As bits, since JSON has neither infinity nor NaN.
     text.push_back({h.name, h.layer, static_cast<int>(h.role), static_cast<int>(h.format),
-                    std::bit_cast<uint64_t>(h.amax), std::bit_cast<uint64_t>(h.scale), h.saturated, h.flushed,
+                    std::bit_cast<uint64_t>(h.amax), std::bit_cast<uint64_t>(h.scale),
+                    std::bit_cast<uint64_t>(h.saturated), std::bit_cast<uint64_t>(h.flushed),
                     h.recast.value_or(-1), h.values});
   }
   std::vector<std::vector<Fp8Health>> operands;  // as their holders have them
@@ -56,8 +54,8 @@ std::vector<Fp8Health> merge_fp8_health(parallel::World& world, const std::vecto
       h.format = static_cast<DType>(item[3].get<int>());
       h.amax = std::bit_cast<double>(item[4].get<uint64_t>());
       h.scale = std::bit_cast<double>(item[5].get<uint64_t>());
-      h.saturated = item[6].get<double>();
-      h.flushed = item[7].get<double>();
+      h.saturated = std::bit_cast<double>(item[6].get<uint64_t>());
+      h.flushed = std::bit_cast<double>(item[7].get<uint64_t>());
       if (const double recast = item[8].get<double>(); recast >= 0) h.recast = recast;
       h.values = item[9].get<double>();
       const auto [found, added] = index.try_emplace({h.name, static_cast<int>(h.role)}, operands.size());

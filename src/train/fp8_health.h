@@ -8,8 +8,8 @@
 
 namespace te::train {
 
-/// The operands of all stages in the order of the ranks; per operand the largest amax and the mean of the shares over
-/// the ranks that have it (they hold equally many of its values). Collective; every rank gets the result.
+/// The operands of all stages in the order of the ranks; per operand the largest amax and the shares of all values that
+/// its ranks have counted. Collective; every rank gets the result.
 std::vector<Fp8Health> merge_fp8_health(parallel::World& world, const std::vector<Fp8Health>& own);
 
 }  // namespace te::train

@@ -8,6 +8,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "train/loss_spikes.h"
+#include "train/metrics.h"
 #include "train/robust_spread.h"
 
 namespace te::train {
@@ -93,8 +94,7 @@ void Guard::compare(checkpoint::Progress& progress) {
     services_.wait(progress.step + 1 + i);
     const optim::StepStatus status = optimizer.status();
     optimizer.finish_step(status.skipped != 0);
-    guard.bf16.push_back(static_cast<double>(status.loss_sum) /
-                         static_cast<double>(std::max<int64_t>(1, batch_.counted)));
+    guard.bf16.push_back(mean_loss(status.loss_sum, batch_.counted));
     if (std::isfinite(guard.bf16.back()) && std::isfinite(status.grad_norm)) spikes.add(guard.bf16.back());
   }
   guard.bf16_valid = config_.guard.validate ? services_.validate() : std::nullopt;

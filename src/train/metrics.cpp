@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -74,6 +75,10 @@ int64_t json_step(std::string_view line) {
              : -1;
 }
 
+double mean_loss(double sum, int64_t counted) {
+  return counted > 0 ? sum / static_cast<double>(counted) : std::numeric_limits<double>::quiet_NaN();
+}
+
 std::string human_time(double seconds) {
   const int64_t total = std::max<int64_t>(0, std::llround(seconds));
   if (total >= 3600) return fmt::format("{}:{:02}:{:02}", total / 3600, total / 60 % 60, total % 60);
@@ -107,7 +112,7 @@ std::vector<Fp8Health> Fp8HealthReader::read() const {
   for (int i = 0; i < table_.size(); ++i) {
     const fp8::OperandInfo& info = table_.info(i);
     const kernels::Fp8Counters& counters = counters_.as<kernels::Fp8Counters>()[i];
-    const double total = std::max<double>(1.0, static_cast<double>(counters.total));
+    const auto total = static_cast<double>(counters.total);  // 0 / 0 is NaN
     health.push_back({info.name, info.layer, info.role, info.format, amax_.as<float>()[i],
                       scale_.as<float>()[i], static_cast<double>(counters.saturated) / total,
                       static_cast<double>(counters.flushed) / total, recast_share(i),
@@ -210,8 +215,8 @@ void MetricsWriter::step(const StepMetrics& m, const std::vector<Fp8Health>& fp8
                              {"format", dtype_name(item.format)},
                              {"amax", number(item.amax)},
                              {"scale", number(item.scale)},
-                             {"saturated", item.saturated},
-                             {"flushed", item.flushed}});
+                             {"saturated", number(item.saturated)},
+                             {"flushed", number(item.flushed)}});
     if (item.recast) record["fp8"].back()["recast"] = *item.recast;
   }
   if (jsonl_) jsonl_->append(record.dump() + "\n");

@@ -18,6 +18,9 @@
 
 namespace te::train {
 
+/// Of so many counted tokens; NaN where there is none: the mean over nothing is not 0, which would be the best loss.
+double mean_loss(double sum, int64_t counted);
+
 /// The mean loss over the counted tokens of a validation set.
 struct SetLoss {
   std::string name;
@@ -35,7 +38,7 @@ struct StepMetrics {
   int64_t step = 0;              ///< 1-based
   int64_t consumed_samples = 0;  ///< after the step
   int64_t consumed_tokens = 0;
-  double loss = 0;                   ///< cross entropy, mean over the counted tokens of the global batch
+  double loss = 0;                   ///< cross entropy: mean_loss() of the global batch
   std::optional<double> z_loss;      ///< the same of the z-loss, where there is one
   std::optional<double> valid_loss;  ///< of training.best_valid_set
   std::vector<SetLoss> valid;        ///< of all validation sets, in the config's order
@@ -58,7 +61,7 @@ struct StepMetrics {
   std::vector<std::pair<std::string, double>> guard;           ///< Guard::record()
 };
 
-/// FP8 health of one operand in the step just taken. The shares are 0 in a step that does not count.
+/// FP8 health of one operand in the step just taken. The shares are NaN where no value was counted.
 struct Fp8Health {
   std::string name;
   int layer = 0;

@@ -1,7 +1,6 @@
 #include "train/source_losses.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "core/error.h"
 #include "train/batches.h"
@@ -32,9 +31,7 @@ std::vector<SourceLoss> SourceLosses::take(parallel::World& world) {
   for (size_t i = 0; i < names_.size(); ++i) {
     const double loss = world.sum_f64(sums_[i].loss);
     const int64_t tokens = world.sum_i64(sums_[i].tokens);
-    const double mean =
-        tokens > 0 ? loss / static_cast<double>(tokens) : std::numeric_limits<double>::quiet_NaN();
-    result.push_back({names_[i], mean, tokens});
+    result.push_back({names_[i], mean_loss(loss, tokens), tokens});
   }
   clear();
   return result;

@@ -213,10 +213,9 @@ StepMetrics TrainingLoop::finish_step(const HostBatch& batch, double seconds) {
   metrics.step = progress_.step;
   metrics.consumed_samples = progress_.consumed_samples;
   metrics.consumed_tokens = progress_.consumed_samples * seq;
-  const auto counted = static_cast<double>(std::max<int64_t>(1, batch.counted));
-  metrics.loss = static_cast<double>(status.loss_sum) / counted;
+  metrics.loss = mean_loss(status.loss_sum, batch.counted);
   if (config_.training.z_loss_coefficient != 0.0)
-    metrics.z_loss = static_cast<double>(status.z_loss_sum) / counted;
+    metrics.z_loss = mean_loss(status.z_loss_sum, batch.counted);
   metrics.grad_norm = status.grad_norm;
   metrics.lr = optimizer.schedule().at(progress_.step);
   metrics.seconds = seconds;

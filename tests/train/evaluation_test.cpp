@@ -138,6 +138,36 @@ TEST_F(Evaluation, ARunThatGetsNoBetterStops) {
   EXPECT_EQ(folder_.csv("a").size(), 8u);
 }
 
+// The mean over nothing is not 0, which would be the best of all losses.
+TEST_F(Evaluation, ASetInWhichNoTokenCountsIsRefused) {
+  write_dataset(folder_ / "single", testing::Documents(40, std::vector<int32_t>(1, 'x')));
+  const Overrides set = often_ + Overrides{"data.eod_mask_loss=true", "checkpoint.keep_best=1",
+                                           "data.valid={text: " + (folder_ / "valid") +
+                                               ", single: " + (folder_ / "single") + "}"};
+  expect_refused(folder_.run("a", set), "data.valid: single: no token counts in the loss");
+  EXPECT_FALSE(fs::exists(folder_.run_folder("a") + "/loss.csv"));
+}
+
+TEST_F(Evaluation, AStepInWhichNoTokenCountsHasNoLoss) {
+  // 31 documents of one token for each of 120: as a rule no sample of a step has two tokens of one document.
+  testing::Documents documents(31 * 8, std::vector<int32_t>(1, 'x'));
+  for (int i = 0; i < 8; ++i) documents.push_back(std::vector<int32_t>(20, 'x'));
+  write_dataset(folder_ / "sparse", documents);
+  const Result result = run(
+      "a", {"data.eod_mask_loss=true", "data.train=" + (folder_ / "sparse"), "training.micro_batch_size=1",
+            "training.global_batch_size=1", "training.train_steps=20", "training.loss_spikes=skip"});
+  int without = 0;
+  for (const nlohmann::json& record : records("a")) {
+    const double loss = record["loss"].is_null() ? 1.0 : record["loss"].get<double>();
+    without += record["loss"].is_null() ? 1 : 0;
+    EXPECT_GT(loss, 0.0);
+    EXPECT_FALSE(record["skipped"].get<bool>());
+  }
+  EXPECT_GT(without, 0);
+  EXPECT_LT(without, 20);
+  TE_EXPECT_CONTAINS(result.out, ": no token of its samples counts in the loss");
+}
+
 TEST_F(Evaluation, RefusesWhatHasNoLossToGoBy) {
   expect_refused(folder_.run("a", {"checkpoint.keep_best=1"}),
                  "checkpoint.keep_best (1) goes by a validation loss");

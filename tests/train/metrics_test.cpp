@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 namespace te {
 namespace {
 
@@ -14,6 +16,11 @@ TEST(HumanTime, MinutesOrHours) {
   EXPECT_EQ(train::human_time(3599), "59:59");
   EXPECT_EQ(train::human_time(3723), "1:02:03");
   EXPECT_EQ(train::human_time(100 * 3600), "100:00:00");
+}
+
+TEST(MeanLoss, OfNoTokenIsNone) {
+  EXPECT_EQ(train::mean_loss(6.0, 4), 1.5);
+  EXPECT_TRUE(std::isnan(train::mean_loss(0.0, 0)));
 }
 
 }  // namespace

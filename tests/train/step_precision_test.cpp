@@ -40,6 +40,25 @@ TEST(StepPrecision, DependsOnScheduleAndGuard) {
   EXPECT_FALSE(train::step_in_bf16(precision, 0, 3));
 }
 
+// A share of no values is not 0, which would say that FP8 suits them.
+TEST(StepPrecision, AStepInBf16HasNoSharesOfCasts) {
+  const TrainFolder folder;
+  run(folder, "a", kAlwaysFp8 + Overrides{"precision.fp8_from_step=3", "training.train_steps=4"});
+  int of_bf16 = 0, of_fp8 = 0;
+  for (const json& record : folder.records("a")) {
+    if (!record.contains("fp8")) continue;
+    const bool bf16 = record["step"] < 3;
+    for (const json& operand : record["fp8"]) {
+      ++(bf16 ? of_bf16 : of_fp8);
+      for (const char* share : {"saturated", "flushed"}) {
+        EXPECT_EQ(operand[share].is_null(), bf16) << record["step"] << operand;
+      }
+    }
+  }
+  EXPECT_GT(of_bf16, 0);
+  EXPECT_GT(of_fp8, 0);
+}
+
 TEST(StepPrecision, OutsideOfTheScheduleTheRunIsABf16Run) {
   const TrainFolder folder;
   const std::vector<std::pair<std::string, Overrides>> models = {

@@ -95,9 +95,9 @@ PairedDifference compare(const std::string& task, const std::string& metric, con
     squares += rest * rest;
   }
   const auto count = static_cast<double>(a.size());
-  result.stderr_of_difference = count > 1.0 ? std::sqrt(count / (count - 1.0) * squares) / weight : 0.0;
-  const double half = a.size() > 1 ? student_t_95(result.documents - 1) * result.stderr_of_difference
-                                   : std::numeric_limits<double>::quiet_NaN();
+  constexpr double kNone = std::numeric_limits<double>::quiet_NaN();  // of one document nothing is known
+  result.stderr_of_difference = a.size() > 1 ? std::sqrt(count / (count - 1.0) * squares) / weight : kNone;
+  const double half = a.size() > 1 ? student_t_95(result.documents - 1) * result.stderr_of_difference : kNone;
   result.low = result.difference - half, result.high = result.difference + half;
   if (result.binary) result.p_value = mcnemar_exact(result.only_a, result.only_b);
   return result;

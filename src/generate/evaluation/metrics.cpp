@@ -71,9 +71,11 @@ std::vector<Metric> rolling_metrics(const Task& task, const std::vector<Document
     words += static_cast<double>(task.documents[i].words);
     bytes += static_cast<double>(task.documents[i].bytes);
   }
-  return {{"word_perplexity", std::exp(-sum / words), {}, false},
-          {"byte_perplexity", std::exp(-sum / bytes), {}, false},
-          {"bits_per_byte", -sum / bytes / std::log(2.0), {}, false}};
+  // Of documents without a word, or without a byte, there is none.
+  const auto nats_per = [&](double units) { return units > 0 ? -sum / units : std::nan(""); };
+  return {{"word_perplexity", std::exp(nats_per(words)), {}, false},
+          {"byte_perplexity", std::exp(nats_per(bytes)), {}, false},
+          {"bits_per_byte", nats_per(bytes) / std::log(2.0), {}, false}};
 }
 
 void add_metric(ordered_json& out, const Metric& metric) {

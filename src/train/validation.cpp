@@ -1,6 +1,5 @@
 #include "train/validation.h"
 
-#include <algorithm>
 #include <optional>
 
 #include "core/error.h"
@@ -9,18 +8,20 @@ namespace te::train {
 
 namespace {
 
-/// The mean of one set; none, on all ranks, when one of them cannot use what it has read.
+/// The mean of one set; none, on all ranks, when one of them cannot use what it has read. A pass may hold collectives
+/// of all data-parallel ranks (parallel.shard: parameters), so each of them makes as many passes as the others: a rank
+/// whose share has ended evaluates samples beyond the last one, which count for nothing.
 std::optional<double> validation_loss(StepRunner& runner, const Batches& batches, size_t set,
                                       int64_t micro_batch_size, parallel::World& world,
                                       std::string& bad_data) {
   const parallel::Groups& groups = runner.groups();
+  const int64_t own = micro_batch_size * groups.at().data, all = micro_batch_size * groups.grid().data;
   int64_t counted = 0;
   runner.begin_evaluation();
-  for (int64_t first = micro_batch_size * groups.at().data; first < batches.validation_samples(set);
-       first += micro_batch_size * groups.grid().data) {
+  for (int64_t first = 0; first < batches.validation_samples(set); first += all) {
     data::Batch data;
     try {
-      data = batches.validation(set, first);
+      data = batches.validation(set, first + own);
     } catch (const UserError& error) {  // the other ranks wait for this one
       bad_data = error.what();
       data = batches.nothing();
@@ -29,9 +30,9 @@ std::optional<double> validation_loss(StepRunner& runner, const Batches& batches
     runner.evaluate(Batches::view(data));
   }
   counted = world.sum_i64(counted, groups.data().world_ranks());
-  const double loss = runner.finish_evaluation() / static_cast<double>(std::max<int64_t>(1, counted));
+  const double sum = runner.finish_evaluation();
   if (world.max_i64(bad_data.empty() ? 0 : 1) != 0) return {};
-  return loss;
+  return mean_loss(sum, counted);
 }
 
 }  // namespace

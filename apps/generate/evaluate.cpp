@@ -251,7 +251,8 @@ int EvaluateCommand::run(parallel::World& world) {
       user_error("--max-length {}: the model's context is {}", a.max_length, context);
     max_length = a.max_length > 0 ? a.max_length : context;
     tokenizer = a.tokenizer.open(*source);
-    encoder = std::make_unique<RequestEncoder>(*tokenizer, a.tokenizer.begins(*tokenizer), max_length);
+    encoder = std::make_unique<RequestEncoder>(*tokenizer, a.tokenizer.begins(*tokenizer),
+                                               source->model().vocab_size, max_length);
     for (Task& task : read_tasks(a.tasks, a.options)) {
       tokens.push_back(tokenize(task, *encoder));
       longest = std::max(longest, longest_inputs(tokens.back().groups));

@@ -60,7 +60,7 @@ class DecodedTasks final : public train::TaskJudge {
       : context_(own_context(context)), world_(world) {
     const std::unique_ptr<text::Tokenizer> tokenizer = open_run_tokenizer(config);
     const generate::RequestEncoder encoder(*tokenizer, generate::adds_begin_of_document(*tokenizer),
-                                           generate::longest_sequence(config.model));
+                                           config.model.vocab_size, generate::longest_sequence(config.model));
     int64_t longest = 1;
     for (generate::Task& task : read_tasks(config.evaluation)) {
       tokens_.push_back(generate::tokenize(task, encoder));

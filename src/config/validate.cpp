@@ -395,12 +395,6 @@ void check_data(const Config& c) {
         c.training.eval_interval);
   }
   check_evaluation(c);
-  constexpr int64_t kByteTokens = 257;  // 256 bytes and the end-of-document token
-  if (d.tokenizer == "bytes" && c.model.vocab_size < kByteTokens) {
-    user_error(
-        "model.vocab_size ({}) is below the {} tokens of data.tokenizer bytes (256 bytes, end of document)",
-        c.model.vocab_size, kByteTokens);
-  }
 }
 
 void check_output(const Config& c) {

@@ -12,8 +12,7 @@
 namespace te::train {
 
 void check_data(const config::DataConfig& data, int64_t vocab_size, const std::string& checkpoint_directory) {
-  const std::unique_ptr<text::Tokenizer> tokenizer =
-      check_tokenizer(data.tokenizer, vocab_size, checkpoint_directory);
+  const std::unique_ptr<text::Tokenizer> tokenizer = check_tokenizer(data.tokenizer, checkpoint_directory);
   data::DatasetCheck check = {.vocab_size = vocab_size,
                               .tokenizer = {},
                               .tokenizer_key = "data.tokenizer",

@@ -19,8 +19,7 @@ bool names_files(const std::string& tokenizer) {
 
 }  // namespace
 
-std::unique_ptr<text::Tokenizer> check_tokenizer(const std::string& spec, int64_t vocab_size,
-                                                 const fs::path& directory) {
+std::unique_ptr<text::Tokenizer> check_tokenizer(const std::string& spec, const fs::path& directory) {
   if (!names_files(spec)) return spec.empty() ? nullptr : text::make_tokenizer(spec);
   if (checkpoint::tokenizer_files(spec).empty()) {
     const fs::path kept = checkpoint::kept_beside(directory);
@@ -33,12 +32,7 @@ std::unique_ptr<text::Tokenizer> check_tokenizer(const std::string& spec, int64_
         "out",
         spec);
   }
-  auto tokenizer = text::make_tokenizer(spec);
-  if (tokenizer->vocab_size() > vocab_size) {
-    user_error("model.vocab_size ({}) is below the {} tokens of data.tokenizer {}", vocab_size,
-               tokenizer->vocab_size(), spec);
-  }
-  return tokenizer;
+  return text::make_tokenizer(spec);
 }
 
 void keep_tokenizer(const std::string& spec, const fs::path& directory,

@@ -12,9 +12,9 @@
 namespace te::train {
 
 /// UserError when data.tokenizer (`spec`) names a path without a tokenizer (unless `directory`, that of the
-/// checkpoints, keeps one already), a tokenizer that te-data cannot read, or one with more tokens than the model's
-/// `vocab_size`. Returns the tokenizer; null where none is named.
-std::unique_ptr<text::Tokenizer> check_tokenizer(const std::string& spec, int64_t vocab_size,
+/// checkpoints, keeps one already), or a tokenizer that te-data cannot read. Returns the tokenizer; null where none is
+/// named. It may have tokens that the model does not have: those that occur are checked where they are read.
+std::unique_ptr<text::Tokenizer> check_tokenizer(const std::string& spec,
                                                  const std::filesystem::path& directory);
 
 /// Copies to `directory` what data.tokenizer (`spec`) names, else what is kept beside the first of `origins` that has a

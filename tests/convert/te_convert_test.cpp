@@ -138,13 +138,12 @@ TEST_F(TunedModel, TheTokenizerOfTheConfigComesFirst) {
   EXPECT_EQ(ended.code, 2);
   EXPECT_NE(ended.error.find("data.tokenizer: " + at("encoder.json")), std::string::npos) << ended.error;
   EXPECT_FALSE(fs::exists(folder_ / "new/checkpoints/latest"));
-  // One that is larger than the model.
+  // It may be larger than the model's vocabulary: the tokens that occur are below it.
   std::string vocabulary = "{";
   for (int i = 0; i < 100; ++i) vocabulary += fmt::format("\"t{}\": {}, ", i, i);
   write_bytes(folder_ / "encoder.json", vocabulary + R"("<|endoftext|>": 100})");
   ended = tune("new", "te", tokenizer);
-  EXPECT_EQ(ended.code, 2);
-  EXPECT_NE(ended.error.find("is below the 101 tokens of data.tokenizer"), std::string::npos) << ended.error;
+  EXPECT_EQ(ended.code, 0) << ended.error;
 }
 
 TEST_F(TeConvert, AModelWithoutATokenizerIsExportedWithAWarning) {

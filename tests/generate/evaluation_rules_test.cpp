@@ -187,7 +187,7 @@ TEST_F(TaskFiles, OwnTasksByNameAndByPath) {
 // Bytes as tokens: every character its own.
 TEST(Requests, SpacesMoveAndLongOnesAreCut) {
   const auto bytes = text::make_tokenizer("bytes");
-  const RequestEncoder encoder(*bytes, false, 6);
+  const RequestEncoder encoder(*bytes, false, bytes->vocab_size(), 6);
   Task task;
   task.name = "t";
   Document document;
@@ -207,9 +207,32 @@ TEST(Requests, SpacesMoveAndLongOnesAreCut) {
   EXPECT_THROW(encoder.encode(task, task.documents), UserError);
 }
 
+// A tokenizer may have tokens that the model does not have, as long as they do not occur.
+TEST(Requests, TokensThatOccurMustBeTheModels) {
+  const auto bytes = text::make_tokenizer("bytes");
+  const RequestEncoder encoder(*bytes, false, 'z', 6);
+  for (const TaskKind kind : {TaskKind::multiple_choice, TaskKind::rolling}) {
+    Task task{.name = "t", .kind = kind};
+    task.documents.emplace_back();
+    if (kind == TaskKind::multiple_choice) {
+      task.documents[0].requests = {{"ab", " c"}};
+      EXPECT_EQ(encoder.encode(task, task.documents)[0][0].tokens,
+                (std::vector<int32_t>{'a', 'b', ' ', 'c'}));
+    }
+    task.documents[0].requests = {{"az", " c"}};
+    try {
+      encoder.encode(task, task.documents);
+      ADD_FAILURE() << "accepted";
+    } catch (const UserError& error) {
+      TE_EXPECT_CONTAINS(error.what(), "task t, document 0: tokenizer bytes makes token ");
+      TE_EXPECT_CONTAINS(error.what(), "the model's vocabulary has 122");
+    }
+  }
+}
+
 TEST(Requests, ATextIsCutIntoWindows) {
   const auto bytes = text::make_tokenizer("bytes");
-  const RequestEncoder encoder(*bytes, false, 4);
+  const RequestEncoder encoder(*bytes, false, bytes->vocab_size(), 4);
   Task task{.name = "t", .kind = TaskKind::rolling};
   Document document;
   document.requests = {{"", "abcdefghij"}};

@@ -32,9 +32,11 @@ class TextList {
 
 }  // namespace
 
-RequestEncoder::RequestEncoder(const text::Tokenizer& tokenizer, bool begin, int64_t max_length)
+RequestEncoder::RequestEncoder(const text::Tokenizer& tokenizer, bool begin, int64_t vocab_size,
+                               int64_t max_length)
     : tokenizer_(tokenizer),
       begin_(begin),
+      vocab_size_(vocab_size),
       max_length_(max_length),
       prefix_(tokenizer.begin_of_document().value_or(tokenizer.end_of_document())),
       prefix_text_(tokenizer.decode({&prefix_, 1})) {}
@@ -42,6 +44,14 @@ RequestEncoder::RequestEncoder(const text::Tokenizer& tokenizer, bool begin, int
 Tokens RequestEncoder::with_begin(std::string_view text, Tokens tokens) const {
   if (begin_ && !text.starts_with(prefix_text_)) tokens.insert(tokens.begin(), prefix_);
   return tokens;
+}
+
+void RequestEncoder::check_tokens(std::span<const TokenRequest> requests, const std::string& place) const {
+  for (const TokenRequest& request : requests)
+    for (const int32_t token : request.tokens)
+      if (token >= vocab_size_)
+        user_error("{}: tokenizer {} makes token {} of it, the model's vocabulary has {}", place,
+                   tokenizer_.name(), token, vocab_size_);
 }
 
 TokenRequest RequestEncoder::request(Tokens context, const Tokens& continuation,
@@ -98,6 +108,7 @@ std::vector<std::vector<TokenRequest>> RequestEncoder::encode(const Task& task,
       Tokens whole = whole_tokens[whole_at];
       if (task.kind == TaskKind::rolling) {
         result.push_back(windows(with_begin(whole_text, std::move(whole))));
+        check_tokens(result.back(), place);
         continue;
       }
       Tokens context;
@@ -112,6 +123,7 @@ std::vector<std::vector<TokenRequest>> RequestEncoder::encode(const Task& task,
       const size_t begin = std::min(context.size(), whole.size());
       result.push_back(
           {request(context, Tokens(whole.begin() + static_cast<std::ptrdiff_t>(begin), whole.end()), place)});
+      check_tokens(result.back(), place);
     }
   }
   return result;

@@ -156,6 +156,7 @@ void warn_of_mpirun(te::parallel::World& world, const te::train::MpirunWatch& mp
 /// How a run is started, beside its config.
 struct Start {
   std::string config_path;  ///< several: joined by " + "
+  te::config::Provenance provenance;
   bool overwrite = false, verbose = false;
 };
 
@@ -192,12 +193,14 @@ int train(const te::config::Config& config, te::parallel::World& world, const St
       .parameters = trainer.model().parameters(),
       .grid = grid,
       .placement = placement,
+      .provenance = start.provenance,
       .attention = trainer.model().attention_kernels(context),
       .program = fmt::format("te-train {} ({})", version.version, version.commit.substr(0, 12)),
       .config_path = start.config_path,
       .ranks = world.size() > 1 ? te::parallel::binding_table(world, context, grid) : ""};
   if (start.verbose && world.leader()) {
-    print_tables(te::train::start_tables(info) + "effective config:\n" + te::config::to_yaml(config));
+    print_tables(te::train::start_tables(info) + "effective config:\n" +
+                 te::config::to_yaml(config, start.provenance));
   } else {
     te::print_plain(te::train::start_screen(info, te::console_terminal().columns));
   }
@@ -313,8 +316,8 @@ int body(te::parallel::World& world, int argc, char** argv) {
     return 0;
   }
   if (!show.dry_run && !show.schedule)
-    return train_under_signals(config, world,
-                               {fmt::format("{}", fmt::join(configs, " + ")), overwrite, show.verbose});
+    return train_under_signals(
+        config, world, {fmt::format("{}", fmt::join(configs, " + ")), provenance, overwrite, show.verbose});
   if (!world.leader()) return 0;
   const te::parallel::ProcessGrid grid = te::parallel::ProcessGrid::of(
       shown_ranks(config.parallel, world, show.ranks), static_cast<int>(config.parallel.tensor),

@@ -2,9 +2,11 @@
 #include "config/config.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <numeric>
 
+#include "config/key_table.h"
 #include "config/window_pattern.h"
 #include "core/error.h"
 
@@ -60,7 +62,32 @@ void resolve_family(ModelConfig& m) {
   m.embedding_dropout = m.embedding_dropout_rate();
 }
 
+/// In decimal digits: of 3e-4 it is 3e-5, which 3e-4 / 10 is not.
+double tenth_of(double value) {
+  const std::string text = fmt::format("{:.15g}", value / 10.0);
+  double tenth = value / 10.0;
+  std::from_chars(text.data(), text.data() + text.size(), tenth);
+  return tenth;
+}
+
 }  // namespace
+
+void follow_other_keys(Config& config, const std::function<bool(std::string_view path)>& given) {
+  if (!given("model.tie_word_embeddings"))
+    config.model.tie_word_embeddings = config.model.family == Family::gpt;
+  if (!given("optimizer.min_lr")) config.optimizer.min_lr = tenth_of(config.optimizer.lr);
+  PrecisionConfig& p = config.precision;
+  if (!given("precision.min_loss_scale")) p.min_loss_scale = std::min(p.min_loss_scale, p.initial_loss_scale);
+  if (!given("precision.initial_loss_scale"))
+    p.initial_loss_scale = std::max(p.min_loss_scale, p.initial_loss_scale);
+  GuardConfig& g = config.guard;
+  if (!given("guard.compare_steps") && g.every > 1) g.compare_steps = std::min(g.compare_steps, g.every - 1);
+  ParallelConfig& layout = config.parallel;
+  if (!given("parallel.virtual_stages") && layout.schedule == PipelineSchedule::interleaved)
+    layout.virtual_stages = 2;
+  if (!given("parallel.schedule") && layout.virtual_stages > 1)
+    layout.schedule = PipelineSchedule::interleaved;
+}
 
 void resolve_defaults(Config& config) {
   ModelConfig& m = config.model;

@@ -294,7 +294,7 @@ struct TrainingConfig {
 struct OptimizerConfig {
   OptimizerName name = OptimizerName::adamw;
   double lr = 3e-4;
-  double min_lr = 3e-5;
+  double min_lr = 3e-5;  ///< in a file: a tenth of lr when absent
   int64_t warmup_steps = 0;
   LrDecay decay = LrDecay::cosine;
   int64_t decay_steps = 0;      ///< train_steps when absent
@@ -455,6 +455,9 @@ struct ChangedKey {
 
 /// The keys of a text that to_yaml wrote (of this or another version) that `now` has with another value.
 std::vector<ChangedKey> changed_keys(const std::string& before, const Config& now);
+
+/// The value of a string key in such a text; empty where it has none.
+std::string string_in(const std::string& yaml, std::string_view path);
 
 /// The keys with another value than if nobody had set them, and those that must be set; in the table's order.
 struct SetKey {

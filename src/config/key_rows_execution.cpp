@@ -19,14 +19,14 @@ const auto kExecutionRows = std::to_array<Key>({
     {TE_KEY(parallel.pipeline), kBuiltIn, from_to(1, 1024), "Pipeline stages: ranks that share the layers."},
     {TE_KEY(parallel.sequence), kBuiltIn, kAny,
      "Sequence parallelism: the tensor ranks share the tokens of norms and residual stream, too."},
-    {TE_KEY(parallel.virtual_stages), kBuiltIn, from_to(1, 1024),
+    {TE_KEY(parallel.virtual_stages), "1, or 2 with schedule interleaved", from_to(1, 1024),
      "Model chunks of each stage; more than 1 with `schedule: interleaved` or `zero_bubble`."},
     {TE_KEY(parallel.pipeline_split), kBuiltIn, kAny,
      "Layers of each piece of the pipeline (each stage, or each of its virtual stages). `even`: as equal as "
      "they can be. `balanced`: as equal in time, so that the last one, which has the output layer and the "
      "loss, has fewer. A list such as `9,8,8,7`: so many, in the order of the model. Checkpoints go on under "
      "any."},
-    {TE_KEY(parallel.schedule), kBuiltIn, kAny,
+    {TE_KEY(parallel.schedule), "1f1b, or interleaved with virtual_stages above 1", kAny,
      "Order of forward and backward passes over the stages; `te-train --print-schedule` draws it."},
     {TE_KEY(parallel.tensor_overlap), kBuiltIn, from_to(1, 64),
      "Pieces along the tokens into which GEMMs next to a tensor-parallel collective are cut, so that one "
@@ -133,7 +133,8 @@ const auto kExecutionRows = std::to_array<Key>({
      "`muon` orthogonalizes the momentum of the layers' matrices, as Moonlight does, and leaves all else "
      "(embeddings, output layer, norms, biases) to AdamW, with one learning rate and weight decay for both."},
     {TE_KEY(optimizer.lr), kBuiltIn, above(0), "Peak learning rate."},
-    {TE_KEY(optimizer.min_lr), kBuiltIn, at_least(0), "Learning rate at the end of the decay. At most `lr`."},
+    {TE_KEY(optimizer.min_lr), "a tenth of lr", at_least(0),
+     "Learning rate at the end of the decay. At most `lr`."},
     {TE_KEY(optimizer.warmup_steps), kBuiltIn, from_to(0, kMaxSteps), "Steps of linear warm-up."},
     {TE_KEY(optimizer.decay), kBuiltIn, kAny,
      "Shape after the warm-up; `wsd` stays at `lr` and falls only in the last `wsd_decay_steps`."},

@@ -15,9 +15,9 @@ const auto kPrecisionRows = std::to_array<Key>({
      "`dtype: fp16`: losses are multiplied by this, so that small gradients do not vanish; the update is of "
      "gradients "
      "divided by it. 0 is a scale that finds its size, by the next four keys ([dtypes.md](dtypes.md#fp16))."},
-    {TE_KEY(precision.initial_loss_scale), kBuiltIn, above(0),
+    {TE_KEY(precision.initial_loss_scale), "65536, or min_loss_scale where that is larger", above(0),
      "`loss_scale: 0`: the scale of the first step."},
-    {TE_KEY(precision.min_loss_scale), kBuiltIn, above(0),
+    {TE_KEY(precision.min_loss_scale), "1, or initial_loss_scale where that is smaller", above(0),
      "`loss_scale: 0`: the scale falls no lower. At most `initial_loss_scale`."},
     {TE_KEY(precision.loss_scale_window), kBuiltIn, from_to(1, kMaxSteps),
      "`loss_scale: 0`: after so many steps in a row with finite gradients the scale is doubled."},

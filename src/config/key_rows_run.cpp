@@ -133,7 +133,7 @@ const auto kRunRows = std::to_array<Key>({
 
     {TE_KEY(guard.every), kBuiltIn, from_to(0, kMaxSteps),
      "Steps between comparisons; 0 is none. Needs `precision.fp8`."},
-    {TE_KEY(guard.compare_steps), kBuiltIn, from_to(1, 10000),
+    {TE_KEY(guard.compare_steps), "4, or every - 1 where that is smaller", from_to(1, 10000),
      "Steps of a comparison: taken in BF16, undone, and taken in FP8 with the same samples. Below `every`."},
     {TE_KEY(guard.action), kBuiltIn, kAny,
      "What to do where FP8 loses more than the spread of earlier comparisons allows: say so; say so and go "

@@ -3,6 +3,7 @@
 // Private to this folder.
 #pragma once
 
+#include <functional>
 #include <limits>
 #include <span>
 #include <string>
@@ -70,6 +71,10 @@ std::string range_text(const Range& range);
 std::string value_text(const Field& field);
 /// A double as YAML: shortest text that reads back as the same double, recognisable as a number.
 std::string number_text(double value);
+
+/// Defaults that follow other keys, of those that are not `given`. Where a value stands for "absent" (0, empty, auto),
+/// resolve_defaults() does it.
+void follow_other_keys(Config& config, const std::function<bool(std::string_view path)>& given);
 
 /// UserError "WHERE: VALUE is out of range: RULE" when a number of the key lies outside its range.
 void check_range(const Key& key, Config& config, std::string_view where);

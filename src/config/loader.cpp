@@ -16,6 +16,8 @@ namespace te::config {
 
 namespace {
 
+constexpr std::string_view kNamedByFile = "logging.directory";
+
 class Loader {
  public:
   explicit Loader(const std::vector<std::string>& sources)
@@ -134,28 +136,31 @@ void Loader::resolve_and_validate() {
   }
 }
 
+/// `before`: what the sources say, and the structs' values where they say nothing.
 Provenance Loader::provenance(const Config& before) {
   Provenance result;
   Config given = before;
   for (const Key& key : keys()) {
-    const auto found = given_.find(key.path);
-    std::string& origin = result.origins[std::string(key.path)];
-    if (found == given_.end()) {
-      origin = default_origin(key);
-    } else {
-      const std::string was = value_text(key.field(given)), is = value_text(key.field(config_));
-      origin = found->second + (was == is ? "" : fmt::format(", {} there: fitted to other keys", was));
+    const std::string path(key.path), was = value_text(key.field(given)), is = value_text(key.field(config_));
+    std::string& origin = result.origins[path];
+    if (const auto found = given_.find(path); found != given_.end()) {
+      origin = found->second + (was == is ? "" : fmt::format("; {} in this run: fitted to other keys", is));
+      if (was != is) result.given[path] = was;
+      continue;
     }
+    origin = default_origin(key);
+    if (was != is || !key.default_text.empty()) result.derived.insert(path);
   }
+  // The file's name is no key, and the text may be saved under another one.
+  result.derived.erase(std::string(kNamedByFile));
+  result.given.erase(std::string(kNamedByFile));
   return result;
 }
 
 Config Loader::finish(Provenance* origins) {
   check_required();
-  if (!given_.contains("model.tie_word_embeddings")) {
-    config_.model.tie_word_embeddings = config_.model.family == Family::gpt;
-  }
   const Config before = config_;
+  follow_other_keys(config_, [&](std::string_view path) { return given_.contains(path); });
   resolve_and_validate();
   if (origins) *origins = provenance(before);
   return config_;

@@ -17,8 +17,10 @@ std::string to_yaml(const Config& config, const Provenance& provenance) {
     text += fmt::format("{}:\n", section.name);
     for (const Key& key : keys()) {
       if (key.section() != section.name) continue;
-      const std::string line = fmt::format("  {}: {}", key.name(), value_text(key.field(copy)));
-      const auto origin = provenance.origins.find(key.path);
+      const auto origin = provenance.origins.find(key.path), given = provenance.given.find(key.path);
+      const std::string line =
+          fmt::format("  {}{}: {}", provenance.derived.contains(key.path) ? "# " : "", key.name(),
+                      given == provenance.given.end() ? value_text(key.field(copy)) : given->second);
       TE_CHECK(origin != provenance.origins.end(), "the origin of {} is not known", key.path);
       text += fmt::format("{:<{}}  # {}\n", line, kCommentColumn, one_line(origin->second));
     }

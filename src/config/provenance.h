@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,6 +15,9 @@ namespace te::config {
 /// "--set", "default", "default: ..." with the keys that it followed from.
 struct Provenance {
   std::map<std::string, std::string, std::less<>> origins;
+  std::set<std::string, std::less<>> derived;  ///< keys that are not given, and whose default follows others
+  std::map<std::string, std::string, std::less<>>
+      given;  ///< as YAML, where the run has fitted it to other keys
 };
 
 /// load_config of several files or presets ("preset:NAME"), merged key by key: a later one wins, overrides are last.
@@ -21,7 +25,9 @@ struct Provenance {
 Config load_config(const std::vector<std::string>& sources, const std::vector<std::string>& overrides,
                    Provenance* provenance = nullptr);
 
-/// to_yaml with the origin of each value in a comment behind it.
+/// A config to start a run with, or another one like it: to_yaml with the origin of each value in a comment. What was
+/// derived from other keys is a comment, too, so that a run which changes those keys derives it again; a value that the
+/// run has fitted is the one that was given. Read under any file name it gives `config`.
 std::string to_yaml(const Config& config, const Provenance& provenance);
 
 /// A key with what it may be set to, for shell completion.

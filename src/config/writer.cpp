@@ -1,4 +1,6 @@
 // The table of keys, written out: as YAML with a config's values, as help, as the reference document.
+#include <yaml-cpp/yaml.h>
+
 #include <algorithm>
 #include <map>
 #include <sstream>
@@ -40,6 +42,7 @@ std::string default_of(const Key& key, Config config, Config& built_in) {
         }
       },
       key.field(config));
+  follow_other_keys(config, [&](std::string_view path) { return path != key.path; });
   try {
     resolve_defaults(config);
   } catch (const UserError&) {
@@ -85,6 +88,17 @@ std::vector<ChangedKey> changed_keys(const std::string& before, const Config& no
       changed.push_back({std::string(key.path), found->second, value});
   }
   return changed;
+}
+
+std::string string_in(const std::string& yaml, std::string_view path) {
+  try {
+    const size_t dot = path.find('.');
+    const YAML::Node section = YAML::Load(yaml)[std::string(path.substr(0, dot))];
+    const YAML::Node value = section.IsMap() ? section[std::string(path.substr(dot + 1))] : YAML::Node();
+    return value.IsScalar() ? value.Scalar() : "";
+  } catch (const YAML::Exception&) {
+    return "";
+  }
 }
 
 std::vector<SetKey> keys_that_were_set(const Config& config) {

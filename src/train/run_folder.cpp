@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "checkpoint/folder.h"
+#include "checkpoint/reader.h"
+#include "config/config.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "train/event_file.h"
@@ -74,7 +76,7 @@ void RunFolder::refuse_earlier_run() const {
   if (!saved.empty()) found += fmt::format("{}{}", logged ? ", " : "", saved.back().string());
   if (found.empty()) return;
   const fs::path& checkpoints = options_.checkpoints;
-  const bool apart = !saved.empty() && !checkpoints.string().starts_with(options_.logs.string());
+  const bool apart = !saved.empty() && this->apart();
   user_error(
       "{}: holds an earlier run ({}): go on from it with --set checkpoint.resume=auto, replace it with "
       "--overwrite, or choose another {}",
@@ -82,6 +84,46 @@ void RunFolder::refuse_earlier_run() const {
       !apart   ? "logging.directory"
       : logged ? "logging.directory and checkpoint.directory"
                : "checkpoint.directory");
+}
+
+bool RunFolder::apart() const {
+  std::error_code ignored;
+  const fs::path logs = fs::weakly_canonical(options_.logs, ignored),
+                 inside = fs::weakly_canonical(options_.checkpoints, ignored).lexically_relative(logs);
+  return inside.empty() || *inside.begin() == "..";
+}
+
+std::string RunFolder::other_run() const {
+  if (!options_.saves || !apart()) return "";
+  std::error_code ignored;
+  const fs::path own = fs::weakly_canonical(options_.logs, ignored);
+  for (const fs::path& folder : saved_checkpoints(0)) {
+    try {
+      const std::string logs = config::string_in(checkpoint::Reader(folder).config(), "logging.directory");
+      if (!logs.empty() && fs::weakly_canonical(logs, ignored) != own) return logs;
+    } catch (const UserError&) {  // damaged: another one says it
+    }
+  }
+  return "";
+}
+
+void RunFolder::refuse_other_run() const {
+  const std::string other = other_run();
+  if (other.empty()) return;
+  user_error(
+      "checkpoint.directory: {}: holds checkpoints of the run that logs to {}, and --overwrite removes those "
+      "of "
+      "this run alone, which logs to {}: choose another checkpoint.directory, or remove them yourself",
+      options_.checkpoints.string(), other, options_.logs.string());
+}
+
+void RunFolder::warn_of_other_run() const {
+  const std::string other = other_run();
+  if (other.empty()) return;
+  spdlog::warn(
+      "checkpoint.resume auto: this run, which logs to {}, continues the run that logs to {}: "
+      "checkpoint.directory ({}) holds that run's checkpoints, and this run saves there",
+      options_.logs.string(), other, options_.checkpoints.string());
 }
 
 void RunFolder::remove_earlier_run(const fs::path& source) const {
@@ -102,8 +144,9 @@ void RunFolder::remove_earlier_run(const fs::path& source) const {
     fs::remove(options_.checkpoints / "best");
   }
   if (steps > 0 || removed > 0) {
-    spdlog::warn("--overwrite: removed an earlier run from {}: its logs of {} steps and {} checkpoints",
-                 options_.logs.string(), steps, removed);
+    spdlog::warn("--overwrite: removed an earlier run from {}: its logs of {} steps and {} checkpoints{}",
+                 options_.logs.string(), steps, removed,
+                 removed > 0 && apart() ? " of " + options_.checkpoints.string() : "");
   }
 }
 

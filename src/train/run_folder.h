@@ -25,6 +25,10 @@ class RunFolder {
 
   /// UserError when the folders hold an earlier run: logged steps, or checkpoints of a step.
   void refuse_earlier_run() const;
+  /// UserError when checkpoints that --overwrite would remove are another run's.
+  void refuse_other_run() const;
+  /// Before a run that goes on with a checkpoint of checkpoint.directory, unnamed: warns when it is another run's.
+  void warn_of_other_run() const;
   /// Before a run from step 1 on: removes logs and checkpoints of an earlier run, and says so. Checkpoints of step 0,
   /// which no run has saved, and `source` (the weights that the run starts with) stay.
   void remove_earlier_run(const std::filesystem::path& source) const;
@@ -43,6 +47,11 @@ class RunFolder {
   };
   std::vector<Log> logs() const;
   std::vector<std::filesystem::path> saved_checkpoints(int64_t after) const;
+  /// The checkpoints lie outside the folder of the logs.
+  bool apart() const;
+  /// logging.directory of a run that has saved checkpoints here, and is not this one; empty where there is none. What
+  /// lies in the folder of the logs is this run's.
+  std::string other_run() const;
 
   RunFolderOptions options_;
   std::vector<FolderLock> locks_;

@@ -180,7 +180,7 @@ void write_start_files(const StartInfo& info) {
   const std::filesystem::path folder = info.config.logging.directory;
   write_run_file(folder / "start.txt", fmt::format("{}, {}\n{}buffers:\n{}", info.program, now_text(),
                                                    start_tables(info), info.plan.buffers()));
-  write_run_file(folder / "effective_config.yaml", config::to_yaml(info.config));
+  write_run_file(folder / "effective_config.yaml", config::to_yaml(info.config, info.provenance));
 }
 
 }  // namespace te::train

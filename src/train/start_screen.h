@@ -5,6 +5,7 @@
 #include <string>
 
 #include "config/config.h"
+#include "config/provenance.h"
 #include "core/device.h"
 #include "core/memory_plan.h"
 #include "model/model_stage.h"
@@ -20,6 +21,7 @@ struct StartInfo {
   const parameters::ParameterStore& parameters;  ///< of this rank's stage
   const parallel::ProcessGrid& grid;
   const parallel::Placement& placement;
+  const config::Provenance& provenance;  ///< of the config
   kernels::AttentionKernels attention = kernels::AttentionKernels::cpu;  ///< of this rank's stage
   std::string program;                                                   ///< "te-train 0.1.0 (commit)"
   std::string config_path;                                               ///< as on the command line
@@ -32,8 +34,8 @@ std::string start_screen(const StartInfo& info, int columns);
 /// The same in full, with a line per part of the model, kind of memory and rank. Without the config.
 std::string start_tables(const StartInfo& info);
 
-/// Writes start.txt (the tables and every buffer of the plan) and effective_config.yaml (every key) to
-/// logging.directory, which must be there. UserError when they cannot be written.
+/// Writes start.txt (the tables and every buffer of the plan) and effective_config.yaml (every key, and
+/// where its value is from) to logging.directory, which must be there. UserError when they cannot be written.
 void write_start_files(const StartInfo& info);
 
 }  // namespace te::train

@@ -60,6 +60,7 @@ void Trainer::take_folders() {
                                      .checkpoints = config_.checkpoint.directory,
                                      .saves = saves()});
     if (config_.checkpoint.resume == "never" && !overwrite_) folder_->refuse_earlier_run();
+    if (overwrite_) folder_->refuse_other_run();
   });
 }
 
@@ -93,6 +94,7 @@ void Trainer::prepare_folders(StartPoint& start, const std::function<void()>& re
       keep_tokenizer(config_.data.tokenizer, options.directory, {start.weights, options.init_from});
     }
     if (overwrite_) folder_->remove_earlier_run(start.weights);
+    if (options.resume == "auto" && !start.checkpoint.empty()) folder_->warn_of_other_run();
     if (start.progress.step == 0) folder_->set_logs_aside();
     folder_->cut_logs(start.progress.step);
     folder_->warn_of_later_checkpoints(start.progress.step, options.keep);

@@ -188,12 +188,43 @@ TEST_F(Merge, TheCommentedOutputIsTheSameConfig) {
   const Config c = load({"run.yaml"}, {"parallel.tensor=3", "training.seed=7"});
   const std::string text = to_yaml(c, provenance_);
   EXPECT_EQ(to_yaml(parse_config(text, "run.yaml")), to_yaml(c)) << text;
-  EXPECT_EQ(origin("model.make_vocab_size_divisible_by"), "run.yaml:2, 10 there: fitted to other keys");
+  EXPECT_EQ(origin("model.make_vocab_size_divisible_by"), "run.yaml:2; 30 in this run: fitted to other keys");
   EXPECT_NE(text.find("  seed: 7 "), std::string::npos);
+  EXPECT_NE(text.find("  make_vocab_size_divisible_by: 10 "), std::string::npos) << text;
   // Every value has its origin.
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);)
     EXPECT_EQ(line[0] == ' ', line.find("  # ") != std::string::npos) << line;
+}
+
+// A config that was printed or saved, with other keys: what the run had derived is derived again.
+TEST_F(Merge, WhatWasDerivedFollowsTheKeysThatAreChanged) {
+  write("run.yaml", kSmall);
+  write("saved.yaml", to_yaml(load({"run.yaml"}, {}), provenance_));
+  EXPECT_NE(to_yaml(load({"saved.yaml"}, {}), provenance_).find("  # min_lr: 3.0e-05 "), std::string::npos);
+  EXPECT_EQ(load({"saved.yaml"}, {}).logging.directory, "runs/run");  // the name of a file is no key
+  const std::vector<std::string> changes = {"logging.directory=runs/other",
+                                            "training.train_steps=1000",
+                                            "optimizer.lr=1e-3",
+                                            "model.num_attention_heads=8",
+                                            "model.seq_length=64",
+                                            "parallel.tensor=4",
+                                            "data.synthetic=false",
+                                            "data.train=a",
+                                            "data.valid={x: b}"};
+  const Config changed = load({"saved.yaml"}, changes);
+  EXPECT_EQ(to_yaml(changed), to_yaml(load({"run.yaml"}, changes)));
+  EXPECT_EQ(changed.checkpoint.directory, "runs/other/checkpoints");
+  EXPECT_EQ(changed.optimizer.decay_steps, 1000);
+  EXPECT_EQ(changed.optimizer.min_lr, 1e-4);
+  // What was given stays.
+  write("given.yaml",
+        kSmall + "optimizer: {decay_steps: 100, min_lr: 3.0e-5}\ncheckpoint: {directory: kept}\n");
+  write("saved.yaml", to_yaml(load({"given.yaml"}, {}), provenance_));
+  const Config kept = load({"saved.yaml"}, changes);
+  EXPECT_EQ(kept.checkpoint.directory, "kept");
+  EXPECT_EQ(kept.optimizer.decay_steps, 100);
+  EXPECT_EQ(kept.optimizer.min_lr, 3e-5);
 }
 
 }  // namespace

@@ -173,7 +173,7 @@ TEST(KeysThatWereSet, AreThoseWithAnotherValueAndTheRequiredOnes) {
   EXPECT_NE(plain.find("model.num_layers="), std::string::npos) << plain;
   EXPECT_EQ(names(small({"logging.directory=runs/small", "logging.csv=loss.csv", "optimizer.clip_grad=1"})),
             plain);
-  for (const char* part : {"kv_channels", "decay_steps", "directory", "logging", "checkpoint"})
+  for (const char* part : {"kv_channels", "decay_steps", "min_lr", "directory", "logging", "checkpoint"})
     EXPECT_EQ(plain.find(part), std::string::npos) << part << " in " << plain;
   const std::string more = names(small({"logging.directory=elsewhere", "precision.fp8=hybrid",
                                         "optimizer.clip_grad=0.5", "optimizer.decay_steps=17"}));
@@ -181,6 +181,9 @@ TEST(KeysThatWereSet, AreThoseWithAnotherValueAndTheRequiredOnes) {
   for (const char* part :
        {"optimizer.clip_grad=0.5 ", "optimizer.decay_steps=17 ", "logging.directory=\"elsewhere\" "})
     EXPECT_NE(more.find(part), std::string::npos) << part << " in " << more;
+  EXPECT_EQ(names(small({"optimizer.lr=1e-5"})).find("min_lr"), std::string::npos);
+  EXPECT_NE(names(small({"optimizer.lr=1e-3", "optimizer.min_lr=3e-5"})).find("optimizer.min_lr=3.0e-05 "),
+            std::string::npos);
   // Not set, but another one than before: it follows the other key.
   EXPECT_EQ(more.find("checkpoint.directory"), std::string::npos) << more;
 }

@@ -56,6 +56,33 @@ TEST(Validate, RanksThatTheConfigIsMadeFor) {
   EXPECT_EQ(small({"parallel.ranks=1", "parallel.tensor=4"}).parallel.intended_ranks(), 4);
 }
 
+// No key alone is refused for the sake of another one's default.
+TEST(Defaults, FollowTheKeyThatIsGivenAlone) {
+  EXPECT_EQ(small().optimizer.min_lr, 3e-5);
+  EXPECT_EQ(small({"optimizer.lr=2e-5"}).optimizer.min_lr, 2e-6);
+  EXPECT_EQ(small({"optimizer.lr=6e-4"}).optimizer.min_lr, 6e-5);
+  EXPECT_EQ(small({"optimizer.lr=6e-4", "optimizer.min_lr=0"}).optimizer.min_lr, 0.0);
+
+  const std::string fp16 = "precision.dtype=fp16";
+  EXPECT_EQ(small({fp16}).precision.min_loss_scale, 1.0);
+  EXPECT_EQ(small({fp16, "precision.initial_loss_scale=0.5"}).precision.min_loss_scale, 0.5);
+  EXPECT_EQ(small({fp16, "precision.min_loss_scale=1e6"}).precision.initial_loss_scale, 1e6);
+  expect_rejected({fp16, "precision.min_loss_scale=4", "precision.initial_loss_scale=2"},
+                  {"precision.min_loss_scale (4) is above precision.initial_loss_scale (2)"});
+
+  const std::string fp8 = "precision.fp8=hybrid";
+  EXPECT_EQ(small({fp8, "guard.every=100"}).guard.compare_steps, 4);
+  EXPECT_EQ(small({fp8, "guard.every=3"}).guard.compare_steps, 2);
+  expect_rejected({fp8, "guard.every=3", "guard.compare_steps=3"}, {"guard.compare_steps (3) must be below"});
+
+  const std::string stages = "parallel.pipeline=2", layers = "model.num_layers=4";
+  EXPECT_EQ(small({stages, layers}).parallel.schedule, PipelineSchedule::one_f_one_b);
+  EXPECT_EQ(small({stages, layers, "parallel.virtual_stages=2"}).parallel.schedule,
+            PipelineSchedule::interleaved);
+  EXPECT_EQ(small({stages, layers, "parallel.schedule=interleaved"}).parallel.virtual_stages, 2);
+  EXPECT_EQ(small({stages, layers, "parallel.schedule=zero_bubble"}).parallel.virtual_stages, 1);
+}
+
 TEST(Validate, Heads) {
   expect_rejected(
       {"model.num_query_groups=3"},
@@ -251,7 +278,8 @@ TEST(Validate, Device) {
 }
 
 TEST(Validate, Schedule) {
-  expect_rejected({"optimizer.lr=1e-5"}, {"optimizer.min_lr (3e-05) is above optimizer.lr (1e-05)"});
+  expect_rejected({"optimizer.lr=1e-5", "optimizer.min_lr=3e-5"},
+                  {"optimizer.min_lr (3e-05) is above optimizer.lr (1e-05)"});
   expect_rejected({"optimizer.decay_steps=50", "optimizer.warmup_steps=50"},
                   {"optimizer.warmup_steps (50)", "optimizer.decay_steps (50)"});
   small({"optimizer.decay_steps=50", "optimizer.warmup_steps=50", "optimizer.decay=constant"});
@@ -279,8 +307,9 @@ TEST(Validate, Fp16) {
                   {"optimizer.main_grad_dtype bf16 does not go with", "set it to fp32"});
   expect_rejected({"precision.dtype=fp16", "optimizer.store_param_remainders=true"},
                   {"optimizer.store_param_remainders", "set it to false"});
-  expect_rejected({"precision.dtype=fp16", "precision.min_loss_scale=1e6"},
-                  {"precision.min_loss_scale (1000000)", "above precision.initial_loss_scale (65536)"});
+  expect_rejected(
+      {"precision.dtype=fp16", "precision.min_loss_scale=1e6", "precision.initial_loss_scale=65536"},
+      {"precision.min_loss_scale (1000000)", "above precision.initial_loss_scale (65536)"});
   small({"precision.dtype=fp16", "precision.min_loss_scale=1e6", "precision.loss_scale=128"});
   for (const char* wrong :
        {"precision.loss_scale=-1", "precision.initial_loss_scale=0", "precision.min_loss_scale=0",
@@ -370,8 +399,8 @@ TEST(Validate, Data) {
   expect_rejected({"training.eval_interval=5"},
                   {"training.eval_interval (5) needs data.valid, which data.synthetic excludes"});
   EXPECT_EQ(small({"data.tokenizer=gpt2/tokenizer.json"}).data.tokenizer, "gpt2/tokenizer.json");
-  expect_rejected({"data.tokenizer=bytes"}, {"model.vocab_size (100) is below the 257 tokens"});
-  EXPECT_EQ(small({"data.tokenizer=bytes", "model.vocab_size=257"}).data.tokenizer, "bytes");
+  // Whether the model has the tokens that occur is checked where they are read.
+  EXPECT_EQ(small({"data.tokenizer=bytes", "model.vocab_size=100"}).data.tokenizer, "bytes");
   for (const char* key : {"data.format=instruct", "data.document_mask=true", "data.eod_mask_loss=true"}) {
     expect_rejected({key}, {"data.synthetic has no documents", "leave out"});
   }

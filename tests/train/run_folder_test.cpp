@@ -124,6 +124,54 @@ TEST_F(RunFolders, OverwriteRemovesTheEarlierRun) {
   expect_refused(run_with("--overwrite --set checkpoint.resume=auto", "a"), "--overwrite starts anew");
 }
 
+// A run is started with another one's saved config: its checkpoints follow its own logging.directory.
+TEST_F(RunFolders, TheConfigThatARunLeavesBehindDoesNotLeadToItsCheckpoints) {
+  ASSERT_EQ(folder_.run("a", {"checkpoint.save_every=2"}).code, 0);
+  const std::string weights = folder_.checkpoint_bytes("a", 6);
+  const auto start_b = [&](const std::string& options) {
+    return folder_.run_raw("--config " + folder_.run_folder("a") +
+                           "/effective_config.yaml --set logging.directory=" + folder_.run_folder("b") +
+                           options);
+  };
+  // Neither continued
+  const Result resumed = start_b(" --set checkpoint.resume=auto --set training.train_steps=8");
+  EXPECT_EQ(resumed.code, 0) << resumed.error;
+  TE_EXPECT_CONTAINS(resumed.out,
+                     folder_.run_folder("b") + "/checkpoints holds no checkpoint; the run starts at step 1");
+  EXPECT_EQ(folder_.csv("b").size(), 8u);
+  // nor removed.
+  EXPECT_EQ(start_b(" --overwrite").code, 0);
+  for (const int64_t step : {2, 4, 6}) EXPECT_TRUE(fs::exists(folder_.checkpoint("a", step))) << step;
+  EXPECT_FALSE(fs::exists(folder_.checkpoint("b", 8)));
+  EXPECT_EQ(folder_.checkpoint_bytes("a", 6), weights);
+  // As it is, the file is that run.
+  const Result again = folder_.run_raw("--config " + folder_.run_folder("a") +
+                                       "/effective_config.yaml --set checkpoint.resume=auto");
+  EXPECT_EQ(again.code, 0) << again.error;
+  TE_EXPECT_CONTAINS(again.out, "nothing to do: the checkpoint is at step 6 of 6");
+}
+
+// checkpoint.directory is given, and holds another run's checkpoints.
+TEST_F(RunFolders, AnotherRunsCheckpointsAreNotRemovedAndNotContinuedInSilence) {
+  const std::string shared = folder_ / "shared", to_shared = "checkpoint.directory=" + shared;
+  ASSERT_EQ(folder_.run("a", {to_shared, "training.train_steps=4"}).code, 0);
+  const Result overwrites = run_with("--overwrite --set " + to_shared, "b");
+  expect_refused(overwrites, "checkpoint.directory: " + shared +
+                                 ": holds checkpoints of the run that logs to " + folder_.run_folder("a"));
+  EXPECT_TRUE(fs::exists(shared + "/step_00000004"));
+  const Result continues = folder_.run("b", {to_shared, "checkpoint.resume=auto"});
+  EXPECT_EQ(continues.code, 0) << continues.error;
+  TE_EXPECT_CONTAINS(continues.out, "continues the run that logs to " + folder_.run_folder("a"));
+  // The run's own go, and the message says where they were.
+  const Result own = run_with("--overwrite --set " + to_shared, "c");
+  EXPECT_EQ(own.code, 2);
+  fs::remove_all(shared);
+  ASSERT_EQ(folder_.run("c", {to_shared}).code, 0);
+  const Result again = run_with("--overwrite --set " + to_shared, "c");
+  EXPECT_EQ(again.code, 0) << again.error;
+  TE_EXPECT_CONTAINS(again.out, "its logs of 6 steps and 1 checkpoints of " + shared);
+}
+
 // A run that was killed before its first checkpoint, and started again by a batch system.
 TEST_F(RunFolders, ResumingFromNothingSaysSoAndKeepsTheLog) {
   EXPECT_EQ(folder_.run("a", {"checkpoint.save_last=false", "training.train_steps=4"}).code, 0);

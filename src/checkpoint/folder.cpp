@@ -154,9 +154,8 @@ bool is_checkpoint_directory(const fs::path& path) {
 
 /// `path`, or the checkpoints of the run whose folder it is.
 fs::path directory_of(const fs::path& path) {
-  std::error_code error;
   const fs::path inside = path / "checkpoints";
-  return !is_checkpoint_directory(path) && fs::is_directory(inside, error) ? inside : path;
+  return !is_checkpoint_directory(path) && is_checkpoint_directory(inside) ? inside : path;
 }
 
 }  // namespace

@@ -108,7 +108,9 @@ TEST(TeData, RefusesBadInputInOneLineAndLeavesNoFile) {
        {"out.bin", "out.idx", "out.bin.tmp", "out.idx.tmp", "v.bin", "v.idx", "v.bin.tmp"}) {
     EXPECT_FALSE(std::filesystem::exists(folder / name)) << name;
   }
-  expect_refused(run_te_data(folder, ""), "subcommand");
+  expect_refused(run_te_data(folder, ""), "a command is missing: tokenize, ");
+  expect_refused(run_te_data(folder, "tokenise --input x"),
+                 "unknown argument tokenise; did you mean 'tokenize'?");
   expect_refused(run_te_data(folder, "tokenize"), "--input");
   expect_refused(run_te_data(folder, "inspect " + (folder / "none")), "none.idx: cannot be opened");
   expect_refused(run_te_data(folder, "inspect --samples -1 " + (folder / "none")), "--samples");

@@ -1,12 +1,12 @@
-// What Open MPI's mpirun does to its ranks on Ctrl-C and SIGTERM, and how a step of any length is finished and saved all
-// the same.
+// What Open MPI's mpirun does to its ranks on Ctrl-C and SIGTERM, and how a step of any length is finished and saved
+// all the same.
 //
 // It sends them SIGCONT, sleeps, sends SIGTERM, sleeps as long again, and sends SIGKILL; meanwhile it reads nothing of
-// what they print. Open MPI 4 sleeps odls_base_sigkill_timeout seconds (1 unless set; 4.1.4, measured). PRRTE's prterun,
-// which starts the ranks of Open MPI 5, sleeps 0.25 s and has no such setting (5.0.7 and 5.0.11, measured); that of
-// Open MPI 6.0 ends them at once. No option that te-train could give itself changes that, so a rank stops mpirun
-// (SIGSTOP) as soon as it hears SIGCONT, and lets it go on when all ranks have saved. A script that runs in /bin/sh
-// sees to it that mpirun goes on should a rank end before that.
+// what they print. Open MPI 4 sleeps odls_base_sigkill_timeout seconds (1 unless set; 4.1.4, measured). PRRTE's
+// prterun, which starts the ranks of Open MPI 5, sleeps 0.25 s and has no such setting (5.0.7 and 5.0.11, measured);
+// that of Open MPI 6.0 ends them at once. No option that te-train could give itself changes that, so a rank stops
+// mpirun (SIGSTOP) as soon as it hears SIGCONT, and lets it go on when all ranks have saved. A script that runs in
+// /bin/sh sees to it that mpirun goes on should a rank end before that.
 //
 // mpirun does the same when a rank has died, or ends the job (World::abort): then no step can be finished any more, and
 // mpirun is not held.
@@ -32,8 +32,8 @@ struct Mpirun {
 };
 Mpirun mpirun_above();
 
-/// For the handler of SIGTERM. True where mpirun has sent it, whose first signal was SIGCONT: MpirunWatch decides what that
-/// means, and sends the process a SIGTERM of its own where the step is to be finished.
+/// For the handler of SIGTERM. True where mpirun has sent it, whose first signal was SIGCONT: MpirunWatch decides what
+/// that means, and sends the process a SIGTERM of its own where the step is to be finished.
 bool hear_mpirun(pid_t sender);
 
 /// While it lives, SIGCONT from mpirun becomes a SIGTERM to this process at once, unless the process had been stopped
@@ -47,7 +47,8 @@ class MpirunWatch {
   MpirunWatch(const MpirunWatch&) = delete;
   MpirunWatch& operator=(const MpirunWatch&) = delete;
 
-  /// mpirun can be held: all ranks are on this host, where one of them sees the others and mpirun. The same on all ranks.
+  /// mpirun can be held: all ranks are on this host, where one of them sees the others and mpirun. The same on all
+  /// ranks.
   bool holds() const { return holds_; }
   /// Once the ranks of this host have saved what they had to save, one of them may call this: when mpirun had asked it
   /// to stop, mpirun is let go and woken until it sends SIGKILL, for some seconds at most.

@@ -3,8 +3,8 @@
 //   SIGINT (Ctrl-C), SIGTERM, SIGHUP, SIGUSR2   finish the step in work, save, stop; a second Ctrl-C stops at once
 //   SIGUSR1                                     save after the step in work, and go on
 //
-// mpirun passes SIGUSR1 and SIGUSR2 on to the ranks and does nothing else. On Ctrl-C and SIGTERM it would kill them soon
-// after (train/mpirun.h).
+// mpirun passes SIGUSR1 and SIGUSR2 on to the ranks and does nothing else. On Ctrl-C and SIGTERM it would kill them
+// soon after (train/mpirun.h).
 #pragma once
 
 #include <csignal>

@@ -21,7 +21,7 @@ struct StartInfo {
   const parameters::ParameterStore& parameters;  ///< of this rank's stage
   const parallel::ProcessGrid& grid;
   const parallel::Placement& placement;
-  const config::Provenance& provenance;  ///< of the config
+  const config::Provenance& provenance;                                  ///< of the config
   kernels::AttentionKernels attention = kernels::AttentionKernels::cpu;  ///< of this rank's stage
   std::string program;                                                   ///< "te-train 0.1.0 (commit)"
   std::string config_path;                                               ///< as on the command line

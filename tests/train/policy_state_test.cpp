@@ -57,9 +57,9 @@ class PolicyState : public ::testing::Test {
   bool saved(const std::string& name, int64_t step) const {
     return fs::exists(folder_.checkpoint(name, step));
   }
-  /// The next checkpoint after a resume has the weights, the state of all policies and the log of the whole run, and so by
-  /// induction have all that follow. One step more is taken, since a run's last one is saved and evaluated in any case.
-  /// Around the spike the run goes to its end, since a step may be taken again more than once.
+  /// The next checkpoint after a resume has the weights, the state of all policies and the log of the whole run, and so
+  /// by induction have all that follow. One step more is taken, since a run's last one is saved and evaluated in any
+  /// case. Around the spike the run goes to its end, since a step may be taken again more than once.
   void expect_the_same_wherever_it_is_resumed(const Overrides& policies) const {
     const Result whole = run("whole", policies);
     ASSERT_EQ(whole.code, 0) << whole.out << whole.error;

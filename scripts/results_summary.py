@@ -94,14 +94,19 @@ def two_digits(value):
     return f"{value:.{digits}f}"
 
 
+def percent(value):
+    text = f"{value:+.2f}%"
+    return "0.00%" if float(text[:-1]) == 0 else text
+
+
 def evidence_table(data):
     lines = ["| Model | Tokens | Tokens per parameter | Seed pairs | Training loss, FP8 minus BF16 (95% interval), nats | Validation loss | Verdict |",
              "| --- | --- | --- | --- | --- | --- | --- |"]
     for row in data["evidence"]:
         interval = f" ({row['low']:+.4f} to {row['high']:+.4f})" if row["low"] is not None else ""
         lines.append(f"| [{row['model']}]({row['page']}) | {row['tokens'] / 1e6:.3g} million | {two_digits(row['tokens_per_parameter'])} | "
-                     f"{row['pairs']} | {row['gap_nats']:+.4f}{interval}, {row['gap_percent']:+.2f}% | "
-                     f"{row['validation_percent']:+.2f}% | {row['verdict']} |")
+                     f"{row['pairs']} | {row['gap_nats']:+.4f}{interval}, {percent(row['gap_percent'])} | "
+                     f"{percent(row['validation_percent'])} | {row['verdict']} |")
     return lines
 
 

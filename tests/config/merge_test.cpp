@@ -138,7 +138,9 @@ TEST_F(Merge, WrongBases) {
   EXPECT_EQ(with("none.yaml"),
             "run.yaml:2: extends: none.yaml: cannot open the configuration file: No such file or directory");
   std::filesystem::create_directories(at("folder"));
-  EXPECT_EQ(with("folder"), "run.yaml:2: extends: folder: is a directory, not a configuration file");
+  EXPECT_EQ(
+      with("folder"),
+      "run.yaml:2: extends: folder: cannot open the configuration file: is a folder, not a regular file");
   for (const char* value : {"", "{a: 1}", "[[a]]", "\"\""})
     EXPECT_EQ(with(value), "run.yaml:2: extends: expected a file, preset:NAME, or a list of these") << value;
   EXPECT_EQ(with("run.yaml"),

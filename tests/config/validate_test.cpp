@@ -19,35 +19,6 @@ TEST(Validate, AcceptsTheSmallConfigOnEveryDevice) {
   small({"precision.fp8=e4m3", "precision.dtype=fp32", "training.device=cpu"});
 }
 
-TEST(Validate, MessagesSayWhereEachOfTheirKeysComesFrom) {
-  EXPECT_EQ(
-      complaint(kSmall + "optimizer: {min_lr: 1.0}\n"),
-      "optimizer.min_lr (1) is above optimizer.lr (0.0003) (optimizer.min_lr: dir/bad.yaml:5, optimizer.lr: "
-      "default)");
-  // In the order of the message, however many overrides there are.
-  const std::string message =
-      override_complaint({"training.train_steps=7", "model.num_query_groups=3", "logging.csv=x"});
-  EXPECT_EQ(message.rfind("model.num_attention_heads (4) is not a multiple of", 0), 0u) << message;
-  EXPECT_NE(message.find("(model.num_attention_heads: dir/bad.yaml:1, model.num_query_groups: --set)"),
-            std::string::npos)
-      << message;
-  EXPECT_EQ(message.find("training.train_steps"), std::string::npos) << message;
-  // A key whose name begins another's is not named with it.
-  const std::string decay =
-      override_complaint({"optimizer.decay=wsd", "optimizer.decay_steps=5", "optimizer.wsd_decay_steps=9"});
-  EXPECT_NE(decay.find("(optimizer.wsd_decay_steps: --set, optimizer.decay_steps: --set)"), std::string::npos)
-      << decay;
-}
-
-TEST(Validate, ResumeThatIsMeantForAutoOrNever) {
-  for (const char* value : {"true", "Auto", "yes", "latest", "atuo"})
-    expect_rejected({std::string("checkpoint.resume=") + value},
-                    {"did you mean 'auto'?", std::string("./") + value});
-  expect_rejected({"checkpoint.resume=false"}, {"did you mean 'never'?"});
-  for (const char* value : {"auto", "never", "runs/true", "./true", "step_00000020", "last_run"})
-    EXPECT_EQ(small({std::string("checkpoint.resume=") + value}).checkpoint.resume, value);
-}
-
 TEST(Validate, RanksThatTheConfigIsMadeFor) {
   EXPECT_EQ(small().parallel.intended_ranks(), 1);
   EXPECT_EQ(small({"parallel.tensor=2"}).parallel.intended_ranks(), 2);

@@ -285,7 +285,8 @@ TEST_F(TeBench, CommNeedsRanksThatSuitTheLayout) {
   EXPECT_EQ(run("comm --config " + path("tiny.yaml")), 2);
   EXPECT_EQ(text("err").find("te-bench: error: one rank sends nothing; "), 0u) << text("err");
   EXPECT_EQ(run("comm --config " + path("tiny.yaml") + " --set parallel.tensor=2", 3), 2);
-  TE_EXPECT_CONTAINS("\n" + text("err"), "\nte-bench: error: parallel: 3 ranks cannot be cut");
+  const std::string lines = "\n" + text("err");  // mpirun may say something first
+  EXPECT_NE(lines.find("\nte-bench: error: parallel: 3 ranks cannot be cut"), std::string::npos) << lines;
 }
 
 // The CPU does one thing after another: every message is exposed. The numbers of a GPU are those of overlap_test.cpp.

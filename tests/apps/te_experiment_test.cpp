@@ -250,6 +250,7 @@ TEST_F(TeExperiment, ADryRunPrintsTheRuns) {
 
 // Runs get the effective config, so that a base that changes later does not change them.
 TEST_F(TeExperiment, LostOutputIsNoSuccess) {
+  for (const char* name : {"stdout", "stderr"}) write_file(folder_ / name, "");
   const Result result =
       run("--dry-run " + (folder_ / "tiny.yaml") + " >/dev/full 2>" + (folder_ / "lost") + " #");
   EXPECT_EQ(result.code, 2);
@@ -346,7 +347,7 @@ TEST_F(TeExperiment, MistakesAreOneLine) {
   TE_EXPECT_CONTAINS(run("").error, "FILE is required");
   const Result directory = run(folder_ / "");
   EXPECT_EQ(directory.code, 2);
-  TE_EXPECT_CONTAINS(directory.error, "is a directory; give an experiment's file");
+  TE_EXPECT_CONTAINS(directory.error, "is a folder, not a regular file; give an experiment's file");
 }
 
 }  // namespace

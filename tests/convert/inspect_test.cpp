@@ -72,6 +72,7 @@ TEST_F(Inspect, SummarizesFilesAndFolders) {
 TEST_F(Inspect, PipesAndLostOutput) {
   ASSERT_EQ(folder_.run("a", {"training.train_steps=1"}).code, 0);
   const std::string checkpoints = folder_.run_folder("a") + "/checkpoints";
+  testing::write_file(folder_ / "convert_out", "");
   expect_convert_refused(inspect(checkpoints + " >/dev/full 2>" + (folder_ / "convert_error") + " #"),
                          "standard output could not be written");
   std::filesystem::remove(checkpoints + "/latest");

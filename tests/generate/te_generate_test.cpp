@@ -180,7 +180,7 @@ TEST_F(TeGenerate, DivergenceOfTwoModels) {
       run("divergence --text /nowhere --reference " + checkpoints() + " --checkpoint " + checkpoints()),
       "--text /nowhere");
   write_file(*folder_ / "text", "");
-  expect_refused(run(options + " --checkpoint " + checkpoints()), "cannot be read, or is empty");
+  expect_refused(run(options + " --checkpoint " + checkpoints()), ": is empty");
 }
 
 TEST_F(TeGenerate, DrawsDependOnTheSeed) {
@@ -352,6 +352,7 @@ TEST_F(TeGenerate, ATokenizerOfAnotherVocabularyIsRefused) {
 }
 
 TEST_F(TeGenerate, LostOutputIsNoSuccess) {
+  write_file(*folder_ / "out", "");
   const std::string lost = " >/dev/full 2>" + (*folder_ / "err") + " #",
                     said = "standard output could not be written";
   expect_refused(generate("--prompt a --max-tokens 2" + lost), said);

@@ -35,7 +35,7 @@ TEST_F(Log, ALineLongerThanWhatMayWaitIsDropped) {
   struct rlimit before = {};
   ::getrlimit(RLIMIT_FSIZE, &before);
   std::signal(SIGXFSZ, SIG_IGN);
-  LogFile log(path_of());
+  LogFile log(path_of(), "");
   const std::string huge = "2," + std::string((16 << 20) + 100, 'y');
   const struct rlimit full = {8, before.rlim_max};
   ::setrlimit(RLIMIT_FSIZE, &full);

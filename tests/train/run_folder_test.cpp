@@ -254,7 +254,7 @@ TEST_F(RunFolders, APipeInPlaceOfAFileDoesNotHang) {
     expect_refused(run(go_on + Overrides{"training.train_steps=6"}), "is a pipe, not a regular file");
     fs::remove(folder + log);
   }
-  replace(folder + "/.lock");
+  replace(folder + "/run.lock");
   expect_refused(run(go_on), "is a pipe, not a regular file");
 }
 

@@ -189,8 +189,9 @@ std::optional<double> seconds_until_mpirun_kills() {
 }
 
 Mpirun mpirun_above() {
-  constexpr std::array<std::string_view, 7> kNames = {"mpirun",  "mpiexec", "orterun", "orted",
-                                                      "prterun", "prte",    "prted"};
+  constexpr std::array<std::string_view, 7> kNames = {"mpirun", "mpiexec", "orterun", "prterun",
+                                                      "orted",  "prte",    "prted"};
+  constexpr ptrdiff_t kLaunchers = 4;  // then daemons
   for (pid_t process = ::getppid(); process > 1;) {
     // pid (name) state parent ...: the name may hold blanks and parentheses.
     std::ifstream file("/proc/" + std::to_string(process) + "/stat");
@@ -200,8 +201,9 @@ Mpirun mpirun_above() {
     if (open == std::string::npos || close == std::string::npos || close + 4 >= stat.size()) return {};
     std::string name = stat.substr(open + 1, close - open - 1);
     name.resize(std::min(name.size(), name.find('.')));  // Debian: mpirun.openmpi
-    if (std::find(kNames.begin(), kNames.end(), name) != kNames.end())
-      return {process, name.starts_with("prte")};
+    const auto found = std::find(kNames.begin(), kNames.end(), name);
+    if (found != kNames.end())
+      return {process, name.starts_with("prte"), found - kNames.begin() >= kLaunchers};
     process = static_cast<pid_t>(std::strtol(stat.c_str() + close + 4, nullptr, 10));
   }
   return {};
@@ -215,7 +217,7 @@ bool hear_mpirun(pid_t sender) {
 
 MpirunWatch::MpirunWatch(parallel::World& world, Requests& requests) {
   if (std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr) return;
-  const pid_t above = mpirun_above().process;
+  const Mpirun above = mpirun_above();
   const std::vector<std::string> processes =
       world.gather_strings(fmt::format("{} {}", world.first_local(), ::getpid()));
   peers.clear();
@@ -228,14 +230,14 @@ MpirunWatch::MpirunWatch(parallel::World& world, Requests& requests) {
     seen = seen && ::kill(peers.back().second, 0) == 0;
   }
   if (!seen) peers.clear();
-  // Process 1 of a container cannot be stopped from within.
-  holds_ = world.min_i64(seen && above > 1 && world.hosts() == 1 ? 1 : 0) != 0;
-  if (above == 0) return;
+  const bool can = seen && above.process > 0 && !above.daemon && world.hosts() == 1;
+  holds_ = world.min_i64(can ? 1 : 0) != 0;
+  if (above.process == 0) return;
   told = &requests;
   asked_to_stop = held = false;
   may_hold = holds_ && world.local_rank() == 0;
   last_tick = now();
-  mpirun = above;
+  mpirun = above.process;
   struct sigaction action = {};
   action.sa_sigaction = on_continue;
   action.sa_flags = SA_RESTART | SA_SIGINFO;

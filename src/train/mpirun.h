@@ -27,8 +27,9 @@ std::optional<double> seconds_until_mpirun_kills();
 
 /// The nearest of this process's ancestors that is mpirun or its daemon on this host.
 struct Mpirun {
-  pid_t process = 0;   ///< 0: none
-  bool prrte = false;  ///< of Open MPI 5
+  pid_t process = 0;    ///< 0: none
+  bool prrte = false;   ///< of Open MPI 5
+  bool daemon = false;  ///< which may serve other jobs as well
 };
 Mpirun mpirun_above();
 

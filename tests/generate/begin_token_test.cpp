@@ -27,7 +27,7 @@ TEST(NoBeginToken, EmptyContextsBeginAfterTheEndOfADocument) {
     write_file(folder / "tokenizer_config.json", config.dump());
     const auto made = text::make_tokenizer(folder.path());
     const int32_t before = name == "named" ? *made->find_token("<s>") : made->end_of_document();
-    const generate::RequestEncoder encoder(*made, false, 64);
+    const generate::RequestEncoder encoder(*made, false, made->vocab_size(), 64);
     generate::Task task{.name = "t", .kind = generate::TaskKind::rolling};
     task.documents.push_back({.requests = {{"", "some words"}}});
     EXPECT_EQ(encoder.encode(task, task.documents).at(0).at(0).tokens.at(0), before);

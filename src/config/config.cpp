@@ -82,6 +82,9 @@ void follow_other_keys(Config& config, const std::function<bool(std::string_view
     p.initial_loss_scale = std::max(p.min_loss_scale, p.initial_loss_scale);
   GuardConfig& g = config.guard;
   if (!given("guard.compare_steps") && g.every > 1) g.compare_steps = std::min(g.compare_steps, g.every - 1);
+  LoggingConfig& l = config.logging;
+  if (!given("logging.generate_temperature") && (l.generate_top_k > 0 || l.generate_top_p < 1.0))
+    l.generate_temperature = 1.0;  // as te-generate has it
   ParallelConfig& layout = config.parallel;
   if (!given("parallel.virtual_stages") && layout.schedule == PipelineSchedule::interleaved)
     layout.virtual_stages = 2;

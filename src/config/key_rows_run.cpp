@@ -109,7 +109,7 @@ const auto kRunRows = std::to_array<Key>({
     {TE_KEY(logging.generate_prompt_file), kBuiltIn, kAny, "A file with more of them, one a line.",
      "empty, or a path"},
     {TE_KEY(logging.generate_tokens), kBuiltIn, from_to(1, kMaxWidth), "Tokens for a prompt, at most."},
-    {TE_KEY(logging.generate_temperature), kBuiltIn, from_to(0, 1000),
+    {TE_KEY(logging.generate_temperature), "0, or 1 with generate_top_k or generate_top_p", from_to(0, 1000),
      "Logits are divided by it; 0 always takes the most probable token. The draws follow `training.seed`."},
     {TE_KEY(logging.generate_top_k), kBuiltIn, from_to(0, 1e7),
      "Draw among so many most probable tokens; 0 is all."},

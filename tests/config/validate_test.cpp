@@ -358,7 +358,10 @@ TEST(Validate, Samples) {
   };
   EXPECT_EQ(small(with("parallel.pipeline=2")).logging.generate_every, 5);
   expect_rejected(interleaved(), {"logging.generate_every (5)", "parallel.virtual_stages is 2"});
-  expect_rejected(with("logging.generate_top_p=0.5"), {"logging.generate_temperature 0"});
+  EXPECT_EQ(small(with("logging.generate_top_p=0.5")).logging.generate_temperature, 1.0);
+  std::vector<std::string> greedy = with("logging.generate_top_p=0.5");
+  greedy.emplace_back("logging.generate_temperature=0");
+  expect_rejected(greedy, {"logging.generate_temperature 0"});
 }
 
 TEST(Validate, Data) {

@@ -322,7 +322,7 @@ TEST(ReaderAndWriter, WholeTensorsInPieces) {
                                                      {"cube", DType::f32, {2, 3, 4}}};
   std::vector<float> big(1200 * 1000);
   for (size_t i = 0; i < big.size(); ++i) big[i] = static_cast<float>(i);
-  const std::vector<uint16_t> halves = {0x3f80, 0xbf80, 0x4000, 0, 0x8000, 0x7f80, 1,     2,
+  const std::vector<uint16_t> halves = {0x3f80, 0xbf80, 0x4000, 0, 0x8000, 0x7f7f, 1,     2,
                                         3,      4,      5,      6, 7,      8,      0x4049};
   {
     Writer writer(folder.path(), {7, 70, 6}, "name: x\n", specs);

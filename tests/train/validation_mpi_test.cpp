@@ -55,7 +55,9 @@ class Validation : public ::testing::Test {
     train::StepRunner runner(config, context, groups);
     runner.allocate();
     runner.initialize();
-    EXPECT_GT(runner.model().parameters().buckets().size(), 2u);
+    if (groups.data().size() > 1) {
+      EXPECT_GT(runner.model().parameters().buckets().size(), 2u);
+    }
     std::vector<double> all;
     for (const int microbatches : kMicrobatches) {
       std::string bad_data;

@@ -37,21 +37,30 @@ bool is_checkpoint(const fs::path& folder) {
          fs::is_regular_file(folder / "manifest.json", error);
 }
 
-std::vector<fs::path> checkpoints_in(const fs::path& directory) {
+/// Whatever has a step folder's name, by step.
+std::vector<fs::path> step_folders(const fs::path& directory) {
   std::vector<fs::path> folders;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(directory, error))
-    if (is_checkpoint(entry.path())) folders.push_back(entry.path());
+    if (step_of(entry.path().filename().string()) >= 0) folders.push_back(entry.path());
   std::sort(folders.begin(), folders.end(), [](const fs::path& a, const fs::path& b) {
     return step_of(a.filename().string()) < step_of(b.filename().string());
   });
   return folders;
 }
 
-/// The checkpoint that is complete and of the highest step.
+std::vector<fs::path> checkpoints_in(const fs::path& directory) {
+  std::vector<fs::path> folders = step_folders(directory);
+  std::erase_if(folders, [](const fs::path& folder) { return !is_checkpoint(folder); });
+  return folders;
+}
+
+/// The checkpoint that is complete and of the highest step. UserError when it is one that this user may not read.
 std::optional<fs::path> newest_complete(const fs::path& directory) {
-  const std::vector<fs::path> folders = checkpoints_in(directory);
+  const std::vector<fs::path> folders = step_folders(directory);
   for (auto folder = folders.rbegin(); folder != folders.rend(); ++folder) {
+    check_readable(*folder / "manifest.json");
+    if (!is_checkpoint(*folder)) continue;
     try {
       read_manifest(*folder);
       return *folder;

@@ -124,13 +124,15 @@ TEST(RefusedReads, PermissionDeniedIsNotDamage) {
     TE_EXPECT_CONTAINS(text, (path / name).string() + ": cannot be read: Permission denied");
     may_read(path / name, true);
   }
-  // Nor does the older checkpoint take the place of one that may not be read.
-  may_read(path / "manifest.json", false);
-  TE_EXPECT_CONTAINS(not_damage([&] { checkpoint::find_latest(folder.path()); }), "Permission denied");
-  may_read(path / "manifest.json", true);
-  may_read(path, false);
-  TE_EXPECT_CONTAINS(not_damage([&] { checkpoint::find_latest(folder.path()); }), "Permission denied");
-  may_read(path, true);
+  // Nor does the older checkpoint take the place of one that may not be read, whether `latest` names it or not.
+  for (const bool named : {true, false}) {
+    if (!named) fs::remove(folder / "latest");
+    for (const fs::path& file : {path / "manifest.json", path}) {
+      may_read(file, false);
+      TE_EXPECT_CONTAINS(not_damage([&] { checkpoint::find_latest(folder.path()); }), "Permission denied");
+      may_read(file, true);
+    }
+  }
 }
 
 }  // namespace

@@ -118,7 +118,7 @@ train() {
 
 # said LOG WORDS: the log has these words, perhaps on two lines, as Open MPI 5 folds its messages.
 said() {
-  tr -s " \n" " " <"$folder/$1" | grep -qF -- "$2" || { cat "$folder/$1" >&2 && die "$1 does not say: $2"; }
+  tr -s " \n" " " <"$folder/$1" | grep -aqF -- "$2" || { cat "$folder/$1" >&2 && die "$1 does not say: $2"; }
 }
 
 # wait_until LABEL COMMAND...: until the command succeeds, for at most `limit` seconds.
@@ -144,7 +144,7 @@ latest() {
 rank_on() {
   local process
   for process in $(ip netns pids "$(space "$1")"); do
-    [[ "$(readlink "/proc/$process/exe")" == "$(readlink -f "$executable")" ]] || continue
+    [[ "/proc/$process/exe" -ef "$executable" ]] || continue
     if tr '\0' '\n' <"/proc/$process/environ" | grep -qx "OMPI_COMM_WORLD_RANK=$2"; then echo "$process"; fi
   done
 }
@@ -226,7 +226,7 @@ trial_death() {
   said death.log "on node ${hosts[1]} exited on signal 9"
   wait_until "the end of all processes" nothing_runs
   say "death: rank 3 on ${hosts[1]} was killed; the job ended on both hosts after $((EPOCHSECONDS - started)) s: $(
-    tr -s " \n" " " <"$folder/death.log" | grep -o "noticed that process.*signal 9")"
+    tr -s " \n" " " <"$folder/death.log" | grep -ao "noticed that process.*signal 9")"
 }
 
 trial_restart() {
@@ -252,7 +252,7 @@ trial_cable() {
   said cable.log "${hosts[1]}"
   mpirun_options=()
   wait_until "the end of all processes" nothing_runs
-  say "cable: cut; the job ended on both hosts after $((EPOCHSECONDS - started)) s: $(grep -m 1 "lost communication" "$folder/cable.log")"
+  say "cable: cut; the job ended on both hosts after $((EPOCHSECONDS - started)) s: $(grep -am 1 "lost communication" "$folder/cable.log")"
 }
 
 main() {

@@ -139,7 +139,8 @@ TEST_F(TrainingSamples, RefusesWhatCannotBe) {
   refused(prompts_ + Overrides{"logging.generate_prompts=a prompt of more than sixteen bytes"},
           "logging.generate_prompts: prompt 1: the prompt has 35 tokens");
   refused(prompts_ + Overrides{"logging.generate_prompt_file=" + file("none")}, "none: cannot be opened");
-  refused(prompts_ + Overrides{"logging.generate_top_k=4"}, "logging.generate_temperature 0 always takes");
+  refused(prompts_ + Overrides{"logging.generate_temperature=0", "logging.generate_top_k=4"},
+          "logging.generate_temperature 0 always takes");
 }
 
 }  // namespace

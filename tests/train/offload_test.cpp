@@ -209,8 +209,9 @@ TEST(OffloadPlan, TheHostMustHaveTheMemory) {
 
 TEST(OffloadPlan, ADryRunShowsBothMemories) {
   const TrainFolder folder;
-  const Result result = folder.run_raw("--dry-run --config " TE_SOURCE_DIR
-                                       "/configs/llama2_13b_fp8.yaml --set optimizer.offload=moments");
+  const Result result =
+      folder.run_raw("--dry-run --config " TE_SOURCE_DIR
+                     "/configs/llama2_13b_fp8.yaml --ranks 1 --set optimizer.offload=moments");
   EXPECT_EQ(result.code, 0) << result.error;
   TE_EXPECT_CONTAINS(result.out,
                      "host memory, page-locked beside a GPU:\n  optimizer moments            96.98 GiB\n");

@@ -26,6 +26,7 @@ void read_everything(const std::string& prefix) {
     total += length;
   }
   TE_CHECK(total == dataset.num_tokens(), "{} of {} tokens", total, dataset.num_tokens());
+  dataset.check_all();
   int64_t in_sequences = 0;
   for (int64_t i = 0; i < dataset.num_sequences(); ++i) in_sequences += dataset.sequence_length(i);
   TE_CHECK(in_sequences == total, "{} of {} tokens in sequences", in_sequences, total);

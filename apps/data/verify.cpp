@@ -57,7 +57,8 @@ void read_all(const data::IndexedDataset& dataset, int64_t vocab_size, int64_t* 
 }
 
 void verify_one(const std::string& prefix, int64_t vocab_size) {
-  const data::IndexedDataset dataset(prefix);  // checks the index against both files' sizes
+  const data::IndexedDataset dataset(prefix);
+  dataset.check_all();
   int64_t largest = -1, empty = 0;
   read_all(dataset, vocab_size, &largest, &empty);
   if (const std::optional<DatasetRecord> record = read_dataset_record(prefix);

@@ -1,7 +1,7 @@
 // Epochs, the order of documents within one, and the cut into samples.
 //
 // An epoch's order is a Permutation, so only the positions at which documents start must be stored, and of
-// those every 64th: a query finds the block by binary search and walks on document by document.
+// those every 64th: a query finds the block by binary search and continues document by document.
 #include "data/corpus_view.h"
 
 #include <algorithm>
@@ -17,9 +17,16 @@ constexpr int64_t kBlock = 64;
 }  // namespace
 
 struct CorpusView::Epoch {
-  int64_t number = 0;
+  Epoch(int64_t epoch, int64_t num_documents, int64_t num_samples, const CorpusViewOptions& options)
+      : number(epoch),
+        documents(epoch_permutation(num_documents, options.seed, options.stream, "data.documents", epoch)),
+        samples(epoch_permutation(num_samples, options.seed, options.stream, "data.samples", epoch)) {}
+
+  int64_t number;
   Permutation documents, samples;
-  std::vector<int64_t> starts;  // in the epoch's token stream: of document 0, 64, 128, ... of its order
+  std::once_flag counted;  // starts are made
+  std::vector<int64_t>
+      starts;  // in the epoch's token stream: of document 0, 64, 128, ... of its order, and the end
 };
 
 struct CorpusView::Sample {
@@ -56,31 +63,30 @@ CorpusView::CorpusView(std::shared_ptr<const IndexedDataset> dataset, const Corp
   samples_per_epoch_ = options_.shuffle ? (tokens - 1) / seq_length : (tokens - 2) / seq_length + 1;
 }
 
-std::shared_ptr<const CorpusView::Epoch> CorpusView::epoch(int64_t number) const {
+std::shared_ptr<CorpusView::Epoch> CorpusView::find_epoch(int64_t number) const {
   const std::lock_guard lock(mutex_);
-  for (size_t i = 0; i < recent_.size(); ++i) {
-    if (recent_[i]->number != number) continue;
-    std::rotate(recent_.begin(), recent_.begin() + static_cast<int64_t>(i),
-                recent_.begin() + static_cast<int64_t>(i) + 1);
+  const auto found = std::find_if(recent_.begin(), recent_.end(), [&](const std::shared_ptr<Epoch>& epoch) {
+    return epoch->number == number;
+  });
+  if (found != recent_.end()) {
+    std::rotate(recent_.begin(), found, found + 1);
     return recent_.front();
   }
-  const int64_t documents = dataset_->num_documents();
-  auto made = std::make_shared<Epoch>(
-      Epoch{number,
-            epoch_permutation(documents, options_.seed, options_.stream, "data.documents", number),
-            epoch_permutation(samples_per_epoch_, options_.seed, options_.stream, "data.samples", number),
-            {}});
-  made->starts.reserve(static_cast<size_t>((documents + kBlock - 1) / kBlock));
-  int64_t position = 0;
-  for (int64_t i = 0; i < documents; ++i) {
-    if (i % kBlock == 0) made->starts.push_back(position);
-    position += dataset_->document_length(made->documents(i));
-  }
-  TE_CHECK(position == dataset_->num_tokens(), "{}: an epoch has {} of {} tokens", dataset_->prefix(),
-           position, dataset_->num_tokens());
-  recent_.insert(recent_.begin(), made);
+  recent_.insert(recent_.begin(),
+                 std::make_shared<Epoch>(number, dataset_->num_documents(), samples_per_epoch_, options_));
   if (recent_.size() > kRecentEpochs) recent_.pop_back();
-  return made;
+  return recent_.front();
+}
+
+// The lock is free while the documents are counted: others go on in the epoch before.
+std::shared_ptr<const CorpusView::Epoch> CorpusView::epoch(int64_t number) const {
+  const std::shared_ptr<Epoch> epoch = find_epoch(number);
+  std::call_once(epoch->counted, [&] {
+    epoch->starts = block_starts(epoch->documents, kBlock, [&](int64_t first, std::span<int64_t> lengths) {
+      dataset_->read_document_lengths(first, lengths);
+    });
+  });
+  return epoch;
 }
 
 void CorpusView::read_stream(const Epoch& epoch, int64_t begin, Sample& sample) const {
@@ -88,24 +94,21 @@ void CorpusView::read_stream(const Epoch& epoch, int64_t begin, Sample& sample) 
       std::upper_bound(epoch.starts.begin(), epoch.starts.end(), begin) - epoch.starts.begin() - 1;
   int64_t position = epoch.starts[static_cast<size_t>(block)];
   for (int64_t i = block * kBlock; sample.room() > 0; ++i) {
-    const int64_t document = epoch.documents(i);
-    const int64_t source = dataset_->document_begin(document);
-    const int64_t length = dataset_->document_begin(document + 1) - source;
+    const IndexedDataset::Extent document = dataset_->document(epoch.documents(i));
     const int64_t skip = begin - position;
-    if (skip < length) {
-      const int64_t part = std::min(length - skip, sample.room());
-      dataset_->read(source + skip, part, sample.extend(part), options_.vocab_size);
+    if (skip < document.length()) {
+      const int64_t part = std::min(document.length() - skip, sample.room());
+      dataset_->read(document.begin + skip, part, sample.extend(part), options_.vocab_size);
       begin += part;
     }
-    position += length;
+    position += document.length();
   }
 }
 
 void CorpusView::read_in_order(int64_t begin, Sample& sample) const {
   const int64_t end = std::min(begin + sample.room(), dataset_->num_tokens());
-  int64_t document = dataset_->document_at(begin);
-  while (begin < end) {
-    const int64_t part = std::min(dataset_->document_begin(++document), end) - begin;
+  for (int64_t document = dataset_->document_at(begin); begin < end; ++document) {
+    const int64_t part = std::min(dataset_->document(document).end, end) - begin;
     dataset_->read(begin, part, sample.extend(part), options_.vocab_size);
     begin += part;
   }

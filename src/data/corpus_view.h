@@ -46,6 +46,7 @@ class CorpusView : public SampleView {
  private:
   struct Epoch;   // the order of one epoch's documents
   struct Sample;  // S + 1 tokens and where their documents begin
+  std::shared_ptr<Epoch> find_epoch(int64_t number) const;
   std::shared_ptr<const Epoch> epoch(int64_t number) const;
   void read_stream(const Epoch& epoch, int64_t begin, Sample& sample) const;
   void read_in_order(int64_t begin, Sample& sample) const;
@@ -54,7 +55,7 @@ class CorpusView : public SampleView {
   CorpusViewOptions options_;
   int64_t samples_per_epoch_ = 0;
   mutable std::mutex mutex_;
-  mutable std::vector<std::shared_ptr<const Epoch>> recent_;  // the last epochs used, newest first
+  mutable std::vector<std::shared_ptr<Epoch>> recent_;  // the last epochs used, newest first
 };
 
 }  // namespace te::data

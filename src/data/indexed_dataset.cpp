@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <cstring>
@@ -96,6 +97,10 @@ MappedFile::~MappedFile() {
 IndexedDataset::IndexedDataset(std::string prefix)
     : prefix_(std::move(prefix)), index_(prefix_ + ".idx"), tokens_(prefix_ + ".bin") {
   check_header();
+  check_ends();
+}
+
+void IndexedDataset::check_all() const {
   check_sequences();
   check_documents();
 }
@@ -146,58 +151,81 @@ void IndexedDataset::check_header() {
   }
   num_sequences_ = static_cast<int64_t>(sequences);
   num_documents_ = static_cast<int64_t>(documents) - 1;
-  num_tokens_ = static_cast<int64_t>(tokens_.bytes().size()) / token_size(type_);
+  size_shift_ = std::countr_zero(static_cast<uint64_t>(token_size(type_)));
+  num_tokens_ = static_cast<int64_t>(tokens_.bytes().size()) >> size_shift_;
   lengths_ = bytes.data() + kIndexHeaderBytes;
   pointers_ = lengths_ + 4 * sequences;
   documents_ = pointers_ + 8 * sequences;
 }
 
+// What every dataset of these two files must have, whichever of its documents are read.
+void IndexedDataset::check_ends() const {
+  if (const int64_t first = document_sequence(0); first != 0) bad_document(0, first);
+  if (const int64_t end = document_sequence(num_documents_); end != num_sequences_) {
+    user_error("{}: the documents end at sequence {} of {}; make the dataset again", index_.path(), end,
+               num_sequences_);
+  }
+  const int64_t last = num_sequences_ - 1;
+  if (last >= 0 && sequence_begin(0) != 0)
+    user_error("{}: sequence 0 starts at byte {}, not 0; make the dataset again", index_.path(),
+               load<int64_t>(pointers_, 0));
+  const int64_t described =
+      last < 0 ? 0
+               : load<int64_t>(pointers_, last) + int64_t{load<int32_t>(lengths_, last)} * token_size(type_);
+  const auto bin_bytes = static_cast<int64_t>(tokens_.bytes().size());
+  if (described == bin_bytes) return;
+  user_error("{}: has {} bytes, but {} describes {}; the two files do not belong together, make them again",
+             tokens_.path(), bin_bytes, index_.path(), described);
+}
+
 void IndexedDataset::check_sequences() const {
-  const int64_t bin_bytes = static_cast<int64_t>(tokens_.bytes().size());
-  int64_t position = 0;
+  int64_t end = 0;
   for (int64_t i = 0; i < num_sequences_; ++i) {
-    const int32_t length = load<int32_t>(lengths_, i);
-    if (length < 0) {
-      user_error("{}: sequence {} has length {}, it must not be negative; make the dataset again",
-                 index_.path(), i, length);
-    }
-    const int64_t pointer = load<int64_t>(pointers_, i);
-    if (pointer != position) {
-      user_error(
-          "{}: sequence {} starts at byte {}, the one before it ends at {}; sequences must follow one "
-          "another, make the dataset again",
-          index_.path(), i, pointer, position);
-    }
-    position += length * token_size(type_);  // below bin_bytes + 2^34: no overflow
-    if (position > bin_bytes) {
-      user_error(
-          "{}: sequence {} ends at byte {}, but {} has {} bytes; the two files do not belong together or the "
-          ".bin is truncated",
-          index_.path(), i, position, tokens_.path(), bin_bytes);
-    }
+    check_sequence(i);
+    end += load<int32_t>(lengths_, i);
   }
-  if (position != bin_bytes) {
-    user_error("{}: has {} bytes, but {} describes {}; the two files do not belong together, make them again",
-               tokens_.path(), bin_bytes, index_.path(), position);
-  }
+  TE_CHECK(end == num_tokens_, "{}: {} of {} tokens in sequences", prefix_, end, num_tokens_);
 }
 
 void IndexedDataset::check_documents() const {
-  int64_t previous = 0;
-  for (int64_t i = 0; i <= num_documents_; ++i) {
-    const int64_t sequence = load<int64_t>(documents_, i);
-    if ((i == 0 && sequence != 0) || sequence < previous || sequence > num_sequences_) {
-      user_error(
-          "{}: document {} starts at sequence {}, it must be 0 for the first, not decrease, and not pass {}; "
-          "make the dataset again",
-          index_.path(), i, sequence, num_sequences_);
-    }
-    previous = sequence;
+  std::vector<int64_t> lengths(4096);
+  for (int64_t first = 0; first < num_documents_; first += static_cast<int64_t>(lengths.size())) {
+    const auto count = std::min(lengths.size(), static_cast<size_t>(num_documents_ - first));
+    read_document_lengths(first, std::span(lengths).first(count));
   }
-  if (previous != num_sequences_) {
-    user_error("{}: the documents end at sequence {} of {}; make the dataset again", index_.path(), previous,
-               num_sequences_);
+}
+
+void IndexedDataset::check_sequence(int64_t sequence) const {
+  const int64_t length = load<int32_t>(lengths_, sequence), begin = sequence_begin(sequence),
+                next = sequence_begin(sequence + 1);
+  if (length < 0) {
+    user_error("{}: sequence {} has length {}, it must not be negative; make the dataset again",
+               index_.path(), sequence, length);
   }
+  if (begin + length != next) {
+    user_error(
+        "{}: sequence {} starts at byte {}, the one before it ends at {}; sequences must follow one "
+        "another, make the dataset again",
+        index_.path(), sequence + 1, next << size_shift_, (begin + length) << size_shift_);
+  }
+}
+
+void IndexedDataset::bad_document(int64_t document, int64_t sequence) const {
+  user_error(
+      "{}: document {} starts at sequence {}, it must be 0 for the first, not decrease, and not pass {}; "
+      "make the dataset again",
+      index_.path(), document, sequence, num_sequences_);
+}
+
+int64_t IndexedDataset::sequence_begin(int64_t sequence) const {
+  if (sequence == num_sequences_) return num_tokens_;
+  const int64_t pointer = load<int64_t>(pointers_, sequence), position = pointer >> size_shift_;
+  if (pointer < 0 || position > num_tokens_ || position << size_shift_ != pointer) [[unlikely]] {
+    user_error(
+        "{}: sequence {} starts at byte {}, which is no token of the {} bytes of {}; make the dataset again",
+        index_.path(), sequence, pointer, tokens_.bytes().size(), tokens_.path());
+  }
+  return position;
 }
 
 int64_t IndexedDataset::sequence_length(int64_t sequence) const {
@@ -209,12 +237,37 @@ int64_t IndexedDataset::sequence_length(int64_t sequence) const {
 int64_t IndexedDataset::document_sequence(int64_t document) const {
   TE_CHECK(document >= 0 && document <= num_documents_, "{}: document {} of {}", prefix_, document,
            num_documents_);
-  return load<int64_t>(documents_, document);
+  const int64_t sequence = load<int64_t>(documents_, document);
+  if (sequence < 0 || sequence > num_sequences_) [[unlikely]]
+    bad_document(document, sequence);
+  return sequence;
 }
 
-int64_t IndexedDataset::document_begin(int64_t document) const {
-  const int64_t sequence = document_sequence(document);
-  return sequence == num_sequences_ ? num_tokens_ : load<int64_t>(pointers_, sequence) / token_size(type_);
+IndexedDataset::Extent IndexedDataset::document(int64_t document) const {
+  const int64_t first = document_sequence(document), last = document_sequence(document + 1) - 1;
+  if (last < first - 1) bad_document(document + 1, last + 1);
+  if (last < first) return {sequence_begin(first), sequence_begin(first)};
+  check_sequence(first);
+  if (last > first) check_sequence(last);
+  const Extent extent = {sequence_begin(first), sequence_begin(last + 1)};
+  if (extent.length() < 0) [[unlikely]] {
+    user_error("{}: document {} starts at token {} and ends at {}; make the dataset again", index_.path(),
+               document, extent.begin, extent.end);
+  }
+  return extent;
+}
+
+void IndexedDataset::read_document_lengths(int64_t first, std::span<int64_t> lengths) const {
+  int64_t sequence = document_sequence(first), begin = sequence_begin(sequence);
+  for (int64_t& length : lengths) {
+    const int64_t next = document_sequence(++first), end = sequence_begin(next);
+    // Almost all documents have one sequence.
+    const bool plain =
+        next == sequence + 1 && end - begin == load<int32_t>(lengths_, sequence) && end >= begin;
+    length = plain ? end - begin : document_length(first - 1);
+    sequence = next;
+    begin = end;
+  }
 }
 
 int64_t IndexedDataset::document_at(int64_t position) const {

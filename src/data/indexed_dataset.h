@@ -63,11 +63,22 @@ class MappedFile {
   std::unique_ptr<MappedRegion> region_;
 };
 
-/// Reader. The constructor checks every number of the .idx against the two files' sizes before it is used;
-/// each failure is a UserError that names the file, the rule and the remedy. Thread safe after construction.
+/// Reader. Opening takes the same time however many documents there are: it checks the header, both ends of the index
+/// and the two files' sizes. Every other number is checked when it is used, and check_all() checks all of them; each
+/// failure is a UserError that names the file, the rule and the remedy. Thread safe after construction.
 class IndexedDataset {
  public:
+  /// Tokens [begin, end) of the .bin.
+  struct Extent {
+    int64_t begin = 0, end = 0;
+    int64_t length() const { return end - begin; }
+  };
+
   explicit IndexedDataset(std::string prefix);
+  /// Checks every document as reading it would: one pass over the index, a second for 2 * 10^8 documents.
+  void check_documents() const;
+  /// Checks every number of the index.
+  void check_all() const;
 
   const std::string& prefix() const { return prefix_; }
   TokenType token_type() const { return type_; }
@@ -75,16 +86,19 @@ class IndexedDataset {
   int64_t num_documents() const { return num_documents_; }
   int64_t num_tokens() const { return num_tokens_; }
 
+  /// Where a document lies: right behind the one before it. Both ends are checked from both sides.
+  Extent document(int64_t document) const;
+  int64_t document_length(int64_t document) const { return this->document(document).length(); }
+  /// The lengths of documents from `first` on: cheaper than one by one, and checked as much.
+  void read_document_lengths(int64_t first, std::span<int64_t> lengths) const;
   /// Position in the .bin, in tokens, of a document's first token; document = num_documents() gives the end.
-  int64_t document_begin(int64_t document) const;
-  int64_t document_length(int64_t document) const {
-    return document_begin(document + 1) - document_begin(document);
-  }
+  int64_t document_begin(int64_t document) const { return sequence_begin(document_sequence(document)); }
 
   int64_t sequence_length(int64_t sequence) const;  ///< tokens; 0 <= sequence < num_sequences()
   /// The first sequence of a document; document = num_documents() gives num_sequences().
   int64_t document_sequence(int64_t document) const;
-  /// The .bin as it lies in the file.
+  /// The .idx and the .bin as they lie in the files.
+  std::span<const uint8_t> index_bytes() const { return index_.bytes(); }
   std::span<const uint8_t> token_bytes() const { return tokens_.bytes(); }
 
   /// The document that holds token `position` of the .bin (0 <= position < num_tokens()).
@@ -96,8 +110,12 @@ class IndexedDataset {
 
  private:
   void check_header();
+  void check_ends() const;
   void check_sequences() const;
-  void check_documents() const;
+  /// Position in the .bin, in tokens, of a sequence's first token; sequence = num_sequences() gives the end.
+  int64_t sequence_begin(int64_t sequence) const;
+  void check_sequence(int64_t sequence) const;
+  [[noreturn]] void bad_document(int64_t document, int64_t sequence) const;
   template <class Stored>
   void read_as(int64_t begin, int64_t count, int32_t* out, int64_t limit) const;
   [[noreturn]] void bad_token(int64_t position, int64_t value, int64_t limit) const;
@@ -106,6 +124,7 @@ class IndexedDataset {
   MappedFile index_;
   MappedFile tokens_;
   TokenType type_ = TokenType::kU16;
+  int size_shift_ = 0;  // a token has 1 << size_shift_ bytes
   int64_t num_sequences_ = 0;
   int64_t num_documents_ = 0;
   int64_t num_tokens_ = 0;

@@ -158,6 +158,7 @@ void IndexedDatasetWriter::append_dataset(const IndexedDataset& dataset,
   TE_CHECK(file_ != nullptr && sequence_tokens_ == 0, "{}: a dataset is appended between documents", prefix_);
   TE_CHECK(dataset.token_type() == type_, "{}: {} tokens into {}", prefix_,
            token_type_name(dataset.token_type()), token_type_name(type_));
+  dataset.check_all();
   for (std::span<const uint8_t> rest = dataset.token_bytes(); !rest.empty();) {
     const std::span<const uint8_t> part = rest.first(std::min(kBufferBytes, rest.size()));
     write_bytes(file_, part.data(), part.size(), prefix_ + ".bin.tmp");

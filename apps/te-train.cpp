@@ -25,6 +25,7 @@
 #include "parallel/placement.h"
 #include "parallel/schedule/draw.h"
 #include "parallel/watchdog.h"
+#include "train/data_check.h"
 #include "train/decoded_samples.h"
 #include "train/decoded_tasks.h"
 #include "train/execution.h"
@@ -330,6 +331,7 @@ int body(te::parallel::World& world, int argc, char** argv) {
   if (show.dry_run) {
     const te::Context context = open_device(config, world, true);
     te::config::validate_for_device(config, context.is_cuda());
+    for (const std::string& line : te::train::check_planned_data(config)) print_tables(line + "\n");
     show_layout(config, context, world, grid, show.verbose);
   }
   return 0;

@@ -3,6 +3,7 @@
 #include <xxhash.h>
 
 #include <iterator>
+#include <limits>
 #include <unordered_map>
 
 #include "checkpoint/manifest_json.h"
@@ -64,6 +65,14 @@ Json fp8_json(const Fp8Part& part) {
   for (const Fp8Operand& operand : part.operands)
     operands.push_back({operand.name, operand.role, operand.fp8_max});
   return {{"file", part.file}, {"operands", operands}};
+}
+
+Json dataset_json(const Dataset& dataset) {
+  return {{"key", dataset.key},
+          {"prefix", dataset.prefix},
+          {"documents", dataset.documents},
+          {"tokens", dataset.tokens},
+          {"hash", hex(dataset.hash)}};
 }
 
 /// One item a line: a list that a person can read, and diff.
@@ -168,6 +177,15 @@ const char* slices_fault(const LogicalTensor& tensor) {
   return held == tensor.numel() ? nullptr : "leave a hole";
 }
 
+Dataset dataset_of(const JsonNode& node) {
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+  return {.key = node.at("key").text(),
+          .prefix = node.at("prefix").text(),
+          .documents = node.at("documents").integer(0, kMax),
+          .tokens = node.at("tokens").integer(0, kMax),
+          .hash = node.at("hash").hex64()};
+}
+
 nlohmann::json parse_json(const std::string& file, const std::string& text) {
   nlohmann::json root = nlohmann::json::parse(text, nullptr, false);
   if (!root.is_object()) user_error("{}: is not valid JSON; {}", file, kUseAnother);
@@ -182,6 +200,10 @@ Manifest manifest_of(const JsonNode& root) {
   Manifest manifest;
   manifest.progress = progress_of(root);
   manifest.config = root.at("config").text();
+  if (root.has("datasets")) {
+    const JsonNode datasets = root.at("datasets");
+    for (size_t i = 0; i < datasets.size(); ++i) manifest.datasets.push_back(dataset_of(datasets.at(i)));
+  }
   root.at("checksum_block").integer(kChecksumBlock, kChecksumBlock);
   const JsonNode files = root.at("files"), tensors = root.at("tensors"), fp8 = root.at("fp8");
   for (size_t i = 0; i < files.size(); ++i) manifest.files.push_back(file_of(files.at(i)));
@@ -222,6 +244,8 @@ std::string to_text(const Manifest& manifest) {
       kFormat, manifest.progress.step, manifest.progress.consumed_samples, manifest.progress.updates,
       Json(manifest.config).dump(-1, ' ', false, Json::error_handler_t::replace), kChecksumBlock);
   text += policies_text(manifest.progress);
+  if (!manifest.datasets.empty())
+    text += "  \"datasets\": " + list_text(manifest.datasets, dataset_json) + ",\n";
   text += "  \"files\": " + list_text(manifest.files, file_json) + ",\n";
   text += "  \"tensors\": " + list_text(manifest.tensors, tensor_json) + ",\n";
   text += "  \"fp8\": " + list_text(manifest.fp8, fp8_json) + ",\n";
@@ -261,7 +285,8 @@ Manifest read_manifest(const std::filesystem::path& folder) {
 }
 
 Manifest merge(const std::vector<Manifest>& parts) {
-  Manifest whole = {.progress = parts.at(0).progress, .config = parts.at(0).config};
+  Manifest whole = {
+      .progress = parts.at(0).progress, .config = parts.at(0).config, .datasets = parts.at(0).datasets};
   std::unordered_map<std::string, size_t> places;
   std::vector<LogicalTensor> tensors;
   for (const Manifest& part : parts) {

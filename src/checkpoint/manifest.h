@@ -66,9 +66,19 @@ struct Fp8Part {
   std::vector<Fp8Operand> operands;
 };
 
+/// A dataset that the run reads (data/dataset_fingerprint.h).
+struct Dataset {
+  std::string key;  ///< of the config, that names it
+  std::string prefix;
+  int64_t documents = 0, tokens = 0;
+  uint64_t hash = 0;
+  bool operator==(const Dataset&) const = default;
+};
+
 struct Manifest {
   Progress progress;
-  std::string config;  ///< the effective config as YAML
+  std::string config;             ///< the effective config as YAML
+  std::vector<Dataset> datasets;  ///< empty where they are not known, and without any
   std::vector<StoredFile> files;
   std::vector<LogicalTensor> tensors;
   std::vector<Fp8Part> fp8;  ///< empty where there is no FP8 state

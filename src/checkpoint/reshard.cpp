@@ -76,6 +76,7 @@ class Resharding {
     for (size_t rank = 0; rank < files_.size(); ++rank) parts.push_back(files_[rank].finish(states[rank]));
     parts[0].progress = source_.progress();
     parts[0].config = config::to_yaml(config_);
+    parts[0].datasets = source_.manifest().datasets;
     return merge(parts);
   }
 

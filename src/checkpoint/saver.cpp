@@ -231,6 +231,7 @@ void Saver::write(Task& task) {
     if (job_.who.rank != 0) return leave_part(temporary, job_.who, part);
     part.progress = task.progress;
     part.config = options_.config;
+    part.datasets = options_.datasets;
     task.guard.reset();
     task.collecting = true;
     std::vector<Manifest> parts = collect_parts(temporary, job_.who.size, job_.timeout_seconds);

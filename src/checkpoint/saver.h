@@ -40,10 +40,11 @@ struct Job {
 
 struct SaverOptions {
   std::filesystem::path directory;
-  std::string config;      ///< YAML, for the manifest
-  int64_t keep = 0;        ///< checkpoints; 0: all
-  bool optimizer = true;   ///< save moments
-  bool background = true;  ///< while the host has memory for a copy of what is saved
+  std::string config;                  ///< YAML, for the manifest
+  std::vector<Dataset> datasets = {};  ///< for the manifest
+  int64_t keep = 0;                    ///< checkpoints; 0: all
+  bool optimizer = true;               ///< save moments
+  bool background = true;              ///< while the host has memory for a copy of what is saved
 };
 
 /// A checkpoint that is complete on disk.

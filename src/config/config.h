@@ -340,6 +340,7 @@ struct DataConfig {
   Overlong overlong = Overlong::truncate;  ///< instruct: conversations of more than seq_length + 1 tokens
   std::string tokenizer;                   ///< as given to te-data; checkpoints keep it
   bool check_tokenizer = true;             ///< refuse datasets that another tokenizer has made
+  bool check_fingerprint = true;           ///< resumed: refuse datasets that are not what they were
 };
 
 struct CheckpointConfig {

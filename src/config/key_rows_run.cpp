@@ -41,6 +41,10 @@ const auto kRunRows = std::to_array<Key>({
     {TE_KEY(data.check_tokenizer), kBuiltIn, kAny,
      "Refuse datasets whose companion (`PREFIX.meta.json`, written by te-data) says that another tokenizer "
      "than `tokenizer`, or than that of the first dataset, made them."},
+    {TE_KEY(data.check_fingerprint), kBuiltIn, kAny,
+     "In a resumed run: refuse datasets that are not what they were when the checkpoint was saved, though "
+     "they "
+     "have the same prefix; `false` trains on what is there now, with a warning."},
 
     {TE_KEY(checkpoint.directory), "logging.directory/checkpoints", kAny, "Where checkpoints are written."},
     {TE_KEY(checkpoint.save_every), kBuiltIn, from_to(0, kMaxSteps),

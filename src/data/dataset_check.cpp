@@ -5,12 +5,13 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "data/indexed_dataset.h"
+#include "data/pieces.h"
 
 namespace te::data {
 namespace {
 
 // 16 million tokens: 30 ms from memory, and 256 reads from a disk.
-constexpr int64_t kPieces = 256, kPieceTokens = int64_t{1} << 16;
+constexpr int64_t kPieceTokens = int64_t{1} << 16;
 
 /// The dataset's record, unless it is another dataset's: one that was made again by a program that does not know of it.
 std::optional<DatasetRecord> record_of(const IndexedDataset& dataset) {
@@ -26,29 +27,15 @@ std::optional<DatasetRecord> record_of(const IndexedDataset& dataset) {
 
 /// Reads it in pieces; read() refuses a token that is too large.
 void look_through(const IndexedDataset& dataset, int64_t vocab_size) {
-  const int64_t tokens = dataset.num_tokens();
-  const bool whole = tokens <= kPieces * kPieceTokens;
-  const int64_t pieces = whole ? (tokens + kPieceTokens - 1) / kPieceTokens : kPieces;
-  std::vector<int32_t> values(static_cast<size_t>(std::min(tokens, kPieceTokens)));
-  for (int64_t i = 0; i < pieces; ++i) {
-    // Not i * (tokens - size) / ...: a product of the two may leave 64 bits in no dataset, but a quotient never does.
-    const int64_t begin = whole ? i * kPieceTokens
-                                : (tokens - kPieceTokens) / (kPieces - 1) * i +
-                                      (tokens - kPieceTokens) % (kPieces - 1) * i / (kPieces - 1);
-    dataset.read(begin, std::min(kPieceTokens, tokens - begin), values.data(), vocab_size);
-  }
+  std::vector<int32_t> values(static_cast<size_t>(std::min(dataset.num_tokens(), kPieceTokens)));
+  for_each_piece(dataset.num_tokens(), kPieceTokens, [&](int64_t begin, int64_t count) {
+    dataset.read(begin, count, values.data(), vocab_size);
+  });
 }
 
 void check_tokens(const std::string& key, const IndexedDataset& dataset,
                   const std::optional<DatasetRecord>& record, int64_t vocab_size) {
-  if (!record) {
-    try {
-      look_through(dataset, vocab_size);
-    } catch (const UserError& error) {
-      user_error("{}: {}", key, error.what());
-    }
-    return;
-  }
+  if (!record) return look_through(dataset, vocab_size);
   if (record->largest_token < vocab_size) return;
   user_error(
       "{}: {} holds token {}, it must be below the model's vocab_size = {}; use the vocabulary of the "
@@ -83,14 +70,26 @@ void check_tokenizer(const std::string& key, const std::string& prefix, const To
 
 }  // namespace
 
-void check_datasets(const std::string& key, const std::vector<std::string>& prefixes, DatasetCheck& check) {
+std::vector<DatasetFingerprint> check_datasets(const std::string& key,
+                                               const std::vector<std::string>& prefixes,
+                                               DatasetCheck& check) {
   TE_CHECK(check.vocab_size > 0, "{}: vocab_size {}", key, check.vocab_size);
+  std::vector<DatasetFingerprint> fingerprints;
   for (const std::string& prefix : prefixes) {
-    const IndexedDataset dataset(prefix);
-    const std::optional<DatasetRecord> record = record_of(dataset);
-    if (record) check_tokenizer(key, prefix, record->tokenizer, check);
-    check_tokens(key, dataset, record, check.vocab_size);
+    try {
+      const IndexedDataset dataset(prefix);
+      dataset.check_documents();
+      const std::optional<DatasetRecord> record = record_of(dataset);
+      if (record) check_tokenizer(key, prefix, record->tokenizer, check);
+      check_tokens(key, dataset, record, check.vocab_size);
+      fingerprints.push_back(fingerprint_of(dataset));
+    } catch (const UserError& error) {  // a dataset knows its path, not the key that has named it
+      const std::string_view message = error.what();
+      if (message.starts_with(key)) throw;
+      user_error("{}: {}", key, message);
+    }
   }
+  return fingerprints;
 }
 
 }  // namespace te::data

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "data/dataset_fingerprint.h"
 #include "data/dataset_record.h"
 
 namespace te::data {
@@ -22,8 +23,9 @@ struct DatasetCheck {
 
 /// The datasets of one key, such as data.train. Tokens are checked by what a dataset's record says; one without a
 /// record is looked through: the whole of it up to 2^24 tokens, else 256 pieces, evenly spread, first and last tokens
-/// among them. UserError, one line with key, dataset and remedy. A record that is not the dataset's is warned of, and
-/// left aside.
-void check_datasets(const std::string& key, const std::vector<std::string>& prefixes, DatasetCheck& check);
+/// among them. Every document's place in the index is checked. UserError, one line with key, dataset and remedy. A
+/// record that is not the dataset's is warned of, and left aside. Returns what the datasets are known by.
+std::vector<DatasetFingerprint> check_datasets(const std::string& key,
+                                               const std::vector<std::string>& prefixes, DatasetCheck& check);
 
 }  // namespace te::data

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "core/error.h"
-#include "core/log.h"
 #include "kernels/attention/attention.h"
 
 namespace te::train {
@@ -16,7 +15,15 @@ std::vector<data::WeightedDataset> datasets_of(const std::vector<config::DataSou
   return datasets;
 }
 
+bool is_named(const config::ValidationSet& set) {
+  return set.name != config::ValidationSet{}.name;
+}
+
 }  // namespace
+
+std::string key_of(const config::ValidationSet& set) {
+  return is_named(set) ? "data.valid: " + set.name : "data.valid";
+}
 
 Batches::Batches(BatchOptions options)
     : options_(std::move(options)),
@@ -40,15 +47,12 @@ Batches::Batches(BatchOptions options)
   };
   train_ = data.synthetic ? data::make_synthetic_source(options_.seq_length, options_.vocab_size, source.seed)
                           : open(data.train);
-  spdlog::info("training data: {}", train_->describe());
   if (data.valid.empty() || options_.eval_microbatches == 0) return;
   source.shuffle = false;
   source.max_samples = options_.eval_microbatches * options_.micro_batch_size;
   for (const config::ValidationSet& set : data.valid) {
-    const bool named = set.name != config::ValidationSet{}.name;
-    source.key = named ? "data.valid: " + set.name : "data.valid";
+    source.key = key_of(set);
     valid_.push_back(open(set.sources));
-    spdlog::info("validation data{}: {}", named ? " " + set.name : "", valid_.back()->describe());
     check_has_loss(*valid_.back(), source.key);
   }
 }
@@ -64,6 +68,16 @@ void Batches::check_has_loss(const data::BatchSource& set, const std::string& ke
       "(training.eval_microbatches * training.micro_batch_size, at most); use other data, or set "
       "data.eod_mask_loss to false",
       key, set.num_samples());
+}
+
+std::vector<std::string> Batches::describe() const {
+  std::vector<std::string> lines = {"training data: " + train_->describe()};
+  for (size_t set = 0; set < valid_.size(); ++set) {
+    const std::string& name = validation_name(set);
+    lines.push_back(fmt::format("validation data{}: {}", is_named(options_.data.valid[set]) ? " " + name : "",
+                                valid_[set]->describe()));
+  }
+  return lines;
 }
 
 data::Batch Batches::nothing() const {

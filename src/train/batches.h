@@ -23,10 +23,16 @@ struct BatchOptions {
   int context_rank = 0, context_ranks = 1;
 };
 
+/// How messages name a validation set of data.valid.
+std::string key_of(const config::ValidationSet& set);
+
 class Batches {
  public:
   /// Opens the datasets. UserError when one cannot be read or is too small.
   explicit Batches(BatchOptions options);
+
+  /// What the training and validation sets are, a line each.
+  std::vector<std::string> describe() const;
 
   // Tokens and targets of a sequence are those of the context rank, document starts those of all tokens.
 

@@ -1,17 +1,58 @@
 #include "train/data_check.h"
 
+#include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "checkpoint/kept_files.h"
+#include "core/error.h"
+#include "core/log.h"
 #include "data/dataset_check.h"
+#include "data/loss_mask.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_hash.h"
+#include "train/batches.h"
 #include "train/kept_tokenizer.h"
 
 namespace te::train {
 
-void check_data(const config::DataConfig& data, int64_t vocab_size, const std::string& checkpoint_directory) {
+namespace {
+
+namespace fs = std::filesystem;
+
+void add_datasets(const std::string& key, const std::vector<std::string>& prefixes,
+                  const std::vector<data::DatasetFingerprint>& fingerprints,
+                  std::vector<checkpoint::Dataset>& datasets) {
+  for (size_t i = 0; i < prefixes.size(); ++i) {
+    const data::DatasetFingerprint& it = fingerprints[i];
+    datasets.push_back({key, prefixes[i], it.documents, it.tokens, it.hash});
+  }
+}
+
+std::string content_of(const checkpoint::Dataset& dataset) {
+  return fmt::format("{} documents, {} tokens, xxh3:{:016x}", dataset.documents, dataset.tokens,
+                     dataset.hash);
+}
+
+/// Takes out what is not on this machine, and appends a line for each.
+void leave_out_missing(const std::string& key, std::vector<config::DataSource>& sources,
+                       std::vector<std::string>& lines) {
+  std::erase_if(sources, [&](const config::DataSource& source) {
+    std::error_code error;
+    // One of the two files alone is a mistake.
+    for (const char* suffix : {".idx", ".bin"})
+      if (fs::symlink_status(source.prefix + suffix, error).type() != fs::file_type::not_found) return false;
+    lines.push_back(fmt::format("{}: {}.idx does not exist here: not checked", key, source.prefix));
+    return true;
+  });
+}
+
+}  // namespace
+
+std::vector<checkpoint::Dataset> check_data(const config::DataConfig& data, int64_t vocab_size,
+                                            const std::string& checkpoint_directory) {
   const std::unique_ptr<text::Tokenizer> tokenizer = check_tokenizer(data.tokenizer, checkpoint_directory);
   data::DatasetCheck check = {.vocab_size = vocab_size,
                               .tokenizer = {},
@@ -24,14 +65,71 @@ void check_data(const config::DataConfig& data, int64_t vocab_size, const std::s
                        .vocab_size = tokenizer->vocab_size(),
                        .end_of_document = tokenizer->end_of_document()};
   }
+  std::vector<checkpoint::Dataset> datasets;
   const auto look_at = [&](const std::string& key, const std::vector<config::DataSource>& sources) {
-    std::vector<std::string> prefixes;
+    std::vector<std::string> prefixes, masks;
     for (const config::DataSource& source : sources) prefixes.push_back(source.prefix);
-    data::check_datasets(key, prefixes, check);
+    add_datasets(key, prefixes, data::check_datasets(key, prefixes, check), datasets);
+    if (data.format != config::DataFormat::instruct) return;
+    std::vector<data::DatasetFingerprint> fingerprints;
+    for (const std::string& prefix : prefixes) {
+      if (!data::has_loss_mask(prefix)) continue;  // a validation set that is not opened may have none
+      masks.push_back(data::loss_mask_prefix(prefix));
+      fingerprints.push_back(data::fingerprint_of(data::IndexedDataset(masks.back())));
+    }
+    add_datasets(key, masks, fingerprints, datasets);
   };
   look_at("data.train", data.train);
-  for (const config::ValidationSet& set : data.valid)
-    look_at(set.name == config::ValidationSet{}.name ? "data.valid" : "data.valid: " + set.name, set.sources);
+  for (const config::ValidationSet& set : data.valid) look_at(key_of(set), set.sources);
+  return datasets;
+}
+
+void check_same_data(const std::string& checkpoint, const std::vector<checkpoint::Dataset>& saved,
+                     const std::vector<checkpoint::Dataset>& now, bool refuse) {
+  for (const checkpoint::Dataset& dataset : now) {
+    const auto before = std::find_if(saved.begin(), saved.end(), [&](const checkpoint::Dataset& other) {
+      return other.prefix == dataset.prefix;
+    });
+    if (before == saved.end() || content_of(*before) == content_of(dataset)) continue;
+    const std::string difference =
+        fmt::format("{}: {} is not the data of {} ({} then, {} now)", dataset.key, dataset.prefix, checkpoint,
+                    content_of(*before), content_of(dataset));
+    if (refuse) {
+      user_error(
+          "{}; put the earlier dataset back, give the new one a prefix of its own, or set "
+          "data.check_fingerprint to false",
+          difference);
+    }
+    spdlog::warn("{}; the run continues with it (data.check_fingerprint: false)", difference);
+  }
+}
+
+std::vector<std::string> check_planned_data(const config::Config& config) {
+  std::vector<std::string> lines;
+  config::DataConfig data = config.data;
+  if (data.synthetic) return lines;
+  leave_out_missing("data.train", data.train, lines);
+  for (config::ValidationSet& set : data.valid) leave_out_missing(key_of(set), set.sources, lines);
+  std::erase_if(data.valid, [](const config::ValidationSet& set) { return set.sources.empty(); });
+  std::error_code error;
+  if (!data.tokenizer.empty() && data.tokenizer != "bytes" && !fs::exists(data.tokenizer, error) &&
+      checkpoint::kept_beside(config.checkpoint.directory).empty()) {
+    lines.push_back(fmt::format("data.tokenizer: {} does not exist here: not checked", data.tokenizer));
+    data.tokenizer.clear();
+  }
+  check_data(data, config.model.vocab_size, config.checkpoint.directory);
+  const bool has_train = !data.train.empty();
+  data.synthetic = !has_train;
+  const Batches batches(BatchOptions{
+      .data = data,
+      .seq_length = config.model.seq_length,
+      .vocab_size = config.model.vocab_size,
+      .seed = config.training.seed,
+      .micro_batch_size = config.training.micro_batch_size,
+      .eval_microbatches = config.training.eval_interval > 0 ? config.training.eval_microbatches : 0});
+  const std::vector<std::string> opened = batches.describe();
+  lines.insert(lines.begin(), opened.begin() + (has_train ? 0 : 1), opened.end());
+  return lines;
 }
 
 }  // namespace te::train

@@ -87,7 +87,8 @@ StartPoint Startup::load(const fs::path& path, const checkpoint::LoadOptions& op
       point = {.progress = loaded.progress,
                .checkpoint = reader.folder(),
                .weights = reader.folder(),
-               .scales = loaded.scales};
+               .scales = loaded.scales,
+               .datasets = reader.manifest().datasets};
       if (options.fp8 && !loaded.optimizer)
         spdlog::info("the optimizer's moments are not loaded and start at zero");
       if (options.fp8) report_changes(reader.config(), point.progress.step);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <vector>
 
 #include "checkpoint/checkpoint.h"
 #include "config/config.h"
@@ -16,6 +17,7 @@ struct StartPoint {
   std::filesystem::path checkpoint;  ///< that is resumed; empty in a run that is not
   std::filesystem::path weights;     ///< where the weights come from: that, or checkpoint.init_from, or empty
   bool scales = false;               ///< the checkpoint had FP8 state
+  std::vector<checkpoint::Dataset> datasets = {};  ///< that the checkpoint was trained on, as far as it says
 };
 
 /// The state of the runner as a checkpoint sees it.

@@ -45,8 +45,10 @@ void Trainer::open_data() {
                      .eval_microbatches = training.eval_interval > 0 ? training.eval_microbatches : 0,
                      .context_rank = runner_.split().rank(),
                      .context_ranks = runner_.split().ranks()});
-    if (world_.leader()) check_data(config_.data, config_.model.vocab_size, config_.checkpoint.directory);
+    if (world_.leader())
+      datasets_ = check_data(config_.data, config_.model.vocab_size, config_.checkpoint.directory);
   });
+  for (const std::string& line : batches_->describe()) spdlog::info("{}", line);
   reader_.emplace(*batches_, runner_, world_);
 }
 
@@ -73,6 +75,7 @@ std::unique_ptr<checkpoint::Saver> Trainer::make_saver() {
         context_,
         checkpoint::SaverOptions{.directory = options.directory,
                                  .config = config::to_yaml(config_),
+                                 .datasets = datasets_,
                                  .keep = options.keep,
                                  .optimizer = options.save_optimizer,
                                  .background = options.async && saves_on_its_way()},
@@ -126,6 +129,10 @@ Outcome Trainer::run(Requests& requests, const std::function<void()>& record) {
   if (task_judge_) task_judge_->bind(runner_.model().parameters());
   std::unique_ptr<checkpoint::Saver> saver = make_saver();
   StartPoint start = Startup(config_, context_, world_, runner_).run();
+  world_.together([&] {
+    if (world_.leader() && !start.checkpoint.empty())
+      check_same_data(start.checkpoint.string(), start.datasets, datasets_, config_.data.check_fingerprint);
+  });
   const checkpoint::Progress& progress = start.progress;
   saves_.emplace(std::move(saver), world_, start.checkpoint, progress.checkpoints);
   if (progress.step >= config_.training.train_steps) {

@@ -63,6 +63,7 @@ class Trainer {
   const bool overwrite_;
   StepRunner runner_;
   std::unique_ptr<Batches> batches_;
+  std::vector<checkpoint::Dataset> datasets_;  // that are read; rank 0
   std::optional<BatchReader> reader_;
   std::optional<RunFolder> folder_;  ///< rank 0
   std::optional<Saves> saves_;

@@ -102,6 +102,23 @@ TEST_F(Damage, LossScaleReadsBack) {
   }
 }
 
+TEST_F(Damage, DatasetsReadBack) {
+  Manifest manifest = checkpoint::parse_manifest("m", text_);
+  EXPECT_TRUE(manifest.datasets.empty());
+  manifest.datasets = {{"data.train", "a/\"b", 3, 40, 0xfedcba9876543210u}, {"data.valid: c", "d", 0, 0, 1}};
+  const std::string text = checkpoint::to_text(manifest);
+  EXPECT_EQ(checkpoint::parse_manifest("m", text).datasets, manifest.datasets);
+  EXPECT_EQ(checkpoint::merge({manifest}).datasets, manifest.datasets);
+  for (const auto& [from, to, expected] :
+       {std::array{"fedcba9876543210", "fedcba987654321", "must be a checksum"},
+        {"\"tokens\":40", "\"tokens\":-1", "must be a whole number"},
+        {"\"key\":\"data.train\"", "\"key\":1", "must be text"}}) {
+    std::string damaged = text.substr(0, text.rfind("  \"manifest_checksum\""));
+    damaged.replace(damaged.find(from), std::string(from).size(), to);
+    TE_EXPECT_REFUSED(expected, checkpoint::parse_manifest("m", with_checksum(damaged)));
+  }
+}
+
 TEST_F(Damage, EveryRuleOfTheManifestBrokenOnce) {
   const auto refuse = [&](const std::string& from, const std::string& to, const std::string& expected) {
     const size_t at = text_.find(from);

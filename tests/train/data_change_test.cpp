@@ -1,0 +1,147 @@
+// Data that changes under a run: its checkpoints know what the run was trained on.
+#include "checkpoint/manifest.h"
+#include "data/loss_mask.h"
+#include "te_train_testing.h"
+
+namespace te {
+namespace {
+
+using testing::Documents;
+using testing::operator+;
+using testing::expect_refused;
+using testing::Overrides;
+using testing::Result;
+using testing::TrainFolder;
+using testing::write_dataset;
+
+class DataChange : public ::testing::Test {
+ protected:
+  /// Documents of the same lengths with other tokens.
+  static Documents documents(int32_t token) { return Documents(30, std::vector<int32_t>(40, token)); }
+  Result resume(const Overrides& overrides) const {
+    return folder_.run("a", overrides + Overrides{"checkpoint.resume=auto", "training.train_steps=4"});
+  }
+  /// The run resumes with another dataset under `prefix` if asked for only, and with the first one again.
+  void expect_noticed(const std::string& prefix, const std::string& key,
+                      const Overrides& overrides = {}) const {
+    write_dataset(prefix, documents(65));
+    testing::run(folder_, "a", overrides + Overrides{"training.train_steps=2"});
+    const std::string logged = testing::read_file(folder_.run_folder("a") + "/loss.csv");
+    write_dataset(prefix, documents(66));
+    const Result refused = resume(overrides);
+    expect_refused(refused, key + ": " + prefix + " is not the data of " + folder_.checkpoint("a", 2) +
+                                " (30 documents, 1200 tokens, xxh3:");
+    TE_EXPECT_CONTAINS(refused.error, "or set data.check_fingerprint to false");
+    EXPECT_EQ(testing::read_file(folder_.run_folder("a") + "/loss.csv"), logged);
+    const Result wanted =
+        resume(overrides + Overrides{"data.check_fingerprint=false", "training.train_steps=3"});
+    EXPECT_EQ(wanted.code, 0) << wanted.error;
+    TE_EXPECT_CONTAINS(wanted.out + wanted.error, key + ": " + prefix + " is not the data of ");
+    // Now the new dataset is the run's.
+    EXPECT_EQ(resume(overrides).code, 0);
+    std::filesystem::remove_all(folder_.run_folder("a"));
+  }
+  TrainFolder folder_;
+};
+
+TEST_F(DataChange, OfTheTrainingSetIsRefusedUnlessWanted) {
+  expect_noticed(folder_ / "train", "data.train");
+}
+
+TEST_F(DataChange, OfAnyDatasetOfABlendIsNoticed) {
+  expect_noticed(folder_ / "second", "data.train",
+                 {"data.train=[[0.5, " + (folder_ / "train") + "], [0.5, " + (folder_ / "second") + "]]"});
+}
+
+TEST_F(DataChange, OfAValidationSetIsNoticed) {
+  expect_noticed(folder_ / "valid", "data.valid", {"training.eval_interval=2"});
+  expect_noticed(folder_ / "other", "data.valid: b",
+                 {"training.eval_interval=2",
+                  "data.valid={a: " + (folder_ / "valid") + ", b: " + (folder_ / "other") + "}"});
+}
+
+TEST_F(DataChange, OfLossMasksIsNoticed) {
+  const Overrides overrides = {"data.format=instruct"};
+  const std::string mask = data::loss_mask_prefix(folder_ / "train");
+  const auto write_mask = [&](int32_t first) {
+    std::vector<int32_t> values(40, 1);
+    values[0] = first;
+    write_dataset(mask, Documents(30, values), data::TokenType::kU8);
+  };
+  write_dataset(folder_ / "train", documents(65));
+  write_mask(1);
+  testing::run(folder_, "a", overrides + Overrides{"training.train_steps=2"});
+  write_mask(0);
+  expect_refused(resume(overrides), "data.train: " + mask + " is not the data of ");
+}
+
+TEST_F(DataChange, UnderAnotherPrefixIsAChangeOfTheConfig) {
+  write_dataset(folder_ / "other", documents(66));
+  testing::run(folder_, "a", {"training.train_steps=2"});
+  const Result result = resume({"data.train=" + (folder_ / "other")});
+  EXPECT_EQ(result.code, 0) << result.error;
+  TE_EXPECT_CONTAINS(result.out + result.error, "data.train: ");
+}
+
+TEST_F(DataChange, CheckpointsWithoutFingerprintsResume) {
+  testing::run(folder_, "a", {"training.train_steps=2"});
+  checkpoint::Manifest manifest = checkpoint::read_manifest(folder_.checkpoint("a", 2));
+  EXPECT_EQ(manifest.datasets.size(), 2u);  // the validation set, too, though nothing was evaluated
+  manifest.datasets.clear();
+  testing::write_file(folder_.checkpoint("a", 2) + "/manifest.json", checkpoint::to_text(manifest));
+  write_dataset(folder_ / "train", documents(66));
+  EXPECT_EQ(resume({}).code, 0);
+}
+
+/// What --dry-run says of data.
+class PlannedData : public ::testing::Test {
+ protected:
+  Result plan(const std::string& overrides) const {
+    return folder_.run_raw("--dry-run --config " + (folder_ / "base.yaml") +
+                           " --set training.eval_interval=2 " + overrides);
+  }
+  TrainFolder folder_;
+};
+
+TEST_F(PlannedData, IsOpenedAndShown) {
+  const Result result = plan("");
+  EXPECT_EQ(result.code, 0) << result.error;
+  TE_EXPECT_CONTAINS(result.out, "training data: " + (folder_ / "train") + " (1 dataset): ");
+  TE_EXPECT_CONTAINS(result.out, "validation data: " + (folder_ / "valid") + " (1 dataset): ");
+  EXPECT_EQ(result.out.find("not checked"), std::string::npos);
+}
+
+TEST_F(PlannedData, MayBeOnAnotherMachine) {
+  const std::string none = folder_ / "none";
+  Result result = plan("--set data.train=" + none + " --set data.tokenizer=" + (folder_ / "none.json"));
+  EXPECT_EQ(result.code, 0) << result.error;
+  TE_EXPECT_CONTAINS(result.out, "data.train: " + none + ".idx does not exist here: not checked");
+  TE_EXPECT_CONTAINS(result.out,
+                     "data.tokenizer: " + (folder_ / "none.json") + " does not exist here: not checked");
+  TE_EXPECT_CONTAINS(result.out, "validation data: ");
+  EXPECT_EQ(result.out.find("synthetic"), std::string::npos);
+  result = plan("--set 'data.train=[" + (folder_ / "train") + ", " + none + "]' --set data.valid=" + none);
+  EXPECT_EQ(result.code, 0) << result.error;
+  TE_EXPECT_CONTAINS(result.out, "training data: ");
+  TE_EXPECT_CONTAINS(result.out, "data.valid: " + none + ".idx does not exist here: not checked");
+}
+
+TEST_F(PlannedData, ThatCannotBeUsedIsRefusedAsInARun) {
+  write_dataset(folder_ / "large", Documents(3, std::vector<int32_t>(90, 300)));
+  expect_refused(plan("--set data.train=" + (folder_ / "large")),
+                 "data.train: " + (folder_ / "large") + ".bin: token 0");
+  expect_refused(plan("--set data.valid=" + (folder_ / "large")),
+                 "data.valid: " + (folder_ / "large") + ".bin: token 0");
+  write_dataset(folder_ / "short", {{1, 2, 3}});
+  expect_refused(plan("--set data.train=" + (folder_ / "short")), "holds 3 tokens, a sample needs");
+  write_dataset(folder_ / "half", {{1, 2, 3}});
+  std::filesystem::remove(folder_ / "half.bin");
+  expect_refused(plan("--set data.train=" + (folder_ / "half")), "half.bin: cannot be opened");
+  testing::write_file(folder_ / "text.json", "{");
+  expect_refused(plan("--set data.tokenizer=" + (folder_ / "text.json")), "text.json");
+  std::filesystem::resize_file(folder_ / "train.idx", 100);
+  expect_refused(plan(""), "data.train: " + (folder_ / "train") + ".idx: ");
+}
+
+}  // namespace
+}  // namespace te

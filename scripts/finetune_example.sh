@@ -44,7 +44,7 @@ prepare() {
   "$binaries/te-convert" import "$output/model.bin" --format llama2c --out "$output/imported" --force
   local context=()
   [[ "${fields[2]}" == - ]] || context=(--context-field "${fields[2]}")
-  "$binaries/te-data" instruct --input "$instructions" --template plain --tokenizer "$output/tokenizer" \
+  "$binaries/te-data" instruct --force --input "$instructions" --template plain --tokenizer "$output/tokenizer" \
     --prompt-field "${fields[0]}" --response-field "${fields[1]}" "${context[@]}" --output "$output/data/train" \
     --valid-output "$output/data/valid" --valid-fraction 0.05 --seq-length 512
 }

@@ -63,7 +63,7 @@ make_corpus() {
 
 # tokenize INPUT: byte tokens, every twentieth document for validation.
 tokenize() {
-  "$binaries/te-data" tokenize --tokenizer bytes --input "$1" --document-separator "$separator" \
+  "$binaries/te-data" tokenize --force --tokenizer bytes --input "$1" --document-separator "$separator" \
     --output $data_directory/train --valid-output $data_directory/valid --valid-fraction 0.05
 }
 

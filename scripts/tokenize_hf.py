@@ -96,8 +96,9 @@ def tokenize(tokenizer, end_of_document, arguments):
         os.remove(prefix + ".bin.tmp")
         fail("the input holds no document; give --input a file with text")
     write_index(prefix + ".idx.tmp", typecode, lengths)
-    if os.path.exists(prefix + ".idx"):
-        os.remove(prefix + ".idx")  # never an old index beside a new .bin
+    for old in (".idx", ".meta.json"):  # never an index or a record of another dataset next to a new .bin
+        if os.path.exists(prefix + old):
+            os.remove(prefix + old)
     os.replace(prefix + ".bin.tmp", prefix + ".bin")
     os.replace(prefix + ".idx.tmp", prefix + ".idx")
     width = array.array(typecode).itemsize
@@ -114,7 +115,11 @@ def main():
                         help="name of the token that ends every document (default: %(default)s)")
     parser.add_argument("--document-separator", default="<|endoftext|>", metavar="LINE",
                         help="line that separates documents (default: %(default)s)")
+    parser.add_argument("--force", action="store_true", help="replace a dataset that has this prefix")
     arguments = parser.parse_args()
+    for suffix in (".idx", ".bin"):
+        if not arguments.force and os.path.lexists(arguments.output + suffix):
+            fail(f"--output: {arguments.output}{suffix} exists; give another prefix, or --force to replace the dataset")
     try:
         from tokenizers import Tokenizer
     except ImportError:

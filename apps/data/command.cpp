@@ -1,11 +1,32 @@
 #include "data/command.h"
 
 #include <cmath>
+#include <filesystem>
 
 #include "core/error.h"
+#include "data/loss_mask.h"
 #include "text/tokenizer_hash.h"
 
 namespace te::data {
+
+void check_free(const std::string& option, const std::string& prefix, bool force) {
+  if (force) return;
+  for (const char* suffix : {".idx", ".bin"}) {
+    std::error_code error;
+    if (std::filesystem::symlink_status(prefix + suffix, error).type() ==
+        std::filesystem::file_type::not_found)
+      continue;
+    user_error("{}: {}{} exists; give another prefix, or --force to replace the dataset", option, prefix,
+               suffix);
+  }
+}
+
+void check_no_mask(const std::string& prefix) {
+  if (prefix.empty() || !data::has_loss_mask(prefix)) return;
+  user_error(
+      "{}.idx: is the loss mask of the dataset that stands there; choose another prefix, or remove both",
+      data::loss_mask_prefix(prefix));
+}
 
 void OutputOptions::add_to(CLI::App* command) {
   command->add_option("--output", output, "Prefix of the dataset: writes PREFIX.bin and PREFIX.idx")
@@ -14,6 +35,7 @@ void OutputOptions::add_to(CLI::App* command) {
   command->add_option("--valid-fraction", valid_fraction,
                       "Put this share of the documents, evenly spread, into the dataset of --valid-output");
   command->add_option("--valid-output", valid_output, "Prefix of the validation set")->type_name("PREFIX");
+  command->add_flag("--force", force, kForceHelp);
 }
 
 void OutputOptions::check() const {
@@ -25,6 +47,8 @@ void OutputOptions::check() const {
   if (valid_output == output) {
     user_error("--valid-output: is the same as --output; give the validation set its own prefix");
   }
+  check_free("--output", output, force);
+  if (has_valid()) check_free("--valid-output", valid_output, force);
 }
 
 bool OutputOptions::is_valid_document(int64_t index) const {
@@ -58,6 +82,12 @@ void BadLines::add(const std::string& message) {
 
 void BadLines::print_count() const {
   if (count_ > 0) fmt::print("{} bad lines left out\n", count_);
+}
+
+void FormatGuesses::add(const std::string& message) {
+  constexpr int64_t kShown = 5;
+  if (++count_ <= kShown) fmt::print(stderr, "te-data: warning: {}\n", message);
+  if (count_ == kShown) fmt::print(stderr, "te-data: warning: further files of this kind are not named\n");
 }
 
 std::string file_count(size_t files) {

@@ -14,10 +14,16 @@ namespace te::data {
 using apps::check_interrupted;
 using apps::Progress;
 
-/// --output, --valid-output and --valid-fraction.
+/// UserError when a dataset has this prefix, unless --force was given. `option` has named it.
+void check_free(const std::string& option, const std::string& prefix, bool force);
+/// UserError when there is a loss mask of this prefix: it would not belong to what takes the dataset's place.
+void check_no_mask(const std::string& prefix);
+
+/// --output, --valid-output, --valid-fraction and --force.
 struct OutputOptions {
   std::string output, valid_output;
   double valid_fraction = 0.0;
+  bool force = false;
 
   void add_to(CLI::App* command);
   void check() const;
@@ -46,6 +52,15 @@ class BadLines {
   int64_t count_ = 0;
 };
 
+/// What the formats of files were taken for: the first few are shown.
+class FormatGuesses {
+ public:
+  void add(const std::string& message);
+
+ private:
+  int64_t count_ = 0;
+};
+
 /// "1 file", "2 files".
 std::string file_count(size_t files);
 
@@ -53,6 +68,7 @@ std::string file_count(size_t files);
 inline constexpr const char* kInputHelp =
     "A file, a folder (all text files below it), or - for standard input; may be given several times. "
     ".gz, .zst and .xz are decompressed on the way";
+inline constexpr const char* kForceHelp = "Replace a dataset that has this prefix";
 inline constexpr const char* kTokenizerHelp =
     "bytes (a token per byte, vocab_size 257), or a tokenizer's file or folder; see docs/data.md";
 

@@ -81,6 +81,9 @@ class MaskedWriter {
 
 void check(const InstructArguments& arguments) {
   arguments.outputs.check();
+  const std::string &output = arguments.outputs.output, &valid = arguments.outputs.valid_output;
+  check_free("--output", data::loss_mask_prefix(output), arguments.outputs.force);
+  if (!valid.empty()) check_free("--valid-output", data::loss_mask_prefix(valid), arguments.outputs.force);
   const text::ConversationFields& fields = arguments.fields;
   if (fields.prompt.empty() != fields.response.empty()) {
     user_error("--prompt-field and --response-field: give both or neither");
@@ -110,9 +113,11 @@ void warn_of_missing_tokens(const text::ChatTemplate& chat_template, const text:
 }
 
 text::JsonLayout layout_of(const std::string& path, const std::string& format) {
-  const bool list = format == "json" || (format == "auto" && text::format_of(path, text::TextFormat::kAuto) ==
-                                                                 text::TextFormat::kJson);
-  return list ? text::JsonLayout::kList : text::JsonLayout::kLines;
+  const text::TextFormat named = format == "json"    ? text::TextFormat::kJson
+                                 : format == "jsonl" ? text::TextFormat::kJsonl
+                                                     : text::format_of_name(path);
+  if (named == text::TextFormat::kJson) return text::JsonLayout::kList;
+  return named == text::TextFormat::kJsonl ? text::JsonLayout::kLines : text::JsonLayout::kByContent;
 }
 
 /// Objects become tokens: by a template, or as they were rendered.
@@ -226,8 +231,10 @@ void add_instruct_command(CLI::App& app) {
       "Leave out objects that are malformed or no conversation, and count them, in place of stopping");
   add_field_options(command, arguments->fields);
   command
-      ->add_option("--format", arguments->format,
-                   "jsonl: an object a line; json: a list of objects; auto: json for .json, else jsonl")
+      ->add_option(
+          "--format", arguments->format,
+          "jsonl: an object a line; json: a list of objects; auto: by the name (.jsonl, .jsonlines, .ndjson, "
+          ".json), else by the content")
       ->check(CLI::IsMember({"auto", "jsonl", "json"}))
       ->capture_default_str();
   command

@@ -18,6 +18,7 @@ namespace {
 struct MergeArguments {
   std::vector<std::string> prefixes;
   std::string output;
+  bool force = false;
 };
 
 using Datasets = std::vector<std::unique_ptr<data::IndexedDataset>>;
@@ -95,15 +96,20 @@ void copy_all(const Datasets& datasets, data::IndexedDatasetWriter& writer) {
 
 void merge(const MergeArguments& arguments) {
   const Datasets datasets = open_all(arguments.prefixes, arguments.output);
+  const bool masks = have_masks(arguments.prefixes);
+  if (!masks) check_no_mask(arguments.output);
+  check_free("--output", arguments.output, arguments.force);
+  if (masks) check_free("--output", data::loss_mask_prefix(arguments.output), arguments.force);
   const std::optional<DatasetRecord> record = merged_record(arguments.prefixes);
   data::IndexedDatasetWriter writer(arguments.output, datasets.front()->token_type());
   copy_all(datasets, writer);
-  if (have_masks(arguments.prefixes)) {
-    std::vector<std::string> masks;
-    for (const std::string& prefix : arguments.prefixes) masks.push_back(data::loss_mask_prefix(prefix));
+  if (masks) {
+    std::vector<std::string> mask_prefixes;
+    for (const std::string& prefix : arguments.prefixes)
+      mask_prefixes.push_back(data::loss_mask_prefix(prefix));
     const std::string output = data::loss_mask_prefix(arguments.output);
     data::IndexedDatasetWriter mask_writer(output, data::TokenType::kU8);
-    copy_all(open_all(masks, output), mask_writer);
+    copy_all(open_all(mask_prefixes, output), mask_writer);
     mask_writer.finish();
   }
   if (record) writer.describe(record->tokenizer, record->largest_token);
@@ -121,6 +127,7 @@ void add_merge_command(CLI::App& app) {
       ->required()
       ->type_name("PREFIX");
   command->add_option("--output", arguments->output, "Prefix of the result")->required()->type_name("PREFIX");
+  command->add_flag("--force", arguments->force, kForceHelp);
   command->footer(
       "Documents keep their order; loss masks of instruction datasets are merged too, and what the datasets "
       "say of\n"

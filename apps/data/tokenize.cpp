@@ -7,7 +7,6 @@
 
 #include "core/error.h"
 #include "data/command.h"
-#include "data/loss_mask.h"
 #include "text/readers/document_reader.h"
 #include "text/readers/input_files.h"
 #include "text/tokenizer.h"
@@ -93,18 +92,10 @@ text::DocumentOptions document_options(const TokenizeArguments& arguments) {
   return options;
 }
 
-/// The mask of an instruction dataset would not belong to the text that takes its place.
-void check_no_mask(const std::string& prefix) {
-  if (prefix.empty() || !data::has_loss_mask(prefix)) return;
-  user_error(
-      "{}.idx: is the loss mask of the dataset that stands there; choose another prefix, or remove both",
-      data::loss_mask_prefix(prefix));
-}
-
 void tokenize(const TokenizeArguments& arguments) {
-  arguments.outputs.check();
   check_no_mask(arguments.outputs.output);
   check_no_mask(arguments.outputs.valid_output);
+  arguments.outputs.check();
   const text::DocumentOptions options = document_options(arguments);
   const std::unique_ptr<text::Tokenizer> tokenizer = text::make_tokenizer(arguments.tokenizer);
   const text::InputFiles files = text::list_input_files(arguments.inputs);
@@ -115,6 +106,8 @@ void tokenize(const TokenizeArguments& arguments) {
   BadLines bad;
   std::function<void(const std::string&)> on_bad;
   if (arguments.skip_bad_lines) on_bad = [&](const std::string& message) { bad.add(message); };
+  FormatGuesses guesses;
+  const auto on_guess = [&](const std::string& message) { guesses.add(message); };
   Progress progress(files.bytes);
   text::ParallelEncoder encoder(
       *tokenizer, {.threads = arguments.threads, .special = special},
@@ -128,7 +121,7 @@ void tokenize(const TokenizeArguments& arguments) {
         return fmt::format("{} documents, {} tokens", outputs.documents(), outputs.tokens());
       });
     };
-    boundaries += text::read_documents(path, options, on_piece, on_bad);
+    boundaries += text::read_documents(path, options, on_piece, on_bad, on_guess);
   }
   encoder.finish();
   check_interrupted();
@@ -155,9 +148,11 @@ void tokenize(const TokenizeArguments& arguments) {
 
 void add_text_options(CLI::App* command, TokenizeArguments& arguments) {
   command
-      ->add_option("--format", arguments.format,
-                   "auto: .jsonl and .ndjson are JSON lines, .json is a list of JSON objects, all else is "
-                   "text (.gz, .zst or .xz after it does not count)")
+      ->add_option(
+          "--format", arguments.format,
+          "auto: .jsonl, .jsonlines and .ndjson are JSON lines, .json is a list of JSON objects, .txt, "
+          ".text and .md are text (.gz, .zst or .xz after it does not count); of other names the content "
+          "decides, and what is read as JSON is said")
       ->check(CLI::IsMember({"auto", "text", "jsonl", "json"}))
       ->capture_default_str();
   command

@@ -1,10 +1,9 @@
 #include "data/dataset_record.h"
 
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/file.h"
 
 namespace te::data {
 namespace {
@@ -19,19 +18,17 @@ std::string dataset_record_path(const std::string& prefix) {
 
 std::optional<DatasetRecord> read_dataset_record(const std::string& prefix) {
   const std::string path = dataset_record_path(prefix);
-  std::error_code error;
-  if (!std::filesystem::exists(path, error)) return {};
   const auto refuse = [&](const std::string& what) {
     user_error("{}: {}; remove the file, and the dataset is read without what it says of itself", path, what);
   };
   // A record has some hundred bytes; a pipe or a huge file of that name is none.
-  constexpr std::uintmax_t kLongest = 1 << 20;
-  if (!std::filesystem::is_regular_file(path, error) || std::filesystem::file_size(path, error) > kLongest)
-    refuse("is no record of a dataset");
-  std::ifstream file(path, std::ios::binary);
+  constexpr uint64_t kLongest = 1 << 20;
+  const FileText file = read_file(path, kLongest);
+  if (file.missing) return {};
+  if (!file) refuse("is no record of a dataset: " + file.error);
   DatasetRecord record;
   try {
-    const auto json = nlohmann::json::parse(file);
+    const auto json = nlohmann::json::parse(file.text);
     if (json.at("format") != kFormat) refuse("has another format than `" + std::string(kFormat) + "`");
     const auto& tokenizer = json.at("tokenizer");
     record = {.tokenizer = {.name = tokenizer.at("name").get<std::string>(),

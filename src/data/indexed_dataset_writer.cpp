@@ -13,6 +13,7 @@
 #include <limits>
 
 #include "core/error.h"
+#include "core/file.h"
 #include "data/index_layout.h"
 #include "data/indexed_dataset.h"
 
@@ -29,9 +30,12 @@ constexpr size_t kBufferBytes = size_t{1} << 20;
 }
 
 std::FILE* open_for_writing(const std::string& path) {
-  std::FILE* file = std::fopen(path.c_str(), "wb");
-  if (file == nullptr) write_failed(path);
-  return file;
+  File file(path, O_WRONLY | O_CREAT | O_TRUNC, FileKind::input);  // a pipe without a reader is refused
+  if (!file.is_open())
+    user_error("{}: cannot be written ({}); check the folder's rights and free space", path, file.error());
+  std::FILE* stream = ::fdopen(file.release(), "wb");
+  if (stream == nullptr) write_failed(path);
+  return stream;
 }
 
 void write_bytes(std::FILE* file, const void* data, size_t bytes, const std::string& path) {

@@ -1,5 +1,6 @@
 // te-data and the file system: merge and verify, compressed input, and what is left behind when a run is
 // interrupted, killed, or out of space.
+#include <sys/stat.h>
 #include <zlib.h>
 
 #include "te_data_testing.h"
@@ -33,7 +34,8 @@ TEST(TeDataFiles, TokenizesWhatTheToolsOfTheFormatsCompressed) {
     if (std::system(("command -v " + name + " >/dev/null").c_str()) != 0) continue;
     const std::string compress = "printf 'first\\n--\\nsecond\\n' | " + std::string(tool) + " -c";
     Result result = run_te_data(
-        folder, "tokenize --input - --document-separator=-- --tokenizer bytes --output " + (folder / "a"),
+        folder,
+        "tokenize --force --input - --document-separator=-- --tokenizer bytes --output " + (folder / "a"),
         compress + " | ");
     EXPECT_EQ(result.code, 0) << result.error;
     EXPECT_EQ(read_dataset(folder / "a"), expected) << tool;
@@ -50,7 +52,7 @@ TEST(TeDataFiles, SplitsAndEndsDocumentsAsTold) {
   TextFolder folder;
   write_file(folder / "a.txt", "one\ntwo\n\nthree");
   const std::string call =
-      "tokenize --tokenizer bytes --output " + (folder / "a") + " --input " + (folder / "a.txt");
+      "tokenize --force --tokenizer bytes --output " + (folder / "a") + " --input " + (folder / "a.txt");
   EXPECT_EQ(run_te_data(folder, call + " --split-by line --threads 2").code, 0);
   EXPECT_EQ(read_dataset(folder / "a"),
             (Documents{byte_document("one"), byte_document("two"), byte_document("three")}));
@@ -59,6 +61,93 @@ TEST(TeDataFiles, SplitsAndEndsDocumentsAsTold) {
             (Documents{{'o', 'n', 'e', '\n', 't', 'w', 'o', '\n'}, {'t', 'h', 'r', 'e', 'e'}}));
   expect_refused(run_te_data(folder, call + " --split-by line --document-separator=--"), "give one of them");
   expect_refused(run_te_data(folder, call + " --threads -1"), "--threads");
+}
+
+// Of all commands that write a dataset, and of each file that would be written over.
+TEST(TeDataFiles, ADatasetIsReplacedByForceOnly) {
+  TextFolder folder;
+  write_file(folder / "a.txt", "one\n\ntwo");
+  write_file(folder / "c.jsonl", "{\"q\": \"x\", \"a\": \"y\"}\n{\"q\": \"v\", \"a\": \"w\"}\n");
+  write_dataset(folder / "b", {{4}});
+  const std::string tokenize =
+                        "tokenize --tokenizer bytes --split-by blank-line --input " + (folder / "a.txt"),
+                    instruct =
+                        "instruct --tokenizer bytes --template plain --prompt-field q --response-field a "
+                        "--input " +
+                        (folder / "c.jsonl"),
+                    merge = "merge " + (folder / "b") + " " + (folder / "b");
+  const std::string split = " --valid-fraction 0.5 --valid-output ";
+  int number = 0;
+  const auto expect_kept = [&](const std::string& call, const std::string& option, const std::string& there,
+                               const std::string& file) {
+    SCOPED_TRACE(call);
+    write_file(folder / file, "mine");
+    expect_refused(run_te_data(folder, call),
+                   option + ": " + (folder / file) + " exists; give another prefix, or --force to replace");
+    EXPECT_EQ(read_file(folder / file), "mine");
+    expect_no_dataset(folder / there);
+    const Result forced = run_te_data(folder, call + " --force");
+    EXPECT_EQ(forced.code, 0) << forced.error;
+    EXPECT_NE(read_file(folder / file), "mine");
+    ++number;
+  };
+  for (const std::string& call : {tokenize, instruct, merge}) {
+    for (const char* suffix : {".idx", ".bin"}) {
+      const std::string name = "out" + std::to_string(number);
+      expect_kept(call + " --output " + (folder / name), "--output", "none", name + suffix);
+      if (call == merge) continue;
+      const std::string valid = "valid" + std::to_string(number);
+      expect_kept(call + " --output " + (folder / ("new" + valid)) + split + (folder / valid),
+                  "--valid-output", "new" + valid, valid + suffix);
+    }
+  }
+  const std::string masked = "masked_mask.bin";
+  expect_kept(instruct + " --output " + (folder / "masked"), "--output", "masked", masked);
+  // A merged dataset without masks would take the place of one with a mask.
+  expect_refused(run_te_data(folder, merge + " --force --output " + (folder / "masked")),
+                 "masked_mask.idx: is the loss mask of the dataset that stands there");
+}
+
+TEST(TeDataFiles, PipesInPlaceOfFilesAreRefused) {
+  TextFolder folder;
+  write_file(folder / "a.txt", "one");
+  const std::string call =
+      "tokenize --tokenizer bytes --input " + (folder / "a.txt") + " --output " + (folder / "out");
+  for (const char* suffix : {".bin.tmp", ".idx.tmp", ".meta.json.tmp"}) {
+    ASSERT_EQ(::mkfifo((folder / ("out" + std::string(suffix))).c_str(), 0666), 0);
+    expect_refused(run_te_data(folder, call, "timeout 20 "),
+                   "out" + std::string(suffix) + ": cannot be written");
+    std::filesystem::remove(folder / ("out" + std::string(suffix)));
+  }
+  EXPECT_EQ(run_te_data(folder, call).code, 0);
+  std::filesystem::remove(folder / "out.meta.json");
+  ASSERT_EQ(::mkfifo((folder / "out.meta.json").c_str(), 0666), 0);
+  const Result result = run_te_data(folder, "inspect " + (folder / "out"), "timeout 20 ");
+  EXPECT_EQ(result.code, 2);
+  TE_EXPECT_CONTAINS(result.error, "out.meta.json: is no record of a dataset: is a pipe");
+}
+
+TEST(TeDataFiles, APipeThatIsNamedAsInputIsRead) {
+  TextFolder folder;
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0666), 0);
+  const std::string output = " --tokenizer bytes --output ";
+  Result result = run_te_data(folder, "tokenize --input " + (folder / "pipe") + output + (folder / "a"),
+                              "(sleep 0.3; printf one) >" + (folder / "pipe") + " & ");
+  EXPECT_EQ(result.code, 0) << result.error;
+  EXPECT_EQ(read_dataset(folder / "a"), Documents{byte_document("one")});
+  result = run_te_data(folder, "tokenize --input /dev/stdin" + output + (folder / "b"), "printf two | ");
+  EXPECT_EQ(result.code, 0) << result.error;
+  EXPECT_EQ(read_dataset(folder / "b"), Documents{byte_document("two")});
+  // Nobody writes into it: a signal ends the program.
+  result = run_te_data(folder, "tokenize --input " + (folder / "pipe") + output + (folder / "c"),
+                       "timeout --preserve-status -s TERM -k 20 0.5 ");
+  EXPECT_EQ(result.code, 130) << result.error;
+  expect_no_dataset(folder / "c");
+  expect_refused(run_te_data(folder, "tokenize --input /dev/zero" + output + (folder / "c"), "timeout 20 "),
+                 "/dev/zero:1: holds a NUL byte");
+  expect_refused(run_te_data(folder, "tokenize --format jsonl --input /dev/zero" + output + (folder / "c"),
+                             "timeout 20 "),
+                 "/dev/zero:1: holds a NUL byte");
 }
 
 TEST(TeDataFiles, MergesDatasetsOfOneType) {
@@ -112,14 +201,15 @@ TEST(TeDataFiles, VerifiesEveryTokenAndPrintsChecksums) {
 /// Starts te-data on a pipe that stays open, waits until it writes, sends it a signal, and gives its exit code.
 Result run_and_signal(const TextFolder& folder, const char* signal) {
   const std::string script = folder / "script.sh";
-  write_file(script,
-             "cd " + (folder / "") +
-                 "\nrm -f pipe; mkfifo pipe\n"
-                 "(printf 'some text\\n--\\nmore'; exec sleep 60) >pipe & holder=$!\n" TE_DATA_EXECUTABLE
-                 " tokenize --input pipe --document-separator=-- --tokenizer bytes --output out & run=$!\n"
-                 "while [ ! -e out.bin.tmp ]; do sleep 0.02; done\n"
-                 "sleep 0.2; kill -" +
-                 std::string(signal) + " $run\nwait $run; code=$?\nkill $holder\nexit $code\n");
+  write_file(
+      script,
+      "cd " + (folder / "") +
+          "\nrm -f pipe; mkfifo pipe\n"
+          "(printf 'some text\\n--\\nmore'; exec sleep 60) >pipe & holder=$!\n" TE_DATA_EXECUTABLE
+          " tokenize --force --input pipe --document-separator=-- --tokenizer bytes --output out & run=$!\n"
+          "while [ ! -e out.bin.tmp ] && kill -0 $run; do sleep 0.02; done\n"
+          "sleep 0.2; kill -" +
+          std::string(signal) + " $run\nwait $run; code=$?\nkill $holder\nexit $code\n");
   const int status =
       std::system(("sh " + script + " >" + (folder / "stdout") + " 2>" + (folder / "stderr")).c_str());
   return {WEXITSTATUS(status), read_file(folder / "stdout"), read_file(folder / "stderr")};
@@ -159,7 +249,7 @@ TEST(TeDataFiles, AFullDiskLeavesTheOldDataset) {
   write_dataset(folder / "out", {{1, 2, 3}});
   write_file(folder / "a.txt", std::string(3000000, 'a'));
   const std::string call =
-      "tokenize --tokenizer bytes --input " + (folder / "a.txt") + " --output " + (folder / "out");
+      "tokenize --force --tokenizer bytes --input " + (folder / "a.txt") + " --output " + (folder / "out");
   // A limit on the size of files, without the signal that comes with it, fails writes as a full disk does.
   expect_refused(run_te_data(folder, call, "trap '' XFSZ; ulimit -f 2000; "),
                  "out.bin.tmp: cannot be written");

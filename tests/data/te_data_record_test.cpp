@@ -64,7 +64,7 @@ TEST(TeDataRecord, IsWrittenShownAndVerified) {
 TEST(TeDataRecord, IsMergedWhereAllHaveIt) {
   TextFolder folder;
   const std::string a = tokenized(folder, "a", "aa"), b = tokenized(folder, "b", "bcd");
-  const std::string merge = "merge --output " + (folder / "m") + " " + a + " ";
+  const std::string merge = "merge --force --output " + (folder / "m") + " " + a + " ";
   EXPECT_EQ(run_te_data(folder, merge + b).code, 0);
   const auto record = data::read_dataset_record(folder / "m");
   ASSERT_TRUE(record.has_value());
@@ -85,7 +85,7 @@ TEST(TeDataRecord, IsMergedWhereAllHaveIt) {
 TEST(TeDataReports, ASeparatorThatNeverOccurs) {
   TextFolder folder;
   write_file(folder / "a.txt", "one\n<|end|>\ntwo\n");
-  const std::string call = "tokenize --tokenizer bytes --input " + (folder / "a.txt") + " --output " +
+  const std::string call = "tokenize --force --tokenizer bytes --input " + (folder / "a.txt") + " --output " +
                            (folder / "a") + " --document-separator ";
   EXPECT_EQ(run_te_data(folder, call + "'<|end|>'").error, "");
   const Result result = run_te_data(folder, call + "'<|END|>'");
@@ -155,15 +155,15 @@ TEST(TeDataReports, BadLinesOfTextsAreSkippedAndCountedIfWanted) {
   TE_EXPECT_CONTAINS(result.out, "7 bad lines left out\n");
   EXPECT_EQ(read_dataset(folder / "a"), (Documents{byte_document("q"), byte_document("r")}));
   write_file(folder / "a.jsonl", "{\"t\": 3}\n");
-  EXPECT_EQ(run_te_data(folder, call + " --skip-bad-lines").code, 2);
+  EXPECT_EQ(run_te_data(folder, call + " --force --skip-bad-lines").code, 2);
 }
 
 TEST(TeDataReports, RenderedConversationsNeedNoTemplate) {
   TextFolder folder;
   write_file(folder / "r.jsonl", R"({"segments": [{"text": "q\n", "loss": 0}, {"text": "a", "loss": 1}]})"
                                  "\n");
-  const std::string call =
-      "instruct --rendered --tokenizer bytes --input " + (folder / "r.jsonl") + " --output " + (folder / "r");
+  const std::string call = "instruct --force --rendered --tokenizer bytes --input " + (folder / "r.jsonl") +
+                           " --output " + (folder / "r");
   EXPECT_EQ(run_te_data(folder, call).code, 0);
   EXPECT_EQ(read_dataset(folder / "r"), (Documents{{'q', '\n', 'a'}}));
   EXPECT_EQ(read_dataset(folder / "r_mask"), (Documents{{0, 0, 1}}));

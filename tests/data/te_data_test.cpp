@@ -52,6 +52,54 @@ TEST(TeData, TokenizesFoldersStandardInputAndJsonl) {
   EXPECT_EQ(read_dataset(folder / "b"), (Documents{byte_document("fifth")}));
 }
 
+// What was one raw text without a word.
+TEST(TeData, ReadsJsonLinesWhateverTheyAreCalled) {
+  TextFolder folder;
+  const std::string lines = "{\"text\": \"one\", \"id\": 1}\n{\"text\": \"two\"}\n";
+  const Documents expected = {byte_document("one"), byte_document("two")};
+  int number = 0;
+  const auto tokenize = [&](const std::string& input, const std::string& before = "") {
+    return run_te_data(folder,
+                       "tokenize --tokenizer bytes --input " + input + " --output " +
+                           (folder / ("out" + std::to_string(++number))),
+                       before);
+  };
+  const auto made = [&] { return read_dataset(folder / ("out" + std::to_string(number))); };
+  for (const char* name : {"a.JSONL", "a.jsonlines", "a.NdJson", "b.JSON"}) {
+    write_file(folder / name, lines);
+    EXPECT_EQ(tokenize(folder / name).error, "") << name;
+    EXPECT_EQ(made(), expected) << name;
+  }
+  write_file(folder / "part-00000", lines);
+  const std::string by_content = ": read as JSON lines, by its content; --format text reads it as text\n";
+  EXPECT_EQ(tokenize(folder / "part-00000").error,
+            "te-data: warning: " + (folder / "part-00000") + by_content);
+  EXPECT_EQ(made(), expected);
+  EXPECT_EQ(tokenize("-", "cat " + (folder / "part-00000") + " | ").error,
+            "te-data: warning: (standard input)" + by_content);
+  EXPECT_EQ(made(), expected);
+  const Result text = tokenize((folder / "part-00000") + " --format text");
+  EXPECT_EQ(text.error, "");
+  EXPECT_EQ(made(), Documents{byte_document(lines)});
+  write_file(folder / "list", "[\n" + lines.substr(0, lines.find('\n')) + "]");
+  TE_EXPECT_CONTAINS(tokenize(folder / "list").error, "list: read as JSON objects, by its content");
+  EXPECT_EQ(made(), Documents{byte_document("one")});
+  // Another field: the reader names what there is.
+  write_file(folder / "part-00001", "{\"body\": \"one\"}\n{\"body\": \"two\"}\n");
+  const Result other = tokenize(folder / "part-00001");
+  EXPECT_EQ(other.code, 2);
+  TE_EXPECT_CONTAINS(other.error, "part-00001:1: has no field `text`; name it with --jsonl-field");
+  // The name says text, or the content may be anything: text, and not without a word.
+  write_file(folder / "a.txt", lines);
+  TE_EXPECT_CONTAINS(tokenize(folder / "a.txt").error,
+                     "a.txt: read as text, though it begins with JSON objects");
+  EXPECT_EQ(made(), Documents{byte_document(lines)});
+  write_file(folder / "Pipfile.lock", "{\n  \"default\": {}\n}\n");
+  TE_EXPECT_CONTAINS(
+      tokenize(folder / "Pipfile.lock").error,
+      "Pipfile.lock: read as text, though it begins with a JSON object (without a field `text`)");
+}
+
 TEST(TeData, SplitsAValidationSetAndInspectsIt) {
   TextFolder folder;
   std::string text;

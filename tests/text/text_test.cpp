@@ -264,6 +264,70 @@ TEST(DocumentReader, ReadsJsonListsOfAnyLayout) {
   TE_EXPECT_CONTAINS(error_of("[{\"text\": ]}"), "not valid JSON");
 }
 
+TEST(TextFormat, IsTheNamesOrTheContents) {
+  using text::TextFormat;
+  EXPECT_EQ(text::format_of_name("a.JsonLines.GZ"), TextFormat::kJsonl);
+  EXPECT_EQ(text::format_of_name("a.json.xz"), TextFormat::kJson);
+  EXPECT_EQ(text::format_of_name("a.txt.zst"), TextFormat::kText);
+  EXPECT_EQ(text::format_of_name("jsonl"), TextFormat::kAuto);
+  EXPECT_EQ(text::format_of_name("-"), TextFormat::kAuto);
+
+  struct Case {
+    std::string head;
+    TextFormat format;
+    bool like_json = false;
+  };
+  const std::string longest(text::kFormatHead, 'x');
+  for (const Case& one : {
+           Case{"", TextFormat::kText},
+           {" \n", TextFormat::kText},
+           {"{", TextFormat::kText, true},
+           {"{x: 1}", TextFormat::kText},
+           {"int f() {}", TextFormat::kText},
+           {"[1]\n", TextFormat::kText},
+           {"{\"text\": \"a\"}", TextFormat::kJsonl},
+           {"\xef\xbb\xbf\r\n {\"text\": \"}\\\"{\"} \n", TextFormat::kJsonl},
+           {"{\"text\": 3}", TextFormat::kText, true},
+           {"{\"text\": 3} {\"text\": 3}", TextFormat::kText, true},
+           {"{\"body\": 3}\n\n{\"body\": 4}", TextFormat::kJsonl},
+           {"{\"body\": 3}\nand text", TextFormat::kText, true},
+           {"{\n\"text\": \"a\"}", TextFormat::kJson},
+           {"{\n\"body\": \"a\"}\n{}", TextFormat::kText, true},
+           {"[{\"text\": \"a\"},", TextFormat::kJson},
+           {"[{\"body\": 1}, {\"body\": 2}]", TextFormat::kText, true},
+           {"{\"id\": 1e999, \"text\": \"a\"}\n{\"text\": \"b\"}", TextFormat::kJsonl},
+           {("{\"text\": \"" + longest).substr(0, text::kFormatHead), TextFormat::kJsonl},
+           {"{\"text\": \"\\u00", TextFormat::kJsonl},
+           {("{\"body\": \"" + longest).substr(0, text::kFormatHead), TextFormat::kText, true},
+           {("{\"text\" 3" + longest).substr(0, text::kFormatHead), TextFormat::kText},
+       }) {
+    const text::ContentFormat format = text::format_of_content(one.head, "text");
+    EXPECT_EQ(format.format, one.format) << one.head.substr(0, 50);
+    EXPECT_EQ(format.like_json, one.like_json) << one.head.substr(0, 50);
+  }
+  EXPECT_EQ(text::format_of_content("{\"a\": {\"b\": \"c\"}}", "a.b").format, TextFormat::kJsonl);
+  EXPECT_TRUE(text::is_json_list(" [{}]"));
+  EXPECT_TRUE(text::is_json_list("{\n\"a\": 1}"));
+  EXPECT_FALSE(text::is_json_list("{\"a\": 1}\n"));
+  EXPECT_FALSE(text::is_json_list(""));
+}
+
+TEST(ByteStream, GivesWhatWasLookedAtOnceMore) {
+  TextFolder folder;
+  const std::string bytes = "0123456789";
+  for (const std::string& content : {bytes, gzip(bytes)}) {
+    write_file(folder / "a", content);
+    text::ByteStream stream(folder / "a");
+    EXPECT_EQ(stream.peek(4), "0123");
+    EXPECT_EQ(stream.peek(2), "01");
+    EXPECT_EQ(stream.peek(100), bytes);
+    std::string text(20, ' ');
+    size_t filled = stream.read(text.data(), 3);
+    while (const size_t count = stream.read(text.data() + filled, 20 - filled)) filled += count;
+    EXPECT_EQ(text.substr(0, filled), bytes);
+  }
+}
+
 TEST(DocumentReader, FindsFieldsByDottedPath) {
   TextFolder folder;
   write_file(folder / "a.jsonl", "{\"a\": {\"b.c\": {\"d\": \"deep\"}, \"e\": 1}, \"a.e\": \"by name\"}\n");

@@ -2,10 +2,8 @@
 #include "text/readers/byte_stream.h"
 
 #include <fcntl.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 
 #include "core/error.h"
@@ -20,14 +18,10 @@ constexpr size_t kMagicBytes = 6;
 }  // namespace
 
 RawInput::RawInput(const std::string& path)
-    : name_(path == "-" ? "(standard input)" : path), file_(STDIN_FILENO), buffer_(kBlock) {
-  if (path == "-") return;
-  file_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file_ < 0) user_error("{}: cannot be opened ({}); correct the path", name_, std::strerror(errno));
-}
-
-RawInput::~RawInput() {
-  if (file_ != STDIN_FILENO) ::close(file_);
+    : name_(path == "-" ? "(standard input)" : path),
+      file_(path == "-" ? File::standard_input() : File(path, O_RDONLY, FileKind::input)),
+      buffer_(kBlock) {
+  if (!file_.is_open()) user_error("{}: cannot be opened ({}); correct the path", name_, file_.error());
 }
 
 bool RawInput::fill() {
@@ -36,8 +30,8 @@ bool RawInput::fill() {
     end_ -= begin_;
     begin_ = 0;
   }
-  const ssize_t count = ::read(file_, buffer_.data() + end_, buffer_.size() - end_);
-  if (count < 0) user_error("{}: cannot be read ({}); correct the path", name_, std::strerror(errno));
+  const int64_t count = file_.read(buffer_.data() + end_, buffer_.size() - end_);
+  if (count < 0) user_error("{}: cannot be read ({}); correct the path", name_, file_.error());
   end_ += static_cast<size_t>(count);
   return count > 0;
 }
@@ -62,6 +56,17 @@ struct ByteStream::Impl {
       : input(path), decompressor(make_decompressor(input.ahead(kMagicBytes))) {}
   RawInput input;
   std::unique_ptr<Decompressor> decompressor;  // null: plain
+  std::string head;                            // was looked at, and is still to be read
+  size_t head_read = 0;                        // of it
+
+  size_t read(char* buffer, size_t size) {
+    if (decompressor) return decompressor->read(input, buffer, size);
+    const std::span<const uint8_t> bytes = input.ahead();
+    const size_t count = std::min(size, bytes.size());
+    if (count > 0) std::memcpy(buffer, bytes.data(), count);
+    input.consume(count);
+    return count;
+  }
 };
 
 ByteStream::ByteStream(const std::string& path) : impl_(std::make_unique<Impl>(path)) {}
@@ -69,12 +74,24 @@ ByteStream::~ByteStream() = default;
 ByteStream::ByteStream(ByteStream&&) noexcept = default;
 
 size_t ByteStream::read(char* buffer, size_t size) {
-  if (impl_->decompressor) return impl_->decompressor->read(impl_->input, buffer, size);
-  const std::span<const uint8_t> bytes = impl_->input.ahead();
-  const size_t count = std::min(size, bytes.size());
-  if (count > 0) std::memcpy(buffer, bytes.data(), count);
-  impl_->input.consume(count);
+  const size_t count = std::min(size, impl_->head.size() - impl_->head_read);
+  if (count == 0) return impl_->read(buffer, size);
+  std::memcpy(buffer, impl_->head.data() + impl_->head_read, count);
+  impl_->head_read += count;
   return count;
+}
+
+std::string_view ByteStream::peek(size_t size) {
+  std::string& head = impl_->head;
+  TE_CHECK(impl_->head_read == 0, "{}: is looked at before it is read", name());
+  while (head.size() < size) {
+    const size_t there = head.size();
+    head.resize(size);
+    const size_t count = impl_->read(head.data() + there, size - there);
+    head.resize(there + count);
+    if (count == 0) break;
+  }
+  return std::string_view(head).substr(0, size);
 }
 
 const std::string& ByteStream::name() const {

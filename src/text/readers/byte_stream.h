@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 namespace te::text {
 
@@ -20,6 +21,9 @@ class ByteStream {
   /// Reads 1 to `size` bytes of text; 0 only at the end. UserError for a file that cannot be read, and for
   /// compressed data that is damaged or ends early.
   size_t read(char* buffer, size_t size);
+
+  /// The first bytes of the text, at most `size`, which read() gives once more. Before the first read().
+  std::string_view peek(size_t size);
 
   const std::string& name() const;  ///< the path, or "(standard input)"
   int64_t file_bytes_read() const;  ///< of the file as it lies there, compressed or not

@@ -94,22 +94,37 @@ class TextDocuments {
   bool continued_ = false;  // whether a piece of it has been given
 };
 
-}  // namespace
-
-TextFormat format_of(const std::string& path, TextFormat format) {
-  if (format != TextFormat::kAuto) return format;
-  const std::string name = without_compression_suffix(path);
-  if (name.ends_with(".jsonl") || name.ends_with(".ndjson")) return TextFormat::kJsonl;
-  return name.ends_with(".json") ? TextFormat::kJson : TextFormat::kText;
+/// The format of a file that nothing names, and what the user should know of it.
+TextFormat guess_format(const std::string& path, LineReader& lines, const std::string& field,
+                        const std::function<void(const std::string&)>& on_guess) {
+  const TextFormat named = format_of_name(path);
+  if (named == TextFormat::kJsonl || named == TextFormat::kJson) return named;
+  const ContentFormat content = format_of_content(lines.peek(kFormatHead), field);
+  const bool json = content.format != TextFormat::kText;
+  const TextFormat format = json && named == TextFormat::kAuto ? content.format : TextFormat::kText;
+  if (!on_guess || (!json && !content.like_json)) return format;
+  const std::string name = path == "-" ? "(standard input)" : path;
+  if (format == TextFormat::kText) {
+    on_guess(fmt::format(
+        "{}: read as text, though it begins with {}; if its lines are objects, give --format jsonl", name,
+        json ? "JSON objects" : fmt::format("a JSON object (without a field `{}`)", field)));
+  } else {
+    on_guess(fmt::format("{}: read as {}, by its content; --format text reads it as text", name,
+                         format == TextFormat::kJsonl ? "JSON lines" : "JSON objects"));
+  }
+  return format;
 }
 
+}  // namespace
+
 int64_t read_documents(const std::string& path, const DocumentOptions& options, const OnPiece& on_piece,
-                       const std::function<void(const std::string&)>& on_bad) {
-  const TextFormat format = format_of(path, options.format);
-  if (format == TextFormat::kText) {
-    LineReader lines(path);
-    return TextDocuments(lines, options, on_piece).read();
-  }
+                       const std::function<void(const std::string&)>& on_bad,
+                       const std::function<void(const std::string&)>& on_guess) {
+  LineReader lines(path);
+  const TextFormat format = options.format == TextFormat::kAuto
+                                ? guess_format(path, lines, options.json_field, on_guess)
+                                : options.format;
+  if (format == TextFormat::kText) return TextDocuments(lines, options, on_piece).read();
   const JsonLayout layout = format == TextFormat::kJsonl ? JsonLayout::kLines : JsonLayout::kList;
   int64_t bytes = 0;
   std::exception_ptr failed;  // of on_piece: it passes the reader, which takes UserErrors for the object's
@@ -127,7 +142,7 @@ int64_t read_documents(const std::string& path, const DocumentOptions& options, 
     bytes = 0;
   };
   try {
-    read_json_records(path, layout, on_record, on_bad);
+    read_json_records(lines, layout, on_record, on_bad);
   } catch (const PieceFailed&) {
     std::rethrow_exception(failed);
   }

@@ -13,16 +13,15 @@
 #include <string>
 #include <string_view>
 
-namespace te::text {
+#include "text/readers/text_format.h"
 
-/// kAuto: JSONL for .jsonl and .ndjson, JSON for .json, else text; .gz, .zst or .xz after it does not count.
-enum class TextFormat { kAuto, kText, kJsonl, kJson };
+namespace te::text {
 
 enum class DocumentBoundary { kFile, kBlankLine, kLine, kSeparator };
 
 struct DocumentOptions {
-  TextFormat format = TextFormat::kAuto;
-  std::string json_field = "text";  ///< a dotted path, see find_field() of json_records.h
+  TextFormat format = TextFormat::kAuto;  ///< kAuto: see text_format.h
+  std::string json_field = "text";        ///< a dotted path, see find_field() of json_records.h
   DocumentBoundary boundary = DocumentBoundary::kFile;
   std::string separator;  ///< kSeparator: the line between documents, without its break
   size_t max_piece_bytes = size_t{64} << 20;
@@ -37,14 +36,14 @@ struct DocumentPiece {
   int64_t bytes = 0;  ///< of the file, read since the last piece
 };
 
-TextFormat format_of(const std::string& path, TextFormat format);  ///< resolves kAuto
-
 /// Calls on_piece for every document of a file, in order. UserError "FILE:LINE: what; remedy" for text with NUL
 /// bytes, for lines that are no JSON object with that field, and for files that cannot be read.
 /// Returns how many lines were boundaries between documents (of a text file). With `on_bad` it gets what is wrong with
-/// such an object, which is left out; errors of on_piece are none of the object's.
+/// such an object, which is left out; errors of on_piece are none of the object's. on_guess gets a sentence where not
+/// the name but the content has said what the file is, or the two say different things.
 int64_t read_documents(const std::string& path, const DocumentOptions& options,
                        const std::function<void(const DocumentPiece& piece)>& on_piece,
-                       const std::function<void(const std::string& message)>& on_bad = {});
+                       const std::function<void(const std::string& message)>& on_bad = {},
+                       const std::function<void(const std::string& message)>& on_guess = {});
 
 }  // namespace te::text

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 
 #include "core/error.h"
+#include "core/file.h"
 #include "text/readers/byte_stream.h"
 
 namespace te::text {
@@ -32,9 +32,7 @@ bool looks_binary(const std::string& path) {
 
 /// Parquet, Arrow and Feather files have their names in front.
 void refuse_tables(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string head(8, ' ');
-  file.read(head.data(), static_cast<std::streamsize>(head.size()));
+  const std::string head = File(path).read_at(0, 8);
   const std::string name = without_compression_suffix(path);
   const bool is_table =
       head.starts_with("PAR1") || head.starts_with("ARROW1") || head.starts_with("FEA1") ||

@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "text/readers/line_reader.h"
+#include "text/readers/text_format.h"
 
 namespace te::text {
 namespace {
@@ -127,6 +128,12 @@ void read_list(LineReader& lines, const OnRecord& on_record, const OnBad& on_bad
 void read_json_records(const std::string& path, JsonLayout layout, const OnRecord& on_record,
                        const OnBad& on_bad) {
   LineReader lines(path);
+  read_json_records(lines, layout, on_record, on_bad);
+}
+
+void read_json_records(LineReader& lines, JsonLayout layout, const OnRecord& on_record, const OnBad& on_bad) {
+  if (layout == JsonLayout::kByContent)
+    layout = is_json_list(lines.peek(kFormatHead)) ? JsonLayout::kList : JsonLayout::kLines;
   layout == JsonLayout::kLines ? read_lines(lines, on_record, on_bad) : read_list(lines, on_record, on_bad);
 }
 

@@ -10,7 +10,9 @@
 
 namespace te::text {
 
-enum class JsonLayout { kLines, kList };
+class LineReader;
+
+enum class JsonLayout { kLines, kList, kByContent };
 
 struct JsonRecord {
   const nlohmann::json& object;
@@ -18,11 +20,17 @@ struct JsonRecord {
   int64_t bytes;      ///< of the file, read since the last record
 };
 
-/// Calls on_record for every object of the file ("-": standard input), in order. Blank lines are skipped.
+/// Calls on_record for every object of the file ("-": standard input), in order. Blank lines are skipped. kByContent
+/// takes what the file begins with for the one or the other.
 /// UserError "FILE:LINE: what; remedy" for anything that is no object. kList also accepts objects that follow one
 /// another without a list around them. With `on_bad` an object that is malformed, or that on_record refuses with a
 /// UserError, is handed to it as that message, and reading goes on.
 void read_json_records(const std::string& path, JsonLayout layout,
+                       const std::function<void(const JsonRecord& record)>& on_record,
+                       const std::function<void(const std::string& message)>& on_bad = {});
+
+/// The same of a file that is open, before its first line was read.
+void read_json_records(LineReader& lines, JsonLayout layout,
                        const std::function<void(const JsonRecord& record)>& on_record,
                        const std::function<void(const std::string& message)>& on_bad = {});
 

@@ -46,8 +46,10 @@ bool LineReader::next_whole(std::string_view* line) {
   if (!next(&part)) return false;
   *line = part.text;
   if (part.ends) return true;
-  whole_ = part.text;
-  while (!part.ends && next(&part)) {
+  whole_.clear();
+  for (bool more = true; more; more = !part.ends && next(&part)) {
+    if (part.text.find('\0') != std::string_view::npos)
+      user_error("{}: holds a NUL byte, so it is not text; leave the file out", place());
     whole_ += part.text;
     if (whole_.size() > kLongest) user_error("{}: the line is longer than 1 GiB; split it", place());
   }

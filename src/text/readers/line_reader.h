@@ -21,6 +21,8 @@ class LineReader {
 
   explicit LineReader(const std::string& path) : stream_(path), buffer_(kPart) {}
 
+  /// As ByteStream::peek(), before the first line.
+  std::string_view peek(size_t size) { return stream_.peek(size); }
   bool next(Line* line);  ///< false at the end
   /// The next line whole. UserError when it is longer than a GiB.
   bool next_whole(std::string_view* line);

@@ -7,12 +7,13 @@
 #include <string>
 #include <vector>
 
+#include "core/file.h"
+
 namespace te::text {
 
 class RawInput {
  public:
   explicit RawInput(const std::string& path);
-  ~RawInput();
   RawInput(const RawInput&) = delete;
   RawInput& operator=(const RawInput&) = delete;
 
@@ -29,7 +30,7 @@ class RawInput {
   bool fill();
 
   std::string name_;
-  int file_ = -1;
+  File file_;
   std::vector<uint8_t> buffer_;
   size_t begin_ = 0, end_ = 0;
   int64_t bytes_consumed_ = 0;

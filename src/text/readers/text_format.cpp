@@ -1,0 +1,111 @@
+#include "text/readers/text_format.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "text/readers/byte_stream.h"
+#include "text/readers/json_records.h"
+
+namespace te::text {
+namespace {
+
+constexpr std::string_view kWhiteSpace = " \t\r\n";
+
+std::string_view skip_blanks(std::string_view text) {
+  text.remove_prefix(std::min(text.find_first_not_of(kWhiteSpace), text.size()));
+  return text;
+}
+
+/// An object that begins where `text` does.
+struct FirstObject {
+  std::string_view text;  ///< as far as it is there
+  bool whole = false;     ///< it ends there
+  nlohmann::json value;   ///< of a whole one; discarded when it is not valid
+};
+
+std::optional<FirstObject> first_object(std::string_view text) {
+  if (!text.starts_with('{')) return {};
+  FirstObject object{text, false, {}};
+  int64_t depth = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size() && !object.whole; ++i) {
+    const char c = text[i];
+    if (in_string) {
+      i += c == '\\' ? 1 : 0;
+      in_string = c != '"';
+      continue;
+    }
+    in_string = c == '"';
+    depth += (c == '{' || c == '[' ? 1 : 0) - (c == '}' || c == ']' ? 1 : 0);
+    if (depth > 0) continue;
+    object.text = text.substr(0, i + 1);
+    object.whole = true;
+  }
+  try {
+    object.value = nlohmann::json::parse(object.text);
+  } catch (const nlohmann::json::parse_error& error) {
+    constexpr size_t kCut = 8;  // a character or an escape may be cut in the middle
+    if (object.whole || error.byte + kCut < object.text.size()) return {};
+  } catch (const nlohmann::json::out_of_range&) {  // a number; a reader will say so
+  }
+  return object;
+}
+
+bool has_text(const FirstObject& object, std::string_view field) {
+  if (object.whole) {
+    const nlohmann::json* value = object.value.is_object() ? find_field(object.value, field) : nullptr;
+    return value != nullptr && value->is_string();
+  }
+  // The key is there; its text is so long that the object does not end.
+  const std::string key = '"' + std::string(field.substr(field.rfind('.') + 1)) + '"';
+  return object.text.find(key) != std::string_view::npos;
+}
+
+bool one_line(const FirstObject& object) {
+  return object.text.find('\n') == std::string_view::npos;
+}
+
+}  // namespace
+
+TextFormat format_of_name(const std::string& path) {
+  std::string name = path;
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+  name = without_compression_suffix(name);
+  const auto is_one_of = [&](std::initializer_list<const char*> suffixes) {
+    return std::any_of(suffixes.begin(), suffixes.end(),
+                       [&](const char* suffix) { return name.ends_with(suffix); });
+  };
+  if (is_one_of({".jsonl", ".jsonlines", ".ndjson"})) return TextFormat::kJsonl;
+  if (is_one_of({".json"})) return TextFormat::kJson;
+  return is_one_of({".txt", ".text", ".md"}) ? TextFormat::kText : TextFormat::kAuto;
+}
+
+ContentFormat format_of_content(std::string_view head, std::string_view field) {
+  if (head.starts_with("\xef\xbb\xbf")) head.remove_prefix(3);
+  head = skip_blanks(head);
+  const bool list = head.starts_with('[');
+  if (list) head = skip_blanks(head.substr(1));
+  const std::optional<FirstObject> first = first_object(head);
+  if (!first) return {};
+  const bool lines = !list && one_line(*first);
+  if (has_text(*first, field)) return {lines ? TextFormat::kJsonl : TextFormat::kJson};
+  if (!lines || !first->whole) return {TextFormat::kText, true};
+  const std::string_view rest = head.substr(first->text.size());
+  const std::string_view next = skip_blanks(rest);
+  const bool next_line = rest.substr(0, rest.size() - next.size()).find('\n') != std::string_view::npos;
+  const std::optional<FirstObject> second = next_line ? first_object(next) : std::nullopt;
+  if (second && one_line(*second)) return {TextFormat::kJsonl};
+  return {TextFormat::kText, true};
+}
+
+bool is_json_list(std::string_view head) {
+  if (head.starts_with("\xef\xbb\xbf")) head.remove_prefix(3);
+  head = skip_blanks(head);
+  if (head.starts_with('[')) return true;
+  const std::optional<FirstObject> first = first_object(head);
+  return first && !one_line(*first);
+}
+
+}  // namespace te::text

@@ -188,7 +188,7 @@ def check_links(page, problems):
 
 
 def check_options(repository, page, number, text, problems):
-    """Options behind a program of the project; those of another program in the same line come before it."""
+    """Options after a program of the project; those of another program in the same line come before it."""
     found = PROGRAM.search(text)
     alone = OPTION.match(text)
     if not found and not alone:

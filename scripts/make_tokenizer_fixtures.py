@@ -236,7 +236,7 @@ def added_token(content, **options):
 
 def folders():
     """Name: the tokenizer's own file (vocab: vocab.json and merges.txt), and the files next to it. Tokens of these have
-    the ids behind those of the own file."""
+    the ids after those of the own file."""
     gpt2, qwen, llama = ({"tokenizer_class": f"{name}Tokenizer"} for name in ("GPT2", "Qwen2", "Llama"))
     im = list(CHATML)
     options = {

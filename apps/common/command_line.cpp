@@ -96,7 +96,7 @@ std::string advice_on_option(const CLI::App& app, std::string_view word, const C
   return "";
 }
 
-/// The same of a word that is no option.
+/// Likewise for a word that is no option.
 std::string advice_on_word(const CLI::App& app, const std::string& word) {
   NearestNames nearest;
   if (app.get_subcommands().empty())

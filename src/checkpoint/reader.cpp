@@ -188,7 +188,7 @@ void Reader::Shards::check_finite(int file, const std::string& name, const Store
   if (files_[file].stored.name.starts_with("fp8") ||
       are_finite(stored.dtype, data, static_cast<int64_t>(bytes / dtype_size(stored.dtype))))
     return;
-  damaged("{}: tensor {} has values that are infinite or not numbers, which no training can go on from; {}",
+  damaged("{}: tensor {} has values that are infinite or NaN, from which training cannot continue; {}",
           path(file), safetensors::quote_name(name), kCopyAgain);
 }
 

@@ -87,7 +87,7 @@ void ForeignModel::read_values(const StoredTensor& stored, const Part& part, int
   files_.read(stored, first, count, as, out);
   if (!checkpoint::are_finite(as, out, count))
     user_error(
-        "{}: tensor {} has values that are infinite or not numbers, which no model can be trained from; take "
+        "{}: tensor {} has values that are infinite or NaN, which no model can be trained from; take "
         "another copy of the model",
         files_.path_of(stored), part.name);
 }

@@ -11,7 +11,7 @@ namespace te {
 namespace {
 
 constexpr int kEdit = 100, kWords = 150;
-constexpr size_t kMostLetters = 64;
+constexpr size_t kMaxLetters = 64;
 
 bool is_separator(char c) {
   return c == '_' || c == '-' || c == '.';
@@ -20,7 +20,7 @@ bool is_separator(char c) {
 /// The words of "num-attention_heads", in small letters.
 std::vector<std::string> words_of(std::string_view name) {
   std::vector<std::string> words(1);
-  for (const char c : name.substr(0, kMostLetters)) {
+  for (const char c : name.substr(0, kMaxLetters)) {
     if (!is_separator(c))
       words.back() += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
     else if (!words.back().empty())

@@ -78,7 +78,7 @@ std::shared_ptr<CorpusView::Epoch> CorpusView::find_epoch(int64_t number) const 
   return recent_.front();
 }
 
-// The lock is free while the documents are counted: others go on in the epoch before.
+// The lock is free while the documents are counted: other threads continue in the previous epoch.
 std::shared_ptr<const CorpusView::Epoch> CorpusView::epoch(int64_t number) const {
   const std::shared_ptr<Epoch> epoch = find_epoch(number);
   std::call_once(epoch->counted, [&] {

@@ -86,7 +86,7 @@ class IndexedDataset {
   int64_t num_documents() const { return num_documents_; }
   int64_t num_tokens() const { return num_tokens_; }
 
-  /// Where a document lies: right behind the one before it. Both ends are checked from both sides.
+  /// Where a document lies: right after the previous one. Both ends are checked from both sides.
   Extent document(int64_t document) const;
   int64_t document_length(int64_t document) const { return this->document(document).length(); }
   /// The lengths of documents from `first` on: cheaper than one by one, and checked as much.

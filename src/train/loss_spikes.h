@@ -35,7 +35,7 @@ class LossSpikes {
   /// Takes the (finite) loss of a step. True for a spike: it is not accepted, unless so many in a row say that this is
   /// the level now. Losses beyond `unknown_limit` are the level of no run that had lower ones.
   bool add(double loss);
-  /// The history is that of an earlier step, and the run goes on from there after what `undone` holds: those losses
+  /// The history is that of an earlier step, and the run continues from there after what `undone` holds: those losses
   /// were never accepted, but the spikes among them are counted, and the last one was as recent as it was.
   void go_back(const checkpoint::SpikeHistory& undone);
 

@@ -108,7 +108,7 @@ bool interrupted_again() {
   return false;
 }
 
-// Lets mpirun go on when one of the ranks has ended: a process of its own, so that no end of a rank is missed, and a
+// Lets mpirun continue when one of the ranks has ended: a process of its own, so that no end of a rank is missed, and a
 // group of its own, so that mpirun does not kill it with the ranks. An ended process that mpirun has not yet heard of
 // has no executable any more.
 void let_go_at_the_end_of_a_rank() {
@@ -150,8 +150,8 @@ void act() {
         std::find_if(peers.begin(), peers.end(), [&](auto& peer) { return peer.first != rank; });
     if (speaker->second != ::getpid()) return;
     const std::string text = fmt::format(
-        "te-train: rank {} has ended, so the job ends: the step in work is lost and no checkpoint is saved; "
-        "checkpoint.resume=auto goes on from the last one\n",
+        "te-train: rank {} has ended, so the job ends: the current step is lost and no checkpoint is saved; "
+        "resume from the last one with checkpoint.resume=auto\n",
         rank);
     [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
     return;

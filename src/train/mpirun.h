@@ -5,8 +5,8 @@
 // what they print. Open MPI 4 sleeps odls_base_sigkill_timeout seconds (1 unless set; 4.1.4, measured). PRRTE's
 // prterun, which starts the ranks of Open MPI 5, sleeps 0.25 s and has no such setting (5.0.7 and 5.0.11, measured);
 // that of Open MPI 6.0 ends them at once. No option that te-train could give itself changes that, so a rank stops
-// mpirun (SIGSTOP) as soon as it hears SIGCONT, and lets it go on when all ranks have saved. A script that runs in
-// /bin/sh sees to it that mpirun goes on should a rank end before that.
+// mpirun (SIGSTOP) as soon as it hears SIGCONT, and lets it continue when all ranks have saved. A script that runs in
+// /bin/sh lets mpirun continue should a rank end before that.
 //
 // mpirun does the same when a rank has died, or ends the job (World::abort): then no step can be finished any more, and
 // mpirun is not held.

@@ -27,7 +27,7 @@ class RunFolder {
   void refuse_earlier_run() const;
   /// UserError when checkpoints that --overwrite would remove are another run's.
   void refuse_other_run() const;
-  /// Before a run that goes on with a checkpoint of checkpoint.directory, unnamed: warns when it is another run's.
+  /// Before a run that resumes from a checkpoint of checkpoint.directory, unnamed: warns when it is another run's.
   void warn_of_other_run() const;
   /// Before a run from step 1 on: removes logs and checkpoints of an earlier run, and says so. Checkpoints of step 0,
   /// which no run has saved, and `source` (the weights that the run starts with) stay.

@@ -16,7 +16,7 @@ namespace te::train {
 
 class Saves {
  public:
-  /// `resumed`: the checkpoint that the run goes on from, empty in a fresh run, and `kept`: what it says of the others.
+  /// `resumed`: the checkpoint that the run resumes from, empty in a fresh run, and `kept`: what it says of the others.
   /// All ranks; the arguments must outlive it.
   Saves(std::unique_ptr<checkpoint::Saver> saver, parallel::World& world, std::filesystem::path resumed,
         const checkpoint::KeptCheckpoints& kept);

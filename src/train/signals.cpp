@@ -55,7 +55,7 @@ void on_signal(int signal, siginfo_t* info, void* /*context*/) {
                    : "\nstop signal: finishing this step and saving a checkpoint\n");
   }
   if (signal != SIGINT) return;  // batch systems send theirs repeatedly
-  say("\nCtrl-C again: stopped, the step in work is lost\n");
+  say("\nCtrl-C again: stopped, the current step is lost\n");
   ::_exit(130);
 }
 

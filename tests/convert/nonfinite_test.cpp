@@ -39,8 +39,7 @@ TEST(NotFinite, IsRefusedAndNamed) {
   for (const Place& place : places) {
     const TemporaryFolder folder;
     const fs::path source = with_last_value(place.fixture, place.tensor, place.bits, folder / "hf");
-    const std::string what =
-        fmt::format("tensor {} has values that are infinite or not numbers", place.tensor);
+    const std::string what = fmt::format("tensor {} has values that are infinite or NaN", place.tensor);
     TE_EXPECT_REFUSED(what, import_to(source, folder / "te"));
     EXPECT_FALSE(fs::exists(folder / "te/step_00000000"));
     const auto model = generate::open_model(source);

@@ -138,7 +138,7 @@ TEST_F(Interruption, ASecondCtrlCStopsWithoutFinishingTheStep) {
   ::kill(child, SIGINT);
   const Result result = folder_.wait(child);
   EXPECT_EQ(result.code, 130);
-  TE_EXPECT_CONTAINS(result.out, "the step in work is lost");
+  TE_EXPECT_CONTAINS(result.out, "the current step is lost");
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
 }
 

@@ -291,7 +291,7 @@ TEST_F(Mpirun, AKilledRankEndsTheJob) {
   EXPECT_GE(count(result.out + result.error, "signal 9"), 1u) << result.error;
   // Which the survivors cannot do.
   EXPECT_EQ(count(result.out, "saving a checkpoint"), 0u) << result.out;
-  EXPECT_EQ(count(result.error, "rank 2 has ended, so the job ends: the step in work is lost"), 1u)
+  EXPECT_EQ(count(result.error, "rank 2 has ended, so the job ends: the current step is lost"), 1u)
       << result.error;
 }
 

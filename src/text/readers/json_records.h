@@ -29,7 +29,7 @@ void read_json_records(const std::string& path, JsonLayout layout,
                        const std::function<void(const JsonRecord& record)>& on_record,
                        const std::function<void(const std::string& message)>& on_bad = {});
 
-/// The same of a file that is open, before its first line was read.
+/// Likewise for a file that is open, before its first line was read.
 void read_json_records(LineReader& lines, JsonLayout layout,
                        const std::function<void(const JsonRecord& record)>& on_record,
                        const std::function<void(const std::string& message)>& on_bad = {});

@@ -19,7 +19,7 @@ struct AddedToken {
   std::optional<int64_t> id;  ///< none: the vocabulary's, or the next one after all others
   bool single_word = false;   ///< not inside a word
   bool lstrip = false;        ///< takes the white space before it along
-  bool rstrip = false;        ///< and behind it
+  bool rstrip = false;        ///< and after it
   bool normalized = true;     ///< found in the normalized text
   bool special = false;
   bool gets_no_id = false;  ///< it must be in the vocabulary, or have an id

@@ -116,7 +116,7 @@ int32_t PipelineTokenizer::choose_id(const AddedToken& token, int64_t& next_id,
 }
 
 void PipelineTokenizer::add_tokens(std::vector<AddedToken> added_tokens, const std::string& where) {
-  constexpr size_t kMostNames = size_t{64} << 20;
+  constexpr size_t kMaxNames = size_t{64} << 20;
   added_tokens_ = std::move(added_tokens);
   added_names_.reserve(added_tokens_.size());
   size_t names_bytes = 0;
@@ -134,9 +134,9 @@ void PipelineTokenizer::add_tokens(std::vector<AddedToken> added_tokens, const s
     vocab_size_ = std::max(vocab_size_, int64_t{id} + 1);
     std::string text = token.content;
     if (token.normalized) normalizer_.apply(text, spare, pattern);
-    if ((names_bytes += text.size()) > kMostNames) {
+    if ((names_bytes += text.size()) > kMaxNames) {
       user_error("{}: its normalizer makes more than {} bytes of the added tokens; correct its `Replace`",
-                 where, kMostNames);
+                 where, kMaxNames);
     }
     added_names_.push_back(text);
     (token.normalized ? normalized_finder_ : raw_finder_).add(std::move(text), token);

@@ -48,7 +48,7 @@ class PipelineTokenizer : public Tokenizer {
   std::optional<int32_t> begin_of_document() const override { return begin_of_document_; }
   std::string name() const override { return name_; }
   std::optional<int32_t> find_token(std::string_view token) const override;
-  /// The same of a special added token alone.
+  /// Likewise for a special added token alone.
   std::optional<int32_t> find_special(std::string_view token) const;
 
  private:

@@ -43,7 +43,7 @@ class SentencePieceTokenizer : public Tokenizer {
   std::optional<int32_t> begin_of_document() const override { return begin_of_document_; }
   std::string name() const override { return name_; }
   std::optional<int32_t> find_token(std::string_view token) const override;
-  /// The same of a control symbol alone.
+  /// Likewise for a control symbol alone.
   std::optional<int32_t> find_special(std::string_view token) const;
 
  private:

@@ -169,9 +169,11 @@ void IndexedDataset::check_ends() const {
   if (last >= 0 && sequence_begin(0) != 0)
     user_error("{}: sequence 0 starts at byte {}, not 0; make the dataset again", index_.path(),
                load<int64_t>(pointers_, 0));
-  const int64_t described =
+  // A damaged index may hold any numbers: a sum that wraps is as wrong as they are.
+  const auto described = static_cast<int64_t>(
       last < 0 ? 0
-               : load<int64_t>(pointers_, last) + int64_t{load<int32_t>(lengths_, last)} * token_size(type_);
+               : load<uint64_t>(pointers_, last) +
+                     static_cast<uint64_t>(int64_t{load<int32_t>(lengths_, last)} * token_size(type_)));
   const auto bin_bytes = static_cast<int64_t>(tokens_.bytes().size());
   if (described == bin_bytes) return;
   user_error("{}: has {} bytes, but {} describes {}; the two files do not belong together, make them again",

@@ -150,7 +150,13 @@ function(te_tests folder)
   endif()
 endfunction()
 
+# What tests with the label cpu have in common. Executables that choose a device themselves see no GPU: these tests expect
+# the CPU's results, also on a machine that has one.
+set(TE_CPU_TEST LABELS cpu ENVIRONMENT_MODIFICATION CUDA_VISIBLE_DEVICES=set:)
+set(TE_GPU_TEST LABELS gpu)
+
 function(te_test_executable target label depends)
+  string(TOUPPER ${label} kind)
   add_executable(${target} ${ARGN})
   target_link_libraries(${target} PRIVATE ${depends} te_testing GTest::gtest_main te_flags)
   te_use_pch(${target} te_test_pch)
@@ -160,7 +166,7 @@ function(te_test_executable target label depends)
     TE_SOURCE_DIR="${CMAKE_SOURCE_DIR}" TE_BINARY_DIR="${CMAKE_BINARY_DIR}")
   # Discovery at test time: a build machine need not be able to load CUDA's libraries.
   gtest_discover_tests(${target} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 120
-    PROPERTIES LABELS ${label} TIMEOUT 600 ${te_test_properties})
+    PROPERTIES ${TE_${kind}_TEST} TIMEOUT 600 ${te_test_properties})
 endfunction()
 
 # How tests start ranks: more ranks than cores, in containers, as root, on one host (ob1: others look for networks at every
@@ -202,6 +208,7 @@ function(te_mpi_tests folder)
 endfunction()
 
 function(te_mpi_test_executable target label depends ranks)
+  string(TOUPPER ${label} kind)
   add_executable(${target} ${ARGN} ${CMAKE_SOURCE_DIR}/tests/testing/mpi_main.cpp)
   target_link_libraries(${target} PRIVATE ${depends} te_parallel te_testing te_flags)
   te_use_pch(${target} te_test_pch)
@@ -216,7 +223,7 @@ function(te_mpi_test_executable target label depends ranks)
     add_test(NAME ${target}.np${np}
              COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${np} ${MPIEXEC_PREFLAGS} $<TARGET_FILE:${target}>)
     # Two of the slots of ctest -j, since ranks wait by polling.
-    set_tests_properties(${target}.np${np} PROPERTIES LABELS ${label} TIMEOUT 600 PROCESSORS 2 SKIP_RETURN_CODE 77
+    set_tests_properties(${target}.np${np} PROPERTIES ${TE_${kind}_TEST} TIMEOUT 600 PROCESSORS 2 SKIP_RETURN_CODE 77
                          ENVIRONMENT "${TE_MPI_ENVIRONMENT}")
   endforeach()
 endfunction()

@@ -29,18 +29,22 @@ choose() {
   if [[ $1 -eq 1 ]]; then choice=(-E '\.np[0-9]*[02-9]$' -j "$jobs"); else choice=(-R "\\.np$1\$"); fi
 }
 
-# run_part RANKS: the tests of so many ranks, in as many disjoint sets of GPUs as there are; logs and seconds in $logs.
-run_part() {
-  local ranks="$1" sets i choice start=$EPOCHSECONDS
+# start_part RANKS: the tests of so many ranks, in as many disjoint sets of GPUs as there are; logs in $logs. One ctest
+# begins at a time, since each writes the lists of the executables' tests; then all run side by side.
+start_part() {
+  local ranks="$1" sets i choice log
   sets=$((gpus / ranks))
   choose "$ranks"
   for ((i = 0; i < sets; i++)); do
+    log="$logs/np${ranks}_$i.log"
     CUDA_VISIBLE_DEVICES="$(seq -s, $((i * ranks)) $(((i + 1) * ranks - 1)))" gpu_tests --output-on-failure "${choice[@]}" \
-      -I "$((i + 1)),,$sets" >"$logs/np${ranks}_$i.log" 2>&1 &
+      -I "$((i + 1)),,$sets" >"$log" 2>&1 &
+    while kill -0 $! 2>/dev/null && ! grep -q ' Start ' "$log"; do sleep 0.2; done
   done
-  wait || true
-  seconds_since "$start" >"$logs/np$ranks.seconds"
 }
+
+# seconds_of RANKS: how long the last of a part's ctests took.
+seconds_of() { sed -n 's/^Total Test time (real) = *\([0-9]*\).*/\1/p' "$logs/np$1"_*.log | sort -n | tail -n 1; }
 
 # results RANKS WORD: the lines of a part's tests that ended so.
 results() { cat "$logs/np$1"_*.log | grep -E "^ *[0-9]+/[0-9]+ Test .*$2" || true; }
@@ -59,7 +63,7 @@ result_of() {
   bad=$((listed - passed - skipped))
   names="$(results "$ranks" '\*\*\*(Failed|Timeout|Exception|Not Run)' | sed -E 's/.*Test +#[0-9]+: ([^ ]+) .*/\1/' | paste -sd' ')"
   failed=$((failed + bad)) total=$((total + passed))
-  cell="$passed passed, $bad failed${names:+ ($names)}, $skipped skipped, $(cat "$logs/np$ranks.seconds") s"
+  cell="$passed passed, $bad failed${names:+ ($names)}, $skipped skipped, $(seconds_of "$ranks") s"
 }
 
 main() {
@@ -88,11 +92,10 @@ main() {
   rm -rf "$logs" && mkdir -p "$logs"
   export OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive OPENBLAS_NUM_THREADS=1
   row="| $(date +%F) | $commit | $gpus x $(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1) | $driver |"
-  gpu_tests -N >/dev/null  # lists the tests of every executable once, before several processes ask for the list
-  for ranks in 1 2 4; do
-    if [[ $gpus -ge $ranks ]]; then run_part "$ranks" & fi
+  for ranks in 4 2 1; do
+    if [[ $gpus -ge $ranks ]]; then start_part "$ranks"; fi
   done
-  wait
+  wait || true
   for ranks in 1 2 4; do
     result_of "$ranks"
     say "$ranks GPUs: $cell"

@@ -129,6 +129,7 @@ make_system() {
   command -v debootstrap >/dev/null || die "debootstrap is needed: apt-get install debootstrap"
   [[ -e "/usr/share/debootstrap/scripts/$suite" ]] || die "this debootstrap does not know $suite; install a newer one"
   quietly "debootstrap $suite" debootstrap --variant=minbase "$suite" "$root" "$@"
+  chmod 755 "$root"  # mktemp -d makes a root folder that only root may enter
   cp /etc/resolv.conf "$root/etc/resolv.conf"
   [[ ! -d /etc/apt/apt.conf.d ]] || find /etc/apt/apt.conf.d -name '*proxy*' -exec cp {} "$root/etc/apt/apt.conf.d/" \;
 }

@@ -1,6 +1,6 @@
-// Where a run stands between two optimizer steps: the one list of what decides later steps besides tensors and config.
-// Policies of the training loop (src/train) keep no state of their own; each works on its member here, so that a
-// resumed run decides as one that was not interrupted. The manifest stores all of it (progress_json.h).
+// Where a run stands between two optimizer steps: the one list of what decides later steps, apart from tensors and
+// config. Policies of the training loop (src/train) keep no state of their own; each works on its member here, so that
+// a resumed run decides as one that was not interrupted. The manifest stores all of it (progress_json.h).
 #pragma once
 
 #include <cstdint>

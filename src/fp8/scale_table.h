@@ -32,7 +32,7 @@ class ScaleTable {
   /// scale = 1, amax = 0, empty history.
   void reset(const Context& context);
   void zero_counters(const Context& context);
-  /// All that passes and updates change: whoever puts the state back (train/state_copy.h, StepRunner::warm_up) copies
+  /// All that passes and updates change: code that restores the state (train/state_copy.h, StepRunner::warm_up) copies
   /// these.
   std::vector<Tensor> state() const;
 

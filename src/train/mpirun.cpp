@@ -19,10 +19,9 @@
 #include <utility>
 #include <vector>
 
+#include "core/file.h"
 #include "core/log.h"
 #include "parallel/job_end.h"
-
-#include "core/file.h"
 
 namespace te::train {
 namespace {

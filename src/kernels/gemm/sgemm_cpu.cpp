@@ -1,8 +1,14 @@
 #include "kernels/gemm/sgemm_cpu.h"
 
 #include <cblas.h>
+#include <fcntl.h>
 #include <omp.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <cstring>
 #include <limits>
 
 #include "core/address_space.h"
@@ -10,9 +16,64 @@
 #include "core/memory_plan.h"
 
 namespace te::kernels {
+namespace {
+
+constexpr int64_t kBuffer = int64_t{128} << 20;  // OpenBLAS's BUFFER_SIZE on x86-64, the largest of all
+
+// ---- a limit under which OpenBLAS cannot be loaded ----
+
+/// What a limit leaves of address space or data; without a limit, the largest number.
+rlim_t remaining(decltype(RLIMIT_AS) resource, rlim_t used) {
+  struct rlimit limit = {};
+  if (::getrlimit(resource, &limit) != 0) return RLIM_INFINITY;
+  return limit.rlim_cur > used ? limit.rlim_cur - used : 0;  // RLIM_INFINITY is the largest number
+}
+
+/// Fields 1 (size) and 6 (data and stack) of /proc/self/statm, in bytes: what this process has mapped. Zeros where it
+/// cannot be read.
+std::array<rlim_t, 2> mapped_bytes() {
+  char text[256] = {};
+  const int file = ::open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+  if (file < 0) return {};
+  const bool is_read = ::read(file, text, sizeof(text) - 1) > 0;
+  ::close(file);
+  std::array<rlim_t, 6> pages = {};
+  size_t field = 0;
+  for (const char* at = text; is_read && *at != '\0' && field < pages.size(); ++at) {
+    if (*at == ' ') ++field;
+    if (*at >= '0' && *at <= '9') pages[field] = pages[field] * 10 + static_cast<rlim_t>(*at - '0');
+  }
+  const auto page = static_cast<rlim_t>(::sysconf(_SC_PAGESIZE));
+  return {pages[0] * page, pages[5] * page};
+}
+
+void print_error(const char* text) {
+  static_cast<void>(!::write(STDERR_FILENO, text, std::strlen(text)));
+}
+
+/// OpenBLAS 0.3.29 allocates its first buffer while it is loaded, and retries for ever when the system has no memory.
+/// This function runs before the initialization of any library, so the message can still be printed. Neither the C nor
+/// the C++ library is initialized: it uses system calls only.
+void require_memory_to_load_openblas(int, char** arguments, char**) {
+  const auto [space, data] = mapped_bytes();
+  if (std::min(remaining(RLIMIT_AS, space), remaining(RLIMIT_DATA, data)) >= rlim_t{kBuffer}) return;
+  const char* slash = std::strrchr(arguments[0], '/');
+  print_error(slash != nullptr ? slash + 1 : arguments[0]);
+  print_error(
+      ": error: limits of this process (ulimit -v, ulimit -d) leave less than the 128 MiB of memory that "
+      "OpenBLAS needs to start; raise the limit\n");
+  ::_exit(2);
+}
+
+#ifndef __SANITIZE_ADDRESS__  // whose functions are not ready yet, and which maps terabytes
+using Initializer = void (*)(int, char**, char**);
+[[gnu::section(".preinit_array"), gnu::used]] const Initializer openblas_check =
+    require_memory_to_load_openblas;
+#endif
+
+}  // namespace
 
 int64_t openblas_bytes(int threads) {
-  constexpr int64_t kBuffer = int64_t{128} << 20;  // its BUFFER_SIZE on x86-64, the largest of all
   return threads * kBuffer;
 }
 

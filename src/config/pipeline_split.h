@@ -20,7 +20,7 @@ void check_pipeline_split(const Config& config);
 
 /// The time of the output layer and the loss, in layers: by FLOPs. Beside those of GEMMs in BF16 those in FP8 take 0.53
 /// of the time, and those of attention, whose backward pass makes the scores anew, twice the time; norms, activations
-/// and casts take 8 % of a layer (a 7B layer on an H200, docs/performance.md).
+/// and casts take 8 % of a layer (a 7B layer on an H200, docs/log/kernels.md).
 double head_in_layers(const Config& config);
 
 }  // namespace te::config

@@ -1,6 +1,6 @@
 // The timeline by which a stage's scratch memory is planned (core/scratch_packing.h). A pass goes through the steps in
 // this order: its layers one after another, each through all steps of its direction, between what lies in front of the
-// first and behind the last. The numbers are those of docs/architecture.md.
+// first and behind the last. The numbers are those of docs/explanation/architecture.md.
 //
 //   forward     embedding | input_norm ... fc2, layer by layer | head
 //   backward    final_norm_backward | fc2_backward ... input_norm_backward, last layer first | embedding_backward

@@ -137,7 +137,7 @@ TEST(Rehearsal, OfDocuments) {
 }
 
 // One source of FLOPs: those of the operations are those of the formula, plus the scores that attention's backward pass
-// makes anew (docs/performance.md).
+// makes anew (docs/how-to/profile.md).
 TEST(Rehearsal, HasTheFlopsOfTheFormula) {
   const config::Config config = small_config({});
   double flops = 0;
@@ -240,7 +240,7 @@ TEST(Rehearsal, UpdateOfAParameter) {
   EXPECT_EQ(one.host_bytes, 0);
   const UpdateWork muon =
       rehearse_update(testing::shipped_config("llama7b_bf16", {"optimizer.name=muon"}), cluster, 1);
-  // Five iterations of 4 n^2 m + 2 n^3 FLOPs (docs/architecture.md) of q, k, v, proj, and gate, up, down.
+  // Five iterations of 4 n^2 m + 2 n^3 FLOPs (docs/explanation/architecture.md) of q, k, v, proj, and gate, up, down.
   const double n = 4096, flops = 5 * (4 * (6 * n * n * n) + 3 * (4 * n * n * 11008 + 2 * n * n * n));
   EXPECT_NEAR(muon.per_layer / (flops / cluster.gpu.bf16), 1.2, 0.2);
 }

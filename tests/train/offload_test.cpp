@@ -127,7 +127,7 @@ config::Config shipped(const std::string& name, Overrides overrides) {
   return config::load_config(std::string(TE_SOURCE_DIR) + "/configs/" + name + ".yaml", overrides);
 }
 
-// docs/performance.md says so. A GPU of 141 GB has 139 GiB, a machine for one of them often 128 GiB of memory.
+// docs/how-to/save-memory.md says so. A GPU of 141 GB has 139 GiB, a machine for one of them often 128 GiB of memory.
 TEST(OffloadPlan, Of13BFitsOneGpu) {
   const Context context = Context::cpu();
   for (const std::string precision : {"bf16", "fp8"}) {
